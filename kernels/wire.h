@@ -1,0 +1,207 @@
+// mlx5 work-queue formats and the structures that Rust hands to a kernel. Plain C: included by
+// device code, by the host executor and by tests that compare it with the installed mlx5dv.h.
+//
+// Multi-byte fields of the mlx5 structures are big-endian (mlx5 PRM, "Work Queue Structures");
+// fields of the bp_ structures after them are in the machine's own order.
+#ifndef BELLPUSH_WIRE_H
+#define BELLPUSH_WIRE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define BP_ASSERT_SIZE(T, n) static_assert(sizeof(struct T) == (n), #T " must be " #n " bytes")
+#else
+#define BP_ASSERT_SIZE(T, n) _Static_assert(sizeof(struct T) == (n), #T " must be " #n " bytes")
+#endif
+
+// ---- mlx5: send work queue -------------------------------------------------------------------
+
+enum {
+  BP_WQEBB_BYTES = 64,       // a work-queue basic block
+  BP_DS_BYTES = 16,          // the unit of ctrl.ds
+  BP_MAX_DS = 63,            // ctrl.ds has 6 bits
+  BP_INLINE_FLAG = 0x80000000u,
+  BP_INVALID_LKEY = 0x100,   // ends a receive scatter list
+};
+
+enum bp_opcode {
+  BP_OP_NOP = 0x00,
+  BP_OP_RDMA_WRITE = 0x08,
+  BP_OP_RDMA_WRITE_IMM = 0x09,
+  BP_OP_SEND = 0x0a,
+  BP_OP_SEND_IMM = 0x0b,
+  BP_OP_RDMA_READ = 0x10,
+  BP_OP_ATOMIC_CS = 0x11,
+  BP_OP_ATOMIC_FA = 0x12,
+};
+
+enum {
+  BP_CTRL_SOLICITED = 0x02,      // fm_ce_se, bit 1
+  BP_CTRL_CQ_UPDATE = 0x08,      // fm_ce_se, bits 3:2 = 2: a CQE always
+  BP_CTRL_FENCE_SMALL = 0x20,    // fm_ce_se, bits 7:5 = 1: initiator small fence
+};
+
+struct bp_wqe_ctrl {
+  uint32_t opmod_idx_opcode;  // opmod 31:24, wqe_index 23:8, opcode 7:0
+  uint32_t qpn_ds;            // qpn 31:8, ds 5:0
+  uint8_t signature;
+  uint8_t dci_stream[2];
+  uint8_t fm_ce_se;
+  uint32_t imm;
+};
+struct bp_wqe_raddr {
+  uint64_t raddr;
+  uint32_t rkey;
+  uint32_t reserved;
+};
+struct bp_wqe_data {
+  uint32_t byte_count;
+  uint32_t lkey;
+  uint64_t addr;
+};
+struct bp_wqe_inline {
+  uint32_t byte_count;  // BP_INLINE_FLAG | bytes; the bytes follow
+};
+struct bp_wqe_atomic {
+  uint64_t swap_add;
+  uint64_t compare;
+};
+BP_ASSERT_SIZE(bp_wqe_ctrl, 16);
+BP_ASSERT_SIZE(bp_wqe_raddr, 16);
+BP_ASSERT_SIZE(bp_wqe_data, 16);
+BP_ASSERT_SIZE(bp_wqe_inline, 4);
+BP_ASSERT_SIZE(bp_wqe_atomic, 16);
+
+// ---- mlx5: completion queue ------------------------------------------------------------------
+
+enum {
+  BP_CQE_REQ = 0x0,
+  BP_CQE_RESP_WR_IMM = 0x1,
+  BP_CQE_RESP_SEND = 0x2,
+  BP_CQE_RESP_SEND_IMM = 0x3,
+  BP_CQE_REQ_ERR = 0xd,
+  BP_CQE_RESP_ERR = 0xe,
+  BP_CQE_INVALID = 0xf,
+  BP_CQE_OWNER_MASK = 0x1,
+};
+
+struct bp_cqe64 {
+  uint8_t reserved0[32];
+  uint32_t srqn_uidx;
+  uint32_t imm_inval_pkey;
+  uint8_t reserved1[4];
+  uint32_t byte_cnt;
+  uint64_t timestamp;         // an error CQE: bytes 54 and 55 are vendor error and syndrome
+  uint32_t sop_drop_qpn;      // send opcode 31:24, qpn 23:0
+  uint16_t wqe_counter;
+  uint8_t signature;
+  uint8_t op_own;             // opcode 7:4, format 3:2, solicited 1, owner 0
+};
+BP_ASSERT_SIZE(bp_cqe64, 64);
+
+enum {
+  BP_CQE_VENDOR_ERR_OFFSET = 54,
+  BP_CQE_SYNDROME_OFFSET = 55,
+};
+
+// ---- mlx5: doorbell record and UAR page ------------------------------------------------------
+
+enum {
+  BP_DBR_RCV = 0,                 // words of a QP's doorbell record
+  BP_DBR_SND = 1,
+  BP_DBR_CQ_CI = 0,               // words of a CQ's doorbell record
+  BP_DBR_CQ_ARM = 1,
+  BP_UAR_BYTES = 4096,
+  BP_UAR_DOORBELL_OFFSET = 0x800, // also BlueFlame buffer 0
+  BP_UAR_BF_BYTES = 256,          // one BlueFlame buffer; the next one lies right behind it
+};
+
+// ---- What Rust hands to a kernel -------------------------------------------------------------
+
+// Ring of NIC-side (push) or host-side (staged) slots. WQE index i owns slot i % slots.
+struct bp_window {
+  uint64_t va;           // where the GPU writes
+  uint64_t gather_base;  // what a WQE's gather entry calls that place: 0 for a zero-based DM
+  uint32_t lkey;
+  uint32_t slot_bytes;   // multiple of 64
+  uint32_t slots;
+  uint32_t inband_seq0;  // in-band: sequence of lap 0 (see inband.cuh)
+};
+BP_ASSERT_SIZE(bp_window, 32);
+
+// Counters that the GPU alone touches, in its own memory. One hot word a 128-byte line.
+struct bp_qp_state {
+  uint64_t reserved;       // next ticket: basic blocks (in-band: slots) handed out so far
+  uint64_t reserved_pad[15];
+  uint64_t rung;           // tickets below are known to the NIC
+  uint32_t ring_lock;
+  uint32_t rung_pad[29];
+  uint64_t done;           // tickets below are complete
+  uint64_t done_pad[15];
+  uint64_t cq_ci;          // next CQE to read
+  uint64_t cq_ci_reported;
+  uint32_t cq_lock;
+  uint32_t cq_pad[27];
+  uint64_t signalled;      // tickets below are covered by a requested CQE
+  uint64_t signalled_pad[15];
+  uint32_t error;          // bp_status_code that ended the QP, 0 while it lives
+  uint32_t max_credits;    // high-water mark of credits in use
+  uint32_t error_pad[30];
+};
+BP_ASSERT_SIZE(bp_qp_state, 768);
+
+enum bp_status_code {
+  BP_OK = 0,
+  BP_TIMEOUT = 1,    // a bounded wait ended; nothing was taken
+  BP_CQE_ERROR = 2,  // the NIC completed a WQE in error
+  BP_DEAD = 3,       // the QP was moved to error before this call
+  BP_INVALID = 4,    // the call's arguments are refused; nothing was posted
+  BP_PENDING = 5,    // test(): not complete yet
+};
+
+// First error of a QP, in memory that the host can read while kernels run.
+struct bp_status {
+  uint32_t code;         // bp_status_code, written last
+  uint32_t syndrome;     // vendor error << 8 | syndrome
+  uint64_t ticket;       // the WQE that failed, or the ticket that was waited for
+};
+BP_ASSERT_SIZE(bp_status, 16);
+
+enum {
+  BP_QP_CREDITS_OFF = 1,  // negative control: write window slots without a credit
+};
+
+struct bp_qp {
+  uint64_t sq;             // 1 << sq_log blocks of 64 bytes
+  uint64_t cq;             // 1 << cq_log CQEs
+  uint64_t dbr;            // QP doorbell record, two words
+  uint64_t cq_dbr;         // CQ doorbell record, two words
+  uint64_t uar;            // UAR page
+  uint64_t state;          // struct bp_qp_state
+  uint64_t ready;          // uint32_t[1 << sq_log]: end ticket of the WQE that starts here
+  uint64_t status;         // struct bp_status
+  struct bp_window window;
+  uint64_t timeout_ns;     // bound of every wait
+  uint32_t qpn;
+  uint32_t flags;
+  uint32_t sq_log;
+  uint32_t cq_log;
+  uint32_t reserved[2];
+};
+BP_ASSERT_SIZE(bp_qp, 128);
+
+// One end of a connection as device code sees it: queue pair, local and remote memory.
+struct bp_endpoint {
+  struct bp_qp qp;
+  uint64_t local_va;       // local MR, as the GPU addresses it
+  uint64_t local_iova;     // the same place in the MR's address space
+  uint64_t local_bytes;
+  uint64_t remote_iova;
+  uint64_t remote_bytes;
+  uint32_t local_lkey;
+  uint32_t remote_rkey;
+  uint64_t reserved[2];
+};
+BP_ASSERT_SIZE(bp_endpoint, 192);
+
+#endif

@@ -1,0 +1,17 @@
+//! bellpush: GPU-initiated networking.
+//!
+//! A CUDA kernel writes the NIC's work-queue entries, pushes the payload by posted writes into a
+//! window of NIC-side memory under credits, and rings the doorbell. The library contains a
+//! software NIC that consumes real mlx5 work queues, so that all of it runs without an RDMA NIC.
+//!
+//! Dependencies point one way: `transport` uses `nic`, `gpu` and `credit`, which use `mem` and
+//! `wire`; `wire`, `pcie` and `credit` use nothing of ours.
+
+pub mod credit;
+pub mod gpu;
+pub mod mem;
+pub mod nic;
+pub mod pcie;
+pub mod report;
+pub mod transport;
+pub mod wire;

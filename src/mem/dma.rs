@@ -1,0 +1,120 @@
+//! What a NIC needs of the memory behind an MR, wherever that memory lies.
+
+use super::{HostMem, MemError, View};
+
+/// Memory that a NIC reads and writes: host memory here, CUDA memory in `gpu`.
+///
+/// Offsets are bytes from the start of the memory. Each call returns when the bytes have moved: a
+/// NIC reports a completion only after that.
+pub trait Dma: Send + Sync {
+    /// Length in bytes.
+    fn bytes(&self) -> usize;
+
+    /// Copies bytes out of the memory.
+    fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError>;
+
+    /// Copies bytes into the memory.
+    fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError>;
+
+    /// 8-byte fetch-and-add; returns the old value. `offset` is a multiple of 8.
+    fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemError>;
+
+    /// 8-byte compare-and-swap; returns the old value. `offset` is a multiple of 8.
+    fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, MemError>;
+
+    /// The memory as host memory, where the processor can load and store it.
+    fn as_host(&self) -> Option<&View> {
+        None
+    }
+
+    /// Device memory: copies straight from host memory, without a bounce buffer.
+    fn read_to_host(
+        &self,
+        offset: usize,
+        to: &HostMem,
+        at: usize,
+        n: usize,
+    ) -> Result<(), MemError>;
+
+    /// Device memory: copies straight to it from host memory, without a bounce buffer.
+    fn write_from_host(
+        &self,
+        offset: usize,
+        from: &HostMem,
+        at: usize,
+        n: usize,
+    ) -> Result<(), MemError>;
+}
+
+impl Dma for View {
+    fn bytes(&self) -> usize {
+        self.len
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
+        self.mem.read(self.at(offset, into.len())?, into)
+    }
+
+    fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
+        self.mem.write(self.at(offset, from.len())?, from)
+    }
+
+    fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemError> {
+        self.mem.fetch_add_u64(self.at(offset, 8)?, add)
+    }
+
+    fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, MemError> {
+        self.mem.compare_swap_u64(self.at(offset, 8)?, compare, swap)
+    }
+
+    fn as_host(&self) -> Option<&View> {
+        Some(self)
+    }
+
+    fn read_to_host(
+        &self,
+        offset: usize,
+        to: &HostMem,
+        at: usize,
+        n: usize,
+    ) -> Result<(), MemError> {
+        self.mem.copy_to(self.at(offset, n)?, to, at, n)
+    }
+
+    fn write_from_host(
+        &self,
+        offset: usize,
+        from: &HostMem,
+        at: usize,
+        n: usize,
+    ) -> Result<(), MemError> {
+        from.copy_to(at, &self.mem, self.at(offset, n)?, n)
+    }
+}
+
+/// Copies `bytes` from one memory to another by the most direct way the two allow.
+///
+/// # Errors
+/// What the memories' own copies report; nothing is said about how much had moved by then.
+pub fn copy(
+    from: &dyn Dma,
+    from_offset: usize,
+    to: &dyn Dma,
+    to_offset: usize,
+    bytes: usize,
+) -> Result<(), MemError> {
+    match (from.as_host(), to.as_host()) {
+        (Some(f), _) => to.write_from_host(to_offset, &f.mem, f.at(from_offset, bytes)?, bytes),
+        (None, Some(t)) => from.read_to_host(from_offset, &t.mem, t.at(to_offset, bytes)?, bytes),
+        (None, None) => {
+            // Device to device: through a bounce buffer, a piece at a time.
+            let mut piece = vec![0; bytes.min(1 << 20)];
+            for start in (0..bytes).step_by(1 << 20) {
+                let n = (bytes - start).min(1 << 20);
+                from.read(from_offset + start, &mut piece[..n])?;
+                to.write(to_offset + start, &piece[..n])?;
+            }
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Page-aligned host memory that devices share, and views of parts of it.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{MemError, PAGE_BYTES};
+
+/// Zero-filled, page-aligned, resident host memory, unmapped when the last reference goes.
+///
+/// All methods take `&self`: other threads, GPUs and NICs write the same bytes concurrently.
+#[derive(Debug)]
+pub struct HostMem {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is owned, never moves, and is reached through raw copies and atomics only.
+unsafe impl Send for HostMem {}
+// SAFETY: as above; concurrent access is what the type is for, and no reference to it is formed.
+unsafe impl Sync for HostMem {}
+
+impl HostMem {
+    /// Maps `bytes` (rounded up to whole pages), zero-filled and populated.
+    ///
+    /// # Errors
+    /// [`MemError::Map`] when the system refuses, also for 0 bytes.
+    pub fn alloc(bytes: usize) -> Result<Arc<Self>, MemError> {
+        Ok(Arc::new(Self::map(bytes, libc::MAP_POPULATE)?))
+    }
+
+    /// As [`HostMem::alloc`], with all pages on NUMA node `node`.
+    ///
+    /// # Errors
+    /// [`MemError::Bind`] when the node does not exist or the system refuses.
+    pub fn alloc_on_node(bytes: usize, node: usize) -> Result<Arc<Self>, MemError> {
+        let mem = Self::map(bytes, 0)?;
+        super::numa::bind(mem.base.as_ptr(), mem.len, node)?;
+        for page in (0..mem.len).step_by(PAGE_BYTES) {
+            mem.store_u64(page, 0, Ordering::Relaxed)?; // fault the page in on its node
+        }
+        Ok(Arc::new(mem))
+    }
+
+    fn map(bytes: usize, flags: i32) -> Result<Self, MemError> {
+        let too_big =
+            || MemError::Map { bytes, source: io::Error::from(io::ErrorKind::InvalidInput) };
+        let len = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or_else(too_big)?;
+        // SAFETY: an anonymous mapping at an address of the system's choice aliases nothing.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                // Shared, so that a fork does not move the pages under a device.
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS | flags,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(MemError::Map { bytes, source: io::Error::last_os_error() });
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(too_big)?;
+        Ok(Self { base, len })
+    }
+
+    /// Length in bytes, a multiple of [`PAGE_BYTES`].
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the mapping is empty; it never is.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first byte, for registration with devices and for kernels' arguments.
+    pub fn addr(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
+        match offset.checked_add(bytes) {
+            // SAFETY: offset <= end <= len: inside the mapping or one past it.
+            Some(end) if end <= self.len => Ok(unsafe { self.base.as_ptr().add(offset) }),
+            _ => Err(MemError::OutOfBounds { offset, bytes, len: self.len }),
+        }
+    }
+
+    /// Copies bytes out. No ordering, and no atomicity beyond a byte.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
+        let from = self.at(offset, into.len())?;
+        // SAFETY: `from` is valid for the length; libc's memcpy is opaque to the compiler, so a
+        // concurrent writer changes which bytes are copied and nothing else.
+        unsafe { libc::memcpy(into.as_mut_ptr().cast(), from.cast(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in. No ordering, and no atomicity beyond a byte.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
+        let to = self.at(offset, from.len())?;
+        // SAFETY: as in `read`, the other way.
+        unsafe { libc::memcpy(to.cast(), from.as_ptr().cast(), from.len()) };
+        Ok(())
+    }
+
+    /// Copies between mappings (or within one, where the ranges may overlap).
+    pub fn copy_to(
+        &self,
+        offset: usize,
+        to: &HostMem,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<(), MemError> {
+        let from = self.at(offset, bytes)?;
+        let into = to.at(to_offset, bytes)?;
+        // SAFETY: both ranges were checked; memmove allows overlap.
+        unsafe { libc::memmove(into.cast(), from.cast(), bytes) };
+        Ok(())
+    }
+
+    /// Sets `bytes` bytes from `offset` to `value`.
+    pub fn fill(&self, offset: usize, bytes: usize, value: u8) -> Result<(), MemError> {
+        let to = self.at(offset, bytes)?;
+        // SAFETY: the range was checked.
+        unsafe { libc::memset(to.cast(), value.into(), bytes) };
+        Ok(())
+    }
+
+    fn aligned(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
+        let ptr = self.at(offset, bytes)?;
+        // The base is page-aligned, so the offset's alignment is the address's.
+        if offset % bytes == 0 {
+            Ok(ptr)
+        } else {
+            Err(MemError::Misaligned { offset, align: bytes })
+        }
+    }
+
+    fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, MemError> {
+        // SAFETY: in bounds, aligned, and lives as long as `self`; an atomic may be shared.
+        Ok(unsafe { AtomicU32::from_ptr(self.aligned(offset, 4)?.cast()) })
+    }
+
+    fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, MemError> {
+        // SAFETY: in bounds, aligned, and lives as long as `self`; an atomic may be shared.
+        Ok(unsafe { AtomicU64::from_ptr(self.aligned(offset, 8)?.cast()) })
+    }
+
+    /// Atomic 4-byte load, in the machine's byte order.
+    pub fn load_u32(&self, offset: usize, order: Ordering) -> Result<u32, MemError> {
+        Ok(self.atomic_u32(offset)?.load(order))
+    }
+
+    /// Atomic 4-byte store, in the machine's byte order.
+    pub fn store_u32(&self, offset: usize, value: u32, order: Ordering) -> Result<(), MemError> {
+        self.atomic_u32(offset)?.store(value, order);
+        Ok(())
+    }
+
+    /// Atomic 8-byte load, in the machine's byte order.
+    pub fn load_u64(&self, offset: usize, order: Ordering) -> Result<u64, MemError> {
+        Ok(self.atomic_u64(offset)?.load(order))
+    }
+
+    /// Atomic 8-byte store, in the machine's byte order.
+    pub fn store_u64(&self, offset: usize, value: u64, order: Ordering) -> Result<(), MemError> {
+        self.atomic_u64(offset)?.store(value, order);
+        Ok(())
+    }
+
+    /// Atomic 8-byte fetch-and-add; returns the old value.
+    pub fn fetch_add_u64(&self, offset: usize, add: u64) -> Result<u64, MemError> {
+        Ok(self.atomic_u64(offset)?.fetch_add(add, Ordering::AcqRel))
+    }
+
+    /// Atomic 8-byte compare-and-swap; returns the old value.
+    pub fn compare_swap_u64(
+        &self,
+        offset: usize,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, MemError> {
+        let word = self.atomic_u64(offset)?;
+        Ok(match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(old) | Err(old) => old,
+        })
+    }
+}
+
+impl Drop for HostMem {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length; nobody holds a pointer past the last Arc.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A part of a [`HostMem`] that keeps it alive: a queue, a doorbell record, a page.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// The mapping that the view is a part of.
+    pub mem: Arc<HostMem>,
+    /// First byte of the view.
+    pub offset: usize,
+    /// Length of the view.
+    pub len: usize,
+}
+
+impl View {
+    /// A checked view of `len` bytes from `offset`.
+    ///
+    /// # Errors
+    /// [`MemError::OutOfBounds`] when the range leaves the mapping.
+    pub fn new(mem: &Arc<HostMem>, offset: usize, len: usize) -> Result<Self, MemError> {
+        mem.at(offset, len)?;
+        Ok(Self { mem: mem.clone(), offset, len })
+    }
+
+    /// Address of the view's first byte.
+    pub fn addr(&self) -> u64 {
+        self.mem.addr() + self.offset as u64
+    }
+
+    /// The mapping's offset of `bytes` bytes at `offset` of the view.
+    ///
+    /// # Errors
+    /// [`MemError::OutOfBounds`] when they leave the view.
+    pub fn at(&self, offset: usize, bytes: usize) -> Result<usize, MemError> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.len => Ok(self.offset + offset),
+            _ => Err(MemError::OutOfBounds { offset, bytes, len: self.len }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_outside_is_refused_and_touches_nothing() {
+        let mem = HostMem::alloc(10).unwrap();
+        assert_eq!(mem.len(), PAGE_BYTES);
+        assert!(mem.write(PAGE_BYTES - 3, &[1; 4]).is_err());
+        assert!(mem.write(usize::MAX, &[1; 4]).is_err());
+        let mut all = vec![0xff; PAGE_BYTES];
+        mem.read(0, &mut all).unwrap();
+        assert!(all.iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn misaligned_atomics_are_refused() {
+        let mem = HostMem::alloc(64).unwrap();
+        assert!(matches!(mem.load_u64(4, Ordering::Relaxed), Err(MemError::Misaligned { .. })));
+        assert!(mem.load_u32(4, Ordering::Relaxed).is_ok());
+        assert_eq!(mem.fetch_add_u64(8, 5).unwrap(), 0);
+        assert_eq!(mem.compare_swap_u64(8, 5, 9).unwrap(), 5);
+        assert_eq!(mem.compare_swap_u64(8, 5, 1).unwrap(), 9);
+        assert_eq!(mem.load_u64(8, Ordering::Relaxed).unwrap(), 9);
+    }
+
+    #[test]
+    fn views_stay_inside_their_mapping() {
+        let mem = HostMem::alloc(PAGE_BYTES).unwrap();
+        let view = View::new(&mem, 64, 64).unwrap();
+        assert_eq!(view.at(0, 64).unwrap(), 64);
+        assert!(view.at(1, 64).is_err());
+        assert!(View::new(&mem, PAGE_BYTES, 1).is_err());
+    }
+
+    #[test]
+    fn a_node_that_does_not_exist_is_refused() {
+        assert!(matches!(HostMem::alloc_on_node(4096, 1000), Err(MemError::Bind { .. })));
+    }
+}

@@ -1,0 +1,61 @@
+//! The raw-memory boundary: memory that a GPU, a NIC or a peer may write at any moment.
+//!
+//! Rules (after vm-memory's volatile memory, stated once and kept here):
+//! 1. No `&` or `&mut` to the bytes is ever formed; everything goes through raw copies and
+//!    atomics. What is read is a copy, and only the copy is checked and parsed.
+//! 2. Every access is bounds-checked against the mapping.
+//! 3. Bulk copies carry no ordering; [`HostMem::load_u64`] and its kin do, and each caller says
+//!    what its ordering orders and for whom.
+
+mod dma;
+mod host;
+mod numa;
+
+pub use dma::{Dma, copy};
+pub use host::{HostMem, View};
+pub use numa::{node_count, node_of_pci};
+
+/// Bytes of a page; queues and windows are multiples of it.
+pub const PAGE_BYTES: usize = 4096;
+
+/// What can go wrong with mapped memory.
+#[derive(Debug, thiserror::Error)]
+pub enum MemError {
+    /// The operating system refused a mapping.
+    #[error("cannot map {bytes} bytes of host memory: {source}")]
+    Map {
+        /// Size asked for.
+        bytes: usize,
+        /// The failing call's error.
+        source: std::io::Error,
+    },
+    /// The memory could not be bound to a NUMA node.
+    #[error("cannot place host memory on NUMA node {node}: {source}")]
+    Bind {
+        /// Node asked for.
+        node: usize,
+        /// The failing call's error.
+        source: std::io::Error,
+    },
+    /// An access outside the mapping.
+    #[error("{bytes} bytes at offset {offset} lie outside a mapping of {len} bytes")]
+    OutOfBounds {
+        /// First byte of the access.
+        offset: usize,
+        /// Length of the access.
+        bytes: usize,
+        /// Length of the mapping.
+        len: usize,
+    },
+    /// An atomic access that is not naturally aligned.
+    #[error("offset {offset} is not aligned to {align} bytes")]
+    Misaligned {
+        /// Offset of the access.
+        offset: usize,
+        /// Alignment it needs.
+        align: usize,
+    },
+    /// A device's copy engine failed.
+    #[error("copy to or from device memory failed: {0}")]
+    Device(String),
+}

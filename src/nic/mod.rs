@@ -1,0 +1,240 @@
+//! NICs: the trait that the transport uses, the software NIC behind it, and host-side queues.
+//!
+//! A NIC hands out memory regions, device-memory windows and queue pairs whose rings lie in memory
+//! that the caller's GPU has mapped. It does not say who posts: a kernel, a stream or the CPU
+//! write the same mlx5 bytes.
+
+pub mod soft;
+
+use std::sync::Arc;
+
+use crate::mem::{Dma, MemError, View};
+use crate::wire::{Iova, Lkey, Qpn, Rkey};
+
+/// What a peer and the local queue may do with a memory region (InfiniBand vol. 1, 10.6.3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Access {
+    /// Scatter of SEND, READ and atomic results into it.
+    pub local_write: bool,
+    /// Target of RDMA WRITE.
+    pub remote_write: bool,
+    /// Source of RDMA READ.
+    pub remote_read: bool,
+    /// Target of FETCH_ADD and CMP_SWAP.
+    pub remote_atomic: bool,
+}
+
+impl Access {
+    /// Everything allowed.
+    pub const ALL: Self =
+        Self { local_write: true, remote_write: true, remote_read: true, remote_atomic: true };
+    /// Gather only.
+    pub const NONE: Self =
+        Self { local_write: false, remote_write: false, remote_read: false, remote_atomic: false };
+}
+
+/// A registered memory region. Dropping the registration is [`Nic::deregister`]'s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mr {
+    /// Key of local gather and scatter entries.
+    pub lkey: Lkey,
+    /// Key that a peer's remote-address segment names.
+    pub rkey: Rkey,
+    /// Address of the first byte in WQEs; 0 for zero-based regions.
+    pub iova: Iova,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// A window of NIC-side memory: device memory (MEMIC) and its zero-based region.
+#[derive(Debug, Clone)]
+pub struct Dm {
+    /// Where GPU and CPU write it.
+    pub view: View,
+    /// Its region: gather addresses are offsets into the window.
+    pub mr: Mr,
+}
+
+/// How the lines of an in-band slot carry their sequence (`kernels/inband.cuh`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LineFormat {
+    /// 16-byte lines: 12 bytes of data, then a 4-byte sequence.
+    L12S4,
+    /// 16-byte lines: 14 bytes of data, then a 2-byte sequence.
+    L14S2,
+    /// 64-byte lines: 60 bytes of data, then a 4-byte sequence.
+    L60S4,
+}
+
+/// In-band reception: the NIC watches a window's slots instead of a send queue.
+#[derive(Debug, Clone)]
+pub struct Inband {
+    /// The window; slot `i` starts at `i * slot_bytes`.
+    pub window: View,
+    /// Bytes of a slot, a multiple of 64.
+    pub slot_bytes: u32,
+    /// Number of slots.
+    pub slots: u32,
+    /// Line format of every slot.
+    pub line: LineFormat,
+    /// Sequence of lap 0; laps count up from it and skip 0.
+    pub seq0: u32,
+}
+
+/// What a queue pair is made of. Depths are powers of two.
+#[derive(Debug, Clone)]
+pub struct QpAttr {
+    /// Send queue depth in 64-byte basic blocks.
+    pub sq_blocks: u32,
+    /// Receive queue depth in WQEs; 0 for none.
+    pub rq_wqes: u32,
+    /// Scatter entries of a receive WQE (1, 2, 4, …); ignored without a receive queue.
+    pub rq_sges: u32,
+    /// Entries of the send CQ.
+    pub send_cqes: u32,
+    /// Entries of the receive CQ; 0 for none.
+    pub recv_cqes: u32,
+    /// How often a SEND is tried again when the peer's receive queue is empty (0..=7; 7: without
+    /// end, InfiniBand vol. 1, 9.7.5.2.8).
+    pub rnr_retry: u8,
+    /// In-band window, for a queue pair whose sends announce themselves.
+    pub inband: Option<Inband>,
+    /// BlueFlame stores to the UAR carry a check word in `ctrl.imm` of RDMA_WRITE and are executed
+    /// from the UAR without reading the SQ (`kernels/doorbell.cuh`).
+    pub blueflame: bool,
+}
+
+/// Where a queue pair's rings and registers lie, for whoever posts.
+#[derive(Debug, Clone)]
+pub struct Queues {
+    /// Send queue, `sq_blocks * 64` bytes.
+    pub sq: View,
+    /// Receive queue.
+    pub rq: View,
+    /// log2 of a receive WQE's stride in bytes.
+    pub rq_stride_log: u32,
+    /// Doorbell record of the queue pair: two big-endian words, receive then send.
+    pub dbr: View,
+    /// UAR page, this queue pair's own.
+    pub uar: View,
+    /// Send CQ.
+    pub send_cq: View,
+    /// Doorbell record of the send CQ: consumer index, then arm word.
+    pub send_cq_dbr: View,
+    /// Receive CQ (empty without one).
+    pub recv_cq: View,
+    /// Doorbell record of the receive CQ.
+    pub recv_cq_dbr: View,
+}
+
+/// What a peer needs to reach a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct QpAddress {
+    /// The NIC on its link.
+    pub nic: u64,
+    /// The queue pair on that NIC.
+    pub qpn: Qpn,
+}
+
+/// Queue pair states (InfiniBand vol. 1, 10.3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QpState {
+    /// Created.
+    Reset,
+    /// Receives may be posted.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send.
+    Rts,
+    /// Send queue drained.
+    Sqd,
+    /// Everything outstanding is flushed in error.
+    Err,
+}
+
+/// A queue pair of some NIC.
+pub trait QueuePair: Send + Sync {
+    /// Its number.
+    fn qpn(&self) -> Qpn;
+    /// Its rings.
+    fn queues(&self) -> &Queues;
+    /// Its address for the peer.
+    fn address(&self) -> QpAddress;
+    /// Its state.
+    fn state(&self) -> QpState;
+    /// Connects to a peer and moves through INIT and RTR to RTS.
+    fn connect(&self, peer: QpAddress) -> Result<(), NicError>;
+    /// Moves to ERR: what is outstanding is flushed with error CQEs.
+    fn fail(&self);
+}
+
+/// A NIC.
+pub trait Nic: Send + Sync {
+    /// `soft`, or the verbs device's name.
+    fn name(&self) -> &str;
+    /// Whether it is software, to be said wherever results are printed.
+    fn is_software(&self) -> bool;
+    /// Registers memory; WQEs address it from `iova`.
+    fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError>;
+    /// Ends a registration: later use of its keys is a protection error.
+    fn deregister(&self, mr: Mr) -> Result<(), NicError>;
+    /// Makes a zero-based device-memory window out of a view that the caller's GPU has mapped.
+    fn alloc_dm(&self, memory: View) -> Result<Dm, NicError>;
+    /// Bytes of queue memory that [`Nic::create_qp`] takes for these attributes.
+    fn queue_bytes(&self, attr: &QpAttr) -> usize;
+    /// Creates a queue pair with its rings in `memory`, zero-filled and mapped by the GPU.
+    fn create_qp(&self, attr: &QpAttr, memory: View) -> Result<Arc<dyn QueuePair>, NicError>;
+    /// Destroys a queue pair; its memory is not touched after this returns.
+    fn destroy_qp(&self, qpn: Qpn) -> Result<(), NicError>;
+}
+
+/// Why a NIC refused something.
+#[derive(Debug, thiserror::Error)]
+pub enum NicError {
+    /// An attribute is out of range.
+    #[error("{what} is {value}, but must be {must}")]
+    Attribute {
+        /// The attribute.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is accepted.
+        must: &'static str,
+    },
+    /// A key that names no region.
+    #[error("no memory region has lkey {0:#x}")]
+    NoSuchRegion(u32),
+    /// A queue pair number that names none.
+    #[error("no queue pair has number {0:#x}")]
+    NoSuchQp(u32),
+    /// A peer that is not on the link.
+    #[error("no NIC {nic} with queue pair {qpn:#x} on the link")]
+    NoSuchPeer {
+        /// NIC part of the address.
+        nic: u64,
+        /// Queue pair part of the address.
+        qpn: u32,
+    },
+    /// A state change that the state machine does not allow.
+    #[error("queue pair {qpn:#x} cannot go from {from:?} to {to:?}")]
+    State {
+        /// The queue pair.
+        qpn: u32,
+        /// Where it is.
+        from: QpState,
+        /// Where it was to go.
+        to: QpState,
+    },
+    /// A table is full.
+    #[error("the NIC holds no more than {limit} {what}")]
+    Full {
+        /// What there is too much of.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// Memory trouble.
+    #[error(transparent)]
+    Memory(#[from] MemError),
+}
