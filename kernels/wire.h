@@ -112,8 +112,9 @@ enum {
   BP_DBR_CQ_CI = 0,               // words of a CQ's doorbell record
   BP_DBR_CQ_ARM = 1,
   BP_UAR_BYTES = 4096,
-  BP_UAR_DOORBELL_OFFSET = 0x800, // also BlueFlame buffer 0
-  BP_UAR_BF_BYTES = 256,          // one BlueFlame buffer; the next one lies right behind it
+  BP_UAR_DOORBELL_OFFSET = 0x800, // 8-byte doorbell register
+  BP_UAR_BF_OFFSET = 0x900,       // BlueFlame buffer
+  BP_UAR_BF_BYTES = 256,
 };
 
 // ---- What Rust hands to a kernel -------------------------------------------------------------
@@ -200,7 +201,9 @@ struct bp_endpoint {
   uint64_t remote_bytes;
   uint32_t local_lkey;
   uint32_t remote_rkey;
-  uint64_t reserved[2];
+  uint64_t sink_iova;      // 8 bytes where results of atomics go that nobody asked for
+  uint32_t sink_lkey;
+  uint32_t reserved;
 };
 BP_ASSERT_SIZE(bp_endpoint, 192);
 

@@ -1,0 +1,96 @@
+// Entry points of the benchmark: messages in a row by every path, plain stores, torn lines.
+#include "args.h"
+#include "bellpush.cuh"
+
+namespace {
+
+template <class P>
+BP_DEV void bench(const bp_bench_args& a) {
+  const bp::block_scope scope;
+  const bool leader = scope.rank() == 0;
+  bp_bench_result* result = reinterpret_cast<bp_bench_result*>(a.result);
+  uint64_t* ticks = reinterpret_cast<uint64_t*>(a.ticks);
+  bp_status_code s = BP_OK;
+  uint32_t posted = 0;
+  uint32_t unrung = 0;
+  uint32_t e = 0;
+  scope.sync();
+  const uint64_t start_ns = bp::now_ns();
+  const uint64_t start_ticks = bp::clock_ticks();
+  for (uint32_t m = 0; m < a.messages && s == BP_OK; m++) {
+    const bp_endpoint& ep = a.ep[e];
+    if (++e == a.endpoints) e = 0;
+    const void* src = reinterpret_cast<const void*>(a.src + m * a.stride);
+    const uint64_t remote = a.remote_offset + m * a.stride;
+    if (a.each_quiet) {
+      scope.sync();
+      const uint64_t t = bp::clock_ticks();
+      s = bp::put<P>(ep, scope, remote, src, a.bytes);
+      posted += s == BP_OK;
+      if (s == BP_OK) s = bp::quiet<P>(ep, scope);
+      if (leader) ticks[m] = bp::clock_ticks() - t;
+    } else {
+      const bool ring = ++unrung == a.ring_every;
+      if (ring) unrung = 0;
+      s = bp::put<P>(ep, scope, remote, src, a.bytes,
+                     ring ? bp::unsignalled : bp::unsignalled | bp::defer_ring);
+      posted += s == BP_OK;
+    }
+  }
+  for (e = 0; e < a.endpoints && s == BP_OK; e++) s = bp::quiet<P>(a.ep[e], scope);
+  if (leader) {
+    result->status = s;
+    result->posted = posted;
+    result->start_ns = start_ns;
+    result->end_ns = bp::now_ns();
+    result->start_ticks = start_ticks;
+    result->end_ticks = bp::clock_ticks();
+  }
+}
+
+}  // namespace
+
+#define BP_PATH(name, ...) \
+  BP_KERNEL(bp_bench_##name, bp_bench_args) { bench<__VA_ARGS__>(args); }
+#include "paths.h"
+#undef BP_PATH
+
+BP_KERNEL(bp_store_rate, bp_store_args) {
+  bp_bench_result* result = reinterpret_cast<bp_bench_result*>(args.result);
+  bp::syncthreads();
+  const uint64_t start_ns = bp::now_ns();
+  const uint32_t threads = bp::block_threads();
+  const uint64_t laps = args.total_bytes / args.window_bytes;
+  const uint64_t units = args.window_bytes / 16;
+  const bp::u128* from = reinterpret_cast<const bp::u128*>(args.src);
+  bp::u128* to = reinterpret_cast<bp::u128*>(args.window);
+  for (uint64_t lap = 0; lap < laps; lap++) {
+    for (uint64_t i = bp::tid(); i < units; i += threads) bp::st_line(to + i, from[i]);
+  }
+  bp::fence_sys();  // the last store has arrived, before the clock is read
+  bp::syncthreads();
+  if (bp::tid() == 0) {
+    result->status = BP_OK;
+    result->posted = (uint32_t)laps;
+    result->start_ns = start_ns;
+    result->end_ns = bp::now_ns();
+  }
+}
+
+// Every 16 bytes of a line carry the same counter, so a line that is not all one number is torn.
+// `line_bytes / 16` neighbouring lanes write a line with one instruction.
+BP_KERNEL(bp_tear_writer, bp_tear_args) {
+  const uint64_t start = bp::now_ns();
+  const uint32_t* stop = reinterpret_cast<const uint32_t*>(args.stop);
+  const uint64_t units = (uint64_t)args.count * (args.line_bytes / 16);
+  bp::u128* lines = reinterpret_cast<bp::u128*>(args.lines);
+  for (uint32_t n = 1;; n++) {
+    for (uint64_t i = bp::tid(); i < units; i += bp::block_threads()) {
+      bp::st_line(lines + i, bp::u128{{n, n, n, n}});
+    }
+    if ((n & 255) == 0) {
+      if (bp::now_ns() - start > args.duration_ns || bp::ld_relaxed_gpu(stop) != 0) return;
+      bp::yield_();
+    }
+  }
+}

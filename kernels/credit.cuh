@@ -1,0 +1,184 @@
+// Tickets, credits and completions.
+//
+// A ticket is a position in the send queue (in basic blocks; in-band: in slots), counted from 0 and
+// never wrapped. Ticket i owns block i % sq_blocks of the SQ and slot i % slots of the window, so
+// one number says it all: `done` tickets are complete, and ticket i may write its block when
+// i < done + sq_blocks, its slot when i < done + slots. The slot's credit returns exactly once, when
+// `done` passes the ticket: at the completion of the one WQE that reads the slot.
+#ifndef BELLPUSH_CREDIT_CUH
+#define BELLPUSH_CREDIT_CUH
+
+#include "path.cuh"
+
+namespace bp {
+
+// Ends the QP for every caller: all waits look at `error`. The first reason is kept, and the host
+// can read it while kernels run.
+BP_DEV void fail(const bp_qp& qp, bp_status_code code, uint32_t syndrome, uint64_t ticket) {
+  bp_qp_state* st = state_of(qp);
+  if (atomic_cas(&st->error, 0, code) != 0) return;
+  bp_status* status = reinterpret_cast<bp_status*>(qp.status);
+  st_relaxed_sys(&status->syndrome, syndrome);
+  st_relaxed_sys(&status->ticket, ticket);
+  fence_sys();  // reason before code, for the host
+  st_relaxed_sys(&status->code, (uint32_t)code);
+}
+
+BP_DEV bp_status_code error_of(const bp_qp& qp) {
+  return (bp_status_code)ld_relaxed_gpu(&state_of(qp)->error);
+}
+
+// Takes what completed off the CQ. With a shared QP one caller at a time does; the others go on.
+template <class P>
+BP_DEV void poll_cq(const bp_qp& qp) {
+  bp_qp_state* st = state_of(qp);
+  if constexpr (P::shared) {
+    if (ld_relaxed_gpu(&st->cq_lock) != 0 || atomic_cas(&st->cq_lock, 0, 1) != 0) return;
+  }
+  uint64_t ci = ld_relaxed_gpu(&st->cq_ci);
+  const uint64_t first = ci;
+  uint64_t done = ld_relaxed_gpu(&st->done);
+  const uint32_t mask = (1u << qp.cq_log) - 1;
+  while (ci - first < 64) {  // bounded: the caller has its own wait to look after
+    const uint64_t cqe = qp.cq + (ci & mask) * sizeof(bp_cqe64);
+    // The last 8 bytes are one store of the NIC's, made after the rest. Acquire: what the NIC read
+    // (window slots) and wrote (READ data, atomics' results) before this CQE, before what we do
+    // next.
+    const uint64_t tail = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 56));
+    const uint32_t op_own = (uint32_t)(tail >> 56);
+    if ((op_own >> 4) == BP_CQE_INVALID || (op_own & 1) != (uint32_t)((ci >> qp.cq_log) & 1)) break;
+    ci++;
+    const uint32_t counter = (uint32_t)((tail >> 32) & 0xff) << 8 | (uint32_t)((tail >> 40) & 0xff);
+    const uint64_t start = done + ((counter - (uint32_t)done) & 0xffff);
+    if ((op_own >> 4) == BP_CQE_REQ_ERR) {
+      const uint64_t body = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 48));
+      fail(qp, BP_CQE_ERROR, (uint32_t)(body >> 48 & 0xff) << 8 | (uint32_t)(body >> 56), start);
+      break;
+    }
+    if constexpr (P::inband) {
+      done = start + 1;
+    } else {
+      const uint32_t end =
+          ld_relaxed_gpu(reinterpret_cast<const uint32_t*>(qp.ready) + (start & (sq_blocks(qp) - 1)));
+      done = start + (uint32_t)(end - (uint32_t)start);
+    }
+  }
+  if (ci != first) {
+    st_relaxed_gpu(&st->cq_ci, ci);
+    // Release: the NIC has read the slots below `done`, before another thread writes them again.
+    st_release_gpu(&st->done, done);
+    const uint64_t quarter = (uint64_t)(mask + 1) / 4;
+    if (ci - ld_relaxed_gpu(&st->cq_ci_reported) >= quarter) {
+      // The NIC looks at this only to notice an overrun; the CQ is twice as deep as the SQ, so a
+      // report in time is one a quarter ring late.
+      st_relaxed_gpu(&st->cq_ci_reported, ci);
+      st_relaxed_sys(reinterpret_cast<uint32_t*>(qp.cq_dbr), be32((uint32_t)ci & 0xffffff));
+    }
+  }
+  if constexpr (P::shared) st_release_gpu(&st->cq_lock, 0u);
+}
+
+// Waits until tickets below `target` are complete. Bounded by the QP's timeout, which ends the wait
+// and takes nothing.
+template <class P>
+BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
+  bp_qp_state* st = state_of(qp);
+  deadline limit;
+  for (;;) {
+    if (ld_acquire_gpu(&st->done) >= target) return BP_OK;
+    poll_cq<P>(qp);
+    if (ld_acquire_gpu(&st->done) >= target) return BP_OK;
+    if (bp_status_code e = error_of(qp)) return e;
+    if (limit.expired(qp.timeout_ns)) return BP_TIMEOUT;
+    yield_();
+  }
+}
+
+// Tickets that may be out at once: the ring, and for a caller that writes slots the window.
+template <class P>
+BP_DEV uint32_t ticket_limit(const bp_qp& qp, bool writes_slots) {
+  if (P::inband) writes_slots = true;  // what an in-band QP sends, it sends through slots
+  const uint32_t ring = P::inband ? 0x8000u : sq_blocks(qp);
+  if (!writes_slots || (qp.flags & BP_QP_CREDITS_OFF)) return ring;
+  return qp.window.slots < ring ? qp.window.slots : ring;
+}
+
+template <class P>
+BP_DEV void ring_pending(const bp_qp& qp);  // doorbell.cuh
+
+// Takes `n` tickets in a row for one caller (a scope's leader). Waits for room first, so that a
+// wait that times out has taken nothing. Where callers share the QP the room may be gone by the
+// time of the atomic add; such a ticket waits on, and if that times out the QP is moved to error,
+// because a ticket that nobody fills would be a hole that stops everyone behind it for ever.
+template <class P>
+BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, uint64_t* ticket) {
+  bp_qp_state* st = state_of(qp);
+  const uint64_t limit = ticket_limit<P>(qp, writes_slots);
+  // Three loads in flight together; the branches come after.
+  const bp_status_code before = error_of(qp);
+  uint64_t next = ld_relaxed_gpu(&st->reserved);
+  const uint64_t done = ld_acquire_gpu(&st->done);
+  if (before != BP_OK) return BP_DEAD;
+  if (next + n > done + limit) {
+    // What fills the ring may be waiting for a doorbell that its caller put off.
+    ring_pending<P>(qp);
+    deadline wait;
+    for (;;) {
+      poll_cq<P>(qp);
+      next = ld_relaxed_gpu(&st->reserved);
+      if (next + n <= ld_acquire_gpu(&st->done) + limit) break;
+      if (bp_status_code e = error_of(qp)) return e;
+      if (wait.expired(qp.timeout_ns)) return BP_TIMEOUT;
+      yield_();
+    }
+  }
+  if constexpr (P::shared) {
+    next = atomic_add(&st->reserved, n);
+    if (next + n > ld_acquire_gpu(&st->done) + limit) {
+      bp_status_code s = wait_done<P>(qp, next + n - limit);
+      if (s == BP_TIMEOUT) fail(qp, BP_TIMEOUT, 0, next);
+      if (s != BP_OK) return s;
+    }
+  } else {
+    st_relaxed_gpu(&st->reserved, next + n);
+  }
+  if (writes_slots) {
+    const uint32_t used = (uint32_t)(next + n - ld_relaxed_gpu(&st->done));
+    if constexpr (P::shared) {
+      atomic_max(&st->max_credits, used);
+    } else if (used > ld_relaxed_gpu(&st->max_credits)) {
+      st_relaxed_gpu(&st->max_credits, used);
+    }
+  }
+  *ticket = next;
+  return BP_OK;
+}
+
+// Notes that a CQE was asked for which covers all tickets below `end`.
+template <class P>
+BP_DEV void note_signalled(const bp_qp& qp, uint64_t end) {
+  bp_qp_state* st = state_of(qp);
+  if constexpr (P::shared) {
+    atomic_max(&st->signalled, end);
+  } else {
+    st_relaxed_gpu(&st->signalled, end);
+  }
+}
+
+// Credits come home with CQEs, so a long row of WQEs asks for one at least four times a window: at
+// every ticket whose end is a multiple of this power of two.
+template <class P>
+BP_DEV uint32_t credit_period(const bp_qp& qp, bool writes_slots) {
+  uint32_t quarter = ticket_limit<P>(qp, writes_slots) / 4;
+  uint32_t period = 1;
+  while (period * 2 <= quarter) period *= 2;
+  return period;
+}
+template <class P>
+BP_DEV bool wants_credit_cqe(const bp_qp& qp, uint64_t ticket, bool writes_slots) {
+  return ((ticket + 1) & (credit_period<P>(qp, writes_slots) - 1)) == 0;
+}
+
+}  // namespace bp
+
+#endif

@@ -1,0 +1,119 @@
+// Publishing WQEs: ready, doorbell record, doorbell; and BlueFlame.
+//
+// Ready and ringing are separate steps. A caller marks its WQEs ready; whoever rings covers
+// everything that is ready in a row, so one doorbell serves many WQEs and many callers.
+#ifndef BELLPUSH_DOORBELL_CUH
+#define BELLPUSH_DOORBELL_CUH
+
+#include "credit.cuh"
+#include "wqe.cuh"
+
+namespace bp {
+
+BP_DEV uint32_t* ready_word(const bp_qp& qp, uint64_t ticket) {
+  return reinterpret_cast<uint32_t*>(qp.ready) + (ticket & (sq_blocks(qp) - 1));
+}
+
+// The two stores that tell the NIC that tickets below `end` are ready. The caller has fenced.
+template <class P>
+BP_DEV void tell(const bp_qp& qp, uint64_t end) {
+  const uint32_t index = (uint32_t)end & 0xffff;
+  st_relaxed_sys(reinterpret_cast<uint32_t*>(qp.dbr) + BP_DBR_SND, be32(index));
+  // strict: the DBR before the UAR, for a NIC that reads the DBR when the doorbell reaches it.
+  // later: unordered. The NIC takes the later of the two, and both were fenced behind the WQEs, so
+  // whichever comes first is enough and the other is stale or equal.
+  if constexpr (P::order_v == order::strict) fence_before_doorbell<P::reach_v>();
+  // Like NVSHMEM: the next index with ds 0. libmlx5's way, the last WQE's control segment, would
+  // make the ringer read back WQEs of others.
+  const uint64_t bell = (uint64_t)be32(qp.qpn << 8) << 32 | be32(index << 8);
+  st_mmio(reinterpret_cast<uint64_t*>(qp.uar + BP_UAR_DOORBELL_OFFSET), bell);
+}
+
+// Rings for everything that is ready. Shared: only one caller at a time scans and rings. One that
+// finds the lock taken leaves: the holder looks again after unlocking, and the two fences make sure
+// that either the holder sees our ready word or we see its unlocked lock (each stores, fences,
+// loads), so no doorbell is lost.
+template <class P>
+BP_DEV void ring_pending(const bp_qp& qp) {
+  if constexpr (P::inband) {
+    return;  // nothing to ring
+  } else if constexpr (!P::shared) {
+    bp_qp_state* st = state_of(qp);
+    const uint64_t end = ld_relaxed_gpu(&st->reserved);
+    if (ld_relaxed_gpu(&st->rung) == end) return;
+    // Payload and WQEs of this thread, and through the scope's sync of its other threads, before
+    // DBR and UAR, for the NIC.
+    fence_before_doorbell<P::reach_v>();
+    tell<P>(qp, end);
+    st_relaxed_gpu(&st->rung, end);
+  } else {
+    bp_qp_state* st = state_of(qp);
+    for (;;) {
+      if (ld_relaxed_gpu(&st->ring_lock) != 0 || atomic_cas(&st->ring_lock, 0, 1) != 0) return;
+      const uint64_t first = ld_relaxed_gpu(&st->rung);
+      uint64_t end = first;
+      while (end - first < sq_blocks(qp)) {
+        // Acquire: the marker's payload and WQE, before our fence (which then covers them too).
+        const uint32_t step = ld_acquire_gpu(ready_word(qp, end)) - (uint32_t)end;
+        if (step - 1 >= 16) break;  // not ready, or left from the lap before
+        end += step;
+      }
+      if (end != first) {
+        // Payload and WQEs of all whose ready words were seen, before DBR and UAR, for the NIC.
+        fence_before_doorbell<P::reach_v>();
+        tell<P>(qp, end);
+        st_relaxed_gpu(&st->rung, end);
+      }
+      st_release_gpu(&st->ring_lock, 0u);
+      fence_sc_gpu();  // the unlock before the look at the next ready word
+      const uint32_t step = ld_relaxed_gpu(ready_word(qp, end)) - (uint32_t)end;
+      if (step - 1 >= 16) return;
+    }
+  }
+}
+
+// Marks WQEs ready: `count` of them, `blocks` basic blocks each, from `ticket` on. The leader calls
+// it after the scope's sync.
+template <class P>
+BP_DEV void mark_ready(const bp_qp& qp, uint64_t ticket, uint32_t count, uint32_t blocks) {
+  // Payload and WQEs (ours, and our scope's through its sync) before the ready words, for the
+  // thread that will ring.
+  if constexpr (P::shared) fence_gpu();
+  for (uint32_t i = 0; i < count; i++) {
+    const uint64_t start = ticket + (uint64_t)i * blocks;
+    st_relaxed_gpu(ready_word(qp, start), (uint32_t)(start + blocks));
+  }
+  // The ready words before the look at the ringer's lock (see ring_pending).
+  if constexpr (P::shared) fence_sc_gpu();
+}
+
+// BlueFlame. The whole WQE is stored to the UAR's buffer by one instruction of one warp, and the NIC
+// executes it from there without reading the SQ. Nothing is fenced when the payload is inline: the
+// NIC needs no other store to have arrived.
+//
+// A store of more than 16 bytes may arrive in parts. The NIC takes a WQE from the buffer only when
+// its index is the one it expects and its check word fits: a sum over all words of the WQE's
+// blocks, in ctrl.imm, which silicon ignores in RDMA_WRITE. Until then it waits, as it does for a
+// WQE that has not come.
+//
+// Used only while the QP is idle, so one buffer is enough and nothing in it can be overwritten
+// unseen. The doorbell record is not touched: it would claim a WQE in the SQ that is not ordered.
+// The SQ is written all the same, because the next ordinary doorbell covers this index as well.
+template <bool inline_v, class Scope>
+BP_DEV void blueflame_store(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
+  const uint32_t units = wqe_blocks(w) * 4;
+  uint32_t sum = 0;
+  // Every thread sums all units: they are few, and it saves a reduction.
+  for (uint32_t u = 0; u < units; u++) sum += check_unit(wqe_unit<inline_v>(w, u, ticket, qp.qpn), u);
+  u128* buffer = reinterpret_cast<u128*>(qp.uar + BP_UAR_BF_OFFSET);
+  for (uint32_t u = scope.rank(); u < units; u += scope.size()) {
+    u128 v = wqe_unit<inline_v>(w, u, ticket, qp.qpn);
+    if (u == 0) v.w[3] = sum;
+    *sq_unit(qp, ticket, u) = v;
+    st_line(buffer + u, v);
+  }
+}
+
+}  // namespace bp
+
+#endif

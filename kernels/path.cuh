@@ -1,0 +1,110 @@
+// Compile-time choices: who calls, and how a message travels. One instantiation has one way; no
+// flag is looked up inside a kernel to choose a doorbell.
+#ifndef BELLPUSH_PATH_CUH
+#define BELLPUSH_PATH_CUH
+
+#include "order.cuh"
+
+namespace bp {
+
+enum class data {
+  push,  // this GPU writes the payload into the window (or inline)
+  pull,  // the NIC reads the payload from this GPU's memory
+};
+enum class kick {
+  kernel,     // fence, doorbell record, doorbell
+  blueflame,  // the WQE itself is stored to the UAR when the QP is idle
+  inband,     // no doorbell: the slots' lines announce themselves
+};
+enum class share {
+  exclusive,  // one caller at a time (a thread, a warp or a block) uses the QP
+  shared,     // any number of callers at once
+};
+enum class order {
+  later,   // the NIC takes the later of DBR and doorbell (the software NIC): one fence
+  strict,  // the DBR is visible before the doorbell (silicon): a second fence
+};
+
+// In-band line formats: bytes of data, bytes of sequence.
+enum class line { d12s4, d14s2, d60s4 };
+
+// A path. `staged` is push whose window is ordinary host memory with an ordinary lkey.
+template <data D, kick K, share S = share::exclusive, reach R = reach::system,
+          order O = order::later, line L = line::d12s4>
+struct path {
+  static constexpr data data_v = D;
+  static constexpr kick kick_v = K;
+  static constexpr share share_v = S;
+  static constexpr reach reach_v = R;
+  static constexpr order order_v = O;
+  static constexpr line line_v = L;
+  static constexpr bool inband = K == kick::inband;
+  static constexpr bool shared = S == share::shared;
+  static_assert(!(inband && D == data::pull), "in-band is push only: the data announce themselves");
+  static_assert(!(K == kick::blueflame && shared),
+                "BlueFlame needs a QP of its own: two callers' stores would mix in one buffer");
+};
+
+// Who calls a verb. All threads of the scope call it with the same arguments and get the same
+// status; thread 0 of the scope is its leader.
+struct thread_scope {
+  BP_DEV uint32_t rank() const { return 0; }
+  BP_DEV uint32_t size() const { return 1; }
+  BP_DEV void sync() const {}
+  BP_DEV uint64_t broadcast(uint64_t v) const { return v; }
+};
+// A full warp; a last warp with fewer lanes takes part as it is.
+struct warp_scope {
+  BP_DEV uint32_t rank() const { return lane(); }
+  BP_DEV uint32_t size() const {
+    uint32_t first = tid() - lane();
+    uint32_t rest = block_threads() - first;
+    return rest < 32 ? rest : 32;
+  }
+  BP_DEV void sync() const { syncwarp(); }
+  BP_DEV uint64_t broadcast(uint64_t v) const { return shfl_u64(v, 0); }
+};
+struct block_scope {
+  BP_DEV uint32_t rank() const { return tid(); }
+  BP_DEV uint32_t size() const { return block_threads(); }
+  BP_DEV void sync() const { syncthreads(); }
+  BP_DEV uint64_t broadcast(uint64_t v) const { return block_broadcast_u64(v, 0); }
+};
+
+// Runs `f(scope, i)` for i in 0..n: a warp each where a block has work for all its warps, else all
+// threads together on one after the other.
+template <class Scope, class F>
+BP_DEV void for_each_part(Scope scope, uint32_t n, F f) {
+  for (uint32_t i = 0; i < n; i++) f(scope, i);
+}
+template <class F>
+BP_DEV void for_each_part(block_scope scope, uint32_t n, F f) {
+  const uint32_t warps = block_threads() / 32;
+  if (block_threads() % 32 == 0 && n >= warps) {
+    for (uint32_t i = tid() / 32; i < n; i += warps) f(warp_scope{}, i);
+  } else {
+    for (uint32_t i = 0; i < n; i++) f(scope, i);
+  }
+}
+
+BP_DEV bp_qp_state* state_of(const bp_qp& qp) { return reinterpret_cast<bp_qp_state*>(qp.state); }
+BP_DEV uint32_t sq_blocks(const bp_qp& qp) { return 1u << qp.sq_log; }
+
+// A ticket's slot and lap. Windows are mostly a power of two, which saves a 64-bit division.
+BP_DEV uint32_t slot_of(const bp_window& w, uint64_t ticket) {
+  const uint32_t mask = w.slots - 1;
+  return (w.slots & mask) == 0 ? (uint32_t)ticket & mask : (uint32_t)(ticket % w.slots);
+}
+BP_DEV uint64_t lap_of(const bp_window& w, uint64_t ticket) {
+  const uint32_t mask = w.slots - 1;
+#if defined(__CUDACC__)
+  if ((w.slots & mask) == 0) return ticket >> __popc(mask);
+#else
+  if ((w.slots & mask) == 0) return ticket >> __builtin_popcount(mask);
+#endif
+  return ticket / w.slots;
+}
+
+}  // namespace bp
+
+#endif
