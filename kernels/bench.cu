@@ -1,6 +1,7 @@
 // Entry points of the benchmark: messages in a row by every path, plain stores, torn lines.
 #include "args.h"
 #include "bellpush.cuh"
+#include "paths.h"
 
 namespace {
 
@@ -50,10 +51,13 @@ BP_DEV void bench(const bp_bench_args& a) {
 
 }  // namespace
 
-#define BP_PATH(name, ...) \
-  BP_KERNEL(bp_bench_##name, bp_bench_args) { bench<__VA_ARGS__>(args); }
-#include "paths.h"
-#undef BP_PATH
+BP_KERNEL(bp_bench_push_kernel, bp_bench_args) { bench<push_kernel>(args); }
+BP_KERNEL(bp_bench_push_blueflame, bp_bench_args) { bench<push_blueflame>(args); }
+BP_KERNEL(bp_bench_push_inband_12_4, bp_bench_args) { bench<push_inband_12_4>(args); }
+BP_KERNEL(bp_bench_push_inband_14_2, bp_bench_args) { bench<push_inband_14_2>(args); }
+BP_KERNEL(bp_bench_push_inband_60_4, bp_bench_args) { bench<push_inband_60_4>(args); }
+BP_KERNEL(bp_bench_pull_kernel, bp_bench_args) { bench<pull_kernel>(args); }
+BP_KERNEL(bp_bench_pull_blueflame, bp_bench_args) { bench<pull_blueflame>(args); }
 
 BP_KERNEL(bp_store_rate, bp_store_args) {
   bp_bench_result* result = reinterpret_cast<bp_bench_result*>(args.result);

@@ -24,6 +24,8 @@
 #ifdef __CUDACC__
 
 #define BP_DEV __device__ __forceinline__
+// For rare or slow branches: keeps them out of every caller's code.
+#define BP_DEV_COLD inline __device__ __noinline__
 
 // Defines an entry point; the body follows and sees its one argument as `args`. Begin the line with
 // BP_KERNEL: build.rs finds the library's own entry points by that.
@@ -86,7 +88,8 @@ BP_DEV void trap(const char*) { __trap(); }
 
 #include "host/lane.hpp"
 
-#define BP_DEV static inline
+#define BP_DEV inline
+#define BP_DEV_COLD inline __attribute__((noinline))
 
 // The entry point takes the argument's address, and called with none returns its size, so that a
 // launch with another struct is refused. noexcept: a lane's stack cannot be unwound from outside.

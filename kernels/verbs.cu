@@ -1,6 +1,7 @@
 // Entry points that call one verb: what the host's Endpoint launches, and what tests drive.
 #include "args.h"
 #include "bellpush.cuh"
+#include "paths.h"
 
 namespace {
 
@@ -62,29 +63,35 @@ BP_DEV void run(const bp_op_args& a, Scope scope, uint64_t caller) {
   if (scope.rank() == 0) reinterpret_cast<uint32_t*>(a.status)[caller] = first;
 }
 
+template <class P>
+BP_DEV void run_block(const bp_op_args& a) {
+  run<P>(a, bp::block_scope{}, bp::bid());
+}
+
+template <class P>
+BP_DEV void run_any(const bp_op_args& a) {
+  const uint64_t thread = (uint64_t)bp::bid() * bp::block_threads() + bp::tid();
+  if (a.scope == BP_SCOPE_BLOCK) {
+    run<P>(a, bp::block_scope{}, bp::bid());
+  } else if (a.scope == BP_SCOPE_WARP) {
+    run<P>(a, bp::warp_scope{}, thread / 32);
+  } else {
+    run<P>(a, bp::thread_scope{}, thread);
+  }
+}
+
 }  // namespace
 
 // The host's Endpoint: a block at a time, by every path.
-#define BP_PATH(name, ...)                            \
-  BP_KERNEL(bp_verb_##name, bp_op_args) {             \
-    run<__VA_ARGS__>(args, bp::block_scope{}, bp::bid()); \
-  }
-#include "paths.h"
-#undef BP_PATH
+BP_KERNEL(bp_verb_push_kernel, bp_op_args) { run_block<push_kernel>(args); }
+BP_KERNEL(bp_verb_push_blueflame, bp_op_args) { run_block<push_blueflame>(args); }
+BP_KERNEL(bp_verb_push_inband_12_4, bp_op_args) { run_block<push_inband_12_4>(args); }
+BP_KERNEL(bp_verb_push_inband_14_2, bp_op_args) { run_block<push_inband_14_2>(args); }
+BP_KERNEL(bp_verb_push_inband_60_4, bp_op_args) { run_block<push_inband_60_4>(args); }
+BP_KERNEL(bp_verb_pull_kernel, bp_op_args) { run_block<pull_kernel>(args); }
+BP_KERNEL(bp_verb_pull_blueflame, bp_op_args) { run_block<pull_blueflame>(args); }
 
 // Many callers on one queue pair, in every scope.
-#define BP_PATH(name, ...)                                                              \
-  BP_KERNEL(bp_verb_shared_##name, bp_op_args) {                                        \
-    const uint64_t thread = (uint64_t)bp::bid() * bp::block_threads() + bp::tid();      \
-    if (args.scope == BP_SCOPE_BLOCK) {                                                 \
-      run<__VA_ARGS__>(args, bp::block_scope{}, bp::bid());                             \
-    } else if (args.scope == BP_SCOPE_WARP) {                                           \
-      run<__VA_ARGS__>(args, bp::warp_scope{}, thread / 32);                            \
-    } else {                                                                            \
-      run<__VA_ARGS__>(args, bp::thread_scope{}, thread);                               \
-    }                                                                                   \
-  }
-BP_PATH(push_kernel, bp::path<bp::data::push, bp::kick::kernel, bp::share::shared>)
-BP_PATH(pull_kernel, bp::path<bp::data::pull, bp::kick::kernel, bp::share::shared>)
-BP_PATH(push_inband_12_4, bp::path<bp::data::push, bp::kick::inband, bp::share::shared>)
-#undef BP_PATH
+BP_KERNEL(bp_verb_shared_push_kernel, bp_op_args) { run_any<shared_push_kernel>(args); }
+BP_KERNEL(bp_verb_shared_pull_kernel, bp_op_args) { run_any<shared_pull_kernel>(args); }
+BP_KERNEL(bp_verb_shared_push_inband_12_4, bp_op_args) { run_any<shared_push_inband>(args); }

@@ -25,15 +25,17 @@ struct wqe {
 
 BP_DEV uint32_t wqe_blocks(const wqe& w) { return (w.ds + 3) / 4; }
 
-// Up to 4 bytes of payload at `offset`, never reading at or past `bytes`; missing bytes are 0.
-BP_DEV uint32_t payload_u32(uint64_t src, uint32_t offset, uint32_t bytes) {
-  if (offset >= bytes) return 0;
-  const uint8_t* p = reinterpret_cast<const uint8_t*>(src) + offset;
-  uint32_t left = bytes - offset;
-  if (left >= 4 && ((uint64_t)p & 3) == 0) return *reinterpret_cast<const uint32_t*>(p);
+// Payload that is not aligned, or a tail of fewer than 4 bytes: byte by byte.
+BP_DEV_COLD uint32_t payload_bytes(const uint8_t* p, uint32_t left) {
   uint32_t v = 0;
   for (uint32_t i = 0; i < 4 && i < left; i++) v |= (uint32_t)p[i] << (8 * i);
   return v;
+}
+// 4 bytes of payload at `offset`, never reading at or past `bytes`; missing bytes are 0.
+BP_DEV uint32_t payload_u32(uint64_t src, uint32_t offset, uint32_t bytes) {
+  const uint64_t p = src + offset;
+  if (offset + 4 <= bytes && (p & 3) == 0) return *reinterpret_cast<const uint32_t*>(p);
+  return offset < bytes ? payload_bytes(reinterpret_cast<const uint8_t*>(p), bytes - offset) : 0;
 }
 
 BP_DEV u128 unit_ctrl(const wqe& w, uint64_t index, uint32_t qpn) {

@@ -1,0 +1,260 @@
+//! Paths: who moves the payload, and what tells the NIC.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::nic::LineFormat;
+
+/// Who moves the payload to the NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Data {
+    /// The GPU writes it into a window of NIC-side memory, or inline into the WQE.
+    Push,
+    /// The NIC DMA-reads the GPU's memory: standard GPUDirect RDMA.
+    Pull,
+    /// It is copied to host memory, pipelined, and the NIC reads it there.
+    Staged,
+    /// No RDMA: a TCP connection.
+    Tcp,
+}
+
+/// What tells the NIC that there is something to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kick {
+    /// A kernel stores doorbell record and doorbell.
+    Kernel,
+    /// A kernel stores the whole WQE to the UAR.
+    Blueflame,
+    /// Nothing: the window's lines announce themselves.
+    Inband,
+    /// The CPU builds the WQE, the stream's memory operation rings.
+    Stream,
+    /// The CPU builds the WQE and rings.
+    Cpu,
+}
+
+/// One way from an application's buffer to the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Path {
+    data: Data,
+    kick: Option<Kick>,
+}
+
+/// A combination that makes no sense, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// Names that do not go together.
+    #[error("there is no path {data}/{kick}: {why}")]
+    Refused {
+        /// The payload's part.
+        data: Data,
+        /// The kick's part.
+        kick: Kick,
+        /// Why, and what to take instead.
+        why: &'static str,
+    },
+    /// A name that is no name.
+    #[error("{what} `{given}` is unknown: it is one of {known}")]
+    Unknown {
+        /// `data`, `kick` or `path`.
+        what: &'static str,
+        /// What was given.
+        given: String,
+        /// What is known.
+        known: &'static str,
+    },
+}
+
+impl Path {
+    /// Every path there is, in the order of the tables.
+    pub const ALL: [Path; 13] = [
+        Self::of(Data::Push, Kick::Inband),
+        Self::of(Data::Push, Kick::Blueflame),
+        Self::of(Data::Push, Kick::Kernel),
+        Self::of(Data::Push, Kick::Stream),
+        Self::of(Data::Push, Kick::Cpu),
+        Self::of(Data::Pull, Kick::Blueflame),
+        Self::of(Data::Pull, Kick::Kernel),
+        Self::of(Data::Pull, Kick::Stream),
+        Self::of(Data::Pull, Kick::Cpu),
+        Self::of(Data::Staged, Kick::Kernel),
+        Self::of(Data::Staged, Kick::Stream),
+        Self::of(Data::Staged, Kick::Cpu),
+        Self { data: Data::Tcp, kick: None },
+    ];
+    /// The baseline without RDMA.
+    pub const TCP: Path = Self { data: Data::Tcp, kick: None };
+
+    const fn of(data: Data, kick: Kick) -> Self {
+        Self { data, kick: Some(kick) }
+    }
+
+    /// The path of this name.
+    ///
+    /// # Errors
+    /// [`PathError::Refused`] with the reason for a combination that makes no sense.
+    pub fn new(data: Data, kick: Kick) -> Result<Self, PathError> {
+        let why = match (data, kick) {
+            (Data::Pull | Data::Staged, Kick::Inband) => {
+                "only pushed data can announce themselves; take push/inband or a doorbell"
+            }
+            (Data::Staged, Kick::Blueflame) => {
+                "the staged copy must be fenced before the NIC is told, which is what BlueFlame \
+                 is there to save; take staged/kernel"
+            }
+            (Data::Tcp, _) => "tcp has no NIC queue to kick; take tcp alone",
+            _ => return Ok(Self::of(data, kick)),
+        };
+        Err(PathError::Refused { data, kick, why })
+    }
+
+    /// Who moves the payload.
+    pub fn data(self) -> Data {
+        self.data
+    }
+
+    /// What tells the NIC; `None` for tcp.
+    pub fn kick(self) -> Option<Kick> {
+        self.kick
+    }
+
+    /// Whether kernels post, so that device code can use the endpoint.
+    pub fn posted_by_gpu(self) -> bool {
+        matches!(self.kick, Some(Kick::Kernel | Kick::Blueflame | Kick::Inband))
+    }
+
+    /// Whether payload passes through a window of slots.
+    pub fn has_window(self) -> bool {
+        matches!(self.data, Data::Push | Data::Staged)
+    }
+
+    /// The name under which our kernels are built for this path.
+    pub(crate) fn kernel_name(self, line: LineFormat) -> Option<&'static str> {
+        Some(match (self.data, self.kick?) {
+            (Data::Push | Data::Staged, Kick::Kernel) => "push_kernel",
+            (Data::Push, Kick::Blueflame) => "push_blueflame",
+            (Data::Push, Kick::Inband) => match line {
+                LineFormat::L12S4 => "push_inband_12_4",
+                LineFormat::L14S2 => "push_inband_14_2",
+                LineFormat::L60S4 => "push_inband_60_4",
+            },
+            (Data::Pull, Kick::Kernel) => "pull_kernel",
+            (Data::Pull, Kick::Blueflame) => "pull_blueflame",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Push => "push",
+            Self::Pull => "pull",
+            Self::Staged => "staged",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+impl fmt::Display for Kick {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kernel => "kernel",
+            Self::Blueflame => "blueflame",
+            Self::Inband => "inband",
+            Self::Stream => "stream",
+            Self::Cpu => "cpu",
+        })
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kick {
+            Some(kick) => write!(f, "{}/{kick}", self.data),
+            None => write!(f, "{}", self.data),
+        }
+    }
+}
+
+impl FromStr for Data {
+    type Err = PathError;
+    fn from_str(s: &str) -> Result<Self, PathError> {
+        Ok(match s {
+            "push" => Self::Push,
+            "pull" => Self::Pull,
+            "staged" => Self::Staged,
+            "tcp" => Self::Tcp,
+            _ => {
+                let known = "push, pull, staged, tcp";
+                return Err(PathError::Unknown { what: "data", given: s.into(), known });
+            }
+        })
+    }
+}
+
+impl FromStr for Kick {
+    type Err = PathError;
+    fn from_str(s: &str) -> Result<Self, PathError> {
+        Ok(match s {
+            "kernel" => Self::Kernel,
+            "blueflame" => Self::Blueflame,
+            "inband" => Self::Inband,
+            "stream" => Self::Stream,
+            "cpu" => Self::Cpu,
+            _ => {
+                let known = "kernel, blueflame, inband, stream, cpu";
+                return Err(PathError::Unknown { what: "kick", given: s.into(), known });
+            }
+        })
+    }
+}
+
+impl FromStr for Path {
+    type Err = PathError;
+    /// `push/inband`, `pull/kernel`, …, `tcp`.
+    fn from_str(s: &str) -> Result<Self, PathError> {
+        match s.split_once('/') {
+            Some((data, kick)) => Self::new(data.parse()?, kick.parse()?),
+            None if s == "tcp" => Ok(Self::TCP),
+            None => Err(PathError::Unknown {
+                what: "path",
+                given: s.into(),
+                known: "DATA/KICK (push/inband, pull/kernel, …) and tcp",
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_is_a_path_or_refused_by_name() {
+        let mut known = 0;
+        for data in [Data::Push, Data::Pull, Data::Staged, Data::Tcp] {
+            for kick in [Kick::Kernel, Kick::Blueflame, Kick::Inband, Kick::Stream, Kick::Cpu] {
+                match Path::new(data, kick) {
+                    Ok(path) => {
+                        assert!(Path::ALL.contains(&path), "{path}");
+                        assert_eq!(path.to_string().parse(), Ok(path));
+                        known += 1;
+                    }
+                    Err(e) => assert!(e.to_string().contains(&format!("{data}/{kick}")), "{e}"),
+                }
+            }
+        }
+        assert_eq!(known + 1, Path::ALL.len());
+        assert_eq!("tcp".parse(), Ok(Path::TCP));
+    }
+
+    #[test]
+    fn unknown_names_are_told_what_there_is() {
+        for bad in ["push", "shove/kernel", "push/poke", "", "tcp/cpu", "pull/inband"] {
+            assert!(bad.parse::<Path>().is_err(), "{bad}");
+        }
+        let text = "push/poke".parse::<Path>().unwrap_err().to_string();
+        assert!(text.contains("poke") && text.contains("blueflame"), "{text}");
+    }
+}
