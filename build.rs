@@ -154,7 +154,8 @@ fn write_table(out: &Path, sources: &[PathBuf], fatbins: &[PathBuf], why_none: &
     let text = format!(
         "const HOST: &[(&str, HostKernel)] = crate::host_kernels! {{ {} }};\n\
          const FATBINS: &[&[u8]] = &[{}];\n\
-         pub const WHY_NO_FATBINS: &str = {why_none:?};\n",
+         #[cfg(feature = \"cuda\")]\n\
+         pub(crate) const WHY_NO_FATBINS: &str = {why_none:?};\n",
         names.join(", "),
         images.join(", "),
     );

@@ -1,3 +1,144 @@
-//! gpu
+//! GPUs: memory, registration, kernels, streams; and the host executor, which runs the same kernels
+//! on CPU threads behind the same interface.
+//!
+//! Everything here is bounded: waits take a timeout, launches are checked against limits. With
+//! CUDA, calls that allocate, free, register or load may wait for running kernels (the driver's
+//! rule), so a thread that a running kernel waits for calls none of them; [`Stream`]'s operations
+//! and [`DeviceMem`]'s copies never wait for kernels of other streams.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+mod error;
+mod host;
+mod memory;
 mod module;
-pub use module::*;
+mod stream;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use error::GpuError;
+pub use host::{HostOptions, Lanes};
+pub use memory::{DeviceMem, Mapped};
+pub use module::{
+    Dims, HostKernel, Kernel, KernelArgs, Loaded, MAX_BLOCK, MAX_SHARED_BYTES, Module,
+};
+pub use stream::{Event, Stream};
+
+/// What runs the kernels.
+#[derive(Debug, Clone)]
+pub enum Executor {
+    /// CPU threads of this process.
+    Host(HostOptions),
+    /// The CUDA GPU of this ordinal.
+    Cuda(usize),
+}
+
+/// A GPU, or the host executor in its place.
+pub struct Gpu {
+    about: About,
+    backend: Backend,
+}
+
+enum Backend {
+    Host(HostOptions),
+    #[cfg(feature = "cuda")]
+    Cuda(Arc<cuda::Device>),
+}
+
+/// What a GPU is. Displays as `cuda:NVIDIA H200` or `host`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct About {
+    /// The GPU's name; `None` for the host executor.
+    pub name: Option<String>,
+    /// PCI address such as `0000:17:00.0`.
+    pub pci: Option<String>,
+    /// Streaming multiprocessors; of the host executor, OS threads a launch.
+    pub sms: u32,
+    /// SM clock, if known.
+    pub clock_khz: Option<u32>,
+    /// Memory of the GPU.
+    pub memory_bytes: Option<u64>,
+    /// Compute capability.
+    pub capability: Option<(i32, i32)>,
+    /// Highest CUDA version that the driver supports.
+    pub driver: Option<(i32, i32)>,
+}
+
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "cuda:{name}"),
+            None => f.write_str("host"),
+        }
+    }
+}
+
+impl Gpu {
+    /// Opens a GPU or a host executor.
+    ///
+    /// # Errors
+    /// One line that says what is missing: the driver, the device, the kernels in this program.
+    pub fn open(executor: Executor) -> Result<Arc<Self>, GpuError> {
+        match executor {
+            Executor::Host(options) => {
+                let sms = u32::try_from(options.workers.max(1)).unwrap_or(u32::MAX);
+                let about = About {
+                    name: None,
+                    pci: None,
+                    sms,
+                    clock_khz: None,
+                    memory_bytes: None,
+                    capability: None,
+                    driver: None,
+                };
+                Ok(Arc::new(Self { about, backend: Backend::Host(options) }))
+            }
+            #[cfg(feature = "cuda")]
+            Executor::Cuda(ordinal) => {
+                let (device, about) = cuda::Device::open(ordinal)?;
+                Ok(Arc::new(Self { about, backend: Backend::Cuda(device) }))
+            }
+            #[cfg(not(feature = "cuda"))]
+            Executor::Cuda(_) => {
+                Err(GpuError::NotBuilt { reason: "it was built without the feature `cuda`" })
+            }
+        }
+    }
+
+    /// CUDA GPUs of this machine.
+    ///
+    /// # Errors
+    /// [`GpuError::NoDriver`] without a driver, [`GpuError::NotBuilt`] without the feature `cuda`.
+    pub fn cuda_count() -> Result<usize, GpuError> {
+        #[cfg(feature = "cuda")]
+        return cuda::count();
+        #[cfg(not(feature = "cuda"))]
+        Err(GpuError::NotBuilt { reason: "it was built without the feature `cuda`" })
+    }
+
+    /// What the GPU is.
+    pub fn describe(&self) -> &About {
+        &self.about
+    }
+
+    /// Whether kernels run on CPU threads.
+    pub fn is_host(&self) -> bool {
+        matches!(self.backend, Backend::Host(_))
+    }
+
+    /// The CUDA ordinal; `None` for the host executor.
+    pub fn ordinal(&self) -> Option<usize> {
+        match &self.backend {
+            Backend::Host(_) => None,
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(device) => Some(device.ordinal()),
+        }
+    }
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gpu").field("about", &self.about).finish_non_exhaustive()
+    }
+}

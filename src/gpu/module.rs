@@ -1,7 +1,26 @@
-//! module
-/// A kernel of the host executor.
-pub type HostKernel = unsafe extern "C" fn(args: *const std::ffi::c_void) -> usize;
-/// Makes the table.
+//! Kernels by name: modules, their loading, launch dimensions and arguments.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use super::{Backend, Gpu, GpuError};
+
+/// A kernel compiled for the host executor, as `BP_KERNEL` in `exec.cuh` defines it: runs one lane,
+/// and called with null only returns its argument's size.
+pub type HostKernel = unsafe extern "C" fn(args: *const c_void) -> usize;
+
+/// Kernels of one library, for both executors.
+#[derive(Debug, Clone, Copy)]
+pub struct Module {
+    /// CUDA images (fatbin, cubin or PTX with a final 0); none where nvcc was absent.
+    pub fatbins: &'static [&'static [u8]],
+    /// The same kernels for the host executor; see [`host_kernels!`](crate::host_kernels).
+    pub host: &'static [(&'static str, HostKernel)],
+}
+
+/// Declares kernels of the host executor by name and makes the table for [`Module::host`].
+///
+/// The program must link the objects that define them with `BP_KERNEL`.
 #[macro_export]
 macro_rules! host_kernels {
     ($($name:ident),* $(,)?) => {{
@@ -12,7 +31,174 @@ macro_rules! host_kernels {
         TABLE
     }};
 }
-mod builtin { use super::HostKernel; include!(concat!(env!("OUT_DIR"), "/builtin.rs"));
-/// x
-pub const N: usize = HOST.len(); pub const M: usize = FATBINS.len(); }
-pub use builtin::{N, M, WHY_NO_FATBINS as W};
+
+mod generated {
+    use super::HostKernel;
+
+    include!(concat!(env!("OUT_DIR"), "/builtin.rs"));
+
+    pub(super) const BUILTIN: super::Module = super::Module { fatbins: FATBINS, host: HOST };
+}
+#[cfg(feature = "cuda")]
+pub(super) use generated::WHY_NO_FATBINS;
+
+impl Module {
+    /// The library's own kernels.
+    pub fn builtin() -> Module {
+        generated::BUILTIN
+    }
+
+    /// Names of the kernels that the host executor knows.
+    pub fn host_names(&self) -> impl Iterator<Item = &'static str> {
+        self.host.iter().map(|(name, _)| *name)
+    }
+}
+
+/// Size of a launch; all one-dimensional.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dims {
+    /// Blocks.
+    pub grid: u32,
+    /// Threads a block, at most [`MAX_BLOCK`].
+    pub block: u32,
+    /// Dynamic shared memory a block, at most [`MAX_SHARED_BYTES`].
+    pub shared_bytes: u32,
+}
+
+/// Threads that a block may have.
+pub const MAX_BLOCK: u32 = 1024;
+/// Dynamic shared memory that a block may have (compute capability 9.0's).
+pub const MAX_SHARED_BYTES: u32 = 227 << 10;
+
+impl Dims {
+    /// `grid` blocks of `block` threads without shared memory.
+    pub fn new(grid: u32, block: u32) -> Self {
+        Self { grid, block, shared_bytes: 0 }
+    }
+
+    /// The same with `bytes` of dynamic shared memory a block.
+    pub fn shared(self, bytes: u32) -> Self {
+        Self { shared_bytes: bytes, ..self }
+    }
+
+    /// Threads of the whole launch.
+    pub fn lanes(&self) -> u64 {
+        u64::from(self.grid) * u64::from(self.block)
+    }
+
+    pub(super) fn check(&self) -> Result<(), GpuError> {
+        let Self { grid, block, shared_bytes } = *self;
+        if grid == 0 || block == 0 {
+            return Err(GpuError::EmptyLaunch { grid, block });
+        }
+        if block > MAX_BLOCK {
+            return Err(GpuError::BlockTooLarge { threads: block, limit: MAX_BLOCK });
+        }
+        if shared_bytes > MAX_SHARED_BYTES {
+            return Err(GpuError::SharedTooLarge { bytes: shared_bytes, limit: MAX_SHARED_BYTES });
+        }
+        Ok(())
+    }
+}
+
+/// The one struct that a kernel takes, by value.
+///
+/// # Safety
+/// The implementer promises that the type has the layout of the kernel's C++ struct (the size is
+/// checked at each launch), and that whoever makes a value puts only addresses into it that the
+/// kernel may use, and keeps what lies there alive until the kernel has ended.
+pub unsafe trait KernelArgs: bytemuck::NoUninit {}
+
+/// A module on one GPU.
+#[derive(Clone)]
+pub struct Loaded {
+    gpu: Arc<Gpu>,
+    code: LoadedCode,
+}
+
+#[derive(Clone)]
+enum LoadedCode {
+    Host(&'static [(&'static str, HostKernel)]),
+    #[cfg(feature = "cuda")]
+    Cuda(Arc<super::cuda::LoadedModule>),
+}
+
+/// One kernel, ready to launch on the GPU that it was loaded on.
+#[derive(Clone)]
+pub struct Kernel {
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) name: Arc<str>,
+    pub(super) args_bytes: usize,
+    pub(super) code: Code,
+}
+
+#[derive(Clone)]
+pub(super) enum Code {
+    Host(HostKernel),
+    #[cfg(feature = "cuda")]
+    Cuda(super::cuda::Function),
+}
+
+impl Gpu {
+    /// Loads a module, all of it: no later launch loads anything.
+    ///
+    /// # Errors
+    /// [`GpuError::Load`] when the images do not suit the GPU, [`GpuError::NotBuilt`] when there
+    /// are none.
+    pub fn load(self: &Arc<Self>, module: &Module) -> Result<Loaded, GpuError> {
+        let code = match &self.backend {
+            Backend::Host(_) => LoadedCode::Host(module.host),
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(device) => LoadedCode::Cuda(device.load(module)?),
+        };
+        Ok(Loaded { gpu: self.clone(), code })
+    }
+}
+
+impl Loaded {
+    /// The kernel of that name.
+    ///
+    /// # Errors
+    /// [`GpuError::NoKernel`], which lists the names that there are.
+    pub fn kernel(&self, name: &str) -> Result<Kernel, GpuError> {
+        let found = match &self.code {
+            LoadedCode::Host(table) => {
+                table.iter().find(|(known, _)| *known == name).map(|&(_, kernel)| {
+                    // SAFETY: called with null, an entry point only returns a size (exec.cuh).
+                    let bytes = unsafe { kernel(std::ptr::null()) };
+                    (Code::Host(kernel), bytes)
+                })
+            }
+            #[cfg(feature = "cuda")]
+            LoadedCode::Cuda(module) => {
+                module.function(name).map(|(function, bytes)| (Code::Cuda(function), bytes))
+            }
+        };
+        let (code, args_bytes) = found.ok_or_else(|| GpuError::NoKernel {
+            name: name.to_string(),
+            known: self.names(),
+        })?;
+        Ok(Kernel { gpu: self.gpu.clone(), name: name.into(), args_bytes, code })
+    }
+
+    /// Names of the module's kernels.
+    pub fn names(&self) -> Vec<String> {
+        match &self.code {
+            LoadedCode::Host(table) => table.iter().map(|(name, _)| name.to_string()).collect(),
+            #[cfg(feature = "cuda")]
+            LoadedCode::Cuda(module) => module.names(),
+        }
+    }
+}
+
+impl Kernel {
+    /// The kernel's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes of the struct that it takes.
+    pub fn args_bytes(&self) -> usize {
+        self.args_bytes
+    }
+}

@@ -1,0 +1,273 @@
+//! Memory that kernels address: the GPU's own, and host memory mapped for it.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::{Backend, Gpu, GpuError};
+use crate::mem::{Dma, HostMem, MemError, View};
+
+/// Memory of the GPU (of the host executor: host memory), zero-filled, freed with the last `Arc`.
+///
+/// As [`Dma`], with CUDA: copies run on streams of their own and are polled, so that they finish
+/// while kernels spin; any thread may call. Atomics read, change and write back under one lock of
+/// this GPU: they are atomic among themselves only, not against kernels.
+///
+/// Freeing CUDA memory waits for all running kernels of the GPU, so a thread that a kernel waits
+/// for must not be the one that drops the last `Arc`.
+pub struct DeviceMem {
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) kind: DeviceKind,
+}
+
+pub(super) enum DeviceKind {
+    Host(View),
+    #[cfg(feature = "cuda")]
+    Cuda(super::cuda::Memory),
+}
+
+impl Gpu {
+    /// Allocates zero-filled memory on the GPU. Not while a kernel runs that waits for the caller.
+    ///
+    /// # Errors
+    /// When there is not as much, or for 0 bytes.
+    pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<DeviceMem>, GpuError> {
+        let kind = match &self.backend {
+            Backend::Host(_) => DeviceKind::Host(View::new(&HostMem::alloc(bytes)?, 0, bytes)?),
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(device) => DeviceKind::Cuda(super::cuda::Memory::alloc(device, bytes)?),
+        };
+        Ok(Arc::new(DeviceMem { gpu: self.clone(), kind }))
+    }
+
+    /// Pins host memory and maps it for the GPU, until the last clone of the result goes. Memory
+    /// that is mapped already, for this GPU or another of this process, may be mapped again.
+    ///
+    /// # Errors
+    /// [`GpuError::Pin`] when the system does not allow it.
+    pub fn register(self: &Arc<Self>, mem: &Arc<HostMem>) -> Result<Mapped, GpuError> {
+        let owner = Owner::Memory(mem.clone());
+        // SAFETY: the mapping is `mem`'s, which the result keeps.
+        unsafe { self.map(mem.addr(), mem.len(), false, owner) }
+    }
+
+    /// Allocates host memory, on a NUMA node if one is given, and maps it for the GPU.
+    ///
+    /// # Errors
+    /// As [`HostMem::alloc`], [`HostMem::alloc_on_node`] and [`Gpu::register`].
+    pub fn alloc_mapped(
+        self: &Arc<Self>,
+        bytes: usize,
+        numa: Option<usize>,
+    ) -> Result<Mapped, GpuError> {
+        let mem = match numa {
+            Some(node) => HostMem::alloc_on_node(bytes, node)?,
+            None => HostMem::alloc(bytes)?,
+        };
+        self.register(&mem)
+    }
+
+    /// Maps registers or memory of another device (a UAR page, a DM window) for the GPU.
+    ///
+    /// # Safety
+    /// `addr .. addr + bytes` must stay a mapping of that device while `owner` lives, and writing
+    /// any word there must be sound for this program.
+    ///
+    /// # Errors
+    /// [`GpuError::Pin`] when the driver refuses, as it does without the privilege to map I/O
+    /// memory.
+    pub unsafe fn register_io(
+        self: &Arc<Self>,
+        addr: u64,
+        bytes: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Mapped, GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.map(addr, bytes, true, Owner::Registers(owner)) }
+    }
+
+    /// # Safety
+    /// The range is mapped while `owner` lives.
+    unsafe fn map(
+        self: &Arc<Self>,
+        host: u64,
+        bytes: usize,
+        io: bool,
+        owner: Owner,
+    ) -> Result<Mapped, GpuError> {
+        let (device, pin) = match &self.backend {
+            Backend::Host(_) => {
+                let _ = io;
+                (host, Pinned::No)
+            }
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(gpu) => {
+                // SAFETY: the range stays mapped as long as the pin, which is dropped before owner.
+                let pin = unsafe { super::cuda::Pin::take(gpu, host, bytes, io)? };
+                (gpu.device_address(host)?, Pinned::Cuda(pin))
+            }
+        };
+        Ok(Mapped(Arc::new(Inner { _pin: pin, owner, gpu: self.clone(), host, device, bytes })))
+    }
+}
+
+impl DeviceMem {
+    /// Address by which kernels reach the memory.
+    pub fn addr(&self) -> u64 {
+        match &self.kind {
+            DeviceKind::Host(view) => view.addr(),
+            #[cfg(feature = "cuda")]
+            DeviceKind::Cuda(memory) => memory.addr(),
+        }
+    }
+
+    /// The GPU whose memory it is.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Copies bytes in, and returns when they are there.
+    ///
+    /// # Errors
+    /// As [`Dma::write`].
+    pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result<(), GpuError> {
+        Ok(self.write(offset, from)?)
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// As [`Dma::read`].
+    pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> Result<(), GpuError> {
+        Ok(self.read(offset, into)?)
+    }
+
+    fn dma(&self) -> &dyn Dma {
+        match &self.kind {
+            DeviceKind::Host(view) => view,
+            #[cfg(feature = "cuda")]
+            DeviceKind::Cuda(memory) => memory,
+        }
+    }
+}
+
+impl Dma for DeviceMem {
+    fn bytes(&self) -> usize {
+        self.dma().bytes()
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
+        self.dma().read(offset, into)
+    }
+
+    fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
+        self.dma().write(offset, from)
+    }
+
+    fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemError> {
+        self.dma().fetch_add(offset, add)
+    }
+
+    fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, MemError> {
+        self.dma().compare_swap(offset, compare, swap)
+    }
+
+    fn as_host(&self) -> Option<&View> {
+        self.dma().as_host()
+    }
+
+    fn read_to_host(
+        &self,
+        offset: usize,
+        to: &HostMem,
+        at: usize,
+        n: usize,
+    ) -> Result<(), MemError> {
+        self.dma().read_to_host(offset, to, at, n)
+    }
+
+    fn write_from_host(
+        &self,
+        offset: usize,
+        from: &HostMem,
+        at: usize,
+        n: usize,
+    ) -> Result<(), MemError> {
+        self.dma().write_from_host(offset, from, at, n)
+    }
+}
+
+/// Host memory, or another device's registers, that the GPU addresses. Clones share the mapping.
+#[derive(Clone)]
+pub struct Mapped(Arc<Inner>);
+
+/// The pin is dropped first: it must not outlive the memory.
+struct Inner {
+    _pin: Pinned,
+    owner: Owner,
+    gpu: Arc<Gpu>,
+    host: u64,
+    device: u64,
+    bytes: usize,
+}
+
+enum Pinned {
+    No,
+    #[cfg(feature = "cuda")]
+    Cuda(#[expect(dead_code, reason = "held for its drop")] Arc<super::cuda::Pin>),
+}
+
+enum Owner {
+    Memory(Arc<HostMem>),
+    Registers(#[expect(dead_code, reason = "keeps the registers mapped")] Arc<dyn Any + Send + Sync>),
+}
+
+impl Mapped {
+    /// Address by which kernels reach the memory.
+    pub fn addr(&self) -> u64 {
+        self.0.device
+    }
+
+    /// Address by which this process reaches it.
+    pub fn host_addr(&self) -> u64 {
+        self.0.host
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// The host memory; `None` for a device's registers.
+    pub fn host(&self) -> Option<&Arc<HostMem>> {
+        match &self.0.owner {
+            Owner::Memory(mem) => Some(mem),
+            Owner::Registers(_) => None,
+        }
+    }
+
+    /// The GPU that it is mapped for.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.0.gpu
+    }
+
+    pub(super) fn check(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.0.bytes => Ok(()),
+            _ => Err(MemError::OutOfBounds { offset, bytes, len: self.0.bytes }),
+        }
+    }
+
+    /// A whole word of `bytes` bytes at `offset`.
+    pub(super) fn check_word(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
+        self.check(offset, bytes)?;
+        if (self.0.host as usize + offset) % bytes == 0 {
+            Ok(())
+        } else {
+            Err(MemError::Misaligned { offset, align: bytes })
+        }
+    }
+
+    pub(super) fn keep(&self) -> Arc<dyn Any + Send + Sync> {
+        self.0.clone()
+    }
+}

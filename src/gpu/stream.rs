@@ -1,0 +1,360 @@
+//! Ordered asynchronous work on a GPU, and the events that time it.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::memory::DeviceKind;
+use super::module::Code;
+use super::{Backend, DeviceMem, Dims, Gpu, GpuError, Kernel, KernelArgs, Mapped, host};
+use crate::mem::{Dma, MemError};
+
+/// A queue of kernels, copies and word writes, executed in order, beside those of other streams.
+///
+/// The stream keeps the memory and the kernels that it was given until [`Stream::synchronize`]
+/// finds it idle. Dropping a busy stream waits up to two seconds; after that a host executor's
+/// kernel is ended where it stands, and CUDA's goes on while the memory that it was given is leaked.
+pub struct Stream {
+    gpu: Arc<Gpu>,
+    kind: Kind,
+    /// By address, so that a loop over the same memories does not grow it.
+    kept: Mutex<HashMap<usize, Arc<dyn Any + Send + Sync>>>,
+}
+
+enum Kind {
+    Host(host::Worker),
+    #[cfg(feature = "cuda")]
+    Cuda(super::cuda::Queue),
+}
+
+/// How long dropping a stream waits for its work.
+const DROP_WAIT: Duration = Duration::from_secs(2);
+
+/// A point in a stream's work: whether it was reached, and when.
+pub struct Event {
+    kind: EventKind,
+}
+
+enum EventKind {
+    Host(Arc<host::Mark>),
+    #[cfg(feature = "cuda")]
+    Cuda(super::cuda::Mark),
+}
+
+impl Gpu {
+    /// A new stream.
+    ///
+    /// # Errors
+    /// What the driver, or starting the host executor's thread, reports.
+    pub fn stream(self: &Arc<Self>) -> Result<Stream, GpuError> {
+        let kind = match &self.backend {
+            Backend::Host(options) => Kind::Host(host::Worker::start(options.clone())?),
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(device) => Kind::Cuda(device.queue()?),
+        };
+        Ok(Stream { gpu: self.clone(), kind, kept: Mutex::default() })
+    }
+
+    /// A new event, recorded nowhere yet.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn event(self: &Arc<Self>) -> Result<Event, GpuError> {
+        let kind = match &self.backend {
+            Backend::Host(_) => EventKind::Host(Arc::default()),
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(device) => EventKind::Cuda(device.mark()?),
+        };
+        Ok(Event { kind })
+    }
+}
+
+impl Stream {
+    /// The GPU that the stream works on.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Queues a kernel; its argument is copied now.
+    ///
+    /// # Errors
+    /// When the dimensions or the argument's size do not suit the kernel; on the host executor
+    /// also [`GpuError::Fault`] of an earlier kernel of this stream.
+    pub fn launch<A: KernelArgs>(
+        &self,
+        kernel: &Kernel,
+        dims: Dims,
+        args: &A,
+    ) -> Result<(), GpuError> {
+        self.same_gpu(&kernel.gpu, "kernel")?;
+        dims.check()?;
+        if size_of::<A>() != kernel.args_bytes {
+            return Err(GpuError::ArgsSize {
+                kernel: kernel.name.to_string(),
+                takes: kernel.args_bytes,
+                given: size_of::<A>(),
+            });
+        }
+        let args = bytemuck::bytes_of(args);
+        match (&self.kind, &kernel.code) {
+            (Kind::Host(worker), &Code::Host(entry)) => {
+                // SAFETY: KernelArgs: the struct is the kernel's, and its addresses stay good.
+                unsafe { worker.launch(&kernel.name, entry, dims, args) }
+            }
+            #[cfg(feature = "cuda")]
+            (Kind::Cuda(queue), Code::Cuda(function)) => {
+                self.keep(function.keep());
+                // SAFETY: as above.
+                unsafe { queue.launch(function, dims, args) }
+            }
+            #[cfg(feature = "cuda")]
+            _ => Err(GpuError::OtherGpu { what: "kernel" }),
+        }
+    }
+
+    /// Queues a copy from mapped host memory to the GPU's memory.
+    ///
+    /// # Errors
+    /// When a range leaves its memory, or the memory is another GPU's.
+    pub fn copy_to_device(
+        &self,
+        from: &Mapped,
+        from_offset: usize,
+        to: &Arc<DeviceMem>,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<(), GpuError> {
+        self.check_copy(from, from_offset, to, to_offset, bytes)?;
+        match (&self.kind, &to.kind) {
+            (Kind::Host(worker), DeviceKind::Host(view)) => {
+                let mem = from.host().ok_or(GpuError::Registers)?.clone();
+                worker.copy(mem, from_offset, view.mem.clone(), view.offset + to_offset, bytes)
+            }
+            #[cfg(feature = "cuda")]
+            (Kind::Cuda(queue), DeviceKind::Cuda(memory)) => {
+                // SAFETY: both ranges were checked, and are kept until the stream is idle.
+                unsafe { queue.copy_in(from.host_addr(), from_offset, memory, to_offset, bytes) }
+            }
+            #[cfg(feature = "cuda")]
+            _ => Err(GpuError::OtherGpu { what: "memory" }),
+        }
+    }
+
+    /// Queues a copy from the GPU's memory to mapped host memory.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_to_device`].
+    pub fn copy_to_host(
+        &self,
+        from: &Arc<DeviceMem>,
+        from_offset: usize,
+        to: &Mapped,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<(), GpuError> {
+        self.check_copy(to, to_offset, from, from_offset, bytes)?;
+        match (&self.kind, &from.kind) {
+            (Kind::Host(worker), DeviceKind::Host(view)) => {
+                let mem = to.host().ok_or(GpuError::Registers)?.clone();
+                worker.copy(view.mem.clone(), view.offset + from_offset, mem, to_offset, bytes)
+            }
+            #[cfg(feature = "cuda")]
+            (Kind::Cuda(queue), DeviceKind::Cuda(memory)) => {
+                // SAFETY: both ranges were checked, and are kept until the stream is idle.
+                unsafe { queue.copy_out(memory, from_offset, to.host_addr(), to_offset, bytes) }
+            }
+            #[cfg(feature = "cuda")]
+            _ => Err(GpuError::OtherGpu { what: "memory" }),
+        }
+    }
+
+    /// Queues an 8-byte store to mapped memory, after the memory effects of all earlier work of
+    /// this stream: whoever sees the word sees them.
+    ///
+    /// # Errors
+    /// When the word leaves the memory or is not aligned.
+    pub fn write_u64(&self, to: &Mapped, offset: usize, value: u64) -> Result<(), GpuError> {
+        self.write_word(to, offset, host::Word::U64(value))
+    }
+
+    /// As [`Stream::write_u64`], 4 bytes.
+    ///
+    /// # Errors
+    /// As [`Stream::write_u64`].
+    pub fn write_u32(&self, to: &Mapped, offset: usize, value: u32) -> Result<(), GpuError> {
+        self.write_word(to, offset, host::Word::U32(value))
+    }
+
+    fn write_word(&self, to: &Mapped, offset: usize, word: host::Word) -> Result<(), GpuError> {
+        self.same_gpu(to.gpu(), "memory")?;
+        to.check_word(offset, word.bytes())?;
+        match &self.kind {
+            Kind::Host(worker) => worker.write(to.clone(), offset, word),
+            #[cfg(feature = "cuda")]
+            Kind::Cuda(queue) => {
+                self.keep(to.keep());
+                // SAFETY: the word was checked, and its memory is kept until the stream is idle.
+                unsafe { queue.write(to.addr() + offset as u64, word) }
+            }
+        }
+    }
+
+    /// Queues the event: it is reached when all earlier work of this stream is done.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn record(&self, event: &Event) -> Result<(), GpuError> {
+        match (&self.kind, &event.kind) {
+            (Kind::Host(worker), EventKind::Host(mark)) => worker.record(mark.clone()),
+            #[cfg(feature = "cuda")]
+            (Kind::Cuda(queue), EventKind::Cuda(mark)) => queue.record(mark),
+            #[cfg(feature = "cuda")]
+            _ => Err(GpuError::OtherGpu { what: "event" }),
+        }
+    }
+
+    /// Whether all queued work is done.
+    ///
+    /// # Errors
+    /// What the work ended with.
+    pub fn query(&self) -> Result<bool, GpuError> {
+        match &self.kind {
+            Kind::Host(worker) => worker.query(),
+            #[cfg(feature = "cuda")]
+            Kind::Cuda(queue) => queue.query(),
+        }
+    }
+
+    /// Waits until all queued work is done.
+    ///
+    /// # Errors
+    /// [`GpuError::Timeout`] (the work goes on), or what the work ended with.
+    pub fn synchronize(&self, timeout: Duration) -> Result<(), GpuError> {
+        match &self.kind {
+            Kind::Host(worker) => worker.synchronize(timeout)?,
+            #[cfg(feature = "cuda")]
+            Kind::Cuda(queue) => poll("the stream", timeout, || queue.query())?,
+        }
+        // Only what was queued before the wait is known to be done; a thread that queues meanwhile
+        // shares the stream at its own risk of keeping less, so look once more.
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.query()? {
+            kept.clear();
+        }
+        Ok(())
+    }
+
+    /// Time between two reached events, in ns.
+    ///
+    /// # Errors
+    /// [`GpuError::NotRecorded`] when one was not reached yet.
+    pub fn elapsed_ns(&self, start: &Event, end: &Event) -> Result<u64, GpuError> {
+        match (&start.kind, &end.kind) {
+            (EventKind::Host(start), EventKind::Host(end)) => {
+                let (Some(start), Some(end)) = (start.reached_ns(), end.reached_ns()) else {
+                    return Err(GpuError::NotRecorded);
+                };
+                Ok(end.saturating_sub(start))
+            }
+            #[cfg(feature = "cuda")]
+            (EventKind::Cuda(start), EventKind::Cuda(end)) => start.elapsed_ns(end),
+            #[cfg(feature = "cuda")]
+            _ => Err(GpuError::OtherGpu { what: "event" }),
+        }
+    }
+
+    fn check_copy(
+        &self,
+        mapped: &Mapped,
+        mapped_offset: usize,
+        device: &Arc<DeviceMem>,
+        device_offset: usize,
+        bytes: usize,
+    ) -> Result<(), GpuError> {
+        self.same_gpu(mapped.gpu(), "memory")?;
+        self.same_gpu(device.gpu(), "memory")?;
+        mapped.host().ok_or(GpuError::Registers)?;
+        mapped.check(mapped_offset, bytes)?;
+        match device_offset.checked_add(bytes) {
+            Some(end) if end <= device.bytes() => {}
+            _ => {
+                let len = device.bytes();
+                return Err(MemError::OutOfBounds { offset: device_offset, bytes, len }.into());
+            }
+        }
+        self.keep(mapped.keep());
+        self.keep(device.clone());
+        Ok(())
+    }
+
+    fn same_gpu(&self, other: &Arc<Gpu>, what: &'static str) -> Result<(), GpuError> {
+        if Arc::ptr_eq(&self.gpu, other) { Ok(()) } else { Err(GpuError::OtherGpu { what }) }
+    }
+
+    fn keep(&self, what: Arc<dyn Any + Send + Sync>) {
+        let key = Arc::as_ptr(&what).cast::<()>() as usize;
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(key, what);
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if matches!(self.synchronize(DROP_WAIT), Err(GpuError::Timeout { .. })) {
+            let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+            match &mut self.kind {
+                Kind::Host(worker) => worker.cancel(),
+                #[cfg(feature = "cuda")]
+                Kind::Cuda(_) => kept.drain().for_each(|(_, what)| std::mem::forget(what)),
+            }
+            kept.clear();
+        }
+    }
+}
+
+impl Event {
+    /// Whether the work before the last recording is done; an event never recorded is done.
+    ///
+    /// # Errors
+    /// What the work ended with.
+    pub fn query(&self) -> Result<bool, GpuError> {
+        match &self.kind {
+            EventKind::Host(mark) => Ok(mark.reached()),
+            #[cfg(feature = "cuda")]
+            EventKind::Cuda(mark) => mark.query(),
+        }
+    }
+
+    /// Waits for [`Event::query`].
+    ///
+    /// # Errors
+    /// [`GpuError::Timeout`], or what the work ended with.
+    pub fn wait(&self, timeout: Duration) -> Result<(), GpuError> {
+        poll("the event", timeout, || self.query())
+    }
+}
+
+/// Polls until `done`: spinning first, then giving the processor away, never asleep for long.
+pub(super) fn poll<E: From<GpuError>>(
+    what: &'static str,
+    timeout: Duration,
+    mut done: impl FnMut() -> Result<bool, E>,
+) -> Result<(), E> {
+    let since = Instant::now();
+    let mut spins = 0u32;
+    while !done()? {
+        let waited = since.elapsed();
+        if waited >= timeout {
+            return Err(GpuError::Timeout { what, after: timeout }.into());
+        }
+        spins += 1;
+        if spins < 64 {
+            std::hint::spin_loop();
+        } else if waited < Duration::from_millis(2) {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+    Ok(())
+}
