@@ -1,1 +1,169 @@
-fn main() {}
+//! Compiles the kernels: for the host executor with the C++ compiler, always; for CUDA with nvcc,
+//! where the feature `cuda` is on and an nvcc is found. Without one the build succeeds, and opening
+//! a CUDA device at run time says why it cannot.
+//!
+//! `BELLPUSH_NVCC` names an nvcc, or is `none`; `CXX` another C++ compiler; `BELLPUSH_WERROR=1`
+//! makes warnings errors.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+fn main() {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let kernels = root.join("kernels");
+    for path in ["build.rs", "kernels"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    for name in ["BELLPUSH_NVCC", "BELLPUSH_WERROR", "CUDA_HOME", "CUDA_PATH"] {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+    // For users' own kernels: DEP_BELLPUSH_INCLUDE in a dependent's build script.
+    println!("cargo::metadata=include={}", kernels.display());
+
+    let sources = cu_files(&kernels);
+    let werror = env::var_os("BELLPUSH_WERROR").is_some_and(|v| v == "1");
+    compile_for_host(&kernels, &sources, werror);
+
+    let (fatbins, why_none) = if env::var_os("CARGO_FEATURE_CUDA").is_none() {
+        (Vec::new(), "it was built without the feature `cuda`")
+    } else {
+        match find_nvcc(&root) {
+            Ok(nvcc) => (sources.iter().map(|cu| fatbin(&nvcc, cu, &out, werror)).collect(), ""),
+            Err(why) => (Vec::new(), why),
+        }
+    };
+    if !fatbins.is_empty() {
+        println!("cargo::rustc-cfg=bellpush_cubin");
+    }
+    write_table(&out, &sources, &fatbins, why_none);
+}
+
+/// The entry points' files, in a fixed order.
+fn cu_files(kernels: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(kernels).expect("the crate has a folder kernels");
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("kernels can be listed").path())
+        .filter(|path| path.extension().is_some_and(|ext| ext == "cu"))
+        .collect();
+    files.sort();
+    files
+}
+
+fn compile_for_host(kernels: &Path, sources: &[PathBuf], werror: bool) {
+    let mut build = cc::Build::new();
+    build
+        .cpp(true)
+        .std("c++17")
+        .opt_level(2) // also in debug builds: lanes spin against each other
+        .include(kernels)
+        .warnings(true)
+        .extra_warnings(true)
+        .warnings_into_errors(werror)
+        .flag_if_supported("-fno-exceptions")
+        .flag_if_supported("-fno-rtti")
+        .cpp_link_stdlib(None)
+        .file(kernels.join("host/exec.cpp"));
+    for cu in sources {
+        // The compiler takes a .cu for CUDA (clang) or for a linker script (gcc); cc puts no `-x`
+        // before the file. A one-line source beside the objects says the same.
+        let stem = cu.file_stem().expect("a .cu file has a name").to_string_lossy().into_owned();
+        let unit = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"))
+            .join(format!("{stem}.host.cpp"));
+        write_if_changed(&unit, &format!("#include \"{}\"\n", cu.display()));
+        build.file(unit);
+    }
+    build.compile("bellpush_kernels");
+}
+
+/// An nvcc, or why there is none.
+fn find_nvcc(root: &Path) -> Result<PathBuf, &'static str> {
+    if let Some(named) = env::var_os("BELLPUSH_NVCC") {
+        return match named.to_str() {
+            Some("none") => Err("BELLPUSH_NVCC was `none` when it was built"),
+            _ if runs(Path::new(&named)) => Ok(named.into()),
+            _ => panic!("BELLPUSH_NVCC={} does not run", named.to_string_lossy()),
+        };
+    }
+    let homes = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(env::var_os);
+    let mut candidates: Vec<PathBuf> =
+        homes.map(|home| PathBuf::from(home).join("bin/nvcc")).collect();
+    candidates.push("nvcc".into());
+    // A virtual environment with NVIDIA's wheels.
+    if let Ok(pythons) = fs::read_dir(root.join(".tools/cuda/lib")) {
+        let found = pythons.flatten().map(|python| python.path());
+        candidates.extend(found.map(|p| p.join("site-packages/nvidia/cu13/bin/nvcc")));
+    }
+    candidates.push("/usr/local/cuda/bin/nvcc".into());
+    candidates
+        .into_iter()
+        .find(|nvcc| runs(nvcc))
+        .ok_or("no nvcc was found when it was built (see BELLPUSH_NVCC, CUDA_HOME)")
+}
+
+fn runs(nvcc: &Path) -> bool {
+    Command::new(nvcc).arg("--version").output().is_ok_and(|out| out.status.success())
+}
+
+/// Cubins for A100 and H100/H200, and PTX for what comes after.
+fn fatbin(nvcc: &Path, cu: &Path, out: &Path, werror: bool) -> PathBuf {
+    let to = out.join(cu.file_name().expect("a .cu file has a name")).with_extension("fatbin");
+    let mut command = Command::new(nvcc);
+    command.args(["-fatbin", "-std=c++17", "-O3", "-lineinfo", "--threads", "0"]);
+    for code in ["compute_80,code=sm_80", "compute_90,code=sm_90", "compute_90,code=compute_90"] {
+        command.arg("-gencode").arg(format!("arch={code}"));
+    }
+    if werror {
+        command.args(["-Werror", "all-warnings"]);
+    }
+    if let Some(cxx) = env::var_os("NVCC_CCBIN") {
+        command.arg("-ccbin").arg(cxx);
+    }
+    command.arg("-o").arg(&to).arg(cu);
+    let result = command.output().unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
+    if !result.status.success() {
+        panic!(
+            "{command:?} failed (BELLPUSH_NVCC=none builds without CUDA kernels):\n{}{}",
+            String::from_utf8_lossy(&result.stdout),
+            String::from_utf8_lossy(&result.stderr)
+        );
+    }
+    for line in String::from_utf8_lossy(&result.stderr).lines() {
+        println!("cargo::warning={line}");
+    }
+    to
+}
+
+/// Writes `builtin.rs`: the host entry points, which are the lines that begin with `BP_KERNEL(`, and
+/// the CUDA images.
+fn write_table(out: &Path, sources: &[PathBuf], fatbins: &[PathBuf], why_none: &str) {
+    let mut names = Vec::new();
+    for cu in sources {
+        let text = fs::read_to_string(cu).unwrap_or_else(|e| panic!("{}: {e}", cu.display()));
+        for line in text.lines() {
+            if let Some((name, _)) =
+                line.strip_prefix("BP_KERNEL(").and_then(|rest| rest.split_once(','))
+            {
+                names.push(name.trim().to_string());
+            }
+        }
+    }
+    let images: Vec<String> =
+        fatbins.iter().map(|path| format!("include_bytes!({:?})", path.display())).collect();
+    let text = format!(
+        "const HOST: &[(&str, HostKernel)] = crate::host_kernels! {{ {} }};\n\
+         const FATBINS: &[&[u8]] = &[{}];\n\
+         pub const WHY_NO_FATBINS: &str = {why_none:?};\n",
+        names.join(", "),
+        images.join(", "),
+    );
+    write_if_changed(&out.join("builtin.rs"), &text);
+}
+
+fn write_if_changed(path: &Path, text: &str) {
+    if fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return;
+    }
+    fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}

@@ -1,1 +1,3 @@
 //! gpu
+mod module;
+pub use module::*;

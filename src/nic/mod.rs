@@ -9,6 +9,7 @@ pub mod soft;
 use std::sync::Arc;
 
 use crate::mem::{Dma, MemError, View};
+pub use crate::wire::inband::LineFormat;
 use crate::wire::{Iova, Lkey, Qpn, Rkey};
 
 /// What a peer and the local queue may do with a memory region (InfiniBand vol. 1, 10.6.3.1).
@@ -53,17 +54,6 @@ pub struct Dm {
     pub view: View,
     /// Its region: gather addresses are offsets into the window.
     pub mr: Mr,
-}
-
-/// How the lines of an in-band slot carry their sequence (`kernels/inband.cuh`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LineFormat {
-    /// 16-byte lines: 12 bytes of data, then a 4-byte sequence.
-    L12S4,
-    /// 16-byte lines: 14 bytes of data, then a 2-byte sequence.
-    L14S2,
-    /// 64-byte lines: 60 bytes of data, then a 4-byte sequence.
-    L60S4,
 }
 
 /// In-band reception: the NIC watches a window's slots instead of a send queue.

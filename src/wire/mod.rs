@@ -1,4 +1,17 @@
 //! Wire formats as typed values: bytes in, values out; no I/O, nothing of ours imported.
+//!
+//! Layouts follow the mlx5 Programmer's Reference Manual ("Work Queue Structures", "Completion
+//! Queue Entries", "Doorbells") and agree byte for byte with `kernels/wire.h`. Nothing here trusts
+//! its input: a parser takes a copy of the bytes, checks it once, and hands out values.
+
+#![forbid(unsafe_code)]
+
+pub mod be;
+pub mod blueflame;
+pub mod cqe;
+pub mod doorbell;
+pub mod inband;
+pub mod wqe;
 
 /// Local key of a memory region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -12,3 +25,60 @@ pub struct Qpn(pub u32);
 /// Address as WQEs and packets name it inside a memory region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Iova(pub u64);
+
+impl Qpn {
+    /// Largest queue pair number.
+    pub const MAX: u32 = 0xff_ffff;
+}
+
+/// Packet sequence number: 24 bits in wrapping order (InfiniBand vol. 1, 9.7.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// Number of distinct values.
+    pub const MODULUS: u32 = 1 << 24;
+
+    /// The low 24 bits of `value`.
+    pub fn new(value: u32) -> Self {
+        Self(value & (Self::MODULUS - 1))
+    }
+
+    /// The value, below [`Psn::MODULUS`].
+    pub fn value(self) -> u32 {
+        self.0
+    }
+
+    /// The number `n` packets later.
+    #[must_use]
+    pub fn plus(self, n: u32) -> Self {
+        Self::new(self.0.wrapping_add(n))
+    }
+
+    /// How far `self` lies after `other`: negative when before, in `-2^23 .. 2^23`.
+    pub fn distance(self, other: Self) -> i32 {
+        // Shifting to the top of 32 bits makes the subtraction wrap at 24.
+        (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
+    }
+
+    /// Whether `self` comes before `other`.
+    pub fn before(self, other: Self) -> bool {
+        self.distance(other) < 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_numbers_wrap_at_24_bits() {
+        let last = Psn::new(0xff_ffff);
+        assert_eq!(last.plus(1), Psn::new(0));
+        assert!(last.before(last.plus(1)));
+        assert_eq!(Psn::new(3).distance(last), 4);
+        assert_eq!(last.distance(Psn::new(3)), -4);
+        assert_eq!(Psn::new(0x80_0000).distance(Psn::new(0)), -0x80_0000);
+        assert_eq!(Psn::new(0x1ff_ffff), last);
+    }
+}

@@ -1,0 +1,296 @@
+//! Completion queue entries (mlx5 PRM, "Completion Queue Entry Format").
+
+use bytemuck::{Pod, Zeroable};
+
+use super::Qpn;
+use super::be::{Be16, Be32, Be64};
+
+/// Bytes of a CQE.
+pub const CQE_BYTES: usize = 64;
+/// Where the last 8 bytes begin: what a poller looks at, and what is stored last.
+pub const CQE_TAIL_OFFSET: usize = 56;
+/// `op_own` of an entry that was never written: opcode INVALID, owner 1 (as libmlx5 sets it).
+pub const OP_OWN_INIT: u8 = 0xf1;
+
+/// The 64 bytes of a CQE.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct CqeBytes {
+    reserved0: [u8; 32],
+    srqn_uidx: Be32,
+    imm_inval_pkey: Be32,
+    reserved1: [u8; 4],
+    byte_cnt: Be32,
+    /// Bytes 48..56: the timestamp, or of an error CQE the vendor error (54) and syndrome (55).
+    timestamp: Be64,
+    sop_drop_qpn: Be32,
+    wqe_counter: Be16,
+    signature: u8,
+    op_own: u8,
+}
+const _: () = assert!(size_of::<CqeBytes>() == CQE_BYTES);
+
+/// Opcode of a CQE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CqeOpcode {
+    /// Requester: a send queue WQE is done.
+    Req = 0x0,
+    /// Responder: an RDMA WRITE with immediate arrived.
+    RespWrImm = 0x1,
+    /// Responder: a SEND arrived.
+    RespSend = 0x2,
+    /// Responder: a SEND with immediate arrived.
+    RespSendImm = 0x3,
+    /// Requester error.
+    ReqErr = 0xd,
+    /// Responder error.
+    RespErr = 0xe,
+    /// The entry was not written yet.
+    Invalid = 0xf,
+}
+
+impl CqeOpcode {
+    fn from_bits(bits: u8) -> Option<Self> {
+        use CqeOpcode::*;
+        [Req, RespWrImm, RespSend, RespSendImm, ReqErr, RespErr, Invalid]
+            .into_iter()
+            .find(|&op| op as u8 == bits)
+    }
+
+    /// Whether the entry reports an error.
+    pub fn is_error(self) -> bool {
+        matches!(self, Self::ReqErr | Self::RespErr)
+    }
+}
+
+/// Syndrome of an error CQE (mlx5 PRM, "CQE Error Syndromes"; meanings: InfiniBand vol. 1,
+/// 11.6.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Syndrome {
+    /// The message is longer than its buffers or than a message may be.
+    LocalLength = 0x01,
+    /// The WQE makes no sense.
+    LocalQpOp = 0x02,
+    /// A gather or scatter entry names no memory that it may use.
+    LocalProt = 0x04,
+    /// The queue pair was in error before the WQE was executed.
+    WrFlush = 0x05,
+    /// A memory window could not be bound.
+    MwBind = 0x06,
+    /// The response made no sense.
+    BadResp = 0x10,
+    /// A local access at the responder failed.
+    LocalAccess = 0x11,
+    /// The responder refused the request's form.
+    RemoteInvalReq = 0x12,
+    /// The responder refused the access.
+    RemoteAccess = 0x13,
+    /// The responder could not carry the request out.
+    RemoteOp = 0x14,
+    /// No answer came within the retries.
+    TransportRetryExc = 0x15,
+    /// The responder was not ready within the retries.
+    RnrRetryExc = 0x16,
+    /// The responder aborted the operation.
+    RemoteAborted = 0x22,
+}
+
+impl Syndrome {
+    /// All of them, in numerical order.
+    pub const ALL: [Self; 13] = [
+        Self::LocalLength,
+        Self::LocalQpOp,
+        Self::LocalProt,
+        Self::WrFlush,
+        Self::MwBind,
+        Self::BadResp,
+        Self::LocalAccess,
+        Self::RemoteInvalReq,
+        Self::RemoteAccess,
+        Self::RemoteOp,
+        Self::TransportRetryExc,
+        Self::RnrRetryExc,
+        Self::RemoteAborted,
+    ];
+
+    /// The syndrome of a code, if it is a known one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|&s| s as u8 == code)
+    }
+}
+
+/// A CQE's fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cqe {
+    /// What completed.
+    pub opcode: CqeOpcode,
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// Opcode of the send WQE; 0 at a responder.
+    pub send_opcode: u8,
+    /// Index of the WQE that completed.
+    pub wqe_counter: u16,
+    /// Bytes received, read, or exchanged by an atomic.
+    pub byte_cnt: u32,
+    /// Immediate data.
+    pub imm: u32,
+    /// User index (CQE version 1), 24 bits.
+    pub uidx: u32,
+    /// Whether the sender asked for an event.
+    pub solicited: bool,
+    /// Of an error: the syndrome's code, else 0.
+    pub syndrome: u8,
+    /// Of an error: the NIC's own code, else 0.
+    pub vendor_err: u8,
+}
+
+/// An opcode that no CQE of ours has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("CQE opcode {0:#x} is not known")]
+pub struct CqeOpcodeError(pub u8);
+
+impl Cqe {
+    /// A successful completion of a send WQE.
+    pub fn requester(qpn: Qpn, send_opcode: u8, wqe_counter: u16, byte_cnt: u32) -> Self {
+        Self {
+            opcode: CqeOpcode::Req,
+            qpn,
+            send_opcode,
+            wqe_counter,
+            byte_cnt,
+            imm: 0,
+            uidx: 0,
+            solicited: false,
+            syndrome: 0,
+            vendor_err: 0,
+        }
+    }
+
+    /// An error: `opcode` is [`CqeOpcode::ReqErr`] or [`CqeOpcode::RespErr`].
+    pub fn error(
+        opcode: CqeOpcode,
+        qpn: Qpn,
+        wqe_counter: u16,
+        syndrome: Syndrome,
+        vendor_err: u8,
+    ) -> Self {
+        let ok = Self::requester(qpn, 0, wqe_counter, 0);
+        Self { opcode, syndrome: syndrome as u8, vendor_err, ..ok }
+    }
+
+    /// The 64 bytes, with the owner bit that the ring position asks for (see [`owner_bit`]).
+    pub fn emit(&self, owner: u8) -> [u8; CQE_BYTES] {
+        let tail = u64::from(self.vendor_err) << 8 | u64::from(self.syndrome);
+        let op_own = (self.opcode as u8) << 4 | u8::from(self.solicited) << 1 | (owner & 1);
+        bytemuck::cast(CqeBytes {
+            srqn_uidx: self.uidx.into(),
+            imm_inval_pkey: self.imm.into(),
+            byte_cnt: self.byte_cnt.into(),
+            timestamp: (if self.opcode.is_error() { tail } else { 0 }).into(),
+            sop_drop_qpn: (u32::from(self.send_opcode) << 24 | (self.qpn.0 & Qpn::MAX)).into(),
+            wqe_counter: self.wqe_counter.into(),
+            op_own,
+            ..CqeBytes::zeroed()
+        })
+    }
+
+    /// Reads a copy of an entry.
+    ///
+    /// # Errors
+    /// The opcode, when it is not known.
+    pub fn parse(bytes: &[u8; CQE_BYTES]) -> Result<Self, CqeOpcodeError> {
+        let raw: &CqeBytes = bytemuck::cast_ref(bytes);
+        let code = raw.op_own >> 4;
+        let opcode = CqeOpcode::from_bits(code).ok_or(CqeOpcodeError(code))?;
+        let sop = raw.sop_drop_qpn.get();
+        let tail = if opcode.is_error() { raw.timestamp.get() } else { 0 };
+        Ok(Self {
+            opcode,
+            qpn: Qpn(sop & Qpn::MAX),
+            send_opcode: (sop >> 24) as u8,
+            wqe_counter: raw.wqe_counter.get(),
+            byte_cnt: raw.byte_cnt.get(),
+            imm: raw.imm_inval_pkey.get(),
+            uidx: raw.srqn_uidx.get() & Qpn::MAX,
+            solicited: raw.op_own & 2 != 0,
+            syndrome: tail as u8,
+            vendor_err: (tail >> 8) as u8,
+        })
+    }
+}
+
+/// Owner bit of the entry at producer (or consumer) index `index` of a ring of `entries`.
+pub fn owner_bit(index: u64, entries: u32) -> u8 {
+    (index / u64::from(entries)) as u8 & 1
+}
+
+/// Whether the entry's last 8 bytes, loaded natively, belong to lap `owner` and were written.
+pub fn is_ready(tail: u64, owner: u8) -> bool {
+    let op_own = tail.to_ne_bytes()[7];
+    op_own & 1 == owner & 1 && op_own >> 4 != CqeOpcode::Invalid as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn error_bytes_lie_where_mlx5_has_them() {
+        let cqe = Cqe::error(CqeOpcode::ReqErr, Qpn(0x12_3456), 9, Syndrome::RemoteAccess, 0x77);
+        let bytes = cqe.emit(1);
+        assert_eq!((bytes[54], bytes[55]), (0x77, 0x13));
+        assert_eq!(bytes[57..62], [0x12, 0x34, 0x56, 0, 9]);
+        assert_eq!(bytes[63], 0xd1);
+        assert_eq!(Cqe::parse(&bytes), Ok(cqe));
+    }
+
+    #[test]
+    fn owner_bit_flips_each_lap_and_unwritten_entries_are_not_ready() {
+        assert_eq!([0, 15, 16, 31, 32].map(|i| owner_bit(i, 16)), [0, 0, 1, 1, 0]);
+        let mut tail = [0; 8];
+        tail[7] = OP_OWN_INIT;
+        assert!(!is_ready(u64::from_ne_bytes(tail), 0));
+        assert!(!is_ready(u64::from_ne_bytes(tail), 1));
+        tail[7] = 0x01;
+        assert!(is_ready(u64::from_ne_bytes(tail), 1));
+        assert!(!is_ready(u64::from_ne_bytes(tail), 0));
+    }
+
+    #[test]
+    fn unknown_opcodes_are_refused() {
+        let mut bytes = [0xa5; CQE_BYTES];
+        bytes[63] = 0x70;
+        assert_eq!(Cqe::parse(&bytes), Err(CqeOpcodeError(7)));
+    }
+
+    proptest! {
+        #[test]
+        fn entries_round_trip(
+            op in 0usize..6,
+            qpn in 0u32..1 << 24,
+            uidx in 0u32..1 << 24,
+            words: (u32, u32, u16, u8),
+            error: (u8, u8),
+            solicited: bool,
+            owner in 0u8..2,
+        ) {
+            let opcode = [0, 1, 2, 3, 0xd, 0xe].map(|b| CqeOpcode::from_bits(b).unwrap())[op];
+            let (syndrome, vendor_err) = if opcode.is_error() { error } else { (0, 0) };
+            let cqe = Cqe {
+                opcode, qpn: Qpn(qpn), send_opcode: words.3, wqe_counter: words.2,
+                byte_cnt: words.0, imm: words.1, uidx, solicited, syndrome, vendor_err,
+            };
+            let bytes = cqe.emit(owner);
+            prop_assert_eq!(bytes[63] & 1, owner);
+            prop_assert_eq!(Cqe::parse(&bytes), Ok(cqe));
+        }
+
+        #[test]
+        fn any_bytes_parse_or_are_refused(bytes: [u8; 64]) {
+            let _ = Cqe::parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Doorbell records and UAR doorbells (mlx5 PRM, "Doorbell Record", "UAR Page Format").
+//!
+//! A doorbell record is two big-endian words in memory. A UAR doorbell is the first 8 bytes of a
+//! control segment, stored to the UAR page in memory order.
+
+use super::Qpn;
+use super::be::Be32;
+
+/// Byte offset of the receive counter in a queue pair's doorbell record.
+pub const DBR_RCV_OFFSET: usize = 0;
+/// Byte offset of the send counter in a queue pair's doorbell record.
+pub const DBR_SND_OFFSET: usize = 4;
+/// Byte offset of the consumer index in a CQ's doorbell record.
+pub const DBR_CQ_CI_OFFSET: usize = 0;
+/// Byte offset of the arm word in a CQ's doorbell record.
+pub const DBR_CQ_ARM_OFFSET: usize = 4;
+/// Bytes of a UAR page.
+pub const UAR_BYTES: usize = 4096;
+/// Byte offset of the doorbell register, also BlueFlame buffer 0.
+pub const UAR_DOORBELL_OFFSET: usize = 0x800;
+/// Byte offset of BlueFlame buffer 1.
+pub const UAR_BF1_OFFSET: usize = 0x900;
+
+/// What a doorbell's 8 bytes say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Doorbell {
+    /// The queue pair rung.
+    pub qpn: Qpn,
+    /// Producer index of its send queue, in basic blocks modulo 2^16.
+    pub next: u16,
+}
+
+impl Doorbell {
+    /// Reads a UAR register, given as the word that a little-endian machine loads from it.
+    ///
+    /// libmlx5 rings with the last WQE's control segment: next = index + ⌈ds/4⌉. NVSHMEM rings
+    /// the next index itself with ds = 0.
+    pub fn parse(register: u64) -> Self {
+        let [index_opcode, qpn_ds] = halves(register);
+        let ds = (qpn_ds & 0x3f) as u16;
+        Self {
+            qpn: Qpn(qpn_ds >> 8),
+            next: ((index_opcode >> 8) as u16).wrapping_add(ds.div_ceil(4)),
+        }
+    }
+
+    /// The register that rings `next` the NVSHMEM way, as the word to store on a little-endian
+    /// machine. `opcode` is for whoever watches the bytes; the NIC does not look at it.
+    pub fn emit(self, opcode: u8) -> u64 {
+        let index_opcode = u32::from(self.next) << 8 | u32::from(opcode);
+        register([index_opcode, self.qpn.0 << 8])
+    }
+}
+
+/// The register that rings with a control segment: its first 8 bytes as one word.
+pub fn register_of(ctrl: &[u8; 16]) -> u64 {
+    u64::from_le_bytes([ctrl[0], ctrl[1], ctrl[2], ctrl[3], ctrl[4], ctrl[5], ctrl[6], ctrl[7]])
+}
+
+fn halves(register: u64) -> [u32; 2] {
+    let words: [Be32; 2] = bytemuck::cast(register.to_le_bytes());
+    words.map(Be32::get)
+}
+
+fn register(words: [u32; 2]) -> u64 {
+    u64::from_le_bytes(bytemuck::cast(words.map(Be32::new)))
+}
+
+/// The 16-bit counter in a word of a queue pair's doorbell record, as loaded natively.
+pub fn dbr_counter(word: u32) -> u16 {
+    u32::from_be(word) as u16
+}
+
+/// The word to store natively for a 16-bit counter.
+pub fn dbr_word(counter: u16) -> u32 {
+    u32::from(counter).to_be()
+}
+
+/// The 24-bit consumer index in a CQ's doorbell record, as loaded natively.
+pub fn cq_ci(word: u32) -> u32 {
+    u32::from_be(word) & 0xff_ffff
+}
+
+/// The word to store natively for a CQ's consumer index.
+pub fn cq_ci_word(ci: u64) -> u32 {
+    ((ci & 0xff_ffff) as u32).to_be()
+}
+
+/// How far `counter` lies ahead of consumer index `ci`, if that is within `ring` blocks.
+///
+/// `None` for a counter that is stale or makes no sense.
+pub fn ahead(counter: u16, ci: u64, ring: u32) -> Option<u32> {
+    let distance = u32::from(counter.wrapping_sub(ci as u16));
+    (distance <= ring).then_some(distance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_register_seen_from_libmlx5() {
+        // index 2, opcode 0x10, QPN 0x10040, ds 3: one block, so the producer is at 3.
+        let seen = 0x0000_0210_0100_4003u64.swap_bytes();
+        assert_eq!(Doorbell::parse(seen), Doorbell { qpn: Qpn(0x10040), next: 3 });
+    }
+
+    #[test]
+    fn an_index_with_ds_0_is_the_next_index() {
+        let bell = Doorbell { qpn: Qpn(7), next: 0xffff };
+        assert_eq!(Doorbell::parse(bell.emit(8)), bell);
+    }
+
+    #[test]
+    fn stale_counters_are_not_ahead() {
+        assert_eq!(ahead(5, 0x1_0003, 64), Some(2));
+        assert_eq!(ahead(2, 0x1_0003, 64), None);
+        assert_eq!(ahead(1, 0xffff, 64), Some(2));
+        assert_eq!(ahead(65, 0, 64), None);
+    }
+
+    proptest! {
+        #[test]
+        fn doorbells_round_trip(qpn in 0u32..1 << 24, next: u16, opcode: u8) {
+            let bell = Doorbell { qpn: Qpn(qpn), next };
+            prop_assert_eq!(Doorbell::parse(bell.emit(opcode)), bell);
+        }
+
+        #[test]
+        fn records_round_trip(counter: u16, ci: u64) {
+            prop_assert_eq!(dbr_counter(dbr_word(counter)), counter);
+            prop_assert_eq!(u64::from(cq_ci(cq_ci_word(ci))), ci & 0xff_ffff);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! In-band slots: lines of data that carry their own sequence, so that the NIC knows from the slot
+//! itself that all of it has arrived (`kernels/inband.cuh` writes them; `docs/protocol.md`).
+//!
+//! A slot is a row of lines; each line ends with a little-endian sequence. The lines' data bytes,
+//! joined, are a stream that reads as an mlx5 WQE: control, remote address (not for SEND), atomic,
+//! data segments, and inline data, which must be last. ds has 6 bits only, so with inline data it
+//! counts up to and including the 16-byte unit that the inline header begins in, and the inline
+//! byte count says where the stream ends.
+//!
+//! Ticket t uses slot t % slots in lap t / slots. A lap's sequence cycles over 1..=M; 0 is never
+//! valid, and when the sequence is 1 the writer writes *every* line of the slot, so that no line
+//! of an earlier cycle can pass for a fresh one.
+
+use super::wqe::{Ctrl, DS_BYTES, INLINE_FLAG, WqeError};
+
+/// How the lines of an in-band slot carry their sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LineFormat {
+    /// 16-byte lines: 12 bytes of data, then a 4-byte sequence.
+    L12S4,
+    /// 16-byte lines: 14 bytes of data, then a 2-byte sequence.
+    L14S2,
+    /// 64-byte lines: 60 bytes of data, then a 4-byte sequence.
+    L60S4,
+}
+
+/// How a line's sequence stands to the one expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// The one expected.
+    Expected,
+    /// 0, or of an earlier lap: the writer has not come by yet.
+    Stale,
+    /// Of a later lap: the writer went round without a credit.
+    Ahead,
+}
+
+impl LineFormat {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::L12S4, Self::L14S2, Self::L60S4];
+
+    /// Bytes of a line.
+    pub const fn line_bytes(self) -> usize {
+        match self {
+            Self::L12S4 | Self::L14S2 => 16,
+            Self::L60S4 => 64,
+        }
+    }
+
+    /// Bytes of a line's sequence.
+    pub const fn seq_bytes(self) -> usize {
+        match self {
+            Self::L12S4 | Self::L60S4 => 4,
+            Self::L14S2 => 2,
+        }
+    }
+
+    /// Bytes of data in a line.
+    pub const fn data_bytes(self) -> usize {
+        self.line_bytes() - self.seq_bytes()
+    }
+
+    /// M: the sequences are 1..=M.
+    pub const fn modulus(self) -> u32 {
+        match self {
+            Self::L12S4 | Self::L60S4 => u32::MAX,
+            Self::L14S2 => 0xffff,
+        }
+    }
+
+    /// Sequence of a lap: ((seq0 - 1 + lap) mod M) + 1.
+    pub const fn seq(self, seq0: u32, lap: u64) -> u32 {
+        let m = self.modulus() as u64;
+        // Both terms are below 2^32, so the sum does not wrap.
+        (((seq0 as u64).wrapping_sub(1) % m + lap % m) % m) as u32 + 1
+    }
+
+    /// How `found` stands to `expected`.
+    ///
+    /// Half of the cycle counts as ahead; the rest, and 0, as stale.
+    pub const fn standing(self, expected: u32, found: u32) -> Standing {
+        let m = self.modulus();
+        if found == expected {
+            Standing::Expected
+        } else if found == 0 || found > m {
+            Standing::Stale
+        } else {
+            let distance = if found > expected { found - expected } else { m - (expected - found) };
+            if distance <= m / 2 { Standing::Ahead } else { Standing::Stale }
+        }
+    }
+
+    /// Lines that a stream of `bytes` takes; at least one.
+    pub const fn lines(self, bytes: usize) -> usize {
+        let n = bytes.div_ceil(self.data_bytes());
+        if n == 0 { 1 } else { n }
+    }
+
+    /// Longest stream that a slot holds.
+    pub const fn capacity(self, slot_bytes: usize) -> usize {
+        slot_bytes / self.line_bytes() * self.data_bytes()
+    }
+
+    /// Longest inline payload of an RDMA WRITE in a slot: header and segments take 36 bytes.
+    pub const fn write_capacity(self, slot_bytes: usize) -> usize {
+        self.capacity(slot_bytes).saturating_sub(36)
+    }
+
+    /// The sequence at the end of a line.
+    pub fn seq_of(self, line: &[u8]) -> u32 {
+        let at = self.data_bytes();
+        match self {
+            Self::L12S4 | Self::L60S4 => {
+                u32::from_le_bytes([line[at], line[at + 1], line[at + 2], line[at + 3]])
+            }
+            Self::L14S2 => u16::from_le_bytes([line[at], line[at + 1]]).into(),
+        }
+    }
+
+    /// Joins the data of whole lines, checking each line's sequence again.
+    ///
+    /// `into` takes as many lines as it is long, in data bytes; the last may be partial.
+    ///
+    /// # Errors
+    /// The first line with another sequence; what was joined before it is in `into`.
+    pub fn gather(self, lines: &[u8], expected: u32, into: &mut [u8]) -> Result<(), usize> {
+        match self {
+            Self::L12S4 => gather_sized::<16, 12>(self, lines, expected, into),
+            Self::L14S2 => gather_sized::<16, 14>(self, lines, expected, into),
+            Self::L60S4 => gather_sized::<64, 60>(self, lines, expected, into),
+        }
+    }
+
+    /// Writes a stream as lines with sequence `seq`, as a sender does, and returns the lines
+    /// written: those of the stream, or all of the slot when `seq` is 1.
+    ///
+    /// # Panics
+    /// When the stream is longer than [`LineFormat::capacity`].
+    pub fn scatter(self, stream: &[u8], seq: u32, slot: &mut [u8]) -> usize {
+        let (line_bytes, data) = (self.line_bytes(), self.data_bytes());
+        assert!(stream.len() <= self.capacity(slot.len()), "the stream does not fit the slot");
+        let all = slot.len() / line_bytes;
+        let lines = if seq == 1 { all } else { self.lines(stream.len()) };
+        for (i, line) in slot.chunks_exact_mut(line_bytes).take(lines).enumerate() {
+            line[..data].fill(0);
+            let part = stream.get(i * data..).unwrap_or(&[]);
+            let n = part.len().min(data);
+            line[..n].copy_from_slice(&part[..n]);
+            line[data..].copy_from_slice(&seq.to_le_bytes()[..self.seq_bytes()]);
+        }
+        lines
+    }
+}
+
+/// The formats' hot loop, with sizes that the compiler turns into register moves.
+fn gather_sized<const LINE: usize, const DATA: usize>(
+    format: LineFormat,
+    lines: &[u8],
+    expected: u32,
+    into: &mut [u8],
+) -> Result<(), usize> {
+    let count = into.len().div_ceil(DATA);
+    assert!(lines.len() >= count * LINE, "fewer lines than the stream takes");
+    let whole = into.len() / DATA;
+    let mut bad = None;
+    for (i, (line, part)) in
+        lines.chunks_exact(LINE).zip(into.chunks_exact_mut(DATA)).enumerate().take(whole)
+    {
+        if format.seq_of(line) != expected {
+            bad = Some(i);
+            break;
+        }
+        part.copy_from_slice(&line[..DATA]);
+    }
+    if let Some(line) = bad {
+        return Err(line);
+    }
+    if whole < count {
+        let line = &lines[whole * LINE..(whole + 1) * LINE];
+        if format.seq_of(line) != expected {
+            return Err(whole);
+        }
+        let part = &mut into[whole * DATA..];
+        let n = part.len();
+        part.copy_from_slice(&line[..n]);
+    }
+    Ok(())
+}
+
+/// Slot and lap of a ticket.
+pub const fn slot_of(ticket: u64, slots: u32) -> (u32, u64) {
+    ((ticket % slots as u64) as u32, ticket / slots as u64)
+}
+
+/// How much of a stream is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// So many bytes from its start, to say more.
+    More(usize),
+    /// The stream is so many bytes.
+    Total(usize),
+}
+
+/// What the beginning of a stream says about its length.
+///
+/// # Errors
+/// [`WqeError::Ds`] or [`WqeError::Segment`] when it can have no end: ds of 0, or an inline
+/// header that is not where ds says the last one is.
+pub fn stream_need(prefix: &[u8]) -> Result<Need, WqeError> {
+    if prefix.len() < DS_BYTES {
+        return Ok(Need::More(DS_BYTES));
+    }
+    let ctrl = Ctrl::parse(prefix)?;
+    let end = usize::from(ctrl.ds) * DS_BYTES;
+    if ctrl.ds == 0 {
+        return Err(WqeError::Ds(0));
+    }
+    // The segments up to the payload have no inline header; unknown opcodes are found by parsing.
+    let header = match ctrl.opcode {
+        0x00 => return Ok(Need::Total(end)),
+        0x0a | 0x0b => 16,
+        0x11 | 0x12 => 48,
+        _ => 32,
+    };
+    let mut at = header;
+    while at < end {
+        let Some(word) = prefix.get(at..at + 4) else { return Ok(Need::More(at + 4)) };
+        let count = u32::from_be_bytes([word[0], word[1], word[2], word[3]]);
+        if count & INLINE_FLAG != 0 {
+            let last = at + DS_BYTES == end;
+            let total = at + 4 + (count & !INLINE_FLAG) as usize;
+            return if last { Ok(Need::Total(total)) } else { Err(WqeError::Segment(at)) };
+        }
+        at += DS_BYTES;
+    }
+    Ok(Need::Total(end))
+}
+
+#[cfg(test)]
+#[path = "inband_tests.rs"]
+mod tests;

@@ -1,0 +1,143 @@
+use super::super::wqe::{Opcode, Piece, SendWr, Sge, Wqe};
+use super::super::{Iova, Lkey, Qpn, Rkey};
+use super::*;
+use proptest::prelude::*;
+
+fn format() -> impl Strategy<Value = LineFormat> {
+    (0usize..3).prop_map(|i| LineFormat::ALL[i])
+}
+
+#[test]
+fn sequences_cycle_without_0() {
+    let f = LineFormat::L14S2;
+    assert_eq!(f.seq(1, 0), 1);
+    assert_eq!(f.seq(1, 65_534), 65_535);
+    assert_eq!(f.seq(1, 65_535), 1);
+    assert_eq!(f.seq(65_535, 1), 1);
+    let f = LineFormat::L60S4;
+    assert_eq!(f.seq(u32::MAX, 0), u32::MAX);
+    assert_eq!(f.seq(u32::MAX, 1), 1);
+    assert_eq!(f.seq(u32::MAX - 1, u64::from(u32::MAX)), u32::MAX - 1);
+    assert_eq!(f.seq(1, u64::MAX), (u64::MAX % u64::from(u32::MAX)) as u32 + 1);
+}
+
+#[test]
+fn a_lap_ahead_is_told_from_a_lap_behind() {
+    for f in LineFormat::ALL {
+        for lap in [0, 1, 70_000, u64::from(u32::MAX) - 1, u64::from(u32::MAX)] {
+            for seq0 in [1, 2, f.modulus() - 1, f.modulus()] {
+                let now = f.seq(seq0, lap + 1);
+                assert_ne!(now, 0);
+                assert_eq!(f.standing(now, now), Standing::Expected);
+                assert_eq!(f.standing(now, 0), Standing::Stale);
+                assert_eq!(f.standing(now, f.seq(seq0, lap)), Standing::Stale);
+                assert_eq!(f.standing(now, f.seq(seq0, lap + 2)), Standing::Ahead);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_length_is_found_from_as_little_as_possible() {
+    let inline = [3u8; 500];
+    let payload = [Piece::Inline(&inline)];
+    let mut stream = [0; 1024];
+    let wr = SendWr::new(Opcode::RdmaWrite).to(Iova(1), Rkey(2)).payload(&payload);
+    let n = wr.emit_stream(5, Qpn(1), &mut stream).unwrap();
+    assert_eq!(n, 536);
+    assert_eq!(stream[7], 3, "ds ends with the inline header's unit");
+    assert_eq!(stream_need(&stream[..15]), Ok(Need::More(16)));
+    assert_eq!(stream_need(&stream[..16]), Ok(Need::More(36)));
+    assert_eq!(stream_need(&stream[..36]), Ok(Need::Total(536)));
+    let wr = SendWr::new(Opcode::Send).payload(&payload);
+    assert_eq!(wr.emit_stream(5, Qpn(1), &mut stream), Ok(520));
+    assert_eq!((stream[7], stream_need(&stream[..20])), (2, Ok(Need::Total(520))));
+}
+
+#[test]
+fn streams_without_an_end_are_refused() {
+    let mut stream = [0u8; 64];
+    assert_eq!(stream_need(&stream), Err(WqeError::Ds(0)));
+    stream[3] = 0x0a;
+    stream[7] = 4;
+    stream[16] = 0x80; // inline, but not last
+    assert_eq!(stream_need(&stream), Err(WqeError::Segment(16)));
+    let not_last = [Piece::Inline(&[1]), Piece::Inline(&[2])];
+    let wr = SendWr::new(Opcode::Send).payload(&not_last);
+    assert_eq!(wr.emit_stream(0, Qpn(1), &mut stream), Err(WqeError::Segment(16)));
+}
+
+#[test]
+fn a_line_of_another_lap_is_noticed() {
+    let stream = [9; 200];
+    for f in LineFormat::ALL {
+        let mut slot = [0; 512];
+        let lines = f.scatter(&stream, 7, &mut slot);
+        let mut out = [0xa5; 200];
+        assert_eq!(f.gather(&slot, 7, &mut out), Ok(()));
+        assert_eq!(out, stream);
+        for torn in 0..lines {
+            let mut slot = slot;
+            slot[torn * f.line_bytes() + f.data_bytes()] = 6;
+            assert_eq!(f.gather(&slot, 7, &mut out), Err(torn));
+        }
+    }
+}
+
+#[test]
+fn sequence_1_writes_every_line() {
+    for f in LineFormat::ALL {
+        let mut slot = [0xa5; 256];
+        assert_eq!(f.scatter(&[1], 2, &mut slot), 1);
+        assert_eq!(f.scatter(&[1], 1, &mut slot), 256 / f.line_bytes());
+        assert!(slot.chunks(f.line_bytes()).all(|line| f.seq_of(line) == 1));
+    }
+}
+
+proptest! {
+    #[test]
+    fn streams_round_trip(
+        f in format(),
+        inline in prop::collection::vec(any::<u8>(), 0..400),
+        sges in 0usize..3,
+        seq in 1u32..0xffff,
+    ) {
+        let sge = Sge { addr: Iova(4), lkey: Lkey(5), bytes: 6 };
+        let mut payload = vec![Piece::Data(sge); sges];
+        payload.push(Piece::Inline(&inline));
+        let wr = SendWr::new(Opcode::RdmaWrite).to(Iova(1), Rkey(2)).payload(&payload);
+        let mut stream = [0xa5; 600];
+        let n = wr.emit_stream(77, Qpn(9), &mut stream).unwrap();
+        let mut slot = [0; 1024];
+        let lines = f.scatter(&stream[..n], seq, &mut slot);
+        // As the engine reads it: as many lines as are needed to know more.
+        let (mut have, mut out) = (Vec::new(), 0);
+        let total = loop {
+            match stream_need(&have).unwrap() {
+                Need::Total(total) => break total,
+                Need::More(more) => {
+                    prop_assert!(more > out);
+                    out = more;
+                    have.resize(f.lines(more) * f.data_bytes(), 0);
+                    prop_assert!(f.gather(&slot, seq, &mut have).is_ok());
+                }
+            }
+        };
+        prop_assert_eq!(total, n);
+        prop_assert!(seq == 1 || f.lines(total) == lines);
+        have.resize(total, 0);
+        prop_assert!(f.gather(&slot, seq, &mut have).is_ok());
+        let wqe = Wqe::parse_stream(&have).unwrap();
+        prop_assert_eq!(wqe.pieces(&have).collect::<Vec<_>>(), payload);
+    }
+
+    #[test]
+    fn any_stream_has_a_length_or_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let mut have = 0;
+        while let Ok(Need::More(more)) = stream_need(&bytes[..have]) {
+            prop_assert!(more > have);
+            if more > bytes.len() { break; }
+            have = more;
+        }
+    }
+}

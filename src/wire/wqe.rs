@@ -1,0 +1,632 @@
+//! Send work queue entries (mlx5 PRM, "Send WQE Format").
+//!
+//! A WQE is a control segment, then by opcode a remote-address and an atomic segment, then data
+//! segments and inline data, in units of 16 bytes ("ds"); a ring counts in basic blocks of 64
+//! bytes. [`SendWr`] says what to send and emits it; [`Wqe`] is what a checked copy of the bytes
+//! says, compactly: the payload's segments stay in the bytes and are walked by [`Wqe::pieces`].
+
+use std::ops::Range;
+
+use bytemuck::{Pod, Zeroable};
+
+use super::be::{Be32, Be64};
+use super::{Iova, Lkey, Qpn, Rkey};
+
+/// Bytes of a basic block.
+pub const WQEBB_BYTES: usize = 64;
+/// Bytes of the unit of `ctrl.ds`.
+pub const DS_BYTES: usize = 16;
+/// Largest `ctrl.ds`: it has 6 bits.
+pub const MAX_DS: usize = 63;
+/// Bytes of the longest WQE.
+pub const MAX_WQE_BYTES: usize = MAX_DS * DS_BYTES;
+/// Set in a byte count: the bytes themselves follow.
+pub const INLINE_FLAG: u32 = 0x8000_0000;
+/// Ends a receive scatter list.
+pub const INVALID_LKEY: Lkey = Lkey(0x100);
+/// Longest message, and what a data segment's byte count of 0 means (InfiniBand vol. 1, 9.3.3).
+pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
+
+const CTRL_SOLICITED: u8 = 0x02;
+const CTRL_CQ_UPDATE: u8 = 0x08;
+const CTRL_FENCE_SMALL: u8 = 0x20;
+const CTRL_FENCE_MASK: u8 = 0xe0;
+
+/// Control segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct CtrlSeg {
+    /// opmod 31:24, WQE index 23:8, opcode 7:0.
+    pub opmod_idx_opcode: Be32,
+    /// Queue pair number 31:8, ds 5:0.
+    pub qpn_ds: Be32,
+    /// Not used: the queue pairs are created without signatures.
+    pub signature: u8,
+    /// Not used.
+    pub dci_stream: [u8; 2],
+    /// Fence 7:5, completion 3:2, solicited 1.
+    pub fm_ce_se: u8,
+    /// Immediate data.
+    pub imm: Be32,
+}
+
+/// Remote-address segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct RaddrSeg {
+    /// Address in the remote region.
+    pub raddr: Be64,
+    /// Key of the remote region.
+    pub rkey: Be32,
+    reserved: Be32,
+}
+
+/// Data segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct DataSeg {
+    /// Bytes, 30:0; 0 means 2^31.
+    pub byte_count: Be32,
+    /// Key of the local region.
+    pub lkey: Be32,
+    /// Address in the local region.
+    pub addr: Be64,
+}
+
+/// Header of an inline segment; the bytes follow, padded to 16 with the header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct InlineHeader {
+    /// [`INLINE_FLAG`] and the bytes, 30:0.
+    pub byte_count: Be32,
+}
+
+/// Atomic segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct AtomicSeg {
+    /// What to swap in, or to add.
+    pub swap_add: Be64,
+    /// What CMP_SWAP compares with.
+    pub compare: Be64,
+}
+
+const _: () = assert!(
+    size_of::<CtrlSeg>() == 16
+        && size_of::<RaddrSeg>() == 16
+        && size_of::<DataSeg>() == 16
+        && size_of::<InlineHeader>() == 4
+        && size_of::<AtomicSeg>() == 16
+);
+
+/// Send opcodes that are carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Opcode {
+    /// Nothing; completes.
+    Nop = 0x00,
+    /// RDMA WRITE.
+    RdmaWrite = 0x08,
+    /// RDMA WRITE that consumes a receive and delivers immediate data.
+    RdmaWriteImm = 0x09,
+    /// SEND.
+    Send = 0x0a,
+    /// SEND with immediate data.
+    SendImm = 0x0b,
+    /// RDMA READ.
+    RdmaRead = 0x10,
+    /// Compare and swap of 8 bytes.
+    AtomicCs = 0x11,
+    /// Fetch and add of 8 bytes.
+    AtomicFa = 0x12,
+}
+
+impl Opcode {
+    /// All of them, in numerical order.
+    pub const ALL: [Self; 8] = [
+        Self::Nop,
+        Self::RdmaWrite,
+        Self::RdmaWriteImm,
+        Self::Send,
+        Self::SendImm,
+        Self::RdmaRead,
+        Self::AtomicCs,
+        Self::AtomicFa,
+    ];
+
+    /// The opcode of a code, if it is one of these.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0x00 => Self::Nop,
+            0x08 => Self::RdmaWrite,
+            0x09 => Self::RdmaWriteImm,
+            0x0a => Self::Send,
+            0x0b => Self::SendImm,
+            0x10 => Self::RdmaRead,
+            0x11 => Self::AtomicCs,
+            0x12 => Self::AtomicFa,
+            _ => return None,
+        })
+    }
+
+    /// Whether it is one of the two atomics.
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Self::AtomicCs | Self::AtomicFa)
+    }
+
+    /// Whether a remote-address segment follows the control segment.
+    pub fn has_remote(self) -> bool {
+        !matches!(self, Self::Nop | Self::Send | Self::SendImm)
+    }
+
+    /// Whether its local entries are written with what comes back.
+    pub fn scatters(self) -> bool {
+        self.is_atomic() || self == Self::RdmaRead
+    }
+
+    fn header_bytes(self) -> usize {
+        16 + 16 * usize::from(self.has_remote()) + 16 * usize::from(self.is_atomic())
+    }
+}
+
+/// What a control segment asks for besides its opcode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flags {
+    /// A CQE always, not only on error.
+    pub cq_update: bool,
+    /// The receiver's CQE raises an event.
+    pub solicited: bool,
+    /// Wait for earlier READs and atomics.
+    pub fence: bool,
+}
+
+impl Flags {
+    /// Only a CQE.
+    pub const SIGNALLED: Self = Self { cq_update: true, solicited: false, fence: false };
+
+    fn from_bits(bits: u8) -> Self {
+        Self {
+            cq_update: bits & CTRL_CQ_UPDATE != 0,
+            solicited: bits & CTRL_SOLICITED != 0,
+            fence: bits & CTRL_FENCE_MASK != 0,
+        }
+    }
+
+    fn bits(self) -> u8 {
+        u8::from(self.cq_update) * CTRL_CQ_UPDATE
+            | u8::from(self.solicited) * CTRL_SOLICITED
+            | u8::from(self.fence) * CTRL_FENCE_SMALL
+    }
+}
+
+/// Where in remote memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remote {
+    /// Address in the region.
+    pub addr: Iova,
+    /// Key of the region.
+    pub rkey: Rkey,
+}
+
+/// Operands of an atomic, in the machine's order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operands {
+    /// What to swap in, or to add.
+    pub swap_add: u64,
+    /// What CMP_SWAP compares with.
+    pub compare: u64,
+}
+
+/// A gather or scatter entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sge {
+    /// Address in the region.
+    pub addr: Iova,
+    /// Key of the region.
+    pub lkey: Lkey,
+    /// Length, at most [`MAX_MESSAGE_BYTES`].
+    pub bytes: u32,
+}
+
+impl Sge {
+    /// Reads a data segment.
+    pub fn parse(seg: &DataSeg) -> Self {
+        let count = seg.byte_count.get() & !INLINE_FLAG;
+        Self {
+            addr: Iova(seg.addr.get()),
+            lkey: Lkey(seg.lkey.get()),
+            bytes: if count == 0 { MAX_MESSAGE_BYTES } else { count },
+        }
+    }
+
+    /// The data segment. Its count for [`MAX_MESSAGE_BYTES`] is 0; an empty entry cannot be said.
+    pub fn emit(&self) -> DataSeg {
+        DataSeg {
+            byte_count: (self.bytes & !INLINE_FLAG).into(),
+            lkey: self.lkey.0.into(),
+            addr: self.addr.0.into(),
+        }
+    }
+}
+
+/// A piece of payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Memory that an entry names.
+    Data(Sge),
+    /// Bytes in the WQE.
+    Inline(&'a [u8]),
+}
+
+/// Why bytes are no WQE, or a request cannot be emitted as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WqeError {
+    /// There are fewer bytes than the WQE takes.
+    #[error("{have} bytes hold no WQE of {need}")]
+    Short {
+        /// Bytes given.
+        have: usize,
+        /// Bytes needed.
+        need: usize,
+    },
+    /// The opcode is not carried out.
+    #[error("opcode {0:#x} is not known")]
+    Opcode(u8),
+    /// ds does not cover the opcode's segments, or is too large for 6 bits.
+    #[error("ds {0} does not fit the opcode")]
+    Ds(usize),
+    /// A segment leaves the WQE, or is of a kind that the opcode does not take.
+    #[error("the segment at byte {0} does not fit")]
+    Segment(usize),
+    /// An atomic's local entry is not 8 bytes.
+    #[error("an atomic returns 8 bytes, not {0}")]
+    AtomicLength(u64),
+    /// The message is longer than 2^31 bytes.
+    #[error("a message of {0} bytes is longer than 2^31")]
+    Message(u64),
+}
+
+/// The fields of a control segment, unchecked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ctrl {
+    /// Opcode, known or not.
+    pub opcode: u8,
+    /// WQE index, in basic blocks modulo 2^16.
+    pub index: u16,
+    /// Queue pair number.
+    pub qpn: Qpn,
+    /// Length in 16-byte units.
+    pub ds: u8,
+    /// Completion, solicited, fence.
+    pub flags: Flags,
+    /// Immediate data.
+    pub imm: u32,
+}
+
+impl Ctrl {
+    /// Reads a control segment.
+    ///
+    /// # Errors
+    /// [`WqeError::Short`] for fewer than 16 bytes.
+    pub fn parse(bytes: &[u8]) -> Result<Self, WqeError> {
+        let seg: CtrlSeg = segment(bytes, 0)?;
+        let (first, second) = (seg.opmod_idx_opcode.get(), seg.qpn_ds.get());
+        Ok(Self {
+            opcode: first as u8,
+            index: (first >> 8) as u16,
+            qpn: Qpn(second >> 8),
+            ds: (second & 0x3f) as u8,
+            flags: Flags::from_bits(seg.fm_ce_se),
+            imm: seg.imm.get(),
+        })
+    }
+
+    /// Basic blocks that the WQE takes in a ring; at least one, whatever ds says.
+    pub fn blocks(&self) -> u32 {
+        u32::from(self.ds).div_ceil(4).max(1)
+    }
+}
+
+/// A WQE that was checked; its payload's segments stay in the bytes that it was parsed from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wqe {
+    /// What to do.
+    pub opcode: Opcode,
+    /// WQE index.
+    pub index: u16,
+    /// Queue pair number.
+    pub qpn: Qpn,
+    /// Length in 16-byte units.
+    pub ds: u8,
+    /// Completion, solicited, fence.
+    pub flags: Flags,
+    /// Immediate data.
+    pub imm: u32,
+    /// Remote address, where the opcode has one.
+    pub remote: Option<Remote>,
+    /// Operands, where the opcode is an atomic.
+    pub atomic: Option<Operands>,
+    /// Bytes of payload in all.
+    pub bytes: u32,
+    /// Where the payload's segments lie in the parsed bytes.
+    pub payload: Range<u32>,
+}
+
+impl Wqe {
+    /// Parses a copy of a WQE as it lies in a ring.
+    ///
+    /// # Errors
+    /// Anything that does not make sense by itself. Keys, addresses, the index and the queue pair
+    /// number are the NIC's to check.
+    pub fn parse(bytes: &[u8]) -> Result<Self, WqeError> {
+        let ctrl = Ctrl::parse(bytes)?;
+        Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES)
+    }
+
+    /// Parses the data stream of an in-band slot, whose end [`super::inband::stream_need`] found.
+    ///
+    /// # Errors
+    /// As [`Wqe::parse`].
+    pub fn parse_stream(stream: &[u8]) -> Result<Self, WqeError> {
+        Self::parse_to(stream, &Ctrl::parse(stream)?, stream.len())
+    }
+
+    fn parse_to(bytes: &[u8], ctrl: &Ctrl, end: usize) -> Result<Self, WqeError> {
+        let opcode = Opcode::from_code(ctrl.opcode).ok_or(WqeError::Opcode(ctrl.opcode))?;
+        let ds = usize::from(ctrl.ds);
+        let header = opcode.header_bytes();
+        if ds * DS_BYTES < header || end < header {
+            return Err(WqeError::Ds(ds));
+        }
+        let have = bytes.len();
+        let bytes = bytes.get(..end).ok_or(WqeError::Short { have, need: end })?;
+        let mut wqe = Self {
+            opcode,
+            index: ctrl.index,
+            qpn: ctrl.qpn,
+            ds: ctrl.ds,
+            flags: ctrl.flags,
+            imm: ctrl.imm,
+            remote: None,
+            atomic: None,
+            bytes: 0,
+            payload: header as u32..end as u32,
+        };
+        if opcode == Opcode::Nop {
+            // What follows a NOP's control segment is padding.
+            wqe.payload = 16..16;
+            return Ok(wqe);
+        }
+        if opcode.has_remote() {
+            let seg: RaddrSeg = segment(bytes, 16)?;
+            wqe.remote = Some(Remote { addr: Iova(seg.raddr.get()), rkey: Rkey(seg.rkey.get()) });
+        }
+        if opcode.is_atomic() {
+            let seg: AtomicSeg = segment(bytes, 32)?;
+            wqe.atomic =
+                Some(Operands { swap_add: seg.swap_add.get(), compare: seg.compare.get() });
+        }
+        let mut total = 0u64;
+        let mut at = header;
+        while at < end {
+            let (piece, next) = piece_at(bytes, at)?;
+            total += match piece {
+                Piece::Data(sge) => u64::from(sge.bytes),
+                Piece::Inline(_) if opcode.scatters() => return Err(WqeError::Segment(at)),
+                Piece::Inline(data) => data.len() as u64,
+            };
+            at = next;
+        }
+        if opcode.is_atomic() && total != 8 {
+            return Err(WqeError::AtomicLength(total));
+        }
+        if total > u64::from(MAX_MESSAGE_BYTES) {
+            return Err(WqeError::Message(total));
+        }
+        wqe.bytes = total as u32;
+        Ok(wqe)
+    }
+
+    /// Walks the payload. `bytes` are those that the WQE was parsed from.
+    pub fn pieces<'a>(&self, bytes: &'a [u8]) -> Pieces<'a> {
+        let end = (self.payload.end as usize).min(bytes.len());
+        Pieces { bytes: &bytes[..end], at: self.payload.start as usize }
+    }
+
+    /// Basic blocks that the WQE takes in a ring.
+    pub fn blocks(&self) -> u32 {
+        u32::from(self.ds).div_ceil(4).max(1)
+    }
+}
+
+/// Iterator over the pieces of a WQE's payload.
+#[derive(Debug, Clone)]
+pub struct Pieces<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Piece<'a>;
+
+    fn next(&mut self) -> Option<Piece<'a>> {
+        // An error cannot come up in bytes that were parsed; in others it ends the walk.
+        let (piece, next) = piece_at(self.bytes, self.at).ok()?;
+        self.at = next;
+        Some(piece)
+    }
+}
+
+/// The segment at a byte, and where the next one begins (possibly past the end).
+fn piece_at(bytes: &[u8], at: usize) -> Result<(Piece<'_>, usize), WqeError> {
+    let bad = WqeError::Segment(at);
+    let header: InlineHeader = segment(bytes, at).map_err(|_| bad)?;
+    let count = header.byte_count.get();
+    if count & INLINE_FLAG == 0 {
+        let seg: DataSeg = segment(bytes, at).map_err(|_| bad)?;
+        return Ok((Piece::Data(Sge::parse(&seg)), at + DS_BYTES));
+    }
+    let start = at + 4;
+    let end = start + (count & !INLINE_FLAG) as usize;
+    let data = bytes.get(start..end).ok_or(bad)?;
+    Ok((Piece::Inline(data), end.next_multiple_of(DS_BYTES)))
+}
+
+fn segment<T: Pod>(bytes: &[u8], at: usize) -> Result<T, WqeError> {
+    let need = at + size_of::<T>();
+    let part = bytes.get(at..need).ok_or(WqeError::Short { have: bytes.len(), need })?;
+    Ok(bytemuck::pod_read_unaligned(part))
+}
+
+/// A work request: what to send, to be emitted as a WQE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SendWr<'a> {
+    /// What to do.
+    pub opcode: Opcode,
+    /// Completion, solicited, fence.
+    pub flags: Flags,
+    /// Immediate data.
+    pub imm: u32,
+    /// Remote address, for opcodes that have one.
+    pub remote: Option<Remote>,
+    /// Operands, for atomics.
+    pub atomic: Option<Operands>,
+    /// Payload, in order. Empty entries are left out, as libmlx5 does.
+    pub payload: &'a [Piece<'a>],
+}
+
+impl<'a> SendWr<'a> {
+    /// A signalled request without payload.
+    pub fn new(opcode: Opcode) -> Self {
+        let flags = Flags::SIGNALLED;
+        Self { opcode, flags, imm: 0, remote: None, atomic: None, payload: &[] }
+    }
+
+    /// With a remote address.
+    #[must_use]
+    pub fn to(self, addr: Iova, rkey: Rkey) -> Self {
+        Self { remote: Some(Remote { addr, rkey }), ..self }
+    }
+
+    /// With payload.
+    #[must_use]
+    pub fn payload(self, payload: &'a [Piece<'a>]) -> Self {
+        Self { payload, ..self }
+    }
+
+    /// Bytes up to the end of the last segment, before padding to 16.
+    fn bytes(&self) -> usize {
+        let mut at = self.opcode.header_bytes();
+        for piece in self.payload {
+            at = at.next_multiple_of(DS_BYTES)
+                + match piece {
+                    Piece::Data(sge) if sge.bytes == 0 => 0,
+                    Piece::Data(_) => 16,
+                    Piece::Inline(data) => 4 + data.len(),
+                };
+        }
+        at
+    }
+
+    /// Basic blocks that the request takes in a ring.
+    pub fn blocks(&self) -> u32 {
+        self.bytes().div_ceil(WQEBB_BYTES) as u32
+    }
+
+    /// Emits the WQE into whole basic blocks, zero-padded, and returns how many.
+    ///
+    /// # Errors
+    /// [`WqeError::Ds`] when it is longer than [`MAX_WQE_BYTES`], [`WqeError::Short`] when `into`
+    /// is shorter than its blocks.
+    pub fn emit(&self, index: u16, qpn: Qpn, into: &mut [u8]) -> Result<u32, WqeError> {
+        let ds = self.bytes().div_ceil(DS_BYTES);
+        let blocks = self.blocks();
+        self.emit_to(index, qpn, ds, blocks as usize * WQEBB_BYTES, into)?;
+        Ok(blocks)
+    }
+
+    /// Emits the data stream of an in-band slot and returns its bytes.
+    ///
+    /// ds counts up to and including the unit that an inline header begins in: it has 6 bits only,
+    /// and the inline byte count says where the stream ends (see [`super::inband`]).
+    ///
+    /// # Errors
+    /// As [`SendWr::emit`]; [`WqeError::Segment`] for inline data that is not last.
+    pub fn emit_stream(&self, ticket: u64, qpn: Qpn, into: &mut [u8]) -> Result<usize, WqeError> {
+        let end = self.bytes();
+        let ds = match self.payload.split_last() {
+            Some((Piece::Inline(data), before)) => {
+                if before.iter().any(|p| matches!(p, Piece::Inline(_))) {
+                    return Err(WqeError::Segment(self.opcode.header_bytes()));
+                }
+                (end - data.len() - 4) / DS_BYTES + 1
+            }
+            _ => end.div_ceil(DS_BYTES),
+        };
+        self.emit_to(ticket as u16, qpn, ds, end, into)?;
+        Ok(end)
+    }
+
+    fn emit_to(
+        &self,
+        index: u16,
+        qpn: Qpn,
+        ds: usize,
+        need: usize,
+        into: &mut [u8],
+    ) -> Result<(), WqeError> {
+        if ds > MAX_DS {
+            return Err(WqeError::Ds(ds));
+        }
+        let have = into.len();
+        let into = into.get_mut(..need).ok_or(WqeError::Short { have, need })?;
+        into.fill(0);
+        let ctrl = CtrlSeg {
+            opmod_idx_opcode: (u32::from(index) << 8 | self.opcode as u32).into(),
+            qpn_ds: (qpn.0 << 8 | ds as u32).into(),
+            fm_ce_se: self.flags.bits(),
+            imm: self.imm.into(),
+            ..CtrlSeg::zeroed()
+        };
+        put(into, 0, &ctrl);
+        if self.opcode.has_remote() {
+            let remote = self.remote.unwrap_or(Remote { addr: Iova(0), rkey: Rkey(0) });
+            let seg = RaddrSeg {
+                raddr: remote.addr.0.into(),
+                rkey: remote.rkey.0.into(),
+                ..RaddrSeg::zeroed()
+            };
+            put(into, 16, &seg);
+        }
+        if self.opcode.is_atomic() {
+            let ops = self.atomic.unwrap_or(Operands { swap_add: 0, compare: 0 });
+            let seg = AtomicSeg { swap_add: ops.swap_add.into(), compare: ops.compare.into() };
+            put(into, 32, &seg);
+        }
+        let mut at = self.opcode.header_bytes();
+        for piece in self.payload {
+            match piece {
+                Piece::Data(sge) if sge.bytes == 0 => {}
+                Piece::Data(sge) => {
+                    put(into, at, &sge.emit());
+                    at += DS_BYTES;
+                }
+                Piece::Inline(data) => {
+                    let count = INLINE_FLAG | data.len() as u32;
+                    put(into, at, &InlineHeader { byte_count: count.into() });
+                    into[at + 4..at + 4 + data.len()].copy_from_slice(data);
+                    at = (at + 4 + data.len()).next_multiple_of(DS_BYTES);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn put<T: Pod>(into: &mut [u8], at: usize, seg: &T) {
+    into[at..at + size_of::<T>()].copy_from_slice(bytemuck::bytes_of(seg));
+}
+
+#[cfg(test)]
+#[path = "wqe_tests.rs"]
+mod tests;

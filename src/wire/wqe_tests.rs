@@ -1,0 +1,154 @@
+use super::*;
+use proptest::prelude::*;
+
+fn data(addr: u64, lkey: u32, bytes: u32) -> Piece<'static> {
+    Piece::Data(Sge { addr: Iova(addr), lkey: Lkey(lkey), bytes })
+}
+
+#[test]
+fn an_rdma_write_has_the_bytes_that_libmlx5_writes() {
+    let mut buf = [0xa5; 128];
+    let payload = [data(0x1122_3344_5566_7788, 0x99aa_bbcc, 0x1000)];
+    let wr = SendWr::new(Opcode::RdmaWrite)
+        .to(Iova(0x0102_0304_0506_0708), Rkey(0x0a0b_0c0d))
+        .payload(&payload);
+    assert_eq!(wr.emit(0x1234, Qpn(0x5678), &mut buf), Ok(1));
+    #[rustfmt::skip]
+    let expected = [
+        0, 0x12, 0x34, 0x08,  0, 0x56, 0x78, 3,  0, 0, 0, 8,  0, 0, 0, 0,
+        1, 2, 3, 4, 5, 6, 7, 8,  0x0a, 0x0b, 0x0c, 0x0d,  0, 0, 0, 0,
+        0, 0, 0x10, 0,  0x99, 0xaa, 0xbb, 0xcc,  0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    assert_eq!(buf[..64], expected);
+    assert_eq!(buf[64..], [0xa5; 64], "only whole blocks of the WQE are written");
+}
+
+#[test]
+fn a_count_of_0_means_2_to_the_31() {
+    let mut buf = [0; 64];
+    let payload = [data(0, 1, MAX_MESSAGE_BYTES)];
+    SendWr::new(Opcode::Send).payload(&payload).emit(0, Qpn(1), &mut buf).unwrap();
+    assert_eq!(buf[16..20], [0; 4]);
+    assert_eq!(Wqe::parse(&buf).unwrap().bytes, MAX_MESSAGE_BYTES);
+    let twice = [payload[0], data(0, 1, 1)];
+    SendWr::new(Opcode::Send).payload(&twice).emit(0, Qpn(1), &mut buf).unwrap();
+    assert_eq!(Wqe::parse(&buf), Err(WqeError::Message((1 << 31) + 1)));
+}
+
+#[test]
+fn the_largest_inline_fits_and_one_more_does_not() {
+    let bytes = [7u8; MAX_WQE_BYTES];
+    let mut buf = [0xa5; 1024];
+    let largest = [Piece::Inline(&bytes[..MAX_WQE_BYTES - 36])];
+    let wr = SendWr::new(Opcode::RdmaWrite).payload(&largest);
+    assert_eq!(wr.emit(0, Qpn(1), &mut buf), Ok(16));
+    let wqe = Wqe::parse(&buf).unwrap();
+    assert_eq!((wqe.ds, wqe.bytes as usize), (63, MAX_WQE_BYTES - 36));
+    let over = [Piece::Inline(&bytes[..MAX_WQE_BYTES - 35])];
+    let wr = SendWr::new(Opcode::RdmaWrite).payload(&over);
+    assert_eq!(wr.emit(0, Qpn(1), &mut buf), Err(WqeError::Ds(64)));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let wqe = |opcode: u32, ds: u32, tail: &[(usize, u32)]| {
+        let mut buf = [0u8; 64];
+        put(&mut buf, 0, &Be32::new(opcode));
+        put(&mut buf, 4, &Be32::new(ds));
+        for &(at, word) in tail {
+            put(&mut buf, at, &Be32::new(word));
+        }
+        Wqe::parse(&buf)
+    };
+    assert_eq!(wqe(0x25, 1, &[]), Err(WqeError::Opcode(0x25)));
+    assert_eq!(wqe(0x08, 1, &[]), Err(WqeError::Ds(1)));
+    assert_eq!(wqe(0x0a, 0, &[]), Err(WqeError::Ds(0)));
+    assert_eq!(wqe(0x0a, 5, &[]), Err(WqeError::Short { have: 64, need: 80 }));
+    assert_eq!(wqe(0x0a, 2, &[(16, INLINE_FLAG | 13)]), Err(WqeError::Segment(16)));
+    assert_eq!(wqe(0x0a, 2, &[(16, u32::MAX)]), Err(WqeError::Segment(16)));
+    assert_eq!(wqe(0x10, 3, &[(32, INLINE_FLAG | 4)]), Err(WqeError::Segment(32)));
+    assert_eq!(wqe(0x12, 4, &[(48, 4)]), Err(WqeError::AtomicLength(4)));
+    assert_eq!(Wqe::parse(&[0; 15]), Err(WqeError::Short { have: 15, need: 16 }));
+    assert!(wqe(0x0a, 2, &[(16, INLINE_FLAG | 12)]).is_ok());
+}
+
+#[derive(Debug, Clone)]
+enum Owned {
+    Data(u64, u32, u32),
+    Inline(Vec<u8>),
+}
+
+fn owned() -> impl Strategy<Value = Owned> {
+    prop_oneof![
+        (any::<u64>(), any::<u32>(), 1..=1u32 << 24).prop_map(|(a, l, n)| Owned::Data(a, l, n)),
+        prop::collection::vec(any::<u8>(), 0..64).prop_map(Owned::Inline),
+    ]
+}
+
+fn borrowed(pieces: &[Owned]) -> Vec<Piece<'_>> {
+    let piece = |p: &'_ Owned| match p {
+        Owned::Data(addr, lkey, bytes) => data(*addr, *lkey, *bytes),
+        Owned::Inline(_) => data(0, 0, 0),
+    };
+    pieces
+        .iter()
+        .map(|p| if let Owned::Inline(d) = p { Piece::Inline(d) } else { piece(p) })
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn ring_wqes_round_trip(
+        op in 1usize..6,
+        pieces in prop::collection::vec(owned(), 0..10),
+        fields: (u16, u32, u64, u32),
+        qpn in 0u32..1 << 24,
+        flags: (bool, bool, bool),
+    ) {
+        let opcode = Opcode::ALL[op];
+        let payload = borrowed(&pieces);
+        let has_inline = payload.iter().any(|p| matches!(p, Piece::Inline(_)));
+        prop_assume!(!(opcode.scatters() && has_inline));
+        let remote = Remote { addr: Iova(fields.2), rkey: Rkey(fields.3) };
+        let wr = SendWr {
+            opcode,
+            flags: Flags { cq_update: flags.0, solicited: flags.1, fence: flags.2 },
+            imm: fields.1,
+            remote: opcode.has_remote().then_some(remote),
+            atomic: None,
+            payload: &payload,
+        };
+        let mut buf = [0xa5; 1024];
+        let blocks = wr.emit(fields.0, Qpn(qpn), &mut buf).unwrap();
+        prop_assert!(buf[blocks as usize * 64..].iter().all(|&b| b == 0xa5));
+        let wqe = Wqe::parse(&buf).unwrap();
+        prop_assert_eq!(wqe.blocks(), blocks);
+        prop_assert_eq!((wqe.opcode, wqe.index, wqe.qpn), (opcode, fields.0, Qpn(qpn)));
+        prop_assert_eq!((wqe.flags, wqe.imm, wqe.remote), (wr.flags, wr.imm, wr.remote));
+        prop_assert_eq!(wqe.pieces(&buf).collect::<Vec<_>>(), payload);
+    }
+
+    #[test]
+    fn atomics_round_trip(swap_add: u64, compare: u64, cas: bool) {
+        let opcode = if cas { Opcode::AtomicCs } else { Opcode::AtomicFa };
+        let ops = Operands { swap_add, compare };
+        let payload = [data(8, 9, 8)];
+        let wr = SendWr { atomic: Some(ops), ..SendWr::new(opcode) }.payload(&payload);
+        let mut buf = [0xa5; 64];
+        prop_assert_eq!(wr.emit(0, Qpn(1), &mut buf), Ok(1));
+        prop_assert_eq!(Wqe::parse(&buf).unwrap().atomic, Some(ops));
+    }
+
+    #[test]
+    fn any_bytes_parse_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        if let Ok(wqe) = Wqe::parse(&bytes) {
+            let sum: u64 = wqe.pieces(&bytes).map(|p| match p {
+                Piece::Data(sge) => u64::from(sge.bytes),
+                Piece::Inline(data) => data.len() as u64,
+            }).sum();
+            prop_assert_eq!(sum, u64::from(wqe.bytes));
+        }
+        let _ = Wqe::parse_stream(&bytes);
+    }
+}
