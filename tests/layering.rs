@@ -1,0 +1,424 @@
+//! The tree's own rules: dependencies point one way, `unsafe` stays in its places, device code
+//! includes nothing from outside, and files stay short enough to read.
+//!
+//! Rust is read as tokens, so that comments and strings do not count and paths inside macros do.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+/// What each module may import of ours, itself always included. The longest entry that a file lies
+/// in holds; `nic` means the whole of it, `nic!` its root alone.
+const MAY_IMPORT: &[(&str, &[&str])] = &[
+    ("wire", &[]),
+    ("pcie", &[]),
+    ("credit", &[]),
+    ("mem", &[]),
+    ("gpu", &["mem", "wire"]),
+    ("nic", &["mem", "wire"]),
+    ("nic::soft", &["nic!", "mem", "wire"]),
+    ("nic::mlx5", &["nic!", "mem", "wire"]),
+    ("transport", &["nic", "gpu", "credit", "pcie", "mem", "wire"]),
+    ("report", &["transport", "pcie"]),
+];
+
+/// Where `unsafe` may stand. (loom's cells hand out raw pointers; that test models shared memory.)
+const UNSAFE_PLACES: &[&str] = &[
+    "src/mem/",
+    "src/gpu/",
+    "src/nic/mlx5/",
+    "src/nic/mlx5.rs",
+    "bindgen/",
+    "shim/",
+    "tests/loom_ring.rs",
+];
+
+/// Longest file, in lines. Generated bindings are not for reading.
+const MAX_LINES: usize = 600;
+const GENERATED: &[&str] = &["bindings.rs", "sys.rs"];
+
+/// Headers of the C standard; device code may include these alone.
+const C_HEADERS: &[&str] = &[
+    "assert.h",
+    "errno.h",
+    "float.h",
+    "inttypes.h",
+    "limits.h",
+    "math.h",
+    "stdarg.h",
+    "stdbool.h",
+    "stddef.h",
+    "stdint.h",
+    "stdio.h",
+    "stdlib.h",
+    "string.h",
+    "time.h",
+];
+/// The host executor, which no GPU compiles, may also have threads.
+const HOST_HEADERS: &[&str] =
+    &["atomic", "mutex", "new", "thread", "vector", "sched.h", "unistd.h"];
+
+// ---- Rust, as tokens ---------------------------------------------------------------------------
+
+/// Identifiers and punctuation in order; groups stay groups.
+#[derive(Debug)]
+enum Token {
+    Word(String),
+    Colons,
+    Group(Delimiter, Vec<Token>),
+    Other(char),
+}
+
+fn tokens(source: &str) -> Vec<Token> {
+    let stream: TokenStream = source.parse().expect("the file is Rust");
+    flatten(stream)
+}
+
+fn flatten(stream: TokenStream) -> Vec<Token> {
+    let mut out = Vec::new();
+    let mut trees = stream.into_iter().peekable();
+    while let Some(tree) = trees.next() {
+        out.push(match tree {
+            TokenTree::Group(g) => Token::Group(g.delimiter(), flatten(g.stream())),
+            TokenTree::Ident(word) => Token::Word(word.to_string()),
+            TokenTree::Literal(_) => Token::Other('0'),
+            TokenTree::Punct(p) if p.as_char() == ':' => {
+                let next_is_colon =
+                    |t: &TokenTree| matches!(t, TokenTree::Punct(p) if p.as_char() == ':');
+                if trees.next_if(next_is_colon).is_some() {
+                    Token::Colons
+                } else {
+                    Token::Other(':')
+                }
+            }
+            TokenTree::Punct(p) => Token::Other(p.as_char()),
+        });
+    }
+    out
+}
+
+/// Every path in `tokens` that starts at `crate`, `super`, `self` or `bellpush`, made absolute from
+/// `module`. Groups of a `use` are multiplied out.
+fn paths(tokens: &[Token], module: &[String], out: &mut BTreeSet<Vec<String>>) {
+    let mut i = 0;
+    let mut module = module.to_vec();
+    let outer = module.len();
+    while i < tokens.len() {
+        match &tokens[i] {
+            // The body of an inline module: `super` means something else there.
+            Token::Word(word) if word == "mod" => {
+                if let (Some(Token::Word(name)), Some(Token::Group(Delimiter::Brace, body))) =
+                    (tokens.get(i + 1), tokens.get(i + 2))
+                {
+                    module.push(name.clone());
+                    paths(body, &module, out);
+                    module.truncate(outer);
+                    i += 2;
+                }
+            }
+            Token::Word(word) if starts_path(word) && !after_colons(tokens, i) => {
+                let mut at = match word.as_str() {
+                    "super" => module[..module.len().saturating_sub(1)].to_vec(),
+                    "self" => module.clone(),
+                    _ => Vec::new(),
+                };
+                if matches!(tokens.get(i + 1), Some(Token::Colons)) {
+                    i = path_tail(tokens, i + 2, &mut at, out);
+                    continue;
+                }
+            }
+            Token::Group(_, body) => paths(body, &module, out),
+            _ => {}
+        }
+        i += 1;
+    }
+}
+
+fn starts_path(word: &str) -> bool {
+    matches!(word, "crate" | "super" | "self" | "bellpush")
+}
+
+fn after_colons(tokens: &[Token], i: usize) -> bool {
+    i > 0 && matches!(tokens[i - 1], Token::Colons)
+}
+
+/// The rest of a path behind `::`; returns where it ends.
+fn path_tail(
+    tokens: &[Token],
+    mut i: usize,
+    at: &mut Vec<String>,
+    out: &mut BTreeSet<Vec<String>>,
+) -> usize {
+    loop {
+        match tokens.get(i) {
+            Some(Token::Word(word)) if word == "super" => {
+                at.pop();
+            }
+            Some(Token::Word(word)) => at.push(word.clone()),
+            Some(Token::Group(Delimiter::Brace, items)) => {
+                for item in items.split(|t| matches!(t, Token::Other(','))) {
+                    path_tail(item, 0, &mut at.clone(), out);
+                }
+                return i + 1;
+            }
+            Some(Token::Other('*')) => {}
+            _ => {
+                out.insert(at.clone());
+                return i;
+            }
+        }
+        if !matches!(tokens.get(i + 1), Some(Token::Colons)) {
+            out.insert(at.clone());
+            return i + 1;
+        }
+        i += 2;
+    }
+}
+
+fn has_unsafe(tokens: &[Token]) -> bool {
+    tokens.iter().any(|token| match token {
+        Token::Word(word) => word == "unsafe",
+        Token::Group(_, body) => has_unsafe(body),
+        _ => false,
+    })
+}
+
+/// Module path of a file under `src`, or `None` for the root and the binaries.
+fn module_of(file: &str) -> Option<Vec<String>> {
+    let inner = file.strip_prefix("src/")?.strip_suffix(".rs")?;
+    let inner = inner.strip_suffix("/mod").unwrap_or(inner);
+    if inner == "lib" || inner.starts_with("bin/") {
+        return None;
+    }
+    Some(inner.split('/').map(str::to_owned).collect())
+}
+
+/// Imports of `file` that point the wrong way.
+fn wrong_imports(file: &str, source: &str) -> Vec<String> {
+    let Some(module) = module_of(file) else { return Vec::new() };
+    let name = module.join("::");
+    let inside = |of: &str, path: &str| path == of || path.starts_with(&format!("{of}::"));
+    let rule =
+        MAY_IMPORT.iter().filter(|(of, _)| inside(of, &name)).max_by_key(|rule| rule.0.len());
+    let Some((of, allowed)) = rule else {
+        return vec![format!("{file}: no rule says what {name} may import")];
+    };
+    let mut found = BTreeSet::new();
+    paths(&tokens(source), &module, &mut found);
+    let ours: BTreeSet<&str> = MAY_IMPORT.iter().map(|(of, _)| top(of)).collect();
+    let fine = |path: &str| {
+        inside(of, path)
+            || allowed.iter().any(|allowed| match allowed.strip_suffix('!') {
+                Some(root) => {
+                    let nested = |(of, _): &&(&str, _)| of.starts_with(&format!("{root}::"));
+                    let others = MAY_IMPORT.iter().filter(nested);
+                    inside(root, path) && !others.into_iter().any(|(of, _)| inside(of, path))
+                }
+                None => inside(allowed, path),
+            })
+    };
+    let paths = found.iter().map(|path| path.join("::"));
+    let wrong = paths.filter(|path| ours.contains(top(path)) && !fine(path));
+    wrong.map(|path| format!("{file}: {of} imports {path}")).collect()
+}
+
+fn top(path: &str) -> &str {
+    path.split("::").next().unwrap_or(path)
+}
+
+// ---- Device code -------------------------------------------------------------------------------
+
+/// Includes of a file in `kernels/` that reach outside of it.
+fn foreign_includes(file: &str, source: &str, exists: impl Fn(&Path) -> bool) -> Vec<String> {
+    let host = file.starts_with("kernels/host/");
+    let folder = Path::new(file).parent().expect("the file lies in a folder");
+    let mut wrong = Vec::new();
+    for line in source.lines() {
+        let Some(directive) = line.trim_start().strip_prefix('#') else { continue };
+        let Some(named) = directive.trim_start().strip_prefix("include") else { continue };
+        let named = named.trim();
+        let fine = if let Some((name, _)) = named.strip_prefix('<').and_then(|s| s.split_once('>'))
+        {
+            C_HEADERS.contains(&name) || host && HOST_HEADERS.contains(&name)
+        } else if let Some((name, _)) = named.strip_prefix('"').and_then(|s| s.split_once('"')) {
+            let folders = [folder, Path::new("kernels")];
+            !name.contains("..") && folders.iter().any(|folder| exists(&folder.join(name)))
+        } else {
+            false
+        };
+        if !fine {
+            wrong.push(format!("{file} includes {named}"));
+        }
+    }
+    wrong
+}
+
+// ---- The tree ----------------------------------------------------------------------------------
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Files below `folder` with one of these extensions, as (path from the root, text).
+fn files(folder: &str, extensions: &[&str]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for path in entries.map(|entry| entry.expect("the folder can be listed").path()) {
+            if path.is_dir() {
+                // Build outputs of nested packages, and fuzzing corpora.
+                if !["target", "corpus"].iter().any(|name| path.ends_with(name)) {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|e| extensions.iter().any(|x| e == *x)) {
+                found.push((name_of(&path), fs::read_to_string(&path).expect("text")));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn name_of(path: &Path) -> String {
+    let path: PathBuf = path.strip_prefix(root()).expect("below the root").into();
+    path.to_string_lossy().into_owned()
+}
+
+fn sources() -> Vec<(String, String)> {
+    let folders = ["src", "kernels", "shim", "examples", "benches", "tests", "fuzz", "bindgen"];
+    let extensions = ["rs", "h", "hpp", "c", "cpp", "cu", "cuh"];
+    let mut all: Vec<_> = folders.iter().flat_map(|f| files(f, &extensions)).collect();
+    all.push(("build.rs".into(), fs::read_to_string(root().join("build.rs")).expect("text")));
+    all
+}
+
+fn rust_sources() -> impl Iterator<Item = (String, String)> {
+    sources().into_iter().filter(|(file, _)| file.ends_with(".rs"))
+}
+
+#[track_caller]
+fn none(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    none(files("src", &["rs"]).iter().flat_map(|(file, text)| wrong_imports(file, text)).collect());
+}
+
+#[test]
+fn unsafe_stays_in_its_places() {
+    let outside = |file: &str| !UNSAFE_PLACES.iter().any(|place| file.starts_with(place));
+    let wrong = rust_sources().filter(|(file, text)| outside(file) && has_unsafe(&tokens(text)));
+    none(wrong.map(|(file, _)| format!("{file} contains unsafe")).collect());
+}
+
+#[test]
+fn pure_modules_forbid_unsafe() {
+    for module in ["wire", "pcie", "credit"] {
+        let file = [format!("src/{module}/mod.rs"), format!("src/{module}.rs")];
+        let text = file.iter().find_map(|file| fs::read_to_string(root().join(file)).ok());
+        let text = text.unwrap_or_else(|| panic!("no module {module}"));
+        assert!(text.contains("#![forbid(unsafe_code)]"), "{module} does not forbid unsafe code");
+    }
+}
+
+#[test]
+fn device_code_includes_nothing_from_outside() {
+    let kernels = files("kernels", &["h", "hpp", "c", "cpp", "cu", "cuh"]);
+    assert!(!kernels.is_empty());
+    let exists = |path: &Path| root().join(path).is_file();
+    none(kernels.iter().flat_map(|(file, text)| foreign_includes(file, text, exists)).collect());
+}
+
+#[test]
+fn files_are_short_enough_to_read() {
+    let generated = |file: &str| GENERATED.iter().any(|name| file.ends_with(name));
+    let long = sources().into_iter().filter(|(file, _)| !generated(file)).filter_map(too_long);
+    none(long.collect());
+}
+
+fn too_long((file, text): (String, String)) -> Option<String> {
+    let lines = text.lines().count();
+    (lines >= MAX_LINES).then(|| format!("{file} has {lines} lines; {MAX_LINES} are too many"))
+}
+
+// ---- Negative controls -------------------------------------------------------------------------
+
+#[test]
+fn a_wrong_import_is_found_however_it_is_written() {
+    for (file, source) in [
+        ("src/wire/wqe.rs", "use crate::mem::View;"),
+        ("src/wire/wqe.rs", "use crate::{mem::View};"),
+        ("src/wire/mod.rs", "use super::mem;"),
+        ("src/wire/wqe.rs", "fn f() { let x = super::super::credit::extend_u16(0, 0); }"),
+        ("src/pcie/mod.rs", "mod tests { use super::super::wire::Qpn; }"),
+        ("src/pcie/mod.rs", "fn f() { assert_eq!(crate::wire::Qpn(1), q); }"),
+        ("src/credit.rs", "type T = Vec<crate::wire::Qpn>;"),
+        ("src/gpu/mod.rs", "use crate::nic::Nic;"),
+        ("src/mem/mod.rs", "use crate::{mem::View, gpu::{Context}};"),
+        ("src/nic/mod.rs", "impl From<crate::gpu::GpuError> for NicError {}"),
+        ("src/nic/soft/engine.rs", "use crate::nic::mlx5::Device;"),
+        ("src/nic/soft/engine.rs", "use super::super::mlx5;"),
+        ("src/nic/soft/mod.rs", "use crate::gpu::CudaMem;"),
+        ("src/nic/mlx5/mod.rs", "use crate::nic::{Nic, soft::SoftNic};"),
+        ("src/transport/mod.rs", "use crate::report::Row;"),
+        ("src/newcomer.rs", ""),
+    ] {
+        assert_eq!(wrong_imports(file, source).len(), 1, "{file}: {source}");
+    }
+}
+
+#[test]
+fn a_right_import_is_not_complained_about() {
+    for (file, source) in [
+        ("src/wire/wqe.rs", "use super::{Qpn, be::Be32}; use crate::wire::cqe;"),
+        (
+            "src/wire/wqe.rs",
+            "//! use crate::mem;\n/// crate::gpu::x\nconst S: &str = \"crate::nic::x\";",
+        ),
+        (
+            "src/nic/soft/engine.rs",
+            "use super::qp; use crate::nic::{Access, Mr}; use crate::mem::View;",
+        ),
+        ("src/nic/mod.rs", "pub mod soft; pub use soft::SoftNic; pub use self::soft::Config;"),
+        ("src/pcie/mod.rs", "mod tests { use super::*; }"),
+        ("src/transport/mod.rs", "use crate::{credit, gpu::Context, nic::soft::SoftNic};"),
+        ("src/bin/bellpush/main.rs", "use bellpush::report;"),
+    ] {
+        none(wrong_imports(file, source));
+    }
+}
+
+#[test]
+fn an_outside_include_is_found() {
+    let exists = |path: &Path| path == Path::new("kernels/wire.h");
+    for (file, source, wrong) in [
+        ("kernels/a.cuh", "#include <stdint.h>\n#include \"wire.h\"", 0),
+        ("kernels/host/a.hpp", "#include \"wire.h\"\n# include <thread>", 0),
+        ("kernels/a.cuh", "#include <thread>", 1),
+        ("kernels/a.cuh", "#include <cuda/atomic>", 1),
+        ("kernels/a.cuh", "  # include \"../src/secret.h\"", 1),
+        ("kernels/a.cuh", "#include \"missing.h\"", 1),
+        ("kernels/a.cuh", "#include MACRO", 1),
+        ("kernels/a.cuh", "// #include <thread>", 0),
+    ] {
+        assert_eq!(foreign_includes(file, source, exists).len(), wrong, "{source}");
+    }
+}
+
+#[test]
+fn unsafe_is_found_in_code_alone() {
+    assert!(has_unsafe(&tokens("fn f() { g(|| unsafe { h() }) }")));
+    assert!(has_unsafe(&tokens("unsafe impl Send for X {}")));
+    assert!(!has_unsafe(&tokens("#![forbid(unsafe_code)] // unsafe\nconst S: &str = \"unsafe\";")));
+}
+
+#[test]
+fn a_long_file_is_found() {
+    assert!(too_long(("a.rs".into(), "\n".repeat(MAX_LINES))).is_some());
+    assert!(too_long(("a.rs".into(), "\n".repeat(MAX_LINES - 1))).is_none());
+}
