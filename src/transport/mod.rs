@@ -1,1 +1,112 @@
-//! transport
+//! Endpoints: one `put` for every path.
+//!
+//! The application says what to send; the endpoint's [`Path`] says who moves it and what tells the
+//! NIC. On paths whose posts a kernel makes ([`Path::posted_by_gpu`]) device code can call the same
+//! verbs itself (`kernels/bellpush.cuh`) with [`Endpoint::device`].
+
+mod endpoint;
+mod host_posted;
+mod kernel_posted;
+mod memory;
+mod path;
+mod rdma;
+mod tcp;
+
+pub use endpoint::{Address, Endpoint, Link, Options};
+pub use memory::Memory;
+pub use path::{Data, Kick, Path, PathError};
+
+use crate::gpu::{GpuError, args::Code};
+use crate::mem::MemError;
+use crate::nic::NicError;
+
+/// Why an endpoint refused or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A path that does not exist.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The GPU refused something.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// The NIC refused something.
+    #[error(transparent)]
+    Nic(#[from] NicError),
+    /// Memory trouble.
+    #[error(transparent)]
+    Memory(#[from] MemError),
+    /// An option out of range.
+    #[error("{what} is {value}, but must be {must}")]
+    Option {
+        /// The option.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is accepted.
+        must: &'static str,
+    },
+    /// A range that leaves a region.
+    #[error("{bytes} bytes at offset {offset} leave the {which} region of {len} bytes")]
+    Range {
+        /// `local` or `remote`.
+        which: &'static str,
+        /// First byte.
+        offset: u64,
+        /// Length.
+        bytes: u64,
+        /// Length of the region.
+        len: u64,
+    },
+    /// A message of 0 bytes.
+    #[error("a message has at least one byte")]
+    Empty,
+    /// The endpoint has no peer.
+    #[error("the endpoint is not connected")]
+    NotConnected,
+    /// What this path cannot do.
+    #[error("{path} cannot {what}: {why}")]
+    Unsupported {
+        /// The path.
+        path: Path,
+        /// What was asked for.
+        what: &'static str,
+        /// Why not, and what to take instead.
+        why: &'static str,
+    },
+    /// A verb on the GPU returned a status.
+    #[error("{verb} on the GPU: {code}")]
+    Verb {
+        /// The verb.
+        verb: &'static str,
+        /// What it returned.
+        code: Code,
+    },
+    /// The queue pair ended in error.
+    #[error("the queue pair ended at WQE {ticket}: {code}, syndrome {syndrome:#04x} (vendor {vendor:#04x})")]
+    Completion {
+        /// What ended it.
+        code: Code,
+        /// InfiniBand syndrome of the error CQE.
+        syndrome: u8,
+        /// Vendor's error code.
+        vendor: u8,
+        /// The WQE's ticket.
+        ticket: u64,
+    },
+    /// A bounded wait on the host ended.
+    #[error("{what} took longer than {ms} ms")]
+    Timeout {
+        /// What was waited for.
+        what: &'static str,
+        /// The bound.
+        ms: u128,
+    },
+    /// The TCP connection failed.
+    #[error("tcp: {what}: {source}")]
+    Tcp {
+        /// The failing step.
+        what: &'static str,
+        /// The system's error.
+        source: std::io::Error,
+    },
+}
