@@ -3,6 +3,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::KernelArgs;
+
 /// `struct bp_window`: ring of slots. Ticket `i` owns slot `i % slots`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -259,6 +261,17 @@ pub struct TearArgs {
     /// `u32` that ends the run when it is not 0.
     pub stop: u64,
 }
+
+// SAFETY: the layout is the C struct's (asserted below, compared field by field by a test). Values
+// are made by `transport` and the benchmark, which put in addresses of memory that they keep until
+// the kernel has ended.
+unsafe impl KernelArgs for OpArgs {}
+// SAFETY: as for OpArgs.
+unsafe impl KernelArgs for BenchArgs {}
+// SAFETY: as for OpArgs.
+unsafe impl KernelArgs for StoreArgs {}
+// SAFETY: as for OpArgs.
+unsafe impl KernelArgs for TearArgs {}
 
 const _: () = {
     assert!(size_of::<Window>() == 32);

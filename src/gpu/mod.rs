@@ -6,6 +6,7 @@
 //! rule), so a thread that a running kernel waits for calls none of them; [`Stream`]'s operations
 //! and [`DeviceMem`]'s copies never wait for kernels of other streams.
 
+pub mod args;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod error;

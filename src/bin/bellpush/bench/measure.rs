@@ -1,0 +1,263 @@
+//! One row: messages of one size by one path, timed, and every one of them looked at.
+
+use std::time::{Duration, Instant};
+
+use bellpush::gpu::args::{BENCH_MAX_ENDPOINTS, BenchArgs, BenchResult, Code, DeviceEndpoint};
+use bellpush::gpu::{Dims, Kernel, Module};
+use bellpush::report::stats::Samples;
+use bellpush::transport::{Data, Endpoint, Error, Memory, Options, Path};
+
+use super::payload::{Arrived, POISON, Payload, Tally};
+use super::rig::{ROUND_MESSAGES, Rig};
+
+/// What was asked for, row by row the same.
+pub struct Ask {
+    pub options: Options,
+    pub qps: usize,
+    pub messages: u64,
+    pub limit: Duration,
+}
+
+/// What a row showed.
+#[derive(Default)]
+pub struct Seen {
+    pub posted: u64,
+    pub tally: Tally,
+    pub latency_ns: Option<Samples>,
+    pub streamed: u64,
+    pub streaming: Duration,
+    pub max_credits: u32,
+    /// Why it ended early, if it did.
+    pub failure: Option<String>,
+    /// SHA-256 of the file as it arrived (with `--payload`).
+    pub arrived: Option<String>,
+    /// Source bytes that were not what was sent any more.
+    pub source_damaged: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Latency,
+    Streaming,
+}
+
+/// One path, set up.
+pub struct Lane<'a> {
+    rig: &'a Rig,
+    path: Path,
+    ends: Vec<(Endpoint, Endpoint)>,
+    kernel: Option<Kernel>,
+}
+
+impl<'a> Lane<'a> {
+    pub fn new(rig: &'a Rig, path: Path, ask: &Ask) -> Result<Self, Error> {
+        let mut ends = Vec::new();
+        // tcp has one connection; queue pairs are the others'.
+        let qps = if path == Path::TCP { 1 } else { ask.qps };
+        for _ in 0..qps {
+            let memories = (rig.src.clone(), rig.dst.clone());
+            ends.push(Endpoint::pair(&rig.gpu, &rig.nic, path, memories, ask.options.clone())?);
+        }
+        let kernel = match path.kernel_name(ask.options.line) {
+            Some(name) => {
+                let module = rig.gpu.load(&Module::builtin())?;
+                Some(module.kernel(&format!("bp_bench_{name}"))?)
+            }
+            None => None,
+        };
+        Ok(Self { rig, path, ends, kernel })
+    }
+
+    /// Sends and checks messages of `size` bytes.
+    pub fn row(&self, size: usize, payload: &Payload, ask: &Ask) -> Result<Seen, Error> {
+        let stride = size.next_multiple_of(64);
+        let most = (self.rig.src.bytes() / stride).clamp(1, ROUND_MESSAGES);
+        let mut seen = Seen::default();
+        let mut latencies = Vec::new();
+        let mut file = match payload {
+            Payload::File(bytes) => Some(Arrived::new(bytes.len())),
+            Payload::Tags(_) => None,
+        };
+        let wanted = ask.messages.max(payload.pieces(size));
+        // A first short round warms up: it is checked, not timed.
+        let plan = [
+            (None, 16.min(wanted)),
+            (Some(Phase::Latency), wanted / 4),
+            (Some(Phase::Streaming), wanted - 16.min(wanted) - wanted / 4),
+        ];
+        for (phase, count) in plan {
+            let since = Instant::now();
+            let mut left = count;
+            let mut round = most.min(64) as u64;
+            while left > 0 && seen.failure.is_none() {
+                let n = round.min(left).min(most as u64);
+                let begun = Instant::now();
+                self.round(size, n as u32, phase, payload, &mut seen, &mut latencies, file.as_mut())?;
+                left -= n;
+                // Rounds grow until they take a tenth of the limit.
+                if begun.elapsed() < ask.limit / 10 {
+                    round = (round * 2).min(most as u64);
+                }
+                let file_done = seen.posted >= payload.pieces(size);
+                if since.elapsed() > ask.limit / 2 && (phase != Some(Phase::Streaming) || file_done) {
+                    break;
+                }
+            }
+        }
+        seen.arrived = file.and_then(Arrived::finish);
+        seen.latency_ns = (!latencies.is_empty()).then(|| Samples::new(latencies));
+        for (sender, _) in &self.ends {
+            seen.max_credits = seen.max_credits.max(sender.max_credits_in_use()?);
+        }
+        Ok(seen)
+    }
+
+    #[allow(clippy::too_many_arguments)] // one round's bookkeeping, private to this file
+    fn round(
+        &self,
+        size: usize,
+        n: u32,
+        phase: Option<Phase>,
+        payload: &Payload,
+        seen: &mut Seen,
+        latencies: &mut Vec<u64>,
+        file: Option<&mut Arrived>,
+    ) -> Result<(), Error> {
+        let stride = size.next_multiple_of(64);
+        let bytes = stride * n as usize;
+        let first = seen.posted;
+        let mut sent = vec![0; bytes];
+        for (i, message) in sent.chunks_exact_mut(stride).enumerate() {
+            payload.fill(first + i as u64, &mut message[..size]);
+        }
+        self.rig.src.write(0, &sent)?;
+        self.rig.dst.write(0, &vec![POISON; bytes])?;
+
+        let outcome = match &self.kernel {
+            Some(kernel) => self.by_kernel(kernel, size, n, phase, latencies),
+            None => self.by_host(size, n, phase, latencies),
+        };
+        let (posted, took) = match outcome {
+            Ok(done) => done,
+            Err((posted, why)) => {
+                seen.failure = Some(why);
+                (posted, Duration::ZERO)
+            }
+        };
+        if phase == Some(Phase::Streaming) && seen.failure.is_none() {
+            seen.streamed += u64::from(posted);
+            seen.streaming += took;
+        }
+        seen.posted += u64::from(posted);
+
+        let mut got = vec![0; bytes];
+        self.rig.dst.read(0, &mut got)?;
+        let (mut file, messages) = (file, got.chunks_exact(stride).take(posted as usize));
+        for (i, message) in messages.enumerate() {
+            // Another message's tag may be one that the failed call did not count as posted.
+            let all = first + u64::from(n);
+            seen.tally.count(payload.look(first + i as u64, all, &message[..size]));
+            if let Some(file) = file.as_deref_mut() {
+                file.take(&message[..size]);
+            }
+        }
+        self.rig.src.read(0, &mut got)?;
+        seen.source_damaged |= got != sent;
+        Ok(())
+    }
+
+    /// A round that a kernel posts; the GPU's clock.
+    fn by_kernel(
+        &self,
+        kernel: &Kernel,
+        size: usize,
+        n: u32,
+        phase: Option<Phase>,
+        latencies: &mut Vec<u64>,
+    ) -> Result<(u32, Duration), (u32, String)> {
+        let fail = |e: &dyn std::fmt::Display| (0, e.to_string());
+        let mut args: BenchArgs = bytemuck::Zeroable::zeroed();
+        for (slot, (sender, _)) in args.ep.iter_mut().zip(&self.ends) {
+            let device: DeviceEndpoint = sender.device().map_err(|e| fail(&e))?;
+            *slot = device;
+        }
+        let stride = size.next_multiple_of(64);
+        args.endpoints = self.ends.len().min(BENCH_MAX_ENDPOINTS) as u32;
+        args.messages = n;
+        args.each_quiet = u32::from(phase != Some(Phase::Streaming));
+        args.ring_every = (32768 / size).clamp(1, 32) as u32;
+        args.src = self.rig.src.addr();
+        args.stride = stride as u64;
+        args.bytes = size as u64;
+        args.ticks = self.rig.ticks.addr();
+        args.result = self.rig.result.addr();
+        let threads = match (self.rig.gpu.is_host(), size) {
+            (true, _) => 1, // lanes of one processor would only take turns
+            (false, ..=4096) => 32,
+            (false, ..=16384) => 256,
+            (false, _) => 1024,
+        };
+        let launched = self.rig.stream.launch(kernel, Dims::new(1, threads), &args);
+        launched.map_err(|e| fail(&e))?;
+        // Each of the kernel's waits is bounded by the timeout, and the first that fails ends it.
+        let bound = self.rig.timeout * 3 + Duration::from_secs(60);
+        self.rig.stream.synchronize(bound).map_err(|e| fail(&e))?;
+
+        let mut raw = [0; size_of::<BenchResult>()];
+        let result = Memory::Host(self.rig.result.clone());
+        result.read(0, &mut raw).map_err(|e| fail(&e))?;
+        let result: BenchResult = bytemuck::pod_read_unaligned(&raw);
+        if let Err(code) = Code::check(result.status) {
+            let reasons = self.ends.iter().filter_map(|(sender, _)| sender.failure());
+            let reason = reasons.map(|e| e.to_string()).next();
+            return Err((result.posted, reason.unwrap_or_else(|| code.to_string())));
+        }
+        let ns = result.end_ns.saturating_sub(result.start_ns);
+        let ticks = result.end_ticks.saturating_sub(result.start_ticks).max(1);
+        if phase == Some(Phase::Latency) {
+            let mut raw = vec![0; n as usize * 8];
+            self.rig.ticks.read(0, &mut raw).map_err(|e| fail(&e))?;
+            let scale = ns as f64 / ticks as f64;
+            latencies.extend(raw.chunks_exact(8).map(|tick| {
+                let tick = u64::from_ne_bytes(tick.try_into().expect("eight bytes"));
+                (tick as f64 * scale).round() as u64
+            }));
+        }
+        Ok((result.posted, Duration::from_nanos(ns)))
+    }
+
+    /// A round that the host posts; the host's clock.
+    fn by_host(
+        &self,
+        size: usize,
+        n: u32,
+        phase: Option<Phase>,
+        latencies: &mut Vec<u64>,
+    ) -> Result<(u32, Duration), (u32, String)> {
+        let stride = size.next_multiple_of(64) as u64;
+        let streaming = phase == Some(Phase::Streaming);
+        let since = Instant::now();
+        for m in 0..n {
+            let (sender, _) = &self.ends[m as usize % self.ends.len()];
+            let at = u64::from(m) * stride;
+            let begun = Instant::now();
+            let mut done = sender.put(&self.rig.stream, at, at, size as u64);
+            if !streaming {
+                done = done.and_then(|()| sender.quiet(&self.rig.stream));
+            }
+            done.map_err(|e| (m, e.to_string()))?;
+            if phase == Some(Phase::Latency) {
+                latencies.push(begun.elapsed().as_nanos() as u64);
+            }
+        }
+        for (sender, _) in &self.ends {
+            sender.quiet(&self.rig.stream).map_err(|e| (n, e.to_string()))?;
+        }
+        Ok((n, since.elapsed()))
+    }
+
+    /// Whether the row's window exists.
+    pub fn has_window(&self) -> bool {
+        self.path.data() == Data::Push || self.path.data() == Data::Staged
+    }
+}
