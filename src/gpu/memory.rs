@@ -218,7 +218,9 @@ enum Pinned {
 
 enum Owner {
     Memory(Arc<HostMem>),
-    Registers(#[expect(dead_code, reason = "keeps the registers mapped")] Arc<dyn Any + Send + Sync>),
+    Registers(
+        #[expect(dead_code, reason = "keeps the registers mapped")] Arc<dyn Any + Send + Sync>,
+    ),
 }
 
 impl Mapped {

@@ -174,10 +174,8 @@ impl Loaded {
                 module.function(name).map(|(function, bytes)| (Code::Cuda(function), bytes))
             }
         };
-        let (code, args_bytes) = found.ok_or_else(|| GpuError::NoKernel {
-            name: name.to_string(),
-            known: self.names(),
-        })?;
+        let (code, args_bytes) = found
+            .ok_or_else(|| GpuError::NoKernel { name: name.to_string(), known: self.names() })?;
         Ok(Kernel { gpu: self.gpu.clone(), name: name.into(), args_bytes, code })
     }
 

@@ -335,17 +335,17 @@ impl Event {
 }
 
 /// Polls until `done`: spinning first, then giving the processor away, never asleep for long.
-pub(super) fn poll<E: From<GpuError>>(
+pub(super) fn poll(
     what: &'static str,
     timeout: Duration,
-    mut done: impl FnMut() -> Result<bool, E>,
-) -> Result<(), E> {
+    mut done: impl FnMut() -> Result<bool, GpuError>,
+) -> Result<(), GpuError> {
     let since = Instant::now();
     let mut spins = 0u32;
     while !done()? {
         let waited = since.elapsed();
         if waited >= timeout {
-            return Err(GpuError::Timeout { what, after: timeout }.into());
+            return Err(GpuError::Timeout { what, after: timeout });
         }
         spins += 1;
         if spins < 64 {

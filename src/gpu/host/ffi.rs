@@ -32,8 +32,12 @@ unsafe extern "C" {
         shared_bytes: usize,
         hooks: *const Hooks,
     ) -> *mut RawGrid;
-    fn bp_host_grid_lane(grid: *mut RawGrid, bid: u32, tid: u32, owner: *mut c_void)
-    -> *mut RawLane;
+    fn bp_host_grid_lane(
+        grid: *mut RawGrid,
+        bid: u32,
+        tid: u32,
+        owner: *mut c_void,
+    ) -> *mut RawLane;
     fn bp_host_grid_free(grid: *mut RawGrid);
     pub(super) fn bp_host_set_current(lane: *mut RawLane);
     pub(super) fn bp_host_lane_run(lane: *mut RawLane, kernel: HostKernel, args: *const c_void);

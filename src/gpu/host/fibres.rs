@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::ffi::{self, Args, Grid, RawLane};
 use super::HostOptions;
+use super::ffi::{self, Args, Grid, RawLane};
 use crate::gpu::{Dims, GpuError, HostKernel};
 
 /// Stacks that a thread keeps for its next launch.

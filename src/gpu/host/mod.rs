@@ -3,8 +3,8 @@
 //!
 //! Every block of a grid is resident from the launch to the end. Warp semantics are `exec.cuh`'s.
 
-mod fibres;
 mod ffi;
+mod fibres;
 mod threads;
 mod worker;
 

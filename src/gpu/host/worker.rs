@@ -263,8 +263,8 @@ fn perform(
                 return unsafe { threads::run(options, *kernel, *dims, args) }
                     .map_err(|e| failed(e.to_string()));
             }
-            let launch = Launch::new(options, *kernel, *dims, args)
-                .map_err(|e| failed(e.to_string()))?;
+            let launch =
+                Launch::new(options, *kernel, *dims, args).map_err(|e| failed(e.to_string()))?;
             let launch = Arc::new(launch);
             helpers.run(&launch, shared).map_err(|e| failed(e.to_string()))?;
             let fault = launch.fault.lock().unwrap_or_else(PoisonError::into_inner).take();

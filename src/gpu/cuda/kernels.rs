@@ -1,0 +1,133 @@
+//! Modules and their functions, loaded whole.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
+
+use super::{Device, DriverError, check, error_name, failed, make_current};
+use crate::gpu::{GpuError, Module};
+
+/// A module's images on one GPU; unloaded on drop, which waits for running kernels.
+pub(in crate::gpu) struct LoadedModule {
+    ctx: Arc<CudaContext>,
+    modules: Vec<CUmodule>,
+    functions: BTreeMap<String, (CUfunction, usize)>,
+}
+
+// SAFETY: the handles are the driver's, which is thread-safe; they are set once.
+unsafe impl Send for LoadedModule {}
+// SAFETY: as above.
+unsafe impl Sync for LoadedModule {}
+
+/// A kernel's entry point; keeps its module.
+#[derive(Clone)]
+pub(in crate::gpu) struct Function {
+    raw: CUfunction,
+    module: Arc<LoadedModule>,
+}
+
+// SAFETY: as for LoadedModule.
+unsafe impl Send for Function {}
+// SAFETY: as for LoadedModule.
+unsafe impl Sync for Function {}
+
+impl Function {
+    pub(super) fn raw(&self) -> CUfunction {
+        self.raw
+    }
+
+    pub(in crate::gpu) fn keep(&self) -> Arc<dyn Any + Send + Sync> {
+        self.module.clone()
+    }
+}
+
+impl Device {
+    pub(in crate::gpu) fn load(&self, module: &Module) -> Result<Arc<LoadedModule>, GpuError> {
+        if module.fatbins.is_empty() {
+            return Err(GpuError::NotBuilt { reason: "the module has no CUDA image" });
+        }
+        self.make_current()?;
+        let mut loaded =
+            LoadedModule { ctx: self.ctx.clone(), modules: Vec::new(), functions: BTreeMap::new() };
+        for image in module.fatbins {
+            // Aligned for the image's header, and ended by a 0 for PTX text.
+            let mut words = vec![0u64; image.len() / 8 + 1];
+            bytemuck::cast_slice_mut(&mut words)[..image.len()].copy_from_slice(image);
+            let mut raw = std::ptr::null_mut();
+            // SAFETY: the image is whole; the driver checks its content and copies it.
+            match unsafe { sys::cuModuleLoadData(&raw mut raw, words.as_ptr().cast()) } {
+                CUresult::CUDA_SUCCESS => loaded.modules.push(raw),
+                code => {
+                    let error = error_name(DriverError(code));
+                    return Err(GpuError::Load { name: self.name.clone(), error });
+                }
+            }
+            loaded.find_functions(raw)?;
+        }
+        Ok(Arc::new(loaded))
+    }
+}
+
+impl LoadedModule {
+    /// Notes every kernel of a module, and loads it now whatever CUDA_MODULE_LOADING says.
+    fn find_functions(&mut self, module: CUmodule) -> Result<(), GpuError> {
+        let mut count = 0;
+        // SAFETY: writes one count.
+        check("cuModuleGetFunctionCount", unsafe {
+            sys::cuModuleGetFunctionCount(&raw mut count, module)
+        })?;
+        let mut raw: Vec<CUfunction> = vec![std::ptr::null_mut(); count as usize];
+        // SAFETY: writes at most `count` handles.
+        check("cuModuleEnumerateFunctions", unsafe {
+            sys::cuModuleEnumerateFunctions(raw.as_mut_ptr(), count, module)
+        })?;
+        for function in raw {
+            // SAFETY: a function of the module.
+            check("cuFuncLoad", unsafe { sys::cuFuncLoad(function) })?;
+            let mut name = std::ptr::null();
+            // SAFETY: writes one pointer to a string of the module.
+            check("cuFuncGetName", unsafe { sys::cuFuncGetName(&raw mut name, function) })?;
+            // SAFETY: the driver's string ends with 0 and lives as long as the module.
+            let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+            self.functions.insert(name, (function, args_bytes(function)?));
+        }
+        Ok(())
+    }
+
+    pub(in crate::gpu) fn function(self: &Arc<Self>, name: &str) -> Option<(Function, usize)> {
+        let &(raw, bytes) = self.functions.get(name)?;
+        Some((Function { raw, module: self.clone() }, bytes))
+    }
+
+    pub(in crate::gpu) fn names(&self) -> Vec<String> {
+        self.functions.keys().cloned().collect()
+    }
+}
+
+/// Size of a kernel's first parameter; 0 where it has none.
+fn args_bytes(function: CUfunction) -> Result<usize, GpuError> {
+    let (mut offset, mut bytes) = (0, 0);
+    // SAFETY: writes two words.
+    let code = unsafe { sys::cuFuncGetParamInfo(function, 0, &raw mut offset, &raw mut bytes) };
+    match code {
+        CUresult::CUDA_SUCCESS => Ok(bytes),
+        CUresult::CUDA_ERROR_INVALID_VALUE => Ok(0), // no such parameter
+        code => Err(failed("cuFuncGetParamInfo", code)),
+    }
+}
+
+impl Drop for LoadedModule {
+    fn drop(&mut self) {
+        if make_current(&self.ctx).is_err() {
+            return;
+        }
+        for &module in &self.modules {
+            // SAFETY: loaded by `load`; every kernel that was launched kept the module.
+            let _ = unsafe { sys::cuModuleUnload(module) };
+        }
+    }
+}

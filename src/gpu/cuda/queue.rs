@@ -1,0 +1,175 @@
+//! A stream's operations on CUDA, and events with times.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cudarc::driver::sys::{self, CUfunction_attribute_enum as FunctionAttribute, CUresult};
+use cudarc::driver::{CudaEvent, CudaStream};
+
+use super::{Device, Function, Memory, check, failed, safe};
+use crate::gpu::host::Word;
+use crate::gpu::{Dims, GpuError};
+
+/// Dynamic shared memory that a kernel gets without asking (CUDA C++ Programming Guide, "Shared
+/// Memory" of each compute capability).
+const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
+
+/// A non-blocking stream: it waits for no other, the default stream included.
+pub(in crate::gpu) struct Queue {
+    device: Arc<Device>,
+    stream: Arc<CudaStream>,
+}
+
+/// An event that takes the time.
+pub(in crate::gpu) struct Mark {
+    event: CudaEvent,
+    recorded: AtomicBool,
+}
+
+impl Device {
+    pub(in crate::gpu) fn queue(self: &Arc<Self>) -> Result<Queue, GpuError> {
+        let stream = safe("cuStreamCreate", self.ctx.new_stream())?;
+        Ok(Queue { device: self.clone(), stream })
+    }
+
+    pub(in crate::gpu) fn mark(&self) -> Result<Mark, GpuError> {
+        let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
+        let event = safe("cuEventCreate", self.ctx.new_event(Some(flags)))?;
+        Ok(Mark { event, recorded: AtomicBool::new(false) })
+    }
+}
+
+impl Queue {
+    /// # Safety
+    /// The argument is the kernel's struct (its size was checked), with addresses that stay good.
+    pub(in crate::gpu) unsafe fn launch(
+        &self,
+        function: &Function,
+        dims: Dims,
+        args: &[u8],
+    ) -> Result<(), GpuError> {
+        self.device.make_current()?;
+        if dims.shared_bytes > SHARED_WITHOUT_ASKING {
+            let bytes = dims.shared_bytes as i32; // at most MAX_SHARED_BYTES
+            let which = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is loaded.
+            let code = unsafe { sys::cuFuncSetAttribute(function.raw(), which, bytes) };
+            check("cuFuncSetAttribute", code)?;
+        }
+        let mut parameters: [*mut c_void; 1] = [args.as_ptr().cast_mut().cast()];
+        // SAFETY: one parameter, which the driver copies before it returns.
+        let code = unsafe {
+            sys::cuLaunchKernel(
+                function.raw(),
+                dims.grid,
+                1,
+                1,
+                dims.block,
+                1,
+                1,
+                dims.shared_bytes,
+                self.stream.cu_stream(),
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        check("cuLaunchKernel", code)
+    }
+
+    /// # Safety
+    /// Both ranges are good, the host's is pinned, and both stay so until the stream is idle.
+    pub(in crate::gpu) unsafe fn copy_in(
+        &self,
+        host: u64,
+        host_offset: usize,
+        to: &Memory,
+        to_offset: usize,
+        bytes: usize,
+    ) -> Result<(), GpuError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.device.make_current()?;
+        let from = (host as usize + host_offset) as *const c_void;
+        let to = to.addr() + to_offset as u64;
+        // SAFETY: the caller's promise.
+        let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes, self.stream.cu_stream()) };
+        check("cuMemcpyHtoDAsync", code)
+    }
+
+    /// # Safety
+    /// As for `copy_in`.
+    pub(in crate::gpu) unsafe fn copy_out(
+        &self,
+        from: &Memory,
+        from_offset: usize,
+        host: u64,
+        host_offset: usize,
+        bytes: usize,
+    ) -> Result<(), GpuError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.device.make_current()?;
+        let from = from.addr() + from_offset as u64;
+        let to = (host as usize + host_offset) as *mut c_void;
+        // SAFETY: the caller's promise.
+        let code = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, self.stream.cu_stream()) };
+        check("cuMemcpyDtoHAsync", code)
+    }
+
+    /// # Safety
+    /// The word is mapped for the GPU and aligned, and stays so until the stream is idle.
+    pub(in crate::gpu) unsafe fn write(&self, addr: u64, word: Word) -> Result<(), GpuError> {
+        self.device.make_current()?;
+        // The default flag: a memory barrier of system scope precedes the write (driver API,
+        // "Stream Memory Operations"), which is what orders earlier work before the word.
+        let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
+        let stream = self.stream.cu_stream();
+        match word {
+            // SAFETY: the caller's promise.
+            Word::U64(value) => check("cuStreamWriteValue64", unsafe {
+                sys::cuStreamWriteValue64_v2(stream, addr, value, flags)
+            }),
+            // SAFETY: the caller's promise.
+            Word::U32(value) => check("cuStreamWriteValue32", unsafe {
+                sys::cuStreamWriteValue32_v2(stream, addr, value, flags)
+            }),
+        }
+    }
+
+    pub(in crate::gpu) fn record(&self, mark: &Mark) -> Result<(), GpuError> {
+        safe("cuEventRecord", mark.event.record(&self.stream))?;
+        mark.recorded.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(in crate::gpu) fn query(&self) -> Result<bool, GpuError> {
+        self.device.make_current()?;
+        // SAFETY: the stream is ours and alive.
+        match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
+            CUresult::CUDA_SUCCESS => Ok(true),
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => Err(failed("cuStreamQuery", code)),
+        }
+    }
+}
+
+impl Mark {
+    pub(in crate::gpu) fn query(&self) -> Result<bool, GpuError> {
+        super::make_current(self.event.context())?;
+        safe("cuEventQuery", self.event.try_is_complete())
+    }
+
+    pub(in crate::gpu) fn elapsed_ns(&self, end: &Self) -> Result<u64, GpuError> {
+        for mark in [self, end] {
+            if !mark.recorded.load(Ordering::Relaxed) || !mark.query()? {
+                return Err(GpuError::NotRecorded);
+            }
+        }
+        // Both are reached, so this does not wait.
+        let ms = safe("cuEventElapsedTime", self.event.elapsed_ms(&end.event))?;
+        Ok((f64::from(ms) * 1e6).round().max(0.0) as u64)
+    }
+}
