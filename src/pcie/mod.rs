@@ -8,3 +8,4 @@
 #![forbid(unsafe_code)]
 
 pub mod tlp;
+pub mod topology;
