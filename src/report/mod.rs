@@ -1,1 +1,33 @@
-//! report
+//! Results: rows, statistics, JSON, tables, plots and pages.
+//!
+//! A run yields [`Results`]: what it ran on ([`Meta`]) and one [`Row`] per path and size. Rows,
+//! [`stats`] and [`size`] need nothing but the library; the terminal table, the SVG plots and the
+//! HTML page come with the `cli` feature. All of them print the same notes and footnotes
+//! ([`notes`]), so that no number of the software NIC is read as a NIC's.
+//!
+//! GB is 10⁹ bytes; sizes are counted in KiB and MiB. This module uses nothing of ours.
+
+mod error;
+mod file;
+#[cfg(feature = "cli")]
+pub mod html;
+pub mod human;
+pub mod label;
+pub mod machine;
+mod names;
+pub mod notes;
+#[cfg(feature = "cli")]
+pub mod plot;
+mod row;
+#[cfg(feature = "cli")]
+mod series;
+pub mod size;
+pub mod stats;
+#[cfg(feature = "cli")]
+pub mod table;
+
+pub use error::ReportError;
+#[cfg(feature = "cli")]
+pub use html::write_report;
+pub use names::{Data, Kick, Line, Side, UnknownName};
+pub use row::{Machine, Meta, Nic, Results, Row};

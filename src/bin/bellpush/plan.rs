@@ -1,0 +1,297 @@
+//! What a `bench` command line means, checked before anything starts. Pure: touches no file and no
+//! device.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bellpush::report::size::{self, SizeError};
+use bellpush::report::{Data, Kick, Line, Side};
+
+use crate::bench::BenchArgs;
+use crate::cli::CliError;
+
+/// Largest message of a reliable connection (InfiniBand specification, volume 1, 9.4.3: 2³¹).
+const MAX_MESSAGE_BYTES: u64 = 1 << 31;
+/// Slots are whole WQE basic blocks, which also holds whole lines of every format.
+const SLOT_UNIT_BYTES: u64 = 64;
+const MAX_WINDOW_BYTES: u64 = 1 << 30;
+const MAX_ENGINES: u64 = 64;
+const MAX_QPS: u64 = 1024;
+const MAX_SECONDS: f64 = 3600.0;
+const MAX_TIMEOUT_MS: u64 = 600_000;
+
+/// Where kernels run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gpu {
+    /// The first CUDA device where there is one, otherwise the host.
+    Auto,
+    /// CPU threads.
+    Host,
+    /// This CUDA device.
+    Cuda(u32),
+}
+
+/// Where host memory lies, seen from the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numa {
+    /// On the GPU's node.
+    Near,
+    /// On another node.
+    Far,
+}
+
+/// A checked command line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BenchPlan {
+    /// Where kernels run.
+    pub gpu: Gpu,
+    /// Where host memory lies; `None` leaves it to the system.
+    pub host_numa: Option<Numa>,
+    /// `soft`, or a verbs device's name.
+    pub nic: String,
+    /// The paths, in the order of [`Data::ALL`] and [`Kick::ALL`]; tcp has no kick.
+    pub paths: Vec<(Data, Option<Kick>)>,
+    /// Message sizes, ascending.
+    pub sizes_bytes: Vec<u64>,
+    /// Messages a row.
+    pub messages: u64,
+    /// Time limit of a row.
+    pub row_limit: Duration,
+    /// Window: whole slots.
+    pub window_bytes: u64,
+    /// Slot: a multiple of 64.
+    pub slot_bytes: u64,
+    /// In-band line format.
+    pub line: Line,
+    /// Engines of the software NIC.
+    pub engines: u32,
+    /// Queue pairs.
+    pub qps: u32,
+    /// Seed of payloads and faults.
+    pub seed: u64,
+    /// File whose bytes are sent.
+    pub payload: Option<PathBuf>,
+    /// Where the result is saved.
+    pub json: Option<PathBuf>,
+    /// Directory of the report.
+    pub report: Option<PathBuf>,
+    /// Whether senders keep to the credits.
+    pub credits: bool,
+    /// Whether in-band lines are torn on purpose.
+    pub tearing: bool,
+    /// Where messages land.
+    pub dest: Side,
+    /// Limit of one wait.
+    pub timeout: Duration,
+}
+
+impl TryFrom<&BenchArgs> for BenchPlan {
+    type Error = CliError;
+
+    fn try_from(args: &BenchArgs) -> Result<Self, CliError> {
+        let paths = paths(args.data.as_deref(), args.kick.as_deref())?;
+        let inband = paths.iter().any(|(_, kick)| *kick == Some(Kick::Inband));
+        for (option, given) in [("--line", args.line.is_some()), ("--tearing", args.tearing)] {
+            if given && !inband {
+                return Err(CliError::new(
+                    format!("{option} concerns push/inband, which is not measured"),
+                    "add it with --data push --kick inband, or leave the option out",
+                ));
+            }
+        }
+        let (window_bytes, slot_bytes) = window(&args.window, &args.slot)?;
+        if !args.seconds.is_finite() || args.seconds <= 0.0 || args.seconds > MAX_SECONDS {
+            return Err(CliError::new(
+                format!("--seconds is {}", args.seconds),
+                format!("give more than 0 and at most {MAX_SECONDS}"),
+            ));
+        }
+        if args.nic.trim().is_empty() {
+            return Err(CliError::new("--nic is empty", "give soft, or a verbs device's name"));
+        }
+        for (option, path) in
+            [("--payload", &args.payload), ("--json", &args.json), ("--report", &args.report)]
+        {
+            if path.as_ref().is_some_and(|p| p.as_os_str().is_empty()) {
+                return Err(CliError::new(format!("{option} is empty"), "give a name"));
+            }
+        }
+        Ok(Self {
+            gpu: args.gpu.as_deref().map_or(Ok(Gpu::Auto), gpu)?,
+            host_numa: args.host_numa.as_deref().map(numa).transpose()?,
+            nic: args.nic.clone(),
+            paths,
+            sizes_bytes: sizes(&args.sizes)?,
+            messages: within("--messages", args.messages, u64::MAX)?,
+            row_limit: Duration::from_secs_f64(args.seconds),
+            window_bytes,
+            slot_bytes,
+            line: args.line.as_deref().map_or(Ok(Line::L12p4), |l| one("--line", l))?,
+            engines: within("--engines", args.engines.into(), MAX_ENGINES)? as u32,
+            qps: within("--qps", args.qps.into(), MAX_QPS)? as u32,
+            seed: args.seed,
+            payload: args.payload.clone(),
+            json: args.json.clone(),
+            report: args.report.clone(),
+            credits: on_off("--credits", &args.credits)?,
+            tearing: args.tearing,
+            dest: one("--dest", &args.dest)?,
+            timeout: Duration::from_millis(within(
+                "--timeout-ms",
+                args.timeout_ms,
+                MAX_TIMEOUT_MS,
+            )?),
+        })
+    }
+}
+
+/// Every combination that exists of the data paths and kicks asked for. What was asked for by name
+/// and takes part in none is an error: it would be left out in silence.
+fn paths(data: Option<&str>, kick: Option<&str>) -> Result<Vec<(Data, Option<Kick>)>, CliError> {
+    let asked_data = data.map(|list| several::<Data>("--data", list)).transpose()?;
+    let asked_kicks = kick.map(|list| several::<Kick>("--kick", list)).transpose()?;
+    let data = asked_data.clone().unwrap_or_else(|| Data::ALL.to_vec());
+    let kicks = asked_kicks.clone().unwrap_or_else(|| Kick::ALL.to_vec());
+    let mut paths = Vec::new();
+    for &data in &data {
+        let fitting = kicks.iter().filter(|kick| kick.goes_with(data)).map(|&kick| Some(kick));
+        // tcp comes along unless only kicks were asked for.
+        let tcp = data == Data::Tcp && (asked_data.is_some() || asked_kicks.is_none());
+        paths.extend(fitting.chain(tcp.then_some(None)).map(|kick| (data, kick)));
+    }
+    let absent_data = asked_data.iter().flatten().find(|d| paths.iter().all(|(p, _)| p != *d));
+    if let Some(data) = absent_data {
+        let fitting: Vec<&str> =
+            Kick::ALL.iter().filter(|k| k.goes_with(*data)).map(|k| k.as_str()).collect();
+        return Err(CliError::new(
+            format!("--data {data} goes with none of --kick {}", kick.unwrap_or_default()),
+            format!("its kicks are {}", fitting.join(", ")),
+        ));
+    }
+    let absent_kick =
+        asked_kicks.iter().flatten().find(|k| paths.iter().all(|(_, p)| *p != Some(**k)));
+    if let Some(kick) = absent_kick {
+        return Err(CliError::new(
+            format!("--kick {kick} goes with none of --data {}", list_of(&data)),
+            "add --data push, which goes with every kick",
+        ));
+    }
+    Ok(paths)
+}
+
+fn list_of<T: fmt::Display>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// One name.
+fn one<T: FromStr<Err: fmt::Display>>(option: &str, word: &str) -> Result<T, CliError> {
+    word.parse().map_err(|e| CliError::new(format!("{option}: {e}"), "give one of these"))
+}
+
+/// A list of names, in their own order, each once.
+fn several<T>(option: &str, list: &str) -> Result<Vec<T>, CliError>
+where
+    T: FromStr<Err: fmt::Display> + Ord,
+{
+    let mut items = list
+        .split(',')
+        .map(|word| one(option, word.trim()))
+        .collect::<Result<Vec<T>, CliError>>()?;
+    items.sort_unstable();
+    items.dedup();
+    Ok(items)
+}
+
+fn gpu(word: &str) -> Result<Gpu, CliError> {
+    match word {
+        "host" => Ok(Gpu::Host),
+        number => number.parse().map(Gpu::Cuda).map_err(|_| {
+            CliError::new(format!("--gpu: '{word}' is no device"), "give its number, or host")
+        }),
+    }
+}
+
+fn numa(word: &str) -> Result<Numa, CliError> {
+    match word {
+        "near" => Ok(Numa::Near),
+        "far" => Ok(Numa::Far),
+        _ => {
+            Err(CliError::new(format!("--host-numa: '{word}' is no placement"), "give near or far"))
+        }
+    }
+}
+
+fn on_off(option: &str, word: &str) -> Result<bool, CliError> {
+    match word {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(CliError::new(format!("{option}: '{word}' is no choice"), "give on or off")),
+    }
+}
+
+/// A number from 1 to a limit.
+fn within(option: &str, value: u64, max: u64) -> Result<u64, CliError> {
+    if (1..=max).contains(&value) {
+        return Ok(value);
+    }
+    let remedy = if max == u64::MAX {
+        "give at least 1".to_string()
+    } else {
+        format!("give a number from 1 to {max}")
+    };
+    Err(CliError::new(format!("{option} is {value}"), remedy))
+}
+
+fn size_error(option: &str, error: &SizeError, example: &str) -> CliError {
+    CliError::new(format!("{option}: {error}"), format!("give for example {example}"))
+}
+
+fn sizes(list: &str) -> Result<Vec<u64>, CliError> {
+    let sizes =
+        size::parse_list(list).map_err(|e| size_error("--sizes", &e, "8,64,4KiB or 8..4MiB"))?;
+    match sizes.last() {
+        Some(&largest) if largest > MAX_MESSAGE_BYTES => Err(CliError::new(
+            format!("--sizes: {} is more than a message holds", size::print(largest)),
+            format!("give at most {}", size::print(MAX_MESSAGE_BYTES)),
+        )),
+        _ => Ok(sizes),
+    }
+}
+
+/// Window and slot, which must fit each other.
+fn window(window: &str, slot: &str) -> Result<(u64, u64), CliError> {
+    let window = size::parse(window).map_err(|e| size_error("--window", &e, "128KiB"))?;
+    let slot = size::parse(slot).map_err(|e| size_error("--slot", &e, "4096"))?;
+    let (shown_window, shown_slot) = (size::print(window), size::print(slot));
+    if !slot.is_multiple_of(SLOT_UNIT_BYTES) {
+        return Err(CliError::new(
+            format!("--slot is {shown_slot}, which is no multiple of {SLOT_UNIT_BYTES}"),
+            format!("give for example {}", (slot / SLOT_UNIT_BYTES).max(1) * SLOT_UNIT_BYTES),
+        ));
+    }
+    if window > MAX_WINDOW_BYTES {
+        return Err(CliError::new(
+            format!("--window is {shown_window}"),
+            format!("give at most {}", size::print(MAX_WINDOW_BYTES)),
+        ));
+    }
+    if window < slot {
+        return Err(CliError::new(
+            format!("--window is {shown_window}, smaller than a slot of {shown_slot}"),
+            "give a larger --window or a smaller --slot",
+        ));
+    }
+    if !window.is_multiple_of(slot) {
+        return Err(CliError::new(
+            format!("--window is {shown_window}, which is not whole slots of {shown_slot}"),
+            format!("give for example {}", window / slot * slot),
+        ));
+    }
+    Ok((window, slot))
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,77 @@
+//! Numbers as people read them, in three significant digits.
+
+/// A time: `950 ns`, `2.54 µs`, `1.20 ms`, `3.00 s`.
+pub fn time_ns(ns: f64) -> String {
+    scaled(ns, &[("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)])
+}
+
+/// A rate of messages: `614 M/s`, `33.6 k/s`, `12.0 /s`.
+pub fn per_second(rate: f64) -> String {
+    scaled(rate, &[("G/s", 1e9), ("M/s", 1e6), ("k/s", 1e3), ("/s", 1.0)])
+}
+
+/// A bandwidth in GB/s, without its unit.
+pub fn gb_s(rate: f64) -> String {
+    match rate {
+        0.0 => "0".into(),
+        r if r < 0.000_1 => format!("{r:.1e}"),
+        r if r < 0.1 => format!("{r:.4}"),
+        r => significant(r),
+    }
+}
+
+/// Text from elsewhere, fit for a terminal line: no control characters.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+fn scaled(value: f64, units: &[(&str, f64)]) -> String {
+    // Chosen by what will be printed: 999.7 ns is 1.00 µs, not 1000 ns.
+    let unit = units.iter().find(|(_, scale)| value >= scale * 0.9995);
+    match unit.or(units.last()) {
+        Some((unit, scale)) => format!("{} {unit}", significant(value / scale)),
+        None => significant(value),
+    }
+}
+
+fn significant(value: f64) -> String {
+    match value {
+        v if v >= 99.95 => format!("{v:.0}"),
+        v if v >= 9.995 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        for (ns, text) in [
+            (0.0, "0.00 ns"),
+            (95.92, "95.9 ns"),
+            (950.0, "950 ns"),
+            (999.7, "1.00 µs"),
+            (2537.0, "2.54 µs"),
+            (48868.0, "48.9 µs"),
+            (1.2e6, "1.20 ms"),
+            (61e9, "61.0 s"),
+        ] {
+            assert_eq!(time_ns(ns), text);
+        }
+    }
+
+    #[test]
+    fn rates() {
+        assert_eq!(per_second(33.6e6), "33.6 M/s");
+        assert_eq!(per_second(12.0), "12.0 /s");
+        let texts = [0.0, 0.000_02, 0.0032, 0.35, 2.54, 52.4, 364.0].map(gb_s);
+        assert_eq!(texts, ["0", "2.0e-5", "0.0032", "0.35", "2.54", "52.4", "364"]);
+    }
+
+    #[test]
+    fn control_characters_are_shown_not_obeyed() {
+        assert_eq!(printable("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+    }
+}

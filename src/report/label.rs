@@ -1,0 +1,69 @@
+//! Names of the lines of a table and a plot.
+
+use super::human::printable;
+use super::row::Row;
+use super::size;
+
+/// A label per row: its path, followed by whatever sets it apart from the other rows of that
+/// path, so that rows with one label differ only in size.
+pub fn labels(rows: &[Row]) -> Vec<String> {
+    rows.iter()
+        .map(|row| {
+            let mut label = row.path();
+            for field in FIELDS {
+                let value = field(row);
+                let differs = |other: &Row| {
+                    (other.data, other.kick) == (row.data, row.kick) && field(other) != value
+                };
+                if !value.is_empty() && rows.iter().any(differs) {
+                    label.push_str(", ");
+                    label.push_str(&value);
+                }
+            }
+            printable(&label)
+        })
+        .collect()
+}
+
+const FIELDS: &[fn(&Row) -> String] = &[
+    |r| r.nic.clone(),
+    |r| r.executor.clone(),
+    |r| r.engine.map_or(String::new(), |e| format!("{e} engine")),
+    |r| r.line.map_or(String::new(), |l| l.to_string()),
+    |r| r.window_bytes.map_or(String::new(), |b| format!("window {}", size::print(b))),
+    |r| r.slot_bytes.map_or(String::new(), |b| format!("slot {}", size::print(b))),
+    |r| r.host_numa.clone().unwrap_or_default(),
+    |r| r.dest.map_or(String::new(), |d| format!("to {d}")),
+    |r| r.qps.map_or(String::new(), |n| format!("{n} QPs")),
+    |r| r.engines.map_or(String::new(), |n| format!("{n} engines")),
+    |r| r.credits.map_or("", |on| if on { "credits" } else { "no credits" }).to_string(),
+    |r| r.observer.map_or(String::new(), |o| format!("{o} clock")),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::names::{Data, Kick, Line};
+    use super::*;
+
+    #[test]
+    fn only_what_differs_is_named() {
+        let base = Row { nic: "soft".into(), ..Row::new(Data::Push, Some(Kick::Inband), 8) };
+        let rows = [
+            Row { line: Some(Line::L12p4), ..base.clone() },
+            Row { line: Some(Line::L60p4), credits: Some(true), ..base.clone() },
+            Row { line: Some(Line::L60p4), credits: Some(false), ..base.clone() },
+            Row { kick: Some(Kick::Kernel), ..base.clone() },
+            Row { kick: None, nic: "a\nb".into(), ..Row::new(Data::Tcp, None, 8) },
+        ];
+        assert_eq!(
+            labels(&rows),
+            [
+                "push/inband, 12+4",
+                "push/inband, 60+4, credits",
+                "push/inband, 60+4, no credits",
+                "push/kernel",
+                "tcp"
+            ]
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! What every report says beside its numbers.
+//!
+//! A *note* concerns a whole result; a *footnote* concerns the rows that carry its mark: rows
+//! where a number is the software NIC's own and not a NIC's.
+
+use super::human::printable;
+use super::names::{Data, Side};
+use super::row::{Results, Row};
+
+/// Why a host engine's `pull` is slow.
+pub const PULL_BY_COPY_ENGINE: &str = "host-engine pull goes through the copy engine: a CPU thread \
+    cannot load from GPU memory, so this is not a NIC's pull; the PCIe model gives the NIC's";
+
+/// Why a host engine's `push` and `staged` are alike.
+pub const SAME_MEMORY: &str = "host-engine push and staged land in the same memory: both store to \
+    host memory, so their difference is protocol cost only";
+
+/// Why the host executor's order of paths says nothing.
+pub const HOST_EXECUTOR: &str = "kernels ran on the host executor (CPU threads): these rows show \
+    that the protocol works; no ranking of paths means anything";
+
+/// The name that reports give a NIC.
+pub const SOFTWARE: &str = "software NIC";
+
+/// The notes of a result: the standing ones that apply, then its own.
+pub fn notes(results: &Results) -> Vec<String> {
+    let any = |test: fn(&Row) -> bool| results.results.iter().any(test);
+    let mut notes: Vec<String> = Vec::new();
+    if results.meta.executor == "host" || any(Row::on_host_executor) {
+        notes.push(HOST_EXECUTOR.into());
+    }
+    let lands =
+        |r: &Row| r.engine == Some(Side::Host) && matches!(r.data, Data::Push | Data::Staged);
+    if any(lands) {
+        notes.push(SAME_MEMORY.into());
+    }
+    for own in results.meta.notes.iter().map(|note| printable(note)) {
+        if !notes.contains(&own) {
+            notes.push(own);
+        }
+    }
+    notes
+}
+
+/// Footnotes of some rows, each text once, numbered from 1.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Footnotes {
+    texts: Vec<String>,
+    marks: Vec<Vec<usize>>,
+}
+
+impl Footnotes {
+    /// Collects them: what each row says of itself, and what holds for its kind of row.
+    pub fn of(rows: &[Row]) -> Self {
+        let mut notes = Self::default();
+        for row in rows {
+            let mut marks = Vec::new();
+            for text in Self::texts_of(row) {
+                let known = notes.texts.iter().position(|t| *t == text);
+                marks.push(1 + known.unwrap_or(notes.texts.len()));
+                if known.is_none() {
+                    notes.texts.push(text);
+                }
+            }
+            marks.sort_unstable();
+            marks.dedup();
+            notes.marks.push(marks);
+        }
+        notes
+    }
+
+    fn texts_of(row: &Row) -> Vec<String> {
+        let by_copy_engine =
+            row.data == Data::Pull && row.engine == Some(Side::Host) && !row.on_host_executor();
+        let standing = by_copy_engine.then(|| PULL_BY_COPY_ENGINE.to_string());
+        standing.into_iter().chain(row.artefact.as_deref().map(printable)).collect()
+    }
+
+    /// The texts, in the order of their numbers.
+    pub fn texts(&self) -> &[String] {
+        &self.texts
+    }
+
+    /// Numbers of a row's footnotes.
+    pub fn marks(&self, row: usize) -> &[usize] {
+        self.marks.get(row).map_or(&[], Vec::as_slice)
+    }
+
+    /// The same as text: `[1]`, `[1,2]`, or nothing.
+    pub fn mark(&self, row: usize) -> String {
+        match self.marks(row) {
+            [] => String::new(),
+            marks => {
+                let numbers: Vec<String> = marks.iter().map(usize::to_string).collect();
+                format!("[{}]", numbers.join(","))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::row::tests::sample;
+    use super::*;
+
+    #[test]
+    fn standing_notes_follow_from_the_rows() {
+        let mut results = sample("cuda:NVIDIA H200");
+        results.meta.notes = vec!["mine".into(), SAME_MEMORY.into()];
+        assert_eq!(notes(&results), [SAME_MEMORY, "mine"]);
+        assert_eq!(Footnotes::of(&results.results).texts(), [PULL_BY_COPY_ENGINE]);
+
+        let host = sample("host");
+        assert_eq!(notes(&host), [HOST_EXECUTOR, SAME_MEMORY]);
+        assert!(Footnotes::of(&host.results).texts().is_empty());
+
+        for row in &mut results.results {
+            row.engine = Some(Side::Gpu);
+        }
+        assert_eq!(notes(&results), ["mine", SAME_MEMORY], "its own stay");
+        assert!(Footnotes::of(&results.results).texts().is_empty());
+    }
+
+    #[test]
+    fn each_footnote_has_one_number() {
+        let mut rows = sample("cuda:X").results;
+        rows[0].artefact = Some("emulated".into());
+        rows[2].artefact = Some("emulated".into());
+        rows[6].artefact = Some(PULL_BY_COPY_ENGINE.into());
+        let notes = Footnotes::of(&rows);
+        assert_eq!(notes.texts(), ["emulated", PULL_BY_COPY_ENGINE]);
+        let marks: Vec<String> = (0..8).map(|i| notes.mark(i)).collect();
+        assert_eq!(marks, ["[1]", "", "[1,2]", "", "", "", "[2]", ""]);
+    }
+}

@@ -1,0 +1,167 @@
+//! The lines of a plot: which rows form one, and how it looks.
+
+use super::label::labels;
+use super::names::{Data, Kick};
+use super::notes::Footnotes;
+use super::row::Row;
+
+/// Markers, each of one kick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    Circle,
+    Square,
+    Up,
+    Diamond,
+    Down,
+    Plus,
+}
+
+impl Shape {
+    /// The outline in pixels around its middle.
+    pub fn corners(self) -> &'static [(i32, i32)] {
+        match self {
+            // Round enough at ten pixels.
+            Self::Circle => {
+                &[(-2, -5), (2, -5), (5, -2), (5, 2), (2, 5), (-2, 5), (-5, 2), (-5, -2)]
+            }
+            Self::Square => &[(-4, -4), (4, -4), (4, 4), (-4, 4)],
+            Self::Up => &[(0, -6), (6, 4), (-6, 4)],
+            Self::Diamond => &[(0, -6), (6, 0), (0, 6), (-6, 0)],
+            Self::Down => &[(0, 6), (6, -4), (-6, -4)],
+            Self::Plus => &[
+                (-2, -6),
+                (2, -6),
+                (2, -2),
+                (6, -2),
+                (6, 2),
+                (2, 2),
+                (2, 6),
+                (-2, 6),
+                (-2, 2),
+                (-6, 2),
+                (-6, -2),
+                (-2, -2),
+            ],
+        }
+    }
+}
+
+/// Lengths of dash and gap in pixels; the first line of a data path is solid.
+pub(super) const DASHES: [Option<(u32, u32)>; 4] =
+    [None, Some((8, 4)), Some((3, 3)), Some((14, 5))];
+
+/// One line of a plot.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Series {
+    /// Its path, with `*` where footnotes apply.
+    pub label: String,
+    /// Of its data path.
+    pub colour: (u8, u8, u8),
+    /// Of its kick.
+    pub shape: Shape,
+    /// Index into [`DASHES`].
+    pub dash: usize,
+    /// Whether one of its rows has a footnote.
+    pub footnoted: bool,
+    /// Logarithm of the size to base 2, and value; ascending by size.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Groups rows into lines. Rows without a value are left out; of several rows of one path and
+/// size the median is drawn.
+pub(super) fn series(rows: &[Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<Series> {
+    let (labels, footnotes) = (labels(rows), Footnotes::of(rows));
+    let mut lines: Vec<Series> = Vec::new();
+    let mut seen = [0usize; Data::ALL.len()];
+    for (i, row) in rows.iter().enumerate() {
+        let Some(value) = value(row) else { continue };
+        let position = lines.iter().position(|line| line.label == labels[i]);
+        let position = position.unwrap_or_else(|| {
+            let nth = &mut seen[row.data as usize];
+            let (colour, shape) = (colour(row.data), shape(row.kick));
+            let taken = |dash: &usize| {
+                lines.iter().any(|l| (l.colour, l.shape, l.dash) == (colour, shape, *dash))
+            };
+            let mut dashes = (*nth..*nth + DASHES.len()).map(|dash| dash % DASHES.len());
+            let dash = dashes.find(|dash| !taken(dash)).unwrap_or(*nth % DASHES.len());
+            lines.push(Series {
+                label: labels[i].clone(),
+                colour,
+                shape,
+                dash,
+                footnoted: false,
+                points: Vec::new(),
+            });
+            *nth += 1;
+            lines.len() - 1
+        });
+        let line = &mut lines[position];
+        line.points.push(((row.size_bytes as f64).log2(), value));
+        line.footnoted |= !footnotes.marks(i).is_empty();
+    }
+    for line in &mut lines {
+        line.points = medians(&mut line.points);
+        if line.footnoted {
+            line.label.push_str(" *");
+        }
+    }
+    lines
+}
+
+fn colour(data: Data) -> (u8, u8, u8) {
+    match data {
+        Data::Push => (0x00, 0x72, 0xb2),
+        Data::Pull => (0xd5, 0x5e, 0x00),
+        Data::Staged => (0x00, 0x9e, 0x73),
+        Data::Tcp => (0x6e, 0x6e, 0x6e),
+    }
+}
+
+fn shape(kick: Option<Kick>) -> Shape {
+    match kick {
+        Some(Kick::Inband) => Shape::Circle,
+        Some(Kick::Kernel) => Shape::Square,
+        Some(Kick::Blueflame) => Shape::Up,
+        Some(Kick::Stream) => Shape::Diamond,
+        Some(Kick::Cpu) => Shape::Down,
+        None => Shape::Plus,
+    }
+}
+
+/// One point for each size: the median of its values.
+fn medians(points: &mut [(f64, f64)]) -> Vec<(f64, f64)> {
+    points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    points.chunk_by(|a, b| a.0 == b.0).map(|same| same[(same.len() - 1) / 2]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::row::tests::sample;
+    use super::*;
+
+    #[test]
+    fn no_two_lines_look_alike() {
+        let mut rows = sample("cuda:X").results;
+        for &data in Data::ALL {
+            for &kick in Kick::ALL.iter().filter(|k| k.goes_with(data)) {
+                rows.push(Row { bandwidth_gb_s: 1.0, ..Row::new(data, Some(kick), 64) });
+            }
+        }
+        let lines = series(&rows, |row| Some(row.bandwidth_gb_s));
+        assert_eq!(lines.len(), 5 + 3 + 3 + 1 + 3, "rows with another NIC name are other lines");
+        for (i, a) in lines.iter().enumerate() {
+            for b in &lines[..i] {
+                assert_ne!((a.colour, a.shape, a.dash), (b.colour, b.shape, b.dash), "{a:?} {b:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn repeats_are_drawn_once() {
+        let row = |gb_s| Row { bandwidth_gb_s: gb_s, ..Row::new(Data::Tcp, None, 1024) };
+        let lines = series(&[row(3.0), row(1.0), row(2.0)], |row| Some(row.bandwidth_gb_s));
+        assert_eq!(lines.len(), 1);
+        assert_eq!(lines[0].points, [(10.0, 2.0)]);
+        assert!(series(&[row(1.0)], |_| None).is_empty());
+    }
+}
