@@ -1,0 +1,155 @@
+//! `bellpush tlp`: what transfers cost on one PCIe link, from TLP sizes alone.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use bellpush::pcie::tlp::{Addressing, Config, Gen, LinkSpeed, Mps, Mrrs, Rcb};
+use serde_json::json;
+
+/// Arguments of `bellpush tlp`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TlpArgs {
+    /// PCIe generation, 1 to 6
+    #[arg(long = "gen", default_value_t = 5)]
+    generation: u32,
+    /// Link width
+    #[arg(long, default_value_t = 16)]
+    lanes: u32,
+    /// Maximum payload size, bytes
+    #[arg(long, default_value_t = 256)]
+    mps: u32,
+    /// Maximum read request size, bytes
+    #[arg(long, default_value_t = 512)]
+    mrrs: u32,
+    /// Read completion boundary, bytes
+    #[arg(long, default_value_t = 64)]
+    rcb: u32,
+    /// Transfer sizes in bytes
+    #[arg(long, value_delimiter = ',', default_value = "8,64,256,512,4096")]
+    sizes: Vec<u64>,
+    /// Address of the first byte
+    #[arg(long, default_value_t = 0)]
+    offset: u64,
+    /// 32-bit addresses (3-DW request headers)
+    #[arg(long)]
+    addr32: bool,
+    /// TLPs carry an end-to-end CRC
+    #[arg(long)]
+    ecrc: bool,
+    /// Count data in whole DWs, as the wire does
+    #[arg(long)]
+    pad: bool,
+    /// Write JSON to this file, or to standard output with `-`
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: &TlpArgs) -> Result<(), Box<dyn std::error::Error>> {
+    run_to(args, &mut std::io::stdout().lock())
+}
+
+/// Runs the command with standard output given.
+pub fn run_to(
+    args: &TlpArgs,
+    out: &mut dyn std::io::Write,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let config = Config {
+        link: LinkSpeed::new(Gen::new(args.generation)?, args.lanes)?,
+        mps: Mps::new(args.mps)?,
+        mrrs: Mrrs::new(args.mrrs)?,
+        rcb: Rcb::new(args.rcb)?,
+        addressing: if args.addr32 { Addressing::Bits32 } else { Addressing::Bits64 },
+        ecrc: args.ecrc,
+        pad_dw: args.pad,
+    };
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&to_json(args, &config))?;
+        if path.as_os_str() == "-" {
+            writeln!(out, "{text}")?;
+        } else {
+            std::fs::File::create(path)?.write_all(text.as_bytes())?;
+        }
+        return Ok(());
+    }
+    print_table(args, &config, out)?;
+    Ok(())
+}
+
+fn to_json(args: &TlpArgs, config: &Config) -> serde_json::Value {
+    let overhead = config.overhead();
+    let mut results = Vec::new();
+    for &bytes in &args.sizes {
+        for taxed in [false, true] {
+            let e = config.effective(args.offset, bytes, taxed);
+            results.push(json!({
+                "bytes": bytes,
+                "offset_bytes": args.offset,
+                "dllp_tax": taxed,
+                "write": e.map(|e| e.write),
+                "read": e.map(|e| e.read),
+                "read_rcb": e.map(|e| e.read_rcb),
+                "both": e.map(|e| e.both),
+                "unit": "Gb/s",
+            }));
+        }
+    }
+    json!({
+        "meta": {
+            "command": "tlp",
+            "gen": args.generation, "lanes": args.lanes,
+            "mps_bytes": args.mps, "mrrs_bytes": args.mrrs, "rcb_bytes": args.rcb,
+            "raw_gbps": config.link.raw_gbps(),
+            "taxed_gbps": config.tlp_gbps(true),
+            "ack_limit_symbols": config.link.ack_limit_symbols(config.mps),
+            "dllp_tax": config.link.dllp_tax(config.mps),
+            "mwr_overhead_bytes": overhead.mwr_bytes,
+            "mrd_overhead_bytes": overhead.mrd_bytes,
+            "cpld_overhead_bytes": overhead.cpld_bytes,
+            "source": "model",
+        },
+        "results": results,
+    })
+}
+
+fn print_table(
+    args: &TlpArgs,
+    config: &Config,
+    out: &mut dyn std::io::Write,
+) -> std::io::Result<()> {
+    let link = config.link;
+    writeln!(
+        out,
+        "Gen{} x{}: {:.3} Gb/s for TLPs; MPS {}, MRRS {}, RCB {}",
+        args.generation,
+        args.lanes,
+        link.raw_gbps(),
+        args.mps,
+        args.mrrs,
+        args.rcb
+    )?;
+    match (link.ack_limit_symbols(config.mps), config.tlp_gbps(true)) {
+        (Some(limit), Some(gbps)) => writeln!(
+            out,
+            "DLLP tax: Ack and UpdateFC every {limit} symbols, and SKP: {gbps:.3} Gb/s left"
+        )?,
+        _ => writeln!(out, "DLLP tax: no limits published for this link, so none is applied")?,
+    }
+    writeln!(
+        out,
+        "{:>9} {:>5} {:>9} {:>9} {:>9} {:>9}",
+        "bytes", "tax", "write", "read", "read_rcb", "both"
+    )?;
+    for &bytes in &args.sizes {
+        for taxed in [false, true] {
+            let Some(e) = config.effective(args.offset, bytes, taxed) else { continue };
+            let tax = if taxed { "yes" } else { "no" };
+            writeln!(
+                out,
+                "{bytes:>9} {tax:>5} {:>9.3} {:>9.3} {:>9.3} {:>9.3}",
+                e.write, e.read, e.read_rcb, e.both
+            )?;
+        }
+    }
+    Ok(())
+}

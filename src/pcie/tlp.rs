@@ -1,0 +1,473 @@
+//! TLP arithmetic: what a transfer costs on one link, before any queueing.
+//!
+//! Follows the PCI Express Base Specification 5.0, sections 2.2 (headers), 2.3.1.1 (read completion
+//! boundary), 2.6.1.2 and 3.6.2.1 (UpdateFC and Ack latency guidelines), 4.2 (encodings), and 6.0
+//! section 4.2.3 for FLIT mode. The effective-bandwidth model is pcie-bench's (Neugebauer et al.,
+//! *Understanding PCIe performance for end host networking*, SIGCOMM 2018), written anew.
+//!
+//! What it guarantees: every split is legal (no TLP above MPS or MRRS, none across a 4 KiB
+//! boundary, completions end at a multiple of RCB or at the request's end) and conserves bytes.
+
+use thiserror::Error;
+
+/// No memory request may cross a multiple of this address (base specification, 2.2.7).
+pub const PAGE_BYTES: u64 = 4096;
+/// Framing token, sequence number and LCRC of one TLP outside FLIT mode.
+const FRAMING_BYTES: u32 = 8;
+/// An Ack or UpdateFC DLLP on the wire.
+const DLLP_BYTES: f64 = 8.0;
+/// SKP ordered sets: 4 symbols in every 1538.
+const SKP_FRACTION: f64 = 4.0 / 1538.0;
+
+/// A configuration that the specification does not allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum TlpError {
+    /// Maximum payload size.
+    #[error("MPS of {0} B: must be a power of two from 128 to 4096")]
+    Mps(u32),
+    /// Maximum read request size.
+    #[error("MRRS of {0} B: must be a power of two from 128 to 4096")]
+    Mrrs(u32),
+    /// Read completion boundary.
+    #[error("RCB of {0} B: must be 64 or 128")]
+    Rcb(u32),
+    /// Link generation.
+    #[error("PCIe generation {0}: must be 1 to 6")]
+    Gen(u32),
+    /// Link width.
+    #[error("{0} lanes: must be 1, 2, 4, 8, 12, 16 or 32")]
+    Lanes(u32),
+}
+
+fn power_of_two_in_range(bytes: u32) -> bool {
+    bytes.is_power_of_two() && (128..=4096).contains(&bytes)
+}
+
+/// Maximum payload size: the most data bytes in one TLP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mps(u32);
+
+impl Mps {
+    /// Checks the size.
+    pub fn new(bytes: u32) -> Result<Self, TlpError> {
+        if power_of_two_in_range(bytes) { Ok(Self(bytes)) } else { Err(TlpError::Mps(bytes)) }
+    }
+
+    /// Size in bytes.
+    pub const fn bytes(self) -> u32 {
+        self.0
+    }
+}
+
+/// Maximum read request size: the most bytes that one MRd asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mrrs(u32);
+
+impl Mrrs {
+    /// Checks the size.
+    pub fn new(bytes: u32) -> Result<Self, TlpError> {
+        if power_of_two_in_range(bytes) { Ok(Self(bytes)) } else { Err(TlpError::Mrrs(bytes)) }
+    }
+
+    /// Size in bytes.
+    pub const fn bytes(self) -> u32 {
+        self.0
+    }
+}
+
+/// Read completion boundary: 64 or 128 at a root complex, 128 at every other completer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rcb(u32);
+
+impl Rcb {
+    /// Checks the size.
+    pub fn new(bytes: u32) -> Result<Self, TlpError> {
+        if bytes == 64 || bytes == 128 { Ok(Self(bytes)) } else { Err(TlpError::Rcb(bytes)) }
+    }
+
+    /// Size in bytes.
+    pub const fn bytes(self) -> u32 {
+        self.0
+    }
+}
+
+/// Link generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Gen {
+    /// 2.5 GT/s, 8b/10b.
+    G1,
+    /// 5 GT/s, 8b/10b.
+    G2,
+    /// 8 GT/s, 128b/130b.
+    G3,
+    /// 16 GT/s, 128b/130b.
+    G4,
+    /// 32 GT/s, 128b/130b.
+    G5,
+    /// 64 GT/s, PAM4 in FLIT mode.
+    G6,
+}
+
+impl Gen {
+    /// From its number.
+    pub fn new(number: u32) -> Result<Self, TlpError> {
+        Ok(match number {
+            1 => Self::G1,
+            2 => Self::G2,
+            3 => Self::G3,
+            4 => Self::G4,
+            5 => Self::G5,
+            6 => Self::G6,
+            other => return Err(TlpError::Gen(other)),
+        })
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        self as u32 + 1
+    }
+
+    /// Signalling rate of a lane, GT/s.
+    pub const fn gt_per_s(self) -> f64 {
+        match self {
+            Self::G1 => 2.5,
+            Self::G2 => 5.0,
+            Self::G3 => 8.0,
+            Self::G4 => 16.0,
+            Self::G5 => 32.0,
+            Self::G6 => 64.0,
+        }
+    }
+
+    /// Whether TLPs travel in 256-byte FLITs.
+    pub const fn flit_mode(self) -> bool {
+        matches!(self, Self::G6)
+    }
+
+    /// Fraction of the line rate left for TLP bytes. A FLIT of 256 B holds 236 B of TLPs, 6 B of
+    /// DLP (so Acks and credits cost nothing more), 8 B of CRC and 6 B of FEC.
+    pub const fn encoding(self) -> f64 {
+        match self {
+            Self::G1 | Self::G2 => 8.0 / 10.0,
+            Self::G3 | Self::G4 | Self::G5 => 128.0 / 130.0,
+            Self::G6 => 236.0 / 256.0,
+        }
+    }
+}
+
+/// Width and generation of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LinkSpeed {
+    generation: Gen,
+    lanes: u32,
+}
+
+impl LinkSpeed {
+    /// Checks the width.
+    pub fn new(generation: Gen, lanes: u32) -> Result<Self, TlpError> {
+        if matches!(lanes, 1 | 2 | 4 | 8 | 12 | 16 | 32) {
+            Ok(Self { generation, lanes })
+        } else {
+            Err(TlpError::Lanes(lanes))
+        }
+    }
+
+    /// Generation.
+    pub const fn generation(self) -> Gen {
+        self.generation
+    }
+
+    /// Number of lanes.
+    pub const fn lanes(self) -> u32 {
+        self.lanes
+    }
+
+    /// Bandwidth left for TLPs after the encoding, Gb/s each way.
+    pub fn raw_gbps(self) -> f64 {
+        self.generation.gt_per_s() * f64::from(self.lanes) * self.generation.encoding()
+    }
+
+    /// The specification's Ack latency limit and UpdateFC guideline in symbol times (they are the
+    /// same number): (MPS + 28) × AckFactor ÷ width + InternalDelay, rounded down. `None` in FLIT
+    /// mode, where the FLIT's own DLP bytes carry both.
+    pub fn ack_limit_symbols(self, mps: Mps) -> Option<u32> {
+        let delay = match self.generation {
+            Gen::G1 => 19.0,
+            Gen::G2 => 70.0,
+            // The tables for 8.0 GT/s hold for the higher rates too.
+            Gen::G3 | Gen::G4 | Gen::G5 => 115.0,
+            Gen::G6 => return None,
+        };
+        let factor = match (mps.bytes() <= 256, self.lanes) {
+            (true, 1..=4) => 1.4,
+            (true, 8) => 2.5,
+            (true, _) => 3.0,
+            (false, 1..=8) => 1.0,
+            (false, _) => 2.0,
+        };
+        let symbols = f64::from(mps.bytes() + 28) * factor / f64::from(self.lanes) + delay;
+        Some(symbols as u32)
+    }
+
+    /// Fraction of the bandwidth that Acks, UpdateFCs (each at its latency limit) and SKP ordered
+    /// sets take, as pcie-bench's model counts it. `None` where no limit is published: then no tax
+    /// is applied. Real hosts pay less than this.
+    pub fn dllp_tax(self, mps: Mps) -> Option<f64> {
+        let limit = f64::from(self.ack_limit_symbols(mps)?);
+        Some(2.0 * DLLP_BYTES / limit + SKP_FRACTION)
+    }
+}
+
+/// Width of a memory request's address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Addressing {
+    /// 3-DW header, below 4 GiB.
+    Bits32,
+    /// 4-DW header.
+    Bits64,
+}
+
+/// What a TLP costs beside its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Overhead {
+    /// Memory write.
+    pub mwr_bytes: u32,
+    /// Memory read request, which carries no data.
+    pub mrd_bytes: u32,
+    /// Completion with data.
+    pub cpld_bytes: u32,
+}
+
+impl Overhead {
+    /// Headers of `generation`. In FLIT mode a TLP has no framing token, sequence number or LCRC of
+    /// its own, so only header and ECRC remain. (Orthogonal header content, 4 B, that FLIT mode
+    /// adds where byte enables or a PASID are needed, is not counted.)
+    pub const fn new(generation: Gen, addressing: Addressing, ecrc: bool) -> Self {
+        let framing = if generation.flit_mode() { 0 } else { FRAMING_BYTES };
+        let ecrc = if ecrc { 4 } else { 0 };
+        let request = match addressing {
+            Addressing::Bits32 => 12,
+            Addressing::Bits64 => 16,
+        };
+        Self {
+            mwr_bytes: framing + request + ecrc,
+            mrd_bytes: framing + request + ecrc,
+            cpld_bytes: framing + 12 + ecrc,
+        }
+    }
+}
+
+/// One piece of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// First byte.
+    pub addr: u64,
+    /// Length.
+    pub bytes: u32,
+}
+
+/// Iterator over the pieces of a transfer; allocates nothing.
+#[derive(Debug, Clone)]
+pub struct Pieces {
+    addr: u64,
+    left_bytes: u64,
+    limit: u64,
+    /// Pieces that do not end the transfer end at a multiple of this.
+    boundary: u64,
+}
+
+impl Iterator for Pieces {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        if self.left_bytes == 0 {
+            return None;
+        }
+        let to_page = PAGE_BYTES - self.addr % PAGE_BYTES;
+        let mut bytes = self.limit.min(to_page).min(self.left_bytes);
+        if bytes < self.left_bytes {
+            bytes -= (self.addr + bytes) % self.boundary;
+        }
+        let piece = Piece { addr: self.addr, bytes: bytes as u32 };
+        self.addr += bytes;
+        self.left_bytes -= bytes;
+        Some(piece)
+    }
+}
+
+/// Memory writes: as long as MPS allows, none across a 4 KiB boundary.
+pub fn split_write(addr: u64, bytes: u64, mps: Mps) -> Pieces {
+    Pieces { addr, left_bytes: bytes, limit: u64::from(mps.bytes()), boundary: 1 }
+}
+
+/// Read requests: as long as MRRS allows, none across a 4 KiB boundary.
+pub fn split_read(addr: u64, bytes: u64, mrrs: Mrrs) -> Pieces {
+    Pieces { addr, left_bytes: bytes, limit: u64::from(mrrs.bytes()), boundary: 1 }
+}
+
+/// Completions of one read request by a completer that merges up to MPS: the first ends at a
+/// multiple of RCB or at the request's end, the middle ones are multiples of RCB.
+pub fn split_completion_mps(addr: u64, bytes: u64, mps: Mps, rcb: Rcb) -> Pieces {
+    let (limit, boundary) = (u64::from(mps.bytes()), u64::from(rcb.bytes()));
+    Pieces { addr, left_bytes: bytes, limit, boundary }
+}
+
+/// Completions of one read request by a completer that cuts at every multiple of RCB.
+pub fn split_completion_rcb(addr: u64, bytes: u64, rcb: Rcb) -> RcbPieces {
+    RcbPieces { addr, left_bytes: bytes, rcb: u64::from(rcb.bytes()) }
+}
+
+/// Iterator over completions cut at every multiple of RCB.
+#[derive(Debug, Clone)]
+pub struct RcbPieces {
+    addr: u64,
+    left_bytes: u64,
+    rcb: u64,
+}
+
+impl Iterator for RcbPieces {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        if self.left_bytes == 0 {
+            return None;
+        }
+        let bytes = (self.rcb - self.addr % self.rcb).min(self.left_bytes);
+        let piece = Piece { addr: self.addr, bytes: bytes as u32 };
+        self.addr += bytes;
+        self.left_bytes -= bytes;
+        Some(piece)
+    }
+}
+
+/// A device's configuration, as far as the arithmetic needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// Link.
+    pub link: LinkSpeed,
+    /// Maximum payload size.
+    pub mps: Mps,
+    /// Maximum read request size.
+    pub mrrs: Mrrs,
+    /// Read completion boundary of the completer.
+    pub rcb: Rcb,
+    /// Address width.
+    pub addressing: Addressing,
+    /// Whether TLPs carry an end-to-end CRC.
+    pub ecrc: bool,
+    /// Count data in whole DWs, as the wire does. pcie-bench's model does not.
+    pub pad_dw: bool,
+}
+
+/// Wire bytes of one operation in each direction, seen from the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WireBytes {
+    /// Device to completer.
+    pub up: u64,
+    /// Completer to device.
+    pub down: u64,
+    /// TLPs in both directions.
+    pub tlps: u64,
+}
+
+/// Effective bandwidths of one size, Gb/s of data.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Effective {
+    /// Writes alone.
+    pub write: f64,
+    /// Reads alone, completions merged up to MPS.
+    pub read: f64,
+    /// Reads alone, completions cut at RCB.
+    pub read_rcb: f64,
+    /// As many reads as writes, each of this size.
+    pub both: f64,
+}
+
+impl Config {
+    /// Gen3 x8 with MPS 256, MRRS 512, RCB 64: the configuration of pcie-bench's model table.
+    pub fn pcie_bench() -> Self {
+        Self {
+            link: LinkSpeed { generation: Gen::G3, lanes: 8 },
+            mps: Mps(256),
+            mrrs: Mrrs(512),
+            rcb: Rcb(64),
+            addressing: Addressing::Bits64,
+            ecrc: false,
+            pad_dw: false,
+        }
+    }
+
+    /// TLP overheads of this configuration.
+    pub fn overhead(&self) -> Overhead {
+        Overhead::new(self.link.generation, self.addressing, self.ecrc)
+    }
+
+    fn data_bytes(&self, piece: Piece) -> u64 {
+        if self.pad_dw {
+            let end = piece.addr + u64::from(piece.bytes);
+            end.next_multiple_of(4) - (piece.addr & !3)
+        } else {
+            u64::from(piece.bytes)
+        }
+    }
+
+    fn sum(&self, pieces: impl Iterator<Item = Piece>, overhead_bytes: u32) -> (u64, u64) {
+        pieces.fold((0, 0), |(bytes, tlps), p| {
+            (bytes + self.data_bytes(p) + u64::from(overhead_bytes), tlps + 1)
+        })
+    }
+
+    /// A write of `bytes` at `addr`.
+    pub fn write_wire(&self, addr: u64, bytes: u64) -> WireBytes {
+        let (up, tlps) = self.sum(split_write(addr, bytes, self.mps), self.overhead().mwr_bytes);
+        WireBytes { up, down: 0, tlps }
+    }
+
+    /// A read of `bytes` at `addr`; `cut_at_rcb` says how its completer answers.
+    pub fn read_wire(&self, addr: u64, bytes: u64, cut_at_rcb: bool) -> WireBytes {
+        let overhead = self.overhead();
+        let mut wire = WireBytes::default();
+        for request in split_read(addr, bytes, self.mrrs) {
+            let (start, len) = (request.addr, u64::from(request.bytes));
+            let (down, tlps) = if cut_at_rcb {
+                self.sum(split_completion_rcb(start, len, self.rcb), overhead.cpld_bytes)
+            } else {
+                let pieces = split_completion_mps(start, len, self.mps, self.rcb);
+                self.sum(pieces, overhead.cpld_bytes)
+            };
+            wire.up += u64::from(overhead.mrd_bytes);
+            wire.down += down;
+            wire.tlps += tlps + 1;
+        }
+        wire
+    }
+
+    /// Link bandwidth for TLPs: raw, or less the DLLP tax. `None` where no tax is known.
+    pub fn tlp_gbps(&self, taxed: bool) -> Option<f64> {
+        let raw = self.link.raw_gbps();
+        if taxed { Some(raw * (1.0 - self.link.dllp_tax(self.mps)?)) } else { Some(raw) }
+    }
+
+    /// Effective bandwidths of back-to-back operations of `bytes` at `offset`; `None` as for
+    /// [`Config::tlp_gbps`], and for a size of zero.
+    pub fn effective(&self, offset: u64, bytes: u64, taxed: bool) -> Option<Effective> {
+        if bytes == 0 {
+            return None;
+        }
+        let gbps = self.tlp_gbps(taxed)?;
+        let rate = |wire_bytes: u64| gbps * bytes as f64 / wire_bytes as f64;
+        let write = self.write_wire(offset, bytes);
+        let read = self.read_wire(offset, bytes, false);
+        let read_rcb = self.read_wire(offset, bytes, true);
+        Some(Effective {
+            write: rate(write.up),
+            read: rate(read.up.max(read.down)),
+            read_rcb: rate(read_rcb.up.max(read_rcb.down)),
+            both: rate((write.up + read.up).max(read.down)),
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "tlp_tests.rs"]
+mod tests;

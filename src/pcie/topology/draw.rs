@@ -1,0 +1,181 @@
+//! Drawings of a topology: a text tree and an SVG.
+
+use std::fmt::Write as _;
+
+use super::model::{Kind, Node, NodeId, Topology};
+
+fn label(node: &Node) -> String {
+    let mut text = format!("{} {}", node.kind, node.id);
+    if let Some(link) = node.link {
+        let (generation, lanes) = (link.speed.generation().number(), link.speed.lanes());
+        let _ = write!(text, "  Gen{generation} x{lanes} MPS {}", link.mps.bytes());
+        if node.kind != Kind::Switch {
+            let _ = write!(text, " MRRS {}", link.mrrs.bytes());
+        }
+    }
+    if !node.model.is_empty() {
+        let _ = write!(text, "  {}", node.model);
+    }
+    if node.acs {
+        text.push_str("  ACS");
+    }
+    if !node.p2p.reads {
+        text.push_str("  no peer reads");
+    }
+    if let Some(bytes) = node.p2p.tlp_bytes {
+        let _ = write!(text, "  peer TLPs {bytes} B");
+    }
+    text
+}
+
+/// The tree, one node a line, then the links between sockets and the classes of all pairs.
+pub fn to_text(topology: &Topology) -> String {
+    let mut out = format!("{}\n", topology.name);
+    for socket in topology.of_kind(Kind::Socket) {
+        tree(topology, socket, "", true, &mut out);
+    }
+    for link in topology.interconnects() {
+        let (a, b) = (&topology.node(link.a).id, &topology.node(link.b).id);
+        let _ = writeln!(out, "{a} <-> {b}  {} GB/s each way", link.gb_per_s);
+    }
+    let (gpus, nics) = (topology.of_kind(Kind::Gpu), topology.of_kind(Kind::Nic));
+    if !gpus.is_empty() && !nics.is_empty() {
+        let _ = write!(out, "\n{:10}", "");
+        for &nic in &nics {
+            let _ = write!(out, "{:>14}", topology.node(nic).id);
+        }
+        out.push('\n');
+        for &gpu in &gpus {
+            let _ = write!(out, "{:10}", topology.node(gpu).id);
+            for &nic in &nics {
+                let _ = write!(out, "{:>14}", topology.distance(gpu, nic));
+            }
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn tree(topology: &Topology, node: NodeId, indent: &str, root: bool, out: &mut String) {
+    if root {
+        let _ = writeln!(out, "{}", label(topology.node(node)));
+    }
+    let children = topology.children(node);
+    for (i, &child) in children.iter().enumerate() {
+        let last = i + 1 == children.len();
+        let (branch, bar) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        let _ = writeln!(out, "{indent}{branch}{}", label(topology.node(child)));
+        tree(topology, child, &format!("{indent}{bar}"), false, out);
+    }
+}
+
+const BOX_W: f64 = 150.0;
+const BOX_H: f64 = 40.0;
+const GAP_X: f64 = 16.0;
+const GAP_Y: f64 = 44.0;
+
+struct Place {
+    x: f64,
+    y: f64,
+}
+
+/// A self-contained SVG: sockets on top, devices at the bottom, links labelled.
+pub fn to_svg(topology: &Topology) -> String {
+    let count = topology.nodes().count();
+    let mut places: Vec<Place> = (0..count).map(|_| Place { x: 0.0, y: 0.0 }).collect();
+    let mut next_x = GAP_X;
+    let mut depth = 0;
+    for socket in topology.of_kind(Kind::Socket) {
+        place(topology, socket, 0, &mut next_x, &mut depth, &mut places);
+    }
+    let width = next_x.max(2.0 * BOX_W);
+    let height = 60.0 + (depth + 1) as f64 * (BOX_H + GAP_Y);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"{GAP_X}\" y=\"20\" font-size=\"14\">{}</text>\n",
+        escape(&topology.name)
+    );
+    for (id, node) in topology.nodes() {
+        let here = &places[id.0];
+        if let Some(parent) = node.parent {
+            let above = &places[parent.0];
+            let (x1, y1) = (above.x + BOX_W / 2.0, above.y + BOX_H);
+            let (x2, y2) = (here.x + BOX_W / 2.0, here.y);
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" stroke=\"#555\"/>"
+            );
+        }
+    }
+    for link in topology.interconnects() {
+        let (a, b) = (&places[link.a.0], &places[link.b.0]);
+        let (x1, x2, y) = (a.x + BOX_W, b.x, a.y + BOX_H / 2.0);
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{x1}\" y1=\"{y}\" x2=\"{x2}\" y2=\"{y}\" stroke=\"#a33\" \
+             stroke-width=\"3\"/><text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{} GB/s</text>",
+            (x1 + x2) / 2.0,
+            y - 6.0,
+            link.gb_per_s
+        );
+    }
+    for (id, node) in topology.nodes() {
+        let here = &places[id.0];
+        let fill = match node.kind {
+            Kind::Socket => "#e8e8f8",
+            Kind::RootComplex | Kind::RootPort => "#f4ead0",
+            Kind::Switch => "#e0e0e0",
+            Kind::Gpu => "#d6f0d0",
+            Kind::Nic => "#d0e6f4",
+        };
+        let link = node.link.map_or_else(String::new, |l| {
+            format!("Gen{} x{}", l.speed.generation().number(), l.speed.lanes())
+        });
+        let (x, y) = (here.x, here.y);
+        let middle = x + BOX_W / 2.0;
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{BOX_W}\" height=\"{BOX_H}\" rx=\"4\" \
+             fill=\"{fill}\" stroke=\"#333\"/><text x=\"{middle}\" y=\"{}\" \
+             text-anchor=\"middle\">{}</text><text x=\"{middle}\" y=\"{}\" \
+             text-anchor=\"middle\" fill=\"#555\">{}</text>",
+            y + 16.0,
+            escape(&format!("{} {}", node.kind, node.id)),
+            y + 31.0,
+            escape(&format!("{link} {}", node.model)),
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn place(
+    topology: &Topology,
+    node: NodeId,
+    level: usize,
+    next_x: &mut f64,
+    depth: &mut usize,
+    places: &mut [Place],
+) {
+    *depth = (*depth).max(level);
+    places[node.0].y = 40.0 + level as f64 * (BOX_H + GAP_Y);
+    let children = topology.children(node);
+    for &child in &children {
+        place(topology, child, level + 1, next_x, depth, places);
+    }
+    match (children.first(), children.last()) {
+        (Some(first), Some(last)) => {
+            places[node.0].x = (places[first.0].x + places[last.0].x) / 2.0;
+        }
+        _ => {
+            places[node.0].x = *next_x;
+            *next_x += BOX_W + GAP_X;
+        }
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,525 @@
+//! Topology as checked data.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::pcie::tlp::{Gen, LinkSpeed, Mps, Mrrs, TlpError};
+
+/// What a node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A CPU package with its memory: one NUMA node here.
+    Socket,
+    /// Root complex (host bridge).
+    RootComplex,
+    /// Root port.
+    RootPort,
+    /// PCIe switch (its upstream and downstream ports together).
+    Switch,
+    /// GPU.
+    Gpu,
+    /// NIC.
+    Nic,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Socket => "socket",
+            Self::RootComplex => "root complex",
+            Self::RootPort => "root port",
+            Self::Switch => "switch",
+            Self::Gpu => "GPU",
+            Self::Nic => "NIC",
+        })
+    }
+}
+
+impl Kind {
+    fn may_hang_from(self, parent: Self) -> bool {
+        match self {
+            Self::Socket => false,
+            Self::RootComplex => parent == Self::Socket,
+            Self::RootPort => parent == Self::RootComplex,
+            Self::Switch | Self::Gpu | Self::Nic => {
+                matches!(parent, Self::RootComplex | Self::RootPort | Self::Switch)
+            }
+        }
+    }
+}
+
+/// Index of a node in its topology.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub usize);
+
+/// A node's link to its parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PcieLink {
+    /// Generation and width.
+    pub speed: LinkSpeed,
+    /// Maximum payload size in use.
+    pub mps: Mps,
+    /// Maximum read request size of the device.
+    pub mrrs: Mrrs,
+}
+
+/// What a root complex does with traffic between its ports.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct P2p {
+    /// Forwards memory reads; Intel's client CPUs, for one, forward writes only.
+    pub reads: bool,
+    /// Cuts forwarded writes and completions into TLPs of this size.
+    pub tlp_bytes: Option<u32>,
+    /// Caps forwarded traffic each way, GB/s.
+    pub cap_gb_per_s: Option<f64>,
+}
+
+impl Default for P2p {
+    fn default() -> Self {
+        Self { reads: true, tlp_bytes: None, cap_gb_per_s: None }
+    }
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Unique name.
+    pub id: String,
+    /// What it is.
+    pub kind: Kind,
+    /// What it hangs from; `None` for sockets.
+    pub parent: Option<NodeId>,
+    /// Link to the parent; `None` for sockets and root complexes, and for root ports, whose link is
+    /// that of the node below.
+    pub link: Option<PcieLink>,
+    /// Peer-to-peer behaviour, meaningful for root complexes.
+    pub p2p: P2p,
+    /// Access control services send peer traffic up to the root complex.
+    pub acs: bool,
+    /// Free text.
+    pub model: String,
+}
+
+/// A link between two sockets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interconnect {
+    /// One end.
+    pub a: NodeId,
+    /// Other end.
+    pub b: NodeId,
+    /// What peer traffic gets of it each way, GB/s.
+    pub gb_per_s: f64,
+}
+
+/// A checked topology.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Topology {
+    /// Name.
+    pub name: String,
+    pub(super) nodes: Vec<Node>,
+    pub(super) interconnects: Vec<Interconnect>,
+}
+
+/// Path distance as nvidia-smi names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Distance {
+    /// One switch between them.
+    Pix,
+    /// Several switches, no root complex.
+    Pxb,
+    /// Through a root complex.
+    Phb,
+    /// Through two root complexes of one socket.
+    Node,
+    /// Across sockets.
+    Sys,
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Pix => "PIX",
+            Self::Pxb => "PXB",
+            Self::Phb => "PHB",
+            Self::Node => "NODE",
+            Self::Sys => "SYS",
+        })
+    }
+}
+
+/// Why a topology was refused. `line` counts from 1 and is `None` outside files.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum TopologyError {
+    /// Not the format.
+    #[error("{}{reason}", at(.line))]
+    Syntax {
+        /// Line.
+        line: Option<usize>,
+        /// What the parser said.
+        reason: String,
+    },
+    /// Two nodes of one name.
+    #[error("{}{id}: this name is taken", at(.line))]
+    Duplicate {
+        /// Line.
+        line: Option<usize>,
+        /// Name.
+        id: String,
+    },
+    /// A reference to nothing.
+    #[error("{}{by}: unknown device {id:?}", at(.line))]
+    UnknownDevice {
+        /// Line.
+        line: Option<usize>,
+        /// Name that does not exist.
+        id: String,
+        /// Who refers to it.
+        by: String,
+    },
+    /// Parents that lead back.
+    #[error("{}{id}: loop: its parents lead back to it through {via}", at(.line))]
+    Loop {
+        /// Line.
+        line: Option<usize>,
+        /// Name.
+        id: String,
+        /// Parent on the loop.
+        via: String,
+    },
+    /// A kind that cannot hang there.
+    #[error("{}{id}: a {kind} cannot hang from a {parent_kind} ({parent})", at(.line))]
+    WrongParent {
+        /// Line.
+        line: Option<usize>,
+        /// Name.
+        id: String,
+        /// Its kind.
+        kind: Kind,
+        /// Parent.
+        parent: String,
+        /// The parent's kind.
+        parent_kind: Kind,
+    },
+    /// Zero lanes, impossible MPS and the like.
+    #[error("{}{id}: {source}", at(.line))]
+    Link {
+        /// Line.
+        line: Option<usize>,
+        /// Name.
+        id: String,
+        /// What is wrong with the link.
+        source: TlpError,
+    },
+    /// A number that cannot be.
+    #[error("{}{id}: {field} of {value} must be positive and finite", at(.line))]
+    Number {
+        /// Line.
+        line: Option<usize>,
+        /// Name.
+        id: String,
+        /// Field.
+        field: &'static str,
+        /// Its value.
+        value: f64,
+    },
+    /// Two sockets between which no interconnect leads.
+    #[error("{}no interconnect leads from {a} to {b}", at(.line))]
+    Unconnected {
+        /// Line.
+        line: Option<usize>,
+        /// One socket.
+        a: String,
+        /// Other socket.
+        b: String,
+    },
+}
+
+fn at(line: &Option<usize>) -> String {
+    line.map_or_else(String::new, |line| format!("line {line}: "))
+}
+
+/// A link before it is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawLink {
+    /// Generation number.
+    pub generation: u32,
+    /// Lanes.
+    pub lanes: u32,
+    /// Maximum payload size, bytes.
+    pub mps: u32,
+    /// Maximum read request size, bytes.
+    pub mrrs: u32,
+}
+
+impl RawLink {
+    /// Gen `generation` x`lanes` with MPS 256 and MRRS 512.
+    pub const fn new(generation: u32, lanes: u32) -> Self {
+        Self { generation, lanes, mps: 256, mrrs: 512 }
+    }
+
+    fn check(self) -> Result<PcieLink, TlpError> {
+        Ok(PcieLink {
+            speed: LinkSpeed::new(Gen::new(self.generation)?, self.lanes)?,
+            mps: Mps::new(self.mps)?,
+            mrrs: Mrrs::new(self.mrrs)?,
+        })
+    }
+}
+
+struct RawNode {
+    node: Node,
+    parent: Option<String>,
+    link: Option<RawLink>,
+    line: Option<usize>,
+}
+
+/// Collects nodes in any order and checks them together.
+pub struct Builder {
+    name: String,
+    nodes: Vec<RawNode>,
+    interconnects: Vec<(String, String, f64, Option<usize>)>,
+}
+
+impl Builder {
+    /// Starts an empty topology.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), nodes: Vec::new(), interconnects: Vec::new() }
+    }
+
+    /// Adds a node; `line` is where a file names it.
+    pub fn add(
+        &mut self,
+        id: &str,
+        kind: Kind,
+        parent: Option<&str>,
+        link: Option<RawLink>,
+        line: Option<usize>,
+    ) -> &mut Node {
+        let node = Node {
+            id: id.to_owned(),
+            kind,
+            parent: None,
+            link: None,
+            p2p: P2p::default(),
+            acs: false,
+            model: String::new(),
+        };
+        self.nodes.push(RawNode { node, parent: parent.map(str::to_owned), link, line });
+        let last = self.nodes.len() - 1;
+        &mut self.nodes[last].node
+    }
+
+    /// Joins two sockets.
+    pub fn interconnect(&mut self, a: &str, b: &str, gb_per_s: f64, line: Option<usize>) {
+        self.interconnects.push((a.to_owned(), b.to_owned(), gb_per_s, line));
+    }
+
+    /// Checks everything.
+    pub fn finish(self) -> Result<Topology, TopologyError> {
+        let mut ids = HashMap::new();
+        for (i, raw) in self.nodes.iter().enumerate() {
+            if ids.insert(raw.node.id.clone(), NodeId(i)).is_some() {
+                let (line, id) = (raw.line, raw.node.id.clone());
+                return Err(TopologyError::Duplicate { line, id });
+            }
+        }
+        let find = |id: &str, by: &str, line| {
+            ids.get(id).copied().ok_or_else(|| TopologyError::UnknownDevice {
+                line,
+                id: id.to_owned(),
+                by: by.to_owned(),
+            })
+        };
+        let mut nodes = Vec::with_capacity(self.nodes.len());
+        let mut lines = Vec::with_capacity(self.nodes.len());
+        for raw in self.nodes {
+            let (mut node, line) = (raw.node, raw.line);
+            let id = node.id.clone();
+            if let Some(parent) = &raw.parent {
+                node.parent = Some(find(parent, &id, line)?);
+            }
+            if let Some(link) = raw.link {
+                let checked = link.check();
+                node.link = Some(checked.map_err(|source| TopologyError::Link {
+                    line,
+                    id: id.clone(),
+                    source,
+                })?);
+            }
+            if let Some(cap) = node.p2p.cap_gb_per_s {
+                positive(cap, &id, "p2p_cap_gb_per_s", line)?;
+            }
+            nodes.push(node);
+            lines.push(line);
+        }
+        for (i, node) in nodes.iter().enumerate() {
+            let mut up = node.parent;
+            for _ in 0..nodes.len() {
+                let Some(parent) = up else { break };
+                if parent.0 == i {
+                    let via = nodes[node.parent.map_or(i, |p| p.0)].id.clone();
+                    return Err(TopologyError::Loop { line: lines[i], id: node.id.clone(), via });
+                }
+                up = nodes[parent.0].parent;
+            }
+        }
+        for (node, &line) in nodes.iter().zip(&lines) {
+            if let Some(parent) = node.parent.map(|p| &nodes[p.0])
+                && !node.kind.may_hang_from(parent.kind)
+            {
+                return Err(TopologyError::WrongParent {
+                    line,
+                    id: node.id.clone(),
+                    kind: node.kind,
+                    parent: parent.id.clone(),
+                    parent_kind: parent.kind,
+                });
+            }
+        }
+        let mut interconnects = Vec::new();
+        for (a, b, gb_per_s, line) in self.interconnects {
+            positive(gb_per_s, &format!("{a}-{b}"), "gb_per_s", line)?;
+            let (a, b) = (find(&a, "interconnect", line)?, find(&b, "interconnect", line)?);
+            interconnects.push(Interconnect { a, b, gb_per_s });
+        }
+        let topology = Topology { name: self.name, nodes, interconnects };
+        topology.check_connected()?;
+        Ok(topology)
+    }
+}
+
+fn positive(
+    value: f64,
+    id: &str,
+    field: &'static str,
+    line: Option<usize>,
+) -> Result<(), TopologyError> {
+    if value.is_finite() && value > 0.0 {
+        Ok(())
+    } else {
+        Err(TopologyError::Number { line, id: id.to_owned(), field, value })
+    }
+}
+
+impl Topology {
+    /// Every node, with its id.
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().enumerate().map(|(i, node)| (NodeId(i), node))
+    }
+
+    /// One node.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0]
+    }
+
+    /// Links between sockets.
+    pub fn interconnects(&self) -> &[Interconnect] {
+        &self.interconnects
+    }
+
+    /// Finds a node by name.
+    pub fn find(&self, id: &str) -> Option<NodeId> {
+        self.nodes.iter().position(|n| n.id == id).map(NodeId)
+    }
+
+    /// Nodes of one kind.
+    pub fn of_kind(&self, kind: Kind) -> Vec<NodeId> {
+        self.nodes().filter(|(_, n)| n.kind == kind).map(|(id, _)| id).collect()
+    }
+
+    /// A node and all above it, nearest first.
+    pub fn ancestry(&self, id: NodeId) -> Vec<NodeId> {
+        std::iter::successors(Some(id), |&n| self.nodes[n.0].parent).collect()
+    }
+
+    /// The socket above a node (or the node itself).
+    pub fn socket_of(&self, id: NodeId) -> Option<NodeId> {
+        self.ancestry(id).into_iter().find(|n| self.nodes[n.0].kind == Kind::Socket)
+    }
+
+    /// Nodes below `id`, directly.
+    pub fn children(&self, id: NodeId) -> Vec<NodeId> {
+        self.nodes().filter(|(_, n)| n.parent == Some(id)).map(|(c, _)| c).collect()
+    }
+
+    /// Sockets to cross from `a` to `b`, both included: the fewest hops. Empty where none leads.
+    pub fn socket_path(&self, a: NodeId, b: NodeId) -> Vec<NodeId> {
+        let mut from: HashMap<NodeId, NodeId> = HashMap::new();
+        let mut queue = std::collections::VecDeque::from([a]);
+        while let Some(here) = queue.pop_front() {
+            if here == b {
+                let mut path: Vec<NodeId> =
+                    std::iter::successors(Some(b), |n| from.get(n).copied()).collect();
+                path.reverse();
+                return path;
+            }
+            for link in &self.interconnects {
+                let next = match () {
+                    () if link.a == here => link.b,
+                    () if link.b == here => link.a,
+                    () => continue,
+                };
+                if next != a && !from.contains_key(&next) {
+                    from.insert(next, here);
+                    queue.push_back(next);
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    fn check_connected(&self) -> Result<(), TopologyError> {
+        let sockets = self.of_kind(Kind::Socket);
+        for &socket in sockets.iter().skip(1) {
+            if self.socket_path(sockets[0], socket).is_empty() {
+                return Err(TopologyError::Unconnected {
+                    line: None,
+                    a: self.nodes[sockets[0].0].id.clone(),
+                    b: self.nodes[socket.0].id.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes from `a` to `b`, both included: up to where the two branches meet, and down.
+    pub fn path(&self, a: NodeId, b: NodeId) -> Vec<NodeId> {
+        let (up, down) = (self.ancestry(a), self.ancestry(b));
+        let mut redirected = false;
+        for (i, &n) in up.iter().enumerate() {
+            if let Some(j) = down.iter().position(|&m| m == n) {
+                // With ACS on the way a switch hands peer traffic to the root complex.
+                let kind = self.nodes[n.0].kind;
+                redirected |= kind == Kind::Switch && self.nodes[n.0].acs;
+                if redirected && matches!(kind, Kind::Switch | Kind::RootPort) {
+                    continue;
+                }
+                let mut path = up[..=i].to_vec();
+                path.extend(down[..j].iter().rev());
+                return path;
+            }
+        }
+        let (top_a, top_b) = (up[up.len() - 1], down[down.len() - 1]);
+        let mut path = up[..up.len() - 1].to_vec();
+        path.extend(self.socket_path(top_a, top_b));
+        path.extend(down[..down.len() - 1].iter().rev());
+        path
+    }
+
+    /// Class of a pair of devices.
+    pub fn distance(&self, a: NodeId, b: NodeId) -> Distance {
+        let path = self.path(a, b);
+        let count = |kind| path.iter().filter(|n| self.nodes[n.0].kind == kind).count();
+        match (count(Kind::Socket), count(Kind::RootComplex), count(Kind::Switch)) {
+            (2.., _, _) => Distance::Sys,
+            (1, _, _) => Distance::Node,
+            (0, 1.., _) => Distance::Phb,
+            (0, 0, 0 | 1) => Distance::Pix,
+            _ => Distance::Pxb,
+        }
+    }
+}
