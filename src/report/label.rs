@@ -42,7 +42,7 @@ const FIELDS: &[fn(&Row) -> String] = &[
 
 #[cfg(test)]
 mod tests {
-    use super::super::names::{Data, Kick, Line};
+    use super::super::{Data, Kick, Line};
     use super::*;
 
     #[test]

@@ -5,7 +5,7 @@
 //! HTML page come with the `cli` feature. All of them print the same notes and footnotes
 //! ([`notes`]), so that no number of the software NIC is read as a NIC's.
 //!
-//! GB is 10⁹ bytes; sizes are counted in KiB and MiB. This module uses nothing of ours.
+//! GB is 10⁹ bytes; sizes are counted in KiB and MiB. Of ours this module uses the names of paths.
 
 mod error;
 mod file;
@@ -29,5 +29,7 @@ pub mod table;
 pub use error::ReportError;
 #[cfg(feature = "cli")]
 pub use html::write_report;
-pub use names::{Data, Kick, Line, Side, UnknownName};
+pub use names::{Line, Side, UnknownName};
+
+pub use crate::transport::{Data, Kick};
 pub use row::{Machine, Meta, Nic, Results, Row};

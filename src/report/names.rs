@@ -1,4 +1,5 @@
-//! The names of a path's choices, as results and the command line spell them.
+//! The names of a run's choices, as results and the command line spell them; those of a path are
+//! the transport's.
 
 use std::fmt;
 use std::str::FromStr;
@@ -56,36 +57,6 @@ macro_rules! names {
 }
 
 names! {
-    /// Who moves the payload.
-    Data, "data path" {
-        /// The GPU writes it into the NIC's window, or inline into the WQE.
-        Push = "push",
-        /// The NIC reads it from GPU memory: standard GPUDirect RDMA.
-        Pull = "pull",
-        /// It is copied to host memory, where the NIC reads it.
-        Staged = "staged",
-        /// No RDMA at all: the baseline.
-        Tcp = "tcp",
-    }
-}
-
-names! {
-    /// What tells the NIC that there is something to send.
-    Kick, "kick" {
-        /// A CUDA kernel stores the doorbell.
-        Kernel = "kernel",
-        /// The UAR store carries the whole WQE, inline payload and all.
-        Blueflame = "blueflame",
-        /// The data announce themselves; no doorbell.
-        Inband = "inband",
-        /// The CPU builds the WQE, a memory operation of the stream rings.
-        Stream = "stream",
-        /// The CPU does both.
-        Cpu = "cpu",
-    }
-}
-
-names! {
     /// One side of the interconnect.
     Side, "side" {
         /// The GPU.
@@ -104,19 +75,6 @@ names! {
         L14p2 = "14+2",
         /// 64 bytes, four lanes; whole as measured, not by architecture.
         L60p4 = "60+4",
-    }
-}
-
-impl Kick {
-    /// Whether a path of this data and kick exists: data announce themselves, or travel in the
-    /// doorbell store, only where the GPU pushes them, and tcp has no kick.
-    pub const fn goes_with(self, data: Data) -> bool {
-        match (data, self) {
-            (Data::Tcp, _) => false,
-            (Data::Push, _) => true,
-            (_, Self::Inband | Self::Blueflame) => false,
-            _ => true,
-        }
     }
 }
 

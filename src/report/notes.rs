@@ -4,7 +4,8 @@
 //! where a number is the software NIC's own and not a NIC's.
 
 use super::human::printable;
-use super::names::{Data, Side};
+use super::Data;
+use super::names::Side;
 use super::row::{Results, Row};
 
 /// Why a host engine's `pull` is slow.

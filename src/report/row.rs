@@ -8,8 +8,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::names::{Data, Kick, Line, Side};
-use super::{ReportError, file};
+use super::names::{Line, Side};
+use super::{Data, Kick, ReportError, file};
 
 /// The machine, without anything that identifies it: no host name, no addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,11 +91,11 @@ pub struct Row {
     pub messages_per_s: f64,
     /// Every byte arrived, once, in order.
     pub verified: bool,
-    /// Messages that the NIC had no room for.
+    /// Messages posted of which nothing arrived, counted by the receiver from the bytes.
     pub dropped: u64,
-    /// Slots that were written again before they were sent.
+    /// Messages that arrived with bytes of another message or offset, by their tags.
     pub overwritten: u64,
-    /// Messages that arrived with other bytes than were sent.
+    /// Messages that arrived with bytes that nobody sent there.
     pub corrupted: u64,
     /// Largest number of window credits in use at a time; `None` where the path has no window.
     pub max_credits_in_use: Option<u64>,

@@ -1,7 +1,7 @@
 //! The lines of a plot: which rows form one, and how it looks.
 
 use super::label::labels;
-use super::names::{Data, Kick};
+use super::{Data, Kick};
 use super::notes::Footnotes;
 use super::row::Row;
 

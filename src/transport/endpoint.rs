@@ -362,6 +362,15 @@ impl Endpoint {
         }
     }
 
+    /// Why the queue pair ended, if it did; readable while kernels run.
+    pub fn failure(&self) -> Option<Error> {
+        match &self.inner {
+            Inner::Kernel(posted) => posted.ended().err(),
+            Inner::Host(posted) => posted.failure(),
+            Inner::Tcp(_) => None,
+        }
+    }
+
     fn word(&self, offset: u64) -> Result<(), Error> {
         let peer = self.peer.ok_or(Error::NotConnected)?;
         if offset % 8 != 0 {

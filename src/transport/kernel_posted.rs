@@ -115,8 +115,8 @@ impl KernelPosted {
         Ok(())
     }
 
-    /// Why the queue pair ended, if it did.
-    fn ended(&self) -> Result<(), Error> {
+    /// The reason as an error, if the queue pair ended.
+    pub fn ended(&self) -> Result<(), Error> {
         let Some(aux) = self.aux.host() else { return Ok(()) };
         // Acquire: pairs with device code, which writes the reason before the code.
         let code = aux.load_u32(STATUS, Ordering::Acquire)?;

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::nic::LineFormat;
 
 /// Who moves the payload to the NIC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Data {
     /// The GPU writes it into a window of NIC-side memory, or inline into the WQE.
     Push,
@@ -19,7 +22,8 @@ pub enum Data {
 }
 
 /// What tells the NIC that there is something to send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kick {
     /// A kernel stores doorbell record and doorbell.
     Kernel,
@@ -54,9 +58,9 @@ pub enum PathError {
         why: &'static str,
     },
     /// A name that is no name.
-    #[error("{what} `{given}` is unknown: it is one of {known}")]
+    #[error("'{given}' is not a {what}: it is one of {known}")]
     Unknown {
-        /// `data`, `kick` or `path`.
+        /// What the name should have been one of.
         what: &'static str,
         /// What was given.
         given: String,
@@ -128,8 +132,8 @@ impl Path {
         matches!(self.data, Data::Push | Data::Staged)
     }
 
-    /// The name under which our kernels are built for this path.
-    pub(crate) fn kernel_name(self, line: LineFormat) -> Option<&'static str> {
+    /// The name under which our kernels are built for this path; `None` where the host posts.
+    pub fn kernel_name(self, line: LineFormat) -> Option<&'static str> {
         Some(match (self.data, self.kick?) {
             (Data::Push | Data::Staged, Kick::Kernel) => "push_kernel",
             (Data::Push, Kick::Blueflame) => "push_blueflame",
@@ -145,26 +149,52 @@ impl Path {
     }
 }
 
-impl fmt::Display for Data {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Data {
+    /// Every value, in the order of the tables.
+    pub const ALL: &[Self] = &[Self::Push, Self::Pull, Self::Staged, Self::Tcp];
+
+    /// The name in results and on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
             Self::Push => "push",
             Self::Pull => "pull",
             Self::Staged => "staged",
             Self::Tcp => "tcp",
-        })
+        }
     }
 }
 
-impl fmt::Display for Kick {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Kick {
+    /// Every value, in the order of the tables.
+    pub const ALL: &[Self] =
+        &[Self::Kernel, Self::Blueflame, Self::Inband, Self::Stream, Self::Cpu];
+
+    /// The name in results and on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
             Self::Kernel => "kernel",
             Self::Blueflame => "blueflame",
             Self::Inband => "inband",
             Self::Stream => "stream",
             Self::Cpu => "cpu",
-        })
+        }
+    }
+
+    /// Whether a path of this data and kick exists.
+    pub fn goes_with(self, data: Data) -> bool {
+        Path::new(data, self).is_ok()
+    }
+}
+
+impl fmt::Display for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Display for Kick {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }
 
@@ -180,33 +210,18 @@ impl fmt::Display for Path {
 impl FromStr for Data {
     type Err = PathError;
     fn from_str(s: &str) -> Result<Self, PathError> {
-        Ok(match s {
-            "push" => Self::Push,
-            "pull" => Self::Pull,
-            "staged" => Self::Staged,
-            "tcp" => Self::Tcp,
-            _ => {
-                let known = "push, pull, staged, tcp";
-                return Err(PathError::Unknown { what: "data", given: s.into(), known });
-            }
-        })
+        let known = "push, pull, staged, tcp";
+        let found = Self::ALL.iter().copied().find(|v| v.as_str() == s);
+        found.ok_or_else(|| PathError::Unknown { what: "data path", given: s.into(), known })
     }
 }
 
 impl FromStr for Kick {
     type Err = PathError;
     fn from_str(s: &str) -> Result<Self, PathError> {
-        Ok(match s {
-            "kernel" => Self::Kernel,
-            "blueflame" => Self::Blueflame,
-            "inband" => Self::Inband,
-            "stream" => Self::Stream,
-            "cpu" => Self::Cpu,
-            _ => {
-                let known = "kernel, blueflame, inband, stream, cpu";
-                return Err(PathError::Unknown { what: "kick", given: s.into(), known });
-            }
-        })
+        let known = "kernel, blueflame, inband, stream, cpu";
+        let found = Self::ALL.iter().copied().find(|v| v.as_str() == s);
+        found.ok_or_else(|| PathError::Unknown { what: "kick", given: s.into(), known })
     }
 }
 

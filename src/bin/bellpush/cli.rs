@@ -104,7 +104,6 @@ pub fn read(path: &Path) -> Result<Vec<u8>, CliError> {
 }
 
 /// The bytes to send: a file that is not empty.
-#[expect(dead_code, reason = "for the measuring part of bench")]
 pub fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
     let bytes = read(path)?;
     if bytes.is_empty() {

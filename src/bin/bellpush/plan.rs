@@ -6,19 +6,21 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use bellpush::gpu::args::BENCH_MAX_ENDPOINTS;
 use bellpush::report::size::{self, SizeError};
 use bellpush::report::{Data, Kick, Line, Side};
+use bellpush::transport::Path;
 
 use crate::bench::BenchArgs;
 use crate::cli::CliError;
 
-/// Largest message of a reliable connection (InfiniBand specification, volume 1, 9.4.3: 2³¹).
-const MAX_MESSAGE_BYTES: u64 = 1 << 31;
+/// Largest message of one WQE (mlx5 PRM, `log_max_msg`: 2³⁰).
+const MAX_MESSAGE_BYTES: u64 = 1 << 30;
 /// Slots are whole WQE basic blocks, which also holds whole lines of every format.
 const SLOT_UNIT_BYTES: u64 = 64;
 const MAX_WINDOW_BYTES: u64 = 1 << 30;
 const MAX_ENGINES: u64 = 64;
-const MAX_QPS: u64 = 1024;
+const MAX_QPS: u64 = BENCH_MAX_ENDPOINTS as u64;
 const MAX_SECONDS: f64 = 3600.0;
 const MAX_TIMEOUT_MS: u64 = 600_000;
 
@@ -51,8 +53,8 @@ pub struct BenchPlan {
     pub host_numa: Option<Numa>,
     /// `soft`, or a verbs device's name.
     pub nic: String,
-    /// The paths, in the order of [`Data::ALL`] and [`Kick::ALL`]; tcp has no kick.
-    pub paths: Vec<(Data, Option<Kick>)>,
+    /// The paths, in the order of [`Path::ALL`].
+    pub paths: Vec<Path>,
     /// Message sizes, ascending.
     pub sizes_bytes: Vec<u64>,
     /// Messages a row.
@@ -79,7 +81,7 @@ pub struct BenchPlan {
     pub report: Option<PathBuf>,
     /// Whether senders keep to the credits.
     pub credits: bool,
-    /// Whether in-band lines are torn on purpose.
+    /// Look for torn lines instead of measuring paths.
     pub tearing: bool,
     /// Where messages land.
     pub dest: Side,
@@ -87,19 +89,23 @@ pub struct BenchPlan {
     pub timeout: Duration,
 }
 
+impl BenchPlan {
+    /// The largest message.
+    pub fn largest_bytes(&self) -> usize {
+        self.sizes_bytes.iter().copied().max().unwrap_or(1) as usize
+    }
+}
+
 impl TryFrom<&BenchArgs> for BenchPlan {
     type Error = CliError;
 
     fn try_from(args: &BenchArgs) -> Result<Self, CliError> {
         let paths = paths(args.data.as_deref(), args.kick.as_deref())?;
-        let inband = paths.iter().any(|(_, kick)| *kick == Some(Kick::Inband));
-        for (option, given) in [("--line", args.line.is_some()), ("--tearing", args.tearing)] {
-            if given && !inband {
-                return Err(CliError::new(
-                    format!("{option} concerns push/inband, which is not measured"),
-                    "add it with --data push --kick inband, or leave the option out",
-                ));
-            }
+        if args.line.is_some() && !paths.iter().any(|path| path.kick() == Some(Kick::Inband)) {
+            return Err(CliError::new(
+                "--line concerns push/inband, which is not measured",
+                "add it with --data push --kick inband, or leave the option out",
+            ));
         }
         let (window_bytes, slot_bytes) = window(&args.window, &args.slot)?;
         if !args.seconds.is_finite() || args.seconds <= 0.0 || args.seconds > MAX_SECONDS {
@@ -149,19 +155,18 @@ impl TryFrom<&BenchArgs> for BenchPlan {
 
 /// Every combination that exists of the data paths and kicks asked for. What was asked for by name
 /// and takes part in none is an error: it would be left out in silence.
-fn paths(data: Option<&str>, kick: Option<&str>) -> Result<Vec<(Data, Option<Kick>)>, CliError> {
+fn paths(data: Option<&str>, kick: Option<&str>) -> Result<Vec<Path>, CliError> {
     let asked_data = data.map(|list| several::<Data>("--data", list)).transpose()?;
     let asked_kicks = kick.map(|list| several::<Kick>("--kick", list)).transpose()?;
     let data = asked_data.clone().unwrap_or_else(|| Data::ALL.to_vec());
     let kicks = asked_kicks.clone().unwrap_or_else(|| Kick::ALL.to_vec());
-    let mut paths = Vec::new();
-    for &data in &data {
-        let fitting = kicks.iter().filter(|kick| kick.goes_with(data)).map(|&kick| Some(kick));
+    let wanted = |path: &Path| match path.kick() {
+        Some(kick) => data.contains(&path.data()) && kicks.contains(&kick),
         // tcp comes along unless only kicks were asked for.
-        let tcp = data == Data::Tcp && (asked_data.is_some() || asked_kicks.is_none());
-        paths.extend(fitting.chain(tcp.then_some(None)).map(|kick| (data, kick)));
-    }
-    let absent_data = asked_data.iter().flatten().find(|d| paths.iter().all(|(p, _)| p != *d));
+        None => data.contains(&Data::Tcp) && (asked_data.is_some() || asked_kicks.is_none()),
+    };
+    let paths: Vec<Path> = Path::ALL.into_iter().filter(wanted).collect();
+    let absent_data = asked_data.iter().flatten().find(|d| paths.iter().all(|p| p.data() != **d));
     if let Some(data) = absent_data {
         let fitting: Vec<&str> =
             Kick::ALL.iter().filter(|k| k.goes_with(*data)).map(|k| k.as_str()).collect();
@@ -171,7 +176,7 @@ fn paths(data: Option<&str>, kick: Option<&str>) -> Result<Vec<(Data, Option<Kic
         ));
     }
     let absent_kick =
-        asked_kicks.iter().flatten().find(|k| paths.iter().all(|(_, p)| *p != Some(**k)));
+        asked_kicks.iter().flatten().find(|k| paths.iter().all(|p| p.kick() != Some(**k)));
     if let Some(kick) = absent_kick {
         return Err(CliError::new(
             format!("--kick {kick} goes with none of --data {}", list_of(&data)),
