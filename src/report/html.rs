@@ -118,7 +118,7 @@ fn table(results: &Results, footnotes: &Footnotes) -> Markup {
                     tr {
                         th.number scope="col" { "size" }
                         @for (name, numeric) in COLUMNS { th class=(class(numeric)) scope="col" { (name) } }
-                        th scope="col" { "footnotes" }
+                        th scope="col" { "note" }
                     }
                 }
                 @for (bytes, members) in groups(rows) {

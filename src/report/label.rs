@@ -1,31 +1,36 @@
 //! Names of the lines of a table and a plot.
 
+use std::collections::HashMap;
+
 use super::human::printable;
+use super::names::{Data, Kick};
 use super::row::Row;
 use super::size;
 
 /// A label per row: its path, followed by whatever sets it apart from the other rows of that
 /// path, so that rows with one label differ only in size.
 pub fn labels(rows: &[Row]) -> Vec<String> {
-    rows.iter()
-        .map(|row| {
-            let mut label = row.path();
-            for field in FIELDS {
-                let value = field(row);
-                let differs = |other: &Row| {
-                    (other.data, other.kick) == (row.data, row.kick) && field(other) != value
-                };
-                if !value.is_empty() && rows.iter().any(differs) {
-                    label.push_str(", ");
-                    label.push_str(&value);
-                }
-            }
-            printable(&label)
-        })
-        .collect()
+    let values: Vec<Vec<String>> =
+        rows.iter().map(|row| FIELDS.iter().map(|field| field(row)).collect()).collect();
+    // For each path the first row, and which fields some other row of it has otherwise.
+    let mut paths: HashMap<(Data, Option<Kick>), (usize, [bool; FIELDS.len()])> = HashMap::new();
+    for (i, row) in rows.iter().enumerate() {
+        let (first, differs) = paths.entry((row.data, row.kick)).or_insert((i, Default::default()));
+        for (field, differs) in differs.iter_mut().enumerate() {
+            *differs |= values[i][field] != values[*first][field];
+        }
+    }
+    let label = |(row, values): (&Row, &Vec<String>)| {
+        let (_, differs) = paths[&(row.data, row.kick)];
+        let apart =
+            values.iter().zip(differs).filter(|(value, differs)| *differs && !value.is_empty());
+        let parts = std::iter::once(row.path()).chain(apart.map(|(value, _)| value.clone()));
+        printable(&parts.collect::<Vec<_>>().join(", "))
+    };
+    rows.iter().zip(&values).map(label).collect()
 }
 
-const FIELDS: &[fn(&Row) -> String] = &[
+const FIELDS: [fn(&Row) -> String; 12] = [
     |r| r.nic.clone(),
     |r| r.executor.clone(),
     |r| r.engine.map_or(String::new(), |e| format!("{e} engine")),

@@ -36,11 +36,14 @@ const DARK: [(&str, &str); 8] = [
 ];
 
 const FONT: &str = "system-ui, sans-serif";
+/// Font sizes; the SVG backend writes them divided by 1.24.
+const TEXT_SIZE: u32 = 16;
+const TITLE_SIZE: u32 = 20;
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 440;
 const TITLE_HEIGHT: u32 = 34;
 const LEGEND_LINE: i32 = 21;
-/// Advance of a 12-pixel sans-serif character, generously.
+/// Advance of a character of the text size, generously.
 const CHAR_WIDTH: i32 = 7;
 const LEGEND_MAX_CHARS: usize = 44;
 
@@ -130,12 +133,12 @@ fn draw_on(
 ) -> Drawn {
     root.fill(&SURFACE)?;
     let text = |size: u32, colour: &RGBColor| (FONT, size).into_font().color(colour);
-    root.draw_text(title, &text(16, &INK), (16, 12))?;
+    root.draw_text(title, &text(TITLE_SIZE, &INK), (16, 12))?;
     let (_, height) = root.dim_in_pixel();
     let foot = 18 * remarks.len() as u32;
     for (i, remark) in remarks.iter().enumerate() {
         let at = (16, (height - foot) as i32 + 18 * i as i32 - 4);
-        root.draw_text(remark, &text(12, &SUBTLE), at)?;
+        root.draw_text(remark, &text(TEXT_SIZE, &SUBTLE), at)?;
     }
 
     let (_, body) = root.split_vertically(TITLE_HEIGHT);
@@ -148,23 +151,23 @@ fn draw_on(
         let middle = Pos::new(HPos::Center, VPos::Center);
         let (w, h) = body.dim_in_pixel();
         let at = (w as i32 / 2, h as i32 / 2);
-        body.draw_text("nothing was measured", &text(14, &SUBTLE).pos(middle), at)?;
+        body.draw_text("nothing was measured", &text(TEXT_SIZE, &SUBTLE).pos(middle), at)?;
         return Ok(());
     }
     let mut chart = ChartBuilder::on(&left)
         .margin(10)
         .margin_right(18)
-        .x_label_area_size(44)
-        .y_label_area_size(62)
+        .x_label_area_size(48)
+        .y_label_area_size(66)
         .build_cartesian_2d(sizes(lines), y.clone())?;
     chart
         .configure_mesh()
         .bold_line_style(GRID)
         .light_line_style(TRANSPARENT)
         .axis_style(SUBTLE)
-        .label_style(text(12, &SUBTLE))
+        .label_style(text(TEXT_SIZE, &SUBTLE))
         .x_desc("message size")
-        .axis_desc_style(text(12, &SUBTLE))
+        .axis_desc_style(text(TEXT_SIZE, &SUBTLE))
         .x_label_formatter(&|v| size::print(1 << (v.round().clamp(0.0, 63.0) as u32)))
         .y_label_formatter(y_label)
         .draw()?;
@@ -185,7 +188,7 @@ fn draw_on(
 }
 
 fn draw_legend(area: &Area<'_>, lines: &[Series]) -> Drawn {
-    let style = (FONT, 12).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
+    let style = (FONT, TEXT_SIZE).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
     for (i, line) in lines.iter().enumerate() {
         let y = 18 + LEGEND_LINE * i as i32;
         let sample = [(4, y), (40, y)];

@@ -16,7 +16,7 @@ use cli::CliError;
 
 /// GPU-initiated networking: measurements, checks and reports.
 #[derive(Debug, Parser)]
-#[command(name = "bellpush", version = cli::version(), max_term_width = 100)]
+#[command(name = "bellpush", version = cli::version())]
 #[command(after_help = "Exit status: 0 all went well, 1 a verification failed, 2 wrong input or \
                         something missing.")]
 struct Cli {
