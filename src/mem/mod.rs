@@ -10,6 +10,7 @@
 mod dma;
 mod host;
 mod numa;
+mod view;
 
 pub use dma::{Dma, copy};
 pub use host::{HostMem, View};

@@ -4,6 +4,8 @@
 //! that the caller's GPU has mapped. It does not say who posts: a kernel, a stream or the CPU
 //! write the same mlx5 bytes.
 
+pub mod queue;
+pub mod slots;
 pub mod soft;
 
 use std::sync::Arc;
@@ -224,6 +226,9 @@ pub enum NicError {
         /// The limit.
         limit: usize,
     },
+    /// The system gave no thread to an engine.
+    #[error("cannot start an engine's thread: {0}")]
+    Thread(#[source] std::io::Error),
     /// Memory trouble.
     #[error(transparent)]
     Memory(#[from] MemError),

@@ -193,9 +193,9 @@ impl Flags {
     }
 
     fn bits(self) -> u8 {
-        u8::from(self.cq_update) * CTRL_CQ_UPDATE
-            | u8::from(self.solicited) * CTRL_SOLICITED
-            | u8::from(self.fence) * CTRL_FENCE_SMALL
+        (u8::from(self.cq_update) * CTRL_CQ_UPDATE)
+            | (u8::from(self.solicited) * CTRL_SOLICITED)
+            | (u8::from(self.fence) * CTRL_FENCE_SMALL)
     }
 }
 

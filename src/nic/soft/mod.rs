@@ -1,1 +1,251 @@
-//! soft
+//! The software NIC: consumes real mlx5 work queues, in this process.
+//!
+//! It watches UAR pages and in-band windows, learns producer indices, copies WQEs out of the send
+//! queue, checks them against keys, bounds, rights and states, moves the payload, and writes real
+//! CQEs. Every byte that a program wrote is hostile: it is copied out before it is checked, a bad
+//! WQE gives an error CQE and moves the queue pair to ERR, and nothing outside a region is
+//! touched.
+//!
+//! | file | what |
+//! |---|---|
+//! | `device` | what everything shares |
+//! | `engine` | who is to be visited, and when |
+//! | `uar` `requester` `inband` | from a doorbell or a slot to a checked WQE and its CQE |
+//! | `inproc` | the link: messages between queue pairs of one process |
+//! | `responder` | requests that arrive; receives |
+//! | `mr` `qp` `cq` | regions, queue pairs, completion queues |
+
+#![forbid(unsafe_code)]
+
+mod counters;
+mod cq;
+mod device;
+mod engine;
+mod inband;
+mod inproc;
+mod mr;
+mod qp;
+mod requester;
+mod responder;
+mod uar;
+mod vendor;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub use counters::Counters;
+pub use engine::{Engine, Progress};
+pub use inproc::InProcess;
+pub use qp::Qp;
+pub use vendor::Vendor;
+
+use self::device::Device;
+use self::requester::Timers;
+use super::{Access, Dm, Mr, Nic, NicError, QpAttr, QueuePair, Queues};
+use crate::mem::{Dma, View};
+use crate::wire::{Iova, Qpn};
+
+/// How an engine's thread waits for work.
+///
+/// Doorbells in plain memory cannot wake a sleeper, so naps are bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nap {
+    /// How long to go on looking after the last work.
+    pub spin: Duration,
+    /// How long to go on looking, but giving way to other threads, after that.
+    pub give_way: Duration,
+    /// Length of a nap after that.
+    pub nap: Duration,
+}
+
+impl Default for Nap {
+    fn default() -> Self {
+        let us = Duration::from_micros;
+        Self { spin: us(50), give_way: us(200), nap: us(50) }
+    }
+}
+
+impl Nap {
+    /// Never naps: for a machine with a core to spare for each engine.
+    pub const NEVER: Self =
+        Self { spin: Duration::MAX, give_way: Duration::MAX, nap: Duration::ZERO };
+}
+
+/// What a software NIC is made of.
+#[derive(Clone)]
+pub struct SoftConfig {
+    /// Number of engines; queue pair `q` belongs to engine `q % engines`.
+    pub engines: usize,
+    /// The link that the NIC is on.
+    pub link: Arc<InProcess>,
+    /// How the engines' threads wait.
+    pub nap: Nap,
+    /// Pause between two tries of a SEND to an empty receive queue.
+    pub rnr_timer: Duration,
+    /// How long a peer that does not answer is tried.
+    pub answer_timer: Duration,
+}
+
+impl SoftConfig {
+    /// One engine on a link, with default timers.
+    pub fn new(link: &Arc<InProcess>) -> Self {
+        Self {
+            engines: 1,
+            link: link.clone(),
+            nap: Nap::default(),
+            rnr_timer: Duration::from_micros(20),
+            answer_timer: Duration::from_millis(200),
+        }
+    }
+}
+
+/// A software NIC. Dropping it ends its threads, its queue pairs and its registrations.
+pub struct SoftNic {
+    device: Arc<Device>,
+    stop: Arc<AtomicBool>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl SoftNic {
+    /// A NIC whose engines run on threads of their own.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] for no or too many engines, [`NicError::Thread`] when the system
+    /// gives no thread.
+    pub fn open(config: SoftConfig) -> Result<Arc<Self>, NicError> {
+        let (nic, engines) = Self::manual(&config)?;
+        let mut threads = Vec::new();
+        for engine in engines {
+            let (stop, nap) = (nic.stop.clone(), config.nap);
+            let thread = std::thread::Builder::new()
+                .name(format!("bellpush-nic-{}", engine.index))
+                .spawn(move || run(engine, &stop, nap));
+            threads.push(thread.map_err(NicError::Thread)?);
+        }
+        *nic.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
+        Ok(nic)
+    }
+
+    /// A NIC without threads: whoever holds the engines drives them.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] for no or too many engines.
+    pub fn manual(config: &SoftConfig) -> Result<(Arc<Self>, Vec<Engine>), NicError> {
+        if !(1..=256).contains(&config.engines) {
+            let (value, must) = (config.engines as u64, "1..=256");
+            return Err(NicError::Attribute { what: "number of engines", value, must });
+        }
+        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4);
+        let timers = Timers { rnr_ns: ns(config.rnr_timer), answer_ns: ns(config.answer_timer) };
+        let device = Device::new(&config.link, config.engines, timers);
+        let engine = |index| Engine { device: device.clone(), index };
+        let engines = (0..config.engines).map(engine).collect();
+        let nic = Self { device: device.clone(), stop: Arc::default(), threads: Mutex::default() };
+        Ok((Arc::new(nic), engines))
+    }
+
+    /// What the NIC has done so far.
+    pub fn counters(&self) -> Counters {
+        self.device.counters.read()
+    }
+
+    /// Creates a queue pair, as [`Nic::create_qp`], with its own type.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`], [`NicError::Full`], [`NicError::Memory`].
+    pub fn create(&self, attr: &QpAttr, memory: &View) -> Result<Arc<Qp>, NicError> {
+        qp::check(attr)?;
+        self.device.create_qp(attr, qp::place(attr, memory)?)
+    }
+
+    /// Creates a queue pair over queues that lie anywhere; several may share a UAR page.
+    ///
+    /// # Errors
+    /// As [`SoftNic::create`].
+    pub fn create_on(&self, attr: &QpAttr, queues: Queues) -> Result<Arc<Qp>, NicError> {
+        qp::check(attr)?;
+        qp::fits(attr, &queues)?;
+        self.device.create_qp(attr, queues)
+    }
+
+    /// Lays out queues in memory as [`SoftNic::create`] does.
+    ///
+    /// # Errors
+    /// [`NicError::Memory`] when `memory` is shorter than [`Nic::queue_bytes`].
+    pub fn place(attr: &QpAttr, memory: &View) -> Result<Queues, NicError> {
+        qp::check(attr)?;
+        qp::place(attr, memory)
+    }
+}
+
+impl Drop for SoftNic {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            let _ = thread.join(); // a panic was reported where it happened
+        }
+        self.device.shut_down();
+    }
+}
+
+impl Nic for SoftNic {
+    fn name(&self) -> &str {
+        "soft"
+    }
+
+    fn is_software(&self) -> bool {
+        true
+    }
+
+    fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
+        self.device.mrs.register(mem, iova, access)
+    }
+
+    fn deregister(&self, mr: Mr) -> Result<(), NicError> {
+        self.device.mrs.deregister(mr)
+    }
+
+    fn alloc_dm(&self, memory: View) -> Result<Dm, NicError> {
+        let access = Access { local_write: true, ..Access::NONE };
+        let mr = self.device.mrs.register(Arc::new(memory.clone()), Iova(0), access)?;
+        Ok(Dm { view: memory, mr })
+    }
+
+    fn queue_bytes(&self, attr: &QpAttr) -> usize {
+        qp::queue_bytes(attr)
+    }
+
+    fn create_qp(&self, attr: &QpAttr, memory: View) -> Result<Arc<dyn QueuePair>, NicError> {
+        Ok(self.create(attr, &memory)?)
+    }
+
+    fn destroy_qp(&self, qpn: Qpn) -> Result<(), NicError> {
+        self.device.destroy_qp(qpn.0)
+    }
+}
+
+/// An engine's thread.
+fn run(mut engine: Engine, stop: &AtomicBool, nap: Nap) {
+    let start = Instant::now();
+    let mut last_work = Duration::ZERO;
+    while !stop.load(Ordering::Acquire) {
+        let now = start.elapsed();
+        let progress = engine.step(now.as_nanos() as u64);
+        if progress.is_busy() {
+            last_work = now;
+            continue;
+        }
+        let idle = now - last_work;
+        if idle < nap.spin {
+            std::hint::spin_loop();
+        } else if idle < nap.spin.saturating_add(nap.give_way) {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(nap.nap);
+        }
+    }
+}

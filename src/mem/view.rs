@@ -1,0 +1,59 @@
+//! Ordered access to words of a [`View`].
+
+use std::sync::atomic::Ordering;
+
+use super::{MemError, View};
+
+impl View {
+    /// Atomic 4-byte load, in the machine's byte order.
+    ///
+    /// # Errors
+    /// [`MemError::OutOfBounds`] and [`MemError::Misaligned`].
+    #[inline]
+    pub fn load_u32(&self, offset: usize, order: Ordering) -> Result<u32, MemError> {
+        self.mem.load_u32(self.at(offset, 4)?, order)
+    }
+
+    /// Atomic 4-byte store, in the machine's byte order.
+    ///
+    /// # Errors
+    /// As [`View::load_u32`].
+    #[inline]
+    pub fn store_u32(&self, offset: usize, value: u32, order: Ordering) -> Result<(), MemError> {
+        self.mem.store_u32(self.at(offset, 4)?, value, order)
+    }
+
+    /// Atomic 8-byte load, in the machine's byte order.
+    ///
+    /// # Errors
+    /// As [`View::load_u32`].
+    #[inline]
+    pub fn load_u64(&self, offset: usize, order: Ordering) -> Result<u64, MemError> {
+        self.mem.load_u64(self.at(offset, 8)?, order)
+    }
+
+    /// Atomic 8-byte store, in the machine's byte order.
+    ///
+    /// # Errors
+    /// As [`View::load_u32`].
+    #[inline]
+    pub fn store_u64(&self, offset: usize, value: u64, order: Ordering) -> Result<(), MemError> {
+        self.mem.store_u64(self.at(offset, 8)?, value, order)
+    }
+
+    /// Sets `bytes` bytes from `offset` to `value`.
+    ///
+    /// # Errors
+    /// [`MemError::OutOfBounds`].
+    pub fn fill(&self, offset: usize, bytes: usize, value: u8) -> Result<(), MemError> {
+        self.mem.fill(self.at(offset, bytes)?, bytes, value)
+    }
+
+    /// A part of the view.
+    ///
+    /// # Errors
+    /// [`MemError::OutOfBounds`].
+    pub fn part(&self, offset: usize, bytes: usize) -> Result<View, MemError> {
+        Ok(Self { mem: self.mem.clone(), offset: self.at(offset, bytes)?, len: bytes })
+    }
+}

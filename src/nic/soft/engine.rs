@@ -1,0 +1,264 @@
+//! The engine: watches UAR pages and in-band windows, and visits queue pairs that have work.
+//!
+//! It has no thread and no clock of its own; [`Engine::step`] is driven by a thread, by a waiting
+//! caller, or by a test.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::counters::Live;
+use super::device::Device;
+use super::inband::Scratch;
+use super::qp::Qp;
+use super::requester::{Requester, Tally, Visit, Visitor};
+use super::uar::Uar;
+use crate::mem::MemError;
+use crate::nic::{QpState, QueuePair};
+
+/// What a step did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Send WQEs carried out.
+    pub wqes: u64,
+    /// Bytes of their payload.
+    pub bytes: u64,
+    /// Error CQEs written.
+    pub errors: u64,
+    /// Whether some queue pair wants another step at once.
+    pub more: bool,
+    /// When a queue pair that waits is to be tried again, in the time of `now_ns`.
+    pub next_ns: Option<u64>,
+}
+
+impl Progress {
+    /// Whether anything happened or is about to.
+    pub fn is_busy(&self) -> bool {
+        self.wqes > 0 || self.errors > 0 || self.more
+    }
+}
+
+/// One engine of a NIC; [`super::SoftNic::manual`] hands them out.
+pub struct Engine {
+    pub(super) device: Arc<Device>,
+    pub(super) index: usize,
+}
+
+impl Engine {
+    /// Looks at everything once and does a bounded amount of work. `now_ns` never goes back.
+    pub fn step(&mut self, now_ns: u64) -> Progress {
+        let seat = &self.device.engines[self.index];
+        // A plain lock would let a busy engine starve whoever wants to create a queue pair.
+        while seat.waiting.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
+        seat.lock().step(&self.device, now_ns, &seat.attention)
+    }
+}
+
+/// An engine's place in the device.
+#[derive(Default)]
+pub(super) struct Seat {
+    core: Mutex<Core>,
+    waiting: AtomicUsize,
+    pub(super) attention: Arc<AtomicBool>,
+}
+
+impl Seat {
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine's state, between two steps.
+    pub(super) fn control(&self) -> MutexGuard<'_, Core> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let core = self.lock();
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        core
+    }
+}
+
+/// What an engine works on.
+#[derive(Default)]
+pub(super) struct Core {
+    slots: Vec<Option<Box<Requester>>>,
+    by_qpn: HashMap<u32, usize>,
+    uars: Vec<Uar>,
+    /// In-band queue pairs: looked at every step.
+    inband: Vec<usize>,
+    /// Queue pairs with work.
+    active: Vec<usize>,
+    /// Queue pairs in ERR: their receives announce themselves by no doorbell.
+    failed: Vec<usize>,
+    scratch: Scratch,
+}
+
+impl Core {
+    /// Takes a queue pair on.
+    pub(super) fn add(&mut self, qp: Arc<Qp>) -> Result<(), MemError> {
+        let requester = Box::new(Requester::new(qp.clone())?);
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        self.scratch.reserve(qp.attr.inband.as_ref().map_or(0, |i| i.slot_bytes as usize));
+        if requester.is_inband() {
+            self.inband.push(slot);
+        } else {
+            let shared = (!qp.attr.blueflame)
+                .then(|| self.uars.iter_mut().find(|u| u.is(&qp.queues.uar)))
+                .flatten();
+            match shared {
+                Some(uar) => uar.qps.push(slot),
+                None => {
+                    let page = qp.queues.uar.clone();
+                    self.uars.push(Uar::new(page, qp.attr.blueflame, slot));
+                }
+            }
+        }
+        self.by_qpn.insert(qp.qpn.0, slot);
+        if slot == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[slot] = Some(requester);
+        // So that no step has to grow a list.
+        let most = self.slots.len();
+        for list in [&mut self.active, &mut self.failed] {
+            list.reserve(most.saturating_sub(list.len()));
+        }
+        Ok(())
+    }
+
+    /// Lets a queue pair go: it is not looked at after this.
+    pub(super) fn remove(&mut self, qpn: u32) {
+        let Some(slot) = self.by_qpn.remove(&qpn) else { return };
+        self.slots[slot] = None;
+        for list in [&mut self.inband, &mut self.active, &mut self.failed] {
+            list.retain(|&s| s != slot);
+        }
+        for uar in &mut self.uars {
+            uar.qps.retain(|&s| s != slot);
+        }
+        self.uars.retain(|u| !u.qps.is_empty());
+    }
+
+    fn requester(&mut self, qpn: u32) -> Option<&mut Requester> {
+        let slot = *self.by_qpn.get(&qpn)?;
+        self.slots[slot].as_deref_mut()
+    }
+
+    /// Gives the send side its peer.
+    pub(super) fn connect(&mut self, qpn: u32, peer: Arc<Qp>) {
+        if let Some(requester) = self.requester(qpn) {
+            requester.peer = Some(peer);
+        }
+    }
+
+    /// Looks at what was posted before the queue pair could send.
+    pub(super) fn wake(&mut self, qpn: u32) {
+        let Some(&slot) = self.by_qpn.get(&qpn) else { return };
+        if let Some(requester) = &mut self.slots[slot] {
+            requester.ring([None; 2]);
+            activate(requester, slot, &mut self.active);
+        }
+    }
+
+    /// Forgets what was posted.
+    pub(super) fn reset(&mut self, qpn: u32) -> Result<(), MemError> {
+        let Some(&slot) = self.by_qpn.get(&qpn) else { return Ok(()) };
+        if let Some(requester) = self.slots[slot].as_deref_mut() {
+            let listed = requester.listed;
+            *requester = Requester::new(requester.qp.clone())?;
+            requester.listed = listed;
+        }
+        self.failed.retain(|&s| s != slot);
+        Ok(())
+    }
+
+    fn step(&mut self, device: &Device, now_ns: u64, attention: &AtomicBool) -> Progress {
+        let mut cx = Visitor {
+            now_ns,
+            timers: device.timers,
+            scratch: &mut self.scratch,
+            counters: &device.counters,
+            tally: Tally::default(),
+        };
+        let mut progress = Progress::default();
+        // 1. Doorbells.
+        let mut rung_count = 0;
+        for uar in &mut self.uars {
+            let Some(rung) = uar.poll() else { continue };
+            rung_count += u64::from(rung.registers.iter().any(Option::is_some));
+            for &slot in &uar.qps {
+                if let Some(requester) = &mut self.slots[slot] {
+                    requester.ring(rung.registers);
+                    activate(requester, slot, &mut self.active);
+                }
+            }
+        }
+        // 2. State changes that other threads made.
+        if attention.load(Ordering::Relaxed) && attention.swap(false, Ordering::Acquire) {
+            for (slot, requester) in self.slots.iter_mut().enumerate() {
+                let Some(requester) = requester else { continue };
+                if QueuePair::state(&*requester.qp) == QpState::Err {
+                    requester.ring([None; 2]);
+                    activate(requester, slot, &mut self.active);
+                    if !self.failed.contains(&slot) {
+                        self.failed.push(slot);
+                    }
+                }
+            }
+        }
+        // 3. Work.
+        for &slot in &self.inband {
+            if let Some(requester) = &mut self.slots[slot] {
+                note(requester.visit(&mut cx), &mut progress);
+            }
+        }
+        let mut i = 0;
+        while let Some(&slot) = self.active.get(i) {
+            let requester = self.slots[slot].as_deref_mut();
+            let visit = requester.map_or(Visit::Idle, |r| {
+                let visit = r.visit(&mut cx);
+                r.listed = visit != Visit::Idle;
+                visit
+            });
+            note(visit, &mut progress);
+            if visit == Visit::Idle {
+                self.active.swap_remove(i);
+            } else {
+                i += 1;
+            }
+        }
+        for &slot in &self.failed {
+            if self.slots[slot].as_ref().is_some_and(|r| r.flush_receives()) {
+                cx.tally.errors += 1;
+            }
+        }
+        // 4. Counters, once a step.
+        let (tally, live) = (cx.tally, &device.counters);
+        for (counter, n) in [
+            (&live.wqes, tally.wqes),
+            (&live.bytes, tally.bytes),
+            (&live.inband, tally.inband),
+            (&live.blueflame, tally.blueflame),
+            (&live.doorbells, rung_count),
+        ] {
+            Live::add(counter, n);
+        }
+        (progress.wqes, progress.bytes, progress.errors) = (tally.wqes, tally.bytes, tally.errors);
+        progress
+    }
+}
+
+fn activate(requester: &mut Requester, slot: usize, active: &mut Vec<usize>) {
+    if !requester.listed && !requester.is_inband() {
+        requester.listed = true;
+        active.push(slot);
+    }
+}
+
+fn note(visit: Visit, progress: &mut Progress) {
+    match visit {
+        Visit::Idle => {}
+        Visit::More => progress.more = true,
+        Visit::Later(at) => progress.next_ns = Some(progress.next_ns.map_or(at, |n| n.min(at))),
+    }
+}

@@ -1,0 +1,184 @@
+//! The in-process link: NICs of one process, and messages between their queue pairs.
+//!
+//! A message moves as a whole and directly: the requester's engine resolves the peer's keys and
+//! copies from the local regions to the remote ones, without packets in between. Another link can
+//! stand beside it: it takes the same checked [`Message`] on the requester's side and ends in the
+//! same responder functions.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+use super::device::Device;
+use super::mr::{Regions, Right, Span};
+use super::qp::Qp;
+use super::responder::{self, Refusal};
+use crate::mem::MemError;
+use crate::nic::QpAddress;
+use crate::wire::wqe::{Opcode, Piece, Remote, Sge, Wqe};
+
+/// The NICs of this process that can reach each other.
+#[derive(Default)]
+pub struct InProcess {
+    nics: RwLock<(u64, HashMap<u64, Weak<Device>>)>,
+}
+
+impl InProcess {
+    /// A link without NICs.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Puts a NIC on the link, which `make` builds for its address.
+    pub(super) fn attach<E>(
+        &self,
+        make: impl FnOnce(u64) -> Result<Arc<Device>, E>,
+    ) -> Result<Arc<Device>, E> {
+        let mut nics = self.nics.write().unwrap_or_else(PoisonError::into_inner);
+        nics.0 += 1;
+        let id = nics.0;
+        let device = make(id)?;
+        nics.1.insert(id, Arc::downgrade(&device));
+        Ok(device)
+    }
+
+    pub(super) fn detach(&self, id: u64) {
+        self.nics.write().unwrap_or_else(PoisonError::into_inner).1.remove(&id);
+    }
+
+    pub(super) fn find(&self, peer: QpAddress) -> Option<Arc<Qp>> {
+        let nics = self.nics.read().unwrap_or_else(PoisonError::into_inner);
+        let device = nics.1.get(&peer.nic)?.upgrade();
+        drop(nics); // dropping the last reference to a NIC takes this lock
+        device?.qp(peer.qpn.0)
+    }
+}
+
+/// A checked request with its payload's bytes and regions.
+pub(super) struct Message<'a> {
+    pub(super) wqe: &'a Wqe,
+    /// What the WQE was parsed from.
+    pub(super) bytes: &'a [u8],
+    /// Regions of the requester.
+    pub(super) local: &'a Regions,
+    /// The requester.
+    pub(super) from: QpAddress,
+}
+
+/// Carries a request out at the peer.
+pub(super) fn carry_out(msg: &Message<'_>, peer: &Qp, remote: &Regions) -> Result<(), Refusal> {
+    if !responder::answers(peer, msg.from) {
+        return Err(Refusal::NoAnswer);
+    }
+    match msg.wqe.opcode {
+        Opcode::Nop => Ok(()),
+        Opcode::RdmaWrite => responder::write(peer, remote, msg),
+        Opcode::RdmaRead => responder::read(peer, remote, msg),
+        Opcode::AtomicCs | Opcode::AtomicFa => responder::atomic(peer, remote, msg),
+        Opcode::Send | Opcode::SendImm | Opcode::RdmaWriteImm => {
+            responder::receive(peer, remote, msg)
+        }
+    }
+}
+
+impl<'a> Message<'a> {
+    pub(super) fn remote(&self) -> Remote {
+        self.wqe.remote.expect("the opcode was parsed with a remote address")
+    }
+
+    /// The place of an entry; it was checked, and stays registered under the table's lock.
+    fn span(&self, sge: &Sge) -> Span<'a> {
+        let span = self.local.resolve(sge.lkey.0, sge.addr, sge.bytes, Right::Gather);
+        span.expect("local entries were checked under the same lock")
+    }
+
+    /// Copies the payload to one place.
+    pub(super) fn gather(&self, to: Span<'_>) -> Result<(), MemError> {
+        let mut at = 0;
+        for piece in self.wqe.pieces(self.bytes) {
+            at += move_piece(&self.source(piece), 0, to.plus(at), usize::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the payload to several places, one after the other, as far as it goes.
+    pub(super) fn gather_into<'s>(
+        &self,
+        mut to: impl Iterator<Item = (Span<'s>, usize)>,
+    ) -> Result<(), MemError> {
+        let mut room: Option<(Span<'s>, usize)> = None;
+        for piece in self.wqe.pieces(self.bytes) {
+            let source = self.source(piece);
+            let mut done = 0;
+            while done < source.bytes() {
+                let Some((span, left)) = room.take().filter(|r| r.1 > 0).or_else(|| to.next())
+                else {
+                    return Ok(()); // lengths were compared before
+                };
+                let n = move_piece(&source, done, span, left)?;
+                done += n;
+                room = Some((span.plus(n), left - n));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies from one place to the local entries.
+    pub(super) fn scatter(&self, from: Span<'_>) -> Result<(), MemError> {
+        let mut at = 0;
+        for piece in self.wqe.pieces(self.bytes) {
+            let Piece::Data(sge) = piece else { continue };
+            let n = sge.bytes as usize;
+            from.plus(at).copy_to(self.span(&sge), n)?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes to the local entries.
+    pub(super) fn scatter_bytes(&self, mut from: &[u8]) -> Result<(), MemError> {
+        for piece in self.wqe.pieces(self.bytes) {
+            let Piece::Data(sge) = piece else { continue };
+            let to = self.span(&sge);
+            let (now, later) = from.split_at(from.len().min(sge.bytes as usize));
+            to.mem.write(to.offset, now)?;
+            from = later;
+        }
+        Ok(())
+    }
+
+    fn source(&self, piece: Piece<'a>) -> Source<'a> {
+        match piece {
+            Piece::Data(sge) => Source::Memory(self.span(&sge), sge.bytes as usize),
+            Piece::Inline(bytes) => Source::Bytes(bytes),
+        }
+    }
+}
+
+enum Source<'a> {
+    Memory(Span<'a>, usize),
+    Bytes(&'a [u8]),
+}
+
+impl Source<'_> {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Memory(_, n) => *n,
+            Self::Bytes(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// Copies a piece from byte `skip` on, at most `most` bytes; returns how many.
+fn move_piece(
+    from: &Source<'_>,
+    skip: usize,
+    to: Span<'_>,
+    most: usize,
+) -> Result<usize, MemError> {
+    let n = (from.bytes() - skip).min(most);
+    match from {
+        Source::Memory(span, _) => span.plus(skip).copy_to(to, n)?,
+        Source::Bytes(bytes) => to.mem.write(to.offset, &bytes[skip..skip + n])?,
+    }
+    Ok(n)
+}

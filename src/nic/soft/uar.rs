@@ -1,0 +1,54 @@
+//! UAR pages as an engine watches them.
+
+use std::sync::atomic::Ordering;
+
+use crate::mem::View;
+use crate::wire::doorbell::{UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET};
+
+/// A UAR page and the queue pairs that ring there.
+pub(super) struct Uar {
+    page: View,
+    /// The registers as last seen.
+    seen: [u64; 2],
+    /// Whether the second register is a BlueFlame buffer with check words.
+    blueflame: bool,
+    /// Slots of the queue pairs in the engine.
+    pub(super) qps: Vec<usize>,
+}
+
+/// What a look at a page found.
+pub(super) struct Rung {
+    /// Registers that changed.
+    pub(super) registers: [Option<u64>; 2],
+}
+
+impl Uar {
+    pub(super) fn new(page: View, blueflame: bool, slot: usize) -> Self {
+        Self { page, seen: [0; 2], blueflame, qps: vec![slot] }
+    }
+
+    /// Whether this is the page of that view, for plain doorbells.
+    pub(super) fn is(&self, page: &View) -> bool {
+        self.page.addr() == page.addr()
+    }
+
+    /// Looks at the two registers; an idle queue pair costs this and nothing else.
+    pub(super) fn poll(&mut self) -> Option<Rung> {
+        // Acquire: what the ringer stored before the register (WQE, doorbell record) is visible to
+        // the loads that follow a changed register.
+        let load = |offset| self.page.load_u64(offset, Ordering::Acquire).unwrap_or(0);
+        let first = load(UAR_DOORBELL_OFFSET);
+        let second = load(UAR_BF1_OFFSET);
+        let bell = first != self.seen[0];
+        if self.blueflame {
+            // The engine clears the buffer itself; while anything is in it, it is worth a look.
+            self.seen[0] = first;
+            let rung = Rung { registers: [bell.then_some(first), None] };
+            return (bell || second != 0).then_some(rung);
+        }
+        let bell1 = second != self.seen[1];
+        self.seen = [first, second];
+        let rung = Rung { registers: [bell.then_some(first), bell1.then_some(second)] };
+        (bell || bell1).then_some(rung)
+    }
+}

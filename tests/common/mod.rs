@@ -1,0 +1,178 @@
+//! Two queue pairs, their memory, and engines stepped by hand.
+#![allow(dead_code, missing_docs)]
+
+use std::sync::Arc;
+
+use bellpush::mem::{Dma, HostMem, View};
+use bellpush::nic::queue::HostQp;
+use bellpush::nic::soft::{Engine, InProcess, Qp, SoftConfig, SoftNic};
+use bellpush::nic::{Access, Inband, LineFormat, Mr, Nic, QpAttr, QueuePair};
+use bellpush::wire::cqe::{Cqe, Syndrome};
+use bellpush::wire::wqe::{Piece, SendWr, Sge};
+use bellpush::wire::{Iova, Lkey};
+
+/// Registered memory with its view.
+pub struct Buf {
+    pub view: View,
+    pub mr: Mr,
+}
+
+impl Buf {
+    pub fn new(nic: &SoftNic, bytes: usize, iova: u64, access: Access) -> Self {
+        let mem = HostMem::alloc(bytes).unwrap();
+        let view = View::new(&mem, 0, bytes).unwrap();
+        let mr = nic.register(Arc::new(view.clone()), Iova(iova), access).unwrap();
+        Self { view, mr }
+    }
+
+    pub fn sge(&self, offset: u64, bytes: u32) -> Sge {
+        Sge { addr: Iova(self.mr.iova.0 + offset), lkey: self.mr.lkey, bytes }
+    }
+
+    pub fn data(&self, offset: u64, bytes: u32) -> Piece<'static> {
+        Piece::Data(self.sge(offset, bytes))
+    }
+
+    pub fn at(&self, offset: u64) -> Iova {
+        Iova(self.mr.iova.0 + offset)
+    }
+
+    pub fn put(&self, offset: usize, bytes: &[u8]) {
+        self.view.write(offset, bytes).unwrap();
+    }
+
+    pub fn get(&self, offset: usize, bytes: usize) -> Vec<u8> {
+        let mut out = vec![0; bytes];
+        self.view.read(offset, &mut out).unwrap();
+        out
+    }
+}
+
+pub fn attr() -> QpAttr {
+    QpAttr {
+        sq_blocks: 64,
+        rq_wqes: 16,
+        rq_sges: 4,
+        send_cqes: 128,
+        recv_cqes: 32,
+        rnr_retry: 7,
+        inband: None,
+        blueflame: false,
+    }
+}
+
+/// A queue pair with its poster.
+pub struct End {
+    pub qp: Arc<Qp>,
+    pub host: HostQp,
+    pub memory: Arc<HostMem>,
+    pub buf: Buf,
+}
+
+/// Two NICs, each with a queue pair, connected to each other.
+pub struct Pair {
+    pub nics: [Arc<SoftNic>; 2],
+    pub engines: Vec<Engine>,
+    pub a: End,
+    pub b: End,
+    pub now_ns: u64,
+}
+
+pub const BUF_BYTES: usize = 1 << 16;
+pub const A_IOVA: u64 = 0x10_0000;
+pub const B_IOVA: u64 = 0x7000_0000_0000;
+
+pub fn make_qp(nic: &SoftNic, attr: &QpAttr) -> (Arc<Qp>, Arc<HostMem>) {
+    let memory = HostMem::alloc(nic.queue_bytes(attr)).unwrap();
+    let view = View::new(&memory, 0, memory.len()).unwrap();
+    (nic.create(attr, &view).unwrap(), memory)
+}
+
+fn end(nic: &SoftNic, attr: &QpAttr, iova: u64) -> End {
+    let (qp, memory) = make_qp(nic, attr);
+    let host = HostQp::new(&*qp);
+    End { qp, host, memory, buf: Buf::new(nic, BUF_BYTES, iova, Access::ALL) }
+}
+
+impl Pair {
+    pub fn new(attr: &QpAttr) -> Self {
+        Self::with(attr, &self::attr())
+    }
+
+    pub fn with(attr_a: &QpAttr, attr_b: &QpAttr) -> Self {
+        let link = InProcess::new();
+        let mut engines = Vec::new();
+        let nics = [0, 1].map(|_| {
+            let (nic, e) = SoftNic::manual(&SoftConfig::new(&link)).unwrap();
+            engines.extend(e);
+            nic
+        });
+        let a = end(&nics[0], attr_a, A_IOVA);
+        let b = end(&nics[1], attr_b, B_IOVA);
+        a.qp.connect(b.qp.address()).unwrap();
+        b.qp.connect(a.qp.address()).unwrap();
+        Self { nics, engines, a, b, now_ns: 0 }
+    }
+
+    /// One step of every engine; says whether any was busy.
+    pub fn step(&mut self) -> bool {
+        self.now_ns += 1_000;
+        let now = self.now_ns;
+        self.engines.iter_mut().map(|e| e.step(now).is_busy()).fold(false, |a, b| a | b)
+    }
+
+    /// Steps until nothing is left to do at once.
+    pub fn settle(&mut self) {
+        for _ in 0..10_000 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("the engines do not come to rest");
+    }
+
+    /// Steps for a while, over pauses.
+    pub fn run_for(&mut self, ns: u64) {
+        let end = self.now_ns + ns;
+        while self.now_ns < end {
+            self.step();
+        }
+    }
+
+    /// Posts at A, settles, and takes A's completions.
+    pub fn send(&mut self, wr: &SendWr<'_>) -> Vec<Cqe> {
+        self.a.host.send(wr).unwrap();
+        self.settle();
+        self.sent()
+    }
+
+    pub fn sent(&mut self) -> Vec<Cqe> {
+        std::iter::from_fn(|| self.a.host.poll_send().unwrap()).collect()
+    }
+
+    pub fn received(&mut self) -> Vec<Cqe> {
+        std::iter::from_fn(|| self.b.host.poll_recv().unwrap()).collect()
+    }
+}
+
+pub fn inline(bytes: &[u8]) -> [Piece<'_>; 1] {
+    [Piece::Inline(bytes)]
+}
+
+pub fn bad_key() -> Lkey {
+    Lkey(0x00de_ad01)
+}
+
+pub fn syndromes(cqes: &[Cqe]) -> Vec<Option<Syndrome>> {
+    cqes.iter().map(|c| Syndrome::from_code(c.syndrome)).collect()
+}
+
+pub fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
+    (0..bytes as u64).map(|i| ((i * 31 + seed * 17) >> 2 ^ i) as u8).collect()
+}
+
+pub fn inband(line: LineFormat, slots: u32, slot_bytes: u32, seq0: u32) -> Inband {
+    let mem = HostMem::alloc((slots * slot_bytes) as usize).unwrap();
+    let window = View::new(&mem, 0, mem.len()).unwrap();
+    Inband { window, slot_bytes, slots, line, seq0 }
+}
