@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::human::printable;
-use super::names::{Data, Kick};
+use super::{Data, Kick};
 use super::row::Row;
 use super::size;
 

@@ -19,6 +19,7 @@ pub use path::{Data, Kick, Path, PathError};
 use crate::gpu::{GpuError, args::Code};
 use crate::mem::MemError;
 use crate::nic::NicError;
+use crate::nic::queue::QueueError;
 
 /// Why an endpoint refused or failed.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +33,9 @@ pub enum Error {
     /// The NIC refused something.
     #[error(transparent)]
     Nic(#[from] NicError),
+    /// The host-side queue refused something.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
     /// Memory trouble.
     #[error(transparent)]
     Memory(#[from] MemError),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bellpush::gpu::args::{BENCH_MAX_ENDPOINTS, BenchArgs, BenchResult, Code, DeviceEndpoint};
 use bellpush::gpu::{Dims, Kernel, Module};
 use bellpush::report::stats::Samples;
-use bellpush::transport::{Data, Endpoint, Error, Memory, Options, Path};
+use bellpush::transport::{Endpoint, Error, Memory, Options, Path};
 
 use super::payload::{Arrived, POISON, Payload, Tally};
 use super::rig::{ROUND_MESSAGES, Rig};
@@ -44,7 +44,6 @@ enum Phase {
 /// One path, set up.
 pub struct Lane<'a> {
     rig: &'a Rig,
-    path: Path,
     ends: Vec<(Endpoint, Endpoint)>,
     kernel: Option<Kernel>,
 }
@@ -65,7 +64,7 @@ impl<'a> Lane<'a> {
             }
             None => None,
         };
-        Ok(Self { rig, path, ends, kernel })
+        Ok(Self { rig, ends, kernel })
     }
 
     /// Sends and checks messages of `size` bytes.
@@ -254,10 +253,5 @@ impl<'a> Lane<'a> {
             sender.quiet(&self.rig.stream).map_err(|e| (n, e.to_string()))?;
         }
         Ok((n, since.elapsed()))
-    }
-
-    /// Whether the row's window exists.
-    pub fn has_window(&self) -> bool {
-        self.path.data() == Data::Push || self.path.data() == Data::Staged
     }
 }

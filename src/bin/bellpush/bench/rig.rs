@@ -106,8 +106,8 @@ fn open_nic(plan: &BenchPlan) -> Result<Arc<dyn Nic>, CliError> {
             "this build has the software NIC only: give soft",
         ));
     }
-    let link = Arc::new(InProcess::new());
-    let config = SoftConfig { engines: plan.engines as usize, ..SoftConfig::new(link) };
+    let link = InProcess::new();
+    let config = SoftConfig { engines: plan.engines as usize, ..SoftConfig::new(&link) };
     let nic: Arc<SoftNic> = SoftNic::open(config)
         .map_err(|e| CliError::new(format!("the software NIC did not start: {e}"), "try --engines 1"))?;
     Ok(nic)

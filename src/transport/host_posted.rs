@@ -1,0 +1,316 @@
+//! Paths that the host posts: the CPU builds the WQE, and the CPU or the stream rings.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::rdma::Rdma;
+use super::{Address, Data, Error, Kick, Memory, Options, Path};
+use crate::gpu::args::Code;
+use crate::gpu::{Gpu, Mapped, Stream};
+use crate::mem::PAGE_BYTES;
+use crate::nic::queue::{Bell, HostQp};
+use crate::nic::{Access, Mr, Nic};
+use crate::wire::cqe::CqeOpcode;
+use crate::wire::wqe::{Opcode, Operands, Piece, Remote, SendWr, Sge};
+use crate::wire::Iova;
+
+/// Largest message of one WQE (mlx5 PRM, `log_max_msg`).
+const MAX_MESSAGE_BYTES: u64 = 1 << 30;
+
+pub(super) struct HostPosted {
+    pub rdma: Rdma,
+    data: Data,
+    kick: Kick,
+    timeout: Duration,
+    credits: bool,
+    /// Where results of atomics go that nobody asked for.
+    sink: (Mapped, Mr),
+    state: Mutex<State>,
+}
+
+struct State {
+    qp: HostQp,
+    /// WQEs posted; one basic block each, so a WQE's ticket is its index.
+    posted: u64,
+    done: u64,
+    max_in_use: u32,
+    failure: Option<(u8, u8, u64)>,
+}
+
+impl HostPosted {
+    pub fn new(
+        gpu: &Arc<Gpu>,
+        nic: &Arc<dyn Nic>,
+        path: Path,
+        local: Memory,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let rdma = Rdma::new(gpu, nic, path, local, options)?;
+        let sink = gpu.alloc_mapped(PAGE_BYTES, options.host_numa)?;
+        let access = Access { local_write: true, ..Access::NONE };
+        let sink_mr = rdma.register(&Memory::Host(sink.clone()), access)?;
+        let qp = HostQp::new(&*rdma.qp);
+        Ok(Self {
+            rdma,
+            data: path.data(),
+            kick: path.kick().unwrap_or(Kick::Cpu),
+            timeout: options.timeout,
+            credits: options.credits,
+            sink: (sink, sink_mr),
+            state: Mutex::new(State { qp, posted: 0, done: 0, max_in_use: 0, failure: None }),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn put(
+        &self,
+        stream: &Stream,
+        peer: &Address,
+        local: u64,
+        remote: u64,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        let to = |at: u64| Remote { addr: Iova(peer.iova + remote + at), rkey: peer.rkey };
+        let mut state = self.lock();
+        if self.data == Data::Pull {
+            self.room(&mut state, 1, u64::from(self.rdma.sq_blocks))?;
+            let from = self.local_sge(local, bytes)?;
+            return self.post(&mut state, stream, Opcode::RdmaWrite, to(0), None, &[from]);
+        }
+        let Some(window) = &self.rdma.window else { return Err(Error::NotConnected) };
+        let slot_bytes = u64::from(window.slot_bytes);
+        let limit = if self.credits { u64::from(window.slots) } else { self.rdma.sq_blocks.into() };
+        // Half a window at a time: one half is filled while the NIC empties the other.
+        let batch = (limit / 2).max(1);
+        let mut at = 0;
+        while at < bytes {
+            let n = (bytes - at).div_ceil(slot_bytes).min(batch);
+            self.room(&mut state, n, limit)?;
+            state.max_in_use = state.max_in_use.max((state.posted + n - state.done) as u32);
+            let mut sges = Vec::with_capacity(n as usize);
+            for ticket in state.posted..state.posted + n {
+                let len = (bytes - at).min(slot_bytes);
+                let slot = ticket % u64::from(window.slots) * slot_bytes;
+                self.copy_to_slot(stream, local + at, &window.mapped, slot, len)?;
+                let addr = Iova(window.gather_base + slot);
+                sges.push((at, Sge { addr, lkey: window.mr.lkey, bytes: len as u32 }));
+                at += len;
+            }
+            if self.kick == Kick::Cpu {
+                stream.synchronize(self.timeout)?; // the copies, before the CPU rings
+            }
+            for (at, sge) in &sges {
+                self.write_wqe(&mut state, Opcode::RdmaWrite, to(*at), None, &[*sge])?;
+            }
+            self.ring(&mut state, stream)?;
+        }
+        Ok(())
+    }
+
+    fn copy_to_slot(
+        &self,
+        stream: &Stream,
+        local: u64,
+        window: &Mapped,
+        slot: u64,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        let (local, slot, bytes) = (local as usize, slot as usize, bytes as usize);
+        match &self.rdma.local {
+            Memory::Device(device) => Ok(stream.copy_to_host(device, local, window, slot, bytes)?),
+            Memory::Host(mapped) => {
+                stream.synchronize(self.timeout)?; // the work that wrote the payload
+                let (Some(from), Some(to)) = (mapped.host(), window.host()) else {
+                    return Err(Error::NotConnected);
+                };
+                Ok(from.copy_to(local, to, slot, bytes)?)
+            }
+        }
+    }
+
+    fn local_sge(&self, offset: u64, bytes: u64) -> Result<Sge, Error> {
+        if bytes > MAX_MESSAGE_BYTES {
+            return Err(Error::Option { what: "the message", value: bytes, must: "at most 1 GiB" });
+        }
+        let mr = &self.rdma.local_mr;
+        Ok(Sge { addr: Iova(mr.iova.0 + offset), lkey: mr.lkey, bytes: bytes as u32 })
+    }
+
+    pub fn get(
+        &self,
+        stream: &Stream,
+        peer: &Address,
+        local: u64,
+        remote: u64,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        let mut state = self.lock();
+        self.room(&mut state, 1, u64::from(self.rdma.sq_blocks))?;
+        let into = self.local_sge(local, bytes)?;
+        let from = Remote { addr: Iova(peer.iova + remote), rkey: peer.rkey };
+        self.post(&mut state, stream, Opcode::RdmaRead, from, None, &[into])
+    }
+
+    pub fn fetch_add(
+        &self,
+        stream: &Stream,
+        peer: &Address,
+        remote: u64,
+        value: u64,
+        result: Option<u64>,
+    ) -> Result<(), Error> {
+        let operands = Operands { swap_add: value, compare: 0 };
+        self.atomic(stream, peer, Opcode::AtomicFa, remote, operands, result)
+    }
+
+    pub fn compare_swap(
+        &self,
+        stream: &Stream,
+        peer: &Address,
+        remote: u64,
+        compare: u64,
+        swap: u64,
+        result: u64,
+    ) -> Result<(), Error> {
+        let operands = Operands { swap_add: swap, compare };
+        self.atomic(stream, peer, Opcode::AtomicCs, remote, operands, Some(result))
+    }
+
+    fn atomic(
+        &self,
+        stream: &Stream,
+        peer: &Address,
+        opcode: Opcode,
+        remote: u64,
+        operands: Operands,
+        result: Option<u64>,
+    ) -> Result<(), Error> {
+        let mut state = self.lock();
+        self.room(&mut state, 1, u64::from(self.rdma.sq_blocks))?;
+        let into = match result {
+            Some(offset) => self.local_sge(offset, 8)?,
+            None => Sge { addr: self.sink.1.iova, lkey: self.sink.1.lkey, bytes: 8 },
+        };
+        let to = Remote { addr: Iova(peer.iova + remote), rkey: peer.rkey };
+        self.post(&mut state, stream, opcode, to, Some(operands), &[into])
+    }
+
+    /// One WQE, rung at once; with the CPU's kick after the stream's earlier work.
+    fn post(
+        &self,
+        state: &mut State,
+        stream: &Stream,
+        opcode: Opcode,
+        remote: Remote,
+        atomic: Option<Operands>,
+        sges: &[Sge],
+    ) -> Result<(), Error> {
+        if self.kick == Kick::Cpu {
+            stream.synchronize(self.timeout)?;
+        }
+        self.write_wqe(state, opcode, remote, atomic, sges)?;
+        self.ring(state, stream)
+    }
+
+    fn write_wqe(
+        &self,
+        state: &mut State,
+        opcode: Opcode,
+        remote: Remote,
+        atomic: Option<Operands>,
+        sges: &[Sge],
+    ) -> Result<(), Error> {
+        let [sge] = sges else { return Err(Error::Empty) };
+        let payload = [Piece::Data(*sge)];
+        let wr = SendWr { remote: Some(remote), atomic, payload: &payload, ..SendWr::new(opcode) };
+        state.qp.sq.post(&wr)?;
+        state.posted += 1;
+        Ok(())
+    }
+
+    fn ring(&self, state: &mut State, stream: &Stream) -> Result<(), Error> {
+        if self.kick == Kick::Cpu {
+            return Ok(state.qp.sq.ring()?);
+        }
+        // The stream's stores come after its copies. DBR before UAR: the stream is in order.
+        let Bell { dbr_addr, dbr, uar_addr, uar } = state.qp.sq.bell();
+        let queues = &self.rdma.queues;
+        let offset = |addr: u64| (addr - queues.host_addr()) as usize;
+        stream.write_u32(queues, offset(dbr_addr), dbr)?;
+        Ok(stream.write_u64(queues, offset(uar_addr), uar)?)
+    }
+
+    /// Waits until `n` more WQEs may be out beside those that are: `limit` at once.
+    fn room(&self, state: &mut State, n: u64, limit: u64) -> Result<(), Error> {
+        self.wait(state, "room in the queue", |state| state.posted + n <= state.done + limit)
+    }
+
+    fn wait(
+        &self,
+        state: &mut State,
+        what: &'static str,
+        done: impl Fn(&State) -> bool,
+    ) -> Result<(), Error> {
+        let since = Instant::now();
+        loop {
+            state.poll()?;
+            if let Some(error) = state.error() {
+                return Err(error);
+            }
+            if done(state) {
+                return Ok(());
+            }
+            if since.elapsed() > self.timeout {
+                return Err(Error::Timeout { what, ms: self.timeout.as_millis() });
+            }
+            if since.elapsed() < Duration::from_micros(50) {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    pub fn quiet(&self, stream: &Stream) -> Result<(), Error> {
+        stream.synchronize(self.timeout)?;
+        let mut state = self.lock();
+        self.wait(&mut state, "completion", |state| state.done == state.posted)
+    }
+
+    pub fn failure(&self) -> Option<Error> {
+        self.lock().error()
+    }
+
+    pub fn max_credits_in_use(&self) -> u32 {
+        self.lock().max_in_use
+    }
+}
+
+impl State {
+    /// Takes all completions there are; the first error is kept.
+    fn poll(&mut self) -> Result<(), Error> {
+        while let Some(cqe) = self.qp.poll_send()? {
+            let ticket = self.done + u64::from(cqe.wqe_counter.wrapping_sub(self.done as u16));
+            if cqe.opcode == CqeOpcode::ReqErr {
+                self.failure.get_or_insert((cqe.syndrome, cqe.vendor_err, ticket));
+            } else if ticket < self.posted {
+                self.done = ticket + 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn error(&self) -> Option<Error> {
+        let (syndrome, vendor, ticket) = self.failure?;
+        Some(Error::Completion { code: Code::CqeError, syndrome, vendor, ticket })
+    }
+}
+
+impl Drop for HostPosted {
+    fn drop(&mut self) {
+        self.rdma.deregister(self.sink.1);
+    }
+}
