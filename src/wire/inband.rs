@@ -152,7 +152,8 @@ impl LineFormat {
     }
 }
 
-/// The formats' hot loop, with sizes that the compiler turns into register moves.
+/// The formats' hot loop, with sizes that the compiler turns into register moves, and without a
+/// branch a line: a line of another lap is rare, and is looked for when the sum says so.
 fn gather_sized<const LINE: usize, const DATA: usize>(
     format: LineFormat,
     lines: &[u8],
@@ -160,31 +161,30 @@ fn gather_sized<const LINE: usize, const DATA: usize>(
     into: &mut [u8],
 ) -> Result<(), usize> {
     let count = into.len().div_ceil(DATA);
-    assert!(lines.len() >= count * LINE, "fewer lines than the stream takes");
-    let whole = into.len() / DATA;
-    let mut bad = None;
-    for (i, (line, part)) in
-        lines.chunks_exact(LINE).zip(into.chunks_exact_mut(DATA)).enumerate().take(whole)
-    {
-        if format.seq_of(line) != expected {
-            bad = Some(i);
-            break;
-        }
+    let lines = &lines[..count * LINE];
+    let (whole, rest) = lines.split_at(into.len() / DATA * LINE);
+    let mut other = 0;
+    let mut parts = into.chunks_exact_mut(DATA);
+    for (line, part) in whole.as_chunks::<LINE>().0.iter().zip(&mut parts) {
+        other |= tail::<LINE, DATA>(line) ^ expected;
         part.copy_from_slice(&line[..DATA]);
     }
-    if let Some(line) = bad {
-        return Err(line);
-    }
-    if whole < count {
-        let line = &lines[whole * LINE..(whole + 1) * LINE];
-        if format.seq_of(line) != expected {
-            return Err(whole);
-        }
-        let part = &mut into[whole * DATA..];
+    if let Some(line) = rest.as_chunks::<LINE>().0.first() {
+        other |= tail::<LINE, DATA>(line) ^ expected;
+        let part = parts.into_remainder();
         let n = part.len();
         part.copy_from_slice(&line[..n]);
     }
-    Ok(())
+    if other == 0 {
+        return Ok(());
+    }
+    let bad = lines.chunks_exact(LINE).position(|line| format.seq_of(line) != expected);
+    Err(bad.expect("some line differed"))
+}
+
+fn tail<const LINE: usize, const DATA: usize>(line: &[u8; LINE]) -> u32 {
+    let word = u32::from_le_bytes([line[LINE - 4], line[LINE - 3], line[LINE - 2], line[LINE - 1]]);
+    word >> (32 - 8 * (LINE - DATA))
 }
 
 /// Slot and lap of a ticket.

@@ -169,6 +169,16 @@ impl Core {
             requester.listed = listed;
         }
         self.failed.retain(|&s| s != slot);
+        for uar in self.uars.iter_mut().filter(|u| u.qps.contains(&slot)) {
+            let rung = uar.poll().map_or([None; 2], |r| r.registers);
+            uar.clear()?;
+            for &other in uar.qps.iter().filter(|&&s| s != slot) {
+                if let Some(requester) = &mut self.slots[other] {
+                    requester.ring(rung);
+                    activate(requester, other, &mut self.active);
+                }
+            }
+        }
         Ok(())
     }
 

@@ -90,11 +90,10 @@ impl Watch {
             if lines > have {
                 // Each load of a sequence acquires, and all come before the copy: the copy holds
                 // the data that the writer stored with, or before, these sequences.
-                for line in have..lines {
-                    if self.seq(base, line) != expected {
-                        self.missing = line;
-                        return Slot::Waiting;
-                    }
+                let found = self.equal(base, have, lines - have, expected);
+                if found < lines - have {
+                    self.missing = have + found;
+                    return Slot::Waiting;
                 }
                 let copy = &mut scratch.lines[have * line_bytes..lines * line_bytes];
                 if self.cfg.window.read(base + have * line_bytes, copy).is_err() {
@@ -122,13 +121,27 @@ impl Watch {
         }
     }
 
+    /// Where the word that ends with a line's sequence lies: the last 4 bytes of the line, aligned.
+    fn seq_at(&self, base: usize, line: usize) -> usize {
+        base + (line + 1) * self.cfg.line.line_bytes() - 4
+    }
+
+    /// How far a word is to be shifted for its sequence: a 2-byte one is its later half.
+    fn shift(&self) -> usize {
+        32 - 8 * self.cfg.line.seq_bytes()
+    }
+
     /// The sequence of a line, before anything else of it is read.
-    #[inline]
     fn seq(&self, base: usize, line: usize) -> u32 {
-        let line_bytes = self.cfg.line.line_bytes();
-        // The last 4 bytes of a line, aligned; a 2-byte sequence is its later half.
-        let at = base + (line + 1) * line_bytes - 4;
-        let word = self.cfg.window.load_u32(at, Ordering::Acquire).unwrap_or(0);
-        u32::from_le(word) >> (32 - 8 * self.cfg.line.seq_bytes())
+        let word = self.cfg.window.load_u32(self.seq_at(base, line), Ordering::Acquire);
+        u32::from_le(word.unwrap_or(0)) >> self.shift()
+    }
+
+    /// How many lines from `first` on, at most `count`, have the sequence.
+    fn equal(&self, base: usize, first: usize, count: usize, expected: u32) -> usize {
+        let (mask, value) = (u32::MAX << self.shift(), expected << self.shift());
+        let (at, stride) = (self.seq_at(base, first), self.cfg.line.line_bytes());
+        let found = self.cfg.window.equal_u32(at, stride, count, mask.to_le(), value.to_le());
+        found.unwrap_or(0)
     }
 }

@@ -66,11 +66,11 @@ pub(super) struct Message<'a> {
 
 /// Carries a request out at the peer.
 pub(super) fn carry_out(msg: &Message<'_>, peer: &Qp, remote: &Regions) -> Result<(), Refusal> {
-    if !responder::answers(peer, msg.from) {
+    if msg.wqe.opcode != Opcode::Nop && !responder::answers(peer, msg.from) {
         return Err(Refusal::NoAnswer);
     }
     match msg.wqe.opcode {
-        Opcode::Nop => Ok(()),
+        Opcode::Nop => Ok(()), // nothing leaves the NIC
         Opcode::RdmaWrite => responder::write(peer, remote, msg),
         Opcode::RdmaRead => responder::read(peer, remote, msg),
         Opcode::AtomicCs | Opcode::AtomicFa => responder::atomic(peer, remote, msg),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::mem::View;
+use crate::mem::{MemError, View};
 use crate::wire::doorbell::{UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET};
 
 /// A UAR page and the queue pairs that ring there.
@@ -30,6 +30,17 @@ impl Uar {
     /// Whether this is the page of that view, for plain doorbells.
     pub(super) fn is(&self, page: &View) -> bool {
         self.page.addr() == page.addr()
+    }
+
+    /// Empties the registers: a queue pair that starts over rings with the same bytes again, which
+    /// would look like no change. What others rang meanwhile, the caller must look for.
+    pub(super) fn clear(&mut self) -> Result<(), MemError> {
+        for (offset, seen) in [UAR_DOORBELL_OFFSET, UAR_BF1_OFFSET].into_iter().zip(&mut self.seen)
+        {
+            self.page.store_u64(offset, 0, Ordering::Release)?;
+            *seen = 0;
+        }
+        Ok(())
     }
 
     /// Looks at the two registers; an idle queue pair costs this and nothing else.

@@ -1,0 +1,134 @@
+//! The steady state allocates nothing, and many queue pairs take little memory.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bellpush::nic::queue::HostQp;
+use bellpush::nic::slots::HostSlots;
+use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::nic::{LineFormat, QpAttr, QueuePair};
+use bellpush::wire::wqe::{Opcode, Operands, SendWr};
+use common::{Pair, attr, inband, inline, make_qp};
+
+struct Counting;
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+/// The counters are the process's: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+// SAFETY: counts, and leaves everything to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn calls_of(f: impl FnOnce()) -> usize {
+    let before = CALLS.load(Ordering::Relaxed);
+    f();
+    CALLS.load(Ordering::Relaxed) - before
+}
+
+/// Rounds of every kind of operation; all of them succeed.
+fn rounds(p: &mut Pair, n: usize) {
+    let payload = [p.a.buf.data(0, 8)];
+    let longer = [p.a.buf.data(0, 100), p.a.buf.data(500, 5000)];
+    let atomic = Some(Operands { swap_add: 1, compare: 0 });
+    for _ in 0..n {
+        for opcode in Opcode::ALL {
+            let wr = SendWr { atomic, ..SendWr::new(opcode) };
+            let wr = wr.to(p.b.buf.at(0), p.b.buf.mr.rkey);
+            let wr = wr.payload(if opcode.is_atomic() { &payload } else { &longer });
+            if matches!(opcode, Opcode::Send | Opcode::SendImm | Opcode::RdmaWriteImm) {
+                p.b.host.rq.post(&[p.b.buf.sge(0, 3000), p.b.buf.sge(3000, 3000)]).unwrap();
+            }
+            p.a.host.send(&wr).unwrap();
+            p.settle();
+            assert!(!p.a.host.poll_send().unwrap().expect("a completion").opcode.is_error());
+            let _ = p.b.host.poll_recv().unwrap();
+        }
+    }
+}
+
+#[test]
+fn no_allocation_per_request() {
+    let _alone = ALONE.lock();
+    let mut p = Pair::new(&attr());
+    rounds(&mut p, 2);
+    assert_eq!(calls_of(|| rounds(&mut p, 200)), 0);
+    // Negative control: the counter sees an allocation.
+    assert_eq!(calls_of(|| drop(std::hint::black_box(Box::new(1)))), 1);
+}
+
+#[test]
+fn no_allocation_per_slot_or_blueflame() {
+    let _alone = ALONE.lock();
+    let cfg = inband(LineFormat::L60S4, 4, 4096, 1);
+    let mut p = Pair::new(&QpAttr { inband: Some(cfg.clone()), ..attr() });
+    let mut slots = HostSlots::new(p.a.qp.qpn(), &cfg);
+    let data = [3; 3000];
+    let payload = inline(&data);
+    let wr = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey).payload(&payload);
+    let mut rounds = |n: usize| {
+        for _ in 0..n {
+            slots.post(&wr).unwrap();
+            p.settle();
+            slots.retire(p.a.host.poll_send().unwrap().unwrap().wqe_counter);
+        }
+    };
+    rounds(5);
+    assert_eq!(calls_of(|| rounds(500)), 0);
+
+    let mut p = Pair::new(&QpAttr { blueflame: true, ..attr() });
+    let payload = inline(&data[..100]);
+    let wr = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey).payload(&payload);
+    let mut rounds = |n: usize| {
+        for _ in 0..n {
+            p.a.host.sq.post_blueflame(&wr).unwrap();
+            p.settle();
+            p.a.host.poll_send().unwrap().unwrap();
+        }
+    };
+    rounds(5);
+    assert_eq!(calls_of(|| rounds(500)), 0);
+}
+
+#[test]
+fn a_thousand_queue_pairs_take_less_than_100_mib() {
+    let _alone = ALONE.lock();
+    let link = InProcess::new();
+    let (nic, mut engines) = SoftNic::manual(&SoftConfig::new(&link)).unwrap();
+    let before = IN_USE.load(Ordering::Relaxed);
+    let qps: Vec<_> = (0..1000).map(|_| make_qp(&nic, &attr())).collect();
+    for pair in qps.chunks_exact(2) {
+        pair[0].0.connect(pair[1].0.address()).unwrap();
+        pair[1].0.connect(pair[0].0.address()).unwrap();
+    }
+    engines[0].step(1);
+    let bytes = IN_USE.load(Ordering::Relaxed) - before;
+    println!("1,000 queue pairs: {} KiB of NIC structures", bytes >> 10);
+    assert!(bytes < 100 << 20);
+    // All of them work.
+    for (i, pair) in qps.chunks_exact(2).enumerate() {
+        let mut host = HostQp::new(&*pair[0].0);
+        host.send(&SendWr::new(Opcode::Nop)).unwrap();
+        engines[0].step(2 + i as u64);
+        assert!(!host.poll_send().unwrap().expect("a completion").opcode.is_error());
+    }
+}
