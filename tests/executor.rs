@@ -156,7 +156,7 @@ fn a_running_kernel_sees_the_host_and_disturbs_nobody() {
                     mem.copy_out(at, &mut back).unwrap();
                     assert_eq!(back, [t as u8 + 1; 4096]);
                     for i in 0..10 {
-                        assert_eq!(mem.fetch_add(1 << 19, 1).map(|_| ()).is_ok(), true, "{i}");
+                        assert!(mem.fetch_add(1 << 19, 1).unwrap() < 40, "{i}");
                     }
                 });
             }
