@@ -1,7 +1,7 @@
 //! The executors run the same kernels: on the host always, on CUDA where a GPU and nvcc were there.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bellpush::gpu::{
@@ -31,6 +31,12 @@ args! {
     YieldArgs { yields }
 }
 
+/// With CUDA, a test that allocates waits for the spinning kernel of another: one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Every executor that this machine has.
 fn executors() -> Vec<(&'static str, Arc<Gpu>)> {
     let host = |options| Gpu::open(Executor::Host(options)).unwrap();
@@ -56,6 +62,7 @@ fn u64s(bytes: &[u8]) -> Vec<u64> {
 
 #[test]
 fn work_of_a_stream_runs_in_order() {
+    let _alone = alone();
     for (name, gpu) in executors() {
         let copy = kernel(&gpu, "bp_selftest_copy");
         let stream = gpu.stream().unwrap();
@@ -94,6 +101,7 @@ fn work_of_a_stream_runs_in_order() {
 
 #[test]
 fn collectives_agree() {
+    let _alone = alone();
     for (name, gpu) in executors() {
         let reduce = kernel(&gpu, "bp_selftest_reduce");
         let stream = gpu.stream().unwrap();
@@ -135,6 +143,7 @@ fn wait_for_flag(gpu: &Arc<Gpu>, timeout: Duration, dims: Dims) -> (Stream, bell
 
 #[test]
 fn a_running_kernel_sees_the_host_and_disturbs_nobody() {
+    let _alone = alone();
     for (name, gpu) in executors() {
         let mem = gpu.alloc(1 << 20).unwrap();
         let other = gpu.stream().unwrap();
@@ -180,6 +189,7 @@ fn a_running_kernel_sees_the_host_and_disturbs_nobody() {
 
 #[test]
 fn a_device_side_wait_ends_by_itself() {
+    let _alone = alone();
     for (name, gpu) in executors() {
         let (stream, host) = wait_for_flag(&gpu, Duration::from_millis(30), Dims::new(1, 32));
         stream.synchronize(LIMIT).unwrap();
@@ -189,6 +199,7 @@ fn a_device_side_wait_ends_by_itself() {
 
 #[test]
 fn what_cannot_be_launched_is_refused() {
+    let _alone = alone();
     for (name, gpu) in executors() {
         let copy = kernel(&gpu, "bp_selftest_copy");
         let stream = gpu.stream().unwrap();
@@ -223,6 +234,7 @@ fn what_cannot_be_launched_is_refused() {
 
 #[test]
 fn lanes_that_do_not_meet_are_a_fault_and_not_a_hang() {
+    let _alone = alone();
     let options =
         HostOptions { collective_timeout: Duration::from_millis(50), ..HostOptions::default() };
     for workers in [1, 2] {
@@ -245,6 +257,7 @@ fn lanes_that_do_not_meet_are_a_fault_and_not_a_hang() {
 
 #[test]
 fn dropping_a_busy_stream_ends_its_lanes() {
+    let _alone = alone();
     for lanes in [1, 7] {
         let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
         let since = Instant::now();
@@ -257,6 +270,7 @@ fn dropping_a_busy_stream_ends_its_lanes() {
 
 #[test]
 fn a_gpu_says_what_it_is_or_what_is_missing() {
+    let _alone = alone();
     let host = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
     assert_eq!(host.describe().to_string(), "host");
     assert!(host.is_host() && host.ordinal().is_none());
@@ -282,6 +296,7 @@ fn processor_ns() -> f64 {
 #[test]
 #[ignore = "prints measurements"]
 fn what_a_launch_and_a_yield_cost() {
+    let _alone = alone();
     for lanes in [Lanes::Fibres, Lanes::Threads] {
         let options = HostOptions { lanes, ..HostOptions::threads() };
         let gpu = Gpu::open(Executor::Host(options)).unwrap();

