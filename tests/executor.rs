@@ -1,7 +1,7 @@
 //! The executors run the same kernels: on the host always, on CUDA where a GPU and nvcc were there.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bellpush::gpu::{
@@ -31,6 +31,12 @@ args! {
     YieldArgs { yields }
 }
 
+/// With CUDA, a test that allocates waits for the spinning kernel of another: one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Every executor that this machine has.
 fn executors() -> Vec<(&'static str, Arc<Gpu>)> {
     let host = |options| Gpu::open(Executor::Host(options)).unwrap();
@@ -56,6 +62,7 @@ fn u64s(bytes: &[u8]) -> Vec<u64> {
 
 #[test]
 fn work_of_a_stream_runs_in_order() {
+    let _alone = alone();
     for (name, gpu) in executors() {
         let copy = kernel(&gpu, "bp_selftest_copy");
         let stream = gpu.stream().unwrap();
@@ -94,6 +101,7 @@ fn work_of_a_stream_runs_in_order() {
 
 #[test]
 fn collectives_agree() {
+    let _alone = alone();
     for (name, gpu) in executors() {
         let reduce = kernel(&gpu, "bp_selftest_reduce");
         let stream = gpu.stream().unwrap();
@@ -135,6 +143,7 @@ fn wait_for_flag(gpu: &Arc<Gpu>, timeout: Duration, dims: Dims) -> (Stream, bell
 
 #[test]
 fn a_running_kernel_sees_the_host_and_disturbs_nobody() {
+    let _alone = alone();
     for (name, gpu) in executors() {
         let mem = gpu.alloc(1 << 20).unwrap();
         let other = gpu.stream().unwrap();
@@ -156,7 +165,7 @@ fn a_running_kernel_sees_the_host_and_disturbs_nobody() {
                     mem.copy_out(at, &mut back).unwrap();
                     assert_eq!(back, [t as u8 + 1; 4096]);
                     for i in 0..10 {
-                        assert_eq!(mem.fetch_add(1 << 19, 1).map(|_| ()).is_ok(), true, "{i}");
+                        assert!(mem.fetch_add(1 << 19, 1).unwrap() < 40, "{i}");
                     }
                 });
             }
@@ -180,6 +189,7 @@ fn a_running_kernel_sees_the_host_and_disturbs_nobody() {
 
 #[test]
 fn a_device_side_wait_ends_by_itself() {
+    let _alone = alone();
     for (name, gpu) in executors() {
         let (stream, host) = wait_for_flag(&gpu, Duration::from_millis(30), Dims::new(1, 32));
         stream.synchronize(LIMIT).unwrap();
@@ -189,6 +199,7 @@ fn a_device_side_wait_ends_by_itself() {
 
 #[test]
 fn what_cannot_be_launched_is_refused() {
+    let _alone = alone();
     for (name, gpu) in executors() {
         let copy = kernel(&gpu, "bp_selftest_copy");
         let stream = gpu.stream().unwrap();
@@ -223,6 +234,7 @@ fn what_cannot_be_launched_is_refused() {
 
 #[test]
 fn lanes_that_do_not_meet_are_a_fault_and_not_a_hang() {
+    let _alone = alone();
     let options =
         HostOptions { collective_timeout: Duration::from_millis(50), ..HostOptions::default() };
     for workers in [1, 2] {
@@ -245,6 +257,7 @@ fn lanes_that_do_not_meet_are_a_fault_and_not_a_hang() {
 
 #[test]
 fn dropping_a_busy_stream_ends_its_lanes() {
+    let _alone = alone();
     for lanes in [1, 7] {
         let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
         let since = Instant::now();
@@ -257,6 +270,7 @@ fn dropping_a_busy_stream_ends_its_lanes() {
 
 #[test]
 fn a_gpu_says_what_it_is_or_what_is_missing() {
+    let _alone = alone();
     let host = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
     assert_eq!(host.describe().to_string(), "host");
     assert!(host.is_host() && host.ordinal().is_none());
@@ -270,10 +284,19 @@ fn a_gpu_says_what_it_is_or_what_is_missing() {
     }
 }
 
+/// Processor time of this process: unlike the wall clock, much the same on a busy machine.
+fn processor_ns() -> f64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut t) };
+    t.tv_sec as f64 * 1e9 + t.tv_nsec as f64
+}
+
 /// Not an assertion: `cargo test --release --test executor -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints measurements"]
 fn what_a_launch_and_a_yield_cost() {
+    let _alone = alone();
     for lanes in [Lanes::Fibres, Lanes::Threads] {
         let options = HostOptions { lanes, ..HostOptions::threads() };
         let gpu = Gpu::open(Executor::Host(options)).unwrap();
@@ -282,21 +305,23 @@ fn what_a_launch_and_a_yield_cost() {
         for (grid, block) in [(1, 1), (1, 32), (1, 256), (8, 128)] {
             let dims = Dims::new(grid, block);
             let time = |launches: u32, yields: u64| {
-                let since = Instant::now();
+                let (since, used) = (Instant::now(), processor_ns());
                 for _ in 0..launches {
                     stream.launch(&kernel, dims, &YieldArgs { yields }).unwrap();
                     stream.synchronize(LIMIT).unwrap();
                 }
-                since.elapsed().as_nanos() as f64 / f64::from(launches)
+                let n = f64::from(launches);
+                (since.elapsed().as_nanos() as f64 / n, (processor_ns() - used) / n)
             };
             time(10, 0);
             let launch = time(200, 0);
             let yields =
                 2_000_000 / u64::from(grid * block) / if lanes == Lanes::Fibres { 1 } else { 50 };
-            let per_yield = (time(1, yields) - launch) / (yields * dims.lanes()) as f64;
+            let per_yield = time(1, yields).1 / (yields * dims.lanes()) as f64;
             println!(
-                "{lanes:?} {grid} x {block}: launch and synchronise {launch:.0} ns, \
-                 {per_yield:.1} ns a yield of a lane"
+                "{lanes:?} {grid} x {block}: launch and synchronise {:.0} ns \
+                 ({:.0} of processor), {per_yield:.1} ns of processor a yield of a lane",
+                launch.0, launch.1
             );
         }
     }

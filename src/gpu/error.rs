@@ -61,6 +61,14 @@ pub enum GpuError {
         /// CUDA's name of the error.
         error: String,
     },
+    /// Two GPUs do not reach each other's memory.
+    #[error("CUDA GPU {from} cannot access the memory of GPU {to}")]
+    NoPeer {
+        /// Whose kernels would.
+        from: usize,
+        /// Whose memory it is.
+        to: usize,
+    },
     /// A call of the CUDA driver failed.
     #[error("{call}: {error}")]
     Cuda {

@@ -262,7 +262,7 @@ impl Mapped {
     /// A whole word of `bytes` bytes at `offset`.
     pub(super) fn check_word(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
         self.check(offset, bytes)?;
-        if (self.0.host as usize + offset) % bytes == 0 {
+        if (self.0.host as usize + offset).is_multiple_of(bytes) {
             Ok(())
         } else {
             Err(MemError::Misaligned { offset, align: bytes })

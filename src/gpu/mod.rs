@@ -128,6 +128,24 @@ impl Gpu {
         matches!(self.backend, Backend::Host(_))
     }
 
+    /// Lets this GPU's kernels load and store memory that the other one allocated, now or later.
+    /// Between host executors, and of a GPU with itself, there is nothing to enable.
+    ///
+    /// # Errors
+    /// [`GpuError::NoPeer`] when the hardware cannot, [`GpuError::OtherGpu`] between a GPU and a
+    /// host executor.
+    pub fn enable_peer(&self, other: &Self) -> Result<(), GpuError> {
+        match (&self.backend, &other.backend) {
+            (Backend::Host(_), Backend::Host(_)) => Ok(()),
+            #[cfg(feature = "cuda")]
+            (Backend::Cuda(a), Backend::Cuda(b)) if a.ordinal() == b.ordinal() => Ok(()),
+            #[cfg(feature = "cuda")]
+            (Backend::Cuda(a), Backend::Cuda(b)) => a.enable_peer(b),
+            #[cfg(feature = "cuda")]
+            _ => Err(GpuError::OtherGpu { what: "peer's memory" }),
+        }
+    }
+
     /// The CUDA ordinal; `None` for the host executor.
     pub fn ordinal(&self) -> Option<usize> {
         match &self.backend {

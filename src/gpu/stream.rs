@@ -13,7 +13,7 @@ use crate::mem::{Dma, MemError};
 /// A queue of kernels, copies and word writes, executed in order, beside those of other streams.
 ///
 /// The stream keeps the memory and the kernels that it was given until [`Stream::synchronize`]
-/// finds it idle. Dropping a busy stream waits up to two seconds; after that a host executor's
+/// finds it idle. Dropping a busy stream waits up to a second; after that a host executor's
 /// kernel is ended where it stands, and CUDA's goes on while the memory that it was given is leaked.
 pub struct Stream {
     gpu: Arc<Gpu>,
@@ -29,7 +29,7 @@ enum Kind {
 }
 
 /// How long dropping a stream waits for its work.
-const DROP_WAIT: Duration = Duration::from_secs(2);
+const DROP_WAIT: Duration = Duration::from_secs(1);
 
 /// A point in a stream's work: whether it was reached, and when.
 pub struct Event {
@@ -301,13 +301,14 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if matches!(self.synchronize(DROP_WAIT), Err(GpuError::Timeout { .. })) {
-            let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
-            match &mut self.kind {
-                Kind::Host(worker) => worker.cancel(),
+            match &self.kind {
+                Kind::Host(worker) => worker.cancel(), // and joined before `kept` is dropped
                 #[cfg(feature = "cuda")]
-                Kind::Cuda(_) => kept.drain().for_each(|(_, what)| std::mem::forget(what)),
+                Kind::Cuda(_) => {
+                    let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+                    kept.drain().for_each(|(_, what)| std::mem::forget(what));
+                }
             }
-            kept.clear();
         }
     }
 }

@@ -153,7 +153,7 @@ impl Memory {
     /// Changes an 8-byte word and returns the old one, under the GPU's lock.
     fn change(&self, offset: usize, new: impl FnOnce(u64) -> u64) -> Result<u64, MemError> {
         self.at(offset, 8)?;
-        if offset % 8 != 0 {
+        if !offset.is_multiple_of(8) {
             return Err(MemError::Misaligned { offset, align: 8 });
         }
         let _lock = self.device.atomics.lock().unwrap_or_else(PoisonError::into_inner);

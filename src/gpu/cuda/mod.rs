@@ -71,15 +71,22 @@ pub(super) fn count() -> Result<usize, GpuError> {
     if !*PRESENT.get_or_init(|| unsafe { sys::is_culib_present() }) {
         return Err(GpuError::NoDriver); // any other call of cudarc would panic
     }
-    static EAGER: Once = Once::new();
-    EAGER.call_once(|| {
-        // Loading a kernel at its first launch waits for running kernels: load all at once. Where
-        // the program set it otherwise, Device::load still loads each function of ours.
-        if std::env::var_os("CUDA_MODULE_LOADING").is_none() {
-            // SAFETY: once, before cuInit reads it; Rust's own readers of the environment are
-            // locked out, and foreign threads that call setenv or getenv at this very moment are
-            // the race that a program avoids by opening its GPU before it starts them.
-            unsafe { std::env::set_var("CUDA_MODULE_LOADING", "EAGER") };
+    static ENVIRONMENT: Once = Once::new();
+    ENVIRONMENT.call_once(|| {
+        for (name, value) in [
+            // Loading a kernel at its first launch waits for running kernels: load all at once.
+            // Where the program set it otherwise, Device::load still loads each function of ours.
+            ("CUDA_MODULE_LOADING", "EAGER"),
+            // Streams that share one of the (by default 8) connections wait for each other, and a
+            // copy that waits for a spinning kernel is a deadlock: as many as there can be.
+            ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+        ] {
+            if std::env::var_os(name).is_none() {
+                // SAFETY: once, before cuInit reads it; Rust's own readers of the environment are
+                // locked out, and foreign threads that call setenv or getenv at this very moment
+                // are the race that a program avoids by opening its GPU before it starts them.
+                unsafe { std::env::set_var(name, value) };
+            }
         }
     });
     let mut version = 0;
@@ -123,6 +130,24 @@ impl Device {
 
     pub(super) fn ordinal(&self) -> usize {
         self.ctx.ordinal()
+    }
+
+    /// Lets this GPU's kernels reach the other's memory; enabling it twice is fine.
+    pub(super) fn enable_peer(&self, other: &Self) -> Result<(), GpuError> {
+        let mut can = 0;
+        // SAFETY: writes one int.
+        check("cuDeviceCanAccessPeer", unsafe {
+            sys::cuDeviceCanAccessPeer(&raw mut can, self.ctx.cu_device(), other.ctx.cu_device())
+        })?;
+        if can == 0 {
+            return Err(GpuError::NoPeer { from: self.ordinal(), to: other.ordinal() });
+        }
+        self.make_current()?;
+        // SAFETY: the other context is retained by `other`, and by its memory after that.
+        match unsafe { sys::cuCtxEnablePeerAccess(other.ctx.cu_ctx(), 0) } {
+            CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            code => Err(failed("cuCtxEnablePeerAccess", code)),
+        }
     }
 
     fn make_current(&self) -> Result<(), GpuError> {

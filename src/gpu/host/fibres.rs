@@ -4,28 +4,22 @@
 //! nothing, the hooks are `extern "C"` (a panic in them aborts), and a launch that is given up
 //! forgets its lanes' stacks without running anything on them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::HostOptions;
 use super::ffi::{self, Args, Grid, RawLane};
+use super::stack::LaneStack;
 use crate::gpu::{Dims, GpuError, HostKernel};
 
-/// Stacks that a thread keeps for its next launch.
-const POOLED_STACKS: usize = 2048;
 /// Yields between two offers of the processor to other threads of the system.
 const YIELDS_TO_SYSTEM: u32 = 128;
 
-thread_local! {
-    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
-}
-
-type Fibre = Coroutine<(), (), (), DefaultStack>;
+type Fibre = Coroutine<(), (), (), LaneStack>;
 
 /// A launch, shared by the threads that run its blocks.
 pub(super) struct Launch {
@@ -91,7 +85,7 @@ impl Launch {
         let ids = blocks.flat_map(|bid| (0..self.dims.block).map(move |tid| (bid, tid)));
         for (owner, (bid, tid)) in owners.iter().zip(ids) {
             let lane = self.grid.lane(self.dims, bid, tid, (&raw const *owner).cast_mut().cast());
-            let stack = match take_stack(self.stack_bytes) {
+            let stack = match LaneStack::take(self.stack_bytes) {
                 Ok(stack) => stack,
                 Err(source) => {
                     self.cancel.store(true, Ordering::Relaxed);
@@ -131,7 +125,7 @@ impl Scheduler<'_> {
                     CoroutineResult::Return(()) => {
                         let (_, done) = fibres.swap_remove(i);
                         self.live.set(fibres.len());
-                        put_stack(done.into_stack());
+                        done.into_stack().put();
                     }
                 }
                 self.offer_processor();
@@ -197,19 +191,7 @@ impl Drop for Fibres {
                 // must be dropped; it is not resumed again.
                 unsafe { fibre.force_reset() };
             }
-            put_stack(fibre.into_stack());
+            fibre.into_stack().put();
         }
     }
-}
-
-fn take_stack(bytes: usize) -> std::io::Result<DefaultStack> {
-    STACKS.with_borrow_mut(Vec::pop).map_or_else(|| DefaultStack::new(bytes), Ok)
-}
-
-fn put_stack(stack: DefaultStack) {
-    STACKS.with_borrow_mut(|stacks| {
-        if stacks.len() < POOLED_STACKS {
-            stacks.push(stack);
-        }
-    });
 }

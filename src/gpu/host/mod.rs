@@ -5,6 +5,7 @@
 
 mod ffi;
 mod fibres;
+mod stack;
 mod threads;
 mod worker;
 
