@@ -16,17 +16,26 @@ pub const OP_OWN_INIT: u8 = 0xf1;
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct CqeBytes {
-    reserved0: [u8; 32],
-    srqn_uidx: Be32,
-    imm_inval_pkey: Be32,
-    reserved1: [u8; 4],
-    byte_cnt: Be32,
+    /// Scattered data and offload results; not used.
+    pub reserved0: [u8; 32],
+    /// SRQ number, or user index (CQE version 1).
+    pub srqn_uidx: Be32,
+    /// Immediate data, or invalidated key.
+    pub imm_inval_pkey: Be32,
+    /// Application tag; not used.
+    pub reserved1: [u8; 4],
+    /// Bytes received, read, or exchanged by an atomic.
+    pub byte_cnt: Be32,
     /// Bytes 48..56: the timestamp, or of an error CQE the vendor error (54) and syndrome (55).
-    timestamp: Be64,
-    sop_drop_qpn: Be32,
-    wqe_counter: Be16,
-    signature: u8,
-    op_own: u8,
+    pub timestamp: Be64,
+    /// Opcode of the send WQE 31:24, queue pair number 23:0.
+    pub sop_drop_qpn: Be32,
+    /// Index of the WQE that completed.
+    pub wqe_counter: Be16,
+    /// Not used: the CQs are created without signatures.
+    pub signature: u8,
+    /// Opcode 7:4, format 3:2, solicited 1, owner 0.
+    pub op_own: u8,
 }
 const _: () = assert!(size_of::<CqeBytes>() == CQE_BYTES);
 

@@ -27,9 +27,12 @@ pub const INVALID_LKEY: Lkey = Lkey(0x100);
 /// Longest message, and what a data segment's byte count of 0 means (InfiniBand vol. 1, 9.3.3).
 pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
 
-const CTRL_SOLICITED: u8 = 0x02;
-const CTRL_CQ_UPDATE: u8 = 0x08;
-const CTRL_FENCE_SMALL: u8 = 0x20;
+/// `fm_ce_se`: the responder's completion raises a solicited event.
+pub const CTRL_SOLICITED: u8 = 0x02;
+/// `fm_ce_se`: completes with a CQE, also on success.
+pub const CTRL_CQ_UPDATE: u8 = 0x08;
+/// `fm_ce_se`: initiator small fence, waits for the READs and atomics before it.
+pub const CTRL_FENCE_SMALL: u8 = 0x20;
 const CTRL_FENCE_MASK: u8 = 0xe0;
 
 /// Control segment.
@@ -58,7 +61,8 @@ pub struct RaddrSeg {
     pub raddr: Be64,
     /// Key of the remote region.
     pub rkey: Be32,
-    reserved: Be32,
+    /// Zero.
+    pub reserved: Be32,
 }
 
 /// Data segment.

@@ -1,0 +1,300 @@
+//! The same layouts three times: libmlx5's `<infiniband/mlx5dv.h>`, `kernels/wire.h` and the Rust
+//! types. A C program prints what the compiler makes of the first two; each claim below says which
+//! C expressions are equal, and what Rust says about it.
+//!
+//! Without mlx5dv.h (libibverbs-dev) the claims about it are left out, and the test says so; with
+//! `CI=true` that is a failure.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::mem::offset_of;
+use std::process::Command;
+
+use bellpush::wire::cqe::{CQE_BYTES, CqeBytes, CqeOpcode, Syndrome};
+use bellpush::wire::doorbell as db;
+use bellpush::wire::wqe::{self, AtomicSeg, CtrlSeg, DataSeg, InlineHeader, Opcode, RaddrSeg};
+
+/// C expressions that are equal to one another and to what Rust says.
+#[derive(Debug, Clone)]
+struct Claim {
+    c: Vec<String>,
+    rust: Option<u64>,
+}
+
+fn claim(c: &[&str], rust: impl Into<Option<u64>>) -> Claim {
+    Claim { c: c.iter().map(|&c| c.to_owned()).collect(), rust: rust.into() }
+}
+
+/// Bytes of the field that a getter returns.
+const fn field_bytes<T, F>(_: fn(&T) -> F) -> u64 {
+    size_of::<F>() as u64
+}
+
+/// Claims about a structure: its size, and each field's offset and size.
+///
+/// `layout!(Rust = bp_name, mlx5_name { rust_field = bp_field, mlx5_field; … })`; a Rust field with
+/// nothing behind it has the same name in C, and the mlx5 structure may be left out.
+macro_rules! layout {
+    ($rust:ty = $($c:ident),+ { $($field:ident $(= $($c_field:ident),+)?;)+ }) => {{
+        let structs = [$(stringify!($c)),+];
+        let expressions = |wrap: &dyn Fn(usize, &str) -> String| -> Vec<String> {
+            structs.iter().enumerate().map(|(i, name)| wrap(i, name)).collect()
+        };
+        let mut claims = vec![Claim {
+            c: expressions(&|_, name| format!("sizeof(struct {name})")),
+            rust: Some(size_of::<$rust>() as u64),
+        }];
+        $({
+            let renamed: &[&str] = &[$($(stringify!($c_field)),+)?];
+            let field = |i: usize| *renamed.get(i).unwrap_or(&stringify!($field));
+            claims.push(Claim {
+                c: expressions(&|i, name| format!("offsetof(struct {name}, {})", field(i))),
+                rust: Some(offset_of!($rust, $field) as u64),
+            });
+            claims.push(Claim {
+                c: expressions(&|i, name| format!("sizeof(((struct {name} *)0)->{})", field(i))),
+                rust: Some(field_bytes(|s: &$rust| s.$field)),
+            });
+        })+
+        claims
+    }};
+}
+
+/// The structures that the NIC defines.
+fn mlx5_structures() -> Vec<Claim> {
+    [
+        layout!(CtrlSeg = bp_wqe_ctrl, mlx5_wqe_ctrl_seg {
+            opmod_idx_opcode; qpn_ds; signature;
+            dci_stream = dci_stream, dci_stream_channel_id;
+            fm_ce_se; imm;
+        }),
+        layout!(RaddrSeg = bp_wqe_raddr, mlx5_wqe_raddr_seg { raddr; rkey; reserved; }),
+        layout!(DataSeg = bp_wqe_data, mlx5_wqe_data_seg { byte_count; lkey; addr; }),
+        layout!(InlineHeader = bp_wqe_inline, mlx5_wqe_inl_data_seg { byte_count; }),
+        layout!(AtomicSeg = bp_wqe_atomic, mlx5_wqe_atomic_seg { swap_add; compare; }),
+        layout!(CqeBytes = bp_cqe64, mlx5_cqe64 {
+            srqn_uidx; imm_inval_pkey; byte_cnt; timestamp; sop_drop_qpn; wqe_counter; signature;
+            op_own;
+        }),
+        // An error CQE differs in the middle.
+        vec![
+            claim(&["sizeof(struct mlx5_err_cqe)", "sizeof(struct bp_cqe64)"], CQE_BYTES as u64),
+            claim(
+                &["offsetof(struct mlx5_err_cqe, vendor_err_synd)", "BP_CQE_VENDOR_ERR_OFFSET"],
+                offset_of!(CqeBytes, timestamp) as u64 + 6,
+            ),
+            claim(
+                &["offsetof(struct mlx5_err_cqe, syndrome)", "BP_CQE_SYNDROME_OFFSET"],
+                offset_of!(CqeBytes, timestamp) as u64 + 7,
+            ),
+            claim(
+                &["offsetof(struct mlx5_err_cqe, s_wqe_opcode_qpn)"],
+                offset_of!(CqeBytes, sop_drop_qpn) as u64,
+            ),
+            claim(
+                &["offsetof(struct mlx5_err_cqe, wqe_counter)"],
+                offset_of!(CqeBytes, wqe_counter) as u64,
+            ),
+            claim(&["offsetof(struct mlx5_err_cqe, op_own)"], offset_of!(CqeBytes, op_own) as u64),
+        ],
+    ]
+    .concat()
+}
+
+/// Opcodes, flags and offsets that the NIC defines.
+fn mlx5_constants() -> Vec<Claim> {
+    let mut claims = vec![
+        claim(&["MLX5_SEND_WQE_BB", "BP_WQEBB_BYTES"], wqe::WQEBB_BYTES as u64),
+        claim(&["MLX5_SEND_WQE_BB / 4", "BP_DS_BYTES"], wqe::DS_BYTES as u64),
+        claim(&["BP_MAX_DS"], wqe::MAX_DS as u64),
+        claim(&["MLX5_INLINE_SEG", "BP_INLINE_FLAG"], u64::from(wqe::INLINE_FLAG)),
+        claim(&["MLX5_INVALID_LKEY", "BP_INVALID_LKEY"], u64::from(wqe::INVALID_LKEY.0)),
+        claim(&["MLX5_WQE_CTRL_SOLICITED", "BP_CTRL_SOLICITED"], u64::from(wqe::CTRL_SOLICITED)),
+        claim(&["MLX5_WQE_CTRL_CQ_UPDATE", "BP_CTRL_CQ_UPDATE"], u64::from(wqe::CTRL_CQ_UPDATE)),
+        claim(
+            &["MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE", "BP_CTRL_FENCE_SMALL"],
+            u64::from(wqe::CTRL_FENCE_SMALL),
+        ),
+        claim(&["MLX5_CQE_OWNER_MASK", "BP_CQE_OWNER_MASK"], None),
+        claim(&["MLX5_RCV_DBR * 4", "BP_DBR_RCV * 4"], db::DBR_RCV_OFFSET as u64),
+        claim(&["MLX5_SND_DBR * 4", "BP_DBR_SND * 4"], db::DBR_SND_OFFSET as u64),
+        claim(&["BP_DBR_CQ_CI * 4"], db::DBR_CQ_CI_OFFSET as u64),
+        claim(&["BP_DBR_CQ_ARM * 4"], db::DBR_CQ_ARM_OFFSET as u64),
+        claim(&["BP_UAR_BYTES"], db::UAR_BYTES as u64),
+        claim(&["BP_UAR_DOORBELL_OFFSET"], db::UAR_DOORBELL_OFFSET as u64),
+        claim(&["BP_UAR_DOORBELL_OFFSET + BP_UAR_BF_BYTES"], db::UAR_BF1_OFFSET as u64),
+    ];
+    claims.extend(Opcode::ALL.map(|opcode| {
+        let name = match opcode {
+            Opcode::Nop => "NOP",
+            Opcode::RdmaWrite => "RDMA_WRITE",
+            Opcode::RdmaWriteImm => "RDMA_WRITE_IMM",
+            Opcode::Send => "SEND",
+            Opcode::SendImm => "SEND_IMM",
+            Opcode::RdmaRead => "RDMA_READ",
+            Opcode::AtomicCs => "ATOMIC_CS",
+            Opcode::AtomicFa => "ATOMIC_FA",
+        };
+        claim(&[&format!("MLX5_OPCODE_{name}"), &format!("BP_OP_{name}")], opcode as u64)
+    }));
+    use CqeOpcode::*;
+    let opcodes = [Req, RespWrImm, RespSend, RespSendImm, ReqErr, RespErr, Invalid];
+    claims.extend(opcodes.map(|opcode| {
+        let name = match opcode {
+            Req => "REQ",
+            RespWrImm => "RESP_WR_IMM",
+            RespSend => "RESP_SEND",
+            RespSendImm => "RESP_SEND_IMM",
+            ReqErr => "REQ_ERR",
+            RespErr => "RESP_ERR",
+            Invalid => "INVALID",
+        };
+        claim(&[&format!("MLX5_CQE_{name}"), &format!("BP_CQE_{name}")], opcode as u64)
+    }));
+    claims.extend(Syndrome::ALL.map(|syndrome| {
+        let name = match syndrome {
+            Syndrome::LocalLength => "LOCAL_LENGTH",
+            Syndrome::LocalQpOp => "LOCAL_QP_OP",
+            Syndrome::LocalProt => "LOCAL_PROT",
+            Syndrome::WrFlush => "WR_FLUSH",
+            Syndrome::MwBind => "MW_BIND",
+            Syndrome::BadResp => "BAD_RESP",
+            Syndrome::LocalAccess => "LOCAL_ACCESS",
+            Syndrome::RemoteInvalReq => "REMOTE_INVAL_REQ",
+            Syndrome::RemoteAccess => "REMOTE_ACCESS",
+            Syndrome::RemoteOp => "REMOTE_OP",
+            Syndrome::TransportRetryExc => "TRANSPORT_RETRY_EXC",
+            Syndrome::RnrRetryExc => "RNR_RETRY_EXC",
+            Syndrome::RemoteAborted => "REMOTE_ABORTED",
+        };
+        claim(&[&format!("MLX5_CQE_SYNDROME_{name}_ERR")], syndrome as u64)
+    }));
+    claims
+}
+
+/// The structures that Rust hands to kernels; no NIC knows them. One line for each mirror, such as
+/// `layout!(Window = bp_window { va; gather_base; lkey; slot_bytes; slots; inband_seq0; }),`
+fn kernel_structures() -> Vec<Claim> {
+    let mirrors: [Vec<Claim>; 0] = [];
+    mirrors.concat()
+}
+
+// ---- Asking the C compiler ---------------------------------------------------------------------
+
+const MLX5_HEADER: &str = "infiniband/mlx5dv.h";
+
+fn about_mlx5(expression: &str) -> bool {
+    expression.to_ascii_lowercase().contains("mlx5")
+}
+
+/// Values of C expressions, as the compiler sees them with these headers.
+fn evaluate(headers: &[&str], expressions: &[&str]) -> BTreeMap<String, u64> {
+    let dir = tempfile::tempdir().expect("a scratch folder");
+    let (source, program) = (dir.path().join("layout.c"), dir.path().join("layout"));
+    let includes = headers.iter().map(|header| format!("#include <{header}>\n"));
+    let prints = expressions.iter().map(|e| {
+        format!("  printf(\"%s\\t%llu\\n\", \"{e}\", (unsigned long long)(uint64_t)({e}));\n")
+    });
+    let text = format!(
+        "#include <stddef.h>\n#include <stdint.h>\n#include <stdio.h>\n{}int main(void) {{\n{}}}\n",
+        includes.collect::<String>(),
+        prints.collect::<String>()
+    );
+    std::fs::write(&source, text).expect("the scratch folder can be written");
+    let mut cc = compiler();
+    cc.arg("-I").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels"));
+    let built = cc.arg("-o").arg(&program).arg(&source).output().expect("cc runs");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let printed = Command::new(&program).output().expect("the program runs");
+    assert!(printed.status.success());
+    let printed = String::from_utf8(printed.stdout).expect("text");
+    let value = |line: &str| {
+        let (name, value) = line.split_once('\t').expect("name and value");
+        (name.to_owned(), value.parse().expect("a number"))
+    };
+    printed.lines().map(value).collect()
+}
+
+fn compiler() -> Command {
+    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    cc.args(["-std=gnu11", "-Wall", "-Werror"]);
+    cc
+}
+
+/// Claims that do not hold.
+fn differences(claims: &[Claim], values: &BTreeMap<String, u64>) -> Vec<String> {
+    let mut found = Vec::new();
+    for claim in claims {
+        let mut sides: Vec<(&str, u64)> = claim.rust.map(|v| ("Rust", v)).into_iter().collect();
+        sides.extend(claim.c.iter().map(|c| (c.as_str(), values[c])));
+        if sides.iter().any(|side| side.1 != sides[0].1) {
+            let sides = sides.iter().map(|(name, value)| format!("{name} is {value:#x}"));
+            found.push(sides.collect::<Vec<_>>().join(", but "));
+        }
+    }
+    found
+}
+
+/// Checks claims against the compiler; returns how many values were compared.
+#[track_caller]
+fn check(headers: &[&str], claims: &[Claim]) -> usize {
+    let expressions: Vec<&str> = claims.iter().flat_map(|c| &c.c).map(String::as_str).collect();
+    let found = differences(claims, &evaluate(headers, &expressions));
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+    expressions.len()
+}
+
+/// Whether mlx5dv.h is installed; its absence is a failure in CI.
+fn has_mlx5_header() -> bool {
+    let mut cc = compiler();
+    let probe = format!("__has_include(<{MLX5_HEADER}>)");
+    let dir = tempfile::tempdir().expect("a scratch folder");
+    let source = dir.path().join("probe.c");
+    std::fs::write(&source, format!("#if !{probe}\n#error absent\n#endif\n")).expect("written");
+    let found = cc.arg("-E").arg(&source).output().expect("cc runs").status.success();
+    let ci = std::env::var_os("CI").is_some_and(|ci| ci == "true");
+    assert!(found || !ci, "<{MLX5_HEADER}> is absent: CI needs libibverbs-dev");
+    found
+}
+
+#[test]
+fn libmlx5_wire_h_and_rust_agree() {
+    if !has_mlx5_header() {
+        // Past the capture of a passing test's output.
+        let said = "SKIPPED: no <infiniband/mlx5dv.h>; libibverbs-dev brings it";
+        writeln!(std::io::stderr(), "{said}").expect("stderr takes a line");
+        return;
+    }
+    let claims = [mlx5_structures(), mlx5_constants()].concat();
+    assert!(check(&[MLX5_HEADER, "wire.h"], &claims) > 150);
+}
+
+#[test]
+fn wire_h_and_rust_agree() {
+    let mut claims = [mlx5_structures(), mlx5_constants(), kernel_structures()].concat();
+    claims.iter_mut().for_each(|claim| claim.c.retain(|c| !about_mlx5(c)));
+    assert!(check(&["wire.h"], &claims) > 80);
+}
+
+/// Negative control: a wrong offset, size or constant on either side is told.
+#[test]
+fn a_wrong_layout_is_told() {
+    let offset = "offsetof(struct bp_wqe_ctrl, imm)";
+    let values = evaluate(&["wire.h"], &[offset, "BP_OP_SEND", "BP_OP_NOP"]);
+    assert!(differences(&[claim(&[offset], 12)], &values).is_empty());
+    let wrong = differences(&[claim(&[offset], 8)], &values);
+    assert_eq!(wrong, [format!("Rust is 0x8, but {offset} is 0xc")]);
+    let wrong = differences(&[claim(&["BP_OP_SEND", "BP_OP_NOP"], None)], &values);
+    assert_eq!(wrong, ["BP_OP_SEND is 0xa, but BP_OP_NOP is 0x0"]);
+
+    // A Rust type with two fields exchanged.
+    #[repr(C)]
+    struct Exchanged {
+        lkey: u32,
+        byte_count: u32,
+        addr: u64,
+    }
+    let claims = layout!(Exchanged = bp_wqe_data { byte_count; lkey; addr; });
+    let expressions: Vec<&str> = claims.iter().flat_map(|c| &c.c).map(String::as_str).collect();
+    assert_eq!(differences(&claims, &evaluate(&["wire.h"], &expressions)).len(), 2);
+}
