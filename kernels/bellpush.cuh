@@ -66,27 +66,23 @@ BP_DEV void copy_to_slot(Scope scope, uint64_t slot, uint64_t src, uint32_t byte
   } else {
     for (; i < whole; i += step) {
       u128 v;
-      for (uint32_t k = 0; k < 4; k++) v.w[k] = payload_u32(src, i * 16 + k * 4, bytes);
+      for (uint32_t k = 0; k < 4; k++) v.w[k] = payload_u32(src, i * 16 + k * 4, bytes, (src & 3) == 0);
       to[i] = v;
     }
   }
   if (i == whole && bytes % 16 != 0) {
     u128 v;
-    for (uint32_t k = 0; k < 4; k++) v.w[k] = payload_u32(src, i * 16 + k * 4, bytes);
+    for (uint32_t k = 0; k < 4; k++) v.w[k] = payload_u32(src, i * 16 + k * 4, bytes, (src & 3) == 0);
     to[i] = v;
   }
 }
 
-// Stores one WQE into the SQ (or, in-band, into its slot), all threads of the scope together.
-template <class P, bool inline_v, class Scope>
+// Stores one WQE into the SQ, all threads of the scope together.
+template <bool inline_v, class Scope>
 BP_DEV void store_wqe(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
-  if constexpr (P::inband) {
-    write_slot<P::line_v, inline_v>(qp, scope, w, ticket);
-  } else {
-    const uint32_t units = wqe_blocks(w) * 4;
-    for (uint32_t u = scope.rank(); u < units; u += scope.size()) {
-      *sq_unit(qp, ticket, u) = wqe_unit<inline_v>(w, u, ticket, qp.qpn);
-    }
+  const uint32_t units = wqe_blocks(w) * 4;
+  for (uint32_t u = scope.rank(); u < units; u += scope.size()) {
+    *sq_unit(qp, ticket, u) = wqe_unit<inline_v>(w, u, ticket, qp.qpn);
   }
 }
 
@@ -106,21 +102,18 @@ BP_DEV wqe make_wqe(uint32_t opcode, uint32_t ds, uint64_t raddr, uint32_t rkey)
   return w;
 }
 
-// The leader's reservation, told to the whole scope.
+// The leader's reservation, told to the whole scope. `idle`: nothing else is out.
 template <class P, class Scope>
 BP_DEV bp_status_code reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots,
-                                  uint64_t* ticket) {
-  uint64_t t = 0;
+                                  uint64_t* ticket, bool* idle) {
+  uint64_t t = 0, done = 0;
   bp_status_code s = BP_OK;
-  if (scope.rank() == 0) s = reserve<P>(qp, n, slots, &t);
-  if (scope.size() == 1) {
-    *ticket = t;
-    return s;
-  }
-  // One word carries both: a status needs 8 bits, and no QP lives for 2^56 tickets.
-  const uint64_t word = scope.broadcast(t << 8 | (uint32_t)s);
+  if (scope.rank() == 0) s = reserve<P>(qp, n, slots, &t, &done);
+  // One word carries all three: no QP lives for 2^56 tickets.
+  const uint64_t word = scope.broadcast(t << 8 | (uint64_t)(t == done) << 7 | (uint32_t)s);
   *ticket = word >> 8;
-  return (bp_status_code)(word & 0xff);
+  *idle = (word >> 7 & 1) != 0;
+  return (bp_status_code)(word & 0x7f);
 }
 
 // Posts one WQE of any kind. A signalled WQE's CQE covers it and all before it.
@@ -128,46 +121,46 @@ template <class P, bool inline_v, class Scope>
 BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, uint64_t* end) {
   const uint32_t blocks = P::inband ? 1 : wqe_blocks(w);
   uint64_t ticket;
-  bp_status_code s = reserve_all<P>(qp, scope, blocks, P::inband, &ticket);
+  bool idle;
+  bp_status_code s = reserve_all<P>(qp, scope, blocks, P::inband, &ticket, &idle);
   if (s != BP_OK) return s;
-  const bool signal = !(flags & unsignalled) || wants_credit_cqe<P>(qp, ticket, P::inband);
-  if (signal) w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
-  if (P::inband && inline_v) w.ds = 3;  // see inband.cuh: the byte count says the rest
-  bool flown = false;
+  const uint64_t after = ticket + blocks;
+  const bool signal = !(flags & unsignalled) ||
+                      last_credit_end(ticket, blocks, credit_period<P>(qp)) > ticket;
+  if (signal) {
+    w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
+    // Before anything is told to the NIC: the CQE may come at once.
+    if (scope.rank() == 0) note_signalled<P>(qp, after);
+  }
+  if (end) *end = after;
+  if constexpr (P::inband) {
+    if (inline_v) w.ds = 3;  // see inband.cuh: the byte count says the rest
+    write_slot<P::line_v, inline_v>(qp, scope, w, ticket);
+    return BP_OK;
+  }
   if constexpr (P::kick_v == kick::blueflame) {
     // Idle and small enough: the WQE goes into the UAR whole. (An immediate needs ctrl.imm.)
-    if (w.opcode == BP_OP_RDMA_WRITE && blocks * BP_WQEBB_BYTES <= BP_UAR_BF_BYTES) {
-      uint64_t idle = 0;
-      if (scope.rank() == 0) idle = ld_acquire_gpu(&state_of(qp)->done) == ticket;
-      flown = scope.broadcast(idle) != 0;
-    }
-    if (flown) {
+    if (idle && w.opcode == BP_OP_RDMA_WRITE && blocks * BP_WQEBB_BYTES <= BP_UAR_BF_BYTES) {
+      if (scope.rank() == 0) {
+        mark_ready<P>(qp, ticket, 1, blocks);
+        st_relaxed_gpu(&state_of(qp)->rung, after);
+      }
       // A gathered payload lies elsewhere and must be there first; an inline one travels along.
       if constexpr (!inline_v) {
         scope.sync();
         if (scope.rank() == 0) fence_before_doorbell<P::reach_v>();
         scope.sync();
       }
-      if (scope.rank() == 0) {
-        st_relaxed_gpu(ready_word(qp, ticket), (uint32_t)(ticket + blocks));
-        st_relaxed_gpu(&state_of(qp)->rung, ticket + blocks);
-        if (signal) note_signalled<P>(qp, ticket + blocks);
-      }
       blueflame_store<inline_v>(qp, scope, w, ticket);
+      return BP_OK;
     }
   }
-  if (!flown) {
-    store_wqe<P, inline_v>(qp, scope, w, ticket);
-    scope.sync();
-    if (scope.rank() == 0) {
-      if (signal) note_signalled<P>(qp, ticket + blocks);
-      if constexpr (!P::inband) {
-        mark_ready<P>(qp, ticket, 1, blocks);
-        if (!(flags & defer_ring)) ring_pending<P>(qp);
-      }
-    }
+  store_wqe<inline_v>(qp, scope, w, ticket);
+  scope.sync();
+  if (scope.rank() == 0) {
+    mark_ready<P>(qp, ticket, 1, blocks);
+    if (!(flags & defer_ring)) ring_pending<P>(qp);
   }
-  if (end) *end = ticket + blocks;
   return BP_OK;
 }
 
@@ -190,16 +183,17 @@ BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t re
     const uint64_t chunks = (bytes + capacity - 1) / capacity;
     const uint32_t n = chunks < batch ? (uint32_t)chunks : batch;
     uint64_t ticket;
-    bp_status_code s = reserve_all<P>(qp, scope, n, true, &ticket);
+    bool idle;
+    bp_status_code s = reserve_all<P>(qp, scope, n, true, &ticket, &idle);
     if (s != BP_OK) return s;
     const bool last_batch = n == chunks;
     const uint64_t batch_bytes = last_batch ? bytes : (uint64_t)n * capacity;
-    const uint32_t period = credit_period<P>(qp, true);
+    const uint32_t period = credit_period<P>(qp);
     const uint64_t after = ticket + n;
     const bool signal_last = last_batch && !(flags & unsignalled);
     if (scope.rank() == 0) {
       // Before a slot is written: its CQE may come at once.
-      const uint64_t top = signal_last ? after : after & ~(uint64_t)(period - 1);
+      const uint64_t top = signal_last ? after : last_credit_end(ticket, n, period);
       if (top > ticket) note_signalled<P>(qp, top);
     }
     for_each_part(scope, n, [&](auto part, uint32_t c) {
@@ -217,7 +211,7 @@ BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t re
         copy_to_slot(part, win.va + slot, src + at, w.bytes);
         w.gather = win.gather_base + slot;
         w.lkey = win.lkey;
-        store_wqe<P, false>(qp, part, w, ticket + c);
+        store_wqe<false>(qp, part, w, ticket + c);
       }
     });
     if constexpr (!P::inband) {
@@ -371,20 +365,22 @@ BP_DEV void ring(const bp_endpoint& ep, Scope scope) {
 // local memory for get and atomics. BP_TIMEOUT ends the wait only; the operations go on.
 template <class P, class Scope>
 BP_DEV bp_status_code wait(const bp_endpoint& ep, Scope scope, uint64_t end) {
-  bp_status_code s = BP_OK;
-  bool ask = false;
+  const bp_qp& qp = ep.qp;
+  uint64_t word = 0;
   scope.sync();
   if (scope.rank() == 0) {
-    ring_pending<P>(ep.qp);
-    // Nobody asked for a CQE that covers `end`: a NOP asks.
-    ask = ld_relaxed_gpu(&state_of(ep.qp)->signalled) < end;
+    const uint64_t signalled = ld_relaxed_gpu(&state_of(qp)->signalled);
+    ring_pending<P>(qp);
+    // 1 << 8: nobody asked for a CQE that covers `end`, a NOP must.
+    word = signalled < end ? 1 << 8 : (uint32_t)wait_done<P>(qp, end);
   }
-  if (scope.broadcast(ask) != 0) {
-    s = detail::post<P, false>(ep.qp, scope, detail::make_wqe(BP_OP_NOP, 1, 0, 0), none, nullptr);
-    if (s != BP_OK) return s;
-  }
-  if (scope.rank() == 0) s = wait_done<P>(ep.qp, end);
-  return (bp_status_code)scope.broadcast(s);
+  word = scope.broadcast(word);
+  if (word >> 8 == 0) return (bp_status_code)word;
+  bp_status_code s =
+      detail::post<P, false>(qp, scope, detail::make_wqe(BP_OP_NOP, 1, 0, 0), none, nullptr);
+  if (s != BP_OK) return s;
+  if (scope.rank() == 0) word = wait_done<P>(qp, end);
+  return (bp_status_code)scope.broadcast(word);
 }
 
 // Waits for everything that was posted before the call, by anyone.
@@ -402,8 +398,7 @@ template <class P, class Scope>
 BP_DEV bp_status_code test(const bp_endpoint& ep, Scope scope, uint64_t end) {
   bp_status_code s = BP_PENDING;
   if (scope.rank() == 0) {
-    poll_cq<P>(ep.qp);
-    if (ld_acquire_gpu(&state_of(ep.qp)->done) >= end) {
+    if (poll_cq<P>(ep.qp, end) >= end) {
       s = BP_OK;
     } else if (bp_status_code e = error_of(ep.qp)) {
       s = e;

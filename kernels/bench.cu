@@ -1,4 +1,5 @@
 // Entry points of the benchmark: messages in a row by every path, plain stores, torn lines.
+#define BP_MAX_THREADS 512
 #include "args.h"
 #include "bellpush.cuh"
 #include "paths.h"

@@ -28,69 +28,115 @@ BP_DEV bp_status_code error_of(const bp_qp& qp) {
   return (bp_status_code)ld_relaxed_gpu(&state_of(qp)->error);
 }
 
-// Takes what completed off the CQ. With a shared QP one caller at a time does; the others go on.
-template <class P>
-BP_DEV void poll_cq(const bp_qp& qp) {
+// Where a caller stands in the CQ. Kept in registers while it waits.
+struct cq_cursor {
+  uint64_t ci;        // next CQE
+  uint64_t reported;  // consumer index that the NIC knows
+  uint64_t done;      // tickets below are complete
+};
+
+BP_DEV cq_cursor load_cursor(const bp_qp& qp) {
   bp_qp_state* st = state_of(qp);
-  if constexpr (P::shared) {
-    if (ld_relaxed_gpu(&st->cq_lock) != 0 || atomic_cas(&st->cq_lock, 0, 1) != 0) return;
+  return {ld_relaxed_gpu(&st->cq_ci), ld_relaxed_gpu(&st->cq_ci_reported),
+          ld_acquire_gpu(&st->done)};
+}
+
+BP_DEV void store_cursor(const bp_qp& qp, cq_cursor* c) {
+  bp_qp_state* st = state_of(qp);
+  if (c->ci - c->reported > (1u << qp.cq_log) / 4) {
+    // The NIC looks at this only to notice an overrun; the CQ is twice as deep as the SQ, so a
+    // report in time is one a quarter ring late.
+    c->reported = c->ci;
+    st_relaxed_gpu(&st->cq_ci_reported, c->ci);
+    st_relaxed_sys(reinterpret_cast<uint32_t*>(qp.cq_dbr), be32((uint32_t)c->ci & 0xffffff));
   }
-  uint64_t ci = ld_relaxed_gpu(&st->cq_ci);
-  const uint64_t first = ci;
-  uint64_t done = ld_relaxed_gpu(&st->done);
+  st_relaxed_gpu(&st->cq_ci, c->ci);
+  // Release: the NIC has read the slots below `done`, before another thread writes them again.
+  // Exclusive callers pay nothing for it: they store this last.
+  st_release_gpu(&st->done, c->done);
+}
+
+// Takes CQEs until tickets below `target` are complete or no CQE is there. Reading one that is not
+// there costs a round trip to the CQ's memory, so it stops at the target. False after an error CQE.
+template <class P>
+BP_DEV bool drain(const bp_qp& qp, cq_cursor* c, uint64_t target) {
   const uint32_t mask = (1u << qp.cq_log) - 1;
-  while (ci - first < 64) {  // bounded: the caller has its own wait to look after
-    const uint64_t cqe = qp.cq + (ci & mask) * sizeof(bp_cqe64);
+  for (uint32_t n = 0; c->done < target && n < 64; n++) {  // bounded: the caller has its own wait
+    const uint64_t cqe = qp.cq + (c->ci & mask) * sizeof(bp_cqe64);
     // The last 8 bytes are one store of the NIC's, made after the rest. Acquire: what the NIC read
     // (window slots) and wrote (READ data, atomics' results) before this CQE, before what we do
     // next.
     const uint64_t tail = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 56));
     const uint32_t op_own = (uint32_t)(tail >> 56);
-    if ((op_own >> 4) == BP_CQE_INVALID || (op_own & 1) != (uint32_t)((ci >> qp.cq_log) & 1)) break;
-    ci++;
+    if ((op_own >> 4) == BP_CQE_INVALID || (op_own & 1) != (uint32_t)((c->ci >> qp.cq_log) & 1)) {
+      break;
+    }
+    c->ci++;
     const uint32_t counter = (uint32_t)((tail >> 32) & 0xff) << 8 | (uint32_t)((tail >> 40) & 0xff);
-    const uint64_t start = done + ((counter - (uint32_t)done) & 0xffff);
+    const uint64_t start = c->done + ((counter - (uint32_t)c->done) & 0xffff);
     if ((op_own >> 4) == BP_CQE_REQ_ERR) {
       const uint64_t body = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 48));
       fail(qp, BP_CQE_ERROR, (uint32_t)(body >> 48 & 0xff) << 8 | (uint32_t)(body >> 56), start);
-      break;
+      return false;
     }
-    if constexpr (P::inband) {
-      done = start + 1;
-    } else {
-      const uint32_t end =
-          ld_relaxed_gpu(reinterpret_cast<const uint32_t*>(qp.ready) + (start & (sq_blocks(qp) - 1)));
-      done = start + (uint32_t)(end - (uint32_t)start);
-    }
-  }
-  if (ci != first) {
-    st_relaxed_gpu(&st->cq_ci, ci);
-    // Release: the NIC has read the slots below `done`, before another thread writes them again.
-    st_release_gpu(&st->done, done);
-    const uint64_t quarter = (uint64_t)(mask + 1) / 4;
-    if (ci - ld_relaxed_gpu(&st->cq_ci_reported) >= quarter) {
-      // The NIC looks at this only to notice an overrun; the CQ is twice as deep as the SQ, so a
-      // report in time is one a quarter ring late.
-      st_relaxed_gpu(&st->cq_ci_reported, ci);
-      st_relaxed_sys(reinterpret_cast<uint32_t*>(qp.cq_dbr), be32((uint32_t)ci & 0xffffff));
+    // A WQE ends at least one block after its start; its ready word is asked only if that is not
+    // enough for the caller.
+    c->done = start + 1;
+    if constexpr (!P::inband) {
+      if (c->done < target) {
+        const uint32_t* ready = reinterpret_cast<const uint32_t*>(qp.ready);
+        const uint32_t end = ld_relaxed_gpu(ready + (start & (sq_blocks(qp) - 1)));
+        c->done = start + (uint32_t)(end - (uint32_t)start);
+      }
     }
   }
+  return true;
+}
+
+// Takes CQEs towards `target` and returns how far the QP is. With a shared QP one caller at a time
+// does; the others look at what it found.
+template <class P>
+BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target) {
+  bp_qp_state* st = state_of(qp);
+  if constexpr (P::shared) {
+    const uint64_t done = ld_acquire_gpu(&st->done);
+    if (done >= target) return done;
+    if (ld_relaxed_gpu(&st->cq_lock) != 0 || atomic_cas(&st->cq_lock, 0, 1) != 0) return done;
+  }
+  cq_cursor c = load_cursor(qp);
+  const uint64_t before = c.ci;
+  drain<P>(qp, &c, target);
+  if (c.ci != before) store_cursor(qp, &c);
   if constexpr (P::shared) st_release_gpu(&st->cq_lock, 0u);
+  return c.done;
 }
 
 // Waits until tickets below `target` are complete. Bounded by the QP's timeout, which ends the wait
 // and takes nothing.
 template <class P>
 BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
-  bp_qp_state* st = state_of(qp);
   deadline limit;
-  for (;;) {
-    if (ld_acquire_gpu(&st->done) >= target) return BP_OK;
-    poll_cq<P>(qp);
-    if (ld_acquire_gpu(&st->done) >= target) return BP_OK;
-    if (bp_status_code e = error_of(qp)) return e;
-    if (limit.expired(qp.timeout_ns)) return BP_TIMEOUT;
-    yield_();
+  if constexpr (P::shared) {
+    for (;;) {
+      if (poll_cq<P>(qp, target) >= target) return BP_OK;
+      if (bp_status_code e = error_of(qp)) return e;
+      if (limit.expired(qp.timeout_ns)) return BP_TIMEOUT;
+      yield_();
+    }
+  } else {
+    cq_cursor c = load_cursor(qp);
+    const uint64_t before = c.ci;
+    bp_status_code s = error_of(qp);
+    while (s == BP_OK && c.done < target) {
+      if (!drain<P>(qp, &c, target)) {
+        s = BP_CQE_ERROR;
+      } else if (c.done < target) {
+        if (limit.expired(qp.timeout_ns)) s = BP_TIMEOUT;
+        yield_();
+      }
+    }
+    if (c.ci != before) store_cursor(qp, &c);
+    return s;
   }
 }
 
@@ -110,46 +156,49 @@ BP_DEV void ring_pending(const bp_qp& qp);  // doorbell.cuh
 // wait that times out has taken nothing. Where callers share the QP the room may be gone by the
 // time of the atomic add; such a ticket waits on, and if that times out the QP is moved to error,
 // because a ticket that nobody fills would be a hole that stops everyone behind it for ever.
+// `done` receives how far the QP was when the tickets were taken.
 template <class P>
-BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, uint64_t* ticket) {
+BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, uint64_t* ticket,
+                              uint64_t* done) {
   bp_qp_state* st = state_of(qp);
   const uint64_t limit = ticket_limit<P>(qp, writes_slots);
   // Three loads in flight together; the branches come after.
   const bp_status_code before = error_of(qp);
   uint64_t next = ld_relaxed_gpu(&st->reserved);
-  const uint64_t done = ld_acquire_gpu(&st->done);
+  *done = ld_acquire_gpu(&st->done);
   if (before != BP_OK) return BP_DEAD;
-  if (next + n > done + limit) {
+  if (next + n > *done + limit) {
     // What fills the ring may be waiting for a doorbell that its caller put off.
     ring_pending<P>(qp);
-    deadline wait;
-    for (;;) {
-      poll_cq<P>(qp);
-      next = ld_relaxed_gpu(&st->reserved);
-      if (next + n <= ld_acquire_gpu(&st->done) + limit) break;
-      if (bp_status_code e = error_of(qp)) return e;
-      if (wait.expired(qp.timeout_ns)) return BP_TIMEOUT;
-      yield_();
+    if constexpr (P::shared) {
+      deadline wait;
+      for (;;) {
+        next = ld_relaxed_gpu(&st->reserved);
+        if (next + n <= limit + poll_cq<P>(qp, next + n - limit)) break;
+        if (bp_status_code e = error_of(qp)) return e;
+        if (wait.expired(qp.timeout_ns)) return BP_TIMEOUT;
+        yield_();
+      }
+    } else {
+      bp_status_code s = wait_done<P>(qp, next + n - limit);
+      if (s != BP_OK) return s;
+      *done = next + n - limit;
     }
   }
   if constexpr (P::shared) {
     next = atomic_add(&st->reserved, n);
-    if (next + n > ld_acquire_gpu(&st->done) + limit) {
+    *done = ld_acquire_gpu(&st->done);
+    if (next + n > *done + limit) {
       bp_status_code s = wait_done<P>(qp, next + n - limit);
       if (s == BP_TIMEOUT) fail(qp, BP_TIMEOUT, 0, next);
       if (s != BP_OK) return s;
+      *done = next + n - limit;
     }
   } else {
     st_relaxed_gpu(&st->reserved, next + n);
   }
-  if (writes_slots) {
-    const uint32_t used = (uint32_t)(next + n - ld_relaxed_gpu(&st->done));
-    if constexpr (P::shared) {
-      atomic_max(&st->max_credits, used);
-    } else if (used > ld_relaxed_gpu(&st->max_credits)) {
-      st_relaxed_gpu(&st->max_credits, used);
-    }
-  }
+  // Nobody waits for this one.
+  if (writes_slots) atomic_max(&st->max_credits, (uint32_t)(next + n - *done));
   *ticket = next;
   return BP_OK;
 }
@@ -165,18 +214,18 @@ BP_DEV void note_signalled(const bp_qp& qp, uint64_t end) {
   }
 }
 
-// Credits come home with CQEs, so a long row of WQEs asks for one at least four times a window: at
-// every ticket whose end is a multiple of this power of two.
+// Credits come home with CQEs, so a long row of WQEs asks for one at least four times a window (a
+// ring, where there is no window): at every end that passes a multiple of this power of two.
 template <class P>
-BP_DEV uint32_t credit_period(const bp_qp& qp, bool writes_slots) {
-  uint32_t quarter = ticket_limit<P>(qp, writes_slots) / 4;
+BP_DEV uint32_t credit_period(const bp_qp& qp) {
+  const uint32_t quarter = ticket_limit<P>(qp, qp.window.slots != 0) / 4;
   uint32_t period = 1;
   while (period * 2 <= quarter) period *= 2;
   return period;
 }
-template <class P>
-BP_DEV bool wants_credit_cqe(const bp_qp& qp, uint64_t ticket, bool writes_slots) {
-  return ((ticket + 1) & (credit_period<P>(qp, writes_slots) - 1)) == 0;
+// The last such end that tickets `ticket .. ticket + n` pass; `ticket` or less if none.
+BP_DEV uint64_t last_credit_end(uint64_t ticket, uint32_t n, uint32_t period) {
+  return (ticket + n) & ~(uint64_t)(period - 1);
 }
 
 }  // namespace bp

@@ -81,7 +81,10 @@ BP_DEV void mark_ready(const bp_qp& qp, uint64_t ticket, uint32_t count, uint32_
   if constexpr (P::shared) fence_gpu();
   for (uint32_t i = 0; i < count; i++) {
     const uint64_t start = ticket + (uint64_t)i * blocks;
-    st_relaxed_gpu(ready_word(qp, start), (uint32_t)(start + blocks));
+    // All of its blocks' words, so that none keeps a number that comes true 2^32 tickets later.
+    for (uint32_t b = 0; b < blocks; b++) {
+      st_relaxed_gpu(ready_word(qp, start + b), (uint32_t)(start + blocks));
+    }
   }
   // The ready words before the look at the ringer's lock (see ring_pending).
   if constexpr (P::shared) fence_sc_gpu();
@@ -97,11 +100,16 @@ BP_DEV void mark_ready(const bp_qp& qp, uint64_t ticket, uint32_t count, uint32_
 // WQE that has not come.
 //
 // Used only while the QP is idle, so one buffer is enough and nothing in it can be overwritten
-// unseen. The doorbell record is not touched: it would claim a WQE in the SQ that is not ordered.
-// The SQ is written all the same, because the next ordinary doorbell covers this index as well.
+// unseen. The doorbell record must not claim this WQE, which is not ordered in the SQ; but it must
+// not fall 2^15 behind either, where its 16 bits would pass for a number ahead. So every 8192
+// blocks it is told what is complete, which is always true. The SQ is written all the same, because
+// the next ordinary doorbell covers this index as well.
 template <bool inline_v, class Scope>
 BP_DEV void blueflame_store(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
   const uint32_t units = wqe_blocks(w) * 4;
+  if (scope.rank() == 0 && (ticket ^ (ticket + units / 4)) >> 13 != 0) {
+    st_relaxed_sys(reinterpret_cast<uint32_t*>(qp.dbr) + BP_DBR_SND, be32((uint32_t)ticket & 0xffff));
+  }
   uint32_t sum = 0;
   // Every thread sums all units: they are few, and it saves a reduction.
   for (uint32_t u = 0; u < units; u++) sum += check_unit(wqe_unit<inline_v>(w, u, ticket, qp.qpn), u);

@@ -21,6 +21,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// Most threads a block of the kernels in this file; fewer leave more registers to each.
+#ifndef BP_MAX_THREADS
+#define BP_MAX_THREADS 1024
+#endif
+
 #ifdef __CUDACC__
 
 #define BP_DEV __device__ __forceinline__
@@ -29,8 +34,9 @@
 
 // Defines an entry point; the body follows and sees its one argument as `args`. Begin the line with
 // BP_KERNEL: build.rs finds the library's own entry points by that.
-#define BP_KERNEL(name, ArgsType) \
-  extern "C" __global__ void name(const __grid_constant__ ArgsType args)
+#define BP_KERNEL(name, ArgsType)                        \
+  extern "C" __global__ void __launch_bounds__(BP_MAX_THREADS) \
+      name(const __grid_constant__ ArgsType args)
 
 namespace bp {
 

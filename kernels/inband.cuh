@@ -53,8 +53,9 @@ BP_DEV uint32_t inband_sequence(const bp_window& w, uint64_t ticket) {
   return (uint32_t)lap + 1;
 }
 
-// A slot's data stream, word by word. Words 0 to 7 are control segment and remote address.
-template <bool inline_v>
+// A slot's data stream, word by word: nine words of header (control segment, remote address, inline
+// header), then payload; or, not inline, the WQE as it stands in an SQ.
+template <bool inline_v, bool aligned_v>
 struct slot_stream {
   const wqe& w;
   uint64_t ticket;
@@ -62,60 +63,98 @@ struct slot_stream {
   BP_DEV uint32_t bytes() const {
     return inline_v ? inband_header_bytes + w.bytes : w.ds * BP_DS_BYTES;
   }
-  BP_DEV uint32_t word(uint32_t k) const {
-    if (k < 8 || !inline_v) {
-      const u128 u = wqe_unit<false>(w, k / 4, ticket, qpn);
-      const uint32_t lo = k & 1 ? u.w[1] : u.w[0], hi = k & 1 ? u.w[3] : u.w[2];
-      return k & 2 ? hi : lo;  // no dynamic index: the unit stays in registers
-    }
-    return inline_word(w, k - 8);
+  BP_DEV uint32_t payload(uint32_t k) const {
+    return payload_u32(w.gather, (k - 9) * 4, w.bytes, aligned_v);
   }
-  BP_DEV uint32_t half(uint32_t h) const { return word(h / 2) >> (16 * (h & 1)) & 0xffff; }
+  BP_DEV uint32_t word(uint32_t k) const {
+    if (inline_v && k >= 9) return payload(k);
+    if (inline_v && k == 8) return be32(BP_INLINE_FLAG | w.bytes);
+    const u128 u = wqe_unit<false>(w, k / 4, ticket, qpn);
+    const uint32_t lo = k & 1 ? u.w[1] : u.w[0], hi = k & 1 ? u.w[3] : u.w[2];
+    return k & 2 ? hi : lo;  // no dynamic index: the unit stays in registers
+  }
 };
+
+// The 16 bytes that a lane stores: unit `i` of the slot, which is line `i` or a quarter of one.
+// `payload_v`: the unit lies behind the header, so none of its words can be one of the header's.
+template <line L, bool payload_v, class Stream>
+BP_DEV u128 slot_unit(const Stream& s, uint32_t i, uint32_t seq) {
+  const auto word = [&](uint32_t k) { return payload_v ? s.payload(k) : s.word(k); };
+  if constexpr (L == line::d12s4) {
+    return u128{{word(3 * i), word(3 * i + 1), word(3 * i + 2), seq}};
+  } else if constexpr (L == line::d14s2) {
+    // Seven half words from half word 7i: from a word's start for even i, from its middle else.
+    const uint32_t k = 7 * i / 2, shift = 16 * (i & 1);
+    const uint32_t a = word(k), b = word(k + 1), c = word(k + 2), d = word(k + 3);
+    const auto pick = [&](uint32_t lo, uint32_t hi) {
+      return shift == 0 ? lo : lo >> 16 | hi << 16;
+    };
+    return u128{{pick(a, b), pick(b, c), pick(c, d), (d >> shift & 0xffff) | seq << 16}};
+  } else {
+    const uint32_t k = i / 4 * 15 + i % 4 * 4;
+    return u128{{word(k), word(k + 1), word(k + 2), i % 4 == 3 ? seq : word(k + 3)}};
+  }
+}
+
+template <line L, bool inline_v, bool aligned_v, class Scope>
+BP_DEV void write_lines(const bp_window& win, Scope scope, const slot_stream<inline_v, aligned_v>& s) {
+  using F = line_format<L>;
+  constexpr uint32_t units = F::bytes / 16;
+  constexpr uint32_t header_units = 3;  // in every format the first three hold all of the header
+  const uint32_t seq = inband_sequence<L>(win, s.ticket);
+  const uint32_t used = (s.bytes() + F::data - 1) / F::data;
+  const uint32_t n = (seq == 1 ? win.slot_bytes / F::bytes : used) * units;
+  u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)slot_of(win, s.ticket) * win.slot_bytes);
+#if defined(__CUDACC__)
+  static_assert(units == 1 || !__is_same(Scope, thread_scope),
+                "a 60+4 line is stored by four lanes at once");
+  const uint32_t step = scope.size();
+  uint32_t i = scope.rank();
+  // The first round, in which each lane may have the header's or payload.
+  if (i < n) st_line(slot + i, slot_unit<L, false>(s, i, seq));
+  i += step;
+  if constexpr (!inline_v) {
+    for (; i < n; i += step) st_line(slot + i, slot_unit<L, false>(s, i, seq));
+    return;
+  }
+  for (; i < header_units; i += step) st_line(slot + i, slot_unit<L, false>(s, i, seq));
+  // The rest with four units' loads in flight before the first store.
+  for (; i < n; i += 4 * step) {
+    u128 v[4];
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++) v[k] = slot_unit<L, true>(s, i + k * step, seq);
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++) {
+      if (i + k * step < n) st_line(slot + i + k * step, v[k]);
+    }
+  }
+#else
+  // On a CPU lanes' stores are never one: a lane writes whole lines, the sequence last.
+  for (uint32_t i = scope.rank() * units; i < n; i += units * scope.size()) {
+    for (uint32_t q = 0; q < units; q++) {
+      const bool behind = inline_v && i + q >= header_units;
+      st_line(slot + i + q, behind ? slot_unit<L, inline_v>(s, i + q, seq)
+                                   : slot_unit<L, false>(s, i + q, seq));
+    }
+  }
+#endif
+}
+
+template <line L, bool inline_v, class Scope>
+BP_DEV_COLD void write_slot_unaligned(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
+  write_lines<L>(qp.window, scope, slot_stream<inline_v, false>{w, ticket, qp.qpn});
+}
 
 // Writes one slot. All threads of the scope take part; nothing is waited for.
 template <line L, bool inline_v, class Scope>
 BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
-  using F = line_format<L>;
-  const bp_window& win = qp.window;
-  const slot_stream<inline_v> s{w, ticket, qp.qpn};
-  const uint32_t seq = inband_sequence<L>(win, ticket);
-  const uint32_t all = win.slot_bytes / F::bytes;
-  const uint32_t used = (s.bytes() + F::data - 1) / F::data;
-  const uint32_t lines = seq == 1 ? all : used;
-  u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)slot_of(win, ticket) * win.slot_bytes);
-  if constexpr (L == line::d12s4) {
-    for (uint32_t i = scope.rank(); i < lines; i += scope.size()) {
-      st_line(slot + i, u128{{s.word(3 * i), s.word(3 * i + 1), s.word(3 * i + 2), seq}});
+  if constexpr (inline_v) {
+    if ((w.gather & 3) != 0) {
+      write_slot_unaligned<L, inline_v>(qp, scope, w, ticket);
+      return;
     }
-  } else if constexpr (L == line::d14s2) {
-    for (uint32_t i = scope.rank(); i < lines; i += scope.size()) {
-      u128 v;
-      for (uint32_t j = 0; j < 4; j++) {
-        const uint32_t hi = j == 3 ? seq : s.half(7 * i + 2 * j + 1);
-        v.w[j] = s.half(7 * i + 2 * j) | hi << 16;
-      }
-      st_line(slot + i, v);
-    }
-  } else {
-#if defined(__CUDACC__)
-    static_assert(!__is_same(Scope, thread_scope), "a 60+4 line is stored by four lanes at once");
-    for (uint32_t i = scope.rank(); i < lines * 4; i += scope.size()) {
-      const uint32_t k = i / 4 * 15 + i % 4 * 4;
-      const uint32_t last = i % 4 == 3 ? seq : s.word(k + 3);
-      st_line(slot + i, u128{{s.word(k), s.word(k + 1), s.word(k + 2), last}});
-    }
-#else
-    // On a CPU four lanes' stores are never one: one lane writes the line, its sequence last.
-    for (uint32_t i = scope.rank(); i < lines; i += scope.size()) {
-      for (uint32_t q = 0; q < 4; q++) {
-        const uint32_t k = i * 15 + q * 4;
-        const uint32_t last = q == 3 ? seq : s.word(k + 3);
-        st_line(slot + i * 4 + q, u128{{s.word(k), s.word(k + 1), s.word(k + 2), last}});
-      }
-    }
-#endif
   }
+  write_lines<L>(qp.window, scope, slot_stream<inline_v, true>{w, ticket, qp.qpn});
 }
 
 }  // namespace bp

@@ -67,8 +67,17 @@ struct warp_scope {
 struct block_scope {
   BP_DEV uint32_t rank() const { return tid(); }
   BP_DEV uint32_t size() const { return block_threads(); }
-  BP_DEV void sync() const { syncthreads(); }
-  BP_DEV uint64_t broadcast(uint64_t v) const { return block_broadcast_u64(v, 0); }
+  // A block of one warp needs the warp's collectives only.
+  BP_DEV void sync() const {
+    if (block_threads() <= 32) {
+      syncwarp();
+    } else {
+      syncthreads();
+    }
+  }
+  BP_DEV uint64_t broadcast(uint64_t v) const {
+    return block_threads() <= 32 ? shfl_u64(v, 0) : block_broadcast_u64(v, 0);
+  }
 };
 
 // Runs `f(scope, i)` for i in 0..n: a warp each where a block has work for all its warps, else all

@@ -1,4 +1,5 @@
 // Entry points that call one verb: what the host's Endpoint launches, and what tests drive.
+#define BP_MAX_THREADS 512
 #include "args.h"
 #include "bellpush.cuh"
 #include "paths.h"

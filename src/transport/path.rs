@@ -265,6 +265,18 @@ mod tests {
     }
 
     #[test]
+    fn json_and_command_line_spell_alike() {
+        for &kick in Kick::ALL {
+            assert_eq!(serde_json::to_string(&kick).unwrap(), format!("\"{kick}\""));
+            assert_eq!(kick.as_str().parse(), Ok(kick));
+        }
+        for &data in Data::ALL {
+            assert_eq!(serde_json::to_string(&data).unwrap(), format!("\"{data}\""));
+            assert_eq!(data.as_str().parse(), Ok(data));
+        }
+    }
+
+    #[test]
     fn unknown_names_are_told_what_there_is() {
         for bad in ["push", "shove/kernel", "push/poke", "", "tcp/cpu", "pull/inband"] {
             assert!(bad.parse::<Path>().is_err(), "{bad}");

@@ -192,9 +192,9 @@ impl<'a> Lane<'a> {
         args.result = self.rig.result.addr();
         let threads = match (self.rig.gpu.is_host(), size) {
             (true, _) => 1, // lanes of one processor would only take turns
-            (false, ..=4096) => 32,
-            (false, ..=16384) => 256,
-            (false, _) => 1024,
+            (false, ..=512) => 32,
+            (false, ..=4096) => 128,
+            (false, _) => 512,
         };
         let launched = self.rig.stream.launch(kernel, Dims::new(1, threads), &args);
         launched.map_err(|e| fail(&e))?;
