@@ -85,6 +85,19 @@ fn engine(c: &mut Criterion) {
         slots(&mut group, &format!("inband_64B_{name}"), line, &DATA[..64]);
     }
 
+    group.throughput(Throughput::Elements(1));
+    let mut p = Pair::with(&wide(), &wide());
+    group.bench_function("post_step_poll_8B", |b| {
+        b.iter(|| {
+            let payload = inline(&DATA[..8]);
+            let wr = write(&p, 0).payload(&payload);
+            p.a.host.send(&wr).unwrap();
+            p.now_ns += 1_000;
+            p.engines[0].step(p.now_ns);
+            assert!(p.a.host.poll_send().unwrap().is_some());
+        });
+    });
+
     group.throughput(Throughput::Bytes(BATCH * 4096));
     ring(&mut group, "write_4KiB_window", 64, |p, i| {
         let from = i * 4096 % (WINDOW / 2);
