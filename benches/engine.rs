@@ -85,10 +85,23 @@ fn engine(c: &mut Criterion) {
         slots(&mut group, &format!("inband_64B_{name}"), line, &DATA[..64]);
     }
 
+    group.throughput(Throughput::Elements(1));
+    let mut p = Pair::with(&wide(), &wide());
+    group.bench_function("post_step_poll_8B", |b| {
+        b.iter(|| {
+            let payload = inline(&DATA[..8]);
+            let wr = write(&p, 0).payload(&payload);
+            p.a.host.send(&wr).unwrap();
+            p.now_ns += 1_000;
+            p.engines[0].step(p.now_ns);
+            assert!(p.a.host.poll_send().unwrap().is_some());
+        });
+    });
+
     group.throughput(Throughput::Bytes(BATCH * 4096));
     ring(&mut group, "write_4KiB_window", 64, |p, i| {
-        let from = i * 4096 % (WINDOW / 2);
-        (write(p, from % (60 << 10)), p.a.buf.data(from % (60 << 10), 4096))
+        let at = i * 4096 % WINDOW;
+        (write(p, at), p.a.buf.data(at, 4096))
     });
     for (line, name) in [(LineFormat::L12S4, "l12s4"), (LineFormat::L60S4, "l60s4")] {
         slots(&mut group, &format!("inband_4KiB_{name}"), line, &DATA);
@@ -97,7 +110,7 @@ fn engine(c: &mut Criterion) {
     group.bench_function("memcpy_4KiB", |b| {
         b.iter(|| {
             for i in 0..BATCH as usize {
-                let at = i * 4096 % (60 << 10);
+                let at = i * 4096 % WINDOW as usize;
                 p.a.buf.view.mem.copy_to(at, &p.b.buf.view.mem, at, 4096).unwrap();
             }
         });

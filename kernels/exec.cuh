@@ -35,7 +35,7 @@
 // Defines an entry point; the body follows and sees its one argument as `args`. Begin the line with
 // BP_KERNEL: build.rs finds the library's own entry points by that.
 #define BP_KERNEL(name, ArgsType)                        \
-  extern "C" __global__ void __launch_bounds__(BP_MAX_THREADS) \
+  extern "C" __global__ void __launch_bounds__(BP_MAX_THREADS, 1) \
       name(const __grid_constant__ ArgsType args)
 
 namespace bp {

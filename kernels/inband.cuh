@@ -113,20 +113,20 @@ BP_DEV void write_lines(const bp_window& win, Scope scope, const slot_stream<inl
   // The first round, in which each lane may have the header's or payload.
   if (i < n) st_line(slot + i, slot_unit<L, false>(s, i, seq));
   i += step;
-  if constexpr (!inline_v) {
-    for (; i < n; i += step) st_line(slot + i, slot_unit<L, false>(s, i, seq));
-    return;
-  }
-  for (; i < header_units; i += step) st_line(slot + i, slot_unit<L, false>(s, i, seq));
-  // The rest with four units' loads in flight before the first store.
-  for (; i < n; i += 4 * step) {
-    u128 v[4];
+  if constexpr (inline_v) {
+    for (; i < header_units; i += step) st_line(slot + i, slot_unit<L, false>(s, i, seq));
+    // The rest with four units' loads in flight before the first store.
+    for (; i < n; i += 4 * step) {
+      u128 v[4];
 #pragma unroll
-    for (uint32_t k = 0; k < 4; k++) v[k] = slot_unit<L, true>(s, i + k * step, seq);
+      for (uint32_t k = 0; k < 4; k++) v[k] = slot_unit<L, true>(s, i + k * step, seq);
 #pragma unroll
-    for (uint32_t k = 0; k < 4; k++) {
-      if (i + k * step < n) st_line(slot + i + k * step, v[k]);
+      for (uint32_t k = 0; k < 4; k++) {
+        if (i + k * step < n) st_line(slot + i + k * step, v[k]);
+      }
     }
+  } else {
+    for (; i < n; i += step) st_line(slot + i, slot_unit<L, false>(s, i, seq));
   }
 #else
   // On a CPU lanes' stores are never one: a lane writes whole lines, the sequence last.

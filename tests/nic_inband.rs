@@ -191,7 +191,8 @@ fn a_slot_written_again_without_a_credit_is_an_error() {
 fn what_a_slot_cannot_mean_is_an_error() {
     let cfg = inband(LineFormat::L60S4, 2, 256, 1);
     // A stream with a wrong ticket, queue pair, inline length, or a ds of 0.
-    let faults: [(&str, fn(&mut Vec<u8>)); 5] = [
+    type Fault = (&'static str, fn(&mut Vec<u8>));
+    let faults: [Fault; 5] = [
         ("index", |s| s[2] ^= 1),
         ("qpn", |s| s[6] ^= 1),
         ("inline length", |s| s[34] = 0xff),

@@ -2,6 +2,7 @@
 
 mod common;
 
+use bellpush::mem::Dma;
 use bellpush::nic::{Access, Nic, QpState, QueuePair};
 use bellpush::wire::cqe::CqeOpcode;
 use bellpush::wire::wqe::{Flags, MAX_WQE_BYTES, Opcode, Operands, Piece, SendWr};
@@ -191,4 +192,40 @@ fn a_window_of_device_memory_is_gathered_from_by_offset() {
     let wr = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey).payload(&payload);
     assert_eq!(p.send(&wr)[0].opcode, CqeOpcode::Req);
     assert_eq!(p.b.buf.get(0, 64), data);
+}
+
+#[test]
+fn a_prepared_request_is_rung_by_whoever_stores_the_bell() {
+    let mut p = Pair::new(&attr());
+    let payload = inline(b"stream");
+    let wr = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey).payload(&payload);
+    let (index, bell) = p.a.host.sq.prepare(&wr).unwrap();
+    assert_eq!(index, 0);
+    let q = p.a.qp.queues().clone();
+    q.dbr.write((bell.dbr_addr - q.dbr.addr()) as usize, &bell.dbr.to_ne_bytes()).unwrap();
+    p.run_for(10_000);
+    assert!(p.sent().is_empty(), "a record alone rings nobody");
+    q.uar.write((bell.uar_addr - q.uar.addr()) as usize, &bell.uar.to_ne_bytes()).unwrap();
+    p.settle();
+    assert_eq!(p.sent().len(), 1);
+    assert_eq!(p.b.buf.get(0, 6), b"stream");
+}
+
+#[test]
+fn a_busy_queue_pair_does_not_hold_up_another() {
+    let mut p = Pair::new(&bellpush::nic::QpAttr { sq_blocks: 1024, send_cqes: 1024, ..attr() });
+    let (other, _memory) = common::make_qp(&p.nics[0], &attr());
+    other.connect(p.b.qp.address()).unwrap();
+    let mut host = bellpush::nic::queue::HostQp::new(&*other);
+    for _ in 0..1000 {
+        p.a.host.sq.post(&SendWr::new(Opcode::Nop)).unwrap();
+    }
+    p.a.host.sq.ring().unwrap();
+    host.send(&SendWr::new(Opcode::Nop)).unwrap();
+    p.step();
+    assert!(host.poll_send().unwrap().is_some());
+    let first = p.sent().len();
+    assert!(first < 1000, "{first} completions in one step: there is no budget");
+    p.settle();
+    assert_eq!(first + p.sent().len(), 1000);
 }

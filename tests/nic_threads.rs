@@ -57,7 +57,7 @@ fn a_thread_sees_in_band_slots_and_regions_come_and_go_meanwhile() {
         (make_qp(&nic, &QpAttr { inband: Some(cfg.clone()), ..attr() }), make_qp(&nic, &attr()));
     qa.connect(qb.address()).unwrap();
     qb.connect(qa.address()).unwrap();
-    let to = Buf::new(&nic, 4096, 0, Access::ALL);
+    let to = Buf::new(&nic, 8 * 1024, 0, Access::ALL);
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -69,12 +69,13 @@ fn a_thread_sees_in_band_slots_and_regions_come_and_go_meanwhile() {
         });
         let (mut slots, mut host) = (HostSlots::new(qa.qpn(), &cfg), HostQp::new(&*qa));
         let mut posted = 0u64;
-        while posted < 4_000 {
-            let data = [posted as u8; 700];
+        while posted < 20_000 {
+            let data = [(posted / 8) as u8; 700];
+            let at = posted % 8 * 1024;
             let payload = inline(&data);
             let flags = if posted % 4 == 3 { Flags::SIGNALLED } else { Flags::default() };
             let wr = SendWr { flags, ..SendWr::new(Opcode::RdmaWrite) };
-            slots.post(&wr.to(to.at(0), to.mr.rkey).payload(&payload)).unwrap();
+            slots.post(&wr.to(to.at(at), to.mr.rkey).payload(&payload)).unwrap();
             posted += 1;
             if slots.credits() == 0 {
                 while slots.credits() < 8 {
@@ -82,7 +83,9 @@ fn a_thread_sees_in_band_slots_and_regions_come_and_go_meanwhile() {
                     assert!(!cqe.opcode.is_error(), "{cqe:?}");
                     slots.retire(cqe.wqe_counter);
                 }
-                assert_eq!(to.get(0, 700), data);
+                for slot in 0..8 {
+                    assert_eq!(to.get(slot * 1024, 700), data, "torn or stale");
+                }
             }
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);

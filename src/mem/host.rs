@@ -132,7 +132,7 @@ impl HostMem {
     fn aligned(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
         let ptr = self.at(offset, bytes)?;
         // The base is page-aligned, so the offset's alignment is the address's.
-        if offset % bytes == 0 {
+        if offset.is_multiple_of(bytes) {
             Ok(ptr)
         } else {
             Err(MemError::Misaligned { offset, align: bytes })

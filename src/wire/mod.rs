@@ -11,6 +11,7 @@ pub mod blueflame;
 pub mod cqe;
 pub mod doorbell;
 pub mod inband;
+mod seg;
 pub mod wqe;
 
 /// Local key of a memory region.

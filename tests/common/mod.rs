@@ -78,7 +78,7 @@ pub struct Pair {
     pub now_ns: u64,
 }
 
-pub const BUF_BYTES: usize = 1 << 16;
+pub const BUF_BYTES: usize = 128 << 10;
 pub const A_IOVA: u64 = 0x10_0000;
 pub const B_IOVA: u64 = 0x7000_0000_0000;
 

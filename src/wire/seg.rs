@@ -1,0 +1,247 @@
+//! Segments of a WQE, and what their fields say (mlx5 PRM, "Send WQE Format").
+
+use bytemuck::{Pod, Zeroable};
+
+use super::be::{Be32, Be64};
+use super::{Iova, Lkey, Rkey};
+
+/// Bytes of a basic block.
+pub const WQEBB_BYTES: usize = 64;
+/// Bytes of the unit of `ctrl.ds`.
+pub const DS_BYTES: usize = 16;
+/// Largest `ctrl.ds`: it has 6 bits.
+pub const MAX_DS: usize = 63;
+/// Bytes of the longest WQE.
+pub const MAX_WQE_BYTES: usize = MAX_DS * DS_BYTES;
+/// Set in a byte count: the bytes themselves follow.
+pub const INLINE_FLAG: u32 = 0x8000_0000;
+/// Ends a receive scatter list.
+pub const INVALID_LKEY: Lkey = Lkey(0x100);
+/// Longest message, and what a data segment's byte count of 0 means (InfiniBand vol. 1, 9.3.3).
+pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
+
+/// `fm_ce_se`, bit 1.
+pub const CTRL_SOLICITED: u8 = 0x02;
+/// `fm_ce_se`, bits 3:2 = 2: a CQE always.
+pub const CTRL_CQ_UPDATE: u8 = 0x08;
+/// `fm_ce_se`, bits 7:5 = 1: initiator small fence.
+pub const CTRL_FENCE_SMALL: u8 = 0x20;
+const CTRL_FENCE_MASK: u8 = 0xe0;
+
+/// Control segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct CtrlSeg {
+    /// opmod 31:24, WQE index 23:8, opcode 7:0.
+    pub opmod_idx_opcode: Be32,
+    /// Queue pair number 31:8, ds 5:0.
+    pub qpn_ds: Be32,
+    /// Not used: the queue pairs are created without signatures.
+    pub signature: u8,
+    /// Not used.
+    pub dci_stream: [u8; 2],
+    /// Fence 7:5, completion 3:2, solicited 1.
+    pub fm_ce_se: u8,
+    /// Immediate data.
+    pub imm: Be32,
+}
+
+/// Remote-address segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct RaddrSeg {
+    /// Address in the remote region.
+    pub raddr: Be64,
+    /// Key of the remote region.
+    pub rkey: Be32,
+    /// Zero.
+    pub reserved: Be32,
+}
+
+/// Data segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct DataSeg {
+    /// Bytes, 30:0; 0 means 2^31.
+    pub byte_count: Be32,
+    /// Key of the local region.
+    pub lkey: Be32,
+    /// Address in the local region.
+    pub addr: Be64,
+}
+
+/// Header of an inline segment; the bytes follow, padded to 16 with the header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct InlineHeader {
+    /// [`INLINE_FLAG`] and the bytes, 30:0.
+    pub byte_count: Be32,
+}
+
+/// Atomic segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct AtomicSeg {
+    /// What to swap in, or to add.
+    pub swap_add: Be64,
+    /// What CMP_SWAP compares with.
+    pub compare: Be64,
+}
+
+const _: () = assert!(
+    size_of::<CtrlSeg>() == 16
+        && size_of::<RaddrSeg>() == 16
+        && size_of::<DataSeg>() == 16
+        && size_of::<InlineHeader>() == 4
+        && size_of::<AtomicSeg>() == 16
+);
+
+/// Send opcodes that are carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Opcode {
+    /// Nothing; completes.
+    Nop = 0x00,
+    /// RDMA WRITE.
+    RdmaWrite = 0x08,
+    /// RDMA WRITE that consumes a receive and delivers immediate data.
+    RdmaWriteImm = 0x09,
+    /// SEND.
+    Send = 0x0a,
+    /// SEND with immediate data.
+    SendImm = 0x0b,
+    /// RDMA READ.
+    RdmaRead = 0x10,
+    /// Compare and swap of 8 bytes.
+    AtomicCs = 0x11,
+    /// Fetch and add of 8 bytes.
+    AtomicFa = 0x12,
+}
+
+impl Opcode {
+    /// All of them, in numerical order.
+    pub const ALL: [Self; 8] = [
+        Self::Nop,
+        Self::RdmaWrite,
+        Self::RdmaWriteImm,
+        Self::Send,
+        Self::SendImm,
+        Self::RdmaRead,
+        Self::AtomicCs,
+        Self::AtomicFa,
+    ];
+
+    /// The opcode of a code, if it is one of these.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0x00 => Self::Nop,
+            0x08 => Self::RdmaWrite,
+            0x09 => Self::RdmaWriteImm,
+            0x0a => Self::Send,
+            0x0b => Self::SendImm,
+            0x10 => Self::RdmaRead,
+            0x11 => Self::AtomicCs,
+            0x12 => Self::AtomicFa,
+            _ => return None,
+        })
+    }
+
+    /// Whether it is one of the two atomics.
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Self::AtomicCs | Self::AtomicFa)
+    }
+
+    /// Whether a remote-address segment follows the control segment.
+    pub fn has_remote(self) -> bool {
+        !matches!(self, Self::Nop | Self::Send | Self::SendImm)
+    }
+
+    /// Whether its local entries are written with what comes back.
+    pub fn scatters(self) -> bool {
+        self.is_atomic() || self == Self::RdmaRead
+    }
+
+    pub(super) fn header_bytes(self) -> usize {
+        16 + 16 * usize::from(self.has_remote()) + 16 * usize::from(self.is_atomic())
+    }
+}
+
+/// What a control segment asks for besides its opcode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flags {
+    /// A CQE always, not only on error.
+    pub cq_update: bool,
+    /// The receiver's CQE raises an event.
+    pub solicited: bool,
+    /// Wait for earlier READs and atomics.
+    pub fence: bool,
+}
+
+impl Flags {
+    /// Only a CQE.
+    pub const SIGNALLED: Self = Self { cq_update: true, solicited: false, fence: false };
+
+    pub(super) fn from_bits(bits: u8) -> Self {
+        Self {
+            cq_update: bits & CTRL_CQ_UPDATE != 0,
+            solicited: bits & CTRL_SOLICITED != 0,
+            fence: bits & CTRL_FENCE_MASK != 0,
+        }
+    }
+
+    pub(super) fn bits(self) -> u8 {
+        (u8::from(self.cq_update) * CTRL_CQ_UPDATE)
+            | (u8::from(self.solicited) * CTRL_SOLICITED)
+            | (u8::from(self.fence) * CTRL_FENCE_SMALL)
+    }
+}
+
+/// Where in remote memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remote {
+    /// Address in the region.
+    pub addr: Iova,
+    /// Key of the region.
+    pub rkey: Rkey,
+}
+
+/// Operands of an atomic, in the machine's order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operands {
+    /// What to swap in, or to add.
+    pub swap_add: u64,
+    /// What CMP_SWAP compares with.
+    pub compare: u64,
+}
+
+/// A gather or scatter entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sge {
+    /// Address in the region.
+    pub addr: Iova,
+    /// Key of the region.
+    pub lkey: Lkey,
+    /// Length, at most [`MAX_MESSAGE_BYTES`].
+    pub bytes: u32,
+}
+
+impl Sge {
+    /// Reads a data segment.
+    pub fn parse(seg: &DataSeg) -> Self {
+        let count = seg.byte_count.get() & !INLINE_FLAG;
+        Self {
+            addr: Iova(seg.addr.get()),
+            lkey: Lkey(seg.lkey.get()),
+            bytes: if count == 0 { MAX_MESSAGE_BYTES } else { count },
+        }
+    }
+
+    /// The data segment. Its count for [`MAX_MESSAGE_BYTES`] is 0; an empty entry cannot be said.
+    pub fn emit(&self) -> DataSeg {
+        DataSeg {
+            byte_count: (self.bytes & !INLINE_FLAG).into(),
+            lkey: self.lkey.0.into(),
+            addr: self.addr.0.into(),
+        }
+    }
+}
