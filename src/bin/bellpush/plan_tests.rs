@@ -21,11 +21,7 @@ fn refused(line: &str) -> String {
 }
 
 fn paths_of(line: &str) -> Vec<String> {
-    let name = |(data, kick): &(Data, Option<Kick>)| match kick {
-        Some(kick) => format!("{data}/{kick}"),
-        None => data.to_string(),
-    };
-    plan(line).unwrap().paths.iter().map(name).collect()
+    plan(line).unwrap().paths.iter().map(Path::to_string).collect()
 }
 
 #[test]
