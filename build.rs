@@ -2,6 +2,7 @@
 //! where the feature `cuda` is on and an nvcc is found. Without one the build succeeds, and opening
 //! a CUDA device at run time says why it cannot.
 //!
+//! `BELLPUSH_CUDA_ARCHS` (default `80,90,90-ptx`) chooses what nvcc compiles for;
 //! `BELLPUSH_NVCC` names an nvcc, or is `none`; `CXX` another C++ compiler; `BELLPUSH_WERROR=1`
 //! makes warnings errors.
 
@@ -16,7 +17,7 @@ fn main() {
     for path in ["build.rs", "kernels"] {
         println!("cargo::rerun-if-changed={path}");
     }
-    for name in ["BELLPUSH_NVCC", "BELLPUSH_WERROR", "CUDA_HOME", "CUDA_PATH"] {
+    for name in ["BELLPUSH_NVCC", "BELLPUSH_WERROR", "BELLPUSH_CUDA_ARCHS", "CUDA_HOME", "CUDA_PATH"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
     // For users' own kernels: DEP_BELLPUSH_INCLUDE in a dependent's build script.
@@ -110,9 +111,14 @@ fn runs(nvcc: &Path) -> bool {
 fn fatbin(nvcc: &Path, cu: &Path, out: &Path, werror: bool) -> PathBuf {
     let to = out.join(cu.file_name().expect("a .cu file has a name")).with_extension("fatbin");
     let mut command = Command::new(nvcc);
-    command.args(["-fatbin", "-std=c++17", "-O3", "-lineinfo", "--threads", "0"]);
-    for code in ["compute_80,code=sm_80", "compute_90,code=sm_90", "compute_90,code=compute_90"] {
-        command.arg("-gencode").arg(format!("arch={code}"));
+    command.args(["-fatbin", "-std=c++17", "-O3", "--threads", "0"]);
+    let all = "80,90,90-ptx".to_string();
+    for arch in env::var("BELLPUSH_CUDA_ARCHS").unwrap_or(all).split(',') {
+        let (number, code) = match arch.trim().split_once("-ptx") {
+            Some((number, _)) => (number, "compute"),
+            None => (arch.trim(), "sm"),
+        };
+        command.arg("-gencode").arg(format!("arch=compute_{number},code={code}_{number}"));
     }
     if werror {
         command.args(["-Werror", "all-warnings"]);
@@ -153,7 +159,7 @@ fn write_table(out: &Path, sources: &[PathBuf], fatbins: &[PathBuf], why_none: &
         fatbins.iter().map(|path| format!("include_bytes!({:?})", path.display())).collect();
     let text = format!(
         "const HOST: &[(&str, HostKernel)] = crate::host_kernels! {{ {} }};\n\
-         const FATBINS: &[&[u8]] = &[{}];\n\
+         static FATBINS: &[&[u8]] = &[{}];\n\
          #[cfg(feature = \"cuda\")]\n\
          pub(crate) const WHY_NO_FATBINS: &str = {why_none:?};\n",
         names.join(", "),

@@ -35,12 +35,21 @@ struct cq_cursor {
   uint64_t done;      // tickets below are complete
 };
 
-BP_DEV cq_cursor load_cursor(const bp_qp& qp) {
-  bp_qp_state* st = state_of(qp);
-  return {ld_relaxed_gpu(&st->cq_ci), ld_relaxed_gpu(&st->cq_ci_reported),
-          ld_acquire_gpu(&st->done)};
+// How far the QP is. Shared: acquire, so that what the finder of the CQE saw (slots read by the NIC)
+// comes before this caller's stores. An exclusive caller found it itself, or was handed the QP by a
+// synchronisation of its own, and spares its L1 the acquire.
+template <class P>
+BP_DEV uint64_t load_done(const bp_qp& qp) {
+  return P::shared ? ld_acquire_gpu(&state_of(qp)->done) : ld_relaxed_gpu(&state_of(qp)->done);
 }
 
+template <class P>
+BP_DEV cq_cursor load_cursor(const bp_qp& qp) {
+  bp_qp_state* st = state_of(qp);
+  return {ld_relaxed_gpu(&st->cq_ci), ld_relaxed_gpu(&st->cq_ci_reported), load_done<P>(qp)};
+}
+
+template <class P>
 BP_DEV void store_cursor(const bp_qp& qp, cq_cursor* c) {
   bp_qp_state* st = state_of(qp);
   if (c->ci - c->reported > (1u << qp.cq_log) / 4) {
@@ -51,9 +60,12 @@ BP_DEV void store_cursor(const bp_qp& qp, cq_cursor* c) {
     st_relaxed_sys(reinterpret_cast<uint32_t*>(qp.cq_dbr), be32((uint32_t)c->ci & 0xffffff));
   }
   st_relaxed_gpu(&st->cq_ci, c->ci);
-  // Release: the NIC has read the slots below `done`, before another thread writes them again.
-  // Exclusive callers pay nothing for it: they store this last.
-  st_release_gpu(&st->done, c->done);
+  if constexpr (P::shared) {
+    // Release: the NIC has read the slots below `done`, before another thread writes them again.
+    st_release_gpu(&st->done, c->done);
+  } else {
+    st_relaxed_gpu(&st->done, c->done);
+  }
 }
 
 // Takes CQEs until tickets below `target` are complete or no CQE is there. Reading one that is not
@@ -103,10 +115,10 @@ BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target) {
     if (done >= target) return done;
     if (ld_relaxed_gpu(&st->cq_lock) != 0 || atomic_cas(&st->cq_lock, 0, 1) != 0) return done;
   }
-  cq_cursor c = load_cursor(qp);
+  cq_cursor c = load_cursor<P>(qp);
   const uint64_t before = c.ci;
   drain<P>(qp, &c, target);
-  if (c.ci != before) store_cursor(qp, &c);
+  if (c.ci != before) store_cursor<P>(qp, &c);
   if constexpr (P::shared) st_release_gpu(&st->cq_lock, 0u);
   return c.done;
 }
@@ -124,7 +136,7 @@ BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
       yield_();
     }
   } else {
-    cq_cursor c = load_cursor(qp);
+    cq_cursor c = load_cursor<P>(qp);
     const uint64_t before = c.ci;
     bp_status_code s = error_of(qp);
     while (s == BP_OK && c.done < target) {
@@ -135,7 +147,7 @@ BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
         yield_();
       }
     }
-    if (c.ci != before) store_cursor(qp, &c);
+    if (c.ci != before) store_cursor<P>(qp, &c);
     return s;
   }
 }
@@ -165,7 +177,7 @@ BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, ui
   // Three loads in flight together; the branches come after.
   const bp_status_code before = error_of(qp);
   uint64_t next = ld_relaxed_gpu(&st->reserved);
-  *done = ld_acquire_gpu(&st->done);
+  *done = load_done<P>(qp);
   if (before != BP_OK) return BP_DEAD;
   if (next + n > *done + limit) {
     // What fills the ring may be waiting for a doorbell that its caller put off.

@@ -54,12 +54,20 @@ BP_DEV uint32_t inband_sequence(const bp_window& w, uint64_t ticket) {
 }
 
 // A slot's data stream, word by word: nine words of header (control segment, remote address, inline
-// header), then payload; or, not inline, the WQE as it stands in an SQ.
+// header), then payload; or, not inline, the WQE as it stands in an SQ. Every lane makes all of the
+// header: cheaper than lanes that go different ways to make a part each.
 template <bool inline_v, bool aligned_v>
 struct slot_stream {
   const wqe& w;
   uint64_t ticket;
-  uint32_t qpn;
+  uint32_t header[16];
+
+  BP_DEV slot_stream(const wqe& w_, uint64_t ticket_, uint32_t qpn) : w(w_), ticket(ticket_) {
+    const u128 u[4] = {wqe_unit<false>(w, 0, ticket, qpn), wqe_unit<false>(w, 1, ticket, qpn),
+                       wqe_unit<false>(w, 2, ticket, qpn), wqe_unit<false>(w, 3, ticket, qpn)};
+    for (uint32_t i = 0; i < 16; i++) header[i] = u[i / 4].w[i % 4];
+    if (inline_v) header[8] = be32(BP_INLINE_FLAG | w.bytes);
+  }
   BP_DEV uint32_t bytes() const {
     return inline_v ? inband_header_bytes + w.bytes : w.ds * BP_DS_BYTES;
   }
@@ -68,10 +76,13 @@ struct slot_stream {
   }
   BP_DEV uint32_t word(uint32_t k) const {
     if (inline_v && k >= 9) return payload(k);
-    if (inline_v && k == 8) return be32(BP_INLINE_FLAG | w.bytes);
-    const u128 u = wqe_unit<false>(w, k / 4, ticket, qpn);
-    const uint32_t lo = k & 1 ? u.w[1] : u.w[0], hi = k & 1 ? u.w[3] : u.w[2];
-    return k & 2 ? hi : lo;  // no dynamic index: the unit stays in registers
+    uint32_t v = 0;
+    // Selects, not a lookup: an index that is not constant would put the array into memory.
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (uint32_t i = 0; i < (inline_v ? 9 : 16); i++) v = k == i ? header[i] : v;
+    return v;
   }
 };
 
@@ -142,7 +153,7 @@ BP_DEV void write_lines(const bp_window& win, Scope scope, const slot_stream<inl
 
 template <line L, bool inline_v, class Scope>
 BP_DEV_COLD void write_slot_unaligned(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
-  write_lines<L>(qp.window, scope, slot_stream<inline_v, false>{w, ticket, qp.qpn});
+  write_lines<L>(qp.window, scope, slot_stream<inline_v, false>(w, ticket, qp.qpn));
 }
 
 // Writes one slot. All threads of the scope take part; nothing is waited for.
@@ -154,7 +165,7 @@ BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tick
       return;
     }
   }
-  write_lines<L>(qp.window, scope, slot_stream<inline_v, true>{w, ticket, qp.qpn});
+  write_lines<L>(qp.window, scope, slot_stream<inline_v, true>(w, ticket, qp.qpn));
 }
 
 }  // namespace bp

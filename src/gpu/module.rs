@@ -37,7 +37,7 @@ mod generated {
 
     include!(concat!(env!("OUT_DIR"), "/builtin.rs"));
 
-    pub(super) const BUILTIN: super::Module = super::Module { fatbins: FATBINS, host: HOST };
+    pub(super) static BUILTIN: super::Module = super::Module { fatbins: FATBINS, host: HOST };
 }
 #[cfg(feature = "cuda")]
 pub(super) use generated::WHY_NO_FATBINS;

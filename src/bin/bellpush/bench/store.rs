@@ -1,0 +1,42 @@
+//! What the GPU can push at most: plain stores of one block into the window, without credits.
+
+use std::time::Duration;
+
+use bellpush::gpu::args::{BenchResult, StoreArgs};
+use bellpush::gpu::{Dims, Module};
+use bellpush::transport::Memory;
+
+use super::rig::Rig;
+use crate::cli::CliError;
+
+/// Bytes stored for the measurement.
+const TOTAL_BYTES: u64 = 256 << 20;
+const THREADS: u32 = 512;
+
+/// GB/s of one block's stores into a fresh window of `window_bytes`; `None` on the host executor,
+/// where a store is a memory copy.
+///
+/// # Errors
+/// One line when the GPU refuses something.
+pub fn rate(rig: &Rig, window_bytes: u64) -> Result<Option<f64>, CliError> {
+    if rig.gpu.is_host() {
+        return Ok(None);
+    }
+    let kernel = rig.gpu.load(&Module::builtin())?.kernel("bp_store_rate")?;
+    let window = rig.gpu.alloc_mapped(window_bytes as usize, rig.host_numa)?;
+    let args = StoreArgs {
+        window: window.addr(),
+        window_bytes,
+        src: rig.src.addr(),
+        total_bytes: TOTAL_BYTES.max(window_bytes),
+        result: rig.result.addr(),
+    };
+    rig.stream.launch(&kernel, Dims::new(1, THREADS), &args)?;
+    rig.stream.synchronize(Duration::from_secs(10))?;
+    let mut raw = [0; size_of::<BenchResult>()];
+    let result = Memory::Host(rig.result.clone());
+    result.read(0, &mut raw).map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
+    let result: BenchResult = bytemuck::pod_read_unaligned(&raw);
+    let ns = result.end_ns.saturating_sub(result.start_ns).max(1);
+    Ok(Some(f64::from(result.posted) * window_bytes as f64 / ns as f64))
+}
