@@ -113,6 +113,27 @@ pub fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
     Ok(bytes)
 }
 
+/// Refuses places that a result could not be saved to, before anything is measured. Writes nothing.
+pub fn check_places(json: Option<&Path>, report_dir: Option<&Path>) -> Result<(), CliError> {
+    let refuse = |place: &Path, why: &str| {
+        let what = format!("cannot write {}: {why}", place.display());
+        Err(CliError::new(what, "name a place that can be written"))
+    };
+    if let Some(path) = json.filter(|path| path.as_os_str() != "-") {
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+        if path.is_dir() {
+            return refuse(path, "it is a directory");
+        }
+        if parent.is_some_and(|p| !p.is_dir()) {
+            return refuse(path, "its directory does not exist");
+        }
+    }
+    match report_dir {
+        Some(dir) if dir.exists() && !dir.is_dir() => refuse(dir, "it is not a directory"),
+        _ => Ok(()),
+    }
+}
+
 /// Prints the table, writes the JSON and the report that were asked for, and says by its exit
 /// status whether everything arrived. The table goes to stderr where the JSON goes to stdout.
 ///

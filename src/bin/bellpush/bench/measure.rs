@@ -35,6 +35,13 @@ pub struct Seen {
     pub source_damaged: bool,
 }
 
+/// A row while it is being measured.
+struct Running {
+    seen: Seen,
+    latencies: Vec<u64>,
+    file: Option<Arrived>,
+}
+
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
     Latency,
@@ -71,38 +78,44 @@ impl<'a> Lane<'a> {
     pub fn row(&self, size: usize, payload: &Payload, ask: &Ask) -> Result<Seen, Error> {
         let stride = size.next_multiple_of(64);
         let most = (self.rig.src.bytes() / stride).clamp(1, ROUND_MESSAGES);
-        let mut seen = Seen::default();
-        let mut latencies = Vec::new();
-        let mut file = match payload {
-            Payload::File(bytes) => Some(Arrived::new(bytes.len())),
-            Payload::Tags(_) => None,
+        let mut row = Running {
+            seen: Seen::default(),
+            latencies: Vec::new(),
+            file: match payload {
+                Payload::File(bytes) => Some(Arrived::new(bytes.len())),
+                Payload::Tags(_) => None,
+            },
         };
         let wanted = ask.messages.max(payload.pieces(size));
         // A first short round warms up: it is checked, not timed.
+        let warm_up = (wanted / 8).min(16);
+        let latency = (wanted / 4).max(1);
         let plan = [
-            (None, 16.min(wanted)),
-            (Some(Phase::Latency), wanted / 4),
-            (Some(Phase::Streaming), wanted - 16.min(wanted) - wanted / 4),
+            (None, warm_up),
+            (Some(Phase::Latency), latency),
+            (Some(Phase::Streaming), wanted - warm_up - latency),
         ];
         for (phase, count) in plan {
             let since = Instant::now();
             let mut left = count;
             let mut round = most.min(64) as u64;
-            while left > 0 && seen.failure.is_none() {
-                let n = round.min(left).min(most as u64);
+            while left > 0 && row.seen.failure.is_none() {
+                let n = round.min(left);
                 let begun = Instant::now();
-                self.round(size, n as u32, phase, payload, &mut seen, &mut latencies, file.as_mut())?;
+                self.round(size, n as u32, phase, payload, &mut row)?;
                 left -= n;
                 // Rounds grow until they take a tenth of the limit.
                 if begun.elapsed() < ask.limit / 10 {
                     round = (round * 2).min(most as u64);
                 }
-                let file_done = seen.posted >= payload.pieces(size);
-                if since.elapsed() > ask.limit / 2 && (phase != Some(Phase::Streaming) || file_done) {
+                let file_done = row.seen.posted >= payload.pieces(size);
+                if since.elapsed() > ask.limit / 2 && (phase != Some(Phase::Streaming) || file_done)
+                {
                     break;
                 }
             }
         }
+        let Running { mut seen, latencies, file } = row;
         seen.arrived = file.and_then(Arrived::finish);
         seen.latency_ns = (!latencies.is_empty()).then(|| Samples::new(latencies));
         for (sender, _) in &self.ends {
@@ -111,20 +124,17 @@ impl<'a> Lane<'a> {
         Ok(seen)
     }
 
-    #[allow(clippy::too_many_arguments)] // one round's bookkeeping, private to this file
     fn round(
         &self,
         size: usize,
         n: u32,
         phase: Option<Phase>,
         payload: &Payload,
-        seen: &mut Seen,
-        latencies: &mut Vec<u64>,
-        file: Option<&mut Arrived>,
+        row: &mut Running,
     ) -> Result<(), Error> {
         let stride = size.next_multiple_of(64);
         let bytes = stride * n as usize;
-        let first = seen.posted;
+        let first = row.seen.posted;
         let mut sent = vec![0; bytes];
         for (i, message) in sent.chunks_exact_mut(stride).enumerate() {
             payload.fill(first + i as u64, &mut message[..size]);
@@ -133,9 +143,10 @@ impl<'a> Lane<'a> {
         self.rig.dst.write(0, &vec![POISON; bytes])?;
 
         let outcome = match &self.kernel {
-            Some(kernel) => self.by_kernel(kernel, size, n, phase, latencies),
-            None => self.by_host(size, n, phase, latencies),
+            Some(kernel) => self.by_kernel(kernel, size, n, phase, &mut row.latencies),
+            None => self.by_host(size, n, phase, &mut row.latencies),
         };
+        let seen = &mut row.seen;
         let (posted, took) = match outcome {
             Ok(done) => done,
             Err((posted, why)) => {
@@ -151,12 +162,11 @@ impl<'a> Lane<'a> {
 
         let mut got = vec![0; bytes];
         self.rig.dst.read(0, &mut got)?;
-        let (mut file, messages) = (file, got.chunks_exact(stride).take(posted as usize));
-        for (i, message) in messages.enumerate() {
+        for (i, message) in got.chunks_exact(stride).take(posted as usize).enumerate() {
             // Another message's tag may be one that the failed call did not count as posted.
             let all = first + u64::from(n);
             seen.tally.count(payload.look(first + i as u64, all, &message[..size]));
-            if let Some(file) = file.as_deref_mut() {
+            if let Some(file) = &mut row.file {
                 file.take(&message[..size]);
             }
         }

@@ -103,6 +103,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
         Some(path) => Payload::File(cli::read_payload(path)?),
         None => Payload::Tags(Tags::new(plan.seed)),
     };
+    cli::check_places(plan.json.as_deref(), plan.report.as_deref())?;
     let rig = Rig::new(&plan)?;
     if plan.tearing {
         return tearing::run(&rig, &plan);
