@@ -7,5 +7,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod sim;
 pub mod tlp;
 pub mod topology;
