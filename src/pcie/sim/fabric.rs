@@ -191,6 +191,9 @@ pub(super) struct Fabric {
     live: u32,
     /// TLPs transmitted, summed over hops.
     pub hops_done: u64,
+    /// Data bytes that sources put in and that routes' ends took out.
+    pub injected_bytes: u64,
+    pub delivered_bytes: u64,
     /// Channels whose own input gave up a TLP since the driver last looked.
     pub drained: Vec<u32>,
 }
@@ -308,6 +311,7 @@ impl Fabric {
         relaxed: bool,
         merge_limit: u32,
     ) {
+        self.injected_bytes += u64::from(bytes);
         let r = &self.routes[route as usize];
         let (channel, input) = (r.hops[0], r.inputs[0]);
         if merge_limit > 0 {
@@ -372,6 +376,7 @@ impl Fabric {
         let hop = tlp.hop as usize + 1;
         let units = tlp.bytes.div_ceil(16);
         if hop == route.hops.len() {
+            self.delivered_bytes += u64::from(tlp.bytes);
             self.give_back(cal, here, tlp.class, units);
             self.release(id);
             return Outcome::Delivered { class: tlp.class, owner: tlp.owner, bytes: tlp.bytes };

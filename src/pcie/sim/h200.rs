@@ -1,8 +1,8 @@
 //! The H200's own measurements against the model: SM curves, and push against pull over one hop.
 //!
 //! Calibrated, each on a row outside these tables or marked `fitted`: the latencies of polled words
-//! (146, 849 and 1000 ns), one SM's stores (45.6 GB/s, NVLink), one SM's outstanding lines (20 GB/s
-//! from the host), the fences, and the hand-off (2801 ns for doorbell and completion alone).
+//! (146, 849 and 1000 ns), one SM's stores (45.6 GB/s, NVLink), one SM's outstanding lines (the two
+//! one-block load rows), the fences, and the hand-off (2801 ns for doorbell and completion alone).
 
 use super::build::{add_host, attach_hbm, attach_memory, attach_sm};
 use super::{
@@ -58,7 +58,7 @@ pub const H200_CURVES: [CurveRow; 14] = [
     point(Curve::PeerStore, 4, 181.0, false),
     point(Curve::PeerStore, 16, 343.0, false),
     point(Curve::PeerStore, 132, 364.0, false),
-    point(Curve::PeerLoad, 1, 27.0, false),
+    point(Curve::PeerLoad, 1, 27.0, true),
     point(Curve::PeerLoad, 4, 106.0, false),
     point(Curve::PeerLoad, 16, 355.0, false),
     point(Curve::PeerLoad, 132, 368.0, false),
@@ -295,13 +295,27 @@ mod tests {
                 row.gb_per_s,
                 error * 100.0
             );
+            assert!(error.abs() <= 0.10, "{row:?}: {got}");
         }
+    }
+
+    #[test]
+    fn one_sm_pulls_less_because_of_tags() {
+        // Negative control: with tags to spare the asymmetry goes.
+        let p = Params::default();
+        let one = simulate_curve(&p, Curve::HostLoad, 1, 512).unwrap();
+        let push = simulate_curve(&p, Curve::HostStore, 1, 512).unwrap();
+        assert!(push / one > 2.0, "{push} {one}");
+        let many = p.scaled("sm_read_lines", 4.0).unwrap();
+        assert!(simulate_curve(&many, Curve::HostLoad, 1, 512).unwrap() > 0.95 * push);
     }
 
     #[test]
     fn hops_within_fifteen_percent() {
         let p = Params::default();
-        println!("doorbell {:.0}", simulate_doorbell(&p).unwrap());
+        let doorbell = simulate_doorbell(&p).unwrap();
+        println!("doorbell and completion: 2801 measured, {doorbell:.0} fitted");
+        assert!((doorbell / 2801.0 - 1.0).abs() < 0.02);
         for row in H200_HOPS {
             let paths = [
                 (HopPath::Push, Some(row.push_ns)),
@@ -317,7 +331,16 @@ mod tests {
                     row.bytes,
                     (got / want - 1.0) * 100.0
                 );
+                assert!((got / want - 1.0).abs() <= 0.15, "{row:?} {path:?}: {got}");
             }
+        }
+        // The order of the three paths is the measured one in every NVLink row.
+        for row in H200_HOPS.iter().filter(|r| !r.pcie) {
+            let ns = |path| simulate_hop(&p, path, row.bytes, false).unwrap();
+            let (push, pull, inband) = (ns(HopPath::Push), ns(HopPath::Pull), ns(HopPath::Inband));
+            let measured = row.inband_ns.unwrap();
+            assert!(push > pull && row.push_ns > row.pull_ns);
+            assert_eq!(inband < pull, measured < row.pull_ns, "{row:?}");
         }
     }
 }

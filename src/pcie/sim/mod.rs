@@ -11,6 +11,7 @@ mod hosts;
 mod ops;
 mod params;
 mod program;
+mod study;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -27,6 +28,11 @@ pub use h200::{
 pub use hosts::{HOST_RESIDUALS, HOST_ROWS, HostRow, Metric, NfpHost, simulate_host_row};
 pub use ops::{Path, Prediction, predict};
 pub use params::Params;
+
+pub use study::{
+    Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, losses, plot_svg, sensitivity,
+    sweep, window_needed_bytes,
+};
 
 use fabric::{Calendar, Event, Fabric, NONE, Outcome};
 
@@ -273,6 +279,11 @@ impl Sim {
     /// TLP transmissions so far, each hop counted: the measure of the simulator's speed.
     pub fn tlp_events(&self) -> u64 {
         self.fabric.hops_done
+    }
+
+    /// Data bytes that entered the fabric, and that left it.
+    pub fn bytes_in_out(&self) -> (u64, u64) {
+        (self.fabric.injected_bytes, self.fabric.delivered_bytes)
     }
 
     /// Simulated time.
@@ -687,3 +698,6 @@ fn pieces(addr: u64, bytes: u32, rcb: u32) -> u32 {
     let rcb = u64::from(rcb);
     ((addr + u64::from(bytes)).div_ceil(rcb) - addr / rcb) as u32
 }
+
+#[cfg(test)]
+mod tests;

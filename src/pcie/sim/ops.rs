@@ -66,8 +66,6 @@ pub struct Prediction {
     pub in_flight: u32,
 }
 
-/// A GPU's write granule.
-const LINE_BYTES: u32 = 128;
 /// The copy to host memory is cut into this for pipelining.
 const STAGE_BYTES: u32 = 64 << 10;
 
@@ -199,7 +197,7 @@ impl Writer<'_> {
 }
 
 fn line_write(from: super::EndpointId, to: super::EndpointId, bytes: u32, addr: u64) -> Step {
-    Step::Write { from, to, bytes, addr, tlp_bytes: LINE_BYTES, until: Until::Visible }
+    Step::Write { from, to, bytes, addr, tlp_bytes: 128, until: Until::Visible }
 }
 
 /// The program of one operation. `share` is what it may use of the window.
@@ -244,16 +242,26 @@ fn chunks(bytes: u32, size: u32) -> impl Iterator<Item = (u64, u32)> {
 
 fn inband(w: &mut Writer<'_>, bytes: u32, share: u32) {
     let (from, to) = (w.near.sm, w.near.window);
-    // 60 B of data and a sequence in a 64 B line.
+    // Data and a sequence in a 64 B line; a chunk is a slot.
     let slots = (share / MTU_BYTES).max(1) as usize;
     let built = w.delay(w.p.post_ns, &[]);
-    for (i, (addr, n)) in chunks(bytes, MTU_BYTES / 64 * 60).enumerate() {
+    let data = (w.p.inband_data_bytes as u32).clamp(1, 64);
+    let tlp_bytes = w.p.store_tlp_bytes as u32;
+    for (i, (addr, n)) in chunks(bytes, MTU_BYTES / 64 * data).enumerate() {
         let mut after = vec![built];
         if i >= slots {
             after.push(w.credit(i - slots));
         }
-        let lines = n.div_ceil(60) * 64;
-        let here = w.g.task(line_write(from, to, lines, addr / 60 * 64), &after);
+        let lines = n.div_ceil(data) * 64;
+        let store = Step::Write {
+            from,
+            to,
+            bytes: lines,
+            addr: addr / u64::from(data) * 64,
+            tlp_bytes,
+            until: Until::Visible,
+        };
+        let here = w.g.task(store, &after);
         let seen = w.delay(w.p.nic_scan_ns, &[here]);
         let read = w.from_window(lines, &[seen]);
         w.send(n, addr, read);
@@ -261,6 +269,8 @@ fn inband(w: &mut Writer<'_>, bytes: u32, share: u32) {
 }
 
 fn push_kernel(w: &mut Writer<'_>, bytes: u32, share: u32) {
+    let until = if w.p.fence_pcie_ns > 0.0 { Until::Acked } else { Until::Sent };
+    let tlp_bytes = w.p.store_tlp_bytes as u32;
     let (from, to) = (w.near.sm, w.near.window);
     // A message larger than half its share goes in segments, each with fence and doorbell.
     let segment = (share / 2).max(MTU_BYTES) / MTU_BYTES * MTU_BYTES;
@@ -270,14 +280,7 @@ fn push_kernel(w: &mut Writer<'_>, bytes: u32, share: u32) {
         let after: Vec<TaskId> = credit.into_iter().collect();
         let mut acks = Vec::new();
         for (at, n) in chunks(length, MTU_BYTES) {
-            let store = Step::Write {
-                from,
-                to,
-                bytes: n,
-                addr: base + at,
-                tlp_bytes: LINE_BYTES,
-                until: Until::Acked,
-            };
+            let store = Step::Write { from, to, bytes: n, addr: base + at, tlp_bytes, until };
             acks.push(w.g.task(store, &after));
         }
         // The fence waits for the round trip that the posted writes did not.
@@ -299,7 +302,7 @@ fn staged(w: &mut Writer<'_>, bytes: u32) {
             to: memory,
             bytes: length,
             addr: base,
-            tlp_bytes: LINE_BYTES,
+            tlp_bytes: w.p.store_tlp_bytes as u32,
             until: Until::Acked,
         };
         let copied = w.g.task(copy, &[]);
@@ -333,19 +336,63 @@ mod tests {
     use super::*;
     use crate::pcie::topology::{BUILTIN_NAMES, builtin};
 
+    fn ns(name: &str, path: Path, bytes: u32, params: &Params) -> Result<f64, SimError> {
+        let t = builtin(name).unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let spec = RigSpec { topology: &t, gpu, nic, params, seed: 1 };
+        Ok(predict(spec, path, bytes, 1)?.unwrap().completed_ns)
+    }
+
     #[test]
-    fn show_builtins() {
+    fn every_path_runs_on_every_builtin_that_has_it() {
         let params = Params::default();
         for name in BUILTIN_NAMES {
-            let t = builtin(name).unwrap();
-            let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
-            let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
-            for path in Path::ALL {
-                for bytes in [8, 4096, 256 << 10, 1 << 20] {
-                    let r = predict(spec, path, bytes, if bytes == 1 << 20 { 8 } else { 1 });
-                    println!("{name} {} {bytes} {r:?}", path.name());
+            for path in [Path::PushKernel, Path::PushInband, Path::Pull, Path::Staged] {
+                match ns(name, path, 4096, &params) {
+                    Ok(ns) => assert!(ns > 1000.0 && ns < 50_000.0, "{name} {path:?} {ns}"),
+                    // A client CPU forwards no peer reads, so its NIC cannot fetch from the GPU.
+                    Err(SimError::NoPeerReads { .. }) => assert_eq!(name, "desktop"),
+                    Err(e) => panic!("{name} {path:?}: {e}"),
                 }
             }
         }
+        let desktop = ns("desktop", Path::PushInband, 4096, &params);
+        assert!(desktop.is_ok(), "posted writes pass: {desktop:?}");
+    }
+
+    #[test]
+    fn the_fence_is_what_makes_push_lose() {
+        let p = Params::default();
+        let t = "two-root-complexes";
+        let kernel = ns(t, Path::PushKernel, 64, &p).unwrap();
+        let pull = ns(t, Path::Pull, 64, &p).unwrap();
+        let inband = ns(t, Path::PushInband, 64, &p).unwrap();
+        assert!(inband < pull && pull < kernel, "{inband} {pull} {kernel}");
+        let flame = ns(t, Path::PushBlueflame, 64, &p).unwrap();
+        assert!(flame < pull);
+    }
+
+    #[test]
+    fn a_small_window_limits_push_on_a_long_wire() {
+        let t = builtin("same-switch").unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let gb_per_s = |kib: f64| {
+            let params = Params { wire_ns: 20_000.0, window_kib: kib, ..Params::default() };
+            let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+            predict(spec, Path::PushInband, 1 << 20, 4).unwrap().unwrap().gb_per_s
+        };
+        let (small, large) = (gb_per_s(128.0), gb_per_s(4096.0));
+        // 128 KiB in flight on a round trip of at least 40 us: at most 3.3 GB/s.
+        assert!(small < 3.3 && small > 2.0 && large > 8.0 * small, "{small} {large}");
+    }
+
+    #[test]
+    fn blueflame_carries_small_payloads_only() {
+        let t = builtin("same-switch").unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let params = Params::default();
+        let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        assert_eq!(predict(spec, Path::PushBlueflame, 4096, 1), Ok(None));
+        assert_eq!(predict(spec, Path::Pull, 0, 1), Ok(None));
     }
 }

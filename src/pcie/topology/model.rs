@@ -486,6 +486,21 @@ impl Topology {
         Ok(())
     }
 
+    /// A copy whose interconnects are `factor` times as fast.
+    pub fn scale_interconnects(&self, factor: f64) -> Self {
+        let mut copy = self.clone();
+        copy.interconnects.iter_mut().for_each(|link| link.gb_per_s *= factor);
+        copy
+    }
+
+    /// A copy in which every root complex treats peer traffic as `p2p` says.
+    pub fn with_p2p(&self, p2p: P2p) -> Self {
+        let mut copy = self.clone();
+        let roots = copy.nodes.iter_mut().filter(|n| n.kind == Kind::RootComplex);
+        roots.for_each(|n| n.p2p = p2p);
+        copy
+    }
+
     /// The nodes from `a` to `b`, both included: up to where the two branches meet, and down.
     pub fn path(&self, a: NodeId, b: NodeId) -> Vec<NodeId> {
         let (up, down) = (self.ancestry(a), self.ancestry(b));
