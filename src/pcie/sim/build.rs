@@ -57,6 +57,8 @@ pub struct Rig {
     pub far: Host,
     /// Read request size of the NIC.
     pub mrrs_bytes: u32,
+    /// Whether the NIC can read the GPU's memory.
+    pub peer_reads: bool,
     /// Simulator nodes of the near host, by topology node.
     pub nodes: Vec<u32>,
 }
@@ -210,7 +212,8 @@ impl Rig {
         sim.add_channel(nics.1, nics.0, wire);
         let link = spec.topology.node(spec.nic).link;
         let mrrs_bytes = link.map_or(512, |l| l.mrrs.bytes());
-        Self { sim, near, far, mrrs_bytes, nodes }
+        let peer_reads = sim.readable(near.nic, near.hbm);
+        Self { sim, near, far, mrrs_bytes, peer_reads, nodes }
     }
 }
 

@@ -543,13 +543,19 @@ impl Sim {
             if r.latencies_ps.len() < LoadResult::SAMPLES {
                 r.latencies_ps.push(now - start);
             }
-            if r.done == running.load.count.div_ceil(4) {
+            // Both ends of the steady state have a full window in flight.
+            let count = running.load.count;
+            let first = count.div_ceil(4);
+            let last = count.saturating_sub(u64::from(running.load.window)).max(first + 1);
+            if r.done == first {
                 running.quarter_ps = now;
             }
-            if r.done == running.load.count {
+            if r.done == last.min(count) {
+                r.steady_runs = r.done.saturating_sub(first).max(u64::from(count == 1));
+                r.steady_ps = now - if count == 1 { start } else { running.quarter_ps };
+            }
+            if r.done == count {
                 r.total_ps = now;
-                r.steady_runs = r.done - running.load.count.div_ceil(4);
-                r.steady_ps = now - running.quarter_ps;
             }
             self.start_instance(load);
         }

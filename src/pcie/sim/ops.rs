@@ -80,11 +80,13 @@ pub fn predict(
     if bytes == 0 || path.max_bytes().is_some_and(|max| u64::from(bytes) > max) {
         return Ok(None);
     }
-    let alone = measure(spec, path, bytes, 1, 9)?;
+    // Large messages average their polling phases themselves.
+    let alone = measure(spec, path, bytes, 1, if bytes < 1 << 16 { 9 } else { 3 })?;
     let loaded = if in_flight > 1 {
         // Enough runs for a steady state, few enough for large messages.
-        let runs = (64 * u64::from(in_flight)).min((32 << 20) / u64::from(bytes)).max(16);
-        measure(spec, path, bytes, in_flight, runs.max(3 * u64::from(in_flight)))?
+        let n = u64::from(in_flight);
+        let runs = (64 * n).min((16 << 20) / u64::from(bytes)).max(3 * n);
+        measure(spec, path, bytes, in_flight, runs)?
     } else {
         alone.clone()
     };
@@ -119,6 +121,7 @@ struct Writer<'a> {
     near: Host,
     far: Host,
     mrrs_bytes: u32,
+    peer_reads: bool,
     /// Last step of every chunk on the wire, by chunk, and at the remote GPU.
     wired: Vec<TaskId>,
     landed: Vec<TaskId>,
@@ -135,14 +138,24 @@ impl Writer<'_> {
         self.g.task(step, &[after])
     }
 
-    /// Doorbell from the GPU; the NIC then fetches the WQE from GPU memory.
+    /// Doorbell from the GPU; the NIC then fetches the WQE from GPU memory, or from host memory
+    /// where no root complex forwards reads.
     fn ring(&mut self, after: &[TaskId]) -> TaskId {
         // WQE into GPU memory, DBR behind a fence, doorbell behind the same fence.
-        let built = self.delay(self.p.post_ns + self.p.fence_gpu_ns, after);
+        let mut built = self.delay(self.p.post_ns + self.p.fence_gpu_ns, after);
+        let mut queue = self.near.hbm;
+        if !self.peer_reads {
+            let (from, to) = (self.near.sm, self.near.memory);
+            queue = to;
+            let until = Until::Acked;
+            let wqe = Step::Write { from, to, bytes: 64, addr: 0, tlp_bytes: 64, until };
+            let stored = self.g.task(wqe, &[built]);
+            built = self.delay(self.p.fence_pcie_ns, &[stored]);
+        }
         let (from, to) = (self.near.sm, self.near.window);
         let rung = self.g.task(line_write(from, to, 8, 0), &[built]);
         let begun = self.delay(self.p.nic_process_ns, &[rung]);
-        self.fetch_wqe(self.near.hbm, begun)
+        self.fetch_wqe(queue, begun)
     }
 
     fn fetch_wqe(&mut self, at: super::EndpointId, after: TaskId) -> TaskId {
@@ -204,7 +217,9 @@ fn line_write(from: super::EndpointId, to: super::EndpointId, bytes: u32, addr: 
 fn program(rig: &Rig, p: &Params, path: Path, bytes: u32, share: u32) -> Program {
     let g = Program::new(u64::from(bytes));
     let (near, far, mrrs_bytes) = (rig.near, rig.far, rig.mrrs_bytes);
-    let mut w = Writer { g, p, near, far, mrrs_bytes, wired: Vec::new(), landed: Vec::new() };
+    let peer_reads = rig.peer_reads;
+    let (wired, landed) = (Vec::new(), Vec::new());
+    let mut w = Writer { g, p, near, far, mrrs_bytes, peer_reads, wired, landed };
     match path {
         Path::PushInband => inband(&mut w, bytes, share),
         Path::PushKernel => push_kernel(&mut w, bytes, share),
@@ -273,10 +288,12 @@ fn push_kernel(w: &mut Writer<'_>, bytes: u32, share: u32) {
     let tlp_bytes = w.p.store_tlp_bytes as u32;
     let (from, to) = (w.near.sm, w.near.window);
     // A message larger than half its share goes in segments, each with fence and doorbell.
-    let segment = (share / 2).max(MTU_BYTES) / MTU_BYTES * MTU_BYTES;
+    let limit = (w.p.segment_kib * 1024.0) as u32;
+    let segment = (share / 2).min(limit).max(MTU_BYTES) / MTU_BYTES * MTU_BYTES;
+    let in_window = (share / segment).max(2) as usize;
     let mut ends: Vec<usize> = Vec::new();
     for (s, (base, length)) in chunks(bytes, segment).enumerate() {
-        let credit = (s >= 2).then(|| w.credit(ends[s - 2]));
+        let credit = (s >= in_window).then(|| w.credit(ends[s - in_window]));
         let after: Vec<TaskId> = credit.into_iter().collect();
         let mut acks = Vec::new();
         for (at, n) in chunks(length, MTU_BYTES) {

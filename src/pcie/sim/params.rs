@@ -90,6 +90,8 @@ params! {
     nic_tags = 128.0;
     /// Window of NIC memory that a GPU may use. MEMIC is 128 to 256 KiB.
     window_kib = 256.0;
+    /// What push/kernel sends behind one doorbell at most; a window's half if that is less.
+    segment_kib = 128.0;
     /// Wire, one way, with its switch. Uncertain.
     wire_ns = 600.0;
     /// Wire bandwidth: 400 Gb/s.

@@ -146,7 +146,7 @@ pub struct LoadResult {
     pub done: u64,
     /// Virtual time from the start to the end of the last run.
     pub total_ps: Ps,
-    /// Steady state: between the ends of the runs at a quarter and at the end.
+    /// Steady state: from the end of the first quarter's last run to where no new run starts.
     pub steady_ps: Ps,
     /// Runs in `steady_ps`.
     pub steady_runs: u64,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Params, Path, Prediction, RigSpec, SimError, predict};
-use crate::pcie::topology::{Distance, P2p, Topology};
+use crate::pcie::topology::{Distance, Topology};
 
 /// One point of a sweep.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -97,6 +97,8 @@ pub enum Cause {
     RootComplexCap,
     /// The interconnect between sockets is capped.
     SocketCap,
+    /// The doorbell waits until a whole segment lies in the window.
+    Segment,
     /// The window is too small for the distance.
     Window,
     /// Too few SMs store.
@@ -109,8 +111,9 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Fence,
+        Self::Segment,
         Self::RootComplexCut,
         Self::RootComplexCap,
         Self::SocketCap,
@@ -127,6 +130,7 @@ impl Cause {
             Self::RootComplexCut => "the root complex cuts peer writes into 64 B TLPs",
             Self::RootComplexCap => "the root complex caps peer traffic",
             Self::SocketCap => "the socket interconnect is capped",
+            Self::Segment => "nothing is sent until a whole segment lies in the window",
             Self::Window => "the window is too small for the distance",
             Self::SmTime => "too few SMs store",
             Self::StoreTlp => "stores make 128 B TLPs, completions up to MPS",
@@ -137,10 +141,10 @@ impl Cause {
     fn take_away(self, topology: &mut Topology, p: &mut Params) {
         match self {
             Self::Fence => p.fence_pcie_ns = 0.0,
-            Self::RootComplexCut | Self::RootComplexCap => {
-                *topology = topology.with_p2p(P2p::default());
-            }
+            Self::RootComplexCut => *topology = topology.map_p2p(|p| p.tlp_bytes = None),
+            Self::RootComplexCap => *topology = topology.map_p2p(|p| p.cap_gb_per_s = None),
             Self::SocketCap => *topology = topology.scale_interconnects(10.0),
+            Self::Segment => p.segment_kib = p.segment_kib.min(16.0),
             Self::Window => p.window_kib *= 64.0,
             Self::SmTime => p.blocks = p.blocks.max(64.0),
             Self::StoreTlp => p.store_tlp_bytes = 256.0,
@@ -181,20 +185,20 @@ pub fn losses(
     throughput: bool,
 ) -> Result<Vec<Loss>, SimError> {
     let mut found = Vec::new();
-    for push in [Path::PushKernel, Path::PushInband, Path::PushBlueflame] {
-        for &bytes in sizes {
+    for &bytes in sizes {
+        let mut best: Option<(Path, f64)> = None;
+        for other in [Path::Pull, Path::Staged] {
+            // Where a path does not exist push cannot lose to it.
+            let Ok(Some(theirs)) = predict(spec, other, bytes, in_flight) else { continue };
+            let theirs = cost(theirs, throughput);
+            if best.is_none_or(|(_, b)| theirs < b) {
+                best = Some((other, theirs));
+            }
+        }
+        let Some((against, theirs)) = best else { continue };
+        for push in [Path::PushKernel, Path::PushInband, Path::PushBlueflame] {
             let Some(mine) = predict(spec, push, bytes, in_flight)? else { continue };
             let mine = cost(mine, throughput);
-            let mut best: Option<(Path, f64)> = None;
-            for other in [Path::Pull, Path::Staged] {
-                // Where a path does not exist push cannot lose to it.
-                let Ok(Some(theirs)) = predict(spec, other, bytes, in_flight) else { continue };
-                let theirs = cost(theirs, throughput);
-                if best.is_none_or(|(_, b)| theirs < b) {
-                    best = Some((other, theirs));
-                }
-            }
-            let Some((against, theirs)) = best else { continue };
             if mine <= theirs * 1.02 {
                 continue;
             }

@@ -493,11 +493,11 @@ impl Topology {
         copy
     }
 
-    /// A copy in which every root complex treats peer traffic as `p2p` says.
-    pub fn with_p2p(&self, p2p: P2p) -> Self {
+    /// A copy in which every root complex's treatment of peer traffic is changed by `change`.
+    pub fn map_p2p(&self, change: impl Fn(&mut P2p)) -> Self {
         let mut copy = self.clone();
         let roots = copy.nodes.iter_mut().filter(|n| n.kind == Kind::RootComplex);
-        roots.for_each(|n| n.p2p = p2p);
+        roots.for_each(|n| change(&mut n.p2p));
         copy
     }
 
