@@ -115,7 +115,9 @@ fn sim_prints_json_csv_and_refuses_nonsense() {
     let table = sim(&base).unwrap();
     assert!(table.contains("window that keeps the wire busy"));
     for (args, reason) in [
-        (["--sizes", "4GiB"], "unknown unit"),
+        (["--sizes", "4GB"], "unknown unit"),
+        (["--sizes", "4GiB"], "from 1 B"),
+        (["--sizes", "64MiB"], "at most 16 MiB"),
         (["--sizes", "0"], "from 1 B"),
         (["--path", "teleport"], "unknown"),
         (["--set", "wire_ns=-1"], "not negative"),

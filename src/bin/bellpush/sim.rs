@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 
+use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
     Curve, H200_CURVES, H200_HOPS, HOST_RESIDUALS, HOST_ROWS, HopPath, Metric, NfpHost, Params,
     Path, RigSpec, SweepRow, crossings, losses, plot_svg, sensitivity, simulate_curve,
@@ -27,7 +28,7 @@ pub struct SimArgs {
     /// Paths; default: all
     #[arg(long, value_delimiter = ',')]
     path: Vec<String>,
-    /// Payload sizes; KiB and MiB are understood
+    /// Payload sizes; KiB, MiB, GiB are understood
     #[arg(long, value_delimiter = ',', default_value = "8,4KiB,256KiB,1MiB")]
     sizes: Vec<String>,
     /// Operations in flight for throughput
@@ -45,6 +46,9 @@ pub struct SimArgs {
     /// The model against published and measured rows, fitted and predicted apart
     #[arg(long)]
     validate: bool,
+    /// All-reduce on this many GPUs, with costs taken from each path
+    #[arg(long, value_delimiter = ',', value_name = "GPUS")]
+    scale: Vec<u32>,
     /// Seed of the polling phases
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -73,11 +77,12 @@ fn parse_size(text: &str) -> Result<u32> {
         "" | "B" => 1,
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
         other => return Err(format!("{text}: unknown unit {other:?}").into()),
     };
     let n: u32 = digits.parse().map_err(|_| format!("{text}: not a size"))?;
-    let bytes = n.checked_mul(factor).filter(|&b| (1..=16 << 20).contains(&b));
-    bytes.ok_or_else(|| format!("{text}: sizes go from 1 B to 16 MiB").into())
+    let bytes = n.checked_mul(factor).filter(|&b| (1..=1 << 30).contains(&b));
+    bytes.ok_or_else(|| format!("{text}: sizes go from 1 B to 1 GiB").into())
 }
 
 fn params(args: &SimArgs) -> Result<Params> {
@@ -144,7 +149,24 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         let gpu = pick(&topology, args.gpu.as_ref(), Kind::Gpu)?;
         let nic = pick(&topology, args.nic.as_ref(), Kind::Nic)?;
         let spec = RigSpec { topology: &topology, gpu, nic, params: &params, seed: args.seed };
-        if args.losses {
+        if !args.scale.is_empty() {
+            for (path, cost) in wire_costs(spec) {
+                for (&gpus, &bytes) in
+                    args.scale.iter().flat_map(|g| sizes.iter().map(move |s| (g, s)))
+                {
+                    if !(2..=1 << 17).contains(&gpus) || (gpus > 8 && gpus % 8 != 0) {
+                        return Err(format!("--scale {gpus}: 2 to 131072, in nodes of 8").into());
+                    }
+                    for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::TwoLevel] {
+                        let ns = dgx_cluster(gpus, cost).all_reduce_ns(algorithm, bytes.into());
+                        results.push(json!({
+                            "topology": topology.name, "path": path, "gpus": gpus, "bytes": bytes,
+                            "algorithm": algorithm, "all_reduce_us": ns / 1000.0,
+                        }));
+                    }
+                }
+            }
+        } else if args.losses {
             for throughput in [false, true] {
                 for loss in
                     losses(spec, &sizes, if throughput { args.in_flight } else { 1 }, throughput)?
@@ -170,6 +192,8 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
                     }
                 }
             }
+        } else if let Some(bytes) = sizes.iter().find(|&&b| b > 16 << 20) {
+            return Err(format!("{bytes} B: TLP by TLP at most 16 MiB").into());
         } else {
             let rows = sweep(spec, &paths, &sizes, args.in_flight);
             results.extend(rows.iter().map(flat));
@@ -183,12 +207,14 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
             }
         }
     }
-    if !args.losses && !args.sensitivity && args.json.is_none() && args.csv.is_none() {
+    let table = !args.losses && !args.sensitivity && args.scale.is_empty();
+    if table && args.json.is_none() && args.csv.is_none() {
         return Ok(());
     }
-    let command = match (args.losses, args.sensitivity) {
-        (true, _) => "sim --losses",
-        (_, true) => "sim --sensitivity",
+    let command = match () {
+        () if !args.scale.is_empty() => "sim --scale",
+        () if args.losses => "sim --losses",
+        () if args.sensitivity => "sim --sensitivity",
         _ => "sim",
     };
     emit(args, out, command, results)
