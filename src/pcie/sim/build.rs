@@ -21,6 +21,8 @@ pub struct Host {
     pub hbm: EndpointId,
     /// The NIC's DMA engine.
     pub nic: EndpointId,
+    /// The same where it reads a peer: root complexes on the way may keep fewer reads open.
+    pub nic_peer: EndpointId,
     /// The NIC's window, and its doorbells.
     pub window: EndpointId,
     /// Host memory beside the NIC.
@@ -224,11 +226,15 @@ fn host(sim: &mut Sim, spec: &RigSpec<'_>) -> (Host, Vec<u32>) {
     let socket = spec.topology.socket_of(spec.nic).unwrap_or(NodeId(0));
     let socket = nodes[socket.0];
     let way = internal(p.nic_memory_gb_per_s, 0.0);
+    let path = spec.topology.path(spec.nic, spec.gpu);
+    let slots = path.iter().filter_map(|&n| spec.topology.node(n).p2p.read_slots).min();
+    let peer_tags = slots.map_or(p.nic_tags, |slots| p.nic_tags.min(f64::from(slots)));
     let core = internal(200.0, p.mesh_ns / 2.0);
     let host = Host {
         sm: attach_sm(sim, gpu, p, p.blocks, p.sm_read_lines),
         hbm: attach_hbm(sim, gpu, p),
         nic: attach(sim, nic, way, way, endpoint(p.nic_tags, 0.0, 128, false)),
+        nic_peer: attach(sim, nic, way, way, endpoint(peer_tags, 0.0, 128, false)),
         window: attach(sim, nic, way, way, endpoint(1.0, 0.0, 128, false)),
         memory: attach_memory(sim, socket, p),
         cpu: attach(sim, socket, core, core, endpoint(16.0, 0.0, 64, true)),

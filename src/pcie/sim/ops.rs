@@ -159,19 +159,19 @@ impl Writer<'_> {
     }
 
     fn fetch_wqe(&mut self, at: super::EndpointId, after: TaskId) -> TaskId {
-        let request_bytes = self.mrrs_bytes;
-        let read = Step::Read { by: self.near.nic, at, bytes: 64, addr: 0, request_bytes };
-        self.g.task(read, &[after])
+        self.fetch(at, 64, 0, after)
     }
 
     fn fetch(&mut self, at: super::EndpointId, bytes: u32, addr: u64, after: TaskId) -> TaskId {
         let request_bytes = self.mrrs_bytes;
-        let read = Step::Read { by: self.near.nic, at, bytes, addr, request_bytes };
+        let peer = at == self.near.hbm;
+        let by = if peer { self.near.nic_peer } else { self.near.nic };
+        let read = Step::Read { by, at, bytes, addr, request_bytes };
         self.g.task(read, &[after])
     }
 
     /// The NIC reads the chunk from its own memory.
-    fn from_window(&mut self, bytes: u32, after: &[TaskId]) -> TaskId {
+    fn read_window(&mut self, bytes: u32, after: &[TaskId]) -> TaskId {
         let ps = Params::ps(f64::from(bytes) / self.p.nic_memory_gb_per_s);
         self.g.task(Step::Serve { server: self.near.nic_memory, ps }, after)
     }
@@ -278,7 +278,7 @@ fn inband(w: &mut Writer<'_>, bytes: u32, share: u32) {
         };
         let here = w.g.task(store, &after);
         let seen = w.delay(w.p.nic_scan_ns, &[here]);
-        let read = w.from_window(lines, &[seen]);
+        let read = w.read_window(lines, &[seen]);
         w.send(n, addr, read);
     }
 }
@@ -304,7 +304,7 @@ fn push_kernel(w: &mut Writer<'_>, bytes: u32, share: u32) {
         let fence = w.delay(w.p.fence_pcie_ns, &acks);
         let wqe = w.ring(&[fence]);
         for (at, n) in chunks(length, MTU_BYTES) {
-            let read = w.from_window(n, &[wqe]);
+            let read = w.read_window(n, &[wqe]);
             w.send(n, base + at, read);
         }
         ends.push(w.wired.len() - 1);
@@ -387,6 +387,17 @@ mod tests {
         assert!(inband < pull && pull < kernel, "{inband} {pull} {kernel}");
         let flame = ns(t, Path::PushBlueflame, 64, &p).unwrap();
         assert!(flame < pull);
+    }
+
+    #[test]
+    fn push_carries_more_where_peer_reads_are_hampered() {
+        let params = Params::default();
+        let t = builtin("two-root-complexes-slow-reads").unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        let rate = |path| predict(spec, path, 1 << 20, 4).unwrap().unwrap().gb_per_s;
+        let (push, pull, staged) = (rate(Path::PushInband), rate(Path::Pull), rate(Path::Staged));
+        assert!(push > 5.0 * pull && staged > 5.0 * pull, "{push} {pull} {staged}");
     }
 
     #[test]

@@ -73,13 +73,15 @@ pub struct P2p {
     pub reads: bool,
     /// Cuts forwarded writes and completions into TLPs of this size.
     pub tlp_bytes: Option<u32>,
+    /// Reads that it has open towards a peer at once; `None` where it sets no limit.
+    pub read_slots: Option<u32>,
     /// Caps forwarded traffic each way, GB/s.
     pub cap_gb_per_s: Option<f64>,
 }
 
 impl Default for P2p {
     fn default() -> Self {
-        Self { reads: true, tlp_bytes: None, cap_gb_per_s: None }
+        Self { reads: true, tlp_bytes: None, read_slots: None, cap_gb_per_s: None }
     }
 }
 
