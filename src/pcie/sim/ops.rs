@@ -85,7 +85,7 @@ pub fn predict(
     let loaded = if in_flight > 1 {
         // Enough runs for a steady state, few enough for large messages.
         let n = u64::from(in_flight);
-        let runs = (64 * n).min((16 << 20) / u64::from(bytes)).max(3 * n);
+        let runs = (64 * n).min((16 << 20) / u64::from(bytes)).max(4 * n);
         measure(spec, path, bytes, in_flight, runs)?
     } else {
         alone.clone()
@@ -412,6 +412,20 @@ mod tests {
         let (small, large) = (gb_per_s(128.0), gb_per_s(4096.0));
         // 128 KiB in flight on a round trip of at least 40 us: at most 3.3 GB/s.
         assert!(small < 3.3 && small > 2.0 && large > 8.0 * small, "{small} {large}");
+    }
+
+    #[test]
+    fn throughput_never_exceeds_what_carries_it() {
+        let p = Params { blocks: 1.0, ..Params::default() };
+        for (name, cap) in [("same-switch", p.sm_store_gb_per_s), ("two-sockets", 22.0)] {
+            let t = builtin(name).unwrap();
+            let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+            let spec = RigSpec { topology: &t, gpu, nic, params: &p, seed: 1 };
+            for path in [Path::PushInband, Path::PushKernel] {
+                let rate = predict(spec, path, 1 << 20, 8).unwrap().unwrap().gb_per_s;
+                assert!(rate < 1.01 * cap, "{name} {path:?}: {rate} over {cap}");
+            }
+        }
     }
 
     #[test]

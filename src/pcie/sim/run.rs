@@ -184,14 +184,16 @@ impl Sim {
             if r.latencies_ps.len() < LoadResult::SAMPLES {
                 r.latencies_ps.push(now - start);
             }
-            // Both ends of the steady state have a full window in flight.
-            let count = running.load.count;
-            let first = count.div_ceil(4);
-            let last = count.saturating_sub(u64::from(running.load.window)).max(first + 1);
+            // Both ends of the steady state have a full window in flight, and lie whole windows
+            // apart: operations that share a link end in batches.
+            let (count, window) = (running.load.count, u64::from(running.load.window.max(1)));
+            let first = count.div_ceil(4).next_multiple_of(window).min(count);
+            let full = count.saturating_sub(window) / window * window;
+            let last = if full > first { full } else { count };
             if r.done == first {
                 running.quarter_ps = now;
             }
-            if r.done == last.min(count) {
+            if r.done == last {
                 r.steady_runs = r.done.saturating_sub(first).max(u64::from(count == 1));
                 r.steady_ps = now - if count == 1 { start } else { running.quarter_ps };
             }
