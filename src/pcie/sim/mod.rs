@@ -5,6 +5,7 @@
 //! Memory depends on what is outstanding, not on simulated time.
 
 mod build;
+mod calendar;
 mod fabric;
 mod h200;
 mod hosts;
@@ -35,7 +36,8 @@ pub use study::{
     sweep, window_needed_bytes,
 };
 
-use fabric::{Calendar, Fabric};
+use calendar::Calendar;
+use fabric::Fabric;
 
 /// How a completer cuts what it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! The runner: starts tasks, keeps sources supplied, answers reads, collects results.
 
-use super::fabric::{Class, Event, NONE, Outcome};
+use super::calendar::Event;
+use super::fabric::{Class, NONE, Outcome};
 use super::{
     Combine, Instance, Load, LoadResult, ReadRequest, Running, Sim, SimError, Step, Transfer, Until,
 };

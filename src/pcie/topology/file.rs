@@ -17,7 +17,8 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::model::{Builder, Kind, RawLink, Topology, TopologyError};
+use super::error::TopologyError;
+use super::model::{Builder, Kind, RawLink, Topology};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

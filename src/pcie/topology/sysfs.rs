@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::model::{Builder, Kind, RawLink, Topology, TopologyError};
+use super::error::TopologyError;
+use super::model::{Builder, Kind, RawLink, Topology};
 
 /// Why the machine's topology could not be read.
 #[derive(Debug, Error)]
