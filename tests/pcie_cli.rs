@@ -8,6 +8,40 @@ use clap::Parser;
 #[allow(dead_code)]
 mod tlp;
 
+#[path = "../src/bin/bellpush/topo.rs"]
+#[allow(dead_code)]
+mod topo;
+
+#[path = "../src/bin/bellpush/sim.rs"]
+#[allow(dead_code)]
+mod sim;
+
+#[derive(Parser)]
+struct Topo {
+    #[command(flatten)]
+    args: topo::TopoArgs,
+}
+
+#[derive(Parser)]
+struct Sim {
+    #[command(flatten)]
+    args: sim::SimArgs,
+}
+
+fn topo(args: &[&str]) -> Result<String, String> {
+    let parsed = Topo::try_parse_from([&["topo"], args].concat()).map_err(|e| e.to_string())?;
+    let mut out = Vec::new();
+    topo::run_to(&parsed.args, &mut out).map_err(|e| e.to_string())?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+fn sim(args: &[&str]) -> Result<String, String> {
+    let parsed = Sim::try_parse_from([&["sim"], args].concat()).map_err(|e| e.to_string())?;
+    let mut out = Vec::new();
+    sim::run_to(&parsed.args, &mut out).map_err(|e| e.to_string())?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
 #[derive(Parser)]
 struct Tlp {
     #[command(flatten)]
@@ -43,4 +77,60 @@ fn tlp_says_when_no_tax_is_known_and_refuses_the_impossible() {
     assert!(tlp(&["--gen", "6"]).unwrap().contains("no limits published"));
     assert!(tlp(&["--mps", "100"]).unwrap_err().contains("MPS of 100 B"));
     assert!(tlp(&["--lanes", "0"]).unwrap_err().contains("0 lanes"));
+}
+
+#[test]
+fn topo_draws_classes_and_recommends() {
+    let text = topo(&["two-root-complexes"]).unwrap();
+    assert!(text.contains("NODE") && text.contains("use push/"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&topo(&["desktop", "--json", "-"]).unwrap()).unwrap();
+    let row = &json["results"][0];
+    assert_eq!(row["class"], "PHB");
+    // No peer reads on a client CPU: no pull there.
+    assert!(row["advice"][0]["completed_ns"]["pull"].is_null());
+    assert!(topo(&["dgx-h100", "--no-predict", "--svg", "-"]).unwrap().contains("</svg>"));
+    assert!(topo(&["no-such-file"]).unwrap_err().contains("same-switch"));
+}
+
+#[test]
+fn topo_reports_a_bad_file_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.toml");
+    let text = "[[socket]]\nid = \"s0\"\n[[gpu]]\nid = \"g\"\nparent = \"rc\"\n";
+    std::fs::write(&file, text).unwrap();
+    let error = topo(&[file.to_str().unwrap()]).unwrap_err();
+    assert!(error.contains("line 5: g: unknown device \"rc\""), "{error}");
+}
+
+#[test]
+fn sim_prints_json_csv_and_refuses_nonsense() {
+    let base = ["--topology", "same-switch", "--sizes", "8,4KiB"];
+    let text = sim(&[&base[..], &["--json", "-"]].concat()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["results"].as_array().unwrap().len(), 10);
+    assert_eq!(text, sim(&[&base[..], &["--json", "-"]].concat()).unwrap());
+    let csv = sim(&[&base[..], &["--csv", "-", "--path", "pull"]].concat()).unwrap();
+    assert_eq!(csv.lines().count(), 3);
+    let table = sim(&base).unwrap();
+    assert!(table.contains("window that keeps the wire busy"));
+    for (args, reason) in [
+        (["--sizes", "4GB"], "unknown unit"),
+        (["--sizes", "4GiB"], "from 1 B"),
+        (["--sizes", "64MiB"], "at most 16 MiB"),
+        (["--sizes", "0"], "from 1 B"),
+        (["--path", "teleport"], "unknown"),
+        (["--set", "wire_ns=-1"], "not negative"),
+        (["--set", "speed=1"], "one of"),
+        (["--gpu", "gpu9"], "no GPU"),
+    ] {
+        let error = sim(&args).unwrap_err();
+        assert!(error.contains(reason), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn sim_losses_say_why() {
+    let text = sim(&["--topology", "two-root-complexes", "--sizes", "64", "--losses"]).unwrap();
+    assert!(text.contains("the fence before the doorbell"), "{text}");
 }

@@ -7,5 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod scale;
+pub mod sim;
 pub mod tlp;
 pub mod topology;

@@ -4,11 +4,12 @@
 use super::model::{Builder, Kind, RawLink, Topology};
 
 /// Names that [`builtin`] knows.
-pub const BUILTIN_NAMES: [&str; 8] = [
+pub const BUILTIN_NAMES: [&str; 9] = [
     "same-switch",
     "same-root-complex",
     "two-root-complexes",
     "two-root-complexes-64b",
+    "two-root-complexes-slow-reads",
     "two-sockets",
     "dgx-h100",
     "epyc-2s",
@@ -40,6 +41,15 @@ pub fn builtin(name: &str) -> Option<Topology> {
             b.add("s0", Kind::Socket, None, None, None);
             for id in ["rc0", "rc1"] {
                 b.add(id, Kind::RootComplex, Some("s0"), None, None).p2p.tlp_bytes = Some(64);
+            }
+            pair(&mut b, "rc0", "rc1");
+        }
+        "two-root-complexes-slow-reads" => {
+            // Root complexes that hamper peer reads, as NVIDIA's and MVAPICH2's guides report of
+            // many; how many reads such a one keeps open is an assumption.
+            b.add("s0", Kind::Socket, None, None, None);
+            for id in ["rc0", "rc1"] {
+                b.add(id, Kind::RootComplex, Some("s0"), None, None).p2p.read_slots = Some(8);
             }
             pair(&mut b, "rc0", "rc1");
         }

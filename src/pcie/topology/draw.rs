@@ -22,6 +22,9 @@ fn label(node: &Node) -> String {
     if !node.p2p.reads {
         text.push_str("  no peer reads");
     }
+    if let Some(slots) = node.p2p.read_slots {
+        let _ = write!(text, "  {slots} peer reads at once");
+    }
     if let Some(bytes) = node.p2p.tlp_bytes {
         let _ = write!(text, "  peer TLPs {bytes} B");
     }

@@ -17,7 +17,8 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::model::{Builder, Kind, RawLink, Topology, TopologyError};
+use super::error::TopologyError;
+use super::model::{Builder, Kind, RawLink, Topology};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,6 +63,7 @@ struct RootComplexEntry {
     #[serde(default = "yes")]
     p2p_reads: bool,
     p2p_tlp_bytes: Option<u32>,
+    p2p_read_slots: Option<std::num::NonZeroU32>,
     p2p_cap_gb_per_s: Option<f64>,
 }
 
@@ -133,6 +135,7 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
         let node =
             builder.add(e.id.as_ref(), Kind::RootComplex, Some(e.socket.as_ref()), None, line);
         node.p2p.reads = e.p2p_reads;
+        node.p2p.read_slots = e.p2p_read_slots.map(std::num::NonZeroU32::get);
         node.p2p.tlp_bytes = e.p2p_tlp_bytes;
         node.p2p.cap_gb_per_s = e.p2p_cap_gb_per_s;
         if let Some(bytes) = e.p2p_tlp_bytes.filter(|b| !b.is_power_of_two() || *b < 32) {

@@ -6,16 +6,17 @@
 
 mod builtin;
 mod draw;
+mod error;
 mod file;
 mod model;
 mod sysfs;
 
 pub use builtin::{BUILTIN_NAMES, builtin};
 pub use draw::{to_svg, to_text};
+pub use error::TopologyError;
 pub use file::from_toml;
 pub use model::{
     Builder, Distance, Interconnect, Kind, Node, NodeId, P2p, PcieLink, RawLink, Topology,
-    TopologyError,
 };
 pub use sysfs::{SysfsError, from_sysfs};
 

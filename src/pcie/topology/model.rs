@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use thiserror::Error;
-
+use super::error::TopologyError;
 use crate::pcie::tlp::{Gen, LinkSpeed, Mps, Mrrs, TlpError};
 
 /// What a node is.
@@ -73,13 +72,15 @@ pub struct P2p {
     pub reads: bool,
     /// Cuts forwarded writes and completions into TLPs of this size.
     pub tlp_bytes: Option<u32>,
+    /// Reads that it has open towards a peer at once; `None` where it sets no limit.
+    pub read_slots: Option<u32>,
     /// Caps forwarded traffic each way, GB/s.
     pub cap_gb_per_s: Option<f64>,
 }
 
 impl Default for P2p {
     fn default() -> Self {
-        Self { reads: true, tlp_bytes: None, cap_gb_per_s: None }
+        Self { reads: true, tlp_bytes: None, read_slots: None, cap_gb_per_s: None }
     }
 }
 
@@ -149,97 +150,6 @@ impl fmt::Display for Distance {
             Self::Sys => "SYS",
         })
     }
-}
-
-/// Why a topology was refused. `line` counts from 1 and is `None` outside files.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum TopologyError {
-    /// Not the format.
-    #[error("{}{reason}", at(.line))]
-    Syntax {
-        /// Line.
-        line: Option<usize>,
-        /// What the parser said.
-        reason: String,
-    },
-    /// Two nodes of one name.
-    #[error("{}{id}: this name is taken", at(.line))]
-    Duplicate {
-        /// Line.
-        line: Option<usize>,
-        /// Name.
-        id: String,
-    },
-    /// A reference to nothing.
-    #[error("{}{by}: unknown device {id:?}", at(.line))]
-    UnknownDevice {
-        /// Line.
-        line: Option<usize>,
-        /// Name that does not exist.
-        id: String,
-        /// Who refers to it.
-        by: String,
-    },
-    /// Parents that lead back.
-    #[error("{}{id}: loop: its parents lead back to it through {via}", at(.line))]
-    Loop {
-        /// Line.
-        line: Option<usize>,
-        /// Name.
-        id: String,
-        /// Parent on the loop.
-        via: String,
-    },
-    /// A kind that cannot hang there.
-    #[error("{}{id}: a {kind} cannot hang from a {parent_kind} ({parent})", at(.line))]
-    WrongParent {
-        /// Line.
-        line: Option<usize>,
-        /// Name.
-        id: String,
-        /// Its kind.
-        kind: Kind,
-        /// Parent.
-        parent: String,
-        /// The parent's kind.
-        parent_kind: Kind,
-    },
-    /// Zero lanes, impossible MPS and the like.
-    #[error("{}{id}: {source}", at(.line))]
-    Link {
-        /// Line.
-        line: Option<usize>,
-        /// Name.
-        id: String,
-        /// What is wrong with the link.
-        source: TlpError,
-    },
-    /// A number that cannot be.
-    #[error("{}{id}: {field} of {value} must be positive and finite", at(.line))]
-    Number {
-        /// Line.
-        line: Option<usize>,
-        /// Name.
-        id: String,
-        /// Field.
-        field: &'static str,
-        /// Its value.
-        value: f64,
-    },
-    /// Two sockets between which no interconnect leads.
-    #[error("{}no interconnect leads from {a} to {b}", at(.line))]
-    Unconnected {
-        /// Line.
-        line: Option<usize>,
-        /// One socket.
-        a: String,
-        /// Other socket.
-        b: String,
-    },
-}
-
-fn at(line: &Option<usize>) -> String {
-    line.map_or_else(String::new, |line| format!("line {line}: "))
 }
 
 /// A link before it is checked.
@@ -484,6 +394,21 @@ impl Topology {
             }
         }
         Ok(())
+    }
+
+    /// A copy whose interconnects are `factor` times as fast.
+    pub fn scale_interconnects(&self, factor: f64) -> Self {
+        let mut copy = self.clone();
+        copy.interconnects.iter_mut().for_each(|link| link.gb_per_s *= factor);
+        copy
+    }
+
+    /// A copy in which every root complex's treatment of peer traffic is changed by `change`.
+    pub fn map_p2p(&self, change: impl Fn(&mut P2p)) -> Self {
+        let mut copy = self.clone();
+        let roots = copy.nodes.iter_mut().filter(|n| n.kind == Kind::RootComplex);
+        roots.for_each(|n| change(&mut n.p2p));
+        copy
     }
 
     /// The nodes from `a` to `b`, both included: up to where the two branches meet, and down.

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::model::{Builder, Kind, RawLink, Topology, TopologyError};
+use super::error::TopologyError;
+use super::model::{Builder, Kind, RawLink, Topology};
 
 /// Why the machine's topology could not be read.
 #[derive(Debug, Error)]
@@ -125,7 +126,7 @@ fn bridge_kind(function: &Function, depth: usize) -> Option<Kind> {
         Some(_) => None,
         // Ports alternate below a root port where configuration space is hidden.
         None if depth == 1 => Some(Kind::RootPort),
-        None => (depth % 2 == 0).then_some(Kind::Switch),
+        None => depth.is_multiple_of(2).then_some(Kind::Switch),
     }
 }
 

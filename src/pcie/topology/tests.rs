@@ -34,6 +34,7 @@ fn builtins_have_the_classes_that_nvidia_smi_would_print() {
     assert_eq!(class("same-root-complex"), Distance::Phb);
     assert_eq!(class("two-root-complexes"), Distance::Node);
     assert_eq!(class("two-root-complexes-64b"), Distance::Node);
+    assert_eq!(class("two-root-complexes-slow-reads"), Distance::Node);
     assert_eq!(class("two-sockets"), Distance::Sys);
     assert_eq!(class("desktop"), Distance::Phb);
     let dgx = builtin("dgx-h100").unwrap();

@@ -1,0 +1,417 @@
+//! `bellpush sim`: what the PCIe model predicts, swept over topology, path and size.
+
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+
+use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
+use bellpush::pcie::sim::{
+    Curve, H200_CURVES, H200_HOPS, HOST_RESIDUALS, HOST_ROWS, HopPath, Metric, NfpHost, Params,
+    Path, RigSpec, SweepRow, crossings, losses, plot_svg, sensitivity, simulate_curve,
+    simulate_hop, simulate_host_row, sweep, window_needed_bytes,
+};
+use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_toml};
+use serde_json::{Value, json};
+
+/// Arguments of `bellpush sim`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct SimArgs {
+    /// Built-in names or TOML files; default: all built-ins
+    #[arg(long, value_delimiter = ',')]
+    topology: Vec<String>,
+    /// GPU; default: the first
+    #[arg(long)]
+    gpu: Option<String>,
+    /// NIC; default: the first
+    #[arg(long)]
+    nic: Option<String>,
+    /// Paths; default: all
+    #[arg(long, value_delimiter = ',')]
+    path: Vec<String>,
+    /// Payload sizes; KiB, MiB, GiB are understood
+    #[arg(long, value_delimiter = ',', default_value = "8,4KiB,256KiB,1MiB")]
+    sizes: Vec<String>,
+    /// Operations in flight for throughput
+    #[arg(long, default_value_t = 8)]
+    in_flight: u32,
+    /// Set a model parameter, as name=value; `list` names them
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Cases in which push loses, with the cause found by taking it away
+    #[arg(long)]
+    losses: bool,
+    /// Move every parameter by 30 % and compare push with pull
+    #[arg(long)]
+    sensitivity: bool,
+    /// The model against published and measured rows, fitted and predicted apart
+    #[arg(long)]
+    validate: bool,
+    /// All-reduce on this many GPUs, with costs taken from each path
+    #[arg(long, value_delimiter = ',', value_name = "GPUS")]
+    scale: Vec<u32>,
+    /// Seed of the polling phases
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write JSON to this file, or to standard output with `-`
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write CSV to this file, or to standard output with `-`
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write one SVG plot for each topology into this directory
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+}
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Runs the command.
+pub fn run(args: &SimArgs) -> Result<()> {
+    run_to(args, &mut std::io::stdout().lock())
+}
+
+fn parse_size(text: &str) -> Result<u32> {
+    let (digits, unit) =
+        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let factor = match unit.trim() {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        other => return Err(format!("{text}: unknown unit {other:?}").into()),
+    };
+    let n: u32 = digits.parse().map_err(|_| format!("{text}: not a size"))?;
+    let bytes = n.checked_mul(factor).filter(|&b| (1..=1 << 30).contains(&b));
+    bytes.ok_or_else(|| format!("{text}: sizes go from 1 B to 1 GiB").into())
+}
+
+fn params(args: &SimArgs) -> Result<Params> {
+    let mut params = Params::default();
+    for set in &args.set {
+        let (name, value) = set.split_once('=').ok_or_else(|| {
+            format!("--set {set}: name=value, with one of {}", Params::NAMES.join(", "))
+        })?;
+        let value: f64 = value.parse().map_err(|_| format!("--set {set}: not a number"))?;
+        if !value.is_finite() || value < 0.0 {
+            return Err(format!("--set {set}: must be finite and not negative").into());
+        }
+        let names = Params::NAMES.join(", ");
+        *params.get_mut(name).ok_or_else(|| format!("--set {set}: one of {names}"))? = value;
+    }
+    Ok(params)
+}
+
+fn load(name: &str) -> Result<Topology> {
+    if let Some(topology) = builtin(name) {
+        return Ok(topology);
+    }
+    let text = std::fs::read_to_string(name)
+        .map_err(|e| format!("{name}: {e} (built in: {})", BUILTIN_NAMES.join(", ")))?;
+    from_toml(&text).map_err(|e| format!("{name}: {e}").into())
+}
+
+fn pick(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<NodeId> {
+    match wanted {
+        Some(id) => topology
+            .find(id)
+            .filter(|&n| topology.node(n).kind == kind)
+            .ok_or_else(|| format!("{}: no {kind} {id:?}", topology.name).into()),
+        None => topology
+            .of_kind(kind)
+            .first()
+            .copied()
+            .ok_or_else(|| format!("{}: no {kind}", topology.name).into()),
+    }
+}
+
+/// Runs the command with standard output given.
+pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
+    let params = params(args)?;
+    if args.validate {
+        return emit(args, out, "sim --validate", validate(&params)?);
+    }
+    let sizes: Vec<u32> = args.sizes.iter().map(|s| parse_size(s)).collect::<Result<_>>()?;
+    let mut paths = Vec::new();
+    for name in &args.path {
+        let found = Path::ALL.into_iter().find(|p| p.name() == name);
+        paths.push(found.ok_or_else(|| format!("--path {name}: unknown"))?);
+    }
+    if paths.is_empty() {
+        paths = Path::ALL.into();
+    }
+    let mut names = args.topology.clone();
+    if names.is_empty() {
+        names = BUILTIN_NAMES.map(str::to_owned).into();
+    }
+    let mut results: Vec<Value> = Vec::new();
+    for name in &names {
+        let topology = load(name)?;
+        let gpu = pick(&topology, args.gpu.as_ref(), Kind::Gpu)?;
+        let nic = pick(&topology, args.nic.as_ref(), Kind::Nic)?;
+        let spec = RigSpec { topology: &topology, gpu, nic, params: &params, seed: args.seed };
+        if !args.scale.is_empty() {
+            for (path, cost) in wire_costs(spec) {
+                for (&gpus, &bytes) in
+                    args.scale.iter().flat_map(|g| sizes.iter().map(move |s| (g, s)))
+                {
+                    if !(2..=1 << 17).contains(&gpus) || (gpus > 8 && gpus % 8 != 0) {
+                        return Err(format!("--scale {gpus}: 2 to 131072, in nodes of 8").into());
+                    }
+                    for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::TwoLevel] {
+                        let ns = dgx_cluster(gpus, cost).all_reduce_ns(algorithm, bytes.into());
+                        results.push(json!({
+                            "topology": topology.name, "path": path, "gpus": gpus, "bytes": bytes,
+                            "algorithm": algorithm, "all_reduce_us": ns / 1000.0,
+                        }));
+                    }
+                }
+            }
+        } else if args.losses {
+            for throughput in [false, true] {
+                for loss in
+                    losses(spec, &sizes, if throughput { args.in_flight } else { 1 }, throughput)?
+                {
+                    let mut row = serde_json::to_value(&loss)?;
+                    row["explanation"] = json!(
+                        loss.causes.iter().map(|(c, _)| c.text()).collect::<Vec<_>>().join("; ")
+                    );
+                    results.push(row);
+                }
+            }
+        } else if args.sensitivity {
+            for push in [Path::PushKernel, Path::PushInband] {
+                for &bytes in &sizes {
+                    // Where there is no pull there is nothing to compare.
+                    let Ok(rows) = sensitivity(spec, push, Path::Pull, bytes) else { continue };
+                    for row in rows {
+                        results.push(json!({
+                            "topology": topology.name, "push": push, "bytes": bytes,
+                            "parameter": row.parameter, "down": row.ratio[0],
+                            "base": row.ratio[1], "up": row.ratio[2], "flips": row.flips,
+                        }));
+                    }
+                }
+            }
+        } else if let Some(bytes) = sizes.iter().find(|&&b| b > 16 << 20) {
+            return Err(format!("{bytes} B: TLP by TLP at most 16 MiB").into());
+        } else {
+            let rows = sweep(spec, &paths, &sizes, args.in_flight);
+            results.extend(rows.iter().map(flat));
+            if let Some(dir) = &args.report {
+                std::fs::create_dir_all(dir)?;
+                let svg = plot_svg(&topology.name, &rows);
+                std::fs::write(dir.join(format!("{}.svg", topology.name)), svg)?;
+            }
+            if args.json.is_none() && args.csv.is_none() {
+                print_sweep(spec, &rows, out)?;
+            }
+        }
+    }
+    let table = !args.losses && !args.sensitivity && args.scale.is_empty();
+    if table && args.json.is_none() && args.csv.is_none() {
+        return Ok(());
+    }
+    let command = match () {
+        () if !args.scale.is_empty() => "sim --scale",
+        () if args.losses => "sim --losses",
+        () if args.sensitivity => "sim --sensitivity",
+        _ => "sim",
+    };
+    emit(args, out, command, results)
+}
+
+fn flat(row: &SweepRow) -> Value {
+    json!({
+        "topology": row.topology,
+        "class": row.distance,
+        "path": row.path,
+        "bytes": row.bytes,
+        "delivered_ns": row.prediction.map(|p| p.delivered_ns),
+        "completed_ns": row.prediction.map(|p| p.completed_ns),
+        "in_flight": row.prediction.map(|p| p.in_flight),
+        "gb_per_s": row.prediction.map(|p| p.gb_per_s),
+        "why_not": row.why_not,
+    })
+}
+
+fn print_sweep(spec: RigSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) -> Result<()> {
+    let class = spec.topology.distance(spec.gpu, spec.nic);
+    writeln!(out, "{} ({class}), model", spec.topology.name)?;
+    writeln!(
+        out,
+        "{:>16} {:>9} {:>13} {:>13} {:>8}",
+        "path", "bytes", "delivered us", "completed us", "GB/s"
+    )?;
+    for row in rows {
+        match (row.prediction, &row.why_not) {
+            (Some(p), _) => writeln!(
+                out,
+                "{:>16} {:>9} {:>13.2} {:>13.2} {:>8.2}",
+                row.path.name(),
+                row.bytes,
+                p.delivered_ns / 1000.0,
+                p.completed_ns / 1000.0,
+                p.gb_per_s
+            )?,
+            (None, why) => writeln!(
+                out,
+                "{:>16} {:>9}   {}",
+                row.path.name(),
+                row.bytes,
+                why.as_deref().unwrap_or_default()
+            )?,
+        }
+    }
+    for c in crossings(rows) {
+        writeln!(
+            out,
+            "crossing: {} up to {} B, {} from {} B",
+            c.small.name(),
+            c.below_bytes,
+            c.large.name(),
+            c.above_bytes
+        )?;
+    }
+    let need = window_needed_bytes(spec)?;
+    writeln!(out, "window that keeps the wire busy: {} KiB\n", need.div_ceil(1024))?;
+    Ok(())
+}
+
+fn compared(
+    table: &str,
+    row: String,
+    measured: f64,
+    model: f64,
+    fitted: bool,
+    note: &str,
+) -> Value {
+    json!({
+        "table": table, "row": row, "measured": measured, "model": model,
+        "error_percent": (model / measured - 1.0) * 100.0,
+        "kind": if fitted { "fitted" } else { "predicted" }, "note": note,
+    })
+}
+
+fn validate(params: &Params) -> Result<Vec<Value>> {
+    let mut rows = Vec::new();
+    for host in [NfpHost::IVY_BRIDGE, NfpHost::BROADWELL] {
+        for r in HOST_ROWS {
+            let ivy = host.name == NfpHost::IVY_BRIDGE.name;
+            let measured = if ivy { r.ivy_bridge } else { r.broadwell };
+            let model = simulate_host_row(&host, r.metric, r.bytes)?;
+            let unit = match r.metric {
+                Metric::ReadGbps => "read, Gb/s",
+                Metric::WriteGbps => "write, Gb/s",
+                Metric::ReadNs => "read latency, ns",
+                Metric::WriteReadNs => "write then read, ns",
+            };
+            let note = HOST_RESIDUALS
+                .iter()
+                .find(|(m, b, _)| *m == r.metric && *b == r.bytes)
+                .map_or("", |(_, _, why)| *why);
+            let name = format!("{unit}, {} B", r.bytes);
+            rows.push(compared(host.name, name, measured, model, r.fitted, note));
+        }
+    }
+    for r in H200_CURVES {
+        let model = simulate_curve(params, r.curve, r.blocks, 512)?;
+        let what = match r.curve {
+            Curve::HostStore => "stores to host",
+            Curve::HostLoad => "loads from host",
+            Curve::PeerStore => "stores to peer",
+            Curve::PeerLoad => "loads from peer",
+        };
+        let name = format!("{what}, {} blocks, GB/s", r.blocks);
+        rows.push(compared("H200 curves", name, r.gb_per_s, model, r.fitted, ""));
+    }
+    for r in H200_HOPS {
+        let hop = if r.pcie { "PCIe" } else { "NVLink" };
+        let paths = [
+            ("push, fence, doorbell", HopPath::Push, Some(r.push_ns)),
+            ("pull", HopPath::Pull, Some(r.pull_ns)),
+            ("push in-band", HopPath::Inband, r.inband_ns),
+        ];
+        for (what, path, measured) in paths {
+            let Some(measured) = measured else { continue };
+            let model = simulate_hop(params, path, r.bytes, r.pcie)?;
+            let name = format!("{hop}, {what}, {} B, ns", r.bytes);
+            rows.push(compared("H200 push against pull", name, measured, model, false, ""));
+        }
+    }
+    // Predicted before they are measured: threads a block change what is outstanding.
+    for threads in [128, 256, 1024] {
+        for (what, curve) in [("loads", Curve::HostLoad), ("stores", Curve::HostStore)] {
+            let model = simulate_curve(params, curve, 1, threads)?;
+            rows.push(json!({
+                "table": "H200, not measured yet", "measured": null, "model": model,
+                "row": format!("{what}, host, 1 block of {threads} threads, GB/s"),
+                "error_percent": null, "kind": "predicted", "note": "",
+            }));
+        }
+    }
+    Ok(rows)
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(s) if s.contains([',', '"', '\n']) => {
+            format!("\"{}\"", s.replace('"', "\"\""))
+        }
+        Value::String(s) => s.clone(),
+        Value::Array(_) | Value::Object(_) => {
+            format!("\"{}\"", value.to_string().replace('"', "\"\""))
+        }
+        other => other.to_string(),
+    }
+}
+
+fn to_csv(results: &[Value]) -> String {
+    let Some(Value::Object(first)) = results.first() else { return String::new() };
+    let keys: Vec<&String> = first.keys().collect();
+    let mut text = keys.iter().map(|k| k.as_str()).collect::<Vec<_>>().join(",") + "\n";
+    for row in results {
+        text += &keys.iter().map(|k| cell(&row[k.as_str()])).collect::<Vec<_>>().join(",");
+        text.push('\n');
+    }
+    text
+}
+
+fn emit(args: &SimArgs, out: &mut dyn Write, command: &str, results: Vec<Value>) -> Result<()> {
+    let mut printed = false;
+    let mut put = |path: &PathBuf, text: &str| -> Result<()> {
+        printed = true;
+        if path.as_os_str() == "-" {
+            write!(out, "{text}")?;
+        } else {
+            std::fs::write(path, text)?;
+        }
+        Ok(())
+    };
+    if let Some(path) = &args.csv {
+        put(path, &to_csv(&results))?;
+    }
+    if let Some(path) = &args.json {
+        let meta = json!({
+            "command": command, "seed": args.seed, "set": args.set, "source": "model",
+            "in_flight": args.in_flight,
+        });
+        let text = serde_json::to_string_pretty(&json!({ "meta": meta, "results": results }))?;
+        put(path, &(text + "\n"))?;
+    }
+    if !printed {
+        for row in &results {
+            let Value::Object(row) = row else { continue };
+            let cells: Vec<String> = row
+                .iter()
+                .filter(|(_, v)| !v.is_null() && *v != "")
+                .map(|(k, v)| match v.as_f64() {
+                    Some(f) if v.is_f64() => format!("{k} {f:.3}"),
+                    _ => format!("{k} {}", v.as_str().map_or_else(|| v.to_string(), str::to_owned)),
+                })
+                .collect();
+            writeln!(out, "{}", cells.join("  "))?;
+        }
+    }
+    Ok(())
+}

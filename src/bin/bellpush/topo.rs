@@ -1,0 +1,150 @@
+//! `bellpush topo`: draws a PCIe topology, classes its pairs, recommends a path.
+
+use std::io::Write as _;
+use std::path::{Path as FsPath, PathBuf};
+
+use bellpush::pcie::sim::{Params, Path, RigSpec, predict};
+use bellpush::pcie::topology::{
+    BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_sysfs, from_toml, to_svg, to_text,
+};
+use serde_json::json;
+
+/// Arguments of `bellpush topo`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TopoArgs {
+    /// Built-in name, TOML file, or `machine` for the running one
+    #[arg(default_value = "machine")]
+    topology: String,
+    /// GB/s between sockets of the running machine, which sysfs does not say
+    #[arg(long, default_value_t = 22.0)]
+    socket_gb_per_s: f64,
+    /// Leave out the recommendation
+    #[arg(long)]
+    no_predict: bool,
+    /// Write a drawing to this file, or to standard output with `-`
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write JSON to this file, or to standard output with `-`
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Finds a topology by built-in name, as a file, or on the running machine.
+pub fn load(name: &str, socket_gb_per_s: f64) -> Result<Topology, Box<dyn std::error::Error>> {
+    if name == "machine" {
+        return Ok(from_sysfs(FsPath::new("/sys"), socket_gb_per_s)?);
+    }
+    if let Some(topology) = builtin(name) {
+        return Ok(topology);
+    }
+    let text = std::fs::read_to_string(name)
+        .map_err(|e| format!("{name}: {e} (built in: {})", BUILTIN_NAMES.join(", ")))?;
+    from_toml(&text).map_err(|e| format!("{name}: {e}").into())
+}
+
+/// Runs the command.
+pub fn run(args: &TopoArgs) -> Result<(), Box<dyn std::error::Error>> {
+    run_to(args, &mut std::io::stdout().lock())
+}
+
+struct Advice {
+    gpu: String,
+    nic: String,
+    class: String,
+    bytes: u32,
+    best: &'static str,
+    ns: Vec<(&'static str, Option<f64>)>,
+}
+
+fn advise(topology: &Topology, gpu: NodeId, nic: NodeId) -> Vec<Advice> {
+    let params = Params::default();
+    let spec = RigSpec { topology, gpu, nic, params: &params, seed: 1 };
+    let of = |bytes| {
+        let mut ns = Vec::new();
+        for path in Path::ALL {
+            // A path that does not exist here is part of the answer, not a failure.
+            let p = predict(spec, path, bytes, 1).ok().flatten();
+            ns.push((path.name(), p.map(|p| p.completed_ns)));
+        }
+        let known = ns.iter().filter_map(|&(name, ns)| Some((name, ns?)));
+        let best = known.min_by(|a, b| a.1.total_cmp(&b.1)).map_or("none", |b| b.0);
+        let id = |n| topology.node(n).id.clone();
+        let class = topology.distance(gpu, nic).to_string();
+        Advice { gpu: id(gpu), nic: id(nic), class, bytes, best, ns }
+    };
+    [8, 4096, 256 << 10].map(of).into()
+}
+
+/// Runs the command with standard output given.
+pub fn run_to(
+    args: &TopoArgs,
+    out: &mut dyn std::io::Write,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let topology = load(&args.topology, args.socket_gb_per_s)?;
+    let mut advice = Vec::new();
+    if !args.no_predict {
+        for &gpu in &topology.of_kind(Kind::Gpu) {
+            // The nearest NIC of each GPU.
+            let nics = topology.of_kind(Kind::Nic);
+            let nearest = nics.into_iter().min_by_key(|&nic| topology.distance(gpu, nic));
+            advice.extend(nearest.map(|nic| advise(&topology, gpu, nic)).unwrap_or_default());
+        }
+    }
+    if let Some(path) = &args.svg {
+        write_or_print(path, &to_svg(&topology), out)?;
+    }
+    if let Some(path) = &args.json {
+        let pairs = topology.of_kind(Kind::Gpu).into_iter().flat_map(|gpu| {
+            let nics = topology.of_kind(Kind::Nic);
+            nics.into_iter().map(move |nic| (gpu, nic))
+        });
+        let results: Vec<_> = pairs
+            .map(|(gpu, nic)| {
+                let (g, n) = (&topology.node(gpu).id, &topology.node(nic).id);
+                let best: Vec<_> = advice
+                    .iter()
+                    .filter(|a| &a.gpu == g && &a.nic == n)
+                    .map(|a| {
+                        let ns: serde_json::Map<_, _> =
+                            a.ns.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
+                        json!({ "bytes": a.bytes, "path": a.best, "completed_ns": ns })
+                    })
+                    .collect();
+                json!({ "gpu": g, "nic": n, "class": topology.distance(gpu, nic), "advice": best })
+            })
+            .collect();
+        let meta = json!({ "command": "topo", "topology": topology.name, "source": "model" });
+        let text = serde_json::to_string_pretty(&json!({ "meta": meta, "results": results }))?;
+        write_or_print(path, &text, out)?;
+    }
+    let to_stdout = |p: &Option<PathBuf>| p.as_ref().is_some_and(|p| p.as_os_str() == "-");
+    if to_stdout(&args.svg) || to_stdout(&args.json) {
+        return Ok(());
+    }
+    writeln!(out, "{}", to_text(&topology))?;
+    if !advice.is_empty() {
+        writeln!(out, "Predicted completion, us (model; ConnectX and wire parameters assumed):")?;
+        for a in &advice {
+            write!(
+                out,
+                "{:>6} {:>6} {:>4} {:>8} B  use {:<15}",
+                a.gpu, a.nic, a.class, a.bytes, a.best
+            )?;
+            for (name, ns) in &a.ns {
+                match ns {
+                    Some(ns) => write!(out, "  {name} {:.2}", ns / 1000.0)?,
+                    None => write!(out, "  {name} -")?,
+                }
+            }
+            writeln!(out)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_or_print(path: &FsPath, text: &str, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+    if path.as_os_str() == "-" {
+        return writeln!(out, "{text}");
+    }
+    std::fs::File::create(path)?.write_all(text.as_bytes())
+}

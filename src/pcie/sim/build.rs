@@ -1,0 +1,244 @@
+//! From a topology to a fabric: two hosts of it, joined by a wire.
+
+use super::{
+    ChannelSpec, Combine, Completer, Credits, EndpointId, EndpointSpec, Params, ServerId, Sim,
+};
+use crate::pcie::tlp::{Addressing, Overhead};
+use crate::pcie::topology::{Kind, NodeId, PcieLink, Topology};
+
+/// Bytes of RoCEv2 around one packet's data: Ethernet with preamble, FCS and gap 38, IPv4 20,
+/// UDP 8, BTH 12, ICRC 4.
+const PACKET_OVERHEAD_BYTES: u32 = 82;
+/// Path MTU.
+pub(super) const MTU_BYTES: u32 = 4096;
+
+/// The endpoints of one host.
+#[derive(Debug, Clone, Copy)]
+pub struct Host {
+    /// The GPU's SMs.
+    pub sm: EndpointId,
+    /// The GPU's memory.
+    pub hbm: EndpointId,
+    /// The NIC's DMA engine.
+    pub nic: EndpointId,
+    /// The same where it reads a peer: root complexes on the way may keep fewer reads open.
+    pub nic_peer: EndpointId,
+    /// The NIC's window, and its doorbells.
+    pub window: EndpointId,
+    /// Host memory beside the NIC.
+    pub memory: EndpointId,
+    /// A CPU core beside the NIC.
+    pub cpu: EndpointId,
+    /// The NIC's access to its own memory.
+    pub nic_memory: ServerId,
+}
+
+/// Which devices of a topology.
+#[derive(Debug, Clone, Copy)]
+pub struct RigSpec<'a> {
+    /// Topology of both hosts.
+    pub topology: &'a Topology,
+    /// GPU.
+    pub gpu: NodeId,
+    /// NIC.
+    pub nic: NodeId,
+    /// Model parameters.
+    pub params: &'a Params,
+    /// Seed of the polling phases.
+    pub seed: u64,
+}
+
+/// Two hosts and a wire, ready to run.
+#[derive(Debug)]
+pub struct Rig {
+    /// The simulator.
+    pub sim: Sim,
+    /// Where operations start.
+    pub near: Host,
+    /// Where they end.
+    pub far: Host,
+    /// Read request size of the NIC.
+    pub mrrs_bytes: u32,
+    /// Whether the NIC can read the GPU's memory.
+    pub peer_reads: bool,
+    /// Simulator nodes of the near host, by topology node.
+    pub nodes: Vec<u32>,
+}
+
+fn internal(gb_per_s: f64, latency_ns: f64) -> ChannelSpec {
+    ChannelSpec {
+        gb_per_s,
+        latency_ps: Params::ps(latency_ns),
+        overhead_bytes: [0; 3],
+        credits: Credits::INFINITE,
+        cut_bytes: 0,
+        mps_bytes: 4096,
+        peer_gb_per_s: 0.0,
+    }
+}
+
+/// Memory and GPUs answer at once and cut at `rcb_bytes`, joining what waits.
+fn endpoint(tags: f64, latency_ns: f64, rcb_bytes: u32, host_side: bool) -> EndpointSpec {
+    let completer = Completer {
+        latency_ps: Params::ps(latency_ns),
+        request_ps: 0,
+        piece_ps: 0,
+        rcb_bytes,
+        combine: Combine::Waiting,
+    };
+    EndpointSpec { tags: tags.max(1.0) as u32, completer, relaxed: false, host_side }
+}
+
+/// Adds an endpoint on a node of its own beside `node`.
+fn attach(
+    sim: &mut Sim,
+    node: u32,
+    out: ChannelSpec,
+    back: ChannelSpec,
+    spec: EndpointSpec,
+) -> EndpointId {
+    let own = sim.add_node();
+    sim.add_channel(own, node, out);
+    sim.add_channel(node, own, back);
+    sim.add_endpoint(own, spec)
+}
+
+/// Adds an SM endpoint with `blocks` SMs of `lines` outstanding lines each.
+pub(super) fn attach_sm(
+    sim: &mut Sim,
+    node: u32,
+    p: &Params,
+    blocks: f64,
+    lines: f64,
+) -> EndpointId {
+    let store = p.sm_store_gb_per_s * blocks;
+    let out = internal(store, p.sm_ns);
+    let back = internal(4.0 * store, p.sm_ns);
+    attach(sim, node, out, back, endpoint(lines * blocks, 0.0, 128, false))
+}
+
+/// Adds a GPU's memory.
+pub(super) fn attach_hbm(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
+    let way = internal(3000.0, p.hbm_ns);
+    attach(sim, node, way, way, endpoint(64.0, 0.0, 128, false))
+}
+
+/// Adds a socket's memory.
+pub(super) fn attach_memory(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
+    let way = internal(200.0, p.mesh_ns / 2.0);
+    attach(sim, node, way, way, endpoint(64.0, p.memory_ns, 64, true))
+}
+
+/// Nodes and channels of one host; returns the simulator's node of each topology node. A device's
+/// port latency lies inside the device, so that it is no part of a link's credit loop.
+pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Vec<u32> {
+    let nodes: Vec<u32> = topology.nodes().map(|_| sim.add_node()).collect();
+    // What a node adds to a channel at one of its ends.
+    let share = |id: NodeId| match topology.node(id).kind {
+        Kind::Socket => p.mesh_ns / 2.0,
+        Kind::RootComplex => p.root_complex_ns / 2.0,
+        Kind::RootPort => 0.0,
+        Kind::Switch => p.switch_ns / 2.0,
+        Kind::Gpu | Kind::Nic => 0.0,
+    };
+    for (id, node) in topology.nodes() {
+        if node.kind == Kind::RootComplex {
+            sim.set_root_complex(nodes[id.0], node.p2p.reads);
+        }
+        let Some(parent) = node.parent else { continue };
+        let latency_ns = share(id) + share(parent);
+        let mut up = match node.link {
+            Some(link) => pcie(link, latency_ns + p.link_ns, p),
+            None => internal(500.0, latency_ns),
+        };
+        let mut down = up;
+        // A root complex cuts what it forwards between its ports and out of them.
+        let above = topology.node(parent);
+        if above.kind == Kind::RootComplex {
+            up.cut_bytes = above.p2p.tlp_bytes.unwrap_or(0);
+            down.peer_gb_per_s = above.p2p.cap_gb_per_s.unwrap_or(0.0);
+        }
+        if node.kind == Kind::RootComplex {
+            down.cut_bytes = node.p2p.tlp_bytes.unwrap_or(0);
+        }
+        let port_ns = match node.kind {
+            Kind::Gpu => Some(p.gpu_port_ns),
+            Kind::Nic => Some(p.nic_port_ns),
+            _ => None,
+        };
+        let end = port_ns.map_or(nodes[id.0], |ns| {
+            let port = sim.add_node();
+            sim.add_channel(nodes[id.0], port, internal(1000.0, ns));
+            sim.add_channel(port, nodes[id.0], internal(1000.0, ns));
+            port
+        });
+        sim.add_channel(end, nodes[parent.0], up);
+        sim.add_channel(nodes[parent.0], end, down);
+    }
+    for link in topology.interconnects() {
+        let latency_ns = share(link.a) + share(link.b) + p.socket_hop_ns;
+        let spec = internal(link.gb_per_s, latency_ns);
+        sim.add_channel(nodes[link.a.0], nodes[link.b.0], spec);
+        sim.add_channel(nodes[link.b.0], nodes[link.a.0], spec);
+    }
+    nodes
+}
+
+fn pcie(link: PcieLink, latency_ns: f64, p: &Params) -> ChannelSpec {
+    let overhead = Overhead::new(link.speed.generation(), Addressing::Bits64, false);
+    ChannelSpec {
+        // No DLLP tax: real hosts pay less than the published limits, and nothing published
+        // holds for these links.
+        gb_per_s: link.speed.raw_gbps() / 8.0,
+        latency_ps: Params::ps(latency_ns),
+        overhead_bytes: [overhead.mwr_bytes, overhead.mrd_bytes, overhead.cpld_bytes],
+        credits: Credits::buffers(p.credit_tlps.max(2.0) as u32, link.mps.bytes()),
+        cut_bytes: 0,
+        mps_bytes: link.mps.bytes(),
+        peer_gb_per_s: 0.0,
+    }
+}
+
+impl Rig {
+    /// Builds both hosts.
+    pub fn new(spec: RigSpec<'_>) -> Self {
+        let p = spec.params;
+        let mut sim = Sim::new(spec.seed);
+        let (near, nodes) = host(&mut sim, &spec);
+        let (far, far_nodes) = host(&mut sim, &spec);
+        let mut wire = internal(p.wire_gb_per_s, p.wire_ns);
+        wire.overhead_bytes = [PACKET_OVERHEAD_BYTES; 3];
+        wire.mps_bytes = MTU_BYTES;
+        let nics = (nodes[spec.nic.0], far_nodes[spec.nic.0]);
+        sim.add_channel(nics.0, nics.1, wire);
+        sim.add_channel(nics.1, nics.0, wire);
+        let link = spec.topology.node(spec.nic).link;
+        let mrrs_bytes = link.map_or(512, |l| l.mrrs.bytes());
+        let peer_reads = sim.readable(near.nic, near.hbm);
+        Self { sim, near, far, mrrs_bytes, peer_reads, nodes }
+    }
+}
+
+fn host(sim: &mut Sim, spec: &RigSpec<'_>) -> (Host, Vec<u32>) {
+    let p = spec.params;
+    let nodes = add_host(sim, spec.topology, p);
+    let (gpu, nic) = (nodes[spec.gpu.0], nodes[spec.nic.0]);
+    let socket = spec.topology.socket_of(spec.nic).unwrap_or(NodeId(0));
+    let socket = nodes[socket.0];
+    let way = internal(p.nic_memory_gb_per_s, 0.0);
+    let path = spec.topology.path(spec.nic, spec.gpu);
+    let slots = path.iter().filter_map(|&n| spec.topology.node(n).p2p.read_slots).min();
+    let peer_tags = slots.map_or(p.nic_tags, |slots| p.nic_tags.min(f64::from(slots)));
+    let core = internal(200.0, p.mesh_ns / 2.0);
+    let host = Host {
+        sm: attach_sm(sim, gpu, p, p.blocks, p.sm_read_lines),
+        hbm: attach_hbm(sim, gpu, p),
+        nic: attach(sim, nic, way, way, endpoint(p.nic_tags, 0.0, 128, false)),
+        nic_peer: attach(sim, nic, way, way, endpoint(peer_tags, 0.0, 128, false)),
+        window: attach(sim, nic, way, way, endpoint(1.0, 0.0, 128, false)),
+        memory: attach_memory(sim, socket, p),
+        cpu: attach(sim, socket, core, core, endpoint(16.0, 0.0, 64, true)),
+        nic_memory: sim.add_server(),
+    };
+    (host, nodes)
+}

@@ -1,0 +1,49 @@
+//! The event queue.
+
+use super::fabric::Ps;
+
+/// What the fabric asks its driver to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A TLP reached the end of its current hop.
+    Arrive(u32),
+    /// A channel may send again.
+    Wake(u32),
+    /// For the driver: a completer has a piece ready.
+    Piece(u32),
+    /// For the driver: a task of an instance is over.
+    Timer(u32),
+}
+
+/// Deterministic event queue: ties go in the order in which they were scheduled.
+#[derive(Debug, Default)]
+pub(super) struct Calendar {
+    heap: std::collections::BinaryHeap<std::cmp::Reverse<(Ps, u64, u8, u32)>>,
+    seq: u64,
+    pub now: Ps,
+}
+
+impl Calendar {
+    pub fn at(&mut self, time: Ps, event: Event) {
+        let (kind, id) = match event {
+            Event::Arrive(id) => (0, id),
+            Event::Wake(id) => (1, id),
+            Event::Piece(id) => (2, id),
+            Event::Timer(id) => (3, id),
+        };
+        debug_assert!(time >= self.now, "time runs backwards");
+        self.heap.push(std::cmp::Reverse((time, self.seq, kind, id)));
+        self.seq += 1;
+    }
+
+    pub fn pop(&mut self) -> Option<Event> {
+        let std::cmp::Reverse((time, _, kind, id)) = self.heap.pop()?;
+        self.now = time;
+        Some(match kind {
+            0 => Event::Arrive(id),
+            1 => Event::Wake(id),
+            2 => Event::Piece(id),
+            _ => Event::Timer(id),
+        })
+    }
+}

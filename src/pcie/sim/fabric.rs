@@ -1,0 +1,495 @@
+//! The fabric: channels, queues and credits, one TLP at a time.
+//!
+//! A channel is one direction of a link. It serialises one TLP after the other and may send one
+//! only where the far end has header and data credits for it (base specification 2.6.1); a credit
+//! goes back when the TLP leaves the far end's buffer. Inputs take turns; within one input posted
+//! requests pass everything, reads and completions never pass a posted request unless a completion
+//! is marked relaxed (2.4.1). State is per outstanding TLP: memory does not grow with time.
+
+use std::collections::VecDeque;
+
+use super::calendar::{Calendar, Event};
+
+/// Picoseconds.
+pub type Ps = u64;
+/// No index.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Flow-control class of a TLP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Class {
+    /// Memory writes.
+    Posted = 0,
+    /// Memory read requests.
+    NonPosted = 1,
+    /// Completions with data.
+    Completion = 2,
+}
+
+/// Credits that a receiver advertises: headers, and data in units of 16 B, for each class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credits {
+    /// Header credits.
+    pub headers: [u32; 3],
+    /// Data credits.
+    pub data: [u32; 3],
+}
+
+impl Credits {
+    /// Never a reason to wait.
+    pub const INFINITE: Self = Self { headers: [u32::MAX; 3], data: [u32::MAX; 3] };
+
+    /// Room for `tlps` TLPs of `bytes` in every class.
+    pub const fn buffers(tlps: u32, bytes: u32) -> Self {
+        let units = tlps * bytes.div_ceil(16);
+        Self { headers: [tlps; 3], data: [units; 3] }
+    }
+}
+
+/// One direction of a link.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ChannelSpec {
+    /// Bandwidth for TLPs, GB/s.
+    pub gb_per_s: f64,
+    /// From the last byte on the wire to the far end's decision what to do with the TLP.
+    pub latency_ps: Ps,
+    /// Bytes beside the data, by class.
+    pub overhead_bytes: [u32; 3],
+    /// Credits of the far end.
+    pub credits: Credits,
+    /// The far end cuts peer-to-peer TLPs to this size before it forwards them; 0 if it does not.
+    pub cut_bytes: u32,
+    /// Largest TLP payload.
+    pub mps_bytes: u32,
+    /// Cap on peer-to-peer TLPs, GB/s; 0 where there is none.
+    pub peer_gb_per_s: f64,
+}
+
+/// What a channel carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Carried {
+    /// TLPs.
+    pub tlps: u64,
+    /// Data bytes.
+    pub data_bytes: u64,
+    /// Bytes on the wire.
+    pub wire_bytes: u64,
+    /// Time in which a TLP was on the wire.
+    pub busy_ps: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tlp {
+    pub route: u32,
+    /// Owner: a transfer for writes, a read request for the other classes.
+    pub owner: u32,
+    /// Data bytes on the wire.
+    pub bytes: u32,
+    /// Upstream channel whose credit this TLP holds.
+    holds: u32,
+    holds_units: u32,
+    seq: u32,
+    next: u32,
+    pub hop: u16,
+    pub class: Class,
+    relaxed: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Queue {
+    head: u32,
+    tail: u32,
+}
+
+#[derive(Debug)]
+struct Channel {
+    spec: ChannelSpec,
+    ps_per_mib: u64,
+    inputs: Vec<[Queue; 3]>,
+    /// Upstream channel of each input; `NONE` for the endpoint's own.
+    upstream: Vec<u32>,
+    queued: u32,
+    turn: u32,
+    seq: u32,
+    busy_until: Ps,
+    wake_at: Ps,
+    headers_left: [u32; 3],
+    data_left: [u32; 3],
+    returns: VecDeque<(Ps, Class, u32)>,
+    finite: bool,
+    blocked: bool,
+    carried: Carried,
+}
+
+#[derive(Debug)]
+struct Route {
+    hops: Vec<u32>,
+    inputs: Vec<u32>,
+    peer_to_peer: bool,
+    mps_bytes: u32,
+    ack_ps: Ps,
+}
+
+/// A TLP that the far end of its route must handle, or the notice that one left its source.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Outcome {
+    Nothing,
+    Delivered { class: Class, owner: u32, bytes: u32 },
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Fabric {
+    channels: Vec<Channel>,
+    routes: Vec<Route>,
+    tlps: Vec<Tlp>,
+    free: u32,
+    live: u32,
+    /// TLPs transmitted, summed over hops.
+    pub hops_done: u64,
+    /// Data bytes that sources put in and that routes' ends took out.
+    pub injected_bytes: u64,
+    pub delivered_bytes: u64,
+    /// Channels whose own input gave up a TLP since the driver last looked.
+    pub drained: Vec<u32>,
+}
+
+impl Fabric {
+    pub fn new() -> Self {
+        Self { free: NONE, ..Self::default() }
+    }
+
+    pub fn add_channel(&mut self, spec: ChannelSpec) -> u32 {
+        let finite = spec.credits != Credits::INFINITE;
+        self.channels.push(Channel {
+            spec,
+            ps_per_mib: ((1u64 << 20) as f64 * 1000.0 / spec.gb_per_s).round() as u64,
+            inputs: Vec::new(),
+            upstream: Vec::new(),
+            queued: 0,
+            turn: 0,
+            seq: 0,
+            busy_until: 0,
+            wake_at: 0,
+            headers_left: spec.credits.headers,
+            data_left: spec.credits.data,
+            returns: VecDeque::new(),
+            finite,
+            blocked: false,
+            carried: Carried::default(),
+        });
+        self.channels.len() as u32 - 1
+    }
+
+    fn input(&mut self, channel: u32, upstream: u32) -> u32 {
+        let c = &mut self.channels[channel as usize];
+        if let Some(i) = c.upstream.iter().position(|&u| u == upstream) {
+            return i as u32;
+        }
+        c.upstream.push(upstream);
+        c.inputs.push([Queue { head: NONE, tail: NONE }; 3]);
+        c.inputs.len() as u32 - 1
+    }
+
+    pub fn add_route(&mut self, hops: Vec<u32>, peer_to_peer: bool) -> u32 {
+        let mut inputs = Vec::with_capacity(hops.len());
+        let mut upstream = NONE;
+        for &hop in &hops {
+            inputs.push(self.input(hop, upstream));
+            upstream = hop;
+        }
+        let spec = |&h: &u32| &self.channels[h as usize].spec;
+        let mps_bytes = hops.iter().map(|h| spec(h).mps_bytes).min().unwrap_or(128);
+        let ack_ps = hops.iter().map(|h| spec(h).latency_ps).sum();
+        self.routes.push(Route { hops, inputs, peer_to_peer, mps_bytes, ack_ps });
+        self.routes.len() as u32 - 1
+    }
+
+    pub fn route_mps(&self, route: u32) -> u32 {
+        self.routes[route as usize].mps_bytes
+    }
+
+    /// What an acknowledgement takes on this route, unloaded.
+    pub fn route_ack_ps(&self, route: u32) -> Ps {
+        self.routes[route as usize].ack_ps
+    }
+
+    pub fn carried(&self, channel: u32) -> Carried {
+        self.channels[channel as usize].carried
+    }
+
+    pub fn live(&self) -> u32 {
+        self.live
+    }
+
+    pub fn slab(&self) -> usize {
+        self.tlps.len()
+    }
+
+    /// Whether every finite credit has come back or is on its way.
+    pub fn credits_conserved(&self) -> bool {
+        self.channels.iter().filter(|c| c.finite).all(|c| {
+            (0..3).all(|k| {
+                let back = c.returns.iter().filter(|r| r.1 as usize == k);
+                let (h, d) = back.fold((0u64, 0u64), |(h, d), r| (h + 1, d + u64::from(r.2)));
+                let full = &c.spec.credits;
+                u64::from(c.headers_left[k]) + h == u64::from(full.headers[k])
+                    && u64::from(c.data_left[k]) + d == u64::from(full.data[k])
+            })
+        })
+    }
+
+    fn alloc(&mut self, tlp: Tlp) -> u32 {
+        self.live += 1;
+        if self.free == NONE {
+            self.tlps.push(tlp);
+            return self.tlps.len() as u32 - 1;
+        }
+        let id = self.free;
+        self.free = self.tlps[id as usize].next;
+        self.tlps[id as usize] = tlp;
+        id
+    }
+
+    fn release(&mut self, id: u32) {
+        self.live -= 1;
+        self.tlps[id as usize].next = self.free;
+        self.free = id;
+    }
+
+    /// Puts a TLP into its source's own input. `merge_limit` > 0: a completion joins the piece of
+    /// the same read that waits at the tail, as long as the sum stays within the limit.
+    pub fn inject(
+        &mut self,
+        cal: &mut Calendar,
+        (route, class, owner): (u32, Class, u32),
+        bytes: u32,
+        relaxed: bool,
+        merge_limit: u32,
+    ) {
+        self.injected_bytes += u64::from(bytes);
+        let r = &self.routes[route as usize];
+        let (channel, input) = (r.hops[0], r.inputs[0]);
+        if merge_limit > 0 {
+            let tail = self.channels[channel as usize].inputs[input as usize][class as usize].tail;
+            if tail != NONE {
+                let t = &mut self.tlps[tail as usize];
+                if t.owner == owner && t.route == route && t.bytes + bytes <= merge_limit {
+                    t.bytes += bytes;
+                    return;
+                }
+            }
+        }
+        let id = self.alloc(Tlp {
+            route,
+            owner,
+            bytes,
+            holds: NONE,
+            holds_units: 0,
+            seq: 0,
+            next: NONE,
+            hop: 0,
+            class,
+            relaxed,
+        });
+        self.enqueue(channel, input, id);
+        self.dispatch(cal, channel);
+    }
+
+    /// Length of the source's own queue, counted up to `limit`.
+    pub fn backlog(&self, route: u32, class: Class, limit: u32) -> u32 {
+        let r = &self.routes[route as usize];
+        let queue = self.channels[r.hops[0] as usize].inputs[r.inputs[0] as usize][class as usize];
+        let (mut at, mut n) = (queue.head, 0);
+        while at != NONE && n < limit {
+            at = self.tlps[at as usize].next;
+            n += 1;
+        }
+        n
+    }
+
+    fn enqueue(&mut self, channel: u32, input: u32, id: u32) {
+        let c = &mut self.channels[channel as usize];
+        let tlp = &mut self.tlps[id as usize];
+        tlp.seq = c.seq;
+        tlp.next = NONE;
+        c.seq = c.seq.wrapping_add(1);
+        c.queued += 1;
+        let queue = &mut c.inputs[input as usize][tlp.class as usize];
+        let tail = std::mem::replace(&mut queue.tail, id);
+        if tail == NONE {
+            queue.head = id;
+        } else {
+            self.tlps[tail as usize].next = id;
+        }
+    }
+
+    /// Handles [`Event::Arrive`].
+    pub fn arrive(&mut self, cal: &mut Calendar, id: u32) -> Outcome {
+        let tlp = self.tlps[id as usize];
+        let route = &self.routes[tlp.route as usize];
+        let here = route.hops[tlp.hop as usize];
+        let hop = tlp.hop as usize + 1;
+        let units = tlp.bytes.div_ceil(16);
+        if hop == route.hops.len() {
+            self.delivered_bytes += u64::from(tlp.bytes);
+            self.give_back(cal, here, tlp.class, units);
+            self.release(id);
+            return Outcome::Delivered { class: tlp.class, owner: tlp.owner, bytes: tlp.bytes };
+        }
+        let (next, input, p2p) = (route.hops[hop], route.inputs[hop], route.peer_to_peer);
+        let finite = self.channels[here as usize].finite;
+        let cut = self.channels[here as usize].spec.cut_bytes;
+        let whole = tlp.bytes;
+        if p2p && cut > 0 && whole > cut {
+            // All but the last fragment are new TLPs; the last one holds the buffer's credit.
+            let mut left = whole;
+            while left > cut {
+                let fragment = Tlp { bytes: cut, hop: hop as u16, holds: NONE, ..tlp };
+                let f = self.alloc(fragment);
+                self.enqueue(next, input, f);
+                left -= cut;
+            }
+            self.tlps[id as usize].bytes = left;
+        }
+        let t = &mut self.tlps[id as usize];
+        t.hop = hop as u16;
+        t.holds = if finite { here } else { NONE };
+        t.holds_units = units;
+        self.enqueue(next, input, id);
+        self.dispatch(cal, next);
+        Outcome::Nothing
+    }
+
+    /// Handles [`Event::Wake`].
+    pub fn wake(&mut self, cal: &mut Calendar, channel: u32) {
+        let c = &mut self.channels[channel as usize];
+        if c.wake_at == cal.now {
+            c.wake_at = 0;
+        }
+        self.dispatch(cal, channel);
+    }
+
+    fn schedule_wake(&mut self, cal: &mut Calendar, channel: u32, at: Ps) {
+        let c = &mut self.channels[channel as usize];
+        if c.wake_at == 0 || c.wake_at > at {
+            c.wake_at = at;
+            cal.at(at, Event::Wake(channel));
+        }
+    }
+
+    fn give_back(&mut self, cal: &mut Calendar, channel: u32, class: Class, units: u32) {
+        let c = &mut self.channels[channel as usize];
+        if !c.finite {
+            return;
+        }
+        let at = cal.now + c.spec.latency_ps;
+        c.returns.push_back((at, class, units));
+        if c.blocked {
+            self.schedule_wake(cal, channel, at.max(cal.now + 1));
+        }
+    }
+
+    fn dispatch(&mut self, cal: &mut Calendar, channel: u32) {
+        let now = cal.now;
+        let c = &mut self.channels[channel as usize];
+        if c.queued == 0 {
+            return;
+        }
+        if c.busy_until > now {
+            let at = c.busy_until;
+            self.schedule_wake(cal, channel, at);
+            return;
+        }
+        while let Some(&(at, class, units)) = c.returns.front()
+            && at <= now
+        {
+            c.headers_left[class as usize] += 1;
+            c.data_left[class as usize] += units;
+            c.returns.pop_front();
+        }
+        let Some((input, class)) = self.pick(channel) else {
+            let c = &mut self.channels[channel as usize];
+            c.blocked = true;
+            if let Some(&(at, ..)) = c.returns.front() {
+                self.schedule_wake(cal, channel, at);
+            }
+            return;
+        };
+        let c = &mut self.channels[channel as usize];
+        c.blocked = false;
+        let queue = &mut c.inputs[input][class as usize];
+        let id = queue.head;
+        let tlp = self.tlps[id as usize];
+        queue.head = tlp.next;
+        if tlp.next == NONE {
+            queue.tail = NONE;
+        }
+        c.queued -= 1;
+        c.turn = input as u32 + 1;
+        if c.finite {
+            c.headers_left[class as usize] -= 1;
+            c.data_left[class as usize] -= tlp.bytes.div_ceil(16);
+        }
+        let wire = u64::from(tlp.bytes + c.spec.overhead_bytes[class as usize]);
+        let capped = c.spec.peer_gb_per_s > 0.0 && self.routes[tlp.route as usize].peer_to_peer;
+        let tx = if capped {
+            (u64::from(tlp.bytes) as f64 * 1000.0 / c.spec.peer_gb_per_s) as u64
+        } else {
+            (wire * c.ps_per_mib) >> 20
+        };
+        c.busy_until = now + tx;
+        c.carried.tlps += 1;
+        c.carried.data_bytes += u64::from(tlp.bytes);
+        c.carried.wire_bytes += wire;
+        c.carried.busy_ps += tx;
+        self.hops_done += 1;
+        cal.at(now + tx + c.spec.latency_ps, Event::Arrive(id));
+        if c.queued > 0 || tlp.hop == 0 {
+            // The source refills its queue before the channel is free again.
+            let at = c.busy_until;
+            self.schedule_wake(cal, channel, at.max(now + 1));
+        }
+        if tlp.hop == 0 {
+            self.drained.push(channel);
+        }
+        if tlp.holds != NONE {
+            self.give_back(cal, tlp.holds, class, tlp.holds_units);
+            self.tlps[id as usize].holds = NONE;
+        }
+    }
+
+    fn pick(&self, channel: u32) -> Option<(usize, Class)> {
+        let c = &self.channels[channel as usize];
+        let n = c.inputs.len();
+        for k in 0..n {
+            let i = (c.turn as usize + k) % n;
+            let queues = &c.inputs[i];
+            let head = |class: Class| {
+                let id = queues[class as usize].head;
+                (id != NONE).then(|| &self.tlps[id as usize])
+            };
+            let posted = head(Class::Posted);
+            let mut best: Option<(u32, Class)> = None;
+            for class in [Class::Posted, Class::NonPosted, Class::Completion] {
+                let Some(tlp) = head(class) else { continue };
+                let k = class as usize;
+                let room = c.headers_left[k] > 0 && c.data_left[k] >= tlp.bytes.div_ceil(16);
+                // Sequence numbers wrap: compare by distance.
+                let behind_posted =
+                    posted.is_some_and(|p| (tlp.seq.wrapping_sub(p.seq) as i32) > 0);
+                let ordered = class == Class::Posted
+                    || !behind_posted
+                    || (class == Class::Completion && tlp.relaxed);
+                let older = best.is_none_or(|(seq, _)| (tlp.seq.wrapping_sub(seq) as i32) < 0);
+                if room && ordered && older {
+                    best = Some((tlp.seq, class));
+                }
+            }
+            if let Some((_, class)) = best {
+                return Some((i, class));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,346 @@
+//! The H200's own measurements against the model: SM curves, and push against pull over one hop.
+//!
+//! Calibrated, each on a row outside these tables or marked `fitted`: the latencies of polled words
+//! (146, 849 and 1000 ns), one SM's stores (45.6 GB/s, NVLink), one SM's outstanding lines (the two
+//! one-block load rows), the fences, and the hand-off (2801 ns for doorbell and completion alone).
+
+use super::build::{add_host, attach_hbm, attach_memory, attach_sm};
+use super::{
+    ChannelSpec, Credits, EndpointId, Load, Params, Program, ServerId, Sim, SimError, Step, TaskId,
+    Until,
+};
+use crate::pcie::topology::{Builder, Kind, RawLink};
+
+/// A GPU's write granule and cache line.
+const LINE_BYTES: u32 = 128;
+/// Pipelining granule of bulk phases.
+const CHUNK_BYTES: u32 = 4096;
+
+/// A curve over the number of blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Curve {
+    /// Posted stores to host memory.
+    HostStore,
+    /// Loads from host memory.
+    HostLoad,
+    /// Stores to a peer's memory over NVLink.
+    PeerStore,
+    /// Loads from it.
+    PeerLoad,
+}
+
+/// One point of a curve: 512 threads a block, 16 B accesses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CurveRow {
+    /// Which.
+    pub curve: Curve,
+    /// Blocks.
+    pub blocks: u32,
+    /// Measured, GB/s.
+    pub gb_per_s: f64,
+    /// Calibrated on, so no prediction.
+    pub fitted: bool,
+}
+
+const fn point(curve: Curve, blocks: u32, gb_per_s: f64, fitted: bool) -> CurveRow {
+    CurveRow { curve, blocks, gb_per_s, fitted }
+}
+
+/// Measured on H200s, PCIe Gen5 x16 and NVLink.
+pub const H200_CURVES: [CurveRow; 14] = [
+    point(Curve::HostStore, 1, 49.4, false),
+    point(Curve::HostStore, 4, 52.3, false),
+    point(Curve::HostStore, 132, 52.4, false),
+    point(Curve::HostLoad, 1, 20.0, true),
+    point(Curve::HostLoad, 4, 51.0, false),
+    point(Curve::HostLoad, 132, 51.1, false),
+    point(Curve::PeerStore, 1, 45.6, true),
+    point(Curve::PeerStore, 4, 181.0, false),
+    point(Curve::PeerStore, 16, 343.0, false),
+    point(Curve::PeerStore, 132, 364.0, false),
+    point(Curve::PeerLoad, 1, 27.0, true),
+    point(Curve::PeerLoad, 4, 106.0, false),
+    point(Curve::PeerLoad, 16, 355.0, false),
+    point(Curve::PeerLoad, 132, 368.0, false),
+];
+
+/// Push against pull when a second GPU plays the NIC: nanoseconds from first store to the flag.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HopRow {
+    /// Whether the payload's one hop is PCIe (host memory) instead of NVLink.
+    pub pcie: bool,
+    /// Payload.
+    pub bytes: u32,
+    /// Push, fence, doorbell.
+    pub push_ns: f64,
+    /// Pull.
+    pub pull_ns: f64,
+    /// Push in-band, where measured.
+    pub inband_ns: Option<f64>,
+}
+
+const fn hop(bytes: u32, push_ns: f64, pull_ns: f64, inband_ns: f64) -> HopRow {
+    HopRow { pcie: false, bytes, push_ns, pull_ns, inband_ns: Some(inband_ns) }
+}
+
+const fn pcie_hop(bytes: u32, push_ns: f64, pull_ns: f64) -> HopRow {
+    HopRow { pcie: true, bytes, push_ns, pull_ns, inband_ns: None }
+}
+
+/// The seven NVLink rows and the three PCIe rows; none is calibrated on.
+pub const H200_HOPS: [HopRow; 10] = [
+    hop(16, 4047.0, 3776.0, 2565.0),
+    hop(256, 4107.0, 3771.0, 2537.0),
+    hop(4 << 10, 4203.0, 3969.0, 2683.0),
+    hop(16 << 10, 4806.0, 4222.0, 3289.0),
+    hop(64 << 10, 6836.0, 5199.0, 4791.0),
+    hop(256 << 10, 15297.0, 10273.0, 10637.0),
+    hop(1 << 20, 48868.0, 26782.0, 33932.0),
+    pcie_hop(16, 4403.0, 4088.0),
+    pcie_hop(4 << 10, 4409.0, 4479.0),
+    pcie_hop(256 << 10, 10253.0, 11007.0),
+];
+
+struct Bench {
+    sim: Sim,
+    sm: EndpointId,
+    /// The other GPU's SMs and memory.
+    peer_sm: EndpointId,
+    hbm: EndpointId,
+    peer_hbm: EndpointId,
+    memory: EndpointId,
+    /// The other GPU's SM as a serial resource.
+    peer_core: ServerId,
+}
+
+fn bench(p: &Params, blocks: f64, warps: f64) -> Bench {
+    let mut b = Builder::new("two H200s of one host");
+    b.add("s0", Kind::Socket, None, None, None);
+    for i in 0..2 {
+        let (root, gpu) = (format!("rc{i}"), format!("gpu{i}"));
+        b.add(&root, Kind::RootComplex, Some("s0"), None, None);
+        b.add(&gpu, Kind::Gpu, Some(&root), Some(RawLink::new(5, 16)), None);
+    }
+    let topology = b.finish().expect("legal by construction");
+    let mut sim = Sim::new(7);
+    let nodes = add_host(&mut sim, &topology, p);
+    let node = |id: &str| nodes[topology.find(id).map_or(0, |n| n.0)];
+    let (gpu, peer, socket) = (node("gpu0"), node("gpu1"), node("s0"));
+    // NVLink: 16 B flits; header and address extension take two for each 128 B of data.
+    let nvlink = ChannelSpec {
+        gb_per_s: p.nvlink_gb_per_s,
+        latency_ps: Params::ps(p.nvlink_ns),
+        overhead_bytes: [32, 32, 32],
+        credits: Credits::INFINITE,
+        cut_bytes: 0,
+        mps_bytes: LINE_BYTES,
+        peer_gb_per_s: 0.0,
+    };
+    sim.add_channel(gpu, peer, nvlink);
+    sim.add_channel(peer, gpu, nvlink);
+    // Lines outstanding go with the warps that wait for them; 160 for 16 warps.
+    let lines = p.sm_read_lines * warps / 16.0;
+    let sm = attach_sm(&mut sim, gpu, p, blocks, lines);
+    let peer_sm = attach_sm(&mut sim, peer, p, blocks, lines);
+    let hbm = attach_hbm(&mut sim, gpu, p);
+    let peer_hbm = attach_hbm(&mut sim, peer, p);
+    let memory = attach_memory(&mut sim, socket, p);
+    let peer_core = sim.add_server();
+    Bench { sim, sm, peer_sm, hbm, peer_hbm, memory, peer_core }
+}
+
+/// Simulates a curve's point: GB/s with `blocks` blocks of `threads` threads.
+pub fn simulate_curve(
+    p: &Params,
+    curve: Curve,
+    blocks: u32,
+    threads: u32,
+) -> Result<f64, SimError> {
+    let mut b = bench(p, f64::from(blocks), f64::from(threads) / 32.0);
+    let bytes = 1 << 16;
+    let mut program = Program::new(u64::from(bytes));
+    let store = |to| Step::Write {
+        from: b.sm,
+        to,
+        bytes,
+        addr: 0,
+        tlp_bytes: LINE_BYTES,
+        until: Until::Visible,
+    };
+    let load = |at| Step::Read { by: b.sm, at, bytes, addr: 0, request_bytes: LINE_BYTES };
+    let step = match curve {
+        Curve::HostStore => store(b.memory),
+        Curve::PeerStore => store(b.peer_hbm),
+        Curve::HostLoad => load(b.memory),
+        Curve::PeerLoad => load(b.peer_hbm),
+    };
+    program.task(step, &[]);
+    // Enough in flight that SMs, tags and links decide.
+    let window = (4 * blocks).clamp(8, 128);
+    let count = u64::from(window) * 12;
+    Ok(b.sim.run(vec![Load { program, window, count }])?[0].gb_per_s())
+}
+
+/// How the payload travels in a hop experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HopPath {
+    /// Payload, system fence, doorbell.
+    Push,
+    /// Doorbell, loads.
+    Pull,
+    /// Self-validating lines: 12 B of data in 16.
+    Inband,
+}
+
+/// Simulates a hop row: one block of 1,024 threads on each side.
+pub fn simulate_hop(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> Result<f64, SimError> {
+    let mut b = bench(p, 1.0, 32.0);
+    let mut g = Program::new(u64::from(bytes));
+    let poll = Step::Uniform {
+        min_ps: Params::ps(p.sm_ns + p.hbm_ns),
+        max_ps: Params::ps(3.0 * (p.sm_ns + p.hbm_ns)),
+    };
+    let target = if pcie { b.memory } else { b.peer_hbm };
+    let chunks = bytes.div_ceil(CHUNK_BYTES);
+    let chunk = |i: u32| (bytes - i * CHUNK_BYTES).min(CHUNK_BYTES);
+    let (sm, peer_sm, hbm, peer_hbm, core) = (b.sm, b.peer_sm, b.hbm, b.peer_hbm, b.peer_core);
+    let write = |from, to, bytes, until| Step::Write {
+        from,
+        to,
+        bytes,
+        addr: 0,
+        tlp_bytes: LINE_BYTES,
+        until,
+    };
+    // The engine's SM stores what it copies at an SM's rate.
+    let copy =
+        |n: u32| Step::Serve { server: core, ps: Params::ps(f64::from(n) / p.sm_store_gb_per_s) };
+    let local = Step::Delay { ps: Params::ps(2.0 * (p.sm_ns + p.hbm_ns)) };
+    let handoff = Step::Delay { ps: Params::ps(p.handoff_ns) };
+    let mut ends: Vec<TaskId> = Vec::new();
+    let doorbell = |g: &mut Program, after: &[TaskId]| {
+        let ring = g.task(write(sm, peer_hbm, 8, Until::Visible), after);
+        let seen = g.task(poll, &[ring]);
+        g.task(handoff, &[seen])
+    };
+    match path {
+        HopPath::Push => {
+            let mut acks = Vec::new();
+            for i in 0..chunks {
+                acks.push(g.task(write(sm, target, chunk(i), Until::Acked), &[]));
+            }
+            let ns = if pcie { p.fence_pcie_ns } else { p.fence_nvlink_ns };
+            let fence = g.task(Step::Delay { ps: Params::ps(ns) }, &acks);
+            let rung = doorbell(&mut g, &[fence]);
+            if pcie {
+                // One hop only: the engine leaves the payload in host memory.
+                ends.push(rung);
+            } else {
+                let first = g.task(local, &[rung]);
+                ends.extend((0..chunks).map(|i| g.task(copy(chunk(i)), &[first])));
+            }
+        }
+        HopPath::Pull => {
+            let rung = doorbell(&mut g, &[]);
+            ends.push(rung);
+            let at = if pcie { b.memory } else { hbm };
+            for i in 0..chunks {
+                let bytes = chunk(i);
+                let read =
+                    Step::Read { by: peer_sm, at, bytes, addr: 0, request_bytes: LINE_BYTES };
+                let read = g.task(read, &[rung]);
+                ends.push(g.task(copy(chunk(i)), &[read]));
+            }
+        }
+        HopPath::Inband => {
+            for i in 0..chunks {
+                let lines = chunk(i).div_ceil(12) * 16;
+                let sent = g.task(write(sm, target, lines, Until::Visible), &[]);
+                let seen = g.task(poll, &[sent]);
+                ends.push(g.task(copy(chunk(i)), &[seen]));
+            }
+            ends = vec![g.task(handoff, &ends)];
+        }
+    }
+    // The engine's release before its completion flag, and the sender's poll.
+    let fence = g.task(Step::Delay { ps: Params::ps(p.fence_idle_ns) }, &ends);
+    let flag = g.task(write(peer_sm, hbm, 8, Until::Visible), &[fence]);
+    let seen = g.task(poll, &[flag]);
+    g.task(handoff, &[seen]);
+    let results = b.sim.run(vec![Load { program: g, window: 1, count: 101 }])?;
+    Ok(results[0].median_ns())
+}
+
+/// Simulates doorbell and completion alone, which the hand-off is calibrated on (2801 ns).
+pub fn simulate_doorbell(p: &Params) -> Result<f64, SimError> {
+    // A pull of nothing: no chunks, so the engine completes at once.
+    simulate_hop(p, HopPath::Pull, 0, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_within_ten_percent() {
+        let p = Params::default();
+        for row in H200_CURVES {
+            let got = simulate_curve(&p, row.curve, row.blocks, 512).unwrap();
+            let error = got / row.gb_per_s - 1.0;
+            let kind = if row.fitted { "fitted" } else { "predicted" };
+            println!(
+                "{:?} {} blocks: {} measured, {got:.1} {kind}, {:+.1} %",
+                row.curve,
+                row.blocks,
+                row.gb_per_s,
+                error * 100.0
+            );
+            assert!(error.abs() <= 0.10, "{row:?}: {got}");
+        }
+    }
+
+    #[test]
+    fn one_sm_pulls_less_because_of_tags() {
+        // Negative control: with tags to spare the asymmetry goes.
+        let p = Params::default();
+        let one = simulate_curve(&p, Curve::HostLoad, 1, 512).unwrap();
+        let push = simulate_curve(&p, Curve::HostStore, 1, 512).unwrap();
+        assert!(push / one > 2.0, "{push} {one}");
+        let many = p.scaled("sm_read_lines", 4.0).unwrap();
+        assert!(simulate_curve(&many, Curve::HostLoad, 1, 512).unwrap() > 0.95 * push);
+    }
+
+    #[test]
+    fn hops_within_fifteen_percent() {
+        let p = Params::default();
+        let doorbell = simulate_doorbell(&p).unwrap();
+        println!("doorbell and completion: 2801 measured, {doorbell:.0} fitted");
+        assert!((doorbell / 2801.0 - 1.0).abs() < 0.02);
+        for row in H200_HOPS {
+            let paths = [
+                (HopPath::Push, Some(row.push_ns)),
+                (HopPath::Pull, Some(row.pull_ns)),
+                (HopPath::Inband, row.inband_ns),
+            ];
+            for (path, want) in paths {
+                let Some(want) = want else { continue };
+                let got = simulate_hop(&p, path, row.bytes, row.pcie).unwrap();
+                println!(
+                    "{} {} {path:?}: {want} measured, {got:.0} predicted, {:+.1} %",
+                    if row.pcie { "PCIe" } else { "NVLink" },
+                    row.bytes,
+                    (got / want - 1.0) * 100.0
+                );
+                assert!((got / want - 1.0).abs() <= 0.15, "{row:?} {path:?}: {got}");
+            }
+        }
+        // The order of the three paths is the measured one in every NVLink row.
+        for row in H200_HOPS.iter().filter(|r| !r.pcie) {
+            let ns = |path| simulate_hop(&p, path, row.bytes, false).unwrap();
+            let (push, pull, inband) = (ns(HopPath::Push), ns(HopPath::Pull), ns(HopPath::Inband));
+            let measured = row.inband_ns.unwrap();
+            assert!(push > pull && row.push_ns > row.pull_ns);
+            assert_eq!(inband < pull, measured < row.pull_ns, "{row:?}");
+        }
+    }
+}

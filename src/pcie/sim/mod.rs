@@ -1,0 +1,372 @@
+//! Event simulation at TLP level.
+//!
+//! [`Sim`] is a fabric of channels between nodes, endpoints that write, read and complete, and a
+//! runner of [`Program`]s. It is deterministic: the same seed gives the same numbers, bit for bit.
+//! Memory depends on what is outstanding, not on simulated time.
+
+mod build;
+mod calendar;
+mod fabric;
+mod h200;
+mod hosts;
+mod ops;
+mod params;
+mod program;
+mod run;
+mod study;
+
+use std::collections::{HashMap, VecDeque};
+
+use thiserror::Error;
+
+pub use fabric::{Carried, ChannelSpec, Class, Credits, Ps};
+pub use program::{EndpointId, Load, LoadResult, Program, ServerId, Step, TaskId, Until};
+
+pub use build::{Host, Rig, RigSpec};
+pub use h200::{
+    Curve, CurveRow, H200_CURVES, H200_HOPS, HopPath, HopRow, simulate_curve, simulate_doorbell,
+    simulate_hop,
+};
+pub use hosts::{HOST_RESIDUALS, HOST_ROWS, HostRow, Metric, NfpHost, simulate_host_row};
+pub use ops::{Path, Prediction, predict};
+pub use params::Params;
+
+pub use study::{
+    Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, losses, plot_svg, sensitivity,
+    sweep, window_needed_bytes,
+};
+
+use calendar::Calendar;
+use fabric::Fabric;
+
+/// How a completer cuts what it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Combine {
+    /// At every multiple of RCB.
+    Never,
+    /// At RCB, but a piece joins the one that still waits for the link, up to MPS.
+    Waiting,
+    /// Up to MPS at once.
+    Always,
+}
+
+/// How an endpoint answers reads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Completer {
+    /// From the request's arrival to the first piece.
+    pub latency_ps: Ps,
+    /// A request occupies the completer's one server for this long,
+    pub request_ps: Ps,
+    /// and every RCB piece of it for this long.
+    pub piece_ps: Ps,
+    /// Read completion boundary.
+    pub rcb_bytes: u32,
+    /// How pieces are cut.
+    pub combine: Combine,
+}
+
+/// An endpoint: requester and completer in one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EndpointSpec {
+    /// Read requests that may be outstanding.
+    pub tags: u32,
+    /// How it answers.
+    pub completer: Completer,
+    /// Its completions carry the relaxed-ordering attribute.
+    pub relaxed: bool,
+    /// Host memory or a CPU: traffic with it is not peer-to-peer.
+    pub host_side: bool,
+}
+
+#[derive(Debug)]
+struct Endpoint {
+    spec: EndpointSpec,
+    node: u32,
+    tags_free: u32,
+    writes: VecDeque<u32>,
+    reads: VecDeque<u32>,
+    completer_free: Ps,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Transfer {
+    route: u32,
+    endpoint: u32,
+    to_send: u32,
+    to_arrive: u32,
+    piece_bytes: u32,
+    addr: u64,
+    timer: u32,
+    until: Until,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ReadRequest {
+    transfer: u32,
+    addr: u64,
+    bytes: u32,
+    to_send: u32,
+    to_arrive: u32,
+    completer: u32,
+}
+
+/// Slots of fixed-size records, reused.
+#[derive(Debug)]
+struct Slab<T> {
+    items: Vec<T>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    fn put(&mut self, item: T) -> u32 {
+        if let Some(id) = self.free.pop() {
+            self.items[id as usize] = item;
+            return id;
+        }
+        self.items.push(item);
+        self.items.len() as u32 - 1
+    }
+
+    fn take(&mut self, id: u32) {
+        self.free.push(id);
+    }
+
+    fn live(&self) -> usize {
+        self.items.len() - self.free.len()
+    }
+}
+
+#[derive(Debug)]
+struct Instance {
+    load: u32,
+    start: Ps,
+    tasks_left: u32,
+    waits: Vec<u16>,
+}
+
+#[derive(Debug)]
+struct Running {
+    load: Load,
+    started: u64,
+    result: LoadResult,
+    quarter_ps: Ps,
+}
+
+/// The simulation could not go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum SimError {
+    /// Nothing left to happen, and work left to do.
+    #[error("deadlock after {time_ps} ps: {instances} operations unfinished, {tlps} TLPs stuck")]
+    Deadlock {
+        /// When.
+        time_ps: Ps,
+        /// Operations.
+        instances: usize,
+        /// TLPs.
+        tlps: u32,
+    },
+    /// A step names endpoints that no channels join.
+    #[error("no way from endpoint {from} to endpoint {to}")]
+    NoRoute {
+        /// Source.
+        from: u32,
+        /// Destination.
+        to: u32,
+    },
+    /// Credits that can never hold one TLP, or a read that a root complex does not forward.
+    #[error("endpoint {by} cannot read endpoint {at}: a root complex on the way forwards no reads")]
+    NoPeerReads {
+        /// Requester.
+        by: u32,
+        /// Completer.
+        at: u32,
+    },
+}
+
+/// The simulator.
+#[derive(Debug)]
+pub struct Sim {
+    cal: Calendar,
+    fabric: Fabric,
+    /// Channels that leave each node: (far node, channel).
+    nodes: Vec<Vec<(u32, u32)>>,
+    /// Nodes that turn peer traffic around, and whether they forward reads.
+    turns: Vec<Option<bool>>,
+    endpoints: Vec<Endpoint>,
+    endpoint_of_channel: HashMap<u32, u32>,
+    routes: HashMap<(u32, u32), u32>,
+    servers: Vec<Ps>,
+    transfers: Slab<Transfer>,
+    requests: Slab<ReadRequest>,
+    instances: Vec<Instance>,
+    free_instances: Vec<u32>,
+    running: Vec<Running>,
+    rng: u64,
+}
+
+impl Sim {
+    /// An empty fabric.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            cal: Calendar::default(),
+            fabric: Fabric::new(),
+            nodes: Vec::new(),
+            turns: Vec::new(),
+            endpoints: Vec::new(),
+            endpoint_of_channel: HashMap::new(),
+            routes: HashMap::new(),
+            servers: Vec::new(),
+            transfers: Slab::default(),
+            requests: Slab::default(),
+            instances: Vec::new(),
+            free_instances: Vec::new(),
+            running: Vec::new(),
+            rng: seed ^ 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+
+    /// Adds a node; the number is its name.
+    pub fn add_node(&mut self) -> u32 {
+        self.nodes.push(Vec::new());
+        self.turns.push(None);
+        self.nodes.len() as u32 - 1
+    }
+
+    /// Marks a node as a root complex: a route over it is peer traffic, and reads are forwarded or
+    /// not.
+    pub fn set_root_complex(&mut self, node: u32, forwards_reads: bool) {
+        self.turns[node as usize] = Some(forwards_reads);
+    }
+
+    /// Adds a channel from one node to another.
+    pub fn add_channel(&mut self, from: u32, to: u32, spec: ChannelSpec) -> u32 {
+        let channel = self.fabric.add_channel(spec);
+        self.nodes[from as usize].push((to, channel));
+        channel
+    }
+
+    /// Puts an endpoint on a node that has exactly one channel out.
+    pub fn add_endpoint(&mut self, node: u32, spec: EndpointSpec) -> EndpointId {
+        let id = self.endpoints.len() as u32;
+        self.endpoints.push(Endpoint {
+            spec,
+            node,
+            tags_free: spec.tags,
+            writes: VecDeque::new(),
+            reads: VecDeque::new(),
+            completer_free: 0,
+        });
+        for &(_, channel) in &self.nodes[node as usize] {
+            self.endpoint_of_channel.insert(channel, id);
+        }
+        EndpointId(id)
+    }
+
+    /// Adds a serial server.
+    pub fn add_server(&mut self) -> ServerId {
+        self.servers.push(0);
+        ServerId(self.servers.len() as u32 - 1)
+    }
+
+    /// TLP transmissions so far, each hop counted: the measure of the simulator's speed.
+    pub fn tlp_events(&self) -> u64 {
+        self.fabric.hops_done
+    }
+
+    /// Data bytes that entered the fabric, and that left it.
+    pub fn bytes_in_out(&self) -> (u64, u64) {
+        (self.fabric.injected_bytes, self.fabric.delivered_bytes)
+    }
+
+    /// Simulated time.
+    pub fn now_ps(&self) -> Ps {
+        self.cal.now
+    }
+
+    /// What a channel carried so far.
+    pub fn carried(&self, channel: u32) -> Carried {
+        self.fabric.carried(channel)
+    }
+
+    /// Records allocated for TLPs, transfers, read requests and instances: the simulator's memory.
+    pub fn records(&self) -> usize {
+        self.fabric.slab()
+            + self.transfers.items.len()
+            + self.requests.items.len()
+            + self.instances.len()
+    }
+
+    /// After a run: nothing outstanding, every tag free, every credit back.
+    pub fn at_rest(&self) -> bool {
+        self.fabric.live() == 0
+            && self.transfers.live() == 0
+            && self.requests.live() == 0
+            && self.endpoints.iter().all(|e| e.tags_free == e.spec.tags)
+            && self.fabric.credits_conserved()
+    }
+
+    /// Fewest hops from one node to another.
+    fn hops(&self, from: u32, to: u32) -> Option<Vec<(u32, u32)>> {
+        let mut came: Vec<Option<(u32, u32)>> = vec![None; self.nodes.len()];
+        let mut queue = VecDeque::from([from]);
+        while let Some(here) = queue.pop_front() {
+            if here == to {
+                let mut hops = Vec::new();
+                let mut at = to;
+                while at != from {
+                    let (before, channel) = came[at as usize]?;
+                    hops.push((before, channel));
+                    at = before;
+                }
+                hops.reverse();
+                return Some(hops);
+            }
+            for &(next, channel) in &self.nodes[here as usize] {
+                if next != from && came[next as usize].is_none() {
+                    came[next as usize] = Some((here, channel));
+                    queue.push_back(next);
+                }
+            }
+        }
+        None
+    }
+
+    /// The route and, always at the next number, the way back.
+    fn route(&mut self, from: EndpointId, to: EndpointId) -> Result<u32, SimError> {
+        if let Some(&route) = self.routes.get(&(from.0, to.0)) {
+            return Ok(route);
+        }
+        let (a, b) = (self.endpoints[from.0 as usize].node, self.endpoints[to.0 as usize].node);
+        let no_route = SimError::NoRoute { from: from.0, to: to.0 };
+        let out = self.hops(a, b).ok_or(no_route)?;
+        let back = self.hops(b, a).ok_or(no_route)?;
+        let peer = self.is_peer(from, to)
+            && out.iter().any(|&(node, _)| self.turns[node as usize].is_some());
+        let route = self.fabric.add_route(out.iter().map(|h| h.1).collect(), peer);
+        self.fabric.add_route(back.iter().map(|h| h.1).collect(), peer);
+        self.routes.insert((from.0, to.0), route);
+        Ok(route)
+    }
+
+    fn is_peer(&self, a: EndpointId, b: EndpointId) -> bool {
+        !self.endpoints[a.0 as usize].spec.host_side && !self.endpoints[b.0 as usize].spec.host_side
+    }
+
+    fn readable(&self, by: EndpointId, at: EndpointId) -> bool {
+        if !self.is_peer(by, at) {
+            return true;
+        }
+        let node = |e: EndpointId| self.endpoints[e.0 as usize].node;
+        let hops = self.hops(node(by), node(at)).unwrap_or_default();
+        hops.iter().all(|&(n, _)| self.turns[n as usize] != Some(false))
+    }
+}
+
+#[cfg(test)]
+mod tests;

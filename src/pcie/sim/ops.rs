@@ -1,0 +1,440 @@
+//! Whole operations: every path from the GPU's first store to the completion that it sees.
+
+use super::build::{Host, MTU_BYTES, Rig, RigSpec};
+use super::{Load, LoadResult, Params, Program, SimError, Step, TaskId, Until};
+
+/// Who moves the data, and what tells the NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+pub enum Path {
+    /// Payload into the window, system fence, WQE, DBR, fence, doorbell, WQE fetch.
+    #[serde(rename = "push/kernel")]
+    PushKernel,
+    /// Lines that announce themselves; no fence, no doorbell.
+    #[serde(rename = "push/inband")]
+    PushInband,
+    /// WQE with inline payload in the doorbell's store; small payloads only.
+    #[serde(rename = "push/blueflame")]
+    PushBlueflame,
+    /// Doorbell, WQE fetch, payload fetch: standard GPUDirect RDMA.
+    #[serde(rename = "pull")]
+    Pull,
+    /// Pipelined copy to host memory; the CPU posts; the NIC fetches there.
+    #[serde(rename = "staged")]
+    Staged,
+}
+
+impl Path {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::PushKernel, Self::PushInband, Self::PushBlueflame, Self::Pull, Self::Staged];
+
+    /// Name as everywhere else in bellpush.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PushKernel => "push/kernel",
+            Self::PushInband => "push/inband",
+            Self::PushBlueflame => "push/blueflame",
+            Self::Pull => "pull",
+            Self::Staged => "staged",
+        }
+    }
+
+    /// Largest payload; `None` where any goes. A WQE holds at most 1,008 B after its control
+    /// segment, remote address and inline header are in.
+    pub const fn max_bytes(self) -> Option<u64> {
+        match self {
+            Self::PushBlueflame => Some(960),
+            _ => None,
+        }
+    }
+
+    fn uses_window(self) -> bool {
+        matches!(self, Self::PushKernel | Self::PushInband)
+    }
+}
+
+/// What the simulation says of one path and size.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Prediction {
+    /// Until the last byte is in the remote GPU's memory, ns.
+    pub delivered_ns: f64,
+    /// Until the sender saw the completion, ns.
+    pub completed_ns: f64,
+    /// With `in_flight` operations at once, GB/s of payload.
+    pub gb_per_s: f64,
+    /// Operations at once.
+    pub in_flight: u32,
+}
+
+/// The copy to host memory is cut into this for pipelining.
+const STAGE_BYTES: u32 = 64 << 10;
+
+/// Builds and runs: alone for latency, `in_flight` at once for throughput. `None` where the path
+/// cannot carry the size; an error where it cannot exist on this topology.
+pub fn predict(
+    spec: RigSpec<'_>,
+    path: Path,
+    bytes: u32,
+    in_flight: u32,
+) -> Result<Option<Prediction>, SimError> {
+    if bytes == 0 || path.max_bytes().is_some_and(|max| u64::from(bytes) > max) {
+        return Ok(None);
+    }
+    // Large messages average their polling phases themselves.
+    let alone = measure(spec, path, bytes, 1, if bytes < 1 << 16 { 9 } else { 3 })?;
+    let loaded = if in_flight > 1 {
+        // Enough runs for a steady state, few enough for large messages.
+        let n = u64::from(in_flight);
+        let runs = (64 * n).min((16 << 20) / u64::from(bytes)).max(4 * n);
+        measure(spec, path, bytes, in_flight, runs)?
+    } else {
+        alone.clone()
+    };
+    Ok(Some(Prediction {
+        delivered_ns: alone.mark_ns(0),
+        completed_ns: alone.median_ns(),
+        gb_per_s: loaded.gb_per_s(),
+        in_flight,
+    }))
+}
+
+fn measure(
+    spec: RigSpec<'_>,
+    path: Path,
+    bytes: u32,
+    window: u32,
+    count: u64,
+) -> Result<LoadResult, SimError> {
+    let mut rig = Rig::new(spec);
+    let window_bytes = (spec.params.window_kib * 1024.0) as u32;
+    // Operations in flight share the window.
+    let share = (window_bytes / window).max(1);
+    let window = if path.uses_window() { window.min(window_bytes.max(1)) } else { window };
+    let program = program(&rig, spec.params, path, bytes, share);
+    let mut results = rig.sim.run(vec![Load { program, window, count }])?;
+    Ok(results.remove(0))
+}
+
+struct Writer<'a> {
+    g: Program,
+    p: &'a Params,
+    near: Host,
+    far: Host,
+    mrrs_bytes: u32,
+    peer_reads: bool,
+    /// Last step of every chunk on the wire, by chunk, and at the remote GPU.
+    wired: Vec<TaskId>,
+    landed: Vec<TaskId>,
+}
+
+impl Writer<'_> {
+    fn delay(&mut self, ns: f64, after: &[TaskId]) -> TaskId {
+        self.g.task(Step::Delay { ps: Params::ps(ns) }, after)
+    }
+
+    fn poll(&mut self, after: TaskId) -> TaskId {
+        let half = self.p.sm_ns + self.p.hbm_ns;
+        let step = Step::Uniform { min_ps: Params::ps(half), max_ps: Params::ps(3.0 * half) };
+        self.g.task(step, &[after])
+    }
+
+    /// Doorbell from the GPU; the NIC then fetches the WQE from GPU memory, or from host memory
+    /// where no root complex forwards reads.
+    fn ring(&mut self, after: &[TaskId]) -> TaskId {
+        // WQE into GPU memory, DBR behind a fence, doorbell behind the same fence.
+        let mut built = self.delay(self.p.post_ns + self.p.fence_gpu_ns, after);
+        let mut queue = self.near.hbm;
+        if !self.peer_reads {
+            let (from, to) = (self.near.sm, self.near.memory);
+            queue = to;
+            let until = Until::Acked;
+            let wqe = Step::Write { from, to, bytes: 64, addr: 0, tlp_bytes: 64, until };
+            let stored = self.g.task(wqe, &[built]);
+            built = self.delay(self.p.fence_pcie_ns, &[stored]);
+        }
+        let (from, to) = (self.near.sm, self.near.window);
+        let rung = self.g.task(line_write(from, to, 8, 0), &[built]);
+        let begun = self.delay(self.p.nic_process_ns, &[rung]);
+        self.fetch_wqe(queue, begun)
+    }
+
+    fn fetch_wqe(&mut self, at: super::EndpointId, after: TaskId) -> TaskId {
+        self.fetch(at, 64, 0, after)
+    }
+
+    fn fetch(&mut self, at: super::EndpointId, bytes: u32, addr: u64, after: TaskId) -> TaskId {
+        let request_bytes = self.mrrs_bytes;
+        let peer = at == self.near.hbm;
+        let by = if peer { self.near.nic_peer } else { self.near.nic };
+        let read = Step::Read { by, at, bytes, addr, request_bytes };
+        self.g.task(read, &[after])
+    }
+
+    /// The NIC reads the chunk from its own memory.
+    fn read_window(&mut self, bytes: u32, after: &[TaskId]) -> TaskId {
+        let ps = Params::ps(f64::from(bytes) / self.p.nic_memory_gb_per_s);
+        self.g.task(Step::Serve { server: self.near.nic_memory, ps }, after)
+    }
+
+    /// Wire, and the remote NIC's write into its GPU.
+    fn send(&mut self, bytes: u32, addr: u64, after: TaskId) {
+        let wire = Step::Write {
+            from: self.near.nic,
+            to: self.far.nic,
+            bytes,
+            addr,
+            tlp_bytes: MTU_BYTES,
+            until: Until::Visible,
+        };
+        let wired = self.g.task(wire, &[after]);
+        let land = Step::Write {
+            from: self.far.nic,
+            to: self.far.hbm,
+            bytes,
+            addr,
+            tlp_bytes: MTU_BYTES,
+            until: Until::Visible,
+        };
+        self.landed.push(self.g.task(land, &[wired]));
+        self.wired.push(wired);
+    }
+
+    /// Credit of the slot that chunk `i` used: acknowledged, and reported to the GPU.
+    fn credit(&mut self, i: usize) -> TaskId {
+        let wired = self.wired[i];
+        let acked = self.delay(self.p.wire_ns, &[wired]);
+        let (from, to) = (self.near.nic, self.near.hbm);
+        let told = self.g.task(line_write(from, to, 16, 0), &[acked]);
+        self.poll(told)
+    }
+}
+
+fn line_write(from: super::EndpointId, to: super::EndpointId, bytes: u32, addr: u64) -> Step {
+    Step::Write { from, to, bytes, addr, tlp_bytes: 128, until: Until::Visible }
+}
+
+/// The program of one operation. `share` is what it may use of the window.
+fn program(rig: &Rig, p: &Params, path: Path, bytes: u32, share: u32) -> Program {
+    let g = Program::new(u64::from(bytes));
+    let (near, far, mrrs_bytes) = (rig.near, rig.far, rig.mrrs_bytes);
+    let peer_reads = rig.peer_reads;
+    let (wired, landed) = (Vec::new(), Vec::new());
+    let mut w = Writer { g, p, near, far, mrrs_bytes, peer_reads, wired, landed };
+    match path {
+        Path::PushInband => inband(&mut w, bytes, share),
+        Path::PushKernel => push_kernel(&mut w, bytes, share),
+        Path::PushBlueflame => {
+            // Control segment, remote address and inline header, in 64 B stores.
+            let total = (bytes + 36).next_multiple_of(64);
+            let built = w.delay(p.post_ns, &[]);
+            let store = Step::Write {
+                from: near.sm,
+                to: near.window,
+                bytes: total,
+                addr: 0,
+                tlp_bytes: 64,
+                until: Until::Visible,
+            };
+            let stored = w.g.task(store, &[built]);
+            let begun = w.delay(p.nic_process_ns, &[stored]);
+            w.send(bytes, 0, begun);
+        }
+        Path::Pull => {
+            let wqe = w.ring(&[]);
+            for (addr, n) in chunks(bytes, MTU_BYTES) {
+                let here = w.fetch(near.hbm, n, addr, wqe);
+                w.send(n, addr, here);
+            }
+        }
+        Path::Staged => staged(&mut w, bytes),
+    }
+    finish(w)
+}
+
+fn chunks(bytes: u32, size: u32) -> impl Iterator<Item = (u64, u32)> {
+    (0..bytes).step_by(size as usize).map(move |at| (u64::from(at), size.min(bytes - at)))
+}
+
+fn inband(w: &mut Writer<'_>, bytes: u32, share: u32) {
+    let (from, to) = (w.near.sm, w.near.window);
+    // Data and a sequence in a 64 B line; a chunk is a slot.
+    let slots = (share / MTU_BYTES).max(1) as usize;
+    let built = w.delay(w.p.post_ns, &[]);
+    let data = (w.p.inband_data_bytes as u32).clamp(1, 64);
+    let tlp_bytes = w.p.store_tlp_bytes as u32;
+    for (i, (addr, n)) in chunks(bytes, MTU_BYTES / 64 * data).enumerate() {
+        let mut after = vec![built];
+        if i >= slots {
+            after.push(w.credit(i - slots));
+        }
+        let lines = n.div_ceil(data) * 64;
+        let store = Step::Write {
+            from,
+            to,
+            bytes: lines,
+            addr: addr / u64::from(data) * 64,
+            tlp_bytes,
+            until: Until::Visible,
+        };
+        let here = w.g.task(store, &after);
+        let seen = w.delay(w.p.nic_scan_ns, &[here]);
+        let read = w.read_window(lines, &[seen]);
+        w.send(n, addr, read);
+    }
+}
+
+fn push_kernel(w: &mut Writer<'_>, bytes: u32, share: u32) {
+    let until = if w.p.fence_pcie_ns > 0.0 { Until::Acked } else { Until::Sent };
+    let tlp_bytes = w.p.store_tlp_bytes as u32;
+    let (from, to) = (w.near.sm, w.near.window);
+    // A message larger than half its share goes in segments, each with fence and doorbell.
+    let limit = (w.p.segment_kib * 1024.0) as u32;
+    let segment = (share / 2).min(limit).max(MTU_BYTES) / MTU_BYTES * MTU_BYTES;
+    let in_window = (share / segment).max(2) as usize;
+    let mut ends: Vec<usize> = Vec::new();
+    for (s, (base, length)) in chunks(bytes, segment).enumerate() {
+        let credit = (s >= in_window).then(|| w.credit(ends[s - in_window]));
+        let after: Vec<TaskId> = credit.into_iter().collect();
+        let mut acks = Vec::new();
+        for (at, n) in chunks(length, MTU_BYTES) {
+            let store = Step::Write { from, to, bytes: n, addr: base + at, tlp_bytes, until };
+            acks.push(w.g.task(store, &after));
+        }
+        // The fence waits for the round trip that the posted writes did not.
+        let fence = w.delay(w.p.fence_pcie_ns, &acks);
+        let wqe = w.ring(&[fence]);
+        for (at, n) in chunks(length, MTU_BYTES) {
+            let read = w.read_window(n, &[wqe]);
+            w.send(n, base + at, read);
+        }
+        ends.push(w.wired.len() - 1);
+    }
+}
+
+fn staged(w: &mut Writer<'_>, bytes: u32) {
+    let (sm, memory, cpu, window) = (w.near.sm, w.near.memory, w.near.cpu, w.near.window);
+    for (base, length) in chunks(bytes, STAGE_BYTES) {
+        let copy = Step::Write {
+            from: sm,
+            to: memory,
+            bytes: length,
+            addr: base,
+            tlp_bytes: w.p.store_tlp_bytes as u32,
+            until: Until::Acked,
+        };
+        let copied = w.g.task(copy, &[]);
+        let fence = w.delay(w.p.fence_pcie_ns, &[copied]);
+        let flag = w.g.task(line_write(sm, memory, 8, 0), &[fence]);
+        let posted = w.delay(w.p.cpu_post_ns, &[flag]);
+        let rung = w.g.task(line_write(cpu, window, 8, 0), &[posted]);
+        let begun = w.delay(w.p.nic_process_ns, &[rung]);
+        let wqe = w.fetch_wqe(memory, begun);
+        for (at, n) in chunks(length, MTU_BYTES) {
+            let here = w.fetch(memory, n, base + at, wqe);
+            w.send(n, base + at, here);
+        }
+    }
+}
+
+fn finish(mut w: Writer<'_>) -> Program {
+    let landed = std::mem::take(&mut w.landed);
+    let delivered = w.delay(0.0, &landed);
+    w.g.mark(delivered, 0);
+    let wired = std::mem::take(&mut w.wired);
+    let acked = w.delay(w.p.wire_ns, &wired);
+    let (from, to) = (w.near.nic, w.near.hbm);
+    let cqe = w.g.task(line_write(from, to, 64, 0), &[acked]);
+    w.poll(cqe);
+    w.g
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcie::topology::{BUILTIN_NAMES, builtin};
+
+    fn ns(name: &str, path: Path, bytes: u32, params: &Params) -> Result<f64, SimError> {
+        let t = builtin(name).unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let spec = RigSpec { topology: &t, gpu, nic, params, seed: 1 };
+        Ok(predict(spec, path, bytes, 1)?.unwrap().completed_ns)
+    }
+
+    #[test]
+    fn every_path_runs_on_every_builtin_that_has_it() {
+        let params = Params::default();
+        for name in BUILTIN_NAMES {
+            for path in [Path::PushKernel, Path::PushInband, Path::Pull, Path::Staged] {
+                match ns(name, path, 4096, &params) {
+                    Ok(ns) => assert!(ns > 1000.0 && ns < 50_000.0, "{name} {path:?} {ns}"),
+                    // A client CPU forwards no peer reads, so its NIC cannot fetch from the GPU.
+                    Err(SimError::NoPeerReads { .. }) => assert_eq!(name, "desktop"),
+                    Err(e) => panic!("{name} {path:?}: {e}"),
+                }
+            }
+        }
+        let desktop = ns("desktop", Path::PushInband, 4096, &params);
+        assert!(desktop.is_ok(), "posted writes pass: {desktop:?}");
+    }
+
+    #[test]
+    fn the_fence_is_what_makes_push_lose() {
+        let p = Params::default();
+        let t = "two-root-complexes";
+        let kernel = ns(t, Path::PushKernel, 64, &p).unwrap();
+        let pull = ns(t, Path::Pull, 64, &p).unwrap();
+        let inband = ns(t, Path::PushInband, 64, &p).unwrap();
+        assert!(inband < pull && pull < kernel, "{inband} {pull} {kernel}");
+        let flame = ns(t, Path::PushBlueflame, 64, &p).unwrap();
+        assert!(flame < pull);
+    }
+
+    #[test]
+    fn push_carries_more_where_peer_reads_are_hampered() {
+        let params = Params::default();
+        let t = builtin("two-root-complexes-slow-reads").unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        let rate = |path| predict(spec, path, 1 << 20, 4).unwrap().unwrap().gb_per_s;
+        let (push, pull, staged) = (rate(Path::PushInband), rate(Path::Pull), rate(Path::Staged));
+        assert!(push > 5.0 * pull && staged > 5.0 * pull, "{push} {pull} {staged}");
+    }
+
+    #[test]
+    fn a_small_window_limits_push_on_a_long_wire() {
+        let t = builtin("same-switch").unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let gb_per_s = |kib: f64| {
+            let params = Params { wire_ns: 20_000.0, window_kib: kib, ..Params::default() };
+            let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+            predict(spec, Path::PushInband, 1 << 20, 4).unwrap().unwrap().gb_per_s
+        };
+        let (small, large) = (gb_per_s(128.0), gb_per_s(4096.0));
+        // 128 KiB in flight on a round trip of at least 40 us: at most 3.3 GB/s.
+        assert!(small < 3.3 && small > 2.0 && large > 8.0 * small, "{small} {large}");
+    }
+
+    #[test]
+    fn throughput_never_exceeds_what_carries_it() {
+        let p = Params { blocks: 1.0, ..Params::default() };
+        for (name, cap) in [("same-switch", p.sm_store_gb_per_s), ("two-sockets", 22.0)] {
+            let t = builtin(name).unwrap();
+            let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+            let spec = RigSpec { topology: &t, gpu, nic, params: &p, seed: 1 };
+            for path in [Path::PushInband, Path::PushKernel] {
+                let rate = predict(spec, path, 1 << 20, 8).unwrap().unwrap().gb_per_s;
+                assert!(rate < 1.01 * cap, "{name} {path:?}: {rate} over {cap}");
+            }
+        }
+    }
+
+    #[test]
+    fn blueflame_carries_small_payloads_only() {
+        let t = builtin("same-switch").unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let params = Params::default();
+        let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        assert_eq!(predict(spec, Path::PushBlueflame, 4096, 1), Ok(None));
+        assert_eq!(predict(spec, Path::Pull, 0, 1), Ok(None));
+    }
+}

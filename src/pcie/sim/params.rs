@@ -1,0 +1,116 @@
+//! The model's parameters, each with its source, so that a sensitivity run can move every one.
+
+/// Declares the parameters once: field, default, meaning.
+macro_rules! params {
+    ($($(#[doc = $doc:literal])+ $name:ident = $value:expr;)+) => {
+        /// What the topology does not say. Latencies in ns, bandwidths in GB/s.
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct Params {
+            $($(#[doc = $doc])+ pub $name: f64,)+
+        }
+
+        impl Default for Params {
+            fn default() -> Self {
+                Self { $($name: $value,)+ }
+            }
+        }
+
+        impl Params {
+            /// Names of all parameters.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)+];
+
+            /// The parameter of a name.
+            pub fn get_mut(&mut self, name: &str) -> Option<&mut f64> {
+                match name {
+                    $(stringify!($name) => Some(&mut self.$name),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+params! {
+    /// Propagation and PHYs of one PCIe link. Assumed.
+    link_ns = 5.0;
+    /// Forwarding by a switch; vendors state 100 to 150. Uncertain.
+    switch_ns = 110.0;
+    /// Passing a root complex, either way. Uncertain.
+    root_complex_ns = 130.0;
+    /// Passing the mesh of a socket. Uncertain.
+    mesh_ns = 60.0;
+    /// Crossing between sockets beside the two meshes: pcie-bench's +106 ns a round trip.
+    socket_hop_ns = 53.0;
+    /// Reading host memory (last-level cache). With the above: a host word polled in 1000 ns.
+    memory_ns = 80.0;
+    /// SM to L2, one way; with `hbm_ns`: a local word polled in 146 ns.
+    sm_ns = 53.0;
+    /// L2 and memory of a GPU, one way.
+    hbm_ns = 20.0;
+    /// GPU's PCIe port, one way. Calibrated on the host word polled in 1000 ns.
+    gpu_port_ns = 210.0;
+    /// One SM's stores; H200, one block to a peer over NVLink.
+    sm_store_gb_per_s = 45.6;
+    /// SMs (blocks) that push or copy.
+    blocks = 4.0;
+    /// TLP that an SM's stores become: a GPU's write granule.
+    store_tlp_bytes = 128.0;
+    /// Data in an in-band line of 64 B.
+    inband_data_bytes = 60.0;
+    /// Lines of 128 B that 16 warps of one SM have outstanding. Calibrated on the two one-block
+    /// load rows together (20.0 GB/s from the host, 27.0 from a peer).
+    sm_read_lines = 164.0;
+    /// A system-scope fence beyond the acknowledgement of the last PCIe write; 0 takes the fence
+    /// away, wait and all. Calibrated: 1480 ns with stores to the host outstanding.
+    fence_pcie_ns = 637.0;
+    /// The same over NVLink. Calibrated: 933 ns with stores to a peer outstanding.
+    fence_nvlink_ns = 230.0;
+    /// System-scope fence with nothing outstanding. Measured.
+    fence_idle_ns = 581.0;
+    /// GPU-scope fence after a store to local memory. Measured.
+    fence_gpu_ns = 269.0;
+    /// Building and ringing, beside the fences: 331 ns floor less the fence.
+    post_ns = 62.0;
+    /// NVLink hop, one way: a peer word polled in 849 ns.
+    nvlink_ns = 351.0;
+    /// NVLink, 18 links, each way. Published.
+    nvlink_gb_per_s = 450.0;
+    /// A block that sees a flag: barrier, broadcast, branch. Calibrated: doorbell and completion
+    /// alone take 2801 ns.
+    handoff_ns = 535.0;
+    /// NIC's PCIe port, one way. Uncertain.
+    nic_port_ns = 100.0;
+    /// NIC's work on one WQE. Uncertain.
+    nic_process_ns = 200.0;
+    /// NIC's check of in-band lines. Uncertain.
+    nic_scan_ns = 50.0;
+    /// NIC's window memory. Uncertain.
+    nic_memory_gb_per_s = 100.0;
+    /// Read requests a NIC has outstanding. Uncertain.
+    nic_tags = 128.0;
+    /// Window of NIC memory that a GPU may use. MEMIC is 128 to 256 KiB.
+    window_kib = 256.0;
+    /// What push/kernel sends behind one doorbell at most; a window's half if that is less.
+    segment_kib = 128.0;
+    /// Wire, one way, with its switch. Uncertain.
+    wire_ns = 600.0;
+    /// Wire bandwidth: 400 Gb/s.
+    wire_gb_per_s = 50.0;
+    /// CPU's reaction to a flag and its post, for `staged`. Uncertain.
+    cpu_post_ns = 300.0;
+    /// TLPs of MPS that a link's receiver holds for each class. Uncertain.
+    credit_tlps = 128.0;
+}
+
+impl Params {
+    /// A copy with one parameter scaled.
+    pub fn scaled(&self, name: &str, factor: f64) -> Option<Self> {
+        let mut scaled = self.clone();
+        *scaled.get_mut(name)? *= factor;
+        Some(scaled)
+    }
+
+    pub(super) fn ps(ns: f64) -> u64 {
+        (ns.max(0.0) * 1000.0).round() as u64
+    }
+}

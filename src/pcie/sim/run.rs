@@ -1,0 +1,350 @@
+//! The runner: starts tasks, keeps sources supplied, answers reads, collects results.
+
+use super::calendar::Event;
+use super::fabric::{Class, NONE, Outcome};
+use super::{
+    Combine, Instance, Load, LoadResult, ReadRequest, Running, Sim, SimError, Step, Transfer, Until,
+};
+use crate::pcie::tlp::PAGE_BYTES;
+
+/// TLPs that a source keeps ready in its own queue.
+const SOURCE_QUEUE: u32 = 3;
+
+impl Sim {
+    /// Runs loads side by side until all are over.
+    pub fn run(&mut self, loads: Vec<Load>) -> Result<Vec<LoadResult>, SimError> {
+        let begin = self.cal.now;
+        self.running.clear();
+        for mut load in loads {
+            for i in 0..load.program.tasks.len() {
+                let ends = match load.program.tasks[i].step {
+                    Step::Write { from, to, .. } => (from, to),
+                    Step::Read { by, at, .. } => {
+                        if !self.readable(by, at) {
+                            return Err(SimError::NoPeerReads { by: by.0, at: at.0 });
+                        }
+                        (by, at)
+                    }
+                    _ => continue,
+                };
+                load.program.tasks[i].route = self.route(ends.0, ends.1)?;
+            }
+            let result = LoadResult { bytes: load.program.bytes, ..LoadResult::default() };
+            self.running.push(Running { load, started: 0, result, quarter_ps: begin });
+        }
+        for load in 0..self.running.len() as u32 {
+            for _ in 0..self.running[load as usize].load.window {
+                self.start_instance(load);
+            }
+        }
+        while let Some(event) = self.cal.pop() {
+            match event {
+                Event::Arrive(tlp) => {
+                    if let Outcome::Delivered { class, owner, bytes } =
+                        self.fabric.arrive(&mut self.cal, tlp)
+                    {
+                        self.delivered(class, owner, bytes);
+                    }
+                }
+                Event::Wake(channel) => self.fabric.wake(&mut self.cal, channel),
+                Event::Piece(request) => self.emit_piece(request),
+                Event::Timer(timer) => self.task_done(timer),
+            }
+            while let Some(channel) = self.fabric.drained.pop() {
+                if let Some(&endpoint) = self.endpoint_of_channel.get(&channel) {
+                    self.refill(endpoint);
+                }
+            }
+        }
+        let unfinished = self.instances.len() - self.free_instances.len();
+        if unfinished > 0 {
+            return Err(SimError::Deadlock {
+                time_ps: self.cal.now,
+                instances: unfinished,
+                tlps: self.fabric.live(),
+            });
+        }
+        Ok(self.running.drain(..).map(|r| r.result).collect())
+    }
+
+    fn start_instance(&mut self, load: u32) {
+        let running = &mut self.running[load as usize];
+        if running.started == running.load.count {
+            return;
+        }
+        running.started += 1;
+        let tasks = &running.load.program.tasks;
+        let id = self.free_instances.pop().unwrap_or_else(|| {
+            self.instances.push(Instance { load, start: 0, tasks_left: 0, waits: Vec::new() });
+            self.instances.len() as u32 - 1
+        });
+        assert!(id < 1 << 16, "under 65536 operations are in flight");
+        let instance = &mut self.instances[id as usize];
+        instance.load = load;
+        instance.start = self.cal.now;
+        instance.tasks_left = tasks.len() as u32;
+        instance.waits.clear();
+        instance.waits.extend(tasks.iter().map(|t| t.waits_for));
+        let ready: Vec<u16> =
+            (0..tasks.len() as u16).filter(|&t| tasks[t as usize].waits_for == 0).collect();
+        for task in ready {
+            self.start_task(id, task);
+        }
+    }
+
+    fn random(&mut self) -> u64 {
+        // splitmix64.
+        self.rng = self.rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.rng;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn start_task(&mut self, instance: u32, task: u16) {
+        let load = self.instances[instance as usize].load;
+        let (step, route) = {
+            let t = &self.running[load as usize].load.program.tasks[task as usize];
+            (t.step, t.route)
+        };
+        let timer = instance << 16 | u32::from(task);
+        let now = self.cal.now;
+        match step {
+            Step::Delay { ps } => self.cal.at(now + ps, Event::Timer(timer)),
+            Step::Uniform { min_ps, max_ps } => {
+                let ps = min_ps + self.random() % (max_ps - min_ps).max(1);
+                self.cal.at(now + ps, Event::Timer(timer));
+            }
+            Step::Serve { server, ps } => {
+                let free = &mut self.servers[server.0 as usize];
+                *free = now.max(*free) + ps;
+                let at = *free;
+                self.cal.at(at, Event::Timer(timer));
+            }
+            Step::Write { from, bytes, addr, tlp_bytes, until, .. } => {
+                let piece_bytes = tlp_bytes.min(self.fabric.route_mps(route)).max(1);
+                let transfer = Transfer {
+                    route,
+                    endpoint: from.0,
+                    to_send: bytes,
+                    to_arrive: bytes,
+                    piece_bytes,
+                    addr,
+                    timer,
+                    until,
+                };
+                let id = self.transfers.put(transfer);
+                self.endpoints[from.0 as usize].writes.push_back(id);
+                self.refill(from.0);
+            }
+            Step::Read { by, bytes, addr, request_bytes, .. } => {
+                let transfer = Transfer {
+                    route,
+                    endpoint: by.0,
+                    to_send: bytes,
+                    to_arrive: bytes,
+                    piece_bytes: request_bytes.max(1),
+                    addr,
+                    timer,
+                    until: Until::Visible,
+                };
+                let id = self.transfers.put(transfer);
+                self.endpoints[by.0 as usize].reads.push_back(id);
+                self.refill(by.0);
+            }
+        }
+    }
+
+    fn task_done(&mut self, timer: u32) {
+        let (id, task) = (timer >> 16, timer as u16);
+        let now = self.cal.now;
+        let instance = &mut self.instances[id as usize];
+        let load = instance.load;
+        let start = instance.start;
+        instance.tasks_left -= 1;
+        let over = instance.tasks_left == 0;
+        let t = &self.running[load as usize].load.program.tasks[task as usize];
+        let (mark, count) = (t.mark, t.then.len());
+        if let Some(mark) = mark {
+            let sums = &mut self.running[load as usize].result.mark_sum_ps;
+            sums[mark as usize] += u128::from(now - start);
+        }
+        for i in 0..count {
+            let next = self.running[load as usize].load.program.tasks[task as usize].then[i];
+            let waits = &mut self.instances[id as usize].waits[next as usize];
+            *waits -= 1;
+            if *waits == 0 {
+                self.start_task(id, next);
+            }
+        }
+        if over {
+            self.free_instances.push(id);
+            let running = &mut self.running[load as usize];
+            let r = &mut running.result;
+            r.done += 1;
+            if r.latencies_ps.len() < LoadResult::SAMPLES {
+                r.latencies_ps.push(now - start);
+            }
+            // Both ends of the steady state have a full window in flight, and lie whole windows
+            // apart: operations that share a link end in batches.
+            let (count, window) = (running.load.count, u64::from(running.load.window.max(1)));
+            let first = count.div_ceil(4).next_multiple_of(window).min(count);
+            let full = count.saturating_sub(window) / window * window;
+            let last = if full > first { full } else { count };
+            if r.done == first {
+                running.quarter_ps = now;
+            }
+            if r.done == last {
+                r.steady_runs = r.done.saturating_sub(first).max(u64::from(count == 1));
+                r.steady_ps = now - if count == 1 { start } else { running.quarter_ps };
+            }
+            if r.done == count {
+                r.total_ps = now;
+            }
+            self.start_instance(load);
+        }
+    }
+
+    /// Tops up an endpoint's own queues.
+    fn refill(&mut self, endpoint: u32) {
+        while let Some(&id) = self.endpoints[endpoint as usize].writes.front() {
+            let t = self.transfers.items[id as usize];
+            if self.fabric.backlog(t.route, Class::Posted, SOURCE_QUEUE) >= SOURCE_QUEUE {
+                break;
+            }
+            let bytes = next_piece(&t);
+            let transfer = &mut self.transfers.items[id as usize];
+            transfer.to_send -= bytes;
+            transfer.addr += u64::from(bytes);
+            if transfer.to_send == 0 {
+                self.endpoints[endpoint as usize].writes.pop_front();
+                if t.until == Until::Sent {
+                    self.cal.at(self.cal.now, Event::Timer(t.timer));
+                }
+            }
+            let header = (t.route, Class::Posted, id);
+            self.fabric.inject(&mut self.cal, header, bytes, false, 0);
+        }
+        while let Some(&id) = self.endpoints[endpoint as usize].reads.front() {
+            let t = self.transfers.items[id as usize];
+            if self.endpoints[endpoint as usize].tags_free == 0
+                || self.fabric.backlog(t.route, Class::NonPosted, SOURCE_QUEUE) >= SOURCE_QUEUE
+            {
+                break;
+            }
+            let bytes = next_piece(&t);
+            let completer = self.completer_of(t.timer);
+            let request = self.requests.put(ReadRequest {
+                transfer: id,
+                addr: t.addr,
+                bytes,
+                to_send: bytes,
+                to_arrive: bytes,
+                completer,
+            });
+            self.endpoints[endpoint as usize].tags_free -= 1;
+            let transfer = &mut self.transfers.items[id as usize];
+            transfer.to_send -= bytes;
+            transfer.addr += u64::from(bytes);
+            if transfer.to_send == 0 {
+                self.endpoints[endpoint as usize].reads.pop_front();
+            }
+            let header = (t.route, Class::NonPosted, request);
+            self.fabric.inject(&mut self.cal, header, 0, false, 0);
+        }
+    }
+
+    fn completer_of(&self, timer: u32) -> u32 {
+        let load = self.instances[(timer >> 16) as usize].load;
+        let task = &self.running[load as usize].load.program.tasks[timer as u16 as usize];
+        match task.step {
+            Step::Read { at, .. } => at.0,
+            _ => NONE,
+        }
+    }
+
+    fn delivered(&mut self, class: Class, owner: u32, bytes: u32) {
+        match class {
+            Class::Posted => {
+                let t = &mut self.transfers.items[owner as usize];
+                t.to_arrive -= bytes;
+                if t.to_arrive > 0 {
+                    return;
+                }
+                let t = *t;
+                self.transfers.take(owner);
+                match t.until {
+                    Until::Sent => {}
+                    Until::Visible => self.cal.at(self.cal.now, Event::Timer(t.timer)),
+                    Until::Acked => {
+                        let back = self.fabric.route_ack_ps(t.route + 1);
+                        self.cal.at(self.cal.now + back, Event::Timer(t.timer));
+                    }
+                }
+            }
+            Class::NonPosted => {
+                let request = self.requests.items[owner as usize];
+                let endpoint = &mut self.endpoints[request.completer as usize];
+                let c = endpoint.spec.completer;
+                let pieces = u64::from(pieces(request.addr, request.to_send, c.rcb_bytes));
+                let start = (self.cal.now + c.latency_ps).max(endpoint.completer_free);
+                endpoint.completer_free = start + c.request_ps + pieces * c.piece_ps;
+                self.cal.at(start + c.request_ps + c.piece_ps, Event::Piece(owner));
+            }
+            Class::Completion => {
+                let request = &mut self.requests.items[owner as usize];
+                request.to_arrive -= bytes;
+                if request.to_arrive > 0 {
+                    return;
+                }
+                let id = request.transfer;
+                let length = request.bytes;
+                self.requests.take(owner);
+                let t = &mut self.transfers.items[id as usize];
+                t.to_arrive -= length;
+                let t = *t;
+                self.endpoints[t.endpoint as usize].tags_free += 1;
+                if t.to_arrive == 0 {
+                    self.transfers.take(id);
+                    self.cal.at(self.cal.now, Event::Timer(t.timer));
+                }
+                self.refill(t.endpoint);
+            }
+        }
+    }
+
+    fn emit_piece(&mut self, id: u32) {
+        let request = self.requests.items[id as usize];
+        let spec = self.endpoints[request.completer as usize].spec;
+        let c = spec.completer;
+        let back = self.transfers.items[request.transfer as usize].route + 1;
+        let mps = self.fabric.route_mps(back);
+        let at = request.addr + u64::from(request.bytes - request.to_send);
+        let limit = if c.combine == Combine::Always { mps } else { c.rcb_bytes };
+        let mut bytes = request.to_send.min(limit - (at % u64::from(limit)) as u32);
+        if c.combine == Combine::Always && request.to_send > mps {
+            bytes = mps - ((at + u64::from(mps)) % u64::from(c.rcb_bytes)) as u32;
+        } else if c.combine == Combine::Always {
+            bytes = request.to_send;
+        }
+        let merge = if c.combine == Combine::Waiting { mps } else { 0 };
+        self.requests.items[id as usize].to_send -= bytes;
+        let header = (back, Class::Completion, id);
+        self.fabric.inject(&mut self.cal, header, bytes, spec.relaxed, merge);
+        let left = request.to_send - bytes;
+        if left > 0 {
+            let n = u64::from(pieces(at + u64::from(bytes), left.min(limit), c.rcb_bytes));
+            self.cal.at(self.cal.now + n * c.piece_ps, Event::Piece(id));
+        }
+    }
+}
+
+fn next_piece(t: &Transfer) -> u32 {
+    let to_page = (PAGE_BYTES - t.addr % PAGE_BYTES) as u32;
+    t.piece_bytes.min(to_page).min(t.to_send)
+}
+
+fn pieces(addr: u64, bytes: u32, rcb: u32) -> u32 {
+    let rcb = u64::from(rcb);
+    ((addr + u64::from(bytes)).div_ceil(rcb) - addr / rcb) as u32
+}

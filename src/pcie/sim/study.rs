@@ -1,0 +1,411 @@
+//! Questions asked of the simulation: sweeps, crossings, losses and their causes, sensitivity.
+
+use std::fmt::Write as _;
+
+use super::{Params, Path, Prediction, RigSpec, SimError, predict};
+use crate::pcie::topology::{Distance, Topology};
+
+/// One point of a sweep.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct SweepRow {
+    /// Topology.
+    pub topology: String,
+    /// Class of the GPU and NIC.
+    pub distance: Distance,
+    /// Path.
+    pub path: Path,
+    /// Payload.
+    pub bytes: u32,
+    /// `None` where the path cannot carry it.
+    pub prediction: Option<Prediction>,
+    /// Why not.
+    pub why_not: Option<String>,
+}
+
+/// Predicts every path and size.
+pub fn sweep(spec: RigSpec<'_>, paths: &[Path], sizes: &[u32], in_flight: u32) -> Vec<SweepRow> {
+    let mut rows = Vec::new();
+    for &path in paths {
+        for &bytes in sizes {
+            let (prediction, why_not) = match predict(spec, path, bytes, in_flight) {
+                Ok(Some(p)) => (Some(p), None),
+                Ok(None) => (None, Some("too large for this path".to_owned())),
+                Err(e) => (None, Some(e.to_string())),
+            };
+            rows.push(SweepRow {
+                topology: spec.topology.name.clone(),
+                distance: spec.topology.distance(spec.gpu, spec.nic),
+                path,
+                bytes,
+                prediction,
+                why_not,
+            });
+        }
+    }
+    rows
+}
+
+/// Two paths change places between two sizes of a sweep.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Crossing {
+    /// Faster up to `below_bytes`.
+    pub small: Path,
+    /// Faster from `above_bytes`.
+    pub large: Path,
+    /// Last size at which `small` is faster.
+    pub below_bytes: u32,
+    /// First size at which `large` is faster.
+    pub above_bytes: u32,
+}
+
+/// Where completion latencies cross, for every pair of paths of one topology's sweep.
+pub fn crossings(rows: &[SweepRow]) -> Vec<Crossing> {
+    let ns = |path: Path, bytes: u32| {
+        rows.iter()
+            .find(|r| r.path == path && r.bytes == bytes)
+            .and_then(|r| r.prediction.map(|p| p.completed_ns))
+    };
+    let mut sizes: Vec<u32> = rows.iter().map(|r| r.bytes).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let mut found = Vec::new();
+    for (i, &a) in Path::ALL.iter().enumerate() {
+        for &b in &Path::ALL[i + 1..] {
+            for pair in sizes.windows(2) {
+                let all = (ns(a, pair[0]), ns(b, pair[0]), ns(a, pair[1]), ns(b, pair[1]));
+                let (Some(a0), Some(b0), Some(a1), Some(b1)) = all else { continue };
+                if (a0 < b0) != (a1 < b1) {
+                    let (small, large) = if a0 < b0 { (a, b) } else { (b, a) };
+                    let (below_bytes, above_bytes) = (pair[0], pair[1]);
+                    found.push(Crossing { small, large, below_bytes, above_bytes });
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What makes push lose, found by taking it away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// The fence before the doorbell waits for the round trip.
+    Fence,
+    /// A root complex cuts peer writes into small TLPs.
+    RootComplexCut,
+    /// A root complex caps peer traffic.
+    RootComplexCap,
+    /// The interconnect between sockets is capped.
+    SocketCap,
+    /// The doorbell waits until a whole segment lies in the window.
+    Segment,
+    /// The window is too small for the distance.
+    Window,
+    /// Too few SMs store.
+    SmTime,
+    /// A GPU's stores make 128 B TLPs where a NIC's reads bring 256 B ones.
+    StoreTlp,
+    /// Sequences take room in every line.
+    LineFormat,
+}
+
+impl Cause {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Fence,
+        Self::Segment,
+        Self::RootComplexCut,
+        Self::RootComplexCap,
+        Self::SocketCap,
+        Self::Window,
+        Self::SmTime,
+        Self::StoreTlp,
+        Self::LineFormat,
+    ];
+
+    /// In words.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Fence => "the fence before the doorbell waits for a round trip",
+            Self::RootComplexCut => "the root complex cuts peer writes into 64 B TLPs",
+            Self::RootComplexCap => "the root complex caps peer traffic",
+            Self::SocketCap => "the socket interconnect is capped",
+            Self::Segment => "nothing is sent until a whole segment lies in the window",
+            Self::Window => "the window is too small for the distance",
+            Self::SmTime => "too few SMs store",
+            Self::StoreTlp => "stores make 128 B TLPs, completions up to MPS",
+            Self::LineFormat => "every line carries a sequence",
+        }
+    }
+
+    fn take_away(self, topology: &mut Topology, p: &mut Params) {
+        match self {
+            Self::Fence => p.fence_pcie_ns = 0.0,
+            Self::RootComplexCut => *topology = topology.map_p2p(|p| p.tlp_bytes = None),
+            Self::RootComplexCap => *topology = topology.map_p2p(|p| p.cap_gb_per_s = None),
+            Self::SocketCap => *topology = topology.scale_interconnects(10.0),
+            Self::Segment => p.segment_kib = p.segment_kib.min(16.0),
+            Self::Window => p.window_kib *= 64.0,
+            Self::SmTime => p.blocks = p.blocks.max(64.0),
+            Self::StoreTlp => p.store_tlp_bytes = 256.0,
+            Self::LineFormat => p.inband_data_bytes = 64.0,
+        }
+    }
+}
+
+/// A case in which push loses.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Loss {
+    /// Topology.
+    pub topology: String,
+    /// The push that loses.
+    pub push: Path,
+    /// The path that it loses to.
+    pub against: Path,
+    /// Payload.
+    pub bytes: u32,
+    /// Whether throughput is compared (else latency).
+    pub throughput: bool,
+    /// How many times worse push is.
+    pub ratio: f64,
+    /// What helps push when taken away, best first, with the time (or inverse rate) that push then
+    /// needs relative to now.
+    pub causes: Vec<(Cause, f64)>,
+}
+
+fn cost(p: Prediction, throughput: bool) -> f64 {
+    if throughput { 1.0 / p.gb_per_s } else { p.completed_ns }
+}
+
+/// Every case of the sizes in which a push path is over 2 % worse than the best of pull and staged.
+pub fn losses(
+    spec: RigSpec<'_>,
+    sizes: &[u32],
+    in_flight: u32,
+    throughput: bool,
+) -> Result<Vec<Loss>, SimError> {
+    let mut found = Vec::new();
+    for &bytes in sizes {
+        let mut best: Option<(Path, f64)> = None;
+        for other in [Path::Pull, Path::Staged] {
+            // Where a path does not exist push cannot lose to it.
+            let Ok(Some(theirs)) = predict(spec, other, bytes, in_flight) else { continue };
+            let theirs = cost(theirs, throughput);
+            if best.is_none_or(|(_, b)| theirs < b) {
+                best = Some((other, theirs));
+            }
+        }
+        let Some((against, theirs)) = best else { continue };
+        for push in [Path::PushKernel, Path::PushInband, Path::PushBlueflame] {
+            let Some(mine) = predict(spec, push, bytes, in_flight)? else { continue };
+            let mine = cost(mine, throughput);
+            if mine <= theirs * 1.02 {
+                continue;
+            }
+            let mut causes = Vec::new();
+            for cause in Cause::ALL {
+                let (mut topology, mut params) = (spec.topology.clone(), spec.params.clone());
+                cause.take_away(&mut topology, &mut params);
+                if topology == *spec.topology && params == *spec.params {
+                    continue;
+                }
+                let without = RigSpec { topology: &topology, params: &params, ..spec };
+                if let Some(p) = predict(without, push, bytes, in_flight)? {
+                    let left = cost(p, throughput) / mine;
+                    if left < 0.98 {
+                        causes.push((cause, left));
+                    }
+                }
+            }
+            causes.sort_by(|a, b| a.1.total_cmp(&b.1));
+            let topology = spec.topology.name.clone();
+            let ratio = mine / theirs;
+            found.push(Loss { topology, push, against, bytes, throughput, ratio, causes });
+        }
+    }
+    Ok(found)
+}
+
+/// What a parameter does to a conclusion.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct SensitivityRow {
+    /// Parameter.
+    pub parameter: &'static str,
+    /// Time of the push over time of the other path: with the parameter 30 % down, as is, 30 % up.
+    pub ratio: [f64; 3],
+    /// Whether the winner changes.
+    pub flips: bool,
+}
+
+/// Moves every parameter by ±30 % and compares two paths; rows sorted by effect.
+pub fn sensitivity(
+    spec: RigSpec<'_>,
+    push: Path,
+    other: Path,
+    bytes: u32,
+) -> Result<Vec<SensitivityRow>, SimError> {
+    let ratio = |params: &Params| -> Result<f64, SimError> {
+        let spec = RigSpec { params, ..spec };
+        let ns = |path| {
+            Ok::<_, SimError>(predict(spec, path, bytes, 1)?.map_or(f64::NAN, |p| p.completed_ns))
+        };
+        Ok(ns(push)? / ns(other)?)
+    };
+    let base = ratio(spec.params)?;
+    let mut rows = Vec::new();
+    for &parameter in Params::NAMES {
+        let mut at = [base; 3];
+        for (i, factor) in [(0, 0.7), (2, 1.3)] {
+            if let Some(params) = spec.params.scaled(parameter, factor) {
+                at[i] = ratio(&params)?;
+            }
+        }
+        let flips = at.iter().any(|r| (*r < 1.0) != (base < 1.0));
+        rows.push(SensitivityRow { parameter, ratio: at, flips });
+    }
+    let effect = |r: &SensitivityRow| (r.ratio[0] - base).abs().max((r.ratio[2] - base).abs());
+    rows.sort_by(|a, b| effect(b).total_cmp(&effect(a)));
+    Ok(rows)
+}
+
+/// The window that keeps the wire busy: its bandwidth times the time for which a slot's credit is
+/// away, simulated.
+pub fn window_needed_bytes(spec: RigSpec<'_>) -> Result<u64, SimError> {
+    // 4 KiB hold a slot from the first store to the completion that the GPU sees.
+    let away = predict(spec, Path::PushInband, 4096, 1)?.map_or(0.0, |p| p.completed_ns);
+    Ok((away * spec.params.wire_gb_per_s).ceil() as u64)
+}
+
+/// A log-log plot of completion latency over size, one line a path.
+pub fn plot_svg(title: &str, rows: &[SweepRow]) -> String {
+    const W: f64 = 640.0;
+    const H: f64 = 400.0;
+    let points: Vec<(Path, f64, f64)> = rows
+        .iter()
+        .filter_map(|r| r.prediction.map(|p| (r.path, f64::from(r.bytes), p.completed_ns)))
+        .collect();
+    let bounds = |of: fn(&(Path, f64, f64)) -> f64| {
+        let lo = points.iter().map(of).fold(f64::INFINITY, f64::min).max(1.0).ln();
+        let hi = points.iter().map(of).fold(1.0, f64::max).ln();
+        (lo, (hi - lo).max(1e-9))
+    };
+    let ((x0, dx), (y0, dy)) = (bounds(|p| p.1), bounds(|p| p.2));
+    let x = |v: f64| 60.0 + (v.ln() - x0) / dx * (W - 200.0);
+    let y = |v: f64| H - 40.0 - (v.ln() - y0) / dy * (H - 80.0);
+    let title = title.replace('&', "&amp;").replace('<', "&lt;");
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{W}\" height=\"{H}\" \
+         font-family=\"sans-serif\" font-size=\"11\"><rect width=\"100%\" height=\"100%\" \
+         fill=\"white\"/><text x=\"60\" y=\"20\" font-size=\"14\">{title}</text>\n"
+    );
+    let colours = ["#b33", "#383", "#36b", "#a6a", "#b80"];
+    for (i, path) in Path::ALL.into_iter().enumerate() {
+        let line: Vec<String> = points
+            .iter()
+            .filter(|p| p.0 == path)
+            .map(|p| format!("{:.1},{:.1}", x(p.1), y(p.2)))
+            .collect();
+        let (colour, ty) = (colours[i], 50.0 + 18.0 * i as f64);
+        let _ = writeln!(
+            svg,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
+             <text x=\"{}\" y=\"{ty}\" fill=\"{colour}\">{}</text>",
+            line.join(" "),
+            W - 130.0,
+            path.name()
+        );
+    }
+    let mut sizes: Vec<u32> = rows.iter().map(|r| r.bytes).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    for bytes in sizes {
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\" font-size=\"8\">{bytes}</text>",
+            x(f64::from(bytes)),
+            H - 24.0
+        );
+    }
+    for decade in 2..8 {
+        let ns = 10f64.powi(decade);
+        if ns.ln() >= y0 && ns.ln() <= y0 + dy {
+            let at = y(ns);
+            let _ = writeln!(
+                svg,
+                "<line x1=\"56\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
+                 <text x=\"52\" y=\"{at:.1}\" text-anchor=\"end\">{} us</text>",
+                W - 140.0,
+                ns / 1000.0
+            );
+        }
+    }
+    let _ = writeln!(svg, "<text x=\"{}\" y=\"{}\">payload, bytes</text></svg>", W / 2.5, H - 8.0);
+    svg
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcie::topology::builtin;
+
+    fn with<T>(name: &str, params: &Params, f: impl FnOnce(RigSpec<'_>) -> T) -> T {
+        let t = builtin(name).unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        f(RigSpec { topology: &t, gpu, nic, params, seed: 1 })
+    }
+
+    #[test]
+    fn losses_name_the_fence_and_the_window() {
+        let p = Params::default();
+        let found = with("two-root-complexes", &p, |s| losses(s, &[64], 1, false).unwrap());
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].push, found[0].causes[0].0), (Path::PushKernel, Cause::Fence));
+        let far = Params { wire_ns: 20_000.0, window_kib: 128.0, ..p };
+        let found = with("same-switch", &far, |s| losses(s, &[1 << 20], 4, true).unwrap());
+        let inband = found.iter().find(|l| l.push == Path::PushInband).unwrap();
+        assert_eq!(inband.causes[0].0, Cause::Window, "{inband:?}");
+    }
+
+    #[test]
+    fn crossings_are_where_the_order_changes() {
+        let p = Params::default();
+        let sizes = [64, 4096, 65536, 1 << 20];
+        let rows = with("same-switch", &p, |s| sweep(s, &Path::ALL, &sizes, 1));
+        let found = crossings(&rows);
+        for c in &found {
+            let ns = |path, bytes| {
+                let row = rows.iter().find(|r| r.path == path && r.bytes == bytes).unwrap();
+                row.prediction.unwrap().completed_ns
+            };
+            assert!(ns(c.small, c.below_bytes) < ns(c.large, c.below_bytes));
+            assert!(ns(c.small, c.above_bytes) >= ns(c.large, c.above_bytes));
+        }
+        assert!(plot_svg("a & b", &rows).contains("a &amp; b"));
+    }
+
+    #[test]
+    fn the_window_that_is_needed_is_enough() {
+        let p = Params { wire_ns: 10_000.0, ..Params::default() };
+        let need = with("same-root-complex", &p, |s| window_needed_bytes(s).unwrap());
+        let rate = |kib: f64| {
+            let params = Params { window_kib: kib, ..p.clone() };
+            with("same-root-complex", &params, |s| {
+                predict(s, Path::PushInband, 1 << 20, 4).unwrap().unwrap().gb_per_s
+            })
+        };
+        let kib = need as f64 / 1024.0;
+        let (enough, half) = (rate(kib * 1.1), rate(kib / 2.0));
+        assert!(enough > 42.0, "{enough} with {kib} KiB");
+        assert!(half < 0.62 * enough, "{half}");
+    }
+
+    #[test]
+    fn sensitivity_moves_the_fence() {
+        let p = Params::default();
+        let rows =
+            with("same-switch", &p, |s| sensitivity(s, Path::PushKernel, Path::Pull, 64).unwrap());
+        let fence = rows.iter().find(|r| r.parameter == "fence_pcie_ns").unwrap();
+        assert!(fence.ratio[0] < fence.ratio[1] && fence.ratio[1] < fence.ratio[2]);
+        assert_eq!(rows.len(), Params::NAMES.len());
+    }
+}

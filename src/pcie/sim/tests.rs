@@ -1,0 +1,257 @@
+use super::*;
+use crate::pcie::topology::{Builder, Kind, RawLink, Topology};
+use proptest::prelude::*;
+
+fn link(gb_per_s: f64, credits: Credits) -> ChannelSpec {
+    ChannelSpec {
+        gb_per_s,
+        latency_ps: 50_000,
+        overhead_bytes: [24, 24, 20],
+        credits,
+        cut_bytes: 0,
+        mps_bytes: 256,
+        peer_gb_per_s: 0.0,
+    }
+}
+
+fn plain(tags: u32) -> EndpointSpec {
+    let completer = Completer {
+        latency_ps: 100_000,
+        request_ps: 0,
+        piece_ps: 0,
+        rcb_bytes: 64,
+        combine: Combine::Always,
+    };
+    EndpointSpec { tags, completer, relaxed: false, host_side: true }
+}
+
+/// Two endpoints, one link.
+fn two(credits: Credits, tags: u32) -> (Sim, EndpointId, EndpointId) {
+    let mut sim = Sim::new(1);
+    let (a, b) = (sim.add_node(), sim.add_node());
+    sim.add_channel(a, b, link(50.0, credits));
+    sim.add_channel(b, a, link(50.0, credits));
+    let (a, b) = (sim.add_endpoint(a, plain(tags)), sim.add_endpoint(b, plain(tags)));
+    (sim, a, b)
+}
+
+fn write(from: EndpointId, to: EndpointId, bytes: u32) -> Program {
+    let mut p = Program::new(u64::from(bytes));
+    let until = Until::Visible;
+    p.task(Step::Write { from, to, bytes, addr: 0, tlp_bytes: 256, until }, &[]);
+    p
+}
+
+fn read(by: EndpointId, at: EndpointId, bytes: u32) -> Program {
+    let mut p = Program::new(u64::from(bytes));
+    p.task(Step::Read { by, at, bytes, addr: 0, request_bytes: 512 }, &[]);
+    p
+}
+
+#[test]
+fn one_write_takes_wire_and_latency() {
+    let (mut sim, a, b) = two(Credits::INFINITE, 32);
+    let r = sim.run(vec![Load { program: write(a, b, 256), window: 1, count: 4 }]).unwrap();
+    // 280 B at 50 GB/s, and 50 ns.
+    assert_eq!(r[0].latencies_ps, vec![55_600; 4]);
+    assert!(sim.at_rest());
+}
+
+#[test]
+fn reads_are_limited_by_tags_as_little_says() {
+    let (mut sim, a, b) = two(Credits::INFINITE, 4);
+    let r = sim.run(vec![Load { program: read(a, b, 512), window: 64, count: 2000 }]).unwrap();
+    // One request out, 200 ns of latencies, 552 B back.
+    let round_trip_ns = 0.48 + 50.0 + 100.0 + 50.0 + 11.04;
+    let little = 4.0 * 512.0 / round_trip_ns;
+    // The four completions share the link, so a little less.
+    assert!(r[0].gb_per_s() <= little * 1.01 && r[0].gb_per_s() > little * 0.7);
+    let (mut sim, a, b) = two(Credits::INFINITE, 256);
+    let r = sim.run(vec![Load { program: read(a, b, 512), window: 256, count: 9000 }]).unwrap();
+    assert!((r[0].gb_per_s() / (50.0 * 512.0 / 552.0) - 1.0).abs() < 0.01);
+}
+
+#[test]
+fn credits_throttle_and_starve() {
+    // A far end that forwards holds its buffer until the next link takes the TLP.
+    let run = |tlps: u32, bytes: u32| {
+        let mut sim = Sim::new(1);
+        let (a, m, b) = (sim.add_node(), sim.add_node(), sim.add_node());
+        let credits = Credits::buffers(tlps, bytes);
+        for (x, y) in [(a, m), (m, b), (m, a), (b, m)] {
+            sim.add_channel(x, y, link(50.0, credits));
+        }
+        let (a, b) = (sim.add_endpoint(a, plain(8)), sim.add_endpoint(b, plain(8)));
+        let load = Load { program: write(a, b, 4096), window: 4, count: 200 };
+        sim.run(vec![load]).map(|r| (r[0].gb_per_s(), sim.at_rest()))
+    };
+    let (few, rest_few) = run(2, 256).unwrap();
+    let (many, rest_many) = run(256, 256).unwrap();
+    assert!(rest_few && rest_many);
+    // Two TLPs per 100 ns and their own time.
+    assert!(few < 5.2 && many > 45.0, "{few} {many}");
+    // Buffers smaller than a TLP can never take one.
+    assert!(matches!(run(1, 64), Err(SimError::Deadlock { .. })));
+}
+
+#[test]
+fn posted_writes_are_not_passed_by_reads() {
+    let (mut sim, a, b) = two(Credits::INFINITE, 32);
+    let mut p = Program::new(0);
+    let until = Until::Visible;
+    let w = Step::Write { from: a, to: b, bytes: 65536, addr: 0, tlp_bytes: 256, until };
+    let wrote = p.task(w, &[]);
+    let r = Step::Read { by: a, at: b, bytes: 64, addr: 0, request_bytes: 64 };
+    let got = p.task(r, &[]);
+    p.mark(wrote, 0);
+    p.mark(got, 1);
+    let result = sim.run(vec![Load { program: p, window: 1, count: 1 }]).unwrap();
+    // The source offers both queues; within the first few TLPs the read takes its turn by age.
+    assert!(result[0].mark_ns(1) > 200.0 && result[0].mark_ns(0) > 1300.0);
+}
+
+#[test]
+fn same_seed_same_numbers() {
+    let run = |seed| {
+        let t = crate::pcie::topology::builtin("two-sockets").unwrap();
+        let params = Params::default();
+        let gpu = t.find("gpu0").unwrap();
+        let nic = t.find("nic0").unwrap();
+        let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed };
+        predict(spec, Path::PushKernel, 4096, 4).unwrap().unwrap()
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
+
+#[test]
+fn memory_does_not_grow_with_time() {
+    let records = |count| {
+        let (mut sim, a, b) = two(Credits::buffers(8, 256), 32);
+        let load = |program| Load { program, window: 8, count };
+        sim.run(vec![load(write(a, b, 4096)), load(read(a, b, 4096))]).unwrap();
+        sim.records()
+    };
+    // What is outstanding peaks a little higher in a longer run; a leak would be a hundredfold.
+    assert!(records(20_000) < 2 * records(200));
+}
+
+#[derive(Debug, Clone)]
+struct Shape {
+    sockets: usize,
+    roots: usize,
+    /// Parent choice, generation, log2 of lanes, log2 of MPS; even ones are switches.
+    devices: Vec<(usize, u32, u32, u32)>,
+    cut: bool,
+}
+
+fn build(shape: &Shape) -> Topology {
+    let mut b = Builder::new("random");
+    let mut parents = Vec::new();
+    for s in 0..shape.sockets {
+        let socket = format!("s{s}");
+        b.add(&socket, Kind::Socket, None, None, None);
+        if s > 0 {
+            b.interconnect(&format!("s{}", s - 1), &socket, 20.0, None);
+        }
+        for r in 0..shape.roots {
+            let id = format!("rc{s}-{r}");
+            let root = b.add(&id, Kind::RootComplex, Some(&socket), None, None);
+            root.p2p.tlp_bytes = shape.cut.then_some(64);
+            parents.push(id);
+        }
+    }
+    for (i, &(parent, generation, lanes, mps)) in shape.devices.iter().enumerate() {
+        let parent = parents[parent % parents.len()].clone();
+        let raw = RawLink { generation, lanes: 1 << lanes, mps: 1 << mps, mrrs: 512 };
+        let kind = match i % 3 {
+            0 => Kind::Gpu,
+            1 => Kind::Nic,
+            _ => Kind::Switch,
+        };
+        let id = format!("d{i}");
+        b.add(&id, kind, Some(&parent), Some(raw), None);
+        if kind == Kind::Switch {
+            parents.push(id);
+        }
+    }
+    b.finish().expect("legal by construction")
+}
+
+fn shapes() -> impl Strategy<Value = Shape> {
+    let device = (0usize..64, 1u32..=6, 0u32..=4, 7u32..=10);
+    (1usize..=3, 1usize..=3, prop::collection::vec(device, 2..10), any::<bool>())
+        .prop_map(|(sockets, roots, devices, cut)| Shape { sockets, roots, devices, cut })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Bytes conserved, credits never negative (an underflow panics) and all back, no deadlock.
+    #[test]
+    fn random_topologies_conserve_bytes(
+        shape in shapes(),
+        bytes in 1u32..20_000,
+        credit_tlps in 2u32..40,
+        tags in 1u32..64,
+    ) {
+        let t = build(&shape);
+        let p = Params {
+            credit_tlps: f64::from(credit_tlps),
+            nic_tags: f64::from(tags),
+            window_kib: 16.0,
+            ..Params::default()
+        };
+        let (gpu, nic) = (t.find("d0").unwrap(), t.find("d1").unwrap());
+        let mut rig = Rig::new(RigSpec { topology: &t, gpu, nic, params: &p, seed: 3 });
+        let (n, f) = (rig.near, rig.far);
+        let load = |program| Load { program, window: 3, count: 12 };
+        let loads = vec![
+            load(write(n.sm, n.window, bytes)),
+            load(write(n.nic, f.nic, bytes)),
+            load(write(f.nic, f.hbm, bytes)),
+            load(read(n.nic, n.hbm, bytes)),
+            load(read(n.nic, n.memory, bytes)),
+            load(read(n.sm, n.memory, bytes)),
+            load(write(n.sm, n.memory, bytes)),
+        ];
+        let k = loads.len() as u64;
+        let results = rig.sim.run(loads).unwrap();
+        prop_assert!(results.iter().all(|r| r.done == 12));
+        prop_assert!(rig.sim.at_rest());
+        let (sent, got) = rig.sim.bytes_in_out();
+        prop_assert_eq!(sent, got);
+        prop_assert_eq!(sent, k * 12 * u64::from(bytes));
+        for path in [Path::PushKernel, Path::PushInband, Path::Pull, Path::Staged] {
+            let spec = RigSpec { topology: &t, gpu, nic, params: &p, seed: 3 };
+            prop_assert!(predict(spec, path, bytes, 2).unwrap().is_some());
+        }
+    }
+}
+
+/// Speed; run with `--release --ignored --nocapture`.
+#[test]
+#[ignore = "measures time"]
+fn speed() {
+    let t = crate::pcie::topology::builtin("two-sockets").unwrap();
+    let params = Params::default();
+    let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+    let mut rig = Rig::new(RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 });
+    let (n, f) = (rig.near, rig.far);
+    let load = |program| Load { program, window: 4, count: 2000 };
+    let start = std::time::Instant::now();
+    rig.sim
+        .run(vec![
+            load(write(n.sm, n.window, 65536)),
+            load(write(n.nic, f.nic, 65536)),
+            load(write(f.nic, f.hbm, 65536)),
+            load(read(n.nic, n.hbm, 65536)),
+        ])
+        .unwrap();
+    let s = start.elapsed().as_secs_f64();
+    println!(
+        "{} TLP events in {s:.2} s: {:.2} M/s",
+        rig.sim.tlp_events(),
+        rig.sim.tlp_events() as f64 / s / 1e6
+    );
+}
