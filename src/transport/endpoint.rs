@@ -373,7 +373,7 @@ impl Endpoint {
 
     fn word(&self, offset: u64) -> Result<(), Error> {
         let peer = self.peer.ok_or(Error::NotConnected)?;
-        if offset % 8 != 0 {
+        if !offset.is_multiple_of(8) {
             return Err(Error::Option { what: "the word's offset", value: offset, must: "a multiple of 8" });
         }
         match offset.checked_add(8) {

@@ -7,6 +7,9 @@ mod bench;
 mod cli;
 mod plan;
 mod show;
+mod sim;
+mod tlp;
+mod topo;
 
 use std::process::ExitCode;
 
@@ -30,6 +33,12 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Print the table of a saved result, or make its report
     Show(show::ShowArgs),
+    /// Bytes that transfers put on a PCIe link, TLP by TLP
+    Tlp(tlp::TlpArgs),
+    /// Draw a PCIe topology, class its GPU-NIC pairs, recommend a path
+    Topo(topo::TopoArgs),
+    /// Simulate whole operations over PCIe topologies
+    Sim(sim::SimArgs),
 }
 
 fn main() -> ExitCode {
@@ -40,8 +49,19 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(*args),
         Command::Show(args) => show::run(&args),
+        Command::Tlp(args) => modelled(tlp::run(&args)),
+        Command::Topo(args) => modelled(topo::run(&args)),
+        Command::Sim(args) => modelled(sim::run(&args)),
     };
     outcome.unwrap_or_else(|error: CliError| error.report())
+}
+
+/// The model's commands say in one message what is wrong with their input.
+fn modelled<E: std::fmt::Display>(outcome: Result<(), E>) -> Result<ExitCode, CliError> {
+    match outcome {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(e) => Err(CliError::new(e, "see 'bellpush --help'")),
+    }
 }
 
 #[cfg(test)]

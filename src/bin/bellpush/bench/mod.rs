@@ -129,14 +129,12 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
     if !plan.credits {
         meta.notes.push("credits are off (negative control): messages must be lost".into());
     }
-    if plan.window_bytes <= rig.src.bytes() as u64 {
-        if let Some(gb_s) = store::rate(rig, plan.window_bytes)? {
-            meta.notes.push(format!(
-                "plain stores of one block into a window of {} reach {gb_s:.1} GB/s here: what a \
-                 push through it can reach at most",
-                report::size::print(plan.window_bytes)
-            ));
-        }
+    if let Some(gb_s) = store::rate(rig, plan.window_bytes)? {
+        meta.notes.push(format!(
+            "plain stores of one block into a window of {} reach {gb_s:.1} GB/s here: what a push \
+             through it can reach at most",
+            report::size::print(plan.window_bytes)
+        ));
     }
     let bar = progress(plan.paths.len() * plan.sizes_bytes.len());
     let mut rows = Vec::new();

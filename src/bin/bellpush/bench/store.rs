@@ -13,13 +13,14 @@ use crate::cli::CliError;
 const TOTAL_BYTES: u64 = 256 << 20;
 const THREADS: u32 = 512;
 
-/// GB/s of one block's stores into a fresh window of `window_bytes`; `None` on the host executor,
-/// where a store is a memory copy.
+/// GB/s of one block's stores into a fresh window of `window_bytes`; `None` for a window larger than
+/// the bench's source, and on the host executor, where a store is a memory copy.
 ///
 /// # Errors
 /// One line when the GPU refuses something.
 pub fn rate(rig: &Rig, window_bytes: u64) -> Result<Option<f64>, CliError> {
-    if rig.gpu.is_host() {
+    // The source is as long as the window.
+    if rig.gpu.is_host() || window_bytes > rig.src.bytes() as u64 {
         return Ok(None);
     }
     let kernel = rig.gpu.load(&Module::builtin())?.kernel("bp_store_rate")?;
