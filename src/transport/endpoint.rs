@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::host_posted::HostPosted;
 use super::kernel_posted::KernelPosted;
-use super::rdma::inband_capacity;
 use super::tcp::Tcp;
 use super::{Error, Kick, Memory, Path};
 use crate::gpu::args::DeviceEndpoint;
@@ -77,7 +76,8 @@ impl Options {
         if self.window_bytes > 1 << 30 || self.window_bytes / slot > 32768 {
             return refuse("the window size", self.window_bytes, "at most 1 GiB and 32768 slots");
         }
-        if path.kick() == Some(Kick::Inband) && inband_capacity(self.slot_bytes, self.line) == 0 {
+        // An atomic's WQE has 64 bytes, and the sequences come on top, whatever the line.
+        if path.kick() == Some(Kick::Inband) && slot < 128 {
             return refuse("the slot size", slot, "at least 128 bytes for in-band slots");
         }
         Ok(())

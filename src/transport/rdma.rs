@@ -7,7 +7,7 @@ use super::{Error, Kick, Memory, Options, Path};
 use crate::gpu::args::{self, DeviceEndpoint};
 use crate::gpu::{Gpu, Mapped};
 use crate::mem::View;
-use crate::nic::{Access, Inband, LineFormat, Mr, Nic, QpAttr, QueuePair};
+use crate::nic::{Access, Inband, Mr, Nic, QpAttr, QueuePair};
 use crate::wire::Iova;
 
 /// A window of slots: device memory of the NIC (push) or host memory (staged).
@@ -49,12 +49,15 @@ impl Rdma {
             true => Some(Self::window(gpu, nic, path, options, &mut guard)?),
             false => None,
         };
+        // What may be out at once: the ring, or the slots, which an in-band queue pair sends from
+        // without passing through the ring.
+        let slots = window.as_ref().filter(|_| inband).map_or(0, |w| w.slots.next_power_of_two());
         let attr = QpAttr {
             sq_blocks: options.sq_blocks,
             rq_wqes: 0,
             rq_sges: 0,
-            // Twice the SQ: device code reports its consumer index a quarter ring late.
-            send_cqes: options.sq_blocks * 2,
+            // Twice that: device code reports its consumer index a quarter ring late.
+            send_cqes: options.sq_blocks.max(slots) * 2,
             recv_cqes: 0,
             rnr_retry: 7,
             inband: match &window {
@@ -186,16 +189,6 @@ impl Drop for Undo {
             let _ = self.nic.deregister(mr);
         }
     }
-}
-
-/// Payload bytes that an in-band slot takes; 0 when its header does not fit.
-pub(super) fn inband_capacity(slot_bytes: u32, line: LineFormat) -> u32 {
-    let (line_bytes, data) = match line {
-        LineFormat::L12S4 => (16, 12),
-        LineFormat::L14S2 => (16, 14),
-        LineFormat::L60S4 => (64, 60),
-    };
-    (slot_bytes / line_bytes * data).saturating_sub(36) & !15
 }
 
 impl Rdma {

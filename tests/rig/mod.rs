@@ -1,0 +1,167 @@
+//! What the tests of endpoints and device verbs share: a host executor, a software NIC, pairs of
+//! endpoints, and launches of our verb kernels with statuses.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bellpush::gpu::args::{OpArgs, Scope, Verb};
+use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Loaded, Module, Stream};
+use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
+use bellpush::nic::{LineFormat, Nic};
+use bellpush::transport::{Endpoint, Error, Memory, Options, Path};
+
+/// Statuses as a kernel writes them.
+pub const OK: u32 = 0;
+pub const TIMEOUT: u32 = 1;
+pub const CQE_ERROR: u32 = 2;
+pub const DEAD: u32 = 3;
+pub const INVALID: u32 = 4;
+pub const PENDING: u32 = 5;
+/// A status that no kernel wrote.
+pub const UNWRITTEN: u32 = 0xa5a5_a5a5;
+
+pub const DEFER_RING: u32 = 1;
+pub const UNSIGNALLED: u32 = 2;
+
+pub const LINES: [LineFormat; 3] = [LineFormat::L12S4, LineFormat::L14S2, LineFormat::L60S4];
+
+pub struct Rig {
+    pub gpu: Arc<Gpu>,
+    pub nic: Arc<dyn Nic>,
+    pub stream: Stream,
+    pub kernels: Loaded,
+}
+
+/// Two connected endpoints: `a` sends from `src`, `b`'s region is `dst`.
+pub struct Pair {
+    pub a: Endpoint,
+    pub b: Endpoint,
+    pub src: Memory,
+    pub dst: Memory,
+}
+
+pub fn path(name: &str) -> Path {
+    name.parse().expect("a path")
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x
+    };
+    let mut all = Vec::with_capacity(bytes + 8);
+    while all.len() < bytes {
+        all.extend_from_slice(&next().to_le_bytes());
+    }
+    all.truncate(bytes);
+    all
+}
+
+impl Rig {
+    pub fn new(options: HostOptions, nic: Arc<dyn Nic>) -> Self {
+        let gpu = Gpu::open(Executor::Host(options)).expect("the host executor");
+        let stream = gpu.stream().expect("a stream");
+        let kernels = gpu.load(&Module::builtin()).expect("our kernels");
+        Self { gpu, nic, stream, kernels }
+    }
+
+    /// Lanes as fibres, and a NIC with one engine on a thread.
+    pub fn fibres() -> Self {
+        Self::new(HostOptions::default(), running_nic())
+    }
+
+    /// Lanes as threads.
+    pub fn threads() -> Self {
+        Self::new(HostOptions::threads(), running_nic())
+    }
+
+    /// A NIC that moves only when it is stepped.
+    pub fn manual() -> (Self, Engine) {
+        let (nic, mut engines) =
+            SoftNic::manual(&SoftConfig::new(&InProcess::new())).expect("a NIC");
+        (Self::new(HostOptions::default(), nic), engines.remove(0))
+    }
+
+    pub fn memory(&self, bytes: usize) -> Memory {
+        self.gpu.alloc_mapped(bytes, None).expect("memory").into()
+    }
+
+    pub fn pair(&self, path: Path, bytes: usize, options: Options) -> Pair {
+        let (src, dst) = (self.memory(bytes), self.memory(bytes));
+        let memory = (src.clone(), dst.clone());
+        let (a, b) = Endpoint::pair(&self.gpu, &self.nic, path, memory, options)
+            .unwrap_or_else(|e| panic!("{path}: {e}"));
+        Pair { a, b, src, dst }
+    }
+
+    /// Launches a verb kernel and returns what its callers wrote.
+    pub fn launch(&self, kernel: &str, (grid, block): (u32, u32), mut op: OpArgs) -> Vec<u32> {
+        let callers = (grid * block) as usize;
+        let statuses = self.memory(callers * 4);
+        let unwritten: Vec<u8> = UNWRITTEN.to_ne_bytes().repeat(callers);
+        statuses.write(0, &unwritten).expect("in range");
+        op.status = statuses.addr();
+        let kernel = self.kernels.kernel(kernel).expect("a kernel of ours");
+        self.stream.launch(&kernel, Dims::new(grid, block), &op).expect("a launch");
+        self.stream.synchronize(Duration::from_secs(30)).expect("the kernel ends");
+        let mut raw = read(&statuses, 0, callers * 4);
+        let words = raw.drain(..).collect::<Vec<u8>>();
+        let words = words.chunks_exact(4).map(|w| u32::from_ne_bytes(w.try_into().expect("four")));
+        words.take_while(|&s| s != UNWRITTEN).collect()
+    }
+}
+
+pub fn running_nic() -> Arc<dyn Nic> {
+    SoftNic::open(SoftConfig::new(&InProcess::new())).expect("a NIC")
+}
+
+/// One call of a verb by every caller, from the region's start to the region's start.
+pub fn op(pair: &Pair, verb: Verb, scope: Scope, bytes: u64) -> OpArgs {
+    let mut op: OpArgs = bytemuck::Zeroable::zeroed();
+    op.ep = pair.a.device().expect("a path that kernels post on");
+    op.op = verb as u32;
+    op.scope = scope as u32;
+    op.count = 1;
+    op.local = pair.src.addr();
+    op.bytes = bytes;
+    op
+}
+
+pub fn read(memory: &Memory, offset: usize, bytes: usize) -> Vec<u8> {
+    let mut into = vec![0; bytes];
+    memory.read(offset, &mut into).expect("in range");
+    into
+}
+
+pub fn word(memory: &Memory, offset: usize) -> u64 {
+    u64::from_ne_bytes(read(memory, offset, 8).try_into().expect("eight bytes"))
+}
+
+pub fn set_word(memory: &Memory, offset: usize, value: u64) {
+    memory.write(offset, &value.to_ne_bytes()).expect("in range");
+}
+
+/// Says where two memories differ first instead of printing them.
+#[track_caller]
+pub fn assert_same(found: &[u8], wanted: &[u8], what: &str) {
+    if let Some(at) = found.iter().zip(wanted).position(|(f, w)| f != w) {
+        let (f, w) = (found[at], wanted[at]);
+        let wrong = found.iter().zip(wanted).filter(|(f, w)| f != w).count();
+        panic!("{what}: byte {at} is {f:#04x}, not {w:#04x} ({wrong} bytes differ)");
+    }
+    assert_eq!(found.len(), wanted.len(), "{what}");
+}
+
+/// The status with which a failed queue pair ended.
+pub fn syndrome(failure: Option<Error>) -> Option<u8> {
+    match failure? {
+        Error::Completion { syndrome, .. } => Some(syndrome),
+        other => panic!("{other}"),
+    }
+}
