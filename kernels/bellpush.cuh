@@ -49,31 +49,27 @@ BP_DEV bool local_iova(const bp_endpoint& ep, uint64_t va, uint64_t bytes, uint6
 template <class Scope>
 BP_DEV void copy_to_slot(Scope scope, uint64_t slot, uint64_t src, uint32_t bytes) {
   u128* to = reinterpret_cast<u128*>(slot);
-  const uint32_t whole = bytes / 16;
   const uint32_t step = scope.size();
   uint32_t i = scope.rank();
-  if ((src & 15) == 0) {
+  if (((src | bytes) & 15) == 0) {
     const u128* from = reinterpret_cast<const u128*>(src);
+    const uint32_t n = bytes / 16;
     // Four loads in flight before the first store.
-    for (; i + 3 * step < whole; i += 4 * step) {
+    for (; i + 3 * step < n; i += 4 * step) {
       const u128 a = from[i], b = from[i + step], c = from[i + 2 * step], d = from[i + 3 * step];
       to[i] = a;
       to[i + step] = b;
       to[i + 2 * step] = c;
       to[i + 3 * step] = d;
     }
-    for (; i < whole; i += step) to[i] = from[i];
+    for (; i < n; i += step) to[i] = from[i];
   } else {
-    for (; i < whole; i += step) {
+    const bool words = ((src | bytes) & 3) == 0;
+    for (; i * 16 < bytes; i += step) {
       u128 v;
-      for (uint32_t k = 0; k < 4; k++) v.w[k] = payload_u32(src, i * 16 + k * 4, bytes, (src & 3) == 0);
+      for (uint32_t k = 0; k < 4; k++) v.w[k] = payload_u32(src, i * 16 + k * 4, bytes, words);
       to[i] = v;
     }
-  }
-  if (i == whole && bytes % 16 != 0) {
-    u128 v;
-    for (uint32_t k = 0; k < 4; k++) v.w[k] = payload_u32(src, i * 16 + k * 4, bytes, (src & 3) == 0);
-    to[i] = v;
   }
 }
 
@@ -126,7 +122,7 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
   if (s != BP_OK) return s;
   const uint64_t after = ticket + blocks;
   const bool signal = !(flags & unsignalled) ||
-                      last_credit_end(ticket, blocks, credit_period<P>(qp)) > ticket;
+                      last_credit_end(qp, ticket, blocks) > ticket;
   if (signal) {
     w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
     // Before anything is told to the NIC: the CQE may come at once.
@@ -135,7 +131,7 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
   if (end) *end = after;
   if constexpr (P::inband) {
     if (inline_v) w.ds = 3;  // see inband.cuh: the byte count says the rest
-    write_slot<P::line_v, inline_v>(qp, scope, w, ticket);
+    write_slot<P::line_v, inline_v>(qp, scope, w, ticket, unit_zero());
     return BP_OK;
   }
   if constexpr (P::kick_v == kick::blueflame) {
@@ -177,8 +173,12 @@ BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t re
   } else {
     capacity = win.slot_bytes;
   }
-  // The payload's way to L1 overlaps with the reservation's to L2 and back.
-  if (scope.rank() * 16 < bytes) touch(src + scope.rank() * 16);
+  // A small message's payload is on its way here while the reservation goes to L2 and back.
+  u128 early = unit_zero();
+  const bool small = P::inband && bytes <= capacity && whole_words(src, bytes);
+  if constexpr (P::inband) {
+    if (small) early = unit_payload<P::line_v, true>(src, (uint32_t)bytes, scope.rank());
+  }
   const uint32_t limit = ticket_limit<P>(qp, true);
   const uint32_t batch = limit < 2 ? 1 : (limit / 2 < 64 ? limit / 2 : 64);
   while (bytes > 0) {
@@ -191,24 +191,26 @@ BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t re
     if (s != BP_OK) return s;
     const bool last_batch = n == chunks;
     const uint64_t batch_bytes = last_batch ? bytes : (uint64_t)n * capacity;
-    const uint32_t period = credit_period<P>(qp);
     const uint64_t after = ticket + n;
     const bool signal_last = last_batch && !(flags & unsignalled);
     if (scope.rank() == 0) {
       // Before a slot is written: its CQE may come at once.
-      const uint64_t top = signal_last ? after : last_credit_end(ticket, n, period);
+      const uint64_t top = signal_last ? after : last_credit_end(qp, ticket, n);
       if (top > ticket) note_signalled<P>(qp, top);
     }
     for_each_part(scope, n, [&](auto part, uint32_t c) {
       const uint64_t at = (uint64_t)c * capacity;
       wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote + at, ep.remote_rkey);
       w.bytes = (uint32_t)(batch_bytes - at < capacity ? batch_bytes - at : capacity);
-      if ((signal_last && c == n - 1) || ((ticket + c + 1) & (period - 1)) == 0) {
+      if ((signal_last && c == n - 1) || ((ticket + c + 1) & (qp.credit_period - 1)) == 0) {
         w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
       }
       if constexpr (P::inband) {
         w.gather = src + at;
-        write_slot<P::line_v, true>(qp, part, w, ticket + c);
+        if (!small && whole_words(w.gather, w.bytes)) {
+          early = unit_payload<P::line_v, true>(w.gather, w.bytes, part.rank());
+        }
+        write_slot<P::line_v, true>(qp, part, w, ticket + c, early);
       } else {
         const uint64_t slot = (uint64_t)slot_of(win, ticket + c) * win.slot_bytes;
         copy_to_slot(part, win.va + slot, src + at, w.bytes);
@@ -262,7 +264,6 @@ BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t re
     wqe w = detail::make_wqe(BP_OP_RDMA_WRITE, ds, ep.remote_iova + remote_offset, ep.remote_rkey);
     w.bytes = bytes;
     w.gather = (uint64_t)src;
-    if (scope.rank() * 16 < bytes) touch((uint64_t)src + scope.rank() * 16);
     return detail::post<P, true>(ep.qp, scope, w, flags, end);
   }
 }

@@ -226,18 +226,10 @@ BP_DEV void note_signalled(const bp_qp& qp, uint64_t end) {
   }
 }
 
-// Credits come home with CQEs, so a long row of WQEs asks for one at least four times a window (a
-// ring, where there is no window): at every end that passes a multiple of this power of two.
-template <class P>
-BP_DEV uint32_t credit_period(const bp_qp& qp) {
-  const uint32_t quarter = ticket_limit<P>(qp, qp.window.slots != 0) / 4;
-  uint32_t period = 1;
-  while (period * 2 <= quarter) period *= 2;
-  return period;
-}
-// The last such end that tickets `ticket .. ticket + n` pass; `ticket` or less if none.
-BP_DEV uint64_t last_credit_end(uint64_t ticket, uint32_t n, uint32_t period) {
-  return (ticket + n) & ~(uint64_t)(period - 1);
+// A row of WQEs asks for a CQE at every end that reaches or passes a multiple of the credit period:
+// the last such end that tickets `ticket .. ticket + n` come to; `ticket` or less if none.
+BP_DEV uint64_t last_credit_end(const bp_qp& qp, uint64_t ticket, uint32_t n) {
+  return (ticket + n) & ~(uint64_t)(qp.credit_period - 1);
 }
 
 }  // namespace bp

@@ -53,119 +53,144 @@ BP_DEV uint32_t inband_sequence(const bp_window& w, uint64_t ticket) {
   return (uint32_t)lap + 1;
 }
 
-// A slot's data stream, word by word: nine words of header (control segment, remote address, inline
-// header), then payload; or, not inline, the WQE as it stands in an SQ. Every lane makes all of the
-// header: cheaper than lanes that go different ways to make a part each.
-template <bool inline_v, bool aligned_v>
-struct slot_stream {
-  const wqe& w;
-  uint64_t ticket;
-  uint32_t header[16];
-
-  BP_DEV slot_stream(const wqe& w_, uint64_t ticket_, uint32_t qpn) : w(w_), ticket(ticket_) {
-    const u128 u[4] = {wqe_unit<false>(w, 0, ticket, qpn), wqe_unit<false>(w, 1, ticket, qpn),
-                       wqe_unit<false>(w, 2, ticket, qpn), wqe_unit<false>(w, 3, ticket, qpn)};
-    for (uint32_t i = 0; i < 16; i++) header[i] = u[i / 4].w[i % 4];
-    if (inline_v) header[8] = be32(BP_INLINE_FLAG | w.bytes);
-  }
-  BP_DEV uint32_t bytes() const {
-    return inline_v ? inband_header_bytes + w.bytes : w.ds * BP_DS_BYTES;
-  }
-  BP_DEV uint32_t payload(uint32_t k) const {
-    return payload_u32(w.gather, (k - 9) * 4, w.bytes, aligned_v);
-  }
-  BP_DEV uint32_t word(uint32_t k) const {
-    if (inline_v && k >= 9) return payload(k);
-    uint32_t v = 0;
-    // Selects, not a lookup: an index that is not constant would put the array into memory.
-#if defined(__CUDACC__)
-#pragma unroll
-#endif
-    for (uint32_t i = 0; i < (inline_v ? 9 : 16); i++) v = k == i ? header[i] : v;
-    return v;
-  }
-};
-
-// The 16 bytes that a lane stores: unit `i` of the slot, which is line `i` or a quarter of one.
-// `payload_v`: the unit lies behind the header, so none of its words can be one of the header's.
-template <line L, bool payload_v, class Stream>
-BP_DEV u128 slot_unit(const Stream& s, uint32_t i, uint32_t seq) {
-  const auto word = [&](uint32_t k) { return payload_v ? s.payload(k) : s.word(k); };
+// First word of unit `i` in a slot's data stream; of a 14+2 line with an odd number, the word in
+// whose middle the line begins.
+template <line L>
+BP_DEV uint32_t first_word(uint32_t i) {
   if constexpr (L == line::d12s4) {
-    return u128{{word(3 * i), word(3 * i + 1), word(3 * i + 2), seq}};
+    return 3 * i;
   } else if constexpr (L == line::d14s2) {
-    // Seven half words from half word 7i: from a word's start for even i, from its middle else.
-    const uint32_t k = 7 * i / 2, shift = 16 * (i & 1);
-    const uint32_t a = word(k), b = word(k + 1), c = word(k + 2), d = word(k + 3);
-    const auto pick = [&](uint32_t lo, uint32_t hi) {
-      return shift == 0 ? lo : lo >> 16 | hi << 16;
-    };
-    return u128{{pick(a, b), pick(b, c), pick(c, d), (d >> shift & 0xffff) | seq << 16}};
+    return 7 * i / 2;
   } else {
-    const uint32_t k = i / 4 * 15 + i % 4 * 4;
-    return u128{{word(k), word(k + 1), word(k + 2), i % 4 == 3 ? seq : word(k + 3)}};
+    return i / 4 * 15 + i % 4 * 4;
   }
 }
 
-template <line L, bool inline_v, bool aligned_v, class Scope>
-BP_DEV void write_lines(const bp_window& win, Scope scope, const slot_stream<inline_v, aligned_v>& s) {
+// Payload words of unit `i`, as far as it has any; the stream's words 0 to 8 are header and come out
+// as 0. Needs no ticket, so a caller can have them on their way while it waits for one.
+template <line L, bool words_v>
+BP_DEV u128 unit_payload(uint64_t src, uint32_t bytes, uint32_t i) {
+  const uint32_t k = first_word<L>(i);
+  u128 v;
+  for (uint32_t j = 0; j < 4; j++) {
+    const uint32_t offset = (k + j - 9) * 4;  // wraps, and is out of range, for the header's words
+    v.w[j] = payload_u32(src, k + j < 9 ? bytes : offset, bytes, words_v);
+  }
+  return v;
+}
+
+// The first words of a slot's stream: control segment, remote address and inline header; of a WQE
+// that is not inline all of it, as it stands in an SQ. Every lane makes all of them: cheaper than
+// lanes that go different ways to make a part each.
+template <bool inline_v>
+struct slot_header {
+  static constexpr uint32_t words = inline_v ? 9 : 16;
+  uint32_t w[16];
+  BP_DEV slot_header(const wqe& wqe, uint64_t ticket, uint32_t qpn) {
+    for (uint32_t u = 0; u < 4; u++) {
+      const u128 v = wqe_unit<false>(wqe, u, ticket, qpn);
+      for (uint32_t i = 0; i < 4; i++) w[u * 4 + i] = v.w[i];
+    }
+    if (inline_v) w[8] = be32(BP_INLINE_FLAG | wqe.bytes);
+  }
+  // Word `k`, or `other` behind the header. Selects, not a lookup: an index that is not constant
+  // would put the array into memory.
+  BP_DEV uint32_t pick(uint32_t k, uint32_t other) const {
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (uint32_t i = 0; i < words; i++) other = k == i ? w[i] : other;
+    return other;
+  }
+};
+
+// The 16 bytes of unit `i`, which is a line or a quarter of one, from its stream words.
+template <line L>
+BP_DEV u128 unit_line(const u128& v, uint32_t i, uint32_t seq) {
+  if constexpr (L == line::d12s4) {
+    return u128{{v.w[0], v.w[1], v.w[2], seq}};
+  } else if constexpr (L == line::d14s2) {
+    // Seven half words: from the first word's start for even i, from its middle for odd.
+    const bool odd = (i & 1) != 0;
+    const auto pick = [&](uint32_t lo, uint32_t hi) { return odd ? lo >> 16 | hi << 16 : lo; };
+    const uint32_t last = odd ? v.w[3] >> 16 : v.w[3] & 0xffff;
+    return u128{{pick(v.w[0], v.w[1]), pick(v.w[1], v.w[2]), pick(v.w[2], v.w[3]), last | seq << 16}};
+  } else {
+    return u128{{v.w[0], v.w[1], v.w[2], i % 4 == 3 ? seq : v.w[3]}};
+  }
+}
+
+template <line L, bool inline_v, bool words_v, class Scope>
+BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket,
+                        const u128& early) {
   using F = line_format<L>;
+  const bp_window& win = qp.window;
   constexpr uint32_t units = F::bytes / 16;
   constexpr uint32_t header_units = 3;  // in every format the first three hold all of the header
-  const uint32_t seq = inband_sequence<L>(win, s.ticket);
-  const uint32_t used = (s.bytes() + F::data - 1) / F::data;
+  const slot_header<inline_v> header(w, ticket, qp.qpn);
+  const uint32_t seq = inband_sequence<L>(win, ticket);
+  const uint32_t bytes = inline_v ? inband_header_bytes + w.bytes : w.ds * BP_DS_BYTES;
+  const uint32_t used = (bytes + F::data - 1) / F::data;
   const uint32_t n = (seq == 1 ? win.slot_bytes / F::bytes : used) * units;
-  u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)slot_of(win, s.ticket) * win.slot_bytes);
+  u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)slot_of(win, ticket) * win.slot_bytes);
+  const auto headed = [&](uint32_t i, u128 v) {
+    for (uint32_t j = 0; j < 4; j++) v.w[j] = header.pick(first_word<L>(i) + j, v.w[j]);
+    return unit_line<L>(v, i, seq);
+  };
+  const auto behind = [&](uint32_t i) {
+    return inline_v ? unit_payload<L, words_v>(w.gather, w.bytes, i) : unit_zero();
+  };
 #if defined(__CUDACC__)
   static_assert(units == 1 || !__is_same(Scope, thread_scope),
                 "a 60+4 line is stored by four lanes at once");
   const uint32_t step = scope.size();
   uint32_t i = scope.rank();
-  // The first round, in which each lane may have the header's or payload.
-  if (i < n) st_line(slot + i, slot_unit<L, false>(s, i, seq));
+  if (i < n) st_line(slot + i, headed(i, early));
   i += step;
-  if constexpr (inline_v) {
-    for (; i < header_units; i += step) st_line(slot + i, slot_unit<L, false>(s, i, seq));
-    // The rest with four units' loads in flight before the first store.
-    for (; i < n; i += 4 * step) {
-      u128 v[4];
+  for (; i < n && i < (inline_v ? header_units : 16); i += step) {
+    st_line(slot + i, headed(i, behind(i)));
+  }
+  // The rest with four units' loads in flight before the first store.
+  for (; i < n; i += 4 * step) {
+    u128 v[4];
 #pragma unroll
-      for (uint32_t k = 0; k < 4; k++) v[k] = slot_unit<L, true>(s, i + k * step, seq);
+    for (uint32_t k = 0; k < 4; k++) v[k] = behind(i + k * step);
 #pragma unroll
-      for (uint32_t k = 0; k < 4; k++) {
-        if (i + k * step < n) st_line(slot + i + k * step, v[k]);
-      }
+    for (uint32_t k = 0; k < 4; k++) {
+      const uint32_t at = i + k * step;
+      if (at < n) st_line(slot + at, unit_line<L>(v[k], at, seq));
     }
-  } else {
-    for (; i < n; i += step) st_line(slot + i, slot_unit<L, false>(s, i, seq));
   }
 #else
   // On a CPU lanes' stores are never one: a lane writes whole lines, the sequence last.
+  (void)early;
+  (void)header_units;
   for (uint32_t i = scope.rank() * units; i < n; i += units * scope.size()) {
-    for (uint32_t q = 0; q < units; q++) {
-      const bool behind = inline_v && i + q >= header_units;
-      st_line(slot + i + q, behind ? slot_unit<L, inline_v>(s, i + q, seq)
-                                   : slot_unit<L, false>(s, i + q, seq));
-    }
+    for (uint32_t q = 0; q < units; q++) st_line(slot + i + q, headed(i + q, behind(i + q)));
   }
 #endif
 }
 
 template <line L, bool inline_v, class Scope>
-BP_DEV_COLD void write_slot_unaligned(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
-  write_lines<L>(qp.window, scope, slot_stream<inline_v, false>(w, ticket, qp.qpn));
+BP_DEV_COLD void write_slot_bytes(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
+  const u128 early = unit_payload<L, false>(w.gather, w.bytes, scope.rank());
+  write_lines<L, inline_v, false>(qp, scope, w, ticket, early);
 }
 
-// Writes one slot. All threads of the scope take part; nothing is waited for.
+BP_DEV bool whole_words(uint64_t src, uint64_t bytes) { return ((src | bytes) & 3) == 0; }
+
+// Writes one slot. All threads of the scope take part; nothing is waited for. `early`: this thread's
+// first unit_payload, if the payload is whole words.
 template <line L, bool inline_v, class Scope>
-BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
+BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket,
+                       const u128& early) {
   if constexpr (inline_v) {
-    if ((w.gather & 3) != 0) {
-      write_slot_unaligned<L, inline_v>(qp, scope, w, ticket);
+    if (!whole_words(w.gather, w.bytes)) {
+      write_slot_bytes<L, inline_v>(qp, scope, w, ticket);
       return;
     }
   }
-  write_lines<L>(qp.window, scope, slot_stream<inline_v, true>(w, ticket, qp.qpn));
+  write_lines<L, inline_v, true>(qp, scope, w, ticket, early);
 }
 
 }  // namespace bp

@@ -90,10 +90,6 @@ BP_DEV void st_line(u128* p, u128 v) {
                "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
                : "memory");
 }
-// Starts a load of the word's line into L1 and waits for nothing.
-BP_DEV void touch(uint64_t p) {
-  asm volatile("{ .reg .u32 ignored; ld.global.u32 ignored, [%0]; }" ::"l"(p & ~(uint64_t)3));
-}
 BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
   uint64_t old;
   asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;"
@@ -149,7 +145,6 @@ BP_DEV void st_line(u128* p, u128 v) {
   __atomic_store_n(q, (uint64_t)v.w[0] | (uint64_t)v.w[1] << 32, __ATOMIC_RELAXED);
   __atomic_store_n(q + 1, (uint64_t)v.w[2] | (uint64_t)v.w[3] << 32, __ATOMIC_RELEASE);
 }
-BP_DEV void touch(uint64_t) {}
 BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
   return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
 }

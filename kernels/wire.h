@@ -187,7 +187,8 @@ struct bp_qp {
   uint32_t flags;
   uint32_t sq_log;
   uint32_t cq_log;
-  uint32_t reserved[2];
+  uint32_t credit_period;  // power of two: how often a row of WQEs asks for a CQE
+  uint32_t reserved;
 };
 BP_ASSERT_SIZE(bp_qp, 128);
 

@@ -25,24 +25,18 @@ struct wqe {
 
 BP_DEV uint32_t wqe_blocks(const wqe& w) { return (w.ds + 3) / 4; }
 
-// Payload that is not aligned: byte by byte.
+// Payload that is not whole words at a word's address: byte by byte.
 BP_DEV_COLD uint32_t payload_bytes(const uint8_t* p, uint32_t left) {
   uint32_t v = 0;
   for (uint32_t i = 0; i < 4 && i < left; i++) v |= (uint32_t)p[i] << (8 * i);
   return v;
 }
-// 4 bytes of payload at `offset`, never reading at or past `bytes`; missing bytes are 0.
-// `aligned` says that `src` is a multiple of 4; a constant there keeps the loads free of branches
-// that would put one after the other.
-BP_DEV uint32_t payload_u32(uint64_t src, uint32_t offset, uint32_t bytes, bool aligned) {
+// 4 bytes of payload at `offset`, never reading at or past `bytes`; missing bytes are 0. `words`:
+// address and length are multiples of 4. A constant there makes it one load without a branch.
+BP_DEV uint32_t payload_u32(uint64_t src, uint32_t offset, uint32_t bytes, bool words) {
+  if (words) return offset < bytes ? *reinterpret_cast<const uint32_t*>(src + offset) : 0;
   const uint8_t* p = reinterpret_cast<const uint8_t*>(src + offset);
-  if (!aligned) return offset < bytes ? payload_bytes(p, bytes - offset) : 0;
-  if (offset + 4 <= bytes) return *reinterpret_cast<const uint32_t*>(p);
-  uint32_t v = 0;
-  if (offset < bytes) v = p[0];
-  if (offset + 1 < bytes) v |= (uint32_t)p[1] << 8;
-  if (offset + 2 < bytes) v |= (uint32_t)p[2] << 16;
-  return v;
+  return offset < bytes ? payload_bytes(p, bytes - offset) : 0;
 }
 
 BP_DEV u128 unit_ctrl(const wqe& w, uint64_t index, uint32_t qpn) {
@@ -85,9 +79,9 @@ BP_DEV bool is_atomic(const wqe& w) {
 
 // Word `k` of a WQE with inline payload, counted after the control segment's four words and the
 // remote address's four: word 0 is the inline header.
-BP_DEV uint32_t inline_word(const wqe& w, uint32_t k, bool aligned) {
+BP_DEV uint32_t inline_word(const wqe& w, uint32_t k, bool words) {
   return k == 0 ? be32(BP_INLINE_FLAG | w.bytes)
-                : payload_u32(w.gather, (k - 1) * 4, w.bytes, aligned);
+                : payload_u32(w.gather, (k - 1) * 4, w.bytes, words);
 }
 
 // 16-byte unit `u` of a WQE. `inline_v` says that the payload follows in the WQE itself.
@@ -98,7 +92,7 @@ BP_DEV u128 wqe_unit(const wqe& w, uint32_t u, uint64_t index, uint32_t qpn) {
   if (u == 1) return unit_pair(w.raddr, w.rkey);
   if constexpr (inline_v) {
     u128 v;
-    for (uint32_t i = 0; i < 4; i++) v.w[i] = inline_word(w, (u - 2) * 4 + i, (w.gather & 3) == 0);
+    for (uint32_t i = 0; i < 4; i++) v.w[i] = inline_word(w, (u - 2) * 4 + i, ((w.gather | w.bytes) & 3) == 0);
     return v;
   } else {
     if (u == 2 && is_atomic(w)) return unit_atomic(w.swap_add, w.compare);

@@ -72,8 +72,10 @@ pub struct Qp {
     pub sq_log: u32,
     /// log2 of the CQ's entries.
     pub cq_log: u32,
+    /// How often a row of WQEs asks for a CQE, in tickets: a power of two.
+    pub credit_period: u32,
     /// Zero.
-    pub reserved: [u32; 2],
+    pub reserved: u32,
 }
 
 /// `BP_QP_CREDITS_OFF`: negative control, slots are written without a credit.

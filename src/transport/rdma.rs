@@ -148,6 +148,10 @@ impl Rdma {
         ep.qp.flags = if options.credits { 0 } else { args::QP_CREDITS_OFF };
         ep.qp.sq_log = self.sq_blocks.ilog2();
         ep.qp.cq_log = self.send_cqes.ilog2();
+        // Credits come home with CQEs, so a long row of WQEs asks for one at least four times a
+        // window, or a ring where there is no window.
+        let slots = self.window.as_ref().map_or(self.sq_blocks, |w| w.slots.min(self.sq_blocks));
+        ep.qp.credit_period = 1 << (slots / 4).max(1).ilog2();
         if let Some(w) = &self.window {
             ep.qp.window = args::Window {
                 va: w.mapped.addr(),
