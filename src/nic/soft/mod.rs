@@ -76,7 +76,8 @@ impl Nap {
 /// What a software NIC is made of.
 #[derive(Clone)]
 pub struct SoftConfig {
-    /// Number of engines; queue pair `q` belongs to engine `q % engines`.
+    /// Number of engines. Queue pairs are dealt to them in the order of creation, each round
+    /// beginning one engine later, so that pairs made together do not put all senders on one.
     pub engines: usize,
     /// The link that the NIC is on.
     pub link: Arc<InProcess>,
