@@ -81,7 +81,8 @@ impl HostMem {
         self.base.as_ptr() as u64
     }
 
-    fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
+    #[inline]
+    pub(super) fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
         match offset.checked_add(bytes) {
             // SAFETY: offset <= end <= len: inside the mapping or one past it.
             Some(end) if end <= self.len => Ok(unsafe { self.base.as_ptr().add(offset) }),

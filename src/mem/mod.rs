@@ -7,11 +7,14 @@
 //! 3. Bulk copies carry no ordering; [`HostMem::load_u64`] and its kin do, and each caller says
 //!    what its ordering orders and for whom.
 
+mod cache;
 mod dma;
 mod host;
+mod lines;
 mod numa;
 mod view;
 
+pub use cache::{Intent, LINE_BYTES};
 pub use dma::{Dma, copy};
 pub use host::{HostMem, View};
 pub use numa::{node_count, node_of_pci};

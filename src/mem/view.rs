@@ -41,31 +41,6 @@ impl View {
         self.mem.store_u64(self.at(offset, 8)?, value, order)
     }
 
-    /// How many words from `offset` on, `stride` bytes apart, have `value` in the bits of `mask`,
-    /// up to `count`. Every load acquires.
-    ///
-    /// # Errors
-    /// [`MemError::OutOfBounds`] and [`MemError::Misaligned`], also for words that a difference
-    /// before them would have spared.
-    pub fn equal_u32(
-        &self,
-        offset: usize,
-        stride: usize,
-        count: usize,
-        mask: u32,
-        value: u32,
-    ) -> Result<usize, MemError> {
-        let Some(last) = count.checked_sub(1) else { return Ok(0) };
-        let bytes = last.saturating_mul(stride).saturating_add(4);
-        let start = self.at(offset, bytes)?;
-        for i in 0..count {
-            if self.mem.load_u32(start + i * stride, Ordering::Acquire)? & mask != value {
-                return Ok(i);
-            }
-        }
-        Ok(count)
-    }
-
     /// Sets `bytes` bytes from `offset` to `value`.
     ///
     /// # Errors

@@ -1,9 +1,8 @@
 //! Completion queues as the NIC writes them.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::mem::{Dma, MemError, View};
+use crate::mem::{Dma, Intent, MemError, View};
 use crate::wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET, Cqe, OP_OWN_INIT, owner_bit};
 use crate::wire::doorbell::{DBR_CQ_CI_OFFSET, cq_ci};
 
@@ -11,17 +10,18 @@ use crate::wire::doorbell::{DBR_CQ_CI_OFFSET, cq_ci};
 #[derive(Debug)]
 pub(super) struct Overrun;
 
+/// A CQ of one queue pair's one side.
+///
+/// One thread at a time pushes: a send CQ's pusher holds its engine's state, a receive CQ's the
+/// responder. So the indices need no lock of their own, and no read-modify-write either: one of
+/// those would hold the engine up until its stores of the payload have left for cold lines.
 pub(super) struct Cq {
     ring: View,
     dbr: View,
     entries: u32,
-    at: Mutex<Position>,
-}
-
-struct Position {
-    pi: u64,
+    pi: AtomicU64,
     /// Consumer index as last read from the doorbell record.
-    ci: u64,
+    ci: AtomicU64,
 }
 
 impl Cq {
@@ -31,7 +31,7 @@ impl Cq {
             ring.write(entry * CQE_BYTES + CQE_BYTES - 1, &[OP_OWN_INIT])?;
         }
         dbr.load_u32(DBR_CQ_CI_OFFSET, Ordering::Relaxed)?;
-        Ok(Self { ring, dbr, entries, at: Mutex::new(Position { pi: 0, ci: 0 }) })
+        Ok(Self { ring, dbr, entries, pi: AtomicU64::new(0), ci: AtomicU64::new(0) })
     }
 
     /// Writes the next entry.
@@ -39,12 +39,13 @@ impl Cq {
     /// # Errors
     /// [`Overrun`] when the consumer has not reported room; nothing is written.
     pub(super) fn push(&self, cqe: &Cqe) -> Result<(), Overrun> {
-        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
-        if at.pi - at.ci >= self.entries.into() {
-            at.ci = self.reported(at.pi).ok_or(Overrun)?;
+        // Relaxed: the lock that the pusher holds hands the indices on.
+        let pi = self.pi.load(Ordering::Relaxed);
+        if pi - self.ci.load(Ordering::Relaxed) >= self.entries.into() {
+            self.ci.store(self.reported(pi).ok_or(Overrun)?, Ordering::Relaxed);
         }
-        let bytes = cqe.emit(owner_bit(at.pi, self.entries));
-        let entry = (at.pi % u64::from(self.entries)) as usize * CQE_BYTES;
+        let bytes = cqe.emit(owner_bit(pi, self.entries));
+        let entry = self.entry(pi);
         let (body, tail) = bytes.split_at(CQE_TAIL_OFFSET);
         let tail = u64::from_ne_bytes(tail.try_into().expect("8 bytes are left"));
         // Release: the body, and the payload and receives that the entry reports, become visible
@@ -53,8 +54,19 @@ impl Cq {
             .write(entry, body)
             .and_then(|()| self.ring.store_u64(entry + CQE_TAIL_OFFSET, tail, Ordering::Release))
             .expect("the ring was checked when the queue pair was created");
-        at.pi += 1;
+        self.pi.store(pi + 1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Fetches the line of the next entry, which a poller on another core or device has read.
+    pub(super) fn prefetch(&self) {
+        let entry = self.entry(self.pi.load(Ordering::Relaxed));
+        self.ring.prefetch(entry, CQE_BYTES, Intent::Write);
+    }
+
+    fn entry(&self, index: u64) -> usize {
+        // The number of entries is a power of two.
+        (index as usize & (self.entries as usize - 1)) * CQE_BYTES
     }
 
     /// The consumer index that the doorbell record reports, if it leaves room.

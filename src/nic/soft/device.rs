@@ -1,7 +1,7 @@
 //! What the engines, the queue pairs and the user of a software NIC share.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::counters::Live;
@@ -26,6 +26,8 @@ pub(super) struct Device {
     pub(super) mrs: Arc<MrTable>,
     qps: RwLock<HashMap<u32, Arc<Qp>>>,
     next_qpn: AtomicU32,
+    /// Queue pairs created so far.
+    dealt: AtomicUsize,
     pub(super) engines: Vec<Seat>,
     pub(super) counters: Arc<Live>,
     pub(super) timers: Timers,
@@ -41,6 +43,7 @@ impl Device {
                 mrs: Arc::new(MrTable::new()),
                 qps: RwLock::default(),
                 next_qpn: AtomicU32::new(FIRST_QPN),
+                dealt: AtomicUsize::new(0),
                 engines: (0..engines).map(|_| Seat::default()).collect(),
                 counters: Arc::default(),
                 timers,
@@ -56,8 +59,8 @@ impl Device {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
     }
 
-    fn seat(&self, qpn: u32) -> &Seat {
-        &self.engines[qpn as usize % self.engines.len()]
+    fn seat(&self, qp: &Qp) -> &Seat {
+        &self.engines[qp.engine]
     }
 
     pub(super) fn create_qp(&self, attr: &QpAttr, queues: Queues) -> Result<Arc<Qp>, NicError> {
@@ -71,9 +74,11 @@ impl Device {
                 break next;
             }
         };
-        let seat = self.seat(qpn);
+        let engine = deal(self.dealt.fetch_add(1, Ordering::Relaxed), self.engines.len());
+        let seat = &self.engines[engine];
         let qp = Arc::new(Qp::new(
             Qpn(qpn),
+            engine,
             self.id,
             self.myself.clone(),
             attr,
@@ -90,7 +95,7 @@ impl Device {
     pub(super) fn destroy_qp(&self, qpn: u32) -> Result<(), NicError> {
         let removed = self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
         let qp = removed.ok_or(NicError::NoSuchQp(qpn))?;
-        self.seat(qpn).control().remove(qpn);
+        self.seat(&qp).control().remove(qpn);
         // The lock waits for a peer's engine that is in there; later ones get no answer.
         qp.set_error();
         qp.responder().kill();
@@ -115,7 +120,7 @@ impl Device {
             qp.set_error();
             return Ok(());
         }
-        let mut core = self.seat(qp.qpn.0).control();
+        let mut core = self.seat(qp).control();
         let from = QueuePair::state(qp);
         if !qp::allowed(from, to) {
             return Err(qp.refused(to));
@@ -146,5 +151,33 @@ impl Device {
             let _ = self.destroy_qp(qpn); // gone already is as good
         }
         self.mrs.clear();
+    }
+}
+
+/// The engine of the `n`th queue pair. Each round of the deal begins one engine later: ends that
+/// are made in turn, one to send and one to receive, would else put all the work on every other
+/// engine.
+fn deal(n: usize, engines: usize) -> usize {
+    (n + n / engines) % engines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::deal;
+
+    #[test]
+    fn senders_are_spread_however_pairs_are_made() {
+        for engines in 1..=8 {
+            let most = |senders: &[usize]| {
+                let mut load = vec![0; engines];
+                senders.iter().for_each(|&n| load[deal(n, engines)] += 1);
+                load.iter().max().unwrap() - load.iter().min().unwrap()
+            };
+            let all: Vec<usize> = (0..2 * engines * engines).collect();
+            let every_other: Vec<usize> = all.iter().copied().step_by(2).collect();
+            assert_eq!(most(&all), 0, "{engines} engines, all send");
+            assert_eq!(most(&every_other), 0, "{engines} engines, every other one sends");
+            assert_eq!(most(&all[..engines * engines]), 0, "{engines} engines, the first half");
+        }
     }
 }

@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::counters::Live;
 use super::device::Device;
-use super::inband::Scratch;
 use super::qp::Qp;
-use super::requester::{Requester, Tally, Visit, Visitor};
+use super::requester::{Requester, Scratch, Tally, Visit, Visitor};
 use super::uar::Uar;
 use crate::mem::MemError;
 use crate::nic::{QpState, QueuePair};
@@ -79,7 +78,6 @@ impl Seat {
 }
 
 /// What an engine works on.
-#[derive(Default)]
 pub(super) struct Core {
     slots: Vec<Option<Box<Requester>>>,
     by_qpn: HashMap<u32, usize>,
@@ -93,12 +91,25 @@ pub(super) struct Core {
     scratch: Scratch,
 }
 
+impl Default for Core {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            by_qpn: HashMap::new(),
+            uars: Vec::new(),
+            inband: Vec::new(),
+            active: Vec::new(),
+            failed: Vec::new(),
+            scratch: [0; size_of::<Scratch>()],
+        }
+    }
+}
+
 impl Core {
     /// Takes a queue pair on.
     pub(super) fn add(&mut self, qp: Arc<Qp>) -> Result<(), MemError> {
         let requester = Box::new(Requester::new(qp.clone())?);
         let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        self.scratch.reserve(qp.attr.inband.as_ref().map_or(0, |i| i.slot_bytes as usize));
         if requester.is_inband() {
             self.inband.push(slot);
         } else {
@@ -147,7 +158,7 @@ impl Core {
     /// Gives the send side its peer.
     pub(super) fn connect(&mut self, qpn: u32, peer: Arc<Qp>) {
         if let Some(requester) = self.requester(qpn) {
-            requester.peer = Some(peer);
+            requester.connect(peer);
         }
     }
 

@@ -3,19 +3,29 @@
 use std::sync::atomic::Ordering;
 
 use super::vendor::{Vendor, of_parse};
-use crate::mem::{Dma, MemError};
-use crate::nic::Inband;
+use crate::mem::{Intent, MemError};
+use crate::nic::{Inband, LineFormat};
 use crate::wire::cqe::Syndrome;
-use crate::wire::inband::{Need, Standing, slot_of, stream_need};
+use crate::wire::inband::{Need, Standing, stream_need};
+
+/// Bytes of the next slot that are fetched while this one is carried out.
+const NEXT_BYTES: usize = 1024;
 
 /// Where a queue pair's in-band window stands.
 pub(super) struct Watch {
     cfg: Inband,
-    /// The next slot to be sent.
+    /// The next slot to be sent, where it starts in the window, and the sequence of its lines.
     pub(super) ticket: u64,
-    /// The line that was missing when last looked at: looked at first, so that waiting for a long
-    /// slot costs one load.
-    missing: usize,
+    lap: u64,
+    base: usize,
+    expected: u32,
+    /// Data of the slot's lines that have come, joined.
+    stream: Vec<u8>,
+    /// How many lines those are. The line after them is the one to be waited for: a look at a slot
+    /// of which a part has come costs one load, and no line is taken twice.
+    have: usize,
+    /// Length of the stream, when all of it is there.
+    whole: Option<usize>,
 }
 
 /// What is in the next slot.
@@ -28,120 +38,139 @@ pub(super) enum Slot {
     Bad(Syndrome, Vendor),
 }
 
-/// Buffers that slots and WQEs are copied to before they are looked at.
-#[derive(Default)]
-pub(super) struct Scratch {
-    /// Lines as they lay in the slot.
-    lines: Vec<u8>,
-    /// The bytes of a WQE.
-    pub(super) wqe: Vec<u8>,
-}
-
-impl Scratch {
-    /// Makes room for WQEs from a ring, and from slots of `slot_bytes`.
-    pub(super) fn reserve(&mut self, slot_bytes: usize) {
-        let wqe = slot_bytes.max(crate::wire::wqe::MAX_WQE_BYTES.next_multiple_of(64));
-        self.lines.resize(self.lines.len().max(slot_bytes), 0);
-        self.wqe.resize(self.wqe.len().max(wqe), 0);
-    }
-}
-
 impl Watch {
     /// Clears the window and watches its first slot.
     ///
     /// Sequences that an earlier user of the memory left behind could pass for fresh ones.
     pub(super) fn new(cfg: &Inband) -> Result<Self, MemError> {
         cfg.window.fill(0, cfg.slot_bytes as usize * cfg.slots as usize, 0)?;
-        Ok(Self { cfg: cfg.clone(), ticket: 0, missing: 0 })
+        Ok(Self {
+            ticket: 0,
+            lap: 0,
+            base: 0,
+            expected: cfg.line.seq(cfg.seq0, 0),
+            stream: vec![0; cfg.line.capacity(cfg.slot_bytes as usize)],
+            have: 0,
+            whole: None,
+            cfg: cfg.clone(),
+        })
     }
 
     pub(super) fn advance(&mut self) {
         self.ticket += 1;
-        self.missing = 0;
+        self.base = self.next_base();
+        if self.base == 0 {
+            self.lap += 1;
+            self.expected = self.cfg.line.seq(self.cfg.seq0, self.lap);
+        }
+        self.have = 0;
+        self.whole = None;
     }
 
-    /// Copies the next slot's stream to `scratch.wqe`, if all of it has arrived.
-    pub(super) fn fetch(&mut self, scratch: &mut Scratch) -> Slot {
+    fn next_base(&self) -> usize {
+        let next = self.base + self.cfg.slot_bytes as usize;
+        if next < self.cfg.slot_bytes as usize * self.cfg.slots as usize { next } else { 0 }
+    }
+
+    /// A cheap look: whether the line that was missing still is.
+    pub(super) fn is_waiting(&self) -> bool {
+        if self.whole.is_some() || self.have == self.slot_lines() {
+            return false;
+        }
+        let standing = self.standing();
+        standing == Standing::Stale || (self.have > 0 && standing != Standing::Expected)
+    }
+
+    /// The stream of a whole slot.
+    pub(super) fn stream(&self, bytes: usize) -> &[u8] {
+        &self.stream[..bytes]
+    }
+
+    /// Takes what has come of the next slot, and says whether that is all of it.
+    pub(super) fn fetch(&mut self) -> Slot {
+        if let Some(bytes) = self.whole {
+            return Slot::Whole(bytes);
+        }
+        if self.have == 0 {
+            match self.standing() {
+                Standing::Stale => return Slot::Waiting,
+                Standing::Ahead => return Slot::Bad(Syndrome::LocalQpOp, Vendor::Overrun),
+                Standing::Expected => {}
+            }
+        }
         let format = self.cfg.line;
-        let (line_bytes, data) = (format.line_bytes(), format.data_bytes());
-        let slot_lines = self.cfg.slot_bytes as usize / line_bytes;
-        let (slot, lap) = slot_of(self.ticket, self.cfg.slots);
-        let base = slot as usize * self.cfg.slot_bytes as usize;
-        let expected = format.seq(self.cfg.seq0, lap);
-
-        // 1. A cheap look: has anything happened since the last one?
-        let first = self.seq(base, 0);
-        match format.standing(expected, first) {
-            Standing::Stale => return Slot::Waiting,
-            Standing::Ahead => return Slot::Bad(Syndrome::LocalQpOp, Vendor::Overrun),
-            Standing::Expected => {}
-        }
-        if self.missing > 0 && self.seq(base, self.missing) != expected {
-            return Slot::Waiting;
-        }
-
-        // 2. Take lines until the stream says that it is complete.
-        let (mut have, mut need) = (0, 16);
+        // Take lines until the stream says that it is complete. The first line of the processor's
+        // cache holds most headers.
+        let mut need = 64 / format.line_bytes() * format.data_bytes();
+        let mut must = 16;
         loop {
-            let lines = format.lines(need);
-            if lines > slot_lines {
+            if format.lines(must) > self.slot_lines() {
                 return Slot::Bad(Syndrome::LocalLength, Vendor::Length);
             }
-            if lines > have {
-                // Each load of a sequence acquires, and all come before the copy: the copy holds
-                // the data that the writer stored with, or before, these sequences.
-                let found = self.equal(base, have, lines - have, expected);
-                if found < lines - have {
-                    self.missing = have + found;
-                    return Slot::Waiting;
-                }
-                let copy = &mut scratch.lines[have * line_bytes..lines * line_bytes];
-                if self.cfg.window.read(base + have * line_bytes, copy).is_err() {
-                    return Slot::Bad(Syndrome::LocalQpOp, Vendor::Dma);
-                }
-                // 3. Verify again, in the copy: a writer without a credit may have come by.
-                let into = &mut scratch.wqe[have * data..lines * data];
-                if let Err(line) = format.gather(copy, expected, into) {
-                    self.missing = have + line;
-                    return Slot::Waiting;
-                }
-                have = lines;
+            let lines = format.lines(need.max(must)).min(self.slot_lines());
+            if lines > self.have && self.take(lines).is_err() {
+                return Slot::Bad(Syndrome::LocalQpOp, Vendor::Dma);
             }
-            match stream_need(&scratch.wqe[..have * data]) {
-                Ok(Need::Total(total)) if format.lines(total) <= have => {
+            if self.have < format.lines(must) {
+                return Slot::Waiting;
+            }
+            match stream_need(&self.stream[..self.have * format.data_bytes()]) {
+                Ok(Need::Total(total)) if format.lines(total) <= self.have => {
+                    self.whole = Some(total);
+                    self.cfg.window.prefetch(self.next_base(), self.ahead(), Intent::Read);
                     return Slot::Whole(total);
                 }
-                Ok(Need::Total(total)) => need = total,
-                Ok(Need::More(more)) => need = more,
+                Ok(Need::Total(n) | Need::More(n)) => must = n,
                 Err(error) => {
                     let (syndrome, vendor) = of_parse(error);
                     return Slot::Bad(syndrome, vendor);
                 }
             }
+            need = 0;
         }
     }
 
-    /// Where the word that ends with a line's sequence lies: the last 4 bytes of the line, aligned.
-    fn seq_at(&self, base: usize, line: usize) -> usize {
-        base + (line + 1) * self.cfg.line.line_bytes() - 4
+    /// Joins lines up to number `lines` to the stream, up to the first without the sequence.
+    ///
+    /// Each line's sequence is loaded, with acquire, before its data: what is joined is what its
+    /// writer stored with, or before, that sequence. So one pass both verifies and copies, and no
+    /// line that was joined is to be looked at again. A writer that has no credit can still
+    /// overwrite a line between the two loads; that spoils its own message, of which only this
+    /// copy is looked at from here on.
+    fn take(&mut self, lines: usize) -> Result<(), MemError> {
+        let format = self.cfg.line;
+        let at = self.base + self.have * format.line_bytes();
+        let data = format.data_bytes();
+        let into = &mut self.stream[self.have * data..lines * data];
+        let (mask, value) = (u32::MAX << shift(format), self.expected << shift(format));
+        let (window, mask, value) = (&self.cfg.window, mask.to_le(), value.to_le());
+        self.have += match format {
+            LineFormat::L12S4 => window.join_lines::<16, 12>(at, mask, value, into)?,
+            LineFormat::L14S2 => window.join_lines::<16, 14>(at, mask, value, into)?,
+            LineFormat::L60S4 => window.join_lines::<64, 60>(at, mask, value, into)?,
+        };
+        Ok(())
     }
 
-    /// How far a word is to be shifted for its sequence: a 2-byte one is its later half.
-    fn shift(&self) -> usize {
-        32 - 8 * self.cfg.line.seq_bytes()
+    fn ahead(&self) -> usize {
+        NEXT_BYTES.min(self.cfg.slot_bytes as usize)
     }
 
-    /// The sequence of a line, before anything else of it is read.
-    fn seq(&self, base: usize, line: usize) -> u32 {
-        let word = self.cfg.window.load_u32(self.seq_at(base, line), Ordering::Acquire);
-        u32::from_le(word.unwrap_or(0)) >> self.shift()
+    fn slot_lines(&self) -> usize {
+        self.cfg.slot_bytes as usize / self.cfg.line.line_bytes()
     }
 
-    /// How many lines from `first` on, at most `count`, have the sequence.
-    fn equal(&self, base: usize, first: usize, count: usize, expected: u32) -> usize {
-        let (mask, value) = (u32::MAX << self.shift(), expected << self.shift());
-        let (at, stride) = (self.seq_at(base, first), self.cfg.line.line_bytes());
-        let found = self.cfg.window.equal_u32(at, stride, count, mask.to_le(), value.to_le());
-        found.unwrap_or(0)
+    /// How the sequence of the line to be waited for stands.
+    fn standing(&self) -> Standing {
+        // The word that ends with the sequence: the last 4 bytes of the line, aligned.
+        let at = self.base + (self.have + 1) * self.cfg.line.line_bytes() - 4;
+        let word = self.cfg.window.load_u32(at, Ordering::Acquire);
+        let found = u32::from_le(word.unwrap_or(0)) >> shift(self.cfg.line);
+        self.cfg.line.standing(self.expected, found)
     }
+}
+
+/// How far a line's last word is to be shifted for its sequence: a 2-byte one is its later half.
+fn shift(format: LineFormat) -> usize {
+    32 - 8 * format.seq_bytes()
 }

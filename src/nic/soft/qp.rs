@@ -28,6 +28,8 @@ const MAX_SLOT_BYTES: u64 = 1 << 20;
 /// A queue pair of the software NIC.
 pub struct Qp {
     pub(super) qpn: Qpn,
+    /// Index of its engine in the device.
+    pub(super) engine: usize,
     nic: u64,
     device: Weak<Device>,
     pub(super) queues: Queues,
@@ -61,6 +63,7 @@ impl Qp {
     #[expect(clippy::too_many_arguments, reason = "the device's only call, each part once")]
     pub(super) fn new(
         qpn: Qpn,
+        engine: usize,
         nic: u64,
         device: Weak<Device>,
         attr: &QpAttr,
@@ -75,6 +78,7 @@ impl Qp {
             .transpose()?;
         Ok(Self {
             qpn,
+            engine,
             nic,
             device,
             queues,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::counters::Live;
-use super::inband::{Scratch, Slot, Watch};
+use super::inband::{Slot, Watch};
 use super::inproc::{self, Message};
-use super::mr::{Regions, Right, with_both};
+use super::mr::{MrTable, Regions, Right, with_both};
 use super::qp::Qp;
 use super::responder::Refusal;
 use super::vendor::{Vendor, of_parse};
@@ -16,17 +16,21 @@ use crate::nic::{QpState, QueuePair};
 use crate::wire::blueflame::{self, BF_BYTES};
 use crate::wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use crate::wire::doorbell::{DBR_SND_OFFSET, Doorbell, UAR_BF1_OFFSET, ahead, dbr_counter};
-use crate::wire::wqe::{Ctrl, Opcode, Piece, WQEBB_BYTES, Wqe};
+use crate::wire::wqe::{Ctrl, MAX_WQE_BYTES, Opcode, Piece, WQEBB_BYTES, Wqe};
 
 /// WQEs and bytes of one visit to a queue pair, so that none starves the others. A long WQE may
 /// exceed the bytes once.
 const VISIT_WQES: u32 = 64;
 const VISIT_BYTES: u64 = 256 << 10;
 
+/// Room for the longest WQE of a ring, or of a BlueFlame buffer.
+pub(super) type Scratch = [u8; MAX_WQE_BYTES.next_multiple_of(WQEBB_BYTES)];
+
 /// What an engine lends a queue pair for a visit.
 pub(super) struct Visitor<'a> {
     pub(super) now_ns: u64,
     pub(super) timers: Timers,
+    /// Where a WQE is copied to before it is looked at.
     pub(super) scratch: &'a mut Scratch,
     pub(super) counters: &'a Live,
     pub(super) tally: Tally,
@@ -65,7 +69,7 @@ pub(super) enum Visit {
 /// Send side of a queue pair, owned by its engine.
 pub(super) struct Requester {
     pub(super) qp: Arc<Qp>,
-    pub(super) peer: Option<Arc<Qp>>,
+    peer: Option<Peer>,
     /// Basic blocks consumed and known to be posted.
     ci: u64,
     producer: u64,
@@ -76,6 +80,13 @@ pub(super) struct Requester {
     retry: Retry,
     /// Whether the engine's list of queue pairs to visit has this one.
     pub(super) listed: bool,
+}
+
+/// The other end, and what a visit needs at hand beside it.
+struct Peer {
+    qp: Arc<Qp>,
+    /// The regions of this end.
+    local: Arc<MrTable>,
 }
 
 /// The message at the head of the queue, as it is tried again.
@@ -161,8 +172,30 @@ impl Requester {
         if self.retry.not_before > cx.now_ns {
             return Visit::Later(self.retry.not_before);
         }
-        let (Some(peer), qp) = (self.peer.clone(), self.qp.clone()) else { return Visit::Idle };
-        with_both(&qp.mrs, &peer.mrs, |local, remote| self.run(cx, &peer, local, remote))
+        if !self.has_work() {
+            return Visit::Idle;
+        }
+        self.qp.send_cq.prefetch();
+        // Taken out meanwhile: that costs no count of references.
+        let Some(peer) = self.peer.take() else { return Visit::Idle };
+        let visit = with_both(&peer.local, &peer.qp.mrs, |local, remote| {
+            self.run(cx, &peer.qp, local, remote)
+        });
+        self.peer = Some(peer);
+        visit
+    }
+
+    /// Whether a visit would find anything: for an in-band queue pair without news, one load.
+    fn has_work(&self) -> bool {
+        match &self.watch {
+            Some(watch) => !watch.is_waiting(),
+            None => self.ci < self.producer || self.qp.attr.blueflame,
+        }
+    }
+
+    /// Gives the send side its peer.
+    pub(super) fn connect(&mut self, peer: Arc<Qp>) {
+        self.peer = Some(Peer { qp: peer, local: self.qp.mrs.clone() });
     }
 
     fn run(&mut self, cx: &mut Visitor<'_>, peer: &Qp, local: &Regions, remote: &Regions) -> Visit {
@@ -171,7 +204,10 @@ impl Requester {
             // 1. Take: copied out before anything of it is believed.
             let Some(posted) = self.fetch(cx.scratch) else { return Visit::Idle };
             // 2. Check and carry out.
-            let bytes = &cx.scratch.wqe[..posted.bytes];
+            let bytes = match &self.watch {
+                Some(watch) => watch.stream(posted.bytes),
+                None => &cx.scratch[..posted.bytes],
+            };
             let done = match &posted.wqe {
                 Ok(wqe) => {
                     let from = QueuePair::address(&*self.qp);
@@ -201,7 +237,7 @@ impl Requester {
     /// Copies the next WQE to the scratch buffer and parses the copy.
     fn fetch(&mut self, scratch: &mut Scratch) -> Option<Posted> {
         if let Some(watch) = &mut self.watch {
-            return fetch_slot(watch, &self.qp, scratch);
+            return fetch_slot(watch, &self.qp);
         }
         if self.ci < self.producer {
             return Some(self.fetch_ring(scratch));
@@ -214,22 +250,22 @@ impl Requester {
         let size = self.qp.attr.sq_blocks as usize * WQEBB_BYTES;
         let start = (self.ci % u64::from(self.qp.attr.sq_blocks)) as usize * WQEBB_BYTES;
         let checked = "the ring was checked when the queue pair was created";
-        ring.read(start, &mut scratch.wqe[..WQEBB_BYTES]).expect(checked);
-        let ctrl = Ctrl::parse(&scratch.wqe[..WQEBB_BYTES]).expect("a block holds it");
+        ring.read(start, &mut scratch[..WQEBB_BYTES]).expect(checked);
+        let ctrl = Ctrl::parse(&scratch[..WQEBB_BYTES]).expect("a block holds it");
         let known = (self.producer - self.ci) as u32;
         let blocks = ctrl.blocks().min(known);
         let bytes = blocks as usize * WQEBB_BYTES;
         if blocks > 1 {
             // The later blocks may begin again at the ring's start.
             let before_end = (size - start).min(bytes);
-            let (head, tail) = scratch.wqe[..bytes].split_at_mut(before_end);
+            let (head, tail) = scratch[..bytes].split_at_mut(before_end);
             ring.read(start + WQEBB_BYTES, &mut head[WQEBB_BYTES..]).expect(checked);
             ring.read(0, tail).expect(checked);
         }
         let wqe = if ctrl.blocks() > known {
             Err((Syndrome::LocalQpOp, Vendor::Producer))
         } else {
-            self.check(&scratch.wqe[..bytes], Wqe::parse)
+            self.check(&scratch[..bytes], Wqe::parse)
         };
         Posted { source: Source::Ring, counter: self.ci as u16, blocks, bytes, wqe }
     }
@@ -252,7 +288,7 @@ impl Requester {
         let mut look = [0; 16];
         look[..8].copy_from_slice(&first.to_ne_bytes());
         let bytes = blocks_of(&look)?;
-        let copy = &mut scratch.wqe[..bytes];
+        let copy = &mut scratch[..bytes];
         uar.read(UAR_BF1_OFFSET, copy).ok()?;
         if blocks_of(copy) != Some(bytes) || !blueflame::is_whole(copy) {
             return None;
@@ -385,13 +421,13 @@ fn check_place(wqe: &Wqe, index: u16, qp: &Qp) -> Result<(), (Syndrome, Vendor)>
     Err((Syndrome::LocalQpOp, wrong))
 }
 
-fn fetch_slot(watch: &mut Watch, qp: &Qp, scratch: &mut Scratch) -> Option<Posted> {
+fn fetch_slot(watch: &mut Watch, qp: &Qp) -> Option<Posted> {
     let counter = watch.ticket as u16;
-    let (bytes, wqe) = match watch.fetch(scratch) {
+    let (bytes, wqe) = match watch.fetch() {
         Slot::Waiting => return None,
         Slot::Bad(syndrome, vendor) => (0, Err((syndrome, vendor))),
         Slot::Whole(bytes) => {
-            let wqe = Wqe::parse_stream(&scratch.wqe[..bytes]).map_err(of_parse);
+            let wqe = Wqe::parse_stream(watch.stream(bytes)).map_err(of_parse);
             (bytes, wqe.and_then(|wqe| check_place(&wqe, counter, qp).map(|()| wqe)))
         }
     };

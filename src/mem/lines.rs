@@ -1,0 +1,111 @@
+//! Lines that end with a sequence, verified and copied out in one pass.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Intent, LINE_BYTES, MemError, View};
+
+/// How far ahead of the line that is copied the lines are fetched.
+const AHEAD_BYTES: usize = 1024;
+
+impl View {
+    /// Joins the first `DATA` bytes of lines of `LINE` bytes from `offset` on into `into`, as long
+    /// as the last 4 bytes of a line have `value` in the bits of `mask` (in memory's byte order);
+    /// `into` says how many lines at most. Returns how many were joined; what lies in `into`
+    /// after them is left as it was.
+    ///
+    /// A line's last 8 bytes are loaded with acquire and checked before its others are loaded: the
+    /// data is what the writer stored with, or before, the sequence that was checked.
+    ///
+    /// # Errors
+    /// [`MemError::OutOfBounds`] and [`MemError::Misaligned`] when not all lines lie in the view,
+    /// 8-byte aligned.
+    #[inline]
+    pub fn join_lines<const LINE: usize, const DATA: usize>(
+        &self,
+        offset: usize,
+        mask: u32,
+        value: u32,
+        into: &mut [u8],
+    ) -> Result<usize, MemError> {
+        const { assert!(LINE.is_multiple_of(8) && LINE - 8 <= DATA && DATA <= LINE) };
+        let bytes = (into.len() / DATA).saturating_mul(LINE);
+        let start = self.at(offset, bytes)?;
+        let base = self.mem.at(start, bytes)?;
+        if !start.is_multiple_of(8) {
+            return Err(MemError::Misaligned { offset, align: 8 });
+        }
+        self.prefetch(offset, bytes.min(AHEAD_BYTES), Intent::Read);
+        for (i, part) in into.chunks_exact_mut(DATA).enumerate() {
+            let at = i * LINE;
+            if at.is_multiple_of(LINE_BYTES) && at + AHEAD_BYTES < bytes {
+                self.prefetch(offset + at + AHEAD_BYTES, 1, Intent::Read);
+            }
+            // SAFETY: all lines were checked to lie in the mapping, 8-byte aligned; words in them
+            // may be shared as atomics.
+            let word = |k: usize| unsafe { AtomicU64::from_ptr(base.add(at + k * 8).cast()) };
+            // Acquire: the writer's data, stored before or with the sequence, is visible to the
+            // loads that follow.
+            let last = word(LINE / 8 - 1).load(Ordering::Acquire).to_ne_bytes();
+            if u32::from_ne_bytes([last[4], last[5], last[6], last[7]]) & mask != value {
+                return Ok(i);
+            }
+            let (whole, rest) = part.split_at_mut(LINE - 8);
+            for (k, to) in whole.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                *to = word(k).load(Ordering::Relaxed).to_ne_bytes();
+            }
+            rest.copy_from_slice(&last[..DATA - (LINE - 8)]);
+        }
+        Ok(into.len() / DATA)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::{Dma, HostMem};
+
+    fn window() -> View {
+        let mem = HostMem::alloc(4096).unwrap();
+        View::new(&mem, 64, 2048).unwrap()
+    }
+
+    fn check<const LINE: usize, const DATA: usize>(mask: u32, value: u32) {
+        let view = window();
+        let mut lines: Vec<u8> = (0..2048u32).map(|i| (i * 7 + i / 256) as u8).collect();
+        for line in lines.chunks_exact_mut(LINE) {
+            let tail = u32::from_ne_bytes(line[LINE - 4..].try_into().unwrap());
+            line[LINE - 4..].copy_from_slice(&(tail & !mask | value).to_ne_bytes());
+        }
+        view.write(0, &lines).unwrap();
+        for count in [0, 1, 2, 5, 2048 / LINE] {
+            let mut into = vec![0xa5; count * DATA];
+            let joined = view.join_lines::<LINE, DATA>(0, mask, value, &mut into).unwrap();
+            assert_eq!(joined, count);
+            let parts = lines.chunks_exact(LINE).take(count).map(|l| &l[..DATA]);
+            assert_eq!(into, parts.collect::<Vec<_>>().concat());
+        }
+        // A line with another value ends the walk, and nothing from it on is copied.
+        let bad = 2048 / LINE - 2;
+        view.write(bad * LINE + LINE - 4, &(value ^ mask).to_ne_bytes()).unwrap();
+        let mut into = vec![0xa5; 2048 / LINE * DATA];
+        assert_eq!(view.join_lines::<LINE, DATA>(0, mask, value, &mut into).unwrap(), bad);
+        assert!(into[bad * DATA..].iter().all(|&b| b == 0xa5));
+    }
+
+    #[test]
+    fn lines_of_every_size_are_joined_up_to_the_first_other_one() {
+        check::<16, 12>(u32::MAX, 0x0102_0304);
+        check::<16, 14>(0xffff_0000u32.to_le(), 0x0304_0000u32.to_le());
+        check::<64, 60>(u32::MAX, 9);
+    }
+
+    #[test]
+    fn lines_outside_the_view_are_refused() {
+        let view = window();
+        let mut into = [0; 24];
+        assert!(view.join_lines::<16, 12>(2048 - 16, 0, 0, &mut into).is_err());
+        assert!(view.join_lines::<16, 12>(usize::MAX - 7, 0, 0, &mut into).is_err());
+        let misaligned = view.join_lines::<16, 12>(4, 0, 0, &mut into);
+        assert!(matches!(misaligned, Err(MemError::Misaligned { .. })));
+    }
+}
