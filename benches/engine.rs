@@ -1,7 +1,9 @@
 //! How fast one engine of the software NIC carries out what is posted.
 //!
 //! Only the engine's steps are timed; posting and polling are not. `memcpy` is what the machine
-//! does with the same bytes and no NIC: the bound of the 4 KiB rows.
+//! does with the same bytes and no NIC: the bound of the 4 KiB rows. Before each batch of a `cold`
+//! row, the core's own caches are filled with other memory, and no line is used twice in a batch:
+//! every line that the engine touches is a miss, as it is when a device has written it.
 #![allow(missing_docs)]
 
 #[path = "../tests/common/mod.rs"]
@@ -10,9 +12,10 @@ mod common;
 use std::time::{Duration, Instant};
 
 use bellpush::nic::slots::HostSlots;
-use bellpush::nic::{LineFormat, QpAttr, QueuePair};
+use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::nic::{Access, LineFormat, QpAttr, QueuePair};
 use bellpush::wire::wqe::{Flags, Opcode, Piece, SendWr};
-use common::{Pair, attr, inband, inline};
+use common::{Buf, Pair, attr, inband, inline, make_qp};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -21,6 +24,15 @@ const WINDOW: u64 = 128 << 10;
 
 fn wide() -> QpAttr {
     QpAttr { sq_blocks: 1024, send_cqes: 1024, rq_wqes: 1024, recv_cqes: 1024, ..attr() }
+}
+
+/// Twice what any core's own caches hold.
+const CACHES: usize = 16 << 20;
+
+/// Fills this core's caches with something else.
+fn evict(other: &mut [u8]) {
+    other.iter_mut().step_by(64).for_each(|b| *b = b.wrapping_add(1));
+    std::hint::black_box(other);
 }
 
 /// Steps until the batch is done; only this is timed.
@@ -43,9 +55,16 @@ fn ring(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,
     every: u64,
+    cold: bool,
     make: impl Fn(&Pair, u64) -> (SendWr<'static>, Piece<'static>),
 ) {
     let mut p = Pair::with(&wide(), &wide());
+    let mut other = vec![0; CACHES];
+    if cold {
+        let bytes = BATCH as usize * 4096;
+        p.a.buf = Buf::new(&p.nics[0], bytes, 0, Access::ALL);
+        p.b.buf = Buf::new(&p.nics[1], bytes, 0, Access::ALL);
+    }
     group.bench_function(name, |b| {
         b.iter_custom(|iters| {
             let mut spent = Duration::ZERO;
@@ -60,6 +79,9 @@ fn ring(
                     p.a.host.sq.post(&wr).unwrap();
                 }
                 p.a.host.sq.ring().unwrap();
+                if cold {
+                    evict(&mut other);
+                }
                 spent += drain(&mut p);
                 assert_eq!(p.sent().len() as u64, BATCH / every);
                 p.received();
@@ -77,12 +99,21 @@ fn engine(c: &mut Criterion) {
     let write = |p: &Pair, to| SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(to), p.b.buf.mr.rkey);
 
     group.throughput(Throughput::Elements(BATCH));
-    ring(&mut group, "write_8B_inline", 64, |p, i| (write(p, i * 8), Piece::Inline(&DATA[..8])));
-    ring(&mut group, "write_8B_gather", 64, |p, i| (write(p, i * 8), p.a.buf.data(i * 8, 8)));
-    ring(&mut group, "write_8B_signalled", 1, |p, i| (write(p, i * 8), p.a.buf.data(i * 8, 8)));
-    ring(&mut group, "send_64B", 1, |p, i| (SendWr::new(Opcode::Send), p.a.buf.data(i * 64, 64)));
+    ring(&mut group, "write_8B_inline", 64, false, |p, i| (write(p, i * 8), Piece::Inline(&DATA[..8])));
+    ring(&mut group, "write_8B_gather", 64, false, |p, i| (write(p, i * 8), p.a.buf.data(i * 8, 8)));
+    ring(&mut group, "write_8B_signalled", 1, false, |p, i| (write(p, i * 8), p.a.buf.data(i * 8, 8)));
+    ring(&mut group, "send_64B", 1, false, |p, i| (SendWr::new(Opcode::Send), p.a.buf.data(i * 64, 64)));
+    ring(&mut group, "write_8B_gather_cold", 64, true, |p, i| {
+        (write(p, i * 4096), p.a.buf.data(i * 4096, 8))
+    });
     for (line, name) in [(LineFormat::L12S4, "l12s4"), (LineFormat::L60S4, "l60s4")] {
-        slots(&mut group, &format!("inband_64B_{name}"), line, &DATA[..64]);
+        slots(&mut group, &format!("inband_64B_{name}"), line, false, &DATA[..64]);
+    }
+    group.throughput(Throughput::Elements(1));
+    for (pairs, name) in [(1, "idle_step_2_qps"), (2, "idle_step_4_qps")] {
+        let cfg = inband(LineFormat::L12S4, 64, 4096, 1);
+        idle(&mut group, name, pairs, &wide());
+        idle(&mut group, &format!("{name}_inband"), pairs, &QpAttr { inband: Some(cfg), ..wide() });
     }
 
     group.throughput(Throughput::Elements(1));
@@ -99,12 +130,18 @@ fn engine(c: &mut Criterion) {
     });
 
     group.throughput(Throughput::Bytes(BATCH * 4096));
-    ring(&mut group, "write_4KiB_window", 64, |p, i| {
+    ring(&mut group, "write_4KiB_window", 64, false, |p, i| {
         let at = i * 4096 % WINDOW;
         (write(p, at), p.a.buf.data(at, 4096))
     });
     for (line, name) in [(LineFormat::L12S4, "l12s4"), (LineFormat::L60S4, "l60s4")] {
-        slots(&mut group, &format!("inband_4KiB_{name}"), line, &DATA);
+        slots(&mut group, &format!("inband_4KiB_{name}"), line, false, &DATA);
+        slots(&mut group, &format!("inband_4KiB_{name}_cold"), line, true, &DATA);
+    }
+    for (every, name) in [(64, "write_4KiB_cold"), (1, "write_4KiB_cold_signalled")] {
+        ring(&mut group, name, every, true, |p, i| {
+            (write(p, i * 4096), p.a.buf.data(i * 4096, 4096))
+        });
     }
     let p = Pair::with(&wide(), &wide());
     group.bench_function("memcpy_4KiB", |b| {
@@ -122,12 +159,18 @@ fn slots(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,
     line: LineFormat,
+    cold: bool,
     data: &'static [u8],
 ) {
     let bytes = (line.lines(data.len() + 36) * line.line_bytes()).next_multiple_of(64);
     let cfg = inband(line, 64, bytes as u32, 1);
     let mut p = Pair::with(&QpAttr { inband: Some(cfg.clone()), ..wide() }, &wide());
     let mut slots = HostSlots::new(p.a.qp.qpn(), &cfg);
+    let mut other = vec![0; CACHES];
+    let stride = if cold { 4096 } else { 8 };
+    if cold {
+        p.b.buf = Buf::new(&p.nics[1], 64 * 4096, 0, Access::ALL);
+    }
     group.bench_function(name, |b| {
         b.iter_custom(|iters| {
             let mut spent = Duration::ZERO;
@@ -135,8 +178,11 @@ fn slots(
                 let payload = inline(data);
                 for i in 0..64 {
                     let wr = SendWr { flags: flags(i, 64), ..SendWr::new(Opcode::RdmaWrite) };
-                    let wr = wr.to(p.b.buf.at(i * 8), p.b.buf.mr.rkey).payload(&payload);
+                    let wr = wr.to(p.b.buf.at(i * stride), p.b.buf.mr.rkey).payload(&payload);
                     slots.post(&wr).unwrap();
+                }
+                if cold {
+                    evict(&mut other);
                 }
                 let start = Instant::now();
                 let mut done = 0;
@@ -150,6 +196,18 @@ fn slots(
             spent
         });
     });
+}
+
+/// A step that finds nothing: one end of each pair was made with `attr`, and nothing is posted.
+fn idle(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, pairs: usize, attr: &QpAttr) {
+    let (nic, mut engines) = SoftNic::manual(&SoftConfig::new(&InProcess::new())).unwrap();
+    let ends: Vec<_> = (0..pairs).map(|_| [attr, &wide()].map(|a| make_qp(&nic, a))).collect();
+    for [(a, _), (b, _)] in &ends {
+        a.connect(b.address()).unwrap();
+        b.connect(a.address()).unwrap();
+    }
+    engines[0].step(1);
+    group.bench_function(name, |b| b.iter(|| engines[0].step(2)));
 }
 
 criterion_group!(benches, engine);
