@@ -128,12 +128,6 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
     // Before anything is told to the NIC: the CQE may come at once.
     if (scope.rank() == 0) note_signalled<P>(qp, after);
   }
-  if constexpr (!P::shared && !inline_v) {
-    // wait() must fence before the caller reads what this brings.
-    if (scope.rank() == 0 && (w.opcode == BP_OP_RDMA_READ || is_atomic(w))) {
-      st_relaxed_gpu(&state_of(qp)->read_end, after);
-    }
-  }
   if (end) *end = after;
   if constexpr (P::inband) {
     if (inline_v) w.ds = 3;  // see inband.cuh: the byte count says the rest
@@ -164,19 +158,6 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
     if (!(flags & defer_ring)) ring_pending<P>(qp);
   }
   return BP_OK;
-}
-
-// Waits for `end`; if something before it brought data here, they can be read afterwards.
-template <class P>
-BP_DEV bp_status_code wait_and_fence(const bp_qp& qp, uint64_t end, uint64_t read_end) {
-  const bp_status_code s = wait_done<P>(qp, end);
-  if (s == BP_OK && read_end != 0) {
-    // An exclusive wait sees the CQE with a relaxed load. This makes it an acquire: what the NIC
-    // wrote before the CQE, before our reads. (A shared wait's load acquires by itself.)
-    fence_sys();
-    if (read_end <= end) st_relaxed_gpu(&state_of(qp)->read_end, uint64_t{0});
-  }
-  return s;
 }
 
 // A message through window slots, streamed in chunks of a slot: as many at a time as half the
@@ -394,20 +375,16 @@ BP_DEV bp_status_code wait(const bp_endpoint& ep, Scope scope, uint64_t end) {
   scope.sync();
   if (scope.rank() == 0) {
     const uint64_t signalled = ld_relaxed_gpu(&state_of(qp)->signalled);
-    const uint64_t read_end = P::shared ? 0 : ld_relaxed_gpu(&state_of(qp)->read_end);
     ring_pending<P>(qp);
     // 1 << 8: nobody asked for a CQE that covers `end`, a NOP must.
-    word = signalled < end ? 1 << 8 : (uint32_t)detail::wait_and_fence<P>(qp, end, read_end);
+    word = signalled < end ? 1 << 8 : (uint32_t)wait_done<P>(qp, end);
   }
   word = scope.broadcast(word);
   if (word >> 8 == 0) return (bp_status_code)word;
   bp_status_code s =
       detail::post<P, false>(qp, scope, detail::make_wqe(BP_OP_NOP, 1, 0, 0), none, nullptr);
   if (s != BP_OK) return s;
-  if (scope.rank() == 0) {
-    const uint64_t read_end = P::shared ? 0 : ld_relaxed_gpu(&state_of(qp)->read_end);
-    word = detail::wait_and_fence<P>(qp, end, read_end);
-  }
+  if (scope.rank() == 0) word = wait_done<P>(qp, end);
   return (bp_status_code)scope.broadcast(word);
 }
 

@@ -68,98 +68,41 @@ BP_DEV void store_cursor(const bp_qp& qp, cq_cursor* c) {
   }
 }
 
-// The last 8 bytes of a CQE, which are one store of the NIC's, made after the rest.
-BP_DEV const uint64_t* cqe_tail(const bp_qp& qp, uint64_t ci) {
-  const uint32_t mask = (1u << qp.cq_log) - 1;
-  return reinterpret_cast<const uint64_t*>(qp.cq + (ci & mask) * sizeof(bp_cqe64) + 56);
-}
-BP_DEV bool is_written(const bp_qp& qp, uint64_t ci, uint64_t tail) {
-  const uint32_t op_own = (uint32_t)(tail >> 56);
-  return (op_own >> 4) != BP_CQE_INVALID && (op_own & 1) == (uint32_t)((ci >> qp.cq_log) & 1);
-}
-
-// Takes the CQE at the cursor. False if it is an error, which ends the QP.
-template <class P>
-BP_DEV bool take_cqe(const bp_qp& qp, cq_cursor* c, uint64_t tail, uint64_t target) {
-  const uint32_t counter = (uint32_t)((tail >> 32) & 0xff) << 8 | (uint32_t)((tail >> 40) & 0xff);
-  const uint64_t start = c->done + ((counter - (uint32_t)c->done) & 0xffff);
-  const uint64_t* body = cqe_tail(qp, c->ci) - 1;
-  c->ci++;
-  if ((uint32_t)(tail >> 60) == BP_CQE_REQ_ERR) {
-    const uint64_t b = ld_acquire_sys(body);
-    fail(qp, BP_CQE_ERROR, (uint32_t)(b >> 48 & 0xff) << 8 | (uint32_t)(b >> 56), start);
-    return false;
-  }
-  // A WQE ends at least one block after its start; its ready word is asked only if that is not
-  // enough for the caller.
-  c->done = start + 1;
-  if constexpr (!P::inband) {
-    if (c->done < target) {
-      const uint32_t* ready = reinterpret_cast<const uint32_t*>(qp.ready);
-      const uint32_t end = ld_relaxed_gpu(ready + (start & (sq_blocks(qp) - 1)));
-      c->done = start + (uint32_t)(end - (uint32_t)start);
-    }
-  }
-  return true;
-}
-
 // Takes CQEs until tickets below `target` are complete or no CQE is there. Reading one that is not
 // there costs a round trip to the CQ's memory, so it stops at the target. False after an error CQE.
 template <class P>
 BP_DEV bool drain(const bp_qp& qp, cq_cursor* c, uint64_t target) {
+  const uint32_t mask = (1u << qp.cq_log) - 1;
   for (uint32_t n = 0; c->done < target && n < 64; n++) {  // bounded: the caller has its own wait
-    // Acquire: what the NIC read (window slots) and wrote (READ data, atomics' results) before this
-    // CQE, before what we do next.
-    const uint64_t tail = ld_acquire_sys(cqe_tail(qp, c->ci));
-    if (!is_written(qp, c->ci, tail)) break;
-    if (!take_cqe<P>(qp, c, tail, target)) return false;
+    const uint64_t cqe = qp.cq + (c->ci & mask) * sizeof(bp_cqe64);
+    // The last 8 bytes are one store of the NIC's, made after the rest. Acquire: what the NIC read
+    // (window slots) and wrote (READ data, atomics' results) before this CQE, before what we do
+    // next.
+    const uint64_t tail = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 56));
+    const uint32_t op_own = (uint32_t)(tail >> 56);
+    if ((op_own >> 4) == BP_CQE_INVALID || (op_own & 1) != (uint32_t)((c->ci >> qp.cq_log) & 1)) {
+      break;
+    }
+    c->ci++;
+    const uint32_t counter = (uint32_t)((tail >> 32) & 0xff) << 8 | (uint32_t)((tail >> 40) & 0xff);
+    const uint64_t start = c->done + ((counter - (uint32_t)c->done) & 0xffff);
+    if ((op_own >> 4) == BP_CQE_REQ_ERR) {
+      const uint64_t body = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 48));
+      fail(qp, BP_CQE_ERROR, (uint32_t)(body >> 48 & 0xff) << 8 | (uint32_t)(body >> 56), start);
+      return false;
+    }
+    // A WQE ends at least one block after its start; its ready word is asked only if that is not
+    // enough for the caller.
+    c->done = start + 1;
+    if constexpr (!P::inband) {
+      if (c->done < target) {
+        const uint32_t* ready = reinterpret_cast<const uint32_t*>(qp.ready);
+        const uint32_t end = ld_relaxed_gpu(ready + (start & (sq_blocks(qp) - 1)));
+        c->done = start + (uint32_t)(end - (uint32_t)start);
+      }
+    }
   }
   return true;
-}
-
-// An exclusive caller's wait for the CQE at the cursor: 0 when the time is over.
-//
-// A look at the CQ takes a round trip (about 1 us across PCIe), so four looks are kept on their way,
-// a quarter of that apart, and a CQE is seen a quarter of a round trip after it could be. The looks
-// are relaxed, because an acquire would wait for each. What follows a put's CQE needs none: window
-// slots are written again only behind the branch on its value, and no store is made before the
-// branch it depends on is decided. What the NIC wrote to local memory is read behind a fence
-// (bellpush.cuh, wait).
-BP_DEV uint64_t await_cqe(const bp_qp& qp, uint64_t ci, deadline* limit) {
-  const uint64_t* at = cqe_tail(qp, ci);
-#if defined(__CUDACC__)
-  constexpr uint64_t gap_ticks = 450;
-  const auto pause = [&] {
-    const uint64_t t = clock_ticks();
-    while (clock_ticks() - t < gap_ticks) {
-    }
-  };
-  uint64_t a = ld_relaxed_sys(at);
-  pause();
-  uint64_t b = ld_relaxed_sys(at);
-  pause();
-  uint64_t c = ld_relaxed_sys(at);
-  pause();
-  uint64_t d = ld_relaxed_sys(at);
-  for (;;) {
-    if (is_written(qp, ci, a)) return a;
-    a = ld_relaxed_sys(at);
-    if (is_written(qp, ci, b)) return b;
-    b = ld_relaxed_sys(at);
-    if (is_written(qp, ci, c)) return c;
-    c = ld_relaxed_sys(at);
-    if (is_written(qp, ci, d)) return d;
-    d = ld_relaxed_sys(at);
-    if (limit->expired(qp.timeout_ns)) return 0;
-  }
-#else
-  for (;;) {
-    const uint64_t tail = ld_acquire_sys(at);
-    if (is_written(qp, ci, tail)) return tail;
-    if (limit->expired(qp.timeout_ns)) return 0;
-    yield_();
-  }
-#endif
 }
 
 // Takes CQEs towards `target` and returns how far the QP is. With a shared QP one caller at a time
@@ -197,11 +140,11 @@ BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
     const uint64_t before = c.ci;
     bp_status_code s = error_of(qp);
     while (s == BP_OK && c.done < target) {
-      const uint64_t tail = await_cqe(qp, c.ci, &limit);
-      if (tail == 0) {
-        s = BP_TIMEOUT;
-      } else if (!take_cqe<P>(qp, &c, tail, target)) {
+      if (!drain<P>(qp, &c, target)) {
         s = BP_CQE_ERROR;
+      } else if (c.done < target) {
+        if (limit.expired(qp.timeout_ns)) s = BP_TIMEOUT;
+        yield_();
       }
     }
     if (c.ci != before) store_cursor<P>(qp, &c);

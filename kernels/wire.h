@@ -144,8 +144,7 @@ struct bp_qp_state {
   uint32_t cq_lock;
   uint32_t cq_pad[27];
   uint64_t signalled;      // tickets below are covered by a requested CQE
-  uint64_t read_end;       // end of the last WQE whose result lands in local memory, 0: none waits
-  uint64_t signalled_pad[14];
+  uint64_t signalled_pad[15];
   uint32_t error;          // bp_status_code that ended the QP, 0 while it lives
   uint32_t max_credits;    // high-water mark of credits in use
   uint32_t error_pad[30];
