@@ -186,6 +186,21 @@ fn a_full_queue_times_out_and_takes_nothing() {
     }
 }
 
+/// Kernels that still wait when their endpoint and its memory go reach nothing that is gone.
+#[test]
+fn an_endpoint_may_go_before_its_kernels() {
+    for (name, _) in &KERNELS[..6] {
+        let (rig, _engine) = Rig::manual();
+        let pair = rig.pair(path(name), 1 << 16, small(200));
+        for _ in 0..3 {
+            pair.a.put(&rig.stream, 0, 0, 1 << 16).unwrap();
+            pair.a.fetch_add(&rig.stream, 0, 1, 0).unwrap();
+        }
+        drop(pair);
+        rig.stream.synchronize(Duration::from_secs(10)).unwrap();
+    }
+}
+
 /// Many callers on a queue pair whose engine stands still. Either nobody took a ticket that it could
 /// not fill, and then all works again; or the queue pair is in error, for everybody.
 fn full_for_many(rig: &Rig, engine: &mut Engine, name: &str, kernel: &str) -> bool {
