@@ -56,10 +56,8 @@ impl KernelPosted {
         let rdma = Rdma::new(gpu, nic, path, local, options)?;
         let state = gpu.alloc(QP_STATE_BYTES + rdma.sq_blocks as usize * 4)?;
         let aux = gpu.alloc_mapped(AUX_BYTES, options.host_numa)?;
-        let aux_mr = rdma.register(&Memory::Host(aux.clone()), Access {
-            local_write: true,
-            ..Access::NONE
-        })?;
+        let aux_mr = rdma
+            .register(&Memory::Host(aux.clone()), Access { local_write: true, ..Access::NONE })?;
         let mut device = rdma.device(options);
         device.qp.state = state.addr();
         device.qp.ready = state.addr() + QP_STATE_BYTES as u64;

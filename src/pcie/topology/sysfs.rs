@@ -125,7 +125,7 @@ fn bridge_kind(function: &Function, depth: usize) -> Option<Kind> {
         Some(_) => None,
         // Ports alternate below a root port where configuration space is hidden.
         None if depth == 1 => Some(Kind::RootPort),
-        None => (depth % 2 == 0).then_some(Kind::Switch),
+        None => depth.is_multiple_of(2).then_some(Kind::Switch),
     }
 }
 
