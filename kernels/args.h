@@ -1,4 +1,4 @@
-// Arguments of our own kernels, shared with Rust (src/transport/args.rs mirrors them).
+// Arguments of our own kernels, shared with Rust (src/gpu/args.rs mirrors them).
 #ifndef BELLPUSH_ARGS_H
 #define BELLPUSH_ARGS_H
 

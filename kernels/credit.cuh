@@ -123,6 +123,16 @@ BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target) {
   return c.done;
 }
 
+template <class P>
+BP_DEV void ring_pending(const bp_qp& qp);  // doorbell.cuh
+
+// In the waits of a shared QP, now and then: what they wait for may have been made ready since they
+// began, by a caller that put its doorbell off and left.
+template <class P>
+BP_DEV void ring_for_others(const bp_qp& qp, const deadline& wait) {
+  if ((wait.polls & 31) == 31) ring_pending<P>(qp);
+}
+
 // Waits until tickets below `target` are complete. Bounded by the QP's timeout, which ends the wait
 // and takes nothing.
 template <class P>
@@ -132,6 +142,7 @@ BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
     for (;;) {
       if (poll_cq<P>(qp, target) >= target) return BP_OK;
       if (bp_status_code e = error_of(qp)) return e;
+      ring_for_others<P>(qp, limit);
       if (limit.expired(qp.timeout_ns)) return BP_TIMEOUT;
       yield_();
     }
@@ -161,9 +172,6 @@ BP_DEV uint32_t ticket_limit(const bp_qp& qp, bool writes_slots) {
   return qp.window.slots < ring ? qp.window.slots : ring;
 }
 
-template <class P>
-BP_DEV void ring_pending(const bp_qp& qp);  // doorbell.cuh
-
 // Takes `n` tickets in a row for one caller (a scope's leader). Waits for room first, so that a
 // wait that times out has taken nothing. Where callers share the QP the room may be gone by the
 // time of the atomic add; such a ticket waits on, and if that times out the QP is moved to error,
@@ -188,6 +196,7 @@ BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, ui
         next = ld_relaxed_gpu(&st->reserved);
         if (next + n <= limit + poll_cq<P>(qp, next + n - limit)) break;
         if (bp_status_code e = error_of(qp)) return e;
+        ring_for_others<P>(qp, wait);
         if (wait.expired(qp.timeout_ns)) return BP_TIMEOUT;
         yield_();
       }

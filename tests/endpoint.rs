@@ -243,7 +243,7 @@ fn inband_sequences_wrap_around() {
                 let (local, remote) = (n * 3 % 1000, n * 97 % 7000);
                 pair.a.put(&rig.stream, local as u64, remote as u64, bytes as u64).unwrap();
                 wanted[remote..remote + bytes].copy_from_slice(&sent[local..local + bytes]);
-                if n % 11 == 0 {
+                if n.is_multiple_of(11) {
                     pair.a.fetch_add(&rig.stream, 8184, 1, 8184).unwrap();
                 }
             }

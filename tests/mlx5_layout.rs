@@ -1,6 +1,6 @@
-//! The same layouts three times: libmlx5's `<infiniband/mlx5dv.h>`, `kernels/wire.h` and the Rust
-//! types. A C program prints what the compiler makes of the first two; each claim below says which
-//! C expressions are equal, and what Rust says about it.
+//! The same layouts three times: libmlx5's `<infiniband/mlx5dv.h>`, `kernels/wire.h` and `args.h`,
+//! and the Rust types. A C program prints what the compiler makes of the first two; each claim below
+//! says which C expressions are equal, and what Rust says about it.
 //!
 //! Without mlx5dv.h (libibverbs-dev) the claims about it are left out, and the test says so; with
 //! `CI=true` that is a failure.
@@ -10,6 +10,10 @@ use std::io::Write;
 use std::mem::offset_of;
 use std::process::Command;
 
+use bellpush::gpu::args::{
+    self, BenchArgs, BenchResult, DeviceEndpoint, OpArgs, Qp, Scope, Status, StoreArgs, TearArgs,
+    Verb, Window,
+};
 use bellpush::wire::cqe::{CQE_BYTES, CqeBytes, CqeOpcode, Syndrome};
 use bellpush::wire::doorbell as db;
 use bellpush::wire::wqe::{self, AtomicSeg, CtrlSeg, DataSeg, InlineHeader, Opcode, RaddrSeg};
@@ -172,11 +176,66 @@ fn mlx5_constants() -> Vec<Claim> {
     claims
 }
 
-/// The structures that Rust hands to kernels; no NIC knows them. One line for each mirror, such as
-/// `layout!(Window = bp_window { va; gather_base; lkey; slot_bytes; slots; inband_seq0; }),`
+/// The structures that Rust hands to kernels; no NIC knows them.
 fn kernel_structures() -> Vec<Claim> {
-    let mirrors: [Vec<Claim>; 0] = [];
-    mirrors.concat()
+    [
+        layout!(Window = bp_window { va; gather_base; lkey; slot_bytes; slots; inband_seq0; }),
+        layout!(Status = bp_status { code; syndrome; ticket; }),
+        layout!(Qp = bp_qp {
+            sq; cq; dbr; cq_dbr; uar; state; ready; status; window; timeout_ns; qpn; flags; sq_log;
+            cq_log; reserved;
+        }),
+        layout!(DeviceEndpoint = bp_endpoint {
+            qp; local_va; local_iova; local_bytes; remote_iova; remote_bytes; local_lkey;
+            remote_rkey; sink_iova; sink_lkey; reserved;
+        }),
+        layout!(OpArgs = bp_op_args {
+            ep; op; scope; count; flags; remote_offset; remote_stride; local; local_stride; bytes;
+            value; compare; signal_offset; status; quiet_after; reserved;
+        }),
+        layout!(BenchArgs = bp_bench_args {
+            ep; endpoints; messages; each_quiet; ring_every; src; remote_offset; stride; bytes;
+            ticks; result;
+        }),
+        layout!(BenchResult = bp_bench_result {
+            status; posted; start_ns; end_ns; start_ticks; end_ticks;
+        }),
+        layout!(StoreArgs = bp_store_args { window; window_bytes; src; total_bytes; result; }),
+        layout!(TearArgs = bp_tear_args { lines; line_bytes; count; duration_ns; stop; }),
+        kernel_constants(),
+    ]
+    .concat()
+}
+
+fn kernel_constants() -> Vec<Claim> {
+    let max_credits = "offsetof(struct bp_qp_state, max_credits)";
+    let mut claims = vec![
+        claim(&["sizeof(struct bp_qp_state)"], args::QP_STATE_BYTES as u64),
+        claim(&[max_credits], args::QP_STATE_MAX_CREDITS as u64),
+        claim(&["BP_QP_CREDITS_OFF"], u64::from(args::QP_CREDITS_OFF)),
+        claim(&["BP_BENCH_MAX_ENDPOINTS"], args::BENCH_MAX_ENDPOINTS as u64),
+        claim(&["BP_OK"], args::Code::check(0).is_err() as u64),
+    ];
+    claims.extend([
+        claim(&["BP_VERB_PUT"], Verb::Put as u64),
+        claim(&["BP_VERB_PUT_INLINE"], Verb::PutInline as u64),
+        claim(&["BP_VERB_PUT_SIGNAL"], Verb::PutSignal as u64),
+        claim(&["BP_VERB_GET"], Verb::Get as u64),
+        claim(&["BP_VERB_FETCH_ADD"], Verb::FetchAdd as u64),
+        claim(&["BP_VERB_COMPARE_SWAP"], Verb::CompareSwap as u64),
+        claim(&["BP_VERB_QUIET"], Verb::Quiet as u64),
+        claim(&["BP_VERB_TEST"], Verb::Test as u64),
+        claim(&["BP_VERB_WAIT_SIGNAL"], Verb::WaitSignal as u64),
+        claim(&["BP_SCOPE_THREAD"], Scope::Thread as u64),
+        claim(&["BP_SCOPE_WARP"], Scope::Warp as u64),
+        claim(&["BP_SCOPE_BLOCK"], Scope::Block as u64),
+    ]);
+    let codes = ["TIMEOUT", "CQE_ERROR", "DEAD", "INVALID", "PENDING"];
+    let raw = |code| (1..10).find(|&raw| args::Code::check(raw) == Err(code)).map(u64::from);
+    use args::Code::*;
+    let known = [Timeout, CqeError, Dead, Invalid, Pending];
+    claims.extend(codes.iter().zip(known).map(|(c, code)| claim(&[&format!("BP_{c}")], raw(code))));
+    claims
 }
 
 // ---- Asking the C compiler ---------------------------------------------------------------------
@@ -270,10 +329,10 @@ fn libmlx5_wire_h_and_rust_agree() {
 }
 
 #[test]
-fn wire_h_and_rust_agree() {
+fn our_headers_and_rust_agree() {
     let mut claims = [mlx5_structures(), mlx5_constants(), kernel_structures()].concat();
     claims.iter_mut().for_each(|claim| claim.c.retain(|c| !about_mlx5(c)));
-    assert!(check(&["wire.h"], &claims) > 80);
+    assert!(check(&["args.h"], &claims) > 240);
 }
 
 /// Negative control: a wrong offset, size or constant on either side is told.

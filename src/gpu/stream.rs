@@ -292,7 +292,8 @@ impl Stream {
         if Arc::ptr_eq(&self.gpu, other) { Ok(()) } else { Err(GpuError::OtherGpu { what }) }
     }
 
-    fn keep(&self, what: Arc<dyn Any + Send + Sync>) {
+    /// Keeps something until the stream is idle: memory that a launched kernel reaches by address.
+    pub(crate) fn keep(&self, what: Arc<dyn Any + Send + Sync>) {
         let key = Arc::as_ptr(&what).cast::<()>() as usize;
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(key, what);
     }

@@ -58,7 +58,11 @@ impl Options {
     pub fn check(&self, path: Path) -> Result<(), Error> {
         let refuse = |what, value, must| Err(Error::Option { what, value, must });
         if !self.sq_blocks.is_power_of_two() || !(64..=32768).contains(&self.sq_blocks) {
-            return refuse("the send queue's depth", self.sq_blocks.into(), "a power of two from 64 to 32768");
+            return refuse(
+                "the send queue's depth",
+                self.sq_blocks.into(),
+                "a power of two from 64 to 32768",
+            );
         }
         if self.timeout.is_zero() {
             return refuse("the timeout", 0, "more than 0");
@@ -332,7 +336,9 @@ impl Endpoint {
         self.word(remote)?;
         match &self.inner {
             Inner::Kernel(posted) => posted.compare_swap(stream, remote, compare, swap, result),
-            Inner::Host(posted) => posted.compare_swap(stream, &peer, remote, compare, swap, result),
+            Inner::Host(posted) => {
+                posted.compare_swap(stream, &peer, remote, compare, swap, result)
+            }
             Inner::Tcp(_) => Err(self.one_sided("compare_swap")),
         }
     }
@@ -374,7 +380,11 @@ impl Endpoint {
     fn word(&self, offset: u64) -> Result<(), Error> {
         let peer = self.peer.ok_or(Error::NotConnected)?;
         if !offset.is_multiple_of(8) {
-            return Err(Error::Option { what: "the word's offset", value: offset, must: "a multiple of 8" });
+            return Err(Error::Option {
+                what: "the word's offset",
+                value: offset,
+                must: "a multiple of 8",
+            });
         }
         match offset.checked_add(8) {
             Some(end) if end <= peer.bytes => Ok(()),

@@ -10,9 +10,9 @@ use crate::gpu::{Gpu, Mapped, Stream};
 use crate::mem::PAGE_BYTES;
 use crate::nic::queue::{Bell, HostQp};
 use crate::nic::{Access, Mr, Nic};
+use crate::wire::Iova;
 use crate::wire::cqe::CqeOpcode;
 use crate::wire::wqe::{Opcode, Operands, Piece, Remote, SendWr, Sge};
-use crate::wire::Iova;
 
 /// Largest message of one WQE (mlx5 PRM, `log_max_msg`).
 const MAX_MESSAGE_BYTES: u64 = 1 << 30;

@@ -29,9 +29,18 @@ pub(super) struct KernelPosted {
     aux: Mapped,
     aux_mr: Mr,
     verb: Kernel,
+    /// All memory that a verb reaches by address: a stream keeps it until the verb has run, also
+    /// when the endpoint goes first.
+    reached: Arc<Reached>,
     timeout: std::time::Duration,
     /// Names of the verbs whose statuses were not looked at yet, in order.
     queued: Mutex<Vec<&'static str>>,
+}
+
+struct Reached {
+    _state: Arc<DeviceMem>,
+    _mapped: Vec<Mapped>,
+    _local: Memory,
 }
 
 impl KernelPosted {
@@ -47,19 +56,22 @@ impl KernelPosted {
         let rdma = Rdma::new(gpu, nic, path, local, options)?;
         let state = gpu.alloc(QP_STATE_BYTES + rdma.sq_blocks as usize * 4)?;
         let aux = gpu.alloc_mapped(AUX_BYTES, options.host_numa)?;
-        let aux_mr = rdma.register(&Memory::Host(aux.clone()), Access {
-            local_write: true,
-            ..Access::NONE
-        })?;
+        let aux_mr = rdma
+            .register(&Memory::Host(aux.clone()), Access { local_write: true, ..Access::NONE })?;
         let mut device = rdma.device(options);
         device.qp.state = state.addr();
         device.qp.ready = state.addr() + QP_STATE_BYTES as u64;
         device.qp.status = aux.addr() + STATUS as u64;
         device.sink_iova = aux_mr.iova.0 + SINK as u64;
         device.sink_lkey = aux_mr.lkey.0;
+        let mut mapped = vec![aux.clone(), rdma.queues.clone()];
+        mapped.extend(rdma.window.as_ref().map(|w| w.mapped.clone()));
+        let reached =
+            Reached { _state: state.clone(), _mapped: mapped, _local: rdma.local.clone() };
+        let reached = Arc::new(reached);
         let timeout = options.timeout;
         let queued = Mutex::default();
-        Ok(Self { rdma, device, state, aux, aux_mr, verb, timeout, queued })
+        Ok(Self { rdma, device, state, aux, aux_mr, verb, reached, timeout, queued })
     }
 
     pub fn set_peer(&mut self, peer: &Address) {
@@ -90,6 +102,7 @@ impl KernelPosted {
         op.status = self.aux.addr() + (VERBS + queued.len() * 4) as u64;
         // A warp posts fastest; more threads only where there is payload for them to copy.
         let threads = if op.bytes <= 4096 { 32 } else { 512 };
+        stream.keep(self.reached.clone());
         stream.launch(&self.verb, Dims::new(1, threads), &op)?;
         queued.push(name);
         Ok(())

@@ -86,7 +86,9 @@ pub enum Error {
         code: Code,
     },
     /// The queue pair ended in error.
-    #[error("the queue pair ended at WQE {ticket}: {code}, syndrome {syndrome:#04x} (vendor {vendor:#04x})")]
+    #[error(
+        "the queue pair ended at WQE {ticket}: {code}, syndrome {syndrome:#04x} (vendor {vendor:#04x})"
+    )]
     Completion {
         /// What ended it.
         code: Code,

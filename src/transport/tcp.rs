@@ -45,8 +45,7 @@ fn tcp(what: &'static str) -> impl FnOnce(io::Error) -> Error {
 
 impl Tcp {
     pub fn new(gpu: &Arc<Gpu>, local: Memory, options: &Options) -> Result<Self, Error> {
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(tcp("cannot listen"))?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(tcp("cannot listen"))?;
         let listening = listener.local_addr().map_err(tcp("cannot listen"))?;
         listener.set_nonblocking(true).map_err(tcp("cannot listen"))?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -76,7 +75,8 @@ impl Tcp {
     }
 
     pub fn connect(&mut self, to: SocketAddr) -> Result<(), Error> {
-        let stream = TcpStream::connect_timeout(&to, self.timeout).map_err(tcp("cannot connect"))?;
+        let stream =
+            TcpStream::connect_timeout(&to, self.timeout).map_err(tcp("cannot connect"))?;
         stream.set_nodelay(true).map_err(tcp("cannot connect"))?;
         stream.set_read_timeout(Some(self.timeout)).map_err(tcp("cannot connect"))?;
         stream.set_write_timeout(Some(self.timeout)).map_err(tcp("cannot connect"))?;

@@ -110,9 +110,8 @@ impl Rig {
         let kernel = self.kernels.kernel(kernel).expect("a kernel of ours");
         self.stream.launch(&kernel, Dims::new(grid, block), &op).expect("a launch");
         self.stream.synchronize(Duration::from_secs(30)).expect("the kernel ends");
-        let mut raw = read(&statuses, 0, callers * 4);
-        let words = raw.drain(..).collect::<Vec<u8>>();
-        let words = words.chunks_exact(4).map(|w| u32::from_ne_bytes(w.try_into().expect("four")));
+        let raw = read(&statuses, 0, callers * 4);
+        let words = raw.chunks_exact(4).map(|w| u32::from_ne_bytes(w.try_into().expect("four")));
         words.take_while(|&s| s != UNWRITTEN).collect()
     }
 }
