@@ -94,7 +94,7 @@ impl Lane {
         let from = Memory::from(gpu.alloc(REGION_BYTES).expect(say));
         let to = Memory::from(gpu.alloc_mapped(REGION_BYTES, node).expect(say));
         let result = gpu.alloc_mapped(mem::PAGE_BYTES, node).expect(say);
-        let data: Vec<u8> = (0..REGION_BYTES as u32).map(|i| (i * 3 >> 2) as u8).collect();
+        let data: Vec<u8> = (0..REGION_BYTES as u32).map(|i| ((i * 3) >> 2) as u8).collect();
         from.write(0, &data).expect(say);
 
         let options = Options { host_numa: node, ..Options::default() };

@@ -79,7 +79,7 @@ fn wqe(c: &mut Criterion) {
     let module = gpu.load(&Module::builtin()).expect("the kernels are linked");
     let memory: Arc<DeviceMem> = gpu.alloc(RING_BLOCKS * WQEBB_BYTES).expect("memory");
     let source = gpu.alloc(4096).expect("memory");
-    let data: Vec<u8> = (0..4096u32).map(|i| (i * 5 >> 1) as u8).collect();
+    let data: Vec<u8> = (0..4096u32).map(|i| ((i * 5) >> 1) as u8).collect();
     source.copy_in(0, &data).expect("the range fits");
     let mut ring = vec![0; RING_BLOCKS * WQEBB_BYTES];
 

@@ -32,7 +32,7 @@ pub fn put_and_look(gpu: &Arc<Gpu>, path: Path) -> Result<String, Box<dyn Error>
     let (sender, _receiver) =
         Endpoint::pair(gpu, &nic, path, (from.clone(), to.clone()), Options::default())?;
 
-    let message: Vec<u8> = (0..10_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let message: Vec<u8> = (0..10_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
     from.write(256, &message)?;
 
     // The put is queued on a stream, behind the kernels that would have made the payload. A message
