@@ -31,7 +31,11 @@ fn main() {
         (Vec::new(), "it was built without the feature `cuda`")
     } else {
         match find_nvcc(&root) {
-            Ok(nvcc) => (sources.iter().map(|cu| fatbin(&nvcc, cu, &out, werror)).collect(), ""),
+            Ok(nvcc) => {
+                // For users' own kernels, as DEP_BELLPUSH_NVCC; absent where there is none.
+                println!("cargo::metadata=nvcc={}", nvcc.display());
+                (sources.iter().map(|cu| fatbin(&nvcc, cu, &out, werror)).collect(), "")
+            }
             Err(why) => (Vec::new(), why),
         }
     };
