@@ -366,35 +366,56 @@ BP_DEV void ring(const bp_endpoint& ep, Scope scope) {
   if (scope.rank() == 0) ring_pending<P>(ep.qp);
 }
 
-// Waits until everything below ticket `end` is complete: its bytes are in the peer's memory, or the
-// local memory for get and atomics. BP_TIMEOUT ends the wait only; the operations go on.
+namespace detail {
+
+constexpr uint64_t everything = ~uint64_t{0};
+
+// wait() and quiet(): `end` is a ticket, or `everything` that was posted before the call.
 template <class P, class Scope>
-BP_DEV bp_status_code wait(const bp_endpoint& ep, Scope scope, uint64_t end) {
-  const bp_qp& qp = ep.qp;
+BP_DEV bp_status_code wait_all(const bp_qp& qp, Scope scope, uint64_t end) {
+  // 1 << 8: nobody asked for a CQE that covers `end`, a NOP must.
+  const uint64_t nop = 1 << 8;
   uint64_t word = 0;
   scope.sync();
   if (scope.rank() == 0) {
-    const uint64_t signalled = ld_relaxed_gpu(&state_of(qp)->signalled);
+    // All loads in flight together; a trip to L2 each, one after the other, would cost more than
+    // the NIC takes.
+    bp_qp_state* st = state_of(qp);
+    const uint64_t reserved = ld_relaxed_gpu(&st->reserved);
+    const uint64_t signalled = ld_relaxed_gpu(&st->signalled);
+    const bp_status_code before = error_of(qp);
+    const cq_cursor cursor = load_cursor<P>(qp);
+    if (end == everything) end = reserved;
     ring_pending<P>(qp);
-    // 1 << 8: nobody asked for a CQE that covers `end`, a NOP must.
-    word = signalled < end ? 1 << 8 : (uint32_t)wait_done<P>(qp, end);
+    if (signalled < end) {
+      word = nop;
+    } else if constexpr (P::shared) {
+      word = wait_done<P>(qp, end);
+    } else {
+      word = wait_exclusive<P>(qp, cursor, before, end);
+    }
   }
   word = scope.broadcast(word);
-  if (word >> 8 == 0) return (bp_status_code)word;
-  bp_status_code s =
-      detail::post<P, false>(qp, scope, detail::make_wqe(BP_OP_NOP, 1, 0, 0), none, nullptr);
+  if (word != nop) return (bp_status_code)word;
+  bp_status_code s = post<P, false>(qp, scope, make_wqe(BP_OP_NOP, 1, 0, 0), none, nullptr);
   if (s != BP_OK) return s;
   if (scope.rank() == 0) word = wait_done<P>(qp, end);
   return (bp_status_code)scope.broadcast(word);
 }
 
+}  // namespace detail
+
+// Waits until everything below ticket `end` is complete: its bytes are in the peer's memory, or the
+// local memory for get and atomics. BP_TIMEOUT ends the wait only; the operations go on.
+template <class P, class Scope>
+BP_DEV bp_status_code wait(const bp_endpoint& ep, Scope scope, uint64_t end) {
+  return detail::wait_all<P>(ep.qp, scope, end);
+}
+
 // Waits for everything that was posted before the call, by anyone.
 template <class P, class Scope>
 BP_DEV bp_status_code quiet(const bp_endpoint& ep, Scope scope) {
-  scope.sync();
-  uint64_t end = 0;
-  if (scope.rank() == 0) end = ld_acquire_gpu(&state_of(ep.qp)->reserved);
-  return wait<P>(ep, scope, scope.broadcast(end));
+  return detail::wait_all<P>(ep.qp, scope, detail::everything);
 }
 
 // Asks once whether everything below `end` is complete: BP_OK, BP_PENDING or the QP's error. An

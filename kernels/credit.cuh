@@ -133,6 +133,24 @@ BP_DEV void ring_for_others(const bp_qp& qp, const deadline& wait) {
   if ((wait.polls & 31) == 31) ring_pending<P>(qp);
 }
 
+// An exclusive caller's wait, from a cursor and an error state that it has loaded.
+template <class P>
+BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, cq_cursor c, bp_status_code s,
+                                     uint64_t target) {
+  deadline limit;
+  const uint64_t before = c.ci;
+  while (s == BP_OK && c.done < target) {
+    if (!drain<P>(qp, &c, target)) {
+      s = BP_CQE_ERROR;
+    } else if (c.done < target) {
+      if (limit.expired(qp.timeout_ns)) s = BP_TIMEOUT;
+      yield_();
+    }
+  }
+  if (c.ci != before) store_cursor<P>(qp, &c);
+  return s;
+}
+
 // Waits until tickets below `target` are complete. Bounded by the QP's timeout, which ends the wait
 // and takes nothing.
 template <class P>
@@ -147,19 +165,9 @@ BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
       yield_();
     }
   } else {
-    cq_cursor c = load_cursor<P>(qp);
-    const uint64_t before = c.ci;
-    bp_status_code s = error_of(qp);
-    while (s == BP_OK && c.done < target) {
-      if (!drain<P>(qp, &c, target)) {
-        s = BP_CQE_ERROR;
-      } else if (c.done < target) {
-        if (limit.expired(qp.timeout_ns)) s = BP_TIMEOUT;
-        yield_();
-      }
-    }
-    if (c.ci != before) store_cursor<P>(qp, &c);
-    return s;
+    // In flight together.
+    const bp_status_code s = error_of(qp);
+    return wait_exclusive<P>(qp, load_cursor<P>(qp), s, target);
   }
 }
 

@@ -82,6 +82,7 @@ BP_DEV u128 unit_payload(uint64_t src, uint32_t bytes, uint32_t i) {
 // The first words of a slot's stream: control segment, remote address and inline header; of a WQE
 // that is not inline all of it, as it stands in an SQ. Every lane makes all of them: cheaper than
 // lanes that go different ways to make a part each.
+constexpr uint32_t header_units = 3;  // in every format the first three hold all of an inline header
 template <bool inline_v>
 struct slot_header {
   static constexpr uint32_t words = inline_v ? 9 : 16;
@@ -93,14 +94,23 @@ struct slot_header {
     }
     if (inline_v) w[8] = be32(BP_INLINE_FLAG | wqe.bytes);
   }
-  // Word `k`, or `other` behind the header. Selects, not a lookup: an index that is not constant
+  // Puts the header's words of unit `i` over `v`. Selects with constant indices, not a lookup: that
   // would put the array into memory.
-  BP_DEV uint32_t pick(uint32_t k, uint32_t other) const {
+  template <line L>
+  BP_DEV void over(u128* v, uint32_t i) const {
+    constexpr uint32_t units = inline_v ? header_units : 6;
 #if defined(__CUDACC__)
 #pragma unroll
 #endif
-    for (uint32_t i = 0; i < words; i++) other = k == i ? w[i] : other;
-    return other;
+    for (uint32_t u = 0; u < units; u++) {
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+      for (uint32_t j = 0; j < 4; j++) {
+        const uint32_t k = first_word<L>(u) + j;
+        if (k < words) v->w[j] = i == u ? w[k] : v->w[j];
+      }
+    }
   }
 };
 
@@ -126,7 +136,6 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
   using F = line_format<L>;
   const bp_window& win = qp.window;
   constexpr uint32_t units = F::bytes / 16;
-  constexpr uint32_t header_units = 3;  // in every format the first three hold all of the header
   const slot_header<inline_v> header(w, ticket, qp.qpn);
   const uint32_t seq = inband_sequence<L>(win, ticket);
   const uint32_t bytes = inline_v ? inband_header_bytes + w.bytes : w.ds * BP_DS_BYTES;
@@ -134,7 +143,7 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
   const uint32_t n = (seq == 1 ? win.slot_bytes / F::bytes : used) * units;
   u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)slot_of(win, ticket) * win.slot_bytes);
   const auto headed = [&](uint32_t i, u128 v) {
-    for (uint32_t j = 0; j < 4; j++) v.w[j] = header.pick(first_word<L>(i) + j, v.w[j]);
+    header.template over<L>(&v, i);
     return unit_line<L>(v, i, seq);
   };
   const auto behind = [&](uint32_t i) {
@@ -164,7 +173,6 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
 #else
   // On a CPU lanes' stores are never one: a lane writes whole lines, the sequence last.
   (void)early;
-  (void)header_units;
   for (uint32_t i = scope.rank() * units; i < n; i += units * scope.size()) {
     for (uint32_t q = 0; q < units; q++) st_line(slot + i + q, headed(i + q, behind(i + q)));
   }
