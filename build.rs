@@ -17,7 +17,9 @@ fn main() {
     for path in ["build.rs", "kernels"] {
         println!("cargo::rerun-if-changed={path}");
     }
-    for name in ["BELLPUSH_NVCC", "BELLPUSH_WERROR", "BELLPUSH_CUDA_ARCHS", "CUDA_HOME", "CUDA_PATH"] {
+    for name in
+        ["BELLPUSH_NVCC", "BELLPUSH_WERROR", "BELLPUSH_CUDA_ARCHS", "CUDA_HOME", "CUDA_PATH"]
+    {
         println!("cargo::rerun-if-env-changed={name}");
     }
     // For users' own kernels: DEP_BELLPUSH_INCLUDE in a dependent's build script.

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use super::human::printable;
-use super::{Data, Kick};
 use super::row::Row;
 use super::size;
+use super::{Data, Kick};
 
 /// A label per row: its path, followed by whatever sets it apart from the other rows of that
 /// path, so that rows with one label differ only in size.

@@ -3,8 +3,8 @@
 //! A *note* concerns a whole result; a *footnote* concerns the rows that carry its mark: rows
 //! where a number is the software NIC's own and not a NIC's.
 
-use super::human::printable;
 use super::Data;
+use super::human::printable;
 use super::names::Side;
 use super::row::{Results, Row};
 

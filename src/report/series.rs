@@ -1,9 +1,9 @@
 //! The lines of a plot: which rows form one, and how it looks.
 
 use super::label::labels;
-use super::{Data, Kick};
 use super::notes::Footnotes;
 use super::row::Row;
+use super::{Data, Kick};
 
 /// Markers, each of one kick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

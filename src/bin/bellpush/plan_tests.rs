@@ -65,7 +65,10 @@ fn paths_are_the_combinations_that_exist() {
     );
     assert_eq!(paths_of("--kick kernel"), ["push/kernel", "pull/kernel", "staged/kernel"]);
     assert_eq!(paths_of("--kick blueflame"), ["push/blueflame", "pull/blueflame"]);
-    assert_eq!(paths_of("--data pull"), ["pull/blueflame", "pull/kernel", "pull/stream", "pull/cpu"]);
+    assert_eq!(
+        paths_of("--data pull"),
+        ["pull/blueflame", "pull/kernel", "pull/stream", "pull/cpu"]
+    );
     assert_eq!(paths_of("--data tcp"), ["tcp"]);
 }
 

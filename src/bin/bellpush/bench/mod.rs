@@ -124,7 +124,8 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
         Payload::Tags(_) => None,
     };
     if let Some(sha) = &sent {
-        meta.notes.push(format!("payload file: SHA-256 {sha}, compared with what arrived in every row"));
+        meta.notes
+            .push(format!("payload file: SHA-256 {sha}, compared with what arrived in every row"));
     }
     if !plan.credits {
         meta.notes.push("credits are off (negative control): messages must be lost".into());
@@ -188,23 +189,15 @@ fn options(plan: &BenchPlan, rig: &Rig, path: Path) -> Options {
     }
 }
 
-fn row(
-    rig: &Rig,
-    plan: &BenchPlan,
-    path: Path,
-    size: u64,
-    seen: &Seen,
-    sent: Option<&str>,
-) -> Row {
+fn row(rig: &Rig, plan: &BenchPlan, path: Path, size: u64, seen: &Seen, sent: Option<&str>) -> Row {
     let window = path.has_window();
     let soft = path != Path::TCP && rig.nic.is_software();
     let delivered = seen.tally.all() - seen.tally.missing;
     let dropped = seen.posted.saturating_sub(delivered);
     let seconds = seen.streaming.as_secs_f64();
     let per_s = if seconds > 0.0 { seen.streamed as f64 / seconds } else { 0.0 };
-    let latency = |percent| {
-        seen.latency_ns.as_ref().and_then(|s| s.percentile(percent)).map(|ns| ns as f64)
-    };
+    let latency =
+        |percent| seen.latency_ns.as_ref().and_then(|s| s.percentile(percent)).map(|ns| ns as f64);
     let verified = seen.failure.is_none()
         && !seen.source_damaged
         && seen.posted > 0
@@ -247,7 +240,9 @@ fn artefact(rig: &Rig, plan: &BenchPlan, path: Path, soft: bool) -> Option<Strin
         return None;
     }
     if plan.dest == Side::Gpu && path.data() != Data::Tcp {
-        return Some("the engine writes to GPU memory through the copy engine, a copy a WQE".into());
+        return Some(
+            "the engine writes to GPU memory through the copy engine, a copy a WQE".into(),
+        );
     }
     (path.data() == Data::Push).then(|| {
         "the window is host memory, so a push crosses PCIe once and the engine's copy to the \

@@ -108,8 +108,9 @@ fn open_nic(plan: &BenchPlan) -> Result<Arc<dyn Nic>, CliError> {
     }
     let link = InProcess::new();
     let config = SoftConfig { engines: plan.engines as usize, ..SoftConfig::new(&link) };
-    let nic: Arc<SoftNic> = SoftNic::open(config)
-        .map_err(|e| CliError::new(format!("the software NIC did not start: {e}"), "try --engines 1"))?;
+    let nic: Arc<SoftNic> = SoftNic::open(config).map_err(|e| {
+        CliError::new(format!("the software NIC did not start: {e}"), "try --engines 1")
+    })?;
     Ok(nic)
 }
 
@@ -119,7 +120,9 @@ pub fn gpu_error(error: &GpuError) -> CliError {
             "give another --gpu, or --gpu host for kernels on CPU threads"
         }
         GpuError::NotBuilt { .. } => "run ./x setup and build again, or give --gpu host",
-        GpuError::Pin { .. } => "raise the locked-memory limit (ulimit -l unlimited), or --gpu host",
+        GpuError::Pin { .. } => {
+            "raise the locked-memory limit (ulimit -l unlimited), or --gpu host"
+        }
         _ => "see the message; --gpu host runs without a GPU",
     };
     CliError::new(error, remedy)
