@@ -99,10 +99,18 @@ fn engine(c: &mut Criterion) {
     let write = |p: &Pair, to| SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(to), p.b.buf.mr.rkey);
 
     group.throughput(Throughput::Elements(BATCH));
-    ring(&mut group, "write_8B_inline", 64, false, |p, i| (write(p, i * 8), Piece::Inline(&DATA[..8])));
-    ring(&mut group, "write_8B_gather", 64, false, |p, i| (write(p, i * 8), p.a.buf.data(i * 8, 8)));
-    ring(&mut group, "write_8B_signalled", 1, false, |p, i| (write(p, i * 8), p.a.buf.data(i * 8, 8)));
-    ring(&mut group, "send_64B", 1, false, |p, i| (SendWr::new(Opcode::Send), p.a.buf.data(i * 64, 64)));
+    ring(&mut group, "write_8B_inline", 64, false, |p, i| {
+        (write(p, i * 8), Piece::Inline(&DATA[..8]))
+    });
+    ring(&mut group, "write_8B_gather", 64, false, |p, i| {
+        (write(p, i * 8), p.a.buf.data(i * 8, 8))
+    });
+    ring(&mut group, "write_8B_signalled", 1, false, |p, i| {
+        (write(p, i * 8), p.a.buf.data(i * 8, 8))
+    });
+    ring(&mut group, "send_64B", 1, false, |p, i| {
+        (SendWr::new(Opcode::Send), p.a.buf.data(i * 64, 64))
+    });
     ring(&mut group, "write_8B_gather_cold", 64, true, |p, i| {
         (write(p, i * 4096), p.a.buf.data(i * 4096, 8))
     });
