@@ -1,6 +1,37 @@
 //! Cache hints: they move lines, never data's values, so that bounds are the only rule they keep.
 
-use super::{HostMem, View};
+use super::{HostMem, MemError, View};
+
+/// Copies from this size on fetch ahead: shorter ones end before a fetch could help.
+const AHEAD_FROM: usize = 512;
+/// A piece of such a copy, and how far ahead of it its lines are fetched. On a Sapphire Rapids
+/// server, 4 KiB to lines out of cache take 370 ns so and 534 ns without (from lines out of cache
+/// as well, 602 and 669; all in cache, 101 and 115), and the pieces' size hardly matters. Stores
+/// that bypass the cache gain a fifth more from 16 KiB on, and nothing below, but take 2.5 times
+/// as long when the lines were in cache; they are not used.
+const PIECE_BYTES: usize = 1024;
+const AHEAD_BYTES: usize = 1024;
+
+/// Goes through a copy of `bytes` bytes: `fetch` what comes, then `copy` what is due.
+#[inline]
+pub(super) fn in_pieces(
+    bytes: usize,
+    fetch: impl Fn(usize, usize),
+    mut copy: impl FnMut(usize, usize) -> Result<(), MemError>,
+) -> Result<(), MemError> {
+    if bytes < AHEAD_FROM {
+        return copy(0, bytes);
+    }
+    fetch(0, AHEAD_BYTES.min(bytes));
+    for at in (0..bytes).step_by(PIECE_BYTES) {
+        let ahead = at + AHEAD_BYTES;
+        if ahead < bytes {
+            fetch(ahead, PIECE_BYTES.min(bytes - ahead));
+        }
+        copy(at, PIECE_BYTES.min(bytes - at))?;
+    }
+    Ok(())
+}
 
 /// What a line is fetched for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,11 +51,14 @@ impl HostMem {
     #[inline]
     pub fn prefetch(&self, offset: usize, bytes: usize, intent: Intent) {
         let end = offset.saturating_add(bytes).min(self.len());
+        if offset >= end {
+            return;
+        }
         // The mapping starts with a page, so that lines of offsets are lines of addresses.
-        let mut at = offset & !(LINE_BYTES - 1);
-        while at < end {
-            prefetch_line(self, at, intent);
-            at += LINE_BYTES;
+        let first = offset & !(LINE_BYTES - 1);
+        let Ok(base) = self.at(first, end - first) else { return };
+        for line in (0..end - first).step_by(LINE_BYTES) {
+            prefetch_line(base.wrapping_add(line), intent);
         }
     }
 }
@@ -42,12 +76,11 @@ impl View {
 
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn prefetch_line(mem: &HostMem, at: usize, intent: Intent) {
+fn prefetch_line(line: *const u8, intent: Intent) {
     use std::arch::asm;
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    let Ok(line) = mem.at(at, LINE_BYTES) else { return };
     match intent {
-        // SAFETY: a hint about an address inside the mapping; it neither faults nor changes data.
+        // SAFETY: a hint: it neither faults nor changes data, whatever the address.
         Intent::Read => unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) },
         // The intrinsic for this becomes a plain prefetch unless the compiler may assume PRFCHW.
         // SAFETY: as above; processors without the instruction's effect decode it as a NOP.
@@ -59,7 +92,7 @@ fn prefetch_line(mem: &HostMem, at: usize, intent: Intent) {
 
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-fn prefetch_line(_: &HostMem, _: usize, _: Intent) {}
+fn prefetch_line(_: *const u8, _: Intent) {}
 
 #[cfg(test)]
 mod tests {

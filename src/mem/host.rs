@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{MemError, PAGE_BYTES};
+use super::cache::in_pieces;
+use super::{Intent, MemError, PAGE_BYTES};
 
 /// Zero-filled, page-aligned, resident host memory, unmapped when the last reference goes.
 ///
@@ -102,9 +103,13 @@ impl HostMem {
     /// Copies bytes in. No ordering, and no atomicity beyond a byte.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
         let to = self.at(offset, from.len())?;
-        // SAFETY: as in `read`, the other way.
-        unsafe { libc::memcpy(to.cast(), from.as_ptr().cast(), from.len()) };
-        Ok(())
+        let fetch = |at, n| self.prefetch(offset + at, n, Intent::Write);
+        in_pieces(from.len(), fetch, |at, n| {
+            let part = &from[at..at + n];
+            // SAFETY: as in `read`, the other way; `at + n` stays within the checked length.
+            unsafe { libc::memcpy(to.add(at).cast(), part.as_ptr().cast(), n) };
+            Ok(())
+        })
     }
 
     /// Copies between mappings (or within one, where the ranges may overlap).
@@ -117,9 +122,20 @@ impl HostMem {
     ) -> Result<(), MemError> {
         let from = self.at(offset, bytes)?;
         let into = to.at(to_offset, bytes)?;
-        // SAFETY: both ranges were checked; memmove allows overlap.
-        unsafe { libc::memmove(into.cast(), from.cast(), bytes) };
-        Ok(())
+        if (from as usize).abs_diff(into as usize) < bytes {
+            // SAFETY: both ranges were checked; memmove allows overlap.
+            unsafe { libc::memmove(into.cast(), from.cast(), bytes) };
+            return Ok(());
+        }
+        let fetch = |at, n| {
+            self.prefetch(offset + at, n, Intent::Read);
+            to.prefetch(to_offset + at, n, Intent::Write);
+        };
+        in_pieces(bytes, fetch, |at, n| {
+            // SAFETY: both ranges were checked, `at + n` stays within them, and they lie apart.
+            unsafe { libc::memcpy(into.add(at).cast(), from.add(at).cast(), n) };
+            Ok(())
+        })
     }
 
     /// Sets `bytes` bytes from `offset` to `value`.
@@ -249,6 +265,36 @@ mod tests {
         let mut all = vec![0xff; PAGE_BYTES];
         mem.read(0, &mut all).unwrap();
         assert!(all.iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn copies_of_every_size_and_overlap_are_exact() {
+        let (a, b) = (HostMem::alloc(3 * PAGE_BYTES).unwrap(), HostMem::alloc(3 * PAGE_BYTES));
+        let b = b.unwrap();
+        let bytes: Vec<u8> = (0..a.len() as u32).map(|i| ((i * 31) >> 3) as u8).collect();
+        let all = |mem: &HostMem| {
+            let mut all = vec![0; mem.len()];
+            mem.read(0, &mut all).unwrap();
+            all
+        };
+        for n in [0, 1, 255, 511, 512, 513, 1023, 1024, 1025, 1280, 4095, 4096, 5000] {
+            for (from, to) in [(0, 0), (3, 77), (77, 3), (64, 320), (320, 64), (1000, 1001)] {
+                let mut expected = vec![0xa5; b.len()];
+                expected[to..to + n].copy_from_slice(&bytes[from..from + n]);
+                a.write(0, &bytes).unwrap();
+                b.fill(0, b.len(), 0xa5).unwrap();
+                a.copy_to(from, &b, to, n).unwrap();
+                assert_eq!(all(&b), expected, "{n} bytes from {from} to {to}");
+                b.fill(0, b.len(), 0xa5).unwrap();
+                b.write(to, &bytes[from..from + n]).unwrap();
+                assert_eq!(all(&b), expected, "{n} bytes written to {to}");
+                // Within one mapping, where the ranges overlap.
+                let mut expected = bytes.clone();
+                expected.copy_within(from..from + n, to);
+                a.copy_to(from, &a, to, n).unwrap();
+                assert_eq!(all(&a), expected, "{n} bytes moved from {from} to {to}");
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Intent, LINE_BYTES, MemError, View};
+use super::{Intent, MemError, View};
 
 /// How far ahead of the line that is copied the lines are fetched.
 const AHEAD_BYTES: usize = 1024;
@@ -13,8 +13,8 @@ impl View {
     /// `into` says how many lines at most. Returns how many were joined; what lies in `into`
     /// after them is left as it was.
     ///
-    /// A line's last 8 bytes are loaded with acquire and checked before its others are loaded: the
-    /// data is what the writer stored with, or before, the sequence that was checked.
+    /// A line's last 8 bytes are loaded once, with acquire, before its others: the data is what the
+    /// writer stored with, or before, the sequence that was checked.
     ///
     /// # Errors
     /// [`MemError::OutOfBounds`] and [`MemError::Misaligned`] when not all lines lie in the view,
@@ -35,27 +35,51 @@ impl View {
             return Err(MemError::Misaligned { offset, align: 8 });
         }
         self.prefetch(offset, bytes.min(AHEAD_BYTES), Intent::Read);
-        for (i, part) in into.chunks_exact_mut(DATA).enumerate() {
-            let at = i * LINE;
-            if at.is_multiple_of(LINE_BYTES) && at + AHEAD_BYTES < bytes {
-                self.prefetch(offset + at + AHEAD_BYTES, 1, Intent::Read);
-            }
-            // SAFETY: all lines were checked to lie in the mapping, 8-byte aligned; words in them
-            // may be shared as atomics.
-            let word = |k: usize| unsafe { AtomicU64::from_ptr(base.add(at + k * 8).cast()) };
-            // Acquire: the writer's data, stored before or with the sequence, is visible to the
-            // loads that follow.
-            let last = word(LINE / 8 - 1).load(Ordering::Acquire).to_ne_bytes();
-            if u32::from_ne_bytes([last[4], last[5], last[6], last[7]]) & mask != value {
-                return Ok(i);
-            }
+        // SAFETY: all lines were checked to lie in the mapping, 8-byte aligned; words in them may
+        // be shared as atomics.
+        let word = |at: usize| unsafe { AtomicU64::from_ptr(base.add(at).cast()) };
+        // Acquire: the writer's data, stored before or with the sequence, is visible to the loads
+        // that follow.
+        let tail = |line: usize| word(line * LINE + LINE - 8).load(Ordering::Acquire);
+        // The bytes that come last in memory.
+        let later = |word: u64| {
+            if cfg!(target_endian = "little") { (word >> 32) as u32 } else { word as u32 }
+        };
+        let differs = |last: u64| later(last) & mask ^ value;
+        let join = |line: usize, last: u64, part: &mut [u8]| {
             let (whole, rest) = part.split_at_mut(LINE - 8);
             for (k, to) in whole.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                *to = word(k).load(Ordering::Relaxed).to_ne_bytes();
+                *to = word(line * LINE + k * 8).load(Ordering::Relaxed).to_ne_bytes();
             }
-            rest.copy_from_slice(&last[..DATA - (LINE - 8)]);
+            rest.copy_from_slice(&last.to_ne_bytes()[..DATA - (LINE - 8)]);
+        };
+        // Four lines at a time: one branch, and all four sequences before any data.
+        let mut line = 0;
+        let mut parts = into.chunks_exact_mut(4 * DATA);
+        for four in &mut parts {
+            let ahead = line * LINE + AHEAD_BYTES;
+            if ahead < bytes {
+                self.prefetch(offset + ahead, (4 * LINE).min(bytes - ahead), Intent::Read);
+            }
+            let tails = [tail(line), tail(line + 1), tail(line + 2), tail(line + 3)];
+            if tails.iter().fold(0, |any, &t| any | differs(t)) != 0 {
+                break;
+            }
+            for (i, part) in four.as_chunks_mut::<DATA>().0.iter_mut().enumerate() {
+                join(line + i, tails[i], part);
+            }
+            line += 4;
         }
-        Ok(into.len() / DATA)
+        // What is left, or the four of which one differs, one by one.
+        for part in into[line * DATA..].chunks_exact_mut(DATA) {
+            let last = tail(line);
+            if differs(last) != 0 {
+                return Ok(line);
+            }
+            join(line, last, part);
+            line += 1;
+        }
+        Ok(line)
     }
 }
 
