@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::cache::in_pieces;
 use super::{Intent, MemError, PAGE_BYTES};
 
+/// Bytes of a huge page on x86-64 and most others.
+const HUGE_BYTES: usize = 2 << 20;
+
 /// Zero-filled, page-aligned, resident host memory, unmapped when the last reference goes.
 ///
 /// All methods take `&self`: other threads, GPUs and NICs write the same bytes concurrently.
@@ -28,7 +31,9 @@ impl HostMem {
     /// # Errors
     /// [`MemError::Map`] when the system refuses, also for 0 bytes.
     pub fn alloc(bytes: usize) -> Result<Arc<Self>, MemError> {
-        Ok(Arc::new(Self::map(bytes, libc::MAP_POPULATE)?))
+        let mem = Self::map(bytes)?;
+        mem.populate()?;
+        Ok(Arc::new(mem))
     }
 
     /// As [`HostMem::alloc`], with all pages on NUMA node `node`.
@@ -36,35 +41,63 @@ impl HostMem {
     /// # Errors
     /// [`MemError::Bind`] when the node does not exist or the system refuses.
     pub fn alloc_on_node(bytes: usize, node: usize) -> Result<Arc<Self>, MemError> {
-        let mem = Self::map(bytes, 0)?;
+        let mem = Self::map(bytes)?;
         super::numa::bind(mem.base.as_ptr(), mem.len, node)?;
-        for page in (0..mem.len).step_by(PAGE_BYTES) {
-            mem.store_u64(page, 0, Ordering::Relaxed)?; // fault the page in on its node
-        }
+        mem.populate()?; // on its node
         Ok(Arc::new(mem))
     }
 
-    fn map(bytes: usize, flags: i32) -> Result<Self, MemError> {
+    /// Maps without touching. From 2 MiB on, aligned for huge pages and asking for them: a NIC's
+    /// engine that copies slot by slot would else miss the TLB at every slot.
+    fn map(bytes: usize) -> Result<Self, MemError> {
         let too_big =
             || MemError::Map { bytes, source: io::Error::from(io::ErrorKind::InvalidInput) };
         let len = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or_else(too_big)?;
+        let huge = len >= HUGE_BYTES;
+        let spare = if huge { HUGE_BYTES } else { 0 };
         // SAFETY: an anonymous mapping at an address of the system's choice aliases nothing.
-        let base = unsafe {
+        let mapped = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                len,
+                len.checked_add(spare).ok_or_else(too_big)?,
                 libc::PROT_READ | libc::PROT_WRITE,
-                // Shared, so that a fork does not move the pages under a device.
-                libc::MAP_SHARED | libc::MAP_ANONYMOUS | flags,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
                 -1,
                 0,
             )
         };
-        if base == libc::MAP_FAILED {
+        if mapped == libc::MAP_FAILED {
             return Err(MemError::Map { bytes, source: io::Error::last_os_error() });
         }
-        let base = NonNull::new(base.cast()).ok_or_else(too_big)?;
-        Ok(Self { base, len })
+        let head =
+            if huge { (mapped as usize).next_multiple_of(HUGE_BYTES) - mapped as usize } else { 0 };
+        // SAFETY: head <= spare, so both ends that are given back lie in the mapping and outside
+        // what is kept, and the advice concerns what is kept. Advice that is not taken costs speed
+        // only, but for DONTFORK: without it a fork would move pages under a device.
+        let (base, kept) = unsafe {
+            let base = mapped.cast::<u8>().add(head);
+            if head > 0 {
+                libc::munmap(mapped, head);
+            }
+            if spare > head {
+                libc::munmap(base.add(len).cast(), spare - head);
+            }
+            if huge {
+                libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE);
+            }
+            (base, libc::madvise(base.cast(), len, libc::MADV_DONTFORK))
+        };
+        let refused = io::Error::last_os_error();
+        let mem = Self { base: NonNull::new(base).ok_or_else(too_big)?, len };
+        if kept == 0 { Ok(mem) } else { Err(MemError::Map { bytes, source: refused }) }
+    }
+
+    /// Faults all pages in.
+    fn populate(&self) -> Result<(), MemError> {
+        for page in (0..self.len).step_by(PAGE_BYTES) {
+            self.store_u64(page, 0, Ordering::Relaxed)?;
+        }
+        Ok(())
     }
 
     /// Length in bytes, a multiple of [`PAGE_BYTES`].
@@ -295,6 +328,18 @@ mod tests {
                 assert_eq!(all(&a), expected, "{n} bytes moved from {from} to {to}");
             }
         }
+    }
+
+    #[test]
+    fn large_mappings_are_whole_and_aligned_for_huge_pages() {
+        let bytes = 3 * HUGE_BYTES + 5;
+        let mem = HostMem::alloc(bytes).unwrap();
+        assert_eq!(mem.addr() as usize % HUGE_BYTES, 0);
+        assert_eq!(mem.len(), bytes.next_multiple_of(PAGE_BYTES));
+        mem.fill(0, mem.len(), 7).unwrap();
+        let mut last = [0; 3];
+        mem.read(mem.len() - 3, &mut last).unwrap();
+        assert_eq!(last, [7; 3]);
     }
 
     #[test]
