@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::vendor::Vendor;
-use crate::mem::{Dma, Intent, MemError};
+use crate::mem::{Dma, MemError};
 use crate::nic::{Access, Mr, NicError};
 use crate::wire::{Iova, Lkey, Rkey};
 
@@ -86,17 +86,6 @@ impl Regions {
                 Ok(Span { mem: &*region.mem, offset: offset as usize })
             }
             _ => Err(Vendor::Range),
-        }
-    }
-}
-
-impl Regions {
-    /// Fetches the lines of an access that is about to be made, if it is one to host memory that
-    /// some right allows.
-    pub(super) fn prefetch(&self, key: u32, addr: Iova, bytes: u32, intent: Intent) {
-        let Ok(span) = self.resolve(key, addr, bytes, Right::Gather) else { return };
-        if let Some(view) = span.mem.as_host() {
-            view.prefetch(span.offset, bytes as usize, intent);
         }
     }
 }

@@ -11,23 +11,17 @@ use super::mr::{MrTable, Regions, Right, with_both};
 use super::qp::Qp;
 use super::responder::Refusal;
 use super::vendor::{Vendor, of_parse};
-use crate::mem::{Dma, Intent, MemError};
+use crate::mem::{Dma, MemError};
 use crate::nic::{QpState, QueuePair};
 use crate::wire::blueflame::{self, BF_BYTES};
 use crate::wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use crate::wire::doorbell::{DBR_SND_OFFSET, Doorbell, UAR_BF1_OFFSET, ahead, dbr_counter};
-use crate::wire::wqe::{Ctrl, Glance, MAX_WQE_BYTES, Opcode, Piece, WQEBB_BYTES, Wqe};
+use crate::wire::wqe::{Ctrl, MAX_WQE_BYTES, Opcode, Piece, WQEBB_BYTES, Wqe};
 
 /// WQEs and bytes of one visit to a queue pair, so that none starves the others. A long WQE may
 /// exceed the bytes once.
 const VISIT_WQES: u32 = 64;
 const VISIT_BYTES: u64 = 256 << 10;
-
-/// How far ahead of the WQE at hand the lines of the send queue are fetched, and the memory that
-/// WQEs name; and how much of that, each. A copy fetches the rest itself.
-const FETCH_BLOCKS: u64 = 16;
-const GLANCE_BLOCKS: u64 = 4;
-const GLANCE_BYTES: u32 = 1024;
 
 /// Room for the longest WQE of a ring, or of a BlueFlame buffer.
 pub(super) type Scratch = [u8; MAX_WQE_BYTES.next_multiple_of(WQEBB_BYTES)];
@@ -82,9 +76,6 @@ pub(super) struct Requester {
     /// Doorbell record as last seen: only a changed one counts, because a record that a ringer
     /// does not keep would seem to lie ahead after a wrap of its 16 bits.
     dbr_seen: u32,
-    /// Basic blocks whose lines were fetched ahead, and whose WQEs' memory was.
-    fetched: u64,
-    glanced: u64,
     watch: Option<Watch>,
     retry: Retry,
     /// Whether the engine's list of queue pairs to visit has this one.
@@ -133,8 +124,6 @@ impl Requester {
             ci: 0,
             producer: 0,
             dbr_seen: 0,
-            fetched: 0,
-            glanced: 0,
             watch,
             retry: Retry::default(),
             listed: false,
@@ -213,7 +202,6 @@ impl Requester {
         let limit = cx.tally.bytes + VISIT_BYTES;
         for _ in 0..VISIT_WQES {
             // 1. Take: copied out before anything of it is believed.
-            self.look_ahead(local, remote);
             let Some(posted) = self.fetch(cx.scratch) else { return Visit::Idle };
             // 2. Check and carry out.
             let bytes = match &self.watch {
@@ -244,41 +232,6 @@ impl Requester {
             }
         }
         Visit::More
-    }
-
-    /// Fetches the lines that the next WQEs will need, so that their misses overlap with the work
-    /// on this one: what a device has written is in no cache of this core.
-    fn look_ahead(&mut self, local: &Regions, remote: &Regions) {
-        let (ring, mask) = (&self.qp.queues.sq, self.qp.attr.sq_blocks as usize - 1);
-        let place = |block: u64| (block as usize & mask) * WQEBB_BYTES;
-        // 1. Send queue entries.
-        self.fetched = self.fetched.max(self.ci);
-        while self.fetched < self.producer.min(self.ci + FETCH_BLOCKS) {
-            ring.prefetch(place(self.fetched), WQEBB_BYTES, Intent::Read);
-            self.fetched += 1;
-        }
-        // 2. Memory that those before them name. Only resolved addresses are touched, and by
-        // hints only; a block in the middle of a WQE has neither the index nor the number.
-        self.glanced = self.glanced.max(self.ci + 1);
-        while self.glanced < self.producer.min(self.ci + GLANCE_BLOCKS) {
-            let mut block = [0; WQEBB_BYTES];
-            let read = ring.read(place(self.glanced), &mut block);
-            let glance = Glance::at(&block, self.glanced as u16, self.qp.qpn);
-            self.glanced += 1;
-            let (Ok(()), Some(g)) = (read, glance) else { continue };
-            let bytes = g.bytes.min(GLANCE_BYTES);
-            let [here, there] = if g.scatters {
-                [Intent::Write, Intent::Read]
-            } else {
-                [Intent::Read, Intent::Write]
-            };
-            if let Some(s) = g.local {
-                local.prefetch(s.lkey.0, s.addr, bytes, here);
-            }
-            if let Some(r) = g.remote {
-                remote.prefetch(r.rkey.0, r.addr, bytes, there);
-            }
-        }
     }
 
     /// Copies the next WQE to the scratch buffer and parses the copy.
