@@ -202,40 +202,6 @@ impl Wqe {
     }
 }
 
-/// What a WQE that is not yet to be carried out seems to move: good for fetching ahead, not for
-/// anything else, because nothing about it was checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Glance {
-    /// Whether its local entry is written rather than read.
-    pub scatters: bool,
-    /// Its place in remote memory, if it has one.
-    pub remote: Option<Remote>,
-    /// Its first local entry, unless the payload begins inline.
-    pub local: Option<Sge>,
-    /// Bytes of the first piece of payload.
-    pub bytes: u32,
-}
-
-impl Glance {
-    /// Looks at a WQE's first basic block; `None` when it is not that WQE of that queue pair, or
-    /// moves nothing.
-    pub fn at(block: &[u8; WQEBB_BYTES], index: u16, qpn: Qpn) -> Option<Self> {
-        let ctrl = Ctrl::parse(block).ok()?;
-        let opcode = Opcode::from_code(ctrl.opcode)?;
-        if ctrl.index != index || ctrl.qpn != qpn || opcode == Opcode::Nop {
-            return None;
-        }
-        let remote = opcode.has_remote().then(|| segment(block, 16)).transpose().ok()?;
-        let remote = remote
-            .map(|s: RaddrSeg| Remote { addr: Iova(s.raddr.get()), rkey: Rkey(s.rkey.get()) });
-        let first: DataSeg = segment(block, opcode.header_bytes()).ok()?;
-        let inline = first.byte_count.get() & INLINE_FLAG != 0;
-        let bytes = first.byte_count.get() & !INLINE_FLAG;
-        let local = (!inline).then(|| Sge::parse(&first));
-        Some(Self { scatters: opcode.scatters(), remote, local, bytes })
-    }
-}
-
 /// Iterator over the pieces of a WQE's payload.
 #[derive(Debug, Clone)]
 pub struct Pieces<'a> {

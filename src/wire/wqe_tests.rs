@@ -154,33 +154,3 @@ proptest! {
         let _ = Wqe::parse_stream(&bytes);
     }
 }
-
-#[test]
-fn a_glance_sees_what_the_wqe_moves_and_only_of_that_wqe() {
-    let (qpn, index) = (Qpn(0x123), 7);
-    let sge = Sge { addr: Iova(0x5000), lkey: Lkey(0x300), bytes: 4096 };
-    for opcode in Opcode::ALL {
-        let atomic = Some(Operands { swap_add: 1, compare: 2 });
-        let payload = [Piece::Data(sge)];
-        let wr = SendWr { atomic, ..SendWr::new(opcode) };
-        let wr = wr.to(Iova(0x9000), Rkey(0x400)).payload(&payload);
-        let mut block = [0; WQEBB_BYTES];
-        wr.emit(index, qpn, &mut block).unwrap();
-        let glance = Glance::at(&block, index, qpn);
-        assert_eq!(Glance::at(&block, index + 1, qpn), None);
-        assert_eq!(Glance::at(&block, index, Qpn(0x124)), None);
-        if opcode == Opcode::Nop {
-            assert_eq!(glance, None);
-            continue;
-        }
-        let remote = opcode.has_remote().then_some(wr.remote.unwrap());
-        let scatters = opcode.scatters();
-        assert_eq!(glance, Some(Glance { scatters, remote, local: Some(sge), bytes: 4096 }));
-    }
-    let payload = [Piece::Inline(&[1; 20])];
-    let wr = SendWr::new(Opcode::RdmaWrite).to(Iova(1), Rkey(2)).payload(&payload);
-    let mut block = [0; WQEBB_BYTES];
-    wr.emit(index, qpn, &mut block).unwrap();
-    let glance = Glance::at(&block, index, qpn).unwrap();
-    assert_eq!((glance.local, glance.bytes), (None, 20));
-}
