@@ -148,7 +148,7 @@ mod tests {
             }
         }
         let lines = series(&rows, |row| Some(row.bandwidth_gb_s));
-        assert_eq!(lines.len(), 5 + 3 + 3 + 1 + 3, "rows with another NIC name are other lines");
+        assert_eq!(lines.len(), 5 + 4 + 3 + 1 + 3, "rows with another NIC name are other lines");
         for (i, a) in lines.iter().enumerate() {
             for b in &lines[..i] {
                 assert_ne!((a.colour, a.shape, a.dash), (b.colour, b.shape, b.dash), "{a:?} {b:?}");
