@@ -22,6 +22,7 @@ fn main() {
     {
         println!("cargo::rerun-if-env-changed={name}");
     }
+    tell_commit(&root);
     // For users' own kernels: DEP_BELLPUSH_INCLUDE in a dependent's build script.
     println!("cargo::metadata=include={}", kernels.display());
 
@@ -45,6 +46,25 @@ fn main() {
         println!("cargo::rustc-cfg=bellpush_cubin");
     }
     write_table(&out, &sources, &fatbins, why_none);
+}
+
+/// The commit, for `--version` and results: `1a2b3c4`, `+dirty` where tracked files differ. Not set
+/// outside a checkout.
+fn tell_commit(root: &Path) {
+    let git = |args: &[&str]| {
+        let out = Command::new("git").arg("-C").arg(root).args(args).output().ok()?;
+        out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_string())
+    };
+    for file in ["HEAD", "index"] {
+        let path = root.join(".git").join(file);
+        if path.exists() {
+            println!("cargo::rerun-if-changed={}", path.display());
+        }
+    }
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return };
+    let changes = git(&["status", "--porcelain", "--untracked-files=no"]).unwrap_or_default();
+    let dirty = if changes.is_empty() { "" } else { "+dirty" };
+    println!("cargo::rustc-env=BELLPUSH_COMMIT={commit}{dirty}");
 }
 
 /// The entry points' files, in a fixed order.

@@ -65,7 +65,12 @@ pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
 
 impl Rig {
     pub fn new(options: HostOptions, nic: Arc<dyn Nic>) -> Self {
-        let gpu = Gpu::open(Executor::Host(options)).expect("the host executor");
+        // BELLPUSH_TEST_GPU=N: the same tests on a CUDA GPU, where the options mean nothing.
+        let executor = match std::env::var("BELLPUSH_TEST_GPU") {
+            Ok(n) => Executor::Cuda(n.parse().expect("BELLPUSH_TEST_GPU is a number")),
+            Err(_) => Executor::Host(options),
+        };
+        let gpu = Gpu::open(executor).expect("the executor");
         let stream = gpu.stream().expect("a stream");
         let kernels = gpu.load(&Module::builtin()).expect("our kernels");
         Self { gpu, nic, stream, kernels }
