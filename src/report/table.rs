@@ -80,9 +80,9 @@ pub(super) fn facts(meta: &Meta) -> Vec<(&'static str, String)> {
         ("executor", meta.executor.clone()),
         ("GPU", gpu),
         ("host", host),
+        ("bellpush", format!("{} ({})", meta.version, meta.commit)),
         ("memory", memory),
         ("kernel", m.kernel.clone()),
-        ("bellpush", format!("{} ({})", meta.version, meta.commit)),
         ("date", meta.date.clone()),
         ("seed", meta.seed.to_string()),
         ("command", meta.command_line.clone()),
@@ -116,7 +116,7 @@ pub fn render(results: &Results) -> String {
     let mut text = String::new();
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_string()).collect();
     let rule = "─".repeat(lines.iter().map(|l| l.chars().count()).max().unwrap_or(0));
-    for (name, value) in facts(&results.meta).into_iter().take(4) {
+    for (name, value) in facts(&results.meta).into_iter().take(5) {
         let _ = writeln!(text, " {name}: {value}"); // writing to a String cannot fail
     }
     text.push('\n');
