@@ -174,7 +174,10 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
   // On a CPU lanes' stores are never one: a lane writes whole lines, the sequence last.
   (void)early;
   for (uint32_t i = scope.rank() * units; i < n; i += units * scope.size()) {
-    for (uint32_t q = 0; q < units; q++) st_line(slot + i + q, headed(i + q, behind(i + q)));
+    for (uint32_t q = i; q < i + units; q++) {
+      const bool has_header = !inline_v || q < header_units;
+      st_line(slot + q, has_header ? headed(q, behind(q)) : unit_line<L>(behind(q), q, seq));
+    }
   }
 #endif
 }
