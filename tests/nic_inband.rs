@@ -294,6 +294,25 @@ fn half_a_blueflame_store_is_waited_for() {
 }
 
 #[test]
+fn a_blueflame_store_that_a_doorbell_overtook_does_not_stay() {
+    let mut p = Pair::new(&QpAttr { blueflame: true, ..attr() });
+    let data = pattern(8, 9);
+    let payload = inline(&data);
+    let wr = write(&p, &payload);
+    let mut wqe = [0; 64];
+    wr.emit(0, p.a.qp.qpn(), &mut wqe).unwrap();
+    blueflame::seal(&mut wqe);
+    let uar = p.a.qp.queues().uar.clone();
+    uar.write(UAR_BF1_OFFSET, &wqe).unwrap();
+    p.a.host.send(&wr).unwrap(); // the same WQE by the ring, before the engine looks
+    p.settle();
+    assert_eq!(p.sent().len(), 1);
+    let mut left = [1; 64];
+    uar.read(UAR_BF1_OFFSET, &mut left).unwrap();
+    assert_eq!(left, [0; 64], "it would be taken again 2^16 blocks later");
+}
+
+#[test]
 fn blueflame_with_another_index_or_queue_pair_is_not_taken() {
     let mut p = Pair::new(&QpAttr { blueflame: true, ..attr() });
     let payload = inline(&[1; 8]);

@@ -369,6 +369,11 @@ impl Requester {
         }
     }
 
+    fn clear_blueflame(&self) {
+        let cleared = self.qp.queues.uar.fill(UAR_BF1_OFFSET, WQEBB_BYTES, 0);
+        cleared.expect("the page was checked when the queue pair was created");
+    }
+
     /// Moves past a WQE, before its CQE tells anyone that its place is free.
     fn consume(&mut self, posted: &Posted) {
         match posted.source {
@@ -377,10 +382,11 @@ impl Requester {
                 return;
             }
             // The buffer is the sender's again when it sees the CQE.
-            Source::BlueFlame => {
-                let cleared = self.qp.queues.uar.fill(UAR_BF1_OFFSET, WQEBB_BYTES, 0);
-                cleared.expect("the page was checked when the queue pair was created");
-            }
+            Source::BlueFlame => self.clear_blueflame(),
+            // A doorbell may overtake the look at the buffer, and then the WQE came by the ring. The
+            // copy in the buffer must go: 2^16 blocks later its index would be the next one again.
+            // A sender uses the buffer only while it is idle, so nothing newer can be in it.
+            Source::Ring if self.qp.attr.blueflame => self.clear_blueflame(),
             Source::Ring => {}
         }
         self.ci += u64::from(posted.blocks);
