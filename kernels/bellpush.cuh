@@ -148,6 +148,7 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
         scope.sync();
       }
       blueflame_store<inline_v>(qp, scope, w, ticket);
+      scope.sync();  // all threads have read the payload: any of them may write it again
       return BP_OK;
     }
   }
@@ -219,8 +220,10 @@ BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t re
         store_wqe<false>(qp, part, w, ticket + c);
       }
     });
+    // All threads' payload and WQEs before the leader's fence; and all have read the source, which
+    // any of them may write again. (In-band there is no fence, but the same promise.)
+    scope.sync();
     if constexpr (!P::inband) {
-      scope.sync();  // all threads' payload and WQEs before the leader's fence
       if (scope.rank() == 0) {
         mark_ready<P>(qp, ticket, n, 1);
         if (!(last_batch && (flags & defer_ring))) ring_pending<P>(qp);

@@ -294,7 +294,7 @@ fn processor_ns() -> f64 {
 
 /// Not an assertion: `cargo test --release --test executor -- --ignored --nocapture`.
 #[test]
-#[ignore = "prints measurements"]
+#[ignore = "prints measurements, in release: ./x test --long runs it"]
 fn what_a_launch_and_a_yield_cost() {
     let _alone = alone();
     for lanes in [Lanes::Fibres, Lanes::Threads] {

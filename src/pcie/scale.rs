@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "measures time"]
+    #[ignore = "measures time, in release: ./x test --long runs it"]
     fn sixteen_thousand_gpus() {
         let start = std::time::Instant::now();
         for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::TwoLevel] {

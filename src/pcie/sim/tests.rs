@@ -231,7 +231,7 @@ proptest! {
 
 /// Speed; run with `--release --ignored --nocapture`.
 #[test]
-#[ignore = "measures time"]
+#[ignore = "measures time, in release: ./x test --long runs it"]
 fn speed() {
     let t = crate::pcie::topology::builtin("two-sockets").unwrap();
     let params = Params::default();
