@@ -78,13 +78,15 @@ pub(super) fn in_pieces(
     Ok(())
 }
 
-/// What a line is fetched for.
+/// What a line is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
     /// To be loaded.
     Read,
     /// To be stored to: the line is wanted exclusively.
     Write,
+    /// To be loaded by another core or a device: it leaves this core's caches for the shared one.
+    Elsewhere,
 }
 
 /// Bytes of a cache line.
@@ -132,6 +134,10 @@ fn prefetch_line(line: *const u8, intent: Intent) {
         Intent::Write => unsafe {
             asm!("prefetchw byte ptr [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         },
+        // SAFETY: as above.
+        Intent::Elsewhere => unsafe {
+            asm!("cldemote byte ptr [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        },
     }
 }
 
@@ -150,7 +156,7 @@ mod tests {
         mem.write(0, &[7; PAGE_BYTES]).unwrap();
         let view = View::new(&mem, 64, 128).unwrap();
         let odd = [0, 1, 63, 64, 65, 127, 128, 129, PAGE_BYTES, usize::MAX - 1, usize::MAX];
-        for intent in [Intent::Read, Intent::Write] {
+        for intent in [Intent::Read, Intent::Write, Intent::Elsewhere] {
             for offset in odd {
                 for bytes in odd {
                     mem.prefetch(offset, bytes, intent);

@@ -8,7 +8,7 @@ use crate::nic::{Inband, LineFormat};
 use crate::wire::cqe::Syndrome;
 use crate::wire::inband::{Need, Standing, stream_need};
 
-/// Bytes of the next slot that are fetched while this one is carried out.
+/// Most bytes of the next slot that are fetched while this one is carried out.
 const NEXT_BYTES: usize = 1024;
 
 /// Where a queue pair's in-band window stands.
@@ -117,7 +117,10 @@ impl Watch {
             match stream_need(&self.stream[..self.have * format.data_bytes()]) {
                 Ok(Need::Total(total)) if format.lines(total) <= self.have => {
                     self.whole = Some(total);
-                    self.cfg.window.prefetch(self.next_base(), self.ahead(), Intent::Read);
+                    // As much as this slot has: lines that are not needed would keep the payload's
+                    // and the CQE's waiting for a fill buffer.
+                    let ahead = (self.have * format.line_bytes()).min(NEXT_BYTES);
+                    self.cfg.window.prefetch(self.next_base(), ahead, Intent::Read);
                     return Slot::Whole(total);
                 }
                 Ok(Need::Total(n) | Need::More(n)) => must = n,
@@ -150,10 +153,6 @@ impl Watch {
             LineFormat::L60S4 => window.join_lines::<64, 60>(at, mask, value, into)?,
         };
         Ok(())
-    }
-
-    fn ahead(&self) -> usize {
-        NEXT_BYTES.min(self.cfg.slot_bytes as usize)
     }
 
     fn slot_lines(&self) -> usize {
