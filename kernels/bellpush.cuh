@@ -82,44 +82,60 @@ BP_DEV void store_wqe(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticke
   }
 }
 
-BP_DEV wqe make_wqe(uint32_t opcode, uint32_t ds, uint64_t raddr, uint32_t rkey) {
-  wqe w;
-  w.opcode = opcode;
-  w.ds = ds;
-  w.fm_ce_se = 0;
-  w.imm = 0;
-  w.raddr = raddr;
-  w.rkey = rkey;
-  w.bytes = 0;
-  w.gather = 0;
-  w.lkey = 0;
-  w.swap_add = 0;
-  w.compare = 0;
-  return w;
-}
+// What a reservation brought.
+struct tickets {
+  bp_status_code status;
+  uint64_t first;
+  bool idle;  // nothing else is out
+};
 
-// The leader's reservation, told to the whole scope. `idle`: nothing else is out.
+// The leader waits for tickets and tells the others, in one word: no QP lives for 2^56 tickets.
 template <class P, class Scope>
-BP_DEV bp_status_code reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots,
-                                  uint64_t* ticket, bool* idle) {
+BP_DEV uint64_t reserve_word(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
   uint64_t t = 0, done = 0;
   bp_status_code s = BP_OK;
   if (scope.rank() == 0) s = reserve<P>(qp, n, slots, &t, &done);
-  // One word carries all three: no QP lives for 2^56 tickets.
-  const uint64_t word = scope.broadcast(t << 8 | (uint64_t)(t == done) << 7 | (uint32_t)s);
-  *ticket = word >> 8;
-  *idle = (word >> 7 & 1) != 0;
-  return (bp_status_code)(word & 0x7f);
+  return scope.broadcast(t << 8 | (uint64_t)(t == done) << 7 | (uint32_t)s);
+}
+template <class P, class Scope>
+BP_DEV_COLD uint64_t reserve_word_cold(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
+  return reserve_word<P>(qp, scope, n, slots);
+}
+
+// Tickets for the whole scope.
+template <class P, class Scope>
+BP_DEV tickets reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
+  uint64_t word;
+  if constexpr (!P::shared) {
+    // Mostly there is room, and no thread needs to be told: all see the same, because the leader
+    // changes these words only between this sync and the one that ends its verb. There is no branch
+    // between the loads and their use: across one, ptxas would have them wait for everything that is
+    // in flight, a payload that was loaded ahead included.
+    const uint64_t limit = ticket_limit<P>(qp, slots);
+    const bp_status_code error = error_of<P>(qp);
+    const uint64_t next = load_state<P>(&state_of(qp)->reserved);
+    const uint64_t done = load_done<P>(qp);
+    const bool room = (error == BP_OK) & (next + n <= done + limit);
+    scope.sync();
+    if (room) {
+      if (scope.rank() == 0) take<P>(qp, next, n, done, slots);
+      return {BP_OK, next, next == done};
+    }
+    // Out of line: what is mostly done stays one short piece of code.
+    word = reserve_word_cold<P>(qp, scope, n, slots);
+  } else {
+    word = reserve_word<P>(qp, scope, n, slots);
+  }
+  return {(bp_status_code)(word & 0x7f), word >> 8, (word >> 7 & 1) != 0};
 }
 
 // Posts one WQE of any kind. A signalled WQE's CQE covers it and all before it.
 template <class P, bool inline_v, class Scope>
 BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, uint64_t* end) {
   const uint32_t blocks = P::inband ? 1 : wqe_blocks(w);
-  uint64_t ticket;
-  bool idle;
-  bp_status_code s = reserve_all<P>(qp, scope, blocks, P::inband, &ticket, &idle);
-  if (s != BP_OK) return s;
+  const tickets got = reserve_all<P>(qp, scope, blocks, P::inband);
+  if (got.status != BP_OK) return got.status;
+  const uint64_t ticket = got.first;
   const uint64_t after = ticket + blocks;
   const bool signal = !(flags & unsignalled) ||
                       last_credit_end(qp, ticket, blocks) > ticket;
@@ -128,18 +144,22 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
     // Before anything is told to the NIC: the CQE may come at once.
     if (scope.rank() == 0) note_signalled<P>(qp, after);
   }
+  if constexpr (!inline_v) {
+    if (scope.rank() == 0 && w.fetches) note_fetch<P>(qp, after);
+  }
   if (end) *end = after;
   if constexpr (P::inband) {
-    if (inline_v) w.ds = 3;  // see inband.cuh: the byte count says the rest
-    write_slot<P::line_v, inline_v>(qp, scope, w, ticket, unit_zero());
+    static_assert(!inline_v, "in-band payload goes through put_window");
+    write_slot<P::line_v, false>(qp, scope, w, ticket, unit_zero());
+    scope.sync();
     return BP_OK;
   }
   if constexpr (P::kick_v == kick::blueflame) {
     // Idle and small enough: the WQE goes into the UAR whole. (An immediate needs ctrl.imm.)
-    if (idle && w.opcode == BP_OP_RDMA_WRITE && blocks * BP_WQEBB_BYTES <= BP_UAR_BF_BYTES) {
+    if (got.idle && w.opcode == BP_OP_RDMA_WRITE && blocks * BP_WQEBB_BYTES <= BP_UAR_BF_BYTES) {
       if (scope.rank() == 0) {
         mark_ready<P>(qp, ticket, 1, blocks);
-        st_relaxed_gpu(&state_of(qp)->rung, after);
+        store_state<P>(&state_of(qp)->rung, after);
       }
       // A gathered payload lies elsewhere and must be there first; an inline one travels along.
       if constexpr (!inline_v) {
@@ -161,35 +181,76 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
   return BP_OK;
 }
 
-// A message through window slots, streamed in chunks of a slot: as many at a time as half the
-// window, so that one half is filled while the NIC empties the other.
+// Fills the slot of `ticket` with w.bytes bytes from `src`, and posts its WQE short of the doorbell.
+// `early`: what early_payload said.
 template <class P, class Scope>
-BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t src,
-                                 uint64_t bytes, uint32_t flags, uint64_t* end) {
-  const bp_qp& qp = ep.qp;
-  const bp_window& win = qp.window;
-  uint32_t capacity;
+BP_DEV void fill_slot(const bp_qp& qp, Scope scope, wqe w, uint64_t src, uint64_t ticket,
+                      const u128& early) {
   if constexpr (P::inband) {
-    capacity = inband_capacity<P::line_v>(win);
+    w.gather = src;
+    write_slot<P::line_v, true>(qp, scope, w, ticket, early);
   } else {
-    capacity = win.slot_bytes;
+    const bp_window& win = qp.window;
+    const uint64_t slot = (uint64_t)slot_of(win, ticket) * win.slot_bytes;
+    copy_to_slot(scope, win.va + slot, src, w.bytes);
+    w.gather = win.gather_base + slot;
+    w.lkey = win.lkey;
+    store_wqe<false>(qp, scope, w, ticket);
   }
-  // A small message's payload is on its way here while the reservation goes to L2 and back.
+}
+
+// After all of the scope have filled `n` slots from `ticket` on: has them sent.
+template <class P, class Scope>
+BP_DEV void send_slots(const bp_qp& qp, Scope scope, uint64_t ticket, uint32_t n, bool ring) {
+  // All threads' payload and WQEs before the leader's fence; and all have read the source, which
+  // any of them may write again. (In-band there is no fence, but the same promise.)
+  scope.sync();
+  if constexpr (!P::inband) {
+    if (scope.rank() == 0) {
+      mark_ready<P>(qp, ticket, n, 1);
+      if (ring) ring_pending<P>(qp);
+    }
+  }
+}
+
+// A message of one slot.
+template <class P, class Scope>
+BP_DEV bp_status_code put_slot(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t src,
+                               uint32_t bytes, uint32_t flags, uint64_t* end) {
+  const bp_qp& qp = ep.qp;
+  wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote, ep.remote_rkey);
+  w.bytes = bytes;
   u128 early = unit_zero();
-  const bool small = P::inband && bytes <= capacity && whole_words(src, bytes);
-  if constexpr (P::inband) {
-    if (small) early = unit_payload<P::line_v, true>(src, (uint32_t)bytes, scope.rank());
+  if constexpr (P::inband) early = early_payload<P::line_v>(scope, src, bytes);
+  const tickets got = reserve_all<P>(qp, scope, 1, true);
+  if (got.status != BP_OK) return got.status;
+  const uint64_t ticket = got.first;
+  if (!(flags & unsignalled) || last_credit_end(qp, ticket, 1) > ticket) {
+    w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
+    // Before the slot is written: its CQE may come at once.
+    if (scope.rank() == 0) note_signalled<P>(qp, ticket + 1);
   }
+  if (end) *end = ticket + 1;
+  fill_slot<P>(qp, scope, w, src, ticket, early);
+  send_slots<P>(qp, scope, ticket, 1, !(flags & defer_ring));
+  return BP_OK;
+}
+
+// A message streamed through slots in chunks of `capacity`: as many at a time as half the window, so
+// that one half is filled while the NIC empties the other.
+template <class P, class Scope>
+BP_DEV_COLD bp_status_code put_slots(const bp_endpoint& ep, Scope scope, uint32_t capacity,
+                                     uint64_t remote, uint64_t src, uint64_t bytes, uint32_t flags,
+                                     uint64_t* end) {
+  const bp_qp& qp = ep.qp;
   const uint32_t limit = ticket_limit<P>(qp, true);
   const uint32_t batch = limit < 2 ? 1 : (limit / 2 < 64 ? limit / 2 : 64);
   while (bytes > 0) {
-    // Mostly one, which saves a 64-bit division.
-    const uint64_t chunks = bytes <= capacity ? 1 : (bytes + capacity - 1) / capacity;
+    const uint64_t chunks = (bytes + capacity - 1) / capacity;
     const uint32_t n = chunks < batch ? (uint32_t)chunks : batch;
-    uint64_t ticket;
-    bool idle;
-    bp_status_code s = reserve_all<P>(qp, scope, n, true, &ticket, &idle);
-    if (s != BP_OK) return s;
+    const tickets got = reserve_all<P>(qp, scope, n, true);
+    if (got.status != BP_OK) return got.status;
+    const uint64_t ticket = got.first;
     const bool last_batch = n == chunks;
     const uint64_t batch_bytes = last_batch ? bytes : (uint64_t)n * capacity;
     const uint64_t after = ticket + n;
@@ -206,37 +267,33 @@ BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t re
       if ((signal_last && c == n - 1) || ((ticket + c + 1) & (qp.credit_period - 1)) == 0) {
         w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
       }
-      if constexpr (P::inband) {
-        w.gather = src + at;
-        if (!small && whole_words(w.gather, w.bytes)) {
-          early = unit_payload<P::line_v, true>(w.gather, w.bytes, part.rank());
-        }
-        write_slot<P::line_v, true>(qp, part, w, ticket + c, early);
-      } else {
-        const uint64_t slot = (uint64_t)slot_of(win, ticket + c) * win.slot_bytes;
-        copy_to_slot(part, win.va + slot, src + at, w.bytes);
-        w.gather = win.gather_base + slot;
-        w.lkey = win.lkey;
-        store_wqe<false>(qp, part, w, ticket + c);
-      }
+      u128 early = unit_zero();
+      if constexpr (P::inband) early = early_payload<P::line_v>(part, src + at, w.bytes);
+      fill_slot<P>(qp, part, w, src + at, ticket + c, early);
     });
-    // All threads' payload and WQEs before the leader's fence; and all have read the source, which
-    // any of them may write again. (In-band there is no fence, but the same promise.)
-    scope.sync();
-    if constexpr (!P::inband) {
-      if (scope.rank() == 0) {
-        mark_ready<P>(qp, ticket, n, 1);
-        if (!(last_batch && (flags & defer_ring))) ring_pending<P>(qp);
-      }
-    }
+    send_slots<P>(qp, scope, ticket, n, !(last_batch && (flags & defer_ring)));
     remote += batch_bytes;
     src += batch_bytes;
     bytes -= batch_bytes;
-    if (end) *end = ticket + n;
+    if (end) *end = after;
   }
   return BP_OK;
 }
 
+// A message through window slots.
+template <class P, class Scope>
+BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t src,
+                                 uint64_t bytes, uint32_t flags, uint64_t* end) {
+  const bp_window& win = ep.qp.window;
+  uint32_t capacity;
+  if constexpr (P::inband) {
+    capacity = inband_capacity<P::line_v>(win);
+  } else {
+    capacity = win.slot_bytes;
+  }
+  if (bytes <= capacity) return put_slot<P>(ep, scope, remote, src, (uint32_t)bytes, flags, end);
+  return put_slots<P>(ep, scope, capacity, remote, src, bytes, flags, end);
+}
 }  // namespace detail
 
 // Writes `bytes` bytes from `src` to the peer's region at `remote_offset`. push: `src` may be any
@@ -264,7 +321,7 @@ BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t re
                                  flags, end);
   } else {
     const uint32_t ds = 2 + (4 + bytes + BP_DS_BYTES - 1) / BP_DS_BYTES;
-    wqe w = detail::make_wqe(BP_OP_RDMA_WRITE, ds, ep.remote_iova + remote_offset, ep.remote_rkey);
+    wqe w = make_wqe(BP_OP_RDMA_WRITE, ds, ep.remote_iova + remote_offset, ep.remote_rkey);
     w.bytes = bytes;
     w.gather = (uint64_t)src;
     return detail::post<P, true>(ep.qp, scope, w, flags, end);
@@ -284,7 +341,7 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
     return detail::put_window<P>(ep, scope, ep.remote_iova + remote_offset, (uint64_t)src, bytes,
                                  flags, end);
   } else {
-    wqe w = detail::make_wqe(BP_OP_RDMA_WRITE, 3, ep.remote_iova + remote_offset, ep.remote_rkey);
+    wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, ep.remote_iova + remote_offset, ep.remote_rkey);
     if (bytes > max_message_bytes || !detail::local_iova(ep, (uint64_t)src, bytes, &w.gather)) {
       return BP_INVALID;
     }
@@ -301,7 +358,7 @@ BP_DEV bp_status_code fetch_add(const bp_endpoint& ep, Scope scope, uint64_t rem
                                 uint64_t value, void* result, uint32_t flags = none,
                                 uint64_t* end = nullptr) {
   if (!detail::in_range(remote_offset, 8, ep.remote_bytes)) return BP_INVALID;
-  wqe w = detail::make_wqe(BP_OP_ATOMIC_FA, 4, ep.remote_iova + remote_offset, ep.remote_rkey);
+  wqe w = make_wqe(BP_OP_ATOMIC_FA, 4, ep.remote_iova + remote_offset, ep.remote_rkey);
   w.bytes = 8;
   w.swap_add = value;
   w.gather = ep.sink_iova;
@@ -309,6 +366,7 @@ BP_DEV bp_status_code fetch_add(const bp_endpoint& ep, Scope scope, uint64_t rem
   if (result != nullptr) {
     if (!detail::local_iova(ep, (uint64_t)result, 8, &w.gather)) return BP_INVALID;
     w.lkey = ep.local_lkey;
+    w.fetches = true;
   }
   return detail::post<P, false>(ep.qp, scope, w, flags, end);
 }
@@ -319,7 +377,7 @@ BP_DEV bp_status_code compare_swap(const bp_endpoint& ep, Scope scope, uint64_t 
                                    uint64_t compare, uint64_t swap, void* result,
                                    uint32_t flags = none, uint64_t* end = nullptr) {
   if (!detail::in_range(remote_offset, 8, ep.remote_bytes)) return BP_INVALID;
-  wqe w = detail::make_wqe(BP_OP_ATOMIC_CS, 4, ep.remote_iova + remote_offset, ep.remote_rkey);
+  wqe w = make_wqe(BP_OP_ATOMIC_CS, 4, ep.remote_iova + remote_offset, ep.remote_rkey);
   w.bytes = 8;
   w.swap_add = swap;
   w.compare = compare;
@@ -328,6 +386,7 @@ BP_DEV bp_status_code compare_swap(const bp_endpoint& ep, Scope scope, uint64_t 
   if (result != nullptr) {
     if (!detail::local_iova(ep, (uint64_t)result, 8, &w.gather)) return BP_INVALID;
     w.lkey = ep.local_lkey;
+    w.fetches = true;
   }
   return detail::post<P, false>(ep.qp, scope, w, flags, end);
 }
@@ -351,7 +410,7 @@ BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t re
 template <class P, class Scope>
 BP_DEV bp_status_code get(const bp_endpoint& ep, Scope scope, void* dst, uint64_t remote_offset,
                           uint64_t bytes, uint32_t flags = none, uint64_t* end = nullptr) {
-  wqe w = detail::make_wqe(BP_OP_RDMA_READ, 3, ep.remote_iova + remote_offset, ep.remote_rkey);
+  wqe w = make_wqe(BP_OP_RDMA_READ, 3, ep.remote_iova + remote_offset, ep.remote_rkey);
   if (bytes == 0 || bytes > max_message_bytes ||
       !detail::in_range(remote_offset, bytes, ep.remote_bytes) ||
       !detail::local_iova(ep, (uint64_t)dst, bytes, &w.gather)) {
@@ -359,6 +418,7 @@ BP_DEV bp_status_code get(const bp_endpoint& ep, Scope scope, void* dst, uint64_
   }
   w.bytes = (uint32_t)bytes;
   w.lkey = ep.local_lkey;
+  w.fetches = true;
   return detail::post<P, false>(ep.qp, scope, w, flags, end);
 }
 
@@ -373,37 +433,48 @@ namespace detail {
 
 constexpr uint64_t everything = ~uint64_t{0};
 
+// Posts what will report everything before it, and waits for `end`.
+template <class P, class Scope>
+BP_DEV_COLD bp_status_code wait_by_nop(const bp_qp& qp, Scope scope, uint64_t end) {
+  bp_status_code s = post<P, false>(qp, scope, make_wqe(BP_OP_NOP, 1, 0, 0), none, nullptr);
+  if (s != BP_OK) return s;
+  if (scope.rank() == 0) {
+    s = wait_done<P>(qp, end);
+    if (s == BP_OK) acquire_fetched<P>(qp, load_fetched<P>(qp));
+  }
+  return (bp_status_code)scope.broadcast(s);
+}
+
 // wait() and quiet(): `end` is a ticket, or `everything` that was posted before the call.
 template <class P, class Scope>
 BP_DEV bp_status_code wait_all(const bp_qp& qp, Scope scope, uint64_t end) {
   // 1 << 8: nobody asked for a CQE that covers `end`, a NOP must.
   const uint64_t nop = 1 << 8;
   uint64_t word = 0;
-  scope.sync();
-  if (scope.rank() == 0) {
-    // All loads in flight together; a trip to L2 each, one after the other, would cost more than
-    // the NIC takes.
+  const bool leader = scope.rank() == 0;
+  if (P::shared ? leader : scope.leads()) {
+    // All loads in flight together: of a shared QP each is a trip to L2.
     bp_qp_state* st = state_of(qp);
-    const uint64_t reserved = ld_relaxed_gpu(&st->reserved);
-    const uint64_t signalled = ld_relaxed_gpu(&st->signalled);
-    const bp_status_code before = error_of(qp);
-    const cq_cursor cursor = load_cursor<P>(qp);
+    const uint64_t reserved = load_state<P>(&st->reserved);
+    const uint64_t signalled = load_state<P>(&st->signalled);
+    const uint64_t fetched = load_fetched<P>(qp);
+    const outlook o = load_outlook<P>(qp);
     if (end == everything) end = reserved;
-    ring_pending<P>(qp);
+    // All have looked before the leader changes anything.
+    if constexpr (!P::shared) scope.sync_leading();
+    if (leader) ring_pending<P>(qp);
     if (signalled < end) {
       word = nop;
     } else if constexpr (P::shared) {
       word = wait_done<P>(qp, end);
     } else {
-      word = wait_exclusive<P>(qp, cursor, before, end);
+      word = wait_exclusive<P>(qp, leader, o, end);
+      if (leader && word == BP_OK) acquire_fetched<P>(qp, fetched);
     }
   }
   word = scope.broadcast(word);
   if (word != nop) return (bp_status_code)word;
-  bp_status_code s = post<P, false>(qp, scope, make_wqe(BP_OP_NOP, 1, 0, 0), none, nullptr);
-  if (s != BP_OK) return s;
-  if (scope.rank() == 0) word = wait_done<P>(qp, end);
-  return (bp_status_code)scope.broadcast(word);
+  return wait_by_nop<P>(qp, scope, end);
 }
 
 }  // namespace detail
@@ -429,7 +500,8 @@ BP_DEV bp_status_code test(const bp_endpoint& ep, Scope scope, uint64_t end) {
   if (scope.rank() == 0) {
     if (poll_cq<P>(ep.qp, end) >= end) {
       s = BP_OK;
-    } else if (bp_status_code e = error_of(ep.qp)) {
+      acquire_fetched<P>(ep.qp, load_fetched<P>(ep.qp));
+    } else if (bp_status_code e = error_of<P>(ep.qp)) {
       s = e;
     }
   }
@@ -448,7 +520,9 @@ BP_DEV bp_status_code wait_signal(const bp_endpoint& ep, Scope scope, const uint
     // Acquire, system scope: the peer's data (written by the NIC before the signal) before our
     // reads of them.
     while (ld_acquire_sys(signal) < value) {
-      if ((s = error_of(ep.qp)) != BP_OK) break;
+      // Whoever has the QP may put it into error meanwhile, so past L1.
+      s = (bp_status_code)ld_relaxed_gpu(&state_of(ep.qp)->error);
+      if (s != BP_OK) break;
       if (limit.expired(ep.qp.timeout_ns)) {
         s = BP_TIMEOUT;
         break;

@@ -14,7 +14,7 @@ namespace bp {
 
 // Ends the QP for every caller: all waits look at `error`. The first reason is kept, and the host
 // can read it while kernels run.
-BP_DEV void fail(const bp_qp& qp, bp_status_code code, uint32_t syndrome, uint64_t ticket) {
+BP_DEV_COLD void fail(const bp_qp& qp, bp_status_code code, uint32_t syndrome, uint64_t ticket) {
   bp_qp_state* st = state_of(qp);
   if (atomic_cas(&st->error, 0, code) != 0) return;
   bp_status* status = reinterpret_cast<bp_status*>(qp.status);
@@ -24,8 +24,9 @@ BP_DEV void fail(const bp_qp& qp, bp_status_code code, uint32_t syndrome, uint64
   st_relaxed_sys(&status->code, (uint32_t)code);
 }
 
+template <class P>
 BP_DEV bp_status_code error_of(const bp_qp& qp) {
-  return (bp_status_code)ld_relaxed_gpu(&state_of(qp)->error);
+  return (bp_status_code)load_state<P>(&state_of(qp)->error);
 }
 
 // Where a caller stands in the CQ. Kept in registers while it waits.
@@ -36,17 +37,17 @@ struct cq_cursor {
 };
 
 // How far the QP is. Shared: acquire, so that what the finder of the CQE saw (slots read by the NIC)
-// comes before this caller's stores. An exclusive caller found it itself, or was handed the QP by a
-// synchronisation of its own, and spares its L1 the acquire.
+// comes before this caller's stores.
 template <class P>
 BP_DEV uint64_t load_done(const bp_qp& qp) {
-  return P::shared ? ld_acquire_gpu(&state_of(qp)->done) : ld_relaxed_gpu(&state_of(qp)->done);
+  if constexpr (P::shared) return ld_acquire_gpu(&state_of(qp)->done);
+  return load_state<P>(&state_of(qp)->done);
 }
 
 template <class P>
 BP_DEV cq_cursor load_cursor(const bp_qp& qp) {
   bp_qp_state* st = state_of(qp);
-  return {ld_relaxed_gpu(&st->cq_ci), ld_relaxed_gpu(&st->cq_ci_reported), load_done<P>(qp)};
+  return {load_state<P>(&st->cq_ci), load_state<P>(&st->cq_ci_reported), load_done<P>(qp)};
 }
 
 template <class P>
@@ -56,29 +57,61 @@ BP_DEV void store_cursor(const bp_qp& qp, cq_cursor* c) {
     // The NIC looks at this only to notice an overrun; the CQ is twice as deep as the SQ, so a
     // report in time is one a quarter ring late.
     c->reported = c->ci;
-    st_relaxed_gpu(&st->cq_ci_reported, c->ci);
+    store_state<P>(&st->cq_ci_reported, c->ci);
     st_relaxed_sys(reinterpret_cast<uint32_t*>(qp.cq_dbr), be32((uint32_t)c->ci & 0xffffff));
   }
-  st_relaxed_gpu(&st->cq_ci, c->ci);
+  store_state<P>(&st->cq_ci, c->ci);
   if constexpr (P::shared) {
     // Release: the NIC has read the slots below `done`, before another thread writes them again.
     st_release_gpu(&st->done, c->done);
   } else {
-    st_relaxed_gpu(&st->done, c->done);
+    store_state<P>(&st->done, c->done);
   }
 }
 
+// A look at the end of a CQE: its last 8 bytes are one store of the NIC's, made after the rest.
+//
+// Shared: acquire; what the NIC read (window slots) and wrote (READ data, atomics' results) before
+// this CQE, before what any caller does next.
+// Exclusive: an acquire would empty L1, and the next put would fetch its state from L2 again. What
+// the NIC read is ordered all the same: our stores to its slots and blocks are made only if the
+// look has found the CQE, and no GPU stores before a branch is decided. What the NIC wrote is not;
+// acquire_fetched() sees to that where there is any.
+template <class P>
+BP_DEV uint64_t look(const uint64_t* tail) {
+  return P::shared ? ld_acquire_sys(tail) : ld_relaxed_sys(tail);
+}
+
+// Notes that the WQE which ends at `end` brings data here.
+template <class P>
+BP_DEV void note_fetch(const bp_qp& qp, uint64_t end) {
+  if constexpr (!P::shared) store_state<P>(&state_of(qp)->fetched, end);
+}
+
+// End of the last WQE that brings data here, as an exclusive wait must know; 0 for none.
+template <class P>
+BP_DEV uint64_t load_fetched(const bp_qp& qp) {
+  return P::shared ? 0 : load_state<P>(&state_of(qp)->fetched);
+}
+
+// After an exclusive wait of the leader's, if a WQE brought data here: those before the caller's
+// reads.
+template <class P>
+BP_DEV void acquire_fetched(const bp_qp& qp, uint64_t fetched) {
+  if (fetched == 0) return;
+  fence_sys();
+  if (fetched <= load_done<P>(qp)) store_state<P>(&state_of(qp)->fetched, uint64_t{0});
+}
+
 // Takes CQEs until tickets below `target` are complete or no CQE is there. Reading one that is not
-// there costs a round trip to the CQ's memory, so it stops at the target. False after an error CQE.
+// there costs a round trip to the CQ's memory, so it stops at the target. False after an error CQE,
+// which is then in the QP's status.
 template <class P>
 BP_DEV bool drain(const bp_qp& qp, cq_cursor* c, uint64_t target) {
   const uint32_t mask = (1u << qp.cq_log) - 1;
   for (uint32_t n = 0; c->done < target && n < 64; n++) {  // bounded: the caller has its own wait
     const uint64_t cqe = qp.cq + (c->ci & mask) * sizeof(bp_cqe64);
-    // The last 8 bytes are one store of the NIC's, made after the rest. Acquire: what the NIC read
-    // (window slots) and wrote (READ data, atomics' results) before this CQE, before what we do
-    // next.
-    const uint64_t tail = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 56));
+    const uint64_t tail = look<P>(reinterpret_cast<const uint64_t*>(cqe + 56));
     const uint32_t op_own = (uint32_t)(tail >> 56);
     if ((op_own >> 4) == BP_CQE_INVALID || (op_own & 1) != (uint32_t)((c->ci >> qp.cq_log) & 1)) {
       break;
@@ -133,21 +166,81 @@ BP_DEV void ring_for_others(const bp_qp& qp, const deadline& wait) {
   if ((wait.polls & 31) == 31) ring_pending<P>(qp);
 }
 
-// An exclusive caller's wait, from a cursor and an error state that it has loaded.
-template <class P>
-BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, cq_cursor c, bp_status_code s,
-                                     uint64_t target) {
-  deadline limit;
-  const uint64_t before = c.ci;
-  while (s == BP_OK && c.done < target) {
-    if (!drain<P>(qp, &c, target)) {
-      s = BP_CQE_ERROR;
-    } else if (c.done < target) {
-      if (limit.expired(qp.timeout_ns)) s = BP_TIMEOUT;
-      yield_();
+// When to look for a CQE first. A look crosses to the CQ's memory and back, about 1 us, so one that
+// comes just too early makes the wait a whole look longer. An exclusive caller therefore learns how
+// long after the beginning of a wait its CQEs come: a first look that finds one makes the next a
+// little earlier, one that misses by one look makes it later. Looks that miss by more say that the
+// NIC takes longer than a look, where it does not matter when they begin.
+struct first_look {
+  uint32_t after = 0;
+  uint64_t start = 0;
+  template <class P>
+  BP_DEV void load(const bp_qp& qp) {
+#if defined(__CUDACC__)  // a CPU's look is a look at its own cache
+    start = clock_ticks();
+    after = load_state<P>(&state_of(qp)->look_after);
+#endif
+  }
+  BP_DEV void wait() const {
+    while (after != 0 && clock_ticks() - start < after) {
     }
   }
-  if (c.ci != before) store_cursor<P>(qp, &c);
+  template <class P>
+  BP_DEV void learn(const bp_qp& qp, uint32_t missed) const {
+#if defined(__CUDACC__)
+    constexpr uint32_t earlier = 16, later = 256, most = 2048;
+    const uint32_t less = missed == 0 ? earlier : later;
+    const uint32_t next = missed == 1 ? after + later : after - (after < less ? after : less);
+    store_state<P>(&state_of(qp)->look_after, next < most ? next : most);
+#else
+    (void)qp, (void)missed;
+#endif
+  }
+};
+
+// What an exclusive caller loads before it waits.
+struct outlook {
+  cq_cursor cursor;
+  bp_status_code error;
+  first_look first;
+};
+template <class P>
+BP_DEV outlook load_outlook(const bp_qp& qp) {
+  outlook o;
+  o.first.template load<P>(qp);
+  o.error = error_of<P>(qp);
+  o.cursor = load_cursor<P>(qp);
+  return o;
+}
+
+// An exclusive caller's wait. All threads that lead may call it together: they look at the CQ as
+// one, and the leader alone writes down how far they came.
+template <class P>
+BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook& o,
+                                     uint64_t target) {
+  cq_cursor c = o.cursor;
+  bp_status_code s = o.error;
+  if (s != BP_OK || c.done >= target) return s;
+  deadline limit;
+  uint32_t missed = 0;
+  o.first.wait();
+  for (;;) {
+    if (!drain<P>(qp, &c, target)) {
+      s = BP_CQE_ERROR;
+      break;
+    }
+    if (c.done >= target) break;
+    missed++;
+    if (limit.expired(qp.timeout_ns)) {
+      s = BP_TIMEOUT;
+      break;
+    }
+    yield_();
+  }
+  if (leader) {
+    if (c.ci != o.cursor.ci) store_cursor<P>(qp, &c);
+    o.first.template learn<P>(qp, missed);
+  }
   return s;
 }
 
@@ -159,25 +252,41 @@ BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
   if constexpr (P::shared) {
     for (;;) {
       if (poll_cq<P>(qp, target) >= target) return BP_OK;
-      if (bp_status_code e = error_of(qp)) return e;
+      if (bp_status_code e = error_of<P>(qp)) return e;
       ring_for_others<P>(qp, limit);
       if (limit.expired(qp.timeout_ns)) return BP_TIMEOUT;
       yield_();
     }
   } else {
-    // In flight together.
-    const bp_status_code s = error_of(qp);
-    return wait_exclusive<P>(qp, load_cursor<P>(qp), s, target);
+    return wait_exclusive<P>(qp, true, load_outlook<P>(qp), target);
   }
 }
 
 // Tickets that may be out at once: the ring, and for a caller that writes slots the window.
 template <class P>
 BP_DEV uint32_t ticket_limit(const bp_qp& qp, bool writes_slots) {
-  if (P::inband) writes_slots = true;  // what an in-band QP sends, it sends through slots
-  const uint32_t ring = P::inband ? 0x8000u : sq_blocks(qp);
-  if (!writes_slots || (qp.flags & BP_QP_CREDITS_OFF)) return ring;
-  return qp.window.slots < ring ? qp.window.slots : ring;
+  // What an in-band QP sends, it sends through slots.
+  return P::inband || writes_slots ? qp.slot_limit : sq_blocks(qp);
+}
+
+// The high-water mark of credits in use, for reports.
+template <class P>
+BP_DEV void note_credits(const bp_qp& qp, uint32_t in_use) {
+  uint32_t* most = &state_of(qp)->max_credits;
+  if constexpr (P::shared) {
+    atomic_max(most, in_use);  // nobody waits for it
+  } else {
+    const uint32_t before = load_state<P>(most);
+    store_state<P>(most, before < in_use ? in_use : before);
+  }
+}
+
+// Tickets `next .. next + n` of an exclusive QP, for which there is room.
+template <class P>
+BP_DEV void take(const bp_qp& qp, uint64_t next, uint32_t n, uint64_t done, bool writes_slots) {
+  static_assert(!P::shared, "callers that share a QP take tickets by an atomic add");
+  store_state<P>(&state_of(qp)->reserved, next + n);
+  if (writes_slots) note_credits<P>(qp, (uint32_t)(next + n - done));
 }
 
 // Takes `n` tickets in a row for one caller (a scope's leader). Waits for room first, so that a
@@ -191,8 +300,8 @@ BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, ui
   bp_qp_state* st = state_of(qp);
   const uint64_t limit = ticket_limit<P>(qp, writes_slots);
   // Three loads in flight together; the branches come after.
-  const bp_status_code before = error_of(qp);
-  uint64_t next = ld_relaxed_gpu(&st->reserved);
+  const bp_status_code before = error_of<P>(qp);
+  uint64_t next = load_state<P>(&st->reserved);
   *done = load_done<P>(qp);
   if (before != BP_OK) return BP_DEAD;
   if (next + n > *done + limit) {
@@ -203,7 +312,7 @@ BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, ui
       for (;;) {
         next = ld_relaxed_gpu(&st->reserved);
         if (next + n <= limit + poll_cq<P>(qp, next + n - limit)) break;
-        if (bp_status_code e = error_of(qp)) return e;
+        if (bp_status_code e = error_of<P>(qp)) return e;
         ring_for_others<P>(qp, wait);
         if (wait.expired(qp.timeout_ns)) return BP_TIMEOUT;
         yield_();
@@ -223,11 +332,10 @@ BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, ui
       if (s != BP_OK) return s;
       *done = next + n - limit;
     }
+    if (writes_slots) note_credits<P>(qp, (uint32_t)(next + n - *done));
   } else {
-    st_relaxed_gpu(&st->reserved, next + n);
+    take<P>(qp, next, n, *done, writes_slots);
   }
-  // Nobody waits for this one.
-  if (writes_slots) atomic_max(&st->max_credits, (uint32_t)(next + n - *done));
   *ticket = next;
   return BP_OK;
 }
@@ -239,7 +347,7 @@ BP_DEV void note_signalled(const bp_qp& qp, uint64_t end) {
   if constexpr (P::shared) {
     atomic_max(&st->signalled, end);
   } else {
-    st_relaxed_gpu(&st->signalled, end);
+    store_state<P>(&st->signalled, end);
   }
 }
 

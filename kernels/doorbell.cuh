@@ -39,13 +39,13 @@ BP_DEV void ring_pending(const bp_qp& qp) {
     return;  // nothing to ring
   } else if constexpr (!P::shared) {
     bp_qp_state* st = state_of(qp);
-    const uint64_t end = ld_relaxed_gpu(&st->reserved);
-    if (ld_relaxed_gpu(&st->rung) == end) return;
+    const uint64_t end = load_state<P>(&st->reserved);
+    if (load_state<P>(&st->rung) == end) return;
     // Payload and WQEs of this thread, and through the scope's sync of its other threads, before
     // DBR and UAR, for the NIC.
     fence_before_doorbell<P::reach_v>();
     tell<P>(qp, end);
-    st_relaxed_gpu(&st->rung, end);
+    store_state<P>(&st->rung, end);
   } else {
     bp_qp_state* st = state_of(qp);
     for (;;) {

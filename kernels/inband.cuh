@@ -182,22 +182,36 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
 #endif
 }
 
-template <line L, bool inline_v, class Scope>
-BP_DEV_COLD void write_slot_bytes(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
-  const u128 early = unit_payload<L, false>(w.gather, w.bytes, scope.rank());
-  write_lines<L, inline_v, false>(qp, scope, w, ticket, early);
+// A put whose payload is not whole words. Its parts one by one: a WQE that went into a function by
+// reference would have to lie in memory for all callers.
+template <line L, class Scope>
+BP_DEV_COLD void write_slot_bytes(const bp_qp& qp, Scope scope, uint64_t raddr, uint32_t rkey,
+                                  uint64_t src, uint32_t bytes, uint32_t fm_ce_se,
+                                  uint64_t ticket) {
+  wqe w = make_wqe(BP_OP_RDMA_WRITE, header_units, raddr, rkey);
+  w.gather = src;
+  w.bytes = bytes;
+  w.fm_ce_se = fm_ce_se;
+  const u128 early = unit_payload<L, false>(src, bytes, scope.rank());
+  write_lines<L, true, false>(qp, scope, w, ticket, early);
 }
 
 BP_DEV bool whole_words(uint64_t src, uint64_t bytes) { return ((src | bytes) & 3) == 0; }
 
-// Writes one slot. All threads of the scope take part; nothing is waited for. `early`: this thread's
-// first unit_payload, if the payload is whole words.
+// This thread's first unit of a slot's payload, if that is whole words: on its way here while the
+// caller waits for a ticket. Without a branch, see reserve_all.
+template <line L, class Scope>
+BP_DEV u128 early_payload(Scope scope, uint64_t src, uint32_t bytes) {
+  return unit_payload<L, true>(src, whole_words(src, bytes) ? bytes : 0, scope.rank());
+}
+
+// Writes one slot. All threads of the scope take part; nothing is waited for.
 template <line L, bool inline_v, class Scope>
 BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket,
                        const u128& early) {
   if constexpr (inline_v) {
     if (!whole_words(w.gather, w.bytes)) {
-      write_slot_bytes<L, inline_v>(qp, scope, w, ticket);
+      write_slot_bytes<L>(qp, scope, w.raddr, w.rkey, w.gather, w.bytes, w.fm_ce_se, ticket);
       return;
     }
   }

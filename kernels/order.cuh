@@ -42,6 +42,12 @@ BP_DEV uint64_t ld_acquire_sys(const uint64_t* p) {
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
 }
+// Leaves L1 as it is, where an acquire empties it.
+BP_DEV uint64_t ld_relaxed_sys(const uint64_t* p) {
+  uint64_t v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
 BP_DEV uint64_t ld_relaxed_gpu(const uint64_t* p) {
   uint64_t v;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
@@ -60,6 +66,18 @@ BP_DEV uint64_t ld_acquire_gpu(const uint64_t* p) {
 BP_DEV uint32_t ld_acquire_gpu(const uint32_t* p) {
   uint32_t v;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+// Plain accesses, which stay in L1. In assembly so that loads that are written together are in
+// flight together, and none moves behind a branch.
+BP_DEV uint64_t ld_weak(const uint64_t* p) {
+  uint64_t v;
+  asm volatile("ld.weak.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+BP_DEV uint32_t ld_weak(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.weak.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
 BP_DEV void st_relaxed_gpu(uint64_t* p, uint64_t v) {
@@ -128,8 +146,11 @@ BP_DEV void fence_sys() { host_fence(); }
 BP_DEV void fence_sc_gpu() { host_fence(); }
 
 BP_DEV uint64_t ld_acquire_sys(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+BP_DEV uint64_t ld_relaxed_sys(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 BP_DEV uint64_t ld_relaxed_gpu(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 BP_DEV uint32_t ld_relaxed_gpu(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+BP_DEV uint64_t ld_weak(const uint64_t* p) { return *p; }
+BP_DEV uint32_t ld_weak(const uint32_t* p) { return *p; }
 BP_DEV uint64_t ld_acquire_gpu(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 BP_DEV uint32_t ld_acquire_gpu(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 BP_DEV void st_relaxed_gpu(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
@@ -161,6 +182,13 @@ BP_DEV uint32_t atomic_cas(uint32_t* p, uint32_t expected, uint32_t desired) {
 }
 
 #endif
+
+// Asks for a line to be brought to this GPU's L2.
+BP_DEV void prefetch_l2([[maybe_unused]] uint64_t address) {
+#if defined(__CUDACC__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+#endif
+}
 
 // Before a doorbell: payload, WQE and whatever this thread has observed, before what it stores
 // next, for the NIC.

@@ -45,11 +45,22 @@ struct path {
                 "BlueFlame needs a QP of its own: two callers' stores would mix in one buffer");
 };
 
+// Lane 0's value; and, as a broadcast does in every scope, what lane 0 saw and did before it comes
+// before what the others do after it (a shuffle orders no memory).
+BP_DEV uint64_t warp_broadcast(uint64_t v) {
+  v = shfl_u64(v, 0);
+  syncwarp();
+  return v;
+}
+
 // Who calls a verb. All threads of the scope call it with the same arguments and get the same
-// status; thread 0 of the scope is its leader.
+// status; thread 0 of the scope is its leader. The leader's warp leads with it where that costs
+// nothing: 32 lanes that do the same are quicker than 31 that wait for one.
 struct thread_scope {
   BP_DEV uint32_t rank() const { return 0; }
   BP_DEV uint32_t size() const { return 1; }
+  BP_DEV bool leads() const { return true; }
+  BP_DEV void sync_leading() const {}
   BP_DEV void sync() const {}
   BP_DEV uint64_t broadcast(uint64_t v) const { return v; }
 };
@@ -61,12 +72,16 @@ struct warp_scope {
     uint32_t rest = block_threads() - first;
     return rest < 32 ? rest : 32;
   }
+  BP_DEV bool leads() const { return true; }
+  BP_DEV void sync_leading() const { syncwarp(); }
   BP_DEV void sync() const { syncwarp(); }
-  BP_DEV uint64_t broadcast(uint64_t v) const { return shfl_u64(v, 0); }
+  BP_DEV uint64_t broadcast(uint64_t v) const { return warp_broadcast(v); }
 };
 struct block_scope {
   BP_DEV uint32_t rank() const { return tid(); }
   BP_DEV uint32_t size() const { return block_threads(); }
+  BP_DEV bool leads() const { return tid() < 32; }
+  BP_DEV void sync_leading() const { syncwarp(); }
   // A block of one warp needs the warp's collectives only.
   BP_DEV void sync() const {
     if (block_threads() <= 32) {
@@ -76,7 +91,7 @@ struct block_scope {
     }
   }
   BP_DEV uint64_t broadcast(uint64_t v) const {
-    return block_threads() <= 32 ? shfl_u64(v, 0) : block_broadcast_u64(v, 0);
+    return block_threads() <= 32 ? warp_broadcast(v) : block_broadcast_u64(v, 0);
   }
 };
 
@@ -98,6 +113,26 @@ BP_DEV void for_each_part(block_scope scope, uint32_t n, F f) {
 
 BP_DEV bp_qp_state* state_of(const bp_qp& qp) { return reinterpret_cast<bp_qp_state*>(qp.state); }
 BP_DEV uint32_t sq_blocks(const bp_qp& qp) { return 1u << qp.sq_log; }
+
+// Words of the QP's state. Shared: other callers change them at any time. Exclusive: this caller's
+// alone, or handed to it by a synchronisation of its own; so they are plain memory and stay in L1,
+// which spares a verb the trips to L2 before its first store.
+template <class P, class T>
+BP_DEV T load_state(const T* word) {
+  if constexpr (P::shared) {
+    return ld_relaxed_gpu(word);
+  } else {
+    return ld_weak(word);
+  }
+}
+template <class P, class T>
+BP_DEV void store_state(T* word, T value) {
+  if constexpr (P::shared) {
+    st_relaxed_gpu(word, value);
+  } else {
+    *word = value;
+  }
+}
 
 // A ticket's slot and lap. Windows are mostly a power of two, which saves a 64-bit division.
 BP_DEV uint32_t slot_of(const bp_window& w, uint64_t ticket) {

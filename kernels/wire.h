@@ -144,7 +144,9 @@ struct bp_qp_state {
   uint32_t cq_lock;
   uint32_t cq_pad[27];
   uint64_t signalled;      // tickets below are covered by a requested CQE
-  uint64_t signalled_pad[15];
+  uint64_t fetched;        // exclusive: end of the last WQE that brings data here; 0 for none
+  uint32_t look_after;     // exclusive: clock ticks from a wait's beginning to its first look
+  uint32_t signalled_pad[27];
   uint32_t error;          // bp_status_code that ended the QP, 0 while it lives
   uint32_t max_credits;    // high-water mark of credits in use
   uint32_t error_pad[30];
@@ -168,10 +170,6 @@ struct bp_status {
 };
 BP_ASSERT_SIZE(bp_status, 16);
 
-enum {
-  BP_QP_CREDITS_OFF = 1,  // negative control: write window slots without a credit
-};
-
 struct bp_qp {
   uint64_t sq;             // 1 << sq_log blocks of 64 bytes
   uint64_t cq;             // 1 << cq_log CQEs
@@ -184,7 +182,7 @@ struct bp_qp {
   struct bp_window window;
   uint64_t timeout_ns;     // bound of every wait
   uint32_t qpn;
-  uint32_t flags;
+  uint32_t slot_limit;     // tickets out at once of callers that write slots: the credits
   uint32_t sq_log;
   uint32_t cq_log;
   uint32_t credit_period;  // power of two: how often a row of WQEs asks for a CQE

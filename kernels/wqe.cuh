@@ -21,7 +21,25 @@ struct wqe {
   uint32_t lkey;
   uint64_t swap_add;    // atomics
   uint64_t compare;
+  bool fetches;         // brings data here that the caller will read
 };
+
+BP_DEV wqe make_wqe(uint32_t opcode, uint32_t ds, uint64_t raddr, uint32_t rkey) {
+  wqe w;
+  w.opcode = opcode;
+  w.ds = ds;
+  w.fm_ce_se = 0;
+  w.imm = 0;
+  w.raddr = raddr;
+  w.rkey = rkey;
+  w.bytes = 0;
+  w.gather = 0;
+  w.lkey = 0;
+  w.swap_add = 0;
+  w.compare = 0;
+  w.fetches = false;
+  return w;
+}
 
 BP_DEV uint32_t wqe_blocks(const wqe& w) { return (w.ds + 3) / 4; }
 

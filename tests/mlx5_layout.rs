@@ -182,7 +182,7 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(Window = bp_window { va; gather_base; lkey; slot_bytes; slots; inband_seq0; }),
         layout!(Status = bp_status { code; syndrome; ticket; }),
         layout!(Qp = bp_qp {
-            sq; cq; dbr; cq_dbr; uar; state; ready; status; window; timeout_ns; qpn; flags; sq_log;
+            sq; cq; dbr; cq_dbr; uar; state; ready; status; window; timeout_ns; qpn; slot_limit; sq_log;
             cq_log; reserved;
         }),
         layout!(DeviceEndpoint = bp_endpoint {
@@ -212,7 +212,6 @@ fn kernel_constants() -> Vec<Claim> {
     let mut claims = vec![
         claim(&["sizeof(struct bp_qp_state)"], args::QP_STATE_BYTES as u64),
         claim(&[max_credits], args::QP_STATE_MAX_CREDITS as u64),
-        claim(&["BP_QP_CREDITS_OFF"], u64::from(args::QP_CREDITS_OFF)),
         claim(&["BP_BENCH_MAX_ENDPOINTS"], args::BENCH_MAX_ENDPOINTS as u64),
         claim(&["BP_OK"], args::Code::check(0).is_err() as u64),
     ];

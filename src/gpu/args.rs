@@ -66,8 +66,8 @@ pub struct Qp {
     pub timeout_ns: u64,
     /// Queue pair number.
     pub qpn: u32,
-    /// `BP_QP_*`.
-    pub flags: u32,
+    /// Tickets that may be out at once of callers that write slots.
+    pub slot_limit: u32,
     /// log2 of the SQ's basic blocks.
     pub sq_log: u32,
     /// log2 of the CQ's entries.
@@ -77,9 +77,6 @@ pub struct Qp {
     /// Zero.
     pub reserved: u32,
 }
-
-/// `BP_QP_CREDITS_OFF`: negative control, slots are written without a credit.
-pub const QP_CREDITS_OFF: u32 = 1;
 
 /// `struct bp_endpoint`: one end of a connection as kernels see it.
 #[repr(C)]

@@ -145,7 +145,11 @@ impl Rdma {
         ep.qp.uar = self.device_addr(&q.uar);
         ep.qp.timeout_ns = options.timeout.as_nanos().min(u128::from(u64::MAX)) as u64;
         ep.qp.qpn = self.qp.qpn().0;
-        ep.qp.flags = if options.credits { 0 } else { args::QP_CREDITS_OFF };
+        // A credit for each slot. Without, what the ring and the CQ hold, so that a negative control
+        // spoils messages and nothing else.
+        let room = self.send_cqes / 2;
+        let slots = self.window.as_ref().filter(|_| options.credits).map_or(room, |w| w.slots);
+        ep.qp.slot_limit = slots.min(room);
         ep.qp.sq_log = self.sq_blocks.ilog2();
         ep.qp.cq_log = self.send_cqes.ilog2();
         // Credits come home with CQEs, so a long row of WQEs asks for one at least four times a

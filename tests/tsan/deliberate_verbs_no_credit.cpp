@@ -1,7 +1,6 @@
 // Negative control: slots are written without a credit, while the NIC reads them. Many puts, because
 // a put that happens to come after its slot was read is in order.
-#include "wire.h"
-#define MOCK_QP_FLAGS BP_QP_CREDITS_OFF
+#define MOCK_CREDITS (1 << sq_log)
 #include "mock_nic.hpp"
 
 BP_KERNEL(by_thread, mock::Args) {

@@ -23,8 +23,9 @@
 #ifndef MOCK_STORE
 #define MOCK_STORE __ATOMIC_RELEASE
 #endif
-#ifndef MOCK_QP_FLAGS
-#define MOCK_QP_FLAGS 0
+// Slots that may be written at once.
+#ifndef MOCK_CREDITS
+#define MOCK_CREDITS slots
 #endif
 
 namespace mock {
@@ -146,7 +147,7 @@ inline int check(size_t (*kernel)(const void*) noexcept, uint32_t blocks, uint32
   qp.uar = at(m.uar), qp.state = at(&m.state), qp.ready = at(m.ready), qp.status = at(&m.status);
   qp.window = bp_window{at(m.window), 0, lkey, slot_bytes, slots, 0};
   qp.timeout_ns = 20ull * 1000 * 1000 * 1000;
-  qp.qpn = qpn, qp.flags = MOCK_QP_FLAGS, qp.sq_log = sq_log, qp.cq_log = cq_log;
+  qp.qpn = qpn, qp.slot_limit = MOCK_CREDITS, qp.sq_log = sq_log, qp.cq_log = cq_log;
   a.ep.remote_bytes = bytes, a.ep.remote_rkey = rkey;
   a.src = src.data(), a.failed = failed.data(), a.puts = puts;
 
