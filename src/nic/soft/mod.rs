@@ -12,7 +12,7 @@
 //! | `engine` | who is to be visited, and when |
 //! | `uar` `requester` `inband` | from a doorbell or a slot to a checked WQE and its CQE |
 //! | `inproc` | the link: messages between queue pairs of one process |
-//! | `link` | packet links: to other processes and hosts |
+//! | `link` `pcap` | packet links: to other processes and hosts; captures of what goes over them |
 //! | `responder` | requests that arrive; receives |
 //! | `mr` `qp` `cq` | regions, queue pairs, completion queues |
 
@@ -26,6 +26,7 @@ mod inband;
 mod inproc;
 pub mod link;
 mod mr;
+pub mod pcap;
 mod qp;
 mod requester;
 mod responder;
