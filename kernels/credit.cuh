@@ -175,7 +175,7 @@ struct first_look {
   uint32_t after = 0;
   uint64_t start = 0;
   template <class P>
-  BP_DEV void load(const bp_qp& qp) {
+  BP_DEV void load([[maybe_unused]] const bp_qp& qp) {
 #if defined(__CUDACC__)  // a CPU's look is a look at its own cache
     start = clock_ticks();
     after = load_state<P>(&state_of(qp)->look_after);
@@ -186,14 +186,12 @@ struct first_look {
     }
   }
   template <class P>
-  BP_DEV void learn(const bp_qp& qp, uint32_t missed) const {
+  BP_DEV void learn([[maybe_unused]] const bp_qp& qp, [[maybe_unused]] uint32_t missed) const {
 #if defined(__CUDACC__)
     constexpr uint32_t earlier = 16, later = 256, most = 2048;
     const uint32_t less = missed == 0 ? earlier : later;
     const uint32_t next = missed == 1 ? after + later : after - (after < less ? after : less);
     store_state<P>(&state_of(qp)->look_after, next < most ? next : most);
-#else
-    (void)qp, (void)missed;
 #endif
   }
 };

@@ -1,17 +1,28 @@
 //! What the engines, the queue pairs and the user of a software NIC share.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::counters::Live;
-use super::engine::Seat;
+use super::cq::{Cq, CqAttr};
+use super::engine::{Core, Seat};
+use super::events::Events;
 use super::inproc::InProcess;
-use super::mr::MrTable;
-use super::qp::{self, Qp};
+use super::layout;
+use super::link::Link;
+use super::mr::{MrTable, Pd};
+use super::port::Port;
+use super::qp::{Objects, Qp};
 use super::requester::Timers;
-use crate::nic::{NicError, QpAddress, QpAttr, QpState, QueuePair, Queues};
+use super::srq::{Srq, SrqAttr};
+use super::state::Attributes;
+use super::transport::Transport;
+use crate::mem::View;
+use crate::nic::{Change, Mtu, NicAddress, NicError, QpAttr, QpState, QpType, QueuePair, Queues};
 use crate::wire::Qpn;
+use crate::wire::roce::{MAX_PACKET_BYTES, MAX_PATH_MTU};
 
 /// Most queue pairs of a NIC.
 const MAX_QPS: usize = 1 << 16;
@@ -19,40 +30,170 @@ const MAX_QPS: usize = 1 << 16;
 /// them and to whoever wants fixed numbers.
 const FIRST_QPN: u32 = 0x100;
 
+/// Where the NIC is.
+pub(super) enum Place {
+    /// On the in-process link, by number.
+    InProcess(Arc<InProcess>, u64),
+    /// On a packet link.
+    Packets {
+        address: IpAddr,
+        /// Largest path MTU.
+        mtu: Mtu,
+        /// The link, in words.
+        description: String,
+    },
+}
+
 pub(super) struct Device {
-    pub(super) id: u64,
-    link: Arc<InProcess>,
-    myself: Weak<Device>,
+    pub(super) place: Place,
+    /// Whether the owner wants the port up.
+    pub(super) enabled: Arc<AtomicBool>,
+    pub(super) myself: Weak<Device>,
     pub(super) mrs: Arc<MrTable>,
+    /// The protection domain of whoever does not ask for one.
+    pub(super) pd: Arc<Pd>,
     qps: RwLock<HashMap<u32, Arc<Qp>>>,
     next_qpn: AtomicU32,
+    /// Numbers of protection domains, CQs and SRQs.
+    next_object: AtomicU32,
+    /// State of a generator of numbers that are hard to guess, for PSNs.
+    random: AtomicU64,
     /// Queue pairs created so far.
     dealt: AtomicUsize,
     pub(super) engines: Vec<Seat>,
     pub(super) counters: Arc<Live>,
+    pub(super) events: Arc<Events>,
     pub(super) timers: Timers,
 }
 
 impl Device {
-    pub(super) fn new(link: &Arc<InProcess>, engines: usize, timers: Timers) -> Arc<Self> {
-        let made = link.attach(|id| {
-            Ok::<_, std::convert::Infallible>(Arc::new_cyclic(|myself| Self {
-                id,
-                link: link.clone(),
-                myself: myself.clone(),
-                mrs: Arc::new(MrTable::new()),
-                qps: RwLock::default(),
-                next_qpn: AtomicU32::new(FIRST_QPN),
-                dealt: AtomicUsize::new(0),
-                engines: (0..engines).map(|_| Seat::default()).collect(),
-                counters: Arc::default(),
-                timers,
-            }))
-        });
-        match made {
-            Ok(device) => device,
-            Err(never) => match never {},
+    /// A device on the in-process link.
+    pub(super) fn in_process(
+        link: &Arc<InProcess>,
+        engines: usize,
+        timers: Timers,
+        seed: u64,
+    ) -> Arc<Self> {
+        link.attach(|id| Self::new(Place::InProcess(link.clone(), id), engines, timers, seed))
+    }
+
+    /// A device on a packet link, which its one engine owns.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] when the link's packets are too short for any path MTU.
+    pub(super) fn on_packets(
+        link: Box<dyn Link>,
+        timers: Timers,
+        seed: u64,
+    ) -> Result<Arc<Self>, NicError> {
+        let most = link.mtu();
+        let must = "at least 292 bytes: headers and a payload of 256";
+        let short = NicError::Attribute { what: "link's longest packet", value: most as u64, must };
+        let headers = MAX_PACKET_BYTES - MAX_PATH_MTU;
+        let mtu = most.checked_sub(headers).and_then(Mtu::within).ok_or(short)?;
+        let place = Place::Packets { address: link.address(), mtu, description: link.describe() };
+        let device = Self::new(place, 1, timers, seed);
+        let (counters, events) = (device.counters.clone(), device.events.clone());
+        let port = Port::new(link, device.enabled.clone(), counters, events);
+        device.engines[0].control().attach(port);
+        // Numbers of a process that ended are not taken again by the next: its peers may still
+        // send to them.
+        let first = FIRST_QPN + device.random() % (Qpn::MAX / 2);
+        device.next_qpn.store(first, Ordering::Relaxed);
+        Ok(device)
+    }
+
+    fn new(place: Place, engines: usize, timers: Timers, seed: u64) -> Arc<Self> {
+        Arc::new_cyclic(|myself| Self {
+            place,
+            enabled: Arc::new(AtomicBool::new(true)),
+            myself: myself.clone(),
+            mrs: Arc::new(MrTable::new()),
+            pd: Arc::new(Pd::new(0)),
+            qps: RwLock::default(),
+            next_qpn: AtomicU32::new(FIRST_QPN),
+            next_object: AtomicU32::new(1),
+            random: AtomicU64::new(seed),
+            dealt: AtomicUsize::new(0),
+            engines: (0..engines).map(|_| Seat::default()).collect(),
+            counters: Arc::default(),
+            events: Arc::default(),
+            timers,
+        })
+    }
+
+    /// The NIC's address, and the largest path MTU there.
+    pub(super) fn here(&self) -> (NicAddress, Mtu) {
+        match &self.place {
+            Place::InProcess(_, id) => (NicAddress::InProcess(*id), Mtu::MAX),
+            Place::Packets { address, mtu, .. } => (NicAddress::Ip(*address), *mtu),
         }
+    }
+
+    /// The NIC's number on the in-process link; 0 on others.
+    pub(super) fn id(&self) -> u64 {
+        match self.place {
+            Place::InProcess(_, id) => id,
+            Place::Packets { .. } => 0,
+        }
+    }
+
+    /// The link, in words.
+    pub(super) fn describe(&self) -> String {
+        match &self.place {
+            Place::InProcess(_, id) => format!("in-process link, NIC {id}"),
+            Place::Packets { description, .. } => description.clone(),
+        }
+    }
+
+    /// A number that was not drawn before (splitmix64).
+    pub(super) fn random(&self) -> u32 {
+        let mut z = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) as u32
+    }
+
+    fn number(&self) -> u32 {
+        self.next_object.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
+    }
+
+    pub(super) fn create_pd(&self) -> Arc<Pd> {
+        Arc::new(Pd::new(self.number()))
+    }
+
+    pub(super) fn create_cq(&self, attr: &CqAttr) -> Result<Arc<Cq>, NicError> {
+        let cq = Arc::new(Cq::shared(self.number(), attr, self.events.clone())?);
+        if attr.notify.is_some() {
+            self.engines[0].control().watch_arming(&attr.uar, &cq);
+        }
+        Ok(cq)
+    }
+
+    pub(super) fn create_srq(&self, attr: &SrqAttr) -> Result<Arc<Srq>, NicError> {
+        Ok(Arc::new(Srq::new(self.number(), attr, self.events.clone())?))
+    }
+
+    /// CQs that a reliable connection has for itself, over queues that were checked.
+    pub(super) fn private(&self, attr: &QpAttr, q: &Queues) -> Result<Objects, NicError> {
+        let make = |ring: &_, dbr: &_, entries| {
+            let views = (View::clone(ring), View::clone(dbr));
+            Ok::<_, NicError>(Arc::new(Cq::private(
+                self.number(),
+                views,
+                entries,
+                self.events.clone(),
+            )?))
+        };
+        let recv = attr.recv_cqes > 0;
+        Ok(Objects {
+            kind: QpType::Rc,
+            pd: self.pd.clone(),
+            send_cq: make(&q.send_cq, &q.send_cq_dbr, attr.send_cqes)?,
+            recv_cq: recv.then(|| make(&q.recv_cq, &q.recv_cq_dbr, attr.recv_cqes)).transpose()?,
+            srq: None,
+            uidx: 0,
+        })
     }
 
     pub(super) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
@@ -63,7 +204,17 @@ impl Device {
         &self.engines[qp.engine]
     }
 
-    pub(super) fn create_qp(&self, attr: &QpAttr, queues: Queues) -> Result<Arc<Qp>, NicError> {
+    pub(super) fn create_qp(
+        &self,
+        attr: &QpAttr,
+        queues: Queues,
+        objects: Objects,
+    ) -> Result<Arc<Qp>, NicError> {
+        layout::uses(attr, &queues, &objects)?;
+        if objects.kind == QpType::Ud && matches!(self.place, Place::InProcess(..)) {
+            let must = "on a packet link: the in-process link carries connections";
+            return Err(NicError::Attribute { what: "datagram queue pair", value: 1, must });
+        }
         let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         if qps.len() >= MAX_QPS {
             return Err(NicError::Full { what: "queue pairs", limit: MAX_QPS });
@@ -75,19 +226,8 @@ impl Device {
             }
         };
         let engine = deal(self.dealt.fetch_add(1, Ordering::Relaxed), self.engines.len());
-        let seat = &self.engines[engine];
-        let qp = Arc::new(Qp::new(
-            Qpn(qpn),
-            engine,
-            self.id,
-            self.myself.clone(),
-            attr,
-            queues,
-            self.mrs.clone(),
-            seat.attention.clone(),
-            self.counters.clone(),
-        )?);
-        seat.control().add(qp.clone())?;
+        let qp = Arc::new(Qp::new(Qpn(qpn), engine, self, attr, queues, objects));
+        self.seat(&qp).control().add(qp.clone())?;
         qps.insert(qpn, qp.clone());
         Ok(qp)
     }
@@ -98,51 +238,65 @@ impl Device {
         self.seat(&qp).control().remove(qpn);
         // The lock waits for a peer's engine that is in there; later ones get no answer.
         qp.set_error();
-        qp.responder().kill();
+        qp.receives().kill();
         Ok(())
     }
 
-    pub(super) fn modify(
-        &self,
-        qp: &Qp,
-        to: QpState,
-        peer: Option<QpAddress>,
-    ) -> Result<(), NicError> {
-        let found = match (to, peer) {
-            (QpState::Rtr, Some(peer)) => {
-                let none = NicError::NoSuchPeer { nic: peer.nic, qpn: peer.qpn.0 };
-                Some((peer, self.link.find(peer).ok_or(none)?))
-            }
-            (QpState::Rtr, None) => return Err(NicError::NoSuchPeer { nic: 0, qpn: 0 }),
-            _ => None,
-        };
-        if to == QpState::Err {
+    pub(super) fn modify(&self, qp: &Qp, to: QpState, change: &Change) -> Result<(), NicError> {
+        if to == QpState::Err && *change == Change::default() {
             qp.set_error();
             return Ok(());
         }
         let mut core = self.seat(qp).control();
         let from = QueuePair::state(qp);
-        if !qp::allowed(from, to) {
-            return Err(qp.refused(to));
-        }
-        if let Some((address, peer)) = found {
-            qp.set_remote(address);
-            core.connect(qp.qpn.0, peer);
+        let attributes = qp.apply(to, change)?;
+        if to == QpState::Rtr {
+            self.bring_up(&mut core, qp, &attributes)?;
         }
         if to == QpState::Reset {
             core.reset(qp.qpn.0)?;
-            qp.responder().reset();
+            qp.receives().reset();
+            qp.forget(self.random());
         }
         qp.advance(from, to)?;
-        if to == QpState::Rts {
+        core.enter(qp.qpn.0, from, to, &attributes);
+        if matches!(to, QpState::Rts | QpState::Sqd) {
             core.wake(qp.qpn.0);
+        }
+        Ok(())
+    }
+
+    /// Finds the way to the peer of a queue pair that is to enter RTR.
+    fn bring_up(&self, core: &mut Core, qp: &Qp, attributes: &Attributes) -> Result<(), NicError> {
+        let (nic, qpn) = (attributes.av.nic, attributes.dest_qpn);
+        let none = NicError::NoSuchPeer { nic, qpn: qpn.0 };
+        match (&self.place, nic) {
+            (Place::InProcess(link, _), NicAddress::InProcess(number)) => {
+                core.connect(qp.qpn.0, link.find(number, qpn).ok_or(none)?);
+            }
+            (Place::Packets { mtu, .. }, nic) => {
+                let ud = qp.kind == QpType::Ud;
+                if !ud && !matches!(nic, NicAddress::Ip(to) if core.reaches(to.to_canonical())) {
+                    return Err(none);
+                }
+                if !ud && attributes.path_mtu > *mtu {
+                    let (value, must) =
+                        (attributes.path_mtu.bytes() as u64, "what the link's packets can carry");
+                    return Err(NicError::Attribute { what: "path MTU", value, must });
+                }
+                let transport = Transport::new(qp.kind, *mtu, attributes).ok_or(none)?;
+                core.carry(qp.qpn.0, transport);
+            }
+            _ => return Err(none),
         }
         Ok(())
     }
 
     /// Ends everything: queue pairs answer nobody, and no region is held any more.
     pub(super) fn shut_down(&self) {
-        self.link.detach(self.id);
+        if let Place::InProcess(link, id) = &self.place {
+            link.detach(*id);
+        }
         let qpns: Vec<u32> = {
             let qps = self.qps.read().unwrap_or_else(PoisonError::into_inner);
             qps.keys().copied().collect()

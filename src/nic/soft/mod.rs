@@ -1,4 +1,4 @@
-//! The software NIC: consumes real mlx5 work queues, in this process.
+//! The software NIC: consumes real mlx5 work queues.
 //!
 //! It watches UAR pages and in-band windows, learns producer indices, copies WQEs out of the send
 //! queue, checks them against keys, bounds, rights and states, moves the payload, and writes real
@@ -10,40 +10,68 @@
 //! |---|---|
 //! | `device` | what everything shares |
 //! | `engine` | who is to be visited, and when |
-//! | `uar` `requester` `inband` | from a doorbell or a slot to a checked WQE and its CQE |
-//! | `inproc` | the link: messages between queue pairs of one process |
-//! | `responder` | requests that arrive; receives |
-//! | `mr` `qp` `cq` | regions, queue pairs, completion queues |
+//! | `uar` `sq` `inband` | from a doorbell or a slot to a checked WQE |
+//! | `requester` | a queue pair's visit: from WQEs to CQEs |
+//! | `inproc` `responder` | the in-process link: whole messages, without packets |
+//! | `link` `pcap` | packet links: to other processes and hosts; captures of what goes over them |
+//! | `port` | what an engine keeps of a packet link |
+//! | `transport` `rc` `uc` `ud` | services over packets |
+//! | `flight` `assembly` `payload` | a message that is sent, and that comes in; its bytes |
+//! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
+//! | `layout` `state` | what a queue pair is made of; its state machine |
+//! | `recv` | receive WQEs |
 
 #![forbid(unsafe_code)]
 
+mod assembly;
 mod counters;
 mod cq;
 mod device;
 mod engine;
+mod events;
+mod flight;
 mod inband;
 mod inproc;
+mod layout;
+pub mod link;
 mod mr;
+mod payload;
+pub mod pcap;
+mod port;
 mod qp;
+mod rc;
+mod recv;
 mod requester;
 mod responder;
+mod sq;
+mod srq;
+mod state;
+mod transport;
 mod uar;
+mod uc;
+mod ud;
 mod vendor;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use counters::Counters;
+pub use counters::{Counters, DropReason};
+pub use cq::{Cq, CqAttr, Notify};
 pub use engine::{Engine, Progress};
+pub use events::Event;
 pub use inproc::InProcess;
-pub use qp::Qp;
+pub use mr::Pd;
+pub use qp::{Objects, Qp};
+pub use srq::{Srq, SrqAttr};
 pub use vendor::Vendor;
 
 use self::device::Device;
+use self::link::Link;
 use self::requester::Timers;
-use super::{Access, Dm, Mr, Nic, NicError, QpAttr, QueuePair, Queues};
+use super::{Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, QpAttr, QueuePair, Queues};
 use crate::mem::{Dma, View};
 use crate::wire::{Iova, Qpn};
 
@@ -79,14 +107,18 @@ pub struct SoftConfig {
     /// Number of engines. Queue pairs are dealt to them in the order of creation, each round
     /// beginning one engine later, so that pairs made together do not put all senders on one.
     pub engines: usize,
-    /// The link that the NIC is on.
+    /// The in-process link that the NIC is on, unless it is opened on a packet link.
     pub link: Arc<InProcess>,
     /// How the engines' threads wait.
     pub nap: Nap,
-    /// Pause between two tries of a SEND to an empty receive queue.
+    /// In-process: pause between two tries of a SEND to an empty receive queue. (On a packet link
+    /// this and the next are attributes of the queue pair.)
     pub rnr_timer: Duration,
-    /// How long a peer that does not answer is tried.
+    /// In-process: how long a peer that does not answer is tried.
     pub answer_timer: Duration,
+    /// Where random numbers (first PSNs, queue pair numbers on packet links) begin; `None` takes
+    /// what the system gives, a number is for simulations that must repeat.
+    pub seed: Option<u64>,
 }
 
 impl SoftConfig {
@@ -98,7 +130,24 @@ impl SoftConfig {
             nap: Nap::default(),
             rnr_timer: Duration::from_micros(20),
             answer_timer: Duration::from_millis(200),
+            seed: None,
         }
+    }
+}
+
+impl SoftConfig {
+    /// What does not change while the NIC lives.
+    fn fixed(&self) -> (Timers, u64) {
+        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4);
+        let timers = Timers { rnr_ns: ns(self.rnr_timer), answer_ns: ns(self.answer_timer) };
+        (timers, self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()))
+    }
+}
+
+impl Default for SoftConfig {
+    /// As [`SoftConfig::new`] on an in-process link of its own.
+    fn default() -> Self {
+        Self::new(&InProcess::new())
     }
 }
 
@@ -117,16 +166,30 @@ impl SoftNic {
     /// gives no thread.
     pub fn open(config: SoftConfig) -> Result<Arc<Self>, NicError> {
         let (nic, engines) = Self::manual(&config)?;
+        nic.start(engines, config.nap)
+    }
+
+    /// A NIC on a packet link, whose one engine has a thread of its own and owns the link: what it
+    /// sends and what it receives.
+    ///
+    /// # Errors
+    /// As [`SoftNic::manual_on`] and [`SoftNic::open`].
+    pub fn open_on(config: SoftConfig, link: Box<dyn Link>) -> Result<Arc<Self>, NicError> {
+        let (nic, engine) = Self::manual_on(&config, link)?;
+        nic.start(vec![engine], config.nap)
+    }
+
+    fn start(self: Arc<Self>, engines: Vec<Engine>, nap: Nap) -> Result<Arc<Self>, NicError> {
         let mut threads = Vec::new();
         for engine in engines {
-            let (stop, nap) = (nic.stop.clone(), config.nap);
+            let stop = self.stop.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("bellpush-nic-{}", engine.index))
                 .spawn(move || run(engine, &stop, nap));
             threads.push(thread.map_err(NicError::Thread)?);
         }
-        *nic.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
-        Ok(nic)
+        *self.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
+        Ok(self)
     }
 
     /// A NIC without threads: whoever holds the engines drives them.
@@ -138,13 +201,43 @@ impl SoftNic {
             let (value, must) = (config.engines as u64, "1..=256");
             return Err(NicError::Attribute { what: "number of engines", value, must });
         }
-        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4);
-        let timers = Timers { rnr_ns: ns(config.rnr_timer), answer_ns: ns(config.answer_timer) };
-        let device = Device::new(&config.link, config.engines, timers);
+        let (timers, seed) = config.fixed();
+        let device = Device::in_process(&config.link, config.engines, timers, seed);
         let engine = |index| Engine { device: device.clone(), index };
         let engines = (0..config.engines).map(engine).collect();
-        let nic = Self { device: device.clone(), stop: Arc::default(), threads: Mutex::default() };
-        Ok((Arc::new(nic), engines))
+        Ok((Self::of(device), engines))
+    }
+
+    /// A NIC on a packet link, without a thread: whoever holds the engine drives it.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] when the link's packets are too short.
+    pub fn manual_on(
+        config: &SoftConfig,
+        link: Box<dyn Link>,
+    ) -> Result<(Arc<Self>, Engine), NicError> {
+        let (timers, seed) = config.fixed();
+        let device = Device::on_packets(link, timers, seed)?;
+        Ok((Self::of(device.clone()), Engine { device, index: 0 }))
+    }
+
+    fn of(device: Arc<Device>) -> Arc<Self> {
+        Arc::new(Self { device, stop: Arc::default(), threads: Mutex::default() })
+    }
+
+    /// The NIC's address, and the largest path MTU there.
+    pub fn address(&self) -> (NicAddress, Mtu) {
+        self.device.here()
+    }
+
+    /// One line for people: the link, and which of its modes are in force.
+    pub fn describe(&self) -> String {
+        self.device.describe()
+    }
+
+    /// Takes a packet link's port up or down: down, it drops what comes and what goes.
+    pub fn set_port(&self, up: bool) {
+        self.device.enabled.store(up, Ordering::Relaxed);
     }
 
     /// What the NIC has done so far.
@@ -157,8 +250,7 @@ impl SoftNic {
     /// # Errors
     /// [`NicError::Attribute`], [`NicError::Full`], [`NicError::Memory`].
     pub fn create(&self, attr: &QpAttr, memory: &View) -> Result<Arc<Qp>, NicError> {
-        qp::check(attr)?;
-        self.device.create_qp(attr, qp::place(attr, memory)?)
+        self.create_on(attr, Self::place(attr, memory)?)
     }
 
     /// Creates a queue pair over queues that lie anywhere; several may share a UAR page.
@@ -166,9 +258,26 @@ impl SoftNic {
     /// # Errors
     /// As [`SoftNic::create`].
     pub fn create_on(&self, attr: &QpAttr, queues: Queues) -> Result<Arc<Qp>, NicError> {
-        qp::check(attr)?;
-        qp::fits(attr, &queues)?;
-        self.device.create_qp(attr, queues)
+        layout::check(attr)?;
+        layout::cqs_fit(attr, &queues)?;
+        self.device.create_qp(attr, queues.clone(), self.device.private(attr, &queues)?)
+    }
+
+    /// Creates a queue pair of any type that uses objects which others may use as well. The CQs'
+    /// parts of attributes and queues are not looked at.
+    ///
+    /// # Errors
+    /// As [`SoftNic::create`].
+    pub fn create_with(
+        &self,
+        attr: &QpAttr,
+        queues: Queues,
+        objects: Objects,
+    ) -> Result<Arc<Qp>, NicError> {
+        let recv_cqes = objects.recv_cq.as_ref().map_or(0, |cq| cq.entries());
+        let attr = QpAttr { send_cqes: objects.send_cq.entries(), recv_cqes, ..attr.clone() };
+        layout::check(&attr)?;
+        self.device.create_qp(&attr, queues, objects)
     }
 
     /// Lays out queues in memory as [`SoftNic::create`] does.
@@ -176,8 +285,53 @@ impl SoftNic {
     /// # Errors
     /// [`NicError::Memory`] when `memory` is shorter than [`Nic::queue_bytes`].
     pub fn place(attr: &QpAttr, memory: &View) -> Result<Queues, NicError> {
-        qp::check(attr)?;
-        qp::place(attr, memory)
+        layout::check(attr)?;
+        layout::place(attr, memory)
+    }
+
+    /// Creates a protection domain.
+    pub fn create_pd(&self) -> Arc<Pd> {
+        self.device.create_pd()
+    }
+
+    /// The protection domain of [`Nic::register`] and [`Nic::create_qp`].
+    pub fn default_pd(&self) -> &Arc<Pd> {
+        &self.device.pd
+    }
+
+    /// Creates a CQ that several queue pairs may share.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] for rings of the wrong size, [`NicError::Memory`].
+    pub fn create_cq(&self, attr: &CqAttr) -> Result<Arc<Cq>, NicError> {
+        self.device.create_cq(attr)
+    }
+
+    /// Creates a shared receive queue.
+    ///
+    /// # Errors
+    /// As [`SoftNic::create_cq`].
+    pub fn create_srq(&self, attr: &SrqAttr) -> Result<Arc<Srq>, NicError> {
+        self.device.create_srq(attr)
+    }
+
+    /// Registers memory in a protection domain.
+    ///
+    /// # Errors
+    /// As [`Nic::register`].
+    pub fn register_in(
+        &self,
+        pd: &Arc<Pd>,
+        mem: Arc<dyn Dma>,
+        iova: Iova,
+        access: Access,
+    ) -> Result<Mr, NicError> {
+        self.device.mrs.register(pd, mem, iova, access)
+    }
+
+    /// The oldest asynchronous event that was not taken yet.
+    pub fn next_event(&self) -> Option<Event> {
+        self.device.events.pop()
     }
 }
 
@@ -203,7 +357,7 @@ impl Nic for SoftNic {
     }
 
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
-        self.device.mrs.register(mem, iova, access)
+        self.device.mrs.register(&self.device.pd, mem, iova, access)
     }
 
     fn deregister(&self, mr: Mr) -> Result<(), NicError> {
@@ -212,12 +366,12 @@ impl Nic for SoftNic {
 
     fn alloc_dm(&self, memory: View) -> Result<Dm, NicError> {
         let access = Access { local_write: true, ..Access::NONE };
-        let mr = self.device.mrs.register(Arc::new(memory.clone()), Iova(0), access)?;
+        let mr = self.register(Arc::new(memory.clone()), Iova(0), access)?;
         Ok(Dm { view: memory, mr })
     }
 
     fn queue_bytes(&self, attr: &QpAttr) -> usize {
-        qp::queue_bytes(attr)
+        layout::queue_bytes(attr)
     }
 
     fn create_qp(&self, attr: &QpAttr, memory: View) -> Result<Arc<dyn QueuePair>, NicError> {

@@ -39,6 +39,16 @@ pub enum Vendor {
     Misaligned = 0x0f,
     /// The peer's completion queue overran.
     CqOverrun = 0x10,
+    /// The region belongs to another protection domain.
+    Domain = 0x11,
+    /// The WQE was changed before its completion.
+    Changed = 0x12,
+    /// A packet does not follow the one before it, or a response does not fit its request.
+    Sequence = 0x13,
+    /// The peer refused it; its NAK says no more than the syndrome.
+    Nak = 0x15,
+    /// An address vector leads nowhere.
+    Address = 0x14,
 }
 
 /// Syndrome and vendor error of a WQE that cannot be parsed.
