@@ -215,6 +215,17 @@ impl Wqe {
         Pieces { bytes: &bytes[..end], at: self.payload.start as usize }
     }
 
+    /// Makes a WQE with one data entry speak of `total` bytes, and the copy that it was parsed from
+    /// too.
+    ///
+    /// # Panics
+    /// Where `bytes` are not those that the WQE was parsed from.
+    pub fn extend(&mut self, bytes: &mut [u8], total: u32) {
+        let at = self.payload.start as usize;
+        bytes[at..at + 4].copy_from_slice(&total.to_be_bytes());
+        self.bytes = total;
+    }
+
     /// Basic blocks that the WQE takes in a ring.
     pub fn blocks(&self) -> u32 {
         u32::from(self.ds).div_ceil(4).max(1)

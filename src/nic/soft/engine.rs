@@ -15,7 +15,8 @@ use super::payload::Domain;
 use super::port::Port;
 use super::qp::Qp;
 use super::requester::{Requester, Tally, Visit, Visitor};
-use super::sq::Scratch;
+use super::join::ROW_WQES;
+use super::sq::{Posted, Scratch};
 use super::state::Attributes;
 use super::transport::Transport;
 use super::uar::{ArmPage, Uar};
@@ -103,6 +104,7 @@ pub(super) struct Core {
     /// Queue pairs in ERR: their receives announce themselves by no doorbell.
     failed: Vec<usize>,
     scratch: Scratch,
+    row: Vec<Posted>,
     /// The packet link, on a NIC that has one; such a NIC has one engine.
     port: Option<Port>,
 }
@@ -118,6 +120,7 @@ impl Default for Core {
             active: Vec::new(),
             failed: Vec::new(),
             scratch: [0; size_of::<Scratch>()],
+            row: Vec::with_capacity(ROW_WQES),
             port: None,
         }
     }
@@ -249,6 +252,7 @@ impl Core {
             now_ns,
             timers: device.timers,
             scratch: &mut self.scratch,
+            row: &mut self.row,
             counters: &device.counters,
             tally: Tally::default(),
             port: None,

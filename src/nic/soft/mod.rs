@@ -12,7 +12,7 @@
 //! | `engine` | who is to be visited, and when |
 //! | `uar` `sq` `inband` | from a doorbell or a slot to a checked WQE |
 //! | `requester` | a queue pair's visit: from WQEs to CQEs |
-//! | `inproc` `responder` | the in-process link: whole messages, without packets |
+//! | `inproc` `join` `responder` | the in-process link: whole messages, without packets |
 //! | `link` `pcap` | packet links: to other processes and hosts; captures of what goes over them |
 //! | `port` | what an engine keeps of a packet link |
 //! | `transport` `rc` `uc` `ud` | services over packets |
@@ -32,6 +32,7 @@ mod events;
 mod flight;
 mod inband;
 mod inproc;
+mod join;
 mod layout;
 pub mod link;
 mod mr;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::counters::Live;
 use super::inproc::{self, Message};
+use super::join;
 use super::mr::{MrTable, Regions, Right, with_both};
 use super::port::Port;
 use super::qp::Qp;
@@ -28,6 +29,8 @@ pub(super) struct Visitor<'a> {
     pub(super) timers: Timers,
     /// Where a WQE is copied to before it is looked at.
     pub(super) scratch: &'a mut Scratch,
+    /// WQEs that one copy is carried out for, besides the first.
+    pub(super) row: &'a mut Vec<Posted>,
     pub(super) counters: &'a Live,
     pub(super) tally: Tally,
     /// The packet link, on a NIC that has one.
@@ -138,7 +141,14 @@ impl Requester {
         let limit = cx.tally.bytes + VISIT_BYTES;
         for _ in 0..VISIT_WQES {
             // 1. Take: copied out before anything of it is believed.
-            let Some(posted) = self.sq.fetch(cx.scratch) else { return Visit::Idle };
+            let Some(mut posted) = self.sq.fetch(cx.scratch) else { return Visit::Idle };
+            let (own, other) = (self.sq.qp.pd.number(), peer.pd.number());
+            join::join(&self.sq, &mut posted, cx.scratch, cx.row, |sge, to| {
+                let (n, write) = (sge.bytes, Right::RemoteWrite);
+                peer.permits(write)
+                    && local.resolve(own, sge.lkey.0, sge.addr, n, Right::Gather).is_ok()
+                    && remote.resolve(other, to.rkey.0, to.addr, n, write).is_ok()
+            });
             // 2. Check and carry out.
             let bytes = self.sq.bytes(&posted, cx.scratch);
             let done = match &posted.wqe {
@@ -159,6 +169,11 @@ impl Requester {
                 },
             };
             self.finish(cx, &posted, failed);
+            if failed.is_none() {
+                let mut row = std::mem::take(cx.row);
+                row.drain(..).for_each(|part| self.finish(cx, &part, None));
+                *cx.row = row; // with its room
+            }
             // Also when the peer's engine moved this queue pair to ERR meanwhile.
             if QueuePair::state(&*self.sq.qp) != QpState::Rts || cx.tally.bytes >= limit {
                 break;

@@ -124,6 +124,17 @@ impl SendQueue {
         Posted { source: Source::Ring, counter: self.ci as u16, blocks, bytes, wqe }
     }
 
+    /// The WQE at a position of the ring that has not come to its turn yet, if one is posted there
+    /// that takes a single block.
+    pub(super) fn peek(&self, position: u64, block: &mut [u8; WQEBB_BYTES]) -> Option<Posted> {
+        if position >= self.producer || self.is_inband() {
+            return None;
+        }
+        let (blocks, wqe) = self.read_ring(position, 1, block);
+        let (source, counter) = (Source::Ring, position as u16);
+        Some(Posted { source, counter, blocks, bytes: WQEBB_BYTES, wqe })
+    }
+
     /// Copies a WQE that was taken from the ring before, and is not complete, once more. It may
     /// have been changed since: the program's memory is hostile.
     pub(super) fn fetch_again(
@@ -141,7 +152,7 @@ impl SendQueue {
         &self,
         position: u64,
         known: u32,
-        scratch: &mut Scratch,
+        scratch: &mut [u8],
     ) -> (u32, Result<Wqe, (Syndrome, Vendor)>) {
         let ring = &self.qp.queues.sq;
         let size = self.qp.attr.sq_blocks as usize * WQEBB_BYTES;
