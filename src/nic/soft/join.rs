@@ -10,8 +10,12 @@ use super::sq::{Posted, Scratch, SendQueue, Source};
 use crate::wire::Iova;
 use crate::wire::wqe::{Opcode, Piece, Remote, Sge, WQEBB_BYTES, Wqe};
 
-/// Most bytes of a row: long enough to be streamed, short enough for credits to return in time.
-const ROW_BYTES: u32 = 32 << 10;
+/// Most bytes of a row: half of a window of the usual size, so that credits return in time.
+const ROW_BYTES: u32 = 64 << 10;
+/// What a queue pair must have moved since it last had nothing to do. Less than this is likely to
+/// find its destination in the cache, where short copies are quicker: on a Sapphire Rapids server
+/// 64 KiB alone took 10 us in 4 KiB copies and 13 us joined, 1 MiB in a row 8.8 and 12.6 GB/s.
+pub(super) const ROWS_FROM: u64 = 64 << 10;
 /// Most WQEs of a row. More would wait for their completion long.
 pub(super) const ROW_WQES: usize = 16;
 /// A WQE of this size needs no company.
@@ -28,7 +32,6 @@ pub(super) fn join(
     row: &mut Vec<Posted>,
     allowed: impl Fn(Sge, Remote) -> bool,
 ) {
-    row.clear();
     let Some((mut sge, remote)) = plain(first, scratch).filter(|p| p.0.bytes < LONG_BYTES) else {
         return;
     };

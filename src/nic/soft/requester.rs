@@ -72,6 +72,8 @@ pub(super) struct Requester {
     pub(super) sq: SendQueue,
     peer: Option<Peer>,
     retry: Retry,
+    /// Bytes since there was nothing to do.
+    moved: u64,
     /// From RTR on, on a packet link.
     pub(super) transport: Option<Transport>,
     /// Whether the engine's list of queue pairs to visit has this one.
@@ -96,7 +98,14 @@ struct Retry {
 impl Requester {
     pub(super) fn new(qp: Arc<Qp>) -> Result<Self, MemError> {
         let sq = SendQueue::new(qp)?;
-        Ok(Self { sq, peer: None, retry: Retry::default(), transport: None, listed: false })
+        Ok(Self {
+            sq,
+            peer: None,
+            retry: Retry::default(),
+            moved: 0,
+            transport: None,
+            listed: false,
+        })
     }
 
     pub(super) fn qp(&self) -> &Arc<Qp> {
@@ -120,6 +129,7 @@ impl Requester {
             return Visit::Later(self.retry.not_before);
         }
         if !self.sq.has_work() {
+            self.moved = 0;
             return Visit::Idle;
         }
         self.sq.qp.send_cq.prefetch();
@@ -141,14 +151,19 @@ impl Requester {
         let limit = cx.tally.bytes + VISIT_BYTES;
         for _ in 0..VISIT_WQES {
             // 1. Take: copied out before anything of it is believed.
-            let Some(mut posted) = self.sq.fetch(cx.scratch) else { return Visit::Idle };
+            let Some(mut posted) = self.sq.fetch(cx.scratch) else {
+                self.moved = 0;
+                return Visit::Idle;
+            };
             let (own, other) = (self.sq.qp.pd.number(), peer.pd.number());
-            join::join(&self.sq, &mut posted, cx.scratch, cx.row, |sge, to| {
-                let (n, write) = (sge.bytes, Right::RemoteWrite);
-                peer.permits(write)
-                    && local.resolve(own, sge.lkey.0, sge.addr, n, Right::Gather).is_ok()
-                    && remote.resolve(other, to.rkey.0, to.addr, n, write).is_ok()
-            });
+            if self.moved >= join::ROWS_FROM {
+                join::join(&self.sq, &mut posted, cx.scratch, cx.row, |sge, to| {
+                    let (n, write) = (sge.bytes, Right::RemoteWrite);
+                    peer.permits(write)
+                        && local.resolve(own, sge.lkey.0, sge.addr, n, Right::Gather).is_ok()
+                        && remote.resolve(other, to.rkey.0, to.addr, n, write).is_ok()
+                });
+            }
             // 2. Check and carry out.
             let bytes = self.sq.bytes(&posted, cx.scratch);
             let done = match &posted.wqe {
@@ -174,6 +189,7 @@ impl Requester {
                 row.drain(..).for_each(|part| self.finish(cx, &part, None));
                 *cx.row = row; // with its room
             }
+            cx.row.clear();
             // Also when the peer's engine moved this queue pair to ERR meanwhile.
             if QueuePair::state(&*self.sq.qp) != QpState::Rts || cx.tally.bytes >= limit {
                 break;
@@ -231,6 +247,7 @@ impl Requester {
         };
         cx.tally.wqes += 1;
         cx.tally.bytes += u64::from(wqe.bytes);
+        self.moved += u64::from(wqe.bytes);
         cx.tally.inband += u64::from(posted.source == Source::Slot);
         cx.tally.blueflame += u64::from(posted.source == Source::BlueFlame);
         if wqe.flags.cq_update {
