@@ -16,13 +16,14 @@
  *     put OFFSET VALUE                                     8 bytes, the machine's byte order
  *     get OFFSET                   -> VALUE
  *     recv OFFSET BYTES
- *     post OPERATION OFFSET BYTES ADDRESS RKEY A B         A: immediate, addend or compare; B: swap
+ *     post OPERATION OFFSET BYTES ADDRESS RKEY A B         A: immediate, addend or compare; B: swap,
+ *                                                          or a datagram's Q_Key
  *     poll send|recv MILLISECONDS  -> STATUS BYTES IMMEDIATE, or none
  *     state                        -> STATE
  *
  * OPERATION: write write_imm read send send_imm fetch_add cmp_swap. STATUS and STATE are numbers of
  * ibv_wc_status and ibv_qp_state. In `connect` MTU is in bytes, the others are as ibv_modify_qp has
- * them; RETRY may not be 0 in an RC test that is to survive a loss. A datagram's Q_Key is QKEY.
+ * them. Datagrams are received with Q_Key 0x11111111.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -232,7 +233,7 @@ static void post_send(const char *operation, uint64_t offset, uint32_t bytes, ui
   if (self.qp->qp_type == IBV_QPT_UD) {
     wr.wr.ud.ah = self.ah;
     wr.wr.ud.remote_qpn = self.peer_qpn;
-    wr.wr.ud.remote_qkey = QKEY;
+    wr.wr.ud.remote_qkey = b;
   } else if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
     wr.wr.atomic.remote_addr = address;
     wr.wr.atomic.rkey = rkey;

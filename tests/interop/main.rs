@@ -1,0 +1,207 @@
+//! The software NIC against Linux's Soft-RoCE (`rdma_rxe`) in a guest: `./x interop`.
+//!
+//! Boots the guest that `interop/image.sh` makes, in a network namespace of its own, and drives a
+//! verbs peer on each side through the same cases: first both in the guest, so that the cases are
+//! known to be right, then one on either side. Arguments are parts of cases' names.
+
+mod errors;
+mod failure;
+mod guest;
+mod peer;
+mod transfers;
+
+use std::env;
+use std::fmt;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use failure::Failure;
+use guest::{GID_IPV4, GID_IPV6, GUEST_IP, Guest};
+use peer::{Peer, RXE};
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.tools/interop");
+/// Set by `./x interop`: what is missing is then a failure.
+const REQUIRED: &str = "BELLPUSH_INTEROP";
+/// Set for the process in the namespace.
+const INSIDE: &str = "BELLPUSH_INTEROP_INSIDE";
+/// The whole run.
+const LIMIT: Duration = Duration::from_secs(280);
+
+fn main() -> ExitCode {
+    let filters: Vec<String> = env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    // What the test harness of other tests understands: nothing here is ignored or listed.
+    if env::args().any(|a| a == "--ignored" || a == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    if env::var_os(INSIDE).is_some() {
+        return run(&filters);
+    }
+    match missing() {
+        None => enter(),
+        Some(what) if env::var_os(REQUIRED).is_some() => {
+            eprintln!("interop: {what}");
+            ExitCode::FAILURE
+        }
+        Some(what) => {
+            println!("interop: skipped: {what}; ./x interop gets what can be had");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// What a run needs and this machine lacks.
+fn missing() -> Option<String> {
+    for file in ["vmlinuz", "initrd"] {
+        if !Path::new(FOLDER).join(file).exists() {
+            return Some("no guest image (interop/image.sh makes it)".into());
+        }
+    }
+    let quiet = |mut command: Command| {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()
+    };
+    let runs = |command: Command| quiet(command).is_ok_and(|status| status.success());
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.arg("--version");
+    if !runs(qemu) {
+        return Some("no qemu-system-x86_64 (apt-get install qemu-system-x86)".into());
+    }
+    let mut tap = namespace();
+    tap.args(["ip", "tuntap", "add", "tap0", "mode", "tap"]);
+    (!runs(tap)).then(|| "no network namespace with a tap (needs root or user namespaces)".into())
+}
+
+/// `unshare` into a network of our own; with a PID namespace, so that QEMU ends with us.
+fn namespace() -> Command {
+    let mut command = Command::new("unshare");
+    if !is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args(["--net", "--pid", "--fork", "--kill-child"]);
+    command
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
+}
+
+fn enter() -> ExitCode {
+    let this = env::current_exe().expect("a program has a path");
+    let error = namespace().arg(this).args(env::args().skip(1)).env(INSIDE, "1").exec();
+    eprintln!("interop: cannot run unshare: {error}");
+    ExitCode::FAILURE
+}
+
+/// Cases by name, and what became of them.
+struct Report {
+    filters: Vec<String>,
+    passed: u32,
+    failed: Vec<String>,
+}
+
+impl Report {
+    fn wants(&self, name: &str) -> bool {
+        self.filters.is_empty() || self.filters.iter().any(|part| name.contains(part.as_str()))
+    }
+
+    /// Runs a case and prints its line.
+    fn case<T: fmt::Display>(&mut self, name: &str, case: impl FnOnce() -> Result<T, Failure>) {
+        if !self.wants(name) {
+            return;
+        }
+        let start = Instant::now();
+        let outcome = case();
+        let seconds = start.elapsed().as_secs_f64();
+        match outcome {
+            Ok(what) => {
+                self.passed += 1;
+                println!("ok      {name:<60} {seconds:6.2} s  {what}");
+            }
+            Err(e) => {
+                println!("FAILED  {name:<60} {seconds:6.2} s\n{e}");
+                self.failed.push(name.into());
+            }
+        }
+        let _ = std::io::stdout().flush(); // a reader that left
+    }
+}
+
+fn run(filters: &[String]) -> ExitCode {
+    thread::spawn(|| {
+        thread::sleep(LIMIT);
+        eprintln!("interop: not done after {LIMIT:?}: stopped");
+        std::process::exit(1);
+    });
+    let mut report = Report { filters: filters.to_vec(), passed: 0, failed: Vec::new() };
+    let start = Instant::now();
+    let guest = match Guest::boot(FOLDER) {
+        Ok(guest) => guest,
+        Err(e) => {
+            eprintln!("interop: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    println!("guest up after {:.1} s", start.elapsed().as_secs_f64());
+    all(&mut report, &guest);
+    println!(
+        "{} passed, {} failed, {:.0} s",
+        report.passed,
+        report.failed.len(),
+        start.elapsed().as_secs_f64()
+    );
+    if report.failed.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    println!("the guest's console:\n{}", guest.console());
+    ExitCode::FAILURE
+}
+
+/// An end that cases can be run on.
+struct End {
+    name: &'static str,
+    at: SocketAddr,
+}
+
+fn all(report: &mut Report, guest: &Guest) {
+    report.case("guest", || guest.run("uname -r; rdma link", Duration::from_secs(10)).map(oneline));
+    for (family, gid, port) in [("IPv4", GID_IPV4, 4000), ("IPv6", GID_IPV6, 4001)] {
+        let rxe = End { name: RXE, at: SocketAddr::new(IpAddr::V4(GUEST_IP), port) };
+        let Ok(_served) = guest.start(&format!("exec verbs_peer rxe0 {gid} {port}")) else {
+            report.failed.push(format!("{family}: verbs_peer in the guest"));
+            continue;
+        };
+        pair(report, family, &rxe, &rxe);
+    }
+}
+
+/// Every case from one end to the other.
+fn pair(report: &mut Report, family: &str, from: &End, to: &End) {
+    let open = |end: &End| Peer::open(end.name, end.at);
+    let label = format!("{family} {} -> {}", from.name, to.name);
+    for (service, transfers) in [
+        ("rc", transfers::rc as fn(&mut Peer, &mut Peer, u64) -> Result<u32, Failure>),
+        ("uc", transfers::uc),
+        ("ud", transfers::ud),
+    ] {
+        for mtu in transfers::MTUS {
+            report.case(&format!("{label} {service} mtu {mtu}"), || {
+                let done = transfers(&mut open(from)?, &mut open(to)?, mtu)?;
+                Ok(format!("{done} messages"))
+            });
+        }
+    }
+    for (name, case) in errors::CASES {
+        report.case(&format!("{label} {name}"), || {
+            case(&mut open(from)?, &mut open(to)?)?;
+            Ok("")
+        });
+    }
+}
+
+fn oneline(text: String) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
