@@ -50,6 +50,7 @@ impl Guest {
             host(&line)?;
         }
         let console = PathBuf::from(folder).join("console.log");
+        File::create(&console)?; // what the last guest said is gone
         let log = File::create(console.with_file_name("qemu.log"))?;
         let kernel_line = format!(
             "console=ttyS0 quiet panic=-1 GUEST_IP={GUEST_IP}/24 GUEST_IP6={GUEST_IP6}/64 \
