@@ -1,8 +1,9 @@
 //! Wire formats as typed values: bytes in, values out; no I/O, nothing of ours imported.
 //!
-//! Layouts follow the mlx5 Programmer's Reference Manual ("Work Queue Structures", "Completion
-//! Queue Entries", "Doorbells") and agree byte for byte with `kernels/wire.h`. Nothing here trusts
-//! its input: a parser takes a copy of the bytes, checks it once, and hands out values.
+//! Packets are in [`roce`]; the rest is what program and NIC share. Its layouts follow the mlx5
+//! Programmer's Reference Manual ("Work Queue Structures", "Completion Queue Entries", "Doorbells")
+//! and agree byte for byte with `kernels/wire.h`. Nothing here trusts its input: a parser takes a
+//! copy of the bytes, checks it once, and hands out values.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +12,7 @@ pub mod blueflame;
 pub mod cqe;
 pub mod doorbell;
 pub mod inband;
+pub mod roce;
 mod seg;
 pub mod wqe;
 

@@ -12,6 +12,7 @@
 //! | `engine` | who is to be visited, and when |
 //! | `uar` `requester` `inband` | from a doorbell or a slot to a checked WQE and its CQE |
 //! | `inproc` | the link: messages between queue pairs of one process |
+//! | `link` | packet links: to other processes and hosts |
 //! | `responder` | requests that arrive; receives |
 //! | `mr` `qp` `cq` | regions, queue pairs, completion queues |
 
@@ -23,6 +24,7 @@ mod device;
 mod engine;
 mod inband;
 mod inproc;
+pub mod link;
 mod mr;
 mod qp;
 mod requester;

@@ -1,0 +1,106 @@
+//! The invariant CRC: over everything that no router changes (InfiniBand vol. 1, 7.8.2, and annex
+//! A17.3.3).
+//!
+//! CRC-32 of Ethernet over: 8 bytes of ones in the place of an LRH; IP and UDP headers and BTH,
+//! with ones for the fields that may change on the way (IPv4: ToS, TTL, checksum; IPv6: traffic
+//! class, flow label, hop limit; UDP: checksum; BTH: the byte with FECN and BECN); extension
+//! headers, payload and pad. Sent with the least significant byte first.
+
+use super::ip::{Envelope, MAX_IP_UDP_BYTES};
+use super::{BTH_BYTES, ICRC_BYTES};
+
+const PSEUDO_LRH_BYTES: usize = 8;
+/// The byte of the BTH that holds FECN, BECN and 6 reserved bits.
+const RESV8A: usize = 4;
+
+/// ICRC of a packet from BTH to pad, as it travels in this envelope.
+///
+/// # Panics
+/// When `body` is shorter than a BTH or does not fit in a UDP datagram.
+#[inline]
+pub fn icrc(envelope: &Envelope, body: &[u8]) -> u32 {
+    let mut head = [0xff; PSEUDO_LRH_BYTES + MAX_IP_UDP_BYTES + BTH_BYTES];
+    let ip = &mut head[PSEUDO_LRH_BYTES..];
+    let bth = PSEUDO_LRH_BYTES + envelope.emit_masked(body.len() + ICRC_BYTES, ip);
+    let end = bth + BTH_BYTES;
+    head[bth..end].copy_from_slice(&body[..BTH_BYTES]);
+    head[bth + RESV8A] = 0xff;
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&head[..end]);
+    crc.update(&body[BTH_BYTES..]);
+    crc.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Envelope, Headers, Packet, PacketError};
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let hex: Vec<u8> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+        let digit = |b: u8| (b as char).to_digit(16).unwrap() as u8;
+        hex.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+    }
+
+    /// A frame from the IP header on.
+    struct Vector {
+        source: &'static str,
+        frame: &'static str,
+    }
+
+    /// ICRCs that others computed.
+    const VECTORS: [Vector; 2] = [
+        Vector {
+            source: "a CNP that a ConnectX-4 Lx sent; scapy, test/contrib/roce.uts, 'RoCE CNP \
+                     captured on ConnectX-4 Lx'",
+            frame: "45c2003c 718c4000 40119161 0a001101 0a001201  000012b7 00280000 \
+                    8100ffff 40000118 00000000  00000000000000000000000000000000 82fd002a",
+        },
+        Vector {
+            source: "a UC SEND ONLY of 18 bytes between mlx5 ports; scapy, test/contrib/roce.uts, \
+                     'RoCE layer'",
+            frame: "45010040 04784000 4011b4d5 c0a80007 c0a80007  c00012b7 002caca2 \
+                    2460ffff 000000d3 00cf1710  4630818be28935d90e9a95505401be885e50 0000 78f353f3",
+        },
+    ];
+
+    #[test]
+    fn captured_packets_check_out_and_changed_ones_do_not() {
+        for Vector { source, frame } in VECTORS {
+            let mut frame = bytes(frame);
+            let check = |frame: &[u8]| {
+                let (envelope, udp) = Envelope::parse(frame).unwrap();
+                Packet::check(udp, &envelope)
+            };
+            assert_eq!(check(&frame), Ok(()), "{source}");
+            // What may change on the way: ToS, TTL with its checksum, UDP's checksum, FECN.
+            for (at, masked) in [(1, true), (8, true), (26, true), (32, true), (5, false)] {
+                let was = (frame[at], frame[10], frame[11]);
+                frame[at] ^= 0x10;
+                Envelope::fix_ipv4_checksum(&mut frame);
+                assert_eq!(check(&frame).is_ok(), masked, "{source}: byte {at}");
+                (frame[at], frame[10], frame[11]) = was;
+            }
+            for at in 36..frame.len() {
+                frame[at] ^= 1;
+                assert!(matches!(check(&frame), Err(PacketError::Icrc { .. })), "{source}: {at}");
+                frame[at] ^= 1;
+            }
+        }
+    }
+
+    #[test]
+    fn captured_packets_are_what_we_emit() {
+        for Vector { source, frame } in VECTORS {
+            let frame = bytes(frame);
+            let (envelope, udp) = Envelope::parse(&frame).unwrap();
+            let packet = Packet::parse(udp).unwrap();
+            let mut buf = [0xa5; 128];
+            let Headers { bth, ext } = packet.headers;
+            let mut out = Headers { bth, ext }.emit(packet.payload.len(), &mut buf);
+            out.payload_mut().copy_from_slice(packet.payload);
+            let n = out.finish(Some(&envelope));
+            assert_eq!(&buf[..n], udp, "{source}");
+            assert_eq!(buf[n..], [0xa5; 128][n..], "nothing after the packet is written");
+        }
+    }
+}

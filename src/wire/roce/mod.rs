@@ -1,0 +1,38 @@
+//! RoCEv2 packets: from the base transport header to the invariant CRC, and the IP and UDP headers
+//! around them.
+//!
+//! Follows InfiniBand Architecture Specification vol. 1, chapter 9 (transport headers, opcodes) and
+//! 7.8.2 (invariant CRC), with annex A17 (RoCEv2) on what IP and UDP change. A packet here is what
+//! UDP carries: BTH, extension headers, payload, pad, ICRC.
+//!
+//! | file | what |
+//! |---|---|
+//! | `opcode` | services, operations, and what each of them carries |
+//! | `headers` | BTH and the extension headers as values |
+//! | `timer` | codes of timers and credits |
+//! | `packet` | a checked packet, and a frame to be filled |
+//! | `icrc` | the invariant CRC |
+//! | `ip` | the [`Envelope`]: IPv4, IPv6 and UDP headers |
+
+mod headers;
+mod icrc;
+mod ip;
+mod opcode;
+mod packet;
+mod timer;
+
+pub use headers::{Aeth, AtomicEth, Bth, Deth, NakCode, Reth, Syndrome};
+pub use icrc::icrc;
+pub use ip::{Addresses, Envelope, IpError, MAX_IP_UDP_BYTES, ROCE_PORT, UDP_HEADER_BYTES};
+pub use opcode::{ExtensionSet, Opcode, Operation, Position, Service, Tail};
+pub use packet::{Extensions, Frame, Headers, Packet, PacketError};
+pub use timer::{ack_timeout_ns, credit_code, credits, rnr_timer_code, rnr_timer_ns};
+
+/// Bytes of the base transport header.
+pub const BTH_BYTES: usize = 12;
+/// Bytes of the invariant CRC at a packet's end.
+pub const ICRC_BYTES: usize = 4;
+/// Largest path MTU: payload bytes of one packet (InfiniBand vol. 1, 9.6.1).
+pub const MAX_PATH_MTU: usize = 4096;
+/// Longest packet: a WRITE ONLY with immediate data and a payload of [`MAX_PATH_MTU`].
+pub const MAX_PACKET_BYTES: usize = BTH_BYTES + 16 + 4 + MAX_PATH_MTU + ICRC_BYTES;

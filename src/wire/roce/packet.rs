@@ -1,0 +1,253 @@
+//! A checked packet, and a frame whose payload the caller fills in place.
+
+use bytemuck::Pod;
+
+use super::headers::{AtomicWire, BthWire, DethWire, RethWire};
+use super::{
+    Aeth, AtomicEth, BTH_BYTES, Bth, Deth, Envelope, ICRC_BYTES, MAX_PATH_MTU, Opcode, Reth, icrc,
+};
+use crate::wire::Rkey;
+use crate::wire::be::{Be32, Be64};
+
+/// Why bytes are not a packet. A receiver drops them without an answer and counts the reason
+/// (InfiniBand vol. 1, 9.6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PacketError {
+    /// Shorter than its headers and the ICRC.
+    #[error("a packet of {bytes} bytes, where its headers and the ICRC take {need}")]
+    Short {
+        /// Length.
+        bytes: usize,
+        /// What it would need.
+        need: usize,
+    },
+    /// A transport version other than 0.
+    #[error("transport version {0} is not known")]
+    Version(u8),
+    /// A reserved opcode, or one of a service that is not carried.
+    #[error("opcode {0:#04x} is not known")]
+    Opcode(u8),
+    /// A reserved AETH syndrome.
+    #[error("AETH syndrome {0:#04x} is reserved")]
+    Syndrome(u8),
+    /// A pad that does not fill up to a multiple of 4, or is longer than what it pads.
+    #[error("a pad of {pad} bytes after headers, in {bytes} bytes of payload and pad")]
+    Pad {
+        /// Pad count of the BTH.
+        pad: u8,
+        /// Payload and pad.
+        bytes: usize,
+    },
+    /// More payload than a packet may have, or any where the opcode has none.
+    #[error("{bytes} bytes of payload on opcode {opcode:#04x}")]
+    Payload {
+        /// Opcode's code.
+        opcode: u8,
+        /// Payload.
+        bytes: usize,
+    },
+    /// The ICRC is not that of the bytes.
+    #[error("ICRC {stored:#010x}, where the bytes have {computed:#010x}")]
+    Icrc {
+        /// As it came.
+        stored: u32,
+        /// As it should be.
+        computed: u32,
+    },
+}
+
+/// Extension headers. Those that are present are those of the opcode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extensions {
+    /// Of datagrams.
+    pub deth: Option<Deth>,
+    /// Of a WRITE's first packet and of a READ request.
+    pub reth: Option<Reth>,
+    /// Of an atomic request.
+    pub atomic: Option<AtomicEth>,
+    /// Of responses, except the middle ones of a READ.
+    pub aeth: Option<Aeth>,
+    /// The old value of an atomic.
+    pub atomic_ack: Option<u64>,
+    /// Immediate data.
+    pub imm: Option<u32>,
+    /// Key to be invalidated.
+    pub ieth: Option<Rkey>,
+}
+
+/// All headers of a packet, parsed or to be emitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Headers {
+    /// Base transport header.
+    pub bth: Bth,
+    /// Extension headers.
+    pub ext: Extensions,
+}
+
+impl Headers {
+    /// Headers without extensions.
+    pub fn new(bth: Bth) -> Self {
+        Self { bth, ext: Extensions::default() }
+    }
+
+    /// Bytes of BTH and extension headers.
+    pub fn bytes(&self) -> usize {
+        BTH_BYTES + self.bth.opcode.extensions().bytes()
+    }
+
+    /// Writes the headers of a packet with `payload_bytes` of payload to the start of `buf`, and
+    /// the pad. The payload is then filled in place, and [`Frame::finish`] adds the ICRC. The pad
+    /// count follows from the payload; that of `bth` does not matter.
+    ///
+    /// # Panics
+    /// When the extensions are not those of the opcode, when the opcode has no payload, or when
+    /// `buf` is too short: [`super::MAX_PACKET_BYTES`] always suffice.
+    pub fn emit<'a>(&self, payload_bytes: usize, buf: &'a mut [u8]) -> Frame<'a> {
+        let opcode = self.bth.opcode;
+        assert!(payload_bytes == 0 || opcode.operation().has_payload(), "{opcode:?} with payload");
+        let pad = payload_bytes.wrapping_neg() & 3;
+        let start = self.bytes();
+        let end = start + payload_bytes + pad;
+        let buf = &mut buf[..end + ICRC_BYTES];
+        let mut out = Writer { rest: &mut buf[..start] };
+        out.put(&Bth { pad: pad as u8, ..self.bth }.emit());
+        let (set, ext) = (opcode.extensions(), &self.ext);
+        out.optional(set.deth, ext.deth.as_ref().map(DethWire::from));
+        out.optional(set.reth, ext.reth.as_ref().map(RethWire::from));
+        out.optional(set.atomic, ext.atomic.as_ref().map(AtomicWire::from));
+        out.optional(set.aeth, ext.aeth.as_ref().map(Aeth::emit));
+        out.optional(set.atomic_ack, ext.atomic_ack.map(Be64::new));
+        out.optional(set.imm, ext.imm.map(Be32::new));
+        out.optional(set.ieth, ext.ieth.map(|key| Be32::new(key.0)));
+        out.optional(set.cnp, set.cnp.then_some([0u8; 16]));
+        buf[end - pad..end].fill(0);
+        Frame { buf, payload: start..end - pad }
+    }
+}
+
+struct Writer<'a> {
+    rest: &'a mut [u8],
+}
+
+impl Writer<'_> {
+    fn put<T: Pod>(&mut self, value: &T) {
+        let (now, later) = std::mem::take(&mut self.rest).split_at_mut(size_of::<T>());
+        now.copy_from_slice(bytemuck::bytes_of(value));
+        self.rest = later;
+    }
+
+    fn optional<T: Pod>(&mut self, due: bool, value: Option<T>) {
+        assert_eq!(due, value.is_some(), "extension headers are those of the opcode");
+        if let Some(value) = value {
+            self.put(&value);
+        }
+    }
+}
+
+/// A packet in the making: headers and pad are written, payload and ICRC are not.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    buf: &'a mut [u8],
+    payload: std::ops::Range<usize>,
+}
+
+impl Frame<'_> {
+    /// Where the payload goes.
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        &mut self.buf[self.payload.clone()]
+    }
+
+    /// Writes the ICRC, or zeros for a link that has none (`envelope` absent). Returns the
+    /// packet's length.
+    pub fn finish(self, envelope: Option<&Envelope>) -> usize {
+        let (body, tail) = self.buf.split_at_mut(self.buf.len() - ICRC_BYTES);
+        tail.copy_from_slice(&envelope.map_or(0, |e| icrc(e, body)).to_le_bytes());
+        self.buf.len()
+    }
+}
+
+/// A packet whose lengths, version, opcode and pad are right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// BTH and the opcode's extension headers.
+    pub headers: Headers,
+    /// Payload without pad.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Reads what UDP carried, ICRC included. The ICRC is checked by [`Packet::check`].
+    ///
+    /// # Errors
+    /// All of [`PacketError`] but [`PacketError::Icrc`].
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, PacketError> {
+        let short = |need| PacketError::Short { bytes: bytes.len(), need };
+        let Some((bth, rest)) = bytes.split_first_chunk::<BTH_BYTES>() else {
+            return Err(short(BTH_BYTES + ICRC_BYTES));
+        };
+        let bth = Bth::parse(bytemuck::cast_ref::<_, BthWire>(bth))?;
+        let set = bth.opcode.extensions();
+        let need = set.bytes() + ICRC_BYTES;
+        if rest.len() < need {
+            return Err(short(BTH_BYTES + need));
+        }
+        let mut at = Reader { rest };
+        let ext = Extensions {
+            deth: set.deth.then(|| at.take::<DethWire>().into()),
+            reth: set.reth.then(|| at.take::<RethWire>().into()),
+            atomic: set.atomic.then(|| at.take::<AtomicWire>().into()),
+            aeth: set.aeth.then(|| Aeth::parse(*at.take())).transpose()?,
+            atomic_ack: set.atomic_ack.then(|| at.take::<Be64>().get()),
+            imm: set.imm.then(|| at.take::<Be32>().get()),
+            ieth: set.ieth.then(|| Rkey(at.take::<Be32>().get())),
+        };
+        let padded = &rest[set.bytes()..rest.len() - ICRC_BYTES];
+        let bytes = padded.len().wrapping_sub(usize::from(bth.pad));
+        if !padded.len().is_multiple_of(4) || bytes > padded.len() {
+            return Err(PacketError::Pad { pad: bth.pad, bytes: padded.len() });
+        }
+        if bytes > if bth.opcode.operation().has_payload() { MAX_PATH_MTU } else { 0 } {
+            return Err(PacketError::Payload { opcode: bth.opcode.code(), bytes });
+        }
+        Ok(Self { headers: Headers { bth, ext }, payload: &padded[..bytes] })
+    }
+
+    /// Checks the ICRC of what UDP carried.
+    ///
+    /// # Errors
+    /// [`PacketError::Icrc`], and [`PacketError::Short`] for what has no room for one.
+    #[inline]
+    pub fn check(bytes: &[u8], envelope: &Envelope) -> Result<(), PacketError> {
+        let Some((body, stored)) = bytes.split_last_chunk::<ICRC_BYTES>() else {
+            return Err(PacketError::Short { bytes: bytes.len(), need: BTH_BYTES + ICRC_BYTES });
+        };
+        if body.len() < BTH_BYTES {
+            return Err(PacketError::Short { bytes: bytes.len(), need: BTH_BYTES + ICRC_BYTES });
+        }
+        let (stored, computed) = (u32::from_le_bytes(*stored), icrc(envelope, body));
+        if stored == computed { Ok(()) } else { Err(PacketError::Icrc { stored, computed }) }
+    }
+
+    /// What the packet is.
+    pub fn opcode(&self) -> Opcode {
+        self.headers.bth.opcode
+    }
+}
+
+/// Takes headers off the front of bytes that were checked to hold them.
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take<T: Pod>(&mut self) -> &'a T {
+        let (now, later) = self.rest.split_at(size_of::<T>());
+        self.rest = later;
+        bytemuck::from_bytes(now)
+    }
+}
+
+#[cfg(test)]
+#[path = "packet_tests.rs"]
+mod tests;
