@@ -7,6 +7,7 @@
 mod errors;
 mod failure;
 mod guest;
+mod packets;
 mod peer;
 mod transfers;
 
@@ -21,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use failure::Failure;
-use guest::{GID_IPV4, GID_IPV6, GUEST_IP, Guest};
+use guest::{GID_IPV4, GID_IPV6, GUEST_IP, GUEST_IP6, Guest, HOST_IP, HOST_IP6};
 use peer::{Peer, RXE};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.tools/interop");
@@ -168,12 +169,21 @@ struct End {
 
 fn all(report: &mut Report, guest: &Guest) {
     report.case("guest", || guest.run("uname -r; rdma link", Duration::from_secs(10)).map(oneline));
-    for (family, gid, port) in [("IPv4", GID_IPV4, 4000), ("IPv6", GID_IPV6, 4001)] {
+    for (family, gid, port, host, guest_ip) in [
+        ("IPv4", GID_IPV4, 4000, HOST_IP.into(), GUEST_IP.into()),
+        ("IPv6", GID_IPV6, 4001, HOST_IP6.into(), GUEST_IP6.into()),
+    ] {
         let rxe = End { name: RXE, at: SocketAddr::new(IpAddr::V4(GUEST_IP), port) };
         let Ok(_served) = guest.start(&format!("exec verbs_peer rxe0 {gid} {port}")) else {
             report.failed.push(format!("{family}: verbs_peer in the guest"));
             continue;
         };
+        for (name, case) in packets::CASES {
+            report.case(&format!("{family} packets: {name}"), || {
+                case(&mut Peer::open(rxe.name, rxe.at)?, host, guest_ip)?;
+                Ok("")
+            });
+        }
         pair(report, family, &rxe, &rxe);
     }
 }

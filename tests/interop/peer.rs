@@ -105,11 +105,12 @@ pub struct Peer {
     pub name: String,
     lines: BufReader<TcpStream>,
     gid: String,
+    /// Its queue pair's number.
+    pub qpn: u64,
+    psn: u64,
     /// Where its memory starts, for the other end.
     pub address: u64,
     pub rkey: u32,
-    qpn: u64,
-    psn: u64,
 }
 
 impl Peer {
@@ -171,11 +172,21 @@ impl Peer {
 
     /// Moves the queue pair to RTS with another end's queue pair as its peer.
     pub fn connect(&mut self, to: &Peer, with: Attributes) -> Result<(), Failure> {
+        self.connect_to(&to.gid, to.qpn, to.psn, with)
+    }
+
+    /// Moves the queue pair to RTS with a peer that may be anything.
+    pub fn connect_to(
+        &mut self,
+        gid: &str,
+        qpn: u64,
+        psn: u64,
+        with: Attributes,
+    ) -> Result<(), Failure> {
         let Attributes { mtu, timeout, retry, rnr_retry, min_rnr_timer, psn_off_by } = with;
-        let psn = to.psn.wrapping_add_signed(psn_off_by.into()) & 0xff_ffff;
+        let psn = psn.wrapping_add_signed(psn_off_by.into()) & 0xff_ffff;
         self.ask(&format!(
-            "connect {} {} {psn} {mtu} {timeout} {retry} {rnr_retry} {min_rnr_timer}",
-            to.gid, to.qpn
+            "connect {gid} {qpn} {psn} {mtu} {timeout} {retry} {rnr_retry} {min_rnr_timer}"
         ))?;
         Ok(())
     }
