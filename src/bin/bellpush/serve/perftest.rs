@@ -1,0 +1,220 @@
+//! The exchange of perftest's programs over TCP, server's side (perftest 4.5-0.17 as Debian 12 has
+//! it, which calls itself 6.06: `src/perftest_communication.c`).
+//!
+//! In order: version (16 bytes), cycle buffer, cache line (4 bytes each, big endian), path MTU
+//! (2 characters); then each side's [`Keys`], several times, which doubles as a barrier; where the
+//! client alone measures, its [`Report`]; at last `done`. Each side says each thing, the client
+//! first.
+
+use std::io::{Read, Write};
+use std::net::Ipv6Addr;
+
+use bellpush::nic::Mtu;
+
+use super::exchange::ExchangeError;
+
+/// Bytes of an end's keys, NUL included: `KEY_MSG_SIZE_GID`.
+const KEYS_BYTES: usize = 108;
+const VERSION_BYTES: usize = 16;
+
+/// One end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keys {
+    /// READs that it may have outstanding.
+    pub out_reads: u32,
+    /// Queue pair number, 24 bits.
+    pub qpn: u32,
+    /// First PSN that it sends, 24 bits.
+    pub psn: u32,
+    pub rkey: u32,
+    /// Address of its memory.
+    pub addr: u64,
+    pub gid: Ipv6Addr,
+}
+
+impl Keys {
+    /// `LID:reads:QPN:PSN:rkey:address:` 16 bytes of GID, each with a colon, `SRQN:`.
+    fn parse(bytes: &[u8; KEYS_BYTES]) -> Option<Self> {
+        let text = bytes.split(|&b| b == 0).next()?;
+        let mut parts = str::from_utf8(text).ok()?.split(':');
+        let mut number = |most: u64| {
+            let part = parts.next().filter(|part| part.bytes().all(|b| b.is_ascii_hexdigit()))?;
+            u64::from_str_radix(part, 16).ok().filter(|&number| number <= most)
+        };
+        number(0xffff)?; // the LID, which RoCE does not have
+        let [out_reads, qpn, psn, rkey] =
+            [0xffff, 0xff_ffff, 0xff_ffff, u32::MAX.into()].map(|most| number(most).map(|n| n as u32));
+        let addr = number(u64::MAX)?;
+        let mut gid = [0; 16];
+        for byte in &mut gid {
+            *byte = number(0xff)? as u8;
+        }
+        number(u32::MAX.into())?; // a number of an SRQ, for XRC
+        let gid = gid.into();
+        Some(Self { out_reads: out_reads?, qpn: qpn?, psn: psn?, rkey: rkey?, addr, gid })
+    }
+
+    fn emit(&self) -> [u8; KEYS_BYTES] {
+        let Self { out_reads, qpn, psn, rkey, addr, gid } = self;
+        let mut text = format!("0000:{out_reads:04x}:{qpn:06x}:{psn:06x}:{rkey:08x}:{addr:016x}:");
+        gid.octets().iter().for_each(|byte| text.push_str(&format!("{byte:02x}:")));
+        text.push_str("00000000:");
+        let mut bytes = [0; KEYS_BYTES];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        bytes
+    }
+}
+
+/// What the client measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Report {
+    /// Bytes of a message.
+    pub bytes: u64,
+    pub iterations: u64,
+    /// MB (2^20 bytes) per second.
+    pub average: f64,
+}
+
+/// A conversation with one client.
+pub struct Exchange<S> {
+    stream: S,
+}
+
+impl<S: Read + Write> Exchange<S> {
+    /// Versions, buffer sizes and path MTU: the smaller of both ends'.
+    pub fn greet(stream: S, own: Mtu) -> Result<(Self, Mtu), ExchangeError> {
+        let mut this = Self { stream };
+        // What the client says suits us too: its version, its cycle buffer, its cache line.
+        this.echo::<VERSION_BYTES>()?;
+        this.echo::<4>()?;
+        this.echo::<4>()?;
+        // A digit of `enum ibv_mtu`: 1 for 256 bytes, 5 for 4096.
+        let digit = |mtu: Mtu| b'1' + Mtu::ALL.iter().position(|m| *m == mtu).unwrap_or(0) as u8;
+        let theirs: [u8; 2] = this.read()?;
+        let mtu = Mtu::ALL.into_iter().find(|mtu| theirs == [digit(*mtu), 0]);
+        let mtu = mtu.ok_or_else(|| ExchangeError::malformed("a path MTU", &theirs))?;
+        this.stream.write_all(&[digit(own), 0])?;
+        Ok((this, mtu.min(own)))
+    }
+
+    /// Reads the client's keys.
+    pub fn read_keys(&mut self) -> Result<Keys, ExchangeError> {
+        let bytes = self.read()?;
+        Keys::parse(&bytes).ok_or_else(|| ExchangeError::malformed("keys", &bytes))
+    }
+
+    /// Tells the client ours.
+    pub fn write_keys(&mut self, own: &Keys) -> Result<(), ExchangeError> {
+        Ok(self.stream.write_all(&own.emit())?)
+    }
+
+    /// A barrier: keys again.
+    pub fn barrier(&mut self, own: &Keys) -> Result<(), ExchangeError> {
+        self.read_keys()?;
+        self.write_keys(own)
+    }
+
+    /// The client's report; ours, which it does not look at, is the same.
+    pub fn report(&mut self) -> Result<Report, ExchangeError> {
+        let bytes = u64::from_be_bytes(self.echo()?);
+        let iterations = u64::from_be_bytes(self.echo()?);
+        let [_peak, average, _rate] = [self.echo()?, self.echo()?, self.echo()?];
+        Ok(Report { bytes, iterations, average: f64::from_be_bytes(average) })
+    }
+
+    /// The end.
+    pub fn done(&mut self) -> Result<(), ExchangeError> {
+        self.stream.write_all(b"done\0")?;
+        let theirs: [u8; 5] = self.read()?;
+        if theirs == *b"done\0" { Ok(()) } else { Err(ExchangeError::malformed("'done'", &theirs)) }
+    }
+
+    /// The connection.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    fn read<const N: usize>(&mut self) -> Result<[u8; N], ExchangeError> {
+        let mut bytes = [0; N];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn echo<const N: usize>(&mut self) -> Result<[u8; N], ExchangeError> {
+        let bytes = self.read()?;
+        self.stream.write_all(&bytes)?;
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::exchange::script::Script;
+    use super::*;
+
+    /// ib_write_bw -n 10 -s 4096 of perftest 4.5-0.17 on rxe, both ways.
+    const GREETING: &[u8] =
+        b"6.06\0\0\0\0\0\0\0\0\0\0\0\0\x00\x00\x10\x00\x00\x00\x00@5\0";
+    const CLIENT: &[u8; KEYS_BYTES] = b"0000:0001:000015:ea3477:00000634:000055cbcdef3000:00:00:00:00:\
+        00:00:00:00:00:00:ff:ff:0a:2f:00:02:00000000:\0";
+    const SERVER: &[u8; KEYS_BYTES] = b"0000:0001:000016:bb3d51:0000078a:000056365934d000:00:00:00:00:\
+        00:00:00:00:00:00:ff:ff:0a:2f:00:02:00000000:\0";
+    const REPORT: &[u8] = b"\x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00\x00\n\
+        @J\xb6\xc3\xa4\xabwL@;L\t\xfe\xdc'\xd6?|\x9f}r\x97 \x17";
+
+    fn own() -> Keys {
+        Keys {
+            out_reads: 1,
+            qpn: 0x16,
+            psn: 0xbb3d51,
+            rkey: 0x78a,
+            addr: 0x5636_5934_d000,
+            gid: "::ffff:10.47.0.2".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_recorded_exchange_is_answered_as_the_stock_server_did() {
+        let keys: &[u8] = CLIENT;
+        let script = Script::new(&[GREETING, keys, keys, REPORT, b"done\0"]);
+        let (mut exchange, mtu) = Exchange::greet(script, Mtu::MAX).unwrap();
+        assert_eq!(mtu, Mtu::MAX);
+        let client = exchange.read_keys().unwrap();
+        let gid = own().gid;
+        let (qpn, psn, rkey, addr) = (0x15, 0xea3477, 0x634, 0x55cb_cdef_3000);
+        assert_eq!(client, Keys { out_reads: 1, qpn, psn, rkey, addr, gid });
+        exchange.write_keys(&own()).unwrap();
+        exchange.barrier(&own()).unwrap();
+        let report = exchange.report().unwrap();
+        assert_eq!((report.bytes, report.iterations), (4096, 10));
+        assert!((report.average - 27.297).abs() < 0.001, "{}", report.average);
+        exchange.done().unwrap();
+        let Exchange { stream: script } = exchange;
+        let keys: &[u8] = SERVER;
+        assert_eq!(script.answers, [GREETING, keys, keys, REPORT, b"done\0"].concat());
+        assert!(script.is_read());
+    }
+
+    #[test]
+    fn the_smaller_path_mtu_holds() {
+        let small = [&GREETING[..24], b"3\0".as_slice()].concat();
+        let (_, mtu) = Exchange::greet(Script::new(&[&small]), Mtu::MAX).unwrap();
+        assert_eq!(mtu.bytes(), 1024);
+        let (_, mtu) = Exchange::greet(Script::new(&[GREETING]), Mtu::ALL[1]).unwrap();
+        assert_eq!(mtu.bytes(), 512);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let wrong_mtu = [&GREETING[..24], b"6\0".as_slice()].concat();
+        let refused = Exchange::greet(Script::new(&[&wrong_mtu]), Mtu::MAX);
+        assert!(matches!(refused, Err(ExchangeError::Malformed { .. })));
+        for (at, byte) in [(4, b'.'), (10, b'1'), (17, b'-'), (60, 0), (100, b'x'), (50, 0xff)] {
+            let mut bytes = *CLIENT;
+            bytes[at] = byte;
+            assert_eq!(Keys::parse(&bytes), None, "{at}");
+        }
+        let mut cut = Exchange { stream: Script::new(&[&CLIENT[..107]]) };
+        assert!(matches!(cut.read_keys(), Err(ExchangeError::Io(_))));
+    }
+}
