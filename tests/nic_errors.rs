@@ -4,10 +4,13 @@ mod common;
 
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic, Vendor};
-use bellpush::nic::{Access, Nic, NicError, QpAddress, QpAttr, QpState, QueuePair};
+use bellpush::nic::{
+    Access, Change, Connection, Nic, NicAddress, NicError, QpAddress, QpAttr, QpState, QpType,
+    QueuePair,
+};
 use bellpush::wire::cqe::{CqeOpcode, Syndrome};
 use bellpush::wire::wqe::{Flags, Opcode, Operands, Piece, SendWr, Sge};
-use bellpush::wire::{Iova, Qpn, Rkey};
+use bellpush::wire::{Iova, Rkey};
 use common::{Buf, End, Pair, attr, bad_key, inline, make_qp, syndromes};
 
 /// Sends one request and expects the error, A in ERR, and B's buffer untouched.
@@ -291,7 +294,9 @@ fn illegal_moves_are_refused() {
         (Init, Init),
         (Init, Rtr),
         (Rtr, Rts),
+        (Rts, Rts),
         (Rts, Sqd),
+        (Sqd, Sqd),
         (Sqd, Rts),
         (Reset, Reset),
         (Init, Reset),
@@ -313,18 +318,26 @@ fn illegal_moves_are_refused() {
                 Err => vec![Err],
                 _ => [Init, Rtr, Rts, Sqd].into_iter().take(from as usize).collect(),
             };
+            let connection = Connection::new(qp.address(), peer.address());
+            let change = |from, to| match (from, to) {
+                (Init, Init) | (Sqd | Rts, Rts) => Change::default(),
+                _ => connection.change(QpType::Rc, to),
+            };
+            let mut at = Reset;
             for step in path {
-                qp.modify(step, Some(peer.address())).unwrap();
+                qp.modify(step, &change(at, step)).unwrap();
+                at = step;
             }
             assert_eq!(qp.state(), from);
-            let moved = qp.modify(to, Some(peer.address()));
+            let moved = qp.modify(to, &change(from, to));
             assert_eq!(moved.is_ok(), legal.contains(&(from, to)), "{from:?} to {to:?}");
             assert_eq!(qp.state(), if moved.is_ok() { to } else { from });
         }
     }
     let (qp, _m) = make_qp(&nic, &attr());
-    let nobody = QpAddress { nic: 99, qpn: Qpn(1) };
+    let nobody = QpAddress { nic: NicAddress::InProcess(99), ..peer.address() };
     assert!(matches!(qp.connect(nobody), Result::Err(NicError::NoSuchPeer { .. })));
+    let (qp, _m) = make_qp(&nic, &attr());
     qp.connect(peer.address()).unwrap();
     let again = qp.connect(peer.address());
     assert!(matches!(again, Result::Err(NicError::State { from: Rts, .. })));
@@ -338,7 +351,7 @@ fn a_reset_queue_pair_starts_over() {
     let bad = SendWr { remote: None, ..good };
     fails(&mut p, &bad, Syndrome::RemoteAccess, Vendor::Key);
     for end in [&mut p.a, &mut p.b] {
-        end.qp.modify(QpState::Reset, None).unwrap();
+        end.qp.modify(QpState::Reset, &Change::default()).unwrap();
     }
     // Rings and records are the owner's to clear; its CQ goes on where it is.
     p.a.qp.queues().dbr.write(0, &[0; 8]).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bellpush::mem::{Dma, HostMem, View};
-use bellpush::nic::{Access, LineFormat, Mr, Nic, QpAttr, QpState, QueuePair};
+use bellpush::nic::{Access, Change, LineFormat, Mr, Nic, QpAttr, QpState, QueuePair};
 use bellpush::wire::cqe::Cqe;
 use bellpush::wire::doorbell::{UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET};
 use bellpush::wire::wqe::{Opcode, Operands, Piece, SendWr, Sge};
@@ -188,8 +188,8 @@ fn a_ring_that_changes_under_the_reader_does_no_harm() {
             }
         });
         for round in 0..200u16 {
-            arena.p.a.qp.modify(QpState::Reset, None).unwrap();
-            arena.p.b.qp.modify(QpState::Reset, None).unwrap();
+            arena.p.a.qp.modify(QpState::Reset, &Change::default()).unwrap();
+            arena.p.b.qp.modify(QpState::Reset, &Change::default()).unwrap();
             arena.p.a.qp.connect(arena.p.b.qp.address()).unwrap();
             arena.p.b.qp.connect(arena.p.a.qp.address()).unwrap();
             q.dbr.write(4, &(60u32 + u32::from(round % 4)).to_be_bytes()).unwrap();

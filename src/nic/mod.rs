@@ -4,12 +4,16 @@
 //! that the caller's GPU has mapped. It does not say who posts: a kernel, a stream or the CPU
 //! write the same mlx5 bytes.
 
+mod attr;
 pub mod queue;
 pub mod slots;
 pub mod soft;
 
 use std::sync::Arc;
 
+pub use self::attr::{
+    AddressVector, Change, Connection, Mtu, NicAddress, QpAddress, QpType, src_port,
+};
 use crate::mem::{Dma, MemError, View};
 pub use crate::wire::inband::LineFormat;
 use crate::wire::{Iova, Lkey, Qpn, Rkey};
@@ -119,15 +123,6 @@ pub struct Queues {
     pub recv_cq_dbr: View,
 }
 
-/// What a peer needs to reach a queue pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct QpAddress {
-    /// The NIC on its link.
-    pub nic: u64,
-    /// The queue pair on that NIC.
-    pub qpn: Qpn,
-}
-
 /// Queue pair states (InfiniBand vol. 1, 10.3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QpState {
@@ -201,10 +196,10 @@ pub enum NicError {
     #[error("no queue pair has number {0:#x}")]
     NoSuchQp(u32),
     /// A peer that is not on the link.
-    #[error("no NIC {nic} with queue pair {qpn:#x} on the link")]
+    #[error("no NIC {nic:?} with queue pair {qpn:#x} on the link")]
     NoSuchPeer {
         /// NIC part of the address.
-        nic: u64,
+        nic: NicAddress,
         /// Queue pair part of the address.
         qpn: u32,
     },
@@ -217,6 +212,30 @@ pub enum NicError {
         from: QpState,
         /// Where it was to go.
         to: QpState,
+    },
+    /// A state change without an attribute that it needs.
+    #[error("queue pair {qpn:#x} cannot go from {from:?} to {to:?} without {what}")]
+    Missing {
+        /// The queue pair.
+        qpn: u32,
+        /// Where it is.
+        from: QpState,
+        /// Where it was to go.
+        to: QpState,
+        /// The attribute.
+        what: &'static str,
+    },
+    /// A state change with an attribute that it does not take.
+    #[error("queue pair {qpn:#x} cannot change {what} from {from:?} to {to:?}")]
+    Superfluous {
+        /// The queue pair.
+        qpn: u32,
+        /// Where it is.
+        from: QpState,
+        /// Where it was to go.
+        to: QpState,
+        /// The attribute.
+        what: &'static str,
     },
     /// A table is full.
     #[error("the NIC holds no more than {limit} {what}")]

@@ -16,6 +16,8 @@ pub const DBR_CQ_CI_OFFSET: usize = 0;
 pub const DBR_CQ_ARM_OFFSET: usize = 4;
 /// Bytes of a UAR page.
 pub const UAR_BYTES: usize = 4096;
+/// Byte offset of the register that a CQ is armed by: arm word, then CQ number.
+pub const UAR_CQ_DOORBELL_OFFSET: usize = 0x20;
 /// Byte offset of the doorbell register, also BlueFlame buffer 0.
 pub const UAR_DOORBELL_OFFSET: usize = 0x800;
 /// Byte offset of BlueFlame buffer 1.
@@ -86,6 +88,38 @@ pub fn cq_ci_word(ci: u64) -> u32 {
     ((ci & 0xff_ffff) as u32).to_be()
 }
 
+/// The arm word of a CQ's doorbell record (mlx5 PRM, "CQ DoorBell Record").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CqArm {
+    /// Counts up with every event that the consumer took; 2 bits.
+    pub sequence: u8,
+    /// Only a solicited entry or an error is to raise the event.
+    pub solicited_only: bool,
+    /// Consumer index: entries from it on raise the event. 24 bits.
+    pub ci: u32,
+}
+
+impl CqArm {
+    /// A word, as stored natively, whose sequence is none that a consumer begins with.
+    pub const NEVER: u32 = (3u32 << 28).to_be();
+
+    /// Reads the word as loaded natively.
+    pub fn parse(word: u32) -> Self {
+        let word = u32::from_be(word);
+        Self {
+            sequence: (word >> 28 & 3) as u8,
+            solicited_only: word & 1 << 24 != 0,
+            ci: word & 0xff_ffff,
+        }
+    }
+
+    /// The word to store natively.
+    pub fn emit(self) -> u32 {
+        let only = u32::from(self.solicited_only) << 24;
+        (u32::from(self.sequence & 3) << 28 | only | self.ci & 0xff_ffff).to_be()
+    }
+}
+
 /// How far `counter` lies ahead of consumer index `ci`, if that is within `ring` blocks.
 ///
 /// `None` for a counter that is stale or makes no sense.
@@ -125,6 +159,12 @@ mod tests {
         fn doorbells_round_trip(qpn in 0u32..1 << 24, next: u16, opcode: u8) {
             let bell = Doorbell { qpn: Qpn(qpn), next };
             prop_assert_eq!(Doorbell::parse(bell.emit(opcode)), bell);
+        }
+
+        #[test]
+        fn arm_words_round_trip(sequence in 0u8..4, solicited_only: bool, ci in 0u32..1 << 24) {
+            let arm = CqArm { sequence, solicited_only, ci };
+            prop_assert_eq!(CqArm::parse(arm.emit()), arm);
         }
 
         #[test]

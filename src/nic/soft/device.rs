@@ -1,16 +1,22 @@
 //! What the engines, the queue pairs and the user of a software NIC share.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::counters::Live;
+use super::cq::{Cq, CqAttr};
 use super::engine::Seat;
+use super::events::Events;
 use super::inproc::InProcess;
-use super::mr::MrTable;
-use super::qp::{self, Qp};
+use super::layout;
+use super::mr::{MrTable, Pd};
+use super::qp::{Objects, Qp};
 use super::requester::Timers;
-use crate::nic::{NicError, QpAddress, QpAttr, QpState, QueuePair, Queues};
+use super::srq::{Srq, SrqAttr};
+use crate::mem::View;
+use crate::nic::{Change, Mtu, NicAddress, NicError, QpAttr, QpState, QpType, QueuePair, Queues};
 use crate::wire::Qpn;
 
 /// Most queue pairs of a NIC.
@@ -22,14 +28,21 @@ const FIRST_QPN: u32 = 0x100;
 pub(super) struct Device {
     pub(super) id: u64,
     link: Arc<InProcess>,
-    myself: Weak<Device>,
+    pub(super) myself: Weak<Device>,
     pub(super) mrs: Arc<MrTable>,
+    /// The protection domain of whoever does not ask for one.
+    pub(super) pd: Arc<Pd>,
     qps: RwLock<HashMap<u32, Arc<Qp>>>,
     next_qpn: AtomicU32,
+    /// Numbers of protection domains, CQs and SRQs.
+    next_object: AtomicU32,
+    /// State of a generator of numbers that are hard to guess, for PSNs.
+    random: AtomicU64,
     /// Queue pairs created so far.
     dealt: AtomicUsize,
     pub(super) engines: Vec<Seat>,
     pub(super) counters: Arc<Live>,
+    pub(super) events: Arc<Events>,
     pub(super) timers: Timers,
 }
 
@@ -41,11 +54,15 @@ impl Device {
                 link: link.clone(),
                 myself: myself.clone(),
                 mrs: Arc::new(MrTable::new()),
+                pd: Arc::new(Pd::new(0)),
                 qps: RwLock::default(),
                 next_qpn: AtomicU32::new(FIRST_QPN),
+                next_object: AtomicU32::new(1),
+                random: AtomicU64::new(RandomState::new().build_hasher().finish()),
                 dealt: AtomicUsize::new(0),
                 engines: (0..engines).map(|_| Seat::default()).collect(),
                 counters: Arc::default(),
+                events: Arc::default(),
                 timers,
             }))
         });
@@ -53,6 +70,61 @@ impl Device {
             Ok(device) => device,
             Err(never) => match never {},
         }
+    }
+
+    /// The NIC's address, and the largest path MTU there.
+    pub(super) fn here(&self) -> (NicAddress, Mtu) {
+        (NicAddress::InProcess(self.id), Mtu::MAX)
+    }
+
+    /// A number that was not drawn before (splitmix64).
+    pub(super) fn random(&self) -> u32 {
+        let mut z = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) as u32
+    }
+
+    fn number(&self) -> u32 {
+        self.next_object.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
+    }
+
+    pub(super) fn create_pd(&self) -> Arc<Pd> {
+        Arc::new(Pd::new(self.number()))
+    }
+
+    pub(super) fn create_cq(&self, attr: &CqAttr) -> Result<Arc<Cq>, NicError> {
+        let cq = Arc::new(Cq::shared(self.number(), attr, self.events.clone())?);
+        if attr.notify.is_some() {
+            self.engines[0].control().watch_arming(&attr.uar, &cq);
+        }
+        Ok(cq)
+    }
+
+    pub(super) fn create_srq(&self, attr: &SrqAttr) -> Result<Arc<Srq>, NicError> {
+        Ok(Arc::new(Srq::new(self.number(), attr, self.events.clone())?))
+    }
+
+    /// CQs that a reliable connection has for itself, over queues that were checked.
+    pub(super) fn private(&self, attr: &QpAttr, q: &Queues) -> Result<Objects, NicError> {
+        let make = |ring: &_, dbr: &_, entries| {
+            let views = (View::clone(ring), View::clone(dbr));
+            Ok::<_, NicError>(Arc::new(Cq::private(
+                self.number(),
+                views,
+                entries,
+                self.events.clone(),
+            )?))
+        };
+        let recv = attr.recv_cqes > 0;
+        Ok(Objects {
+            kind: QpType::Rc,
+            pd: self.pd.clone(),
+            send_cq: make(&q.send_cq, &q.send_cq_dbr, attr.send_cqes)?,
+            recv_cq: recv.then(|| make(&q.recv_cq, &q.recv_cq_dbr, attr.recv_cqes)).transpose()?,
+            srq: None,
+            uidx: 0,
+        })
     }
 
     pub(super) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
@@ -63,7 +135,13 @@ impl Device {
         &self.engines[qp.engine]
     }
 
-    pub(super) fn create_qp(&self, attr: &QpAttr, queues: Queues) -> Result<Arc<Qp>, NicError> {
+    pub(super) fn create_qp(
+        &self,
+        attr: &QpAttr,
+        queues: Queues,
+        objects: Objects,
+    ) -> Result<Arc<Qp>, NicError> {
+        layout::uses(attr, &queues, &objects)?;
         let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         if qps.len() >= MAX_QPS {
             return Err(NicError::Full { what: "queue pairs", limit: MAX_QPS });
@@ -75,19 +153,8 @@ impl Device {
             }
         };
         let engine = deal(self.dealt.fetch_add(1, Ordering::Relaxed), self.engines.len());
-        let seat = &self.engines[engine];
-        let qp = Arc::new(Qp::new(
-            Qpn(qpn),
-            engine,
-            self.id,
-            self.myself.clone(),
-            attr,
-            queues,
-            self.mrs.clone(),
-            seat.attention.clone(),
-            self.counters.clone(),
-        )?);
-        seat.control().add(qp.clone())?;
+        let qp = Arc::new(Qp::new(Qpn(qpn), engine, self, attr, queues, objects));
+        self.seat(&qp).control().add(qp.clone())?;
         qps.insert(qpn, qp.clone());
         Ok(qp)
     }
@@ -98,40 +165,28 @@ impl Device {
         self.seat(&qp).control().remove(qpn);
         // The lock waits for a peer's engine that is in there; later ones get no answer.
         qp.set_error();
-        qp.responder().kill();
+        qp.receives().kill();
         Ok(())
     }
 
-    pub(super) fn modify(
-        &self,
-        qp: &Qp,
-        to: QpState,
-        peer: Option<QpAddress>,
-    ) -> Result<(), NicError> {
-        let found = match (to, peer) {
-            (QpState::Rtr, Some(peer)) => {
-                let none = NicError::NoSuchPeer { nic: peer.nic, qpn: peer.qpn.0 };
-                Some((peer, self.link.find(peer).ok_or(none)?))
-            }
-            (QpState::Rtr, None) => return Err(NicError::NoSuchPeer { nic: 0, qpn: 0 }),
-            _ => None,
-        };
-        if to == QpState::Err {
+    pub(super) fn modify(&self, qp: &Qp, to: QpState, change: &Change) -> Result<(), NicError> {
+        if to == QpState::Err && *change == Change::default() {
             qp.set_error();
             return Ok(());
         }
         let mut core = self.seat(qp).control();
         let from = QueuePair::state(qp);
-        if !qp::allowed(from, to) {
-            return Err(qp.refused(to));
-        }
-        if let Some((address, peer)) = found {
-            qp.set_remote(address);
-            core.connect(qp.qpn.0, peer);
+        let attributes = qp.apply(to, change)?;
+        if to == QpState::Rtr {
+            let (nic, qpn) = (attributes.av.nic, attributes.dest_qpn);
+            let none = NicError::NoSuchPeer { nic, qpn: qpn.0 };
+            let NicAddress::InProcess(number) = nic else { return Err(none) };
+            core.connect(qp.qpn.0, self.link.find(number, qpn).ok_or(none)?);
         }
         if to == QpState::Reset {
             core.reset(qp.qpn.0)?;
-            qp.responder().reset();
+            qp.receives().reset();
+            qp.forget(self.random());
         }
         qp.advance(from, to)?;
         if to == QpState::Rts {

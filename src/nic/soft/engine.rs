@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::counters::Live;
+use super::cq::Cq;
 use super::device::Device;
 use super::qp::Qp;
 use super::requester::{Requester, Scratch, Tally, Visit, Visitor};
-use super::uar::Uar;
-use crate::mem::MemError;
+use super::uar::{ArmPage, Uar};
+use crate::mem::{MemError, View};
 use crate::nic::{QpState, QueuePair};
 
 /// What a step did.
@@ -82,6 +83,7 @@ pub(super) struct Core {
     slots: Vec<Option<Box<Requester>>>,
     by_qpn: HashMap<u32, usize>,
     uars: Vec<Uar>,
+    arm_pages: Vec<ArmPage>,
     /// In-band queue pairs: looked at every step.
     inband: Vec<usize>,
     /// Queue pairs with work.
@@ -97,6 +99,7 @@ impl Default for Core {
             slots: Vec::new(),
             by_qpn: HashMap::new(),
             uars: Vec::new(),
+            arm_pages: Vec::new(),
             inband: Vec::new(),
             active: Vec::new(),
             failed: Vec::new(),
@@ -135,6 +138,15 @@ impl Core {
             list.reserve(most.saturating_sub(list.len()));
         }
         Ok(())
+    }
+
+    /// Looks for armings of a CQ on a page.
+    pub(super) fn watch_arming(&mut self, page: &View, cq: &Arc<Cq>) {
+        let at = self.arm_pages.iter().position(|p| p.is(page)).unwrap_or_else(|| {
+            self.arm_pages.push(ArmPage::new(page.clone()));
+            self.arm_pages.len() - 1
+        });
+        self.arm_pages[at].add(Arc::downgrade(cq));
     }
 
     /// Lets a queue pair go: it is not looked at after this.
@@ -214,6 +226,7 @@ impl Core {
                 }
             }
         }
+        self.arm_pages.iter_mut().for_each(ArmPage::poll);
         // 2. State changes that other threads made.
         if attention.load(Ordering::Relaxed) && attention.swap(false, Ordering::Acquire) {
             for (slot, requester) in self.slots.iter_mut().enumerate() {

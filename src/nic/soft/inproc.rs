@@ -13,7 +13,7 @@ use super::mr::{Regions, Right, Span};
 use super::qp::Qp;
 use super::responder::{self, Refusal};
 use crate::mem::MemError;
-use crate::nic::QpAddress;
+use crate::wire::Qpn;
 use crate::wire::wqe::{Opcode, Piece, Remote, Sge, Wqe};
 
 /// The NICs of this process that can reach each other.
@@ -45,11 +45,11 @@ impl InProcess {
         self.nics.write().unwrap_or_else(PoisonError::into_inner).1.remove(&id);
     }
 
-    pub(super) fn find(&self, peer: QpAddress) -> Option<Arc<Qp>> {
+    pub(super) fn find(&self, nic: u64, qpn: Qpn) -> Option<Arc<Qp>> {
         let nics = self.nics.read().unwrap_or_else(PoisonError::into_inner);
-        let device = nics.1.get(&peer.nic)?.upgrade();
+        let device = nics.1.get(&nic)?.upgrade();
         drop(nics); // dropping the last reference to a NIC takes this lock
-        device?.qp(peer.qpn.0)
+        device?.qp(qpn.0)
     }
 }
 
@@ -60,8 +60,9 @@ pub(super) struct Message<'a> {
     pub(super) bytes: &'a [u8],
     /// Regions of the requester.
     pub(super) local: &'a Regions,
-    /// The requester.
-    pub(super) from: QpAddress,
+    /// The requester's NIC and queue pair, and its protection domain.
+    pub(super) from: (u64, u32),
+    pub(super) pd: u32,
 }
 
 /// Carries a request out at the peer.
@@ -87,7 +88,7 @@ impl<'a> Message<'a> {
 
     /// The place of an entry; it was checked, and stays registered under the table's lock.
     fn span(&self, sge: &Sge) -> Span<'a> {
-        let span = self.local.resolve(sge.lkey.0, sge.addr, sge.bytes, Right::Gather);
+        let span = self.local.resolve(self.pd, sge.lkey.0, sge.addr, sge.bytes, Right::Gather);
         span.expect("local entries were checked under the same lock")
     }
 

@@ -11,10 +11,11 @@
 //! | `device` | what everything shares |
 //! | `engine` | who is to be visited, and when |
 //! | `uar` `requester` `inband` | from a doorbell or a slot to a checked WQE and its CQE |
-//! | `inproc` | the link: messages between queue pairs of one process |
+//! | `inproc` `responder` | the in-process link: whole messages, without packets |
 //! | `link` | packet links: to other processes and hosts |
-//! | `responder` | requests that arrive; receives |
-//! | `mr` `qp` `cq` | regions, queue pairs, completion queues |
+//! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
+//! | `layout` `state` | what a queue pair is made of; its state machine |
+//! | `recv` | receive WQEs |
 
 #![forbid(unsafe_code)]
 
@@ -22,13 +23,18 @@ mod counters;
 mod cq;
 mod device;
 mod engine;
+mod events;
 mod inband;
 mod inproc;
+mod layout;
 pub mod link;
 mod mr;
 mod qp;
+mod recv;
 mod requester;
 mod responder;
+mod srq;
+mod state;
 mod uar;
 mod vendor;
 
@@ -38,9 +44,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use counters::Counters;
+pub use cq::{Cq, CqAttr, Notify};
 pub use engine::{Engine, Progress};
+pub use events::Event;
 pub use inproc::InProcess;
-pub use qp::Qp;
+pub use mr::Pd;
+pub use qp::{Objects, Qp};
+pub use srq::{Srq, SrqAttr};
 pub use vendor::Vendor;
 
 use self::device::Device;
@@ -159,8 +169,7 @@ impl SoftNic {
     /// # Errors
     /// [`NicError::Attribute`], [`NicError::Full`], [`NicError::Memory`].
     pub fn create(&self, attr: &QpAttr, memory: &View) -> Result<Arc<Qp>, NicError> {
-        qp::check(attr)?;
-        self.device.create_qp(attr, qp::place(attr, memory)?)
+        self.create_on(attr, Self::place(attr, memory)?)
     }
 
     /// Creates a queue pair over queues that lie anywhere; several may share a UAR page.
@@ -168,9 +177,26 @@ impl SoftNic {
     /// # Errors
     /// As [`SoftNic::create`].
     pub fn create_on(&self, attr: &QpAttr, queues: Queues) -> Result<Arc<Qp>, NicError> {
-        qp::check(attr)?;
-        qp::fits(attr, &queues)?;
-        self.device.create_qp(attr, queues)
+        layout::check(attr)?;
+        layout::cqs_fit(attr, &queues)?;
+        self.device.create_qp(attr, queues.clone(), self.device.private(attr, &queues)?)
+    }
+
+    /// Creates a queue pair of any type that uses objects which others may use as well. The CQs'
+    /// parts of attributes and queues are not looked at.
+    ///
+    /// # Errors
+    /// As [`SoftNic::create`].
+    pub fn create_with(
+        &self,
+        attr: &QpAttr,
+        queues: Queues,
+        objects: Objects,
+    ) -> Result<Arc<Qp>, NicError> {
+        let recv_cqes = objects.recv_cq.as_ref().map_or(0, |cq| cq.entries());
+        let attr = QpAttr { send_cqes: objects.send_cq.entries(), recv_cqes, ..attr.clone() };
+        layout::check(&attr)?;
+        self.device.create_qp(&attr, queues, objects)
     }
 
     /// Lays out queues in memory as [`SoftNic::create`] does.
@@ -178,8 +204,53 @@ impl SoftNic {
     /// # Errors
     /// [`NicError::Memory`] when `memory` is shorter than [`Nic::queue_bytes`].
     pub fn place(attr: &QpAttr, memory: &View) -> Result<Queues, NicError> {
-        qp::check(attr)?;
-        qp::place(attr, memory)
+        layout::check(attr)?;
+        layout::place(attr, memory)
+    }
+
+    /// Creates a protection domain.
+    pub fn create_pd(&self) -> Arc<Pd> {
+        self.device.create_pd()
+    }
+
+    /// The protection domain of [`Nic::register`] and [`Nic::create_qp`].
+    pub fn default_pd(&self) -> &Arc<Pd> {
+        &self.device.pd
+    }
+
+    /// Creates a CQ that several queue pairs may share.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] for rings of the wrong size, [`NicError::Memory`].
+    pub fn create_cq(&self, attr: &CqAttr) -> Result<Arc<Cq>, NicError> {
+        self.device.create_cq(attr)
+    }
+
+    /// Creates a shared receive queue.
+    ///
+    /// # Errors
+    /// As [`SoftNic::create_cq`].
+    pub fn create_srq(&self, attr: &SrqAttr) -> Result<Arc<Srq>, NicError> {
+        self.device.create_srq(attr)
+    }
+
+    /// Registers memory in a protection domain.
+    ///
+    /// # Errors
+    /// As [`Nic::register`].
+    pub fn register_in(
+        &self,
+        pd: &Arc<Pd>,
+        mem: Arc<dyn Dma>,
+        iova: Iova,
+        access: Access,
+    ) -> Result<Mr, NicError> {
+        self.device.mrs.register(pd, mem, iova, access)
+    }
+
+    /// The oldest asynchronous event that was not taken yet.
+    pub fn next_event(&self) -> Option<Event> {
+        self.device.events.pop()
     }
 }
 
@@ -205,7 +276,7 @@ impl Nic for SoftNic {
     }
 
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
-        self.device.mrs.register(mem, iova, access)
+        self.device.mrs.register(&self.device.pd, mem, iova, access)
     }
 
     fn deregister(&self, mr: Mr) -> Result<(), NicError> {
@@ -214,12 +285,12 @@ impl Nic for SoftNic {
 
     fn alloc_dm(&self, memory: View) -> Result<Dm, NicError> {
         let access = Access { local_write: true, ..Access::NONE };
-        let mr = self.device.mrs.register(Arc::new(memory.clone()), Iova(0), access)?;
+        let mr = self.register(Arc::new(memory.clone()), Iova(0), access)?;
         Ok(Dm { view: memory, mr })
     }
 
     fn queue_bytes(&self, attr: &QpAttr) -> usize {
-        qp::queue_bytes(attr)
+        layout::queue_bytes(attr)
     }
 
     fn create_qp(&self, attr: &QpAttr, memory: View) -> Result<Arc<dyn QueuePair>, NicError> {

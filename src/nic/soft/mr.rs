@@ -15,6 +15,22 @@ const MAX_REGIONS: usize = 1 << 24;
 /// scatter list.
 const RESERVED: usize = 2;
 
+/// A protection domain: queue pairs, SRQs and regions of one may be used together (InfiniBand
+/// vol. 1, 10.2.3). It lives as long as anyone holds it.
+#[derive(Debug)]
+pub struct Pd(u32);
+
+impl Pd {
+    pub(super) fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Its number on the NIC.
+    pub fn number(&self) -> u32 {
+        self.0
+    }
+}
+
 /// What an access needs a region to allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Right {
@@ -26,6 +42,19 @@ pub(super) enum Right {
 }
 
 impl Right {
+    /// Its bit in [`Right::bits`].
+    pub(super) fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    /// The rights that an access allows.
+    pub(super) fn bits(access: Access) -> u8 {
+        [Self::Gather, Self::LocalWrite, Self::RemoteWrite, Self::RemoteRead, Self::RemoteAtomic]
+            .into_iter()
+            .filter(|right| right.allowed(access))
+            .fold(0, |bits, right| bits | right.bit())
+    }
+
     fn allowed(self, access: Access) -> bool {
         match self {
             Self::Gather => true,
@@ -38,6 +67,7 @@ impl Right {
 }
 
 struct Region {
+    pd: Arc<Pd>,
     mem: Arc<dyn Dma>,
     iova: u64,
     bytes: u64,
@@ -66,9 +96,10 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    /// The place of `bytes` bytes at `addr` of the region that `key` names.
+    /// The place of `bytes` bytes at `addr` of the region that `key` names in a protection domain.
     pub(super) fn resolve(
         &self,
+        pd: u32,
         key: u32,
         addr: Iova,
         bytes: u32,
@@ -77,6 +108,9 @@ impl Regions {
         let entry = self.entries.get((key >> 8) as usize).ok_or(Vendor::Key)?;
         let region = entry.region.as_ref().filter(|_| entry.variant == key as u8);
         let region = region.ok_or(Vendor::Key)?;
+        if region.pd.number() != pd {
+            return Err(Vendor::Domain);
+        }
         if !right.allowed(region.access) {
             return Err(Vendor::Right);
         }
@@ -108,6 +142,7 @@ impl MrTable {
 
     pub(super) fn register(
         &self,
+        pd: &Arc<Pd>,
         mem: Arc<dyn Dma>,
         iova: Iova,
         access: Access,
@@ -118,7 +153,7 @@ impl MrTable {
             return Err(NicError::Attribute { what: "region's length", value: bytes, must });
         }
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        let region = Some(Region { mem, iova: iova.0, bytes, access });
+        let region = Some(Region { pd: pd.clone(), mem, iova: iova.0, bytes, access });
         let index = match regions.free.pop_front() {
             Some(index) => index,
             None if regions.entries.len() >= MAX_REGIONS => {
@@ -157,7 +192,8 @@ impl MrTable {
         drop(old);
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Regions> {
+    /// The regions, which stay registered while the lock is held.
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Regions> {
         self.regions.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -199,19 +235,23 @@ mod tests {
     use super::*;
     use crate::mem::{HostMem, View};
 
+    fn pd() -> Arc<Pd> {
+        Arc::new(Pd::new(0))
+    }
+
     fn table() -> (MrTable, Arc<dyn Dma>) {
         let mem = HostMem::alloc(4096).unwrap();
         (MrTable::new(), Arc::new(View::new(&mem, 0, 100).unwrap()))
     }
 
     fn refusal(t: &MrTable, key: u32, addr: u64, bytes: u32, right: Right) -> Option<Vendor> {
-        t.read().resolve(key, Iova(addr), bytes, right).err()
+        t.read().resolve(0, key, Iova(addr), bytes, right).err()
     }
 
     #[test]
     fn bounds_are_checked_without_overflow() {
         let (t, mem) = table();
-        let mr = t.register(mem, Iova(u64::MAX - 100), Access::ALL).unwrap();
+        let mr = t.register(&pd(), mem, Iova(u64::MAX - 100), Access::ALL).unwrap();
         let key = mr.lkey.0;
         let base = u64::MAX - 100;
         for (addr, bytes, expected) in [
@@ -230,11 +270,11 @@ mod tests {
     #[test]
     fn a_stale_key_fails_after_its_index_is_used_again() {
         let (t, mem) = table();
-        let first = t.register(mem.clone(), Iova(0), Access::ALL).unwrap();
+        let first = t.register(&pd(), mem.clone(), Iova(0), Access::ALL).unwrap();
         assert_ne!(first.lkey.0 & !0xff, 0x100, "the list end's index is not used");
         t.deregister(first).unwrap();
         assert!(matches!(t.deregister(first), Err(NicError::NoSuchRegion(_))));
-        let second = t.register(mem, Iova(0), Access::ALL).unwrap();
+        let second = t.register(&pd(), mem, Iova(0), Access::ALL).unwrap();
         assert_eq!(first.lkey.0 >> 8, second.lkey.0 >> 8);
         assert_eq!(refusal(&t, first.lkey.0, 0, 1, Right::Gather), Some(Vendor::Key));
         assert_eq!(refusal(&t, second.lkey.0, 0, 1, Right::Gather), None);
@@ -244,7 +284,7 @@ mod tests {
     fn rights_are_told_apart() {
         use Right::*;
         let (t, mem) = table();
-        let mr = t.register(mem, Iova(0), Access::NONE).unwrap();
+        let mr = t.register(&pd(), mem, Iova(0), Access::NONE).unwrap();
         assert_eq!(refusal(&t, mr.lkey.0, 0, 1, Gather), None);
         for right in [LocalWrite, RemoteWrite, RemoteRead, RemoteAtomic] {
             assert_eq!(refusal(&t, mr.lkey.0, 0, 1, right), Some(Vendor::Right), "{right:?}");
@@ -252,11 +292,19 @@ mod tests {
     }
 
     #[test]
+    fn a_region_of_another_protection_domain_is_refused() {
+        let (t, mem) = table();
+        let mr = t.register(&Arc::new(Pd::new(3)), mem, Iova(0), Access::ALL).unwrap();
+        assert_eq!(refusal(&t, mr.lkey.0, 0, 1, Right::Gather), Some(Vendor::Domain));
+        assert!(t.read().resolve(3, mr.lkey.0, Iova(0), 1, Right::Gather).is_ok(), "control");
+    }
+
+    #[test]
     fn empty_and_wrapping_regions_are_refused() {
         let (t, mem) = table();
-        assert!(t.register(mem.clone(), Iova(u64::MAX - 50), Access::ALL).is_err());
+        assert!(t.register(&pd(), mem.clone(), Iova(u64::MAX - 50), Access::ALL).is_err());
         let none = HostMem::alloc(1).unwrap();
         let none = View::new(&none, 0, 0).unwrap();
-        assert!(t.register(Arc::new(none), Iova(0), Access::ALL).is_err());
+        assert!(t.register(&pd(), Arc::new(none), Iova(0), Access::ALL).is_err());
     }
 }

@@ -1,33 +1,43 @@
 //! Queue pairs: what the posting side, the engine and the peer's engine share of one.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::counters::Live;
 use super::cq::Cq;
 use super::device::Device;
-use super::mr::MrTable;
-use super::responder::Responder;
-use crate::mem::{MemError, PAGE_BYTES, View};
-use crate::nic::{NicError, QpAddress, QpAttr, QpState, QueuePair, Queues};
-use crate::wire::Qpn;
-use crate::wire::cqe::{CQE_BYTES, Cqe, Syndrome};
-use crate::wire::doorbell::UAR_BYTES;
-use crate::wire::wqe::{DS_BYTES, WQEBB_BYTES};
+use super::events::{Event, Events};
+use super::mr::{MrTable, Pd, Right};
+use super::recv::Receives;
+use super::srq::Srq;
+use super::state::{self, Attributes};
+use crate::nic::{
+    Change, Connection, NicAddress, NicError, QpAddress, QpAttr, QpState, QpType, QueuePair, Queues,
+};
+use crate::wire::cqe::{Cqe, Syndrome};
+use crate::wire::{Psn, Qpn};
 
-/// Largest ring: the send and receive counters have 16 bits, and a counter that lies more than a
-/// ring ahead must be recognisable as stale.
-const MAX_RING: u64 = 1 << 15;
-/// Largest CQ: consumer indices have 24 bits.
-const MAX_CQES: u64 = 1 << 22;
-/// Most scatter entries of a receive.
-pub(super) const MAX_RQ_SGES: usize = 32;
-/// Largest in-band slot.
-const MAX_SLOT_BYTES: u64 = 1 << 20;
+/// The objects that a queue pair uses, beside its own rings.
+#[derive(Clone)]
+pub struct Objects {
+    /// Service.
+    pub kind: QpType,
+    /// Protection domain of the regions that it may name.
+    pub pd: Arc<Pd>,
+    /// Where sends complete.
+    pub send_cq: Arc<Cq>,
+    /// Where receives complete; may be the same CQ.
+    pub recv_cq: Option<Arc<Cq>>,
+    /// Where receives come from instead of the queue pair's own receive queue.
+    pub srq: Option<Arc<Srq>>,
+    /// User index that CQEs carry (CQE version 1), 24 bits.
+    pub uidx: u32,
+}
 
 /// A queue pair of the software NIC.
 pub struct Qp {
     pub(super) qpn: Qpn,
+    pub(super) kind: QpType,
     /// Index of its engine in the device.
     pub(super) engine: usize,
     nic: u64,
@@ -35,78 +45,107 @@ pub struct Qp {
     pub(super) queues: Queues,
     pub(super) attr: QpAttr,
     state: AtomicU8,
-    /// NIC and queue pair of the peer, valid from RTR on.
+    /// NIC and queue pair of an in-process peer, valid from RTR on.
     remote: [AtomicU64; 2],
+    attributes: Mutex<Attributes>,
+    /// First PSN of the next connection.
+    first_psn: AtomicU32,
+    /// What peers may do: bits of [`Right::bit`].
+    rights: AtomicU8,
+    pub(super) pd: Arc<Pd>,
     pub(super) mrs: Arc<MrTable>,
-    pub(super) send_cq: Cq,
-    pub(super) recv_cq: Option<Cq>,
-    responder: Mutex<Responder>,
+    pub(super) send_cq: Arc<Cq>,
+    recv_cq: Option<Arc<Cq>>,
+    pub(super) srq: Option<Arc<Srq>>,
+    uidx: u32,
+    receives: Mutex<Receives>,
     /// The engine's: some queue pair of it changed state behind its back.
     attention: Arc<AtomicBool>,
     pub(super) counters: Arc<Live>,
+    pub(super) events: Arc<Events>,
 }
 
 const STATES: [QpState; 6] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err];
 
-/// Whether the state machine allows a move (InfiniBand vol. 1, 10.3.1). From ERR only RESET leads
-/// on; ERR and RESET can be entered from everywhere.
-pub(super) fn allowed(from: QpState, to: QpState) -> bool {
-    use QpState::*;
-    matches!(
-        (from, to),
-        (Reset | Init, Init) | (Init, Rtr) | (Rtr | Sqd, Rts) | (Rts, Sqd) | (_, Err | Reset)
-    )
-}
-
 impl Qp {
-    #[expect(clippy::too_many_arguments, reason = "the device's only call, each part once")]
     pub(super) fn new(
         qpn: Qpn,
         engine: usize,
-        nic: u64,
-        device: Weak<Device>,
+        device: &Device,
         attr: &QpAttr,
         queues: Queues,
-        mrs: Arc<MrTable>,
-        attention: Arc<AtomicBool>,
-        counters: Arc<Live>,
-    ) -> Result<Self, MemError> {
-        let send_cq = Cq::new(queues.send_cq.clone(), queues.send_cq_dbr.clone(), attr.send_cqes)?;
-        let recv_cq = (attr.recv_cqes > 0)
-            .then(|| Cq::new(queues.recv_cq.clone(), queues.recv_cq_dbr.clone(), attr.recv_cqes))
-            .transpose()?;
-        Ok(Self {
+        objects: Objects,
+    ) -> Self {
+        Self {
             qpn,
+            kind: objects.kind,
             engine,
-            nic,
-            device,
+            nic: device.id,
+            device: device.myself.clone(),
             queues,
             attr: attr.clone(),
             state: AtomicU8::new(0),
             remote: Default::default(),
-            mrs,
-            send_cq,
-            recv_cq,
-            responder: Mutex::new(Responder::new()),
-            attention,
-            counters,
-        })
+            attributes: Mutex::default(),
+            first_psn: AtomicU32::new(device.random() & (Psn::MODULUS - 1)),
+            rights: AtomicU8::new(0),
+            pd: objects.pd,
+            mrs: device.mrs.clone(),
+            send_cq: objects.send_cq,
+            recv_cq: objects.recv_cq,
+            srq: objects.srq,
+            uidx: objects.uidx,
+            receives: Mutex::new(Receives::new()),
+            attention: device.engines[engine].attention.clone(),
+            counters: device.counters.clone(),
+            events: device.events.clone(),
+        }
     }
 
-    pub(super) fn responder(&self) -> MutexGuard<'_, Responder> {
-        self.responder.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn receives(&self) -> MutexGuard<'_, Receives> {
+        self.receives.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn connected_to(&self) -> QpAddress {
+    /// NIC and queue pair number of the in-process peer.
+    pub(super) fn connected_to(&self) -> (u64, u32) {
         let [nic, qpn] = [0, 1].map(|i| self.remote[i].load(Ordering::Relaxed));
-        QpAddress { nic, qpn: Qpn(qpn as u32) }
+        (nic, qpn as u32)
     }
 
-    pub(super) fn set_remote(&self, peer: QpAddress) {
-        // Relaxed: the state's store to RTR, with release, publishes them.
-        self.remote[0].store(peer.nic, Ordering::Relaxed);
-        self.remote[1].store(peer.qpn.0.into(), Ordering::Relaxed);
+    /// NIC and queue pair number as an in-process peer knows them.
+    pub(super) fn in_process(&self) -> (u64, u32) {
+        (self.nic, self.qpn.0)
+    }
+
+    /// Attributes in force.
+    pub(super) fn attributes(&self) -> Attributes {
+        *self.attributes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks a move and takes its attributes. The device's, under the engine's lock.
+    pub(super) fn apply(&self, to: QpState, change: &Change) -> Result<Attributes, NicError> {
+        state::check(self.qpn, self.kind, QueuePair::state(self), to, change)?;
+        let mut attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
+        attributes.apply(change);
+        self.rights.store(Right::bits(attributes.access), Ordering::Relaxed);
+        if let (QpState::Rtr, NicAddress::InProcess(nic)) = (to, attributes.av.nic) {
+            // Relaxed: the state's store to RTR, with release, publishes them.
+            self.remote[0].store(nic, Ordering::Relaxed);
+            self.remote[1].store(attributes.dest_qpn.0.into(), Ordering::Relaxed);
+        }
+        Ok(*attributes)
+    }
+
+    /// Forgets the connection; the next one begins with another PSN.
+    pub(super) fn forget(&self, psn: u32) {
+        *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = Attributes::default();
+        self.first_psn.store(psn & (Psn::MODULUS - 1), Ordering::Relaxed);
+    }
+
+    /// Whether peers may access regions in that way through this queue pair.
+    pub(super) fn permits(&self, right: Right) -> bool {
+        self.rights.load(Ordering::Relaxed) & right.bit() != 0
     }
 
     /// Moves on, if nobody else has moved the queue pair meanwhile.
@@ -122,7 +161,10 @@ impl Qp {
 
     /// Moves to ERR; its engine flushes what is outstanding.
     pub(super) fn set_error(&self) {
-        self.state.store(QpState::Err as u8, Ordering::Release);
+        let before = self.state.swap(QpState::Err as u8, Ordering::AcqRel);
+        if self.srq.is_some() && before != QpState::Err as u8 {
+            self.events.push(Event::LastWqe(self.qpn));
+        }
         self.attention.store(true, Ordering::Release);
     }
 
@@ -137,9 +179,12 @@ impl Qp {
     }
 
     fn push(&self, cq: &Cq, cqe: &Cqe) -> bool {
-        let written = cq.push(cqe).is_ok();
+        let written = cq.push(&Cqe { uidx: self.uidx, ..*cqe }).is_ok();
         if !written {
             Live::add(&self.counters.cq_overruns, 1);
+            if QueuePair::state(self) != QpState::Err {
+                self.events.push(Event::QpFatal(self.qpn));
+            }
             self.set_error();
         } else if cqe.opcode.is_error() {
             let syndrome = Syndrome::from_code(cqe.syndrome);
@@ -148,14 +193,35 @@ impl Qp {
         written
     }
 
-    /// Moves through the states one at a time.
+    /// Service of the queue pair.
+    pub fn kind(&self) -> QpType {
+        self.kind
+    }
+
+    /// Moves to a state, or changes attributes within one (`ibv_modify_qp`).
     ///
     /// # Errors
-    /// [`NicError::State`] for a move that the state machine does not allow,
-    /// [`NicError::NoSuchPeer`] when RTR is asked for without a peer that is on the link.
-    pub fn modify(&self, to: QpState, peer: Option<QpAddress>) -> Result<(), NicError> {
+    /// [`NicError::State`] for a move that the state machine does not allow, [`NicError::Missing`]
+    /// and [`NicError::Superfluous`] for attributes, [`NicError::Attribute`] for a value out of
+    /// range, [`NicError::NoSuchPeer`] when the address vector leads nowhere.
+    pub fn modify(&self, to: QpState, change: &Change) -> Result<(), NicError> {
         let device = self.device.upgrade().ok_or(NicError::NoSuchQp(self.qpn.0))?;
-        device.modify(self, to, peer)
+        device.modify(self, to, change)
+    }
+
+    /// Moves through INIT and RTR to RTS.
+    ///
+    /// # Errors
+    /// As [`Qp::modify`]; a queue pair that is past INIT is refused.
+    pub fn connect_with(&self, connection: &Connection) -> Result<(), NicError> {
+        let state = QueuePair::state(self);
+        if !matches!(state, QpState::Reset | QpState::Init) {
+            return Err(self.refused(QpState::Rtr));
+        }
+        for (to, change) in state::ladder(self.kind, connection) {
+            self.modify(to, &change)?;
+        }
+        Ok(())
     }
 }
 
@@ -169,7 +235,10 @@ impl QueuePair for Qp {
     }
 
     fn address(&self) -> QpAddress {
-        QpAddress { nic: self.nic, qpn: self.qpn }
+        let psn = Psn::new(self.first_psn.load(Ordering::Relaxed));
+        let here = self.device.upgrade().map(|device| device.here());
+        let (nic, mtu) = here.unwrap_or((NicAddress::InProcess(self.nic), crate::nic::Mtu::MAX));
+        QpAddress { nic, qpn: self.qpn, psn, mtu }
     }
 
     fn state(&self) -> QpState {
@@ -177,144 +246,12 @@ impl QueuePair for Qp {
     }
 
     fn connect(&self, peer: QpAddress) -> Result<(), NicError> {
-        let state = QueuePair::state(self);
-        if state == QpState::Reset {
-            self.modify(QpState::Init, None)?;
-        } else if state != QpState::Init {
-            return Err(self.refused(QpState::Rtr));
-        }
-        self.modify(QpState::Rtr, Some(peer))?;
-        self.modify(QpState::Rts, None)
+        let mut connection = Connection::new(QueuePair::address(self), peer);
+        connection.with.rnr_retry = Some(self.attr.rnr_retry);
+        self.connect_with(&connection)
     }
 
     fn fail(&self) {
         self.set_error();
     }
-}
-
-fn power_of_two(what: &'static str, value: u64, most: u64) -> Result<(), NicError> {
-    if value.is_power_of_two() && value <= most {
-        return Ok(());
-    }
-    Err(NicError::Attribute { what, value, must: "a power of two within the NIC's limit" })
-}
-
-/// Checks what a queue pair is to be made of.
-pub(super) fn check(attr: &QpAttr) -> Result<(), NicError> {
-    let refuse = |what, value: u64, must| Err(NicError::Attribute { what, value, must });
-    power_of_two("send queue's blocks", attr.sq_blocks.into(), MAX_RING)?;
-    power_of_two("send CQ's entries", attr.send_cqes.into(), MAX_CQES)?;
-    if attr.rq_wqes > 0 {
-        power_of_two("receive queue's WQEs", attr.rq_wqes.into(), MAX_RING)?;
-        power_of_two("receive's scatter entries", attr.rq_sges.into(), MAX_RQ_SGES as u64)?;
-    }
-    if attr.rq_wqes > 0 || attr.recv_cqes > 0 {
-        power_of_two("receive CQ's entries", attr.recv_cqes.into(), MAX_CQES)?;
-    }
-    if attr.rnr_retry > 7 {
-        return refuse("RNR retry count", attr.rnr_retry.into(), "0..=7");
-    }
-    let Some(inband) = &attr.inband else { return Ok(()) };
-    if attr.blueflame {
-        return refuse("BlueFlame", 1, "off for an in-band queue pair");
-    }
-    let slot_bytes = u64::from(inband.slot_bytes);
-    if slot_bytes == 0 || slot_bytes % 64 != 0 || slot_bytes > MAX_SLOT_BYTES {
-        return refuse("slot's bytes", slot_bytes, "a multiple of 64, at most 1 MiB");
-    }
-    if inband.slots == 0 || u64::from(inband.slots) > MAX_RING {
-        return refuse("number of slots", inband.slots.into(), "1..=32768");
-    }
-    if slot_bytes * u64::from(inband.slots) > inband.window.len as u64 {
-        return refuse("window's bytes", inband.window.len as u64, "at least slots * slot_bytes");
-    }
-    if inband.window.offset % 64 != 0 {
-        return refuse("window's offset", inband.window.offset as u64, "a multiple of 64");
-    }
-    if inband.seq0 == 0 || inband.seq0 > inband.line.modulus() {
-        return refuse("first sequence", inband.seq0.into(), "1..=the line format's largest");
-    }
-    Ok(())
-}
-
-/// Offsets of a queue pair's parts in its memory, in the order of [`Queues`], and the total.
-///
-/// The UAR page comes first, so that it starts a page where the memory does.
-struct Layout {
-    sq: (usize, usize),
-    rq: (usize, usize),
-    rq_stride_log: u32,
-    dbrs: usize,
-    send_cq: (usize, usize),
-    recv_cq: (usize, usize),
-    total: usize,
-}
-
-fn layout(attr: &QpAttr) -> Layout {
-    let stride = if attr.rq_wqes == 0 { DS_BYTES } else { attr.rq_sges as usize * DS_BYTES };
-    let mut at = UAR_BYTES;
-    let mut take = |bytes: usize| {
-        let start = at;
-        at = (at + bytes).next_multiple_of(WQEBB_BYTES);
-        (start, bytes)
-    };
-    let (dbrs, _) = take(3 * WQEBB_BYTES); // a line each: they are written by different sides
-    let sq = take(attr.sq_blocks as usize * WQEBB_BYTES);
-    let rq = take(attr.rq_wqes as usize * stride);
-    let send_cq = take(attr.send_cqes as usize * CQE_BYTES);
-    let recv_cq = take(attr.recv_cqes as usize * CQE_BYTES);
-    let total = at.next_multiple_of(PAGE_BYTES);
-    Layout { sq, rq, rq_stride_log: stride.trailing_zeros(), dbrs, send_cq, recv_cq, total }
-}
-
-/// Bytes of memory that [`place`] takes.
-pub(super) fn queue_bytes(attr: &QpAttr) -> usize {
-    layout(attr).total
-}
-
-/// Lays the queues out in memory.
-pub(super) fn place(attr: &QpAttr, memory: &View) -> Result<Queues, NicError> {
-    if !memory.offset.is_multiple_of(WQEBB_BYTES) {
-        let (value, must) = (memory.offset as u64, "a multiple of 64");
-        return Err(NicError::Attribute { what: "queue memory's offset", value, must });
-    }
-    let l = layout(attr);
-    let part = |(start, bytes): (usize, usize)| memory.part(start, bytes);
-    Ok(Queues {
-        sq: part(l.sq)?,
-        rq: part(l.rq)?,
-        rq_stride_log: l.rq_stride_log,
-        dbr: part((l.dbrs, 8))?,
-        uar: part((0, UAR_BYTES))?,
-        send_cq: part(l.send_cq)?,
-        send_cq_dbr: part((l.dbrs + WQEBB_BYTES, 8))?,
-        recv_cq: part(l.recv_cq)?,
-        recv_cq_dbr: part((l.dbrs + 2 * WQEBB_BYTES, 8))?,
-    })
-}
-
-/// Checks that queues which lie anywhere are as long as the attributes say.
-pub(super) fn fits(attr: &QpAttr, q: &Queues) -> Result<(), NicError> {
-    let l = layout(attr);
-    let recv_dbr = if attr.recv_cqes > 0 { 8 } else { 0 };
-    for (what, view, bytes) in [
-        ("send queue's bytes", &q.sq, l.sq.1),
-        ("receive queue's bytes", &q.rq, l.rq.1),
-        ("doorbell record's bytes", &q.dbr, 8),
-        ("UAR page's bytes", &q.uar, UAR_BYTES),
-        ("send CQ's bytes", &q.send_cq, l.send_cq.1),
-        ("send CQ's doorbell record's bytes", &q.send_cq_dbr, 8),
-        ("receive CQ's bytes", &q.recv_cq, l.recv_cq.1),
-        ("receive CQ's doorbell record's bytes", &q.recv_cq_dbr, recv_dbr),
-    ] {
-        if view.len < bytes || view.offset % 8 != 0 {
-            let (value, must) = (view.len as u64, "what the attributes ask for, 8-byte aligned");
-            return Err(NicError::Attribute { what, value, must });
-        }
-    }
-    if attr.rq_wqes > 0 && q.rq_stride_log != l.rq_stride_log {
-        let (value, must) = (q.rq_stride_log.into(), "log2 of 16 bytes a scatter entry");
-        return Err(NicError::Attribute { what: "receive stride", value, must });
-    }
-    Ok(())
 }

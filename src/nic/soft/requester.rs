@@ -210,8 +210,8 @@ impl Requester {
             };
             let done = match &posted.wqe {
                 Ok(wqe) => {
-                    let from = QueuePair::address(&*self.qp);
-                    let msg = Message { wqe, bytes, local, from };
+                    let (from, pd) = (self.qp.in_process(), self.qp.pd.number());
+                    let msg = Message { wqe, bytes, local, from, pd };
                     check_local(&msg).and_then(|()| inproc::carry_out(&msg, peer, remote))
                 }
                 Err((syndrome, vendor)) => Err(Refusal::Nak(*syndrome, *vendor)),
@@ -412,7 +412,7 @@ impl Requester {
 
     /// Completes receives posted to a queue pair in ERR; says whether there were any.
     pub(super) fn flush_receives(&self) -> bool {
-        self.qp.responder().flush(&self.qp)
+        self.qp.receives().flush(&self.qp)
     }
 }
 
@@ -446,7 +446,7 @@ fn check_local(msg: &Message<'_>) -> Result<(), Refusal> {
     for piece in msg.wqe.pieces(msg.bytes) {
         let Piece::Data(sge) = piece else { continue };
         msg.local
-            .resolve(sge.lkey.0, sge.addr, sge.bytes, right)
+            .resolve(msg.pd, sge.lkey.0, sge.addr, sge.bytes, right)
             .map_err(|vendor| Refusal::Nak(Syndrome::LocalProt, vendor))?;
     }
     Ok(())

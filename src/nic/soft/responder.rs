@@ -1,30 +1,21 @@
-//! The responder: what a queue pair does with a request that reaches it (InfiniBand vol. 1,
-//! 9.7.5).
+//! The responder of the in-process link: what a queue pair does with a request that reaches it
+//! (InfiniBand vol. 1, 9.7.5).
 //!
 //! A refused request answers with a syndrome for the requester, and moves the responder's queue
 //! pair to ERR as well, except when it is merely not ready.
 
-use std::sync::atomic::Ordering;
-
 use super::counters::Live;
+use super::events::Event;
 use super::inproc::Message;
 use super::mr::{Regions, Right, Span};
-use super::qp::{MAX_RQ_SGES, Qp};
+use super::qp::Qp;
+use super::recv::{self, Receive};
 use super::vendor::Vendor;
-use crate::mem::{Dma, MemError};
-use crate::nic::{QpAddress, QpState, QueuePair};
+use crate::mem::MemError;
+use crate::nic::{QpState, QueuePair};
 use crate::wire::Qpn;
 use crate::wire::cqe::{Cqe, CqeOpcode, Syndrome};
-use crate::wire::doorbell::{DBR_RCV_OFFSET, ahead, dbr_counter};
-use crate::wire::wqe::{DS_BYTES, DataSeg, INVALID_LKEY, Opcode, Remote, Sge};
-
-/// Receive side of a queue pair.
-pub(super) struct Responder {
-    /// Receives consumed.
-    rq_ci: u64,
-    /// Cleared when the queue pair is destroyed: its memory is not touched any more.
-    alive: bool,
-}
+use crate::wire::wqe::{Opcode, Remote};
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,80 +28,18 @@ pub(super) enum Refusal {
     Nak(Syndrome, Vendor),
 }
 
-/// A receive WQE, copied out.
-struct Receive {
-    counter: u16,
-    entries: [Sge; MAX_RQ_SGES],
-    count: usize,
-}
-
-impl Responder {
-    pub(super) fn new() -> Self {
-        Self { rq_ci: 0, alive: true }
-    }
-
-    pub(super) fn kill(&mut self) {
-        self.alive = false;
-    }
-
-    pub(super) fn reset(&mut self) {
-        self.rq_ci = 0;
-    }
-
-    /// Whether a receive is posted.
-    fn has_receive(&self, qp: &Qp) -> bool {
-        if !self.alive || qp.attr.rq_wqes == 0 {
-            return false;
-        }
-        // Acquire: the receive WQEs were written before the record.
-        let word = qp.queues.dbr.load_u32(DBR_RCV_OFFSET, Ordering::Acquire).unwrap_or(0);
-        let posted = ahead(dbr_counter(word), self.rq_ci, qp.attr.rq_wqes);
-        posted.is_some_and(|n| n > 0)
-    }
-
-    /// Takes the next receive; the caller knows that there is one.
-    fn take(&mut self, qp: &Qp) -> Receive {
-        let stride = 1usize << qp.queues.rq_stride_log;
-        let mut bytes = [0; MAX_RQ_SGES * DS_BYTES];
-        let at = (self.rq_ci % u64::from(qp.attr.rq_wqes)) as usize * stride;
-        let bytes = &mut bytes[..stride];
-        qp.queues.rq.read(at, bytes).expect("the ring was checked when it was created");
-        let none = Sge { addr: crate::wire::Iova(0), lkey: INVALID_LKEY, bytes: 0 };
-        let mut receive =
-            Receive { counter: self.rq_ci as u16, entries: [none; MAX_RQ_SGES], count: 0 };
-        for seg in bytes.chunks_exact(DS_BYTES) {
-            let sge = Sge::parse(&bytemuck::pod_read_unaligned::<DataSeg>(seg));
-            if sge.lkey == INVALID_LKEY {
-                break;
-            }
-            receive.entries[receive.count] = sge;
-            receive.count += 1;
-        }
-        self.rq_ci += 1;
-        receive
-    }
-
-    /// Flushes posted receives of a queue pair in ERR; says whether there were any.
-    pub(super) fn flush(&mut self, qp: &Qp) -> bool {
-        let mut any = false;
-        while self.has_receive(qp) {
-            any = true;
-            let (op, syndrome) = (CqeOpcode::RespErr, Syndrome::WrFlush);
-            let cqe = Cqe::error(op, qp.qpn, self.rq_ci as u16, syndrome, Vendor::Flush as u8);
-            self.rq_ci += 1;
-            qp.complete_receive(&cqe); // a full CQ is counted; there is no other place to say it
-        }
-        any
-    }
-}
-
 /// Whether the queue pair answers that requester.
-pub(super) fn answers(qp: &Qp, from: QpAddress) -> bool {
+pub(super) fn answers(qp: &Qp, from: (u64, u32)) -> bool {
     matches!(QueuePair::state(qp), QpState::Rtr | QpState::Rts | QpState::Sqd)
         && qp.connected_to() == from
 }
 
-fn nak(qp: &Qp, syndrome: Syndrome, vendor: Vendor) -> Refusal {
+pub(super) fn nak(qp: &Qp, syndrome: Syndrome, vendor: Vendor) -> Refusal {
+    qp.events.push(match syndrome {
+        Syndrome::RemoteAccess => Event::QpAccess(qp.qpn),
+        Syndrome::RemoteInvalReq => Event::QpRequest(qp.qpn),
+        _ => Event::QpFatal(qp.qpn),
+    });
     qp.set_error();
     Refusal::Nak(syndrome, vendor)
 }
@@ -129,8 +58,11 @@ fn reach<'a>(
     bytes: u32,
     right: Right,
 ) -> Result<Span<'a>, Refusal> {
+    if !qp.permits(right) {
+        return Err(nak(qp, Syndrome::RemoteInvalReq, Vendor::Right));
+    }
     regions
-        .resolve(remote.rkey.0, remote.addr, bytes, right)
+        .resolve(qp.pd.number(), remote.rkey.0, remote.addr, bytes, right)
         .map_err(|vendor| nak(qp, Syndrome::RemoteAccess, vendor))
 }
 
@@ -170,23 +102,19 @@ pub(super) fn atomic(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<()
 
 /// SEND, and RDMA WRITE with immediate: both consume a receive.
 pub(super) fn receive(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
-    let mut responder = qp.responder();
-    if !responder.alive {
+    let mut receives = qp.receives();
+    if !receives.is_alive() {
         return Err(Refusal::NoAnswer);
     }
-    if !responder.has_receive(qp) {
-        return Err(Refusal::Rnr);
-    }
+    let taken = receives.take(qp).ok_or(Refusal::Rnr)?;
     let opcode = match msg.wqe.opcode {
-        Opcode::RdmaWriteImm => {
-            write(qp, regions, msg)?;
-            CqeOpcode::RespWrImm
-        }
+        Opcode::RdmaWriteImm => CqeOpcode::RespWrImm,
         Opcode::SendImm => CqeOpcode::RespSendImm,
         _ => CqeOpcode::RespSend,
     };
-    let taken = responder.take(qp);
-    if opcode != CqeOpcode::RespWrImm {
+    if opcode == CqeOpcode::RespWrImm {
+        write(qp, regions, msg).inspect_err(|_| recv::flush(qp, taken.counter))?;
+    } else {
         scatter(qp, regions, msg, &taken)?;
     }
     let cqe = Cqe {
@@ -208,7 +136,7 @@ fn scatter(
     msg: &Message<'_>,
     receive: &Receive,
 ) -> Result<(), Refusal> {
-    let entries = &receive.entries[..receive.count];
+    let entries = receive.entries();
     // The receiver learns of its own mistake from an error CQE, the sender from the NAK.
     let spoil = |local: Syndrome, remote: Syndrome, vendor: Vendor| {
         let op = CqeOpcode::RespErr;
@@ -220,18 +148,19 @@ fn scatter(
         return Err(spoil(Syndrome::LocalLength, Syndrome::RemoteInvalReq, Vendor::Length));
     }
     // All entries that the message needs are checked before anything moves.
+    let pd = qp.pd.number();
     let mut left = msg.wqe.bytes;
     for entry in entries {
         let n = left.min(entry.bytes);
         if n == 0 {
             break;
         }
-        let span = regions.resolve(entry.lkey.0, entry.addr, n, Right::LocalWrite);
+        let span = regions.resolve(pd, entry.lkey.0, entry.addr, n, Right::LocalWrite);
         span.map_err(|v| spoil(Syndrome::LocalProt, Syndrome::RemoteOp, v))?;
         left -= n;
     }
     let spans = entries.iter().map_while(|e| {
-        let span = regions.resolve(e.lkey.0, e.addr, 0, Right::LocalWrite).ok()?;
+        let span = regions.resolve(pd, e.lkey.0, e.addr, 0, Right::LocalWrite).ok()?;
         Some((span, e.bytes as usize))
     });
     msg.gather_into(spans).map_err(|_| spoil(Syndrome::LocalProt, Syndrome::RemoteOp, Vendor::Dma))

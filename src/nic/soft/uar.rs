@@ -1,9 +1,11 @@
 //! UAR pages as an engine watches them.
 
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
+use super::cq::Cq;
 use crate::mem::{MemError, View};
-use crate::wire::doorbell::{UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET};
+use crate::wire::doorbell::{UAR_BF1_OFFSET, UAR_CQ_DOORBELL_OFFSET, UAR_DOORBELL_OFFSET};
 
 /// A UAR page and the queue pairs that ring there.
 pub(super) struct Uar {
@@ -61,5 +63,38 @@ impl Uar {
         self.seen = [first, second];
         let rung = Rung { registers: [bell.then_some(first), bell1.then_some(second)] };
         (bell || bell1).then_some(rung)
+    }
+}
+
+/// A UAR page as the consumers of CQs ring there to arm them.
+pub(super) struct ArmPage {
+    page: View,
+    seen: u64,
+    cqs: Vec<Weak<Cq>>,
+}
+
+impl ArmPage {
+    pub(super) fn new(page: View) -> Self {
+        Self { page, seen: 0, cqs: Vec::new() }
+    }
+
+    pub(super) fn is(&self, page: &View) -> bool {
+        self.page.addr() == page.addr()
+    }
+
+    pub(super) fn add(&mut self, cq: Weak<Cq>) {
+        self.cqs.retain(|cq| cq.strong_count() > 0);
+        self.cqs.push(cq);
+    }
+
+    /// Has the page's CQs answer when the register changed: one of several rings survives there,
+    /// the records tell the rest.
+    pub(super) fn poll(&mut self) {
+        // Acquire: the arm record was written before.
+        let word = self.page.load_u64(UAR_CQ_DOORBELL_OFFSET, Ordering::Acquire).unwrap_or(0);
+        if word != self.seen {
+            self.seen = word;
+            self.cqs.iter().filter_map(Weak::upgrade).for_each(|cq| cq.armed());
+        }
     }
 }

@@ -39,6 +39,8 @@ pub enum Vendor {
     Misaligned = 0x0f,
     /// The peer's completion queue overran.
     CqOverrun = 0x10,
+    /// The region belongs to another protection domain.
+    Domain = 0x11,
 }
 
 /// Syndrome and vendor error of a WQE that cannot be parsed.

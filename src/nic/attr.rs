@@ -1,0 +1,232 @@
+//! What a queue pair is told when it changes state, and how a peer is addressed (`ibv_modify_qp`;
+//! InfiniBand vol. 1, 10.3.1 and 11.2.5.2).
+
+use std::net::IpAddr;
+
+use super::{Access, QpState};
+use crate::wire::{Psn, Qpn};
+
+/// Service of a queue pair (InfiniBand vol. 1, 9.2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum QpType {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// Path MTU: payload bytes of one packet, a power of two from 256 to 4096.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mtu(u16);
+
+impl Mtu {
+    /// All of them, smallest first.
+    pub const ALL: [Self; 5] = [Self(256), Self(512), Self(1024), Self(2048), Self(4096)];
+    /// The largest.
+    pub const MAX: Self = Self(4096);
+
+    /// The path MTU of that many bytes.
+    pub fn new(bytes: usize) -> Option<Self> {
+        Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
+    }
+
+    /// The largest path MTU of at most that many bytes.
+    pub fn within(bytes: usize) -> Option<Self> {
+        Self::ALL.into_iter().rfind(|mtu| mtu.bytes() <= bytes)
+    }
+
+    /// Payload bytes of a full packet.
+    pub fn bytes(self) -> usize {
+        self.0.into()
+    }
+
+    /// Packets of a message; an empty one takes one as well.
+    pub fn packets(self, bytes: u32) -> u32 {
+        bytes.div_ceil(self.0.into()).max(1)
+    }
+}
+
+/// A NIC on its link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NicAddress {
+    /// Number of a NIC on the in-process link.
+    InProcess(u64),
+    /// Address of a NIC that sends packets; its GID is the address, IPv4-mapped if need be.
+    Ip(IpAddr),
+}
+
+/// What a peer needs to reach a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct QpAddress {
+    /// The NIC on its link.
+    pub nic: NicAddress,
+    /// The queue pair on that NIC.
+    pub qpn: Qpn,
+    /// First PSN that the queue pair will send; drawn at random for each connection, so that
+    /// packets of an earlier one do not fit.
+    pub psn: Psn,
+    /// Largest path MTU that its NIC can take.
+    pub mtu: Mtu,
+}
+
+/// Address vector: the path to a peer (InfiniBand vol. 1, 11.2.2.1; annex A17.4 for RoCEv2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressVector {
+    /// The peer's NIC.
+    pub nic: NicAddress,
+    /// UDP source port: what switches spread flows by.
+    pub src_port: u16,
+    /// Time to live, or hop limit.
+    pub hop_limit: u8,
+    /// Type of service, or traffic class.
+    pub traffic_class: u8,
+}
+
+impl AddressVector {
+    /// A path with a hop limit of 64 and a source port from the dynamic range that the two queue
+    /// pair numbers give, as Linux derives it from a flow label (`rdma_calc_flow_label`).
+    pub fn to(nic: NicAddress, local: Qpn, remote: Qpn) -> Self {
+        let mixed = u64::from(local.0).wrapping_mul(u64::from(remote.0) | 1);
+        let label = (mixed ^ mixed >> 20 ^ mixed >> 40) as u32 & 0xf_ffff;
+        Self { nic, src_port: src_port(label), hop_limit: 64, traffic_class: 0 }
+    }
+}
+
+/// UDP source port of a flow label (20 bits), as `rdma_flow_label_to_udp_sport` has it.
+pub fn src_port(flow_label: u32) -> u16 {
+    ((flow_label ^ flow_label >> 14) as u16 & 0x3fff) | 0xc000
+}
+
+/// Attributes of a state change; what is `None` stays as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Change {
+    /// What peers may do. [`Access::local_write`] is not looked at.
+    pub access: Option<Access>,
+    /// Index into the partition table, of which entry 0 (0xffff) is the only one.
+    pub pkey_index: Option<u16>,
+    /// Physical port, from 1.
+    pub port: Option<u8>,
+    /// Queue key of datagrams.
+    pub qkey: Option<u32>,
+    /// Path to the peer.
+    pub av: Option<AddressVector>,
+    /// Path MTU.
+    pub path_mtu: Option<Mtu>,
+    /// The peer's queue pair.
+    pub dest_qpn: Option<Qpn>,
+    /// First PSN expected.
+    pub rq_psn: Option<Psn>,
+    /// First PSN to send.
+    pub sq_psn: Option<Psn>,
+    /// READs and atomics that may be outstanding here as requester.
+    pub max_rd_atomic: Option<u8>,
+    /// READs and atomics that the peer may have outstanding.
+    pub max_dest_rd_atomic: Option<u8>,
+    /// Code of the pause that RNR NAKs ask for (InfiniBand vol. 1, table 45).
+    pub min_rnr_timer: Option<u8>,
+    /// Local ACK timeout: 4.096 µs · 2^n; 0 never.
+    pub timeout: Option<u8>,
+    /// How often what was not acknowledged is sent again (0..=7).
+    pub retry_cnt: Option<u8>,
+    /// How often it is tried again after RNR NAKs (0..=6; 7: without end).
+    pub rnr_retry: Option<u8>,
+    /// Moving to SQD: report when the send queue is drained.
+    pub sqd_event: Option<bool>,
+}
+
+/// What a connection is made of, beyond the two addresses; [`Change`]s for each step follow from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connection {
+    /// This end.
+    pub local: QpAddress,
+    /// The other end.
+    pub peer: QpAddress,
+    /// Attributes that the addresses do not give; what is `None` has [`Connection::new`]'s value.
+    pub with: Change,
+}
+
+impl Connection {
+    /// All access, 16 READs and atomics, a local ACK timeout of 67 ms, 7 retries, RNR without end.
+    pub fn new(local: QpAddress, peer: QpAddress) -> Self {
+        let with = Change {
+            access: Some(Access::ALL),
+            pkey_index: Some(0),
+            port: Some(1),
+            qkey: Some(0),
+            av: Some(AddressVector::to(peer.nic, local.qpn, peer.qpn)),
+            path_mtu: Some(local.mtu.min(peer.mtu)),
+            dest_qpn: Some(peer.qpn),
+            rq_psn: Some(peer.psn),
+            sq_psn: Some(local.psn),
+            max_rd_atomic: Some(16),
+            max_dest_rd_atomic: Some(16),
+            min_rnr_timer: Some(1),
+            timeout: Some(14),
+            retry_cnt: Some(7),
+            rnr_retry: Some(7),
+            sqd_event: None,
+        };
+        Self { local, peer, with }
+    }
+
+    /// The attributes that a queue pair of type `kind` must be given to enter a state.
+    pub fn change(&self, kind: QpType, to: QpState) -> Change {
+        let (all, rc) = (self.with, kind == QpType::Rc);
+        let connected = kind != QpType::Ud;
+        let no = Change::default();
+        match to {
+            QpState::Init => Change {
+                access: all.access.filter(|_| connected),
+                pkey_index: all.pkey_index,
+                port: all.port,
+                qkey: all.qkey.filter(|_| !connected),
+                ..no
+            },
+            QpState::Rtr if connected => Change {
+                av: all.av,
+                path_mtu: all.path_mtu,
+                dest_qpn: all.dest_qpn,
+                rq_psn: all.rq_psn,
+                max_dest_rd_atomic: all.max_dest_rd_atomic.filter(|_| rc),
+                min_rnr_timer: all.min_rnr_timer.filter(|_| rc),
+                ..no
+            },
+            QpState::Rts => Change {
+                sq_psn: all.sq_psn,
+                max_rd_atomic: all.max_rd_atomic.filter(|_| rc),
+                timeout: all.timeout.filter(|_| rc),
+                retry_cnt: all.retry_cnt.filter(|_| rc),
+                rnr_retry: all.rnr_retry.filter(|_| rc),
+                ..no
+            },
+            _ => no,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_take_as_many_packets_as_their_bytes_need() {
+        let mtu = Mtu::new(1024).unwrap();
+        assert_eq!([0, 1, 1024, 1025, 1 << 31].map(|n| mtu.packets(n)), [1, 1, 1, 2, 1 << 21]);
+        assert_eq!(Mtu::new(1000), None);
+        assert_eq!(
+            [255, 256, 1472, 9000].map(Mtu::within),
+            [None, Mtu::new(256), Mtu::new(1024), Some(Mtu::MAX)]
+        );
+    }
+
+    #[test]
+    fn source_ports_lie_in_the_dynamic_range() {
+        for label in [0, 1, 0xf_ffff, 0x1_2345] {
+            assert!(src_port(label) >= 0xc000);
+        }
+        // rdma_flow_label_to_udp_sport(0x12345): 0x2345 ^ (0x12345 & 0xfc000) >> 14, then 0xc000.
+        assert_eq!(src_port(0x1_2345), 0xc000 | (0x2345 ^ 0x4));
+    }
+}

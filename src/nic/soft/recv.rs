@@ -1,0 +1,120 @@
+//! Receive WQEs: from a queue pair's own receive queue or from an SRQ.
+
+use std::sync::atomic::Ordering;
+
+use super::qp::Qp;
+use super::vendor::Vendor;
+use crate::mem::Dma;
+use crate::wire::Iova;
+use crate::wire::cqe::{Cqe, CqeOpcode, Syndrome};
+use crate::wire::doorbell::{DBR_RCV_OFFSET, ahead, dbr_counter};
+use crate::wire::wqe::{DS_BYTES, DataSeg, INVALID_LKEY, Sge};
+
+/// Most scatter entries of a receive.
+pub(super) const MAX_RQ_SGES: usize = 32;
+
+/// Where a queue pair's receives stand.
+pub(super) struct Receives {
+    /// Receives consumed from the queue pair's own queue.
+    ci: u64,
+    /// Cleared when the queue pair is destroyed: its memory is not touched any more.
+    alive: bool,
+}
+
+/// A receive WQE, copied out.
+pub(super) struct Receive {
+    /// What a CQE says of it.
+    pub(super) counter: u16,
+    entries: [Sge; MAX_RQ_SGES],
+    count: usize,
+}
+
+impl Receive {
+    /// Reads a list of data segments, which the invalid key may end early.
+    pub(super) fn parse(counter: u16, segments: &[u8]) -> Self {
+        let none = Sge { addr: Iova(0), lkey: INVALID_LKEY, bytes: 0 };
+        let mut receive = Self { counter, entries: [none; MAX_RQ_SGES], count: 0 };
+        for seg in segments.chunks_exact(DS_BYTES).take(MAX_RQ_SGES) {
+            let sge = Sge::parse(&bytemuck::pod_read_unaligned::<DataSeg>(seg));
+            if sge.lkey == INVALID_LKEY {
+                break;
+            }
+            receive.entries[receive.count] = sge;
+            receive.count += 1;
+        }
+        receive
+    }
+
+    pub(super) fn entries(&self) -> &[Sge] {
+        &self.entries[..self.count]
+    }
+}
+
+impl Receives {
+    pub(super) fn new() -> Self {
+        Self { ci: 0, alive: true }
+    }
+
+    pub(super) fn kill(&mut self) {
+        self.alive = false;
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.alive
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.ci = 0;
+    }
+
+    /// Takes the next receive, if one is posted.
+    pub(super) fn take(&mut self, qp: &Qp) -> Option<Receive> {
+        if !self.alive {
+            return None;
+        }
+        match &qp.srq {
+            Some(srq) => srq.take(),
+            None => self.has_own(qp).then(|| self.take_own(qp)),
+        }
+    }
+
+    fn has_own(&self, qp: &Qp) -> bool {
+        if !self.alive || qp.attr.rq_wqes == 0 {
+            return false;
+        }
+        // Acquire: the receive WQEs were written before the record.
+        let word = qp.queues.dbr.load_u32(DBR_RCV_OFFSET, Ordering::Acquire).unwrap_or(0);
+        let posted = ahead(dbr_counter(word), self.ci, qp.attr.rq_wqes);
+        posted.is_some_and(|n| n > 0)
+    }
+
+    fn take_own(&mut self, qp: &Qp) -> Receive {
+        let stride = 1usize << qp.queues.rq_stride_log;
+        let mut bytes = [0; MAX_RQ_SGES * DS_BYTES];
+        let at = (self.ci % u64::from(qp.attr.rq_wqes)) as usize * stride;
+        let bytes = &mut bytes[..stride];
+        qp.queues.rq.read(at, bytes).expect("the ring was checked when it was created");
+        let receive = Receive::parse(self.ci as u16, bytes);
+        self.ci += 1;
+        receive
+    }
+
+    /// Flushes receives posted to a queue pair in ERR; says whether there were any. Those of an
+    /// SRQ are not the queue pair's.
+    pub(super) fn flush(&mut self, qp: &Qp) -> bool {
+        let mut any = false;
+        while qp.srq.is_none() && self.has_own(qp) {
+            any = true;
+            flush(qp, self.ci as u16);
+            self.ci += 1;
+        }
+        any
+    }
+}
+
+/// Completes a receive that is not carried out because its queue pair failed.
+pub(super) fn flush(qp: &Qp, counter: u16) {
+    let (op, syndrome) = (CqeOpcode::RespErr, Syndrome::WrFlush);
+    // A full CQ is counted; there is no other place to say it.
+    qp.complete_receive(&Cqe::error(op, qp.qpn, counter, syndrome, Vendor::Flush as u8));
+}
