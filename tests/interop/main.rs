@@ -9,6 +9,8 @@ mod failure;
 mod guest;
 mod packets;
 mod peer;
+mod soft;
+mod stock;
 mod transfers;
 
 use std::env;
@@ -23,7 +25,8 @@ use std::time::{Duration, Instant};
 
 use failure::Failure;
 use guest::{GID_IPV4, GID_IPV6, GUEST_IP, GUEST_IP6, Guest, HOST_IP, HOST_IP6};
-use peer::{Peer, RXE};
+use peer::{Peer, RXE, SOFT};
+use soft::Served;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.tools/interop");
 /// Set by `./x interop`: what is missing is then a failure.
@@ -167,25 +170,61 @@ struct End {
     at: SocketAddr,
 }
 
+/// An address family: the guest's GID and the addresses of both ends of the tap.
+struct Family {
+    name: &'static str,
+    gid: u32,
+    host: IpAddr,
+    guest: IpAddr,
+}
+
 fn all(report: &mut Report, guest: &Guest) {
     report.case("guest", || guest.run("uname -r; rdma link", Duration::from_secs(10)).map(oneline));
-    for (family, gid, port, host, guest_ip) in [
-        ("IPv4", GID_IPV4, 4000, HOST_IP.into(), GUEST_IP.into()),
-        ("IPv6", GID_IPV6, 4001, HOST_IP6.into(), GUEST_IP6.into()),
-    ] {
-        let rxe = End { name: RXE, at: SocketAddr::new(IpAddr::V4(GUEST_IP), port) };
-        let Ok(_served) = guest.start(&format!("exec verbs_peer rxe0 {gid} {port}")) else {
-            report.failed.push(format!("{family}: verbs_peer in the guest"));
-            continue;
-        };
-        for (name, case) in packets::CASES {
-            report.case(&format!("{family} packets: {name}"), || {
-                case(&mut Peer::open(rxe.name, rxe.at)?, host, guest_ip)?;
-                Ok("")
-            });
+    for (port, family) in [
+        Family { name: "IPv4", gid: GID_IPV4, host: HOST_IP.into(), guest: GUEST_IP.into() },
+        Family { name: "IPv6", gid: GID_IPV6, host: HOST_IP6.into(), guest: GUEST_IP6.into() },
+    ]
+    .into_iter()
+    .enumerate()
+    .map(|(i, family)| (4000 + i as u16, family))
+    {
+        if let Err(e) = of_family(report, guest, &family, port) {
+            println!("FAILED  {}\n{e}", family.name);
+            report.failed.push(family.name.into());
         }
-        pair(report, family, &rxe, &rxe);
     }
+}
+
+fn of_family(
+    report: &mut Report,
+    guest: &Guest,
+    family: &Family,
+    port: u16,
+) -> Result<(), Failure> {
+    let Family { name, gid, host, guest: guest_ip } = *family;
+    let rxe = End { name: RXE, at: SocketAddr::new(IpAddr::V4(GUEST_IP), port) };
+    let _served = guest.start(&format!("exec verbs_peer rxe0 {gid} {port}"))?;
+    for (case_name, case) in packets::CASES {
+        report.case(&format!("{name} packets: {case_name}"), || {
+            case(&mut Peer::open(rxe.name, rxe.at)?, host, guest_ip)?;
+            Ok("")
+        });
+    }
+    pair(report, name, &rxe, &rxe);
+    {
+        let served = Served::start("verbs", host, port, &["--clients", "0"])?;
+        let soft = End { name: SOFT, at: served.at() };
+        for (from, to) in [(&rxe, &soft), (&soft, &rxe), (&soft, &soft)] {
+            pair(report, name, from, to);
+        }
+    }
+    for case in stock::CASES {
+        let (program, arguments, _) = case;
+        report.case(&format!("{name} stock {program} {arguments} -> {SOFT}"), || {
+            stock::run(guest, *case, gid, host)
+        });
+    }
+    Ok(())
 }
 
 /// Every case from one end to the other.

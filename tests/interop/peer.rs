@@ -11,6 +11,8 @@ use crate::failure::{Failure, expect};
 
 /// Name of an end that is Linux's; some cases know what it does its own way.
 pub const RXE: &str = "rxe";
+/// Name of an end that is ours.
+pub const SOFT: &str = "soft";
 /// Bytes of each end's memory.
 pub const MEMORY: u64 = 4 << 20;
 /// Q_Key with which both ends receive datagrams.

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
 
 /// Why a client is let go.
 #[derive(Debug, thiserror::Error)]
-pub enum ExchangeError {
+pub enum ServeError {
     /// What the client sent makes no sense.
     #[error("the client sent {what} '{text}'")]
     Malformed {
@@ -29,6 +30,30 @@ pub enum ExchangeError {
     /// Memory.
     #[error(transparent)]
     Memory(#[from] bellpush::mem::MemError),
+    /// Bytes that are not what they should be.
+    #[error("byte {at} is {is:#04x}, not {want:#04x}")]
+    Byte {
+        /// Where.
+        at: usize,
+        /// What is there.
+        is: u8,
+        /// What should be.
+        want: u8,
+    },
+    /// A datagram that is shorter than its header area.
+    #[error("a datagram of {length} bytes, header area included")]
+    Length {
+        /// Bytes of the completion.
+        length: usize,
+    },
+    /// A completion did not come.
+    #[error("{what} did not complete within {timeout:?}")]
+    Timeout {
+        /// Which.
+        what: &'static str,
+        /// The time.
+        timeout: Duration,
+    },
     /// A work request failed.
     #[error("{what} ended with {syndrome:?}")]
     Completion {
@@ -39,7 +64,7 @@ pub enum ExchangeError {
     },
 }
 
-impl ExchangeError {
+impl ServeError {
     /// Quotes what was sent; bytes behind a NUL are left out.
     pub fn malformed(what: &'static str, bytes: &[u8]) -> Self {
         let text = bytes.split(|&b| b == 0).next().unwrap_or_default();

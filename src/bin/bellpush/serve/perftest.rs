@@ -6,12 +6,21 @@
 //! client alone measures, its [`Report`]; at last `done`. Each side says each thing, the client
 //! first.
 
-use std::io::{Read, Write};
-use std::net::Ipv6Addr;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv6Addr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use bellpush::nic::Mtu;
+use bellpush::nic::soft::SoftNic;
+use bellpush::nic::{Change, Mtu, QpType};
 
-use super::exchange::ExchangeError;
+use super::end::{DEPTH, End, MAX_READS, Peer, Side, good};
+use super::exchange::{ServeError, address_of, gid_of};
+
+/// What the client writes to, reads from or sends into; perftest's largest message is 8 MiB.
+const MEMORY: usize = 16 << 20;
+/// Longest pause of a client in a SEND test.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes of an end's keys, NUL included: `KEY_MSG_SIZE_GID`.
 const KEYS_BYTES: usize = 108;
@@ -42,8 +51,8 @@ impl Keys {
             u64::from_str_radix(part, 16).ok().filter(|&number| number <= most)
         };
         number(0xffff)?; // the LID, which RoCE does not have
-        let [out_reads, qpn, psn, rkey] =
-            [0xffff, 0xff_ffff, 0xff_ffff, u32::MAX.into()].map(|most| number(most).map(|n| n as u32));
+        let [out_reads, qpn, psn, rkey] = [0xffff, 0xff_ffff, 0xff_ffff, u32::MAX.into()]
+            .map(|most| number(most).map(|n| n as u32));
         let addr = number(u64::MAX)?;
         let mut gid = [0; 16];
         for byte in &mut gid {
@@ -82,7 +91,7 @@ pub struct Exchange<S> {
 
 impl<S: Read + Write> Exchange<S> {
     /// Versions, buffer sizes and path MTU: the smaller of both ends'.
-    pub fn greet(stream: S, own: Mtu) -> Result<(Self, Mtu), ExchangeError> {
+    pub fn greet(stream: S, own: Mtu) -> Result<(Self, Mtu), ServeError> {
         let mut this = Self { stream };
         // What the client says suits us too: its version, its cycle buffer, its cache line.
         this.echo::<VERSION_BYTES>()?;
@@ -92,30 +101,30 @@ impl<S: Read + Write> Exchange<S> {
         let digit = |mtu: Mtu| b'1' + Mtu::ALL.iter().position(|m| *m == mtu).unwrap_or(0) as u8;
         let theirs: [u8; 2] = this.read()?;
         let mtu = Mtu::ALL.into_iter().find(|mtu| theirs == [digit(*mtu), 0]);
-        let mtu = mtu.ok_or_else(|| ExchangeError::malformed("a path MTU", &theirs))?;
+        let mtu = mtu.ok_or_else(|| ServeError::malformed("a path MTU", &theirs))?;
         this.stream.write_all(&[digit(own), 0])?;
         Ok((this, mtu.min(own)))
     }
 
     /// Reads the client's keys.
-    pub fn read_keys(&mut self) -> Result<Keys, ExchangeError> {
+    pub fn read_keys(&mut self) -> Result<Keys, ServeError> {
         let bytes = self.read()?;
-        Keys::parse(&bytes).ok_or_else(|| ExchangeError::malformed("keys", &bytes))
+        Keys::parse(&bytes).ok_or_else(|| ServeError::malformed("keys", &bytes))
     }
 
     /// Tells the client ours.
-    pub fn write_keys(&mut self, own: &Keys) -> Result<(), ExchangeError> {
+    pub fn write_keys(&mut self, own: &Keys) -> Result<(), ServeError> {
         Ok(self.stream.write_all(&own.emit())?)
     }
 
     /// A barrier: keys again.
-    pub fn barrier(&mut self, own: &Keys) -> Result<(), ExchangeError> {
+    pub fn barrier(&mut self, own: &Keys) -> Result<(), ServeError> {
         self.read_keys()?;
         self.write_keys(own)
     }
 
     /// The client's report; ours, which it does not look at, is the same.
-    pub fn report(&mut self) -> Result<Report, ExchangeError> {
+    pub fn report(&mut self) -> Result<Report, ServeError> {
         let bytes = u64::from_be_bytes(self.echo()?);
         let iterations = u64::from_be_bytes(self.echo()?);
         let [_peak, average, _rate] = [self.echo()?, self.echo()?, self.echo()?];
@@ -123,10 +132,10 @@ impl<S: Read + Write> Exchange<S> {
     }
 
     /// The end.
-    pub fn done(&mut self) -> Result<(), ExchangeError> {
+    pub fn done(&mut self) -> Result<(), ServeError> {
         self.stream.write_all(b"done\0")?;
         let theirs: [u8; 5] = self.read()?;
-        if theirs == *b"done\0" { Ok(()) } else { Err(ExchangeError::malformed("'done'", &theirs)) }
+        if theirs == *b"done\0" { Ok(()) } else { Err(ServeError::malformed("'done'", &theirs)) }
     }
 
     /// The connection.
@@ -134,16 +143,104 @@ impl<S: Read + Write> Exchange<S> {
         &self.stream
     }
 
-    fn read<const N: usize>(&mut self) -> Result<[u8; N], ExchangeError> {
+    fn read<const N: usize>(&mut self) -> Result<[u8; N], ServeError> {
         let mut bytes = [0; N];
         self.stream.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 
-    fn echo<const N: usize>(&mut self) -> Result<[u8; N], ExchangeError> {
+    fn echo<const N: usize>(&mut self) -> Result<[u8; N], ServeError> {
         let bytes = self.read()?;
         self.stream.write_all(&bytes)?;
         Ok(bytes)
+    }
+}
+
+/// Which of perftest's programs the client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Test {
+    Write,
+    Read,
+    Send,
+}
+
+/// Serves one client of RC, one queue pair, one direction.
+///
+/// # Errors
+/// [`ServeError`]: the exchange, or a receive that fails.
+pub fn serve(
+    nic: &Arc<SoftNic>,
+    address: IpAddr,
+    test: Test,
+    mtu: Mtu,
+    stream: TcpStream,
+) -> Result<String, ServeError> {
+    let (mut exchange, mtu) = Exchange::greet(stream, mtu)?;
+    let client = exchange.read_keys()?;
+    let mut end = End::open(nic, MEMORY)?;
+    let local = end.new_qp(QpType::Rc)?;
+    let own = Keys {
+        out_reads: client.out_reads.min(MAX_READS),
+        qpn: local.qpn.0,
+        psn: local.psn.value(),
+        rkey: end.mr.rkey.0,
+        addr: end.mr.iova.0,
+        gid: gid_of(address),
+    };
+    if test == Test::Send {
+        // As in perftest, receives share their memory.
+        for _ in 0..DEPTH {
+            end.post_recv(0, MEMORY)?;
+        }
+    }
+    let peer = Peer { address: address_of(client.gid), qpn: client.qpn, psn: client.psn };
+    end.connect(peer, mtu, Change { min_rnr_timer: Some(12), ..Change::default() })?;
+    exchange.write_keys(&own)?;
+    exchange.barrier(&own)?;
+    exchange.barrier(&own)?;
+    let outcome = if test == Test::Send {
+        exchange.barrier(&own)?;
+        let (messages, bytes) = receive(&mut end, exchange.stream())?;
+        format!("{messages} messages, {bytes} bytes received")
+    } else {
+        // The client measures; it comes back when it is done.
+        exchange.barrier(&own)?;
+        let Report { bytes, iterations, average } = exchange.report()?;
+        format!("{iterations} messages of {bytes} bytes, {average:.2} MB/s as the client has it")
+    };
+    exchange.barrier(&own)?;
+    exchange.done()?;
+    Ok(outcome)
+}
+
+/// Receives until the client says something over TCP: messages, bytes.
+fn receive(end: &mut End, stream: &TcpStream) -> Result<(u64, u64), ServeError> {
+    let (mut messages, mut bytes) = (0, 0);
+    let mut last = Instant::now();
+    loop {
+        while let Some(cqe) = end.poll(Side::Recv, Duration::from_millis(2))? {
+            let cqe = good("a receive", cqe)?;
+            (messages, bytes, last) =
+                (messages + 1, bytes + u64::from(cqe.byte_cnt), Instant::now());
+            end.post_recv(0, MEMORY)?;
+        }
+        if is_readable(stream)? {
+            return Ok((messages, bytes));
+        }
+        if last.elapsed() > SEND_TIMEOUT {
+            return Err(ServeError::Timeout { what: "a receive", timeout: SEND_TIMEOUT });
+        }
+    }
+}
+
+fn is_readable(stream: &TcpStream) -> io::Result<bool> {
+    stream.set_nonblocking(true)?;
+    let peeked = stream.peek(&mut [0]);
+    stream.set_nonblocking(false)?;
+    match peeked {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(e) => Err(e),
     }
 }
 
@@ -153,11 +250,12 @@ mod tests {
     use super::*;
 
     /// ib_write_bw -n 10 -s 4096 of perftest 4.5-0.17 on rxe, both ways.
-    const GREETING: &[u8] =
-        b"6.06\0\0\0\0\0\0\0\0\0\0\0\0\x00\x00\x10\x00\x00\x00\x00@5\0";
-    const CLIENT: &[u8; KEYS_BYTES] = b"0000:0001:000015:ea3477:00000634:000055cbcdef3000:00:00:00:00:\
+    const GREETING: &[u8] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0\x00\x00\x10\x00\x00\x00\x00@5\0";
+    const CLIENT: &[u8; KEYS_BYTES] =
+        b"0000:0001:000015:ea3477:00000634:000055cbcdef3000:00:00:00:00:\
         00:00:00:00:00:00:ff:ff:0a:2f:00:02:00000000:\0";
-    const SERVER: &[u8; KEYS_BYTES] = b"0000:0001:000016:bb3d51:0000078a:000056365934d000:00:00:00:00:\
+    const SERVER: &[u8; KEYS_BYTES] =
+        b"0000:0001:000016:bb3d51:0000078a:000056365934d000:00:00:00:00:\
         00:00:00:00:00:00:ff:ff:0a:2f:00:02:00000000:\0";
     const REPORT: &[u8] = b"\x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00\x00\n\
         @J\xb6\xc3\xa4\xabwL@;L\t\xfe\xdc'\xd6?|\x9f}r\x97 \x17";
@@ -208,13 +306,13 @@ mod tests {
     fn what_makes_no_sense_is_refused() {
         let wrong_mtu = [&GREETING[..24], b"6\0".as_slice()].concat();
         let refused = Exchange::greet(Script::new(&[&wrong_mtu]), Mtu::MAX);
-        assert!(matches!(refused, Err(ExchangeError::Malformed { .. })));
-        for (at, byte) in [(4, b'.'), (10, b'1'), (17, b'-'), (60, 0), (100, b'x'), (50, 0xff)] {
+        assert!(matches!(refused, Err(ServeError::Malformed { .. })));
+        for (at, byte) in [(4, b'.'), (9, b'1'), (17, b'-'), (60, 0), (100, b'x'), (50, 0xff)] {
             let mut bytes = *CLIENT;
             bytes[at] = byte;
             assert_eq!(Keys::parse(&bytes), None, "{at}");
         }
         let mut cut = Exchange { stream: Script::new(&[&CLIENT[..107]]) };
-        assert!(matches!(cut.read_keys(), Err(ExchangeError::Io(_))));
+        assert!(matches!(cut.read_keys(), Err(ServeError::Io(_))));
     }
 }
