@@ -16,8 +16,8 @@ const HUGE_BYTES: usize = 2 << 20;
 /// All methods take `&self`: other threads, GPUs and NICs write the same bytes concurrently.
 #[derive(Debug)]
 pub struct HostMem {
-    base: NonNull<u8>,
-    len: usize,
+    pub(super) base: NonNull<u8>,
+    pub(super) len: usize,
 }
 
 // SAFETY: the mapping is owned, never moves, and is reached through raw copies and atomics only.

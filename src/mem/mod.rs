@@ -12,6 +12,7 @@ mod dma;
 mod host;
 mod lines;
 mod numa;
+mod shared;
 mod view;
 
 pub use cache::{Intent, LINE_BYTES};
@@ -32,6 +33,14 @@ pub enum MemError {
         bytes: usize,
         /// The failing call's error.
         source: std::io::Error,
+    },
+    /// A file is too short for the mapping asked for.
+    #[error("cannot map {bytes} bytes of a file of {len}")]
+    File {
+        /// Size asked for.
+        bytes: usize,
+        /// Length of the file.
+        len: u64,
     },
     /// The memory could not be bound to a NUMA node.
     #[error("cannot place host memory on NUMA node {node}: {source}")]

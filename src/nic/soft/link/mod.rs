@@ -6,10 +6,14 @@
 //! is allocated for a packet, and nothing waits.
 
 mod batch;
+mod fault;
+mod shm;
 
 use std::net::IpAddr;
 
 pub use batch::{Outgoing, Run, TxBatch};
+pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
+pub use shm::{STALL_NS, ShmLink, ShmNet};
 
 use crate::wire::roce::Envelope;
 
@@ -68,8 +72,64 @@ pub trait Link: Send {
     /// What the link has done.
     fn counters(&self) -> LinkCounters;
 
+    /// What a link with faults has done to packets.
+    fn faults(&self) -> Option<FaultCounters> {
+        None
+    }
+
     /// One line for people: kind, address, which modes are in force, sizes of buffers.
     fn describe(&self) -> String;
+}
+
+impl Link for Box<dyn Link> {
+    fn address(&self) -> IpAddr {
+        (**self).address()
+    }
+
+    fn mtu(&self) -> usize {
+        (**self).mtu()
+    }
+
+    fn src_port(&self) -> u16 {
+        (**self).src_port()
+    }
+
+    fn has_icrc(&self) -> bool {
+        (**self).has_icrc()
+    }
+
+    fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
+        (**self).send(now_ns, batch)
+    }
+
+    fn recv(
+        &mut self,
+        now_ns: u64,
+        most: usize,
+        each: &mut dyn FnMut(&Received<'_>),
+    ) -> Result<usize, LinkError> {
+        (**self).recv(now_ns, most, each)
+    }
+
+    fn poll_at(&self) -> Option<u64> {
+        (**self).poll_at()
+    }
+
+    fn is_up(&mut self) -> bool {
+        (**self).is_up()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        (**self).counters()
+    }
+
+    fn faults(&self) -> Option<FaultCounters> {
+        (**self).faults()
+    }
+
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
 }
 
 /// A packet that has arrived.
@@ -134,6 +194,17 @@ pub enum LinkError {
         /// The file.
         path: String,
     },
+    /// The link of this name is there, with the other choice.
+    #[error("{path} is in use by NICs {} ICRC", if *.icrc { "with" } else { "without" })]
+    OtherIcrc {
+        /// The file.
+        path: String,
+        /// Whether those that use it have one.
+        icrc: bool,
+    },
+    /// Corruption on a link whose packets have no ICRC.
+    #[error("packets without ICRC must not be corrupted: nobody would notice")]
+    NeedsIcrc,
     /// As many NICs as the link can have are on it.
     #[error("the link is full: it has {ports} NICs")]
     Full {

@@ -1,0 +1,75 @@
+//! Host memory that other processes map too.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::{HostMem, MemError, PAGE_BYTES};
+
+impl HostMem {
+    /// Maps the first `bytes` bytes (rounded up to whole pages) of a file that other processes may
+    /// map as well. Pages come into being when they are touched.
+    ///
+    /// Whoever may write the file may also cut it off, and an access behind its end kills the
+    /// process: map only files of this user.
+    ///
+    /// # Errors
+    /// [`MemError::File`] when the file is shorter, [`MemError::Map`] when the system refuses.
+    pub fn shared(file: &File, bytes: usize) -> Result<Arc<Self>, MemError> {
+        let map = |source| MemError::Map { bytes, source };
+        let len = bytes
+            .checked_next_multiple_of(PAGE_BYTES)
+            .filter(|&len| len > 0)
+            .ok_or_else(|| map(io::ErrorKind::InvalidInput.into()))?;
+        let there = file.metadata().map_err(map)?.len();
+        if there < len as u64 {
+            return Err(MemError::File { bytes: len, len: there });
+        }
+        // SAFETY: a mapping at an address of the system's choice aliases nothing of ours; that
+        // others write the file is what HostMem's accesses allow for.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(map(io::Error::last_os_error()));
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| map(io::ErrorKind::Other.into()))?;
+        Ok(Arc::new(Self { base, len }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_of_a_file_are_the_same_memory() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(2 * PAGE_BYTES as u64).unwrap();
+        let (a, b) = (HostMem::shared(&file, PAGE_BYTES + 1), HostMem::shared(&file, PAGE_BYTES));
+        let (a, b) = (a.unwrap(), b.unwrap());
+        assert_eq!((a.len(), b.len()), (2 * PAGE_BYTES, PAGE_BYTES));
+        a.write(100, b"bell").unwrap();
+        let mut got = [0; 4];
+        b.read(100, &mut got).unwrap();
+        assert_eq!(&got, b"bell");
+    }
+
+    #[test]
+    fn a_file_that_is_too_short_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(PAGE_BYTES as u64).unwrap();
+        let error = HostMem::shared(&file, PAGE_BYTES + 1).unwrap_err();
+        assert!(matches!(error, MemError::File { bytes: 8192, len: 4096 }), "{error}");
+        assert!(matches!(HostMem::shared(&file, 0), Err(MemError::Map { .. })));
+    }
+}

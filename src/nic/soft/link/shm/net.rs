@@ -1,0 +1,185 @@
+//! A shared link's memory: who makes it, who finds it, who joins it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use super::ShmLink;
+use super::lock::{self, TableLock};
+use super::table::{LINK_BYTES, PORTS, Table};
+use crate::mem::{HostMem, View};
+use crate::nic::soft::link::LinkError;
+
+/// What a link's addresses are taken from when none is given.
+const FREE_RANGE: &str = "127.0.0.1 to 127.0.0.254";
+/// How often a link's file that vanished while it was opened is opened again.
+const OPEN_TRIES: usize = 100;
+
+/// A link that NICs of this machine can be on, and the memory behind it.
+#[derive(Clone)]
+pub struct ShmNet(Arc<Net>);
+
+pub(super) struct Net {
+    pub(super) table: Table,
+    /// Where the file lies, unless it has no name.
+    pub(super) path: Option<PathBuf>,
+    pub(super) icrc: bool,
+    file: File,
+}
+
+fn system(call: &'static str) -> impl Fn(io::Error) -> LinkError {
+    move |source| LinkError::System { call, source }
+}
+
+impl ShmNet {
+    /// A link of this process alone. With `icrc`, packets have one, for links that corrupt.
+    ///
+    /// # Errors
+    /// [`LinkError::System`] and [`LinkError::Memory`].
+    pub fn anonymous(icrc: bool) -> Result<Self, LinkError> {
+        let fd = memfd_create("bellpush-link", MFdFlags::MFD_CLOEXEC)
+            .map_err(|errno| system("memfd_create")(errno.into()))?;
+        let file = File::from(fd);
+        file.set_len(LINK_BYTES as u64).map_err(system("size of a shared link"))?;
+        let net = Net { table: map(&file)?, path: None, icrc, file };
+        net.table.format(icrc)?;
+        Ok(Self(net.into()))
+    }
+
+    /// The link of this name, shared with other processes of this user; made when it is not there,
+    /// removed when the last has left.
+    ///
+    /// # Errors
+    /// [`LinkError::Name`], [`LinkError::Foreign`] when what has the name is something else,
+    /// [`LinkError::OtherIcrc`], [`LinkError::System`], [`LinkError::Memory`].
+    pub fn named(name: &str, icrc: bool) -> Result<Self, LinkError> {
+        let fine = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty() || name.len() > 100 || !name.chars().all(fine) {
+            return Err(LinkError::Name { name: name.into() });
+        }
+        let user = nix::unistd::geteuid();
+        let path = PathBuf::from(format!("/dev/shm/bellpush-{user}-{name}"));
+        for _ in 0..OPEN_TRIES {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&path)
+                .map_err(system("open of a shared link"))?;
+            let lock = TableLock::take(&file)?;
+            let meta = file.metadata().map_err(system("stat of a shared link"))?;
+            // The last to leave removes the file: whoever opened it just then has a file without
+            // a name.
+            if !path.symlink_metadata().is_ok_and(|there| there.ino() == meta.ino()) {
+                continue;
+            }
+            let name = || path.display().to_string();
+            if meta.uid() != user.as_raw() || !meta.is_file() {
+                return Err(LinkError::Foreign { path: name() });
+            }
+            let alone = lock::be_alone(&file);
+            if alone {
+                // New, or left by processes that died: anything may be in it.
+                let size = system("size of a shared link");
+                file.set_len(0).and_then(|()| file.set_len(LINK_BYTES as u64)).map_err(size)?;
+            } else if meta.len() != LINK_BYTES as u64 {
+                return Err(LinkError::Foreign { path: name() });
+            }
+            let table = map(&file)?;
+            if alone {
+                table.format(icrc)?;
+            }
+            match table.icrc()? {
+                None => return Err(LinkError::Foreign { path: name() }),
+                Some(theirs) if theirs != icrc => {
+                    return Err(LinkError::OtherIcrc { path: name(), icrc: theirs });
+                }
+                Some(_) => {}
+            }
+            lock::be_present(&file)?;
+            drop(lock);
+            return Ok(Self(Net { table, path: Some(path), icrc, file }.into()));
+        }
+        let source = io::ErrorKind::TimedOut.into();
+        Err(LinkError::System { call: "open of a shared link", source })
+    }
+
+    /// Puts a NIC with this address on the link.
+    ///
+    /// # Errors
+    /// [`LinkError::InUse`], [`LinkError::Full`], [`LinkError::System`], [`LinkError::Memory`].
+    pub fn attach(&self, addr: IpAddr) -> Result<ShmLink, LinkError> {
+        self.attach_to(|taken| {
+            if taken.contains(&addr) { Err(LinkError::InUse { addr }) } else { Ok(addr) }
+        })
+    }
+
+    /// Puts a NIC with the first free address of 127.0.0.x on the link.
+    ///
+    /// # Errors
+    /// As [`ShmNet::attach`].
+    pub fn attach_free(&self) -> Result<ShmLink, LinkError> {
+        self.attach_to(|taken| {
+            let mut all = (1..255).map(|last| IpAddr::from(Ipv4Addr::new(127, 0, 0, last)));
+            let free = all.find(|addr| !taken.contains(addr));
+            free.ok_or(LinkError::NoneFree { range: FREE_RANGE })
+        })
+    }
+
+    fn attach_to(
+        &self,
+        choose: impl FnOnce(&[IpAddr]) -> Result<IpAddr, LinkError>,
+    ) -> Result<ShmLink, LinkError> {
+        // An open file of the link's own, because locks belong to one.
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/self/fd/{}", self.0.file.as_raw_fd()))
+            .map_err(system("open of a shared link"))?;
+        let table = &self.0.table;
+        let lock = TableLock::take(&file)?;
+        let mut free = None;
+        let mut taken = Vec::new();
+        for port in 0..PORTS {
+            if !lock::is_held(&file, port)? {
+                free = free.or(Some(port));
+                if table.port(port)?.is_some() {
+                    table.strike(port)?; // its holder died
+                }
+            } else if let Some(holder) = table.port(port)? {
+                taken.push(holder.addr);
+            }
+        }
+        let addr = choose(&taken)?;
+        let port = free.ok_or(LinkError::Full { ports: PORTS })?;
+        lock::hold_port(&file, port)?;
+        let me = table.enter(port, addr)?;
+        drop(lock);
+        ShmLink::new(self.0.clone(), file, port, me)
+    }
+}
+
+fn map(file: &File) -> Result<Table, LinkError> {
+    let memory = HostMem::shared(file, LINK_BYTES)?;
+    Ok(Table::new(View::new(&memory, 0, LINK_BYTES)?))
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        let Some(path) = &self.path else { return };
+        // Without the lock (someone holds it for long) the file stays, for the next to use.
+        let Ok(_lock) = TableLock::take(&self.file) else { return };
+        if lock::be_alone(&self.file) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
