@@ -76,7 +76,7 @@ fn missing() -> Option<String> {
     }
     let mut tap = namespace();
     tap.args(["ip", "tuntap", "add", "tap0", "mode", "tap"]);
-    (!runs(tap)).then(|| "no network namespace with a tap (needs root or user namespaces)".into())
+    (!runs(tap)).then(|| "no network namespace with a tap (that takes root, or user namespaces and /dev/net/tun)".into())
 }
 
 /// `unshare` into a network of our own; with a PID namespace, so that QEMU ends with us.

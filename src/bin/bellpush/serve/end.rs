@@ -2,25 +2,28 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use bellpush::mem::{HostMem, PAGE_BYTES, View};
-use bellpush::nic::queue::{HostQp, QueueError};
+use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::{CqAttr, Objects, Qp, SoftNic};
 use bellpush::nic::{
     Access, Change, Connection, Mr, Mtu, Nic, NicAddress, QpAddress, QpAttr, QpState, QpType,
     QueuePair,
 };
 use bellpush::wire::cqe::{Cqe, CqeOpcode, Syndrome};
-use bellpush::wire::wqe::{Opcode, Operands, Piece, SendWr, Sge};
+use bellpush::wire::wqe::{Datagram, Opcode, Operands, Piece, SendWr, Sge};
 use bellpush::wire::{Iova, Psn, Qpn, Rkey};
 
-use super::exchange::ServeError;
+use super::exchange::{ServeError, gid_of};
 
 /// Receives, and sends of one basic block, that may be outstanding.
 pub const DEPTH: u32 = 256;
 /// READs and atomics that a peer may have outstanding, and this end with it.
 pub const MAX_READS: u32 = 16;
+/// Between two looks at a completion queue.
+const NAP: Duration = Duration::from_micros(20);
 /// Q_Key of datagrams received, as rdma-core's examples have it.
 pub const QKEY: u32 = 0x1111_1111;
 /// Bytes of the global route header area before a datagram's payload (InfiniBand vol. 1, 11.4.1.2).
@@ -188,21 +191,30 @@ impl End {
             _ => None,
         };
         wr.imm = work.a as u32;
+        wr.datagram = match (open.qp.kind(), open.peer) {
+            (QpType::Ud, Some(peer)) => {
+                let (to, qpn) = (gid_of(peer.address), Qpn(peer.qpn));
+                Some(Datagram { to, qpn, qkey: work.b as u32 })
+            }
+            _ => None,
+        };
         open.queues.send(&wr)?;
         Ok(())
     }
 
-    /// The next completion within a time.
+    /// The next completion within a time. Naps between looks: engine and peer want the cores.
     pub fn poll(&mut self, side: Side, timeout: Duration) -> Result<Option<Cqe>, ServeError> {
+        let start = Instant::now();
         let queues = &mut self.open_qp()?.queues;
-        let found = match side {
-            Side::Send => queues.wait_send(timeout),
-            Side::Recv => queues.wait_recv(timeout),
-        };
-        match found {
-            Ok(cqe) => Ok(Some(cqe)),
-            Err(QueueError::Timeout(_)) => Ok(None),
-            Err(e) => Err(e.into()),
+        loop {
+            let found = match side {
+                Side::Send => queues.poll_send()?,
+                Side::Recv => queues.poll_recv()?,
+            };
+            if found.is_some() || start.elapsed() >= timeout {
+                return Ok(found);
+            }
+            thread::sleep(NAP);
         }
     }
 
