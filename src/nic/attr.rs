@@ -2,6 +2,7 @@
 //! InfiniBand vol. 1, 10.3.1 and 11.2.5.2).
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use super::{Access, QpState};
 use crate::wire::{Psn, Qpn};
@@ -42,6 +43,12 @@ impl Mtu {
         self.0.into()
     }
 
+    /// The part of a message of `bytes` bytes that its packet `index` carries.
+    pub fn part(self, index: u32, bytes: u32) -> Range<usize> {
+        let (all, start) = (bytes as usize, index as usize * self.bytes());
+        start.min(all)..(start + self.bytes()).min(all)
+    }
+
     /// Packets of a message; an empty one takes one as well.
     pub fn packets(self, bytes: u32) -> u32 {
         bytes.div_ceil(self.0.into()).max(1)
@@ -72,12 +79,15 @@ pub struct QpAddress {
 }
 
 /// Address vector: the path to a peer (InfiniBand vol. 1, 11.2.2.1; annex A17.4 for RoCEv2).
+///
+/// Flow label, hop limit and traffic class are kept for whoever asks: a link sends everything
+/// with its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressVector {
     /// The peer's NIC.
     pub nic: NicAddress,
-    /// UDP source port: what switches spread flows by.
-    pub src_port: u16,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
     /// Time to live, or hop limit.
     pub hop_limit: u8,
     /// Type of service, or traffic class.
@@ -85,18 +95,10 @@ pub struct AddressVector {
 }
 
 impl AddressVector {
-    /// A path with a hop limit of 64 and a source port from the dynamic range that the two queue
-    /// pair numbers give, as Linux derives it from a flow label (`rdma_calc_flow_label`).
-    pub fn to(nic: NicAddress, local: Qpn, remote: Qpn) -> Self {
-        let mixed = u64::from(local.0).wrapping_mul(u64::from(remote.0) | 1);
-        let label = (mixed ^ mixed >> 20 ^ mixed >> 40) as u32 & 0xf_ffff;
-        Self { nic, src_port: src_port(label), hop_limit: 64, traffic_class: 0 }
+    /// A path with a hop limit of 64.
+    pub fn to(nic: NicAddress) -> Self {
+        Self { nic, flow_label: 0, hop_limit: 64, traffic_class: 0 }
     }
-}
-
-/// UDP source port of a flow label (20 bits), as `rdma_flow_label_to_udp_sport` has it.
-pub fn src_port(flow_label: u32) -> u16 {
-    ((flow_label ^ flow_label >> 14) as u16 & 0x3fff) | 0xc000
 }
 
 /// Attributes of a state change; what is `None` stays as it is.
@@ -155,7 +157,7 @@ impl Connection {
             pkey_index: Some(0),
             port: Some(1),
             qkey: Some(0),
-            av: Some(AddressVector::to(peer.nic, local.qpn, peer.qpn)),
+            av: Some(AddressVector::to(peer.nic)),
             path_mtu: Some(local.mtu.min(peer.mtu)),
             dest_qpn: Some(peer.qpn),
             rq_psn: Some(peer.psn),
@@ -219,14 +221,5 @@ mod tests {
             [255, 256, 1472, 9000].map(Mtu::within),
             [None, Mtu::new(256), Mtu::new(1024), Some(Mtu::MAX)]
         );
-    }
-
-    #[test]
-    fn source_ports_lie_in_the_dynamic_range() {
-        for label in [0, 1, 0xf_ffff, 0x1_2345] {
-            assert!(src_port(label) >= 0xc000);
-        }
-        // rdma_flow_label_to_udp_sport(0x12345): 0x2345 ^ (0x12345 & 0xfc000) >> 14, then 0xc000.
-        assert_eq!(src_port(0x1_2345), 0xc000 | (0x2345 ^ 0x4));
     }
 }

@@ -11,9 +11,7 @@ pub mod soft;
 
 use std::sync::Arc;
 
-pub use self::attr::{
-    AddressVector, Change, Connection, Mtu, NicAddress, QpAddress, QpType, src_port,
-};
+pub use self::attr::{AddressVector, Change, Connection, Mtu, NicAddress, QpAddress, QpType};
 use crate::mem::{Dma, MemError, View};
 pub use crate::wire::inband::LineFormat;
 use crate::wire::{Iova, Lkey, Qpn, Rkey};

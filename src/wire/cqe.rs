@@ -17,7 +17,11 @@ pub const OP_OWN_INIT: u8 = 0xf1;
 #[repr(C)]
 pub struct CqeBytes {
     /// Scattered data and offload results; not used.
-    pub reserved0: [u8; 32],
+    pub reserved0: [u8; 24],
+    /// Receives of datagrams: whether a GRH was there 29:28, source queue pair 23:0.
+    pub flags_rqpn: Be32,
+    /// Offload results; not used.
+    pub reserved2: [u8; 4],
     /// SRQ number, or user index (CQE version 1).
     pub srqn_uidx: Be32,
     /// Immediate data, or invalidated key.
@@ -147,6 +151,9 @@ pub struct Cqe {
     pub imm: u32,
     /// User index (CQE version 1), 24 bits.
     pub uidx: u32,
+    /// Of a datagram received: the queue pair that sent it, with a GRH in the receive's first 40
+    /// bytes. 0 where it was none.
+    pub source: Qpn,
     /// Whether the sender asked for an event.
     pub solicited: bool,
     /// Of an error: the syndrome's code, else 0.
@@ -171,6 +178,7 @@ impl Cqe {
             byte_cnt,
             imm: 0,
             uidx: 0,
+            source: Qpn(0),
             solicited: false,
             syndrome: 0,
             vendor_err: 0,
@@ -194,6 +202,7 @@ impl Cqe {
         let tail = u64::from(self.vendor_err) << 8 | u64::from(self.syndrome);
         let op_own = (self.opcode as u8) << 4 | u8::from(self.solicited) << 1 | (owner & 1);
         bytemuck::cast(CqeBytes {
+            flags_rqpn: (u32::from(self.source.0 != 0) << 28 | self.source.0 & Qpn::MAX).into(),
             srqn_uidx: self.uidx.into(),
             imm_inval_pkey: self.imm.into(),
             byte_cnt: self.byte_cnt.into(),
@@ -223,6 +232,7 @@ impl Cqe {
             byte_cnt: raw.byte_cnt.get(),
             imm: raw.imm_inval_pkey.get(),
             uidx: raw.srqn_uidx.get() & Qpn::MAX,
+            source: Qpn(raw.flags_rqpn.get() & Qpn::MAX),
             solicited: raw.op_own & 2 != 0,
             syndrome: tail as u8,
             vendor_err: (tail >> 8) as u8,
@@ -281,6 +291,7 @@ mod tests {
             op in 0usize..6,
             qpn in 0u32..1 << 24,
             uidx in 0u32..1 << 24,
+            source in 0u32..1 << 24,
             words: (u32, u32, u16, u8),
             error: (u8, u8),
             solicited: bool,
@@ -290,7 +301,7 @@ mod tests {
             let (syndrome, vendor_err) = if opcode.is_error() { error } else { (0, 0) };
             let cqe = Cqe {
                 opcode, qpn: Qpn(qpn), send_opcode: words.3, wqe_counter: words.2,
-                byte_cnt: words.0, imm: words.1, uidx, solicited, syndrome, vendor_err,
+                byte_cnt: words.0, imm: words.1, uidx, source: Qpn(source), solicited, syndrome, vendor_err,
             };
             let bytes = cqe.emit(owner);
             prop_assert_eq!(bytes[63] & 1, owner);

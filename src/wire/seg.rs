@@ -1,9 +1,11 @@
 //! Segments of a WQE, and what their fields say (mlx5 PRM, "Send WQE Format").
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use bytemuck::{Pod, Zeroable};
 
 use super::be::{Be32, Be64};
-use super::{Iova, Lkey, Rkey};
+use super::{Iova, Lkey, Qpn, Rkey};
 
 /// Bytes of a basic block.
 pub const WQEBB_BYTES: usize = 64;
@@ -58,6 +60,39 @@ pub struct RaddrSeg {
     pub reserved: Be32,
 }
 
+/// Address vector of a datagram (`mlx5_wqe_datagram_seg`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct AvSeg {
+    /// Queue key.
+    pub qkey: Be32,
+    /// Zero.
+    pub reserved0: Be32,
+    /// [`AV_EXTENDED`], and the destination queue pair, 23:0.
+    pub dqp_dct: Be32,
+    /// Rate and service level.
+    pub stat_rate_sl: u8,
+    /// Bit 7: force local loopback; not used.
+    pub fl_mlid: u8,
+    /// RoCEv2: UDP source port.
+    pub rlid: [u8; 2],
+    /// Zero.
+    pub reserved1: [u8; 4],
+    /// Destination MAC address.
+    pub rmac: [u8; 6],
+    /// Traffic class.
+    pub tclass: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Bit 30: with GRH; flow label, 19:0.
+    pub grh_gid_fl: Be32,
+    /// GID of the destination: its IPv6 address, or its IPv4 address mapped.
+    pub rgid: [u8; 16],
+}
+
+/// Set in [`AvSeg::dqp_dct`]: all of the segment is there.
+pub const AV_EXTENDED: u32 = 0x8000_0000;
+
 /// Data segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
 #[repr(C)]
@@ -90,6 +125,7 @@ pub struct AtomicSeg {
 
 const _: () = assert!(
     size_of::<CtrlSeg>() == 16
+        && size_of::<AvSeg>() == 48
         && size_of::<RaddrSeg>() == 16
         && size_of::<DataSeg>() == 16
         && size_of::<InlineHeader>() == 4
@@ -203,6 +239,44 @@ pub struct Remote {
     pub addr: Iova,
     /// Key of the region.
     pub rkey: Rkey,
+}
+
+/// Where a datagram goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Datagram {
+    /// GID of the destination NIC, as an address.
+    pub to: Ipv6Addr,
+    /// Destination queue pair.
+    pub qpn: Qpn,
+    /// Queue key. With the top bit set, the sender's own queue pair's is sent instead (InfiniBand
+    /// vol. 1, 10.2.5).
+    pub qkey: u32,
+}
+
+impl Datagram {
+    pub(super) fn parse(seg: &AvSeg) -> Self {
+        Self {
+            to: Ipv6Addr::from(seg.rgid),
+            qpn: Qpn(seg.dqp_dct.get() & Qpn::MAX),
+            qkey: seg.qkey.get(),
+        }
+    }
+
+    pub(super) fn emit(&self) -> AvSeg {
+        AvSeg {
+            qkey: self.qkey.into(),
+            dqp_dct: (AV_EXTENDED | self.qpn.0 & Qpn::MAX).into(),
+            hop_limit: 64,
+            grh_gid_fl: (1 << 30).into(),
+            rgid: self.to.octets(),
+            ..AvSeg::zeroed()
+        }
+    }
+
+    /// The destination as an address of its family: IPv4 where the GID is a mapped one.
+    pub fn address(&self) -> IpAddr {
+        self.to.to_canonical()
+    }
 }
 
 /// Operands of an atomic, in the machine's order.

@@ -109,6 +109,8 @@ pub struct Wqe {
     pub remote: Option<Remote>,
     /// Operands, where the opcode is an atomic.
     pub atomic: Option<Operands>,
+    /// Destination, where the queue pair sends datagrams.
+    pub datagram: Option<Datagram>,
     /// Bytes of payload in all.
     pub bytes: u32,
     /// Where the payload's segments lie in the parsed bytes.
@@ -123,7 +125,17 @@ impl Wqe {
     /// number are the NIC's to check.
     pub fn parse(bytes: &[u8]) -> Result<Self, WqeError> {
         let ctrl = Ctrl::parse(bytes)?;
-        Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES)
+        Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, false)
+    }
+
+    /// Parses a copy of a WQE of a queue pair that sends datagrams: an address vector follows the
+    /// control segment.
+    ///
+    /// # Errors
+    /// As [`Wqe::parse`]; [`WqeError::Opcode`] for anything but SEND and NOP.
+    pub fn parse_datagram(bytes: &[u8]) -> Result<Self, WqeError> {
+        let ctrl = Ctrl::parse(bytes)?;
+        Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, true)
     }
 
     /// Parses the data stream of an in-band slot, whose end [`super::inband::stream_need`] found.
@@ -131,13 +143,16 @@ impl Wqe {
     /// # Errors
     /// As [`Wqe::parse`].
     pub fn parse_stream(stream: &[u8]) -> Result<Self, WqeError> {
-        Self::parse_to(stream, &Ctrl::parse(stream)?, stream.len())
+        Self::parse_to(stream, &Ctrl::parse(stream)?, stream.len(), false)
     }
 
-    fn parse_to(bytes: &[u8], ctrl: &Ctrl, end: usize) -> Result<Self, WqeError> {
-        let opcode = Opcode::from_code(ctrl.opcode).ok_or(WqeError::Opcode(ctrl.opcode))?;
+    fn parse_to(bytes: &[u8], ctrl: &Ctrl, end: usize, datagram: bool) -> Result<Self, WqeError> {
+        let opcode = Opcode::from_code(ctrl.opcode)
+            .filter(|op| !datagram || matches!(op, Opcode::Send | Opcode::SendImm | Opcode::Nop))
+            .ok_or(WqeError::Opcode(ctrl.opcode))?;
+        let datagram = datagram && opcode != Opcode::Nop;
         let ds = usize::from(ctrl.ds);
-        let header = opcode.header_bytes();
+        let header = opcode.header_bytes() + if datagram { size_of::<AvSeg>() } else { 0 };
         if ds * DS_BYTES < header || end < header {
             return Err(WqeError::Ds(ds));
         }
@@ -152,6 +167,7 @@ impl Wqe {
             imm: ctrl.imm,
             remote: None,
             atomic: None,
+            datagram: None,
             bytes: 0,
             payload: header as u32..end as u32,
         };
@@ -168,6 +184,9 @@ impl Wqe {
             let seg: AtomicSeg = segment(bytes, 32)?;
             wqe.atomic =
                 Some(Operands { swap_add: seg.swap_add.get(), compare: seg.compare.get() });
+        }
+        if datagram {
+            wqe.datagram = Some(Datagram::parse(&segment(bytes, 16)?));
         }
         let mut total = 0u64;
         let mut at = header;
@@ -254,6 +273,8 @@ pub struct SendWr<'a> {
     pub remote: Option<Remote>,
     /// Operands, for atomics.
     pub atomic: Option<Operands>,
+    /// Destination, for a queue pair that sends datagrams.
+    pub datagram: Option<Datagram>,
     /// Payload, in order. Empty entries are left out, as libmlx5 does.
     pub payload: &'a [Piece<'a>],
 }
@@ -262,7 +283,7 @@ impl<'a> SendWr<'a> {
     /// A signalled request without payload.
     pub fn new(opcode: Opcode) -> Self {
         let flags = Flags::SIGNALLED;
-        Self { opcode, flags, imm: 0, remote: None, atomic: None, payload: &[] }
+        Self { opcode, flags, imm: 0, remote: None, atomic: None, datagram: None, payload: &[] }
     }
 
     /// With a remote address.
@@ -277,9 +298,13 @@ impl<'a> SendWr<'a> {
         Self { payload, ..self }
     }
 
+    fn header_bytes(&self) -> usize {
+        self.opcode.header_bytes() + self.datagram.map_or(0, |_| size_of::<AvSeg>())
+    }
+
     /// Bytes up to the end of the last segment, before padding to 16.
     fn bytes(&self) -> usize {
-        let mut at = self.opcode.header_bytes();
+        let mut at = self.header_bytes();
         for piece in self.payload {
             at = at.next_multiple_of(DS_BYTES)
                 + match piece {
@@ -366,7 +391,10 @@ impl<'a> SendWr<'a> {
             let seg = AtomicSeg { swap_add: ops.swap_add.into(), compare: ops.compare.into() };
             put(into, 32, &seg);
         }
-        let mut at = self.opcode.header_bytes();
+        if let Some(datagram) = &self.datagram {
+            put(into, 16, &datagram.emit());
+        }
+        let mut at = self.header_bytes();
         for piece in self.payload {
             match piece {
                 Piece::Data(sge) if sge.bytes == 0 => {}

@@ -119,6 +119,7 @@ proptest! {
             imm: fields.1,
             remote: opcode.has_remote().then_some(remote),
             atomic: None,
+            datagram: None,
             payload: &payload,
         };
         let mut buf = [0xa5; 1024];

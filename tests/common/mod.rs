@@ -1,12 +1,14 @@
 //! Two queue pairs, their memory, and engines stepped by hand.
 #![allow(dead_code, missing_docs)]
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::HostQp;
+use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmNet};
 use bellpush::nic::soft::{Engine, InProcess, Qp, SoftConfig, SoftNic};
-use bellpush::nic::{Access, Inband, LineFormat, Mr, Nic, QpAttr, QueuePair};
+use bellpush::nic::{Access, Change, Connection, Inband, LineFormat, Mr, Nic, QpAttr, QueuePair};
 use bellpush::wire::cqe::{Cqe, Syndrome};
 use bellpush::wire::wqe::{Piece, SendWr, Sge};
 use bellpush::wire::{Iova, Lkey};
@@ -114,6 +116,36 @@ impl Pair {
         Self { nics, engines, a, b, now_ns: 0 }
     }
 
+    /// The same on a packet link in memory, with the faults that are named (none: an empty text).
+    pub fn on_packets(faults: &str, attr_a: &QpAttr, attr_b: &QpAttr, with: &Change) -> Self {
+        let (nics, engines) = packet_nics(faults, true);
+        let a = end(&nics[0], attr_a, A_IOVA);
+        let b = end(&nics[1], attr_b, B_IOVA);
+        connect(&a.qp, &b.qp, with);
+        Self { nics, engines, a, b, now_ns: 0 }
+    }
+
+    /// Steps, going straight to the next time at which something is to happen, until `done` or
+    /// until `ns` have passed. Says whether it was done.
+    pub fn run_until(&mut self, ns: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = self.now_ns + ns;
+        while self.now_ns < end {
+            let now = self.now_ns;
+            let progress: Vec<_> = self.engines.iter_mut().map(|e| e.step(now)).collect();
+            if done(self) {
+                return true;
+            }
+            let busy = progress.iter().any(|p| p.is_busy());
+            let next = progress.iter().filter_map(|p| p.next_ns).min();
+            self.now_ns = match next {
+                Some(at) if !busy => at.max(now + 1_000).min(end),
+                None if !busy => end,
+                _ => now + 1_000,
+            };
+        }
+        done(self)
+    }
+
     /// One step of every engine; says whether any was busy.
     pub fn step(&mut self) -> bool {
         self.now_ns += 1_000;
@@ -152,6 +184,47 @@ impl Pair {
 
     pub fn received(&mut self) -> Vec<Cqe> {
         std::iter::from_fn(|| self.b.host.poll_recv().unwrap()).collect()
+    }
+}
+
+/// Two NICs on a packet link in memory, each with its engine.
+pub fn packet_nics(faults: &str, icrc: bool) -> ([Arc<SoftNic>; 2], Vec<Engine>) {
+    let net = ShmNet::anonymous(icrc).unwrap();
+    let mut engines = Vec::new();
+    let nics = [1u8, 2].map(|host| {
+        let link = net.attach(IpAddr::from([127, 0, 0, host])).unwrap();
+        let link: Box<dyn Link> = match faults {
+            "" => Box::new(link),
+            _ => {
+                let mut faults: Faults = faults.parse().unwrap();
+                faults.seed += u64::from(host); // the two directions differ
+                Box::new(Faulty::new(link, faults).unwrap())
+            }
+        };
+        let config = SoftConfig { seed: Some(host.into()), ..SoftConfig::default() };
+        let (nic, engine) = SoftNic::manual_on(&config, link).unwrap();
+        engines.push(engine);
+        nic
+    });
+    (nics, engines)
+}
+
+/// Connects two queue pairs with each other; `with` says what is not as usual.
+pub fn connect(a: &Qp, b: &Qp, with: &Change) {
+    let (to_a, to_b) = (a.address(), b.address());
+    for (qp, local, peer) in [(a, to_a, to_b), (b, to_b, to_a)] {
+        let mut connection = Connection::new(local, peer);
+        let given = &mut connection.with;
+        given.access = with.access.or(given.access);
+        given.path_mtu = with.path_mtu.or(given.path_mtu);
+        given.max_rd_atomic = with.max_rd_atomic.or(given.max_rd_atomic);
+        given.max_dest_rd_atomic = with.max_dest_rd_atomic.or(given.max_dest_rd_atomic);
+        given.min_rnr_timer = with.min_rnr_timer.or(given.min_rnr_timer);
+        given.timeout = with.timeout.or(given.timeout);
+        given.retry_cnt = with.retry_cnt.or(given.retry_cnt);
+        given.rnr_retry = with.rnr_retry.or(given.rnr_retry);
+        given.qkey = with.qkey.or(given.qkey);
+        qp.connect_with(&connection).unwrap();
     }
 }
 

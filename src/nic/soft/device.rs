@@ -1,23 +1,28 @@
 //! What the engines, the queue pairs and the user of a software NIC share.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::counters::Live;
 use super::cq::{Cq, CqAttr};
-use super::engine::Seat;
+use super::engine::{Core, Seat};
 use super::events::Events;
 use super::inproc::InProcess;
 use super::layout;
+use super::link::Link;
 use super::mr::{MrTable, Pd};
+use super::port::Port;
 use super::qp::{Objects, Qp};
 use super::requester::Timers;
 use super::srq::{Srq, SrqAttr};
+use super::state::Attributes;
+use super::transport::Transport;
 use crate::mem::View;
 use crate::nic::{Change, Mtu, NicAddress, NicError, QpAttr, QpState, QpType, QueuePair, Queues};
 use crate::wire::Qpn;
+use crate::wire::roce::{MAX_PACKET_BYTES, MAX_PATH_MTU};
 
 /// Most queue pairs of a NIC.
 const MAX_QPS: usize = 1 << 16;
@@ -25,9 +30,24 @@ const MAX_QPS: usize = 1 << 16;
 /// them and to whoever wants fixed numbers.
 const FIRST_QPN: u32 = 0x100;
 
+/// Where the NIC is.
+pub(super) enum Place {
+    /// On the in-process link, by number.
+    InProcess(Arc<InProcess>, u64),
+    /// On a packet link.
+    Packets {
+        address: IpAddr,
+        /// Largest path MTU.
+        mtu: Mtu,
+        /// The link, in words.
+        description: String,
+    },
+}
+
 pub(super) struct Device {
-    pub(super) id: u64,
-    link: Arc<InProcess>,
+    pub(super) place: Place,
+    /// Whether the owner wants the port up.
+    pub(super) enabled: Arc<AtomicBool>,
     pub(super) myself: Weak<Device>,
     pub(super) mrs: Arc<MrTable>,
     /// The protection domain of whoever does not ask for one.
@@ -47,34 +67,83 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn new(link: &Arc<InProcess>, engines: usize, timers: Timers) -> Arc<Self> {
-        let made = link.attach(|id| {
-            Ok::<_, std::convert::Infallible>(Arc::new_cyclic(|myself| Self {
-                id,
-                link: link.clone(),
-                myself: myself.clone(),
-                mrs: Arc::new(MrTable::new()),
-                pd: Arc::new(Pd::new(0)),
-                qps: RwLock::default(),
-                next_qpn: AtomicU32::new(FIRST_QPN),
-                next_object: AtomicU32::new(1),
-                random: AtomicU64::new(RandomState::new().build_hasher().finish()),
-                dealt: AtomicUsize::new(0),
-                engines: (0..engines).map(|_| Seat::default()).collect(),
-                counters: Arc::default(),
-                events: Arc::default(),
-                timers,
-            }))
-        });
-        match made {
-            Ok(device) => device,
-            Err(never) => match never {},
-        }
+    /// A device on the in-process link.
+    pub(super) fn in_process(
+        link: &Arc<InProcess>,
+        engines: usize,
+        timers: Timers,
+        seed: u64,
+    ) -> Arc<Self> {
+        link.attach(|id| Self::new(Place::InProcess(link.clone(), id), engines, timers, seed))
+    }
+
+    /// A device on a packet link, which its one engine owns.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] when the link's packets are too short for any path MTU.
+    pub(super) fn on_packets(
+        link: Box<dyn Link>,
+        timers: Timers,
+        seed: u64,
+    ) -> Result<Arc<Self>, NicError> {
+        let most = link.mtu();
+        let must = "at least 292 bytes: headers and a payload of 256";
+        let short = NicError::Attribute { what: "link's longest packet", value: most as u64, must };
+        let headers = MAX_PACKET_BYTES - MAX_PATH_MTU;
+        let mtu = most.checked_sub(headers).and_then(Mtu::within).ok_or(short)?;
+        let place = Place::Packets { address: link.address(), mtu, description: link.describe() };
+        let device = Self::new(place, 1, timers, seed);
+        let (counters, events) = (device.counters.clone(), device.events.clone());
+        let port = Port::new(link, device.enabled.clone(), counters, events);
+        device.engines[0].control().attach(port);
+        // Numbers of a process that ended are not taken again by the next: its peers may still
+        // send to them.
+        let first = FIRST_QPN + device.random() % (Qpn::MAX / 2);
+        device.next_qpn.store(first, Ordering::Relaxed);
+        Ok(device)
+    }
+
+    fn new(place: Place, engines: usize, timers: Timers, seed: u64) -> Arc<Self> {
+        Arc::new_cyclic(|myself| Self {
+            place,
+            enabled: Arc::new(AtomicBool::new(true)),
+            myself: myself.clone(),
+            mrs: Arc::new(MrTable::new()),
+            pd: Arc::new(Pd::new(0)),
+            qps: RwLock::default(),
+            next_qpn: AtomicU32::new(FIRST_QPN),
+            next_object: AtomicU32::new(1),
+            random: AtomicU64::new(seed),
+            dealt: AtomicUsize::new(0),
+            engines: (0..engines).map(|_| Seat::default()).collect(),
+            counters: Arc::default(),
+            events: Arc::default(),
+            timers,
+        })
     }
 
     /// The NIC's address, and the largest path MTU there.
     pub(super) fn here(&self) -> (NicAddress, Mtu) {
-        (NicAddress::InProcess(self.id), Mtu::MAX)
+        match &self.place {
+            Place::InProcess(_, id) => (NicAddress::InProcess(*id), Mtu::MAX),
+            Place::Packets { address, mtu, .. } => (NicAddress::Ip(*address), *mtu),
+        }
+    }
+
+    /// The NIC's number on the in-process link; 0 on others.
+    pub(super) fn id(&self) -> u64 {
+        match self.place {
+            Place::InProcess(_, id) => id,
+            Place::Packets { .. } => 0,
+        }
+    }
+
+    /// The link, in words.
+    pub(super) fn describe(&self) -> String {
+        match &self.place {
+            Place::InProcess(_, id) => format!("in-process link, NIC {id}"),
+            Place::Packets { description, .. } => description.clone(),
+        }
     }
 
     /// A number that was not drawn before (splitmix64).
@@ -142,6 +211,10 @@ impl Device {
         objects: Objects,
     ) -> Result<Arc<Qp>, NicError> {
         layout::uses(attr, &queues, &objects)?;
+        if objects.kind == QpType::Ud && matches!(self.place, Place::InProcess(..)) {
+            let must = "on a packet link: the in-process link carries connections";
+            return Err(NicError::Attribute { what: "datagram queue pair", value: 1, must });
+        }
         let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         if qps.len() >= MAX_QPS {
             return Err(NicError::Full { what: "queue pairs", limit: MAX_QPS });
@@ -178,10 +251,7 @@ impl Device {
         let from = QueuePair::state(qp);
         let attributes = qp.apply(to, change)?;
         if to == QpState::Rtr {
-            let (nic, qpn) = (attributes.av.nic, attributes.dest_qpn);
-            let none = NicError::NoSuchPeer { nic, qpn: qpn.0 };
-            let NicAddress::InProcess(number) = nic else { return Err(none) };
-            core.connect(qp.qpn.0, self.link.find(number, qpn).ok_or(none)?);
+            self.bring_up(&mut core, qp, &attributes)?;
         }
         if to == QpState::Reset {
             core.reset(qp.qpn.0)?;
@@ -189,15 +259,44 @@ impl Device {
             qp.forget(self.random());
         }
         qp.advance(from, to)?;
-        if to == QpState::Rts {
+        core.enter(qp.qpn.0, from, to, &attributes);
+        if matches!(to, QpState::Rts | QpState::Sqd) {
             core.wake(qp.qpn.0);
+        }
+        Ok(())
+    }
+
+    /// Finds the way to the peer of a queue pair that is to enter RTR.
+    fn bring_up(&self, core: &mut Core, qp: &Qp, attributes: &Attributes) -> Result<(), NicError> {
+        let (nic, qpn) = (attributes.av.nic, attributes.dest_qpn);
+        let none = NicError::NoSuchPeer { nic, qpn: qpn.0 };
+        match (&self.place, nic) {
+            (Place::InProcess(link, _), NicAddress::InProcess(number)) => {
+                core.connect(qp.qpn.0, link.find(number, qpn).ok_or(none)?);
+            }
+            (Place::Packets { mtu, .. }, nic) => {
+                let ud = qp.kind == QpType::Ud;
+                if !ud && !matches!(nic, NicAddress::Ip(to) if core.reaches(to.to_canonical())) {
+                    return Err(none);
+                }
+                if !ud && attributes.path_mtu > *mtu {
+                    let (value, must) =
+                        (attributes.path_mtu.bytes() as u64, "what the link's packets can carry");
+                    return Err(NicError::Attribute { what: "path MTU", value, must });
+                }
+                let transport = Transport::new(qp.kind, *mtu, attributes).ok_or(none)?;
+                core.carry(qp.qpn.0, transport);
+            }
+            _ => return Err(none),
         }
         Ok(())
     }
 
     /// Ends everything: queue pairs answer nobody, and no region is held any more.
     pub(super) fn shut_down(&self) {
-        self.link.detach(self.id);
+        if let Place::InProcess(link, id) = &self.place {
+            link.detach(*id);
+        }
         let qpns: Vec<u32> = {
             let qps = self.qps.read().unwrap_or_else(PoisonError::into_inner);
             qps.keys().copied().collect()

@@ -4,17 +4,29 @@
 //! caller, or by a test.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::counters::Live;
+use super::counters::{DropReason, Live};
 use super::cq::Cq;
 use super::device::Device;
+use super::payload::Domain;
+use super::port::Port;
 use super::qp::Qp;
-use super::requester::{Requester, Scratch, Tally, Visit, Visitor};
+use super::requester::{Requester, Tally, Visit, Visitor};
+use super::sq::Scratch;
+use super::state::Attributes;
+use super::transport::Transport;
 use super::uar::{ArmPage, Uar};
 use crate::mem::{MemError, View};
 use crate::nic::{QpState, QueuePair};
+use crate::wire::roce::Opcode;
+
+/// Every partition key that the one partition's matches, but for the membership bit on top.
+const PKEY_BASE: u16 = 0x7fff;
+/// Packets that there should be room for when a queue pair is visited.
+const VISIT_ROOM: usize = 64;
 
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,6 +103,8 @@ pub(super) struct Core {
     /// Queue pairs in ERR: their receives announce themselves by no doorbell.
     failed: Vec<usize>,
     scratch: Scratch,
+    /// The packet link, on a NIC that has one; such a NIC has one engine.
+    port: Option<Port>,
 }
 
 impl Default for Core {
@@ -104,6 +118,7 @@ impl Default for Core {
             active: Vec::new(),
             failed: Vec::new(),
             scratch: [0; size_of::<Scratch>()],
+            port: None,
         }
     }
 }
@@ -113,7 +128,7 @@ impl Core {
     pub(super) fn add(&mut self, qp: Arc<Qp>) -> Result<(), MemError> {
         let requester = Box::new(Requester::new(qp.clone())?);
         let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        if requester.is_inband() {
+        if requester.sq.is_inband() {
             self.inband.push(slot);
         } else {
             let shared = (!qp.attr.blueflame)
@@ -174,11 +189,35 @@ impl Core {
         }
     }
 
+    /// Gives the engine its packet link.
+    pub(super) fn attach(&mut self, port: Port) {
+        self.port = Some(port);
+    }
+
+    /// Whether packets to that address can be sent; not without a packet link.
+    pub(super) fn reaches(&self, to: IpAddr) -> bool {
+        self.port.as_ref().is_some_and(|port| port.reaches(to))
+    }
+
+    /// Gives a queue pair that enters RTR its transport.
+    pub(super) fn carry(&mut self, qpn: u32, transport: Transport) {
+        if let Some(requester) = self.requester(qpn) {
+            requester.transport = Some(transport);
+        }
+    }
+
+    /// Tells the transport that its queue pair enters a state, or takes attributes over.
+    pub(super) fn enter(&mut self, qpn: u32, from: QpState, to: QpState, attributes: &Attributes) {
+        if let Some(transport) = self.requester(qpn).and_then(|r| r.transport.as_mut()) {
+            transport.enter(from, to, attributes);
+        }
+    }
+
     /// Looks at what was posted before the queue pair could send.
     pub(super) fn wake(&mut self, qpn: u32) {
         let Some(&slot) = self.by_qpn.get(&qpn) else { return };
         if let Some(requester) = &mut self.slots[slot] {
-            requester.ring([None; 2]);
+            requester.sq.ring([None; 2]);
             activate(requester, slot, &mut self.active);
         }
     }
@@ -188,7 +227,7 @@ impl Core {
         let Some(&slot) = self.by_qpn.get(&qpn) else { return Ok(()) };
         if let Some(requester) = self.slots[slot].as_deref_mut() {
             let listed = requester.listed;
-            *requester = Requester::new(requester.qp.clone())?;
+            *requester = Requester::new(requester.qp().clone())?;
             requester.listed = listed;
         }
         self.failed.retain(|&s| s != slot);
@@ -197,7 +236,7 @@ impl Core {
             uar.clear()?;
             for &other in uar.qps.iter().filter(|&&s| s != slot) {
                 if let Some(requester) = &mut self.slots[other] {
-                    requester.ring(rung);
+                    requester.sq.ring(rung);
                     activate(requester, other, &mut self.active);
                 }
             }
@@ -212,6 +251,7 @@ impl Core {
             scratch: &mut self.scratch,
             counters: &device.counters,
             tally: Tally::default(),
+            port: None,
         };
         let mut progress = Progress::default();
         // 1. Doorbells.
@@ -221,7 +261,7 @@ impl Core {
             rung_count += u64::from(rung.registers.iter().any(Option::is_some));
             for &slot in &uar.qps {
                 if let Some(requester) = &mut self.slots[slot] {
-                    requester.ring(rung.registers);
+                    requester.sq.ring(rung.registers);
                     activate(requester, slot, &mut self.active);
                 }
             }
@@ -231,8 +271,8 @@ impl Core {
         if attention.load(Ordering::Relaxed) && attention.swap(false, Ordering::Acquire) {
             for (slot, requester) in self.slots.iter_mut().enumerate() {
                 let Some(requester) = requester else { continue };
-                if QueuePair::state(&*requester.qp) == QpState::Err {
-                    requester.ring([None; 2]);
+                if QueuePair::state(&**requester.qp()) == QpState::Err {
+                    requester.sq.ring([None; 2]);
                     activate(requester, slot, &mut self.active);
                     if !self.failed.contains(&slot) {
                         self.failed.push(slot);
@@ -240,7 +280,37 @@ impl Core {
                 }
             }
         }
-        // 3. Work.
+        // 3. Packets.
+        if let Some(port) = &mut self.port {
+            port.begin(now_ns);
+            let regions = device.mrs.read();
+            let came = port.receive(|arrived| {
+                let bth = &arrived.packet.headers.bth;
+                if arrived.packet.opcode() == Opcode::CNP {
+                    return device.counters.dropped(DropReason::Congestion);
+                }
+                if bth.pkey & PKEY_BASE != PKEY_BASE {
+                    return device.counters.dropped(DropReason::Pkey);
+                }
+                let found = self.by_qpn.get(&bth.dest.0);
+                let Some((slot, requester)) =
+                    found.and_then(|&slot| Some((slot, self.slots[slot].as_deref_mut()?)))
+                else {
+                    return device.counters.dropped(DropReason::NoSuchQp);
+                };
+                let domain = Domain { regions: &regions, pd: requester.qp().pd.number() };
+                match &mut requester.transport {
+                    Some(transport) => {
+                        transport.on_packet(&requester.sq, &mut cx, domain, arrived);
+                        activate(requester, slot, &mut self.active);
+                    }
+                    None => device.counters.dropped(DropReason::State),
+                }
+            });
+            progress.more = came > 0;
+            cx.port = Some(port);
+        }
+        // 4. Work.
         for &slot in &self.inband {
             if let Some(requester) = &mut self.slots[slot] {
                 note(requester.visit(&mut cx), &mut progress);
@@ -248,6 +318,12 @@ impl Core {
         }
         let mut i = 0;
         while let Some(&slot) = self.active.get(i) {
+            if !has_room(&mut cx) {
+                // Those that were not served come first next time.
+                self.active.rotate_left(i);
+                progress.more = true;
+                break;
+            }
             let requester = self.slots[slot].as_deref_mut();
             let visit = requester.map_or(Visit::Idle, |r| {
                 let visit = r.visit(&mut cx);
@@ -266,7 +342,14 @@ impl Core {
                 cx.tally.errors += 1;
             }
         }
-        // 4. Counters, once a step.
+        if let Some(port) = &mut cx.port {
+            port.flush();
+            progress.more |= port.is_full();
+            if let Some(at) = port.poll_at() {
+                note(Visit::Later(at), &mut progress);
+            }
+        }
+        // 5. Counters, once a step.
         let (tally, live) = (cx.tally, &device.counters);
         for (counter, n) in [
             (&live.wqes, tally.wqes),
@@ -282,8 +365,17 @@ impl Core {
     }
 }
 
+/// Whether the packet link, if there is one, has room for a visit's packets.
+fn has_room(cx: &mut Visitor<'_>) -> bool {
+    let Some(port) = &mut cx.port else { return true };
+    if port.room() < VISIT_ROOM {
+        port.flush();
+    }
+    port.room() > 0
+}
+
 fn activate(requester: &mut Requester, slot: usize, active: &mut Vec<usize>) {
-    if !requester.listed && !requester.is_inband() {
+    if !requester.listed && !requester.sq.is_inband() {
         requester.listed = true;
         active.push(slot);
     }

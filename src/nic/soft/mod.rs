@@ -1,4 +1,4 @@
-//! The software NIC: consumes real mlx5 work queues, in this process.
+//! The software NIC: consumes real mlx5 work queues.
 //!
 //! It watches UAR pages and in-band windows, learns producer indices, copies WQEs out of the send
 //! queue, checks them against keys, bounds, rights and states, moves the payload, and writes real
@@ -10,40 +10,53 @@
 //! |---|---|
 //! | `device` | what everything shares |
 //! | `engine` | who is to be visited, and when |
-//! | `uar` `requester` `inband` | from a doorbell or a slot to a checked WQE and its CQE |
+//! | `uar` `sq` `inband` | from a doorbell or a slot to a checked WQE |
+//! | `requester` | a queue pair's visit: from WQEs to CQEs |
 //! | `inproc` `responder` | the in-process link: whole messages, without packets |
-//! | `link` | packet links: to other processes and hosts |
+//! | `link` `port` | packet links, to other processes and hosts; what an engine keeps of one |
+//! | `transport` `rc` `uc` `ud` | services over packets |
+//! | `flight` `assembly` `payload` | a message that is sent, and that comes in; its bytes |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
 
 #![forbid(unsafe_code)]
 
+mod assembly;
 mod counters;
 mod cq;
 mod device;
 mod engine;
 mod events;
+mod flight;
 mod inband;
 mod inproc;
 mod layout;
 pub mod link;
 mod mr;
+mod payload;
+mod port;
 mod qp;
+mod rc;
 mod recv;
 mod requester;
 mod responder;
+mod sq;
 mod srq;
 mod state;
+mod transport;
 mod uar;
+mod uc;
+mod ud;
 mod vendor;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use counters::Counters;
+pub use counters::{Counters, DropReason};
 pub use cq::{Cq, CqAttr, Notify};
 pub use engine::{Engine, Progress};
 pub use events::Event;
@@ -54,8 +67,9 @@ pub use srq::{Srq, SrqAttr};
 pub use vendor::Vendor;
 
 use self::device::Device;
+use self::link::Link;
 use self::requester::Timers;
-use super::{Access, Dm, Mr, Nic, NicError, QpAttr, QueuePair, Queues};
+use super::{Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, QpAttr, QueuePair, Queues};
 use crate::mem::{Dma, View};
 use crate::wire::{Iova, Qpn};
 
@@ -91,14 +105,18 @@ pub struct SoftConfig {
     /// Number of engines. Queue pairs are dealt to them in the order of creation, each round
     /// beginning one engine later, so that pairs made together do not put all senders on one.
     pub engines: usize,
-    /// The link that the NIC is on.
+    /// The in-process link that the NIC is on, unless it is opened on a packet link.
     pub link: Arc<InProcess>,
     /// How the engines' threads wait.
     pub nap: Nap,
-    /// Pause between two tries of a SEND to an empty receive queue.
+    /// In-process: pause between two tries of a SEND to an empty receive queue. (On a packet link
+    /// this and the next are attributes of the queue pair.)
     pub rnr_timer: Duration,
-    /// How long a peer that does not answer is tried.
+    /// In-process: how long a peer that does not answer is tried.
     pub answer_timer: Duration,
+    /// Where random numbers (first PSNs, queue pair numbers on packet links) begin; `None` takes
+    /// what the system gives, a number is for simulations that must repeat.
+    pub seed: Option<u64>,
 }
 
 impl SoftConfig {
@@ -110,7 +128,24 @@ impl SoftConfig {
             nap: Nap::default(),
             rnr_timer: Duration::from_micros(20),
             answer_timer: Duration::from_millis(200),
+            seed: None,
         }
+    }
+}
+
+impl SoftConfig {
+    /// What does not change while the NIC lives.
+    fn fixed(&self) -> (Timers, u64) {
+        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4);
+        let timers = Timers { rnr_ns: ns(self.rnr_timer), answer_ns: ns(self.answer_timer) };
+        (timers, self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()))
+    }
+}
+
+impl Default for SoftConfig {
+    /// As [`SoftConfig::new`] on an in-process link of its own.
+    fn default() -> Self {
+        Self::new(&InProcess::new())
     }
 }
 
@@ -129,16 +164,30 @@ impl SoftNic {
     /// gives no thread.
     pub fn open(config: SoftConfig) -> Result<Arc<Self>, NicError> {
         let (nic, engines) = Self::manual(&config)?;
+        nic.start(engines, config.nap)
+    }
+
+    /// A NIC on a packet link, whose one engine has a thread of its own and owns the link: what it
+    /// sends and what it receives.
+    ///
+    /// # Errors
+    /// As [`SoftNic::manual_on`] and [`SoftNic::open`].
+    pub fn open_on(config: SoftConfig, link: Box<dyn Link>) -> Result<Arc<Self>, NicError> {
+        let (nic, engine) = Self::manual_on(&config, link)?;
+        nic.start(vec![engine], config.nap)
+    }
+
+    fn start(self: Arc<Self>, engines: Vec<Engine>, nap: Nap) -> Result<Arc<Self>, NicError> {
         let mut threads = Vec::new();
         for engine in engines {
-            let (stop, nap) = (nic.stop.clone(), config.nap);
+            let stop = self.stop.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("bellpush-nic-{}", engine.index))
                 .spawn(move || run(engine, &stop, nap));
             threads.push(thread.map_err(NicError::Thread)?);
         }
-        *nic.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
-        Ok(nic)
+        *self.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
+        Ok(self)
     }
 
     /// A NIC without threads: whoever holds the engines drives them.
@@ -150,13 +199,43 @@ impl SoftNic {
             let (value, must) = (config.engines as u64, "1..=256");
             return Err(NicError::Attribute { what: "number of engines", value, must });
         }
-        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4);
-        let timers = Timers { rnr_ns: ns(config.rnr_timer), answer_ns: ns(config.answer_timer) };
-        let device = Device::new(&config.link, config.engines, timers);
+        let (timers, seed) = config.fixed();
+        let device = Device::in_process(&config.link, config.engines, timers, seed);
         let engine = |index| Engine { device: device.clone(), index };
         let engines = (0..config.engines).map(engine).collect();
-        let nic = Self { device: device.clone(), stop: Arc::default(), threads: Mutex::default() };
-        Ok((Arc::new(nic), engines))
+        Ok((Self::of(device), engines))
+    }
+
+    /// A NIC on a packet link, without a thread: whoever holds the engine drives it.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] when the link's packets are too short.
+    pub fn manual_on(
+        config: &SoftConfig,
+        link: Box<dyn Link>,
+    ) -> Result<(Arc<Self>, Engine), NicError> {
+        let (timers, seed) = config.fixed();
+        let device = Device::on_packets(link, timers, seed)?;
+        Ok((Self::of(device.clone()), Engine { device, index: 0 }))
+    }
+
+    fn of(device: Arc<Device>) -> Arc<Self> {
+        Arc::new(Self { device, stop: Arc::default(), threads: Mutex::default() })
+    }
+
+    /// The NIC's address, and the largest path MTU there.
+    pub fn address(&self) -> (NicAddress, Mtu) {
+        self.device.here()
+    }
+
+    /// One line for people: the link, and which of its modes are in force.
+    pub fn describe(&self) -> String {
+        self.device.describe()
+    }
+
+    /// Takes a packet link's port up or down: down, it drops what comes and what goes.
+    pub fn set_port(&self, up: bool) {
+        self.device.enabled.store(up, Ordering::Relaxed);
     }
 
     /// What the NIC has done so far.

@@ -81,7 +81,7 @@ impl Qp {
             qpn,
             kind: objects.kind,
             engine,
-            nic: device.id,
+            nic: device.id(),
             device: device.myself.clone(),
             queues,
             attr: attr.clone(),

@@ -30,11 +30,10 @@ pub(super) struct Attributes {
 
 impl Default for Attributes {
     fn default() -> Self {
-        let nowhere = NicAddress::InProcess(0);
         Self {
             access: Access::NONE,
             qkey: 0,
-            av: AddressVector { nic: nowhere, src_port: 0, hop_limit: 0, traffic_class: 0 },
+            av: AddressVector::to(NicAddress::InProcess(0)),
             path_mtu: Mtu::MAX,
             dest_qpn: Qpn(0),
             rq_psn: Psn::new(0),

@@ -41,6 +41,14 @@ pub enum Vendor {
     CqOverrun = 0x10,
     /// The region belongs to another protection domain.
     Domain = 0x11,
+    /// The WQE was changed before its completion.
+    Changed = 0x12,
+    /// A packet does not follow the one before it, or a response does not fit its request.
+    Sequence = 0x13,
+    /// The peer refused it; its NAK says no more than the syndrome.
+    Nak = 0x15,
+    /// An address vector leads nowhere.
+    Address = 0x14,
 }
 
 /// Syndrome and vendor error of a WQE that cannot be parsed.

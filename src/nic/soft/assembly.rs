@@ -1,0 +1,257 @@
+//! SENDs and WRITEs as they come in, packet by packet: the receiver's side of RC and UC alike
+//! (InfiniBand vol. 1, 9.7.4 and 9.8.3).
+//!
+//! Packets come here in order and once; what the order is, and what a refusal leads to, is the
+//! service's to say.
+
+use super::counters::Live;
+use super::mr::Right;
+use super::payload::Domain;
+use super::qp::Qp;
+use super::recv::{self, Receive};
+use super::vendor::Vendor;
+use crate::nic::Mtu;
+use crate::wire::cqe::{Cqe, CqeOpcode, Syndrome};
+use crate::wire::roce::{Operation, Packet, Position, Reth};
+use crate::wire::{Iova, Rkey};
+
+/// The message that is coming in.
+#[derive(Default)]
+pub(super) struct Assembly {
+    message: Message,
+    /// A receive whose message was given up: the next one's.
+    spare: Option<Receive>,
+}
+
+#[derive(Default)]
+enum Message {
+    #[default]
+    None,
+    Send {
+        receive: Receive,
+        offset: usize,
+    },
+    Write {
+        to: Reth,
+        offset: u32,
+    },
+}
+
+/// Why a packet was not taken; nothing of it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// No receive is posted.
+    NotReady,
+    /// The request cannot be carried out: what its sender is to be told.
+    Request(Syndrome, Vendor),
+    /// The receive that it takes cannot be used; its poster was told. What the sender is to be
+    /// told.
+    Receive(Syndrome, Vendor),
+}
+
+/// A request that makes no sense.
+const fn invalid(vendor: Vendor) -> Refused {
+    Refused::Request(Syndrome::RemoteInvalReq, vendor)
+}
+
+impl Assembly {
+    /// Takes a packet of a SEND or WRITE; says whether it was its message's last.
+    pub(super) fn accept(
+        &mut self,
+        qp: &Qp,
+        domain: Domain<'_>,
+        packet: &Packet<'_>,
+        mtu: Mtu,
+    ) -> Result<bool, Refused> {
+        let operation = packet.opcode().operation();
+        let at = operation.position();
+        let follows = match self.message {
+            Message::None => at.starts(),
+            Message::Send { .. } => !at.starts() && operation.is_send(),
+            Message::Write { .. } => !at.starts() && operation.is_write(),
+        };
+        if !follows {
+            return Err(invalid(Vendor::Sequence));
+        }
+        check_length(at, packet.payload.len(), mtu)?;
+        match operation.is_send() {
+            true => self.send(qp, domain, packet, operation)?,
+            false => self.write(qp, domain, packet, operation)?,
+        }
+        if at.ends() {
+            self.message = Message::None;
+        }
+        Ok(at.ends())
+    }
+
+    fn take(&mut self, qp: &Qp) -> Result<Receive, Refused> {
+        self.spare.take().or_else(|| qp.receives().take(qp)).ok_or(Refused::NotReady)
+    }
+
+    fn send(
+        &mut self,
+        qp: &Qp,
+        domain: Domain<'_>,
+        packet: &Packet<'_>,
+        operation: Operation,
+    ) -> Result<(), Refused> {
+        if matches!(operation, Operation::SendLastInvalidate | Operation::SendOnlyInvalidate) {
+            // Only keys of memory windows and fast registrations can be (10.6.5); there are none.
+            return Err(Refused::Request(Syndrome::RemoteAccess, Vendor::Key));
+        }
+        if let Message::None = self.message {
+            self.message = Message::Send { receive: self.take(qp)?, offset: 0 };
+        }
+        let Message::Send { receive, offset } = &mut self.message else { return Ok(()) };
+        let counter = receive.counter;
+        let room: u64 = receive.entries().iter().map(|e| u64::from(e.bytes)).sum();
+        let end = *offset + packet.payload.len();
+        let moved = match end as u64 <= room {
+            false => Err((Syndrome::LocalLength, Syndrome::RemoteInvalReq, Vendor::Length)),
+            true => domain
+                .scatter(receive.entries().iter().copied(), *offset, packet.payload)
+                .map_err(|vendor| (Syndrome::LocalProt, Syndrome::RemoteOp, vendor)),
+        };
+        if let Err((local, remote, vendor)) = moved {
+            self.message = Message::None;
+            spoil(qp, counter, local, vendor);
+            return Err(Refused::Receive(remote, vendor));
+        }
+        *offset = end;
+        if operation.position().ends() {
+            let imm = packet.headers.ext.imm;
+            let opcode = if imm.is_some() { CqeOpcode::RespSendImm } else { CqeOpcode::RespSend };
+            deliver(qp, opcode, counter, end as u32, packet)?;
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        qp: &Qp,
+        domain: Domain<'_>,
+        packet: &Packet<'_>,
+        operation: Operation,
+    ) -> Result<(), Refused> {
+        let (to, offset) = match self.message {
+            Message::Write { to, offset } => (to, offset),
+            _ => (begin_write(qp, domain, packet)?, 0),
+        };
+        let bytes = packet.payload.len() as u32;
+        let ends = operation.position().ends();
+        let fits = match ends {
+            true => bytes == to.bytes - offset,
+            false => bytes < to.bytes - offset,
+        };
+        if !fits {
+            return Err(invalid(Vendor::Length));
+        }
+        // The receive first: without one, nothing of the packet is taken.
+        let with_imm = packet.headers.ext.imm.is_some();
+        let receive = with_imm.then(|| self.take(qp)).transpose()?;
+        if let Err(vendor) = put(domain, to, offset, packet.payload) {
+            if let Some(receive) = receive {
+                recv::flush(qp, receive.counter);
+            }
+            return Err(Refused::Request(Syndrome::RemoteAccess, vendor));
+        }
+        if let Some(receive) = receive {
+            deliver(qp, CqeOpcode::RespWrImm, receive.counter, to.bytes, packet)?;
+        }
+        self.message = Message::Write { to, offset: offset + bytes };
+        Ok(())
+    }
+
+    /// Gives the message up: its missing rest will not come. Its receive is the next message's.
+    pub(super) fn abandon(&mut self) {
+        if let Message::Send { receive, .. } = std::mem::take(&mut self.message) {
+            self.spare = Some(receive);
+        }
+    }
+
+    /// Whether a message has begun.
+    pub(super) fn is_under_way(&self) -> bool {
+        !matches!(self.message, Message::None)
+    }
+
+    /// Completes the receive that it holds, of a queue pair in ERR.
+    pub(super) fn flush(&mut self, qp: &Qp) {
+        self.abandon();
+        if let Some(receive) = self.spare.take() {
+            recv::flush(qp, receive.counter);
+        }
+    }
+}
+
+/// All packets of a message are full but the last, which is not empty unless the message is
+/// (9.7.4.1.6 and 9.8.3.1.5).
+fn check_length(at: Position, bytes: usize, mtu: Mtu) -> Result<(), Refused> {
+    let right = match at {
+        Position::First | Position::Middle => bytes == mtu.bytes(),
+        Position::Last => (1..=mtu.bytes()).contains(&bytes),
+        Position::Only => bytes <= mtu.bytes(),
+    };
+    if right { Ok(()) } else { Err(invalid(Vendor::Length)) }
+}
+
+fn begin_write(qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) -> Result<Reth, Refused> {
+    let to = packet.headers.ext.reth.ok_or(invalid(Vendor::Sequence))?;
+    reach(qp, domain, (to.rkey, to.addr), to.bytes, Right::RemoteWrite)?;
+    Ok(to)
+}
+
+/// Checks all of a remote access at once. The key of an empty one is not looked at (9.7.5.2.4).
+pub(super) fn reach(
+    qp: &Qp,
+    domain: Domain<'_>,
+    (rkey, addr): (Rkey, Iova),
+    bytes: u32,
+    right: Right,
+) -> Result<(), Refused> {
+    if !qp.permits(right) {
+        return Err(invalid(Vendor::Right));
+    }
+    if bytes > 0 {
+        domain
+            .regions
+            .resolve(domain.pd, rkey.0, addr, bytes, right)
+            .map_err(|vendor| Refused::Request(Syndrome::RemoteAccess, vendor))?;
+    }
+    Ok(())
+}
+
+fn put(domain: Domain<'_>, to: Reth, offset: u32, bytes: &[u8]) -> Result<(), Vendor> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    // Again for each packet: the region may have gone since the first.
+    let all =
+        domain.regions.resolve(domain.pd, to.rkey.0, to.addr, to.bytes, Right::RemoteWrite)?;
+    let at = all.plus(offset as usize);
+    at.mem.write(at.offset, bytes).map_err(|_| Vendor::Dma)
+}
+
+/// The receiver learns of its own mistake from an error CQE.
+pub(super) fn spoil(qp: &Qp, counter: u16, syndrome: Syndrome, vendor: Vendor) {
+    qp.complete_receive(&Cqe::error(CqeOpcode::RespErr, qp.qpn, counter, syndrome, vendor as u8));
+}
+
+fn deliver(
+    qp: &Qp,
+    opcode: CqeOpcode,
+    counter: u16,
+    bytes: u32,
+    packet: &Packet<'_>,
+) -> Result<(), Refused> {
+    let cqe = Cqe {
+        opcode,
+        imm: packet.headers.ext.imm.unwrap_or(0),
+        solicited: packet.headers.bth.solicited,
+        ..Cqe::requester(qp.qpn, 0, counter, bytes)
+    };
+    if !qp.complete_receive(&cqe) {
+        return Err(Refused::Receive(Syndrome::RemoteOp, Vendor::CqOverrun));
+    }
+    Live::add(&qp.counters.receives, 1);
+    Ok(())
+}

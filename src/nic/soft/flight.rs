@@ -1,0 +1,181 @@
+//! A message on its way in packets: what a connected queue pair keeps of a WQE that it took and has
+//! not completed.
+//!
+//! The WQE's bytes stay in the ring, which is not the poster's again before the completion, and
+//! are read again whenever packets are built from them; a WQE that says something else by then
+//! fails. Bytes that came another way, by BlueFlame or in a slot, are kept here.
+
+use super::mr::Right;
+use super::payload::Domain;
+use super::qp::Qp;
+use super::requester::Tally;
+use super::sq::{Scratch, SendQueue, Source};
+use super::vendor::{Vendor, of_parse};
+use crate::nic::Mtu;
+use crate::wire::cqe::{Cqe, CqeOpcode, Syndrome};
+use crate::wire::roce::{Bth, Headers, Opcode as Wire, Operation, Position, Reth, Service, Tail};
+use crate::wire::wqe::{Flags, Opcode, Piece, Sge, Wqe};
+use crate::wire::{Psn, Qpn};
+
+/// Messages of a queue pair that may be on their way.
+pub(super) const MAX_FLIGHTS: usize = 128;
+/// A message takes fewer packets than half of all PSNs: its first must come before its last.
+const MAX_PACKETS: u32 = 1 << 23;
+
+/// A failure as a CQE reports it.
+pub(super) type Failure = (Syndrome, Vendor);
+
+/// A message on its way.
+pub(super) struct Flight {
+    source: Source,
+    /// Where the WQE lies in the ring, and its length there.
+    position: u64,
+    blocks: u32,
+    /// What a CQE says of it.
+    pub(super) counter: u16,
+    pub(super) opcode: Opcode,
+    pub(super) flags: Flags,
+    pub(super) bytes: u32,
+    /// Its PSNs. Those of a READ are its responses'.
+    pub(super) first: Psn,
+    pub(super) packets: u32,
+    /// Responses of a READ or an atomic that have come.
+    pub(super) got: u32,
+    /// Why it cannot be sent (any further).
+    pub(super) failed: Option<Failure>,
+    /// The WQE, where it does not lie in the ring.
+    copy: Vec<u8>,
+}
+
+impl Flight {
+    /// Takes the next WQE that is posted, if there is one, and checks its local entries. What is
+    /// wrong with it is to be reported after everything before it.
+    pub(super) fn take(
+        sq: &mut SendQueue,
+        scratch: &mut Scratch,
+        domain: Domain<'_>,
+        (first, mtu): (Psn, Mtu),
+        mut spare: Vec<u8>,
+    ) -> Option<(Self, Option<Wqe>)> {
+        let posted = sq.fetch(scratch)?;
+        let bytes = sq.bytes(&posted, scratch);
+        let checked = posted.wqe.as_ref().map_err(|&failure| failure).and_then(|wqe| {
+            check_local(wqe, bytes, domain)?;
+            match mtu.packets(wqe.bytes) {
+                _ if wqe.opcode == Opcode::Nop => Ok(0), // nothing leaves the NIC
+                packets if packets < MAX_PACKETS => Ok(packets),
+                _ => Err((Syndrome::LocalLength, Vendor::Length)),
+            }
+        });
+        spare.clear();
+        if posted.source != Source::Ring {
+            spare.extend_from_slice(bytes);
+        }
+        let position = sq.position();
+        sq.consume(&posted);
+        let wqe = posted.wqe.ok();
+        let flight = Self {
+            source: posted.source,
+            position,
+            blocks: posted.blocks,
+            counter: posted.counter,
+            opcode: wqe.as_ref().map_or(Opcode::Nop, |wqe| wqe.opcode),
+            flags: wqe.as_ref().map_or(Flags::default(), |wqe| wqe.flags),
+            bytes: wqe.as_ref().map_or(0, |wqe| wqe.bytes),
+            first,
+            packets: checked.unwrap_or(0),
+            got: 0,
+            failed: checked.err(),
+            copy: spare,
+        };
+        Some((flight, wqe))
+    }
+
+    /// Reads the WQE once more, into the scratch buffer unless it is kept here.
+    pub(super) fn load(&self, sq: &SendQueue, scratch: &mut Scratch) -> Result<Wqe, Failure> {
+        let wqe = match self.source {
+            Source::Ring => sq.fetch_again(self.position, self.blocks, scratch)?,
+            Source::BlueFlame => Wqe::parse(&self.copy).map_err(of_parse)?,
+            Source::Slot => Wqe::parse_stream(&self.copy).map_err(of_parse)?,
+        };
+        let same = wqe.opcode == self.opcode && wqe.bytes == self.bytes;
+        if same { Ok(wqe) } else { Err((Syndrome::LocalQpOp, Vendor::Changed)) }
+    }
+
+    /// The bytes that [`Flight::load`] parsed.
+    pub(super) fn wqe_bytes<'a>(&'a self, scratch: &'a Scratch) -> &'a [u8] {
+        if self.source == Source::Ring { scratch } else { &self.copy }
+    }
+
+    /// The PSN after its last.
+    pub(super) fn end(&self) -> Psn {
+        self.first.plus(self.packets)
+    }
+
+    /// Headers of packet `index` of a SEND or WRITE, and the part of the payload that it carries.
+    pub(super) fn request(
+        &self,
+        wqe: &Wqe,
+        index: u32,
+        mtu: Mtu,
+        (service, dest): (Service, Qpn),
+    ) -> (Headers, std::ops::Range<usize>) {
+        let at = Position::new(index == 0, index + 1 == self.packets);
+        let imm = matches!(self.opcode, Opcode::SendImm | Opcode::RdmaWriteImm);
+        let write = self.opcode.has_remote();
+        let operation = match write {
+            true => Operation::write(at, imm),
+            false => Operation::send(at, if imm { Tail::Imm } else { Tail::Plain }),
+        };
+        let mut bth = Bth::new(Wire::new(service, operation), dest, self.first.plus(index));
+        bth.solicited = self.flags.solicited && at.ends();
+        let mut headers = Headers::new(bth);
+        headers.ext.imm = (imm && at.ends()).then_some(wqe.imm);
+        headers.ext.reth = wqe.remote.filter(|_| write && at.starts()).map(|remote| Reth {
+            addr: remote.addr,
+            rkey: remote.rkey,
+            bytes: self.bytes,
+        });
+        (headers, mtu.part(index, self.bytes))
+    }
+
+    /// Reports it complete.
+    pub(super) fn complete(&self, qp: &Qp, tally: &mut Tally) {
+        tally.wqes += 1;
+        tally.bytes += u64::from(self.bytes);
+        tally.inband += u64::from(self.source == Source::Slot);
+        tally.blueflame += u64::from(self.source == Source::BlueFlame);
+        if self.flags.cq_update {
+            let bytes = if self.opcode.scatters() { self.bytes } else { 0 };
+            qp.complete(&Cqe::requester(qp.qpn, self.opcode as u8, self.counter, bytes));
+        }
+    }
+
+    /// Reports it failed, and moves the queue pair to ERR.
+    pub(super) fn fail(&self, qp: &Qp, tally: &mut Tally, (syndrome, vendor): Failure) {
+        tally.errors += 1;
+        // ERR first: whoever sees the CQE finds the queue pair in the state it implies.
+        qp.set_error();
+        let op = CqeOpcode::ReqErr;
+        qp.complete(&Cqe::error(op, qp.qpn, self.counter, syndrome, vendor as u8));
+    }
+
+    /// Gives back the memory that held its WQE, to be used again.
+    pub(super) fn into_spare(self) -> Vec<u8> {
+        self.copy
+    }
+}
+
+/// Checks every local entry before anything moves: keys, ranges, and the right to be written to.
+pub(super) fn check_local(wqe: &Wqe, bytes: &[u8], domain: Domain<'_>) -> Result<(), Failure> {
+    let right = if wqe.opcode.scatters() { Right::LocalWrite } else { Right::Gather };
+    domain.check(entries(wqe, bytes), right).map_err(|vendor| (Syndrome::LocalProt, vendor))
+}
+
+/// The entries that name memory.
+pub(super) fn entries<'a>(wqe: &Wqe, bytes: &'a [u8]) -> impl Iterator<Item = Sge> + use<'a> {
+    wqe.pieces(bytes).filter_map(|piece| match piece {
+        Piece::Data(sge) => Some(sge),
+        Piece::Inline(_) => None,
+    })
+}

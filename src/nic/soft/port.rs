@@ -1,0 +1,185 @@
+//! The port: what an engine owns of a packet link, and the packets on their way to it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::counters::{DropReason, Live};
+use super::events::{Event, Events};
+use super::link::{Link, TxBatch};
+use crate::wire::roce::{Addresses, Envelope, Headers, Packet, PacketError};
+
+/// Packets that wait for the link at most.
+const TX_PACKETS: usize = 256;
+/// Packets taken from the link in a step, so that the send side gets its turn.
+const RX_PACKETS: usize = 256;
+/// Between two looks at whether the link is up.
+const UP_NS: u64 = 5_000_000;
+
+/// A packet that came, and how.
+pub(super) struct Arrived<'a> {
+    pub(super) envelope: &'a Envelope,
+    /// BTH to ICRC.
+    pub(super) bytes: &'a [u8],
+    pub(super) packet: &'a Packet<'a>,
+}
+
+/// A packet link with what its engine keeps beside it.
+pub(super) struct Port {
+    link: Box<dyn Link>,
+    tx: TxBatch,
+    address: IpAddr,
+    src_port: u16,
+    icrc: bool,
+    now_ns: u64,
+    /// Whether the owner wants the port up.
+    enabled: Arc<AtomicBool>,
+    up: bool,
+    look_at: u64,
+    counters: Arc<Live>,
+    events: Arc<Events>,
+}
+
+impl Port {
+    pub(super) fn new(
+        link: Box<dyn Link>,
+        enabled: Arc<AtomicBool>,
+        counters: Arc<Live>,
+        events: Arc<Events>,
+    ) -> Self {
+        Self {
+            tx: TxBatch::new(TX_PACKETS),
+            address: link.address(),
+            src_port: link.src_port(),
+            icrc: link.has_icrc(),
+            link,
+            now_ns: 0,
+            enabled,
+            up: true,
+            look_at: 0,
+            counters,
+            events,
+        }
+    }
+
+    /// Begins a step: looks at the port's state now and then.
+    pub(super) fn begin(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        let enabled = self.enabled.load(Ordering::Relaxed);
+        if now_ns < self.look_at && (enabled || !self.up) {
+            return;
+        }
+        self.look_at = now_ns + UP_NS;
+        let up = enabled && self.link.is_up();
+        if up != self.up {
+            self.up = up;
+            self.events.push(if up { Event::PortUp } else { Event::PortDown });
+        }
+    }
+
+    /// Packets that can be built before the link has to take some.
+    pub(super) fn room(&self) -> usize {
+        self.tx.room()
+    }
+
+    /// Whether packets to that address can be sent at all.
+    pub(super) fn reaches(&self, to: IpAddr) -> bool {
+        Addresses::new(self.address, to).is_some()
+    }
+
+    /// Builds a packet whose payload `fill` writes; there must be room. When `fill` fails there is
+    /// no packet.
+    pub(super) fn send<E>(
+        &mut self,
+        to: IpAddr,
+        headers: &Headers,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(addresses) = Addresses::new(self.address, to) else { return Ok(()) };
+        let envelope = Envelope::new(addresses, self.src_port);
+        let mut failed = None;
+        self.tx.push(to, |buf| {
+            let mut frame = headers.emit(payload_bytes, buf);
+            if let Err(error) = fill(frame.payload_mut()) {
+                failed = Some(error);
+                return None;
+            }
+            Some(frame.finish(self.icrc.then_some(&envelope)))
+        });
+        match failed {
+            Some(error) => Err(error),
+            None => {
+                Live::add(&self.counters.tx_packets, 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives the link what it takes now.
+    pub(super) fn flush(&mut self) {
+        while !self.tx.is_empty() {
+            if !self.up {
+                self.tx.take(self.tx.len());
+                return;
+            }
+            match self.link.send(self.now_ns, &mut self.tx) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(_) => {
+                    Live::add(&self.counters.link_errors, 1);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether the link has not taken everything.
+    pub(super) fn is_full(&self) -> bool {
+        !self.tx.is_empty()
+    }
+
+    /// When the link wants to be looked at again.
+    pub(super) fn poll_at(&self) -> Option<u64> {
+        self.link.poll_at()
+    }
+
+    /// Hands out packets that have arrived and are well-formed; returns how many came.
+    pub(super) fn receive(&mut self, mut each: impl FnMut(&Arrived<'_>)) -> usize {
+        let (up, icrc, counters) = (self.up, self.icrc, &self.counters);
+        let came = self.link.recv(self.now_ns, RX_PACKETS, &mut |received| {
+            if !up {
+                return counters.dropped(DropReason::PortDown);
+            }
+            let checked = match icrc {
+                true => Packet::check(received.bytes, &received.envelope),
+                false => Ok(()),
+            };
+            match checked.and_then(|()| Packet::parse(received.bytes)) {
+                Ok(packet) => each(&Arrived {
+                    envelope: &received.envelope,
+                    bytes: received.bytes,
+                    packet: &packet,
+                }),
+                Err(error) => counters.dropped(reason(&error)),
+            }
+        });
+        let came = came.unwrap_or_else(|_| {
+            Live::add(&counters.link_errors, 1);
+            0
+        });
+        Live::add(&counters.rx_packets, came as u64);
+        came
+    }
+}
+
+fn reason(error: &PacketError) -> DropReason {
+    match error {
+        PacketError::Short { .. } | PacketError::Payload { .. } => DropReason::Length,
+        PacketError::Version(_) => DropReason::Version,
+        PacketError::Opcode(_) => DropReason::Opcode,
+        PacketError::Syndrome(_) => DropReason::Syndrome,
+        PacketError::Pad { .. } => DropReason::Pad,
+        PacketError::Icrc { .. } => DropReason::Icrc,
+    }
+}

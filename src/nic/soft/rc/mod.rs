@@ -1,0 +1,94 @@
+//! Reliable connections over packets (InfiniBand vol. 1, 9.7).
+
+mod replay;
+mod requester;
+mod responder;
+
+use std::net::IpAddr;
+
+use requester::Requester;
+use responder::Responder;
+
+use super::payload::Domain;
+use super::requester::{Visit, Visitor};
+use super::sq::SendQueue;
+use super::state::Attributes;
+use super::transport::Path;
+use crate::nic::{QpState, QueuePair};
+use crate::wire::roce::Packet;
+
+/// Packets of responses that a visit builds at most.
+const VISIT_RESPONSES: usize = 64;
+
+/// Both sides of a reliable connection.
+pub(super) struct Rc {
+    path: Path,
+    requester: Requester,
+    responder: Responder,
+}
+
+impl Rc {
+    pub(super) fn new(path: Path, attributes: &Attributes) -> Self {
+        let responder = Responder::new(path, attributes);
+        Self { path, requester: Requester::new(path, attributes), responder }
+    }
+
+    /// Where the peer's packets come from.
+    pub(super) fn peer(&self) -> IpAddr {
+        self.path.to
+    }
+
+    /// The send side begins, in RTS.
+    pub(super) fn start(&mut self, attributes: &Attributes) {
+        self.requester.start(attributes.sq_psn);
+    }
+
+    /// Takes over changed attributes.
+    pub(super) fn apply(&mut self, path: Path, attributes: &Attributes) {
+        self.path = path;
+        self.requester.apply(path, attributes);
+        self.responder.apply(path, attributes);
+    }
+
+    pub(super) fn on_packet(
+        &mut self,
+        sq: &SendQueue,
+        cx: &mut Visitor<'_>,
+        domain: Domain<'_>,
+        packet: &Packet<'_>,
+    ) {
+        if packet.opcode().operation().is_request() {
+            self.responder.on_request(&sq.qp, domain, packet);
+        } else {
+            self.requester.on_response(sq, cx, domain, packet);
+        }
+    }
+
+    pub(super) fn visit(
+        &mut self,
+        sq: &mut SendQueue,
+        cx: &mut Visitor<'_>,
+        domain: Domain<'_>,
+    ) -> Visit {
+        let state = QueuePair::state(&*sq.qp);
+        if state == QpState::Err {
+            self.requester.flush(&sq.qp, &mut cx.tally);
+            self.responder.flush(&sq.qp);
+        }
+        let port = cx.port.as_deref_mut().expect("transports are visited with a port");
+        if self.responder.transmit(&sq.qp, domain, port, VISIT_RESPONSES) {
+            return Visit::More;
+        }
+        match state {
+            QpState::Rts | QpState::Sqd => {
+                self.requester.transmit(sq, cx, domain, state == QpState::Rts)
+            }
+            _ => Visit::Idle,
+        }
+    }
+
+    /// Whether nothing is on its way.
+    pub(super) fn is_drained(&self) -> bool {
+        self.requester.is_drained()
+    }
+}

@@ -1,0 +1,299 @@
+//! The responder of a reliable connection (InfiniBand vol. 1, 9.7.4 to 9.7.7 and 9.9.3).
+//!
+//! Packets change its state; what it has to say is built later, when the link has room: responses
+//! of READs and atomics in the order of their requests, then one acknowledgement or refusal that
+//! covers everything up to its PSN. So acknowledgements of one visit's packets are one.
+
+use super::replay::{Replay, What};
+use crate::mem::MemError;
+use crate::nic::soft::assembly::{Assembly, Refused, reach};
+use crate::nic::soft::counters::DropReason;
+use crate::nic::soft::mr::Right;
+use crate::nic::soft::payload::Domain;
+use crate::nic::soft::port::Port;
+use crate::nic::soft::qp::Qp;
+use crate::nic::soft::responder::nak;
+use crate::nic::soft::state::Attributes;
+use crate::nic::soft::transport::Path;
+use crate::nic::soft::vendor::Vendor;
+use crate::wire::Psn;
+use crate::wire::cqe::Syndrome as Cause;
+use crate::wire::roce::{Aeth, AtomicEth, NakCode, Operation, Packet, Position, Reth, Syndrome};
+use crate::wire::wqe::MAX_MESSAGE_BYTES;
+
+/// Packets that nobody asked an acknowledgement for, after which there is one.
+const ACK_EVERY: u32 = 32;
+
+pub(super) struct Responder {
+    path: Path,
+    rnr_timer: u8,
+    /// PSN expected next.
+    expected: Psn,
+    /// Requests completed, modulo 2^24.
+    msn: u32,
+    assembly: Assembly,
+    replay: Replay,
+    /// What is to be said when no response is due.
+    reply: Option<(Psn, Syndrome)>,
+    /// A NAK or RNR NAK was said for the PSN expected; there is no other before it comes.
+    refused: bool,
+    /// Packets taken since the last acknowledgement.
+    silent: u32,
+    /// A request was refused for good: after the NAK nothing is said any more.
+    dead: bool,
+}
+
+/// A packet that is not carried out: what the requester is to be told.
+enum No {
+    NotReady,
+    Nak(Cause, Vendor),
+}
+
+impl From<Refused> for No {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::NotReady => Self::NotReady,
+            Refused::Request(cause, vendor) | Refused::Receive(cause, vendor) => {
+                Self::Nak(cause, vendor)
+            }
+        }
+    }
+}
+
+fn invalid(vendor: Vendor) -> No {
+    No::Nak(Cause::RemoteInvalReq, vendor)
+}
+
+impl Responder {
+    pub(super) fn new(path: Path, attributes: &Attributes) -> Self {
+        Self {
+            path,
+            rnr_timer: attributes.min_rnr_timer,
+            expected: attributes.rq_psn,
+            msn: 0,
+            assembly: Assembly::default(),
+            replay: Replay::new(attributes.max_dest_rd_atomic),
+            reply: None,
+            refused: false,
+            silent: 0,
+            dead: false,
+        }
+    }
+
+    pub(super) fn apply(&mut self, path: Path, attributes: &Attributes) {
+        self.path = path;
+        self.rnr_timer = attributes.min_rnr_timer;
+        self.replay.set_limit(attributes.max_dest_rd_atomic);
+    }
+
+    /// Takes a request.
+    pub(super) fn on_request(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) {
+        let bth = &packet.headers.bth;
+        match bth.psn.distance(self.expected) {
+            0 => self.on_expected(qp, domain, packet),
+            1.. => {
+                qp.counters.dropped(DropReason::Gap);
+                if !self.refused {
+                    self.refused = true;
+                    self.reply = Some((self.expected, Syndrome::Nak(NakCode::PsnSequence)));
+                }
+            }
+            _ => self.on_duplicate(qp, packet),
+        }
+    }
+
+    fn on_expected(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) {
+        let ext = &packet.headers.ext;
+        let done = match (packet.opcode().operation(), ext.reth, ext.atomic) {
+            (Operation::ReadRequest, Some(from), _) => self.read(qp, domain, from),
+            (_, _, Some(atomic)) => self.atomic(qp, domain, packet, atomic),
+            _ => self.message(qp, domain, packet),
+        };
+        match done {
+            Ok(()) => self.refused = false,
+            Err(No::NotReady) => {
+                qp.counters.dropped(DropReason::NoReceive);
+                // What comes behind it until it comes again is not answered (9.7.5.2.8).
+                self.refused = true;
+                let timer = Syndrome::RnrNak { timer: self.rnr_timer };
+                self.reply = Some((self.expected, timer));
+            }
+            Err(No::Nak(cause, vendor)) => self.refuse(qp, self.expected, cause, vendor),
+        }
+    }
+
+    fn message(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) -> Result<(), No> {
+        let ended = self.assembly.accept(qp, domain, packet, self.path.mtu)?;
+        let bth = &packet.headers.bth;
+        self.expected = bth.psn.plus(1);
+        self.msn += u32::from(ended);
+        self.silent += 1;
+        if bth.ack_req || ended || self.silent >= ACK_EVERY {
+            self.reply = Some((bth.psn, Syndrome::ACK));
+        } else {
+            // A refusal that was not said yet is out of date.
+            self.reply = self.reply.filter(|(_, s)| matches!(s, Syndrome::Ack { .. }));
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, qp: &Qp, domain: Domain<'_>, from: Reth) -> Result<(), No> {
+        if from.bytes > MAX_MESSAGE_BYTES || self.assembly.is_under_way() {
+            return Err(invalid(Vendor::Sequence));
+        }
+        let packets = self.path.mtu.packets(from.bytes);
+        if !self.replay.has_room() || packets >= Psn::MODULUS / 2 {
+            return Err(invalid(Vendor::Length));
+        }
+        reach(qp, domain, (from.rkey, from.addr), from.bytes, Right::RemoteRead)?;
+        self.respond(packets, What::Read { from, next: 0, begin: 0, end: packets })
+    }
+
+    fn atomic(
+        &mut self,
+        qp: &Qp,
+        domain: Domain<'_>,
+        packet: &Packet<'_>,
+        atomic: AtomicEth,
+    ) -> Result<(), No> {
+        if self.assembly.is_under_way() || !self.replay.has_room() {
+            return Err(invalid(Vendor::Sequence));
+        }
+        if !atomic.addr.0.is_multiple_of(8) {
+            return Err(invalid(Vendor::Misaligned));
+        }
+        let (rkey, addr) = (atomic.rkey, atomic.addr);
+        reach(qp, domain, (rkey, addr), 8, Right::RemoteAtomic)?;
+        let at = domain.regions.resolve(domain.pd, rkey.0, addr, 8, Right::RemoteAtomic);
+        let at = at.map_err(|vendor| No::Nak(Cause::RemoteAccess, vendor))?;
+        let old = match packet.opcode().operation() {
+            Operation::FetchAdd => at.mem.fetch_add(at.offset, atomic.swap_add),
+            _ => at.mem.compare_swap(at.offset, atomic.compare, atomic.swap_add),
+        };
+        let old = old.map_err(|error| match error {
+            MemError::Misaligned { .. } => invalid(Vendor::Misaligned),
+            _ => No::Nak(Cause::RemoteOp, Vendor::Dma),
+        })?;
+        self.respond(1, What::Atomic { old })
+    }
+
+    /// A response is due; it acknowledges all before it as well.
+    fn respond(&mut self, packets: u32, what: What) -> Result<(), No> {
+        self.msn += 1;
+        self.replay
+            .push(self.expected, packets, self.msn, what)
+            .map_err(|_| invalid(Vendor::Sequence))?;
+        self.expected = self.expected.plus(packets);
+        self.reply = None;
+        Ok(())
+    }
+
+    /// A request that was carried out before (9.7.5.1.3): it is said again, and an atomic's result
+    /// comes from the replay resources. What is not known any more is dropped.
+    fn on_duplicate(&mut self, qp: &Qp, packet: &Packet<'_>) {
+        let psn = packet.headers.bth.psn;
+        let ext = &packet.headers.ext;
+        let known = match (packet.opcode().operation(), ext.reth, ext.atomic) {
+            (Operation::ReadRequest, Some(from), _) => {
+                self.replay.repeat_read(psn, &from, self.path.mtu.bytes())
+            }
+            (_, _, Some(_)) => self.replay.repeat_atomic(psn),
+            _ => {
+                // A refusal that is to be said acknowledges what is before it as well.
+                let last = self.expected.plus(Psn::MODULUS - 1);
+                self.reply = self.reply.or(Some((last, Syndrome::ACK)));
+                true
+            }
+        };
+        if !known {
+            qp.counters.dropped(DropReason::Duplicate);
+        }
+    }
+
+    fn refuse(&mut self, qp: &Qp, psn: Psn, cause: Cause, vendor: Vendor) {
+        let code = match cause {
+            Cause::RemoteAccess => NakCode::RemoteAccess,
+            Cause::RemoteInvalReq => NakCode::InvalidRequest,
+            _ => NakCode::RemoteOperational,
+        };
+        self.reply = Some((psn, Syndrome::Nak(code)));
+        self.dead = true;
+        nak(qp, cause, vendor);
+    }
+
+    /// Builds what is due, at most `most` packets. Says whether something is left.
+    pub(super) fn transmit(
+        &mut self,
+        qp: &Qp,
+        domain: Domain<'_>,
+        port: &mut Port,
+        mut most: usize,
+    ) -> bool {
+        while let Some(entry) = self.replay.due() {
+            if most == 0 || port.room() == 0 {
+                return true;
+            }
+            most -= 1;
+            let (first, msn) = (entry.first, entry.msn);
+            let aeth = Some(Aeth { syndrome: Syndrome::ACK, msn });
+            match &mut entry.what {
+                What::Atomic { old } => {
+                    let mut headers = self.path.headers(Operation::AtomicAcknowledge, first);
+                    (headers.ext.aeth, headers.ext.atomic_ack) = (aeth, Some(*old));
+                    port.send(self.path.to, &headers, 0, |_| Ok::<_, Vendor>(()))
+                        .expect("an empty payload does not fail");
+                    self.replay.answered();
+                }
+                What::Read { from, next, begin, end } => {
+                    let at = Position::new(*next == *begin, *next + 1 == *end);
+                    let psn = first.plus(*next);
+                    let mut headers = self.path.headers(Operation::read_response(at), psn);
+                    headers.ext.aeth = aeth.filter(|_| at != Position::Middle);
+                    let part = self.path.mtu.part(*next, from.bytes);
+                    let from = *from;
+                    *next += 1;
+                    if let Err(vendor) = port.send(self.path.to, &headers, part.len(), |into| {
+                        read_part(domain, &from, part.start, into)
+                    }) {
+                        // The region went while its bytes were on their way.
+                        self.replay.forget();
+                        self.refuse(qp, psn, Cause::RemoteAccess, vendor);
+                    } else if at.ends() {
+                        self.replay.answered();
+                    }
+                }
+            }
+        }
+        if let Some((psn, syndrome)) = self.reply {
+            if port.room() == 0 {
+                return true;
+            }
+            self.reply = None;
+            self.silent = 0;
+            let mut headers = self.path.headers(Operation::Acknowledge, psn);
+            headers.ext.aeth = Some(Aeth { syndrome, msn: self.msn });
+            port.send(self.path.to, &headers, 0, |_| Ok::<_, Vendor>(()))
+                .expect("an empty payload does not fail");
+        }
+        false
+    }
+
+    /// The queue pair is in ERR: only a refusal of its own making is still said.
+    pub(super) fn flush(&mut self, qp: &Qp) {
+        self.assembly.flush(qp);
+        if !self.dead {
+            self.replay.forget();
+            self.reply = None;
+        }
+    }
+}
+
+fn read_part(domain: Domain<'_>, from: &Reth, start: usize, into: &mut [u8]) -> Result<(), Vendor> {
+    if into.is_empty() {
+        return Ok(());
+    }
+    let all =
+        domain.regions.resolve(domain.pd, from.rkey.0, from.addr, from.bytes, Right::RemoteRead)?;
+    let at = all.plus(start);
+    at.mem.read(at.offset, into).map_err(|_| Vendor::Dma)
+}

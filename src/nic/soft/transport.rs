@@ -1,0 +1,154 @@
+//! The transport of a queue pair on a packet link: what the engine hands packets to and visits.
+
+use std::net::IpAddr;
+
+use super::counters::DropReason;
+use super::events::Event;
+use super::payload::Domain;
+use super::port::Arrived;
+use super::rc::Rc;
+use super::requester::{Visit, Visitor};
+use super::sq::SendQueue;
+use super::state::Attributes;
+use super::uc::Uc;
+use super::ud::Ud;
+use crate::nic::{Mtu, NicAddress, QpState, QpType, QueuePair};
+use crate::wire::roce::{Bth, Headers, Opcode, Operation, Service};
+use crate::wire::{Psn, Qpn};
+
+/// The way to a connected peer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Path {
+    pub(super) to: IpAddr,
+    pub(super) dest: Qpn,
+    pub(super) mtu: Mtu,
+    pub(super) service: Service,
+}
+
+impl Path {
+    fn new(service: Service, attributes: &Attributes) -> Option<Self> {
+        let NicAddress::Ip(to) = attributes.av.nic else { return None };
+        let to = to.to_canonical();
+        Some(Self { to, dest: attributes.dest_qpn, mtu: attributes.path_mtu, service })
+    }
+
+    /// Headers of a packet to the peer, without extensions.
+    pub(super) fn headers(&self, operation: Operation, psn: Psn) -> Headers {
+        Headers::new(Bth::new(Opcode::new(self.service, operation), self.dest, psn))
+    }
+}
+
+/// Both sides of a queue pair's service.
+pub(super) struct Transport {
+    service: Of,
+    /// Whether a packet came since RTR, and whether SQD was reported drained.
+    established: bool,
+    drained: bool,
+}
+
+enum Of {
+    Rc(Box<Rc>),
+    Uc(Box<Uc>),
+    Ud(Ud),
+}
+
+impl Transport {
+    /// The transport of a queue pair that enters RTR; `None` without a way to its peer. `mtu` is
+    /// the most that a datagram carries.
+    pub(super) fn new(kind: QpType, mtu: Mtu, attributes: &Attributes) -> Option<Self> {
+        let path = |service| Path::new(service, attributes);
+        let service = match kind {
+            QpType::Rc => Of::Rc(Box::new(Rc::new(path(Service::Rc)?, attributes))),
+            QpType::Uc => Of::Uc(Box::new(Uc::new(path(Service::Uc)?, attributes))),
+            QpType::Ud => Of::Ud(Ud::new(mtu, attributes)),
+        };
+        Some(Self { service, established: false, drained: false })
+    }
+
+    /// The queue pair enters a state, or takes attributes over within one.
+    pub(super) fn enter(&mut self, from: QpState, to: QpState, attributes: &Attributes) {
+        self.drained = false;
+        if (from, to) == (QpState::Rtr, QpState::Rts) {
+            match &mut self.service {
+                Of::Rc(rc) => rc.start(attributes),
+                Of::Uc(uc) => uc.start(attributes),
+                Of::Ud(ud) => ud.start(attributes),
+            }
+        }
+        match &mut self.service {
+            Of::Rc(rc) => {
+                if let Some(path) = Path::new(Service::Rc, attributes) {
+                    rc.apply(path, attributes);
+                }
+            }
+            Of::Uc(uc) => {
+                if let Some(path) = Path::new(Service::Uc, attributes) {
+                    uc.apply(path);
+                }
+            }
+            Of::Ud(ud) => ud.apply(attributes),
+        }
+    }
+
+    /// Takes a packet that is addressed to the queue pair.
+    pub(super) fn on_packet(
+        &mut self,
+        sq: &SendQueue,
+        cx: &mut Visitor<'_>,
+        domain: Domain<'_>,
+        arrived: &Arrived<'_>,
+    ) {
+        let packet = arrived.packet;
+        let state = QueuePair::state(&*sq.qp);
+        if !matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return cx.counters.dropped(DropReason::State);
+        }
+        let (service, from) = match &self.service {
+            Of::Rc(rc) => (Service::Rc, Some(rc.peer())),
+            Of::Uc(uc) => (Service::Uc, Some(uc.peer())),
+            Of::Ud(_) => (Service::Ud, None),
+        };
+        if packet.opcode().service() != service {
+            return cx.counters.dropped(DropReason::Opcode);
+        }
+        if from.is_some_and(|peer| peer != arrived.envelope.addresses.src()) {
+            return cx.counters.dropped(DropReason::Source);
+        }
+        if state == QpState::Rtr && !self.established {
+            self.established = true;
+            sq.qp.events.push(Event::Established(sq.qp.qpn));
+        }
+        match &mut self.service {
+            Of::Rc(rc) => rc.on_packet(sq, cx, domain, packet),
+            Of::Uc(uc) => uc.on_packet(sq, domain, packet),
+            Of::Ud(ud) => ud.on_packet(&sq.qp, domain, arrived),
+        }
+    }
+
+    /// Sends what is due and takes new WQEs, as far as the link has room.
+    pub(super) fn visit(&mut self, sq: &mut SendQueue, cx: &mut Visitor<'_>) -> Visit {
+        let qp = sq.qp.clone();
+        let regions = qp.mrs.read();
+        let domain = Domain { regions: &regions, pd: qp.pd.number() };
+        let visit = match &mut self.service {
+            Of::Rc(rc) => rc.visit(sq, cx, domain),
+            Of::Uc(uc) => uc.visit(sq, cx, domain),
+            Of::Ud(ud) => ud.visit(sq, cx, domain),
+        };
+        if QueuePair::state(&*qp) == QpState::Sqd && !self.drained && self.is_drained() {
+            self.drained = true;
+            if qp.attributes().sqd_event {
+                qp.events.push(Event::SqDrained(qp.qpn));
+            }
+        }
+        visit
+    }
+
+    fn is_drained(&self) -> bool {
+        match &self.service {
+            Of::Rc(rc) => rc.is_drained(),
+            Of::Uc(uc) => uc.is_drained(),
+            Of::Ud(_) => true,
+        }
+    }
+}
