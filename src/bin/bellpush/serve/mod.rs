@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use bellpush::nic::soft::SoftNic;
+use bellpush::nic::soft::link::{Link, UdpLink};
+use bellpush::nic::soft::{SoftConfig, SoftNic};
 use bellpush::nic::{Mtu, QpType};
 
 use crate::cli::CliError;
@@ -102,10 +103,19 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
 }
 
 fn open(args: &ServeArgs) -> Result<Served, CliError> {
-    let nic =
-        SoftNic::open(bellpush::nic::soft::SoftConfig::new(&bellpush::nic::soft::InProcess::new()))
-            .map_err(|e| CliError::new(e, "TODO"))?;
-    Ok(Served { nic, address: args.address.unwrap() })
+    let unopened = |e: &dyn std::fmt::Display| {
+        let remedy = "give --address one of this machine's that no other NIC has";
+        CliError::new(format!("the software NIC did not start: {e}"), remedy)
+    };
+    let link = match args.address {
+        Some(address) => UdpLink::open(address, None),
+        None => UdpLink::open_free(),
+    };
+    let link = link.map_err(|e| unopened(&e))?;
+    let address = link.address();
+    eprintln!("bellpush: {}", link.describe());
+    let nic = SoftNic::open_on(SoftConfig::default(), Box::new(link)).map_err(|e| unopened(&e))?;
+    Ok(Served { nic, address })
 }
 
 fn client(
