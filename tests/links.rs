@@ -5,7 +5,7 @@ mod suite;
 
 use std::net::IpAddr;
 
-use bellpush::nic::soft::link::{Faulty, Link, LinkError, ShmNet};
+use bellpush::nic::soft::link::{Faulty, Link, LinkError, ShmNet, UdpLink};
 
 use suite::Maker;
 
@@ -42,5 +42,22 @@ impl Maker for Harmless {
     }
 }
 
+/// UDP on loopback.
+struct Udp;
+
+impl Maker for Udp {
+    fn make() -> Self {
+        Self
+    }
+
+    fn attach(&self, addr: Option<IpAddr>) -> Result<Box<dyn Link>, LinkError> {
+        Ok(match addr {
+            Some(addr) => Box::new(UdpLink::open(addr, None)?),
+            None => Box::new(UdpLink::open_free()?),
+        })
+    }
+}
+
 suite!(shm, Anonymous);
+suite!(udp, Udp);
 suite!(faulty, Harmless);

@@ -182,7 +182,7 @@ pub fn standstill(net: &impl Maker) {
     // What it got while it could is whole, in order and without a gap; then it goes on.
     let got = drain(&mut *still);
     assert!(got.iter().map(|g| g.0).eq(0..got.len() as u32), "{} packets", got.len());
-    assert!(!got.is_empty() && got.len() < 20_000);
+    assert!(!got.is_empty());
     for psn in 30_000..30_010 {
         send_one(&mut *a, to_still, psn, 8);
         assert_eq!(expect(&mut *still, 1)[0].0, psn);

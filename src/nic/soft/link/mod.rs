@@ -8,12 +8,14 @@
 mod batch;
 mod fault;
 mod shm;
+mod udp;
 
 use std::net::IpAddr;
 
 pub use batch::{Outgoing, Run, TxBatch};
 pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
 pub use shm::{STALL_NS, ShmLink, ShmNet};
+pub use udp::UdpLink;
 
 use crate::wire::roce::Envelope;
 
@@ -45,8 +47,7 @@ pub trait Link: Send {
     /// call may succeed.
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError>;
 
-    /// Hands out at most about `most` packets that have arrived (a little more where several
-    /// arrive in one), and returns how many. `most` of 0 does nothing.
+    /// Hands out at most `most` packets that have arrived, and returns how many.
     ///
     /// # Errors
     /// As [`Link::send`].

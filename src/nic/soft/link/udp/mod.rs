@@ -1,0 +1,292 @@
+//! RoCEv2 over UDP port 4791, IPv4 and IPv6 (InfiniBand annex A17).
+//!
+//! The ICRC covers IPv4's ID, which a UDP socket neither sets nor shows. What is sent has ID 0:
+//! the socket is not connected and sets DF. What other implementations send may have another ID:
+//! those packets come from a raw socket, where the process may have one (on loopback, where only
+//! software NICs are neighbours, it has none). Filters give each packet to one of the two. IPv6
+//! has no ID. [`Link::describe`] says which is in force.
+//!
+//! Runs of packets to one address go as one datagram that the system cuts up (GSO). Over IPv4 it
+//! would count IDs up while doing so; there it is used on loopback alone, where nothing is cut up
+//! before the receiving socket, which takes it as one (GRO).
+
+mod inbox;
+mod socket;
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Ipv4Addr};
+
+use quinn_udp::{Transmit, UdpSockRef};
+use rustix::io::Errno;
+use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
+
+use self::inbox::Inbox;
+use self::socket::{Interface, endpoint, interface_of};
+use super::{Link, LinkCounters, LinkError, Outgoing, Received, Run, TxBatch};
+use crate::wire::roce::{Addresses, Envelope, MAX_PACKET_BYTES, ROCE_PORT};
+
+/// Packets of one sendmmsg.
+const SENDS: usize = 32;
+/// Bytes of a datagram to be cut up: what fits with IP and UDP headers into IP's length.
+const GSO_BYTES: usize = 65535 - 48;
+/// What addresses are taken from when none is given.
+const FREE_RANGE: &str = "127.0.0.1 to 127.0.255.255";
+
+/// A NIC's end of the wire, as UDP sockets show it.
+pub struct UdpLink {
+    addr: IpAddr,
+    interface: Interface,
+    mtu: usize,
+    udp: Inbox,
+    raw: Option<Inbox>,
+    /// Why there is no raw socket, or that there is one.
+    ids: &'static str,
+    counters: LinkCounters,
+    /// Destinations of a sendmmsg.
+    to: Vec<SocketAddrAny>,
+}
+
+impl UdpLink {
+    /// A NIC at an address of this machine. `mtu` is the interface's, in bytes of IP packets, where
+    /// it is to be another than what the system says.
+    ///
+    /// # Errors
+    /// [`LinkError::InUse`], [`LinkError::NotLocal`], [`LinkError::System`].
+    pub fn open(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
+        let addr = addr.to_canonical();
+        if addr.is_unspecified() || addr.is_multicast() {
+            return Err(LinkError::NotLocal { addr });
+        }
+        let interface = interface_of(addr)?.ok_or(LinkError::NotLocal { addr })?;
+        let (raw, ids) = match addr {
+            IpAddr::V6(_) => (None, "no IDs in IPv6"),
+            IpAddr::V4(_) if addr.is_loopback() => (None, "IPv4 ID 0 expected (loopback)"),
+            IpAddr::V4(_) => match socket::open_raw(addr)? {
+                Some(raw) => (Some(Inbox::new(raw)), "IPv4 IDs read from a raw socket"),
+                None => (None, "IPv4 ID 0 expected (no right to a raw socket)"),
+            },
+        };
+        let udp = socket::open_udp(endpoint(addr, interface.scope), raw.is_some())?;
+        let headers = Addresses::new(addr, addr).expect("one family").header_bytes();
+        let mtu = mtu.unwrap_or(interface.mtu).saturating_sub(headers).min(MAX_PACKET_BYTES);
+        Ok(Self {
+            addr,
+            interface,
+            mtu,
+            udp: Inbox::new(udp),
+            raw,
+            ids,
+            counters: LinkCounters::default(),
+            to: Vec::with_capacity(SENDS),
+        })
+    }
+
+    /// A NIC at the first address of 127.0.0.0/16 that none has: several processes of one host are
+    /// a NIC each.
+    ///
+    /// # Errors
+    /// [`LinkError::NoneFree`], [`LinkError::System`].
+    pub fn open_free() -> Result<Self, LinkError> {
+        for host in 1..=u16::MAX {
+            let [high, low] = host.to_be_bytes();
+            match Self::open(Ipv4Addr::new(127, 0, high, low).into(), None) {
+                Err(LinkError::InUse { .. }) => {}
+                opened => return opened,
+            }
+        }
+        Err(LinkError::NoneFree { range: FREE_RANGE })
+    }
+
+    /// Packets behind the first `skip` that can go as one datagram, if they are several.
+    fn gso_run<'a>(&self, batch: &'a TxBatch, skip: usize) -> Option<Run<'a>> {
+        let fine = |to: IpAddr| to.is_ipv6() || to.is_loopback();
+        let most = self.udp.opened.state.max_gso_segments();
+        let run = batch.run(skip, most, GSO_BYTES)?;
+        (run.count > 1 && fine(run.to) && run.to.is_ipv4() == self.addr.is_ipv4()).then_some(run)
+    }
+
+    fn send_run(&self, run: &Run<'_>) -> Sent {
+        let transmit = Transmit {
+            destination: endpoint(run.to, self.interface.scope),
+            ecn: None,
+            contents: run.bytes,
+            segment_size: Some(run.segment),
+            src_ip: None,
+        };
+        let opened = &self.udp.opened;
+        match opened.state.try_send(UdpSockRef::from(&opened.socket), &transmit) {
+            Ok(()) => Sent::Packets(run.count),
+            Err(error) => Sent::of(&error),
+        }
+    }
+
+    /// Sends packets one by one in one call: the system stops at the first that it refuses.
+    fn send_each<'a>(&mut self, packets: impl Iterator<Item = Outgoing<'a>>) -> Sent {
+        let mut slices = [[IoSlice::new(&[])]; SENDS];
+        self.to.clear();
+        for (packet, slice) in packets.zip(&mut slices) {
+            if packet.to.is_ipv4() != self.addr.is_ipv4() {
+                break; // the first of the next call
+            }
+            self.to.push(endpoint(packet.to, self.interface.scope).into());
+            *slice = [IoSlice::new(packet.bytes)];
+        }
+        if self.to.is_empty() {
+            return Sent::Refused;
+        }
+        let mut none: [SendAncillaryBuffer<'_, '_, '_>; SENDS] = Default::default();
+        let mut none = none.iter_mut();
+        let last = self.to.len() - 1;
+        let mut messages: [MMsgHdr<'_>; SENDS] = std::array::from_fn(|i| {
+            let control = none.next().expect("one for each");
+            MMsgHdr::new_with_addr(&self.to[i.min(last)], &slices[i.min(last)], control)
+        });
+        let socket = &self.udp.opened.socket;
+        match sendmmsg(socket, &mut messages[..=last], SendFlags::DONTWAIT) {
+            Ok(n) => Sent::Packets(n),
+            Err(errno) => Sent::of(&errno.into()),
+        }
+    }
+}
+
+/// What became of packets.
+enum Sent {
+    /// So many went out.
+    Packets(usize),
+    /// None now: buffers are full.
+    Full,
+    /// The first never will.
+    Refused,
+}
+
+impl Sent {
+    fn of(error: &io::Error) -> Self {
+        let full = [Errno::AGAIN, Errno::NOBUFS, Errno::INTR].map(Errno::raw_os_error);
+        let is_full = error.raw_os_error().is_some_and(|errno| full.contains(&errno));
+        if is_full { Self::Full } else { Self::Refused }
+    }
+}
+
+fn hand_out(
+    counters: &mut LinkCounters,
+    each: &mut dyn FnMut(&Received<'_>),
+    packet: &Received<'_>,
+) {
+    if packet.bytes.len() > MAX_PACKET_BYTES {
+        counters.rx_dropped += 1;
+        return;
+    }
+    counters.rx_packets += 1;
+    counters.rx_bytes += packet.bytes.len() as u64;
+    each(packet);
+}
+
+impl Link for UdpLink {
+    fn address(&self) -> IpAddr {
+        self.addr
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn src_port(&self) -> u16 {
+        ROCE_PORT
+    }
+
+    fn send(&mut self, _now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
+        let (mut taken, mut one_by_one) = (0, 0);
+        while taken < batch.len() {
+            let run = self.gso_run(batch, taken).filter(|_| one_by_one <= taken);
+            let sent = if let Some(run) = &run {
+                self.send_run(run)
+            } else {
+                // Up to where the next run begins.
+                let singles = (taken + 1..batch.len().min(taken + SENDS))
+                    .find(|&at| at >= one_by_one && self.gso_run(batch, at).is_some());
+                let n = singles.unwrap_or(taken + SENDS) - taken;
+                self.send_each(batch.iter().skip(taken).take(n))
+            };
+            match (sent, run) {
+                (Sent::Packets(n), _) => {
+                    let bytes = batch.iter().skip(taken).take(n).map(|packet| packet.bytes.len());
+                    self.counters.tx_packets += n as u64;
+                    self.counters.tx_bytes += bytes.sum::<usize>() as u64;
+                    taken += n;
+                }
+                (Sent::Full, _) => {
+                    self.counters.tx_full += 1;
+                    break;
+                }
+                // Perhaps it is the run that is refused, or one of its packets.
+                (Sent::Refused, Some(run)) => one_by_one = taken + run.count,
+                (Sent::Refused, None) => {
+                    self.counters.tx_lost += 1;
+                    taken += 1;
+                }
+            }
+        }
+        batch.take(taken);
+        Ok(taken)
+    }
+
+    fn recv(
+        &mut self,
+        _now_ns: u64,
+        most: usize,
+        each: &mut dyn FnMut(&Received<'_>),
+    ) -> Result<usize, LinkError> {
+        let (mut tried, dropped) = (0, self.counters.rx_dropped);
+        while tried < most
+            && let Some(datagram) = self.udp.take()?
+        {
+            tried += 1;
+            let addresses = Addresses::new(datagram.from.ip(), self.addr);
+            let envelope = Envelope {
+                traffic_class: datagram.ecn,
+                ..Envelope::new(addresses.expect("the socket's family"), datagram.from.port())
+            };
+            hand_out(&mut self.counters, each, &Received { envelope, bytes: datagram.bytes });
+        }
+        while tried < most
+            && let Some(raw) = &mut self.raw
+            && let Some(datagram) = raw.take()?
+        {
+            tried += 1;
+            match Envelope::parse(datagram.bytes) {
+                Ok((envelope, bytes)) => {
+                    hand_out(&mut self.counters, each, &Received { envelope, bytes });
+                }
+                Err(_) => self.counters.rx_dropped += 1,
+            }
+        }
+        Ok(tried - (self.counters.rx_dropped - dropped) as usize)
+    }
+
+    fn is_up(&mut self) -> bool {
+        matches!(interface_of(self.addr), Ok(Some(Interface { is_up: true, .. })))
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.counters
+    }
+
+    fn describe(&self) -> String {
+        let opened = &self.udp.opened;
+        let gso = match opened.state.max_gso_segments() {
+            1 => "no GSO".into(),
+            _ if self.addr.is_ipv4() && !self.addr.is_loopback() => "no GSO (IPv4)".into(),
+            n => format!("GSO of {n}"),
+        };
+        let gro =
+            if self.raw.is_none() && opened.state.gro_segments() > 1 { "GRO" } else { "no GRO" };
+        format!(
+            "UDP {} on {}, packets up to {} bytes, {gso}, {gro}, receive buffer {} bytes, {}",
+            endpoint(self.addr, self.interface.scope),
+            self.interface.name,
+            self.mtu,
+            opened.recv_bytes,
+            self.ids,
+        )
+    }
+}
