@@ -7,8 +7,10 @@ use std::sync::Arc;
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmNet};
-use bellpush::nic::soft::{Engine, InProcess, Qp, SoftConfig, SoftNic};
-use bellpush::nic::{Access, Change, Connection, Inband, LineFormat, Mr, Nic, QpAttr, QueuePair};
+use bellpush::nic::soft::{CqAttr, Engine, InProcess, Objects, Qp, SoftConfig, SoftNic, Srq};
+use bellpush::nic::{
+    Access, Change, Connection, Inband, LineFormat, Mr, Nic, QpAttr, QpType, QueuePair,
+};
 use bellpush::wire::cqe::{Cqe, Syndrome};
 use bellpush::wire::wqe::{Piece, SendWr, Sge};
 use bellpush::wire::{Iova, Lkey};
@@ -90,6 +92,38 @@ pub fn make_qp(nic: &SoftNic, attr: &QpAttr) -> (Arc<Qp>, Arc<HostMem>) {
     (nic.create(attr, &view).unwrap(), memory)
 }
 
+/// A queue pair of any type, with CQs that others could share, and receives from an SRQ if there
+/// is one.
+pub fn make_typed(
+    nic: &SoftNic,
+    kind: QpType,
+    attr: &QpAttr,
+    srq: Option<Arc<Srq>>,
+) -> (Arc<Qp>, Arc<HostMem>) {
+    let memory = HostMem::alloc(nic.queue_bytes(attr)).unwrap();
+    let view = View::new(&memory, 0, memory.len()).unwrap();
+    let queues = SoftNic::place(attr, &view).unwrap();
+    let cq = |ring: &View, dbr: &View| {
+        let (ring, dbr, uar) = (ring.clone(), dbr.clone(), queues.uar.clone());
+        nic.create_cq(&CqAttr { ring, dbr, uar, notify: None }).unwrap()
+    };
+    let objects = Objects {
+        kind,
+        pd: nic.default_pd().clone(),
+        send_cq: cq(&queues.send_cq, &queues.send_cq_dbr),
+        recv_cq: Some(cq(&queues.recv_cq, &queues.recv_cq_dbr)),
+        srq,
+        uidx: 0,
+    };
+    (nic.create_with(attr, queues, objects).unwrap(), memory)
+}
+
+fn typed_end(nic: &SoftNic, kind: QpType, attr: &QpAttr, iova: u64) -> End {
+    let (qp, memory) = make_typed(nic, kind, attr, None);
+    let host = HostQp::new(&*qp);
+    End { qp, host, memory, buf: Buf::new(nic, BUF_BYTES, iova, Access::ALL) }
+}
+
 fn end(nic: &SoftNic, attr: &QpAttr, iova: u64) -> End {
     let (qp, memory) = make_qp(nic, attr);
     let host = HostQp::new(&*qp);
@@ -121,6 +155,15 @@ impl Pair {
         let (nics, engines) = packet_nics(faults, true);
         let a = end(&nics[0], attr_a, A_IOVA);
         let b = end(&nics[1], attr_b, B_IOVA);
+        connect(&a.qp, &b.qp, with);
+        Self { nics, engines, a, b, now_ns: 0 }
+    }
+
+    /// Queue pairs of any type on a packet link in memory.
+    pub fn typed(kind: QpType, faults: &str, attr: &QpAttr, with: &Change) -> Self {
+        let (nics, engines) = packet_nics(faults, true);
+        let a = typed_end(&nics[0], kind, attr, A_IOVA);
+        let b = typed_end(&nics[1], kind, attr, B_IOVA);
         connect(&a.qp, &b.qp, with);
         Self { nics, engines, a, b, now_ns: 0 }
     }

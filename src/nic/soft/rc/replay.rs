@@ -15,6 +15,9 @@ pub(super) struct Entry {
     pub(super) msn: u32,
     pub(super) what: What,
     queued: bool,
+    /// Whether it was answered once in full. Then a requester that asks for more than the limit
+    /// has had the answer, and whatever has it answered again is an old packet.
+    answered: bool,
 }
 
 /// What is answered.
@@ -57,7 +60,7 @@ impl Replay {
 
     /// Whether a request can be taken.
     pub(super) fn has_room(&self) -> bool {
-        self.entries.len() < self.most || self.entries.front().is_some_and(|e| !e.queued)
+        self.entries.len() < self.most || self.entries.front().is_some_and(|e| e.answered)
     }
 
     /// Takes a request, whose response is due after all others. The oldest answered one goes.
@@ -73,10 +76,11 @@ impl Replay {
         }
         while self.entries.len() >= self.most {
             self.entries.pop_front();
+            self.due.retain(|&number| number != self.front);
             self.front = self.front.wrapping_add(1);
         }
         self.due.push_back(self.front.wrapping_add(self.entries.len() as u32));
-        self.entries.push_back(Entry { first, packets, msn, what, queued: true });
+        self.entries.push_back(Entry { first, packets, msn, what, queued: true, answered: false });
         Ok(())
     }
 
@@ -139,7 +143,7 @@ impl Replay {
     /// That response is sent.
     pub(super) fn answered(&mut self) {
         if let Some(entry) = self.due() {
-            entry.queued = false;
+            (entry.queued, entry.answered) = (false, true);
         }
         self.due.pop_front();
     }
@@ -191,6 +195,10 @@ mod tests {
         assert!(!replay.repeat_read(Psn::new(10), &reth(0x1000, 256), 256), "it went");
         assert!(replay.repeat_read(Psn::new(11), &reth(0x1000, 256), 256));
         assert_eq!(due(&mut replay), [(12, 0, 1), (11, 0, 1)]);
+        // An old packet asks for one again; the requester has moved on.
+        assert!(replay.repeat_read(Psn::new(11), &reth(0x1000, 256), 256));
+        read(&mut replay, 13, 256).unwrap();
+        assert_eq!(due(&mut replay), [(13, 0, 1)]);
         assert!(Replay::new(0).push(Psn::new(0), 1, 0, What::Atomic { old: 1 }).is_err());
     }
 
