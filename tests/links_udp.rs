@@ -202,7 +202,7 @@ fn foreign(from: IpAddr, to: IpAddr, id: u16, psn: u32) -> Vec<u8> {
     let mut packet = [0; 64];
     let n = Headers::new(bth).emit(0, &mut packet).finish(Some(&envelope));
     let mut frame = vec![0; 48];
-    let headers = envelope.emit(&packet[..n], &mut frame);
+    let headers = envelope.emit(&[&packet[..n]], &mut frame);
     frame.truncate(headers);
     frame.extend(&packet[..n]);
     frame

@@ -16,6 +16,7 @@
 //! | `link` `port` | packet links, to other processes and hosts; what an engine keeps of one |
 //! | `transport` `rc` `uc` `ud` | services over packets |
 //! | `flight` `assembly` `payload` | a message that is sent, and that comes in; its bytes |
+//! | `pcap` | captures of what goes over a packet link |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
@@ -35,6 +36,7 @@ mod layout;
 pub mod link;
 mod mr;
 mod payload;
+pub mod pcap;
 mod port;
 mod qp;
 mod rc;

@@ -160,7 +160,7 @@ impl Ud {
 /// What lies in the place of a GRH.
 fn grh(arrived: &Arrived<'_>) -> [u8; GRH_BYTES] {
     let mut ip = [0; MAX_IP_UDP_BYTES];
-    let bytes = arrived.envelope.emit(arrived.bytes, &mut ip) - UDP_HEADER_BYTES;
+    let bytes = arrived.envelope.emit(&[arrived.bytes], &mut ip) - UDP_HEADER_BYTES;
     let mut grh = [0; GRH_BYTES];
     match arrived.envelope.addresses {
         Addresses::V4 { .. } => grh[GRH_BYTES - bytes..].copy_from_slice(&ip[..bytes]),

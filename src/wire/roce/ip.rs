@@ -136,13 +136,14 @@ impl Envelope {
         }
     }
 
-    /// Writes IP and UDP headers around `payload` to the start of `buf`; returns their length.
-    /// The UDP checksum is left out (0) with IPv4 and computed with IPv6, where it must be.
+    /// Writes IP and UDP headers around a payload, whose parts but the last have even lengths, to
+    /// the start of `buf`; returns the headers' length. The UDP checksum is left out (0) with IPv4
+    /// and computed with IPv6, where it must be.
     ///
     /// # Panics
     /// When `buf` is shorter than [`MAX_IP_UDP_BYTES`], or a payload does not fit in a datagram.
-    pub fn emit(&self, payload: &[u8], buf: &mut [u8]) -> usize {
-        let n = self.emit_fields(payload.len(), buf);
+    pub fn emit(&self, payload: &[&[u8]], buf: &mut [u8]) -> usize {
+        let n = self.emit_fields(payload.iter().map(|part| part.len()).sum(), buf);
         if let Addresses::V6 { .. } = self.addresses {
             let sum = self.udp_checksum(payload);
             buf[n - 2..n].copy_from_slice(&sum.to_be_bytes());
@@ -290,18 +291,19 @@ impl Envelope {
     }
 
     /// UDP checksum over pseudo header, header and payload.
-    fn udp_checksum(&self, payload: &[u8]) -> u16 {
-        let bytes = (payload.len() + UDP_HEADER_BYTES) as u32;
+    fn udp_checksum(&self, payload: &[&[u8]]) -> u16 {
+        let bytes = payload.iter().map(|part| part.len()).sum::<usize>() + UDP_HEADER_BYTES;
         let addresses = match self.addresses {
             Addresses::V4 { src, dst } => sum(&dst.octets(), u64::from(sum(&src.octets(), 0))),
             Addresses::V6 { src, dst } => sum(&dst.octets(), u64::from(sum(&src.octets(), 0))),
         };
         // The length occurs twice: in the pseudo header and in UDP's own.
-        let fields = 2 * u64::from(bytes)
+        let fields = 2 * bytes as u64
             + u64::from(PROTOCOL_UDP)
             + u64::from(self.src_port)
             + u64::from(self.dst_port);
-        match !sum(payload, u64::from(addresses) + fields) {
+        let start = u64::from(addresses) + fields;
+        match !payload.iter().fold(sum(&[], start), |so_far, part| sum(part, so_far.into())) {
             0 => 0xffff, // 0 says that there is none
             checksum => checksum,
         }

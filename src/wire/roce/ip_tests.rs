@@ -17,7 +17,7 @@ fn the_ipv4_header_of_rfc_1071s_field_guide_has_its_checksum() {
     // A common worked example: 4500 0073 0000 4000 4011 b861 c0a8 0001 c0a8 00c7.
     let addresses = Addresses::V4 { src: [192, 168, 0, 1].into(), dst: [192, 168, 0, 199].into() };
     let mut buf = [0; 256];
-    let n = Envelope::new(addresses, 1).emit(&[0; 0x73 - 28], &mut buf);
+    let n = Envelope::new(addresses, 1).emit(&[&[0; 0x73 - 28]], &mut buf);
     assert_eq!(n, 28);
     assert_eq!(buf[..12], [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61]);
 }
@@ -28,7 +28,7 @@ fn udp_checksums_verify_and_are_never_zero() {
         let mut buf = [0; 64];
         let mut payload = *b"abcd__";
         payload[4..].copy_from_slice(&last.to_be_bytes());
-        let n = v6().emit(&payload, &mut buf);
+        let n = v6().emit(&[&payload[..2], &payload[2..]], &mut buf);
         let checksum = u16::from_be_bytes([buf[n - 2], buf[n - 1]]);
         assert_ne!(checksum, 0);
         // Over all words, checksum included, the sum is all ones (RFC 768).
@@ -42,7 +42,7 @@ fn udp_checksums_verify_and_are_never_zero() {
 fn what_is_not_udp_in_ip_is_refused() {
     let mut buf = [0; 128];
     for envelope in [v4(), v6()] {
-        let n = envelope.emit(b"payload", &mut buf);
+        let n = envelope.emit(&[b"payload"], &mut buf);
         buf[n..n + 7].copy_from_slice(b"payload");
         let whole = &buf[..n + 7];
         assert_eq!(Envelope::parse(whole), Ok((envelope, &b"payload"[..])));

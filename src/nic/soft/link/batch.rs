@@ -1,6 +1,7 @@
 //! Packets on their way to a link.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use crate::wire::roce::MAX_PACKET_BYTES;
 
@@ -88,8 +89,20 @@ impl TxBatch {
 
     /// The packets that the link has not taken, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Outgoing<'_>> + Clone {
+        self.outgoing(self.next..self.packets.len())
+    }
+
+    /// The `n` packets that the link took last, in order. They are there until the next is built.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn taken(&self, n: usize) -> impl ExactSizeIterator<Item = Outgoing<'_>> + Clone {
+        self.outgoing(self.next - n..self.next)
+    }
+
+    fn outgoing(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = Outgoing<'_>> + Clone {
         let outgoing = |p: &Place| Outgoing { to: p.to, bytes: &self.bytes[p.start..][..p.len] };
-        self.packets[self.next..].iter().map(outgoing)
+        self.packets[range].iter().map(outgoing)
     }
 
     /// The longest run of packets from the front that can be sent as one: to one address, all of
@@ -165,6 +178,7 @@ mod tests {
         batch.take(2);
         assert_eq!((lengths(&batch), batch.room()), (vec![30], 0));
         assert!(batch.iter().all(|p| p.bytes == [30; 30]));
+        assert!(batch.taken(2).map(|p| p.bytes.len()).eq([10, 20]));
         batch.take(1);
         assert_eq!(batch.room(), 3);
         assert!(push(&mut batch, 1, MAX_PACKET_BYTES));

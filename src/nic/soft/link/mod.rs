@@ -6,6 +6,7 @@
 //! is allocated for a packet, and nothing waits.
 
 mod batch;
+mod capture;
 mod fault;
 mod shm;
 mod udp;
@@ -13,6 +14,7 @@ mod udp;
 use std::net::IpAddr;
 
 pub use batch::{Outgoing, Run, TxBatch};
+pub use capture::Captured;
 pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
 pub use shm::{STALL_NS, ShmLink, ShmNet};
 pub use udp::UdpLink;
