@@ -40,6 +40,7 @@ impl Guest {
     /// Sets up the tap and boots.
     pub fn boot(folder: &str) -> Result<Self, Failure> {
         for line in [
+            "mount -t sysfs sysfs /sys".into(),
             "ip link set lo up".into(),
             "ip tuntap add tap0 mode tap".into(),
             format!("ip link set tap0 mtu {MTU}"),

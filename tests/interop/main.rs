@@ -76,16 +76,20 @@ fn missing() -> Option<String> {
     }
     let mut tap = namespace();
     tap.args(["ip", "tuntap", "add", "tap0", "mode", "tap"]);
-    (!runs(tap)).then(|| "no network namespace with a tap (that takes root, or user namespaces and /dev/net/tun)".into())
+    (!runs(tap)).then(|| {
+        "no network namespace with a tap (that takes root, or user namespaces and /dev/net/tun)"
+            .into()
+    })
 }
 
-/// `unshare` into a network of our own; with a PID namespace, so that QEMU ends with us.
+/// `unshare` into a network of our own; with a PID namespace, so that QEMU ends with us, and a mount
+/// namespace for the sysfs of this network.
 fn namespace() -> Command {
     let mut command = Command::new("unshare");
     if !is_root() {
         command.args(["--user", "--map-root-user"]);
     }
-    command.args(["--net", "--pid", "--fork", "--kill-child"]);
+    command.args(["--net", "--mount", "--pid", "--fork", "--kill-child"]);
     command
 }
 

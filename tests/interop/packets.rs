@@ -1,15 +1,15 @@
 //! Packets made by hand, and Linux as the judge of their headers and ICRC.
-//!
-//! From ordinary UDP sockets. IPv4's ID, which the ICRC covers, is 0 there: Linux sends with DF
-//! unless told otherwise, and an unconnected socket then has no use for an ID.
 
 use std::io;
-use std::net::{IpAddr, UdpSocket};
-use std::time::Duration;
+use std::net::IpAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bellpush::nic::soft::link::{Link, Received, TxBatch, UdpLink};
 
 use bellpush::wire::roce::{
-    Addresses, Aeth, Bth, Envelope, Extensions, Headers, MAX_PACKET_BYTES, Opcode, Operation,
-    Packet, Position, ROCE_PORT, Reth, Service as Transport, Syndrome, Tail,
+    Addresses, Aeth, Bth, Envelope, Extensions, Headers, Opcode, Operation, Packet, Position, Reth,
+    Service as Transport, Syndrome, Tail,
 };
 use bellpush::wire::{Iova, Psn, Qpn, Rkey};
 
@@ -21,6 +21,7 @@ const DST: u64 = 4096;
 const OUR_QPN: u64 = 0x77;
 const OUR_PSN: u64 = 0xff_ffff; // the next one wraps
 const QUIET_MS: u64 = 200;
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A case: the peer, our address, its address.
 pub type Case = fn(&mut Peer, IpAddr, IpAddr) -> Result<(), Failure>;
@@ -62,26 +63,19 @@ pub const CASES: &[(&str, Case)] = &[
         wire.send(write(true, false), with_reth, first, 0)?;
         wire.send(write(false, true), Extensions::default(), last, 0)?;
 
-        let mut buf = [0; MAX_PACKET_BYTES];
-        let (n, source) = wire.socket.recv_from(&mut buf)?;
-        let headers = parsed(&buf[..n])?;
+        let headers = wire.receive()?;
         expect("PSN of the ACK", headers.bth.psn, Psn::new(0))?;
         expect("queue pair of the ACK", headers.bth.dest, Qpn(OUR_QPN as u32))?;
         let aeth = headers.ext.aeth.map(|Aeth { syndrome, msn }| (syndrome, msn));
         let acknowledged = matches!(aeth, Some((Syndrome::Ack { .. }, 1)));
         expect("an ACK of message 1", acknowledged, true)?;
-        // A UDP socket does not show IPv4's ID.
-        if from.is_ipv6() {
-            let envelope = envelope(to, from, source.port());
-            expect("ICRC of the ACK", Packet::check(&buf[..n], &envelope), Ok(()))?;
-        }
         peer.check(&[(DST, MTU as u64 + 1, 6)])
     }),
 ];
 
 /// A queue pair of the peer that has us as its peer.
 struct Wire {
-    socket: UdpSocket,
+    link: UdpLink,
     envelope: Envelope,
     transport: Transport,
     dest: Qpn,
@@ -92,16 +86,16 @@ impl Wire {
     fn open(peer: &mut Peer, service: Service, from: IpAddr, to: IpAddr) -> Result<Self, Failure> {
         peer.new_qp(service)?;
         peer.connect_to(&gid(from), OUR_QPN, OUR_PSN, Attributes::mtu(MTU as u64))?;
-        let socket = UdpSocket::bind((from, ROCE_PORT))?;
-        socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let link = UdpLink::open(from, None).map_err(other)?;
         let transport = match service {
             Service::Rc => Transport::Rc,
             Service::Uc => Transport::Uc,
             Service::Ud => Transport::Ud,
         };
         let psn = Psn::new(OUR_PSN as u32);
-        let envelope = envelope(from, to, ROCE_PORT);
-        Ok(Self { socket, envelope, transport, dest: Qpn(peer.qpn as u32), psn })
+        let envelope =
+            Envelope::new(Addresses::new(from, to).expect("of one family"), link.src_port());
+        Ok(Self { link, envelope, transport, dest: Qpn(peer.qpn as u32), psn })
     }
 
     /// Sends a packet with the next PSN; `flip` is XORed into the ICRC.
@@ -116,23 +110,38 @@ impl Wire {
         let mut bth = Bth::new(opcode, self.dest, self.psn);
         bth.ack_req = operation.position().ends();
         self.psn = self.psn.plus(1);
-        let mut buf = [0; MAX_PACKET_BYTES];
-        let mut frame = Headers { bth, ext }.emit(payload.len(), &mut buf);
-        frame.payload_mut().copy_from_slice(payload);
-        let n = frame.finish(Some(&self.envelope));
-        buf[n - 1] ^= flip;
-        self.socket.send_to(&buf[..n], (self.envelope.addresses.dst(), ROCE_PORT))?;
+        let mut batch = TxBatch::new(1);
+        batch.push(self.envelope.addresses.dst(), |buf| {
+            let mut frame = Headers { bth, ext }.emit(payload.len(), buf);
+            frame.payload_mut().copy_from_slice(payload);
+            let n = frame.finish(Some(&self.envelope));
+            buf[n - 1] ^= flip;
+            Some(n)
+        });
+        self.link.send(0, &mut batch).map_err(other)?;
         Ok(())
+    }
+
+    /// The next packet's headers; its ICRC must be right.
+    fn receive(&mut self) -> Result<Headers, Failure> {
+        let start = Instant::now();
+        let mut found = None;
+        while found.is_none() && start.elapsed() < TIMEOUT {
+            let mut each = |received: &Received<'_>| {
+                let checked = Packet::check(received.bytes, &received.envelope);
+                found =
+                    Some(checked.and_then(|()| Packet::parse(received.bytes)).map(|p| p.headers));
+            };
+            self.link.recv(0, 1, &mut each).map_err(other)?;
+            thread::sleep(Duration::from_millis(1));
+        }
+        let none = || io::Error::from(io::ErrorKind::TimedOut);
+        Ok(found.ok_or_else(none)?.map_err(other)?)
     }
 }
 
-fn envelope(from: IpAddr, to: IpAddr, src_port: u16) -> Envelope {
-    Envelope::new(Addresses::new(from, to).expect("of one family"), src_port)
-}
-
-fn parsed(bytes: &[u8]) -> Result<Headers, Failure> {
-    let packet = Packet::parse(bytes).map_err(|e| io::Error::other(e.to_string()))?;
-    Ok(packet.headers)
+fn other(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::other(error)
 }
 
 /// GID of an address, IPv4 mapped, as 32 hexadecimal digits.

@@ -152,7 +152,8 @@ impl End {
         let nic = NicAddress::Ip(peer.address);
         let remote = QpAddress { nic, qpn: Qpn(peer.qpn), psn: Psn::new(peer.psn), mtu };
         let mut connection = connection(open.local, remote);
-        connection.with = merged(connection.with, with);
+        // What was agreed on, even if it is more than this NIC takes: that is refused.
+        connection.with = Change { path_mtu: Some(mtu), ..merged(connection.with, with) };
         for to in [QpState::Rtr, QpState::Rts] {
             open.qp.modify(to, &connection.change(open.qp.kind(), to))?;
         }

@@ -180,7 +180,8 @@ fn of_raw<'a>(datagram: &Datagram<'a>, addr: IpAddr) -> Option<Received<'a>> {
         return Some(Received { envelope, bytes });
     }
     let (udp, bytes) = datagram.bytes.split_first_chunk::<UDP_HEADER_BYTES>()?;
-    let [src_port, _, length, _] = [0, 2, 4, 6].map(|at| u16::from_be_bytes([udp[at], udp[at + 1]]));
+    let [src_port, _, length, _] =
+        [0, 2, 4, 6].map(|at| u16::from_be_bytes([udp[at], udp[at + 1]]));
     if usize::from(length) != datagram.bytes.len() {
         return None;
     }
