@@ -13,7 +13,8 @@
 //! | `uar` `sq` `inband` | from a doorbell or a slot to a checked WQE |
 //! | `requester` | a queue pair's visit: from WQEs to CQEs |
 //! | `inproc` `responder` | the in-process link: whole messages, without packets |
-//! | `link` `port` | packet links, to other processes and hosts; what an engine keeps of one |
+//! | `link` `pcap` | packet links: to other processes and hosts; captures of what goes over them |
+//! | `port` | what an engine keeps of a packet link |
 //! | `transport` `rc` `uc` `ud` | services over packets |
 //! | `flight` `assembly` `payload` | a message that is sent, and that comes in; its bytes |
 //! | `pcap` | captures of what goes over a packet link |

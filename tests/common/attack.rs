@@ -1,0 +1,320 @@
+//! A peer that means harm: what the bytes of an input say, done to a live queue pair. Any input is
+//! a session; a fuzzer and property tests make them up.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use bellpush::mem::{HostMem, View};
+use bellpush::nic::queue::HostQp;
+use bellpush::nic::soft::link::{Link, ShmLink, ShmNet, TxBatch};
+use bellpush::nic::soft::{Engine, Qp, SoftConfig, SoftNic};
+use bellpush::nic::{
+    Access, Connection, Mr, Mtu, Nic, NicAddress, QpAddress, QpState, QpType, QueuePair,
+};
+use bellpush::wire::roce::{
+    Addresses, Aeth, AtomicEth, BTH_BYTES, Bth, Deth, Envelope, Headers, ICRC_BYTES,
+    MAX_PACKET_BYTES, Opcode, Packet, Reth, Syndrome, icrc,
+};
+use bellpush::wire::wqe::{self, Datagram, Operands, Piece, SendWr, Sge};
+use bellpush::wire::{Iova, Psn, Qpn, Rkey};
+
+const ME: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+const VICTIM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const GUARD: usize = 4096;
+const BODY: usize = 4096;
+const IOVA: u64 = 0x1_0000;
+const PSN: u32 = 0xff_fff0;
+const MY_QPN: Qpn = Qpn(0x77);
+const QKEY: u32 = 0x1111;
+/// Operations of a session at most.
+const MOST: usize = 200;
+
+/// What a session led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// Packets sent to the queue pair.
+    pub sent: u64,
+    /// Responses that came back.
+    pub responses: u64,
+    /// Packets that were counted as dropped.
+    pub dropped: u64,
+    /// Send WQEs posted, and completions seen.
+    pub posted: u64,
+    pub completed: u64,
+    /// Receives completed.
+    pub received: u64,
+    /// Whether the queue pair ended in ERR.
+    pub failed: bool,
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn u8(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
+        self.0 = rest;
+        *first
+    }
+
+    fn u16(&mut self) -> u16 {
+        u16::from_le_bytes([self.u8(), self.u8()])
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from(self.u16()) | u32::from(self.u16()) << 16
+    }
+
+    /// Mostly 0, else something small and signed.
+    fn slip(&mut self) -> i32 {
+        match self.u8() {
+            0..=191 => 0,
+            other => i32::from(other) - 224,
+        }
+    }
+}
+
+struct Session {
+    link: ShmLink,
+    batch: TxBatch,
+    nic: Arc<SoftNic>,
+    engine: Engine,
+    qp: Arc<Qp>,
+    host: HostQp,
+    _memory: Arc<HostMem>,
+    /// A region in the middle of memory that nobody may touch.
+    guarded: Arc<HostMem>,
+    mr: Mr,
+    now_ns: u64,
+    /// PSN of the next request, and the one that the victim sends next.
+    next: Psn,
+    theirs: Psn,
+    outcome: Outcome,
+}
+
+impl Session {
+    fn new(kind: QpType) -> Self {
+        let net = ShmNet::anonymous(true).unwrap();
+        let link = net.attach(ME.into()).unwrap();
+        let config = SoftConfig { seed: Some(1), ..SoftConfig::default() };
+        let their_link = Box::new(net.attach(VICTIM.into()).unwrap());
+        let (nic, engine) = SoftNic::manual_on(&config, their_link).unwrap();
+        let (qp, memory) = crate::common::make_typed(&nic, kind, &crate::common::attr(), None);
+        let host = HostQp::new(&*qp);
+        let guarded = HostMem::alloc(BODY + 2 * GUARD).unwrap();
+        guarded.fill(0, guarded.len(), 0xa5).unwrap();
+        let view = View::new(&guarded, GUARD, BODY).unwrap();
+        let mr = nic.register(Arc::new(view), Iova(IOVA), Access::ALL).unwrap();
+        let me = QpAddress {
+            nic: NicAddress::Ip(IpAddr::V4(ME)),
+            qpn: MY_QPN,
+            psn: Psn::new(PSN),
+            mtu: Mtu::ALL[0],
+        };
+        let mut connection = Connection::new(qp.address(), me);
+        connection.with.timeout = Some(5);
+        connection.with.retry_cnt = Some(2);
+        connection.with.rnr_retry = Some(2);
+        connection.with.max_dest_rd_atomic = Some(4);
+        connection.with.qkey = Some(QKEY);
+        qp.connect_with(&connection).unwrap();
+        let theirs = qp.address().psn;
+        Self {
+            link,
+            batch: TxBatch::new(8),
+            nic,
+            engine,
+            qp,
+            host,
+            _memory: memory,
+            guarded,
+            mr,
+            now_ns: 0,
+            next: Psn::new(PSN),
+            theirs,
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// A packet that is right but for what the input does to it.
+    fn packet(&mut self, input: &mut Input<'_>) {
+        let code = input.u8();
+        let Some(opcode) = Opcode::from_code(code) else { return self.noise(input) };
+        let operation = opcode.operation();
+        let slip = input.slip();
+        let base = if operation.is_response() { self.theirs } else { self.next };
+        let psn = Psn::new(base.value().wrapping_add_signed(slip));
+        if operation.is_request() && slip == 0 {
+            self.next = self.next.plus(1);
+        }
+        let flags = input.u8();
+        let mut bth = Bth::new(opcode, self.qp.qpn(), psn);
+        (bth.ack_req, bth.solicited) = (flags & 1 != 0, flags & 2 != 0);
+        if flags & 0xf8 == 0xf8 {
+            bth.pkey = input.u16();
+        }
+        let rkey = if flags & 0x0c == 0x0c { Rkey(input.u32()) } else { self.mr.rkey };
+        let addr = Iova(IOVA.wrapping_add_signed(i64::from(input.u16() as i16)));
+        let payload_bytes = match (operation.has_payload(), flags >> 4 & 3) {
+            (false, _) => 0,
+            (true, 0) => 256,
+            (true, _) => usize::from(input.u16() % 300),
+        };
+        let set = opcode.extensions();
+        let mut headers = Headers::new(bth);
+        let ext = &mut headers.ext;
+        ext.deth = set.deth.then_some(Deth { qkey: QKEY ^ u32::from(flags >> 7), source: MY_QPN });
+        if set.reth {
+            let bytes = match flags >> 6 {
+                0 => payload_bytes as u32,
+                1 => u32::from(input.u16()) % 4500,
+                2 => input.u32(),
+                _ => 256 * (1 + u32::from(input.u8() % 4)),
+            };
+            ext.reth = Some(Reth { addr, rkey, bytes });
+            if slip == 0 && bytes < 5000 && !operation.has_payload() {
+                self.next = self.next.plus(bytes.div_ceil(256).max(1) - 1);
+            }
+        }
+        if set.atomic {
+            let addr = Iova(addr.0 & !u64::from(flags >> 6 == 0) & !7 | u64::from(flags >> 6 == 0));
+            ext.atomic = Some(AtomicEth { addr, rkey, swap_add: 1, compare: 0 });
+        }
+        if set.aeth {
+            let syndrome = Syndrome::from_code(input.u8()).unwrap_or(Syndrome::ACK);
+            ext.aeth = Some(Aeth { syndrome, msn: input.u16().into() });
+        }
+        ext.atomic_ack = set.atomic_ack.then_some(7);
+        ext.imm = set.imm.then_some(9);
+        ext.ieth = set.ieth.then_some(rkey);
+        let mut buf = [0; MAX_PACKET_BYTES];
+        let mut frame = headers.emit(payload_bytes, &mut buf);
+        frame.payload_mut().fill(0x5a);
+        let n = frame.finish(None);
+        let flips = input.u8();
+        for _ in 0..flips.saturating_sub(250) {
+            let at = usize::from(input.u16()) % n;
+            buf[at] ^= input.u8();
+        }
+        self.send(&mut buf[..n], flips != 200);
+    }
+
+    /// Anything.
+    fn noise(&mut self, input: &mut Input<'_>) {
+        let mut bytes: Vec<u8> = (0..input.u8()).map(|_| input.u8()).collect();
+        let right = input.u8() & 1 == 0 && bytes.len() >= BTH_BYTES + ICRC_BYTES;
+        self.send(&mut bytes, right);
+    }
+
+    fn send(&mut self, bytes: &mut [u8], right_icrc: bool) {
+        let addresses = Addresses::V4 { src: ME, dst: VICTIM };
+        let envelope = Envelope::new(addresses, self.link.src_port());
+        if right_icrc {
+            let (body, tail) = bytes.split_at_mut(bytes.len() - ICRC_BYTES);
+            tail.copy_from_slice(&icrc(&envelope, body).to_le_bytes());
+        }
+        let built = self.batch.push(VICTIM.into(), |buf| {
+            buf[..bytes.len()].copy_from_slice(bytes);
+            Some(bytes.len())
+        });
+        assert!(built);
+        self.outcome.sent += 1;
+        while !self.batch.is_empty() {
+            self.link.send(self.now_ns, &mut self.batch).unwrap();
+            self.step(1);
+        }
+    }
+
+    fn post_send(&mut self, input: &mut Input<'_>) {
+        let opcode = wqe::Opcode::ALL[usize::from(input.u8()) % 8];
+        let bytes = if opcode.is_atomic() { 8 } else { 1 + u32::from(input.u16()) % 2000 };
+        let at = Iova(IOVA + u64::from(input.u16() % 2000));
+        let payload = [Piece::Data(Sge { addr: at, lkey: self.mr.lkey, bytes })];
+        let atomic = Some(Operands { swap_add: 1, compare: 0 });
+        let ud = self.qp.kind() == QpType::Ud;
+        let to = Datagram { to: ME.to_ipv6_mapped(), qpn: MY_QPN, qkey: QKEY };
+        let wr = SendWr { atomic, datagram: ud.then_some(to), ..SendWr::new(opcode) };
+        let wr = if ud { wr } else { wr.to(Iova(8), Rkey(1)) };
+        let wr = wr.payload(if opcode == wqe::Opcode::Nop { &[] } else { &payload });
+        if self.host.send(&wr).is_ok() {
+            self.outcome.posted += 1;
+        }
+    }
+
+    fn post_receive(&mut self, input: &mut Input<'_>) {
+        let bytes = u32::from(input.u16()) % 1200;
+        let addr = Iova(IOVA + u64::from(input.u16()) % 4500);
+        let sge = Sge { addr, lkey: self.mr.lkey, bytes };
+        let _ = self.host.rq.post(&[sge, sge]); // a full queue stays as it is
+    }
+
+    fn step(&mut self, times: u32) {
+        for _ in 0..times {
+            self.now_ns += 1_000;
+            self.engine.step(self.now_ns);
+            self.look();
+        }
+    }
+
+    /// Takes what the victim sent and completed.
+    fn look(&mut self) {
+        let (outcome, theirs) = (&mut self.outcome, &mut self.theirs);
+        self.link
+            .recv(self.now_ns, 1024, &mut |received| {
+                Packet::check(received.bytes, &received.envelope).expect("a right ICRC");
+                let packet = Packet::parse(received.bytes).expect("a well-formed packet");
+                if packet.opcode().operation().is_response() {
+                    outcome.responses += 1;
+                } else {
+                    *theirs = packet.headers.bth.psn;
+                }
+            })
+            .unwrap();
+        while let Ok(Some(_)) = self.host.poll_send() {
+            self.outcome.completed += 1;
+        }
+        while let Ok(Some(_)) = self.host.poll_recv() {
+            self.outcome.received += 1;
+        }
+    }
+
+    fn is_intact(&self) -> bool {
+        let mut guards = vec![0; 2 * GUARD];
+        self.guarded.read(0, &mut guards[..GUARD]).unwrap();
+        self.guarded.read(GUARD + BODY, &mut guards[GUARD..]).unwrap();
+        guards.iter().all(|&b| b == 0xa5)
+    }
+}
+
+/// Runs a session, and checks what must hold whatever was sent.
+pub fn session(bytes: &[u8]) -> Outcome {
+    let mut input = Input(bytes);
+    let kind = [QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud][usize::from(input.u8() % 4)];
+    let mut s = Session::new(kind);
+    for _ in 0..MOST {
+        if input.0.is_empty() {
+            break;
+        }
+        match input.u8() % 8 {
+            0..=4 => s.packet(&mut input),
+            5 => s.post_send(&mut input),
+            6 => s.post_receive(&mut input),
+            _ => {
+                s.now_ns += u64::from(input.u16()) * 1_000;
+                s.step(1);
+            }
+        }
+        s.step(2);
+    }
+    // Whatever waits for an answer gives up.
+    for _ in 0..400 {
+        s.now_ns += 100_000;
+        s.step(1);
+    }
+    assert!(s.is_intact(), "memory outside the region was touched");
+    s.outcome.failed = s.qp.state() == QpState::Err;
+    s.outcome.dropped = s.nic.counters().drops.iter().sum();
+    assert_eq!(s.outcome.completed, s.outcome.posted, "a send neither completed nor failed");
+    // Nobody is answered more than the READs of the region's length ask for.
+    assert!(s.outcome.responses <= s.outcome.sent * 18, "{:?}", s.outcome);
+    s.outcome
+}

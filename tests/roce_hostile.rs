@@ -1,0 +1,49 @@
+//! Packets from a peer that means harm.
+
+mod common;
+
+#[path = "common/attack.rs"]
+mod attack_code;
+
+use proptest::prelude::*;
+
+use attack_code::session;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn any_session_is_survived(input in prop::collection::vec(any::<u8>(), 0..1500)) {
+        session(&input);
+    }
+
+    /// Sessions of well-formed requests: more of them get far.
+    #[test]
+    fn sessions_of_requests_are_survived(
+        kind in 0u8..4,
+        ops in prop::collection::vec((0u8..0x18, 0u8..64, any::<u16>(), any::<u8>()), 1..60),
+    ) {
+        let mut input = vec![kind];
+        for (code, flags, addr, bytes) in ops {
+            let service = [0, 0, 0x20, 0x60][usize::from(kind)];
+            input.extend([0, code | service, 0, flags & 0x33]);
+            input.extend((addr % 4000).to_le_bytes());
+            input.extend([bytes, 0, bytes, 0, bytes, 0]);
+        }
+        session(&input);
+    }
+}
+
+#[test]
+fn a_session_does_something() {
+    // SEND ONLY of 256 bytes into a receive: post one, send one.
+    let receive = [6, 0xff, 3, 0, 0];
+    let send = [0, 4, 0, 1, 0, 0, 0];
+    let outcome = session(&[&[0][..], &receive, &send].concat());
+    assert_eq!((outcome.sent, outcome.responses, outcome.received), (1, 1, 1), "{outcome:?}");
+    assert_eq!((outcome.dropped, outcome.failed), (0, false));
+    // The same with a wrong ICRC.
+    let send = [0, 4, 0, 1, 0, 0, 200];
+    let outcome = session(&[&[0][..], &receive, &send].concat());
+    assert_eq!((outcome.responses, outcome.received, outcome.dropped), (0, 0, 1), "{outcome:?}");
+}
