@@ -20,6 +20,14 @@ pub type Case = fn(&mut Peer, &mut Peer) -> Result<(), Failure>;
 
 /// All of them, by name.
 pub const CASES: &[(&str, Case)] = &[
+    ("control: a wrong byte is found", |from, to| {
+        connect(from, to, Service::Rc, Attributes::mtu(MTU))?;
+        from.fill(&[(SRC, 300, 1), (SRC + 299, 1, 2)])?;
+        from.post(write(to.address + DST, to.rkey))?;
+        from.completes(Side::Send, Status::SUCCESS)?;
+        to.check(&[(DST, 299, 1)])?;
+        expect("whether 300 bytes are right", to.check(&[(DST, 300, 1)]).is_ok(), false)
+    }),
     ("write, unknown rkey", |from, to| {
         let rkey = to.rkey ^ 0xffff_ff00;
         refused(from, to, write(to.address + DST, rkey), Status::REMOTE_ACCESS)

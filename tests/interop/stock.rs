@@ -20,6 +20,10 @@ pub const CASES: &[(&str, &str, &[&str])] = &[
     ("ib_write_bw", "-n 1000 -s 8 -m 256", &[]),
     ("ib_read_bw", "-n 200 -s 65536", &["--mtu", "4096"]),
     ("ib_send_bw", "-n 200 -s 65536", &["--mtu", "4096"]),
+    // Every size from 2 bytes to 8 MiB.
+    ("ib_write_bw", "-n 5 -a", &["--mtu", "4096"]),
+    ("ib_read_bw", "-n 5 -a", &["--mtu", "4096"]),
+    ("ib_send_bw", "-n 5 -a", &["--mtu", "4096"]),
 ];
 
 /// Runs the client in the guest; what both sides said at their ends.
@@ -36,8 +40,12 @@ pub fn run(
     let said = guest.run(&line, TIMEOUT)?;
     let result = match program.starts_with("ibv_") {
         true => said.lines().find(|line| line.contains("usec/iter")),
-        // The row below the heading: bytes, iterations, peak, average, rate.
-        false => said.lines().skip_while(|line| !line.contains("#bytes")).nth(1),
+        // The last row below the heading: bytes, iterations, peak, average, rate.
+        false => said
+            .lines()
+            .skip_while(|line| !line.contains("#bytes"))
+            .take_while(|line| !line.starts_with("---"))
+            .last(),
     };
     let result: Vec<&str> = result.unwrap_or("no result").split_whitespace().collect();
     Ok(format!("client: {}; server: {}", result.join(" "), served.finish(TIMEOUT)?))

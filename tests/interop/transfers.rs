@@ -42,7 +42,17 @@ pub fn connect(
 
 /// RC: all operations, in one direction.
 pub fn rc(from: &mut Peer, to: &mut Peer, mtu: u64) -> Result<u32, Failure> {
-    connect(from, to, Service::Rc, Attributes::mtu(mtu))?;
+    rc_with(from, to, Attributes::mtu(mtu))
+}
+
+/// RC over a link that loses packets. Local ACK timeout 14: 67 ms.
+pub fn rc_lossy(from: &mut Peer, to: &mut Peer, mtu: u64) -> Result<u32, Failure> {
+    rc_with(from, to, Attributes { timeout: 14, ..Attributes::mtu(mtu) })
+}
+
+fn rc_with(from: &mut Peer, to: &mut Peer, with: Attributes) -> Result<u32, Failure> {
+    connect(from, to, Service::Rc, with)?;
+    let mtu = with.mtu;
     let mut done = 0;
     for bytes in sizes(mtu) {
         for operation in ["write", "write_imm", "read", "send", "send_imm"] {

@@ -5,6 +5,7 @@
 
 mod bench;
 mod cli;
+mod link;
 mod plan;
 mod serve;
 mod show;

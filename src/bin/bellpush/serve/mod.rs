@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use bellpush::nic::soft::link::{Link, UdpLink};
 use bellpush::nic::soft::{SoftConfig, SoftNic};
 use bellpush::nic::{Mtu, QpType};
 
 use crate::cli::CliError;
+use crate::link::LinkArgs;
 use exchange::ServeError;
 
 /// Longest silence of a client: perftest's clients say nothing while they measure.
@@ -44,9 +44,8 @@ pub enum Program {
 pub struct ServeArgs {
     /// Whose server to be
     program: Program,
-    /// Address of the NIC, UDP port 4791 [default: the first free 127.x.y.z]
-    #[arg(long, value_name = "IP")]
-    address: Option<IpAddr>,
+    #[command(flatten)]
+    link: LinkArgs,
     /// TCP port of the exchange, on every address
     #[arg(long, default_value_t = 18515)]
     port: u16,
@@ -73,7 +72,7 @@ struct Served {
 }
 
 pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
-    let served = Arc::new(open(args)?);
+    let served = Arc::new(open(&args.link)?);
     let listen = |at: SocketAddr| TcpListener::bind(at);
     let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED); // IPv4 too
     let listener = listen((any, args.port).into())
@@ -102,19 +101,15 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
     Ok(status)
 }
 
-fn open(args: &ServeArgs) -> Result<Served, CliError> {
+fn open(args: &LinkArgs) -> Result<Served, CliError> {
     let unopened = |e: &dyn std::fmt::Display| {
         let remedy = "give --address one of this machine's that no other NIC has";
         CliError::new(format!("the software NIC did not start: {e}"), remedy)
     };
-    let link = match args.address {
-        Some(address) => UdpLink::open(address, None),
-        None => UdpLink::open_free(),
-    };
-    let link = link.map_err(|e| unopened(&e))?;
+    let link = args.open().map_err(|e| unopened(&e))?;
     let address = link.address();
     eprintln!("bellpush: {}", link.describe());
-    let nic = SoftNic::open_on(SoftConfig::default(), Box::new(link)).map_err(|e| unopened(&e))?;
+    let nic = SoftNic::open_on(SoftConfig::default(), link).map_err(|e| unopened(&e))?;
     Ok(Served { nic, address })
 }
 

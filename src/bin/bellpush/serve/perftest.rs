@@ -25,6 +25,8 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of an end's keys, NUL included: `KEY_MSG_SIZE_GID`.
 const KEYS_BYTES: usize = 108;
 const VERSION_BYTES: usize = 16;
+/// The end.
+const DONE: &[u8; 5] = b"done\0";
 
 /// One end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,16 +133,19 @@ impl<S: Read + Write> Exchange<S> {
         Ok(Report { bytes, iterations, average: f64::from_be_bytes(average) })
     }
 
-    /// The end.
-    pub fn done(&mut self) -> Result<(), ServeError> {
-        self.stream.write_all(b"done\0")?;
-        let theirs: [u8; 5] = self.read()?;
-        if theirs == *b"done\0" { Ok(()) } else { Err(ServeError::malformed("'done'", &theirs)) }
-    }
-
-    /// The connection.
-    pub fn stream(&self) -> &S {
-        &self.stream
+    /// A barrier, or the end: which of the two the client says. Returns whether it was a barrier.
+    pub fn barrier_or_done(&mut self, own: &Keys) -> Result<bool, ServeError> {
+        let first: [u8; DONE.len()] = self.read()?;
+        if first == *DONE {
+            self.stream.write_all(DONE)?;
+            return Ok(false);
+        }
+        let mut bytes = [0; KEYS_BYTES];
+        bytes[..DONE.len()].copy_from_slice(&first);
+        self.stream.read_exact(&mut bytes[DONE.len()..])?;
+        Keys::parse(&bytes).ok_or_else(|| ServeError::malformed("keys", &bytes))?;
+        self.write_keys(own)?;
+        Ok(true)
     }
 
     fn read<const N: usize>(&mut self) -> Result<[u8; N], ServeError> {
@@ -198,19 +203,23 @@ pub fn serve(
     exchange.write_keys(&own)?;
     exchange.barrier(&own)?;
     exchange.barrier(&own)?;
-    let outcome = if test == Test::Send {
-        exchange.barrier(&own)?;
-        let (messages, bytes) = receive(&mut end, exchange.stream())?;
-        format!("{messages} messages, {bytes} bytes received")
-    } else {
-        // The client measures; it comes back when it is done.
-        exchange.barrier(&own)?;
-        let Report { bytes, iterations, average } = exchange.report()?;
-        format!("{iterations} messages of {bytes} bytes, {average:.2} MB/s as the client has it")
-    };
+    if test == Test::Send {
+        // A barrier before and after each size, and one more.
+        let (mut messages, mut bytes) = (0, 0);
+        while exchange.barrier_or_done(&own)? {
+            let (more, length) = receive(&mut end, &exchange.stream)?;
+            (messages, bytes) = (messages + more, bytes + length);
+        }
+        return Ok(format!("{messages} messages, {bytes} bytes received"));
+    }
+    // The client measures; it comes back when it is done.
     exchange.barrier(&own)?;
-    exchange.done()?;
-    Ok(outcome)
+    let Report { bytes, iterations, average } = exchange.report()?;
+    exchange.barrier(&own)?;
+    if exchange.barrier_or_done(&own)? {
+        return Err(ServeError::malformed("no 'done' but", b"keys"));
+    }
+    Ok(format!("{iterations} messages of {bytes} bytes, {average:.2} MB/s as the client has it"))
 }
 
 /// Receives until the client says something over TCP: messages, bytes.
@@ -286,11 +295,23 @@ mod tests {
         let report = exchange.report().unwrap();
         assert_eq!((report.bytes, report.iterations), (4096, 10));
         assert!((report.average - 27.297).abs() < 0.001, "{}", report.average);
-        exchange.done().unwrap();
+        assert!(!exchange.barrier_or_done(&own()).unwrap());
         let Exchange { stream: script } = exchange;
         let keys: &[u8] = SERVER;
         assert_eq!(script.answers, [GREETING, keys, keys, REPORT, b"done\0"].concat());
         assert!(script.is_read());
+    }
+
+    #[test]
+    fn barriers_go_on_until_the_client_is_done() {
+        let keys: &[u8] = CLIENT;
+        let mut exchange = Exchange { stream: Script::new(&[keys, keys, DONE]) };
+        let said: Vec<_> = (0..3).map(|_| exchange.barrier_or_done(&own()).unwrap()).collect();
+        assert_eq!(said, [true, true, false]);
+        let keys: &[u8] = SERVER;
+        assert_eq!(exchange.stream.answers, [keys, keys, DONE].concat());
+        let mut neither = Exchange { stream: Script::new(&[&[b'x'; KEYS_BYTES]]) };
+        assert!(matches!(neither.barrier_or_done(&own()), Err(ServeError::Malformed { .. })));
     }
 
     #[test]
