@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::slots::HostSlots;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
-use bellpush::nic::{LineFormat, QpAttr, QueuePair};
+use bellpush::nic::{Change, LineFormat, Mtu, QpAttr, QueuePair};
 use bellpush::wire::wqe::{Opcode, Operands, SendWr};
 use common::{Pair, attr, inband, inline, make_qp};
 
@@ -81,10 +81,49 @@ fn no_allocation_per_request() {
 }
 
 #[test]
+fn no_allocation_per_packet() {
+    let _alone = ALONE.lock();
+    let with = Change { path_mtu: Mtu::new(256), ..Change::default() };
+    let mut p = Pair::on_packets("", &attr(), &attr(), &with);
+    rounds(&mut p, 10); // as many READs and atomics as a responder keeps
+    assert_eq!(calls_of(|| rounds(&mut p, 200)), 0);
+    // Nor does it depend on what is lost and sent again.
+    let mut p = Pair::on_packets("loss=20%,dup=5%,seed=1", &attr(), &attr(), &with);
+    let mut again = |n: usize| {
+        for _ in 0..n {
+            let payload = [p.a.buf.data(0, 8000)];
+            let wr = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey);
+            p.a.host.send(&wr.payload(&payload)).unwrap();
+            let end = p.now_ns + 10_000_000_000;
+            while p.a.host.poll_send().unwrap().is_none() {
+                assert!(p.now_ns < end, "no completion");
+                p.now_ns += 100_000;
+                let now = p.now_ns;
+                for engine in &mut p.engines {
+                    engine.step(now);
+                }
+            }
+        }
+    };
+    again(3);
+    assert_eq!(calls_of(|| again(20)), 0);
+}
+
+#[test]
 fn no_allocation_per_slot_or_blueflame() {
     let _alone = ALONE.lock();
+    for on_packets in [false, true] {
+        slots_and_blueflame(on_packets);
+    }
+}
+
+fn slots_and_blueflame(on_packets: bool) {
+    let pair = |attr_a: &QpAttr| match on_packets {
+        false => Pair::new(attr_a),
+        true => Pair::on_packets("", attr_a, &attr(), &Change::default()),
+    };
     let cfg = inband(LineFormat::L60S4, 4, 4096, 1);
-    let mut p = Pair::new(&QpAttr { inband: Some(cfg.clone()), ..attr() });
+    let mut p = pair(&QpAttr { inband: Some(cfg.clone()), ..attr() });
     let mut slots = HostSlots::new(p.a.qp.qpn(), &cfg);
     let data = [3; 3000];
     let payload = inline(&data);
@@ -99,7 +138,7 @@ fn no_allocation_per_slot_or_blueflame() {
     rounds(5);
     assert_eq!(calls_of(|| rounds(500)), 0);
 
-    let mut p = Pair::new(&QpAttr { blueflame: true, ..attr() });
+    let mut p = pair(&QpAttr { blueflame: true, ..attr() });
     let payload = inline(&data[..100]);
     let wr = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey).payload(&payload);
     let mut rounds = |n: usize| {

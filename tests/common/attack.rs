@@ -307,7 +307,7 @@ pub fn session(bytes: &[u8]) -> Outcome {
     }
     // Whatever waits for an answer gives up.
     for _ in 0..400 {
-        s.now_ns += 100_000;
+        s.now_ns += 10_000_000;
         s.step(1);
     }
     assert!(s.is_intact(), "memory outside the region was touched");

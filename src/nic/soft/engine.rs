@@ -262,7 +262,10 @@ impl Core {
             for &slot in &uar.qps {
                 if let Some(requester) = &mut self.slots[slot] {
                     requester.sq.ring(rung.registers);
-                    activate(requester, slot, &mut self.active);
+                    // Those that share the page and have nothing cost no more than this.
+                    if requester.sq.has_work() {
+                        activate(requester, slot, &mut self.active);
+                    }
                 }
             }
         }

@@ -49,13 +49,14 @@ pub(super) struct Flight {
 
 impl Flight {
     /// Takes the next WQE that is posted, if there is one, and checks its local entries. What is
-    /// wrong with it is to be reported after everything before it.
+    /// wrong with it is to be reported after everything before it. `spare` is memory for WQEs that
+    /// do not stay in a ring, see [`Flight::recycle`].
     pub(super) fn take(
         sq: &mut SendQueue,
         scratch: &mut Scratch,
         domain: Domain<'_>,
         (first, mtu): (Psn, Mtu),
-        mut spare: Vec<u8>,
+        spare: &mut Vec<Vec<u8>>,
     ) -> Option<(Self, Option<Wqe>)> {
         let posted = sq.fetch(scratch)?;
         let bytes = sq.bytes(&posted, scratch);
@@ -67,9 +68,11 @@ impl Flight {
                 _ => Err((Syndrome::LocalLength, Vendor::Length)),
             }
         });
-        spare.clear();
+        let mut copy = Vec::new();
         if posted.source != Source::Ring {
-            spare.extend_from_slice(bytes);
+            copy = spare.pop().unwrap_or_default();
+            copy.clear();
+            copy.extend_from_slice(bytes);
         }
         let position = sq.position();
         sq.consume(&posted);
@@ -86,7 +89,7 @@ impl Flight {
             packets: checked.unwrap_or(0),
             got: 0,
             failed: checked.err(),
-            copy: spare,
+            copy,
         };
         Some((flight, wqe))
     }
@@ -161,8 +164,10 @@ impl Flight {
     }
 
     /// Gives back the memory that held its WQE, to be used again.
-    pub(super) fn into_spare(self) -> Vec<u8> {
-        self.copy
+    pub(super) fn recycle(self, spare: &mut Vec<Vec<u8>>) {
+        if self.copy.capacity() > 0 {
+            spare.push(self.copy);
+        }
     }
 }
 

@@ -33,7 +33,6 @@ pub(super) struct Uc {
     next: Psn,
     flight: Option<Flight>,
     at: u32,
-    spare: Vec<u8>,
     /// PSN expected next.
     expected: Psn,
     assembly: Assembly,
@@ -46,7 +45,6 @@ impl Uc {
             next: attributes.sq_psn,
             flight: None,
             at: 0,
-            spare: Vec::new(),
             expected: attributes.rq_psn,
             assembly: Assembly::default(),
         }
@@ -120,9 +118,9 @@ impl Uc {
                 if state != QpState::Rts || !sq.has_work() {
                     return Visit::Idle;
                 }
-                let spare = std::mem::take(&mut self.spare);
-                let to = (self.next, self.path.mtu);
-                let Some((mut flight, wqe)) = Flight::take(sq, cx.scratch, domain, to, spare)
+                let from = (self.next, self.path.mtu);
+                let Some((mut flight, wqe)) =
+                    Flight::take(sq, cx.scratch, domain, from, &mut Vec::new())
                 else {
                     return Visit::Idle;
                 };
@@ -181,7 +179,6 @@ impl Uc {
             Some(failure) => flight.fail(&sq.qp, &mut cx.tally, failure),
             None if self.at >= flight.packets => {
                 flight.complete(&sq.qp, &mut cx.tally);
-                self.spare = flight.into_spare();
                 *loaded = None;
             }
             None => self.flight = Some(flight),

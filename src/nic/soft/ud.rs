@@ -104,8 +104,9 @@ impl Ud {
             if port.room() == 0 {
                 return Visit::More;
             }
-            let to = (self.next, self.mtu);
-            let Some((flight, wqe)) = Flight::take(sq, cx.scratch, domain, to, Vec::new()) else {
+            let from = (self.next, self.mtu);
+            let Some((flight, wqe)) = Flight::take(sq, cx.scratch, domain, from, &mut Vec::new())
+            else {
                 return Visit::Idle;
             };
             let sent = match (flight.failed, &wqe) {

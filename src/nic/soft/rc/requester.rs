@@ -166,9 +166,8 @@ impl Requester {
         if stopped || full || !sq.has_work() {
             return None;
         }
-        let spare = self.spare.pop().unwrap_or_default();
-        let (mut flight, wqe) =
-            Flight::take(sq, scratch, domain, (self.next, self.path.mtu), spare)?;
+        let from = (self.next, self.path.mtu);
+        let (mut flight, wqe) = Flight::take(sq, scratch, domain, from, &mut self.spare)?;
         if flight.opcode.scatters() && self.max_rd_atomic == 0 && flight.failed.is_none() {
             flight.failed = Some((Cause::LocalQpOp, Vendor::Opcode));
         }
@@ -419,17 +418,10 @@ impl Requester {
     fn pop(&mut self, qp: &Qp, tally: &mut Tally) {
         let Some(flight) = self.flights.pop_front() else { return };
         flight.complete(qp, tally);
-        self.recycle(flight);
+        flight.recycle(&mut self.spare);
         match self.cursor {
             0 => self.at = 0,
             _ => self.cursor -= 1,
-        }
-    }
-
-    fn recycle(&mut self, flight: Flight) {
-        let spare = flight.into_spare();
-        if spare.capacity() > 0 {
-            self.spare.push(spare);
         }
     }
 
