@@ -138,7 +138,7 @@ fn one_cq_serves_both_sides_of_several_queue_pairs() {
                 a.1.send(&SendWr::new(Opcode::Send).payload(&inline(&bytes))).unwrap();
                 b.1.send(&SendWr::new(Opcode::Send)).unwrap();
                 n.run();
-                let mut of = |cq: &mut Shared, base: u32| {
+                let of = |cq: &mut Shared, base: u32| {
                     let mut cqes = cq.take();
                     cqes.sort_by_key(|c| c.opcode as u8);
                     assert_eq!(cqes.len(), 2);
@@ -253,7 +253,6 @@ fn queue_pairs_take_their_receives_from_one_srq() {
         for i in 0..6u64 {
             srq.post(&buf.sge(i * 64, 64));
         }
-        let mut next = 6u64;
         for round in 0..40u64 {
             let which = (round * 7 % 3) as usize;
             let bytes = round.to_le_bytes();
@@ -264,8 +263,7 @@ fn queue_pairs_take_their_receives_from_one_srq() {
             assert_eq!((got[0].uidx, got[0].byte_cnt), (10 + which as u32, 8));
             assert_eq!(buf.get((round % 64 * 64) as usize % 4096, 8), bytes);
             srq.free(got[0].wqe_counter);
-            srq.post(&buf.sge(next % 64 * 64, 64));
-            next += 1;
+            srq.post(&buf.sge((6 + round) % 64 * 64, 64));
             let counter = ends[which].0.1.sq.producer() as u16 - 1;
             ends[which].0.1.sq.retire(counter);
         }

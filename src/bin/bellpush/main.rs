@@ -5,7 +5,9 @@
 
 mod bench;
 mod cli;
+mod link;
 mod plan;
+mod serve;
 mod show;
 mod sim;
 mod tlp;
@@ -31,6 +33,8 @@ struct Cli {
 enum Command {
     /// Measure and verify every path between GPU and NIC
     Bench(Box<bench::BenchArgs>),
+    /// Be the server of rdma-core's pingpong programs or perftest's, on the software NIC
+    Serve(serve::ServeArgs),
     /// Print the table of a saved result, or make its report
     Show(show::ShowArgs),
     /// Bytes that transfers put on a PCIe link, TLP by TLP
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(*args),
+        Command::Serve(args) => serve::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Tlp(args) => modelled(tlp::run(&args)),
         Command::Topo(args) => modelled(topo::run(&args)),

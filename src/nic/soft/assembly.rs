@@ -19,8 +19,8 @@ use crate::wire::{Iova, Rkey};
 #[derive(Default)]
 pub(super) struct Assembly {
     message: Message,
-    /// A receive whose message was given up: the next one's.
-    spare: Option<Receive>,
+    /// The receive of a SEND that has begun. When the SEND is given up, the next message's.
+    receive: Option<Receive>,
 }
 
 #[derive(Default)]
@@ -28,7 +28,6 @@ enum Message {
     #[default]
     None,
     Send {
-        receive: Receive,
         offset: usize,
     },
     Write {
@@ -85,7 +84,8 @@ impl Assembly {
     }
 
     fn take(&mut self, qp: &Qp) -> Result<Receive, Refused> {
-        self.spare.take().or_else(|| qp.receives().take(qp)).ok_or(Refused::NotReady)
+        let taken = self.receive.take().or_else(|| qp.receives().take(qp).cloned());
+        taken.ok_or(Refused::NotReady)
     }
 
     fn send(
@@ -99,30 +99,31 @@ impl Assembly {
             // Only keys of memory windows and fast registrations can be (10.6.5); there are none.
             return Err(Refused::Request(Syndrome::RemoteAccess, Vendor::Key));
         }
-        if let Message::None = self.message {
-            self.message = Message::Send { receive: self.take(qp)?, offset: 0 };
-        }
-        let Message::Send { receive, offset } = &mut self.message else { return Ok(()) };
-        let counter = receive.counter;
+        let offset = match self.message {
+            Message::Send { offset } => offset,
+            _ => 0,
+        };
+        let receive = self.take(qp)?;
         let room: u64 = receive.entries().iter().map(|e| u64::from(e.bytes)).sum();
-        let end = *offset + packet.payload.len();
+        let end = offset + packet.payload.len();
         let moved = match end as u64 <= room {
             false => Err((Syndrome::LocalLength, Syndrome::RemoteInvalReq, Vendor::Length)),
             true => domain
-                .scatter(receive.entries().iter().copied(), *offset, packet.payload)
+                .scatter(receive.entries().iter().copied(), offset, packet.payload)
                 .map_err(|vendor| (Syndrome::LocalProt, Syndrome::RemoteOp, vendor)),
         };
         if let Err((local, remote, vendor)) = moved {
             self.message = Message::None;
-            spoil(qp, counter, local, vendor);
+            spoil(qp, receive.counter, local, vendor);
             return Err(Refused::Receive(remote, vendor));
         }
-        *offset = end;
         if operation.position().ends() {
             let imm = packet.headers.ext.imm;
             let opcode = if imm.is_some() { CqeOpcode::RespSendImm } else { CqeOpcode::RespSend };
-            deliver(qp, opcode, counter, end as u32, packet)?;
+            return deliver(qp, opcode, receive.counter, end as u32, packet);
         }
+        self.message = Message::Send { offset: end };
+        self.receive = Some(receive);
         Ok(())
     }
 
@@ -162,11 +163,9 @@ impl Assembly {
         Ok(())
     }
 
-    /// Gives the message up: its missing rest will not come. Its receive is the next message's.
+    /// Gives the message up: its missing rest will not come.
     pub(super) fn abandon(&mut self) {
-        if let Message::Send { receive, .. } = std::mem::take(&mut self.message) {
-            self.spare = Some(receive);
-        }
+        self.message = Message::None;
     }
 
     /// Whether a message has begun.
@@ -177,7 +176,7 @@ impl Assembly {
     /// Completes the receive that it holds, of a queue pair in ERR.
     pub(super) fn flush(&mut self, qp: &Qp) {
         self.abandon();
-        if let Some(receive) = self.spare.take() {
+        if let Some(receive) = self.receive.take() {
             recv::flush(qp, receive.counter);
         }
     }

@@ -150,7 +150,7 @@ pub(super) fn cqs_fit(attr: &QpAttr, q: &Queues) -> Result<(), NicError> {
 }
 
 fn long_enough(what: &'static str, view: &View, bytes: usize) -> Result<(), NicError> {
-    if view.len < bytes || view.offset % 8 != 0 {
+    if view.len < bytes || !view.offset.is_multiple_of(8) {
         let (value, must) = (view.len as u64, "what the attributes ask for, 8-byte aligned");
         return Err(NicError::Attribute { what, value, must });
     }

@@ -17,6 +17,7 @@
 //! | `port` | what an engine keeps of a packet link |
 //! | `transport` `rc` `uc` `ud` | services over packets |
 //! | `flight` `assembly` `payload` | a message that is sent, and that comes in; its bytes |
+//! | `pcap` | captures of what goes over a packet link |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |

@@ -67,7 +67,9 @@ impl Right {
 }
 
 struct Region {
-    pd: Arc<Pd>,
+    /// Number of its protection domain, which it keeps.
+    pd: u32,
+    _pd: Arc<Pd>,
     mem: Arc<dyn Dma>,
     iova: u64,
     bytes: u64,
@@ -108,7 +110,7 @@ impl Regions {
         let entry = self.entries.get((key >> 8) as usize).ok_or(Vendor::Key)?;
         let region = entry.region.as_ref().filter(|_| entry.variant == key as u8);
         let region = region.ok_or(Vendor::Key)?;
-        if region.pd.number() != pd {
+        if region.pd != pd {
             return Err(Vendor::Domain);
         }
         if !right.allowed(region.access) {
@@ -153,7 +155,8 @@ impl MrTable {
             return Err(NicError::Attribute { what: "region's length", value: bytes, must });
         }
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        let region = Some(Region { pd: pd.clone(), mem, iova: iova.0, bytes, access });
+        let region =
+            Some(Region { pd: pd.number(), _pd: pd.clone(), mem, iova: iova.0, bytes, access });
         let index = match regions.free.pop_front() {
             Some(index) => index,
             None if regions.entries.len() >= MAX_REGIONS => {

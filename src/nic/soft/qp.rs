@@ -52,7 +52,9 @@ pub struct Qp {
     first_psn: AtomicU32,
     /// What peers may do: bits of [`Right::bit`].
     rights: AtomicU8,
-    pub(super) pd: Arc<Pd>,
+    /// Number of its protection domain, which it keeps.
+    pub(super) pd: u32,
+    _pd: Arc<Pd>,
     pub(super) mrs: Arc<MrTable>,
     pub(super) send_cq: Arc<Cq>,
     recv_cq: Option<Arc<Cq>>,
@@ -90,7 +92,8 @@ impl Qp {
             attributes: Mutex::default(),
             first_psn: AtomicU32::new(device.random() & (Psn::MODULUS - 1)),
             rights: AtomicU8::new(0),
-            pd: objects.pd,
+            pd: objects.pd.number(),
+            _pd: objects.pd,
             mrs: device.mrs.clone(),
             send_cq: objects.send_cq,
             recv_cq: objects.recv_cq,

@@ -19,9 +19,13 @@ pub(super) struct Receives {
     ci: u64,
     /// Cleared when the queue pair is destroyed: its memory is not touched any more.
     alive: bool,
+    /// The receive that was taken last: kept here, so that taking one moves no more than its
+    /// entries.
+    taken: Receive,
 }
 
 /// A receive WQE, copied out.
+#[derive(Clone)]
 pub(super) struct Receive {
     /// What a CQE says of it.
     pub(super) counter: u16,
@@ -30,19 +34,23 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    /// Reads a list of data segments, which the invalid key may end early.
-    pub(super) fn parse(counter: u16, segments: &[u8]) -> Self {
+    /// Without entries.
+    pub(super) fn new() -> Self {
         let none = Sge { addr: Iova(0), lkey: INVALID_LKEY, bytes: 0 };
-        let mut receive = Self { counter, entries: [none; MAX_RQ_SGES], count: 0 };
-        for seg in segments.chunks_exact(DS_BYTES).take(MAX_RQ_SGES) {
+        Self { counter: 0, entries: [none; MAX_RQ_SGES], count: 0 }
+    }
+
+    /// Reads a list of data segments, which the invalid key may end early.
+    pub(super) fn read(&mut self, counter: u16, segments: &[u8]) {
+        (self.counter, self.count) = (counter, 0);
+        for (seg, entry) in segments.chunks_exact(DS_BYTES).zip(&mut self.entries) {
             let sge = Sge::parse(&bytemuck::pod_read_unaligned::<DataSeg>(seg));
             if sge.lkey == INVALID_LKEY {
                 break;
             }
-            receive.entries[receive.count] = sge;
-            receive.count += 1;
+            *entry = sge;
+            self.count += 1;
         }
-        receive
     }
 
     pub(super) fn entries(&self) -> &[Sge] {
@@ -52,7 +60,7 @@ impl Receive {
 
 impl Receives {
     pub(super) fn new() -> Self {
-        Self { ci: 0, alive: true }
+        Self { ci: 0, alive: true, taken: Receive::new() }
     }
 
     pub(super) fn kill(&mut self) {
@@ -68,14 +76,13 @@ impl Receives {
     }
 
     /// Takes the next receive, if one is posted.
-    pub(super) fn take(&mut self, qp: &Qp) -> Option<Receive> {
-        if !self.alive {
-            return None;
-        }
-        match &qp.srq {
-            Some(srq) => srq.take(),
-            None => self.has_own(qp).then(|| self.take_own(qp)),
-        }
+    pub(super) fn take(&mut self, qp: &Qp) -> Option<&Receive> {
+        let there = self.alive
+            && match &qp.srq {
+                Some(srq) => srq.take(&mut self.taken),
+                None => self.take_own(qp),
+            };
+        there.then_some(&self.taken)
     }
 
     fn has_own(&self, qp: &Qp) -> bool {
@@ -88,15 +95,18 @@ impl Receives {
         posted.is_some_and(|n| n > 0)
     }
 
-    fn take_own(&mut self, qp: &Qp) -> Receive {
+    fn take_own(&mut self, qp: &Qp) -> bool {
+        if !self.has_own(qp) {
+            return false;
+        }
         let stride = 1usize << qp.queues.rq_stride_log;
         let mut bytes = [0; MAX_RQ_SGES * DS_BYTES];
         let at = (self.ci % u64::from(qp.attr.rq_wqes)) as usize * stride;
         let bytes = &mut bytes[..stride];
         qp.queues.rq.read(at, bytes).expect("the ring was checked when it was created");
-        let receive = Receive::parse(self.ci as u16, bytes);
+        self.taken.read(self.ci as u16, bytes);
         self.ci += 1;
-        receive
+        true
     }
 
     /// Flushes receives posted to a queue pair in ERR; says whether there were any. Those of an

@@ -168,7 +168,7 @@ impl Requester {
             let bytes = self.sq.bytes(&posted, cx.scratch);
             let done = match &posted.wqe {
                 Ok(wqe) => {
-                    let (from, pd) = (self.sq.qp.in_process(), self.sq.qp.pd.number());
+                    let (from, pd) = (self.sq.qp.in_process(), self.sq.qp.pd);
                     let msg = Message { wqe, bytes, local, from, pd };
                     check_local(&msg).and_then(|()| inproc::carry_out(&msg, peer, remote))
                 }

@@ -62,7 +62,7 @@ fn reach<'a>(
         return Err(nak(qp, Syndrome::RemoteInvalReq, Vendor::Right));
     }
     regions
-        .resolve(qp.pd.number(), remote.rkey.0, remote.addr, bytes, right)
+        .resolve(qp.pd, remote.rkey.0, remote.addr, bytes, right)
         .map_err(|vendor| nak(qp, Syndrome::RemoteAccess, vendor))
 }
 
@@ -115,7 +115,7 @@ pub(super) fn receive(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(
     if opcode == CqeOpcode::RespWrImm {
         write(qp, regions, msg).inspect_err(|_| recv::flush(qp, taken.counter))?;
     } else {
-        scatter(qp, regions, msg, &taken)?;
+        scatter(qp, regions, msg, taken)?;
     }
     let cqe = Cqe {
         opcode,
@@ -148,7 +148,7 @@ fn scatter(
         return Err(spoil(Syndrome::LocalLength, Syndrome::RemoteInvalReq, Vendor::Length));
     }
     // All entries that the message needs are checked before anything moves.
-    let pd = qp.pd.number();
+    let pd = qp.pd;
     let mut left = msg.wqe.bytes;
     for entry in entries {
         let n = left.min(entry.bytes);

@@ -64,7 +64,7 @@ impl Srq {
         if !wqes.is_power_of_two() || wqes > MAX_WQES {
             return refuse("SRQ's WQEs", wqes, "a power of two up to 32768");
         }
-        if attr.dbr.len < 4 || attr.dbr.offset % 4 != 0 {
+        if attr.dbr.len < 4 || !attr.dbr.offset.is_multiple_of(4) {
             return refuse("SRQ's doorbell record's bytes", attr.dbr.len as u64, "4, aligned");
         }
         let srq = Self {
@@ -113,11 +113,11 @@ impl Srq {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).limit
     }
 
-    /// Takes the next receive, if one is posted.
-    pub(super) fn take(&self) -> Option<Receive> {
+    /// Takes the next receive, if one is posted; says whether.
+    pub(super) fn take(&self, into: &mut Receive) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.posted(&state) == 0 {
-            return None;
+            return false;
         }
         let mut bytes = [0; 1 << MAX_STRIDE_LOG];
         let bytes = &mut bytes[..self.stride];
@@ -128,7 +128,8 @@ impl Srq {
         state.head = u32::from(u16::from_be_bytes([bytes[2], bytes[3]])) & (self.wqes - 1);
         state.taken += 1;
         self.watch(&mut state);
-        Some(Receive::parse(index, &bytes[DS_BYTES..]))
+        into.read(index, &bytes[DS_BYTES..]);
+        true
     }
 
     fn posted(&self, state: &State) -> u32 {
@@ -185,7 +186,9 @@ mod tests {
         }
 
         fn take(&self) -> Option<(u16, u64)> {
-            self.srq.take().map(|r| (r.counter, r.entries()[0].addr.0))
+            let mut receive = Receive::new();
+            let there = self.srq.take(&mut receive);
+            there.then(|| (receive.counter, receive.entries()[0].addr.0))
         }
     }
 

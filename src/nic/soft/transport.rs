@@ -129,7 +129,7 @@ impl Transport {
     pub(super) fn visit(&mut self, sq: &mut SendQueue, cx: &mut Visitor<'_>) -> Visit {
         let qp = sq.qp.clone();
         let regions = qp.mrs.read();
-        let domain = Domain { regions: &regions, pd: qp.pd.number() };
+        let domain = Domain { regions: &regions, pd: qp.pd };
         let visit = match &mut self.service {
             Of::Rc(rc) => rc.visit(sq, cx, domain),
             Of::Uc(uc) => uc.visit(sq, cx, domain),

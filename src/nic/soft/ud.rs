@@ -59,7 +59,8 @@ impl Ud {
         if packet.payload.len() > self.mtu.bytes() {
             return qp.counters.dropped(DropReason::Length);
         }
-        let Some(receive) = qp.receives().take(qp) else {
+        let mut receives = qp.receives();
+        let Some(receive) = receives.take(qp) else {
             return qp.counters.dropped(DropReason::NoReceive);
         };
         let room: u64 = receive.entries().iter().map(|e| u64::from(e.bytes)).sum();

@@ -93,7 +93,7 @@ impl Replay {
         let skip = (u64::from(index) * mtu as u64) as u32;
         let addr = all.addr.0.wrapping_add(skip.into());
         let ends = u64::from(skip) + u64::from(from.bytes);
-        let whole = from.bytes as usize % mtu == 0 || ends == u64::from(all.bytes);
+        let whole = (from.bytes as usize).is_multiple_of(mtu) || ends == u64::from(all.bytes);
         let same = from.rkey == all.rkey && from.addr.0 == addr && ends <= u64::from(all.bytes);
         if !same || !whole {
             return false;

@@ -4,7 +4,8 @@
 //! the socket is not connected and sets DF. What other implementations send may have another ID:
 //! those packets come from a raw socket, where the process may have one (on loopback, where only
 //! software NICs are neighbours, it has none). Filters give each packet to one of the two. IPv6
-//! has no ID. [`Link::describe`] says which is in force.
+//! has no ID; there the raw socket is for packets without a UDP checksum, which a UDP socket drops.
+//! [`Link::describe`] says which is in force.
 //!
 //! Runs of packets to one address go as one datagram that the system cuts up (GSO). Over IPv4 it
 //! would count IDs up while doing so; there it is used on loopback alone, where nothing is cut up
@@ -20,10 +21,10 @@ use quinn_udp::{Transmit, UdpSockRef};
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
 
-use self::inbox::Inbox;
+use self::inbox::{Datagram, Inbox};
 use self::socket::{Interface, endpoint, interface_of};
 use super::{Link, LinkCounters, LinkError, Outgoing, Received, Run, TxBatch};
-use crate::wire::roce::{Addresses, Envelope, MAX_PACKET_BYTES, ROCE_PORT};
+use crate::wire::roce::{Addresses, Envelope, MAX_PACKET_BYTES, ROCE_PORT, UDP_HEADER_BYTES};
 
 /// Packets of one sendmmsg.
 const SENDS: usize = 32;
@@ -39,8 +40,8 @@ pub struct UdpLink {
     mtu: usize,
     udp: Inbox,
     raw: Option<Inbox>,
-    /// Why there is no raw socket, or that there is one.
-    ids: &'static str,
+    /// What the raw socket is for, or why there is none.
+    foreign: &'static str,
     counters: LinkCounters,
     /// Destinations of a sendmmsg.
     to: Vec<SocketAddrAny>,
@@ -58,15 +59,20 @@ impl UdpLink {
             return Err(LinkError::NotLocal { addr });
         }
         let interface = interface_of(addr)?.ok_or(LinkError::NotLocal { addr })?;
-        let (raw, ids) = match addr {
-            IpAddr::V6(_) => (None, "no IDs in IPv6"),
-            IpAddr::V4(_) if addr.is_loopback() => (None, "IPv4 ID 0 expected (loopback)"),
-            IpAddr::V4(_) => match socket::open_raw(addr)? {
-                Some(raw) => (Some(Inbox::new(raw)), "IPv4 IDs read from a raw socket"),
-                None => (None, "IPv4 ID 0 expected (no right to a raw socket)"),
-            },
+        let raw = match addr.is_loopback() {
+            true => None,
+            false => socket::open_raw(addr, interface.scope)?.map(Inbox::new),
         };
-        let udp = socket::open_udp(endpoint(addr, interface.scope), raw.is_some())?;
+        let foreign = match (addr, &raw) {
+            (IpAddr::V4(_), Some(_)) => "IPv4 IDs read from a raw socket",
+            (IpAddr::V6(_), Some(_)) => "packets without UDP checksum read from a raw socket",
+            (IpAddr::V4(_), None) if addr.is_loopback() => "IPv4 ID 0 expected (loopback)",
+            (IpAddr::V6(_), None) if addr.is_loopback() => "UDP checksum expected (loopback)",
+            (IpAddr::V4(_), None) => "IPv4 ID 0 expected (no right to a raw socket)",
+            (IpAddr::V6(_), None) => "UDP checksum expected (no right to a raw socket)",
+        };
+        let only_id_0 = addr.is_ipv4() && raw.is_some();
+        let udp = socket::open_udp(endpoint(addr, interface.scope), only_id_0)?;
         let headers = Addresses::new(addr, addr).expect("one family").header_bytes();
         let mtu = mtu.unwrap_or(interface.mtu).saturating_sub(headers).min(MAX_PACKET_BYTES);
         Ok(Self {
@@ -75,7 +81,7 @@ impl UdpLink {
             mtu,
             udp: Inbox::new(udp),
             raw,
-            ids,
+            foreign,
             counters: LinkCounters::default(),
             to: Vec::with_capacity(SENDS),
         })
@@ -167,6 +173,23 @@ impl Sent {
     }
 }
 
+/// What a raw socket gave: of IPv4 from the IP header on, of IPv6 from the UDP header on.
+fn of_raw<'a>(datagram: &Datagram<'a>, addr: IpAddr) -> Option<Received<'a>> {
+    if addr.is_ipv4() {
+        let (envelope, bytes) = Envelope::parse(datagram.bytes).ok()?;
+        return Some(Received { envelope, bytes });
+    }
+    let (udp, bytes) = datagram.bytes.split_first_chunk::<UDP_HEADER_BYTES>()?;
+    let [src_port, _, length, _] =
+        [0, 2, 4, 6].map(|at| u16::from_be_bytes([udp[at], udp[at + 1]]));
+    if usize::from(length) != datagram.bytes.len() {
+        return None;
+    }
+    let addresses = Addresses::new(datagram.from.ip(), addr)?;
+    let envelope = Envelope { traffic_class: datagram.ecn, ..Envelope::new(addresses, src_port) };
+    Some(Received { envelope, bytes })
+}
+
 fn hand_out(
     counters: &mut LinkCounters,
     each: &mut dyn FnMut(&Received<'_>),
@@ -253,11 +276,9 @@ impl Link for UdpLink {
             && let Some(datagram) = raw.take()?
         {
             tried += 1;
-            match Envelope::parse(datagram.bytes) {
-                Ok((envelope, bytes)) => {
-                    hand_out(&mut self.counters, each, &Received { envelope, bytes });
-                }
-                Err(_) => self.counters.rx_dropped += 1,
+            match of_raw(&datagram, self.addr) {
+                Some(packet) => hand_out(&mut self.counters, each, &packet),
+                None => self.counters.rx_dropped += 1,
             }
         }
         Ok(tried - (self.counters.rx_dropped - dropped) as usize)
@@ -278,15 +299,15 @@ impl Link for UdpLink {
             _ if self.addr.is_ipv4() && !self.addr.is_loopback() => "no GSO (IPv4)".into(),
             n => format!("GSO of {n}"),
         };
-        let gro =
-            if self.raw.is_none() && opened.state.gro_segments() > 1 { "GRO" } else { "no GRO" };
+        let split = self.addr.is_ipv4() && self.raw.is_some();
+        let gro = if !split && opened.state.gro_segments() > 1 { "GRO" } else { "no GRO" };
         format!(
             "UDP {} on {}, packets up to {} bytes, {gso}, {gro}, receive buffer {} bytes, {}",
             endpoint(self.addr, self.interface.scope),
             self.interface.name,
             self.mtu,
             opened.recv_bytes,
-            self.ids,
+            self.foreign,
         )
     }
 }

@@ -53,16 +53,22 @@ pub(super) fn open_udp(addr: SocketAddr, only_id_0: bool) -> Result<Opened, Link
     Ok(opened)
 }
 
-/// Opens a socket that shows IP headers of IPv4 packets for RoCEv2 whose ID is not 0, if this
-/// process may have one.
-pub(super) fn open_raw(addr: IpAddr) -> Result<Option<Opened>, LinkError> {
-    let socket = match Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP)) {
+/// Opens a raw socket for what the UDP socket does not let through, if this process may have one.
+/// Of IPv4: packets whose ID is not 0, with their IP headers. Of IPv6: packets without a UDP
+/// checksum, from the UDP header on. Linux's Soft-RoCE sends none, and RFC 8200 (8.1) has the
+/// receiver drop them.
+pub(super) fn open_raw(addr: IpAddr, scope: u32) -> Result<Option<Opened>, LinkError> {
+    let (domain, filter) = match addr {
+        IpAddr::V4(_) => (Domain::IPV4, OTHER_IDS.as_slice()),
+        IpAddr::V6(_) => (Domain::IPV6, NO_CHECKSUM.as_slice()),
+    };
+    let socket = match Socket::new(domain, Type::RAW, Some(Protocol::UDP)) {
         Ok(socket) => socket,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
         Err(error) => return Err(system("raw socket")(error)),
     };
-    socket.attach_filter(&OTHER_IDS).map_err(system("SO_ATTACH_FILTER"))?;
-    socket.bind(&SocketAddr::new(addr, 0).into()).map_err(system("bind of a raw socket"))?;
+    socket.attach_filter(filter).map_err(system("SO_ATTACH_FILTER"))?;
+    socket.bind(&with_port(addr, scope, 0).into()).map_err(system("bind of a raw socket"))?;
     with_state(socket).map(Some)
 }
 
@@ -92,12 +98,22 @@ const ONLY_ID_0: [SockFilter; 4] = [
     SockFilter::new(RETURN, 0, 0, 0),
 ];
 
-/// For a raw socket, whose filter begins at the IP header.
+/// For a raw socket of IPv4, whose filter begins at the IP header.
 const OTHER_IDS: [SockFilter; 7] = [
     SockFilter::new(LOAD_HALF, 0, 0, IPV4_ID),
     SockFilter::new(JUMP_IF_EQUAL, 4, 0, 0),
     SockFilter::new(X_IS_IP_HEADER, 0, 0, 0),
     SockFilter::new(LOAD_HALF_AT_X, 0, 0, 2), // UDP destination port
+    SockFilter::new(JUMP_IF_EQUAL, 0, 1, ROCE_PORT as u32),
+    SockFilter::new(RETURN, 0, 0, u32::MAX),
+    SockFilter::new(RETURN, 0, 0, 0),
+];
+
+/// For a raw socket of IPv6, whose filter begins at the UDP header.
+const NO_CHECKSUM: [SockFilter; 6] = [
+    SockFilter::new(LOAD_HALF, 0, 0, 6), // checksum
+    SockFilter::new(JUMP_IF_EQUAL, 0, 3, 0),
+    SockFilter::new(LOAD_HALF, 0, 0, 2), // destination port
     SockFilter::new(JUMP_IF_EQUAL, 0, 1, ROCE_PORT as u32),
     SockFilter::new(RETURN, 0, 0, u32::MAX),
     SockFilter::new(RETURN, 0, 0, 0),
@@ -155,8 +171,12 @@ fn is_link_local(addr: Ipv6Addr) -> bool {
 
 /// RoCEv2's port at an address, which lies on the interface with this scope if it is local to one.
 pub(super) fn endpoint(addr: IpAddr, scope: u32) -> SocketAddr {
+    with_port(addr, scope, ROCE_PORT)
+}
+
+fn with_port(addr: IpAddr, scope: u32, port: u16) -> SocketAddr {
     match addr {
-        IpAddr::V6(v6) if is_link_local(v6) => SocketAddrV6::new(v6, ROCE_PORT, 0, scope).into(),
-        _ => SocketAddr::new(addr, ROCE_PORT),
+        IpAddr::V6(v6) if is_link_local(v6) => SocketAddrV6::new(v6, port, 0, scope).into(),
+        _ => SocketAddr::new(addr, port),
     }
 }

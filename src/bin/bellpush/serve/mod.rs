@@ -1,0 +1,155 @@
+//! `bellpush serve`: the software NIC as the other end of programs that are not ours.
+//!
+//! Stands in for the server of rdma-core's pingpong programs and of perftest's bandwidth tests, so
+//! that stock clients run against the software NIC; and is a verbs peer for `./x interop`.
+
+mod end;
+mod exchange;
+mod perftest;
+mod pingpong;
+mod verbs;
+
+use std::io::{BufReader, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use bellpush::nic::soft::{SoftConfig, SoftNic};
+use bellpush::nic::{Mtu, QpType};
+
+use crate::cli::CliError;
+use crate::link::LinkArgs;
+use exchange::ServeError;
+
+/// Longest silence of a client: perftest's clients say nothing while they measure.
+const SILENCE: Duration = Duration::from_secs(120);
+
+/// Programs whose server this can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Program {
+    IbvRcPingpong,
+    IbvUcPingpong,
+    IbvUdPingpong,
+    IbWriteBw,
+    IbReadBw,
+    IbSendBw,
+    /// The peer of ./x interop (interop/verbs_peer.c)
+    Verbs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ServeArgs {
+    /// Whose server to be
+    program: Program,
+    #[command(flatten)]
+    link: LinkArgs,
+    /// TCP port of the exchange, on every address
+    #[arg(long, default_value_t = 18515)]
+    port: u16,
+    /// Clients to serve, one after the other; 0 for any number
+    #[arg(long, default_value_t = 1)]
+    clients: u32,
+    /// Messages of a pingpong, as the client's -n
+    #[arg(long, default_value_t = 1000)]
+    iterations: u32,
+    /// Path MTU: of a pingpong the client's -m, of perftest the most that is accepted
+    #[arg(long, default_value_t = 1024, value_parser = mtu)]
+    mtu: u32,
+}
+
+fn mtu(text: &str) -> Result<u32, String> {
+    let mtu = text.parse().ok().and_then(Mtu::new).ok_or("256, 512, 1024, 2048 or 4096")?;
+    Ok(mtu.bytes() as u32)
+}
+
+/// A NIC and where it is.
+struct Served {
+    nic: Arc<SoftNic>,
+    address: IpAddr,
+}
+
+pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
+    let served = Arc::new(open(&args.link)?);
+    let listen = |at: SocketAddr| TcpListener::bind(at);
+    let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED); // IPv4 too
+    let listener = listen((any, args.port).into())
+        .or_else(|_| listen((IpAddr::from([0, 0, 0, 0]), args.port).into()))
+        .map_err(|e| {
+            CliError::new(format!("TCP port {}: {e}", args.port), "give another --port")
+        })?;
+    println!("ready: {:?} on {}, TCP port {}", args.program, served.address, args.port);
+    let mut status = ExitCode::SUCCESS;
+    let mut left = args.clients;
+    for stream in listener.incoming() {
+        let outcome = stream.map_err(ServeError::from).and_then(|s| client(args, &served, s));
+        match outcome {
+            Ok(what) => println!("{what}"),
+            Err(e) => {
+                eprintln!("bellpush: {e}");
+                status = ExitCode::FAILURE;
+            }
+        }
+        let _ = std::io::stdout().flush(); // whoever reads may have left
+        left = left.wrapping_sub(1);
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(status)
+}
+
+fn open(args: &LinkArgs) -> Result<Served, CliError> {
+    let unopened = |e: &dyn std::fmt::Display| {
+        let remedy = "give --address one of this machine's that no other NIC has";
+        CliError::new(format!("the software NIC did not start: {e}"), remedy)
+    };
+    let link = args.open().map_err(|e| unopened(&e))?;
+    let address = link.address();
+    eprintln!("bellpush: {}", link.describe());
+    let nic = SoftNic::open_on(SoftConfig::default(), link).map_err(|e| unopened(&e))?;
+    Ok(Served { nic, address })
+}
+
+fn client(
+    args: &ServeArgs,
+    served: &Arc<Served>,
+    mut stream: TcpStream,
+) -> Result<String, ServeError> {
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_write_timeout(Some(SILENCE))?;
+    stream.set_nodelay(true)?;
+    let Served { nic, address } = &**served;
+    let mtu = Mtu::new(args.mtu as usize).unwrap_or(Mtu::MAX);
+    let kind = match args.program {
+        Program::IbvRcPingpong => QpType::Rc,
+        Program::IbvUcPingpong => QpType::Uc,
+        Program::IbvUdPingpong => QpType::Ud,
+        Program::IbWriteBw => {
+            return perftest::serve(nic, *address, perftest::Test::Write, mtu, stream);
+        }
+        Program::IbReadBw => {
+            return perftest::serve(nic, *address, perftest::Test::Read, mtu, stream);
+        }
+        Program::IbSendBw => {
+            return perftest::serve(nic, *address, perftest::Test::Send, mtu, stream);
+        }
+        Program::Verbs => {
+            // Drivers hold several connections at once.
+            let served = served.clone();
+            thread::Builder::new().name("bellpush-verbs".into()).spawn(move || {
+                let lines = match stream.try_clone() {
+                    Ok(read) => BufReader::new(read),
+                    Err(e) => return eprintln!("bellpush: {e}"),
+                };
+                if let Err(e) = verbs::serve(&served.nic, served.address, lines, stream) {
+                    eprintln!("bellpush: {e}");
+                }
+            })?;
+            return Ok("a driver".into());
+        }
+    };
+    pingpong::serve(nic, *address, kind, mtu, args.iterations, &mut stream)
+}

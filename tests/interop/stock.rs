@@ -1,0 +1,52 @@
+//! Stock clients of the guest, unchanged, against `bellpush serve`.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::guest::{Guest, HOST_IP};
+use crate::soft::Served;
+
+const PORT: u16 = 18515;
+const TIMEOUT: Duration = Duration::from_secs(40);
+
+/// A case: program, the client's arguments, the server's arguments.
+pub const CASES: &[(&str, &str, &[&str])] = &[
+    ("ibv_rc_pingpong", "-n 200 -m 1024", &["--iterations", "200"]),
+    ("ibv_rc_pingpong", "-n 50 -m 4096 -s 100000", &["--iterations", "50", "--mtu", "4096"]),
+    ("ibv_uc_pingpong", "-n 200", &["--iterations", "200"]),
+    ("ibv_ud_pingpong", "-n 200 -s 1024", &["--iterations", "200"]),
+    ("ib_write_bw", "-n 200 -s 65536", &["--mtu", "4096"]),
+    ("ib_write_bw", "-n 1000 -s 8 -m 256", &[]),
+    ("ib_read_bw", "-n 200 -s 65536", &["--mtu", "4096"]),
+    ("ib_send_bw", "-n 200 -s 65536", &["--mtu", "4096"]),
+    // Every size from 2 bytes to 8 MiB.
+    ("ib_write_bw", "-n 5 -a", &["--mtu", "4096"]),
+    ("ib_read_bw", "-n 5 -a", &["--mtu", "4096"]),
+    ("ib_send_bw", "-n 5 -a", &["--mtu", "4096"]),
+];
+
+/// Runs the client in the guest; what both sides said at their ends.
+pub fn run(
+    guest: &Guest,
+    (program, client, server): (&str, &str, &[&str]),
+    gid: u32,
+    nic: IpAddr,
+) -> Result<String, Failure> {
+    let served = Served::start(program, nic, PORT, server)?;
+    // perftest calls the index -x.
+    let index = if program.starts_with("ibv_") { "-g" } else { "-x" };
+    let line = format!("{program} -d rxe0 {index} {gid} -p {PORT} {client} {HOST_IP}");
+    let said = guest.run(&line, TIMEOUT)?;
+    let result = match program.starts_with("ibv_") {
+        true => said.lines().find(|line| line.contains("usec/iter")),
+        // The last row below the heading: bytes, iterations, peak, average, rate.
+        false => said
+            .lines()
+            .skip_while(|line| !line.contains("#bytes"))
+            .take_while(|line| !line.starts_with("---"))
+            .last(),
+    };
+    let result: Vec<&str> = result.unwrap_or("no result").split_whitespace().collect();
+    Ok(format!("client: {}; server: {}", result.join(" "), served.finish(TIMEOUT)?))
+}

@@ -1,0 +1,207 @@
+//! The shared-memory link between processes: names, ports, and peers that are killed.
+
+#[path = "links/suite.rs"]
+mod suite;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use bellpush::nic::soft::link::{Link, LinkError, STALL_NS, ShmLink, ShmNet, TxBatch};
+use suite::{Maker, clock, expect, push, recv, send_all, send_one};
+
+fn unique() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn path_of(name: &str) -> PathBuf {
+    format!("/dev/shm/bellpush-{}-{name}", nix::unistd::geteuid()).into()
+}
+
+/// Links in a file; each NIC opens it anew, as another process would.
+struct Named(String, #[expect(dead_code, reason = "keeps the file")] ShmNet);
+
+impl Maker for Named {
+    fn make() -> Self {
+        let name = unique();
+        let net = ShmNet::named(&name, false).unwrap();
+        Self(name, net)
+    }
+
+    fn attach(&self, addr: Option<IpAddr>) -> Result<Box<dyn Link>, LinkError> {
+        let net = ShmNet::named(&self.0, false)?;
+        Ok(match addr {
+            Some(addr) => Box::new(net.attach(addr)?),
+            None => Box::new(net.attach_free()?),
+        })
+    }
+}
+
+suite!(named, Named);
+
+#[test]
+fn a_link_lasts_as_long_as_someone_has_it_open() {
+    let name = unique();
+    let net = ShmNet::named(&name, false).unwrap();
+    let link = ShmNet::named(&name, false).unwrap().attach_free().unwrap();
+    drop(net);
+    assert!(path_of(&name).exists());
+    assert!(link.describe().contains(&name));
+    drop(link);
+    assert!(!path_of(&name).exists());
+}
+
+#[test]
+fn what_cannot_be_a_link_is_refused() {
+    for name in ["", "a/b", "..", "a b", "é"] {
+        let error = ShmNet::named(name, false).err().unwrap();
+        assert!(matches!(error, LinkError::Name { .. }), "{name:?}: {error}");
+    }
+    let name = unique();
+    std::os::unix::fs::symlink("/dev/null", path_of(&name)).unwrap();
+    let error = ShmNet::named(&name, false).err().unwrap();
+    assert!(matches!(error, LinkError::System { .. }), "{error}");
+    std::fs::remove_file(path_of(&name)).unwrap();
+    let name = unique();
+    let net = ShmNet::named(&name, true).unwrap();
+    let error = ShmNet::named(&name, false).err().unwrap();
+    assert!(matches!(error, LinkError::OtherIcrc { icrc: true, .. }), "{error}");
+    // Someone of this user writes what is no link.
+    let file = std::fs::File::options().write(true).open(path_of(&name)).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"something", 0).unwrap();
+    let error = ShmNet::named(&name, true).err().unwrap();
+    assert!(matches!(error, LinkError::Foreign { .. }), "{error}");
+    drop(net);
+    // With nobody on it, it is made anew.
+    std::fs::write(path_of(&name), b"left over").unwrap();
+    drop(ShmNet::named(&name, false).unwrap());
+}
+
+#[test]
+fn a_link_has_so_many_ports() {
+    let net = ShmNet::anonymous(false).unwrap();
+    let mut all: Vec<ShmLink> = (0..16).map(|_| net.attach_free().unwrap()).collect();
+    assert!(matches!(net.attach_free(), Err(LinkError::Full { ports: 16 })));
+    // Everybody reaches everybody.
+    let addresses: Vec<IpAddr> = all.iter().map(|link| link.address()).collect();
+    for (psn, link) in (0..).zip(&mut all) {
+        addresses.iter().for_each(|&to| send_one(link, to, psn, 8));
+    }
+    for link in &mut all {
+        let mut got = expect(link, 16);
+        got.sort_unstable();
+        assert!(got.iter().zip(&addresses).zip(0..).all(|((g, a), psn)| *g == (psn, 8, *a)));
+    }
+    all.pop();
+    net.attach_free().unwrap();
+}
+
+#[test]
+fn a_full_ring_pushes_back_and_then_loses() {
+    let net = ShmNet::anonymous(false).unwrap();
+    let (mut a, b) = (net.attach_free().unwrap(), net.attach_free().unwrap());
+    let (mut batch, mut now) = (TxBatch::new(256), 1);
+    for psn in 0..256 {
+        assert!(push(&a, &mut batch, b.address(), psn, 8));
+    }
+    assert_eq!(a.send(now, &mut batch).unwrap(), 128);
+    now += STALL_NS - 1;
+    assert_eq!(a.send(now, &mut batch).unwrap(), 0);
+    assert_eq!((a.counters().tx_full, a.counters().tx_lost), (2, 0));
+    now += 1;
+    assert_eq!(a.send(now, &mut batch).unwrap(), 128);
+    assert_eq!(a.counters().tx_lost, 128);
+}
+
+const CHILD: &str = "BELLPUSH_TEST_LINK";
+
+/// Not a test of its own: what the tests below run in another process. Answers each packet with
+/// one of the same number, and sends what nobody asked for in between.
+#[test]
+fn child() {
+    let Ok(name) = std::env::var(CHILD) else { return };
+    let net = ShmNet::named(&name, false).unwrap();
+    let mut link = net.attach("127.0.0.200".parse().unwrap()).unwrap();
+    let parent = "127.0.0.100".parse().unwrap();
+    let mut batch = TxBatch::new(8);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(30) {
+        let mut got = Vec::new();
+        recv(&mut link, 4, &mut got);
+        for (psn, bytes, from) in got {
+            push(&link, &mut batch, from, psn, bytes);
+        }
+        push(&link, &mut batch, parent, 0xff_ffff, 4000);
+        link.send(clock(), &mut batch).unwrap();
+    }
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // SIGKILL
+        let _ = self.0.wait();
+    }
+}
+
+fn spawn(name: &str) -> Killed {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, name)
+        .stdout(Stdio::null())
+        .spawn();
+    Killed(child.unwrap())
+}
+
+/// Sends until the other process has answered this number.
+fn exchange(link: &mut ShmLink, psn: u32) {
+    let to = "127.0.0.200".parse().unwrap();
+    let start = Instant::now();
+    let mut batch = TxBatch::new(1);
+    loop {
+        push(link, &mut batch, to, psn, 100);
+        link.send(clock(), &mut batch).unwrap();
+        let mut got = Vec::new();
+        recv(link, 64, &mut got);
+        if got.contains(&(psn, 100, to)) {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "no answer from the other process");
+    }
+}
+
+#[test]
+fn a_killed_peer_wedges_nobody_and_comes_back() {
+    let name = unique();
+    let net = ShmNet::named(&name, false).unwrap();
+    let mut link = net.attach("127.0.0.100".parse().unwrap()).unwrap();
+    let mut other = net.attach_free().unwrap();
+    for round in 0..5 {
+        let child = spawn(&name);
+        exchange(&mut link, round);
+        drop(child); // while it sends as fast as it can
+        // Its ring fills up; the survivor goes on.
+        let (start, mut batch) = (Instant::now(), TxBatch::new(32));
+        for psn in 0..1000 {
+            while !push(&link, &mut batch, "127.0.0.200".parse().unwrap(), psn, 1000) {
+                link.send(clock(), &mut batch).unwrap();
+            }
+        }
+        send_all(&mut link, &mut batch);
+        assert!(start.elapsed() < Duration::from_secs(5));
+        let to = other.address();
+        send_one(&mut link, to, round, 64);
+        assert_eq!(expect(&mut other, 1), [(round, 64, link.address())]);
+        // Whole packets are left of it, as checked by `recv`, and then nothing.
+        suite::drain(&mut link);
+    }
+    // The dead one's port and address are free again.
+    let again = net.attach("127.0.0.200".parse().unwrap()).unwrap();
+    assert!(matches!(net.attach("127.0.0.200".parse().unwrap()), Err(LinkError::InUse { .. })));
+    drop((again, other, link, net));
+    assert!(!path_of(&name).exists());
+}
