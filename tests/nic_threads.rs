@@ -9,7 +9,7 @@ use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::slots::HostSlots;
 use bellpush::nic::soft::{InProcess, Nap, SoftConfig, SoftNic};
-use bellpush::nic::{Access, LineFormat, Nic, NicError, QpAttr, QueuePair};
+use bellpush::nic::{Access, Change, LineFormat, Nic, NicError, QpAttr, QpState, QueuePair};
 use bellpush::wire::wqe::{Flags, Opcode, SendWr};
 use common::{Buf, attr, inband, inline, make_qp};
 
@@ -94,11 +94,22 @@ fn a_thread_sees_in_band_slots_and_regions_come_and_go_meanwhile() {
 
 #[test]
 fn queue_pairs_that_share_a_uar_page_are_all_found() {
+    // Several engines must not hide doorbells on one page from each other.
+    [1, 4].into_iter().for_each(share_a_page);
+}
+
+fn share_a_page(engines: usize) {
     let link = InProcess::new();
-    let (nic, mut engines) = SoftNic::manual(&SoftConfig::new(&link)).unwrap();
+    let config = SoftConfig { engines, ..SoftConfig::new(&link) };
+    let (nic, mut engines) = SoftNic::manual(&config).unwrap();
+    let mut step = |now| {
+        for engine in &mut engines {
+            engine.step(now);
+        }
+    };
     let uar = HostMem::alloc(4096).unwrap();
     let uar = View::new(&uar, 0, 4096).unwrap();
-    let mut ends: Vec<_> = (0..4)
+    let mut ends: Vec<_> = (0..5)
         .map(|_| {
             let memory = HostMem::alloc(nic.queue_bytes(&attr())).unwrap();
             let view = View::new(&memory, 0, memory.len()).unwrap();
@@ -118,7 +129,9 @@ fn queue_pairs_that_share_a_uar_page_are_all_found() {
         for (host, _) in ends.iter_mut().take(1 + round as usize % 4) {
             host.send(&SendWr::new(Opcode::Nop)).unwrap();
         }
-        engines[0].step(1 + round);
+        // Clears the page's registers, and must not lose what the others rang.
+        ends[4].1.modify(QpState::Reset, &Change::default()).unwrap();
+        step(1 + round);
         for (i, (host, _)) in ends.iter_mut().enumerate() {
             let done = host.poll_send().unwrap();
             assert_eq!(done.is_some(), i <= round as usize % 4, "round {round}, queue pair {i}");
@@ -126,7 +139,7 @@ fn queue_pairs_that_share_a_uar_page_are_all_found() {
     }
     nic.destroy_qp(ends[1].1.qpn()).unwrap();
     ends[2].0.send(&SendWr::new(Opcode::Nop)).unwrap();
-    engines[0].step(1000);
+    step(1000);
     assert!(ends[2].0.poll_send().unwrap().is_some(), "the page outlives one of its users");
 }
 

@@ -225,11 +225,20 @@ impl Device {
                 break next;
             }
         };
-        let engine = deal(self.dealt.fetch_add(1, Ordering::Relaxed), self.engines.len());
+        let engine = self.deal_to(&qps, &queues);
         let qp = Arc::new(Qp::new(Qpn(qpn), engine, self, attr, queues, objects));
         self.seat(&qp).control().add(qp.clone())?;
         qps.insert(qpn, qp.clone());
         Ok(qp)
+    }
+
+    /// The engine of a new queue pair. Those that share a UAR page share an engine: two that watched
+    /// it would hide doorbells from each other when one clears it.
+    fn deal_to(&self, qps: &HashMap<u32, Arc<Qp>>, queues: &Queues) -> usize {
+        let count = self.engines.len();
+        let same = |qp: &&Arc<Qp>| count > 1 && qp.queues.uar.addr() == queues.uar.addr();
+        let beside = qps.values().find(same).map(|qp| qp.engine);
+        beside.unwrap_or_else(|| deal(self.dealt.fetch_add(1, Ordering::Relaxed), count))
     }
 
     pub(super) fn destroy_qp(&self, qpn: u32) -> Result<(), NicError> {

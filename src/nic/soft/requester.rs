@@ -155,7 +155,7 @@ impl Requester {
                 self.moved = 0;
                 return Visit::Idle;
             };
-            let (own, other) = (self.sq.qp.pd.number(), peer.pd.number());
+            let (own, other) = (self.sq.qp.pd, peer.pd);
             if self.moved >= join::ROWS_FROM {
                 join::join(&self.sq, &mut posted, cx.scratch, cx.row, |sge, to| {
                     let (n, write) = (sge.bytes, Right::RemoteWrite);
