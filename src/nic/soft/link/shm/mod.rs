@@ -248,5 +248,6 @@ impl Drop for ShmLink {
         if let Ok(_lock) = TableLock::take(&self.file) {
             let _ = self.net.table.strike(self.port);
         }
+        lock::leave_port(&self.file, self.port);
     }
 }
