@@ -163,8 +163,22 @@ impl Endpoint {
         (a, b): (Memory, Memory),
         options: Options,
     ) -> Result<(Self, Self), Error> {
-        let mut a = Self::new(gpu, nic, path, a, options.clone())?;
-        let mut b = Self::new(gpu, nic, path, b, options)?;
+        Self::between(gpu, [nic, nic], path, (a, b), &options)
+    }
+
+    /// Two endpoints of one process, each on a NIC, connected with each other.
+    ///
+    /// # Errors
+    /// As [`Endpoint::new`].
+    pub fn between(
+        gpu: &Arc<Gpu>,
+        [nic_a, nic_b]: [&Arc<dyn Nic>; 2],
+        path: Path,
+        (a, b): (Memory, Memory),
+        options: &Options,
+    ) -> Result<(Self, Self), Error> {
+        let mut a = Self::new(gpu, nic_a, path, a, options.clone())?;
+        let mut b = Self::new(gpu, nic_b, path, b, options.clone())?;
         let (to_a, to_b) = (a.address(), b.address());
         a.connect(to_b)?;
         b.connect(to_a)?;

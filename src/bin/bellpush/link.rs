@@ -1,9 +1,12 @@
 //! What a packet link is made of, on the command line.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
-use bellpush::nic::soft::link::{Captured, Faults, Faulty, Link, LinkError, UdpLink};
+use bellpush::nic::soft::link::{
+    Captured, Faults, FaultsError, Faulty, Link, LinkError, ShmNet, UdpLink,
+};
 
 #[derive(Debug, clap::Args)]
 pub struct LinkArgs {
@@ -28,9 +31,88 @@ impl LinkArgs {
         if let Some(faults) = self.link {
             link = Box::new(Faulty::new(link, faults)?);
         }
-        if let Some(path) = &self.pcap {
-            link = Box::new(Captured::new(link, path)?);
+        captured(link, self.pcap.as_deref())
+    }
+}
+
+fn captured(link: Box<dyn Link>, pcap: Option<&Path>) -> Result<Box<dyn Link>, LinkError> {
+    Ok(match pcap {
+        Some(path) => Box::new(Captured::new(link, path)?),
+        None => link,
+    })
+}
+
+/// What carries packets between two NICs of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    /// Shared memory.
+    Shm,
+    /// UDP sockets on loopback.
+    Udp,
+}
+
+/// `shm` or `udp`, faults, or both: `udp,loss=1%`. Faults alone are those of `shm`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinkSpec {
+    wire: Wire,
+    faults: Option<Faults>,
+}
+
+impl LinkSpec {
+    /// The link of whoever asks for packets and says no more.
+    pub const SHM: Self = Self { wire: Wire::Shm, faults: None };
+
+    /// Opens both ends. The capture is the first one's, and sees what goes both ways.
+    pub fn pair(&self, pcap: Option<&Path>) -> Result<[Box<dyn Link>; 2], LinkError> {
+        let open: [Box<dyn Link>; 2] = match self.wire {
+            Wire::Shm => {
+                let icrc = self.faults.is_some_and(|faults| faults.corrupt > 0.0);
+                let net = ShmNet::anonymous(icrc)?;
+                [Box::new(net.attach_free()?), Box::new(net.attach_free()?)]
+            }
+            Wire::Udp => [Box::new(UdpLink::open_free()?), Box::new(UdpLink::open_free()?)],
+        };
+        let [mut a, mut b] = open;
+        if let Some(faults) = self.faults {
+            a = Box::new(Faulty::new(a, faults)?);
+            // The same faults for the same packets, but not at the same ones.
+            b = Box::new(Faulty::new(b, Faults { seed: faults.seed.wrapping_add(1), ..faults })?);
         }
-        Ok(link)
+        Ok([captured(a, pcap)?, b])
+    }
+}
+
+impl FromStr for LinkSpec {
+    type Err = FaultsError;
+
+    fn from_str(text: &str) -> Result<Self, FaultsError> {
+        let (first, rest) = text.split_once(',').unwrap_or((text, ""));
+        let (wire, faults) = match first.trim() {
+            "shm" => (Wire::Shm, rest),
+            "udp" => (Wire::Udp, rest),
+            _ => (Wire::Shm, text),
+        };
+        let named = faults.is_empty() && faults.len() < text.len();
+        let faults = if named { None } else { Some(faults.parse()?) };
+        Ok(Self { wire, faults })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_named_with_or_without_faults() {
+        let spec = |text: &str| text.parse::<LinkSpec>().unwrap();
+        assert_eq!(spec("shm"), LinkSpec::SHM);
+        assert_eq!(spec("udp"), LinkSpec { wire: Wire::Udp, faults: None });
+        let hurt = spec("loss=1%,dup=0.1%,reorder=1%,seed=7");
+        assert_eq!(hurt.wire, Wire::Shm);
+        assert!((hurt.faults.unwrap().loss - 0.01).abs() < 1e-9);
+        assert_eq!(spec("udp,seed=3").faults.unwrap().seed, 3);
+        for bad in ["tcp", "udp,shm", "loss=", "udp,loss"] {
+            assert!(bad.parse::<LinkSpec>().is_err(), "{bad}");
+        }
     }
 }

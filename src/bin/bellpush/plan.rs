@@ -13,6 +13,7 @@ use bellpush::transport::Path;
 
 use crate::bench::BenchArgs;
 use crate::cli::CliError;
+use crate::link::LinkSpec;
 
 /// Largest message of one WQE (mlx5 PRM, `log_max_msg`: 2³⁰).
 const MAX_MESSAGE_BYTES: u64 = 1 << 30;
@@ -71,6 +72,10 @@ pub struct BenchPlan {
     pub engines: u32,
     /// Queue pairs.
     pub qps: u32,
+    /// Packets between two NICs, and what happens to them; without, copies.
+    pub link: Option<LinkSpec>,
+    /// Where the packets are recorded.
+    pub pcap: Option<PathBuf>,
     /// Seed of payloads and faults.
     pub seed: u64,
     /// File whose bytes are sent.
@@ -117,12 +122,21 @@ impl TryFrom<&BenchArgs> for BenchPlan {
         if args.nic.trim().is_empty() {
             return Err(CliError::new("--nic is empty", "give soft, or a verbs device's name"));
         }
-        for (option, path) in
-            [("--payload", &args.payload), ("--json", &args.json), ("--report", &args.report)]
-        {
+        for (option, path) in [
+            ("--payload", &args.payload),
+            ("--json", &args.json),
+            ("--report", &args.report),
+            ("--pcap", &args.pcap),
+        ] {
             if path.as_ref().is_some_and(|p| p.as_os_str().is_empty()) {
                 return Err(CliError::new(format!("{option} is empty"), "give a name"));
             }
+        }
+        if (args.link.is_some() || args.pcap.is_some()) && args.engines != 1 {
+            return Err(CliError::new(
+                format!("--engines is {} on a packet link", args.engines),
+                "leave it out: one engine owns the link",
+            ));
         }
         Ok(Self {
             gpu: args.gpu.as_deref().map_or(Ok(Gpu::Auto), gpu)?,
@@ -137,6 +151,8 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             line: args.line.as_deref().map_or(Ok(Line::L12p4), |l| one("--line", l))?,
             engines: within("--engines", args.engines.into(), MAX_ENGINES)? as u32,
             qps: within("--qps", args.qps.into(), MAX_QPS)? as u32,
+            link: args.link.or(args.pcap.as_ref().map(|_| LinkSpec::SHM)),
+            pcap: args.pcap.clone(),
             seed: args.seed,
             payload: args.payload.clone(),
             json: args.json.clone(),

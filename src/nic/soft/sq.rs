@@ -86,6 +86,7 @@ impl SendQueue {
     }
 
     /// Whether a visit would find anything: for an in-band queue pair without news, one load.
+    #[inline]
     pub(super) fn has_work(&self) -> bool {
         match &self.watch {
             Some(watch) => !watch.is_waiting(),
@@ -99,6 +100,7 @@ impl SendQueue {
     }
 
     /// The bytes that a WQE was parsed from.
+    #[inline]
     pub(super) fn bytes<'a>(&'a self, posted: &Posted, scratch: &'a Scratch) -> &'a [u8] {
         match &self.watch {
             Some(watch) => watch.stream(posted.bytes),
@@ -107,6 +109,7 @@ impl SendQueue {
     }
 
     /// Copies the next WQE to the scratch buffer and parses the copy.
+    #[inline]
     pub(super) fn fetch(&mut self, scratch: &mut Scratch) -> Option<Posted> {
         if let Some(watch) = &mut self.watch {
             return fetch_slot(watch, &self.qp);
@@ -117,6 +120,7 @@ impl SendQueue {
         self.qp.attr.blueflame.then(|| self.fetch_blueflame(scratch)).flatten()
     }
 
+    #[inline]
     fn fetch_ring(&self, scratch: &mut Scratch) -> Posted {
         let known = (self.producer - self.ci) as u32;
         let (blocks, wqe) = self.read_ring(self.ci, known, scratch);
@@ -137,6 +141,7 @@ impl SendQueue {
 
     /// Copies the WQE at a position of the ring, of at most `known` blocks, and says how many it
     /// takes.
+    #[inline]
     fn read_ring(
         &self,
         position: u64,
@@ -161,8 +166,11 @@ impl SendQueue {
         if ctrl.blocks() > known {
             return (blocks, Err((Syndrome::LocalQpOp, Vendor::Producer)));
         }
-        let parse = if self.qp.kind == QpType::Ud { Wqe::parse_datagram } else { Wqe::parse };
-        (blocks, check(&scratch[..bytes], parse, position as u16, &self.qp))
+        let wqe = match self.qp.kind {
+            QpType::Ud => Wqe::parse_datagram(&scratch[..bytes]),
+            _ => Wqe::parse(&scratch[..bytes]),
+        };
+        (blocks, check(wqe, position as u16, &self.qp))
     }
 
     /// A whole WQE in the UAR's second BlueFlame buffer. Its sender uses it only while nothing
@@ -188,7 +196,7 @@ impl SendQueue {
         if blocks_of(copy) != Some(bytes) || !blueflame::is_whole(copy) {
             return None;
         }
-        let wqe = check(copy, Wqe::parse, self.ci as u16, &self.qp).and_then(|wqe| {
+        let wqe = check(Wqe::parse(copy), self.ci as u16, &self.qp).and_then(|wqe| {
             // The check word lies where other opcodes have their immediate.
             let plain = wqe.opcode == Opcode::RdmaWrite;
             if plain { Ok(wqe) } else { Err((Syndrome::LocalQpOp, Vendor::Opcode)) }
@@ -203,6 +211,7 @@ impl SendQueue {
     }
 
     /// Moves past a WQE, before its CQE tells anyone that its place is free.
+    #[inline]
     pub(super) fn consume(&mut self, posted: &Posted) {
         match posted.source {
             Source::Slot => {
@@ -222,13 +231,8 @@ impl SendQueue {
     }
 }
 
-fn check(
-    bytes: &[u8],
-    parse: impl Fn(&[u8]) -> Result<Wqe, WqeError>,
-    index: u16,
-    qp: &Qp,
-) -> Result<Wqe, (Syndrome, Vendor)> {
-    let wqe = parse(bytes).map_err(of_parse)?;
+fn check(wqe: Result<Wqe, WqeError>, index: u16, qp: &Qp) -> Result<Wqe, (Syndrome, Vendor)> {
+    let wqe = wqe.map_err(of_parse)?;
     check_place(&wqe, index, qp)?;
     Ok(wqe)
 }

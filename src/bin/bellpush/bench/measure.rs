@@ -62,7 +62,8 @@ impl<'a> Lane<'a> {
         let qps = if path == Path::TCP { 1 } else { ask.qps };
         for _ in 0..qps {
             let memories = (rig.src.clone(), rig.dst.clone());
-            ends.push(Endpoint::pair(&rig.gpu, &rig.nic, path, memories, ask.options.clone())?);
+            let nics = [&rig.nic, &rig.peer];
+            ends.push(Endpoint::between(&rig.gpu, nics, path, memories, &ask.options)?);
         }
         let kernel = match path.kernel_name(ask.options.line) {
             Some(name) => {

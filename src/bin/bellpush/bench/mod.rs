@@ -20,6 +20,7 @@ use self::measure::{Ask, Lane, Seen};
 use self::payload::{Payload, Tags, sha256};
 use self::rig::Rig;
 use crate::cli::{self, CliError};
+use crate::link::LinkSpec;
 use crate::plan::{BenchPlan, Numa};
 
 /// What to measure, as typed; [`BenchPlan`] is what it means.
@@ -67,6 +68,13 @@ pub struct BenchArgs {
     /// Queue pairs
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub qps: u32,
+    /// Send RoCEv2 packets between two NICs over shared memory or UDP, and what happens to them:
+    /// shm, udp, udp,loss=1%,dup=0.1%,reorder=1%,seed=7 [default: copies, without packets]
+    #[arg(long, value_name = "LINK")]
+    pub link: Option<LinkSpec>,
+    /// Record the packets, over shared memory unless --link says otherwise
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
     /// Seed of payloads and faults
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub seed: u64,
@@ -126,6 +134,9 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
     if let Some(sha) = &sent {
         meta.notes
             .push(format!("payload file: SHA-256 {sha}, compared with what arrived in every row"));
+    }
+    if let Some(link) = &rig.link {
+        meta.notes.push(format!("RoCEv2 packets between two software NICs: {link}"));
     }
     if !plan.credits {
         meta.notes.push("credits are off (negative control): messages must be lost".into());

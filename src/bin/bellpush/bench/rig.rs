@@ -6,7 +6,7 @@ use std::time::Duration;
 use bellpush::gpu::{Executor, Gpu, GpuError, HostOptions, Mapped, Stream};
 use bellpush::mem;
 use bellpush::nic::Nic;
-use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::nic::soft::{SoftConfig, SoftNic};
 use bellpush::report::Side;
 use bellpush::transport::Memory;
 
@@ -20,7 +20,11 @@ pub const ROUND_MESSAGES: usize = 4096;
 
 pub struct Rig {
     pub gpu: Arc<Gpu>,
+    /// The NIC that sends, and the one that receives: the same one without packets.
     pub nic: Arc<dyn Nic>,
+    pub peer: Arc<dyn Nic>,
+    /// What carries packets between them, in words.
+    pub link: Option<String>,
     pub stream: Stream,
     pub src: Memory,
     pub dst: Memory,
@@ -36,7 +40,7 @@ impl Rig {
     pub fn new(plan: &BenchPlan) -> Result<Self, CliError> {
         let gpu = open_gpu(plan.gpu)?;
         let host_numa = plan.host_numa.map(|numa| node(&gpu, numa)).transpose()?;
-        let nic = open_nic(plan)?;
+        let (nic, peer, link) = open_nics(plan)?;
         let region = REGION_BYTES.max(plan.largest_bytes());
         let refused = |e: GpuError| gpu_error(&e);
         let dst = match plan.dest {
@@ -52,6 +56,8 @@ impl Rig {
             host_numa,
             timeout: plan.timeout,
             nic,
+            peer,
+            link,
             gpu,
         })
     }
@@ -99,19 +105,29 @@ fn node(gpu: &Gpu, numa: Numa) -> Result<usize, CliError> {
     })
 }
 
-fn open_nic(plan: &BenchPlan) -> Result<Arc<dyn Nic>, CliError> {
+type Nics = (Arc<dyn Nic>, Arc<dyn Nic>, Option<String>);
+
+fn open_nics(plan: &BenchPlan) -> Result<Nics, CliError> {
     if plan.nic != "soft" {
         return Err(CliError::new(
             format!("--nic: there is no NIC '{}'", plan.nic),
             "this build has the software NIC only: give soft",
         ));
     }
-    let link = InProcess::new();
-    let config = SoftConfig { engines: plan.engines as usize, ..SoftConfig::new(&link) };
-    let nic: Arc<SoftNic> = SoftNic::open(config).map_err(|e| {
-        CliError::new(format!("the software NIC did not start: {e}"), "try --engines 1")
-    })?;
-    Ok(nic)
+    let refused =
+        |e| CliError::new(format!("the software NIC did not start: {e}"), "try --engines 1");
+    let Some(link) = &plan.link else {
+        let config = SoftConfig { engines: plan.engines as usize, ..SoftConfig::default() };
+        let nic: Arc<dyn Nic> = SoftNic::open(config).map_err(refused)?;
+        return Ok((nic.clone(), nic, None));
+    };
+    let ends = link
+        .pair(plan.pcap.as_deref())
+        .map_err(|e| CliError::new(format!("--link: {e}"), "give another link, or leave it out"))?;
+    let [a, b] = ends.map(|end| SoftNic::open_on(SoftConfig::default(), end));
+    let (a, b) = (a.map_err(refused)?, b.map_err(refused)?);
+    let link = a.describe();
+    Ok((a, b, Some(link)))
 }
 
 pub fn gpu_error(error: &GpuError) -> CliError {
