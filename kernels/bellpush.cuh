@@ -115,10 +115,11 @@ BP_DEV tickets reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots)
     const bp_status_code error = error_of<P>(qp);
     const uint64_t next = load_state<P>(&state_of(qp)->reserved);
     const uint64_t done = load_done<P>(qp);
+    const uint32_t most = load_state<P>(&state_of(qp)->max_credits);
     const bool room = (error == BP_OK) & (next + n <= done + limit);
     scope.sync();
     if (room) {
-      if (scope.rank() == 0) take<P>(qp, next, n, done, slots);
+      if (scope.rank() == 0) take<P>(qp, next, n, done, most, slots);
       return {BP_OK, next, next == done};
     }
     // Out of line: what is mostly done stays one short piece of code.

@@ -103,39 +103,37 @@ BP_DEV void acquire_fetched(const bp_qp& qp, uint64_t fetched) {
   if (fetched <= load_done<P>(qp)) store_state<P>(&state_of(qp)->fetched, uint64_t{0});
 }
 
-// Takes CQEs until tickets below `target` are complete or no CQE is there. Reading one that is not
-// there costs a round trip to the CQ's memory, so it stops at the target. False after an error CQE,
-// which is then in the QP's status.
+enum class found { nothing, cqe, error };
+
+// Looks at the CQ once, and takes the CQE that is there. An error CQE is then in the QP's status.
 template <class P>
-BP_DEV bool drain(const bp_qp& qp, cq_cursor* c, uint64_t target) {
+BP_DEV found take_cqe(const bp_qp& qp, cq_cursor* c, uint64_t target) {
   const uint32_t mask = (1u << qp.cq_log) - 1;
-  for (uint32_t n = 0; c->done < target && n < 64; n++) {  // bounded: the caller has its own wait
-    const uint64_t cqe = qp.cq + (c->ci & mask) * sizeof(bp_cqe64);
-    const uint64_t tail = look<P>(reinterpret_cast<const uint64_t*>(cqe + 56));
-    const uint32_t op_own = (uint32_t)(tail >> 56);
-    if ((op_own >> 4) == BP_CQE_INVALID || (op_own & 1) != (uint32_t)((c->ci >> qp.cq_log) & 1)) {
-      break;
-    }
-    c->ci++;
-    const uint32_t counter = (uint32_t)((tail >> 32) & 0xff) << 8 | (uint32_t)((tail >> 40) & 0xff);
-    const uint64_t start = c->done + ((counter - (uint32_t)c->done) & 0xffff);
-    if ((op_own >> 4) == BP_CQE_REQ_ERR) {
-      const uint64_t body = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 48));
-      fail(qp, BP_CQE_ERROR, (uint32_t)(body >> 48 & 0xff) << 8 | (uint32_t)(body >> 56), start);
-      return false;
-    }
-    // A WQE ends at least one block after its start; its ready word is asked only if that is not
-    // enough for the caller.
-    c->done = start + 1;
-    if constexpr (!P::inband) {
-      if (c->done < target) {
-        const uint32_t* ready = reinterpret_cast<const uint32_t*>(qp.ready);
-        const uint32_t end = ld_relaxed_gpu(ready + (start & (sq_blocks(qp) - 1)));
-        c->done = start + (uint32_t)(end - (uint32_t)start);
-      }
+  const uint64_t cqe = qp.cq + (c->ci & mask) * sizeof(bp_cqe64);
+  const uint64_t tail = look<P>(reinterpret_cast<const uint64_t*>(cqe + 56));
+  const uint32_t op_own = (uint32_t)(tail >> 56);
+  if ((op_own >> 4) == BP_CQE_INVALID || (op_own & 1) != (uint32_t)((c->ci >> qp.cq_log) & 1)) {
+    return found::nothing;
+  }
+  c->ci++;
+  const uint32_t counter = (uint32_t)((tail >> 32) & 0xff) << 8 | (uint32_t)((tail >> 40) & 0xff);
+  const uint64_t start = c->done + ((counter - (uint32_t)c->done) & 0xffff);
+  if ((op_own >> 4) == BP_CQE_REQ_ERR) {
+    const uint64_t body = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 48));
+    fail(qp, BP_CQE_ERROR, (uint32_t)(body >> 48 & 0xff) << 8 | (uint32_t)(body >> 56), start);
+    return found::error;
+  }
+  // A WQE ends at least one block after its start; its ready word is asked only if that is not
+  // enough for the caller.
+  c->done = start + 1;
+  if constexpr (!P::inband) {
+    if (c->done < target) {
+      const uint32_t* ready = reinterpret_cast<const uint32_t*>(qp.ready);
+      const uint32_t end = ld_relaxed_gpu(ready + (start & (sq_blocks(qp) - 1)));
+      c->done = start + (uint32_t)(end - (uint32_t)start);
     }
   }
-  return true;
+  return found::cqe;
 }
 
 // Takes CQEs towards `target` and returns how far the QP is. With a shared QP one caller at a time
@@ -150,7 +148,11 @@ BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target) {
   }
   cq_cursor c = load_cursor<P>(qp);
   const uint64_t before = c.ci;
-  drain<P>(qp, &c, target);
+  // Looking for a CQE that is not there costs a round trip to the CQ's memory, so it stops at the
+  // target; and after 64, because the caller has its own wait.
+  for (uint32_t n = 0; c.done < target && n < 64; n++) {
+    if (take_cqe<P>(qp, &c, target) != found::cqe) break;
+  }
   if (c.ci != before) store_cursor<P>(qp, &c);
   if constexpr (P::shared) st_release_gpu(&st->cq_lock, 0u);
   return c.done;
@@ -222,19 +224,20 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
   deadline limit;
   uint32_t missed = 0;
   o.first.wait();
-  for (;;) {
-    if (!drain<P>(qp, &c, target)) {
+  do {
+    const found f = take_cqe<P>(qp, &c, target);
+    if (f == found::cqe) continue;
+    if (f == found::error) {
       s = BP_CQE_ERROR;
       break;
     }
-    if (c.done >= target) break;
     missed++;
     if (limit.expired(qp.timeout_ns)) {
       s = BP_TIMEOUT;
       break;
     }
     yield_();
-  }
+  } while (c.done < target);
   if (leader) {
     if (c.ci != o.cursor.ci) store_cursor<P>(qp, &c);
     o.first.template learn<P>(qp, missed);
@@ -267,24 +270,15 @@ BP_DEV uint32_t ticket_limit(const bp_qp& qp, bool writes_slots) {
   return P::inband || writes_slots ? qp.slot_limit : sq_blocks(qp);
 }
 
-// The high-water mark of credits in use, for reports.
+// Tickets `next .. next + n` of an exclusive QP, for which there is room. `most`: the most credits
+// that were in use before.
 template <class P>
-BP_DEV void note_credits(const bp_qp& qp, uint32_t in_use) {
-  uint32_t* most = &state_of(qp)->max_credits;
-  if constexpr (P::shared) {
-    atomic_max(most, in_use);  // nobody waits for it
-  } else {
-    const uint32_t before = load_state<P>(most);
-    store_state<P>(most, before < in_use ? in_use : before);
-  }
-}
-
-// Tickets `next .. next + n` of an exclusive QP, for which there is room.
-template <class P>
-BP_DEV void take(const bp_qp& qp, uint64_t next, uint32_t n, uint64_t done, bool writes_slots) {
+BP_DEV void take(const bp_qp& qp, uint64_t next, uint32_t n, uint64_t done, uint32_t most,
+                 bool writes_slots) {
   static_assert(!P::shared, "callers that share a QP take tickets by an atomic add");
   store_state<P>(&state_of(qp)->reserved, next + n);
-  if (writes_slots) note_credits<P>(qp, (uint32_t)(next + n - done));
+  const uint32_t in_use = (uint32_t)(next + n - done);
+  if (writes_slots) store_state<P>(&state_of(qp)->max_credits, most < in_use ? in_use : most);
 }
 
 // Takes `n` tickets in a row for one caller (a scope's leader). Waits for room first, so that a
@@ -330,9 +324,10 @@ BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, ui
       if (s != BP_OK) return s;
       *done = next + n - limit;
     }
-    if (writes_slots) note_credits<P>(qp, (uint32_t)(next + n - *done));
+    // Nobody waits for this one.
+    if (writes_slots) atomic_max(&st->max_credits, (uint32_t)(next + n - *done));
   } else {
-    take<P>(qp, next, n, *done, writes_slots);
+    take<P>(qp, next, n, *done, load_state<P>(&st->max_credits), writes_slots);
   }
   *ticket = next;
   return BP_OK;

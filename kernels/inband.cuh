@@ -48,9 +48,18 @@ BP_DEV uint32_t inband_capacity(const bp_window& w) {
 
 template <line L>
 BP_DEV uint32_t inband_sequence(const bp_window& w, uint64_t ticket) {
+  // Modulo 2^32 - 1: the halves' sum, twice, and once less where that is the modulus itself. Cheaper
+  // than a branch that is never taken.
   uint64_t lap = w.inband_seq0 - 1 + lap_of(w, ticket);
-  if (lap >= line_format<L>::seq_max) lap %= line_format<L>::seq_max;
-  return (uint32_t)lap + 1;
+  lap = (lap & 0xffffffff) + (lap >> 32);
+  lap = (lap & 0xffffffff) + (lap >> 32);
+  uint32_t m = lap == 0xffffffff ? 0 : (uint32_t)lap;
+  if constexpr (line_format<L>::seq_max == 0xffff) {  // which divides 2^32 - 1
+    m = (m & 0xffff) + (m >> 16);
+    m = (m & 0xffff) + (m >> 16);
+    m = m == 0xffff ? 0 : m;
+  }
+  return m + 1;
 }
 
 // First word of unit `i` in a slot's data stream; of a 14+2 line with an odd number, the word in
