@@ -3,7 +3,8 @@
 #[path = "links/suite.rs"]
 mod suite;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use bellpush::nic::soft::link::{Faulty, Link, LinkError, ShmNet, UdpLink};
 
@@ -42,19 +43,29 @@ impl Maker for Harmless {
     }
 }
 
-/// UDP on loopback.
-struct Udp;
+/// UDP on loopback, on a subnet of its own: another test must not claim an address that this one
+/// has given back for a moment.
+struct Udp(Ipv4Addr);
 
 impl Maker for Udp {
     fn make() -> Self {
-        Self
+        static NEXT: AtomicU8 = AtomicU8::new(100);
+        let (net, process) = (NEXT.fetch_add(1, Ordering::Relaxed), std::process::id());
+        Self(Ipv4Addr::new(127, net, (process % 250) as u8, 0))
     }
 
     fn attach(&self, addr: Option<IpAddr>) -> Result<Box<dyn Link>, LinkError> {
-        Ok(match addr {
-            Some(addr) => Box::new(UdpLink::open(addr, None)?),
-            None => Box::new(UdpLink::open_free()?),
-        })
+        if let Some(addr) = addr {
+            return Ok(Box::new(UdpLink::open(addr, None)?));
+        }
+        let [a, b, c, _] = self.0.octets();
+        for d in 1..255 {
+            match UdpLink::open(Ipv4Addr::new(a, b, c, d).into(), None) {
+                Err(LinkError::InUse { .. }) => {}
+                opened => return Ok(Box::new(opened?)),
+            }
+        }
+        Err(LinkError::NoneFree { range: "the test's subnet" })
     }
 }
 

@@ -41,9 +41,21 @@ fn set(file: &File, kind: libc::c_int, byte: usize) -> Result<bool, LinkError> {
     }
 }
 
-/// Takes a port if nobody holds it. It is held until `file` is closed.
+/// Takes a port if nobody holds it. It is held until it is left, or the process ends.
 pub(super) fn hold_port(file: &File, port: usize) -> Result<bool, LinkError> {
     set(file, libc::F_WRLCK, port)
+}
+
+/// Gives a port back. Closing the file is not enough: a process that is being spawned has it open,
+/// too, for a moment.
+pub(super) fn leave_port(file: &File, port: usize) {
+    // Fails only for a file that is closed, and then the lock is gone.
+    let _ = set(file, libc::F_UNLCK, port);
+}
+
+/// Says that the link is not open here any more; explicitly, as [`leave_port`].
+pub(super) fn be_absent(file: &File) {
+    let _ = set(file, libc::F_UNLCK, PRESENCE);
 }
 
 /// Whether another open file holds a port.
@@ -56,7 +68,7 @@ pub(super) fn is_held(file: &File, port: usize) -> Result<bool, LinkError> {
     Ok(i32::from(lock.l_type) != libc::F_UNLCK)
 }
 
-/// Says that the link is open here, until `file` is closed.
+/// Says that the link is open here, until the process ends or says otherwise.
 pub(super) fn be_present(file: &File) -> Result<(), LinkError> {
     set(file, libc::F_RDLCK, PRESENCE).map(drop) // under the table's lock nobody is alone
 }

@@ -27,8 +27,9 @@ use self::table::{PORTS, Port};
 use super::{Link, LinkCounters, LinkError, Received, TxBatch};
 use crate::wire::roce::{Addresses, Envelope, MAX_PACKET_BYTES, ROCE_PORT};
 
-/// How long a full ring holds up what is sent to it.
-pub const STALL_NS: u64 = 10_000_000;
+/// How long a full ring holds up what is sent to it: longer than a process waits for a core on a
+/// busy machine, because what is lost costs more time than that.
+pub const STALL_NS: u64 = 100_000_000;
 /// A NIC's end of a shared-memory link.
 pub struct ShmLink {
     net: Arc<Net>,
@@ -247,5 +248,6 @@ impl Drop for ShmLink {
         if let Ok(_lock) = TableLock::take(&self.file) {
             let _ = self.net.table.strike(self.port);
         }
+        lock::leave_port(&self.file, self.port);
     }
 }

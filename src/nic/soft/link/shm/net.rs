@@ -181,5 +181,6 @@ impl Drop for Net {
         if lock::be_alone(&self.file) {
             let _ = std::fs::remove_file(path);
         }
+        lock::be_absent(&self.file);
     }
 }
