@@ -64,7 +64,7 @@ pub const CASES: &[(&str, Case)] = &[
         connect(from, to, Service::Rc, Attributes::mtu(MTU))?;
         to.post_recv(DST, 100)?;
         from.post(send(300))?;
-        // A length error is answered as an invalid request (9.7.4.1.6); rxe says otherwise.
+        // A length error is answered as an invalid request (9.7.4.1); rxe says otherwise.
         let (theirs, own) = match to.name == RXE {
             true => (Status::REMOTE_OPERATION, Status::LOCAL_QP_OPERATION),
             false => (Status::REMOTE_INVALID_REQUEST, Status::LOCAL_LENGTH),

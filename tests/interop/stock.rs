@@ -1,9 +1,12 @@
 //! Stock clients of the guest, unchanged, against `bellpush serve`.
 
+use std::io;
 use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, expect};
 use crate::guest::{Guest, HOST_IP};
 use crate::soft::Served;
 
@@ -49,4 +52,24 @@ pub fn run(
     };
     let result: Vec<&str> = result.unwrap_or("no result").split_whitespace().collect();
     Ok(format!("client: {}; server: {}", result.join(" "), served.finish(TIMEOUT)?))
+}
+
+/// A pingpong that is captured: tshark finds its packets, and none of them malformed.
+pub fn captured(guest: &Guest, gid: u32, nic: IpAddr, file: &Path) -> Result<String, Failure> {
+    let name = file.to_string_lossy();
+    run(guest, ("ibv_rc_pingpong", "-n 20", &["--iterations", "20", "--pcap", &name]), gid, nic)?;
+    let packets = |filter: &str| -> Result<Option<usize>, Failure> {
+        let mut tshark = Command::new("tshark");
+        tshark.args(["-n", "-r", &name, "-Y", filter]).stdin(Stdio::null());
+        match tshark.output() {
+            Ok(output) => Ok(Some(output.stdout.split(|&b| b == b'\n').count() - 1)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    };
+    let Some(all) = packets("infiniband")? else { return Ok("no tshark: not looked at".into()) };
+    expect("malformed packets", packets("_ws.malformed")?, Some(0))?;
+    // Each message of 4096 bytes takes 4 packets of path MTU 1024, and acknowledgements come.
+    expect("whether all are there", all > 2 * 20 * 4, true)?;
+    Ok(format!("{all} packets, none malformed"))
 }

@@ -311,3 +311,26 @@ impl Link for UdpLink {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv6Addr, SocketAddr};
+
+    #[test]
+    fn a_raw_packet_of_ipv6_begins_with_its_udp_header() {
+        let (ours, theirs) = ("fd47::1", "fd47::2");
+        let (addr, from): (IpAddr, Ipv6Addr) = (ours.parse().unwrap(), theirs.parse().unwrap());
+        // Source port 51770, port 4791, 12 bytes, no checksum; then BTH to ICRC.
+        let bytes = [0xca, 0x3a, 0x12, 0xb7, 0, 12, 0, 0, 1, 2, 3, 4];
+        let datagram = |bytes| Datagram { from: SocketAddr::from((from, 0)), ecn: 2, bytes };
+        let received = datagram(&bytes);
+        let received = of_raw(&received, addr).unwrap();
+        assert_eq!(received.bytes, [1, 2, 3, 4]);
+        let Envelope { addresses, src_port, traffic_class, .. } = received.envelope;
+        assert_eq!((addresses.src(), src_port, traffic_class), (from.into(), 51770, 2));
+        for wrong in [&bytes[..7], &bytes[..11], &[&bytes[..], &[5]].concat()] {
+            assert!(of_raw(&datagram(wrong), addr).is_none(), "{wrong:?}");
+        }
+    }
+}
