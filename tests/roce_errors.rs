@@ -197,6 +197,13 @@ fn a_dead_peer_is_given_up_within_the_configured_time() {
         let waited = p.now_ns - start;
         assert!((most / 2..most + 1_000_000).contains(&waited), "{waited} ns of {most}");
         assert_eq!(p.nics[0].counters().timeouts, u64::from(retry_cnt) + 1);
+        // What is posted to a queue pair in ERR does not leave it.
+        let sent = p.nics[0].counters().tx_packets;
+        let wr = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey);
+        p.a.host.send(&wr.payload(&payload)).unwrap();
+        p.run_until(1_000_000, |_| false);
+        assert_eq!(syndromes(&p.sent()), [flushed]);
+        assert_eq!(p.nics[0].counters().tx_packets, sent);
     }
 }
 

@@ -2,12 +2,12 @@
 
 mod common;
 
-#[path = "common/attack.rs"]
-mod attack_code;
+#[path = "../fuzz/checks/session.rs"]
+mod sessions;
 
 use proptest::prelude::*;
 
-use attack_code::session;
+use sessions::session;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
@@ -32,6 +32,20 @@ proptest! {
         }
         session(&input);
     }
+}
+
+/// What `./x fuzz session` has found worth keeping.
+#[test]
+fn the_corpus_is_survived() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/session");
+    let mut count = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        println!("{}", path.display()); // shown when the check fails
+        session(&std::fs::read(path).unwrap());
+        count += 1;
+    }
+    assert!(count > 40, "{count} sessions");
 }
 
 #[test]

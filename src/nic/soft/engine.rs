@@ -324,12 +324,11 @@ impl Core {
             }
         }
         let mut i = 0;
+        let mut unserved = None;
         while let Some(&slot) = self.active.get(i) {
-            if !has_room(&mut cx) {
-                // Those that were not served come first next time.
-                self.active.rotate_left(i);
-                progress.more = true;
-                break;
+            // Without room there are still timers to be looked at.
+            if unserved.is_none() && !has_room(&mut cx) {
+                unserved = Some(i);
             }
             let requester = self.slots[slot].as_deref_mut();
             let visit = requester.map_or(Visit::Idle, |r| {
@@ -343,6 +342,12 @@ impl Core {
             } else {
                 i += 1;
             }
+        }
+        if let Some(first) = unserved {
+            // Those that were not served come first next time.
+            let first = first.min(self.active.len());
+            self.active.rotate_left(first);
+            progress.more = true;
         }
         for &slot in &self.failed {
             if self.slots[slot].as_ref().is_some_and(|r| r.flush_receives()) {

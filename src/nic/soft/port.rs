@@ -36,6 +36,8 @@ pub(super) struct Port {
     enabled: Arc<AtomicBool>,
     up: bool,
     look_at: u64,
+    /// Packets built since they were last counted.
+    built: u64,
     counters: Arc<Live>,
     events: Arc<Events>,
 }
@@ -57,6 +59,7 @@ impl Port {
             enabled,
             up: true,
             look_at: 0,
+            built: 0,
             counters,
             events,
         }
@@ -107,17 +110,13 @@ impl Port {
             }
             Some(frame.finish(self.icrc.then_some(&envelope)))
         });
-        match failed {
-            Some(error) => Err(error),
-            None => {
-                Live::add(&self.counters.tx_packets, 1);
-                Ok(())
-            }
-        }
+        self.built += u64::from(failed.is_none());
+        failed.map_or(Ok(()), Err)
     }
 
     /// Gives the link what it takes now.
     pub(super) fn flush(&mut self) {
+        Live::add(&self.counters.tx_packets, std::mem::take(&mut self.built));
         while !self.tx.is_empty() {
             if !self.up {
                 self.tx.take(self.tx.len());

@@ -201,6 +201,11 @@ impl Qp {
         self.kind
     }
 
+    /// The attributes in force (`ibv_query_qp`); those that were not set yet have default values.
+    pub fn query(&self) -> Change {
+        self.attributes().into()
+    }
+
     /// Moves to a state, or changes attributes within one (`ibv_modify_qp`).
     ///
     /// # Errors

@@ -219,6 +219,29 @@ impl Attributes {
     }
 }
 
+impl From<Attributes> for Change {
+    fn from(a: Attributes) -> Self {
+        Self {
+            access: Some(a.access),
+            pkey_index: Some(0),
+            port: Some(1),
+            qkey: Some(a.qkey),
+            av: Some(a.av),
+            path_mtu: Some(a.path_mtu),
+            dest_qpn: Some(a.dest_qpn),
+            rq_psn: Some(a.rq_psn),
+            sq_psn: Some(a.sq_psn),
+            max_rd_atomic: Some(a.max_rd_atomic),
+            max_dest_rd_atomic: Some(a.max_dest_rd_atomic),
+            min_rnr_timer: Some(a.min_rnr_timer),
+            timeout: Some(a.timeout),
+            retry_cnt: Some(a.retry_cnt),
+            rnr_retry: Some(a.rnr_retry),
+            sqd_event: Some(a.sqd_event),
+        }
+    }
+}
+
 /// The steps from RESET to RTS, with what each needs.
 pub(super) fn ladder(kind: QpType, connection: &Connection) -> [(QpState, Change); 3] {
     [QpState::Init, QpState::Rtr, QpState::Rts].map(|to| (to, connection.change(kind, to)))
@@ -265,6 +288,16 @@ mod tests {
         let bad = Change { port: Some(2), ..init };
         let refused = check(Qpn(1), rc, QpState::Reset, QpState::Init, &bad);
         assert!(matches!(refused, Err(NicError::Attribute { what: "port", value: 2, .. })));
+    }
+
+    #[test]
+    fn what_was_set_is_in_force_until_it_is_set_anew() {
+        let mut attributes = Attributes::default();
+        let all = Change { sqd_event: Some(true), ..connection().with };
+        attributes.apply(&all);
+        assert_eq!(Change::from(attributes), all);
+        attributes.apply(&Change { timeout: Some(3), ..Change::default() });
+        assert_eq!(Change::from(attributes), Change { timeout: Some(3), ..all });
     }
 
     #[test]

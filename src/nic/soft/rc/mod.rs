@@ -70,6 +70,8 @@ impl Rc {
         cx: &mut Visitor<'_>,
         domain: Domain<'_>,
     ) -> Visit {
+        // Timers first: they run whether the link has room or not.
+        self.requester.tick(sq, cx);
         let state = QueuePair::state(&*sq.qp);
         if state == QpState::Err {
             self.requester.flush(&sq.qp, &mut cx.tally);

@@ -125,9 +125,6 @@ impl Requester {
         if self.not_before > cx.now_ns {
             return Visit::Later(self.not_before);
         }
-        if self.deadline.is_some_and(|at| cx.now_ns >= at) {
-            self.on_timeout(sq, cx);
-        }
         let mut loaded = None;
         let mut left = VISIT_PACKETS;
         while self.cursor < self.flights.len() || may_take {
@@ -450,7 +447,11 @@ impl Requester {
         };
     }
 
-    fn on_timeout(&mut self, sq: &SendQueue, cx: &mut Visitor<'_>) {
+    /// Looks at the timer: what nothing was heard of for so long is sent again, or given up.
+    pub(super) fn tick(&mut self, sq: &SendQueue, cx: &mut Visitor<'_>) {
+        if self.deadline.is_none_or(|at| cx.now_ns < at) {
+            return;
+        }
         self.deadline = None;
         if !self.is_outstanding() {
             return;

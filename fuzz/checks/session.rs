@@ -1,5 +1,5 @@
-//! A peer that means harm: what the bytes of an input say, done to a live queue pair. Any input is
-//! a session; a fuzzer and property tests make them up.
+//! Sequences of packets against a live queue pair: what the bytes of an input say, done by a peer
+//! that means harm. Any input is a session; a fuzzer and property tests make them up.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
