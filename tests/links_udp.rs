@@ -9,6 +9,8 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
 
 use bellpush::nic::soft::link::{Link, LinkError, TxBatch, UdpLink};
 use bellpush::wire::roce::{
@@ -67,7 +69,7 @@ fn on_a_wire(test: impl FnOnce(&Wire) + Send) {
     let (far, requests) = channel::<(IpAddr, Sender<Result<UdpLink, LinkError>>)>();
     let (far_is, is_far) = channel();
     let (wire_is, is_wired) = channel::<bool>();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let other_side = scope.spawn(move || {
             far_is.send(new_namespace().then(nix::unistd::gettid)).unwrap();
             let wired = is_wired.recv().is_ok_and(|wired| wired) && add_addresses("wire1", 5..=8);
@@ -154,7 +156,7 @@ fn sniffer(addr: IpAddr) -> Option<Socket> {
         socket => socket.unwrap(),
     };
     socket.bind(&SocketAddr::new(addr, 0).into()).unwrap();
-    socket.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     socket.set_recv_buffer_size(4 << 20).unwrap();
     Some(socket)
 }
@@ -243,6 +245,18 @@ fn foreign_packets_arrive_once_with_the_id_that_their_icrc_covers() {
         assert_eq!(expect(&mut link, 1), [(77, 12, from)]);
         assert!(suite::drain(&mut link).is_empty());
         assert_eq!(link.counters().rx_packets, 5);
+        // A peer's IDs come round to 0, which every packet of a link has: the order stays.
+        for psn in 100..110 {
+            if psn % 2 == 0 {
+                let frame = foreign(from, to, 0xfff0 | psn as u16, psn);
+                sender.send_to(&frame, &SocketAddr::new(to, 0).into()).unwrap();
+            } else {
+                send_one(&mut ours, to, psn, 0);
+            }
+            thread::sleep(Duration::from_millis(1)); // the system may queue for each core
+        }
+        let order: Vec<u32> = expect(&mut link, 10).iter().map(|got| got.0).collect();
+        assert_eq!(order, Vec::from_iter(100..110));
     });
 }
 
@@ -284,7 +298,7 @@ fn a_port_goes_down_with_its_interface() {
             let start = std::time::Instant::now();
             while link.is_up() != up {
                 assert!(start.elapsed().as_secs() < 10, "up: {}", !up);
-                std::thread::sleep(std::time::Duration::from_millis(5));
+                thread::sleep(std::time::Duration::from_millis(5));
             }
         };
         becomes(true);

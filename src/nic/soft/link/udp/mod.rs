@@ -2,9 +2,9 @@
 //!
 //! The ICRC covers IPv4's ID, which a UDP socket neither sets nor shows. What is sent has ID 0:
 //! the socket is not connected and sets DF. What other implementations send may have another ID:
-//! those packets come from a raw socket, where the process may have one (on loopback, where only
-//! software NICs are neighbours, it has none). Filters give each packet to one of the two. IPv6
-//! has no ID; there the raw socket is for packets without a UDP checksum, which a UDP socket drops.
+//! IPv4 is received from a raw socket, where the process may have one (on loopback, where only
+//! software NICs are neighbours, it has none), and the UDP socket only sends. IPv6 has no ID; there
+//! the raw socket is for packets without a UDP checksum, which a UDP socket drops.
 //! [`Link::describe`] says which is in force.
 //!
 //! Runs of packets to one address go as one datagram that the system cuts up (GSO). Over IPv4 it
@@ -71,8 +71,10 @@ impl UdpLink {
             (IpAddr::V4(_), None) => "IPv4 ID 0 expected (no right to a raw socket)",
             (IpAddr::V6(_), None) => "UDP checksum expected (no right to a raw socket)",
         };
-        let only_id_0 = addr.is_ipv4() && raw.is_some();
-        let udp = socket::open_udp(endpoint(addr, interface.scope), only_id_0)?;
+        // All of a family's packets from one socket: two would not keep the order, when one peer's
+        // IDs come round to 0.
+        let deaf = addr.is_ipv4() && raw.is_some();
+        let udp = socket::open_udp(endpoint(addr, interface.scope), deaf)?;
         let headers = Addresses::new(addr, addr).expect("one family").header_bytes();
         let mtu = mtu.unwrap_or(interface.mtu).saturating_sub(headers).min(MAX_PACKET_BYTES);
         Ok(Self {
@@ -299,8 +301,8 @@ impl Link for UdpLink {
             _ if self.addr.is_ipv4() && !self.addr.is_loopback() => "no GSO (IPv4)".into(),
             n => format!("GSO of {n}"),
         };
-        let split = self.addr.is_ipv4() && self.raw.is_some();
-        let gro = if !split && opened.state.gro_segments() > 1 { "GRO" } else { "no GRO" };
+        let deaf = self.addr.is_ipv4() && self.raw.is_some();
+        let gro = if !deaf && opened.state.gro_segments() > 1 { "GRO" } else { "no GRO" };
         format!(
             "UDP {} on {}, packets up to {} bytes, {gso}, {gro}, receive buffer {} bytes, {}",
             endpoint(self.addr, self.interface.scope),

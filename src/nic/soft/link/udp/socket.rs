@@ -29,15 +29,16 @@ pub(super) struct Opened {
 }
 
 /// Opens the socket that holds the address: unconnected, with DF, so that IPv4 packets have ID 0
-/// (RFC 6864, section 4.1; Linux does so for sockets that are not connected).
-pub(super) fn open_udp(addr: SocketAddr, only_id_0: bool) -> Result<Opened, LinkError> {
+/// (RFC 6864, section 4.1; Linux does so for sockets that are not connected). A deaf one receives
+/// nothing.
+pub(super) fn open_udp(addr: SocketAddr, deaf: bool) -> Result<Opened, LinkError> {
     let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))
         .map_err(system("socket"))?;
     if addr.is_ipv6() {
         socket.set_only_v6(true).map_err(system("IPV6_V6ONLY"))?;
     }
-    if only_id_0 {
-        socket.attach_filter(&ONLY_ID_0).map_err(system("SO_ATTACH_FILTER"))?;
+    if deaf {
+        socket.attach_filter(&NOTHING).map_err(system("SO_ATTACH_FILTER"))?;
     }
     socket.bind(&addr.into()).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => LinkError::InUse { addr: addr.ip() },
@@ -45,21 +46,20 @@ pub(super) fn open_udp(addr: SocketAddr, only_id_0: bool) -> Result<Opened, Link
         _ => LinkError::System { call: "bind of a UDP socket", source },
     })?;
     let opened = with_state(socket)?;
-    if only_id_0 {
-        // What was merged before it was split between the sockets could not be told apart.
+    if deaf {
+        // The raw socket could not tell apart what was merged for this one.
         setsockopt(&opened.socket, sockopt::UdpGroSegment, &false)
             .map_err(|errno| system("UDP_GRO")(errno.into()))?;
     }
     Ok(opened)
 }
 
-/// Opens a raw socket for what the UDP socket does not let through, if this process may have one.
-/// Of IPv4: packets whose ID is not 0, with their IP headers. Of IPv6: packets without a UDP
-/// checksum, from the UDP header on. Linux's Soft-RoCE sends none, and RFC 8200 (8.1) has the
-/// receiver drop them.
+/// Opens a raw socket, if this process may have one. Of IPv4 it shows all RoCEv2 packets, with their
+/// IP headers. Of IPv6: packets without a UDP checksum, from the UDP header on, which a UDP socket
+/// drops as RFC 8200 (8.1) has it; Linux's Soft-RoCE sends no checksum.
 pub(super) fn open_raw(addr: IpAddr, scope: u32) -> Result<Option<Opened>, LinkError> {
     let (domain, filter) = match addr {
-        IpAddr::V4(_) => (Domain::IPV4, OTHER_IDS.as_slice()),
+        IpAddr::V4(_) => (Domain::IPV4, ROCE_IN_IPV4.as_slice()),
         IpAddr::V6(_) => (Domain::IPV6, NO_CHECKSUM.as_slice()),
     };
     let socket = match Socket::new(domain, Type::RAW, Some(Protocol::UDP)) {
@@ -87,21 +87,12 @@ const LOAD_HALF_AT_X: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;
 const X_IS_IP_HEADER: u16 = (libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH) as u16;
 const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-/// Offset of an IPv4 header's ID.
-const IPV4_ID: u32 = 4;
 
-/// For a UDP socket, whose filter begins at the UDP header.
-const ONLY_ID_0: [SockFilter; 4] = [
-    SockFilter::new(LOAD_HALF, 0, 0, (libc::SKF_NET_OFF as u32).wrapping_add(IPV4_ID)),
-    SockFilter::new(JUMP_IF_EQUAL, 0, 1, 0),
-    SockFilter::new(RETURN, 0, 0, u32::MAX),
-    SockFilter::new(RETURN, 0, 0, 0),
-];
+/// For a UDP socket that is only to send and to hold its address.
+const NOTHING: [SockFilter; 1] = [SockFilter::new(RETURN, 0, 0, 0)];
 
 /// For a raw socket of IPv4, whose filter begins at the IP header.
-const OTHER_IDS: [SockFilter; 7] = [
-    SockFilter::new(LOAD_HALF, 0, 0, IPV4_ID),
-    SockFilter::new(JUMP_IF_EQUAL, 4, 0, 0),
+const ROCE_IN_IPV4: [SockFilter; 5] = [
     SockFilter::new(X_IS_IP_HEADER, 0, 0, 0),
     SockFilter::new(LOAD_HALF_AT_X, 0, 0, 2), // UDP destination port
     SockFilter::new(JUMP_IF_EQUAL, 0, 1, ROCE_PORT as u32),
