@@ -201,6 +201,29 @@ fn an_endpoint_may_go_before_its_kernels() {
     }
 }
 
+/// What the host posts ends as well when no engine ever looks: with an error, and in time.
+#[test]
+fn host_posted_paths_end_when_the_engine_stands_still() {
+    for name in
+        ["push/cpu", "push/stream", "pull/cpu", "pull/stream", "staged/cpu", "staged/stream"]
+    {
+        let (rig, _engine) = Rig::manual();
+        let pair = rig.pair(path(name), 1 << 16, small(50));
+        let begun = Instant::now();
+        // More than window and ring hold: some put, or the quiet, has to give up.
+        let ended = (0..40).try_for_each(|_| pair.a.put(&rig.stream, 0, 0, 1 << 16));
+        let ended = ended.and_then(|()| pair.a.quiet(&rig.stream));
+        match ended {
+            Err(Error::Timeout { .. }) => {}
+            Err(Error::Completion { code, .. }) => {
+                assert!(matches!(code, Code::Timeout | Code::Dead), "{name}: {code:?}");
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{name}: {:?}", begun.elapsed());
+    }
+}
+
 /// Many callers on a queue pair whose engine stands still. Either nobody took a ticket that it could
 /// not fill, and then all works again; or the queue pair is in error, for everybody.
 fn full_for_many(rig: &Rig, engine: &mut Engine, name: &str, kernel: &str) -> bool {
