@@ -194,7 +194,10 @@ impl End {
     fn turn(&mut self) {
         match &mut self.engine {
             Some((engine, start)) => {
-                engine.step(start.elapsed().as_nanos() as u64);
+                let busy = engine.step(start.elapsed().as_nanos() as u64).is_busy();
+                if !busy && self.crowded {
+                    thread::yield_now();
+                }
             }
             None if self.crowded => thread::yield_now(),
             None => std::hint::spin_loop(),
