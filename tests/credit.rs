@@ -74,8 +74,7 @@ proptest! {
         let end = start + u64::from(blocks);
         prop_assert_eq!(ready_end(end as u32, start, ring), Some(end));
         // What an earlier WQE left here ended at or before this start.
-        prop_assume!(age <= start);
-        prop_assert_eq!(ready_end((start - age) as u32, start, ring), None);
+        prop_assert_eq!(ready_end((start - age.min(start)) as u32, start, ring), None);
     }
 
     #[test]
