@@ -284,8 +284,10 @@ fn main() {
         let (complete, half) = (spread(&row.complete, 1.0), spread(&row.ping_pong, 1.0));
         let (us, rate) = (median(row.ping_pong), median(row.rate.clone()));
         let gb = spread(&row.rate, 1e9);
-        let [a, b, c] = [us / ucx_us, rate / ucx_rate, rate / copy];
-        println!("| {name} | {complete} | {half} | {gb} | {a:.2} | {b:.2} | {c:.2} |");
+        // Without UCX there is nothing to divide by.
+        let ratio = |x: f64| if x.is_finite() { format!("{x:.2}") } else { String::new() };
+        let [a, b, c] = [us / ucx_us, rate / ucx_rate, rate / copy].map(ratio);
+        println!("| {name} | {complete} | {half} | {gb} | {a} | {b} | {c} |");
     };
     for (way, row) in Way::ALL.into_iter().zip(rows) {
         print(&format!("{}, engine by {}", way.link, way.drive()), row);
