@@ -201,7 +201,7 @@ fn loss_duplication_reordering_and_corruption_change_only_the_time() {
 
 /// The whole amount: 10 GB and 10 M atomics at each loss.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes, in release: ./x test --long runs it"]
 fn ten_gigabytes_and_ten_million_atomics_at_every_loss() {
     table(10_000_000_000, 10_000_000);
 }
