@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use requester::Requester;
 use responder::Responder;
 
+use super::flight::Flight;
 use super::payload::Domain;
 use super::requester::{Visit, Visitor};
 use super::sq::SendQueue;
@@ -87,6 +88,11 @@ impl Rc {
             }
             _ => Visit::Idle,
         }
+    }
+
+    /// The UMR that is next, if there is one.
+    pub(super) fn umr(&mut self) -> Option<&mut Flight> {
+        self.requester.umr()
     }
 
     /// Whether nothing is on its way.
