@@ -162,6 +162,7 @@ impl Session {
         let set = opcode.extensions();
         let mut headers = Headers::new(bth);
         let ext = &mut headers.ext;
+        ext.srqn = set.xrc.then_some(u32::from(flags));
         ext.deth = set.deth.then_some(Deth { qkey: QKEY ^ u32::from(flags >> 7), source: MY_QPN });
         if set.reth {
             let bytes = match flags >> 6 {

@@ -181,6 +181,9 @@ pub(super) fn uses(attr: &QpAttr, q: &Queues, objects: &Objects) -> Result<(), N
     if objects.kind != QpType::Rc && (attr.inband.is_some() || attr.blueflame) {
         return refuse("in-band window or BlueFlame", 1, "off but for reliable connections");
     }
+    if objects.kind == QpType::XrcSend && receives {
+        return refuse("receives of XRC's sending end", 1, "none");
+    }
     if objects.uidx > 0xff_ffff {
         return refuse("user index", objects.uidx.into(), "24 bits");
     }

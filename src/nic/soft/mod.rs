@@ -20,6 +20,7 @@
 //! | `pcap` | captures of what goes over a packet link |
 //! | `mkey` `umr` | keys that stand for parts of regions; what changes them |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
+//! | `xrc` | extended reliable connections: domains, receiving ends |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
 
@@ -57,6 +58,7 @@ mod uc;
 mod ud;
 mod umr;
 mod vendor;
+mod xrc;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -74,6 +76,7 @@ pub use mr::{Pd, Reregister};
 pub use qp::{Objects, Qp};
 pub use srq::{Srq, SrqAttr};
 pub use vendor::Vendor;
+pub use xrc::{XrcSrq, Xrcd};
 
 use self::device::Device;
 use self::link::{Carries, Link};
@@ -260,7 +263,36 @@ impl SoftNic {
     /// # Errors
     /// As [`SoftNic::create_cq`].
     pub fn create_srq(&self, attr: &SrqAttr) -> Result<Arc<Srq>, NicError> {
-        self.device.create_srq(attr)
+        self.device.create_srq(attr, None)
+    }
+
+    /// Creates an XRC domain.
+    pub fn create_xrcd(&self) -> Arc<Xrcd> {
+        Arc::default()
+    }
+
+    /// Creates a shared receive queue of an XRC domain.
+    ///
+    /// # Errors
+    /// As [`SoftNic::create_cq`].
+    pub fn create_xrc_srq(&self, attr: &SrqAttr, xrc: XrcSrq) -> Result<Arc<Srq>, NicError> {
+        if xrc.uidx > Qpn::MAX {
+            let (value, must) = (xrc.uidx.into(), "24 bits");
+            return Err(NicError::Attribute { what: "user index", value, must });
+        }
+        let xrcd = xrc.xrcd.clone();
+        let srq = self.device.create_srq(attr, Some(xrc))?;
+        xrcd.add(&srq);
+        Ok(srq)
+    }
+
+    /// Creates the receiving end of an XRC connection, which has no queues of its own. The sending
+    /// end is made by [`SoftNic::create_with`], without receives.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] on the in-process link, [`NicError::Full`], [`NicError::Memory`].
+    pub fn create_xrc_recv(&self, xrcd: &Arc<Xrcd>) -> Result<Arc<Qp>, NicError> {
+        self.device.create_xrc_recv(xrcd)
     }
 
     /// Registers memory in a protection domain.

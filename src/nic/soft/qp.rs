@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::counters::Live;
-use super::cq::Cq;
+use super::cq::{Cq, Overrun};
 use super::device::Device;
 use super::events::{Event, Events};
 use super::mr::{MrTable, Pd, Right};
 use super::recv::Receives;
 use super::srq::Srq;
 use super::state::{self, Attributes};
+use super::xrc::Target;
 use crate::nic::{
     Change, Connection, NicAddress, NicError, QpAddress, QpAttr, QpState, QpType, QueuePair, Queues,
 };
@@ -59,6 +60,8 @@ pub struct Qp {
     pub(super) send_cq: Arc<Cq>,
     recv_cq: Option<Arc<Cq>>,
     pub(super) srq: Option<Arc<Srq>>,
+    /// Of an XRC target.
+    pub(super) xrc: Option<Target>,
     uidx: u32,
     receives: Mutex<Receives>,
     /// The engine's: some queue pair of it changed state behind its back.
@@ -77,7 +80,7 @@ impl Qp {
         device: &Device,
         attr: &QpAttr,
         queues: Queues,
-        objects: Objects,
+        (objects, xrc): (Objects, Option<Target>),
     ) -> Self {
         Self {
             qpn,
@@ -98,6 +101,7 @@ impl Qp {
             send_cq: objects.send_cq,
             recv_cq: objects.recv_cq,
             srq: objects.srq,
+            xrc,
             uidx: objects.uidx,
             receives: Mutex::new(Receives::new()),
             attention: device.engines[engine].attention.clone(),
@@ -178,11 +182,18 @@ impl Qp {
 
     /// Writes a receive completion; an overrun moves the queue pair to ERR.
     pub(super) fn complete_receive(&self, cqe: &Cqe) -> bool {
-        self.recv_cq.as_ref().is_some_and(|cq| self.push(cq, cqe))
+        match &self.xrc {
+            Some(xrc) => xrc.srq().is_some_and(|srq| self.wrote(srq.complete(cqe), cqe)),
+            None => self.recv_cq.as_ref().is_some_and(|cq| self.push(cq, cqe)),
+        }
     }
 
     fn push(&self, cq: &Cq, cqe: &Cqe) -> bool {
-        let written = cq.push(&Cqe { uidx: self.uidx, ..*cqe }).is_ok();
+        self.wrote(cq.push(&Cqe { uidx: self.uidx, ..*cqe }), cqe)
+    }
+
+    fn wrote(&self, pushed: Result<(), Overrun>, cqe: &Cqe) -> bool {
+        let written = pushed.is_ok();
         if !written {
             Live::add(&self.counters.cq_overruns, 1);
             if QueuePair::state(self) != QpState::Err {
