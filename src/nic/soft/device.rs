@@ -307,6 +307,11 @@ impl Device {
             qp.receives().reset();
             qp.forget(self.random());
         }
+        if (from, to) == (QpState::Rts, QpState::Sqd) {
+            // Until the engine has looked; the in-process link has nothing on its way.
+            let packets = matches!(self.place, Place::Packets { .. });
+            qp.draining.store(packets, Ordering::Relaxed);
+        }
         qp.advance(from, to)?;
         core.enter(qp.qpn.0, from, to, &attributes);
         if matches!(to, QpState::Rts | QpState::Sqd) {

@@ -306,7 +306,21 @@ impl SoftNic {
         iova: Iova,
         access: Access,
     ) -> Result<Mr, NicError> {
-        self.device.mrs.register(pd, mem, iova, access)
+        self.device.mrs.register(pd, mem, (iova, access), None)
+    }
+
+    /// Registers memory under a key whose low byte the caller chooses, as a DEVX program does.
+    ///
+    /// # Errors
+    /// As [`Nic::register`].
+    pub fn register_with_tag(
+        &self,
+        pd: &Arc<Pd>,
+        mem: Arc<dyn Dma>,
+        (iova, access): (Iova, Access),
+        tag: u8,
+    ) -> Result<Mr, NicError> {
+        self.device.mrs.register(pd, mem, (iova, access), Some(tag))
     }
 
     /// Changes a registration, whose keys stay as they are (`ibv_rereg_mr`). Accesses that are under
@@ -381,7 +395,7 @@ impl Nic for SoftNic {
     }
 
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
-        self.device.mrs.register(&self.device.pd, mem, iova, access)
+        self.device.mrs.register(&self.device.pd, mem, (iova, access), None)
     }
 
     fn deregister(&self, mr: Mr) -> Result<(), NicError> {

@@ -51,6 +51,8 @@ pub struct Qp {
     attributes: Mutex<Attributes>,
     /// First PSN of the next connection.
     first_psn: AtomicU32,
+    /// In SQD, and not all of what was sent is complete.
+    pub(super) draining: AtomicBool,
     /// What peers may do: bits of [`Right::bit`].
     rights: AtomicU8,
     /// Number of its protection domain, which it keeps.
@@ -94,6 +96,7 @@ impl Qp {
             remote: Default::default(),
             attributes: Mutex::default(),
             first_psn: AtomicU32::new(device.random() & (Psn::MODULUS - 1)),
+            draining: AtomicBool::new(false),
             rights: AtomicU8::new(0),
             pd: objects.pd.number(),
             _pd: objects.pd,
@@ -215,6 +218,11 @@ impl Qp {
     /// The attributes in force (`ibv_query_qp`); those that were not set yet have default values.
     pub fn query(&self) -> Change {
         self.attributes().into()
+    }
+
+    /// Whether it is in SQD while something that was sent is not complete (`sq_draining`).
+    pub fn is_draining(&self) -> bool {
+        QueuePair::state(self) == QpState::Sqd && self.draining.load(Ordering::Relaxed)
     }
 
     /// Moves to a state, or changes attributes within one (`ibv_modify_qp`).

@@ -1,5 +1,7 @@
 //! The transport of a queue pair on a packet link: what the engine hands packets to and visits.
 
+use std::sync::atomic::Ordering;
+
 use super::counters::DropReason;
 use super::events::Event;
 use super::payload::Domain;
@@ -163,6 +165,7 @@ impl Transport {
         }
         if QueuePair::state(&*qp) == QpState::Sqd && !self.drained && self.is_drained() {
             self.drained = true;
+            qp.draining.store(false, Ordering::Relaxed);
             if qp.attributes().sqd_event {
                 qp.events.push(Event::SqDrained(qp.qpn));
             }
