@@ -7,6 +7,7 @@ mod bench;
 mod cli;
 mod link;
 mod plan;
+mod run;
 mod serve;
 mod show;
 mod sim;
@@ -33,6 +34,8 @@ struct Cli {
 enum Command {
     /// Measure and verify every path between GPU and NIC
     Bench(Box<bench::BenchArgs>),
+    /// Run a program on software mlx5 devices, unchanged
+    Run(run::RunArgs),
     /// Be the server of rdma-core's pingpong programs or perftest's, on the software NIC
     Serve(serve::ServeArgs),
     /// Print the table of a saved result, or make its report
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(*args),
+        Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Tlp(args) => modelled(tlp::run(&args)),
