@@ -31,6 +31,8 @@ pub(super) struct Port {
     address: IpAddr,
     src_port: u16,
     icrc: bool,
+    /// Packets that leave together cost less.
+    pub(super) joins: bool,
     now_ns: u64,
     /// Whether the owner wants the port up.
     enabled: Arc<AtomicBool>,
@@ -54,6 +56,7 @@ impl Port {
             address: link.address(),
             src_port: link.src_port(),
             icrc: link.has_icrc(),
+            joins: link.joins(),
             link,
             now_ns: 0,
             enabled,

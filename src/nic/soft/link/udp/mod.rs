@@ -107,10 +107,9 @@ impl UdpLink {
 
     /// Packets behind the first `skip` that can go as one datagram, if they are several.
     fn gso_run<'a>(&self, batch: &'a TxBatch, skip: usize) -> Option<Run<'a>> {
-        let fine = |to: IpAddr| to.is_ipv6() || to.is_loopback();
         let most = self.udp.opened.state.max_gso_segments();
         let run = batch.run(skip, most, GSO_BYTES)?;
-        (run.count > 1 && fine(run.to) && run.to.is_ipv4() == self.addr.is_ipv4()).then_some(run)
+        (run.count > 1 && gso_to(run.to) && run.to.is_ipv4() == self.addr.is_ipv4()).then_some(run)
     }
 
     fn send_run(&self, run: &Run<'_>) -> Sent {
@@ -206,6 +205,12 @@ fn hand_out(
     each(packet);
 }
 
+/// Whether datagrams may be cut up on their way to that address: what cuts them counts IPv4 IDs up,
+/// unless they are cut on arrival.
+fn gso_to(to: IpAddr) -> bool {
+    to.is_ipv6() || to.is_loopback()
+}
+
 impl Link for UdpLink {
     fn address(&self) -> IpAddr {
         self.addr
@@ -217,6 +222,10 @@ impl Link for UdpLink {
 
     fn src_port(&self) -> u16 {
         ROCE_PORT
+    }
+
+    fn joins(&self) -> bool {
+        self.udp.opened.state.max_gso_segments() > 1 && gso_to(self.addr)
     }
 
     fn send(&mut self, _now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
