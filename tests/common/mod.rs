@@ -136,10 +136,13 @@ impl Pair {
     }
 
     pub fn with(attr_a: &QpAttr, attr_b: &QpAttr) -> Self {
-        let link = InProcess::new();
+        Self::on(&InProcess::new(), attr_a, attr_b)
+    }
+
+    pub fn on(link: &Arc<InProcess>, attr_a: &QpAttr, attr_b: &QpAttr) -> Self {
         let mut engines = Vec::new();
         let nics = [0, 1].map(|_| {
-            let (nic, e) = SoftNic::manual(&SoftConfig::new(&link)).unwrap();
+            let (nic, e) = SoftNic::manual(&SoftConfig::new(link)).unwrap();
             engines.extend(e);
             nic
         });

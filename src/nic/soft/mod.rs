@@ -17,7 +17,7 @@
 //! | `port` | what an engine keeps of a packet link |
 //! | `transport` `rc` `uc` `ud` | services over packets |
 //! | `flight` `assembly` `payload` | a message that is sent, and that comes in; its bytes |
-//! | `pcap` | captures of what goes over a packet link |
+//! | `pcap` `tap` | captures of what goes over a packet link, or would go instead of the in-process one |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
@@ -48,6 +48,7 @@ mod responder;
 mod sq;
 mod srq;
 mod state;
+mod tap;
 mod transport;
 mod uar;
 mod uc;
