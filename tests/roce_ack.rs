@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use bellpush::nic::Change;
-use bellpush::nic::soft::link::{Link, LinkCounters, LinkError, Received, ShmLink, TxBatch};
+use bellpush::nic::soft::link::{
+    Carries, Link, LinkCounters, LinkError, Received, ShmLink, TxBatch,
+};
 use bellpush::wire::wqe::{Opcode, SendWr};
 use common::{Pair, attr, inline, packet_nics_over};
 
@@ -30,6 +32,10 @@ impl Link for Watched {
 
     fn src_port(&self) -> u16 {
         self.inner.src_port()
+    }
+
+    fn carries(&self) -> Carries {
+        self.inner.carries()
     }
 
     fn joins(&self) -> bool {

@@ -11,7 +11,7 @@ use super::engine::{Core, Seat};
 use super::events::Events;
 use super::inproc::InProcess;
 use super::layout;
-use super::link::Link;
+use super::link::{Carries, Link};
 use super::mr::{MrTable, Pd};
 use super::port::Port;
 use super::qp::{Objects, Qp};
@@ -40,6 +40,7 @@ pub(super) enum Place {
         address: IpAddr,
         /// Largest path MTU.
         mtu: Mtu,
+        carries: Carries,
         /// The link, in words.
         description: String,
     },
@@ -92,7 +93,8 @@ impl Device {
         let short = NicError::Attribute { what: "link's longest packet", value: most as u64, must };
         let headers = MAX_PACKET_BYTES - MAX_PATH_MTU;
         let mtu = most.checked_sub(headers).and_then(Mtu::within).ok_or(short)?;
-        let place = Place::Packets { address: link.address(), mtu, description: link.describe() };
+        let (address, carries, description) = (link.address(), link.carries(), link.describe());
+        let place = Place::Packets { address, mtu, carries, description };
         let device = Self::new(place, 1, timers, seed);
         let (counters, events) = (device.counters.clone(), device.events.clone());
         let port = Port::new(link, device.enabled.clone(), counters, events);
@@ -306,7 +308,7 @@ impl Device {
                         (attributes.path_mtu.bytes() as u64, "what the link's packets can carry");
                     return Err(NicError::Attribute { what: "path MTU", value, must });
                 }
-                let transport = Transport::new(qp.kind, *mtu, attributes).ok_or(none)?;
+                let transport = Transport::new(qp.kind, qp.qpn, *mtu, attributes).ok_or(none)?;
                 core.carry(qp.qpn.0, transport);
             }
             _ => return Err(none),

@@ -72,7 +72,7 @@ pub use srq::{Srq, SrqAttr};
 pub use vendor::Vendor;
 
 use self::device::Device;
-use self::link::Link;
+use self::link::{Carries, Link};
 use self::requester::Timers;
 use super::{Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, QpAttr, QueuePair, Queues};
 use crate::mem::{Dma, View};
@@ -231,6 +231,15 @@ impl SoftNic {
     /// The NIC's address, and the largest path MTU there.
     pub fn address(&self) -> (NicAddress, Mtu) {
         self.device.here()
+    }
+
+    /// Which fields of an address vector packets are sent with; `None` on the in-process link, which
+    /// has no packets.
+    pub fn carries(&self) -> Option<Carries> {
+        match &self.device.place {
+            device::Place::Packets { carries, .. } => Some(*carries),
+            device::Place::InProcess(..) => None,
+        }
     }
 
     /// One line for people: the link, and which of its modes are in force.

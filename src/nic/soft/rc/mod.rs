@@ -35,7 +35,7 @@ impl Rc {
 
     /// Where the peer's packets come from.
     pub(super) fn peer(&self) -> IpAddr {
-        self.path.to
+        self.path.route.to
     }
 
     /// The send side begins, in RTS.

@@ -246,7 +246,7 @@ impl Responder {
                 What::Atomic { old } => {
                     let mut headers = self.path.headers(Operation::AtomicAcknowledge, first);
                     (headers.ext.aeth, headers.ext.atomic_ack) = (aeth, Some(*old));
-                    port.send(self.path.to, &headers, 0, |_| Ok::<_, Vendor>(()))
+                    port.send(&self.path.route, &headers, 0, |_| Ok::<_, Vendor>(()))
                         .expect("an empty payload does not fail");
                     self.replay.answered();
                 }
@@ -258,7 +258,7 @@ impl Responder {
                     let part = self.path.mtu.part(*next, from.bytes);
                     let from = *from;
                     *next += 1;
-                    if let Err(vendor) = port.send(self.path.to, &headers, part.len(), |into| {
+                    if let Err(vendor) = port.send(&self.path.route, &headers, part.len(), |into| {
                         read_part(domain, &from, part.start, into)
                     }) {
                         // The region went while its bytes were on their way.
@@ -298,7 +298,7 @@ impl Responder {
             (self.silent, self.held) = (0, false);
             let mut headers = self.path.headers(Operation::Acknowledge, psn);
             headers.ext.aeth = Some(Aeth { syndrome, msn: self.msn });
-            port.send(self.path.to, &headers, 0, |_| Ok::<_, Vendor>(()))
+            port.send(&self.path.route, &headers, 0, |_| Ok::<_, Vendor>(()))
                 .expect("an empty payload does not fail");
         }
         true
