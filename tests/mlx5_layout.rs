@@ -152,9 +152,12 @@ fn mlx5_constants() -> Vec<Claim> {
             ReqErr => "REQ_ERR",
             RespErr => "RESP_ERR",
             Invalid => "INVALID",
+            RespSendInv | Resize => unreachable!("no kernel sees these"),
         };
         claim(&[&format!("MLX5_CQE_{name}"), &format!("BP_CQE_{name}")], opcode as u64)
     }));
+    claims.push(claim(&["MLX5_CQE_RESP_SEND_INV"], RespSendInv as u64));
+    claims.push(claim(&["MLX5_CQE_RESIZE_CQ"], Resize as u64));
     claims.extend(Syndrome::ALL.map(|syndrome| {
         let name = match syndrome {
             Syndrome::LocalLength => "LOCAL_LENGTH",

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::counters::Live;
-use super::cq::{Cq, CqAttr};
+use super::cq::{Cq, CqAttr, CqLayout};
 use super::engine::{Core, Seat};
 use super::events::Events;
 use super::inproc::InProcess;
@@ -177,8 +177,8 @@ impl Device {
         Arc::new(Pd::new(self.number()))
     }
 
-    pub(super) fn create_cq(&self, attr: &CqAttr) -> Result<Arc<Cq>, NicError> {
-        let cq = Arc::new(Cq::shared(self.number(), attr, self.events.clone())?);
+    pub(super) fn create_cq(&self, attr: &CqAttr, layout: CqLayout) -> Result<Arc<Cq>, NicError> {
+        let cq = Arc::new(Cq::shared(self.number(), attr, layout, self.events.clone())?);
         if attr.notify.is_some() {
             self.engines[0].control().watch_arming(&attr.uar, &cq);
         }

@@ -62,7 +62,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use counters::{Counters, DropReason};
-pub use cq::{Cq, CqAttr, Notify};
+pub use cq::{Cq, CqAttr, CqLayout, Notify};
 pub use engine::{Engine, Progress};
 pub use events::Event;
 pub use inproc::InProcess;
@@ -316,7 +316,15 @@ impl SoftNic {
     /// # Errors
     /// [`NicError::Attribute`] for rings of the wrong size, [`NicError::Memory`].
     pub fn create_cq(&self, attr: &CqAttr) -> Result<Arc<Cq>, NicError> {
-        self.device.create_cq(attr)
+        self.create_cq_with(attr, CqLayout::default())
+    }
+
+    /// Creates a CQ whose entries lie otherwise than [`SoftNic::create_cq`]'s.
+    ///
+    /// # Errors
+    /// As [`SoftNic::create_cq`].
+    pub fn create_cq_with(&self, attr: &CqAttr, layout: CqLayout) -> Result<Arc<Cq>, NicError> {
+        self.device.create_cq(attr, layout)
     }
 
     /// Creates a shared receive queue.
