@@ -225,7 +225,8 @@ where
     Ok(items)
 }
 
-fn gpu(word: &str) -> Result<Gpu, CliError> {
+/// A CUDA device's number, or `host`.
+pub fn gpu(word: &str) -> Result<Gpu, CliError> {
     match word {
         "host" => Ok(Gpu::Host),
         number => number.parse().map(Gpu::Cuda).map_err(|_| {
@@ -234,7 +235,8 @@ fn gpu(word: &str) -> Result<Gpu, CliError> {
     }
 }
 
-fn numa(word: &str) -> Result<Numa, CliError> {
+/// `near` or `far`.
+pub fn numa(word: &str) -> Result<Numa, CliError> {
     match word {
         "near" => Ok(Numa::Near),
         "far" => Ok(Numa::Far),

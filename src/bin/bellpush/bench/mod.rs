@@ -2,7 +2,7 @@
 
 mod measure;
 mod payload;
-mod rig;
+pub mod rig;
 mod store;
 mod tearing;
 

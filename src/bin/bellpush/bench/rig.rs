@@ -64,7 +64,7 @@ impl Rig {
 }
 
 /// The GPU asked for; without a word about it the first one, or the host where there is none.
-fn open_gpu(wanted: plan::Gpu) -> Result<Arc<Gpu>, CliError> {
+pub fn open_gpu(wanted: plan::Gpu) -> Result<Arc<Gpu>, CliError> {
     let host = || Gpu::open(Executor::Host(HostOptions::default())).map_err(|e| gpu_error(&e));
     match wanted {
         plan::Gpu::Host => host(),
@@ -80,7 +80,7 @@ fn open_gpu(wanted: plan::Gpu) -> Result<Arc<Gpu>, CliError> {
 }
 
 /// The NUMA node that is near or far, seen from the GPU.
-fn node(gpu: &Gpu, numa: Numa) -> Result<usize, CliError> {
+pub fn node(gpu: &Gpu, numa: Numa) -> Result<usize, CliError> {
     let option = match numa {
         Numa::Near => "near",
         Numa::Far => "far",
