@@ -18,9 +18,11 @@ const HUGE_BYTES: usize = 2 << 20;
 pub struct HostMem {
     pub(super) base: NonNull<u8>,
     pub(super) len: usize,
+    /// Whether the mapping goes with this; memory that the program has elsewhere stays.
+    pub(super) owned: bool,
 }
 
-// SAFETY: the mapping is owned, never moves, and is reached through raw copies and atomics only.
+// SAFETY: the mapping stays where it is while this lives, and is reached through raw copies and atomics only.
 unsafe impl Send for HostMem {}
 // SAFETY: as above; concurrent access is what the type is for, and no reference to it is formed.
 unsafe impl Sync for HostMem {}
@@ -88,7 +90,7 @@ impl HostMem {
             (base, libc::madvise(base.cast(), len, libc::MADV_DONTFORK))
         };
         let refused = io::Error::last_os_error();
-        let mem = Self { base: NonNull::new(base).ok_or_else(too_big)?, len };
+        let mem = Self { base: NonNull::new(base).ok_or_else(too_big)?, len, owned: true };
         if kept == 0 { Ok(mem) } else { Err(MemError::Map { bytes, source: refused }) }
     }
 
@@ -256,8 +258,11 @@ impl HostMem {
 
 impl Drop for HostMem {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length; nobody holds a pointer past the last Arc.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        if self.owned {
+            // SAFETY: mapped by this type with this length; nobody holds a pointer past the last
+            // Arc.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        }
     }
 }
 
