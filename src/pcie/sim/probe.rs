@@ -86,7 +86,8 @@ impl Pattern {
     /// (length, how many).
     fn parts(&self, access: Access, n: u32) -> Vec<(u32, u32)> {
         let unit = if access == Access::Load { SECTOR_BYTES } else { 1 };
-        let (mut parts, mut open): (Vec<(u32, u32)>, Option<(u64, u64)>) = (Vec::new(), None);
+        let mut parts: Vec<(u32, u32)> = Vec::new();
+        let mut open: Option<(u64, u64)> = None;
         let mut close = |(start, end): (u64, u64)| {
             let length = (end - start) as u32;
             match parts.last_mut() {

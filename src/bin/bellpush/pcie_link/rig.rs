@@ -33,7 +33,19 @@ pub struct Scale {
 }
 
 impl Scale {
-    pub const GPU: Self = Self { span_bytes: 64 << 20, stream_ns: 3e6, laps: 1000, repeats: 5 };
+    /// Accesses of a lap, and laps, for a stream that the model says goes at `gb_per_s`: whole
+    /// rounds of the grid as far as they fit into the memory.
+    fn length(&self, p: Pattern, gb_per_s: f64) -> (u64, u32) {
+        let room = self.span_bytes - u64::from(p.offset_bytes) - u64::from(p.access_bytes);
+        let room = room / u64::from(p.stride_bytes) + 1;
+        let grid = u64::from(p.blocks) * u64::from(p.threads);
+        let wanted = (gb_per_s * self.stream_ns) as u64 / u64::from(p.access_bytes);
+        let accesses = wanted.max(16 * grid).min(room);
+        let accesses = if accesses > grid { accesses / grid * grid } else { accesses };
+        (accesses, (wanted / accesses).clamp(1, 64) as u32)
+    }
+
+    pub const GPU: Self = Self { span_bytes: 256 << 20, stream_ns: 3e6, laps: 1000, repeats: 5 };
     pub const HOST: Self = Self { span_bytes: 1 << 20, stream_ns: 0.0, laps: 4, repeats: 1 };
 }
 
@@ -53,6 +65,8 @@ pub struct Rig {
     limit: Duration,
     /// What the next store row stores: no row finds its own value there.
     value: u8,
+    /// Memories in which every byte is [`LOADED`].
+    filled: Vec<Target>,
 }
 
 pub struct Peer {
@@ -125,6 +139,7 @@ impl Rig {
             gpu,
             limit,
             value: LOADED + 1,
+            filled: Vec::new(),
         })
     }
 
@@ -191,13 +206,7 @@ impl Rig {
         pattern: Pattern,
         model: f64,
     ) -> Result<(f64, bool), CliError> {
-        let room = (self.scale.span_bytes - u64::from(pattern.offset_bytes))
-            / u64::from(pattern.stride_bytes);
-        let grid = u64::from(pattern.blocks) * u64::from(pattern.threads);
-        let wanted = (model * self.scale.stream_ns) as u64 / u64::from(pattern.access_bytes);
-        // Whole rounds of the grid, at least sixteen of them.
-        let accesses = wanted.clamp(16 * grid, room.max(grid)).min(room) / grid * grid;
-        let laps = u32::try_from((wanted / accesses.max(1)).clamp(1, 64)).unwrap_or(1);
+        let (accesses, laps) = self.scale.length(pattern, model);
         let lap = LinkLap::RunOn;
         let (ns, right) = self.laps(target, access, pattern, accesses, laps, lap)?;
         let bytes = accesses * u64::from(pattern.access_bytes);
@@ -239,9 +248,12 @@ impl Rig {
             reserved: 0,
         };
         let kernel = match access {
-            Access::Store => self.kernels.store.clone(),
+            Access::Store => {
+                self.filled.retain(|filled| *filled != target);
+                self.kernels.store.clone()
+            }
             Access::Load => {
-                self.fill(target, LOADED)?;
+                self.fill(target)?;
                 self.kernels.load.clone()
             }
         };
@@ -281,19 +293,24 @@ impl Rig {
         })
     }
 
-    fn fill(&self, target: Target, byte: u8) -> Result<(), CliError> {
-        let bytes = vec![byte; FILL_BYTES.min(self.scale.span_bytes as usize)];
+    fn fill(&mut self, target: Target) -> Result<(), CliError> {
+        if self.filled.contains(&target) {
+            return Ok(());
+        }
+        let bytes = vec![LOADED; FILL_BYTES.min(self.scale.span_bytes as usize)];
         let memory = self.memory(target)?;
         for at in (0..self.scale.span_bytes as usize).step_by(bytes.len()) {
             memory.write(at, &bytes).map_err(bug)?;
         }
+        self.filled.push(target);
         Ok(())
     }
 
-    fn chase(&self, target: Target) -> Result<(f64, bool), CliError> {
+    fn chase(&mut self, target: Target) -> Result<(f64, bool), CliError> {
         // The chain needs zeros, 1 MiB of them: beyond a GPU's L1, within its and the CPU's TLBs.
         let span_bytes = 1 << 20;
         let zeros = vec![0; span_bytes as usize];
+        self.filled.retain(|filled| *filled != target);
         self.memory(target)?.write(0, &zeros).map_err(bug)?;
         let args = LinkChaseArgs {
             target: self.address(target)?,
@@ -427,4 +444,33 @@ fn answer(page: &HostMem, rounds: u64, limit: Duration) -> Result<bool, MemError
         page.store_u64(ANSWER, round, Ordering::Release)?;
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows;
+    use super::*;
+
+    #[test]
+    fn every_row_stays_inside_its_memory() {
+        for (scale, patterns) in [
+            (Scale::GPU, rows::gpu_patterns(132)),
+            (Scale::GPU, rows::gpu_patterns(1)),
+            (Scale::GPU, rows::gpu_patterns(1024)),
+            (Scale::HOST, rows::host_patterns()),
+        ] {
+            for p in patterns {
+                for gb_per_s in [0.0, 0.01, 20.0, 400.0, 1e6] {
+                    let (accesses, laps) = scale.length(p, gb_per_s);
+                    let end = u64::from(p.offset_bytes)
+                        + (accesses - 1) * u64::from(p.stride_bytes)
+                        + u64::from(p.access_bytes);
+                    assert!(
+                        accesses > 0 && laps > 0 && end <= scale.span_bytes,
+                        "{p:?} {accesses}"
+                    );
+                }
+            }
+        }
+    }
 }

@@ -17,6 +17,7 @@ pub fn of(gpu: &Gpu, with_peer: bool) -> Vec<Probe> {
     if !gpu.is_host() {
         CALIBRATION.iter().filter(|c| with_peer || !c.peer).for_each(|c| add(c.probe));
     }
+    let patterns = if gpu.is_host() { host_patterns() } else { gpu_patterns(gpu.describe().sms) };
     let targets: &[Target] =
         if with_peer { &[Target::Host, Target::Peer] } else { &[Target::Host] };
     add(Probe::Latency(Target::Local));
@@ -29,7 +30,7 @@ pub fn of(gpu: &Gpu, with_peer: bool) -> Vec<Probe> {
         add(Probe::FenceSystem(Some(target)));
         add(Probe::FenceGpu(target));
         for access in [Access::Store, Access::Load] {
-            patterns(gpu).into_iter().for_each(|p| add(Probe::Stream(target, access, p)));
+            patterns.iter().for_each(|&p| add(Probe::Stream(target, access, p)));
             let bursts: &[u32] = if gpu.is_host() {
                 &[64, 4096]
             } else {
@@ -41,23 +42,25 @@ pub fn of(gpu: &Gpu, with_peer: bool) -> Vec<Probe> {
     rows
 }
 
-fn patterns(gpu: &Gpu) -> Vec<Pattern> {
-    if gpu.is_host() {
-        let one = Pattern::dense(1, 32);
-        let words = Pattern { access_bytes: 4, stride_bytes: 4, ..one };
-        let eights = Pattern { access_bytes: 8, stride_bytes: 64, ..one };
-        let shifted = Pattern { offset_bytes: 16, ..one };
-        return vec![one, Pattern::dense(2, 64), words, eights, shifted];
-    }
-    let all = gpu.describe().sms;
+/// Shapes of streams on CPU threads: one of each kind.
+pub fn host_patterns() -> Vec<Pattern> {
+    let one = Pattern::dense(1, 32);
+    let words = Pattern { access_bytes: 4, stride_bytes: 4, ..one };
+    let eights = Pattern { access_bytes: 8, stride_bytes: 64, ..one };
+    let shifted = Pattern { offset_bytes: 16, ..one };
+    vec![one, Pattern::dense(2, 64), words, eights, shifted]
+}
+
+/// Shapes of streams on a GPU of so many SMs.
+pub fn gpu_patterns(sms: u32) -> Vec<Pattern> {
     let mut found = Vec::new();
-    for blocks in [1, 2, 4, 16, all] {
+    for blocks in [1, 2, 4, 16, sms] {
         found.push(Pattern::dense(blocks, 512));
     }
     for threads in [32, 128, 256, 1024] {
         found.push(Pattern::dense(1, threads));
     }
-    for blocks in [1, all] {
+    for blocks in [1, sms] {
         let dense = Pattern::dense(blocks, 512);
         for bytes in [4, 8] {
             found.push(Pattern { access_bytes: bytes, stride_bytes: bytes, ..dense });
