@@ -167,6 +167,11 @@ impl Core {
         self.arm_pages[at].add(Arc::downgrade(cq));
     }
 
+    /// Lets pages go on which no CQ is armed any more.
+    pub(super) fn forget_arming(&mut self) {
+        self.arm_pages.retain(ArmPage::is_needed);
+    }
+
     /// Lets a queue pair go: it is not looked at after this.
     pub(super) fn remove(&mut self, qpn: u32) {
         let Some(slot) = self.by_qpn.remove(&qpn) else { return };

@@ -349,6 +349,14 @@ impl SoftNic {
         self.device.mrs.register(pd, mem, iova, access)
     }
 
+    /// Returns when no engine is in a step that began before, and forgets armings of CQs that are
+    /// gone: what the caller has let go is not touched any more.
+    pub fn settle(&self) {
+        for seat in &self.device.engines {
+            seat.control().forget_arming();
+        }
+    }
+
     /// The oldest asynchronous event that was not taken yet.
     pub fn next_event(&self) -> Option<Event> {
         self.device.events.pop()
