@@ -261,6 +261,7 @@ impl Core {
             counters: &device.counters,
             tally: Tally::default(),
             port: None,
+            tap: device.tap(),
         };
         let mut progress = Progress::default();
         // 1. Doorbells.
@@ -365,6 +366,9 @@ impl Core {
             if let Some(at) = port.poll_at() {
                 note(Visit::Later(at), &mut progress);
             }
+        }
+        if let Some(tap) = cx.tap {
+            tap.pass();
         }
         // 5. Counters, once a step.
         let (tally, live) = (cx.tally, &device.counters);
