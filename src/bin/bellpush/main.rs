@@ -11,6 +11,7 @@ mod plan;
 mod serve;
 mod show;
 mod sim;
+mod sim_report;
 mod tlp;
 mod topo;
 mod values;
