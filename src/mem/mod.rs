@@ -12,13 +12,15 @@ mod dma;
 mod host;
 mod lines;
 mod numa;
+mod order;
 mod shared;
 mod view;
 
 pub use cache::{Intent, LINE_BYTES};
-pub use dma::{Dma, copy};
+pub use dma::{Dma, Exported, copy};
 pub use host::{HostMem, View};
 pub use numa::{node_count, node_of_pci};
+pub use order::device_barrier;
 
 /// Bytes of a page; queues and windows are multiples of it.
 pub const PAGE_BYTES: usize = 4096;
@@ -68,6 +70,9 @@ pub enum MemError {
         /// Alignment it needs.
         align: usize,
     },
+    /// A device gives no handle by which others reach its memory.
+    #[error("the device exports no dma-buf of it: {0}")]
+    Export(String),
     /// A device's copy engine failed.
     #[error("copy to or from device memory failed: {0}")]
     Device(String),
