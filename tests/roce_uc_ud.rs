@@ -113,7 +113,7 @@ fn ud() -> Pair {
 }
 
 fn to_b(p: &Pair) -> Datagram {
-    Datagram { to: Ipv4Addr::new(127, 0, 0, 2).to_ipv6_mapped(), qpn: p.b.qp.qpn(), qkey: 0x1234 }
+    Datagram::new(Ipv4Addr::new(127, 0, 0, 2).to_ipv6_mapped(), p.b.qp.qpn(), 0x1234)
 }
 
 #[test]
@@ -134,6 +134,21 @@ fn a_datagram_arrives_behind_its_ip_header() {
     assert_eq!((grh[20], grh[29]), (0x45, 17), "IPv4 without options, UDP");
     assert_eq!(grh[32..40], [127, 0, 0, 1, 127, 0, 0, 2]);
     assert_eq!(p.b.buf.get(110, 1000), data);
+}
+
+#[test]
+fn a_datagram_has_the_header_fields_of_its_address_vector() {
+    let mut p = ud();
+    let payload = inline(b"hello");
+    let usual = to_b(&p);
+    let marked = Datagram { traffic_class: 0x68, hop_limit: 3, src_port: 0xd123, ..usual };
+    for (to, class, hops) in [(usual, 0, 64), (marked, 0x68, 3)] {
+        p.b.host.rq.post(&[p.b.buf.sge(0, 100)]).unwrap();
+        p.send(&SendWr { datagram: Some(to), ..SendWr::new(Opcode::Send) }.payload(&payload));
+        assert_eq!(p.received()[0].byte_cnt, 45);
+        let grh = p.b.buf.get(0, 40);
+        assert_eq!((grh[20], grh[21], grh[28]), (0x45, class, hops));
+    }
 }
 
 #[test]

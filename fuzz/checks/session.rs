@@ -231,7 +231,7 @@ impl Session {
         let payload = [Piece::Data(Sge { addr: at, lkey: self.mr.lkey, bytes })];
         let atomic = Some(Operands { swap_add: 1, compare: 0 });
         let ud = self.qp.kind() == QpType::Ud;
-        let to = Datagram { to: ME.to_ipv6_mapped(), qpn: MY_QPN, qkey: QKEY };
+        let to = Datagram::new(ME.to_ipv6_mapped(), MY_QPN, QKEY);
         let wr = SendWr { atomic, datagram: ud.then_some(to), ..SendWr::new(opcode) };
         let wr = if ud { wr } else { wr.to(Iova(8), Rkey(1)) };
         let wr = wr.payload(if opcode == wqe::Opcode::Nop { &[] } else { &payload });

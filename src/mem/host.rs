@@ -28,6 +28,8 @@ pub struct HostMem {
 pub(super) enum Owner {
     /// This.
     Mapping,
+    /// The program, somewhere else ([`HostMem::borrowed`]).
+    Program,
     /// A driver of a device, once this lets go of it.
     Device(#[expect(dead_code, reason = "held for its drop")] Arc<dyn Any + Send + Sync>),
 }

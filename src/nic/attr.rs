@@ -99,15 +99,16 @@ pub struct QpAddress {
 
 /// Address vector: the path to a peer (InfiniBand vol. 1, 11.2.2.1; annex A17.4 for RoCEv2).
 ///
-/// Flow label, hop limit and traffic class are kept for whoever asks: a link sends everything
-/// with its own.
+/// Packets go with its fields as far as the link can have them so, see
+/// [`SoftNic::carries`](crate::nic::soft::SoftNic::carries). The UDP source port follows from the
+/// flow label, or, where that is 0, from the two queue pairs' numbers (annex A17.4.5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressVector {
     /// The peer's NIC.
     pub nic: NicAddress,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Time to live, or hop limit.
+    /// Time to live, or hop limit; 0 for the usual one.
     pub hop_limit: u8,
     /// Type of service, or traffic class.
     pub traffic_class: u8,

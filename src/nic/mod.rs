@@ -91,7 +91,7 @@ pub enum Order {
 /// What a queue pair is made of. Depths are powers of two.
 #[derive(Debug, Clone)]
 pub struct QpAttr {
-    /// Send queue depth in 64-byte basic blocks.
+    /// Send queue depth in 64-byte basic blocks; 0 for a queue pair that only receives.
     pub sq_blocks: u32,
     /// Receive queue depth in WQEs; 0 for none.
     pub rq_wqes: u32,

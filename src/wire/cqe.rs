@@ -55,6 +55,10 @@ pub enum CqeOpcode {
     RespSend = 0x2,
     /// Responder: a SEND with immediate arrived.
     RespSendImm = 0x3,
+    /// Responder: a SEND arrived and invalidated a key.
+    RespSendInv = 0x4,
+    /// The CQ goes on in another ring.
+    Resize = 0x5,
     /// Requester error.
     ReqErr = 0xd,
     /// Responder error.
@@ -66,7 +70,7 @@ pub enum CqeOpcode {
 impl CqeOpcode {
     fn from_bits(bits: u8) -> Option<Self> {
         use CqeOpcode::*;
-        [Req, RespWrImm, RespSend, RespSendImm, ReqErr, RespErr, Invalid]
+        [Req, RespWrImm, RespSend, RespSendImm, RespSendInv, Resize, ReqErr, RespErr, Invalid]
             .into_iter()
             .find(|&op| op as u8 == bits)
     }
@@ -147,7 +151,7 @@ pub struct Cqe {
     pub wqe_counter: u16,
     /// Bytes received, read, or exchanged by an atomic.
     pub byte_cnt: u32,
-    /// Immediate data.
+    /// Immediate data, or the key that was invalidated.
     pub imm: u32,
     /// User index (CQE version 1), 24 bits.
     pub uidx: u32,
@@ -288,7 +292,7 @@ mod tests {
     proptest! {
         #[test]
         fn entries_round_trip(
-            op in 0usize..6,
+            op in 0usize..8,
             qpn in 0u32..1 << 24,
             uidx in 0u32..1 << 24,
             source in 0u32..1 << 24,
@@ -297,7 +301,7 @@ mod tests {
             solicited: bool,
             owner in 0u8..2,
         ) {
-            let opcode = [0, 1, 2, 3, 0xd, 0xe].map(|b| CqeOpcode::from_bits(b).unwrap())[op];
+            let opcode = [0, 1, 2, 3, 4, 5, 0xd, 0xe].map(|b| CqeOpcode::from_bits(b).unwrap())[op];
             let (syndrome, vendor_err) = if opcode.is_error() { error } else { (0, 0) };
             let cqe = Cqe {
                 opcode, qpn: Qpn(qpn), send_opcode: words.3, wqe_counter: words.2,

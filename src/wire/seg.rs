@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use bytemuck::{Pod, Zeroable};
 
 use super::be::{Be32, Be64};
+use super::roce::{Fields, ROCE_PORT};
 use super::{Iova, Lkey, Qpn, Rkey};
 
 /// Bytes of a basic block.
@@ -251,14 +252,32 @@ pub struct Datagram {
     /// Queue key. With the top bit set, the sender's own queue pair's is sent instead (InfiniBand
     /// vol. 1, 10.2.5).
     pub qkey: u32,
+    /// Type of service, or traffic class.
+    pub traffic_class: u8,
+    /// Time to live, or hop limit; 0 for the usual one.
+    pub hop_limit: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// UDP source port; 0 for the NIC's own.
+    pub src_port: u16,
 }
 
 impl Datagram {
+    /// To a queue pair, with header fields as usual.
+    pub fn new(to: Ipv6Addr, qpn: Qpn, qkey: u32) -> Self {
+        let (traffic_class, hop_limit, flow_label, src_port) = (0, 64, 0, 0);
+        Self { to, qpn, qkey, traffic_class, hop_limit, flow_label, src_port }
+    }
+
     pub(super) fn parse(seg: &AvSeg) -> Self {
         Self {
             to: Ipv6Addr::from(seg.rgid),
             qpn: Qpn(seg.dqp_dct.get() & Qpn::MAX),
             qkey: seg.qkey.get(),
+            traffic_class: seg.tclass,
+            hop_limit: seg.hop_limit,
+            flow_label: seg.grh_gid_fl.get() & 0xf_ffff,
+            src_port: u16::from_be_bytes(seg.rlid),
         }
     }
 
@@ -266,8 +285,10 @@ impl Datagram {
         AvSeg {
             qkey: self.qkey.into(),
             dqp_dct: (AV_EXTENDED | self.qpn.0 & Qpn::MAX).into(),
-            hop_limit: 64,
-            grh_gid_fl: (1 << 30).into(),
+            rlid: self.src_port.to_be_bytes(),
+            tclass: self.traffic_class,
+            hop_limit: self.hop_limit,
+            grh_gid_fl: (1 << 30 | self.flow_label & 0xf_ffff).into(),
             rgid: self.to.octets(),
             ..AvSeg::zeroed()
         }
@@ -276,6 +297,16 @@ impl Datagram {
     /// The destination as an address of its family: IPv4 where the GID is a mapped one.
     pub fn address(&self) -> IpAddr {
         self.to.to_canonical()
+    }
+
+    /// What the packet's IP and UDP headers are to say.
+    pub fn fields(&self) -> Fields {
+        Fields {
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            src_port: if self.src_port == 0 { ROCE_PORT } else { self.src_port },
+            flow_label: self.flow_label,
+        }
     }
 }
 

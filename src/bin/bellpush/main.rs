@@ -6,12 +6,14 @@
 mod bench;
 mod cli;
 mod link;
+mod pcie_link;
 mod plan;
 mod serve;
 mod show;
 mod sim;
 mod tlp;
 mod topo;
+mod values;
 
 use std::process::ExitCode;
 
@@ -43,6 +45,8 @@ enum Command {
     Topo(topo::TopoArgs),
     /// Simulate whole operations over PCIe topologies
     Sim(sim::SimArgs),
+    /// Measure this machine's PCIe and NVLink beside what the model predicts
+    Link(pcie_link::LinkArgs),
 }
 
 fn main() -> ExitCode {
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Command::Tlp(args) => modelled(tlp::run(&args)),
         Command::Topo(args) => modelled(topo::run(&args)),
         Command::Sim(args) => modelled(sim::run(&args)),
+        Command::Link(args) => pcie_link::run(&args),
     };
     outcome.unwrap_or_else(|error: CliError| error.report())
 }

@@ -74,7 +74,7 @@ pub struct BenchPlan {
     pub qps: u32,
     /// Packets between two NICs, and what happens to them; without, copies.
     pub link: Option<LinkSpec>,
-    /// Where the packets are recorded.
+    /// Where the packets are recorded; on the in-process link, those that would carry its messages.
     pub pcap: Option<PathBuf>,
     /// Seed of payloads and faults.
     pub seed: u64,
@@ -137,7 +137,7 @@ impl TryFrom<&BenchArgs> for BenchPlan {
                 return Err(CliError::new(format!("{option} is empty"), "give a name"));
             }
         }
-        if (args.link.is_some() || args.pcap.is_some()) && args.engines != 1 {
+        if args.link.is_some() && args.engines != 1 {
             return Err(CliError::new(
                 format!("--engines is {} on a packet link", args.engines),
                 "leave it out: one engine owns the link",
@@ -156,7 +156,7 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             line: args.line.as_deref().map_or(Ok(Line::L12p4), |l| one("--line", l))?,
             engines: within("--engines", args.engines.into(), MAX_ENGINES)? as u32,
             qps: within("--qps", args.qps.into(), MAX_QPS)? as u32,
-            link: args.link.or(args.pcap.as_ref().map(|_| LinkSpec::SHM)),
+            link: args.link,
             pcap: args.pcap.clone(),
             seed: args.seed,
             payload: args.payload.clone(),
@@ -248,7 +248,8 @@ where
     Ok(items)
 }
 
-fn gpu(word: &str) -> Result<Gpu, CliError> {
+/// A CUDA device's number, or `host`.
+pub fn gpu(word: &str) -> Result<Gpu, CliError> {
     match word {
         "host" => Ok(Gpu::Host),
         number => number.parse().map(Gpu::Cuda).map_err(|_| {
@@ -257,7 +258,8 @@ fn gpu(word: &str) -> Result<Gpu, CliError> {
     }
 }
 
-fn numa(word: &str) -> Result<Numa, CliError> {
+/// `near` or `far`.
+pub fn numa(word: &str) -> Result<Numa, CliError> {
     match word {
         "near" => Ok(Numa::Near),
         "far" => Ok(Numa::Far),

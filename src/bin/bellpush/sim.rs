@@ -13,6 +13,8 @@ use bellpush::pcie::sim::{
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_toml};
 use serde_json::{Value, json};
 
+use crate::values::to_csv;
+
 /// Arguments of `bellpush sim`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SimArgs {
@@ -85,9 +87,10 @@ fn parse_size(text: &str) -> Result<u32> {
     bytes.ok_or_else(|| format!("{text}: sizes go from 1 B to 1 GiB").into())
 }
 
-fn params(args: &SimArgs) -> Result<Params> {
+/// The default parameters with some set, each as name=value.
+pub fn params(sets: &[String]) -> Result<Params> {
     let mut params = Params::default();
-    for set in &args.set {
+    for set in sets {
         let (name, value) = set.split_once('=').ok_or_else(|| {
             format!("--set {set}: name=value, with one of {}", Params::NAMES.join(", "))
         })?;
@@ -126,7 +129,7 @@ fn pick(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<Node
 
 /// Runs the command with standard output given.
 pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
-    let params = params(args)?;
+    let params = params(&args.set)?;
     if args.validate {
         return emit(args, out, "sim --validate", validate(&params)?);
     }
@@ -350,31 +353,6 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
         }
     }
     Ok(rows)
-}
-
-fn cell(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(s) if s.contains([',', '"', '\n']) => {
-            format!("\"{}\"", s.replace('"', "\"\""))
-        }
-        Value::String(s) => s.clone(),
-        Value::Array(_) | Value::Object(_) => {
-            format!("\"{}\"", value.to_string().replace('"', "\"\""))
-        }
-        other => other.to_string(),
-    }
-}
-
-fn to_csv(results: &[Value]) -> String {
-    let Some(Value::Object(first)) = results.first() else { return String::new() };
-    let keys: Vec<&String> = first.keys().collect();
-    let mut text = keys.iter().map(|k| k.as_str()).collect::<Vec<_>>().join(",") + "\n";
-    for row in results {
-        text += &keys.iter().map(|k| cell(&row[k.as_str()])).collect::<Vec<_>>().join(",");
-        text.push('\n');
-    }
-    text
 }
 
 fn emit(args: &SimArgs, out: &mut dyn Write, command: &str, results: Vec<Value>) -> Result<()> {

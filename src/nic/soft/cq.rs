@@ -1,12 +1,13 @@
 //! Completion queues as the NIC writes them, and the events that their consumers ask for.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::events::{Event, Events};
 use crate::mem::{Dma, Intent, MemError, View};
 use crate::nic::NicError;
-use crate::wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET, Cqe, OP_OWN_INIT, owner_bit};
+use crate::wire::Qpn;
+use crate::wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET, Cqe, CqeOpcode, OP_OWN_INIT, owner_bit};
 use crate::wire::doorbell::{CqArm, DBR_CQ_ARM_OFFSET, DBR_CQ_CI_OFFSET, UAR_BYTES, cq_ci};
 
 /// Largest CQ: consumer indices have 24 bits.
@@ -34,6 +35,78 @@ pub struct CqAttr {
     pub notify: Option<Notify>,
 }
 
+/// How a CQ's entries lie and what becomes of them when nobody takes them (mlx5 PRM, "Completion
+/// Queue Context").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CqLayout {
+    /// Bytes from one entry to the next, 64 or 128 (`cqe_sz`). The CQE is the last 64 of them.
+    pub entry_bytes: usize,
+    /// Every CQE goes into entry 0 (`cc`), with the owner bit of the place that it would have had.
+    pub collapsed: bool,
+    /// The consumer index is not looked at: what was not taken is overwritten (`oi`).
+    pub overrun_ignored: bool,
+}
+
+impl Default for CqLayout {
+    /// Entries of 64 bytes, one for each CQE, none overwritten.
+    fn default() -> Self {
+        Self { entry_bytes: CQE_BYTES, collapsed: false, overrun_ignored: false }
+    }
+}
+
+/// The entries.
+struct Ring {
+    view: View,
+    entries: u32,
+    layout: CqLayout,
+}
+
+impl Ring {
+    /// A ring whose entries are marked as never written.
+    fn new(view: View, entries: u32, layout: CqLayout) -> Result<Self, MemError> {
+        for entry in 0..entries as usize {
+            view.write((entry + 1) * layout.entry_bytes - 1, &[OP_OWN_INIT])?;
+        }
+        Ok(Self { view, entries, layout })
+    }
+
+    /// A ring that is as long as its memory.
+    fn checked(view: View, layout: CqLayout) -> Result<Self, NicError> {
+        let refuse = |what, value, must| Err(NicError::Attribute { what, value, must });
+        if ![CQE_BYTES, 2 * CQE_BYTES].contains(&layout.entry_bytes) {
+            return refuse("CQE's bytes", layout.entry_bytes as u64, "64 or 128");
+        }
+        let entries = (view.len / layout.entry_bytes) as u64;
+        if !entries.is_power_of_two() || entries > MAX_CQES {
+            return refuse("CQ's entries", entries, "a power of two up to 2^22");
+        }
+        Ok(Self::new(view, entries as u32, layout)?)
+    }
+
+    /// Where the CQE of an index lies.
+    fn place(&self, index: u64) -> usize {
+        // The number of entries is a power of two.
+        let entry =
+            if self.layout.collapsed { 0 } else { index as usize & (self.entries as usize - 1) };
+        (entry + 1) * self.layout.entry_bytes - CQE_BYTES
+    }
+
+    fn write(&self, index: u64, cqe: &Cqe) {
+        let bytes = cqe.emit(owner_bit(index, self.entries));
+        let at = self.place(index);
+        let (body, tail) = bytes.split_at(CQE_TAIL_OFFSET);
+        let tail = u64::from_ne_bytes(tail.try_into().expect("8 bytes are left"));
+        // Release: the body, and the payload and receives that the entry reports, become visible
+        // to a poller no later than the owner bit in the tail.
+        self.view
+            .write(at, body)
+            .and_then(|()| self.view.store_u64(at + CQE_TAIL_OFFSET, tail, Ordering::Release))
+            .expect("the ring was checked when the CQ was created");
+        // The next to look is another core or a device, which finds it sooner in the shared cache.
+        self.view.prefetch(at, CQE_BYTES, Intent::Elsewhere);
+    }
+}
+
 /// A completion queue. It lives as long as anyone holds it; queue pairs do.
 ///
 /// A CQ that one queue pair's one side has for itself needs no lock: its pusher holds the engine's
@@ -41,9 +114,10 @@ pub struct CqAttr {
 /// its stores of the payload have left for cold lines. Shared CQs have a lock.
 pub struct Cq {
     number: u32,
-    ring: View,
+    /// As it was created; [`Shared::resized`] takes its place.
+    ring: Ring,
     dbr: View,
-    entries: u32,
+    entries: AtomicU32,
     pi: AtomicU64,
     /// Consumer index as last read from the doorbell record.
     ci: AtomicU64,
@@ -53,7 +127,8 @@ pub struct Cq {
 }
 
 struct Shared {
-    pusher: Mutex<()>,
+    /// Held by whoever writes an entry. The ring that the CQ was resized to.
+    resized: Mutex<Option<Ring>>,
     notify: Option<Notify>,
     /// Sequence of the arming that was answered last; 2 bits.
     answered: AtomicU64,
@@ -69,34 +144,31 @@ impl Cq {
         entries: u32,
         events: Arc<Events>,
     ) -> Result<Self, MemError> {
-        for entry in 0..entries as usize {
-            ring.write(entry * CQE_BYTES + CQE_BYTES - 1, &[OP_OWN_INIT])?;
-        }
         dbr.load_u32(DBR_CQ_CI_OFFSET, Ordering::Relaxed)?;
-        Ok(Self {
+        Ok(Self::over(number, Ring::new(ring, entries, CqLayout::default())?, dbr, events))
+    }
+
+    fn over(number: u32, ring: Ring, dbr: View, events: Arc<Events>) -> Self {
+        Self {
             number,
+            entries: AtomicU32::new(ring.entries),
             ring,
             dbr,
-            entries,
             pi: AtomicU64::new(0),
             ci: AtomicU64::new(0),
             overran: AtomicBool::new(false),
             shared: None,
             events,
-        })
+        }
     }
 
     /// A CQ that several queue pairs may complete to.
     pub(super) fn shared(
         number: u32,
         attr: &CqAttr,
+        layout: CqLayout,
         events: Arc<Events>,
     ) -> Result<Self, NicError> {
-        let entries = (attr.ring.len / CQE_BYTES) as u64;
-        if !entries.is_power_of_two() || entries > MAX_CQES {
-            let must = "a power of two up to 2^22";
-            return Err(NicError::Attribute { what: "CQ's entries", value: entries, must });
-        }
         for (what, view, bytes) in [
             ("CQ's doorbell record's bytes", &attr.dbr, 8),
             ("UAR page's bytes", &attr.uar, UAR_BYTES),
@@ -106,16 +178,16 @@ impl Cq {
                 return Err(NicError::Attribute { what, value, must });
             }
         }
-        let cq =
-            Self::private(number, (attr.ring.clone(), attr.dbr.clone()), entries as u32, events)?;
+        let ring = Ring::checked(attr.ring.clone(), layout)?;
         // The first arming may write the word that is there. An arming is new when its sequence is.
         attr.dbr.store_u32(DBR_CQ_ARM_OFFSET, CqArm::NEVER, Ordering::Relaxed)?;
         let shared = Shared {
-            pusher: Mutex::default(),
+            resized: Mutex::default(),
             notify: attr.notify.clone(),
             answered: AtomicU64::new(CqArm::parse(CqArm::NEVER).sequence.into()),
             solicited: AtomicU64::new(0),
         };
+        let cq = Self::over(number, ring, attr.dbr.clone(), events);
         Ok(Self { shared: Some(shared), ..cq })
     }
 
@@ -126,7 +198,45 @@ impl Cq {
 
     /// Number of entries.
     pub fn entries(&self) -> u32 {
-        self.entries
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    /// Moves to another ring: writes a RESIZE_CQ entry as the last one of the old ring and goes on
+    /// in the new one at the index after it. The consumer copies what it has not taken before that
+    /// entry to the new ring, each to the index after its own, and takes the entry as consumed
+    /// (libmlx5's `mlx5_cq_resize_copy_cqes`). The old ring is not touched after this.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] for a ring of the wrong size, or with fewer entries than are waiting
+    /// to be taken; [`NicError::Full`] when the old ring has no room for the entry that says so.
+    pub fn resize(&self, ring: View, entry_bytes: usize) -> Result<(), NicError> {
+        let Some(shared) = &self.shared else {
+            let must = "one that several queue pairs may share";
+            return Err(NicError::Attribute { what: "CQ to be resized", value: 0, must });
+        };
+        let mut resized = shared.lock();
+        let old = resized.as_ref().unwrap_or(&self.ring);
+        if old.layout.collapsed || old.layout.overrun_ignored {
+            let must = "one that neither collapses nor overwrites its entries";
+            return Err(NicError::Attribute { what: "CQ to be resized", value: 1, must });
+        }
+        let pi = self.pi.load(Ordering::Relaxed);
+        let full =
+            NicError::Full { what: "entries waiting in the CQ", limit: old.entries as usize };
+        let ci = self.reported(pi, old.entries).ok_or(full)?;
+        let new = Ring::checked(ring, CqLayout { entry_bytes, ..old.layout })?;
+        if pi + 1 - ci > new.entries.into() {
+            let must = "at least those that wait to be taken, and one";
+            let value = new.entries.into();
+            return Err(NicError::Attribute { what: "CQ's entries", value, must });
+        }
+        let none = Cqe::requester(Qpn(0), 0, 0, 0);
+        old.write(pi, &Cqe { opcode: CqeOpcode::Resize, ..none });
+        self.pi.store(pi + 1, Ordering::Relaxed);
+        self.ci.store(ci, Ordering::Relaxed);
+        self.entries.store(new.entries, Ordering::Relaxed);
+        *resized = Some(new);
+        Ok(())
     }
 
     /// Writes the next entry, and tells the consumer if it armed the CQ for it.
@@ -134,9 +244,9 @@ impl Cq {
     /// # Errors
     /// [`Overrun`] when the consumer has not reported room; nothing is written.
     pub(super) fn push(&self, cqe: &Cqe) -> Result<(), Overrun> {
-        let Some(shared) = &self.shared else { return self.write(cqe) };
-        let _alone = shared.pusher.lock().unwrap_or_else(PoisonError::into_inner);
-        self.write(cqe)?;
+        let Some(shared) = &self.shared else { return self.write(&self.ring, cqe) };
+        let resized = shared.lock();
+        self.write(resized.as_ref().unwrap_or(&self.ring), cqe)?;
         if cqe.solicited || cqe.opcode.is_error() {
             shared.solicited.store(self.pi.load(Ordering::Relaxed), Ordering::Relaxed);
         }
@@ -144,11 +254,12 @@ impl Cq {
         Ok(())
     }
 
-    fn write(&self, cqe: &Cqe) -> Result<(), Overrun> {
+    fn write(&self, ring: &Ring, cqe: &Cqe) -> Result<(), Overrun> {
         // Relaxed: the lock that the pusher holds hands the indices on.
         let pi = self.pi.load(Ordering::Relaxed);
-        if pi - self.ci.load(Ordering::Relaxed) >= self.entries.into() {
-            let Some(ci) = self.reported(pi) else {
+        let full = pi - self.ci.load(Ordering::Relaxed) >= ring.entries.into();
+        if full && !ring.layout.overrun_ignored {
+            let Some(ci) = self.reported(pi, ring.entries) else {
                 if !self.overran.swap(true, Ordering::Relaxed) {
                     self.events.push(Event::CqOverrun(self.number));
                 }
@@ -156,18 +267,7 @@ impl Cq {
             };
             self.ci.store(ci, Ordering::Relaxed);
         }
-        let bytes = cqe.emit(owner_bit(pi, self.entries));
-        let entry = self.entry(pi);
-        let (body, tail) = bytes.split_at(CQE_TAIL_OFFSET);
-        let tail = u64::from_ne_bytes(tail.try_into().expect("8 bytes are left"));
-        // Release: the body, and the payload and receives that the entry reports, become visible
-        // to a poller no later than the owner bit in the tail.
-        self.ring
-            .write(entry, body)
-            .and_then(|()| self.ring.store_u64(entry + CQE_TAIL_OFFSET, tail, Ordering::Release))
-            .expect("the ring was checked when the CQ was created");
-        // The next to look is another core or a device, which finds it sooner in the shared cache.
-        self.ring.prefetch(entry, CQE_BYTES, Intent::Elsewhere);
+        ring.write(pi, cqe);
         self.pi.store(pi + 1, Ordering::Relaxed);
         Ok(())
     }
@@ -175,7 +275,7 @@ impl Cq {
     /// The consumer rang: entries may have come before it armed the CQ.
     pub(super) fn armed(&self) {
         if let Some(shared) = &self.shared {
-            let _alone = shared.pusher.lock().unwrap_or_else(PoisonError::into_inner);
+            let _alone = shared.lock();
             self.answer(shared);
         }
     }
@@ -201,134 +301,30 @@ impl Cq {
         }
     }
 
-    /// Fetches the line of the next entry, which a poller on another core or device has read.
+    /// Fetches the line of the next entry, which a poller on another core or device has read. A
+    /// shared CQ's may lie in another ring by now.
     pub(super) fn prefetch(&self) {
-        let entry = self.entry(self.pi.load(Ordering::Relaxed));
-        self.ring.prefetch(entry, CQE_BYTES, Intent::Write);
+        if self.shared.is_none() {
+            let at = self.ring.place(self.pi.load(Ordering::Relaxed));
+            self.ring.view.prefetch(at, CQE_BYTES, Intent::Write);
+        }
     }
 
-    fn entry(&self, index: u64) -> usize {
-        // The number of entries is a power of two.
-        (index as usize & (self.entries as usize - 1)) * CQE_BYTES
-    }
-
-    /// The consumer index that the doorbell record reports, if it leaves room.
-    fn reported(&self, pi: u64) -> Option<u64> {
+    /// The consumer index that the doorbell record reports, if it leaves room in so many entries.
+    fn reported(&self, pi: u64, entries: u32) -> Option<u64> {
         // Acquire: the consumer's reads of its entries come before our next writes to them.
         let word = self.dbr.load_u32(DBR_CQ_CI_OFFSET, Ordering::Acquire).ok()?;
         let in_use = (pi as u32).wrapping_sub(cq_ci(word)) & 0xff_ffff;
-        (in_use < self.entries).then(|| pi - u64::from(in_use))
+        (in_use < entries).then(|| pi - u64::from(in_use))
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<Ring>> {
+        self.resized.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use super::*;
-    use crate::mem::HostMem;
-    use crate::wire::Qpn;
-    use crate::wire::doorbell::cq_ci_word;
-
-    #[test]
-    fn a_full_queue_refuses_and_goes_on_when_the_consumer_reports() {
-        let mem = HostMem::alloc(4096).unwrap();
-        let (ring, dbr) = (View::new(&mem, 0, 256).unwrap(), View::new(&mem, 1024, 8).unwrap());
-        let events = Arc::new(Events::default());
-        let cq = Cq::private(5, (ring.clone(), dbr.clone()), 4, events.clone()).unwrap();
-        let op_own = |entry: usize| {
-            let mut byte = [0];
-            ring.read(entry * 64 + 63, &mut byte).unwrap();
-            byte[0]
-        };
-        let cqe = Cqe::requester(Qpn(1), 8, 0, 0);
-        assert_eq!([0, 1, 2, 3].map(op_own), [0xf1; 4]);
-        for _ in 0..4 {
-            cq.push(&cqe).unwrap();
-        }
-        assert_eq!(events.pop(), None);
-        assert!(cq.push(&cqe).is_err());
-        assert_eq!(events.pop(), Some(Event::CqOverrun(5)));
-        // A consumer index from nowhere leaves no room either.
-        dbr.store_u32(0, cq_ci_word(77), Ordering::Relaxed).unwrap();
-        assert!(cq.push(&cqe).is_err());
-        assert_eq!(events.pop(), None, "once is enough");
-        dbr.store_u32(0, cq_ci_word(1), Ordering::Relaxed).unwrap();
-        cq.push(&cqe).unwrap();
-        assert_eq!([0, 1].map(op_own), [0x01, 0x00], "the second lap has owner 1");
-        assert!(cq.push(&cqe).is_err());
-    }
-
-    struct Armable {
-        cq: Cq,
-        dbr: View,
-        told: Arc<AtomicUsize>,
-    }
-
-    impl Armable {
-        fn new() -> Self {
-            let mem = HostMem::alloc(8192).unwrap();
-            let part = |at, n| View::new(&mem, at, n).unwrap();
-            let told = Arc::new(AtomicUsize::new(0));
-            let counter = told.clone();
-            let notify: Notify = Arc::new(move |number| {
-                assert_eq!(number, 9);
-                counter.fetch_add(1, Ordering::Relaxed);
-            });
-            let dbr = part(1024, 8);
-            let attr = CqAttr {
-                ring: part(0, 1024),
-                dbr: dbr.clone(),
-                uar: part(4096, 4096),
-                notify: Some(notify),
-            };
-            Self { cq: Cq::shared(9, &attr, Arc::default()).unwrap(), dbr, told }
-        }
-
-        fn arm(&self, sequence: u8, ci: u32, solicited_only: bool) {
-            let word = CqArm { sequence, ci, solicited_only }.emit();
-            self.dbr.store_u32(DBR_CQ_ARM_OFFSET, word, Ordering::Relaxed).unwrap();
-            self.cq.armed();
-        }
-
-        fn told(&self) -> usize {
-            self.told.load(Ordering::Relaxed)
-        }
-    }
-
-    #[test]
-    fn one_event_comes_for_each_arming() {
-        let a = Armable::new();
-        let cqe = Cqe::requester(Qpn(1), 8, 0, 0);
-        a.cq.push(&cqe).unwrap();
-        assert_eq!(a.told(), 0, "it was not armed");
-        // libmlx5's first arming: sequence 0, written over what it had set to 0 itself.
-        a.arm(0, 1, false);
-        assert_eq!(a.told(), 0, "entry 0 was consumed");
-        a.cq.push(&cqe).unwrap();
-        a.cq.push(&cqe).unwrap();
-        assert_eq!(a.told(), 1);
-        a.arm(1, 2, false);
-        assert_eq!(a.told(), 2, "entry 2 was there before the arming");
-        a.arm(1, 3, false);
-        a.cq.push(&cqe).unwrap();
-        assert_eq!(a.told(), 2, "the same sequence is the same arming");
-    }
-
-    #[test]
-    fn an_arming_for_solicited_entries_waits_for_one_or_an_error() {
-        use crate::wire::cqe::{CqeOpcode, Syndrome};
-        let a = Armable::new();
-        let plain = Cqe::requester(Qpn(1), 8, 0, 0);
-        a.arm(0, 0, true);
-        a.cq.push(&plain).unwrap();
-        assert_eq!(a.told(), 0);
-        a.cq.push(&Cqe { solicited: true, ..plain }).unwrap();
-        assert_eq!(a.told(), 1);
-        a.arm(1, 2, true);
-        a.cq.push(&plain).unwrap();
-        assert_eq!(a.told(), 1);
-        a.cq.push(&Cqe::error(CqeOpcode::ReqErr, Qpn(1), 0, Syndrome::WrFlush, 0)).unwrap();
-        assert_eq!(a.told(), 2);
-    }
-}
+#[path = "cq_tests.rs"]
+mod tests;

@@ -6,18 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::counters::Live;
-use super::cq::{Cq, CqAttr};
+use super::cq::{Cq, CqAttr, CqLayout};
 use super::engine::{Core, Seat};
 use super::events::Events;
 use super::inproc::InProcess;
 use super::layout;
-use super::link::Link;
+use super::link::{Carries, Link};
 use super::mr::{MrTable, Pd};
 use super::port::Port;
 use super::qp::{Objects, Qp};
 use super::requester::Timers;
 use super::srq::{Srq, SrqAttr};
 use super::state::Attributes;
+use super::tap::Tap;
 use super::transport::Transport;
 use crate::mem::View;
 use crate::nic::{Change, Mtu, NicAddress, NicError, QpAttr, QpState, QpType, QueuePair, Queues};
@@ -39,6 +40,7 @@ pub(super) enum Place {
         address: IpAddr,
         /// Largest path MTU.
         mtu: Mtu,
+        carries: Carries,
         /// The link, in words.
         description: String,
     },
@@ -91,7 +93,8 @@ impl Device {
         let short = NicError::Attribute { what: "link's longest packet", value: most as u64, must };
         let headers = MAX_PACKET_BYTES - MAX_PATH_MTU;
         let mtu = most.checked_sub(headers).and_then(Mtu::within).ok_or(short)?;
-        let place = Place::Packets { address: link.address(), mtu, description: link.describe() };
+        let (address, carries, description) = (link.address(), link.carries(), link.describe());
+        let place = Place::Packets { address, mtu, carries, description };
         let device = Self::new(place, 1, timers, seed);
         let (counters, events) = (device.counters.clone(), device.events.clone());
         let port = Port::new(link, device.enabled.clone(), counters, events);
@@ -141,7 +144,11 @@ impl Device {
     /// The link, in words.
     pub(super) fn describe(&self) -> String {
         match &self.place {
-            Place::InProcess(_, id) => format!("in-process link, NIC {id}"),
+            Place::InProcess(link, id) => match link.tap().map(Tap::is_whole) {
+                None => format!("in-process link, NIC {id}"),
+                Some(true) => format!("in-process link, NIC {id}; captured as packets"),
+                Some(false) => format!("in-process link, NIC {id}; capture failed"),
+            },
             Place::Packets { description, .. } => description.clone(),
         }
     }
@@ -154,6 +161,14 @@ impl Device {
         (z ^ z >> 31) as u32
     }
 
+    /// Who records what goes over the in-process link.
+    pub(super) fn tap(&self) -> Option<&Tap> {
+        match &self.place {
+            Place::InProcess(link, _) => link.tap(),
+            Place::Packets { .. } => None,
+        }
+    }
+
     fn number(&self) -> u32 {
         self.next_object.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
     }
@@ -162,8 +177,8 @@ impl Device {
         Arc::new(Pd::new(self.number()))
     }
 
-    pub(super) fn create_cq(&self, attr: &CqAttr) -> Result<Arc<Cq>, NicError> {
-        let cq = Arc::new(Cq::shared(self.number(), attr, self.events.clone())?);
+    pub(super) fn create_cq(&self, attr: &CqAttr, layout: CqLayout) -> Result<Arc<Cq>, NicError> {
+        let cq = Arc::new(Cq::shared(self.number(), attr, layout, self.events.clone())?);
         if attr.notify.is_some() {
             self.engines[0].control().watch_arming(&attr.uar, &cq);
         }
@@ -293,7 +308,7 @@ impl Device {
                         (attributes.path_mtu.bytes() as u64, "what the link's packets can carry");
                     return Err(NicError::Attribute { what: "path MTU", value, must });
                 }
-                let transport = Transport::new(qp.kind, *mtu, attributes).ok_or(none)?;
+                let transport = Transport::new(qp.kind, qp.qpn, *mtu, attributes).ok_or(none)?;
                 core.carry(qp.qpn.0, transport);
             }
             _ => return Err(none),

@@ -123,23 +123,7 @@ impl Flight {
         mtu: Mtu,
         (service, dest): (Service, Qpn),
     ) -> (Headers, std::ops::Range<usize>) {
-        let at = Position::new(index == 0, index + 1 == self.packets);
-        let imm = matches!(self.opcode, Opcode::SendImm | Opcode::RdmaWriteImm);
-        let write = self.opcode.has_remote();
-        let operation = match write {
-            true => Operation::write(at, imm),
-            false => Operation::send(at, if imm { Tail::Imm } else { Tail::Plain }),
-        };
-        let mut bth = Bth::new(Wire::new(service, operation), dest, self.first.plus(index));
-        bth.solicited = self.flags.solicited && at.ends();
-        let mut headers = Headers::new(bth);
-        headers.ext.imm = (imm && at.ends()).then_some(wqe.imm);
-        headers.ext.reth = wqe.remote.filter(|_| write && at.starts()).map(|remote| Reth {
-            addr: remote.addr,
-            rkey: remote.rkey,
-            bytes: self.bytes,
-        });
-        (headers, mtu.part(index, self.bytes))
+        request(wqe, (self.first, self.packets), index, mtu, (service, dest))
     }
 
     /// Reports it complete.
@@ -169,6 +153,34 @@ impl Flight {
             spare.push(self.copy);
         }
     }
+}
+
+/// Headers of packet `index` of a SEND or WRITE that takes so many packets from a PSN on, and the part
+/// of the payload that it carries.
+pub(super) fn request(
+    wqe: &Wqe,
+    (first, packets): (Psn, u32),
+    index: u32,
+    mtu: Mtu,
+    (service, dest): (Service, Qpn),
+) -> (Headers, std::ops::Range<usize>) {
+    let at = Position::new(index == 0, index + 1 == packets);
+    let imm = matches!(wqe.opcode, Opcode::SendImm | Opcode::RdmaWriteImm);
+    let write = wqe.opcode.has_remote();
+    let operation = match write {
+        true => Operation::write(at, imm),
+        false => Operation::send(at, if imm { Tail::Imm } else { Tail::Plain }),
+    };
+    let mut bth = Bth::new(Wire::new(service, operation), dest, first.plus(index));
+    bth.solicited = wqe.flags.solicited && at.ends();
+    let mut headers = Headers::new(bth);
+    headers.ext.imm = (imm && at.ends()).then_some(wqe.imm);
+    headers.ext.reth = wqe.remote.filter(|_| write && at.starts()).map(|remote| Reth {
+        addr: remote.addr,
+        rkey: remote.rkey,
+        bytes: wqe.bytes,
+    });
+    (headers, mtu.part(index, wqe.bytes))
 }
 
 /// Checks every local entry before anything moves: keys, ranges, and the right to be written to.

@@ -25,7 +25,12 @@ fn power_of_two(what: &'static str, value: u64, most: u64) -> Result<(), NicErro
 /// Checks what a queue pair is to be made of.
 pub(super) fn check(attr: &QpAttr) -> Result<(), NicError> {
     let refuse = |what, value: u64, must| Err(NicError::Attribute { what, value, must });
-    power_of_two("send queue's blocks", attr.sq_blocks.into(), MAX_RING)?;
+    if attr.sq_blocks > 0 {
+        power_of_two("send queue's blocks", attr.sq_blocks.into(), MAX_RING)?;
+    } else if attr.inband.is_some() || attr.blueflame {
+        let must = "some for in-band slots and BlueFlame";
+        return refuse("send queue's blocks", 0, must);
+    }
     power_of_two("send CQ's entries", attr.send_cqes.into(), MAX_CQES)?;
     if attr.rq_wqes > 0 {
         power_of_two("receive queue's WQEs", attr.rq_wqes.into(), MAX_RING)?;

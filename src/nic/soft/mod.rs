@@ -17,7 +17,7 @@
 //! | `port` | what an engine keeps of a packet link |
 //! | `transport` `rc` `uc` `ud` | services over packets |
 //! | `flight` `assembly` `payload` | a message that is sent, and that comes in; its bytes |
-//! | `pcap` | captures of what goes over a packet link |
+//! | `pcap` `tap` | captures of what goes over a packet link, or would go instead of the in-process one |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
@@ -48,6 +48,7 @@ mod responder;
 mod sq;
 mod srq;
 mod state;
+mod tap;
 mod transport;
 mod uar;
 mod uc;
@@ -61,7 +62,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use counters::{Counters, DropReason};
-pub use cq::{Cq, CqAttr, Notify};
+pub use cq::{Cq, CqAttr, CqLayout, Notify};
 pub use engine::{Engine, Progress};
 pub use events::Event;
 pub use inproc::InProcess;
@@ -71,7 +72,7 @@ pub use srq::{Srq, SrqAttr};
 pub use vendor::Vendor;
 
 use self::device::Device;
-use self::link::Link;
+use self::link::{Carries, Link};
 use self::requester::Timers;
 use super::{Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueuePair, Queues};
 use crate::mem::{Dma, View};
@@ -232,6 +233,15 @@ impl SoftNic {
         self.device.here()
     }
 
+    /// Which fields of an address vector packets are sent with; `None` on the in-process link, which
+    /// has no packets.
+    pub fn carries(&self) -> Option<Carries> {
+        match &self.device.place {
+            device::Place::Packets { carries, .. } => Some(*carries),
+            device::Place::InProcess(..) => None,
+        }
+    }
+
     /// One line for people: the link, and which of its modes are in force.
     pub fn describe(&self) -> String {
         self.device.describe()
@@ -306,7 +316,15 @@ impl SoftNic {
     /// # Errors
     /// [`NicError::Attribute`] for rings of the wrong size, [`NicError::Memory`].
     pub fn create_cq(&self, attr: &CqAttr) -> Result<Arc<Cq>, NicError> {
-        self.device.create_cq(attr)
+        self.create_cq_with(attr, CqLayout::default())
+    }
+
+    /// Creates a CQ whose entries lie otherwise than [`SoftNic::create_cq`]'s.
+    ///
+    /// # Errors
+    /// As [`SoftNic::create_cq`].
+    pub fn create_cq_with(&self, attr: &CqAttr, layout: CqLayout) -> Result<Arc<Cq>, NicError> {
+        self.device.create_cq(attr, layout)
     }
 
     /// Creates a shared receive queue.
@@ -329,6 +347,14 @@ impl SoftNic {
         access: Access,
     ) -> Result<Mr, NicError> {
         self.device.mrs.register(pd, mem, iova, access)
+    }
+
+    /// Returns when no engine is in a step that began before, and forgets armings of CQs that are
+    /// gone: what the caller has let go is not touched any more.
+    pub fn settle(&self) {
+        for seat in &self.device.engines {
+            seat.control().forget_arming();
+        }
     }
 
     /// The oldest asynchronous event that was not taken yet.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::counters::{DropReason, Live};
 use super::events::{Event, Events};
-use super::link::{Link, TxBatch};
-use crate::wire::roce::{Addresses, Envelope, Headers, Packet, PacketError};
+use super::link::{Carries, Link, TxBatch};
+use crate::wire::roce::{Addresses, Envelope, Fields, Headers, Packet, PacketError};
 
 /// Packets that wait for the link at most.
 const TX_PACKETS: usize = 256;
@@ -24,13 +24,23 @@ pub(super) struct Arrived<'a> {
     pub(super) packet: &'a Packet<'a>,
 }
 
+/// Where packets go, and what their IP and UDP headers are to say.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Route {
+    pub(super) to: IpAddr,
+    pub(super) fields: Fields,
+}
+
 /// A packet link with what its engine keeps beside it.
 pub(super) struct Port {
     link: Box<dyn Link>,
     tx: TxBatch,
     address: IpAddr,
     src_port: u16,
+    carries: Carries,
     icrc: bool,
+    /// Packets that leave together cost less.
+    pub(super) joins: bool,
     now_ns: u64,
     /// Whether the owner wants the port up.
     enabled: Arc<AtomicBool>,
@@ -53,7 +63,9 @@ impl Port {
             tx: TxBatch::new(TX_PACKETS),
             address: link.address(),
             src_port: link.src_port(),
+            carries: link.carries(),
             icrc: link.has_icrc(),
+            joins: link.joins(),
             link,
             now_ns: 0,
             enabled,
@@ -94,15 +106,16 @@ impl Port {
     /// no packet.
     pub(super) fn send<E>(
         &mut self,
-        to: IpAddr,
+        route: &Route,
         headers: &Headers,
         payload_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Some(addresses) = Addresses::new(self.address, to) else { return Ok(()) };
-        let envelope = Envelope::new(addresses, self.src_port);
+        let Some(addresses) = Addresses::new(self.address, route.to) else { return Ok(()) };
+        let fields = self.carries.of(&route.fields, self.src_port);
+        let envelope = Envelope::new(addresses, self.src_port).with(&fields);
         let mut failed = None;
-        self.tx.push(to, |buf| {
+        self.tx.push_with(route.to, fields, |buf| {
             let mut frame = headers.emit(payload_bytes, buf);
             if let Err(error) = fill(frame.payload_mut()) {
                 failed = Some(error);

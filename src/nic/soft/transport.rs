@@ -1,11 +1,9 @@
 //! The transport of a queue pair on a packet link: what the engine hands packets to and visits.
 
-use std::net::IpAddr;
-
 use super::counters::DropReason;
 use super::events::Event;
 use super::payload::Domain;
-use super::port::Arrived;
+use super::port::{Arrived, Route};
 use super::rc::Rc;
 use super::requester::{Visit, Visitor};
 use super::sq::SendQueue;
@@ -13,23 +11,36 @@ use super::state::Attributes;
 use super::uc::Uc;
 use super::ud::Ud;
 use crate::nic::{Mtu, NicAddress, QpState, QpType, QueuePair};
-use crate::wire::roce::{Bth, Headers, Opcode, Operation, Service};
+use crate::wire::roce::{
+    Bth, Fields, Headers, Opcode, Operation, Service, flow_label_of, udp_src_port,
+};
 use crate::wire::{Psn, Qpn};
 
 /// The way to a connected peer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Path {
-    pub(super) to: IpAddr,
+    pub(super) route: Route,
     pub(super) dest: Qpn,
     pub(super) mtu: Mtu,
     pub(super) service: Service,
 }
 
 impl Path {
-    fn new(service: Service, attributes: &Attributes) -> Option<Self> {
-        let NicAddress::Ip(to) = attributes.av.nic else { return None };
-        let to = to.to_canonical();
-        Some(Self { to, dest: attributes.dest_qpn, mtu: attributes.path_mtu, service })
+    /// The path from queue pair `local`. Without a flow label, the source port follows from the
+    /// two queue pairs' numbers.
+    fn new(service: Service, local: Qpn, attributes: &Attributes) -> Option<Self> {
+        let (av, dest) = (&attributes.av, attributes.dest_qpn);
+        let NicAddress::Ip(to) = av.nic else { return None };
+        let flow_label = av.flow_label & 0xf_ffff;
+        let spread = if flow_label == 0 { flow_label_of(local, dest) } else { flow_label };
+        let fields = Fields {
+            traffic_class: av.traffic_class,
+            hop_limit: av.hop_limit,
+            src_port: udp_src_port(spread),
+            flow_label,
+        };
+        let route = Route { to: to.to_canonical(), fields };
+        Some(Self { route, dest, mtu: attributes.path_mtu, service })
     }
 
     /// Headers of a packet to the peer, without extensions.
@@ -40,6 +51,7 @@ impl Path {
 
 /// Both sides of a queue pair's service.
 pub(super) struct Transport {
+    local: Qpn,
     service: Of,
     /// Whether a packet came since RTR, and whether SQD was reported drained.
     established: bool,
@@ -55,14 +67,14 @@ enum Of {
 impl Transport {
     /// The transport of a queue pair that enters RTR; `None` without a way to its peer. `mtu` is
     /// the most that a datagram carries.
-    pub(super) fn new(kind: QpType, mtu: Mtu, attributes: &Attributes) -> Option<Self> {
-        let path = |service| Path::new(service, attributes);
+    pub(super) fn new(kind: QpType, local: Qpn, mtu: Mtu, attributes: &Attributes) -> Option<Self> {
+        let path = |service| Path::new(service, local, attributes);
         let service = match kind {
             QpType::Rc => Of::Rc(Box::new(Rc::new(path(Service::Rc)?, attributes))),
             QpType::Uc => Of::Uc(Box::new(Uc::new(path(Service::Uc)?, attributes))),
             QpType::Ud => Of::Ud(Ud::new(mtu, attributes)),
         };
-        Some(Self { service, established: false, drained: false })
+        Some(Self { local, service, established: false, drained: false })
     }
 
     /// The queue pair enters a state, or takes attributes over within one.
@@ -77,12 +89,12 @@ impl Transport {
         }
         match &mut self.service {
             Of::Rc(rc) => {
-                if let Some(path) = Path::new(Service::Rc, attributes) {
+                if let Some(path) = Path::new(Service::Rc, self.local, attributes) {
                     rc.apply(path, attributes);
                 }
             }
             Of::Uc(uc) => {
-                if let Some(path) = Path::new(Service::Uc, attributes) {
+                if let Some(path) = Path::new(Service::Uc, self.local, attributes) {
                     uc.apply(path);
                 }
             }

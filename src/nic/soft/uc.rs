@@ -52,7 +52,7 @@ impl Uc {
 
     /// Where the peer's packets come from.
     pub(super) fn peer(&self) -> IpAddr {
-        self.path.to
+        self.path.route.to
     }
 
     pub(super) fn start(&mut self, attributes: &Attributes) {
@@ -163,7 +163,7 @@ impl Uc {
                 let service = (self.path.service, self.path.dest);
                 let (headers, part) = flight.request(&wqe, self.at, self.path.mtu, service);
                 let pieces = wqe.pieces(flight.wqe_bytes(cx.scratch));
-                port.send(self.path.to, &headers, part.len(), |into| {
+                port.send(&self.path.route, &headers, part.len(), |into| {
                     domain.gather(pieces, part.start, into)
                 })
                 .map_err(|vendor| (Cause::LocalProt, vendor))?;

@@ -8,7 +8,7 @@ use super::counters::{DropReason, Live};
 use super::events::Event;
 use super::flight::{Failure, Flight};
 use super::payload::Domain;
-use super::port::{Arrived, Port};
+use super::port::{Arrived, Port, Route};
 use super::qp::Qp;
 use super::requester::{Visit, Visitor};
 use super::sq::{Scratch, SendQueue};
@@ -150,10 +150,9 @@ impl Ud {
         headers.ext.deth = Some(Deth { qkey, source: sq.qp.qpn });
         headers.ext.imm = imm.then_some(wqe.imm);
         let pieces = wqe.pieces(scratch);
-        port.send(to.address(), &headers, wqe.bytes as usize, |into| {
-            domain.gather(pieces, 0, into)
-        })
-        .map_err(|vendor| (Cause::LocalProt, vendor))?;
+        let route = Route { to: to.address(), fields: to.fields() };
+        port.send(&route, &headers, wqe.bytes as usize, |into| domain.gather(pieces, 0, into))
+            .map_err(|vendor| (Cause::LocalProt, vendor))?;
         self.next = self.next.plus(1);
         Ok(())
     }

@@ -9,6 +9,8 @@ use crate::pcie::topology::{Kind, NodeId, PcieLink, Topology};
 /// Bytes of RoCEv2 around one packet's data: Ethernet with preamble, FCS and gap 38, IPv4 20,
 /// UDP 8, BTH 12, ICRC 4.
 const PACKET_OVERHEAD_BYTES: u32 = 82;
+/// What moves between an SM and L2 at least, and what a load fetches at least.
+pub(super) const SECTOR_BYTES: u32 = 32;
 /// Path MTU.
 pub(super) const MTU_BYTES: u32 = 4096;
 
@@ -70,6 +72,8 @@ fn internal(gb_per_s: f64, latency_ns: f64) -> ChannelSpec {
         gb_per_s,
         latency_ps: Params::ps(latency_ns),
         overhead_bytes: [0; 3],
+        unit_bytes: 1,
+        tlp_ps: 0,
         credits: Credits::INFINITE,
         cut_bytes: 0,
         mps_bytes: 4096,
@@ -112,7 +116,8 @@ pub(super) fn attach_sm(
     lines: f64,
 ) -> EndpointId {
     let store = p.sm_store_gb_per_s * blocks;
-    let out = internal(store, p.sm_ns);
+    let mut out = internal(store, p.sm_ns);
+    out.unit_bytes = SECTOR_BYTES;
     let back = internal(4.0 * store, p.sm_ns);
     attach(sim, node, out, back, endpoint(lines * blocks, 0.0, 128, false))
 }
@@ -168,7 +173,11 @@ pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Vec<u3
         };
         let end = port_ns.map_or(nodes[id.0], |ns| {
             let port = sim.add_node();
-            sim.add_channel(nodes[id.0], port, internal(1000.0, ns));
+            let mut out = internal(1000.0, ns);
+            if node.kind == Kind::Gpu {
+                out.tlp_ps = Params::ps(p.gpu_tlp_ns);
+            }
+            sim.add_channel(nodes[id.0], port, out);
             sim.add_channel(port, nodes[id.0], internal(1000.0, ns));
             port
         });
@@ -192,6 +201,8 @@ fn pcie(link: PcieLink, latency_ns: f64, p: &Params) -> ChannelSpec {
         gb_per_s: link.speed.raw_gbps() / 8.0,
         latency_ps: Params::ps(latency_ns),
         overhead_bytes: [overhead.mwr_bytes, overhead.mrd_bytes, overhead.cpld_bytes],
+        unit_bytes: 4,
+        tlp_ps: 0,
         credits: Credits::buffers(p.credit_tlps.max(2.0) as u32, link.mps.bytes()),
         cut_bytes: 0,
         mps_bytes: link.mps.bytes(),

@@ -12,7 +12,7 @@ use super::{
 use crate::pcie::topology::{Builder, Kind, RawLink};
 
 /// A GPU's write granule and cache line.
-const LINE_BYTES: u32 = 128;
+pub(super) const LINE_BYTES: u32 = 128;
 /// Pipelining granule of bulk phases.
 const CHUNK_BYTES: u32 = 4096;
 
@@ -101,25 +101,26 @@ pub const H200_HOPS: [HopRow; 10] = [
     pcie_hop(256 << 10, 10253.0, 11007.0),
 ];
 
-struct Bench {
-    sim: Sim,
-    sm: EndpointId,
+pub(super) struct Bench {
+    pub sim: Sim,
+    pub sm: EndpointId,
     /// The other GPU's SMs and memory.
-    peer_sm: EndpointId,
-    hbm: EndpointId,
-    peer_hbm: EndpointId,
-    memory: EndpointId,
+    pub peer_sm: EndpointId,
+    pub hbm: EndpointId,
+    pub peer_hbm: EndpointId,
+    pub memory: EndpointId,
     /// The other GPU's SM as a serial resource.
     peer_core: ServerId,
 }
 
-fn bench(p: &Params, blocks: f64, warps: f64) -> Bench {
-    let mut b = Builder::new("two H200s of one host");
+/// Two GPUs of one host; `blocks` SMs with `lines` outstanding lines each.
+pub(super) fn bench(p: &Params, link: RawLink, blocks: f64, lines: f64) -> Bench {
+    let mut b = Builder::new("two GPUs of one host");
     b.add("s0", Kind::Socket, None, None, None);
     for i in 0..2 {
         let (root, gpu) = (format!("rc{i}"), format!("gpu{i}"));
         b.add(&root, Kind::RootComplex, Some("s0"), None, None);
-        b.add(&gpu, Kind::Gpu, Some(&root), Some(RawLink::new(5, 16)), None);
+        b.add(&gpu, Kind::Gpu, Some(&root), Some(link), None);
     }
     let topology = b.finish().expect("legal by construction");
     let mut sim = Sim::new(7);
@@ -131,6 +132,8 @@ fn bench(p: &Params, blocks: f64, warps: f64) -> Bench {
         gb_per_s: p.nvlink_gb_per_s,
         latency_ps: Params::ps(p.nvlink_ns),
         overhead_bytes: [32, 32, 32],
+        unit_bytes: 16,
+        tlp_ps: 0,
         credits: Credits::INFINITE,
         cut_bytes: 0,
         mps_bytes: LINE_BYTES,
@@ -138,8 +141,6 @@ fn bench(p: &Params, blocks: f64, warps: f64) -> Bench {
     };
     sim.add_channel(gpu, peer, nvlink);
     sim.add_channel(peer, gpu, nvlink);
-    // Lines outstanding go with the warps that wait for them; 160 for 16 warps.
-    let lines = p.sm_read_lines * warps / 16.0;
     let sm = attach_sm(&mut sim, gpu, p, blocks, lines);
     let peer_sm = attach_sm(&mut sim, peer, p, blocks, lines);
     let hbm = attach_hbm(&mut sim, gpu, p);
@@ -149,6 +150,11 @@ fn bench(p: &Params, blocks: f64, warps: f64) -> Bench {
     Bench { sim, sm, peer_sm, hbm, peer_hbm, memory, peer_core }
 }
 
+/// Lines outstanding go with the warps that wait for them.
+fn h200s(p: &Params, blocks: f64, threads: u32) -> Bench {
+    bench(p, RawLink::new(5, 16), blocks, p.sm_read_lines * f64::from(threads) / 512.0)
+}
+
 /// Simulates a curve's point: GB/s with `blocks` blocks of `threads` threads.
 pub fn simulate_curve(
     p: &Params,
@@ -156,7 +162,7 @@ pub fn simulate_curve(
     blocks: u32,
     threads: u32,
 ) -> Result<f64, SimError> {
-    let mut b = bench(p, f64::from(blocks), f64::from(threads) / 32.0);
+    let mut b = h200s(p, f64::from(blocks), threads);
     let bytes = 1 << 16;
     let mut program = Program::new(u64::from(bytes));
     let store = |to| Step::Write {
@@ -194,7 +200,7 @@ pub enum HopPath {
 
 /// Simulates a hop row: one block of 1,024 threads on each side.
 pub fn simulate_hop(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> Result<f64, SimError> {
-    let mut b = bench(p, 1.0, 32.0);
+    let mut b = h200s(p, 1.0, 1024);
     let mut g = Program::new(u64::from(bytes));
     let poll = Step::Uniform {
         min_ps: Params::ps(p.sm_ns + p.hbm_ns),

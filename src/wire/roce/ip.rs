@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::wire::Qpn;
+
 /// UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;
 /// Bytes of a UDP header.
@@ -69,6 +71,41 @@ impl Addresses {
     }
 }
 
+/// Header fields that a sender chooses, from its address vector; the ICRC leaves all but the port
+/// out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fields {
+    /// IPv4: ToS; IPv6: traffic class.
+    pub traffic_class: u8,
+    /// IPv4: TTL; IPv6: hop limit.
+    pub hop_limit: u8,
+    /// UDP source port.
+    pub src_port: u16,
+    /// IPv6: flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+impl Default for Fields {
+    /// 64 hops, from port 4791, zeros.
+    fn default() -> Self {
+        Self { traffic_class: 0, hop_limit: 64, src_port: ROCE_PORT, flow_label: 0 }
+    }
+}
+
+/// UDP source port that spreads flows as their label does: 14 bits of it, at 0xc000 and above
+/// (annex A17.4.5.2; the same function as Linux's `rdma_flow_label_to_udp_sport`).
+pub fn udp_src_port(flow_label: u32) -> u16 {
+    (flow_label & 0x3fff ^ (flow_label & 0xf_ffff) >> 14) as u16 | 0xc000
+}
+
+/// Flow label of a connection that was given none (Linux's `rdma_calc_flow_label`).
+pub fn flow_label_of(local: Qpn, remote: Qpn) -> u32 {
+    let mut v = u64::from(local.0) * u64::from(remote.0);
+    v ^= v >> 20;
+    v ^= v >> 40;
+    v as u32 & 0xf_ffff
+}
+
 /// What IP and UDP headers say, without lengths and checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Envelope {
@@ -134,6 +171,17 @@ impl Envelope {
             id: 0,
             fragment: DONT_FRAGMENT,
         }
+    }
+
+    /// The same with a sender's fields.
+    #[must_use]
+    pub fn with(self, fields: &Fields) -> Self {
+        let Fields { traffic_class, hop_limit, src_port, flow_label } = *fields;
+        let flow_label = match self.addresses {
+            Addresses::V4 { .. } => 0,
+            Addresses::V6 { .. } => flow_label,
+        };
+        Self { traffic_class, hop_limit, src_port, flow_label, ..self }
     }
 
     /// Writes IP and UDP headers around a payload, whose parts but the last have even lengths, to

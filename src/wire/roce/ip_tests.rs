@@ -89,3 +89,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn source_ports_follow_flow_labels() {
+    // Values of Linux's rdma_flow_label_to_udp_sport and rdma_calc_flow_label.
+    for (label, port) in [(0, 0xc000), (1, 0xc001), (0x3fff, 0xffff), (0x4000, 0xc001)] {
+        assert_eq!(udp_src_port(label), port, "{label:#x}");
+    }
+    assert_eq!(udp_src_port(0xf_ffff), 0xc000 | (0x3fff ^ 0x3f));
+    assert_eq!(flow_label_of(Qpn(0x11), Qpn(0x12)), 0x132);
+    assert_eq!(flow_label_of(Qpn(0x12), Qpn(0x11)), 0x132, "both ways one");
+    let v = 0x12_3456u64 * 0x65_4321;
+    let v = v ^ v >> 20;
+    assert_eq!(flow_label_of(Qpn(0x12_3456), Qpn(0x65_4321)), ((v ^ v >> 40) & 0xf_ffff) as u32);
+}

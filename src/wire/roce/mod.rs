@@ -23,7 +23,10 @@ mod timer;
 
 pub use headers::{Aeth, AtomicEth, Bth, Deth, NakCode, Reth, Syndrome};
 pub use icrc::icrc;
-pub use ip::{Addresses, Envelope, IpError, MAX_IP_UDP_BYTES, ROCE_PORT, UDP_HEADER_BYTES};
+pub use ip::{
+    Addresses, Envelope, Fields, IpError, MAX_IP_UDP_BYTES, ROCE_PORT, UDP_HEADER_BYTES,
+    flow_label_of, udp_src_port,
+};
 pub use opcode::{ExtensionSet, Opcode, Operation, Position, Service, Tail};
 pub use packet::{Extensions, Frame, Headers, Packet, PacketError};
 pub use timer::{ack_timeout_ns, credit_code, credits, rnr_timer_code, rnr_timer_ns};

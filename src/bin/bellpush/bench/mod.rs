@@ -2,7 +2,7 @@
 
 mod measure;
 mod payload;
-mod rig;
+pub mod rig;
 mod store;
 mod tearing;
 
@@ -136,7 +136,7 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
             .push(format!("payload file: SHA-256 {sha}, compared with what arrived in every row"));
     }
     if let Some(link) = &rig.link {
-        meta.notes.push(format!("RoCEv2 packets between two software NICs: {link}"));
+        meta.notes.push(link.clone());
     }
     if !plan.credits {
         meta.notes.push("credits are off (negative control): messages must be lost".into());

@@ -195,7 +195,7 @@ impl End {
         wr.datagram = match (open.qp.kind(), open.peer) {
             (QpType::Ud, Some(peer)) => {
                 let (to, qpn) = (gid_of(peer.address), Qpn(peer.qpn));
-                Some(Datagram { to, qpn, qkey: work.b as u32 })
+                Some(Datagram::new(to, qpn, work.b as u32))
             }
             _ => None,
         };

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use crate::wire::roce::MAX_PACKET_BYTES;
+use crate::wire::roce::{Fields, MAX_PACKET_BYTES};
 
 /// Packets that an engine has built and the link has not taken yet, in their order. They lie back
 /// to back, so that a run of them to one address can be sent as one.
@@ -20,6 +20,7 @@ pub struct TxBatch {
 #[derive(Debug, Clone, Copy)]
 struct Place {
     to: IpAddr,
+    fields: Fields,
     start: usize,
     len: usize,
 }
@@ -29,6 +30,8 @@ struct Place {
 pub struct Outgoing<'a> {
     /// Destination.
     pub to: IpAddr,
+    /// What its IP and UDP headers are to say, as far as the link can have them say it.
+    pub fields: Fields,
     /// BTH to ICRC.
     pub bytes: &'a [u8],
 }
@@ -63,13 +66,26 @@ impl TxBatch {
         self.len() == 0
     }
 
+    /// Builds a packet with header fields as usual; see [`TxBatch::push_with`].
+    ///
+    /// # Panics
+    /// As [`TxBatch::push_with`].
+    pub fn push(&mut self, to: IpAddr, build: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+        self.push_with(to, Fields::default(), build)
+    }
+
     /// Builds a packet: `build` writes it to the start of [`MAX_PACKET_BYTES`] bytes and returns
     /// its length, or `None` to leave the batch as it is. Returns whether there was room and a
     /// packet.
     ///
     /// # Panics
     /// When the length is more than the room.
-    pub fn push(&mut self, to: IpAddr, build: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+    pub fn push_with(
+        &mut self,
+        to: IpAddr,
+        fields: Fields,
+        build: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> bool {
         if self.room() == 0 {
             return false;
         }
@@ -82,7 +98,7 @@ impl TxBatch {
             return false;
         };
         assert!(len <= MAX_PACKET_BYTES, "a packet of {len} bytes");
-        self.packets.push(Place { to, start, len });
+        self.packets.push(Place { to, fields, start, len });
         self.end = start + len;
         true
     }
@@ -101,19 +117,23 @@ impl TxBatch {
     }
 
     fn outgoing(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = Outgoing<'_>> + Clone {
-        let outgoing = |p: &Place| Outgoing { to: p.to, bytes: &self.bytes[p.start..][..p.len] };
+        let outgoing = |p: &Place| {
+            let bytes = &self.bytes[p.start..][..p.len];
+            Outgoing { to: p.to, fields: p.fields, bytes }
+        };
         self.packets[range].iter().map(outgoing)
     }
 
-    /// The longest run of packets from the front that can be sent as one: to one address, all of
-    /// the same length, of which the last may be shorter; at most `most`, and at most `bytes`
+    /// The longest run of packets from the front that can be sent as one: to one address, with the
+    /// same header fields, all of the same length, of which the last may be shorter; at most `most`, and at most `bytes`
     /// bytes if more than one. Returns how many, and their bytes; `None` of an empty batch.
     pub fn run(&self, skip: usize, most: usize, bytes: usize) -> Option<Run<'_>> {
         let places = self.packets.get(self.next + skip..)?;
         let first = places.first()?;
         let (mut count, mut len) = (1, first.len);
         for place in places.iter().take(most).skip(1) {
-            if place.to != first.to || place.len > first.len || len + place.len > bytes {
+            let same = (place.to, place.fields) == (first.to, first.fields);
+            if !same || place.len > first.len || len + place.len > bytes {
                 break;
             }
             count += 1;
@@ -123,7 +143,7 @@ impl TxBatch {
             }
         }
         let bytes = &self.bytes[first.start..][..len];
-        Some(Run { to: first.to, count, segment: first.len, bytes })
+        Some(Run { to: first.to, fields: first.fields, count, segment: first.len, bytes })
     }
 
     /// Takes `n` packets out, from the front.
@@ -141,6 +161,8 @@ impl TxBatch {
 pub struct Run<'a> {
     /// Destination.
     pub to: IpAddr,
+    /// Header fields.
+    pub fields: Fields,
     /// How many.
     pub count: usize,
     /// Length of each but the last, which may be shorter.
@@ -193,6 +215,19 @@ mod tests {
         assert!(push(&mut batch, 1, 8));
         assert!(!batch.push(to(1), |_| None));
         assert_eq!(batch.len(), 1);
+    }
+
+    #[test]
+    fn a_run_has_the_same_header_fields() {
+        let mut batch = TxBatch::new(4);
+        for class in [0, 0, 8, 8] {
+            let fields = Fields { traffic_class: class, ..Fields::default() };
+            batch.push_with(to(1), fields, |_| Some(8));
+        }
+        let run = batch.run(0, 9, 99).unwrap();
+        assert_eq!((run.count, run.fields.traffic_class), (2, 0));
+        let run = batch.run(2, 9, 99).unwrap();
+        assert_eq!((run.count, run.fields.traffic_class), (2, 8));
     }
 
     #[test]

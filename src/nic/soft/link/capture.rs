@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{FaultCounters, Link, LinkCounters, LinkError, Received, TxBatch};
+use super::{Carries, FaultCounters, Link, LinkCounters, LinkError, Received, TxBatch};
 use crate::nic::soft::pcap::Pcap;
 use crate::wire::roce::{Addresses, Envelope};
 
@@ -62,18 +62,28 @@ impl<L: Link> Link for Captured<L> {
         self.inner.src_port()
     }
 
+    fn carries(&self) -> Carries {
+        self.inner.carries()
+    }
+
     fn has_icrc(&self) -> bool {
         self.inner.has_icrc()
+    }
+
+    fn joins(&self) -> bool {
+        self.inner.joins()
     }
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
         let taken = self.inner.send(now_ns, batch)?;
         let (at_ns, fill) = (self.at(now_ns), !self.inner.has_icrc());
         let (me, port) = (self.inner.address(), self.inner.src_port());
+        let carries = self.inner.carries();
         self.write(|pcap| {
             for packet in batch.taken(taken) {
                 let Some(addresses) = Addresses::new(me, packet.to) else { continue };
-                let envelope = Envelope::new(addresses, port);
+                let fields = carries.of(&packet.fields, port);
+                let envelope = Envelope::new(addresses, port).with(&fields);
                 pcap.record(at_ns, &envelope, packet.bytes, fill)?;
             }
             pcap.pass(at_ns)

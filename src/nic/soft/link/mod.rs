@@ -19,7 +19,7 @@ pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
 pub use shm::{STALL_NS, ShmLink, ShmNet};
 pub use udp::UdpLink;
 
-use crate::wire::roce::Envelope;
+use crate::wire::roce::{Envelope, Fields};
 
 /// A packet link as one NIC sees it. Not shared: it is owned by one engine.
 ///
@@ -31,13 +31,21 @@ pub trait Link: Send {
     /// Longest packet in bytes, BTH to ICRC.
     fn mtu(&self) -> usize;
 
-    /// UDP source port of what this NIC sends; part of the ICRC.
+    /// UDP source port of what this NIC sends, unless packets choose theirs; part of the ICRC.
     fn src_port(&self) -> u16;
+
+    /// Which header fields of a packet the link sends as they are asked for.
+    fn carries(&self) -> Carries;
 
     /// Whether packets need an ICRC: to be computed before sending, to be checked on receipt.
     /// Memory does not corrupt, so that a shared-memory link says no and its packets end in zeros.
     fn has_icrc(&self) -> bool {
         true
+    }
+
+    /// Whether packets for one peer cost less when they are given to [`Link::send`] together.
+    fn joins(&self) -> bool {
+        false
     }
 
     /// Sends packets from the front of the batch and takes them out of it. Returns how many; what
@@ -97,8 +105,16 @@ impl Link for Box<dyn Link> {
         (**self).src_port()
     }
 
+    fn carries(&self) -> Carries {
+        (**self).carries()
+    }
+
     fn has_icrc(&self) -> bool {
         (**self).has_icrc()
+    }
+
+    fn joins(&self) -> bool {
+        (**self).joins()
     }
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
@@ -135,11 +151,44 @@ impl Link for Box<dyn Link> {
     }
 }
 
+/// Header fields that a link sends as the address vector says; the others go with the link's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields' own names")]
+pub struct Carries {
+    pub traffic_class: bool,
+    pub hop_limit: bool,
+    pub src_port: bool,
+    pub flow_label: bool,
+}
+
+impl Carries {
+    /// Every field.
+    pub const ALL: Self =
+        Self { traffic_class: true, hop_limit: true, src_port: true, flow_label: true };
+
+    /// What a packet that asks for fields goes with, where the link's own source port is `port`. A
+    /// hop limit of 0 asks for the usual one, as a route's would be.
+    pub fn of(self, wanted: &Fields, port: u16) -> Fields {
+        let own = Fields { src_port: port, ..Fields::default() };
+        Fields {
+            traffic_class: if self.traffic_class { wanted.traffic_class } else { 0 },
+            hop_limit: if self.hop_limit && wanted.hop_limit > 0 {
+                wanted.hop_limit
+            } else {
+                own.hop_limit
+            },
+            src_port: if self.src_port { wanted.src_port } else { port },
+            flow_label: if self.flow_label { wanted.flow_label } else { 0 },
+        }
+    }
+}
+
 /// A packet that has arrived.
 #[derive(Debug)]
 pub struct Received<'a> {
     /// IP and UDP headers. Where the link does not see a field (a UDP socket shows neither IPv4's
-    /// ID nor the hop limit), it has the value that this NIC sends, see [`Envelope::new`].
+    /// ID nor the hop limit, and of the traffic class two bits), it has the value of
+    /// [`Envelope::new`].
     pub envelope: Envelope,
     /// BTH to ICRC. A private copy: nobody changes it any more.
     pub bytes: &'a [u8],

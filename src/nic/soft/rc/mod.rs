@@ -35,7 +35,7 @@ impl Rc {
 
     /// Where the peer's packets come from.
     pub(super) fn peer(&self) -> IpAddr {
-        self.path.to
+        self.path.route.to
     }
 
     /// The send side begins, in RTS.
@@ -81,12 +81,16 @@ impl Rc {
         if self.responder.transmit(&sq.qp, domain, port, VISIT_RESPONSES) {
             return Visit::More;
         }
-        match state {
+        let room = port.room();
+        let visit = match state {
             QpState::Rts | QpState::Sqd => {
                 self.requester.transmit(sq, cx, domain, state == QpState::Rts)
             }
             _ => Visit::Idle,
-        }
+        };
+        let port = cx.port.as_deref_mut().expect("transports are visited with a port");
+        let alone = port.room() == room;
+        if self.responder.acknowledge(port, alone) { Visit::More } else { visit }
     }
 
     /// Whether nothing is on its way.

@@ -239,7 +239,7 @@ impl Requester {
             let (mut headers, part) = flight.request(wqe, at, path.mtu, (path.service, path.dest));
             headers.bth.ack_req = at + 1 == flight.packets || (at + 1).is_multiple_of(ACK_EVERY);
             let pieces = wqe.pieces(flight.wqe_bytes(cx.scratch));
-            port.send(path.to, &headers, part.len(), |into| {
+            port.send(&path.route, &headers, part.len(), |into| {
                 domain.gather(pieces, part.start, into)
             })
             .map_err(|vendor| (Cause::LocalProt, vendor))?;
@@ -265,7 +265,7 @@ impl Requester {
             let addr = Iova(remote.addr.0.wrapping_add(start as u64));
             headers.ext.reth = Some(Reth { addr, rkey: remote.rkey, bytes: (end - start) as u32 });
         }
-        port.send(path.to, &headers, 0, |_| Ok::<_, Failure>(()))?;
+        port.send(&path.route, &headers, 0, |_| Ok::<_, Failure>(()))?;
         self.reads += 1;
         Ok(n)
     }

@@ -12,8 +12,8 @@ use std::net::IpAddr;
 
 pub use spec::{Faults, FaultsError};
 
-use super::{Link, LinkCounters, LinkError, Received, TxBatch};
-use crate::wire::roce::MAX_PACKET_BYTES;
+use super::{Carries, Link, LinkCounters, LinkError, Outgoing, Received, TxBatch};
+use crate::wire::roce::{Fields, MAX_PACKET_BYTES};
 
 /// Packets that are held back at most; while so many are, the link takes no more.
 const HELD: usize = 1024;
@@ -67,6 +67,7 @@ impl Rng {
 /// A packet that is held back.
 struct Held {
     to: IpAddr,
+    fields: Fields,
     bytes: Box<[u8; MAX_PACKET_BYTES]>,
     len: usize,
 }
@@ -110,7 +111,12 @@ impl<L: Link> Faulty<L> {
         if faults.corrupt > 0.0 && !inner.has_icrc() {
             return Err(LinkError::NeedsIcrc);
         }
-        let empty = || Held { to: inner.address(), bytes: Box::new([0; MAX_PACKET_BYTES]), len: 0 };
+        let empty = || Held {
+            to: inner.address(),
+            fields: Fields::default(),
+            bytes: Box::new([0; MAX_PACKET_BYTES]),
+            len: 0,
+        };
         let held: Vec<Held> = (0..HELD).map(|_| empty()).collect();
         Ok(Self {
             held,
@@ -130,14 +136,14 @@ impl<L: Link> Faulty<L> {
     }
 
     /// Decides on a packet. Both copies that there may be have a place.
-    fn accept(&mut self, to: IpAddr, bytes: &[u8]) {
+    fn accept(&mut self, packet: &Outgoing<'_>) {
         let Faults { loss, dup, .. } = self.faults;
         self.counters.packets += 1;
         let (lost, twice) = (self.rng.happens(loss), self.rng.happens(dup));
         self.counters.lost += u64::from(lost);
         self.counters.duplicated += u64::from(twice && !lost);
         for _ in 0..u64::from(!lost) + u64::from(twice && !lost) {
-            self.hold(to, bytes);
+            self.hold(packet);
         }
         let (sent, mut i) = (self.counters.packets, 0);
         while i < self.waiting.len() {
@@ -150,10 +156,11 @@ impl<L: Link> Faulty<L> {
         }
     }
 
-    fn hold(&mut self, to: IpAddr, bytes: &[u8]) {
+    fn hold(&mut self, packet: &Outgoing<'_>) {
+        let bytes = packet.bytes;
         let place = self.free.pop().expect("room for two copies was checked");
         let held = &mut self.held[place];
-        (held.to, held.len) = (to, bytes.len());
+        (held.to, held.fields, held.len) = (packet.to, packet.fields, bytes.len());
         held.bytes[..bytes.len()].copy_from_slice(bytes);
         let (corrupt, bit) = (self.rng.happens(self.faults.corrupt), self.rng.next());
         if corrupt && !bytes.is_empty() {
@@ -198,8 +205,8 @@ impl<L: Link> Faulty<L> {
             {
                 self.due.pop();
                 self.free.push(place);
-                let Held { to, bytes, len } = &self.held[place];
-                self.out.push(*to, |buf| {
+                let Held { to, fields, bytes, len } = &self.held[place];
+                self.out.push_with(*to, *fields, |buf| {
                     buf[..*len].copy_from_slice(&bytes[..*len]);
                     Some(*len)
                 });
@@ -224,8 +231,16 @@ impl<L: Link> Link for Faulty<L> {
         self.inner.src_port()
     }
 
+    fn carries(&self) -> Carries {
+        self.inner.carries()
+    }
+
     fn has_icrc(&self) -> bool {
         self.inner.has_icrc()
+    }
+
+    fn joins(&self) -> bool {
+        self.inner.joins()
     }
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
@@ -236,7 +251,7 @@ impl<L: Link> Link for Faulty<L> {
                 self.full += 1;
                 break;
             }
-            self.accept(packet.to, packet.bytes);
+            self.accept(&packet);
             taken += 1;
         }
         batch.take(taken);

@@ -26,6 +26,9 @@ impl Link for Recorder {
     fn src_port(&self) -> u16 {
         1
     }
+    fn carries(&self) -> Carries {
+        Carries::ALL
+    }
     fn has_icrc(&self) -> bool {
         self.icrc
     }

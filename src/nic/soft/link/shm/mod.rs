@@ -24,7 +24,7 @@ use self::lock::TableLock;
 use self::net::Net;
 use self::ring::{Consumer, Ends, Popped, Producer, SLOTS};
 use self::table::{PORTS, Port};
-use super::{Link, LinkCounters, LinkError, Received, TxBatch};
+use super::{Carries, Link, LinkCounters, LinkError, Received, TxBatch};
 use crate::wire::roce::{Addresses, Envelope, MAX_PACKET_BYTES, ROCE_PORT};
 
 /// How long a full ring holds up what is sent to it: longer than a process waits for a core on a
@@ -151,6 +151,10 @@ impl Link for ShmLink {
         ROCE_PORT
     }
 
+    fn carries(&self) -> Carries {
+        Carries::ALL
+    }
+
     fn has_icrc(&self) -> bool {
         self.net.icrc
     }
@@ -163,7 +167,8 @@ impl Link for ShmLink {
             let peer = self.peers.iter_mut().flatten().find(is_it);
             let sent = match peer {
                 Some(peer) => {
-                    let ends = Ends { from: self.me.epoch, to: peer.holder.epoch };
+                    let (from, to) = (self.me.epoch, peer.holder.epoch);
+                    let ends = Ends { from, to, fields: packet.fields };
                     peer.send(now_ns, packet.bytes, ends)?
                 }
                 None => Sent::Lost,
@@ -210,7 +215,7 @@ impl Link for ShmLink {
                     self.counters.rx_dropped += 1;
                     continue;
                 };
-                let envelope = Envelope::new(addresses, ROCE_PORT);
+                let envelope = Envelope::new(addresses, ROCE_PORT).with(&ends.fields);
                 self.counters.rx_packets += 1;
                 self.counters.rx_bytes += bytes as u64;
                 count += 1;

@@ -16,12 +16,13 @@
 use std::sync::atomic::Ordering;
 
 use crate::mem::{Dma, MemError, View};
-use crate::wire::roce::MAX_PACKET_BYTES;
+use crate::wire::roce::{Fields, MAX_PACKET_BYTES};
 
 /// Slots of a ring: in flight to one NIC at most.
 pub(super) const SLOTS: u64 = 128;
-/// Sequence, length, and the two ends' epochs.
-const HEADER_BYTES: usize = 16;
+/// Sequence, length, the two ends' epochs, and IP and UDP header fields. With them a WRITE of 8
+/// bytes still fits into the first line.
+const HEADER_BYTES: usize = 24;
 const LINE_BYTES: usize = 64;
 const SLOT_BYTES: usize = (HEADER_BYTES + MAX_PACKET_BYTES).next_multiple_of(LINE_BYTES);
 /// Slots that the producer has filled; for whoever takes the ring over.
@@ -37,13 +38,40 @@ const SEQUENCE: usize = 0;
 const LENGTH: usize = 4;
 const FROM: usize = 8;
 const TO: usize = 12;
+/// Traffic class 31:24, flow label 19:0; then hop limit 23:16, source port 15:0.
+const CLASS_LABEL: usize = 16;
+const HOPS_PORT: usize = 20;
 
 /// Who sends to whom: the epochs of both ends, so that nobody gets what was meant for one that
-/// held the port before.
+/// held the port before. And what stands for the IP and UDP headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ends {
     pub(super) from: u32,
     pub(super) to: u32,
+    pub(super) fields: Fields,
+}
+
+impl Ends {
+    fn words(&self) -> [(usize, u32); 4] {
+        let Fields { traffic_class, hop_limit, src_port, flow_label } = self.fields;
+        [
+            (FROM, self.from),
+            (TO, self.to),
+            (CLASS_LABEL, u32::from(traffic_class) << 24 | flow_label & 0xf_ffff),
+            (HOPS_PORT, u32::from(hop_limit) << 16 | u32::from(src_port)),
+        ]
+    }
+
+    fn of_words(word: impl Fn(usize) -> u32) -> Self {
+        let (class_label, hops_port) = (word(CLASS_LABEL), word(HOPS_PORT));
+        let fields = Fields {
+            traffic_class: (class_label >> 24) as u8,
+            hop_limit: (hops_port >> 16) as u8,
+            src_port: hops_port as u16,
+            flow_label: class_label & 0xf_ffff,
+        };
+        Self { from: word(FROM), to: word(TO), fields }
+    }
 }
 
 fn slot(index: u64) -> usize {
@@ -96,8 +124,9 @@ impl Producer {
         debug_assert!(bytes.len() <= MAX_PACKET_BYTES);
         let mut header = [0; HEADER_BYTES - LENGTH];
         header[..4].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
-        header[FROM - LENGTH..][..4].copy_from_slice(&ends.from.to_ne_bytes());
-        header[TO - LENGTH..][..4].copy_from_slice(&ends.to.to_ne_bytes());
+        for (at, word) in ends.words() {
+            header[at - LENGTH..][..4].copy_from_slice(&word.to_ne_bytes());
+        }
         self.ring.write(at + LENGTH, &header)?;
         self.ring.write(at + HEADER_BYTES, bytes)?;
         // Release: the packet before its sequence, for the consumer.
@@ -153,7 +182,7 @@ impl Consumer {
         if self.head.wrapping_sub(self.released) >= SLOTS / 4 {
             self.release()?;
         }
-        Ok(Some(Popped { bytes, ends: Ends { from: word(FROM), to: word(TO) } }))
+        Ok(Some(Popped { bytes, ends: Ends::of_words(word) }))
     }
 
     /// Gives the slots back that were copied out.
@@ -172,7 +201,16 @@ mod tests {
     use super::*;
     use crate::mem::HostMem;
 
-    const ENDS: Ends = Ends { from: 3, to: 4 };
+    const ENDS: Ends = Ends {
+        from: 3,
+        to: 4,
+        fields: Fields {
+            traffic_class: 0xa5,
+            hop_limit: 7,
+            src_port: 0xc123,
+            flow_label: 0xf_1234,
+        },
+    };
 
     fn ring() -> View {
         let mem = HostMem::alloc(RING_BYTES).unwrap();

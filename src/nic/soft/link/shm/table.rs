@@ -16,7 +16,7 @@ pub(super) const LINK_BYTES: usize = PAGE_BYTES + PORTS * PORTS * RING_SPACE;
 const RING_SPACE: usize = RING_BYTES.next_multiple_of(PAGE_BYTES);
 
 /// "bellpush", and the version of this layout.
-const MAGIC: u64 = u64::from_ne_bytes(*b"bellpsh1");
+const MAGIC: u64 = u64::from_ne_bytes(*b"bellpsh2");
 
 /// Offsets in the table.
 const MAGIC_AT: usize = 0;

@@ -10,6 +10,11 @@
 //! Runs of packets to one address go as one datagram that the system cuts up (GSO). Over IPv4 it
 //! would count IDs up while doing so; there it is used on loopback alone, where nothing is cut up
 //! before the receiving socket, which takes it as one (GRO).
+//!
+//! Traffic class and hop limit are options of the socket that follow the packets: they are set when
+//! the next packets ask for others. quinn-udp writes the class of what it sends itself, so that
+//! only packets of class 0 go by GSO. Everything has the source port that the socket is bound to,
+//! and the flow label that the system chooses.
 
 mod inbox;
 mod socket;
@@ -19,12 +24,14 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use quinn_udp::{Transmit, UdpSockRef};
 use rustix::io::Errno;
-use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
+use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg, sockopt};
 
 use self::inbox::{Datagram, Inbox};
 use self::socket::{Interface, endpoint, interface_of};
-use super::{Link, LinkCounters, LinkError, Outgoing, Received, Run, TxBatch};
-use crate::wire::roce::{Addresses, Envelope, MAX_PACKET_BYTES, ROCE_PORT, UDP_HEADER_BYTES};
+use super::{Carries, Link, LinkCounters, LinkError, Outgoing, Received, Run, TxBatch};
+use crate::wire::roce::{
+    Addresses, Envelope, Fields, MAX_PACKET_BYTES, ROCE_PORT, UDP_HEADER_BYTES,
+};
 
 /// Packets of one sendmmsg.
 const SENDS: usize = 32;
@@ -43,6 +50,8 @@ pub struct UdpLink {
     /// What the raw socket is for, or why there is none.
     foreign: &'static str,
     counters: LinkCounters,
+    /// Header fields that the socket's options ask for; none before the first packet.
+    fields: Option<Fields>,
     /// Destinations of a sendmmsg.
     to: Vec<SocketAddrAny>,
 }
@@ -85,6 +94,7 @@ impl UdpLink {
             raw,
             foreign,
             counters: LinkCounters::default(),
+            fields: None,
             to: Vec::with_capacity(SENDS),
         })
     }
@@ -107,10 +117,28 @@ impl UdpLink {
 
     /// Packets behind the first `skip` that can go as one datagram, if they are several.
     fn gso_run<'a>(&self, batch: &'a TxBatch, skip: usize) -> Option<Run<'a>> {
-        let fine = |to: IpAddr| to.is_ipv6() || to.is_loopback();
         let most = self.udp.opened.state.max_gso_segments();
         let run = batch.run(skip, most, GSO_BYTES)?;
-        (run.count > 1 && fine(run.to) && run.to.is_ipv4() == self.addr.is_ipv4()).then_some(run)
+        let fine = gso_to(run.to) && run.fields.traffic_class == 0;
+        (run.count > 1 && fine && run.to.is_ipv4() == self.addr.is_ipv4()).then_some(run)
+    }
+
+    /// Has the socket send with these fields, as far as it can.
+    fn set_fields(&mut self, fields: Fields) -> Result<(), LinkError> {
+        if self.fields == Some(fields) {
+            return Ok(());
+        }
+        let socket = &self.udp.opened.socket;
+        let (class, hops) = (fields.traffic_class, fields.hop_limit);
+        let set = match self.addr {
+            IpAddr::V4(_) => sockopt::set_ip_tos(socket, class)
+                .and_then(|()| sockopt::set_ip_ttl(socket, hops.into())),
+            IpAddr::V6(_) => sockopt::set_ipv6_tclass(socket, class.into())
+                .and_then(|()| sockopt::set_ipv6_unicast_hops(socket, Some(hops))),
+        };
+        set.map_err(|errno| socket::system("IP_TOS and IP_TTL")(errno.into()))?;
+        self.fields = Some(fields);
+        Ok(())
     }
 
     fn send_run(&self, run: &Run<'_>) -> Sent {
@@ -128,7 +156,8 @@ impl UdpLink {
         }
     }
 
-    /// Sends packets one by one in one call: the system stops at the first that it refuses.
+    /// Sends packets of the same fields one by one in one call: the system stops at the first that
+    /// it refuses.
     fn send_each<'a>(&mut self, packets: impl Iterator<Item = Outgoing<'a>>) -> Sent {
         let mut slices = [[IoSlice::new(&[])]; SENDS];
         self.to.clear();
@@ -206,6 +235,12 @@ fn hand_out(
     each(packet);
 }
 
+/// Whether datagrams may be cut up on their way to that address: what cuts them counts IPv4 IDs up,
+/// unless they are cut on arrival.
+fn gso_to(to: IpAddr) -> bool {
+    to.is_ipv6() || to.is_loopback()
+}
+
 impl Link for UdpLink {
     fn address(&self) -> IpAddr {
         self.addr
@@ -219,9 +254,18 @@ impl Link for UdpLink {
         ROCE_PORT
     }
 
+    fn joins(&self) -> bool {
+        self.udp.opened.state.max_gso_segments() > 1 && gso_to(self.addr)
+    }
+
+    fn carries(&self) -> Carries {
+        Carries { traffic_class: true, hop_limit: true, src_port: false, flow_label: false }
+    }
+
     fn send(&mut self, _now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
         let (mut taken, mut one_by_one) = (0, 0);
-        while taken < batch.len() {
+        while let Some(fields) = batch.iter().nth(taken).map(|packet| packet.fields) {
+            self.set_fields(fields)?;
             let run = self.gso_run(batch, taken).filter(|_| one_by_one <= taken);
             let sent = if let Some(run) = &run {
                 self.send_run(run)
@@ -230,7 +274,8 @@ impl Link for UdpLink {
                 let singles = (taken + 1..batch.len().min(taken + SENDS))
                     .find(|&at| at >= one_by_one && self.gso_run(batch, at).is_some());
                 let n = singles.unwrap_or(taken + SENDS) - taken;
-                self.send_each(batch.iter().skip(taken).take(n))
+                let same = |packet: &Outgoing<'_>| packet.fields == fields;
+                self.send_each(batch.iter().skip(taken).take(n).take_while(same))
             };
             match (sent, run) {
                 (Sent::Packets(n), _) => {
@@ -304,7 +349,8 @@ impl Link for UdpLink {
         let deaf = self.addr.is_ipv4() && self.raw.is_some();
         let gro = if !deaf && opened.state.gro_segments() > 1 { "GRO" } else { "no GRO" };
         format!(
-            "UDP {} on {}, packets up to {} bytes, {gso}, {gro}, receive buffer {} bytes, {}",
+            "UDP {} on {}, packets up to {} bytes, {gso}, {gro}, receive buffer {} bytes, {}, one \
+             source port, the system's flow labels",
             endpoint(self.addr, self.interface.scope),
             self.interface.name,
             self.mtu,
