@@ -178,8 +178,6 @@ pub trait Nic: Send + Sync {
     fn is_software(&self) -> bool;
     /// What its doorbells must not overtake.
     fn order(&self) -> Order;
-    /// Whether its queue pairs take in-band windows.
-    fn has_inband(&self) -> bool;
     /// What happened to the NIC since the last look that may be why something else failed: its port
     /// went down, a queue pair was shut off. `None` when all is well.
     fn trouble(&self) -> Option<NicError>;
@@ -273,6 +271,14 @@ pub enum NicError {
     /// Memory trouble.
     #[error(transparent)]
     Memory(#[from] MemError),
+    /// What this NIC cannot do at all.
+    #[error("NIC '{nic}' cannot take {what}")]
+    Unsupported {
+        /// The NIC.
+        nic: String,
+        /// What, and what to take instead.
+        what: &'static str,
+    },
     /// A verbs device refused something.
     #[cfg(feature = "mlx5")]
     #[error(transparent)]

@@ -148,14 +148,6 @@ pub enum Mlx5Error {
         /// What it should be.
         wanted: u64,
     },
-    /// A path that this kind of NIC cannot take.
-    #[error("'{name}' cannot take {what}")]
-    Unsupported {
-        /// The device.
-        name: String,
-        /// What, and what to take instead.
-        what: &'static str,
-    },
     /// Something happened to the device, asynchronously.
     #[error("'{name}' reports: {event}")]
     Event {

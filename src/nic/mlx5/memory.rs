@@ -73,7 +73,7 @@ impl Regions {
         }
         let Some(Exported { addr, dmabuf }) = mem.export() else {
             let what = "memory that neither the CPU nor a GPU addresses";
-            return Err(Mlx5Error::Unsupported { name: device.name.clone(), what }.into());
+            return Err(NicError::Unsupported { nic: device.name.clone(), what });
         };
         let refused = match &dmabuf {
             Ok((fd, offset)) => {

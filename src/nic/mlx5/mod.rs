@@ -114,10 +114,6 @@ impl Nic for Mlx5Nic {
         Order::Strict
     }
 
-    fn has_inband(&self) -> bool {
-        false
-    }
-
     fn trouble(&self) -> Option<NicError> {
         self.device.trouble().map(NicError::from)
     }

@@ -67,7 +67,7 @@ fn check(device: &Device, attr: &QpAttr) -> Result<(), NicError> {
     if attr.inband.is_some() {
         let what = "push/inband, which is the software NIC's own: a ConnectX needs a doorbell. \
                     Take push/kernel, or --nic soft";
-        return Err(Mlx5Error::Unsupported { name: device.name.clone(), what }.into());
+        return Err(NicError::Unsupported { nic: device.name.clone(), what });
     }
     let most_cqes = device.max_cqes.into();
     power("send queue's blocks", attr.sq_blocks, MAX_RING)?;
@@ -234,7 +234,7 @@ impl Qp {
         if attr.blueflame && (found.bf_bytes as usize) < BF_BYTES {
             let what = "a BlueFlame path: its doorbell page has no BlueFlame buffer of 256 bytes. \
                         Take kick kernel";
-            return Err(Mlx5Error::Unsupported { name: device.name.clone(), what }.into());
+            return Err(NicError::Unsupported { nic: device.name.clone(), what });
         }
         let (send_ring, send_cq_dbr) = cq_views(device, pool, &send_cq, attr.send_cqes)?;
         let (recv_ring, recv_cq_dbr) = match &recv_cq {

@@ -388,10 +388,6 @@ impl Nic for SoftNic {
         Order::Later
     }
 
-    fn has_inband(&self) -> bool {
-        true
-    }
-
     fn trouble(&self) -> Option<NicError> {
         None
     }
