@@ -79,7 +79,7 @@ pub use vendor::Vendor;
 use self::device::Device;
 use self::link::{Carries, Link};
 use self::mkey::Indirect;
-use super::{Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, QpAttr, QueuePair, Queues};
+use super::{Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueuePair, Queues};
 use crate::mem::{Dma, View};
 use crate::wire::{Iova, Qpn, Rkey};
 
@@ -357,6 +357,14 @@ impl Nic for SoftNic {
         true
     }
 
+    fn order(&self) -> Order {
+        Order::Later
+    }
+
+    fn trouble(&self) -> Option<NicError> {
+        None
+    }
+
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
         self.device.mrs.register(&self.device.pd, mem, iova, access)
     }
@@ -365,10 +373,9 @@ impl Nic for SoftNic {
         self.device.mrs.deregister(mr)
     }
 
-    fn alloc_dm(&self, memory: View) -> Result<Dm, NicError> {
-        let access = Access { local_write: true, ..Access::NONE };
-        let mr = self.register(Arc::new(memory.clone()), Iova(0), access)?;
-        Ok(Dm { view: memory, mr })
+    /// It has none: a window is memory of the host.
+    fn alloc_dm(&self, _bytes: usize) -> Result<Option<Dm>, NicError> {
+        Ok(None)
     }
 
     fn queue_bytes(&self, attr: &QpAttr) -> usize {
