@@ -85,4 +85,58 @@ struct bp_tear_args {
 };
 BP_ASSERT_SIZE(bp_tear_args, 32);
 
+// What ends each lap of bp_link_store and bp_link_load.
+enum bp_link_lap {
+  BP_LINK_RUN_ON = 0,        // nothing: laps overlap
+  BP_LINK_FENCE_GPU = 1,     // barrier, the leader's gpu-scope fence, barrier
+  BP_LINK_FENCE_SYSTEM = 2,  // barrier, the leader's system-scope fence, barrier
+  BP_LINK_BARRIER = 3,       // barrier (loads: all values are there)
+};
+
+// The same accesses in every lap: number i at target + i * stride_bytes, dealt to the grid's
+// threads one by one.
+struct bp_link_move_args {
+  uint64_t target;
+  uint64_t accesses;       // of the whole grid in a lap
+  uint64_t results;        // struct bp_link_result a block, in this GPU's memory, zeroed
+  uint64_t limit_ns;       // no lap begins after this time
+  uint32_t access_bytes;   // 4, 8 or 16
+  uint32_t stride_bytes;   // a multiple of access_bytes
+  uint32_t laps;
+  uint32_t each_lap;       // enum bp_link_lap
+  uint32_t value;          // every word stored
+  uint32_t reserved;
+};
+BP_ASSERT_SIZE(bp_link_move_args, 56);
+
+struct bp_link_result {
+  uint32_t status;         // BP_OK, BP_TIMEOUT, BP_INVALID
+  uint32_t laps;           // laps (rounds, loads) that were done
+  uint64_t start_ns, end_ns;
+  uint64_t sum;            // of the 4-byte words that were loaded
+};
+BP_ASSERT_SIZE(bp_link_result, 32);
+
+// Loads that wait for each other, by one thread.
+struct bp_link_chase_args {
+  uint64_t target;         // span_bytes of zeros
+  uint64_t span_bytes;     // a power of two
+  uint64_t results;        // struct bp_link_result
+  uint64_t limit_ns;
+  uint32_t count;
+  uint32_t stride_bytes;   // a multiple of 8
+};
+BP_ASSERT_SIZE(bp_link_chase_args, 40);
+
+// Round trips of a flag, by one thread: stores n, waits for n elsewhere; or the other way.
+struct bp_link_flag_args {
+  uint64_t store_at;       // uint64_t
+  uint64_t watch_at;       // uint64_t
+  uint64_t results;        // struct bp_link_result
+  uint64_t limit_ns;       // of each wait
+  uint32_t rounds;
+  uint32_t answers;        // 1: waits first
+};
+BP_ASSERT_SIZE(bp_link_flag_args, 40);
+
 #endif

@@ -11,8 +11,8 @@ use std::mem::offset_of;
 use std::process::Command;
 
 use bellpush::gpu::args::{
-    self, BenchArgs, BenchResult, DeviceEndpoint, OpArgs, Qp, Scope, Status, StoreArgs, TearArgs,
-    Verb, Window,
+    self, BenchArgs, BenchResult, DeviceEndpoint, LinkChaseArgs, LinkFlagArgs, LinkLap,
+    LinkMoveArgs, LinkResult, OpArgs, Qp, Scope, Status, StoreArgs, TearArgs, Verb, Window,
 };
 use bellpush::wire::cqe::{CQE_BYTES, CqeBytes, CqeOpcode, Syndrome};
 use bellpush::wire::doorbell as db;
@@ -243,6 +243,17 @@ fn kernel_structures() -> Vec<Claim> {
         }),
         layout!(StoreArgs = bp_store_args { window; window_bytes; src; total_bytes; result; }),
         layout!(TearArgs = bp_tear_args { lines; line_bytes; count; duration_ns; stop; }),
+        layout!(LinkMoveArgs = bp_link_move_args {
+            target; accesses; results; limit_ns; access_bytes; stride_bytes; laps; each_lap; value;
+            reserved;
+        }),
+        layout!(LinkResult = bp_link_result { status; laps; start_ns; end_ns; sum; }),
+        layout!(LinkChaseArgs = bp_link_chase_args {
+            target; span_bytes; results; limit_ns; count; stride_bytes;
+        }),
+        layout!(LinkFlagArgs = bp_link_flag_args {
+            store_at; watch_at; results; limit_ns; rounds; answers;
+        }),
         kernel_constants(),
     ]
     .concat()
@@ -269,6 +280,10 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["BP_SCOPE_THREAD"], Scope::Thread as u64),
         claim(&["BP_SCOPE_WARP"], Scope::Warp as u64),
         claim(&["BP_SCOPE_BLOCK"], Scope::Block as u64),
+        claim(&["BP_LINK_RUN_ON"], LinkLap::RunOn as u64),
+        claim(&["BP_LINK_FENCE_GPU"], LinkLap::FenceGpu as u64),
+        claim(&["BP_LINK_FENCE_SYSTEM"], LinkLap::FenceSystem as u64),
+        claim(&["BP_LINK_BARRIER"], LinkLap::Barrier as u64),
     ]);
     let codes = ["TIMEOUT", "CQE_ERROR", "DEAD", "INVALID", "PENDING"];
     let raw = |code| (1..10).find(|&raw| args::Code::check(raw) == Err(code)).map(u64::from);

@@ -1,18 +1,24 @@
 //! Captures: tshark decodes every opcode as it was built and finds nothing malformed, and an ICRC
 //! computed bit by bit from the specification, over the file's bytes, is the stored one.
 
+mod common;
+
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use bellpush::nic::QueuePair;
+use bellpush::nic::soft::InProcess;
 use bellpush::nic::soft::link::{Captured, Link, ShmNet, TxBatch};
 use bellpush::nic::soft::pcap::Pcap;
 use bellpush::wire::roce::{
     Addresses, Aeth, AtomicEth, Bth, Deth, Envelope, Extensions, Headers, MAX_PACKET_BYTES,
     NakCode, Opcode, Reth, Service, Syndrome,
 };
+use bellpush::wire::wqe::{Opcode as Op, Operands, SendWr};
 use bellpush::wire::{Iova, Psn, Qpn, Rkey};
+use common::{Pair, attr, inline, pattern};
 
 /// Headers of an opcode, different for each.
 fn headers(opcode: Opcode) -> Headers {
@@ -314,4 +320,88 @@ fn a_file_that_cannot_be_written_is_named_once_and_stops_nothing() {
     }
     assert_eq!((failures, arrived), (1, 10_000));
     assert!(a.describe().ends_with("capture failed"));
+}
+
+/// What moves in-process, as packets: payloads, keys and numbers are those of the messages.
+#[test]
+fn a_captured_in_process_link_shows_its_messages_as_packets() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("messages.pcap");
+    let link = InProcess::captured(&path).unwrap();
+    let mut p = Pair::on(&link, &attr(), &attr());
+    let (long, short) = (pattern(10_000, 1), pattern(777, 2));
+    p.a.buf.put(0, &long);
+    p.b.buf.put(20_000, &short);
+    p.b.buf.put(30_000, &41u64.to_ne_bytes());
+    let at = |offset| (p.b.buf.at(offset), p.b.buf.mr.rkey);
+    let [(to, rkey), (from, _), (counter, _)] = [0, 20_000, 30_000].map(at);
+    let (whole, part, word) =
+        ([p.a.buf.data(0, 10_000)], [p.a.buf.data(50_000, 777)], [p.a.buf.data(60_000, 8)]);
+    let hello = inline(b"hello");
+    let fetch = Some(Operands { swap_add: 1, compare: 0 });
+    for wr in [
+        SendWr::new(Op::RdmaWrite).to(to, rkey).payload(&whole),
+        SendWr::new(Op::RdmaRead).to(from, rkey).payload(&part),
+        SendWr { atomic: fetch, ..SendWr::new(Op::AtomicFa) }.to(counter, rkey).payload(&word),
+        SendWr::new(Op::Nop),
+        SendWr { imm: 0x0102_0304, ..SendWr::new(Op::SendImm) }.payload(&hello),
+    ] {
+        p.a.host.send(&wr).unwrap();
+        p.step();
+    }
+    // The receive comes late: the SEND is refused for now, and said again.
+    p.b.host.rq.post(&[p.b.buf.sge(40_000, 100)]).unwrap();
+    p.run_for(1_000_000);
+    assert_eq!(p.sent().len(), 5);
+    let (a, b) = (p.a.qp.qpn().0, p.b.qp.qpn().0);
+    drop((p, link));
+
+    let frames = frames(&path);
+    assert!(frames.iter().all(|frame| icrc_is_right(frame)));
+    // Behind Ethernet, IPv4, UDP and BTH.
+    let payload = |frame: &[u8], skip: usize, n: usize| frame[54 + skip..54 + skip + n].to_vec();
+    let (reth, aeth) = (16, 4);
+    let sent = [
+        payload(&frames[0], reth, 4096),
+        payload(&frames[1], 0, 4096),
+        payload(&frames[2], 0, 10_000 - 2 * 4096),
+    ];
+    assert!(sent.concat() == long, "the WRITE's payload");
+    assert!(payload(&frames[5], aeth, 777) == short, "the READ's payload");
+
+    let fields = [
+        "_ws.malformed",
+        "infiniband.bth.opcode",
+        "infiniband.bth.destqp",
+        "infiniband.bth.psn",
+        "infiniband.aeth.syndrome",
+        "infiniband.atomicacketh.origremdt",
+    ];
+    let Some(lines) = tshark(&path, &fields) else { return };
+    let field = |line: &[String], i: usize| number(&line[i]);
+    let seen: Vec<_> = lines
+        .iter()
+        .map(|l| (field(l, 1).unwrap(), field(l, 2).unwrap(), field(l, 3).unwrap()))
+        .collect();
+    assert!(lines.iter().all(|line| line[0].is_empty()), "{lines:?}");
+    let (a, b) = (u64::from(a), u64::from(b));
+    let expected = [
+        (0x06, b, 0), // WRITE first, middle, last
+        (0x07, b, 1),
+        (0x08, b, 2),
+        (0x11, a, 2), // ACK
+        (0x0c, b, 3), // READ and its response
+        (0x10, a, 3),
+        (0x14, b, 4), // FETCH_ADD and its response
+        (0x12, a, 4),
+        (0x05, b, 5), // SEND with immediate, RNR NAK
+        (0x11, a, 5),
+    ];
+    assert_eq!(seen[..expected.len()], expected);
+    assert_eq!(field(&lines[7], 5), Some(41));
+    assert_eq!(field(&lines[9], 4).unwrap() >> 5, 0b001, "RNR NAK");
+    // However often it was said again, the last time it was taken.
+    let rest = &seen[expected.len()..];
+    assert!(rest.len() >= 2 && rest.chunks(2).all(|c| c == [(0x05, b, 5), (0x11, a, 5)]));
+    assert_eq!(field(lines.last().unwrap(), 4), Some(0x1f), "ACK");
 }

@@ -4,6 +4,14 @@
 
 use clap::Parser;
 
+#[path = "../src/bin/bellpush/cli.rs"]
+#[allow(dead_code)]
+mod cli;
+
+#[path = "../src/bin/bellpush/values.rs"]
+#[allow(dead_code)]
+mod values;
+
 #[path = "../src/bin/bellpush/tlp.rs"]
 #[allow(dead_code)]
 mod tlp;
@@ -15,6 +23,10 @@ mod topo;
 #[path = "../src/bin/bellpush/sim.rs"]
 #[allow(dead_code)]
 mod sim;
+
+#[path = "../src/bin/bellpush/sim_report.rs"]
+#[allow(dead_code)]
+mod sim_report;
 
 #[derive(Parser)]
 struct Topo {
@@ -133,4 +145,60 @@ fn sim_prints_json_csv_and_refuses_nonsense() {
 fn sim_losses_say_why() {
     let text = sim(&["--topology", "two-root-complexes", "--sizes", "64", "--losses"]).unwrap();
     assert!(text.contains("the fence before the doorbell"), "{text}");
+}
+
+/// Kernels on CPU threads, two executors: every kind of row moves what it should.
+#[test]
+fn link_runs_on_the_host_executor_and_says_that_its_numbers_are_no_links() {
+    let run = |args: &[&str]| {
+        let command = [&["link", "--gpu", "host"], args].concat();
+        std::process::Command::new(env!("CARGO_BIN_EXE_bellpush")).args(command).output().unwrap()
+    };
+    let output = run(&["--json", "-"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(json["meta"]["notes"][0].as_str().unwrap().contains("no link's"));
+    assert_eq!(json["meta"]["calibration"], serde_json::json!([]));
+    let rows = json["results"].as_array().unwrap();
+    for kind in ["stream", "burst", "latency", "fence.sys", "fence.gpu", "round-trip"] {
+        assert!(rows.iter().any(|r| r["kind"] == kind && r["target"] == "peer"), "{kind}");
+    }
+    for row in rows {
+        assert!(row["verified"] == true && row["measured"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["model"].is_null(), "{row}");
+    }
+    let text = String::from_utf8(run(&["--peer", "none"]).stdout).unwrap();
+    assert!(text.contains("no link's") && !text.contains("the peer's memory"), "{text}");
+    for (args, reason) in [
+        (["--peer", "0"], "no peer"),
+        (["--gen", "7"], "generation 7"),
+        (["--lanes", "3"], "3 lanes"),
+        (["--set", "speed=1"], "one of"),
+        (["--timeout-ms", "0"], "nothing ends at once"),
+        (["--json", "no/such/place"], "does not exist"),
+    ] {
+        let output = run(&args);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && error.contains(reason), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn sim_report_is_one_page_with_every_sweep() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("page.html");
+    let args = ["--topology", "desktop", "--sizes", "8,4KiB,64KiB", "--in-flight", "2"];
+    sim(&[&args[..], &["--report", file.to_str().unwrap()]].concat()).unwrap();
+    let page = std::fs::read_to_string(&file).unwrap();
+    // Latency and rate, window and distance, tags, four of the GPU's accesses.
+    assert_eq!(page.matches("<svg ").count(), 9);
+    for text in ["There is no pull here", "The window", "stores to host, measured", "wire_ns"] {
+        assert!(page.contains(text), "{text}");
+    }
+    let error = sim(&["--report", "no/such/place/page.html", "--sizes", "8"]).unwrap_err();
+    assert!(error.contains("does not exist"), "{error}");
+    for other in ["--losses", "--sensitivity", "--validate"] {
+        let error = sim(&["--report", "page.html", other]).unwrap_err();
+        assert!(error.contains("--report"), "{error}");
+    }
 }

@@ -261,6 +261,98 @@ pub struct TearArgs {
     pub stop: u64,
 }
 
+/// `enum bp_link_lap`: what ends each lap of [`LinkMoveArgs`].
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkLap {
+    /// Nothing: laps overlap.
+    RunOn = 0,
+    /// A gpu-scope fence of the block's leader, between barriers.
+    FenceGpu = 1,
+    /// A system-scope fence of the block's leader, between barriers.
+    FenceSystem = 2,
+    /// A barrier.
+    Barrier = 3,
+}
+
+/// `struct bp_link_move_args`: the same stores or loads in every lap.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct LinkMoveArgs {
+    /// Address of access 0.
+    pub target: u64,
+    /// Accesses of the whole grid in a lap.
+    pub accesses: u64,
+    /// A [`LinkResult`] a block, in this GPU's memory, zeroed.
+    pub results: u64,
+    /// No lap begins after this time.
+    pub limit_ns: u64,
+    /// 4, 8 or 16.
+    pub access_bytes: u32,
+    /// From access to access.
+    pub stride_bytes: u32,
+    /// Laps.
+    pub laps: u32,
+    /// A [`LinkLap`].
+    pub each_lap: u32,
+    /// Every word stored.
+    pub value: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `struct bp_link_result`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable, PartialEq, Eq)]
+pub struct LinkResult {
+    /// A [`Code`], or 0.
+    pub status: u32,
+    /// Laps, loads or rounds that were done.
+    pub laps: u32,
+    /// GPU wall clock at the start.
+    pub start_ns: u64,
+    /// GPU wall clock at the end.
+    pub end_ns: u64,
+    /// Sum of the 4-byte words that were loaded.
+    pub sum: u64,
+}
+
+/// `struct bp_link_chase_args`: loads that wait for each other.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct LinkChaseArgs {
+    /// Zeros.
+    pub target: u64,
+    /// How many: a power of two.
+    pub span_bytes: u64,
+    /// [`LinkResult`].
+    pub results: u64,
+    /// Bound of the run.
+    pub limit_ns: u64,
+    /// Loads.
+    pub count: u32,
+    /// From load to load, a multiple of 8.
+    pub stride_bytes: u32,
+}
+
+/// `struct bp_link_flag_args`: round trips of a flag.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct LinkFlagArgs {
+    /// `u64` that this side stores.
+    pub store_at: u64,
+    /// `u64` that the other side stores.
+    pub watch_at: u64,
+    /// [`LinkResult`].
+    pub results: u64,
+    /// Bound of each wait.
+    pub limit_ns: u64,
+    /// Round trips.
+    pub rounds: u32,
+    /// 1 for the side that waits first.
+    pub answers: u32,
+}
+
 // SAFETY: the layout is the C struct's (asserted below, compared field by field by a test). Values
 // are made by `transport` and the benchmark, which put in addresses of memory that they keep until
 // the kernel has ended.
@@ -271,6 +363,12 @@ unsafe impl KernelArgs for BenchArgs {}
 unsafe impl KernelArgs for StoreArgs {}
 // SAFETY: as for OpArgs.
 unsafe impl KernelArgs for TearArgs {}
+// SAFETY: as for OpArgs.
+unsafe impl KernelArgs for LinkMoveArgs {}
+// SAFETY: as for OpArgs.
+unsafe impl KernelArgs for LinkChaseArgs {}
+// SAFETY: as for OpArgs.
+unsafe impl KernelArgs for LinkFlagArgs {}
 
 const _: () = {
     assert!(size_of::<Window>() == 32);
@@ -282,6 +380,10 @@ const _: () = {
     assert!(size_of::<BenchResult>() == 40);
     assert!(size_of::<StoreArgs>() == 40);
     assert!(size_of::<TearArgs>() == 32);
+    assert!(size_of::<LinkMoveArgs>() == 56);
+    assert!(size_of::<LinkResult>() == 32);
+    assert!(size_of::<LinkChaseArgs>() == 40);
+    assert!(size_of::<LinkFlagArgs>() == 40);
 };
 
 /// `enum bp_status_code`: what a verb returned.

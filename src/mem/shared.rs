@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::host::Owner;
 use super::{HostMem, MemError, PAGE_BYTES};
 
 impl HostMem {
@@ -18,13 +19,22 @@ impl HostMem {
     /// # Errors
     /// [`MemError::File`] when the file is shorter, [`MemError::Map`] when the system refuses.
     pub fn shared(file: &File, bytes: usize) -> Result<Arc<Self>, MemError> {
+        Self::shared_at(file, 0, bytes)
+    }
+
+    /// As [`HostMem::shared`], from a byte of the file on that begins a page.
+    ///
+    /// # Errors
+    /// As [`HostMem::shared`].
+    pub fn shared_at(file: &File, offset: u64, bytes: usize) -> Result<Arc<Self>, MemError> {
         let map = |source| MemError::Map { bytes, source };
         let len = bytes
             .checked_next_multiple_of(PAGE_BYTES)
             .filter(|&len| len > 0)
             .ok_or_else(|| map(io::ErrorKind::InvalidInput.into()))?;
         let there = file.metadata().map_err(map)?.len();
-        if there < len as u64 {
+        let start = i64::try_from(offset).map_err(|_| map(io::ErrorKind::InvalidInput.into()))?;
+        if there < offset.saturating_add(len as u64) {
             return Err(MemError::File { bytes: len, len: there });
         }
         // SAFETY: a mapping at an address of the system's choice aliases nothing of ours; that
@@ -36,14 +46,14 @@ impl HostMem {
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED | libc::MAP_NORESERVE,
                 file.as_raw_fd(),
-                0,
+                start,
             )
         };
         if base == libc::MAP_FAILED {
             return Err(map(io::Error::last_os_error()));
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| map(io::ErrorKind::Other.into()))?;
-        Ok(Arc::new(Self { base, len }))
+        Ok(Arc::new(Self { base, len, owner: Owner::Mapping }))
     }
 }
 
@@ -62,6 +72,11 @@ mod tests {
         let mut got = [0; 4];
         b.read(100, &mut got).unwrap();
         assert_eq!(&got, b"bell");
+        let second = HostMem::shared_at(&file, PAGE_BYTES as u64, PAGE_BYTES).unwrap();
+        second.write(0, b"push").unwrap();
+        a.read(PAGE_BYTES, &mut got).unwrap();
+        assert_eq!(&got, b"push");
+        assert!(HostMem::shared_at(&file, PAGE_BYTES as u64, 2 * PAGE_BYTES).is_err());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What a queue pair is told when it changes state, and how a peer is addressed (`ibv_modify_qp`;
 //! InfiniBand vol. 1, 10.3.1 and 11.2.5.2).
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
 
 use super::{Access, QpState};
@@ -76,8 +77,26 @@ impl Mtu {
 pub enum NicAddress {
     /// Number of a NIC on the in-process link.
     InProcess(u64),
-    /// Address of a NIC that sends packets; its GID is the address, IPv4-mapped if need be.
+    /// Address of a NIC that sends packets over IP (RoCEv2); its GID is the address, IPv4-mapped if
+    /// need be.
     Ip(IpAddr),
+    /// A port on an InfiniBand subnet.
+    Lid {
+        /// Local identifier, given by the subnet manager; 0 for a port that is reached by GID alone.
+        lid: u16,
+        /// Its GID, in network order: 8 bytes of subnet prefix, 8 of port GUID.
+        gid: [u8; 16],
+    },
+}
+
+impl fmt::Display for NicAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InProcess(number) => write!(f, "in-process NIC {number}"),
+            Self::Ip(ip) => write!(f, "{ip}"),
+            Self::Lid { lid, gid } => write!(f, "LID {lid} (GID {})", Ipv6Addr::from(*gid)),
+        }
+    }
 }
 
 /// What a peer needs to reach a queue pair.

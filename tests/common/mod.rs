@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::HostQp;
-use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmNet};
+use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmLink, ShmNet};
 use bellpush::nic::soft::{CqAttr, Engine, InProcess, Objects, Qp, SoftConfig, SoftNic, Srq};
 use bellpush::nic::{
     Access, Change, Connection, Inband, LineFormat, Mr, Nic, QpAttr, QpType, QueuePair,
@@ -136,10 +136,13 @@ impl Pair {
     }
 
     pub fn with(attr_a: &QpAttr, attr_b: &QpAttr) -> Self {
-        let link = InProcess::new();
+        Self::on(&InProcess::new(), attr_a, attr_b)
+    }
+
+    pub fn on(link: &Arc<InProcess>, attr_a: &QpAttr, attr_b: &QpAttr) -> Self {
         let mut engines = Vec::new();
         let nics = [0, 1].map(|_| {
-            let (nic, e) = SoftNic::manual(&SoftConfig::new(&link)).unwrap();
+            let (nic, e) = SoftNic::manual(&SoftConfig::new(link)).unwrap();
             engines.extend(e);
             nic
         });
@@ -152,7 +155,16 @@ impl Pair {
 
     /// The same on a packet link in memory, with the faults that are named (none: an empty text).
     pub fn on_packets(faults: &str, attr_a: &QpAttr, attr_b: &QpAttr, with: &Change) -> Self {
-        let (nics, engines) = packet_nics(faults, true);
+        Self::of(packet_nics(faults, true), attr_a, attr_b, with)
+    }
+
+    /// The same on NICs that are there.
+    pub fn of(
+        (nics, engines): ([Arc<SoftNic>; 2], Vec<Engine>),
+        attr_a: &QpAttr,
+        attr_b: &QpAttr,
+        with: &Change,
+    ) -> Self {
         let a = end(&nics[0], attr_a, A_IOVA);
         let b = end(&nics[1], attr_b, B_IOVA);
         connect(&a.qp, &b.qp, with);
@@ -232,18 +244,25 @@ impl Pair {
 
 /// Two NICs on a packet link in memory, each with its engine.
 pub fn packet_nics(faults: &str, icrc: bool) -> ([Arc<SoftNic>; 2], Vec<Engine>) {
+    packet_nics_over(icrc, |host, link| match faults {
+        "" => Box::new(link),
+        _ => {
+            let mut faults: Faults = faults.parse().unwrap();
+            faults.seed += u64::from(host); // the two directions differ
+            Box::new(Faulty::new(link, faults).unwrap())
+        }
+    })
+}
+
+/// The same over what `wrap` makes of each NIC's end of the link.
+pub fn packet_nics_over(
+    icrc: bool,
+    mut wrap: impl FnMut(u8, ShmLink) -> Box<dyn Link>,
+) -> ([Arc<SoftNic>; 2], Vec<Engine>) {
     let net = ShmNet::anonymous(icrc).unwrap();
     let mut engines = Vec::new();
     let nics = [1u8, 2].map(|host| {
-        let link = net.attach(IpAddr::from([127, 0, 0, host])).unwrap();
-        let link: Box<dyn Link> = match faults {
-            "" => Box::new(link),
-            _ => {
-                let mut faults: Faults = faults.parse().unwrap();
-                faults.seed += u64::from(host); // the two directions differ
-                Box::new(Faulty::new(link, faults).unwrap())
-            }
-        };
+        let link = wrap(host, net.attach(IpAddr::from([127, 0, 0, host])).unwrap());
         let config = SoftConfig { seed: Some(host.into()), ..SoftConfig::default() };
         let (nic, engine) = SoftNic::manual_on(&config, link).unwrap();
         engines.push(engine);

@@ -59,9 +59,6 @@ pub struct LinkSpec {
 }
 
 impl LinkSpec {
-    /// The link of whoever asks for packets and says no more.
-    pub const SHM: Self = Self { wire: Wire::Shm, faults: None };
-
     /// Opens both ends. The capture is the first one's, and sees what goes both ways.
     pub fn pair(&self, pcap: Option<&Path>) -> Result<[Box<dyn Link>; 2], LinkError> {
         let open: [Box<dyn Link>; 2] = match self.wire {
@@ -105,7 +102,7 @@ mod tests {
     #[test]
     fn a_link_is_named_with_or_without_faults() {
         let spec = |text: &str| text.parse::<LinkSpec>().unwrap();
-        assert_eq!(spec("shm"), LinkSpec::SHM);
+        assert_eq!(spec("shm"), LinkSpec { wire: Wire::Shm, faults: None });
         assert_eq!(spec("udp"), LinkSpec { wire: Wire::Udp, faults: None });
         let hurt = spec("loss=1%,dup=0.1%,reorder=1%,seed=7");
         assert_eq!(hurt.wire, Wire::Shm);

@@ -6,12 +6,16 @@
 mod bench;
 mod cli;
 mod link;
+mod pcie_link;
 mod plan;
+mod run;
 mod serve;
 mod show;
 mod sim;
+mod sim_report;
 mod tlp;
 mod topo;
+mod values;
 
 use std::process::ExitCode;
 
@@ -33,6 +37,8 @@ struct Cli {
 enum Command {
     /// Measure and verify every path between GPU and NIC
     Bench(Box<bench::BenchArgs>),
+    /// Run a program on software mlx5 devices, unchanged
+    Run(run::RunArgs),
     /// Be the server of rdma-core's pingpong programs or perftest's, on the software NIC
     Serve(serve::ServeArgs),
     /// Print the table of a saved result, or make its report
@@ -43,6 +49,8 @@ enum Command {
     Topo(topo::TopoArgs),
     /// Simulate whole operations over PCIe topologies
     Sim(sim::SimArgs),
+    /// Measure this machine's PCIe and NVLink beside what the model predicts
+    Link(pcie_link::LinkArgs),
 }
 
 fn main() -> ExitCode {
@@ -52,11 +60,13 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(*args),
+        Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Tlp(args) => modelled(tlp::run(&args)),
         Command::Topo(args) => modelled(topo::run(&args)),
         Command::Sim(args) => modelled(sim::run(&args)),
+        Command::Link(args) => pcie_link::run(&args),
     };
     outcome.unwrap_or_else(|error: CliError| error.report())
 }

@@ -74,7 +74,7 @@ pub struct BenchPlan {
     pub qps: u32,
     /// Packets between two NICs, and what happens to them; without, copies.
     pub link: Option<LinkSpec>,
-    /// Where the packets are recorded.
+    /// Where the packets are recorded; on the in-process link, those that would carry its messages.
     pub pcap: Option<PathBuf>,
     /// Seed of payloads and faults.
     pub seed: u64,
@@ -105,7 +105,12 @@ impl TryFrom<&BenchArgs> for BenchPlan {
     type Error = CliError;
 
     fn try_from(args: &BenchArgs) -> Result<Self, CliError> {
-        let paths = paths(args.data.as_deref(), args.kick.as_deref())?;
+        let mut paths = paths(args.data.as_deref(), args.kick.as_deref())?;
+        if args.nic != "soft" {
+            soft_only(args)?;
+            // Not asked for by name, then: part of all kicks.
+            paths.retain(|path| path.kick() != Some(Kick::Inband));
+        }
         if args.line.is_some() && !paths.iter().any(|path| path.kick() == Some(Kick::Inband)) {
             return Err(CliError::new(
                 "--line concerns push/inband, which is not measured",
@@ -132,7 +137,7 @@ impl TryFrom<&BenchArgs> for BenchPlan {
                 return Err(CliError::new(format!("{option} is empty"), "give a name"));
             }
         }
-        if (args.link.is_some() || args.pcap.is_some()) && args.engines != 1 {
+        if args.link.is_some() && args.engines != 1 {
             return Err(CliError::new(
                 format!("--engines is {} on a packet link", args.engines),
                 "leave it out: one engine owns the link",
@@ -151,7 +156,7 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             line: args.line.as_deref().map_or(Ok(Line::L12p4), |l| one("--line", l))?,
             engines: within("--engines", args.engines.into(), MAX_ENGINES)? as u32,
             qps: within("--qps", args.qps.into(), MAX_QPS)? as u32,
-            link: args.link.or(args.pcap.as_ref().map(|_| LinkSpec::SHM)),
+            link: args.link,
             pcap: args.pcap.clone(),
             seed: args.seed,
             payload: args.payload.clone(),
@@ -167,6 +172,24 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             )?),
         })
     }
+}
+
+/// Refuses options of the software NIC where another one is named.
+fn soft_only(args: &BenchArgs) -> Result<(), CliError> {
+    let inband =
+        args.kick.as_deref().is_some_and(|list| list.split(',').any(|k| k.trim() == "inband"));
+    let option = match () {
+        () if inband => "--kick inband",
+        () if args.line.is_some() => "--line",
+        () if args.engines != 1 => "--engines",
+        () if args.link.is_some() => "--link",
+        () if args.pcap.is_some() => "--pcap",
+        () => return Ok(()),
+    };
+    Err(CliError::new(
+        format!("{option} is the software NIC's own, and --nic is {}", args.nic),
+        "leave it out, or give --nic soft",
+    ))
 }
 
 /// Every combination that exists of the data paths and kicks asked for. What was asked for by name
@@ -225,7 +248,8 @@ where
     Ok(items)
 }
 
-fn gpu(word: &str) -> Result<Gpu, CliError> {
+/// A CUDA device's number, or `host`.
+pub fn gpu(word: &str) -> Result<Gpu, CliError> {
     match word {
         "host" => Ok(Gpu::Host),
         number => number.parse().map(Gpu::Cuda).map_err(|_| {
@@ -234,7 +258,8 @@ fn gpu(word: &str) -> Result<Gpu, CliError> {
     }
 }
 
-fn numa(word: &str) -> Result<Numa, CliError> {
+/// `near` or `far`.
+pub fn numa(word: &str) -> Result<Numa, CliError> {
     match word {
         "near" => Ok(Numa::Near),
         "far" => Ok(Numa::Far),

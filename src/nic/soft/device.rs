@@ -18,6 +18,7 @@ use super::qp::{Objects, Qp};
 use super::requester::Timers;
 use super::srq::{Srq, SrqAttr};
 use super::state::Attributes;
+use super::tap::Tap;
 use super::transport::Transport;
 use super::xrc::{Target, XrcSrq, Xrcd};
 use crate::mem::{HostMem, View};
@@ -144,7 +145,11 @@ impl Device {
     /// The link, in words.
     pub(super) fn describe(&self) -> String {
         match &self.place {
-            Place::InProcess(_, id) => format!("in-process link, NIC {id}"),
+            Place::InProcess(link, id) => match link.tap().map(Tap::is_whole) {
+                None => format!("in-process link, NIC {id}"),
+                Some(true) => format!("in-process link, NIC {id}; captured as packets"),
+                Some(false) => format!("in-process link, NIC {id}; capture failed"),
+            },
             Place::Packets { description, .. } => description.clone(),
         }
     }
@@ -155,6 +160,14 @@ impl Device {
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ z >> 31) as u32
+    }
+
+    /// Who records what goes over the in-process link.
+    pub(super) fn tap(&self) -> Option<&Tap> {
+        match &self.place {
+            Place::InProcess(link, _) => link.tap(),
+            Place::Packets { .. } => None,
+        }
     }
 
     fn number(&self) -> u32 {

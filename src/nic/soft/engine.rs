@@ -167,6 +167,11 @@ impl Core {
         self.arm_pages[at].add(Arc::downgrade(cq));
     }
 
+    /// Lets pages go on which no CQ is armed any more.
+    pub(super) fn forget_arming(&mut self) {
+        self.arm_pages.retain(ArmPage::is_needed);
+    }
+
     /// Lets a queue pair go: it is not looked at after this.
     pub(super) fn remove(&mut self, qpn: u32) {
         let Some(slot) = self.by_qpn.remove(&qpn) else { return };
@@ -256,6 +261,7 @@ impl Core {
             counters: &device.counters,
             tally: Tally::default(),
             port: None,
+            tap: device.tap(),
         };
         let mut progress = Progress::default();
         // 1. Doorbells.
@@ -360,6 +366,9 @@ impl Core {
             if let Some(at) = port.poll_at() {
                 note(Visit::Later(at), &mut progress);
             }
+        }
+        if let Some(tap) = cx.tap {
+            tap.pass();
         }
         // 5. Counters, once a step.
         let (tally, live) = (cx.tally, &device.counters);

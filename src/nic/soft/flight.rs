@@ -126,29 +126,7 @@ impl Flight {
         mtu: Mtu,
         (service, dest): (Service, Qpn),
     ) -> (Headers, std::ops::Range<usize>) {
-        let at = Position::new(index == 0, index + 1 == self.packets);
-        let imm = matches!(self.opcode, Opcode::SendImm | Opcode::RdmaWriteImm);
-        let write = self.opcode.has_remote();
-        let inval = self.opcode == Opcode::SendInval;
-        let operation = match (write, imm) {
-            (true, _) => Operation::write(at, imm),
-            (false, true) => Operation::send(at, Tail::Imm),
-            (false, false) => {
-                Operation::send(at, if inval { Tail::Invalidate } else { Tail::Plain })
-            }
-        };
-        let mut bth = Bth::new(Wire::new(service, operation), dest, self.first.plus(index));
-        bth.solicited = self.flags.solicited && at.ends();
-        let mut headers = Headers::new(bth);
-        headers.ext.imm = (imm && at.ends()).then_some(wqe.imm);
-        headers.ext.srqn = wqe.srqn;
-        headers.ext.ieth = (inval && at.ends()).then_some(Rkey(wqe.imm));
-        headers.ext.reth = wqe.remote.filter(|_| write && at.starts()).map(|remote| Reth {
-            addr: remote.addr,
-            rkey: remote.rkey,
-            bytes: self.bytes,
-        });
-        (headers, mtu.part(index, self.bytes))
+        request(wqe, (self.first, self.packets), index, mtu, (service, dest))
     }
 
     /// Reports it complete.
@@ -178,6 +156,39 @@ impl Flight {
             spare.push(self.copy);
         }
     }
+}
+
+/// Headers of packet `index` of a SEND or WRITE that takes so many packets from a PSN on, and the part
+/// of the payload that it carries.
+pub(super) fn request(
+    wqe: &Wqe,
+    (first, packets): (Psn, u32),
+    index: u32,
+    mtu: Mtu,
+    (service, dest): (Service, Qpn),
+) -> (Headers, std::ops::Range<usize>) {
+    let at = Position::new(index == 0, index + 1 == packets);
+    let imm = matches!(wqe.opcode, Opcode::SendImm | Opcode::RdmaWriteImm);
+    let write = wqe.opcode.has_remote();
+    let invalidates = wqe.opcode == Opcode::SendInval;
+    let tail = match (imm, invalidates) {
+        (true, _) => Tail::Imm,
+        (false, true) => Tail::Invalidate,
+        (false, false) => Tail::Plain,
+    };
+    let operation = if write { Operation::write(at, imm) } else { Operation::send(at, tail) };
+    let mut bth = Bth::new(Wire::new(service, operation), dest, first.plus(index));
+    bth.solicited = wqe.flags.solicited && at.ends();
+    let mut headers = Headers::new(bth);
+    headers.ext.imm = (imm && at.ends()).then_some(wqe.imm);
+    headers.ext.srqn = wqe.srqn;
+    headers.ext.ieth = (invalidates && at.ends()).then_some(Rkey(wqe.imm));
+    headers.ext.reth = wqe.remote.filter(|_| write && at.starts()).map(|remote| Reth {
+        addr: remote.addr,
+        rkey: remote.rkey,
+        bytes: wqe.bytes,
+    });
+    (headers, mtu.part(index, wqe.bytes))
 }
 
 /// Checks every local entry before anything moves: keys, ranges, and the right to be written to.

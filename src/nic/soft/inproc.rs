@@ -6,12 +6,15 @@
 //! same responder functions.
 
 use std::collections::HashMap;
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::device::Device;
 use super::mr::{Regions, Right, Span};
 use super::qp::Qp;
 use super::responder::{self, Refusal};
+use super::tap::Tap;
 use super::vendor::Vendor;
 use crate::mem::MemError;
 use crate::wire::Qpn;
@@ -22,12 +25,27 @@ use crate::wire::wqe::{Opcode, Piece, Remote, Sge, Wqe};
 #[derive(Default)]
 pub struct InProcess {
     nics: RwLock<(u64, HashMap<u64, Weak<Device>>)>,
+    tap: Option<Tap>,
 }
 
 impl InProcess {
     /// A link without NICs.
     pub fn new() -> Arc<Self> {
         Arc::default()
+    }
+
+    /// A link without NICs, whose messages are recorded in a file as the packets that RoCEv2 would
+    /// send for them. Their number and times say nothing about this link: it carries no packets.
+    ///
+    /// # Errors
+    /// The system's, when the file cannot be made.
+    pub fn captured(path: &Path) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { tap: Some(Tap::create(path)?), ..Self::default() }))
+    }
+
+    /// Who records what goes over the link.
+    pub(super) fn tap(&self) -> Option<&Tap> {
+        self.tap.as_ref()
     }
 
     /// Puts a NIC on the link, which `make` builds for its number.

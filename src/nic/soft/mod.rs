@@ -17,7 +17,7 @@
 //! | `port` | what an engine keeps of a packet link |
 //! | `transport` `rc` `uc` `ud` | services over packets |
 //! | `flight` `assembly` `payload` | a message that is sent, and that comes in; its bytes |
-//! | `pcap` | captures of what goes over a packet link |
+//! | `pcap` `tap` | captures of what goes over a packet link, or would go instead of the in-process one |
 //! | `mkey` `umr` | keys that stand for parts of regions; what changes them |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
 //! | `xrc` | extended reliable connections: domains, receiving ends |
@@ -52,6 +52,7 @@ mod responder;
 mod sq;
 mod srq;
 mod state;
+mod tap;
 mod transport;
 mod uar;
 mod uc;
@@ -81,7 +82,7 @@ pub use xrc::{XrcSrq, Xrcd};
 use self::device::Device;
 use self::link::{Carries, Link};
 use self::mkey::Indirect;
-use super::{Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, QpAttr, QueuePair, Queues};
+use super::{Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueuePair, Queues};
 use crate::mem::{Dma, View};
 use crate::wire::{Iova, Qpn, Rkey};
 
@@ -323,6 +324,14 @@ impl SoftNic {
         self.device.mrs.register(pd, mem, (iova, access), Some(tag))
     }
 
+    /// Returns when no engine is in a step that began before, and forgets armings of CQs that are
+    /// gone: what the caller has let go is not touched any more.
+    pub fn settle(&self) {
+        for seat in &self.device.engines {
+            seat.control().forget_arming();
+        }
+    }
+
     /// Changes a registration, whose keys stay as they are (`ibv_rereg_mr`). Accesses that are under
     /// way come before, later ones find what it is then.
     ///
@@ -394,6 +403,14 @@ impl Nic for SoftNic {
         true
     }
 
+    fn order(&self) -> Order {
+        Order::Later
+    }
+
+    fn trouble(&self) -> Option<NicError> {
+        None
+    }
+
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
         self.device.mrs.register(&self.device.pd, mem, (iova, access), None)
     }
@@ -402,10 +419,9 @@ impl Nic for SoftNic {
         self.device.mrs.deregister(mr)
     }
 
-    fn alloc_dm(&self, memory: View) -> Result<Dm, NicError> {
-        let access = Access { local_write: true, ..Access::NONE };
-        let mr = self.register(Arc::new(memory.clone()), Iova(0), access)?;
-        Ok(Dm { view: memory, mr })
+    /// It has none: a window is memory of the host.
+    fn alloc_dm(&self, _bytes: usize) -> Result<Option<Dm>, NicError> {
+        Ok(None)
     }
 
     fn queue_bytes(&self, attr: &QpAttr) -> usize {

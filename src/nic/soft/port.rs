@@ -39,6 +39,8 @@ pub(super) struct Port {
     src_port: u16,
     carries: Carries,
     icrc: bool,
+    /// Packets that leave together cost less.
+    pub(super) joins: bool,
     now_ns: u64,
     /// Whether the owner wants the port up.
     enabled: Arc<AtomicBool>,
@@ -63,6 +65,7 @@ impl Port {
             src_port: link.src_port(),
             carries: link.carries(),
             icrc: link.has_icrc(),
+            joins: link.joins(),
             link,
             now_ns: 0,
             enabled,

@@ -11,6 +11,7 @@ use super::port::Port;
 use super::qp::Qp;
 use super::responder::Refusal;
 use super::sq::{Posted, Scratch, SendQueue, Source};
+use super::tap::Tap;
 use super::transport::Transport;
 use super::vendor::Vendor;
 use crate::mem::MemError;
@@ -35,6 +36,8 @@ pub(super) struct Visitor<'a> {
     pub(super) tally: Tally,
     /// The packet link, on a NIC that has one.
     pub(super) port: Option<&'a mut Port>,
+    /// Who records what goes over the in-process link.
+    pub(super) tap: Option<&'a Tap>,
 }
 
 /// How long a requester waits, in nanoseconds.
@@ -156,7 +159,8 @@ impl Requester {
                 return Visit::Idle;
             };
             let (own, other) = (self.sq.qp.pd, peer.pd);
-            if self.moved >= join::ROWS_FROM {
+            // A capture shows each WQE's message.
+            if self.moved >= join::ROWS_FROM && cx.tap.is_none() {
                 join::join(&self.sq, &mut posted, cx.scratch, cx.row, |sge, to| {
                     let (n, write) = (sge.bytes, Right::RemoteWrite);
                     peer.permits(write)
@@ -170,7 +174,13 @@ impl Requester {
                 Ok(wqe) => {
                     let (from, pd) = (self.sq.qp.in_process(), self.sq.qp.pd);
                     let msg = Message { wqe, bytes, local, from, pd };
-                    check_local(&msg).and_then(|()| inproc::carry_out(&msg, peer, remote))
+                    check_local(&msg).and_then(|()| {
+                        let done = inproc::carry_out(&msg, peer, remote);
+                        if let Some(tap) = cx.tap {
+                            tap.record(&msg, peer, done);
+                        }
+                        done
+                    })
                 }
                 Err((syndrome, vendor)) => Err(Refusal::Nak(*syndrome, *vendor)),
             };

@@ -56,6 +56,10 @@ pub struct ChannelSpec {
     pub latency_ps: Ps,
     /// Bytes beside the data, by class.
     pub overhead_bytes: [u32; 3],
+    /// Data go in whole units of this: DWs on PCIe, flits on NVLink, sectors inside a GPU.
+    pub unit_bytes: u32,
+    /// Least time from one TLP to the next, by class.
+    pub tlp_ps: [Ps; 3],
     /// Credits of the far end.
     pub credits: Credits,
     /// The far end cuts peer-to-peer TLPs to this size before it forwards them; 0 if it does not.
@@ -431,13 +435,15 @@ impl Fabric {
             c.headers_left[class as usize] -= 1;
             c.data_left[class as usize] -= tlp.bytes.div_ceil(16);
         }
-        let wire = u64::from(tlp.bytes + c.spec.overhead_bytes[class as usize]);
+        let data = tlp.bytes.next_multiple_of(c.spec.unit_bytes);
+        let wire = u64::from(data + c.spec.overhead_bytes[class as usize]);
         let capped = c.spec.peer_gb_per_s > 0.0 && self.routes[tlp.route as usize].peer_to_peer;
         let tx = if capped {
             (u64::from(tlp.bytes) as f64 * 1000.0 / c.spec.peer_gb_per_s) as u64
         } else {
             (wire * c.ps_per_mib) >> 20
         };
+        let tx = tx.max(c.spec.tlp_ps[class as usize]);
         c.busy_until = now + tx;
         c.carried.tlps += 1;
         c.carried.data_bytes += u64::from(tlp.bytes);

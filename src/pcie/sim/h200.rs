@@ -4,7 +4,7 @@
 //! (146, 849 and 1000 ns), one SM's stores (45.6 GB/s, NVLink), one SM's outstanding lines (the two
 //! one-block load rows), the fences, and the hand-off (2801 ns for doorbell and completion alone).
 
-use super::build::{add_host, attach_hbm, attach_memory, attach_sm};
+use super::build::{SECTOR_BYTES, add_host, attach_hbm, attach_memory, attach_sm};
 use super::{
     ChannelSpec, Credits, EndpointId, Load, Params, Program, ServerId, Sim, SimError, Step, TaskId,
     Until,
@@ -12,7 +12,7 @@ use super::{
 use crate::pcie::topology::{Builder, Kind, RawLink};
 
 /// A GPU's write granule and cache line.
-const LINE_BYTES: u32 = 128;
+pub(super) const LINE_BYTES: u32 = 128;
 /// Pipelining granule of bulk phases.
 const CHUNK_BYTES: u32 = 4096;
 
@@ -101,25 +101,30 @@ pub const H200_HOPS: [HopRow; 10] = [
     pcie_hop(256 << 10, 10253.0, 11007.0),
 ];
 
-struct Bench {
-    sim: Sim,
-    sm: EndpointId,
+pub(super) struct Bench {
+    pub sim: Sim,
+    pub sm: EndpointId,
     /// The other GPU's SMs and memory.
-    peer_sm: EndpointId,
-    hbm: EndpointId,
-    peer_hbm: EndpointId,
-    memory: EndpointId,
+    pub peer_sm: EndpointId,
+    pub hbm: EndpointId,
+    pub peer_hbm: EndpointId,
+    pub memory: EndpointId,
     /// The other GPU's SM as a serial resource.
     peer_core: ServerId,
 }
 
-fn bench(p: &Params, blocks: f64, warps: f64) -> Bench {
-    let mut b = Builder::new("two H200s of one host");
+/// Two GPUs of one host; SMs as [`attach_sm`] has them.
+pub(super) fn bench(
+    p: &Params,
+    link: RawLink,
+    (blocks, lines, slot_bytes): (f64, f64, u32),
+) -> Bench {
+    let mut b = Builder::new("two GPUs of one host");
     b.add("s0", Kind::Socket, None, None, None);
     for i in 0..2 {
         let (root, gpu) = (format!("rc{i}"), format!("gpu{i}"));
         b.add(&root, Kind::RootComplex, Some("s0"), None, None);
-        b.add(&gpu, Kind::Gpu, Some(&root), Some(RawLink::new(5, 16)), None);
+        b.add(&gpu, Kind::Gpu, Some(&root), Some(link), None);
     }
     let topology = b.finish().expect("legal by construction");
     let mut sim = Sim::new(7);
@@ -131,6 +136,8 @@ fn bench(p: &Params, blocks: f64, warps: f64) -> Bench {
         gb_per_s: p.nvlink_gb_per_s,
         latency_ps: Params::ps(p.nvlink_ns),
         overhead_bytes: [32, 32, 32],
+        unit_bytes: 16,
+        tlp_ps: [0; 3],
         credits: Credits::INFINITE,
         cut_bytes: 0,
         mps_bytes: LINE_BYTES,
@@ -138,15 +145,19 @@ fn bench(p: &Params, blocks: f64, warps: f64) -> Bench {
     };
     sim.add_channel(gpu, peer, nvlink);
     sim.add_channel(peer, gpu, nvlink);
-    // Lines outstanding go with the warps that wait for them; 160 for 16 warps.
-    let lines = p.sm_read_lines * warps / 16.0;
-    let sm = attach_sm(&mut sim, gpu, p, blocks, lines);
-    let peer_sm = attach_sm(&mut sim, peer, p, blocks, lines);
+    let sm = attach_sm(&mut sim, gpu, p, blocks, lines, slot_bytes);
+    let peer_sm = attach_sm(&mut sim, peer, p, blocks, lines, slot_bytes);
     let hbm = attach_hbm(&mut sim, gpu, p);
     let peer_hbm = attach_hbm(&mut sim, peer, p);
     let memory = attach_memory(&mut sim, socket, p);
     let peer_core = sim.add_server();
     Bench { sim, sm, peer_sm, hbm, peer_hbm, memory, peer_core }
+}
+
+/// Lines outstanding go with the warps that wait for them.
+fn h200s(p: &Params, blocks: f64, threads: u32) -> Bench {
+    let lines = p.sm_read_lines * f64::from(threads) / 512.0;
+    bench(p, RawLink::new(5, 16), (blocks, lines, SECTOR_BYTES))
 }
 
 /// Simulates a curve's point: GB/s with `blocks` blocks of `threads` threads.
@@ -156,7 +167,7 @@ pub fn simulate_curve(
     blocks: u32,
     threads: u32,
 ) -> Result<f64, SimError> {
-    let mut b = bench(p, f64::from(blocks), f64::from(threads) / 32.0);
+    let mut b = h200s(p, f64::from(blocks), threads);
     let bytes = 1 << 16;
     let mut program = Program::new(u64::from(bytes));
     let store = |to| Step::Write {
@@ -194,7 +205,7 @@ pub enum HopPath {
 
 /// Simulates a hop row: one block of 1,024 threads on each side.
 pub fn simulate_hop(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> Result<f64, SimError> {
-    let mut b = bench(p, 1.0, 32.0);
+    let mut b = h200s(p, 1.0, 1024);
     let mut g = Program::new(u64::from(bytes));
     let poll = Step::Uniform {
         min_ps: Params::ps(p.sm_ns + p.hbm_ns),
@@ -214,7 +225,7 @@ pub fn simulate_hop(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> Result
     };
     // The engine's SM stores what it copies at an SM's rate.
     let copy =
-        |n: u32| Step::Serve { server: core, ps: Params::ps(f64::from(n) / p.sm_store_gb_per_s) };
+        |n: u32| Step::Serve { server: core, ps: Params::ps(f64::from(n) / p.sm_store_gb_per_s()) };
     let local = Step::Delay { ps: Params::ps(2.0 * (p.sm_ns + p.hbm_ns)) };
     let handoff = Step::Delay { ps: Params::ps(p.handoff_ns) };
     let mut ends: Vec<TaskId> = Vec::new();

@@ -11,6 +11,7 @@ mod h200;
 mod hosts;
 mod ops;
 mod params;
+mod probe;
 mod program;
 mod run;
 mod study;
@@ -30,10 +31,14 @@ pub use h200::{
 pub use hosts::{HOST_RESIDUALS, HOST_ROWS, HostRow, Metric, NfpHost, simulate_host_row};
 pub use ops::{Path, Prediction, predict};
 pub use params::Params;
+pub use probe::{
+    Access, BURST_THREADS, CALIBRATION, Calibration, Machine, Pattern, Probe, Target, calibrate,
+    predict_probe,
+};
 
 pub use study::{
-    Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, losses, plot_svg, sensitivity,
-    sweep, window_needed_bytes,
+    Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, losses, sensitivity, sweep,
+    window_needed_bytes,
 };
 
 use calendar::Calendar;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bellpush::gpu::{Executor, Gpu, GpuError, HostOptions, Mapped, Stream};
 use bellpush::mem;
-use bellpush::nic::Nic;
-use bellpush::nic::soft::{SoftConfig, SoftNic};
+use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::nic::{Nic, open_verbs};
 use bellpush::report::Side;
 use bellpush::transport::Memory;
 
@@ -23,7 +23,7 @@ pub struct Rig {
     /// The NIC that sends, and the one that receives: the same one without packets.
     pub nic: Arc<dyn Nic>,
     pub peer: Arc<dyn Nic>,
-    /// What carries packets between them, in words.
+    /// A note: what carries packets between them, or records messages as packets.
     pub link: Option<String>,
     pub stream: Stream,
     pub src: Memory,
@@ -64,7 +64,7 @@ impl Rig {
 }
 
 /// The GPU asked for; without a word about it the first one, or the host where there is none.
-fn open_gpu(wanted: plan::Gpu) -> Result<Arc<Gpu>, CliError> {
+pub fn open_gpu(wanted: plan::Gpu) -> Result<Arc<Gpu>, CliError> {
     let host = || Gpu::open(Executor::Host(HostOptions::default())).map_err(|e| gpu_error(&e));
     match wanted {
         plan::Gpu::Host => host(),
@@ -80,7 +80,7 @@ fn open_gpu(wanted: plan::Gpu) -> Result<Arc<Gpu>, CliError> {
 }
 
 /// The NUMA node that is near or far, seen from the GPU.
-fn node(gpu: &Gpu, numa: Numa) -> Result<usize, CliError> {
+pub fn node(gpu: &Gpu, numa: Numa) -> Result<usize, CliError> {
     let option = match numa {
         Numa::Near => "near",
         Numa::Far => "far",
@@ -109,24 +109,32 @@ type Nics = (Arc<dyn Nic>, Arc<dyn Nic>, Option<String>);
 
 fn open_nics(plan: &BenchPlan) -> Result<Nics, CliError> {
     if plan.nic != "soft" {
-        return Err(CliError::new(
-            format!("--nic: there is no NIC '{}'", plan.nic),
-            "this build has the software NIC only: give soft",
-        ));
+        let nic = open_verbs(&plan.nic).map_err(|e| {
+            CliError::new(format!("--nic: {e}"), "docs/hardware.md says what a real NIC needs")
+        })?;
+        return Ok((nic.clone(), nic, None));
     }
     let refused =
         |e| CliError::new(format!("the software NIC did not start: {e}"), "try --engines 1");
     let Some(link) = &plan.link else {
-        let config = SoftConfig { engines: plan.engines as usize, ..SoftConfig::default() };
-        let nic: Arc<dyn Nic> = SoftNic::open(config).map_err(refused)?;
-        return Ok((nic.clone(), nic, None));
+        let link = match &plan.pcap {
+            Some(path) => InProcess::captured(path).map_err(|e| {
+                CliError::new(format!("--pcap {}: {e}", path.display()), "give another file")
+            })?,
+            None => InProcess::new(),
+        };
+        let config = SoftConfig { engines: plan.engines as usize, ..SoftConfig::new(&link) };
+        let nic = SoftNic::open(config).map_err(refused)?;
+        let recorded = |_| format!("{}: times include recording", nic.describe());
+        let described = plan.pcap.as_ref().map(recorded);
+        return Ok((nic.clone(), nic, described));
     };
     let ends = link
         .pair(plan.pcap.as_deref())
         .map_err(|e| CliError::new(format!("--link: {e}"), "give another link, or leave it out"))?;
     let [a, b] = ends.map(|end| SoftNic::open_on(SoftConfig::default(), end));
     let (a, b) = (a.map_err(refused)?, b.map_err(refused)?);
-    let link = a.describe();
+    let link = format!("RoCEv2 packets between two software NICs: {}", a.describe());
     Ok((a, b, Some(link)))
 }
 

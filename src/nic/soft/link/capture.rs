@@ -70,6 +70,10 @@ impl<L: Link> Link for Captured<L> {
         self.inner.has_icrc()
     }
 
+    fn joins(&self) -> bool {
+        self.inner.joins()
+    }
+
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
         let taken = self.inner.send(now_ns, batch)?;
         let (at_ns, fill) = (self.at(now_ns), !self.inner.has_icrc());

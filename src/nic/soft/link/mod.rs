@@ -43,6 +43,11 @@ pub trait Link: Send {
         true
     }
 
+    /// Whether packets for one peer cost less when they are given to [`Link::send`] together.
+    fn joins(&self) -> bool {
+        false
+    }
+
     /// Sends packets from the front of the batch and takes them out of it. Returns how many; what
     /// is left did not fit, and is to be sent later. A packet to an address that nobody has is
     /// taken, lost and counted, as a wire would.
@@ -106,6 +111,10 @@ impl Link for Box<dyn Link> {
 
     fn has_icrc(&self) -> bool {
         (**self).has_icrc()
+    }
+
+    fn joins(&self) -> bool {
+        (**self).joins()
     }
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {

@@ -93,12 +93,16 @@ impl Rc {
         if self.responder.transmit(&sq.qp, domain, port, VISIT_RESPONSES) {
             return Visit::More;
         }
-        match state {
+        let room = port.room();
+        let visit = match state {
             QpState::Rts | QpState::Sqd => {
                 self.requester.transmit(sq, cx, domain, state == QpState::Rts)
             }
             _ => Visit::Idle,
-        }
+        };
+        let port = cx.port.as_deref_mut().expect("transports are visited with a port");
+        let alone = port.room() == room;
+        if self.responder.acknowledge(port, alone) { Visit::More } else { visit }
     }
 
     /// The UMR that is next, if there is one.

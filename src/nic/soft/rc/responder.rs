@@ -2,7 +2,9 @@
 //!
 //! Packets change its state; what it has to say is built later, when the link has room: responses
 //! of READs and atomics in the order of their requests, then one acknowledgement or refusal that
-//! covers everything up to its PSN. So acknowledgements of one visit's packets are one.
+//! covers everything up to its PSN. So acknowledgements of one visit's packets are one. On a
+//! link where that is cheaper, an acknowledgement alone waits for one visit more: the requests may
+//! bring an answer about, and then both leave together.
 
 use super::replay::{Replay, What};
 use crate::mem::MemError;
@@ -35,6 +37,8 @@ pub(super) struct Responder {
     replay: Replay,
     /// What is to be said when no response is due.
     reply: Option<(Psn, Syndrome)>,
+    /// The acknowledgement that is due was held back for a visit.
+    held: bool,
     /// A NAK or RNR NAK was said for the PSN expected; there is no other before it comes.
     refused: bool,
     /// Packets taken since the last acknowledgement.
@@ -74,6 +78,7 @@ impl Responder {
             assembly: Assembly::default(),
             replay: Replay::new(attributes.max_dest_rd_atomic),
             reply: None,
+            held: false,
             refused: false,
             silent: 0,
             dead: false,
@@ -202,7 +207,7 @@ impl Responder {
             .push(self.expected, packets, self.msn, what)
             .map_err(|_| invalid(Vendor::Sequence))?;
         self.expected = self.expected.plus(packets);
-        self.reply = None;
+        (self.reply, self.held) = (None, false);
         Ok(())
     }
 
@@ -239,7 +244,8 @@ impl Responder {
         nak(qp, cause, vendor);
     }
 
-    /// Builds what is due, at most `most` packets. Says whether something is left.
+    /// Builds the responses and the refusal that are due, at most `most` packets. Says whether some
+    /// are left.
     pub(super) fn transmit(
         &mut self,
         qp: &Qp,
@@ -283,18 +289,38 @@ impl Responder {
                 }
             }
         }
-        if let Some((psn, syndrome)) = self.reply {
-            if port.room() == 0 {
-                return true;
-            }
-            self.reply = None;
-            self.silent = 0;
+        match self.reply {
+            Some((_, Syndrome::Ack { .. })) | None => false,
+            Some(_) => !self.say(port),
+        }
+    }
+
+    /// Builds the acknowledgement that is due, behind what the requester sent in this visit; when it
+    /// sent nothing, in the next visit. Says whether it is left.
+    pub(super) fn acknowledge(&mut self, port: &mut Port, alone: bool) -> bool {
+        if self.reply.is_none() {
+            return false;
+        }
+        if alone && port.joins && !self.held {
+            self.held = true;
+            return true;
+        }
+        !self.say(port)
+    }
+
+    /// Builds the acknowledgement or refusal that is due, if there is room.
+    fn say(&mut self, port: &mut Port) -> bool {
+        if port.room() == 0 {
+            return false;
+        }
+        if let Some((psn, syndrome)) = self.reply.take() {
+            (self.silent, self.held) = (0, false);
             let mut headers = self.path.headers(Operation::Acknowledge, psn);
             headers.ext.aeth = Some(Aeth { syndrome, msn: self.msn });
             port.send(&self.path.route, &headers, 0, |_| Ok::<_, Vendor>(()))
                 .expect("an empty payload does not fail");
         }
-        false
+        true
     }
 
     /// The queue pair is in ERR: only a refusal of its own making is still said.

@@ -239,6 +239,10 @@ impl<L: Link> Link for Faulty<L> {
         self.inner.has_icrc()
     }
 
+    fn joins(&self) -> bool {
+        self.inner.joins()
+    }
+
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
         self.flush(now_ns)?;
         let mut taken = 0;

@@ -117,10 +117,9 @@ impl UdpLink {
 
     /// Packets behind the first `skip` that can go as one datagram, if they are several.
     fn gso_run<'a>(&self, batch: &'a TxBatch, skip: usize) -> Option<Run<'a>> {
-        let fine = |to: IpAddr| to.is_ipv6() || to.is_loopback();
         let most = self.udp.opened.state.max_gso_segments();
         let run = batch.run(skip, most, GSO_BYTES)?;
-        let fine = fine(run.to) && run.fields.traffic_class == 0;
+        let fine = gso_to(run.to) && run.fields.traffic_class == 0;
         (run.count > 1 && fine && run.to.is_ipv4() == self.addr.is_ipv4()).then_some(run)
     }
 
@@ -236,6 +235,12 @@ fn hand_out(
     each(packet);
 }
 
+/// Whether datagrams may be cut up on their way to that address: what cuts them counts IPv4 IDs up,
+/// unless they are cut on arrival.
+fn gso_to(to: IpAddr) -> bool {
+    to.is_ipv6() || to.is_loopback()
+}
+
 impl Link for UdpLink {
     fn address(&self) -> IpAddr {
         self.addr
@@ -247,6 +252,10 @@ impl Link for UdpLink {
 
     fn src_port(&self) -> u16 {
         ROCE_PORT
+    }
+
+    fn joins(&self) -> bool {
+        self.udp.opened.state.max_gso_segments() > 1 && gso_to(self.addr)
     }
 
     fn carries(&self) -> Carries {

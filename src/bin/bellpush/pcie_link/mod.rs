@@ -1,0 +1,298 @@
+//! `bellpush link`: what PCIe and NVLink of this machine do, beside what the model says.
+//!
+//! The rows that the model is fitted to are named before anything is measured
+//! ([`CALIBRATION`]); all others are predictions, with their error.
+
+mod rig;
+mod rows;
+
+use std::io::Write;
+use std::path::{Path as FsPath, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bellpush::gpu::{Executor, Gpu};
+use bellpush::pcie::sim::{CALIBRATION, Machine, Params, Probe, calibrate, predict_probe};
+use bellpush::pcie::tlp::{Gen, LinkSpeed, Mps};
+use bellpush::pcie::topology::{PcieLink, RawLink, from_sysfs};
+use bellpush::report::{Nic, machine};
+use serde_json::{Value, json};
+
+use self::rig::{Measured, Rig};
+use crate::bench::rig::{node, open_gpu};
+use crate::cli::{self, CliError, UNVERIFIED};
+use crate::{plan, values};
+
+/// Arguments of `bellpush link`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct LinkArgs {
+    /// CUDA device, or `host` for kernels on CPU threads [default: 0 if there is one, else host]
+    #[arg(long, value_name = "N|host", allow_hyphen_values = true)]
+    gpu: Option<String>,
+    /// The other GPU, or `none` [default: the next one, where there is one]
+    #[arg(long, value_name = "N|none", allow_hyphen_values = true)]
+    peer: Option<String>,
+    /// Host memory near the GPU or on another NUMA node [default: where the system puts it]
+    #[arg(long, value_name = "near|far")]
+    host_numa: Option<String>,
+    /// PCIe generation of the GPU's link [default: what sysfs says]
+    #[arg(long = "gen", value_name = "N")]
+    generation: Option<u32>,
+    /// Lanes of the GPU's link [default: what sysfs says]
+    #[arg(long, value_name = "N")]
+    lanes: Option<u32>,
+    /// MPS of the GPU's link, bytes [default: what sysfs says]
+    #[arg(long, value_name = "BYTES")]
+    mps: Option<u32>,
+    /// Start the model's parameter from this value, as name=value
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Do not calibrate: compare with the model as it is
+    #[arg(long)]
+    no_fit: bool,
+    /// Give up one measurement after this time
+    #[arg(long, value_name = "MS", default_value_t = 5000)]
+    timeout_ms: u64,
+    /// Save the result; `-` prints it on stdout
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Save the rows as CSV; `-` prints them on stdout
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+/// Measures, prints and saves. Exit status 1 when a row did not move what it should have.
+///
+/// # Errors
+/// One line for wrong input or something missing.
+pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
+    let see = "see 'bellpush link --help'";
+    let start = crate::sim::params(&args.set).map_err(|e| CliError::new(e, see))?;
+    for place in [&args.json, &args.csv] {
+        cli::check_places(place.as_deref(), None)?;
+    }
+    if args.timeout_ms == 0 {
+        return Err(CliError::new("--timeout-ms 0: nothing ends at once", "give 1 or more"));
+    }
+    let wanted = args.gpu.as_deref().map_or(Ok(plan::Gpu::Auto), plan::gpu)?;
+    let numa = args.host_numa.as_deref().map(plan::numa).transpose()?;
+    let gpu = open_gpu(wanted)?;
+    let host_numa = numa.map(|numa| node(&gpu, numa)).transpose()?;
+    let peer = peer_of(&gpu, args.peer.as_deref())?;
+    let limit = Duration::from_millis(args.timeout_ms);
+    let mut rig = Rig::new(gpu.clone(), peer, host_numa, limit)?;
+    let probes = rows::of(&gpu, rig.peer.is_some());
+    // Something to do, so that the GPU and its link leave their idle states before they are asked.
+    rig.measure(probes[0], 1.0)?;
+    let (link, source) = link_of(&gpu, args)?;
+    let machine = Machine { link };
+
+    // On CPU threads nothing crosses a link, so there is nothing to fit or to predict.
+    let modelled = !gpu.is_host();
+    let with_peer = rig.peer.is_some();
+    let fitted: Vec<_> = CALIBRATION
+        .into_iter()
+        .filter(|c| modelled && !args.no_fit && (with_peer || !c.peer))
+        .collect();
+    let mut out = Printer::new(args);
+    out.head(&rig, link, source, &fitted)?;
+    let model = |p: &Params, probe| {
+        predict_probe(p, machine, probe)
+            .map_err(|e| CliError::new(e, "this is a bug: please report it"))
+    };
+    let mut measured: Vec<(Probe, Measured)> = Vec::new();
+    for &probe in &probes {
+        let expected = if modelled { model(&start, probe)? } else { 1.0 };
+        measured.push((probe, rig.measure(probe, expected)?));
+    }
+    let value =
+        |probe| measured.iter().find(|(p, _)| *p == probe).map(|(_, m): &(_, Measured)| m.value);
+    let is_fitted = |probe| fitted.iter().any(|c| c.probe == probe);
+    let params = calibrate(&start, machine, |probe| value(probe).filter(|_| is_fitted(probe)))
+        .map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
+    let mut results = Vec::new();
+    for &(probe, m) in &measured {
+        let model = if modelled { Some(model(&params, probe)?) } else { None };
+        results.push(rows::json(probe, m, model, is_fitted(probe)));
+    }
+    let calibration: Vec<Value> = fitted
+        .iter()
+        .map(|c| {
+            let mut fit = params.clone();
+            let value = fit.get_mut(c.parameter).map(|v| *v);
+            json!({ "parameter": c.parameter, "row": rows::name(c.probe), "value": value })
+        })
+        .collect();
+    let meta = meta(&rig, link, source, calibration)?;
+    out.rows(&results)?;
+    out.save(&meta, &results)?;
+    let good = measured.iter().all(|(_, m)| m.verified);
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(UNVERIFIED) })
+}
+
+/// The GPU at the other end. Beside the host executor another one can play it.
+fn peer_of(gpu: &Arc<Gpu>, wanted: Option<&str>) -> Result<Option<Arc<Gpu>>, CliError> {
+    let executor = match (wanted, gpu.ordinal()) {
+        (Some("none"), _) => return Ok(None),
+        (Some(word), own) => match (plan::gpu(word)?, own) {
+            (plan::Gpu::Cuda(n), Some(own)) if n as usize != own => Executor::Cuda(n as usize),
+            (plan::Gpu::Host, None) => Executor::Host(Default::default()),
+            _ => {
+                return Err(CliError::new(
+                    format!("--peer {word}: that is no peer of {}", gpu.describe()),
+                    "give another CUDA device's number, or none",
+                ));
+            }
+        },
+        (None, None) => Executor::Host(Default::default()),
+        (None, Some(own)) => {
+            let count = Gpu::cuda_count()?;
+            if count < 2 {
+                return Ok(None);
+            }
+            Executor::Cuda((own + 1) % count)
+        }
+    };
+    Ok(Some(Gpu::open(executor)?))
+}
+
+/// The GPU's PCIe link, and who said so.
+fn link_of(gpu: &Gpu, args: &LinkArgs) -> Result<(RawLink, &'static str), CliError> {
+    let (mut link, mut source) = match sysfs_link(gpu) {
+        Some(link) => (
+            RawLink {
+                generation: link.speed.generation().number(),
+                lanes: link.speed.lanes(),
+                mps: link.mps.bytes(),
+                mrrs: link.mrrs.bytes(),
+            },
+            "sysfs",
+        ),
+        None => (RawLink::new(5, 16), "assumed: sysfs does not show the GPU"),
+    };
+    if args.generation.is_some() || args.lanes.is_some() || args.mps.is_some() {
+        link.generation = args.generation.unwrap_or(link.generation);
+        link.lanes = args.lanes.unwrap_or(link.lanes);
+        link.mps = args.mps.unwrap_or(link.mps);
+        source = "given";
+    }
+    let checked = Gen::new(link.generation).and_then(|g| LinkSpeed::new(g, link.lanes));
+    checked
+        .and_then(|_| Mps::new(link.mps))
+        .map_err(|e| CliError::new(e, "see 'bellpush link --help'"))?;
+    Ok((link, source))
+}
+
+fn sysfs_link(gpu: &Gpu) -> Option<PcieLink> {
+    let pci = gpu.describe().pci.as_deref()?;
+    let topology = from_sysfs(FsPath::new("/sys"), 22.0).ok()?;
+    topology.node(topology.find(pci)?).link
+}
+
+fn meta(
+    rig: &Rig,
+    link: RawLink,
+    source: &str,
+    calibration: Vec<Value>,
+) -> Result<Value, CliError> {
+    let executor = rig.gpu.describe().to_string();
+    let meta = machine::meta(Nic::default(), &executor, 0);
+    let mut meta = serde_json::to_value(&meta)
+        .map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
+    if let Value::Object(meta) = &mut meta {
+        // Nothing here involves a NIC or chance.
+        meta.remove("nic");
+        meta.remove("seed");
+        meta.insert("command".into(), "link".into());
+        meta.insert("peer".into(), json!(rig.peer.as_ref().map(|p| p.gpu.describe().to_string())));
+        meta.insert(
+            "link".into(),
+            json!({
+                "gen": link.generation, "lanes": link.lanes, "mps_bytes": link.mps,
+                "source": source,
+            }),
+        );
+        meta.insert("calibration".into(), calibration.into());
+        if rig.gpu.is_host() {
+            meta.insert("gpu".into(), Value::Null);
+            meta.insert("notes".into(), json!([PROTOCOL_ONLY]));
+        }
+    }
+    Ok(meta)
+}
+
+const PROTOCOL_ONLY: &str =
+    "kernels on CPU threads: the rows show that they work; their numbers are no link's";
+
+/// The text, unless standard output is for JSON or CSV.
+struct Printer<'a> {
+    args: &'a LinkArgs,
+    quiet: bool,
+}
+
+impl<'a> Printer<'a> {
+    fn new(args: &'a LinkArgs) -> Self {
+        let stdout = |p: &Option<PathBuf>| p.as_ref().is_some_and(|p| p.as_os_str() == "-");
+        Self { args, quiet: stdout(&args.json) || stdout(&args.csv) }
+    }
+
+    fn line(&self, text: &str) -> Result<(), CliError> {
+        if self.quiet {
+            return Ok(());
+        }
+        match writeln!(std::io::stdout().lock(), "{text}") {
+            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                Err(CliError::new(format!("cannot print: {e}"), "check where output goes"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn head(
+        &mut self,
+        rig: &Rig,
+        link: RawLink,
+        source: &str,
+        fitted: &[bellpush::pcie::sim::Calibration],
+    ) -> Result<(), CliError> {
+        let peer = rig.peer.as_ref().map_or("none".to_owned(), |p| p.gpu.describe().to_string());
+        self.line(&format!("{}, peer {peer}", rig.gpu.describe()))?;
+        if rig.gpu.is_host() {
+            return self.line(PROTOCOL_ONLY);
+        }
+        self.line(&format!(
+            "PCIe Gen{} x{}, MPS {} ({source})",
+            link.generation, link.lanes, link.mps
+        ))?;
+        self.line("fitted, each parameter to one row; all other rows are predictions:")?;
+        for c in fitted {
+            self.line(&format!("  {:<20} {}", c.parameter, rows::name(c.probe)))?;
+        }
+        Ok(())
+    }
+
+    fn rows(&mut self, results: &[Value]) -> Result<(), CliError> {
+        self.line(&format!(
+            "{:<64} {:>10} {:>7} {:>10} {:>8}  ",
+            "row", "measured", "spread", "model", "error"
+        ))?;
+        for row in results {
+            self.line(&rows::text(row))?;
+        }
+        Ok(())
+    }
+
+    fn save(&self, meta: &Value, results: &[Value]) -> Result<(), CliError> {
+        if let Some(path) = &self.args.csv {
+            values::put(path, &values::to_csv(results))?;
+        }
+        if let Some(path) = &self.args.json {
+            let json = json!({ "meta": meta, "results": results });
+            let text = serde_json::to_string_pretty(&json)
+                .map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
+            values::put(path, &(text + "\n"))?;
+        }
+        Ok(())
+    }
+}

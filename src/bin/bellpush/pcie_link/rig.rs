@@ -1,0 +1,487 @@
+//! The memories of a run, and one measurement at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bellpush::gpu::args::{Code, LinkChaseArgs, LinkFlagArgs, LinkLap, LinkMoveArgs, LinkResult};
+use bellpush::gpu::{DeviceMem, Dims, Gpu, Kernel, KernelArgs, Mapped, Module, Stream};
+use bellpush::mem::{Dma, HostMem, MemError, PAGE_BYTES, View};
+use bellpush::pcie::sim::{Access, BURST_THREADS, Pattern, Probe, Target};
+
+use crate::cli::CliError;
+
+/// Where the answering flag lies behind the first one: in another line.
+const ANSWER: usize = 256;
+/// Blocks that a launch may have here.
+const MAX_BLOCKS: usize = 1024;
+const FILL_BYTES: usize = 1 << 20;
+/// What load rows find in every byte.
+const LOADED: u8 = 1;
+
+/// How much a row moves. Kernels on CPU threads show that the rows work, and no more.
+#[derive(Debug, Clone, Copy)]
+pub struct Scale {
+    /// Bytes of each memory.
+    pub span_bytes: u64,
+    /// Time that a stream is to take, from the model's rate.
+    pub stream_ns: f64,
+    /// Repetitions inside a kernel: fences, loads in a chain, round trips, bursts.
+    pub laps: u32,
+    /// Measurements of a row, of which the median counts.
+    pub repeats: usize,
+}
+
+impl Scale {
+    /// Accesses of a lap, and laps, for a stream that the model says goes at `gb_per_s`: whole
+    /// rounds of the grid as far as they fit into the memory.
+    fn length(&self, p: Pattern, gb_per_s: f64) -> (u64, u32) {
+        let room = self.span_bytes - u64::from(p.offset_bytes) - u64::from(p.access_bytes);
+        let room = room / u64::from(p.stride_bytes) + 1;
+        let grid = u64::from(p.blocks) * u64::from(p.threads);
+        let wanted = (gb_per_s * self.stream_ns) as u64 / u64::from(p.access_bytes);
+        let accesses = wanted.max(16 * grid).min(room);
+        let accesses = if accesses > grid { accesses / grid * grid } else { accesses };
+        (accesses, (wanted / accesses).clamp(1, 64) as u32)
+    }
+
+    pub const GPU: Self = Self { span_bytes: 256 << 20, stream_ns: 3e6, laps: 1000, repeats: 5 };
+    pub const HOST: Self = Self { span_bytes: 1 << 20, stream_ns: 0.0, laps: 4, repeats: 1 };
+}
+
+pub struct Rig {
+    pub gpu: Arc<Gpu>,
+    pub peer: Option<Peer>,
+    scale: Scale,
+    stream: Stream,
+    kernels: Kernels,
+    local: Arc<DeviceMem>,
+    host: Mapped,
+    host_view: View,
+    flags: Mapped,
+    /// The flag that a peer GPU stores.
+    local_flag: Arc<DeviceMem>,
+    results: Arc<DeviceMem>,
+    limit: Duration,
+    /// What the next store row stores: no row finds its own value there.
+    value: u8,
+    /// Where the next stream begins.
+    at: u32,
+    /// Memories in which every byte is [`LOADED`].
+    filled: Vec<Target>,
+}
+
+pub struct Peer {
+    pub gpu: Arc<Gpu>,
+    stream: Stream,
+    flag: Kernel,
+    memory: Arc<DeviceMem>,
+    local_flag: Arc<DeviceMem>,
+    results: Arc<DeviceMem>,
+}
+
+struct Kernels {
+    store: Kernel,
+    load: Kernel,
+    chase: Kernel,
+    flag: Kernel,
+}
+
+/// A row's outcome.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured {
+    /// GB/s or ns.
+    pub value: f64,
+    /// Largest less smallest of the repetitions, in percent of the median.
+    pub spread_percent: f64,
+    /// Whether every byte was moved that should have been.
+    pub verified: bool,
+}
+
+fn bug(error: MemError) -> CliError {
+    CliError::new(error, "this is a bug: please report it")
+}
+
+fn host_memory(mapped: &Mapped) -> Result<&Arc<HostMem>, CliError> {
+    mapped.host().ok_or_else(|| {
+        CliError::new("the memory is not the host's", "this is a bug: please report it")
+    })
+}
+
+impl Rig {
+    pub fn new(
+        gpu: Arc<Gpu>,
+        peer: Option<Arc<Gpu>>,
+        host_numa: Option<usize>,
+        limit: Duration,
+    ) -> Result<Self, CliError> {
+        let scale = if gpu.is_host() { Scale::HOST } else { Scale::GPU };
+        let span = scale.span_bytes as usize;
+        let loaded = gpu.load(&Module::builtin())?;
+        let kernels = Kernels {
+            store: loaded.kernel("bp_link_store")?,
+            load: loaded.kernel("bp_link_load")?,
+            chase: loaded.kernel("bp_link_chase")?,
+            flag: loaded.kernel("bp_link_flag")?,
+        };
+        let peer = peer.map(|other| Peer::new(&gpu, other, span)).transpose()?;
+        let host = gpu.alloc_mapped(span, host_numa)?;
+        let host_view = View::new(host_memory(&host)?, 0, span).map_err(bug)?;
+        Ok(Self {
+            stream: gpu.stream()?,
+            kernels,
+            local: gpu.alloc(span)?,
+            host,
+            host_view,
+            flags: gpu.alloc_mapped(PAGE_BYTES, host_numa)?,
+            local_flag: gpu.alloc(PAGE_BYTES)?,
+            results: gpu.alloc(MAX_BLOCKS * size_of::<LinkResult>())?,
+            peer,
+            scale,
+            gpu,
+            limit,
+            value: LOADED + 1,
+            at: 0,
+            filled: Vec::new(),
+        })
+    }
+
+    /// The median of several measurements. `model` is what the row should give: streams choose
+    /// their length by it.
+    pub fn measure(&mut self, probe: Probe, model: f64) -> Result<Measured, CliError> {
+        let mut values = Vec::new();
+        let mut verified = true;
+        for _ in 0..self.scale.repeats {
+            let (value, right) = self.once(probe, model)?;
+            values.push(value);
+            verified &= right;
+        }
+        values.sort_by(f64::total_cmp);
+        let median = values[values.len() / 2];
+        let spread_percent = (values[values.len() - 1] - values[0]) / median * 100.0;
+        Ok(Measured { value: median, spread_percent, verified })
+    }
+
+    fn once(&mut self, probe: Probe, model: f64) -> Result<(f64, bool), CliError> {
+        match probe {
+            Probe::Stream(target, access, pattern) => self.stream(target, access, pattern, model),
+            Probe::Burst(target, access, bytes) => {
+                let pattern = Pattern::dense(1, BURST_THREADS.min(self.most_threads()));
+                let each_lap = match access {
+                    Access::Store => LinkLap::FenceSystem,
+                    Access::Load => LinkLap::Barrier,
+                };
+                let accesses = u64::from(bytes / 16).max(1);
+                let laps = (self.scale.laps / (bytes >> 14).max(1)).max(8).min(self.scale.laps);
+                self.laps(target, access, pattern, accesses, laps, each_lap)
+            }
+            Probe::FenceSystem(Some(target)) => self.fences(target, 4, LinkLap::FenceSystem),
+            Probe::FenceSystem(None) => self.fences(Target::Local, 0, LinkLap::FenceSystem),
+            Probe::FenceGpu(target) => self.fences(target, 4, LinkLap::FenceGpu),
+            Probe::Latency(target) => self.chase(target),
+            Probe::RoundTrip(target) => self.round_trip(target),
+        }
+    }
+
+    /// Threads a block that the executor is asked for at most.
+    fn most_threads(&self) -> u32 {
+        if self.gpu.is_host() { 64 } else { 1024 }
+    }
+
+    fn address(&self, target: Target) -> Result<u64, CliError> {
+        Ok(match target {
+            Target::Local => self.local.addr(),
+            Target::Host => self.host.addr(),
+            Target::Peer => self.peer()?.memory.addr(),
+        })
+    }
+
+    fn peer(&self) -> Result<&Peer, CliError> {
+        self.peer
+            .as_ref()
+            .ok_or_else(|| CliError::new("there is no peer GPU", "this is a bug: please report it"))
+    }
+
+    fn stream(
+        &mut self,
+        target: Target,
+        access: Access,
+        pattern: Pattern,
+        model: f64,
+    ) -> Result<(f64, bool), CliError> {
+        let (accesses, laps) = self.scale.length(pattern, model);
+        let lap = LinkLap::RunOn;
+        // Repetitions go on where the last one ended, so that they do not find in a cache what it
+        // left there.
+        let length = accesses * u64::from(pattern.stride_bytes) + u64::from(pattern.offset_bytes);
+        if u64::from(self.at) + length + 16 > self.scale.span_bytes {
+            self.at = 0;
+        }
+        let here = Pattern { offset_bytes: self.at + pattern.offset_bytes, ..pattern };
+        self.at = (self.at + length as u32).next_multiple_of(128);
+        let (ns, right) = self.laps(target, access, here, accesses, laps, lap)?;
+        let bytes = accesses * u64::from(pattern.access_bytes);
+        Ok((bytes as f64 / ns, right))
+    }
+
+    fn fences(
+        &mut self,
+        target: Target,
+        accesses: u64,
+        fence: LinkLap,
+    ) -> Result<(f64, bool), CliError> {
+        let one = Pattern::dense(1, 1);
+        self.laps(target, Access::Store, one, accesses, self.scale.laps, fence)
+    }
+
+    /// Time of a lap, and whether what was to be moved was.
+    fn laps(
+        &mut self,
+        target: Target,
+        access: Access,
+        pattern: Pattern,
+        accesses: u64,
+        laps: u32,
+        each_lap: LinkLap,
+    ) -> Result<(f64, bool), CliError> {
+        self.value = self.value.wrapping_add(1).max(LOADED + 1);
+        let value = u32::from_ne_bytes([self.value; 4]);
+        let args = LinkMoveArgs {
+            target: self.address(target)? + u64::from(pattern.offset_bytes),
+            accesses,
+            results: self.results.addr(),
+            limit_ns: self.limit.as_nanos() as u64,
+            access_bytes: pattern.access_bytes,
+            stride_bytes: pattern.stride_bytes,
+            laps,
+            each_lap: each_lap as u32,
+            value,
+            reserved: 0,
+        };
+        let kernel = match access {
+            Access::Store => {
+                self.filled.retain(|filled| *filled != target);
+                self.kernels.store.clone()
+            }
+            Access::Load => {
+                self.fill(target)?;
+                self.kernels.load.clone()
+            }
+        };
+        let results = self.launch(&kernel, pattern.blocks, pattern.threads, &args)?;
+        let right = match access {
+            Access::Load => {
+                let word = u64::from(u32::from_ne_bytes([LOADED; 4]));
+                let words = u64::from(pattern.access_bytes / 4) * accesses * u64::from(laps);
+                let sum = results.iter().fold(0u64, |sum, r| sum.wrapping_add(r.sum));
+                sum == words.wrapping_mul(word)
+            }
+            Access::Store => self.stored(target, pattern, accesses)?,
+        };
+        Ok((elapsed_ns(&results) / f64::from(laps), right))
+    }
+
+    /// Whether first, last and some accesses between them lie in memory.
+    fn stored(&self, target: Target, p: Pattern, accesses: u64) -> Result<bool, CliError> {
+        let looks = accesses.min(64);
+        for look in 0..looks {
+            let i = if looks < 2 { 0 } else { look * (accesses - 1) / (looks - 1) };
+            let at = u64::from(p.offset_bytes) + i * u64::from(p.stride_bytes);
+            let mut found = vec![0; p.access_bytes as usize];
+            self.memory(target)?.read(at as usize, &mut found).map_err(bug)?;
+            if found.iter().any(|byte| *byte != self.value) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn memory(&self, target: Target) -> Result<&dyn Dma, CliError> {
+        Ok(match target {
+            Target::Local => &*self.local,
+            Target::Peer => &*self.peer()?.memory,
+            Target::Host => &self.host_view,
+        })
+    }
+
+    fn fill(&mut self, target: Target) -> Result<(), CliError> {
+        if self.filled.contains(&target) {
+            return Ok(());
+        }
+        let bytes = vec![LOADED; FILL_BYTES.min(self.scale.span_bytes as usize)];
+        let memory = self.memory(target)?;
+        for at in (0..self.scale.span_bytes as usize).step_by(bytes.len()) {
+            memory.write(at, &bytes).map_err(bug)?;
+        }
+        self.filled.push(target);
+        Ok(())
+    }
+
+    fn chase(&mut self, target: Target) -> Result<(f64, bool), CliError> {
+        // The chain needs zeros, 1 MiB of them: beyond a GPU's L1, within its and the CPU's TLBs.
+        let span_bytes = 1 << 20;
+        let zeros = vec![0; span_bytes as usize];
+        self.filled.retain(|filled| *filled != target);
+        self.memory(target)?.write(0, &zeros).map_err(bug)?;
+        let args = LinkChaseArgs {
+            target: self.address(target)?,
+            span_bytes,
+            results: self.results.addr(),
+            limit_ns: self.limit.as_nanos() as u64,
+            count: self.scale.laps,
+            stride_bytes: 128,
+        };
+        let results = self.launch(&self.kernels.chase, 1, 1, &args)?;
+        // Where a chain of that length ends.
+        let end = u64::from(args.count) * 128 % span_bytes;
+        Ok((elapsed_ns(&results) / f64::from(args.count), results[0].sum == end))
+    }
+
+    fn round_trip(&self, target: Target) -> Result<(f64, bool), CliError> {
+        let rounds = self.scale.laps;
+        let mut args = LinkFlagArgs {
+            store_at: self.flags.addr(),
+            watch_at: self.flags.addr() + ANSWER as u64,
+            results: self.results.addr(),
+            limit_ns: self.limit.as_nanos() as u64,
+            rounds,
+            answers: 0,
+        };
+        if target == Target::Host {
+            let page = host_memory(&self.flags)?;
+            page.fill(0, PAGE_BYTES, 0).map_err(bug)?;
+            self.clear(&self.results)?;
+            self.stream.launch(&self.kernels.flag, Dims::new(1, 1), &args)?;
+            let answered = answer(page, u64::from(rounds), self.limit).map_err(bug)?;
+            let results = self.collect(&self.stream, &self.results, 1)?;
+            return Ok((elapsed_ns(&results) / f64::from(rounds), answered));
+        }
+        let peer = self.peer()?;
+        for flag in [&self.local_flag, &peer.local_flag] {
+            flag.copy_in(0, &[0; 8])?;
+        }
+        self.clear(&self.results)?;
+        self.clear(&peer.results)?;
+        args.store_at = peer.local_flag.addr();
+        args.watch_at = self.local_flag.addr();
+        let answers = LinkFlagArgs {
+            store_at: self.local_flag.addr(),
+            watch_at: peer.local_flag.addr(),
+            results: peer.results.addr(),
+            answers: 1,
+            ..args
+        };
+        peer.stream.launch(&peer.flag, Dims::new(1, 1), &answers)?;
+        self.stream.launch(&self.kernels.flag, Dims::new(1, 1), &args)?;
+        let results = self.collect(&self.stream, &self.results, 1)?;
+        let theirs = self.collect(&peer.stream, &peer.results, 1)?;
+        Ok((elapsed_ns(&results) / f64::from(rounds), theirs[0].laps == rounds))
+    }
+
+    fn clear(&self, results: &DeviceMem) -> Result<(), CliError> {
+        let zeros = vec![0; MAX_BLOCKS * size_of::<LinkResult>()];
+        Ok(results.copy_in(0, &zeros)?)
+    }
+
+    fn launch<A: KernelArgs>(
+        &self,
+        kernel: &Kernel,
+        blocks: u32,
+        threads: u32,
+        args: &A,
+    ) -> Result<Vec<LinkResult>, CliError> {
+        self.clear(&self.results)?;
+        self.stream.launch(kernel, Dims::new(blocks, threads), args)?;
+        self.collect(&self.stream, &self.results, blocks)
+    }
+
+    /// Waits for a kernel and reads what its blocks say.
+    fn collect(
+        &self,
+        stream: &Stream,
+        from: &DeviceMem,
+        blocks: u32,
+    ) -> Result<Vec<LinkResult>, CliError> {
+        stream.synchronize(self.limit * 2 + Duration::from_secs(10))?;
+        let mut raw = vec![0; blocks as usize * size_of::<LinkResult>()];
+        from.copy_out(0, &mut raw)?;
+        let results: Vec<LinkResult> =
+            raw.chunks_exact(size_of::<LinkResult>()).map(bytemuck::pod_read_unaligned).collect();
+        for result in &results {
+            Code::check(result.status).map_err(|code| {
+                CliError::new(
+                    format!("a measurement did not end: {code} after {} laps", result.laps),
+                    "give a longer --timeout-ms",
+                )
+            })?;
+        }
+        Ok(results)
+    }
+}
+
+impl Peer {
+    fn new(gpu: &Arc<Gpu>, other: Arc<Gpu>, span: usize) -> Result<Self, CliError> {
+        gpu.enable_peer(&other)?;
+        other.enable_peer(gpu)?;
+        Ok(Self {
+            stream: other.stream()?,
+            flag: other.load(&Module::builtin())?.kernel("bp_link_flag")?,
+            memory: other.alloc(span)?,
+            local_flag: other.alloc(PAGE_BYTES)?,
+            results: other.alloc(MAX_BLOCKS * size_of::<LinkResult>())?,
+            gpu: other,
+        })
+    }
+}
+
+/// From the first block's start to the last one's end.
+fn elapsed_ns(results: &[LinkResult]) -> f64 {
+    let start = results.iter().map(|r| r.start_ns).min().unwrap_or(0);
+    let end = results.iter().map(|r| r.end_ns).max().unwrap_or(0);
+    end.saturating_sub(start).max(1) as f64
+}
+
+/// The CPU's half of the round trips; false when a flag did not come in time.
+fn answer(page: &HostMem, rounds: u64, limit: Duration) -> Result<bool, MemError> {
+    for round in 1..=rounds {
+        let mut since = None;
+        // Acquire and release carry nothing but the flags themselves here.
+        while page.load_u64(0, Ordering::Acquire)? < round {
+            std::hint::spin_loop();
+            if since.get_or_insert_with(Instant::now).elapsed() > limit {
+                return Ok(false);
+            }
+        }
+        page.store_u64(ANSWER, round, Ordering::Release)?;
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows;
+    use super::*;
+
+    #[test]
+    fn every_row_stays_inside_its_memory() {
+        for (scale, patterns) in [
+            (Scale::GPU, rows::gpu_patterns(132)),
+            (Scale::GPU, rows::gpu_patterns(1)),
+            (Scale::GPU, rows::gpu_patterns(1024)),
+            (Scale::HOST, rows::host_patterns()),
+        ] {
+            for p in patterns {
+                for gb_per_s in [0.0, 0.01, 20.0, 400.0, 1e6] {
+                    let (accesses, laps) = scale.length(p, gb_per_s);
+                    let end = u64::from(p.offset_bytes)
+                        + (accesses - 1) * u64::from(p.stride_bytes)
+                        + u64::from(p.access_bytes);
+                    assert!(
+                        accesses > 0 && laps > 0 && end <= scale.span_bytes,
+                        "{p:?} {accesses}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! What `bellpush link` measures, predicted: single accesses, streams of them, fences, flags.
+//!
+//! A warp's access is coalesced as the hardware does it: lanes that touch neighbouring bytes of one
+//! 128 B line make one TLP (a store) or one request of whole 32 B sectors (a load). A TLP has no
+//! holes: byte enables mask bytes of its first and last DW alone (base specification 2.2.5). What
+//! one warp's instruction leaves of a line is not joined with another's.
+
+use super::build::SECTOR_BYTES;
+use super::h200::{Bench, LINE_BYTES, bench};
+use super::{EndpointId, Load, Params, Program, SimError, Step, TaskId, Until};
+use crate::pcie::topology::RawLink;
+
+/// Whose memory is accessed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// This GPU's.
+    Local,
+    /// The host's, over PCIe.
+    Host,
+    /// Another GPU's, over NVLink.
+    Peer,
+}
+
+/// What a GPU does there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Stores.
+    Store,
+    /// Loads, four of a thread in flight at a time.
+    Load,
+}
+
+/// Accesses of a grid: number i at `offset_bytes + i * stride_bytes`, dealt to the threads one by
+/// one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pattern {
+    /// Blocks, each on an SM of its own.
+    pub blocks: u32,
+    /// Threads a block.
+    pub threads: u32,
+    /// Bytes of a thread's access: 4, 8 or 16.
+    pub access_bytes: u32,
+    /// From access to access.
+    pub stride_bytes: u32,
+    /// Of the first access from the start of a line.
+    pub offset_bytes: u32,
+}
+
+/// A measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Probe {
+    /// Data rate of accesses without end, GB/s.
+    Stream(Target, Access, Pattern),
+    /// Time for so many bytes by one block of 512 threads, 16 B a thread, ns: loads until the last
+    /// is there, stores until a system-scope fence is over.
+    Burst(Target, Access, u32),
+    /// A load that waits for the one before, ns.
+    Latency(Target),
+    /// A 64 B store and a system-scope fence after it, ns; `None`: the fence alone.
+    FenceSystem(Option<Target>),
+    /// The same with a gpu-scope fence.
+    FenceGpu(Target),
+    /// A flag there and an answering flag back, ns: CPU or peer GPU at the far end.
+    RoundTrip(Target),
+}
+
+/// Threads of a [`Probe::Burst`].
+pub const BURST_THREADS: u32 = 512;
+/// Loads of a thread in flight.
+const UNROLL: u32 = 4;
+/// A parameter that starts at zero is looked for up to this.
+const LEAST_SEARCHED: f64 = 1000.0;
+/// Warps and 16 B accesses that `sm_read_lines` was stated for.
+const READ_WARPS: f64 = 16.0;
+const READ_PARTS: f64 = 4.0;
+/// TLPs or requests in one run of a simulated stream's program.
+const STREAM_PARTS: u32 = 128;
+
+impl Pattern {
+    /// Neighbouring accesses of 16 B from the start of a line.
+    pub const fn dense(blocks: u32, threads: u32) -> Self {
+        Self { blocks, threads, access_bytes: 16, stride_bytes: 16, offset_bytes: 0 }
+    }
+
+    /// Lengths of the TLPs or requests that instruction `n` of a warp makes, in runs:
+    /// (length, how many).
+    fn parts(&self, access: Access, n: u32) -> Vec<(u32, u32)> {
+        let unit = if access == Access::Load { SECTOR_BYTES } else { 1 };
+        let mut parts: Vec<(u32, u32)> = Vec::new();
+        let mut open: Option<(u64, u64)> = None;
+        let mut close = |(start, end): (u64, u64)| {
+            let length = (end - start) as u32;
+            match parts.last_mut() {
+                Some((same, count)) if *same == length => *count += 1,
+                _ => parts.push((length, 1)),
+            }
+        };
+        let lanes = self.threads.min(32);
+        let (unit, line) = (u64::from(unit), u64::from(LINE_BYTES));
+        for lane in 0..lanes {
+            let i = u64::from(n) * u64::from(lanes) + u64::from(lane);
+            let at = u64::from(self.offset_bytes) + i * u64::from(self.stride_bytes);
+            let (from, to) =
+                (at / unit * unit, (at + u64::from(self.access_bytes)).next_multiple_of(unit));
+            open = Some(match open {
+                Some((start, end)) if from <= end && start / line == (to - 1) / line => {
+                    (start, end.max(to))
+                }
+                Some(done) => {
+                    close(done);
+                    (from, to)
+                }
+                None => (from, to),
+            });
+        }
+        open.into_iter().for_each(&mut close);
+        parts
+    }
+
+    /// Lines that a warp's instruction touches.
+    fn lines(&self) -> u32 {
+        let last = (self.threads.min(32) - 1) * self.stride_bytes + self.access_bytes - 1;
+        (self.offset_bytes + last) / LINE_BYTES - self.offset_bytes / LINE_BYTES + 1
+    }
+
+    /// Requests that one SM has outstanding: a warp's four loads, less what is lost while it waits
+    /// for the slowest of them, which `sm_read_lines` was calibrated on.
+    fn outstanding(&self, p: &Params) -> f64 {
+        let parts: u32 = self.parts(Access::Load, 0).iter().map(|&(_, n)| n).sum();
+        let warps = f64::from(self.threads.div_ceil(32));
+        p.sm_read_lines * warps / READ_WARPS * f64::from(parts) / READ_PARTS
+    }
+}
+
+/// The machine that is measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Machine {
+    /// The GPU's PCIe link.
+    pub link: RawLink,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self { link: RawLink::new(5, 16) }
+    }
+}
+
+fn endpoint(b: &Bench, target: Target) -> EndpointId {
+    match target {
+        Target::Local => b.hbm,
+        Target::Host => b.memory,
+        Target::Peer => b.peer_hbm,
+    }
+}
+
+/// What the model says: GB/s or ns, as [`Probe`] has it.
+///
+/// # Errors
+/// [`SimError`]; none for the machine that this builds.
+pub fn predict_probe(p: &Params, machine: Machine, probe: Probe) -> Result<f64, SimError> {
+    match probe {
+        Probe::Stream(target, access, pattern) => stream(p, machine, target, access, pattern),
+        Probe::Burst(target, access, bytes) => burst(p, machine, target, access, bytes),
+        Probe::Latency(target) => once(p, machine, |b, g| {
+            let read = Step::Read {
+                by: b.sm,
+                at: endpoint(b, target),
+                bytes: SECTOR_BYTES,
+                addr: 0,
+                request_bytes: SECTOR_BYTES,
+            };
+            g.task(read, &[]);
+        }),
+        Probe::FenceSystem(None) => Ok(p.fence_idle_ns),
+        Probe::FenceSystem(Some(target)) => once(p, machine, |b, g| {
+            let acked = g.task(store(b, target, 64, Until::Acked), &[]);
+            g.task(delay(fence_ns(p, target)), &[acked]);
+        }),
+        // Its stores are performed in this GPU's L2, wherever they go after that.
+        Probe::FenceGpu(_) => Ok(p.fence_gpu_ns),
+        Probe::RoundTrip(target) => round_trip(p, machine, target),
+    }
+}
+
+fn delay(ns: f64) -> Step {
+    Step::Delay { ps: Params::ps(ns) }
+}
+
+fn fence_ns(p: &Params, target: Target) -> f64 {
+    match target {
+        Target::Local => p.fence_idle_ns,
+        Target::Host => p.fence_pcie_ns,
+        Target::Peer => p.fence_nvlink_ns,
+    }
+}
+
+fn store(b: &Bench, target: Target, bytes: u32, until: Until) -> Step {
+    let to = endpoint(b, target);
+    Step::Write { from: b.sm, to, bytes, addr: 0, tlp_bytes: LINE_BYTES, until }
+}
+
+fn once(
+    p: &Params,
+    machine: Machine,
+    build: impl FnOnce(&Bench, &mut Program),
+) -> Result<f64, SimError> {
+    let mut b = bench(p, machine.link, (1.0, p.sm_read_lines, SECTOR_BYTES));
+    let mut program = Program::new(0);
+    build(&b, &mut program);
+    Ok(b.sim.run(vec![Load { program, window: 1, count: 101 }])?[0].median_ns())
+}
+
+fn stream(
+    p: &Params,
+    machine: Machine,
+    target: Target,
+    access: Access,
+    pattern: Pattern,
+) -> Result<f64, SimError> {
+    let parts: u32 = pattern.parts(access, 0).iter().map(|&(_, n)| n).sum();
+    let slot_bytes = SECTOR_BYTES * pattern.lines() / parts.max(1);
+    let sms = (f64::from(pattern.blocks), pattern.outstanding(p), slot_bytes);
+    let mut b = bench(p, machine.link, sms);
+    let at = endpoint(&b, target);
+    let useful = pattern.access_bytes * pattern.threads.min(32);
+    let instructions = (STREAM_PARTS / parts).max(1);
+    let mut program = Program::new(u64::from(useful * instructions));
+    for n in 0..instructions {
+        for (length, count) in pattern.parts(access, n) {
+            let bytes = length * count;
+            let step = match access {
+                Access::Store => Step::Write {
+                    from: b.sm,
+                    to: at,
+                    bytes,
+                    addr: 0,
+                    tlp_bytes: length,
+                    until: Until::Visible,
+                },
+                Access::Load => Step::Read { by: b.sm, at, bytes, addr: 0, request_bytes: length },
+            };
+            program.task(step, &[]);
+        }
+    }
+    // Enough in flight that SMs, tags and links decide.
+    let window = (8 * pattern.blocks).clamp(16, 128);
+    let count = u64::from(window) * 6;
+    Ok(b.sim.run(vec![Load { program, window, count }])?[0].gb_per_s())
+}
+
+fn burst(
+    p: &Params,
+    machine: Machine,
+    target: Target,
+    access: Access,
+    bytes: u32,
+) -> Result<f64, SimError> {
+    let pattern = Pattern::dense(1, BURST_THREADS);
+    let mut b = bench(p, machine.link, (1.0, pattern.outstanding(p), SECTOR_BYTES));
+    let mut g = Program::new(u64::from(bytes));
+    let mut begin: Vec<TaskId> = Vec::new();
+    if access == Access::Load {
+        begin.push(g.task(delay(p.lap_ns), &[]));
+    }
+    let at = endpoint(&b, target);
+    // A round of the block: all its threads' accesses, four of each for loads.
+    let round = BURST_THREADS * 16 * if access == Access::Load { UNROLL } else { 1 };
+    let mut parts: Vec<TaskId> = Vec::new();
+    for from in (0..bytes).step_by(round as usize) {
+        let (bytes, addr) = (round.min(bytes - from), u64::from(from));
+        let tlp_bytes = LINE_BYTES;
+        parts.push(g.task(
+            match access {
+                Access::Store => {
+                    Step::Write { from: b.sm, to: at, bytes, addr, tlp_bytes, until: Until::Acked }
+                }
+                Access::Load => Step::Read { by: b.sm, at, bytes, addr, request_bytes: tlp_bytes },
+            },
+            &begin,
+        ));
+    }
+    if access == Access::Store {
+        g.task(delay(fence_ns(p, target)), &parts);
+    }
+    Ok(b.sim.run(vec![Load { program: g, window: 1, count: 5 }])?[0].median_ns())
+}
+
+fn round_trip(p: &Params, machine: Machine, target: Target) -> Result<f64, SimError> {
+    let half = |target| Ok(predict_probe(p, machine, Probe::Latency(target))? / 2.0);
+    // Polls follow each other: a flag is seen by the first one that begins after it is there, half
+    // to one and a half times a load after that.
+    let poll = |half_ns: f64| Step::Uniform {
+        min_ps: Params::ps(half_ns),
+        max_ps: Params::ps(3.0 * half_ns),
+    };
+    let (here, local) = (half(target)?, half(Target::Local)?);
+    once(p, machine, |b, g| match target {
+        // The flag lies in the memory of whoever waits for it.
+        Target::Local | Target::Peer => {
+            let rung = g.task(store(b, target, 8, Until::Visible), &[]);
+            let seen = g.task(poll(local), &[rung]);
+            let answer = Step::Write {
+                from: b.peer_sm,
+                to: b.hbm,
+                bytes: 8,
+                addr: 0,
+                tlp_bytes: 8,
+                until: Until::Visible,
+            };
+            let answered = g.task(answer, &[seen]);
+            g.task(poll(local), &[answered]);
+        }
+        // Both flags lie in host memory; a core's look at a line that was written anew costs what
+        // any look at memory does.
+        Target::Host => {
+            let rung = g.task(store(b, target, 8, Until::Visible), &[]);
+            let seen = g.task(poll(p.memory_ns / 2.0), &[rung]);
+            let answered = g.task(delay(p.memory_ns), &[seen]);
+            g.task(poll(here), &[answered]);
+        }
+    })
+}
+
+/// One parameter, and the row that it is calibrated on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Calibration {
+    /// Name, as in [`Params::NAMES`].
+    pub parameter: &'static str,
+    /// Row.
+    pub probe: Probe,
+    /// Whether only a machine with a peer GPU has it.
+    pub peer: bool,
+}
+
+const fn fit(parameter: &'static str, probe: Probe, peer: bool) -> Calibration {
+    Calibration { parameter, probe, peer }
+}
+
+/// 8 B in every line: as many small TLPs as the GPU sends.
+const SMALL: Pattern = Pattern {
+    blocks: 64,
+    threads: 512,
+    access_bytes: 8,
+    stride_bytes: LINE_BYTES,
+    offset_bytes: 0,
+};
+
+/// The rows that `bellpush link` fits, in this order; every other row is a prediction.
+pub const CALIBRATION: [Calibration; 11] = [
+    fit("sm_ns", Probe::Latency(Target::Local), false),
+    fit("gpu_port_ns", Probe::Latency(Target::Host), false),
+    fit("nvlink_ns", Probe::Latency(Target::Peer), true),
+    fit(
+        "sm_port_gb_per_s",
+        Probe::Stream(Target::Peer, Access::Store, Pattern::dense(1, 512)),
+        true,
+    ),
+    fit("sm_read_lines", Probe::Stream(Target::Host, Access::Load, Pattern::dense(1, 512)), false),
+    fit("gpu_write_ns", Probe::Stream(Target::Host, Access::Store, SMALL), false),
+    fit("lap_ns", Probe::Burst(Target::Local, Access::Load, 64), false),
+    fit("fence_idle_ns", Probe::FenceSystem(None), false),
+    fit("fence_gpu_ns", Probe::FenceGpu(Target::Local), false),
+    fit("fence_pcie_ns", Probe::FenceSystem(Some(Target::Host)), false),
+    fit("fence_nvlink_ns", Probe::FenceSystem(Some(Target::Peer)), true),
+];
+
+/// Fits the parameters of [`CALIBRATION`] to what `measured` says of their rows; a row of which it
+/// says nothing leaves its parameter as it is. Each parameter is searched for between a 64th of its
+/// start and four times that, or 1,000.
+///
+/// # Errors
+/// As [`predict_probe`].
+pub fn calibrate(
+    start: &Params,
+    machine: Machine,
+    measured: impl Fn(Probe) -> Option<f64>,
+) -> Result<Params, SimError> {
+    let mut params = start.clone();
+    for Calibration { parameter, probe, .. } in CALIBRATION {
+        let Some(want) = measured(probe) else { continue };
+        let at = |value: f64| -> Result<f64, SimError> {
+            let mut params = params.clone();
+            if let Some(p) = params.get_mut(parameter) {
+                *p = value;
+            }
+            predict_probe(&params, machine, probe)
+        };
+        let now = *params.clone().get_mut(parameter).expect("CALIBRATION names parameters");
+        let (mut low, mut high) = (now / 64.0, (now * 4.0).max(LEAST_SEARCHED));
+        let rises = at(high)? > at(low)?;
+        for _ in 0..14 {
+            let middle = f64::midpoint(low, high);
+            if (at(middle)? < want) == rises {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        if let Some(p) = params.get_mut(parameter) {
+            *p = f64::midpoint(low, high);
+        }
+    }
+    Ok(params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warps_coalesce_as_the_hardware_does() {
+        let dense = Pattern::dense(1, 512);
+        assert_eq!(dense.parts(Access::Store, 0), [(128, 4)]);
+        assert_eq!(dense.parts(Access::Load, 3), [(128, 4)]);
+        let shifted = Pattern { offset_bytes: 16, ..dense };
+        assert_eq!(shifted.parts(Access::Store, 0), [(112, 1), (128, 3), (16, 1)]);
+        // Loads fetch whole sectors.
+        assert_eq!(shifted.parts(Access::Load, 0), [(128, 4), (32, 1)]);
+        let words = Pattern { access_bytes: 4, stride_bytes: 4, ..dense };
+        assert_eq!(words.parts(Access::Store, 0), [(128, 1)]);
+        let holes = Pattern { stride_bytes: 32, ..dense };
+        assert_eq!(holes.parts(Access::Store, 0), [(16, 32)]);
+        assert_eq!(holes.parts(Access::Load, 0), [(128, 8)]);
+        let lines = Pattern { access_bytes: 8, stride_bytes: 128, ..dense };
+        assert_eq!(lines.parts(Access::Store, 0), [(8, 32)]);
+        assert_eq!(lines.parts(Access::Load, 0), [(32, 32)]);
+        let one = Pattern::dense(1, 1);
+        assert_eq!(one.parts(Access::Store, 2), [(16, 1)]);
+    }
+
+    /// An SM's port takes a slot of 32 B a line and one a sector: measured on an H200 at 1.98 GHz,
+    /// 50.6, 25.3, 21.1 and 15.8 GB/s.
+    #[test]
+    fn strided_stores_of_one_sm_cost_slots() {
+        let p = Params { sm_port_gb_per_s: 50.6 * 1.25, ..Params::default() };
+        for (stride_bytes, want) in [(16, 50.6), (32, 25.3), (64, 21.1), (128, 15.8)] {
+            let pattern = Pattern { stride_bytes, ..Pattern::dense(1, 512) };
+            let probe = Probe::Stream(Target::Peer, Access::Store, pattern);
+            let got = predict_probe(&p, Machine::default(), probe).unwrap();
+            assert!((got / want - 1.0).abs() < 0.01, "{stride_bytes}: {got} {want}");
+        }
+    }
+
+    #[test]
+    fn calibration_recovers_what_was_changed() {
+        let machine = Machine::default();
+        let start = Params::default();
+        let mut truth = start.clone();
+        for (name, factor) in [
+            ("sm_ns", 1.2),
+            ("gpu_port_ns", 0.7),
+            ("nvlink_ns", 1.3),
+            ("sm_port_gb_per_s", 0.8),
+            ("sm_read_lines", 1.25),
+            ("gpu_write_ns", 1.5),
+            ("fence_pcie_ns", 1.4),
+        ] {
+            *truth.get_mut(name).unwrap() *= factor;
+        }
+        let measured = |probe| Some(predict_probe(&truth, machine, probe).unwrap());
+        let found = calibrate(&start, machine, measured).unwrap();
+        for row in CALIBRATION {
+            let (got, want) = (
+                predict_probe(&found, machine, row.probe).unwrap(),
+                predict_probe(&truth, machine, row.probe).unwrap(),
+            );
+            assert!((got / want - 1.0).abs() < 0.01, "{}: {got} {want}", row.parameter);
+        }
+        // And so a row that was not fitted is right as well; before it was not.
+        let row = Probe::Burst(Target::Host, Access::Store, 64 << 10);
+        let [was, is, want] =
+            [&start, &found, &truth].map(|p| predict_probe(p, machine, row).unwrap());
+        assert!(
+            (is / want - 1.0).abs() < 0.02 && (was / want - 1.0).abs() > 0.03,
+            "{was} {is} {want}"
+        );
+    }
+
+    #[test]
+    fn a_machine_without_peer_leaves_its_parameters() {
+        let start = Params::default();
+        let found = calibrate(&start, Machine::default(), |_| None).unwrap();
+        assert_eq!(found, start);
+    }
+}
