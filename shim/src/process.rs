@@ -79,10 +79,7 @@ pub fn say(line: &str) {
 /// Reads the options and lays the sysfs files out. Called once, when the object is loaded.
 pub fn start() {
     let text = std::env::var(VARIABLE).unwrap_or_default();
-    let options = match if text.is_empty() { "{}" } else { &text } {
-        text => Preload::parse(text),
-    };
-    let options = match options {
+    let options = match Preload::parse(if text.is_empty() { "{}" } else { &text }) {
         Ok(options) => options,
         Err(e) => return say(&format!("{e}; there is no device")),
     };

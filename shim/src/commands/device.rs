@@ -16,7 +16,7 @@ use crate::abi::verbs::{
 use crate::context::{Object, map, punch, uar_page};
 use crate::device::Device;
 use crate::error::Refusal;
-use crate::events::EventPipe;
+use crate::events::{EventPipe, Reporter};
 use crate::process::Kind;
 use crate::tree;
 
@@ -252,7 +252,14 @@ pub fn async_events(c: &mut Command<'_>) -> Result<(), Refusal> {
     let pipe = Arc::new(pipe);
     let reader = std::fs::File::from(reader);
     c.process.add(&reader, Kind::Events(pipe.clone()))?;
-    c.objects.async_events = Some(pipe);
+    // What is created through this context tells the first descriptor; libibverbs has one.
+    if c.objects.async_events.is_none() {
+        const PORT: u64 = 1;
+        let port = Reporter::new(pipe.clone(), PORT);
+        c.context.device.listeners.add_port(&port);
+        c.objects.port_events = Some(port);
+        c.objects.async_events = Some(pipe);
+    }
     let fd = reader.into_raw_fd();
     c.undo = Some(Undo::Descriptor(fd));
     c.request.put_handle(attr::ASYNC_EVENT_FD_HANDLE, fd as u64);

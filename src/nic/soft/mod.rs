@@ -64,7 +64,7 @@ use std::time::{Duration, Instant};
 pub use counters::{Counters, DropReason};
 pub use cq::{Cq, CqAttr, CqLayout, Notify};
 pub use engine::{Engine, Progress};
-pub use events::Event;
+pub use events::{Event, EventSink};
 pub use inproc::InProcess;
 pub use mr::Pd;
 pub use qp::{Objects, Qp};
@@ -355,6 +355,12 @@ impl SoftNic {
         for seat in &self.device.engines {
             seat.control().forget_arming();
         }
+    }
+
+    /// Has asynchronous events told from now on, instead of kept for [`SoftNic::next_event`]. The
+    /// first who asks for it has them; says whether that is the caller.
+    pub fn tell_events(&self, sink: EventSink) -> bool {
+        self.device.events.tell(sink)
     }
 
     /// The oldest asynchronous event that was not taken yet.
