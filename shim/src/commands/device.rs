@@ -87,16 +87,24 @@ pub fn get_context(c: &mut Command<'_>) -> Result<(), Refusal> {
         return Err(Refusal::Unsupported("a libmlx5 without dynamic UARs and CQE version 1"));
     }
     c.objects.is_open = true;
-    query_context(c)
+    describe(c, UHW_OUT);
+    Ok(())
 }
 
 /// `QUERY_CONTEXT`: what a context that is imported by its descriptor says.
 pub fn query_context(c: &mut Command<'_>) -> Result<(), Refusal> {
+    if !c.objects.is_open {
+        return Err(Refusal::Unsupported("importing a device without a context"));
+    }
+    describe(c, attr::QUERY_CONTEXT_RESP_UCTX);
+    Ok(())
+}
+
+fn describe(c: &mut Command<'_>, driver: u16) {
     // IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS: optional access flags are ignored.
     c.request.put(attr::GET_CONTEXT_CORE_SUPPORT, &long(1));
     c.request.put(attr::GET_CONTEXT_NUM_COMP_VECTORS, &word(COMP_VECTORS));
-    c.request.put(UHW_OUT, bytes_of(&ucontext()));
-    Ok(())
+    c.request.put(driver, bytes_of(&ucontext()));
 }
 
 /// The firmware's version as libmlx5 takes it apart: 16, 16 and 16 bits.
