@@ -70,7 +70,7 @@ pub use config::{Nap, SoftConfig};
 pub use counters::{Counters, DropReason};
 pub use cq::{Cq, CqAttr, CqLayout, Notify};
 pub use engine::{Engine, Progress};
-pub use events::Event;
+pub use events::{Event, EventSink};
 pub use inproc::InProcess;
 pub use mkey::{MkeyAttr, MwType};
 pub use mr::{Pd, Reregister};
@@ -330,6 +330,12 @@ impl SoftNic {
         for seat in &self.device.engines {
             seat.control().forget_arming();
         }
+    }
+
+    /// Has asynchronous events told from now on, instead of kept for [`SoftNic::next_event`]. The
+    /// first who asks for it has them; says whether that is the caller.
+    pub fn tell_events(&self, sink: EventSink) -> bool {
+        self.device.events.tell(sink)
     }
 
     /// Changes a registration, whose keys stay as they are (`ibv_rereg_mr`). Accesses that are under

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::counters::DropReason;
 use super::events::Event;
 use super::payload::Domain;
-use super::port::{Arrived, Route};
+use super::port::{Arrived, Port, Route};
 use super::rc::Rc;
 use super::requester::{Visit, Visitor};
 use super::sq::SendQueue;
@@ -171,6 +171,13 @@ impl Transport {
             }
         }
         visit
+    }
+
+    /// The queue pair goes: what it owes its peer leaves before it.
+    pub(super) fn farewell(&mut self, port: &mut Port) {
+        if let Of::Rc(rc) = &mut self.service {
+            rc.farewell(port);
+        }
     }
 
     fn is_drained(&self) -> bool {

@@ -323,6 +323,12 @@ impl Responder {
         true
     }
 
+    /// The queue pair goes, or to ERR: what it has received, and reported to its owner, it still
+    /// acknowledges, or the peer would take it for lost.
+    pub(super) fn farewell(&mut self, port: &mut Port) {
+        self.say(port);
+    }
+
     /// The queue pair is in ERR: only a refusal of its own making is still said.
     pub(super) fn flush(&mut self, qp: &Qp) {
         self.assembly.flush(qp);
