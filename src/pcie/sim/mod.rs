@@ -25,8 +25,8 @@ pub use program::{EndpointId, Load, LoadResult, Program, ServerId, Step, TaskId,
 
 pub use build::{Host, Rig, RigSpec};
 pub use h200::{
-    Curve, CurveRow, H200_CURVES, H200_HOPS, HopPath, HopRow, simulate_curve, simulate_doorbell,
-    simulate_hop,
+    Curve, CurveRow, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, HopRow, simulate_curve,
+    simulate_doorbell, simulate_hop,
 };
 pub use hosts::{HOST_RESIDUALS, HOST_ROWS, HostRow, Metric, NfpHost, simulate_host_row};
 pub use ops::{Path, Prediction, predict};
