@@ -184,7 +184,7 @@ pub enum SimError {
         /// Destination.
         to: u32,
     },
-    /// Credits that can never hold one TLP, or a read that a root complex does not forward.
+    /// A read that a root complex on the way does not forward.
     #[error("endpoint {by} cannot read endpoint {at}: a root complex on the way forwards no reads")]
     NoPeerReads {
         /// Requester.
