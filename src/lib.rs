@@ -12,6 +12,7 @@ pub mod gpu;
 pub mod mem;
 pub mod nic;
 pub mod pcie;
+pub mod preload;
 pub mod report;
 pub mod transport;
 pub mod wire;

@@ -16,6 +16,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("pcie", &[]),
     ("credit", &[]),
     ("mem", &[]),
+    ("preload", &[]),
     ("gpu", &["mem", "wire"]),
     ("nic", &["mem", "wire"]),
     ("nic::soft", &["nic!", "mem", "wire"]),

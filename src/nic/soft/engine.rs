@@ -167,6 +167,11 @@ impl Core {
         self.arm_pages[at].add(Arc::downgrade(cq));
     }
 
+    /// Lets pages go on which no CQ is armed any more.
+    pub(super) fn forget_arming(&mut self) {
+        self.arm_pages.retain(ArmPage::is_needed);
+    }
+
     /// Lets a queue pair go: it is not looked at after this.
     pub(super) fn remove(&mut self, qpn: u32) {
         let Some(slot) = self.by_qpn.remove(&qpn) else { return };
@@ -306,7 +311,7 @@ impl Core {
                 else {
                     return device.counters.dropped(DropReason::NoSuchQp);
                 };
-                let domain = Domain { regions: &regions, pd: requester.qp().pd };
+                let domain = Domain::of(requester.qp(), &regions);
                 match &mut requester.transport {
                     Some(transport) => {
                         transport.on_packet(&requester.sq, &mut cx, domain, arrived);

@@ -82,6 +82,11 @@ impl ArmPage {
         self.page.addr() == page.addr()
     }
 
+    /// Whether any of its CQs is still there.
+    pub(super) fn is_needed(&self) -> bool {
+        self.cqs.iter().any(|cq| cq.strong_count() > 0)
+    }
+
     pub(super) fn add(&mut self, cq: Weak<Cq>) {
         self.cqs.retain(|cq| cq.strong_count() > 0);
         self.cqs.push(cq);

@@ -1,0 +1,223 @@
+//! Protection domains, memory regions, address handles.
+
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+
+use bellpush::mem::{Dma, UserMem};
+use bellpush::nic::soft::Pd;
+use bellpush::nic::{Access, AddressVector, Mr, Nic, NicAddress};
+use bellpush::wire::Iova;
+use bytemuck::bytes_of;
+
+use super::{Command, Undo, long, word};
+use crate::abi::ids::{UHW_OUT, attr};
+use crate::abi::mlx5::CreateAhResp;
+use crate::abi::verbs::{AhAttr, CreateAh, RegMr, ReregMr, access};
+use crate::context::Object;
+use crate::error::Refusal;
+
+/// A protection domain.
+pub struct PdObj {
+    /// The NIC's.
+    pub pd: Arc<Pd>,
+}
+
+/// A memory region.
+pub struct MrObj {
+    /// The NIC's.
+    pub mr: Mr,
+    /// Its protection domain.
+    pub pd: Arc<PdObj>,
+    /// Its memory.
+    pub mem: Arc<dyn Dma>,
+    /// What may be done with it.
+    pub access: Access,
+    /// Whether what is registered again is memory of the process.
+    pub user: Option<(u64, u64)>,
+    /// Device memory that it is a part of.
+    pub dm: Option<Arc<super::dm::DmObj>>,
+}
+
+/// `IB_USER_VERBS_CMD_ALLOC_PD`.
+pub fn alloc_pd(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let pd = c.context.device.nic.create_pd();
+    let number = pd.number();
+    let handle = c.objects.add(Object::Pd(Arc::new(PdObj { pd })));
+    c.undo = Some(Undo::Object(handle));
+    c.answer(&word(handle));
+    c.request.put(UHW_OUT, &word(number));
+    Ok(())
+}
+
+/// `UVERBS_METHOD_PD_DESTROY`.
+pub fn destroy_pd(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let handle = c.request.handle(attr::DESTROY_HANDLE)?;
+    c.objects.pd(handle)?;
+    c.context.destroy(c.objects, handle)
+}
+
+/// What access flags allow, if the NIC has all of it.
+pub fn rights(flags: u32) -> Result<Access, Refusal> {
+    use access::*;
+    let known = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | ZERO_BASED | HUGETLB;
+    if flags & !(known | OPTIONAL) != 0 {
+        return Err(Refusal::Unsupported("an access flag (memory windows, on-demand paging)"));
+    }
+    if flags & (REMOTE_WRITE | REMOTE_ATOMIC) != 0 && flags & LOCAL_WRITE == 0 {
+        let must = "with local write, if a peer may write";
+        return Err(Refusal::Value { what: "access", value: flags.into(), must });
+    }
+    Ok(Access {
+        local_write: flags & LOCAL_WRITE != 0,
+        remote_write: flags & REMOTE_WRITE != 0,
+        remote_read: flags & REMOTE_READ != 0,
+        remote_atomic: flags & REMOTE_ATOMIC != 0,
+    })
+}
+
+fn user_memory(start: u64, length: u64, access: Access) -> Result<Arc<dyn Dma>, Refusal> {
+    let bytes =
+        usize::try_from(length).map_err(|_| Refusal::Fault { addr: start, bytes: usize::MAX })?;
+    if bytes == 0 {
+        return Err(Refusal::Value { what: "region's length", value: 0, must: "at least 1" });
+    }
+    // SAFETY: the program registers the range: what the NIC writes there, it wants written.
+    Ok(Arc::new(unsafe { UserMem::register(start, bytes, access.local_write) }?))
+}
+
+/// The kernel's rule: a region keeps its place within pages.
+fn same_offset(start: u64, iova: u64) -> Result<(), Refusal> {
+    if (start ^ iova) & 0xfff == 0 {
+        return Ok(());
+    }
+    let must = "at the same offset within a page as its address";
+    Err(Refusal::Value { what: "region's iova", value: iova, must })
+}
+
+/// `IB_USER_VERBS_CMD_REG_MR`.
+pub fn reg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let RegMr { start, length, hca_va, pd_handle, access_flags, .. } =
+        c.request.input(attr::CORE_IN)?;
+    let pd = c.objects.pd(pd_handle)?.clone();
+    let access = rights(access_flags)?;
+    same_offset(start, hca_va)?;
+    let mem = user_memory(start, length, access)?;
+    let mr = c.context.device.nic.register_in(&pd.pd, mem.clone(), Iova(hca_va), access)?;
+    let user = Some((start, length));
+    let handle = c.objects.add(Object::Mr(MrObj { mr, pd, mem, access, user, dm: None }));
+    c.undo = Some(Undo::Object(handle));
+    c.answer(bytes_of(&[handle, mr.lkey.0, mr.rkey.0]));
+    Ok(())
+}
+
+/// `IB_USER_VERBS_CMD_REREG_MR`. The region has new keys afterwards; one that cannot be had leaves
+/// the old as it is.
+pub fn rereg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
+    const TRANSLATION: u32 = 1;
+    const PD: u32 = 2;
+    const ACCESS: u32 = 4;
+    let r: ReregMr = c.request.input(attr::CORE_IN)?;
+    if r.flags == 0 || r.flags & !(TRANSLATION | PD | ACCESS) != 0 {
+        let must = "some of translation, protection domain and access";
+        return Err(Refusal::Value {
+            what: "re-registration's flags",
+            value: r.flags.into(),
+            must,
+        });
+    }
+    let old = c.objects.mr(r.mr_handle)?;
+    let Some((start, length)) = old.user else {
+        return Err(Refusal::Unsupported("device memory registered again"));
+    };
+    let access = if r.flags & ACCESS != 0 { rights(r.access_flags)? } else { old.access };
+    let pd = if r.flags & PD != 0 { c.objects.pd(r.pd_handle)? } else { &old.pd }.clone();
+    let (start, length, iova) = match r.flags & TRANSLATION {
+        0 => (start, length, old.mr.iova.0),
+        _ => (r.start, r.length, r.hca_va),
+    };
+    same_offset(start, iova)?;
+    let mem = user_memory(start, length, access)?;
+    let nic = &c.context.device.nic;
+    let mr = nic.register_in(&pd.pd, mem.clone(), Iova(iova), access)?;
+    let before = old.mr;
+    let user = Some((start, length));
+    if let Some(Object::Mr(region)) = c.objects.get_mut(r.mr_handle) {
+        *region = MrObj { mr, pd, mem, access, user, dm: None };
+    }
+    nic.deregister(before)?;
+    c.answer(bytes_of(&[mr.lkey.0, mr.rkey.0]));
+    Ok(())
+}
+
+/// `UVERBS_METHOD_MR_DESTROY`.
+pub fn destroy_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let handle = c.request.handle(attr::DESTROY_HANDLE)?;
+    c.objects.mr(handle)?;
+    c.context.destroy(c.objects, handle)
+}
+
+/// `UVERBS_METHOD_QUERY_MR`.
+pub fn query_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let mr = c.objects.mr(c.request.handle(attr::QUERY_MR_HANDLE)?)?.mr;
+    c.request.put(attr::QUERY_MR_RESP_LKEY, &word(mr.lkey.0));
+    c.request.put(attr::QUERY_MR_RESP_RKEY, &word(mr.rkey.0));
+    c.request.put(attr::QUERY_MR_RESP_LENGTH, &long(mr.bytes));
+    c.request.put(attr::QUERY_MR_RESP_IOVA, &long(mr.iova.0));
+    Ok(())
+}
+
+/// The path that an address's fields describe.
+pub fn path(
+    gid: [u8; 16],
+    (flow_label, hop_limit, traffic_class): (u32, u8, u8),
+    (is_global, sgid_index, port): (u8, u8, u8),
+) -> Result<AddressVector, Refusal> {
+    if is_global == 0 {
+        return Err(Refusal::Value { what: "GRH", value: 0, must: "there: the port is Ethernet" });
+    }
+    if sgid_index != 0 {
+        return Err(Refusal::Value { what: "SGID index", value: sgid_index.into(), must: "0" });
+    }
+    if port != 1 {
+        return Err(Refusal::Value { what: "port", value: port.into(), must: "1" });
+    }
+    let to = Ipv6Addr::from(gid);
+    let to = to.to_ipv4_mapped().map_or(to.into(), std::net::IpAddr::from);
+    if to.is_unspecified() || to.is_multicast() {
+        let value = u64::from(gid[15]);
+        return Err(Refusal::Value { what: "GID", value, must: "a unicast address" });
+    }
+    Ok(AddressVector {
+        flow_label,
+        // What 0 asks for is the system's default.
+        hop_limit: if hop_limit == 0 { 64 } else { hop_limit },
+        traffic_class,
+        ..AddressVector::to(NicAddress::Ip(to))
+    })
+}
+
+/// `IB_USER_VERBS_CMD_CREATE_AH`. The address stands in each WQE; the handle is for the program, and
+/// holds its protection domain.
+pub fn create_ah(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let CreateAh { pd_handle, attr, .. } = c.request.input(attr::CORE_IN)?;
+    let pd = c.objects.pd(pd_handle)?.clone();
+    let AhAttr { dgid, flow_label, hop_limit, traffic_class, is_global, sgid_index, .. } = attr;
+    let route = (flow_label, hop_limit, traffic_class);
+    path(dgid, route, (is_global, sgid_index, attr.port_num))?;
+    let handle = c.objects.add(Object::Ah(pd));
+    c.undo = Some(Undo::Object(handle));
+    c.answer(&word(handle));
+    // Nothing on this link has a MAC address; one that is made of the IP address looks like one.
+    let dmac = [0x02, 0x62, dgid[12], dgid[13], dgid[14], dgid[15]];
+    let response_length = size_of::<CreateAhResp>() as u32;
+    let response = CreateAhResp { response_length, dmac, reserved: [0; 6] };
+    c.request.put(UHW_OUT, bytes_of(&response));
+    Ok(())
+}
+
+/// `UVERBS_METHOD_AH_DESTROY`.
+pub fn destroy_ah(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let handle = c.request.handle(attr::DESTROY_HANDLE)?;
+    c.objects.ah(handle)?;
+    c.context.destroy(c.objects, handle)
+}

@@ -1,0 +1,105 @@
+//! Shared receive queues.
+
+use std::sync::Arc;
+
+use bellpush::mem::HostMem;
+use bellpush::nic::soft::{Srq, SrqAttr};
+
+use super::device::MAX_WQES;
+use super::memory::PdObj;
+use super::{Command, word};
+use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
+use crate::abi::mlx5::CreateSrq;
+use crate::abi::verbs::{ModifySrq, QuerySrq, QuerySrqResp};
+use crate::context::Object;
+use crate::error::Refusal;
+
+/// A shared receive queue.
+pub struct SrqObj {
+    /// The NIC's.
+    pub srq: Arc<Srq>,
+    _pd: Arc<PdObj>,
+    max_wr: u32,
+    max_sge: u32,
+    /// What the program knows it by.
+    pub user_handle: u64,
+}
+
+/// `UVERBS_METHOD_SRQ_CREATE`.
+pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
+    if c.request.number(attr::CREATE_SRQ_TYPE)? != 0 {
+        return Err(Refusal::Unsupported("an SRQ of a type other than basic"));
+    }
+    let pd = c.objects.pd(c.request.handle(attr::CREATE_SRQ_PD_HANDLE)?)?.clone();
+    let user_handle = c.request.number(attr::CREATE_SRQ_USER_HANDLE)?;
+    let max_wr = c.request.word(attr::CREATE_SRQ_MAX_WR)?;
+    let max_sge = c.request.word(attr::CREATE_SRQ_MAX_SGE)?;
+    let limit = c.request.word(attr::CREATE_SRQ_LIMIT)?;
+    let driver: CreateSrq = c.request.input_from(UHW_IN, 24)?;
+    if driver.flags != 0 {
+        return Err(Refusal::Unsupported("an SRQ with signatures"));
+    }
+    // As libmlx5 and the kernel each compute it (mlx5_alloc_srq_buf, create_srq_user): WQEs with a
+    // next segment, and one more WQE than may be posted.
+    let refuse = |what, value: u32| Refusal::Value {
+        what,
+        value: value.into(),
+        must: "at least 1, within the device's limit",
+    };
+    let wqes = max_wr.checked_add(1).and_then(u32::checked_next_power_of_two);
+    let wqes = wqes.filter(|&n| max_wr > 0 && n <= MAX_WQES);
+    let wqes = wqes.ok_or_else(|| refuse("SRQ's WQEs", max_wr))?;
+    let stride = max_sge.checked_add(1).and_then(|n| (n.max(2) * 16).checked_next_power_of_two());
+    let stride = stride.filter(|&n| max_sge < 64 && n <= 1024);
+    let stride = stride.ok_or_else(|| refuse("SRQ's scatter entries", max_sge))?;
+    // SAFETY: libmlx5 keeps an SRQ's buffer and record until the SRQ is destroyed; the SRQ, which
+    // alone holds the views, is gone then.
+    let (ring, dbr) = unsafe {
+        let ring = HostMem::borrowed(driver.buf_addr, wqes as usize * stride as usize)?;
+        (ring, HostMem::borrowed(driver.db_addr, 4)?)
+    };
+    let stride_log = stride.trailing_zeros();
+    let made = SrqAttr { pd: pd.pd.clone(), ring, stride_log, dbr, limit };
+    let srq = c.context.device.nic.create_srq(&made)?;
+    let number = srq.number();
+    let object = SrqObj { srq, _pd: pd, max_wr, max_sge, user_handle };
+    let handle = c.objects.add(Object::Srq(Arc::new(object)));
+    c.created(attr::CREATE_SRQ_HANDLE, handle);
+    c.request.put(attr::CREATE_SRQ_RESP_MAX_WR, &word(max_wr));
+    c.request.put(attr::CREATE_SRQ_RESP_MAX_SGE, &word(max_sge));
+    c.request.put(attr::CREATE_SRQ_RESP_SRQ_NUM, &word(number));
+    c.request.put(UHW_OUT, &super::long(number.into()));
+    Ok(())
+}
+
+/// `UVERBS_METHOD_SRQ_DESTROY`.
+pub fn destroy(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let handle = c.request.handle(attr::DESTROY_HANDLE)?;
+    c.objects.srq(handle)?;
+    c.context.destroy(c.objects, handle)?;
+    c.request.put(attr::DESTROY_RESP, &word(0));
+    Ok(())
+}
+
+/// `IB_USER_VERBS_CMD_MODIFY_SRQ`.
+pub fn modify(c: &mut Command<'_>) -> Result<(), Refusal> {
+    const LIMIT: u32 = 2;
+    let r: ModifySrq = c.request.input(attr::CORE_IN)?;
+    let srq = c.objects.srq(r.srq_handle)?;
+    if r.attr_mask & !LIMIT != 0 {
+        return Err(Refusal::Unsupported("an SRQ that changes its size"));
+    }
+    if r.attr_mask & LIMIT != 0 {
+        srq.srq.arm_limit(r.srq_limit)?;
+    }
+    Ok(())
+}
+
+/// `IB_USER_VERBS_CMD_QUERY_SRQ`.
+pub fn query(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let r: QuerySrq = c.request.input(attr::CORE_IN)?;
+    let SrqObj { srq, max_wr, max_sge, .. } = &**c.objects.srq(r.srq_handle)?;
+    let (max_wr, max_sge, srq_limit) = (*max_wr, *max_sge, srq.limit());
+    c.answer(bytemuck::bytes_of(&QuerySrqResp { max_wr, max_sge, srq_limit, reserved: 0 }));
+    Ok(())
+}

@@ -1,0 +1,293 @@
+//! An open device: the file behind its descriptor, and the objects that were created through it.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bellpush::mem::{HostMem, PAGE_BYTES, View};
+use bellpush::nic::Nic;
+
+use crate::abi::ids::VERBS_IOCTL;
+use crate::abi::mlx5::MMAP_DEVICE_MEM;
+use crate::commands::cq::CqObj;
+use crate::commands::dm::DmObj;
+use crate::commands::memory::{MrObj, PdObj};
+use crate::commands::qp::QpObj;
+use crate::commands::srq::SrqObj;
+use crate::commands::{self, Command, Undo};
+use crate::device::Device;
+use crate::error::Refusal;
+use crate::events::EventPipe;
+use crate::process::{Kind, Process};
+use crate::request::Request;
+
+/// First page of UARs in the file: behind all that libmlx5's mapping commands can name, which have
+/// 24 bits.
+const UAR_PAGE: u64 = 1 << 24;
+/// Most UARs of a context: a CQ names its page in 16 bits.
+const MAX_UARS: u32 = 1 << 16;
+const FILE_BYTES: u64 = (UAR_PAGE + MAX_UARS as u64) * PAGE_BYTES as u64;
+
+/// An object of the program's.
+pub enum Object {
+    /// Protection domain.
+    Pd(Arc<PdObj>),
+    /// Memory region.
+    Mr(MrObj),
+    /// Completion queue.
+    Cq(Arc<CqObj>),
+    /// Queue pair.
+    Qp(QpObj),
+    /// Shared receive queue.
+    Srq(Arc<SrqObj>),
+    /// Address handle: its protection domain is all that is kept.
+    Ah(#[allow(dead_code)] Arc<PdObj>),
+    /// Device memory.
+    Dm(Arc<DmObj>),
+    /// UAR page, by its index.
+    Uar(u32),
+}
+
+/// What an open device holds.
+#[derive(Default)]
+pub struct Objects {
+    /// Whether the driver has said hello (`GET_CONTEXT`).
+    pub is_open: bool,
+    table: HashMap<u32, Object>,
+    last: u32,
+    /// UAR pages by index.
+    pub uars: HashMap<u32, View>,
+    /// Pages of device memory in use: (first, number).
+    pub dm_pages: Vec<(u32, u32)>,
+    /// Where asynchronous events go.
+    pub async_events: Option<Arc<EventPipe>>,
+}
+
+impl Objects {
+    /// Takes an object on; its handle.
+    pub fn add(&mut self, object: Object) -> u32 {
+        loop {
+            self.last = self.last.wrapping_add(1);
+            if self.last != 0 && !self.table.contains_key(&self.last) {
+                self.table.insert(self.last, object);
+                return self.last;
+            }
+        }
+    }
+
+    /// An object by its handle.
+    pub fn get(&self, handle: u32) -> Option<&Object> {
+        self.table.get(&handle)
+    }
+
+    /// An object by its handle, to be changed.
+    pub fn get_mut(&mut self, handle: u32) -> Option<&mut Object> {
+        self.table.get_mut(&handle)
+    }
+
+    /// Lets an object go.
+    pub fn remove(&mut self, handle: u32) -> Option<Object> {
+        self.table.remove(&handle)
+    }
+}
+
+/// Declares how objects are found.
+macro_rules! finders {
+    ($($name:ident $variant:ident $type:ty, $what:literal;)*) => {
+        impl Objects {$(
+            /// The object of that kind with this handle.
+            pub fn $name(&self, handle: u32) -> Result<&$type, Refusal> {
+                match self.table.get(&handle) {
+                    Some(Object::$variant(object)) => Ok(object),
+                    _ => Err(Refusal::Handle { what: $what, handle }),
+                }
+            }
+        )*}
+    };
+}
+finders! {
+    pd Pd Arc<PdObj>, "protection domain";
+    mr Mr MrObj, "memory region";
+    cq Cq Arc<CqObj>, "completion queue";
+    qp Qp QpObj, "queue pair";
+    srq Srq Arc<SrqObj>, "shared receive queue";
+    ah Ah Arc<PdObj>, "address handle";
+    dm Dm Arc<DmObj>, "device memory";
+    uar Uar u32, "UAR";
+}
+
+/// An open device.
+pub struct Context {
+    /// The device.
+    pub device: Arc<Device>,
+    objects: Mutex<Objects>,
+}
+
+impl Context {
+    /// Opens a device; what comes back is the program's descriptor.
+    ///
+    /// It is a sparse file in memory, so that the program's `mmap` of UARs and device memory is the
+    /// system's own, and shows the pages that the engine sees.
+    pub fn open(process: &Process, index: usize, cloexec: bool) -> Result<OwnedFd, Refusal> {
+        let device = process.device(index)?;
+        let flags = libc::MFD_ALLOW_SEALING | if cloexec { libc::MFD_CLOEXEC } else { 0 };
+        // SAFETY: the name is a C string; what comes back is checked.
+        let fd = unsafe { libc::memfd_create(c"bellpush-uverbs".as_ptr(), flags) };
+        if fd < 0 {
+            return Err(Refusal::last("memfd_create"));
+        }
+        // SAFETY: a new descriptor that nobody else has.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(FILE_BYTES).map_err(|source| Refusal::System { call: "ftruncate", source })?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: sealing a file of ours: a program that cut it off would take the pages from
+        // under the engine.
+        if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(Refusal::last("F_ADD_SEALS"));
+        }
+        let context = Arc::new(Self { device, objects: Mutex::default() });
+        process.add(&file, Kind::Device(context))?;
+        Ok(file.into())
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries a command out.
+    ///
+    /// # Errors
+    /// The errno that the program gets.
+    pub fn ioctl(
+        &self,
+        process: &'static Process,
+        fd: RawFd,
+        request: u64,
+        arg: u64,
+    ) -> Result<(), i32> {
+        if request != VERBS_IOCTL {
+            return Err(libc::ENOTTY);
+        }
+        let request = Request::read(arg).map_err(|refusal| {
+            process.refused("a command", &refusal);
+            refusal.errno()
+        })?;
+        let what = (request.object, request.method);
+        self.carry_out(process, fd, request).map_err(|refusal| {
+            // libmlx5 asks for what only some devices have; that is no news.
+            process.refused(&format!("object {:#x} method {:#x}", what.0, what.1), &refusal);
+            refusal.errno()
+        })
+    }
+
+    fn carry_out(
+        &self,
+        process: &'static Process,
+        fd: RawFd,
+        request: Request,
+    ) -> Result<(), Refusal> {
+        let mut objects = self.objects();
+        let mut command =
+            Command { process, context: self, objects: &mut objects, request, fd, undo: None };
+        commands::dispatch(&mut command)?;
+        let Command { request, undo, .. } = command;
+        let Err(refusal) = request.send() else { return Ok(()) };
+        match undo {
+            Some(Undo::Object(handle)) => drop(self.destroy(&mut objects, handle)),
+            Some(Undo::Descriptor(fd)) => {
+                drop(objects);
+                // SAFETY: the program was not told of the descriptor.
+                drop(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+            None => {}
+        }
+        Err(refusal)
+    }
+
+    /// Destroys an object. Nothing touches its memory after that.
+    pub fn destroy(&self, objects: &mut Objects, handle: u32) -> Result<(), Refusal> {
+        let nic = &self.device.nic;
+        let Some(object) = objects.get(handle) else { return Ok(()) };
+        match object {
+            Object::Pd(pd) if Arc::strong_count(pd) > 1 => {
+                return Err(Refusal::Busy("protection domain"));
+            }
+            Object::Cq(cq) if Arc::strong_count(cq) > 1 => {
+                return Err(Refusal::Busy("completion queue"));
+            }
+            Object::Srq(srq) if Arc::strong_count(srq) > 1 => {
+                return Err(Refusal::Busy("shared receive queue"));
+            }
+            Object::Dm(dm) if Arc::strong_count(dm) > 1 => {
+                return Err(Refusal::Busy("device memory"));
+            }
+            Object::Mr(mr) => nic.deregister(mr.mr)?,
+            Object::Qp(qp) => nic.destroy_qp(bellpush::nic::QueuePair::qpn(&*qp.qp))?,
+            _ => {}
+        }
+        match objects.remove(handle) {
+            Some(Object::Uar(page)) => drop(objects.uars.remove(&page)),
+            Some(Object::Dm(dm)) => {
+                objects.dm_pages.retain(|&(first, _)| first != dm.first_page);
+                dm.give_back(&self.device);
+            }
+            _ => {}
+        }
+        nic.settle();
+        Ok(())
+    }
+
+    /// Ends everything, those first that use others.
+    pub fn shut_down(&self) {
+        let mut objects = self.objects();
+        let rank = |object: &Object| match object {
+            Object::Qp(_) => 0,
+            Object::Mr(_) | Object::Ah(_) => 1,
+            Object::Srq(_) | Object::Cq(_) | Object::Dm(_) | Object::Uar(_) => 2,
+            Object::Pd(_) => 3,
+        };
+        let mut handles: Vec<_> =
+            objects.table.iter().map(|(&handle, object)| (rank(object), handle)).collect();
+        handles.sort_unstable();
+        for (_, handle) in handles {
+            let _ = self.destroy(&mut objects, handle); // in this order nothing is in use
+        }
+        *objects = Objects::default();
+    }
+}
+
+/// Maps pages of a device's file.
+pub fn map(fd: RawFd, first: u64, bytes: usize) -> Result<View, Refusal> {
+    // SAFETY: the program's descriptor, which is not closed here.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+    let mem = HostMem::shared_at(&file, first * PAGE_BYTES as u64, bytes)?;
+    Ok(View::new(&mem, 0, bytes)?)
+}
+
+/// Gives the memory behind pages of a device's file back: they are zero after that.
+pub fn punch(fd: RawFd, first: u64, pages: u64) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let page = PAGE_BYTES as u64;
+    // SAFETY: the file is one of ours; what fails leaves the memory where it is.
+    unsafe { libc::fallocate(fd, mode, (first * page) as i64, (pages * page) as i64) };
+}
+
+/// The file's page of a UAR.
+pub fn uar_page(index: u32) -> u64 {
+    UAR_PAGE + u64::from(index)
+}
+
+/// The file's page of a page of device memory, as libmlx5 computes it: the upper byte of the index
+/// above the mapping command, the lower one below it.
+pub fn dm_page(index: u32) -> u64 {
+    u64::from(index >> 8) << 16 | MMAP_DEVICE_MEM << 8 | u64::from(index & 0xff)
+}
+
+impl Objects {
+    /// A UAR index that is free.
+    pub fn free_uar(&self) -> Result<u32, Refusal> {
+        (0..MAX_UARS).find(|index| !self.uars.contains_key(index)).ok_or(Refusal::Room("a UAR"))
+    }
+}

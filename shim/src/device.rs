@@ -1,0 +1,255 @@
+//! A device: a software NIC on its link, and the thread of its engine.
+//!
+//! All openings of a device in a process share it, as they would share a card.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bellpush::nic::soft::link::{
+    Captured, Faults, FaultsError, Faulty, Link, LinkError, ShmNet, UdpLink,
+};
+use bellpush::nic::soft::{Engine, SoftConfig, SoftNic};
+use bellpush::nic::{Mtu, NicAddress};
+use bellpush::preload::{Preload, Wire};
+
+use crate::error::Refusal;
+use crate::process::say;
+use crate::tree;
+
+/// Name of the shared-memory link that `--link-type shm` is on.
+const SHM_NAME: &str = "preload";
+
+/// A device that is open.
+pub struct Device {
+    /// Its number.
+    pub index: usize,
+    /// Device number of its character device.
+    pub rdev: u64,
+    /// The NIC.
+    pub nic: Arc<SoftNic>,
+    /// Its address on the link.
+    pub address: IpAddr,
+    /// Its largest path MTU.
+    pub mtu: Mtu,
+    /// Bytes of device memory that are not allocated.
+    pub dm_left: Mutex<u64>,
+    stop: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Device {
+    /// Opens a device: at the address that the options give it, else where it was before, else at
+    /// the first free one.
+    pub fn open(
+        options: &Preload,
+        index: usize,
+        last: Option<IpAddr>,
+    ) -> Result<Arc<Self>, Refusal> {
+        let link = open_link(options, index, last)?;
+        let description = link.describe();
+        // The engine is driven by a thread of this object's, which knows how long to be idle.
+        let (nic, engine) = SoftNic::manual_on(&SoftConfig::default(), link)?;
+        let (address, most) = nic.address();
+        let NicAddress::Ip(address) = address else {
+            return Err(Refusal::Unsupported("a device without an address"));
+        };
+        let asked = options.mtu.and_then(Mtu::new).unwrap_or(Mtu::MAX);
+        if options.verbose {
+            say(&format!("mlx5_{index}: {description}"));
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = start(index, engine, stop.clone())?;
+        Ok(Arc::new(Self {
+            index,
+            rdev: tree::rdev(index),
+            nic,
+            address,
+            mtu: asked.min(most),
+            dm_left: Mutex::new(options.dm_bytes),
+            stop,
+            thread: Mutex::new(Some(thread)),
+        }))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join(); // a panic was reported where it happened
+        }
+    }
+}
+
+fn open_link(
+    options: &Preload,
+    index: usize,
+    last: Option<IpAddr>,
+) -> Result<Box<dyn Link>, Refusal> {
+    let given = options.addresses.get(index).copied();
+    let mut link: Box<dyn Link> = match options.link_type {
+        Wire::Udp => Box::new(match (given, last) {
+            (Some(address), _) => UdpLink::open(address, None)?,
+            (None, Some(last)) => match UdpLink::open(last, None) {
+                Err(LinkError::InUse { .. }) => UdpLink::open_free()?,
+                opened => opened?,
+            },
+            (None, None) => UdpLink::open_free()?,
+        }),
+        Wire::Shm => {
+            // Faults may corrupt, and only an ICRC notices; all devices must agree on it.
+            let icrc = options.link.is_some();
+            let net = ShmNet::named(SHM_NAME, icrc)?;
+            Box::new(match given {
+                Some(address) => net.attach(address)?,
+                None => net.attach_free()?,
+            })
+        }
+    };
+    if let Some(faults) = &options.link {
+        let faults: Faults = faults.parse().map_err(|e: FaultsError| {
+            say(&format!("the link's faults are not understood: {e}"));
+            Refusal::Unsupported("a link with these faults")
+        })?;
+        link = Box::new(Faulty::new(link, faults)?);
+    }
+    // The capture sees what the NIC sees: faults come after it.
+    Ok(match &options.pcap {
+        Some(path) => Box::new(Captured::new(link, &capture(path, index))?),
+        None => link,
+    })
+}
+
+/// A capture's name, with the process's number for `%p` and the device's for `%d`.
+fn capture(path: &Path, index: usize) -> PathBuf {
+    let name = path.to_string_lossy();
+    name.replace("%p", &std::process::id().to_string()).replace("%d", &index.to_string()).into()
+}
+
+/// How long an engine looks for work before it rests, and how long it rests then. Doorbells in
+/// plain memory wake nobody.
+struct Idle {
+    spin: Duration,
+    give_way: Duration,
+    rests: [(Duration, Duration); 3],
+}
+
+impl Idle {
+    /// Where there are cores to spare, the engine keeps one while it has work; where programs poll
+    /// on the few that there are, it must not: it would cost them a time slice at every turn.
+    fn of_this_machine() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let us = Duration::from_micros;
+        let (spin, give_way) = if cores >= 4 { (us(50), us(200)) } else { (us(0), us(0)) };
+        let rests = [(us(20_000), us(20)), (us(1_000_000), us(200)), (Duration::MAX, us(1000))];
+        Self { spin, give_way, rests }
+    }
+
+    /// The rest of an engine that has been idle for so long.
+    fn rest(&self, idle: Duration) -> Duration {
+        let found = self.rests.iter().find(|(until, _)| idle < *until);
+        found.map_or(Duration::from_millis(1), |&(_, rest)| rest)
+    }
+}
+
+/// Starts an engine's thread. The program's signals are not for it.
+fn start(index: usize, engine: Engine, stop: Arc<AtomicBool>) -> Result<JoinHandle<()>, Refusal> {
+    let quiet = Quiet::new();
+    let spawned = std::thread::Builder::new()
+        .name(format!("bellpush-mlx5_{index}"))
+        .spawn(move || run(engine, &stop));
+    drop(quiet);
+    spawned.map_err(|source| Refusal::System { call: "an engine's thread", source })
+}
+
+/// All signals blocked, and the timer slack at its least, for threads that are made meanwhile:
+/// they inherit both.
+struct Quiet {
+    mask: libc::sigset_t,
+    slack: libc::c_int,
+}
+
+impl Quiet {
+    fn new() -> Self {
+        // SAFETY: the sets are ours; all zeros are a signal set; prctl takes and gives numbers.
+        unsafe {
+            let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut mask);
+            let slack = libc::prctl(libc::PR_GET_TIMERSLACK);
+            libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+            Self { mask, slack }
+        }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        // SAFETY: what `new` found.
+        unsafe {
+            libc::prctl(libc::PR_SET_TIMERSLACK, self.slack);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Asks the scheduler for short turns (Linux 6.12 on): whoever has those gets a core from a program
+/// that polls as soon as it wakes, and not at the end of the program's time slice. Without it, a
+/// program that polls waits the longer for what the engine has to do.
+fn take_short_turns() {
+    const TURN_NS: u64 = 100_000;
+    // SAFETY: the struct is as long as it says; what the system does not know it refuses.
+    unsafe {
+        let mut attr: libc::sched_attr = std::mem::zeroed();
+        let size = size_of::<libc::sched_attr>() as u32;
+        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) == 0
+            && attr.sched_policy == libc::SCHED_OTHER as u32
+        {
+            attr.sched_runtime = TURN_NS;
+            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
+        }
+    }
+}
+
+/// Steps between two looks at the clock while the engine spins.
+const CLOCK_STEPS: u32 = 32;
+
+fn run(mut engine: Engine, stop: &AtomicBool) {
+    take_short_turns();
+    let idle = Idle::of_this_machine();
+    let start = Instant::now();
+    let (mut now, mut last_work) = (Duration::ZERO, Duration::ZERO);
+    let mut steps = 0;
+    while !stop.load(Ordering::Acquire) {
+        let progress = engine.step(now.as_nanos() as u64);
+        steps += 1;
+        if progress.is_busy() {
+            if steps >= CLOCK_STEPS {
+                now = start.elapsed();
+                steps = 0;
+            }
+            last_work = now;
+            continue;
+        }
+        now = start.elapsed();
+        let since = now.saturating_sub(last_work);
+        if since < idle.spin {
+            continue;
+        }
+        if since < idle.spin + idle.give_way {
+            std::thread::yield_now();
+            continue;
+        }
+        // Not past a timer of the NIC's own.
+        let due = progress
+            .next_ns
+            .map_or(Duration::MAX, |at| Duration::from_nanos(at).saturating_sub(now));
+        std::thread::sleep(idle.rest(since).min(due));
+        now = start.elapsed();
+    }
+}

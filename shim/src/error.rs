@@ -1,0 +1,116 @@
+//! Why a command is refused, and the errno that says so to the program.
+
+use bellpush::mem::MemError;
+use bellpush::nic::NicError;
+use bellpush::nic::soft::link::LinkError;
+
+/// A refusal.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// `EPROTONOSUPPORT`, by which the kernel tells a library to try another way.
+    #[error("object {object:#x} has no method {method:#x} here")]
+    Method {
+        /// `object_id`.
+        object: u16,
+        /// `method_id`.
+        method: u16,
+    },
+    /// `EPROTONOSUPPORT`: an attribute that must be understood is not.
+    #[error("attribute {0:#x} is not understood")]
+    Attribute(u16),
+    /// `EOPNOTSUPP`.
+    #[error("{0} is not supported")]
+    Unsupported(&'static str),
+    /// `EOPNOTSUPP`, for a command by its number.
+    #[error("command {0:#x} is not supported")]
+    Command(u32),
+    /// `EINVAL`.
+    #[error("{what} is {value:#x}, but must be {must}")]
+    Value {
+        /// What is wrong.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is accepted.
+        must: &'static str,
+    },
+    /// `EINVAL`: the request lacks an attribute.
+    #[error("attribute {0:#x} is missing")]
+    Missing(u16),
+    /// `ENOENT`.
+    #[error("there is no {what} with handle {handle}")]
+    Handle {
+        /// Kind of object.
+        what: &'static str,
+        /// The handle.
+        handle: u32,
+    },
+    /// `EBUSY`.
+    #[error("the {0} is in use")]
+    Busy(&'static str),
+    /// `EFAULT`.
+    #[error("{bytes} bytes at {addr:#x} cannot be accessed")]
+    Fault {
+        /// First byte.
+        addr: u64,
+        /// Length.
+        bytes: usize,
+    },
+    /// `ENODATA`: an empty entry of the GID table.
+    #[error("GID index {0} is empty")]
+    NoGid(u64),
+    /// `ENOMEM`.
+    #[error("there is no room for {0}")]
+    Room(&'static str),
+    /// `ENOSPC`: the answer of a kernel whose commands all go by `ioctl`.
+    #[error("the command has no core part")]
+    NoCore,
+    /// `EIO`: the context belongs to a process that forked.
+    #[error("the context was opened before a fork")]
+    Forked,
+    /// The NIC's own reason.
+    #[error(transparent)]
+    Nic(#[from] NicError),
+    /// Memory.
+    #[error(transparent)]
+    Memory(#[from] MemError),
+    /// The link.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// A call of the system.
+    #[error("{call}: {source}")]
+    System {
+        /// What was called.
+        call: &'static str,
+        /// Its error.
+        source: std::io::Error,
+    },
+}
+
+impl Refusal {
+    /// The errno.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Method { .. } | Self::Attribute(_) => libc::EPROTONOSUPPORT,
+            Self::Unsupported(_) | Self::Command(_) => libc::EOPNOTSUPP,
+            Self::Value { .. } | Self::Missing(_) => libc::EINVAL,
+            Self::Handle { .. } => libc::ENOENT,
+            Self::Busy(_) => libc::EBUSY,
+            Self::Fault { .. } | Self::Memory(MemError::Fault { .. }) => libc::EFAULT,
+            Self::NoGid(_) => libc::ENODATA,
+            Self::Room(_) => libc::ENOMEM,
+            Self::NoCore => libc::ENOSPC,
+            Self::Forked | Self::Link(_) => libc::EIO,
+            Self::Nic(NicError::Memory(MemError::Fault { .. })) => libc::EFAULT,
+            Self::Nic(NicError::Full { .. } | NicError::Thread(_)) => libc::ENOMEM,
+            Self::Nic(NicError::NoSuchPeer { .. }) => libc::EHOSTUNREACH,
+            Self::Nic(_) | Self::Memory(_) => libc::EINVAL,
+            Self::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+
+    /// The call of the system that just failed.
+    pub fn last(call: &'static str) -> Self {
+        Self::System { call, source: std::io::Error::last_os_error() }
+    }
+}

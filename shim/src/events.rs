@@ -1,0 +1,97 @@
+//! Completion channels and asynchronous event descriptors: pipes, so that `read`, `poll` and
+//! `epoll` on them are the system's own.
+//!
+//! The kernel forgets events of an object that is destroyed, and tells how many were read: the
+//! library waits until as many were acknowledged. So what lies unread in the pipe is taken out,
+//! sifted, and put back.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::Refusal;
+
+/// Room for events in a pipe, in bytes; what is beyond waits in memory.
+const PIPE_BYTES: libc::c_int = 1 << 20;
+
+/// A pipe of events of one size.
+pub struct EventPipe {
+    writer: File,
+    /// Keeps the pipe open: a write to one that nobody reads would raise a signal.
+    keep: File,
+    event_bytes: usize,
+    /// Events that found no room.
+    waiting: Mutex<VecDeque<Vec<u8>>>,
+}
+
+impl EventPipe {
+    /// A pipe, and the descriptor for the program.
+    pub fn new(event_bytes: usize) -> Result<(Self, OwnedFd), Refusal> {
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+            return Err(Refusal::last("pipe"));
+        }
+        // SAFETY: two new descriptors that nobody else has.
+        let (reader, writer) =
+            unsafe { (OwnedFd::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
+        let keep = reader.try_clone().map_err(|source| Refusal::System { call: "dup", source })?;
+        // SAFETY: flags and sizes of a pipe of ours; without more room it holds less.
+        unsafe {
+            libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
+            libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES);
+        }
+        let waiting = Mutex::default();
+        Ok((Self { writer, keep: keep.into(), event_bytes, waiting }, reader))
+    }
+
+    /// Descriptors of the pipe that the program does not know of.
+    pub fn own(&self) -> [RawFd; 2] {
+        [self.writer.as_raw_fd(), self.keep.as_raw_fd()]
+    }
+
+    /// Bytes of an event.
+    pub fn event_bytes(&self) -> usize {
+        self.event_bytes
+    }
+
+    /// Reports an event.
+    pub fn push(&self, event: &[u8]) {
+        debug_assert_eq!(event.len(), self.event_bytes);
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.push_back(event.to_vec());
+        self.write(&mut waiting);
+    }
+
+    /// Writes as many events as there is room for. An event is written whole or not at all.
+    fn write(&self, waiting: &mut VecDeque<Vec<u8>>) {
+        while let Some(event) = waiting.front() {
+            if (&self.writer).write(event).is_err() {
+                return;
+            }
+            waiting.pop_front();
+        }
+    }
+
+    /// Takes out the events that nobody has read yet and that `is_of` an object; says how many.
+    pub fn purge(&self, is_of: impl Fn(&[u8]) -> bool) -> u32 {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unread = Vec::new();
+        // Another opening of the pipe, which does not wait whatever the program's does.
+        let path = format!("/proc/self/fd/{}", self.keep.as_raw_fd());
+        let drain = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        if let Ok(mut drain) = drain {
+            let _ = drain.read_to_end(&mut unread); // ends when nothing is left
+        }
+        let events = unread.chunks_exact(self.event_bytes).map(<[u8]>::to_vec);
+        let all: VecDeque<Vec<u8>> = events.chain(waiting.drain(..)).collect();
+        let before = all.len();
+        *waiting = all.into_iter().filter(|event| !is_of(event)).collect();
+        let purged = before - waiting.len();
+        self.write(&mut waiting);
+        purged as u32
+    }
+}

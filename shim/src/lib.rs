@@ -1,0 +1,35 @@
+//! Preloaded object: unmodified rdma-core programs on bellpush's software NIC.
+//!
+//! `LD_PRELOAD` puts this object's `open`, `ioctl` and a few others before libc's. libibverbs then
+//! finds a device `mlx5_0` in what it takes for sysfs, and libmlx5 drives it as it would drive a
+//! ConnectX: it allocates queues in the program's memory, says in `ioctl` where they are, writes
+//! WQEs, doorbell records and UAR registers. The engine of the software NIC is a thread of the
+//! program that reads and writes the same memory. No file of rdma-core is changed.
+//!
+//! | file | what |
+//! |---|---|
+//! | `hooks` `real` | what is interposed, and what lies behind it |
+//! | `process` | options, open descriptors, forks |
+//! | `tree` | the devices' sysfs files |
+//! | `device` | a software NIC, its engine's thread, its limits |
+//! | `request` `abi` | commands: copied out, then checked; the kernel's structs |
+//! | `context` | an open device: its objects, and which command does what |
+//! | `commands` | the commands |
+//! | `events` | completion channels and asynchronous events |
+//!
+//! **Safety of the whole.** The program's memory is reached through `bellpush::mem`: commands and
+//! registered ranges by system calls that answer `EFAULT`, queues as borrowed memory, which
+//! libmlx5 keeps until the object is destroyed, and which nothing touches after that. No panic
+//! leaves a hook; a command that panics answers `EIO`.
+
+mod abi;
+mod commands;
+mod context;
+mod device;
+mod error;
+mod events;
+mod hooks;
+mod process;
+mod real;
+mod request;
+mod tree;

@@ -1,0 +1,66 @@
+//! The functions of libc that lie behind the interposed ones.
+//!
+//! Found by `dlsym(RTLD_NEXT)` at their first use, which allocates nothing when it finds them; an
+//! object that was preloaded behind this one keeps its turn.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function of libc, once it was looked for.
+pub struct Real(&'static CStr, AtomicPtr<c_void>);
+
+impl Real {
+    const fn new(name: &'static CStr) -> Self {
+        Self(name, AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    fn address(&self) -> *mut c_void {
+        let known = self.1.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: the name is a C string; dlsym has no other demands.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.0.as_ptr()) };
+        if found.is_null() {
+            // Without libc's function there is no going on, and no way to say so but this.
+            std::process::abort();
+        }
+        self.1.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Declares callers of libc's functions by their C signatures.
+macro_rules! real {
+    ($($name:ident as $symbol:literal ( $($arg:ident : $type:ty),* ) -> $ret:ty;)*) => {$(
+        /// libc's function of that name.
+        ///
+        /// # Safety
+        /// As the C function.
+        pub unsafe fn $name($($arg: $type),*) -> $ret {
+            static REAL: Real = Real::new($symbol);
+            type Function = unsafe extern "C" fn($($type),*) -> $ret;
+            // SAFETY: the symbol is libc's function of this signature.
+            let function = unsafe { std::mem::transmute::<*mut c_void, Function>(REAL.address()) };
+            // SAFETY: as the caller promises.
+            unsafe { function($($arg),*) }
+        }
+    )*};
+}
+
+// Variadic functions (open, openat, ioctl) are called with their longest argument list: the
+// integer arguments of the System V and AArch64 conventions lie where fixed ones would.
+real! {
+    openat as c"openat64" (dir: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int;
+    opendir as c"opendir" (path: *const c_char) -> *mut libc::DIR;
+    fopen as c"fopen64" (path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    fstat as c"fstat64" (fd: c_int, buf: *mut libc::stat) -> c_int;
+    fstatat as c"fstatat64" (dir: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> c_int;
+    statx as c"statx" (dir: c_int, path: *const c_char, flags: c_int, mask: u32, buf: *mut libc::statx) -> c_int;
+    access as c"access" (path: *const c_char, mode: c_int) -> c_int;
+    readlink as c"readlink" (path: *const c_char, buf: *mut c_char, size: usize) -> isize;
+    realpath as c"realpath" (path: *const c_char, buf: *mut c_char) -> *mut c_char;
+    ioctl as c"ioctl" (fd: c_int, request: u64, arg: *mut c_void) -> c_int;
+    close as c"close" (fd: c_int) -> c_int;
+    socket as c"socket" (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+}

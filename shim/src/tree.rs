@@ -1,0 +1,212 @@
+//! The devices' sysfs files, in a directory of their own, and which paths lead there.
+//!
+//! libibverbs reads them with `openat` relative to directories that it opened, so they are real
+//! files. What a kernel would answer anew at each look (GIDs) is asked for by `ioctl`; the files
+//! have what is known beforehand.
+
+use std::ffi::{CStr, CString, c_char};
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use bellpush::preload::Preload;
+
+/// `major` of the devices' character devices: that of InfiniBand (Linux's `devices.txt`), with
+/// minors from `IB_UVERBS_BASE_MINOR` on.
+const MAJOR: u32 = 231;
+const FIRST_MINOR: u32 = 192;
+/// What every path that leads to the tree begins with, and where it leads.
+const PREFIXES: [(&[u8], &[u8]); 5] = [
+    (b"/sys/class/infiniband_verbs", b"/class/infiniband_verbs"),
+    (b"/sys/class/infiniband_mad", b"/class/infiniband_mad"),
+    (b"/sys/class/infiniband_cm", b"/class/infiniband_cm"),
+    (b"/sys/class/infiniband", b"/class/infiniband"),
+    (b"/dev/infiniband", b"/dev/infiniband"),
+];
+const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
+
+/// Longest path that is looked at.
+pub const PATH_BYTES: usize = 4096;
+
+/// The tree.
+pub struct Tree {
+    root: CString,
+    /// Whether this process made the directory, and removes it when it ends.
+    made: bool,
+}
+
+/// What a path is.
+pub enum Target {
+    /// Nothing of ours.
+    Foreign,
+    /// A file of the tree.
+    File([u8; PATH_BYTES]),
+    /// The character device with this index, and the file that stands for it.
+    Uverbs(usize, [u8; PATH_BYTES]),
+}
+
+/// `st_rdev` of a device.
+pub fn rdev(index: usize) -> u64 {
+    libc::makedev(MAJOR, FIRST_MINOR + index as u32)
+}
+
+/// `node_guid` of a device: of the locally administered kind, and the same in every process.
+pub fn guid(index: usize) -> [u8; 8] {
+    [0x02, 0x62, 0x70, 0xff, 0xfe, 0, 0, index as u8 + 1]
+}
+
+/// GID of an address.
+pub fn gid(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn words(bytes: &[u8]) -> String {
+    let pairs = bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));
+    pairs.collect::<Vec<_>>().join(":")
+}
+
+/// Board: what says to people and programs that this is software.
+pub const BOARD: &str = "bellpush soft";
+/// Firmware version: the crate's.
+pub const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
+
+/// The files of a device, with their contents, below the tree's root.
+fn files(index: usize, address: Option<IpAddr>) -> Vec<(String, String)> {
+    let verbs = format!("class/infiniband_verbs/uverbs{index}");
+    let ib = format!("class/infiniband/mlx5_{index}");
+    let port = format!("{ib}/ports/1");
+    let (guid, gid) = (words(&guid(index)), words(&address.map_or([0; 16], gid)));
+    let (major, minor) = (MAJOR, FIRST_MINOR + index as u32);
+    let modalias = "pci:v000015B3d00001021sv000015B3sd00000000bc02sc07i00";
+    [
+        (format!("{verbs}/ibdev"), format!("mlx5_{index}")),
+        (format!("{verbs}/dev"), format!("{major}:{minor}")),
+        (format!("{verbs}/abi_version"), "1".into()),
+        (format!("{ib}/node_type"), "1: CA".into()),
+        (format!("{ib}/node_guid"), guid.clone()),
+        (format!("{ib}/sys_image_guid"), guid),
+        (format!("{ib}/node_desc"), format!("{BOARD} {FIRMWARE}")),
+        (format!("{ib}/board_id"), BOARD.into()),
+        (format!("{ib}/hca_type"), BOARD.into()),
+        (format!("{ib}/hw_rev"), "0".into()),
+        (format!("{ib}/fw_ver"), FIRMWARE.into()),
+        (format!("{ib}/device/vendor"), "0x15b3".into()),
+        (format!("{ib}/device/device"), "0x1021".into()),
+        (format!("{ib}/device/subsystem_vendor"), "0x15b3".into()),
+        (format!("{ib}/device/subsystem_device"), "0x0000".into()),
+        (format!("{ib}/device/numa_node"), "-1".into()),
+        (format!("{ib}/device/modalias"), modalias.into()),
+        (format!("{ib}/device/infiniband_verbs/uverbs{index}/dev"), format!("{major}:{minor}")),
+        (format!("{port}/state"), "4: ACTIVE".into()),
+        (format!("{port}/phys_state"), "5: LinkUp".into()),
+        (format!("{port}/link_layer"), "Ethernet".into()),
+        (format!("{port}/lid"), "0x0".into()),
+        (format!("{port}/rate"), "100 Gb/sec (4X EDR)".into()),
+        (format!("{port}/gids/0"), gid),
+        (format!("{port}/gid_attrs/types/0"), "RoCE v2".into()),
+        (format!("{port}/pkeys/0"), "0xffff".into()),
+        (format!("dev/infiniband/uverbs{index}"), String::new()),
+    ]
+    .into()
+}
+
+impl Tree {
+    /// The tree in the directory that the options name, or in one of its own; its files are laid
+    /// out where they are not there yet.
+    pub fn open(options: &Preload) -> io::Result<Self> {
+        let (root, made) = match &options.sysfs {
+            Some(root) => (root.clone(), false),
+            None => {
+                let name = format!("bellpush-{}", std::process::id());
+                (std::env::temp_dir().join(name), true)
+            }
+        };
+        let root = std::path::absolute(root)?;
+        if !root.join("class").is_dir() {
+            lay_out(&root, options)?;
+        }
+        Ok(Self { root: CString::new(root.as_os_str().as_bytes())?, made })
+    }
+
+    /// The same tree for the child of a fork, which leaves it to its parent.
+    pub fn inherited(&self) -> Self {
+        Self { root: self.root.clone(), made: false }
+    }
+
+    /// What a path is. Allocates nothing.
+    ///
+    /// # Safety
+    /// `path` is a C string, or null.
+    pub unsafe fn target(&self, path: *const c_char) -> Target {
+        if path.is_null() {
+            return Target::Foreign;
+        }
+        // SAFETY: as the caller promises.
+        let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+        let below = |prefix: &[u8]| {
+            path.starts_with(prefix) && matches!(path.get(prefix.len()), None | Some(b'/'))
+        };
+        let Some((prefix, inside)) = PREFIXES.iter().find(|(prefix, _)| below(prefix)) else {
+            return Target::Foreign;
+        };
+        let mut to = [0; PATH_BYTES];
+        let parts = [self.root.as_bytes(), inside, &path[prefix.len()..]];
+        let mut at = 0;
+        for part in parts {
+            let Some(room) = to.get_mut(at..at + part.len()) else { return Target::Foreign };
+            room.copy_from_slice(part);
+            at += part.len();
+        }
+        if at == PATH_BYTES {
+            return Target::Foreign;
+        }
+        let number = path.strip_prefix(UVERBS).and_then(|digits| std::str::from_utf8(digits).ok());
+        match number.and_then(|digits| digits.parse().ok()) {
+            Some(index) => Target::Uverbs(index, to),
+            None => Target::File(to),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        Path::new(std::ffi::OsStr::from_bytes(self.root.as_bytes()))
+    }
+
+    /// Removes a directory that this process made.
+    pub fn remove(&self) {
+        if self.made {
+            let _ = std::fs::remove_dir_all(self.path()); // nobody is left to be told
+        }
+    }
+}
+
+/// Writes the files beside their place and moves them there: of several processes that do, one
+/// wins, and none sees half a tree.
+fn lay_out(root: &Path, options: &Preload) -> io::Result<()> {
+    let mut private = std::fs::DirBuilder::new();
+    private.recursive(true).mode(0o700).create(root)?;
+    let scratch = root.join(format!(".{}", std::process::id()));
+    let write = |name: &str, text: &str| {
+        let path = scratch.join(name);
+        std::fs::create_dir_all(path.parent().expect("below the root"))?;
+        std::fs::write(path, format!("{text}\n"))
+    };
+    write("class/infiniband_verbs/abi_version", "6")?;
+    for index in 0..options.devices {
+        for (name, text) in files(index, options.addresses.get(index).copied()) {
+            write(&name, &text)?;
+        }
+    }
+    for part in ["dev", "class"] {
+        match std::fs::rename(scratch.join(part), root.join(part)) {
+            // Another process was quicker.
+            Err(_) if root.join(part).is_dir() => {}
+            moved => moved?,
+        }
+    }
+    std::fs::remove_dir_all(scratch)
+}
