@@ -14,6 +14,7 @@ pub mod doorbell;
 pub mod inband;
 pub mod roce;
 mod seg;
+pub mod umr;
 pub mod wqe;
 
 /// Local key of a memory region.

@@ -311,7 +311,7 @@ impl Core {
                 else {
                     return device.counters.dropped(DropReason::NoSuchQp);
                 };
-                let domain = Domain { regions: &regions, pd: requester.qp().pd };
+                let domain = Domain::of(requester.qp(), &regions);
                 match &mut requester.transport {
                     Some(transport) => {
                         transport.on_packet(&requester.sq, &mut cx, domain, arrived);

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use requester::Requester;
 use responder::Responder;
 
+use super::flight::Flight;
 use super::payload::Domain;
 use super::requester::{Visit, Visitor};
 use super::sq::SendQueue;
@@ -91,6 +92,11 @@ impl Rc {
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
         let alone = port.room() == room;
         if self.responder.acknowledge(port, alone) { Visit::More } else { visit }
+    }
+
+    /// The UMR that is next, if there is one.
+    pub(super) fn umr(&mut self) -> Option<&mut Flight> {
+        self.requester.umr()
     }
 
     /// Whether nothing is on its way.

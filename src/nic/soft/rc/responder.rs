@@ -11,7 +11,7 @@ use crate::mem::MemError;
 use crate::nic::soft::assembly::{Assembly, Refused, reach};
 use crate::nic::soft::counters::DropReason;
 use crate::nic::soft::mr::Right;
-use crate::nic::soft::payload::Domain;
+use crate::nic::soft::payload::{Domain, Remote};
 use crate::nic::soft::port::Port;
 use crate::nic::soft::qp::Qp;
 use crate::nic::soft::responder::nak;
@@ -169,16 +169,17 @@ impl Responder {
         }
         let (rkey, addr) = (atomic.rkey, atomic.addr);
         reach(qp, domain, (rkey, addr), 8, Right::RemoteAtomic)?;
-        let at = domain.regions.resolve(domain.pd, rkey.0, addr, 8, Right::RemoteAtomic);
-        let at = at.map_err(|vendor| No::Nak(Cause::RemoteAccess, vendor))?;
-        let old = match packet.opcode().operation() {
+        let old = domain.atomic((rkey, addr), |at| match packet.opcode().operation() {
             Operation::FetchAdd => at.mem.fetch_add(at.offset, atomic.swap_add),
             _ => at.mem.compare_swap(at.offset, atomic.compare, atomic.swap_add),
-        };
-        let old = old.map_err(|error| match error {
-            MemError::Misaligned { .. } => invalid(Vendor::Misaligned),
-            _ => No::Nak(Cause::RemoteOp, Vendor::Dma),
-        })?;
+        });
+        let old =
+            old.map_err(|vendor| No::Nak(Cause::RemoteAccess, vendor))?.map_err(
+                |error| match error {
+                    MemError::Misaligned { .. } => invalid(Vendor::Misaligned),
+                    _ => No::Nak(Cause::RemoteOp, Vendor::Dma),
+                },
+            )?;
         self.respond(1, What::Atomic { old })
     }
 
@@ -318,8 +319,6 @@ fn read_part(domain: Domain<'_>, from: &Reth, start: usize, into: &mut [u8]) -> 
     if into.is_empty() {
         return Ok(());
     }
-    let all =
-        domain.regions.resolve(domain.pd, from.rkey.0, from.addr, from.bytes, Right::RemoteRead)?;
-    let at = all.plus(start);
-    at.mem.read(at.offset, into).map_err(|_| Vendor::Dma)
+    let Reth { rkey, addr, bytes } = *from;
+    domain.get(Remote { rkey, addr, bytes }, start, into)
 }
