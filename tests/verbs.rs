@@ -224,6 +224,10 @@ fn inline_puts_of_every_length() {
         ("push/inband", "bp_verb_push_inband_12_4", (1, 32)),
         ("pull/kernel", "bp_verb_pull_kernel", (1, 1)),
         ("push/kernel", "bp_verb_shared_push_kernel", (3, 32)),
+        // As for silicon; the software NIC takes what comes to the buffer for a doorbell.
+        ("push/kernel", "bp_verb_push_kernel_strict", (1, 32)),
+        ("push/kernel", "bp_verb_push_blueflame_strict", (1, 32)),
+        ("pull/kernel", "bp_verb_pull_blueflame_strict", (1, 1)),
     ];
     for (path_name, kernel, dims) in kernels {
         if !rig.takes(path(path_name)) {

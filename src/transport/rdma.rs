@@ -7,7 +7,7 @@ use super::{Error, Kick, Memory, Options, Path};
 use crate::gpu::args::{self, DeviceEndpoint};
 use crate::gpu::{Gpu, Mapped};
 use crate::mem::View;
-use crate::nic::{Access, Inband, Mr, Nic, QpAttr, QueuePair};
+use crate::nic::{Access, Inband, Mr, Nic, NicError, QpAttr, QueuePair};
 use crate::wire::{Iova, Qpn};
 
 /// A window of slots: device memory of the NIC (push; host memory where it has none) or host memory
@@ -138,6 +138,11 @@ impl Rdma {
 
     pub fn register(&self, memory: &Memory, access: Access) -> Result<Mr, Error> {
         Ok(self.nic.register(memory.dma()?, Iova(memory.addr()), access)?)
+    }
+
+    /// What happened to the NIC, where that may be why a wait ended.
+    pub fn trouble(&self) -> Option<NicError> {
+        self.nic.trouble()
     }
 
     pub fn deregister(&self, mr: Mr) {

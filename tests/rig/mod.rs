@@ -133,7 +133,7 @@ impl Rig {
         // A NIC that needs the doorbell record first gets the kernels that see to it. (Those for
         // sharing are built for the software NIC's order only, which a software device has as well.)
         let strict = match self.nic.order() {
-            Order::Strict if !kernel.contains("shared") => "_strict",
+            Order::Strict if !kernel.contains("shared") && !kernel.ends_with("strict") => "_strict",
             _ => "",
         };
         let kernel = self.kernels.kernel(&format!("{kernel}{strict}")).expect("a kernel of ours");

@@ -224,10 +224,10 @@ impl Device {
         let attr = self.port_attr()?;
         let state = match attr.state {
             ibv_port_state::IBV_PORT_ACTIVE => return Ok(attr),
-            ibv_port_state::IBV_PORT_DOWN => "DOWN",
-            ibv_port_state::IBV_PORT_INIT => "INIT (is a subnet manager running?)",
-            ibv_port_state::IBV_PORT_ARMED => "ARMED",
-            _ => "in no known state",
+            ibv_port_state::IBV_PORT_DOWN => "DOWN, not ACTIVE",
+            ibv_port_state::IBV_PORT_INIT => "INIT, not ACTIVE (is a subnet manager running?)",
+            ibv_port_state::IBV_PORT_ARMED => "ARMED, not ACTIVE",
+            _ => "not ACTIVE",
         };
         Err(Mlx5Error::Port { name: self.name.clone(), port: self.port, state })
     }

@@ -66,7 +66,7 @@ pub enum Mlx5Error {
         lacks: &'static str,
     },
     /// A port that does not exist or is not up.
-    #[error("port {port} of '{name}' is {state}, not ACTIVE; ibv_devinfo -d {name} shows it")]
+    #[error("port {port} of '{name}' is {state}; ibv_devinfo -d {name} shows its ports")]
     Port {
         /// The device.
         name: String,

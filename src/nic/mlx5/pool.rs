@@ -18,10 +18,14 @@ use crate::nic::NicError;
 /// Bytes of a cache line: doorbell records of different owners lie in different ones.
 const RECORD_ALIGN: usize = 64;
 
-/// The memory, and how much of it is taken. libmlx5 holds its address, so it stays behind its `Arc`.
+/// The memory: a page of records, then rings, which begin pages. libmlx5 holds its address, so it
+/// stays behind its `Arc`.
 pub(super) struct Pool {
     memory: View,
-    taken: AtomicUsize,
+    /// Bytes taken of the records' page.
+    records: AtomicUsize,
+    /// First byte that no ring has.
+    rings: AtomicUsize,
     /// Whether libmlx5 wanted more than there was, for the error message.
     short: AtomicBool,
 }
@@ -33,7 +37,12 @@ pub(super) fn pages(bytes: usize) -> usize {
 
 impl Pool {
     pub fn new(memory: View) -> Arc<Self> {
-        Arc::new(Self { memory, taken: AtomicUsize::new(0), short: AtomicBool::new(false) })
+        Arc::new(Self {
+            memory,
+            records: AtomicUsize::new(0),
+            rings: AtomicUsize::new(PAGE_BYTES),
+            short: AtomicBool::new(false),
+        })
     }
 
     /// Address of `bytes` fresh bytes; 0 when there are no more.
@@ -42,11 +51,15 @@ impl Pool {
         if !align.is_power_of_two() {
             return 0;
         }
+        let (taken, limit) = match bytes <= RECORD_ALIGN {
+            true => (&self.records, PAGE_BYTES.min(self.memory.len)),
+            false => (&self.rings, self.memory.len),
+        };
         let mut found = 0;
-        let took = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+        let took = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
             found = (self.memory.addr() + taken as u64).checked_next_multiple_of(align)?;
             let end = (found - self.memory.addr()).checked_add(bytes as u64)?;
-            (end <= self.memory.len as u64).then_some(end as usize)
+            (end <= limit as u64).then_some(end as usize)
         });
         if took.is_err() {
             self.short.store(true, Ordering::Relaxed);
@@ -115,25 +128,30 @@ mod tests {
     #[test]
     fn pieces_lie_apart_aligned_and_inside() {
         let pool = pool(4 * PAGE_BYTES);
-        let mut end = pool.memory.addr();
-        for (bytes, align) in [(8, 8), (8, 8), (4096, 4096), (64, 1)] {
-            let at = pool.take(bytes, align);
-            assert!(at >= end && at.is_multiple_of(align.max(64) as u64), "{bytes} {align}");
+        let start = pool.memory.addr();
+        // As for a queue pair with two CQs: rings of whole pages, each with its record.
+        let taken: Vec<u64> = [4096, 8, 4096, 8, 4000, 8].map(|n| pool.take(n, 8)).into();
+        let pages = [4096, 0, 8192, 64, 12288, 128].map(|at| start + at);
+        assert_eq!(taken, pages);
+        for (at, bytes) in taken.into_iter().zip([4096, 8, 4096, 8, 4000, 8]) {
             assert_eq!(pool.view(at, bytes).unwrap().addr(), at);
-            end = at + bytes as u64;
         }
         assert!(!pool.was_short());
     }
 
     #[test]
     fn more_than_there_is_gets_nothing_and_costs_nothing() {
-        let pool = pool(PAGE_BYTES);
+        let pool = pool(2 * PAGE_BYTES);
         assert_eq!(pool.take(PAGE_BYTES + 1, 8), 0);
         assert!(pool.was_short());
         assert_eq!(pool.take(usize::MAX, 8), 0);
         assert_eq!(pool.take(8, 96), 0, "an alignment that is none");
-        assert_eq!(pool.take(PAGE_BYTES, 4096), pool.memory.addr());
-        assert_eq!(pool.take(1, 1), 0);
+        assert_eq!(pool.take(PAGE_BYTES, 4096), pool.memory.addr() + PAGE_BYTES as u64);
+        assert_eq!(pool.take(65, 1), 0);
+        for n in 0..64 {
+            assert_eq!(pool.take(8, 8), pool.memory.addr() + n * 64);
+        }
+        assert_eq!(pool.take(8, 8), 0, "records stay in their page");
     }
 
     #[test]
@@ -153,8 +171,8 @@ mod tests {
         // SAFETY: the pool's own address, as libmlx5 hands it back.
         let (first, second) = unsafe {
             (
-                Pool::alloc(null_mut(), context, 64, 64, 1),
-                Pool::alloc(null_mut(), context, PAGE_BYTES, 64, 1),
+                Pool::alloc(null_mut(), context, 8, 8, 3),
+                Pool::alloc(null_mut(), context, PAGE_BYTES, 64, 5),
             )
         };
         assert_eq!(first as u64, pool.memory.addr());

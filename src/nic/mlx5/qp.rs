@@ -48,12 +48,16 @@ pub(super) struct Qp {
     connected: AtomicBool,
 }
 
-/// Bytes of queue memory: every ring begins a page, the records have a page.
+/// Bytes of queue memory: a page of records, and rings that begin pages. libmlx5 aligns the send and
+/// receive queues to a 64th of their buffer's size, rounded up to a power of two (the PRM's QP page
+/// offset counts in such parts), wherever the CQs before them end.
 pub(super) fn queue_bytes(attr: &QpAttr) -> usize {
     let rq = attr.rq_wqes as usize * attr.rq_sges.max(1) as usize * DS_BYTES;
-    let sq = attr.sq_blocks as usize * WQEBB_BYTES;
+    let rings = pages(rq + attr.sq_blocks as usize * WQEBB_BYTES);
+    let align = (rings.next_power_of_two() / 64).max(PAGE_BYTES);
     let cq = |entries: u32| pages(entries as usize * CQE_BYTES);
-    PAGE_BYTES + pages(rq + sq) + cq(attr.send_cqes) + cq(attr.recv_cqes)
+    let cqs = cq(attr.send_cqes) + cq(attr.recv_cqes);
+    PAGE_BYTES + cqs + (align - PAGE_BYTES) + rings.next_multiple_of(align)
 }
 
 fn check(device: &Device, attr: &QpAttr) -> Result<(), NicError> {
