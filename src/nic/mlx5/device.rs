@@ -134,6 +134,10 @@ impl Device {
         let name = wanted.device.clone();
         let list = List::get()?;
         let Some((device, _)) = list.devices().find(|(_, n)| *n == name) else {
+            // libibverbs leaves out a device whose provider it cannot load: say that instead.
+            if std::path::Path::new("/sys/class/infiniband").join(&name).exists() {
+                dv::library()?;
+            }
             let found = list.devices().map(|(_, name)| name).collect();
             return Err(Mlx5Error::NoDevice { name, found });
         };
