@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bellpush::mem::{HostMem, PAGE_BYTES, View};
 use bellpush::nic::soft::{Objects as Used, Qp};
-use bellpush::nic::{Access, Change, Mtu, NicAddress, QpAttr, QpState, QpType, QueuePair, Queues};
+use bellpush::nic::{
+    Access, Change, Mtu, NicAddress, Order, QpAttr, QpState, QpType, QueuePair, Queues,
+};
 use bellpush::wire::{Psn, Qpn};
 use bytemuck::{Zeroable, bytes_of};
 
@@ -92,6 +94,7 @@ fn queues(driver: &CreateQp, uar: View) -> Result<Queues, Refusal> {
         sq: part(rq_bytes, sq_bytes)?,
         rq_stride_log: shift,
         uar,
+        order: Order::Later,
         // The CQs are objects of their own.
         send_cq: dbr.clone(),
         send_cq_dbr: dbr.clone(),
@@ -277,6 +280,7 @@ fn gid(address: NicAddress) -> [u8; 16] {
     match address {
         NicAddress::Ip(IpAddr::V4(v4)) => v4.to_ipv6_mapped().octets(),
         NicAddress::Ip(IpAddr::V6(v6)) => v6.octets(),
+        NicAddress::Lid { gid, .. } => gid,
         NicAddress::InProcess(_) => [0; 16],
     }
 }

@@ -229,13 +229,13 @@ impl MrTable {
         &self,
         pd: &Arc<Pd>,
         mem: Arc<dyn Dma>,
-        iova: Iova,
-        access: Access,
+        (iova, access): (Iova, Access),
+        tag: Option<u8>,
     ) -> Result<Mr, NicError> {
         let bytes = length(&*mem, iova)?;
         let (number, target, iova0) = (pd.number(), Target::Memory(mem), iova.0);
         let region = Region { pd: number, _pd: pd.clone(), target, iova: iova0, bytes, access };
-        let key = self.write().add(region, None)?;
+        let key = self.write().add(region, tag)?;
         Ok(Mr { lkey: Lkey(key), rkey: Rkey(key), iova, bytes })
     }
 
