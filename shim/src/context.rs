@@ -13,7 +13,7 @@ use crate::abi::ids::VERBS_IOCTL;
 use crate::abi::mlx5::MMAP_DEVICE_MEM;
 use crate::commands::cq::CqObj;
 use crate::commands::dm::DmObj;
-use crate::commands::memory::{MrObj, PdObj};
+use crate::commands::memory::{MrObj, MwObj, PdObj};
 use crate::commands::qp::QpObj;
 use crate::commands::srq::SrqObj;
 use crate::commands::{self, Command, Undo};
@@ -36,6 +36,8 @@ pub enum Object {
     Pd(Arc<PdObj>),
     /// Memory region.
     Mr(MrObj),
+    /// Memory window.
+    Mw(MwObj),
     /// Completion queue.
     Cq(Arc<CqObj>),
     /// Queue pair.
@@ -124,6 +126,7 @@ macro_rules! finders {
 finders! {
     pd Pd Arc<PdObj>, "protection domain";
     mr Mr MrObj, "memory region";
+    mw Mw MwObj, "memory window";
     cq Cq Arc<CqObj>, "completion queue";
     qp Qp QpObj, "queue pair";
     srq Srq Arc<SrqObj>, "shared receive queue";
@@ -258,6 +261,7 @@ impl Context {
                 return Err(Refusal::Busy("device memory"));
             }
             Object::Mr(mr) => nic.deregister(mr.mr)?,
+            Object::Mw(mw) => nic.destroy_mkey(mw.key)?,
             Object::Qp(qp) => nic.destroy_qp(qp.qp.qpn())?,
             _ => {}
         }
@@ -285,7 +289,7 @@ impl Context {
         let mut objects = self.objects();
         let rank = |object: &Object| match object {
             Object::Qp(_) => 0,
-            Object::Mr(_) | Object::Ah(_) => 1,
+            Object::Mr(_) | Object::Mw(_) | Object::Ah(_) => 1,
             Object::Srq(_) | Object::Cq(_) | Object::Dm(_) | Object::Uar(_) => 2,
             Object::Pd(_) => 3,
         };

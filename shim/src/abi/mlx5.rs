@@ -86,6 +86,16 @@ pub struct CreateCq {
 /// `MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX`.
 pub const CREATE_CQ_UAR_PAGE_INDEX: u16 = 1 << 1;
 
+/// `struct mlx5_ib_resize_cq`.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct ResizeCq {
+    pub buf_addr: u64,
+    pub cqe_size: u16,
+    pub reserved0: u16,
+    pub reserved1: u32,
+}
+
 /// `struct mlx5_ib_create_qp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -136,7 +136,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let uar = uar.ok_or(Refusal::Handle { what: "UAR page", handle: page })?.clone();
     let queues = queues(&driver, uar)?;
     let made = QpAttr {
-        sq_blocks: driver.sq_wqe_count.max(1),
+        sq_blocks: driver.sq_wqe_count,
         rq_wqes: driver.rq_wqe_count,
         rq_sges: 1 << (queues.rq_stride_log - 4),
         // Those of the objects hold.
