@@ -420,7 +420,7 @@ struct channel {
       w.stride = exchange_slot(1, 0) - exchange_slot(0, 0);
       reduce(a.dtype, a.op, kind::fold, w);
     };
-    return exchange_stream(messages, send, consume);
+    return exchange_stream(messages, depth, send, consume);
   }
 
   // Every rank adds up its part, of all ranks' elements, and sends the result to all others. Message
@@ -479,16 +479,17 @@ struct channel {
              out(piece.first), 0);
       }
     };
-    return exchange_stream(messages, send, consume);
+    // A lone round's second message is the gather, which is made of the first.
+    return exchange_stream(messages, rounds > 1 ? depth : 1, send, consume);
   }
 
-  // `messages` messages of the exchange stream under the rule above. The first one is consumed before
-  // a second is sent where ranks have yet to agree.
+  // `messages` messages of the exchange stream under the rule above. `ahead`: how many can be made
+  // before any is consumed, at most K; one where ranks have yet to agree.
   template <class Send, class Consume>
-  BP_DEV outcome exchange_stream(uint64_t messages, Send send, Consume consume) {
+  BP_DEV outcome exchange_stream(uint64_t messages, uint32_t ahead, Send send, Consume consume) {
     outcome o{BP_COLL_OK, 0};
-    const uint64_t ahead = index == 0 ? 1 : (messages < depth ? messages : depth);
-    for (uint64_t m = 0; m < ahead && o.ok(); m++) o = send(m);
+    if (index == 0) ahead = 1;
+    for (uint64_t m = 0; m < ahead && m < messages && o.ok(); m++) o = send(m);
     for (uint64_t m = 0; m < messages && o.ok(); m++) {
       o = receive_all(exchange + m);
       if (o.ok() && m == 0 && index == 0) {
@@ -515,7 +516,7 @@ struct channel {
         return send_all(exchange + m, [&](uint32_t) { return (uint64_t)0; },
                         [&](uint32_t) { return a.rank; });
       };
-      const outcome o = exchange_stream(1, send, [](uint64_t) {});
+      const outcome o = exchange_stream(1, 1, send, [](uint64_t) {});
       if (!o.ok()) return o;
     }
     const uint64_t size = element_bytes(a.dtype), partial = partial_bytes(a.dtype, a.op);

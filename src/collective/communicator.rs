@@ -120,6 +120,7 @@ impl Communicator {
         options: &Options,
     ) -> Result<Vec<Self>, Error> {
         let ranks = u32::try_from(places.len()).unwrap_or(u32::MAX);
+        options.check(0, ranks)?;
         let members: Vec<_> = (0..ranks)
             .zip(places)
             .map(|(rank, (gpu, nic))| Member::new(gpu, nic, rank, ranks, options))

@@ -81,7 +81,7 @@ impl Options {
         (self.timeout / 4).min(Duration::from_secs(1))
     }
 
-    fn check(&self, rank: u32, ranks: u32) -> Result<(), Error> {
+    pub(super) fn check(&self, rank: u32, ranks: u32) -> Result<(), Error> {
         let refuse = |what, value, must| Err(Error::Option { what, value, must });
         if ranks == 0 || ranks > MAX_RANKS {
             return refuse("the number of ranks", ranks.into(), "from 1 to 64");
