@@ -14,9 +14,10 @@
 //   * Ring of N: whoever sends n + K has consumed n of the rank before, which had consumed n - K of
 //     the one before it, and so on to the rank after: that one has consumed n - (N - 1) K. So
 //     n + K may take its slot: N K slots.
-// Messages are sent from a stage, 2 K slots as well. By the same rule the peers have consumed what
-// the stage held: a NIC may read it again for a packet whose acknowledgement was lost, but the
-// receiver drops that packet as a duplicate, so what it says then does not matter.
+// Messages are sent from a stage, which has as many slots for a stream as its receivers have. By the
+// same rule they have consumed what a slot of it held: a NIC may read it again for a packet whose
+// acknowledgement was lost, but the receiver drops that packet as a duplicate, so what it says then
+// does not matter.
 // That a thread has read a slot before another one sends is the scope's synchronisation: a load that
 // has returned its value (which was added up and stored) reads nothing that is written later.
 //
@@ -34,7 +35,6 @@ namespace bp {
 namespace coll {
 
 constexpr uint32_t depth = BP_COLL_DEPTH;
-constexpr uint32_t stage_slots = 2 * depth;
 
 BP_DEV uint32_t lowest_bit(uint32_t mask) {
 #if defined(__CUDACC__)
@@ -134,11 +134,17 @@ struct channel {
     return a.ring_slots + ((uint64_t)index * slots + n % slots) * slot_bytes();
   }
   BP_DEV uint64_t ring_signal() const { return a.ring_signals + (uint64_t)index * 8; }
-  // Where message n is made: a column for each rank that gets one of its own, the own rank's for what
-  // all get, one more for the ring.
-  BP_DEV uint64_t stage(uint64_t n, uint32_t column) const {
-    return a.stage +
-           (((uint64_t)index * stage_slots + n % stage_slots) * (a.ranks + 1) + column) * slot_bytes();
+  // Where message n is made. Exchange: a column for each rank that gets one of its own, the own
+  // rank's for what all get.
+  BP_DEV uint64_t exchange_stage(uint64_t n, uint32_t column) const {
+    return stage((n % (2 * depth)) * a.ranks + column);
+  }
+  BP_DEV uint64_t ring_stage(uint64_t n) const {
+    const uint64_t slots = (uint64_t)a.ranks * depth;
+    return stage(2 * slots + n % slots);
+  }
+  BP_DEV uint64_t stage(uint64_t slot) const {
+    return a.stage + ((uint64_t)index * 3 * depth * a.ranks + slot) * slot_bytes();
   }
   BP_DEV uint64_t payload(uint64_t slot) const { return slot + BP_COLL_HEADER_BYTES; }
 
@@ -170,12 +176,13 @@ struct channel {
     if (small) {
       for (uint32_t i = 1 + warp; i < a.ranks; i += warps) {
         const uint32_t r = (a.rank + i) % a.ranks;
-        if (!send_one(warp_scope{}, r, n, stage(n, column(r)), bytes(r)) && lane() == 0) *failed = r + 1;
+        const bool sent = send_one(warp_scope{}, r, n, exchange_stage(n, column(r)), bytes(r));
+        if (!sent && lane() == 0) *failed = r + 1;
       }
     } else {
       for (uint32_t i = 1; i < a.ranks; i++) {
         const uint32_t r = (a.rank + i) % a.ranks;
-        if (!send_one(block_scope{}, r, n, stage(n, column(r)), bytes(r))) {
+        if (!send_one(block_scope{}, r, n, exchange_stage(n, column(r)), bytes(r))) {
           if (tid() == 0) *failed = r + 1;
           break;
         }
@@ -196,7 +203,7 @@ struct channel {
   BP_DEV outcome send_next(uint64_t n, uint64_t bytes) const {
     syncthreads();  // as in send_all
     const bp_status_code s = send_message<P>(to(next()), block_scope{}, ring_slot(n),
-                                             stage(n, a.ranks), BP_COLL_HEADER_BYTES + bytes,
+                                             ring_stage(n), BP_COLL_HEADER_BYTES + bytes,
                                              ring_signal());
     return s == BP_OK ? outcome{BP_COLL_OK, 0} : outcome{BP_COLL_LINK, next()};
   }
@@ -407,7 +414,8 @@ struct channel {
     const uint64_t rounds = c.rounds(), messages = rounds ? rounds : 1;
     auto send = [&](uint64_t m) {
       const auto piece = c.at(m, 0);
-      const uint64_t slot = stage(exchange + m, a.rank), bytes = piece.count * element_bytes(a.dtype);
+      const uint64_t slot = exchange_stage(exchange + m, a.rank);
+      const uint64_t bytes = piece.count * element_bytes(a.dtype);
       if (tid() == 0) head(slot, exchange + m);
       copy(in(piece.first), bytes, payload(slot), 0);
       return send_all(exchange + m, [&](uint32_t) { return bytes; },
@@ -440,21 +448,21 @@ struct channel {
       if (m % 2) return {false, (m + 1) / 2};
       return {true, m / 2 - 1};
     };
-    auto gather_of = [&](uint64_t round) {
-      return round == rounds - 1 ? messages - 1 : 2 * round + 2;
-    };
     auto send = [&](uint64_t m) {
       const phase ph = phase_of(m);
-      if (ph.gathers) {  // the payload was staged when the part was added up
-        if (tid() == 0) head(stage(exchange + m, a.rank), exchange + m);
-        const uint64_t bytes = c.at(ph.round, a.rank).count * size;
+      if (ph.gathers) {
+        const auto piece = c.at(ph.round, a.rank);
+        const uint64_t slot = exchange_stage(exchange + m, a.rank), bytes = piece.count * size;
+        syncthreads();  // all of the part was added up
+        if (tid() == 0) head(slot, exchange + m);
+        copy(out(piece.first), bytes, payload(slot), 0);
         return send_all(exchange + m, [&](uint32_t) { return bytes; },
                         [&](uint32_t) { return a.rank; });
       }
       for (uint32_t r = 0; r < a.ranks; r++) {
         if (r == a.rank) continue;
         const auto piece = c.at(ph.round, r);
-        const uint64_t slot = stage(exchange + m, r);
+        const uint64_t slot = exchange_stage(exchange + m, r);
         if (tid() == 0) head(slot, exchange + m);
         copy(in(piece.first), piece.count * size, payload(slot), 0);
       }
@@ -468,7 +476,6 @@ struct channel {
         work w = elements(piece.first, piece.count);
         w.peers = a.region + payload(exchange_slot(0, exchange + m));
         w.stride = exchange_slot(1, 0) - exchange_slot(0, 0);
-        w.also = payload(stage(exchange + gather_of(ph.round), a.rank));
         reduce(a.dtype, a.op, kind::fold, w);
         return;
       }
@@ -512,7 +519,7 @@ struct channel {
   BP_DEV outcome ring_around() {
     if (index == 0) {
       auto send = [&](uint64_t m) {
-        if (tid() == 0) head(stage(exchange + m, a.rank), exchange + m);
+        if (tid() == 0) head(exchange_stage(exchange + m, a.rank), exchange + m);
         return send_all(exchange + m, [&](uint32_t) { return (uint64_t)0; },
                         [&](uint32_t) { return a.rank; });
       };
@@ -536,7 +543,7 @@ struct channel {
     };
     auto send = [&](uint64_t m) {
       const place p = place_of(m, a.rank);
-      const uint64_t slot = stage(ring + m, a.ranks);
+      const uint64_t slot = ring_stage(ring + m);
       if (tid() == 0) head(slot, ring + m);
       if (p.step == 0) {
         work w = elements(p.piece.first, p.piece.count);
@@ -549,7 +556,7 @@ struct channel {
       const place p = place_of(m, previous());
       const uint64_t from = a.region + payload(ring_slot(ring + m));
       // Where message m + K is made, unless that begins a round.
-      const uint64_t next = p.step + 1 < 2 * last ? payload(stage(ring + m + depth, a.ranks)) : 0;
+      const uint64_t next = p.step + 1 < 2 * last ? payload(ring_stage(ring + m + depth)) : 0;
       if (p.step >= last) {
         copy(from, p.piece.count * size, out(p.piece.first), next);
         return;

@@ -84,7 +84,7 @@ struct bp_coll_args {
   uint64_t ring_signals;       // uint64_t[]
   uint64_t exchange_slots;     // [][ranks][2 * BP_COLL_DEPTH]
   uint64_t ring_slots;         // [][ranks * BP_COLL_DEPTH]
-  uint64_t stage;              // address: [][2 * BP_COLL_DEPTH][ranks + 1] slots to send from
+  uint64_t stage;              // address: [][3 * BP_COLL_DEPTH * ranks] slots to send from
   uint64_t timeout_ns;         // bound of each wait
   uint64_t grace_ns;           // how long a rank that gives up listens for the others' reasons
 };

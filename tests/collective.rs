@@ -201,7 +201,6 @@ fn five_percent_of_lost_packets_change_nothing() {
             };
             let options = Options { path: path(name), ..small(algorithm) };
             let world = World::on((0..3).map(nic).collect(), &options);
-            eprintln!("{name} {algorithm}");
             world.reduce(Dtype::F32, Op::Sum, 1031, Kind::Random, false);
             world.reduce(Dtype::Bf16, Op::Mean, 515, Kind::Random, false);
         }

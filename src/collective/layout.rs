@@ -29,7 +29,7 @@ impl Layout {
         let exchange_slots = (ring_signals + line(channels * 8)).next_multiple_of(4096);
         let ring_slots = exchange_slots + channels * ranks * 2 * DEPTH * slot;
         let received = ring_slots + channels * ranks * DEPTH * slot;
-        let stage_bytes = channels * 2 * DEPTH * (ranks + 1) * slot;
+        let stage_bytes = channels * 3 * DEPTH * ranks * slot;
         let stage = received.next_multiple_of(4096);
         Self {
             reports,
