@@ -7,14 +7,18 @@
 //! again, and how the ranks agree on which of them to blame).
 
 mod address;
+mod bootstrap;
 mod communicator;
 mod error;
+mod job;
 mod kinds;
 mod layout;
 mod member;
 
 pub use address::RankAddress;
+pub use bootstrap::{Bootstrap, BootstrapError};
 pub use communicator::{Buffer, Communicator};
 pub use error::{Call, Error};
+pub use job::Job;
 pub use kinds::{Algorithm, Dtype, Op};
 pub use member::{Member, Options, Place};
