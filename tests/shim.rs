@@ -126,7 +126,7 @@ fn wait_for(port: &str, state: &str) {
         })
     };
     let there = |file: &&str| fs::read_to_string(file).is_ok_and(|text| text.lines().any(matches));
-    while !["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| there(&file)) {
+    while !["/proc/net/tcp", "/proc/net/tcp6"].iter().any(there) {
         assert!(Instant::now() < until, "TCP port {port} is not in state {state}");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -279,6 +279,11 @@ fn without_a_doorbell_nothing_is_sent() {
 #[test]
 fn device_memory_goes_both_ways() {
     case(&["device_memory"]);
+}
+
+#[test]
+fn regions_queues_and_windows_change_while_in_use() {
+    case(&["changes"]);
 }
 
 #[test]
