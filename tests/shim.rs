@@ -396,6 +396,8 @@ fn a_peer_that_is_killed_is_an_error_in_time() {
         let mut command = Command::new("ib_write_bw");
         command.args(["-F", "--run_infinitely", "-s", "4096", "-p", &port]).args(more);
         command.env("LD_PRELOAD", object).env("BELLPUSH_PRELOAD", options);
+        // A program that is killed leaves its sysfs files there.
+        command.env("TMPDIR", folder.path());
         Running::spawn(command.stdin(Stdio::null()))
     };
     let mut server = command(&[], "{}".into());
