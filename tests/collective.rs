@@ -86,8 +86,7 @@ impl World {
             let output = memory(&around);
             let input = if in_place { output.clone() } else { memory(&around) };
             input.write(edge, mine).unwrap();
-            let (from, to) =
-                (Buffer::at(&input, edge as u64), Buffer::at(&output, edge as u64));
+            let (from, to) = (Buffer::at(&input, edge as u64), Buffer::at(&output, edge as u64));
             rank.all_reduce(stream, from, to, count as u64, dtype, op).unwrap();
             rank.synchronize(stream).unwrap();
             let mut found = around.clone();
@@ -298,8 +297,7 @@ fn a_missing_wait_is_found() {
 fn a_wrong_element_is_found() {
     for &dtype in Dtype::ALL {
         for op in [Op::Sum, Op::Max] {
-            let inputs: Vec<_> =
-                (0..2).map(|r| elements(dtype, 40, Kind::Random, 5, r)).collect();
+            let inputs: Vec<_> = (0..2).map(|r| elements(dtype, 40, Kind::Random, 5, r)).collect();
             // The second input alone is no sum; as a maximum it is wrong somewhere.
             let why = check(dtype, op, &inputs, &inputs[1]).unwrap_err();
             assert!(why.contains("element"), "{why}");

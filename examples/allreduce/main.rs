@@ -229,8 +229,7 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
                     let nic: Arc<dyn Nic> = SoftNic::open(config)?;
                     let place = (gpu, nic);
                     let mut rank = Rank::join(place, (number, args.ranks), meeting, options)?;
-                    let mut table =
-                        Table::new(args, options, about, what, args.ranks, number == 0);
+                    let mut table = Table::new(args, options, about, what, args.ranks, number == 0);
                     rank.run(task, |communicator, all| table.add(communicator, all))?;
                     table.write()
                 })

@@ -323,7 +323,8 @@ fn greet(job: &Job, mut stream: TcpStream, deadline: Instant) -> io::Result<(u8,
     let root_nonce = &first[20..];
     let mut nonce = [0; NONCE];
     random(&mut nonce)?;
-    let mut hello = [&MAGIC[..], &job.rank.to_le_bytes(), &job.ranks.to_le_bytes(), &nonce].concat();
+    let mut hello =
+        [&MAGIC[..], &job.rank.to_le_bytes(), &job.ranks.to_le_bytes(), &nonce].concat();
     let mut mac = keyed(&job.secret);
     mac.update(b"rank");
     mac.update(root_nonce);

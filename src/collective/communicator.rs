@@ -8,9 +8,7 @@ use std::time::Duration;
 use super::layout::Layout;
 use super::member::{Member, Options};
 use super::{Algorithm, Call, Dtype, Error, Op};
-use crate::gpu::collective_args::{
-    CollArgs, CollStatus, DEPTH, SHARED_BYTES, SHARED_STATUS,
-};
+use crate::gpu::collective_args::{CollArgs, CollStatus, DEPTH, SHARED_BYTES, SHARED_STATUS};
 use crate::gpu::{DeviceMem, Dims, Event, Gpu, Kernel, Mapped, Stream};
 use crate::nic::Nic;
 use crate::transport::{Endpoint, Memory};
