@@ -127,7 +127,32 @@ fn a_root_that_does_not_know_the_secret_is_not_believed() {
     assert!(matches!(all[1], Err(BootstrapError::Refused { .. })), "{all:?}");
 }
 
-/// Not a test of its own: a rank's process, which calls without end and says how that ended.
+/// Under a launcher that says which rank a process is: the ranks need nothing else of it.
+#[test]
+fn mpirun_starts_ranks() {
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        let said = "SKIPPED: no mpirun; openmpi-bin brings it";
+        writeln!(std::io::stderr(), "{said}").unwrap(); // past the capture of a passing test
+        return;
+    }
+    let out = Command::new("timeout")
+        .args(["30", "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "3"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, format!("shm-coll-mpi{}", std::process::id()))
+        .env("ALGORITHM", "two-shot")
+        .env("CALLS", "50")
+        .env("BELLPUSH_ROOT", free_port().to_string())
+        .env("BELLPUSH_JOB_SECRET", "between us")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(said.matches(&format!("{SAYS}done")).count(), 3, "{said}");
+    assert!(out.status.success(), "{said}");
+}
+
+/// Not a test of its own: a rank's process, which calls (without end, unless told how often) and says how that ended.
 #[test]
 fn child() {
     let Ok(link) = std::env::var(CHILD) else { return };
@@ -155,7 +180,8 @@ fn child() {
     let stream = gpu.stream().unwrap();
     let memory = Memory::from(gpu.alloc(40_000).unwrap());
     let (first, n) = (f64::from(job.ranks) as f32, 10_000);
-    for call in 0u64.. {
+    let calls = std::env::var("CALLS").map_or(u64::MAX, |n| n.parse().unwrap());
+    for call in 0..calls {
         memory.write(0, bytemuck::cast_slice(&vec![1f32; n])).unwrap();
         rank.all_reduce(&stream, &memory, &memory, n as u64, Dtype::F32, Op::Sum).unwrap();
         if let Err(error) = rank.synchronize(&stream) {
@@ -173,6 +199,8 @@ fn child() {
             println!("\n{SAYS}under way");
         }
     }
+    bootstrap.all_gather(&[]).unwrap();
+    println!("\n{SAYS}done");
 }
 
 fn spawn(link: &str, algorithm: &str, rank: u32, ranks: u32, root: SocketAddr) -> Child {

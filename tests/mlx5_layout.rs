@@ -10,10 +10,12 @@ use std::io::Write;
 use std::mem::offset_of;
 use std::process::Command;
 
+use bellpush::collective::{Algorithm, Dtype, Op};
 use bellpush::gpu::args::{
     self, BenchArgs, BenchResult, DeviceEndpoint, LinkChaseArgs, LinkFlagArgs, LinkLap,
     LinkMoveArgs, LinkResult, OpArgs, Qp, Scope, Status, StoreArgs, TearArgs, Verb, Window,
 };
+use bellpush::gpu::collective_args::{self as coll, CollArgs, CollStatus, Header};
 use bellpush::wire::cqe::{CQE_BYTES, CqeBytes, CqeOpcode, Syndrome};
 use bellpush::wire::doorbell as db;
 use bellpush::wire::umr::{self, MkeySeg, RepeatBlockSeg, RepeatEntrySeg, UmrCtrlSeg};
@@ -254,9 +256,47 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(LinkFlagArgs = bp_link_flag_args {
             store_at; watch_at; results; limit_ns; rounds; answers;
         }),
+        layout!(Header = bp_coll_header {
+            message; call; count; dtype; op; algorithm; channels; reserved;
+        }),
+        layout!(CollStatus = bp_coll_status { code; rank; call; said; }),
+        layout!(CollArgs = bp_coll_args {
+            input = in; output = out; count; call; dtype; op; algorithm; channels; rank; ranks;
+            chunk_bytes; unwaited; endpoints; channel_state; shared; status; region; reports;
+            exchange_signals; ring_signals; exchange_slots; ring_slots; stage; timeout_ns; grace_ns;
+        }),
         kernel_constants(),
+        collective_constants(),
     ]
     .concat()
+}
+
+fn collective_constants() -> Vec<Claim> {
+    let status = "offsetof(struct bp_coll_shared, status)";
+    let mut claims = vec![
+        claim(&["BP_COLL_HEADER_BYTES"], coll::HEADER_BYTES),
+        claim(&["BP_COLL_DEPTH"], coll::DEPTH),
+        claim(&["sizeof(struct bp_coll_channel)"], coll::CHANNEL_BYTES as u64),
+        claim(&["sizeof(struct bp_coll_shared)"], coll::SHARED_BYTES as u64),
+        claim(&[status], coll::SHARED_STATUS as u64),
+    ];
+    let names = |all: &[(&'static str, u32)]| -> Vec<Claim> {
+        all.iter().map(|&(c, rust)| claim(&[c], u64::from(rust))).collect()
+    };
+    claims.extend(names(&[
+        ("BP_COLL_ONE_SHOT", Algorithm::OneShot as u32),
+        ("BP_COLL_TWO_SHOT", Algorithm::TwoShot as u32),
+        ("BP_COLL_RING", Algorithm::Ring as u32),
+        ("BP_COLL_F32", Dtype::F32 as u32),
+        ("BP_COLL_F16", Dtype::F16 as u32),
+        ("BP_COLL_BF16", Dtype::Bf16 as u32),
+        ("BP_COLL_I32", Dtype::I32 as u32),
+        ("BP_COLL_SUM", Op::Sum as u32),
+        ("BP_COLL_MAX", Op::Max as u32),
+        ("BP_COLL_MIN", Op::Min as u32),
+        ("BP_COLL_MEAN", Op::Mean as u32),
+    ]));
+    claims
 }
 
 fn kernel_constants() -> Vec<Claim> {
@@ -387,7 +427,7 @@ fn libmlx5_wire_h_and_rust_agree() {
 fn our_headers_and_rust_agree() {
     let mut claims = [mlx5_structures(), mlx5_constants(), kernel_structures()].concat();
     claims.iter_mut().for_each(|claim| claim.c.retain(|c| !about_mlx5(c)));
-    assert!(check(&["args.h"], &claims) > 240);
+    assert!(check(&["args.h", "collective.h"], &claims) > 320);
 }
 
 /// Negative control: a wrong offset, size or constant on either side is told.

@@ -14,15 +14,25 @@ pub enum Meeting {
 
 /// Where threads leave what they say.
 pub struct Table {
-    said: Mutex<(u64, Vec<Option<Vec<u8>>>, Vec<Vec<u8>>)>,
+    said: Mutex<Said>,
     changed: Condvar,
     timeout: Duration,
+}
+
+#[derive(Default)]
+struct Said {
+    round: u64,
+    /// By rank, of this round.
+    now: Vec<Option<Vec<u8>>>,
+    /// All of the round before.
+    last: Vec<Vec<u8>>,
 }
 
 impl Meeting {
     /// A way for each of `ranks` threads.
     pub fn threads(ranks: u32, timeout: Duration) -> Vec<Self> {
-        let said = Mutex::new((0, vec![None; ranks as usize], Vec::new()));
+        let now = vec![None; ranks as usize];
+        let said = Mutex::new(Said { now, ..Said::default() });
         let table = Arc::new(Table { said, changed: Condvar::new(), timeout });
         (0..ranks as usize).map(|rank| Self::Threads { rank, table: table.clone() }).collect()
     }
@@ -42,23 +52,23 @@ impl Meeting {
 impl Table {
     fn all_gather(&self, rank: usize, mine: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let round = said.0;
-        said.1[rank] = Some(mine.to_vec());
-        if said.1.iter().all(Option::is_some) {
-            said.2 = said.1.iter_mut().filter_map(Option::take).collect();
-            said.0 += 1;
+        let round = said.round;
+        said.now[rank] = Some(mine.to_vec());
+        if said.now.iter().all(Option::is_some) {
+            said.last = said.now.iter_mut().filter_map(Option::take).collect();
+            said.round += 1;
             self.changed.notify_all();
-            return Ok(said.2.clone());
+            return Ok(said.last.clone());
         }
         let (said, waited) = self
             .changed
-            .wait_timeout_while(said, self.timeout, |said| said.0 == round)
+            .wait_timeout_while(said, self.timeout, |said| said.round == round)
             .unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
-            let absent = (0u32..).zip(&said.1).filter(|(_, s)| s.is_none()).map(|(r, _)| r);
+            let absent = (0u32..).zip(&said.now).filter(|(_, s)| s.is_none()).map(|(r, _)| r);
             let ms = self.timeout.as_millis();
             return Err(BootstrapError::Absent { ranks: absent.collect(), ms });
         }
-        Ok(said.2.clone())
+        Ok(said.last.clone())
     }
 }

@@ -65,7 +65,8 @@ mod tests {
                 assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{l:?}");
             }
             assert!(l.ring_slots + channels * ranks * 2 * slot <= l.received);
-            assert!(l.exchange_slots % 64 == 0 && l.stage % 64 == 0 && slot % 64 == 0);
+            let aligned = [l.exchange_slots, l.stage, slot].iter().all(|n| n.is_multiple_of(64));
+            assert!(aligned, "{l:?}");
         }
     }
 }

@@ -95,12 +95,17 @@ impl Options {
         if self.channel_bytes == 0 {
             return refuse("bytes a channel", 0, "more than 0");
         }
-        if self.chunk_bytes == 0 || self.chunk_bytes % 64 != 0 || self.chunk_bytes > 16 << 20 {
+        if self.chunk_bytes == 0
+            || !self.chunk_bytes.is_multiple_of(64)
+            || self.chunk_bytes > 16 << 20
+        {
             let must = "a multiple of 64 bytes, at most 16 MiB";
             return refuse("the chunk size", self.chunk_bytes.into(), must);
         }
         if let Some(threads) = self.threads
-            && (threads == 0 || threads > MAX_THREADS || (threads > 32 && threads % 32 != 0))
+            && (threads == 0
+                || threads > MAX_THREADS
+                || (threads > 32 && !threads.is_multiple_of(32)))
         {
             return refuse("threads a block", threads.into(), "1 to 32, or whole warps to 512");
         }
