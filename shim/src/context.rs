@@ -11,12 +11,12 @@ use bellpush::nic::Nic;
 
 use crate::abi::ids::VERBS_IOCTL;
 use crate::abi::mlx5::MMAP_DEVICE_MEM;
-use crate::commands::{self, Command, Undo};
 use crate::commands::cq::CqObj;
 use crate::commands::dm::DmObj;
 use crate::commands::memory::{MrObj, PdObj};
 use crate::commands::qp::QpObj;
 use crate::commands::srq::SrqObj;
+use crate::commands::{self, Command, Undo};
 use crate::device::Device;
 use crate::error::Refusal;
 use crate::events::EventPipe;
@@ -291,4 +291,3 @@ impl Objects {
         (0..MAX_UARS).find(|index| !self.uars.contains_key(index)).ok_or(Refusal::Room("a UAR"))
     }
 }
-

@@ -57,7 +57,11 @@ impl Request {
         let fits = size_of::<IoctlHdr>() + count * size_of::<IoctlAttr>();
         if usize::from(hdr.length) != fits || count > MAX_ATTRS {
             let must = "the header and its attributes, at most 64";
-            return Err(Refusal::Value { what: "command's length", value: hdr.length.into(), must });
+            return Err(Refusal::Value {
+                what: "command's length",
+                value: hdr.length.into(),
+                must,
+            });
         }
         if hdr.reserved1 != 0 || hdr.reserved2 != 0 {
             let value = hdr.reserved1 | u64::from(hdr.reserved2);
@@ -200,4 +204,3 @@ impl Request {
         Ok(())
     }
 }
-

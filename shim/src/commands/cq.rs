@@ -10,8 +10,8 @@ use bellpush::nic::soft::{Cq, CqAttr};
 use super::{Command, Undo, long, word};
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::{self, CreateCq};
-use crate::error::Refusal;
 use crate::context::Object;
+use crate::error::Refusal;
 use crate::events::EventPipe;
 use crate::process::Kind;
 

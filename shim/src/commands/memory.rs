@@ -76,8 +76,8 @@ pub fn rights(flags: u32) -> Result<Access, Refusal> {
 }
 
 fn user_memory(start: u64, length: u64, access: Access) -> Result<Arc<dyn Dma>, Refusal> {
-    let bytes = usize::try_from(length)
-        .map_err(|_| Refusal::Fault { addr: start, bytes: usize::MAX })?;
+    let bytes =
+        usize::try_from(length).map_err(|_| Refusal::Fault { addr: start, bytes: usize::MAX })?;
     if bytes == 0 {
         return Err(Refusal::Value { what: "region's length", value: 0, must: "at least 1" });
     }
@@ -119,7 +119,11 @@ pub fn rereg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
     let r: ReregMr = c.request.input(attr::CORE_IN)?;
     if r.flags == 0 || r.flags & !(TRANSLATION | PD | ACCESS) != 0 {
         let must = "some of translation, protection domain and access";
-        return Err(Refusal::Value { what: "re-registration's flags", value: r.flags.into(), must });
+        return Err(Refusal::Value {
+            what: "re-registration's flags",
+            value: r.flags.into(),
+            must,
+        });
     }
     let old = c.objects.mr(r.mr_handle)?;
     let Some((start, length)) = old.user else {

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use bellpush::mem::{HostMem, PAGE_BYTES, View};
 use bellpush::nic::soft::{Objects as Used, Qp};
-use bellpush::nic::{
-    Access, Change, Mtu, NicAddress, QpAttr, QpState, QpType, QueuePair, Queues,
-};
+use bellpush::nic::{Access, Change, Mtu, NicAddress, QpAttr, QpState, QpType, QueuePair, Queues};
 use bellpush::wire::{Psn, Qpn};
 use bytemuck::{Zeroable, bytes_of};
 

@@ -41,8 +41,10 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     }
     // As libmlx5 and the kernel each compute it (mlx5_alloc_srq_buf, create_srq_user): WQEs with a
     // next segment, and one more WQE than may be posted.
-    let refuse = |what, value: u32| {
-        Refusal::Value { what, value: value.into(), must: "at least 1, within the device's limit" }
+    let refuse = |what, value: u32| Refusal::Value {
+        what,
+        value: value.into(),
+        must: "at least 1, within the device's limit",
     };
     let wqes = max_wr.checked_add(1).and_then(u32::checked_next_power_of_two);
     let wqes = wqes.filter(|&n| max_wr > 0 && n <= MAX_WQES);

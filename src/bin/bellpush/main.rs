@@ -8,6 +8,7 @@ mod cli;
 mod link;
 mod pcie_link;
 mod plan;
+mod run;
 mod serve;
 mod show;
 mod sim;
@@ -35,6 +36,8 @@ struct Cli {
 enum Command {
     /// Measure and verify every path between GPU and NIC
     Bench(Box<bench::BenchArgs>),
+    /// Run a program on software mlx5 devices, unchanged
+    Run(run::RunArgs),
     /// Be the server of rdma-core's pingpong programs or perftest's, on the software NIC
     Serve(serve::ServeArgs),
     /// Print the table of a saved result, or make its report
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(*args),
+        Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Tlp(args) => modelled(tlp::run(&args)),

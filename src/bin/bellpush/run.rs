@@ -1,0 +1,190 @@
+//! `bellpush run`: starts a program of rdma-core's kind on software devices.
+//!
+//! The program is not changed: an object that is preloaded into it (`shim/`) answers for the kernel
+//! and for the card. Whatever the program starts has the devices, too.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::thread;
+
+use bellpush::nic::soft::link::Faults;
+use bellpush::preload::{Preload, VARIABLE, Wire};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+
+use crate::cli::CliError;
+
+/// The preloaded object's file.
+const OBJECT: &str = "libbellpush_shim.so";
+/// Names the object where it does not lie beside this program.
+const OBJECT_VARIABLE: &str = "BELLPUSH_SHIM";
+
+/// What carries packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LinkType {
+    /// UDP port 4791: also between users and hosts
+    Udp,
+    /// Shared memory of this user on this machine
+    Shm,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    /// Number of devices: mlx5_0 and so on
+    #[arg(long, default_value_t = 1)]
+    devices: usize,
+    /// Address of a device; several are those of the first devices, in order [default: each
+    /// process takes the first free 127.x.y.z]
+    #[arg(long = "address", value_name = "IP")]
+    addresses: Vec<IpAddr>,
+    /// What carries packets
+    #[arg(long, value_enum, default_value_t = LinkType::Udp)]
+    link_type: LinkType,
+    /// Largest path MTU [default: what the link carries]
+    #[arg(long)]
+    mtu: Option<usize>,
+    /// Bytes of device memory
+    #[arg(long, default_value_t = Preload::default().dm_bytes)]
+    dm_bytes: u64,
+    /// What happens to packets that a device sends, such as loss=1%,dup=0.1%,reorder=1%,seed=7
+    #[arg(long, value_name = "FAULTS")]
+    link: Option<String>,
+    /// Record what a device sends and receives; %p stands for the process's number, %d for the
+    /// device's
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Tell on stderr what is opened and refused
+    #[arg(long)]
+    verbose: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
+    let help = "see 'bellpush run --help'";
+    if let Some(faults) = &args.link {
+        faults.parse::<Faults>().map_err(|e| CliError::new(e, help))?;
+    }
+    let object = find_object()?;
+    let directory = Directory::new()?;
+    let pcap = args.pcap.as_deref().map(std::path::absolute).transpose();
+    let options = Preload {
+        devices: args.devices,
+        addresses: args.addresses.clone(),
+        link_type: match args.link_type {
+            LinkType::Udp => Wire::Udp,
+            LinkType::Shm => Wire::Shm,
+        },
+        mtu: args.mtu,
+        dm_bytes: args.dm_bytes,
+        link: args.link.clone(),
+        pcap: pcap.map_err(|e| CliError::new(e, "name the capture otherwise"))?,
+        verbose: args.verbose,
+        sysfs: Some(directory.0.clone()),
+    };
+    options.check().map_err(|e| CliError::new(e, help))?;
+    let (program, arguments) = args.command.split_first().expect("clap asks for one");
+    let child = Command::new(program)
+        .args(arguments)
+        .env(VARIABLE, options.emit())
+        .env("LD_PRELOAD", preload(&object))
+        .spawn();
+    let child = child.map_err(|e| {
+        let what = format!("cannot start {}: {e}", program.display());
+        CliError::new(what, "name a program")
+    })?;
+    let status = wait(child).map_err(|e| CliError::new(e, "this is a fault; please report it"))?;
+    Ok(code(status))
+}
+
+/// The object before whatever else is to be preloaded.
+fn preload(object: &Path) -> OsString {
+    let mut all = object.as_os_str().to_owned();
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        all.push(":");
+        all.push(others);
+    }
+    all
+}
+
+fn find_object() -> Result<PathBuf, CliError> {
+    let named = env::var_os(OBJECT_VARIABLE).map(PathBuf::from);
+    let beside = || Some(env::current_exe().ok()?.parent()?.join(OBJECT));
+    let path = named.or_else(beside).unwrap_or_else(|| OBJECT.into());
+    let remedy = format!(
+        "build it with 'cargo build -p bellpush-shim', with --release if bellpush was, or name it \
+         in {OBJECT_VARIABLE}"
+    );
+    if !path.is_file() {
+        return Err(CliError::new(format!("there is no {}", path.display()), remedy));
+    }
+    let path = path.canonicalize().map_err(|e| CliError::new(e, remedy))?;
+    if path.as_os_str().as_bytes().iter().any(|byte| b": ".contains(byte)) {
+        let what = format!("{} has a colon or a space in it", path.display());
+        return Err(CliError::new(what, "LD_PRELOAD takes neither: copy it elsewhere"));
+    }
+    Ok(path)
+}
+
+/// A directory of this process alone, gone with it.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Result<Self, CliError> {
+        let mut builder = DirBuilder::new();
+        builder.mode(0o700);
+        for attempt in 0.. {
+            let name = format!("bellpush-run-{}-{attempt}", std::process::id());
+            let path = env::temp_dir().join(name);
+            match builder.create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && attempt < 100 => {}
+                Err(e) => {
+                    let what = format!("cannot create {}: {e}", path.display());
+                    return Err(CliError::new(what, "set TMPDIR to a place that can be written"));
+                }
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0); // what is left lies where temporary things lie
+    }
+}
+
+/// Waits for the program, past signals that would end this process before it has tidied up: those
+/// from a terminal reach the program by themselves, the others are passed on.
+fn wait(mut child: Child) -> io::Result<ExitStatus> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block()?;
+    let pid = Pid::from_raw(child.id() as i32);
+    thread::Builder::new().name("bellpush-signals".into()).spawn(move || {
+        while let Ok(signal) = signals.wait() {
+            if matches!(signal, Signal::SIGTERM | Signal::SIGHUP) {
+                let _ = kill(pid, signal); // it may have ended
+            }
+        }
+    })?;
+    child.wait()
+}
+
+/// The program's status as a shell would tell it.
+fn code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| Some(128 + status.signal()?));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
