@@ -18,6 +18,7 @@ use crate::commands::qp::QpObj;
 use crate::commands::srq::SrqObj;
 use crate::commands::{self, Command, Undo};
 use crate::device::Device;
+use crate::devx::{DevxCq, DevxMkey, DevxQp, Umem};
 use crate::error::Refusal;
 use crate::events::EventPipe;
 use crate::process::{Kind, Process};
@@ -48,6 +49,14 @@ pub enum Object {
     Dm(Arc<DmObj>),
     /// UAR page, by its index.
     Uar(u32),
+    /// Memory of DEVX objects.
+    Umem(Arc<Umem>),
+    /// Completion queue made through DEVX.
+    DevxCq(Arc<DevxCq>),
+    /// Queue pair made through DEVX.
+    DevxQp(DevxQp),
+    /// Key made through DEVX.
+    DevxMkey(DevxMkey),
 }
 
 /// What an open device holds.
@@ -85,6 +94,11 @@ impl Objects {
     /// An object by its handle, to be changed.
     pub fn get_mut(&mut self, handle: u32) -> Option<&mut Object> {
         self.table.get_mut(&handle)
+    }
+
+    /// All objects, in no order.
+    pub fn all(&self) -> impl Iterator<Item = &Object> {
+        self.table.values()
     }
 
     /// Lets an object go.
@@ -191,8 +205,15 @@ impl Context {
         let mut objects = self.objects();
         let mut command =
             Command { process, context: self, objects: &mut objects, request, fd, undo: None };
-        commands::dispatch(&mut command)?;
+        let dispatched = commands::dispatch(&mut command);
         let Command { request, undo, .. } = command;
+        if let Err(refusal) = dispatched {
+            // What firmware refuses, its answer's mailbox says as well.
+            if matches!(refusal, Refusal::Firmware(_)) {
+                request.send()?;
+            }
+            return Err(refusal);
+        }
         let Err(refusal) = request.send() else { return Ok(()) };
         match undo {
             Some(Undo::Object(handle)) => drop(self.destroy(&mut objects, handle)),
@@ -223,7 +244,15 @@ impl Context {
             Object::Dm(dm) if Arc::strong_count(dm) > 1 => {
                 return Err(Refusal::Busy("device memory"));
             }
+            Object::DevxCq(cq) if Arc::strong_count(cq) > 1 => {
+                return Err(Refusal::Busy("completion queue"));
+            }
+            Object::Umem(umem) if Arc::strong_count(umem) > 1 => {
+                return Err(Refusal::Busy("umem"));
+            }
             Object::Mr(mr) => nic.deregister(mr.mr)?,
+            Object::DevxMkey(key) => nic.deregister(key.mr)?,
+            Object::DevxQp(qp) => nic.destroy_qp(bellpush::nic::QueuePair::qpn(&*qp.qp))?,
             Object::Qp(qp) => nic.destroy_qp(bellpush::nic::QueuePair::qpn(&*qp.qp))?,
             _ => {}
         }
@@ -243,10 +272,11 @@ impl Context {
     pub fn shut_down(&self) {
         let mut objects = self.objects();
         let rank = |object: &Object| match object {
-            Object::Qp(_) => 0,
-            Object::Mr(_) | Object::Ah(_) => 1,
-            Object::Srq(_) | Object::Cq(_) | Object::Dm(_) | Object::Uar(_) => 2,
-            Object::Pd(_) => 3,
+            Object::Qp(_) | Object::DevxQp(_) => 0,
+            Object::Mr(_) | Object::DevxMkey(_) | Object::Ah(_) => 1,
+            Object::Srq(_) | Object::Cq(_) | Object::DevxCq(_) => 2,
+            Object::Dm(_) | Object::Uar(_) => 2,
+            Object::Pd(_) | Object::Umem(_) => 3,
         };
         let mut handles: Vec<_> =
             objects.table.iter().map(|(&handle, object)| (rank(object), handle)).collect();

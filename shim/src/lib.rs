@@ -15,6 +15,7 @@
 //! | `request` `abi` | commands: copied out, then checked; the kernel's structs |
 //! | `context` | an open device: its objects, and which command does what |
 //! | `commands` | the commands |
+//! | `devx` | commands of the device that programs word themselves |
 //! | `events` | completion channels and asynchronous events |
 //!
 //! **Safety of the whole.** The program's memory is reached through `bellpush::mem`: commands and
@@ -26,6 +27,7 @@ mod abi;
 mod commands;
 mod context;
 mod device;
+mod devx;
 mod error;
 mod events;
 mod hooks;

@@ -75,7 +75,8 @@ pub fn rights(flags: u32) -> Result<Access, Refusal> {
     })
 }
 
-fn user_memory(start: u64, length: u64, access: Access) -> Result<Arc<dyn Dma>, Refusal> {
+/// Memory of the program's that a region is to stand for.
+pub fn user_memory(start: u64, length: u64, access: Access) -> Result<Arc<dyn Dma>, Refusal> {
     let bytes =
         usize::try_from(length).map_err(|_| Refusal::Fault { addr: start, bytes: usize::MAX })?;
     if bytes == 0 {

@@ -346,7 +346,22 @@ impl SoftNic {
         iova: Iova,
         access: Access,
     ) -> Result<Mr, NicError> {
-        self.device.mrs.register(pd, mem, iova, access)
+        self.device.mrs.register(pd, mem, iova, access, None)
+    }
+
+    /// Registers memory in a protection domain under a key whose low byte the caller chooses.
+    ///
+    /// # Errors
+    /// As [`Nic::register`].
+    pub fn register_as(
+        &self,
+        pd: &Arc<Pd>,
+        mem: Arc<dyn Dma>,
+        iova: Iova,
+        access: Access,
+        low: u8,
+    ) -> Result<Mr, NicError> {
+        self.device.mrs.register(pd, mem, iova, access, Some(low))
     }
 
     /// Returns when no engine is in a step that began before, and forgets armings of CQs that are
@@ -385,7 +400,7 @@ impl Nic for SoftNic {
     }
 
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
-        self.device.mrs.register(&self.device.pd, mem, iova, access)
+        self.device.mrs.register(&self.device.pd, mem, iova, access, None)
     }
 
     fn deregister(&self, mr: Mr) -> Result<(), NicError> {

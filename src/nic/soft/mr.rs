@@ -142,12 +142,14 @@ impl MrTable {
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), regions: RwLock::default() }
     }
 
+    /// Takes a region on. Its key's low byte is `low`, or the one after the index's last.
     pub(super) fn register(
         &self,
         pd: &Arc<Pd>,
         mem: Arc<dyn Dma>,
         iova: Iova,
         access: Access,
+        low: Option<u8>,
     ) -> Result<Mr, NicError> {
         let bytes = mem.bytes() as u64;
         if bytes == 0 || iova.0.checked_add(bytes).is_none() {
@@ -170,7 +172,7 @@ impl MrTable {
         };
         let entry = &mut regions.entries[index];
         entry.region = region;
-        entry.variant = entry.variant.wrapping_add(1);
+        entry.variant = low.unwrap_or(entry.variant.wrapping_add(1));
         let key = (index as u32) << 8 | u32::from(entry.variant);
         Ok(Mr { lkey: Lkey(key), rkey: Rkey(key), iova, bytes })
     }
