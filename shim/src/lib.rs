@@ -11,6 +11,7 @@
 //! | `hooks` `real` | what is interposed, and what lies behind it |
 //! | `process` | options, open descriptors, forks |
 //! | `tree` | the devices' sysfs files |
+//! | `cuda` | GPU memory that programs register |
 //! | `device` | a software NIC, its engine's thread, its limits |
 //! | `request` `abi` | commands: copied out, then checked; the kernel's structs |
 //! | `context` | an open device: its objects, and which command does what |
@@ -26,6 +27,7 @@
 mod abi;
 mod commands;
 mod context;
+mod cuda;
 mod device;
 mod devx;
 mod error;

@@ -1,5 +1,6 @@
 //! Segments of a WQE, and what their fields say (mlx5 PRM, "Send WQE Format").
 
+use super::masked::Kind;
 use std::net::{IpAddr, Ipv6Addr};
 
 use bytemuck::{Pod, Zeroable};
@@ -153,11 +154,15 @@ pub enum Opcode {
     AtomicCs = 0x11,
     /// Fetch and add of 8 bytes.
     AtomicFa = 0x12,
+    /// Compare and swap of some bits of 4 or 8 bytes.
+    AtomicMaskedCs = 0x14,
+    /// Fetch and add of fields of 4 or 8 bytes.
+    AtomicMaskedFa = 0x15,
 }
 
 impl Opcode {
     /// All of them, in numerical order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Nop,
         Self::RdmaWrite,
         Self::RdmaWriteImm,
@@ -166,6 +171,8 @@ impl Opcode {
         Self::RdmaRead,
         Self::AtomicCs,
         Self::AtomicFa,
+        Self::AtomicMaskedCs,
+        Self::AtomicMaskedFa,
     ];
 
     /// The opcode of a code, if it is one of these.
@@ -179,13 +186,24 @@ impl Opcode {
             0x10 => Self::RdmaRead,
             0x11 => Self::AtomicCs,
             0x12 => Self::AtomicFa,
+            0x14 => Self::AtomicMaskedCs,
+            0x15 => Self::AtomicMaskedFa,
             _ => return None,
         })
     }
 
-    /// Whether it is one of the two atomics.
+    /// Whether it is an atomic, with or without masks.
     pub fn is_atomic(self) -> bool {
-        matches!(self, Self::AtomicCs | Self::AtomicFa)
+        matches!(self, Self::AtomicCs | Self::AtomicFa) || self.masked().is_some()
+    }
+
+    /// Which of the atomics with masks it is.
+    pub fn masked(self) -> Option<Kind> {
+        match self {
+            Self::AtomicMaskedCs => Some(Kind::CompareSwap),
+            Self::AtomicMaskedFa => Some(Kind::FetchAdd),
+            _ => None,
+        }
     }
 
     /// Whether a remote-address segment follows the control segment.
@@ -198,6 +216,7 @@ impl Opcode {
         self.is_atomic() || self == Self::RdmaRead
     }
 
+    /// Bytes before the payload; of atomics with masks, where the operands take 16 bytes.
     pub(super) fn header_bytes(self) -> usize {
         16 + 16 * usize::from(self.has_remote()) + 16 * usize::from(self.is_atomic())
     }

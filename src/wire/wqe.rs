@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 
+pub use super::masked::{Kind, Masks};
 pub use super::seg::*;
 use super::{Iova, Qpn, Rkey};
 
@@ -41,8 +42,8 @@ pub enum WqeError {
     /// A segment leaves the WQE, or is of a kind that the opcode does not take.
     #[error("the segment at byte {0} does not fit")]
     Segment(usize),
-    /// An atomic's local entry is not 8 bytes.
-    #[error("an atomic returns 8 bytes, not {0}")]
+    /// An atomic's local entry is not as long as its operand.
+    #[error("an atomic does not return {0} bytes")]
     AtomicLength(u64),
     /// The message is longer than 2^31 bytes.
     #[error("a message of {0} bytes is longer than 2^31")]
@@ -54,6 +55,8 @@ pub enum WqeError {
 pub struct Ctrl {
     /// Opcode, known or not.
     pub opcode: u8,
+    /// Its modifier.
+    pub op_mod: u8,
     /// WQE index, in basic blocks modulo 2^16.
     pub index: u16,
     /// Queue pair number.
@@ -76,6 +79,7 @@ impl Ctrl {
         let (first, second) = (seg.opmod_idx_opcode.get(), seg.qpn_ds.get());
         Ok(Self {
             opcode: first as u8,
+            op_mod: (first >> 24) as u8,
             index: (first >> 8) as u16,
             qpn: Qpn(second >> 8),
             ds: (second & 0x3f) as u8,
@@ -109,6 +113,8 @@ pub struct Wqe {
     pub remote: Option<Remote>,
     /// Operands, where the opcode is an atomic.
     pub atomic: Option<Operands>,
+    /// Masks, where the atomic has them.
+    pub masks: Option<Masks>,
     /// Destination, where the queue pair sends datagrams.
     pub datagram: Option<Datagram>,
     /// Bytes of payload in all.
@@ -143,7 +149,12 @@ impl Wqe {
     /// # Errors
     /// As [`Wqe::parse`].
     pub fn parse_stream(stream: &[u8]) -> Result<Self, WqeError> {
-        Self::parse_to(stream, &Ctrl::parse(stream)?, stream.len(), false)
+        let ctrl = Ctrl::parse(stream)?;
+        match Opcode::from_code(ctrl.opcode).and_then(Opcode::masked) {
+            // The stream's format has no room for masks.
+            Some(_) => Err(WqeError::Opcode(ctrl.opcode)),
+            None => Self::parse_to(stream, &ctrl, stream.len(), false),
+        }
     }
 
     fn parse_to(bytes: &[u8], ctrl: &Ctrl, end: usize, datagram: bool) -> Result<Self, WqeError> {
@@ -152,7 +163,15 @@ impl Wqe {
             .ok_or(WqeError::Opcode(ctrl.opcode))?;
         let datagram = datagram && opcode != Opcode::Nop;
         let ds = usize::from(ctrl.ds);
-        let header = opcode.header_bytes() + if datagram { size_of::<AvSeg>() } else { 0 };
+        let masked = opcode.masked().map(|kind| {
+            let size = Masks::size(kind, ctrl.op_mod).ok_or(WqeError::Opcode(ctrl.opcode))?;
+            Ok::<_, WqeError>((kind, size))
+        });
+        let masked = masked.transpose()?;
+        // Operands and masks of 8 bytes take two segments.
+        let more = masked.map_or(0, |(_, (_, segments))| segments - size_of::<AtomicSeg>());
+        let vector = if datagram { size_of::<AvSeg>() } else { 0 };
+        let header = opcode.header_bytes() + vector + more;
         if ds * DS_BYTES < header || end < header {
             return Err(WqeError::Ds(ds));
         }
@@ -167,6 +186,7 @@ impl Wqe {
             imm: ctrl.imm,
             remote: None,
             atomic: None,
+            masks: None,
             datagram: None,
             bytes: 0,
             payload: header as u32..end as u32,
@@ -180,7 +200,10 @@ impl Wqe {
             let seg: RaddrSeg = segment(bytes, 16)?;
             wqe.remote = Some(Remote { addr: Iova(seg.raddr.get()), rkey: Rkey(seg.rkey.get()) });
         }
-        if opcode.is_atomic() {
+        if let Some((kind, (bytes_each, _))) = masked {
+            let (operands, masks) = Masks::parse(kind, bytes_each, &bytes[32..header])?;
+            (wqe.atomic, wqe.masks) = (Some(operands), Some(masks));
+        } else if opcode.is_atomic() {
             let seg: AtomicSeg = segment(bytes, 32)?;
             wqe.atomic =
                 Some(Operands { swap_add: seg.swap_add.get(), compare: seg.compare.get() });
@@ -199,7 +222,7 @@ impl Wqe {
             };
             at = next;
         }
-        if opcode.is_atomic() && total != 8 {
+        if opcode.is_atomic() && total != wqe.masks.map_or(8, |masks| masks.bytes.into()) {
             return Err(WqeError::AtomicLength(total));
         }
         if total > u64::from(MAX_MESSAGE_BYTES) {

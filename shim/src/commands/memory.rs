@@ -14,6 +14,7 @@ use crate::abi::ids::{UHW_OUT, attr};
 use crate::abi::mlx5::CreateAhResp;
 use crate::abi::verbs::{AhAttr, CreateAh, RegMr, ReregMr, access};
 use crate::context::Object;
+use crate::cuda::GpuMem;
 use crate::error::Refusal;
 
 /// A protection domain.
@@ -75,15 +76,33 @@ pub fn rights(flags: u32) -> Result<Access, Refusal> {
     })
 }
 
+/// Memory of the program's.
+pub enum Memory {
+    /// Of the process.
+    Host(UserMem),
+    /// Of a GPU.
+    Gpu(GpuMem),
+}
+
 /// Memory of the program's that a region is to stand for.
-pub fn user_memory(start: u64, length: u64, access: Access) -> Result<Arc<dyn Dma>, Refusal> {
+pub fn user_memory(start: u64, length: u64, access: Access) -> Result<Memory, Refusal> {
     let bytes =
         usize::try_from(length).map_err(|_| Refusal::Fault { addr: start, bytes: usize::MAX })?;
     if bytes == 0 {
         return Err(Refusal::Value { what: "region's length", value: 0, must: "at least 1" });
     }
+    if let Some(mem) = GpuMem::register(start, bytes) {
+        return Ok(Memory::Gpu(mem));
+    }
     // SAFETY: the program registers the range: what the NIC writes there, it wants written.
-    Ok(Arc::new(unsafe { UserMem::register(start, bytes, access.local_write) }?))
+    Ok(Memory::Host(unsafe { UserMem::register(start, bytes, access.local_write) }?))
+}
+
+fn region_memory(start: u64, length: u64, access: Access) -> Result<Arc<dyn Dma>, Refusal> {
+    Ok(match user_memory(start, length, access)? {
+        Memory::Host(mem) => Arc::new(mem),
+        Memory::Gpu(mem) => Arc::new(mem),
+    })
 }
 
 /// The kernel's rule: a region keeps its place within pages.
@@ -102,7 +121,7 @@ pub fn reg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
     let pd = c.objects.pd(pd_handle)?.clone();
     let access = rights(access_flags)?;
     same_offset(start, hca_va)?;
-    let mem = user_memory(start, length, access)?;
+    let mem = region_memory(start, length, access)?;
     let mr = c.context.device.nic.register_in(&pd.pd, mem.clone(), Iova(hca_va), access)?;
     let user = Some((start, length));
     let handle = c.objects.add(Object::Mr(MrObj { mr, pd, mem, access, user, dm: None }));
@@ -137,7 +156,7 @@ pub fn rereg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
         _ => (r.start, r.length, r.hca_va),
     };
     same_offset(start, iova)?;
-    let mem = user_memory(start, length, access)?;
+    let mem = region_memory(start, length, access)?;
     let nic = &c.context.device.nic;
     let mr = nic.register_in(&pd.pd, mem.clone(), Iova(iova), access)?;
     let before = old.mr;

@@ -33,10 +33,9 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
     if cmd.get(cq::CQ_PERIOD) != 0 || cmd.get(cq::CQ_MAX_COUNT) != 0 {
         return Err(Refusal::Unsupported("CQ moderation"));
     }
-    for (what, field, must) in [
-        ("CQ's page offset", cq::PAGE_OFFSET, 0),
-        ("CQ's event queue", cq::C_EQN, EQN.into()),
-    ] {
+    for (what, field, must) in
+        [("CQ's page offset", cq::PAGE_OFFSET, 0), ("CQ's event queue", cq::C_EQN, EQN.into())]
+    {
         let value = cmd.get(field);
         if value != must {
             return Err(Refusal::Value { what, value, must: "0" });
@@ -60,11 +59,8 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
     let record = super::umem(c.objects, cmd.word(cq::DBR_UMEM_ID))?;
     let ring = buffer.queue(cmd.get(cq::UMEM_OFFSET), entry_bytes << log)?;
     let dbr = record.queue(cmd.get(cq::DBR_ADDR), DBR_BYTES)?;
-    let layout = CqLayout {
-        entry_bytes,
-        collapsed: cmd.flag(cq::CC),
-        overrun_ignored: cmd.flag(cq::OI),
-    };
+    let layout =
+        CqLayout { entry_bytes, collapsed: cmd.flag(cq::CC), overrun_ignored: cmd.flag(cq::OI) };
     let attr = CqAttr { ring, dbr, uar: page, notify: None };
     let cq = c.context.device.nic.create_cq_with(&attr, layout)?;
     let number = cq.number();

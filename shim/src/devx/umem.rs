@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bellpush::mem::{Dma, HostMem, View};
 
 use crate::abi::ids::attr;
-use crate::commands::memory::{rights, user_memory};
+use crate::commands::memory::{Memory, rights, user_memory};
 use crate::commands::{Command, word};
 use crate::context::Object;
 use crate::error::Refusal;
@@ -59,7 +59,9 @@ impl Umem {
 /// `MLX5_IB_METHOD_DEVX_UMEM_REG`.
 pub fn register(c: &mut Command<'_>) -> Result<(), Refusal> {
     if c.request.has(attr::DEVX_UMEM_REG_DMABUF_FD) {
-        return Err(Refusal::Unsupported("a umem of a dma-buf: the engine is a CPU thread, and has no address for it"));
+        return Err(Refusal::Unsupported(
+            "a umem of a dma-buf: the engine is a CPU thread, and has no address for it",
+        ));
     }
     let addr = c.request.number(attr::DEVX_UMEM_REG_ADDR)?;
     let bytes = c.request.number(attr::DEVX_UMEM_REG_LEN)?;
@@ -69,8 +71,10 @@ pub fn register(c: &mut Command<'_>) -> Result<(), Refusal> {
         let must = "some size of at least 4 KiB";
         return Err(Refusal::Value { what: "umem's page sizes", value: pages, must });
     }
-    let mem = user_memory(addr, bytes, access)?;
-    let umem = Umem { addr, bytes, mem, writable: access.local_write };
+    let Memory::Host(mem) = user_memory(addr, bytes, access)? else {
+        return Err(Refusal::Unsupported("a umem of GPU memory: the engine is a CPU thread"));
+    };
+    let umem = Umem { addr, bytes, mem: Arc::new(mem), writable: access.local_write };
     let handle = c.objects.add(Object::Umem(Arc::new(umem)));
     c.created(attr::DEVX_UMEM_REG_HANDLE, handle);
     c.request.put(attr::DEVX_UMEM_REG_OUT_ID, &word(handle));

@@ -1,7 +1,7 @@
 /* DEVX through libmlx5, as GPU-initiated libraries use it: umems, UARs, CQs (one of them collapsed
  * and never reported free), queue pairs that commands of the device connect, a key over a umem, and
  * WQEs and doorbells written by hand. Prints one line for each thing shown; exits 1 at the first
- * that fails. With an argument, the checks that a device with that defect must fail. */
+ * that fails. */
 #include <endian.h>
 #include <errno.h>
 #include <infiniband/mlx5dv.h>
@@ -246,7 +246,7 @@ static void caps(void)
 	set(in, 6, 0, 16, 3 << 1 | 1);
 	memset(out, 0, sizeof(out));
 	MUST(!mlx5dv_devx_general_cmd(ctx, in, sizeof(in), out, sizeof(out)), "QUERY_HCA_CAP");
-	MUST(get(out + 16, 0x12, 0, 16) & 3, "no atomics");
+	MUST(get(out + 16, 0x12, 0, 16) == 15, "atomics %#x", (unsigned)get(out + 16, 0x12, 0, 16));
 	set(in, 6, 0, 16, 9 << 1 | 1);
 	memset(out, 0, sizeof(out));
 	int refused = mlx5dv_devx_general_cmd(ctx, in, sizeof(in), out, sizeof(out));
@@ -343,6 +343,85 @@ static void keys(struct qp *a, struct area *from, struct area *to)
 	puts("mkeys");
 }
 
+/* Extended atomics, as NVSHMEM words them: 4 and 8 bytes, masks, what comes back. */
+static void atomics(struct qp *qp)
+{
+	struct area back = area(4096, IBV_ACCESS_LOCAL_WRITE), to = area(4096, IBV_ACCESS_LOCAL_WRITE);
+	int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+	struct ibv_mr *b = ibv_reg_mr(pd, back.at, 4096, all), *t = ibv_reg_mr(pd, to.at, 4096, all);
+	MUST(b && t, "MRs of atomics");
+	static const struct {
+		int bytes, swap;
+		uint64_t operand, compare, change, compare_mask, before, after;
+	} cases[] = {
+		{ 4, 0, 5, 0, 0, 0, 100, 105 },
+		{ 4, 0, 0xffffffff, 0, 0, 0, 1, 0 },
+		{ 4, 0, 0x01010101, 0, 0x80808080, 0, 0xff00ff7f, 0x00010080 },
+		{ 4, 1, 42, 7, ~0u, ~0u, 7, 42 },
+		{ 4, 1, 42, 8, ~0u, ~0u, 7, 7 },
+		{ 4, 1, 0xaaaa, 0, 0xff00, 0, 0x1234, 0xaa34 },
+		{ 8, 0, 7, 0, 0, 0, 0xffffffffull, 0x100000006ull },
+		{ 8, 0, 0xf0f0, 0, ~0ull, 0, 0xff00, 0x0ff0 },
+		{ 8, 1, 0x1122334455667788ull, 0, ~0ull, 0, 9, 0x1122334455667788ull },
+		{ 8, 1, 1, 0x500, 0xff, 0xf00, 0x5ee, 0x501 },
+		{ 8, 1, 1, 0x600, 0xff, 0xf00, 0x5ee, 0x5ee },
+	};
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		int bytes = cases[i].bytes, swap = cases[i].swap;
+		/* The upper half of a word for 4 bytes, so that the lower must stay as it is. */
+		uint8_t *at = to.at + 64 + (bytes == 4 ? 4 : 0);
+		memset(to.at + 56, 0x77, 24);
+		memcpy(at, &cases[i].before, bytes);
+		memset(back.at, 0, 16);
+		int blocks = bytes == 8 && swap ? 2 : 1, ds = blocks + 3;
+		uint8_t wqe[128] = { 0 };
+		set(wqe, 0, 0, 8, bytes == 4 ? 8 : 9);
+		set(wqe, 1, 0, 16, qp->index & 0xffff);
+		set(wqe, 3, 0, 8, swap ? 0x14 : 0x15);
+		set(wqe, 4, 0, 24, qp->number);
+		set(wqe, 7, 0, 8, ds);
+		set(wqe, 11, 0, 8, 8);
+		set(wqe, 16, 0, 64, (uintptr_t)at);
+		set(wqe, 24, 0, 32, t->rkey);
+		int width = bytes * 8;
+		set(wqe, 32, 0, width, cases[i].operand);
+		set(wqe, 32 + bytes, 0, width, swap ? cases[i].compare : cases[i].change);
+		if (swap) {
+			set(wqe, 32 + 2 * bytes, 0, width, cases[i].change);
+			set(wqe, 32 + 3 * bytes, 0, width, cases[i].compare_mask);
+		}
+		uint8_t *data = wqe + (ds - 1) * 16;
+		set(data, 0, 0, 32, bytes);
+		set(data, 4, 0, 32, b->lkey);
+		set(data, 8, 0, 64, (uintptr_t)back.at);
+		for (int block = 0; block < blocks; block++)
+			memcpy(qp->wq.at + ((qp->index + block) & (DEPTH - 1)) * 64, wqe + block * 64, 64);
+		qp->index += blocks;
+		uint32_t last = qp->index;
+		qp->index -= blocks - 1; /* a CQE names a WQE's first block */
+		uint32_t first = qp->index;
+		qp->index = last;
+		ring(qp);
+		qp->index = first;
+		MUST(wait_for(qp, 1) == 0, "extended atomic %u", i);
+		qp->index = last;
+		uint64_t after = 0, old = 0;
+		memcpy(&after, at, bytes);
+		memcpy(&old, back.at, bytes);
+		if (bytes == 4)
+			old = be32toh((uint32_t)old);
+		MUST(after == cases[i].after, "extended atomic %u made %#lx", i, (unsigned long)after);
+		MUST(old == cases[i].before, "extended atomic %u returned %#lx", i, (unsigned long)old);
+		int low = bytes == 4 ? 12 : 8, high = 8;
+		for (int n = 0; n < low; n++)
+			MUST(at[n - low] == 0x77, "extended atomic %u touched what lies before", i);
+		for (int n = 0; n < high; n++)
+			MUST(at[bytes + n] == 0x77, "extended atomic %u touched what lies behind", i);
+	}
+	MUST(!ibv_dereg_mr(b) && !ibv_dereg_mr(t), "MRs of atomics");
+	puts("atomics");
+}
+
 static void state_is(struct qp *qp, unsigned wanted, uint32_t peer)
 {
 	uint8_t in[16] = { 0 }, out[0x110] = { 0 };
@@ -409,6 +488,7 @@ int main(void)
 		MUST(!memcmp(from.at, to.at, DATA), "bytes of batch %u", round);
 	}
 	puts("writes");
+	atomics(&a);
 	refusals(&plain, &a);
 
 	/* An initiator of DC that reaches nobody. */

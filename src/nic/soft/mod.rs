@@ -18,6 +18,7 @@
 //! | `transport` `rc` `uc` `ud` | services over packets |
 //! | `flight` `assembly` `payload` | a message that is sent, and that comes in; its bytes |
 //! | `pcap` `tap` | captures of what goes over a packet link, or would go instead of the in-process one |
+//! | `masked` | atomics with masks |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
@@ -36,6 +37,7 @@ mod inproc;
 mod join;
 mod layout;
 pub mod link;
+mod masked;
 mod mr;
 mod payload;
 pub mod pcap;
