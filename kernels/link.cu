@@ -33,19 +33,18 @@ BP_DEV void store_lap(const bp_link_move_args& a, uint64_t first, uint64_t step)
   for (uint64_t i = first; i < a.accesses; i += step) store(at<Word>(a, i), a.value);
 }
 
-// Four loads of a thread are in flight at a time: the model of `bellpush link` counts on it.
+// Four loads of a thread are in flight at a time, in the last round as well: the model of `bellpush
+// link` counts on it. So all are issued before the first value is used.
 template <class Word>
 BP_DEV uint64_t load_lap(const bp_link_move_args& a, uint64_t first, uint64_t step) {
   uint64_t sum = 0;
-  uint64_t i = first;
-  for (; i + 3 * step < a.accesses; i += 4 * step) {
-    const Word v0 = load(at<const Word>(a, i));
-    const Word v1 = load(at<const Word>(a, i + step));
-    const Word v2 = load(at<const Word>(a, i + 2 * step));
-    const Word v3 = load(at<const Word>(a, i + 3 * step));
+  for (uint64_t i = first; i < a.accesses; i += 4 * step) {
+    Word v0 = load(at<const Word>(a, i)), v1{}, v2{}, v3{};
+    if (i + step < a.accesses) v1 = load(at<const Word>(a, i + step));
+    if (i + 2 * step < a.accesses) v2 = load(at<const Word>(a, i + 2 * step));
+    if (i + 3 * step < a.accesses) v3 = load(at<const Word>(a, i + 3 * step));
     sum += words(v0) + words(v1) + words(v2) + words(v3);
   }
-  for (; i < a.accesses; i += step) sum += words(load(at<const Word>(a, i)));
   return sum;
 }
 

@@ -16,6 +16,7 @@ use bellpush::gpu::args::{
 };
 use bellpush::wire::cqe::{CQE_BYTES, CqeBytes, CqeOpcode, Syndrome};
 use bellpush::wire::doorbell as db;
+use bellpush::wire::umr::{self, MkeySeg, RepeatBlockSeg, RepeatEntrySeg, UmrCtrlSeg};
 use bellpush::wire::wqe::{self, AtomicSeg, CtrlSeg, DataSeg, InlineHeader, Opcode, RaddrSeg};
 
 /// C expressions that are equal to one another and to what Rust says.
@@ -80,6 +81,18 @@ fn mlx5_structures() -> Vec<Claim> {
             srqn_uidx; imm_inval_pkey; byte_cnt; timestamp; sop_drop_qpn; wqe_counter; signature;
             op_own;
         }),
+        layout!(UmrCtrlSeg = mlx5_wqe_umr_ctrl_seg {
+            flags; klm_octowords; translation_offset; mkey_mask;
+        }),
+        layout!(MkeySeg = mlx5_wqe_mkey_context_seg {
+            free; access_flags; qpn_mkey; flags_pd; start_addr; len; bsf_octword_size;
+            translations_octword_size; log_page_size;
+        }),
+        layout!(DataSeg = mlx5_wqe_umr_klm_seg { byte_count; lkey = mkey; addr = address; }),
+        layout!(RepeatEntrySeg = mlx5_wqe_umr_repeat_ent_seg { stride; byte_count; memkey; va; }),
+        layout!(RepeatBlockSeg = mlx5_wqe_umr_repeat_block_seg {
+            byte_count; op; repeat_count; num_ent;
+        }),
         // An error CQE differs in the middle.
         vec![
             claim(&["sizeof(struct mlx5_err_cqe)", "sizeof(struct bp_cqe64)"], CQE_BYTES as u64),
@@ -128,7 +141,9 @@ fn mlx5_constants() -> Vec<Claim> {
         claim(&["BP_UAR_DOORBELL_OFFSET"], db::UAR_DOORBELL_OFFSET as u64),
         claim(&["BP_UAR_DOORBELL_OFFSET + BP_UAR_BF_BYTES"], db::UAR_BF1_OFFSET as u64),
     ];
-    claims.extend(Opcode::ALL.map(|opcode| {
+    claims.push(claim(&["MLX5_OPCODE_SEND_INVAL"], Opcode::SendInval as u64));
+    claims.push(claim(&["MLX5_OPCODE_UMR"], Opcode::Umr as u64));
+    claims.extend(Opcode::ALL.into_iter().filter_map(|opcode| {
         let name = match opcode {
             Opcode::Nop => "NOP",
             Opcode::RdmaWrite => "RDMA_WRITE",
@@ -138,8 +153,9 @@ fn mlx5_constants() -> Vec<Claim> {
             Opcode::RdmaRead => "RDMA_READ",
             Opcode::AtomicCs => "ATOMIC_CS",
             Opcode::AtomicFa => "ATOMIC_FA",
+            Opcode::SendInval | Opcode::Umr => return None, // no kernel posts these
         };
-        claim(&[&format!("MLX5_OPCODE_{name}"), &format!("BP_OP_{name}")], opcode as u64)
+        Some(claim(&[&format!("MLX5_OPCODE_{name}"), &format!("BP_OP_{name}")], opcode as u64))
     }));
     use CqeOpcode::*;
     let opcodes = [Req, RespWrImm, RespSend, RespSendImm, ReqErr, RespErr, Invalid];
@@ -156,6 +172,28 @@ fn mlx5_constants() -> Vec<Claim> {
         };
         claim(&[&format!("MLX5_CQE_{name}"), &format!("BP_CQE_{name}")], opcode as u64)
     }));
+    for (name, value) in [
+        ("UMR_CTRL_FLAG_INLINE", umr::UMR_INLINE.into()),
+        ("UMR_CTRL_FLAG_CHECK_FREE", umr::UMR_CHECK_FREE.into()),
+        ("UMR_CTRL_FLAG_TRNSLATION_OFFSET", umr::UMR_TRANSLATION_OFFSET.into()),
+        ("UMR_CTRL_FLAG_CHECK_QPN", umr::UMR_CHECK_QPN.into()),
+        ("UMR_CTRL_MKEY_MASK_LEN", umr::mask::LEN),
+        ("UMR_CTRL_MKEY_MASK_START_ADDR", umr::mask::START_ADDR),
+        ("UMR_CTRL_MKEY_MASK_MKEY", umr::mask::MKEY),
+        ("UMR_CTRL_MKEY_MASK_QPN", umr::mask::QPN),
+        ("UMR_CTRL_MKEY_MASK_ACCESS_LOCAL_WRITE", umr::mask::LOCAL_WRITE),
+        ("UMR_CTRL_MKEY_MASK_ACCESS_REMOTE_READ", umr::mask::REMOTE_READ),
+        ("UMR_CTRL_MKEY_MASK_ACCESS_REMOTE_WRITE", umr::mask::REMOTE_WRITE),
+        ("UMR_CTRL_MKEY_MASK_ACCESS_ATOMIC", umr::mask::ATOMIC),
+        ("UMR_CTRL_MKEY_MASK_FREE", umr::mask::FREE),
+        ("MKEY_CONTEXT_FREE", umr::MKEY_FREE.into()),
+        ("MKEY_CONTEXT_ACCESS_FLAGS_ATOMIC", umr::MKEY_ATOMIC.into()),
+        ("MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_WRITE", umr::MKEY_REMOTE_WRITE.into()),
+        ("MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_READ", umr::MKEY_REMOTE_READ.into()),
+        ("MKEY_CONTEXT_ACCESS_FLAGS_LOCAL_WRITE", umr::MKEY_LOCAL_WRITE.into()),
+    ] {
+        claims.push(claim(&[&format!("MLX5_WQE_{name}")], value));
+    }
     claims.push(claim(&["MLX5_CQE_RESP_SEND_INV"], RespSendInv as u64));
     claims.push(claim(&["MLX5_CQE_RESIZE_CQ"], Resize as u64));
     claims.extend(Syndrome::ALL.map(|syndrome| {

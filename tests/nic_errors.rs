@@ -377,7 +377,7 @@ fn attributes_out_of_range_are_refused() {
         QpAttr { inband: Some(cfg), ..attr() }
     };
     for bad in [
-        QpAttr { sq_blocks: 0, ..ok.clone() },
+        QpAttr { sq_blocks: 3, ..ok.clone() },
         QpAttr { sq_blocks: 48, ..ok.clone() },
         QpAttr { sq_blocks: 1 << 16, ..ok.clone() },
         QpAttr { rq_wqes: 3, ..ok.clone() },

@@ -79,7 +79,7 @@ fn wqe(arena: &Arena, opcode: Opcode, index: u16, noise: &[(usize, u8)]) -> Vec<
     let payload = [Piece::Data(sge)];
     let wr = SendWr { atomic, ..SendWr::new(opcode) };
     let wr = wr.to(Iova(0x1000), arena.b.mr.rkey).payload(&payload);
-    let mut bytes = vec![0; 128];
+    let mut bytes = vec![0; 256];
     wr.emit(index, arena.p.a.qp.qpn(), &mut bytes).unwrap();
     for &(at, value) in noise {
         bytes[at % 64] = value;
@@ -93,7 +93,7 @@ proptest! {
     #[test]
     fn mutated_requests(
         ops in prop::collection::vec(
-            (0usize..8, prop::collection::vec((0usize..64, any::<u8>()), 0..4)), 1..20),
+            (0usize..10, prop::collection::vec((0usize..64, any::<u8>()), 0..4)), 1..20),
     ) {
         let mut arena = Arena::new(&attr());
         for (i, (op, noise)) in ops.iter().enumerate() {
@@ -132,7 +132,7 @@ proptest! {
         format in 0usize..3,
         bytes in prop::collection::vec(any::<u8>(), 1024),
         noise in prop::collection::vec((0usize..64, any::<u8>()), 0..4),
-        op in 0usize..8,
+        op in 0usize..10,
     ) {
         let line = LineFormat::ALL[format];
         let cfg = inband(line, 2, 512, 3);
@@ -150,7 +150,7 @@ proptest! {
 
     #[test]
     fn random_blueflame(
-        op in 0usize..8,
+        op in 0usize..10,
         noise in prop::collection::vec((0usize..64, any::<u8>()), 0..3),
         seal: bool,
     ) {

@@ -24,6 +24,10 @@ mod topo;
 #[allow(dead_code)]
 mod sim;
 
+#[path = "../src/bin/bellpush/sim_report.rs"]
+#[allow(dead_code)]
+mod sim_report;
+
 #[derive(Parser)]
 struct Topo {
     #[command(flatten)]
@@ -176,5 +180,25 @@ fn link_runs_on_the_host_executor_and_says_that_its_numbers_are_no_links() {
         let output = run(&args);
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(2) && error.contains(reason), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn sim_report_is_one_page_with_every_sweep() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("page.html");
+    let args = ["--topology", "desktop", "--sizes", "8,4KiB,64KiB", "--in-flight", "2"];
+    sim(&[&args[..], &["--report", file.to_str().unwrap()]].concat()).unwrap();
+    let page = std::fs::read_to_string(&file).unwrap();
+    // Latency and rate, window and distance, tags, four of the GPU's accesses.
+    assert_eq!(page.matches("<svg ").count(), 9);
+    for text in ["There is no pull here", "The window", "stores to host, measured", "wire_ns"] {
+        assert!(page.contains(text), "{text}");
+    }
+    let error = sim(&["--report", "no/such/place/page.html", "--sizes", "8"]).unwrap_err();
+    assert!(error.contains("does not exist"), "{error}");
+    for other in ["--losses", "--sensitivity", "--validate"] {
+        let error = sim(&["--report", "page.html", other]).unwrap_err();
+        assert!(error.contains("--report"), "{error}");
     }
 }

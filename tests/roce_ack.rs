@@ -5,10 +5,10 @@ mod common;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use bellpush::nic::Change;
 use bellpush::nic::soft::link::{
     Carries, Link, LinkCounters, LinkError, Received, ShmLink, TxBatch,
 };
+use bellpush::nic::{Change, Nic, QpState, QueuePair};
 use bellpush::wire::wqe::{Opcode, SendWr};
 use common::{Pair, attr, inline, packet_nics_over};
 
@@ -112,4 +112,26 @@ fn an_acknowledgement_without_an_answer_leaves_at_the_next_visit() {
     assert_eq!(count(&sends), 0, "held");
     p.step();
     assert_eq!(count(&sends), 1);
+}
+
+#[test]
+fn a_queue_pair_that_goes_acknowledges_what_it_has_received() {
+    for which in 0..3 {
+        let (mut p, sends) = pair(true);
+        let payload = inline(b"last");
+        let write = SendWr::new(Opcode::RdmaWrite).payload(&payload);
+        p.a.host.send(&write.to(p.b.buf.at(0), p.b.buf.mr.rkey)).unwrap();
+        p.step();
+        assert_eq!(p.b.buf.get(0, 4), b"last");
+        assert_eq!(sends.lock().unwrap().iter().sum::<usize>(), 0, "control: it is held");
+        match which {
+            0 => p.nics[1].destroy_qp(p.b.qp.qpn()).unwrap(),
+            1 => p.b.qp.modify(QpState::Reset, &Change::default()).unwrap(),
+            _ => p.b.qp.modify(QpState::Err, &Change::default()).unwrap(),
+        }
+        p.step();
+        p.step();
+        let sent = p.sent();
+        assert!(sent.len() == 1 && !sent[0].opcode.is_error(), "{which}: {sent:?}");
+    }
 }

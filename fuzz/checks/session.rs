@@ -225,7 +225,7 @@ impl Session {
     }
 
     fn post_send(&mut self, input: &mut Input<'_>) {
-        let opcode = wqe::Opcode::ALL[usize::from(input.u8()) % 8];
+        let opcode = wqe::Opcode::ALL[usize::from(input.u8()) % wqe::Opcode::ALL.len()];
         let bytes = if opcode.is_atomic() { 8 } else { 1 + u32::from(input.u16()) % 2000 };
         let at = Iova(IOVA + u64::from(input.u16() % 2000));
         let payload = [Piece::Data(Sge { addr: at, lkey: self.mr.lkey, bytes })];

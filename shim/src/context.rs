@@ -7,7 +7,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bellpush::mem::{HostMem, PAGE_BYTES, View};
-use bellpush::nic::Nic;
+use bellpush::nic::{Nic, QueuePair};
 
 use crate::abi::ids::VERBS_IOCTL;
 use crate::abi::mlx5::MMAP_DEVICE_MEM;
@@ -17,10 +17,10 @@ use crate::commands::memory::{MrObj, PdObj};
 use crate::commands::qp::QpObj;
 use crate::commands::srq::SrqObj;
 use crate::commands::{self, Command, Undo};
-use crate::device::Device;
+use crate::device::{Device, Source};
 use crate::devx::{DevxCq, DevxMkey, DevxQp, Umem};
 use crate::error::Refusal;
-use crate::events::EventPipe;
+use crate::events::{EventPipe, Reporter};
 use crate::process::{Kind, Process};
 use crate::request::Request;
 
@@ -59,6 +59,18 @@ pub enum Object {
     DevxMkey(DevxMkey),
 }
 
+impl Object {
+    /// Where its asynchronous events come from.
+    fn source(&self) -> Option<Source> {
+        match self {
+            Self::Cq(cq) => Some(Source::Cq(cq.cq.number())),
+            Self::Qp(qp) => Some(Source::Qp(qp.qp.qpn().0)),
+            Self::Srq(srq) => Some(Source::Srq(srq.srq.number())),
+            _ => None,
+        }
+    }
+}
+
 /// What an open device holds.
 #[derive(Default)]
 pub struct Objects {
@@ -72,6 +84,8 @@ pub struct Objects {
     pub dm_pages: Vec<(u32, u32)>,
     /// Where asynchronous events go.
     pub async_events: Option<Arc<EventPipe>>,
+    /// Tells it the port's.
+    pub port_events: Option<Arc<Reporter>>,
 }
 
 impl Objects {
@@ -216,7 +230,7 @@ impl Context {
         }
         let Err(refusal) = request.send() else { return Ok(()) };
         match undo {
-            Some(Undo::Object(handle)) => drop(self.destroy(&mut objects, handle)),
+            Some(Undo::Object(handle)) => self.discard(&mut objects, handle),
             Some(Undo::Descriptor(fd)) => {
                 drop(objects);
                 // SAFETY: the program was not told of the descriptor.
@@ -225,6 +239,26 @@ impl Context {
             None => {}
         }
         Err(refusal)
+    }
+
+    /// Has the events of an object told, which the program knows by `element`.
+    pub fn listen(&self, objects: &Objects, source: Source, element: u64) {
+        if let Some(pipe) = &objects.async_events {
+            self.device.listeners.add(source, Reporter::new(pipe.clone(), element));
+        }
+    }
+
+    /// Destroys an object, and tells how many of its asynchronous events the program has read: it
+    /// waits until it has acknowledged as many.
+    pub fn destroy_with_events(
+        &self,
+        objects: &mut Objects,
+        handle: u32,
+        source: Source,
+    ) -> Result<u32, Refusal> {
+        self.destroy(objects, handle)?;
+        let reporter = self.device.listeners.remove(source);
+        Ok(reporter.map_or(0, |reporter| reporter.read_so_far()))
     }
 
     /// Destroys an object. Nothing touches its memory after that.
@@ -252,8 +286,8 @@ impl Context {
             }
             Object::Mr(mr) => nic.deregister(mr.mr)?,
             Object::DevxMkey(key) => nic.deregister(key.mr)?,
-            Object::DevxQp(qp) => nic.destroy_qp(bellpush::nic::QueuePair::qpn(&*qp.qp))?,
-            Object::Qp(qp) => nic.destroy_qp(bellpush::nic::QueuePair::qpn(&*qp.qp))?,
+            Object::DevxQp(qp) => nic.destroy_qp(qp.qp.qpn())?,
+            Object::Qp(qp) => nic.destroy_qp(qp.qp.qpn())?,
             _ => {}
         }
         match objects.remove(handle) {
@@ -266,6 +300,13 @@ impl Context {
         }
         nic.settle();
         Ok(())
+    }
+
+    /// Destroys an object that nothing uses and nobody asks about.
+    fn discard(&self, objects: &mut Objects, handle: u32) {
+        let source = objects.get(handle).and_then(Object::source);
+        let _ = self.destroy(objects, handle); // nothing uses it
+        source.map(|source| self.device.listeners.remove(source));
     }
 
     /// Ends everything, those first that use others.
@@ -282,7 +323,7 @@ impl Context {
             objects.table.iter().map(|(&handle, object)| (rank(object), handle)).collect();
         handles.sort_unstable();
         for (_, handle) in handles {
-            let _ = self.destroy(&mut objects, handle); // in this order nothing is in use
+            self.discard(&mut objects, handle);
         }
         *objects = Objects::default();
     }

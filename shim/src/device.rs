@@ -2,26 +2,93 @@
 //!
 //! All openings of a device in a process share it, as they would share a card.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bellpush::nic::soft::link::{
     Captured, Faults, FaultsError, Faulty, Link, LinkError, ShmNet, UdpLink,
 };
-use bellpush::nic::soft::{Engine, SoftConfig, SoftNic};
+use bellpush::nic::soft::{Engine, Event, SoftConfig, SoftNic};
 use bellpush::nic::{Mtu, NicAddress};
 use bellpush::preload::{Preload, Wire};
 
+use crate::abi::verbs::event;
 use crate::error::Refusal;
+use crate::events::Reporter;
 use crate::process::say;
 use crate::tree;
 
 /// Name of the shared-memory link that `--link-type shm` is on.
 const SHM_NAME: &str = "preload";
+
+/// An object of the NIC's, by its number: numbers of each kind are its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Queue pair.
+    Qp(u32),
+    /// Completion queue.
+    Cq(u32),
+    /// Shared receive queue.
+    Srq(u32),
+}
+
+/// Whom asynchronous events are told.
+#[derive(Default)]
+pub struct Listeners {
+    objects: Mutex<HashMap<Source, Arc<Reporter>>>,
+    ports: Mutex<Vec<Weak<Reporter>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Listeners {
+    /// Has an object's events told.
+    pub fn add(&self, source: Source, reporter: Arc<Reporter>) {
+        lock(&self.objects).insert(source, reporter);
+    }
+
+    /// Tells an object's events no more; what told them.
+    pub fn remove(&self, source: Source) -> Option<Arc<Reporter>> {
+        lock(&self.objects).remove(&source)
+    }
+
+    /// Has the port's events told for as long as there is someone to tell.
+    pub fn add_port(&self, reporter: &Arc<Reporter>) {
+        let mut ports = lock(&self.ports);
+        ports.retain(|port| port.strong_count() > 0);
+        ports.push(Arc::downgrade(reporter));
+    }
+
+    fn tell(&self, what: Event) {
+        let port = |code| {
+            let ports = lock(&self.ports).clone();
+            ports.iter().filter_map(Weak::upgrade).for_each(|port| port.event(code));
+        };
+        let (source, code) = match what {
+            Event::QpFatal(qpn) => (Source::Qp(qpn.0), event::QP_FATAL),
+            Event::QpRequest(qpn) => (Source::Qp(qpn.0), event::QP_REQ_ERR),
+            Event::QpAccess(qpn) => (Source::Qp(qpn.0), event::QP_ACCESS_ERR),
+            Event::Established(qpn) => (Source::Qp(qpn.0), event::COMM_EST),
+            Event::SqDrained(qpn) => (Source::Qp(qpn.0), event::SQ_DRAINED),
+            Event::LastWqe(qpn) => (Source::Qp(qpn.0), event::QP_LAST_WQE_REACHED),
+            Event::CqOverrun(number) => (Source::Cq(number), event::CQ_ERR),
+            Event::SrqLimit(number) => (Source::Srq(number), event::SRQ_LIMIT_REACHED),
+            Event::PortUp => return port(event::PORT_ACTIVE),
+            Event::PortDown => return port(event::PORT_ERR),
+        };
+        let reporter = lock(&self.objects).get(&source).cloned();
+        if let Some(reporter) = reporter {
+            reporter.event(code);
+        }
+    }
+}
 
 /// A device that is open.
 pub struct Device {
@@ -37,6 +104,8 @@ pub struct Device {
     pub mtu: Mtu,
     /// Bytes of device memory that are not allocated.
     pub dm_left: Mutex<u64>,
+    /// Whom its events are told.
+    pub listeners: Arc<Listeners>,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -61,6 +130,9 @@ impl Device {
         if options.verbose {
             say(&format!("mlx5_{index}: {description}"));
         }
+        let listeners = Arc::new(Listeners::default());
+        let told = listeners.clone();
+        nic.tell_events(Box::new(move |event| told.tell(event)));
         let stop = Arc::new(AtomicBool::new(false));
         let thread = start(index, engine, stop.clone())?;
         Ok(Arc::new(Self {
@@ -70,6 +142,7 @@ impl Device {
             address,
             mtu: asked.min(most),
             dm_left: Mutex::new(options.dm_bytes),
+            listeners,
             stop,
             thread: Mutex::new(Some(thread)),
         }))
@@ -79,7 +152,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
             let _ = thread.join(); // a panic was reported where it happened
         }

@@ -84,9 +84,6 @@ pub enum Refusal {
     /// `ENOSPC`: the answer of a kernel whose commands all go by `ioctl`.
     #[error("the command has no core part")]
     NoCore,
-    /// `EIO`: the context belongs to a process that forked.
-    #[error("the context was opened before a fork")]
-    Forked,
     /// The NIC's own reason.
     #[error(transparent)]
     Nic(#[from] NicError),
@@ -121,7 +118,7 @@ impl Refusal {
             Self::NoGid(_) => libc::ENODATA,
             Self::Room(_) => libc::ENOMEM,
             Self::NoCore => libc::ENOSPC,
-            Self::Forked | Self::Link(_) => libc::EIO,
+            Self::Link(_) => libc::EIO,
             Self::Nic(NicError::Memory(MemError::Fault { .. })) => libc::EFAULT,
             Self::Nic(NicError::Full { .. } | NicError::Thread(_)) => libc::ENOMEM,
             Self::Nic(NicError::NoSuchPeer { .. }) => libc::EHOSTUNREACH,

@@ -10,12 +10,53 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use bytemuck::{Zeroable, bytes_of};
+
+use crate::abi::verbs::AsyncEventDesc;
 use crate::error::Refusal;
 
 /// Room for events in a pipe, in bytes; what is beyond waits in memory.
 const PIPE_BYTES: libc::c_int = 1 << 20;
+
+/// Reports events of one object.
+pub struct Reporter {
+    pipe: Arc<EventPipe>,
+    /// What the program knows the object by: each event begins with it.
+    element: u64,
+    reported: AtomicU32,
+}
+
+impl Reporter {
+    /// Reports events of an object to a pipe.
+    pub fn new(pipe: Arc<EventPipe>, element: u64) -> Arc<Self> {
+        Arc::new(Self { pipe, element, reported: AtomicU32::new(0) })
+    }
+
+    /// Reports a completion event (`struct ib_uverbs_comp_event_desc`).
+    pub fn completion(&self) {
+        self.push(bytes_of(&self.element));
+    }
+
+    /// Reports an asynchronous event.
+    pub fn event(&self, event_type: u32) {
+        let element = self.element;
+        self.push(bytes_of(&AsyncEventDesc { element, event_type, ..AsyncEventDesc::zeroed() }));
+    }
+
+    fn push(&self, event: &[u8]) {
+        self.reported.fetch_add(1, Ordering::Relaxed);
+        self.pipe.push(event);
+    }
+
+    /// Takes back what was not read; how many events were. Called when no new ones come.
+    pub fn read_so_far(&self) -> u32 {
+        let unread = self.pipe.purge(|event| event.starts_with(&self.element.to_ne_bytes()));
+        self.reported.load(Ordering::Relaxed).wrapping_sub(unread)
+    }
+}
 
 /// A pipe of events of one size.
 pub struct EventPipe {

@@ -3,6 +3,7 @@
 //! A child of a fork has none of it: no engine's thread came along. Its inherited descriptors answer
 //! `EIO`, and devices that it opens itself are new ones.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -47,6 +48,8 @@ pub struct Process {
     pub tree: Tree,
     devices: Mutex<Vec<Slot>>,
     files: Mutex<Vec<OpenFile>>,
+    /// Refusals that were told.
+    told: Mutex<HashSet<String>>,
 }
 
 /// A device that is open, or was.
@@ -56,6 +59,9 @@ struct Slot {
     /// Where it was: it comes back there if it can.
     last: Option<std::net::IpAddr>,
 }
+
+/// Refusals that are told at most.
+const MOST_TOLD: usize = 1000;
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 /// Descriptors in `files`: without any, `close` and `fstat` need not look.
@@ -79,10 +85,7 @@ pub fn say(line: &str) {
 /// Reads the options and lays the sysfs files out. Called once, when the object is loaded.
 pub fn start() {
     let text = std::env::var(VARIABLE).unwrap_or_default();
-    let options = match if text.is_empty() { "{}" } else { &text } {
-        text => Preload::parse(text),
-    };
-    let options = match options {
+    let options = match Preload::parse(if text.is_empty() { "{}" } else { &text }) {
         Ok(options) => options,
         Err(e) => return say(&format!("{e}; there is no device")),
     };
@@ -99,7 +102,8 @@ fn install(options: Preload, tree: Tree, files: Vec<OpenFile>) {
     let mut devices = Vec::new();
     devices.resize_with(options.devices, Slot::default);
     FILES.store(files.len(), Ordering::Relaxed);
-    let process = Process { options, tree, devices: Mutex::new(devices), files: Mutex::new(files) };
+    let (devices, files) = (Mutex::new(devices), Mutex::new(files));
+    let process = Process { options, tree, devices, files, told: Mutex::default() };
     PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
 }
 
@@ -192,10 +196,15 @@ impl Process {
         Ok(device)
     }
 
-    /// Tells what a program was refused, if the options say so.
+    /// Tells what a program was refused, if the options say so; the same is told once.
     pub fn refused(&self, what: &str, refusal: &Refusal) {
-        if self.options.verbose {
-            say(&format!("{what}: {refusal}"));
+        if !self.options.verbose {
+            return;
+        }
+        let line = format!("{what}: {refusal}");
+        let mut told = lock(&self.told);
+        if told.len() < MOST_TOLD && told.insert(line.clone()) {
+            say(&line);
         }
     }
 }

@@ -11,16 +11,17 @@ use std::time::{Duration, Instant};
 
 use super::{QueuePair, Queues};
 use crate::mem::{Dma, MemError, View};
-use crate::wire::Qpn;
 use crate::wire::blueflame::{self, BF_BYTES};
 use crate::wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET, Cqe, CqeOpcodeError, is_ready, owner_bit};
 use crate::wire::doorbell::{
     DBR_CQ_CI_OFFSET, DBR_RCV_OFFSET, DBR_SND_OFFSET, UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET,
     cq_ci_word, dbr_word, register_of,
 };
+use crate::wire::umr::Umr;
 use crate::wire::wqe::{
-    DS_BYTES, DataSeg, INVALID_LKEY, MAX_WQE_BYTES, SendWr, Sge, WQEBB_BYTES, WqeError,
+    DS_BYTES, DataSeg, Flags, INVALID_LKEY, MAX_WQE_BYTES, SendWr, Sge, WQEBB_BYTES, WqeError,
 };
+use crate::wire::{Qpn, Rkey};
 
 /// Why something was not posted or not read.
 #[derive(Debug, thiserror::Error)]
@@ -121,8 +122,22 @@ impl HostSq {
     /// # Errors
     /// [`QueueError::Full`] and [`QueueError::Wqe`]; nothing is posted then.
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<u64, QueueError> {
-        let need = self.reserve(wr)?;
+        let need = self.reserve(wr.blocks())?;
         wr.emit(self.pi as u16, self.qpn, &mut self.scratch[..])?;
+        self.put(need)
+    }
+
+    /// Writes a UMR that changes a key, unrung, and returns its index.
+    ///
+    /// # Errors
+    /// As [`HostSq::post`].
+    pub fn post_umr(&mut self, key: Rkey, umr: &Umr, flags: Flags) -> Result<u64, QueueError> {
+        let need = self.reserve((umr.wqe_bytes() / WQEBB_BYTES) as u32)?;
+        umr.emit(key.0, flags, (self.pi as u16, self.qpn), &mut self.scratch[..])?;
+        self.put(need)
+    }
+
+    fn put(&mut self, need: u32) -> Result<u64, QueueError> {
         let bytes = need as usize * WQEBB_BYTES;
         let start = (self.pi % u64::from(self.blocks)) as usize * WQEBB_BYTES;
         let before_end = bytes.min(self.blocks as usize * WQEBB_BYTES - start);
@@ -131,8 +146,8 @@ impl HostSq {
         Ok(self.advance(need))
     }
 
-    fn reserve(&self, wr: &SendWr<'_>) -> Result<u32, QueueError> {
-        let (need, free) = (wr.blocks(), self.free());
+    fn reserve(&self, need: u32) -> Result<u32, QueueError> {
+        let free = self.free();
         if need > free { Err(QueueError::Full { need, free }) } else { Ok(need) }
     }
 
@@ -184,7 +199,7 @@ impl HostSq {
     /// # Errors
     /// [`QueueError::Full`] when something is outstanding, or the WQE exceeds the buffer.
     pub fn post_blueflame(&mut self, wr: &SendWr<'_>) -> Result<u64, QueueError> {
-        let need = self.reserve(wr)?;
+        let need = self.reserve(wr.blocks())?;
         let most = (BF_BYTES / WQEBB_BYTES) as u32;
         if self.pi != self.done || need > most {
             return Err(QueueError::Full { need, free: if need > most { most } else { 0 } });

@@ -7,6 +7,8 @@
 //!
 //! GB is 10⁹ bytes; sizes are counted in KiB and MiB. Of ours this module uses the names of paths.
 
+#[cfg(feature = "cli")]
+pub mod chart;
 mod error;
 mod file;
 #[cfg(feature = "cli")]
@@ -16,6 +18,8 @@ pub mod label;
 pub mod machine;
 mod names;
 pub mod notes;
+#[cfg(feature = "cli")]
+pub mod page;
 #[cfg(feature = "cli")]
 pub mod plot;
 mod row;

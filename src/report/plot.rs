@@ -52,7 +52,7 @@ type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 /// An axis: the range of positions, and the labelled ones.
 #[derive(Clone)]
-struct Axis {
+pub(super) struct Axis {
     low: f64,
     high: f64,
     ticks: Vec<f64>,
@@ -85,9 +85,9 @@ impl Ranged for Axis {
 pub fn latency_svg(results: &Results) -> Result<String, ReportError> {
     let y = |ns: f64| (ns > 0.0).then(|| ns.log10());
     let lines = series(&results.results, |row| row.latency_ns_p50.and_then(y));
-    let axis = decades(&lines);
+    let axis = decades(extent(&lines, |(_, y)| y));
     let label = |v: &f64| tick_time(10f64.powf(*v));
-    draw("latency", "Latency, post to completion, p50", results, &lines, &axis, &label)
+    draw("latency", "Latency, post to completion, p50", results, &lines, axis, &label)
 }
 
 /// Bandwidth over size, the size axis logarithmic.
@@ -96,41 +96,67 @@ pub fn latency_svg(results: &Results) -> Result<String, ReportError> {
 /// [`ReportError::Draw`] where the plotting library refuses.
 pub fn bandwidth_svg(results: &Results) -> Result<String, ReportError> {
     let lines = series(&results.results, |row| Some(row.bandwidth_gb_s));
-    let axis = from_zero(&lines);
-    draw("bandwidth", "Bandwidth, GB/s (10⁹ bytes a second)", results, &lines, &axis, &|v| {
+    let axis = from_zero(extent(&lines, |(_, y)| y));
+    draw("bandwidth", "Bandwidth, GB/s (10⁹ bytes a second)", results, &lines, axis, &|v| {
         tick_gb_s(*v)
     })
 }
 
 fn draw(
-    plot: &'static str,
+    name: &'static str,
     title: &str,
     results: &Results,
     lines: &[Series],
-    y: &Axis,
-    y_label: &dyn Fn(&f64) -> String,
+    y: Axis,
+    y_label: Label<'_>,
 ) -> Result<String, ReportError> {
     let remarks = remarks(results, lines);
-    let legend_height = 90 + LEGEND_LINE * i32::try_from(lines.len()).unwrap_or(1000);
-    let height = HEIGHT.max(legend_height.unsigned_abs()) + 18 * remarks.len() as u32;
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-        let drawn = draw_on(&root, title, lines, &remarks, y, y_label);
-        let drawn = drawn.and_then(|()| root.present());
-        drawn.map_err(|e| ReportError::Draw { plot, reason: e.to_string() })?;
-    }
-    Ok(themed(&svg, title))
+    let frame = Frame {
+        name,
+        title,
+        remarks: &remarks,
+        x: sizes(extent(lines, |(x, _)| x)),
+        x_name: "message size",
+        x_label: &tick_size,
+        y,
+        y_label,
+    };
+    frame.svg(lines)
 }
 
-fn draw_on(
-    root: &Area<'_>,
-    title: &str,
-    lines: &[Series],
-    remarks: &[String],
-    y: &Axis,
-    y_label: &dyn Fn(&f64) -> String,
-) -> Drawn {
+/// How a position on an axis is written.
+pub(super) type Label<'a> = &'a dyn Fn(&f64) -> String;
+
+/// Everything of a plot but its lines.
+pub(super) struct Frame<'a> {
+    /// For the error message.
+    pub name: &'static str,
+    pub title: &'a str,
+    pub remarks: &'a [String],
+    pub x: Axis,
+    pub x_name: &'a str,
+    pub x_label: Label<'a>,
+    pub y: Axis,
+    pub y_label: Label<'a>,
+}
+
+impl Frame<'_> {
+    pub(super) fn svg(&self, lines: &[Series]) -> Result<String, ReportError> {
+        let legend_height = 90 + LEGEND_LINE * i32::try_from(lines.len()).unwrap_or(1000);
+        let height = HEIGHT.max(legend_height.unsigned_abs()) + 18 * self.remarks.len() as u32;
+        let mut svg = String::new();
+        {
+            let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+            let drawn = draw_on(&root, self, lines);
+            let drawn = drawn.and_then(|()| root.present());
+            drawn.map_err(|e| ReportError::Draw { plot: self.name, reason: e.to_string() })?;
+        }
+        Ok(themed(&svg, self.title))
+    }
+}
+
+fn draw_on(root: &Area<'_>, frame: &Frame<'_>, lines: &[Series]) -> Drawn {
+    let Frame { title, remarks, .. } = frame;
     root.fill(&SURFACE)?;
     let text = |size: u32, colour: &RGBColor| (FONT, size).into_font().color(colour);
     root.draw_text(title, &text(TITLE_SIZE, &INK), (16, 12))?;
@@ -159,17 +185,17 @@ fn draw_on(
         .margin_right(18)
         .x_label_area_size(48)
         .y_label_area_size(66)
-        .build_cartesian_2d(sizes(lines), y.clone())?;
+        .build_cartesian_2d(frame.x.clone(), frame.y.clone())?;
     chart
         .configure_mesh()
         .bold_line_style(GRID)
         .light_line_style(TRANSPARENT)
         .axis_style(SUBTLE)
         .label_style(text(TEXT_SIZE, &SUBTLE))
-        .x_desc("message size")
+        .x_desc(frame.x_name)
         .axis_desc_style(text(TEXT_SIZE, &SUBTLE))
-        .x_label_formatter(&|v| size::print(1 << (v.round().clamp(0.0, 63.0) as u32)))
-        .y_label_formatter(y_label)
+        .x_label_formatter(frame.x_label)
+        .y_label_formatter(frame.y_label)
         .draw()?;
     for line in lines {
         let style = colour(line).stroke_width(2);
@@ -241,9 +267,8 @@ fn remarks(results: &Results, lines: &[Series]) -> Vec<String> {
     remarks
 }
 
-/// The size axis, in powers of two; even powers first when there is no room for all.
-fn sizes(lines: &[Series]) -> Axis {
-    let (low, high) = extent(lines, |(x, _)| x);
+/// A logarithmic axis in powers of two; even powers first when there is no room for all.
+pub(super) fn sizes((low, high): (f64, f64)) -> Axis {
     let (first, last) = (low.floor() as i32, high.ceil() as i32);
     let step = (last - first) / 11 + 1;
     let ticks = (first..=last).filter(|shift| shift % step == 0).map(f64::from).collect();
@@ -252,8 +277,7 @@ fn sizes(lines: &[Series]) -> Axis {
 }
 
 /// A logarithmic axis: powers of ten, with 2 and 5 between them when there are few.
-fn decades(lines: &[Series]) -> Axis {
-    let (low, high) = extent(lines, |(_, y)| y);
+pub(super) fn decades((low, high): (f64, f64)) -> Axis {
     let (low, high) = (low - 0.08, high + 0.08);
     let (first, last) = (low.floor() as i32, high.ceil() as i32);
     let step = (last - first) / 12 + 1;
@@ -267,8 +291,7 @@ fn decades(lines: &[Series]) -> Axis {
 }
 
 /// A linear axis from zero with steps of 1, 2 or 5.
-fn from_zero(lines: &[Series]) -> Axis {
-    let (_, high) = extent(lines, |(_, y)| y);
+pub(super) fn from_zero((_, high): (f64, f64)) -> Axis {
     let high = if high > 0.0 { high * 1.06 } else { 1.0 };
     let rough = high / 6.0;
     let decade = 10f64.powf(rough.log10().floor());
@@ -278,7 +301,8 @@ fn from_zero(lines: &[Series]) -> Axis {
     Axis { low: 0.0, high, ticks }
 }
 
-fn extent(lines: &[Series], of: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
+/// Least and greatest of a coordinate.
+pub(super) fn extent(lines: &[Series], of: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
     let values = || lines.iter().flat_map(|line| line.points.iter().map(|&at| of(at)));
     let (low, high) =
         (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
@@ -286,7 +310,7 @@ fn extent(lines: &[Series], of: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
 }
 
 /// `2 µs` rather than `2.00 µs`.
-fn tick_time(ns: f64) -> String {
+pub(super) fn tick_time(ns: f64) -> String {
     let text = time_ns(ns);
     match text.split_once(' ') {
         Some((number, unit)) => format!("{} {unit}", trimmed(number)),
@@ -294,8 +318,13 @@ fn tick_time(ns: f64) -> String {
     }
 }
 
-fn tick_gb_s(value: f64) -> String {
+pub(super) fn tick_gb_s(value: f64) -> String {
     trimmed(&gb_s(value)).into()
+}
+
+/// A size at the logarithm to base 2.
+pub(super) fn tick_size(v: &f64) -> String {
+    size::print(1 << (v.round().clamp(0.0, 63.0) as u32))
 }
 
 fn trimmed(number: &str) -> &str {

@@ -15,6 +15,7 @@ pub mod inband;
 mod masked;
 pub mod roce;
 mod seg;
+pub mod umr;
 pub mod wqe;
 
 /// Local key of a memory region.

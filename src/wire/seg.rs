@@ -7,6 +7,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::be::{Be32, Be64};
 use super::roce::{Fields, ROCE_PORT};
+use super::umr::UMR_HEADER_BYTES;
 use super::{Iova, Lkey, Qpn, Rkey};
 
 /// Bytes of a basic block.
@@ -46,7 +47,7 @@ pub struct CtrlSeg {
     pub dci_stream: [u8; 2],
     /// Fence 7:5, completion 3:2, solicited 1.
     pub fm_ce_se: u8,
-    /// Immediate data.
+    /// Immediate data, or the key that is changed or invalidated.
     pub imm: Be32,
 }
 
@@ -140,6 +141,8 @@ const _: () = assert!(
 pub enum Opcode {
     /// Nothing; completes.
     Nop = 0x00,
+    /// SEND that invalidates a key of the receiver.
+    SendInval = 0x01,
     /// RDMA WRITE.
     RdmaWrite = 0x08,
     /// RDMA WRITE that consumes a receive and delivers immediate data.
@@ -158,12 +161,15 @@ pub enum Opcode {
     AtomicMaskedCs = 0x14,
     /// Fetch and add of fields of 4 or 8 bytes.
     AtomicMaskedFa = 0x15,
+    /// Changes a memory key; see [`super::umr`].
+    Umr = 0x25,
 }
 
 impl Opcode {
     /// All of them, in numerical order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Nop,
+        Self::SendInval,
         Self::RdmaWrite,
         Self::RdmaWriteImm,
         Self::Send,
@@ -173,12 +179,14 @@ impl Opcode {
         Self::AtomicFa,
         Self::AtomicMaskedCs,
         Self::AtomicMaskedFa,
+        Self::Umr,
     ];
 
     /// The opcode of a code, if it is one of these.
     pub fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0x00 => Self::Nop,
+            0x01 => Self::SendInval,
             0x08 => Self::RdmaWrite,
             0x09 => Self::RdmaWriteImm,
             0x0a => Self::Send,
@@ -188,6 +196,7 @@ impl Opcode {
             0x12 => Self::AtomicFa,
             0x14 => Self::AtomicMaskedCs,
             0x15 => Self::AtomicMaskedFa,
+            0x25 => Self::Umr,
             _ => return None,
         })
     }
@@ -208,7 +217,7 @@ impl Opcode {
 
     /// Whether a remote-address segment follows the control segment.
     pub fn has_remote(self) -> bool {
-        !matches!(self, Self::Nop | Self::Send | Self::SendImm)
+        !matches!(self, Self::Nop | Self::Send | Self::SendImm | Self::SendInval | Self::Umr)
     }
 
     /// Whether its local entries are written with what comes back.
@@ -216,8 +225,16 @@ impl Opcode {
         self.is_atomic() || self == Self::RdmaRead
     }
 
+    /// Whether it is done within the NIC: nothing is sent.
+    pub fn is_local(self) -> bool {
+        matches!(self, Self::Nop | Self::Umr)
+    }
+
     /// Bytes before the payload; of atomics with masks, where the operands take 16 bytes.
     pub(super) fn header_bytes(self) -> usize {
+        if self == Self::Umr {
+            return UMR_HEADER_BYTES;
+        }
         16 + 16 * usize::from(self.has_remote()) + 16 * usize::from(self.is_atomic())
     }
 }

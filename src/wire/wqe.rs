@@ -107,7 +107,7 @@ pub struct Wqe {
     pub ds: u8,
     /// Completion, solicited, fence.
     pub flags: Flags,
-    /// Immediate data.
+    /// Immediate data, or the key that is changed or invalidated.
     pub imm: u32,
     /// Remote address, where the opcode has one.
     pub remote: Option<Remote>,
@@ -191,8 +191,8 @@ impl Wqe {
             bytes: 0,
             payload: header as u32..end as u32,
         };
-        if opcode == Opcode::Nop {
-            // What follows a NOP's control segment is padding.
+        if opcode.is_local() {
+            // What follows a NOP's control segment is padding, a UMR's is for `Umr::parse`.
             wqe.payload = 16..16;
             return Ok(wqe);
         }

@@ -63,7 +63,8 @@ fn what_makes_no_sense_is_refused() {
         }
         Wqe::parse(&buf)
     };
-    assert_eq!(wqe(0x25, 1, &[]), Err(WqeError::Opcode(0x25)));
+    assert_eq!(wqe(0x1b, 1, &[]), Err(WqeError::Opcode(0x1b)));
+    assert_eq!(wqe(0x25, 7, &[]), Err(WqeError::Ds(7)));
     assert_eq!(wqe(0x08, 1, &[]), Err(WqeError::Ds(1)));
     assert_eq!(wqe(0x0a, 0, &[]), Err(WqeError::Ds(0)));
     assert_eq!(wqe(0x0a, 5, &[]), Err(WqeError::Short { have: 64, need: 80 }));
@@ -102,7 +103,7 @@ fn borrowed(pieces: &[Owned]) -> Vec<Piece<'_>> {
 proptest! {
     #[test]
     fn ring_wqes_round_trip(
-        op in 1usize..6,
+        op in 1usize..7,
         pieces in prop::collection::vec(owned(), 0..10),
         fields: (u16, u32, u64, u32),
         qpn in 0u32..1 << 24,

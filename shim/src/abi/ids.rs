@@ -73,6 +73,8 @@ pub mod attr {
     pub const QUERY_PORT_RESP: u16 = 1;
     pub const GET_CONTEXT_NUM_COMP_VECTORS: u16 = 0;
     pub const GET_CONTEXT_CORE_SUPPORT: u16 = 1;
+    /// `MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX`.
+    pub const QUERY_CONTEXT_RESP_UCTX: u16 = 0x1000;
     pub const GID_TABLE_ENTRY_SIZE: u16 = 0;
     pub const GID_TABLE_FLAGS: u16 = 1;
     pub const GID_TABLE_RESP_ENTRIES: u16 = 2;

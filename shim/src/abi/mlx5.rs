@@ -104,8 +104,6 @@ pub struct CreateQp {
     pub reserved: u16,
 }
 
-/// `MLX5_QP_FLAG_SIGNATURE`.
-pub const QP_FLAG_SIGNATURE: u32 = 1 << 0;
 /// `MLX5_QP_FLAG_SCATTER_CQE`: a wish that need not be granted.
 pub const QP_FLAG_SCATTER_CQE: u32 = 1 << 1;
 /// `MLX5_QP_FLAG_BFREG_INDEX`.

@@ -371,15 +371,27 @@ pub struct AsyncEventDesc {
     pub reserved: u32,
 }
 
+/// Types of asynchronous events (`enum ib_event_type` of Linux).
+pub mod event {
+    pub const CQ_ERR: u32 = 0;
+    pub const QP_FATAL: u32 = 1;
+    pub const QP_REQ_ERR: u32 = 2;
+    pub const QP_ACCESS_ERR: u32 = 3;
+    pub const COMM_EST: u32 = 4;
+    pub const SQ_DRAINED: u32 = 5;
+    pub const PORT_ACTIVE: u32 = 9;
+    pub const PORT_ERR: u32 = 10;
+    pub const SRQ_LIMIT_REACHED: u32 = 15;
+    pub const QP_LAST_WQE_REACHED: u32 = 16;
+}
+
 /// `enum ib_uverbs_access_flags`.
 pub mod access {
     pub const LOCAL_WRITE: u32 = 1 << 0;
     pub const REMOTE_WRITE: u32 = 1 << 1;
     pub const REMOTE_READ: u32 = 1 << 2;
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
-    pub const MW_BIND: u32 = 1 << 4;
     pub const ZERO_BASED: u32 = 1 << 5;
-    pub const ON_DEMAND: u32 = 1 << 6;
     pub const HUGETLB: u32 = 1 << 7;
     /// `IB_UVERBS_ACCESS_OPTIONAL_RANGE`: may be ignored.
     pub const OPTIONAL: u32 = 0x3ff << 20;

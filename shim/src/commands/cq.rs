@@ -2,17 +2,17 @@
 
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use bellpush::mem::HostMem;
-use bellpush::nic::soft::{Cq, CqAttr};
+use bellpush::nic::soft::{Cq, CqAttr, Notify};
 
 use super::{Command, Undo, long, word};
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::{self, CreateCq};
 use crate::context::Object;
+use crate::device::Source;
 use crate::error::Refusal;
-use crate::events::EventPipe;
+use crate::events::{EventPipe, Reporter};
 use crate::process::Kind;
 
 /// Bytes of `struct ib_uverbs_comp_event_desc`.
@@ -25,11 +25,8 @@ const DBR_BYTES: usize = 8;
 pub struct CqObj {
     /// The NIC's.
     pub cq: Arc<Cq>,
-    channel: Option<Arc<EventPipe>>,
-    /// What the program knows it by.
-    pub user_handle: u64,
-    /// Completion events reported so far.
-    reported: Arc<AtomicU32>,
+    /// Tells its completion events.
+    completions: Option<Arc<Reporter>>,
 }
 
 /// `IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL`.
@@ -84,15 +81,8 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let entries = entries.filter(|&entries| asked > 0 && entries <= 1 << 22);
     let entries =
         entries.ok_or(Refusal::Value { what: "CQ's entries", value: asked.into(), must })?;
-    let channel = channel(c)?;
-    let reported = Arc::new(AtomicU32::new(0));
-    let notify = channel.clone().map(|channel| {
-        let reported = reported.clone();
-        Arc::new(move |_: u32| {
-            reported.fetch_add(1, Ordering::Relaxed);
-            channel.push(&long(user_handle));
-        }) as bellpush::nic::soft::Notify
-    });
+    let completions = channel(c)?.map(|channel| Reporter::new(channel, user_handle));
+    let notify = completions.clone().map(|to| Arc::new(move |_| to.completion()) as Notify);
     // SAFETY: libmlx5 keeps a CQ's buffer and record until the CQ is destroyed; the CQ, which alone
     // holds the views, is gone then.
     let (ring, dbr) = unsafe {
@@ -101,7 +91,8 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     };
     let cq = c.context.device.nic.create_cq(&CqAttr { ring, dbr, uar, notify })?;
     let number = cq.number();
-    let handle = c.objects.add(Object::Cq(Arc::new(CqObj { cq, channel, user_handle, reported })));
+    let handle = c.objects.add(Object::Cq(Arc::new(CqObj { cq, completions })));
+    c.context.listen(c.objects, Source::Cq(number), user_handle);
     c.created(attr::CREATE_CQ_HANDLE, handle);
     c.request.put(attr::CREATE_CQ_RESP_CQE, &word(entries - 1));
     c.request.put(UHW_OUT, &long(number.into()));
@@ -113,12 +104,9 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
 pub fn destroy(c: &mut Command<'_>) -> Result<(), Refusal> {
     let handle = c.request.handle(attr::DESTROY_HANDLE)?;
     let cq = c.objects.cq(handle)?;
-    let (channel, user, reported) = (cq.channel.clone(), cq.user_handle, cq.reported.clone());
-    c.context.destroy(c.objects, handle)?;
-    // No new ones come now.
-    let unread = channel.map_or(0, |channel| channel.purge(|event| event == long(user)));
-    let events = reported.load(Ordering::Relaxed).wrapping_sub(unread);
-    let async_events = 0;
+    let (completions, source) = (cq.completions.clone(), Source::Cq(cq.cq.number()));
+    let async_events = c.context.destroy_with_events(c.objects, handle, source)?;
+    let events = completions.map_or(0, |completions| completions.read_so_far());
     c.request.put(attr::DESTROY_RESP, bytemuck::bytes_of(&[events, async_events]));
     Ok(())
 }

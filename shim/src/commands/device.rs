@@ -16,7 +16,7 @@ use crate::abi::verbs::{
 use crate::context::{Object, map, punch, uar_page};
 use crate::device::Device;
 use crate::error::Refusal;
-use crate::events::EventPipe;
+use crate::events::{EventPipe, Reporter};
 use crate::process::Kind;
 use crate::tree;
 
@@ -87,16 +87,24 @@ pub fn get_context(c: &mut Command<'_>) -> Result<(), Refusal> {
         return Err(Refusal::Unsupported("a libmlx5 without dynamic UARs and CQE version 1"));
     }
     c.objects.is_open = true;
-    query_context(c)
+    describe(c, UHW_OUT);
+    Ok(())
 }
 
 /// `QUERY_CONTEXT`: what a context that is imported by its descriptor says.
 pub fn query_context(c: &mut Command<'_>) -> Result<(), Refusal> {
+    if !c.objects.is_open {
+        return Err(Refusal::Unsupported("importing a device without a context"));
+    }
+    describe(c, attr::QUERY_CONTEXT_RESP_UCTX);
+    Ok(())
+}
+
+fn describe(c: &mut Command<'_>, driver: u16) {
     // IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS: optional access flags are ignored.
     c.request.put(attr::GET_CONTEXT_CORE_SUPPORT, &long(1));
     c.request.put(attr::GET_CONTEXT_NUM_COMP_VECTORS, &word(COMP_VECTORS));
-    c.request.put(UHW_OUT, bytes_of(&ucontext()));
-    Ok(())
+    c.request.put(driver, bytes_of(&ucontext()));
 }
 
 /// The firmware's version as libmlx5 takes it apart: 16, 16 and 16 bits.
@@ -252,7 +260,14 @@ pub fn async_events(c: &mut Command<'_>) -> Result<(), Refusal> {
     let pipe = Arc::new(pipe);
     let reader = std::fs::File::from(reader);
     c.process.add(&reader, Kind::Events(pipe.clone()))?;
-    c.objects.async_events = Some(pipe);
+    // What is created through this context tells the first descriptor; libibverbs has one.
+    if c.objects.async_events.is_none() {
+        const PORT: u64 = 1;
+        let port = Reporter::new(pipe.clone(), PORT);
+        c.context.device.listeners.add_port(&port);
+        c.objects.port_events = Some(port);
+        c.objects.async_events = Some(pipe);
+    }
     let fd = reader.into_raw_fd();
     c.undo = Some(Undo::Descriptor(fd));
     c.request.put_handle(attr::ASYNC_EVENT_FD_HANDLE, fd as u64);

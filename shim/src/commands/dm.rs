@@ -122,9 +122,9 @@ pub fn register(c: &mut Command<'_>) -> Result<(), Refusal> {
         return Err(Refusal::Value { what: "region's end", value: offset, must });
     }
     let access = rights(flags)?;
-    let mem: Arc<View> = Arc::new(dm.view.part(offset as usize, length as usize)?);
-    let mr = c.context.device.nic.register_in(&pd.pd, mem.clone(), Iova(0), access)?;
-    let region = MrObj { mr, pd, mem, access, user: None, dm: Some(dm) };
+    let mem = Arc::new(dm.view.part(offset as usize, length as usize)?);
+    let mr = c.context.device.nic.register_in(&pd.pd, mem, Iova(0), access)?;
+    let region = MrObj { mr, pd, access, user: None, _dm: Some(dm) };
     let handle = c.objects.add(Object::Mr(region));
     c.created(attr::REG_DM_MR_HANDLE, handle);
     c.request.put(attr::REG_DM_MR_RESP_LKEY, &word(mr.lkey.0));

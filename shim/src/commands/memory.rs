@@ -29,14 +29,12 @@ pub struct MrObj {
     pub mr: Mr,
     /// Its protection domain.
     pub pd: Arc<PdObj>,
-    /// Its memory.
-    pub mem: Arc<dyn Dma>,
     /// What may be done with it.
     pub access: Access,
     /// Whether what is registered again is memory of the process.
     pub user: Option<(u64, u64)>,
-    /// Device memory that it is a part of.
-    pub dm: Option<Arc<super::dm::DmObj>>,
+    /// Device memory that it is a part of, which it keeps.
+    pub _dm: Option<Arc<super::dm::DmObj>>,
 }
 
 /// `IB_USER_VERBS_CMD_ALLOC_PD`.
@@ -122,9 +120,9 @@ pub fn reg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
     let access = rights(access_flags)?;
     same_offset(start, hca_va)?;
     let mem = region_memory(start, length, access)?;
-    let mr = c.context.device.nic.register_in(&pd.pd, mem.clone(), Iova(hca_va), access)?;
+    let mr = c.context.device.nic.register_in(&pd.pd, mem, Iova(hca_va), access)?;
     let user = Some((start, length));
-    let handle = c.objects.add(Object::Mr(MrObj { mr, pd, mem, access, user, dm: None }));
+    let handle = c.objects.add(Object::Mr(MrObj { mr, pd, access, user, _dm: None }));
     c.undo = Some(Undo::Object(handle));
     c.answer(bytes_of(&[handle, mr.lkey.0, mr.rkey.0]));
     Ok(())
@@ -158,11 +156,11 @@ pub fn rereg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
     same_offset(start, iova)?;
     let mem = region_memory(start, length, access)?;
     let nic = &c.context.device.nic;
-    let mr = nic.register_in(&pd.pd, mem.clone(), Iova(iova), access)?;
+    let mr = nic.register_in(&pd.pd, mem, Iova(iova), access)?;
     let before = old.mr;
     let user = Some((start, length));
     if let Some(Object::Mr(region)) = c.objects.get_mut(r.mr_handle) {
-        *region = MrObj { mr, pd, mem, access, user, dm: None };
+        *region = MrObj { mr, pd, access, user, _dm: None };
     }
     nic.deregister(before)?;
     c.answer(bytes_of(&[mr.lkey.0, mr.rkey.0]));

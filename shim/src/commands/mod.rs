@@ -68,7 +68,7 @@ fn find(object: u16, method: u16) -> Option<(&'static [u16], Handler)> {
             &[GET_CONTEXT_NUM_COMP_VECTORS, GET_CONTEXT_CORE_SUPPORT, UHW_IN, UHW_OUT],
             device::get_context),
         (object::DEVICE, method::QUERY_CONTEXT) => (
-            &[GET_CONTEXT_NUM_COMP_VECTORS, GET_CONTEXT_CORE_SUPPORT, UHW_OUT],
+            &[GET_CONTEXT_NUM_COMP_VECTORS, GET_CONTEXT_CORE_SUPPORT, QUERY_CONTEXT_RESP_UCTX],
             device::query_context),
         (object::DEVICE, method::QUERY_PORT) => (
             &[QUERY_PORT_PORT_NUM, QUERY_PORT_RESP], device::query_port),

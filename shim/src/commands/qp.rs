@@ -18,6 +18,7 @@ use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::{self, CreateQp, CreateQpResp};
 use crate::abi::verbs::{ModifyQp, QpCap, QpDest, QueryQp, QueryQpResp, access, qp_attr as mask};
 use crate::context::Object;
+use crate::device::Source;
 use crate::error::Refusal;
 
 /// `IB_UVERBS_QP_CREATE_SQ_SIG_ALL`: libmlx5 asks for a CQE in each WQE.
@@ -29,12 +30,12 @@ const DBR_BYTES: usize = 8;
 pub struct QpObj {
     /// The NIC's.
     pub qp: Arc<Qp>,
-    /// What the program knows it by.
-    pub user_handle: u64,
     cap: QpCap,
     sq_sig_all: bool,
     dest: Option<QpDest>,
-    _uses: (Arc<PdObj>, Arc<CqObj>, Option<Arc<CqObj>>, Option<Arc<SrqObj>>),
+    _pd: Arc<PdObj>,
+    _cqs: [Arc<CqObj>; 2],
+    _srq: Option<Arc<SrqObj>>,
 }
 
 /// `enum ib_uverbs_qp_type`.
@@ -132,7 +133,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let uar = uar.ok_or(Refusal::Handle { what: "UAR page", handle: page })?.clone();
     let queues = queues(&driver, uar)?;
     let made = QpAttr {
-        sq_blocks: driver.sq_wqe_count.max(1),
+        sq_blocks: driver.sq_wqe_count,
         rq_wqes: driver.rq_wqe_count,
         rq_sges: 1 << (queues.rq_stride_log - 4),
         // Those of the objects hold.
@@ -154,13 +155,15 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let number = qp.qpn().0;
     let object = QpObj {
         qp,
-        user_handle,
         cap,
         sq_sig_all: flags & SQ_SIG_ALL != 0,
         dest: None,
-        _uses: (pd, send_cq, Some(recv_cq), srq),
+        _pd: pd,
+        _cqs: [send_cq, recv_cq],
+        _srq: srq,
     };
     let handle = c.objects.add(Object::Qp(object));
+    c.context.listen(c.objects, Source::Qp(number), user_handle);
     c.created(attr::CREATE_QP_HANDLE, handle);
     c.request.put(attr::CREATE_QP_RESP_CAP, bytes_of(&cap));
     c.request.put(attr::CREATE_QP_RESP_QP_NUM, &word(number));
@@ -172,9 +175,9 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
 /// `UVERBS_METHOD_QP_DESTROY`.
 pub fn destroy(c: &mut Command<'_>) -> Result<(), Refusal> {
     let handle = c.request.handle(attr::DESTROY_HANDLE)?;
-    c.objects.qp(handle)?;
-    c.context.destroy(c.objects, handle)?;
-    c.request.put(attr::DESTROY_RESP, &word(0));
+    let source = Source::Qp(c.objects.qp(handle)?.qp.qpn().0);
+    let events = c.context.destroy_with_events(c.objects, handle, source)?;
+    c.request.put(attr::DESTROY_RESP, &word(events));
     Ok(())
 }
 

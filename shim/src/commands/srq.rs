@@ -12,6 +12,7 @@ use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::CreateSrq;
 use crate::abi::verbs::{ModifySrq, QuerySrq, QuerySrqResp};
 use crate::context::Object;
+use crate::device::Source;
 use crate::error::Refusal;
 
 /// A shared receive queue.
@@ -21,8 +22,6 @@ pub struct SrqObj {
     _pd: Arc<PdObj>,
     max_wr: u32,
     max_sge: u32,
-    /// What the program knows it by.
-    pub user_handle: u64,
 }
 
 /// `UVERBS_METHOD_SRQ_CREATE`.
@@ -62,8 +61,9 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let made = SrqAttr { pd: pd.pd.clone(), ring, stride_log, dbr, limit };
     let srq = c.context.device.nic.create_srq(&made)?;
     let number = srq.number();
-    let object = SrqObj { srq, _pd: pd, max_wr, max_sge, user_handle };
+    let object = SrqObj { srq, _pd: pd, max_wr, max_sge };
     let handle = c.objects.add(Object::Srq(Arc::new(object)));
+    c.context.listen(c.objects, Source::Srq(number), user_handle);
     c.created(attr::CREATE_SRQ_HANDLE, handle);
     c.request.put(attr::CREATE_SRQ_RESP_MAX_WR, &word(max_wr));
     c.request.put(attr::CREATE_SRQ_RESP_MAX_SGE, &word(max_sge));
@@ -75,9 +75,9 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
 /// `UVERBS_METHOD_SRQ_DESTROY`.
 pub fn destroy(c: &mut Command<'_>) -> Result<(), Refusal> {
     let handle = c.request.handle(attr::DESTROY_HANDLE)?;
-    c.objects.srq(handle)?;
-    c.context.destroy(c.objects, handle)?;
-    c.request.put(attr::DESTROY_RESP, &word(0));
+    let source = Source::Srq(c.objects.srq(handle)?.srq.number());
+    let events = c.context.destroy_with_events(c.objects, handle, source)?;
+    c.request.put(attr::DESTROY_RESP, &word(events));
     Ok(())
 }
 

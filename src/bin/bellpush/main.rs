@@ -12,6 +12,7 @@ mod run;
 mod serve;
 mod show;
 mod sim;
+mod sim_report;
 mod tlp;
 mod topo;
 mod values;

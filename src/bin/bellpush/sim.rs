@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
     Curve, H200_CURVES, H200_HOPS, HOST_RESIDUALS, HOST_ROWS, HopPath, Metric, NfpHost, Params,
-    Path, RigSpec, SweepRow, crossings, losses, plot_svg, sensitivity, simulate_curve,
-    simulate_hop, simulate_host_row, sweep, window_needed_bytes,
+    Path, RigSpec, SweepRow, crossings, losses, sensitivity, simulate_curve, simulate_hop,
+    simulate_host_row, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_toml};
 use serde_json::{Value, json};
 
+use crate::sim_report::{Swept, render};
 use crate::values::to_csv;
 
 /// Arguments of `bellpush sim`.
@@ -36,7 +37,7 @@ pub struct SimArgs {
     /// Operations in flight for throughput
     #[arg(long, default_value_t = 8)]
     in_flight: u32,
-    /// Set a model parameter, as name=value; `list` names them
+    /// Set a model parameter, as name=value; an unknown name lists them
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
     /// Cases in which push loses, with the cause found by taking it away
@@ -60,8 +61,8 @@ pub struct SimArgs {
     /// Write CSV to this file, or to standard output with `-`
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Write one SVG plot for each topology into this directory
-    #[arg(long, value_name = "DIR")]
+    /// Write a page with plots: size, window, outstanding reads, distance, the GPU's accesses
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["losses", "sensitivity", "validate", "scale"])]
     report: Option<PathBuf>,
 }
 
@@ -146,7 +147,11 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     if names.is_empty() {
         names = BUILTIN_NAMES.map(str::to_owned).into();
     }
+    if let Some(path) = &args.report {
+        crate::cli::check_places(Some(path), None).map_err(|e| e.to_string())?;
+    }
     let mut results: Vec<Value> = Vec::new();
+    let mut swept: Vec<Swept> = Vec::new();
     for name in &names {
         let topology = load(name)?;
         let gpu = pick(&topology, args.gpu.as_ref(), Kind::Gpu)?;
@@ -200,15 +205,16 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         } else {
             let rows = sweep(spec, &paths, &sizes, args.in_flight);
             results.extend(rows.iter().map(flat));
-            if let Some(dir) = &args.report {
-                std::fs::create_dir_all(dir)?;
-                let svg = plot_svg(&topology.name, &rows);
-                std::fs::write(dir.join(format!("{}.svg", topology.name)), svg)?;
-            }
             if args.json.is_none() && args.csv.is_none() {
                 print_sweep(spec, &rows, out)?;
             }
+            if args.report.is_some() {
+                swept.push(Swept::new(spec, rows, args.in_flight)?);
+            }
         }
+    }
+    if let Some(path) = &args.report {
+        std::fs::write(path, render(&swept, &params, args.seed)?)?;
     }
     let table = !args.losses && !args.sensitivity && args.scale.is_empty();
     if table && args.json.is_none() && args.csv.is_none() {

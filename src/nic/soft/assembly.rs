@@ -6,7 +6,7 @@
 
 use super::counters::Live;
 use super::mr::Right;
-use super::payload::Domain;
+use super::payload::{Domain, Remote};
 use super::qp::Qp;
 use super::recv::{self, Receive};
 use super::vendor::Vendor;
@@ -95,9 +95,11 @@ impl Assembly {
         packet: &Packet<'_>,
         operation: Operation,
     ) -> Result<(), Refused> {
-        if matches!(operation, Operation::SendLastInvalidate | Operation::SendOnlyInvalidate) {
-            // Only keys of memory windows and fast registrations can be (10.6.5); there are none.
-            return Err(Refused::Request(Syndrome::RemoteAccess, Vendor::Key));
+        // Only keys that were made for it are invalidated (10.6.5 and 9.9.6.1.3).
+        let invalidated = packet.headers.ext.ieth;
+        if let Some(key) = invalidated {
+            let may = domain.regions.may_invalidate(domain.user, key);
+            may.map_err(|vendor| Refused::Request(Syndrome::RemoteAccess, vendor))?;
         }
         let offset = match self.message {
             Message::Send { offset } => offset,
@@ -118,8 +120,16 @@ impl Assembly {
             return Err(Refused::Receive(remote, vendor));
         }
         if operation.position().ends() {
-            let imm = packet.headers.ext.imm;
-            let opcode = if imm.is_some() { CqeOpcode::RespSendImm } else { CqeOpcode::RespSend };
+            // The payload may have come through the key itself.
+            if let Some(key) = invalidated {
+                let done = domain.regions.invalidate(domain.user, key);
+                done.map_err(|vendor| Refused::Request(Syndrome::RemoteAccess, vendor))?;
+            }
+            let opcode = match (packet.headers.ext.imm, invalidated) {
+                (Some(_), _) => CqeOpcode::RespSendImm,
+                (None, Some(_)) => CqeOpcode::RespSendInv,
+                (None, None) => CqeOpcode::RespSend,
+            };
             return deliver(qp, opcode, receive.counter, end as u32, packet);
         }
         self.message = Message::Send { offset: end };
@@ -211,10 +221,8 @@ pub(super) fn reach(
         return Err(invalid(Vendor::Right));
     }
     if bytes > 0 {
-        domain
-            .regions
-            .resolve(domain.pd, rkey.0, addr, bytes, right)
-            .map_err(|vendor| Refused::Request(Syndrome::RemoteAccess, vendor))?;
+        let reached = domain.reach(Remote { rkey, addr, bytes }, right);
+        reached.map_err(|vendor| Refused::Request(Syndrome::RemoteAccess, vendor))?;
     }
     Ok(())
 }
@@ -224,10 +232,8 @@ fn put(domain: Domain<'_>, to: Reth, offset: u32, bytes: &[u8]) -> Result<(), Ve
         return Ok(());
     }
     // Again for each packet: the region may have gone since the first.
-    let all =
-        domain.regions.resolve(domain.pd, to.rkey.0, to.addr, to.bytes, Right::RemoteWrite)?;
-    let at = all.plus(offset as usize);
-    at.mem.write(at.offset, bytes).map_err(|_| Vendor::Dma)
+    let Reth { rkey, addr, bytes: all } = to;
+    domain.put(Remote { rkey, addr, bytes: all }, offset as usize, bytes)
 }
 
 /// The receiver learns of its own mistake from an error CQE.
@@ -244,7 +250,7 @@ fn deliver(
 ) -> Result<(), Refused> {
     let cqe = Cqe {
         opcode,
-        imm: packet.headers.ext.imm.unwrap_or(0),
+        imm: packet.headers.ext.imm.or(packet.headers.ext.ieth.map(|key| key.0)).unwrap_or(0),
         solicited: packet.headers.bth.solicited,
         ..Cqe::requester(qp.qpn, 0, counter, bytes)
     };

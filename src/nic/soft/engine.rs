@@ -172,8 +172,19 @@ impl Core {
         self.arm_pages.retain(ArmPage::is_needed);
     }
 
+    /// Sends what a queue pair that goes owes its peer.
+    fn farewell(&mut self, qpn: u32) {
+        let Some(&slot) = self.by_qpn.get(&qpn) else { return };
+        let transport = self.slots[slot].as_deref_mut().and_then(|r| r.transport.as_mut());
+        if let (Some(port), Some(transport)) = (&mut self.port, transport) {
+            transport.farewell(port);
+            port.flush();
+        }
+    }
+
     /// Lets a queue pair go: it is not looked at after this.
     pub(super) fn remove(&mut self, qpn: u32) {
+        self.farewell(qpn);
         let Some(slot) = self.by_qpn.remove(&qpn) else { return };
         self.slots[slot] = None;
         for list in [&mut self.inband, &mut self.active, &mut self.failed] {
@@ -232,6 +243,7 @@ impl Core {
 
     /// Forgets what was posted.
     pub(super) fn reset(&mut self, qpn: u32) -> Result<(), MemError> {
+        self.farewell(qpn);
         let Some(&slot) = self.by_qpn.get(&qpn) else { return Ok(()) };
         if let Some(requester) = self.slots[slot].as_deref_mut() {
             let listed = requester.listed;
@@ -311,7 +323,7 @@ impl Core {
                 else {
                     return device.counters.dropped(DropReason::NoSuchQp);
                 };
-                let domain = Domain { regions: &regions, pd: requester.qp().pd };
+                let domain = Domain::of(requester.qp(), &regions);
                 match &mut requester.transport {
                     Some(transport) => {
                         transport.on_packet(&requester.sq, &mut cx, domain, arrived);

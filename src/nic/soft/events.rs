@@ -2,7 +2,7 @@
 //! request to report it on.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::wire::Qpn;
 
@@ -36,13 +36,30 @@ pub enum Event {
     PortDown,
 }
 
+/// Called with each event as it comes.
+///
+/// It runs on whatever thread met the event, which may hold locks of the NIC: it must only pass the
+/// news on.
+pub type EventSink = Box<dyn Fn(Event) + Send + Sync>;
+
 /// Events that the owner has not asked for yet. The oldest go when there are too many.
 #[derive(Default)]
-pub(super) struct Events(Mutex<VecDeque<Event>>);
+pub(super) struct Events {
+    queue: Mutex<VecDeque<Event>>,
+    sink: OnceLock<EventSink>,
+}
 
 impl Events {
+    /// Has events told instead of kept; says whether that was not asked for before.
+    pub(super) fn tell(&self, sink: EventSink) -> bool {
+        self.sink.set(sink).is_ok()
+    }
+
     pub(super) fn push(&self, event: Event) {
-        let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sink) = self.sink.get() {
+            return sink(event);
+        }
+        let mut events = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if events.len() == MOST {
             events.pop_front();
         }
@@ -50,7 +67,7 @@ impl Events {
     }
 
     pub(super) fn pop(&self) -> Option<Event> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 }
 
@@ -66,5 +83,15 @@ mod tests {
         }
         assert_eq!(events.pop(), Some(Event::SrqLimit(1)));
         assert_eq!(std::iter::from_fn(|| events.pop()).count(), MOST - 1);
+    }
+
+    #[test]
+    fn a_sink_gets_what_would_be_kept() {
+        use std::sync::mpsc;
+        let (events, (told, tells)) = (Events::default(), mpsc::channel());
+        assert!(events.tell(Box::new(move |event| told.send(event).unwrap())));
+        events.push(Event::PortUp);
+        assert_eq!((tells.try_recv(), events.pop()), (Ok(Event::PortUp), None));
+        assert!(!events.tell(Box::new(|_| {})), "there is one already");
     }
 }

@@ -15,7 +15,7 @@ use crate::nic::Mtu;
 use crate::wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use crate::wire::roce::{Bth, Headers, Opcode as Wire, Operation, Position, Reth, Service, Tail};
 use crate::wire::wqe::{Flags, Masks, Opcode, Piece, Sge, Wqe};
-use crate::wire::{Psn, Qpn};
+use crate::wire::{Psn, Qpn, Rkey};
 
 /// Messages of a queue pair that may be on their way.
 pub(super) const MAX_FLIGHTS: usize = 128;
@@ -41,6 +41,8 @@ pub(super) struct Flight {
     pub(super) packets: u32,
     /// Responses of a READ or an atomic that have come.
     pub(super) got: u32,
+    /// A UMR whose turn has not come: what is behind it is not sent before.
+    pub(super) waits: bool,
     /// Why it cannot be sent (any further).
     pub(super) failed: Option<Failure>,
     /// The WQE, where it does not lie in the ring.
@@ -63,7 +65,7 @@ impl Flight {
         let checked = posted.wqe.as_ref().map_err(|&failure| failure).and_then(|wqe| {
             check_local(wqe, bytes, domain)?;
             match mtu.packets(wqe.bytes) {
-                _ if wqe.opcode == Opcode::Nop => Ok(0), // nothing leaves the NIC
+                _ if wqe.opcode.is_local() => Ok(0), // nothing leaves the NIC
                 packets if packets < MAX_PACKETS => Ok(packets),
                 _ => Err((Syndrome::LocalLength, Vendor::Length)),
             }
@@ -88,6 +90,7 @@ impl Flight {
             first,
             packets: checked.unwrap_or(0),
             got: 0,
+            waits: checked.is_ok() && wqe.as_ref().is_some_and(|wqe| wqe.opcode == Opcode::Umr),
             failed: checked.err(),
             copy,
         };
@@ -188,14 +191,18 @@ pub(super) fn request(
     let at = Position::new(index == 0, index + 1 == packets);
     let imm = matches!(wqe.opcode, Opcode::SendImm | Opcode::RdmaWriteImm);
     let write = wqe.opcode.has_remote();
-    let operation = match write {
-        true => Operation::write(at, imm),
-        false => Operation::send(at, if imm { Tail::Imm } else { Tail::Plain }),
+    let invalidates = wqe.opcode == Opcode::SendInval;
+    let tail = match (imm, invalidates) {
+        (true, _) => Tail::Imm,
+        (false, true) => Tail::Invalidate,
+        (false, false) => Tail::Plain,
     };
+    let operation = if write { Operation::write(at, imm) } else { Operation::send(at, tail) };
     let mut bth = Bth::new(Wire::new(service, operation), dest, first.plus(index));
     bth.solicited = wqe.flags.solicited && at.ends();
     let mut headers = Headers::new(bth);
     headers.ext.imm = (imm && at.ends()).then_some(wqe.imm);
+    headers.ext.ieth = (invalidates && at.ends()).then_some(Rkey(wqe.imm));
     headers.ext.reth = wqe.remote.filter(|_| write && at.starts()).map(|remote| Reth {
         addr: remote.addr,
         rkey: remote.rkey,

@@ -15,8 +15,10 @@ use super::mr::{Regions, Right, Span};
 use super::qp::Qp;
 use super::responder::{self, Refusal};
 use super::tap::Tap;
+use super::vendor::Vendor;
 use crate::mem::MemError;
 use crate::wire::Qpn;
+use crate::wire::cqe::Syndrome;
 use crate::wire::wqe::{Opcode, Piece, Remote, Sge, Wqe};
 
 /// The NICs of this process that can reach each other.
@@ -82,11 +84,15 @@ pub(super) struct Message<'a> {
 
 /// Carries a request out at the peer.
 pub(super) fn carry_out(msg: &Message<'_>, peer: &Qp, remote: &Regions) -> Result<(), Refusal> {
+    if matches!(msg.wqe.opcode, Opcode::Umr | Opcode::SendInval) {
+        // There are no keys that these could change, see `SoftNic::create_mkey`.
+        return Err(Refusal::Nak(Syndrome::LocalQpOp, Vendor::Opcode));
+    }
     if msg.wqe.opcode != Opcode::Nop && !responder::answers(peer, msg.from) {
         return Err(Refusal::NoAnswer);
     }
     match msg.wqe.opcode {
-        Opcode::Nop => Ok(()), // nothing leaves the NIC
+        Opcode::Nop | Opcode::Umr | Opcode::SendInval => Ok(()), // nothing leaves the NIC
         Opcode::RdmaWrite => responder::write(peer, remote, msg),
         Opcode::RdmaRead => responder::read(peer, remote, msg),
         Opcode::AtomicCs | Opcode::AtomicFa | Opcode::AtomicMaskedCs | Opcode::AtomicMaskedFa => {

@@ -19,6 +19,7 @@
 //! | `flight` `assembly` `payload` | a message that is sent, and that comes in; its bytes |
 //! | `pcap` `tap` | captures of what goes over a packet link, or would go instead of the in-process one |
 //! | `masked` | atomics with masks |
+//! | `mkey` `umr` | keys that stand for parts of regions; what changes them |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod assembly;
+mod config;
 mod counters;
 mod cq;
 mod device;
@@ -38,6 +40,7 @@ mod join;
 mod layout;
 pub mod link;
 mod masked;
+mod mkey;
 mod mr;
 mod payload;
 pub mod pcap;
@@ -55,106 +58,32 @@ mod transport;
 mod uar;
 mod uc;
 mod ud;
+mod umr;
 mod vendor;
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub use config::{Nap, SoftConfig};
 pub use counters::{Counters, DropReason};
 pub use cq::{Cq, CqAttr, CqLayout, Notify};
 pub use engine::{Engine, Progress};
-pub use events::Event;
+pub use events::{Event, EventSink};
 pub use inproc::InProcess;
-pub use mr::Pd;
+pub use mkey::{MkeyAttr, MwType};
+pub use mr::{Pd, Reregister};
 pub use qp::{Objects, Qp};
 pub use srq::{Srq, SrqAttr};
 pub use vendor::Vendor;
 
 use self::device::Device;
 use self::link::{Carries, Link};
-use self::requester::Timers;
+use self::mkey::Indirect;
 use super::{Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, QpAttr, QueuePair, Queues};
 use crate::mem::{Dma, View};
-use crate::wire::{Iova, Qpn};
-
-/// How an engine's thread waits for work.
-///
-/// Doorbells in plain memory cannot wake a sleeper, so naps are bounded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Nap {
-    /// How long to go on looking after the last work.
-    pub spin: Duration,
-    /// How long to go on looking, but giving way to other threads, after that.
-    pub give_way: Duration,
-    /// Length of a nap after that.
-    pub nap: Duration,
-}
-
-impl Default for Nap {
-    fn default() -> Self {
-        let us = Duration::from_micros;
-        Self { spin: us(50), give_way: us(200), nap: us(50) }
-    }
-}
-
-impl Nap {
-    /// Never naps: for a machine with a core to spare for each engine.
-    pub const NEVER: Self =
-        Self { spin: Duration::MAX, give_way: Duration::MAX, nap: Duration::ZERO };
-}
-
-/// What a software NIC is made of.
-#[derive(Clone)]
-pub struct SoftConfig {
-    /// Number of engines. Queue pairs are dealt to them in the order of creation, each round
-    /// beginning one engine later, so that pairs made together do not put all senders on one.
-    pub engines: usize,
-    /// The in-process link that the NIC is on, unless it is opened on a packet link.
-    pub link: Arc<InProcess>,
-    /// How the engines' threads wait.
-    pub nap: Nap,
-    /// In-process: pause between two tries of a SEND to an empty receive queue. (On a packet link
-    /// this and the next are attributes of the queue pair.)
-    pub rnr_timer: Duration,
-    /// In-process: how long a peer that does not answer is tried.
-    pub answer_timer: Duration,
-    /// Where random numbers (first PSNs, queue pair numbers on packet links) begin; `None` takes
-    /// what the system gives, a number is for simulations that must repeat.
-    pub seed: Option<u64>,
-}
-
-impl SoftConfig {
-    /// One engine on a link, with default timers.
-    pub fn new(link: &Arc<InProcess>) -> Self {
-        Self {
-            engines: 1,
-            link: link.clone(),
-            nap: Nap::default(),
-            rnr_timer: Duration::from_micros(20),
-            answer_timer: Duration::from_millis(200),
-            seed: None,
-        }
-    }
-}
-
-impl SoftConfig {
-    /// What does not change while the NIC lives.
-    fn fixed(&self) -> (Timers, u64) {
-        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4);
-        let timers = Timers { rnr_ns: ns(self.rnr_timer), answer_ns: ns(self.answer_timer) };
-        (timers, self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()))
-    }
-}
-
-impl Default for SoftConfig {
-    /// As [`SoftConfig::new`] on an in-process link of its own.
-    fn default() -> Self {
-        Self::new(&InProcess::new())
-    }
-}
+use crate::wire::{Iova, Qpn, Rkey};
 
 /// A software NIC. Dropping it ends its threads, its queue pairs and its registrations.
 pub struct SoftNic {
@@ -372,6 +301,56 @@ impl SoftNic {
         for seat in &self.device.engines {
             seat.control().forget_arming();
         }
+    }
+
+    /// Has asynchronous events told from now on, instead of kept for [`SoftNic::next_event`]. The
+    /// first who asks for it has them; says whether that is the caller.
+    pub fn tell_events(&self, sink: EventSink) -> bool {
+        self.device.events.tell(sink)
+    }
+
+    /// Changes a registration, whose keys stay as they are (`ibv_rereg_mr`). Accesses that are under
+    /// way come before, later ones find what it is then.
+    ///
+    /// # Errors
+    /// [`NicError::NoSuchRegion`], and as [`Nic::register`]; nothing has changed then.
+    pub fn reregister(&self, mr: Mr, change: Reregister) -> Result<Mr, NicError> {
+        self.device.mrs.reregister(mr, change)
+    }
+
+    /// Makes a memory window, which stands for nothing until a queue pair binds it by a UMR. Its key
+    /// changes its low byte with every bind.
+    ///
+    /// # Errors
+    /// As [`SoftNic::create_mkey`].
+    pub fn alloc_mw(&self, pd: &Arc<Pd>, kind: MwType) -> Result<Rkey, NicError> {
+        let remote_invalidate = kind == MwType::Two;
+        self.create_mkey(pd, MkeyAttr { octowords: 4, remote_invalidate, tag: None })
+    }
+
+    /// Makes a key that stands for nothing until a UMR says for which parts of which regions.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] on the in-process link, which has no such keys, and for more units
+    /// than a UMR can give; [`NicError::Full`].
+    pub fn create_mkey(&self, pd: &Arc<Pd>, attr: MkeyAttr) -> Result<Rkey, NicError> {
+        let refuse = |what, value, must| Err(NicError::Attribute { what, value, must });
+        if self.carries().is_none() {
+            return refuse("memory window or indirect key", 1, "on a packet link");
+        }
+        if !(1..=1 << 16).contains(&attr.octowords) {
+            return refuse("key's units of translation", attr.octowords as u64, "1..=65536");
+        }
+        let indirect = Indirect::new(attr.octowords, attr.remote_invalidate);
+        self.device.mrs.create_indirect(pd, indirect, attr.tag)
+    }
+
+    /// Ends a memory window or a key of [`SoftNic::create_mkey`], with whatever low byte.
+    ///
+    /// # Errors
+    /// [`NicError::NoSuchRegion`].
+    pub fn destroy_mkey(&self, key: Rkey) -> Result<(), NicError> {
+        self.device.mrs.destroy_indirect(key)
     }
 
     /// The oldest asynchronous event that was not taken yet.

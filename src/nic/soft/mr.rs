@@ -1,19 +1,21 @@
-//! Memory regions: keys, bounds and rights.
+//! Memory regions: keys, bounds and rights. Keys that stand for parts of other regions are in `mkey`.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use super::mkey::Indirect;
 use super::vendor::Vendor;
 use crate::mem::{Dma, MemError};
 use crate::nic::{Access, Mr, NicError};
-use crate::wire::{Iova, Lkey, Rkey};
+use crate::wire::{Iova, Lkey, Qpn, Rkey};
 
 /// Most regions of a NIC: the index part of a key has 24 bits.
 const MAX_REGIONS: usize = 1 << 24;
-/// Keys 0x000..0x200 are never handed out: 0 looks like an unset field, and 0x100 ends a receive
-/// scatter list.
-const RESERVED: usize = 2;
+/// Keys 0x000..0x500 are never handed out: 0 looks like an unset field, 0x100 ends a receive scatter
+/// list, and 0x400 in the place of a key says that entries are repeated ([`crate::wire::umr`]).
+const RESERVED: usize = 5;
 
 /// A protection domain: queue pairs, SRQs and regions of one may be used together (InfiniBand
 /// vol. 1, 10.2.3). It lives as long as anyone holds it.
@@ -55,7 +57,7 @@ impl Right {
             .fold(0, |bits, right| bits | right.bit())
     }
 
-    fn allowed(self, access: Access) -> bool {
+    pub(super) fn allowed(self, access: Access) -> bool {
         match self {
             Self::Gather => true,
             Self::LocalWrite => access.local_write,
@@ -66,20 +68,34 @@ impl Right {
     }
 }
 
-struct Region {
+pub(super) struct Region {
     /// Number of its protection domain, which it keeps.
-    pd: u32,
+    pub(super) pd: u32,
     _pd: Arc<Pd>,
-    mem: Arc<dyn Dma>,
-    iova: u64,
-    bytes: u64,
-    access: Access,
+    pub(super) target: Target,
+    pub(super) iova: u64,
+    pub(super) bytes: u64,
+    pub(super) access: Access,
 }
 
-struct Entry {
-    region: Option<Region>,
+/// What a key stands for.
+pub(super) enum Target {
+    Memory(Arc<dyn Dma>),
+    /// Parts of regions.
+    Parts(Indirect),
+}
+
+pub(super) struct Entry {
+    pub(super) region: Option<Region>,
     /// Low byte of the entry's key; moves on with every registration, so that a stale key fails.
-    variant: u8,
+    pub(super) variant: u8,
+}
+
+/// Who uses a key: queue pair and protection domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct User {
+    pub(super) pd: u32,
+    pub(super) qpn: Qpn,
 }
 
 /// Bytes of a region that an access was found to be allowed on.
@@ -92,7 +108,7 @@ pub(super) struct Span<'a> {
 /// The regions of a NIC, under the table's lock.
 #[derive(Default)]
 pub(super) struct Regions {
-    entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
     /// Freed indices, oldest first: the longer a key rests, the more stale uses it catches.
     free: VecDeque<usize>,
 }
@@ -107,23 +123,90 @@ impl Regions {
         bytes: u32,
         right: Right,
     ) -> Result<Span<'_>, Vendor> {
+        let region = self.region(key)?;
+        let offset = region.allow(pd, addr, bytes, right)?;
+        match &region.target {
+            Target::Memory(mem) => Ok(Span { mem: &**mem, offset: offset as usize }),
+            Target::Parts(_) => Err(Vendor::Key),
+        }
+    }
+
+    /// As [`Regions::resolve`], also of keys that stand for parts of regions: hands out the places
+    /// of bytes `part` of the range, in their order, with their lengths. All of the range must be
+    /// allowed; nothing is handed out otherwise.
+    #[inline]
+    pub(super) fn walk<'a>(
+        &'a self,
+        user: User,
+        (key, addr, bytes): (u32, Iova, u32),
+        part: Range<usize>,
+        right: Right,
+        each: &mut dyn FnMut(Span<'a>, usize) -> Result<(), Vendor>,
+    ) -> Result<(), Vendor> {
+        let region = self.region(key)?;
+        let offset = region.allow(user.pd, addr, bytes, right)?;
+        match &region.target {
+            Target::Memory(mem) => {
+                each(Span { mem: &**mem, offset: offset as usize + part.start }, part.len())
+            }
+            Target::Parts(parts) => {
+                let at = offset + part.start as u64;
+                parts.walk(self, user, (at, part.len()), right, each)
+            }
+        }
+    }
+
+    pub(super) fn region(&self, key: u32) -> Result<&Region, Vendor> {
         let entry = self.entries.get((key >> 8) as usize).ok_or(Vendor::Key)?;
-        let region = entry.region.as_ref().filter(|_| entry.variant == key as u8);
-        let region = region.ok_or(Vendor::Key)?;
-        if region.pd != pd {
+        entry.region.as_ref().filter(|_| entry.variant == key as u8).ok_or(Vendor::Key)
+    }
+
+    fn add(&mut self, region: Region, tag: Option<u8>) -> Result<u32, NicError> {
+        let index = match self.free.pop_front() {
+            Some(index) => index,
+            None if self.entries.len() >= MAX_REGIONS => {
+                return Err(NicError::Full { what: "memory regions", limit: MAX_REGIONS });
+            }
+            None => {
+                let index = self.entries.len().max(RESERVED);
+                self.entries.resize_with(index + 1, || Entry { region: None, variant: 0 });
+                index
+            }
+        };
+        let entry = &mut self.entries[index];
+        entry.region = Some(region);
+        entry.variant = tag.unwrap_or(entry.variant.wrapping_add(1));
+        Ok((index as u32) << 8 | u32::from(entry.variant))
+    }
+}
+
+impl Region {
+    /// Checks an access; returns its offset.
+    #[inline]
+    fn allow(&self, pd: u32, addr: Iova, bytes: u32, right: Right) -> Result<u64, Vendor> {
+        if self.pd != pd {
             return Err(Vendor::Domain);
         }
-        if !right.allowed(region.access) {
+        if !right.allowed(self.access) {
             return Err(Vendor::Right);
         }
-        let offset = addr.0.checked_sub(region.iova).ok_or(Vendor::Range)?;
+        let offset = addr.0.checked_sub(self.iova).ok_or(Vendor::Range)?;
         match offset.checked_add(bytes.into()) {
-            Some(end) if end <= region.bytes => {
-                Ok(Span { mem: &*region.mem, offset: offset as usize })
-            }
+            Some(end) if end <= self.bytes => Ok(offset),
             _ => Err(Vendor::Range),
         }
     }
+}
+
+/// What [`SoftNic::reregister`](super::SoftNic::reregister) changes; what is `None` stays.
+#[derive(Clone, Default)]
+pub struct Reregister {
+    /// Protection domain.
+    pub pd: Option<Arc<Pd>>,
+    /// Memory, and the address of its first byte in WQEs.
+    pub memory: Option<(Arc<dyn Dma>, Iova)>,
+    /// Rights.
+    pub access: Option<Access>,
 }
 
 /// The memory regions of a NIC.
@@ -151,37 +234,70 @@ impl MrTable {
         access: Access,
         low: Option<u8>,
     ) -> Result<Mr, NicError> {
-        let bytes = mem.bytes() as u64;
-        if bytes == 0 || iova.0.checked_add(bytes).is_none() {
-            let must = "at least 1, and end below 2^64 from its address";
-            return Err(NicError::Attribute { what: "region's length", value: bytes, must });
-        }
-        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        let region =
-            Some(Region { pd: pd.number(), _pd: pd.clone(), mem, iova: iova.0, bytes, access });
-        let index = match regions.free.pop_front() {
-            Some(index) => index,
-            None if regions.entries.len() >= MAX_REGIONS => {
-                return Err(NicError::Full { what: "memory regions", limit: MAX_REGIONS });
-            }
-            None => {
-                let index = regions.entries.len().max(RESERVED);
-                regions.entries.resize_with(index + 1, || Entry { region: None, variant: 0 });
-                index
-            }
-        };
-        let entry = &mut regions.entries[index];
-        entry.region = region;
-        entry.variant = low.unwrap_or(entry.variant.wrapping_add(1));
-        let key = (index as u32) << 8 | u32::from(entry.variant);
+        let bytes = length(&*mem, iova)?;
+        let (number, target, iova0) = (pd.number(), Target::Memory(mem), iova.0);
+        let region = Region { pd: number, _pd: pd.clone(), target, iova: iova0, bytes, access };
+        let key = self.write().add(region, low)?;
         Ok(Mr { lkey: Lkey(key), rkey: Rkey(key), iova, bytes })
     }
 
+    /// Changes a registration; its keys stay.
+    pub(super) fn reregister(&self, mr: Mr, change: Reregister) -> Result<Mr, NicError> {
+        let none = NicError::NoSuchRegion(mr.lkey.0);
+        let memory = match change.memory {
+            Some((mem, iova)) => Some((length(&*mem, iova)?, mem, iova)),
+            None => None,
+        };
+        let mut regions = self.write();
+        let entry = regions.entries.get_mut((mr.lkey.0 >> 8) as usize);
+        let region = entry.filter(|e| e.variant == mr.lkey.0 as u8).and_then(|e| e.region.as_mut());
+        let Some(region @ Region { target: Target::Memory(_), .. }) = region else {
+            return Err(none);
+        };
+        if let Some(pd) = change.pd {
+            (region.pd, region._pd) = (pd.number(), pd);
+        }
+        region.access = change.access.unwrap_or(region.access);
+        let old = memory.map(|(bytes, mem, iova)| {
+            (region.bytes, region.iova) = (bytes, iova.0);
+            std::mem::replace(&mut region.target, Target::Memory(mem))
+        });
+        let (iova, bytes) = (Iova(region.iova), region.bytes);
+        drop(regions);
+        drop(old); // may unmap memory: not under the lock
+        Ok(Mr { iova, bytes, ..mr })
+    }
+
+    /// Makes a key that stands for nothing yet.
+    pub(super) fn create_indirect(
+        &self,
+        pd: &Arc<Pd>,
+        indirect: Indirect,
+        tag: Option<u8>,
+    ) -> Result<Rkey, NicError> {
+        let (target, access) = (Target::Parts(indirect), Access::NONE);
+        let region = Region { pd: pd.number(), _pd: pd.clone(), target, iova: 0, bytes: 0, access };
+        Ok(Rkey(self.write().add(region, tag)?))
+    }
+
+    /// Ends a key that stands for parts of regions, whatever its low byte is by now.
+    pub(super) fn destroy_indirect(&self, key: Rkey) -> Result<(), NicError> {
+        let mut regions = self.write();
+        let index = (key.0 >> 8) as usize;
+        let entry = regions.entries.get_mut(index);
+        let is_one = |r: &mut Region| matches!(r.target, Target::Parts(_));
+        let region = entry.and_then(|entry| entry.region.take_if(is_one));
+        region.ok_or(NicError::NoSuchRegion(key.0))?;
+        regions.free.push_back(index);
+        Ok(())
+    }
+
     pub(super) fn deregister(&self, mr: Mr) -> Result<(), NicError> {
-        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut regions = self.write();
         let (index, variant) = ((mr.lkey.0 >> 8) as usize, mr.lkey.0 as u8);
         let entry = regions.entries.get_mut(index).filter(|e| e.variant == variant);
-        let region = entry.and_then(|e| e.region.take());
+        let is_one = |r: &mut Region| matches!(r.target, Target::Memory(_));
+        let region = entry.and_then(|e| e.region.take_if(is_one));
         let region = region.ok_or(NicError::NoSuchRegion(mr.lkey.0))?;
         regions.free.push_back(index);
         drop(regions);
@@ -191,16 +307,31 @@ impl MrTable {
 
     /// Forgets all regions.
     pub(super) fn clear(&self) {
-        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut regions = self.write();
         let old = std::mem::take(&mut *regions);
         drop(regions);
         drop(old);
+    }
+
+    /// The regions, to be changed: nobody uses any meanwhile.
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Regions> {
+        self.regions.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The regions, which stay registered while the lock is held.
     pub(super) fn read(&self) -> RwLockReadGuard<'_, Regions> {
         self.regions.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Bytes of memory that can be registered at an address.
+fn length(mem: &dyn Dma, iova: Iova) -> Result<u64, NicError> {
+    let bytes = mem.bytes() as u64;
+    if bytes == 0 || iova.0.checked_add(bytes).is_none() {
+        let must = "at least 1, and end below 2^64 from its address";
+        return Err(NicError::Attribute { what: "region's length", value: bytes, must });
+    }
+    Ok(bytes)
 }
 
 /// Runs `f` with the regions of both ends, which stay registered meanwhile.
@@ -236,80 +367,5 @@ impl Span<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mem::{HostMem, View};
-
-    fn pd() -> Arc<Pd> {
-        Arc::new(Pd::new(0))
-    }
-
-    fn table() -> (MrTable, Arc<dyn Dma>) {
-        let mem = HostMem::alloc(4096).unwrap();
-        (MrTable::new(), Arc::new(View::new(&mem, 0, 100).unwrap()))
-    }
-
-    fn refusal(t: &MrTable, key: u32, addr: u64, bytes: u32, right: Right) -> Option<Vendor> {
-        t.read().resolve(0, key, Iova(addr), bytes, right).err()
-    }
-
-    #[test]
-    fn bounds_are_checked_without_overflow() {
-        let (t, mem) = table();
-        let mr = t.register(&pd(), mem, Iova(u64::MAX - 100), Access::ALL).unwrap();
-        let key = mr.lkey.0;
-        let base = u64::MAX - 100;
-        for (addr, bytes, expected) in [
-            (base, 100, None),
-            (base + 99, 1, None),
-            (base + 100, 0, None),
-            (base, 101, Some(Vendor::Range)),
-            (base + 99, u32::MAX, Some(Vendor::Range)),
-            (base - 1, 1, Some(Vendor::Range)),
-            (0, 1, Some(Vendor::Range)),
-        ] {
-            assert_eq!(refusal(&t, key, addr, bytes, Right::RemoteWrite), expected, "{addr:#x}");
-        }
-    }
-
-    #[test]
-    fn a_stale_key_fails_after_its_index_is_used_again() {
-        let (t, mem) = table();
-        let first = t.register(&pd(), mem.clone(), Iova(0), Access::ALL).unwrap();
-        assert_ne!(first.lkey.0 & !0xff, 0x100, "the list end's index is not used");
-        t.deregister(first).unwrap();
-        assert!(matches!(t.deregister(first), Err(NicError::NoSuchRegion(_))));
-        let second = t.register(&pd(), mem, Iova(0), Access::ALL).unwrap();
-        assert_eq!(first.lkey.0 >> 8, second.lkey.0 >> 8);
-        assert_eq!(refusal(&t, first.lkey.0, 0, 1, Right::Gather), Some(Vendor::Key));
-        assert_eq!(refusal(&t, second.lkey.0, 0, 1, Right::Gather), None);
-    }
-
-    #[test]
-    fn rights_are_told_apart() {
-        use Right::*;
-        let (t, mem) = table();
-        let mr = t.register(&pd(), mem, Iova(0), Access::NONE).unwrap();
-        assert_eq!(refusal(&t, mr.lkey.0, 0, 1, Gather), None);
-        for right in [LocalWrite, RemoteWrite, RemoteRead, RemoteAtomic] {
-            assert_eq!(refusal(&t, mr.lkey.0, 0, 1, right), Some(Vendor::Right), "{right:?}");
-        }
-    }
-
-    #[test]
-    fn a_region_of_another_protection_domain_is_refused() {
-        let (t, mem) = table();
-        let mr = t.register(&Arc::new(Pd::new(3)), mem, Iova(0), Access::ALL).unwrap();
-        assert_eq!(refusal(&t, mr.lkey.0, 0, 1, Right::Gather), Some(Vendor::Domain));
-        assert!(t.read().resolve(3, mr.lkey.0, Iova(0), 1, Right::Gather).is_ok(), "control");
-    }
-
-    #[test]
-    fn empty_and_wrapping_regions_are_refused() {
-        let (t, mem) = table();
-        assert!(t.register(&pd(), mem.clone(), Iova(u64::MAX - 50), Access::ALL).is_err());
-        let none = HostMem::alloc(1).unwrap();
-        let none = View::new(&none, 0, 0).unwrap();
-        assert!(t.register(&pd(), Arc::new(none), Iova(0), Access::ALL).is_err());
-    }
-}
+#[path = "mr_tests.rs"]
+mod tests;

@@ -1,17 +1,76 @@
 //! Payload between the pieces of a WQE, or the entries of a receive, and packets.
 
-use super::mr::{Regions, Right};
+use super::mr::{Regions, Right, Span, User};
+use super::qp::Qp;
 use super::vendor::Vendor;
+use crate::mem::MemError;
 use crate::wire::wqe::{Piece, Sge};
+use crate::wire::{Iova, Rkey};
 
 /// The regions that a queue pair may name.
 #[derive(Clone, Copy)]
 pub(super) struct Domain<'a> {
     pub(super) regions: &'a Regions,
-    pub(super) pd: u32,
+    pub(super) user: User,
 }
 
-impl Domain<'_> {
+/// A range that a peer names.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Remote {
+    pub(super) rkey: Rkey,
+    pub(super) addr: Iova,
+    pub(super) bytes: u32,
+}
+
+impl Remote {
+    fn key(&self) -> (u32, Iova, u32) {
+        (self.rkey.0, self.addr, self.bytes)
+    }
+}
+
+impl<'a> Domain<'a> {
+    pub(super) fn of(qp: &Qp, regions: &'a Regions) -> Self {
+        Self { regions, user: User { pd: qp.pd, qpn: qp.qpn } }
+    }
+
+    /// Checks that all of a peer's range may be accessed.
+    pub(super) fn reach(self, at: Remote, right: Right) -> Result<(), Vendor> {
+        let all = 0..at.bytes as usize;
+        self.regions.walk(self.user, at.key(), all, right, &mut |_, _| Ok(()))
+    }
+
+    /// Writes to a peer's range, from byte `start` of it on. All of it must be allowed.
+    pub(super) fn put(self, to: Remote, start: usize, bytes: &[u8]) -> Result<(), Vendor> {
+        let (part, mut at) = (start..start + bytes.len(), 0);
+        self.regions.walk(self.user, to.key(), part, Right::RemoteWrite, &mut |span, n| {
+            at += n;
+            span.mem.write(span.offset, &bytes[at - n..at]).map_err(|_| Vendor::Dma)
+        })
+    }
+
+    /// Reads a peer's range, from byte `start` of it on. All of it must be allowed.
+    pub(super) fn get(self, from: Remote, start: usize, into: &mut [u8]) -> Result<(), Vendor> {
+        let (part, mut at) = (start..start + into.len(), 0);
+        self.regions.walk(self.user, from.key(), part, Right::RemoteRead, &mut |span, n| {
+            at += n;
+            span.mem.read(span.offset, &mut into[at - n..at]).map_err(|_| Vendor::Dma)
+        })
+    }
+
+    /// The 8 bytes of an atomic, which lie in one place.
+    pub(super) fn atomic<R>(
+        self,
+        (rkey, addr): (Rkey, Iova),
+        change: impl FnOnce(Span<'_>) -> Result<R, MemError>,
+    ) -> Result<Result<R, MemError>, Vendor> {
+        let (mut place, key) = (None, (rkey.0, addr, 8));
+        self.regions.walk(self.user, key, 0..8, Right::RemoteAtomic, &mut |span, n| {
+            place = Some(span);
+            if n == 8 { Ok(()) } else { Err(Vendor::Range) }
+        })?;
+        place.map(change).ok_or(Vendor::Range)
+    }
+
     /// Checks that all of each entry may be accessed, before anything moves.
     pub(super) fn check(
         self,
@@ -19,7 +78,8 @@ impl Domain<'_> {
         right: Right,
     ) -> Result<(), Vendor> {
         for e in entries {
-            self.regions.resolve(self.pd, e.lkey.0, e.addr, e.bytes, right)?;
+            let (key, all) = ((e.lkey.0, e.addr, e.bytes), 0..e.bytes as usize);
+            self.regions.walk(self.user, key, all, right, &mut |_, _| Ok(()))?;
         }
         Ok(())
     }
@@ -40,8 +100,12 @@ impl Domain<'_> {
             match piece {
                 Piece::Inline(bytes) => into.copy_from_slice(&bytes[part]),
                 Piece::Data(sge) => {
-                    let span = self.place(&sge, &part, Right::Gather)?;
-                    span.mem.read(span.offset, into).map_err(|_| Vendor::Dma)?;
+                    let (key, mut done) = ((sge.lkey.0, sge.addr, sge.bytes), 0);
+                    self.regions.walk(self.user, key, part, Right::Gather, &mut |span, n| {
+                        done += n;
+                        let into = &mut into[done - n..done];
+                        span.mem.read(span.offset, into).map_err(|_| Vendor::Dma)
+                    })?;
                 }
             }
         }
@@ -56,20 +120,13 @@ impl Domain<'_> {
         from: &[u8],
     ) -> Result<(), Vendor> {
         for (sge, part, at) in parts(entries, |sge| sge.bytes as usize, skip, from.len()) {
-            let span = self.place(&sge, &part, Right::LocalWrite)?;
-            span.mem.write(span.offset, &from[at..at + part.len()]).map_err(|_| Vendor::Dma)?;
+            let (key, mut done) = ((sge.lkey.0, sge.addr, sge.bytes), at);
+            self.regions.walk(self.user, key, part, Right::LocalWrite, &mut |span, n| {
+                done += n;
+                span.mem.write(span.offset, &from[done - n..done]).map_err(|_| Vendor::Dma)
+            })?;
         }
         Ok(())
-    }
-
-    fn place(
-        &self,
-        sge: &Sge,
-        part: &std::ops::Range<usize>,
-        right: Right,
-    ) -> Result<super::mr::Span<'_>, Vendor> {
-        let span = self.regions.resolve(self.pd, sge.lkey.0, sge.addr, sge.bytes, right)?;
-        Ok(span.plus(part.start))
     }
 }
 

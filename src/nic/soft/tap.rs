@@ -14,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::flight::{self, atomic_operation};
 use super::inproc::Message;
+use super::mr::User;
 use super::payload::Domain;
 use super::pcap::Pcap;
 use super::qp::Qp;
@@ -68,8 +69,8 @@ impl Tap {
 
     /// Records a request and its answer.
     pub(super) fn record(&self, msg: &Message<'_>, peer: &Qp, done: Result<(), Refusal>) {
-        if msg.wqe.opcode == Opcode::Nop {
-            return; // nothing leaves the NIC
+        if matches!(msg.wqe.opcode, Opcode::Nop | Opcode::Umr | Opcode::SendInval) {
+            return; // nothing leaves the NIC: the last two are refused on this link
         }
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.message(msg, peer, done).is_err() {
@@ -225,7 +226,7 @@ impl Way {
 }
 
 fn local<'a>(msg: &Message<'a>) -> Domain<'a> {
-    Domain { regions: msg.local, pd: msg.pd }
+    Domain { regions: msg.local, user: User { pd: msg.pd, qpn: Qpn(msg.from.1) } }
 }
 
 fn host(nic: u64) -> Ipv4Addr {

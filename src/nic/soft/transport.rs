@@ -3,13 +3,14 @@
 use super::counters::DropReason;
 use super::events::Event;
 use super::payload::Domain;
-use super::port::{Arrived, Route};
+use super::port::{Arrived, Port, Route};
 use super::rc::Rc;
 use super::requester::{Visit, Visitor};
 use super::sq::SendQueue;
 use super::state::Attributes;
 use super::uc::Uc;
 use super::ud::Ud;
+use super::umr;
 use crate::nic::{Mtu, NicAddress, QpState, QpType, QueuePair};
 use crate::wire::roce::{
     Bth, Fields, Headers, Opcode, Operation, Service, flow_label_of, udp_src_port,
@@ -141,12 +142,22 @@ impl Transport {
     pub(super) fn visit(&mut self, sq: &mut SendQueue, cx: &mut Visitor<'_>) -> Visit {
         let qp = sq.qp.clone();
         let regions = qp.mrs.read();
-        let domain = Domain { regions: &regions, pd: qp.pd };
-        let visit = match &mut self.service {
+        let domain = Domain::of(&qp, &regions);
+        let mut visit = match &mut self.service {
             Of::Rc(rc) => rc.visit(sq, cx, domain),
             Of::Uc(uc) => uc.visit(sq, cx, domain),
             Of::Ud(ud) => ud.visit(sq, cx, domain),
         };
+        drop(regions);
+        let umr = match &mut self.service {
+            Of::Rc(rc) => rc.umr(),
+            Of::Uc(uc) => uc.umr(),
+            Of::Ud(_) => None,
+        };
+        if let Some(flight) = umr {
+            umr::carry_out(flight, sq, cx.scratch);
+            visit = Visit::More;
+        }
         if QueuePair::state(&*qp) == QpState::Sqd && !self.drained && self.is_drained() {
             self.drained = true;
             if qp.attributes().sqd_event {
@@ -154,6 +165,13 @@ impl Transport {
             }
         }
         visit
+    }
+
+    /// The queue pair goes: what it owes its peer leaves before it.
+    pub(super) fn farewell(&mut self, port: &mut Port) {
+        if let Of::Rc(rc) = &mut self.service {
+            rc.farewell(port);
+        }
     }
 
     fn is_drained(&self) -> bool {

@@ -21,7 +21,7 @@ use crate::nic::{QpState, QueuePair};
 use crate::wire::Psn;
 use crate::wire::cqe::Syndrome as Cause;
 use crate::wire::roce::Packet;
-use crate::wire::wqe::Wqe;
+use crate::wire::wqe::{Opcode, Wqe};
 
 /// Packets of a visit, so that no queue pair starves the others.
 const VISIT_PACKETS: usize = 64;
@@ -124,7 +124,8 @@ impl Uc {
                 else {
                     return Visit::Idle;
                 };
-                if flight.opcode.scatters() {
+                if flight.opcode.scatters() || flight.opcode == Opcode::SendInval {
+                    flight.waits = false;
                     flight.failed = flight.failed.or(Some((Cause::LocalQpOp, Vendor::Opcode)));
                 }
                 (self.next, self.at, loaded) = (flight.end(), 0, wqe);
@@ -140,7 +141,12 @@ impl Uc {
         Visit::More
     }
 
-    /// Sends the next packet of the message; says whether there was room.
+    /// The UMR that is next, if there is one.
+    pub(super) fn umr(&mut self) -> Option<&mut Flight> {
+        self.flight.as_mut().filter(|flight| flight.waits)
+    }
+
+    /// Sends the next packet of the message; says whether there was room, and no UMR in the way.
     fn send_next(
         &mut self,
         sq: &SendQueue,
@@ -150,6 +156,10 @@ impl Uc {
     ) -> bool {
         let Some(mut flight) = self.flight.take() else { return true };
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
+        if flight.waits {
+            self.flight = Some(flight);
+            return false;
+        }
         if flight.failed.is_none() && self.at < flight.packets {
             if port.room() == 0 {
                 self.flight = Some(flight);

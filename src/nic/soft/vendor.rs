@@ -49,6 +49,8 @@ pub enum Vendor {
     Nak = 0x15,
     /// An address vector leads nowhere.
     Address = 0x14,
+    /// A memory key that is free, or another queue pair's, or that does not allow the change.
+    Mkey = 0x16,
 }
 
 /// Syndrome and vendor error of a WQE that cannot be parsed.

@@ -73,7 +73,7 @@ fn internal(gb_per_s: f64, latency_ns: f64) -> ChannelSpec {
         latency_ps: Params::ps(latency_ns),
         overhead_bytes: [0; 3],
         unit_bytes: 1,
-        tlp_ps: 0,
+        tlp_ps: [0; 3],
         credits: Credits::INFINITE,
         cut_bytes: 0,
         mps_bytes: 4096,
@@ -107,18 +107,21 @@ fn attach(
     sim.add_endpoint(own, spec)
 }
 
-/// Adds an SM endpoint with `blocks` SMs of `lines` outstanding lines each.
+/// Adds an SM endpoint with `blocks` SMs of `lines` outstanding lines each. Its port takes a slot
+/// for every line of an instruction, `slot_bytes` of one for each TLP that the line becomes.
 pub(super) fn attach_sm(
     sim: &mut Sim,
     node: u32,
     p: &Params,
     blocks: f64,
     lines: f64,
+    slot_bytes: u32,
 ) -> EndpointId {
-    let store = p.sm_store_gb_per_s * blocks;
-    let mut out = internal(store, p.sm_ns);
+    let port = p.sm_port_gb_per_s * blocks;
+    let mut out = internal(port, p.sm_ns);
     out.unit_bytes = SECTOR_BYTES;
-    let back = internal(4.0 * store, p.sm_ns);
+    out.overhead_bytes = [slot_bytes; 3];
+    let back = internal(4.0 * port, p.sm_ns);
     attach(sim, node, out, back, endpoint(lines * blocks, 0.0, 128, false))
 }
 
@@ -175,7 +178,7 @@ pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Vec<u3
             let port = sim.add_node();
             let mut out = internal(1000.0, ns);
             if node.kind == Kind::Gpu {
-                out.tlp_ps = Params::ps(p.gpu_tlp_ns);
+                out.tlp_ps = [Params::ps(p.gpu_write_ns), Params::ps(p.gpu_read_ns), 0];
             }
             sim.add_channel(nodes[id.0], port, out);
             sim.add_channel(port, nodes[id.0], internal(1000.0, ns));
@@ -202,7 +205,7 @@ fn pcie(link: PcieLink, latency_ns: f64, p: &Params) -> ChannelSpec {
         latency_ps: Params::ps(latency_ns),
         overhead_bytes: [overhead.mwr_bytes, overhead.mrd_bytes, overhead.cpld_bytes],
         unit_bytes: 4,
-        tlp_ps: 0,
+        tlp_ps: [0; 3],
         credits: Credits::buffers(p.credit_tlps.max(2.0) as u32, link.mps.bytes()),
         cut_bytes: 0,
         mps_bytes: link.mps.bytes(),
@@ -242,7 +245,7 @@ fn host(sim: &mut Sim, spec: &RigSpec<'_>) -> (Host, Vec<u32>) {
     let peer_tags = slots.map_or(p.nic_tags, |slots| p.nic_tags.min(f64::from(slots)));
     let core = internal(200.0, p.mesh_ns / 2.0);
     let host = Host {
-        sm: attach_sm(sim, gpu, p, p.blocks, p.sm_read_lines),
+        sm: attach_sm(sim, gpu, p, p.blocks, p.sm_read_lines, SECTOR_BYTES),
         hbm: attach_hbm(sim, gpu, p),
         nic: attach(sim, nic, way, way, endpoint(p.nic_tags, 0.0, 128, false)),
         nic_peer: attach(sim, nic, way, way, endpoint(peer_tags, 0.0, 128, false)),

@@ -58,8 +58,8 @@ pub struct ChannelSpec {
     pub overhead_bytes: [u32; 3],
     /// Data go in whole units of this: DWs on PCIe, flits on NVLink, sectors inside a GPU.
     pub unit_bytes: u32,
-    /// Least time from one TLP to the next.
-    pub tlp_ps: Ps,
+    /// Least time from one TLP to the next, by class.
+    pub tlp_ps: [Ps; 3],
     /// Credits of the far end.
     pub credits: Credits,
     /// The far end cuts peer-to-peer TLPs to this size before it forwards them; 0 if it does not.
@@ -443,7 +443,7 @@ impl Fabric {
         } else {
             (wire * c.ps_per_mib) >> 20
         };
-        let tx = tx.max(c.spec.tlp_ps);
+        let tx = tx.max(c.spec.tlp_ps[class as usize]);
         c.busy_until = now + tx;
         c.carried.tlps += 1;
         c.carried.data_bytes += u64::from(tlp.bytes);

@@ -4,7 +4,7 @@
 //! (146, 849 and 1000 ns), one SM's stores (45.6 GB/s, NVLink), one SM's outstanding lines (the two
 //! one-block load rows), the fences, and the hand-off (2801 ns for doorbell and completion alone).
 
-use super::build::{add_host, attach_hbm, attach_memory, attach_sm};
+use super::build::{SECTOR_BYTES, add_host, attach_hbm, attach_memory, attach_sm};
 use super::{
     ChannelSpec, Credits, EndpointId, Load, Params, Program, ServerId, Sim, SimError, Step, TaskId,
     Until,
@@ -113,8 +113,12 @@ pub(super) struct Bench {
     peer_core: ServerId,
 }
 
-/// Two GPUs of one host; `blocks` SMs with `lines` outstanding lines each.
-pub(super) fn bench(p: &Params, link: RawLink, blocks: f64, lines: f64) -> Bench {
+/// Two GPUs of one host; SMs as [`attach_sm`] has them.
+pub(super) fn bench(
+    p: &Params,
+    link: RawLink,
+    (blocks, lines, slot_bytes): (f64, f64, u32),
+) -> Bench {
     let mut b = Builder::new("two GPUs of one host");
     b.add("s0", Kind::Socket, None, None, None);
     for i in 0..2 {
@@ -133,7 +137,7 @@ pub(super) fn bench(p: &Params, link: RawLink, blocks: f64, lines: f64) -> Bench
         latency_ps: Params::ps(p.nvlink_ns),
         overhead_bytes: [32, 32, 32],
         unit_bytes: 16,
-        tlp_ps: 0,
+        tlp_ps: [0; 3],
         credits: Credits::INFINITE,
         cut_bytes: 0,
         mps_bytes: LINE_BYTES,
@@ -141,8 +145,8 @@ pub(super) fn bench(p: &Params, link: RawLink, blocks: f64, lines: f64) -> Bench
     };
     sim.add_channel(gpu, peer, nvlink);
     sim.add_channel(peer, gpu, nvlink);
-    let sm = attach_sm(&mut sim, gpu, p, blocks, lines);
-    let peer_sm = attach_sm(&mut sim, peer, p, blocks, lines);
+    let sm = attach_sm(&mut sim, gpu, p, blocks, lines, slot_bytes);
+    let peer_sm = attach_sm(&mut sim, peer, p, blocks, lines, slot_bytes);
     let hbm = attach_hbm(&mut sim, gpu, p);
     let peer_hbm = attach_hbm(&mut sim, peer, p);
     let memory = attach_memory(&mut sim, socket, p);
@@ -152,7 +156,8 @@ pub(super) fn bench(p: &Params, link: RawLink, blocks: f64, lines: f64) -> Bench
 
 /// Lines outstanding go with the warps that wait for them.
 fn h200s(p: &Params, blocks: f64, threads: u32) -> Bench {
-    bench(p, RawLink::new(5, 16), blocks, p.sm_read_lines * f64::from(threads) / 512.0)
+    let lines = p.sm_read_lines * f64::from(threads) / 512.0;
+    bench(p, RawLink::new(5, 16), (blocks, lines, SECTOR_BYTES))
 }
 
 /// Simulates a curve's point: GB/s with `blocks` blocks of `threads` threads.
@@ -220,7 +225,7 @@ pub fn simulate_hop(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> Result
     };
     // The engine's SM stores what it copies at an SM's rate.
     let copy =
-        |n: u32| Step::Serve { server: core, ps: Params::ps(f64::from(n) / p.sm_store_gb_per_s) };
+        |n: u32| Step::Serve { server: core, ps: Params::ps(f64::from(n) / p.sm_store_gb_per_s()) };
     let local = Step::Delay { ps: Params::ps(2.0 * (p.sm_ns + p.hbm_ns)) };
     let handoff = Step::Delay { ps: Params::ps(p.handoff_ns) };
     let mut ends: Vec<TaskId> = Vec::new();

@@ -120,7 +120,7 @@ pub fn simulate_host_row(host: &NfpHost, metric: Metric, bytes: u32) -> Result<f
         latency_ps: 0,
         overhead_bytes: [overhead.mwr_bytes, overhead.mrd_bytes, overhead.cpld_bytes],
         unit_bytes: 4,
-        tlp_ps: 0,
+        tlp_ps: [0; 3],
         credits: Credits::INFINITE,
         cut_bytes: 0,
         mps_bytes: config.mps.bytes(),

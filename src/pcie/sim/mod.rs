@@ -37,8 +37,8 @@ pub use probe::{
 };
 
 pub use study::{
-    Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, losses, plot_svg, sensitivity,
-    sweep, window_needed_bytes,
+    Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, losses, sensitivity, sweep,
+    window_needed_bytes,
 };
 
 use calendar::Calendar;

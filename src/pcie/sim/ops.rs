@@ -48,8 +48,13 @@ impl Path {
         }
     }
 
-    fn uses_window(self) -> bool {
-        matches!(self, Self::PushKernel | Self::PushInband)
+    /// What an operation needs of the window to go on: a slot, or two segments of one.
+    fn least_window_bytes(self) -> u32 {
+        match self {
+            Self::PushInband => MTU_BYTES,
+            Self::PushKernel => 2 * MTU_BYTES,
+            _ => 0,
+        }
     }
 }
 
@@ -107,9 +112,9 @@ fn measure(
 ) -> Result<LoadResult, SimError> {
     let mut rig = Rig::new(spec);
     let window_bytes = (spec.params.window_kib * 1024.0) as u32;
-    // Operations in flight share the window.
-    let share = (window_bytes / window).max(1);
-    let window = if path.uses_window() { window.min(window_bytes.max(1)) } else { window };
+    // Operations in flight share the window: no more of them than there are slots to write.
+    let window = window.min((window_bytes / path.least_window_bytes().max(1)).max(1));
+    let share = window_bytes / window;
     let program = program(&rig, spec.params, path, bytes, share);
     let mut results = rig.sim.run(vec![Load { program, window, count }])?;
     Ok(results.remove(0))
@@ -415,9 +420,23 @@ mod tests {
     }
 
     #[test]
+    fn a_window_of_few_slots_holds_few_operations() {
+        let t = builtin("same-switch").unwrap();
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let params = Params { window_kib: 16.0, ..Params::default() };
+        let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        let alone = predict(spec, Path::PushInband, 4096, 1).unwrap().unwrap().completed_ns;
+        for path in [Path::PushInband, Path::PushKernel] {
+            let rate = predict(spec, path, 64 << 10, 8).unwrap().unwrap().gb_per_s;
+            // Four slots, each away for at least the time of one operation alone.
+            assert!(rate < 1.02 * 16384.0 / alone, "{path:?}: {rate}");
+        }
+    }
+
+    #[test]
     fn throughput_never_exceeds_what_carries_it() {
         let p = Params { blocks: 1.0, ..Params::default() };
-        for (name, cap) in [("same-switch", p.sm_store_gb_per_s), ("two-sockets", 22.0)] {
+        for (name, cap) in [("same-switch", p.sm_store_gb_per_s()), ("two-sockets", 22.0)] {
             let t = builtin(name).unwrap();
             let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
             let spec = RigSpec { topology: &t, gpu, nic, params: &p, seed: 1 };

@@ -49,11 +49,15 @@ params! {
     hbm_ns = 20.0;
     /// GPU's PCIe port, one way. Calibrated on the host word polled in 1000 ns.
     gpu_port_ns = 210.0;
-    /// Least time between two TLPs of a GPU. Measured: 0.8 G transactions a second to the host, be
-    /// they 8 B or a line.
-    gpu_tlp_ns = 1.25;
-    /// One SM's stores; H200, one block to a peer over NVLink.
-    sm_store_gb_per_s = 45.6;
+    /// Least time between two writes of a GPU over PCIe. Measured: 0.8 G a second of 8 B.
+    gpu_write_ns = 1.25;
+    /// The same of its read requests. Measured: 0.8 G transactions a second.
+    gpu_read_ns = 1.25;
+    /// One SM's way to L2: 32 B a cycle, and one such slot for each line's address. H200, one block
+    /// to a peer over NVLink: 45.6 GB/s of whole lines, five slots each.
+    sm_port_gb_per_s = 57.0;
+    /// A block that loads in laps: barrier, addresses, sum. Calibrated by `bellpush link` alone.
+    lap_ns = 0.0;
     /// SMs (blocks) that push or copy.
     blocks = 4.0;
     /// TLP that an SM's stores become: a GPU's write granule.
@@ -111,6 +115,11 @@ impl Params {
         let mut scaled = self.clone();
         *scaled.get_mut(name)? *= factor;
         Some(scaled)
+    }
+
+    /// What one SM stores in whole lines, GB/s.
+    pub fn sm_store_gb_per_s(&self) -> f64 {
+        self.sm_port_gb_per_s * 128.0 / (128.0 + 32.0)
     }
 
     pub(super) fn ps(ns: f64) -> u64 {

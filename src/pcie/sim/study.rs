@@ -1,7 +1,5 @@
 //! Questions asked of the simulation: sweeps, crossings, losses and their causes, sensitivity.
 
-use std::fmt::Write as _;
-
 use super::{Params, Path, Prediction, RigSpec, SimError, predict};
 use crate::pcie::topology::{Distance, Topology};
 
@@ -276,73 +274,6 @@ pub fn window_needed_bytes(spec: RigSpec<'_>) -> Result<u64, SimError> {
     Ok((away * spec.params.wire_gb_per_s).ceil() as u64)
 }
 
-/// A log-log plot of completion latency over size, one line a path.
-pub fn plot_svg(title: &str, rows: &[SweepRow]) -> String {
-    const W: f64 = 640.0;
-    const H: f64 = 400.0;
-    let points: Vec<(Path, f64, f64)> = rows
-        .iter()
-        .filter_map(|r| r.prediction.map(|p| (r.path, f64::from(r.bytes), p.completed_ns)))
-        .collect();
-    let bounds = |of: fn(&(Path, f64, f64)) -> f64| {
-        let lo = points.iter().map(of).fold(f64::INFINITY, f64::min).max(1.0).ln();
-        let hi = points.iter().map(of).fold(1.0, f64::max).ln();
-        (lo, (hi - lo).max(1e-9))
-    };
-    let ((x0, dx), (y0, dy)) = (bounds(|p| p.1), bounds(|p| p.2));
-    let x = |v: f64| 60.0 + (v.ln() - x0) / dx * (W - 200.0);
-    let y = |v: f64| H - 40.0 - (v.ln() - y0) / dy * (H - 80.0);
-    let title = title.replace('&', "&amp;").replace('<', "&lt;");
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{W}\" height=\"{H}\" \
-         font-family=\"sans-serif\" font-size=\"11\"><rect width=\"100%\" height=\"100%\" \
-         fill=\"white\"/><text x=\"60\" y=\"20\" font-size=\"14\">{title}</text>\n"
-    );
-    let colours = ["#b33", "#383", "#36b", "#a6a", "#b80"];
-    for (i, path) in Path::ALL.into_iter().enumerate() {
-        let line: Vec<String> = points
-            .iter()
-            .filter(|p| p.0 == path)
-            .map(|p| format!("{:.1},{:.1}", x(p.1), y(p.2)))
-            .collect();
-        let (colour, ty) = (colours[i], 50.0 + 18.0 * i as f64);
-        let _ = writeln!(
-            svg,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
-             <text x=\"{}\" y=\"{ty}\" fill=\"{colour}\">{}</text>",
-            line.join(" "),
-            W - 130.0,
-            path.name()
-        );
-    }
-    let mut sizes: Vec<u32> = rows.iter().map(|r| r.bytes).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    for bytes in sizes {
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\" font-size=\"8\">{bytes}</text>",
-            x(f64::from(bytes)),
-            H - 24.0
-        );
-    }
-    for decade in 2..8 {
-        let ns = 10f64.powi(decade);
-        if ns.ln() >= y0 && ns.ln() <= y0 + dy {
-            let at = y(ns);
-            let _ = writeln!(
-                svg,
-                "<line x1=\"56\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
-                 <text x=\"52\" y=\"{at:.1}\" text-anchor=\"end\">{} us</text>",
-                W - 140.0,
-                ns / 1000.0
-            );
-        }
-    }
-    let _ = writeln!(svg, "<text x=\"{}\" y=\"{}\">payload, bytes</text></svg>", W / 2.5, H - 8.0);
-    svg
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -380,7 +311,6 @@ mod tests {
             assert!(ns(c.small, c.below_bytes) < ns(c.large, c.below_bytes));
             assert!(ns(c.small, c.above_bytes) >= ns(c.large, c.above_bytes));
         }
-        assert!(plot_svg("a & b", &rows).contains("a &amp; b"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ fn link(gb_per_s: f64, credits: Credits) -> ChannelSpec {
         latency_ps: 50_000,
         overhead_bytes: [24, 24, 20],
         unit_bytes: 4,
-        tlp_ps: 0,
+        tlp_ps: [0; 3],
         credits,
         cut_bytes: 0,
         mps_bytes: 256,

@@ -65,6 +65,8 @@ pub struct Rig {
     limit: Duration,
     /// What the next store row stores: no row finds its own value there.
     value: u8,
+    /// Where the next stream begins.
+    at: u32,
     /// Memories in which every byte is [`LOADED`].
     filled: Vec<Target>,
 }
@@ -139,6 +141,7 @@ impl Rig {
             gpu,
             limit,
             value: LOADED + 1,
+            at: 0,
             filled: Vec::new(),
         })
     }
@@ -208,7 +211,15 @@ impl Rig {
     ) -> Result<(f64, bool), CliError> {
         let (accesses, laps) = self.scale.length(pattern, model);
         let lap = LinkLap::RunOn;
-        let (ns, right) = self.laps(target, access, pattern, accesses, laps, lap)?;
+        // Repetitions go on where the last one ended, so that they do not find in a cache what it
+        // left there.
+        let length = accesses * u64::from(pattern.stride_bytes) + u64::from(pattern.offset_bytes);
+        if u64::from(self.at) + length + 16 > self.scale.span_bytes {
+            self.at = 0;
+        }
+        let here = Pattern { offset_bytes: self.at + pattern.offset_bytes, ..pattern };
+        self.at = (self.at + length as u32).next_multiple_of(128);
+        let (ns, right) = self.laps(target, access, here, accesses, laps, lap)?;
         let bytes = accesses * u64::from(pattern.access_bytes);
         Ok((bytes as f64 / ns, right))
     }

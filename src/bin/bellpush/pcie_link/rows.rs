@@ -22,6 +22,7 @@ pub fn of(gpu: &Gpu, with_peer: bool) -> Vec<Probe> {
         if with_peer { &[Target::Host, Target::Peer] } else { &[Target::Host] };
     add(Probe::Latency(Target::Local));
     add(Probe::FenceSystem(None));
+    add(Probe::Burst(Target::Local, Access::Load, 64));
     add(Probe::FenceSystem(Some(Target::Local)));
     add(Probe::FenceGpu(Target::Local));
     for &target in targets {

@@ -9,7 +9,9 @@ use std::net::IpAddr;
 use requester::Requester;
 use responder::Responder;
 
+use super::flight::Flight;
 use super::payload::Domain;
+use super::port::Port;
 use super::requester::{Visit, Visitor};
 use super::sq::SendQueue;
 use super::state::Attributes;
@@ -74,6 +76,7 @@ impl Rc {
         self.requester.tick(sq, cx);
         let state = QueuePair::state(&*sq.qp);
         if state == QpState::Err {
+            self.responder.farewell(cx.port.as_deref_mut().expect("as below"));
             self.requester.flush(&sq.qp, &mut cx.tally);
             self.responder.flush(&sq.qp);
         }
@@ -91,6 +94,16 @@ impl Rc {
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
         let alone = port.room() == room;
         if self.responder.acknowledge(port, alone) { Visit::More } else { visit }
+    }
+
+    /// The queue pair goes: see [`Responder::farewell`].
+    pub(super) fn farewell(&mut self, port: &mut Port) {
+        self.responder.farewell(port);
+    }
+
+    /// The UMR that is next, if there is one.
+    pub(super) fn umr(&mut self) -> Option<&mut Flight> {
+        self.requester.umr()
     }
 
     /// Whether nothing is on its way.

@@ -62,7 +62,7 @@ pub(super) struct Requester {
     spare: Vec<Vec<u8>>,
 }
 
-/// A WQE in the scratch buffer, and whose it is.
+/// A WQE in the scratch buffer.
 type Loaded = Option<Wqe>;
 
 impl Requester {
@@ -106,6 +106,11 @@ impl Requester {
 
     pub(super) fn is_drained(&self) -> bool {
         self.flights.is_empty()
+    }
+
+    /// The UMR that everything before is complete of, if there is one.
+    pub(super) fn umr(&mut self) -> Option<&mut Flight> {
+        self.flights.front_mut().filter(|flight| flight.waits)
     }
 
     fn is_outstanding(&self) -> bool {
@@ -158,7 +163,7 @@ impl Requester {
         scratch: &mut Scratch,
         domain: Domain<'_>,
     ) -> Option<Loaded> {
-        let stopped = self.flights.back().is_some_and(|f| f.failed.is_some());
+        let stopped = self.flights.back().is_some_and(|f| f.failed.is_some() || f.waits);
         let full = self.flights.len() >= MAX_FLIGHTS || self.next.distance(self.oldest) >= WINDOW;
         if stopped || full || !sq.has_work() {
             return None;
@@ -386,7 +391,7 @@ impl Requester {
     fn acknowledge(&mut self, end: Psn, sq: &SendQueue, cx: &mut Visitor<'_>) -> bool {
         let before = self.oldest;
         let mut missing = false;
-        while let Some(flight) = self.flights.front() {
+        while let Some(flight) = self.flights.front().filter(|flight| !flight.waits) {
             let arrived = match flight.opcode.scatters() {
                 true => flight.first.plus(flight.got),
                 false if end.distance(flight.end()) >= 0 => flight.end(),

@@ -12,7 +12,7 @@ use crate::nic::soft::assembly::{Assembly, Refused, reach};
 use crate::nic::soft::counters::DropReason;
 use crate::nic::soft::masked;
 use crate::nic::soft::mr::Right;
-use crate::nic::soft::payload::Domain;
+use crate::nic::soft::payload::{Domain, Remote};
 use crate::nic::soft::port::Port;
 use crate::nic::soft::qp::Qp;
 use crate::nic::soft::responder::nak;
@@ -175,20 +175,21 @@ impl Responder {
         let word = word.filter(|word| word.0.is_multiple_of(8));
         let (rkey, addr) = (atomic.rkey, word.ok_or_else(|| invalid(Vendor::Misaligned))?);
         reach(qp, domain, (rkey, addr), 8, Right::RemoteAtomic)?;
-        let at = domain.regions.resolve(domain.pd, rkey.0, addr, 8, Right::RemoteAtomic);
-        let at = at.map_err(|vendor| No::Nak(Cause::RemoteAccess, vendor))?;
-        let old = match (masked, packet.opcode().operation()) {
+        let old = domain.atomic((rkey, addr), |at| match (masked, packet.opcode().operation()) {
             (Some((kind, masks)), _) => {
                 let operands = Operands { swap_add: atomic.swap_add, compare: atomic.compare };
                 masked::carry_out(at.mem, at.offset, atomic.addr, kind, (operands, &masks))
             }
             (None, Operation::FetchAdd) => at.mem.fetch_add(at.offset, atomic.swap_add),
             (None, _) => at.mem.compare_swap(at.offset, atomic.compare, atomic.swap_add),
-        };
-        let old = old.map_err(|error| match error {
-            MemError::Misaligned { .. } => invalid(Vendor::Misaligned),
-            _ => No::Nak(Cause::RemoteOp, Vendor::Dma),
-        })?;
+        });
+        let old =
+            old.map_err(|vendor| No::Nak(Cause::RemoteAccess, vendor))?.map_err(
+                |error| match error {
+                    MemError::Misaligned { .. } => invalid(Vendor::Misaligned),
+                    _ => No::Nak(Cause::RemoteOp, Vendor::Dma),
+                },
+            )?;
         self.respond(1, What::Atomic { old })
     }
 
@@ -314,6 +315,12 @@ impl Responder {
         true
     }
 
+    /// The queue pair goes, or to ERR: what it has received, and reported to its owner, it still
+    /// acknowledges, or the peer would take it for lost.
+    pub(super) fn farewell(&mut self, port: &mut Port) {
+        self.say(port);
+    }
+
     /// The queue pair is in ERR: only a refusal of its own making is still said.
     pub(super) fn flush(&mut self, qp: &Qp) {
         self.assembly.flush(qp);
@@ -328,8 +335,6 @@ fn read_part(domain: Domain<'_>, from: &Reth, start: usize, into: &mut [u8]) -> 
     if into.is_empty() {
         return Ok(());
     }
-    let all =
-        domain.regions.resolve(domain.pd, from.rkey.0, from.addr, from.bytes, Right::RemoteRead)?;
-    let at = all.plus(start);
-    at.mem.read(at.offset, into).map_err(|_| Vendor::Dma)
+    let Reth { rkey, addr, bytes } = *from;
+    domain.get(Remote { rkey, addr, bytes }, start, into)
 }

@@ -1,0 +1,551 @@
+/* A program of libibverbs and libmlx5 that does what programs should not, and what they rarely do.
+ * It is run on software devices by tests/shim.rs: "preloaded CASE" ends with 0 when everything was
+ * as the case says, and else with one line that names what was not.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
+
+#define CHECK(is) ((is) ? (void)0 : fail(__LINE__, #is))
+/* A call that fails with an errno, as its value or aside. */
+#define REFUSED(call, with) do { errno = 0; int r_ = (call); \
+	if (r_ == 0 || (r_ > 0 ? r_ : errno) != (with)) \
+		fail_errno(__LINE__, #call, r_ > 0 ? r_ : errno, (with)); } while (0)
+#define NONE(call, with) do { errno = 0; if ((call) != NULL || errno != (with)) \
+		fail_errno(__LINE__, #call, errno, (with)); } while (0)
+
+enum { PAGE = 4096, BYTES = 16 * PAGE };
+
+static void fail(int line, const char *what)
+{
+	fprintf(stderr, "line %d: not so: %s (errno %d)\n", line, what, errno);
+	exit(1);
+}
+
+static void fail_errno(int line, const char *what, int is, int want)
+{
+	fprintf(stderr, "line %d: %s: errno %d instead of %d\n", line, what, is, want);
+	exit(1);
+}
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+/* Two queue pairs of one device, connected to each other. */
+struct pair {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq[2];
+	struct ibv_qp *qp[2];
+	struct ibv_mr *mr;
+	uint8_t *mem;
+	union ibv_gid gid;
+};
+
+static struct ibv_context *open_device(void)
+{
+	int n;
+	struct ibv_device **list = ibv_get_device_list(&n);
+	CHECK(list && n > 0);
+	struct ibv_context *ctx = ibv_open_device(list[0]);
+	CHECK(ctx);
+	ibv_free_device_list(list);
+	return ctx;
+}
+
+static void to_state(struct pair *p, int end, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = { .qp_state = state, .port_num = 1 };
+	int mask = IBV_QP_STATE;
+	switch (state) {
+	case IBV_QPS_INIT:
+		attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+				       IBV_ACCESS_REMOTE_ATOMIC;
+		mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+		break;
+	case IBV_QPS_RTR:
+		attr.path_mtu = IBV_MTU_1024;
+		attr.dest_qp_num = p->qp[!end]->qp_num;
+		attr.rq_psn = 100 + !end;
+		attr.max_dest_rd_atomic = 4;
+		attr.min_rnr_timer = 1;
+		attr.ah_attr.is_global = 1;
+		attr.ah_attr.grh.dgid = p->gid;
+		attr.ah_attr.grh.hop_limit = 1;
+		attr.ah_attr.port_num = 1;
+		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+		break;
+	case IBV_QPS_RTS:
+		attr.timeout = 8;
+		attr.retry_cnt = 4;
+		attr.rnr_retry = 7;
+		attr.sq_psn = 100 + end;
+		attr.max_rd_atomic = 4;
+		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+			IBV_QP_MAX_QP_RD_ATOMIC;
+		break;
+	default:
+		break;
+	}
+	CHECK(ibv_modify_qp(p->qp[end], &attr, mask) == 0);
+}
+
+static void open_pair_on(struct pair *p, struct ibv_context *ctx)
+{
+	memset(p, 0, sizeof *p);
+	p->ctx = ctx;
+	CHECK((p->pd = ibv_alloc_pd(ctx)));
+	CHECK((p->channel = ibv_create_comp_channel(ctx)));
+	p->mem = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(p->mem != MAP_FAILED);
+	CHECK((p->mr = ibv_reg_mr(p->pd, p->mem, BYTES, IBV_ACCESS_LOCAL_WRITE |
+		IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)));
+	CHECK(ibv_query_gid(ctx, 1, 0, &p->gid) == 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK((p->cq[i] = ibv_create_cq(ctx, 64, NULL, p->channel, 0)));
+		struct ibv_qp_init_attr attr = {
+			.send_cq = p->cq[i], .recv_cq = p->cq[i], .qp_type = IBV_QPT_RC,
+			.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 2,
+				 .max_recv_sge = 2, .max_inline_data = 64 },
+		};
+		CHECK((p->qp[i] = ibv_create_qp(p->pd, &attr)));
+	}
+	for (int i = 0; i < 2; i++) {
+		to_state(p, i, IBV_QPS_INIT);
+		to_state(p, i, IBV_QPS_RTR);
+		to_state(p, i, IBV_QPS_RTS);
+	}
+}
+
+static void open_pair(struct pair *p)
+{
+	open_pair_on(p, open_device());
+}
+
+static void close_pair(struct pair *p)
+{
+	for (int i = 0; i < 2; i++)
+		CHECK(ibv_destroy_qp(p->qp[i]) == 0);
+	for (int i = 0; i < 2; i++)
+		CHECK(ibv_destroy_cq(p->cq[i]) == 0);
+	CHECK(ibv_destroy_comp_channel(p->channel) == 0);
+	CHECK(!p->mr || ibv_dereg_mr(p->mr) == 0);
+	CHECK(ibv_dealloc_pd(p->pd) == 0);
+	CHECK(ibv_close_device(p->ctx) == 0);
+	munmap(p->mem, BYTES);
+}
+
+/* Posts one operation of 8 bytes between two places of the memory. */
+static void post(struct pair *p, int end, enum ibv_wr_opcode op, uint64_t from, uint32_t lkey,
+		 uint64_t to, uint32_t rkey)
+{
+	struct ibv_sge sge = { .addr = from, .length = 8, .lkey = lkey };
+	struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1, .opcode = op,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	if (op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr.wr.atomic.remote_addr = to;
+		wr.wr.atomic.rkey = rkey;
+		wr.wr.atomic.compare_add = 5;
+	} else {
+		wr.wr.rdma.remote_addr = to;
+		wr.wr.rdma.rkey = rkey;
+	}
+	CHECK(ibv_post_send(p->qp[end], &wr, &bad) == 0);
+}
+
+static void write_8(struct pair *p, int end, uint64_t from, uint64_t to)
+{
+	post(p, end, IBV_WR_RDMA_WRITE, from, p->mr->lkey, to, p->mr->rkey);
+}
+
+/* The next completion of an end; -1 when none comes in time. */
+static int completion(struct pair *p, int end, double seconds)
+{
+	struct ibv_wc wc;
+	for (double until = now() + seconds; now() < until; usleep(50)) {
+		int n = ibv_poll_cq(p->cq[end], 1, &wc);
+		CHECK(n >= 0);
+		if (n == 1)
+			return wc.status;
+	}
+	return -1;
+}
+
+static int async_event(struct pair *p, double seconds, struct ibv_async_event *event)
+{
+	struct pollfd fd = { .fd = p->ctx->async_fd, .events = POLLIN };
+	if (poll(&fd, 1, seconds * 1000) != 1)
+		return -1;
+	CHECK(ibv_get_async_event(p->ctx, event) == 0);
+	ibv_ack_async_event(event);
+	return event->event_type;
+}
+
+/* Operations of each kind carry their bytes, between queue pairs of one device. */
+static void operations(void)
+{
+	struct pair p;
+	open_pair(&p);
+	uint64_t *words = (uint64_t *)p.mem, at = (uintptr_t)p.mem;
+	words[0] = 0x1122334455667788;
+	write_8(&p, 0, at, at + 800);
+	CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS && words[100] == words[0]);
+	post(&p, 1, IBV_WR_RDMA_READ, at + 1600, p.mr->lkey, at, p.mr->rkey);
+	CHECK(completion(&p, 1, 5) == IBV_WC_SUCCESS && words[200] == words[0]);
+	words[300] = 37;
+	post(&p, 0, IBV_WR_ATOMIC_FETCH_AND_ADD, at + 3200, p.mr->lkey, at + 2400, p.mr->rkey);
+	CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS && words[400] == 37 && words[300] == 42);
+	struct ibv_sge sge = { .addr = at + 4000, .length = 8, .lkey = p.mr->lkey };
+	struct ibv_recv_wr recv = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	CHECK(ibv_post_recv(p.qp[1], &recv, &bad) == 0);
+	post(&p, 0, IBV_WR_SEND, at, p.mr->lkey, 0, 0);
+	CHECK(completion(&p, 1, 5) == IBV_WC_SUCCESS && words[500] == words[0]);
+	CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS);
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	CHECK(ibv_query_qp(p.qp[0], &attr, IBV_QP_STATE | IBV_QP_CAP | IBV_QP_AV, &init) == 0);
+	CHECK(attr.qp_state == IBV_QPS_RTS && attr.dest_qp_num == p.qp[1]->qp_num);
+	CHECK(attr.path_mtu == IBV_MTU_1024 && attr.timeout == 8 && attr.cap.max_recv_wr == 16);
+	CHECK(memcmp(&attr.ah_attr.grh.dgid, &p.gid, 16) == 0);
+	close_pair(&p);
+}
+
+/* What is destroyed while something uses it stays. */
+static void order(void)
+{
+	struct pair p;
+	open_pair(&p);
+	REFUSED(ibv_dealloc_pd(p.pd), EBUSY);
+	REFUSED(ibv_destroy_cq(p.cq[0]), EBUSY);
+	REFUSED(ibv_destroy_comp_channel(p.channel), EBUSY);
+	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(p.pd, &srq_attr);
+	CHECK(srq);
+	struct ibv_qp_init_attr attr = { .send_cq = p.cq[0], .recv_cq = p.cq[0], .srq = srq,
+		.qp_type = IBV_QPT_RC, .cap = { .max_send_wr = 4, .max_send_sge = 1 } };
+	struct ibv_qp *qp = ibv_create_qp(p.pd, &attr);
+	CHECK(qp);
+	REFUSED(ibv_destroy_srq(srq), EBUSY);
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_srq(srq) == 0);
+	write_8(&p, 0, (uintptr_t)p.mem, (uintptr_t)p.mem + 64);
+	CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS);
+	close_pair(&p);
+}
+
+/* Memory that is not there, or not for that, is not registered. */
+static void registration(void)
+{
+	struct pair p;
+	open_pair(&p);
+	int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+	uint8_t *gone = mmap(NULL, 3 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(gone != MAP_FAILED);
+	struct ibv_mr *mr = ibv_reg_mr(p.pd, gone, 3 * PAGE, 0);
+	CHECK(mr && ibv_dereg_mr(mr) == 0);
+	NONE(ibv_reg_mr(p.pd, gone, 3 * PAGE, all), EFAULT);
+	munmap(gone + PAGE, PAGE);
+	NONE(ibv_reg_mr(p.pd, gone, 3 * PAGE, 0), EFAULT);
+	NONE(ibv_reg_mr(p.pd, NULL, PAGE, 0), EFAULT);
+	NONE(ibv_reg_mr(p.pd, p.mem, 0, 0), EINVAL);
+	NONE(ibv_reg_mr(p.pd, p.mem, PAGE, IBV_ACCESS_REMOTE_WRITE), EINVAL);
+	NONE(ibv_reg_mr(p.pd, p.mem, PAGE, IBV_ACCESS_ON_DEMAND), EOPNOTSUPP);
+	close_pair(&p);
+}
+
+/* Keys and memory that are gone end the queue pair with an error, and nothing else. */
+static void gone(void)
+{
+	struct ibv_async_event event;
+	struct pair p;
+	for (int which = 0; which < 4; which++) {
+		open_pair(&p);
+		uint64_t at = (uintptr_t)p.mem;
+		uint32_t lkey = p.mr->lkey, rkey = p.mr->rkey;
+		int want = IBV_WC_LOC_PROT_ERR;
+		p.mem[2 * PAGE] = 9;
+		switch (which) {
+		case 0: /* the key at home */
+			CHECK(ibv_dereg_mr(p.mr) == 0);
+			p.mr = NULL;
+			post(&p, 0, IBV_WR_RDMA_WRITE, at, lkey, at + 2 * PAGE, rkey);
+			break;
+		case 1: /* the peer's key */
+			post(&p, 0, IBV_WR_RDMA_WRITE, at, lkey, at + 2 * PAGE, rkey + 1);
+			want = IBV_WC_REM_ACCESS_ERR;
+			break;
+		case 2: /* the memory at home */
+			munmap(p.mem, PAGE);
+			post(&p, 0, IBV_WR_RDMA_WRITE, at, lkey, at + 2 * PAGE, rkey);
+			break;
+		default: /* the peer's memory */
+			mprotect(p.mem + PAGE, PAGE, PROT_READ);
+			post(&p, 0, IBV_WR_RDMA_WRITE, at, lkey, at + PAGE, rkey);
+			want = IBV_WC_REM_ACCESS_ERR;
+		}
+		int status = completion(&p, 0, 5);
+		if (status != want) {
+			fprintf(stderr, "case %d: status %d instead of %d\n", which, status, want);
+			exit(1);
+		}
+		CHECK(p.mem[2 * PAGE] == 9 && p.mem[PAGE] == 0);
+		if (which == 1)
+			CHECK(async_event(&p, 5, &event) == IBV_EVENT_QP_ACCESS_ERR &&
+			      event.element.qp == p.qp[1]);
+		/* Work that comes later is flushed. */
+		post(&p, 0, IBV_WR_RDMA_WRITE, at, lkey, at, rkey);
+		CHECK(completion(&p, 0, 5) == IBV_WC_WR_FLUSH_ERR);
+		close_pair(&p);
+	}
+}
+
+/* A WQE and a doorbell record are not a doorbell. */
+static void doorbell(void)
+{
+	struct pair p;
+	open_pair(&p);
+	uint64_t *words = (uint64_t *)p.mem;
+	struct mlx5dv_qp dv = { .comp_mask = 0 };
+	struct mlx5dv_obj obj = { .qp = { .in = p.qp[0], .out = &dv } };
+	CHECK(mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP) == 0);
+	words[0] = 77;
+	struct {
+		struct mlx5_wqe_ctrl_seg ctrl;
+		struct mlx5_wqe_raddr_seg raddr;
+		struct mlx5_wqe_data_seg data;
+	} wqe = { .raddr = { htobe64((uintptr_t)p.mem + 512), htobe32(p.mr->rkey), 0 },
+		  .data = { htobe32(8), htobe32(p.mr->lkey), htobe64((uintptr_t)p.mem) } };
+	mlx5dv_set_ctrl_seg(&wqe.ctrl, 0, MLX5_OPCODE_RDMA_WRITE, 0, p.qp[0]->qp_num,
+			    MLX5_WQE_CTRL_CQ_UPDATE, 3, 0, 0);
+	memcpy(dv.sq.buf, &wqe, sizeof wqe);
+	__atomic_store_n(&dv.dbrec[MLX5_SND_DBR], htobe32(1), __ATOMIC_RELEASE);
+	usleep(300000);
+	CHECK(words[64] == 0);
+	uint64_t bell;
+	memcpy(&bell, &wqe, sizeof bell);
+	__atomic_store_n((uint64_t *)dv.bf.reg, bell, __ATOMIC_RELEASE);
+	for (double until = now() + 5; words[64] == 0 && now() < until;)
+		usleep(50);
+	CHECK(*(volatile uint64_t *)&words[64] == 77);
+	close_pair(&p);
+}
+
+/* Device memory: what the program writes there goes out, what comes in it reads. */
+static void device_memory(void)
+{
+	struct pair p;
+	open_pair(&p);
+	struct ibv_device_attr_ex device;
+	CHECK(ibv_query_device_ex(p.ctx, NULL, &device) == 0 && device.max_dm_size >= 65536);
+	struct ibv_alloc_dm_attr much = { .length = device.max_dm_size + 1 };
+	CHECK(ibv_alloc_dm(p.ctx, &much) == NULL);
+	struct ibv_alloc_dm_attr attr = { .length = 6000, .log_align_req = 6 };
+	struct ibv_dm *dm = ibv_alloc_dm(p.ctx, &attr), *other = ibv_alloc_dm(p.ctx, &attr);
+	CHECK(dm && other);
+	struct ibv_mr *mr = ibv_reg_dm_mr(p.pd, dm, 4096, 1024,
+					  IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE |
+					  IBV_ACCESS_REMOTE_WRITE);
+	CHECK(mr);
+	NONE(ibv_reg_dm_mr(p.pd, dm, 5000, 1024, IBV_ACCESS_ZERO_BASED), EINVAL);
+	uint64_t words[2] = { 0xfeedface, 0 };
+	CHECK(ibv_memcpy_to_dm(dm, 4096 + 16, words, 8) == 0);
+	post(&p, 0, IBV_WR_RDMA_WRITE, 16, mr->lkey, (uintptr_t)p.mem, p.mr->rkey);
+	CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS && *(uint64_t *)p.mem == 0xfeedface);
+	*(uint64_t *)p.mem = 0xdeadbeef;
+	post(&p, 0, IBV_WR_RDMA_WRITE, (uintptr_t)p.mem, p.mr->lkey, 1016, mr->rkey);
+	CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS);
+	CHECK(ibv_memcpy_from_dm(words, dm, 4096 + 1016, 8) == 0 && words[0] == 0xdeadbeef);
+	CHECK(ibv_memcpy_from_dm(words, other, 4096 + 1016, 8) == 0 && words[0] == 0);
+	REFUSED(ibv_free_dm(dm), EBUSY);
+	CHECK(ibv_dereg_mr(mr) == 0 && ibv_free_dm(dm) == 0 && ibv_free_dm(other) == 0);
+	close_pair(&p);
+}
+
+/* Completion events: one for each arming, and none of a CQ that is gone. */
+static void events(void)
+{
+	struct pair p;
+	open_pair(&p);
+	uint64_t at = (uintptr_t)p.mem;
+	struct pollfd fd = { .fd = p.channel->fd, .events = POLLIN };
+	write_8(&p, 0, at, at + 64);
+	CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS && poll(&fd, 1, 100) == 0);
+	for (int i = 0; i < 2; i++)
+		CHECK(ibv_req_notify_cq(p.cq[i], 0) == 0);
+	write_8(&p, 0, at, at + 64);
+	write_8(&p, 0, at, at + 64);
+	write_8(&p, 1, at, at + 64);
+	struct ibv_cq *cq;
+	void *ctx;
+	CHECK(ibv_get_cq_event(p.channel, &cq, &ctx) == 0);
+	ibv_ack_cq_events(cq, 1);
+	/* The other CQ's event stays unread: destroying the CQ must not wait for it. */
+	usleep(200000);
+	CHECK(poll(&fd, 1, 0) == 1);
+	close_pair(&p);
+}
+
+/* Commands that are not there, and commands that are wrong. */
+static void commands(void)
+{
+	struct ibv_context *ctx = open_device();
+	struct { uint16_t length, object, method, attrs; uint64_t zero; uint32_t driver, zero2;
+		 struct { uint16_t id, len, flags, data; uint64_t value; } attr[2]; } c;
+	unsigned long verbs = _IOWR(0x1b, 1, uint64_t[3]);
+	memset(&c, 0, sizeof c);
+	c.length = 24;
+	REFUSED(ioctl(ctx->cmd_fd, _IO(0x1b, 9), &c), ENOTTY);
+	REFUSED(ioctl(ctx->cmd_fd, verbs, NULL), EFAULT);
+	REFUSED(ioctl(ctx->cmd_fd, verbs, (void *)8), EFAULT);
+	c.object = 77;
+	REFUSED(ioctl(ctx->cmd_fd, verbs, &c), EPROTONOSUPPORT);
+	c.object = 1, c.length = 23;
+	REFUSED(ioctl(ctx->cmd_fd, verbs, &c), EINVAL);
+	c.length = 24, c.attrs = 0xffff;
+	REFUSED(ioctl(ctx->cmd_fd, verbs, &c), EINVAL);
+	c.length = 40, c.attrs = 1;
+	REFUSED(ioctl(ctx->cmd_fd, verbs, &c), ENOENT); /* PD 0 */
+	c.attr[0].id = 55, c.attr[0].flags = 1;
+	REFUSED(ioctl(ctx->cmd_fd, verbs, &c), EPROTONOSUPPORT);
+	/* A response that cannot be written leaves nothing behind: GET of a PD, to nowhere. */
+	c.object = 0, c.method = 0, c.attrs = 2, c.length = 56;
+	c.attr[0].id = 2, c.attr[0].len = 8, c.attr[0].value = 3; /* ALLOC_PD */
+	uint64_t in = 0;
+	c.attr[1].id = 0, c.attr[1].len = 8, c.attr[1].value = in;
+	CHECK(ioctl(ctx->cmd_fd, verbs, &c) == 0);
+	/* Anything that was made by hand goes with the context. */
+	CHECK(ibv_close_device(ctx) == 0);
+	struct pair p;
+	open_pair(&p);
+	close_pair(&p);
+}
+
+/* A child of a fork has no device, and may open its own; its parent does not notice. */
+static void forks(void)
+{
+	struct pair p, own;
+	struct ibv_port_attr port;
+	struct stat st;
+	open_pair(&p);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		REFUSED(ibv_query_port(p.ctx, 1, &port), EIO);
+		CHECK(fstat(p.ctx->cmd_fd, &st) == 0 && S_ISCHR(st.st_mode));
+		NONE(ibv_reg_mr(p.pd, p.mem, PAGE, 0), EIO);
+		open_pair(&own);
+		CHECK(memcmp(&own.gid, &p.gid, 16) != 0);
+		write_8(&own, 0, (uintptr_t)own.mem, (uintptr_t)own.mem + 64);
+		CHECK(completion(&own, 0, 5) == IBV_WC_SUCCESS);
+		close_pair(&own);
+		exit(0);
+	}
+	int status;
+	write_8(&p, 0, (uintptr_t)p.mem, (uintptr_t)p.mem + 64);
+	CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS);
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	write_8(&p, 0, (uintptr_t)p.mem, (uintptr_t)p.mem + 64);
+	CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS);
+	close_pair(&p);
+}
+
+/* Descriptors that were doubled keep the device open, until the last is closed. */
+static void doubled(void)
+{
+	struct ibv_context *ctx = open_device();
+	int fd = dup(ctx->cmd_fd);
+	CHECK(fd >= 0);
+	struct ibv_context *imported = ibv_import_device(fd);
+	CHECK(imported);
+	struct ibv_pd *pd = ibv_alloc_pd(imported);
+	CHECK(pd && ibv_dealloc_pd(pd) == 0);
+	CHECK(ibv_close_device(ctx) == 0);
+	CHECK((pd = ibv_alloc_pd(imported)) && ibv_dealloc_pd(pd) == 0);
+	CHECK(ibv_close_device(imported) == 0);
+}
+
+static long statm(void)
+{
+	long all = 0, resident = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+	CHECK(f && fscanf(f, "%ld %ld", &all, &resident) == 2);
+	fclose(f);
+	return resident;
+}
+
+static int descriptors(void)
+{
+	int fd = dup(0);
+	CHECK(fd >= 0);
+	close(fd);
+	return fd;
+}
+
+/* Opening and closing leaves nothing behind. */
+static void cycles(int n)
+{
+	struct pair p;
+	long memory = 0;
+	int fds = 0;
+	struct ibv_context *keep = open_device();
+	for (int i = 0; i < n; i++) {
+		if (i == n / 10) {
+			memory = statm();
+			fds = descriptors();
+		}
+		open_pair(&p);
+		write_8(&p, 0, (uintptr_t)p.mem, (uintptr_t)p.mem + 64);
+		if (i % 2)
+			CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS);
+		close_pair(&p);
+	}
+	long grown = statm() - memory;
+	CHECK(descriptors() == fds);
+	if (grown > 512) {
+		fprintf(stderr, "%ld pages more after %d cycles\n", grown, n);
+		exit(1);
+	}
+	CHECK(ibv_close_device(keep) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct { const char *name; void (*run)(void); } cases[] = {
+		{ "operations", operations }, { "order", order }, { "registration", registration },
+		{ "gone", gone }, { "doorbell", doorbell }, { "device_memory", device_memory },
+		{ "events", events }, { "commands", commands }, { "forks", forks },
+		{ "doubled", doubled },
+	};
+	if (argc == 3 && strcmp(argv[1], "cycles") == 0) {
+		cycles(atoi(argv[2]));
+		return 0;
+	}
+	for (size_t i = 0; argc == 2 && i < sizeof cases / sizeof cases[0]; i++) {
+		if (strcmp(argv[1], cases[i].name) == 0) {
+			cases[i].run();
+			return 0;
+		}
+	}
+	fprintf(stderr, "no such case\n");
+	return 2;
+}

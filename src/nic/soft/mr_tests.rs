@@ -1,0 +1,102 @@
+use super::*;
+use crate::mem::{HostMem, View};
+
+fn pd() -> Arc<Pd> {
+    Arc::new(Pd::new(0))
+}
+
+fn table() -> (MrTable, Arc<dyn Dma>) {
+    let mem = HostMem::alloc(4096).unwrap();
+    (MrTable::new(), Arc::new(View::new(&mem, 0, 100).unwrap()))
+}
+
+fn refusal(t: &MrTable, key: u32, addr: u64, bytes: u32, right: Right) -> Option<Vendor> {
+    t.read().resolve(0, key, Iova(addr), bytes, right).err()
+}
+
+#[test]
+fn bounds_are_checked_without_overflow() {
+    let (t, mem) = table();
+    let mr = t.register(&pd(), mem, Iova(u64::MAX - 100), Access::ALL).unwrap();
+    let key = mr.lkey.0;
+    let base = u64::MAX - 100;
+    for (addr, bytes, expected) in [
+        (base, 100, None),
+        (base + 99, 1, None),
+        (base + 100, 0, None),
+        (base, 101, Some(Vendor::Range)),
+        (base + 99, u32::MAX, Some(Vendor::Range)),
+        (base - 1, 1, Some(Vendor::Range)),
+        (0, 1, Some(Vendor::Range)),
+    ] {
+        assert_eq!(refusal(&t, key, addr, bytes, Right::RemoteWrite), expected, "{addr:#x}");
+    }
+}
+
+#[test]
+fn a_stale_key_fails_after_its_index_is_used_again() {
+    let (t, mem) = table();
+    let first = t.register(&pd(), mem.clone(), Iova(0), Access::ALL).unwrap();
+    assert_ne!(first.lkey.0 & !0xff, 0x100, "the list end's index is not used");
+    t.deregister(first).unwrap();
+    assert!(matches!(t.deregister(first), Err(NicError::NoSuchRegion(_))));
+    let second = t.register(&pd(), mem, Iova(0), Access::ALL).unwrap();
+    assert_eq!(first.lkey.0 >> 8, second.lkey.0 >> 8);
+    assert_eq!(refusal(&t, first.lkey.0, 0, 1, Right::Gather), Some(Vendor::Key));
+    assert_eq!(refusal(&t, second.lkey.0, 0, 1, Right::Gather), None);
+}
+
+#[test]
+fn rights_are_told_apart() {
+    use Right::*;
+    let (t, mem) = table();
+    let mr = t.register(&pd(), mem, Iova(0), Access::NONE).unwrap();
+    assert_eq!(refusal(&t, mr.lkey.0, 0, 1, Gather), None);
+    for right in [LocalWrite, RemoteWrite, RemoteRead, RemoteAtomic] {
+        assert_eq!(refusal(&t, mr.lkey.0, 0, 1, right), Some(Vendor::Right), "{right:?}");
+    }
+}
+
+#[test]
+fn a_region_of_another_protection_domain_is_refused() {
+    let (t, mem) = table();
+    let mr = t.register(&Arc::new(Pd::new(3)), mem, Iova(0), Access::ALL).unwrap();
+    assert_eq!(refusal(&t, mr.lkey.0, 0, 1, Right::Gather), Some(Vendor::Domain));
+    assert!(t.read().resolve(3, mr.lkey.0, Iova(0), 1, Right::Gather).is_ok(), "control");
+}
+
+#[test]
+fn empty_and_wrapping_regions_are_refused() {
+    let (t, mem) = table();
+    assert!(t.register(&pd(), mem.clone(), Iova(u64::MAX - 50), Access::ALL).is_err());
+    let none = HostMem::alloc(1).unwrap();
+    let none = View::new(&none, 0, 0).unwrap();
+    assert!(t.register(&pd(), Arc::new(none), Iova(0), Access::ALL).is_err());
+}
+
+#[test]
+fn a_region_is_registered_anew_under_its_keys() {
+    let (t, mem) = table();
+    let mr = t.register(&pd(), mem, Iova(0), Access::NONE).unwrap();
+    let right = Right::RemoteWrite;
+    assert_eq!(refusal(&t, mr.rkey.0, 0, 1, right), Some(Vendor::Right));
+    let access = Some(Access::ALL);
+    let same = t.reregister(mr, Reregister { access, ..Reregister::default() }).unwrap();
+    assert_eq!((same, refusal(&t, mr.rkey.0, 0, 1, right)), (mr, None));
+    let longer = HostMem::alloc(4096).unwrap();
+    let longer: Arc<dyn Dma> = Arc::new(View::new(&longer, 0, 200).unwrap());
+    let memory = Some((longer.clone(), Iova(1000)));
+    let moved = t.reregister(mr, Reregister { memory, ..Reregister::default() }).unwrap();
+    assert_eq!((moved.lkey, moved.iova, moved.bytes), (mr.lkey, Iova(1000), 200));
+    assert_eq!(refusal(&t, mr.rkey.0, 1100, 100, right), None);
+    assert_eq!(refusal(&t, mr.rkey.0, 0, 1, right), Some(Vendor::Range));
+    let elsewhere = Reregister { pd: Some(Arc::new(Pd::new(9))), ..Reregister::default() };
+    t.reregister(mr, elsewhere).unwrap();
+    assert_eq!(refusal(&t, mr.rkey.0, 1100, 1, right), Some(Vendor::Domain));
+    // What cannot be leaves everything as it is.
+    let bad = Reregister { memory: Some((longer, Iova(u64::MAX))), access, pd: Some(pd()) };
+    assert!(t.reregister(mr, bad).is_err());
+    assert_eq!(refusal(&t, mr.rkey.0, 1100, 1, right), Some(Vendor::Domain));
+    t.deregister(mr).unwrap();
+    assert!(t.reregister(mr, Reregister::default()).is_err());
+}

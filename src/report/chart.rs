@@ -1,0 +1,144 @@
+//! Plots of any quantity over any other, drawn as those of results are.
+
+use super::ReportError;
+use super::plot::{
+    Axis, Frame, decades, extent, from_zero, sizes, tick_gb_s, tick_size, tick_time,
+};
+use super::series::{DASHES, Series, Shape};
+
+/// What an axis measures, which also says how it is scaled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quantity {
+    /// Bytes, in powers of two.
+    Bytes,
+    /// Things, in powers of two.
+    Count,
+    /// Nanoseconds, in powers of ten.
+    TimeNs,
+    /// 10⁹ bytes a second, from zero.
+    GbPerS,
+}
+
+/// One line. Points that the axis cannot show (zero on a logarithmic one) are left out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// In the legend.
+    pub label: String,
+    /// In the axes' quantities, ascending.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A plot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chart {
+    /// Above it.
+    pub title: String,
+    /// Below the horizontal axis.
+    pub x_name: &'static str,
+    /// Horizontal.
+    pub x: Quantity,
+    /// Vertical.
+    pub y: Quantity,
+    /// The lines; what colour, dash and marker they get depends on their order alone.
+    pub lines: Vec<Line>,
+    /// Below the plot, a line each.
+    pub remarks: Vec<String>,
+}
+
+/// Colours that `plot` has dark counterparts of.
+const COLOURS: [(u8, u8, u8); 4] =
+    [(0x00, 0x72, 0xb2), (0xd5, 0x5e, 0x00), (0x00, 0x9e, 0x73), (0x6e, 0x6e, 0x6e)];
+const SHAPES: [Shape; 5] = [Shape::Circle, Shape::Square, Shape::Up, Shape::Diamond, Shape::Down];
+
+impl Quantity {
+    fn position(self, value: f64) -> Option<f64> {
+        let position = match self {
+            Self::Bytes | Self::Count => value.log2(),
+            Self::TimeNs => value.log10(),
+            Self::GbPerS => value,
+        };
+        position.is_finite().then_some(position)
+    }
+
+    fn axis(self, extent: (f64, f64)) -> Axis {
+        match self {
+            Self::Bytes | Self::Count => sizes(extent),
+            Self::TimeNs => decades(extent),
+            Self::GbPerS => from_zero(extent),
+        }
+    }
+
+    fn label(self) -> fn(&f64) -> String {
+        match self {
+            Self::Bytes => tick_size,
+            Self::Count => |v| format!("{:.0}", v.exp2()),
+            Self::TimeNs => |v| tick_time(10f64.powf(*v)),
+            Self::GbPerS => |v| tick_gb_s(*v),
+        }
+    }
+}
+
+impl Chart {
+    /// The plot as SVG.
+    ///
+    /// # Errors
+    /// [`ReportError::Draw`] where the plotting library refuses.
+    pub fn svg(&self) -> Result<String, ReportError> {
+        let mut lines = Vec::new();
+        for (i, line) in self.lines.iter().enumerate() {
+            let place = |&(x, y)| Some((self.x.position(x)?, self.y.position(y)?));
+            lines.push(Series {
+                label: line.label.clone(),
+                colour: COLOURS[i % COLOURS.len()],
+                shape: SHAPES[i % SHAPES.len()],
+                dash: i / COLOURS.len() % DASHES.len(),
+                footnoted: false,
+                points: line.points.iter().filter_map(place).collect(),
+            });
+        }
+        lines.retain(|line| !line.points.is_empty());
+        let frame = Frame {
+            name: "chart",
+            title: &self.title,
+            remarks: &self.remarks,
+            x: self.x.axis(extent(&lines, |(x, _)| x)),
+            x_name: self.x_name,
+            x_label: &self.x.label(),
+            y: self.y.axis(extent(&lines, |(_, y)| y)),
+            y_label: &self.y.label(),
+        };
+        frame.svg(&lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(y: Quantity, lines: Vec<Line>) -> Chart {
+        let title = "a title".to_owned();
+        Chart { title, x_name: "size", x: Quantity::Bytes, y, lines, remarks: vec!["so".into()] }
+    }
+
+    #[test]
+    fn lines_names_and_ticks_are_there() {
+        let line = |label: &str, y: f64| Line {
+            label: label.into(),
+            points: vec![(8.0, y), (4096.0, 3.0 * y)],
+        };
+        let svg = chart(Quantity::TimeNs, vec![line("pull", 900.0), line("staged", 2500.0)]);
+        let svg = svg.svg().unwrap();
+        for text in ["a title", "size", "pull", "staged", "4 KiB", "1 µs", "so"] {
+            assert!(svg.lines().any(|l| l == text), "{text} is missing");
+        }
+        let many = (0..9).map(|i| line(&format!("line {i}"), 1.0 + f64::from(i))).collect();
+        assert!(chart(Quantity::GbPerS, many).svg().unwrap().contains("line 8"));
+    }
+
+    #[test]
+    fn what_cannot_be_shown_is_left_out() {
+        let zero = Line { label: "nothing".into(), points: vec![(0.0, 0.0), (8.0, 0.0)] };
+        let svg = chart(Quantity::TimeNs, vec![zero]).svg().unwrap();
+        assert!(!svg.contains("nothing\n") && svg.contains("nothing was measured"));
+    }
+}
