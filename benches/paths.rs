@@ -15,8 +15,8 @@ use std::time::Duration;
 use bellpush::gpu::args::{BenchArgs, BenchResult, Code};
 use bellpush::gpu::{Dims, Event, Executor, Gpu, HostOptions, Kernel, Mapped, Module, Stream};
 use bellpush::mem;
-use bellpush::nic::Nic;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::nic::{Nic, Order};
 use bellpush::transport::{Endpoint, Memory, Options, Path};
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{BenchmarkId, Criterion, Throughput};
@@ -98,7 +98,8 @@ impl Lane {
         from.write(0, &data).expect(say);
 
         let options = Options { host_numa: node, ..Options::default() };
-        let name = path.kernel_name(options.line).expect("a kernel posts on this path");
+        let name =
+            path.kernel_name(options.line, Order::Later).expect("a kernel posts on this path");
         let regions = (from.clone(), to.clone());
         let ends = Endpoint::pair(gpu, &nic, path, regions, options).expect(say);
         let module = gpu.load(&Module::builtin()).expect(say);

@@ -435,6 +435,43 @@ static void state_is(struct qp *qp, unsigned wanted, uint32_t peer)
 		MUST(get(qpc, 8, 0, 3) == 3 && !memcmp(qpc + 0x28, gid.raw, 16), "path of QUERY_QP");
 }
 
+/* A target of dynamic connections, by verbs: it has a number from RTR on. */
+static void target(void)
+{
+	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 16384, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &srq_attr);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 16384, NULL, NULL, 0);
+	struct ibv_parent_domain_init_attr domain = { .pd = pd };
+	struct ibv_pd *parent = ibv_alloc_parent_domain(ctx, &domain);
+	MUST(srq && cq && parent, "objects of a DC target");
+	struct mlx5dv_qp_init_attr dv = {
+		.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_DC,
+		.dc_init_attr = { .dc_type = MLX5DV_DCTYPE_DCT, .dct_access_key = 0x5623ceaf },
+	};
+	struct ibv_qp_init_attr_ex attr = {
+		.qp_type = IBV_QPT_DRIVER, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = parent,
+		.srq = srq, .send_cq = cq, .recv_cq = cq,
+		.cap = { .max_send_wr = 1024, .max_recv_wr = 1024, .max_send_sge = 1,
+			 .max_recv_sge = 1, .max_inline_data = 256 },
+	};
+	struct ibv_qp *dct = mlx5dv_create_qp(ctx, &attr, &dv);
+	MUST(dct, "DC target");
+	struct ibv_qp_attr to = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .min_rnr_timer = 12 };
+	to.ah_attr.is_global = 1;
+	to.ah_attr.port_num = 1;
+	to.ah_attr.grh.dgid = gid;
+	int rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER;
+	MUST(ibv_modify_qp(dct, &to, rtr), "a DC target went from RESET to RTR");
+	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	int first = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+	MUST(!ibv_modify_qp(dct, &init, first), "DC target to INIT");
+	MUST(!ibv_modify_qp(dct, &to, rtr), "DC target to RTR");
+	MUST(dct->qp_num, "a DC target without a number");
+	MUST(!ibv_destroy_qp(dct), "DC target");
+	MUST(!ibv_destroy_cq(cq) && !ibv_destroy_srq(srq) && !ibv_dealloc_pd(parent), "its objects");
+	puts("target");
+}
+
 int main(void)
 {
 	int n;
@@ -502,6 +539,7 @@ int main(void)
 	MUST(!mlx5dv_devx_obj_destroy(dci.obj), "DESTROY_QP");
 	puts("initiator");
 
+	target();
 	keys(&a, &from, &to);
 	state_is(&a, 6, b.number);
 	uint8_t out[16] = { 0 };

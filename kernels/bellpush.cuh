@@ -162,6 +162,13 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
         mark_ready<P>(qp, ticket, 1, blocks);
         store_state<P>(&state_of(qp)->rung, after);
       }
+      if constexpr (P::order_v == order::strict) {
+        store_wqe<inline_v>(qp, scope, w, ticket);
+        scope.sync();
+        blueflame_strict<P, inline_v>(qp, scope, w, ticket);
+        scope.sync();  // as below
+        return BP_OK;
+      }
       // A gathered payload lies elsewhere and must be there first; an inline one travels along.
       if constexpr (!inline_v) {
         scope.sync();

@@ -90,9 +90,9 @@ BP_DEV void mark_ready(const bp_qp& qp, uint64_t ticket, uint32_t count, uint32_
   if constexpr (P::shared) fence_sc_gpu();
 }
 
-// BlueFlame. The whole WQE is stored to the UAR's buffer by one instruction of one warp, and the NIC
-// executes it from there without reading the SQ. Nothing is fenced when the payload is inline: the
-// NIC needs no other store to have arrived.
+// BlueFlame (order::later). The whole WQE is stored to the UAR's buffer by one instruction of one
+// warp, and the NIC executes it from there without reading the SQ. Nothing is fenced when the payload
+// is inline: the NIC needs no other store to have arrived.
 //
 // A store of more than 16 bytes may arrive in parts. The NIC takes a WQE from the buffer only when
 // its index is the one it expects and its check word fits: a sum over all words of the WQE's
@@ -119,6 +119,28 @@ BP_DEV void blueflame_store(const bp_qp& qp, Scope scope, const wqe& w, uint64_t
     if (u == 0) v.w[3] = sum;
     *sq_unit(qp, ticket, u) = v;
     st_line(buffer + u, v);
+  }
+}
+
+// BlueFlame as silicon has it (order::strict), after libmlx5: the WQE stands in the SQ and the DBR
+// claims it before the buffer is written, in case the store arrives in parts: the NIC then takes the
+// first 8 bytes for a doorbell and reads the SQ. What it saves is that read, not a fence. The caller
+// has stored the WQE and synchronised the scope.
+template <class P, bool inline_v, class Scope>
+BP_DEV void blueflame_strict(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
+  const uint32_t units = wqe_blocks(w) * 4;
+  if (scope.rank() == 0) {
+    // Payload and WQE of the whole scope, through its sync, before the DBR, for the NIC.
+    fence_before_doorbell<P::reach_v>();
+    const uint32_t next = (uint32_t)(ticket + units / 4) & 0xffff;
+    st_relaxed_sys(reinterpret_cast<uint32_t*>(qp.dbr) + BP_DBR_SND, be32(next));
+    // The DBR before the buffer, for a NIC that reads it when the WQE reaches it.
+    fence_before_doorbell<P::reach_v>();
+  }
+  scope.sync();
+  u128* buffer = reinterpret_cast<u128*>(qp.uar + BP_UAR_BF_OFFSET);
+  for (uint32_t u = scope.rank(); u < units; u += scope.size()) {
+    st_line(buffer + u, wqe_unit<inline_v>(w, u, ticket, qp.qpn));
   }
 }
 

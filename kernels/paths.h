@@ -9,6 +9,14 @@ using push_blueflame = bp::path<bp::data::push, bp::kick::blueflame>;
 using pull_kernel = bp::path<bp::data::pull, bp::kick::kernel>;
 using pull_blueflame = bp::path<bp::data::pull, bp::kick::blueflame>;
 
+// The same for a NIC that reads the doorbell record when the doorbell reaches it.
+template <bp::data D, bp::kick K>
+using strict = bp::path<D, K, bp::share::exclusive, bp::reach::system, bp::order::strict>;
+using push_kernel_strict = strict<bp::data::push, bp::kick::kernel>;
+using push_blueflame_strict = strict<bp::data::push, bp::kick::blueflame>;
+using pull_kernel_strict = strict<bp::data::pull, bp::kick::kernel>;
+using pull_blueflame_strict = strict<bp::data::pull, bp::kick::blueflame>;
+
 template <bp::line L, bp::share S = bp::share::exclusive>
 using push_inband = bp::path<bp::data::push, bp::kick::inband, S, bp::reach::system,
                              bp::order::later, L>;

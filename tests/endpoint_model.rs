@@ -114,6 +114,9 @@ fn rig() -> &'static Rig {
 
 fn run(path: Path, options: Options, ops: &[Op]) {
     let rig = rig();
+    if !rig.takes(path) {
+        return;
+    }
     let pair = rig.pair(path, REGION, options);
     let (a, stream) = (&pair.a, &rig.stream);
     let mut model = Model { src: pattern(1, REGION), dst: pattern(2, REGION) };

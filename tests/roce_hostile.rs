@@ -20,12 +20,12 @@ proptest! {
     /// Sessions of well-formed requests: more of them get far.
     #[test]
     fn sessions_of_requests_are_survived(
-        kind in 0u8..4,
+        kind in 0u8..5,
         ops in prop::collection::vec((0u8..0x18, 0u8..64, any::<u16>(), any::<u8>()), 1..60),
     ) {
         let mut input = vec![kind];
         for (code, flags, addr, bytes) in ops {
-            let service = [0, 0, 0x20, 0x60][usize::from(kind)];
+            let service = [0, 0, 0x20, 0x60, 0xa0][usize::from(kind)];
             input.extend([0, code | service, 0, flags & 0x33]);
             input.extend((addr % 4000).to_le_bytes());
             input.extend([bytes, 0, bytes, 0, bytes, 0]);
@@ -56,6 +56,18 @@ fn a_session_does_something() {
     let outcome = session(&[&[0][..], &receive, &send].concat());
     assert_eq!((outcome.sent, outcome.responses, outcome.received), (1, 1, 1), "{outcome:?}");
     assert_eq!((outcome.dropped, outcome.failed), (0, false));
+    // To an SRQ of XRC, with the opcode of XRC.
+    let xrc = [0, 0xa4, 0, 1, 0, 0, 0];
+    let outcome = session(&[&[4][..], &receive, &xrc].concat());
+    assert_eq!((outcome.sent, outcome.responses, outcome.received), (1, 1, 1), "{outcome:?}");
+    // A window is bound and then written through: a UMR, and a WRITE ONLY of 256 bytes.
+    let bind = [5, 9, 0, 0, 0, 0x90, 1];
+    let write = [0, 0x0a, 0, 0x09, 0, 0, 0];
+    let outcome = session(&[&[0][..], &bind, &write].concat());
+    assert_eq!((outcome.completed, outcome.responses), (1, 1), "{outcome:?}");
+    assert_eq!((outcome.dropped, outcome.failed), (0, false));
+    let outcome = session(&[&[0][..], &write].concat());
+    assert!(outcome.failed, "control: the window is not bound, {outcome:?}");
     // The same with a wrong ICRC.
     let send = [0, 4, 0, 1, 0, 0, 200];
     let outcome = session(&[&[0][..], &receive, &send].concat());

@@ -3,9 +3,9 @@
 
 mod common;
 
-use bellpush::nic::{Change, Mtu, QpState, QueuePair};
+use bellpush::nic::{Change, Mtu, QpAttr, QpState, QueuePair};
 use bellpush::wire::cqe::CqeOpcode;
-use bellpush::wire::wqe::{Opcode, Operands, SendWr};
+use bellpush::wire::wqe::{MAX_WQE_BYTES, Opcode, Operands, SendWr};
 use common::{Pair, attr, inline, pattern};
 
 fn pair(with: &Change) -> Pair {
@@ -110,4 +110,55 @@ fn nops_complete_in_their_turn() {
     p.settle();
     assert_eq!(p.sent().iter().map(|c| c.wqe_counter).collect::<Vec<_>>(), [0, 1, 2]);
     assert_eq!(p.a.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn the_longest_requests_and_receives_go_round_the_ends_of_their_rings() {
+    let small = QpAttr { sq_blocks: 32, rq_wqes: 2, rq_sges: 32, ..attr() };
+    let with = Change { path_mtu: Mtu::new(256), ..Change::default() };
+    let mut p = Pair::on_packets("", &small, &small, &with);
+    let most = MAX_WQE_BYTES - 16;
+    for round in 0..20u64 {
+        // 62 entries, or all bytes inline: 16 blocks. A NOP between moves them over the ring's end.
+        let data = pattern(most, round);
+        p.a.buf.put(0, &data);
+        let entries: Vec<_> = (0..62).map(|i| p.a.buf.data(i * 16, 16)).collect();
+        let bytes = if round % 2 == 0 { 62 * 16 } else { most - 4 };
+        let inline = inline(&data[..bytes]);
+        let payload = if round % 2 == 0 { &entries[..] } else { &inline[..] };
+        let into: Vec<_> = (0..32).map(|i| p.b.buf.sge(i * 100, 31)).collect();
+        p.b.host.rq.post(&into).unwrap();
+        assert_eq!(p.send(&SendWr::new(Opcode::Send).payload(payload))[0].opcode, CqeOpcode::Req);
+        let got = p.received();
+        assert_eq!((got[0].opcode, got[0].byte_cnt), (CqeOpcode::RespSend, bytes as u32));
+        let parts: Vec<u8> = (0..32).flat_map(|i| p.b.buf.get(i * 100, 31)).collect();
+        assert!(parts[..bytes] == data[..bytes], "round {round}");
+        assert_eq!(p.send(&SendWr::new(Opcode::Nop)).len(), 1);
+    }
+    let counted = [0, 1].map(|i| p.nics[i].counters());
+    assert_eq!(counted[0].tx_bytes, counted[1].rx_bytes);
+    assert!(counted[0].tx_bytes > 20 * 992, "{} bytes", counted[0].tx_bytes);
+}
+
+#[test]
+fn a_queue_pair_that_is_to_drain_says_when_it_has() {
+    let mut p = pair(&Change { timeout: Some(0), ..Change::default() });
+    let payload = inline(b"x");
+    let write = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey);
+    p.a.host.send(&write.payload(&payload)).unwrap();
+    let now = p.now_ns + 1000;
+    p.engines[0].step(now); // sent, and not answered yet
+    p.a.qp.modify(QpState::Sqd, &Change::default()).unwrap();
+    p.engines[0].step(now + 1000);
+    assert!(p.a.qp.is_draining());
+    assert!(p.sent().is_empty());
+    p.run_for(100_000);
+    assert!(!p.a.qp.is_draining());
+    assert_eq!((p.sent().len(), p.a.qp.state()), (1, QpState::Sqd));
+    p.a.host.send(&write.payload(&payload)).unwrap();
+    p.run_for(100_000);
+    assert!(p.sent().is_empty(), "nothing is taken in SQD");
+    p.a.qp.modify(QpState::Rts, &Change::default()).unwrap();
+    p.run_for(100_000);
+    assert_eq!(p.sent().len(), 1);
 }

@@ -126,7 +126,7 @@ fn wait_for(port: &str, state: &str) {
         })
     };
     let there = |file: &&str| fs::read_to_string(file).is_ok_and(|text| text.lines().any(matches));
-    while !["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| there(&file)) {
+    while !["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| there(file)) {
         assert!(Instant::now() < until, "TCP port {port} is not in state {state}");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -467,7 +467,7 @@ fn all_pingpongs() {
 }
 
 /// Each line is a part that was shown.
-const DEVX: &str = "caps\nconnected\nwrites\natomics\nrefusals\ninitiator\nmkeys\nend\n";
+const DEVX: &str = "caps\nconnected\nwrites\natomics\nrefusals\ninitiator\ntarget\nmkeys\nend\n";
 
 #[test]
 fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {

@@ -3,18 +3,23 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use bellpush::mem::{HostMem, View};
-use bellpush::nic::queue::HostQp;
+use bellpush::mem::{Dma, HostMem, View};
+use bellpush::nic::queue::{HostCq, HostQp};
 use bellpush::nic::soft::link::{Link, ShmLink, ShmNet, TxBatch};
-use bellpush::nic::soft::{Engine, Qp, SoftConfig, SoftNic};
+use bellpush::nic::soft::{
+    CqAttr, Engine, MwType, Qp, SoftConfig, SoftNic, Srq, SrqAttr, XrcSrq, Xrcd,
+};
 use bellpush::nic::{
     Access, Connection, Mr, Mtu, Nic, NicAddress, QpAddress, QpState, QpType, QueuePair,
 };
+use bellpush::wire::doorbell::{DBR_RCV_OFFSET, dbr_word};
 use bellpush::wire::roce::{
     Addresses, Aeth, AtomicEth, BTH_BYTES, Bth, Deth, Envelope, Headers, ICRC_BYTES,
     MAX_PACKET_BYTES, Opcode, Packet, Reth, Syndrome, icrc,
 };
+use bellpush::wire::umr::{ANY_QPN, Part, Translation, Umr, mask};
 use bellpush::wire::wqe::{self, Datagram, Operands, Piece, SendWr, Sge};
 use bellpush::wire::{Iova, Psn, Qpn, Rkey};
 
@@ -26,6 +31,7 @@ const IOVA: u64 = 0x1_0000;
 const PSN: u32 = 0xff_fff0;
 const MY_QPN: Qpn = Qpn(0x77);
 const QKEY: u32 = 0x1111;
+const KINDS: [QpType; 5] = [QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcRecv];
 /// Operations of a session at most.
 const MOST: usize = 200;
 
@@ -84,11 +90,54 @@ struct Session {
     /// A region in the middle of memory that nobody may touch.
     guarded: Arc<HostMem>,
     mr: Mr,
+    /// A memory window that the victim may bind to parts of the region.
+    window: Rkey,
+    /// The shared receive queue of an XRC target.
+    xrc: Option<Xrc>,
     now_ns: u64,
     /// PSN of the next request, and the one that the victim sends next.
     next: Psn,
     theirs: Psn,
     outcome: Outcome,
+}
+
+/// A shared receive queue and its poster.
+struct Xrc {
+    srq: Arc<Srq>,
+    ring: View,
+    dbr: View,
+    posted: u16,
+    cqes: HostCq,
+}
+
+impl Xrc {
+    fn new(nic: &SoftNic, xrcd: &Arc<Xrcd>) -> Self {
+        let mem = HostMem::alloc(4 * 4096).unwrap();
+        let part = |at, n| View::new(&mem, at, n).unwrap();
+        let (ring, dbr) = (part(0, 16 * 64), part(4096, 8));
+        let (cq_ring, cq_dbr, uar) = (part(2048, 1024), part(4160, 8), part(8192, 4096));
+        let attr = CqAttr { ring: cq_ring.clone(), dbr: cq_dbr.clone(), uar, notify: None };
+        let xrc = XrcSrq { xrcd: xrcd.clone(), cq: nic.create_cq(&attr).unwrap(), uidx: 1 };
+        let (pd, limit) = (nic.default_pd().clone(), 0);
+        let attr = SrqAttr { pd, ring: ring.clone(), stride_log: 6, dbr: dbr.clone(), limit };
+        let srq = nic.create_xrc_srq(&attr, xrc).unwrap();
+        Self { srq, ring, dbr, posted: 0, cqes: HostCq::new(&cq_ring, &cq_dbr) }
+    }
+
+    fn post(&mut self, sge: Sge) {
+        let index = self.posted % 16;
+        let end = Sge { lkey: wqe::INVALID_LKEY, addr: Iova(0), bytes: 0 };
+        let next = [[0, 0], ((index + 1) % 16).to_be_bytes()].concat();
+        let at = usize::from(index) * 64;
+        self.ring.write(at, &next).unwrap();
+        for (at, sge) in [(at + 16, sge), (at + 32, end)] {
+            let words = [&sge.bytes.to_be_bytes()[..], &sge.lkey.0.to_be_bytes()].concat();
+            self.ring.write(at, &[words, sge.addr.0.to_be_bytes().into()].concat()).unwrap();
+        }
+        self.posted = self.posted.wrapping_add(1);
+        let word = dbr_word(self.posted);
+        self.dbr.store_u32(DBR_RCV_OFFSET, word, Ordering::Release).unwrap();
+    }
 }
 
 impl Session {
@@ -98,12 +147,20 @@ impl Session {
         let config = SoftConfig { seed: Some(1), ..SoftConfig::default() };
         let their_link = Box::new(net.attach(VICTIM.into()).unwrap());
         let (nic, engine) = SoftNic::manual_on(&config, their_link).unwrap();
-        let (qp, memory) = crate::common::make_typed(&nic, kind, &crate::common::attr(), None);
+        let mut xrc = None;
+        let (qp, memory) = if kind == QpType::XrcRecv {
+            let xrcd = nic.create_xrcd();
+            xrc = Some(Xrc::new(&nic, &xrcd));
+            (nic.create_xrc_recv(&xrcd).unwrap(), HostMem::alloc(1).unwrap())
+        } else {
+            crate::common::make_typed(&nic, kind, &crate::common::attr(), None)
+        };
         let host = HostQp::new(&*qp);
         let guarded = HostMem::alloc(BODY + 2 * GUARD).unwrap();
         guarded.fill(0, guarded.len(), 0xa5).unwrap();
         let view = View::new(&guarded, GUARD, BODY).unwrap();
         let mr = nic.register(Arc::new(view), Iova(IOVA), Access::ALL).unwrap();
+        let window = nic.alloc_mw(nic.default_pd(), MwType::Two).unwrap();
         let me = QpAddress {
             nic: NicAddress::Ip(IpAddr::V4(ME)),
             qpn: MY_QPN,
@@ -128,6 +185,8 @@ impl Session {
             _memory: memory,
             guarded,
             mr,
+            window,
+            xrc,
             now_ns: 0,
             next: Psn::new(PSN),
             theirs,
@@ -152,7 +211,11 @@ impl Session {
         if flags & 0xf8 == 0xf8 {
             bth.pkey = input.u16();
         }
-        let rkey = if flags & 0x0c == 0x0c { Rkey(input.u32()) } else { self.mr.rkey };
+        let rkey = match flags & 0x0c {
+            0x0c => Rkey(input.u32()),
+            0x08 => self.window,
+            _ => self.mr.rkey,
+        };
         let addr = Iova(IOVA.wrapping_add_signed(i64::from(input.u16() as i16)));
         let payload_bytes = match (operation.has_payload(), flags >> 4 & 3) {
             (false, _) => 0,
@@ -162,6 +225,8 @@ impl Session {
         let set = opcode.extensions();
         let mut headers = Headers::new(bth);
         let ext = &mut headers.ext;
+        let known = self.xrc.as_ref().map_or(0, |xrc| xrc.srq.number());
+        ext.srqn = set.xrc.then_some(known + u32::from(flags & 0xc4 == 0xc4));
         ext.deth = set.deth.then_some(Deth { qkey: QKEY ^ u32::from(flags >> 7), source: MY_QPN });
         if set.reth {
             let bytes = match flags >> 6 {
@@ -226,6 +291,9 @@ impl Session {
 
     fn post_send(&mut self, input: &mut Input<'_>) {
         let opcode = wqe::Opcode::ALL[usize::from(input.u8()) % wqe::Opcode::ALL.len()];
+        if opcode == wqe::Opcode::Umr {
+            return self.post_umr(input);
+        }
         let bytes = if opcode.is_atomic() { 8 } else { 1 + u32::from(input.u16()) % 2000 };
         let at = Iova(IOVA + u64::from(input.u16() % 2000));
         let payload = [Piece::Data(Sge { addr: at, lkey: self.mr.lkey, bytes })];
@@ -240,11 +308,40 @@ impl Session {
         }
     }
 
+    /// Binds the window to something, mostly within the region, or takes it back.
+    fn post_umr(&mut self, input: &mut Input<'_>) {
+        let (flags, at, bytes) = (input.u8(), input.u16(), input.u16());
+        let (repeat, stride) =
+            if flags & 2 != 0 { (1 + u32::from(input.u8()), 40) } else { (1, 0) };
+        let addr = Iova(IOVA + u64::from(at % 4500));
+        let part = Part { addr, lkey: self.mr.lkey, bytes: u32::from(bytes % 2000).max(1), stride };
+        let translation = Translation { repeat, parts: vec![part; usize::from(flags >> 6) + 1] };
+        let bind = Umr {
+            check_free: flags & 4 != 0,
+            tag: Some(self.window.0 as u8),
+            qpn: Some(if flags & 8 != 0 { self.qp.qpn() } else { ANY_QPN }),
+            free: Some(false),
+            start: Some(Iova(IOVA)),
+            bytes: Some(translation.bytes()),
+            rights: (mask::RIGHTS, mask::RIGHTS),
+            translation: Some(translation),
+            ..Umr::default()
+        };
+        let umr = if flags & 1 != 0 { Umr::invalidate() } else { bind };
+        if self.host.sq.post_umr(self.window, &umr, wqe::Flags::SIGNALLED).is_ok() {
+            self.host.sq.ring().unwrap();
+            self.outcome.posted += 1;
+        }
+    }
+
     fn post_receive(&mut self, input: &mut Input<'_>) {
         let bytes = u32::from(input.u16()) % 1200;
         let addr = Iova(IOVA + u64::from(input.u16()) % 4500);
         let sge = Sge { addr, lkey: self.mr.lkey, bytes };
-        let _ = self.host.rq.post(&[sge, sge]); // a full queue stays as it is
+        match &mut self.xrc {
+            Some(xrc) => xrc.post(sge),
+            None => drop(self.host.rq.post(&[sge, sge])), // a full queue stays as it is
+        }
     }
 
     fn step(&mut self, times: u32) {
@@ -272,7 +369,12 @@ impl Session {
         while let Ok(Some(_)) = self.host.poll_send() {
             self.outcome.completed += 1;
         }
-        while let Ok(Some(_)) = self.host.poll_recv() {
+        while self.xrc.is_none() && self.host.poll_recv().is_ok_and(|cqe| cqe.is_some()) {
+            self.outcome.received += 1;
+        }
+        while let Some(xrc) = &mut self.xrc
+            && xrc.cqes.poll().is_ok_and(|cqe| cqe.is_some())
+        {
             self.outcome.received += 1;
         }
     }
@@ -288,7 +390,7 @@ impl Session {
 /// Runs a session, and checks what must hold whatever was sent.
 pub fn session(bytes: &[u8]) -> Outcome {
     let mut input = Input(bytes);
-    let kind = [QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud][usize::from(input.u8() % 4)];
+    let kind = KINDS[usize::from(input.u8()) % KINDS.len()];
     let mut s = Session::new(kind);
     for _ in 0..MOST {
         if input.0.is_empty() {

@@ -12,8 +12,9 @@ use bellpush::nic::{Nic, QueuePair};
 use crate::abi::ids::VERBS_IOCTL;
 use crate::abi::mlx5::MMAP_DEVICE_MEM;
 use crate::commands::cq::CqObj;
+use crate::commands::dct::Dct;
 use crate::commands::dm::DmObj;
-use crate::commands::memory::{MrObj, PdObj};
+use crate::commands::memory::{MrObj, MwObj, PdObj};
 use crate::commands::qp::QpObj;
 use crate::commands::srq::SrqObj;
 use crate::commands::{self, Command, Undo};
@@ -37,6 +38,8 @@ pub enum Object {
     Pd(Arc<PdObj>),
     /// Memory region.
     Mr(MrObj),
+    /// Memory window.
+    Mw(MwObj),
     /// Completion queue.
     Cq(Arc<CqObj>),
     /// Queue pair.
@@ -55,6 +58,8 @@ pub enum Object {
     DevxCq(Arc<DevxCq>),
     /// Queue pair made through DEVX.
     DevxQp(DevxQp),
+    /// Target of dynamic connections, which nobody reaches.
+    Dct(Dct),
     /// Key made through DEVX.
     DevxMkey(DevxMkey),
 }
@@ -138,6 +143,7 @@ macro_rules! finders {
 finders! {
     pd Pd Arc<PdObj>, "protection domain";
     mr Mr MrObj, "memory region";
+    mw Mw MwObj, "memory window";
     cq Cq Arc<CqObj>, "completion queue";
     qp Qp QpObj, "queue pair";
     srq Srq Arc<SrqObj>, "shared receive queue";
@@ -287,6 +293,8 @@ impl Context {
             Object::Mr(mr) => nic.deregister(mr.mr)?,
             Object::DevxMkey(key) => nic.deregister(key.mr)?,
             Object::DevxQp(qp) => nic.destroy_qp(qp.qp.qpn())?,
+            Object::Dct(dct) => nic.destroy_qp(dct.qp.qpn())?,
+            Object::Mw(mw) => nic.destroy_mkey(mw.key)?,
             Object::Qp(qp) => nic.destroy_qp(qp.qp.qpn())?,
             _ => {}
         }
@@ -313,8 +321,8 @@ impl Context {
     pub fn shut_down(&self) {
         let mut objects = self.objects();
         let rank = |object: &Object| match object {
-            Object::Qp(_) | Object::DevxQp(_) => 0,
-            Object::Mr(_) | Object::DevxMkey(_) | Object::Ah(_) => 1,
+            Object::Qp(_) | Object::DevxQp(_) | Object::Dct(_) => 0,
+            Object::Mr(_) | Object::Mw(_) | Object::DevxMkey(_) | Object::Ah(_) => 1,
             Object::Srq(_) | Object::Cq(_) | Object::DevxCq(_) => 2,
             Object::Dm(_) | Object::Uar(_) => 2,
             Object::Pd(_) | Object::Umem(_) => 3,

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::{Backend, Gpu, GpuError};
-use crate::mem::{Dma, HostMem, MemError, View};
+use crate::mem::{Dma, Exported, HostMem, MemError, View};
 
 /// Memory of the GPU (of the host executor: host memory), zero-filled, freed with the last `Arc`.
 ///
@@ -39,15 +39,22 @@ impl Gpu {
         Ok(Arc::new(DeviceMem { gpu: self.clone(), kind }))
     }
 
-    /// Pins host memory and maps it for the GPU, until the last clone of the result goes. Memory
-    /// that is mapped already, for this GPU or another of this process, may be mapped again.
+    /// Pins host memory, or a device's, and maps it for the GPU, until the last clone of the result
+    /// goes. Memory that is mapped already, for this GPU or another of this process, may be mapped
+    /// again.
     ///
     /// # Errors
-    /// [`GpuError::Pin`] when the system does not allow it.
+    /// [`GpuError::Pin`] when the system does not allow it, as it does for a device's memory without
+    /// the privilege to map I/O memory.
     pub fn register(self: &Arc<Self>, mem: &Arc<HostMem>) -> Result<Mapped, GpuError> {
-        let owner = Owner::Memory(mem.clone());
         // SAFETY: the mapping is `mem`'s, which the result keeps.
-        unsafe { self.map(mem.addr(), mem.len(), false, owner) }
+        let map = |io| unsafe { self.map(mem.addr(), mem.len(), io, Owner::Memory(mem.clone())) };
+        if !mem.is_device() {
+            return map(false);
+        }
+        // The driver takes a device's pages as I/O memory only, and ordinary ones, which a software
+        // device has in their place, only without.
+        map(true).or_else(|refused| map(false).map_err(|_| refused))
     }
 
     /// Allocates host memory, on a NUMA node if one is given, and maps it for the GPU.
@@ -173,6 +180,10 @@ impl Dma for DeviceMem {
 
     fn as_host(&self) -> Option<&View> {
         self.dma().as_host()
+    }
+
+    fn export(&self) -> Option<Exported> {
+        self.dma().export()
     }
 
     fn read_to_host(

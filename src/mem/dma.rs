@@ -1,6 +1,17 @@
 //! What a NIC needs of the memory behind an MR, wherever that memory lies.
 
+use std::os::fd::OwnedFd;
+
 use super::{HostMem, MemError, View};
+
+/// Device memory as a NIC of its own registers it.
+#[derive(Debug)]
+pub struct Exported {
+    /// Address at which the device has it.
+    pub addr: u64,
+    /// The memory as a dma-buf, and its first byte's offset in that; or why there is none.
+    pub dmabuf: Result<(OwnedFd, u64), MemError>,
+}
 
 /// Memory that a NIC reads and writes: host memory here, CUDA memory in `gpu`.
 ///
@@ -24,6 +35,11 @@ pub trait Dma: Send + Sync {
 
     /// The memory as host memory, where the processor can load and store it.
     fn as_host(&self) -> Option<&View> {
+        None
+    }
+
+    /// Device memory: what another device needs to reach it.
+    fn export(&self) -> Option<Exported> {
         None
     }
 

@@ -1,5 +1,6 @@
 //! Page-aligned host memory that devices share, and views of parts of it.
 
+use std::any::Any;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,18 +12,29 @@ use super::{Intent, MemError, PAGE_BYTES};
 /// Bytes of a huge page on x86-64 and most others.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Zero-filled, page-aligned, resident host memory, unmapped when the last reference goes.
+/// Page-aligned, resident memory: zero-filled memory of the host, unmapped when the last reference
+/// goes, or a device's ([`HostMem::of_device`]).
 ///
 /// All methods take `&self`: other threads, GPUs and NICs write the same bytes concurrently.
 #[derive(Debug)]
 pub struct HostMem {
     pub(super) base: NonNull<u8>,
     pub(super) len: usize,
-    /// Whether the mapping goes with this; memory that the program has elsewhere stays.
-    pub(super) owned: bool,
+    pub(super) owner: Owner,
 }
 
-// SAFETY: the mapping stays where it is while this lives, and is reached through raw copies and atomics only.
+/// Who unmaps the memory.
+#[derive(Debug)]
+pub(super) enum Owner {
+    /// This.
+    Mapping,
+    /// The program, somewhere else ([`HostMem::borrowed`]).
+    Program,
+    /// A driver of a device, once this lets go of it.
+    Device(#[expect(dead_code, reason = "held for its drop")] Arc<dyn Any + Send + Sync>),
+}
+
+// SAFETY: the mapping stays while this lives, never moves, and is reached through raw copies and atomics only.
 unsafe impl Send for HostMem {}
 // SAFETY: as above; concurrent access is what the type is for, and no reference to it is formed.
 unsafe impl Sync for HostMem {}
@@ -47,6 +59,29 @@ impl HostMem {
         super::numa::bind(mem.base.as_ptr(), mem.len, node)?;
         mem.populate()?; // on its node
         Ok(Arc::new(mem))
+    }
+
+    /// Registers or memory of a device, which its driver has mapped for this process.
+    ///
+    /// # Safety
+    /// `addr .. addr + bytes` are whole pages that stay mapped for writing while `owner` lives, to
+    /// which no Rust reference is formed, and any word that is written there is sound for this
+    /// program. They are read only where the driver maps them readable.
+    ///
+    /// # Panics
+    /// For address 0.
+    pub unsafe fn of_device(
+        addr: u64,
+        bytes: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Arc<Self> {
+        let base = NonNull::new(addr as *mut u8).expect("a device's pages are not at address 0");
+        Arc::new(Self { base, len: bytes, owner: Owner::Device(owner) })
+    }
+
+    /// Whether it is a device's.
+    pub fn is_device(&self) -> bool {
+        matches!(self.owner, Owner::Device(_))
     }
 
     /// Maps without touching. From 2 MiB on, aligned for huge pages and asking for them: a NIC's
@@ -90,7 +125,8 @@ impl HostMem {
             (base, libc::madvise(base.cast(), len, libc::MADV_DONTFORK))
         };
         let refused = io::Error::last_os_error();
-        let mem = Self { base: NonNull::new(base).ok_or_else(too_big)?, len, owned: true };
+        let base = NonNull::new(base).ok_or_else(too_big)?;
+        let mem = Self { base, len, owner: Owner::Mapping };
         if kept == 0 { Ok(mem) } else { Err(MemError::Map { bytes, source: refused }) }
     }
 
@@ -138,6 +174,12 @@ impl HostMem {
     /// Copies bytes in. No ordering, and no atomicity beyond a byte.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
         let to = self.at(offset, from.len())?;
+        if self.is_device() {
+            let n = from.len();
+            self.at(offset, n.next_multiple_of(4))?;
+            // SAFETY: both ranges are valid, the destination's also as whole words.
+            return unsafe { store_words(from.as_ptr(), to, n, offset) };
+        }
         let fetch = |at, n| self.prefetch(offset + at, n, Intent::Write);
         in_pieces(from.len(), fetch, |at, n| {
             let part = &from[at..at + n];
@@ -157,6 +199,11 @@ impl HostMem {
     ) -> Result<(), MemError> {
         let from = self.at(offset, bytes)?;
         let into = to.at(to_offset, bytes)?;
+        if to.is_device() {
+            to.at(to_offset, bytes.next_multiple_of(4))?;
+            // SAFETY: both ranges were checked, the destination's also as whole words.
+            return unsafe { store_words(from, into, bytes, to_offset) };
+        }
         if (from as usize).abs_diff(into as usize) < bytes {
             // SAFETY: both ranges were checked; memmove allows overlap.
             unsafe { libc::memmove(into.cast(), from.cast(), bytes) };
@@ -256,11 +303,37 @@ impl HostMem {
     }
 }
 
+/// Copies to a device's memory, which takes whole 4-byte words (as `mlx5_memcpy_to_dm` writes it);
+/// the last one is filled up with zeros.
+///
+/// # Safety
+/// `from` is valid for `bytes`, `into` for as many rounded up to words; they lie apart.
+unsafe fn store_words(
+    from: *const u8,
+    into: *mut u8,
+    bytes: usize,
+    offset: usize,
+) -> Result<(), MemError> {
+    if !into.addr().is_multiple_of(4) {
+        return Err(MemError::Misaligned { offset, align: 4 });
+    }
+    for at in (0..bytes).step_by(4) {
+        let mut word = [0; 4];
+        // SAFETY: within both ranges, as the caller promises; volatile, so that it stays one store.
+        unsafe {
+            libc::memcpy(word.as_mut_ptr().cast(), from.add(at).cast(), (bytes - at).min(4));
+            into.add(at).cast::<u32>().write_volatile(u32::from_ne_bytes(word));
+        }
+    }
+    // The words may be held back in a write-combining buffer.
+    super::device_barrier();
+    Ok(())
+}
+
 impl Drop for HostMem {
     fn drop(&mut self) {
-        if self.owned {
-            // SAFETY: mapped by this type with this length; nobody holds a pointer past the last
-            // Arc.
+        if let Owner::Mapping = self.owner {
+            // SAFETY: mapped by this type with this length; nobody holds a pointer past the last Arc.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         }
     }
@@ -377,6 +450,28 @@ mod tests {
                 assert!(got[to_at..to_at + n] == bytes[at..at + n], "{n} {at} {to_at}");
             }
         }
+    }
+
+    #[test]
+    fn a_devices_memory_takes_whole_words_and_stays_mapped() {
+        let host = HostMem::alloc(PAGE_BYTES).unwrap();
+        host.fill(0, 64, 0xa5).unwrap();
+        // SAFETY: the pages are `host`'s, which is the owner.
+        let device = unsafe { HostMem::of_device(host.addr(), PAGE_BYTES, host.clone()) };
+        device.write(4, &[1, 2, 3, 4, 5]).unwrap();
+        let mut got = [0; 16];
+        host.read(0, &mut got).unwrap();
+        assert_eq!(got, [0xa5, 0xa5, 0xa5, 0xa5, 1, 2, 3, 4, 5, 0, 0, 0, 0xa5, 0xa5, 0xa5, 0xa5]);
+        let from = HostMem::alloc(PAGE_BYTES).unwrap();
+        from.write(1, b"bellpush").unwrap();
+        from.copy_to(1, &device, 8, 7).unwrap();
+        host.read(8, &mut got[..8]).unwrap();
+        assert_eq!(&got[..8], b"bellpus\0");
+        assert!(matches!(device.write(2, &[1]), Err(MemError::Misaligned { .. })));
+        assert!(matches!(device.write(PAGE_BYTES - 3, &[1; 4]), Err(MemError::OutOfBounds { .. })));
+        drop(device);
+        host.read(8, &mut got[..8]).unwrap();
+        assert_eq!(&got[..8], b"bellpus\0", "its owner unmaps it");
     }
 
     #[test]

@@ -12,14 +12,16 @@ mod dma;
 mod host;
 mod lines;
 mod numa;
+mod order;
 mod shared;
 mod user;
 mod view;
 
 pub use cache::{Intent, LINE_BYTES};
-pub use dma::{Dma, copy};
+pub use dma::{Dma, Exported, copy};
 pub use host::{HostMem, View};
 pub use numa::{node_count, node_of_pci};
+pub use order::device_barrier;
 pub use user::UserMem;
 
 /// Bytes of a page; queues and windows are multiples of it.
@@ -76,6 +78,9 @@ pub enum MemError {
         /// Alignment it needs.
         align: usize,
     },
+    /// A device gives no handle by which others reach its memory.
+    #[error("the device exports no dma-buf of it: {0}")]
+    Export(String),
     /// Memory of the program that is not mapped, or not for this access.
     #[error("{bytes} bytes at {addr:#x} are not mapped for this access")]
     Fault {

@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::host::Owner;
 use super::{HostMem, MemError, PAGE_BYTES};
 
 impl HostMem {
@@ -52,7 +53,7 @@ impl HostMem {
             return Err(map(io::Error::last_os_error()));
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| map(io::ErrorKind::Other.into()))?;
-        Ok(Arc::new(Self { base, len, owned: true }))
+        Ok(Arc::new(Self { base, len, owner: Owner::Mapping }))
     }
 }
 

@@ -16,6 +16,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::host::Owner;
 use super::{Dma, HostMem, MemError, PAGE_BYTES, View};
 
 /// Bytes that go through the scratch file at once.
@@ -37,7 +38,7 @@ impl HostMem {
             return Err(MemError::Fault { addr, bytes });
         }
         let base = NonNull::new(pages.start as *mut u8).ok_or(MemError::Fault { addr, bytes })?;
-        let mem = Arc::new(Self { base, len: pages.len, owned: false });
+        let mem = Arc::new(Self { base, len: pages.len, owner: Owner::Program });
         View::new(&mem, (addr - pages.start as u64) as usize, bytes)
     }
 }

@@ -1,7 +1,8 @@
 //! What a queue pair is told when it changes state, and how a peer is addressed (`ibv_modify_qp`;
 //! InfiniBand vol. 1, 10.3.1 and 11.2.5.2).
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
 
 use super::{Access, QpState};
@@ -16,6 +17,22 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Sending end of an extended reliable connection (annex A14: XRC initiator).
+    XrcSend,
+    /// Receiving end: requests name the SRQ of its XRC domain that they are for (XRC target).
+    XrcRecv,
+}
+
+impl QpType {
+    /// Whether requests are sent and acknowledged: RC, and the sending end of XRC.
+    pub fn is_reliable_requester(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcSend)
+    }
+
+    /// Whether requests are received and acknowledged: RC, and the receiving end of XRC.
+    pub fn is_reliable_responder(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcRecv)
+    }
 }
 
 /// Path MTU: payload bytes of one packet, a power of two from 256 to 4096.
@@ -60,8 +77,26 @@ impl Mtu {
 pub enum NicAddress {
     /// Number of a NIC on the in-process link.
     InProcess(u64),
-    /// Address of a NIC that sends packets; its GID is the address, IPv4-mapped if need be.
+    /// Address of a NIC that sends packets over IP (RoCEv2); its GID is the address, IPv4-mapped if
+    /// need be.
     Ip(IpAddr),
+    /// A port on an InfiniBand subnet.
+    Lid {
+        /// Local identifier, given by the subnet manager; 0 for a port that is reached by GID alone.
+        lid: u16,
+        /// Its GID, in network order: 8 bytes of subnet prefix, 8 of port GUID.
+        gid: [u8; 16],
+    },
+}
+
+impl fmt::Display for NicAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InProcess(number) => write!(f, "in-process NIC {number}"),
+            Self::Ip(ip) => write!(f, "{ip}"),
+            Self::Lid { lid, gid } => write!(f, "LID {lid} (GID {})", Ipv6Addr::from(*gid)),
+        }
+    }
 }
 
 /// What a peer needs to reach a queue pair.
@@ -176,7 +211,8 @@ impl Connection {
 
     /// The attributes that a queue pair of type `kind` must be given to enter a state.
     pub fn change(&self, kind: QpType, to: QpState) -> Change {
-        let (all, rc) = (self.with, kind == QpType::Rc);
+        let (all, requester) = (self.with, kind.is_reliable_requester());
+        let responder = kind.is_reliable_responder();
         let connected = kind != QpType::Ud;
         let no = Change::default();
         match to {
@@ -192,16 +228,16 @@ impl Connection {
                 path_mtu: all.path_mtu,
                 dest_qpn: all.dest_qpn,
                 rq_psn: all.rq_psn,
-                max_dest_rd_atomic: all.max_dest_rd_atomic.filter(|_| rc),
-                min_rnr_timer: all.min_rnr_timer.filter(|_| rc),
+                max_dest_rd_atomic: all.max_dest_rd_atomic.filter(|_| responder),
+                min_rnr_timer: all.min_rnr_timer.filter(|_| responder),
                 ..no
             },
             QpState::Rts => Change {
                 sq_psn: all.sq_psn,
-                max_rd_atomic: all.max_rd_atomic.filter(|_| rc),
-                timeout: all.timeout.filter(|_| rc),
-                retry_cnt: all.retry_cnt.filter(|_| rc),
-                rnr_retry: all.rnr_retry.filter(|_| rc),
+                max_rd_atomic: all.max_rd_atomic.filter(|_| requester),
+                timeout: all.timeout.filter(|_| requester || responder),
+                retry_cnt: all.retry_cnt.filter(|_| requester),
+                rnr_retry: all.rnr_retry.filter(|_| requester),
                 ..no
             },
             _ => no,

@@ -5,6 +5,8 @@
 //! write the same mlx5 bytes.
 
 mod attr;
+#[cfg(feature = "mlx5")]
+pub mod mlx5;
 pub mod queue;
 pub mod slots;
 pub mod soft;
@@ -51,10 +53,11 @@ pub struct Mr {
     pub bytes: u64,
 }
 
-/// A window of NIC-side memory: device memory (MEMIC) and its zero-based region.
+/// A window of the NIC's own memory: device memory (MEMIC) and its zero-based region.
 #[derive(Debug, Clone)]
 pub struct Dm {
-    /// Where GPU and CPU write it.
+    /// Where the CPU writes it, and the GPU once it has mapped it. Device memory is written in whole
+    /// 4-byte words.
     pub view: View,
     /// Its region: gather addresses are offsets into the window.
     pub mr: Mr,
@@ -75,6 +78,16 @@ pub struct Inband {
     pub seq0: u32,
 }
 
+/// What must be visible to a NIC before a doorbell (`docs/protocol.md`, section 6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// WQEs: the NIC takes the later of doorbell record and doorbell.
+    Later,
+    /// WQEs, and then the doorbell record: the NIC reads the record when the doorbell reaches it.
+    /// Its registers may be mapped write-combining.
+    Strict,
+}
+
 /// What a queue pair is made of. Depths are powers of two.
 #[derive(Debug, Clone)]
 pub struct QpAttr {
@@ -93,8 +106,8 @@ pub struct QpAttr {
     pub rnr_retry: u8,
     /// In-band window, for a queue pair whose sends announce themselves.
     pub inband: Option<Inband>,
-    /// BlueFlame stores to the UAR carry a check word in `ctrl.imm` of RDMA_WRITE and are executed
-    /// from the UAR without reading the SQ (`kernels/doorbell.cuh`).
+    /// Whole WQEs are stored to the UAR (`kernels/doorbell.cuh`): with [`Order::Later`] with a check
+    /// word in `ctrl.imm` of RDMA_WRITE, and executed from there without reading the SQ.
     pub blueflame: bool,
 }
 
@@ -109,8 +122,11 @@ pub struct Queues {
     pub rq_stride_log: u32,
     /// Doorbell record of the queue pair: two big-endian words, receive then send.
     pub dbr: View,
-    /// UAR page, this queue pair's own.
+    /// UAR page, this queue pair's own; within the queue memory, or a page of the NIC's. The
+    /// doorbell register lies at [`UAR_DOORBELL_OFFSET`](crate::wire::doorbell::UAR_DOORBELL_OFFSET).
     pub uar: View,
+    /// What a doorbell must not overtake.
+    pub order: Order,
     /// Send CQ.
     pub send_cq: View,
     /// Doorbell record of the send CQ: consumer index, then arm word.
@@ -160,12 +176,18 @@ pub trait Nic: Send + Sync {
     fn name(&self) -> &str;
     /// Whether it is software, to be said wherever results are printed.
     fn is_software(&self) -> bool;
+    /// What its doorbells must not overtake.
+    fn order(&self) -> Order;
+    /// What happened to the NIC since the last look that may be why something else failed: its port
+    /// went down, a queue pair was shut off. `None` when all is well.
+    fn trouble(&self) -> Option<NicError>;
     /// Registers memory; WQEs address it from `iova`.
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError>;
     /// Ends a registration: later use of its keys is a protection error.
     fn deregister(&self, mr: Mr) -> Result<(), NicError>;
-    /// Makes a zero-based device-memory window out of a view that the caller's GPU has mapped.
-    fn alloc_dm(&self, memory: View) -> Result<Dm, NicError>;
+    /// Allocates device memory. `None` from a NIC that has none: a window is then host memory, which
+    /// the caller registers.
+    fn alloc_dm(&self, bytes: usize) -> Result<Option<Dm>, NicError>;
     /// Bytes of queue memory that [`Nic::create_qp`] takes for these attributes.
     fn queue_bytes(&self, attr: &QpAttr) -> usize;
     /// Creates a queue pair with its rings in `memory`, zero-filled and mapped by the GPU.
@@ -249,4 +271,41 @@ pub enum NicError {
     /// Memory trouble.
     #[error(transparent)]
     Memory(#[from] MemError),
+    /// What this NIC cannot do at all.
+    #[error("NIC '{nic}' cannot take {what}")]
+    Unsupported {
+        /// The NIC.
+        nic: String,
+        /// What, and what to take instead.
+        what: &'static str,
+    },
+    /// A verbs device refused something.
+    #[cfg(feature = "mlx5")]
+    #[error(transparent)]
+    Mlx5(#[from] mlx5::Mlx5Error),
+    /// A verbs device was asked for, and this program has no support for any.
+    #[error(
+        "'{0}' is a verbs device's name, and this program was built without the feature `mlx5`: \
+         build with --features mlx5 (./x does where rdma-core's headers and libclang are there), or \
+         take soft"
+    )]
+    NotBuilt(String),
+}
+
+/// Opens a verbs device: `mlx5_0`, `mlx5_0:1` with its port, `mlx5_0:1:3` with its GID's index.
+///
+/// # Errors
+/// One line that says what is missing.
+#[cfg(feature = "mlx5")]
+pub fn open_verbs(name: &str) -> Result<Arc<dyn Nic>, NicError> {
+    Ok(mlx5::Mlx5Nic::open(&name.parse()?)?)
+}
+
+/// As with the feature `mlx5`, without which there are no verbs devices.
+///
+/// # Errors
+/// [`NicError::NotBuilt`].
+#[cfg(not(feature = "mlx5"))]
+pub fn open_verbs(name: &str) -> Result<Arc<dyn Nic>, NicError> {
+    Err(NicError::NotBuilt(name.into()))
 }

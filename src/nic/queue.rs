@@ -9,8 +9,8 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{QueuePair, Queues};
-use crate::mem::{Dma, MemError, View};
+use super::{Order, QueuePair, Queues};
+use crate::mem::{Dma, MemError, View, device_barrier};
 use crate::wire::blueflame::{self, BF_BYTES};
 use crate::wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET, Cqe, CqeOpcodeError, is_ready, owner_bit};
 use crate::wire::doorbell::{
@@ -77,6 +77,7 @@ pub struct HostSq {
     ring: View,
     dbr: View,
     uar: View,
+    order: Order,
     blocks: u32,
     /// Next basic block to post.
     pi: u64,
@@ -98,6 +99,7 @@ impl HostSq {
             ring: queues.sq.clone(),
             dbr: queues.dbr.clone(),
             uar: queues.uar.clone(),
+            order: queues.order,
             blocks,
             pi: 0,
             done: 0,
@@ -178,8 +180,14 @@ impl HostSq {
         let bell = self.bell();
         // Release: the NIC, which reads the record before the WQEs, finds the WQEs written.
         self.dbr.store_u32(DBR_SND_OFFSET, bell.dbr, Ordering::Release)?;
+        if self.order == Order::Strict {
+            device_barrier(); // WQEs and record before the doorbell, for the NIC
+        }
         // Release: the NIC, which sees the register change, finds record and WQEs written.
         self.uar.store_u64(UAR_DOORBELL_OFFSET, bell.uar, Ordering::Release)?;
+        if self.order == Order::Strict {
+            device_barrier(); // the doorbell now, and before the next one
+        }
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use super::host_posted::HostPosted;
 use super::kernel_posted::KernelPosted;
 use super::tcp::Tcp;
 use super::{Error, Kick, Memory, Path};
-use crate::gpu::args::DeviceEndpoint;
+use crate::gpu::args::{Code, DeviceEndpoint};
 use crate::gpu::{Gpu, Stream};
 use crate::nic::{LineFormat, Nic, QpAddress};
 use crate::wire::Rkey;
@@ -361,13 +361,20 @@ impl Endpoint {
     /// complete: the bytes are in the peer's memory.
     ///
     /// # Errors
-    /// The first failure of any of it; [`Error::Timeout`].
+    /// The first failure of any of it; [`Error::Timeout`], or what the NIC reports in its place, such
+    /// as a port that went down.
     pub fn quiet(&self, stream: &Stream) -> Result<(), Error> {
-        match &self.inner {
-            Inner::Kernel(posted) => posted.quiet(stream),
-            Inner::Host(posted) => posted.quiet(stream),
-            Inner::Tcp(tcp) => tcp.quiet(),
-        }
+        let (ended, rdma) = match &self.inner {
+            Inner::Kernel(posted) => (posted.quiet(stream), &posted.rdma),
+            Inner::Host(posted) => (posted.quiet(stream), &posted.rdma),
+            Inner::Tcp(tcp) => return tcp.quiet(),
+        };
+        ended.map_err(|error| match error {
+            Error::Timeout { .. } | Error::Verb { code: Code::Timeout, .. } => {
+                rdma.trouble().map_or(error, Error::Nic)
+            }
+            error => error,
+        })
     }
 
     /// Largest number of window slots that were in use at once; 0 on paths without a window.

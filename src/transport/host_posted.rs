@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::rdma::Rdma;
+use super::rdma::{Rdma, WindowMem};
 use super::{Address, Data, Error, Kick, Memory, Options, Path};
 use crate::gpu::args::Code;
 use crate::gpu::{Gpu, Mapped, Stream};
@@ -94,8 +94,8 @@ impl HostPosted {
             for ticket in state.posted..state.posted + n {
                 let len = (bytes - at).min(slot_bytes);
                 let slot = ticket % u64::from(window.slots) * slot_bytes;
-                self.copy_to_slot(stream, local + at, &window.mapped, slot, len)?;
-                let addr = Iova(window.gather_base + slot);
+                self.copy_to_slot(stream, local + at, window, slot, len)?;
+                let addr = Iova(window.mr.iova.0 + slot);
                 sges.push((at, Sge { addr, lkey: window.mr.lkey, bytes: len as u32 }));
                 at += len;
             }
@@ -114,19 +114,20 @@ impl HostPosted {
         &self,
         stream: &Stream,
         local: u64,
-        window: &Mapped,
+        window: &WindowMem,
         slot: u64,
         bytes: u64,
     ) -> Result<(), Error> {
-        let (local, slot, bytes) = (local as usize, slot as usize, bytes as usize);
+        let (local, bytes) = (local as usize, bytes as usize);
+        let slot = window.first_byte() + slot as usize;
         match &self.rdma.local {
-            Memory::Device(device) => Ok(stream.copy_to_host(device, local, window, slot, bytes)?),
+            Memory::Device(device) => {
+                Ok(stream.copy_to_host(device, local, &window.mapped, slot, bytes)?)
+            }
             Memory::Host(mapped) => {
                 stream.synchronize(self.timeout)?; // the work that wrote the payload
-                let (Some(from), Some(to)) = (mapped.host(), window.host()) else {
-                    return Err(Error::NotConnected);
-                };
-                Ok(from.copy_to(local, to, slot, bytes)?)
+                let from = mapped.host().ok_or(Error::NotConnected)?;
+                Ok(from.copy_to(local, &window.view.mem, slot, bytes)?)
             }
         }
     }
@@ -237,10 +238,10 @@ impl HostPosted {
         }
         // The stream's stores come after its copies. DBR before UAR: the stream is in order.
         let Bell { dbr_addr, dbr, uar_addr, uar } = state.qp.sq.bell();
-        let queues = &self.rdma.queues;
-        let offset = |addr: u64| (addr - queues.host_addr()) as usize;
-        stream.write_u32(queues, offset(dbr_addr), dbr)?;
-        Ok(stream.write_u64(queues, offset(uar_addr), uar)?)
+        let ((queues, record), (page, register)) =
+            (self.rdma.mapping(dbr_addr), self.rdma.mapping(uar_addr));
+        stream.write_u32(queues, record as usize, dbr)?;
+        Ok(stream.write_u64(page, register as usize, uar)?)
     }
 
     /// Waits until `n` more WQEs may be out beside those that are: `limit` at once.

@@ -51,7 +51,12 @@ impl KernelPosted {
         local: Memory,
         options: &Options,
     ) -> Result<Self, Error> {
-        let name = path.kernel_name(options.line).unwrap_or_default();
+        let unsupported = Error::Unsupported {
+            path,
+            what: "be taken by this NIC",
+            why: "it needs a doorbell: push/inband is the software NIC's own; take push/kernel",
+        };
+        let name = path.kernel_name(options.line, nic.order()).ok_or(unsupported)?;
         let verb = gpu.load(&Module::builtin())?.kernel(&format!("bp_verb_{name}"))?;
         let rdma = Rdma::new(gpu, nic, path, local, options)?;
         let state = gpu.alloc(QP_STATE_BYTES + rdma.sq_blocks as usize * 4)?;
@@ -64,8 +69,8 @@ impl KernelPosted {
         device.qp.status = aux.addr() + STATUS as u64;
         device.sink_iova = aux_mr.iova.0 + SINK as u64;
         device.sink_lkey = aux_mr.lkey.0;
-        let mut mapped = vec![aux.clone(), rdma.queues.clone()];
-        mapped.extend(rdma.window.as_ref().map(|w| w.mapped.clone()));
+        let mut mapped = rdma.mapped();
+        mapped.push(aux.clone());
         let reached =
             Reached { _state: state.clone(), _mapped: mapped, _local: rdma.local.clone() };
         let reached = Arc::new(reached);

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::nic::LineFormat;
+use crate::nic::{LineFormat, Order};
 
 /// Who moves the payload to the NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -132,17 +132,23 @@ impl Path {
         matches!(self.data, Data::Push | Data::Staged)
     }
 
-    /// The name under which our kernels are built for this path; `None` where the host posts.
-    pub fn kernel_name(self, line: LineFormat) -> Option<&'static str> {
+    /// The name under which our kernels are built for this path, and for NICs of this order; `None`
+    /// where the host posts, and in-band for NICs that need a doorbell.
+    pub fn kernel_name(self, line: LineFormat, order: Order) -> Option<&'static str> {
+        let strict = order == Order::Strict;
         Some(match (self.data, self.kick?) {
+            (Data::Push | Data::Staged, Kick::Kernel) if strict => "push_kernel_strict",
             (Data::Push | Data::Staged, Kick::Kernel) => "push_kernel",
+            (Data::Push, Kick::Blueflame) if strict => "push_blueflame_strict",
             (Data::Push, Kick::Blueflame) => "push_blueflame",
-            (Data::Push, Kick::Inband) => match line {
+            (Data::Push, Kick::Inband) if !strict => match line {
                 LineFormat::L12S4 => "push_inband_12_4",
                 LineFormat::L14S2 => "push_inband_14_2",
                 LineFormat::L60S4 => "push_inband_60_4",
             },
+            (Data::Pull, Kick::Kernel) if strict => "pull_kernel_strict",
             (Data::Pull, Kick::Kernel) => "pull_kernel",
+            (Data::Pull, Kick::Blueflame) if strict => "pull_blueflame_strict",
             (Data::Pull, Kick::Blueflame) => "pull_blueflame",
             _ => return None,
         })

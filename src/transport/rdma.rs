@@ -7,25 +7,35 @@ use super::{Error, Kick, Memory, Options, Path};
 use crate::gpu::args::{self, DeviceEndpoint};
 use crate::gpu::{Gpu, Mapped};
 use crate::mem::View;
-use crate::nic::{Access, Inband, Mr, Nic, QpAttr, QueuePair};
-use crate::wire::Iova;
+use crate::nic::{Access, Inband, Mr, Nic, NicError, QpAttr, QueuePair};
+use crate::wire::{Iova, Qpn};
 
-/// A window of slots: device memory of the NIC (push) or host memory (staged).
+/// A window of slots: device memory of the NIC (push; host memory where it has none) or host memory
+/// (staged).
 pub(super) struct WindowMem {
     pub mapped: Mapped,
+    /// The slots, somewhere in `mapped`.
     pub view: View,
+    /// Its region; gather entries count from `mr.iova`.
     pub mr: Mr,
-    /// What gather entries call the window's first byte.
-    pub gather_base: u64,
     pub slots: u32,
     pub slot_bytes: u32,
     pub seq0: u32,
 }
 
+impl WindowMem {
+    /// Where the slots begin in `mapped`.
+    pub fn first_byte(&self) -> usize {
+        (self.view.addr() - self.mapped.host_addr()) as usize
+    }
+}
+
 pub(super) struct Rdma {
     nic: Arc<dyn Nic>,
     pub qp: Arc<dyn QueuePair>,
-    pub queues: Mapped,
+    queues: Mapped,
+    /// The UAR page: within `queues`, or the NIC's own.
+    uar: Mapped,
     pub local: Memory,
     pub local_mr: Mr,
     pub window: Option<WindowMem>,
@@ -42,7 +52,7 @@ impl Rdma {
         options: &Options,
     ) -> Result<Self, Error> {
         let inband = path.kick() == Some(Kick::Inband);
-        let mut guard = Undo { nic: nic.clone(), mrs: Vec::new() };
+        let mut guard = Undo { nic: nic.clone(), qp: None, mrs: Vec::new() };
         let local_mr = nic.register(local.dma()?, Iova(local.addr()), Access::ALL)?;
         guard.mrs.push(local_mr);
         let window = match path.has_window() {
@@ -74,11 +84,15 @@ impl Rdma {
         };
         let queues = gpu.alloc_mapped(nic.queue_bytes(&attr), options.host_numa)?;
         let qp = nic.create_qp(&attr, view_of(&queues)?)?;
-        guard.mrs.clear(); // Rdma's own drop takes over
+        guard.qp = Some(qp.qpn());
+        let page = &qp.queues().uar.mem;
+        let uar = if page.is_device() { gpu.register(page)? } else { queues.clone() };
+        (guard.mrs, guard.qp) = (Vec::new(), None); // Rdma's own drop takes over
         Ok(Self {
             nic: nic.clone(),
             qp,
             queues,
+            uar,
             local,
             local_mr,
             window,
@@ -95,25 +109,27 @@ impl Rdma {
         guard: &mut Undo,
     ) -> Result<WindowMem, Error> {
         let slots = (options.window_bytes / u64::from(options.slot_bytes)) as u32;
-        let mapped = gpu.alloc_mapped(options.window_bytes as usize, options.host_numa)?;
-        let view = View::new(
-            mapped.host().ok_or(Error::NotConnected)?,
-            0,
-            slots as usize * options.slot_bytes as usize,
-        )?;
-        let (mr, gather_base) = match path.data() {
-            super::Data::Push => (nic.alloc_dm(view.clone())?.mr, 0),
-            _ => {
-                let base = mapped.addr();
-                (nic.register(Arc::new(view.clone()), Iova(base), Access::NONE)?, base)
+        let bytes = slots as usize * options.slot_bytes as usize;
+        let push = path.data() == super::Data::Push;
+        let (mapped, view, mr) = match if push { nic.alloc_dm(bytes)? } else { None } {
+            Some(dm) => {
+                guard.mrs.push(dm.mr);
+                (gpu.register(&dm.view.mem)?, dm.view, dm.mr)
+            }
+            None => {
+                let mapped = gpu.alloc_mapped(bytes, options.host_numa)?;
+                let view = View::new(mapped.host().ok_or(Error::NotConnected)?, 0, bytes)?;
+                // A push window is zero-based, as device memory is.
+                let base = Iova(if push { 0 } else { mapped.addr() });
+                let mr = nic.register(Arc::new(view.clone()), base, Access::NONE)?;
+                guard.mrs.push(mr);
+                (mapped, view, mr)
             }
         };
-        guard.mrs.push(mr);
         Ok(WindowMem {
             mapped,
             view,
             mr,
-            gather_base,
             slots,
             slot_bytes: options.slot_bytes,
             seq0: options.inband_seq0,
@@ -124,14 +140,35 @@ impl Rdma {
         Ok(self.nic.register(memory.dma()?, Iova(memory.addr()), access)?)
     }
 
+    /// What happened to the NIC, where that may be why a wait ended.
+    pub fn trouble(&self) -> Option<NicError> {
+        self.nic.trouble()
+    }
+
     pub fn deregister(&self, mr: Mr) {
         // The NIC knows no other owner of the key; a second deregistration cannot happen.
         let _ = self.nic.deregister(mr);
     }
 
+    /// The mapping that a queue or register lies in, and its place there.
+    pub fn mapping(&self, addr: u64) -> (&Mapped, u64) {
+        let found = [&self.queues, &self.uar].into_iter().find_map(|mapped| {
+            let at = addr.checked_sub(mapped.host_addr())?;
+            (at < mapped.bytes() as u64).then_some((mapped, at))
+        });
+        found.expect("queues lie in the memory that they were given, or are registers")
+    }
+
+    /// All memory of the queue pair that the GPU has mapped.
+    pub fn mapped(&self) -> Vec<Mapped> {
+        let window = self.window.as_ref().map(|w| w.mapped.clone());
+        [self.queues.clone(), self.uar.clone()].into_iter().chain(window).collect()
+    }
+
     /// The kernel's view of a queue: the GPU's address of what the NIC calls `view`.
-    pub fn device_addr(&self, view: &View) -> u64 {
-        self.queues.addr() + (view.addr() - self.queues.host_addr())
+    fn device_addr(&self, view: &View) -> u64 {
+        let (mapped, at) = self.mapping(view.addr());
+        mapped.addr() + at
     }
 
     /// The endpoint's fixed part as kernels see it; state, status and sink are the caller's.
@@ -158,8 +195,8 @@ impl Rdma {
         ep.qp.credit_period = 1 << (slots / 4).max(1).ilog2();
         if let Some(w) = &self.window {
             ep.qp.window = args::Window {
-                va: w.mapped.addr(),
-                gather_base: w.gather_base,
+                va: w.mapped.addr() + w.first_byte() as u64,
+                gather_base: w.mr.iova.0,
                 lkey: w.mr.lkey.0,
                 slot_bytes: w.slot_bytes,
                 slots: w.slots,
@@ -185,14 +222,18 @@ impl Drop for Rdma {
     }
 }
 
-/// Deregisters what a constructor had registered when a later step failed.
+/// Destroys and deregisters what a constructor had made when a later step failed.
 struct Undo {
     nic: Arc<dyn Nic>,
+    qp: Option<Qpn>,
     mrs: Vec<Mr>,
 }
 
 impl Drop for Undo {
     fn drop(&mut self) {
+        if let Some(qpn) = self.qp {
+            let _ = self.nic.destroy_qp(qpn);
+        }
         for mr in self.mrs.drain(..) {
             let _ = self.nic.deregister(mr);
         }

@@ -93,6 +93,16 @@ pub struct AvSeg {
     pub rgid: [u8; 16],
 }
 
+/// XRC segment: where a request goes at the receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct XrcSeg {
+    /// Number of the shared receive queue, 23:0.
+    pub xrc_srqn: Be32,
+    /// Zero.
+    pub reserved: [u8; 12],
+}
+
 /// Set in [`AvSeg::dqp_dct`]: all of the segment is there.
 pub const AV_EXTENDED: u32 = 0x8000_0000;
 
@@ -129,6 +139,7 @@ pub struct AtomicSeg {
 const _: () = assert!(
     size_of::<CtrlSeg>() == 16
         && size_of::<AvSeg>() == 48
+        && size_of::<XrcSeg>() == 16
         && size_of::<RaddrSeg>() == 16
         && size_of::<DataSeg>() == 16
         && size_of::<InlineHeader>() == 4

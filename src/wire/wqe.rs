@@ -117,6 +117,8 @@ pub struct Wqe {
     pub masks: Option<Masks>,
     /// Destination, where the queue pair sends datagrams.
     pub datagram: Option<Datagram>,
+    /// Shared receive queue of the receiver, where the queue pair is XRC's.
+    pub srqn: Option<u32>,
     /// Bytes of payload in all.
     pub bytes: u32,
     /// Where the payload's segments lie in the parsed bytes.
@@ -131,7 +133,16 @@ impl Wqe {
     /// number are the NIC's to check.
     pub fn parse(bytes: &[u8]) -> Result<Self, WqeError> {
         let ctrl = Ctrl::parse(bytes)?;
-        Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, false)
+        Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::None)
+    }
+
+    /// Parses a copy of a WQE of an XRC queue pair: an XRC segment follows the control segment.
+    ///
+    /// # Errors
+    /// As [`Wqe::parse`].
+    pub fn parse_xrc(bytes: &[u8]) -> Result<Self, WqeError> {
+        let ctrl = Ctrl::parse(bytes)?;
+        Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::Xrc)
     }
 
     /// Parses a copy of a WQE of a queue pair that sends datagrams: an address vector follows the
@@ -141,7 +152,7 @@ impl Wqe {
     /// As [`Wqe::parse`]; [`WqeError::Opcode`] for anything but SEND and NOP.
     pub fn parse_datagram(bytes: &[u8]) -> Result<Self, WqeError> {
         let ctrl = Ctrl::parse(bytes)?;
-        Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, true)
+        Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::Av)
     }
 
     /// Parses the data stream of an in-band slot, whose end [`super::inband::stream_need`] found.
@@ -153,15 +164,17 @@ impl Wqe {
         match Opcode::from_code(ctrl.opcode).and_then(Opcode::masked) {
             // The stream's format has no room for masks.
             Some(_) => Err(WqeError::Opcode(ctrl.opcode)),
-            None => Self::parse_to(stream, &ctrl, stream.len(), false),
+            None => Self::parse_to(stream, &ctrl, stream.len(), Second::None),
         }
     }
 
-    fn parse_to(bytes: &[u8], ctrl: &Ctrl, end: usize, datagram: bool) -> Result<Self, WqeError> {
+    fn parse_to(bytes: &[u8], ctrl: &Ctrl, end: usize, second: Second) -> Result<Self, WqeError> {
         let opcode = Opcode::from_code(ctrl.opcode)
-            .filter(|op| !datagram || matches!(op, Opcode::Send | Opcode::SendImm | Opcode::Nop))
+            .filter(|op| {
+                second != Second::Av || matches!(op, Opcode::Send | Opcode::SendImm | Opcode::Nop)
+            })
             .ok_or(WqeError::Opcode(ctrl.opcode))?;
-        let datagram = datagram && opcode != Opcode::Nop;
+        let second = if opcode.is_local() { Second::None } else { second };
         let ds = usize::from(ctrl.ds);
         let masked = opcode.masked().map(|kind| {
             let size = Masks::size(kind, ctrl.op_mod).ok_or(WqeError::Opcode(ctrl.opcode))?;
@@ -170,8 +183,8 @@ impl Wqe {
         let masked = masked.transpose()?;
         // Operands and masks of 8 bytes take two segments.
         let more = masked.map_or(0, |(_, (_, segments))| segments - size_of::<AtomicSeg>());
-        let vector = if datagram { size_of::<AvSeg>() } else { 0 };
-        let header = opcode.header_bytes() + vector + more;
+        let at = 16 + second.bytes();
+        let header = opcode.header_bytes() + second.bytes() + more;
         if ds * DS_BYTES < header || end < header {
             return Err(WqeError::Ds(ds));
         }
@@ -188,6 +201,7 @@ impl Wqe {
             atomic: None,
             masks: None,
             datagram: None,
+            srqn: None,
             bytes: 0,
             payload: header as u32..end as u32,
         };
@@ -197,19 +211,24 @@ impl Wqe {
             return Ok(wqe);
         }
         if opcode.has_remote() {
-            let seg: RaddrSeg = segment(bytes, 16)?;
+            let seg: RaddrSeg = segment(bytes, at)?;
             wqe.remote = Some(Remote { addr: Iova(seg.raddr.get()), rkey: Rkey(seg.rkey.get()) });
         }
         if let Some((kind, (bytes_each, _))) = masked {
-            let (operands, masks) = Masks::parse(kind, bytes_each, &bytes[32..header])?;
+            let (operands, masks) = Masks::parse(kind, bytes_each, &bytes[at + 16..header])?;
             (wqe.atomic, wqe.masks) = (Some(operands), Some(masks));
         } else if opcode.is_atomic() {
-            let seg: AtomicSeg = segment(bytes, 32)?;
+            let seg: AtomicSeg = segment(bytes, at + 16)?;
             wqe.atomic =
                 Some(Operands { swap_add: seg.swap_add.get(), compare: seg.compare.get() });
         }
-        if datagram {
-            wqe.datagram = Some(Datagram::parse(&segment(bytes, 16)?));
+        match second {
+            Second::None => {}
+            Second::Av => wqe.datagram = Some(Datagram::parse(&segment(bytes, 16)?)),
+            Second::Xrc => {
+                let seg: XrcSeg = segment(bytes, 16)?;
+                wqe.srqn = Some(seg.xrc_srqn.get() & 0xff_ffff);
+            }
         }
         let mut total = 0u64;
         let mut at = header;
@@ -252,6 +271,25 @@ impl Wqe {
     /// Basic blocks that the WQE takes in a ring.
     pub fn blocks(&self) -> u32 {
         u32::from(self.ds).div_ceil(4).max(1)
+    }
+}
+
+/// What lies between control and remote-address segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Second {
+    None,
+    /// An address vector, of datagrams.
+    Av,
+    Xrc,
+}
+
+impl Second {
+    fn bytes(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Av => size_of::<AvSeg>(),
+            Self::Xrc => size_of::<XrcSeg>(),
+        }
     }
 }
 
@@ -309,6 +347,8 @@ pub struct SendWr<'a> {
     pub atomic: Option<Operands>,
     /// Destination, for a queue pair that sends datagrams.
     pub datagram: Option<Datagram>,
+    /// Shared receive queue of the receiver, for an XRC queue pair.
+    pub srqn: Option<u32>,
     /// Payload, in order. Empty entries are left out, as libmlx5 does.
     pub payload: &'a [Piece<'a>],
 }
@@ -317,7 +357,8 @@ impl<'a> SendWr<'a> {
     /// A signalled request without payload.
     pub fn new(opcode: Opcode) -> Self {
         let flags = Flags::SIGNALLED;
-        Self { opcode, flags, imm: 0, remote: None, atomic: None, datagram: None, payload: &[] }
+        let (remote, atomic, datagram, srqn) = (None, None, None, None);
+        Self { opcode, flags, imm: 0, remote, atomic, datagram, srqn, payload: &[] }
     }
 
     /// With a remote address.
@@ -333,7 +374,15 @@ impl<'a> SendWr<'a> {
     }
 
     fn header_bytes(&self) -> usize {
-        self.opcode.header_bytes() + self.datagram.map_or(0, |_| size_of::<AvSeg>())
+        self.opcode.header_bytes() + self.second().bytes()
+    }
+
+    fn second(&self) -> Second {
+        match (self.datagram, self.srqn) {
+            (Some(_), _) => Second::Av,
+            (None, Some(_)) => Second::Xrc,
+            (None, None) => Second::None,
+        }
     }
 
     /// Bytes up to the end of the last segment, before padding to 16.
@@ -411,6 +460,7 @@ impl<'a> SendWr<'a> {
             ..CtrlSeg::zeroed()
         };
         put(into, 0, &ctrl);
+        let at = 16 + self.second().bytes();
         if self.opcode.has_remote() {
             let remote = self.remote.unwrap_or(Remote { addr: Iova(0), rkey: Rkey(0) });
             let seg = RaddrSeg {
@@ -418,15 +468,17 @@ impl<'a> SendWr<'a> {
                 rkey: remote.rkey.0.into(),
                 ..RaddrSeg::zeroed()
             };
-            put(into, 16, &seg);
+            put(into, at, &seg);
         }
         if self.opcode.is_atomic() {
             let ops = self.atomic.unwrap_or(Operands { swap_add: 0, compare: 0 });
             let seg = AtomicSeg { swap_add: ops.swap_add.into(), compare: ops.compare.into() };
-            put(into, 32, &seg);
+            put(into, at + 16, &seg);
         }
         if let Some(datagram) = &self.datagram {
             put(into, 16, &datagram.emit());
+        } else if let Some(srqn) = self.srqn {
+            put(into, 16, &XrcSeg { xrc_srqn: (srqn & 0xff_ffff).into(), ..XrcSeg::zeroed() });
         }
         let mut at = self.header_bytes();
         for piece in self.payload {

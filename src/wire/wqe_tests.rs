@@ -107,6 +107,7 @@ proptest! {
         pieces in prop::collection::vec(owned(), 0..10),
         fields: (u16, u32, u64, u32),
         qpn in 0u32..1 << 24,
+        srqn in prop::option::of(0u32..1 << 24),
         flags: (bool, bool, bool),
     ) {
         let opcode = Opcode::ALL[op];
@@ -121,13 +122,15 @@ proptest! {
             remote: opcode.has_remote().then_some(remote),
             atomic: None,
             datagram: None,
+            srqn,
             payload: &payload,
         };
         let mut buf = [0xa5; 1024];
         let blocks = wr.emit(fields.0, Qpn(qpn), &mut buf).unwrap();
         prop_assert!(buf[blocks as usize * 64..].iter().all(|&b| b == 0xa5));
-        let wqe = Wqe::parse(&buf).unwrap();
-        prop_assert_eq!(wqe.blocks(), blocks);
+        let wqe = if srqn.is_some() { Wqe::parse_xrc(&buf) } else { Wqe::parse(&buf) };
+        let wqe = wqe.unwrap();
+        prop_assert_eq!((wqe.blocks(), wqe.srqn), (blocks, srqn));
         prop_assert_eq!((wqe.opcode, wqe.index, wqe.qpn), (opcode, fields.0, Qpn(qpn)));
         prop_assert_eq!((wqe.flags, wqe.imm, wqe.remote), (wr.flags, wr.imm, wr.remote));
         prop_assert_eq!(wqe.pieces(&buf).collect::<Vec<_>>(), payload);
@@ -154,5 +157,6 @@ proptest! {
             prop_assert_eq!(sum, u64::from(wqe.bytes));
         }
         let _ = Wqe::parse_stream(&bytes);
+        let _ = Wqe::parse_xrc(&bytes);
     }
 }

@@ -21,6 +21,7 @@ pub mod object {
     pub const SRQ: u16 = 5;
     pub const AH: u16 = 6;
     pub const MR: u16 = 7;
+    pub const MW: u16 = 8;
     pub const DM: u16 = 14;
     pub const ASYNC_EVENT: u16 = 16;
     pub const DEVX: u16 = 0x1000;
@@ -40,6 +41,7 @@ pub mod method {
     pub const QUERY_GID_ENTRY: u16 = 6;
     pub const PD_DESTROY: u16 = 0;
     pub const AH_DESTROY: u16 = 0;
+    pub const MW_DESTROY: u16 = 0;
     pub const CREATE: u16 = 0;
     pub const DESTROY: u16 = 1;
     pub const DM_MR_REG: u16 = 0;
@@ -192,7 +194,9 @@ pub mod command {
     pub const CREATE_AH: u32 = 5;
     pub const REG_MR: u32 = 9;
     pub const REREG_MR: u32 = 11;
+    pub const ALLOC_MW: u32 = 14;
     pub const CREATE_COMP_CHANNEL: u32 = 17;
+    pub const RESIZE_CQ: u32 = 19;
     pub const QUERY_QP: u32 = 25;
     pub const MODIFY_QP: u32 = 26;
     pub const MODIFY_SRQ: u32 = 33;

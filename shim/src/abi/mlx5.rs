@@ -86,6 +86,16 @@ pub struct CreateCq {
 /// `MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX`.
 pub const CREATE_CQ_UAR_PAGE_INDEX: u16 = 1 << 1;
 
+/// `struct mlx5_ib_resize_cq`.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct ResizeCq {
+    pub buf_addr: u64,
+    pub cqe_size: u16,
+    pub reserved0: u16,
+    pub reserved1: u32,
+}
+
 /// `struct mlx5_ib_create_qp`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -110,6 +120,8 @@ pub const QP_FLAG_SCATTER_CQE: u32 = 1 << 1;
 pub const QP_FLAG_BFREG_INDEX: u32 = 1 << 3;
 /// `MLX5_QP_FLAG_ALLOW_SCATTER_CQE`.
 pub const QP_FLAG_ALLOW_SCATTER_CQE: u32 = 1 << 8;
+/// `MLX5_QP_FLAG_TYPE_DCT`.
+pub const QP_FLAG_TYPE_DCT: u32 = 1 << 4;
 /// `MLX5_QP_FLAG_UAR_PAGE_INDEX`.
 pub const QP_FLAG_UAR_PAGE_INDEX: u32 = 1 << 10;
 

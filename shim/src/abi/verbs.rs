@@ -175,6 +175,25 @@ pub struct ReregMr {
     pub access_flags: u32,
 }
 
+/// `struct ib_uverbs_alloc_mw`.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct AllocMw {
+    pub response: u64,
+    pub pd_handle: u32,
+    pub mw_type: u8,
+    pub reserved: [u8; 3],
+}
+
+/// `struct ib_uverbs_resize_cq`.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct ResizeCq {
+    pub response: u64,
+    pub cq_handle: u32,
+    pub cqe: u32,
+}
+
 /// `struct ib_uverbs_ah_attr`, its route included.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -391,6 +410,7 @@ pub mod access {
     pub const REMOTE_WRITE: u32 = 1 << 1;
     pub const REMOTE_READ: u32 = 1 << 2;
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
+    pub const MW_BIND: u32 = 1 << 4;
     pub const ZERO_BASED: u32 = 1 << 5;
     pub const HUGETLB: u32 = 1 << 7;
     /// `IB_UVERBS_ACCESS_OPTIONAL_RANGE`: may be ignored.

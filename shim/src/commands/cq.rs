@@ -4,11 +4,12 @@ use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
 use bellpush::mem::HostMem;
-use bellpush::nic::soft::{Cq, CqAttr, Notify};
+use bellpush::nic::soft::{Cq, CqAttr, CqLayout, Notify};
 
 use super::{Command, Undo, long, word};
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::{self, CreateCq};
+use crate::abi::verbs::ResizeCq;
 use crate::context::Object;
 use crate::device::Source;
 use crate::error::Refusal;
@@ -17,9 +18,10 @@ use crate::process::Kind;
 
 /// Bytes of `struct ib_uverbs_comp_event_desc`.
 const COMP_EVENT_BYTES: usize = 8;
-/// Bytes of a CQE, and of a CQ's doorbell record.
-const CQE_BYTES: usize = 64;
+/// Bytes of a CQ's doorbell record.
 const DBR_BYTES: usize = 8;
+/// `IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`.
+const IGNORE_OVERRUN: u64 = 1 << 1;
 
 /// A completion queue.
 pub struct CqObj {
@@ -54,12 +56,28 @@ fn channel(c: &Command<'_>) -> Result<Option<Arc<EventPipe>>, Refusal> {
     }
 }
 
+/// Entries of a CQ that is to hold `asked` (as the kernel's driver computes them).
+fn entries(asked: u32) -> Result<u32, Refusal> {
+    let entries = asked.checked_add(1).and_then(u32::checked_next_power_of_two);
+    let must = "at least 1, and less than 2^22";
+    let entries = entries.filter(|&entries| asked > 0 && entries <= 1 << 22);
+    entries.ok_or(Refusal::Value { what: "CQ's entries", value: asked.into(), must })
+}
+
+fn entry_bytes(bytes: u32) -> Result<usize, Refusal> {
+    match bytes {
+        64 | 128 => Ok(bytes as usize),
+        _ => Err(Refusal::Value { what: "CQE's bytes", value: bytes.into(), must: "64 or 128" }),
+    }
+}
+
 /// `UVERBS_METHOD_CQ_CREATE`.
 pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let asked = c.request.word(attr::CREATE_CQ_CQE)?;
     let user_handle = c.request.number(attr::CREATE_CQ_USER_HANDLE)?;
-    if c.request.number_or(attr::CREATE_CQ_FLAGS, 0)? != 0 {
-        return Err(Refusal::Unsupported("a CQ with timestamps, or without overrun checks"));
+    let flags = c.request.number_or(attr::CREATE_CQ_FLAGS, 0)?;
+    if flags & !IGNORE_OVERRUN != 0 {
+        return Err(Refusal::Unsupported("a CQ with timestamps"));
     }
     let vector = c.request.number_or(attr::CREATE_CQ_COMP_VECTOR, 0)?;
     if vector != 0 {
@@ -70,26 +88,23 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     if driver.cqe_comp_en != 0 || driver.flags & !mlx5::CREATE_CQ_UAR_PAGE_INDEX != 0 {
         return Err(Refusal::Unsupported("a CQ with compressed or padded entries, or wall clock"));
     }
-    if driver.cqe_size as usize != CQE_BYTES {
-        return Err(Refusal::Unsupported("a CQ with entries of another size than 64 bytes"));
-    }
+    let entry_bytes = entry_bytes(driver.cqe_size)?;
     let page = driver.uar_page_index.into();
     let uar = c.objects.uars.get(&page).filter(|_| driver.flags != 0);
     let uar = uar.ok_or(Refusal::Handle { what: "UAR page", handle: page })?.clone();
-    let entries = asked.checked_add(1).and_then(u32::checked_next_power_of_two);
-    let must = "less than 2^22";
-    let entries = entries.filter(|&entries| asked > 0 && entries <= 1 << 22);
-    let entries =
-        entries.ok_or(Refusal::Value { what: "CQ's entries", value: asked.into(), must })?;
+    let entries = entries(asked)?;
     let completions = channel(c)?.map(|channel| Reporter::new(channel, user_handle));
     let notify = completions.clone().map(|to| Arc::new(move |_| to.completion()) as Notify);
     // SAFETY: libmlx5 keeps a CQ's buffer and record until the CQ is destroyed; the CQ, which alone
     // holds the views, is gone then.
     let (ring, dbr) = unsafe {
-        let ring = HostMem::borrowed(driver.buf_addr, entries as usize * CQE_BYTES)?;
+        let ring = HostMem::borrowed(driver.buf_addr, entries as usize * entry_bytes)?;
         (ring, HostMem::borrowed(driver.db_addr, DBR_BYTES)?)
     };
-    let cq = c.context.device.nic.create_cq(&CqAttr { ring, dbr, uar, notify })?;
+    let cq = c.context.device.nic.create_cq_with(
+        &CqAttr { ring, dbr, uar, notify },
+        CqLayout { entry_bytes, overrun_ignored: flags != 0, ..CqLayout::default() },
+    )?;
     let number = cq.number();
     let handle = c.objects.add(Object::Cq(Arc::new(CqObj { cq, completions })));
     c.context.listen(c.objects, Source::Cq(number), user_handle);
@@ -108,5 +123,19 @@ pub fn destroy(c: &mut Command<'_>) -> Result<(), Refusal> {
     let async_events = c.context.destroy_with_events(c.objects, handle, source)?;
     let events = completions.map_or(0, |completions| completions.read_so_far());
     c.request.put(attr::DESTROY_RESP, bytemuck::bytes_of(&[events, async_events]));
+    Ok(())
+}
+
+/// `IB_USER_VERBS_CMD_RESIZE_CQ`.
+pub fn resize(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let ResizeCq { cq_handle, cqe, .. } = c.request.input(attr::CORE_IN)?;
+    let driver: mlx5::ResizeCq = c.request.input(UHW_IN)?;
+    let cq = &c.objects.cq(cq_handle)?.cq;
+    let (entries, entry_bytes) = (entries(cqe)?, entry_bytes(driver.cqe_size.into())?);
+    // SAFETY: libmlx5 keeps the new buffer until the CQ is destroyed or resized again; the old one
+    // is not touched after this.
+    let ring = unsafe { HostMem::borrowed(driver.buf_addr, entries as usize * entry_bytes)? };
+    cq.resize(ring, entry_bytes)?;
+    c.answer(bytemuck::bytes_of(&[entries - 1, 0]));
     Ok(())
 }

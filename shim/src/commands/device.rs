@@ -37,9 +37,9 @@ const MAX_SGE: u32 = 30;
 pub const MAX_RD_ATOMIC: u32 = 16;
 /// The largest number of any kind of object, where only memory limits it.
 const MANY: u32 = 1 << 16;
-/// `IB_UVERBS_DEVICE_*`: RC_RNR_NAK_GEN, SYS_IMAGE_GUID, PORT_ACTIVE_EVENT, CURR_QP_STATE_MOD,
-/// SHUTDOWN_PORT are what the NIC does.
-const CAPS: u32 = 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7;
+/// `IB_UVERBS_DEVICE_*`: MEM_WINDOW_TYPE_2B, MEM_WINDOW, RC_RNR_NAK_GEN, SYS_IMAGE_GUID,
+/// PORT_ACTIVE_EVENT and CURR_QP_STATE_MOD are what the NIC does.
+const CAPS: u32 = 1 << 24 | 1 << 17 | 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7;
 /// Largest device memory of one allocation: what libmlx5's mapping commands can name in a row.
 pub const MAX_DM_BYTES: u64 = 1 << 20;
 /// Longest message.
@@ -139,6 +139,7 @@ fn limits(device: &Device) -> QueryDeviceResp {
         max_qp_init_rd_atom: MAX_RD_ATOMIC,
         // IB_ATOMIC_HCA.
         atomic_cap: 1,
+        max_mw: 1 << 24,
         max_ah: i32::MAX as u32,
         max_srq: 1 << 24,
         max_srq_wr: MAX_WQES - 1,

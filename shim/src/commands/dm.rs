@@ -124,7 +124,7 @@ pub fn register(c: &mut Command<'_>) -> Result<(), Refusal> {
     let access = rights(flags)?;
     let mem = Arc::new(dm.view.part(offset as usize, length as usize)?);
     let mr = c.context.device.nic.register_in(&pd.pd, mem, Iova(0), access)?;
-    let region = MrObj { mr, pd, access, user: None, _dm: Some(dm) };
+    let region = MrObj { mr, pd, user: None, _dm: Some(dm) };
     let handle = c.objects.add(Object::Mr(region));
     c.created(attr::REG_DM_MR_HANDLE, handle);
     c.request.put(attr::REG_DM_MR_RESP_LKEY, &word(mr.lkey.0));

@@ -4,15 +4,15 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use bellpush::mem::{Dma, UserMem};
-use bellpush::nic::soft::Pd;
-use bellpush::nic::{Access, AddressVector, Mr, Nic, NicAddress};
-use bellpush::wire::Iova;
+use bellpush::nic::soft::{MwType, Pd, Reregister};
+use bellpush::nic::{Access, AddressVector, Mr, NicAddress};
+use bellpush::wire::{Iova, Rkey};
 use bytemuck::bytes_of;
 
 use super::{Command, Undo, long, word};
 use crate::abi::ids::{UHW_OUT, attr};
 use crate::abi::mlx5::CreateAhResp;
-use crate::abi::verbs::{AhAttr, CreateAh, RegMr, ReregMr, access};
+use crate::abi::verbs::{AhAttr, AllocMw, CreateAh, RegMr, ReregMr, access};
 use crate::context::Object;
 use crate::cuda::GpuMem;
 use crate::error::Refusal;
@@ -29,10 +29,8 @@ pub struct MrObj {
     pub mr: Mr,
     /// Its protection domain.
     pub pd: Arc<PdObj>,
-    /// What may be done with it.
-    pub access: Access,
-    /// Whether what is registered again is memory of the process.
-    pub user: Option<(u64, u64)>,
+    /// Memory of the process: its address and length, and whether it must be writable.
+    pub user: Option<(u64, u64, bool)>,
     /// Device memory that it is a part of, which it keeps.
     pub _dm: Option<Arc<super::dm::DmObj>>,
 }
@@ -58,9 +56,10 @@ pub fn destroy_pd(c: &mut Command<'_>) -> Result<(), Refusal> {
 /// What access flags allow, if the NIC has all of it.
 pub fn rights(flags: u32) -> Result<Access, Refusal> {
     use access::*;
-    let known = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | ZERO_BASED | HUGETLB;
+    let remote = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+    let known = LOCAL_WRITE | remote | MW_BIND | ZERO_BASED | HUGETLB;
     if flags & !(known | OPTIONAL) != 0 {
-        return Err(Refusal::Unsupported("an access flag (memory windows, on-demand paging)"));
+        return Err(Refusal::Unsupported("an access flag (on-demand paging)"));
     }
     if flags & (REMOTE_WRITE | REMOTE_ATOMIC) != 0 && flags & LOCAL_WRITE == 0 {
         let must = "with local write, if a peer may write";
@@ -83,7 +82,7 @@ pub enum Memory {
 }
 
 /// Memory of the program's that a region is to stand for.
-pub fn user_memory(start: u64, length: u64, access: Access) -> Result<Memory, Refusal> {
+pub fn user_memory(start: u64, length: u64, write: bool) -> Result<Memory, Refusal> {
     let bytes =
         usize::try_from(length).map_err(|_| Refusal::Fault { addr: start, bytes: usize::MAX })?;
     if bytes == 0 {
@@ -93,11 +92,11 @@ pub fn user_memory(start: u64, length: u64, access: Access) -> Result<Memory, Re
         return Ok(Memory::Gpu(mem));
     }
     // SAFETY: the program registers the range: what the NIC writes there, it wants written.
-    Ok(Memory::Host(unsafe { UserMem::register(start, bytes, access.local_write) }?))
+    Ok(Memory::Host(unsafe { UserMem::register(start, bytes, write) }?))
 }
 
-fn region_memory(start: u64, length: u64, access: Access) -> Result<Arc<dyn Dma>, Refusal> {
-    Ok(match user_memory(start, length, access)? {
+fn region_memory(start: u64, length: u64, write: bool) -> Result<Arc<dyn Dma>, Refusal> {
+    Ok(match user_memory(start, length, write)? {
         Memory::Host(mem) => Arc::new(mem),
         Memory::Gpu(mem) => Arc::new(mem),
     })
@@ -119,17 +118,17 @@ pub fn reg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
     let pd = c.objects.pd(pd_handle)?.clone();
     let access = rights(access_flags)?;
     same_offset(start, hca_va)?;
-    let mem = region_memory(start, length, access)?;
+    let mem = region_memory(start, length, access.local_write)?;
     let mr = c.context.device.nic.register_in(&pd.pd, mem, Iova(hca_va), access)?;
-    let user = Some((start, length));
-    let handle = c.objects.add(Object::Mr(MrObj { mr, pd, access, user, _dm: None }));
+    let user = Some((start, length, access.local_write));
+    let handle = c.objects.add(Object::Mr(MrObj { mr, pd, user, _dm: None }));
     c.undo = Some(Undo::Object(handle));
     c.answer(bytes_of(&[handle, mr.lkey.0, mr.rkey.0]));
     Ok(())
 }
 
-/// `IB_USER_VERBS_CMD_REREG_MR`. The region has new keys afterwards; one that cannot be had leaves
-/// the old as it is.
+/// `IB_USER_VERBS_CMD_REREG_MR`. The region keeps its keys; a change that cannot be had leaves it as
+/// it is.
 pub fn rereg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
     const TRANSLATION: u32 = 1;
     const PD: u32 = 2;
@@ -144,25 +143,25 @@ pub fn rereg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
         });
     }
     let old = c.objects.mr(r.mr_handle)?;
-    let Some((start, length)) = old.user else {
+    let Some((start, length, write)) = old.user else {
         return Err(Refusal::Unsupported("device memory registered again"));
     };
-    let access = if r.flags & ACCESS != 0 { rights(r.access_flags)? } else { old.access };
-    let pd = if r.flags & PD != 0 { c.objects.pd(r.pd_handle)? } else { &old.pd }.clone();
+    let before = old.mr;
+    let access = if r.flags & ACCESS != 0 { Some(rights(r.access_flags)?) } else { None };
+    let pd = if r.flags & PD != 0 { Some(c.objects.pd(r.pd_handle)?.clone()) } else { None };
     let (start, length, iova) = match r.flags & TRANSLATION {
-        0 => (start, length, old.mr.iova.0),
+        0 => (start, length, before.iova.0),
         _ => (r.start, r.length, r.hca_va),
     };
     same_offset(start, iova)?;
-    let mem = region_memory(start, length, access)?;
-    let nic = &c.context.device.nic;
-    let mr = nic.register_in(&pd.pd, mem, Iova(iova), access)?;
-    let before = old.mr;
-    let user = Some((start, length));
+    let write = access.map_or(write, |access| access.local_write);
+    let memory = Some((region_memory(start, length, write)?, Iova(iova)));
+    let change = Reregister { pd: pd.as_ref().map(|pd| pd.pd.clone()), memory, access };
+    let mr = c.context.device.nic.reregister(before, change)?;
     if let Some(Object::Mr(region)) = c.objects.get_mut(r.mr_handle) {
-        *region = MrObj { mr, pd, access, user, _dm: None };
+        (region.mr, region.user) = (mr, Some((start, length, write)));
+        region.pd = pd.unwrap_or_else(|| region.pd.clone());
     }
-    nic.deregister(before)?;
     c.answer(bytes_of(&[mr.lkey.0, mr.rkey.0]));
     Ok(())
 }
@@ -171,6 +170,39 @@ pub fn rereg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
 pub fn destroy_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
     let handle = c.request.handle(attr::DESTROY_HANDLE)?;
     c.objects.mr(handle)?;
+    c.context.destroy(c.objects, handle)
+}
+
+/// A memory window.
+pub struct MwObj {
+    /// Its key, as it was made.
+    pub key: Rkey,
+    _pd: Arc<PdObj>,
+}
+
+/// `IB_USER_VERBS_CMD_ALLOC_MW`.
+pub fn alloc_mw(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let AllocMw { pd_handle, mw_type, .. } = c.request.input(attr::CORE_IN)?;
+    let pd = c.objects.pd(pd_handle)?.clone();
+    let kind = match mw_type {
+        1 => MwType::One,
+        2 => MwType::Two,
+        _ => {
+            let value = mw_type.into();
+            return Err(Refusal::Value { what: "memory window's type", value, must: "1 or 2" });
+        }
+    };
+    let key = c.context.device.nic.alloc_mw(&pd.pd, kind)?;
+    let handle = c.objects.add(Object::Mw(MwObj { key, _pd: pd }));
+    c.undo = Some(Undo::Object(handle));
+    c.answer(bytes_of(&[handle, key.0]));
+    Ok(())
+}
+
+/// `UVERBS_METHOD_MW_DESTROY`.
+pub fn destroy_mw(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let handle = c.request.handle(attr::DESTROY_HANDLE)?;
+    c.objects.mw(handle)?;
     c.context.destroy(c.objects, handle)
 }
 

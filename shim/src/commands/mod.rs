@@ -2,6 +2,7 @@
 //! carried out by what.
 
 pub mod cq;
+pub mod dct;
 pub mod device;
 pub mod dm;
 pub mod memory;
@@ -86,6 +87,7 @@ fn find(object: u16, method: u16) -> Option<(&'static [u16], Handler)> {
         (object::UAR, method::UAR_DESTROY) => (&[UAR_DESTROY_HANDLE], device::destroy_uar),
         (object::PD, method::PD_DESTROY) => (DESTROY, memory::destroy_pd),
         (object::AH, method::AH_DESTROY) => (DESTROY, memory::destroy_ah),
+        (object::MW, method::MW_DESTROY) => (DESTROY, memory::destroy_mw),
         (object::MR, method::MR_DESTROY) => (DESTROY, memory::destroy_mr),
         (object::MR, method::QUERY_MR) => (
             &[QUERY_MR_HANDLE, QUERY_MR_RESP_LKEY, QUERY_MR_RESP_RKEY, QUERY_MR_RESP_LENGTH,
@@ -156,6 +158,8 @@ fn invoke_write(c: &mut Command<'_>) -> Result<(), Refusal> {
         command::CREATE_AH => memory::create_ah,
         command::REG_MR => memory::reg_mr,
         command::REREG_MR => memory::rereg_mr,
+        command::ALLOC_MW => memory::alloc_mw,
+        command::RESIZE_CQ => cq::resize,
         command::CREATE_COMP_CHANNEL => cq::create_channel,
         command::QUERY_QP => qp::query,
         command::MODIFY_QP | command::EX_MODIFY_QP => qp::modify,

@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use bellpush::mem::{HostMem, PAGE_BYTES, View};
 use bellpush::nic::soft::{Objects as Used, Qp};
-use bellpush::nic::{Access, Change, Mtu, NicAddress, QpAttr, QpState, QpType, QueuePair, Queues};
+use bellpush::nic::{
+    Access, Change, Mtu, NicAddress, Order, QpAttr, QpState, QpType, QueuePair, Queues,
+};
 use bellpush::wire::{Psn, Qpn};
 use bytemuck::{Zeroable, bytes_of};
 
 use super::cq::CqObj;
+use super::dct;
 use super::device::mtu_code;
 use super::memory::{PdObj, path};
 use super::srq::SrqObj;
@@ -92,6 +95,7 @@ fn queues(driver: &CreateQp, uar: View) -> Result<Queues, Refusal> {
         sq: part(rq_bytes, sq_bytes)?,
         rq_stride_log: shift,
         uar,
+        order: Order::Later,
         // The CQs are objects of their own.
         send_cq: dbr.clone(),
         send_cq_dbr: dbr.clone(),
@@ -103,7 +107,15 @@ fn queues(driver: &CreateQp, uar: View) -> Result<Queues, Refusal> {
 
 /// `UVERBS_METHOD_QP_CREATE`.
 pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
-    let kind = kind(c.request.number(attr::CREATE_QP_TYPE)?)?;
+    let number = c.request.number(attr::CREATE_QP_TYPE)?;
+    if number == dct::DRIVER {
+        let driver: CreateQp = c.request.input_from(UHW_IN, 40)?;
+        if driver.flags != mlx5::QP_FLAG_TYPE_DCT {
+            return Err(Refusal::Unsupported("a queue pair of a driver's type but a DC target"));
+        }
+        return dct::create(c, driver.uidx);
+    }
+    let kind = kind(number)?;
     let user_handle = c.request.number(attr::CREATE_QP_USER_HANDLE)?;
     let cap: QpCap = c.request.input(attr::CREATE_QP_CAP)?;
     let flags = c.request.number_or(attr::CREATE_QP_FLAGS, 0)?;
@@ -175,7 +187,11 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
 /// `UVERBS_METHOD_QP_DESTROY`.
 pub fn destroy(c: &mut Command<'_>) -> Result<(), Refusal> {
     let handle = c.request.handle(attr::DESTROY_HANDLE)?;
-    let source = Source::Qp(c.objects.qp(handle)?.qp.qpn().0);
+    let number = match c.objects.get(handle) {
+        Some(Object::Dct(dct)) => dct.qp.qpn(),
+        _ => c.objects.qp(handle)?.qp.qpn(),
+    };
+    let source = Source::Qp(number.0);
     let events = c.context.destroy_with_events(c.objects, handle, source)?;
     c.request.put(attr::DESTROY_RESP, &word(events));
     Ok(())
@@ -256,6 +272,9 @@ fn change(r: &ModifyQp) -> Result<Change, Refusal> {
 pub fn modify(c: &mut Command<'_>) -> Result<(), Refusal> {
     // The extended command's struct ends with a rate limit, which its bit asks for.
     let r: ModifyQp = c.request.input(attr::CORE_IN)?;
+    if let Some(Object::Dct(_)) = c.objects.get(r.qp_handle) {
+        return dct::modify(c, &r);
+    }
     let qp = &c.objects.qp(r.qp_handle)?.qp;
     let now = QueuePair::state(&**qp);
     if r.attr_mask & mask::CUR_STATE != 0 && state(r.cur_qp_state)? != now {
@@ -277,6 +296,7 @@ fn gid(address: NicAddress) -> [u8; 16] {
     match address {
         NicAddress::Ip(IpAddr::V4(v4)) => v4.to_ipv6_mapped().octets(),
         NicAddress::Ip(IpAddr::V6(v6)) => v6.octets(),
+        NicAddress::Lid { gid, .. } => gid,
         NicAddress::InProcess(_) => [0; 16],
     }
 }

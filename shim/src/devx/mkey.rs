@@ -72,7 +72,7 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
     let nic = &c.context.device.nic;
     let iova = Iova(cmd.get(mkey::START_ADDR));
     let low = cmd.get(mkey::MKEY_7_0) as u8;
-    let mr = nic.register_as(&pd.pd, umem.mem.clone(), iova, access, low)?;
+    let mr = nic.register_with_tag(&pd.pd, umem.mem.clone(), (iova, access), low)?;
     let index = mr.lkey.0 >> 8;
     Ok((Object::DevxMkey(DevxMkey { mr, _pd: pd, _umem: umem }), index))
 }

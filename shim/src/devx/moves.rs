@@ -145,6 +145,7 @@ pub fn describe(of: &Qp, out: &mut Mailbox) {
         QpType::Rc => 0,
         QpType::Uc => 1,
         QpType::Ud => 2,
+        QpType::XrcSend | QpType::XrcRecv => 3,
     };
     let log = |depth: Option<u8>| depth.map_or(0, |n| u64::from(n.max(1).ilog2()));
     let access = now.access.unwrap_or(Access::NONE);
@@ -176,7 +177,7 @@ pub fn describe(of: &Qp, out: &mut Mailbox) {
         let gid = match av.nic {
             NicAddress::Ip(IpAddr::V4(v4)) => v4.to_ipv6_mapped().octets(),
             NicAddress::Ip(IpAddr::V6(v6)) => v6.octets(),
-            NicAddress::InProcess(_) => [0; 16],
+            NicAddress::InProcess(_) | NicAddress::Lid { .. } => [0; 16],
         };
         out.set_gid(qp::RGID, gid);
         out.set(qp::HOP_LIMIT, av.hop_limit.into());

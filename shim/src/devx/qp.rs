@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bellpush::mem::{HostMem, PAGE_BYTES, View};
 use bellpush::nic::soft::{Cq, Objects as Used, Qp};
-use bellpush::nic::{Change, QpAttr, QpState, QpType, QueuePair, Queues};
+use bellpush::nic::{Change, Order, QpAttr, QpState, QpType, QueuePair, Queues};
 use bellpush::wire::Qpn;
 
 use super::cq::DevxCq;
@@ -169,6 +169,7 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
         rq,
         rq_stride_log: (sges * DS_BYTES as u32).ilog2(),
         uar: page,
+        order: Order::Later,
         // The CQs are objects of their own.
         send_cq: dbr.clone(),
         send_cq_dbr: dbr.clone(),

@@ -71,7 +71,7 @@ pub fn register(c: &mut Command<'_>) -> Result<(), Refusal> {
         let must = "some size of at least 4 KiB";
         return Err(Refusal::Value { what: "umem's page sizes", value: pages, must });
     }
-    let Memory::Host(mem) = user_memory(addr, bytes, access)? else {
+    let Memory::Host(mem) = user_memory(addr, bytes, access.local_write)? else {
         return Err(Refusal::Unsupported("a umem of GPU memory: the engine is a CPU thread"));
     };
     let umem = Umem { addr, bytes, mem: Arc::new(mem), writable: access.local_write };

@@ -105,7 +105,12 @@ impl TryFrom<&BenchArgs> for BenchPlan {
     type Error = CliError;
 
     fn try_from(args: &BenchArgs) -> Result<Self, CliError> {
-        let paths = paths(args.data.as_deref(), args.kick.as_deref())?;
+        let mut paths = paths(args.data.as_deref(), args.kick.as_deref())?;
+        if args.nic != "soft" {
+            soft_only(args)?;
+            // Not asked for by name, then: part of all kicks.
+            paths.retain(|path| path.kick() != Some(Kick::Inband));
+        }
         if args.line.is_some() && !paths.iter().any(|path| path.kick() == Some(Kick::Inband)) {
             return Err(CliError::new(
                 "--line concerns push/inband, which is not measured",
@@ -167,6 +172,24 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             )?),
         })
     }
+}
+
+/// Refuses options of the software NIC where another one is named.
+fn soft_only(args: &BenchArgs) -> Result<(), CliError> {
+    let inband =
+        args.kick.as_deref().is_some_and(|list| list.split(',').any(|k| k.trim() == "inband"));
+    let option = match () {
+        () if inband => "--kick inband",
+        () if args.line.is_some() => "--line",
+        () if args.engines != 1 => "--engines",
+        () if args.link.is_some() => "--link",
+        () if args.pcap.is_some() => "--pcap",
+        () => return Ok(()),
+    };
+    Err(CliError::new(
+        format!("{option} is the software NIC's own, and --nic is {}", args.nic),
+        "leave it out, or give --nic soft",
+    ))
 }
 
 /// Every combination that exists of the data paths and kicks asked for. What was asked for by name

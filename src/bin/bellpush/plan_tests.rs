@@ -41,7 +41,7 @@ fn defaults() {
 #[test]
 fn values() {
     let plan = plan(
-        "--gpu 1 --host-numa far --nic mlx5_0 --sizes 8,4KiB --messages 7 --seconds 0.5 \
+        "--gpu 1 --host-numa far --sizes 8,4KiB --messages 7 --seconds 0.5 \
          --window 1MiB --slot 64 --line 60+4 --engines 2 --qps 4 --seed 9 --json - --credits off \
          --tearing --dest gpu --timeout-ms 10",
     )
@@ -54,6 +54,20 @@ fn values() {
     assert!(!plan.credits && plan.tearing);
     assert_eq!(super::BenchPlan { gpu: Gpu::Host, ..plan.clone() }.gpu, Gpu::Host);
     assert_eq!(plan.row_limit, Duration::from_millis(500));
+}
+
+#[test]
+fn a_verbs_device_takes_no_options_of_the_software_nic() {
+    let plan = plan("--nic mlx5_0 --data push").unwrap();
+    assert_eq!(plan.nic, "mlx5_0");
+    let paths: Vec<String> = plan.paths.iter().map(Path::to_string).collect();
+    assert_eq!(paths, ["push/blueflame", "push/kernel", "push/stream", "push/cpu"]);
+    for option in ["--kick kernel,inband", "--line 60+4", "--engines 2", "--link shm", "--pcap x"] {
+        let line = refused(&format!("--nic mlx5_0:1 {option}"));
+        let name = option.split(' ').next().unwrap();
+        assert!(line.starts_with(name) && line.contains("mlx5_0:1"), "{line}");
+        assert!(line.contains("--nic soft"), "{line}");
+    }
 }
 
 #[test]

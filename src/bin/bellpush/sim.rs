@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
-    Curve, H200_CURVES, H200_HOPS, HOST_RESIDUALS, HOST_ROWS, HopPath, Metric, NfpHost, Params,
-    Path, RigSpec, SweepRow, crossings, losses, sensitivity, simulate_curve, simulate_hop,
-    simulate_host_row, sweep, window_needed_bytes,
+    Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_RESIDUALS, HOST_ROWS, HopPath, Metric,
+    NfpHost, Params, Path, RigSpec, SweepRow, crossings, losses, sensitivity, simulate_curve,
+    simulate_hop, simulate_host_row, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_toml};
 use serde_json::{Value, json};
@@ -347,16 +347,12 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
             rows.push(compared("H200 push against pull", name, measured, model, false, ""));
         }
     }
-    // Predicted before they are measured: threads a block change what is outstanding.
-    for threads in [128, 256, 1024] {
-        for (what, curve) in [("loads", Curve::HostLoad), ("stores", Curve::HostStore)] {
-            let model = simulate_curve(params, curve, 1, threads)?;
-            rows.push(json!({
-                "table": "H200, not measured yet", "measured": null, "model": model,
-                "row": format!("{what}, host, 1 block of {threads} threads, GB/s"),
-                "error_percent": null, "kind": "predicted", "note": "",
-            }));
-        }
+    for (curve, threads, measured) in H200_THREADS {
+        let model = simulate_curve(params, curve, 1, threads)?;
+        let what = if curve == Curve::HostLoad { "loads from" } else { "stores to" };
+        let name = format!("{what} host, 1 block of {threads} threads, GB/s");
+        let note = "predicted before it was measured";
+        rows.push(compared("H200 threads", name, measured, model, false, note));
     }
     Ok(rows)
 }

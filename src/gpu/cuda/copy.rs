@@ -4,6 +4,7 @@
 //! by the caller. Nothing here synchronises with the context; pageable memory is never given to
 //! the driver, which might.
 
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +14,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use super::{COPY_LIMIT, Device, Pin, check, failed, make_current, safe};
 use crate::gpu::GpuError;
 use crate::gpu::stream::poll;
-use crate::mem::{Dma, HostMem, MemError};
+use crate::mem::{Dma, Exported, HostMem, MemError, PAGE_BYTES};
 
 /// Copies that may run at the same time; further callers wait for one of them.
 const LANES: usize = 4;
@@ -150,6 +151,25 @@ impl Memory {
         }
     }
 
+    /// A dma-buf of the pages that hold the memory, and where in it the memory begins.
+    fn dmabuf(&self) -> Result<(OwnedFd, u64), MemError> {
+        let refused = |e: GpuError| MemError::Export(e.to_string());
+        self.device.make_current().map_err(refused)?;
+        // The driver exports whole pages of the host's size.
+        let head = self.addr % PAGE_BYTES as u64;
+        let bytes = (head as usize + self.bytes).next_multiple_of(PAGE_BYTES);
+        let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        let mut fd: i32 = -1;
+        // SAFETY: writes one descriptor; the driver checks the range against its allocations.
+        let code = unsafe {
+            let fd = (&raw mut fd).cast();
+            sys::cuMemGetHandleForAddressRange(fd, self.addr - head, bytes, kind, 0)
+        };
+        check("cuMemGetHandleForAddressRange", code).map_err(refused)?;
+        // SAFETY: a fresh descriptor that the driver hands over.
+        Ok((unsafe { OwnedFd::from_raw_fd(fd) }, head))
+    }
+
     /// Changes an 8-byte word and returns the old one, under the GPU's lock.
     fn change(&self, offset: usize, new: impl FnOnce(u64) -> u64) -> Result<u64, MemError> {
         self.at(offset, 8)?;
@@ -235,6 +255,10 @@ impl Dma for Memory {
 
     fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, MemError> {
         self.change(offset, |old| if old == compare { swap } else { old })
+    }
+
+    fn export(&self) -> Option<Exported> {
+        Some(Exported { addr: self.addr, dmabuf: self.dmabuf() })
     }
 
     fn read_to_host(

@@ -54,8 +54,12 @@ counters! {
     cq_overruns,
     /// Packets given to the link.
     tx_packets,
+    /// Their bytes, BTH to ICRC.
+    tx_bytes,
     /// Packets that the link handed out.
     rx_packets,
+    /// Their bytes, BTH to ICRC.
+    rx_bytes,
     /// Those of the packets sent that were sent before.
     retransmitted,
     /// Times that nothing was acknowledged for as long as the local ACK timeout.

@@ -20,7 +20,8 @@ use super::srq::{Srq, SrqAttr};
 use super::state::Attributes;
 use super::tap::Tap;
 use super::transport::Transport;
-use crate::mem::View;
+use super::xrc::{Target, XrcSrq, Xrcd};
+use crate::mem::{HostMem, View};
 use crate::nic::{Change, Mtu, NicAddress, NicError, QpAttr, QpState, QpType, QueuePair, Queues};
 use crate::wire::Qpn;
 use crate::wire::roce::{MAX_PACKET_BYTES, MAX_PATH_MTU};
@@ -89,7 +90,7 @@ impl Device {
         seed: u64,
     ) -> Result<Arc<Self>, NicError> {
         let most = link.mtu();
-        let must = "at least 292 bytes: headers and a payload of 256";
+        let must = "at least 296 bytes: headers and a payload of 256";
         let short = NicError::Attribute { what: "link's longest packet", value: most as u64, must };
         let headers = MAX_PACKET_BYTES - MAX_PATH_MTU;
         let mtu = most.checked_sub(headers).and_then(Mtu::within).ok_or(short)?;
@@ -185,8 +186,30 @@ impl Device {
         Ok(cq)
     }
 
-    pub(super) fn create_srq(&self, attr: &SrqAttr) -> Result<Arc<Srq>, NicError> {
-        Ok(Arc::new(Srq::new(self.number(), attr, self.events.clone())?))
+    pub(super) fn create_srq(
+        &self,
+        attr: &SrqAttr,
+        xrc: Option<XrcSrq>,
+    ) -> Result<Arc<Srq>, NicError> {
+        Ok(Arc::new(Srq::new(self.number(), attr, xrc, self.events.clone())?))
+    }
+
+    /// The receiving end of an XRC connection. What it has of queues nobody writes to.
+    pub(super) fn create_xrc_recv(&self, xrcd: &Arc<Xrcd>) -> Result<Arc<Qp>, NicError> {
+        let attr = QpAttr {
+            sq_blocks: 0,
+            rq_wqes: 0,
+            rq_sges: 0,
+            send_cqes: 1,
+            recv_cqes: 0,
+            rnr_retry: 0,
+            inband: None,
+            blueflame: false,
+        };
+        let memory = HostMem::alloc(layout::queue_bytes(&attr))?;
+        let queues = layout::place(&attr, &View::new(&memory, 0, memory.len())?)?;
+        let objects = Objects { kind: QpType::XrcRecv, ..self.private(&attr, &queues)? };
+        self.create(&attr, queues, objects, Some(Target::new(xrcd.clone())))
     }
 
     /// CQs that a reliable connection has for itself, over queues that were checked.
@@ -225,10 +248,25 @@ impl Device {
         queues: Queues,
         objects: Objects,
     ) -> Result<Arc<Qp>, NicError> {
+        if objects.kind == QpType::XrcRecv {
+            let must = "made with its XRC domain";
+            return Err(NicError::Attribute { what: "receiving end of XRC", value: 1, must });
+        }
+        self.create(attr, queues, objects, None)
+    }
+
+    fn create(
+        &self,
+        attr: &QpAttr,
+        queues: Queues,
+        objects: Objects,
+        xrc: Option<Target>,
+    ) -> Result<Arc<Qp>, NicError> {
         layout::uses(attr, &queues, &objects)?;
-        if objects.kind == QpType::Ud && matches!(self.place, Place::InProcess(..)) {
-            let must = "on a packet link: the in-process link carries connections";
-            return Err(NicError::Attribute { what: "datagram queue pair", value: 1, must });
+        let simple = matches!(objects.kind, QpType::Rc | QpType::Uc);
+        if !simple && matches!(self.place, Place::InProcess(..)) {
+            let must = "on a packet link: the in-process link carries plain connections";
+            return Err(NicError::Attribute { what: "datagram or XRC queue pair", value: 1, must });
         }
         let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
         if qps.len() >= MAX_QPS {
@@ -241,7 +279,7 @@ impl Device {
             }
         };
         let engine = self.deal_to(&qps, &queues);
-        let qp = Arc::new(Qp::new(Qpn(qpn), engine, self, attr, queues, objects));
+        let qp = Arc::new(Qp::new(Qpn(qpn), engine, self, attr, queues, (objects, xrc)));
         self.seat(&qp).control().add(qp.clone())?;
         qps.insert(qpn, qp.clone());
         Ok(qp)
@@ -281,6 +319,11 @@ impl Device {
             core.reset(qp.qpn.0)?;
             qp.receives().reset();
             qp.forget(self.random());
+        }
+        if (from, to) == (QpState::Rts, QpState::Sqd) {
+            // Until the engine has looked; the in-process link has nothing on its way.
+            let packets = matches!(self.place, Place::Packets { .. });
+            qp.draining.store(packets, Ordering::Relaxed);
         }
         qp.advance(from, to)?;
         core.enter(qp.qpn.0, from, to, &attributes);

@@ -202,6 +202,7 @@ pub(super) fn request(
     bth.solicited = wqe.flags.solicited && at.ends();
     let mut headers = Headers::new(bth);
     headers.ext.imm = (imm && at.ends()).then_some(wqe.imm);
+    headers.ext.srqn = wqe.srqn;
     headers.ext.ieth = (invalidates && at.ends()).then_some(Rkey(wqe.imm));
     headers.ext.reth = wqe.remote.filter(|_| write && at.starts()).map(|remote| Reth {
         addr: remote.addr,

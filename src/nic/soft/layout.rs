@@ -4,7 +4,7 @@ use super::cq::MAX_CQES;
 use super::qp::Objects;
 use super::recv::MAX_RQ_SGES;
 use crate::mem::{PAGE_BYTES, View};
-use crate::nic::{NicError, QpAttr, QpType, Queues};
+use crate::nic::{NicError, Order, QpAttr, QpType, Queues};
 use crate::wire::cqe::CQE_BYTES;
 use crate::wire::doorbell::UAR_BYTES;
 use crate::wire::wqe::{DS_BYTES, WQEBB_BYTES};
@@ -114,6 +114,7 @@ pub(super) fn place(attr: &QpAttr, memory: &View) -> Result<Queues, NicError> {
         rq_stride_log: l.rq_stride_log,
         dbr: part((l.dbrs, 8))?,
         uar: part((0, UAR_BYTES))?,
+        order: Order::Later,
         send_cq: part(l.send_cq)?,
         send_cq_dbr: part((l.dbrs + WQEBB_BYTES, 8))?,
         recv_cq: part(l.recv_cq)?,
@@ -180,6 +181,9 @@ pub(super) fn uses(attr: &QpAttr, q: &Queues, objects: &Objects) -> Result<(), N
     }
     if objects.kind != QpType::Rc && (attr.inband.is_some() || attr.blueflame) {
         return refuse("in-band window or BlueFlame", 1, "off but for reliable connections");
+    }
+    if objects.kind == QpType::XrcSend && receives {
+        return refuse("receives of XRC's sending end", 1, "none");
     }
     if objects.uidx > 0xff_ffff {
         return refuse("user index", objects.uidx.into(), "24 bits");

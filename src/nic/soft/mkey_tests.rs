@@ -24,8 +24,8 @@ impl Keys {
         let (table, pd) = (MrTable::new(), Arc::new(Pd::new(ME.pd)));
         let mem = HostMem::alloc(4096).unwrap();
         let view = Arc::new(View::new(&mem, 0, 4096).unwrap());
-        let mr = table.register(&pd, view.clone(), Iova(0x1000), Access::ALL).unwrap();
-        let read_only = table.register(&pd, view, Iova(0x1000), Access::NONE).unwrap();
+        let mr = table.register(&pd, view.clone(), (Iova(0x1000), Access::ALL), None).unwrap();
+        let read_only = table.register(&pd, view, (Iova(0x1000), Access::NONE), None).unwrap();
         Self { table, pd, mr, read_only }
     }
 

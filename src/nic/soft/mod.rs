@@ -21,6 +21,7 @@
 //! | `masked` | atomics with masks |
 //! | `mkey` `umr` | keys that stand for parts of regions; what changes them |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
+//! | `xrc` | extended reliable connections: domains, receiving ends |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
 
@@ -60,6 +61,7 @@ mod uc;
 mod ud;
 mod umr;
 mod vendor;
+mod xrc;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,11 +79,12 @@ pub use mr::{Pd, Reregister};
 pub use qp::{Objects, Qp};
 pub use srq::{Srq, SrqAttr};
 pub use vendor::Vendor;
+pub use xrc::{XrcSrq, Xrcd};
 
 use self::device::Device;
 use self::link::{Carries, Link};
 use self::mkey::Indirect;
-use super::{Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, QpAttr, QueuePair, Queues};
+use super::{Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueuePair, Queues};
 use crate::mem::{Dma, View};
 use crate::wire::{Iova, Qpn, Rkey};
 
@@ -263,7 +266,36 @@ impl SoftNic {
     /// # Errors
     /// As [`SoftNic::create_cq`].
     pub fn create_srq(&self, attr: &SrqAttr) -> Result<Arc<Srq>, NicError> {
-        self.device.create_srq(attr)
+        self.device.create_srq(attr, None)
+    }
+
+    /// Creates an XRC domain.
+    pub fn create_xrcd(&self) -> Arc<Xrcd> {
+        Arc::default()
+    }
+
+    /// Creates a shared receive queue of an XRC domain.
+    ///
+    /// # Errors
+    /// As [`SoftNic::create_cq`].
+    pub fn create_xrc_srq(&self, attr: &SrqAttr, xrc: XrcSrq) -> Result<Arc<Srq>, NicError> {
+        if xrc.uidx > Qpn::MAX {
+            let (value, must) = (xrc.uidx.into(), "24 bits");
+            return Err(NicError::Attribute { what: "user index", value, must });
+        }
+        let xrcd = xrc.xrcd.clone();
+        let srq = self.device.create_srq(attr, Some(xrc))?;
+        xrcd.add(&srq);
+        Ok(srq)
+    }
+
+    /// Creates the receiving end of an XRC connection, which has no queues of its own. The sending
+    /// end is made by [`SoftNic::create_with`], without receives.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] on the in-process link, [`NicError::Full`], [`NicError::Memory`].
+    pub fn create_xrc_recv(&self, xrcd: &Arc<Xrcd>) -> Result<Arc<Qp>, NicError> {
+        self.device.create_xrc_recv(xrcd)
     }
 
     /// Registers memory in a protection domain.
@@ -277,22 +309,21 @@ impl SoftNic {
         iova: Iova,
         access: Access,
     ) -> Result<Mr, NicError> {
-        self.device.mrs.register(pd, mem, iova, access, None)
+        self.device.mrs.register(pd, mem, (iova, access), None)
     }
 
-    /// Registers memory in a protection domain under a key whose low byte the caller chooses.
+    /// Registers memory under a key whose low byte the caller chooses, as a DEVX program does.
     ///
     /// # Errors
     /// As [`Nic::register`].
-    pub fn register_as(
+    pub fn register_with_tag(
         &self,
         pd: &Arc<Pd>,
         mem: Arc<dyn Dma>,
-        iova: Iova,
-        access: Access,
-        low: u8,
+        (iova, access): (Iova, Access),
+        tag: u8,
     ) -> Result<Mr, NicError> {
-        self.device.mrs.register(pd, mem, iova, access, Some(low))
+        self.device.mrs.register(pd, mem, (iova, access), Some(tag))
     }
 
     /// Returns when no engine is in a step that began before, and forgets armings of CQs that are
@@ -380,18 +411,25 @@ impl Nic for SoftNic {
         true
     }
 
+    fn order(&self) -> Order {
+        Order::Later
+    }
+
+    fn trouble(&self) -> Option<NicError> {
+        None
+    }
+
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
-        self.device.mrs.register(&self.device.pd, mem, iova, access, None)
+        self.device.mrs.register(&self.device.pd, mem, (iova, access), None)
     }
 
     fn deregister(&self, mr: Mr) -> Result<(), NicError> {
         self.device.mrs.deregister(mr)
     }
 
-    fn alloc_dm(&self, memory: View) -> Result<Dm, NicError> {
-        let access = Access { local_write: true, ..Access::NONE };
-        let mr = self.register(Arc::new(memory.clone()), Iova(0), access)?;
-        Ok(Dm { view: memory, mr })
+    /// It has none: a window is memory of the host.
+    fn alloc_dm(&self, _bytes: usize) -> Result<Option<Dm>, NicError> {
+        Ok(None)
     }
 
     fn queue_bytes(&self, attr: &QpAttr) -> usize {

@@ -230,14 +230,13 @@ impl MrTable {
         &self,
         pd: &Arc<Pd>,
         mem: Arc<dyn Dma>,
-        iova: Iova,
-        access: Access,
-        low: Option<u8>,
+        (iova, access): (Iova, Access),
+        tag: Option<u8>,
     ) -> Result<Mr, NicError> {
         let bytes = length(&*mem, iova)?;
         let (number, target, iova0) = (pd.number(), Target::Memory(mem), iova.0);
         let region = Region { pd: number, _pd: pd.clone(), target, iova: iova0, bytes, access };
-        let key = self.write().add(region, low)?;
+        let key = self.write().add(region, tag)?;
         Ok(Mr { lkey: Lkey(key), rkey: Rkey(key), iova, bytes })
     }
 

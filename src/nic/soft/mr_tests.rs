@@ -17,7 +17,7 @@ fn refusal(t: &MrTable, key: u32, addr: u64, bytes: u32, right: Right) -> Option
 #[test]
 fn bounds_are_checked_without_overflow() {
     let (t, mem) = table();
-    let mr = t.register(&pd(), mem, Iova(u64::MAX - 100), Access::ALL).unwrap();
+    let mr = t.register(&pd(), mem, (Iova(u64::MAX - 100), Access::ALL), None).unwrap();
     let key = mr.lkey.0;
     let base = u64::MAX - 100;
     for (addr, bytes, expected) in [
@@ -36,11 +36,11 @@ fn bounds_are_checked_without_overflow() {
 #[test]
 fn a_stale_key_fails_after_its_index_is_used_again() {
     let (t, mem) = table();
-    let first = t.register(&pd(), mem.clone(), Iova(0), Access::ALL).unwrap();
+    let first = t.register(&pd(), mem.clone(), (Iova(0), Access::ALL), None).unwrap();
     assert_ne!(first.lkey.0 & !0xff, 0x100, "the list end's index is not used");
     t.deregister(first).unwrap();
     assert!(matches!(t.deregister(first), Err(NicError::NoSuchRegion(_))));
-    let second = t.register(&pd(), mem, Iova(0), Access::ALL).unwrap();
+    let second = t.register(&pd(), mem, (Iova(0), Access::ALL), None).unwrap();
     assert_eq!(first.lkey.0 >> 8, second.lkey.0 >> 8);
     assert_eq!(refusal(&t, first.lkey.0, 0, 1, Right::Gather), Some(Vendor::Key));
     assert_eq!(refusal(&t, second.lkey.0, 0, 1, Right::Gather), None);
@@ -50,7 +50,7 @@ fn a_stale_key_fails_after_its_index_is_used_again() {
 fn rights_are_told_apart() {
     use Right::*;
     let (t, mem) = table();
-    let mr = t.register(&pd(), mem, Iova(0), Access::NONE).unwrap();
+    let mr = t.register(&pd(), mem, (Iova(0), Access::NONE), None).unwrap();
     assert_eq!(refusal(&t, mr.lkey.0, 0, 1, Gather), None);
     for right in [LocalWrite, RemoteWrite, RemoteRead, RemoteAtomic] {
         assert_eq!(refusal(&t, mr.lkey.0, 0, 1, right), Some(Vendor::Right), "{right:?}");
@@ -60,7 +60,7 @@ fn rights_are_told_apart() {
 #[test]
 fn a_region_of_another_protection_domain_is_refused() {
     let (t, mem) = table();
-    let mr = t.register(&Arc::new(Pd::new(3)), mem, Iova(0), Access::ALL).unwrap();
+    let mr = t.register(&Arc::new(Pd::new(3)), mem, (Iova(0), Access::ALL), None).unwrap();
     assert_eq!(refusal(&t, mr.lkey.0, 0, 1, Right::Gather), Some(Vendor::Domain));
     assert!(t.read().resolve(3, mr.lkey.0, Iova(0), 1, Right::Gather).is_ok(), "control");
 }
@@ -68,16 +68,16 @@ fn a_region_of_another_protection_domain_is_refused() {
 #[test]
 fn empty_and_wrapping_regions_are_refused() {
     let (t, mem) = table();
-    assert!(t.register(&pd(), mem.clone(), Iova(u64::MAX - 50), Access::ALL).is_err());
+    assert!(t.register(&pd(), mem.clone(), (Iova(u64::MAX - 50), Access::ALL), None).is_err());
     let none = HostMem::alloc(1).unwrap();
     let none = View::new(&none, 0, 0).unwrap();
-    assert!(t.register(&pd(), Arc::new(none), Iova(0), Access::ALL).is_err());
+    assert!(t.register(&pd(), Arc::new(none), (Iova(0), Access::ALL), None).is_err());
 }
 
 #[test]
 fn a_region_is_registered_anew_under_its_keys() {
     let (t, mem) = table();
-    let mr = t.register(&pd(), mem, Iova(0), Access::NONE).unwrap();
+    let mr = t.register(&pd(), mem, (Iova(0), Access::NONE), None).unwrap();
     let right = Right::RemoteWrite;
     assert_eq!(refusal(&t, mr.rkey.0, 0, 1, right), Some(Vendor::Right));
     let access = Some(Access::ALL);
@@ -99,4 +99,14 @@ fn a_region_is_registered_anew_under_its_keys() {
     assert_eq!(refusal(&t, mr.rkey.0, 1100, 1, right), Some(Vendor::Domain));
     t.deregister(mr).unwrap();
     assert!(t.reregister(mr, Reregister::default()).is_err());
+}
+
+#[test]
+fn a_keys_low_byte_can_be_chosen() {
+    let (t, mem) = table();
+    let mr = t.register(&pd(), mem.clone(), (Iova(0), Access::NONE), Some(0x7e)).unwrap();
+    assert_eq!(mr.lkey.0 as u8, 0x7e);
+    t.deregister(mr).unwrap();
+    let next = t.register(&pd(), mem, (Iova(0), Access::NONE), None).unwrap();
+    assert_eq!((next.lkey.0 >> 8, next.lkey.0 as u8), (mr.lkey.0 >> 8, 0x7f), "a new key");
 }

@@ -33,6 +33,11 @@ impl<'a> Domain<'a> {
         Self { regions, user: User { pd: qp.pd, qpn: qp.qpn } }
     }
 
+    /// The same queue pair in another protection domain.
+    pub(super) fn in_domain(self, pd: u32) -> Self {
+        Self { user: User { pd, ..self.user }, ..self }
+    }
+
     /// Checks that all of a peer's range may be accessed.
     pub(super) fn reach(self, at: Remote, right: Right) -> Result<(), Vendor> {
         let all = 0..at.bytes as usize;

@@ -46,8 +46,8 @@ pub(super) struct Port {
     enabled: Arc<AtomicBool>,
     up: bool,
     look_at: u64,
-    /// Packets built since they were last counted.
-    built: u64,
+    /// Packets built since they were last counted, and their bytes.
+    built: (u64, u64),
     counters: Arc<Live>,
     events: Arc<Events>,
 }
@@ -71,7 +71,7 @@ impl Port {
             enabled,
             up: true,
             look_at: 0,
-            built: 0,
+            built: (0, 0),
             counters,
             events,
         }
@@ -114,22 +114,26 @@ impl Port {
         let Some(addresses) = Addresses::new(self.address, route.to) else { return Ok(()) };
         let fields = self.carries.of(&route.fields, self.src_port);
         let envelope = Envelope::new(addresses, self.src_port).with(&fields);
-        let mut failed = None;
+        let (mut failed, mut bytes) = (None, 0);
         self.tx.push_with(route.to, fields, |buf| {
             let mut frame = headers.emit(payload_bytes, buf);
             if let Err(error) = fill(frame.payload_mut()) {
                 failed = Some(error);
                 return None;
             }
-            Some(frame.finish(self.icrc.then_some(&envelope)))
+            bytes = frame.finish(self.icrc.then_some(&envelope));
+            Some(bytes)
         });
-        self.built += u64::from(failed.is_none());
+        self.built.0 += u64::from(failed.is_none());
+        self.built.1 += bytes as u64;
         failed.map_or(Ok(()), Err)
     }
 
     /// Gives the link what it takes now.
     pub(super) fn flush(&mut self) {
-        Live::add(&self.counters.tx_packets, std::mem::take(&mut self.built));
+        let (packets, bytes) = std::mem::take(&mut self.built);
+        Live::add(&self.counters.tx_packets, packets);
+        Live::add(&self.counters.tx_bytes, bytes);
         while !self.tx.is_empty() {
             if !self.up {
                 self.tx.take(self.tx.len());
@@ -159,7 +163,9 @@ impl Port {
     /// Hands out packets that have arrived and are well-formed; returns how many came.
     pub(super) fn receive(&mut self, mut each: impl FnMut(&Arrived<'_>)) -> usize {
         let (up, icrc, counters) = (self.up, self.icrc, &self.counters);
+        let mut bytes = 0;
         let came = self.link.recv(self.now_ns, RX_PACKETS, &mut |received| {
+            bytes += received.bytes.len() as u64;
             if !up {
                 return counters.dropped(DropReason::PortDown);
             }
@@ -181,6 +187,7 @@ impl Port {
             0
         });
         Live::add(&counters.rx_packets, came as u64);
+        Live::add(&counters.rx_bytes, bytes);
         came
     }
 }

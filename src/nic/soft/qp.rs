@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::counters::Live;
-use super::cq::Cq;
+use super::cq::{Cq, Overrun};
 use super::device::Device;
 use super::events::{Event, Events};
 use super::mr::{MrTable, Pd, Right};
 use super::recv::Receives;
 use super::srq::Srq;
 use super::state::{self, Attributes};
+use super::xrc::Target;
 use crate::nic::{
     Change, Connection, NicAddress, NicError, QpAddress, QpAttr, QpState, QpType, QueuePair, Queues,
 };
@@ -50,6 +51,8 @@ pub struct Qp {
     attributes: Mutex<Attributes>,
     /// First PSN of the next connection.
     first_psn: AtomicU32,
+    /// In SQD, and not all of what was sent is complete.
+    pub(super) draining: AtomicBool,
     /// What peers may do: bits of [`Right::bit`].
     rights: AtomicU8,
     /// Number of its protection domain, which it keeps.
@@ -59,6 +62,8 @@ pub struct Qp {
     pub(super) send_cq: Arc<Cq>,
     recv_cq: Option<Arc<Cq>>,
     pub(super) srq: Option<Arc<Srq>>,
+    /// Of an XRC target.
+    pub(super) xrc: Option<Target>,
     uidx: u32,
     receives: Mutex<Receives>,
     /// The engine's: some queue pair of it changed state behind its back.
@@ -77,7 +82,7 @@ impl Qp {
         device: &Device,
         attr: &QpAttr,
         queues: Queues,
-        objects: Objects,
+        (objects, xrc): (Objects, Option<Target>),
     ) -> Self {
         Self {
             qpn,
@@ -91,6 +96,7 @@ impl Qp {
             remote: Default::default(),
             attributes: Mutex::default(),
             first_psn: AtomicU32::new(device.random() & (Psn::MODULUS - 1)),
+            draining: AtomicBool::new(false),
             rights: AtomicU8::new(0),
             pd: objects.pd.number(),
             _pd: objects.pd,
@@ -98,6 +104,7 @@ impl Qp {
             send_cq: objects.send_cq,
             recv_cq: objects.recv_cq,
             srq: objects.srq,
+            xrc,
             uidx: objects.uidx,
             receives: Mutex::new(Receives::new()),
             attention: device.engines[engine].attention.clone(),
@@ -178,11 +185,18 @@ impl Qp {
 
     /// Writes a receive completion; an overrun moves the queue pair to ERR.
     pub(super) fn complete_receive(&self, cqe: &Cqe) -> bool {
-        self.recv_cq.as_ref().is_some_and(|cq| self.push(cq, cqe))
+        match &self.xrc {
+            Some(xrc) => xrc.srq().is_some_and(|srq| self.wrote(srq.complete(cqe), cqe)),
+            None => self.recv_cq.as_ref().is_some_and(|cq| self.push(cq, cqe)),
+        }
     }
 
     fn push(&self, cq: &Cq, cqe: &Cqe) -> bool {
-        let written = cq.push(&Cqe { uidx: self.uidx, ..*cqe }).is_ok();
+        self.wrote(cq.push(&Cqe { uidx: self.uidx, ..*cqe }), cqe)
+    }
+
+    fn wrote(&self, pushed: Result<(), Overrun>, cqe: &Cqe) -> bool {
+        let written = pushed.is_ok();
         if !written {
             Live::add(&self.counters.cq_overruns, 1);
             if QueuePair::state(self) != QpState::Err {
@@ -204,6 +218,11 @@ impl Qp {
     /// The attributes in force (`ibv_query_qp`); those that were not set yet have default values.
     pub fn query(&self) -> Change {
         self.attributes().into()
+    }
+
+    /// Whether it is in SQD while something that was sent is not complete (`sq_draining`).
+    pub fn is_draining(&self) -> bool {
+        QueuePair::state(self) == QpState::Sqd && self.draining.load(Ordering::Relaxed)
     }
 
     /// Moves to a state, or changes attributes within one (`ibv_modify_qp`).

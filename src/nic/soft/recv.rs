@@ -78,9 +78,10 @@ impl Receives {
     /// Takes the next receive, if one is posted.
     pub(super) fn take(&mut self, qp: &Qp) -> Option<&Receive> {
         let there = self.alive
-            && match &qp.srq {
-                Some(srq) => srq.take(&mut self.taken),
-                None => self.take_own(qp),
+            && match (&qp.srq, &qp.xrc) {
+                (Some(srq), _) => srq.take(&mut self.taken),
+                (None, Some(xrc)) => xrc.srq().is_some_and(|srq| srq.take(&mut self.taken)),
+                (None, None) => self.take_own(qp),
             };
         there.then_some(&self.taken)
     }

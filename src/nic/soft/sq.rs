@@ -179,6 +179,7 @@ impl SendQueue {
         }
         let wqe = match self.qp.kind {
             QpType::Ud => Wqe::parse_datagram(&scratch[..bytes]),
+            QpType::XrcSend => Wqe::parse_xrc(&scratch[..bytes]),
             _ => Wqe::parse(&scratch[..bytes]),
         };
         (blocks, check(wqe, position as u16, &self.qp))

@@ -7,11 +7,14 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::cq::Overrun;
 use super::events::{Event, Events};
 use super::mr::Pd;
 use super::recv::Receive;
+use super::xrc::XrcSrq;
 use crate::mem::{Dma, View};
 use crate::nic::NicError;
+use crate::wire::cqe::Cqe;
 use crate::wire::doorbell::{DBR_RCV_OFFSET, ahead, dbr_counter};
 use crate::wire::wqe::DS_BYTES;
 
@@ -44,6 +47,8 @@ pub struct Srq {
     wqes: u32,
     dbr: View,
     state: Mutex<State>,
+    /// Where receives complete, of an SRQ of an XRC domain.
+    xrc: Option<XrcSrq>,
     events: Arc<Events>,
 }
 
@@ -52,10 +57,17 @@ struct State {
     head: u32,
     taken: u64,
     limit: u32,
+    /// Its memory is not touched any more.
+    closed: bool,
 }
 
 impl Srq {
-    pub(super) fn new(number: u32, attr: &SrqAttr, events: Arc<Events>) -> Result<Self, NicError> {
+    pub(super) fn new(
+        number: u32,
+        attr: &SrqAttr,
+        xrc: Option<XrcSrq>,
+        events: Arc<Events>,
+    ) -> Result<Self, NicError> {
         let refuse = |what, value: u64, must| Err(NicError::Attribute { what, value, must });
         if !(5..=MAX_STRIDE_LOG).contains(&attr.stride_log) {
             return refuse("log2 of SRQ WQE's stride", attr.stride_log.into(), "5..=10");
@@ -74,7 +86,8 @@ impl Srq {
             stride: 1 << attr.stride_log,
             wqes: wqes as u32,
             dbr: attr.dbr.clone(),
-            state: Mutex::new(State { head: 0, taken: 0, limit: 0 }),
+            state: Mutex::new(State { head: 0, taken: 0, limit: 0, closed: false }),
+            xrc,
             events,
         };
         srq.arm_limit(attr.limit)?;
@@ -91,6 +104,33 @@ impl Srq {
         &self.pd
     }
 
+    /// Its XRC domain, CQ and user index, if it has them.
+    pub fn xrc(&self) -> Option<&XrcSrq> {
+        self.xrc.as_ref()
+    }
+
+    /// Ends it: no receive is taken from it any more, and of an XRC domain's, none completes. Its
+    /// memory is not touched after this returns.
+    pub fn close(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).closed
+    }
+
+    /// Completes one of its receives at its own CQ, unless it is closed.
+    ///
+    /// # Errors
+    /// [`Overrun`].
+    pub(super) fn complete(&self, cqe: &Cqe) -> Result<(), Overrun> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match &self.xrc {
+            Some(xrc) if !state.closed => xrc.cq.push(&Cqe { uidx: xrc.uidx, ..*cqe }),
+            _ => Ok(()),
+        }
+    }
+
     /// Asks for one [`Event::SrqLimit`] when fewer than `limit` receives are left; 0 takes it back.
     ///
     /// # Errors
@@ -102,7 +142,7 @@ impl Srq {
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.limit = limit;
-        if limit > 0 {
+        if limit > 0 && !state.closed {
             self.watch(&mut state);
         }
         Ok(())
@@ -116,7 +156,7 @@ impl Srq {
     /// Takes the next receive, if one is posted; says whether.
     pub(super) fn take(&self, into: &mut Receive) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.posted(&state) == 0 {
+        if state.closed || self.posted(&state) == 0 {
             return false;
         }
         let mut bytes = [0; 1 << MAX_STRIDE_LOG];
@@ -168,7 +208,7 @@ mod tests {
             let attr =
                 SrqAttr { pd, ring: ring.clone(), stride_log: 6, dbr: dbr.clone(), limit: 0 };
             let events = Arc::new(Events::default());
-            Self { srq: Srq::new(7, &attr, events.clone()).unwrap(), ring, dbr, events }
+            Self { srq: Srq::new(7, &attr, None, events.clone()).unwrap(), ring, dbr, events }
         }
 
         fn write(&self, index: u16, next: u16, addr: u64) {

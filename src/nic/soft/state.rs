@@ -94,8 +94,8 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<(u16, u16)> {
     use QpType::*;
     let address = PKEY | PORT | if kind == Ud { QKEY } else { ACCESS };
     let live = match kind {
-        Rc => ACCESS | MIN_RNR,
-        Uc => ACCESS,
+        Rc | XrcRecv => ACCESS | MIN_RNR,
+        Uc | XrcSend => ACCESS,
         Ud => QKEY,
     };
     Some(match (from, to) {
@@ -104,17 +104,21 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<(u16, u16)> {
         (Init, Init) => (0, address),
         (Init, Rtr) => match kind {
             Rc => (AV | MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD | MIN_RNR, ACCESS | PKEY),
-            Uc => (AV | MTU | DEST_QPN | RQ_PSN, ACCESS | PKEY),
+            XrcRecv => (AV | MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD | MIN_RNR, ACCESS | PKEY),
+            Uc | XrcSend => (AV | MTU | DEST_QPN | RQ_PSN, ACCESS | PKEY),
             Ud => (0, PKEY | QKEY),
         },
         (Rtr, Rts) => match kind {
-            Rc => (SQ_PSN | TIMEOUT | RETRY | RNR_RETRY | MAX_RD, live),
+            Rc | XrcSend => (SQ_PSN | TIMEOUT | RETRY | RNR_RETRY | MAX_RD, live),
+            XrcRecv => (SQ_PSN | TIMEOUT, live),
             _ => (SQ_PSN, live),
         },
         (Rts | Sqd, Rts) => (0, live),
         (Rts, Sqd) => (0, SQD_EVENT),
         (Sqd, Sqd) => match kind {
             Rc => (0, PKEY | PORT | AV | TIMEOUT | RETRY | RNR_RETRY | MAX_RD | MAX_DEST_RD | live),
+            XrcSend => (0, PKEY | PORT | AV | TIMEOUT | RETRY | RNR_RETRY | MAX_RD | live),
+            XrcRecv => (0, PKEY | PORT | AV | TIMEOUT | MAX_DEST_RD | live),
             Uc => (0, PKEY | AV | live),
             Ud => (0, PKEY | live),
         },
@@ -255,6 +259,9 @@ mod tests {
     const STATES: [QpState; 6] =
         [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err];
 
+    const KINDS: [QpType; 5] =
+        [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
+
     fn connection() -> Connection {
         let nic = NicAddress::InProcess(1);
         let end = QpAddress { nic, qpn: Qpn(1), psn: Psn::new(7), mtu: Mtu::MAX };
@@ -263,7 +270,7 @@ mod tests {
 
     #[test]
     fn the_ladder_is_accepted_for_all_types_and_each_rung_is_needed() {
-        for kind in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        for kind in KINDS {
             let mut from = QpState::Reset;
             for (to, change) in ladder(kind, &connection()) {
                 check(Qpn(1), kind, from, to, &change).unwrap();
@@ -313,7 +320,7 @@ mod tests {
             (Sqd, Sqd),
             (Sqd, Rts),
         ];
-        for kind in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        for kind in KINDS {
             for from in STATES {
                 for to in STATES {
                     let there_is = moves.contains(&(from, to)) || matches!(to, Reset | Err);

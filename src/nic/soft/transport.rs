@@ -1,5 +1,7 @@
 //! The transport of a queue pair on a packet link: what the engine hands packets to and visits.
 
+use std::sync::atomic::Ordering;
+
 use super::counters::DropReason;
 use super::events::Event;
 use super::payload::Domain;
@@ -72,6 +74,9 @@ impl Transport {
         let path = |service| Path::new(service, local, attributes);
         let service = match kind {
             QpType::Rc => Of::Rc(Box::new(Rc::new(path(Service::Rc)?, attributes))),
+            QpType::XrcSend | QpType::XrcRecv => {
+                Of::Rc(Box::new(Rc::new(path(Service::Xrc)?, attributes)))
+            }
             QpType::Uc => Of::Uc(Box::new(Uc::new(path(Service::Uc)?, attributes))),
             QpType::Ud => Of::Ud(Ud::new(mtu, attributes)),
         };
@@ -90,7 +95,7 @@ impl Transport {
         }
         match &mut self.service {
             Of::Rc(rc) => {
-                if let Some(path) = Path::new(Service::Rc, self.local, attributes) {
+                if let Some(path) = Path::new(rc.service(), self.local, attributes) {
                     rc.apply(path, attributes);
                 }
             }
@@ -117,7 +122,7 @@ impl Transport {
             return cx.counters.dropped(DropReason::State);
         }
         let (service, from) = match &self.service {
-            Of::Rc(rc) => (Service::Rc, Some(rc.peer())),
+            Of::Rc(rc) => (rc.service(), Some(rc.peer())),
             Of::Uc(uc) => (Service::Uc, Some(uc.peer())),
             Of::Ud(_) => (Service::Ud, None),
         };
@@ -160,6 +165,7 @@ impl Transport {
         }
         if QueuePair::state(&*qp) == QpState::Sqd && !self.drained && self.is_drained() {
             self.drained = true;
+            qp.draining.store(false, Ordering::Relaxed);
             if qp.attributes().sqd_event {
                 qp.events.push(Event::SqDrained(qp.qpn));
             }

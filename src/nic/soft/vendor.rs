@@ -51,6 +51,8 @@ pub enum Vendor {
     Address = 0x14,
     /// A memory key that is free, or another queue pair's, or that does not allow the change.
     Mkey = 0x16,
+    /// A request of an XRC connection for an SRQ that its domain does not have.
+    Srq = 0x17,
 }
 
 /// Syndrome and vendor error of a WQE that cannot be parsed.

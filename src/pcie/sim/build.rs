@@ -174,6 +174,9 @@ pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Vec<u3
             Kind::Nic => Some(p.nic_port_ns),
             _ => None,
         };
+        if port_ns.is_some() {
+            down.credits = down.credits.of_endpoint();
+        }
         let end = port_ns.map_or(nodes[id.0], |ns| {
             let port = sim.add_node();
             let mut out = internal(1000.0, ns);

@@ -40,6 +40,14 @@ impl Credits {
     /// Never a reason to wait.
     pub const INFINITE: Self = Self { headers: [u32::MAX; 3], data: [u32::MAX; 3] };
 
+    /// The same with completions unlimited, as an endpoint must advertise them (base specification
+    /// 2.6.1).
+    pub const fn of_endpoint(mut self) -> Self {
+        self.headers[Class::Completion as usize] = u32::MAX;
+        self.data[Class::Completion as usize] = u32::MAX;
+        self
+    }
+
     /// Room for `tlps` TLPs of `bytes` in every class.
     pub const fn buffers(tlps: u32, bytes: u32) -> Self {
         let units = tlps * bytes.div_ceil(16);
@@ -438,12 +446,11 @@ impl Fabric {
         let data = tlp.bytes.next_multiple_of(c.spec.unit_bytes);
         let wire = u64::from(data + c.spec.overhead_bytes[class as usize]);
         let capped = c.spec.peer_gb_per_s > 0.0 && self.routes[tlp.route as usize].peer_to_peer;
-        let tx = if capped {
-            (u64::from(tlp.bytes) as f64 * 1000.0 / c.spec.peer_gb_per_s) as u64
-        } else {
-            (wire * c.ps_per_mib) >> 20
-        };
-        let tx = tx.max(c.spec.tlp_ps[class as usize]);
+        let mut tx = ((wire * c.ps_per_mib) >> 20).max(c.spec.tlp_ps[class as usize]);
+        if capped {
+            // A cap above the link's own rate caps nothing.
+            tx = tx.max((f64::from(tlp.bytes) * 1000.0 / c.spec.peer_gb_per_s) as u64);
+        }
         c.busy_until = now + tx;
         c.carried.tlps += 1;
         c.carried.data_bytes += u64::from(tlp.bytes);

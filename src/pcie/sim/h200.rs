@@ -64,6 +64,17 @@ pub const H200_CURVES: [CurveRow; 14] = [
     point(Curve::PeerLoad, 132, 368.0, false),
 ];
 
+/// One block of other sizes and host memory, GB/s: predicted by this model first, then measured by
+/// `bellpush link`, on a GPU whose clock was 11 % higher than that of [`H200_CURVES`].
+pub const H200_THREADS: [(Curve, u32, f64); 6] = [
+    (Curve::HostLoad, 128, 5.6),
+    (Curve::HostStore, 128, 50.5),
+    (Curve::HostLoad, 256, 11.0),
+    (Curve::HostStore, 256, 50.5),
+    (Curve::HostLoad, 1024, 40.8),
+    (Curve::HostStore, 1024, 50.7),
+];
+
 /// Push against pull when a second GPU plays the NIC: nanoseconds from first store to the flag.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HopRow {
@@ -307,6 +318,15 @@ mod tests {
                 error * 100.0
             );
             assert!(error.abs() <= 0.10, "{row:?}: {got}");
+        }
+    }
+
+    #[test]
+    fn other_numbers_of_threads_within_ten_percent() {
+        let p = Params::default();
+        for (curve, threads, want) in H200_THREADS {
+            let got = simulate_curve(&p, curve, 1, threads).unwrap();
+            assert!((got / want - 1.0).abs() <= 0.101, "{curve:?} {threads}: {got} {want}");
         }
     }
 

@@ -176,9 +176,11 @@ pub const HOST_RESIDUALS: [(Metric, u32, &str); 1] = [(
     Metric::ReadGbps,
     256,
     "Both hosts give 47.5 to 47.7 Gb/s, which is what completions cut at 64 B allow (48.0 before \
-     any tax); the model joins waiting pieces and reaches the staging limit. So the hosts join \
-     fewer pieces of a 256 B request than of a 512 B one: perhaps the joiner holds one request \
-     open only while that request still fetches lines. Not modelled.",
+     any tax); the model joins waiting pieces and reaches the staging limit. Tried: lines that come \
+     up to 60 ns late, so that fewer wait together (nothing changes at 256 B), and a lower tax \
+     (right at 512 B, nothing changes at 256 B). Writes of 256 B fall short as well, by 4.7 %, and \
+     on the link two of them are one of 512 B: so part of the cause lies in the device, between \
+     operations. Not modelled.",
 )];
 
 #[cfg(test)]

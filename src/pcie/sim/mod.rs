@@ -25,8 +25,8 @@ pub use program::{EndpointId, Load, LoadResult, Program, ServerId, Step, TaskId,
 
 pub use build::{Host, Rig, RigSpec};
 pub use h200::{
-    Curve, CurveRow, H200_CURVES, H200_HOPS, HopPath, HopRow, simulate_curve, simulate_doorbell,
-    simulate_hop,
+    Curve, CurveRow, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, HopRow, simulate_curve,
+    simulate_doorbell, simulate_hop,
 };
 pub use hosts::{HOST_RESIDUALS, HOST_ROWS, HostRow, Metric, NfpHost, simulate_host_row};
 pub use ops::{Path, Prediction, predict};
@@ -184,7 +184,7 @@ pub enum SimError {
         /// Destination.
         to: u32,
     },
-    /// Credits that can never hold one TLP, or a read that a root complex does not forward.
+    /// A read that a root complex on the way does not forward.
     #[error("endpoint {by} cannot read endpoint {at}: a root complex on the way forwards no reads")]
     NoPeerReads {
         /// Requester.

@@ -98,18 +98,52 @@ fn credits_throttle_and_starve() {
 
 #[test]
 fn posted_writes_are_not_passed_by_reads() {
-    let (mut sim, a, b) = two(Credits::INFINITE, 32);
-    let mut p = Program::new(0);
-    let until = Until::Visible;
-    let w = Step::Write { from: a, to: b, bytes: 65536, addr: 0, tlp_bytes: 256, until };
-    let wrote = p.task(w, &[]);
-    let r = Step::Read { by: a, at: b, bytes: 64, addr: 0, request_bytes: 64 };
-    let got = p.task(r, &[]);
-    p.mark(wrote, 0);
-    p.mark(got, 1);
-    let result = sim.run(vec![Load { program: p, window: 1, count: 1 }]).unwrap();
-    // The source offers both queues; within the first few TLPs the read takes its turn by age.
-    assert!(result[0].mark_ns(1) > 200.0 && result[0].mark_ns(0) > 1300.0);
+    // The second link is slow, so writes fill the buffers before it; a read that comes later waits
+    // behind what is there.
+    let read_ns = |write_bytes: u32| {
+        let mut sim = Sim::new(1);
+        let (a, m, b) = (sim.add_node(), sim.add_node(), sim.add_node());
+        let credits = Credits::buffers(8, 256);
+        for (x, y, gb_per_s) in [(a, m, 50.0), (m, b, 1.0), (b, m, 50.0), (m, a, 50.0)] {
+            sim.add_channel(x, y, link(gb_per_s, credits));
+        }
+        let (a, b) = (sim.add_endpoint(a, plain(8)), sim.add_endpoint(b, plain(8)));
+        let mut p = Program::new(0);
+        let until = Until::Visible;
+        let bytes = write_bytes;
+        p.task(Step::Write { from: a, to: b, bytes, addr: 0, tlp_bytes: 256, until }, &[]);
+        let later = p.task(Step::Delay { ps: 1_000_000 }, &[]);
+        let read = Step::Read { by: a, at: b, bytes: 64, addr: 0, request_bytes: 64 };
+        let got = p.task(read, &[later]);
+        p.mark(got, 0);
+        let result = sim.run(vec![Load { program: p, window: 1, count: 1 }]).unwrap();
+        result[0].mark_ns(0) - 1000.0
+    };
+    let alone = read_ns(4);
+    assert!(alone < 400.0, "{alone}");
+    // Eight TLPs of 280 B at 1 GB/s are before it in the buffer.
+    let behind = read_ns(65_536);
+    assert!(behind > 8.0 * 280.0, "{behind}");
+}
+
+#[test]
+fn a_cap_above_the_links_rate_makes_nothing_faster() {
+    let rate = |peer_gb_per_s: f64| {
+        let mut sim = Sim::new(1);
+        let (a, m, b) = (sim.add_node(), sim.add_node(), sim.add_node());
+        sim.set_root_complex(m, true);
+        let capped = ChannelSpec { peer_gb_per_s, ..link(50.0, Credits::INFINITE) };
+        for (x, y) in [(a, m), (m, b), (b, m), (m, a)] {
+            sim.add_channel(x, y, capped);
+        }
+        let device = EndpointSpec { host_side: false, ..plain(8) };
+        let (a, b) = (sim.add_endpoint(a, device), sim.add_endpoint(b, device));
+        let load = Load { program: write(a, b, 4096), window: 8, count: 400 };
+        sim.run(vec![load]).unwrap()[0].gb_per_s()
+    };
+    let free = rate(0.0);
+    assert!((rate(500.0) / free - 1.0).abs() < 1e-9);
+    assert!((rate(10.0) / 10.0 - 1.0).abs() < 0.02, "{}", rate(10.0));
 }
 
 #[test]

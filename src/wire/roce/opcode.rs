@@ -10,6 +10,8 @@ pub enum Service {
     Uc = 0b001,
     /// Unreliable datagram.
     Ud = 0b011,
+    /// Extended reliable connection (annex A14).
+    Xrc = 0b101,
     /// Congestion notification of RoCEv2; belongs to no queue pair's service.
     Cnp = 0b100,
 }
@@ -257,6 +259,8 @@ pub struct ExtensionSet {
     pub ieth: bool,
     /// The 16 reserved bytes of a congestion notification.
     pub cnp: bool,
+    /// Number of the shared receive queue (annex A14); follows the BTH.
+    pub xrc: bool,
 }
 
 impl ExtensionSet {
@@ -271,6 +275,7 @@ impl ExtensionSet {
             + 4 * self.imm as usize
             + 4 * self.ieth as usize
             + 16 * self.cnp as usize
+            + 4 * self.xrc as usize
     }
 }
 
@@ -321,6 +326,7 @@ impl Opcode {
             0b000 => Service::Rc,
             0b001 => Service::Uc,
             0b011 => Service::Ud,
+            0b101 => Service::Xrc,
             _ => return None,
         };
         // Codes below 0x15 are their own index; the reserved one shifts those after it.
@@ -370,12 +376,13 @@ impl Opcode {
             imm: op.is_imm(),
             ieth: matches!(op, Op::SendLastInvalidate | Op::SendOnlyInvalidate),
             cnp: matches!(op, Op::Cnp),
+            xrc: matches!(self.service, Service::Xrc) && op.is_request(),
         }
     }
 
     const fn exists(service: Service, op: Operation) -> bool {
         match service {
-            Service::Rc => !matches!(op, Op::Cnp),
+            Service::Rc | Service::Xrc => !matches!(op, Op::Cnp),
             Service::Uc => {
                 op.is_write()
                     || op.is_send()
@@ -404,8 +411,9 @@ mod tests {
         }
         let all: Vec<u8> = Opcode::all().map(Opcode::code).collect();
         let rc = (0..=0x14).chain(0x16..=0x17);
-        let expected: Vec<u8> =
-            rc.chain(0x20..=0x2b).chain([0x64, 0x65, 0x81, 0xd3, 0xd4]).collect();
+        let expected = rc.chain(0x20..=0x2b).chain([0x64, 0x65, 0x81]);
+        let xrc = (0xa0..=0xb4).chain(0xb6..=0xb7);
+        let expected: Vec<u8> = expected.chain(xrc).chain([0xd3, 0xd4]).collect();
         assert_eq!(all, expected);
     }
 
@@ -422,6 +430,11 @@ mod tests {
         }
         assert_eq!(Opcode::new(Service::Ud, Op::SendOnlyImm).extensions().bytes(), 12);
         assert_eq!(Opcode::CNP.extensions().bytes(), 16);
+        for (_, op) in Op::CODES {
+            let (rc, xrc) = (Opcode::rc(op), Opcode::new(Service::Xrc, op));
+            let more = if op.is_request() { 4 } else { 0 };
+            assert_eq!(xrc.extensions().bytes(), rc.extensions().bytes() + more, "{op:?}");
+        }
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub enum PacketError {
 /// Extension headers. Those that are present are those of the opcode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extensions {
+    /// Shared receive queue that the request is for: XRC.
+    pub srqn: Option<u32>,
     /// Of datagrams.
     pub deth: Option<Deth>,
     /// Of a WRITE's first packet and of a READ request.
@@ -77,6 +79,9 @@ pub struct Extensions {
     /// Key to be invalidated.
     pub ieth: Option<Rkey>,
 }
+
+/// Bits of an SRQ's number; those above are reserved.
+const SRQN: u32 = 0xff_ffff;
 
 /// All headers of a packet, parsed or to be emitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +120,7 @@ impl Headers {
         let mut out = Writer { rest: &mut buf[..start] };
         out.put(&Bth { pad: pad as u8, ..self.bth }.emit());
         let (set, ext) = (opcode.extensions(), &self.ext);
+        out.optional(set.xrc, ext.srqn.map(|srqn| Be32::new(srqn & SRQN)));
         out.optional(set.deth, ext.deth.as_ref().map(DethWire::from));
         out.optional(set.reth, ext.reth.as_ref().map(RethWire::from));
         out.optional(set.atomic, ext.atomic.as_ref().map(AtomicWire::from));
@@ -198,6 +204,7 @@ impl<'a> Packet<'a> {
         }
         let mut at = Reader { rest };
         let ext = Extensions {
+            srqn: set.xrc.then(|| at.take::<Be32>().get() & SRQN),
             deth: set.deth.then(|| at.take::<DethWire>().into()),
             reth: set.reth.then(|| at.take::<RethWire>().into()),
             atomic: set.atomic.then(|| at.take::<AtomicWire>().into()),

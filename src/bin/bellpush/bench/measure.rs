@@ -65,7 +65,7 @@ impl<'a> Lane<'a> {
             let nics = [&rig.nic, &rig.peer];
             ends.push(Endpoint::between(&rig.gpu, nics, path, memories, &ask.options)?);
         }
-        let kernel = match path.kernel_name(ask.options.line) {
+        let kernel = match path.kernel_name(ask.options.line, rig.nic.order()) {
             Some(name) => {
                 let module = rig.gpu.load(&Module::builtin())?;
                 Some(module.kernel(&format!("bp_bench_{name}"))?)

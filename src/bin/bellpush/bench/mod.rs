@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bellpush::gpu::GpuError;
-use bellpush::nic::LineFormat;
+use bellpush::nic::{LineFormat, NicError};
 use bellpush::report::{self, Line, Results, Row, Side};
 use bellpush::transport::{Data, Error, Kick, Options, Path};
 use clap::Args;
@@ -150,7 +150,8 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
     }
     let bar = progress(plan.paths.len() * plan.sizes_bytes.len());
     let mut rows = Vec::new();
-    for &path in &plan.paths {
+    let mut refused = None;
+    'paths: for &path in &plan.paths {
         let ask = Ask {
             options: options(plan, rig, path),
             qps: plan.qps as usize,
@@ -160,9 +161,16 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
         for &size in &plan.sizes_bytes {
             bar.set_message(format!("{path} {}", report::size::print(size)));
             // A fresh pair each row: what a failed one left behind ends with it.
-            let seen = Lane::new(rig, path, &ask)
-                .and_then(|lane| lane.row(size as usize, payload, &ask))
-                .map_err(|e| transport_error(&e))?;
+            let lane = match Lane::new(rig, path, &ask) {
+                Err(why @ Error::Nic(NicError::Unsupported { .. })) => {
+                    bar.suspend(|| eprintln!("bellpush: {path} is left out: {why}"));
+                    bar.inc(plan.sizes_bytes.len() as u64);
+                    refused = Some(why);
+                    continue 'paths;
+                }
+                lane => lane.map_err(|e| transport_error(&e))?,
+            };
+            let seen = lane.row(size as usize, payload, &ask).map_err(|e| transport_error(&e))?;
             if let Some(why) = &seen.failure {
                 bar.suspend(|| eprintln!("bellpush: {path}, {size} B ended early: {why}"));
             }
@@ -171,6 +179,9 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
         }
     }
     bar.finish_and_clear();
+    if let (true, Some(why)) = (rows.is_empty(), refused) {
+        return Err(transport_error(&why));
+    }
     Ok(Results { meta, results: rows })
 }
 

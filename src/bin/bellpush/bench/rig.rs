@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bellpush::gpu::{Executor, Gpu, GpuError, HostOptions, Mapped, Stream};
 use bellpush::mem;
-use bellpush::nic::Nic;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::nic::{Nic, open_verbs};
 use bellpush::report::Side;
 use bellpush::transport::Memory;
 
@@ -109,10 +109,10 @@ type Nics = (Arc<dyn Nic>, Arc<dyn Nic>, Option<String>);
 
 fn open_nics(plan: &BenchPlan) -> Result<Nics, CliError> {
     if plan.nic != "soft" {
-        return Err(CliError::new(
-            format!("--nic: there is no NIC '{}'", plan.nic),
-            "this build has the software NIC only: give soft",
-        ));
+        let nic = open_verbs(&plan.nic).map_err(|e| {
+            CliError::new(format!("--nic: {e}"), "docs/hardware.md says what a real NIC needs")
+        })?;
+        return Ok((nic.clone(), nic, None));
     }
     let refused =
         |e| CliError::new(format!("the software NIC did not start: {e}"), "try --engines 1");

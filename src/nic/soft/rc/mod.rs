@@ -1,4 +1,5 @@
-//! Reliable connections over packets (InfiniBand vol. 1, 9.7).
+//! Reliable connections over packets (InfiniBand vol. 1, 9.7), and the two ends of extended ones
+//! (annex A14), of which one has the requester and the other the responder.
 
 mod replay;
 mod requester;
@@ -9,6 +10,7 @@ use std::net::IpAddr;
 use requester::Requester;
 use responder::Responder;
 
+use super::counters::DropReason;
 use super::flight::Flight;
 use super::payload::Domain;
 use super::port::Port;
@@ -17,7 +19,7 @@ use super::sq::SendQueue;
 use super::state::Attributes;
 use super::transport::Path;
 use crate::nic::{QpState, QueuePair};
-use crate::wire::roce::Packet;
+use crate::wire::roce::{Packet, Service};
 
 /// Packets of responses that a visit builds at most.
 const VISIT_RESPONSES: usize = 64;
@@ -33,6 +35,11 @@ impl Rc {
     pub(super) fn new(path: Path, attributes: &Attributes) -> Self {
         let responder = Responder::new(path, attributes);
         Self { path, requester: Requester::new(path, attributes), responder }
+    }
+
+    /// RC or XRC.
+    pub(super) fn service(&self) -> Service {
+        self.path.service
     }
 
     /// Where the peer's packets come from.
@@ -59,7 +66,11 @@ impl Rc {
         domain: Domain<'_>,
         packet: &Packet<'_>,
     ) {
+        let kind = sq.qp.kind;
         if packet.opcode().operation().is_request() {
+            if !kind.is_reliable_responder() {
+                return cx.counters.dropped(DropReason::Opcode);
+            }
             self.responder.on_request(&sq.qp, domain, packet);
         } else {
             self.requester.on_response(sq, cx, domain, packet);

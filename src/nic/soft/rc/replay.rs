@@ -25,6 +25,8 @@ pub(super) enum What {
     /// The bytes of a region; read when they are sent.
     Read {
         from: Reth,
+        /// Protection domain of its key.
+        pd: u32,
         /// The packet to be sent next, the first of this answer, and the one past its last.
         next: u32,
         begin: u32,
@@ -89,7 +91,7 @@ impl Replay {
     pub(super) fn repeat_read(&mut self, psn: Psn, from: &Reth, mtu: usize) -> bool {
         let Some((at, index)) = self.find(psn) else { return false };
         let entry = &mut self.entries[at];
-        let What::Read { from: all, next, begin, end } = &mut entry.what else { return false };
+        let What::Read { from: all, next, begin, end, .. } = &mut entry.what else { return false };
         let skip = (u64::from(index) * mtu as u64) as u32;
         let addr = all.addr.0.wrapping_add(skip.into());
         let ends = u64::from(skip) + u64::from(from.bytes);
@@ -167,7 +169,7 @@ mod tests {
     fn read(replay: &mut Replay, psn: u32, bytes: u32) -> Result<(), Full> {
         let from = reth(0x1000, bytes);
         let packets = bytes.div_ceil(256);
-        let what = What::Read { from, next: 0, begin: 0, end: packets };
+        let what = What::Read { from, pd: 0, next: 0, begin: 0, end: packets };
         replay.push(Psn::new(psn), packets, 0, what)
     }
 

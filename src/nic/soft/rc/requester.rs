@@ -17,13 +17,12 @@ use crate::nic::soft::sq::{Scratch, SendQueue};
 use crate::nic::soft::state::Attributes;
 use crate::nic::soft::transport::Path;
 use crate::nic::soft::vendor::Vendor;
-use crate::wire::Iova;
-use crate::wire::Psn;
 use crate::wire::cqe::Syndrome as Cause;
 use crate::wire::roce::{
     Aeth, AtomicEth, NakCode, Operation, Packet, Reth, Syndrome, ack_timeout_ns, rnr_timer_ns,
 };
 use crate::wire::wqe::{Opcode, Wqe};
+use crate::wire::{Iova, Psn};
 
 /// PSNs that may be on their way.
 const WINDOW: i32 = 128;
@@ -133,8 +132,7 @@ impl Requester {
         let mut loaded = None;
         let mut left = VISIT_PACKETS;
         while self.cursor < self.flights.len() || may_take {
-            let room = cx.port.as_ref().is_some_and(|port| port.room() > 0);
-            if left == 0 || !room {
+            if left == 0 || cx.port.as_ref().is_none_or(|port| port.room() == 0) {
                 self.settle(sq, cx);
                 return Visit::More;
             }
@@ -259,6 +257,7 @@ impl Requester {
         };
         let mut headers = path.headers(operation, psn);
         headers.bth.ack_req = true;
+        headers.ext.srqn = wqe.srqn;
         if let Some(ops) = wqe.atomic {
             let (addr, rkey) = (remote.addr, remote.rkey);
             headers.ext.atomic =
@@ -453,7 +452,7 @@ impl Requester {
         };
     }
 
-    /// Looks at the timer: what nothing was heard of for so long is sent again, or given up.
+    /// Looks at the timer: what nothing was heard of for so long goes again, or is given up.
     pub(super) fn tick(&mut self, sq: &SendQueue, cx: &mut Visitor<'_>) {
         if self.deadline.is_none_or(|at| cx.now_ns < at) {
             return;

@@ -109,12 +109,7 @@ impl Responder {
     }
 
     fn on_expected(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) {
-        let ext = &packet.headers.ext;
-        let done = match (packet.opcode().operation(), ext.reth, ext.atomic) {
-            (Operation::ReadRequest, Some(from), _) => self.read(qp, domain, from),
-            (_, _, Some(atomic)) => self.atomic(qp, domain, packet, atomic),
-            _ => self.message(qp, domain, packet),
-        };
+        let done = self.carry_out(qp, domain, packet);
         match done {
             Ok(()) => self.refused = false,
             Err(No::NotReady) => {
@@ -125,6 +120,25 @@ impl Responder {
                 self.reply = Some((self.expected, timer));
             }
             Err(No::Nak(cause, vendor)) => self.refuse(qp, self.expected, cause, vendor),
+        }
+    }
+
+    fn carry_out(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) -> Result<(), No> {
+        let ext = &packet.headers.ext;
+        // The keys of XRC's requests are those of their SRQ's protection domain.
+        let domain = match &qp.xrc {
+            None => domain,
+            Some(xrc) => {
+                let begins = !self.assembly.is_under_way();
+                let srq = xrc.enter(ext.srqn, begins);
+                let srq = srq.map_err(|vendor| No::Nak(Cause::RemoteAccess, vendor))?;
+                domain.in_domain(srq.pd().number())
+            }
+        };
+        match (packet.opcode().operation(), ext.reth, ext.atomic) {
+            (Operation::ReadRequest, Some(from), _) => self.read(qp, domain, from),
+            (_, _, Some(atomic)) => self.atomic(qp, domain, packet, atomic),
+            _ => self.message(qp, domain, packet),
         }
     }
 
@@ -152,7 +166,10 @@ impl Responder {
             return Err(invalid(Vendor::Length));
         }
         reach(qp, domain, (from.rkey, from.addr), from.bytes, Right::RemoteRead)?;
-        self.respond(packets, What::Read { from, next: 0, begin: 0, end: packets })
+        self.respond(
+            packets,
+            What::Read { from, pd: domain.user.pd, next: 0, begin: 0, end: packets },
+        )
     }
 
     fn atomic(
@@ -261,7 +278,8 @@ impl Responder {
                         .expect("an empty payload does not fail");
                     self.replay.answered();
                 }
-                What::Read { from, next, begin, end } => {
+                What::Read { from, pd, next, begin, end } => {
+                    let domain = domain.in_domain(*pd);
                     let at = Position::new(*next == *begin, *next + 1 == *end);
                     let psn = first.plus(*next);
                     let mut headers = self.path.headers(Operation::read_response(at), psn);
