@@ -177,8 +177,9 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// All of them, in numerical order.
-    pub const ALL: [Self; 12] = [
+    /// Those that a request may ask for, in numerical order: atomics with masks come from other
+    /// programs only.
+    pub const ALL: [Self; 10] = [
         Self::Nop,
         Self::SendInval,
         Self::RdmaWrite,
@@ -188,8 +189,6 @@ impl Opcode {
         Self::RdmaRead,
         Self::AtomicCs,
         Self::AtomicFa,
-        Self::AtomicMaskedCs,
-        Self::AtomicMaskedFa,
         Self::Umr,
     ];
 

@@ -446,6 +446,9 @@ impl<'a> SendWr<'a> {
         need: usize,
         into: &mut [u8],
     ) -> Result<(), WqeError> {
+        if self.opcode.masked().is_some() {
+            return Err(WqeError::Opcode(self.opcode as u8)); // a request has no masks
+        }
         if ds > MAX_DS {
             return Err(WqeError::Ds(ds));
         }
