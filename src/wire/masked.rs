@@ -1,8 +1,8 @@
 //! Atomics with masks (mlx5 PRM, "Extended Atomic Operations"): compare and swap of some bits, and
 //! the addition of fields that do not carry into each other, of 4 and of 8 bytes.
 
-use super::seg::Operands;
-use super::wqe::WqeError;
+use super::seg::{AtomicSeg, Opcode, Operands};
+use super::wqe::{Ctrl, WqeError};
 
 /// `op_mod` of an extended atomic: this bit, and the operand's size as log2 of its words.
 const EXTENDED: u8 = 0x8;
@@ -30,13 +30,24 @@ pub enum Kind {
 
 impl Masks {
     /// Bytes of the operands, of `op_mod`; the segments' length follows.
-    pub(super) fn size(kind: Kind, op_mod: u8) -> Option<(u32, usize)> {
+    fn size(kind: Kind, op_mod: u8) -> Option<(u32, usize)> {
         let bytes = match op_mod ^ EXTENDED {
             0 => 4,
             1 => 8,
             _ => return None,
         };
         Some((bytes, if (kind, bytes) == (Kind::CompareSwap, 8) { 32 } else { 16 }))
+    }
+
+    /// Which atomic with masks an opcode is, the bytes of its operands, and those of its segments
+    /// beyond an atomic segment's; `None` for other opcodes.
+    pub(super) fn layout(
+        opcode: Opcode,
+        ctrl: &Ctrl,
+    ) -> Result<Option<(Kind, u32, usize)>, WqeError> {
+        let Some(kind) = opcode.masked() else { return Ok(None) };
+        let size = Self::size(kind, ctrl.op_mod).ok_or(WqeError::Opcode(ctrl.opcode))?;
+        Ok(Some((kind, size.0, size.1 - size_of::<AtomicSeg>())))
     }
 
     /// Reads the segments of a WQE.

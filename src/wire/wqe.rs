@@ -160,12 +160,9 @@ impl Wqe {
     /// # Errors
     /// As [`Wqe::parse`].
     pub fn parse_stream(stream: &[u8]) -> Result<Self, WqeError> {
-        let ctrl = Ctrl::parse(stream)?;
-        match Opcode::from_code(ctrl.opcode).and_then(Opcode::masked) {
-            // The stream's format has no room for masks.
-            Some(_) => Err(WqeError::Opcode(ctrl.opcode)),
-            None => Self::parse_to(stream, &ctrl, stream.len(), Second::None),
-        }
+        let wqe = Self::parse_to(stream, &Ctrl::parse(stream)?, stream.len(), Second::None)?;
+        // The stream's format has no room for masks.
+        if wqe.masks.is_some() { Err(WqeError::Opcode(wqe.opcode as u8)) } else { Ok(wqe) }
     }
 
     fn parse_to(bytes: &[u8], ctrl: &Ctrl, end: usize, second: Second) -> Result<Self, WqeError> {
@@ -176,15 +173,9 @@ impl Wqe {
             .ok_or(WqeError::Opcode(ctrl.opcode))?;
         let second = if opcode.is_local() { Second::None } else { second };
         let ds = usize::from(ctrl.ds);
-        let masked = opcode.masked().map(|kind| {
-            let size = Masks::size(kind, ctrl.op_mod).ok_or(WqeError::Opcode(ctrl.opcode))?;
-            Ok::<_, WqeError>((kind, size))
-        });
-        let masked = masked.transpose()?;
-        // Operands and masks of 8 bytes take two segments.
-        let more = masked.map_or(0, |(_, (_, segments))| segments - size_of::<AtomicSeg>());
-        let at = 16 + second.bytes();
-        let header = opcode.header_bytes() + second.bytes() + more;
+        let masked = Masks::layout(opcode, ctrl)?;
+        let more = masked.map_or(0, |(_, _, more)| more);
+        let (at, header) = (16 + second.bytes(), opcode.header_bytes() + second.bytes() + more);
         if ds * DS_BYTES < header || end < header {
             return Err(WqeError::Ds(ds));
         }
@@ -214,8 +205,8 @@ impl Wqe {
             let seg: RaddrSeg = segment(bytes, at)?;
             wqe.remote = Some(Remote { addr: Iova(seg.raddr.get()), rkey: Rkey(seg.rkey.get()) });
         }
-        if let Some((kind, (bytes_each, _))) = masked {
-            let (operands, masks) = Masks::parse(kind, bytes_each, &bytes[at + 16..header])?;
+        if let Some((kind, each, _)) = masked {
+            let (operands, masks) = Masks::parse(kind, each, &bytes[at + 16..header])?;
             (wqe.atomic, wqe.masks) = (Some(operands), Some(masks));
         } else if opcode.is_atomic() {
             let seg: AtomicSeg = segment(bytes, at + 16)?;
