@@ -381,6 +381,48 @@ static void device_memory(void)
 	close_pair(&p);
 }
 
+/* What may change while it is in use: a region, a completion queue, a memory window. */
+static void changes(void)
+{
+	struct pair p;
+	open_pair(&p);
+	uint64_t *words = (uint64_t *)p.mem, at = (uintptr_t)p.mem;
+	int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND;
+	struct ibv_mr *mr = ibv_reg_mr(p.pd, p.mem + PAGE, PAGE, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(mr);
+	uint32_t rkey = mr->rkey;
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)8, PAGE, 0) != 0);
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS, NULL,
+			   p.mem + 2 * PAGE, PAGE, all) == 0);
+	CHECK(mr->rkey == rkey);
+	/* Completions that wait are there in the new queue; so are later ones. */
+	words[0] = 1;
+	for (int i = 0; i < 8; i++)
+		post(&p, 0, IBV_WR_RDMA_WRITE, at, p.mr->lkey, at + 2 * PAGE + 8 * i, rkey);
+	usleep(100000);
+	CHECK(ibv_resize_cq(p.cq[0], 500) == 0 && p.cq[0]->cqe >= 500);
+	for (int i = 0; i < 8; i++)
+		CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS && words[2 * PAGE / 8 + i] == 1);
+	for (int i = 0; i < 3; i++) {
+		post(&p, 0, IBV_WR_RDMA_WRITE, at, p.mr->lkey, at + 2 * PAGE + 64, rkey);
+		CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS);
+	}
+	/* A window of the peer's lets in what it covers, and nothing else. */
+	struct ibv_mw *mw = ibv_alloc_mw(p.pd, IBV_MW_TYPE_1);
+	CHECK(mw);
+	struct ibv_mw_bind bind = { .send_flags = IBV_SEND_SIGNALED, .bind_info = {
+		.mr = mr, .addr = at + 2 * PAGE + 512, .length = 512,
+		.mw_access_flags = IBV_ACCESS_REMOTE_WRITE } };
+	CHECK(ibv_bind_mw(p.qp[1], mw, &bind) == 0);
+	CHECK(completion(&p, 1, 5) == IBV_WC_SUCCESS);
+	post(&p, 0, IBV_WR_RDMA_WRITE, at, p.mr->lkey, at + 2 * PAGE + 512, mw->rkey);
+	CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS && words[(2 * PAGE + 512) / 8] == 1);
+	post(&p, 0, IBV_WR_RDMA_WRITE, at, p.mr->lkey, at + 2 * PAGE + 1024, mw->rkey);
+	CHECK(completion(&p, 0, 5) == IBV_WC_REM_ACCESS_ERR && words[(2 * PAGE + 1024) / 8] == 0);
+	CHECK(ibv_dealloc_mw(mw) == 0 && ibv_dereg_mr(mr) == 0);
+	close_pair(&p);
+}
+
 /* Completion events: one for each arming, and none of a CQ that is gone. */
 static void events(void)
 {
@@ -534,7 +576,7 @@ int main(int argc, char **argv)
 		{ "operations", operations }, { "order", order }, { "registration", registration },
 		{ "gone", gone }, { "doorbell", doorbell }, { "device_memory", device_memory },
 		{ "events", events }, { "commands", commands }, { "forks", forks },
-		{ "doubled", doubled },
+		{ "doubled", doubled }, { "changes", changes },
 	};
 	if (argc == 3 && strcmp(argv[1], "cycles") == 0) {
 		cycles(atoi(argv[2]));

@@ -4,9 +4,10 @@
 //! window of NIC-side memory under credits, and rings the doorbell. The library contains a
 //! software NIC that consumes real mlx5 work queues, so that all of it runs without an RDMA NIC.
 //!
-//! Dependencies point one way: `transport` uses `nic`, `gpu` and `credit`, which use `mem` and
-//! `wire`; `wire`, `pcie` and `credit` use nothing of ours.
+//! Dependencies point one way: `collective` uses `transport`, which uses `nic`, `gpu` and `credit`,
+//! which use `mem` and `wire`; `wire`, `pcie` and `credit` use nothing of ours.
 
+pub mod collective;
 pub mod credit;
 pub mod gpu;
 pub mod mem;

@@ -22,6 +22,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("nic::soft", &["nic!", "mem", "wire"]),
     ("nic::mlx5", &["nic!", "mem", "wire"]),
     ("transport", &["nic", "gpu", "credit", "pcie", "mem", "wire"]),
+    ("collective", &["transport", "nic", "gpu", "mem", "wire"]),
     ("report", &["transport", "pcie"]),
 ];
 

@@ -280,7 +280,7 @@ impl Mapped {
         }
     }
 
-    pub(super) fn keep(&self) -> Arc<dyn Any + Send + Sync> {
+    pub(crate) fn keep(&self) -> Arc<dyn Any + Send + Sync> {
         self.0.clone()
     }
 }

@@ -7,6 +7,7 @@
 //! and [`DeviceMem`]'s copies never wait for kernels of other streams.
 
 pub mod args;
+pub mod collective_args;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod error;

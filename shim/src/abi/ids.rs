@@ -40,6 +40,8 @@ pub mod method {
     pub const QUERY_GID_TABLE: u16 = 5;
     pub const QUERY_GID_ENTRY: u16 = 6;
     pub const PD_DESTROY: u16 = 0;
+    /// `MLX5_IB_METHOD_PD_QUERY`.
+    pub const PD_QUERY: u16 = 0x1000;
     pub const AH_DESTROY: u16 = 0;
     pub const MW_DESTROY: u16 = 0;
     pub const CREATE: u16 = 0;
@@ -89,6 +91,9 @@ pub mod attr {
     /// Of every destroying method without a response, and the first of those with one.
     pub const DESTROY_HANDLE: u16 = 0;
     pub const DESTROY_RESP: u16 = 1;
+
+    pub const PD_QUERY_HANDLE: u16 = 0x1000;
+    pub const PD_QUERY_RESP_PDN: u16 = 0x1001;
 
     pub const CREATE_CQ_HANDLE: u16 = 0;
     pub const CREATE_CQ_CQE: u16 = 1;

@@ -53,6 +53,13 @@ pub fn destroy_pd(c: &mut Command<'_>) -> Result<(), Refusal> {
     c.context.destroy(c.objects, handle)
 }
 
+/// `MLX5_IB_METHOD_PD_QUERY`: a protection domain that is imported by its handle.
+pub fn query_pd(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let number = c.objects.pd(c.request.handle(attr::PD_QUERY_HANDLE)?)?.pd.number();
+    c.request.put(attr::PD_QUERY_RESP_PDN, &word(number));
+    Ok(())
+}
+
 /// What access flags allow, if the NIC has all of it.
 pub fn rights(flags: u32) -> Result<Access, Refusal> {
     use access::*;

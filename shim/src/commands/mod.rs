@@ -86,6 +86,8 @@ fn find(object: u16, method: u16) -> Option<(&'static [u16], Handler)> {
               UAR_ALLOC_PAGE_ID], device::alloc_uar),
         (object::UAR, method::UAR_DESTROY) => (&[UAR_DESTROY_HANDLE], device::destroy_uar),
         (object::PD, method::PD_DESTROY) => (DESTROY, memory::destroy_pd),
+        (object::PD, method::PD_QUERY) => (
+            &[PD_QUERY_HANDLE, PD_QUERY_RESP_PDN], memory::query_pd),
         (object::AH, method::AH_DESTROY) => (DESTROY, memory::destroy_ah),
         (object::MW, method::MW_DESTROY) => (DESTROY, memory::destroy_mw),
         (object::MR, method::MR_DESTROY) => (DESTROY, memory::destroy_mr),

@@ -33,6 +33,7 @@ const DBR_BYTES: usize = 8;
 pub struct QpObj {
     /// The NIC's.
     pub qp: Arc<Qp>,
+    /// As a query answers it: the receive queue as it is, and not as it was asked for.
     cap: QpCap,
     sq_sig_all: bool,
     dest: Option<QpDest>,
@@ -165,9 +166,13 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     };
     let qp = c.context.device.nic.create_with(&made, queues, objects)?;
     let number = qp.qpn().0;
+    let in_force = match made.rq_wqes {
+        0 => cap,
+        max_recv_wr => QpCap { max_recv_wr, max_recv_sge: made.rq_sges, ..cap },
+    };
     let object = QpObj {
         qp,
-        cap,
+        cap: in_force,
         sq_sig_all: flags & SQ_SIG_ALL != 0,
         dest: None,
         _pd: pd,

@@ -1,0 +1,332 @@
+//! All-reduce: every element checked, and timed. Ranks are threads of this process, or processes of a
+//! job that a launcher started.
+//!
+//! ```text
+//! cargo run --release --example allreduce -- --ranks 4 --executor host --sizes 8,4100,1048580
+//! BELLPUSH_JOB_SECRET=… BELLPUSH_ROOT=127.0.0.1 mpirun -np 4 target/release/examples/allreduce --link shm
+//! ```
+//!
+//! As a process it is the rank that torchrun, mpirun or Slurm says it is, and `--ranks` is not looked
+//! at. With `--executor cuda` a rank has the GPU of its number on the host, modulo the number of GPUs.
+//! The NIC is the software NIC, one a rank; its engines run on CPU threads. Exit status 1 on any wrong
+//! element.
+
+mod check;
+mod meet;
+mod rank;
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bellpush::collective::{Algorithm, Bootstrap, Communicator, Dtype, Job, Op, Options};
+use bellpush::gpu::{Executor, Gpu, HostOptions};
+use bellpush::nic::Nic;
+use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmNet, UdpLink};
+use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::report::{machine, size};
+use bellpush::transport::{Data, Kick, Path};
+use clap::Parser;
+use meet::Meeting;
+use rank::{Measured, Rank, Task};
+use serde::Serialize;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// All-reduce with sends that kernels post.
+#[derive(Debug, Clone, Parser)]
+struct Args {
+    /// Ranks, each a thread of this process
+    #[arg(long, default_value_t = 2)]
+    ranks: u32,
+    /// What runs the kernels
+    #[arg(long, default_value = "host", value_parser = ["host", "cuda"])]
+    executor: String,
+    /// Bytes a rank, such as 8,4100,1MiB or 4KiB..64KiB (powers of two)
+    #[arg(long, default_value = "8,4100,1048580")]
+    sizes: String,
+    /// one-shot, two-shot or ring [default: by size]
+    #[arg(long)]
+    algorithm: Option<Algorithm>,
+    /// push or pull
+    #[arg(long, default_value = "push")]
+    data: Data,
+    /// kernel, blueflame or inband [default: inband for push, kernel for pull]
+    #[arg(long)]
+    kick: Option<Kick>,
+    /// sum, max, min or mean
+    #[arg(long, default_value = "sum")]
+    op: Op,
+    /// f32, f16, bf16 or i32
+    #[arg(long, default_value = "f32")]
+    dtype: Dtype,
+    /// Timed calls of each size [default: by size]
+    #[arg(long)]
+    calls: Option<u32>,
+    /// Blocks a launch at most
+    #[arg(long)]
+    channels: Option<u32>,
+    /// Payload of a message at most, such as 64KiB
+    #[arg(long)]
+    chunk: Option<String>,
+    /// Engine threads of each rank's NIC on the in-process link
+    #[arg(long, default_value_t = 1)]
+    engines: usize,
+    /// What carries packets between processes
+    #[arg(long, default_value = "shm", value_parser = ["shm", "udp"])]
+    link: String,
+    /// Address of this process's NIC for --link udp [default: the first free 127.x.y.z]
+    #[arg(long, value_name = "IP")]
+    address: Option<IpAddr>,
+    /// What happens to packets between processes, such as loss=5%,seed=7
+    #[arg(long, value_name = "FAULTS")]
+    faults: Option<Faults>,
+    /// Input and output in the same memory
+    #[arg(long)]
+    in_place: bool,
+    /// Bound of each wait, in seconds
+    #[arg(long, default_value_t = 10.0)]
+    timeout: f64,
+    /// Seed of the elements
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write results here (- for stdout)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// One size.
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    bytes: u64,
+    count: u64,
+    dtype: String,
+    op: String,
+    algorithm: String,
+    channels: u32,
+    ranks: u32,
+    data: String,
+    kick: Option<String>,
+    executor: String,
+    calls: u32,
+    /// Median and least of the slowest rank's times of a call, in µs.
+    time_us: f64,
+    least_us: f64,
+    /// Bus bandwidth, 2 (N - 1) / N bytes a time, in GB/s.
+    bus_gb_s: f64,
+    verified: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("allreduce: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options(args: &Args) -> Result<Options, Failure> {
+    let usual = if args.data == Data::Push { Kick::Inband } else { Kick::Kernel };
+    let mut options = Options::new(Path::new(args.data, args.kick.unwrap_or(usual))?);
+    options.algorithm = args.algorithm;
+    options.timeout = Duration::try_from_secs_f64(args.timeout)?;
+    options.channels = args.channels.unwrap_or(if args.executor == "host" { 1 } else { 8 });
+    if let Some(chunk) = &args.chunk {
+        options.chunk_bytes = u32::try_from(size::parse(chunk)?)?;
+    }
+    Ok(options)
+}
+
+fn open_gpu(args: &Args, number: usize) -> Result<Arc<Gpu>, Failure> {
+    Ok(match args.executor.as_str() {
+        "host" => Gpu::open(Executor::Host(HostOptions::default()))?,
+        _ => Gpu::open(Executor::Cuda(number))?,
+    })
+}
+
+fn gpus(args: &Args) -> Result<usize, Failure> {
+    Ok(if args.executor == "host" { 1 } else { Gpu::cuda_count()? })
+}
+
+/// A process's NIC: on a link of the job's name, or on UDP.
+fn packet_nic(args: &Args, job: &str, rank: u32) -> Result<Arc<dyn Nic>, Failure> {
+    let mut link: Box<dyn Link> = match (args.link.as_str(), args.address) {
+        ("shm", _) => {
+            let icrc = args.faults.is_some_and(|f| f.corrupt > 0.0);
+            Box::new(ShmNet::named(job, icrc)?.attach_free()?)
+        }
+        (_, Some(address)) => Box::new(UdpLink::open(address, None)?),
+        (_, None) => Box::new(UdpLink::open_free()?),
+    };
+    if let Some(faults) = args.faults {
+        // The same faults for the same packets, but not at the same ones.
+        let faults = Faults { seed: faults.seed.wrapping_add(rank.into()), ..faults };
+        link = Box::new(Faulty::new(link, faults)?);
+    }
+    Ok(SoftNic::open_on(SoftConfig::default(), link)?)
+}
+
+fn run(args: &Args) -> Result<(), Failure> {
+    let options = options(args)?;
+    let task = Task {
+        sizes: size::parse_list(&args.sizes)?,
+        dtype: args.dtype,
+        op: args.op,
+        calls: args.calls,
+        in_place: args.in_place,
+        seed: args.seed,
+    };
+    match Job::from_env(options.timeout)? {
+        Some(job) => process(args, &job, &options, &task),
+        None => threads(args, &options, &task),
+    }
+}
+
+/// This process is one rank.
+fn process(args: &Args, job: &Job, options: &Options, task: &Task) -> Result<(), Failure> {
+    let gpu = open_gpu(args, rank::gpu_of(job, gpus(args)?))?;
+    let mut bootstrap = Bootstrap::join(job)?;
+    // Rank 0's process number and time name the job's link.
+    let name = format!("job-{}-{}", std::process::id(), machine_time());
+    let said = bootstrap.all_gather(name.as_bytes())?;
+    let name = String::from_utf8_lossy(&said[0]).into_owned();
+    let nic = packet_nic(args, &name, job.rank)?;
+    let meeting = Meeting::Processes(Box::new(bootstrap));
+    let about = gpu.describe().to_string();
+    let place = (gpu, nic);
+    let mut rank = Rank::join(place, (job.rank, job.ranks), meeting, options)?;
+    let what = format!("processes, over {}", args.link);
+    let mut table = Table::new(args, options, &about, &what, job.ranks, job.rank == 0);
+    rank.run(task, |communicator, all| table.add(communicator, all))?;
+    table.write()
+}
+
+fn machine_time() -> u128 {
+    std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos())
+}
+
+/// All ranks are threads of this process.
+fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
+    let count = gpus(args)?.clamp(1, args.ranks.max(1) as usize);
+    let gpus: Vec<_> = (0..count).map(|n| open_gpu(args, n)).collect::<Result<_, _>>()?;
+    let config = SoftConfig { engines: args.engines, ..SoftConfig::new(&InProcess::new()) };
+    let meetings = Meeting::threads(args.ranks, options.timeout * 10);
+    let what = format!("threads, {} engine thread(s) a rank", args.engines);
+    let about = gpus.first().map_or(String::new(), |gpu| gpu.describe().to_string());
+    let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..args.ranks)
+            .zip(meetings)
+            .map(|(number, meeting)| {
+                let gpu = gpus[number as usize % gpus.len()].clone();
+                let (config, about, what) = (config.clone(), &about, &what);
+                scope.spawn(move || {
+                    let nic: Arc<dyn Nic> = SoftNic::open(config)?;
+                    let place = (gpu, nic);
+                    let mut rank = Rank::join(place, (number, args.ranks), meeting, options)?;
+                    let mut table = Table::new(args, options, about, what, args.ranks, number == 0);
+                    rank.run(task, |communicator, all| table.add(communicator, all))?;
+                    table.write()
+                })
+            })
+            .collect();
+        let ended = |t: std::thread::ScopedJoinHandle<'_, _>| {
+            t.join().unwrap_or_else(|_| Err("a rank's thread panicked".into()))
+        };
+        threads.into_iter().map(ended).collect()
+    });
+    if results.is_empty() {
+        return Err("--ranks 0 has nothing to do".into());
+    }
+    results.into_iter().collect()
+}
+
+/// What rank 0 prints and writes; the others' say nothing.
+struct Table<'a> {
+    args: &'a Args,
+    options: &'a Options,
+    executor: String,
+    ranks: u32,
+    speaks: bool,
+    rows: Vec<Row>,
+}
+
+impl<'a> Table<'a> {
+    fn new(
+        args: &'a Args,
+        options: &'a Options,
+        executor: &str,
+        what: &str,
+        ranks: u32,
+        speaks: bool,
+    ) -> Self {
+        if speaks {
+            println!("{ranks} ranks ({what}) on {executor}, {}, software NIC", options.path);
+            println!(
+                "{:>12} {:>10} {:>9} {:>12} {:>10}",
+                "bytes", "algorithm", "channels", "µs", "GB/s bus"
+            );
+        }
+        Self { args, options, executor: executor.into(), ranks, speaks, rows: Vec::new() }
+    }
+
+    fn add(&mut self, communicator: &Communicator, all: &[Measured]) {
+        let row = self.row(communicator, all);
+        if self.speaks {
+            println!(
+                "{:>12} {:>10} {:>9} {:>12.1} {:>10.3}",
+                row.bytes, row.algorithm, row.channels, row.time_us, row.bus_gb_s
+            );
+        }
+        self.rows.push(row);
+    }
+
+    fn write(self) -> Result<(), Failure> {
+        let Some(file) = self.args.json.as_ref().filter(|_| self.speaks) else { return Ok(()) };
+        let nic = bellpush::report::Nic { name: "soft".into(), software: true };
+        let meta = machine::meta(nic, &self.executor, self.args.seed);
+        let all = serde_json::json!({ "meta": meta, "results": self.rows });
+        let text = serde_json::to_string_pretty(&all)? + "\n";
+        if file.as_os_str() == "-" {
+            print!("{text}");
+        } else {
+            std::fs::write(file, text).map_err(|e| format!("{}: {e}", file.display()))?;
+        }
+        Ok(())
+    }
+
+    fn row(&self, communicator: &Communicator, all: &[Measured]) -> Row {
+        let Self { args, options, .. } = self;
+        let batches = all.iter().map(|m| m.batches.len()).min().unwrap_or(0);
+        let slowest = |b: usize| all.iter().map(|m| m.batches[b]).max().unwrap_or(0);
+        let mut times: Vec<u64> = (0..batches).map(slowest).collect();
+        times.sort_unstable();
+        let median = times.get(times.len() / 2).copied().unwrap_or(0);
+        let Measured { count, calls, .. } = all[0];
+        let plan = communicator.plan(count, args.dtype, args.op);
+        let bytes = count * args.dtype.bytes();
+        let ranks = f64::from(self.ranks);
+        Row {
+            bytes,
+            count,
+            dtype: args.dtype.to_string(),
+            op: args.op.to_string(),
+            algorithm: plan.algorithm.to_string(),
+            channels: plan.channels,
+            ranks: self.ranks,
+            data: options.path.data().to_string(),
+            kick: options.path.kick().map(|k| k.to_string()),
+            executor: self.executor.clone(),
+            calls,
+            time_us: median as f64 / 1e3,
+            least_us: times.first().copied().unwrap_or(0) as f64 / 1e3,
+            bus_gb_s: 2.0 * (ranks - 1.0) / ranks * bytes as f64 / median.max(1) as f64,
+            verified: true,
+        }
+    }
+}

@@ -1,0 +1,389 @@
+// A channel of a collective: its streams of messages to and from the other ranks, the agreement on
+// what is called, and what happens when a rank is waited for in vain. collective.cuh says why it works.
+#ifndef BELLPUSH_CHANNEL_CUH
+#define BELLPUSH_CHANNEL_CUH
+
+#include "bellpush.cuh"
+#include "collective.h"
+#include "reduce.cuh"
+
+namespace bp {
+namespace coll {
+
+constexpr uint32_t depth = BP_COLL_DEPTH;
+
+BP_DEV uint32_t lowest_bit(uint32_t mask) {
+#if defined(__CUDACC__)
+  return (uint32_t)__ffs((int)mask) - 1;
+#else
+  return (uint32_t)__builtin_ctz(mask);
+#endif
+}
+
+BP_DEV uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+
+// How a block's elements are cut: rounds of `pieces` pieces of up to `most` elements; the pieces of a
+// round are alike, multiples of 16 bytes, and the last ones may be short or empty.
+struct cut {
+  uint64_t count, most, grain;
+  uint32_t pieces;
+  BP_DEV uint64_t rounds() const { return (count + most * pieces - 1) / (most * pieces); }
+  struct piece {
+    uint64_t first, count;
+  };
+  BP_DEV piece at(uint64_t round, uint32_t index) const {
+    const uint64_t start = round * most * pieces, rest = count - start;
+    const uint64_t all = rest < most * pieces ? rest : most * pieces;
+    const uint64_t each = round_up((all + pieces - 1) / pieces, grain);
+    const uint64_t first = each * index < all ? each * index : all;
+    return {start + first, all - first < each ? all - first : each};
+  }
+};
+
+// How a wait or a post ended: BP_COLL_OK, or a code and whom it is about.
+struct outcome {
+  uint32_t code, rank;
+  BP_DEV bool ok() const { return code == BP_COLL_OK; }
+};
+
+// The verbs as functions of their own: inlined wherever a message is sent, they would take ptxas
+// minutes.
+template <class P, class Scope>
+BP_DEV_COLD bp_status_code send_message(const bp_endpoint& ep, Scope scope, uint64_t remote,
+                                        uint64_t from, uint64_t bytes, uint64_t signal) {
+  return put_signal<P>(ep, scope, remote, reinterpret_cast<void*>(from), bytes, signal, 1,
+                       unsignalled);
+}
+template <class P>
+BP_DEV_COLD void send_report(const bp_endpoint& ep, uint64_t remote, const uint64_t* word,
+                             uint64_t timeout_ns) {
+  bp_endpoint quick = ep;
+  quick.qp.timeout_ns = timeout_ns;
+  put_inline<P>(quick, block_scope{}, remote, word, 8);
+}
+
+// One block's part of one call.
+template <class P>
+struct channel {
+  const bp_coll_args& a;
+  uint32_t index;
+  uint64_t exchange, ring;  // messages of either stream before this call
+  uint64_t first, count;    // this block's elements
+
+  BP_DEV explicit channel(const bp_coll_args& args) : a(args), index(bid()) {
+    const bp_coll_channel* st = state();
+    exchange = st->exchange;
+    ring = st->ring;
+    const uint64_t grain = 16 / element_bytes(a.dtype);
+    const uint64_t each = round_up((a.count + a.channels - 1) / a.channels, grain);
+    first = each * index < a.count ? each * index : a.count;
+    count = a.count - first < each ? a.count - first : each;
+  }
+
+  BP_DEV bp_coll_channel* state() const {
+    return reinterpret_cast<bp_coll_channel*>(a.channel_state) + index;
+  }
+  BP_DEV bp_coll_shared* shared() const { return reinterpret_cast<bp_coll_shared*>(a.shared); }
+  BP_DEV const bp_endpoint& to(uint32_t rank) const {
+    return reinterpret_cast<const bp_endpoint*>(a.endpoints)[(uint64_t)index * a.ranks + rank];
+  }
+  BP_DEV uint32_t next() const { return (a.rank + 1) % a.ranks; }
+  BP_DEV uint32_t previous() const { return (a.rank + a.ranks - 1) % a.ranks; }
+  BP_DEV uint64_t slot_bytes() const { return BP_COLL_HEADER_BYTES + a.chunk_bytes; }
+  BP_DEV uint64_t in(uint64_t element) const {
+    return a.in + (first + element) * element_bytes(a.dtype);
+  }
+  BP_DEV uint64_t out(uint64_t element) const {
+    return a.out + (first + element) * element_bytes(a.dtype);
+  }
+
+  // Offsets in a region: where message n from `rank` lies, and its signal.
+  BP_DEV uint64_t exchange_slot(uint32_t rank, uint64_t n) const {
+    return a.exchange_slots +
+           (((uint64_t)index * a.ranks + rank) * 2 * depth + n % (2 * depth)) * slot_bytes();
+  }
+  BP_DEV uint64_t exchange_signal(uint32_t rank) const {
+    return a.exchange_signals + ((uint64_t)index * a.ranks + rank) * 8;
+  }
+  BP_DEV uint64_t ring_slot(uint64_t n) const {
+    const uint64_t slots = (uint64_t)a.ranks * depth;
+    return a.ring_slots + ((uint64_t)index * slots + n % slots) * slot_bytes();
+  }
+  BP_DEV uint64_t ring_signal() const { return a.ring_signals + (uint64_t)index * 8; }
+  // Where message n is made. Exchange: a column for each rank that gets one of its own, the own
+  // rank's for what all get.
+  BP_DEV uint64_t exchange_stage(uint64_t n, uint32_t column) const {
+    return stage((n % (2 * depth)) * a.ranks + column);
+  }
+  BP_DEV uint64_t ring_stage(uint64_t n) const {
+    const uint64_t slots = (uint64_t)a.ranks * depth;
+    return stage(2 * slots + n % slots);
+  }
+  BP_DEV uint64_t stage(uint64_t slot) const {
+    return a.stage + ((uint64_t)index * 3 * depth * a.ranks + slot) * slot_bytes();
+  }
+  BP_DEV uint64_t payload(uint64_t slot) const { return slot + BP_COLL_HEADER_BYTES; }
+
+  // One thread writes a staged message's header.
+  BP_DEV void head(uint64_t slot, uint64_t message) const {
+    bp_coll_header* h = reinterpret_cast<bp_coll_header*>(slot);
+    h->message = message;
+    h->call = a.call;
+    h->count = a.count;
+    h->dtype = a.dtype;
+    h->op = a.op;
+    h->algorithm = a.algorithm;
+    h->channels = a.channels;
+    for (uint64_t& word : h->reserved) word = 0;
+  }
+
+  // ---- Sending -------------------------------------------------------------------------------
+
+  // Sends message n of the exchange stream to everyone: `bytes(rank)` of payload from the stage's
+  // column `column(rank)`. Small messages go a warp each, at once; large ones by the whole block.
+  template <class Bytes, class Column>
+  BP_DEV outcome send_all(uint64_t n, Bytes bytes, Column column) const {
+    const uint32_t warps = (block_threads() + 31) / 32, warp = tid() / 32;
+    uint32_t* failed = reinterpret_cast<uint32_t*>(dynamic_shared());
+    if (tid() == 0) *failed = 0;
+    // The stage is written and the slots consumed by all, before anyone sends from it or tells it.
+    syncthreads();
+    const bool small = bytes(next()) <= 2048 || warps == 1;
+    if (small) {
+      for (uint32_t i = 1 + warp; i < a.ranks; i += warps) {
+        const uint32_t r = (a.rank + i) % a.ranks;
+        const bool sent = send_one(warp_scope{}, r, n, exchange_stage(n, column(r)), bytes(r));
+        if (!sent && lane() == 0) *failed = r + 1;
+      }
+    } else {
+      for (uint32_t i = 1; i < a.ranks; i++) {
+        const uint32_t r = (a.rank + i) % a.ranks;
+        if (!send_one(block_scope{}, r, n, exchange_stage(n, column(r)), bytes(r))) {
+          if (tid() == 0) *failed = r + 1;
+          break;
+        }
+      }
+    }
+    syncthreads();
+    const uint32_t who = *failed;
+    syncthreads();  // all have read the word before it is written again
+    return who ? outcome{BP_COLL_LINK, who - 1} : outcome{BP_COLL_OK, 0};
+  }
+  template <class Scope>
+  BP_DEV bool send_one(Scope scope, uint32_t r, uint64_t n, uint64_t from, uint64_t bytes) const {
+    return send_message<P>(to(r), scope, exchange_slot(a.rank, n), from,
+                           BP_COLL_HEADER_BYTES + bytes, exchange_signal(a.rank)) == BP_OK;
+  }
+
+  // Sends message n of the ring stream to the next rank.
+  BP_DEV outcome send_next(uint64_t n, uint64_t bytes) const {
+    syncthreads();  // as in send_all
+    const bp_status_code s = send_message<P>(to(next()), block_scope{}, ring_slot(n),
+                                             ring_stage(n), BP_COLL_HEADER_BYTES + bytes,
+                                             ring_signal());
+    return s == BP_OK ? outcome{BP_COLL_OK, 0} : outcome{BP_COLL_LINK, next()};
+  }
+
+  // ---- Waiting -------------------------------------------------------------------------------
+
+  // Waits until `there(r)` holds for all ranks of which `wanted(r)` does: lanes of the first warp look
+  // at one rank each. Ends early when anybody has given up. `there` is an acquire.
+  template <class Wanted, class There>
+  BP_DEV outcome await(Wanted wanted, There there) const {
+    uint32_t missing = a.ranks;
+    if (tid() < 32) {
+      const uint32_t lanes = block_threads() < 32 ? block_threads() : 32;
+      for (uint32_t base = 0; base < a.ranks && missing == a.ranks; base += lanes) {
+        const uint32_t r = base + lane();
+        const bool mine = r < a.ranks && wanted(r);
+        deadline limit;
+        for (;;) {
+          const uint32_t absent = ballot(mine && !there(r));
+          if (absent == 0) break;
+          const bool expired = limit.expired(a.timeout_ns);
+          if ((limit.polls & 31) == 0 && ballot(expired || given_up(r)) != 0) {
+            missing = base + lowest_bit(absent);
+            break;
+          }
+          yield_();
+        }
+      }
+    }
+    missing = (uint32_t)block_scope{}.broadcast(missing);
+    return missing < a.ranks ? outcome{BP_COLL_SILENT, missing} : outcome{BP_COLL_OK, 0};
+  }
+
+  BP_DEV uint64_t report(uint32_t r) const {
+    return ld_acquire_sys(reinterpret_cast<const uint64_t*>(a.region + a.reports) + r);
+  }
+  BP_DEV bool given_up(uint32_t r) const {
+    return ld_relaxed_gpu(&shared()->dead) != 0 || (r < a.ranks && report(r) != 0);
+  }
+
+  BP_DEV outcome wait_all(uint64_t n) const {
+    if (a.unwaited) return {BP_COLL_OK, 0};
+    return await([&](uint32_t r) { return r != a.rank; },
+                 [&](uint32_t r) {
+                   const uint64_t at = a.region + exchange_signal(r);
+                   return ld_acquire_sys(reinterpret_cast<const uint64_t*>(at)) > n;
+                 });
+  }
+  BP_DEV outcome wait_previous(uint64_t n) const {
+    if (a.unwaited) return {BP_COLL_OK, 0};
+    const uint64_t at = a.region + ring_signal();
+    return await([&](uint32_t r) { return r == previous(); },
+                 [&](uint32_t) {
+                   return ld_acquire_sys(reinterpret_cast<const uint64_t*>(at)) > n;
+                 });
+  }
+
+  // The first rank for which `wrong(r)` holds, or `ranks`: lanes of the first warp look at one each.
+  template <class Wrong>
+  BP_DEV uint32_t find(Wrong wrong) const {
+    uint32_t found = a.ranks;
+    if (tid() < 32) {
+      const uint32_t lanes = block_threads() < 32 ? block_threads() : 32;
+      for (uint32_t base = 0; base < a.ranks && found == a.ranks; base += lanes) {
+        const uint32_t r = base + lane();
+        const uint32_t mask = ballot(r < a.ranks && wrong(r));
+        if (mask) found = base + lowest_bit(mask);
+      }
+    }
+    return (uint32_t)block_scope{}.broadcast(found);
+  }
+  BP_DEV bool is_message(uint64_t slot, uint64_t n) const {
+    const bp_coll_header* h = reinterpret_cast<const bp_coll_header*>(a.region + slot);
+    return h->message == n && h->call == a.call;
+  }
+  BP_DEV outcome corrupt(uint32_t r) const {
+    return r < a.ranks ? outcome{BP_COLL_CORRUPT, r} : outcome{BP_COLL_OK, 0};
+  }
+
+  // Waits for message n of everyone.
+  BP_DEV outcome receive_all(uint64_t n) const {
+    outcome o = wait_all(n);
+    if (!o.ok()) return o;
+    return corrupt(find(
+        [&](uint32_t r) { return r != a.rank && !is_message(exchange_slot(r, n), n); }));
+  }
+  // Waits for message n of the rank before.
+  BP_DEV outcome receive_previous(uint64_t n) const {
+    outcome o = wait_previous(n);
+    if (!o.ok()) return o;
+    const bool right = is_message(ring_slot(n), n);
+    return corrupt(find([&](uint32_t r) { return r == previous() && !right; }));
+  }
+
+  // ---- Agreement -----------------------------------------------------------------------------
+
+  // The first channel compares what all ranks call, by their first messages, which have arrived; the
+  // others wait for what it finds before they send anything. So when ranks differ, all of them have
+  // sent and consumed the same messages, and the next call can begin.
+  BP_DEV outcome agree(uint64_t n) const {
+    auto said_by = [&](uint32_t r) {
+      return reinterpret_cast<const bp_coll_header*>(a.region + exchange_slot(r, n));
+    };
+    const uint32_t other = find([&](uint32_t r) {
+      const bp_coll_header* h = said_by(r);
+      return r != a.rank &&
+             (h->count != a.count || h->dtype != a.dtype || h->op != a.op ||
+              h->algorithm != a.algorithm || h->channels != a.channels);
+    });
+    const bool same = other == a.ranks;
+    if (tid() == 0) {
+      if (!same) {
+        const bp_coll_header said = *said_by(other);
+        tell_host({BP_COLL_MISMATCH, other}, &said);
+      }
+      st_release_gpu(&shared()->verdict, 2 * a.call + (same ? 1 : 2));
+    }
+    return same ? outcome{BP_COLL_OK, 0} : outcome{BP_COLL_MISMATCH, other};
+  }
+  BP_DEV outcome verdict() const {
+    const uint64_t* word = &shared()->verdict;
+    // The first channel's own waits may be two timeouts and the grace long.
+    uint64_t said = 0;
+    if (tid() == 0) {
+      deadline limit;
+      while ((said = ld_acquire_gpu(word)) <= 2 * a.call) {
+        if (ld_relaxed_gpu(&shared()->dead) != 0 ||
+            limit.expired(2 * a.timeout_ns + a.grace_ns)) {
+          break;
+        }
+        yield_();
+      }
+    }
+    said = block_scope{}.broadcast(said);
+    if (said == 2 * a.call + 1) return {BP_COLL_OK, 0};
+    const bool differ = said == 2 * a.call + 2;
+    return {(uint32_t)(differ ? BP_COLL_MISMATCH : BP_COLL_SILENT), a.rank};
+  }
+
+  // ---- Failure -------------------------------------------------------------------------------
+
+  // One thread: the first failure is the host's to read.
+  BP_DEV void tell_host(outcome o, const bp_coll_header* said) const {
+    if (atomic_cas(&shared()->status, 0, 1) != 0) return;
+    bp_coll_status* st = reinterpret_cast<bp_coll_status*>(a.status);
+    st_relaxed_sys(&st->rank, o.rank);
+    st_relaxed_sys(&st->call, a.call);
+    if (said) st->said = *said;
+    fence_sys();  // reason before code, for the host
+    st_relaxed_sys(&st->code, o.code);
+  }
+
+  // Ends the communicator at this rank. The first block that fails tells the other ranks whom it
+  // waited for, and finds out who is to blame.
+  BP_DEV void give_up(outcome why) const {
+    bp_coll_shared* sh = shared();
+    uint64_t claimed = 0;
+    if (tid() == 0) {
+      claimed = atomic_cas(&sh->dead, 0, 1) == 0;
+      if (claimed) sh->report = (uint64_t)why.rank + 1;
+    }
+    claimed = block_scope{}.broadcast(claimed);
+    if (!claimed) return;
+    // The rank that was waited for comes last: it is the one that may take nothing.
+    for (uint32_t i = 0; i < a.ranks; i++) {
+      const uint32_t r = (why.rank + 1 + i) % a.ranks;
+      if (r == a.rank) continue;
+      send_report<P>(to(r), a.reports + a.rank * 8, &sh->report, a.grace_ns);
+    }
+    if (tid() == 0) {
+      outcome blamed = why;
+      if (why.code != BP_COLL_CORRUPT) blamed = follow(why);
+      tell_host(blamed, nullptr);
+    }
+  }
+
+  // Follows the waits from rank to rank until one has said nothing for the whole grace.
+  BP_DEV outcome follow(outcome why) const {
+    const uint64_t begin = now_ns();
+    for (;;) {
+      const bool over = now_ns() - begin > a.grace_ns;
+      uint32_t reports = 0;
+      for (uint32_t r = 0; r < a.ranks; r++) reports += r != a.rank && report(r) != 0;
+      // Nobody is left who could still say something, or would be given time to.
+      if (over || reports + 2 >= a.ranks) {
+        uint32_t who = why.rank;
+        for (uint32_t hops = 0; hops < a.ranks; hops++) {
+          const uint64_t said = report(who);
+          if (said == 0 || said > a.ranks) break;
+          if (said - 1 == a.rank) return {BP_COLL_LATE, who};
+          who = (uint32_t)said - 1;
+        }
+        if (over || report(who) == 0) return {who == why.rank ? why.code : (uint32_t)BP_COLL_SILENT, who};
+      }
+      yield_();
+    }
+  }
+
+  BP_DEV work elements(uint64_t element, uint64_t n) const {
+    return {in(element), 0, 0, a.rank, a.ranks, n, out(element), 0};
+  }
+};
+
+}  // namespace coll
+}  // namespace bp
+
+#endif

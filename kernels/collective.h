@@ -1,0 +1,93 @@
+// What Rust hands to the collective kernels, and what ranks say to each other
+// (src/gpu/collective_args.rs mirrors it).
+#ifndef BELLPUSH_COLLECTIVE_H
+#define BELLPUSH_COLLECTIVE_H
+
+#include "wire.h"
+
+enum bp_coll_algorithm { BP_COLL_ONE_SHOT = 0, BP_COLL_TWO_SHOT = 1, BP_COLL_RING = 2 };
+enum bp_coll_dtype { BP_COLL_F32 = 0, BP_COLL_F16 = 1, BP_COLL_BF16 = 2, BP_COLL_I32 = 3 };
+enum bp_coll_op { BP_COLL_SUM = 0, BP_COLL_MAX = 1, BP_COLL_MIN = 2, BP_COLL_MEAN = 3 };
+
+enum bp_coll_code {
+  BP_COLL_OK = 0,
+  BP_COLL_SILENT = 1,    // a rank did not send what was waited for, and did not say why
+  BP_COLL_LINK = 2,      // the queue pair to a rank ended, or took nothing for the timeout
+  BP_COLL_MISMATCH = 3,  // a rank calls something else; nothing was reduced
+  BP_COLL_LATE = 4,      // the others gave up waiting for this rank
+  BP_COLL_CORRUPT = 5,   // a message is not the one that its signal announced
+};
+
+enum {
+  BP_COLL_HEADER_BYTES = 64,  // before a message's payload
+  BP_COLL_DEPTH = 2,          // messages of a stream on their way to a rank
+};
+
+// Before each message's payload. `message` counts a stream's messages from 0 over all calls.
+struct bp_coll_header {
+  uint64_t message;
+  uint64_t call;
+  uint64_t count;
+  uint32_t dtype;
+  uint32_t op;
+  uint32_t algorithm;
+  uint32_t channels;
+  uint64_t reserved[3];
+};
+BP_ASSERT_SIZE(bp_coll_header, BP_COLL_HEADER_BYTES);
+
+// Why a call ended, in memory that the host reads. The first failure stays until the host takes it.
+struct bp_coll_status {
+  uint32_t code;    // bp_coll_code, written last
+  uint32_t rank;    // whom it is about
+  uint64_t call;
+  struct bp_coll_header said;  // BP_COLL_MISMATCH: what that rank calls
+};
+BP_ASSERT_SIZE(bp_coll_status, 80);
+
+// How far a channel's streams are: messages of earlier calls. GPU memory, a channel's block alone.
+struct bp_coll_channel {
+  uint64_t exchange;
+  uint64_t ring;
+  uint64_t pad[14];
+};
+BP_ASSERT_SIZE(bp_coll_channel, 128);
+
+// What the blocks of a rank tell each other. GPU memory.
+struct bp_coll_shared {
+  uint64_t verdict;   // 2 * call + 1: go; 2 * call + 2: what the ranks call differs
+  uint64_t report;    // what this rank tells the others when it gives up
+  uint32_t dead;      // 1 once it has; for good
+  uint32_t status;    // 1 while bp_coll_status is being, or was, written
+  uint64_t pad[13];
+};
+BP_ASSERT_SIZE(bp_coll_shared, 128);
+
+// One all-reduce of one rank: a block a channel.
+struct bp_coll_args {
+  uint64_t in, out;            // count elements each; the same address, or apart
+  uint64_t count;
+  uint64_t call;               // calls of the communicator before this one
+  uint32_t dtype, op, algorithm;
+  uint32_t channels;           // blocks of this launch
+  uint32_t rank, ranks;
+  uint32_t chunk_bytes;        // payload of a message at most; multiple of 64
+  uint32_t unwaited;           // negative control: 1 reads slots without waiting for them
+  uint64_t endpoints;          // bp_endpoint[][ranks], by channel; the own rank's is not used
+  uint64_t channel_state;      // bp_coll_channel[]
+  uint64_t shared;             // bp_coll_shared
+  uint64_t status;             // bp_coll_status, host memory
+  // This rank's region; offsets in it are the same at every rank.
+  uint64_t region;
+  uint64_t reports;            // uint64_t[ranks]: rank r gave up waiting for rank (word - 1)
+  uint64_t exchange_signals;   // uint64_t[][ranks]: messages that rank r has sent
+  uint64_t ring_signals;       // uint64_t[]
+  uint64_t exchange_slots;     // [][ranks][2 * BP_COLL_DEPTH]
+  uint64_t ring_slots;         // [][ranks * BP_COLL_DEPTH]
+  uint64_t stage;              // address: [][3 * BP_COLL_DEPTH * ranks] slots to send from
+  uint64_t timeout_ns;         // bound of each wait
+  uint64_t grace_ns;           // how long a rank that gives up listens for the others' reasons
+};
+BP_ASSERT_SIZE(bp_coll_args, 32 + 32 + 13 * 8);
+
+#endif

@@ -1,0 +1,133 @@
+//! Who this process is among the ranks of a job, as launchers say it in the environment.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use super::bootstrap::BootstrapError;
+
+/// Port of the root where only its address is given.
+const PORT: u16 = 29401;
+
+/// A rank's place in a job.
+#[derive(Clone)]
+pub struct Job {
+    /// This rank.
+    pub rank: u32,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Rank among those of this host, which chooses the GPU; the rank where nobody says.
+    pub local_rank: u32,
+    /// Where rank 0 listens.
+    pub root: SocketAddr,
+    /// What all ranks of the job know and nobody else.
+    pub secret: String,
+    /// Bound of joining, and of each exchange.
+    pub timeout: Duration,
+}
+
+/// A launcher's names: rank, number of ranks, rank on this host.
+const LAUNCHERS: &[[&str; 3]] = &[
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK"], // torchrun
+    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"], // Open MPI
+    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"], // MPICH, Intel MPI
+    ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"], // Slurm
+];
+
+impl Job {
+    /// What the environment says; `None` where no launcher started this process.
+    ///
+    /// The root is `BELLPUSH_ROOT` (`host:port`, or a host and port 29401), else `MASTER_ADDR` with
+    /// the port after `MASTER_PORT`, on which torchrun itself listens. The secret is
+    /// `BELLPUSH_JOB_SECRET`.
+    ///
+    /// # Errors
+    /// What is missing or no number.
+    pub fn from_env(timeout: Duration) -> Result<Option<Self>, BootstrapError> {
+        Self::from(|name| std::env::var(name).ok(), timeout)
+    }
+
+    fn from(
+        var: impl Fn(&str) -> Option<String>,
+        timeout: Duration,
+    ) -> Result<Option<Self>, BootstrapError> {
+        let Some([rank, ranks, local]) =
+            LAUNCHERS.iter().find(|[rank, ranks, _]| var(rank).is_some() && var(ranks).is_some())
+        else {
+            return Ok(None);
+        };
+        let number = |name: &'static str| -> Result<Option<u32>, BootstrapError> {
+            let Some(given) = var(name) else { return Ok(None) };
+            let bad = || BootstrapError::Variable { name, given: given.clone(), must: "a number" };
+            given.trim().parse().map(Some).map_err(|_| bad())
+        };
+        let (rank, ranks, local) = (number(rank)?, number(ranks)?, number(local)?);
+        let (Some(rank), Some(ranks)) = (rank, ranks) else { return Ok(None) };
+        if rank >= ranks {
+            return Err(BootstrapError::Rank { rank, ranks });
+        }
+        let missing = |name| BootstrapError::Missing { name };
+        let secret = var("BELLPUSH_JOB_SECRET").filter(|s| !s.is_empty());
+        let secret = secret.ok_or(missing("BELLPUSH_JOB_SECRET"))?;
+        let root = match (var("BELLPUSH_ROOT"), var("MASTER_ADDR")) {
+            (Some(root), _) => resolve("BELLPUSH_ROOT", &root, PORT)?,
+            (None, Some(host)) => {
+                let port = number("MASTER_PORT")?.and_then(|p| u16::try_from(p + 1).ok());
+                resolve("MASTER_ADDR", &host, port.unwrap_or(PORT))?
+            }
+            (None, None) => return Err(missing("BELLPUSH_ROOT")),
+        };
+        Ok(Some(Self { rank, ranks, local_rank: local.unwrap_or(rank), root, secret, timeout }))
+    }
+}
+
+/// `host:port`, `[v6]:port`, or a host alone.
+fn resolve(name: &'static str, given: &str, port: u16) -> Result<SocketAddr, BootstrapError> {
+    let found = match given.to_socket_addrs() {
+        Ok(mut all) => all.next(),
+        Err(_) => (given, port).to_socket_addrs().ok().and_then(|mut all| all.next()),
+    };
+    let must = "the name or address of rank 0's host, with a port or without";
+    found.ok_or_else(|| BootstrapError::Variable { name, given: given.into(), must })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(vars: &[(&str, &str)]) -> Result<Option<Job>, BootstrapError> {
+        let var = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
+        Job::from(var, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn every_launcher_is_understood() {
+        let root = [("BELLPUSH_ROOT", "127.0.0.1:7000"), ("BELLPUSH_JOB_SECRET", "s")];
+        for names in LAUNCHERS {
+            let mut vars = vec![(names[0], "3"), (names[1], "8"), (names[2], "1")];
+            vars.extend(root);
+            let job = job(&vars).unwrap().unwrap();
+            assert_eq!((job.rank, job.ranks, job.local_rank), (3, 8, 1), "{names:?}");
+            assert_eq!(job.root, "127.0.0.1:7000".parse().unwrap());
+        }
+        assert!(job(&root).unwrap().is_none(), "no launcher");
+        let torch = [("RANK", "0"), ("WORLD_SIZE", "2"), ("BELLPUSH_JOB_SECRET", "s")];
+        let with = |more: &[(&'static str, &'static str)]| job(&[&torch[..], more].concat());
+        let made = with(&[("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")]);
+        assert_eq!(made.unwrap().unwrap().root.port(), 29501);
+        let made = with(&[("BELLPUSH_ROOT", "::1")]).unwrap().unwrap();
+        assert_eq!(made.root, "[::1]:29401".parse().unwrap());
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        let text = |vars: &[(&str, &str)]| job(vars).err().expect("an error").to_string();
+        let two = [("RANK", "0"), ("WORLD_SIZE", "2")];
+        assert!(text(&two).contains("BELLPUSH_JOB_SECRET"));
+        let secret = [&two[..], &[("BELLPUSH_JOB_SECRET", "s")]].concat();
+        assert!(text(&secret).contains("BELLPUSH_ROOT"));
+        assert!(text(&[("RANK", "x"), ("WORLD_SIZE", "2")]).contains("RANK is 'x'"));
+        assert!(text(&[("RANK", "2"), ("WORLD_SIZE", "2")]).contains("rank 2"));
+        let bad = [&secret[..], &[("MASTER_ADDR", "no such host")]].concat();
+        assert!(text(&bad).contains("MASTER_ADDR is 'no such host'"));
+    }
+}

@@ -1,0 +1,71 @@
+//! Where everything lies in a rank's region. The same at every rank, so that an offset is an address
+//! at all of them.
+
+use crate::gpu::collective_args::{DEPTH, HEADER_BYTES};
+
+/// Offsets and lengths in bytes; see `kernels/collective.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub reports: u64,
+    pub exchange_signals: u64,
+    pub ring_signals: u64,
+    pub exchange_slots: u64,
+    pub ring_slots: u64,
+    /// Where slots to send from lie, if they lie in the region.
+    pub stage: u64,
+    pub stage_bytes: u64,
+    /// Length without the stage.
+    pub received: u64,
+}
+
+impl Layout {
+    pub fn new(ranks: u64, channels: u64, chunk_bytes: u64) -> Self {
+        let slot = HEADER_BYTES + chunk_bytes;
+        // Words that different ranks add to start on lines of their own kind; slots on pages.
+        let line = |n: u64| n.next_multiple_of(128);
+        let reports = 0;
+        let exchange_signals = line(ranks * 8);
+        let ring_signals = exchange_signals + line(channels * ranks * 8);
+        let exchange_slots = (ring_signals + line(channels * 8)).next_multiple_of(4096);
+        let ring_slots = exchange_slots + channels * ranks * 2 * DEPTH * slot;
+        let received = ring_slots + channels * ranks * DEPTH * slot;
+        let stage_bytes = channels * 3 * DEPTH * ranks * slot;
+        let stage = received.next_multiple_of(4096);
+        Self {
+            reports,
+            exchange_signals,
+            ring_signals,
+            exchange_slots,
+            ring_slots,
+            stage,
+            stage_bytes,
+            received,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_one_another() {
+        for (ranks, channels, chunk) in [(1, 1, 64), (2, 1, 4096), (8, 16, 65536), (64, 3, 192)] {
+            let l = Layout::new(ranks, channels, chunk);
+            let slot = chunk + 64;
+            let parts = [
+                (l.reports, ranks * 8),
+                (l.exchange_signals, channels * ranks * 8),
+                (l.ring_signals, channels * 8),
+                (l.exchange_slots, channels * ranks * 4 * slot),
+                (l.ring_slots, channels * ranks * 2 * slot),
+                (l.stage, l.stage_bytes),
+            ];
+            for pair in parts.windows(2) {
+                assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{l:?}");
+            }
+            assert!(l.ring_slots + channels * ranks * 2 * slot <= l.received);
+            assert!(l.exchange_slots % 64 == 0 && l.stage % 64 == 0 && slot % 64 == 0);
+        }
+    }
+}

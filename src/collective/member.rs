@@ -1,0 +1,273 @@
+//! A rank before it is connected: options, memory, endpoints.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::address::{End, RankAddress};
+use super::communicator::{Communicator, Inner};
+use super::layout::Layout;
+use super::{Algorithm, Error};
+use crate::gpu::args::DeviceEndpoint;
+use crate::gpu::collective_args::{CHANNEL_BYTES, CollStatus, SHARED_BYTES};
+use crate::gpu::{Gpu, MAX_BLOCK, Module};
+use crate::nic::Nic;
+use crate::transport::{self, Data, Endpoint, Kick, Memory, Path};
+
+/// Most ranks of a communicator: each has queue pairs to every other.
+const MAX_RANKS: u32 = 64;
+/// Most blocks of a launch. All of them must be resident at once, which any GPU supported has
+/// multiprocessors for.
+const MAX_CHANNELS: u32 = 64;
+/// The kernels' `BP_MAX_THREADS`.
+const MAX_THREADS: u32 = 512;
+const _: () = assert!(MAX_THREADS <= MAX_BLOCK);
+
+/// Where a rank's region lies, which the NICs of the others write to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// GPU memory for a NIC that reaches it; mapped host memory for the software NIC beside a CUDA
+    /// GPU, whose memory it reaches only through the copy engine.
+    Auto,
+    /// GPU memory.
+    Gpu,
+    /// Mapped host memory.
+    Host,
+}
+
+/// How a communicator is made.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How messages travel; a path that kernels post on.
+    pub path: Path,
+    /// Who sends what to whom; `None` chooses by length and number of ranks.
+    pub algorithm: Option<Algorithm>,
+    /// Blocks of a launch at most, each with queue pairs of its own to every rank.
+    pub channels: u32,
+    /// Bytes for which a call takes one channel more.
+    pub channel_bytes: u64,
+    /// Payload of a message at most, a multiple of 64.
+    pub chunk_bytes: u32,
+    /// Threads a block; `None` takes 512 on CUDA, few on the host executor, where each is a fibre.
+    pub threads: Option<u32>,
+    /// Where the region lies.
+    pub region: Place,
+    /// Bound of each wait for another rank.
+    pub timeout: Duration,
+    /// Window and queues of the endpoints. Their timeout is not looked at.
+    pub endpoint: transport::Options,
+    /// `false` is a negative control: messages are read without waiting for them.
+    pub waits: bool,
+}
+
+impl Options {
+    /// The defaults with this path.
+    pub fn new(path: Path) -> Self {
+        Self {
+            path,
+            algorithm: None,
+            channels: 8,
+            channel_bytes: 128 << 10,
+            chunk_bytes: 64 << 10,
+            threads: None,
+            region: Place::Auto,
+            timeout: Duration::from_secs(10),
+            endpoint: transport::Options::default(),
+            waits: true,
+        }
+    }
+
+    /// How long a rank that gives up listens for the others' reasons.
+    pub(super) fn grace(&self) -> Duration {
+        (self.timeout / 4).min(Duration::from_secs(1))
+    }
+
+    pub(super) fn check(&self, rank: u32, ranks: u32) -> Result<(), Error> {
+        let refuse = |what, value, must| Err(Error::Option { what, value, must });
+        if ranks == 0 || ranks > MAX_RANKS {
+            return refuse("the number of ranks", ranks.into(), "from 1 to 64");
+        }
+        if rank >= ranks {
+            return refuse("the rank", rank.into(), "less than the number of ranks");
+        }
+        if self.channels == 0 || self.channels > MAX_CHANNELS {
+            return refuse("the number of channels", self.channels.into(), "from 1 to 64");
+        }
+        if self.channel_bytes == 0 {
+            return refuse("bytes a channel", 0, "more than 0");
+        }
+        if self.chunk_bytes == 0 || self.chunk_bytes % 64 != 0 || self.chunk_bytes > 16 << 20 {
+            let must = "a multiple of 64 bytes, at most 16 MiB";
+            return refuse("the chunk size", self.chunk_bytes.into(), must);
+        }
+        if let Some(threads) = self.threads
+            && (threads == 0 || threads > MAX_THREADS || (threads > 32 && threads % 32 != 0))
+        {
+            return refuse("threads a block", threads.into(), "1 to 32, or whole warps to 512");
+        }
+        if self.timeout.is_zero() {
+            return refuse("the timeout", 0, "more than 0");
+        }
+        if !self.path.posted_by_gpu() {
+            return Err(Error::Transport(transport::Error::Unsupported {
+                path: self.path,
+                what: "carry a collective",
+                why: "the host posts on this path; take kick kernel, blueflame or inband",
+            }));
+        }
+        Ok(())
+    }
+
+    /// What all ranks must have alike: it says where messages lie and how they are cut.
+    fn shared(&self, ranks: u32) -> Vec<(String, String)> {
+        let named = |name: &str, value: &dyn std::fmt::Display| (name.into(), value.to_string());
+        vec![
+            named("version", &env!("CARGO_PKG_VERSION")),
+            named("ranks", &ranks),
+            named("channels", &self.channels),
+            named("bytes a channel", &self.channel_bytes),
+            named("chunk size", &self.chunk_bytes),
+        ]
+    }
+}
+
+/// A rank that has its memory and endpoints, and is connected to nobody yet.
+pub struct Member {
+    address: RankAddress,
+    inner: Inner,
+}
+
+impl Member {
+    /// Rank `rank` of `ranks`.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for what is out of range, and what GPU and NIC refuse.
+    pub fn new(
+        gpu: &Arc<Gpu>,
+        nic: &Arc<dyn Nic>,
+        rank: u32,
+        ranks: u32,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        options.check(rank, ranks)?;
+        // A communicator of one copies, and sends nothing.
+        let channels = if ranks == 1 { 1 } else { options.channels };
+        let layout = Layout::new(ranks.into(), channels.into(), options.chunk_bytes.into());
+        let pull = options.path.data() == Data::Pull;
+        let bytes = if pull { layout.stage + layout.stage_bytes } else { layout.received };
+        let on_host = match options.region {
+            Place::Auto => nic.is_software() && !gpu.is_host(),
+            Place::Gpu => false,
+            Place::Host => true,
+        };
+        let region: Memory = match on_host {
+            true => gpu.alloc_mapped(bytes as usize, options.endpoint.host_numa)?.into(),
+            false => gpu.alloc(bytes as usize)?.into(),
+        };
+        // The NIC reads what it pulls; what is pushed, this GPU alone reads.
+        let stage = match pull {
+            true => None,
+            false => Some(gpu.alloc(layout.stage_bytes as usize)?),
+        };
+        let endpoint = transport::Options { timeout: options.timeout, ..options.endpoint.clone() };
+        let mut endpoints = Vec::new();
+        for peer in (0..channels).flat_map(|_| 0..ranks) {
+            endpoints.push(match peer == rank {
+                true => None,
+                false => {
+                    let region = region.clone();
+                    Some(Endpoint::new(gpu, nic, options.path, region, endpoint.clone())?)
+                }
+            });
+        }
+        let ends = endpoints.iter().map(|e| e.as_ref().and_then(|e| End::of(&e.address())));
+        let address =
+            RankAddress { rank, options: options.shared(ranks), endpoints: ends.collect() };
+
+        let name = options.path.kernel_name(options.endpoint.line, nic.order()).unwrap_or_default();
+        let kernels = gpu.load(&Module::builtin())?;
+        let table = gpu.alloc(endpoints.len() * size_of::<DeviceEndpoint>())?;
+        let state = gpu.alloc(SHARED_BYTES + channels as usize * CHANNEL_BYTES)?;
+        let status = gpu.alloc_mapped(size_of::<CollStatus>(), options.endpoint.host_numa)?;
+        let inner = Inner {
+            gpu: gpu.clone(),
+            rank,
+            ranks,
+            channels,
+            options: options.clone(),
+            layout,
+            all_reduce: kernels.kernel(&format!("bp_all_reduce_{name}"))?,
+            drain: kernels.kernel(&format!("bp_drain_{name}"))?,
+            endpoints,
+            region,
+            stage,
+            table,
+            state,
+            status,
+            last: gpu.event()?,
+        };
+        Ok(Self { address, inner })
+    }
+
+    /// What the other ranks need for their [`Member::connect`].
+    pub fn address(&self) -> &RankAddress {
+        &self.address
+    }
+
+    /// Connects to all ranks, whose addresses are given in the order of ranks, the own one among
+    /// them.
+    ///
+    /// # Errors
+    /// [`Error::Differs`] when a rank has other options, and what the NIC refuses.
+    pub fn connect(mut self, ranks: &[RankAddress]) -> Result<Communicator, Error> {
+        let Inner { rank, ranks: n, channels, .. } = self.inner;
+        let differs = |rank, what, theirs: String, ours: String| {
+            Err(Error::Differs { rank, what, theirs, ours })
+        };
+        if ranks.len() != n as usize {
+            return differs(rank, "addresses", ranks.len().to_string(), n.to_string());
+        }
+        for (peer, address) in (0..n).zip(ranks) {
+            if address.rank != peer {
+                return differs(peer, "rank", address.rank.to_string(), peer.to_string());
+            }
+            if address.options != self.address.options {
+                let text = |options: &[(String, String)]| {
+                    let all: Vec<_> = options.iter().map(|(n, v)| format!("{n} {v}")).collect();
+                    all.join(", ")
+                };
+                let (theirs, ours) = (text(&address.options), text(&self.address.options));
+                return differs(peer, "options", theirs, ours);
+            }
+        }
+        let mut table = Vec::new();
+        for (index, endpoint) in self.inner.endpoints.iter_mut().enumerate() {
+            let (channel, peer) = (index as u32 / n, index as u32 % n);
+            let Some(endpoint) = endpoint else {
+                table.push(bytemuck::Zeroable::zeroed());
+                continue;
+            };
+            let theirs = ranks[peer as usize].endpoints.get((channel * n + rank) as usize);
+            match theirs.and_then(Option::as_ref).and_then(End::address) {
+                Some(to) => endpoint.connect(to)?,
+                None => {
+                    let ours = format!("{} channels of {n} ranks", channels);
+                    return differs(peer, "endpoints", "that are none".into(), ours);
+                }
+            }
+            table.push(endpoint.device()?);
+        }
+        self.inner.table.copy_in(0, bytemuck::cast_slice(&table))?;
+        Ok(Communicator::new(self.inner))
+    }
+}
+
+/// Whether a path carries collectives, for those who list them.
+impl Options {
+    /// The paths that a communicator can be made with.
+    pub fn paths() -> impl Iterator<Item = Path> {
+        Path::ALL.into_iter().filter(|path| {
+            path.posted_by_gpu()
+                && matches!(path.kick(), Some(Kick::Kernel | Kick::Blueflame | Kick::Inband))
+        })
+    }
+}

@@ -1,0 +1,24 @@
+//! Collectives whose sends are posted by kernels: all-reduce among ranks that each have a GPU (or a
+//! host executor) and a NIC.
+//!
+//! Every rank makes a [`Member`], the ranks exchange their [`RankAddress`]es, and each becomes a
+//! [`Communicator`]. [`Communicator::threads`] does it for ranks that are threads of one process.
+//! One launch reduces and sends (`kernels/collective.cuh`, whose head says why slots may be written
+//! again, and how the ranks agree on which of them to blame).
+
+mod address;
+mod bootstrap;
+mod communicator;
+mod error;
+mod job;
+mod kinds;
+mod layout;
+mod member;
+
+pub use address::RankAddress;
+pub use bootstrap::{Bootstrap, BootstrapError};
+pub use communicator::{Buffer, Communicator};
+pub use error::{Call, Error};
+pub use job::Job;
+pub use kinds::{Algorithm, Dtype, Op};
+pub use member::{Member, Options, Place};

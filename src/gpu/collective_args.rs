@@ -1,0 +1,119 @@
+//! What the host hands to the collective kernels: mirrors of the structures in
+//! `kernels/collective.h`. A test compares sizes and offsets with the C side.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::KernelArgs;
+
+/// Bytes before a message's payload (`BP_COLL_HEADER_BYTES`).
+pub const HEADER_BYTES: u64 = 64;
+/// Messages of a stream on their way to a rank (`BP_COLL_DEPTH`).
+pub const DEPTH: u64 = 2;
+/// Bytes of `struct bp_coll_channel`, which only device code reads.
+pub const CHANNEL_BYTES: usize = 128;
+/// Bytes of `struct bp_coll_shared`.
+pub const SHARED_BYTES: usize = 128;
+/// Offset of `status` in `struct bp_coll_shared`.
+pub const SHARED_STATUS: usize = 20;
+
+/// `struct bp_coll_header`: before each message's payload.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Header {
+    /// Number in its stream, over all calls.
+    pub message: u64,
+    /// Number of the call.
+    pub call: u64,
+    /// Elements that are reduced.
+    pub count: u64,
+    /// `enum bp_coll_dtype`.
+    pub dtype: u32,
+    /// `enum bp_coll_op`.
+    pub op: u32,
+    /// `enum bp_coll_algorithm`.
+    pub algorithm: u32,
+    /// Channels that the call uses.
+    pub channels: u32,
+    /// Zero.
+    pub reserved: [u64; 3],
+}
+
+/// `struct bp_coll_status`: why a call ended. Device code writes it, the host reads it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct CollStatus {
+    /// `enum bp_coll_code`; written last.
+    pub code: u32,
+    /// The rank that it is about.
+    pub rank: u32,
+    /// Number of the call.
+    pub call: u64,
+    /// What that rank calls, where ranks differ.
+    pub said: Header,
+}
+
+/// `struct bp_coll_args`: one all-reduce of one rank.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct CollArgs {
+    /// Address of the elements.
+    pub input: u64,
+    /// Address of the results.
+    pub output: u64,
+    /// Number of elements.
+    pub count: u64,
+    /// Calls of the communicator before this one.
+    pub call: u64,
+    /// `enum bp_coll_dtype`.
+    pub dtype: u32,
+    /// `enum bp_coll_op`.
+    pub op: u32,
+    /// `enum bp_coll_algorithm`.
+    pub algorithm: u32,
+    /// Blocks of the launch.
+    pub channels: u32,
+    /// This rank.
+    pub rank: u32,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Payload of a message at most.
+    pub chunk_bytes: u32,
+    /// 1: a negative control, slots are read without waiting for them.
+    pub unwaited: u32,
+    /// [`super::args::DeviceEndpoint`] by channel and rank.
+    pub endpoints: u64,
+    /// `struct bp_coll_channel` by channel.
+    pub channel_state: u64,
+    /// `struct bp_coll_shared`.
+    pub shared: u64,
+    /// [`CollStatus`].
+    pub status: u64,
+    /// Address of this rank's region.
+    pub region: u64,
+    /// Offset in a region: why each rank gave up.
+    pub reports: u64,
+    /// Offset in a region: messages that each rank has sent, by channel.
+    pub exchange_signals: u64,
+    /// Offset in a region: messages that the rank before has sent round, by channel.
+    pub ring_signals: u64,
+    /// Offset in a region: slots by channel and rank.
+    pub exchange_slots: u64,
+    /// Offset in a region: slots of the ring, by channel.
+    pub ring_slots: u64,
+    /// Address of the slots to send from.
+    pub stage: u64,
+    /// Bound of each wait, in ns.
+    pub timeout_ns: u64,
+    /// How long a rank that gives up listens for the others' reasons, in ns.
+    pub grace_ns: u64,
+}
+
+// SAFETY: the layout is the C struct's (asserted below, compared field by field by a test). Values are
+// made by `collective`, which puts in addresses of memory that the stream keeps until the kernel ends.
+unsafe impl KernelArgs for CollArgs {}
+
+const _: () = {
+    assert!(size_of::<Header>() == HEADER_BYTES as usize);
+    assert!(size_of::<CollStatus>() == 80);
+    assert!(size_of::<CollArgs>() == 168);
+};

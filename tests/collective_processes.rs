@@ -1,0 +1,233 @@
+//! Ranks as processes: how they find each other, who is kept out, and what the others say when one
+//! of them is killed or stopped.
+//!
+//! A rank's process is this test program again, told by its environment which rank it is.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bellpush::collective::{
+    Bootstrap, BootstrapError, Dtype, Error, Job, Member, Op, Options, RankAddress,
+};
+use bellpush::gpu::{Executor, Gpu, HostOptions};
+use bellpush::nic::Nic;
+use bellpush::nic::soft::link::{Link, ShmNet, UdpLink};
+use bellpush::nic::soft::{SoftConfig, SoftNic};
+use bellpush::transport::Memory;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// What a rank's process is told: the link. The rest is a launcher's variables.
+const CHILD: &str = "BELLPUSH_TEST_RANK";
+/// After this a rank's process ends by itself.
+const LIFE: Duration = Duration::from_secs(40);
+/// Bound of a rank's waits.
+const TIMEOUT: Duration = Duration::from_secs(3);
+const SAYS: &str = "rank says: ";
+
+fn free_port() -> SocketAddr {
+    let probe = TcpListener::bind("127.0.0.1:0").unwrap();
+    probe.local_addr().unwrap()
+}
+
+fn job(rank: u32, ranks: u32, root: SocketAddr, ms: u64) -> Job {
+    let (secret, timeout) = ("between us".to_owned(), Duration::from_millis(ms));
+    Job { rank, ranks, local_rank: rank, root, secret, timeout }
+}
+
+/// Joins and exchanges on a thread for each job.
+fn join_all(jobs: Vec<Job>) -> Vec<Result<Vec<Vec<u8>>, BootstrapError>> {
+    let threads: Vec<_> = jobs
+        .into_iter()
+        .map(|job| {
+            std::thread::spawn(move || {
+                let mut joined = Bootstrap::join(&job)?;
+                joined.all_gather(&vec![job.rank as u8; job.rank as usize * 1000])
+            })
+        })
+        .collect();
+    threads.into_iter().map(|t| t.join().unwrap()).collect()
+}
+
+#[test]
+fn ranks_come_together_in_any_order_beside_strangers_and_garbage() {
+    let root = free_port();
+    let mut jobs: Vec<_> = (0..4).rev().map(|rank| job(rank, 4, root, 20_000)).collect();
+    // Others knock first and stay: silent, with garbage, with half a greeting.
+    let noise = std::thread::spawn(move || {
+        let until = Instant::now() + Duration::from_secs(10);
+        let mut held = Vec::new();
+        while held.len() < 6 && Instant::now() < until {
+            let Ok(mut stream) = TcpStream::connect(root) else { continue };
+            let bytes: &[u8] = [&b""[..], &[0xff; 4096], b"bellpush bootstrap 1"][held.len() % 3];
+            let _ = stream.write_all(bytes);
+            held.push(stream);
+        }
+        held.len()
+    });
+    let all = join_all(std::mem::take(&mut jobs));
+    assert_eq!(noise.join().unwrap(), 6);
+    let want: Vec<Vec<u8>> = (0..4).map(|r| vec![r as u8; r * 1000]).collect();
+    for one in all {
+        assert_eq!(one.unwrap(), want);
+    }
+}
+
+#[test]
+fn a_missing_rank_is_named_by_all_that_came() {
+    let root = free_port();
+    let since = Instant::now();
+    let all = join_all([0, 1, 3].map(|rank| job(rank, 4, root, 1000)).into());
+    assert!(since.elapsed() < Duration::from_secs(10));
+    for (i, one) in all.into_iter().enumerate() {
+        let why = one.unwrap_err().to_string();
+        assert!(why.contains("rank 2 did not join within 1000 ms"), "{i}: {why}");
+    }
+}
+
+#[test]
+fn without_rank_0_the_others_say_so() {
+    let root = free_port();
+    let why = join_all(vec![job(1, 2, root, 500)]).remove(0).unwrap_err().to_string();
+    assert!(why.contains(&format!("rank 0 did not answer at {root}")), "{why}");
+}
+
+#[test]
+fn a_stranger_is_refused_and_the_job_goes_on() {
+    let root = free_port();
+    let stranger = Job { secret: "guessed".into(), ..job(1, 2, root, 10_000) };
+    let other_size = job(1, 3, root, 10_000);
+    let no_such = job(7, 8, root, 10_000);
+    let outside = |job: Job| std::thread::spawn(move || Bootstrap::join(&job).err().unwrap());
+    let rank_0 = std::thread::spawn(move || join_all(vec![job(0, 2, root, 20_000)]));
+    for (job, reason) in
+        [(stranger, "secret"), (other_size, "number of ranks"), (no_such, "number of ranks")]
+    {
+        let why = outside(job).join().unwrap().to_string();
+        assert!(why.contains("refused") && why.contains(reason), "{why}");
+    }
+    // A rank twice: whoever comes second is refused.
+    let both = join_all(vec![job(1, 2, root, 5000), job(1, 2, root, 5000)]);
+    let refused = both.iter().filter(|r| matches!(r, Err(BootstrapError::Refused { .. }))).count();
+    let joined = both.iter().filter(|r| r.is_ok()).count();
+    assert!(joined == 1, "{both:?}");
+    assert!(refused <= 1, "{both:?}");
+    assert!(rank_0.join().unwrap()[0].is_ok());
+}
+
+#[test]
+fn a_root_that_does_not_know_the_secret_is_not_believed() {
+    let root = free_port();
+    let wrong = Job { secret: "guessed".into(), ..job(0, 2, root, 1500) };
+    let all = join_all(vec![wrong, job(1, 2, root, 1500)]);
+    assert!(all[0].as_ref().unwrap_err().to_string().contains("rank 1 did not join"), "{all:?}");
+    assert!(matches!(all[1], Err(BootstrapError::Refused { .. })), "{all:?}");
+}
+
+/// Not a test of its own: a rank's process, which calls without end and says how that ended.
+#[test]
+fn child() {
+    let Ok(link) = std::env::var(CHILD) else { return };
+    std::thread::spawn(|| {
+        std::thread::sleep(LIFE);
+        std::process::exit(3);
+    });
+    let job = Job::from_env(Duration::from_secs(20)).unwrap().unwrap();
+    let mut bootstrap = Bootstrap::join(&job).unwrap();
+    let link: Box<dyn Link> = match link.strip_prefix("shm-") {
+        Some(name) => Box::new(ShmNet::named(name, false).unwrap().attach_free().unwrap()),
+        None => Box::new(UdpLink::open_free().unwrap()),
+    };
+    let nic: Arc<dyn Nic> = SoftNic::open_on(SoftConfig::default(), link).unwrap();
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    let mut options = Options::new("push/inband".parse().unwrap());
+    (options.channels, options.timeout) = (1, TIMEOUT);
+    options.algorithm = Some(std::env::var("ALGORITHM").unwrap().parse().unwrap());
+    let member = Member::new(&gpu, &nic, job.rank, job.ranks, &options).unwrap();
+    let said = bootstrap.all_gather(&serde_json::to_vec(member.address()).unwrap()).unwrap();
+    let addresses: Vec<RankAddress> =
+        said.iter().map(|text| serde_json::from_slice(text).unwrap()).collect();
+    let rank = member.connect(&addresses).unwrap();
+
+    let stream = gpu.stream().unwrap();
+    let memory = Memory::from(gpu.alloc(40_000).unwrap());
+    let (first, n) = (f64::from(job.ranks) as f32, 10_000);
+    for call in 0u64.. {
+        memory.write(0, bytemuck::cast_slice(&vec![1f32; n])).unwrap();
+        rank.all_reduce(&stream, &memory, &memory, n as u64, Dtype::F32, Op::Sum).unwrap();
+        if let Err(error) = rank.synchronize(&stream) {
+            let blamed = match &error {
+                Error::Silent { rank, .. } | Error::Link { rank, .. } => *rank as i64,
+                _ => -1,
+            };
+            println!("\n{SAYS}{blamed} {error}");
+            return;
+        }
+        let mut found = vec![0f32; n];
+        memory.read(0, bytemuck::cast_slice_mut(&mut found)).unwrap();
+        assert!(found.iter().all(|&sum| sum == first), "call {call}: a wrong sum");
+        if call == 3 {
+            println!("\n{SAYS}under way");
+        }
+    }
+}
+
+fn spawn(link: &str, algorithm: &str, rank: u32, ranks: u32, root: SocketAddr) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, link)
+        .env("ALGORITHM", algorithm)
+        .env("RANK", rank.to_string())
+        .env("WORLD_SIZE", ranks.to_string())
+        .env("BELLPUSH_ROOT", root.to_string())
+        .env("BELLPUSH_JOB_SECRET", "between us")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Hurts rank 1 of three in the middle of its calls, and asks the others whom they blame.
+fn hurt(link: &str, algorithm: &str, signal: Signal) {
+    use std::io::{BufRead, BufReader};
+    let root = free_port();
+    let name = format!("{link}{}", std::process::id());
+    let link = if link == "udp" { link } else { &name };
+    let mut ranks: Vec<Child> = (0..3).map(|r| spawn(link, algorithm, r, 3, root)).collect();
+    let mut lines: Vec<_> = ranks
+        .iter_mut()
+        .map(|child| {
+            let said = BufReader::new(child.stdout.take().unwrap()).lines();
+            said.map_while(Result::ok).filter_map(|l| l.strip_prefix(SAYS).map(str::to_owned))
+        })
+        .collect();
+    for (rank, said) in lines.iter_mut().enumerate() {
+        assert_eq!(said.next().as_deref(), Some("under way"), "rank {rank}");
+    }
+    let since = Instant::now();
+    kill(Pid::from_raw(ranks[1].id() as i32), signal).unwrap();
+    for rank in [0, 2] {
+        let said = lines[rank].next().expect("an error, and no hang");
+        assert!(said.starts_with("1 "), "{link}, {algorithm}, {signal}, rank {rank}: {said}");
+    }
+    assert!(since.elapsed() < 3 * TIMEOUT, "{:?}", since.elapsed());
+    for child in &mut ranks {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_by_the_others() {
+    hurt("shm-coll-kill", "ring", Signal::SIGKILL);
+    hurt("udp", "two-shot", Signal::SIGKILL);
+}
+
+#[test]
+fn a_stopped_rank_is_named_by_the_others() {
+    hurt("shm-coll-stop", "two-shot", Signal::SIGSTOP);
+    hurt("udp", "one-shot", Signal::SIGSTOP);
+}
