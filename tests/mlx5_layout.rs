@@ -145,6 +145,8 @@ fn mlx5_constants() -> Vec<Claim> {
     ];
     claims.push(claim(&["MLX5_OPCODE_SEND_INVAL"], Opcode::SendInval as u64));
     claims.push(claim(&["MLX5_OPCODE_UMR"], Opcode::Umr as u64));
+    claims.push(claim(&["MLX5_OPCODE_ATOMIC_MASKED_CS"], Opcode::AtomicMaskedCs as u64));
+    claims.push(claim(&["MLX5_OPCODE_ATOMIC_MASKED_FA"], Opcode::AtomicMaskedFa as u64));
     claims.extend(Opcode::ALL.into_iter().filter_map(|opcode| {
         let name = match opcode {
             Opcode::Nop => "NOP",
@@ -155,7 +157,10 @@ fn mlx5_constants() -> Vec<Claim> {
             Opcode::RdmaRead => "RDMA_READ",
             Opcode::AtomicCs => "ATOMIC_CS",
             Opcode::AtomicFa => "ATOMIC_FA",
-            Opcode::SendInval | Opcode::Umr => return None, // no kernel posts these
+            // No kernel posts these.
+            Opcode::SendInval | Opcode::Umr | Opcode::AtomicMaskedCs | Opcode::AtomicMaskedFa => {
+                return None;
+            }
         };
         Some(claim(&[&format!("MLX5_OPCODE_{name}"), &format!("BP_OP_{name}")], opcode as u64))
     }));

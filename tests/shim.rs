@@ -151,10 +151,10 @@ fn pair_succeeds(options: &[&str], command: &[&str]) -> [String; 2] {
     })
 }
 
-/// `interop/preloaded.c`, compiled.
-static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
-    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preloaded");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/preloaded.c");
+/// A program of `interop/`, compiled.
+fn compiled(name: &str) -> Option<PathBuf> {
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("interop/{name}.c"));
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&to).arg(source);
     let output = compiler.args(["-libverbs", "-lmlx5"]).output().ok()?;
@@ -165,7 +165,10 @@ static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     assert!(text.contains("infiniband/"), "{text}");
     println!("SKIPPED: no libibverbs-dev (./x setup installs it)");
     None
-});
+}
+
+/// `interop/preloaded.c`, compiled.
+static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("preloaded"));
 
 #[track_caller]
 fn case(name: &[&str]) {
@@ -474,5 +477,19 @@ fn all_pingpongs() {
             }
             pair_succeeds(&[], &[&[program, "-g", "0", "-s", "1024"], events].concat());
         }
+    }
+}
+
+/// Each line is a part that was shown.
+const DEVX: &str = "caps\nconnected\nwrites\natomics\nrefusals\ninitiator\ntarget\nmkeys\nend\n";
+
+#[test]
+fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {
+    let _alone = alone();
+    let Some(program) = compiled("devx") else { return };
+    for options in [&[][..], &["--link", "loss=2%,seed=7"]] {
+        let ended = Running::start(options, &[program.to_str().unwrap()]).end();
+        assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);
+        assert!(ended.text.contains(DEVX), "{options:?}: {}", ended.text);
     }
 }

@@ -12,12 +12,14 @@ use bellpush::nic::{Nic, QueuePair};
 use crate::abi::ids::VERBS_IOCTL;
 use crate::abi::mlx5::MMAP_DEVICE_MEM;
 use crate::commands::cq::CqObj;
+use crate::commands::dct::Dct;
 use crate::commands::dm::DmObj;
 use crate::commands::memory::{MrObj, MwObj, PdObj};
 use crate::commands::qp::QpObj;
 use crate::commands::srq::SrqObj;
 use crate::commands::{self, Command, Undo};
 use crate::device::{Device, Source};
+use crate::devx::{DevxCq, DevxMkey, DevxQp, Umem};
 use crate::error::Refusal;
 use crate::events::{EventPipe, Reporter};
 use crate::process::{Kind, Process};
@@ -50,6 +52,16 @@ pub enum Object {
     Dm(Arc<DmObj>),
     /// UAR page, by its index.
     Uar(u32),
+    /// Memory of DEVX objects.
+    Umem(Arc<Umem>),
+    /// Completion queue made through DEVX.
+    DevxCq(Arc<DevxCq>),
+    /// Queue pair made through DEVX.
+    DevxQp(DevxQp),
+    /// Target of dynamic connections, which nobody reaches.
+    Dct(Dct),
+    /// Key made through DEVX.
+    DevxMkey(DevxMkey),
 }
 
 impl Object {
@@ -101,6 +113,11 @@ impl Objects {
     /// An object by its handle, to be changed.
     pub fn get_mut(&mut self, handle: u32) -> Option<&mut Object> {
         self.table.get_mut(&handle)
+    }
+
+    /// All objects, in no order.
+    pub fn all(&self) -> impl Iterator<Item = &Object> {
+        self.table.values()
     }
 
     /// Lets an object go.
@@ -208,8 +225,15 @@ impl Context {
         let mut objects = self.objects();
         let mut command =
             Command { process, context: self, objects: &mut objects, request, fd, undo: None };
-        commands::dispatch(&mut command)?;
+        let dispatched = commands::dispatch(&mut command);
         let Command { request, undo, .. } = command;
+        if let Err(refusal) = dispatched {
+            // What firmware refuses, its answer's mailbox says as well.
+            if matches!(refusal, Refusal::Firmware(_)) {
+                request.send()?;
+            }
+            return Err(refusal);
+        }
         let Err(refusal) = request.send() else { return Ok(()) };
         match undo {
             Some(Undo::Object(handle)) => self.discard(&mut objects, handle),
@@ -260,7 +284,16 @@ impl Context {
             Object::Dm(dm) if Arc::strong_count(dm) > 1 => {
                 return Err(Refusal::Busy("device memory"));
             }
+            Object::DevxCq(cq) if Arc::strong_count(cq) > 1 => {
+                return Err(Refusal::Busy("completion queue"));
+            }
+            Object::Umem(umem) if Arc::strong_count(umem) > 1 => {
+                return Err(Refusal::Busy("umem"));
+            }
             Object::Mr(mr) => nic.deregister(mr.mr)?,
+            Object::DevxMkey(key) => nic.deregister(key.mr)?,
+            Object::DevxQp(qp) => nic.destroy_qp(qp.qp.qpn())?,
+            Object::Dct(dct) => nic.destroy_qp(dct.qp.qpn())?,
             Object::Mw(mw) => nic.destroy_mkey(mw.key)?,
             Object::Qp(qp) => nic.destroy_qp(qp.qp.qpn())?,
             _ => {}
@@ -288,10 +321,11 @@ impl Context {
     pub fn shut_down(&self) {
         let mut objects = self.objects();
         let rank = |object: &Object| match object {
-            Object::Qp(_) => 0,
-            Object::Mr(_) | Object::Mw(_) | Object::Ah(_) => 1,
-            Object::Srq(_) | Object::Cq(_) | Object::Dm(_) | Object::Uar(_) => 2,
-            Object::Pd(_) => 3,
+            Object::Qp(_) | Object::DevxQp(_) | Object::Dct(_) => 0,
+            Object::Mr(_) | Object::Mw(_) | Object::DevxMkey(_) | Object::Ah(_) => 1,
+            Object::Srq(_) | Object::Cq(_) | Object::DevxCq(_) => 2,
+            Object::Dm(_) | Object::Uar(_) => 2,
+            Object::Pd(_) | Object::Umem(_) => 3,
         };
         let mut handles: Vec<_> =
             objects.table.iter().map(|(&handle, object)| (rank(object), handle)).collect();

@@ -45,6 +45,25 @@ pub enum Refusal {
         /// The handle.
         handle: u32,
     },
+    /// `EINVAL`: a command of the device names an object by a number that none has.
+    #[error("there is no {what} with number {number:#x}")]
+    Number {
+        /// Kind of object.
+        what: &'static str,
+        /// Its number on the device.
+        number: u32,
+    },
+    /// `EINVAL`: a command's mailbox is shorter than its struct.
+    #[error("the mailbox has {have} bytes of {need}")]
+    Mailbox {
+        /// Bytes given.
+        have: usize,
+        /// Bytes needed.
+        need: usize,
+    },
+    /// `EREMOTEIO`: the device refused a command, and its answer says so.
+    #[error("the device refuses the command: {0}")]
+    Firmware(#[source] Box<Refusal>),
     /// `EBUSY`.
     #[error("the {0} is in use")]
     Busy(&'static str),
@@ -91,6 +110,8 @@ impl Refusal {
             Self::Method { .. } | Self::Attribute(_) => libc::EPROTONOSUPPORT,
             Self::Unsupported(_) | Self::Command(_) => libc::EOPNOTSUPP,
             Self::Value { .. } | Self::Missing(_) => libc::EINVAL,
+            Self::Number { .. } | Self::Mailbox { .. } => libc::EINVAL,
+            Self::Firmware(_) => libc::EREMOTEIO,
             Self::Handle { .. } => libc::ENOENT,
             Self::Busy(_) => libc::EBUSY,
             Self::Fault { .. } | Self::Memory(MemError::Fault { .. }) => libc::EFAULT,

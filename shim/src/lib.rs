@@ -11,10 +11,12 @@
 //! | `hooks` `real` | what is interposed, and what lies behind it |
 //! | `process` | options, open descriptors, forks |
 //! | `tree` | the devices' sysfs files |
+//! | `cuda` | GPU memory that programs register |
 //! | `device` | a software NIC, its engine's thread, its limits |
 //! | `request` `abi` | commands: copied out, then checked; the kernel's structs |
 //! | `context` | an open device: its objects, and which command does what |
 //! | `commands` | the commands |
+//! | `devx` | commands of the device that programs word themselves |
 //! | `events` | completion channels and asynchronous events |
 //!
 //! **Safety of the whole.** The program's memory is reached through `bellpush::mem`: commands and
@@ -25,7 +27,9 @@
 mod abi;
 mod commands;
 mod context;
+mod cuda;
 mod device;
+mod devx;
 mod error;
 mod events;
 mod hooks;

@@ -126,6 +126,23 @@ impl Request {
         Ok(bytemuck::pod_read_unaligned(&bytes[..size_of::<T>()]))
     }
 
+    /// Bytes of whatever length the program gives, at most so many.
+    pub fn bytes(&self, id: u16, most: usize) -> Result<Vec<u8>, Refusal> {
+        let head = &self.get(id)?.head;
+        let length = usize::from(head.len);
+        if length > most {
+            let (value, must) = (length as u64, "at most the largest command's");
+            return Err(Refusal::Value { what: "attribute's length", value, must });
+        }
+        let mut bytes = vec![0; length];
+        if length <= 8 {
+            bytes.copy_from_slice(&head.data.to_ne_bytes()[..length]);
+        } else {
+            read_user(head.data, &mut bytes)?;
+        }
+        Ok(bytes)
+    }
+
     /// A number, of the size that the program gives it.
     pub fn number(&self, id: u16) -> Result<u64, Refusal> {
         let head = &self.get(id)?.head;

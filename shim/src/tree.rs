@@ -18,12 +18,14 @@ use bellpush::preload::Preload;
 const MAJOR: u32 = 231;
 const FIRST_MINOR: u32 = 192;
 /// What every path that leads to the tree begins with, and where it leads.
-const PREFIXES: [(&[u8], &[u8]); 5] = [
+const PREFIXES: [(&[u8], &[u8]); 6] = [
     (b"/sys/class/infiniband_verbs", b"/class/infiniband_verbs"),
     (b"/sys/class/infiniband_mad", b"/class/infiniband_mad"),
     (b"/sys/class/infiniband_cm", b"/class/infiniband_cm"),
     (b"/sys/class/infiniband", b"/class/infiniband"),
     (b"/dev/infiniband", b"/dev/infiniband"),
+    // Libraries look for it before they register GPU memory by its address.
+    (b"/sys/module/nvidia_peermem", b"/class/nvidia_peermem"),
 ];
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
 
@@ -196,6 +198,7 @@ fn lay_out(root: &Path, options: &Preload) -> io::Result<()> {
         std::fs::write(path, format!("{text}\n"))
     };
     write("class/infiniband_verbs/abi_version", "6")?;
+    write("class/nvidia_peermem/version", BOARD)?;
     for index in 0..options.devices {
         for (name, text) in files(index, options.addresses.get(index).copied()) {
             write(&name, &text)?;

@@ -64,6 +64,12 @@ pub enum MemError {
         /// Length of the mapping.
         len: usize,
     },
+    /// Others changed the word each time that an atomic access had read it.
+    #[error("the word at offset {offset} is changed all the time")]
+    Contended {
+        /// Offset of the access.
+        offset: usize,
+    },
     /// An atomic access that is not naturally aligned.
     #[error("offset {offset} is not aligned to {align} bytes")]
     Misaligned {

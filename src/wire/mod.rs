@@ -12,6 +12,7 @@ pub mod blueflame;
 pub mod cqe;
 pub mod doorbell;
 pub mod inband;
+mod masked;
 pub mod roce;
 mod seg;
 pub mod umr;

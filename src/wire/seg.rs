@@ -1,5 +1,6 @@
 //! Segments of a WQE, and what their fields say (mlx5 PRM, "Send WQE Format").
 
+use super::masked::Kind;
 use std::net::{IpAddr, Ipv6Addr};
 
 use bytemuck::{Pod, Zeroable};
@@ -167,12 +168,17 @@ pub enum Opcode {
     AtomicCs = 0x11,
     /// Fetch and add of 8 bytes.
     AtomicFa = 0x12,
+    /// Compare and swap of some bits of 4 or 8 bytes.
+    AtomicMaskedCs = 0x14,
+    /// Fetch and add of fields of 4 or 8 bytes.
+    AtomicMaskedFa = 0x15,
     /// Changes a memory key; see [`super::umr`].
     Umr = 0x25,
 }
 
 impl Opcode {
-    /// All of them, in numerical order.
+    /// Those that a request may ask for, in numerical order: atomics with masks come from other
+    /// programs only.
     pub const ALL: [Self; 10] = [
         Self::Nop,
         Self::SendInval,
@@ -198,14 +204,25 @@ impl Opcode {
             0x10 => Self::RdmaRead,
             0x11 => Self::AtomicCs,
             0x12 => Self::AtomicFa,
+            0x14 => Self::AtomicMaskedCs,
+            0x15 => Self::AtomicMaskedFa,
             0x25 => Self::Umr,
             _ => return None,
         })
     }
 
-    /// Whether it is one of the two atomics.
+    /// Whether it is an atomic, with or without masks.
     pub fn is_atomic(self) -> bool {
-        matches!(self, Self::AtomicCs | Self::AtomicFa)
+        matches!(self, Self::AtomicCs | Self::AtomicFa) || self.masked().is_some()
+    }
+
+    /// Which of the atomics with masks it is.
+    pub fn masked(self) -> Option<Kind> {
+        match self {
+            Self::AtomicMaskedCs => Some(Kind::CompareSwap),
+            Self::AtomicMaskedFa => Some(Kind::FetchAdd),
+            _ => None,
+        }
     }
 
     /// Whether a remote-address segment follows the control segment.
@@ -223,6 +240,7 @@ impl Opcode {
         matches!(self, Self::Nop | Self::Umr)
     }
 
+    /// Bytes before the payload; of atomics with masks, where the operands take 16 bytes.
     pub(super) fn header_bytes(self) -> usize {
         if self == Self::Umr {
             return UMR_HEADER_BYTES;

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 
+pub use super::masked::{Kind, Masks};
 pub use super::seg::*;
 use super::{Iova, Qpn, Rkey};
 
@@ -41,8 +42,8 @@ pub enum WqeError {
     /// A segment leaves the WQE, or is of a kind that the opcode does not take.
     #[error("the segment at byte {0} does not fit")]
     Segment(usize),
-    /// An atomic's local entry is not 8 bytes.
-    #[error("an atomic returns 8 bytes, not {0}")]
+    /// An atomic's local entry is not as long as its operand.
+    #[error("an atomic does not return {0} bytes")]
     AtomicLength(u64),
     /// The message is longer than 2^31 bytes.
     #[error("a message of {0} bytes is longer than 2^31")]
@@ -54,6 +55,8 @@ pub enum WqeError {
 pub struct Ctrl {
     /// Opcode, known or not.
     pub opcode: u8,
+    /// Its modifier.
+    pub op_mod: u8,
     /// WQE index, in basic blocks modulo 2^16.
     pub index: u16,
     /// Queue pair number.
@@ -76,6 +79,7 @@ impl Ctrl {
         let (first, second) = (seg.opmod_idx_opcode.get(), seg.qpn_ds.get());
         Ok(Self {
             opcode: first as u8,
+            op_mod: (first >> 24) as u8,
             index: (first >> 8) as u16,
             qpn: Qpn(second >> 8),
             ds: (second & 0x3f) as u8,
@@ -109,6 +113,8 @@ pub struct Wqe {
     pub remote: Option<Remote>,
     /// Operands, where the opcode is an atomic.
     pub atomic: Option<Operands>,
+    /// Masks, where the atomic has them.
+    pub masks: Option<Masks>,
     /// Destination, where the queue pair sends datagrams.
     pub datagram: Option<Datagram>,
     /// Shared receive queue of the receiver, where the queue pair is XRC's.
@@ -154,7 +160,9 @@ impl Wqe {
     /// # Errors
     /// As [`Wqe::parse`].
     pub fn parse_stream(stream: &[u8]) -> Result<Self, WqeError> {
-        Self::parse_to(stream, &Ctrl::parse(stream)?, stream.len(), Second::None)
+        let wqe = Self::parse_to(stream, &Ctrl::parse(stream)?, stream.len(), Second::None)?;
+        // The stream's format has no room for masks.
+        if wqe.masks.is_some() { Err(WqeError::Opcode(wqe.opcode as u8)) } else { Ok(wqe) }
     }
 
     fn parse_to(bytes: &[u8], ctrl: &Ctrl, end: usize, second: Second) -> Result<Self, WqeError> {
@@ -165,7 +173,9 @@ impl Wqe {
             .ok_or(WqeError::Opcode(ctrl.opcode))?;
         let second = if opcode.is_local() { Second::None } else { second };
         let ds = usize::from(ctrl.ds);
-        let (at, header) = (16 + second.bytes(), opcode.header_bytes() + second.bytes());
+        let masked = Masks::layout(opcode, ctrl)?;
+        let more = masked.map_or(0, |(_, _, more)| more);
+        let (at, header) = (16 + second.bytes(), opcode.header_bytes() + second.bytes() + more);
         if ds * DS_BYTES < header || end < header {
             return Err(WqeError::Ds(ds));
         }
@@ -180,6 +190,7 @@ impl Wqe {
             imm: ctrl.imm,
             remote: None,
             atomic: None,
+            masks: None,
             datagram: None,
             srqn: None,
             bytes: 0,
@@ -194,7 +205,10 @@ impl Wqe {
             let seg: RaddrSeg = segment(bytes, at)?;
             wqe.remote = Some(Remote { addr: Iova(seg.raddr.get()), rkey: Rkey(seg.rkey.get()) });
         }
-        if opcode.is_atomic() {
+        if let Some((kind, each, _)) = masked {
+            let (operands, masks) = Masks::parse(kind, each, &bytes[at + 16..header])?;
+            (wqe.atomic, wqe.masks) = (Some(operands), Some(masks));
+        } else if opcode.is_atomic() {
             let seg: AtomicSeg = segment(bytes, at + 16)?;
             wqe.atomic =
                 Some(Operands { swap_add: seg.swap_add.get(), compare: seg.compare.get() });
@@ -218,7 +232,7 @@ impl Wqe {
             };
             at = next;
         }
-        if opcode.is_atomic() && total != 8 {
+        if opcode.is_atomic() && total != wqe.masks.map_or(8, |masks| masks.bytes.into()) {
             return Err(WqeError::AtomicLength(total));
         }
         if total > u64::from(MAX_MESSAGE_BYTES) {
@@ -423,6 +437,9 @@ impl<'a> SendWr<'a> {
         need: usize,
         into: &mut [u8],
     ) -> Result<(), WqeError> {
+        if self.opcode.masked().is_some() {
+            return Err(WqeError::Opcode(self.opcode as u8)); // a request has no masks
+        }
         if ds > MAX_DS {
             return Err(WqeError::Ds(ds));
         }

@@ -24,6 +24,9 @@ pub mod object {
     pub const MW: u16 = 8;
     pub const DM: u16 = 14;
     pub const ASYNC_EVENT: u16 = 16;
+    pub const DEVX: u16 = 0x1000;
+    pub const DEVX_OBJ: u16 = 0x1001;
+    pub const DEVX_UMEM: u16 = 0x1002;
     pub const UAR: u16 = 0x1008;
 }
 
@@ -50,6 +53,15 @@ pub mod method {
     pub const DM_FREE: u16 = 1;
     pub const DM_QUERY: u16 = 0x1001;
     pub const ASYNC_EVENT_ALLOC: u16 = 0;
+    pub const DEVX_OTHER: u16 = 0x1000;
+    pub const DEVX_QUERY_UAR: u16 = 0x1001;
+    pub const DEVX_QUERY_EQN: u16 = 0x1002;
+    pub const DEVX_OBJ_CREATE: u16 = 0x1000;
+    pub const DEVX_OBJ_DESTROY: u16 = 0x1001;
+    pub const DEVX_OBJ_MODIFY: u16 = 0x1002;
+    pub const DEVX_OBJ_QUERY: u16 = 0x1003;
+    pub const DEVX_UMEM_REG: u16 = 0x1000;
+    pub const DEVX_UMEM_DEREG: u16 = 0x1001;
     pub const UAR_ALLOC: u16 = 0x1000;
     pub const UAR_DESTROY: u16 = 0x1001;
 }
@@ -151,6 +163,30 @@ pub mod attr {
     pub const UAR_ALLOC_MMAP_LENGTH: u16 = 0x1003;
     pub const UAR_ALLOC_PAGE_ID: u16 = 0x1004;
     pub const UAR_DESTROY_HANDLE: u16 = 0x1000;
+
+    pub const DEVX_OTHER_CMD_IN: u16 = 0x1000;
+    pub const DEVX_OTHER_CMD_OUT: u16 = 0x1001;
+    pub const DEVX_QUERY_UAR_USER_IDX: u16 = 0x1000;
+    pub const DEVX_QUERY_UAR_DEV_IDX: u16 = 0x1001;
+    pub const DEVX_QUERY_EQN_USER_VEC: u16 = 0x1000;
+    pub const DEVX_QUERY_EQN_DEV_EQN: u16 = 0x1001;
+    pub const DEVX_OBJ_CREATE_HANDLE: u16 = 0x1000;
+    pub const DEVX_OBJ_CREATE_CMD_IN: u16 = 0x1001;
+    pub const DEVX_OBJ_CREATE_CMD_OUT: u16 = 0x1002;
+    /// Of the destroying, the modifying and the querying method.
+    pub const DEVX_OBJ_HANDLE: u16 = 0x1000;
+    pub const DEVX_OBJ_MODIFY_CMD_IN: u16 = 0x1001;
+    pub const DEVX_OBJ_MODIFY_CMD_OUT: u16 = 0x1002;
+    pub const DEVX_OBJ_QUERY_CMD_IN: u16 = 0x1001;
+    pub const DEVX_OBJ_QUERY_CMD_OUT: u16 = 0x1002;
+    pub const DEVX_UMEM_REG_HANDLE: u16 = 0x1000;
+    pub const DEVX_UMEM_REG_ADDR: u16 = 0x1001;
+    pub const DEVX_UMEM_REG_LEN: u16 = 0x1002;
+    pub const DEVX_UMEM_REG_ACCESS: u16 = 0x1003;
+    pub const DEVX_UMEM_REG_OUT_ID: u16 = 0x1004;
+    pub const DEVX_UMEM_REG_PGSZ_BITMAP: u16 = 0x1005;
+    pub const DEVX_UMEM_REG_DMABUF_FD: u16 = 0x1006;
+    pub const DEVX_UMEM_DEREG_HANDLE: u16 = 0x1000;
 }
 
 /// `enum ib_uverbs_write_cmds`; extended ones have [`EXTENDED`] set.

@@ -120,6 +120,8 @@ pub const QP_FLAG_SCATTER_CQE: u32 = 1 << 1;
 pub const QP_FLAG_BFREG_INDEX: u32 = 1 << 3;
 /// `MLX5_QP_FLAG_ALLOW_SCATTER_CQE`.
 pub const QP_FLAG_ALLOW_SCATTER_CQE: u32 = 1 << 8;
+/// `MLX5_QP_FLAG_TYPE_DCT`.
+pub const QP_FLAG_TYPE_DCT: u32 = 1 << 4;
 /// `MLX5_QP_FLAG_UAR_PAGE_INDEX`.
 pub const QP_FLAG_UAR_PAGE_INDEX: u32 = 1 << 10;
 

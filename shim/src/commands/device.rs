@@ -23,9 +23,9 @@ use crate::tree;
 /// Completion vectors: all completions come from one engine.
 const COMP_VECTORS: u32 = 1;
 /// Longest WQE of a send queue, in bytes.
-const MAX_SQ_DESC: u16 = 1024;
+pub const MAX_SQ_DESC: u16 = 1024;
 /// Longest WQE of a receive queue, in bytes: 32 scatter entries.
-const MAX_RQ_DESC: u16 = 512;
+pub const MAX_RQ_DESC: u16 = 512;
 /// Largest rings, in basic blocks and in WQEs.
 pub const MAX_WQES: u32 = 1 << 15;
 /// Largest completion queue but for the one entry that libmlx5 adds.
@@ -34,7 +34,7 @@ const MAX_CQE: u32 = (1 << 22) - 1;
 /// address segments.
 const MAX_SGE: u32 = 30;
 /// READs and atomics outstanding.
-const MAX_RD_ATOMIC: u32 = 16;
+pub const MAX_RD_ATOMIC: u32 = 16;
 /// The largest number of any kind of object, where only memory limits it.
 const MANY: u32 = 1 << 16;
 /// `IB_UVERBS_DEVICE_*`: MEM_WINDOW_TYPE_2B, MEM_WINDOW, RC_RNR_NAK_GEN, SYS_IMAGE_GUID,
@@ -43,7 +43,7 @@ const CAPS: u32 = 1 << 24 | 1 << 17 | 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7;
 /// Largest device memory of one allocation: what libmlx5's mapping commands can name in a row.
 pub const MAX_DM_BYTES: u64 = 1 << 20;
 /// Longest message.
-const MAX_MESSAGE: u32 = 1 << 30;
+pub const MAX_MESSAGE: u32 = 1 << 30;
 
 fn ucontext() -> AllocUcontextResp {
     AllocUcontextResp {

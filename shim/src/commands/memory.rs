@@ -14,6 +14,7 @@ use crate::abi::ids::{UHW_OUT, attr};
 use crate::abi::mlx5::CreateAhResp;
 use crate::abi::verbs::{AhAttr, AllocMw, CreateAh, RegMr, ReregMr, access};
 use crate::context::Object;
+use crate::cuda::GpuMem;
 use crate::error::Refusal;
 
 /// A protection domain.
@@ -79,14 +80,33 @@ pub fn rights(flags: u32) -> Result<Access, Refusal> {
     })
 }
 
-fn user_memory(start: u64, length: u64, write: bool) -> Result<Arc<dyn Dma>, Refusal> {
+/// Memory of the program's.
+pub enum Memory {
+    /// Of the process.
+    Host(UserMem),
+    /// Of a GPU.
+    Gpu(GpuMem),
+}
+
+/// Memory of the program's that a region is to stand for.
+pub fn user_memory(start: u64, length: u64, write: bool) -> Result<Memory, Refusal> {
     let bytes =
         usize::try_from(length).map_err(|_| Refusal::Fault { addr: start, bytes: usize::MAX })?;
     if bytes == 0 {
         return Err(Refusal::Value { what: "region's length", value: 0, must: "at least 1" });
     }
+    if let Some(mem) = GpuMem::register(start, bytes) {
+        return Ok(Memory::Gpu(mem));
+    }
     // SAFETY: the program registers the range: what the NIC writes there, it wants written.
-    Ok(Arc::new(unsafe { UserMem::register(start, bytes, write) }?))
+    Ok(Memory::Host(unsafe { UserMem::register(start, bytes, write) }?))
+}
+
+fn region_memory(start: u64, length: u64, write: bool) -> Result<Arc<dyn Dma>, Refusal> {
+    Ok(match user_memory(start, length, write)? {
+        Memory::Host(mem) => Arc::new(mem),
+        Memory::Gpu(mem) => Arc::new(mem),
+    })
 }
 
 /// The kernel's rule: a region keeps its place within pages.
@@ -105,7 +125,7 @@ pub fn reg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
     let pd = c.objects.pd(pd_handle)?.clone();
     let access = rights(access_flags)?;
     same_offset(start, hca_va)?;
-    let mem = user_memory(start, length, access.local_write)?;
+    let mem = region_memory(start, length, access.local_write)?;
     let mr = c.context.device.nic.register_in(&pd.pd, mem, Iova(hca_va), access)?;
     let user = Some((start, length, access.local_write));
     let handle = c.objects.add(Object::Mr(MrObj { mr, pd, user, _dm: None }));
@@ -142,7 +162,7 @@ pub fn rereg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
     };
     same_offset(start, iova)?;
     let write = access.map_or(write, |access| access.local_write);
-    let memory = Some((user_memory(start, length, write)?, Iova(iova)));
+    let memory = Some((region_memory(start, length, write)?, Iova(iova)));
     let change = Reregister { pd: pd.as_ref().map(|pd| pd.pd.clone()), memory, access };
     let mr = c.context.device.nic.reregister(before, change)?;
     if let Some(Object::Mr(region)) = c.objects.get_mut(r.mr_handle) {

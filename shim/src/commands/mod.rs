@@ -2,6 +2,7 @@
 //! carried out by what.
 
 pub mod cq;
+pub mod dct;
 pub mod device;
 pub mod dm;
 pub mod memory;
@@ -12,6 +13,7 @@ use std::os::fd::RawFd;
 
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr, command, method, object};
 use crate::context::{Context, Objects};
+use crate::devx;
 use crate::error::Refusal;
 use crate::process::Process;
 use crate::request::Request;
@@ -120,6 +122,26 @@ fn find(object: u16, method: u16) -> Option<(&'static [u16], Handler)> {
               CREATE_SRQ_RESP_MAX_WR, CREATE_SRQ_RESP_MAX_SGE, CREATE_SRQ_RESP_SRQ_NUM, UHW_IN,
               UHW_OUT], srq::create),
         (object::SRQ, method::DESTROY) => (DESTROY_ANSWERED, srq::destroy),
+        (object::DEVX, method::DEVX_OTHER) => (
+            &[DEVX_OTHER_CMD_IN, DEVX_OTHER_CMD_OUT], devx::other),
+        (object::DEVX, method::DEVX_QUERY_UAR) => (
+            &[DEVX_QUERY_UAR_USER_IDX, DEVX_QUERY_UAR_DEV_IDX], devx::query_uar),
+        (object::DEVX, method::DEVX_QUERY_EQN) => (
+            &[DEVX_QUERY_EQN_USER_VEC, DEVX_QUERY_EQN_DEV_EQN], devx::query_eqn),
+        (object::DEVX_OBJ, method::DEVX_OBJ_CREATE) => (
+            &[DEVX_OBJ_CREATE_HANDLE, DEVX_OBJ_CREATE_CMD_IN, DEVX_OBJ_CREATE_CMD_OUT],
+            devx::create),
+        (object::DEVX_OBJ, method::DEVX_OBJ_DESTROY) => (&[DEVX_OBJ_HANDLE], devx::destroy),
+        (object::DEVX_OBJ, method::DEVX_OBJ_MODIFY) => (
+            &[DEVX_OBJ_HANDLE, DEVX_OBJ_MODIFY_CMD_IN, DEVX_OBJ_MODIFY_CMD_OUT], devx::modify),
+        (object::DEVX_OBJ, method::DEVX_OBJ_QUERY) => (
+            &[DEVX_OBJ_HANDLE, DEVX_OBJ_QUERY_CMD_IN, DEVX_OBJ_QUERY_CMD_OUT], devx::query),
+        (object::DEVX_UMEM, method::DEVX_UMEM_REG) => (
+            &[DEVX_UMEM_REG_HANDLE, DEVX_UMEM_REG_ADDR, DEVX_UMEM_REG_LEN, DEVX_UMEM_REG_ACCESS,
+              DEVX_UMEM_REG_OUT_ID, DEVX_UMEM_REG_PGSZ_BITMAP, DEVX_UMEM_REG_DMABUF_FD],
+            devx::umem_reg),
+        (object::DEVX_UMEM, method::DEVX_UMEM_DEREG) => (
+            &[DEVX_UMEM_DEREG_HANDLE], devx::umem_dereg),
         _ => return None,
     })
 }
@@ -155,7 +177,7 @@ fn invoke_write(c: &mut Command<'_>) -> Result<(), Refusal> {
 
 impl Command<'_> {
     /// Answers with a new object.
-    fn created(&mut self, id: u16, handle: u32) {
+    pub fn created(&mut self, id: u16, handle: u32) {
         self.undo = Some(Undo::Object(handle));
         self.request.put_handle(id, handle.into());
     }
@@ -167,7 +189,7 @@ impl Command<'_> {
 }
 
 /// A number of 32 bits as bytes.
-fn word(value: u32) -> [u8; 4] {
+pub fn word(value: u32) -> [u8; 4] {
     value.to_ne_bytes()
 }
 

@@ -12,6 +12,7 @@ use bellpush::wire::{Psn, Qpn};
 use bytemuck::{Zeroable, bytes_of};
 
 use super::cq::CqObj;
+use super::dct;
 use super::device::mtu_code;
 use super::memory::{PdObj, path};
 use super::srq::SrqObj;
@@ -107,7 +108,15 @@ fn queues(driver: &CreateQp, uar: View) -> Result<Queues, Refusal> {
 
 /// `UVERBS_METHOD_QP_CREATE`.
 pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
-    let kind = kind(c.request.number(attr::CREATE_QP_TYPE)?)?;
+    let number = c.request.number(attr::CREATE_QP_TYPE)?;
+    if number == dct::DRIVER {
+        let driver: CreateQp = c.request.input_from(UHW_IN, 40)?;
+        if driver.flags != mlx5::QP_FLAG_TYPE_DCT {
+            return Err(Refusal::Unsupported("a queue pair of a driver's type but a DC target"));
+        }
+        return dct::create(c, driver.uidx);
+    }
+    let kind = kind(number)?;
     let user_handle = c.request.number(attr::CREATE_QP_USER_HANDLE)?;
     let cap: QpCap = c.request.input(attr::CREATE_QP_CAP)?;
     let flags = c.request.number_or(attr::CREATE_QP_FLAGS, 0)?;
@@ -183,7 +192,11 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
 /// `UVERBS_METHOD_QP_DESTROY`.
 pub fn destroy(c: &mut Command<'_>) -> Result<(), Refusal> {
     let handle = c.request.handle(attr::DESTROY_HANDLE)?;
-    let source = Source::Qp(c.objects.qp(handle)?.qp.qpn().0);
+    let number = match c.objects.get(handle) {
+        Some(Object::Dct(dct)) => dct.qp.qpn(),
+        _ => c.objects.qp(handle)?.qp.qpn(),
+    };
+    let source = Source::Qp(number.0);
     let events = c.context.destroy_with_events(c.objects, handle, source)?;
     c.request.put(attr::DESTROY_RESP, &word(events));
     Ok(())
@@ -264,6 +277,9 @@ fn change(r: &ModifyQp) -> Result<Change, Refusal> {
 pub fn modify(c: &mut Command<'_>) -> Result<(), Refusal> {
     // The extended command's struct ends with a rate limit, which its bit asks for.
     let r: ModifyQp = c.request.input(attr::CORE_IN)?;
+    if let Some(Object::Dct(_)) = c.objects.get(r.qp_handle) {
+        return dct::modify(c, &r);
+    }
     let qp = &c.objects.qp(r.qp_handle)?.qp;
     let now = QueuePair::state(&**qp);
     if r.attr_mask & mask::CUR_STATE != 0 && state(r.cur_qp_state)? != now {

@@ -14,7 +14,7 @@ use super::vendor::{Vendor, of_parse};
 use crate::nic::Mtu;
 use crate::wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use crate::wire::roce::{Bth, Headers, Opcode as Wire, Operation, Position, Reth, Service, Tail};
-use crate::wire::wqe::{Flags, Opcode, Piece, Sge, Wqe};
+use crate::wire::wqe::{Flags, Masks, Opcode, Piece, Sge, Wqe};
 use crate::wire::{Psn, Qpn, Rkey};
 
 /// Messages of a queue pair that may be on their way.
@@ -129,6 +129,17 @@ impl Flight {
         request(wqe, (self.first, self.packets), index, mtu, (service, dest))
     }
 
+    /// An atomic's old value as it is scattered, and of how many bytes.
+    pub(super) fn scattered(&self, old: u64) -> ([u8; 8], usize) {
+        match self.opcode.masked() {
+            Some(_) => {
+                let bytes = self.bytes.min(8);
+                (Masks { bytes, change: 0, compare: 0 }.result(old), bytes as usize)
+            }
+            None => (old.to_ne_bytes(), 8),
+        }
+    }
+
     /// Reports it complete.
     pub(super) fn complete(&self, qp: &Qp, tally: &mut Tally) {
         tally.wqes += 1;
@@ -155,6 +166,16 @@ impl Flight {
         if self.copy.capacity() > 0 {
             spare.push(self.copy);
         }
+    }
+}
+
+/// The operation of a packet that asks for an atomic.
+pub(super) fn atomic_operation(opcode: Opcode) -> Operation {
+    match opcode {
+        Opcode::AtomicCs => Operation::CompareSwap,
+        Opcode::AtomicMaskedCs => Operation::MaskedCompareSwap,
+        Opcode::AtomicMaskedFa => Operation::MaskedFetchAdd,
+        _ => Operation::FetchAdd,
     }
 }
 

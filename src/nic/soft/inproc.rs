@@ -95,7 +95,9 @@ pub(super) fn carry_out(msg: &Message<'_>, peer: &Qp, remote: &Regions) -> Resul
         Opcode::Nop | Opcode::Umr | Opcode::SendInval => Ok(()), // nothing leaves the NIC
         Opcode::RdmaWrite => responder::write(peer, remote, msg),
         Opcode::RdmaRead => responder::read(peer, remote, msg),
-        Opcode::AtomicCs | Opcode::AtomicFa => responder::atomic(peer, remote, msg),
+        Opcode::AtomicCs | Opcode::AtomicFa | Opcode::AtomicMaskedCs | Opcode::AtomicMaskedFa => {
+            responder::atomic(peer, remote, msg)
+        }
         Opcode::Send | Opcode::SendImm | Opcode::RdmaWriteImm => {
             responder::receive(peer, remote, msg)
         }

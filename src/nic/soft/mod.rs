@@ -18,6 +18,7 @@
 //! | `transport` `rc` `uc` `ud` | services over packets |
 //! | `flight` `assembly` `payload` | a message that is sent, and that comes in; its bytes |
 //! | `pcap` `tap` | captures of what goes over a packet link, or would go instead of the in-process one |
+//! | `masked` | atomics with masks |
 //! | `mkey` `umr` | keys that stand for parts of regions; what changes them |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
 //! | `xrc` | extended reliable connections: domains, receiving ends |
@@ -39,6 +40,7 @@ mod inproc;
 mod join;
 mod layout;
 pub mod link;
+mod masked;
 mod mkey;
 mod mr;
 mod payload;

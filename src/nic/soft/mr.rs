@@ -225,6 +225,7 @@ impl MrTable {
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), regions: RwLock::default() }
     }
 
+    /// Takes a region on. Its key's low byte is `low`, or the one after the index's last.
     pub(super) fn register(
         &self,
         pd: &Arc<Pd>,

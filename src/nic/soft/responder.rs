@@ -7,6 +7,7 @@
 use super::counters::Live;
 use super::events::Event;
 use super::inproc::Message;
+use super::masked;
 use super::mr::{Regions, Right, Span};
 use super::qp::Qp;
 use super::recv::{self, Receive};
@@ -84,20 +85,25 @@ pub(super) fn read(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), 
     msg.scatter(from).map_err(|e| of_mem(qp, &e))
 }
 
-/// FETCH_ADD and CMP_SWAP: 8 bytes in the machine's order.
+/// FETCH_ADD and CMP_SWAP: 8 bytes in the machine's order, or what masks say.
 pub(super) fn atomic(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
     let remote = msg.remote();
-    if !remote.addr.0.is_multiple_of(8) {
-        return Err(nak(qp, Syndrome::RemoteInvalReq, Vendor::Misaligned));
-    }
-    let at = reach(qp, regions, remote, 8, Right::RemoteAtomic)?;
+    let masked = msg.wqe.opcode.masked().zip(msg.wqe.masks);
+    let word = masked.map_or(Some(remote.addr), |(_, masks)| masked::word(remote.addr, &masks));
+    let word = word.filter(|word| word.0.is_multiple_of(8));
+    let word = word.ok_or_else(|| nak(qp, Syndrome::RemoteInvalReq, Vendor::Misaligned))?;
+    let at = reach(qp, regions, Remote { addr: word, ..remote }, 8, Right::RemoteAtomic)?;
     let ops = msg.wqe.atomic.expect("an atomic was parsed with its operands");
-    let old = match msg.wqe.opcode {
-        Opcode::AtomicFa => at.mem.fetch_add(at.offset, ops.swap_add),
-        _ => at.mem.compare_swap(at.offset, ops.compare, ops.swap_add),
+    let old = match (masked, msg.wqe.opcode) {
+        (Some((kind, masks)), _) => {
+            masked::carry_out(at.mem, at.offset, remote.addr, kind, (ops, &masks))
+        }
+        (None, Opcode::AtomicFa) => at.mem.fetch_add(at.offset, ops.swap_add),
+        (None, _) => at.mem.compare_swap(at.offset, ops.compare, ops.swap_add),
     };
     let old = old.map_err(|e| of_mem(qp, &e))?;
-    msg.scatter_bytes(&old.to_ne_bytes()).map_err(|e| of_mem(qp, &e))
+    let result = msg.wqe.masks.map_or(old.to_ne_bytes(), |masks| masks.result(old));
+    msg.scatter_bytes(&result[..msg.wqe.bytes as usize]).map_err(|e| of_mem(qp, &e))
 }
 
 /// SEND, and RDMA WRITE with immediate: both consume a receive.

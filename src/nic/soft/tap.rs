@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::flight;
+use super::flight::{self, atomic_operation};
 use super::inproc::Message;
 use super::mr::User;
 use super::payload::Domain;
@@ -26,7 +26,7 @@ use crate::wire::roce::{
     Addresses, Aeth, AtomicEth, Bth, Envelope, Headers, MAX_PACKET_BYTES, NakCode,
     Opcode as Packet, Operation, Position, ROCE_PORT, Reth, Service, Syndrome,
 };
-use crate::wire::wqe::Opcode;
+use crate::wire::wqe::{Opcode, Wqe};
 use crate::wire::{Psn, Qpn};
 
 /// Records what goes over an in-process link.
@@ -151,8 +151,7 @@ impl State {
             let remote = msg.remote();
             let operation = match wqe.opcode {
                 Opcode::RdmaRead => Operation::ReadRequest,
-                Opcode::AtomicCs => Operation::CompareSwap,
-                _ => Operation::FetchAdd,
+                op => atomic_operation(op),
             };
             let mut headers = way.headers(operation, first);
             headers.bth.ack_req = true;
@@ -161,6 +160,7 @@ impl State {
                 Some(ops) => {
                     let (swap_add, compare) = (ops.swap_add, ops.compare);
                     headers.ext.atomic = Some(AtomicEth { addr, rkey, swap_add, compare });
+                    headers.ext.masks = wqe.masks;
                 }
                 None => headers.ext.reth = Some(Reth { addr, rkey, bytes: wqe.bytes }),
             }
@@ -182,10 +182,10 @@ impl State {
     fn responses(&mut self, msg: &Message<'_>, way: Way, first: Psn, aeth: Aeth) -> io::Result<()> {
         if msg.wqe.opcode != Opcode::RdmaRead {
             let mut old = [0; 8];
-            let _ = local(msg).gather(msg.wqe.pieces(msg.bytes), 0, &mut old); // was written just now
+            let into = &mut old[..msg.wqe.bytes as usize];
+            let _ = local(msg).gather(msg.wqe.pieces(msg.bytes), 0, into); // was written just now
             let mut headers = way.headers(Operation::AtomicAcknowledge, first);
-            (headers.ext.aeth, headers.ext.atomic_ack) =
-                (Some(aeth), Some(u64::from_ne_bytes(old)));
+            (headers.ext.aeth, headers.ext.atomic_ack) = (Some(aeth), Some(returned(msg.wqe, old)));
             return self.packet(&way, &headers, 0, |_| Ok(()));
         }
         let packets = Mtu::MAX.packets(msg.wqe.bytes);
@@ -237,4 +237,14 @@ fn host(nic: u64) -> Ipv4Addr {
 fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The old value of an atomic, of its bytes as they were scattered.
+fn returned(wqe: &Wqe, bytes: [u8; 8]) -> u64 {
+    match wqe.masks {
+        Some(masks) if masks.bytes == 4 => {
+            u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into()
+        }
+        _ => u64::from_ne_bytes(bytes),
+    }
 }

@@ -5,6 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::opcode::Opcode;
 use super::packet::PacketError;
 use crate::wire::be::{Be16, Be32, Be64};
+use crate::wire::wqe::Masks;
 use crate::wire::{Iova, Psn, Qpn, Rkey};
 
 /// Base transport header.
@@ -176,6 +177,32 @@ impl From<&AtomicEth> for AtomicWire {
     }
 }
 
+/// Masks behind an atomic extended transport header, in packets of [`Operation::is_masked`].
+///
+/// [`Operation::is_masked`]: super::Operation::is_masked
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct MasksWire {
+    change: Be64,
+    compare: Be64,
+    bytes: Be32,
+}
+
+impl From<&MasksWire> for Masks {
+    fn from(wire: &MasksWire) -> Self {
+        // What is neither is refused as misaligned, whatever the address.
+        let bytes = wire.bytes.get();
+        Self { bytes, change: wire.change.get(), compare: wire.compare.get() }
+    }
+}
+
+impl From<&Masks> for MasksWire {
+    fn from(masks: &Masks) -> Self {
+        let (change, compare) = (masks.change.into(), masks.compare.into());
+        Self { change, compare, bytes: masks.bytes.into() }
+    }
+}
+
 /// ACK extended transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Aeth {
@@ -295,6 +322,7 @@ const _: () = assert!(
     size_of::<BthWire>() == super::BTH_BYTES
         && size_of::<RethWire>() == 16
         && size_of::<AtomicWire>() == 28
+        && size_of::<MasksWire>() == 20
         && size_of::<DethWire>() == 8
 );
 

@@ -43,6 +43,10 @@ pub enum Operation {
     FetchAdd,
     SendLastInvalidate,
     SendOnlyInvalidate,
+    /// Compare and swap with masks: of bellpush's own, in the manufacturers' part of the codes.
+    MaskedCompareSwap,
+    /// Fetch and add with masks, likewise.
+    MaskedFetchAdd,
     /// Congestion notification packet.
     Cnp,
 }
@@ -210,9 +214,14 @@ impl Operation {
         )
     }
 
-    /// Whether it requests one of the two atomics.
+    /// Whether it requests an atomic with masks.
+    pub const fn is_masked(self) -> bool {
+        matches!(self, Op::MaskedCompareSwap | Op::MaskedFetchAdd)
+    }
+
+    /// Whether it requests an atomic, with or without masks.
     pub const fn is_atomic(self) -> bool {
-        matches!(self, Op::CompareSwap | Op::FetchAdd)
+        matches!(self, Op::CompareSwap | Op::FetchAdd) || self.is_masked()
     }
 
     /// Whether it goes from requester to responder; responses and congestion notifications do not.
@@ -242,6 +251,8 @@ pub struct ExtensionSet {
     pub deth: bool,
     pub reth: bool,
     pub atomic: bool,
+    /// Masks and size, behind the atomic extended transport header.
+    pub masks: bool,
     pub aeth: bool,
     pub atomic_ack: bool,
     pub imm: bool,
@@ -258,6 +269,7 @@ impl ExtensionSet {
         8 * self.deth as usize
             + 16 * self.reth as usize
             + 28 * self.atomic as usize
+            + 20 * self.masks as usize
             + 4 * self.aeth as usize
             + 8 * self.atomic_ack as usize
             + 4 * self.imm as usize
@@ -278,6 +290,10 @@ impl Opcode {
     /// The congestion notification packet's (annex A17.9.3).
     pub const CNP: Self = Self::new(Service::Cnp, Op::Cnp);
     const CNP_CODE: u8 = 0x81;
+    /// Codes from 0xc0 on are the manufacturers'. Reliable connections' here, they say in their
+    /// lower bits which operation they extend.
+    const MASKED_CS_CODE: u8 = 0xd3;
+    const MASKED_FA_CODE: u8 = 0xd4;
 
     /// The opcode of an operation that the service has.
     ///
@@ -301,6 +317,11 @@ impl Opcode {
         if code == Self::CNP_CODE {
             return Some(Self::CNP);
         }
+        match code {
+            Self::MASKED_CS_CODE => return Some(Self::rc(Op::MaskedCompareSwap)),
+            Self::MASKED_FA_CODE => return Some(Self::rc(Op::MaskedFetchAdd)),
+            _ => {}
+        }
         let service = match code >> 5 {
             0b000 => Service::Rc,
             0b001 => Service::Uc,
@@ -323,6 +344,11 @@ impl Opcode {
         if self == Self::CNP {
             return Self::CNP_CODE;
         }
+        match self.operation {
+            Op::MaskedCompareSwap => return Self::MASKED_CS_CODE,
+            Op::MaskedFetchAdd => return Self::MASKED_FA_CODE,
+            _ => {}
+        }
         let low = self.operation as u8;
         (self.service as u8) << 5 | if low < 0x15 { low } else { low + 1 }
     }
@@ -344,6 +370,7 @@ impl Opcode {
             deth: matches!(self.service, Service::Ud),
             reth: matches!(op, Op::WriteFirst | Op::WriteOnly | Op::WriteOnlyImm | Op::ReadRequest),
             atomic: op.is_atomic(),
+            masks: op.is_masked(),
             aeth: op.is_response() && !matches!(op, Op::ReadResponseMiddle),
             atomic_ack: matches!(op, Op::AtomicAcknowledge),
             imm: op.is_imm(),
@@ -386,7 +413,7 @@ mod tests {
         let rc = (0..=0x14).chain(0x16..=0x17);
         let expected = rc.chain(0x20..=0x2b).chain([0x64, 0x65, 0x81]);
         let xrc = (0xa0..=0xb4).chain(0xb6..=0xb7);
-        let expected: Vec<u8> = expected.chain(xrc).collect();
+        let expected: Vec<u8> = expected.chain(xrc).chain([0xd3, 0xd4]).collect();
         assert_eq!(all, expected);
     }
 

@@ -2,12 +2,13 @@
 
 use bytemuck::Pod;
 
-use super::headers::{AtomicWire, BthWire, DethWire, RethWire};
+use super::headers::{AtomicWire, BthWire, DethWire, MasksWire, RethWire};
 use super::{
     Aeth, AtomicEth, BTH_BYTES, Bth, Deth, Envelope, ICRC_BYTES, MAX_PATH_MTU, Opcode, Reth, icrc,
 };
 use crate::wire::Rkey;
 use crate::wire::be::{Be32, Be64};
+use crate::wire::wqe::Masks;
 
 /// Why bytes are not a packet. A receiver drops them without an answer and counts the reason
 /// (InfiniBand vol. 1, 9.6).
@@ -67,6 +68,8 @@ pub struct Extensions {
     pub reth: Option<Reth>,
     /// Of an atomic request.
     pub atomic: Option<AtomicEth>,
+    /// Of an atomic request with masks.
+    pub masks: Option<Masks>,
     /// Of responses, except the middle ones of a READ.
     pub aeth: Option<Aeth>,
     /// The old value of an atomic.
@@ -121,6 +124,7 @@ impl Headers {
         out.optional(set.deth, ext.deth.as_ref().map(DethWire::from));
         out.optional(set.reth, ext.reth.as_ref().map(RethWire::from));
         out.optional(set.atomic, ext.atomic.as_ref().map(AtomicWire::from));
+        out.optional(set.masks, ext.masks.as_ref().map(MasksWire::from));
         out.optional(set.aeth, ext.aeth.as_ref().map(Aeth::emit));
         out.optional(set.atomic_ack, ext.atomic_ack.map(Be64::new));
         out.optional(set.imm, ext.imm.map(Be32::new));
@@ -204,6 +208,7 @@ impl<'a> Packet<'a> {
             deth: set.deth.then(|| at.take::<DethWire>().into()),
             reth: set.reth.then(|| at.take::<RethWire>().into()),
             atomic: set.atomic.then(|| at.take::<AtomicWire>().into()),
+            masks: set.masks.then(|| at.take::<MasksWire>().into()),
             aeth: set.aeth.then(|| Aeth::parse(*at.take())).transpose()?,
             atomic_ack: set.atomic_ack.then(|| at.take::<Be64>().get()),
             imm: set.imm.then(|| at.take::<Be32>().get()),

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::nic::soft::counters::{DropReason, Live};
-use crate::nic::soft::flight::{Failure, Flight, MAX_FLIGHTS, entries};
+use crate::nic::soft::flight::{Failure, Flight, MAX_FLIGHTS, atomic_operation, entries};
 use crate::nic::soft::payload::Domain;
 use crate::nic::soft::qp::Qp;
 use crate::nic::soft::requester::{Tally, Visit, Visitor};
@@ -253,8 +253,7 @@ impl Requester {
             Opcode::RdmaRead => {
                 (Operation::ReadRequest, (READ_PART - at % READ_PART).min(flight.packets - at))
             }
-            Opcode::AtomicCs => (Operation::CompareSwap, 1),
-            _ => (Operation::FetchAdd, 1),
+            op => (atomic_operation(op), 1),
         };
         let mut headers = path.headers(operation, psn);
         headers.bth.ack_req = true;
@@ -263,6 +262,7 @@ impl Requester {
             let (addr, rkey) = (remote.addr, remote.rkey);
             headers.ext.atomic =
                 Some(AtomicEth { addr, rkey, swap_add: ops.swap_add, compare: ops.compare });
+            headers.ext.masks = wqe.masks;
         } else {
             let start = path.mtu.part(at, flight.bytes).start;
             let end = path.mtu.part(at + n - 1, flight.bytes).end;
@@ -304,8 +304,9 @@ impl Requester {
         match (operation, packet.headers.ext.aeth) {
             (Operation::Acknowledge, Some(aeth)) => self.on_syndrome(aeth.syndrome, psn, sq, cx),
             (Operation::AtomicAcknowledge, _) => {
-                let old = packet.headers.ext.atomic_ack.unwrap_or(0).to_ne_bytes();
-                self.on_data(sq, cx, domain, &old, (true, true));
+                let old = packet.headers.ext.atomic_ack.unwrap_or(0);
+                let (bytes, n) = self.flights.front().map_or(([0; 8], 8), |f| f.scattered(old));
+                self.on_data(sq, cx, domain, &bytes[..n], (true, true));
             }
             (operation, _) => {
                 let ends = operation.position().ends();

@@ -10,6 +10,7 @@ use super::replay::{Replay, What};
 use crate::mem::MemError;
 use crate::nic::soft::assembly::{Assembly, Refused, reach};
 use crate::nic::soft::counters::DropReason;
+use crate::nic::soft::masked;
 use crate::nic::soft::mr::Right;
 use crate::nic::soft::payload::{Domain, Remote};
 use crate::nic::soft::port::Port;
@@ -21,7 +22,7 @@ use crate::nic::soft::vendor::Vendor;
 use crate::wire::Psn;
 use crate::wire::cqe::Syndrome as Cause;
 use crate::wire::roce::{Aeth, AtomicEth, NakCode, Operation, Packet, Position, Reth, Syndrome};
-use crate::wire::wqe::MAX_MESSAGE_BYTES;
+use crate::wire::wqe::{Kind, MAX_MESSAGE_BYTES, Operands};
 
 /// Packets that nobody asked an acknowledgement for, after which there is one.
 const ACK_EVERY: u32 = 32;
@@ -181,14 +182,23 @@ impl Responder {
         if self.assembly.is_under_way() || !self.replay.has_room() {
             return Err(invalid(Vendor::Sequence));
         }
-        if !atomic.addr.0.is_multiple_of(8) {
-            return Err(invalid(Vendor::Misaligned));
-        }
-        let (rkey, addr) = (atomic.rkey, atomic.addr);
+        let kind = match packet.opcode().operation() {
+            Operation::MaskedCompareSwap => Some(Kind::CompareSwap),
+            Operation::MaskedFetchAdd => Some(Kind::FetchAdd),
+            _ => None,
+        };
+        let masked = kind.zip(packet.headers.ext.masks);
+        let word = masked.map_or(Some(atomic.addr), |(_, masks)| masked::word(atomic.addr, &masks));
+        let word = word.filter(|word| word.0.is_multiple_of(8));
+        let (rkey, addr) = (atomic.rkey, word.ok_or_else(|| invalid(Vendor::Misaligned))?);
         reach(qp, domain, (rkey, addr), 8, Right::RemoteAtomic)?;
-        let old = domain.atomic((rkey, addr), |at| match packet.opcode().operation() {
-            Operation::FetchAdd => at.mem.fetch_add(at.offset, atomic.swap_add),
-            _ => at.mem.compare_swap(at.offset, atomic.compare, atomic.swap_add),
+        let old = domain.atomic((rkey, addr), |at| match (masked, packet.opcode().operation()) {
+            (Some((kind, masks)), _) => {
+                let operands = Operands { swap_add: atomic.swap_add, compare: atomic.compare };
+                masked::carry_out(at.mem, at.offset, atomic.addr, kind, (operands, &masks))
+            }
+            (None, Operation::FetchAdd) => at.mem.fetch_add(at.offset, atomic.swap_add),
+            (None, _) => at.mem.compare_swap(at.offset, atomic.compare, atomic.swap_add),
         });
         let old =
             old.map_err(|vendor| No::Nak(Cause::RemoteAccess, vendor))?.map_err(

@@ -1,0 +1,100 @@
+//! Targets of dynamic connections (DC), which NVSHMEM's IBGDA makes whether it uses them or not.
+//!
+//! There is no DC transport on this link (`dct` is 0 among the capabilities): a target is made and
+//! brought to RTR, has a number of its own, and nobody's packets reach it.
+
+use std::sync::Arc;
+
+use bellpush::mem::{HostMem, PAGE_BYTES, View};
+use bellpush::nic::soft::{Objects as Used, Qp};
+use bellpush::nic::{Order, QpAttr, QpType, QueuePair, Queues};
+use bytemuck::Zeroable;
+
+use super::cq::CqObj;
+use super::memory::PdObj;
+use super::srq::SrqObj;
+use super::{Command, word};
+use crate::abi::ids::{UHW_OUT, attr};
+use crate::abi::mlx5::CreateQpResp;
+use crate::abi::verbs::{ModifyQp, qp_attr as mask};
+use crate::context::Object;
+use crate::error::Refusal;
+
+/// `IBV_QPT_DRIVER`.
+pub const DRIVER: u64 = 0xff;
+/// Bytes of `struct mlx5_ib_modify_qp_resp`, of which the second word is the target's number.
+const MODIFY_RESP_BYTES: u32 = 16;
+
+/// A target.
+pub struct Dct {
+    /// A queue pair that is never connected: its number, and what it holds.
+    pub qp: Arc<Qp>,
+    state: u8,
+    _uses: (Arc<PdObj>, Arc<CqObj>, Arc<CqObj>, Arc<SrqObj>),
+}
+
+/// `UVERBS_METHOD_QP_CREATE` of a driver's type, with `MLX5_QP_FLAG_TYPE_DCT`.
+pub fn create(c: &mut Command<'_>, uidx: u32) -> Result<(), Refusal> {
+    let pd = c.objects.pd(c.request.handle(attr::CREATE_QP_PD_HANDLE)?)?.clone();
+    let send_cq = c.objects.cq(c.request.handle(attr::CREATE_QP_SEND_CQ_HANDLE)?)?.clone();
+    let recv_cq = c.objects.cq(c.request.handle(attr::CREATE_QP_RECV_CQ_HANDLE)?)?.clone();
+    let srq = c.objects.srq(c.request.handle(attr::CREATE_QP_SRQ_HANDLE)?)?.clone();
+    let page = View::new(&HostMem::alloc(PAGE_BYTES)?, 0, PAGE_BYTES)?;
+    let made = QpAttr {
+        sq_blocks: 0,
+        rq_wqes: 0,
+        rq_sges: 1,
+        send_cqes: 1,
+        recv_cqes: 1,
+        rnr_retry: 0,
+        inband: None,
+        blueflame: false,
+    };
+    let queues = Queues {
+        sq: page.clone(),
+        rq: page.clone(),
+        rq_stride_log: 4,
+        order: Order::Later,
+        uar: page.clone(),
+        send_cq: page.clone(),
+        send_cq_dbr: page.clone(),
+        recv_cq: page.clone(),
+        recv_cq_dbr: page.clone(),
+        dbr: page,
+    };
+    let objects = Used {
+        kind: QpType::Rc,
+        pd: pd.pd.clone(),
+        send_cq: send_cq.cq.clone(),
+        recv_cq: Some(recv_cq.cq.clone()),
+        srq: Some(srq.srq.clone()),
+        uidx: uidx & 0xff_ffff,
+    };
+    let qp = c.context.device.nic.create_with(&made, queues, objects)?;
+    let object = Dct { qp, state: 0, _uses: (pd, send_cq, recv_cq, srq) };
+    let handle = c.objects.add(Object::Dct(object));
+    c.created(attr::CREATE_QP_HANDLE, handle);
+    // Its number comes with RTR.
+    c.request.put(attr::CREATE_QP_RESP_QP_NUM, &word(0));
+    c.request.put(UHW_OUT, bytemuck::bytes_of(&CreateQpResp::zeroed()));
+    Ok(())
+}
+
+/// `IB_USER_VERBS_EX_CMD_MODIFY_QP` of a target: RESET to INIT to RTR, and back.
+pub fn modify(c: &mut Command<'_>, r: &ModifyQp) -> Result<(), Refusal> {
+    let Some(Object::Dct(dct)) = c.objects.get_mut(r.qp_handle) else {
+        return Err(Refusal::Handle { what: "DC target", handle: r.qp_handle });
+    };
+    if r.attr_mask & mask::STATE != 0 {
+        // `enum ibv_qp_state`: RESET, INIT, RTR; ERR.
+        let to = r.qp_state;
+        if !matches!((dct.state, to), (_, 0 | 6) | (0, 1) | (1, 1 | 2)) {
+            let must = "INIT after RESET, RTR after INIT";
+            return Err(Refusal::Value { what: "DC target's state", value: to.into(), must });
+        }
+        dct.state = to;
+    }
+    let number = dct.qp.qpn().0;
+    c.request.put(UHW_OUT, bytemuck::bytes_of(&[MODIFY_RESP_BYTES, number, 0, 0]));
+    Ok(())
+}

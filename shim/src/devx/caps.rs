@@ -1,0 +1,85 @@
+//! `QUERY_HCA_CAP`: what the device can do, all of which its tests do with it.
+
+use super::cq::LOG_MAX_CQ_SZ;
+use super::prm::{Mailbox, cap, header};
+use crate::commands::Command;
+use crate::commands::device::{MAX_MESSAGE, MAX_RD_ATOMIC, MAX_RQ_DESC, MAX_SQ_DESC, MAX_WQES};
+use crate::error::Refusal;
+
+/// `query_hca_cap_out`.
+const OUT_BYTES: usize = 0x1010;
+
+/// `MLX5_CAP_*`, `op_mod`'s upper 15 bits. Its lowest says whether the largest or the current
+/// values are asked for; nothing is configured, so that they are the same.
+mod kind {
+    pub const GENERAL: u64 = 0;
+    pub const ODP: u64 = 2;
+    pub const ATOMIC: u64 = 3;
+}
+
+fn general(out: &mut Mailbox) {
+    for (field, value) in [
+        (cap::LOG_MAX_SRQ_SZ, u64::from(MAX_WQES.ilog2())),
+        (cap::LOG_MAX_QP_SZ, u64::from(MAX_WQES.ilog2())),
+        (cap::LOG_MAX_QP, 16),
+        (cap::LOG_MAX_SRQ, 24),
+        (cap::LOG_MAX_CQ_SZ, LOG_MAX_CQ_SZ.into()),
+        (cap::LOG_MAX_CQ, 24),
+        (cap::LOG_MAX_MKEY, 24),
+        (cap::LOG_MAX_RA_REQ_QP, u64::from(MAX_RD_ATOMIC.ilog2())),
+        (cap::LOG_MAX_RA_RES_QP, u64::from(MAX_RD_ATOMIC.ilog2())),
+        (cap::PORT_TYPE, 1), // Ethernet
+        (cap::NUM_PORTS, 1),
+        (cap::LOG_MAX_MSG, u64::from(MAX_MESSAGE.ilog2())),
+        (cap::CQE_VERSION, 1),
+        (cap::ROCE, 1),
+        (cap::ATOMIC, 1),
+        (cap::CQ_OI, 1),
+        (cap::RC, 1),
+        (cap::UC, 1),
+        (cap::UD, 1),
+        (cap::UAR_4K, 1),
+        (cap::LOG_PG_SZ, 12),
+        // `bf` is 0: the register takes doorbells of 8 bytes, the whole of it 512 bytes.
+        (cap::LOG_BF_REG_SIZE, 9),
+        (cap::MAX_WQE_SZ_SQ, MAX_SQ_DESC.into()),
+        (cap::MAX_WQE_SZ_RQ, MAX_RQ_DESC.into()),
+        (cap::LOG_MAX_PD, 24),
+    ] {
+        out.set(field, value);
+    }
+}
+
+fn atomic(out: &mut Mailbox) {
+    // Compare and swap, fetch and add, and both with masks.
+    const OPERATIONS: u64 = 0b1111;
+    // 4 and 8 bytes.
+    const SIZES: u64 = 4 | 8;
+    for (field, value) in [
+        // Operands are numbers of the host's byte order.
+        (cap::SUPPORTED_REQ_8B_ENDIANNESS_MODE_1, 1),
+        (cap::REQ_8B_ENDIANNESS_MODE, 1),
+        (cap::ATOMIC_OPERATIONS, OPERATIONS),
+        (cap::ATOMIC_SIZE_QP, SIZES),
+        // What a target would carry out; there are none (`dct` is 0).
+        (cap::ATOMIC_SIZE_DC, SIZES),
+    ] {
+        out.set(field, value);
+    }
+}
+
+/// Answers with a struct of capabilities.
+pub fn query(_: &Command<'_>, cmd: &Mailbox) -> Result<Mailbox, Refusal> {
+    let mut out = Mailbox::zeroed(OUT_BYTES);
+    match cmd.get(header::OP_MOD) >> 1 {
+        kind::GENERAL => general(&mut out),
+        kind::ATOMIC => atomic(&mut out),
+        // No paging: all zeros.
+        kind::ODP => {}
+        value => {
+            let must = "general, paging's or atomics'";
+            return Err(Refusal::Value { what: "type of capability", value, must });
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,78 @@
+//! `CREATE_MKEY`: a key over a umem.
+
+use std::sync::Arc;
+
+use bellpush::nic::{Access, Mr};
+use bellpush::wire::Iova;
+
+use super::prm::{Mailbox, mkey};
+use super::{Umem, at_least, named};
+use crate::commands::Command;
+use crate::commands::memory::PdObj;
+use crate::context::Object;
+use crate::error::Refusal;
+
+/// `MLX5_MKC_ACCESS_MODE_MTT`: a table of pages; a umem is one.
+const MTT: u64 = 1;
+/// `qpn` of a key that all queue pairs of the domain may use.
+const ANY_QP: u64 = 0xff_ffff;
+
+/// A key.
+pub struct DevxMkey {
+    /// The NIC's region.
+    pub mr: Mr,
+    _pd: Arc<PdObj>,
+    _umem: Arc<Umem>,
+}
+
+/// Creates a key. Its low byte is the program's, the rest is answered.
+pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refusal> {
+    at_least(cmd, mkey::IN_BYTES)?;
+    let mode = cmd.get(mkey::ACCESS_MODE_4_2) << 2 | cmd.get(mkey::ACCESS_MODE_1_0);
+    if mode != MTT || cmd.flag(mkey::FREE) || cmd.flag(mkey::UMR_EN) {
+        return Err(Refusal::Unsupported("an mkey of another access mode than MTT, or for UMR"));
+    }
+    if !cmd.flag(mkey::UMEM_VALID) {
+        return Err(Refusal::Unsupported("an mkey over physical addresses"));
+    }
+    if !cmd.flag(mkey::LR) {
+        let must = "with local read";
+        return Err(Refusal::Value { what: "mkey's access", value: 0, must });
+    }
+    if cmd.get(mkey::QPN) != ANY_QP {
+        let value = cmd.get(mkey::QPN);
+        return Err(Refusal::Value { what: "mkey's qpn", value, must: "0xffffff (any)" });
+    }
+    let number = cmd.word(mkey::PD);
+    let pd = named(c.objects, "protection domain", number, |object| match object {
+        Object::Pd(pd) if pd.pd.number() == number => Some(pd.clone()),
+        _ => None,
+    })?;
+    let umem = super::umem(c.objects, cmd.word(mkey::UMEM_ID))?;
+    // The pages are the umem's from its first on: addresses below them are none of its.
+    let (offset, bytes) = (cmd.get(mkey::UMEM_OFFSET), cmd.get(mkey::LEN));
+    if offset != 0 || cmd.flag(mkey::LENGTH64) || bytes != umem.bytes() {
+        let must = "the umem's, from offset 0";
+        return Err(Refusal::Value { what: "mkey's length", value: bytes, must });
+    }
+    let access = Access {
+        local_write: cmd.flag(mkey::LW),
+        remote_write: cmd.flag(mkey::RW),
+        remote_read: cmd.flag(mkey::RR),
+        remote_atomic: cmd.flag(mkey::A),
+    };
+    if access.local_write && !umem.writable {
+        let must = "no more than the umem's";
+        return Err(Refusal::Value { what: "mkey's access", value: 1, must });
+    }
+    if !access.local_write && (access.remote_write || access.remote_atomic) {
+        let must = "with local write, if a peer may write";
+        return Err(Refusal::Value { what: "mkey's access", value: 0, must });
+    }
+    let nic = &c.context.device.nic;
+    let iova = Iova(cmd.get(mkey::START_ADDR));
+    let low = cmd.get(mkey::MKEY_7_0) as u8;
+    let mr = nic.register_with_tag(&pd.pd, umem.mem.clone(), (iova, access), low)?;
+    let index = mr.lkey.0 >> 8;
+    Ok((Object::DevxMkey(DevxMkey { mr, _pd: pd, _umem: umem }), index))
+}

@@ -1,0 +1,257 @@
+//! `CREATE_QP`, the commands that move a queue pair from state to state, `QUERY_QP`.
+
+use std::sync::Arc;
+
+use bellpush::mem::{HostMem, PAGE_BYTES, View};
+use bellpush::nic::soft::{Cq, Objects as Used, Qp};
+use bellpush::nic::{Change, Order, QpAttr, QpState, QpType, QueuePair, Queues};
+use bellpush::wire::Qpn;
+
+use super::cq::DevxCq;
+use super::moves;
+use super::prm::{Mailbox, header, op, qp};
+use super::{Umem, at_least, named};
+use crate::commands::Command;
+use crate::commands::cq::CqObj;
+use crate::commands::device::MAX_WQES;
+use crate::commands::memory::PdObj;
+use crate::commands::srq::SrqObj;
+use crate::context::{Object, Objects};
+use crate::error::Refusal;
+
+const WQEBB_BYTES: usize = 64;
+const DS_BYTES: usize = 16;
+const DBR_BYTES: usize = 8;
+
+/// A CQ, whoever made it.
+enum AnyCq {
+    Verbs(Arc<CqObj>),
+    Devx(Arc<DevxCq>),
+}
+
+impl AnyCq {
+    fn find(objects: &Objects, number: u32) -> Result<Self, Refusal> {
+        named(objects, "completion queue", number, |object| match object {
+            Object::Cq(cq) if cq.cq.number() == number => Some(Self::Verbs(cq.clone())),
+            Object::DevxCq(cq) if cq.cq.number() == number => Some(Self::Devx(cq.clone())),
+            _ => None,
+        })
+    }
+
+    fn cq(&self) -> Arc<Cq> {
+        match self {
+            Self::Verbs(cq) => cq.cq.clone(),
+            Self::Devx(cq) => cq.cq.clone(),
+        }
+    }
+}
+
+/// A queue pair in umems.
+pub struct DevxQp {
+    /// The NIC's.
+    pub qp: Arc<Qp>,
+    /// Of a DC initiator, the state that the program has brought it to.
+    initiator: Option<QpState>,
+    _uses: (Arc<PdObj>, [Option<AnyCq>; 2], Option<Arc<SrqObj>>, Option<Arc<Umem>>, Arc<Umem>),
+}
+
+/// Where receives come from: `rq_type`.
+enum Receives {
+    Queue { wqes: u32, sges: u32 },
+    Shared(Arc<SrqObj>),
+    None,
+}
+
+fn receives(objects: &Objects, cmd: &Mailbox) -> Result<Receives, Refusal> {
+    Ok(match cmd.get(qp::RQ_TYPE) {
+        0 => Receives::Queue {
+            wqes: 1 << cmd.word(qp::LOG_RQ_SIZE),
+            sges: 1 << cmd.word(qp::LOG_RQ_STRIDE),
+        },
+        1 => {
+            let number = cmd.word(qp::SRQN);
+            Receives::Shared(named(objects, "SRQ", number, |object| match object {
+                Object::Srq(srq) if srq.srq.number() == number => Some(srq.clone()),
+                _ => None,
+            })?)
+        }
+        3 => Receives::None,
+        _ => return Err(Refusal::Unsupported("a receive queue of the type RMP")),
+    })
+}
+
+/// Memory for a ring without entries.
+fn none() -> Result<View, Refusal> {
+    Ok(View::new(&HostMem::alloc(PAGE_BYTES)?, 0, WQEBB_BYTES)?)
+}
+
+/// Creates a queue pair: its receive queue comes first in the umem, then its send queue.
+///
+/// A DC initiator can be made and moved to RTS, because NVSHMEM makes one that it does not use.
+/// There are no DC targets to reach (`dct` is 0): what is posted on it is flushed in error.
+pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refusal> {
+    at_least(cmd, qp::IN_BYTES)?;
+    let (kind, is_initiator) = match cmd.get(qp::ST) {
+        0 => (QpType::Rc, false),
+        1 => (QpType::Uc, false),
+        2 => (QpType::Ud, false),
+        5 => (QpType::Rc, true),
+        6 => return Err(Refusal::Unsupported("a DC target")),
+        _ => return Err(Refusal::Unsupported("a queue pair of a type other than RC, UC, UD, DCI")),
+    };
+    if !cmd.flag(qp::DBR_UMEM_VALID) {
+        return Err(Refusal::Unsupported("a queue pair whose doorbell record is in no umem"));
+    }
+    if cmd.get(qp::PAGE_OFFSET) != 0 {
+        let value = cmd.get(qp::PAGE_OFFSET);
+        return Err(Refusal::Value { what: "queue pair's page_offset", value, must: "0" });
+    }
+    let pdn = cmd.word(qp::PD);
+    let pd = named(c.objects, "protection domain", pdn, |object| match object {
+        Object::Pd(pd) if pd.pd.number() == pdn => Some(pd.clone()),
+        _ => None,
+    })?;
+    let from = if is_initiator { Receives::None } else { receives(c.objects, cmd)? };
+    let has_sq = !cmd.flag(qp::NO_SQ);
+    let blocks = if has_sq { 1 << cmd.word(qp::LOG_SQ_SIZE) } else { 0u32 };
+    let (wqes, sges, srq) = match from {
+        Receives::Queue { wqes, sges } => (wqes, sges, None),
+        Receives::Shared(srq) => (0, 1, Some(srq)),
+        Receives::None => (0, 1, None),
+    };
+    if blocks.max(wqes) > MAX_WQES {
+        let must = "within log_max_qp_sz";
+        return Err(Refusal::Value { what: "ring's size", value: blocks.max(wqes).into(), must });
+    }
+    let send_cq = has_sq.then(|| AnyCq::find(c.objects, cmd.word(qp::CQN_SND))).transpose()?;
+    let receives = wqes > 0 || srq.is_some();
+    let recv_cq = receives.then(|| AnyCq::find(c.objects, cmd.word(qp::CQN_RCV))).transpose()?;
+    // One that does not send never looks at its send CQ.
+    let send = send_cq.as_ref().or(recv_cq.as_ref());
+    let send = send.ok_or(Refusal::Unsupported("a queue pair without queues"))?.cq();
+
+    let uar = cmd.word(qp::UAR_PAGE);
+    let page = c.objects.uars.get(&uar);
+    let page = page.ok_or(Refusal::Number { what: "UAR page", number: uar })?.clone();
+    let record = super::umem(c.objects, cmd.word(qp::DBR_UMEM_ID))?;
+    let dbr = record.queue(cmd.get(qp::DBR_ADDR), DBR_BYTES)?;
+    let (rq_bytes, sq_bytes) =
+        (wqes as usize * sges as usize * DS_BYTES, blocks as usize * WQEBB_BYTES);
+    let mut buffer = None;
+    let (mut rq, mut sq) = (none()?, none()?);
+    if rq_bytes + sq_bytes > 0 {
+        if !cmd.flag(qp::WQ_UMEM_VALID) {
+            return Err(Refusal::Unsupported("a queue pair whose queues are in no umem"));
+        }
+        let umem = super::umem(c.objects, cmd.word(qp::WQ_UMEM_ID))?;
+        let all = umem.queue(cmd.get(qp::WQ_UMEM_OFFSET), rq_bytes + sq_bytes)?;
+        if rq_bytes > 0 {
+            rq = all.part(0, rq_bytes)?;
+        }
+        if sq_bytes > 0 {
+            sq = all.part(rq_bytes, sq_bytes)?;
+        }
+        buffer = Some(umem);
+    }
+    let attr = QpAttr {
+        sq_blocks: blocks,
+        rq_wqes: wqes,
+        rq_sges: sges,
+        // Those of the objects hold.
+        send_cqes: 1,
+        recv_cqes: 1,
+        rnr_retry: 0,
+        inband: None,
+        blueflame: false,
+    };
+    let queues = Queues {
+        sq,
+        rq,
+        rq_stride_log: (sges * DS_BYTES as u32).ilog2(),
+        uar: page,
+        order: Order::Later,
+        // The CQs are objects of their own.
+        send_cq: dbr.clone(),
+        send_cq_dbr: dbr.clone(),
+        recv_cq: dbr.clone(),
+        recv_cq_dbr: dbr.clone(),
+        dbr,
+    };
+    let objects = Used {
+        kind,
+        pd: pd.pd.clone(),
+        send_cq: send,
+        recv_cq: recv_cq.as_ref().map(AnyCq::cq),
+        srq: srq.as_ref().map(|srq| srq.srq.clone()),
+        uidx: cmd.word(qp::USER_INDEX),
+    };
+    let made = c.context.device.nic.create_with(&attr, queues, objects)?;
+    let number = made.qpn().0;
+    let initiator = is_initiator.then_some(QpState::Reset);
+    let uses = (pd, [send_cq, recv_cq], srq, buffer, record);
+    Ok((Object::DevxQp(DevxQp { qp: made, initiator, _uses: uses }), number))
+}
+
+fn of_handle(objects: &Objects, handle: u32, cmd: &Mailbox) -> Result<Arc<Qp>, Refusal> {
+    let qp = match objects.get(handle) {
+        Some(Object::DevxQp(object)) => &object.qp,
+        Some(Object::Qp(object)) => &object.qp,
+        _ => return Err(Refusal::Handle { what: "queue pair", handle }),
+    };
+    let number = cmd.word(header::NUMBER);
+    if qp.qpn() != Qpn(number) {
+        return Err(Refusal::Number { what: "queue pair of that handle", number });
+    }
+    Ok(qp.clone())
+}
+
+/// Carries out a command that moves a queue pair.
+pub fn modify(c: &mut Command<'_>, handle: u32, cmd: &Mailbox) -> Result<(), Refusal> {
+    let qp = of_handle(c.objects, handle, cmd)?;
+    let code = cmd.get(header::OPCODE) as u16;
+    let (from, to) = moves::ends(code).ok_or(Refusal::Command(code.into()))?;
+    if from.is_some() {
+        at_least(cmd, qp::QPC + qp::QPC_BYTES)?;
+    }
+    if let Some(Object::DevxQp(DevxQp { initiator: Some(state), qp, .. })) =
+        c.objects.get_mut(handle)
+    {
+        in_state(from, *state)?;
+        match to {
+            QpState::Reset => qp.modify(to, &Change::default())?,
+            // What is posted from here on finds no target.
+            QpState::Rts | QpState::Err => qp.modify(QpState::Err, &Change::default())?,
+            _ => {}
+        }
+        *state = to;
+        return Ok(());
+    }
+    let now = qp.state();
+    in_state(from, now)?;
+    let change = moves::change(cmd, code, &qp)?;
+    Ok(qp.modify(to, &change)?)
+}
+
+fn in_state(wanted: Option<QpState>, now: QpState) -> Result<(), Refusal> {
+    match wanted {
+        Some(from) if from != now => {
+            let must = "the one that the command moves from";
+            let value = moves::code(now).into();
+            Err(Refusal::Value { what: "queue pair's state", value, must })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Answers with a queue pair's context.
+pub fn query(c: &Command<'_>, handle: u32, cmd: &Mailbox) -> Result<Mailbox, Refusal> {
+    debug_assert_eq!(cmd.get(header::OPCODE) as u16, op::QUERY_QP);
+    let qp = of_handle(c.objects, handle, cmd)?;
+    let mut out = Mailbox::zeroed(qp::IN_BYTES);
+    moves::describe(&qp, &mut out);
+    if let Some(Object::DevxQp(DevxQp { initiator: Some(state), .. })) = c.objects.get(handle) {
+        out.set(qp::STATE, moves::code(*state).into());
+        out.set(qp::ST, 5);
+    }
+    Ok(out)
+}

@@ -1,0 +1,89 @@
+//! User memory that DEVX objects are laid out in.
+
+use std::sync::Arc;
+
+use bellpush::mem::{Dma, HostMem, View};
+
+use crate::abi::ids::attr;
+use crate::commands::memory::{Memory, rights, user_memory};
+use crate::commands::{Command, word};
+use crate::context::Object;
+use crate::error::Refusal;
+
+/// A registered range.
+pub struct Umem {
+    addr: u64,
+    bytes: u64,
+    /// The memory as something that mkeys stand for.
+    pub mem: Arc<dyn Dma>,
+    /// Whether the device may write it.
+    pub writable: bool,
+}
+
+impl Umem {
+    fn check(&self, offset: u64, bytes: u64) -> Result<(), Refusal> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(()),
+            _ => {
+                let must = "one that leaves the object room in the umem";
+                Err(Refusal::Value { what: "umem's offset", value: offset, must })
+            }
+        }
+    }
+
+    /// A part of the memory as a queue.
+    ///
+    /// # Errors
+    /// [`Refusal::Value`] where the umem ends before, or may not be written by the device.
+    pub fn queue(&self, offset: u64, bytes: usize) -> Result<View, Refusal> {
+        self.check(offset, bytes as u64)?;
+        if !self.writable {
+            let must = "with local write for a queue";
+            return Err(Refusal::Value { what: "umem's access", value: 0, must });
+        }
+        if (self.addr + offset) % 8 != 0 {
+            let (value, must) = (offset, "a multiple of 8 in memory");
+            return Err(Refusal::Value { what: "umem's offset", value, must });
+        }
+        // SAFETY: the program keeps a umem's memory until it has taken the umem back, which is
+        // refused while an object that was laid out in it lives; the object alone holds the view.
+        Ok(unsafe { HostMem::borrowed(self.addr + offset, bytes) }?)
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// `MLX5_IB_METHOD_DEVX_UMEM_REG`.
+pub fn register(c: &mut Command<'_>) -> Result<(), Refusal> {
+    if c.request.has(attr::DEVX_UMEM_REG_DMABUF_FD) {
+        return Err(Refusal::Unsupported(
+            "a umem of a dma-buf: the engine is a CPU thread, and has no address for it",
+        ));
+    }
+    let addr = c.request.number(attr::DEVX_UMEM_REG_ADDR)?;
+    let bytes = c.request.number(attr::DEVX_UMEM_REG_LEN)?;
+    let access = rights(c.request.word(attr::DEVX_UMEM_REG_ACCESS)?)?;
+    let pages = c.request.number_or(attr::DEVX_UMEM_REG_PGSZ_BITMAP, u64::MAX)?;
+    if pages >> 12 == 0 {
+        let must = "some size of at least 4 KiB";
+        return Err(Refusal::Value { what: "umem's page sizes", value: pages, must });
+    }
+    let Memory::Host(mem) = user_memory(addr, bytes, access.local_write)? else {
+        return Err(Refusal::Unsupported("a umem of GPU memory: the engine is a CPU thread"));
+    };
+    let umem = Umem { addr, bytes, mem: Arc::new(mem), writable: access.local_write };
+    let handle = c.objects.add(Object::Umem(Arc::new(umem)));
+    c.created(attr::DEVX_UMEM_REG_HANDLE, handle);
+    c.request.put(attr::DEVX_UMEM_REG_OUT_ID, &word(handle));
+    Ok(())
+}
+
+/// `MLX5_IB_METHOD_DEVX_UMEM_DEREG`.
+pub fn deregister(c: &mut Command<'_>) -> Result<(), Refusal> {
+    let handle = c.request.handle(attr::DEVX_UMEM_DEREG_HANDLE)?;
+    super::umem(c.objects, handle)?;
+    c.context.destroy(c.objects, handle)
+}

@@ -1,0 +1,150 @@
+//! Atomics with masks (mlx5 PRM, "Extended Atomic Operations"): compare and swap of some bits, and
+//! the addition of fields that do not carry into each other, of 4 and of 8 bytes.
+
+use super::seg::{AtomicSeg, Opcode, Operands};
+use super::wqe::{Ctrl, WqeError};
+
+/// `op_mod` of an extended atomic: this bit, and the operand's size as log2 of its words.
+const EXTENDED: u8 = 0x8;
+
+/// What a masked atomic looks at, and how wide it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Masks {
+    /// Bytes of the operands: 4 or 8.
+    pub bytes: u32,
+    /// Compare and swap: the bits that are swapped in. Fetch and add: the topmost bits of the
+    /// fields, none of which carries into the next.
+    pub change: u64,
+    /// Compare and swap: the bits that are compared.
+    pub compare: u64,
+}
+
+/// Which of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Compare and swap.
+    CompareSwap,
+    /// Fetch and add.
+    FetchAdd,
+}
+
+impl Masks {
+    /// Bytes of the operands, of `op_mod`; the segments' length follows.
+    fn size(kind: Kind, op_mod: u8) -> Option<(u32, usize)> {
+        let bytes = match op_mod ^ EXTENDED {
+            0 => 4,
+            1 => 8,
+            _ => return None,
+        };
+        Some((bytes, if (kind, bytes) == (Kind::CompareSwap, 8) { 32 } else { 16 }))
+    }
+
+    /// Which atomic with masks an opcode is, the bytes of its operands, and those of its segments
+    /// beyond an atomic segment's; `None` for other opcodes.
+    pub(super) fn layout(
+        opcode: Opcode,
+        ctrl: &Ctrl,
+    ) -> Result<Option<(Kind, u32, usize)>, WqeError> {
+        let Some(kind) = opcode.masked() else { return Ok(None) };
+        let size = Self::size(kind, ctrl.op_mod).ok_or(WqeError::Opcode(ctrl.opcode))?;
+        Ok(Some((kind, size.0, size.1 - size_of::<AtomicSeg>())))
+    }
+
+    /// Reads the segments of a WQE.
+    pub(super) fn parse(
+        kind: Kind,
+        bytes: u32,
+        segments: &[u8],
+    ) -> Result<(Operands, Self), WqeError> {
+        let word = |i: usize| {
+            let width = bytes as usize;
+            let at = segments.get(i * width..(i + 1) * width);
+            let need = (i + 1) * width;
+            let at = at.ok_or(WqeError::Short { have: segments.len(), need })?;
+            Ok(at.iter().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+        };
+        let (swap_add, second) = (word(0)?, word(1)?);
+        Ok(match kind {
+            Kind::FetchAdd => {
+                (Operands { swap_add, compare: 0 }, Self { bytes, change: second, compare: 0 })
+            }
+            Kind::CompareSwap => (
+                Operands { swap_add, compare: second },
+                Self { bytes, change: word(2)?, compare: word(3)? },
+            ),
+        })
+    }
+
+    /// The value that an old one becomes.
+    pub fn apply(&self, kind: Kind, operands: Operands, old: u64) -> u64 {
+        let Operands { swap_add: operand, compare } = operands;
+        let new = match kind {
+            Kind::CompareSwap if (old ^ compare) & self.compare != 0 => old,
+            Kind::CompareSwap => old & !self.change | operand & self.change,
+            Kind::FetchAdd => {
+                // Topmost bits are added without carry, and get the carry of those below.
+                let below = (old & !self.change).wrapping_add(operand & !self.change);
+                below ^ (old ^ operand) & self.change
+            }
+        };
+        if self.bytes == 4 { new & 0xffff_ffff } else { new }
+    }
+
+    /// An old value as it is scattered: in the machine's order, but of 4 bytes as a WQE has it.
+    pub fn result(&self, old: u64) -> [u8; 8] {
+        let mut bytes = old.to_ne_bytes();
+        if self.bytes == 4 {
+            bytes[..4].copy_from_slice(&(old as u32).to_be_bytes());
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(change: u64, operand: u64, old: u64, bytes: u32) -> u64 {
+        let masks = Masks { bytes, change, compare: 0 };
+        masks.apply(Kind::FetchAdd, Operands { swap_add: operand, compare: 0 }, old)
+    }
+
+    #[test]
+    fn fields_do_not_carry_into_each_other() {
+        assert_eq!(add(0, 5, u64::MAX, 8), 4);
+        assert_eq!(add(0, 5, 0xffff_ffff, 4), 4, "4 bytes wrap");
+        assert_eq!(add(u64::MAX, 0b0110, 0b0101, 8), 0b0011, "each bit a field: XOR");
+        assert_eq!(add(0x80, 0x01, 0xff, 8), 0x00, "no carry out of a topmost bit");
+        assert_eq!(add(0x80, 0x101, 0x1ff, 8), 0x200, "the field above adds by itself");
+        // Against fields that are added one by one.
+        let (mut a, mut b) = (0x0123_4567_89ab_cdefu64, 0xfedc_ba98_7654_3210u64);
+        for _ in 0..1000 {
+            (a, b) = (a.wrapping_mul(6364136223846793005).wrapping_add(b), a.rotate_left(17));
+            let bytes = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
+            let sums: Vec<u8> = bytes.map(|(a, b)| a.wrapping_add(b)).collect();
+            let sum = u64::from_le_bytes(sums.try_into().unwrap());
+            assert_eq!(add(0x8080_8080_8080_8080, b, a, 8), sum);
+        }
+    }
+
+    #[test]
+    fn only_masked_bits_are_compared_and_swapped() {
+        let masks = Masks { bytes: 8, change: 0xff00, compare: 0x00ff };
+        let swap = |compare, old| {
+            masks.apply(Kind::CompareSwap, Operands { swap_add: 0x1234, compare }, old)
+        };
+        assert_eq!(swap(0xaa01, 0xbb01), 0x1201);
+        assert_eq!(swap(0xaa02, 0xbb01), 0xbb01);
+    }
+
+    #[test]
+    fn sizes_are_those_of_op_mod() {
+        assert_eq!(Masks::size(Kind::CompareSwap, 8), Some((4, 16)));
+        assert_eq!(Masks::size(Kind::CompareSwap, 9), Some((8, 32)));
+        assert_eq!(Masks::size(Kind::FetchAdd, 9), Some((8, 16)));
+        assert_eq!(Masks::size(Kind::FetchAdd, 0), None);
+        assert_eq!(Masks::size(Kind::FetchAdd, 10), None);
+        let short = Masks::parse(Kind::CompareSwap, 8, &[0; 16]);
+        assert!(matches!(short, Err(WqeError::Short { .. })));
+    }
+}
