@@ -327,7 +327,7 @@ mod tests {
         bytes[qp::QPC + 0x92] = 0x40;
         bytes[qp::QPC + 0x18 + 0x25] = 1;
         let mailbox = Mailbox::of(bytes);
-        assert_eq!(mailbox.get(header::OPCODE), op::RST2INIT_QP.into());
+        assert_eq!(mailbox.get(header::OPCODE), u64::from(op::RST2INIT_QP));
         assert_eq!(mailbox.get(header::NUMBER), 0x12_3456);
         assert_eq!((mailbox.flag(qp::RRE), mailbox.flag(qp::RWE)), (false, true));
         assert_eq!(mailbox.get(qp::VHCA_PORT_NUM), 1);

@@ -52,8 +52,11 @@ pub struct DevxQp {
     pub qp: Arc<Qp>,
     /// Of a DC initiator, the state that the program has brought it to.
     initiator: Option<QpState>,
-    _uses: (Arc<PdObj>, [Option<AnyCq>; 2], Option<Arc<SrqObj>>, Option<Arc<Umem>>, Arc<Umem>),
+    _uses: Uses,
 }
+
+/// What a queue pair keeps: protection domain, CQs, SRQ, the umems of its queues and of its records.
+type Uses = (Arc<PdObj>, [Option<AnyCq>; 2], Option<Arc<SrqObj>>, Option<Arc<Umem>>, Arc<Umem>);
 
 /// Where receives come from: `rq_type`.
 enum Receives {

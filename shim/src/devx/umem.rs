@@ -41,7 +41,7 @@ impl Umem {
             let must = "with local write for a queue";
             return Err(Refusal::Value { what: "umem's access", value: 0, must });
         }
-        if (self.addr + offset) % 8 != 0 {
+        if !(self.addr + offset).is_multiple_of(8) {
             let (value, must) = (offset, "a multiple of 8 in memory");
             return Err(Refusal::Value { what: "umem's offset", value, must });
         }

@@ -25,6 +25,7 @@ fn headers(opcode: Opcode, seed: u64) -> Headers {
         deth: set.deth.then_some(Deth { qkey: low, source: Qpn(low >> 8) }),
         reth: set.reth.then_some(Reth { addr, rkey, bytes: !low }),
         atomic: set.atomic.then_some(atomic),
+        masks: set.masks.then_some(Masks { bytes: low, change: seed, compare: seed ^ 3 }),
         aeth: set.aeth.then_some(aeth),
         atomic_ack: set.atomic_ack.then_some(seed),
         imm: set.imm.then_some(low),
