@@ -178,3 +178,27 @@ fn dropping_a_nic_ends_its_threads_and_frees_its_regions() {
     drop(qp);
     assert_eq!(Arc::strong_count(&memory), 1);
 }
+
+/// One thread connects while another creates: each holds a lock that the other is about to take.
+#[test]
+fn queue_pairs_are_made_and_connected_from_several_threads_at_once() {
+    let nic = SoftNic::open(SoftConfig::default()).unwrap();
+    let (done, ended) = std::sync::mpsc::channel();
+    for _ in 0..3 {
+        let (nic, done) = (nic.clone(), done.clone());
+        std::thread::spawn(move || {
+            for _ in 0..300 {
+                let ((a, _ma), (b, _mb)) = (make_qp(&nic, &attr()), make_qp(&nic, &attr()));
+                a.connect(b.address()).unwrap();
+                b.connect(a.address()).unwrap();
+                for qp in [a, b] {
+                    nic.destroy_qp(qp.qpn()).unwrap();
+                }
+            }
+            done.send(()).unwrap();
+        });
+    }
+    for _ in 0..3 {
+        ended.recv_timeout(PATIENCE).expect("nobody waits for ever");
+    }
+}

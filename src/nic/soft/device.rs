@@ -268,20 +268,29 @@ impl Device {
             let must = "on a packet link: the in-process link carries plain connections";
             return Err(NicError::Attribute { what: "datagram or XRC queue pair", value: 1, must });
         }
-        let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
-        if qps.len() >= MAX_QPS {
-            return Err(NicError::Full { what: "queue pairs", limit: MAX_QPS });
-        }
-        let qpn = loop {
-            let next = self.next_qpn.fetch_add(1, Ordering::Relaxed) & Qpn::MAX;
-            if next >= FIRST_QPN && !qps.contains_key(&next) {
-                break next;
+        let qp = {
+            let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
+            if qps.len() >= MAX_QPS {
+                return Err(NicError::Full { what: "queue pairs", limit: MAX_QPS });
             }
+            let qpn = loop {
+                let next = self.next_qpn.fetch_add(1, Ordering::Relaxed) & Qpn::MAX;
+                if next >= FIRST_QPN && !qps.contains_key(&next) {
+                    break next;
+                }
+            };
+            let engine = self.deal_to(&qps, &queues);
+            let qp = Arc::new(Qp::new(Qpn(qpn), engine, self, attr, queues, (objects, xrc)));
+            qps.insert(qpn, qp.clone());
+            qp
         };
-        let engine = self.deal_to(&qps, &queues);
-        let qp = Arc::new(Qp::new(Qpn(qpn), engine, self, attr, queues, (objects, xrc)));
-        self.seat(&qp).control().add(qp.clone())?;
-        qps.insert(qpn, qp.clone());
+        // Not under the lock of the queue pairs: an engine's comes first, since a queue pair that is
+        // connected looks its peer up while it holds the engine.
+        let added = self.seat(&qp).control().add(qp.clone());
+        if let Err(refused) = added {
+            self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qp.qpn.0);
+            return Err(refused.into());
+        }
         Ok(qp)
     }
 
