@@ -20,7 +20,7 @@ use bellpush::wire::roce::{
     MAX_PACKET_BYTES, Opcode, Packet, Reth, Syndrome, icrc,
 };
 use bellpush::wire::umr::{ANY_QPN, Part, Translation, Umr, mask};
-use bellpush::wire::wqe::{self, Datagram, Operands, Piece, SendWr, Sge};
+use bellpush::wire::wqe::{self, Datagram, Masks, Operands, Piece, SendWr, Sge};
 use bellpush::wire::{Iova, Psn, Qpn, Rkey};
 
 const ME: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
@@ -243,6 +243,11 @@ impl Session {
         if set.atomic {
             let addr = Iova(addr.0 & !u64::from(flags >> 6 == 0) & !7 | u64::from(flags >> 6 == 0));
             ext.atomic = Some(AtomicEth { addr, rkey, swap_add: 1, compare: 0 });
+        }
+        if set.masks {
+            let bytes = [8, 4, 0, u32::MAX][usize::from(input.u8() & 3)];
+            let (change, compare) = (input.u32().into(), input.u32().into());
+            ext.masks = Some(Masks { bytes, change, compare });
         }
         if set.aeth {
             let syndrome = Syndrome::from_code(input.u8()).unwrap_or(Syndrome::ACK);
