@@ -17,6 +17,7 @@ use crate::commands::dm::DmObj;
 use crate::commands::memory::{MrObj, MwObj, PdObj};
 use crate::commands::qp::QpObj;
 use crate::commands::srq::SrqObj;
+use crate::commands::xrcd::XrcdObj;
 use crate::commands::{self, Command, Undo};
 use crate::device::{Device, Source};
 use crate::devx::{DevxCq, DevxMkey, DevxQp, Umem};
@@ -46,6 +47,8 @@ pub enum Object {
     Qp(QpObj),
     /// Shared receive queue.
     Srq(Arc<SrqObj>),
+    /// XRC domain.
+    Xrcd(Arc<XrcdObj>),
     /// Address handle: its protection domain is all that is kept.
     Ah(#[allow(dead_code)] Arc<PdObj>),
     /// Device memory.
@@ -147,6 +150,7 @@ finders! {
     cq Cq Arc<CqObj>, "completion queue";
     qp Qp QpObj, "queue pair";
     srq Srq Arc<SrqObj>, "shared receive queue";
+    xrcd Xrcd Arc<XrcdObj>, "XRC domain";
     ah Ah Arc<PdObj>, "address handle";
     dm Dm Arc<DmObj>, "device memory";
     uar Uar u32, "UAR";
@@ -281,6 +285,9 @@ impl Context {
             Object::Srq(srq) if Arc::strong_count(srq) > 1 => {
                 return Err(Refusal::Busy("shared receive queue"));
             }
+            Object::Xrcd(xrcd) if Arc::strong_count(xrcd) > 1 => {
+                return Err(Refusal::Busy("XRC domain"));
+            }
             Object::Dm(dm) if Arc::strong_count(dm) > 1 => {
                 return Err(Refusal::Busy("device memory"));
             }
@@ -294,6 +301,7 @@ impl Context {
             Object::DevxMkey(key) => nic.deregister(key.mr)?,
             Object::DevxQp(qp) => nic.destroy_qp(qp.qp.qpn())?,
             Object::Dct(dct) => nic.destroy_qp(dct.qp.qpn())?,
+            Object::Srq(srq) => srq.srq.close(),
             Object::Mw(mw) => nic.destroy_mkey(mw.key)?,
             Object::Qp(qp) => nic.destroy_qp(qp.qp.qpn())?,
             _ => {}
@@ -323,9 +331,9 @@ impl Context {
         let rank = |object: &Object| match object {
             Object::Qp(_) | Object::DevxQp(_) | Object::Dct(_) => 0,
             Object::Mr(_) | Object::Mw(_) | Object::DevxMkey(_) | Object::Ah(_) => 1,
-            Object::Srq(_) | Object::Cq(_) | Object::DevxCq(_) => 2,
-            Object::Dm(_) | Object::Uar(_) => 2,
-            Object::Pd(_) | Object::Umem(_) => 3,
+            Object::Srq(_) => 2,
+            Object::Cq(_) | Object::DevxCq(_) | Object::Dm(_) | Object::Uar(_) => 3,
+            Object::Pd(_) | Object::Umem(_) | Object::Xrcd(_) => 4,
         };
         let mut handles: Vec<_> =
             objects.table.iter().map(|(&handle, object)| (rank(object), handle)).collect();

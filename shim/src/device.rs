@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use bellpush::nic::soft::link::{
     Captured, Faults, FaultsError, Faulty, Link, LinkError, ShmNet, UdpLink,
 };
-use bellpush::nic::soft::{Engine, Event, SoftConfig, SoftNic};
+use bellpush::nic::soft::{Engine, Event, SoftConfig, SoftNic, Xrcd};
 use bellpush::nic::{Mtu, NicAddress};
 use bellpush::preload::{Preload, Wire};
 
 use crate::abi::verbs::event;
 use crate::error::Refusal;
 use crate::events::Reporter;
-use crate::process::say;
+use crate::process::{FileId, say};
 use crate::tree;
 
 /// Name of the shared-memory link that `--link-type shm` is on.
@@ -106,6 +106,8 @@ pub struct Device {
     pub dm_left: Mutex<u64>,
     /// Whom its events are told.
     pub listeners: Arc<Listeners>,
+    /// XRC domains that are open, by their files.
+    xrcds: Mutex<HashMap<FileId, Weak<Xrcd>>>,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -143,9 +145,17 @@ impl Device {
             mtu: asked.min(most),
             dm_left: Mutex::new(options.dm_bytes),
             listeners,
+            xrcds: Mutex::default(),
             stop,
             thread: Mutex::new(Some(thread)),
         }))
+    }
+}
+
+impl Device {
+    /// XRC domains that are open, by their files.
+    pub fn xrcds(&self) -> MutexGuard<'_, HashMap<FileId, Weak<Xrcd>>> {
+        lock(&self.xrcds)
     }
 }
 

@@ -78,6 +78,9 @@ pub enum Refusal {
     /// `ENODATA`: an empty entry of the GID table.
     #[error("GID index {0} is empty")]
     NoGid(u64),
+    /// `EAGAIN`, as the kernel says it: nobody has opened a domain of that file.
+    #[error("the file has no XRC domain")]
+    NoDomain,
     /// `ENOMEM`.
     #[error("there is no room for {0}")]
     Room(&'static str),
@@ -116,6 +119,7 @@ impl Refusal {
             Self::Busy(_) => libc::EBUSY,
             Self::Fault { .. } | Self::Memory(MemError::Fault { .. }) => libc::EFAULT,
             Self::NoGid(_) => libc::ENODATA,
+            Self::NoDomain => libc::EAGAIN,
             Self::Room(_) => libc::ENOMEM,
             Self::NoCore => libc::ENOSPC,
             Self::Link(_) => libc::EIO,

@@ -22,6 +22,7 @@ pub mod object {
     pub const AH: u16 = 6;
     pub const MR: u16 = 7;
     pub const MW: u16 = 8;
+    pub const XRCD: u16 = 10;
     pub const DM: u16 = 14;
     pub const ASYNC_EVENT: u16 = 16;
     pub const DEVX: u16 = 0x1000;
@@ -44,6 +45,7 @@ pub mod method {
     pub const PD_QUERY: u16 = 0x1000;
     pub const AH_DESTROY: u16 = 0;
     pub const MW_DESTROY: u16 = 0;
+    pub const XRCD_DESTROY: u16 = 0;
     pub const CREATE: u16 = 0;
     pub const DESTROY: u16 = 1;
     pub const DM_MR_REG: u16 = 0;
@@ -105,6 +107,7 @@ pub mod attr {
     pub const CREATE_CQ_EVENT_FD: u16 = 7;
 
     pub const CREATE_QP_HANDLE: u16 = 0;
+    pub const CREATE_QP_XRCD_HANDLE: u16 = 1;
     pub const CREATE_QP_PD_HANDLE: u16 = 2;
     pub const CREATE_QP_SRQ_HANDLE: u16 = 3;
     pub const CREATE_QP_SEND_CQ_HANDLE: u16 = 4;
@@ -119,6 +122,8 @@ pub mod attr {
 
     pub const CREATE_SRQ_HANDLE: u16 = 0;
     pub const CREATE_SRQ_PD_HANDLE: u16 = 1;
+    pub const CREATE_SRQ_XRCD_HANDLE: u16 = 2;
+    pub const CREATE_SRQ_CQ_HANDLE: u16 = 3;
     pub const CREATE_SRQ_USER_HANDLE: u16 = 4;
     pub const CREATE_SRQ_MAX_WR: u16 = 5;
     pub const CREATE_SRQ_MAX_SGE: u16 = 6;
@@ -206,6 +211,7 @@ pub mod command {
     pub const MODIFY_QP: u32 = 26;
     pub const MODIFY_SRQ: u32 = 33;
     pub const QUERY_SRQ: u32 = 34;
+    pub const OPEN_XRCD: u32 = 37;
     pub const EX_QUERY_DEVICE: u32 = EXTENDED | QUERY_DEVICE;
     pub const EX_MODIFY_QP: u32 = EXTENDED | MODIFY_QP;
 }

@@ -362,6 +362,15 @@ pub struct ModifySrq {
     pub srq_limit: u32,
 }
 
+/// `struct ib_uverbs_open_xrcd`.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct OpenXrcd {
+    pub response: u64,
+    pub fd: i32,
+    pub oflags: i32,
+}
+
 /// `struct ib_uverbs_query_srq`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -37,9 +37,9 @@ const MAX_SGE: u32 = 30;
 pub const MAX_RD_ATOMIC: u32 = 16;
 /// The largest number of any kind of object, where only memory limits it.
 const MANY: u32 = 1 << 16;
-/// `IB_UVERBS_DEVICE_*`: MEM_WINDOW_TYPE_2B, MEM_WINDOW, RC_RNR_NAK_GEN, SYS_IMAGE_GUID,
+/// `IB_UVERBS_DEVICE_*`: MEM_WINDOW_TYPE_2B, XRC, MEM_WINDOW, RC_RNR_NAK_GEN, SYS_IMAGE_GUID,
 /// PORT_ACTIVE_EVENT and CURR_QP_STATE_MOD are what the NIC does.
-const CAPS: u32 = 1 << 24 | 1 << 17 | 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7;
+const CAPS: u32 = 1 << 24 | 1 << 20 | 1 << 17 | 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7;
 /// Largest device memory of one allocation: what libmlx5's mapping commands can name in a row.
 pub const MAX_DM_BYTES: u64 = 1 << 20;
 /// Longest message.
@@ -122,7 +122,8 @@ fn limits(device: &Device) -> QueryDeviceResp {
         sys_image_guid: guid,
         max_mr_size: u64::MAX,
         page_size_cap: !(PAGE_BYTES as u64 - 1),
-        vendor_id: 0x15b3,
+        // The OUI of Mellanox, as mlx5's firmware answers; not the PCI vendor.
+        vendor_id: 0x02c9,
         vendor_part_id: 0x1021,
         hw_ver: 0,
         max_qp: MANY,

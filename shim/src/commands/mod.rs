@@ -8,6 +8,7 @@ pub mod dm;
 pub mod memory;
 pub mod qp;
 pub mod srq;
+pub mod xrcd;
 
 use std::os::fd::RawFd;
 
@@ -90,6 +91,7 @@ fn find(object: u16, method: u16) -> Option<(&'static [u16], Handler)> {
             &[PD_QUERY_HANDLE, PD_QUERY_RESP_PDN], memory::query_pd),
         (object::AH, method::AH_DESTROY) => (DESTROY, memory::destroy_ah),
         (object::MW, method::MW_DESTROY) => (DESTROY, memory::destroy_mw),
+        (object::XRCD, method::XRCD_DESTROY) => (DESTROY, xrcd::close),
         (object::MR, method::MR_DESTROY) => (DESTROY, memory::destroy_mr),
         (object::MR, method::QUERY_MR) => (
             &[QUERY_MR_HANDLE, QUERY_MR_RESP_LKEY, QUERY_MR_RESP_RKEY, QUERY_MR_RESP_LENGTH,
@@ -111,14 +113,14 @@ fn find(object: u16, method: u16) -> Option<(&'static [u16], Handler)> {
               UHW_IN, UHW_OUT], cq::create),
         (object::CQ, method::DESTROY) => (DESTROY_ANSWERED, cq::destroy),
         (object::QP, method::CREATE) => (
-            &[CREATE_QP_HANDLE, CREATE_QP_PD_HANDLE, CREATE_QP_SRQ_HANDLE,
+            &[CREATE_QP_HANDLE, CREATE_QP_XRCD_HANDLE, CREATE_QP_PD_HANDLE, CREATE_QP_SRQ_HANDLE,
               CREATE_QP_SEND_CQ_HANDLE, CREATE_QP_RECV_CQ_HANDLE, CREATE_QP_USER_HANDLE,
               CREATE_QP_CAP, CREATE_QP_TYPE, CREATE_QP_FLAGS, CREATE_QP_EVENT_FD,
               CREATE_QP_RESP_CAP, CREATE_QP_RESP_QP_NUM, UHW_IN, UHW_OUT], qp::create),
         (object::QP, method::DESTROY) => (DESTROY_ANSWERED, qp::destroy),
         (object::SRQ, method::CREATE) => (
-            &[CREATE_SRQ_HANDLE, CREATE_SRQ_PD_HANDLE, CREATE_SRQ_USER_HANDLE, CREATE_SRQ_MAX_WR,
-              CREATE_SRQ_MAX_SGE, CREATE_SRQ_LIMIT, CREATE_SRQ_TYPE, CREATE_SRQ_EVENT_FD,
+            &[CREATE_SRQ_HANDLE, CREATE_SRQ_PD_HANDLE, CREATE_SRQ_XRCD_HANDLE,
+              CREATE_SRQ_CQ_HANDLE, CREATE_SRQ_USER_HANDLE, CREATE_SRQ_MAX_WR, CREATE_SRQ_MAX_SGE, CREATE_SRQ_LIMIT, CREATE_SRQ_TYPE, CREATE_SRQ_EVENT_FD,
               CREATE_SRQ_RESP_MAX_WR, CREATE_SRQ_RESP_MAX_SGE, CREATE_SRQ_RESP_SRQ_NUM, UHW_IN,
               UHW_OUT], srq::create),
         (object::SRQ, method::DESTROY) => (DESTROY_ANSWERED, srq::destroy),
@@ -167,6 +169,7 @@ fn invoke_write(c: &mut Command<'_>) -> Result<(), Refusal> {
         command::MODIFY_QP | command::EX_MODIFY_QP => qp::modify,
         command::MODIFY_SRQ => srq::modify,
         command::QUERY_SRQ => srq::query,
+        command::OPEN_XRCD => xrcd::open,
         _ => return Err(Refusal::Command(number)),
     };
     if !c.objects.is_open {

@@ -221,15 +221,18 @@ impl Cq {
             return Err(NicError::Attribute { what: "CQ to be resized", value: 1, must });
         }
         let pi = self.pi.load(Ordering::Relaxed);
-        let full =
-            NicError::Full { what: "entries waiting in the CQ", limit: old.entries as usize };
-        let ci = self.reported(pi, old.entries).ok_or(full)?;
+        let ci = self.reported(pi, old.entries);
         let new = Ring::checked(ring, CqLayout { entry_bytes, ..old.layout })?;
-        if pi + 1 - ci > new.entries.into() {
+        // Nothing reported: all of the old ring waits.
+        let waiting = ci.map_or(old.entries.into(), |ci| pi - ci);
+        if waiting + 1 > new.entries.into() {
             let must = "at least those that wait to be taken, and one";
             let value = new.entries.into();
             return Err(NicError::Attribute { what: "CQ's entries", value, must });
         }
+        let full =
+            NicError::Full { what: "entries waiting in the CQ", limit: old.entries as usize };
+        let ci = ci.ok_or(full)?;
         let none = Cqe::requester(Qpn(0), 0, 0, 0);
         old.write(pi, &Cqe { opcode: CqeOpcode::Resize, ..none });
         self.pi.store(pi + 1, Ordering::Relaxed);
