@@ -64,6 +64,9 @@ pub enum Refusal {
     /// `EREMOTEIO`: the device refused a command, and its answer says so.
     #[error("the device refuses the command: {0}")]
     Firmware(#[source] Box<Refusal>),
+    /// `EPERM`.
+    #[error("not allowed: {0}")]
+    Denied(&'static str),
     /// `EBUSY`.
     #[error("the {0} is in use")]
     Busy(&'static str),
@@ -116,6 +119,7 @@ impl Refusal {
             Self::Number { .. } | Self::Mailbox { .. } => libc::EINVAL,
             Self::Firmware(_) => libc::EREMOTEIO,
             Self::Handle { .. } => libc::ENOENT,
+            Self::Denied(_) => libc::EPERM,
             Self::Busy(_) => libc::EBUSY,
             Self::Fault { .. } | Self::Memory(MemError::Fault { .. }) => libc::EFAULT,
             Self::NoGid(_) => libc::ENODATA,

@@ -50,6 +50,7 @@ pub mod method {
     pub const DESTROY: u16 = 1;
     pub const DM_MR_REG: u16 = 0;
     pub const MR_DESTROY: u16 = 1;
+    pub const ADVISE_MR: u16 = 2;
     pub const QUERY_MR: u16 = 3;
     pub const DM_ALLOC: u16 = 0;
     pub const DM_FREE: u16 = 1;
@@ -153,6 +154,11 @@ pub mod attr {
     pub const REG_DM_MR_DM_HANDLE: u16 = 5;
     pub const REG_DM_MR_RESP_LKEY: u16 = 6;
     pub const REG_DM_MR_RESP_RKEY: u16 = 7;
+
+    pub const ADVISE_MR_PD_HANDLE: u16 = 0;
+    pub const ADVISE_MR_ADVICE: u16 = 1;
+    pub const ADVISE_MR_FLAGS: u16 = 2;
+    pub const ADVISE_MR_SGE_LIST: u16 = 3;
 
     pub const QUERY_MR_HANDLE: u16 = 0;
     pub const QUERY_MR_RESP_LKEY: u16 = 1;

@@ -90,8 +90,11 @@ pub struct ExQueryDeviceResp {
     pub base: QueryDeviceResp,
     pub comp_mask: u32,
     pub response_length: u32,
-    /// General, then RC, UC, UD and reserved words of `odp_caps`: none.
-    pub odp_caps: [u64; 3],
+    /// `odp_caps.general_caps`.
+    pub odp_general_caps: u64,
+    /// `odp_caps.per_transport_caps`: RC, UC, UD.
+    pub odp_transport_caps: [u32; 3],
+    pub odp_reserved: u32,
     pub timestamp_mask: u64,
     /// In kHz.
     pub hca_core_clock: u64,
@@ -371,6 +374,15 @@ pub struct OpenXrcd {
     pub oflags: i32,
 }
 
+/// `struct ib_uverbs_sge`, of an advice.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct Sge {
+    pub addr: u64,
+    pub length: u32,
+    pub lkey: u32,
+}
+
 /// `struct ib_uverbs_query_srq`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -421,6 +433,7 @@ pub mod access {
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
     pub const MW_BIND: u32 = 1 << 4;
     pub const ZERO_BASED: u32 = 1 << 5;
+    pub const ON_DEMAND: u32 = 1 << 6;
     pub const HUGETLB: u32 = 1 << 7;
     /// `IB_UVERBS_ACCESS_OPTIONAL_RANGE`: may be ignored.
     pub const OPTIONAL: u32 = 0x3ff << 20;

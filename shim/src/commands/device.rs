@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bellpush::mem::PAGE_BYTES;
 use bytemuck::{Zeroable, bytes_of};
 
-use super::{Command, Undo, long, word};
+use super::{Command, Undo, long, odp, word};
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::{self, AllocUcontextReq, AllocUcontextResp};
 use crate::abi::verbs::{
@@ -163,6 +163,9 @@ pub fn query_device_ex(c: &mut Command<'_>) -> Result<(), Refusal> {
     let response = ExQueryDeviceResp {
         base: limits(&c.context.device),
         response_length: size_of::<ExQueryDeviceResp>() as u32,
+        odp_general_caps: odp::GENERAL_CAPS,
+        odp_transport_caps: [odp::RC_CAPS, odp::UC_CAPS, odp::UD_CAPS],
+        xrc_odp_caps: odp::XRC_CAPS,
         device_cap_flags_ex: CAPS.into(),
         max_dm_size: c.process.options.dm_bytes.min(MAX_DM_BYTES),
         ..ExQueryDeviceResp::zeroed()

@@ -6,6 +6,7 @@ pub mod dct;
 pub mod device;
 pub mod dm;
 pub mod memory;
+pub mod odp;
 pub mod qp;
 pub mod srq;
 pub mod xrcd;
@@ -96,6 +97,9 @@ fn find(object: u16, method: u16) -> Option<(&'static [u16], Handler)> {
         (object::MR, method::QUERY_MR) => (
             &[QUERY_MR_HANDLE, QUERY_MR_RESP_LKEY, QUERY_MR_RESP_RKEY, QUERY_MR_RESP_LENGTH,
               QUERY_MR_RESP_IOVA], memory::query_mr),
+        (object::MR, method::ADVISE_MR) => (
+            &[ADVISE_MR_PD_HANDLE, ADVISE_MR_ADVICE, ADVISE_MR_FLAGS, ADVISE_MR_SGE_LIST],
+            odp::advise),
         (object::MR, method::DM_MR_REG) => (
             &[REG_DM_MR_HANDLE, REG_DM_MR_OFFSET, REG_DM_MR_LENGTH, REG_DM_MR_PD_HANDLE,
               REG_DM_MR_ACCESS_FLAGS, REG_DM_MR_DM_HANDLE, REG_DM_MR_RESP_LKEY,
