@@ -20,7 +20,7 @@ use crate::commands::srq::SrqObj;
 use crate::commands::xrcd::XrcdObj;
 use crate::commands::{self, Command, Undo};
 use crate::device::{Device, Source};
-use crate::devx::{DevxCq, DevxMkey, DevxQp, Umem};
+use crate::devx::{DevxCq, DevxMkey, DevxQp, Key, Umem};
 use crate::error::Refusal;
 use crate::events::{EventPipe, Reporter};
 use crate::process::{Kind, Process};
@@ -298,7 +298,8 @@ impl Context {
                 return Err(Refusal::Busy("umem"));
             }
             Object::Mr(mr) => nic.deregister(mr.mr)?,
-            Object::DevxMkey(key) => nic.deregister(key.mr)?,
+            Object::DevxMkey(DevxMkey { key: Key::Region(mr), .. }) => nic.deregister(*mr)?,
+            Object::DevxMkey(DevxMkey { key: Key::Parts(key), .. }) => nic.destroy_mkey(*key)?,
             Object::DevxQp(qp) => nic.destroy_qp(qp.qp.qpn())?,
             Object::Dct(dct) => nic.destroy_qp(dct.qp.qpn())?,
             Object::Srq(srq) => srq.srq.close(),

@@ -236,9 +236,12 @@ pub mod mkey {
     pub const QPN: Field = field(4, 0, 24).within(MKC);
     pub const MKEY_7_0: Field = field(7, 0, 8).within(MKC);
     pub const LENGTH64: Field = field(0xc, 0, 1).within(MKC);
+    pub const BSF_EN: Field = field(0xc, 1, 1).within(MKC);
+    pub const EN_RINVAL: Field = field(0xc, 7, 1).within(MKC);
     pub const PD: Field = field(0xd, 0, 24).within(MKC);
     pub const START_ADDR: Field = field(0x10, 0, 64).within(MKC);
     pub const LEN: Field = field(0x18, 0, 64).within(MKC);
+    pub const TRANSLATIONS_OCTWORD_SIZE: Field = field(0x34, 0, 32).within(MKC);
 }
 
 /// `query_hca_cap_out`: the capabilities' structs lie behind the header.
