@@ -11,6 +11,7 @@ use bellpush::nic::{Nic, QueuePair};
 
 use crate::abi::ids::VERBS_IOCTL;
 use crate::abi::mlx5::MMAP_DEVICE_MEM;
+use crate::clock;
 use crate::commands::cq::CqObj;
 use crate::commands::dct::Dct;
 use crate::commands::dm::DmObj;
@@ -179,6 +180,7 @@ impl Context {
         // SAFETY: a new descriptor that nobody else has.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(FILE_BYTES).map_err(|source| Refusal::System { call: "ftruncate", source })?;
+        clock::lay_out(fd)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: sealing a file of ours: a program that cut it off would take the pages from
         // under the engine.

@@ -25,6 +25,7 @@
 //! leaves a hook; a command that panics answers `EIO`.
 
 mod abi;
+mod clock;
 mod commands;
 mod context;
 mod cuda;

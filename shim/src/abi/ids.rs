@@ -40,6 +40,8 @@ pub mod method {
     pub const QUERY_CONTEXT: u16 = 4;
     pub const QUERY_GID_TABLE: u16 = 5;
     pub const QUERY_GID_ENTRY: u16 = 6;
+    /// `MLX5_IB_METHOD_QUERY_PORT`.
+    pub const QUERY_SWITCH_PORT: u16 = 0x1000;
     pub const PD_DESTROY: u16 = 0;
     /// `MLX5_IB_METHOD_PD_QUERY`.
     pub const PD_QUERY: u16 = 0x1000;
@@ -78,6 +80,10 @@ pub mod attr {
 
     pub const QUERY_PORT_PORT_NUM: u16 = 0;
     pub const QUERY_PORT_RESP: u16 = 1;
+    /// `MLX5_IB_ATTR_QUERY_PORT_PORT_NUM`.
+    pub const QUERY_SWITCH_PORT_NUM: u16 = 0x1000;
+    /// `MLX5_IB_ATTR_QUERY_PORT`.
+    pub const QUERY_SWITCH_PORT_RESP: u16 = 0x1001;
     pub const GET_CONTEXT_NUM_COMP_VECTORS: u16 = 0;
     pub const GET_CONTEXT_CORE_SUPPORT: u16 = 1;
     /// `MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX`.

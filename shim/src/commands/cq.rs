@@ -10,6 +10,7 @@ use super::{Command, Undo, long, word};
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::{self, CreateCq};
 use crate::abi::verbs::ResizeCq;
+use crate::clock;
 use crate::context::Object;
 use crate::device::Source;
 use crate::error::Refusal;
@@ -20,6 +21,8 @@ use crate::process::Kind;
 const COMP_EVENT_BYTES: usize = 8;
 /// Bytes of a CQ's doorbell record.
 const DBR_BYTES: usize = 8;
+/// `IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION`.
+const TIMESTAMPS: u64 = 1 << 0;
 /// `IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`.
 const IGNORE_OVERRUN: u64 = 1 << 1;
 
@@ -76,8 +79,8 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let asked = c.request.word(attr::CREATE_CQ_CQE)?;
     let user_handle = c.request.number(attr::CREATE_CQ_USER_HANDLE)?;
     let flags = c.request.number_or(attr::CREATE_CQ_FLAGS, 0)?;
-    if flags & !IGNORE_OVERRUN != 0 {
-        return Err(Refusal::Unsupported("a CQ with timestamps"));
+    if flags & !(TIMESTAMPS | IGNORE_OVERRUN) != 0 {
+        return Err(Refusal::Unsupported("a creation flag of a CQ"));
     }
     let vector = c.request.number_or(attr::CREATE_CQ_COMP_VECTOR, 0)?;
     if vector != 0 {
@@ -85,12 +88,18 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     }
     // Older libraries end before the UAR's index.
     let driver: CreateCq = c.request.input_from(UHW_IN, 24)?;
-    if driver.cqe_comp_en != 0 || driver.flags & !mlx5::CREATE_CQ_UAR_PAGE_INDEX != 0 {
-        return Err(Refusal::Unsupported("a CQ with compressed or padded entries, or wall clock"));
+    let known = mlx5::CREATE_CQ_UAR_PAGE_INDEX | mlx5::CREATE_CQ_CQE_128B_PAD;
+    if driver.cqe_comp_en != 0 || driver.flags & !known != 0 {
+        return Err(Refusal::Unsupported("a CQ with compressed entries, or stamped with real time"));
     }
     let entry_bytes = entry_bytes(driver.cqe_size)?;
+    // A card pads its entries so that its writes fill cache lines; nobody reads the padding.
+    if driver.flags & mlx5::CREATE_CQ_CQE_128B_PAD != 0 && entry_bytes != 128 {
+        let value = entry_bytes as u64;
+        return Err(Refusal::Value { what: "padded CQE's bytes", value, must: "128" });
+    }
     let page = driver.uar_page_index.into();
-    let uar = c.objects.uars.get(&page).filter(|_| driver.flags != 0);
+    let uar = c.objects.uars.get(&page).filter(|_| driver.flags & mlx5::CREATE_CQ_UAR_PAGE_INDEX != 0);
     let uar = uar.ok_or(Refusal::Handle { what: "UAR page", handle: page })?.clone();
     let entries = entries(asked)?;
     let completions = channel(c)?.map(|channel| Reporter::new(channel, user_handle));
@@ -103,7 +112,12 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     };
     let cq = c.context.device.nic.create_cq_with(
         &CqAttr { ring, dbr, uar, notify },
-        CqLayout { entry_bytes, overrun_ignored: flags != 0, ..CqLayout::default() },
+        CqLayout {
+            entry_bytes,
+            overrun_ignored: flags & IGNORE_OVERRUN != 0,
+            timestamp: (flags & TIMESTAMPS != 0).then_some(clock::cycles as fn() -> u64),
+            ..CqLayout::default()
+        },
     )?;
     let number = cq.number();
     let handle = c.objects.add(Object::Cq(Arc::new(CqObj { cq, completions })));

@@ -75,6 +75,8 @@ fn find(object: u16, method: u16) -> Option<(&'static [u16], Handler)> {
             device::query_context),
         (object::DEVICE, method::QUERY_PORT) => (
             &[QUERY_PORT_PORT_NUM, QUERY_PORT_RESP], device::query_port),
+        (object::DEVICE, method::QUERY_SWITCH_PORT) => (
+            &[QUERY_SWITCH_PORT_NUM, QUERY_SWITCH_PORT_RESP], device::query_switch_port),
         (object::DEVICE, method::QUERY_GID_TABLE) => (
             &[GID_TABLE_ENTRY_SIZE, GID_TABLE_FLAGS, GID_TABLE_RESP_ENTRIES,
               GID_TABLE_RESP_NUM_ENTRIES], device::query_gid_table),

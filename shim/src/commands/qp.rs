@@ -27,6 +27,8 @@ use crate::error::Refusal;
 
 /// `IB_UVERBS_QP_CREATE_SQ_SIG_ALL`: libmlx5 asks for a CQE in each WQE.
 const SQ_SIG_ALL: u64 = 1 << 12;
+/// `IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`, which a device without multicast keeps without effort.
+const BLOCK_MULTICAST_LOOPBACK: u64 = 1 << 1;
 const WQEBB_BYTES: usize = 64;
 const DBR_BYTES: usize = 8;
 
@@ -130,8 +132,9 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let user_handle = c.request.number(attr::CREATE_QP_USER_HANDLE)?;
     let cap: QpCap = c.request.input(attr::CREATE_QP_CAP)?;
     let flags = c.request.number_or(attr::CREATE_QP_FLAGS, 0)?;
-    if flags & !SQ_SIG_ALL != 0 {
-        return Err(Refusal::Unsupported("a creation flag of raw packets"));
+    let blocks = if kind == QpType::Ud { BLOCK_MULTICAST_LOOPBACK } else { 0 };
+    if flags & !(SQ_SIG_ALL | blocks) != 0 {
+        return Err(Refusal::Unsupported("a creation flag of a queue pair"));
     }
     if kind == QpType::XrcRecv {
         return create_xrc_recv(c, user_handle, flags & SQ_SIG_ALL != 0);

@@ -52,10 +52,10 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let refuse = |what, value: u32| Refusal::Value {
         what,
         value: value.into(),
-        must: "at least 1, within the device's limit",
+        must: "within the device's limit",
     };
     let wqes = max_wr.checked_add(1).and_then(u32::checked_next_power_of_two);
-    let wqes = wqes.filter(|&n| max_wr > 0 && n <= MAX_WQES);
+    let wqes = wqes.filter(|&n| n <= MAX_WQES);
     let wqes = wqes.ok_or_else(|| refuse("SRQ's WQEs", max_wr))?;
     let stride = max_sge.checked_add(1).and_then(|n| (n.max(2) * 16).checked_next_power_of_two());
     let stride = stride.filter(|&n| max_sge < 64 && n <= 1024);

@@ -275,6 +275,12 @@ pub mod cap {
     pub const MAX_WQE_SZ_SQ: Field = field(0x52, 0, 16).within(AT);
     pub const MAX_WQE_SZ_RQ: Field = field(0x56, 0, 16).within(AT);
     pub const LOG_MAX_PD: Field = field(0x65, 3, 5).within(AT);
+    // odp_cap
+    pub const ODP_SIG: Field = field(8, 0, 1).within(AT);
+    pub const ODP_RC: Field = field(0x10, 0, 32).within(AT);
+    pub const ODP_UC: Field = field(0x14, 0, 32).within(AT);
+    pub const ODP_UD: Field = field(0x18, 0, 32).within(AT);
+    pub const ODP_XRC: Field = field(0x1c, 0, 32).within(AT);
     // atomic_caps
     pub const REQ_8B_ENDIANNESS_MODE: Field = field(8, 0, 2).within(AT);
     pub const SUPPORTED_REQ_8B_ENDIANNESS_MODE_1: Field = field(8, 6, 1).within(AT);

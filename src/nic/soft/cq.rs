@@ -7,7 +7,9 @@ use super::events::{Event, Events};
 use crate::mem::{Dma, Intent, MemError, View};
 use crate::nic::NicError;
 use crate::wire::Qpn;
-use crate::wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET, Cqe, CqeOpcode, OP_OWN_INIT, owner_bit};
+use crate::wire::cqe::{
+    CQE_BYTES, CQE_TAIL_OFFSET, CQE_TIMESTAMP, Cqe, CqeOpcode, OP_OWN_INIT, owner_bit,
+};
 use crate::wire::doorbell::{CqArm, DBR_CQ_ARM_OFFSET, DBR_CQ_CI_OFFSET, UAR_BYTES, cq_ci};
 
 /// Largest CQ: consumer indices have 24 bits.
@@ -37,7 +39,7 @@ pub struct CqAttr {
 
 /// How a CQ's entries lie and what becomes of them when nobody takes them (mlx5 PRM, "Completion
 /// Queue Context").
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct CqLayout {
     /// Bytes from one entry to the next, 64 or 128 (`cqe_sz`). The CQE is the last 64 of them.
     pub entry_bytes: usize,
@@ -45,12 +47,19 @@ pub struct CqLayout {
     pub collapsed: bool,
     /// The consumer index is not looked at: what was not taken is overwritten (`oi`).
     pub overrun_ignored: bool,
+    /// Clock that entries are stamped with when they are written; errors have other fields there.
+    pub timestamp: Option<fn() -> u64>,
 }
 
 impl Default for CqLayout {
     /// Entries of 64 bytes, one for each CQE, none overwritten.
     fn default() -> Self {
-        Self { entry_bytes: CQE_BYTES, collapsed: false, overrun_ignored: false }
+        Self {
+            entry_bytes: CQE_BYTES,
+            collapsed: false,
+            overrun_ignored: false,
+            timestamp: None,
+        }
     }
 }
 
@@ -92,7 +101,10 @@ impl Ring {
     }
 
     fn write(&self, index: u64, cqe: &Cqe) {
-        let bytes = cqe.emit(owner_bit(index, self.entries));
+        let mut bytes = cqe.emit(owner_bit(index, self.entries));
+        if let Some(clock) = self.layout.timestamp.filter(|_| !cqe.opcode.is_error()) {
+            bytes[CQE_TIMESTAMP].copy_from_slice(&clock().to_be_bytes());
+        }
         let at = self.place(index);
         let (body, tail) = bytes.split_at(CQE_TAIL_OFFSET);
         let tail = u64::from_ne_bytes(tail.try_into().expect("8 bytes are left"));
