@@ -216,7 +216,6 @@ impl Context {
         })?;
         let what = (request.object, request.method);
         self.carry_out(process, fd, request).map_err(|refusal| {
-            // libmlx5 asks for what only some devices have; that is no news.
             process.refused(&format!("object {:#x} method {:#x}", what.0, what.1), &refusal);
             refusal.errno()
         })
@@ -376,8 +375,8 @@ pub fn dm_page(index: u32) -> u64 {
 }
 
 impl Objects {
-    /// A UAR index that is free.
+    /// A UAR index that is free. Programs take 0 for none.
     pub fn free_uar(&self) -> Result<u32, Refusal> {
-        (0..MAX_UARS).find(|index| !self.uars.contains_key(index)).ok_or(Refusal::Room("a UAR"))
+        (1..MAX_UARS).find(|index| !self.uars.contains_key(index)).ok_or(Refusal::Room("a UAR"))
     }
 }

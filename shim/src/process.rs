@@ -198,7 +198,8 @@ impl Process {
 
     /// Tells what a program was refused, if the options say so; the same is told once.
     pub fn refused(&self, what: &str, refusal: &Refusal) {
-        if !self.options.verbose {
+        // That an entry of the GID table is empty is an answer, which programs look for.
+        if !self.options.verbose || matches!(refusal, Refusal::NoGid(_)) {
             return;
         }
         let line = format!("{what}: {refusal}");
