@@ -1,28 +1,33 @@
 #!/usr/bin/env python3
-"""Runs rdma-core's own tests and says how each ended, a line of JSON each.
+"""Runs rdma-core's own tests, and writes how each ended into a file, a line of JSON each.
 
-    pyverbs_run.py RDMA_CORE/tests [unittest's options and names]
+    pyverbs_run.py RDMA_CORE/tests REPORT [options of rdma-core's and of unittest's]
 
 The tests are found as their `run_tests.py` finds them; only the report is ours.
 """
 
+import importlib
 import importlib.machinery
 import json
 import os
 import sys
 import unittest
 
+# What is not run, and why.
+LEFT_OUT = {
+    "tests.test_device.DMTest.test_multi_process_alloc_dm":
+        "a fork's child has no device: queues and engine are its parent's",
+}
+
 folder = os.path.abspath(sys.argv.pop(1))
-# What a test prints does not mix with the report.
-report = os.fdopen(os.dup(1), "w", buffering=1)
-os.dup2(2, 1)
+report = open(sys.argv.pop(1), "w", buffering=1)
 sys.path.insert(0, folder)
 
 from args_parser import parser  # noqa: E402 (of rdma-core's tests)
 
 
 def tell(test, how, why=""):
-    lines = [line for line in str(why).strip().splitlines() if line.strip()]
+    lines = [line for line in str(why).splitlines() if line.strip()]
     line = {"test": test.id(), "how": how, "why": lines[-1].strip() if lines else ""}
     print(json.dumps(line), file=report)
 
@@ -58,5 +63,9 @@ class Runner(unittest.TextTestRunner):
 
 init = os.path.join(folder, "__init__.py")
 tests = importlib.machinery.SourceFileLoader("tests", init).load_module()
+for name, why in LEFT_OUT.items():
+    module, case, method = name.rsplit(".", 2)
+    function = getattr(getattr(importlib.import_module(module), case), method)
+    function.__unittest_skip__, function.__unittest_skip_why__ = True, why
 parser.parse_args()
 unittest.main(module=tests, testRunner=Runner)

@@ -3,169 +3,18 @@
 //! The programs are the system's packages; where one is missing its test says so and ends
 //! (`./x setup` installs them).
 
+mod preloaded;
+
 use std::fs;
-use std::io::Read;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// Bounds every program.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// One test at a time: the programs poll, and machines have few cores.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn bellpush() -> &'static str {
-    env!("CARGO_BIN_EXE_bellpush")
-}
-
-/// Builds the preloaded object beside the program. `cargo test` builds one package's tests.
-static OBJECT: LazyLock<()> = LazyLock::new(|| {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "bellpush-shim"]);
-    let folder = Path::new(bellpush()).parent().unwrap();
-    cargo.arg("--target-dir").arg(folder.parent().unwrap());
-    if folder.ends_with("release") {
-        cargo.arg("--release");
-    }
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).env("BELLPUSH_NVCC", "none");
-    assert!(cargo.status().unwrap().success(), "the preloaded object is not built");
-});
-
-/// Whether a program is there.
-fn there(program: &str) -> bool {
-    let found = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()));
-    if !found {
-        println!("SKIPPED: no {program} (./x setup installs it)");
-    }
-    found
-}
-
-/// What a program said and how it ended.
-#[derive(Debug)]
-struct Ended {
-    code: Option<i32>,
-    text: String,
-}
-
-/// A program on its way; killed if it is not waited for.
-struct Running(Child);
-
-impl Running {
-    /// `bellpush run OPTIONS -- COMMAND`.
-    fn start(options: &[&str], command: &[&str]) -> Self {
-        LazyLock::force(&OBJECT);
-        let mut run = Command::new(bellpush());
-        run.arg("run").args(options).arg("--").args(command);
-        Self::spawn(&mut run)
-    }
-
-    fn spawn(command: &mut Command) -> Self {
-        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
-    }
-
-    fn end(mut self) -> Ended {
-        let until = Instant::now() + PATIENCE;
-        // Nothing here says more than a pipe holds.
-        while self.0.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < until, "not done in time: {:?}", self.kill());
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        let mut text = String::new();
-        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        self.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-        Ended { code: self.0.try_wait().unwrap().unwrap().code(), text }
-    }
-
-    fn kill(&mut self) -> std::io::Result<()> {
-        self.0.kill()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn run(options: &[&str], command: &[&str]) -> Ended {
-    Running::start(options, command).end()
-}
-
-#[track_caller]
-fn succeeds(options: &[&str], command: &[&str]) -> String {
-    let ended = run(options, command);
-    assert_eq!(ended.code, Some(0), "{command:?}: {}", ended.text);
-    ended.text
-}
-
-/// A TCP port that nobody listens on.
-fn free_port() -> String {
-    TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port().to_string()
-}
-
-/// State of a TCP socket in `/proc/net/tcp`.
-const LISTEN: &str = " 0A ";
-
-/// Waits until a socket with that local port is in that state.
-fn wait_for(port: &str, state: &str) {
-    let until = Instant::now() + PATIENCE;
-    let wanted = format!(":{:04X} ", port.parse::<u16>().unwrap());
-    // Number, local address, remote address, state.
-    let matches = |line: &str| {
-        line.split_once(": ").is_some_and(|(_, line)| {
-            line.find(&wanted).is_some_and(|at| at < 40) && line.contains(state)
-        })
-    };
-    let there = |file: &&str| fs::read_to_string(file).is_ok_and(|text| text.lines().any(matches));
-    while !["/proc/net/tcp", "/proc/net/tcp6"].iter().any(there) {
-        assert!(Instant::now() < until, "TCP port {port} is not in state {state}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Runs a program's server and client, each on a device of its own; what both said.
-#[track_caller]
-fn pair(options: &[&str], command: &[&str]) -> [Ended; 2] {
-    let port = free_port();
-    let common = [command, &["-p", &port]].concat();
-    let server = Running::start(options, &common);
-    // A connection to see whether it listens would take the client's place.
-    wait_for(&port, LISTEN);
-    let client = run(options, &[&common[..], &["127.0.0.1"]].concat());
-    [server.end(), client]
-}
-
-#[track_caller]
-fn pair_succeeds(options: &[&str], command: &[&str]) -> [String; 2] {
-    pair(options, command).map(|ended| {
-        assert_eq!(ended.code, Some(0), "{command:?}: {}", ended.text);
-        ended.text
-    })
-}
-
-/// A program of `interop/`, compiled.
-fn compiled(name: &str) -> Option<PathBuf> {
-    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("interop/{name}.c"));
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&to).arg(source);
-    let output = compiler.args(["-libverbs", "-lmlx5"]).output().ok()?;
-    if output.status.success() {
-        return Some(to);
-    }
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("infiniband/"), "{text}");
-    println!("SKIPPED: no libibverbs-dev (./x setup installs it)");
-    None
-}
+use preloaded::{
+    LISTEN, OBJECT, PATIENCE, Running, alone, bellpush, compiled, free_port, pair_succeeds, run,
+    succeeds, there, wait_for,
+};
 
 /// `interop/preloaded.c`, compiled.
 static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("preloaded"));
@@ -328,6 +177,12 @@ fn pingpongs_of_each_service_polling_and_with_events() {
         ("ibv_uc_pingpong", &["-n", "300", "-e"]),
         ("ibv_ud_pingpong", &["-n", "300", "-e", "-s", "1024"]),
         ("ibv_srq_pingpong", &["-n", "300", "-e"]),
+        // On-demand paging, of the buffer and of all memory, prefetched; timestamps; device memory;
+        // the extended API of sends.
+        ("ibv_rc_pingpong", &["-n", "100", "-e", "-o"]),
+        ("ibv_rc_pingpong", &["-n", "100", "-e", "-O", "-P"]),
+        ("ibv_rc_pingpong", &["-n", "100", "-t"]),
+        ("ibv_rc_pingpong", &["-n", "100", "-e", "-j", "-N"]),
     ] {
         if !there(program) {
             return;
@@ -336,6 +191,10 @@ fn pingpongs_of_each_service_polling_and_with_events() {
         for text in texts {
             assert!(text.contains("iters in"), "{text}");
         }
+    }
+    for events in [&[][..], &["-e"]] {
+        let texts = pair_succeeds(&[], &[&["ibv_xsrq_pingpong", "-g", "0"], events].concat());
+        assert!(texts.iter().all(|text| text.contains("success")), "{texts:?}");
     }
 }
 
