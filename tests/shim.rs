@@ -16,14 +16,20 @@ use preloaded::{
     succeeds, there, wait_for,
 };
 
-/// `interop/preloaded.c`, compiled.
+/// Programs of `interop/`, compiled.
 static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("preloaded"));
+static CAPABILITIES: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("capabilities"));
+
+#[track_caller]
+fn case_of(program: &Option<PathBuf>, name: &[&str]) {
+    let _alone = alone();
+    let Some(program) = program else { return };
+    succeeds(&[], &[&[program.to_str().unwrap()], name].concat());
+}
 
 #[track_caller]
 fn case(name: &[&str]) {
-    let _alone = alone();
-    let Some(program) = &*PROGRAM else { return };
-    succeeds(&[], &[&[program.to_str().unwrap()], name].concat());
+    case_of(&PROGRAM, name);
 }
 
 #[test]
@@ -45,7 +51,7 @@ fn devices_say_that_they_are_software_and_where_they_are() {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
     // What is not there is not claimed.
-    for absent in ["max_raw_ethy_qp:\t\t0", "max_mcast_grp:\t\t\t0", "NO SUPPORT"] {
+    for absent in ["max_raw_ethy_qp:\t\t0", "max_mcast_grp:\t\t\t0"] {
         assert!(text.contains(absent), "{absent}: {text}");
     }
     let without = Command::new("ibv_devinfo").output().unwrap();
@@ -145,6 +151,26 @@ fn events_come_once_and_do_not_hold_up_the_end() {
 #[test]
 fn commands_that_are_wrong_get_the_kernels_answers() {
     case(&["commands"]);
+}
+
+#[test]
+fn memory_on_demand_is_needed_when_it_is_used() {
+    case_of(&CAPABILITIES, &["paging"]);
+}
+
+#[test]
+fn completions_are_stamped_with_the_devices_clock() {
+    case_of(&CAPABILITIES, &["timestamps"]);
+}
+
+#[test]
+fn xrc_domains_of_one_file_are_one() {
+    case_of(&CAPABILITIES, &["domains"]);
+}
+
+#[test]
+fn a_free_key_stands_for_what_a_work_request_says() {
+    case_of(&CAPABILITIES, &["keys"]);
 }
 
 #[test]

@@ -90,7 +90,9 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let driver: CreateCq = c.request.input_from(UHW_IN, 24)?;
     let known = mlx5::CREATE_CQ_UAR_PAGE_INDEX | mlx5::CREATE_CQ_CQE_128B_PAD;
     if driver.cqe_comp_en != 0 || driver.flags & !known != 0 {
-        return Err(Refusal::Unsupported("a CQ with compressed entries, or stamped with real time"));
+        return Err(Refusal::Unsupported(
+            "a CQ with compressed entries, or stamped with real time",
+        ));
     }
     let entry_bytes = entry_bytes(driver.cqe_size)?;
     // A card pads its entries so that its writes fill cache lines; nobody reads the padding.
@@ -99,7 +101,8 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         return Err(Refusal::Value { what: "padded CQE's bytes", value, must: "128" });
     }
     let page = driver.uar_page_index.into();
-    let uar = c.objects.uars.get(&page).filter(|_| driver.flags & mlx5::CREATE_CQ_UAR_PAGE_INDEX != 0);
+    let uar =
+        c.objects.uars.get(&page).filter(|_| driver.flags & mlx5::CREATE_CQ_UAR_PAGE_INDEX != 0);
     let uar = uar.ok_or(Refusal::Handle { what: "UAR page", handle: page })?.clone();
     let entries = entries(asked)?;
     let completions = channel(c)?.map(|channel| Reporter::new(channel, user_handle));

@@ -17,8 +17,8 @@ use crate::error::Refusal;
 pub const GENERAL_CAPS: u64 = 0b11;
 /// `enum ib_uverbs_odp_transport_cap_bits`: SEND, RECV, WRITE, READ, ATOMIC, SRQ_RECV.
 pub const RC_CAPS: u32 = 0b11_1111;
-/// Of UC, which has neither READ nor atomics.
-pub const UC_CAPS: u32 = 0b10_0111;
+/// Of UC, which has neither READ, atomics nor SRQs.
+pub const UC_CAPS: u32 = 0b00_0111;
 /// Of UD, which has messages alone.
 pub const UD_CAPS: u32 = 0b10_0011;
 /// Of XRC, which receives from SRQs.

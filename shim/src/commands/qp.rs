@@ -205,11 +205,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
 }
 
 /// The receiving end of XRC, which has no queues, and of whose attributes its domain alone counts.
-fn create_xrc_recv(
-    c: &mut Command<'_>,
-    user_handle: u64,
-    sq_sig_all: bool,
-) -> Result<(), Refusal> {
+fn create_xrc_recv(c: &mut Command<'_>, user_handle: u64, sq_sig_all: bool) -> Result<(), Refusal> {
     let xrcd = c.objects.xrcd(c.request.handle(attr::CREATE_QP_XRCD_HANDLE)?)?.clone();
     let qp = c.context.device.nic.create_xrc_recv(&xrcd.xrcd)?;
     let (cap, uses) = (QpCap::zeroed(), Uses { _xrcd: Some(xrcd), ..Uses::default() });

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bellpush::mem::HostMem;
 use bellpush::nic::soft::{Srq, SrqAttr, XrcSrq};
 
-use super::device::MAX_WQES;
 use super::cq::CqObj;
+use super::device::MAX_WQES;
 use super::memory::PdObj;
 use super::xrcd::XrcdObj;
 use super::{Command, word};

@@ -54,12 +54,7 @@ pub struct CqLayout {
 impl Default for CqLayout {
     /// Entries of 64 bytes, one for each CQE, none overwritten.
     fn default() -> Self {
-        Self {
-            entry_bytes: CQE_BYTES,
-            collapsed: false,
-            overrun_ignored: false,
-            timestamp: None,
-        }
+        Self { entry_bytes: CQE_BYTES, collapsed: false, overrun_ignored: false, timestamp: None }
     }
 }
 
