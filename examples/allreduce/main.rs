@@ -70,6 +70,9 @@ struct Args {
     /// Blocks a launch at most
     #[arg(long)]
     channels: Option<u32>,
+    /// Bytes for which a call takes one block more, such as 128KiB
+    #[arg(long)]
+    channel_bytes: Option<String>,
     /// Payload of a message at most, such as 64KiB
     #[arg(long)]
     chunk: Option<String>,
@@ -154,6 +157,9 @@ fn options(args: &Args) -> Result<Options, Failure> {
     options.algorithm = args.algorithm;
     options.timeout = Duration::try_from_secs_f64(args.timeout)?;
     options.channels = args.channels.unwrap_or(if args.executor == "host" { 1 } else { 8 });
+    if let Some(bytes) = &args.channel_bytes {
+        options.channel_bytes = size::parse(bytes)?;
+    }
     if let Some(chunk) = &args.chunk {
         options.chunk_bytes = u32::try_from(size::parse(chunk)?)?;
     }
