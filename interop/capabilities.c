@@ -183,11 +183,84 @@ static void keys(void)
 	close_pair(&p);
 }
 
+/* The CQ's events, taken; how many. */
+static int cq_events(struct pair *p, int milliseconds)
+{
+	struct pollfd fd = { .fd = p->channel->fd, .events = POLLIN };
+	struct ibv_cq *cq;
+	void *context;
+	int n = 0;
+	while (poll(&fd, 1, n ? 0 : milliseconds) == 1) {
+		CHECK(ibv_get_cq_event(p->channel, &cq, &context) == 0);
+		ibv_ack_cq_events(cq, 1);
+		n++;
+	}
+	return n;
+}
+
+/* A moderated CQ has one event for several completions, and does not wait for them for ever. */
+static void moderation(void)
+{
+	struct pair p;
+	open_pair(&p);
+	uint64_t at = (uintptr_t)p.mem;
+	struct ibv_device_attr_ex can;
+	CHECK(ibv_query_device_ex(p.ctx, NULL, &can) == 0);
+	CHECK(can.cq_mod_caps.max_cq_count == 0xffff && can.cq_mod_caps.max_cq_period == 0xfff);
+	struct ibv_modify_cq_attr attr = { .attr_mask = IBV_CQ_ATTR_MODERATE,
+		.moderate = { .cq_count = 4, .cq_period = 0x1000 } };
+	REFUSED(ibv_modify_cq(p.cq[0], &attr), EINVAL);
+	attr.moderate.cq_period = 4000;
+	CHECK(ibv_modify_cq(p.cq[0], &attr) == 0);
+	CHECK(ibv_req_notify_cq(p.cq[0], 0) == 0);
+	for (int i = 0; i < 4; i++)
+		write_8(&p, 0, at, at + PAGE);
+	CHECK(cq_events(&p, 5000) == 1);
+	for (int i = 0; i < 4; i++)
+		CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS);
+	/* One alone is told of after the period, and not before. */
+	CHECK(ibv_req_notify_cq(p.cq[0], 0) == 0);
+	double start = now();
+	write_8(&p, 0, at, at + PAGE);
+	CHECK(cq_events(&p, 5000) == 1 && now() - start > 4e-3);
+	CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS);
+	close_pair(&p);
+}
+
+static uint64_t counter(const char *name)
+{
+	char path[200];
+	unsigned long long value;
+	snprintf(path, sizeof path, "/sys/class/infiniband/mlx5_0/ports/1/%s", name);
+	FILE *file = fopen(path, "r");
+	CHECK(file && fscanf(file, "%llu", &value) == 1);
+	fclose(file);
+	return value;
+}
+
+/* The port's counters count what this process has sent, and nothing that is not there has a file. */
+static void counters(void)
+{
+	struct pair p;
+	open_pair(&p);
+	uint64_t at = (uintptr_t)p.mem, packets = counter("counters/port_xmit_packets");
+	for (int i = 0; i < 8; i++) {
+		write_8(&p, 0, at, at + PAGE);
+		CHECK(completion(&p, 0, 5) == IBV_WC_SUCCESS);
+	}
+	CHECK(counter("counters/port_xmit_packets") - packets >= 16);
+	CHECK(counter("counters/port_rcv_packets") == counter("counters/port_xmit_packets"));
+	CHECK(counter("counters/port_xmit_data") >= 8 * 9);
+	CHECK(counter("hw_counters/out_of_sequence") == 0);
+	CHECK(!fopen("/sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error", "r"));
+	close_pair(&p);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "paging", paging }, { "timestamps", timestamps }, { "domains", domains },
-		{ "keys", keys },
+		{ "keys", keys }, { "moderation", moderation }, { "counters", counters },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -120,7 +121,7 @@ impl Device {
         index: usize,
         last: Option<IpAddr>,
     ) -> Result<Arc<Self>, Refusal> {
-        let link = open_link(options, index, last)?;
+        let (link, arrivals) = open_link(options, index, last)?;
         let description = link.describe();
         // The engine is driven by a thread of this object's, which knows how long to be idle.
         let (nic, engine) = SoftNic::manual_on(&SoftConfig::default(), link)?;
@@ -136,7 +137,7 @@ impl Device {
         let told = listeners.clone();
         nic.tell_events(Box::new(move |event| told.tell(event)));
         let stop = Arc::new(AtomicBool::new(false));
-        let thread = start(index, engine, stop.clone())?;
+        let thread = start(index, engine, arrivals, stop.clone())?;
         Ok(Arc::new(Self {
             index,
             rdev: tree::rdev(index),
@@ -169,21 +170,27 @@ impl Drop for Device {
     }
 }
 
+/// A device's link, and descriptors of which one is readable when a packet has come.
 fn open_link(
     options: &Preload,
     index: usize,
     last: Option<IpAddr>,
-) -> Result<Box<dyn Link>, Refusal> {
+) -> Result<(Box<dyn Link>, Vec<OwnedFd>), Refusal> {
     let given = options.addresses.get(index).copied();
+    let mut arrivals = Vec::new();
     let mut link: Box<dyn Link> = match options.link_type {
-        Wire::Udp => Box::new(match (given, last) {
-            (Some(address), _) => UdpLink::open(address, None)?,
-            (None, Some(last)) => match UdpLink::open(last, None) {
-                Err(LinkError::InUse { .. }) => UdpLink::open_free()?,
-                opened => opened?,
-            },
-            (None, None) => UdpLink::open_free()?,
-        }),
+        Wire::Udp => {
+            let link = match (given, last) {
+                (Some(address), _) => UdpLink::open(address, None)?,
+                (None, Some(last)) => match UdpLink::open(last, None) {
+                    Err(LinkError::InUse { .. }) => UdpLink::open_free()?,
+                    opened => opened?,
+                },
+                (None, None) => UdpLink::open_free()?,
+            };
+            arrivals = link.descriptors()?;
+            Box::new(link)
+        }
         Wire::Shm => {
             // Faults may corrupt, and only an ICRC notices; all devices must agree on it.
             let icrc = options.link.is_some();
@@ -202,10 +209,11 @@ fn open_link(
         link = Box::new(Faulty::new(link, faults)?);
     }
     // The capture sees what the NIC sees: faults come after it.
-    Ok(match &options.pcap {
+    let link = match &options.pcap {
         Some(path) => Box::new(Captured::new(link, &capture(path, index))?),
         None => link,
-    })
+    };
+    Ok((link, arrivals))
 }
 
 /// A capture's name, with the process's number for `%p` and the device's for `%d`.
@@ -214,8 +222,8 @@ fn capture(path: &Path, index: usize) -> PathBuf {
     name.replace("%p", &std::process::id().to_string()).replace("%d", &index.to_string()).into()
 }
 
-/// How long an engine looks for work before it rests, and how long it rests then. Doorbells in
-/// plain memory wake nobody.
+/// How long an engine looks for work before it rests, and how long it rests then. Packets from
+/// sockets wake it; doorbells in plain memory wake nobody.
 struct Idle {
     spin: Duration,
     give_way: Duration,
@@ -241,11 +249,16 @@ impl Idle {
 }
 
 /// Starts an engine's thread. The program's signals are not for it.
-fn start(index: usize, engine: Engine, stop: Arc<AtomicBool>) -> Result<JoinHandle<()>, Refusal> {
+fn start(
+    index: usize,
+    engine: Engine,
+    arrivals: Vec<OwnedFd>,
+    stop: Arc<AtomicBool>,
+) -> Result<JoinHandle<()>, Refusal> {
     let quiet = Quiet::new();
     let spawned = std::thread::Builder::new()
         .name(format!("bellpush-mlx5_{index}"))
-        .spawn(move || run(engine, &stop));
+        .spawn(move || run(engine, &arrivals, &stop));
     drop(quiet);
     spawned.map_err(|source| Refusal::System { call: "an engine's thread", source })
 }
@@ -299,10 +312,30 @@ fn take_short_turns() {
     }
 }
 
+/// Sockets of a link at most.
+const MOST_ARRIVALS: usize = 2;
 /// Steps between two looks at the clock while the engine spins.
 const CLOCK_STEPS: u32 = 32;
 
-fn run(mut engine: Engine, stop: &AtomicBool) {
+/// Waits for so long, or until one of the descriptors is readable.
+fn rest(arrivals: &[OwnedFd], most: Duration) {
+    const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
+    let mut fds = [NONE; MOST_ARRIVALS];
+    for (fd, arrival) in fds.iter_mut().zip(arrivals) {
+        fd.fd = arrival.as_raw_fd();
+    }
+    let (secs, nanos) = (most.as_secs() as libc::time_t, most.subsec_nanos().into());
+    let timeout = libc::timespec { tv_sec: secs, tv_nsec: nanos };
+    let count = fds.len() as libc::nfds_t;
+    // SAFETY: as many entries as are said; the timeout and they outlive the call.
+    let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), count, &timeout, std::ptr::null()) };
+    if ready > 0 && fds.iter().all(|fd| fd.revents & libc::POLLIN == 0) {
+        // A socket's error is nothing to be received: it would be reported at once for ever.
+        std::thread::sleep(most);
+    }
+}
+
+fn run(mut engine: Engine, arrivals: &[OwnedFd], stop: &AtomicBool) {
     take_short_turns();
     let idle = Idle::of_this_machine();
     let start = Instant::now();
@@ -332,7 +365,7 @@ fn run(mut engine: Engine, stop: &AtomicBool) {
         let due = progress
             .next_ns
             .map_or(Duration::MAX, |at| Duration::from_nanos(at).saturating_sub(now));
-        std::thread::sleep(idle.rest(since).min(due));
+        rest(arrivals, idle.rest(since).min(due));
         now = start.elapsed();
     }
 }

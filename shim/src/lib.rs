@@ -28,6 +28,7 @@ mod abi;
 mod clock;
 mod commands;
 mod context;
+mod counters;
 mod cuda;
 mod device;
 mod devx;

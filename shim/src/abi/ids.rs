@@ -226,4 +226,5 @@ pub mod command {
     pub const OPEN_XRCD: u32 = 37;
     pub const EX_QUERY_DEVICE: u32 = EXTENDED | QUERY_DEVICE;
     pub const EX_MODIFY_QP: u32 = EXTENDED | MODIFY_QP;
+    pub const EX_MODIFY_CQ: u32 = EXTENDED | 57;
 }

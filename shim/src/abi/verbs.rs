@@ -365,6 +365,17 @@ pub struct ModifySrq {
     pub srq_limit: u32,
 }
 
+/// `struct ib_uverbs_ex_modify_cq`.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct ModifyCq {
+    pub cq_handle: u32,
+    pub attr_mask: u32,
+    pub cq_count: u16,
+    pub cq_period: u16,
+    pub reserved: u32,
+}
+
 /// `struct ib_uverbs_open_xrcd`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

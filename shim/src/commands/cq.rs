@@ -4,12 +4,12 @@ use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
 use bellpush::mem::HostMem;
-use bellpush::nic::soft::{Cq, CqAttr, CqLayout, Notify};
+use bellpush::nic::soft::{Cq, CqAttr, CqLayout, Moderation, Notify};
 
 use super::{Command, Undo, long, word};
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::{self, CreateCq};
-use crate::abi::verbs::ResizeCq;
+use crate::abi::verbs::{ModifyCq, ResizeCq};
 use crate::clock;
 use crate::context::Object;
 use crate::device::Source;
@@ -25,6 +25,9 @@ const DBR_BYTES: usize = 8;
 const TIMESTAMPS: u64 = 1 << 0;
 /// `IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`.
 const IGNORE_OVERRUN: u64 = 1 << 1;
+
+/// Longest period of moderation, `cq_period`'s 12 bits.
+pub const MAX_PERIOD_US: u16 = (1 << 12) - 1;
 
 /// A completion queue.
 pub struct CqObj {
@@ -154,5 +157,22 @@ pub fn resize(c: &mut Command<'_>) -> Result<(), Refusal> {
     let ring = unsafe { HostMem::borrowed(driver.buf_addr, entries as usize * entry_bytes)? };
     cq.resize(ring, entry_bytes)?;
     c.answer(bytemuck::bytes_of(&[entries - 1, 0]));
+    Ok(())
+}
+
+/// `IB_USER_VERBS_EX_CMD_MODIFY_CQ`: how many completions an event tells of, and how soon.
+pub fn modify(c: &mut Command<'_>) -> Result<(), Refusal> {
+    const MODERATE: u32 = 1;
+    let r: ModifyCq = c.request.input(attr::CORE_IN)?;
+    let cq = c.objects.cq(r.cq_handle)?;
+    if r.attr_mask != MODERATE {
+        return Err(Refusal::Unsupported("a change of a CQ other than moderation"));
+    }
+    if r.cq_period > MAX_PERIOD_US {
+        let (value, must) = (r.cq_period.into(), "within the device's limit");
+        return Err(Refusal::Value { what: "CQ's period", value, must });
+    }
+    let moderation = Moderation { count: r.cq_count, period_us: r.cq_period };
+    c.context.device.nic.moderate(&cq.cq, moderation);
     Ok(())
 }

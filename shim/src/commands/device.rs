@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bellpush::mem::PAGE_BYTES;
 use bytemuck::{Zeroable, bytes_of};
 
-use super::{Command, Undo, long, odp, word};
+use super::{Command, Undo, cq, long, odp, word};
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::{self, AllocUcontextReq, AllocUcontextResp};
 use crate::abi::verbs::{
@@ -172,6 +172,8 @@ pub fn query_device_ex(c: &mut Command<'_>) -> Result<(), Refusal> {
         timestamp_mask: u64::MAX,
         hca_core_clock: clock::KHZ,
         device_cap_flags_ex: CAPS.into(),
+        max_cq_moderation_count: u16::MAX,
+        max_cq_moderation_period: cq::MAX_PERIOD_US,
         max_dm_size: c.process.options.dm_bytes.min(MAX_DM_BYTES),
         ..ExQueryDeviceResp::zeroed()
     };

@@ -170,6 +170,7 @@ fn invoke_write(c: &mut Command<'_>) -> Result<(), Refusal> {
         command::REREG_MR => memory::rereg_mr,
         command::ALLOC_MW => memory::alloc_mw,
         command::RESIZE_CQ => cq::resize,
+        command::EX_MODIFY_CQ => cq::modify,
         command::CREATE_COMP_CHANNEL => cq::create_channel,
         command::QUERY_QP => qp::query,
         command::MODIFY_QP | command::EX_MODIFY_QP => qp::modify,

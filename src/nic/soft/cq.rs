@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::events::{Event, Events};
+use super::moderation::{Held, Moderation};
 use crate::mem::{Dma, Intent, MemError, View};
 use crate::nic::NicError;
 use crate::wire::Qpn;
@@ -141,6 +142,7 @@ struct Shared {
     answered: AtomicU64,
     /// Past the index of the last entry that is solicited or an error.
     solicited: AtomicU64,
+    held: Held,
 }
 
 impl Cq {
@@ -193,6 +195,7 @@ impl Cq {
             notify: attr.notify.clone(),
             answered: AtomicU64::new(CqArm::parse(CqArm::NEVER).sequence.into()),
             solicited: AtomicU64::new(0),
+            held: Held::default(),
         };
         let cq = Self::over(number, ring, attr.dbr.clone(), events);
         Ok(Self { shared: Some(shared), ..cq })
@@ -260,7 +263,7 @@ impl Cq {
         if cqe.solicited || cqe.opcode.is_error() {
             shared.solicited.store(self.pi.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        self.answer(shared);
+        self.answer(shared, false);
         Ok(())
     }
 
@@ -286,12 +289,32 @@ impl Cq {
     pub(super) fn armed(&self) {
         if let Some(shared) = &self.shared {
             let _alone = shared.lock();
-            self.answer(shared);
+            self.answer(shared, false);
         }
     }
 
-    /// Tells the consumer, once for each arming, when there is an entry that it asked for.
-    fn answer(&self, shared: &Shared) {
+    pub(super) fn moderate(&self, moderation: Moderation) {
+        if let Some(shared) = &self.shared {
+            let _alone = shared.lock();
+            shared.held.set(moderation);
+        }
+    }
+
+    /// Tells the consumer what was held back for long enough; says when more of it is due.
+    pub(super) fn release(&self, now_ns: u64) -> Option<u64> {
+        let shared = self.shared.as_ref().filter(|shared| shared.held.is_back())?;
+        let _alone = shared.lock();
+        let at = shared.held.due(now_ns);
+        if now_ns < at {
+            return Some(at);
+        }
+        self.answer(shared, true);
+        None
+    }
+
+    /// Tells the consumer, once for each arming, when there is an entry that it asked for, or as many
+    /// as it wants together; `now` if it waited long enough for those.
+    fn answer(&self, shared: &Shared, now: bool) {
         let Some(notify) = &shared.notify else { return };
         // Acquire: pairs with the consumer's release of the record.
         let Ok(word) = self.dbr.load_u32(DBR_CQ_ARM_OFFSET, Ordering::Acquire) else { return };
@@ -306,6 +329,10 @@ impl Cq {
         };
         let waiting = u64::from((pi as u32).wrapping_sub(arm.ci) & 0xff_ffff);
         if newest > pi.saturating_sub(waiting) {
+            if !now && shared.held.keeps(waiting) {
+                return;
+            }
+            shared.held.release();
             shared.answered.store(arm.sequence.into(), Ordering::Relaxed);
             notify(self.number);
         }
