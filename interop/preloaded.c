@@ -121,7 +121,7 @@ static void gone(void)
 	}
 }
 
-/* A WQE and a doorbell record are not a doorbell. */
+/* A WQE and a doorbell record are not a doorbell, nor is one that rings elsewhere, or for nobody. */
 static void doorbell(void)
 {
 	struct pair p;
@@ -143,9 +143,18 @@ static void doorbell(void)
 	__atomic_store_n(&dv.dbrec[MLX5_SND_DBR], htobe32(1), __ATOMIC_RELEASE);
 	usleep(300000);
 	CHECK(words[64] == 0);
-	uint64_t bell;
+	uint64_t bell, nobody;
 	memcpy(&bell, &wqe, sizeof bell);
-	__atomic_store_n((uint64_t *)dv.bf.reg, bell, __ATOMIC_RELEASE);
+	struct mlx5dv_devx_uar *other = mlx5dv_devx_alloc_uar(p.ctx, MLX5DV_UAR_ALLOC_TYPE_NC);
+	CHECK(other && other->base_addr != (void *)((uintptr_t)dv.bf.reg & -(uintptr_t)PAGE));
+	__atomic_store_n((uint64_t *)other->reg_addr, bell, __ATOMIC_RELEASE);
+	usleep(100000);
+	CHECK(words[64] == 0);
+	mlx5dv_devx_free_uar(other);
+	/* Whoever rings, the page's queue pairs are looked at: this one has work by its record. */
+	mlx5dv_set_ctrl_seg(&wqe.ctrl, 0, MLX5_OPCODE_RDMA_WRITE, 0, 0xffffff, 0, 3, 0, 0);
+	memcpy(&nobody, &wqe, sizeof nobody);
+	__atomic_store_n((uint64_t *)dv.bf.reg, nobody, __ATOMIC_RELEASE);
 	for (double until = now() + 5; words[64] == 0 && now() < until;)
 		usleep(50);
 	CHECK(*(volatile uint64_t *)&words[64] == 77);

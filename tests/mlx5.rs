@@ -217,6 +217,52 @@ fn what_a_device_cannot_be_opened_for_is_told_in_one_line() {
     }
 }
 
+/// Set in the process that says why it cannot open the device.
+const TELL: &str = "BELLPUSH_TEST_TELL";
+
+/// What a process says that opens the device in another environment.
+fn told_with(variable: &str, value: &std::ffi::OsStr) -> String {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "what_this_machine_lacks_is_told_in_one_line", "--nocapture"]);
+    let output = command.env(TELL, "1").env(variable, value).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find_map(|line| line.split_once("told: "));
+    line.unwrap_or_else(|| panic!("{text}")).1.to_owned()
+}
+
+#[test]
+fn what_this_machine_lacks_is_told_in_one_line() {
+    let Some(name) = name() else { return };
+    if std::env::var_os(TELL).is_some() {
+        let told = Mlx5Nic::open(&name).map_or_else(|e| e.to_string(), |_| "opened".into());
+        return println!("told: {told}");
+    }
+    // A library that is none, and one that has no function that is needed.
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libmlx5.so.1");
+    std::fs::write(&library, "").unwrap();
+    let told = told_with("LD_LIBRARY_PATH", folder.path().as_os_str());
+    assert!(told.contains("libmlx5.so.1 cannot be loaded") && told.contains("install"), "{told}");
+    let source = folder.path().join("old.c");
+    std::fs::write(&source, "int mlx5dv_is_supported(void *device) { return !!device; }").unwrap();
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-Wl,-soname,libmlx5.so.1", "-o"]).arg(&library);
+    assert!(compiler.arg(&source).status().unwrap().success());
+    let told = told_with("LD_LIBRARY_PATH", folder.path().as_os_str());
+    assert!(told.contains("libmlx5 has no mlx5dv_query_device"), "{told}");
+    // A device file that nobody may open; of the preloaded device, which has files of its own.
+    let Ok(preload) = std::env::var("BELLPUSH_PRELOAD") else { return };
+    let mut options: serde_json::Value = serde_json::from_str(&preload).unwrap();
+    options["sysfs"] = folder.path().join("sysfs").to_str().unwrap().into();
+    let options = options.to_string();
+    assert_eq!(told_with("BELLPUSH_PRELOAD", options.as_ref()), "opened", "negative control");
+    let file = folder.path().join("sysfs/dev/infiniband/uverbs0");
+    let nobody = std::os::unix::fs::PermissionsExt::from_mode(0);
+    std::fs::set_permissions(file, nobody).unwrap();
+    let told = told_with("BELLPUSH_PRELOAD", options.as_ref());
+    assert!(told.contains("cannot open RDMA device") && told.contains("mode of /dev"), "{told}");
+}
+
 #[test]
 fn queue_pairs_that_cannot_be_made_are_refused_by_name() {
     let Some(nic) = device() else { return };
