@@ -302,8 +302,12 @@ impl Cq {
 
     /// Tells the consumer what was held back for long enough; says when more of it is due.
     pub(super) fn release(&self, now_ns: u64) -> Option<u64> {
+        // Looked at again under the lock: the consumer may have been told meanwhile.
         let shared = self.shared.as_ref().filter(|shared| shared.held.is_back())?;
         let _alone = shared.lock();
+        if !shared.held.is_back() {
+            return None;
+        }
         let at = shared.held.due(now_ns);
         if now_ns < at {
             return Some(at);
