@@ -35,7 +35,7 @@ enum bellpush_code {
  *    "link": "shm",            or "udp" (RoCEv2 between hosts)
  *    "address": first free,    of this process's NIC on udp
  *    "algorithm": by size,     one-shot, two-shot, ring
- *    "channels": 8, "chunk_bytes": 65536, "timeout_s": 10} */
+ *    "channels": 16 (host: 1), "chunk_bytes": 65536, "timeout_s": 10} */
 int bellpush_join(const char *options, bellpush **joined);
 
 int bellpush_rank(const bellpush *comm);
