@@ -3,14 +3,11 @@
 //! Four numbers a host are calibrated, each on one stated row; every other row is predicted. No
 //! rule looks at a request's size. Structure, none of it fitted: link bandwidth with the DLLP tax
 //! of pcie-bench's model; RCB 64; a completer whose pieces join while they wait for the link
-//! ([`Combine::Waiting`]); a device that stages a whole operation in internal memory before it
+//! ([`ChannelSpec::joins`]); a device that stages a whole operation in internal memory before it
 //! reports it done, at the link's raw rate (pcie-bench, section 6: the NFP's DMA engines work
 //! on internal memory, from which data are copied on).
 
-use super::{
-    ChannelSpec, Combine, Completer, Credits, EndpointSpec, Load, Program, Ps, Sim, SimError, Step,
-    Until,
-};
+use super::{ChannelSpec, Completer, EndpointSpec, Load, Program, Ps, Sim, SimError, Step, Until};
 use crate::pcie::tlp::Config;
 
 /// Read requests that the device may have outstanding: PCIe's default of 5 tag bits.
@@ -116,25 +113,19 @@ pub fn simulate_host_row(host: &NfpHost, metric: Metric, bytes: u32) -> Result<f
     let mut sim = Sim::new(1);
     let (device, host_node) = (sim.add_node(), sim.add_node());
     let link = ChannelSpec {
-        gb_per_s: gbps / 8.0,
-        latency_ps: 0,
         overhead_bytes: [overhead.mwr_bytes, overhead.mrd_bytes, overhead.cpld_bytes],
         unit_bytes: 4,
-        tlp_ps: [0; 3],
-        credits: Credits::INFINITE,
-        cut_bytes: 0,
         mps_bytes: config.mps.bytes(),
-        peer_gb_per_s: 0.0,
+        // The published tax stands for all DLLPs here.
+        ..ChannelSpec::internal(gbps / 8.0, 0)
     };
     sim.add_channel(device, host_node, link);
-    sim.add_channel(host_node, device, link);
+    sim.add_channel(host_node, device, ChannelSpec { joins: true, ..link });
     let completer = Completer {
         latency_ps: ps(host.completer_ns),
-        request_ps: 0,
         // Lines leave the memory side no faster than the link's raw rate takes them.
         piece_ps: ps(64.0 * 8.0 / raw_gbps),
         rcb_bytes: config.rcb.bytes(),
-        combine: Combine::Waiting,
     };
     let endpoint = EndpointSpec { tags: TAGS, completer, relaxed: false, host_side: true };
     let nfp = sim.add_endpoint(device, endpoint);

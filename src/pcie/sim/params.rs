@@ -56,7 +56,11 @@ params! {
     /// One SM's way to L2: 32 B a cycle, and one such slot for each line's address. H200, one block
     /// to a peer over NVLink: 45.6 GB/s of whole lines, five slots each.
     sm_port_gb_per_s = 57.0;
-    /// A block that loads in laps: barrier, addresses, sum. Calibrated by `bellpush link` alone.
+    /// From one store instruction of a warp to its next. H200, one warp that stores 512 B at a time:
+    /// 26.7 GB/s, whatever the target.
+    warp_store_ns = 19.2;
+    /// What a block does between its loads: addresses, sum, barrier. Calibrated by `bellpush link`
+    /// alone.
     lap_ns = 0.0;
     /// SMs (blocks) that push or copy.
     blocks = 4.0;
@@ -105,6 +109,8 @@ params! {
     wire_gb_per_s = 50.0;
     /// CPU's reaction to a flag and its post, for `staged`. Uncertain.
     cpu_post_ns = 300.0;
+    /// DLLPs (Acks, UpdateFCs) that the far end of a PCIe link sends back for each TLP: one of 8 B.
+    dllp_bytes = 8.0;
     /// TLPs of MPS that a link's receiver holds for each class. Uncertain.
     credit_tlps = 128.0;
 }
