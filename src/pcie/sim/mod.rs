@@ -31,7 +31,7 @@ pub use h200::{
 };
 pub use hosts::{HOST_RESIDUALS, HOST_ROWS, HostRow, Metric, NfpHost, simulate_host_row};
 pub use ops::{Path, Prediction, predict};
-pub use params::Params;
+pub use params::{ParamError, Params};
 pub use probe::{
     Access, BURST_THREADS, CALIBRATION, Calibration, Machine, Pattern, Probe, Target, calibrate,
     predict_probe,

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use self::rig::{Measured, Rig};
 use self::saved::Saved;
 use crate::bench::rig::{node, open_gpu};
-use crate::cli::{self, CliError, UNVERIFIED};
+use crate::cli::{CliError, UNVERIFIED};
 use crate::{plan, values};
 
 /// Arguments of `bellpush link`.
@@ -76,9 +76,7 @@ pub struct LinkArgs {
 pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
     let see = "see 'bellpush link --help'";
     let start = crate::sim::params(&args.set).map_err(|e| CliError::new(e, see))?;
-    for place in [&args.json, &args.csv] {
-        cli::check_places(place.as_deref(), None)?;
-    }
+    values::check_places(&[("--json", &args.json), ("--csv", &args.csv)])?;
     if args.timeout_ms == 0 {
         return Err(CliError::new("--timeout-ms 0: nothing ends at once", "give 1 or more"));
     }
@@ -336,13 +334,13 @@ impl<'a> Printer<'a> {
 
     fn save(&self, meta: &Value, results: &[Value]) -> Result<(), CliError> {
         if let Some(path) = &self.args.csv {
-            values::put(path, &values::to_csv(results))?;
+            values::put(path, &values::to_csv(results), &mut std::io::stdout())?;
         }
         if let Some(path) = &self.args.json {
             let json = json!({ "meta": meta, "results": results });
             let text = serde_json::to_string_pretty(&json)
                 .map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
-            values::put(path, &(text + "\n"))?;
+            values::put(path, &(text + "\n"), &mut std::io::stdout())?;
         }
         Ok(())
     }
