@@ -422,6 +422,55 @@ static void atomics(struct qp *qp)
 	puts("atomics");
 }
 
+/* A put with a signal as NVSHMEM words it, in one doorbell: an RDMA WRITE, an atomic with masks that
+ * sets 8 bytes, in two basic blocks, and a NOP, whose completion alone is asked for. */
+static void put_signal(struct qp *qp, struct area *from, struct ibv_mr *src, struct area *to, struct ibv_mr *dst)
+{
+	struct area back = area(4096, IBV_ACCESS_LOCAL_WRITE);
+	int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+	struct ibv_mr *b = ibv_reg_mr(pd, back.at, 4096, all);
+	struct area word = area(4096, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mr *w = ibv_reg_mr(pd, word.at, 4096, all);
+	MUST(b && w, "MRs of signals");
+	for (uint32_t i = 0; i < 3 * DEPTH; i++) {
+		uint32_t bytes = i % 4 == 3 ? DATA : 8 + i * 997 % (DATA - 8);
+		fill(from->at, bytes, i);
+		memset(to->at, 0, bytes);
+		post_write(qp, from->at, src->lkey, to->at, dst->rkey, bytes);
+		((uint32_t *)(qp->wq.at + ((qp->index - 1) & (DEPTH - 1)) * 64))[2] = 0;
+		uint8_t wqe[128] = { 0 };
+		set(wqe, 0, 0, 8, 9);
+		set(wqe, 1, 0, 16, qp->index & 0xffff);
+		set(wqe, 3, 0, 8, 0x14);
+		set(wqe, 4, 0, 24, qp->number);
+		set(wqe, 7, 0, 8, 5);
+		set(wqe, 16, 0, 64, (uintptr_t)word.at);
+		set(wqe, 24, 0, 32, w->rkey);
+		set(wqe, 32, 0, 64, i + 1);
+		set(wqe, 48, 0, 64, ~0ull);
+		set(wqe, 64, 0, 32, 8);
+		set(wqe, 68, 0, 32, b->lkey);
+		set(wqe, 72, 0, 64, (uintptr_t)back.at);
+		for (int block = 0; block < 2; block++, qp->index++)
+			memcpy(qp->wq.at + (qp->index & (DEPTH - 1)) * 64, wqe + block * 64, 64);
+		uint32_t *nop = (uint32_t *)(qp->wq.at + (qp->index & (DEPTH - 1)) * 64);
+		nop[0] = htobe32((qp->index & 0xffff) << 8);
+		nop[1] = htobe32(qp->number << 8 | 2);
+		nop[2] = htobe32(8);
+		nop[3] = 0;
+		qp->index++;
+		ring(qp);
+		MUST(wait_for(qp, 1) == 0, "put with signal %u", i);
+		MUST(!memcmp(from->at, to->at, bytes), "bytes of put with signal %u", i);
+		uint64_t signal, before;
+		memcpy(&signal, word.at, 8);
+		memcpy(&before, back.at, 8);
+		MUST(signal == i + 1 && before == i, "signal %u: %lu, was %lu", i, (unsigned long)signal, (unsigned long)before);
+	}
+	MUST(!ibv_dereg_mr(b) && !ibv_dereg_mr(w), "MRs of signals");
+	puts("signals");
+}
+
 static void state_is(struct qp *qp, unsigned wanted, uint32_t peer)
 {
 	uint8_t in[16] = { 0 }, out[0x110] = { 0 };
@@ -526,6 +575,7 @@ int main(void)
 	}
 	puts("writes");
 	atomics(&a);
+	put_signal(&a, &from, src, &to, dst);
 	refusals(&plain, &a);
 
 	/* An initiator of DC that reaches nobody. */
