@@ -8,10 +8,13 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bellpush::mem::{Dma, HostMem, MemError};
+
+use crate::process::say;
 
 /// Bytes that are copied at once.
 const BOUNCE_BYTES: usize = 1 << 20;
@@ -63,7 +66,8 @@ driver! {
     primary_retain = c"cuDevicePrimaryCtxRetain": fn(*mut usize, c_int);
     push = c"cuCtxPushCurrent_v2": fn(usize);
     pop = c"cuCtxPopCurrent_v2": fn(*mut usize);
-    stream_create = c"cuStreamCreate": fn(*mut usize, c_uint);
+    priorities = c"cuCtxGetStreamPriorityRange": fn(*mut c_int, *mut c_int);
+    stream_create = c"cuStreamCreateWithPriority": fn(*mut usize, c_uint, c_int);
     stream_query = c"cuStreamQuery": fn(usize);
     host_alloc = c"cuMemHostAlloc": fn(*mut *mut c_void, usize, c_uint);
     to_host = c"cuMemcpyDtoHAsync_v2": fn(*mut c_void, u64, usize, usize);
@@ -110,6 +114,15 @@ impl Driver {
     }
 }
 
+/// Says what became of a copy; the first few times, since every access may fail in the same way.
+fn trouble(line: &str) {
+    const MOST_TOLD: u32 = 16;
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    if TOLD.fetch_add(1, Ordering::Relaxed) < MOST_TOLD {
+        say(&format!("a copy of the GPU's memory {line}"));
+    }
+}
+
 /// A stream with its buffer, for one copy at a time.
 struct Lane {
     driver: &'static Driver,
@@ -142,9 +155,12 @@ impl Lane {
     fn new(driver: &'static Driver, context: usize) -> Option<Self> {
         let _current = Current::new(driver, context)?;
         let (mut stream, mut bounce) = (0, std::ptr::null_mut());
-        // SAFETY: each writes one value.
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: each writes one value, or two. Streams of the greatest priority do not share a
+        // connection to the GPU with those of the program's kernels: see `process::start`.
         let made = unsafe {
-            (driver.stream_create)(&mut stream, NON_BLOCKING) == SUCCESS
+            (driver.priorities)(&mut least, &mut greatest) == SUCCESS
+                && (driver.stream_create)(&mut stream, NON_BLOCKING, greatest) == SUCCESS
                 && (driver.host_alloc)(&mut bounce, BOUNCE_BYTES, PORTABLE) == SUCCESS
         };
         made.then_some(Self { driver, context, stream, bounce: bounce as usize, broken: false })
@@ -170,7 +186,9 @@ impl Lane {
         else {
             return false;
         };
-        if start(self.driver, self.stream) != SUCCESS {
+        let code = start(self.driver, self.stream);
+        if code != SUCCESS {
+            trouble(&format!("is refused (CUDA error {code})"));
             return false;
         }
         let began = Instant::now();
@@ -179,7 +197,14 @@ impl Lane {
             match unsafe { (self.driver.stream_query)(self.stream) } {
                 SUCCESS => return true,
                 NOT_READY if began.elapsed() < LIMIT => std::hint::spin_loop(),
-                _ => {
+                code => {
+                    let why = match code {
+                        NOT_READY => format!("is not done after {LIMIT:?}: kernels hold it up"),
+                        code => format!("failed (CUDA error {code})"),
+                    };
+                    say(&format!(
+                        "a copy of the GPU's memory {why}; accesses to it fail from here"
+                    ));
                     self.broken = true;
                     return false;
                 }

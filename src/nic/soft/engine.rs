@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use super::counters::{DropReason, Live};
 use super::cq::Cq;
@@ -15,6 +16,7 @@ use super::join::ROW_WQES;
 use super::payload::Domain;
 use super::port::Port;
 use super::qp::Qp;
+use super::report::SendReport;
 use super::requester::{Requester, Tally, Visit, Visitor};
 use super::sq::{Posted, Scratch};
 use super::state::Attributes;
@@ -88,6 +90,29 @@ impl Seat {
         let core = self.lock();
         self.waiting.fetch_sub(1, Ordering::AcqRel);
         core
+    }
+}
+
+impl Seat {
+    /// What the engine knows of its queue pairs' send sides, by number; `None` when it stays in a
+    /// step for longer than `patience`.
+    pub(super) fn sends(&self, patience: Duration) -> Option<HashMap<u32, SendReport>> {
+        let until = Instant::now() + patience;
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let core = loop {
+            match self.core.try_lock() {
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+                Err(TryLockError::WouldBlock) => break None,
+                Err(TryLockError::Poisoned(core)) => break Some(core.into_inner()),
+                Ok(core) => break Some(core),
+            }
+        };
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        let core = core?;
+        let of = |r: &Requester| (r.qp().qpn.0, r.report());
+        Some(core.slots.iter().flatten().map(|r| of(r)).collect())
     }
 }
 

@@ -99,6 +99,11 @@ impl SendQueue {
         self.ci
     }
 
+    /// Position after the last block that is known to be posted.
+    pub(super) fn producer(&self) -> u64 {
+        self.producer
+    }
+
     /// The bytes that a WQE was parsed from.
     #[inline]
     pub(super) fn bytes<'a>(&'a self, posted: &Posted, scratch: &'a Scratch) -> &'a [u8] {
