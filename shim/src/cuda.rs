@@ -202,9 +202,7 @@ impl Lane {
                         NOT_READY => format!("is not done after {LIMIT:?}: kernels hold it up"),
                         code => format!("failed (CUDA error {code})"),
                     };
-                    say(&format!(
-                        "a copy of the GPU's memory {why}; accesses to it fail from here"
-                    ));
+                    trouble(&format!("{why}; accesses to it fail from here"));
                     self.broken = true;
                     return false;
                 }
