@@ -2,8 +2,9 @@
 // WQEs that kernels write. Each step is verified, and bounded: one that is not done in time asks for
 // the NIC's queue pairs (SIGUSR2, see docs/preload.md) and ends the program.
 //
-// Environment: RANK 0 or 1; MEET, a directory that both share and that is empty; SPLIT=1 does not
-// queue the kernel that waits for a signal behind the one that sends one. interop/nvshmem.sh runs it.
+// Environment: RANK 0 or 1; MEET, a directory that both share and that is empty; LIMIT, the seconds that
+// a step may take (15); SPLIT=1 does not queue the kernel that waits for a signal behind the one that
+// sends it. interop/nvshmem.sh runs it.
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -22,11 +23,10 @@
 
 namespace {
 
-constexpr double LIMIT_S = 15;
 constexpr int WARPS = 32, ROUNDS = 200, BARRIERS = 50;
 constexpr size_t INTS = 1 << 18;
 
-double start_s;
+double start_s, limit_s = 15;
 int rank, peer, failures;
 bool split;
 const char *meeting;
@@ -65,7 +65,7 @@ void must(cudaError_t e, const char *what)
 
 void wait(cudaStream_t stream, const char *what)
 {
-    double until = now() + LIMIT_S;
+    double until = now() + limit_s;
     for (;;) {
         cudaError_t e = cudaStreamQuery(stream);
         if (e == cudaSuccess) return;
@@ -80,7 +80,7 @@ void meet(const char *what)
     std::string mine = std::string(meeting) + "/" + what + "." + std::to_string(rank);
     std::string other = std::string(meeting) + "/" + what + "." + std::to_string(peer);
     if (FILE *f = fopen(mine.c_str(), "w")) fclose(f);
-    double until = now() + 2 * LIMIT_S;
+    double until = now() + 2 * limit_s;
     while (access(other.c_str(), F_OK)) {
         if (now() > until) give_up(what, "the other rank does not come");
         usleep(200);
@@ -380,7 +380,7 @@ void initialise()
         rename((path + ".new").c_str(), path.c_str());
     }
     FILE *f = nullptr;
-    for (double until = now() + LIMIT_S; !(f = fopen(path.c_str(), "rb")) && now() < until;) usleep(1000);
+    for (double until = now() + limit_s; !(f = fopen(path.c_str(), "rb")) && now() < until;) usleep(1000);
     if (!f || fread(&id, sizeof(id), 1, f) != 1) give_up("unique id", "did not come");
     fclose(f);
     nvshmemx_init_attr_t attr = NVSHMEMX_INIT_ATTR_INITIALIZER;
@@ -397,6 +397,7 @@ int main()
     const char *number = getenv("RANK");
     meeting = getenv("MEET");
     split = getenv("SPLIT") != nullptr;
+    if (const char *limit = getenv("LIMIT")) limit_s = atof(limit);
     if (!number || !meeting) return fprintf(stderr, "RANK and MEET: see the head of this file\n"), 2;
     rank = atoi(number), peer = 1 - rank;
     initialise();

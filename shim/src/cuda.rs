@@ -66,8 +66,7 @@ driver! {
     primary_retain = c"cuDevicePrimaryCtxRetain": fn(*mut usize, c_int);
     push = c"cuCtxPushCurrent_v2": fn(usize);
     pop = c"cuCtxPopCurrent_v2": fn(*mut usize);
-    priorities = c"cuCtxGetStreamPriorityRange": fn(*mut c_int, *mut c_int);
-    stream_create = c"cuStreamCreateWithPriority": fn(*mut usize, c_uint, c_int);
+    stream_create = c"cuStreamCreate": fn(*mut usize, c_uint);
     stream_query = c"cuStreamQuery": fn(usize);
     host_alloc = c"cuMemHostAlloc": fn(*mut *mut c_void, usize, c_uint);
     to_host = c"cuMemcpyDtoHAsync_v2": fn(*mut c_void, u64, usize, usize);
@@ -155,12 +154,9 @@ impl Lane {
     fn new(driver: &'static Driver, context: usize) -> Option<Self> {
         let _current = Current::new(driver, context)?;
         let (mut stream, mut bounce) = (0, std::ptr::null_mut());
-        let (mut least, mut greatest) = (0, 0);
-        // SAFETY: each writes one value, or two. Streams of the greatest priority do not share a
-        // connection to the GPU with those of the program's kernels: see `process::start`.
+        // SAFETY: each writes one value.
         let made = unsafe {
-            (driver.priorities)(&mut least, &mut greatest) == SUCCESS
-                && (driver.stream_create)(&mut stream, NON_BLOCKING, greatest) == SUCCESS
+            (driver.stream_create)(&mut stream, NON_BLOCKING) == SUCCESS
                 && (driver.host_alloc)(&mut bounce, BOUNCE_BYTES, PORTABLE) == SUCCESS
         };
         made.then_some(Self { driver, context, stream, bounce: bounce as usize, broken: false })
@@ -199,7 +195,7 @@ impl Lane {
                 NOT_READY if began.elapsed() < LIMIT => std::hint::spin_loop(),
                 code => {
                     let why = match code {
-                        NOT_READY => format!("is not done after {LIMIT:?}: kernels hold it up"),
+                        NOT_READY => format!("is not done after {LIMIT:?}: a kernel holds it up"),
                         code => format!("failed (CUDA error {code})"),
                     };
                     trouble(&format!("{why}; accesses to it fail from here"));

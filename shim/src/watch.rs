@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -33,13 +33,9 @@ extern "C" fn asked(_signal: libc::c_int) {
 
 /// Has SIGUSR2 ask, unless the program has its own use for it.
 fn listen() {
-    static ONCE: RwLock<bool> = RwLock::new(false);
-    let mut done = ONCE.write().unwrap_or_else(PoisonError::into_inner);
-    if std::mem::replace(&mut *done, true) {
-        return;
-    }
+    static ONCE: Once = Once::new();
     // SAFETY: all zeros are a sigaction; the handler adds to an atomic and no more.
-    unsafe {
+    ONCE.call_once(|| unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let found = libc::sigaction(libc::SIGUSR2, std::ptr::null(), &mut action);
         if found == 0 && action.sa_sigaction == libc::SIG_DFL {
@@ -47,7 +43,7 @@ fn listen() {
             action.sa_flags = libc::SA_RESTART;
             libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut());
         }
-    }
+    });
 }
 
 /// The thread that looks. Dropping it ends it.
@@ -62,11 +58,10 @@ impl Watch {
     pub fn start(index: usize, nic: Arc<SoftNic>) -> Result<Self, Refusal> {
         listen();
         let (stop, stopped) = channel::<()>();
+        let mut look = Look { index, asked: ASKED.load(Ordering::Relaxed), ..Look::default() };
         let quiet = Quiet::new();
         let spawned =
             std::thread::Builder::new().name(format!("bellpush-watch{index}")).spawn(move || {
-                let mut look =
-                    Look { index, asked: ASKED.load(Ordering::Relaxed), ..Look::default() };
                 while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                     look.tick(&nic);
                 }

@@ -21,7 +21,7 @@ use super::requester::{Requester, Tally, Visit, Visitor};
 use super::sq::{Posted, Scratch};
 use super::state::Attributes;
 use super::transport::Transport;
-use super::uar::{ArmPage, Uar};
+use super::uar::{ArmPage, Kind, Rung, Uar};
 use crate::mem::{MemError, View};
 use crate::nic::{QpState, QueuePair};
 use crate::wire::roce::Opcode;
@@ -159,14 +159,19 @@ impl Core {
         if requester.sq.is_inband() {
             self.inband.push(slot);
         } else {
-            let shared = (!qp.attr.blueflame)
+            let kind = match (qp.attr.blueflame, &self.port) {
+                (true, _) => Kind::BlueFlame,
+                (false, Some(_)) => Kind::Foreign,
+                (false, None) => Kind::Own,
+            };
+            let shared = (kind != Kind::BlueFlame)
                 .then(|| self.uars.iter_mut().find(|u| u.is(&qp.queues.uar)))
                 .flatten();
             match shared {
                 Some(uar) => uar.qps.push(slot),
                 None => {
                     let page = qp.queues.uar.clone();
-                    self.uars.push(Uar::new(page, qp.attr.blueflame, slot));
+                    self.uars.push(Uar::new(page, kind, slot));
                 }
             }
         }
@@ -261,7 +266,7 @@ impl Core {
     pub(super) fn wake(&mut self, qpn: u32) {
         let Some(&slot) = self.by_qpn.get(&qpn) else { return };
         if let Some(requester) = &mut self.slots[slot] {
-            requester.sq.ring([None; 2]);
+            requester.sq.ring(Rung::default());
             activate(requester, slot, &mut self.active);
         }
     }
@@ -277,7 +282,7 @@ impl Core {
         }
         self.failed.retain(|&s| s != slot);
         for uar in self.uars.iter_mut().filter(|u| u.qps.contains(&slot)) {
-            let rung = uar.poll().map_or([None; 2], |r| r.registers);
+            let rung = uar.poll().unwrap_or_default();
             uar.clear()?;
             for &other in uar.qps.iter().filter(|&&s| s != slot) {
                 if let Some(requester) = &mut self.slots[other] {
@@ -305,10 +310,10 @@ impl Core {
         let mut rung_count = 0;
         for uar in &mut self.uars {
             let Some(rung) = uar.poll() else { continue };
-            rung_count += u64::from(rung.registers.iter().any(Option::is_some));
+            rung_count += u64::from(rung.iter().any(Option::is_some));
             for &slot in &uar.qps {
                 if let Some(requester) = &mut self.slots[slot] {
-                    requester.sq.ring(rung.registers);
+                    requester.sq.ring(rung);
                     // Those that share the page and have nothing cost no more than this.
                     if requester.sq.has_work() {
                         activate(requester, slot, &mut self.active);
@@ -322,7 +327,7 @@ impl Core {
             for (slot, requester) in self.slots.iter_mut().enumerate() {
                 let Some(requester) = requester else { continue };
                 if QueuePair::state(&**requester.qp()) == QpState::Err {
-                    requester.sq.ring([None; 2]);
+                    requester.sq.ring(Rung::default());
                     activate(requester, slot, &mut self.active);
                     if !self.failed.contains(&slot) {
                         self.failed.push(slot);

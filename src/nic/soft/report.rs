@@ -12,9 +12,7 @@ use super::sq::SendQueue;
 use crate::nic::{QpState, QpType, QueuePair};
 use crate::wire::Qpn;
 use crate::wire::cqe::Syndrome;
-use crate::wire::doorbell::{
-    DBR_SND_OFFSET, Doorbell, UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET, ahead, dbr_counter,
-};
+use crate::wire::doorbell::{DBR_SND_OFFSET, Doorbell, UAR_DOORBELL_OFFSETS, ahead, dbr_counter};
 use crate::wire::wqe::Opcode;
 
 /// A queue pair at one moment: what its program says, and what the NIC knows. Indices of the send
@@ -29,9 +27,9 @@ pub struct QpReport {
     pub state: QpState,
     /// Producer index in the doorbell record, modulo 2^16.
     pub record: u16,
-    /// The two doorbell registers of its UAR page, 0x800 and 0x900; `None` where nobody has rung.
-    /// Queue pairs may share a page: then it says who rang last.
-    pub registers: [Option<Doorbell>; 2],
+    /// The doorbell registers of its UAR page, [`UAR_DOORBELL_OFFSETS`]; `None` where nobody has
+    /// rung. Queue pairs may share a page, or a register, which then says who rang last.
+    pub registers: [Option<Doorbell>; UAR_DOORBELL_OFFSETS.len()],
     /// Blocks of the send queue.
     pub blocks: u32,
     /// What the engine knows of the send queue; `None` when it is in a step and did not come out of
@@ -76,7 +74,7 @@ impl QpReport {
             kind: qp.kind,
             state: QueuePair::state(qp),
             record: dbr_counter(record),
-            registers: [UAR_DOORBELL_OFFSET, UAR_BF1_OFFSET].map(register),
+            registers: UAR_DOORBELL_OFFSETS.map(register),
             blocks: qp.attr.sq_blocks,
             send,
             send_cq: qp.send_cq.report(),
@@ -86,7 +84,7 @@ impl QpReport {
 
     /// Whether something is to be done yet: posted, on its way, or only in the doorbell record.
     pub fn is_outstanding(&self) -> bool {
-        let Some(send) = self.send else { return true };
+        let Some(send) = self.send else { return self.state == QpState::Rts };
         let unseen = ahead(self.record, send.taken, self.blocks).is_some_and(|n| n > 0);
         send.posted > send.taken || send.on_way > 0 || unseen
     }
@@ -96,7 +94,7 @@ impl fmt::Display for QpReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { qpn, kind, state, record, .. } = self;
         write!(f, "queue pair {:#08x} ({kind:?}, {state:?}): doorbell record {record}", qpn.0)?;
-        for (at, register) in [UAR_DOORBELL_OFFSET, UAR_BF1_OFFSET].iter().zip(self.registers) {
+        for (at, register) in UAR_DOORBELL_OFFSETS.iter().zip(self.registers) {
             let Some(bell) = register else { continue };
             write!(f, ", register {at:#x} {}", bell.next)?;
             if bell.qpn != *qpn {

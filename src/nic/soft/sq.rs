@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::inband::{Slot, Watch};
 use super::qp::Qp;
+use super::uar::Rung;
 use super::vendor::{Vendor, of_parse};
 use crate::mem::{Dma, MemError};
 use crate::nic::QpType;
@@ -61,7 +62,7 @@ impl SendQueue {
     ///
     /// The later of the two counts. Silicon reads the record on a doorbell and trusts it; that a
     /// register alone suffices is this NIC's reading, for ringers that keep no record.
-    pub(super) fn ring(&mut self, registers: [Option<u64>; 2]) {
+    pub(super) fn ring(&mut self, registers: Rung) {
         let blocks = self.qp.attr.sq_blocks;
         for register in registers.into_iter().flatten() {
             let bell = Doorbell::parse(register);
