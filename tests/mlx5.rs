@@ -6,6 +6,8 @@
 
 #![cfg(feature = "mlx5")]
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -217,50 +219,77 @@ fn what_a_device_cannot_be_opened_for_is_told_in_one_line() {
     }
 }
 
-/// Set in the process that says why it cannot open the device.
-const TELL: &str = "BELLPUSH_TEST_TELL";
+/// What `bellpush bench` says of the device on a machine that another object, preloaded first, makes
+/// worse than it is: one line, and status 2.
+fn told(object: &Path, doctor: &str) -> String {
+    let nic = std::env::var("BELLPUSH_TEST_NIC").unwrap();
+    let others = std::env::var("LD_PRELOAD").unwrap_or_default();
+    let output = Command::new(env!("CARGO_BIN_EXE_bellpush"))
+        .args(["bench", "--gpu", "host", "--sizes", "8", "--messages", "1", "--nic", &nic])
+        .args(["--data", "pull", "--kick", "cpu"])
+        .env("LD_PRELOAD", format!("{}:{others}", object.display()))
+        .env("DOCTOR", doctor)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    // libibverbs and the loader may say something of their own.
+    let lines: Vec<_> = text.lines().filter(|line| line.starts_with("bellpush: --nic: ")).collect();
+    assert_eq!((output.status.code(), lines.len()), (Some(2), 1), "{doctor}: {text}");
+    lines[0].into()
+}
 
-/// What a process says that opens the device in another environment.
-fn told_with(variable: &str, value: &std::ffi::OsStr) -> String {
-    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "what_this_machine_lacks_is_told_in_one_line", "--nocapture"]);
-    let output = command.env(TELL, "1").env(variable, value).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let line = text.lines().find_map(|line| line.split_once("told: "));
-    line.unwrap_or_else(|| panic!("{text}")).1.to_owned()
+/// `interop/doctor.c`, compiled.
+fn doctor() -> PathBuf {
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("doctor.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/doctor.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&to).arg(source);
+    assert!(compiler.env_remove("LD_PRELOAD").status().unwrap().success());
+    to
 }
 
 #[test]
-fn what_this_machine_lacks_is_told_in_one_line() {
+fn a_machine_that_lacks_something_is_told_what_in_one_line() {
     let Some(name) = name() else { return };
-    if std::env::var_os(TELL).is_some() {
-        let told = Mlx5Nic::open(&name).map_or_else(|e| e.to_string(), |_| "opened".into());
-        return println!("told: {told}");
+    let (doctor, device) = (doctor(), &name.device);
+    for (how, wanted) in [
+        ("permission", vec!["cannot open", "ermission denied", "/dev/infiniband/uverbs*"]),
+        ("library", vec!["libmlx5.so.1 cannot be loaded", "/nowhere/", "ibverbs-providers"]),
+        ("cqe", vec!["CQEs of version 0", "Connect-IB", device]),
+    ] {
+        let line = told(&doctor, how);
+        for part in wanted {
+            assert!(line.contains(part), "{how}: {line:?} lacks {part}");
+        }
     }
-    // A library that is none, and one that has no function that is needed.
-    let folder = tempfile::tempdir().unwrap();
-    let library = folder.path().join("libmlx5.so.1");
-    std::fs::write(&library, "").unwrap();
-    let told = told_with("LD_LIBRARY_PATH", folder.path().as_os_str());
-    assert!(told.contains("libmlx5.so.1 cannot be loaded") && told.contains("install"), "{told}");
-    let source = folder.path().join("old.c");
-    std::fs::write(&source, "int mlx5dv_is_supported(void *device) { return !!device; }").unwrap();
-    let mut compiler = std::process::Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-Wl,-soname,libmlx5.so.1", "-o"]).arg(&library);
-    assert!(compiler.arg(&source).status().unwrap().success());
-    let told = told_with("LD_LIBRARY_PATH", folder.path().as_os_str());
-    assert!(told.contains("libmlx5 has no mlx5dv_query_device"), "{told}");
-    // A device file that nobody may open; of the preloaded device, which has files of its own.
-    let Ok(preload) = std::env::var("BELLPUSH_PRELOAD") else { return };
-    let mut options: serde_json::Value = serde_json::from_str(&preload).unwrap();
-    options["sysfs"] = folder.path().join("sysfs").to_str().unwrap().into();
-    let options = options.to_string();
-    assert_eq!(told_with("BELLPUSH_PRELOAD", options.as_ref()), "opened", "negative control");
-    let file = folder.path().join("sysfs/dev/infiniband/uverbs0");
-    let nobody = std::os::unix::fs::PermissionsExt::from_mode(0);
-    std::fs::set_permissions(file, nobody).unwrap();
-    let told = told_with("BELLPUSH_PRELOAD", options.as_ref());
-    assert!(told.contains("cannot open RDMA device") && told.contains("mode of /dev"), "{told}");
+}
+
+/// An old libmlx5: this machine's, in which a function has another name.
+#[test]
+fn a_libmlx5_that_lacks_a_function_is_told_with_its_name() {
+    if name().is_none() {
+        return;
+    }
+    // Whoever asks for the library by name gets the copy, since it is preloaded.
+    let nic = device();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    drop(nic);
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let path = paths.into_iter().find(|path| path.contains("libmlx5"));
+    let real = std::fs::read(path.expect("a device was open")).unwrap();
+    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libmlx5-old.so");
+    for symbol in
+        ["mlx5dv_is_supported", "mlx5dv_query_device", "mlx5dv_create_qp", "mlx5dv_init_obj"]
+    {
+        let named = [b"\0", symbol.as_bytes(), b"\0"].concat();
+        let mut old = real.clone();
+        let at = old.windows(named.len()).position(|part| part == named).expect("its name");
+        old[at + symbol.len()] = b'_';
+        std::fs::write(&copy, &old).unwrap();
+        let line = told(&copy, "");
+        let wanted = format!("this machine's libmlx5 has no {symbol}: ");
+        assert!(line.contains(&wanted) && line.contains("newer rdma-core"), "{line}");
+    }
 }
 
 #[test]

@@ -312,7 +312,7 @@ fn all_pingpongs() {
 }
 
 /// Each line is a part that was shown.
-const DEVX: &str = "caps\nconnected\nwrites\natomics\nrefusals\ninitiator\ntarget\nmkeys\nend\n";
+const DEVX: &str = "caps\nconnected\nwrites\natomics\nsignals\nregisters\nrefusals\ninitiator\ntarget\nmkeys\nend\n";
 
 #[test]
 fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {
@@ -323,4 +323,24 @@ fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {
         assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);
         assert!(ended.text.contains(DEVX), "{options:?}: {}", ended.text);
     }
+}
+
+#[test]
+fn a_queue_pair_that_stands_still_is_told_with_what_its_program_and_its_nic_know() {
+    let _alone = alone();
+    let Some(program) = compiled("devx") else { return };
+    let program = [program.to_str().unwrap(), "late"];
+    let ended = Running::start(&["--verbose"], &program).end();
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    let lines: Vec<_> = ended.text.lines().filter(|line| line.contains("queue pair 0x")).collect();
+    let still: Vec<_> = lines.iter().filter(|line| line.contains("stands still")).collect();
+    // Once, though it stood for longer than it takes to be told twice; SIGUSR2 asked for both.
+    assert_eq!((still.len(), lines.len()), (1, 3), "{}", ended.text);
+    for part in ["(Rc, Rts)", "doorbell record 1;", "0 blocks posted, 0 taken", "0 written"] {
+        assert!(still[0].contains(part), "{part}: {}", still[0]);
+    }
+    // Without the option SIGUSR2 does what it always does.
+    let ended = Running::start(&[], &program).end();
+    assert_ne!(ended.code, Some(0), "{}", ended.text);
+    assert!(!ended.text.contains("queue pair 0x"), "{}", ended.text);
 }

@@ -23,6 +23,7 @@ use crate::error::Refusal;
 use crate::events::Reporter;
 use crate::process::{FileId, say};
 use crate::tree;
+use crate::watch::Watch;
 
 /// Name of the shared-memory link that `--link-type shm` is on.
 const SHM_NAME: &str = "preload";
@@ -111,6 +112,8 @@ pub struct Device {
     xrcds: Mutex<HashMap<FileId, Weak<Xrcd>>>,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Ends before the engine does.
+    watch: Mutex<Option<Watch>>,
 }
 
 impl Device {
@@ -138,6 +141,8 @@ impl Device {
         nic.tell_events(Box::new(move |event| told.tell(event)));
         let stop = Arc::new(AtomicBool::new(false));
         let thread = start(index, engine, arrivals, stop.clone())?;
+        let watch = options.verbose.then(|| Watch::start(index, nic.clone())).transpose();
+        let watch = watch.inspect_err(|_| stop.store(true, Ordering::Release))?;
         Ok(Arc::new(Self {
             index,
             rdev: tree::rdev(index),
@@ -149,6 +154,7 @@ impl Device {
             xrcds: Mutex::default(),
             stop,
             thread: Mutex::new(Some(thread)),
+            watch: Mutex::new(watch),
         }))
     }
 }
@@ -162,6 +168,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        drop(lock(&self.watch).take());
         self.stop.store(true, Ordering::Release);
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
@@ -265,13 +272,14 @@ fn start(
 
 /// All signals blocked, and the timer slack at its least, for threads that are made meanwhile:
 /// they inherit both.
-struct Quiet {
+pub struct Quiet {
     mask: libc::sigset_t,
     slack: libc::c_int,
 }
 
 impl Quiet {
-    fn new() -> Self {
+    /// Until it is dropped.
+    pub fn new() -> Self {
         // SAFETY: the sets are ours; all zeros are a signal set; prctl takes and gives numbers.
         unsafe {
             let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();

@@ -96,6 +96,21 @@ pub fn start() {
         Err(e) => return say(&format!("cannot lay out sysfs files: {e}; there is no device")),
     };
     install(options, tree, Vec::new());
+    // What `nic::soft` does to GPU memory are copies, for which the program's kernels wait as they
+    // would for a card. CUDA must not have a copy wait for a kernel in turn.
+    let cuda = [
+        // A kernel that is loaded at its first launch, while another runs, holds copies up until
+        // that one ends.
+        (c"CUDA_MODULE_LOADING", c"EAGER"),
+        // Streams that share one of the (by default 8) connections to the GPU wait for each other:
+        // as many as there can be.
+        (c"CUDA_DEVICE_MAX_CONNECTIONS", c"32"),
+    ];
+    for (name, value) in cuda {
+        // SAFETY: C strings; the loader runs this before the program has a thread. What the program
+        // was given stays.
+        unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) };
+    }
     // SAFETY: the handler is a function that stays.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
 }

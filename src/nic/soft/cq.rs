@@ -1,5 +1,6 @@
 //! Completion queues as the NIC writes them, and the events that their consumers ask for.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -115,6 +116,30 @@ impl Ring {
     }
 }
 
+/// A CQ at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CqReport {
+    /// Number.
+    pub number: u32,
+    /// Entries written since it was created.
+    pub written: u64,
+    /// Consumer index in the doorbell record, modulo 2^24; one that overwrites has none.
+    pub taken: Option<u32>,
+    /// Whether an entry found no room.
+    pub overran: bool,
+}
+
+impl fmt::Display for CqReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, written, .. } = self;
+        write!(f, "CQ {number:#x}: {written} written")?;
+        if let Some(taken) = self.taken {
+            write!(f, ", {taken} taken")?;
+        }
+        if self.overran { write!(f, ", overrun") } else { Ok(()) }
+    }
+}
+
 /// A completion queue. It lives as long as anyone holds it; queue pairs do.
 ///
 /// A CQ that one queue pair's one side has for itself needs no lock: its pusher holds the engine's
@@ -209,6 +234,16 @@ impl Cq {
     /// Number of entries.
     pub fn entries(&self) -> u32 {
         self.entries.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn report(&self) -> CqReport {
+        let word = self.dbr.load_u32(DBR_CQ_CI_OFFSET, Ordering::Relaxed).unwrap_or(0);
+        CqReport {
+            number: self.number,
+            written: self.pi.load(Ordering::Relaxed),
+            taken: (!self.ring.layout.overrun_ignored).then(|| cq_ci(word)),
+            overran: self.overran.load(Ordering::Relaxed),
+        }
     }
 
     /// Moves to another ring: writes a RESIZE_CQ entry as the last one of the old ring and goes on

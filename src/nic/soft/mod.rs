@@ -25,6 +25,7 @@
 //! | `xrc` | extended reliable connections: domains, receiving ends |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
+//! | `report` | what queue pairs are at, in words |
 
 #![forbid(unsafe_code)]
 
@@ -51,6 +52,7 @@ mod port;
 mod qp;
 mod rc;
 mod recv;
+mod report;
 mod requester;
 mod responder;
 mod sq;
@@ -72,7 +74,7 @@ use std::time::{Duration, Instant};
 
 pub use config::{Nap, SoftConfig};
 pub use counters::{Counters, DropReason};
-pub use cq::{Cq, CqAttr, CqLayout, Notify};
+pub use cq::{Cq, CqAttr, CqLayout, CqReport, Notify};
 pub use engine::{Engine, Progress};
 pub use events::{Event, EventSink};
 pub use inproc::InProcess;
@@ -80,6 +82,7 @@ pub use mkey::{MkeyAttr, MwType};
 pub use moderation::Moderation;
 pub use mr::{Pd, Reregister};
 pub use qp::{Objects, Qp};
+pub use report::{QpReport, SendReport};
 pub use srq::{Srq, SrqAttr};
 pub use vendor::Vendor;
 pub use xrc::{XrcSrq, Xrcd};
