@@ -111,7 +111,7 @@ fn ucx(row: &Row) -> Option<f64> {
 /// Median, with the lowest and the highest.
 fn summary(values: &mut [f64]) -> String {
     values.sort_by(f64::total_cmp);
-    match values {
+    match &*values {
         [] => String::new(),
         [only] => format!("{only:.2}"),
         [first, .., last] => {
