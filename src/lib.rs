@@ -9,6 +9,7 @@
 
 pub mod collective;
 pub mod credit;
+pub mod engine;
 pub mod gpu;
 pub mod mem;
 pub mod nic;

@@ -188,6 +188,11 @@ pub trait Nic: Send + Sync {
     /// Allocates device memory. `None` from a NIC that has none: a window is then host memory, which
     /// the caller registers.
     fn alloc_dm(&self, bytes: usize) -> Result<Option<Dm>, NicError>;
+    /// Allocates memory of the NIC's own for a queue pair's queues, zero-filled, at its address for
+    /// kernels. `None` from a NIC whose queues lie in memory that the caller brings.
+    fn alloc_queues(&self, _bytes: usize) -> Result<Option<View>, NicError> {
+        Ok(None)
+    }
     /// Bytes of queue memory that [`Nic::create_qp`] takes for these attributes.
     fn queue_bytes(&self, attr: &QpAttr) -> usize;
     /// Creates a queue pair with its rings in `memory`, zero-filled and mapped by the GPU.
@@ -271,6 +276,9 @@ pub enum NicError {
     /// Memory trouble.
     #[error(transparent)]
     Memory(#[from] MemError),
+    /// The engine on a GPU does not work any more: queue pairs that it had do not move.
+    #[error("the NIC's engine is gone: {0}")]
+    Engine(String),
     /// What this NIC cannot do at all.
     #[error("NIC '{nic}' cannot take {what}")]
     Unsupported {

@@ -22,6 +22,7 @@
 //! | `mkey` `umr` | keys that stand for parts of regions; what changes them |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
 //! | `xrc` | extended reliable connections: domains, receiving ends |
+//! | `offload` | an engine on a GPU: queue pairs that are lent to it, keys that it knows |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
 
@@ -43,6 +44,7 @@ pub mod link;
 mod masked;
 mod mkey;
 mod mr;
+pub mod offload;
 mod payload;
 pub mod pcap;
 mod port;
@@ -139,7 +141,8 @@ impl SoftNic {
             return Err(NicError::Attribute { what: "number of engines", value, must });
         }
         let (timers, seed) = config.fixed();
-        let device = Device::in_process(&config.link, config.engines, timers, seed);
+        let offload = config.offload.clone();
+        let device = Device::in_process(&config.link, config.engines, timers, seed, offload);
         let engine = |index| Engine { device: device.clone(), index };
         let engines = (0..config.engines).map(engine).collect();
         Ok((Self::of(device), engines))
@@ -416,7 +419,7 @@ impl Nic for SoftNic {
     }
 
     fn trouble(&self) -> Option<NicError> {
-        None
+        self.device.offload.as_ref()?.failure()
     }
 
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
@@ -427,9 +430,16 @@ impl Nic for SoftNic {
         self.device.mrs.deregister(mr)
     }
 
-    /// It has none: a window is memory of the host.
-    fn alloc_dm(&self, _bytes: usize) -> Result<Option<Dm>, NicError> {
-        Ok(None)
+    /// Memory of the engine's GPU. Without such an engine it has none: a window is memory of the host.
+    fn alloc_dm(&self, bytes: usize) -> Result<Option<Dm>, NicError> {
+        let Some(offload) = &self.device.offload else { return Ok(None) };
+        let view = offload.alloc(bytes)?;
+        let mr = self.register(Arc::new(view.clone()), Iova(0), Access::NONE)?;
+        Ok(Some(Dm { view, mr }))
+    }
+
+    fn alloc_queues(&self, bytes: usize) -> Result<Option<View>, NicError> {
+        self.device.offload.as_ref().map(|offload| offload.alloc(bytes)).transpose()
     }
 
     fn queue_bytes(&self, attr: &QpAttr) -> usize {

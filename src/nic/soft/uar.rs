@@ -34,6 +34,16 @@ impl Uar {
         self.page.addr() == page.addr()
     }
 
+    /// The registers as last seen.
+    pub(super) fn seen(&self) -> [u64; 2] {
+        self.seen
+    }
+
+    /// Takes over what an engine elsewhere has seen.
+    pub(super) fn go_on(&mut self, seen: [u64; 2]) {
+        self.seen = seen;
+    }
+
     /// Empties the registers: a queue pair that starts over rings with the same bytes again, which
     /// would look like no change. What others rang meanwhile, the caller must look for.
     pub(super) fn clear(&mut self) -> Result<(), MemError> {
