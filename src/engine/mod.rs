@@ -91,6 +91,18 @@ pub fn open(
     peers: &[Arc<Gpu>],
     options: EngineOptions,
 ) -> Result<Arc<Offload>, EngineError> {
+    Ok(Offload::new(accelerator(gpu, peers, options)?)?)
+}
+
+/// What [`open`] runs the engine on.
+///
+/// # Errors
+/// As [`open`].
+pub fn accelerator(
+    gpu: &Arc<Gpu>,
+    peers: &[Arc<Gpu>],
+    options: EngineOptions,
+) -> Result<Arc<dyn Accelerator>, EngineError> {
     options.check()?;
     let mut within = vec![gpu.ordinal()];
     for peer in peers {
@@ -107,7 +119,7 @@ pub fn open(
         options,
         mapped: Mutex::default(),
     };
-    Ok(Offload::new(Arc::new(engine))?)
+    Ok(Arc::new(engine))
 }
 
 struct GpuEngine {

@@ -197,6 +197,17 @@ pub trait Nic: Send + Sync {
     fn queue_bytes(&self, attr: &QpAttr) -> usize;
     /// Creates a queue pair with its rings in `memory`, zero-filled and mapped by the GPU.
     fn create_qp(&self, attr: &QpAttr, memory: View) -> Result<Arc<dyn QueuePair>, NicError>;
+    /// As [`Nic::create_qp`], with the send CQ in memory of its own, `send_cqes` entries. For queues
+    /// from [`Nic::alloc_queues`]: a CQ is best beside whoever looks at it.
+    fn create_qp_beside(
+        &self,
+        _attr: &QpAttr,
+        _memory: View,
+        _send_cq: View,
+    ) -> Result<Arc<dyn QueuePair>, NicError> {
+        let what = "a send CQ beside its queues: take create_qp";
+        Err(NicError::Unsupported { nic: self.name().into(), what })
+    }
     /// Destroys a queue pair; its memory is not touched after this returns.
     fn destroy_qp(&self, qpn: Qpn) -> Result<(), NicError>;
 }

@@ -450,6 +450,16 @@ impl Nic for SoftNic {
         Ok(self.create(attr, &memory)?)
     }
 
+    fn create_qp_beside(
+        &self,
+        attr: &QpAttr,
+        memory: View,
+        send_cq: View,
+    ) -> Result<Arc<dyn QueuePair>, NicError> {
+        let queues = Queues { send_cq, ..Self::place(attr, &memory)? };
+        Ok(self.create_on(attr, queues)?)
+    }
+
     fn destroy_qp(&self, qpn: Qpn) -> Result<(), NicError> {
         self.device.destroy_qp(qpn.0)
     }

@@ -149,6 +149,7 @@ impl Offload {
         }
         match self.accelerator.run(&self.shared) {
             Ok(()) => true,
+            Err(NicError::Engine(why)) => self.give_up(&why),
             Err(why) => self.give_up(&why.to_string()),
         }
     }
