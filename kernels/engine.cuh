@@ -178,6 +178,8 @@ BP_DEV void take(const team& t, uint32_t k, uint64_t grant) {
     q->grant = grant;
     q->told = q->state.wqes;
     q->row_end = 0;
+    q->body_of = no_body;
+    q->dbr_due = 0;
     if (q->fixed.line != BP_LINE_NONE) aim(q);
   }
   syncwarp();
@@ -193,6 +195,7 @@ BP_DEV void give_back(const team& t, uint32_t k, uint32_t why) {
   syncwarp();
   if (t.leads()) {
     bp_qpc_record* record = record_of(*t.a, k);
+    if (q->dbr_due) look_at_record(q);
     q->state.why = why;
     store_state(reinterpret_cast<uint64_t*>(&record->state), q->state);
     st_relaxed_sys(&qpc_of(*t.a, k)->returned, q->grant);
@@ -231,15 +234,25 @@ BP_DEV bool has_cq_room(const team& t, context* q) {
   return true;
 }
 
-// The leader's. Writes the next CQE, behind everything that was written for the queue pair.
-BP_DEV void write_cqe(context* q, uint32_t opcode, uint32_t counter, uint32_t bytes) {
-  const uint64_t pi = q->state.cq_pi;
+// All of a CQE but its tail.
+BP_DEV uint64_t write_body(const context* q, uint64_t pi, uint32_t bytes) {
   const uint64_t cqe = q->fixed.cq + (pi & (q->fixed.cqes - 1)) * sizeof(bp_cqe64);
   u128* line = reinterpret_cast<u128*>(cqe);
   st_line(line, unit_zero());
   st_line(line + 1, unit_zero());
   st_line(line + 2, u128{{be32(q->fixed.uidx), 0, 0, be32(bytes)}});
   st_relaxed_sys(reinterpret_cast<uint64_t*>(cqe + 48), uint64_t{0});
+  return cqe;
+}
+
+// The leader's. Writes the next CQE, behind everything that was written for the queue pair. The body
+// of the one after it, which says the same of every WRITE, is written ahead where its place is free:
+// the fence would else wait for its way to the poller's memory and back.
+BP_DEV void write_cqe(context* q, uint32_t opcode, uint32_t counter, uint32_t bytes) {
+  const uint64_t pi = q->state.cq_pi;
+  const bool there = q->body_of == pi && bytes == 0;
+  const uint64_t cqe = there ? q->fixed.cq + (pi & (q->fixed.cqes - 1)) * sizeof(bp_cqe64)
+                             : write_body(q, pi, bytes);
   const uint64_t owner = (pi & q->fixed.cqes) != 0;
   const uint64_t swapped = (counter & 0xff) << 8 | (counter >> 8 & 0xff);
   const uint64_t tail = be32(opcode << 24 | q->fixed.qpn) | swapped << 32 | owner << 56;
@@ -248,6 +261,11 @@ BP_DEV void write_cqe(context* q, uint32_t opcode, uint32_t counter, uint32_t by
   st_relaxed_sys(reinterpret_cast<uint64_t*>(cqe + 56), tail);
   q->state.cq_pi = pi + 1;
   q->row_end = 0;
+  q->body_of = no_body;
+  if (pi + 1 - q->state.cq_ci < q->fixed.cqes) {
+    write_body(q, pi + 1, 0);
+    q->body_of = pi + 1;
+  }
 }
 
 BP_DEV uint64_t atomic_word(uint64_t at, uint32_t opcode, const uint8_t* copy) {

@@ -45,6 +45,11 @@ BP_DEV void visit_ring(const team& t, uint32_t k) {
   uint64_t first = 0, copied = 0;  // the copy's blocks: `copied` of them from `first`
   uint64_t moved = 0;
   for (uint32_t n = 0; n < visit_wqes && moved < visit_bytes; n++) {
+    if (q->state.producer == q->state.ci && q->dbr_due) {
+      syncwarp();  // all have seen that
+      if (t.leads()) look_at_record(q);
+      syncwarp();
+    }
     const uint64_t ci = q->state.ci, known = q->state.producer - ci;
     const bool by_ring = known != 0;
     const uint8_t* copy = t.b->wqe;
@@ -176,7 +181,7 @@ BP_DEV uint32_t look_at(const bp_engine_args& a, block_state* b, uint32_t k) {
     if (stored) second = ld_acquire_sys(buffer);  // as above
     b->polled[k][0] = first;
     b->polled[k][1] = second;
-    const bool posted = q->state.ci != q->state.producer;
+    const bool posted = q->state.ci != q->state.producer || q->dbr_due != 0;
     if (first != q->state.registers[0] || stored || posted) found |= has_work;
   }
   if (found == nothing && q->told != q->state.wqes) tell_counts(a, k, q);

@@ -20,9 +20,12 @@ struct context {
   uint64_t told;       // WQEs that the record tells of
   uint64_t row_end;    // end of what was written and not fenced yet; 0: all is fenced
   uint64_t slot;       // in-band: where the next slot lies
-  uint32_t sequence;   // and the sequence of its lines
-  uint32_t missing;    // and its first line that had not come
+  uint64_t body_of;    // the CQE whose body lies there already; no_body: none
+  uint32_t sequence;   // in-band: and the sequence of its lines
+  uint32_t missing;    // and a line that had not come
+  uint32_t dbr_due;    // 1: the doorbell record is to be looked at
 };
+constexpr uint64_t no_body = ~0ull;
 
 struct request {
   uint32_t opcode;
@@ -137,8 +140,9 @@ BP_DEV void learn_register(context* q, uint64_t v) {
   if (second >> 8 == q->fixed.qpn) learn(q, (first >> 8) + ((second & 0x3f) + 3) / 4);
 }
 
-// Learns the producer index from what changed (docs/protocol.md, section 6): the later of doorbell
-// and record, bounded by the ring.
+// Learns the producer index from the registers that changed (docs/protocol.md, section 7): the later
+// of doorbell and record, bounded by the ring. The record is looked at when what the register told is
+// done: the page is this queue pair's alone, so a record that is later has a doorbell that comes.
 BP_DEV void ring(context* q, uint64_t r0, uint64_t r1) {
   const bool first = r0 != q->state.registers[0];
   const bool second = !q->fixed.blueflame && r1 != q->state.registers[1];
@@ -150,6 +154,11 @@ BP_DEV void ring(context* q, uint64_t r0, uint64_t r1) {
     q->state.registers[1] = r1;
     learn_register(q, r1);
   }
+  q->dbr_due = 1;
+}
+
+BP_DEV void look_at_record(context* q) {
+  q->dbr_due = 0;
   // Acquire: the WQEs, written before the record. The register was acquired before this load, so a
   // record written before the doorbell is seen here.
   const uint32_t* record = reinterpret_cast<const uint32_t*>(q->fixed.dbr) + BP_DBR_SND;

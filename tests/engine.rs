@@ -144,7 +144,10 @@ mod own {
                     let cqe = host.poll_send().unwrap().expect("complete");
                     assert_eq!(cqe.opcode, CqeOpcode::Req);
                     let (from, to, n) = (from as usize, to as usize, n as usize);
-                    assert!(dst.get(to, n) == data[from..from + n], "{blocks}x{threads}: {n} {from} {to}");
+                    assert!(
+                        dst.get(to, n) == data[from..from + n],
+                        "{blocks}x{threads}: {n} {from} {to}"
+                    );
                     assert!(dst.get(0, to).iter().all(|&b| b == 0xee));
                     assert_eq!(dst.get(to + n, 1), [0xee]);
                 }
@@ -244,7 +247,8 @@ mod own {
     #[test]
     fn nothing_is_lost_from_launch_to_launch_or_when_regions_come_and_go() {
         let nic = running(Duration::from_micros(200));
-        let (src, dst) = (Buf::new(&nic, 8192, 0, Access::ALL), Buf::new(&nic, 8192, 0, Access::ALL));
+        let (src, dst) =
+            (Buf::new(&nic, 8192, 0, Access::ALL), Buf::new(&nic, 8192, 0, Access::ALL));
         let (a, _ma) = make_qp(&nic, &attr());
         let (b, _mb) = make_qp(&nic, &attr());
         a.connect(b.address()).unwrap();
@@ -267,7 +271,8 @@ mod own {
         assert!(seen.offloaded > 250, "{seen:?}");
         // An error in between is the host's to say, and the engine's launches go on.
         let payload = inline(&[0; 8]);
-        host.send(&SendWr::new(Opcode::RdmaWrite).to(dst.at(0), Rkey(7)).payload(&payload)).unwrap();
+        host.send(&SendWr::new(Opcode::RdmaWrite).to(dst.at(0), Rkey(7)).payload(&payload))
+            .unwrap();
         assert_eq!(completion(&mut host).syndrome, Syndrome::RemoteAccess as u8);
         assert_eq!((a.state(), b.state()), (QpState::Err, QpState::Err));
         host.send(&SendWr::new(Opcode::Nop)).unwrap();

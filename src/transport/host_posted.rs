@@ -122,9 +122,7 @@ impl HostPosted {
         let (mapped, first) = window.on_host()?;
         let slot = first + slot as usize;
         match &self.rdma.local {
-            Memory::Device(device) => {
-                Ok(stream.copy_to_host(device, local, mapped, slot, bytes)?)
-            }
+            Memory::Device(device) => Ok(stream.copy_to_host(device, local, mapped, slot, bytes)?),
             Memory::Host(mapped) => {
                 stream.synchronize(self.timeout)?; // the work that wrote the payload
                 let from = mapped.host().ok_or(Error::NotConnected)?;

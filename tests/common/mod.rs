@@ -8,8 +8,8 @@ use bellpush::engine::EngineOptions;
 use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::HostQp;
-use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmLink, ShmNet};
+use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{CqAttr, Engine, InProcess, Objects, Qp, SoftConfig, SoftNic, Srq};
 use bellpush::nic::{
     Access, Change, Connection, Inband, LineFormat, Mr, Nic, QpAttr, QpType, QueuePair,

@@ -342,7 +342,11 @@ impl Device {
         }
         let mut core = self.seat(qp).control();
         if !core.recall(qp.qpn.0) {
-            return Err(self.offload.as_ref().and_then(|it| it.failure()).expect("it was given up"));
+            return Err(self
+                .offload
+                .as_ref()
+                .and_then(|it| it.failure())
+                .expect("it was given up"));
         }
         let from = QueuePair::state(qp);
         let attributes = qp.apply(to, change)?;

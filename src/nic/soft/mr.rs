@@ -353,9 +353,9 @@ impl MrTable {
             .collect();
         let old = std::mem::take(&mut *regions);
         drop(regions);
-        for (recalled, entry) in recalled.into_iter().zip(
-            old.entries.into_iter().filter(|entry| entry.region.is_some()),
-        ) {
+        for (recalled, entry) in
+            recalled.into_iter().zip(old.entries.into_iter().filter(|entry| entry.region.is_some()))
+        {
             recalled.settle(entry);
         }
     }

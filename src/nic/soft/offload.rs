@@ -251,7 +251,8 @@ impl Mirror {
     /// NIC, so nothing depends on it.
     pub(super) fn set(&self, key: u32, region: &Region) {
         let index = (key >> 8) as usize;
-        let (Some(offload), Target::Memory(memory)) = (self.offload.upgrade(), &region.target) else {
+        let (Some(offload), Target::Memory(memory)) = (self.offload.upgrade(), &region.target)
+        else {
             return;
         };
         if index >= TABLE_KEYS {

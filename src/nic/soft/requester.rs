@@ -153,8 +153,7 @@ impl Requester {
         }
         let qp = &self.sq.qp;
         let Some(peer) = &self.peer else { return false };
-        if QueuePair::state(&**qp) != QpState::Rts
-            || !responder::answers(&peer.qp, qp.in_process())
+        if QueuePair::state(&**qp) != QpState::Rts || !responder::answers(&peer.qp, qp.in_process())
         {
             return false;
         }

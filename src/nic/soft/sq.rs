@@ -11,8 +11,8 @@ use crate::mem::{Dma, MemError};
 use crate::nic::QpType;
 use crate::wire::blueflame::{self, BF_BYTES};
 use crate::wire::cqe::Syndrome;
-use crate::wire::engine::State;
 use crate::wire::doorbell::{DBR_SND_OFFSET, Doorbell, UAR_BF1_OFFSET, ahead, dbr_counter};
+use crate::wire::engine::State;
 use crate::wire::wqe::{Ctrl, MAX_WQE_BYTES, Opcode, WQEBB_BYTES, Wqe, WqeError};
 
 /// Room for the longest WQE of a ring, or of a BlueFlame buffer.

@@ -169,7 +169,8 @@ fn open_nics(
             None => InProcess::new(),
         };
         let offload = engine_gpu.map(|at| {
-            let peers: &[Arc<Gpu>] = if Arc::ptr_eq(at, gpu) { &[] } else { std::slice::from_ref(gpu) };
+            let peers: &[Arc<Gpu>] =
+                if Arc::ptr_eq(at, gpu) { &[] } else { std::slice::from_ref(gpu) };
             engine::open(at, peers, EngineOptions::new(at)).map_err(|e| {
                 CliError::new(format!("--engine: {e}"), "give another GPU, or --engine host")
             })
