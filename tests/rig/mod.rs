@@ -159,10 +159,15 @@ pub fn running_nic() -> Arc<dyn Nic> {
     }
 }
 
+/// Whether tests/engine.rs has taken these tests in.
+pub fn on_gpu_engine() -> bool {
+    module_path!().starts_with("engine::")
+}
+
 /// The engine of `kernels/engine.cuh` for tests that tests/engine.rs takes in: on the host executor,
 /// or with BELLPUSH_TEST_ENGINE=N on a CUDA GPU (beside BELLPUSH_TEST_GPU).
 fn offload(rounds: Option<u32>) -> Option<Arc<Offload>> {
-    if !module_path!().starts_with("engine::") {
+    if !on_gpu_engine() {
         return None;
     }
     let cuda = |name| {
