@@ -15,6 +15,7 @@ mod error;
 mod host;
 mod memory;
 mod module;
+pub mod nccl;
 mod stream;
 
 use std::fmt;

@@ -288,6 +288,14 @@ impl Stream {
         Ok(())
     }
 
+    #[cfg(feature = "cuda")]
+    pub(super) fn queue(&self) -> Option<&super::cuda::Queue> {
+        match &self.kind {
+            Kind::Host(_) => None,
+            Kind::Cuda(queue) => Some(queue),
+        }
+    }
+
     fn same_gpu(&self, other: &Arc<Gpu>, what: &'static str) -> Result<(), GpuError> {
         if Arc::ptr_eq(&self.gpu, other) { Ok(()) } else { Err(GpuError::OtherGpu { what }) }
     }

@@ -6,6 +6,7 @@
 
 mod copy;
 mod kernels;
+mod nccl;
 mod pin;
 mod queue;
 
@@ -21,6 +22,7 @@ use copy::CopyLanes;
 
 pub(super) use copy::Memory;
 pub(super) use kernels::{Function, LoadedModule};
+pub(super) use nccl::{Comm, unique_id as nccl_unique_id, version as nccl_version};
 pub(super) use pin::Pin;
 pub(super) use queue::{Mark, Queue};
 

@@ -41,6 +41,11 @@ impl Device {
 }
 
 impl Queue {
+    /// The stream, for another library of this process.
+    pub(super) fn raw(&self) -> *mut c_void {
+        self.stream.cu_stream().cast()
+    }
+
     /// # Safety
     /// The argument is the kernel's struct (its size was checked), with addresses that stay good.
     pub(in crate::gpu) unsafe fn launch(
