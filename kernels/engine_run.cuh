@@ -154,6 +154,9 @@ BP_DEV void visit_slots(const team& t, uint32_t k) {
 
 enum : uint32_t { nothing = 0, has_work = 1, has_news = 2, is_ahead = 4 };
 
+// The number of the grant that is in force, or was, when `asked` was written.
+BP_DEV uint64_t last_grant(uint64_t asked) { return (asked - 1) | 1; }
+
 // One lane's look at one queue pair.
 BP_DEV uint32_t look_at(const bp_engine_args& a, block_state* b, uint32_t k) {
   context* q = &b->qps[k];
@@ -162,7 +165,8 @@ BP_DEV uint32_t look_at(const bp_engine_args& a, block_state* b, uint32_t k) {
   // again with acquire before it is used.
   const uint64_t asked = ld_relaxed_sys(&qpc->asked);
   if (q->grant == 0) {
-    return (asked & 1) != 0 && asked != ld_relaxed_sys(&qpc->returned) ? has_news : nothing;
+    // Granted and not returned, perhaps in an earlier launch, and perhaps asked for since.
+    return asked != 0 && last_grant(asked) != ld_relaxed_sys(&qpc->returned) ? has_news : nothing;
   }
   uint32_t found = asked != q->grant ? has_news : nothing;
   if (q->fixed.line != BP_LINE_NONE) {
@@ -210,11 +214,8 @@ BP_DEV void answer(const team& t, uint32_t k) {
   const bp_qpc* qpc = qpc_of(*t.a, k);
   // Acquire: the context, written before the number.
   const uint64_t asked = warp_broadcast(ld_acquire_sys(&qpc->asked));
-  if (t.b->qps[k].grant != 0) {
-    if (asked != t.b->qps[k].grant) give_back(t, k, BP_RETURN_ASKED);
-  } else if ((asked & 1) != 0) {
-    take(t, k, asked);
-  }
+  if (t.b->qps[k].grant == 0) take(t, k, last_grant(asked));
+  if (asked != t.b->qps[k].grant) give_back(t, k, BP_RETURN_ASKED);
 }
 
 template <class F>

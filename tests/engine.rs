@@ -301,6 +301,30 @@ mod own {
         assert_eq!(dst.get(0, 8), [9; 8]);
     }
 
+    #[test]
+    fn what_is_asked_for_between_two_launches_is_returned_by_the_next() {
+        let mut p = Pair::new(&attr());
+        let payload = inline(&[1; 8]);
+        let to = (p.b.buf.at(0), p.b.buf.mr.rkey);
+        let wr = SendWr::new(Opcode::RdmaWrite).to(to.0, to.1).payload(&payload);
+        for _ in 0..3 {
+            assert_eq!(p.send(&wr)[0].opcode, CqeOpcode::Req);
+            p.a.qp.modify(QpState::Sqd, &Default::default()).unwrap();
+            p.a.host.send(&wr).unwrap();
+            p.run_for(10_000);
+            assert!(p.sent().is_empty(), "control: nothing is sent in SQD");
+            p.a.qp.modify(QpState::Rts, &Default::default()).unwrap();
+            p.settle();
+            assert_eq!(p.sent().len(), 1);
+        }
+        let seen = p.nics[0].counters();
+        assert_eq!((seen.wqes, seen.offloaded, seen.returned), (6, 6, 0));
+        let since = std::time::Instant::now();
+        p.nics[0].destroy_qp(p.a.qp.qpn()).unwrap();
+        assert!(p.nics[0].trouble().is_none());
+        assert!(since.elapsed() < Duration::from_secs(3), "the engine's answer was not waited for");
+    }
+
     /// An accelerator that stops answering after some turns.
     struct Dying {
         whole: Arc<dyn Accelerator>,
