@@ -67,7 +67,7 @@ struct Args {
     /// Timed calls of each size [default: by size]
     #[arg(long)]
     calls: Option<u32>,
-    /// Blocks a launch at most
+    /// Blocks a launch at most [default: 16; on the host executor 1]
     #[arg(long)]
     channels: Option<u32>,
     /// Bytes for which a call takes one block more, such as 128KiB
@@ -76,9 +76,10 @@ struct Args {
     /// Payload of a message at most, such as 64KiB
     #[arg(long)]
     chunk: Option<String>,
-    /// Engine threads of each rank's NIC on the in-process link
-    #[arg(long, default_value_t = 1)]
-    engines: usize,
+    /// Engine threads of each rank's NIC on the in-process link [default: three quarters of the cores
+    /// over all ranks, 1 to 12 each]
+    #[arg(long)]
+    engines: Option<usize>,
     /// What carries packets between processes
     #[arg(long, default_value = "shm", value_parser = ["shm", "udp"])]
     link: String,
@@ -156,7 +157,8 @@ fn options(args: &Args) -> Result<Options, Failure> {
     let mut options = Options::new(Path::new(args.data, args.kick.unwrap_or(usual))?);
     options.algorithm = args.algorithm;
     options.timeout = Duration::try_from_secs_f64(args.timeout)?;
-    options.channels = args.channels.unwrap_or(if args.executor == "host" { 1 } else { 8 });
+    options.channels =
+        args.channels.unwrap_or(if args.executor == "host" { 1 } else { options.channels });
     if let Some(bytes) = &args.channel_bytes {
         options.channel_bytes = size::parse(bytes)?;
     }
@@ -239,9 +241,13 @@ fn machine_time() -> u128 {
 fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     let count = gpus(args)?.clamp(1, args.ranks.max(1) as usize);
     let gpus: Vec<_> = (0..count).map(|n| open_gpu(args, n)).collect::<Result<_, _>>()?;
-    let config = SoftConfig { engines: args.engines, ..SoftConfig::new(&InProcess::new()) };
+    // As many threads as there are cores would leave none for the ranks' own.
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let usual = (cores * 3 / 4 / args.ranks.max(1) as usize).clamp(1, 12);
+    let engines = args.engines.unwrap_or(usual);
+    let config = SoftConfig { engines, ..SoftConfig::new(&InProcess::new()) };
     let meetings = Meeting::threads(args.ranks, options.timeout * 10);
-    let what = format!("threads, {} engine thread(s) a rank", args.engines);
+    let what = format!("threads, {engines} engine thread(s) a rank");
     let about = gpus.first().map_or(String::new(), |gpu| gpu.describe().to_string());
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..args.ranks)

@@ -26,8 +26,10 @@
 //! leaves a hook; a command that panics answers `EIO`.
 
 mod abi;
+mod clock;
 mod commands;
 mod context;
+mod counters;
 mod cuda;
 mod device;
 mod devx;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use super::counters::{DropReason, Live};
@@ -122,6 +122,8 @@ pub(super) struct Core {
     by_qpn: HashMap<u32, usize>,
     uars: Vec<Uar>,
     arm_pages: Vec<ArmPage>,
+    /// CQs that may hold news back.
+    moderated: Vec<Weak<Cq>>,
     /// In-band queue pairs: looked at every step.
     inband: Vec<usize>,
     /// Queue pairs with work.
@@ -141,6 +143,7 @@ impl Default for Core {
             by_qpn: HashMap::new(),
             uars: Vec::new(),
             arm_pages: Vec::new(),
+            moderated: Vec::new(),
             inband: Vec::new(),
             active: Vec::new(),
             failed: Vec::new(),
@@ -197,9 +200,18 @@ impl Core {
         self.arm_pages[at].add(Arc::downgrade(cq));
     }
 
+    /// Looks after the news that a CQ holds back.
+    pub(super) fn watch_moderated(&mut self, cq: &Arc<Cq>) {
+        let cq = Arc::downgrade(cq);
+        if !self.moderated.iter().any(|other| other.ptr_eq(&cq)) {
+            self.moderated.push(cq);
+        }
+    }
+
     /// Lets pages go on which no CQ is armed any more.
     pub(super) fn forget_arming(&mut self) {
         self.arm_pages.retain(ArmPage::is_needed);
+        self.moderated.retain(|cq| cq.strong_count() > 0);
     }
 
     /// Sends what a queue pair that goes owes its peer.
@@ -411,6 +423,11 @@ impl Core {
         }
         if let Some(tap) = cx.tap {
             tap.pass();
+        }
+        for cq in self.moderated.iter().filter_map(Weak::upgrade) {
+            if let Some(at) = cq.release(now_ns) {
+                note(Visit::Later(at), &mut progress);
+            }
         }
         // 5. Counters, once a step.
         let (tally, live) = (cx.tally, &device.counters);
