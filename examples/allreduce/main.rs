@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bellpush::collective::{Algorithm, Bootstrap, Communicator, Dtype, Job, Op, Options};
+use bellpush::gpu::nccl::Nccl;
 use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::nic::Nic;
 use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmNet, UdpLink};
@@ -66,15 +67,19 @@ struct Args {
     /// Timed calls of each size [default: by size]
     #[arg(long)]
     calls: Option<u32>,
-    /// Blocks a launch at most
+    /// Blocks a launch at most [default: 16; on the host executor 1]
     #[arg(long)]
     channels: Option<u32>,
+    /// Bytes for which a call takes one block more, such as 128KiB
+    #[arg(long)]
+    channel_bytes: Option<String>,
     /// Payload of a message at most, such as 64KiB
     #[arg(long)]
     chunk: Option<String>,
-    /// Engine threads of each rank's NIC on the in-process link
-    #[arg(long, default_value_t = 1)]
-    engines: usize,
+    /// Engine threads of each rank's NIC on the in-process link [default: three quarters of the cores
+    /// over all ranks, 1 to 12 each]
+    #[arg(long)]
+    engines: Option<usize>,
     /// What carries packets between processes
     #[arg(long, default_value = "shm", value_parser = ["shm", "udp"])]
     link: String,
@@ -93,6 +98,9 @@ struct Args {
     /// Seed of the elements
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Time the same calls of nccl, of the same memory on the same streams, batch by batch in turn
+    #[arg(long, value_parser = ["nccl"])]
+    compare: Option<String>,
     /// Write results here (- for stdout)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -118,6 +126,19 @@ struct Row {
     /// Bus bandwidth, 2 (N - 1) / N bytes a time, in GB/s.
     bus_gb_s: f64,
     verified: bool,
+    /// With `--compare`.
+    nccl: Option<Compared>,
+}
+
+/// NCCL's times of the same calls.
+#[derive(Debug, Clone, Serialize)]
+struct Compared {
+    version: i32,
+    time_us: f64,
+    least_us: f64,
+    bus_gb_s: f64,
+    /// Our median time by NCCL's.
+    ratio: f64,
 }
 
 fn main() -> ExitCode {
@@ -136,7 +157,11 @@ fn options(args: &Args) -> Result<Options, Failure> {
     let mut options = Options::new(Path::new(args.data, args.kick.unwrap_or(usual))?);
     options.algorithm = args.algorithm;
     options.timeout = Duration::try_from_secs_f64(args.timeout)?;
-    options.channels = args.channels.unwrap_or(if args.executor == "host" { 1 } else { 8 });
+    options.channels =
+        args.channels.unwrap_or(if args.executor == "host" { 1 } else { options.channels });
+    if let Some(bytes) = &args.channel_bytes {
+        options.channel_bytes = size::parse(bytes)?;
+    }
     if let Some(chunk) = &args.chunk {
         options.chunk_bytes = u32::try_from(size::parse(chunk)?)?;
     }
@@ -200,7 +225,8 @@ fn process(args: &Args, job: &Job, options: &Options, task: &Task) -> Result<(),
     let meeting = Meeting::Processes(Box::new(bootstrap));
     let about = gpu.describe().to_string();
     let place = (gpu, nic);
-    let mut rank = Rank::join(place, (job.rank, job.ranks), meeting, options)?;
+    let mut rank =
+        Rank::join(place, (job.rank, job.ranks), meeting, options, args.compare.is_some())?;
     let what = format!("processes, over {}", args.link);
     let mut table = Table::new(args, options, &about, &what, job.ranks, job.rank == 0);
     rank.run(task, |communicator, all| table.add(communicator, all))?;
@@ -215,9 +241,13 @@ fn machine_time() -> u128 {
 fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     let count = gpus(args)?.clamp(1, args.ranks.max(1) as usize);
     let gpus: Vec<_> = (0..count).map(|n| open_gpu(args, n)).collect::<Result<_, _>>()?;
-    let config = SoftConfig { engines: args.engines, ..SoftConfig::new(&InProcess::new()) };
+    // As many threads as there are cores would leave none for the ranks' own.
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let usual = (cores * 3 / 4 / args.ranks.max(1) as usize).clamp(1, 12);
+    let engines = args.engines.unwrap_or(usual);
+    let config = SoftConfig { engines, ..SoftConfig::new(&InProcess::new()) };
     let meetings = Meeting::threads(args.ranks, options.timeout * 10);
-    let what = format!("threads, {} engine thread(s) a rank", args.engines);
+    let what = format!("threads, {engines} engine thread(s) a rank");
     let about = gpus.first().map_or(String::new(), |gpu| gpu.describe().to_string());
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..args.ranks)
@@ -228,7 +258,13 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
                 scope.spawn(move || {
                     let nic: Arc<dyn Nic> = SoftNic::open(config)?;
                     let place = (gpu, nic);
-                    let mut rank = Rank::join(place, (number, args.ranks), meeting, options)?;
+                    let mut rank = Rank::join(
+                        place,
+                        (number, args.ranks),
+                        meeting,
+                        options,
+                        args.compare.is_some(),
+                    )?;
                     let mut table = Table::new(args, options, about, what, args.ranks, number == 0);
                     rank.run(task, |communicator, all| table.add(communicator, all))?;
                     table.write()
@@ -267,10 +303,14 @@ impl<'a> Table<'a> {
     ) -> Self {
         if speaks {
             println!("{ranks} ranks ({what}) on {executor}, {}, software NIC", options.path);
-            println!(
+            print!(
                 "{:>12} {:>10} {:>9} {:>12} {:>10}",
                 "bytes", "algorithm", "channels", "µs", "GB/s bus"
             );
+            match args.compare {
+                Some(_) => println!(" {:>12} {:>10} {:>7}", "NCCL µs", "GB/s bus", "ratio"),
+                None => println!(),
+            }
         }
         Self { args, options, executor: executor.into(), ranks, speaks, rows: Vec::new() }
     }
@@ -278,10 +318,14 @@ impl<'a> Table<'a> {
     fn add(&mut self, communicator: &Communicator, all: &[Measured]) {
         let row = self.row(communicator, all);
         if self.speaks {
-            println!(
+            print!(
                 "{:>12} {:>10} {:>9} {:>12.1} {:>10.3}",
                 row.bytes, row.algorithm, row.channels, row.time_us, row.bus_gb_s
             );
+            match &row.nccl {
+                Some(n) => println!(" {:>12.1} {:>10.3} {:>7.2}", n.time_us, n.bus_gb_s, n.ratio),
+                None => println!(),
+            }
         }
         self.rows.push(row);
     }
@@ -302,15 +346,22 @@ impl<'a> Table<'a> {
 
     fn row(&self, communicator: &Communicator, all: &[Measured]) -> Row {
         let Self { args, options, .. } = self;
-        let batches = all.iter().map(|m| m.batches.len()).min().unwrap_or(0);
-        let slowest = |b: usize| all.iter().map(|m| m.batches[b]).max().unwrap_or(0);
-        let mut times: Vec<u64> = (0..batches).map(slowest).collect();
-        times.sort_unstable();
-        let median = times.get(times.len() / 2).copied().unwrap_or(0);
+        let (median, least) = median_and_least(all.iter().map(|m| &*m.batches).collect());
         let Measured { count, calls, .. } = all[0];
         let plan = communicator.plan(count, args.dtype, args.op);
         let bytes = count * args.dtype.bytes();
         let ranks = f64::from(self.ranks);
+        let bus = |ns: u64| 2.0 * (ranks - 1.0) / ranks * bytes as f64 / ns.max(1) as f64;
+        let nccl = args.compare.as_ref().and_then(|_| {
+            let (ns, least) = median_and_least(all.iter().map(|m| &*m.nccl).collect());
+            Some(Compared {
+                version: Nccl::version().ok()?,
+                time_us: ns as f64 / 1e3,
+                least_us: least as f64 / 1e3,
+                bus_gb_s: bus(ns),
+                ratio: median as f64 / ns.max(1) as f64,
+            })
+        });
         Row {
             bytes,
             count,
@@ -324,9 +375,20 @@ impl<'a> Table<'a> {
             executor: self.executor.clone(),
             calls,
             time_us: median as f64 / 1e3,
-            least_us: times.first().copied().unwrap_or(0) as f64 / 1e3,
-            bus_gb_s: 2.0 * (ranks - 1.0) / ranks * bytes as f64 / median.max(1) as f64,
+            least_us: least as f64 / 1e3,
+            bus_gb_s: bus(median),
             verified: true,
+            nccl,
         }
     }
+}
+
+/// Of the slowest rank's times, batch by batch.
+fn median_and_least(ranks: Vec<&[u64]>) -> (u64, u64) {
+    let batches = ranks.iter().map(|times| times.len()).min().unwrap_or(0);
+    let slowest = |b: usize| ranks.iter().map(|times| times[b]).max().unwrap_or(0);
+    let mut times: Vec<u64> = (0..batches).map(slowest).collect();
+    times.sort_unstable();
+    let at = |i: usize| times.get(i).copied().unwrap_or(0);
+    (at(times.len() / 2), at(0))
 }

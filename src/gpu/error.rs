@@ -53,6 +53,30 @@ pub enum GpuError {
         /// CUDA's name of the error.
         error: String,
     },
+    /// NCCL was not found, or lacks a call.
+    #[error("no NCCL: {error} (LD_LIBRARY_PATH says where libnccl.so.2 is)")]
+    NoNccl {
+        /// The loader's message.
+        error: String,
+    },
+    /// A call of NCCL failed.
+    #[error("{call}: {error}")]
+    Nccl {
+        /// NCCL's function.
+        call: &'static str,
+        /// Its text for the error.
+        error: String,
+    },
+    /// An address that another library gave is not of this GPU's memory.
+    #[error("{bytes} bytes at {addr:#x} are no memory of CUDA GPU {gpu}")]
+    NotGpuMemory {
+        /// The GPU's ordinal.
+        gpu: usize,
+        /// Begin of the range.
+        addr: u64,
+        /// Its length.
+        bytes: usize,
+    },
     /// A module's image does not suit this GPU or driver.
     #[error("cannot load the kernels on {name}: {error}")]
     Load {

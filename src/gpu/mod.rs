@@ -14,6 +14,7 @@ mod error;
 mod host;
 mod memory;
 mod module;
+pub mod nccl;
 mod stream;
 
 use std::fmt;

@@ -6,6 +6,7 @@
 
 mod copy;
 mod kernels;
+mod nccl;
 mod pin;
 mod queue;
 
@@ -21,6 +22,7 @@ use copy::CopyLanes;
 
 pub(super) use copy::Memory;
 pub(super) use kernels::{Function, LoadedModule};
+pub(super) use nccl::{Comm, unique_id as nccl_unique_id, version as nccl_version};
 pub(super) use pin::Pin;
 pub(super) use queue::{Mark, Queue};
 
@@ -147,6 +149,28 @@ impl Device {
         match unsafe { sys::cuCtxEnablePeerAccess(other.ctx.cu_ctx(), 0) } {
             CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
             code => Err(failed("cuCtxEnablePeerAccess", code)),
+        }
+    }
+
+    /// Checks that a range is memory of this GPU, allocated or managed.
+    pub(super) fn owns(&self, addr: u64, bytes: usize) -> Result<(), GpuError> {
+        self.make_current()?;
+        let foreign = GpuError::NotGpuMemory { gpu: self.ordinal(), addr, bytes };
+        let (mut start, mut length, mut ordinal) = (0, 0usize, -1i32);
+        let which = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        // SAFETY: each writes its results; the driver refuses an address that is none of its own.
+        let codes = unsafe {
+            [
+                sys::cuMemGetAddressRange_v2(&raw mut start, &raw mut length, addr),
+                sys::cuPointerGetAttribute((&raw mut ordinal).cast(), which, addr),
+            ]
+        };
+        let inside = addr.checked_add(bytes as u64).is_some_and(|end| end <= start + length as u64);
+        let known = codes.iter().all(|&code| code == CUresult::CUDA_SUCCESS);
+        if known && inside && usize::try_from(ordinal) == Ok(self.ordinal()) {
+            Ok(())
+        } else {
+            Err(foreign)
         }
     }
 

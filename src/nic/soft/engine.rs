@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
 
 use super::counters::{DropReason, Live};
 use super::cq::Cq;
@@ -15,11 +16,12 @@ use super::join::ROW_WQES;
 use super::payload::Domain;
 use super::port::Port;
 use super::qp::Qp;
+use super::report::SendReport;
 use super::requester::{Requester, Tally, Visit, Visitor};
 use super::sq::{Posted, Scratch};
 use super::state::Attributes;
 use super::transport::Transport;
-use super::uar::{ArmPage, Uar};
+use super::uar::{ArmPage, Kind, Rung, Uar};
 use crate::mem::{MemError, View};
 use crate::nic::{QpState, QueuePair};
 use crate::wire::roce::Opcode;
@@ -91,12 +93,37 @@ impl Seat {
     }
 }
 
+impl Seat {
+    /// What the engine knows of its queue pairs' send sides, by number; `None` when it stays in a
+    /// step for longer than `patience`.
+    pub(super) fn sends(&self, patience: Duration) -> Option<HashMap<u32, SendReport>> {
+        let until = Instant::now() + patience;
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let core = loop {
+            match self.core.try_lock() {
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+                Err(TryLockError::WouldBlock) => break None,
+                Err(TryLockError::Poisoned(core)) => break Some(core.into_inner()),
+                Ok(core) => break Some(core),
+            }
+        };
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        let core = core?;
+        let of = |r: &Requester| (r.qp().qpn.0, r.report());
+        Some(core.slots.iter().flatten().map(|r| of(r)).collect())
+    }
+}
+
 /// What an engine works on.
 pub(super) struct Core {
     slots: Vec<Option<Box<Requester>>>,
     by_qpn: HashMap<u32, usize>,
     uars: Vec<Uar>,
     arm_pages: Vec<ArmPage>,
+    /// CQs that may hold news back.
+    moderated: Vec<Weak<Cq>>,
     /// In-band queue pairs: looked at every step.
     inband: Vec<usize>,
     /// Queue pairs with work.
@@ -116,6 +143,7 @@ impl Default for Core {
             by_qpn: HashMap::new(),
             uars: Vec::new(),
             arm_pages: Vec::new(),
+            moderated: Vec::new(),
             inband: Vec::new(),
             active: Vec::new(),
             failed: Vec::new(),
@@ -134,14 +162,19 @@ impl Core {
         if requester.sq.is_inband() {
             self.inband.push(slot);
         } else {
-            let shared = (!qp.attr.blueflame)
+            let kind = match (qp.attr.blueflame, &self.port) {
+                (true, _) => Kind::BlueFlame,
+                (false, Some(_)) => Kind::Foreign,
+                (false, None) => Kind::Own,
+            };
+            let shared = (kind != Kind::BlueFlame)
                 .then(|| self.uars.iter_mut().find(|u| u.is(&qp.queues.uar)))
                 .flatten();
             match shared {
                 Some(uar) => uar.qps.push(slot),
                 None => {
                     let page = qp.queues.uar.clone();
-                    self.uars.push(Uar::new(page, qp.attr.blueflame, slot));
+                    self.uars.push(Uar::new(page, kind, slot));
                 }
             }
         }
@@ -167,9 +200,18 @@ impl Core {
         self.arm_pages[at].add(Arc::downgrade(cq));
     }
 
+    /// Looks after the news that a CQ holds back.
+    pub(super) fn watch_moderated(&mut self, cq: &Arc<Cq>) {
+        let cq = Arc::downgrade(cq);
+        if !self.moderated.iter().any(|other| other.ptr_eq(&cq)) {
+            self.moderated.push(cq);
+        }
+    }
+
     /// Lets pages go on which no CQ is armed any more.
     pub(super) fn forget_arming(&mut self) {
         self.arm_pages.retain(ArmPage::is_needed);
+        self.moderated.retain(|cq| cq.strong_count() > 0);
     }
 
     /// Sends what a queue pair that goes owes its peer.
@@ -236,7 +278,7 @@ impl Core {
     pub(super) fn wake(&mut self, qpn: u32) {
         let Some(&slot) = self.by_qpn.get(&qpn) else { return };
         if let Some(requester) = &mut self.slots[slot] {
-            requester.sq.ring([None; 2]);
+            requester.sq.ring(Rung::default());
             activate(requester, slot, &mut self.active);
         }
     }
@@ -252,7 +294,7 @@ impl Core {
         }
         self.failed.retain(|&s| s != slot);
         for uar in self.uars.iter_mut().filter(|u| u.qps.contains(&slot)) {
-            let rung = uar.poll().map_or([None; 2], |r| r.registers);
+            let rung = uar.poll().unwrap_or_default();
             uar.clear()?;
             for &other in uar.qps.iter().filter(|&&s| s != slot) {
                 if let Some(requester) = &mut self.slots[other] {
@@ -280,10 +322,10 @@ impl Core {
         let mut rung_count = 0;
         for uar in &mut self.uars {
             let Some(rung) = uar.poll() else { continue };
-            rung_count += u64::from(rung.registers.iter().any(Option::is_some));
+            rung_count += u64::from(rung.iter().any(Option::is_some));
             for &slot in &uar.qps {
                 if let Some(requester) = &mut self.slots[slot] {
-                    requester.sq.ring(rung.registers);
+                    requester.sq.ring(rung);
                     // Those that share the page and have nothing cost no more than this.
                     if requester.sq.has_work() {
                         activate(requester, slot, &mut self.active);
@@ -297,7 +339,7 @@ impl Core {
             for (slot, requester) in self.slots.iter_mut().enumerate() {
                 let Some(requester) = requester else { continue };
                 if QueuePair::state(&**requester.qp()) == QpState::Err {
-                    requester.sq.ring([None; 2]);
+                    requester.sq.ring(Rung::default());
                     activate(requester, slot, &mut self.active);
                     if !self.failed.contains(&slot) {
                         self.failed.push(slot);
@@ -381,6 +423,11 @@ impl Core {
         }
         if let Some(tap) = cx.tap {
             tap.pass();
+        }
+        for cq in self.moderated.iter().filter_map(Weak::upgrade) {
+            if let Some(at) = cq.release(now_ns) {
+                note(Visit::Later(at), &mut progress);
+            }
         }
         // 5. Counters, once a step.
         let (tally, live) = (cx.tally, &device.counters);

@@ -24,7 +24,7 @@ pub enum MwType {
     Two,
 }
 
-/// What a key of [`SoftNic::create_mkey`] is made of.
+/// What a key of [`create_mkey`](super::SoftNic::create_mkey) is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MkeyAttr {
     /// Most units of 16 bytes that its translation takes.

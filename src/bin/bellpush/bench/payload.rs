@@ -147,13 +147,14 @@ impl Tags {
             let expected = self.mix(message, w as u64);
             let mask = u64::MAX >> (64 - 8 * bytes.len());
             let found = u64::from_le_bytes(raw);
+            // A tail of a byte or two may be poison and right at once.
+            let poisoned = found == POISON_WORD & mask;
+            poison += u64::from(poisoned);
             if found == expected & mask {
                 continue;
             }
             wrong += 1;
-            if found == POISON_WORD & mask {
-                poison += 1;
-            } else if bytes.len() == 8 {
+            if !poisoned && bytes.len() == 8 {
                 let (m, at) = self.unmix(found);
                 foreign |= m < posted && at < words;
             }
@@ -231,6 +232,15 @@ mod tests {
             prop_assert_eq!(payload.look(m, 1000, &vec![POISON; len]), Found::Missing);
             prop_assert_eq!(payload.look(m, 1000, &vec![0x11; len]), Found::Corrupted);
         }
+    }
+
+    #[test]
+    fn a_tail_that_would_be_poison_anyway_is_missing_with_the_rest() {
+        let tags = (0..).map(Tags::new).find(|&t| message(t, 0, 25)[24] == POISON).unwrap();
+        let untouched = vec![POISON; 25];
+        assert_eq!(Payload::Tags(tags).look(0, 10, &untouched), Found::Missing);
+        let whole = message(tags, 0, 25);
+        assert_eq!(Payload::Tags(tags).look(0, 10, &whole), Found::Whole);
     }
 
     #[test]

@@ -1,0 +1,139 @@
+//! NVIDIA's collective library on the same GPUs and streams, for comparison.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{DeviceMem, Gpu, GpuError, Stream};
+use crate::mem::{Dma, MemError};
+
+/// Bytes of `ncclUniqueId`.
+pub const UNIQUE_ID_BYTES: usize = 128;
+
+/// NCCL's `ncclDataType_t` of the types that are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum NcclType {
+    /// `ncclInt32`
+    I32 = 2,
+    /// `ncclFloat16`
+    F16 = 6,
+    /// `ncclFloat32`
+    F32 = 7,
+    /// `ncclBfloat16`
+    Bf16 = 9,
+}
+
+/// NCCL's `ncclRedOp_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum NcclOp {
+    /// `ncclSum`
+    Sum = 0,
+    /// `ncclMax`
+    Max = 2,
+    /// `ncclMin`
+    Min = 3,
+    /// `ncclAvg`
+    Mean = 4,
+}
+
+impl NcclType {
+    const fn bytes(self) -> u64 {
+        match self {
+            Self::I32 | Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+/// A rank of a communicator of NCCL. Which ways it may take is NCCL's own to say, by its environment
+/// (`NCCL_P2P_DISABLE=1` for host memory), once a process.
+pub struct Nccl {
+    gpu: Arc<Gpu>,
+    #[cfg(feature = "cuda")]
+    comm: super::cuda::Comm,
+}
+
+#[cfg(not(feature = "cuda"))]
+const WITHOUT: GpuError = GpuError::NotBuilt { reason: "it was built without the feature `cuda`" };
+
+impl Nccl {
+    /// The library's version, 10000 major + 100 minor + patch.
+    ///
+    /// # Errors
+    /// [`GpuError::NoNccl`] where the loader does not find it.
+    pub fn version() -> Result<i32, GpuError> {
+        #[cfg(feature = "cuda")]
+        return super::cuda::nccl_version();
+        #[cfg(not(feature = "cuda"))]
+        Err(WITHOUT)
+    }
+
+    /// What one rank makes and all of them join with.
+    ///
+    /// # Errors
+    /// As [`Nccl::version`], and what NCCL reports.
+    pub fn unique_id() -> Result<[u8; UNIQUE_ID_BYTES], GpuError> {
+        #[cfg(feature = "cuda")]
+        return super::cuda::nccl_unique_id();
+        #[cfg(not(feature = "cuda"))]
+        Err(WITHOUT)
+    }
+
+    /// Rank `rank` of `ranks`, each on a GPU of its own; waits for all of them.
+    ///
+    /// # Errors
+    /// [`GpuError::NoDevice`] on the host executor, [`GpuError::Timeout`], what NCCL reports.
+    pub fn join(
+        gpu: &Arc<Gpu>,
+        id: [u8; UNIQUE_ID_BYTES],
+        rank: u32,
+        ranks: u32,
+        timeout: Duration,
+    ) -> Result<Self, GpuError> {
+        #[cfg(feature = "cuda")]
+        if let super::Backend::Cuda(device) = &gpu.backend {
+            let comm = super::cuda::Comm::join(device, id, (rank, ranks), timeout)?;
+            return Ok(Self { gpu: gpu.clone(), comm });
+        }
+        let _ = (gpu, id, rank, ranks, timeout);
+        Err(GpuError::NoDevice)
+    }
+
+    /// Queues an all-reduce of `count` elements; `output` may be `input`.
+    ///
+    /// # Errors
+    /// When the memories are shorter or another GPU's, and what NCCL reports.
+    pub fn all_reduce(
+        &self,
+        stream: &Stream,
+        input: &Arc<DeviceMem>,
+        output: &Arc<DeviceMem>,
+        count: u64,
+        dtype: NcclType,
+        op: NcclOp,
+    ) -> Result<(), GpuError> {
+        let bytes = count.saturating_mul(dtype.bytes());
+        for memory in [input, output] {
+            if !Arc::ptr_eq(memory.gpu(), &self.gpu) {
+                return Err(GpuError::OtherGpu { what: "memory" });
+            }
+            if bytes > memory.bytes() as u64 {
+                let (bytes, len) = (usize::try_from(bytes).unwrap_or(usize::MAX), memory.bytes());
+                return Err(MemError::OutOfBounds { offset: 0, bytes, len }.into());
+            }
+            stream.keep(memory.clone());
+        }
+        if !Arc::ptr_eq(stream.gpu(), &self.gpu) {
+            return Err(GpuError::OtherGpu { what: "stream" });
+        }
+        #[cfg(feature = "cuda")]
+        if let Some(queue) = stream.queue() {
+            let ends = (input.addr(), output.addr());
+            // SAFETY: both hold `count` elements and are kept until the stream is idle.
+            return unsafe { self.comm.all_reduce(queue, ends, count, (dtype, op)) };
+        }
+        let _ = op;
+        Err(GpuError::NoDevice)
+    }
+}
