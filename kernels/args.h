@@ -46,13 +46,13 @@ struct bp_bench_args {
   struct bp_endpoint ep[BP_BENCH_MAX_ENDPOINTS];
   uint32_t endpoints;      // message m goes by endpoint m % endpoints
   uint32_t messages;
-  uint32_t each_quiet;     // 1: latency, a quiet after each message; 0: streaming
+  uint32_t each_quiet;     // latency: a quiet after so many messages, a row; 0: streaming
   uint32_t ring_every;     // streaming: messages a doorbell
   uint64_t src;            // message m: src + m * stride
   uint64_t remote_offset;  // message m: remote_offset + m * stride
   uint64_t stride;
   uint64_t bytes;
-  uint64_t ticks;          // uint64_t[messages]: clock ticks of each (latency only)
+  uint64_t ticks;          // uint64_t a whole row: clock ticks of each (latency only)
   uint64_t result;         // struct bp_bench_result
 };
 BP_ASSERT_SIZE(bp_bench_args, 192 * 8 + 64);

@@ -53,6 +53,17 @@ BP_DEV uint32_t ld_relaxed_sys(const uint32_t* p) {
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
+BP_DEV uint32_t ld_acquire_sys(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+// A byte, from where L1 has no say.
+BP_DEV uint8_t ld_byte(const uint8_t* p) {
+  uint32_t v;
+  asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return (uint8_t)v;
+}
 // 16 bytes in one load.
 BP_DEV u128 ld_line(const u128* p) {
   u128 v;
@@ -136,6 +147,23 @@ BP_DEV void atomic_max(uint64_t* p, uint64_t v) {
 BP_DEV void atomic_max(uint32_t* p, uint32_t v) {
   asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+// A NIC's atomics, for every agent in the system that reaches the word by atomics too.
+BP_DEV uint64_t atomic_add_sys(uint64_t* p, uint64_t v) {
+  uint64_t old;
+  asm volatile("atom.relaxed.sys.global.add.u64 %0, [%1], %2;"
+               : "=l"(old)
+               : "l"(p), "l"(v)
+               : "memory");
+  return old;
+}
+BP_DEV uint64_t atomic_cas_sys(uint64_t* p, uint64_t expected, uint64_t desired) {
+  uint64_t old;
+  asm volatile("atom.relaxed.sys.global.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(old)
+               : "l"(p), "l"(expected), "l"(desired)
+               : "memory");
+  return old;
+}
 // Compare-and-swap with acquire; returns the old value.
 BP_DEV uint32_t atomic_cas(uint32_t* p, uint32_t expected, uint32_t desired) {
   uint32_t old;
@@ -162,6 +190,8 @@ BP_DEV void fence_sc_gpu() { host_fence(); }
 BP_DEV uint64_t ld_acquire_sys(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 BP_DEV uint64_t ld_relaxed_sys(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 BP_DEV uint32_t ld_relaxed_sys(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+BP_DEV uint32_t ld_acquire_sys(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+BP_DEV uint8_t ld_byte(const uint8_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 BP_DEV u128 ld_line(const u128* p) {
   const uint64_t* q = reinterpret_cast<const uint64_t*>(p);
   const uint64_t high = __atomic_load_n(q + 1, __ATOMIC_ACQUIRE);
@@ -189,6 +219,13 @@ BP_DEV void st_line(u128* p, u128 v) {
 }
 BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
   return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+}
+BP_DEV uint64_t atomic_add_sys(uint64_t* p, uint64_t v) {
+  return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+}
+BP_DEV uint64_t atomic_cas_sys(uint64_t* p, uint64_t expected, uint64_t desired) {
+  __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  return expected;
 }
 template <class T>
 BP_DEV void atomic_max(T* p, T v) {

@@ -5,10 +5,11 @@
 //! software NIC that consumes real mlx5 work queues, so that all of it runs without an RDMA NIC.
 //!
 //! Dependencies point one way: `collective` uses `transport`, which uses `nic`, `gpu` and `credit`,
-//! which use `mem` and `wire`; `wire`, `pcie` and `credit` use nothing of ours.
+//! which use `mem` and `wire`; `engine` uses `nic` and `gpu`; `wire`, `pcie` and `credit` use nothing of ours.
 
 pub mod collective;
 pub mod credit;
+pub mod engine;
 pub mod gpu;
 pub mod mem;
 pub mod nic;

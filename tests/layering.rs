@@ -21,6 +21,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("nic", &["mem", "wire"]),
     ("nic::soft", &["nic!", "mem", "wire"]),
     ("nic::mlx5", &["nic!", "mem", "wire"]),
+    ("engine", &["nic", "gpu", "mem", "wire"]),
     ("transport", &["nic", "gpu", "credit", "pcie", "mem", "wire"]),
     ("collective", &["transport", "nic", "gpu", "mem", "wire"]),
     ("report", &["transport", "pcie"]),

@@ -89,3 +89,31 @@ fn a_changed_constant_is_noticed() {
     let wrong: Vec<_> = ours().into_iter().filter(|(n, v)| said.get(*n) != Some(v)).collect();
     assert_eq!(wrong, [("BP_OP_SEND", 0x0a)]);
 }
+
+#[test]
+fn what_host_and_engine_share_agrees() {
+    use bellpush::gpu::engine_args::EngineArgs;
+    use bellpush::wire::engine as e;
+    let said = said(include_str!("../kernels/engine.h"));
+    let size = |n: usize| n as u64;
+    for (name, value) in [
+        ("BP_ENGINE_BLOCK_QPS", size(e::BLOCK_QPS)),
+        ("BP_KEY_TABLE_KEYS", size(e::TABLE_KEYS)),
+        ("BP_ENGINE_BOARD_BYTES", size(e::BOARD_BYTES)),
+        ("BP_ENGINE_SHARED_BYTES", e::SHARED_BYTES.into()),
+        ("BP_RETURN_ASKED", e::Why::Asked as u64),
+        ("BP_RETURN_WQE", e::Why::Wqe as u64),
+        ("BP_RETURN_KEY", e::Why::Key as u64),
+        ("BP_RETURN_CQ_FULL", e::Why::CqFull as u64),
+        ("bp_key", size(size_of::<e::Key>())),
+        ("bp_qpc_state", size(size_of::<e::State>())),
+        ("bp_qpc_fixed", size(size_of::<e::Fixed>())),
+        ("bp_qpc", size(e::CONTEXT_BYTES)),
+        ("bp_qpc_record", size(e::RECORD_BYTES)),
+        ("bp_engine_board", size(e::BOARD_BYTES)),
+        ("bp_engine_job", size(e::BOARD_BYTES)),
+        ("bp_engine_args", size(size_of::<EngineArgs>())),
+    ] {
+        assert_eq!(said.get(name), Some(&value), "{name}");
+    }
+}

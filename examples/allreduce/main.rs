@@ -8,8 +8,9 @@
 //!
 //! As a process it is the rank that torchrun, mpirun or Slurm says it is, and `--ranks` is not looked
 //! at. With `--executor cuda` a rank has the GPU of its number on the host, modulo the number of GPUs.
-//! The NIC is the software NIC, one a rank; its engines run on CPU threads. Exit status 1 on any wrong
-//! element.
+//! The NIC is the software NIC, one a rank; its engines run on CPU threads, or with `--engine` as a
+//! kernel on a GPU (ranks as threads only): `own` on each rank's, `gpu:N` all on one. Exit status 1 on
+//! any wrong element.
 
 mod check;
 mod meet;
@@ -22,11 +23,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellpush::collective::{Algorithm, Bootstrap, Communicator, Dtype, Job, Op, Options};
+use bellpush::collective::{Algorithm, Bootstrap, Communicator, Dtype, Job, Op, Options, Place};
+use bellpush::engine::{self, EngineOptions};
 use bellpush::gpu::nccl::Nccl;
 use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::nic::Nic;
 use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmNet, UdpLink};
+use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::report::{machine, size};
 use bellpush::transport::{Data, Kick, Path};
@@ -80,6 +83,9 @@ struct Args {
     /// over all ranks, 1 to 12 each]
     #[arg(long)]
     engines: Option<usize>,
+    /// Where the NICs' engines run: host, own (each on its rank's GPU), or gpu:N
+    #[arg(long, default_value = "host")]
+    engine: String,
     /// What carries packets between processes
     #[arg(long, default_value = "shm", value_parser = ["shm", "udp"])]
     link: String,
@@ -119,6 +125,7 @@ struct Row {
     data: String,
     kick: Option<String>,
     executor: String,
+    engine: String,
     calls: u32,
     /// Median and least of the slowest rank's times of a call, in µs.
     time_us: f64,
@@ -165,6 +172,9 @@ fn options(args: &Args) -> Result<Options, Failure> {
     if let Some(chunk) = &args.chunk {
         options.chunk_bytes = u32::try_from(size::parse(chunk)?)?;
     }
+    if args.engine != "host" {
+        options.region = Place::Gpu; // which an engine on a GPU reaches
+    }
     Ok(options)
 }
 
@@ -208,6 +218,10 @@ fn run(args: &Args) -> Result<(), Failure> {
         seed: args.seed,
     };
     match Job::from_env(options.timeout)? {
+        Some(_) if args.engine != "host" => {
+            Err("--engine: an engine on a GPU is on the in-process link; ranks must be threads"
+                .into())
+        }
         Some(job) => process(args, &job, &options, &task),
         None => threads(args, &options, &task),
     }
@@ -237,6 +251,30 @@ fn machine_time() -> u128 {
     std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos())
 }
 
+/// The engine of each rank's NIC: none, its own GPU's, or one for all.
+fn engines(args: &Args, gpus: &[Arc<Gpu>]) -> Result<Vec<Option<Arc<Offload>>>, Failure> {
+    let ranks = args.ranks as usize;
+    let open = |gpu: &Arc<Gpu>| {
+        let others = gpus.iter().filter(|other| other.ordinal() != gpu.ordinal()).cloned();
+        let peers: Vec<_> = others.collect();
+        engine::open(gpu, &peers, EngineOptions::new(gpu))
+    };
+    match args.engine.as_str() {
+        "host" => Ok(vec![None; ranks]),
+        "own" => {
+            let each = gpus.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+            Ok((0..ranks).map(|rank| Some(each[rank % each.len()].clone())).collect())
+        }
+        other => {
+            let number = other.strip_prefix("gpu:").and_then(|n| n.parse::<usize>().ok());
+            let number = number.ok_or("--engine takes host, own, or gpu:N")?;
+            let found = gpus.iter().find(|gpu| gpu.ordinal() == Some(number)).cloned();
+            let gpu = found.map_or_else(|| open_gpu(args, number), Ok)?;
+            Ok(vec![Some(open(&gpu)?); ranks])
+        }
+    }
+}
+
 /// All ranks are threads of this process.
 fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     let count = gpus(args)?.clamp(1, args.ranks.max(1) as usize);
@@ -244,17 +282,32 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     // As many threads as there are cores would leave none for the ranks' own.
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let usual = (cores * 3 / 4 / args.ranks.max(1) as usize).clamp(1, 12);
-    let engines = args.engines.unwrap_or(usual);
-    let config = SoftConfig { engines, ..SoftConfig::new(&InProcess::new()) };
+    let threads = args.engines.unwrap_or(usual);
+    let config = SoftConfig { engines: threads, ..SoftConfig::new(&InProcess::new()) };
+    let offloads = engines(args, &gpus)?;
     let meetings = Meeting::threads(args.ranks, options.timeout * 10);
-    let what = format!("threads, {engines} engine thread(s) a rank");
+    let what = match offloads.first().and_then(Option::as_ref) {
+        None => format!("threads, {threads} engine thread(s) a rank"),
+        Some(offload) if args.engine == "own" => {
+            let said =
+                "a push crosses between GPUs once, from the engine's window to the peer's region";
+            format!("threads, each rank's engine on its own GPU, as {}: {said}", offload.describe())
+        }
+        Some(offload) => {
+            let said = "a push crosses between GPUs on its way to the engine and from it, but for the \
+                        ranks that share its GPU";
+            format!("threads, all engines on {}: {said}", offload.describe())
+        }
+    };
     let about = gpus.first().map_or(String::new(), |gpu| gpu.describe().to_string());
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..args.ranks)
             .zip(meetings)
             .map(|(number, meeting)| {
                 let gpu = gpus[number as usize % gpus.len()].clone();
-                let (config, about, what) = (config.clone(), &about, &what);
+                let offload = offloads[number as usize].clone();
+                let config = SoftConfig { offload, ..config.clone() };
+                let (about, what) = (&about, &what);
                 scope.spawn(move || {
                     let nic: Arc<dyn Nic> = SoftNic::open(config)?;
                     let place = (gpu, nic);
@@ -373,6 +426,7 @@ impl<'a> Table<'a> {
             data: options.path.data().to_string(),
             kick: options.path.kick().map(|k| k.to_string()),
             executor: self.executor.clone(),
+            engine: args.engine.clone(),
             calls,
             time_us: median as f64 / 1e3,
             least_us: least as f64 / 1e3,

@@ -193,7 +193,7 @@ pub struct BenchArgs {
     pub endpoints: u32,
     /// Number of messages.
     pub messages: u32,
-    /// 1: a quiet after each message (latency); 0: streaming.
+    /// Latency: a quiet after so many messages, a row; 0: streaming.
     pub each_quiet: u32,
     /// Streaming: messages a doorbell.
     pub ring_every: u32,
@@ -205,7 +205,7 @@ pub struct BenchArgs {
     pub stride: u64,
     /// Length of a message.
     pub bytes: u64,
-    /// `u64` clock ticks a message (latency).
+    /// `u64` clock ticks a whole row (latency).
     pub ticks: u64,
     /// [`BenchResult`].
     pub result: u64,

@@ -121,6 +121,35 @@ impl Gpu {
         unsafe { self.map(addr, bytes, true, Owner::Registers(owner)) }
     }
 
+    /// Where this GPU's kernels reach memory: their own GPU's, that of the GPUs `within`, or host
+    /// memory that is pinned. What comes with the address keeps the memory pinned; a GPU's memory is
+    /// its owner's to keep.
+    pub(crate) fn reach(
+        &self,
+        memory: &dyn Dma,
+        within: &[usize],
+    ) -> Option<(u64, Arc<dyn Any + Send + Sync>)> {
+        match (&self.backend, memory.as_host(), memory.device_addr()) {
+            (Backend::Host(_), Some(view), _) => {
+                let _ = within;
+                Some((view.addr(), view.mem.clone()))
+            }
+            (Backend::Host(_), None, _) => None,
+            #[cfg(feature = "cuda")]
+            (Backend::Cuda(gpu), Some(view), _) => {
+                let pin = super::cuda::Pin::covering(view.addr(), view.len)?;
+                Some((gpu.device_address(view.addr()).ok()?, pin))
+            }
+            #[cfg(feature = "cuda")]
+            (Backend::Cuda(gpu), None, Some(addr)) => {
+                let owner = gpu.owner_of(addr)?;
+                within.contains(&owner).then(|| (addr, Arc::new(()) as _))
+            }
+            #[cfg(feature = "cuda")]
+            (Backend::Cuda(_), None, None) => None,
+        }
+    }
+
     /// # Safety
     /// The range is mapped while `owner` lives.
     unsafe fn map(
@@ -209,6 +238,10 @@ impl Dma for DeviceMem {
 
     fn as_host(&self) -> Option<&View> {
         self.dma().as_host()
+    }
+
+    fn device_addr(&self) -> Option<u64> {
+        self.dma().device_addr()
     }
 
     fn export(&self) -> Option<Exported> {

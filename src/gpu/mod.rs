@@ -10,6 +10,7 @@ pub mod args;
 pub mod collective_args;
 #[cfg(feature = "cuda")]
 mod cuda;
+pub mod engine_args;
 mod error;
 mod host;
 mod memory;

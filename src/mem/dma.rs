@@ -38,6 +38,11 @@ pub trait Dma: Send + Sync {
         None
     }
 
+    /// Device memory: the address by which kernels reach its first byte.
+    fn device_addr(&self) -> Option<u64> {
+        None
+    }
+
     /// Device memory: what another device needs to reach it.
     fn export(&self) -> Option<Exported> {
         None
@@ -84,7 +89,11 @@ impl Dma for View {
     }
 
     fn as_host(&self) -> Option<&View> {
-        Some(self)
+        (!self.mem.is_far()).then_some(self)
+    }
+
+    fn device_addr(&self) -> Option<u64> {
+        self.mem.is_far().then(|| self.addr())
     }
 
     fn read_to_host(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::cache::{self, in_pieces};
-use super::{Intent, MemError, PAGE_BYTES};
+use super::{Dma, Intent, MemError, PAGE_BYTES};
 
 /// Bytes of a huge page on x86-64 and most others.
 const HUGE_BYTES: usize = 2 << 20;
@@ -16,7 +16,6 @@ const HUGE_BYTES: usize = 2 << 20;
 /// goes, or a device's ([`HostMem::of_device`]).
 ///
 /// All methods take `&self`: other threads, GPUs and NICs write the same bytes concurrently.
-#[derive(Debug)]
 pub struct HostMem {
     pub(super) base: NonNull<u8>,
     pub(super) len: usize,
@@ -24,7 +23,6 @@ pub struct HostMem {
 }
 
 /// Who unmaps the memory.
-#[derive(Debug)]
 pub(super) enum Owner {
     /// This.
     Mapping,
@@ -32,6 +30,8 @@ pub(super) enum Owner {
     Program,
     /// A driver of a device, once this lets go of it.
     Device(#[expect(dead_code, reason = "held for its drop")] Arc<dyn Any + Send + Sync>),
+    /// A device, into whose memory the processor cannot reach ([`HostMem::far`]).
+    Far(Arc<dyn Dma>),
 }
 
 // SAFETY: the mapping stays while this lives, never moves, and is reached through raw copies and atomics only.
@@ -153,17 +153,55 @@ impl HostMem {
         self.base.as_ptr() as u64
     }
 
+    /// Memory of a device that the processor neither loads from nor stores to, at its address for
+    /// kernels: every access is a copy of the device's. A queue in a GPU's memory is one. Words are
+    /// single copies; they order nothing but what was copied before by this thread.
+    ///
+    /// # Panics
+    /// For address 0.
+    pub fn far(addr: u64, memory: Arc<dyn Dma>) -> Arc<Self> {
+        let base = NonNull::new(addr as *mut u8).expect("a device's memory is not at address 0");
+        Arc::new(Self { base, len: memory.bytes(), owner: Owner::Far(memory) })
+    }
+
+    /// The device's memory, where the processor does not reach it.
     #[inline]
-    pub(super) fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
+    pub(super) fn as_far(&self) -> Option<&Arc<dyn Dma>> {
+        match &self.owner {
+            Owner::Far(memory) => Some(memory),
+            _ => None,
+        }
+    }
+
+    /// Whether the processor cannot reach it.
+    pub fn is_far(&self) -> bool {
+        self.as_far().is_some()
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
         match offset.checked_add(bytes) {
-            // SAFETY: offset <= end <= len: inside the mapping or one past it.
-            Some(end) if end <= self.len => Ok(unsafe { self.base.as_ptr().add(offset) }),
+            Some(end) if end <= self.len => Ok(()),
             _ => Err(MemError::OutOfBounds { offset, bytes, len: self.len }),
         }
     }
 
+    /// Where the processor finds a range; nowhere in a device's memory that is far.
+    #[inline]
+    pub(super) fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
+        self.check(offset, bytes)?;
+        if self.is_far() {
+            return Err(MemError::Far);
+        }
+        // SAFETY: offset <= end <= len: inside the mapping or one past it.
+        Ok(unsafe { self.base.as_ptr().add(offset) })
+    }
+
     /// Copies bytes out. No ordering, and no atomicity beyond a byte.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
+        if let Some(far) = self.as_far() {
+            return far.read(offset, into);
+        }
         let from = self.at(offset, into.len())?;
         // SAFETY: `from` is valid for the length; libc's memcpy is opaque to the compiler, so a
         // concurrent writer changes which bytes are copied and nothing else.
@@ -173,6 +211,9 @@ impl HostMem {
 
     /// Copies bytes in. No ordering, and no atomicity beyond a byte.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
+        if let Some(far) = self.as_far() {
+            return far.write(offset, from);
+        }
         let to = self.at(offset, from.len())?;
         if self.is_device() {
             let n = from.len();
@@ -197,6 +238,14 @@ impl HostMem {
         to_offset: usize,
         bytes: usize,
     ) -> Result<(), MemError> {
+        match (self.as_far(), to.as_far()) {
+            (None, None) => {}
+            (Some(far), None) => return far.read_to_host(offset, to, to_offset, bytes),
+            (None, Some(far)) => return far.write_from_host(to_offset, self, offset, bytes),
+            (Some(from), Some(to)) => {
+                return super::copy(&**from, offset, &**to, to_offset, bytes);
+            }
+        }
         let from = self.at(offset, bytes)?;
         let into = to.at(to_offset, bytes)?;
         if to.is_device() {
@@ -236,6 +285,10 @@ impl HostMem {
 
     /// Sets `bytes` bytes from `offset` to `value`.
     pub fn fill(&self, offset: usize, bytes: usize, value: u8) -> Result<(), MemError> {
+        if let Some(far) = self.as_far() {
+            self.check(offset, bytes)?;
+            return far.write(offset, &vec![value; bytes]);
+        }
         let to = self.at(offset, bytes)?;
         // SAFETY: the range was checked.
         unsafe { libc::memset(to.cast(), value.into(), bytes) };
@@ -252,6 +305,16 @@ impl HostMem {
         }
     }
 
+    /// A word of memory that is far.
+    fn far_word<const N: usize>(&self, offset: usize) -> Result<[u8; N], MemError> {
+        if !offset.is_multiple_of(N) {
+            return Err(MemError::Misaligned { offset, align: N });
+        }
+        let mut word = [0; N];
+        self.read(offset, &mut word)?;
+        Ok(word)
+    }
+
     fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, MemError> {
         // SAFETY: in bounds, aligned, and lives as long as `self`; an atomic may be shared.
         Ok(unsafe { AtomicU32::from_ptr(self.aligned(offset, 4)?.cast()) })
@@ -264,28 +327,45 @@ impl HostMem {
 
     /// Atomic 4-byte load, in the machine's byte order.
     pub fn load_u32(&self, offset: usize, order: Ordering) -> Result<u32, MemError> {
+        if self.is_far() {
+            return Ok(u32::from_ne_bytes(self.far_word(offset)?));
+        }
         Ok(self.atomic_u32(offset)?.load(order))
     }
 
     /// Atomic 4-byte store, in the machine's byte order.
     pub fn store_u32(&self, offset: usize, value: u32, order: Ordering) -> Result<(), MemError> {
+        if self.is_far() {
+            self.far_word::<4>(offset)?; // its bounds and alignment
+            return self.write(offset, &value.to_ne_bytes());
+        }
         self.atomic_u32(offset)?.store(value, order);
         Ok(())
     }
 
     /// Atomic 8-byte load, in the machine's byte order.
     pub fn load_u64(&self, offset: usize, order: Ordering) -> Result<u64, MemError> {
+        if self.is_far() {
+            return Ok(u64::from_ne_bytes(self.far_word(offset)?));
+        }
         Ok(self.atomic_u64(offset)?.load(order))
     }
 
     /// Atomic 8-byte store, in the machine's byte order.
     pub fn store_u64(&self, offset: usize, value: u64, order: Ordering) -> Result<(), MemError> {
+        if self.is_far() {
+            self.far_word::<8>(offset)?; // its bounds and alignment
+            return self.write(offset, &value.to_ne_bytes());
+        }
         self.atomic_u64(offset)?.store(value, order);
         Ok(())
     }
 
     /// Atomic 8-byte fetch-and-add; returns the old value.
     pub fn fetch_add_u64(&self, offset: usize, add: u64) -> Result<u64, MemError> {
+        if let Some(far) = self.as_far() {
+            return far.fetch_add(offset, add);
+        }
         Ok(self.atomic_u64(offset)?.fetch_add(add, Ordering::AcqRel))
     }
 
@@ -296,6 +376,9 @@ impl HostMem {
         compare: u64,
         swap: u64,
     ) -> Result<u64, MemError> {
+        if let Some(far) = self.as_far() {
+            return far.compare_swap(offset, compare, swap);
+        }
         let word = self.atomic_u64(offset)?;
         Ok(match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
             Ok(old) | Err(old) => old,
@@ -330,6 +413,14 @@ unsafe fn store_words(
     Ok(())
 }
 
+impl std::fmt::Debug for HostMem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("HostMem");
+        shown.field("base", &self.base).field("len", &self.len).field("far", &self.is_far());
+        shown.finish_non_exhaustive()
+    }
+}
+
 impl Drop for HostMem {
     fn drop(&mut self) {
         if let Owner::Mapping = self.owner {
@@ -356,7 +447,7 @@ impl View {
     /// # Errors
     /// [`MemError::OutOfBounds`] when the range leaves the mapping.
     pub fn new(mem: &Arc<HostMem>, offset: usize, len: usize) -> Result<Self, MemError> {
-        mem.at(offset, len)?;
+        mem.check(offset, len)?;
         Ok(Self { mem: mem.clone(), offset, len })
     }
 

@@ -30,6 +30,9 @@ impl View {
         const { assert!(LINE.is_multiple_of(8) && LINE - 8 <= DATA && DATA <= LINE) };
         let bytes = (into.len() / DATA).saturating_mul(LINE);
         let start = self.at(offset, bytes)?;
+        if self.mem.is_far() {
+            return self.join_far::<LINE, DATA>(offset, (mask, value), into);
+        }
         let base = self.mem.at(start, bytes)?;
         if !start.is_multiple_of(8) {
             return Err(MemError::Misaligned { offset, align: 8 });
@@ -80,6 +83,29 @@ impl View {
             line += 1;
         }
         Ok(line)
+    }
+
+    /// The same in a device's memory that is far. It is copied twice: sequences that the first copy
+    /// has say that the second one has the data.
+    fn join_far<const LINE: usize, const DATA: usize>(
+        &self,
+        offset: usize,
+        (mask, value): (u32, u32),
+        into: &mut [u8],
+    ) -> Result<usize, MemError> {
+        let mut lines = vec![0; into.len() / DATA * LINE];
+        let start = self.at(offset, lines.len())?;
+        self.mem.read(start, &mut lines)?;
+        let fits = |line: &&[u8]| {
+            let tail = line[LINE - 4..].try_into().expect("four bytes");
+            u32::from_ne_bytes(tail) & mask == value
+        };
+        let joined = lines.chunks_exact(LINE).take_while(fits).count();
+        self.mem.read(start, &mut lines[..joined * LINE])?;
+        for (line, part) in lines.chunks_exact(LINE).zip(into.chunks_exact_mut(DATA)).take(joined) {
+            part.copy_from_slice(&line[..DATA]);
+        }
+        Ok(joined)
     }
 }
 

@@ -70,6 +70,9 @@ pub enum MemError {
         /// Offset of the access.
         offset: usize,
     },
+    /// Memory of a device where the processor's own loads and stores do not reach.
+    #[error("the memory is a device's, and the processor does not reach it")]
+    Far,
     /// An atomic access that is not naturally aligned.
     #[error("offset {offset} is not aligned to {align} bytes")]
     Misaligned {

@@ -188,10 +188,26 @@ pub trait Nic: Send + Sync {
     /// Allocates device memory. `None` from a NIC that has none: a window is then host memory, which
     /// the caller registers.
     fn alloc_dm(&self, bytes: usize) -> Result<Option<Dm>, NicError>;
+    /// Allocates memory of the NIC's own for a queue pair's queues, zero-filled, at its address for
+    /// kernels. `None` from a NIC whose queues lie in memory that the caller brings.
+    fn alloc_queues(&self, _bytes: usize) -> Result<Option<View>, NicError> {
+        Ok(None)
+    }
     /// Bytes of queue memory that [`Nic::create_qp`] takes for these attributes.
     fn queue_bytes(&self, attr: &QpAttr) -> usize;
     /// Creates a queue pair with its rings in `memory`, zero-filled and mapped by the GPU.
     fn create_qp(&self, attr: &QpAttr, memory: View) -> Result<Arc<dyn QueuePair>, NicError>;
+    /// As [`Nic::create_qp`], with the send CQ in memory of its own, `send_cqes` entries. For queues
+    /// from [`Nic::alloc_queues`]: a CQ is best beside whoever looks at it.
+    fn create_qp_beside(
+        &self,
+        _attr: &QpAttr,
+        _memory: View,
+        _send_cq: View,
+    ) -> Result<Arc<dyn QueuePair>, NicError> {
+        let what = "a send CQ beside its queues: take create_qp";
+        Err(NicError::Unsupported { nic: self.name().into(), what })
+    }
     /// Destroys a queue pair; its memory is not touched after this returns.
     fn destroy_qp(&self, qpn: Qpn) -> Result<(), NicError>;
 }
@@ -271,6 +287,9 @@ pub enum NicError {
     /// Memory trouble.
     #[error(transparent)]
     Memory(#[from] MemError),
+    /// The engine on a GPU does not work any more: queue pairs that it had do not move.
+    #[error("the NIC's engine is gone: {0}")]
+    Engine(String),
     /// What this NIC cannot do at all.
     #[error("NIC '{nic}' cannot take {what}")]
     Unsupported {

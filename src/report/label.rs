@@ -30,7 +30,7 @@ pub fn labels(rows: &[Row]) -> Vec<String> {
     rows.iter().zip(&values).map(label).collect()
 }
 
-const FIELDS: [fn(&Row) -> String; 12] = [
+const FIELDS: [fn(&Row) -> String; 13] = [
     |r| r.nic.clone(),
     |r| r.executor.clone(),
     |r| r.engine.map_or(String::new(), |e| format!("{e} engine")),
@@ -39,6 +39,7 @@ const FIELDS: [fn(&Row) -> String; 12] = [
     |r| r.slot_bytes.map_or(String::new(), |b| format!("slot {}", size::print(b))),
     |r| r.host_numa.clone().unwrap_or_default(),
     |r| r.dest.map_or(String::new(), |d| format!("to {d}")),
+    |r| r.in_flight.map_or(String::new(), |n| format!("{n} in flight")),
     |r| r.qps.map_or(String::new(), |n| format!("{n} QPs")),
     |r| r.engines.map_or(String::new(), |n| format!("{n} engines")),
     |r| r.credits.map_or("", |on| if on { "credits" } else { "no credits" }).to_string(),

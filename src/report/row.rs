@@ -114,6 +114,9 @@ pub struct Row {
     /// Where messages landed.
     #[serde(default)]
     pub dest: Option<Side>,
+    /// Messages posted in a row before the first is waited for: the latency is that of the row.
+    #[serde(default)]
+    pub in_flight: Option<u32>,
     /// Queue pairs used.
     #[serde(default)]
     pub qps: Option<u32>,
@@ -154,6 +157,7 @@ impl Row {
             observer: None,
             host_numa: None,
             dest: None,
+            in_flight: None,
             qps: None,
             engines: None,
             credits: None,

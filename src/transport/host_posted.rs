@@ -119,11 +119,10 @@ impl HostPosted {
         bytes: u64,
     ) -> Result<(), Error> {
         let (local, bytes) = (local as usize, bytes as usize);
-        let slot = window.first_byte() + slot as usize;
+        let (mapped, first) = window.on_host()?;
+        let slot = first + slot as usize;
         match &self.rdma.local {
-            Memory::Device(device) => {
-                Ok(stream.copy_to_host(device, local, &window.mapped, slot, bytes)?)
-            }
+            Memory::Device(device) => Ok(stream.copy_to_host(device, local, mapped, slot, bytes)?),
             Memory::Host(mapped) => {
                 stream.synchronize(self.timeout)?; // the work that wrote the payload
                 let from = mapped.host().ok_or(Error::NotConnected)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
+use super::memory::Place;
 use super::rdma::Rdma;
 use super::{Address, Error, Memory, Options, Path};
 use crate::gpu::args::{
@@ -39,7 +40,8 @@ pub(super) struct KernelPosted {
 
 struct Reached {
     _state: Arc<DeviceMem>,
-    _mapped: Vec<Mapped>,
+    _places: Vec<Place>,
+    _aux: Mapped,
     _local: Memory,
 }
 
@@ -69,11 +71,12 @@ impl KernelPosted {
         device.qp.status = aux.addr() + STATUS as u64;
         device.sink_iova = aux_mr.iova.0 + SINK as u64;
         device.sink_lkey = aux_mr.lkey.0;
-        let mut mapped = rdma.mapped();
-        mapped.push(aux.clone());
-        let reached =
-            Reached { _state: state.clone(), _mapped: mapped, _local: rdma.local.clone() };
-        let reached = Arc::new(reached);
+        let reached = Arc::new(Reached {
+            _state: state.clone(),
+            _places: rdma.places(),
+            _aux: aux.clone(),
+            _local: rdma.local.clone(),
+        });
         let timeout = options.timeout;
         let queued = Mutex::default();
         Ok(Self { rdma, device, state, aux, aux_mr, verb, reached, timeout, queued })

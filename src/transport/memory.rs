@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::gpu::{DeviceMem, Mapped};
+use super::Error;
+use crate::gpu::{DeviceMem, Gpu, Mapped};
 use crate::mem::{Dma, MemError, View};
 
 /// GPU memory, or host memory that the GPU has mapped.
@@ -68,6 +69,42 @@ impl From<Arc<DeviceMem>> for Memory {
 impl From<Mapped> for Memory {
     fn from(mem: Mapped) -> Self {
         Self::Host(mem)
+    }
+}
+
+/// Where queues or a window lie.
+#[derive(Clone)]
+pub(super) enum Place {
+    /// Host memory, or a device's that the processor reaches too.
+    Mapped(Mapped),
+    /// A GPU's, which the processor does not reach: it has its address for kernels.
+    Far(View),
+}
+
+impl Place {
+    /// Memory of the NIC's own.
+    pub fn of_nic(gpu: &Arc<Gpu>, view: &View) -> Result<Self, Error> {
+        Ok(match view.mem.is_far() {
+            true => Self::Far(view.clone()),
+            false => Self::Mapped(gpu.register(&view.mem)?),
+        })
+    }
+
+    pub fn mapped(&self) -> Option<&Mapped> {
+        match self {
+            Self::Mapped(mapped) => Some(mapped),
+            Self::Far(_) => None,
+        }
+    }
+
+    /// The kernels' address of what the NIC calls `view`, if it lies here.
+    pub fn device_addr(&self, view: &View) -> Option<u64> {
+        let (begin, bytes, addr) = match self {
+            Self::Mapped(mapped) => (mapped.host_addr(), mapped.bytes(), mapped.addr()),
+            Self::Far(all) => (all.addr(), all.len, all.addr()),
+        };
+        let at = view.addr().checked_sub(begin)?;
+        (at < bytes as u64).then_some(addr + at)
     }
 }
 

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use super::memory::view_of;
+use super::memory::{Place, view_of};
 use super::{Error, Kick, Memory, Options, Path};
 use crate::gpu::args::{self, DeviceEndpoint};
 use crate::gpu::{Gpu, Mapped};
-use crate::mem::View;
+use crate::mem::{Dma, HostMem, MemError, View};
 use crate::nic::{Access, Inband, Mr, Nic, NicError, QpAttr, QueuePair};
+use crate::wire::cqe::CQE_BYTES;
 use crate::wire::{Iova, Qpn};
 
 /// A window of slots: device memory of the NIC (push; host memory where it has none) or host memory
 /// (staged).
 pub(super) struct WindowMem {
-    pub mapped: Mapped,
-    /// The slots, somewhere in `mapped`.
+    pub place: Place,
+    /// The slots, somewhere in there.
     pub view: View,
     /// Its region; gather entries count from `mr.iova`.
     pub mr: Mr,
@@ -24,18 +25,18 @@ pub(super) struct WindowMem {
 }
 
 impl WindowMem {
-    /// Where the slots begin in `mapped`.
-    pub fn first_byte(&self) -> usize {
-        (self.view.addr() - self.mapped.host_addr()) as usize
+    /// For whoever posts on the host: the mapped memory, and where in it the slots begin.
+    pub fn on_host(&self) -> Result<(&Mapped, usize), Error> {
+        let mapped = self.place.mapped().ok_or(MemError::Far)?;
+        Ok((mapped, (self.view.addr() - mapped.host_addr()) as usize))
     }
 }
 
 pub(super) struct Rdma {
     nic: Arc<dyn Nic>,
     pub qp: Arc<dyn QueuePair>,
-    queues: Mapped,
-    /// The UAR page: within `queues`, or the NIC's own.
-    uar: Mapped,
+    /// Queues, a send CQ that lies elsewhere, and a UAR page that is the NIC's own.
+    places: Vec<Place>,
     pub local: Memory,
     pub local_mr: Mr,
     pub window: Option<WindowMem>,
@@ -82,23 +83,48 @@ impl Rdma {
             },
             blueflame: path.kick() == Some(Kick::Blueflame),
         };
-        let queues = gpu.alloc_mapped(nic.queue_bytes(&attr), options.host_numa)?;
-        let qp = nic.create_qp(&attr, view_of(&queues)?)?;
+        let (qp, mut places) = Self::queue_pair(gpu, nic, path, &attr, options)?;
         guard.qp = Some(qp.qpn());
         let page = &qp.queues().uar.mem;
-        let uar = if page.is_device() { gpu.register(page)? } else { queues.clone() };
+        if page.is_device() {
+            places.push(Place::Mapped(gpu.register(page)?));
+        }
         (guard.mrs, guard.qp) = (Vec::new(), None); // Rdma's own drop takes over
         Ok(Self {
             nic: nic.clone(),
             qp,
-            queues,
-            uar,
+            places,
             local,
             local_mr,
             window,
             sq_blocks: attr.sq_blocks,
             send_cqes: attr.send_cqes,
         })
+    }
+
+    /// A queue pair with its queues where they are best: in the NIC's memory where it has some and a
+    /// kernel posts, and then its CQ in the memory of the GPU that looks at it; else in host memory.
+    fn queue_pair(
+        gpu: &Arc<Gpu>,
+        nic: &Arc<dyn Nic>,
+        path: Path,
+        attr: &QpAttr,
+        options: &Options,
+    ) -> Result<(Arc<dyn QueuePair>, Vec<Place>), Error> {
+        let bytes = nic.queue_bytes(attr);
+        let own = if path.posted_by_gpu() { nic.alloc_queues(bytes)? } else { None };
+        let Some(own) = own else {
+            let queues = gpu.alloc_mapped(bytes, options.host_numa)?;
+            let qp = nic.create_qp(attr, view_of(&queues)?)?;
+            return Ok((qp, vec![Place::Mapped(queues)]));
+        };
+        let near = gpu.alloc(attr.send_cqes as usize * CQE_BYTES)?;
+        let cq = match near.as_host() {
+            Some(view) => view.clone(),
+            None => View::new(&HostMem::far(near.addr(), near.clone()), 0, near.bytes())?,
+        };
+        let places = vec![Place::of_nic(gpu, &own)?, Place::of_nic(gpu, &cq)?];
+        Ok((nic.create_qp_beside(attr, own, cq)?, places))
     }
 
     fn window(
@@ -111,10 +137,14 @@ impl Rdma {
         let slots = (options.window_bytes / u64::from(options.slot_bytes)) as u32;
         let bytes = slots as usize * options.slot_bytes as usize;
         let push = path.data() == super::Data::Push;
-        let (mapped, view, mr) = match if push { nic.alloc_dm(bytes)? } else { None } {
+        let mut dm = if push { nic.alloc_dm(bytes)? } else { None };
+        if let Some(far) = dm.take_if(|dm| dm.view.mem.is_far() && !path.posted_by_gpu()) {
+            nic.deregister(far.mr)?; // a stream's copies go to mapped memory
+        }
+        let (place, view, mr) = match dm {
             Some(dm) => {
                 guard.mrs.push(dm.mr);
-                (gpu.register(&dm.view.mem)?, dm.view, dm.mr)
+                (Place::of_nic(gpu, &dm.view)?, dm.view, dm.mr)
             }
             None => {
                 let mapped = gpu.alloc_mapped(bytes, options.host_numa)?;
@@ -123,11 +153,11 @@ impl Rdma {
                 let base = Iova(if push { 0 } else { mapped.addr() });
                 let mr = nic.register(Arc::new(view.clone()), base, Access::NONE)?;
                 guard.mrs.push(mr);
-                (mapped, view, mr)
+                (Place::Mapped(mapped), view, mr)
             }
         };
         Ok(WindowMem {
-            mapped,
+            place,
             view,
             mr,
             slots,
@@ -152,23 +182,23 @@ impl Rdma {
 
     /// The mapping that a queue or register lies in, and its place there.
     pub fn mapping(&self, addr: u64) -> (&Mapped, u64) {
-        let found = [&self.queues, &self.uar].into_iter().find_map(|mapped| {
+        let found = self.places.iter().filter_map(Place::mapped).find_map(|mapped| {
             let at = addr.checked_sub(mapped.host_addr())?;
             (at < mapped.bytes() as u64).then_some((mapped, at))
         });
         found.expect("queues lie in the memory that they were given, or are registers")
     }
 
-    /// All memory of the queue pair that the GPU has mapped.
-    pub fn mapped(&self) -> Vec<Mapped> {
-        let window = self.window.as_ref().map(|w| w.mapped.clone());
-        [self.queues.clone(), self.uar.clone()].into_iter().chain(window).collect()
+    /// All memory of the queue pair that the GPU reaches.
+    pub fn places(&self) -> Vec<Place> {
+        let window = self.window.as_ref().map(|w| w.place.clone());
+        self.places.iter().cloned().chain(window).collect()
     }
 
     /// The kernel's view of a queue: the GPU's address of what the NIC calls `view`.
     fn device_addr(&self, view: &View) -> u64 {
-        let (mapped, at) = self.mapping(view.addr());
-        mapped.addr() + at
+        let found = self.places.iter().find_map(|place| place.device_addr(view));
+        found.expect("queues lie in the memory that they were given, or are registers")
     }
 
     /// The endpoint's fixed part as kernels see it; state, status and sink are the caller's.
@@ -195,7 +225,7 @@ impl Rdma {
         ep.qp.credit_period = 1 << (slots / 4).max(1).ilog2();
         if let Some(w) = &self.window {
             ep.qp.window = args::Window {
-                va: w.mapped.addr() + w.first_byte() as u64,
+                va: w.place.device_addr(&w.view).expect("a window lies in its memory"),
                 gather_base: w.mr.iova.0,
                 lkey: w.mr.lkey.0,
                 slot_bytes: w.slot_bytes,

@@ -4,9 +4,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bellpush::engine::EngineOptions;
+use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmLink, ShmNet};
+use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{CqAttr, Engine, InProcess, Objects, Qp, SoftConfig, SoftNic, Srq};
 use bellpush::nic::{
     Access, Change, Connection, Inband, LineFormat, Mr, Nic, QpAttr, QpType, QueuePair,
@@ -141,8 +144,10 @@ impl Pair {
 
     pub fn on(link: &Arc<InProcess>, attr_a: &QpAttr, attr_b: &QpAttr) -> Self {
         let mut engines = Vec::new();
+        let offload = offload();
         let nics = [0, 1].map(|_| {
-            let (nic, e) = SoftNic::manual(&SoftConfig::new(link)).unwrap();
+            let config = SoftConfig { offload: offload.clone(), ..SoftConfig::new(link) };
+            let (nic, e) = SoftNic::manual(&config).unwrap();
             engines.extend(e);
             nic
         });
@@ -240,6 +245,24 @@ impl Pair {
     pub fn received(&mut self) -> Vec<Cqe> {
         std::iter::from_fn(|| self.b.host.poll_recv().unwrap()).collect()
     }
+}
+
+/// Whether the tests around this module run on the engine of `kernels/engine.cuh`: those that
+/// tests/engine.rs takes in.
+pub fn on_gpu_engine() -> bool {
+    module_path!().starts_with("engine::")
+}
+
+/// That engine, stepped with the NIC.
+pub fn offload() -> Option<Arc<Offload>> {
+    on_gpu_engine().then(|| stepped_engine(2, 1))
+}
+
+/// An engine that looks at everything twice with every step.
+pub fn stepped_engine(blocks: u32, threads: u32) -> Arc<Offload> {
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    let options = EngineOptions { blocks, threads, rounds: Some(2), ..EngineOptions::new(&gpu) };
+    bellpush::engine::open(&gpu, &[], options).unwrap()
 }
 
 /// Two NICs on a packet link in memory, each with its engine.

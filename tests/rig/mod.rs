@@ -6,8 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bellpush::engine::EngineOptions;
 use bellpush::gpu::args::{OpArgs, Scope, Verb};
 use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Loaded, Module, Stream};
+use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{LineFormat, Nic, NicError, Order, open_verbs};
 use bellpush::transport::{Endpoint, Error, Memory, Options, Path};
@@ -88,8 +90,8 @@ impl Rig {
 
     /// A NIC that moves only when it is stepped.
     pub fn manual() -> (Self, Engine) {
-        let (nic, mut engines) =
-            SoftNic::manual(&SoftConfig::new(&InProcess::new())).expect("a NIC");
+        let config = SoftConfig { offload: offload(Some(2)), ..SoftConfig::new(&InProcess::new()) };
+        let (nic, mut engines) = SoftNic::manual(&config).expect("a NIC");
         (Self::new(HostOptions::default(), nic), engines.remove(0))
     }
 
@@ -149,8 +151,41 @@ impl Rig {
 pub fn running_nic() -> Arc<dyn Nic> {
     match std::env::var("BELLPUSH_TEST_NIC") {
         Ok(name) => open_verbs(&name).unwrap_or_else(|e| panic!("{e}")),
-        Err(_) => SoftNic::open(SoftConfig::new(&InProcess::new())).expect("a NIC"),
+        Err(_) => {
+            let offload = offload(None);
+            let config = SoftConfig { offload, ..SoftConfig::new(&InProcess::new()) };
+            SoftNic::open(config).expect("a NIC")
+        }
     }
+}
+
+/// Whether tests/engine.rs has taken these tests in.
+pub fn on_gpu_engine() -> bool {
+    module_path!().starts_with("engine::")
+}
+
+/// The engine of `kernels/engine.cuh` for tests that tests/engine.rs takes in: on the host executor,
+/// or with BELLPUSH_TEST_ENGINE=N on a CUDA GPU (beside BELLPUSH_TEST_GPU).
+fn offload(rounds: Option<u32>) -> Option<Arc<Offload>> {
+    if !on_gpu_engine() {
+        return None;
+    }
+    let cuda = |name| {
+        let n: String = std::env::var(name).ok()?;
+        Some(Gpu::open(Executor::Cuda(n.parse().expect("a device's number"))).expect("the GPU"))
+    };
+    let (gpu, peers, shape) = match cuda("BELLPUSH_TEST_ENGINE") {
+        Some(gpu) => (gpu, cuda("BELLPUSH_TEST_GPU"), None),
+        None => {
+            let host = Gpu::open(Executor::Host(HostOptions::default())).expect("the executor");
+            (host, None, Some((2, 1)))
+        }
+    };
+    let usual = EngineOptions::new(&gpu);
+    let (blocks, threads) = shape.unwrap_or((usual.blocks, usual.threads));
+    let options = EngineOptions { blocks, threads, rounds, ..usual };
+    let peers: Vec<_> = peers.into_iter().filter(|p| p.ordinal() != gpu.ordinal()).collect();
+    Some(bellpush::engine::open(&gpu, &peers, options).expect("an engine"))
 }
 
 /// One call of a verb by every caller, from the region's start to the region's start.

@@ -21,6 +21,7 @@ const MAX_MESSAGE_BYTES: u64 = 1 << 30;
 const SLOT_UNIT_BYTES: u64 = 64;
 const MAX_WINDOW_BYTES: u64 = 1 << 30;
 const MAX_ENGINES: u64 = 64;
+const MAX_IN_FLIGHT: u64 = 64;
 const MAX_QPS: u64 = BENCH_MAX_ENDPOINTS as u64;
 const MAX_SECONDS: f64 = 3600.0;
 const MAX_TIMEOUT_MS: u64 = 600_000;
@@ -34,6 +35,36 @@ pub enum Gpu {
     Host,
     /// This CUDA device.
     Cuda(u32),
+}
+
+/// Where the software NIC's engine runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineAt {
+    /// Threads of this process.
+    Host,
+    /// This CUDA device; with kernels on CPU threads, some of those.
+    Gpu(u32),
+}
+
+/// Where messages land.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dest {
+    /// Host memory.
+    Host,
+    /// The memory of the GPU that sends.
+    Gpu,
+    /// The memory of the engine's GPU.
+    Engine,
+}
+
+impl Dest {
+    /// As results say it.
+    pub fn side(self) -> Side {
+        match self {
+            Self::Host => Side::Host,
+            Self::Gpu | Self::Engine => Side::Gpu,
+        }
+    }
 }
 
 /// Where host memory lies, seen from the GPU.
@@ -68,6 +99,10 @@ pub struct BenchPlan {
     pub slot_bytes: u64,
     /// In-band line format.
     pub line: Line,
+    /// Where the software NIC's engine runs.
+    pub engine: EngineAt,
+    /// Messages in a row before the first wait.
+    pub in_flight: u32,
     /// Engines of the software NIC.
     pub engines: u32,
     /// Queue pairs.
@@ -89,7 +124,7 @@ pub struct BenchPlan {
     /// Look for torn lines instead of measuring paths.
     pub tearing: bool,
     /// Where messages land.
-    pub dest: Side,
+    pub dest: Dest,
     /// Limit of one wait.
     pub timeout: Duration,
 }
@@ -137,6 +172,14 @@ impl TryFrom<&BenchArgs> for BenchPlan {
                 return Err(CliError::new(format!("{option} is empty"), "give a name"));
             }
         }
+        let engine = engine_at(&args.engine)?;
+        let dest = dest(&args.dest, engine)?;
+        if engine != EngineAt::Host && (args.link.is_some() || args.pcap.is_some()) {
+            return Err(CliError::new(
+                format!("--engine {} on a packet link, or with a capture", args.engine),
+                "leave --link and --pcap out: an engine on a GPU has no packets",
+            ));
+        }
         if args.link.is_some() && args.engines != 1 {
             return Err(CliError::new(
                 format!("--engines is {} on a packet link", args.engines),
@@ -154,6 +197,8 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             window_bytes,
             slot_bytes,
             line: args.line.as_deref().map_or(Ok(Line::L12p4), |l| one("--line", l))?,
+            engine,
+            in_flight: within("--in-flight", args.in_flight.into(), MAX_IN_FLIGHT)? as u32,
             engines: within("--engines", args.engines.into(), MAX_ENGINES)? as u32,
             qps: within("--qps", args.qps.into(), MAX_QPS)? as u32,
             link: args.link,
@@ -164,13 +209,40 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             report: args.report.clone(),
             credits: on_off("--credits", &args.credits)?,
             tearing: args.tearing,
-            dest: one("--dest", &args.dest)?,
+            dest,
             timeout: Duration::from_millis(within(
                 "--timeout-ms",
                 args.timeout_ms,
                 MAX_TIMEOUT_MS,
             )?),
         })
+    }
+}
+
+fn engine_at(text: &str) -> Result<EngineAt, CliError> {
+    let wrong = || {
+        CliError::new(format!("--engine is {text:?}"), "give host, or gpu:N with a device's number")
+    };
+    match text.trim() {
+        "host" => Ok(EngineAt::Host),
+        other => {
+            let number = other.strip_prefix("gpu:").ok_or_else(wrong)?;
+            Ok(EngineAt::Gpu(number.parse().map_err(|_| wrong())?))
+        }
+    }
+}
+
+fn dest(text: &str, engine: EngineAt) -> Result<Dest, CliError> {
+    match text.trim() {
+        "engine" if engine == EngineAt::Host => Err(CliError::new(
+            "--dest engine, but the engine runs on the host",
+            "add --engine gpu:N, or give host or gpu",
+        )),
+        "engine" => Ok(Dest::Engine),
+        text => Ok(match one("--dest", text)? {
+            Side::Host => Dest::Host,
+            Side::Gpu => Dest::Gpu,
+        }),
     }
 }
 
@@ -182,6 +254,7 @@ fn soft_only(args: &BenchArgs) -> Result<(), CliError> {
         () if inband => "--kick inband",
         () if args.line.is_some() => "--line",
         () if args.engines != 1 => "--engines",
+        () if args.engine.trim() != "host" => "--engine",
         () if args.link.is_some() => "--link",
         () if args.pcap.is_some() => "--pcap",
         () => return Ok(()),

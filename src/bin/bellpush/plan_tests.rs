@@ -32,7 +32,7 @@ fn defaults() {
     assert_eq!(plan.nic, "soft");
     assert_eq!((plan.sizes_bytes.first(), plan.sizes_bytes.last()), (Some(&8), Some(&(4 << 20))));
     assert_eq!((plan.window_bytes, plan.slot_bytes), (128 << 10, 4096));
-    assert_eq!((plan.line, plan.dest), (Line::L12p4, Side::Host));
+    assert_eq!((plan.line, plan.dest), (Line::L12p4, Dest::Host));
     assert!(plan.credits && !plan.tearing);
     assert_eq!(plan.row_limit, Duration::from_secs(2));
     assert_eq!(plan.timeout, Duration::from_secs(5));
@@ -49,11 +49,29 @@ fn values() {
     assert_eq!((plan.gpu, plan.host_numa), (Gpu::Cuda(1), Some(Numa::Far)));
     assert_eq!(plan.sizes_bytes, [8, 4096]);
     assert_eq!((plan.window_bytes, plan.slot_bytes), (1 << 20, 64));
-    assert_eq!((plan.line, plan.dest), (Line::L60p4, Side::Gpu));
+    assert_eq!((plan.line, plan.dest), (Line::L60p4, Dest::Gpu));
     assert_eq!((plan.engines, plan.qps, plan.seed, plan.messages), (2, 4, 9, 7));
     assert!(!plan.credits && plan.tearing);
     assert_eq!(super::BenchPlan { gpu: Gpu::Host, ..plan.clone() }.gpu, Gpu::Host);
     assert_eq!(plan.row_limit, Duration::from_millis(500));
+}
+
+#[test]
+fn an_engine_on_a_gpu_has_its_own_destination_and_no_packets() {
+    let asked = plan("--engine gpu:1 --dest engine --in-flight 64").unwrap();
+    assert_eq!((asked.engine, asked.dest), (EngineAt::Gpu(1), Dest::Engine));
+    assert_eq!((asked.in_flight, asked.dest.side()), (64, Side::Gpu));
+    assert_eq!(plan("").unwrap().engine, EngineAt::Host, "control");
+    for (line, said) in [
+        ("--engine gpu", "--engine is \"gpu\"; give host, or gpu:N with a device's number"),
+        ("--engine gpu:x", "--engine is \"gpu:x\"; give host, or gpu:N with a device's number"),
+        ("--in-flight 65", "--in-flight is 65; give a number from 1 to 64"),
+    ] {
+        assert_eq!(refused(line), said);
+    }
+    assert!(refused("--dest engine").contains("the engine runs on the host"));
+    assert!(refused("--engine gpu:1 --link shm").contains("packet link"));
+    assert!(refused("--engine gpu:1 --nic mlx5_0").starts_with("--engine"));
 }
 
 #[test]

@@ -265,6 +265,10 @@ impl Dma for Memory {
         self.change(offset, |old| if old == compare { swap } else { old })
     }
 
+    fn device_addr(&self) -> Option<u64> {
+        Some(self.addr)
+    }
+
     fn export(&self) -> Option<Exported> {
         Some(Exported { addr: self.addr, dmabuf: self.dmabuf() })
     }

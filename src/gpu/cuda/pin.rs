@@ -104,6 +104,17 @@ impl Drop for Pin {
 }
 
 impl Device {
+    /// Ordinal of the GPU whose memory lies at an address.
+    pub(in crate::gpu) fn owner_of(&self, addr: u64) -> Option<usize> {
+        self.make_current().ok()?;
+        let mut ordinal: i32 = -1;
+        let which = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        // SAFETY: writes one int; an address that the driver does not know is refused.
+        let code = unsafe { sys::cuPointerGetAttribute((&raw mut ordinal).cast(), which, addr) };
+        check("cuPointerGetAttribute", code).ok()?;
+        usize::try_from(ordinal).ok()
+    }
+
     /// The GPU's address of registered host memory.
     pub(in crate::gpu) fn device_address(&self, host: u64) -> Result<u64, GpuError> {
         self.make_current()?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::inproc::InProcess;
+use super::offload::Offload;
 use super::requester::Timers;
 
 /// How an engine's thread waits for work.
@@ -51,6 +52,9 @@ pub struct SoftConfig {
     /// Where random numbers (first PSNs, queue pair numbers on packet links) begin; `None` takes
     /// what the system gives, a number is for simulations that must repeat.
     pub seed: Option<u64>,
+    /// In-process: an engine elsewhere that carries out what is plain and correct. NICs that send to
+    /// each other through it must share it.
+    pub offload: Option<Arc<Offload>>,
 }
 
 impl SoftConfig {
@@ -63,6 +67,7 @@ impl SoftConfig {
             rnr_timer: Duration::from_micros(20),
             answer_timer: Duration::from_millis(200),
             seed: None,
+            offload: None,
         }
     }
 }

@@ -46,6 +46,10 @@ counters! {
     blueflame,
     /// Receives completed, without error.
     receives,
+    /// Those of them that the engine on a GPU carried out.
+    offloaded,
+    /// Queue pairs that it gave back on its own account: errors, and what it leaves to the host.
+    returned,
     /// UAR registers seen to change.
     doorbells,
     /// Times that a peer's receive queue was empty.

@@ -70,8 +70,14 @@ struct Ring {
 impl Ring {
     /// A ring whose entries are marked as never written.
     fn new(view: View, entries: u32, layout: CqLayout) -> Result<Self, MemError> {
-        for entry in 0..entries as usize {
-            view.write((entry + 1) * layout.entry_bytes - 1, &[OP_OWN_INIT])?;
+        // Many at a time: in memory that is far, every access is a copy of its own.
+        let bytes = entries as usize * layout.entry_bytes;
+        let mut part = vec![0; bytes.min(1 << 20)];
+        for at in (0..bytes).step_by(part.len()) {
+            view.read(at, &mut part)?;
+            part.chunks_exact_mut(layout.entry_bytes)
+                .for_each(|entry| entry[layout.entry_bytes - 1] = OP_OWN_INIT);
+            view.write(at, &part)?;
         }
         Ok(Self { view, entries, layout })
     }
@@ -375,6 +381,19 @@ impl Cq {
             shared.answered.store(arm.sequence.into(), Ordering::Relaxed);
             notify(self.number);
         }
+    }
+
+    /// Ring, doorbell record and indices of a CQ that one queue pair has for itself, for an engine
+    /// elsewhere to go on with.
+    pub(super) fn hand_over(&self) -> Option<(&View, &View, [u64; 2])> {
+        let indices = [&self.pi, &self.ci].map(|index| index.load(Ordering::Relaxed));
+        self.shared.is_none().then_some((&self.ring.view, &self.dbr, indices))
+    }
+
+    /// Goes on where an engine elsewhere has come to.
+    pub(super) fn take_over(&self, [pi, ci]: [u64; 2]) {
+        self.pi.store(pi, Ordering::Relaxed);
+        self.ci.store(ci, Ordering::Relaxed);
     }
 
     /// Fetches the line of the next entry, which a poller on another core or device has read. A

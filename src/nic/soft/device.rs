@@ -13,6 +13,7 @@ use super::inproc::InProcess;
 use super::layout;
 use super::link::{Carries, Link};
 use super::mr::{MrTable, Pd};
+use super::offload::Offload;
 use super::port::Port;
 use super::qp::{Objects, Qp};
 use super::requester::Timers;
@@ -67,6 +68,8 @@ pub(super) struct Device {
     pub(super) counters: Arc<Live>,
     pub(super) events: Arc<Events>,
     pub(super) timers: Timers,
+    /// An engine elsewhere that carries out what is plain and correct.
+    pub(super) offload: Option<Arc<Offload>>,
 }
 
 impl Device {
@@ -76,8 +79,12 @@ impl Device {
         engines: usize,
         timers: Timers,
         seed: u64,
+        offload: Option<Arc<Offload>>,
     ) -> Arc<Self> {
-        link.attach(|id| Self::new(Place::InProcess(link.clone(), id), engines, timers, seed))
+        // A capture shows each WQE's message, which another engine does not.
+        let offload = offload.filter(|_| link.tap().is_none());
+        let place = |id| Place::InProcess(link.clone(), id);
+        link.attach(|id| Self::new(place(id), engines, timers, seed, offload))
     }
 
     /// A device on a packet link, which its one engine owns.
@@ -96,7 +103,7 @@ impl Device {
         let mtu = most.checked_sub(headers).and_then(Mtu::within).ok_or(short)?;
         let (address, carries, description) = (link.address(), link.carries(), link.describe());
         let place = Place::Packets { address, mtu, carries, description };
-        let device = Self::new(place, 1, timers, seed);
+        let device = Self::new(place, 1, timers, seed, None);
         let (counters, events) = (device.counters.clone(), device.events.clone());
         let port = Port::new(link, device.enabled.clone(), counters, events);
         device.engines[0].control().attach(port);
@@ -107,7 +114,13 @@ impl Device {
         Ok(device)
     }
 
-    fn new(place: Place, engines: usize, timers: Timers, seed: u64) -> Arc<Self> {
+    fn new(
+        place: Place,
+        engines: usize,
+        timers: Timers,
+        seed: u64,
+        offload: Option<Arc<Offload>>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|myself| Self {
             place,
             enabled: Arc::new(AtomicBool::new(true)),
@@ -123,6 +136,7 @@ impl Device {
             counters: Arc::default(),
             events: Arc::default(),
             timers,
+            offload,
         })
     }
 
@@ -145,6 +159,10 @@ impl Device {
     /// The link, in words.
     pub(super) fn describe(&self) -> String {
         match &self.place {
+            Place::InProcess(_, id) if self.offload.is_some() => {
+                let engine = self.offload.as_ref().map_or_else(String::new, |it| it.describe());
+                format!("in-process link, NIC {id}; engine on {engine}")
+            }
             Place::InProcess(link, id) => match link.tap().map(Tap::is_whole) {
                 None => format!("in-process link, NIC {id}"),
                 Some(true) => format!("in-process link, NIC {id}; captured as packets"),
@@ -295,6 +313,9 @@ impl Device {
             self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qp.qpn.0);
             return Err(refused.into());
         }
+        if let Some(offload) = &self.offload {
+            self.seat(&qp).control().enlist(qp.qpn.0, offload);
+        }
         Ok(qp)
     }
 
@@ -313,6 +334,7 @@ impl Device {
         self.seat(&qp).control().remove(qpn);
         // The lock waits for a peer's engine that is in there; later ones get no answer.
         qp.set_error();
+        qp.part_from_senders();
         qp.receives().kill();
         Ok(())
     }
@@ -323,6 +345,13 @@ impl Device {
             return Ok(());
         }
         let mut core = self.seat(qp).control();
+        if !core.recall(qp.qpn.0) {
+            return Err(self
+                .offload
+                .as_ref()
+                .and_then(|it| it.failure())
+                .expect("it was given up"));
+        }
         let from = QueuePair::state(qp);
         let attributes = qp.apply(to, change)?;
         if to == QpState::Rtr {

@@ -13,11 +13,12 @@ use super::counters::{DropReason, Live};
 use super::cq::Cq;
 use super::device::Device;
 use super::join::ROW_WQES;
+use super::offload::Offload;
 use super::payload::Domain;
 use super::port::Port;
 use super::qp::Qp;
 use super::report::SendReport;
-use super::requester::{Requester, Tally, Visit, Visitor};
+use super::requester::{Lent, Requester, Tally, Visit, Visitor};
 use super::sq::{Posted, Scratch};
 use super::state::Attributes;
 use super::transport::Transport;
@@ -191,6 +192,83 @@ impl Core {
         Ok(())
     }
 
+    /// Gives a queue pair a place in an engine elsewhere, if it suits and there is one.
+    pub(super) fn enlist(&mut self, qpn: u32, offload: &Arc<Offload>) {
+        let Some(&slot) = self.by_qpn.get(&qpn) else { return };
+        let alone = match self.uars.iter().find(|uar| uar.qps.contains(&slot)) {
+            Some(uar) if uar.qps.len() > 1 => {
+                // Two on a page: their registers are looked at here.
+                for &other in &uar.qps {
+                    let Some(requester) = &mut self.slots[other] else { continue };
+                    if requester.recall() {
+                        requester.look(&mut Tally::default());
+                        requester.lent = None;
+                    }
+                }
+                false
+            }
+            _ => true,
+        };
+        if let Some(requester) = &mut self.slots[slot]
+            && requester.qp().suits(alone)
+        {
+            requester.lent = offload.lease().map(Lent::new);
+        }
+    }
+
+    /// Gets a queue pair back from an engine elsewhere. False: that engine was given up, and has it.
+    pub(super) fn recall(&mut self, qpn: u32) -> bool {
+        let Some(&slot) = self.by_qpn.get(&qpn) else { return true };
+        let recalled = self.slots[slot].as_ref().is_none_or(|requester| requester.recall());
+        recalled && {
+            self.resume(slot, &mut Tally::default());
+            true
+        }
+    }
+
+    /// Goes on with a queue pair that an engine elsewhere has returned; says whether it has.
+    fn resume(&mut self, slot: usize, tally: &mut Tally) -> bool {
+        let Some(requester) = &mut self.slots[slot] else { return false };
+        let Some(registers) = requester.look(tally) else { return false };
+        if let Some(uar) = self.uars.iter_mut().find(|uar| uar.qps.contains(&slot)) {
+            uar.go_on(registers);
+        }
+        // Without a look at the record when all is in order: one that nobody keeps seems to lie
+        // ahead after a wrap.
+        if QueuePair::state(&**requester.qp()) == QpState::Err {
+            requester.sq.ring(Rung::default());
+        }
+        activate(requester, slot, &mut self.active);
+        true
+    }
+
+    /// Lends what may be lent, keeps the engine elsewhere running, and takes back what it returned.
+    fn offload(&mut self, offload: &Offload, tally: &mut Tally) -> bool {
+        let mut lent = false;
+        for slot in 0..self.slots.len() {
+            let Some(requester) = &mut self.slots[slot] else { continue };
+            if requester.lent.is_none() {
+                continue;
+            }
+            if !requester.is_out() {
+                let uar = self.uars.iter().find(|uar| uar.qps.contains(&slot));
+                if requester.lend(uar.map_or([0; 2], Uar::seen)) {
+                    requester.listed = false;
+                    self.active.retain(|&s| s != slot);
+                }
+            }
+            lent |= requester.is_out();
+        }
+        if !lent || !offload.turn() {
+            return false;
+        }
+        let mut any = false;
+        for slot in 0..self.slots.len() {
+            any |= self.resume(slot, tally);
+        }
+        any
+    }
+
     /// Looks for armings of a CQ on a page.
     pub(super) fn watch_arming(&mut self, page: &View, cq: &Arc<Cq>) {
         let at = self.arm_pages.iter().position(|p| p.is(page)).unwrap_or_else(|| {
@@ -227,8 +305,12 @@ impl Core {
     /// Lets a queue pair go: it is not looked at after this.
     pub(super) fn remove(&mut self, qpn: u32) {
         self.farewell(qpn);
+        let recalled = self.recall(qpn);
         let Some(slot) = self.by_qpn.remove(&qpn) else { return };
-        self.slots[slot] = None;
+        let removed = self.slots[slot].take();
+        if !recalled {
+            std::mem::forget(removed); // with the queues, which an engine may still reach
+        }
         for list in [&mut self.inband, &mut self.active, &mut self.failed] {
             list.retain(|&s| s != slot);
         }
@@ -288,9 +370,9 @@ impl Core {
         self.farewell(qpn);
         let Some(&slot) = self.by_qpn.get(&qpn) else { return Ok(()) };
         if let Some(requester) = self.slots[slot].as_deref_mut() {
-            let listed = requester.listed;
+            let (listed, lent) = (requester.listed, requester.lent.take());
             *requester = Requester::new(requester.qp().clone())?;
-            requester.listed = listed;
+            (requester.listed, requester.lent) = (listed, lent);
         }
         self.failed.retain(|&s| s != slot);
         for uar in self.uars.iter_mut().filter(|u| u.qps.contains(&slot)) {
@@ -307,20 +389,25 @@ impl Core {
     }
 
     fn step(&mut self, device: &Device, now_ns: u64, attention: &AtomicBool) -> Progress {
+        let mut tally = Tally::default();
+        let returned = device.offload.as_ref().is_some_and(|it| self.offload(it, &mut tally));
         let mut cx = Visitor {
             now_ns,
             timers: device.timers,
             scratch: &mut self.scratch,
             row: &mut self.row,
             counters: &device.counters,
-            tally: Tally::default(),
+            tally,
             port: None,
             tap: device.tap(),
         };
-        let mut progress = Progress::default();
+        let mut progress = Progress { more: returned, ..Progress::default() };
         // 1. Doorbells.
         let mut rung_count = 0;
         for uar in &mut self.uars {
+            if uar.qps.iter().all(|&slot| self.slots[slot].as_ref().is_some_and(|r| r.is_out())) {
+                continue; // an engine elsewhere looks at them
+            }
             let Some(rung) = uar.poll() else { continue };
             rung_count += u64::from(rung.iter().any(Option::is_some));
             for &slot in &uar.qps {
@@ -339,6 +426,15 @@ impl Core {
             for (slot, requester) in self.slots.iter_mut().enumerate() {
                 let Some(requester) = requester else { continue };
                 if QueuePair::state(&**requester.qp()) == QpState::Err {
+                    if let Some(lent) = &requester.lent {
+                        lent.lease.ask_back();
+                    }
+                    if requester.is_out() {
+                        if !self.failed.contains(&slot) {
+                            self.failed.push(slot);
+                        }
+                        continue;
+                    }
                     requester.sq.ring(Rung::default());
                     activate(requester, slot, &mut self.active);
                     if !self.failed.contains(&slot) {
@@ -374,12 +470,14 @@ impl Core {
                     None => device.counters.dropped(DropReason::State),
                 }
             });
-            progress.more = came > 0;
+            progress.more |= came > 0;
             cx.port = Some(port);
         }
         // 4. Work.
         for &slot in &self.inband {
-            if let Some(requester) = &mut self.slots[slot] {
+            if let Some(requester) = &mut self.slots[slot]
+                && !requester.is_out()
+            {
                 note(requester.visit(&mut cx), &mut progress);
             }
         }
@@ -436,7 +534,9 @@ impl Core {
             (&live.bytes, tally.bytes),
             (&live.inband, tally.inband),
             (&live.blueflame, tally.blueflame),
-            (&live.doorbells, rung_count),
+            (&live.doorbells, rung_count + tally.doorbells),
+            (&live.offloaded, tally.offloaded),
+            (&live.returned, tally.returned),
         ] {
             Live::add(counter, n);
         }
@@ -455,7 +555,7 @@ fn has_room(cx: &mut Visitor<'_>) -> bool {
 }
 
 fn activate(requester: &mut Requester, slot: usize, active: &mut Vec<usize>) {
-    if !requester.listed && !requester.sq.is_inband() {
+    if !requester.listed && !requester.sq.is_inband() && !requester.is_out() {
         requester.listed = true;
         active.push(slot);
     }

@@ -6,7 +6,7 @@ use super::vendor::{Vendor, of_parse};
 use crate::mem::{Intent, MemError};
 use crate::nic::{Inband, LineFormat};
 use crate::wire::cqe::Syndrome;
-use crate::wire::inband::{Need, Standing, stream_need};
+use crate::wire::inband::{Need, Standing, slot_of, stream_need};
 
 /// Most bytes of the next slot that are fetched while this one is carried out.
 const NEXT_BYTES: usize = 1024;
@@ -63,6 +63,16 @@ impl Watch {
             self.lap += 1;
             self.expected = self.cfg.line.seq(self.cfg.seq0, self.lap);
         }
+        self.have = 0;
+        self.whole = None;
+    }
+
+    /// Goes on at a ticket's slot.
+    pub(super) fn seek(&mut self, ticket: u64) {
+        let (slot, lap) = slot_of(ticket, self.cfg.slots);
+        (self.ticket, self.lap) = (ticket, lap);
+        self.base = slot as usize * self.cfg.slot_bytes as usize;
+        self.expected = self.cfg.line.seq(self.cfg.seq0, lap);
         self.have = 0;
         self.whole = None;
     }

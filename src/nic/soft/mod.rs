@@ -23,6 +23,7 @@
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
 //! | `moderation` | how many completions a consumer is told of together |
 //! | `xrc` | extended reliable connections: domains, receiving ends |
+//! | `offload` | an engine on a GPU: queue pairs that are lent to it, keys that it knows |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
 //! | `report` | what queue pairs are at, in words |
@@ -46,6 +47,7 @@ mod masked;
 mod mkey;
 mod moderation;
 mod mr;
+pub mod offload;
 mod payload;
 pub mod pcap;
 mod port;
@@ -145,7 +147,8 @@ impl SoftNic {
             return Err(NicError::Attribute { what: "number of engines", value, must });
         }
         let (timers, seed) = config.fixed();
-        let device = Device::in_process(&config.link, config.engines, timers, seed);
+        let offload = config.offload.clone();
+        let device = Device::in_process(&config.link, config.engines, timers, seed, offload);
         let engine = |index| Engine { device: device.clone(), index };
         let engines = (0..config.engines).map(engine).collect();
         Ok((Self::of(device), engines))
@@ -429,7 +432,7 @@ impl Nic for SoftNic {
     }
 
     fn trouble(&self) -> Option<NicError> {
-        None
+        self.device.offload.as_ref()?.failure()
     }
 
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
@@ -440,9 +443,16 @@ impl Nic for SoftNic {
         self.device.mrs.deregister(mr)
     }
 
-    /// It has none: a window is memory of the host.
-    fn alloc_dm(&self, _bytes: usize) -> Result<Option<Dm>, NicError> {
-        Ok(None)
+    /// Memory of the engine's GPU. Without such an engine it has none: a window is memory of the host.
+    fn alloc_dm(&self, bytes: usize) -> Result<Option<Dm>, NicError> {
+        let Some(offload) = &self.device.offload else { return Ok(None) };
+        let view = offload.alloc(bytes)?;
+        let mr = self.register(Arc::new(view.clone()), Iova(0), Access::NONE)?;
+        Ok(Some(Dm { view, mr }))
+    }
+
+    fn alloc_queues(&self, bytes: usize) -> Result<Option<View>, NicError> {
+        self.device.offload.as_ref().map(|offload| offload.alloc(bytes)).transpose()
     }
 
     fn queue_bytes(&self, attr: &QpAttr) -> usize {
@@ -451,6 +461,16 @@ impl Nic for SoftNic {
 
     fn create_qp(&self, attr: &QpAttr, memory: View) -> Result<Arc<dyn QueuePair>, NicError> {
         Ok(self.create(attr, &memory)?)
+    }
+
+    fn create_qp_beside(
+        &self,
+        attr: &QpAttr,
+        memory: View,
+        send_cq: View,
+    ) -> Result<Arc<dyn QueuePair>, NicError> {
+        let queues = Queues { send_cq, ..Self::place(attr, &memory)? };
+        Ok(self.create_on(attr, queues)?)
     }
 
     fn destroy_qp(&self, qpn: Qpn) -> Result<(), NicError> {

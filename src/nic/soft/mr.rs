@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use super::mkey::Indirect;
+use super::offload::{Mirror, Offload};
 use super::vendor::Vendor;
 use crate::mem::{Dma, MemError};
 use crate::nic::{Access, Mr, NicError};
@@ -111,6 +112,8 @@ pub(super) struct Regions {
     pub(super) entries: Vec<Entry>,
     /// Freed indices, oldest first: the longer a key rests, the more stale uses it catches.
     free: VecDeque<usize>,
+    /// Copies of the keys that engines elsewhere have.
+    pub(super) mirrors: Vec<Weak<Mirror>>,
 }
 
 impl Regions {
@@ -174,9 +177,40 @@ impl Regions {
             }
         };
         let entry = &mut self.entries[index];
-        entry.region = Some(region);
         entry.variant = tag.unwrap_or(entry.variant.wrapping_add(1));
-        Ok((index as u32) << 8 | u32::from(entry.variant))
+        let key = (index as u32) << 8 | u32::from(entry.variant);
+        let region = entry.region.insert(region);
+        self.mirrors.iter().filter_map(Weak::upgrade).for_each(|mirror| mirror.set(key, region));
+        Ok(key)
+    }
+
+    /// Takes a key away from engines elsewhere. The caller lets the lock go, and settles.
+    fn recall(&self, index: usize) -> Recalled {
+        let mirrors: Vec<_> = self.mirrors.iter().filter_map(Weak::upgrade).collect();
+        mirrors.iter().for_each(|mirror| mirror.clear(index));
+        Recalled { mirrors, index }
+    }
+}
+
+/// A key that engines elsewhere may still be using.
+struct Recalled {
+    mirrors: Vec<Arc<Mirror>>,
+    index: usize,
+}
+
+impl Recalled {
+    /// Waits until none does, and drops what its memory is; or keeps that for ever, when an engine
+    /// does not answer.
+    fn settle<T>(self, what: T) {
+        let mut all = true;
+        for mirror in &self.mirrors {
+            all &= mirror.settle(self.index);
+        }
+        if all {
+            drop(what);
+        } else {
+            std::mem::forget(what);
+        }
     }
 }
 
@@ -262,8 +296,17 @@ impl MrTable {
             std::mem::replace(&mut region.target, Target::Memory(mem))
         });
         let (iova, bytes) = (Iova(region.iova), region.bytes);
+        let index = (mr.lkey.0 >> 8) as usize;
+        let recalled = regions.recall(index);
         drop(regions);
-        drop(old); // may unmap memory: not under the lock
+        let mirrors = recalled.mirrors.clone();
+        recalled.settle(old); // may unmap memory: not under the lock
+        if let Some(entry) = self.read().entries.get(index)
+            && let Some(region) = &entry.region
+            && entry.variant == mr.lkey.0 as u8
+        {
+            mirrors.iter().for_each(|mirror| mirror.set(mr.lkey.0, region));
+        }
         Ok(Mr { iova, bytes, ..mr })
     }
 
@@ -299,17 +342,31 @@ impl MrTable {
         let region = entry.and_then(|e| e.region.take_if(is_one));
         let region = region.ok_or(NicError::NoSuchRegion(mr.lkey.0))?;
         regions.free.push_back(index);
+        let recalled = regions.recall(index);
         drop(regions);
-        drop(region); // may unmap memory: not under the lock
+        recalled.settle(region); // may unmap memory: not under the lock
         Ok(())
     }
 
     /// Forgets all regions.
     pub(super) fn clear(&self) {
         let mut regions = self.write();
+        let recalled: Vec<_> = (0..regions.entries.len())
+            .filter(|&index| regions.entries[index].region.is_some())
+            .map(|index| regions.recall(index))
+            .collect();
         let old = std::mem::take(&mut *regions);
         drop(regions);
-        drop(old);
+        for (recalled, entry) in
+            recalled.into_iter().zip(old.entries.into_iter().filter(|entry| entry.region.is_some()))
+        {
+            recalled.settle(entry);
+        }
+    }
+
+    /// An engine's copy of the keys, which follows them from now on.
+    pub(super) fn mirror(&self, offload: &Arc<Offload>) -> Result<Arc<Mirror>, NicError> {
+        offload.mirror(self.id, &mut self.write())
     }
 
     /// The regions, to be changed: nobody uses any meanwhile.

@@ -8,14 +8,18 @@ use super::cq::{Cq, Overrun};
 use super::device::Device;
 use super::events::{Event, Events};
 use super::mr::{MrTable, Pd, Right};
+use super::offload::{Lease, Offload};
 use super::recv::Receives;
 use super::srq::Srq;
 use super::state::{self, Attributes};
 use super::xrc::Target;
+use crate::mem::View;
 use crate::nic::{
-    Change, Connection, NicAddress, NicError, QpAddress, QpAttr, QpState, QpType, QueuePair, Queues,
+    Change, Connection, LineFormat, NicAddress, NicError, QpAddress, QpAttr, QpState, QpType,
+    QueuePair, Queues,
 };
 use crate::wire::cqe::{Cqe, Syndrome};
+use crate::wire::engine::{Fixed, Line, State};
 use crate::wire::{Psn, Qpn};
 
 /// The objects that a queue pair uses, beside its own rings.
@@ -68,6 +72,8 @@ pub struct Qp {
     receives: Mutex<Receives>,
     /// The first CQE since RESET that is an error of its own.
     error: Mutex<Option<(u16, Syndrome, u8)>>,
+    /// Leases of queue pairs that an engine elsewhere sends to this one.
+    senders: Mutex<Vec<Weak<Lease>>>,
     /// The engine's: some queue pair of it changed state behind its back.
     attention: Arc<AtomicBool>,
     pub(super) counters: Arc<Live>,
@@ -110,6 +116,7 @@ impl Qp {
             uidx: objects.uidx,
             receives: Mutex::new(Receives::new()),
             error: Mutex::default(),
+            senders: Mutex::default(),
             attention: device.engines[engine].attention.clone(),
             counters: device.counters.clone(),
             events: device.events.clone(),
@@ -142,6 +149,7 @@ impl Qp {
         let mut attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
         attributes.apply(change);
         self.rights.store(Right::bits(attributes.access), Ordering::Relaxed);
+        self.call_senders_back();
         if let (QpState::Rtr, NicAddress::InProcess(nic)) = (to, attributes.av.nic) {
             // Relaxed: the state's store to RTR, with release, publishes them.
             self.remote[0].store(nic, Ordering::Relaxed);
@@ -166,6 +174,9 @@ impl Qp {
     pub(super) fn advance(&self, from: QpState, to: QpState) -> Result<(), NicError> {
         let moved =
             self.state.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire);
+        if !matches!(to, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            self.call_senders_back();
+        }
         moved.map(|_| ()).map_err(|_| self.refused(to))
     }
 
@@ -173,9 +184,88 @@ impl Qp {
         NicError::State { qpn: self.qpn.0, from: QueuePair::state(self), to }
     }
 
+    /// Lends the send side to an engine elsewhere, as it stands and towards that peer. `None`: it is
+    /// not for that engine.
+    pub(super) fn grant(&self, lease: &Arc<Lease>, peer: &Qp, state: State) -> Option<bool> {
+        let (cq, cq_dbr, [cq_pi, cq_ci]) = self.send_cq.hand_over()?;
+        let offload = lease.offload();
+        let mut keep = Vec::new();
+        let mut reach = |view: &View| {
+            let reached = offload.reach(view)?;
+            keep.push(reached.keep);
+            Some(reached.addr)
+        };
+        let q = &self.queues;
+        let inband = self.attr.inband.as_ref();
+        let fixed = Fixed {
+            sq: reach(&q.sq)?,
+            dbr: reach(&q.dbr)?,
+            uar: reach(&q.uar)?,
+            cq: reach(cq)?,
+            cq_dbr: reach(cq_dbr)?,
+            window: inband.map_or(Some(0), |inband| reach(&inband.window))?,
+            keys: self.mrs.mirror(offload).ok()?.addr,
+            peer_keys: peer.mrs.mirror(offload).ok()?.addr,
+            qpn: self.qpn.0,
+            pd: self.pd,
+            uidx: self.uidx,
+            sq_blocks: self.attr.sq_blocks,
+            cqes: self.send_cq.entries(),
+            peer_pd: peer.pd,
+            peer_rights: peer.rights.load(Ordering::Relaxed).into(),
+            blueflame: self.attr.blueflame.into(),
+            line: inband.map_or(Line::None, |inband| match inband.line {
+                LineFormat::L12S4 => Line::L12S4,
+                LineFormat::L14S2 => Line::L14S2,
+                LineFormat::L60S4 => Line::L60S4,
+            }) as u32,
+            slot_bytes: inband.map_or(0, |inband| inband.slot_bytes),
+            slots: inband.map_or(0, |inband| inband.slots),
+            seq0: inband.map_or(0, |inband| inband.seq0),
+            reserved: [0; 4],
+        };
+        let mut senders = peer.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        senders.retain(|sender| sender.upgrade().is_some_and(|it| !Arc::ptr_eq(&it, lease)));
+        senders.push(Arc::downgrade(lease));
+        drop(senders);
+        Some(lease.grant(&fixed, &State { cq_pi, cq_ci, ..state }, keep))
+    }
+
+    /// Whether an engine elsewhere may have the send side at all.
+    pub(super) fn suits(&self, has_page_alone: bool) -> bool {
+        self.kind == QpType::Rc
+            && self.attr.sq_blocks > 0
+            && self.send_cq.hand_over().is_some()
+            && match &self.attr.inband {
+                Some(inband) => Offload::takes_slots_of(inband.slot_bytes),
+                None => has_page_alone,
+            }
+    }
+
+    fn senders(&self) -> Vec<Arc<Lease>> {
+        let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        senders.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Has the engines of those that send to it look at its state again.
+    fn call_senders_back(&self) {
+        self.senders().iter().for_each(|lease| lease.ask_back());
+    }
+
+    /// Waits until no engine elsewhere sends to it.
+    pub(super) fn part_from_senders(&self) {
+        // An engine that does not answer is given up; what it may still reach is kept.
+        self.senders().iter().for_each(|lease| {
+            lease.recall();
+        });
+    }
+
     /// Moves to ERR; its engine flushes what is outstanding.
     pub(super) fn set_error(&self) {
         let before = self.state.swap(QpState::Err as u8, Ordering::AcqRel);
+        if before != QpState::Err as u8 {
+            self.call_senders_back();
+        }
         if self.srq.is_some() && before != QpState::Err as u8 {
             self.events.push(Event::LastWqe(self.qpn));
         }

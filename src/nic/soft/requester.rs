@@ -7,10 +7,11 @@ use super::counters::Live;
 use super::inproc::{self, Message};
 use super::join;
 use super::mr::{MrTable, Regions, Right, with_both};
+use super::offload::Lease;
 use super::port::Port;
 use super::qp::Qp;
 use super::report::SendReport;
-use super::responder::Refusal;
+use super::responder::{self, Refusal};
 use super::sq::{Posted, Scratch, SendQueue, Source};
 use super::tap::Tap;
 use super::transport::Transport;
@@ -18,6 +19,7 @@ use super::vendor::Vendor;
 use crate::mem::MemError;
 use crate::nic::{QpState, QueuePair};
 use crate::wire::cqe::{Cqe, CqeOpcode, Syndrome};
+use crate::wire::engine::{State, Why};
 use crate::wire::wqe::Piece;
 
 /// WQEs and bytes of one visit to a queue pair, so that none starves the others. A long WQE may
@@ -58,6 +60,9 @@ pub(super) struct Tally {
     pub(super) inband: u64,
     pub(super) blueflame: u64,
     pub(super) errors: u64,
+    pub(super) offloaded: u64,
+    pub(super) returned: u64,
+    pub(super) doorbells: u64,
 }
 
 /// Whether a queue pair wants another visit.
@@ -82,6 +87,23 @@ pub(super) struct Requester {
     pub(super) transport: Option<Transport>,
     /// Whether the engine's list of queue pairs to visit has this one.
     pub(super) listed: bool,
+    /// The place in an engine elsewhere, and what is known of its doings.
+    pub(super) lent: Option<Lent>,
+}
+
+/// A queue pair's place in an engine elsewhere.
+pub(super) struct Lent {
+    pub(super) lease: Arc<Lease>,
+    /// What it had done when its counts were looked at last.
+    told: State,
+    /// It returned something for this engine to carry out.
+    owed: bool,
+}
+
+impl Lent {
+    pub(super) fn new(lease: Arc<Lease>) -> Self {
+        Self { lease, told: State::default(), owed: false }
+    }
 }
 
 /// The other end, and what a visit needs at hand beside it.
@@ -92,7 +114,7 @@ struct Peer {
 }
 
 /// The message at the head of the queue, as it is tried again.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq)]
 struct Retry {
     rnr_tries: u8,
     unanswered_since: Option<u64>,
@@ -109,6 +131,7 @@ impl Requester {
             moved: 0,
             transport: None,
             listed: false,
+            lent: None,
         })
     }
 
@@ -122,8 +145,93 @@ impl Requester {
         SendReport::new(&self.sq, on_way)
     }
 
+    /// Whether an engine elsewhere has the queue pair.
+    #[inline]
+    pub(super) fn is_out(&self) -> bool {
+        self.lent.as_ref().is_some_and(|lent| lent.lease.is_out())
+    }
+
+    /// Lends the queue pair to the engine elsewhere, if it may have it now. `seen` are the UAR's
+    /// registers.
+    pub(super) fn lend(&mut self, seen: [u64; 2]) -> bool {
+        let Some(lent) = &self.lent else { return false };
+        if lent.owed || lent.lease.is_out() || self.retry != Retry::default() {
+            return false;
+        }
+        let qp = &self.sq.qp;
+        let Some(peer) = &self.peer else { return false };
+        if QueuePair::state(&**qp) != QpState::Rts || !responder::answers(&peer.qp, qp.in_process())
+        {
+            return false;
+        }
+        let counts = lent.told;
+        let told = State { registers: seen, ..self.sq.stands() };
+        let state = State {
+            wqes: counts.wqes,
+            bytes: counts.bytes,
+            inband: counts.inband,
+            blueflame: counts.blueflame,
+            doorbells: counts.doorbells,
+            ..told
+        };
+        let Some(granted) = qp.grant(&lent.lease, &peer.qp, state) else {
+            self.lent = None; // not for that engine, now or later
+            return false;
+        };
+        // The peer may have left meanwhile, before it knew of the lease.
+        if granted && !responder::answers(&peer.qp, qp.in_process()) {
+            lent.lease.ask_back();
+        }
+        granted
+    }
+
+    /// Counts what the engine elsewhere has done, and goes on where it stood if it has returned the
+    /// queue pair; the UAR's registers then.
+    pub(super) fn look(&mut self, tally: &mut Tally) -> Option<[u64; 2]> {
+        let lent = self.lent.as_mut()?;
+        if !lent.lease.is_out() {
+            return None;
+        }
+        let back = lent.lease.take_back();
+        let now = back.unwrap_or_else(|| lent.lease.look());
+        let told = std::mem::replace(&mut lent.told, now);
+        tally.wqes += now.wqes.wrapping_sub(told.wqes);
+        tally.offloaded += now.wqes.wrapping_sub(told.wqes);
+        tally.bytes += now.bytes.wrapping_sub(told.bytes);
+        tally.inband += now.inband.wrapping_sub(told.inband);
+        tally.blueflame += now.blueflame.wrapping_sub(told.blueflame);
+        tally.doorbells += now.doorbells.wrapping_sub(told.doorbells);
+        let state = back?;
+        lent.owed = state.why != Why::Asked as u32;
+        tally.returned += u64::from(lent.owed);
+        self.sq.go_on(&state);
+        self.sq.qp.send_cq.take_over([state.cq_pi, state.cq_ci]);
+        self.moved = 0;
+        Some(state.registers)
+    }
+
+    /// Gets the queue pair back, and waits for it. False: the engine was given up, and has it.
+    pub(super) fn recall(&self) -> bool {
+        self.lent.as_ref().is_none_or(|lent| lent.lease.recall())
+    }
+
     /// Takes up to a budget of WQEs.
     pub(super) fn visit(&mut self, cx: &mut Visitor<'_>) -> Visit {
+        let visit = self.attend(cx);
+        if visit == Visit::Idle {
+            self.settled();
+        }
+        visit
+    }
+
+    /// What the engine elsewhere left has been carried out.
+    fn settled(&mut self) {
+        if let Some(lent) = &mut self.lent {
+            lent.owed = false;
+        }
+    }
+
+    fn attend(&mut self, cx: &mut Visitor<'_>) -> Visit {
         if let Some(transport) = &mut self.transport {
             let visit = transport.visit(&mut self.sq, cx);
             if visit != Visit::Idle || QueuePair::state(&*self.sq.qp) != QpState::Err {
@@ -248,6 +356,7 @@ impl Requester {
         failed: Option<(Syndrome, Vendor)>,
     ) {
         self.retry = Retry::default();
+        self.settled();
         self.sq.consume(posted);
         let qpn = self.sq.qp.qpn;
         let wqe = match (failed, &posted.wqe) {

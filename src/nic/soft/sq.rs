@@ -13,6 +13,7 @@ use crate::nic::QpType;
 use crate::wire::blueflame::{self, BF_BYTES};
 use crate::wire::cqe::Syndrome;
 use crate::wire::doorbell::{DBR_SND_OFFSET, Doorbell, UAR_BF1_OFFSET, ahead, dbr_counter};
+use crate::wire::engine::State;
 use crate::wire::wqe::{Ctrl, MAX_WQE_BYTES, Opcode, WQEBB_BYTES, Wqe, WqeError};
 
 /// Room for the longest WQE of a ring, or of a BlueFlame buffer.
@@ -52,6 +53,26 @@ impl SendQueue {
     pub(super) fn new(qp: Arc<Qp>) -> Result<Self, MemError> {
         let watch = qp.attr.inband.as_ref().map(Watch::new).transpose()?;
         Ok(Self { qp, ci: 0, producer: 0, dbr_seen: 0, watch })
+    }
+
+    /// Where the queue stands, for an engine elsewhere; its UAR registers and CQ are not the queue's.
+    pub(super) fn stands(&self) -> State {
+        State {
+            ci: self.ci,
+            producer: self.producer,
+            dbr_seen: self.dbr_seen,
+            ticket: self.watch.as_ref().map_or(0, |watch| watch.ticket),
+            ..State::default()
+        }
+    }
+
+    /// Goes on where an engine elsewhere has come to.
+    pub(super) fn go_on(&mut self, state: &State) {
+        (self.ci, self.producer) = (state.ci, state.producer);
+        self.dbr_seen = state.dbr_seen;
+        if let Some(watch) = &mut self.watch {
+            watch.seek(state.ticket);
+        }
     }
 
     pub(super) fn is_inband(&self) -> bool {

@@ -41,6 +41,17 @@ impl Uar {
         self.page.addr() == page.addr()
     }
 
+    /// The first two registers as last seen: those of a page whose queue pairs an engine elsewhere may
+    /// have.
+    pub(super) fn seen(&self) -> [u64; 2] {
+        [self.seen[0], self.seen[1]]
+    }
+
+    /// Takes over what an engine elsewhere has seen.
+    pub(super) fn go_on(&mut self, seen: [u64; 2]) {
+        self.seen[..2].copy_from_slice(&seen);
+    }
+
     /// Empties the registers: a queue pair that starts over rings with the same bytes again, which
     /// would look like no change. What others rang meanwhile, the caller must look for.
     pub(super) fn clear(&mut self) -> Result<(), MemError> {

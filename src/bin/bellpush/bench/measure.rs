@@ -15,6 +15,7 @@ pub struct Ask {
     pub options: Options,
     pub qps: usize,
     pub messages: u64,
+    pub in_flight: u32,
     pub limit: Duration,
 }
 
@@ -53,6 +54,7 @@ pub struct Lane<'a> {
     rig: &'a Rig,
     ends: Vec<(Endpoint, Endpoint)>,
     kernel: Option<Kernel>,
+    in_flight: u32,
 }
 
 impl<'a> Lane<'a> {
@@ -72,7 +74,7 @@ impl<'a> Lane<'a> {
             }
             None => None,
         };
-        Ok(Self { rig, ends, kernel })
+        Ok(Self { rig, ends, kernel, in_flight: ask.in_flight })
     }
 
     /// Sends and checks messages of `size` bytes.
@@ -194,7 +196,8 @@ impl<'a> Lane<'a> {
         let stride = size.next_multiple_of(64);
         args.endpoints = self.ends.len().min(BENCH_MAX_ENDPOINTS) as u32;
         args.messages = n;
-        args.each_quiet = u32::from(phase != Some(Phase::Streaming));
+        let row = self.in_flight.min(n);
+        args.each_quiet = if phase == Some(Phase::Streaming) { 0 } else { row };
         args.ring_every = (32768 / size).clamp(1, 32) as u32;
         args.src = self.rig.src.addr();
         args.stride = stride as u64;
@@ -225,7 +228,7 @@ impl<'a> Lane<'a> {
         let ns = result.end_ns.saturating_sub(result.start_ns);
         let ticks = result.end_ticks.saturating_sub(result.start_ticks).max(1);
         if phase == Some(Phase::Latency) {
-            let mut raw = vec![0; n as usize * 8];
+            let mut raw = vec![0; (n / row) as usize * 8]; // whole rows
             self.rig.ticks.read(0, &mut raw).map_err(|e| fail(&e))?;
             let scale = ns as f64 / ticks as f64;
             latencies.extend(raw.chunks_exact(8).map(|tick| {
@@ -247,16 +250,23 @@ impl<'a> Lane<'a> {
         let stride = size.next_multiple_of(64) as u64;
         let streaming = phase == Some(Phase::Streaming);
         let since = Instant::now();
+        let row = self.in_flight.min(n);
+        let mut begun = Instant::now();
         for m in 0..n {
-            let (sender, _) = &self.ends[m as usize % self.ends.len()];
+            // A row goes by one queue pair, as a kernel's does.
+            let by = if streaming { m as usize % self.ends.len() } else { 0 };
+            let sender = &self.ends[by].0;
             let at = u64::from(m) * stride;
-            let begun = Instant::now();
+            if m % row == 0 {
+                begun = Instant::now();
+            }
             let mut done = sender.put(&self.rig.stream, at, at, size as u64);
-            if !streaming {
+            let whole = (m + 1) % row == 0;
+            if !streaming && whole {
                 done = done.and_then(|()| sender.quiet(&self.rig.stream));
             }
             done.map_err(|e| (m, e.to_string()))?;
-            if phase == Some(Phase::Latency) {
+            if phase == Some(Phase::Latency) && whole {
                 latencies.push(begun.elapsed().as_nanos() as u64);
             }
         }

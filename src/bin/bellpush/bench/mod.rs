@@ -21,7 +21,7 @@ use self::payload::{Payload, Tags, sha256};
 use self::rig::Rig;
 use crate::cli::{self, CliError};
 use crate::link::LinkSpec;
-use crate::plan::{BenchPlan, Numa};
+use crate::plan::{BenchPlan, Dest, Numa};
 
 /// What to measure, as typed; [`BenchPlan`] is what it means.
 #[derive(Debug, Clone, Args)]
@@ -62,6 +62,14 @@ pub struct BenchArgs {
     /// In-band line: payload bytes + sequence bytes, 12+4, 14+2 or 60+4 [default: 12+4]
     #[arg(long, value_name = "FORMAT")]
     pub line: Option<String>,
+    /// Where the software NIC's engine runs: threads of this process, or a kernel on another GPU
+    /// (`gpu:N`), which then is the other PCIe device
+    #[arg(long, value_name = "host|gpu:N", default_value = "host")]
+    pub engine: String,
+    /// Messages posted in a row before the first is waited for, in the part that measures latency:
+    /// the latency is then that of the row
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
+    pub in_flight: u32,
     /// Engines of the software NIC
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub engines: u32,
@@ -93,8 +101,8 @@ pub struct BenchArgs {
     /// Look for torn lines on this machine, instead of measuring paths
     #[arg(long)]
     pub tearing: bool,
-    /// Where messages land
-    #[arg(long, value_name = "host|gpu", default_value = "host")]
+    /// Where messages land; `engine` is the memory of the engine's GPU
+    #[arg(long, value_name = "host|gpu|engine", default_value = "host")]
     pub dest: String,
     /// Give up waiting for one completion after this time
     #[arg(long, value_name = "MS", default_value = "5000", allow_negative_numbers = true)]
@@ -135,9 +143,7 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
         meta.notes
             .push(format!("payload file: SHA-256 {sha}, compared with what arrived in every row"));
     }
-    if let Some(link) = &rig.link {
-        meta.notes.push(link.clone());
-    }
+    meta.notes.extend(rig.link.iter().chain(&rig.engine).cloned());
     if !plan.credits {
         meta.notes.push("credits are off (negative control): messages must be lost".into());
     }
@@ -156,6 +162,7 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
             options: options(plan, rig, path),
             qps: plan.qps as usize,
             messages: plan.messages,
+            in_flight: plan.in_flight,
             limit: plan.row_limit,
         };
         for &size in &plan.sizes_bytes {
@@ -227,7 +234,7 @@ fn row(rig: &Rig, plan: &BenchPlan, path: Path, size: u64, seen: &Seen, sent: Op
         && sent == seen.arrived.as_deref();
     Row {
         nic: if path == Path::TCP { "none".into() } else { rig.nic.name().into() },
-        engine: soft.then_some(Side::Host),
+        engine: soft.then_some(if rig.engine.is_some() { Side::Gpu } else { Side::Host }),
         executor: rig.gpu.describe().to_string(),
         messages: seen.posted,
         latency_ns_p50: latency(50.0),
@@ -247,7 +254,8 @@ fn row(rig: &Rig, plan: &BenchPlan, path: Path, size: u64, seen: &Seen, sent: Op
             Numa::Near => "near".into(),
             Numa::Far => "far".into(),
         }),
-        dest: Some(plan.dest),
+        dest: Some(plan.dest.side()),
+        in_flight: Some(plan.in_flight),
         qps: Some(if path == Path::TCP { 1 } else { plan.qps }),
         engines: soft.then_some(plan.engines),
         credits: window.then_some(plan.credits),
@@ -261,7 +269,14 @@ fn artefact(rig: &Rig, plan: &BenchPlan, path: Path, soft: bool) -> Option<Strin
     if !soft || rig.gpu.is_host() {
         return None;
     }
-    if plan.dest == Side::Gpu && path.data() != Data::Tcp {
+    if rig.engine.is_some() && path != Path::TCP {
+        return Some(
+            "the engine is a kernel: what crosses the interconnect is physical, and what it takes \
+             to look, check and complete is its own"
+                .into(),
+        );
+    }
+    if plan.dest == Dest::Gpu && path.data() != Data::Tcp {
         return Some(
             "the engine writes to GPU memory through the copy engine, a copy a WQE".into(),
         );

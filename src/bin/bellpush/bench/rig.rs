@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bellpush::engine::{self, EngineOptions};
 use bellpush::gpu::{Executor, Gpu, GpuError, HostOptions, Mapped, Stream};
 use bellpush::mem;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Nic, open_verbs};
-use bellpush::report::Side;
 use bellpush::transport::Memory;
 
 use crate::cli::CliError;
-use crate::plan::{self, BenchPlan, Numa};
+use crate::plan::{self, BenchPlan, Dest, EngineAt, Numa};
 
 /// Bytes of source and of destination; a round of messages fits into them.
 pub const REGION_BYTES: usize = 32 << 20;
@@ -25,6 +25,8 @@ pub struct Rig {
     pub peer: Arc<dyn Nic>,
     /// A note: what carries packets between them, or records messages as packets.
     pub link: Option<String>,
+    /// A note: on which GPU the NIC's engine runs, and where everything lies.
+    pub engine: Option<String>,
     pub stream: Stream,
     pub src: Memory,
     pub dst: Memory,
@@ -40,12 +42,18 @@ impl Rig {
     pub fn new(plan: &BenchPlan) -> Result<Self, CliError> {
         let gpu = open_gpu(plan.gpu)?;
         let host_numa = plan.host_numa.map(|numa| node(&gpu, numa)).transpose()?;
-        let (nic, peer, link) = open_nics(plan)?;
+        let engine_gpu = engine_gpu(plan.engine, &gpu)?;
+        let (nic, peer, link) = open_nics(plan, &gpu, engine_gpu.as_ref())?;
+        let engine = engine_gpu.as_ref().map(|at| lie(plan, &gpu, at));
         let region = REGION_BYTES.max(plan.largest_bytes());
         let refused = |e: GpuError| gpu_error(&e);
         let dst = match plan.dest {
-            Side::Host => Memory::Host(gpu.alloc_mapped(region, host_numa).map_err(refused)?),
-            Side::Gpu => Memory::Device(gpu.alloc(region).map_err(refused)?),
+            Dest::Host => Memory::Host(gpu.alloc_mapped(region, host_numa).map_err(refused)?),
+            Dest::Gpu => Memory::Device(gpu.alloc(region).map_err(refused)?),
+            Dest::Engine => {
+                let at = engine_gpu.as_ref().unwrap_or(&gpu);
+                Memory::Device(at.alloc(region).map_err(refused)?)
+            }
         };
         Ok(Self {
             stream: gpu.stream().map_err(refused)?,
@@ -58,6 +66,7 @@ impl Rig {
             nic,
             peer,
             link,
+            engine,
             gpu,
         })
     }
@@ -105,9 +114,45 @@ pub fn node(gpu: &Gpu, numa: Numa) -> Result<usize, CliError> {
     })
 }
 
+/// The GPU of the engine, if it is on one.
+fn engine_gpu(at: EngineAt, gpu: &Arc<Gpu>) -> Result<Option<Arc<Gpu>>, CliError> {
+    match at {
+        EngineAt::Host => Ok(None),
+        EngineAt::Gpu(n) if gpu.ordinal() == Some(n as usize) => Ok(Some(gpu.clone())),
+        // Beside kernels on CPU threads, an engine on others.
+        EngineAt::Gpu(_) if gpu.is_host() => open_gpu(plan::Gpu::Host).map(Some),
+        EngineAt::Gpu(n) => open_gpu(plan::Gpu::Cuda(n)).map(Some),
+    }
+}
+
+/// Where everything lies, and how often the payload crosses between the two GPUs.
+fn lie(plan: &BenchPlan, gpu: &Gpu, engine: &Gpu) -> String {
+    let name = |gpu: &Gpu| gpu.ordinal().map_or("the host executor".into(), |n| format!("gpu:{n}"));
+    let (sender, engine_at) = (name(gpu), name(engine));
+    let (dest, back) = match plan.dest {
+        Dest::Host => ("host memory".to_string(), 0),
+        Dest::Gpu => (sender.clone(), 1),
+        Dest::Engine => (engine_at.clone(), 0),
+    };
+    let crosses = match (gpu.ordinal(), engine.ordinal()) {
+        (Some(a), Some(b)) if a != b => {
+            format!("the payload crosses between the GPUs {} time(s)", 1 + back)
+        }
+        _ => "the payload crosses between no GPUs".into(),
+    };
+    format!(
+        "engine on {engine_at}: queues and push window there (of posts by the host, and staged, in \
+         host memory); source and send CQ on {sender}, destination {dest}; {crosses}"
+    )
+}
+
 type Nics = (Arc<dyn Nic>, Arc<dyn Nic>, Option<String>);
 
-fn open_nics(plan: &BenchPlan) -> Result<Nics, CliError> {
+fn open_nics(
+    plan: &BenchPlan,
+    gpu: &Arc<Gpu>,
+    engine_gpu: Option<&Arc<Gpu>>,
+) -> Result<Nics, CliError> {
     if plan.nic != "soft" {
         let nic = open_verbs(&plan.nic).map_err(|e| {
             CliError::new(format!("--nic: {e}"), "docs/hardware.md says what a real NIC needs")
@@ -123,7 +168,16 @@ fn open_nics(plan: &BenchPlan) -> Result<Nics, CliError> {
             })?,
             None => InProcess::new(),
         };
-        let config = SoftConfig { engines: plan.engines as usize, ..SoftConfig::new(&link) };
+        let offload = engine_gpu.map(|at| {
+            let peers: &[Arc<Gpu>] =
+                if Arc::ptr_eq(at, gpu) { &[] } else { std::slice::from_ref(gpu) };
+            engine::open(at, peers, EngineOptions::new(at)).map_err(|e| {
+                CliError::new(format!("--engine: {e}"), "give another GPU, or --engine host")
+            })
+        });
+        let offload = offload.transpose()?;
+        let config =
+            SoftConfig { engines: plan.engines as usize, offload, ..SoftConfig::new(&link) };
         let nic = SoftNic::open(config).map_err(refused)?;
         let recorded = |_| format!("{}: times include recording", nic.describe());
         let described = plan.pcap.as_ref().map(recorded);

@@ -1,0 +1,161 @@
+// How the engine moves payload: by a warp, by a block, or by all blocks of the engine together.
+//
+// Loads are relaxed at system scope: what they read was written by other agents, and L1 may hold an
+// older copy. What orders them is the acquire of the doorbell or of the line that announced the
+// message, and the barrier that hands this on from the thread that looked to the block.
+#ifndef BELLPUSH_ENGINE_MOVE_CUH
+#define BELLPUSH_ENGINE_MOVE_CUH
+
+#include "engine.h"
+#include "order.cuh"
+
+namespace bp {
+namespace engine {
+
+// Loads that a thread has in flight: over NVLink an SM pulls the faster the more there are.
+constexpr uint32_t in_flight = 8;
+// Payload up to this is moved by the warp that found it: two barriers of the block cost as much.
+constexpr uint32_t warp_bytes = 1024;
+// Payload from here on is shared among the blocks, which one SM would pull at 27 GB/s (h200.md), in
+// pieces that a block of 512 threads moves with 64 bytes a thread.
+constexpr uint64_t share_bytes = 128 << 10;
+constexpr uint64_t piece_bytes = 32 << 10;
+
+template <class T>
+BP_DEV T ld_any(uint64_t at) {
+  if constexpr (sizeof(T) == 16) {
+    return ld_line(reinterpret_cast<const u128*>(at));
+  } else if constexpr (sizeof(T) == 4) {
+    return ld_relaxed_sys(reinterpret_cast<const uint32_t*>(at));
+  } else {
+    return ld_byte(reinterpret_cast<const uint8_t*>(at));
+  }
+}
+
+// `count` units of T, dealt to `size` threads of which this is number `rank`.
+template <class T>
+BP_DEV void move_units(uint64_t to, uint64_t from, uint64_t count, uint32_t rank, uint32_t size) {
+  for (uint64_t i = rank; i < count; i += (uint64_t)size * in_flight) {
+    T v[in_flight];
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (uint32_t k = 0; k < in_flight; k++) {
+      const uint64_t at = i + (uint64_t)k * size;
+      if (at < count) v[k] = ld_any<T>(from + at * sizeof(T));
+    }
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (uint32_t k = 0; k < in_flight; k++) {
+      const uint64_t at = i + (uint64_t)k * size;
+      if (at < count) reinterpret_cast<T*>(to)[at] = v[k];
+    }
+  }
+}
+
+// Head and tail byte by byte, what lies between in units that are aligned at both ends.
+template <class T>
+BP_DEV void move_aligned(uint64_t to, uint64_t from, uint64_t bytes, uint32_t rank, uint32_t size) {
+  uint64_t head = (0 - to) & (sizeof(T) - 1);
+  head = head < bytes ? head : bytes;
+  const uint64_t units = (bytes - head) / sizeof(T);
+  const uint64_t end = head + units * sizeof(T);
+  move_units<uint8_t>(to, from, head, rank, size);
+  move_units<T>(to + head, from + head, units, rank, size);
+  move_units<uint8_t>(to + end, from + end, bytes - end, rank, size);
+}
+
+BP_DEV_COLD void move_odd(uint64_t to, uint64_t from, uint64_t bytes, uint32_t rank, uint32_t size) {
+  if (((to ^ from) & 3) == 0) {
+    move_aligned<uint32_t>(to, from, bytes, rank, size);
+  } else {
+    move_units<uint8_t>(to, from, bytes, rank, size);
+  }
+}
+
+// Global memory to global memory.
+BP_DEV void move(uint64_t to, uint64_t from, uint64_t bytes, uint32_t rank, uint32_t size) {
+  if (((to ^ from) & 15) == 0) {
+    move_aligned<u128>(to, from, bytes, rank, size);
+  } else {
+    move_odd(to, from, bytes, rank, size);
+  }
+}
+
+// Copied bytes (a WQE, a slot's stream) to global memory; whole words where the destination and the
+// copy allow it, four of them to a store.
+BP_DEV void move_copied(uint64_t to, const uint8_t* from, uint64_t bytes, uint32_t rank,
+                        uint32_t size) {
+  uint64_t head = (0 - to) & 15;
+  head = head < bytes ? head : bytes;
+  if (((reinterpret_cast<uint64_t>(from) + head) & 3) != 0) head = bytes;
+  const uint64_t units = (bytes - head) / 16, end = head + units * 16;
+  uint8_t* out = reinterpret_cast<uint8_t*>(to);
+  for (uint64_t i = rank; i < head; i += size) out[i] = from[i];
+  for (uint64_t i = rank; i < units; i += size) {
+    const uint32_t* w = reinterpret_cast<const uint32_t*>(from + head + i * 16);
+    *reinterpret_cast<u128*>(out + head + i * 16) = u128{{w[0], w[1], w[2], w[3]}};
+  }
+  for (uint64_t i = end + rank; i < bytes; i += size) out[i] = from[i];
+}
+
+// ---- The board: payload that all blocks move --------------------------------------------------
+
+BP_DEV bp_engine_board* board_of(const bp_engine_args& a) {
+  return reinterpret_cast<bp_engine_board*>(a.board);
+}
+BP_DEV bp_engine_job* job_of(const bp_engine_args& a, uint32_t block) {
+  return reinterpret_cast<bp_engine_job*>(a.board + BP_ENGINE_BOARD_BYTES) + block;
+}
+
+struct piece {
+  uint64_t to, from, bytes;  // 0 bytes: there is none
+};
+
+// Takes the next piece of a job. A number that was drawn below `pieces` keeps the job as it is until
+// it is done, so what is read after the draw belongs together; another number than the one drawn
+// says that the job drawn from was over.
+BP_DEV piece take_piece(bp_engine_job* job) {
+  const uint64_t look = ld_relaxed_gpu(&job->next);
+  if ((uint32_t)look >= ld_relaxed_gpu(&job->pieces)) return {0, 0, 0};
+  const uint64_t drawn = atomic_add(&job->next, 1);
+  fence_gpu();  // acquire: the job's description, written before `next`, before it is read here
+  const uint64_t i = (uint32_t)drawn;
+  if (ld_relaxed_gpu(&job->number) != drawn >> 32 || i >= ld_relaxed_gpu(&job->pieces)) {
+    return {0, 0, 0};
+  }
+  const uint64_t at = i * piece_bytes, bytes = ld_relaxed_gpu(&job->bytes);
+  return {ld_relaxed_gpu(&job->to) + at, ld_relaxed_gpu(&job->from) + at,
+          bytes - at < piece_bytes ? bytes - at : piece_bytes};
+}
+
+BP_DEV void open_job(const bp_engine_args& a, bp_engine_job* job, uint64_t to, uint64_t from,
+                     uint64_t bytes) {
+  const uint64_t number = (ld_relaxed_gpu(&job->number) + 1) & 0xffffffff;
+  // Nobody draws meanwhile: `next` is past `pieces`.
+  st_relaxed_gpu(&job->to, to);
+  st_relaxed_gpu(&job->from, from);
+  st_relaxed_gpu(&job->bytes, bytes);
+  st_relaxed_gpu(&job->done, uint64_t{0});
+  st_relaxed_gpu(&job->number, number);
+  st_relaxed_gpu(&job->pieces, (bytes + piece_bytes - 1) / piece_bytes);
+  // The description, and through causality the doorbell that this block acquired and the payload
+  // behind it, before `next`, for the blocks that draw.
+  fence_gpu();
+  st_relaxed_gpu(&job->next, number << 32);
+  atomic_add(&board_of(a)->open, 1);
+}
+
+// The piece that this thread's block moved is done. The caller has synchronised its block.
+BP_DEV void end_piece(bp_engine_job* job) {
+  // The block's stores before the count, for the job's owner, whose fence of system scope then
+  // covers them (causality order is cumulative).
+  fence_gpu();
+  atomic_add(&job->done, 1);
+}
+
+}  // namespace engine
+}  // namespace bp
+
+#endif

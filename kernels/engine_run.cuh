@@ -1,0 +1,295 @@
+// The engine's loop: who has something, what it is, and when to end (engine.cuh says how it works).
+#ifndef BELLPUSH_ENGINE_RUN_CUH
+#define BELLPUSH_ENGINE_RUN_CUH
+
+#include "engine.cuh"
+
+namespace bp {
+namespace engine {
+
+// ---- Visits -----------------------------------------------------------------------------------
+
+// Copies up to `units` 16-byte units.
+BP_DEV void copy_units(const team& t, uint8_t* to, uint64_t base, uint64_t first, uint64_t mask,
+                       uint32_t units) {
+  for (uint32_t u = t.rank; u < units; u += t.size) {
+    reinterpret_cast<u128*>(to)[u] = ld_line(reinterpret_cast<const u128*>(base) + ((first + u) & mask));
+  }
+  syncwarp();
+}
+
+// Whether a whole WQE of this queue pair lies in the copy of the BlueFlame buffer.
+BP_DEV bool is_whole(const context* q, const uint8_t* copy) {
+  const ctrl c(copy);
+  if (c.index != (q->state.ci & 0xffff) || c.qpn != q->fixed.qpn || c.ds == 0 || c.blocks() > 4) {
+    return false;
+  }
+  const u128* units = reinterpret_cast<const u128*>(copy);
+  uint32_t sum = 0;
+  for (uint32_t u = 0; u < c.blocks() * 4; u++) sum += check_unit(units[u], u);
+  return sum == units[0].w[3];
+}
+
+BP_DEV void clear_blueflame(const context* q) {
+  u128* buffer = reinterpret_cast<u128*>(q->fixed.uar + BP_UAR_BF_OFFSET);
+  for (uint32_t u = 0; u < 4; u++) st_line(buffer + u, unit_zero());
+}
+
+// Takes what was posted to a ring or stored to the BlueFlame buffer, up to a budget.
+BP_DEV void visit_ring(const team& t, uint32_t k) {
+  context* q = &t.b->qps[k];
+  if (t.leads()) ring(q, t.b->polled[k][0], t.b->polled[k][1]);
+  syncwarp();
+  const uint64_t mask = (uint64_t)q->fixed.sq_blocks * 4 - 1;
+  constexpr uint64_t most_blocks = BP_ENGINE_WQE_BYTES / BP_WQEBB_BYTES;
+  uint64_t first = 0, copied = 0;  // the copy's blocks: `copied` of them from `first`
+  uint64_t moved = 0;
+  for (uint32_t n = 0; n < visit_wqes && moved < visit_bytes; n++) {
+    if (q->state.producer == q->state.ci && q->dbr_due) {
+      syncwarp();  // all have seen that
+      if (t.leads()) look_at_record(q);
+      syncwarp();
+    }
+    const uint64_t ci = q->state.ci, known = q->state.producer - ci;
+    const bool by_ring = known != 0;
+    const uint8_t* copy = t.b->wqe;
+    if (by_ring) {
+      const uint64_t have = ci - first < copied ? copied - (ci - first) : 0;
+      copy += (have != 0 ? ci - first : 0) * BP_WQEBB_BYTES;
+      if (have == 0 || (have < known && ctrl(copy).blocks() > have)) {
+        first = ci;
+        copied = known < most_blocks ? known : most_blocks;
+        syncwarp();  // all have done with the copy before it changes
+        copy_units(t, t.b->wqe, q->fixed.sq, ci * 4, mask, (uint32_t)copied * 4);
+        copy = t.b->wqe;
+      }
+    } else if (q->fixed.blueflame && t.b->polled[k][1] != 0 && n == 0) {
+      copied = 0;
+      copy_units(t, t.b->wqe, q->fixed.uar + BP_UAR_BF_OFFSET, 0, ~0ull, BP_UAR_BF_BYTES / 16);
+      if (!is_whole(q, copy)) return;  // not all of it has come
+    } else {
+      return;
+    }
+    const ctrl c(copy);
+    request r;
+    // A check word lies where other opcodes have their immediate.
+    if ((by_ring && c.blocks() > known) || (!by_ring && c.opcode != BP_OP_RDMA_WRITE) ||
+        c.index != (ci & 0xffff) || c.qpn != q->fixed.qpn || !parse(copy, c.ds * BP_DS_BYTES, &r)) {
+      return give_back(t, k, BP_RETURN_WQE);
+    }
+    const uint32_t why = execute(t, q, r, copy);
+    if (why != done) return give_back(t, k, why);
+    moved += r.bytes;
+    syncwarp();
+    if (t.leads()) {
+      // Before the CQE: its reader may use the buffer again. Also when the WQE came by the ring: the
+      // copy's index would be the next one again after 2^16 blocks.
+      if (q->fixed.blueflame) clear_blueflame(q);
+      q->state.ci = ci + c.blocks();
+      if (q->state.producer < q->state.ci) q->state.producer = q->state.ci;
+      q->state.blueflame += !by_ring;
+      finish(q, r, (uint32_t)ci);
+    }
+    syncwarp();
+  }
+}
+
+// Takes whole slots in their order, up to a budget.
+BP_DEV void visit_slots(const team& t, uint32_t k) {
+  context* q = &t.b->qps[k];
+  const uint32_t line = q->fixed.line, data = line_data(line);
+  const uint32_t slot_lines = q->fixed.slot_bytes / line_bytes(line);
+  const uint32_t early = first_lines * 16 / line_bytes(line);
+  const uint32_t header_lines = (inband_header_bytes + data - 1) / data;
+  uint8_t* stream = t.b->stream;
+  uint64_t moved = 0;
+  for (uint32_t n = 0; n < visit_wqes && moved < visit_bytes; n++) {
+    const uint32_t look = slot_lines < early ? slot_lines : early;
+    for (uint32_t i = t.rank; i < look; i += t.size) t.b->valid[i] = take_line(q, stream, i);
+    syncwarp();
+    uint32_t need = look < header_lines ? look : header_lines, total = 0, i = 0;
+    for (; i < need && t.b->valid[i]; i++) {
+    }
+    if (i == need) {
+      total = stream_bytes(stream);
+      need = (total + data - 1) / data;
+      if (total == 0 || need > slot_lines) return give_back(t, k, BP_RETURN_WQE);
+      for (; i < need && i < look && t.b->valid[i]; i++) {
+      }
+    }
+    uint32_t missing = i < need && i < look ? i : ~0u;
+    if (missing == ~0u && need > look) {
+      carry(t, order{order_lines, look, need, ~0u, q, 0, 0, 0}, (need - look) * 16 <= warp_bytes);
+      missing = t.b->work.missing;
+      syncwarp();
+    }
+    if (missing != ~0u) {  // waited for
+      if (t.leads()) q->missing = missing;
+      syncwarp();
+      return;
+    }
+    const ctrl c(stream);
+    const bool is_inline = total != c.ds * BP_DS_BYTES;
+    request r;
+    if (c.index != (q->state.ticket & 0xffff) || c.qpn != q->fixed.qpn ||
+        (!is_inline && !ends_by_ds(stream, total)) || !parse(stream, total, &r)) {
+      return give_back(t, k, BP_RETURN_WQE);
+    }
+    const uint32_t why = execute(t, q, r, stream);
+    if (why != done) return give_back(t, k, why);
+    moved += r.bytes;
+    syncwarp();
+    if (t.leads()) {
+      const uint32_t counter = (uint32_t)q->state.ticket;
+      q->state.ticket++;
+      q->state.inband++;
+      aim(q);
+      finish(q, r, counter);
+    }
+    syncwarp();
+  }
+}
+
+// ---- Looking ----------------------------------------------------------------------------------
+
+enum : uint32_t { nothing = 0, has_work = 1, has_news = 2, is_ahead = 4 };
+
+// The number of the grant that is in force, or was, when `asked` was written.
+BP_DEV uint64_t last_grant(uint64_t asked) { return (asked - 1) | 1; }
+
+// One lane's look at one queue pair.
+BP_DEV uint32_t look_at(const bp_engine_args& a, block_state* b, uint32_t k) {
+  context* q = &b->qps[k];
+  const bp_qpc* qpc = qpc_of(a, k);
+  // Relaxed, so that they are in flight together with the load below; what they find is loaded
+  // again with acquire before it is used.
+  const uint64_t asked = ld_relaxed_sys(&qpc->asked);
+  if (q->grant == 0) {
+    // Granted and not returned, perhaps in an earlier launch, and perhaps asked for since.
+    return asked != 0 && last_grant(asked) != ld_relaxed_sys(&qpc->returned) ? has_news : nothing;
+  }
+  uint32_t found = asked != q->grant ? has_news : nothing;
+  if (q->fixed.line != BP_LINE_NONE) {
+    const uint64_t at = q->slot + (uint64_t)(q->missing + 1) * line_bytes(q->fixed.line) - 4;
+    // Acquire: what the sender ordered before the line, before the looks at the slot.
+    const uint32_t word = ld_acquire_sys(reinterpret_cast<const uint32_t*>(at));
+    const uint32_t stands = standing(q, sequence_of(q->fixed.line, word));
+    found |= stands == 1 ? has_work : stands == 2 ? is_ahead : nothing;
+  } else {
+    const uint64_t* buffer = reinterpret_cast<const uint64_t*>(q->fixed.uar + BP_UAR_BF_OFFSET);
+    const uint64_t* doorbell = reinterpret_cast<const uint64_t*>(q->fixed.uar + BP_UAR_DOORBELL_OFFSET);
+    uint64_t second = ld_relaxed_sys(buffer);
+    // Acquire: what the ringer stored before the register (WQE, record, payload), before our loads.
+    const uint64_t first = ld_acquire_sys(doorbell);
+    const bool stored = q->fixed.blueflame ? second != 0 : second != q->state.registers[1];
+    if (stored) second = ld_acquire_sys(buffer);  // as above
+    b->polled[k][0] = first;
+    b->polled[k][1] = second;
+    const bool posted = q->state.ci != q->state.producer || q->dbr_due != 0;
+    if (first != q->state.registers[0] || stored || posted) found |= has_work;
+  }
+  if (found == nothing && q->told != q->state.wqes) tell_counts(a, k, q);
+  return found;
+}
+
+// What the whole crew saw, as bits by queue pair.
+struct seen {
+  uint32_t work, news, ahead;
+};
+BP_DEV seen look_round(const team& t) {
+  seen s{0, 0, 0};
+  for (uint32_t first = 0; first < BP_ENGINE_BLOCK_QPS; first += t.size) {
+    const uint32_t k = first + t.rank;
+    const uint32_t found = k < BP_ENGINE_BLOCK_QPS ? look_at(*t.a, t.b, k) : nothing;
+    s.work |= ballot((found & has_work) != 0) << first;
+    s.news |= ballot((found & has_news) != 0) << first;
+    s.ahead |= ballot((found & is_ahead) != 0) << first;
+  }
+  syncwarp();  // what a lane acquired, before the crew's loads
+  return s;
+}
+
+// Something was asked about a queue pair: the number, with acquire, says what.
+BP_DEV void answer(const team& t, uint32_t k) {
+  const bp_qpc* qpc = qpc_of(*t.a, k);
+  // Acquire: the context, written before the number.
+  const uint64_t asked = warp_broadcast(ld_acquire_sys(&qpc->asked));
+  if (t.b->qps[k].grant == 0) take(t, k, last_grant(asked));
+  if (asked != t.b->qps[k].grant) give_back(t, k, BP_RETURN_ASKED);
+}
+
+template <class F>
+BP_DEV void each_bit(uint32_t mask, F f) {
+  for (uint32_t k = 0; mask != 0; k++, mask >>= 1) {
+    if ((mask & 1) != 0) f(k);
+  }
+}
+
+// Says that this block holds nothing of what the host changed before the epoch.
+BP_DEV void confirm(const team& t, uint64_t epoch) {
+  if (t.leads()) {
+    // Everything that this block wrote, before the answer, for the host, which may free the memory;
+    // and the epoch before the next look at a key.
+    fence_sys();
+    st_relaxed_sys(reinterpret_cast<uint64_t*>(t.a->answers) + bid(), epoch);
+  }
+  syncwarp();
+}
+
+// The first warp, until the launch ends.
+BP_DEV void run_crew(const team& t) {
+  block_state* b = t.b;
+  for (uint32_t k = t.rank; k < BP_ENGINE_BLOCK_QPS; k += t.size) b->qps[k].grant = 0;
+  syncwarp();
+  const bp_engine_board* board = board_of(*t.a);
+  const uint64_t start = now_ns();
+  uint64_t confirmed = 0;
+  for (uint32_t round = 1;; round++) {
+    const uint64_t epoch = ld_relaxed_sys(&board->epoch), stop = ld_relaxed_sys(&board->stop);
+    const uint64_t open = ld_relaxed_gpu(&board->open);
+    const seen s = look_round(t);
+    each_bit(s.news, [&](uint32_t k) { answer(t, k); });
+    // What was given back in this round is not visited.
+    each_bit(s.ahead & ~s.news, [&](uint32_t k) { give_back(t, k, BP_RETURN_WQE); });
+    each_bit(s.work & ~s.news, [&](uint32_t k) {
+      if (b->qps[k].fixed.line != BP_LINE_NONE) {
+        visit_slots(t, k);
+      } else {
+        visit_ring(t, k);
+      }
+    });
+    const uint64_t now_epoch = warp_broadcast(epoch);
+    if (now_epoch != confirmed) confirm(t, confirmed = now_epoch);
+    if (warp_broadcast(open) != 0) help(t);
+    const bool over = t.a->rounds != 0 ? round >= t.a->rounds
+                                       : round % 32 == 0 && now_ns() - start > t.a->run_ns;
+    if (warp_broadcast(over || stop != 0) != 0) break;
+    if (s.work == 0) yield_();
+  }
+  // The next launch takes the queue pairs as they stand.
+  for (uint32_t k = t.rank; k < BP_ENGINE_BLOCK_QPS; k += t.size) {
+    context* q = &b->qps[k];
+    if (q->grant == 0) continue;
+    store_state(reinterpret_cast<uint64_t*>(&qpc_of(*t.a, k)->state), q->state);
+    if (q->told != q->state.wqes) tell_counts(*t.a, k, q);
+  }
+  fence_sys();  // what was written and not fenced yet, before whatever the next launch writes
+}
+
+BP_DEV void run(const bp_engine_args& args) {
+  block_state* b = reinterpret_cast<block_state*>(dynamic_shared());
+  if (tid() >= crew_threads) return assist(b);
+  const uint32_t size = block_threads() < crew_threads ? block_threads() : crew_threads;
+  const team t{&args, b, tid(), size};
+  run_crew(t);
+  if (!t.alone()) {
+    syncwarp();
+    if (t.leads()) b->work.kind = order_exit;
+    syncthreads();
+  }
+}
+
+}  // namespace engine
+}  // namespace bp
+
+#endif

@@ -1,0 +1,217 @@
+//! The software NIC's engine on a GPU: launches `kernels/engine.cu` and keeps it running.
+//!
+//! The kernel ends by itself after [`EngineOptions::run`] and is launched again; all that it knows
+//! lies in memory, so nothing is lost in between. That bounds how long a CUDA call that waits for
+//! running kernels (an allocation, say) waits for this one. A launch that does not end in time, or
+//! fails, is the end of the engine: the NIC tells it as its trouble, and whoever waits for a queue
+//! pair that it had ends by its own timeout.
+//!
+//! On the host executor the same kernel runs on CPU threads.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::gpu::engine_args::EngineArgs;
+use crate::gpu::{Dims, Gpu, GpuError, Kernel, Mapped, Module, Stream};
+use crate::mem::{Dma, HostMem, MemError, View};
+use crate::nic::NicError;
+use crate::nic::soft::offload::{Accelerator, Offload, Reached, Shared};
+use crate::wire::engine::{MAX_SLOT_BYTES, SHARED_BYTES};
+
+/// How long a launch may take longer than it should: it ends what it carries out first.
+const OVERDUE: Duration = Duration::from_secs(4);
+/// The kernel's `BP_MAX_THREADS`.
+const MAX_THREADS: u32 = 512;
+/// Blocks, all of which must be resident at once.
+const MAX_BLOCKS: u32 = 128;
+
+/// How an engine on a GPU runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Blocks of the kernel, each with a multiprocessor for itself, and 32 queue pairs at most.
+    pub blocks: u32,
+    /// Threads a block: up to 32, or whole warps to 512.
+    pub threads: u32,
+    /// How long a launch runs.
+    pub run: Duration,
+    /// `Some(n)`: a launch looks at everything n times, and a step of the NIC waits for it. For tests
+    /// that step a NIC by hand.
+    pub rounds: Option<u32>,
+}
+
+impl EngineOptions {
+    /// What suits a GPU: an eighth of an H200's multiprocessors, or few fibres of the host executor.
+    pub fn new(gpu: &Gpu) -> Self {
+        let (blocks, threads) = if gpu.is_host() { (1, 1) } else { (16, MAX_THREADS) };
+        Self { blocks, threads, run: Duration::from_millis(20), rounds: None }
+    }
+
+    fn check(&self) -> Result<(), NicError> {
+        let refuse = |what, value, must| Err(NicError::Attribute { what, value, must });
+        if !(1..=MAX_BLOCKS).contains(&self.blocks) {
+            return refuse("engine's blocks", self.blocks.into(), "1..=128");
+        }
+        let whole = self.threads <= 32 || self.threads.is_multiple_of(32);
+        if !(1..=MAX_THREADS).contains(&self.threads) || !whole {
+            let must = "1 to 32, or whole warps to 512";
+            return refuse("engine's threads a block", self.threads.into(), must);
+        }
+        if self.run.is_zero() || self.run > Duration::from_secs(1) {
+            let ns = u64::try_from(self.run.as_nanos()).unwrap_or(u64::MAX);
+            return refuse("engine's ns a launch", ns, "more than 0, at most a second");
+        }
+        if self.rounds == Some(0) {
+            return refuse("engine's rounds a launch", 0, "at least 1");
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no engine on a GPU.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The GPU refused something.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// An option, or what host and engine share.
+    #[error(transparent)]
+    Nic(#[from] NicError),
+}
+
+/// An engine on a GPU, to be named in [`SoftConfig::offload`](crate::nic::soft::SoftConfig).
+///
+/// `peers` are the other GPUs whose kernels post to it or whose memory it reads and writes; access is
+/// enabled both ways. Memory that it does not reach is moved by the NIC's own engine.
+///
+/// # Errors
+/// [`EngineError::Gpu`] when a GPU has no kernels or no way to another, [`EngineError::Nic`] for
+/// options out of range.
+pub fn open(
+    gpu: &Arc<Gpu>,
+    peers: &[Arc<Gpu>],
+    options: EngineOptions,
+) -> Result<Arc<Offload>, EngineError> {
+    Ok(Offload::new(accelerator(gpu, peers, options)?)?)
+}
+
+/// What [`open`] runs the engine on.
+///
+/// # Errors
+/// As [`open`].
+pub fn accelerator(
+    gpu: &Arc<Gpu>,
+    peers: &[Arc<Gpu>],
+    options: EngineOptions,
+) -> Result<Arc<dyn Accelerator>, EngineError> {
+    options.check()?;
+    let mut within = vec![gpu.ordinal()];
+    for peer in peers {
+        gpu.enable_peer(peer)?;
+        peer.enable_peer(gpu)?;
+        within.push(peer.ordinal());
+    }
+    let kernel = gpu.load(&Module::builtin())?.kernel("bp_engine")?;
+    let engine = GpuEngine {
+        within: within.into_iter().flatten().collect(),
+        launches: Mutex::new(Launches { stream: gpu.stream()?, since: None }),
+        gpu: gpu.clone(),
+        kernel,
+        options,
+        mapped: Mutex::default(),
+    };
+    Ok(Arc::new(engine))
+}
+
+struct GpuEngine {
+    gpu: Arc<Gpu>,
+    /// Ordinals of the GPUs whose memory it reaches.
+    within: Vec<usize>,
+    kernel: Kernel,
+    options: EngineOptions,
+    launches: Mutex<Launches>,
+    /// Host memory that it tells in, which stays mapped.
+    mapped: Mutex<Vec<Mapped>>,
+}
+
+struct Launches {
+    stream: Stream,
+    /// When the running one began.
+    since: Option<Instant>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn refused(error: GpuError) -> MemError {
+    MemError::Device(error.to_string())
+}
+
+impl GpuEngine {
+    fn launch(&self, stream: &Stream, shared: &Shared) -> Result<(), GpuError> {
+        let args = EngineArgs {
+            board: shared.board,
+            contexts: shared.contexts,
+            records: shared.records,
+            answers: shared.answers,
+            run_ns: self.options.run.as_nanos() as u64,
+            rounds: self.options.rounds.unwrap_or(0),
+            slot_bytes: MAX_SLOT_BYTES,
+        };
+        let dims = Dims::new(self.options.blocks, self.options.threads);
+        stream.launch(&self.kernel, dims.shared(SHARED_BYTES + MAX_SLOT_BYTES), &args)
+    }
+}
+
+impl Accelerator for GpuEngine {
+    fn describe(&self) -> String {
+        let place = match self.gpu.ordinal() {
+            Some(n) => format!("gpu:{n}"),
+            None => "the host executor".into(),
+        };
+        format!("{place} ({} blocks of {} threads)", self.options.blocks, self.options.threads)
+    }
+
+    fn blocks(&self) -> usize {
+        self.options.blocks as usize
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<View, MemError> {
+        let memory = self.gpu.alloc(bytes).map_err(refused)?;
+        match memory.as_host() {
+            Some(view) => Ok(view.clone()),
+            None => View::new(&HostMem::far(memory.addr(), memory.clone()), 0, bytes),
+        }
+    }
+
+    fn alloc_host(&self, bytes: usize) -> Result<View, MemError> {
+        let mapped = self.gpu.alloc_mapped(bytes, None).map_err(refused)?;
+        let memory = mapped.host().expect("allocated just now").clone();
+        lock(&self.mapped).push(mapped);
+        View::new(&memory, 0, bytes)
+    }
+
+    fn reach(&self, memory: &dyn Dma) -> Option<Reached> {
+        let (addr, keep) = self.gpu.reach(memory, &self.within)?;
+        Some(Reached { addr, keep })
+    }
+
+    fn run(&self, shared: &Shared) -> Result<(), NicError> {
+        let gone = |error: GpuError| NicError::Engine(error.to_string());
+        let mut launches = lock(&self.launches);
+        if self.options.rounds.is_some() {
+            self.launch(&launches.stream, shared).map_err(gone)?;
+            return launches.stream.synchronize(OVERDUE).map_err(gone);
+        }
+        if let Some(since) = launches.since
+            && !launches.stream.query().map_err(gone)?
+        {
+            let after = self.options.run + OVERDUE;
+            let late = GpuError::Timeout { what: "a launch of the engine", after };
+            return if since.elapsed() > after { Err(gone(late)) } else { Ok(()) };
+        }
+        self.launch(&launches.stream, shared).map_err(gone)?;
+        launches.since = Some(Instant::now());
+        Ok(())
+    }
+}
