@@ -6,12 +6,14 @@
 #include <errno.h>
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static void die(const char *format, ...)
 {
@@ -110,17 +112,17 @@ struct qp {
 	struct mlx5dv_devx_obj *obj;
 	struct mlx5dv_devx_uar *uar;
 	struct cq *cq;
+	uint64_t *reg;
 	uint32_t number, posted, index;
+	int silent; /* keeps no doorbell record */
 };
 
-static struct qp make_qp(struct cq *cq, uint32_t uidx, int service)
+static struct qp make_qp_on(struct mlx5dv_devx_uar *uar, struct cq *cq, uint32_t uidx, int service)
 {
-	struct qp qp = { .cq = cq };
+	struct qp qp = { .cq = cq, .uar = uar, .reg = uar->reg_addr };
 	uint8_t in[0x110] = { 0 }, out[16] = { 0 };
 	qp.wq = area(DEPTH * 64, IBV_ACCESS_LOCAL_WRITE);
 	qp.dbr = area(64, IBV_ACCESS_LOCAL_WRITE);
-	qp.uar = mlx5dv_devx_alloc_uar(ctx, MLX5DV_UAR_ALLOC_TYPE_BF);
-	MUST(qp.uar, "UAR of a queue pair");
 	set(in, 0, 0, 16, 0x500);
 	set(in, 0x108, 0, 32, qp.wq.umem->umem_id);
 	set(in, 0x10c, 0, 1, 1);
@@ -140,6 +142,13 @@ static struct qp make_qp(struct cq *cq, uint32_t uidx, int service)
 		return qp;
 	qp.number = get(out, 9, 0, 24);
 	return qp;
+}
+
+static struct qp make_qp(struct cq *cq, uint32_t uidx, int service)
+{
+	struct mlx5dv_devx_uar *uar = mlx5dv_devx_alloc_uar(ctx, MLX5DV_UAR_ALLOC_TYPE_BF);
+	MUST(uar, "UAR of a queue pair");
+	return make_qp_on(uar, cq, uidx, service);
 }
 
 static int move(struct qp *qp, uint16_t opcode, uint32_t peer, uint8_t *out)
@@ -194,8 +203,9 @@ static void ring(struct qp *qp)
 {
 	uint64_t bell = (uint64_t)((qp->index & 0xffff) << 8) << 32 | (uint64_t)(qp->number << 8);
 	__atomic_thread_fence(__ATOMIC_RELEASE);
-	__atomic_store_n((uint32_t *)qp->dbr.at + 1, htobe32(qp->index & 0xffff), __ATOMIC_RELEASE);
-	__atomic_store_n((uint64_t *)qp->uar->reg_addr, htobe64(bell), __ATOMIC_RELEASE);
+	if (!qp->silent)
+		__atomic_store_n((uint32_t *)qp->dbr.at + 1, htobe32(qp->index & 0xffff), __ATOMIC_RELEASE);
+	__atomic_store_n(qp->reg, htobe64(bell), __ATOMIC_RELEASE);
 }
 
 /* Waits for the CQE of the WQE before `index`; its opcode. */
@@ -422,6 +432,55 @@ static void atomics(struct qp *qp)
 	puts("atomics");
 }
 
+/* A put with a signal as NVSHMEM words it, in one doorbell: an RDMA WRITE, an atomic with masks that
+ * sets 8 bytes, in two basic blocks, and a NOP, whose completion alone is asked for. */
+static void put_signal(struct qp *qp, struct area *from, struct ibv_mr *src, struct area *to, struct ibv_mr *dst)
+{
+	struct area back = area(4096, IBV_ACCESS_LOCAL_WRITE);
+	int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+	struct ibv_mr *b = ibv_reg_mr(pd, back.at, 4096, all);
+	struct area word = area(4096, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mr *w = ibv_reg_mr(pd, word.at, 4096, all);
+	MUST(b && w, "MRs of signals");
+	for (uint32_t i = 0; i < 3 * DEPTH; i++) {
+		uint32_t bytes = i % 4 == 3 ? DATA : 8 + i * 997 % (DATA - 8);
+		fill(from->at, bytes, i);
+		memset(to->at, 0, bytes);
+		post_write(qp, from->at, src->lkey, to->at, dst->rkey, bytes);
+		((uint32_t *)(qp->wq.at + ((qp->index - 1) & (DEPTH - 1)) * 64))[2] = 0;
+		uint8_t wqe[128] = { 0 };
+		set(wqe, 0, 0, 8, 9);
+		set(wqe, 1, 0, 16, qp->index & 0xffff);
+		set(wqe, 3, 0, 8, 0x14);
+		set(wqe, 4, 0, 24, qp->number);
+		set(wqe, 7, 0, 8, 5);
+		set(wqe, 16, 0, 64, (uintptr_t)word.at);
+		set(wqe, 24, 0, 32, w->rkey);
+		set(wqe, 32, 0, 64, i + 1);
+		set(wqe, 48, 0, 64, ~0ull);
+		set(wqe, 64, 0, 32, 8);
+		set(wqe, 68, 0, 32, b->lkey);
+		set(wqe, 72, 0, 64, (uintptr_t)back.at);
+		for (int block = 0; block < 2; block++, qp->index++)
+			memcpy(qp->wq.at + (qp->index & (DEPTH - 1)) * 64, wqe + block * 64, 64);
+		uint32_t *nop = (uint32_t *)(qp->wq.at + (qp->index & (DEPTH - 1)) * 64);
+		nop[0] = htobe32((qp->index & 0xffff) << 8);
+		nop[1] = htobe32(qp->number << 8 | 2);
+		nop[2] = htobe32(8);
+		nop[3] = 0;
+		qp->index++;
+		ring(qp);
+		MUST(wait_for(qp, 1) == 0, "put with signal %u", i);
+		MUST(!memcmp(from->at, to->at, bytes), "bytes of put with signal %u", i);
+		uint64_t signal, before;
+		memcpy(&signal, word.at, 8);
+		memcpy(&before, back.at, 8);
+		MUST(signal == i + 1 && before == i, "signal %u: %lu, was %lu", i, (unsigned long)signal, (unsigned long)before);
+	}
+	MUST(!ibv_dereg_mr(b) && !ibv_dereg_mr(w), "MRs of signals");
+	puts("signals");
+}
+
 static void state_is(struct qp *qp, unsigned wanted, uint32_t peer)
 {
 	uint8_t in[16] = { 0 }, out[0x110] = { 0 };
@@ -472,7 +531,52 @@ static void target(void)
 	puts("target");
 }
 
-int main(void)
+/* Queue pairs on the four registers of one page, as libmlx5's dedicated registers without a cache
+ * are dealt out; and without records, which NVSHMEM's thread that rings for the GPU does not keep. */
+static void registers(struct area *from, struct ibv_mr *src, struct area *to, struct ibv_mr *dst)
+{
+	struct mlx5dv_devx_uar *uar = mlx5dv_devx_alloc_uar(ctx, MLX5DV_UAR_ALLOC_TYPE_NC);
+	MUST(uar, "UAR without a cache");
+	struct cq cq[4];
+	struct qp qp[4];
+	for (int i = 0; i < 4; i++) {
+		cq[i] = make_cq(1);
+		qp[i] = make_qp_on(uar, &cq[i], 10 + i, 0);
+		MUST(qp[i].obj, "queue pair %d on a shared page", i);
+		qp[i].reg = (uint64_t *)((uint8_t *)uar->base_addr + 0x800 + 0x100 * i);
+		qp[i].silent = 1;
+	}
+	for (int i = 0; i < 4; i++)
+		connect_to(&qp[i], qp[i ^ 1].number);
+	for (uint32_t round = 0; round < 2 * DEPTH; round++) {
+		fill(from->at, 4096, round);
+		memset(to->at, 0, 4096);
+		for (int i = 0; i < 4; i++)
+			post_write(&qp[i], from->at + i * 1024, src->lkey, to->at + i * 1024, dst->rkey, 1024);
+		for (int i = 0; i < 4; i++)
+			ring(&qp[i]);
+		for (int i = 0; i < 4; i++)
+			MUST(wait_for(&qp[i], 10 + i) == 0, "register %d, round %u", i, round);
+		MUST(!memcmp(from->at, to->at, 4096), "bytes of round %u", round);
+	}
+	for (int i = 0; i < 4; i++)
+		MUST(!mlx5dv_devx_obj_destroy(qp[i].obj) && !mlx5dv_devx_obj_destroy(cq[i].obj), "queue pair %d", i);
+	puts("registers");
+}
+
+/* A WRITE that only the doorbell record tells of: the NIC is not told to look. */
+static void stand_still(struct qp *qp, struct area *from, struct ibv_mr *src, struct area *to, struct ibv_mr *dst)
+{
+	post_write(qp, from->at, src->lkey, to->at, dst->rkey, 64);
+	__atomic_store_n((uint32_t *)qp->dbr.at + 1, htobe32(qp->index & 0xffff), __ATOMIC_RELEASE);
+	raise(SIGUSR2);
+	sleep(5);
+	ring(qp);
+	MUST(wait_for(qp, 1) == 0, "WRITE that was rung late");
+	puts("rung");
+}
+
+int main(int argc, char **argv)
 {
 	int n;
 	struct ibv_device **list = ibv_get_device_list(&n);
@@ -502,6 +606,10 @@ int main(void)
 	int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 	struct ibv_mr *src = ibv_reg_mr(pd, from.at, DATA, all), *dst = ibv_reg_mr(pd, to.at, DATA, all);
 	MUST(src && dst, "MRs");
+	if (argc > 1 && !strcmp(argv[1], "late")) {
+		stand_still(&a, &from, src, &to, dst);
+		return 0;
+	}
 	/* More than the rings hold, one by one and in batches, both ways. */
 	for (uint32_t i = 0; i < 5 * DEPTH; i++) {
 		struct qp *qp = i & 1 ? &b : &a;
@@ -526,6 +634,8 @@ int main(void)
 	}
 	puts("writes");
 	atomics(&a);
+	put_signal(&a, &from, src, &to, dst);
+	registers(&from, src, &to, dst);
 	refusals(&plain, &a);
 
 	/* An initiator of DC that reaches nobody. */

@@ -70,7 +70,7 @@ struct channel {
   uint64_t exchange, ring;  // messages of either stream before this call
   uint64_t first, count;    // this block's elements
 
-  BP_DEV explicit channel(const bp_coll_args& args) : a(args), index(bid()) {
+  BP_DEV channel(const bp_coll_args& args, uint32_t number) : a(args), index(number) {
     const bp_coll_channel* st = state();
     exchange = st->exchange;
     ring = st->ring;
@@ -276,28 +276,65 @@ struct channel {
 
   // ---- Agreement -----------------------------------------------------------------------------
 
-  // The first channel compares what all ranks call, by their first messages, which have arrived; the
-  // others wait for what it finds before they send anything. So when ranks differ, all of them have
-  // sent and consumed the same messages, and the next call can begin.
+  // Channels on which a rank that calls this sends a message before it knows what the others call.
+  BP_DEV uint32_t eager(uint32_t algorithm, uint32_t channels) const {
+    const uint32_t n = algorithm == BP_COLL_RING ? 1 : channels;
+    return n < a.all_channels ? n : a.all_channels;  // what another rank says may be anything
+  }
+
+  // On the first channel: waits for everyone's first message of the call, and compares what all ranks
+  // call. The other channels wait for what it finds before they consume anything.
   BP_DEV outcome agree(uint64_t n) const {
-    auto said_by = [&](uint32_t r) {
-      return reinterpret_cast<const bp_coll_header*>(a.region + exchange_slot(r, n));
+    const outcome o = wait_all(n);
+    if (!o.ok()) return o;
+    auto said_by = [&](uint32_t r) -> bp_coll_header {
+      return *reinterpret_cast<const bp_coll_header*>(a.region + exchange_slot(r, n));
     };
+    auto is_message = [&](const bp_coll_header& h) { return h.message == n && h.call == a.call; };
     const uint32_t other = find([&](uint32_t r) {
-      const bp_coll_header* h = said_by(r);
-      return r != a.rank &&
-             (h->count != a.count || h->dtype != a.dtype || h->op != a.op ||
-              h->algorithm != a.algorithm || h->channels != a.channels);
+      if (r == a.rank) return false;
+      const bp_coll_header h = said_by(r);
+      return !is_message(h) || h.count != a.count || h.dtype != a.dtype || h.op != a.op ||
+             h.algorithm != a.algorithm || h.channels != a.channels;
     });
-    const bool same = other == a.ranks;
-    if (tid() == 0) {
-      if (!same) {
-        const bp_coll_header said = *said_by(other);
-        tell_host({BP_COLL_MISMATCH, other}, &said);
-      }
-      st_release_gpu(&shared()->verdict, 2 * a.call + (same ? 1 : 2));
+    uint32_t code = BP_COLL_OK;
+    if (other < a.ranks && tid() == 0) {
+      const bp_coll_header said = said_by(other);
+      code = is_message(said) ? BP_COLL_MISMATCH : BP_COLL_CORRUPT;
+      if (code == BP_COLL_MISMATCH) tell_host({code, other}, &said);
     }
-    return same ? outcome{BP_COLL_OK, 0} : outcome{BP_COLL_MISMATCH, other};
+    code = (uint32_t)block_scope{}.broadcast(code);
+    if (code != BP_COLL_CORRUPT && tid() == 0) {
+      st_release_gpu(&shared()->verdict, 2 * a.call + (code == BP_COLL_OK ? 1 : 2));
+    }
+    return {code, other};
+  }
+
+  // When ranks differ, some have sent their first message on channels that others do not use. The first
+  // channel sends and consumes one on each of those, so that all ranks have sent and consumed the
+  // same messages and the next call can begin.
+  BP_DEV outcome settle(uint64_t n, outcome differ) const {
+    const uint32_t own = eager(a.algorithm, a.channels);
+    uint32_t most = own;
+    if (tid() == 0) {
+      for (uint32_t r = 0; r < a.ranks; r++) {
+        if (r == a.rank) continue;
+        auto h = reinterpret_cast<const bp_coll_header*>(a.region + exchange_slot(r, n));
+        const uint32_t theirs = eager(h->algorithm, h->channels);
+        if (theirs > most) most = theirs;
+      }
+    }
+    most = (uint32_t)block_scope{}.broadcast(most);
+    for (uint32_t other = own; other < most; other++) {
+      const channel c(a, other);
+      if (tid() == 0) c.head(c.exchange_stage(c.exchange, a.rank), c.exchange);
+      outcome o = c.send_all(c.exchange, [](uint32_t) { return (uint64_t)0; },
+                             [&](uint32_t) { return a.rank; });
+      if (o.ok()) o = c.receive_all(c.exchange);
+      if (!o.ok()) return o;
+      if (tid() == 0) c.state()->exchange = c.exchange + 1;
+    }
+    return differ;
   }
   BP_DEV outcome verdict() const {
     const uint64_t* word = &shared()->verdict;

@@ -32,22 +32,23 @@
 namespace bp {
 namespace coll {
 
-// `messages` messages of the exchange stream under the rule above. `ahead`: how many can be made
-// before any is consumed, at most K; one where ranks have yet to agree.
+// `messages` messages of the exchange stream under the rule above; the first one goes out before the
+// ranks have agreed.
 template <class P, class Send, class Consume>
-BP_DEV outcome exchange_stream(channel<P>& c, uint64_t messages, uint32_t ahead, Send send, Consume consume) {
-  outcome o{BP_COLL_OK, 0};
-  if (c.index == 0) ahead = 1;
-  for (uint64_t m = 0; m < ahead && m < messages && o.ok(); m++) o = send(m);
+BP_DEV outcome exchange_stream(channel<P>& c, uint64_t messages, Send send, Consume consume) {
+  outcome o = send(0);
+  if (o.ok()) o = c.index == 0 ? c.agree(c.exchange) : c.receive_all(c.exchange);
+  if (o.ok() && c.index != 0) o = c.verdict();
+  if (o.code == BP_COLL_MISMATCH) {
+    if (c.index == 0) o = c.settle(c.exchange, o);
+    c.exchange++;
+    return o;
+  }
   for (uint64_t m = 0; m < messages && o.ok(); m++) {
-    o = c.receive_all(c.exchange + m);
-    if (o.ok() && m == 0 && c.index == 0) {
-      o = c.agree(c.exchange);
-      if (o.code == BP_COLL_MISMATCH) messages = 1;
-    }
+    if (m > 0) o = c.receive_all(c.exchange + m);
     if (!o.ok()) break;
     consume(m);
-    if (m == 0 && ahead < depth && 1 < messages) o = send(1);
+    if (m == 0 && depth > 1 && 1 < messages) o = send(1);
     if (m + depth < messages && o.ok()) o = send(m + depth);
   }
   c.exchange += messages;
@@ -75,7 +76,7 @@ BP_DEV outcome one_shot(channel<P>& c) {
     w.stride = c.exchange_slot(1, 0) - c.exchange_slot(0, 0);
     reduce(c.a.dtype, c.a.op, kind::fold, w);
   };
-  return exchange_stream(c, messages, depth, send, consume);
+  return exchange_stream(c, messages, send, consume);
 }
 
 // Every rank adds up its part, of all ranks' elements, and sends the result to all others. Message
@@ -134,8 +135,7 @@ BP_DEV outcome two_shot(channel<P>& c) {
            c.out(piece.first), 0);
     }
   };
-  // A lone round's second message is the gather, which is made of the first.
-  return exchange_stream(c, messages, rounds > 1 ? depth : 1, send, consume);
+  return exchange_stream(c, messages, send, consume);
 }
 
 // Ring: partial results go round once, the results once more. Message `step * K + k` of a round, as
@@ -144,15 +144,18 @@ BP_DEV outcome two_shot(channel<P>& c) {
 // message m + K is made of message m.
 template <class P>
 BP_DEV outcome ring_around(channel<P>& c) {
+  outcome o{BP_COLL_OK, 0};
   if (c.index == 0) {
     auto send = [&](uint64_t m) {
       if (tid() == 0) c.head(c.exchange_stage(c.exchange + m, c.a.rank), c.exchange + m);
       return c.send_all(c.exchange + m, [&](uint32_t) { return (uint64_t)0; },
                       [&](uint32_t) { return c.a.rank; });
     };
-    const outcome o = exchange_stream(c, 1, 1, send, [](uint64_t) {});
-    if (!o.ok()) return o;
+    o = exchange_stream(c, 1, send, [](uint64_t) {});
+  } else {
+    o = c.verdict();
   }
+  if (!o.ok()) return o;
   const uint64_t size = element_bytes(c.a.dtype), partial = partial_bytes(c.a.dtype, c.a.op);
   const uint32_t last = c.a.ranks - 1;
   const cut shares{c.count, c.a.chunk_bytes / partial, 16 / size, c.a.ranks * depth};
@@ -194,7 +197,6 @@ BP_DEV outcome ring_around(channel<P>& c) {
     reduce(c.a.dtype, c.a.op, p.step + 1 < last ? kind::begin : kind::finish, w);
   };
 
-  outcome o{BP_COLL_OK, 0};
   for (uint64_t m = 0; m < depth && m < messages && o.ok(); m++) o = send(m);
   for (uint64_t m = 0; m < messages && o.ok(); m++) {
     o = c.receive_previous(c.ring + m);
@@ -213,20 +215,19 @@ BP_DEV void run(channel<P>& c) {
     return;
   }
   if (ld_relaxed_gpu(&c.shared()->dead) != 0) return;  // the host has the reason, or will
-  outcome o{BP_COLL_OK, 0};
-  if (c.index != 0) o = c.verdict();
-  if (o.ok()) {
-    if (c.a.algorithm == BP_COLL_ONE_SHOT) {
-      o = one_shot(c);
-    } else if (c.a.algorithm == BP_COLL_TWO_SHOT) {
-      o = two_shot(c);
-    } else {
-      o = ring_around(c);
-    }
+  outcome o;
+  if (c.a.algorithm == BP_COLL_ONE_SHOT) {
+    o = one_shot(c);
+  } else if (c.a.algorithm == BP_COLL_TWO_SHOT) {
+    o = two_shot(c);
+  } else {
+    o = ring_around(c);
   }
   syncthreads();
   if (o.ok() || o.code == BP_COLL_MISMATCH) {
-    if (tid() == 0) {
+    // A channel that had sent nothing is the first one's to settle.
+    const bool settled = o.code == BP_COLL_MISMATCH && c.index >= c.eager(c.a.algorithm, c.a.channels);
+    if (tid() == 0 && !settled) {
       c.state()->exchange = c.exchange;
       c.state()->ring = c.ring;
     }
@@ -237,14 +238,14 @@ BP_DEV void run(channel<P>& c) {
 
 template <class P>
 BP_DEV void all_reduce(const bp_coll_args& args) {
-  channel<P> c(args);
+  channel<P> c(args, bid());
   run(c);
 }
 
 // Waits for all that was sent, so that queue pairs can go: a block a channel.
 template <class P>
 BP_DEV void drain(const bp_coll_args& args) {
-  channel<P> c(args);
+  channel<P> c(args, bid());
   for (uint32_t r = 0; r < args.ranks; r++) {
     if (r != args.rank) quiet<P>(c.to(r), block_scope{});
   }

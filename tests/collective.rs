@@ -238,6 +238,26 @@ fn ranks_that_call_different_things_are_told_and_go_on() {
     }
 }
 
+/// Sizes of which each is another algorithm's, on another number of channels: the ranks have sent first
+/// messages where others expect none.
+#[test]
+fn ranks_that_choose_different_algorithms_go_on_too() {
+    let world = World::new(3, &Options { algorithm: None, channels: 4, ..small(Algorithm::Ring) });
+    let counts: [u64; 4] = [8, 500, 100_000, 9_000_000];
+    let memory = Memory::from(world.gpu.alloc(36_000_000).unwrap());
+    for shift in 0..8 {
+        let plans = world.each(|rank, stream| {
+            let count = counts[(rank.rank() as usize + shift) % counts.len()];
+            rank.all_reduce(stream, &memory, &memory, count, Dtype::F32, Op::Sum).unwrap();
+            let error = rank.synchronize(stream).unwrap_err();
+            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+            rank.plan(count, Dtype::F32, Op::Sum).algorithm
+        });
+        assert!(plans.iter().any(|&a| a != plans[0]), "{plans:?}");
+        world.reduce(Dtype::F32, Op::Sum, 2055, Kind::Random, false);
+    }
+}
+
 #[test]
 fn a_rank_that_does_not_call_is_named_by_all_others_in_time() {
     for &algorithm in Algorithm::ALL {

@@ -35,6 +35,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "src/nic/mlx5.rs",
     "bindgen/",
     "shim/",
+    "capi/",
     "tests/executor.rs",       // the same
     "tests/nic_alloc.rs",      // counts allocations, for which an allocator is unsafe to write
     "examples/custom_kernel/", // declares its own kernels and their arguments, as a user must

@@ -267,7 +267,7 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(CollStatus = bp_coll_status { code; rank; call; said; }),
         layout!(CollArgs = bp_coll_args {
             input = in; output = out; count; call; dtype; op; algorithm; channels; rank; ranks;
-            chunk_bytes; unwaited; endpoints; channel_state; shared; status; region; reports;
+            chunk_bytes; unwaited; all_channels; endpoints; channel_state; shared; status; region; reports;
             exchange_signals; ring_signals; exchange_slots; ring_slots; stage; timeout_ns; grace_ns;
         }),
         kernel_constants(),

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::{HostCq, HostQp};
 use bellpush::nic::soft::{
-    Cq, CqAttr, Engine, Event, InProcess, Objects, Qp, SoftConfig, SoftNic, Srq, SrqAttr,
+    Cq, CqAttr, Engine, Event, InProcess, Moderation, Objects, Qp, SoftConfig, SoftNic, Srq,
+    SrqAttr,
 };
 use bellpush::nic::{Access, Change, Nic, NicError, QpAttr, QpState, QpType, QueuePair};
 use bellpush::wire::cqe::{Cqe, CqeOpcode, Syndrome};
@@ -156,6 +157,52 @@ fn one_cq_serves_both_sides_of_several_queue_pairs() {
             }
         }
         assert_eq!((ca.told(), cb.told()), (0, 0), "nobody armed them");
+    }
+}
+
+#[test]
+fn moderated_cqs_tell_of_several_entries_together_and_at_the_latest_in_time() {
+    for mut n in Nics::both() {
+        let nics = n.nics.clone();
+        let (mut ca, cb) = (Shared::new(&nics[0], 64), Shared::new(&nics[1], 64));
+        let buf = Buf::new(&nics[1], 4096, 0, Access::ALL);
+        let (mut a, b) = (qp_on(&nics[0], &ca.cq, None, 0), qp_on(&nics[1], &cb.cq, None, 0));
+        pair_up(&a.0, &b.0);
+        let mut write = |n: &mut Nics| {
+            let wr = SendWr::new(Opcode::RdmaWrite).to(buf.at(0), buf.mr.rkey);
+            a.1.sq.post(&wr.payload(&inline(b"x"))).unwrap();
+            a.1.sq.ring().unwrap();
+            n.run();
+        };
+        // 50 steps of `run` are 50 us.
+        nics[0].moderate(&ca.cq, Moderation { count: 3, period_us: 1000 });
+        ca.arm(1, 0, false);
+        for told in [0, 0, 1, 1] {
+            write(&mut n);
+            assert_eq!(ca.told(), told);
+        }
+        assert_eq!(ca.take().len(), 4);
+        // Too few, for too short a time, and then for long enough.
+        ca.arm(2, 4, false);
+        write(&mut n);
+        (0..15).for_each(|_| n.run());
+        assert_eq!(ca.told(), 1);
+        (0..6).for_each(|_| n.run());
+        assert_eq!(ca.told(), 2);
+        (0..30).for_each(|_| n.run());
+        assert_eq!((ca.told(), ca.take().len()), (2, 1), "once for each arming");
+        // Without a count the period alone; without a period at once.
+        nics[0].moderate(&ca.cq, Moderation { count: 0, period_us: 200 });
+        ca.arm(3, 5, false);
+        write(&mut n);
+        write(&mut n);
+        assert_eq!(ca.told(), 2);
+        (0..5).for_each(|_| n.run());
+        assert_eq!(ca.told(), 3);
+        nics[0].moderate(&ca.cq, Moderation { count: 9, period_us: 0 });
+        ca.arm(0, 7, false);
+        write(&mut n);
+        assert_eq!(ca.told(), 4);
     }
 }
 

@@ -88,7 +88,61 @@ fn tlp_json_holds_the_published_numbers() {
 fn tlp_says_when_no_tax_is_known_and_refuses_the_impossible() {
     assert!(tlp(&["--gen", "6"]).unwrap().contains("no limits published"));
     assert!(tlp(&["--mps", "100"]).unwrap_err().contains("MPS of 100 B"));
-    assert!(tlp(&["--lanes", "0"]).unwrap_err().contains("0 lanes"));
+    for (args, reason) in [
+        (&["--gen", "0"][..], "generation 0"),
+        (&["--gen", "7"], "generation 7"),
+        (&["--lanes", "0"], "0 lanes"),
+        (&["--lanes", "3"], "3 lanes"),
+        (&["--mps", "8192"], "MPS of 8192 B"),
+        (&["--mrrs", "0"], "MRRS of 0 B"),
+        (&["--rcb", "256"], "RCB of 256 B"),
+        (&["--sizes", "0"], "at least 1 byte"),
+        (&["--sizes", "64,0", "--json", "-"], "at least 1 byte"),
+        (&["--sizes", "4KB"], "unknown unit"),
+        (&["--sizes", "18446744073709551616"], "not a size"),
+        (&["--sizes", "16777216TiB"], "more than 64 bits hold"),
+        (&["--sizes", "1048576TiB", "--offset", "1"], "must end at or below"),
+        (&["--offset", "18446744073709551615"], "must end at or below"),
+        (&["--offset", "4GiB", "--addr32"], "32-bit addressing"),
+        (&["--json", "no/such/place"], "no/such/place: the directory does not exist"),
+    ] {
+        let error = tlp(args).unwrap_err();
+        assert!(error.contains(reason), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn tlp_takes_any_size_and_address() {
+    let rows = |args: &[&str]| {
+        let text = tlp(&[&GEN3[..], args, &["--json", "-"]].concat()).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json["results"].as_array().unwrap().clone()
+    };
+    // A TiB at once, as fast as a page.
+    let (much, page) = (rows(&["--sizes", "1TiB"]), rows(&["--sizes", "4KiB"]));
+    for key in ["write", "read", "read_rcb", "both"] {
+        let (a, b) = (much[0][key].as_f64().unwrap(), page[0][key].as_f64().unwrap());
+        assert!((a / b - 1.0).abs() < 1e-9, "{key}");
+    }
+    // Splits follow the address within its page, wherever the page is.
+    assert_eq!(
+        rows(&["--offset", "8175", "--sizes", "64"])[0]["write"],
+        rows(&["--offset", "4079", "--sizes", "64"])[0]["write"]
+    );
+    assert_ne!(
+        rows(&["--offset", "4079", "--sizes", "64"])[0]["write"],
+        rows(&["--offset", "0", "--sizes", "64"])[0]["write"]
+    );
+}
+
+#[test]
+fn one_result_fits_on_standard_output() {
+    let both = ["--json", "-", "--csv", "-", "--topology", "desktop", "--sizes", "8"];
+    assert!(sim(&both).unwrap_err().contains("one result fits"));
+    let error = topo(&["desktop", "--no-predict", "--json", "-", "--svg", "-"]).unwrap_err();
+    assert!(error.contains("--svg - and --json -"), "{error}");
+    let page = sim(&["--topology", "desktop", "--sizes", "8", "--report", "-"]).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
 }
 
 #[test]
@@ -103,6 +157,54 @@ fn topo_draws_classes_and_recommends() {
     assert!(row["advice"][0]["completed_ns"]["pull"].is_null());
     assert!(topo(&["dgx-h100", "--no-predict", "--svg", "-"]).unwrap().contains("</svg>"));
     assert!(topo(&["no-such-file"]).unwrap_err().contains("same-switch"));
+    for given in ["0", "-5", "inf", "NaN"] {
+        let error = topo(&["machine", "--socket-gb-per-s", given]).unwrap_err();
+        assert!(error.contains("must be more than 0"), "{error}");
+    }
+}
+
+/// This machine, whatever it has.
+#[test]
+fn topo_reads_the_running_machine() {
+    if !std::path::Path::new("/sys/bus/pci/devices").is_dir() {
+        assert!(topo(&[]).unwrap_err().contains("/sys/bus/pci/devices"));
+        return;
+    }
+    assert!(topo(&[]).unwrap().starts_with("this machine"));
+    let text = topo(&["--json", "-"]).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(json["results"].is_array());
+}
+
+#[test]
+fn topo_reports_every_kind_of_bad_file_with_line_and_reason() {
+    let base = "[[socket]]\nid = \"s0\"\n[[root_complex]]\nid = \"rc0\"\nsocket = \"s0\"\n";
+    let gpu = |link: &str| format!("{base}[[gpu]]\nid = \"g\"\nparent = \"rc0\"\n{link}");
+    let bad = [
+        (
+            format!(
+                "{base}[[switch]]\nid = \"a\"\nparent = \"b\"\n[[switch]]\nid = \"b\"\nparent = \"a\"\n"
+            ),
+            "line 8",
+            "loop",
+        ),
+        (gpu("gen = 5\nlanes = 0\n"), "line 10", "0 lanes"),
+        (gpu("gen = 5\nlanes = 16\nmps = 100\n"), "line 11", "MPS of 100 B"),
+        (gpu("gen = 9\nlanes = 16\n"), "line 9", "generation 9"),
+        (gpu("speed = 9\n"), "line 9", "speed"),
+        (base.replace("\"s0\"\n[[", "\"s0\"\n[[[["), "line 3", ""),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.toml");
+    for (text, line, reason) in bad {
+        std::fs::write(&file, &text).unwrap();
+        for error in [
+            topo(&[file.to_str().unwrap()]).unwrap_err(),
+            sim(&["--topology", file.to_str().unwrap(), "--sizes", "8"]).unwrap_err(),
+        ] {
+            assert!(error.contains(line) && error.contains(reason), "{text}\n{error}");
+        }
+    }
 }
 
 #[test]
@@ -132,7 +234,15 @@ fn sim_prints_json_csv_and_refuses_nonsense() {
         (["--sizes", "64MiB"], "at most 16 MiB"),
         (["--sizes", "0"], "from 1 B"),
         (["--path", "teleport"], "unknown"),
-        (["--set", "wire_ns=-1"], "not negative"),
+        (["--set", "wire_ns=-1"], "wire_ns=-1: must be from 0"),
+        (["--set", "wire_ns=1e300"], "must be from 0 to"),
+        (["--set", "wire_gb_per_s=0"], "must be from 0.001"),
+        (["--set", "window_kib=1e12"], "must be from 8"),
+        (["--set", "nic_tags=0"], "must be from 1"),
+        (["--set", "blocks=NaN"], "must be from 1"),
+        (["--set", "store_tlp_bytes=0"], "must be from 4"),
+        (["--in-flight", "0"], "must be from 1 to 1024"),
+        (["--in-flight", "100000000"], "must be from 1 to 1024"),
         (["--set", "speed=1"], "one of"),
         (["--gpu", "gpu9"], "no GPU"),
     ] {

@@ -3,178 +3,33 @@
 //! The programs are the system's packages; where one is missing its test says so and ends
 //! (`./x setup` installs them).
 
+mod preloaded;
+
 use std::fs;
-use std::io::Read;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// Bounds every program.
-const PATIENCE: Duration = Duration::from_secs(60);
+use preloaded::{
+    LISTEN, OBJECT, PATIENCE, Running, alone, bellpush, compiled, free_port, pair_succeeds, run,
+    succeeds, there, wait_for,
+};
 
-/// One test at a time: the programs poll, and machines have few cores.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn bellpush() -> &'static str {
-    env!("CARGO_BIN_EXE_bellpush")
-}
-
-/// Builds the preloaded object beside the program. `cargo test` builds one package's tests.
-static OBJECT: LazyLock<()> = LazyLock::new(|| {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "bellpush-shim"]);
-    let folder = Path::new(bellpush()).parent().unwrap();
-    cargo.arg("--target-dir").arg(folder.parent().unwrap());
-    if folder.ends_with("release") {
-        cargo.arg("--release");
-    }
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).env("BELLPUSH_NVCC", "none");
-    assert!(cargo.status().unwrap().success(), "the preloaded object is not built");
-});
-
-/// Whether a program is there.
-fn there(program: &str) -> bool {
-    let found = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()));
-    if !found {
-        println!("SKIPPED: no {program} (./x setup installs it)");
-    }
-    found
-}
-
-/// What a program said and how it ended.
-#[derive(Debug)]
-struct Ended {
-    code: Option<i32>,
-    text: String,
-}
-
-/// A program on its way; killed if it is not waited for.
-struct Running(Child);
-
-impl Running {
-    /// `bellpush run OPTIONS -- COMMAND`.
-    fn start(options: &[&str], command: &[&str]) -> Self {
-        LazyLock::force(&OBJECT);
-        let mut run = Command::new(bellpush());
-        run.arg("run").args(options).arg("--").args(command);
-        Self::spawn(&mut run)
-    }
-
-    fn spawn(command: &mut Command) -> Self {
-        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
-    }
-
-    fn end(mut self) -> Ended {
-        let until = Instant::now() + PATIENCE;
-        // Nothing here says more than a pipe holds.
-        while self.0.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < until, "not done in time: {:?}", self.kill());
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        let mut text = String::new();
-        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        self.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-        Ended { code: self.0.try_wait().unwrap().unwrap().code(), text }
-    }
-
-    fn kill(&mut self) -> std::io::Result<()> {
-        self.0.kill()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn run(options: &[&str], command: &[&str]) -> Ended {
-    Running::start(options, command).end()
-}
-
-#[track_caller]
-fn succeeds(options: &[&str], command: &[&str]) -> String {
-    let ended = run(options, command);
-    assert_eq!(ended.code, Some(0), "{command:?}: {}", ended.text);
-    ended.text
-}
-
-/// A TCP port that nobody listens on.
-fn free_port() -> String {
-    TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port().to_string()
-}
-
-/// State of a TCP socket in `/proc/net/tcp`.
-const LISTEN: &str = " 0A ";
-
-/// Waits until a socket with that local port is in that state.
-fn wait_for(port: &str, state: &str) {
-    let until = Instant::now() + PATIENCE;
-    let wanted = format!(":{:04X} ", port.parse::<u16>().unwrap());
-    // Number, local address, remote address, state.
-    let matches = |line: &str| {
-        line.split_once(": ").is_some_and(|(_, line)| {
-            line.find(&wanted).is_some_and(|at| at < 40) && line.contains(state)
-        })
-    };
-    let there = |file: &&str| fs::read_to_string(file).is_ok_and(|text| text.lines().any(matches));
-    while !["/proc/net/tcp", "/proc/net/tcp6"].iter().any(there) {
-        assert!(Instant::now() < until, "TCP port {port} is not in state {state}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Runs a program's server and client, each on a device of its own; what both said.
-#[track_caller]
-fn pair(options: &[&str], command: &[&str]) -> [Ended; 2] {
-    let port = free_port();
-    let common = [command, &["-p", &port]].concat();
-    let server = Running::start(options, &common);
-    // A connection to see whether it listens would take the client's place.
-    wait_for(&port, LISTEN);
-    let client = run(options, &[&common[..], &["127.0.0.1"]].concat());
-    [server.end(), client]
-}
-
-#[track_caller]
-fn pair_succeeds(options: &[&str], command: &[&str]) -> [String; 2] {
-    pair(options, command).map(|ended| {
-        assert_eq!(ended.code, Some(0), "{command:?}: {}", ended.text);
-        ended.text
-    })
-}
-
-/// A program of `interop/`, compiled.
-fn compiled(name: &str) -> Option<PathBuf> {
-    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("interop/{name}.c"));
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&to).arg(source);
-    let output = compiler.args(["-libverbs", "-lmlx5"]).output().ok()?;
-    if output.status.success() {
-        return Some(to);
-    }
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("infiniband/"), "{text}");
-    println!("SKIPPED: no libibverbs-dev (./x setup installs it)");
-    None
-}
-
-/// `interop/preloaded.c`, compiled.
+/// Programs of `interop/`, compiled.
 static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("preloaded"));
+static CAPABILITIES: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("capabilities"));
+
+#[track_caller]
+fn case_of(program: &Option<PathBuf>, name: &[&str]) {
+    let _alone = alone();
+    let Some(program) = program else { return };
+    succeeds(&[], &[&[program.to_str().unwrap()], name].concat());
+}
 
 #[track_caller]
 fn case(name: &[&str]) {
-    let _alone = alone();
-    let Some(program) = &*PROGRAM else { return };
-    succeeds(&[], &[&[program.to_str().unwrap()], name].concat());
+    case_of(&PROGRAM, name);
 }
 
 #[test]
@@ -196,7 +51,7 @@ fn devices_say_that_they_are_software_and_where_they_are() {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
     // What is not there is not claimed.
-    for absent in ["max_raw_ethy_qp:\t\t0", "max_mcast_grp:\t\t\t0", "NO SUPPORT"] {
+    for absent in ["max_raw_ethy_qp:\t\t0", "max_mcast_grp:\t\t\t0"] {
         assert!(text.contains(absent), "{absent}: {text}");
     }
     let without = Command::new("ibv_devinfo").output().unwrap();
@@ -299,6 +154,36 @@ fn commands_that_are_wrong_get_the_kernels_answers() {
 }
 
 #[test]
+fn memory_on_demand_is_needed_when_it_is_used() {
+    case_of(&CAPABILITIES, &["paging"]);
+}
+
+#[test]
+fn completions_are_stamped_with_the_devices_clock() {
+    case_of(&CAPABILITIES, &["timestamps"]);
+}
+
+#[test]
+fn xrc_domains_of_one_file_are_one() {
+    case_of(&CAPABILITIES, &["domains"]);
+}
+
+#[test]
+fn a_free_key_stands_for_what_a_work_request_says() {
+    case_of(&CAPABILITIES, &["keys"]);
+}
+
+#[test]
+fn a_moderated_cq_has_one_event_for_several_completions() {
+    case_of(&CAPABILITIES, &["moderation"]);
+}
+
+#[test]
+fn a_ports_counters_count() {
+    case_of(&CAPABILITIES, &["counters"]);
+}
+
+#[test]
 fn a_fork_takes_nothing_along() {
     case(&["forks"]);
 }
@@ -328,6 +213,12 @@ fn pingpongs_of_each_service_polling_and_with_events() {
         ("ibv_uc_pingpong", &["-n", "300", "-e"]),
         ("ibv_ud_pingpong", &["-n", "300", "-e", "-s", "1024"]),
         ("ibv_srq_pingpong", &["-n", "300", "-e"]),
+        // On-demand paging, of the buffer and of all memory, prefetched; timestamps; device memory;
+        // the extended API of sends.
+        ("ibv_rc_pingpong", &["-n", "100", "-e", "-o"]),
+        ("ibv_rc_pingpong", &["-n", "100", "-e", "-O", "-P"]),
+        ("ibv_rc_pingpong", &["-n", "100", "-t"]),
+        ("ibv_rc_pingpong", &["-n", "100", "-e", "-j", "-N"]),
     ] {
         if !there(program) {
             return;
@@ -337,21 +228,9 @@ fn pingpongs_of_each_service_polling_and_with_events() {
             assert!(text.contains("iters in"), "{text}");
         }
     }
-}
-
-#[test]
-fn perftest_finds_the_device_and_verifies() {
-    let _alone = alone();
-    for command in [
-        &["ib_write_bw", "-F", "-n", "100", "-s", "4096"][..],
-        &["ib_send_bw", "-F", "-n", "100", "-e", "-s", "1024"],
-        &["ib_read_lat", "-F", "-n", "50"],
-        &["ib_atomic_bw", "-F", "-n", "50"],
-    ] {
-        if !there(command[0]) {
-            return;
-        }
-        pair_succeeds(&[], command);
+    for events in [&[][..], &["-e"]] {
+        let texts = pair_succeeds(&[], &[&["ibv_xsrq_pingpong", "-g", "0"], events].concat());
+        assert!(texts.iter().all(|text| text.contains("success")), "{texts:?}");
     }
 }
 
@@ -418,70 +297,22 @@ fn a_peer_that_is_killed_is_an_error_in_time() {
 }
 
 #[test]
-fn connections_by_rdma_cm_are_refused() {
-    let _alone = alone();
-    if !there("ib_write_bw") {
-        return;
-    }
-    let ended = run(&[], &["ib_write_bw", "-R", "-p", &free_port()]);
-    assert!(ended.text.contains("rdma_create_event_channel failed"), "{}", ended.text);
-    assert_ne!(ended.code, Some(0));
-}
-
-#[test]
-#[ignore = "all of perftest takes minutes"]
-fn all_of_perftest() {
-    let _alone = alone();
-    let all: Vec<Vec<&str>> = [
-        "ib_write_bw -n 100 -a",
-        "ib_write_bw -n 500 -b",
-        "ib_write_bw -n 500 -q 8",
-        "ib_write_bw -n 500 -c UC",
-        "ib_write_lat -n 500",
-        "ib_write_lat -n 500 -c UC",
-        "ib_send_bw -n 100 -a",
-        "ib_send_bw -n 500 -b -q 8",
-        "ib_send_bw -n 500 -c UC",
-        "ib_send_bw -n 500 -c UD",
-        "ib_send_bw -n 500 -q 4 --use-srq",
-        "ib_send_bw -n 500 -e",
-        "ib_send_lat -n 500",
-        "ib_send_lat -n 500 -c UD",
-        "ib_read_bw -n 50 -a",
-        "ib_read_bw -n 300 -b",
-        "ib_read_bw -n 300 -q 8",
-        "ib_read_lat -n 300",
-        "ib_atomic_bw -n 300 -A CMP_AND_SWAP -q 8",
-        "ib_atomic_bw -n 300 -b",
-        "ib_atomic_lat -n 300",
-    ]
-    .map(|line| line.split(' ').chain(["-F"]).collect())
-    .into();
-    for command in all {
-        if !there(command[0]) {
-            return;
-        }
-        println!("{command:?}");
-        pair_succeeds(&[], &command);
-    }
-}
-
-#[test]
 #[ignore = "polling pingpongs take their time where cores are few"]
 fn all_pingpongs() {
     let _alone = alone();
-    for program in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
+    for service in ["rc", "uc", "ud", "srq", "xsrq"] {
+        let program = format!("ibv_{service}_pingpong");
         for events in [&[][..], &["-e"]] {
-            if !there(program) {
+            if !there(&program) {
                 return;
             }
-            pair_succeeds(&[], &[&[program, "-g", "0", "-s", "1024"], events].concat());
+            pair_succeeds(&[], &[&[&*program, "-g", "0", "-s", "1024"], events].concat());
         }
     }
 }
 
 /// Each line is a part that was shown.
-const DEVX: &str = "caps\nconnected\nwrites\natomics\nrefusals\ninitiator\ntarget\nmkeys\nend\n";
+const DEVX: &str = "caps\nconnected\nwrites\natomics\nsignals\nregisters\nrefusals\ninitiator\ntarget\nmkeys\nend\n";
 
 #[test]
 fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {
@@ -492,4 +323,24 @@ fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {
         assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);
         assert!(ended.text.contains(DEVX), "{options:?}: {}", ended.text);
     }
+}
+
+#[test]
+fn a_queue_pair_that_stands_still_is_told_with_what_its_program_and_its_nic_know() {
+    let _alone = alone();
+    let Some(program) = compiled("devx") else { return };
+    let program = [program.to_str().unwrap(), "late"];
+    let ended = Running::start(&["--verbose"], &program).end();
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    let lines: Vec<_> = ended.text.lines().filter(|line| line.contains("queue pair 0x")).collect();
+    let still: Vec<_> = lines.iter().filter(|line| line.contains("stands still")).collect();
+    // Once, though it stood for longer than it takes to be told twice; SIGUSR2 asked for both.
+    assert_eq!((still.len(), lines.len()), (1, 3), "{}", ended.text);
+    for part in ["(Rc, Rts)", "doorbell record 1;", "0 blocks posted, 0 taken", "0 written"] {
+        assert!(still[0].contains(part), "{part}: {}", still[0]);
+    }
+    // Without the option SIGUSR2 does what it always does.
+    let ended = Running::start(&[], &program).end();
+    assert_ne!(ended.code, Some(0), "{}", ended.text);
+    assert!(!ended.text.contains("queue pair 0x"), "{}", ended.text);
 }

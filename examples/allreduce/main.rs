@@ -70,7 +70,7 @@ struct Args {
     /// Timed calls of each size [default: by size]
     #[arg(long)]
     calls: Option<u32>,
-    /// Blocks a launch at most
+    /// Blocks a launch at most [default: 16; on the host executor 1]
     #[arg(long)]
     channels: Option<u32>,
     /// Bytes for which a call takes one block more, such as 128KiB
@@ -79,9 +79,10 @@ struct Args {
     /// Payload of a message at most, such as 64KiB
     #[arg(long)]
     chunk: Option<String>,
-    /// Engine threads of each rank's NIC on the in-process link
-    #[arg(long, default_value_t = 1)]
-    engines: usize,
+    /// Engine threads of each rank's NIC on the in-process link [default: three quarters of the cores
+    /// over all ranks, 1 to 12 each]
+    #[arg(long)]
+    engines: Option<usize>,
     /// Where the NICs' engines run: host, own (each on its rank's GPU), or gpu:N
     #[arg(long, default_value = "host")]
     engine: String,
@@ -163,7 +164,8 @@ fn options(args: &Args) -> Result<Options, Failure> {
     let mut options = Options::new(Path::new(args.data, args.kick.unwrap_or(usual))?);
     options.algorithm = args.algorithm;
     options.timeout = Duration::try_from_secs_f64(args.timeout)?;
-    options.channels = args.channels.unwrap_or(if args.executor == "host" { 1 } else { 8 });
+    options.channels =
+        args.channels.unwrap_or(if args.executor == "host" { 1 } else { options.channels });
     if let Some(bytes) = &args.channel_bytes {
         options.channel_bytes = size::parse(bytes)?;
     }
@@ -250,7 +252,7 @@ fn machine_time() -> u128 {
 }
 
 /// The engine of each rank's NIC: none, its own GPU's, or one for all.
-fn engines(args: &Args, gpus: &[Arc<Gpu>]) -> Result<Vec<Option<Arc<Offload>>>, Failure> {
+fn offloads(args: &Args, gpus: &[Arc<Gpu>]) -> Result<Vec<Option<Arc<Offload>>>, Failure> {
     let ranks = args.ranks as usize;
     let open = |gpu: &Arc<Gpu>| {
         let others = gpus.iter().filter(|other| other.ordinal() != gpu.ordinal()).cloned();
@@ -277,11 +279,15 @@ fn engines(args: &Args, gpus: &[Arc<Gpu>]) -> Result<Vec<Option<Arc<Offload>>>, 
 fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     let count = gpus(args)?.clamp(1, args.ranks.max(1) as usize);
     let gpus: Vec<_> = (0..count).map(|n| open_gpu(args, n)).collect::<Result<_, _>>()?;
-    let config = SoftConfig { engines: args.engines, ..SoftConfig::new(&InProcess::new()) };
-    let offloads = engines(args, &gpus)?;
+    // As many threads as there are cores would leave none for the ranks' own.
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let usual = (cores * 3 / 4 / args.ranks.max(1) as usize).clamp(1, 12);
+    let engines = args.engines.unwrap_or(usual);
+    let config = SoftConfig { engines, ..SoftConfig::new(&InProcess::new()) };
+    let offloads = offloads(args, &gpus)?;
     let meetings = Meeting::threads(args.ranks, options.timeout * 10);
     let what = match offloads.first().and_then(Option::as_ref) {
-        None => format!("threads, {} engine thread(s) a rank", args.engines),
+        None => format!("threads, {engines} engine thread(s) a rank"),
         Some(offload) if args.engine == "own" => {
             let said =
                 "a push crosses between GPUs once, from the engine's window to the peer's region";

@@ -11,15 +11,17 @@ use bellpush::nic::{Nic, QueuePair};
 
 use crate::abi::ids::VERBS_IOCTL;
 use crate::abi::mlx5::MMAP_DEVICE_MEM;
+use crate::clock;
 use crate::commands::cq::CqObj;
 use crate::commands::dct::Dct;
 use crate::commands::dm::DmObj;
 use crate::commands::memory::{MrObj, MwObj, PdObj};
 use crate::commands::qp::QpObj;
 use crate::commands::srq::SrqObj;
+use crate::commands::xrcd::XrcdObj;
 use crate::commands::{self, Command, Undo};
 use crate::device::{Device, Source};
-use crate::devx::{DevxCq, DevxMkey, DevxQp, Umem};
+use crate::devx::{DevxCq, DevxMkey, DevxQp, Key, Umem};
 use crate::error::Refusal;
 use crate::events::{EventPipe, Reporter};
 use crate::process::{Kind, Process};
@@ -46,6 +48,8 @@ pub enum Object {
     Qp(QpObj),
     /// Shared receive queue.
     Srq(Arc<SrqObj>),
+    /// XRC domain.
+    Xrcd(Arc<XrcdObj>),
     /// Address handle: its protection domain is all that is kept.
     Ah(#[allow(dead_code)] Arc<PdObj>),
     /// Device memory.
@@ -147,6 +151,7 @@ finders! {
     cq Cq Arc<CqObj>, "completion queue";
     qp Qp QpObj, "queue pair";
     srq Srq Arc<SrqObj>, "shared receive queue";
+    xrcd Xrcd Arc<XrcdObj>, "XRC domain";
     ah Ah Arc<PdObj>, "address handle";
     dm Dm Arc<DmObj>, "device memory";
     uar Uar u32, "UAR";
@@ -175,6 +180,7 @@ impl Context {
         // SAFETY: a new descriptor that nobody else has.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(FILE_BYTES).map_err(|source| Refusal::System { call: "ftruncate", source })?;
+        clock::lay_out(fd)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: sealing a file of ours: a program that cut it off would take the pages from
         // under the engine.
@@ -210,7 +216,6 @@ impl Context {
         })?;
         let what = (request.object, request.method);
         self.carry_out(process, fd, request).map_err(|refusal| {
-            // libmlx5 asks for what only some devices have; that is no news.
             process.refused(&format!("object {:#x} method {:#x}", what.0, what.1), &refusal);
             refusal.errno()
         })
@@ -281,6 +286,9 @@ impl Context {
             Object::Srq(srq) if Arc::strong_count(srq) > 1 => {
                 return Err(Refusal::Busy("shared receive queue"));
             }
+            Object::Xrcd(xrcd) if Arc::strong_count(xrcd) > 1 => {
+                return Err(Refusal::Busy("XRC domain"));
+            }
             Object::Dm(dm) if Arc::strong_count(dm) > 1 => {
                 return Err(Refusal::Busy("device memory"));
             }
@@ -291,9 +299,11 @@ impl Context {
                 return Err(Refusal::Busy("umem"));
             }
             Object::Mr(mr) => nic.deregister(mr.mr)?,
-            Object::DevxMkey(key) => nic.deregister(key.mr)?,
+            Object::DevxMkey(DevxMkey { key: Key::Region(mr), .. }) => nic.deregister(*mr)?,
+            Object::DevxMkey(DevxMkey { key: Key::Parts(key), .. }) => nic.destroy_mkey(*key)?,
             Object::DevxQp(qp) => nic.destroy_qp(qp.qp.qpn())?,
             Object::Dct(dct) => nic.destroy_qp(dct.qp.qpn())?,
+            Object::Srq(srq) => srq.srq.close(),
             Object::Mw(mw) => nic.destroy_mkey(mw.key)?,
             Object::Qp(qp) => nic.destroy_qp(qp.qp.qpn())?,
             _ => {}
@@ -323,9 +333,9 @@ impl Context {
         let rank = |object: &Object| match object {
             Object::Qp(_) | Object::DevxQp(_) | Object::Dct(_) => 0,
             Object::Mr(_) | Object::Mw(_) | Object::DevxMkey(_) | Object::Ah(_) => 1,
-            Object::Srq(_) | Object::Cq(_) | Object::DevxCq(_) => 2,
-            Object::Dm(_) | Object::Uar(_) => 2,
-            Object::Pd(_) | Object::Umem(_) => 3,
+            Object::Srq(_) => 2,
+            Object::Cq(_) | Object::DevxCq(_) | Object::Dm(_) | Object::Uar(_) => 3,
+            Object::Pd(_) | Object::Umem(_) | Object::Xrcd(_) => 4,
         };
         let mut handles: Vec<_> =
             objects.table.iter().map(|(&handle, object)| (rank(object), handle)).collect();
@@ -365,8 +375,8 @@ pub fn dm_page(index: u32) -> u64 {
 }
 
 impl Objects {
-    /// A UAR index that is free.
+    /// A UAR index that is free. Programs take 0 for none.
     pub fn free_uar(&self) -> Result<u32, Refusal> {
-        (0..MAX_UARS).find(|index| !self.uars.contains_key(index)).ok_or(Refusal::Room("a UAR"))
+        (1..MAX_UARS).find(|index| !self.uars.contains_key(index)).ok_or(Refusal::Room("a UAR"))
     }
 }

@@ -8,10 +8,13 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bellpush::mem::{Dma, HostMem, MemError};
+
+use crate::process::say;
 
 /// Bytes that are copied at once.
 const BOUNCE_BYTES: usize = 1 << 20;
@@ -110,6 +113,15 @@ impl Driver {
     }
 }
 
+/// Says what became of a copy; the first few times, since every access may fail in the same way.
+fn trouble(line: &str) {
+    const MOST_TOLD: u32 = 16;
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    if TOLD.fetch_add(1, Ordering::Relaxed) < MOST_TOLD {
+        say(&format!("a copy of the GPU's memory {line}"));
+    }
+}
+
 /// A stream with its buffer, for one copy at a time.
 struct Lane {
     driver: &'static Driver,
@@ -170,7 +182,9 @@ impl Lane {
         else {
             return false;
         };
-        if start(self.driver, self.stream) != SUCCESS {
+        let code = start(self.driver, self.stream);
+        if code != SUCCESS {
+            trouble(&format!("is refused (CUDA error {code})"));
             return false;
         }
         let began = Instant::now();
@@ -179,7 +193,12 @@ impl Lane {
             match unsafe { (self.driver.stream_query)(self.stream) } {
                 SUCCESS => return true,
                 NOT_READY if began.elapsed() < LIMIT => std::hint::spin_loop(),
-                _ => {
+                code => {
+                    let why = match code {
+                        NOT_READY => format!("is not done after {LIMIT:?}: a kernel holds it up"),
+                        code => format!("failed (CUDA error {code})"),
+                    };
+                    trouble(&format!("{why}; accesses to it fail from here"));
                     self.broken = true;
                     return false;
                 }

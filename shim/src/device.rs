@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,15 +14,16 @@ use std::time::{Duration, Instant};
 use bellpush::nic::soft::link::{
     Captured, Faults, FaultsError, Faulty, Link, LinkError, ShmNet, UdpLink,
 };
-use bellpush::nic::soft::{Engine, Event, SoftConfig, SoftNic};
+use bellpush::nic::soft::{Engine, Event, SoftConfig, SoftNic, Xrcd};
 use bellpush::nic::{Mtu, NicAddress};
 use bellpush::preload::{Preload, Wire};
 
 use crate::abi::verbs::event;
 use crate::error::Refusal;
 use crate::events::Reporter;
-use crate::process::say;
+use crate::process::{FileId, say};
 use crate::tree;
+use crate::watch::Watch;
 
 /// Name of the shared-memory link that `--link-type shm` is on.
 const SHM_NAME: &str = "preload";
@@ -106,8 +108,12 @@ pub struct Device {
     pub dm_left: Mutex<u64>,
     /// Whom its events are told.
     pub listeners: Arc<Listeners>,
+    /// XRC domains that are open, by their files.
+    xrcds: Mutex<HashMap<FileId, Weak<Xrcd>>>,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Ends before the engine does.
+    watch: Mutex<Option<Watch>>,
 }
 
 impl Device {
@@ -118,7 +124,7 @@ impl Device {
         index: usize,
         last: Option<IpAddr>,
     ) -> Result<Arc<Self>, Refusal> {
-        let link = open_link(options, index, last)?;
+        let (link, arrivals) = open_link(options, index, last)?;
         let description = link.describe();
         // The engine is driven by a thread of this object's, which knows how long to be idle.
         let (nic, engine) = SoftNic::manual_on(&SoftConfig::default(), link)?;
@@ -134,7 +140,9 @@ impl Device {
         let told = listeners.clone();
         nic.tell_events(Box::new(move |event| told.tell(event)));
         let stop = Arc::new(AtomicBool::new(false));
-        let thread = start(index, engine, stop.clone())?;
+        let thread = start(index, engine, arrivals, stop.clone())?;
+        let watch = options.verbose.then(|| Watch::start(index, nic.clone())).transpose();
+        let watch = watch.inspect_err(|_| stop.store(true, Ordering::Release))?;
         Ok(Arc::new(Self {
             index,
             rdev: tree::rdev(index),
@@ -143,14 +151,24 @@ impl Device {
             mtu: asked.min(most),
             dm_left: Mutex::new(options.dm_bytes),
             listeners,
+            xrcds: Mutex::default(),
             stop,
             thread: Mutex::new(Some(thread)),
+            watch: Mutex::new(watch),
         }))
+    }
+}
+
+impl Device {
+    /// XRC domains that are open, by their files.
+    pub fn xrcds(&self) -> MutexGuard<'_, HashMap<FileId, Weak<Xrcd>>> {
+        lock(&self.xrcds)
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
+        drop(lock(&self.watch).take());
         self.stop.store(true, Ordering::Release);
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
@@ -159,21 +177,27 @@ impl Drop for Device {
     }
 }
 
+/// A device's link, and descriptors of which one is readable when a packet has come.
 fn open_link(
     options: &Preload,
     index: usize,
     last: Option<IpAddr>,
-) -> Result<Box<dyn Link>, Refusal> {
+) -> Result<(Box<dyn Link>, Vec<OwnedFd>), Refusal> {
     let given = options.addresses.get(index).copied();
+    let mut arrivals = Vec::new();
     let mut link: Box<dyn Link> = match options.link_type {
-        Wire::Udp => Box::new(match (given, last) {
-            (Some(address), _) => UdpLink::open(address, None)?,
-            (None, Some(last)) => match UdpLink::open(last, None) {
-                Err(LinkError::InUse { .. }) => UdpLink::open_free()?,
-                opened => opened?,
-            },
-            (None, None) => UdpLink::open_free()?,
-        }),
+        Wire::Udp => {
+            let link = match (given, last) {
+                (Some(address), _) => UdpLink::open(address, None)?,
+                (None, Some(last)) => match UdpLink::open(last, None) {
+                    Err(LinkError::InUse { .. }) => UdpLink::open_free()?,
+                    opened => opened?,
+                },
+                (None, None) => UdpLink::open_free()?,
+            };
+            arrivals = link.descriptors()?;
+            Box::new(link)
+        }
         Wire::Shm => {
             // Faults may corrupt, and only an ICRC notices; all devices must agree on it.
             let icrc = options.link.is_some();
@@ -192,10 +216,11 @@ fn open_link(
         link = Box::new(Faulty::new(link, faults)?);
     }
     // The capture sees what the NIC sees: faults come after it.
-    Ok(match &options.pcap {
+    let link = match &options.pcap {
         Some(path) => Box::new(Captured::new(link, &capture(path, index))?),
         None => link,
-    })
+    };
+    Ok((link, arrivals))
 }
 
 /// A capture's name, with the process's number for `%p` and the device's for `%d`.
@@ -204,8 +229,8 @@ fn capture(path: &Path, index: usize) -> PathBuf {
     name.replace("%p", &std::process::id().to_string()).replace("%d", &index.to_string()).into()
 }
 
-/// How long an engine looks for work before it rests, and how long it rests then. Doorbells in
-/// plain memory wake nobody.
+/// How long an engine looks for work before it rests, and how long it rests then. Packets from
+/// sockets wake it; doorbells in plain memory wake nobody.
 struct Idle {
     spin: Duration,
     give_way: Duration,
@@ -231,24 +256,30 @@ impl Idle {
 }
 
 /// Starts an engine's thread. The program's signals are not for it.
-fn start(index: usize, engine: Engine, stop: Arc<AtomicBool>) -> Result<JoinHandle<()>, Refusal> {
+fn start(
+    index: usize,
+    engine: Engine,
+    arrivals: Vec<OwnedFd>,
+    stop: Arc<AtomicBool>,
+) -> Result<JoinHandle<()>, Refusal> {
     let quiet = Quiet::new();
     let spawned = std::thread::Builder::new()
         .name(format!("bellpush-mlx5_{index}"))
-        .spawn(move || run(engine, &stop));
+        .spawn(move || run(engine, &arrivals, &stop));
     drop(quiet);
     spawned.map_err(|source| Refusal::System { call: "an engine's thread", source })
 }
 
 /// All signals blocked, and the timer slack at its least, for threads that are made meanwhile:
 /// they inherit both.
-struct Quiet {
+pub struct Quiet {
     mask: libc::sigset_t,
     slack: libc::c_int,
 }
 
 impl Quiet {
-    fn new() -> Self {
+    /// Until it is dropped.
+    pub fn new() -> Self {
         // SAFETY: the sets are ours; all zeros are a signal set; prctl takes and gives numbers.
         unsafe {
             let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
@@ -289,10 +320,30 @@ fn take_short_turns() {
     }
 }
 
+/// Sockets of a link at most.
+const MOST_ARRIVALS: usize = 2;
 /// Steps between two looks at the clock while the engine spins.
 const CLOCK_STEPS: u32 = 32;
 
-fn run(mut engine: Engine, stop: &AtomicBool) {
+/// Waits for so long, or until one of the descriptors is readable.
+fn rest(arrivals: &[OwnedFd], most: Duration) {
+    const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
+    let mut fds = [NONE; MOST_ARRIVALS];
+    for (fd, arrival) in fds.iter_mut().zip(arrivals) {
+        fd.fd = arrival.as_raw_fd();
+    }
+    let (secs, nanos) = (most.as_secs() as libc::time_t, most.subsec_nanos().into());
+    let timeout = libc::timespec { tv_sec: secs, tv_nsec: nanos };
+    let count = fds.len() as libc::nfds_t;
+    // SAFETY: as many entries as are said; the timeout and they outlive the call.
+    let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), count, &timeout, std::ptr::null()) };
+    if ready > 0 && fds.iter().all(|fd| fd.revents & libc::POLLIN == 0) {
+        // A socket's error is nothing to be received: it would be reported at once for ever.
+        std::thread::sleep(most);
+    }
+}
+
+fn run(mut engine: Engine, arrivals: &[OwnedFd], stop: &AtomicBool) {
     take_short_turns();
     let idle = Idle::of_this_machine();
     let start = Instant::now();
@@ -322,7 +373,7 @@ fn run(mut engine: Engine, stop: &AtomicBool) {
         let due = progress
             .next_ns
             .map_or(Duration::MAX, |at| Duration::from_nanos(at).saturating_sub(now));
-        std::thread::sleep(idle.rest(since).min(due));
+        rest(arrivals, idle.rest(since).min(due));
         now = start.elapsed();
     }
 }

@@ -64,6 +64,9 @@ pub enum Refusal {
     /// `EREMOTEIO`: the device refused a command, and its answer says so.
     #[error("the device refuses the command: {0}")]
     Firmware(#[source] Box<Refusal>),
+    /// `EPERM`.
+    #[error("not allowed: {0}")]
+    Denied(&'static str),
     /// `EBUSY`.
     #[error("the {0} is in use")]
     Busy(&'static str),
@@ -78,6 +81,9 @@ pub enum Refusal {
     /// `ENODATA`: an empty entry of the GID table.
     #[error("GID index {0} is empty")]
     NoGid(u64),
+    /// `EAGAIN`, as the kernel says it: nobody has opened a domain of that file.
+    #[error("the file has no XRC domain")]
+    NoDomain,
     /// `ENOMEM`.
     #[error("there is no room for {0}")]
     Room(&'static str),
@@ -113,9 +119,11 @@ impl Refusal {
             Self::Number { .. } | Self::Mailbox { .. } => libc::EINVAL,
             Self::Firmware(_) => libc::EREMOTEIO,
             Self::Handle { .. } => libc::ENOENT,
+            Self::Denied(_) => libc::EPERM,
             Self::Busy(_) => libc::EBUSY,
             Self::Fault { .. } | Self::Memory(MemError::Fault { .. }) => libc::EFAULT,
             Self::NoGid(_) => libc::ENODATA,
+            Self::NoDomain => libc::EAGAIN,
             Self::Room(_) => libc::ENOMEM,
             Self::NoCore => libc::ENOSPC,
             Self::Link(_) => libc::EIO,

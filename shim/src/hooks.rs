@@ -6,9 +6,11 @@
 //!
 //! Static and setuid programs, and libraries loaded with `RTLD_DEEPBIND`, do not come here.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::fd::IntoRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 use crate::abi::ids::IOCTL_MAGIC;
 use crate::context::Context;
@@ -58,12 +60,34 @@ unsafe fn target(path: *const c_char) -> Target {
     process().map_or(Target::Foreign, |process| unsafe { process.tree.target(path) })
 }
 
+/// A file of the tree is opened.
+fn opening(inside: &[u8]) {
+    let path = CStr::from_bytes_until_nul(inside).unwrap_or_default().to_bytes();
+    let path = Path::new(OsStr::from_bytes(path));
+    let opening = || process().map(|process| process.opening(path));
+    let _ = catch_unwind(opening); // the file shows what it showed before
+}
+
+/// Whether anybody may open the file that stands for a device. root may open every file, so that a
+/// system's rights are told by the mode alone.
+fn is_open_to_someone(inside: &[u8]) -> bool {
+    // SAFETY: all zeros are a status; the path ends with a zero.
+    unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        real::fstatat(libc::AT_FDCWD, inside.as_ptr().cast(), &mut status, 0) != 0
+            || status.st_mode & 0o666 != 0
+    }
+}
+
 /// Opens a device.
-fn open_device(index: usize, flags: c_int) -> c_int {
+fn open_device(index: usize, inside: &[u8], flags: c_int) -> c_int {
     answer(|| {
         let process = process().ok_or(libc::ENOENT)?;
         if index >= process.options.devices {
             return Err(libc::ENOENT);
+        }
+        if !is_open_to_someone(inside) {
+            return Err(libc::EACCES);
         }
         let opened = Context::open(process, index, flags & libc::O_CLOEXEC != 0);
         let file = opened.map_err(|refusal| {
@@ -83,7 +107,10 @@ unsafe fn redirect<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R
     // SAFETY: as the caller promises.
     match unsafe { target(path) } {
         Target::Foreign => call(path),
-        Target::File(inside) | Target::Uverbs(_, inside) => call(inside.as_ptr().cast()),
+        Target::File(inside) | Target::Uverbs(_, inside) => {
+            opening(&inside);
+            call(inside.as_ptr().cast())
+        }
     }
 }
 
@@ -117,8 +144,11 @@ unsafe fn open_path(dir: c_int, path: *const c_char, flags: c_int, mode: libc::m
     // SAFETY: as the caller promises; what is not ours goes to libc as it came.
     unsafe {
         match target(path) {
-            Target::Uverbs(index, _) => open_device(index, flags),
-            Target::File(inside) => real::openat(dir, inside.as_ptr().cast(), flags, mode),
+            Target::Uverbs(index, inside) => open_device(index, &inside, flags),
+            Target::File(inside) => {
+                opening(&inside);
+                real::openat(dir, inside.as_ptr().cast(), flags, mode)
+            }
             Target::Foreign => real::openat(dir, path, flags, mode),
         }
     }

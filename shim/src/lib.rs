@@ -18,6 +18,7 @@
 //! | `commands` | the commands |
 //! | `devx` | commands of the device that programs word themselves |
 //! | `events` | completion channels and asynchronous events |
+//! | `watch` | says which queue pairs stand still |
 //!
 //! **Safety of the whole.** The program's memory is reached through `bellpush::mem`: commands and
 //! registered ranges by system calls that answer `EFAULT`, queues as borrowed memory, which
@@ -25,8 +26,10 @@
 //! leaves a hook; a command that panics answers `EIO`.
 
 mod abi;
+mod clock;
 mod commands;
 mod context;
+mod counters;
 mod cuda;
 mod device;
 mod devx;
@@ -37,3 +40,4 @@ mod process;
 mod real;
 mod request;
 mod tree;
+mod watch;

@@ -6,12 +6,14 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bellpush::preload::{Preload, VARIABLE};
 
 use crate::context::Context;
+use crate::counters;
 use crate::device::Device;
 use crate::error::Refusal;
 use crate::events::EventPipe;
@@ -94,6 +96,21 @@ pub fn start() {
         Err(e) => return say(&format!("cannot lay out sysfs files: {e}; there is no device")),
     };
     install(options, tree, Vec::new());
+    // What `nic::soft` does to GPU memory are copies, for which the program's kernels wait as they
+    // would for a card. CUDA must not have a copy wait for a kernel in turn.
+    let cuda = [
+        // A kernel that is loaded at its first launch, while another runs, holds copies up until
+        // that one ends.
+        (c"CUDA_MODULE_LOADING", c"EAGER"),
+        // Streams that share one of the (by default 8) connections to the GPU wait for each other:
+        // as many as there can be.
+        (c"CUDA_DEVICE_MAX_CONNECTIONS", c"32"),
+    ];
+    for (name, value) in cuda {
+        // SAFETY: C strings; the loader runs this before the program has a thread. What the program
+        // was given stays.
+        unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) };
+    }
     // SAFETY: the handler is a function that stays.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
 }
@@ -196,9 +213,22 @@ impl Process {
         Ok(device)
     }
 
+    /// A file of the tree is opened: one of a port's counters shows what this process's device has
+    /// counted by now.
+    pub fn opening(&self, path: &Path) {
+        let below = path.strip_prefix(self.tree.path()).ok().and_then(Path::to_str);
+        let Some(index) = below.and_then(counters::device_of) else { return };
+        let device = lock(&self.devices).get(index).and_then(|slot| slot.open.upgrade());
+        let counted = device.map(|device| device.nic.counters()).unwrap_or_default();
+        if let Err(e) = counters::write(self.tree.path(), index, &counted) {
+            say(&format!("cannot write the counters of mlx5_{index}: {e}"));
+        }
+    }
+
     /// Tells what a program was refused, if the options say so; the same is told once.
     pub fn refused(&self, what: &str, refusal: &Refusal) {
-        if !self.options.verbose {
+        // That an entry of the GID table is empty is an answer, which programs look for.
+        if !self.options.verbose || matches!(refusal, Refusal::NoGid(_)) {
             return;
         }
         let line = format!("{what}: {refusal}");

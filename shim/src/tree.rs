@@ -11,7 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
+use bellpush::nic::soft::Counters;
 use bellpush::preload::Preload;
+
+use crate::counters;
 
 /// `major` of the devices' character devices: that of InfiniBand (Linux's `devices.txt`), with
 /// minors from `IB_UVERBS_BASE_MINOR` on.
@@ -174,7 +177,8 @@ impl Tree {
         }
     }
 
-    fn path(&self) -> &Path {
+    /// Its directory.
+    pub fn path(&self) -> &Path {
         Path::new(std::ffi::OsStr::from_bytes(self.root.as_bytes()))
     }
 
@@ -202,6 +206,9 @@ fn lay_out(root: &Path, options: &Preload) -> io::Result<()> {
     for index in 0..options.devices {
         for (name, text) in files(index, options.addresses.get(index).copied()) {
             write(&name, &text)?;
+        }
+        for (name, none) in counters::values(&Counters::default()) {
+            write(&format!("{}/{name}", counters::port(index)), &none.to_string())?;
         }
     }
     for part in ["dev", "class"] {

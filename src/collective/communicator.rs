@@ -248,6 +248,7 @@ impl Inner {
             ranks: self.ranks,
             chunk_bytes: self.options.chunk_bytes,
             unwaited: (!self.options.waits).into(),
+            all_channels: self.channels as u16, // at most MAX_CHANNELS
             endpoints: self.table.addr(),
             channel_state: self.state.addr() + SHARED_BYTES as u64,
             shared: self.state.addr(),

@@ -65,8 +65,8 @@ impl Options {
         Self {
             path,
             algorithm: None,
-            channels: 8,
-            channel_bytes: 128 << 10,
+            channels: 16,
+            channel_bytes: 64 << 10,
             chunk_bytes: 64 << 10,
             threads: None,
             region: Place::Auto,

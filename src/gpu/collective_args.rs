@@ -79,7 +79,9 @@ pub struct CollArgs {
     /// Payload of a message at most.
     pub chunk_bytes: u32,
     /// 1: a negative control, slots are read without waiting for them.
-    pub unwaited: u32,
+    pub unwaited: u16,
+    /// Channels that the communicator has.
+    pub all_channels: u16,
     /// [`super::args::DeviceEndpoint`] by channel and rank.
     pub endpoints: u64,
     /// `struct bp_coll_channel` by channel.

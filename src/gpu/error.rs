@@ -67,6 +67,16 @@ pub enum GpuError {
         /// Its text for the error.
         error: String,
     },
+    /// An address that another library gave is not of this GPU's memory.
+    #[error("{bytes} bytes at {addr:#x} are no memory of CUDA GPU {gpu}")]
+    NotGpuMemory {
+        /// The GPU's ordinal.
+        gpu: usize,
+        /// Begin of the range.
+        addr: u64,
+        /// Its length.
+        bytes: usize,
+    },
     /// A module's image does not suit this GPU or driver.
     #[error("cannot load the kernels on {name}: {error}")]
     Load {

@@ -39,6 +39,35 @@ impl Gpu {
         Ok(Arc::new(DeviceMem { gpu: self.clone(), kind }))
     }
 
+    /// Memory of this GPU (of the host executor: of this process) that another library of the program
+    /// has allocated, and that kernels may read and write. It stays that library's to free.
+    ///
+    /// # Safety
+    /// From now on until the last `Arc` is gone, and the work of streams that were given it is done,
+    /// the range must stay the program's own and on this GPU, and no Rust reference may be formed
+    /// to it.
+    ///
+    /// # Errors
+    /// [`MemError::Fault`] on the host executor for a range that is not mapped for reading and
+    /// writing; [`GpuError::NotGpuMemory`] with CUDA for memory that is not this GPU's.
+    pub unsafe fn borrow(
+        self: &Arc<Self>,
+        addr: u64,
+        bytes: usize,
+    ) -> Result<Arc<DeviceMem>, GpuError> {
+        let kind = match &self.backend {
+            // SAFETY: the caller's promise.
+            Backend::Host(_) => DeviceKind::Host(unsafe { HostMem::borrowed(addr, bytes)? }),
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(device) => {
+                device.owns(addr, bytes)?;
+                // SAFETY: the caller's promise.
+                DeviceKind::Cuda(unsafe { super::cuda::Memory::borrow(device, addr, bytes) })
+            }
+        };
+        Ok(Arc::new(DeviceMem { gpu: self.clone(), kind }))
+    }
+
     /// Pins host memory, or a device's, and maps it for the GPU, until the last clone of the result
     /// goes. Memory that is mapped already, for this GPU or another of this process, may be mapped
     /// again.

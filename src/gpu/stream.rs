@@ -214,6 +214,46 @@ impl Stream {
         }
     }
 
+    /// Makes later work of this stream wait for what another library's stream (a `cudaStream_t`; 0 is
+    /// the default stream) has queued by now. `event` is recorded there.
+    ///
+    /// # Safety
+    /// `foreign` is a stream of this GPU's primary context.
+    ///
+    /// # Errors
+    /// What the driver reports. The host executor knows no other streams.
+    pub unsafe fn follow(&self, foreign: u64, event: &Event) -> Result<(), GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.order(foreign, true, event) }
+    }
+
+    /// Makes later work of another library's stream wait for what this one has queued by now.
+    ///
+    /// # Safety
+    /// As for [`Stream::follow`].
+    ///
+    /// # Errors
+    /// As [`Stream::follow`].
+    pub unsafe fn precede(&self, foreign: u64, event: &Event) -> Result<(), GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.order(foreign, false, event) }
+    }
+
+    unsafe fn order(
+        &self,
+        foreign: u64,
+        foreign_first: bool,
+        event: &Event,
+    ) -> Result<(), GpuError> {
+        #[cfg(feature = "cuda")]
+        if let (Kind::Cuda(queue), EventKind::Cuda(mark)) = (&self.kind, &event.kind) {
+            // SAFETY: the caller's promise.
+            return unsafe { queue.order(foreign as *mut _, foreign_first, mark) };
+        }
+        let _ = (foreign, foreign_first, event);
+        Err(GpuError::OtherGpu { what: "stream" })
+    }
+
     /// Whether all queued work is done.
     ///
     /// # Errors

@@ -146,6 +146,18 @@ impl UserMem {
         Self { addr, bytes, pid, special: AtomicBool::new(false) }
     }
 
+    /// Faults a part of the range in, as a prefetch of on-demand paging does.
+    ///
+    /// # Errors
+    /// [`MemError::OutOfBounds`]; [`MemError::Fault`] as [`UserMem::register`].
+    pub fn populate(&self, offset: usize, bytes: usize, write: bool) -> Result<(), MemError> {
+        let addr = self.at(offset, bytes)?;
+        match Pages::around(addr, bytes).is_some_and(|pages| pages.are_there(write)) {
+            true => Ok(()),
+            false => Err(MemError::Fault { addr, bytes }),
+        }
+    }
+
     fn at(&self, offset: usize, bytes: usize) -> Result<u64, MemError> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(self.addr.wrapping_add(offset as u64)),

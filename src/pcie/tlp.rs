@@ -37,6 +37,21 @@ pub enum TlpError {
     /// Link width.
     #[error("{0} lanes: must be 1, 2, 4, 8, 12, 16 or 32")]
     Lanes(u32),
+    /// A transfer of nothing.
+    #[error("0 B: a transfer has at least 1 byte")]
+    Empty,
+    /// A transfer that its addresses cannot name.
+    #[error("{bytes} B at {offset}: must end at or below {end}, where {bits}-bit addressing does")]
+    Range {
+        /// First byte.
+        offset: u64,
+        /// Length.
+        bytes: u64,
+        /// First address that there is not.
+        end: u64,
+        /// Address width.
+        bits: u32,
+    },
 }
 
 fn power_of_two_in_range(bytes: u32) -> bool {
@@ -417,14 +432,57 @@ impl Config {
         })
     }
 
-    /// A write of `bytes` at `addr`.
-    pub fn write_wire(&self, addr: u64, bytes: u64) -> WireBytes {
-        let (up, tlps) = self.sum(split_write(addr, bytes, self.mps), self.overhead().mwr_bytes);
-        WireBytes { up, down: 0, tlps }
+    /// Whether a transfer has bytes and addresses. 64-bit addressing is taken to end at 2⁶⁰ (1 EiB),
+    /// so that wire bytes can be counted in 64 bits.
+    ///
+    /// # Errors
+    /// [`TlpError::Empty`] and [`TlpError::Range`].
+    pub fn check(&self, offset: u64, bytes: u64) -> Result<(), TlpError> {
+        let (end, bits) = match self.addressing {
+            Addressing::Bits32 => (1 << 32, 32),
+            Addressing::Bits64 => (1 << 60, 64),
+        };
+        if bytes == 0 {
+            return Err(TlpError::Empty);
+        }
+        if offset.checked_add(bytes).is_none_or(|last| last > end) {
+            return Err(TlpError::Range { offset, bytes, end, bits });
+        }
+        Ok(())
     }
 
-    /// A read of `bytes` at `addr`; `cut_at_rcb` says how its completer answers.
+    /// Sums over a transfer page by page: no TLP crosses one, so all whole pages cost the same.
+    fn by_page(&self, addr: u64, bytes: u64, cost: impl Fn(u64, u64) -> WireBytes) -> WireBytes {
+        let head = (addr.next_multiple_of(PAGE_BYTES) - addr).min(bytes);
+        let (pages, tail) = ((bytes - head) / PAGE_BYTES, (bytes - head) % PAGE_BYTES);
+        let parts = [
+            (1, cost(addr, head)),
+            (pages, cost(0, if pages > 0 { PAGE_BYTES } else { 0 })),
+            (1, cost(0, tail)),
+        ];
+        parts.into_iter().fold(WireBytes::default(), |sum, (n, part)| WireBytes {
+            up: sum.up + n * part.up,
+            down: sum.down + n * part.down,
+            tlps: sum.tlps + n * part.tlps,
+        })
+    }
+
+    /// A write of `bytes` at `addr`, both as [`Config::check`] allows.
+    pub fn write_wire(&self, addr: u64, bytes: u64) -> WireBytes {
+        self.by_page(addr, bytes, |addr, bytes| {
+            let pieces = split_write(addr, bytes, self.mps);
+            let (up, tlps) = self.sum(pieces, self.overhead().mwr_bytes);
+            WireBytes { up, down: 0, tlps }
+        })
+    }
+
+    /// A read of `bytes` at `addr`, both as [`Config::check`] allows; `cut_at_rcb` says how its
+    /// completer answers.
     pub fn read_wire(&self, addr: u64, bytes: u64, cut_at_rcb: bool) -> WireBytes {
+        self.by_page(addr, bytes, |addr, bytes| self.read_pieces(addr, bytes, cut_at_rcb))
+    }
+
+    fn read_pieces(&self, addr: u64, bytes: u64, cut_at_rcb: bool) -> WireBytes {
         let overhead = self.overhead();
         let mut wire = WireBytes::default();
         for request in split_read(addr, bytes, self.mrrs) {
@@ -449,11 +507,9 @@ impl Config {
     }
 
     /// Effective bandwidths of back-to-back operations of `bytes` at `offset`; `None` as for
-    /// [`Config::tlp_gbps`], and for a size of zero.
+    /// [`Config::tlp_gbps`], and where [`Config::check`] refuses.
     pub fn effective(&self, offset: u64, bytes: u64, taxed: bool) -> Option<Effective> {
-        if bytes == 0 {
-            return None;
-        }
+        self.check(offset, bytes).ok()?;
         let gbps = self.tlp_gbps(taxed)?;
         let rate = |wire_bytes: u64| gbps * bytes as f64 / wire_bytes as f64;
         let write = self.write_wire(offset, bytes);

@@ -114,10 +114,120 @@ fn impossible_configurations_are_refused() {
     assert_eq!(Rcb::new(256), Err(TlpError::Rcb(256)));
     assert_eq!(Gen::new(7), Err(TlpError::Gen(7)));
     assert_eq!(LinkSpeed::new(Gen::G4, 0), Err(TlpError::Lanes(0)));
-    assert!(Config::pcie_bench().effective(0, 0, true).is_none());
+    let config = Config::pcie_bench();
+    assert!(config.effective(0, 0, true).is_none());
+    assert_eq!(config.check(0, 0), Err(TlpError::Empty));
+    assert!(config.check((1 << 60) - 64, 64).is_ok());
+    for (offset, bytes) in [((1 << 60) - 64, 65), (u64::MAX, 1), (1, u64::MAX)] {
+        let bits = 64;
+        let range = TlpError::Range { offset, bytes, end: 1 << 60, bits };
+        assert_eq!(config.check(offset, bytes), Err(range));
+    }
+    let narrow = Config { addressing: Addressing::Bits32, ..config };
+    assert!(narrow.check(1 << 31, 1 << 31).is_ok());
+    assert!(narrow.check(1 << 32, 1).is_err());
+}
+
+#[test]
+fn a_size_costs_no_time() {
+    // A TiB, page by page, is what its pages are.
+    let config = Config::pcie_bench();
+    let page = config.read_wire(0, PAGE_BYTES, true);
+    let all = config.read_wire(0, 1 << 40, true);
+    assert_eq!((all.up, all.down), (page.up << 28, page.down << 28));
+    let most = config.write_wire(3, (1 << 60) - 3);
+    assert!(most.up > 1 << 60 && most.tlps >= 1 << 52);
+}
+
+/// What a transfer costs, found by walking over its bytes: knows no formula for splits.
+struct Walk {
+    config: Config,
+    wire: WireBytes,
+    /// The TLP that bytes go into: length so far, and its last DW.
+    open: Option<(u64, u64)>,
+}
+
+impl Walk {
+    fn new(config: Config) -> Self {
+        Self { config, wire: WireBytes::default(), open: None }
+    }
+
+    /// One byte of data in direction `up`; `cut` begins a TLP. Returns the TLP's length.
+    fn byte(&mut self, at: u64, cut: bool, up: bool, overhead_bytes: u32) -> u64 {
+        let (length, dw) = if cut { None } else { self.open }.unwrap_or((0, u64::MAX));
+        let header = if length == 0 { u64::from(overhead_bytes) } else { 0 };
+        self.wire.tlps += u64::from(length == 0);
+        let data = match (self.config.pad_dw, at / 4 == dw) {
+            (false, _) => 1,
+            (true, true) => 0,
+            (true, false) => 4,
+        };
+        *(if up { &mut self.wire.up } else { &mut self.wire.down }) += header + data;
+        self.open = Some((length + 1, at / 4));
+        length + 1
+    }
+
+    fn write(mut self, addr: u64, bytes: u64) -> WireBytes {
+        let (mps, overhead) = (u64::from(self.config.mps.bytes()), self.config.overhead());
+        let mut length = mps;
+        for at in addr..addr + bytes {
+            let cut = length == mps || at % PAGE_BYTES == 0;
+            length = self.byte(at, cut, true, overhead.mwr_bytes);
+        }
+        self.wire
+    }
+
+    fn read(mut self, addr: u64, bytes: u64, cut_at_rcb: bool) -> WireBytes {
+        let Config { mps, mrrs, rcb, .. } = self.config;
+        let (mps, mrrs, rcb) =
+            (u64::from(mps.bytes()), u64::from(mrrs.bytes()), u64::from(rcb.bytes()));
+        let overhead = self.config.overhead();
+        let (mut asked, mut length) = (mrrs, 0);
+        let end = addr + bytes;
+        // Where the request that holds `at` ends.
+        let mut request_end = addr;
+        for at in addr..end {
+            let request = asked == mrrs || at % PAGE_BYTES == 0;
+            if request {
+                self.wire.up += u64::from(overhead.mrd_bytes);
+                self.wire.tlps += 1;
+                asked = 0;
+                request_end = (at + mrrs).min(at / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES).min(end);
+            }
+            asked += 1;
+            // A joined completion takes the next RCB's worth whole or not at all.
+            let next = (at / rcb * rcb + rcb).min(request_end) - at;
+            let cut = request || at % rcb == 0 && (cut_at_rcb || length + next > mps);
+            length = self.byte(at, cut, false, overhead.cpld_bytes);
+        }
+        self.wire
+    }
 }
 
 proptest! {
+    /// Every way of splitting against a walk over the bytes, at any address.
+    #[test]
+    fn wire_bytes_are_what_a_walk_over_the_bytes_counts(
+        addr in 0u64..1 << 20,
+        bytes in 1u64..20_000,
+        (mps, mrrs, rcb) in (7u32..=12, 7u32..=12, 6u32..=7),
+        generation in 1u32..=6,
+        (wide, ecrc, pad_dw, cut_at_rcb) in any::<(bool, bool, bool, bool)>(),
+    ) {
+        let config = Config {
+            link: LinkSpeed::new(Gen::new(generation).unwrap(), 16).unwrap(),
+            mps: Mps(1 << mps),
+            mrrs: Mrrs(1 << mrrs),
+            rcb: Rcb(1 << rcb),
+            addressing: if wide { Addressing::Bits64 } else { Addressing::Bits32 },
+            ecrc,
+            pad_dw,
+        };
+        prop_assert_eq!(config.write_wire(addr, bytes), Walk::new(config).write(addr, bytes));
+        let walked = Walk::new(config).read(addr, bytes, cut_at_rcb);
+        prop_assert_eq!(config.read_wire(addr, bytes, cut_at_rcb), walked);
+    }
+
     #[test]
     fn splits_are_legal_and_conserve_bytes(
         addr in 0u64..1 << 40,

@@ -9,6 +9,8 @@ use super::be::{Be16, Be32, Be64};
 pub const CQE_BYTES: usize = 64;
 /// Where the last 8 bytes begin: what a poller looks at, and what is stored last.
 pub const CQE_TAIL_OFFSET: usize = 56;
+/// Where a successful entry has its timestamp, big-endian, in units of the NIC's clock.
+pub const CQE_TIMESTAMP: std::ops::Range<usize> = 48..56;
 /// `op_own` of an entry that was never written: opcode INVALID, owner 1 (as libmlx5 sets it).
 pub const OP_OWN_INIT: u8 = 0xf1;
 

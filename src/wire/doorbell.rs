@@ -22,6 +22,9 @@ pub const UAR_CQ_DOORBELL_OFFSET: usize = 0x20;
 pub const UAR_DOORBELL_OFFSET: usize = 0x800;
 /// Byte offset of BlueFlame buffer 1.
 pub const UAR_BF1_OFFSET: usize = 0x900;
+/// Byte offsets of a page's doorbell registers. libmlx5 gives each of the four of a non-cached page
+/// to another (`MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED`), whatever number a queue pair's context has.
+pub const UAR_DOORBELL_OFFSETS: [usize; 4] = [UAR_DOORBELL_OFFSET, UAR_BF1_OFFSET, 0xa00, 0xb00];
 
 /// What a doorbell's 8 bytes say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,6 +22,7 @@ pub mod object {
     pub const AH: u16 = 6;
     pub const MR: u16 = 7;
     pub const MW: u16 = 8;
+    pub const XRCD: u16 = 10;
     pub const DM: u16 = 14;
     pub const ASYNC_EVENT: u16 = 16;
     pub const DEVX: u16 = 0x1000;
@@ -39,15 +40,19 @@ pub mod method {
     pub const QUERY_CONTEXT: u16 = 4;
     pub const QUERY_GID_TABLE: u16 = 5;
     pub const QUERY_GID_ENTRY: u16 = 6;
+    /// `MLX5_IB_METHOD_QUERY_PORT`.
+    pub const QUERY_SWITCH_PORT: u16 = 0x1000;
     pub const PD_DESTROY: u16 = 0;
     /// `MLX5_IB_METHOD_PD_QUERY`.
     pub const PD_QUERY: u16 = 0x1000;
     pub const AH_DESTROY: u16 = 0;
     pub const MW_DESTROY: u16 = 0;
+    pub const XRCD_DESTROY: u16 = 0;
     pub const CREATE: u16 = 0;
     pub const DESTROY: u16 = 1;
     pub const DM_MR_REG: u16 = 0;
     pub const MR_DESTROY: u16 = 1;
+    pub const ADVISE_MR: u16 = 2;
     pub const QUERY_MR: u16 = 3;
     pub const DM_ALLOC: u16 = 0;
     pub const DM_FREE: u16 = 1;
@@ -75,6 +80,10 @@ pub mod attr {
 
     pub const QUERY_PORT_PORT_NUM: u16 = 0;
     pub const QUERY_PORT_RESP: u16 = 1;
+    /// `MLX5_IB_ATTR_QUERY_PORT_PORT_NUM`.
+    pub const QUERY_SWITCH_PORT_NUM: u16 = 0x1000;
+    /// `MLX5_IB_ATTR_QUERY_PORT`.
+    pub const QUERY_SWITCH_PORT_RESP: u16 = 0x1001;
     pub const GET_CONTEXT_NUM_COMP_VECTORS: u16 = 0;
     pub const GET_CONTEXT_CORE_SUPPORT: u16 = 1;
     /// `MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX`.
@@ -105,6 +114,7 @@ pub mod attr {
     pub const CREATE_CQ_EVENT_FD: u16 = 7;
 
     pub const CREATE_QP_HANDLE: u16 = 0;
+    pub const CREATE_QP_XRCD_HANDLE: u16 = 1;
     pub const CREATE_QP_PD_HANDLE: u16 = 2;
     pub const CREATE_QP_SRQ_HANDLE: u16 = 3;
     pub const CREATE_QP_SEND_CQ_HANDLE: u16 = 4;
@@ -119,6 +129,8 @@ pub mod attr {
 
     pub const CREATE_SRQ_HANDLE: u16 = 0;
     pub const CREATE_SRQ_PD_HANDLE: u16 = 1;
+    pub const CREATE_SRQ_XRCD_HANDLE: u16 = 2;
+    pub const CREATE_SRQ_CQ_HANDLE: u16 = 3;
     pub const CREATE_SRQ_USER_HANDLE: u16 = 4;
     pub const CREATE_SRQ_MAX_WR: u16 = 5;
     pub const CREATE_SRQ_MAX_SGE: u16 = 6;
@@ -148,6 +160,11 @@ pub mod attr {
     pub const REG_DM_MR_DM_HANDLE: u16 = 5;
     pub const REG_DM_MR_RESP_LKEY: u16 = 6;
     pub const REG_DM_MR_RESP_RKEY: u16 = 7;
+
+    pub const ADVISE_MR_PD_HANDLE: u16 = 0;
+    pub const ADVISE_MR_ADVICE: u16 = 1;
+    pub const ADVISE_MR_FLAGS: u16 = 2;
+    pub const ADVISE_MR_SGE_LIST: u16 = 3;
 
     pub const QUERY_MR_HANDLE: u16 = 0;
     pub const QUERY_MR_RESP_LKEY: u16 = 1;
@@ -206,6 +223,8 @@ pub mod command {
     pub const MODIFY_QP: u32 = 26;
     pub const MODIFY_SRQ: u32 = 33;
     pub const QUERY_SRQ: u32 = 34;
+    pub const OPEN_XRCD: u32 = 37;
     pub const EX_QUERY_DEVICE: u32 = EXTENDED | QUERY_DEVICE;
     pub const EX_MODIFY_QP: u32 = EXTENDED | MODIFY_QP;
+    pub const EX_MODIFY_CQ: u32 = EXTENDED | 57;
 }

@@ -55,18 +55,25 @@ pub const CMDS_SUPP_UHW: u8 = 3;
 /// `MLX5_USER_INLINE_MODE_NONE`.
 pub const INLINE_MODE_NONE: u8 = 1;
 
-/// `struct mlx5_ib_query_device_resp`, of which all but the length is 0: the caps are those of
-/// raw packets, compression and pacing.
+/// `struct mlx5_ib_query_device_resp`, of which all but the length and the flags is 0: the caps are
+/// those of raw packets, compression and pacing.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct QueryDeviceResp {
     pub comp_mask: u32,
     pub response_length: u32,
-    pub caps: [u32; 22],
+    /// Of TSO, receive hashing, compressed CQEs, packet pacing and multi-packet WQEs.
+    pub caps: [u32; 13],
+    pub flags: u32,
+    /// Of parsing and striding receive queues.
+    pub receive_caps: [u32; 8],
     pub tunnel_offloads_caps: u32,
     pub dci_streams_caps: [u8; 2],
     pub reserved: u16,
 }
+
+/// `MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD`.
+pub const QUERY_DEV_CQE_128B_PAD: u32 = 1 << 1;
 
 /// `struct mlx5_ib_create_cq`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -83,6 +90,8 @@ pub struct CreateCq {
     pub reserved1: u32,
 }
 
+/// `MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD`.
+pub const CREATE_CQ_CQE_128B_PAD: u16 = 1 << 0;
 /// `MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX`.
 pub const CREATE_CQ_UAR_PAGE_INDEX: u16 = 1 << 1;
 
@@ -161,6 +170,25 @@ pub struct CreateAhResp {
     pub reserved: [u8; 6],
 }
 
+/// `struct mlx5_ib_clock_info`.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct ClockInfo {
+    pub sign: u32,
+    pub resv: u32,
+    pub nsec: u64,
+    pub cycles: u64,
+    pub frac: u64,
+    pub mult: u32,
+    pub shift: u32,
+    pub mask: u64,
+    pub overflow_period: u64,
+}
+
+/// `1 << MLX5_IB_CLOCK_INFO_V1`.
+pub const CLOCK_INFO_VERSIONS: u8 = 1;
+/// `MLX5_IB_MMAP_CLOCK_INFO`: command of a mapping of the clock's page.
+pub const MMAP_CLOCK_INFO: u64 = 7;
 /// `MLX5_IB_MMAP_DEVICE_MEM`: command of a mapping of device memory.
 pub const MMAP_DEVICE_MEM: u64 = 8;
 

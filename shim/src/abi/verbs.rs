@@ -90,8 +90,11 @@ pub struct ExQueryDeviceResp {
     pub base: QueryDeviceResp,
     pub comp_mask: u32,
     pub response_length: u32,
-    /// General, then RC, UC, UD and reserved words of `odp_caps`: none.
-    pub odp_caps: [u64; 3],
+    /// `odp_caps.general_caps`.
+    pub odp_general_caps: u64,
+    /// `odp_caps.per_transport_caps`: RC, UC, UD.
+    pub odp_transport_caps: [u32; 3],
+    pub odp_reserved: u32,
     pub timestamp_mask: u64,
     /// In kHz.
     pub hca_core_clock: u64,
@@ -362,6 +365,35 @@ pub struct ModifySrq {
     pub srq_limit: u32,
 }
 
+/// `struct ib_uverbs_ex_modify_cq`.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct ModifyCq {
+    pub cq_handle: u32,
+    pub attr_mask: u32,
+    pub cq_count: u16,
+    pub cq_period: u16,
+    pub reserved: u32,
+}
+
+/// `struct ib_uverbs_open_xrcd`.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct OpenXrcd {
+    pub response: u64,
+    pub fd: i32,
+    pub oflags: i32,
+}
+
+/// `struct ib_uverbs_sge`, of an advice.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub struct Sge {
+    pub addr: u64,
+    pub length: u32,
+    pub lkey: u32,
+}
+
 /// `struct ib_uverbs_query_srq`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -412,6 +444,7 @@ pub mod access {
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
     pub const MW_BIND: u32 = 1 << 4;
     pub const ZERO_BASED: u32 = 1 << 5;
+    pub const ON_DEMAND: u32 = 1 << 6;
     pub const HUGETLB: u32 = 1 << 7;
     /// `IB_UVERBS_ACCESS_OPTIONAL_RANGE`: may be ignored.
     pub const OPTIONAL: u32 = 0x3ff << 20;

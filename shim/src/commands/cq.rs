@@ -4,12 +4,13 @@ use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
 use bellpush::mem::HostMem;
-use bellpush::nic::soft::{Cq, CqAttr, CqLayout, Notify};
+use bellpush::nic::soft::{Cq, CqAttr, CqLayout, Moderation, Notify};
 
 use super::{Command, Undo, long, word};
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::{self, CreateCq};
-use crate::abi::verbs::ResizeCq;
+use crate::abi::verbs::{ModifyCq, ResizeCq};
+use crate::clock;
 use crate::context::Object;
 use crate::device::Source;
 use crate::error::Refusal;
@@ -20,8 +21,13 @@ use crate::process::Kind;
 const COMP_EVENT_BYTES: usize = 8;
 /// Bytes of a CQ's doorbell record.
 const DBR_BYTES: usize = 8;
+/// `IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION`.
+const TIMESTAMPS: u64 = 1 << 0;
 /// `IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN`.
 const IGNORE_OVERRUN: u64 = 1 << 1;
+
+/// Longest period of moderation, `cq_period`'s 12 bits.
+pub const MAX_PERIOD_US: u16 = (1 << 12) - 1;
 
 /// A completion queue.
 pub struct CqObj {
@@ -76,8 +82,8 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let asked = c.request.word(attr::CREATE_CQ_CQE)?;
     let user_handle = c.request.number(attr::CREATE_CQ_USER_HANDLE)?;
     let flags = c.request.number_or(attr::CREATE_CQ_FLAGS, 0)?;
-    if flags & !IGNORE_OVERRUN != 0 {
-        return Err(Refusal::Unsupported("a CQ with timestamps"));
+    if flags & !(TIMESTAMPS | IGNORE_OVERRUN) != 0 {
+        return Err(Refusal::Unsupported("a creation flag of a CQ"));
     }
     let vector = c.request.number_or(attr::CREATE_CQ_COMP_VECTOR, 0)?;
     if vector != 0 {
@@ -85,12 +91,21 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     }
     // Older libraries end before the UAR's index.
     let driver: CreateCq = c.request.input_from(UHW_IN, 24)?;
-    if driver.cqe_comp_en != 0 || driver.flags & !mlx5::CREATE_CQ_UAR_PAGE_INDEX != 0 {
-        return Err(Refusal::Unsupported("a CQ with compressed or padded entries, or wall clock"));
+    let known = mlx5::CREATE_CQ_UAR_PAGE_INDEX | mlx5::CREATE_CQ_CQE_128B_PAD;
+    if driver.cqe_comp_en != 0 || driver.flags & !known != 0 {
+        return Err(Refusal::Unsupported(
+            "a CQ with compressed entries, or stamped with real time",
+        ));
     }
     let entry_bytes = entry_bytes(driver.cqe_size)?;
+    // A card pads its entries so that its writes fill cache lines; nobody reads the padding.
+    if driver.flags & mlx5::CREATE_CQ_CQE_128B_PAD != 0 && entry_bytes != 128 {
+        let value = entry_bytes as u64;
+        return Err(Refusal::Value { what: "padded CQE's bytes", value, must: "128" });
+    }
     let page = driver.uar_page_index.into();
-    let uar = c.objects.uars.get(&page).filter(|_| driver.flags != 0);
+    let uar =
+        c.objects.uars.get(&page).filter(|_| driver.flags & mlx5::CREATE_CQ_UAR_PAGE_INDEX != 0);
     let uar = uar.ok_or(Refusal::Handle { what: "UAR page", handle: page })?.clone();
     let entries = entries(asked)?;
     let completions = channel(c)?.map(|channel| Reporter::new(channel, user_handle));
@@ -103,7 +118,12 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     };
     let cq = c.context.device.nic.create_cq_with(
         &CqAttr { ring, dbr, uar, notify },
-        CqLayout { entry_bytes, overrun_ignored: flags != 0, ..CqLayout::default() },
+        CqLayout {
+            entry_bytes,
+            overrun_ignored: flags & IGNORE_OVERRUN != 0,
+            timestamp: (flags & TIMESTAMPS != 0).then_some(clock::cycles as fn() -> u64),
+            ..CqLayout::default()
+        },
     )?;
     let number = cq.number();
     let handle = c.objects.add(Object::Cq(Arc::new(CqObj { cq, completions })));
@@ -137,5 +157,22 @@ pub fn resize(c: &mut Command<'_>) -> Result<(), Refusal> {
     let ring = unsafe { HostMem::borrowed(driver.buf_addr, entries as usize * entry_bytes)? };
     cq.resize(ring, entry_bytes)?;
     c.answer(bytemuck::bytes_of(&[entries - 1, 0]));
+    Ok(())
+}
+
+/// `IB_USER_VERBS_EX_CMD_MODIFY_CQ`: how many completions an event tells of, and how soon.
+pub fn modify(c: &mut Command<'_>) -> Result<(), Refusal> {
+    const MODERATE: u32 = 1;
+    let r: ModifyCq = c.request.input(attr::CORE_IN)?;
+    let cq = c.objects.cq(r.cq_handle)?;
+    if r.attr_mask != MODERATE {
+        return Err(Refusal::Unsupported("a change of a CQ other than moderation"));
+    }
+    if r.cq_period > MAX_PERIOD_US {
+        let (value, must) = (r.cq_period.into(), "within the device's limit");
+        return Err(Refusal::Value { what: "CQ's period", value, must });
+    }
+    let moderation = Moderation { count: r.cq_count, period_us: r.cq_period };
+    c.context.device.nic.moderate(&cq.cq, moderation);
     Ok(())
 }

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use bellpush::mem::PAGE_BYTES;
 use bytemuck::{Zeroable, bytes_of};
 
-use super::{Command, Undo, long, word};
+use super::{Command, Undo, cq, long, odp, word};
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::{self, AllocUcontextReq, AllocUcontextResp};
 use crate::abi::verbs::{
     AsyncEventDesc, ExQueryDeviceResp, GidEntry, QueryDeviceResp, QueryPortRespEx,
 };
+use crate::clock;
 use crate::context::{Object, map, punch, uar_page};
 use crate::device::Device;
 use crate::error::Refusal;
@@ -37,11 +38,13 @@ const MAX_SGE: u32 = 30;
 pub const MAX_RD_ATOMIC: u32 = 16;
 /// The largest number of any kind of object, where only memory limits it.
 const MANY: u32 = 1 << 16;
-/// `IB_UVERBS_DEVICE_*`: MEM_WINDOW_TYPE_2B, MEM_WINDOW, RC_RNR_NAK_GEN, SYS_IMAGE_GUID,
+/// `IB_UVERBS_DEVICE_*`: MEM_WINDOW_TYPE_2B, XRC, MEM_WINDOW, RC_RNR_NAK_GEN, SYS_IMAGE_GUID,
 /// PORT_ACTIVE_EVENT and CURR_QP_STATE_MOD are what the NIC does.
-const CAPS: u32 = 1 << 24 | 1 << 17 | 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7;
+const CAPS: u32 = 1 << 24 | 1 << 20 | 1 << 17 | 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7;
 /// Largest device memory of one allocation: what libmlx5's mapping commands can name in a row.
 pub const MAX_DM_BYTES: u64 = 1 << 20;
+/// Room in the GID table; its first entry is the address, the rest is empty.
+const GIDS: u32 = 16;
 /// Longest message.
 pub const MAX_MESSAGE: u32 = 1 << 30;
 
@@ -66,7 +69,7 @@ fn ucontext() -> AllocUcontextResp {
         cqe_version: 1,
         cmds_supp_uhw: mlx5::CMDS_SUPP_UHW,
         eth_min_inline: mlx5::INLINE_MODE_NONE,
-        clock_info_versions: 0,
+        clock_info_versions: mlx5::CLOCK_INFO_VERSIONS,
         hca_core_clock_offset: 0,
         log_uar_size: 12,
         num_uars_per_page: 1,
@@ -122,7 +125,8 @@ fn limits(device: &Device) -> QueryDeviceResp {
         sys_image_guid: guid,
         max_mr_size: u64::MAX,
         page_size_cap: !(PAGE_BYTES as u64 - 1),
-        vendor_id: 0x15b3,
+        // The OUI of Mellanox, as mlx5's firmware answers; not the PCI vendor.
+        vendor_id: 0x02c9,
         vendor_part_id: 0x1021,
         hw_ver: 0,
         max_qp: MANY,
@@ -162,13 +166,22 @@ pub fn query_device_ex(c: &mut Command<'_>) -> Result<(), Refusal> {
     let response = ExQueryDeviceResp {
         base: limits(&c.context.device),
         response_length: size_of::<ExQueryDeviceResp>() as u32,
+        odp_general_caps: odp::GENERAL_CAPS,
+        odp_transport_caps: [odp::RC_CAPS, odp::UC_CAPS, odp::UD_CAPS],
+        xrc_odp_caps: odp::XRC_CAPS,
+        timestamp_mask: u64::MAX,
+        hca_core_clock: clock::KHZ,
         device_cap_flags_ex: CAPS.into(),
+        max_cq_moderation_count: u16::MAX,
+        max_cq_moderation_period: cq::MAX_PERIOD_US,
         max_dm_size: c.process.options.dm_bytes.min(MAX_DM_BYTES),
         ..ExQueryDeviceResp::zeroed()
     };
     c.answer(bytes_of(&response));
     let response_length = size_of::<mlx5::QueryDeviceResp>() as u32;
-    let driver = mlx5::QueryDeviceResp { response_length, ..mlx5::QueryDeviceResp::zeroed() };
+    let flags = mlx5::QUERY_DEV_CQE_128B_PAD;
+    let none = mlx5::QueryDeviceResp::zeroed();
+    let driver = mlx5::QueryDeviceResp { response_length, flags, ..none };
     c.request.put(UHW_OUT, bytes_of(&driver));
     Ok(())
 }
@@ -188,7 +201,7 @@ pub fn query_port(c: &mut Command<'_>) -> Result<(), Refusal> {
     let response = QueryPortRespEx {
         port_cap_flags: 1 << 26, // IP_BASED_GIDS
         max_msg_sz: MAX_MESSAGE,
-        gid_tbl_len: 1,
+        gid_tbl_len: GIDS,
         pkey_tbl_len: 1,
         state: 4, // IBV_PORT_ACTIVE
         max_mtu: mtu_code(4096),
@@ -202,6 +215,13 @@ pub fn query_port(c: &mut Command<'_>) -> Result<(), Refusal> {
         ..QueryPortRespEx::zeroed()
     };
     c.request.put(attr::QUERY_PORT_RESP, bytes_of(&response));
+    Ok(())
+}
+
+/// `MLX5_IB_METHOD_QUERY_PORT`: what the port has of a switch's ports, which is nothing.
+pub fn query_switch_port(c: &mut Command<'_>) -> Result<(), Refusal> {
+    the_port(c.request.number(attr::QUERY_SWITCH_PORT_NUM)?)?;
+    c.request.put(attr::QUERY_SWITCH_PORT_RESP, &[]);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use bellpush::nic::{Access, AddressVector, Mr, NicAddress};
 use bellpush::wire::{Iova, Rkey};
 use bytemuck::bytes_of;
 
-use super::{Command, Undo, long, word};
+use super::{Command, Undo, long, odp, word};
 use crate::abi::ids::{UHW_OUT, attr};
 use crate::abi::mlx5::CreateAhResp;
 use crate::abi::verbs::{AhAttr, AllocMw, CreateAh, RegMr, ReregMr, access};
@@ -29,10 +29,23 @@ pub struct MrObj {
     pub mr: Mr,
     /// Its protection domain.
     pub pd: Arc<PdObj>,
-    /// Memory of the process: its address and length, and whether it must be writable.
-    pub user: Option<(u64, u64, bool)>,
+    /// Memory of the process.
+    pub user: Option<UserRange>,
     /// Device memory that it is a part of, which it keeps.
     pub _dm: Option<Arc<super::dm::DmObj>>,
+}
+
+/// Memory of the process that a region stands for.
+#[derive(Debug, Clone, Copy)]
+pub struct UserRange {
+    /// First byte.
+    pub start: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Whether it must be writable.
+    pub write: bool,
+    /// Whether it need not be there before it is accessed.
+    pub on_demand: bool,
 }
 
 /// `IB_USER_VERBS_CMD_ALLOC_PD`.
@@ -64,9 +77,9 @@ pub fn query_pd(c: &mut Command<'_>) -> Result<(), Refusal> {
 pub fn rights(flags: u32) -> Result<Access, Refusal> {
     use access::*;
     let remote = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
-    let known = LOCAL_WRITE | remote | MW_BIND | ZERO_BASED | HUGETLB;
+    let known = LOCAL_WRITE | remote | MW_BIND | ZERO_BASED | ON_DEMAND | HUGETLB;
     if flags & !(known | OPTIONAL) != 0 {
-        return Err(Refusal::Unsupported("an access flag (on-demand paging)"));
+        return Err(Refusal::Unsupported("an access flag"));
     }
     if flags & (REMOTE_WRITE | REMOTE_ATOMIC) != 0 && flags & LOCAL_WRITE == 0 {
         let must = "with local write, if a peer may write";
@@ -102,7 +115,11 @@ pub fn user_memory(start: u64, length: u64, write: bool) -> Result<Memory, Refus
     Ok(Memory::Host(unsafe { UserMem::register(start, bytes, write) }?))
 }
 
-fn region_memory(start: u64, length: u64, write: bool) -> Result<Arc<dyn Dma>, Refusal> {
+fn region_memory(range: UserRange) -> Result<Arc<dyn Dma>, Refusal> {
+    let UserRange { start, length, write, on_demand } = range;
+    if on_demand {
+        return Ok(Arc::new(odp::memory(start, length)?));
+    }
     Ok(match user_memory(start, length, write)? {
         Memory::Host(mem) => Arc::new(mem),
         Memory::Gpu(mem) => Arc::new(mem),
@@ -124,11 +141,16 @@ pub fn reg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
         c.request.input(attr::CORE_IN)?;
     let pd = c.objects.pd(pd_handle)?.clone();
     let access = rights(access_flags)?;
+    let on_demand = access_flags & access::ON_DEMAND != 0;
+    let user = UserRange { start, length, write: access.local_write, on_demand };
     same_offset(start, hca_va)?;
-    let mem = region_memory(start, length, access.local_write)?;
+    if odp::is_implicit(&user) && hca_va != 0 {
+        return Err(Refusal::Value { what: "implicit region's iova", value: hca_va, must: "0" });
+    }
+    let mem = region_memory(user)?;
     let mr = c.context.device.nic.register_in(&pd.pd, mem, Iova(hca_va), access)?;
-    let user = Some((start, length, access.local_write));
-    let handle = c.objects.add(Object::Mr(MrObj { mr, pd, user, _dm: None }));
+    let region = MrObj { mr, pd, user: Some(user), _dm: None };
+    let handle = c.objects.add(Object::Mr(region));
     c.undo = Some(Undo::Object(handle));
     c.answer(bytes_of(&[handle, mr.lkey.0, mr.rkey.0]));
     Ok(())
@@ -150,23 +172,31 @@ pub fn rereg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
         });
     }
     let old = c.objects.mr(r.mr_handle)?;
-    let Some((start, length, write)) = old.user else {
+    let Some(user) = old.user else {
         return Err(Refusal::Unsupported("device memory registered again"));
     };
     let before = old.mr;
+    if odp::is_implicit(&user) {
+        return Err(Refusal::Unsupported("an implicit region registered again"));
+    }
     let access = if r.flags & ACCESS != 0 { Some(rights(r.access_flags)?) } else { None };
     let pd = if r.flags & PD != 0 { Some(c.objects.pd(r.pd_handle)?.clone()) } else { None };
     let (start, length, iova) = match r.flags & TRANSLATION {
-        0 => (start, length, before.iova.0),
+        0 => (user.start, user.length, before.iova.0),
         _ => (r.start, r.length, r.hca_va),
     };
     same_offset(start, iova)?;
-    let write = access.map_or(write, |access| access.local_write);
-    let memory = Some((region_memory(start, length, write)?, Iova(iova)));
+    let write = access.map_or(user.write, |access| access.local_write);
+    let on_demand = match access {
+        Some(_) => r.access_flags & access::ON_DEMAND != 0,
+        None => user.on_demand,
+    };
+    let user = UserRange { start, length, write, on_demand };
+    let memory = Some((region_memory(user)?, Iova(iova)));
     let change = Reregister { pd: pd.as_ref().map(|pd| pd.pd.clone()), memory, access };
     let mr = c.context.device.nic.reregister(before, change)?;
     if let Some(Object::Mr(region)) = c.objects.get_mut(r.mr_handle) {
-        (region.mr, region.user) = (mr, Some((start, length, write)));
+        (region.mr, region.user) = (mr, Some(user));
         region.pd = pd.unwrap_or_else(|| region.pd.clone());
     }
     c.answer(bytes_of(&[mr.lkey.0, mr.rkey.0]));

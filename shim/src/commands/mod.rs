@@ -6,8 +6,10 @@ pub mod dct;
 pub mod device;
 pub mod dm;
 pub mod memory;
+pub mod odp;
 pub mod qp;
 pub mod srq;
+pub mod xrcd;
 
 use std::os::fd::RawFd;
 
@@ -73,6 +75,8 @@ fn find(object: u16, method: u16) -> Option<(&'static [u16], Handler)> {
             device::query_context),
         (object::DEVICE, method::QUERY_PORT) => (
             &[QUERY_PORT_PORT_NUM, QUERY_PORT_RESP], device::query_port),
+        (object::DEVICE, method::QUERY_SWITCH_PORT) => (
+            &[QUERY_SWITCH_PORT_NUM, QUERY_SWITCH_PORT_RESP], device::query_switch_port),
         (object::DEVICE, method::QUERY_GID_TABLE) => (
             &[GID_TABLE_ENTRY_SIZE, GID_TABLE_FLAGS, GID_TABLE_RESP_ENTRIES,
               GID_TABLE_RESP_NUM_ENTRIES], device::query_gid_table),
@@ -90,10 +94,14 @@ fn find(object: u16, method: u16) -> Option<(&'static [u16], Handler)> {
             &[PD_QUERY_HANDLE, PD_QUERY_RESP_PDN], memory::query_pd),
         (object::AH, method::AH_DESTROY) => (DESTROY, memory::destroy_ah),
         (object::MW, method::MW_DESTROY) => (DESTROY, memory::destroy_mw),
+        (object::XRCD, method::XRCD_DESTROY) => (DESTROY, xrcd::close),
         (object::MR, method::MR_DESTROY) => (DESTROY, memory::destroy_mr),
         (object::MR, method::QUERY_MR) => (
             &[QUERY_MR_HANDLE, QUERY_MR_RESP_LKEY, QUERY_MR_RESP_RKEY, QUERY_MR_RESP_LENGTH,
               QUERY_MR_RESP_IOVA], memory::query_mr),
+        (object::MR, method::ADVISE_MR) => (
+            &[ADVISE_MR_PD_HANDLE, ADVISE_MR_ADVICE, ADVISE_MR_FLAGS, ADVISE_MR_SGE_LIST],
+            odp::advise),
         (object::MR, method::DM_MR_REG) => (
             &[REG_DM_MR_HANDLE, REG_DM_MR_OFFSET, REG_DM_MR_LENGTH, REG_DM_MR_PD_HANDLE,
               REG_DM_MR_ACCESS_FLAGS, REG_DM_MR_DM_HANDLE, REG_DM_MR_RESP_LKEY,
@@ -111,14 +119,14 @@ fn find(object: u16, method: u16) -> Option<(&'static [u16], Handler)> {
               UHW_IN, UHW_OUT], cq::create),
         (object::CQ, method::DESTROY) => (DESTROY_ANSWERED, cq::destroy),
         (object::QP, method::CREATE) => (
-            &[CREATE_QP_HANDLE, CREATE_QP_PD_HANDLE, CREATE_QP_SRQ_HANDLE,
+            &[CREATE_QP_HANDLE, CREATE_QP_XRCD_HANDLE, CREATE_QP_PD_HANDLE, CREATE_QP_SRQ_HANDLE,
               CREATE_QP_SEND_CQ_HANDLE, CREATE_QP_RECV_CQ_HANDLE, CREATE_QP_USER_HANDLE,
               CREATE_QP_CAP, CREATE_QP_TYPE, CREATE_QP_FLAGS, CREATE_QP_EVENT_FD,
               CREATE_QP_RESP_CAP, CREATE_QP_RESP_QP_NUM, UHW_IN, UHW_OUT], qp::create),
         (object::QP, method::DESTROY) => (DESTROY_ANSWERED, qp::destroy),
         (object::SRQ, method::CREATE) => (
-            &[CREATE_SRQ_HANDLE, CREATE_SRQ_PD_HANDLE, CREATE_SRQ_USER_HANDLE, CREATE_SRQ_MAX_WR,
-              CREATE_SRQ_MAX_SGE, CREATE_SRQ_LIMIT, CREATE_SRQ_TYPE, CREATE_SRQ_EVENT_FD,
+            &[CREATE_SRQ_HANDLE, CREATE_SRQ_PD_HANDLE, CREATE_SRQ_XRCD_HANDLE,
+              CREATE_SRQ_CQ_HANDLE, CREATE_SRQ_USER_HANDLE, CREATE_SRQ_MAX_WR, CREATE_SRQ_MAX_SGE, CREATE_SRQ_LIMIT, CREATE_SRQ_TYPE, CREATE_SRQ_EVENT_FD,
               CREATE_SRQ_RESP_MAX_WR, CREATE_SRQ_RESP_MAX_SGE, CREATE_SRQ_RESP_SRQ_NUM, UHW_IN,
               UHW_OUT], srq::create),
         (object::SRQ, method::DESTROY) => (DESTROY_ANSWERED, srq::destroy),
@@ -162,11 +170,13 @@ fn invoke_write(c: &mut Command<'_>) -> Result<(), Refusal> {
         command::REREG_MR => memory::rereg_mr,
         command::ALLOC_MW => memory::alloc_mw,
         command::RESIZE_CQ => cq::resize,
+        command::EX_MODIFY_CQ => cq::modify,
         command::CREATE_COMP_CHANNEL => cq::create_channel,
         command::QUERY_QP => qp::query,
         command::MODIFY_QP | command::EX_MODIFY_QP => qp::modify,
         command::MODIFY_SRQ => srq::modify,
         command::QUERY_SRQ => srq::query,
+        command::OPEN_XRCD => xrcd::open,
         _ => return Err(Refusal::Command(number)),
     };
     if !c.objects.is_open {

@@ -16,6 +16,7 @@ use super::dct;
 use super::device::mtu_code;
 use super::memory::{PdObj, path};
 use super::srq::SrqObj;
+use super::xrcd::XrcdObj;
 use super::{Command, word};
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::{self, CreateQp, CreateQpResp};
@@ -26,6 +27,8 @@ use crate::error::Refusal;
 
 /// `IB_UVERBS_QP_CREATE_SQ_SIG_ALL`: libmlx5 asks for a CQE in each WQE.
 const SQ_SIG_ALL: u64 = 1 << 12;
+/// `IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`, which a device without multicast keeps without effort.
+const BLOCK_MULTICAST_LOOPBACK: u64 = 1 << 1;
 const WQEBB_BYTES: usize = 64;
 const DBR_BYTES: usize = 8;
 
@@ -37,9 +40,16 @@ pub struct QpObj {
     cap: QpCap,
     sq_sig_all: bool,
     dest: Option<QpDest>,
-    _pd: Arc<PdObj>,
-    _cqs: [Arc<CqObj>; 2],
+    _uses: Uses,
+}
+
+/// What a queue pair keeps from being destroyed.
+#[derive(Default)]
+struct Uses {
+    _pd: Option<Arc<PdObj>>,
+    _cqs: Vec<Arc<CqObj>>,
     _srq: Option<Arc<SrqObj>>,
+    _xrcd: Option<Arc<XrcdObj>>,
 }
 
 /// `enum ib_uverbs_qp_type`.
@@ -48,7 +58,9 @@ fn kind(number: u64) -> Result<QpType, Refusal> {
         2 => Ok(QpType::Rc),
         3 => Ok(QpType::Uc),
         4 => Ok(QpType::Ud),
-        _ => Err(Refusal::Unsupported("a queue pair of a type other than RC, UC and UD")),
+        9 => Ok(QpType::XrcSend),
+        10 => Ok(QpType::XrcRecv),
+        _ => Err(Refusal::Unsupported("a queue pair of a type other than RC, UC, UD and XRC")),
     }
 }
 
@@ -120,12 +132,19 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let user_handle = c.request.number(attr::CREATE_QP_USER_HANDLE)?;
     let cap: QpCap = c.request.input(attr::CREATE_QP_CAP)?;
     let flags = c.request.number_or(attr::CREATE_QP_FLAGS, 0)?;
-    if flags & !SQ_SIG_ALL != 0 {
-        return Err(Refusal::Unsupported("a creation flag of raw packets"));
+    let blocks = if kind == QpType::Ud { BLOCK_MULTICAST_LOOPBACK } else { 0 };
+    if flags & !(SQ_SIG_ALL | blocks) != 0 {
+        return Err(Refusal::Unsupported("a creation flag of a queue pair"));
+    }
+    if kind == QpType::XrcRecv {
+        return create_xrc_recv(c, user_handle, flags & SQ_SIG_ALL != 0);
     }
     let pd = c.objects.pd(c.request.handle(attr::CREATE_QP_PD_HANDLE)?)?.clone();
     let send_cq = c.objects.cq(c.request.handle(attr::CREATE_QP_SEND_CQ_HANDLE)?)?.clone();
-    let recv_cq = c.objects.cq(c.request.handle(attr::CREATE_QP_RECV_CQ_HANDLE)?)?.clone();
+    let recv_cq = match kind {
+        QpType::XrcSend => None,
+        _ => Some(c.objects.cq(c.request.handle(attr::CREATE_QP_RECV_CQ_HANDLE)?)?.clone()),
+    };
     let srq = match c.request.has(attr::CREATE_QP_SRQ_HANDLE) {
         true => Some(c.objects.srq(c.request.handle(attr::CREATE_QP_SRQ_HANDLE)?)?.clone()),
         false => None,
@@ -160,12 +179,11 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         kind,
         pd: pd.pd.clone(),
         send_cq: send_cq.cq.clone(),
-        recv_cq: Some(recv_cq.cq.clone()),
+        recv_cq: recv_cq.as_ref().map(|cq| cq.cq.clone()),
         srq: srq.as_ref().map(|srq| srq.srq.clone()),
         uidx: driver.uidx & 0xff_ffff,
     };
     let qp = c.context.device.nic.create_with(&made, queues, objects)?;
-    let number = qp.qpn().0;
     let in_force = match made.rq_wqes {
         0 => cap,
         max_recv_wr => QpCap { max_recv_wr, max_recv_sge: made.rq_sges, ..cap },
@@ -175,10 +193,29 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         cap: in_force,
         sq_sig_all: flags & SQ_SIG_ALL != 0,
         dest: None,
-        _pd: pd,
-        _cqs: [send_cq, recv_cq],
-        _srq: srq,
+        _uses: Uses {
+            _pd: Some(pd),
+            _cqs: [Some(send_cq), recv_cq].into_iter().flatten().collect(),
+            _srq: srq,
+            _xrcd: None,
+        },
     };
+    created(c, object, (cap, page), user_handle);
+    Ok(())
+}
+
+/// The receiving end of XRC, which has no queues, and of whose attributes its domain alone counts.
+fn create_xrc_recv(c: &mut Command<'_>, user_handle: u64, sq_sig_all: bool) -> Result<(), Refusal> {
+    let xrcd = c.objects.xrcd(c.request.handle(attr::CREATE_QP_XRCD_HANDLE)?)?.clone();
+    let qp = c.context.device.nic.create_xrc_recv(&xrcd.xrcd)?;
+    let (cap, uses) = (QpCap::zeroed(), Uses { _xrcd: Some(xrcd), ..Uses::default() });
+    created(c, QpObj { qp, cap, sq_sig_all, dest: None, _uses: uses }, (cap, 0), user_handle);
+    Ok(())
+}
+
+/// Takes a new queue pair on, and answers with what it got and the page where it rings.
+fn created(c: &mut Command<'_>, object: QpObj, (cap, page): (QpCap, u32), user_handle: u64) {
+    let number = object.qp.qpn().0;
     let handle = c.objects.add(Object::Qp(object));
     c.context.listen(c.objects, Source::Qp(number), user_handle);
     c.created(attr::CREATE_QP_HANDLE, handle);
@@ -186,7 +223,6 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     c.request.put(attr::CREATE_QP_RESP_QP_NUM, &word(number));
     let response = CreateQpResp { bfreg_index: page, ..CreateQpResp::zeroed() };
     c.request.put(UHW_OUT, bytes_of(&response));
-    Ok(())
 }
 
 /// `UVERBS_METHOD_QP_DESTROY`.

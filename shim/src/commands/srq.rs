@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use bellpush::mem::HostMem;
-use bellpush::nic::soft::{Srq, SrqAttr};
+use bellpush::nic::soft::{Srq, SrqAttr, XrcSrq};
 
+use super::cq::CqObj;
 use super::device::MAX_WQES;
 use super::memory::PdObj;
+use super::xrcd::XrcdObj;
 use super::{Command, word};
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr};
 use crate::abi::mlx5::CreateSrq;
@@ -20,15 +22,22 @@ pub struct SrqObj {
     /// The NIC's.
     pub srq: Arc<Srq>,
     _pd: Arc<PdObj>,
+    _xrc: Option<(Arc<XrcdObj>, Arc<CqObj>)>,
     max_wr: u32,
     max_sge: u32,
 }
 
 /// `UVERBS_METHOD_SRQ_CREATE`.
 pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
-    if c.request.number(attr::CREATE_SRQ_TYPE)? != 0 {
-        return Err(Refusal::Unsupported("an SRQ of a type other than basic"));
-    }
+    // `enum ib_uverbs_srq_type`.
+    let xrc = match c.request.number(attr::CREATE_SRQ_TYPE)? {
+        0 => None,
+        1 => {
+            let xrcd = c.objects.xrcd(c.request.handle(attr::CREATE_SRQ_XRCD_HANDLE)?)?.clone();
+            Some((xrcd, c.objects.cq(c.request.handle(attr::CREATE_SRQ_CQ_HANDLE)?)?.clone()))
+        }
+        _ => return Err(Refusal::Unsupported("an SRQ that matches tags")),
+    };
     let pd = c.objects.pd(c.request.handle(attr::CREATE_SRQ_PD_HANDLE)?)?.clone();
     let user_handle = c.request.number(attr::CREATE_SRQ_USER_HANDLE)?;
     let max_wr = c.request.word(attr::CREATE_SRQ_MAX_WR)?;
@@ -43,10 +52,10 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let refuse = |what, value: u32| Refusal::Value {
         what,
         value: value.into(),
-        must: "at least 1, within the device's limit",
+        must: "within the device's limit",
     };
     let wqes = max_wr.checked_add(1).and_then(u32::checked_next_power_of_two);
-    let wqes = wqes.filter(|&n| max_wr > 0 && n <= MAX_WQES);
+    let wqes = wqes.filter(|&n| n <= MAX_WQES);
     let wqes = wqes.ok_or_else(|| refuse("SRQ's WQEs", max_wr))?;
     let stride = max_sge.checked_add(1).and_then(|n| (n.max(2) * 16).checked_next_power_of_two());
     let stride = stride.filter(|&n| max_sge < 64 && n <= 1024);
@@ -59,9 +68,16 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     };
     let stride_log = stride.trailing_zeros();
     let made = SrqAttr { pd: pd.pd.clone(), ring, stride_log, dbr, limit };
-    let srq = c.context.device.nic.create_srq(&made)?;
+    let nic = &c.context.device.nic;
+    let srq = match &xrc {
+        None => nic.create_srq(&made)?,
+        Some((xrcd, cq)) => {
+            let (xrcd, cq) = (xrcd.xrcd.clone(), cq.cq.clone());
+            nic.create_xrc_srq(&made, XrcSrq { xrcd, cq, uidx: driver.uidx & 0xff_ffff })?
+        }
+    };
     let number = srq.number();
-    let object = SrqObj { srq, _pd: pd, max_wr, max_sge };
+    let object = SrqObj { srq, _pd: pd, _xrc: xrc, max_wr, max_sge };
     let handle = c.objects.add(Object::Srq(Arc::new(object)));
     c.context.listen(c.objects, Source::Srq(number), user_handle);
     c.created(attr::CREATE_SRQ_HANDLE, handle);

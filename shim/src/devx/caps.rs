@@ -4,6 +4,7 @@ use super::cq::LOG_MAX_CQ_SZ;
 use super::prm::{Mailbox, cap, header};
 use crate::commands::Command;
 use crate::commands::device::{MAX_MESSAGE, MAX_RD_ATOMIC, MAX_RQ_DESC, MAX_SQ_DESC, MAX_WQES};
+use crate::commands::odp;
 use crate::error::Refusal;
 
 /// `query_hca_cap_out`.
@@ -15,6 +16,8 @@ mod kind {
     pub const GENERAL: u64 = 0;
     pub const ODP: u64 = 2;
     pub const ATOMIC: u64 = 3;
+    pub const FLOW_TABLE: u64 = 7;
+    pub const DEVICE_MEMORY: u64 = 0xf;
 }
 
 fn general(out: &mut Mailbox) {
@@ -68,16 +71,31 @@ fn atomic(out: &mut Mailbox) {
     }
 }
 
+fn paging(out: &mut Mailbox) {
+    // The driver's bits count from the other end: SEND is the first of each word.
+    let word = |caps: u32| u64::from(caps.reverse_bits());
+    for (field, value) in [
+        (cap::ODP_SIG, 1),
+        (cap::ODP_RC, word(odp::RC_CAPS)),
+        (cap::ODP_UC, word(odp::UC_CAPS)),
+        (cap::ODP_UD, word(odp::UD_CAPS)),
+        (cap::ODP_XRC, word(odp::XRC_CAPS)),
+    ] {
+        out.set(field, value);
+    }
+}
+
 /// Answers with a struct of capabilities.
 pub fn query(_: &Command<'_>, cmd: &Mailbox) -> Result<Mailbox, Refusal> {
     let mut out = Mailbox::zeroed(OUT_BYTES);
     match cmd.get(header::OP_MOD) >> 1 {
         kind::GENERAL => general(&mut out),
         kind::ATOMIC => atomic(&mut out),
-        // No paging: all zeros.
-        kind::ODP => {}
+        kind::ODP => paging(&mut out),
+        // No flow tables, and device memory without operations: all zeros.
+        kind::FLOW_TABLE | kind::DEVICE_MEMORY => {}
         value => {
-            let must = "general, paging's or atomics'";
+            let must = "general, paging's, atomics', flow tables' or device memory's";
             return Err(Refusal::Value { what: "type of capability", value, must });
         }
     }

@@ -59,8 +59,12 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
     let record = super::umem(c.objects, cmd.word(cq::DBR_UMEM_ID))?;
     let ring = buffer.queue(cmd.get(cq::UMEM_OFFSET), entry_bytes << log)?;
     let dbr = record.queue(cmd.get(cq::DBR_ADDR), DBR_BYTES)?;
-    let layout =
-        CqLayout { entry_bytes, collapsed: cmd.flag(cq::CC), overrun_ignored: cmd.flag(cq::OI) };
+    let layout = CqLayout {
+        entry_bytes,
+        collapsed: cmd.flag(cq::CC),
+        overrun_ignored: cmd.flag(cq::OI),
+        timestamp: None,
+    };
     let attr = CqAttr { ring, dbr, uar: page, notify: None };
     let cq = c.context.device.nic.create_cq_with(&attr, layout)?;
     let number = cq.number();

@@ -1,9 +1,10 @@
-//! `CREATE_MKEY`: a key over a umem.
+//! `CREATE_MKEY`: a key over a umem, or one that UMRs give its meaning (`mlx5dv_create_mkey`).
 
 use std::sync::Arc;
 
+use bellpush::nic::soft::MkeyAttr;
 use bellpush::nic::{Access, Mr};
-use bellpush::wire::Iova;
+use bellpush::wire::{Iova, Rkey};
 
 use super::prm::{Mailbox, mkey};
 use super::{Umem, at_least, named};
@@ -14,26 +15,40 @@ use crate::error::Refusal;
 
 /// `MLX5_MKC_ACCESS_MODE_MTT`: a table of pages; a umem is one.
 const MTT: u64 = 1;
+/// `MLX5_MKC_ACCESS_MODE_KLMS`: a list of parts of regions.
+const KLMS: u64 = 2;
 /// `qpn` of a key that all queue pairs of the domain may use.
 const ANY_QP: u64 = 0xff_ffff;
 
 /// A key.
 pub struct DevxMkey {
-    /// The NIC's region.
-    pub mr: Mr,
+    /// What the NIC has.
+    pub key: Key,
     _pd: Arc<PdObj>,
-    _umem: Arc<Umem>,
+    _umem: Option<Arc<Umem>>,
+}
+
+/// A key of the NIC's.
+pub enum Key {
+    /// A region.
+    Region(Mr),
+    /// One that stands for parts of regions.
+    Parts(Rkey),
 }
 
 /// Creates a key. Its low byte is the program's, the rest is answered.
 pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refusal> {
     at_least(cmd, mkey::IN_BYTES)?;
     let mode = cmd.get(mkey::ACCESS_MODE_4_2) << 2 | cmd.get(mkey::ACCESS_MODE_1_0);
-    if mode != MTT || cmd.flag(mkey::FREE) || cmd.flag(mkey::UMR_EN) {
-        return Err(Refusal::Unsupported("an mkey of another access mode than MTT, or for UMR"));
+    if cmd.flag(mkey::BSF_EN) {
+        return Err(Refusal::Unsupported("an mkey with signatures or encryption"));
     }
-    if !cmd.flag(mkey::UMEM_VALID) {
-        return Err(Refusal::Unsupported("an mkey over physical addresses"));
+    match (mode, cmd.flag(mkey::FREE), cmd.flag(mkey::UMR_EN), cmd.flag(mkey::UMEM_VALID)) {
+        (MTT, false, false, true) | (KLMS, true, true, false) => {}
+        _ => {
+            let what = "an mkey that is neither MTT over a umem nor free KLMS for UMR";
+            return Err(Refusal::Unsupported(what));
+        }
     }
     if !cmd.flag(mkey::LR) {
         let must = "with local read";
@@ -48,6 +63,9 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
         Object::Pd(pd) if pd.pd.number() == number => Some(pd.clone()),
         _ => None,
     })?;
+    if mode == KLMS {
+        return create_free(c, cmd, pd);
+    }
     let umem = super::umem(c.objects, cmd.word(mkey::UMEM_ID))?;
     // The pages are the umem's from its first on: addresses below them are none of its.
     let (offset, bytes) = (cmd.get(mkey::UMEM_OFFSET), cmd.get(mkey::LEN));
@@ -74,5 +92,22 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
     let low = cmd.get(mkey::MKEY_7_0) as u8;
     let mr = nic.register_with_tag(&pd.pd, umem.mem.clone(), (iova, access), low)?;
     let index = mr.lkey.0 >> 8;
-    Ok((Object::DevxMkey(DevxMkey { mr, _pd: pd, _umem: umem }), index))
+    let key = Key::Region(mr);
+    Ok((Object::DevxMkey(DevxMkey { key, _pd: pd, _umem: Some(umem) }), index))
+}
+
+/// A key that stands for nothing until a UMR says for what.
+fn create_free(
+    c: &mut Command<'_>,
+    cmd: &Mailbox,
+    pd: Arc<PdObj>,
+) -> Result<(Object, u32), Refusal> {
+    let attr = MkeyAttr {
+        octowords: cmd.word(mkey::TRANSLATIONS_OCTWORD_SIZE) as usize,
+        remote_invalidate: cmd.flag(mkey::EN_RINVAL),
+        tag: Some(cmd.get(mkey::MKEY_7_0) as u8),
+    };
+    let key = c.context.device.nic.create_mkey(&pd.pd, attr)?;
+    let index = key.0 >> 8;
+    Ok((Object::DevxMkey(DevxMkey { key: Key::Parts(key), _pd: pd, _umem: None }), index))
 }

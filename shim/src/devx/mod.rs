@@ -27,7 +27,7 @@ use crate::error::Refusal;
 use prm::{Mailbox, header, op};
 
 pub use cq::DevxCq;
-pub use mkey::DevxMkey;
+pub use mkey::{DevxMkey, Key};
 pub use qp::DevxQp;
 pub use umem::{Umem, deregister as umem_dereg, register as umem_reg};
 

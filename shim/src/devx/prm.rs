@@ -236,9 +236,12 @@ pub mod mkey {
     pub const QPN: Field = field(4, 0, 24).within(MKC);
     pub const MKEY_7_0: Field = field(7, 0, 8).within(MKC);
     pub const LENGTH64: Field = field(0xc, 0, 1).within(MKC);
+    pub const BSF_EN: Field = field(0xc, 1, 1).within(MKC);
+    pub const EN_RINVAL: Field = field(0xc, 7, 1).within(MKC);
     pub const PD: Field = field(0xd, 0, 24).within(MKC);
     pub const START_ADDR: Field = field(0x10, 0, 64).within(MKC);
     pub const LEN: Field = field(0x18, 0, 64).within(MKC);
+    pub const TRANSLATIONS_OCTWORD_SIZE: Field = field(0x34, 0, 32).within(MKC);
 }
 
 /// `query_hca_cap_out`: the capabilities' structs lie behind the header.
@@ -272,6 +275,12 @@ pub mod cap {
     pub const MAX_WQE_SZ_SQ: Field = field(0x52, 0, 16).within(AT);
     pub const MAX_WQE_SZ_RQ: Field = field(0x56, 0, 16).within(AT);
     pub const LOG_MAX_PD: Field = field(0x65, 3, 5).within(AT);
+    // odp_cap
+    pub const ODP_SIG: Field = field(8, 0, 1).within(AT);
+    pub const ODP_RC: Field = field(0x10, 0, 32).within(AT);
+    pub const ODP_UC: Field = field(0x14, 0, 32).within(AT);
+    pub const ODP_UD: Field = field(0x18, 0, 32).within(AT);
+    pub const ODP_XRC: Field = field(0x1c, 0, 32).within(AT);
     // atomic_caps
     pub const REQ_8B_ENDIANNESS_MODE: Field = field(8, 0, 2).within(AT);
     pub const SUPPORTED_REQ_8B_ENDIANNESS_MODE_1: Field = field(8, 6, 1).within(AT);

@@ -71,10 +71,14 @@ fn main() -> ExitCode {
     outcome.unwrap_or_else(|error: CliError| error.report())
 }
 
-/// The model's commands say in one message what is wrong with their input.
-fn modelled<E: std::fmt::Display>(outcome: Result<(), E>) -> Result<ExitCode, CliError> {
-    match outcome {
-        Ok(()) => Ok(ExitCode::SUCCESS),
+/// The model's commands say in one message what is wrong with their input. A reader that has seen
+/// enough is no error.
+fn modelled(outcome: Result<(), Box<dyn std::error::Error>>) -> Result<ExitCode, CliError> {
+    let Err(error) = outcome else { return Ok(ExitCode::SUCCESS) };
+    let closed = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
+    match error.downcast::<CliError>() {
+        Ok(error) => Err(*error),
+        Err(e) if e.downcast_ref().is_some_and(closed) => Ok(ExitCode::SUCCESS),
         Err(e) => Err(CliError::new(e, "see 'bellpush --help'")),
     }
 }

@@ -14,7 +14,7 @@ use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, f
 use serde_json::{Value, json};
 
 use crate::sim_report::{Swept, render};
-use crate::values::to_csv;
+use crate::values::{self, to_csv};
 
 /// Arguments of `bellpush sim`.
 #[derive(Debug, Clone, clap::Args)]
@@ -66,6 +66,9 @@ pub struct SimArgs {
     report: Option<PathBuf>,
 }
 
+/// Operations at once: more than any of the built-in windows holds.
+const MOST_IN_FLIGHT: u32 = 1024;
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Runs the command.
@@ -74,17 +77,7 @@ pub fn run(args: &SimArgs) -> Result<()> {
 }
 
 fn parse_size(text: &str) -> Result<u32> {
-    let (digits, unit) =
-        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let factor = match unit.trim() {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        other => return Err(format!("{text}: unknown unit {other:?}").into()),
-    };
-    let n: u32 = digits.parse().map_err(|_| format!("{text}: not a size"))?;
-    let bytes = n.checked_mul(factor).filter(|&b| (1..=1 << 30).contains(&b));
+    let bytes = u32::try_from(values::bytes(text)?).ok().filter(|b| (1..=1 << 30).contains(b));
     bytes.ok_or_else(|| format!("{text}: sizes go from 1 B to 1 GiB").into())
 }
 
@@ -96,12 +89,10 @@ pub fn params(sets: &[String]) -> Result<Params> {
             format!("--set {set}: name=value, with one of {}", Params::NAMES.join(", "))
         })?;
         let value: f64 = value.parse().map_err(|_| format!("--set {set}: not a number"))?;
-        if !value.is_finite() || value < 0.0 {
-            return Err(format!("--set {set}: must be finite and not negative").into());
-        }
         let names = Params::NAMES.join(", ");
         *params.get_mut(name).ok_or_else(|| format!("--set {set}: one of {names}"))? = value;
     }
+    params.check().map_err(|e| format!("--set {e}"))?;
     Ok(params)
 }
 
@@ -131,6 +122,15 @@ fn pick(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<Node
 /// Runs the command with standard output given.
 pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let params = params(&args.set)?;
+    if !(1..=MOST_IN_FLIGHT).contains(&args.in_flight) {
+        let given = args.in_flight;
+        return Err(format!("--in-flight {given}: must be from 1 to {MOST_IN_FLIGHT}").into());
+    }
+    let taken = values::check_places(&[
+        ("--csv", &args.csv),
+        ("--json", &args.json),
+        ("--report", &args.report),
+    ])?;
     if args.validate {
         return emit(args, out, "sim --validate", validate(&params)?);
     }
@@ -146,9 +146,6 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let mut names = args.topology.clone();
     if names.is_empty() {
         names = BUILTIN_NAMES.map(str::to_owned).into();
-    }
-    if let Some(path) = &args.report {
-        crate::cli::check_places(Some(path), None).map_err(|e| e.to_string())?;
     }
     let mut results: Vec<Value> = Vec::new();
     let mut swept: Vec<Swept> = Vec::new();
@@ -205,7 +202,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         } else {
             let rows = sweep(spec, &paths, &sizes, args.in_flight);
             results.extend(rows.iter().map(flat));
-            if args.json.is_none() && args.csv.is_none() {
+            if args.json.is_none() && args.csv.is_none() && !taken {
                 print_sweep(spec, &rows, out)?;
             }
             if args.report.is_some() {
@@ -214,7 +211,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         }
     }
     if let Some(path) = &args.report {
-        std::fs::write(path, render(&swept, &params, args.seed)?)?;
+        values::put(path, &render(&swept, &params, args.seed)?, out)?;
     }
     let table = !args.losses && !args.sensitivity && args.scale.is_empty();
     if table && args.json.is_none() && args.csv.is_none() {
@@ -305,8 +302,7 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for host in [NfpHost::IVY_BRIDGE, NfpHost::BROADWELL] {
         for r in HOST_ROWS {
-            let ivy = host.name == NfpHost::IVY_BRIDGE.name;
-            let measured = if ivy { r.ivy_bridge } else { r.broadwell };
+            let (measured, fitted) = r.of(&host);
             let model = simulate_host_row(&host, r.metric, r.bytes)?;
             let unit = match r.metric {
                 Metric::ReadGbps => "read, Gb/s",
@@ -319,7 +315,7 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
                 .find(|(m, b, _)| *m == r.metric && *b == r.bytes)
                 .map_or("", |(_, _, why)| *why);
             let name = format!("{unit}, {} B", r.bytes);
-            rows.push(compared(host.name, name, measured, model, r.fitted, note));
+            rows.push(compared(host.name, name, measured, model, fitted, note));
         }
     }
     for r in H200_CURVES {
@@ -361,12 +357,7 @@ fn emit(args: &SimArgs, out: &mut dyn Write, command: &str, results: Vec<Value>)
     let mut printed = false;
     let mut put = |path: &PathBuf, text: &str| -> Result<()> {
         printed = true;
-        if path.as_os_str() == "-" {
-            write!(out, "{text}")?;
-        } else {
-            std::fs::write(path, text)?;
-        }
-        Ok(())
+        Ok(values::put(path, text, out)?)
     };
     if let Some(path) = &args.csv {
         put(path, &to_csv(&results))?;

@@ -1,10 +1,11 @@
 //! `bellpush tlp`: what transfers cost on one PCIe link, from TLP sizes alone.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use bellpush::pcie::tlp::{Addressing, Config, Gen, LinkSpeed, Mps, Mrrs, Rcb};
 use serde_json::json;
+
+use crate::values;
 
 /// Arguments of `bellpush tlp`.
 #[derive(Debug, Clone, clap::Args)]
@@ -24,11 +25,11 @@ pub struct TlpArgs {
     /// Read completion boundary, bytes
     #[arg(long, default_value_t = 64)]
     rcb: u32,
-    /// Transfer sizes in bytes
-    #[arg(long, value_delimiter = ',', default_value = "8,64,256,512,4096")]
+    /// Transfer sizes; KiB, MiB, GiB are understood
+    #[arg(long, value_delimiter = ',', default_value = "8,64,256,512,4096", value_parser = values::bytes)]
     sizes: Vec<u64>,
     /// Address of the first byte
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value = "0", value_parser = values::bytes)]
     offset: u64,
     /// 32-bit addresses (3-DW request headers)
     #[arg(long)]
@@ -63,14 +64,13 @@ pub fn run_to(
         ecrc: args.ecrc,
         pad_dw: args.pad,
     };
+    for &bytes in &args.sizes {
+        config.check(args.offset, bytes)?;
+    }
+    values::check_places(&[("--json", &args.json)])?;
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&to_json(args, &config))?;
-        if path.as_os_str() == "-" {
-            writeln!(out, "{text}")?;
-        } else {
-            std::fs::File::create(path)?.write_all(text.as_bytes())?;
-        }
-        return Ok(());
+        return Ok(values::put(path, &(text + "\n"), out)?);
     }
     print_table(args, &config, out)?;
     Ok(())

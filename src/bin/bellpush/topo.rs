@@ -1,6 +1,5 @@
 //! `bellpush topo`: draws a PCIe topology, classes its pairs, recommends a path.
 
-use std::io::Write as _;
 use std::path::{Path as FsPath, PathBuf};
 
 use bellpush::pcie::sim::{Params, Path, RigSpec, predict};
@@ -9,6 +8,8 @@ use bellpush::pcie::topology::{
 };
 use serde_json::json;
 
+use crate::values;
+
 /// Arguments of `bellpush topo`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TopoArgs {
@@ -16,7 +17,7 @@ pub struct TopoArgs {
     #[arg(default_value = "machine")]
     topology: String,
     /// GB/s between sockets of the running machine, which sysfs does not say
-    #[arg(long, default_value_t = 22.0)]
+    #[arg(long, default_value_t = 22.0, allow_negative_numbers = true)]
     socket_gb_per_s: f64,
     /// Leave out the recommendation
     #[arg(long)]
@@ -80,6 +81,11 @@ pub fn run_to(
     args: &TopoArgs,
     out: &mut dyn std::io::Write,
 ) -> Result<(), Box<dyn std::error::Error>> {
+    if !(args.socket_gb_per_s.is_finite() && args.socket_gb_per_s > 0.0) {
+        let given = args.socket_gb_per_s;
+        return Err(format!("--socket-gb-per-s {given}: must be more than 0").into());
+    }
+    let taken = values::check_places(&[("--svg", &args.svg), ("--json", &args.json)])?;
     let topology = load(&args.topology, args.socket_gb_per_s)?;
     let mut advice = Vec::new();
     if !args.no_predict {
@@ -91,7 +97,7 @@ pub fn run_to(
         }
     }
     if let Some(path) = &args.svg {
-        write_or_print(path, &to_svg(&topology), out)?;
+        values::put(path, &(to_svg(&topology) + "\n"), out)?;
     }
     if let Some(path) = &args.json {
         let pairs = topology.of_kind(Kind::Gpu).into_iter().flat_map(|gpu| {
@@ -115,13 +121,17 @@ pub fn run_to(
             .collect();
         let meta = json!({ "command": "topo", "topology": topology.name, "source": "model" });
         let text = serde_json::to_string_pretty(&json!({ "meta": meta, "results": results }))?;
-        write_or_print(path, &text, out)?;
+        values::put(path, &(text + "\n"), out)?;
     }
-    let to_stdout = |p: &Option<PathBuf>| p.as_ref().is_some_and(|p| p.as_os_str() == "-");
-    if to_stdout(&args.svg) || to_stdout(&args.json) {
+    if taken {
         return Ok(());
     }
     writeln!(out, "{}", to_text(&topology))?;
+    for kind in [Kind::Gpu, Kind::Nic] {
+        if topology.of_kind(kind).is_empty() {
+            writeln!(out, "{}: no {kind}, so no pair to class", topology.name)?;
+        }
+    }
     if !advice.is_empty() {
         writeln!(out, "Predicted completion, us (model; ConnectX and wire parameters assumed):")?;
         for a in &advice {
@@ -140,11 +150,4 @@ pub fn run_to(
         }
     }
     Ok(())
-}
-
-fn write_or_print(path: &FsPath, text: &str, out: &mut dyn std::io::Write) -> std::io::Result<()> {
-    if path.as_os_str() == "-" {
-        return writeln!(out, "{text}");
-    }
-    std::fs::File::create(path)?.write_all(text.as_bytes())
 }

@@ -1,11 +1,11 @@
-//! Rows of the model's commands as CSV, and where files go.
+//! Sizes, rows of the model's commands as CSV, and where files go.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::cli::CliError;
+use crate::cli::{self, CliError};
 
 fn cell(value: &Value) -> String {
     match value {
@@ -33,10 +33,51 @@ pub fn to_csv(results: &[Value]) -> String {
     text
 }
 
-/// Writes a file, or prints for `-`. A reader that has seen enough is no error.
-pub fn put(path: &Path, text: &str) -> Result<(), CliError> {
+/// A number of bytes; KiB, MiB, GiB and TiB are understood.
+pub fn bytes(text: &str) -> Result<u64, CliError> {
+    let wrong = |why: &str| CliError::new(format!("{text:?}: {why}"), "a size is like 64 or 4KiB");
+    let (digits, unit) =
+        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        other => return Err(wrong(&format!("unknown unit {other:?}"))),
+    };
+    let n: u64 = digits.parse().map_err(|_| wrong("not a size"))?;
+    n.checked_mul(1 << shift).ok_or_else(|| wrong("more than 64 bits hold"))
+}
+
+fn is_stdout(path: Option<&PathBuf>) -> bool {
+    path.is_some_and(|path| path.as_os_str() == "-")
+}
+
+/// Refuses two results on standard output, and places that a result could not be saved to.
+/// Whether standard output is taken.
+pub fn check_places(places: &[(&str, &Option<PathBuf>)]) -> Result<bool, CliError> {
+    let mut taken: Vec<&str> = Vec::new();
+    for (name, place) in places {
+        if is_stdout(place.as_ref()) {
+            taken.push(name);
+        } else {
+            cli::check_places(place.as_deref(), None)?;
+        }
+    }
+    match taken.as_slice() {
+        [first, second, ..] => Err(CliError::new(
+            format!("{first} - and {second} -: one result fits on standard output"),
+            "name a file for one of them",
+        )),
+        taken => Ok(!taken.is_empty()),
+    }
+}
+
+/// Writes a file, or to `out` for `-`. A reader that has seen enough is no error.
+pub fn put(path: &Path, text: &str, out: &mut dyn Write) -> Result<(), CliError> {
     let done = if path.as_os_str() == "-" {
-        std::io::stdout().lock().write_all(text.as_bytes())
+        out.write_all(text.as_bytes())
     } else {
         std::fs::write(path, text)
     };

@@ -124,6 +124,8 @@ pub(in crate::gpu) struct Memory {
     device: Arc<Device>,
     addr: CUdeviceptr,
     bytes: usize,
+    /// Whether another library allocated it, and frees it.
+    borrowed: bool,
 }
 
 impl Memory {
@@ -132,12 +134,18 @@ impl Memory {
         let mut addr = 0;
         // SAFETY: writes one address.
         check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut addr, bytes) })?;
-        let memory = Self { device: device.clone(), addr, bytes };
+        let memory = Self { device: device.clone(), addr, bytes, borrowed: false };
         // SAFETY: the allocation's own range.
         device.copies.take().run("cuMemsetD8Async", |stream| unsafe {
             sys::cuMemsetD8Async(addr, 0, bytes, stream)
         })?;
         Ok(memory)
+    }
+
+    /// # Safety
+    /// The range stays the program's memory on this GPU until the value is dropped.
+    pub(in crate::gpu) unsafe fn borrow(device: &Arc<Device>, addr: u64, bytes: usize) -> Self {
+        Self { device: device.clone(), addr, bytes, borrowed: true }
     }
 
     pub(in crate::gpu) fn addr(&self) -> u64 {
@@ -190,7 +198,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.device.make_current().is_ok() {
+        if !self.borrowed && self.device.make_current().is_ok() {
             // SAFETY: from cuMemAlloc; the owner's promise is that no kernel uses it any more.
             let _ = unsafe { sys::cuMemFree_v2(self.addr) };
         }

@@ -152,6 +152,28 @@ impl Device {
         }
     }
 
+    /// Checks that a range is memory of this GPU, allocated or managed.
+    pub(super) fn owns(&self, addr: u64, bytes: usize) -> Result<(), GpuError> {
+        self.make_current()?;
+        let foreign = GpuError::NotGpuMemory { gpu: self.ordinal(), addr, bytes };
+        let (mut start, mut length, mut ordinal) = (0, 0usize, -1i32);
+        let which = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        // SAFETY: each writes its results; the driver refuses an address that is none of its own.
+        let codes = unsafe {
+            [
+                sys::cuMemGetAddressRange_v2(&raw mut start, &raw mut length, addr),
+                sys::cuPointerGetAttribute((&raw mut ordinal).cast(), which, addr),
+            ]
+        };
+        let inside = addr.checked_add(bytes as u64).is_some_and(|end| end <= start + length as u64);
+        let known = codes.iter().all(|&code| code == CUresult::CUDA_SUCCESS);
+        if known && inside && usize::try_from(ordinal) == Ok(self.ordinal()) {
+            Ok(())
+        } else {
+            Err(foreign)
+        }
+    }
+
     fn make_current(&self) -> Result<(), GpuError> {
         make_current(&self.ctx)
     }

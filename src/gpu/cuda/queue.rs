@@ -150,6 +150,28 @@ impl Queue {
         Ok(())
     }
 
+    /// Makes this stream's later work wait for what `foreign` has queued by now, or the other way
+    /// round.
+    ///
+    /// # Safety
+    /// `foreign` is a stream of this GPU's primary context.
+    pub(in crate::gpu) unsafe fn order(
+        &self,
+        foreign: *mut c_void,
+        foreign_first: bool,
+        mark: &Mark,
+    ) -> Result<(), GpuError> {
+        self.device.make_current()?;
+        let (ours, event) = (self.stream.cu_stream(), mark.event.cu_event());
+        let foreign: sys::CUstream = foreign.cast();
+        let (first, second) = if foreign_first { (foreign, ours) } else { (ours, foreign) };
+        // SAFETY: the event is the mark's; the streams are ours and the caller's.
+        check("cuEventRecord", unsafe { sys::cuEventRecord(event, first) })?;
+        mark.recorded.store(true, Ordering::Relaxed);
+        // SAFETY: as above.
+        check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(second, event, 0) })
+    }
+
     pub(in crate::gpu) fn query(&self) -> Result<bool, GpuError> {
         self.device.make_current()?;
         // SAFETY: the stream is ours and alive.

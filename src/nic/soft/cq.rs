@@ -1,13 +1,17 @@
 //! Completion queues as the NIC writes them, and the events that their consumers ask for.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::events::{Event, Events};
+use super::moderation::{Held, Moderation};
 use crate::mem::{Dma, Intent, MemError, View};
 use crate::nic::NicError;
 use crate::wire::Qpn;
-use crate::wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET, Cqe, CqeOpcode, OP_OWN_INIT, owner_bit};
+use crate::wire::cqe::{
+    CQE_BYTES, CQE_TAIL_OFFSET, CQE_TIMESTAMP, Cqe, CqeOpcode, OP_OWN_INIT, owner_bit,
+};
 use crate::wire::doorbell::{CqArm, DBR_CQ_ARM_OFFSET, DBR_CQ_CI_OFFSET, UAR_BYTES, cq_ci};
 
 /// Largest CQ: consumer indices have 24 bits.
@@ -37,7 +41,7 @@ pub struct CqAttr {
 
 /// How a CQ's entries lie and what becomes of them when nobody takes them (mlx5 PRM, "Completion
 /// Queue Context").
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct CqLayout {
     /// Bytes from one entry to the next, 64 or 128 (`cqe_sz`). The CQE is the last 64 of them.
     pub entry_bytes: usize,
@@ -45,12 +49,14 @@ pub struct CqLayout {
     pub collapsed: bool,
     /// The consumer index is not looked at: what was not taken is overwritten (`oi`).
     pub overrun_ignored: bool,
+    /// Clock that entries are stamped with when they are written; errors have other fields there.
+    pub timestamp: Option<fn() -> u64>,
 }
 
 impl Default for CqLayout {
     /// Entries of 64 bytes, one for each CQE, none overwritten.
     fn default() -> Self {
-        Self { entry_bytes: CQE_BYTES, collapsed: false, overrun_ignored: false }
+        Self { entry_bytes: CQE_BYTES, collapsed: false, overrun_ignored: false, timestamp: None }
     }
 }
 
@@ -98,7 +104,10 @@ impl Ring {
     }
 
     fn write(&self, index: u64, cqe: &Cqe) {
-        let bytes = cqe.emit(owner_bit(index, self.entries));
+        let mut bytes = cqe.emit(owner_bit(index, self.entries));
+        if let Some(clock) = self.layout.timestamp.filter(|_| !cqe.opcode.is_error()) {
+            bytes[CQE_TIMESTAMP].copy_from_slice(&clock().to_be_bytes());
+        }
         let at = self.place(index);
         let (body, tail) = bytes.split_at(CQE_TAIL_OFFSET);
         let tail = u64::from_ne_bytes(tail.try_into().expect("8 bytes are left"));
@@ -110,6 +119,30 @@ impl Ring {
             .expect("the ring was checked when the CQ was created");
         // The next to look is another core or a device, which finds it sooner in the shared cache.
         self.view.prefetch(at, CQE_BYTES, Intent::Elsewhere);
+    }
+}
+
+/// A CQ at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CqReport {
+    /// Number.
+    pub number: u32,
+    /// Entries written since it was created.
+    pub written: u64,
+    /// Consumer index in the doorbell record, modulo 2^24; one that overwrites has none.
+    pub taken: Option<u32>,
+    /// Whether an entry found no room.
+    pub overran: bool,
+}
+
+impl fmt::Display for CqReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, written, .. } = self;
+        write!(f, "CQ {number:#x}: {written} written")?;
+        if let Some(taken) = self.taken {
+            write!(f, ", {taken} taken")?;
+        }
+        if self.overran { write!(f, ", overrun") } else { Ok(()) }
     }
 }
 
@@ -140,6 +173,7 @@ struct Shared {
     answered: AtomicU64,
     /// Past the index of the last entry that is solicited or an error.
     solicited: AtomicU64,
+    held: Held,
 }
 
 impl Cq {
@@ -192,6 +226,7 @@ impl Cq {
             notify: attr.notify.clone(),
             answered: AtomicU64::new(CqArm::parse(CqArm::NEVER).sequence.into()),
             solicited: AtomicU64::new(0),
+            held: Held::default(),
         };
         let cq = Self::over(number, ring, attr.dbr.clone(), events);
         Ok(Self { shared: Some(shared), ..cq })
@@ -205,6 +240,16 @@ impl Cq {
     /// Number of entries.
     pub fn entries(&self) -> u32 {
         self.entries.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn report(&self) -> CqReport {
+        let word = self.dbr.load_u32(DBR_CQ_CI_OFFSET, Ordering::Relaxed).unwrap_or(0);
+        CqReport {
+            number: self.number,
+            written: self.pi.load(Ordering::Relaxed),
+            taken: (!self.ring.layout.overrun_ignored).then(|| cq_ci(word)),
+            overran: self.overran.load(Ordering::Relaxed),
+        }
     }
 
     /// Moves to another ring: writes a RESIZE_CQ entry as the last one of the old ring and goes on
@@ -227,15 +272,18 @@ impl Cq {
             return Err(NicError::Attribute { what: "CQ to be resized", value: 1, must });
         }
         let pi = self.pi.load(Ordering::Relaxed);
-        let full =
-            NicError::Full { what: "entries waiting in the CQ", limit: old.entries as usize };
-        let ci = self.reported(pi, old.entries).ok_or(full)?;
+        let ci = self.reported(pi, old.entries);
         let new = Ring::checked(ring, CqLayout { entry_bytes, ..old.layout })?;
-        if pi + 1 - ci > new.entries.into() {
+        // Nothing reported: all of the old ring waits.
+        let waiting = ci.map_or(old.entries.into(), |ci| pi - ci);
+        if waiting + 1 > new.entries.into() {
             let must = "at least those that wait to be taken, and one";
             let value = new.entries.into();
             return Err(NicError::Attribute { what: "CQ's entries", value, must });
         }
+        let full =
+            NicError::Full { what: "entries waiting in the CQ", limit: old.entries as usize };
+        let ci = ci.ok_or(full)?;
         let none = Cqe::requester(Qpn(0), 0, 0, 0);
         old.write(pi, &Cqe { opcode: CqeOpcode::Resize, ..none });
         self.pi.store(pi + 1, Ordering::Relaxed);
@@ -256,7 +304,7 @@ impl Cq {
         if cqe.solicited || cqe.opcode.is_error() {
             shared.solicited.store(self.pi.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        self.answer(shared);
+        self.answer(shared, false);
         Ok(())
     }
 
@@ -282,12 +330,36 @@ impl Cq {
     pub(super) fn armed(&self) {
         if let Some(shared) = &self.shared {
             let _alone = shared.lock();
-            self.answer(shared);
+            self.answer(shared, false);
         }
     }
 
-    /// Tells the consumer, once for each arming, when there is an entry that it asked for.
-    fn answer(&self, shared: &Shared) {
+    pub(super) fn moderate(&self, moderation: Moderation) {
+        if let Some(shared) = &self.shared {
+            let _alone = shared.lock();
+            shared.held.set(moderation);
+        }
+    }
+
+    /// Tells the consumer what was held back for long enough; says when more of it is due.
+    pub(super) fn release(&self, now_ns: u64) -> Option<u64> {
+        // Looked at again under the lock: the consumer may have been told meanwhile.
+        let shared = self.shared.as_ref().filter(|shared| shared.held.is_back())?;
+        let _alone = shared.lock();
+        if !shared.held.is_back() {
+            return None;
+        }
+        let at = shared.held.due(now_ns);
+        if now_ns < at {
+            return Some(at);
+        }
+        self.answer(shared, true);
+        None
+    }
+
+    /// Tells the consumer, once for each arming, when there is an entry that it asked for, or as many
+    /// as it wants together; `now` if it waited long enough for those.
+    fn answer(&self, shared: &Shared, now: bool) {
         let Some(notify) = &shared.notify else { return };
         // Acquire: pairs with the consumer's release of the record.
         let Ok(word) = self.dbr.load_u32(DBR_CQ_ARM_OFFSET, Ordering::Acquire) else { return };
@@ -302,6 +374,10 @@ impl Cq {
         };
         let waiting = u64::from((pi as u32).wrapping_sub(arm.ci) & 0xff_ffff);
         if newest > pi.saturating_sub(waiting) {
+            if !now && shared.held.keeps(waiting) {
+                return;
+            }
+            shared.held.release();
             shared.answered.store(arm.sequence.into(), Ordering::Relaxed);
             notify(self.number);
         }

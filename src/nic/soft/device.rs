@@ -256,6 +256,10 @@ impl Device {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
     }
 
+    pub(super) fn qps_of_all(&self) -> Vec<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
     fn seat(&self, qp: &Qp) -> &Seat {
         &self.engines[qp.engine]
     }

@@ -6,21 +6,22 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
 
 use super::counters::{DropReason, Live};
 use super::cq::Cq;
 use super::device::Device;
 use super::join::ROW_WQES;
-use super::offload::Offload;
 use super::payload::Domain;
 use super::port::Port;
 use super::qp::Qp;
-use super::requester::{Lent, Requester, Tally, Visit, Visitor};
+use super::report::SendReport;
+use super::requester::{Requester, Tally, Visit, Visitor};
 use super::sq::{Posted, Scratch};
 use super::state::Attributes;
 use super::transport::Transport;
-use super::uar::{ArmPage, Uar};
+use super::uar::{ArmPage, Kind, Rung, Uar};
 use crate::mem::{MemError, View};
 use crate::nic::{QpState, QueuePair};
 use crate::wire::roce::Opcode;
@@ -92,16 +93,41 @@ impl Seat {
     }
 }
 
+impl Seat {
+    /// What the engine knows of its queue pairs' send sides, by number; `None` when it stays in a
+    /// step for longer than `patience`.
+    pub(super) fn sends(&self, patience: Duration) -> Option<HashMap<u32, SendReport>> {
+        let until = Instant::now() + patience;
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let core = loop {
+            match self.core.try_lock() {
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+                Err(TryLockError::WouldBlock) => break None,
+                Err(TryLockError::Poisoned(core)) => break Some(core.into_inner()),
+                Ok(core) => break Some(core),
+            }
+        };
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        let core = core?;
+        let of = |r: &Requester| (r.qp().qpn.0, r.report());
+        Some(core.slots.iter().flatten().map(|r| of(r)).collect())
+    }
+}
+
 /// What an engine works on.
 pub(super) struct Core {
-    slots: Vec<Option<Box<Requester>>>,
-    by_qpn: HashMap<u32, usize>,
-    uars: Vec<Uar>,
+    pub(super) slots: Vec<Option<Box<Requester>>>,
+    pub(super) by_qpn: HashMap<u32, usize>,
+    pub(super) uars: Vec<Uar>,
     arm_pages: Vec<ArmPage>,
+    /// CQs that may hold news back.
+    moderated: Vec<Weak<Cq>>,
     /// In-band queue pairs: looked at every step.
     inband: Vec<usize>,
     /// Queue pairs with work.
-    active: Vec<usize>,
+    pub(super) active: Vec<usize>,
     /// Queue pairs in ERR: their receives announce themselves by no doorbell.
     failed: Vec<usize>,
     scratch: Scratch,
@@ -117,6 +143,7 @@ impl Default for Core {
             by_qpn: HashMap::new(),
             uars: Vec::new(),
             arm_pages: Vec::new(),
+            moderated: Vec::new(),
             inband: Vec::new(),
             active: Vec::new(),
             failed: Vec::new(),
@@ -135,14 +162,19 @@ impl Core {
         if requester.sq.is_inband() {
             self.inband.push(slot);
         } else {
-            let shared = (!qp.attr.blueflame)
+            let kind = match (qp.attr.blueflame, &self.port) {
+                (true, _) => Kind::BlueFlame,
+                (false, Some(_)) => Kind::Foreign,
+                (false, None) => Kind::Own,
+            };
+            let shared = (kind != Kind::BlueFlame)
                 .then(|| self.uars.iter_mut().find(|u| u.is(&qp.queues.uar)))
                 .flatten();
             match shared {
                 Some(uar) => uar.qps.push(slot),
                 None => {
                     let page = qp.queues.uar.clone();
-                    self.uars.push(Uar::new(page, qp.attr.blueflame, slot));
+                    self.uars.push(Uar::new(page, kind, slot));
                 }
             }
         }
@@ -159,79 +191,6 @@ impl Core {
         Ok(())
     }
 
-    /// Gives a queue pair a place in an engine elsewhere, if it suits and there is one.
-    pub(super) fn enlist(&mut self, qpn: u32, offload: &Arc<Offload>) {
-        let Some(&slot) = self.by_qpn.get(&qpn) else { return };
-        let alone = match self.uars.iter().find(|uar| uar.qps.contains(&slot)) {
-            Some(uar) if uar.qps.len() > 1 => {
-                // Two on a page: their registers are looked at here.
-                for &other in &uar.qps {
-                    let Some(requester) = &mut self.slots[other] else { continue };
-                    if requester.recall() {
-                        requester.look(&mut Tally::default());
-                        requester.lent = None;
-                    }
-                }
-                false
-            }
-            _ => true,
-        };
-        if let Some(requester) = &mut self.slots[slot]
-            && requester.qp().suits(alone)
-        {
-            requester.lent = offload.lease().map(Lent::new);
-        }
-    }
-
-    /// Gets a queue pair back from an engine elsewhere. False: that engine was given up, and has it.
-    pub(super) fn recall(&mut self, qpn: u32) -> bool {
-        let Some(&slot) = self.by_qpn.get(&qpn) else { return true };
-        let recalled = self.slots[slot].as_ref().is_none_or(|requester| requester.recall());
-        recalled && {
-            self.resume(slot, &mut Tally::default());
-            true
-        }
-    }
-
-    /// Goes on with a queue pair that an engine elsewhere has returned; says whether it has.
-    fn resume(&mut self, slot: usize, tally: &mut Tally) -> bool {
-        let Some(requester) = &mut self.slots[slot] else { return false };
-        let Some(registers) = requester.look(tally) else { return false };
-        if let Some(uar) = self.uars.iter_mut().find(|uar| uar.qps.contains(&slot)) {
-            uar.go_on(registers);
-        }
-        // Without a look at the record when all is in order: one that nobody keeps seems to lie
-        // ahead after a wrap.
-        if QueuePair::state(&**requester.qp()) == QpState::Err {
-            requester.sq.ring([None; 2]);
-        }
-        activate(requester, slot, &mut self.active);
-        true
-    }
-
-    /// Lends what may be lent, keeps the engine elsewhere running, and takes back what it returned.
-    fn offload(&mut self, offload: &Offload, tally: &mut Tally) -> bool {
-        let mut lent = false;
-        for slot in 0..self.slots.len() {
-            let Some(requester) = &mut self.slots[slot] else { continue };
-            if requester.lent.is_none() {
-                continue;
-            }
-            if !requester.is_out() {
-                let uar = self.uars.iter().find(|uar| uar.qps.contains(&slot));
-                if requester.lend(uar.map_or([0; 2], Uar::seen)) {
-                    requester.listed = false;
-                    self.active.retain(|&s| s != slot);
-                }
-            }
-            lent |= requester.is_out();
-        }
-        if !lent || !offload.turn() {
-            return false;
-        }
-        (0..self.slots.len()).fold(false, |any, slot| self.resume(slot, tally) || any)
-    }
-
     /// Looks for armings of a CQ on a page.
     pub(super) fn watch_arming(&mut self, page: &View, cq: &Arc<Cq>) {
         let at = self.arm_pages.iter().position(|p| p.is(page)).unwrap_or_else(|| {
@@ -241,9 +200,18 @@ impl Core {
         self.arm_pages[at].add(Arc::downgrade(cq));
     }
 
+    /// Looks after the news that a CQ holds back.
+    pub(super) fn watch_moderated(&mut self, cq: &Arc<Cq>) {
+        let cq = Arc::downgrade(cq);
+        if !self.moderated.iter().any(|other| other.ptr_eq(&cq)) {
+            self.moderated.push(cq);
+        }
+    }
+
     /// Lets pages go on which no CQ is armed any more.
     pub(super) fn forget_arming(&mut self) {
         self.arm_pages.retain(ArmPage::is_needed);
+        self.moderated.retain(|cq| cq.strong_count() > 0);
     }
 
     /// Sends what a queue pair that goes owes its peer.
@@ -314,7 +282,7 @@ impl Core {
     pub(super) fn wake(&mut self, qpn: u32) {
         let Some(&slot) = self.by_qpn.get(&qpn) else { return };
         if let Some(requester) = &mut self.slots[slot] {
-            requester.sq.ring([None; 2]);
+            requester.sq.ring(Rung::default());
             activate(requester, slot, &mut self.active);
         }
     }
@@ -330,7 +298,7 @@ impl Core {
         }
         self.failed.retain(|&s| s != slot);
         for uar in self.uars.iter_mut().filter(|u| u.qps.contains(&slot)) {
-            let rung = uar.poll().map_or([None; 2], |r| r.registers);
+            let rung = uar.poll().unwrap_or_default();
             uar.clear()?;
             for &other in uar.qps.iter().filter(|&&s| s != slot) {
                 if let Some(requester) = &mut self.slots[other] {
@@ -363,10 +331,10 @@ impl Core {
                 continue; // an engine elsewhere looks at them
             }
             let Some(rung) = uar.poll() else { continue };
-            rung_count += u64::from(rung.registers.iter().any(Option::is_some));
+            rung_count += u64::from(rung.iter().any(Option::is_some));
             for &slot in &uar.qps {
                 if let Some(requester) = &mut self.slots[slot] {
-                    requester.sq.ring(rung.registers);
+                    requester.sq.ring(rung);
                     // Those that share the page and have nothing cost no more than this.
                     if requester.sq.has_work() {
                         activate(requester, slot, &mut self.active);
@@ -389,7 +357,7 @@ impl Core {
                         }
                         continue;
                     }
-                    requester.sq.ring([None; 2]);
+                    requester.sq.ring(Rung::default());
                     activate(requester, slot, &mut self.active);
                     if !self.failed.contains(&slot) {
                         self.failed.push(slot);
@@ -476,6 +444,11 @@ impl Core {
         if let Some(tap) = cx.tap {
             tap.pass();
         }
+        for cq in self.moderated.iter().filter_map(Weak::upgrade) {
+            if let Some(at) = cq.release(now_ns) {
+                note(Visit::Later(at), &mut progress);
+            }
+        }
         // 5. Counters, once a step.
         let (tally, live) = (cx.tally, &device.counters);
         for (counter, n) in [
@@ -503,7 +476,7 @@ fn has_room(cx: &mut Visitor<'_>) -> bool {
     port.room() > 0
 }
 
-fn activate(requester: &mut Requester, slot: usize, active: &mut Vec<usize>) {
+pub(super) fn activate(requester: &mut Requester, slot: usize, active: &mut Vec<usize>) {
     if !requester.listed && !requester.sq.is_inband() && !requester.is_out() {
         requester.listed = true;
         active.push(slot);

@@ -21,10 +21,12 @@
 //! | `masked` | atomics with masks |
 //! | `mkey` `umr` | keys that stand for parts of regions; what changes them |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
+//! | `moderation` | how many completions a consumer is told of together |
 //! | `xrc` | extended reliable connections: domains, receiving ends |
-//! | `offload` | an engine on a GPU: queue pairs that are lent to it, keys that it knows |
+//! | `offload` `lend` | an engine on a GPU: queue pairs that are lent to it, keys that it knows |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
+//! | `report` | what queue pairs are at, in words |
 
 #![forbid(unsafe_code)]
 
@@ -40,9 +42,11 @@ mod inband;
 mod inproc;
 mod join;
 mod layout;
+mod lend;
 pub mod link;
 mod masked;
 mod mkey;
+mod moderation;
 mod mr;
 pub mod offload;
 mod payload;
@@ -51,6 +55,7 @@ mod port;
 mod qp;
 mod rc;
 mod recv;
+mod report;
 mod requester;
 mod responder;
 mod sq;
@@ -72,13 +77,15 @@ use std::time::{Duration, Instant};
 
 pub use config::{Nap, SoftConfig};
 pub use counters::{Counters, DropReason};
-pub use cq::{Cq, CqAttr, CqLayout, Notify};
+pub use cq::{Cq, CqAttr, CqLayout, CqReport, Notify};
 pub use engine::{Engine, Progress};
 pub use events::{Event, EventSink};
 pub use inproc::InProcess;
 pub use mkey::{MkeyAttr, MwType};
+pub use moderation::Moderation;
 pub use mr::{Pd, Reregister};
 pub use qp::{Objects, Qp};
+pub use report::{QpReport, SendReport};
 pub use srq::{Srq, SrqAttr};
 pub use vendor::Vendor;
 pub use xrc::{XrcSrq, Xrcd};
@@ -262,6 +269,13 @@ impl SoftNic {
     /// As [`SoftNic::create_cq`].
     pub fn create_cq_with(&self, attr: &CqAttr, layout: CqLayout) -> Result<Arc<Cq>, NicError> {
         self.device.create_cq(attr, layout)
+    }
+
+    /// Has the consumer of a CQ that several queue pairs may share told of several entries together
+    /// (`ibv_modify_cq`), from now on.
+    pub fn moderate(&self, cq: &Arc<Cq>, moderation: Moderation) {
+        cq.moderate(moderation);
+        self.device.engines[0].control().watch_moderated(cq);
     }
 
     /// Creates a shared receive queue.

@@ -379,8 +379,8 @@ impl MrTable {
 /// Bytes of memory that can be registered at an address.
 fn length(mem: &dyn Dma, iova: Iova) -> Result<u64, NicError> {
     let bytes = mem.bytes() as u64;
-    if bytes == 0 || iova.0.checked_add(bytes).is_none() {
-        let must = "at least 1, and end below 2^64 from its address";
+    if iova.0.checked_add(bytes).is_none() {
+        let must = "one that ends below 2^64 from its address";
         return Err(NicError::Attribute { what: "region's length", value: bytes, must });
     }
     Ok(bytes)

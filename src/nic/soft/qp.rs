@@ -72,6 +72,8 @@ pub struct Qp {
     receives: Mutex<Receives>,
     /// Leases of queue pairs that an engine elsewhere sends to this one.
     senders: Mutex<Vec<Weak<Lease>>>,
+    /// The first CQE since RESET that is an error of its own.
+    error: Mutex<Option<(u16, Syndrome, u8)>>,
     /// The engine's: some queue pair of it changed state behind its back.
     attention: Arc<AtomicBool>,
     pub(super) counters: Arc<Live>,
@@ -114,6 +116,7 @@ impl Qp {
             uidx: objects.uidx,
             receives: Mutex::new(Receives::new()),
             senders: Mutex::default(),
+            error: Mutex::default(),
             attention: device.engines[engine].attention.clone(),
             counters: device.counters.clone(),
             events: device.events.clone(),
@@ -158,6 +161,7 @@ impl Qp {
     /// Forgets the connection; the next one begins with another PSN.
     pub(super) fn forget(&self, psn: u32) {
         *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = Attributes::default();
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.first_psn.store(psn & (Psn::MODULUS - 1), Ordering::Relaxed);
     }
 
@@ -295,9 +299,20 @@ impl Qp {
             self.set_error();
         } else if cqe.opcode.is_error() {
             let syndrome = Syndrome::from_code(cqe.syndrome);
-            self.counters.error(syndrome.expect("only known syndromes are written"));
+            let syndrome = syndrome.expect("only known syndromes are written");
+            self.counters.error(syndrome);
+            if syndrome != Syndrome::WrFlush {
+                let first = (cqe.wqe_counter, syndrome, cqe.vendor_err);
+                self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(first);
+            }
         }
         written
+    }
+
+    /// Index of the WQE, syndrome and vendor error of the first CQE since RESET that is an error
+    /// and no flush.
+    pub(super) fn first_error(&self) -> Option<(u16, Syndrome, u8)> {
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Service of the queue pair.

@@ -10,6 +10,7 @@ use super::mr::{MrTable, Regions, Right, with_both};
 use super::offload::Lease;
 use super::port::Port;
 use super::qp::Qp;
+use super::report::SendReport;
 use super::responder::{self, Refusal};
 use super::sq::{Posted, Scratch, SendQueue, Source};
 use super::tap::Tap;
@@ -136,6 +137,12 @@ impl Requester {
 
     pub(super) fn qp(&self) -> &Arc<Qp> {
         &self.sq.qp
+    }
+
+    /// What is posted, taken and on its way.
+    pub(super) fn report(&self) -> SendReport {
+        let on_way = self.transport.as_ref().map_or((0, None), Transport::on_way);
+        SendReport::new(&self.sq, on_way)
     }
 
     /// Whether an engine elsewhere has the queue pair.

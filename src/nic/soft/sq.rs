@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::inband::{Slot, Watch};
 use super::qp::Qp;
+use super::uar::Rung;
 use super::vendor::{Vendor, of_parse};
 use crate::mem::{Dma, MemError};
 use crate::nic::QpType;
@@ -82,7 +83,7 @@ impl SendQueue {
     ///
     /// The later of the two counts. Silicon reads the record on a doorbell and trusts it; that a
     /// register alone suffices is this NIC's reading, for ringers that keep no record.
-    pub(super) fn ring(&mut self, registers: [Option<u64>; 2]) {
+    pub(super) fn ring(&mut self, registers: Rung) {
         let blocks = self.qp.attr.sq_blocks;
         for register in registers.into_iter().flatten() {
             let bell = Doorbell::parse(register);
@@ -118,6 +119,11 @@ impl SendQueue {
     /// Position in the ring of the next WQE to be taken.
     pub(super) fn position(&self) -> u64 {
         self.ci
+    }
+
+    /// Position after the last block that is known to be posted.
+    pub(super) fn producer(&self) -> u64 {
+        self.producer
     }
 
     /// The bytes that a WQE was parsed from.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::counters::DropReason;
 use super::events::Event;
+use super::flight::Flight;
 use super::payload::Domain;
 use super::port::{Arrived, Port, Route};
 use super::rc::Rc;
@@ -180,11 +181,16 @@ impl Transport {
         }
     }
 
-    fn is_drained(&self) -> bool {
+    /// How many messages were taken and are not complete, and the oldest of them.
+    pub(super) fn on_way(&self) -> (usize, Option<&Flight>) {
         match &self.service {
-            Of::Rc(rc) => rc.is_drained(),
-            Of::Uc(uc) => uc.is_drained(),
-            Of::Ud(_) => true,
+            Of::Rc(rc) => rc.on_way(),
+            Of::Uc(uc) => uc.on_way(),
+            Of::Ud(_) => (0, None),
         }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.on_way().0 == 0
     }
 }

@@ -5,28 +5,35 @@ use std::sync::atomic::Ordering;
 
 use super::cq::Cq;
 use crate::mem::{MemError, View};
-use crate::wire::doorbell::{UAR_BF1_OFFSET, UAR_CQ_DOORBELL_OFFSET, UAR_DOORBELL_OFFSET};
+use crate::wire::doorbell::{UAR_CQ_DOORBELL_OFFSET, UAR_DOORBELL_OFFSETS};
+
+/// The doorbell registers of a page that changed, with what they say now.
+pub(super) type Rung = [Option<u64>; UAR_DOORBELL_OFFSETS.len()];
 
 /// A UAR page and the queue pairs that ring there.
 pub(super) struct Uar {
     page: View,
     /// The registers as last seen.
-    seen: [u64; 2],
-    /// Whether the second register is a BlueFlame buffer with check words.
-    blueflame: bool,
+    seen: [u64; UAR_DOORBELL_OFFSETS.len()],
+    kind: Kind,
     /// Slots of the queue pairs in the engine.
     pub(super) qps: Vec<usize>,
 }
 
-/// What a look at a page found.
-pub(super) struct Rung {
-    /// Registers that changed.
-    pub(super) registers: [Option<u64>; 2],
+/// Which of a page's registers are in use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The first two, as our own posters ring: each look costs them, when nobody does.
+    Own,
+    /// The first, and a BlueFlame buffer with check words.
+    BlueFlame,
+    /// All: those of a library that deals them out.
+    Foreign,
 }
 
 impl Uar {
-    pub(super) fn new(page: View, blueflame: bool, slot: usize) -> Self {
-        Self { page, seen: [0; 2], blueflame, qps: vec![slot] }
+    pub(super) fn new(page: View, kind: Kind, slot: usize) -> Self {
+        Self { page, seen: Default::default(), kind, qps: vec![slot] }
     }
 
     /// Whether this is the page of that view, for plain doorbells.
@@ -34,45 +41,59 @@ impl Uar {
         self.page.addr() == page.addr()
     }
 
-    /// The registers as last seen.
+    /// The first two registers as last seen: on the in-process link there are no others.
     pub(super) fn seen(&self) -> [u64; 2] {
-        self.seen
+        [self.seen[0], self.seen[1]]
     }
 
     /// Takes over what an engine elsewhere has seen.
     pub(super) fn go_on(&mut self, seen: [u64; 2]) {
-        self.seen = seen;
+        self.seen[..2].copy_from_slice(&seen);
     }
 
     /// Empties the registers: a queue pair that starts over rings with the same bytes again, which
     /// would look like no change. What others rang meanwhile, the caller must look for.
     pub(super) fn clear(&mut self) -> Result<(), MemError> {
-        for (offset, seen) in [UAR_DOORBELL_OFFSET, UAR_BF1_OFFSET].into_iter().zip(&mut self.seen)
-        {
+        for (offset, seen) in UAR_DOORBELL_OFFSETS.into_iter().zip(&mut self.seen) {
             self.page.store_u64(offset, 0, Ordering::Release)?;
             *seen = 0;
         }
         Ok(())
     }
 
-    /// Looks at the two registers; an idle queue pair costs this and nothing else.
+    /// Looks at the registers; an idle queue pair costs this and nothing else.
     pub(super) fn poll(&mut self) -> Option<Rung> {
+        let mut rung = Rung::default();
+        let mut any = self.look(0, &mut rung);
+        match self.kind {
+            Kind::Own => any |= self.look(1, &mut rung),
+            // The engine clears the buffer itself; while anything is in it, it is worth a look.
+            Kind::BlueFlame => any |= self.load(1) != 0,
+            Kind::Foreign => {
+                for register in 1..UAR_DOORBELL_OFFSETS.len() {
+                    any |= self.look(register, &mut rung);
+                }
+            }
+        }
+        any.then_some(rung)
+    }
+
+    #[inline]
+    fn look(&mut self, register: usize, rung: &mut Rung) -> bool {
+        let word = self.load(register);
+        let changed = word != self.seen[register];
+        if changed {
+            self.seen[register] = word;
+            rung[register] = Some(word);
+        }
+        changed
+    }
+
+    #[inline]
+    fn load(&self, register: usize) -> u64 {
         // Acquire: what the ringer stored before the register (WQE, doorbell record) is visible to
         // the loads that follow a changed register.
-        let load = |offset| self.page.load_u64(offset, Ordering::Acquire).unwrap_or(0);
-        let first = load(UAR_DOORBELL_OFFSET);
-        let second = load(UAR_BF1_OFFSET);
-        let bell = first != self.seen[0];
-        if self.blueflame {
-            // The engine clears the buffer itself; while anything is in it, it is worth a look.
-            self.seen[0] = first;
-            let rung = Rung { registers: [bell.then_some(first), None] };
-            return (bell || second != 0).then_some(rung);
-        }
-        let bell1 = second != self.seen[1];
-        self.seen = [first, second];
-        let rung = Rung { registers: [bell.then_some(first), bell1.then_some(second)] };
-        (bell || bell1).then_some(rung)
+        self.page.load_u64(UAR_DOORBELL_OFFSETS[register], Ordering::Acquire).unwrap_or(0)
     }
 }
 

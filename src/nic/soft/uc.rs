@@ -63,8 +63,8 @@ impl Uc {
         self.path = path;
     }
 
-    pub(super) fn is_drained(&self) -> bool {
-        self.flight.is_none()
+    pub(super) fn on_way(&self) -> (usize, Option<&Flight>) {
+        (self.flight.iter().len(), self.flight.as_ref())
     }
 
     pub(super) fn on_packet(&mut self, sq: &SendQueue, domain: Domain<'_>, packet: &Packet<'_>) {

@@ -1,8 +1,6 @@
 //! From a topology to a fabric: two hosts of it, joined by a wire.
 
-use super::{
-    ChannelSpec, Combine, Completer, Credits, EndpointId, EndpointSpec, Params, ServerId, Sim,
-};
+use super::{ChannelSpec, Completer, Credits, EndpointId, EndpointSpec, Params, ServerId, Sim};
 use crate::pcie::tlp::{Addressing, Overhead};
 use crate::pcie::topology::{Kind, NodeId, PcieLink, Topology};
 
@@ -68,28 +66,12 @@ pub struct Rig {
 }
 
 fn internal(gb_per_s: f64, latency_ns: f64) -> ChannelSpec {
-    ChannelSpec {
-        gb_per_s,
-        latency_ps: Params::ps(latency_ns),
-        overhead_bytes: [0; 3],
-        unit_bytes: 1,
-        tlp_ps: [0; 3],
-        credits: Credits::INFINITE,
-        cut_bytes: 0,
-        mps_bytes: 4096,
-        peer_gb_per_s: 0.0,
-    }
+    ChannelSpec::internal(gb_per_s, Params::ps(latency_ns))
 }
 
-/// Memory and GPUs answer at once and cut at `rcb_bytes`, joining what waits.
+/// Memory and GPUs answer at once and cut at `rcb_bytes`.
 fn endpoint(tags: f64, latency_ns: f64, rcb_bytes: u32, host_side: bool) -> EndpointSpec {
-    let completer = Completer {
-        latency_ps: Params::ps(latency_ns),
-        request_ps: 0,
-        piece_ps: 0,
-        rcb_bytes,
-        combine: Combine::Waiting,
-    };
+    let completer = Completer { latency_ps: Params::ps(latency_ns), piece_ps: 0, rcb_bytes };
     EndpointSpec { tags: tags.max(1.0) as u32, completer, relaxed: false, host_side }
 }
 
@@ -107,28 +89,41 @@ fn attach(
     sim.add_endpoint(own, spec)
 }
 
-/// Adds an SM endpoint with `blocks` SMs of `lines` outstanding lines each. Its port takes a slot
-/// for every line of an instruction, `slot_bytes` of one for each TLP that the line becomes.
-pub(super) fn attach_sm(
-    sim: &mut Sim,
-    node: u32,
-    p: &Params,
-    blocks: f64,
-    lines: f64,
-    slot_bytes: u32,
-) -> EndpointId {
-    let port = p.sm_port_gb_per_s * blocks;
+/// What SMs do at most.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sms {
+    /// How many.
+    pub blocks: f64,
+    /// Lines that each has outstanding.
+    pub lines: f64,
+    /// Of the port's slot for each line of an instruction, what falls to one TLP.
+    pub slot_bytes: u32,
+    /// What its warps give each port, GB/s of slots.
+    pub issue_gb_per_s: f64,
+}
+
+impl Sms {
+    /// SMs with warps enough.
+    pub fn new(blocks: f64, lines: f64) -> Self {
+        Self { blocks, lines, slot_bytes: SECTOR_BYTES, issue_gb_per_s: f64::INFINITY }
+    }
+}
+
+/// Adds SMs as one endpoint.
+pub(super) fn attach_sm(sim: &mut Sim, node: u32, p: &Params, sms: Sms) -> EndpointId {
+    let port = p.sm_port_gb_per_s.min(sms.issue_gb_per_s) * sms.blocks;
     let mut out = internal(port, p.sm_ns);
     out.unit_bytes = SECTOR_BYTES;
-    out.overhead_bytes = [slot_bytes; 3];
-    let back = internal(4.0 * port, p.sm_ns);
-    attach(sim, node, out, back, endpoint(lines * blocks, 0.0, 128, false))
+    out.overhead_bytes = [sms.slot_bytes; 3];
+    let back = internal(4.0 * p.sm_port_gb_per_s * sms.blocks, p.sm_ns);
+    attach(sim, node, out, back, endpoint(sms.lines * sms.blocks, 0.0, 128, false))
 }
 
 /// Adds a GPU's memory.
 pub(super) fn attach_hbm(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
     let way = internal(3000.0, p.hbm_ns);
-    attach(sim, node, way, way, endpoint(64.0, 0.0, 128, false))
+    let out = ChannelSpec { joins: true, ..way };
+    attach(sim, node, out, way, endpoint(64.0, 0.0, 128, false))
 }
 
 /// Adds a socket's memory.
@@ -165,6 +160,8 @@ pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Vec<u3
         if above.kind == Kind::RootComplex {
             up.cut_bytes = above.p2p.tlp_bytes.unwrap_or(0);
             down.peer_gb_per_s = above.p2p.cap_gb_per_s.unwrap_or(0.0);
+            // Its port joins the lines of host memory that wait for the link.
+            down.joins = true;
         }
         if node.kind == Kind::RootComplex {
             down.cut_bytes = node.p2p.tlp_bytes.unwrap_or(0);
@@ -200,19 +197,16 @@ pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Vec<u3
 }
 
 fn pcie(link: PcieLink, latency_ns: f64, p: &Params) -> ChannelSpec {
-    let overhead = Overhead::new(link.speed.generation(), Addressing::Bits64, false);
+    let generation = link.speed.generation();
+    let overhead = Overhead::new(generation, Addressing::Bits64, false);
     ChannelSpec {
-        // No DLLP tax: real hosts pay less than the published limits, and nothing published
-        // holds for these links.
-        gb_per_s: link.speed.raw_gbps() / 8.0,
-        latency_ps: Params::ps(latency_ns),
-        overhead_bytes: [overhead.mwr_bytes, overhead.mrd_bytes, overhead.cpld_bytes],
         unit_bytes: 4,
-        tlp_ps: [0; 3],
+        overhead_bytes: [overhead.mwr_bytes, overhead.mrd_bytes, overhead.cpld_bytes],
         credits: Credits::buffers(p.credit_tlps.max(2.0) as u32, link.mps.bytes()),
-        cut_bytes: 0,
         mps_bytes: link.mps.bytes(),
-        peer_gb_per_s: 0.0,
+        // FLITs carry Acks and credits in bytes of their own.
+        dllp_bytes: if generation.flit_mode() { 0 } else { p.dllp_bytes.max(0.0) as u32 },
+        ..ChannelSpec::internal(link.speed.raw_gbps() / 8.0, Params::ps(latency_ns))
     }
 }
 
@@ -248,7 +242,7 @@ fn host(sim: &mut Sim, spec: &RigSpec<'_>) -> (Host, Vec<u32>) {
     let peer_tags = slots.map_or(p.nic_tags, |slots| p.nic_tags.min(f64::from(slots)));
     let core = internal(200.0, p.mesh_ns / 2.0);
     let host = Host {
-        sm: attach_sm(sim, gpu, p, p.blocks, p.sm_read_lines, SECTOR_BYTES),
+        sm: attach_sm(sim, gpu, p, Sms::new(p.blocks, p.sm_read_lines)),
         hbm: attach_hbm(sim, gpu, p),
         nic: attach(sim, nic, way, way, endpoint(p.nic_tags, 0.0, 128, false)),
         nic_peer: attach(sim, nic, way, way, endpoint(peer_tags, 0.0, 128, false)),

@@ -1,6 +1,6 @@
 //! The event queue.
 
-use super::fabric::Ps;
+use super::channel::Ps;
 
 /// What the fabric asks its driver to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,87 +9,10 @@
 use std::collections::VecDeque;
 
 use super::calendar::{Calendar, Event};
+use super::channel::{Carried, ChannelSpec, Class, Credits, Ps};
 
-/// Picoseconds.
-pub type Ps = u64;
 /// No index.
 pub(super) const NONE: u32 = u32::MAX;
-
-/// Flow-control class of a TLP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Class {
-    /// Memory writes.
-    Posted = 0,
-    /// Memory read requests.
-    NonPosted = 1,
-    /// Completions with data.
-    Completion = 2,
-}
-
-/// Credits that a receiver advertises: headers, and data in units of 16 B, for each class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Credits {
-    /// Header credits.
-    pub headers: [u32; 3],
-    /// Data credits.
-    pub data: [u32; 3],
-}
-
-impl Credits {
-    /// Never a reason to wait.
-    pub const INFINITE: Self = Self { headers: [u32::MAX; 3], data: [u32::MAX; 3] };
-
-    /// The same with completions unlimited, as an endpoint must advertise them (base specification
-    /// 2.6.1).
-    pub const fn of_endpoint(mut self) -> Self {
-        self.headers[Class::Completion as usize] = u32::MAX;
-        self.data[Class::Completion as usize] = u32::MAX;
-        self
-    }
-
-    /// Room for `tlps` TLPs of `bytes` in every class.
-    pub const fn buffers(tlps: u32, bytes: u32) -> Self {
-        let units = tlps * bytes.div_ceil(16);
-        Self { headers: [tlps; 3], data: [units; 3] }
-    }
-}
-
-/// One direction of a link.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ChannelSpec {
-    /// Bandwidth for TLPs, GB/s.
-    pub gb_per_s: f64,
-    /// From the last byte on the wire to the far end's decision what to do with the TLP.
-    pub latency_ps: Ps,
-    /// Bytes beside the data, by class.
-    pub overhead_bytes: [u32; 3],
-    /// Data go in whole units of this: DWs on PCIe, flits on NVLink, sectors inside a GPU.
-    pub unit_bytes: u32,
-    /// Least time from one TLP to the next, by class.
-    pub tlp_ps: [Ps; 3],
-    /// Credits of the far end.
-    pub credits: Credits,
-    /// The far end cuts peer-to-peer TLPs to this size before it forwards them; 0 if it does not.
-    pub cut_bytes: u32,
-    /// Largest TLP payload.
-    pub mps_bytes: u32,
-    /// Cap on peer-to-peer TLPs, GB/s; 0 where there is none.
-    pub peer_gb_per_s: f64,
-}
-
-/// What a channel carried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Carried {
-    /// TLPs.
-    pub tlps: u64,
-    /// Data bytes.
-    pub data_bytes: u64,
-    /// Bytes on the wire.
-    pub wire_bytes: u64,
-    /// Time in which a TLP was on the wire.
-    pub busy_ps: u64,
-}
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tlp {
@@ -131,6 +54,8 @@ struct Channel {
     returns: VecDeque<(Ps, Class, u32)>,
     finite: bool,
     blocked: bool,
+    /// The other direction of the link, where the far end's DLLPs travel.
+    reverse: u32,
     carried: Carried,
 }
 
@@ -188,9 +113,16 @@ impl Fabric {
             returns: VecDeque::new(),
             finite,
             blocked: false,
+            reverse: NONE,
             carried: Carried::default(),
         });
         self.channels.len() as u32 - 1
+    }
+
+    /// Makes two channels the directions of one link.
+    pub fn pair(&mut self, a: u32, b: u32) {
+        self.channels[a as usize].reverse = b;
+        self.channels[b as usize].reverse = a;
     }
 
     fn input(&mut self, channel: u32, upstream: u32) -> u32 {
@@ -269,30 +201,18 @@ impl Fabric {
         self.free = id;
     }
 
-    /// Puts a TLP into its source's own input. `merge_limit` > 0: a completion joins the piece of
-    /// the same read that waits at the tail, as long as the sum stays within the limit.
+    /// Puts a TLP into its source's own input.
     pub fn inject(
         &mut self,
         cal: &mut Calendar,
         (route, class, owner): (u32, Class, u32),
         bytes: u32,
         relaxed: bool,
-        merge_limit: u32,
     ) {
         self.injected_bytes += u64::from(bytes);
         let r = &self.routes[route as usize];
         let (channel, input) = (r.hops[0], r.inputs[0]);
-        if merge_limit > 0 {
-            let tail = self.channels[channel as usize].inputs[input as usize][class as usize].tail;
-            if tail != NONE {
-                let t = &mut self.tlps[tail as usize];
-                if t.owner == owner && t.route == route && t.bytes + bytes <= merge_limit {
-                    t.bytes += bytes;
-                    return;
-                }
-            }
-        }
-        let id = self.alloc(Tlp {
+        let tlp = Tlp {
             route,
             owner,
             bytes,
@@ -303,9 +223,34 @@ impl Fabric {
             hop: 0,
             class,
             relaxed,
-        });
+        };
+        if self.join(channel, input, &tlp) {
+            return;
+        }
+        let id = self.alloc(tlp);
         self.enqueue(channel, input, id);
         self.dispatch(cal, channel);
+    }
+
+    /// Lets a completion join the piece of the same read that waits at the tail of its queue.
+    fn join(&mut self, channel: u32, input: u32, tlp: &Tlp) -> bool {
+        let c = &self.channels[channel as usize];
+        let route = &self.routes[tlp.route as usize];
+        // What a root complex forwards between its ports it does not join.
+        if !c.spec.joins || tlp.class != Class::Completion || (route.peer_to_peer && tlp.hop > 0) {
+            return false;
+        }
+        let tail = c.inputs[input as usize][tlp.class as usize].tail;
+        if tail == NONE {
+            return false;
+        }
+        let t = &mut self.tlps[tail as usize];
+        let fits = t.bytes + tlp.bytes <= route.mps_bytes;
+        let joined = t.owner == tlp.owner && t.route == tlp.route && fits;
+        if joined {
+            t.bytes += tlp.bytes;
+        }
+        joined
     }
 
     /// Length of the source's own queue, counted up to `limit`.
@@ -343,12 +288,15 @@ impl Fabric {
         let here = route.hops[tlp.hop as usize];
         let hop = tlp.hop as usize + 1;
         let units = tlp.bytes.div_ceil(16);
-        if hop == route.hops.len() {
+        let last = hop == route.hops.len();
+        self.send_dllp(cal.now, here);
+        if last {
             self.delivered_bytes += u64::from(tlp.bytes);
             self.give_back(cal, here, tlp.class, units);
             self.release(id);
             return Outcome::Delivered { class: tlp.class, owner: tlp.owner, bytes: tlp.bytes };
         }
+        let route = &self.routes[tlp.route as usize];
         let (next, input, p2p) = (route.hops[hop], route.inputs[hop], route.peer_to_peer);
         let finite = self.channels[here as usize].finite;
         let cut = self.channels[here as usize].spec.cut_bytes;
@@ -368,9 +316,29 @@ impl Fabric {
         t.hop = hop as u16;
         t.holds = if finite { here } else { NONE };
         t.holds_units = units;
+        let t = *t;
+        if self.join(next, input, &t) {
+            self.give_back(cal, here, t.class, units);
+            self.release(id);
+            return Outcome::Nothing;
+        }
         self.enqueue(next, input, id);
         self.dispatch(cal, next);
         Outcome::Nothing
+    }
+
+    /// The DLLP that answers a TLP goes before the TLPs that wait there, after the one on the wire.
+    fn send_dllp(&mut self, now: Ps, channel: u32) {
+        let Channel { spec, reverse, .. } = &self.channels[channel as usize];
+        let (bytes, reverse) = (u64::from(spec.dllp_bytes), *reverse);
+        if bytes == 0 || reverse == NONE {
+            return;
+        }
+        let c = &mut self.channels[reverse as usize];
+        let tx = (bytes * c.ps_per_mib) >> 20;
+        c.busy_until = c.busy_until.max(now) + tx;
+        c.carried.wire_bytes += bytes;
+        c.carried.busy_ps += tx;
     }
 
     /// Handles [`Event::Wake`].

@@ -4,10 +4,9 @@
 //! (146, 849 and 1000 ns), one SM's stores (45.6 GB/s, NVLink), one SM's outstanding lines (the two
 //! one-block load rows), the fences, and the hand-off (2801 ns for doorbell and completion alone).
 
-use super::build::{SECTOR_BYTES, add_host, attach_hbm, attach_memory, attach_sm};
+use super::build::{Sms, add_host, attach_hbm, attach_memory, attach_sm};
 use super::{
-    ChannelSpec, Credits, EndpointId, Load, Params, Program, ServerId, Sim, SimError, Step, TaskId,
-    Until,
+    ChannelSpec, EndpointId, Load, Params, Program, ServerId, Sim, SimError, Step, TaskId, Until,
 };
 use crate::pcie::topology::{Builder, Kind, RawLink};
 
@@ -124,12 +123,8 @@ pub(super) struct Bench {
     peer_core: ServerId,
 }
 
-/// Two GPUs of one host; SMs as [`attach_sm`] has them.
-pub(super) fn bench(
-    p: &Params,
-    link: RawLink,
-    (blocks, lines, slot_bytes): (f64, f64, u32),
-) -> Bench {
+/// Two GPUs of one host.
+pub(super) fn bench(p: &Params, link: RawLink, sms: Sms) -> Bench {
     let mut b = Builder::new("two GPUs of one host");
     b.add("s0", Kind::Socket, None, None, None);
     for i in 0..2 {
@@ -144,20 +139,15 @@ pub(super) fn bench(
     let (gpu, peer, socket) = (node("gpu0"), node("gpu1"), node("s0"));
     // NVLink: 16 B flits; header and address extension take two for each 128 B of data.
     let nvlink = ChannelSpec {
-        gb_per_s: p.nvlink_gb_per_s,
-        latency_ps: Params::ps(p.nvlink_ns),
         overhead_bytes: [32, 32, 32],
         unit_bytes: 16,
-        tlp_ps: [0; 3],
-        credits: Credits::INFINITE,
-        cut_bytes: 0,
         mps_bytes: LINE_BYTES,
-        peer_gb_per_s: 0.0,
+        ..ChannelSpec::internal(p.nvlink_gb_per_s, Params::ps(p.nvlink_ns))
     };
     sim.add_channel(gpu, peer, nvlink);
     sim.add_channel(peer, gpu, nvlink);
-    let sm = attach_sm(&mut sim, gpu, p, blocks, lines, slot_bytes);
-    let peer_sm = attach_sm(&mut sim, peer, p, blocks, lines, slot_bytes);
+    let sm = attach_sm(&mut sim, gpu, p, sms);
+    let peer_sm = attach_sm(&mut sim, peer, p, sms);
     let hbm = attach_hbm(&mut sim, gpu, p);
     let peer_hbm = attach_hbm(&mut sim, peer, p);
     let memory = attach_memory(&mut sim, socket, p);
@@ -168,7 +158,7 @@ pub(super) fn bench(
 /// Lines outstanding go with the warps that wait for them.
 fn h200s(p: &Params, blocks: f64, threads: u32) -> Bench {
     let lines = p.sm_read_lines * f64::from(threads) / 512.0;
-    bench(p, RawLink::new(5, 16), (blocks, lines, SECTOR_BYTES))
+    bench(p, RawLink::new(5, 16), Sms::new(blocks, lines))
 }
 
 /// Simulates a curve's point: GB/s with `blocks` blocks of `threads` threads.

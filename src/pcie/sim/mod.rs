@@ -6,6 +6,7 @@
 
 mod build;
 mod calendar;
+mod channel;
 mod fabric;
 mod h200;
 mod hosts;
@@ -20,7 +21,7 @@ use std::collections::{HashMap, VecDeque};
 
 use thiserror::Error;
 
-pub use fabric::{Carried, ChannelSpec, Class, Credits, Ps};
+pub use channel::{Carried, ChannelSpec, Class, Credits, Ps};
 pub use program::{EndpointId, Load, LoadResult, Program, ServerId, Step, TaskId, Until};
 
 pub use build::{Host, Rig, RigSpec};
@@ -30,7 +31,7 @@ pub use h200::{
 };
 pub use hosts::{HOST_RESIDUALS, HOST_ROWS, HostRow, Metric, NfpHost, simulate_host_row};
 pub use ops::{Path, Prediction, predict};
-pub use params::Params;
+pub use params::{ParamError, Params};
 pub use probe::{
     Access, BURST_THREADS, CALIBRATION, Calibration, Machine, Pattern, Probe, Target, calibrate,
     predict_probe,
@@ -44,30 +45,16 @@ pub use study::{
 use calendar::Calendar;
 use fabric::Fabric;
 
-/// How a completer cuts what it returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Combine {
-    /// At every multiple of RCB.
-    Never,
-    /// At RCB, but a piece joins the one that still waits for the link, up to MPS.
-    Waiting,
-    /// Up to MPS at once.
-    Always,
-}
-
 /// How an endpoint answers reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Completer {
     /// From the request's arrival to the first piece.
     pub latency_ps: Ps,
-    /// A request occupies the completer's one server for this long,
-    pub request_ps: Ps,
-    /// and every RCB piece of it for this long.
+    /// Time from one piece to the next, of whatever request.
     pub piece_ps: Ps,
-    /// Read completion boundary.
+    /// Pieces end at multiples of this: the read completion boundary. Those of one request that
+    /// wait for a channel with [`ChannelSpec::joins`] travel as one TLP.
     pub rcb_bytes: u32,
-    /// How pieces are cut.
-    pub combine: Combine,
 }
 
 /// An endpoint: requester and completer in one.
@@ -252,6 +239,9 @@ impl Sim {
     /// Adds a channel from one node to another.
     pub fn add_channel(&mut self, from: u32, to: u32, spec: ChannelSpec) -> u32 {
         let channel = self.fabric.add_channel(spec);
+        if let Some(&(_, back)) = self.nodes[to as usize].iter().find(|&&(node, _)| node == from) {
+            self.fabric.pair(channel, back);
+        }
         self.nodes[from as usize].push((to, channel));
         channel
     }

@@ -56,7 +56,11 @@ params! {
     /// One SM's way to L2: 32 B a cycle, and one such slot for each line's address. H200, one block
     /// to a peer over NVLink: 45.6 GB/s of whole lines, five slots each.
     sm_port_gb_per_s = 57.0;
-    /// A block that loads in laps: barrier, addresses, sum. Calibrated by `bellpush link` alone.
+    /// From one store instruction of a warp to its next. H200, one warp that stores 512 B at a time:
+    /// 26.7 GB/s, whatever the target.
+    warp_store_ns = 19.2;
+    /// What a block does between its loads: addresses, sum, barrier. Calibrated by `bellpush link`
+    /// alone.
     lap_ns = 0.0;
     /// SMs (blocks) that push or copy.
     blocks = 4.0;
@@ -105,11 +109,50 @@ params! {
     wire_gb_per_s = 50.0;
     /// CPU's reaction to a flag and its post, for `staged`. Uncertain.
     cpu_post_ns = 300.0;
+    /// DLLPs (Acks, UpdateFCs) that the far end of a PCIe link sends back for each TLP: one of 8 B.
+    dllp_bytes = 8.0;
     /// TLPs of MPS that a link's receiver holds for each class. Uncertain.
     credit_tlps = 128.0;
 }
 
+/// A parameter that the model can do nothing with.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[error("{name}={value}: must be from {least} to {most}")]
+pub struct ParamError {
+    name: &'static str,
+    value: f64,
+    least: f64,
+    most: f64,
+}
+
 impl Params {
+    /// Whether each parameter lies where the model holds: times up to a second, bandwidths above
+    /// zero, at least one of what is counted, TLPs and windows of sizes that there are.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn check(&self) -> Result<(), ParamError> {
+        let mut all = self.clone();
+        for &name in Self::NAMES {
+            let value = all.get_mut(name).map_or(f64::NAN, |value| *value);
+            let (least, most) = match name {
+                "store_tlp_bytes" => (4.0, 4096.0),
+                "inband_data_bytes" => (1.0, 64.0),
+                "dllp_bytes" => (0.0, 64.0),
+                "window_kib" | "segment_kib" => (8.0, 1048576.0),
+                "credit_tlps" => (2.0, 1e6),
+                "blocks" | "nic_tags" | "sm_read_lines" => (1.0, 1e5),
+                _ if name.ends_with("_gb_per_s") => (0.001, 1e6),
+                "warp_store_ns" => (0.001, 1e9),
+                _ => (0.0, 1e9),
+            };
+            if !(least..=most).contains(&value) {
+                return Err(ParamError { name, value, least, most });
+            }
+        }
+        Ok(())
+    }
+
     /// A copy with one parameter scaled.
     pub fn scaled(&self, name: &str, factor: f64) -> Option<Self> {
         let mut scaled = self.clone();

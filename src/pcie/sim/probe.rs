@@ -5,13 +5,13 @@
 //! holes: byte enables mask bytes of its first and last DW alone (base specification 2.2.5). What
 //! one warp's instruction leaves of a line is not joined with another's.
 
-use super::build::SECTOR_BYTES;
+use super::build::{SECTOR_BYTES, Sms};
 use super::h200::{Bench, LINE_BYTES, bench};
 use super::{EndpointId, Load, Params, Program, SimError, Step, TaskId, Until};
 use crate::pcie::topology::RawLink;
 
 /// Whose memory is accessed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Target {
     /// This GPU's.
@@ -23,7 +23,7 @@ pub enum Target {
 }
 
 /// What a GPU does there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
     /// Stores.
@@ -125,6 +125,17 @@ impl Pattern {
         (self.offset_bytes + last) / LINE_BYTES - self.offset_bytes / LINE_BYTES + 1
     }
 
+    /// What the warps of a block store, GB/s of the port's slots.
+    fn issue_gb_per_s(&self, p: &Params) -> f64 {
+        let sectors: u32 = self
+            .parts(Access::Store, 0)
+            .iter()
+            .map(|&(bytes, n)| n * bytes.div_ceil(SECTOR_BYTES))
+            .sum();
+        let slots = f64::from(SECTOR_BYTES * (sectors + self.lines()));
+        f64::from(self.threads.div_ceil(32)) * slots / p.warp_store_ns
+    }
+
     /// Requests that one SM has outstanding: a warp's four loads, less what is lost while it waits
     /// for the slowest of them, which `sm_read_lines` was calibrated on.
     fn outstanding(&self, p: &Params) -> f64 {
@@ -174,6 +185,11 @@ pub fn predict_probe(p: &Params, machine: Machine, probe: Probe) -> Result<f64, 
             g.task(read, &[]);
         }),
         Probe::FenceSystem(None) => Ok(p.fence_idle_ns),
+        // The fence follows the store to L2 and is answered from there.
+        Probe::FenceSystem(Some(Target::Local)) => once(p, machine, |b, g| {
+            let there = g.task(store(b, Target::Local, 64, Until::Visible), &[]);
+            g.task(delay(p.fence_idle_ns), &[there]);
+        }),
         Probe::FenceSystem(Some(target)) => once(p, machine, |b, g| {
             let acked = g.task(store(b, target, 64, Until::Acked), &[]);
             g.task(delay(fence_ns(p, target)), &[acked]);
@@ -206,7 +222,7 @@ fn once(
     machine: Machine,
     build: impl FnOnce(&Bench, &mut Program),
 ) -> Result<f64, SimError> {
-    let mut b = bench(p, machine.link, (1.0, p.sm_read_lines, SECTOR_BYTES));
+    let mut b = bench(p, machine.link, Sms::new(1.0, p.sm_read_lines));
     let mut program = Program::new(0);
     build(&b, &mut program);
     Ok(b.sim.run(vec![Load { program, window: 1, count: 101 }])?[0].median_ns())
@@ -221,7 +237,11 @@ fn stream(
 ) -> Result<f64, SimError> {
     let parts: u32 = pattern.parts(access, 0).iter().map(|&(_, n)| n).sum();
     let slot_bytes = SECTOR_BYTES * pattern.lines() / parts.max(1);
-    let sms = (f64::from(pattern.blocks), pattern.outstanding(p), slot_bytes);
+    let mut sms = Sms::new(f64::from(pattern.blocks), pattern.outstanding(p));
+    sms.slot_bytes = slot_bytes;
+    if access == Access::Store {
+        sms.issue_gb_per_s = pattern.issue_gb_per_s(p);
+    }
     let mut b = bench(p, machine.link, sms);
     let at = endpoint(&b, target);
     let useful = pattern.access_bytes * pattern.threads.min(32);
@@ -257,32 +277,51 @@ fn burst(
     access: Access,
     bytes: u32,
 ) -> Result<f64, SimError> {
-    let pattern = Pattern::dense(1, BURST_THREADS);
-    let mut b = bench(p, machine.link, (1.0, pattern.outstanding(p), SECTOR_BYTES));
+    let warps = BURST_THREADS / 32;
+    // All that a round of the block loads is in flight at once.
+    let lines = BURST_THREADS * UNROLL * 16 / LINE_BYTES;
+    let mut b = bench(p, machine.link, Sms::new(1.0, f64::from(lines)));
     let mut g = Program::new(u64::from(bytes));
-    let mut begin: Vec<TaskId> = Vec::new();
-    if access == Access::Load {
-        begin.push(g.task(delay(p.lap_ns), &[]));
-    }
     let at = endpoint(&b, target);
-    // A round of the block: all its threads' accesses, four of each for loads.
-    let round = BURST_THREADS * 16 * if access == Access::Load { UNROLL } else { 1 };
-    let mut parts: Vec<TaskId> = Vec::new();
-    for from in (0..bytes).step_by(round as usize) {
-        let (bytes, addr) = (round.min(bytes - from), u64::from(from));
-        let tlp_bytes = LINE_BYTES;
-        parts.push(g.task(
-            match access {
-                Access::Store => {
-                    Step::Write { from: b.sm, to: at, bytes, addr, tlp_bytes, until: Until::Acked }
+    // One instruction of each warp, one after the other.
+    let step_bytes = BURST_THREADS * 16;
+    let part = |n: u32, warp: u32| {
+        let from = n * step_bytes + warp * 512;
+        (from, 512.min(bytes.saturating_sub(from)))
+    };
+    let steps = bytes.div_ceil(step_bytes);
+    match access {
+        Access::Store => {
+            let store = |n| Step::Write {
+                from: b.sm,
+                to: at,
+                bytes: step_bytes.min(bytes - n * step_bytes),
+                addr: u64::from(n * step_bytes),
+                tlp_bytes: LINE_BYTES,
+                until: Until::Acked,
+            };
+            let parts: Vec<TaskId> = (0..steps).map(|n| g.task(store(n), &[])).collect();
+            g.task(delay(fence_ns(p, target)), &parts);
+        }
+        Access::Load => {
+            for warp in 0..warps {
+                // A warp's next four loads follow when it has the last four.
+                let mut before = Vec::new();
+                for round in (0..steps).step_by(UNROLL as usize) {
+                    before = vec![g.task(delay(p.lap_ns), &before)];
+                    let mut loads = Vec::new();
+                    for n in round..(round + UNROLL).min(steps) {
+                        let (from, bytes) = part(n, warp);
+                        if bytes > 0 {
+                            let (addr, request_bytes) = (u64::from(from), LINE_BYTES);
+                            let load = Step::Read { by: b.sm, at, bytes, addr, request_bytes };
+                            loads.push(g.task(load, &before));
+                        }
+                    }
+                    before = loads;
                 }
-                Access::Load => Step::Read { by: b.sm, at, bytes, addr, request_bytes: tlp_bytes },
-            },
-            &begin,
-        ));
-    }
-    if access == Access::Store {
-        g.task(delay(fence_ns(p, target)), &parts);
+            }
+        }
     }
     Ok(b.sim.run(vec![Load { program: g, window: 1, count: 5 }])?[0].median_ns())
 }
@@ -348,7 +387,7 @@ const SMALL: Pattern = Pattern {
 };
 
 /// The rows that `bellpush link` fits, in this order; every other row is a prediction.
-pub const CALIBRATION: [Calibration; 11] = [
+pub const CALIBRATION: [Calibration; 12] = [
     fit("sm_ns", Probe::Latency(Target::Local), false),
     fit("gpu_port_ns", Probe::Latency(Target::Host), false),
     fit("nvlink_ns", Probe::Latency(Target::Peer), true),
@@ -357,6 +396,7 @@ pub const CALIBRATION: [Calibration; 11] = [
         Probe::Stream(Target::Peer, Access::Store, Pattern::dense(1, 512)),
         true,
     ),
+    fit("warp_store_ns", Probe::Stream(Target::Peer, Access::Store, Pattern::dense(1, 32)), true),
     fit("sm_read_lines", Probe::Stream(Target::Host, Access::Load, Pattern::dense(1, 512)), false),
     fit("gpu_write_ns", Probe::Stream(Target::Host, Access::Store, SMALL), false),
     fit("lap_ns", Probe::Burst(Target::Local, Access::Load, 64), false),

@@ -3,7 +3,7 @@
 //! A task starts when all tasks that it waits for are over. One program is run many times, a window
 //! of instances at once, so that what overlaps on hardware overlaps here.
 
-use super::fabric::Ps;
+use super::channel::Ps;
 
 /// Index of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

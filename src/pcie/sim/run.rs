@@ -1,9 +1,10 @@
 //! The runner: starts tasks, keeps sources supplied, answers reads, collects results.
 
 use super::calendar::Event;
-use super::fabric::{Class, NONE, Outcome};
+use super::channel::Class;
+use super::fabric::{NONE, Outcome};
 use super::{
-    Combine, Instance, Load, LoadResult, ReadRequest, Running, Sim, SimError, Step, Transfer, Until,
+    Instance, Load, LoadResult, ReadRequest, Running, Sim, SimError, Step, Transfer, Until,
 };
 use crate::pcie::tlp::PAGE_BYTES;
 
@@ -47,7 +48,7 @@ impl Sim {
                     }
                 }
                 Event::Wake(channel) => self.fabric.wake(&mut self.cal, channel),
-                Event::Piece(request) => self.emit_piece(request),
+                Event::Piece(request) => self.send_piece(request),
                 Event::Timer(timer) => self.task_done(timer),
             }
             while let Some(channel) = self.fabric.drained.pop() {
@@ -223,7 +224,7 @@ impl Sim {
                 }
             }
             let header = (t.route, Class::Posted, id);
-            self.fabric.inject(&mut self.cal, header, bytes, false, 0);
+            self.fabric.inject(&mut self.cal, header, bytes, false);
         }
         while let Some(&id) = self.endpoints[endpoint as usize].reads.front() {
             let t = self.transfers.items[id as usize];
@@ -250,7 +251,7 @@ impl Sim {
                 self.endpoints[endpoint as usize].reads.pop_front();
             }
             let header = (t.route, Class::NonPosted, request);
-            self.fabric.inject(&mut self.cal, header, 0, false, 0);
+            self.fabric.inject(&mut self.cal, header, 0, false);
         }
     }
 
@@ -286,10 +287,9 @@ impl Sim {
                 let request = self.requests.items[owner as usize];
                 let endpoint = &mut self.endpoints[request.completer as usize];
                 let c = endpoint.spec.completer;
-                let pieces = u64::from(pieces(request.addr, request.to_send, c.rcb_bytes));
                 let start = (self.cal.now + c.latency_ps).max(endpoint.completer_free);
-                endpoint.completer_free = start + c.request_ps + pieces * c.piece_ps;
-                self.cal.at(start + c.request_ps + c.piece_ps, Event::Piece(owner));
+                endpoint.completer_free = start + request.pieces(c.rcb_bytes) * c.piece_ps;
+                self.cal.at(start + c.piece_ps, Event::Piece(owner));
             }
             Class::Completion => {
                 let request = &mut self.requests.items[owner as usize];
@@ -313,28 +313,18 @@ impl Sim {
         }
     }
 
-    fn emit_piece(&mut self, id: u32) {
-        let request = self.requests.items[id as usize];
+    fn send_piece(&mut self, id: u32) {
+        let request = &mut self.requests.items[id as usize];
         let spec = self.endpoints[request.completer as usize].spec;
-        let c = spec.completer;
         let back = self.transfers.items[request.transfer as usize].route + 1;
-        let mps = self.fabric.route_mps(back);
+        let limit = spec.completer.rcb_bytes.min(self.fabric.route_mps(back));
         let at = request.addr + u64::from(request.bytes - request.to_send);
-        let limit = if c.combine == Combine::Always { mps } else { c.rcb_bytes };
-        let mut bytes = request.to_send.min(limit - (at % u64::from(limit)) as u32);
-        if c.combine == Combine::Always && request.to_send > mps {
-            bytes = mps - ((at + u64::from(mps)) % u64::from(c.rcb_bytes)) as u32;
-        } else if c.combine == Combine::Always {
-            bytes = request.to_send;
-        }
-        let merge = if c.combine == Combine::Waiting { mps } else { 0 };
-        self.requests.items[id as usize].to_send -= bytes;
-        let header = (back, Class::Completion, id);
-        self.fabric.inject(&mut self.cal, header, bytes, spec.relaxed, merge);
-        let left = request.to_send - bytes;
-        if left > 0 {
-            let n = u64::from(pieces(at + u64::from(bytes), left.min(limit), c.rcb_bytes));
-            self.cal.at(self.cal.now + n * c.piece_ps, Event::Piece(id));
+        let bytes = request.to_send.min(limit - (at % u64::from(limit)) as u32);
+        request.to_send -= bytes;
+        let more = request.to_send > 0;
+        self.fabric.inject(&mut self.cal, (back, Class::Completion, id), bytes, spec.relaxed);
+        if more {
+            self.cal.at(self.cal.now + spec.completer.piece_ps, Event::Piece(id));
         }
     }
 }
@@ -344,7 +334,10 @@ fn next_piece(t: &Transfer) -> u32 {
     t.piece_bytes.min(to_page).min(t.to_send)
 }
 
-fn pieces(addr: u64, bytes: u32, rcb: u32) -> u32 {
-    let rcb = u64::from(rcb);
-    ((addr + u64::from(bytes)).div_ceil(rcb) - addr / rcb) as u32
+impl ReadRequest {
+    /// Pieces of the whole of it.
+    fn pieces(&self, rcb_bytes: u32) -> u64 {
+        let rcb = u64::from(rcb_bytes);
+        (self.addr + u64::from(self.bytes)).div_ceil(rcb) - self.addr / rcb
+    }
 }

@@ -4,26 +4,16 @@ use proptest::prelude::*;
 
 fn link(gb_per_s: f64, credits: Credits) -> ChannelSpec {
     ChannelSpec {
-        gb_per_s,
-        latency_ps: 50_000,
         overhead_bytes: [24, 24, 20],
         unit_bytes: 4,
-        tlp_ps: [0; 3],
         credits,
-        cut_bytes: 0,
         mps_bytes: 256,
-        peer_gb_per_s: 0.0,
+        ..ChannelSpec::internal(gb_per_s, 50_000)
     }
 }
 
 fn plain(tags: u32) -> EndpointSpec {
-    let completer = Completer {
-        latency_ps: 100_000,
-        request_ps: 0,
-        piece_ps: 0,
-        rcb_bytes: 64,
-        combine: Combine::Always,
-    };
+    let completer = Completer { latency_ps: 100_000, piece_ps: 0, rcb_bytes: 256 };
     EndpointSpec { tags, completer, relaxed: false, host_side: true }
 }
 
@@ -144,6 +134,60 @@ fn a_cap_above_the_links_rate_makes_nothing_faster() {
     let free = rate(0.0);
     assert!((rate(500.0) / free - 1.0).abs() < 1e-9);
     assert!((rate(10.0) / 10.0 - 1.0).abs() < 0.02, "{}", rate(10.0));
+}
+
+/// Host memory, a root port, a device: what the port's link carries for reads of 256 B.
+fn reads_through_a_port(joins: bool, dllp_bytes: u32) -> (f64, Carried) {
+    let mut sim = Sim::new(1);
+    let (device, port, host) = (sim.add_node(), sim.add_node(), sim.add_node());
+    let slow = ChannelSpec { dllp_bytes, ..link(10.0, Credits::INFINITE) };
+    sim.add_channel(device, port, slow);
+    let down = sim.add_channel(port, device, ChannelSpec { joins, ..slow });
+    // Memory answers line by line, faster than the link takes them.
+    sim.add_channel(port, host, link(200.0, Credits::INFINITE));
+    sim.add_channel(host, port, link(200.0, Credits::INFINITE));
+    let completer = Completer { rcb_bytes: 64, ..plain(64).completer };
+    let by = sim.add_endpoint(device, plain(64));
+    let at = sim.add_endpoint(host, EndpointSpec { completer, ..plain(64) });
+    let load = Load { program: read(by, at, 256), window: 64, count: 4000 };
+    let result = sim.run(vec![load]).unwrap();
+    assert!(sim.at_rest());
+    let (put_in, taken_out) = sim.bytes_in_out();
+    assert_eq!((put_in, taken_out), (4000 * 256, 4000 * 256));
+    (result[0].gb_per_s(), sim.carried(down))
+}
+
+#[test]
+fn lines_join_where_they_wait_for_the_link() {
+    let (cut, apart) = reads_through_a_port(false, 0);
+    assert_eq!(apart.tlps, 4 * 4000);
+    assert!((cut / (10.0 * 64.0 / 84.0) - 1.0).abs() < 0.01, "{cut}");
+    let (joined, together) = reads_through_a_port(true, 0);
+    // One TLP a read, but for the first that found the link free.
+    assert!(together.tlps < 4000 + 8, "{together:?}");
+    assert!((joined / (10.0 * 256.0 / 276.0) - 1.0).abs() < 0.01, "{joined}");
+}
+
+#[test]
+fn every_tlp_is_answered_by_a_dllp_the_other_way() {
+    let (with, _) = reads_through_a_port(true, 8);
+    // A request for each completion: 8 B of Ack or UpdateFC between the completions.
+    assert!((with / (10.0 * 256.0 / 284.0) - 1.0).abs() < 0.01, "{with}");
+    // Writes alone have nothing but DLLPs the other way, and lose nothing.
+    let rate = |dllp_bytes| {
+        let (mut sim, a, b) = two(Credits::INFINITE, 8);
+        for node in 0..2 {
+            let other = 1 - node;
+            sim.add_channel(
+                node,
+                other,
+                ChannelSpec { dllp_bytes, ..link(1.0, Credits::INFINITE) },
+            );
+        }
+        sim.run(vec![Load { program: write(a, b, 4096), window: 8, count: 400 }]).unwrap()[0]
+            .gb_per_s()
+    };
+    assert!((rate(8) / rate(0) - 1.0).abs() < 1e-9);
 }
 
 #[test]

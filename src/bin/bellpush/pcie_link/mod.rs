@@ -5,6 +5,7 @@
 
 mod rig;
 mod rows;
+mod saved;
 
 use std::io::Write;
 use std::path::{Path as FsPath, PathBuf};
@@ -13,15 +14,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bellpush::gpu::{Executor, Gpu};
-use bellpush::pcie::sim::{CALIBRATION, Machine, Params, Probe, calibrate, predict_probe};
+use bellpush::pcie::sim::{
+    CALIBRATION, Calibration, Machine, Params, Probe, Target, calibrate, predict_probe,
+};
 use bellpush::pcie::tlp::{Gen, LinkSpeed, Mps};
 use bellpush::pcie::topology::{PcieLink, RawLink, from_sysfs};
 use bellpush::report::{Nic, machine};
 use serde_json::{Value, json};
 
 use self::rig::{Measured, Rig};
+use self::saved::Saved;
 use crate::bench::rig::{node, open_gpu};
-use crate::cli::{self, CliError, UNVERIFIED};
+use crate::cli::{CliError, UNVERIFIED};
 use crate::{plan, values};
 
 /// Arguments of `bellpush link`.
@@ -51,6 +55,9 @@ pub struct LinkArgs {
     /// Do not calibrate: compare with the model as it is
     #[arg(long)]
     no_fit: bool,
+    /// Measure nothing: compare what this result of --json says with the model
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["gpu", "peer", "host_numa", "timeout_ms"])]
+    measured: Option<PathBuf>,
     /// Give up one measurement after this time
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     timeout_ms: u64,
@@ -69,12 +76,35 @@ pub struct LinkArgs {
 pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
     let see = "see 'bellpush link --help'";
     let start = crate::sim::params(&args.set).map_err(|e| CliError::new(e, see))?;
-    for place in [&args.json, &args.csv] {
-        cli::check_places(place.as_deref(), None)?;
-    }
+    values::check_places(&[("--json", &args.json), ("--csv", &args.csv)])?;
     if args.timeout_ms == 0 {
         return Err(CliError::new("--timeout-ms 0: nothing ends at once", "give 1 or more"));
     }
+    let taken = match &args.measured {
+        Some(file) => again(saved::read(file)?, args)?,
+        None => measure(args, &start)?,
+    };
+    compare(args, &start, taken)
+}
+
+/// What was measured, and on what.
+struct Taken {
+    rows: Vec<(Probe, Measured)>,
+    link: RawLink,
+    meta: Value,
+    /// On CPU threads nothing crosses a link, so there is nothing to fit or to predict.
+    modelled: bool,
+}
+
+impl Taken {
+    /// The rows that parameters are fitted to.
+    fn fitted(args: &LinkArgs, modelled: bool, with_peer: bool) -> Vec<Calibration> {
+        let wanted = |c: &Calibration| modelled && !args.no_fit && (with_peer || !c.peer);
+        CALIBRATION.into_iter().filter(wanted).collect()
+    }
+}
+
+fn measure(args: &LinkArgs, start: &Params) -> Result<Taken, CliError> {
     let wanted = args.gpu.as_deref().map_or(Ok(plan::Gpu::Auto), plan::gpu)?;
     let numa = args.host_numa.as_deref().map(plan::numa).transpose()?;
     let gpu = open_gpu(wanted)?;
@@ -86,37 +116,56 @@ pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
     // Something to do, so that the GPU and its link leave their idle states before they are asked.
     rig.measure(probes[0], 1.0)?;
     let (link, source) = link_of(&gpu, args)?;
-    let machine = Machine { link };
-
-    // On CPU threads nothing crosses a link, so there is nothing to fit or to predict.
     let modelled = !gpu.is_host();
-    let with_peer = rig.peer.is_some();
-    let fitted: Vec<_> = CALIBRATION
-        .into_iter()
-        .filter(|c| modelled && !args.no_fit && (with_peer || !c.peer))
-        .collect();
-    let mut out = Printer::new(args);
-    out.head(&rig, link, source, &fitted)?;
-    let model = |p: &Params, probe| {
-        predict_probe(p, machine, probe)
-            .map_err(|e| CliError::new(e, "this is a bug: please report it"))
-    };
-    let mut measured: Vec<(Probe, Measured)> = Vec::new();
+    let fitted = Taken::fitted(args, modelled, rig.peer.is_some());
+    let names = rig.peer.as_ref().map_or("none".to_owned(), |p| p.gpu.describe().to_string());
+    let out = Printer::new(args);
+    out.head(
+        &format!("{}, peer {names}", gpu.describe()),
+        modelled.then_some((link, source)),
+        &fitted,
+    )?;
+    let mut rows: Vec<(Probe, Measured)> = Vec::new();
     for &probe in &probes {
-        let expected = if modelled { model(&start, probe)? } else { 1.0 };
-        measured.push((probe, rig.measure(probe, expected)?));
+        let expected = if modelled { predict(start, link, probe)? } else { 1.0 };
+        rows.push((probe, rig.measure(probe, expected)?));
     }
+    Ok(Taken { rows, link, meta: meta(&rig, link, source)?, modelled })
+}
+
+/// A saved result takes the place of a measurement.
+fn again(saved: Saved, args: &LinkArgs) -> Result<Taken, CliError> {
+    let Saved { meta, link, rows } = saved;
+    let (link, source) = link_given(link, "as saved", args)?;
+    let with_peer = rows.iter().any(|(probe, _)| *probe == Probe::Latency(Target::Peer));
+    let fitted = Taken::fitted(args, true, with_peer);
+    let gpu = meta["gpu"].as_str().unwrap_or("a GPU");
+    Printer::new(args).head(&format!("{gpu}, measured before"), Some((link, source)), &fitted)?;
+    Ok(Taken { rows, link, meta, modelled: true })
+}
+
+fn predict(params: &Params, link: RawLink, probe: Probe) -> Result<f64, CliError> {
+    predict_probe(params, Machine { link }, probe)
+        .map_err(|e| CliError::new(e, "this is a bug: please report it"))
+}
+
+/// Fits, predicts, prints and saves.
+fn compare(args: &LinkArgs, start: &Params, taken: Taken) -> Result<ExitCode, CliError> {
+    let Taken { rows: measured, link, mut meta, modelled } = taken;
+    let with_peer = measured.iter().any(|(probe, _)| *probe == Probe::Latency(Target::Peer));
+    let fitted = Taken::fitted(args, modelled, with_peer);
     let value =
         |probe| measured.iter().find(|(p, _)| *p == probe).map(|(_, m): &(_, Measured)| m.value);
     let is_fitted = |probe| fitted.iter().any(|c| c.probe == probe);
-    let params = calibrate(&start, machine, |probe| value(probe).filter(|_| is_fitted(probe)))
+    let found = |probe| value(probe).filter(|_| is_fitted(probe));
+    let params = calibrate(start, Machine { link }, found)
         .map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
     let mut results = Vec::new();
     for &(probe, m) in &measured {
-        let model = if modelled { Some(model(&params, probe)?) } else { None };
+        let model = if modelled { Some(predict(&params, link, probe)?) } else { None };
         results.push(rows::json(probe, m, model, is_fitted(probe)));
     }
-    let calibration: Vec<Value> = fitted
+    meta["calibration"] = fitted
         .iter()
         .map(|c| {
             let mut fit = params.clone();
@@ -124,7 +173,7 @@ pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
             json!({ "parameter": c.parameter, "row": rows::name(c.probe), "value": value })
         })
         .collect();
-    let meta = meta(&rig, link, source, calibration)?;
+    let out = Printer::new(args);
     out.rows(&results)?;
     out.save(&meta, &results)?;
     let good = measured.iter().all(|(_, m)| m.verified);
@@ -159,7 +208,7 @@ fn peer_of(gpu: &Arc<Gpu>, wanted: Option<&str>) -> Result<Option<Arc<Gpu>>, Cli
 
 /// The GPU's PCIe link, and who said so.
 fn link_of(gpu: &Gpu, args: &LinkArgs) -> Result<(RawLink, &'static str), CliError> {
-    let (mut link, mut source) = match sysfs_link(gpu) {
+    let (link, source) = match sysfs_link(gpu) {
         Some(link) => (
             RawLink {
                 generation: link.speed.generation().number(),
@@ -171,6 +220,15 @@ fn link_of(gpu: &Gpu, args: &LinkArgs) -> Result<(RawLink, &'static str), CliErr
         ),
         None => (RawLink::new(5, 16), "assumed: sysfs does not show the GPU"),
     };
+    link_given(link, source, args)
+}
+
+/// The same as far as the command line does not say otherwise.
+fn link_given(
+    mut link: RawLink,
+    mut source: &'static str,
+    args: &LinkArgs,
+) -> Result<(RawLink, &'static str), CliError> {
     if args.generation.is_some() || args.lanes.is_some() || args.mps.is_some() {
         link.generation = args.generation.unwrap_or(link.generation);
         link.lanes = args.lanes.unwrap_or(link.lanes);
@@ -190,12 +248,7 @@ fn sysfs_link(gpu: &Gpu) -> Option<PcieLink> {
     topology.node(topology.find(pci)?).link
 }
 
-fn meta(
-    rig: &Rig,
-    link: RawLink,
-    source: &str,
-    calibration: Vec<Value>,
-) -> Result<Value, CliError> {
+fn meta(rig: &Rig, link: RawLink, source: &str) -> Result<Value, CliError> {
     let executor = rig.gpu.describe().to_string();
     let meta = machine::meta(Nic::default(), &executor, 0);
     let mut meta = serde_json::to_value(&meta)
@@ -213,7 +266,6 @@ fn meta(
                 "source": source,
             }),
         );
-        meta.insert("calibration".into(), calibration.into());
         if rig.gpu.is_host() {
             meta.insert("gpu".into(), Value::Null);
             meta.insert("notes".into(), json!([PROTOCOL_ONLY]));
@@ -249,18 +301,15 @@ impl<'a> Printer<'a> {
         }
     }
 
+    /// `link` is `None` where there is none to be modelled.
     fn head(
-        &mut self,
-        rig: &Rig,
-        link: RawLink,
-        source: &str,
-        fitted: &[bellpush::pcie::sim::Calibration],
+        &self,
+        machine: &str,
+        link: Option<(RawLink, &str)>,
+        fitted: &[Calibration],
     ) -> Result<(), CliError> {
-        let peer = rig.peer.as_ref().map_or("none".to_owned(), |p| p.gpu.describe().to_string());
-        self.line(&format!("{}, peer {peer}", rig.gpu.describe()))?;
-        if rig.gpu.is_host() {
-            return self.line(PROTOCOL_ONLY);
-        }
+        self.line(machine)?;
+        let Some((link, source)) = link else { return self.line(PROTOCOL_ONLY) };
         self.line(&format!(
             "PCIe Gen{} x{}, MPS {} ({source})",
             link.generation, link.lanes, link.mps
@@ -272,7 +321,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    fn rows(&mut self, results: &[Value]) -> Result<(), CliError> {
+    fn rows(&self, results: &[Value]) -> Result<(), CliError> {
         self.line(&format!(
             "{:<64} {:>10} {:>7} {:>10} {:>8}  ",
             "row", "measured", "spread", "model", "error"
@@ -285,13 +334,13 @@ impl<'a> Printer<'a> {
 
     fn save(&self, meta: &Value, results: &[Value]) -> Result<(), CliError> {
         if let Some(path) = &self.args.csv {
-            values::put(path, &values::to_csv(results))?;
+            values::put(path, &values::to_csv(results), &mut std::io::stdout())?;
         }
         if let Some(path) = &self.args.json {
             let json = json!({ "meta": meta, "results": results });
             let text = serde_json::to_string_pretty(&json)
                 .map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
-            values::put(path, &(text + "\n"))?;
+            values::put(path, &(text + "\n"), &mut std::io::stdout())?;
         }
         Ok(())
     }

@@ -55,10 +55,10 @@ pub fn host_patterns() -> Vec<Pattern> {
 /// Shapes of streams on a GPU of so many SMs.
 pub fn gpu_patterns(sms: u32) -> Vec<Pattern> {
     let mut found = Vec::new();
-    for blocks in [1, 2, 4, 16, sms] {
+    for blocks in [1, 2, 3, 4, 8, 16, sms] {
         found.push(Pattern::dense(blocks, 512));
     }
-    for threads in [32, 128, 256, 1024] {
+    for threads in [32, 64, 128, 256, 1024] {
         found.push(Pattern::dense(1, threads));
     }
     for blocks in [1, sms] {
@@ -69,7 +69,7 @@ pub fn gpu_patterns(sms: u32) -> Vec<Pattern> {
         for stride_bytes in [32, 64, 128] {
             found.push(Pattern { stride_bytes, ..dense });
         }
-        for offset_bytes in [16, 64] {
+        for offset_bytes in [16, 32, 64, 96] {
             found.push(Pattern { offset_bytes, ..dense });
         }
     }

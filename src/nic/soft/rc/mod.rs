@@ -117,8 +117,8 @@ impl Rc {
         self.requester.umr()
     }
 
-    /// Whether nothing is on its way.
-    pub(super) fn is_drained(&self) -> bool {
-        self.requester.is_drained()
+    /// How many messages are on their way, and the oldest of them.
+    pub(super) fn on_way(&self) -> (usize, Option<&Flight>) {
+        self.requester.on_way()
     }
 }

@@ -103,8 +103,8 @@ impl Requester {
         self.max_rd_atomic = attributes.max_rd_atomic;
     }
 
-    pub(super) fn is_drained(&self) -> bool {
-        self.flights.is_empty()
+    pub(super) fn on_way(&self) -> (usize, Option<&Flight>) {
+        (self.flights.len(), self.flights.front())
     }
 
     /// The UMR that everything before is complete of, if there is one.

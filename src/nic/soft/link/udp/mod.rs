@@ -21,6 +21,7 @@ mod socket;
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::OwnedFd;
 
 use quinn_udp::{Transmit, UdpSockRef};
 use rustix::io::Errno;
@@ -113,6 +114,17 @@ impl UdpLink {
             }
         }
         Err(LinkError::NoneFree { range: FREE_RANGE })
+    }
+
+    /// Descriptors of its sockets, of which one is readable when a packet has come: an engine that
+    /// naps may wait there.
+    ///
+    /// # Errors
+    /// [`LinkError::System`].
+    pub fn descriptors(&self) -> Result<Vec<OwnedFd>, LinkError> {
+        let inboxes = [Some(&self.udp), self.raw.as_ref()].into_iter().flatten();
+        let sockets = inboxes.map(|inbox| inbox.opened.socket.try_clone().map(OwnedFd::from));
+        sockets.collect::<Result<_, _>>().map_err(socket::system("dup of a socket"))
     }
 
     /// Packets behind the first `skip` that can go as one datagram, if they are several.

@@ -1,0 +1,171 @@
+//! perftest, unmodified, on the software device, beside `ucx_perftest` over TCP on loopback, in turns
+//! in one run: what a program of libibverbs gets without a card, and what it would get without RDMA.
+//!
+//! `cargo bench --bench perftest -- [--rounds N]` prints the table; with `BELLPUSH_WRITE_RESULTS` set
+//! it becomes docs/results/perftest.md. Both programs poll, so that on a machine with few cores, all
+//! of which are wanted, numbers are those of an otherwise idle one only.
+
+#[path = "two_process/ucx.rs"]
+#[allow(dead_code)] // the other benchmark's own
+mod ucx;
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+const ROUNDS: usize = 5;
+/// Unit of perftest's MB/s, and of UCX's.
+const MIB: f64 = 1_048_576.0;
+/// Tries until the server listens, and the pause between two.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
+const PORT: &str = "18616";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// µs.
+    Latency,
+    /// GB/s.
+    Bandwidth,
+}
+
+/// A line of the table: perftest's program and UCX's test, and a size.
+struct Row {
+    perftest: &'static str,
+    ucx: &'static str,
+    bytes: &'static str,
+    iterations: &'static str,
+    what: What,
+}
+
+const ROWS: &[Row] = &[
+    row("ib_write_lat", "ucp_put_lat", "8", "5000", What::Latency),
+    row("ib_read_lat", "ucp_get", "8", "5000", What::Latency),
+    row("ib_send_lat", "tag_lat", "8", "5000", What::Latency),
+    row("ib_write_bw", "ucp_put_bw", "65536", "5000", What::Bandwidth),
+    row("ib_write_bw", "ucp_put_bw", "1048576", "1000", What::Bandwidth),
+    row("ib_read_bw", "ucp_get", "1048576", "1000", What::Bandwidth),
+    row("ib_send_bw", "tag_bw", "1048576", "1000", What::Bandwidth),
+];
+
+const fn row(
+    perftest: &'static str,
+    ucx: &'static str,
+    bytes: &'static str,
+    iterations: &'static str,
+    what: What,
+) -> Row {
+    Row { perftest, ucx, bytes, iterations, what }
+}
+
+/// Ends with its scope.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // most often it has ended
+        let _ = self.0.wait();
+    }
+}
+
+fn on_device(link: &str, row: &Row) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["120", env!("CARGO_BIN_EXE_bellpush"), "run", "--link-type", link, "--"]);
+    command.args([row.perftest, "-F", "-p", PORT, "-s", row.bytes, "-n", row.iterations]);
+    command
+}
+
+/// The typical latency in µs, or the average bandwidth in GB/s.
+fn perftest(link: &str, row: &Row) -> Option<f64> {
+    let server = on_device(link, row).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+    let _server = Server(server);
+    for _ in 0..TRIES {
+        thread::sleep(PAUSE);
+        let mut client = on_device(link, row);
+        let output = client.arg("127.0.0.1").stderr(Stdio::null()).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut lines = text.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
+        let Some(line) = lines.nth(1) else { continue };
+        let columns: Vec<f64> = line.split_whitespace().map_while(|c| c.parse().ok()).collect();
+        return match row.what {
+            // Size, iterations, least, most, typical.
+            What::Latency => columns.get(4).copied(),
+            // Size, iterations, peak, average.
+            What::Bandwidth => columns.get(3).map(|mib| mib * MIB / 1e9),
+        };
+    }
+    None
+}
+
+/// As [`perftest`], of columns that [`ucx::measure`] explains.
+fn ucx(row: &Row) -> Option<f64> {
+    let columns = ucx::measure(row.ucx, row.bytes, row.iterations)?;
+    match row.what {
+        What::Latency => columns.get(1).copied(),
+        What::Bandwidth => columns.get(5).map(|mib| mib * MIB / 1e9),
+    }
+}
+
+/// Median, with the lowest and the highest.
+fn summary(values: &mut [f64]) -> String {
+    values.sort_by(f64::total_cmp);
+    match &*values {
+        [] => String::new(),
+        [only] => format!("{only:.2}"),
+        [first, .., last] => {
+            format!("{:.2} ({first:.2} to {last:.2})", values[values.len() / 2])
+        }
+    }
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    values.get(values.len() / 2).copied()
+}
+
+fn build_object() {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--release", "--package", "bellpush-shim"]);
+    let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    assert!(status.is_ok_and(|status| status.success()), "the preloaded object is not built");
+}
+
+fn main() {
+    let mut args = std::env::args().skip_while(|arg| arg != "--rounds");
+    let rounds = args.nth(1).map_or(ROUNDS, |n| n.parse().expect("a number of rounds"));
+    build_object();
+    let Some(version) = ucx::version() else {
+        return println!("SKIPPED: no ucx_perftest (apt-get install ucx-utils)");
+    };
+    let mut text = format!(
+        "# Results: perftest on the software device, beside UCX over TCP\n\n\
+         `BELLPUSH_WRITE_RESULTS=1 cargo bench --bench perftest -- --rounds {rounds}` writes this file: unmodified perftest on \
+         two\nsoftware devices, a process each, over 127.0.0.1 and over shared memory, and `ucx_perftest` with \
+         `UCX_TLS=tcp`\n(UCX {version}), in turns. Medians of {rounds} rounds, lowest to highest in brackets; {} cores.\n\n\
+         | perftest | UCX | bytes | | software device, udp | software device, shm | UCX over TCP | udp ÷ UCX |\n\
+         |---|---|---|---|---|---|---|---|\n",
+        thread::available_parallelism().map_or(1, |n| n.get()),
+    );
+    for row in ROWS {
+        let mut found = [const { Vec::new() }; 3];
+        for _ in 0..rounds {
+            found[0].extend(perftest("udp", row));
+            found[1].extend(perftest("shm", row));
+            found[2].extend(ucx(row));
+        }
+        let [udp, shm, tcp] = found.each_mut().map(|values| summary(values));
+        let ratio = median(&found[0]).zip(median(&found[2])).map(|(ours, theirs)| ours / theirs);
+        let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+        let unit = if row.what == What::Latency { "µs" } else { "GB/s" };
+        let Row { perftest, ucx, bytes, .. } = row;
+        let line =
+            format!("| {perftest} | {ucx} | {bytes} | {unit} | {udp} | {shm} | {tcp} | {ratio} |");
+        println!("{line}");
+        writeln!(text, "{line}").expect("text grows");
+    }
+    if std::env::var_os("BELLPUSH_WRITE_RESULTS").is_some() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/results/perftest.md");
+        std::fs::write(&file, text).expect("the results' file can be written");
+    }
+}

@@ -1,0 +1,65 @@
+/* All-reduce with sends that GPU kernels post, for C and whatever loads C libraries.
+ *
+ * A job's processes, started by torchrun, mpirun or Slurm, each call bellpush_join; then all of them
+ * make the same calls in the same order. Functions return 0, or a negative number of enum
+ * bellpush_code; bellpush_error then has one line about it. A communicator is used by one thread at
+ * a time. Link with -lbellpush_c. */
+#ifndef BELLPUSH_H
+#define BELLPUSH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct bellpush bellpush;
+
+enum bellpush_dtype { BELLPUSH_F32 = 0, BELLPUSH_F16 = 1, BELLPUSH_BF16 = 2, BELLPUSH_I32 = 3 };
+enum bellpush_op { BELLPUSH_SUM = 0, BELLPUSH_MAX = 1, BELLPUSH_MIN = 2, BELLPUSH_MEAN = 3 };
+
+enum bellpush_code {
+  BELLPUSH_OK = 0,
+  BELLPUSH_REFUSED = -1,  /* an argument is wrong, or something is missing; nothing was done */
+  BELLPUSH_DIFFERS = -2,  /* ranks call different things; nothing was reduced, the job goes on */
+  BELLPUSH_FAILED = -3,   /* a rank or the link to it failed; the communicator has ended */
+};
+
+/* Joins the job that the environment describes: the launcher's variables, MASTER_ADDR or
+ * BELLPUSH_ROOT, BELLPUSH_JOB_SECRET. Waits for all ranks, up to the timeout. `options` is JSON or
+ * NULL; names and defaults:
+ *   {"executor": "cuda",       or "host": kernels on CPU threads, elements in host memory
+ *    "gpu": local rank,        CUDA ordinal, modulo the number of GPUs by default
+ *    "path": "push/inband",    push/kernel, push/blueflame, pull/kernel, pull/blueflame
+ *    "link": "shm",            or "udp" (RoCEv2 between hosts)
+ *    "address": first free,    of this process's NIC on udp
+ *    "algorithm": by size,     one-shot, two-shot, ring
+ *    "channels": 16 (host: 1), "chunk_bytes": 65536, "timeout_s": 10} */
+int bellpush_join(const char *options, bellpush **joined);
+
+int bellpush_rank(const bellpush *comm);
+int bellpush_ranks(const bellpush *comm);
+
+/* Reduces `count` elements over all ranks; the same bits arrive at each. `out` may be `in`.
+ * CUDA: addresses of this process's GPU; the call is queued: it begins after what `stream` (a
+ * cudaStream_t, NULL for the default stream) has queued by now, and what `stream` queues later begins
+ * after it. A failure shows in a later call or in bellpush_synchronize. Host: addresses of host
+ * memory, `stream` is NULL, and the call returns when it is done. */
+int bellpush_all_reduce(bellpush *comm, const void *in, void *out, uint64_t count, int dtype,
+                        int op, void *stream);
+
+/* Waits for all calls so far, and says what became of them. */
+int bellpush_synchronize(bellpush *comm);
+
+/* Waits, up to the timeout, until all ranks leave, and frees everything. NULL is fine. */
+void bellpush_leave(bellpush *comm);
+
+/* The last error of this thread; valid until its next call. Never NULL. */
+const char *bellpush_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

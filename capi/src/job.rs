@@ -1,0 +1,195 @@
+//! A process's place in a job: its GPU, its NIC, its communicator.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use bellpush::collective::{
+    self, Bootstrap, BootstrapError, Communicator, Dtype, Job, Member, Op, RankAddress,
+};
+use bellpush::gpu::{self, Event, Gpu, GpuError, HostOptions, Stream};
+use bellpush::nic::soft::link::{Link, LinkError, ShmNet, UdpLink};
+use bellpush::nic::soft::{SoftConfig, SoftNic};
+use bellpush::nic::{Nic, NicError};
+use bellpush::transport::{Memory, PathError};
+
+use crate::options::{Executor, Link as LinkKind, Options};
+
+/// Calls after which the host waits for them: what they keep is freed then, and a failure is told.
+const CALLS: u32 = 256;
+
+/// The header's codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    Refused = -1,
+    Differs = -2,
+    Failed = -3,
+}
+
+/// A code and its line.
+#[derive(Debug)]
+pub struct Failure {
+    pub code: Code,
+    pub text: String,
+}
+
+impl Failure {
+    pub fn refused(text: impl Into<String>) -> Self {
+        Self { code: Code::Refused, text: text.into() }
+    }
+
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self { code: Code::Failed, text: text.into() }
+    }
+}
+
+impl From<collective::Error> for Failure {
+    fn from(error: collective::Error) -> Self {
+        use collective::Error as E;
+        let code = match &error {
+            E::Mismatch { .. } => Code::Differs,
+            E::Silent { .. } | E::Link { .. } | E::Late { .. } => Code::Failed,
+            E::Corrupt { .. } | E::Ended { .. } => Code::Failed,
+            _ => Code::Refused,
+        };
+        Self { code, text: error.to_string() }
+    }
+}
+
+macro_rules! refused {
+    ($($error:ty),+) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::refused(error.to_string())
+            }
+        }
+    )+};
+}
+refused!(GpuError, BootstrapError, LinkError, NicError, PathError);
+refused!(serde_json::Error, std::io::Error);
+
+/// What `bellpush_join` makes.
+pub struct Comm {
+    /// Dropped before what it runs on.
+    communicator: Communicator,
+    stream: Stream,
+    event: Event,
+    gpu: Arc<Gpu>,
+    bootstrap: Bootstrap,
+    /// Since the last synchronisation.
+    calls: AtomicU32,
+}
+
+impl Comm {
+    pub fn join(options: &Options) -> Result<Self, Failure> {
+        let timeout = Duration::try_from_secs_f64(options.timeout_s)
+            .map_err(|e| Failure::refused(format!("options: timeout_s: {e}")))?;
+        let path = options.path.parse()?;
+        let mut made = collective::Options::new(path);
+        made.timeout = timeout;
+        made.algorithm = options.algorithm.as_deref().map(str::parse).transpose()?;
+        made.channels = options.channels.unwrap_or(match options.executor {
+            Executor::Host => 1,
+            Executor::Cuda => made.channels,
+        });
+        made.chunk_bytes = options.chunk_bytes.unwrap_or(made.chunk_bytes);
+
+        let job = Job::from_env(timeout)?.ok_or_else(|| {
+            Failure::refused("no launcher started this process: RANK and WORLD_SIZE are not set")
+        })?;
+        let gpu = open(options, &job)?;
+        let mut bootstrap = Bootstrap::join(&job)?;
+        // Rank 0's process number and time name the job's link.
+        let now = UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos());
+        let said = bootstrap.all_gather(format!("job-{}-{now}", std::process::id()).as_bytes())?;
+        let nic = nic(options, &String::from_utf8_lossy(&said[0]))?;
+        let member = Member::new(&gpu, &nic, job.rank, job.ranks, &made)?;
+        let said = bootstrap.all_gather(&serde_json::to_vec(member.address())?)?;
+        let ranks: Vec<RankAddress> =
+            said.iter().map(|text| serde_json::from_slice(text)).collect::<Result<_, _>>()?;
+        let communicator = member.connect(&ranks)?;
+        // All are connected before anyone sends.
+        bootstrap.all_gather(&[])?;
+        let (stream, event) = (gpu.stream()?, gpu.event()?);
+        Ok(Self { communicator, stream, event, gpu, bootstrap, calls: AtomicU32::new(0) })
+    }
+
+    pub fn rank(&self) -> u32 {
+        self.communicator.rank()
+    }
+
+    pub fn ranks(&self) -> u32 {
+        self.communicator.ranks()
+    }
+
+    /// # Safety
+    /// As `bellpush_all_reduce`.
+    pub unsafe fn all_reduce(
+        &self,
+        (input, output): (u64, u64),
+        count: u64,
+        dtype: Dtype,
+        op: Op,
+        stream: u64,
+    ) -> Result<(), Failure> {
+        let bytes = usize::try_from(count.saturating_mul(dtype.bytes())).unwrap_or(usize::MAX);
+        if self.gpu.is_host() && stream != 0 {
+            return Err(Failure::refused("the host executor has no CUDA streams: pass NULL"));
+        }
+        // Ranks must agree on an empty call, too; no memory is looked at for it.
+        let memory = |addr: u64| -> Result<Memory, Failure> {
+            if bytes == 0 {
+                return Ok(self.gpu.alloc(8)?.into());
+            }
+            // SAFETY: the caller's promise: until the call is done, which the stream waits for.
+            Ok(unsafe { self.gpu.borrow(addr, bytes)? }.into())
+        };
+        let from = memory(input)?;
+        let to = if input == output { from.clone() } else { memory(output)? };
+        if !self.gpu.is_host() {
+            // SAFETY: the caller's promise.
+            unsafe { self.stream.follow(stream, &self.event)? };
+        }
+        self.communicator.all_reduce(&self.stream, &from, &to, count, dtype, op)?;
+        if self.gpu.is_host() {
+            return self.synchronize();
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.stream.precede(stream, &self.event)? };
+        if self.calls.fetch_add(1, Ordering::Relaxed) >= CALLS {
+            self.synchronize()
+        } else {
+            Ok(())
+        }
+    }
+
+    pub fn synchronize(&self) -> Result<(), Failure> {
+        self.calls.store(0, Ordering::Relaxed);
+        Ok(self.communicator.synchronize(&self.stream)?)
+    }
+
+    /// Nobody goes before all have what they need; who does not come is not waited for again.
+    pub fn leave(mut self) {
+        let _ = self.synchronize();
+        let _ = self.bootstrap.all_gather(&[]);
+    }
+}
+
+fn open(options: &Options, job: &Job) -> Result<Arc<Gpu>, Failure> {
+    Ok(match options.executor {
+        Executor::Host => Gpu::open(gpu::Executor::Host(HostOptions::default()))?,
+        Executor::Cuda => {
+            let usual = || Ok::<_, GpuError>(job.local_rank as usize % Gpu::cuda_count()?.max(1));
+            Gpu::open(gpu::Executor::Cuda(options.gpu.map_or_else(usual, Ok)?))?
+        }
+    })
+}
+
+fn nic(options: &Options, job: &str) -> Result<Arc<dyn Nic>, Failure> {
+    let link: Box<dyn Link> = match (options.link, options.address) {
+        (LinkKind::Shm, _) => Box::new(ShmNet::named(job, false)?.attach_free()?),
+        (LinkKind::Udp, Some(address)) => Box::new(UdpLink::open(address, None)?),
+        (LinkKind::Udp, None) => Box::new(UdpLink::open_free()?),
+    };
+    Ok(SoftNic::open_on(SoftConfig::default(), link)?)
+}

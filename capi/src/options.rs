@@ -1,0 +1,108 @@
+//! What a program may choose, as JSON and as the header's enumerations.
+
+use std::ffi::{CStr, c_int};
+use std::net::IpAddr;
+
+use bellpush::collective::{Dtype, Op};
+use serde::Deserialize;
+
+use crate::job::Failure;
+
+/// `bellpush_join`'s options, with the header's names.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    pub executor: Executor,
+    pub gpu: Option<usize>,
+    pub path: String,
+    pub link: Link,
+    pub address: Option<IpAddr>,
+    pub algorithm: Option<String>,
+    pub channels: Option<u32>,
+    pub chunk_bytes: Option<u32>,
+    pub timeout_s: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Executor {
+    Cuda,
+    Host,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Link {
+    Shm,
+    Udp,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            executor: Executor::Cuda,
+            gpu: None,
+            path: "push/inband".into(),
+            link: Link::Shm,
+            address: None,
+            algorithm: None,
+            channels: None,
+            chunk_bytes: None,
+            timeout_s: 10.0,
+        }
+    }
+}
+
+impl Options {
+    pub fn parse(text: Option<&CStr>) -> Result<Self, Failure> {
+        let Some(text) = text else { return Ok(Self::default()) };
+        let wrong = |why: &dyn std::fmt::Display| Failure::refused(format!("options: {why}"));
+        let text = text.to_str().map_err(|e| wrong(&e))?;
+        serde_json::from_str(text).map_err(|e| wrong(&e))
+    }
+}
+
+fn one<T: Copy>(all: &[T], what: &str, given: c_int) -> Result<T, Failure> {
+    let found = usize::try_from(given).ok().and_then(|i| all.get(i)).copied();
+    found.ok_or_else(|| Failure::refused(format!("{given} is no {what} of bellpush.h")))
+}
+
+pub fn dtype(given: c_int) -> Result<Dtype, Failure> {
+    one(Dtype::ALL, "element type", given)
+}
+
+pub fn op(given: c_int) -> Result<Op, Failure> {
+    one(Op::ALL, "operation", given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_headers_numbers_are_the_types() {
+        let header = include_str!("../bellpush.h");
+        for (i, d) in Dtype::ALL.iter().enumerate() {
+            let line = format!("BELLPUSH_{} = {i}", d.as_str().to_uppercase());
+            assert!(header.contains(&line), "{line}");
+            assert_eq!(dtype(i as c_int).unwrap(), *d);
+        }
+        for (i, o) in Op::ALL.iter().enumerate() {
+            let line = format!("BELLPUSH_{} = {i}", o.as_str().to_uppercase());
+            assert!(header.contains(&line), "{line}");
+            assert_eq!(op(i as c_int).unwrap(), *o);
+        }
+        assert!(dtype(4).is_err() && dtype(-1).is_err() && op(4).is_err());
+    }
+
+    #[test]
+    fn options_are_named_and_unknown_ones_refused() {
+        let parse = |text: &CStr| Options::parse(Some(text)).map_err(|f| f.text);
+        assert_eq!(parse(c"{}").unwrap(), Options::default());
+        let some = parse(c"{\"executor\": \"host\", \"timeout_s\": 2, \"link\": \"udp\"}").unwrap();
+        assert_eq!((some.executor, some.link, some.timeout_s), (Executor::Host, Link::Udp, 2.0));
+        assert!(parse(c"{\"colour\": 1}").unwrap_err().contains("colour"));
+        assert!(parse(c"{").unwrap_err().starts_with("options: "));
+        assert!(parse(c"{\"link\": \"tcp\"}").unwrap_err().contains("tcp"));
+    }
+}

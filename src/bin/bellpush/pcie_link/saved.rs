@@ -1,0 +1,165 @@
+//! A saved result, read again: the model changes, the machine is not always there.
+
+use std::path::Path;
+
+use bellpush::pcie::sim::{Access, Pattern, Probe, Target};
+use bellpush::pcie::topology::RawLink;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::rig::Measured;
+use super::rows;
+use crate::cli::CliError;
+
+/// A result of `bellpush link --json`.
+#[derive(Debug)]
+pub struct Saved {
+    /// As it was saved.
+    pub meta: Value,
+    /// The link that was measured.
+    pub link: RawLink,
+    /// What was measured, in its order.
+    pub rows: Vec<(Probe, Measured)>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    row: String,
+    kind: String,
+    target: Option<Target>,
+    access: Option<Access>,
+    blocks: Option<u32>,
+    threads: Option<u32>,
+    access_bytes: Option<u32>,
+    stride_bytes: Option<u32>,
+    offset_bytes: Option<u32>,
+    bytes: Option<u32>,
+    measured: f64,
+    spread_percent: f64,
+    verified: bool,
+}
+
+impl Row {
+    /// `None`: its fields make no row that `bellpush link` has.
+    fn probe(&self) -> Option<Probe> {
+        let in_range = |n: Option<u32>, most: u32| n.filter(|n| (1..=most).contains(n));
+        let probe = match (self.kind.as_str(), self.target) {
+            ("stream", Some(target)) => {
+                let pattern = Pattern {
+                    blocks: in_range(self.blocks, 1024)?,
+                    threads: in_range(self.threads, 1024)?,
+                    access_bytes: self.access_bytes.filter(|n| [4, 8, 16].contains(n))?,
+                    stride_bytes: in_range(self.stride_bytes, 4096)?,
+                    offset_bytes: self.offset_bytes.filter(|n| *n < 4096)?,
+                };
+                Probe::Stream(target, self.access?, pattern)
+            }
+            ("burst", Some(target)) => {
+                Probe::Burst(target, self.access?, in_range(self.bytes, 16 << 20)?)
+            }
+            ("latency", Some(target)) => Probe::Latency(target),
+            ("fence.sys", target) => Probe::FenceSystem(target),
+            ("fence.gpu", Some(target)) => Probe::FenceGpu(target),
+            ("round-trip", Some(target)) => Probe::RoundTrip(target),
+            _ => return None,
+        };
+        (rows::name(probe) == self.row).then_some(probe)
+    }
+}
+
+/// Reads and checks a file.
+///
+/// # Errors
+/// One line that names file, row and what is wrong.
+pub fn read(path: &Path) -> Result<Saved, CliError> {
+    let wrong = |what: String| {
+        CliError::new(
+            format!("{}: {what}", path.display()),
+            "give a file that 'bellpush link --json' wrote on a GPU",
+        )
+    };
+    let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+    parse(&text).map_err(wrong)
+}
+
+fn parse(text: &str) -> Result<Saved, String> {
+    let json: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let meta = json["meta"].clone();
+    if meta["command"] != "link" {
+        return Err("not a result of 'bellpush link'".into());
+    }
+    if meta["gpu"].is_null() {
+        return Err("kernels on CPU threads: there is nothing to compare with a model".into());
+    }
+    let number = |key: &str| {
+        let n = meta["link"][key].as_u64().and_then(|n| u32::try_from(n).ok());
+        n.ok_or_else(|| format!("meta.link.{key} is no number"))
+    };
+    let link =
+        RawLink { mps: number("mps_bytes")?, ..RawLink::new(number("gen")?, number("lanes")?) };
+    let results = json["results"].as_array().filter(|rows| !rows.is_empty());
+    let mut rows = Vec::new();
+    for (i, value) in results.ok_or("no results")?.iter().enumerate() {
+        let row = Row::deserialize(value).map_err(|e| format!("row {}: {e}", i + 1))?;
+        let probe =
+            row.probe().ok_or_else(|| format!("row {}: {:?} is unknown", i + 1, row.row))?;
+        if !(row.measured.is_finite() && row.measured > 0.0) {
+            return Err(format!("row {}: measured {}", i + 1, row.measured));
+        }
+        let Row { measured: value, spread_percent, verified, .. } = row;
+        rows.push((probe, Measured { value, spread_percent, verified }));
+    }
+    Ok(Saved { meta, link, rows })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn file(rows: Vec<Value>) -> String {
+        let link = json!({ "gen": 5, "lanes": 16, "mps_bytes": 256, "source": "given" });
+        json!({ "meta": { "command": "link", "gpu": "a GPU", "link": link }, "results": rows })
+            .to_string()
+    }
+
+    #[test]
+    fn every_row_is_found_again() {
+        let measured = Measured { value: 2.5, spread_percent: 1.0, verified: true };
+        let mut probes: Vec<Probe> = rows::gpu_patterns(132)
+            .into_iter()
+            .map(|p| Probe::Stream(Target::Peer, Access::Load, p))
+            .collect();
+        probes.extend([
+            Probe::Burst(Target::Host, Access::Store, 64),
+            Probe::Latency(Target::Local),
+            Probe::FenceSystem(None),
+            Probe::FenceSystem(Some(Target::Peer)),
+            Probe::FenceGpu(Target::Host),
+            Probe::RoundTrip(Target::Peer),
+            Probe::RoundTrip(Target::Host),
+        ]);
+        let json = probes.iter().map(|&p| rows::json(p, measured, Some(2.0), false)).collect();
+        let saved = parse(&file(json)).unwrap();
+        assert_eq!(saved.rows.iter().map(|r| r.0).collect::<Vec<_>>(), probes);
+        assert_eq!((saved.link.generation, saved.link.lanes, saved.link.mps), (5, 16, 256));
+    }
+
+    #[test]
+    fn what_is_no_such_file_is_refused_with_its_row() {
+        let measured = Measured { value: 2.5, spread_percent: 1.0, verified: true };
+        let good = rows::json(Probe::Latency(Target::Host), measured, None, false);
+        let with = |key: &str, value: Value| {
+            let mut row = good.clone();
+            row[key] = value;
+            parse(&file(vec![good.clone(), row])).unwrap_err()
+        };
+        assert!(with("kind", json!("teleport")).starts_with("row 2: "));
+        assert!(with("target", json!("moon")).contains("moon"));
+        assert!(with("row", json!("another row")).contains("another row"));
+        assert!(with("measured", json!(-1.0)).contains("measured -1"));
+        assert!(parse("{").is_err());
+        assert!(parse("{\"meta\": {\"command\": \"bench\"}}").unwrap_err().contains("link"));
+        assert!(parse(&file(Vec::new())).unwrap_err().contains("no results"));
+    }
+}

@@ -1,0 +1,103 @@
+//! What a channel is: one direction of a link, and what its far end advertises.
+
+/// Picoseconds.
+pub type Ps = u64;
+/// Flow-control class of a TLP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Class {
+    /// Memory writes.
+    Posted = 0,
+    /// Memory read requests.
+    NonPosted = 1,
+    /// Completions with data.
+    Completion = 2,
+}
+
+/// Credits that a receiver advertises: headers, and data in units of 16 B, for each class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credits {
+    /// Header credits.
+    pub headers: [u32; 3],
+    /// Data credits.
+    pub data: [u32; 3],
+}
+
+impl Credits {
+    /// Never a reason to wait.
+    pub const INFINITE: Self = Self { headers: [u32::MAX; 3], data: [u32::MAX; 3] };
+
+    /// The same with completions unlimited, as an endpoint must advertise them (base specification
+    /// 2.6.1).
+    pub const fn of_endpoint(mut self) -> Self {
+        self.headers[Class::Completion as usize] = u32::MAX;
+        self.data[Class::Completion as usize] = u32::MAX;
+        self
+    }
+
+    /// Room for `tlps` TLPs of `bytes` in every class.
+    pub const fn buffers(tlps: u32, bytes: u32) -> Self {
+        let units = tlps * bytes.div_ceil(16);
+        Self { headers: [tlps; 3], data: [units; 3] }
+    }
+}
+
+/// One direction of a link.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ChannelSpec {
+    /// Bandwidth for TLPs, GB/s.
+    pub gb_per_s: f64,
+    /// From the last byte on the wire to the far end's decision what to do with the TLP.
+    pub latency_ps: Ps,
+    /// Bytes beside the data, by class.
+    pub overhead_bytes: [u32; 3],
+    /// Data go in whole units of this: DWs on PCIe, flits on NVLink, sectors inside a GPU.
+    pub unit_bytes: u32,
+    /// Least time from one TLP to the next, by class.
+    pub tlp_ps: [Ps; 3],
+    /// Credits of the far end.
+    pub credits: Credits,
+    /// The far end cuts peer-to-peer TLPs to this size before it forwards them; 0 if it does not.
+    pub cut_bytes: u32,
+    /// Largest TLP payload.
+    pub mps_bytes: u32,
+    /// Cap on peer-to-peer TLPs, GB/s; 0 where there is none.
+    pub peer_gb_per_s: f64,
+    /// Completions that wait for this channel join the piece of the same read before them, up to
+    /// MPS (2.3.1.1 leaves that to the completer).
+    pub joins: bool,
+    /// What the far end sends back for each TLP that reaches it: an Ack or UpdateFC DLLP.
+    pub dllp_bytes: u32,
+}
+
+impl ChannelSpec {
+    /// A way inside a device: nothing beside the data, no credits to wait for.
+    pub fn internal(gb_per_s: f64, latency_ps: Ps) -> Self {
+        Self {
+            gb_per_s,
+            latency_ps,
+            overhead_bytes: [0; 3],
+            unit_bytes: 1,
+            tlp_ps: [0; 3],
+            credits: Credits::INFINITE,
+            cut_bytes: 0,
+            mps_bytes: 4096,
+            peer_gb_per_s: 0.0,
+            joins: false,
+            dllp_bytes: 0,
+        }
+    }
+}
+
+/// What a channel carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Carried {
+    /// TLPs.
+    pub tlps: u64,
+    /// Data bytes.
+    pub data_bytes: u64,
+    /// Bytes on the wire.
+    pub wire_bytes: u64,
+    /// Time in which a TLP was on the wire.
+    pub busy_ps: u64,
+}
