@@ -264,7 +264,7 @@ BP_DEV void run_crew(const team& t) {
     const bool over = t.a->rounds != 0 ? round >= t.a->rounds
                                        : round % 32 == 0 && now_ns() - start > t.a->run_ns;
     if (warp_broadcast(over || stop != 0) != 0) break;
-    if (s.work == 0) yield_();
+    if (s.work == 0) rest_();
   }
   // The next launch takes the queue pairs as they stand.
   for (uint32_t k = t.rank; k < BP_ENGINE_BLOCK_QPS; k += t.size) {

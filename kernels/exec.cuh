@@ -68,6 +68,8 @@ BP_DEV uint64_t block_broadcast_u64(uint64_t v, uint32_t root_tid) {
 
 // In every spin. The hardware's scheduler needs no hint.
 BP_DEV void yield_() {}
+// In a loop that may have nothing to do for long.
+BP_DEV void rest_() {}
 
 // Wall clock in ns. Its step is the GPU's (32 ns on Hopper, about 1 us on older ones).
 BP_DEV uint64_t now_ns() {
@@ -126,6 +128,11 @@ BP_DEV uint64_t block_broadcast_u64(uint64_t v, uint32_t root_tid) {
 
 // In every spin: lets other lanes run.
 BP_DEV void yield_() { bp_host_yield(); }
+// In a loop that may have nothing to do for long: lets other threads run too.
+BP_DEV void rest_() {
+  bp_host_yield();
+  bp_host::rest();
+}
 
 BP_DEV uint64_t now_ns() { return bp_host::monotonic_ns(); }
 BP_DEV uint64_t clock_ticks() { return bp_host::monotonic_ns(); }

@@ -252,7 +252,7 @@ fn machine_time() -> u128 {
 }
 
 /// The engine of each rank's NIC: none, its own GPU's, or one for all.
-fn engines(args: &Args, gpus: &[Arc<Gpu>]) -> Result<Vec<Option<Arc<Offload>>>, Failure> {
+fn offloads(args: &Args, gpus: &[Arc<Gpu>]) -> Result<Vec<Option<Arc<Offload>>>, Failure> {
     let ranks = args.ranks as usize;
     let open = |gpu: &Arc<Gpu>| {
         let others = gpus.iter().filter(|other| other.ordinal() != gpu.ordinal()).cloned();
@@ -282,12 +282,12 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     // As many threads as there are cores would leave none for the ranks' own.
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let usual = (cores * 3 / 4 / args.ranks.max(1) as usize).clamp(1, 12);
-    let threads = args.engines.unwrap_or(usual);
-    let config = SoftConfig { engines: threads, ..SoftConfig::new(&InProcess::new()) };
-    let offloads = engines(args, &gpus)?;
+    let engines = args.engines.unwrap_or(usual);
+    let config = SoftConfig { engines, ..SoftConfig::new(&InProcess::new()) };
+    let offloads = offloads(args, &gpus)?;
     let meetings = Meeting::threads(args.ranks, options.timeout * 10);
     let what = match offloads.first().and_then(Option::as_ref) {
-        None => format!("threads, {threads} engine thread(s) a rank"),
+        None => format!("threads, {engines} engine thread(s) a rank"),
         Some(offload) if args.engine == "own" => {
             let said =
                 "a push crosses between GPUs once, from the engine's window to the peer's region";

@@ -7,6 +7,7 @@
 #ifndef BELLPUSH_HOST_LANE_HPP
 #define BELLPUSH_HOST_LANE_HPP
 
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
@@ -94,6 +95,8 @@ static inline uint64_t monotonic_ns() {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
 }
+
+static inline void rest() { sched_yield(); }
 
 // Called by the lane whose arrival or exit made the barrier complete: all others wait in it, so
 // nobody else changes it.

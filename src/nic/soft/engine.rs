@@ -13,12 +13,11 @@ use super::counters::{DropReason, Live};
 use super::cq::Cq;
 use super::device::Device;
 use super::join::ROW_WQES;
-use super::offload::Offload;
 use super::payload::Domain;
 use super::port::Port;
 use super::qp::Qp;
 use super::report::SendReport;
-use super::requester::{Lent, Requester, Tally, Visit, Visitor};
+use super::requester::{Requester, Tally, Visit, Visitor};
 use super::sq::{Posted, Scratch};
 use super::state::Attributes;
 use super::transport::Transport;
@@ -119,16 +118,16 @@ impl Seat {
 
 /// What an engine works on.
 pub(super) struct Core {
-    slots: Vec<Option<Box<Requester>>>,
-    by_qpn: HashMap<u32, usize>,
-    uars: Vec<Uar>,
+    pub(super) slots: Vec<Option<Box<Requester>>>,
+    pub(super) by_qpn: HashMap<u32, usize>,
+    pub(super) uars: Vec<Uar>,
     arm_pages: Vec<ArmPage>,
     /// CQs that may hold news back.
     moderated: Vec<Weak<Cq>>,
     /// In-band queue pairs: looked at every step.
     inband: Vec<usize>,
     /// Queue pairs with work.
-    active: Vec<usize>,
+    pub(super) active: Vec<usize>,
     /// Queue pairs in ERR: their receives announce themselves by no doorbell.
     failed: Vec<usize>,
     scratch: Scratch,
@@ -190,83 +189,6 @@ impl Core {
             list.reserve(most.saturating_sub(list.len()));
         }
         Ok(())
-    }
-
-    /// Gives a queue pair a place in an engine elsewhere, if it suits and there is one.
-    pub(super) fn enlist(&mut self, qpn: u32, offload: &Arc<Offload>) {
-        let Some(&slot) = self.by_qpn.get(&qpn) else { return };
-        let alone = match self.uars.iter().find(|uar| uar.qps.contains(&slot)) {
-            Some(uar) if uar.qps.len() > 1 => {
-                // Two on a page: their registers are looked at here.
-                for &other in &uar.qps {
-                    let Some(requester) = &mut self.slots[other] else { continue };
-                    if requester.recall() {
-                        requester.look(&mut Tally::default());
-                        requester.lent = None;
-                    }
-                }
-                false
-            }
-            _ => true,
-        };
-        if let Some(requester) = &mut self.slots[slot]
-            && requester.qp().suits(alone)
-        {
-            requester.lent = offload.lease().map(Lent::new);
-        }
-    }
-
-    /// Gets a queue pair back from an engine elsewhere. False: that engine was given up, and has it.
-    pub(super) fn recall(&mut self, qpn: u32) -> bool {
-        let Some(&slot) = self.by_qpn.get(&qpn) else { return true };
-        let recalled = self.slots[slot].as_ref().is_none_or(|requester| requester.recall());
-        recalled && {
-            self.resume(slot, &mut Tally::default());
-            true
-        }
-    }
-
-    /// Goes on with a queue pair that an engine elsewhere has returned; says whether it has.
-    fn resume(&mut self, slot: usize, tally: &mut Tally) -> bool {
-        let Some(requester) = &mut self.slots[slot] else { return false };
-        let Some(registers) = requester.look(tally) else { return false };
-        if let Some(uar) = self.uars.iter_mut().find(|uar| uar.qps.contains(&slot)) {
-            uar.go_on(registers);
-        }
-        // Without a look at the record when all is in order: one that nobody keeps seems to lie
-        // ahead after a wrap.
-        if QueuePair::state(&**requester.qp()) == QpState::Err {
-            requester.sq.ring(Rung::default());
-        }
-        activate(requester, slot, &mut self.active);
-        true
-    }
-
-    /// Lends what may be lent, keeps the engine elsewhere running, and takes back what it returned.
-    fn offload(&mut self, offload: &Offload, tally: &mut Tally) -> bool {
-        let mut lent = false;
-        for slot in 0..self.slots.len() {
-            let Some(requester) = &mut self.slots[slot] else { continue };
-            if requester.lent.is_none() {
-                continue;
-            }
-            if !requester.is_out() {
-                let uar = self.uars.iter().find(|uar| uar.qps.contains(&slot));
-                if requester.lend(uar.map_or([0; 2], Uar::seen)) {
-                    requester.listed = false;
-                    self.active.retain(|&s| s != slot);
-                }
-            }
-            lent |= requester.is_out();
-        }
-        if !lent || !offload.turn() {
-            return false;
-        }
-        let mut any = false;
-        for slot in 0..self.slots.len() {
-            any |= self.resume(slot, tally);
-        }
-        any
     }
 
     /// Looks for armings of a CQ on a page.
@@ -554,7 +476,7 @@ fn has_room(cx: &mut Visitor<'_>) -> bool {
     port.room() > 0
 }
 
-fn activate(requester: &mut Requester, slot: usize, active: &mut Vec<usize>) {
+pub(super) fn activate(requester: &mut Requester, slot: usize, active: &mut Vec<usize>) {
     if !requester.listed && !requester.sq.is_inband() && !requester.is_out() {
         requester.listed = true;
         active.push(slot);

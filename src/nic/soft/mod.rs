@@ -23,7 +23,7 @@
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
 //! | `moderation` | how many completions a consumer is told of together |
 //! | `xrc` | extended reliable connections: domains, receiving ends |
-//! | `offload` | an engine on a GPU: queue pairs that are lent to it, keys that it knows |
+//! | `offload` `lend` | an engine on a GPU: queue pairs that are lent to it, keys that it knows |
 //! | `layout` `state` | what a queue pair is made of; its state machine |
 //! | `recv` | receive WQEs |
 //! | `report` | what queue pairs are at, in words |
@@ -42,6 +42,7 @@ mod inband;
 mod inproc;
 mod join;
 mod layout;
+mod lend;
 pub mod link;
 mod masked;
 mod mkey;

@@ -70,10 +70,10 @@ pub struct Qp {
     pub(super) xrc: Option<Target>,
     uidx: u32,
     receives: Mutex<Receives>,
-    /// The first CQE since RESET that is an error of its own.
-    error: Mutex<Option<(u16, Syndrome, u8)>>,
     /// Leases of queue pairs that an engine elsewhere sends to this one.
     senders: Mutex<Vec<Weak<Lease>>>,
+    /// The first CQE since RESET that is an error of its own.
+    error: Mutex<Option<(u16, Syndrome, u8)>>,
     /// The engine's: some queue pair of it changed state behind its back.
     attention: Arc<AtomicBool>,
     pub(super) counters: Arc<Live>,
@@ -115,8 +115,8 @@ impl Qp {
             xrc,
             uidx: objects.uidx,
             receives: Mutex::new(Receives::new()),
-            error: Mutex::default(),
             senders: Mutex::default(),
+            error: Mutex::default(),
             attention: device.engines[engine].attention.clone(),
             counters: device.counters.clone(),
             events: device.events.clone(),

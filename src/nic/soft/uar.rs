@@ -41,8 +41,7 @@ impl Uar {
         self.page.addr() == page.addr()
     }
 
-    /// The first two registers as last seen: those of a page whose queue pairs an engine elsewhere may
-    /// have.
+    /// The first two registers as last seen: on the in-process link there are no others.
     pub(super) fn seen(&self) -> [u64; 2] {
         [self.seen[0], self.seen[1]]
     }
