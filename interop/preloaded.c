@@ -145,7 +145,7 @@ static void doorbell(void)
 	CHECK(words[64] == 0);
 	uint64_t bell, nobody;
 	memcpy(&bell, &wqe, sizeof bell);
-	struct mlx5dv_devx_uar *other = mlx5dv_devx_alloc_uar(p.ctx, MLX5DV_UAR_ALLOC_TYPE_NC);
+	struct mlx5dv_devx_uar *other = mlx5dv_devx_alloc_uar(p.ctx, MLX5DV_UAR_ALLOC_TYPE_BF);
 	CHECK(other && other->base_addr != (void *)((uintptr_t)dv.bf.reg & -(uintptr_t)PAGE));
 	__atomic_store_n((uint64_t *)other->reg_addr, bell, __ATOMIC_RELEASE);
 	usleep(100000);

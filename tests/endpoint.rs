@@ -272,7 +272,7 @@ fn a_short_sequence_goes_round_twice() {
         slot_bytes: 128,
         line: LineFormat::L14S2,
         inband_seq0: 65533,
-        timeout: Duration::from_secs(60),
+        timeout: Duration::from_secs(150),
         ..Options::default()
     };
     let bytes = 66_000 * 64; // 64 bytes a slot

@@ -278,9 +278,8 @@ fn a_libmlx5_that_lacks_a_function_is_told_with_its_name() {
     let path = paths.into_iter().find(|path| path.contains("libmlx5"));
     let real = std::fs::read(path.expect("a device was open")).unwrap();
     let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libmlx5-old.so");
-    for symbol in
-        ["mlx5dv_is_supported", "mlx5dv_query_device", "mlx5dv_create_qp", "mlx5dv_init_obj"]
-    {
+    // mlx5dv_init_obj libmlx5 calls by that name itself: a copy without it is not loaded.
+    for symbol in ["mlx5dv_is_supported", "mlx5dv_query_device", "mlx5dv_create_qp"] {
         let named = [b"\0", symbol.as_bytes(), b"\0"].concat();
         let mut old = real.clone();
         let at = old.windows(named.len()).position(|part| part == named).expect("its name");

@@ -66,7 +66,7 @@ impl Options {
             path,
             algorithm: None,
             channels: 16,
-            channel_bytes: 64 << 10,
+            channel_bytes: 16 << 10,
             chunk_bytes: 64 << 10,
             threads: None,
             region: Place::Auto,

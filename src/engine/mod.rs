@@ -203,13 +203,12 @@ impl Accelerator for GpuEngine {
             self.launch(&launches.stream, shared).map_err(gone)?;
             return launches.stream.synchronize(OVERDUE).map_err(gone);
         }
-        if let Some(since) = launches.since {
-            if !launches.stream.query().map_err(gone)? {
-                let over = since.elapsed() > self.options.run + OVERDUE;
-                let after = self.options.run + OVERDUE;
-                let what = "a launch of the engine";
-                return if over { Err(gone(GpuError::Timeout { what, after })) } else { Ok(()) };
-            }
+        if let Some(since) = launches.since
+            && !launches.stream.query().map_err(gone)?
+        {
+            let after = self.options.run + OVERDUE;
+            let late = GpuError::Timeout { what: "a launch of the engine", after };
+            return if since.elapsed() > after { Err(gone(late)) } else { Ok(()) };
         }
         self.launch(&launches.stream, shared).map_err(gone)?;
         launches.since = Some(Instant::now());

@@ -11,7 +11,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bounds every program.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One test at a time: the programs poll, and machines have few cores.
 pub fn alone() -> MutexGuard<'static, ()> {

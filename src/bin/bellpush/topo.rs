@@ -33,7 +33,10 @@ pub struct TopoArgs {
 /// Finds a topology by built-in name, as a file, or on the running machine.
 pub fn load(name: &str, socket_gb_per_s: f64) -> Result<Topology, Box<dyn std::error::Error>> {
     if name == "machine" {
-        return Ok(from_sysfs(FsPath::new("/sys"), socket_gb_per_s)?);
+        // Containers and machines without PCI have no such directory.
+        let names = BUILTIN_NAMES.join(", ");
+        return from_sysfs(FsPath::new("/sys"), socket_gb_per_s)
+            .map_err(|e| format!("this machine: {e} (name a file, or one of {names})").into());
     }
     if let Some(topology) = builtin(name) {
         return Ok(topology);

@@ -1,9 +1,12 @@
 //! An open device: its name, its limits, its port and its address.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::fmt;
+use std::fs::OpenOptions;
 use std::io;
 use std::mem::zeroed;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr::NonNull;
 
 use rdma_sys::{
@@ -135,7 +138,7 @@ impl Device {
         let list = List::get()?;
         let Some((device, _)) = list.devices().find(|(_, n)| *n == name) else {
             // libibverbs leaves out a device whose provider it cannot load: say that instead.
-            if std::path::Path::new("/sys/class/infiniband").join(&name).exists() {
+            if Path::new("/sys/class/infiniband").join(&name).exists() {
                 dv::library()?;
             }
             let found = list.devices().map(|(_, name)| name).collect();
@@ -148,7 +151,8 @@ impl Device {
         }
         // SAFETY: as above.
         let Some(context) = NonNull::new(unsafe { ibv_open_device(device.as_ptr()) }) else {
-            return Err(Mlx5Error::Open { name, source: io::Error::last_os_error() });
+            let source = why_closed(device, io::Error::last_os_error());
+            return Err(Mlx5Error::Open { name, source });
         };
         // From here on the context is closed by the device's drop, whatever else fails.
         let none = Gid { index: 0, raw: [0; 16], roce_v2: false };
@@ -328,6 +332,15 @@ impl Drop for Device {
         // SAFETY: opened by `open`, and every object of the context holds a reference to this.
         unsafe { ibv_close_device(self.context.as_ptr()) };
     }
+}
+
+/// Why a device did not open: libibverbs goes on to look for its node by number, and says how that
+/// ended, which is ENOENT in a container whatever kept it from opening the node itself.
+fn why_closed(device: NonNull<ibv_device>, told: io::Error) -> io::Error {
+    // SAFETY: a device of a list that still lives; the name is a C string in it.
+    let node = unsafe { CStr::from_ptr((*device.as_ptr()).dev_name.as_ptr()) };
+    let node = Path::new("/dev/infiniband").join(OsStr::from_bytes(node.to_bytes()));
+    OpenOptions::new().read(true).write(true).open(node).err().unwrap_or(told)
 }
 
 /// `enum ibv_mtu`: 1 is 256 bytes, each next one twice that.

@@ -214,7 +214,11 @@ fn a_ring_without_room_for_what_waits_is_refused_and_nothing_changes() {
     cq.push(&cqe(4)).unwrap();
     assert_eq!(entry(&old, 256).unwrap().wqe_counter, 4);
     (5..8).for_each(|counter| cq.push(&cqe(counter)).unwrap());
-    assert!(matches!(cq.resize(new.clone(), 64), Err(NicError::Full { .. })));
+    // Full: the new ring is too small for what waits; and the old one has no room for the entry that
+    // says where the new one begins.
+    assert!(matches!(cq.resize(new.clone(), 64), Err(NicError::Attribute { .. })));
+    let longer = View::new(&HostMem::alloc(4096).unwrap(), 0, 1024).unwrap();
+    assert!(matches!(cq.resize(longer, 64), Err(NicError::Full { .. })));
     dbr.store_u32(0, cq_ci_word(8), Ordering::Relaxed).unwrap();
     cq.resize(new, 64).unwrap();
 }

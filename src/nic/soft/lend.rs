@@ -80,6 +80,10 @@ impl Core {
         if !lent || !offload.turn() {
             return false;
         }
-        (0..self.slots.len()).fold(false, |any, slot| self.resume(slot, tally) || any)
+        let mut any = false;
+        for slot in 0..self.slots.len() {
+            any |= self.resume(slot, tally);
+        }
+        any
     }
 }

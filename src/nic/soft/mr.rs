@@ -202,7 +202,11 @@ impl Recalled {
     /// Waits until none does, and drops what its memory is; or keeps that for ever, when an engine
     /// does not answer.
     fn settle<T>(self, what: T) {
-        if self.mirrors.iter().fold(true, |all, mirror| mirror.settle(self.index) && all) {
+        let mut all = true;
+        for mirror in &self.mirrors {
+            all &= mirror.settle(self.index);
+        }
+        if all {
             drop(what);
         } else {
             std::mem::forget(what);

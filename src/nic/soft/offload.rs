@@ -358,7 +358,7 @@ impl Lease {
     /// Asks for the queue pair, without waiting.
     pub(super) fn ask_back(&self) {
         let number = self.number.load(Ordering::Acquire);
-        if !self.is_out() || number % 2 == 0 {
+        if !self.is_out() || number.is_multiple_of(2) {
             return;
         }
         // One of several callers: the number is theirs all.

@@ -6,6 +6,7 @@
 
 mod build;
 mod calendar;
+mod calibrate;
 mod channel;
 mod fabric;
 mod h200;
@@ -25,6 +26,7 @@ pub use channel::{Carried, ChannelSpec, Class, Credits, Ps};
 pub use program::{EndpointId, Load, LoadResult, Program, ServerId, Step, TaskId, Until};
 
 pub use build::{Host, Rig, RigSpec};
+pub use calibrate::{CALIBRATION, Calibration, calibrate};
 pub use h200::{
     Curve, CurveRow, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, HopRow, simulate_curve,
     simulate_doorbell, simulate_hop,
@@ -32,10 +34,7 @@ pub use h200::{
 pub use hosts::{HOST_RESIDUALS, HOST_ROWS, HostRow, Metric, NfpHost, simulate_host_row};
 pub use ops::{Path, Prediction, predict};
 pub use params::{ParamError, Params};
-pub use probe::{
-    Access, BURST_THREADS, CALIBRATION, Calibration, Machine, Pattern, Probe, Target, calibrate,
-    predict_probe,
-};
+pub use probe::{Access, BURST_THREADS, Machine, Pattern, Probe, Target, predict_probe};
 
 pub use study::{
     Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, losses, sensitivity, sweep,

@@ -1,0 +1,138 @@
+//! Fits parameters of the model to rows that `bellpush link` measured, one to each.
+
+use super::h200::LINE_BYTES;
+use super::probe::{Access, Machine, Pattern, Probe, Target, predict_probe};
+use super::{Params, SimError};
+
+/// A parameter that starts at zero is looked for up to this.
+const LEAST_SEARCHED: f64 = 1000.0;
+
+/// One parameter, and the row that it is calibrated on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Calibration {
+    /// Name, as in [`Params::NAMES`].
+    pub parameter: &'static str,
+    /// Row.
+    pub probe: Probe,
+    /// Whether only a machine with a peer GPU has it.
+    pub peer: bool,
+}
+
+const fn fit(parameter: &'static str, probe: Probe, peer: bool) -> Calibration {
+    Calibration { parameter, probe, peer }
+}
+
+/// 8 B in every line: as many small TLPs as the GPU sends.
+const SMALL: Pattern = Pattern {
+    blocks: 64,
+    threads: 512,
+    access_bytes: 8,
+    stride_bytes: LINE_BYTES,
+    offset_bytes: 0,
+};
+
+/// The rows that `bellpush link` fits, in this order; every other row is a prediction.
+pub const CALIBRATION: [Calibration; 12] = [
+    fit("sm_ns", Probe::Latency(Target::Local), false),
+    fit("gpu_port_ns", Probe::Latency(Target::Host), false),
+    fit("nvlink_ns", Probe::Latency(Target::Peer), true),
+    fit(
+        "sm_port_gb_per_s",
+        Probe::Stream(Target::Peer, Access::Store, Pattern::dense(1, 512)),
+        true,
+    ),
+    fit("warp_store_ns", Probe::Stream(Target::Peer, Access::Store, Pattern::dense(1, 32)), true),
+    fit("sm_read_lines", Probe::Stream(Target::Host, Access::Load, Pattern::dense(1, 512)), false),
+    fit("gpu_write_ns", Probe::Stream(Target::Host, Access::Store, SMALL), false),
+    fit("lap_ns", Probe::Burst(Target::Local, Access::Load, 64), false),
+    fit("fence_idle_ns", Probe::FenceSystem(None), false),
+    fit("fence_gpu_ns", Probe::FenceGpu(Target::Local), false),
+    fit("fence_pcie_ns", Probe::FenceSystem(Some(Target::Host)), false),
+    fit("fence_nvlink_ns", Probe::FenceSystem(Some(Target::Peer)), true),
+];
+
+/// Fits the parameters of [`CALIBRATION`] to what `measured` says of their rows; a row of which it
+/// says nothing leaves its parameter as it is. Each parameter is searched for between a 64th of its
+/// start and four times that, or 1,000.
+///
+/// # Errors
+/// As [`predict_probe`].
+pub fn calibrate(
+    start: &Params,
+    machine: Machine,
+    measured: impl Fn(Probe) -> Option<f64>,
+) -> Result<Params, SimError> {
+    let mut params = start.clone();
+    for Calibration { parameter, probe, .. } in CALIBRATION {
+        let Some(want) = measured(probe) else { continue };
+        let at = |value: f64| -> Result<f64, SimError> {
+            let mut params = params.clone();
+            if let Some(p) = params.get_mut(parameter) {
+                *p = value;
+            }
+            predict_probe(&params, machine, probe)
+        };
+        let now = *params.clone().get_mut(parameter).expect("CALIBRATION names parameters");
+        let (mut low, mut high) = (now / 64.0, (now * 4.0).max(LEAST_SEARCHED));
+        let rises = at(high)? > at(low)?;
+        for _ in 0..14 {
+            let middle = f64::midpoint(low, high);
+            if (at(middle)? < want) == rises {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        if let Some(p) = params.get_mut(parameter) {
+            *p = f64::midpoint(low, high);
+        }
+    }
+    Ok(params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calibration_recovers_what_was_changed() {
+        let machine = Machine::default();
+        let start = Params::default();
+        let mut truth = start.clone();
+        for (name, factor) in [
+            ("sm_ns", 1.2),
+            ("gpu_port_ns", 0.7),
+            ("nvlink_ns", 1.3),
+            ("sm_port_gb_per_s", 0.8),
+            ("sm_read_lines", 1.25),
+            ("gpu_write_ns", 1.5),
+            ("fence_pcie_ns", 1.4),
+        ] {
+            *truth.get_mut(name).unwrap() *= factor;
+        }
+        let measured = |probe| Some(predict_probe(&truth, machine, probe).unwrap());
+        let found = calibrate(&start, machine, measured).unwrap();
+        for row in CALIBRATION {
+            let (got, want) = (
+                predict_probe(&found, machine, row.probe).unwrap(),
+                predict_probe(&truth, machine, row.probe).unwrap(),
+            );
+            assert!((got / want - 1.0).abs() < 0.01, "{}: {got} {want}", row.parameter);
+        }
+        // And so a row that was not fitted is right as well; before it was not.
+        let row = Probe::Burst(Target::Host, Access::Store, 64 << 10);
+        let [was, is, want] =
+            [&start, &found, &truth].map(|p| predict_probe(p, machine, row).unwrap());
+        assert!(
+            (is / want - 1.0).abs() < 0.02 && (was / want - 1.0).abs() > 0.03,
+            "{was} {is} {want}"
+        );
+    }
+
+    #[test]
+    fn a_machine_without_peer_leaves_its_parameters() {
+        let start = Params::default();
+        let found = calibrate(&start, Machine::default(), |_| None).unwrap();
+        assert_eq!(found, start);
+    }
+}
