@@ -100,22 +100,26 @@ BP_DEV void visit_slots(const team& t, uint32_t k) {
   const uint32_t line = q->fixed.line, data = line_data(line);
   const uint32_t slot_lines = q->fixed.slot_bytes / line_bytes(line);
   const uint32_t early = first_lines * 16 / line_bytes(line);
-  const uint32_t header_lines = (inband_header_bytes + data - 1) / data;
+  const auto lines_of = [&](uint32_t bytes) { return (bytes + data - 1) / data; };
   uint8_t* stream = t.b->stream;
   uint64_t moved = 0;
   for (uint32_t n = 0; n < visit_wqes && moved < visit_bytes; n++) {
     const uint32_t look = slot_lines < early ? slot_lines : early;
     for (uint32_t i = t.rank; i < look; i += t.size) t.b->valid[i] = take_line(q, stream, i);
     syncwarp();
-    uint32_t need = look < header_lines ? look : header_lines, total = 0, i = 0;
-    for (; i < need && t.b->valid[i]; i++) {
-    }
-    if (i == need) {
-      total = stream_bytes(stream);
-      need = (total + data - 1) / data;
-      if (total == 0 || need > slot_lines) return give_back(t, k, BP_RETURN_WQE);
+    // The control segment says how much more there is at least, and that how much there is in all. A
+    // short stream's other lines never come.
+    uint32_t need = 0, total = 0, i = 0;
+    const auto have = [&](uint32_t bytes) {
+      need = lines_of(bytes);
       for (; i < need && i < look && t.b->valid[i]; i++) {
       }
+      return i == need;
+    };
+    if (have(sizeof(bp_wqe_ctrl)) && have(least_bytes(stream))) {
+      total = stream_bytes(stream);
+      if (total == 0 || lines_of(total) > slot_lines) return give_back(t, k, BP_RETURN_WQE);
+      have(total);
     }
     uint32_t missing = i < need && i < look ? i : ~0u;
     if (missing == ~0u && need > look) {

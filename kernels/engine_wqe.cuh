@@ -230,7 +230,13 @@ BP_DEV bool take_line(const context* q, uint8_t* stream, uint32_t i) {
   return true;
 }
 
-// Bytes of the stream, from its first 36: 0 when the engine does not take it. Only what the device
+// Bytes that stream_bytes() looks at, from the control segment.
+BP_DEV uint32_t least_bytes(const uint8_t* stream) {
+  const ctrl c(stream);
+  return c.opcode == BP_OP_RDMA_WRITE && c.ds == 3 ? inband_header_bytes : sizeof(bp_wqe_ctrl);
+}
+
+// Bytes of the stream, from those: 0 when the engine does not take it. Only what the device
 // verbs make: inline data behind the remote address, or segments without inline data.
 BP_DEV uint32_t stream_bytes(const uint8_t* stream) {
   const ctrl c(stream);
