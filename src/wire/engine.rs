@@ -18,7 +18,7 @@ pub const SHARED_BYTES: u32 = 16384;
 /// Longest in-band slot that an engine on a GPU takes.
 pub const MAX_SLOT_BYTES: u32 = 64 << 10;
 
-/// Offsets in [`Context`] and [`Record`].
+/// Offsets in the context and the record of `kernels/engine.h`.
 pub const CONTEXT_ASKED: usize = 0;
 /// Where a context's fixed part begins; its state follows.
 pub const CONTEXT_FIXED: usize = 128;
