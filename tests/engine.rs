@@ -6,6 +6,8 @@
 mod common;
 #[path = "endpoint.rs"]
 mod endpoint;
+#[path = "endpoint_model.rs"]
+mod endpoint_model;
 #[path = "nic_errors.rs"]
 mod nic_errors;
 #[path = "nic_inband.rs"]

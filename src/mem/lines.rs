@@ -158,4 +158,52 @@ mod tests {
         let misaligned = view.join_lines::<16, 12>(4, 0, 0, &mut into);
         assert!(matches!(misaligned, Err(MemError::Misaligned { .. })));
     }
+
+    /// A memory that only copies reach behaves as one that the processor reaches.
+    #[test]
+    fn memory_that_is_far_is_copied() {
+        let near = window();
+        let far = HostMem::far(near.addr(), std::sync::Arc::new(near.clone()));
+        let view = View::new(&far, 64, 1024).unwrap();
+        assert!(far.is_far() && view.as_host().is_none());
+        assert_eq!(view.device_addr(), Some(near.addr() + 64));
+        view.write(3, &[7; 100]).unwrap();
+        let mut got = [0; 100];
+        near.read(67, &mut got).unwrap();
+        assert_eq!(got, [7; 100]);
+        view.store_u64(8, 0x0102_0304_0506_0708, Ordering::Release).unwrap();
+        assert_eq!(near.load_u64(72, Ordering::Acquire).unwrap(), 0x0102_0304_0506_0708);
+        assert_eq!(
+            view.load_u32(8, Ordering::Acquire).unwrap(),
+            near.load_u32(72, Ordering::Acquire).unwrap()
+        );
+        assert_eq!(view.fetch_add(8, 1).unwrap(), 0x0102_0304_0506_0708);
+        view.fill(0, 16, 0xa5).unwrap();
+        assert_eq!(view.load_u32(12, Ordering::Acquire).unwrap(), 0xa5a5_a5a5);
+        // Out of bounds and alignment as ever; and no pointer to it is handed out.
+        assert!(matches!(
+            view.load_u64(1020, Ordering::Acquire),
+            Err(MemError::OutOfBounds { .. })
+        ));
+        assert!(matches!(
+            view.store_u32(2, 0, Ordering::Release),
+            Err(MemError::Misaligned { .. })
+        ));
+        assert!(matches!(far.at(0, 1), Err(MemError::Far)));
+        // Copies each way, and lines.
+        let other = window();
+        crate::mem::copy(&view, 0, &other, 5, 300).unwrap();
+        crate::mem::copy(&other, 5, &view, 500, 300).unwrap();
+        let (mut a, mut b) = ([0; 300], [1; 300]);
+        view.read(0, &mut a).unwrap();
+        view.read(500, &mut b).unwrap();
+        assert_eq!(a, b);
+        let mut lines = [[9u8; 16]; 4];
+        lines[2][12..].fill(8);
+        view.write(0, lines.as_flattened()).unwrap();
+        let mut into = [0; 48];
+        let value = u32::from_ne_bytes([9; 4]);
+        assert_eq!(view.join_lines::<16, 12>(0, u32::MAX, value, &mut into).unwrap(), 2);
+        assert_eq!((into[..24].to_vec(), into[24]), (vec![9; 24], 0));
+    }
 }
