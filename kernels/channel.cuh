@@ -1,5 +1,5 @@
-// A channel of a collective: its streams of messages to and from the other ranks, the agreement on
-// what is called, and what happens when a rank is waited for in vain. collective.cuh says why it works.
+// A channel of a collective: its streams of messages to and from the other ranks, and what happens when a
+// rank is waited for in vain. collective.cuh says why it works.
 #ifndef BELLPUSH_CHANNEL_CUH
 #define BELLPUSH_CHANNEL_CUH
 
@@ -40,6 +40,13 @@ struct cut {
   }
 };
 
+// Words of a block's shared memory; what quick messages bring comes behind them.
+struct block_words {
+  uint32_t failed;  // the rank + 1 that a send failed to
+  uint32_t ended;   // why a thread waits no longer (quick.cuh)
+};
+BP_DEV block_words* words() { return reinterpret_cast<block_words*>(dynamic_shared()); }
+
 // How a wait or a post ended: BP_COLL_OK, or a code and whom it is about.
 struct outcome {
   uint32_t code, rank;
@@ -54,6 +61,11 @@ BP_DEV_COLD bp_status_code send_message(const bp_endpoint& ep, Scope scope, uint
   return put_signal<P>(ep, scope, remote, reinterpret_cast<void*>(from), bytes, signal, 1,
                        unsignalled);
 }
+template <class P, class Scope>
+BP_DEV_COLD bp_status_code send_bytes(const bp_endpoint& ep, Scope scope, uint64_t remote,
+                                      uint64_t from, uint64_t bytes) {
+  return put<P>(ep, scope, remote, reinterpret_cast<void*>(from), bytes, unsignalled);
+}
 template <class P>
 BP_DEV_COLD void send_report(const bp_endpoint& ep, uint64_t remote, const uint64_t* word,
                              uint64_t timeout_ns) {
@@ -67,11 +79,15 @@ template <class P>
 struct channel {
   const bp_coll_args& a;
   uint32_t index;
-  uint64_t exchange, ring;  // messages of either stream before this call
+  uint64_t call;
+  uint64_t quick, exchange, ring;  // messages of each stream before this call
   uint64_t first, count;    // this block's elements
 
   BP_DEV channel(const bp_coll_args& args, uint32_t number) : a(args), index(number) {
     const bp_coll_channel* st = state();
+    // Past L1, where an earlier launch may have left it: begin() of this launch's last block adds to it.
+    call = ld_relaxed_gpu(&shared()->call);
+    quick = st->quick;
     exchange = st->exchange;
     ring = st->ring;
     const uint64_t grain = 16 / element_bytes(a.dtype);
@@ -84,6 +100,21 @@ struct channel {
     return reinterpret_cast<bp_coll_channel*>(a.channel_state) + index;
   }
   BP_DEV bp_coll_shared* shared() const { return reinterpret_cast<bp_coll_shared*>(a.shared); }
+
+  // One thread, once all of the block have read the call's number: the last block counts it.
+  BP_DEV void begin() const {
+    bp_coll_shared* sh = shared();
+    if (a.channels > 1) {
+      if (atomic_add(&sh->begun, 1) + 1 != a.channels) return;
+      st_relaxed_gpu(&sh->begun, uint64_t{0});
+    }
+    st_relaxed_gpu(&sh->call, call + 1);
+  }
+  // What this rank calls.
+  BP_DEV bp_coll_call own() const {
+    return {call, a.count, a.dtype, a.op, a.algorithm, a.channels};
+  }
+
   BP_DEV const bp_endpoint& to(uint32_t rank) const {
     return reinterpret_cast<const bp_endpoint*>(a.endpoints)[(uint64_t)index * a.ranks + rank];
   }
@@ -98,6 +129,10 @@ struct channel {
   }
 
   // Offsets in a region: where message n from `rank` lies, and its signal.
+  BP_DEV uint64_t quick_slot(uint32_t rank, uint64_t n) const {
+    return a.quick_slots + (((uint64_t)index * a.ranks + rank) * BP_COLL_QUICK_SLOTS +
+                            n % BP_COLL_QUICK_SLOTS) * BP_COLL_QUICK_SLOT_BYTES;
+  }
   BP_DEV uint64_t exchange_slot(uint32_t rank, uint64_t n) const {
     return a.exchange_slots +
            (((uint64_t)index * a.ranks + rank) * 2 * depth + n % (2 * depth)) * slot_bytes();
@@ -110,7 +145,12 @@ struct channel {
     return a.ring_slots + ((uint64_t)index * slots + n % slots) * slot_bytes();
   }
   BP_DEV uint64_t ring_signal() const { return a.ring_signals + (uint64_t)index * 8; }
-  // Where message n is made. Exchange: a column for each rank that gets one of its own, the own
+  // Where message n is made.
+  BP_DEV uint64_t quick_stage(uint64_t n) const {
+    return a.quick_stage + ((uint64_t)index * BP_COLL_QUICK_SLOTS + n % BP_COLL_QUICK_SLOTS) *
+                               BP_COLL_QUICK_SLOT_BYTES;
+  }
+  // Exchange: a column for each rank that gets one of its own, the own
   // rank's for what all get.
   BP_DEV uint64_t exchange_stage(uint64_t n, uint32_t column) const {
     return stage((n % (2 * depth)) * a.ranks + column);
@@ -128,51 +168,48 @@ struct channel {
   BP_DEV void head(uint64_t slot, uint64_t message) const {
     bp_coll_header* h = reinterpret_cast<bp_coll_header*>(slot);
     h->message = message;
-    h->call = a.call;
-    h->count = a.count;
-    h->dtype = a.dtype;
-    h->op = a.op;
-    h->algorithm = a.algorithm;
-    h->channels = a.channels;
+    h->call = call;
     for (uint64_t& word : h->reserved) word = 0;
   }
 
   // ---- Sending -------------------------------------------------------------------------------
 
-  // Sends message n of the exchange stream to everyone: `bytes(rank)` of payload from the stage's
-  // column `column(rank)`. Small messages go a warp each, at once; large ones by the whole block.
-  template <class Bytes, class Column>
-  BP_DEV outcome send_all(uint64_t n, Bytes bytes, Column column) const {
+  // Has `post(scope, rank)` send to every other rank: small messages a warp each, at once; large ones
+  // by the whole block.
+  template <class Post>
+  BP_DEV outcome to_all(bool small, Post post) const {
     const uint32_t warps = (block_threads() + 31) / 32, warp = tid() / 32;
-    uint32_t* failed = reinterpret_cast<uint32_t*>(dynamic_shared());
-    if (tid() == 0) *failed = 0;
+    if (tid() == 0) words()->failed = 0;
     // The stage is written and the slots consumed by all, before anyone sends from it or tells it.
     syncthreads();
-    const bool small = bytes(next()) <= 2048 || warps == 1;
-    if (small) {
+    if (small || warps == 1) {
       for (uint32_t i = 1 + warp; i < a.ranks; i += warps) {
         const uint32_t r = (a.rank + i) % a.ranks;
-        const bool sent = send_one(warp_scope{}, r, n, exchange_stage(n, column(r)), bytes(r));
-        if (!sent && lane() == 0) *failed = r + 1;
+        if (!post(warp_scope{}, r) && lane() == 0) words()->failed = r + 1;
       }
     } else {
       for (uint32_t i = 1; i < a.ranks; i++) {
         const uint32_t r = (a.rank + i) % a.ranks;
-        if (!send_one(block_scope{}, r, n, exchange_stage(n, column(r)), bytes(r))) {
-          if (tid() == 0) *failed = r + 1;
+        if (!post(block_scope{}, r)) {
+          if (tid() == 0) words()->failed = r + 1;
           break;
         }
       }
     }
     syncthreads();
-    const uint32_t who = *failed;
+    const uint32_t who = words()->failed;
     syncthreads();  // all have read the word before it is written again
     return who ? outcome{BP_COLL_LINK, who - 1} : outcome{BP_COLL_OK, 0};
   }
-  template <class Scope>
-  BP_DEV bool send_one(Scope scope, uint32_t r, uint64_t n, uint64_t from, uint64_t bytes) const {
-    return send_message<P>(to(r), scope, exchange_slot(a.rank, n), from,
-                           BP_COLL_HEADER_BYTES + bytes, exchange_signal(a.rank)) == BP_OK;
+
+  // Sends message n of the exchange stream to everyone: `bytes(rank)` of payload from the stage's
+  // column `column(rank)`.
+  template <class Bytes, class Column>
+  BP_DEV outcome send_all(uint64_t n, Bytes bytes, Column column) const {
+    return to_all(bytes(next()) <= 2048, [&](auto scope, uint32_t r) {
+      return send_message<P>(to(r), scope, exchange_slot(a.rank, n), exchange_stage(n, column(r)),
+                             BP_COLL_HEADER_BYTES + bytes(r), exchange_signal(a.rank)) == BP_OK;
+    });
   }
 
   // Sends message n of the ring stream to the next rank.
@@ -253,7 +290,7 @@ struct channel {
   }
   BP_DEV bool is_message(uint64_t slot, uint64_t n) const {
     const bp_coll_header* h = reinterpret_cast<const bp_coll_header*>(a.region + slot);
-    return h->message == n && h->call == a.call;
+    return h->message == n && h->call == call;
   }
   BP_DEV outcome corrupt(uint32_t r) const {
     return r < a.ranks ? outcome{BP_COLL_CORRUPT, r} : outcome{BP_COLL_OK, 0};
@@ -274,67 +311,13 @@ struct channel {
     return corrupt(find([&](uint32_t r) { return r == previous() && !right; }));
   }
 
-  // ---- Agreement -----------------------------------------------------------------------------
+  // ---- What the first channel found (agree.cuh) ----------------------------------------------
 
-  // Channels on which a rank that calls this sends a message before it knows what the others call.
-  BP_DEV uint32_t eager(uint32_t algorithm, uint32_t channels) const {
-    const uint32_t n = algorithm == BP_COLL_RING ? 1 : channels;
-    return n < a.all_channels ? n : a.all_channels;  // what another rank says may be anything
+  BP_DEV void publish(uint32_t code) const {
+    st_release_gpu(&shared()->verdict, 2 * call + (code == BP_COLL_OK ? 1 : 2));
   }
-
-  // On the first channel: waits for everyone's first message of the call, and compares what all ranks
-  // call. The other channels wait for what it finds before they consume anything.
-  BP_DEV outcome agree(uint64_t n) const {
-    const outcome o = wait_all(n);
-    if (!o.ok()) return o;
-    auto said_by = [&](uint32_t r) -> bp_coll_header {
-      return *reinterpret_cast<const bp_coll_header*>(a.region + exchange_slot(r, n));
-    };
-    auto is_message = [&](const bp_coll_header& h) { return h.message == n && h.call == a.call; };
-    const uint32_t other = find([&](uint32_t r) {
-      if (r == a.rank) return false;
-      const bp_coll_header h = said_by(r);
-      return !is_message(h) || h.count != a.count || h.dtype != a.dtype || h.op != a.op ||
-             h.algorithm != a.algorithm || h.channels != a.channels;
-    });
-    uint32_t code = BP_COLL_OK;
-    if (other < a.ranks && tid() == 0) {
-      const bp_coll_header said = said_by(other);
-      code = is_message(said) ? BP_COLL_MISMATCH : BP_COLL_CORRUPT;
-      if (code == BP_COLL_MISMATCH) tell_host({code, other}, &said);
-    }
-    code = (uint32_t)block_scope{}.broadcast(code);
-    if (code != BP_COLL_CORRUPT && tid() == 0) {
-      st_release_gpu(&shared()->verdict, 2 * a.call + (code == BP_COLL_OK ? 1 : 2));
-    }
-    return {code, other};
-  }
-
-  // When ranks differ, some have sent their first message on channels that others do not use. The first
-  // channel sends and consumes one on each of those, so that all ranks have sent and consumed the
-  // same messages and the next call can begin.
-  BP_DEV outcome settle(uint64_t n, outcome differ) const {
-    const uint32_t own = eager(a.algorithm, a.channels);
-    uint32_t most = own;
-    if (tid() == 0) {
-      for (uint32_t r = 0; r < a.ranks; r++) {
-        if (r == a.rank) continue;
-        auto h = reinterpret_cast<const bp_coll_header*>(a.region + exchange_slot(r, n));
-        const uint32_t theirs = eager(h->algorithm, h->channels);
-        if (theirs > most) most = theirs;
-      }
-    }
-    most = (uint32_t)block_scope{}.broadcast(most);
-    for (uint32_t other = own; other < most; other++) {
-      const channel c(a, other);
-      if (tid() == 0) c.head(c.exchange_stage(c.exchange, a.rank), c.exchange);
-      outcome o = c.send_all(c.exchange, [](uint32_t) { return (uint64_t)0; },
-                             [&](uint32_t) { return a.rank; });
-      if (o.ok()) o = c.receive_all(c.exchange);
-      if (!o.ok()) return o;
-      if (tid() == 0) c.state()->exchange = c.exchange + 1;
-    }
-    return differ;
+  BP_DEV bool verdict_is(uint32_t code) const {
+    return ld_acquire_gpu(&shared()->verdict) == 2 * call + (code == BP_COLL_OK ? 1 : 2);
   }
   BP_DEV outcome verdict() const {
     const uint64_t* word = &shared()->verdict;
@@ -342,7 +325,7 @@ struct channel {
     uint64_t said = 0;
     if (tid() == 0) {
       deadline limit;
-      while ((said = ld_acquire_gpu(word)) <= 2 * a.call) {
+      while ((said = ld_acquire_gpu(word)) <= 2 * call) {
         if (ld_relaxed_gpu(&shared()->dead) != 0 ||
             limit.expired(2 * a.timeout_ns + a.grace_ns)) {
           break;
@@ -351,19 +334,19 @@ struct channel {
       }
     }
     said = block_scope{}.broadcast(said);
-    if (said == 2 * a.call + 1) return {BP_COLL_OK, 0};
-    const bool differ = said == 2 * a.call + 2;
+    if (said == 2 * call + 1) return {BP_COLL_OK, 0};
+    const bool differ = said == 2 * call + 2;
     return {(uint32_t)(differ ? BP_COLL_MISMATCH : BP_COLL_SILENT), a.rank};
   }
 
   // ---- Failure -------------------------------------------------------------------------------
 
   // One thread: the first failure is the host's to read.
-  BP_DEV void tell_host(outcome o, const bp_coll_header* said) const {
+  BP_DEV void tell_host(outcome o, const bp_coll_call* said) const {
     if (atomic_cas(&shared()->status, 0, 1) != 0) return;
     bp_coll_status* st = reinterpret_cast<bp_coll_status*>(a.status);
     st_relaxed_sys(&st->rank, o.rank);
-    st_relaxed_sys(&st->call, a.call);
+    st->own = own();
     if (said) st->said = *said;
     fence_sys();  // reason before code, for the host
     st_relaxed_sys(&st->code, o.code);

@@ -1,16 +1,21 @@
 // All-reduce by kernels that reduce and send: a block a channel, each with queue pairs of its own to
 // every other rank, and a share of the elements.
 //
-// Streams. What a channel sends to a rank is a stream of messages, counted over all calls: the
-// exchange stream goes from every rank to every other, the ring stream from each to the next. A
-// message is put into a slot of the receiver's region, header and payload in one, and its signal is
-// added to afterwards; so a receiver that sees the signal at n + 1 may read message n.
+// Streams. What a channel sends to a rank is a stream of messages, counted over all calls: the quick
+// stream and the exchange stream go from every rank to every other, the ring stream from each to the
+// next. A message of the latter two is put into a slot of the receiver's region, header and payload in
+// one, and its signal is added to afterwards; so a receiver that sees the signal at n + 1 may read message
+// n. A quick message is small, has no signal, and shows by itself what of it has come (quick.cuh).
+// Every call begins with a quick message of the first channel, which says what is called (agree.cuh);
+// a one-shot call whose shares are small enough is nothing but one quick message a channel.
 //
 // Why a slot may be written again. Every rank keeps one rule: it sends message n + K (K is
 // BP_COLL_DEPTH) only after it has consumed message n of everyone that it receives from. At a call's
 // end all messages are sent and consumed, so the rule holds from call to call without any barrier.
 //   * Exchange: whoever sends n + K has consumed everyone's n; everyone who sent n had consumed
 //     everyone's n - K. So n - K is consumed everywhere, and n + K may take its slot: 2 K slots.
+//   * Quick: whoever sends n + 1 has consumed everyone's n; everyone who sent n had consumed everyone's
+//     n - 1. So n + 1 may take the slot of n - 1: 2 slots.
 //   * Ring of N: whoever sends n + K has consumed n of the rank before, which had consumed n - K of
 //     the one before it, and so on to the rank after: that one has consumed n - (N - 1) K. So
 //     n + K may take its slot: N K slots.
@@ -27,7 +32,7 @@
 #ifndef BELLPUSH_COLLECTIVE_CUH
 #define BELLPUSH_COLLECTIVE_CUH
 
-#include "channel.cuh"
+#include "agree.cuh"
 
 namespace bp {
 namespace coll {
@@ -36,22 +41,38 @@ namespace coll {
 // ranks have agreed.
 template <class P, class Send, class Consume>
 BP_DEV outcome exchange_stream(channel<P>& c, uint64_t messages, Send send, Consume consume) {
-  outcome o = send(0);
-  if (o.ok()) o = c.index == 0 ? c.agree(c.exchange) : c.receive_all(c.exchange);
-  if (o.ok() && c.index != 0) o = c.verdict();
+  outcome o = announce(c);
+  if (o.ok()) o = send(0);
+  if (o.ok()) o = agree(c);
   if (o.code == BP_COLL_MISMATCH) {
-    if (c.index == 0) o = c.settle(c.exchange, o);
-    c.exchange++;
-    return o;
+    const outcome taken = c.receive_all(c.exchange++);
+    return taken.ok() ? o : taken;
   }
   for (uint64_t m = 0; m < messages && o.ok(); m++) {
-    if (m > 0) o = c.receive_all(c.exchange + m);
+    o = c.receive_all(c.exchange + m);
     if (!o.ok()) break;
     consume(m);
     if (m == 0 && depth > 1 && 1 < messages) o = send(1);
     if (m + depth < messages && o.ok()) o = send(m + depth);
   }
   c.exchange += messages;
+  return o;
+}
+
+// Every rank sends all its elements to all others in a quick message, and adds up all of them.
+template <class P>
+BP_DEV outcome one_shot_quick(channel<P>& c) {
+  const uint64_t bytes = c.count * element_bytes(c.a.dtype);
+  outcome o = quick::send(c, c.quick, c.in(0), bytes);
+  if (tid() + 1 == block_threads()) c.begin();
+  if (o.ok()) o = quick::receive(c, c.quick, bytes);
+  if (o.code == BP_COLL_MISMATCH) return c.index == 0 ? agree(c) : concede(c);
+  c.quick++;
+  if (!o.ok()) return o;
+  work w = c.elements(0, c.count);
+  w.peers = quick::payload_of(0, bytes);
+  w.stride = quick::payload_of(1, bytes) - w.peers;
+  reduce(c.a.dtype, c.a.op, kind::fold, w);
   return o;
 }
 
@@ -144,17 +165,8 @@ BP_DEV outcome two_shot(channel<P>& c) {
 // message m + K is made of message m.
 template <class P>
 BP_DEV outcome ring_around(channel<P>& c) {
-  outcome o{BP_COLL_OK, 0};
-  if (c.index == 0) {
-    auto send = [&](uint64_t m) {
-      if (tid() == 0) c.head(c.exchange_stage(c.exchange + m, c.a.rank), c.exchange + m);
-      return c.send_all(c.exchange + m, [&](uint32_t) { return (uint64_t)0; },
-                      [&](uint32_t) { return c.a.rank; });
-    };
-    o = exchange_stream(c, 1, send, [](uint64_t) {});
-  } else {
-    o = c.verdict();
-  }
+  outcome o = announce(c);
+  if (o.ok()) o = agree(c);
   if (!o.ok()) return o;
   const uint64_t size = element_bytes(c.a.dtype), partial = partial_bytes(c.a.dtype, c.a.op);
   const uint32_t last = c.a.ranks - 1;
@@ -216,7 +228,9 @@ BP_DEV void run(channel<P>& c) {
   }
   if (ld_relaxed_gpu(&c.shared()->dead) != 0) return;  // the host has the reason, or will
   outcome o;
-  if (c.a.algorithm == BP_COLL_ONE_SHOT) {
+  if (quick::suits(c.own(), c.a.ranks)) {
+    o = one_shot_quick(c);
+  } else if (c.a.algorithm == BP_COLL_ONE_SHOT) {
     o = one_shot(c);
   } else if (c.a.algorithm == BP_COLL_TWO_SHOT) {
     o = two_shot(c);
@@ -224,16 +238,15 @@ BP_DEV void run(channel<P>& c) {
     o = ring_around(c);
   }
   syncthreads();
-  if (o.ok() || o.code == BP_COLL_MISMATCH) {
-    // A channel that had sent nothing is the first one's to settle.
-    const bool settled = o.code == BP_COLL_MISMATCH && c.index >= c.eager(c.a.algorithm, c.a.channels);
-    if (tid() == 0 && !settled) {
-      c.state()->exchange = c.exchange;
-      c.state()->ring = c.ring;
-    }
-  } else {
-    c.give_up(o);
-  }
+  if (!o.ok() && o.code != BP_COLL_MISMATCH) return c.give_up(o);
+  if (tid() != 0) return;
+  bp_coll_channel* st = c.state();
+  // After a mismatch the first channel has settled what this one did not begin with.
+  const opening began = opening_of(c.own(), c.a.ranks, c.a.all_channels);
+  const bool settled = o.code == BP_COLL_MISMATCH && c.index != 0;
+  if (!settled || c.index < began.quick) st->quick = c.quick;
+  if (!settled || c.index < began.exchange) st->exchange = c.exchange;
+  if (!settled) st->ring = c.ring;
 }
 
 template <class P>

@@ -21,18 +21,29 @@ enum bp_coll_code {
 enum {
   BP_COLL_HEADER_BYTES = 64,  // before a message's payload
   BP_COLL_DEPTH = 2,          // messages of a stream on their way to a rank
+  // A quick message (quick.cuh): bytes of payload at most, slots of a stream, and bytes of a slot, which
+  // holds payload and struct bp_coll_call, each word beside a flag.
+  BP_COLL_QUICK_BYTES = 4096,
+  BP_COLL_QUICK_SLOTS = 2,
+  BP_COLL_QUICK_SLOT_BYTES = 2 * (BP_COLL_QUICK_BYTES + 32),
+  // Shared memory of a block: a word, and what quick messages of all ranks bring.
+  BP_COLL_SHARED_BYTES = 32768 + 64,
 };
 
-// Before each message's payload. `message` counts a stream's messages from 0 over all calls.
+// What a rank calls: the beginning of its first message of a call, on the first channel at least.
+struct bp_coll_call {
+  uint64_t call;  // calls of the communicator before this one
+  uint64_t count;
+  uint32_t dtype, op, algorithm, channels;
+};
+BP_ASSERT_SIZE(bp_coll_call, 32);
+
+// Before the payload of a message of the other streams. `message` counts a stream's messages from 0
+// over all calls.
 struct bp_coll_header {
   uint64_t message;
   uint64_t call;
-  uint64_t count;
-  uint32_t dtype;
-  uint32_t op;
-  uint32_t algorithm;
-  uint32_t channels;
-  uint64_t reserved[3];
+  uint64_t reserved[6];
 };
 BP_ASSERT_SIZE(bp_coll_header, BP_COLL_HEADER_BYTES);
 
@@ -40,16 +51,17 @@ BP_ASSERT_SIZE(bp_coll_header, BP_COLL_HEADER_BYTES);
 struct bp_coll_status {
   uint32_t code;    // bp_coll_code, written last
   uint32_t rank;    // whom it is about
-  uint64_t call;
-  struct bp_coll_header said;  // BP_COLL_MISMATCH: what that rank calls
+  struct bp_coll_call own;   // the call
+  struct bp_coll_call said;  // BP_COLL_MISMATCH: what that rank calls
 };
-BP_ASSERT_SIZE(bp_coll_status, 80);
+BP_ASSERT_SIZE(bp_coll_status, 72);
 
 // How far a channel's streams are: messages of earlier calls. GPU memory, a channel's block alone.
 struct bp_coll_channel {
+  uint64_t quick;
   uint64_t exchange;
   uint64_t ring;
-  uint64_t pad[14];
+  uint64_t pad[13];
 };
 BP_ASSERT_SIZE(bp_coll_channel, 128);
 
@@ -59,7 +71,9 @@ struct bp_coll_shared {
   uint64_t report;    // what this rank tells the others when it gives up
   uint32_t dead;      // 1 once it has; for good
   uint32_t status;    // 1 while bp_coll_status is being, or was, written
-  uint64_t pad[13];
+  uint64_t call;      // number of the next call; counted here, so that a recorded call can be replayed
+  uint64_t begun;     // blocks of this call that have read it
+  uint64_t pad[11];
 };
 BP_ASSERT_SIZE(bp_coll_shared, 128);
 
@@ -67,7 +81,6 @@ BP_ASSERT_SIZE(bp_coll_shared, 128);
 struct bp_coll_args {
   uint64_t in, out;            // count elements each; the same address, or apart
   uint64_t count;
-  uint64_t call;               // calls of the communicator before this one
   uint32_t dtype, op, algorithm;
   uint32_t channels;           // blocks of this launch
   uint32_t rank, ranks;
@@ -81,14 +94,16 @@ struct bp_coll_args {
   // This rank's region; offsets in it are the same at every rank.
   uint64_t region;
   uint64_t reports;            // uint64_t[ranks]: rank r gave up waiting for rank (word - 1)
+  uint64_t quick_slots;        // [][ranks][BP_COLL_QUICK_SLOTS]
   uint64_t exchange_signals;   // uint64_t[][ranks]: messages that rank r has sent
   uint64_t ring_signals;       // uint64_t[]
   uint64_t exchange_slots;     // [][ranks][2 * BP_COLL_DEPTH]
   uint64_t ring_slots;         // [][ranks * BP_COLL_DEPTH]
+  uint64_t quick_stage;        // address: [][BP_COLL_QUICK_SLOTS]
   uint64_t stage;              // address: [][3 * BP_COLL_DEPTH * ranks] slots to send from
   uint64_t timeout_ns;         // bound of each wait
   uint64_t grace_ns;           // how long a rank that gives up listens for the others' reasons
 };
-BP_ASSERT_SIZE(bp_coll_args, 32 + 32 + 13 * 8);
+BP_ASSERT_SIZE(bp_coll_args, 24 + 32 + 15 * 8);
 
 #endif

@@ -241,6 +241,23 @@ BP_DEV uint32_t atomic_cas(uint32_t* p, uint32_t expected, uint32_t desired) {
 
 #endif
 
+// A word of shared memory that threads of a block pass each other without a barrier: no order, no torn
+// values, and a load each time.
+BP_DEV uint32_t ld_shared(const uint32_t* p) {
+#if defined(__CUDACC__)
+  return *const_cast<const volatile uint32_t*>(p);
+#else
+  return __atomic_load_n(p, __ATOMIC_RELAXED);
+#endif
+}
+BP_DEV void st_shared(uint32_t* p, uint32_t v) {
+#if defined(__CUDACC__)
+  *const_cast<volatile uint32_t*>(p) = v;
+#else
+  __atomic_store_n(p, v, __ATOMIC_RELAXED);
+#endif
+}
+
 // Asks for a line to be brought to this GPU's L2.
 BP_DEV void prefetch_l2([[maybe_unused]] uint64_t address) {
 #if defined(__CUDACC__)

@@ -1,20 +1,20 @@
 //! A connected rank: calls, and what became of them.
 
-use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::layout::Layout;
 use super::member::{Member, Options};
 use super::{Algorithm, Call, Dtype, Error, Op};
-use crate::gpu::collective_args::{CollArgs, CollStatus, DEPTH, SHARED_BYTES, SHARED_STATUS};
-use crate::gpu::{DeviceMem, Dims, Event, Gpu, Kernel, Mapped, Stream};
+use crate::gpu::collective_args::{
+    BLOCK_SHARED_BYTES, CollArgs, CollCall, CollStatus, DEPTH, QUICK_BYTES, SHARED_BYTES,
+    SHARED_STATUS,
+};
+use crate::gpu::{DeviceMem, Dims, Gpu, Graph, Kernel, Mapped, Stream};
 use crate::nic::Nic;
 use crate::transport::{Endpoint, Memory};
 
-/// Calls whose shape is remembered, to be named when one of them fails.
-const REMEMBERED: usize = 1024;
 /// Threads a block on the host executor, where a lane is a fibre and a barrier a switch to each.
 const HOST_THREADS: u32 = 8;
 /// How long dropping waits for what was sent.
@@ -78,34 +78,49 @@ pub(super) struct Inner {
     pub table: Arc<DeviceMem>,
     pub state: Arc<DeviceMem>,
     pub status: Mapped,
-    /// The end of the last call.
-    pub last: Event,
+}
+
+/// A rank as its calls use it. Streams keep it until they are idle, so its end comes after that of the last
+/// call, and then what was sent is waited for.
+struct Running {
+    inner: Arc<Inner>,
+    /// Calls were made, and none has ended the communicator.
+    sends: AtomicBool,
 }
 
 /// A rank, connected to the others.
 ///
 /// A call is queued on a stream and returns at once; [`Communicator::synchronize`] waits for it and
 /// says what became of it. All ranks make the same calls in the same order; a rank's calls are made
-/// on one stream, or ordered by the caller. Dropping a communicator waits for what it sent to be
-/// acknowledged, a second at most.
+/// on one stream, or ordered by the caller. Dropping a communicator, or what keeps it after that (a stream
+/// that is not idle, a [`Recording`]), waits for what it sent to be acknowledged, a second at most.
 pub struct Communicator {
-    inner: Arc<Inner>,
+    running: Arc<Running>,
     calls: Mutex<Calls>,
 }
 
 #[derive(Default)]
 struct Calls {
-    made: u64,
-    /// The last ones, the newest at the back.
-    recent: VecDeque<Call>,
     /// Messages that calls since the last synchronisation may wait for, each up to the timeout.
     waits: u64,
     ended: Option<String>,
 }
 
+/// Calls that were recorded, to be made again at the cost of one launch.
+pub struct Recording<'a> {
+    communicator: &'a Communicator,
+    graph: Graph<'a>,
+    waits: u64,
+}
+
 impl Communicator {
     pub(super) fn new(inner: Inner) -> Self {
-        Self { inner: Arc::new(inner), calls: Mutex::default() }
+        let running = Running { inner: Arc::new(inner), sends: AtomicBool::new(false) };
+        Self { running: Arc::new(running), calls: Mutex::default() }
+    }
+
+    fn inner(&self) -> &Inner {
+        &self.running.inner
     }
 
     /// Ranks that are threads of this process: one for each GPU and NIC, in order. GPUs and NICs may
@@ -129,26 +144,33 @@ impl Communicator {
 
     /// This rank.
     pub fn rank(&self) -> u32 {
-        self.inner.rank
+        self.inner().rank
     }
 
     /// Number of ranks.
     pub fn ranks(&self) -> u32 {
-        self.inner.ranks
+        self.inner().ranks
     }
 
     /// The options.
     pub fn options(&self) -> &Options {
-        &self.inner.options
+        &self.inner().options
     }
 
     /// What a call of these elements would be.
     pub fn plan(&self, count: u64, dtype: Dtype, op: Op) -> Call {
-        let Inner { ranks, channels, options, .. } = &*self.inner;
+        let Inner { ranks, channels, options, .. } = self.inner();
         let bytes = count.saturating_mul(dtype.bytes());
         let choice = || Algorithm::choose(bytes, *ranks, dtype, op);
         let algorithm = options.algorithm.unwrap_or_else(choice);
-        let wanted = bytes.div_ceil(options.channel_bytes).clamp(1, (*channels).into());
+        let mut wanted = bytes.div_ceil(options.channel_bytes);
+        if algorithm == Algorithm::OneShot {
+            // Quick messages are worth more channels, if there are enough.
+            let share = QUICK_BYTES.min(u64::from(BLOCK_SHARED_BYTES - 64) / u64::from(*ranks));
+            let quick = bytes.div_ceil(share);
+            wanted = if quick <= (*channels).into() { wanted.max(quick) } else { wanted };
+        }
+        let wanted = wanted.clamp(1, (*channels).into());
         Call { count, dtype, op, algorithm, channels: wanted as u32 }
     }
 
@@ -169,7 +191,7 @@ impl Communicator {
         dtype: Dtype,
         op: Op,
     ) -> Result<(), Error> {
-        let inner = &self.inner;
+        let inner = self.inner();
         if !Arc::ptr_eq(stream.gpu(), &inner.gpu) {
             return Err(Error::OtherGpu { what: "stream" });
         }
@@ -184,23 +206,33 @@ impl Communicator {
         if let Some(why) = &calls.ended {
             return Err(Error::Ended { why: why.clone() });
         }
-        let args = CollArgs { input, output, call: calls.made, ..inner.args(&call) };
+        let args = CollArgs { input, output, ..inner.args(&call) };
         for memory in [from.memory, to.memory] {
             match memory {
                 Memory::Device(mem) => stream.keep(mem.clone()),
                 Memory::Host(mem) => stream.keep(mem.keep()),
             }
         }
-        stream.keep(inner.clone());
-        stream.launch(&inner.all_reduce, inner.dims(call.channels), &args)?;
-        stream.record(&inner.last)?;
-        calls.made += 1;
+        stream.keep(self.running.clone());
+        stream.launch(&inner.all_reduce, inner.dims(&call), &args)?;
+        self.running.sends.store(inner.ranks > 1, Ordering::Relaxed);
         calls.waits += inner.waits(&call);
-        if calls.recent.len() == REMEMBERED {
-            calls.recent.pop_front();
-        }
-        calls.recent.push_back(call);
         Ok(())
+    }
+
+    /// Records the calls that `make` makes on `stream`, instead of making them.
+    ///
+    /// # Errors
+    /// What `make` reports, and [`Error::Gpu`] where there are no graphs: on the host executor.
+    pub fn record<'a>(
+        &'a self,
+        stream: &'a Stream,
+        make: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<Recording<'a>, Error> {
+        let before = self.lock().waits;
+        let graph = stream.capture(make);
+        let waits = std::mem::replace(&mut self.lock().waits, before) - before;
+        Ok(Recording { communicator: self, graph: graph?, waits })
     }
 
     /// Waits until the calls queued on `stream` are done: bounded, since each of their waits is.
@@ -210,15 +242,16 @@ impl Communicator {
     /// other failure ends it.
     pub fn synchronize(&self, stream: &Stream) -> Result<(), Error> {
         let mut calls = self.lock();
-        let timeout = self.inner.options.timeout;
+        let timeout = self.inner().options.timeout;
         let most = u32::try_from(calls.waits + 4).unwrap_or(u32::MAX);
         stream.synchronize(timeout.saturating_mul(most))?;
         calls.waits = 0;
-        match self.inner.failure(&calls)? {
+        match self.inner().failure()? {
             None => Ok(()),
             Some(e) => {
                 if !matches!(e, Error::Mismatch { .. }) {
                     calls.ended = Some(e.to_string());
+                    self.running.sends.store(false, Ordering::Relaxed);
                 }
                 Err(e)
             }
@@ -230,16 +263,34 @@ impl Communicator {
     }
 }
 
+impl Recording<'_> {
+    /// Makes the recorded calls once more, on the stream that they were recorded from.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn replay(&self) -> Result<(), Error> {
+        let mut calls = self.communicator.lock();
+        if let Some(why) = &calls.ended {
+            return Err(Error::Ended { why: why.clone() });
+        }
+        self.graph.launch()?;
+        calls.waits += self.waits;
+        Ok(())
+    }
+}
+
 impl Inner {
     fn args(&self, call: &Call) -> CollArgs {
-        let Layout { reports, exchange_signals, ring_signals, exchange_slots, ring_slots, .. } =
-            self.layout;
+        let l = self.layout;
+        let stage = match &self.stage {
+            Some(own) => own.addr(),
+            None => self.region.addr() + l.stage,
+        };
         let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4);
         CollArgs {
             input: 0,
             output: 0,
             count: call.count,
-            call: 0,
             dtype: call.dtype as u32,
             op: call.op as u32,
             algorithm: call.algorithm as u32,
@@ -254,24 +305,31 @@ impl Inner {
             shared: self.state.addr(),
             status: self.status.addr(),
             region: self.region.addr(),
-            reports,
-            exchange_signals,
-            ring_signals,
-            exchange_slots,
-            ring_slots,
-            stage: match &self.stage {
-                Some(own) => own.addr(),
-                None => self.region.addr() + self.layout.stage,
-            },
+            reports: l.reports,
+            quick_slots: l.quick_slots,
+            exchange_signals: l.exchange_signals,
+            ring_signals: l.ring_signals,
+            exchange_slots: l.exchange_slots,
+            ring_slots: l.ring_slots,
+            quick_stage: stage,
+            stage: stage + l.quick_stage_bytes,
             timeout_ns: ns(self.options.timeout),
             grace_ns: ns(self.options.grace()),
         }
     }
 
-    /// One word of shared memory, through which a block's threads tell each other of a failed send.
-    fn dims(&self, channels: u32) -> Dims {
-        let usual = if self.gpu.is_host() { HOST_THREADS } else { 512 };
-        Dims::new(channels, self.options.threads.unwrap_or(usual)).shared(16)
+    fn dims(&self, call: &Call) -> Dims {
+        let usual = if self.gpu.is_host() { HOST_THREADS } else { self.threads(call) };
+        let threads = self.options.threads.unwrap_or(usual);
+        Dims::new(call.channels, threads).shared(BLOCK_SHARED_BYTES)
+    }
+
+    /// As many threads as there are words to wait for in a quick call, each of which looks at one; the more
+    /// there are, the longer a barrier takes.
+    fn threads(&self, call: &Call) -> u32 {
+        let share = call.count.saturating_mul(call.dtype.bytes()).div_ceil(call.channels.into());
+        let words = (share / 8 + 5).saturating_mul(self.ranks.saturating_sub(1).into());
+        words.next_multiple_of(32).clamp(32, 512) as u32
     }
 
     /// Messages that a call may wait for, one after the other.
@@ -282,7 +340,7 @@ impl Inner {
     }
 
     /// What the kernels wrote, if they did; they have ended.
-    fn failure(&self, calls: &Calls) -> Result<Option<Error>, Error> {
+    fn failure(&self) -> Result<Option<Error>, Error> {
         let Some(host) = self.status.host() else { return Ok(None) };
         // Acquire: pairs with device code, which writes the reason before the code.
         let code = host.load_u32(0, Ordering::Acquire)?;
@@ -295,7 +353,7 @@ impl Inner {
         // Taken: the next failure is reported again.
         host.write(0, &[0; size_of::<CollStatus>()])?;
         self.state.copy_in(SHARED_STATUS, &[0; 4])?;
-        let (rank, call) = (status.rank, status.call);
+        let (rank, call) = (status.rank, status.own.call);
         let ms = self.options.timeout.as_millis();
         Ok(Some(match code {
             2 => {
@@ -304,7 +362,7 @@ impl Inner {
                 let why = ends.flat_map(|(_, e)| e).find_map(Endpoint::failure);
                 Error::Link { rank, call, why }
             }
-            3 => match (said(&status), calls.at(call)) {
+            3 => match (call_of(&status.said), call_of(&status.own)) {
                 (Some(theirs), Some(ours)) => Error::Mismatch { rank, call, theirs, ours },
                 _ => Error::Corrupt { rank, call },
             },
@@ -315,9 +373,8 @@ impl Inner {
     }
 }
 
-/// What another rank calls, as it said; `None` for numbers that mean nothing.
-fn said(status: &CollStatus) -> Option<Call> {
-    let said = &status.said;
+/// What a rank calls, as it said; `None` for numbers that mean nothing.
+fn call_of(said: &CollCall) -> Option<Call> {
     Some(Call {
         count: said.count,
         dtype: Dtype::of(said.dtype)?,
@@ -327,28 +384,25 @@ fn said(status: &CollStatus) -> Option<Call> {
     })
 }
 
-impl Calls {
-    fn at(&self, call: u64) -> Option<Call> {
-        let back = self.made.checked_sub(call + 1)? as usize;
-        self.recent.iter().rev().nth(back).copied()
-    }
-}
-
-impl Drop for Communicator {
-    /// What this rank sent must reach the others before its queue pairs go.
+impl Drop for Running {
+    /// What this rank sent must reach the others before its queue pairs go. No call is running: the stream
+    /// that one runs on would keep this.
     fn drop(&mut self) {
-        let mut calls = self.lock();
-        if calls.ended.take().is_some() || calls.made == 0 || self.inner.ranks == 1 {
+        if !*self.sends.get_mut() {
             return;
         }
-        let call = self.plan(0, Dtype::F32, Op::Sum);
-        let args = self.inner.args(&call);
-        // One caller at a time has the queue pairs. Nothing more can be done for a call that does not
-        // end, nor for a rank that does not acknowledge.
-        let Ok(()) = self.inner.last.wait(DRAIN) else { return };
-        let Ok(stream) = self.inner.gpu.stream() else { return };
-        stream.keep(self.inner.clone());
-        if stream.launch(&self.inner.drain, self.inner.dims(self.inner.channels), &args).is_ok() {
+        let inner = &self.inner;
+        let all = Call {
+            count: 0,
+            dtype: Dtype::F32,
+            op: Op::Sum,
+            algorithm: Algorithm::OneShot,
+            channels: inner.channels,
+        };
+        // Nothing more can be done for a rank that does not acknowledge.
+        let Ok(stream) = inner.gpu.stream() else { return };
+        stream.keep(inner.clone());
+        if stream.launch(&inner.drain, inner.dims(&all), &inner.args(&all)).is_ok() {
             let _ = stream.synchronize(DRAIN);
         }
     }

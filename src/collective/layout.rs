@@ -1,7 +1,7 @@
 //! Where everything lies in a rank's region. The same at every rank, so that an offset is an address
 //! at all of them.
 
-use crate::gpu::collective_args::{DEPTH, HEADER_BYTES};
+use crate::gpu::collective_args::{DEPTH, HEADER_BYTES, QUICK_SLOT_BYTES, QUICK_SLOTS};
 
 /// Offsets and lengths in bytes; see `kernels/collective.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,10 +9,12 @@ pub(super) struct Layout {
     pub reports: u64,
     pub exchange_signals: u64,
     pub ring_signals: u64,
+    pub quick_slots: u64,
     pub exchange_slots: u64,
     pub ring_slots: u64,
-    /// Where slots to send from lie, if they lie in the region.
+    /// Where slots to send from lie, if they lie in the region: those of quick messages first.
     pub stage: u64,
+    pub quick_stage_bytes: u64,
     pub stage_bytes: u64,
     /// Length without the stage.
     pub received: u64,
@@ -26,18 +28,23 @@ impl Layout {
         let reports = 0;
         let exchange_signals = line(ranks * 8);
         let ring_signals = exchange_signals + line(channels * ranks * 8);
-        let exchange_slots = (ring_signals + line(channels * 8)).next_multiple_of(4096);
+        let quick_slots = (ring_signals + line(channels * 8)).next_multiple_of(4096);
+        let quick = channels * QUICK_SLOTS * QUICK_SLOT_BYTES;
+        let exchange_slots = (quick_slots + ranks * quick).next_multiple_of(4096);
         let ring_slots = exchange_slots + channels * ranks * 2 * DEPTH * slot;
         let received = ring_slots + channels * ranks * DEPTH * slot;
-        let stage_bytes = channels * 3 * DEPTH * ranks * slot;
+        let quick_stage_bytes = quick.next_multiple_of(4096);
+        let stage_bytes = quick_stage_bytes + channels * 3 * DEPTH * ranks * slot;
         let stage = received.next_multiple_of(4096);
         Self {
             reports,
             exchange_signals,
             ring_signals,
+            quick_slots,
             exchange_slots,
             ring_slots,
             stage,
+            quick_stage_bytes,
             stage_bytes,
             received,
         }
@@ -57,6 +64,7 @@ mod tests {
                 (l.reports, ranks * 8),
                 (l.exchange_signals, channels * ranks * 8),
                 (l.ring_signals, channels * 8),
+                (l.quick_slots, channels * ranks * 2 * 8256),
                 (l.exchange_slots, channels * ranks * 4 * slot),
                 (l.ring_slots, channels * ranks * 2 * slot),
                 (l.stage, l.stage_bytes),
@@ -65,7 +73,9 @@ mod tests {
                 assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{l:?}");
             }
             assert!(l.ring_slots + channels * ranks * 2 * slot <= l.received);
-            let aligned = [l.exchange_slots, l.stage, slot].iter().all(|n| n.is_multiple_of(64));
+            let aligned = [l.quick_slots, l.quick_stage_bytes, l.exchange_slots, l.stage, slot]
+                .iter()
+                .all(|n| n.is_multiple_of(64));
             assert!(aligned, "{l:?}");
         }
     }

@@ -208,7 +208,6 @@ impl Member {
             table,
             state,
             status,
-            last: gpu.event()?,
         };
         Ok(Self { address, inner })
     }

@@ -17,7 +17,7 @@ mod member;
 
 pub use address::RankAddress;
 pub use bootstrap::{Bootstrap, BootstrapError};
-pub use communicator::{Buffer, Communicator};
+pub use communicator::{Buffer, Communicator, Recording};
 pub use error::{Call, Error};
 pub use job::Job;
 pub use kinds::{Algorithm, Dtype, Op};

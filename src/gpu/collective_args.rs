@@ -16,12 +16,20 @@ pub const SHARED_BYTES: usize = 128;
 /// Offset of `status` in `struct bp_coll_shared`.
 pub const SHARED_STATUS: usize = 20;
 
-/// `struct bp_coll_header`: before each message's payload.
+/// Bytes of payload of a quick message at most (`BP_COLL_QUICK_BYTES`).
+pub const QUICK_BYTES: u64 = 4096;
+/// Slots of a stream of quick messages (`BP_COLL_QUICK_SLOTS`).
+pub const QUICK_SLOTS: u64 = 2;
+/// Bytes of a quick message's slot (`BP_COLL_QUICK_SLOT_BYTES`).
+pub const QUICK_SLOT_BYTES: u64 = 2 * (QUICK_BYTES + 32);
+/// Shared memory of a block (`BP_COLL_SHARED_BYTES`), of which all but 64 bytes are for what quick messages
+/// bring.
+pub const BLOCK_SHARED_BYTES: u32 = 32768 + 64;
+
+/// `struct bp_coll_call`: what a rank calls.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub struct Header {
-    /// Number in its stream, over all calls.
-    pub message: u64,
+pub struct CollCall {
     /// Number of the call.
     pub call: u64,
     /// Elements that are reduced.
@@ -34,8 +42,6 @@ pub struct Header {
     pub algorithm: u32,
     /// Channels that the call uses.
     pub channels: u32,
-    /// Zero.
-    pub reserved: [u64; 3],
 }
 
 /// `struct bp_coll_status`: why a call ended. Device code writes it, the host reads it.
@@ -46,10 +52,10 @@ pub struct CollStatus {
     pub code: u32,
     /// The rank that it is about.
     pub rank: u32,
-    /// Number of the call.
-    pub call: u64,
+    /// The call.
+    pub own: CollCall,
     /// What that rank calls, where ranks differ.
-    pub said: Header,
+    pub said: CollCall,
 }
 
 /// `struct bp_coll_args`: one all-reduce of one rank.
@@ -62,8 +68,6 @@ pub struct CollArgs {
     pub output: u64,
     /// Number of elements.
     pub count: u64,
-    /// Calls of the communicator before this one.
-    pub call: u64,
     /// `enum bp_coll_dtype`.
     pub dtype: u32,
     /// `enum bp_coll_op`.
@@ -94,6 +98,8 @@ pub struct CollArgs {
     pub region: u64,
     /// Offset in a region: why each rank gave up.
     pub reports: u64,
+    /// Offset in a region: quick messages by channel and rank.
+    pub quick_slots: u64,
     /// Offset in a region: messages that each rank has sent, by channel.
     pub exchange_signals: u64,
     /// Offset in a region: messages that the rank before has sent round, by channel.
@@ -102,6 +108,8 @@ pub struct CollArgs {
     pub exchange_slots: u64,
     /// Offset in a region: slots of the ring, by channel.
     pub ring_slots: u64,
+    /// Address of the slots to send quick messages from.
+    pub quick_stage: u64,
     /// Address of the slots to send from.
     pub stage: u64,
     /// Bound of each wait, in ns.
@@ -115,7 +123,7 @@ pub struct CollArgs {
 unsafe impl KernelArgs for CollArgs {}
 
 const _: () = {
-    assert!(size_of::<Header>() == HEADER_BYTES as usize);
-    assert!(size_of::<CollStatus>() == 80);
-    assert!(size_of::<CollArgs>() == 168);
+    assert!(size_of::<CollCall>() == 32);
+    assert!(size_of::<CollStatus>() == 72);
+    assert!(size_of::<CollArgs>() == 176);
 };

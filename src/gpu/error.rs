@@ -187,6 +187,12 @@ pub enum GpuError {
         /// The bound.
         after: Duration,
     },
+    /// Work was to be recorded that cannot be.
+    #[error("{why}: no work was recorded")]
+    NoGraph {
+        /// Why not.
+        why: &'static str,
+    },
     /// An event was asked for its time before it was reached.
     #[error("the event was not recorded yet")]
     NotRecorded,

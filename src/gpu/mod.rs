@@ -12,6 +12,7 @@ pub mod collective_args;
 mod cuda;
 pub mod engine_args;
 mod error;
+mod graph;
 mod host;
 mod memory;
 mod module;
@@ -22,6 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use error::GpuError;
+pub use graph::Graph;
 pub use host::{HostOptions, Lanes};
 pub use memory::{DeviceMem, Mapped};
 pub use module::{

@@ -340,6 +340,12 @@ impl Stream {
         if Arc::ptr_eq(&self.gpu, other) { Ok(()) } else { Err(GpuError::OtherGpu { what }) }
     }
 
+    /// What is kept.
+    #[cfg(feature = "cuda")]
+    pub(super) fn kept(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
     /// Keeps something until the stream is idle: memory that a launched kernel reaches by address.
     pub(crate) fn keep(&self, what: Arc<dyn Any + Send + Sync>) {
         let key = Arc::as_ptr(&what).cast::<()>() as usize;

@@ -24,7 +24,7 @@ pub(super) use copy::Memory;
 pub(super) use kernels::{Function, LoadedModule};
 pub(super) use nccl::{Comm, unique_id as nccl_unique_id, version as nccl_version};
 pub(super) use pin::Pin;
-pub(super) use queue::{Mark, Queue};
+pub(super) use queue::{Graph, Mark, Queue};
 
 /// The driver calls that enumerate and load a module's functions came with CUDA 12.4.
 const LEAST_DRIVER: i32 = 12_040;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{self, CUfunction_attribute_enum as FunctionAttribute, CUresult};
-use cudarc::driver::{CudaEvent, CudaStream};
+use cudarc::driver::{CudaEvent, CudaGraph, CudaStream};
 
 use super::{Device, Function, Memory, check, failed, safe};
 use crate::gpu::host::Word;
@@ -25,6 +25,19 @@ pub(in crate::gpu) struct Queue {
 pub(in crate::gpu) struct Mark {
     event: CudaEvent,
     recorded: AtomicBool,
+}
+
+/// Recorded work of a stream.
+pub(in crate::gpu) struct Graph {
+    graph: CudaGraph,
+}
+
+impl Graph {
+    /// # Safety
+    /// What the recorded kernels reach stays good until the stream is idle.
+    pub(in crate::gpu) unsafe fn launch(&self) -> Result<(), GpuError> {
+        safe("cuGraphLaunch", self.graph.launch())
+    }
 }
 
 impl Device {
@@ -80,6 +93,21 @@ impl Queue {
             )
         };
         check("cuLaunchKernel", code)
+    }
+
+    /// What is queued from now on by this thread is recorded, and not executed.
+    pub(in crate::gpu) fn begin_capture(&self) -> Result<(), GpuError> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        safe("cuStreamBeginCapture", self.stream.begin_capture(mode))
+    }
+
+    /// Ends the recording.
+    pub(in crate::gpu) fn end_capture(&self) -> Result<Graph, GpuError> {
+        let flags = sys::CUgraphInstantiate_flags(0);
+        let graph = safe("cuStreamEndCapture", self.stream.end_capture(flags))?;
+        graph
+            .map(|graph| Graph { graph })
+            .ok_or(GpuError::NoGraph { why: "the driver made no graph" })
     }
 
     /// # Safety

@@ -1,0 +1,140 @@
+// How the ranks make sure, at the beginning of a call, that all call the same; and how they go on when
+// they do not.
+//
+// The first channel compares what the first quick messages say. The others do not consume anything
+// before it has (in a call of quick messages each compares by itself: all of a rank's say the same).
+// When ranks differ, some have begun on channels and streams that others do not use. The first
+// channel sends and consumes one message on each of those, so that all ranks have sent and consumed the
+// same messages, and the next call can begin.
+#ifndef BELLPUSH_AGREE_CUH
+#define BELLPUSH_AGREE_CUH
+
+#include "quick.cuh"
+
+namespace bp {
+namespace coll {
+
+// Channels on which a rank sends a message of a stream before it knows what the others call.
+struct opening {
+  uint32_t quick, exchange;
+};
+BP_DEV opening opening_of(const bp_coll_call& h, uint32_t ranks, uint32_t all_channels) {
+  // What another rank says may be anything.
+  const uint32_t n = h.channels < 1 ? 1 : h.channels < all_channels ? h.channels : all_channels;
+  if (quick::suits(h, ranks)) return {n, 0};
+  return {1, h.algorithm == BP_COLL_RING ? 0 : n};
+}
+
+// The first channel says what is called, where the call itself goes by other streams.
+template <class P>
+BP_DEV outcome announce(const channel<P>& c) {
+  outcome o{BP_COLL_OK, 0};
+  if (c.index == 0) {
+    o = quick::send(c, c.quick, 0, 0);
+  } else {
+    syncthreads();  // all have read the call's number
+  }
+  if (tid() + 1 == block_threads()) c.begin();
+  return o;
+}
+
+BP_DEV bool same(const bp_coll_call& x, const bp_coll_call& y) {
+  return x.call == y.call && x.count == y.count && x.dtype == y.dtype && x.op == y.op &&
+         x.algorithm == y.algorithm && x.channels == y.channels;
+}
+
+// Compares what all ranks call, and tells the other channels (and, where ranks differ, the host).
+template <class P>
+BP_DEV outcome compare(const channel<P>& c) {
+  const outcome o = quick::wait_heads(c, c.quick);
+  if (!o.ok()) return o;
+  const uint32_t other = c.find([&](uint32_t r) {
+    return r != c.a.rank && !same(quick::said_by(c, r, c.quick), c.own());
+  });
+  uint32_t code = BP_COLL_OK;
+  if (other < c.a.ranks && tid() == 0) {
+    const bp_coll_call said = quick::said_by(c, other, c.quick);
+    code = said.call == c.call ? BP_COLL_MISMATCH : BP_COLL_CORRUPT;
+    if (code == BP_COLL_MISMATCH) c.tell_host({code, other}, &said);
+  }
+  code = (uint32_t)block_scope{}.broadcast(code);
+  if (code != BP_COLL_CORRUPT && tid() == 0) c.publish(code);
+  return {code, other};
+}
+
+// Sends and consumes a message on the channels from `first` on, up to `end`.
+template <class P>
+BP_DEV outcome settle_quick(const channel<P>& c, uint32_t first, uint32_t end) {
+  outcome o{BP_COLL_OK, 0};
+  for (uint32_t i = first; i < end && o.ok(); i++) {
+    channel<P> other(c.a, i);
+    other.call = c.call;
+    o = quick::send(other, other.quick, 0, 0);
+    if (o.ok()) o = quick::wait_heads(other, other.quick);
+    if (tid() == 0) other.state()->quick = other.quick + 1;
+  }
+  return o;
+}
+template <class P>
+BP_DEV outcome settle_exchange(channel<P>& c, uint32_t first, uint32_t end) {
+  outcome o{BP_COLL_OK, 0};
+  for (uint32_t i = first; i < end && o.ok(); i++) {
+    channel<P> other(c.a, i);
+    other.call = c.call;
+    if (tid() == 0) other.head(other.exchange_stage(other.exchange, c.a.rank), other.exchange);
+    o = other.send_all(other.exchange, [](uint32_t) { return (uint64_t)0; },
+                       [&](uint32_t) { return c.a.rank; });
+    if (o.ok()) o = other.receive_all(other.exchange);
+    if (i == c.index) {
+      c.exchange++;
+    } else if (tid() == 0) {
+      other.state()->exchange = other.exchange + 1;
+    }
+  }
+  return o;
+}
+
+// The first channel's: what it sent or consumes by its own streams is not settled here.
+template <class P>
+BP_DEV outcome settle(channel<P>& c) {
+  const opening own = opening_of(c.own(), c.a.ranks, c.a.all_channels);
+  opening most = own;
+  for (uint32_t r = 0; r < c.a.ranks; r++) {
+    if (r == c.a.rank) continue;
+    const opening theirs = opening_of(quick::said_by(c, r, c.quick), c.a.ranks, c.a.all_channels);
+    most.quick = most.quick < theirs.quick ? theirs.quick : most.quick;
+    most.exchange = most.exchange < theirs.exchange ? theirs.exchange : most.exchange;
+  }
+  // A peer may write its message anew at any time: one thread's finding is everybody's.
+  const uint64_t word = block_scope{}.broadcast((uint64_t)most.quick << 32 | most.exchange);
+  outcome o = settle_quick(c, own.quick, (uint32_t)(word >> 32));
+  if (o.ok()) o = settle_exchange(c, own.exchange, (uint32_t)word);
+  return o;
+}
+
+// Consumes the quick message that all ranks begin a call with. BP_COLL_OK: all call the same.
+// BP_COLL_MISMATCH: they do not, and all that was sent too much is consumed but what this channel has begun
+// on the exchange stream.
+template <class P>
+BP_DEV outcome agree(channel<P>& c) {
+  if (c.index != 0) return c.verdict();
+  const outcome o = compare(c);
+  if (o.code == BP_COLL_MISMATCH) {
+    const outcome settled = settle(c);
+    if (!settled.ok()) return settled;
+  }
+  c.quick++;
+  return o;
+}
+
+// As agree(), for another channel that has found a difference by itself.
+template <class P>
+BP_DEV outcome concede(channel<P>& c) {
+  const outcome o = quick::wait_heads(c, c.quick++);
+  return o.ok() ? c.verdict() : o;
+}
+
+}  // namespace coll
+}  // namespace bp
+
+#endif

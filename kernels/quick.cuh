@@ -1,0 +1,160 @@
+// Quick messages of a channel: one WRITE that shows by itself what of it has come.
+//
+// Each word of data lies beside a flag, which is the message's number, in 8 aligned bytes. A NIC writes
+// those at once, whatever the order in which it writes the rest; so a receiver that polls the data has them
+// as soon as they have come, without a signal after them and without another trip to look at them. (NCCL's
+// LL protocol takes the same for granted.) A message begins with what its sender calls; its payload is
+// this rank's share of a call. Slots of quick messages hold nothing else, ever.
+#ifndef BELLPUSH_QUICK_CUH
+#define BELLPUSH_QUICK_CUH
+
+#include "channel.cuh"
+
+namespace bp {
+namespace coll {
+namespace quick {
+
+// Units of 16 bytes: two words, each with its flag.
+constexpr uint32_t unit_data = 8;
+constexpr uint32_t head_units = sizeof(bp_coll_call) / unit_data;
+constexpr uint32_t most_units = head_units + BP_COLL_QUICK_BYTES / unit_data;
+static_assert(most_units * sizeof(u128) == BP_COLL_QUICK_SLOT_BYTES, "a slot holds all units");
+static_assert(sizeof(block_words) <= 64, "payload lies behind them");
+
+// Whether a call goes in quick messages: a share and those of all ranks are small. What another rank
+// calls may be anything.
+BP_DEV bool suits(const bp_coll_call& h, uint32_t ranks) {
+  if (h.algorithm != BP_COLL_ONE_SHOT || h.channels == 0) return false;
+  if (h.count > (uint64_t)h.channels * BP_COLL_QUICK_BYTES) return false;
+  const uint32_t size = element_bytes(h.dtype);
+  const uint64_t share = round_up((h.count + h.channels - 1) / h.channels * size, 16);
+  return share <= BP_COLL_QUICK_BYTES && share * ranks <= BP_COLL_SHARED_BYTES - 64;
+}
+
+// Never 0, which is what a slot holds that was never written.
+BP_DEV uint32_t flag_of(uint64_t n) { return (uint32_t)(n % 0xffffffffu) + 1; }
+
+// Units that message n is sent in. Flags come again after 2^32 - 1 messages; so that no older one waits in
+// a slot until then, all of it is written from time to time.
+BP_DEV uint32_t units_of(uint64_t n, uint64_t bytes) {
+  if ((n & 0xfffff) < BP_COLL_QUICK_SLOTS) return most_units;
+  return head_units + (uint32_t)((bytes + unit_data - 1) / unit_data);
+}
+
+// Words of a message's head.
+BP_DEV uint64_t head_word(const bp_coll_call& h, uint32_t unit) {
+  if (unit == 0) return h.call;
+  if (unit == 1) return h.count;
+  if (unit == 2) return h.dtype | (uint64_t)h.op << 32;
+  return h.algorithm | (uint64_t)h.channels << 32;
+}
+
+// Where receive() leaves rank r's payload, in shared memory.
+BP_DEV uint64_t payload_of(uint32_t r, uint64_t bytes) {
+  return reinterpret_cast<uint64_t>(dynamic_shared()) + 64 + r * round_up(bytes, 16);
+}
+
+// Sends message n to everyone: `bytes` bytes from `from`.
+template <class P>
+BP_DEV outcome send(const channel<P>& c, uint64_t n, uint64_t from, uint64_t bytes) {
+  const uint32_t units = units_of(n, bytes), flag = flag_of(n);
+  const bool whole = ((from | bytes) & 3) == 0;
+  const bp_coll_call own = c.own();
+  u128* to = reinterpret_cast<u128*>(c.quick_stage(n));
+  for (uint32_t u = tid(); u < units; u += block_threads()) {
+    uint32_t low, high;
+    if (u < head_units) {
+      const uint64_t word = head_word(own, u);
+      low = (uint32_t)word;
+      high = (uint32_t)(word >> 32);
+    } else {
+      const uint32_t at = (u - head_units) * unit_data;
+      low = payload_u32(from, at, (uint32_t)bytes, whole);
+      high = payload_u32(from, at + 4, (uint32_t)bytes, whole);
+    }
+    to[u] = u128{{low, flag, high, flag}};
+  }
+  if (tid() == 0) words()->ended = 0;  // before the barrier in to_all()
+  return c.to_all(units <= 128, [&](auto scope, uint32_t r) {
+    return send_bytes<P>(c.to(r), scope, c.quick_slot(c.a.rank, n), c.quick_stage(n),
+                         units * sizeof(u128)) == BP_OK;
+  });
+}
+
+BP_DEV bool has_come(const u128& v, uint32_t flag) { return v.w[1] == flag && v.w[3] == flag; }
+// The whole unit is one load; its halves carry their own flags, so nothing else has to be ordered.
+template <class P>
+BP_DEV u128 unit_from(const channel<P>& c, uint32_t r, uint64_t n, uint32_t unit) {
+  return ld_line(reinterpret_cast<const u128*>(c.a.region + c.quick_slot(r, n)) + unit);
+}
+
+// Any thread's reason for the block to end its wait; whichever comes last will do.
+BP_DEV void end_wait(outcome o) { st_shared(&words()->ended, o.code << 16 | o.rank); }
+
+// Waits for message n of everyone, of `bytes` bytes, and leaves the payloads in shared memory.
+// BP_COLL_MISMATCH: somebody calls something else.
+template <class P>
+BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint64_t bytes) {
+  const uint32_t units = head_units + (uint32_t)((bytes + unit_data - 1) / unit_data);
+  const uint32_t flag = flag_of(n), all = units * (c.a.ranks - 1);
+  const bp_coll_call own = c.own();
+  deadline limit;
+  for (uint32_t i = tid(); i < all; i += block_threads()) {
+    const uint32_t other = i / units, u = i % units, r = other + (other >= c.a.rank);
+    u128 v = unit_from(c, r, n, u);
+    while (!has_come(v, flag) && !c.a.unwaited) {
+      if (limit.expired(c.a.timeout_ns)) end_wait({BP_COLL_SILENT, r});
+      if ((limit.polls & 31) == 0) {
+        if (c.given_up(r)) end_wait({BP_COLL_SILENT, r});
+        if (c.index != 0 && c.verdict_is(BP_COLL_MISMATCH)) end_wait({BP_COLL_MISMATCH, r});
+        if (ld_shared(&words()->ended) != 0) break;
+      }
+      yield_();
+      v = unit_from(c, r, n, u);
+    }
+    if (!has_come(v, flag) && !c.a.unwaited) break;
+    const uint64_t word = v.w[0] | (uint64_t)v.w[2] << 32;
+    if (u >= head_units) {
+      const uint64_t to = payload_of(r, bytes) + (u - head_units) * unit_data;
+      *reinterpret_cast<uint64_t*>(to) = word;
+    } else if (word != head_word(own, u)) {
+      end_wait({BP_COLL_MISMATCH, r});
+    }
+    if (ld_shared(&words()->ended) != 0) break;
+  }
+  syncthreads();
+  const uint32_t ended = words()->ended;
+  return {ended >> 16, ended & 0xffff};
+}
+
+// What rank r calls in its message n, which has come.
+template <class P>
+BP_DEV bp_coll_call said_by(const channel<P>& c, uint32_t r, uint64_t n) {
+  uint64_t word[head_units];
+  for (uint32_t u = 0; u < head_units; u++) {
+    const u128 v = unit_from(c, r, n, u);
+    word[u] = v.w[0] | (uint64_t)v.w[2] << 32;
+  }
+  return {word[0], word[1], (uint32_t)word[2], (uint32_t)(word[2] >> 32),
+          (uint32_t)word[3], (uint32_t)(word[3] >> 32)};
+}
+
+// Waits for the head of message n of everyone.
+template <class P>
+BP_DEV outcome wait_heads(const channel<P>& c, uint64_t n) {
+  if (c.a.unwaited) return {BP_COLL_OK, 0};
+  return c.await([&](uint32_t r) { return r != c.a.rank; },
+                 [&](uint32_t r) {
+                   bool all = true;
+                   for (uint32_t u = 0; u < head_units; u++) {
+                     all = has_come(unit_from(c, r, n, u), flag_of(n)) && all;
+                   }
+                   return all;
+                 });
+}
+
+}  // namespace quick
+}  // namespace coll
+}  // namespace bp
+
+#endif
