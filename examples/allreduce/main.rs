@@ -107,6 +107,9 @@ struct Args {
     /// Time the same calls of nccl, of the same memory on the same streams, batch by batch in turn
     #[arg(long, value_parser = ["nccl"])]
     compare: Option<String>,
+    /// Time a batch as one CUDA graph of its calls, NCCL's too
+    #[arg(long)]
+    graph: bool,
     /// Write results here (- for stdout)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -127,6 +130,8 @@ struct Row {
     executor: String,
     engine: String,
     calls: u32,
+    /// Whether a batch of calls was one CUDA graph.
+    graph: bool,
     /// Median and least of the slowest rank's times of a call, in µs.
     time_us: f64,
     least_us: f64,
@@ -215,6 +220,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         op: args.op,
         calls: args.calls,
         in_place: args.in_place,
+        graph: args.graph,
         seed: args.seed,
     };
     match Job::from_env(options.timeout)? {
@@ -428,6 +434,7 @@ impl<'a> Table<'a> {
             executor: self.executor.clone(),
             engine: args.engine.clone(),
             calls,
+            graph: args.graph,
             time_us: median as f64 / 1e3,
             least_us: least as f64 / 1e3,
             bus_gb_s: bus(median),

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bellpush::collective::{Communicator, Dtype, Job, Member, Op, Options, RankAddress};
+use bellpush::collective::{
+    Communicator, Dtype, Error, Job, Member, Op, Options, RankAddress, Recording,
+};
 use bellpush::gpu::nccl::{Nccl, NcclOp, NcclType, UNIQUE_ID_BYTES};
-use bellpush::gpu::{DeviceMem, Gpu, Stream};
+use bellpush::gpu::{DeviceMem, Gpu, Graph, Stream};
 use bellpush::nic::Nic;
 use bellpush::transport::Memory;
 use serde::{Deserialize, Serialize};
@@ -23,6 +25,8 @@ pub struct Task {
     pub op: Op,
     pub calls: Option<u32>,
     pub in_place: bool,
+    /// Time batches as CUDA graphs.
+    pub graph: bool,
     pub seed: u64,
 }
 
@@ -118,23 +122,30 @@ impl Rank {
 
     /// One call to warm up, which is the one that is checked; then batches, timed.
     fn call_and_check(&mut self, task: &Task, seen: &mut Measured) -> Result<(), Failure> {
+        let Self { gpu, communicator, meeting, nccl } = self;
         let (count, dtype) = (seen.count as usize, task.dtype);
         let of = |rank| check::elements(dtype, count, Kind::Random, task.seed, rank);
-        let input = self.gpu.alloc(count * dtype.bytes() as usize)?;
+        let input = gpu.alloc(count * dtype.bytes() as usize)?;
         let output = match task.in_place {
             true => input.clone(),
-            false => self.gpu.alloc(count * dtype.bytes() as usize)?,
+            false => gpu.alloc(count * dtype.bytes() as usize)?,
         };
-        let places = Places { stream: &self.gpu.stream()?, input: &input, output: &output };
-        let inputs: Vec<_> = (0..self.communicator.ranks()).map(of).collect();
-        let mine = &inputs[self.communicator.rank() as usize];
+        let stream = &gpu.stream()?;
+        let calls = Calls { task, stream, input: &input, output: &output, count: seen.count };
+        let inputs: Vec<_> = (0..communicator.ranks()).map(of).collect();
+        let mine = &inputs[communicator.rank() as usize];
+        let by: Vec<_> = [Some(By::Bellpush(communicator)), nccl.as_ref().map(By::Nccl)]
+            .into_iter()
+            .flatten()
+            .collect();
 
         let mut found = vec![0; count * dtype.bytes() as usize];
-        for by in [Some(By::Bellpush), self.nccl.as_ref().map(By::Nccl)].into_iter().flatten() {
+        for by in &by {
             Memory::from(input.clone()).write(0, mine)?;
-            self.call(&by, task, &places, seen.count, 1)?;
+            calls.make(by, 1)?;
+            calls.wait(by)?;
             Memory::from(output.clone()).read(0, &mut found)?;
-            if matches!(by, By::Bellpush) {
+            if matches!(by, By::Bellpush(_)) {
                 seen.digest = Sha256::digest(&found).to_vec();
                 check::check(dtype, task.op, &inputs, &found)?;
             } else if dtype == Dtype::F32 || (dtype == Dtype::I32 && task.op != Op::Mean) {
@@ -144,36 +155,61 @@ impl Rank {
             }
         }
 
+        let batches: Vec<_> =
+            by.iter().map(|by| calls.batch(by, seen.calls)).collect::<Result<_, _>>()?;
         for _ in 0..BATCHES {
-            self.meeting.all_gather(&[])?;
-            let ns = self.call(&By::Bellpush, task, &places, seen.count, seen.calls)?;
-            seen.batches.push(ns / u64::from(seen.calls));
-            if let Some(nccl) = &self.nccl {
-                self.meeting.all_gather(&[])?;
-                let ns = self.call(&By::Nccl(nccl), task, &places, seen.count, seen.calls)?;
-                seen.nccl.push(ns / u64::from(seen.calls));
+            for (by, batch) in by.iter().zip(&batches) {
+                meeting.all_gather(&[])?;
+                let since = Instant::now();
+                match batch {
+                    Batch::Calls => calls.make(by, seen.calls)?,
+                    Batch::Recording(recording) => recording.replay()?,
+                    Batch::Graph(graph) => graph.launch()?,
+                }
+                calls.wait(by)?;
+                let ns = u64::try_from(since.elapsed().as_nanos())? / u64::from(seen.calls);
+                match by {
+                    By::Bellpush(_) => seen.batches.push(ns),
+                    By::Nccl(_) => seen.nccl.push(ns),
+                }
             }
         }
         Ok(())
     }
+}
 
-    /// ns of `calls` calls in a row, and of the wait for the last.
-    fn call(
-        &self,
-        by: &By<'_>,
-        task: &Task,
-        places: &Places<'_>,
-        count: u64,
-        calls: u32,
-    ) -> Result<u64, Failure> {
-        let &Places { stream, input, output } = places;
+/// Whose all-reduce it is.
+enum By<'a> {
+    Bellpush(&'a Communicator),
+    Nccl(&'a Nccl),
+}
+
+/// How a batch is queued: call by call, or as a graph that was recorded before.
+enum Batch<'a> {
+    Calls,
+    Recording(Recording<'a>),
+    Graph(Graph<'a>),
+}
+
+/// The same call as often as wanted.
+struct Calls<'a> {
+    task: &'a Task,
+    stream: &'a Stream,
+    input: &'a Arc<DeviceMem>,
+    output: &'a Arc<DeviceMem>,
+    count: u64,
+}
+
+impl<'a> Calls<'a> {
+    /// Queues `calls` of them.
+    fn make(&self, by: &By<'_>, calls: u32) -> Result<(), Error> {
+        let &Self { stream, input, output, count, .. } = self;
         let (from, to) = (Memory::from(input.clone()), Memory::from(output.clone()));
-        let (dtype, op) = (task.dtype, task.op);
-        let since = Instant::now();
+        let Task { dtype, op, .. } = *self.task;
         for _ in 0..calls {
             match by {
-                By::Bellpush => {
-                    self.communicator.all_reduce(stream, &from, &to, count, dtype, op)?;
+                By::Bellpush(communicator) => {
+                    communicator.all_reduce(stream, &from, &to, count, dtype, op)?;
                 }
                 By::Nccl(nccl) => {
                     let (dtype, op) = (nccl_type(dtype), nccl_op(op));
@@ -181,24 +217,28 @@ impl Rank {
                 }
             }
         }
-        match by {
-            By::Bellpush => self.communicator.synchronize(stream)?,
-            By::Nccl(_) => stream.synchronize(NCCL_JOINS)?,
-        }
-        Ok(u64::try_from(since.elapsed().as_nanos())?)
+        Ok(())
     }
-}
 
-/// Whose all-reduce it is.
-enum By<'a> {
-    Bellpush,
-    Nccl(&'a Nccl),
-}
+    fn batch(&self, by: &By<'a>, calls: u32) -> Result<Batch<'a>, Error> {
+        if !self.task.graph {
+            return Ok(Batch::Calls);
+        }
+        Ok(match by {
+            By::Bellpush(communicator) => {
+                Batch::Recording(communicator.record(self.stream, || self.make(by, calls))?)
+            }
+            By::Nccl(_) => Batch::Graph(self.stream.capture(|| self.make(by, calls))?),
+        })
+    }
 
-struct Places<'a> {
-    stream: &'a Stream,
-    input: &'a Arc<DeviceMem>,
-    output: &'a Arc<DeviceMem>,
+    /// Until all that was queued is done.
+    fn wait(&self, by: &By<'_>) -> Result<(), Error> {
+        match by {
+            By::Bellpush(communicator) => communicator.synchronize(self.stream),
+            By::Nccl(_) => Ok(self.stream.synchronize(NCCL_JOINS)?),
+        }
+    }
 }
 
 fn nccl_type(dtype: Dtype) -> NcclType {
