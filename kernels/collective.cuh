@@ -241,12 +241,12 @@ BP_DEV void run(channel<P>& c) {
   if (!o.ok() && o.code != BP_COLL_MISMATCH) return c.give_up(o);
   if (tid() != 0) return;
   bp_coll_channel* st = c.state();
-  // After a mismatch the first channel has settled what this one did not begin with.
-  const opening began = opening_of(c.own(), c.a.ranks, c.a.all_channels);
-  const bool settled = o.code == BP_COLL_MISMATCH && c.index != 0;
-  if (!settled || c.index < began.quick) st->quick = c.quick;
-  if (!settled || c.index < began.exchange) st->exchange = c.exchange;
-  if (!settled) st->ring = c.ring;
+  // After a mismatch the first channel has settled what another one did not begin with.
+  opening mine{~0u, ~0u};
+  if (o.code == BP_COLL_MISMATCH && c.index != 0) mine = opening_of(c.own(), c.a.ranks, c.a.all_channels);
+  if (c.index < mine.quick) st->quick = c.quick;
+  if (c.index < mine.exchange) st->exchange = c.exchange;
+  st->ring = c.ring;
 }
 
 template <class P>

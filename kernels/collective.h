@@ -21,13 +21,14 @@ enum bp_coll_code {
 enum {
   BP_COLL_HEADER_BYTES = 64,  // before a message's payload
   BP_COLL_DEPTH = 2,          // messages of a stream on their way to a rank
-  // A quick message (quick.cuh): bytes of payload at most, slots of a stream, and bytes of a slot, which
-  // holds payload and struct bp_coll_call, each word beside a flag.
+  // A quick message (quick.cuh): bytes of payload at most, of one and of all ranks together; slots of a
+  // stream, and bytes of a slot, which holds payload and struct bp_coll_call, each word beside a flag.
   BP_COLL_QUICK_BYTES = 4096,
+  BP_COLL_QUICK_ALL_BYTES = 32768,
   BP_COLL_QUICK_SLOTS = 2,
   BP_COLL_QUICK_SLOT_BYTES = 2 * (BP_COLL_QUICK_BYTES + 32),
-  // Shared memory of a block: a word, and what quick messages of all ranks bring.
-  BP_COLL_SHARED_BYTES = 32768 + 64,
+  // Shared memory of a block: a few words, what quick messages of all ranks bring, and one to send.
+  BP_COLL_BLOCK_BYTES = 64 + BP_COLL_QUICK_ALL_BYTES + BP_COLL_QUICK_SLOT_BYTES,
 };
 
 // What a rank calls: the beginning of its first message of a call, on the first channel at least.
@@ -99,7 +100,7 @@ struct bp_coll_args {
   uint64_t ring_signals;       // uint64_t[]
   uint64_t exchange_slots;     // [][ranks][2 * BP_COLL_DEPTH]
   uint64_t ring_slots;         // [][ranks * BP_COLL_DEPTH]
-  uint64_t quick_stage;        // address: [][BP_COLL_QUICK_SLOTS]
+  uint64_t quick_stage;        // address: [][BP_COLL_QUICK_SLOTS], where the NIC pulls
   uint64_t stage;              // address: [][3 * BP_COLL_DEPTH * ranks] slots to send from
   uint64_t timeout_ns;         // bound of each wait
   uint64_t grace_ns;           // how long a rank that gives up listens for the others' reasons

@@ -28,7 +28,7 @@ BP_DEV bool suits(const bp_coll_call& h, uint32_t ranks) {
   if (h.count > (uint64_t)h.channels * BP_COLL_QUICK_BYTES) return false;
   const uint32_t size = element_bytes(h.dtype);
   const uint64_t share = round_up((h.count + h.channels - 1) / h.channels * size, 16);
-  return share <= BP_COLL_QUICK_BYTES && share * ranks <= BP_COLL_SHARED_BYTES - 64;
+  return share <= BP_COLL_QUICK_BYTES && share * ranks <= BP_COLL_QUICK_ALL_BYTES;
 }
 
 // Never 0, which is what a slot holds that was never written.
@@ -54,13 +54,25 @@ BP_DEV uint64_t payload_of(uint32_t r, uint64_t bytes) {
   return reinterpret_cast<uint64_t>(dynamic_shared()) + 64 + r * round_up(bytes, 16);
 }
 
+// Where message n is made: where the NIC reads it, or where the verbs copy it from.
+template <class P>
+BP_DEV uint64_t made_at(const channel<P>& c, uint64_t n) {
+  if constexpr (P::data_v == data::pull) return c.quick_stage(n);
+  return payload_of(0, 0) + BP_COLL_QUICK_ALL_BYTES;
+}
+
 // Sends message n to everyone: `bytes` bytes from `from`.
 template <class P>
 BP_DEV outcome send(const channel<P>& c, uint64_t n, uint64_t from, uint64_t bytes) {
+  // What a verb looks at, one trip to L2 after the other: on its way to L1 while the message is made. A
+  // launch begins with an empty L1.
+  const bp_endpoint* ep = &c.to((c.a.rank + 1 + tid() / 32) % c.a.ranks);
+  const uint64_t state = ld_weak(&ep->qp.state);
+  prefetch_l1(reinterpret_cast<uint64_t>(ep) + 128);
   const uint32_t units = units_of(n, bytes), flag = flag_of(n);
   const bool whole = ((from | bytes) & 3) == 0;
   const bp_coll_call own = c.own();
-  u128* to = reinterpret_cast<u128*>(c.quick_stage(n));
+  u128* to = reinterpret_cast<u128*>(made_at(c, n));
   for (uint32_t u = tid(); u < units; u += block_threads()) {
     uint32_t low, high;
     if (u < head_units) {
@@ -74,9 +86,10 @@ BP_DEV outcome send(const channel<P>& c, uint64_t n, uint64_t from, uint64_t byt
     }
     to[u] = u128{{low, flag, high, flag}};
   }
+  prefetch_l1(state);
   if (tid() == 0) words()->ended = 0;  // before the barrier in to_all()
   return c.to_all(units <= 128, [&](auto scope, uint32_t r) {
-    return send_bytes<P>(c.to(r), scope, c.quick_slot(c.a.rank, n), c.quick_stage(n),
+    return send_bytes<P>(c.to(r), scope, c.quick_slot(c.a.rank, n), made_at(c, n),
                          units * sizeof(u128)) == BP_OK;
   });
 }

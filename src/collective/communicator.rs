@@ -8,7 +8,7 @@ use super::layout::Layout;
 use super::member::{Member, Options};
 use super::{Algorithm, Call, Dtype, Error, Op};
 use crate::gpu::collective_args::{
-    BLOCK_SHARED_BYTES, CollArgs, CollCall, CollStatus, DEPTH, QUICK_BYTES, SHARED_BYTES,
+    BLOCK_BYTES, CollArgs, CollCall, CollStatus, DEPTH, QUICK_ALL_BYTES, QUICK_BYTES, SHARED_BYTES,
     SHARED_STATUS,
 };
 use crate::gpu::{DeviceMem, Dims, Gpu, Graph, Kernel, Mapped, Stream};
@@ -17,6 +17,9 @@ use crate::transport::{Endpoint, Memory};
 
 /// Threads a block on the host executor, where a lane is a fibre and a barrier a switch to each.
 const HOST_THREADS: u32 = 8;
+/// Bytes of a quick call for which it takes one channel more: a NIC's engine takes longer for them than a
+/// channel costs (docs/results/allreduce-h200.md).
+const QUICK_SHARE: u64 = 1024;
 /// How long dropping waits for what was sent.
 const DRAIN: Duration = Duration::from_secs(1);
 
@@ -166,9 +169,10 @@ impl Communicator {
         let mut wanted = bytes.div_ceil(options.channel_bytes);
         if algorithm == Algorithm::OneShot {
             // Quick messages are worth more channels, if there are enough.
-            let share = QUICK_BYTES.min(u64::from(BLOCK_SHARED_BYTES - 64) / u64::from(*ranks));
-            let quick = bytes.div_ceil(share);
-            wanted = if quick <= (*channels).into() { wanted.max(quick) } else { wanted };
+            let most = QUICK_BYTES.min(QUICK_ALL_BYTES / u64::from(*ranks));
+            if bytes <= most * u64::from(*channels) {
+                wanted = wanted.max(bytes.div_ceil(most.min(QUICK_SHARE)));
+            }
         }
         let wanted = wanted.clamp(1, (*channels).into());
         Call { count, dtype, op, algorithm, channels: wanted as u32 }
@@ -321,7 +325,7 @@ impl Inner {
     fn dims(&self, call: &Call) -> Dims {
         let usual = if self.gpu.is_host() { HOST_THREADS } else { self.threads(call) };
         let threads = self.options.threads.unwrap_or(usual);
-        Dims::new(call.channels, threads).shared(BLOCK_SHARED_BYTES)
+        Dims::new(call.channels, threads).shared(BLOCK_BYTES)
     }
 
     /// As many threads as there are words to wait for in a quick call, each of which looks at one; the more

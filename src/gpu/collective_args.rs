@@ -22,9 +22,10 @@ pub const QUICK_BYTES: u64 = 4096;
 pub const QUICK_SLOTS: u64 = 2;
 /// Bytes of a quick message's slot (`BP_COLL_QUICK_SLOT_BYTES`).
 pub const QUICK_SLOT_BYTES: u64 = 2 * (QUICK_BYTES + 32);
-/// Shared memory of a block (`BP_COLL_SHARED_BYTES`), of which all but 64 bytes are for what quick messages
-/// bring.
-pub const BLOCK_SHARED_BYTES: u32 = 32768 + 64;
+/// Bytes of payload of all ranks' quick messages at most (`BP_COLL_QUICK_ALL_BYTES`).
+pub const QUICK_ALL_BYTES: u64 = 32768;
+/// Shared memory of a block (`BP_COLL_BLOCK_BYTES`).
+pub const BLOCK_BYTES: u32 = (64 + QUICK_ALL_BYTES + QUICK_SLOT_BYTES) as u32;
 
 /// `struct bp_coll_call`: what a rank calls.
 #[repr(C)]
