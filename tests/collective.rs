@@ -136,6 +136,35 @@ fn every_path_carries_it() {
     assert_eq!(Options::paths().count(), 6);
 }
 
+/// Shares just below and above what goes in one message without a signal, of one rank and of all.
+#[test]
+fn shares_around_what_a_quick_message_holds() {
+    for (ranks, channels) in [(2, 1), (3, 4), (9, 1)] {
+        let options = Options { channels, ..small(Algorithm::OneShot) };
+        let world = World::new(ranks, &options);
+        let most = 4096.min(32768 / ranks as usize / 16 * 16) * channels as usize;
+        for bytes in [most - 64, most - 4, most, most + 4, most + 64] {
+            world.reduce(Dtype::F32, Op::Sum, bytes / 4, Kind::Random, bytes % 8 == 0);
+            world.reduce(Dtype::F16, Op::Max, bytes / 2 - 1, Kind::Random, false);
+        }
+    }
+}
+
+/// Calls on one channel and on several, by quick messages, by others and round the ring: streams that one call
+/// leaves alone go on where they stood.
+#[test]
+fn calls_of_all_kinds_in_turn() {
+    let options = Options { algorithm: None, channels: 3, ..small(Algorithm::Ring) };
+    let world = World::new(2, &options);
+    let counts = [1, 9000, 300, 1_050_000, 2, 70_000, 40, 1_050_000, 1];
+    let algorithms: std::collections::HashSet<_> =
+        counts.iter().map(|&n| world.ranks[0].plan(n, Dtype::F32, Op::Sum).algorithm).collect();
+    assert_eq!(algorithms.len(), 2, "{algorithms:?}");
+    for count in counts {
+        world.reduce(Dtype::F32, Op::Sum, count as usize, Kind::Random, count % 2 == 0);
+    }
+}
+
 #[test]
 fn nan_infinity_and_zeros_as_ieee_754_says() {
     for &algorithm in Algorithm::ALL {
