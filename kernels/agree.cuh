@@ -18,10 +18,10 @@ namespace coll {
 struct opening {
   uint32_t quick, exchange;
 };
-BP_DEV opening opening_of(const bp_coll_call& h, uint32_t ranks, uint32_t all_channels) {
+BP_DEV opening opening_of(const bp_coll_call& h, uint32_t all_channels) {
   // What another rank says may be anything.
   const uint32_t n = h.channels < 1 ? 1 : h.channels < all_channels ? h.channels : all_channels;
-  if (quick::suits(h, ranks)) return {n, 0};
+  if (h.algorithm == BP_COLL_QUICK) return {n, 0};
   return {1, h.algorithm == BP_COLL_RING ? 0 : n};
 }
 
@@ -97,11 +97,11 @@ BP_DEV outcome settle_exchange(channel<P>& c, uint32_t first, uint32_t end) {
 // The first channel's: what it sent or consumes by its own streams is not settled here.
 template <class P>
 BP_DEV outcome settle(channel<P>& c) {
-  const opening own = opening_of(c.own(), c.a.ranks, c.a.all_channels);
+  const opening own = opening_of(c.own(), c.a.all_channels);
   opening most = own;
   for (uint32_t r = 0; r < c.a.ranks; r++) {
     if (r == c.a.rank) continue;
-    const opening theirs = opening_of(quick::said_by(c, r, c.quick), c.a.ranks, c.a.all_channels);
+    const opening theirs = opening_of(quick::said_by(c, r, c.quick), c.a.all_channels);
     most.quick = most.quick < theirs.quick ? theirs.quick : most.quick;
     most.exchange = most.exchange < theirs.exchange ? theirs.exchange : most.exchange;
   }
@@ -127,11 +127,24 @@ BP_DEV outcome agree(channel<P>& c) {
   return o;
 }
 
-// As agree(), for another channel that has found a difference by itself.
+// As agree(), for a channel that has found a difference by itself.
 template <class P>
-BP_DEV outcome concede(channel<P>& c) {
+BP_DEV_COLD outcome concede(channel<P>& c) {
+  if (c.index == 0) return agree(c);
   const outcome o = quick::wait_heads(c, c.quick++);
   return o.ok() ? c.verdict() : o;
+}
+
+// How a call ended that did not end well, for the host, the other ranks and the next call.
+template <class P>
+BP_DEV_COLD void end_otherwise(channel<P>& c, outcome o) {
+  if (o.code != BP_COLL_MISMATCH) return c.give_up(o);
+  if (tid() != 0) return;
+  // The first channel has settled what another one did not begin with.
+  opening mine{~0u, ~0u};
+  if (c.index != 0) mine = opening_of(c.own(), c.a.all_channels);
+  if (c.index < mine.quick) c.state()->quick = c.quick;
+  if (c.index < mine.exchange) c.state()->exchange = c.exchange;
 }
 
 }  // namespace coll

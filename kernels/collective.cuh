@@ -7,7 +7,7 @@
 // one, and its signal is added to afterwards; so a receiver that sees the signal at n + 1 may read message
 // n. A quick message is small, has no signal, and shows by itself what of it has come (quick.cuh).
 // Every call begins with a quick message of the first channel, which says what is called (agree.cuh);
-// a one-shot call whose shares are small enough is nothing but one quick message a channel.
+// a call that is small enough is nothing but one quick message a channel.
 //
 // Why a slot may be written again. Every rank keeps one rule: it sends message n + K (K is
 // BP_COLL_DEPTH) only after it has consumed message n of everyone that it receives from. At a call's
@@ -56,23 +56,6 @@ BP_DEV outcome exchange_stream(channel<P>& c, uint64_t messages, Send send, Cons
     if (m + depth < messages && o.ok()) o = send(m + depth);
   }
   c.exchange += messages;
-  return o;
-}
-
-// Every rank sends all its elements to all others in a quick message, and adds up all of them.
-template <class P>
-BP_DEV outcome one_shot_quick(channel<P>& c) {
-  const uint64_t bytes = c.count * element_bytes(c.a.dtype);
-  outcome o = quick::send(c, c.quick, c.in(0), bytes);
-  if (tid() + 1 == block_threads()) c.begin();
-  if (o.ok()) o = quick::receive(c, c.quick, bytes);
-  if (o.code == BP_COLL_MISMATCH) return c.index == 0 ? agree(c) : concede(c);
-  c.quick++;
-  if (!o.ok()) return o;
-  work w = c.elements(0, c.count);
-  w.peers = quick::payload_of(0, bytes);
-  w.stride = quick::payload_of(1, bytes) - w.peers;
-  reduce(c.a.dtype, c.a.op, kind::fold, w);
   return o;
 }
 
@@ -220,39 +203,54 @@ BP_DEV outcome ring_around(channel<P>& c) {
   return o;
 }
 
+// Whether there is nothing to send, and what there is to do is done.
 template <class P>
-BP_DEV void run(channel<P>& c) {
+BP_DEV bool needs_nobody(const channel<P>& c) {
   if (c.a.ranks == 1) {
     if (c.a.in != c.a.out) copy(c.in(0), c.count * element_bytes(c.a.dtype), c.out(0), 0);
-    return;
+    return true;
   }
-  if (ld_relaxed_gpu(&c.shared()->dead) != 0) return;  // the host has the reason, or will
-  outcome o;
-  if (quick::suits(c.own(), c.a.ranks)) {
-    o = one_shot_quick(c);
-  } else if (c.a.algorithm == BP_COLL_ONE_SHOT) {
-    o = one_shot(c);
-  } else if (c.a.algorithm == BP_COLL_TWO_SHOT) {
-    o = two_shot(c);
-  } else {
-    o = ring_around(c);
-  }
-  syncthreads();
-  if (!o.ok() && o.code != BP_COLL_MISMATCH) return c.give_up(o);
-  if (tid() != 0) return;
-  bp_coll_channel* st = c.state();
-  // After a mismatch the first channel has settled what another one did not begin with.
-  opening mine{~0u, ~0u};
-  if (o.code == BP_COLL_MISMATCH && c.index != 0) mine = opening_of(c.own(), c.a.ranks, c.a.all_channels);
-  if (c.index < mine.quick) st->quick = c.quick;
-  if (c.index < mine.exchange) st->exchange = c.exchange;
-  st->ring = c.ring;
+  return ld_relaxed_gpu(&c.shared()->dead) != 0;  // the host has the reason, or will
 }
 
 template <class P>
 BP_DEV void all_reduce(const bp_coll_args& args) {
   channel<P> c(args, bid());
-  run(c);
+  if (needs_nobody(c)) return;
+  outcome o;
+  if (args.algorithm == BP_COLL_ONE_SHOT) {
+    o = one_shot(c);
+  } else if (args.algorithm == BP_COLL_TWO_SHOT) {
+    o = two_shot(c);
+  } else {
+    o = ring_around(c);
+  }
+  syncthreads();
+  if (!o.ok()) return end_otherwise(c, o);
+  if (tid() == 0) {
+    c.state()->quick = c.quick;
+    c.state()->exchange = c.exchange;
+    c.state()->ring = c.ring;
+  }
+}
+
+// Every rank sends all its elements to all others in one quick message, and adds up all of them. A kernel
+// of its own: a launch of few microseconds feels how much code it brings along.
+template <class P>
+BP_DEV void all_reduce_quick(const bp_coll_args& args) {
+  channel<P> c(args, bid());
+  const uint64_t bytes = c.count * element_bytes(args.dtype);
+  if (args.ranks > 1) quick::look_ahead(c, c.in(0), bytes);
+  if (needs_nobody(c)) return;
+  outcome o = quick::send(c, c.quick, c.in(0), bytes);
+  if (tid() + 1 == block_threads()) c.begin();
+  if (o.ok()) o = quick::receive(c, c.quick, bytes);
+  if (!o.ok()) return end_otherwise(c, o.code == BP_COLL_MISMATCH ? concede(c) : o);
+  work w = c.elements(0, c.count);
+  w.peers = quick::payload_of(0, bytes);
+  w.stride = quick::payload_of(1, bytes) - w.peers;
+  reduce(args.dtype, args.op, kind::fold, w);
+  if (tid() == 0) c.state()->quick = c.quick + 1;
 }
 
 // Waits for all that was sent, so that queue pairs can go: a block a channel.

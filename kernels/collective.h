@@ -5,7 +5,12 @@
 
 #include "wire.h"
 
-enum bp_coll_algorithm { BP_COLL_ONE_SHOT = 0, BP_COLL_TWO_SHOT = 1, BP_COLL_RING = 2 };
+enum bp_coll_algorithm {
+  BP_COLL_ONE_SHOT = 0,
+  BP_COLL_TWO_SHOT = 1,
+  BP_COLL_RING = 2,
+  BP_COLL_QUICK = 3,  // shares are at most BP_COLL_QUICK_BYTES, those of all ranks BP_COLL_QUICK_ALL_BYTES
+};
 enum bp_coll_dtype { BP_COLL_F32 = 0, BP_COLL_F16 = 1, BP_COLL_BF16 = 2, BP_COLL_I32 = 3 };
 enum bp_coll_op { BP_COLL_SUM = 0, BP_COLL_MAX = 1, BP_COLL_MIN = 2, BP_COLL_MEAN = 3 };
 

@@ -15,7 +15,7 @@ use bellpush::gpu::args::{
     self, BenchArgs, BenchResult, DeviceEndpoint, LinkChaseArgs, LinkFlagArgs, LinkLap,
     LinkMoveArgs, LinkResult, OpArgs, Qp, Scope, Status, StoreArgs, TearArgs, Verb, Window,
 };
-use bellpush::gpu::collective_args::{self as coll, CollArgs, CollStatus, Header};
+use bellpush::gpu::collective_args::{self as coll, CollArgs, CollCall, CollStatus};
 use bellpush::wire::cqe::{CQE_BYTES, CqeBytes, CqeOpcode, Syndrome};
 use bellpush::wire::doorbell as db;
 use bellpush::wire::umr::{self, MkeySeg, RepeatBlockSeg, RepeatEntrySeg, UmrCtrlSeg};
@@ -261,14 +261,13 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(LinkFlagArgs = bp_link_flag_args {
             store_at; watch_at; results; limit_ns; rounds; answers;
         }),
-        layout!(Header = bp_coll_header {
-            message; call; count; dtype; op; algorithm; channels; reserved;
-        }),
-        layout!(CollStatus = bp_coll_status { code; rank; call; said; }),
+        layout!(CollCall = bp_coll_call { call; count; dtype; op; algorithm; channels; }),
+        layout!(CollStatus = bp_coll_status { code; rank; own; said; }),
         layout!(CollArgs = bp_coll_args {
-            input = in; output = out; count; call; dtype; op; algorithm; channels; rank; ranks;
+            input = in; output = out; count; dtype; op; algorithm; channels; rank; ranks;
             chunk_bytes; unwaited; all_channels; endpoints; channel_state; shared; status; region; reports;
-            exchange_signals; ring_signals; exchange_slots; ring_slots; stage; timeout_ns; grace_ns;
+            quick_slots; exchange_signals; ring_signals; exchange_slots; ring_slots; quick_stage; stage; timeout_ns;
+            grace_ns;
         }),
         kernel_constants(),
         collective_constants(),
@@ -281,6 +280,11 @@ fn collective_constants() -> Vec<Claim> {
     let mut claims = vec![
         claim(&["BP_COLL_HEADER_BYTES"], coll::HEADER_BYTES),
         claim(&["BP_COLL_DEPTH"], coll::DEPTH),
+        claim(&["BP_COLL_QUICK_BYTES"], coll::QUICK_BYTES),
+        claim(&["BP_COLL_QUICK_ALL_BYTES"], coll::QUICK_ALL_BYTES),
+        claim(&["BP_COLL_QUICK_SLOTS"], coll::QUICK_SLOTS),
+        claim(&["BP_COLL_QUICK_SLOT_BYTES"], coll::QUICK_SLOT_BYTES),
+        claim(&["BP_COLL_BLOCK_BYTES"], u64::from(coll::BLOCK_BYTES)),
         claim(&["sizeof(struct bp_coll_channel)"], coll::CHANNEL_BYTES as u64),
         claim(&["sizeof(struct bp_coll_shared)"], coll::SHARED_BYTES as u64),
         claim(&[status], coll::SHARED_STATUS as u64),
@@ -292,6 +296,7 @@ fn collective_constants() -> Vec<Claim> {
         ("BP_COLL_ONE_SHOT", Algorithm::OneShot as u32),
         ("BP_COLL_TWO_SHOT", Algorithm::TwoShot as u32),
         ("BP_COLL_RING", Algorithm::Ring as u32),
+        ("BP_COLL_QUICK", Algorithm::Quick as u32),
         ("BP_COLL_F32", Dtype::F32 as u32),
         ("BP_COLL_F16", Dtype::F16 as u32),
         ("BP_COLL_BF16", Dtype::Bf16 as u32),

@@ -8,8 +8,7 @@ use super::layout::Layout;
 use super::member::{Member, Options};
 use super::{Algorithm, Call, Dtype, Error, Op};
 use crate::gpu::collective_args::{
-    BLOCK_BYTES, CollArgs, CollCall, CollStatus, DEPTH, QUICK_ALL_BYTES, QUICK_BYTES, SHARED_BYTES,
-    SHARED_STATUS,
+    BLOCK_BYTES, CollArgs, CollCall, CollStatus, DEPTH, SHARED_BYTES, SHARED_STATUS,
 };
 use crate::gpu::{DeviceMem, Dims, Gpu, Graph, Kernel, Mapped, Stream};
 use crate::nic::Nic;
@@ -73,6 +72,7 @@ pub(super) struct Inner {
     pub options: Options,
     pub layout: Layout,
     pub all_reduce: Kernel,
+    pub all_reduce_quick: Kernel,
     pub drain: Kernel,
     /// By channel and peer.
     pub endpoints: Vec<Option<Endpoint>>,
@@ -164,16 +164,15 @@ impl Communicator {
     pub fn plan(&self, count: u64, dtype: Dtype, op: Op) -> Call {
         let Inner { ranks, channels, options, .. } = self.inner();
         let bytes = count.saturating_mul(dtype.bytes());
-        let choice = || Algorithm::choose(bytes, *ranks, dtype, op);
-        let algorithm = options.algorithm.unwrap_or_else(choice);
-        let mut wanted = bytes.div_ceil(options.channel_bytes);
-        if algorithm == Algorithm::OneShot {
-            // Quick messages are worth more channels, if there are enough.
-            let most = QUICK_BYTES.min(QUICK_ALL_BYTES / u64::from(*ranks));
-            if bytes <= most * u64::from(*channels) {
-                wanted = wanted.max(bytes.div_ceil(most.min(QUICK_SHARE)));
-            }
+        let choice = || Algorithm::choose(bytes, *ranks, *channels, dtype, op);
+        let mut algorithm = options.algorithm.unwrap_or_else(choice);
+        if algorithm == Algorithm::Quick && !Algorithm::quick_holds(bytes, *ranks, *channels) {
+            algorithm = Algorithm::OneShot;
         }
+        let wanted = match algorithm {
+            Algorithm::Quick => bytes.div_ceil(QUICK_SHARE.min(Algorithm::quick_share(*ranks))),
+            _ => bytes.div_ceil(options.channel_bytes),
+        };
         let wanted = wanted.clamp(1, (*channels).into());
         Call { count, dtype, op, algorithm, channels: wanted as u32 }
     }
@@ -218,7 +217,11 @@ impl Communicator {
             }
         }
         stream.keep(self.running.clone());
-        stream.launch(&inner.all_reduce, inner.dims(&call), &args)?;
+        let kernel = match call.algorithm {
+            Algorithm::Quick => &inner.all_reduce_quick,
+            _ => &inner.all_reduce,
+        };
+        stream.launch(kernel, inner.dims(&call), &args)?;
         self.running.sends.store(inner.ranks > 1, Ordering::Relaxed);
         calls.waits += inner.waits(&call);
         Ok(())
@@ -328,12 +331,15 @@ impl Inner {
         Dims::new(call.channels, threads).shared(BLOCK_BYTES)
     }
 
-    /// As many threads as there are words to wait for in a quick call, each of which looks at one; the more
-    /// there are, the longer a barrier takes.
+    /// In a quick call as many threads as there are words to wait for, each of which looks at one, and a warp
+    /// that takes completions meanwhile: the more there are, the longer a barrier takes.
     fn threads(&self, call: &Call) -> u32 {
-        let share = call.count.saturating_mul(call.dtype.bytes()).div_ceil(call.channels.into());
-        let words = (share / 8 + 5).saturating_mul(self.ranks.saturating_sub(1).into());
-        words.next_multiple_of(32).clamp(32, 512) as u32
+        if call.algorithm != Algorithm::Quick {
+            return 512;
+        }
+        let share = (call.count * call.dtype.bytes()).div_ceil(call.channels.into());
+        let words = (share / 8 + 5) * u64::from(self.ranks - 1).max(1);
+        (words.next_multiple_of(32) + 32).min(512) as u32
     }
 
     /// Messages that a call may wait for, one after the other.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Error;
+use crate::gpu::collective_args::{QUICK_ALL_BYTES, QUICK_BYTES};
 
 /// Type of the elements. The discriminants are `enum bp_coll_dtype`'s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,6 +48,10 @@ pub enum Algorithm {
     /// Parts go round a ring twice: 2 (N - 1) / N n bytes, to one neighbour, 2 (N - 1) steps. Partial
     /// results of f16 and bf16 travel as f32, those of an i32 mean in 64 bits.
     Ring = 2,
+    /// As [`Algorithm::OneShot`], in one message a channel that shows by itself what of it has come: no
+    /// signal, twice the bytes. For shares of up to 4 KiB, and 32 KiB of all ranks together; longer calls are
+    /// one-shot.
+    Quick = 3,
 }
 
 macro_rules! named {
@@ -86,7 +91,14 @@ macro_rules! named {
 }
 named!(Dtype, "element type", F32 = "f32", F16 = "f16", Bf16 = "bf16", I32 = "i32");
 named!(Op, "operation", Sum = "sum", Max = "max", Min = "min", Mean = "mean");
-named!(Algorithm, "algorithm", OneShot = "one-shot", TwoShot = "two-shot", Ring = "ring");
+named!(
+    Algorithm,
+    "algorithm",
+    OneShot = "one-shot",
+    TwoShot = "two-shot",
+    Ring = "ring",
+    Quick = "quick"
+);
 
 impl Dtype {
     /// Bytes of an element.
@@ -99,13 +111,17 @@ impl Dtype {
 }
 
 impl Algorithm {
-    /// What is fastest for `bytes` bytes among `ranks` ranks, where nobody says otherwise. One step
+    /// What is fastest for `bytes` bytes among `ranks` ranks on `channels` channels, where nobody says
+    /// otherwise. Quick messages win while they hold the call. One step
     /// wins while the time of a message is mostly latency, and among two ranks for longer, since it
     /// sends no more than the others there, until its larger sums weigh more (measured on two GPUs:
     /// docs/results/allreduce-h200.md). The ring keeps each rank's traffic to one neighbour, which pays off
     /// when messages to several are short of a chunk, and only where partial results are no wider than
     /// elements.
-    pub fn choose(bytes: u64, ranks: u32, dtype: Dtype, op: Op) -> Self {
+    pub fn choose(bytes: u64, ranks: u32, channels: u32, dtype: Dtype, op: Op) -> Self {
+        if Self::quick_holds(bytes, ranks, channels) {
+            return Self::Quick;
+        }
         let widens = dtype.bytes() == 2 || (dtype == Dtype::I32 && op == Op::Mean);
         match bytes * u64::from(ranks.max(1) - 1) {
             _ if ranks <= 2 && bytes >= 4 << 20 && !widens => Self::Ring,
@@ -114,5 +130,15 @@ impl Algorithm {
             _ if bytes >= 32 << 20 && !widens => Self::Ring,
             _ => Self::TwoShot,
         }
+    }
+
+    /// Whether quick messages hold a call of `bytes` bytes on that many channels.
+    pub(super) fn quick_holds(bytes: u64, ranks: u32, channels: u32) -> bool {
+        bytes <= Self::quick_share(ranks) * u64::from(channels)
+    }
+
+    /// Bytes of a share that a quick message holds: whole units of 16.
+    pub(super) fn quick_share(ranks: u32) -> u64 {
+        QUICK_BYTES.min(QUICK_ALL_BYTES / u64::from(ranks.max(1)) / 16 * 16)
     }
 }

@@ -201,6 +201,7 @@ impl Member {
             options: options.clone(),
             layout,
             all_reduce: kernels.kernel(&format!("bp_all_reduce_{name}"))?,
+            all_reduce_quick: kernels.kernel(&format!("bp_all_reduce_quick_{name}"))?,
             drain: kernels.kernel(&format!("bp_drain_{name}"))?,
             endpoints,
             region,
