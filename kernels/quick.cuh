@@ -98,12 +98,49 @@ BP_DEV u128 unit_from(const channel<P>& c, uint32_t r, uint64_t n, uint32_t unit
 // Any thread's reason for the block to end its wait; whichever comes last will do.
 BP_DEV void end_wait(outcome o) { st_shared(&words()->ended, o.code << 16 | o.rank); }
 
+// Whether rank r's message n has begun to come, and says something else than what this rank calls: its
+// other units may never come then.
+template <class P>
+BP_DEV_COLD bool differs(const channel<P>& c, uint32_t r, uint64_t n) {
+  for (uint32_t u = 0; u < head_units; u++) {
+    const u128 v = unit_from(c, r, n, u);
+    const uint64_t word = v.w[0] | (uint64_t)v.w[2] << 32;
+    if (has_come(v, flag_of(n)) && word != head_word(c.own(), u)) return true;
+  }
+  return false;
+}
+
+// Looks at a unit of rank r's message n until it has come. False: somebody has ended the wait.
+template <class P>
+BP_DEV bool wait_unit(const channel<P>& c, uint32_t r, uint64_t n, uint32_t unit, deadline* limit, u128* v) {
+  const uint32_t flag = flag_of(n);
+  *v = unit_from(c, r, n, unit);
+  while (!has_come(*v, flag) && !c.a.unwaited) {
+    if (limit->expired(c.a.timeout_ns)) end_wait({BP_COLL_SILENT, r});
+    if ((limit->polls & 31) == 0) {
+      if (c.given_up(r)) end_wait({BP_COLL_SILENT, r});
+      if (differs(c, r, n)) end_wait({BP_COLL_MISMATCH, r});
+      if (c.index != 0 && c.verdict_is(BP_COLL_MISMATCH)) end_wait({BP_COLL_MISMATCH, r});
+      if (ld_shared(&words()->ended) != 0) return false;
+    }
+    yield_();
+    *v = unit_from(c, r, n, unit);
+  }
+  return true;
+}
+
+// Units of a call, on all its channels, from which on a warp waits for its last unit before it looks at
+// the others. Thousands of looks at host memory at a time take the lines away from the engine that is
+// writing them: calls of 32 and 64 KiB then took ten times as long.
+constexpr uint32_t crowd = 256;
+
 // Waits for message n of everyone, of `bytes` bytes, and leaves the payloads in shared memory.
 // BP_COLL_MISMATCH: somebody calls something else.
 template <class P>
 BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint64_t bytes) {
   const uint32_t units = head_units + (uint32_t)((bytes + unit_data - 1) / unit_data);
-  const uint32_t flag = flag_of(n), all = units * (c.a.ranks - 1);
+  const uint32_t all = units * (c.a.ranks - 1);
+  const bool crowded = all * c.a.channels > crowd;
   const bp_coll_call own = c.own();
   // The last warp takes what has completed, which a send would else have to wait for now and then.
   if (tid() >= 32 && tid() + 1 == block_threads()) {
@@ -112,32 +149,31 @@ BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint64_t bytes) {
     }
   }
   deadline limit;
-  for (uint32_t i = tid(); i < all; i += block_threads()) {
-    const uint32_t other = i / units, u = i % units, r = other + (other >= c.a.rank);
-    u128 v = unit_from(c, r, n, u);
-    while (!has_come(v, flag) && !c.a.unwaited) {
-      if (limit.expired(c.a.timeout_ns)) end_wait({BP_COLL_SILENT, r});
-      if ((limit.polls & 31) == 0) {
-        if (c.given_up(r)) end_wait({BP_COLL_SILENT, r});
-        if (c.index != 0 && c.verdict_is(BP_COLL_MISMATCH)) end_wait({BP_COLL_MISMATCH, r});
-        if (ld_shared(&words()->ended) != 0) break;
+  const uint32_t width = warp_scope{}.size();
+  bool ended = false;
+  for (uint32_t base = tid() - lane(); base < all && !ended; base += block_threads()) {
+    const uint32_t last = base + width <= all ? width - 1 : all - 1 - base;
+    u128 v;
+    auto take = [&](uint32_t i) {
+      const uint32_t other = i / units, u = i % units, r = other + (other >= c.a.rank);
+      if (!wait_unit(c, r, n, u, &limit, &v)) return;
+      const uint64_t word = v.w[0] | (uint64_t)v.w[2] << 32;
+      if (u >= head_units) {
+        *reinterpret_cast<uint64_t*>(payload_of(r, bytes) + (u - head_units) * unit_data) = word;
+      } else if (word != head_word(own, u)) {
+        end_wait({BP_COLL_MISMATCH, r});
       }
-      yield_();
-      v = unit_from(c, r, n, u);
+    };
+    if (crowded) {
+      if (lane() == last) take(base + last);
+      syncwarp();
     }
-    if (!has_come(v, flag) && !c.a.unwaited) break;
-    const uint64_t word = v.w[0] | (uint64_t)v.w[2] << 32;
-    if (u >= head_units) {
-      const uint64_t to = payload_of(r, bytes) + (u - head_units) * unit_data;
-      *reinterpret_cast<uint64_t*>(to) = word;
-    } else if (word != head_word(own, u)) {
-      end_wait({BP_COLL_MISMATCH, r});
-    }
-    if (ld_shared(&words()->ended) != 0) break;
+    if (lane() <= last && !(crowded && lane() == last)) take(base + lane());
+    ended = ballot(ld_shared(&words()->ended) != 0) != 0;
   }
   syncthreads();
-  const uint32_t ended = words()->ended;
-  return {ended >> 16, ended & 0xffff};
+  const uint32_t word = words()->ended;
+  return {word >> 16, word & 0xffff};
 }
 
 // What rank r calls in its message n, which has come.
