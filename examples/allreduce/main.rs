@@ -86,6 +86,9 @@ struct Args {
     /// Where the NICs' engines run: host, own (each on its rank's GPU), or gpu:N
     #[arg(long, default_value = "host")]
     engine: String,
+    /// Blocks of an engine on a GPU [default: 16]
+    #[arg(long)]
+    engine_blocks: Option<u32>,
     /// What carries packets between processes
     #[arg(long, default_value = "shm", value_parser = ["shm", "udp"])]
     link: String,
@@ -257,7 +260,9 @@ fn offloads(args: &Args, gpus: &[Arc<Gpu>]) -> Result<Vec<Option<Arc<Offload>>>,
     let open = |gpu: &Arc<Gpu>| {
         let others = gpus.iter().filter(|other| other.ordinal() != gpu.ordinal()).cloned();
         let peers: Vec<_> = others.collect();
-        engine::open(gpu, &peers, EngineOptions::new(gpu))
+        let usual = EngineOptions::new(gpu);
+        let blocks = args.engine_blocks.unwrap_or(usual.blocks);
+        engine::open(gpu, &peers, EngineOptions { blocks, ..usual })
     };
     match args.engine.as_str() {
         "host" => Ok(vec![None; ranks]),

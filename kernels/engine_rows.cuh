@@ -1,0 +1,124 @@
+// Rows: requests that continue each other and are carried out as one.
+//
+// A row is as good as its messages one after the other, because nothing lies between them: its bytes
+// are one range at each end, and a message that does not continue the row begins behind a fence. What
+// is not plain ends a row, and is carried out, or returned, by itself and after it.
+#ifndef BELLPUSH_ENGINE_ROWS_CUH
+#define BELLPUSH_ENGINE_ROWS_CUH
+
+#include "engine.cuh"
+
+namespace bp {
+namespace engine {
+
+constexpr uint32_t row_bytes = 64 << 10;  // of one message, to be joined with others
+
+// ---- WQEs -------------------------------------------------------------------------------------
+
+// A WRITE with one gather entry, as it stands in a copy of the ring.
+struct plain_write {
+  uint64_t raddr, addr;
+  uint32_t rkey, lkey, bytes;
+  BP_DEV explicit plain_write(const uint8_t* wqe)
+      : raddr(long_at(wqe, 16)), addr(long_at(wqe, 40)), rkey(word_at(wqe, 24)),
+        lkey(word_at(wqe, 36)), bytes(word_at(wqe, 32)) {}
+};
+
+// Whether a basic block holds one.
+BP_DEV bool is_plain(const uint8_t* wqe, uint32_t qpn, uint32_t index) {
+  const ctrl c(wqe);
+  const uint32_t bytes = word_at(wqe, 32);  // with the flag of inline data
+  return c.opcode == BP_OP_RDMA_WRITE && c.ds == 3 && c.qpn == qpn && c.index == (index & 0xffff) &&
+         bytes - 1 < 0x80000000u - 1;
+}
+
+BP_DEV bool continues(const plain_write& w, const plain_write& before) {
+  return w.bytes <= row_bytes && before.bytes <= row_bytes && w.rkey == before.rkey &&
+         w.lkey == before.lkey && w.raddr == before.raddr + before.bytes &&
+         w.addr == before.addr + before.bytes;
+}
+
+// Carries out the row that a copy of `blocks` basic blocks begins with. Returns its length; 0 when it
+// begins with something else, or with what is not allowed, or there is no room for its CQEs: that is
+// for whoever looks at one WQE.
+BP_DEV uint32_t carry_row(const team& t, context* q, const uint8_t* copy, uint32_t blocks) {
+  const bp_qpc_fixed& f = q->fixed;
+  const uint32_t ci = (uint32_t)q->state.ci;
+  const auto at = [&](uint32_t i) { return copy + i * BP_WQEBB_BYTES; };
+  // 1. Look: a lane a block, at it and the one before.
+  uint32_t joined = ballot_each(t, [&](uint32_t i) {
+    return i < blocks && is_plain(at(i), f.qpn, ci + i) &&
+           (i == 0 || continues(plain_write(at(i)), plain_write(at(i - 1))));
+  });
+  uint32_t n = row_of_ones(joined);
+  if (n == 0) return 0;
+  const uint32_t asked = ballot_each(
+      t, [&](uint32_t i) { return i < n && (at(i)[11] & BP_CTRL_CQ_UPDATE) != 0; });
+  const plain_write first(at(0)), last(at(n - 1));
+  const uint64_t bytes = last.raddr - first.raddr + last.bytes;
+  // 2. Check: the row as one.
+  if ((f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return 0;
+  const known_key& theirs = find_key(t, f.peer_keys, first.rkey);
+  const uint64_t remote = resolve(theirs, f.peer_pd, first.raddr, bytes, BP_RIGHT_REMOTE_WRITE);
+  const bool near = (theirs.rights & BP_KEY_NEAR) != 0;
+  const known_key& ours = find_key(t, f.keys, first.lkey);
+  const uint64_t local = resolve(ours, f.pd, first.addr, bytes, BP_RIGHT_GATHER);
+  if (remote == 0 || local == 0 || !has_cq_room(t, q, ones(asked))) return 0;
+  // 3. Carry out.
+  if (q->row_end != 0 && remote != q->row_end) settle(t, q);
+  move_payload(t, remote, local, bytes);
+  if (t.leads()) {
+    note_written(q, remote + bytes, near);
+    // Before the CQE: its reader may use the buffer again. Also for WQEs of the ring: the buffer's
+    // index would be the next one again after 2^16 blocks.
+    if (f.blueflame) clear_blueflame(q);
+    q->state.ci += n;
+    q->state.wqes += n;
+    q->state.bytes += bytes;
+  }
+  syncwarp();
+  if (asked != 0) complete(t, q, BP_OP_RDMA_WRITE, asked, ci, 0);
+  return n;
+}
+
+// ---- Slots ------------------------------------------------------------------------------------
+
+// Has each warp take a slot, and those in a row carried out. Returns how many were; 0 when the next
+// one has not come, or is for whoever looks at one slot.
+BP_DEV uint32_t carry_slots(const team& t, context* q) {
+  const bp_qpc_fixed& f = q->fixed;
+  const uint32_t lines = f.slot_bytes / line_bytes(f.line);
+  const uint64_t part = ((uint64_t)lines * line_data(f.line) + 15) & ~15ull;
+  const uint64_t places = t.a->slot_bytes / part;
+  uint32_t warps = block_threads() / 32;
+  warps = warps < most_warps ? warps : most_warps;
+  warps = warps < f.slots ? warps : f.slots;
+  warps = warps < places ? warps : (uint32_t)places;
+  if (t.alone() || lines > row_lines || (f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return 0;
+  const known_key& key = find_key(t, f.peer_keys, q->hint);
+  if (key.table == 0 || !has_cq_room(t, q, warps)) return 0;
+  const bool near = (key.rights & BP_KEY_NEAR) != 0;
+  carry(t, order{order_slots, 0, warps, 0, q, 0, 0, 0, &key, part}, false);
+  const found_slot* found = t.b->found;
+  const uint32_t n = row_of_slots(t.b, warps);
+  if (n == 0) return 0;
+  const uint32_t counter = (uint32_t)q->state.ticket;
+  const uint32_t asked = ballot_each(t, [&](uint32_t i) { return i < n && found[i].signalled != 0; });
+  if (t.leads()) {
+    const uint64_t end = found[n - 1].remote + found[n - 1].bytes;
+    q->state.bytes += end - found[0].remote;
+    q->state.ticket += n;
+    q->state.inband += n;
+    q->state.wqes += n;
+    note_written(q, end, near);
+    aim(q);
+  }
+  syncwarp();
+  if (asked != 0) complete(t, q, BP_OP_RDMA_WRITE, asked, counter, 0);
+  return n;
+}
+
+}  // namespace engine
+}  // namespace bp
+
+#endif
