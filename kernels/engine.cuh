@@ -43,11 +43,11 @@ BP_DEV bp_qpc_record* record_of(const bp_engine_args& a, uint32_t k) {
 }
 
 // Takes a queue pair that the host granted with that number.
-BP_DEV void take(const team& t, uint32_t k, uint64_t grant) {
-  context* q = &t.b->qps[k];
-  const uint64_t* from = reinterpret_cast<const uint64_t*>(&qpc_of(*t.a, k)->fixed);
+BP_DEV void take(team t, uint32_t k, uint64_t grant) {
+  context* q = t.qp(k);
+  const uint64_t* from = reinterpret_cast<const uint64_t*>(&qpc_of(t.b()->args, k)->fixed);
   uint64_t* to = reinterpret_cast<uint64_t*>(&q->fixed);  // `state` follows in both
-  for (uint32_t i = t.rank; i < (sizeof(bp_qpc_fixed) + sizeof(bp_qpc_state)) / 8; i += t.size) {
+  for (uint32_t i = t.rank(); i < (sizeof(bp_qpc_fixed) + sizeof(bp_qpc_state)) / 8; i += t.size()) {
     to[i] = ld_relaxed_sys(from + i);
   }
   syncwarp();
@@ -69,15 +69,16 @@ BP_DEV void store_state(uint64_t* to, const bp_qpc_state& state) {
   for (uint32_t i = 0; i < sizeof(bp_qpc_state) / 8; i++) st_relaxed_sys(to + i, from[i]);
 }
 
-BP_DEV void give_back(const team& t, uint32_t k, uint32_t why) {
-  context* q = &t.b->qps[k];
+BP_DEV_COLD void give_back(uint32_t k, uint32_t why) {
+  const team t;
+  context* q = t.qp(k);
   syncwarp();
   if (t.leads()) {
-    bp_qpc_record* record = record_of(*t.a, k);
+    bp_qpc_record* record = record_of(t.b()->args, k);
     if (q->dbr_due) look_at_record(q);
     q->state.why = why;
     store_state(reinterpret_cast<uint64_t*>(&record->state), q->state);
-    st_relaxed_sys(&qpc_of(*t.a, k)->returned, q->grant);
+    st_relaxed_sys(&qpc_of(t.b()->args, k)->returned, q->grant);
     // The state, and all that the engine has written for this queue pair, before the number, for
     // the host's thread.
     fence_sys();
@@ -108,7 +109,7 @@ BP_DEV uint64_t atomic_word(uint64_t at, uint32_t opcode, const uint8_t* copy) {
 }
 
 // A segment of this queue pair's own memory: where it is, 0 if a key does not allow it.
-BP_DEV uint64_t own_segment(const team& t, const context* q, const segment& s, uint32_t right,
+BP_DEV uint64_t own_segment(team t, const context* q, const segment& s, uint32_t right,
                             bool* near) {
   const known_key& key = find_key(t, q->fixed.keys, s.lkey);
   *near = (key.rights & BP_KEY_NEAR) != 0;
@@ -118,7 +119,10 @@ BP_DEV uint64_t own_segment(const team& t, const context* q, const segment& s, u
 // Checks a request of any kind, its keys and ranges, and carries it out. A bp_return says why the
 // engine does not; nothing has been written then.
 constexpr uint32_t done = ~0u;
-BP_DEV_COLD uint32_t execute(const team& t, context* q, const request& r, const uint8_t* copy) {
+BP_DEV_COLD uint32_t execute(uint32_t k, const uint8_t* copy) {
+  const team t;
+  context* q = t.qp(k);
+  const request& r = t.b()->req;
   const bp_qpc_fixed& f = q->fixed;
   const bool writes = r.opcode == BP_OP_RDMA_WRITE;
   // 1. Check.
@@ -148,7 +152,7 @@ BP_DEV_COLD uint32_t execute(const team& t, context* q, const request& r, const 
   if (r.bytes != 0 && q->row_end != 0 && (!writes || remote != q->row_end)) settle(t, q);
   // 3. Move.
   if (is_atomic(r.opcode)) {
-    if (t.leads()) t.b->old_value = atomic_word(remote, r.opcode, copy);
+    if (t.leads()) t.b()->old_value = atomic_word(remote, r.opcode, copy);
     syncwarp();
   }
   uint64_t at_remote = remote;
@@ -166,7 +170,7 @@ BP_DEV_COLD uint32_t execute(const team& t, context* q, const request& r, const 
       } else if (r.opcode == BP_OP_RDMA_READ) {
         move_payload(t, mine, at_remote, s.bytes);
       } else {
-        carry_copied(t, mine, reinterpret_cast<const uint8_t*>(&t.b->old_value) + offset, s.bytes);
+        carry_copied(t, mine, reinterpret_cast<const uint8_t*>(&t.b()->old_value) + offset, s.bytes);
       }
     }
     at_remote += s.bytes;
@@ -177,14 +181,25 @@ BP_DEV_COLD uint32_t execute(const team& t, context* q, const request& r, const 
   return done;
 }
 
+// Whether a copy holds a request for the engine; it is noted then. The crew calls it together.
+BP_DEV bool understand(team t, const uint8_t* copy, uint32_t end) {
+  block_state* b = t.b();
+  syncwarp();  // the one before is done
+  if (t.leads()) b->parsed = parse(copy, end, &b->req);
+  syncwarp();
+  return b->parsed != 0;
+}
+
 // Counts a request that was carried out, and completes it.
-BP_DEV void finish(const team& t, context* q, const request& r, uint32_t counter) {
+BP_DEV void finish(team t, uint32_t k, uint32_t counter) {
+  context* q = t.qp(k);
+  const request& r = t.b()->req;
   if (t.leads()) {
     q->state.wqes++;
     q->state.bytes += r.bytes;
   }
   syncwarp();
-  if (r.signalled) complete(t, q, r.opcode, 1, counter, scatters(r.opcode) ? r.bytes : 0);
+  if (r.signalled) complete(k, r.opcode, 1, counter, scatters(r.opcode) ? r.bytes : 0);
 }
 
 }  // namespace engine

@@ -17,10 +17,10 @@ struct order {
   uint32_t kind;
   uint32_t first, end;  // lines; or slots, of which each warp takes one
   uint32_t missing;     // out: a line that had not come
-  const context* q;
+  uint32_t k;           // whose lines or slots
+  uint32_t key;         // slots: what their WRITEs name, of what the block remembers
   uint64_t to, from, bytes;
-  const known_key* key;  // slots: what their WRITEs name
-  uint64_t part;         // slots: bytes of a warp's part of the stream
+  uint64_t part;        // slots: bytes of a warp's part of the stream
 };
 
 // What a warp found in a slot.
@@ -33,8 +33,11 @@ struct found_slot {
 struct block_state {
   context qps[BP_ENGINE_BLOCK_QPS];
   uint64_t polled[BP_ENGINE_BLOCK_QPS][2];
+  bp_engine_args args;
   known_key keys[known_keys];
   order work;
+  request req;       // what is carried out by itself
+  uint32_t parsed;   // 1: that it is one
   found_slot found[most_warps];
   uint64_t old_value;
   alignas(16) uint8_t wqe[BP_ENGINE_WQE_BYTES];
@@ -43,12 +46,19 @@ struct block_state {
 
 static_assert(sizeof(block_state) <= BP_ENGINE_SHARED_BYTES, "the host asks for so much");
 
-// The block, as one of its crew sees it.
+// The block, as one of its crew sees it. It has no members: what functions out of line were passed by
+// reference would lie in local memory, which every acquire of a poll empties L1 of; and of an address
+// that is made here the compiler knows that it is shared memory.
 struct team {
-  const bp_engine_args* a;
-  block_state* b;
-  uint32_t rank, size;  // in the crew
-  BP_DEV bool leads() const { return rank == 0; }
+  BP_DEV block_state* b() const { return reinterpret_cast<block_state*>(dynamic_shared()); }
+  BP_DEV context* qp(uint32_t k) const { return &b()->qps[k]; }
+  BP_DEV uint32_t rank() const { return tid(); }
+#if defined(__CUDACC__)
+  BP_DEV uint32_t size() const { return crew_threads; }  // which the host sees to
+#else
+  BP_DEV uint32_t size() const { return block_threads() < crew_threads ? block_threads() : crew_threads; }
+#endif
+  BP_DEV bool leads() const { return tid() == 0; }
   BP_DEV bool alone() const { return block_threads() <= crew_threads; }
 };
 
@@ -69,10 +79,10 @@ BP_DEV void each_bit(uint32_t mask, F f) {
 
 // What a crew's lanes say of up to 32 things, as bits.
 template <class F>
-BP_DEV uint32_t ballot_each(const team& t, F f) {
+BP_DEV uint32_t ballot_each(team t, F f) {
   uint32_t mask = 0;
-  for (uint32_t first = 0; first < 32; first += t.size) {
-    const uint32_t i = first + t.rank;
+  for (uint32_t first = 0; first < 32; first += t.size()) {
+    const uint32_t i = first + t.rank();
     mask |= ballot(i < 32 && f(i)) << first;
   }
   return mask;
@@ -80,8 +90,8 @@ BP_DEV uint32_t ballot_each(const team& t, F f) {
 
 // A key of a NIC, from what the block remembers or from the table; one without a table if there is
 // none. The crew calls it together.
-BP_DEV const known_key& find_key(const team& t, uint64_t table, uint32_t key) {
-  known_key* k = &t.b->keys[((key >> 8) ^ (uint32_t)(table >> 12)) % known_keys];
+BP_DEV const known_key& find_key(team t, uint64_t table, uint32_t key) {
+  known_key* k = &t.b()->keys[((key >> 8) ^ (uint32_t)(table >> 12)) % known_keys];
   if (k->table != table || k->key != key) {
     syncwarp();  // all have looked at the entry
     if (t.leads()) read_key(k, table, key);
@@ -90,9 +100,9 @@ BP_DEV const known_key& find_key(const team& t, uint64_t table, uint32_t key) {
   return *k;
 }
 
-BP_DEV void forget_keys(const team& t) {
+BP_DEV void forget_keys(team t) {
   syncwarp();
-  for (uint32_t i = t.rank; i < known_keys; i += t.size) t.b->keys[i].table = 0;
+  for (uint32_t i = t.rank(); i < known_keys; i += t.size()) t.b()->keys[i].table = 0;
   syncwarp();
 }
 

@@ -33,7 +33,7 @@ BP_DEV void note_written(context* q, uint64_t end, bool near) {
 }
 
 // Messages before this one, before what it writes or reads. The crew calls it together.
-BP_DEV void settle(const team& t, context* q) {
+BP_DEV void settle(team t, context* q) {
   syncwarp();
   if (t.leads()) {
     fence_written(q->far);
@@ -44,7 +44,7 @@ BP_DEV void settle(const team& t, context* q) {
 }
 
 // Whether the send CQ has room for `n`; looks at the consumer index when it seems full.
-BP_DEV bool has_cq_room(const team& t, context* q, uint32_t n) {
+BP_DEV bool has_cq_room(team t, context* q, uint32_t n) {
   const uint64_t pi = q->state.cq_pi;
   if (pi + n - q->state.cq_ci <= q->fixed.cqes) return true;
   // Acquire: the consumer's reads of its entries come before our next writes to them.
@@ -77,10 +77,12 @@ BP_DEV uint64_t free_cqes(const context* q) {
 }
 
 // Bodies for the next CQEs, with a fence: a lane one. The crew calls it together.
-BP_DEV_COLD void write_ahead(const team& t, context* q) {
+BP_DEV_COLD void write_ahead(uint32_t k) {
+  const team t;
+  context* q = t.qp(k);
   const uint64_t end = q->state.cq_pi + free_cqes(q);
   const uint64_t from = q->bodies > q->state.cq_pi ? q->bodies : q->state.cq_pi;
-  for (uint64_t pi = from + t.rank; pi < end; pi += t.size) write_body(q, pi, 0);
+  for (uint64_t pi = from + t.rank(); pi < end; pi += t.size()) write_body(q, pi, 0);
   fence_sys();  // this lane's bodies, before any lane's tail, for the poller
   syncwarp();
   if (t.leads() && end > q->bodies) q->bodies = end;
@@ -94,8 +96,10 @@ BP_DEV bool wants_bodies(const context* q) {
 
 // CQEs for messages `counter` + i of every bit i of `mask`, behind everything that was written for the
 // queue pair; `bytes` where one tells how much was scattered. There is room. The crew calls it together.
-BP_DEV_COLD void complete(const team& t, context* q, uint32_t opcode, uint32_t mask,
-                          uint32_t counter, uint32_t bytes) {
+BP_DEV_COLD void complete(uint32_t k, uint32_t opcode, uint32_t mask, uint32_t counter,
+                          uint32_t bytes) {
+  const team t;
+  context* q = t.qp(k);
   const uint64_t pi = q->state.cq_pi;
   const uint32_t n = ones(mask);
   bool far = q->far != 0;
@@ -104,12 +108,12 @@ BP_DEV_COLD void complete(const team& t, context* q, uint32_t opcode, uint32_t m
     far = true;
     syncwarp();
   } else if (pi + n > q->bodies) {
-    write_ahead(t, q);
+    write_ahead(k);
   }
   // Payload (the block's, through its barrier), and a body, before the tails of this lane, for the
   // poller and through it for whoever reads the payload.
   fence_written(far);
-  for (uint32_t i = t.rank; i < 32; i += t.size) {
+  for (uint32_t i = t.rank(); i < 32; i += t.size()) {
     if ((mask >> i & 1) == 0) continue;
     const uint64_t at = pi + ones(mask & ((1u << i) - 1)), owner = (at & q->fixed.cqes) != 0;
     const uint32_t index = counter + i;

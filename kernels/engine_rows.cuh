@@ -41,7 +41,8 @@ BP_DEV bool continues(const plain_write& w, const plain_write& before) {
 // Carries out the row that a copy of `blocks` basic blocks begins with. Returns its length; 0 when it
 // begins with something else, or with what is not allowed, or there is no room for its CQEs: that is
 // for whoever looks at one WQE.
-BP_DEV uint32_t carry_row(const team& t, context* q, const uint8_t* copy, uint32_t blocks) {
+BP_DEV uint32_t carry_row(team t, uint32_t k, const uint8_t* copy, uint32_t blocks) {
+  context* q = t.qp(k);
   const bp_qpc_fixed& f = q->fixed;
   const uint32_t ci = (uint32_t)q->state.ci;
   const auto at = [&](uint32_t i) { return copy + i * BP_WQEBB_BYTES; };
@@ -77,7 +78,7 @@ BP_DEV uint32_t carry_row(const team& t, context* q, const uint8_t* copy, uint32
     q->state.bytes += bytes;
   }
   syncwarp();
-  if (asked != 0) complete(t, q, BP_OP_RDMA_WRITE, asked, ci, 0);
+  if (asked != 0) complete(k, BP_OP_RDMA_WRITE, asked, ci, 0);
   return n;
 }
 
@@ -85,11 +86,12 @@ BP_DEV uint32_t carry_row(const team& t, context* q, const uint8_t* copy, uint32
 
 // Has each warp take a slot, and those in a row carried out. Returns how many were; 0 when the next
 // one has not come, or is for whoever looks at one slot.
-BP_DEV uint32_t carry_slots(const team& t, context* q) {
+BP_DEV uint32_t carry_slots(team t, uint32_t k) {
+  context* q = t.qp(k);
   const bp_qpc_fixed& f = q->fixed;
   const uint32_t lines = f.slot_bytes / line_bytes(f.line);
   const uint64_t part = ((uint64_t)lines * line_data(f.line) + 15) & ~15ull;
-  const uint64_t places = t.a->slot_bytes / part;
+  const uint64_t places = t.b()->args.slot_bytes / part;
   uint32_t warps = block_threads() / 32;
   warps = warps < most_warps ? warps : most_warps;
   warps = warps < f.slots ? warps : f.slots;
@@ -98,9 +100,18 @@ BP_DEV uint32_t carry_slots(const team& t, context* q) {
   const known_key& key = find_key(t, f.peer_keys, q->hint);
   if (key.table == 0 || !has_cq_room(t, q, warps)) return 0;
   const bool near = (key.rights & BP_KEY_NEAR) != 0;
-  carry(t, order{order_slots, 0, warps, 0, q, 0, 0, 0, &key, part}, false);
-  const found_slot* found = t.b->found;
-  const uint32_t n = row_of_slots(t.b, warps);
+  syncwarp();
+  if (t.leads()) {
+    order& o = t.b()->work;
+    o.kind = order_slots;
+    o.end = warps;
+    o.k = k;
+    o.key = (uint32_t)(&key - t.b()->keys);
+    o.part = part;
+  }
+  dispatch(false);
+  const found_slot* found = t.b()->found;
+  const uint32_t n = row_of_slots(t.b(), warps);
   if (n == 0) return 0;
   const uint32_t counter = (uint32_t)q->state.ticket;
   const uint32_t asked = ballot_each(t, [&](uint32_t i) { return i < n && found[i].signalled != 0; });
@@ -114,7 +125,7 @@ BP_DEV uint32_t carry_slots(const team& t, context* q) {
     aim(q);
   }
   syncwarp();
-  if (asked != 0) complete(t, q, BP_OP_RDMA_WRITE, asked, counter, 0);
+  if (asked != 0) complete(k, BP_OP_RDMA_WRITE, asked, counter, 0);
   return n;
 }
 

@@ -10,9 +10,9 @@ namespace engine {
 // ---- Visits -----------------------------------------------------------------------------------
 
 // Copies up to `units` 16-byte units.
-BP_DEV void copy_units(const team& t, uint8_t* to, uint64_t base, uint64_t first, uint64_t mask,
+BP_DEV void copy_units(team t, uint8_t* to, uint64_t base, uint64_t first, uint64_t mask,
                        uint32_t units) {
-  for (uint32_t u = t.rank; u < units; u += t.size) {
+  for (uint32_t u = t.rank(); u < units; u += t.size()) {
     reinterpret_cast<u128*>(to)[u] = ld_line(reinterpret_cast<const u128*>(base) + ((first + u) & mask));
   }
   syncwarp();
@@ -31,9 +31,10 @@ BP_DEV bool is_whole(const context* q, const uint8_t* copy) {
 }
 
 // Takes what was posted to a ring or stored to the BlueFlame buffer, up to a budget.
-BP_DEV void visit_ring(const team& t, uint32_t k) {
-  context* q = &t.b->qps[k];
-  if (t.leads()) ring(q, t.b->polled[k][0], t.b->polled[k][1]);
+BP_DEV_COLD void visit_ring(uint32_t k) {
+  const team t;
+  context* q = t.qp(k);
+  if (t.leads()) ring(q, t.b()->polled[k][0], t.b()->polled[k][1]);
   syncwarp();
   const uint64_t mask = (uint64_t)q->fixed.sq_blocks * 4 - 1;
   constexpr uint64_t most_blocks = BP_ENGINE_WQE_BYTES / BP_WQEBB_BYTES;
@@ -48,7 +49,7 @@ BP_DEV void visit_ring(const team& t, uint32_t k) {
     }
     const uint64_t ci = q->state.ci, known = q->state.producer - ci;
     const bool by_ring = known != 0;
-    const uint8_t* copy = t.b->wqe;
+    const uint8_t* copy = t.b()->wqe;
     if (by_ring) {
       uint64_t have = ci - first < copied ? copied - (ci - first) : 0;
       copy += (have != 0 ? ci - first : 0) * BP_WQEBB_BYTES;
@@ -56,26 +57,25 @@ BP_DEV void visit_ring(const team& t, uint32_t k) {
         first = ci;
         have = copied = known < most_blocks ? known : most_blocks;
         syncwarp();  // all have done with the copy before it changes
-        copy_units(t, t.b->wqe, q->fixed.sq, ci * 4, mask, (uint32_t)copied * 4);
-        copy = t.b->wqe;
+        copy_units(t, t.b()->wqe, q->fixed.sq, ci * 4, mask, (uint32_t)copied * 4);
+        copy = t.b()->wqe;
       }
-      if (carry_row(t, q, copy, (uint32_t)have) != 0) continue;
-    } else if (q->fixed.blueflame && t.b->polled[k][1] != 0 && begins) {
+      if (carry_row(t, k, copy, (uint32_t)have) != 0) continue;
+    } else if (q->fixed.blueflame && t.b()->polled[k][1] != 0 && begins) {
       copied = 0;
-      copy_units(t, t.b->wqe, q->fixed.uar + BP_UAR_BF_OFFSET, 0, ~0ull, BP_UAR_BF_BYTES / 16);
+      copy_units(t, t.b()->wqe, q->fixed.uar + BP_UAR_BF_OFFSET, 0, ~0ull, BP_UAR_BF_BYTES / 16);
       if (!is_whole(q, copy)) return;  // not all of it has come
     } else {
       return;
     }
     const ctrl c(copy);
-    request r;
     // A check word lies where other opcodes have their immediate.
     if ((by_ring && c.blocks() > known) || (!by_ring && c.opcode != BP_OP_RDMA_WRITE) ||
-        c.index != (ci & 0xffff) || c.qpn != q->fixed.qpn || !parse(copy, c.ds * BP_DS_BYTES, &r)) {
-      return give_back(t, k, BP_RETURN_WQE);
+        c.index != (ci & 0xffff) || c.qpn != q->fixed.qpn || !understand(t, copy, c.ds * BP_DS_BYTES)) {
+      return give_back(k, BP_RETURN_WQE);
     }
-    const uint32_t why = execute(t, q, r, copy);
-    if (why != done) return give_back(t, k, why);
+    const uint32_t why = execute(k, copy);
+    if (why != done) return give_back(k, why);
     syncwarp();
     if (t.leads()) {
       if (q->fixed.blueflame) clear_blueflame(q);  // as in carry_row
@@ -83,20 +83,20 @@ BP_DEV void visit_ring(const team& t, uint32_t k) {
       if (q->state.producer < q->state.ci) q->state.producer = q->state.ci;
       q->state.blueflame += !by_ring;
     }
-    finish(t, q, r, (uint32_t)ci);
+    finish(t, k, (uint32_t)ci);
     syncwarp();
   }
 }
 
 // Takes the next slot by itself; false: it has not come, or the queue pair was returned.
-BP_DEV bool visit_slot(const team& t, uint32_t k) {
-  context* q = &t.b->qps[k];
+BP_DEV bool visit_slot(team t, uint32_t k) {
+  context* q = t.qp(k);
   const uint32_t line = q->fixed.line, data = line_data(line);
   const uint32_t slot_lines = q->fixed.slot_bytes / line_bytes(line);
   const uint32_t early = crew_threads * 16 / line_bytes(line);
   const uint32_t look = slot_lines < early ? slot_lines : early;
   const auto lines_of = [&](uint32_t bytes) { return (bytes + data - 1) / data; };
-  uint8_t* stream = t.b->stream;
+  uint8_t* stream = t.b()->stream;
   // The first lines; a short stream's other lines never come.
   const uint32_t came = row_of_ones(ballot_each(t, [&](uint32_t i) {
     return i < look && take_line(q->slot, line, q->sequence, stream, i);
@@ -109,14 +109,23 @@ BP_DEV bool visit_slot(const team& t, uint32_t k) {
     if (came >= need) {
       total = stream_bytes(stream);
       need = lines_of(total);
-      if (total == 0 || need > slot_lines) return give_back(t, k, BP_RETURN_WQE), false;
+      if (total == 0 || need > slot_lines) return give_back(k, BP_RETURN_WQE), false;
     }
   }
   uint32_t missing = came < need && came < look ? came : ~0u;
   if (missing == ~0u && need > look) {
     const bool small = (need - look) * 16 <= warp_bytes;
-    carry(t, order{order_lines, look, need, ~0u, q, 0, 0, 0, nullptr, 0}, small);
-    missing = t.b->work.missing;
+    syncwarp();
+    if (t.leads()) {
+      order& o = t.b()->work;
+      o.kind = order_lines;
+      o.first = look;
+      o.end = need;
+      o.missing = ~0u;
+      o.k = k;
+    }
+    dispatch(small);
+    missing = t.b()->work.missing;
   }
   syncwarp();
   if (t.leads()) {
@@ -127,35 +136,35 @@ BP_DEV bool visit_slot(const team& t, uint32_t k) {
   if (missing != ~0u) return false;
   const ctrl c(stream);
   const bool is_inline = total != c.ds * BP_DS_BYTES;
-  request r;
   if (c.index != (q->state.ticket & 0xffff) || c.qpn != q->fixed.qpn ||
-      (!is_inline && !ends_by_ds(stream, total)) || !parse(stream, total, &r)) {
-    return give_back(t, k, BP_RETURN_WQE), false;
+      (!is_inline && !ends_by_ds(stream, total)) || !understand(t, stream, total)) {
+    return give_back(k, BP_RETURN_WQE), false;
   }
-  const uint32_t why = execute(t, q, r, stream);
-  if (why != done) return give_back(t, k, why), false;
+  const uint32_t why = execute(k, stream);
+  if (why != done) return give_back(k, why), false;
   syncwarp();
   const uint32_t counter = (uint32_t)q->state.ticket;
   syncwarp();  // all have the ticket
   if (t.leads()) {
-    if (r.bytes != 0) q->hint = r.rkey;
+    if (t.b()->req.bytes != 0) q->hint = t.b()->req.rkey;
     q->state.ticket++;
     q->state.inband++;
     aim(q);
   }
-  finish(t, q, r, counter);
+  finish(t, k, counter);
   syncwarp();
   return true;
 }
 
 // Takes whole slots in their order, up to a budget. Where slots are long, or one follows another,
 // rows of them first.
-BP_DEV void visit_slots(const team& t, uint32_t k) {
-  context* q = &t.b->qps[k];
+BP_DEV_COLD void visit_slots(uint32_t k) {
+  const team t;
+  context* q = t.qp(k);
   const uint64_t start_wqes = q->state.wqes, start_bytes = q->state.bytes;
   for (bool begins = true;; begins = false) {
     if (q->state.wqes - start_wqes >= visit_wqes || q->state.bytes - start_bytes >= visit_bytes) return;
-    if ((!begins || q->is_long) && carry_slots(t, q) != 0) continue;
+    if ((!begins || q->is_long) && carry_slots(t, k) != 0) continue;
     if (!visit_slot(t, k)) return;
   }
 }
@@ -216,11 +225,11 @@ BP_DEV uint32_t look_at(const bp_engine_args& a, block_state* b, uint32_t k, boo
 struct seen {
   uint32_t work, news, ahead, bodies;
 };
-BP_DEV seen look_round(const team& t, bool thorough) {
+BP_DEV seen look_round(team t, bool thorough) {
   seen s{0, 0, 0, 0};
-  for (uint32_t first = 0; first < BP_ENGINE_BLOCK_QPS; first += t.size) {
-    const uint32_t k = first + t.rank;
-    const uint32_t found = k < BP_ENGINE_BLOCK_QPS ? look_at(*t.a, t.b, k, thorough) : nothing;
+  for (uint32_t first = 0; first < BP_ENGINE_BLOCK_QPS; first += t.size()) {
+    const uint32_t k = first + t.rank();
+    const uint32_t found = k < BP_ENGINE_BLOCK_QPS ? look_at(t.b()->args, t.b(), k, thorough) : nothing;
     s.work |= ballot((found & has_work) != 0) << first;
     s.ahead |= ballot((found & is_ahead) != 0) << first;
     if (!thorough) continue;
@@ -232,36 +241,38 @@ BP_DEV seen look_round(const team& t, bool thorough) {
 }
 
 // Something was asked about a queue pair: the number, with acquire, says what.
-BP_DEV void answer(const team& t, uint32_t k) {
-  const bp_qpc* qpc = qpc_of(*t.a, k);
+BP_DEV_COLD void answer(uint32_t k) {
+  const team t;
+  const bp_qpc* qpc = qpc_of(t.b()->args, k);
   // Acquire: the context, written before the number.
   const uint64_t asked = warp_broadcast(ld_acquire_sys(&qpc->asked));
-  if (t.b->qps[k].grant == 0) take(t, k, last_grant(asked));
-  if (asked != t.b->qps[k].grant) give_back(t, k, BP_RETURN_ASKED);
+  if (t.b()->qps[k].grant == 0) take(t, k, last_grant(asked));
+  if (asked != t.b()->qps[k].grant) give_back(k, BP_RETURN_ASKED);
 }
 
 // Says that this block holds nothing of what the host changed before the epoch.
-BP_DEV_COLD void confirm(const team& t, uint64_t epoch) {
+BP_DEV_COLD void confirm(uint64_t epoch) {
+  const team t;
   forget_keys(t);
   if (t.leads()) {
     // Everything that this block wrote, before the answer, for the host, which may free the memory;
     // and the epoch before the next look at a key.
     fence_sys();
-    st_relaxed_sys(reinterpret_cast<uint64_t*>(t.a->answers) + bid(), epoch);
+    st_relaxed_sys(reinterpret_cast<uint64_t*>(t.b()->args.answers) + bid(), epoch);
   }
   syncwarp();
 }
 
 // The first warp, until the launch ends.
-BP_DEV void run_crew(const team& t) {
-  block_state* b = t.b;
-  for (uint32_t k = t.rank; k < BP_ENGINE_BLOCK_QPS; k += t.size) b->qps[k].grant = 0;
+BP_DEV void run_crew(team t) {
+  block_state* b = t.b();
+  for (uint32_t k = t.rank(); k < BP_ENGINE_BLOCK_QPS; k += t.size()) b->qps[k].grant = 0;
   forget_keys(t);
-  const bp_engine_board* board = board_of(*t.a);
+  const bp_engine_board* board = board_of(t.b()->args);
   const uint64_t start = now_ns();
   uint64_t confirmed = 0;
   for (uint32_t round = 0;; round++) {
-    const bool thorough = t.a->rounds != 0 || round % thorough_rounds == 0;
+    const bool thorough = t.b()->args.rounds != 0 || round % thorough_rounds == 0;
     uint64_t epoch = confirmed, stop = 0, open = 0;
     if (thorough) {
       epoch = ld_relaxed_sys(&board->epoch);
@@ -269,46 +280,46 @@ BP_DEV void run_crew(const team& t) {
       open = ld_relaxed_gpu(&board->open);
     }
     const seen s = look_round(t, thorough);
-    each_bit(s.news, [&](uint32_t k) { answer(t, k); });
+    each_bit(s.news, [&](uint32_t k) { answer(k); });
     // What was given back in this round is not visited.
-    each_bit(s.ahead & ~s.news, [&](uint32_t k) { give_back(t, k, BP_RETURN_WQE); });
+    each_bit(s.ahead & ~s.news, [&](uint32_t k) { give_back(k, BP_RETURN_WQE); });
     each_bit(s.work & ~s.news, [&](uint32_t k) {
       if (b->qps[k].fixed.line != BP_LINE_NONE) {
-        visit_slots(t, k);
+        visit_slots(k);
       } else {
-        visit_ring(t, k);
+        visit_ring(k);
       }
     });
     if (thorough) {
-      each_bit(s.bodies, [&](uint32_t k) { write_ahead(t, &b->qps[k]); });
+      each_bit(s.bodies, [&](uint32_t k) { write_ahead(k); });
       const uint64_t now_epoch = warp_broadcast(epoch);
-      if (now_epoch != confirmed) confirm(t, confirmed = now_epoch);
-      if (warp_broadcast(open) != 0) help(t);
-      const bool over = t.a->rounds != 0 ? round + 1 >= t.a->rounds
-                                         : round % 32 == 0 && now_ns() - start > t.a->run_ns;
+      if (now_epoch != confirmed) confirm(confirmed = now_epoch);
+      if (warp_broadcast(open) != 0) help();
+      const bool over = t.b()->args.rounds != 0 ? round + 1 >= t.b()->args.rounds
+                                         : round % 32 == 0 && now_ns() - start > t.b()->args.run_ns;
       if (warp_broadcast(over || stop != 0) != 0) break;
     }
     if (s.work == 0) rest_();
   }
   // The next launch takes the queue pairs as they stand.
-  for (uint32_t k = t.rank; k < BP_ENGINE_BLOCK_QPS; k += t.size) {
+  for (uint32_t k = t.rank(); k < BP_ENGINE_BLOCK_QPS; k += t.size()) {
     context* q = &b->qps[k];
     if (q->grant == 0) continue;
-    store_state(reinterpret_cast<uint64_t*>(&qpc_of(*t.a, k)->state), q->state);
-    if (q->told != q->state.wqes) tell_counts(*t.a, k, q);
+    store_state(reinterpret_cast<uint64_t*>(&qpc_of(t.b()->args, k)->state), q->state);
+    if (q->told != q->state.wqes) tell_counts(t.b()->args, k, q);
   }
   fence_sys();  // what was written and not fenced yet, before whatever the next launch writes
 }
 
 BP_DEV void run(const bp_engine_args& args) {
-  block_state* b = reinterpret_cast<block_state*>(dynamic_shared());
-  if (tid() >= crew_threads) return assist(b);
-  const uint32_t size = block_threads() < crew_threads ? block_threads() : crew_threads;
-  const team t{&args, b, tid(), size};
+  const team t;
+  if (tid() >= crew_threads) return assist();
+  if (t.leads()) t.b()->args = args;
+  syncwarp();
   run_crew(t);
   if (!t.alone()) {
     syncwarp();
-    if (t.leads()) b->work.kind = order_exit;
+    if (t.leads()) t.b()->work.kind = order_exit;
     syncthreads();
   }
 }

@@ -74,9 +74,10 @@ BP_DEV uint32_t row_of_slots(const block_state* b, uint32_t most) {
 }
 
 // The whole block's.
-BP_DEV_COLD void perform_slots(block_state* b) {
+BP_DEV_COLD void perform_slots() {
+  block_state* b = team{}.b();
   const order& o = b->work;
-  const context& q = *o.q;
+  const context& q = b->qps[o.k];
   const bp_qpc_fixed& f = q.fixed;
   const uint32_t warp = tid() / 32, line = f.line, data = line_data(line);
   uint8_t* stream = b->stream + warp * o.part;
@@ -90,8 +91,8 @@ BP_DEV_COLD void perform_slots(block_state* b) {
     uint32_t bytes = plain_bytes(stream, f.qpn, ticket);
     const uint32_t need = (inband_header_bytes + bytes + data - 1) / data;
     uint64_t remote = 0;
-    if (bytes != 0 && need <= lines && all_came(came, need) && word_at(stream, 24) == o.key->key) {
-      remote = resolve(*o.key, f.peer_pd, long_at(stream, 16), bytes, BP_RIGHT_REMOTE_WRITE);
+    if (bytes != 0 && need <= lines && all_came(came, need) && word_at(stream, 24) == b->keys[o.key].key) {
+      remote = resolve(b->keys[o.key], f.peer_pd, long_at(stream, 16), bytes, BP_RIGHT_REMOTE_WRITE);
     }
     if (lane() == 0) {
       const uint32_t signalled = (stream[11] & BP_CTRL_CQ_UPDATE) != 0;

@@ -35,7 +35,7 @@ const LAUNCHES: usize = 2;
 pub struct EngineOptions {
     /// Blocks of the kernel, each with a multiprocessor for itself, and 32 queue pairs at most.
     pub blocks: u32,
-    /// Threads a block: up to 32, or whole warps to 512.
+    /// Threads a block: whole warps to 512, or on the host executor fewer than one.
     pub threads: u32,
     /// How long a launch runs.
     pub run: Duration,
@@ -51,14 +51,14 @@ impl EngineOptions {
         Self { blocks, threads, run: Duration::from_millis(20), rounds: None }
     }
 
-    fn check(&self) -> Result<(), NicError> {
+    fn check(&self, gpu: &Gpu) -> Result<(), NicError> {
         let refuse = |what, value, must| Err(NicError::Attribute { what, value, must });
         if !(1..=MAX_BLOCKS).contains(&self.blocks) {
             return refuse("engine's blocks", self.blocks.into(), "1..=128");
         }
-        let whole = self.threads <= 32 || self.threads.is_multiple_of(32);
+        let whole = self.threads.is_multiple_of(32) || (gpu.is_host() && self.threads < 32);
         if !(1..=MAX_THREADS).contains(&self.threads) || !whole {
-            let must = "1 to 32, or whole warps to 512";
+            let must = "whole warps to 512, or on the host executor 1 to 31";
             return refuse("engine's threads a block", self.threads.into(), must);
         }
         if self.run.is_zero() || self.run > Duration::from_secs(1) {
@@ -108,7 +108,7 @@ pub fn accelerator(
     peers: &[Arc<Gpu>],
     options: EngineOptions,
 ) -> Result<Arc<dyn Accelerator>, EngineError> {
-    options.check()?;
+    options.check(gpu)?;
     let mut within = vec![gpu.ordinal()];
     for peer in peers {
         gpu.enable_peer(peer)?;

@@ -1,15 +1,18 @@
 //! Rows of WRITEs that the engine carries out as one, and keys that it remembers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::slots::HostSlots;
-use bellpush::nic::soft::{Engine, Reregister};
+use bellpush::nic::soft::{Engine, Qp, Reregister, SoftNic};
 use bellpush::nic::{Access, LineFormat, Nic, QpAttr, QueuePair};
+use bellpush::wire::Iova;
 use bellpush::wire::cqe::{Cqe, Syndrome};
 use bellpush::wire::wqe::{Flags, Opcode, SendWr};
 
-use super::common::{Buf, Qp, attr, inband, inline, make_qp, pattern, stepped_engine};
+use super::common::{Buf, attr, inband, inline, make_qp, pattern, stepped_engine};
 use super::own::{completion, one, running};
 
 /// Blocks and threads: one lane, a partial warp, several warps, several blocks.
@@ -22,16 +25,16 @@ struct Bench {
     src: Buf,
     dst: Buf,
     now: u64,
-    nic: std::sync::Arc<bellpush::nic::soft::SoftNic>,
-    a: Qp,
-    _rest: (Qp, [bellpush::nic::Queues; 2]),
+    nic: Arc<SoftNic>,
+    a: Arc<Qp>,
+    _rest: (Arc<Qp>, [Arc<HostMem>; 2]),
 }
 
 impl Bench {
     fn new(shape: (u32, u32), attr: &QpAttr, bytes: usize) -> Self {
         let (nic, engines, [src, dst]) = one(stepped_engine(shape.0, shape.1), bytes);
         let (a, ma) = make_qp(&nic, attr);
-        let (b, mb) = make_qp(&nic, attr);
+        let (b, mb) = make_qp(&nic, &QpAttr { inband: None, ..attr.clone() });
         a.connect(b.address()).unwrap();
         b.connect(a.address()).unwrap();
         let host = HostQp::new(&*a);
@@ -64,11 +67,12 @@ fn writes_that_continue_each_other_are_each_completed_in_order() {
         let mut t = Bench::new(shape, &attr(), 64 << 10);
         t.src.put(0, &data);
         // A row of 20 from the middle of the ring on, CQEs asked for by some.
-        for _ in 0..50 {
-            t.write(0, 60 << 10, 8, Flags::default());
+        for i in 0..50 {
+            let flags = if i == 49 { Flags::SIGNALLED } else { Flags::default() };
+            t.write(0, 60 << 10, 8, flags);
         }
         t.host.sq.ring().unwrap();
-        assert_eq!(t.step(), []);
+        assert_eq!(counters(&t.step()), [49]);
         let sizes = [1000, 24, 4096, 1, 7, 16, 300, 2000, 64, 512];
         let mut at = 5;
         for i in 0..20 {
@@ -146,8 +150,7 @@ fn a_fault_in_a_row_ends_it_there() {
 fn slots_in_a_row_are_taken_as_far_as_they_are_whole_and_right() {
     for (line, shape) in LineFormat::ALL.into_iter().flat_map(|l| SHAPES.map(|s| (l, s))) {
         let cfg = inband(line, 8, 1024, 1);
-        let mut t =
-            Bench::new(shape, &QpAttr { inband: Some(cfg.clone()), ..attr() }, 64 << 10);
+        let mut t = Bench::new(shape, &QpAttr { inband: Some(cfg.clone()), ..attr() }, 64 << 10);
         let mut slots = HostSlots::new(t.a.qpn(), &cfg);
         let data = pattern(64 << 10, 14);
         let post = |slots: &mut HostSlots, t: &Bench, at: usize, bytes: usize| {
@@ -177,14 +180,15 @@ fn slots_in_a_row_are_taken_as_far_as_they_are_whole_and_right() {
         // One in the middle that has not come is waited for, and so is what follows it.
         let ticket = sent;
         post(&mut slots, &t, at, 700);
-        let later = HostSlots::new(t.a.qpn(), &cfg);
+        let mut later = HostSlots::new(t.a.qpn(), &cfg);
         let hole = inline(&data[at + 700..at + 1400]);
         let behind = inline(&data[at + 1400..at + 2100]);
+        let (place, rkey) = (t.dst.at(at as u64), t.dst.mr.rkey);
         let to = |offset: usize| {
-            SendWr::new(Opcode::RdmaWrite).to(t.dst.at((at + offset) as u64), t.dst.mr.rkey)
+            let place = Iova(place.0 + offset as u64);
+            SendWr::new(Opcode::RdmaWrite).to(place, rkey)
         };
         let (second, third) = (to(700).payload(&hole), to(1400).payload(&behind));
-        let mut later = later;
         later.post_as(ticket + 2, &third).unwrap();
         assert_eq!(t.step().len(), 1, "{line:?} {shape:?}");
         assert_eq!(t.dst.get(at + 700, 1400), [0; 1400]);
@@ -226,10 +230,10 @@ fn keys_that_are_remembered_are_forgotten_in_time() {
     for turn in 0..20 {
         assert_eq!(write(turn * 2 + 1), 0);
         // The same key for other memory, and back.
-        let elsewhere = bellpush::mem::HostMem::alloc(4096).unwrap();
-        let view = bellpush::mem::View::new(&elsewhere, 0, 4096).unwrap();
-        let there = |view: &bellpush::mem::View| Reregister {
-            memory: Some((std::sync::Arc::new(view.clone()) as _, dst.mr.iova)),
+        let elsewhere = HostMem::alloc(4096).unwrap();
+        let view = View::new(&elsewhere, 0, 4096).unwrap();
+        let there = |view: &View| Reregister {
+            memory: Some((Arc::new(view.clone()) as _, dst.mr.iova)),
             ..Default::default()
         };
         nic.reregister(dst.mr, there(&view)).unwrap();

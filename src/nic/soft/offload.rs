@@ -20,7 +20,8 @@ use crate::mem::{Dma, MemError, View};
 use crate::nic::NicError;
 use crate::wire::engine::{
     BLOCK_QPS, BOARD_BYTES, BOARD_EPOCH, CONTEXT_ASKED, CONTEXT_BYTES, CONTEXT_FIXED, Fixed,
-    KEY_KEY, KEY_NEAR, Key, MAX_SLOT_BYTES, RECORD_BYTES, RECORD_RETURNED, RECORD_STATE, State, TABLE_KEYS,
+    KEY_KEY, KEY_NEAR, Key, MAX_SLOT_BYTES, RECORD_BYTES, RECORD_RETURNED, RECORD_STATE, State,
+    TABLE_KEYS,
 };
 
 /// How long an engine may take to answer. It ends what it carries out first, 2³¹ bytes at most.
