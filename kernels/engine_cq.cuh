@@ -110,16 +110,17 @@ BP_DEV_COLD void complete(uint32_t k, uint32_t opcode, uint32_t mask, uint32_t c
   } else if (pi + n > q->bodies) {
     write_ahead(k);
   }
-  // Payload (the block's, through its barrier), and a body, before the tails of this lane, for the
-  // poller and through it for whoever reads the payload.
-  fence_written(far);
   for (uint32_t i = t.rank(); i < 32; i += t.size()) {
     if ((mask >> i & 1) == 0) continue;
     const uint64_t at = pi + ones(mask & ((1u << i) - 1)), owner = (at & q->fixed.cqes) != 0;
     const uint32_t index = counter + i;
     const uint64_t swapped = (index & 0xff) << 8 | (index >> 8 & 0xff);
     const uint64_t tail = be32(opcode << 24 | q->fixed.qpn) | swapped << 32 | owner << 56;
-    st_relaxed_sys(reinterpret_cast<uint64_t*>(cqe_at(q, at) + 56), tail);
+    uint64_t* const to = reinterpret_cast<uint64_t*>(cqe_at(q, at) + 56);
+    // Payload (the block's, through its barrier), and a body, before this lane's tail, for the
+    // poller and through it for whoever reads the payload.
+    fence_written(far);
+    st_relaxed_sys(to, tail);
   }
   syncwarp();
   if (t.leads()) {

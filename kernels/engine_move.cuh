@@ -103,6 +103,30 @@ BP_DEV_COLD void move_copied(uint64_t to, const uint8_t* from, uint64_t bytes, u
   for (uint64_t i = end + rank; i < bytes; i += size) out[i] = from[i];
 }
 
+// Payload that a warp moves with one load and one store a lane, which is what most messages are: whole
+// words, or units that are aligned at both ends.
+BP_DEV bool is_little(uint64_t to, uint64_t from, uint64_t bytes) {
+  const uint64_t all = to | from | bytes;
+  return ((all & 3) == 0 && bytes <= 4 * 32) || ((all & 15) == 0 && bytes <= 16 * 32);
+}
+BP_DEV void move_little(uint64_t to, uint64_t from, uint64_t bytes, uint32_t rank, uint32_t size) {
+  if (bytes <= 4 * 32) {
+    for (uint64_t at = rank * 4; at < bytes; at += size * 4) {
+      *reinterpret_cast<uint32_t*>(to + at) = ld_any<uint32_t>(from + at);
+    }
+  } else {
+    for (uint64_t at = rank * 16; at < bytes; at += size * 16) {
+      *reinterpret_cast<u128*>(to + at) = ld_any<u128>(from + at);
+    }
+  }
+}
+// From a copy: words only.
+BP_DEV void move_words(uint64_t to, const uint8_t* from, uint64_t bytes, uint32_t rank, uint32_t size) {
+  for (uint64_t at = rank * 4; at < bytes; at += size * 4) {
+    *reinterpret_cast<uint32_t*>(to + at) = *reinterpret_cast<const uint32_t*>(from + at);
+  }
+}
+
 // ---- The board: payload that all blocks move --------------------------------------------------
 
 BP_DEV bp_engine_board* board_of(const bp_engine_args& a) {

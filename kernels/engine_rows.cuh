@@ -73,16 +73,54 @@ BP_DEV uint32_t carry_row(team t, uint32_t k, const uint8_t* copy, uint32_t bloc
     // Before the CQE: its reader may use the buffer again. Also for WQEs of the ring: the buffer's
     // index would be the next one again after 2^16 blocks.
     if (f.blueflame) clear_blueflame(q);
+  }
+  syncwarp();
+  if (asked != 0) complete(k, BP_OP_RDMA_WRITE, asked, ci, 0);
+  if (t.leads()) {  // after the CQE, which somebody waits for
     q->state.ci += n;
     q->state.wqes += n;
     q->state.bytes += bytes;
   }
   syncwarp();
-  if (asked != 0) complete(k, BP_OP_RDMA_WRITE, asked, ci, 0);
   return n;
 }
 
 // ---- Slots ------------------------------------------------------------------------------------
+
+// Carries out the next slot if it holds a WRITE of inline data, as most do, and its first lines, of
+// which `came` have come, are all of it. False: that is for whoever looks more closely.
+BP_DEV bool carry_slot(team t, uint32_t k, uint32_t came) {
+  context* q = t.qp(k);
+  const bp_qpc_fixed& f = q->fixed;
+  const uint8_t* stream = t.b()->stream;
+  const uint64_t ticket = q->state.ticket;
+  const uint32_t bytes = plain_bytes(stream, f.qpn, ticket), room = came * line_data(f.line);
+  if (bytes == 0 || inband_header_bytes + bytes > room) return false;
+  if ((f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return false;
+  const uint32_t rkey = word_at(stream, 24);
+  const known_key& theirs = find_key(t, f.peer_keys, rkey);
+  const uint64_t remote =
+      resolve(theirs, f.peer_pd, long_at(stream, 16), bytes, BP_RIGHT_REMOTE_WRITE);
+  const bool near = (theirs.rights & BP_KEY_NEAR) != 0;
+  const bool asked = (stream[11] & BP_CTRL_CQ_UPDATE) != 0;
+  if (remote == 0 || (asked && !has_cq_room(t, q, 1))) return false;
+  if (q->row_end != 0 && remote != q->row_end) settle(t, q);
+  carry_copied(t, remote, stream + inband_header_bytes, bytes);
+  if (t.leads()) note_written(q, remote + bytes, near);
+  syncwarp();
+  if (asked) complete(k, BP_OP_RDMA_WRITE, 1, (uint32_t)ticket, 0);
+  if (t.leads()) {  // after the CQE, which somebody waits for
+    q->hint = rkey;
+    q->is_long = 0;
+    q->state.ticket = ticket + 1;
+    q->state.inband++;
+    q->state.wqes++;
+    q->state.bytes += bytes;
+    aim(q);
+  }
+  syncwarp();
+  return true;
+}
 
 // Has each warp take a slot, and those in a row carried out. Returns how many were; 0 when the next
 // one has not come, or is for whoever looks at one slot.
@@ -117,15 +155,18 @@ BP_DEV uint32_t carry_slots(team t, uint32_t k) {
   const uint32_t asked = ballot_each(t, [&](uint32_t i) { return i < n && found[i].signalled != 0; });
   if (t.leads()) {
     const uint64_t end = found[n - 1].remote + found[n - 1].bytes;
-    q->state.bytes += end - found[0].remote;
-    q->state.ticket += n;
-    q->state.inband += n;
-    q->state.wqes += n;
     note_written(q, end, near);
-    aim(q);
   }
   syncwarp();
   if (asked != 0) complete(k, BP_OP_RDMA_WRITE, asked, counter, 0);
+  if (t.leads()) {
+    q->state.bytes += found[n - 1].remote + found[n - 1].bytes - found[0].remote;
+    q->state.ticket += n;
+    q->state.inband += n;
+    q->state.wqes += n;
+    aim(q);
+  }
+  syncwarp();
   return n;
 }
 

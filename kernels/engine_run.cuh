@@ -9,10 +9,10 @@ namespace engine {
 
 // ---- Visits -----------------------------------------------------------------------------------
 
-// Copies up to `units` 16-byte units.
+// Copies 16-byte units `from` to `units`.
 BP_DEV void copy_units(team t, uint8_t* to, uint64_t base, uint64_t first, uint64_t mask,
-                       uint32_t units) {
-  for (uint32_t u = t.rank(); u < units; u += t.size()) {
+                       uint32_t from, uint32_t units) {
+  for (uint32_t u = from + t.rank(); u < units; u += t.size()) {
     reinterpret_cast<u128*>(to)[u] = ld_line(reinterpret_cast<const u128*>(base) + ((first + u) & mask));
   }
   syncwarp();
@@ -34,9 +34,13 @@ BP_DEV bool is_whole(const context* q, const uint8_t* copy) {
 BP_DEV_COLD void visit_ring(uint32_t k) {
   const team t;
   context* q = t.qp(k);
+  const uint64_t mask = (uint64_t)q->fixed.sq_blocks * 4 - 1;
+  // On its way while the doorbell is understood: what lies where the next WQEs are expected. It was
+  // written before the doorbell, if that tells of it.
+  bool is_early = true;
+  const u128 early = ld_line(reinterpret_cast<const u128*>(q->fixed.sq) + ((q->state.ci * 4 + t.rank()) & mask));
   if (t.leads()) ring(q, t.b()->polled[k][0], t.b()->polled[k][1]);
   syncwarp();
-  const uint64_t mask = (uint64_t)q->fixed.sq_blocks * 4 - 1;
   constexpr uint64_t most_blocks = BP_ENGINE_WQE_BYTES / BP_WQEBB_BYTES;
   const uint64_t start_wqes = q->state.wqes, start_bytes = q->state.bytes;
   uint64_t first = 0, copied = 0;  // the copy's blocks: `copied` of them from `first`
@@ -46,6 +50,7 @@ BP_DEV_COLD void visit_ring(uint32_t k) {
       syncwarp();  // all have seen that
       if (t.leads()) look_at_record(q);
       syncwarp();
+      is_early = false;  // the record may tell of WQEs that were written since
     }
     const uint64_t ci = q->state.ci, known = q->state.producer - ci;
     const bool by_ring = known != 0;
@@ -57,13 +62,20 @@ BP_DEV_COLD void visit_ring(uint32_t k) {
         first = ci;
         have = copied = known < most_blocks ? known : most_blocks;
         syncwarp();  // all have done with the copy before it changes
-        copy_units(t, t.b()->wqe, q->fixed.sq, ci * 4, mask, (uint32_t)copied * 4);
+        uint32_t there = 0;
+        if (is_early) {
+          is_early = false;
+          reinterpret_cast<u128*>(t.b()->wqe)[t.rank()] = early;
+          there = t.size();
+        }
+        copy_units(t, t.b()->wqe, q->fixed.sq, ci * 4, mask, there, (uint32_t)copied * 4);
         copy = t.b()->wqe;
       }
       if (carry_row(t, k, copy, (uint32_t)have) != 0) continue;
     } else if (q->fixed.blueflame && t.b()->polled[k][1] != 0 && begins) {
       copied = 0;
-      copy_units(t, t.b()->wqe, q->fixed.uar + BP_UAR_BF_OFFSET, 0, ~0ull, BP_UAR_BF_BYTES / 16);
+      is_early = false;
+      copy_units(t, t.b()->wqe, q->fixed.uar + BP_UAR_BF_OFFSET, 0, ~0ull, 0, BP_UAR_BF_BYTES / 16);
       if (!is_whole(q, copy)) return;  // not all of it has come
     } else {
       return;
@@ -102,6 +114,7 @@ BP_DEV bool visit_slot(team t, uint32_t k) {
     return i < look && take_line(q->slot, line, q->sequence, stream, i);
   }));
   syncwarp();
+  if (carry_slot(t, k, came)) return true;
   // The control segment says how much more there is at least, and that how much there is in all.
   uint32_t need = lines_of(sizeof(bp_wqe_ctrl)), total = 0;
   if (came >= need) {
@@ -174,13 +187,15 @@ BP_DEV_COLD void visit_slots(uint32_t k) {
 enum : uint32_t { nothing = 0, has_work = 1, has_news = 2, is_ahead = 4, wants_ahead = 8 };
 // Every so many rounds the crew looks at what the host asks and other blocks have to give, and does
 // what can wait: between them a round is one load.
-constexpr uint32_t thorough_rounds = 4;
+constexpr uint32_t thorough_rounds = 8;
+constexpr uint32_t telling_rounds = 16;
 
 // The number of the grant that is in force, or was, when `asked` was written.
 BP_DEV uint64_t last_grant(uint64_t asked) { return (asked - 1) | 1; }
 
 // One lane's look at one queue pair.
-BP_DEV uint32_t look_at(const bp_engine_args& a, block_state* b, uint32_t k, bool thorough) {
+BP_DEV uint32_t look_at(const bp_engine_args& a, block_state* b, uint32_t k, bool thorough,
+                        bool telling) {
   context* q = &b->qps[k];
   const bp_qpc* qpc = qpc_of(a, k);
   uint32_t found = nothing;
@@ -215,7 +230,7 @@ BP_DEV uint32_t look_at(const bp_engine_args& a, block_state* b, uint32_t k, boo
     if (first != q->state.registers[0] || stored || posted) found |= has_work;
   }
   if (thorough && found == nothing) {
-    if (q->told != q->state.wqes) tell_counts(a, k, q);
+    if (telling && q->told != q->state.wqes) tell_counts(a, k, q);
     if (wants_bodies(q)) found |= wants_ahead;
   }
   return found;
@@ -225,11 +240,11 @@ BP_DEV uint32_t look_at(const bp_engine_args& a, block_state* b, uint32_t k, boo
 struct seen {
   uint32_t work, news, ahead, bodies;
 };
-BP_DEV seen look_round(team t, bool thorough) {
+BP_DEV seen look_round(team t, bool thorough, bool telling) {
   seen s{0, 0, 0, 0};
   for (uint32_t first = 0; first < BP_ENGINE_BLOCK_QPS; first += t.size()) {
     const uint32_t k = first + t.rank();
-    const uint32_t found = k < BP_ENGINE_BLOCK_QPS ? look_at(t.b()->args, t.b(), k, thorough) : nothing;
+    const uint32_t found = k < BP_ENGINE_BLOCK_QPS ? look_at(t.b()->args, t.b(), k, thorough, telling) : nothing;
     s.work |= ballot((found & has_work) != 0) << first;
     s.ahead |= ballot((found & is_ahead) != 0) << first;
     if (!thorough) continue;
@@ -279,7 +294,8 @@ BP_DEV void run_crew(team t) {
       stop = ld_relaxed_sys(&board->stop);
       open = ld_relaxed_gpu(&board->open);
     }
-    const seen s = look_round(t, thorough);
+    const bool telling = t.b()->args.rounds != 0 || round % telling_rounds == 0;
+    const seen s = look_round(t, thorough, telling);
     each_bit(s.news, [&](uint32_t k) { answer(k); });
     // What was given back in this round is not visited.
     each_bit(s.ahead & ~s.news, [&](uint32_t k) { give_back(k, BP_RETURN_WQE); });
