@@ -73,7 +73,7 @@ struct Args {
     /// Blocks a launch at most [default: 16; with --engine own 32; on the host executor 1]
     #[arg(long)]
     channels: Option<u32>,
-    /// Bytes for which a call takes one block more [default: 16KiB; with --engine own 64KiB]
+    /// Bytes for which a call takes one block more, such as 128KiB
     #[arg(long)]
     channel_bytes: Option<String>,
     /// Payload of a message at most [default: 64KiB; with --engine own 512KiB]
@@ -170,7 +170,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
     options.timeout = Duration::try_from_secs_f64(args.timeout)?;
     if args.engine == "own" && args.executor == "cuda" {
         // An engine's block pulls or pushes at what one multiprocessor can: many, with long messages.
-        (options.channels, options.channel_bytes, options.chunk_bytes) = (32, 64 << 10, 512 << 10);
+        (options.channels, options.chunk_bytes) = (32, 512 << 10);
     }
     options.channels =
         args.channels.unwrap_or(if args.executor == "host" { 1 } else { options.channels });
