@@ -14,9 +14,9 @@
 enum {
   BP_ENGINE_BLOCK_QPS = 32,  // queue pairs of a block: context i belongs to block i % blocks
   BP_KEY_TABLE_KEYS = 4096,  // keys that an engine knows of a NIC; it returns what names others
-  BP_ENGINE_WQE_BYTES = 1024,
+  BP_ENGINE_WQE_BYTES = 2048,
   BP_ENGINE_BOARD_BYTES = 128,
-  BP_ENGINE_SHARED_BYTES = 16384,  // shared memory of a block, beside a slot's stream
+  BP_ENGINE_SHARED_BYTES = 24576,  // shared memory of a block, beside a slot's stream
 };
 
 // Why the engine returned a queue pair.
@@ -34,6 +34,7 @@ enum bp_right {
   BP_RIGHT_REMOTE_WRITE = 4,
   BP_RIGHT_REMOTE_READ = 8,
   BP_RIGHT_REMOTE_ATOMIC = 16,
+  BP_KEY_NEAR = 32,  // no right: the region is memory of the engine's own GPU
 };
 
 enum bp_qpc_line { BP_LINE_NONE = 0, BP_LINE_12_4 = 1, BP_LINE_14_2 = 2, BP_LINE_60_4 = 3 };

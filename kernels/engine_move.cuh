@@ -16,7 +16,7 @@ namespace engine {
 constexpr uint32_t in_flight = 8;
 // Payload up to this is moved by the warp that found it: two barriers of the block cost as much.
 constexpr uint32_t warp_bytes = 1024;
-// Payload from here on is shared among the blocks, which one SM would pull at 27 GB/s (h200.md), in
+// Payload of more than this is shared among the blocks, which one SM would pull at 27 GB/s (h200.md), in
 // pieces that a block of 512 threads moves with 64 bytes a thread.
 constexpr uint64_t share_bytes = 128 << 10;
 constexpr uint64_t piece_bytes = 32 << 10;
@@ -75,7 +75,10 @@ BP_DEV_COLD void move_odd(uint64_t to, uint64_t from, uint64_t bytes, uint32_t r
 }
 
 // Global memory to global memory.
-BP_DEV void move(uint64_t to, uint64_t from, uint64_t bytes, uint32_t rank, uint32_t size) {
+//
+// Out of line, as all that is called from several places and not once a round: the engine's code is
+// read once a message, and what does not fit into an SM's instruction caches costs as much as a fence.
+BP_DEV_COLD void move(uint64_t to, uint64_t from, uint64_t bytes, uint32_t rank, uint32_t size) {
   if (((to ^ from) & 15) == 0) {
     move_aligned<u128>(to, from, bytes, rank, size);
   } else {
@@ -85,8 +88,8 @@ BP_DEV void move(uint64_t to, uint64_t from, uint64_t bytes, uint32_t rank, uint
 
 // Copied bytes (a WQE, a slot's stream) to global memory; whole words where the destination and the
 // copy allow it, four of them to a store.
-BP_DEV void move_copied(uint64_t to, const uint8_t* from, uint64_t bytes, uint32_t rank,
-                        uint32_t size) {
+BP_DEV_COLD void move_copied(uint64_t to, const uint8_t* from, uint64_t bytes, uint32_t rank,
+                             uint32_t size) {
   uint64_t head = (0 - to) & 15;
   head = head < bytes ? head : bytes;
   if (((reinterpret_cast<uint64_t>(from) + head) & 3) != 0) head = bytes;
@@ -98,6 +101,30 @@ BP_DEV void move_copied(uint64_t to, const uint8_t* from, uint64_t bytes, uint32
     *reinterpret_cast<u128*>(out + head + i * 16) = u128{{w[0], w[1], w[2], w[3]}};
   }
   for (uint64_t i = end + rank; i < bytes; i += size) out[i] = from[i];
+}
+
+// Payload that a warp moves with one load and one store a lane, which is what most messages are: whole
+// words, or units that are aligned at both ends.
+BP_DEV bool is_little(uint64_t to, uint64_t from, uint64_t bytes) {
+  const uint64_t all = to | from | bytes;
+  return ((all & 3) == 0 && bytes <= 4 * 32) || ((all & 15) == 0 && bytes <= 16 * 32);
+}
+BP_DEV void move_little(uint64_t to, uint64_t from, uint64_t bytes, uint32_t rank, uint32_t size) {
+  if (bytes <= 4 * 32) {
+    for (uint64_t at = rank * 4; at < bytes; at += size * 4) {
+      *reinterpret_cast<uint32_t*>(to + at) = ld_any<uint32_t>(from + at);
+    }
+  } else {
+    for (uint64_t at = rank * 16; at < bytes; at += size * 16) {
+      *reinterpret_cast<u128*>(to + at) = ld_any<u128>(from + at);
+    }
+  }
+}
+// From a copy: words only.
+BP_DEV void move_words(uint64_t to, const uint8_t* from, uint64_t bytes, uint32_t rank, uint32_t size) {
+  for (uint64_t at = rank * 4; at < bytes; at += size * 4) {
+    *reinterpret_cast<uint32_t*>(to + at) = *reinterpret_cast<const uint32_t*>(from + at);
+  }
 }
 
 // ---- The board: payload that all blocks move --------------------------------------------------
@@ -116,9 +143,11 @@ struct piece {
 // Takes the next piece of a job. A number that was drawn below `pieces` keeps the job as it is until
 // it is done, so what is read after the draw belongs together; another number than the one drawn
 // says that the job drawn from was over.
+BP_DEV bool has_pieces(const bp_engine_job* job) {
+  return (uint32_t)ld_relaxed_gpu(&job->next) < ld_relaxed_gpu(&job->pieces);
+}
 BP_DEV piece take_piece(bp_engine_job* job) {
-  const uint64_t look = ld_relaxed_gpu(&job->next);
-  if ((uint32_t)look >= ld_relaxed_gpu(&job->pieces)) return {0, 0, 0};
+  if (!has_pieces(job)) return {0, 0, 0};
   const uint64_t drawn = atomic_add(&job->next, 1);
   fence_gpu();  // acquire: the job's description, written before `next`, before it is read here
   const uint64_t i = (uint32_t)drawn;

@@ -20,12 +20,22 @@ struct context {
   uint64_t told;       // WQEs that the record tells of
   uint64_t row_end;    // end of what was written and not fenced yet; 0: all is fenced
   uint64_t slot;       // in-band: where the next slot lies
-  uint64_t body_of;    // the CQE whose body lies there already; no_body: none
-  uint32_t sequence;   // in-band: and the sequence of its lines
-  uint32_t missing;    // and a line that had not come
+  uint64_t bodies;     // CQEs before this number have their bodies, for whoever polls
+  uint32_t far;        // 1: some of what is not fenced yet is not in this GPU's memory
+  uint32_t sequence;   // in-band: of the next slot's lines
+  uint32_t missing;    // and a line of it that had not come
+  uint32_t hint;       // the last slot's remote key
+  uint32_t is_long;    // 1: the last slot was worth the whole block
   uint32_t dbr_due;    // 1: the doorbell record is to be looked at
 };
-constexpr uint64_t no_body = ~0ull;
+
+// A key as a block remembers it, until the next epoch.
+struct known_key {
+  uint64_t table;  // 0: none
+  uint64_t va, iova, bytes;
+  uint32_t key, pd, rights, reserved;
+};
+constexpr uint32_t known_keys = 16;
 
 struct request {
   uint32_t opcode;
@@ -108,21 +118,30 @@ BP_DEV bool parse(const uint8_t* copy, uint32_t end, request* r) {
   return true;
 }
 
+// One thread's: reads a key from its table. The key first, with acquire: where it is the one that is
+// asked for, the rest is what was written before it, or later. An entry goes by its key first, and
+// changes only after every block has confirmed an epoch in between, where it forgets what it knows.
+BP_DEV_COLD void read_key(known_key* to, uint64_t table, uint32_t key) {
+  to->table = 0;
+  if (key >> 8 >= BP_KEY_TABLE_KEYS) return;
+  const bp_key* k = reinterpret_cast<const bp_key*>(table) + (key >> 8);
+  if (ld_acquire_sys(&k->key) != key) return;
+  to->va = ld_relaxed_sys(&k->va);
+  to->iova = ld_relaxed_sys(&k->iova);
+  to->bytes = ld_relaxed_sys(&k->bytes);
+  to->pd = ld_relaxed_sys(&k->pd);
+  to->rights = ld_relaxed_sys(&k->rights);
+  to->key = key;
+  to->table = table;
+}
+
 // Where the engine reaches a range, if the key allows that access to all of it; else 0.
-BP_DEV uint64_t resolve(uint64_t keys, uint32_t pd, uint32_t key, uint64_t addr, uint64_t bytes,
+BP_DEV uint64_t resolve(const known_key& k, uint32_t pd, uint64_t addr, uint64_t bytes,
                         uint32_t right) {
-  if (key >> 8 >= BP_KEY_TABLE_KEYS) return 0;
-  const bp_key* k = reinterpret_cast<const bp_key*>(keys) + (key >> 8);
-  // Relaxed, all in flight together: an entry changes only while every block of the engine looks at
-  // the board in between (`epoch`), and goes by its key first.
-  const uint64_t va = ld_relaxed_sys(&k->va), iova = ld_relaxed_sys(&k->iova);
-  const uint64_t length = ld_relaxed_sys(&k->bytes);
-  const uint32_t is = ld_relaxed_sys(&k->key), of = ld_relaxed_sys(&k->pd);
-  const uint32_t rights = ld_relaxed_sys(&k->rights);
-  const uint64_t offset = addr - iova;
-  if (is != key || of != pd || (rights & right) == 0) return 0;
-  if (addr < iova || offset > length || bytes > length - offset) return 0;
-  return va + offset;
+  const uint64_t offset = addr - k.iova;
+  if (k.table == 0 || k.pd != pd || (k.rights & right) == 0) return 0;
+  if (addr < k.iova || offset > k.bytes || bytes > k.bytes - offset) return 0;
+  return k.va + offset;
 }
 
 // The producer index that a 16-bit counter stands for, if it lies within the ring.
@@ -169,6 +188,12 @@ BP_DEV void look_at_record(context* q) {
   }
 }
 
+// So that a WQE in the UAR's second buffer is not taken again.
+BP_DEV void clear_blueflame(const context* q) {
+  u128* buffer = reinterpret_cast<u128*>(q->fixed.uar + BP_UAR_BF_OFFSET);
+  for (uint32_t u = 0; u < 4; u++) st_line(buffer + u, unit_zero());
+}
+
 // ---- In-band slots ----------------------------------------------------------------------------
 
 BP_DEV uint32_t line_bytes(uint32_t line) { return line == BP_LINE_60_4 ? 64 : 16; }
@@ -176,15 +201,25 @@ BP_DEV uint32_t line_data(uint32_t line) {
   return line == BP_LINE_60_4 ? 60 : line == BP_LINE_14_2 ? 14 : 12;
 }
 
+// The slot of a ticket, and the sequence of its lines.
+struct place {
+  uint64_t slot;
+  uint32_t sequence;
+  BP_DEV place(const bp_qpc_fixed& f, uint64_t ticket) {
+    bp_window w{};
+    w.slots = f.slots;
+    w.inband_seq0 = f.seq0;
+    sequence = f.line == BP_LINE_14_2 ? inband_sequence<line::d14s2>(w, ticket)
+                                      : inband_sequence<line::d12s4>(w, ticket);
+    slot = f.window + (uint64_t)slot_of(w, ticket) * f.slot_bytes;
+  }
+};
+
 // Points the context at the slot of its ticket.
 BP_DEV void aim(context* q) {
-  bp_window w{};
-  w.slots = q->fixed.slots;
-  w.inband_seq0 = q->fixed.seq0;
-  q->sequence = q->fixed.line == BP_LINE_14_2
-                    ? inband_sequence<line::d14s2>(w, q->state.ticket)
-                    : inband_sequence<line::d12s4>(w, q->state.ticket);
-  q->slot = q->fixed.window + (uint64_t)slot_of(w, q->state.ticket) * q->fixed.slot_bytes;
+  const place p(q->fixed, q->state.ticket);
+  q->sequence = p.sequence;
+  q->slot = p.slot;
   q->missing = 0;
 }
 
@@ -204,25 +239,27 @@ BP_DEV uint32_t standing(const context* q, uint32_t found) {
   return distance <= m / 2 ? 2 : 0;
 }
 
-// A line by itself: its bytes as data words of the stream, and whether it is of this lap.
-// Lines of 16 bytes come in one load. Those of 64 are looked at twice: the sequence with acquire,
-// then the data, which its writer stored with or before it.
-BP_DEV bool take_line(const context* q, uint8_t* stream, uint32_t i) {
-  const uint32_t line = q->fixed.line, data = line_data(line);
-  const uint64_t at = q->slot + (uint64_t)i * line_bytes(line);
-  uint8_t* to = stream + i * data;
-  if (line != BP_LINE_60_4) {
-    const u128 v = ld_line(reinterpret_cast<const u128*>(at));
-    if (sequence_of(line, v.w[3]) != q->sequence) return false;
-    if (line == BP_LINE_12_4) {
-      for (uint32_t k = 0; k < 3; k++) reinterpret_cast<uint32_t*>(to)[k] = v.w[k];
-    } else {
-      uint16_t* half = reinterpret_cast<uint16_t*>(to);
-      for (uint32_t k = 0; k < 7; k++) half[k] = (uint16_t)(v.w[k / 2] >> (k % 2 * 16));
-    }
-    return true;
+// A line of 16 bytes: its data as words of the stream, and whether it is of this lap.
+BP_DEV bool unpack_line(const u128& v, uint32_t line, uint32_t sequence, uint8_t* to) {
+  if (sequence_of(line, v.w[3]) != sequence) return false;
+  if (line == BP_LINE_12_4) {
+    for (uint32_t k = 0; k < 3; k++) reinterpret_cast<uint32_t*>(to)[k] = v.w[k];
+  } else {
+    uint16_t* half = reinterpret_cast<uint16_t*>(to);
+    for (uint32_t k = 0; k < 7; k++) half[k] = (uint16_t)(v.w[k / 2] >> (k % 2 * 16));
   }
-  if (ld_acquire_sys(reinterpret_cast<const uint32_t*>(at + 60)) != q->sequence) return false;
+  return true;
+}
+
+// Line `i` of a slot. Lines of 16 bytes come in one load. Those of 64 are looked at twice: the
+// sequence with acquire, then the data, which its writer stored with or before it.
+BP_DEV bool take_line(uint64_t slot, uint32_t line, uint32_t sequence, uint8_t* stream, uint32_t i) {
+  const uint64_t at = slot + (uint64_t)i * line_bytes(line);
+  uint8_t* to = stream + i * line_data(line);
+  if (line != BP_LINE_60_4) {
+    return unpack_line(ld_line(reinterpret_cast<const u128*>(at)), line, sequence, to);
+  }
+  if (ld_acquire_sys(reinterpret_cast<const uint32_t*>(at + 60)) != sequence) return false;
   for (uint32_t u = 0; u < 4; u++) {
     const u128 v = ld_line(reinterpret_cast<const u128*>(at) + u);
     for (uint32_t k = 0; k < (u == 3 ? 3 : 4); k++) reinterpret_cast<uint32_t*>(to)[u * 4 + k] = v.w[k];

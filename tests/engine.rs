@@ -16,6 +16,8 @@ mod nic_inband;
 mod nic_join;
 #[path = "nic_ops.rs"]
 mod nic_ops;
+#[path = "engine/rows.rs"]
+mod rows;
 
 mod own {
     use std::sync::Arc;
@@ -127,7 +129,7 @@ mod own {
     }
 
     /// One NIC whose engine has some shape, and two regions of `bytes` on it.
-    fn one(offload: Arc<Offload>, bytes: usize) -> (Arc<SoftNic>, Vec<Engine>, [Buf; 2]) {
+    pub fn one(offload: Arc<Offload>, bytes: usize) -> (Arc<SoftNic>, Vec<Engine>, [Buf; 2]) {
         let config = SoftConfig { offload: Some(offload), ..SoftConfig::new(&InProcess::new()) };
         let (nic, engines) = SoftNic::manual(&config).unwrap();
         let bufs = [0, 1].map(|_| Buf::new(&nic, bytes, 0, Access::ALL));
@@ -251,14 +253,14 @@ mod own {
     }
 
     /// An engine that runs all the time, with launches that end often.
-    fn running(run: Duration) -> Arc<SoftNic> {
+    pub fn running(run: Duration) -> Arc<SoftNic> {
         let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
         let options = EngineOptions { blocks: 2, threads: 1, run, ..EngineOptions::new(&gpu) };
         let offload = Some(bellpush::engine::open(&gpu, &[], options).unwrap());
         SoftNic::open(SoftConfig { offload, ..SoftConfig::new(&InProcess::new()) }).unwrap()
     }
 
-    fn completion(host: &mut HostQp) -> bellpush::wire::cqe::Cqe {
+    pub fn completion(host: &mut HostQp) -> bellpush::wire::cqe::Cqe {
         let since = std::time::Instant::now();
         loop {
             if let Some(cqe) = host.poll_send().unwrap() {

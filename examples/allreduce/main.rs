@@ -70,13 +70,13 @@ struct Args {
     /// Timed calls of each size [default: by size]
     #[arg(long)]
     calls: Option<u32>,
-    /// Blocks a launch at most [default: 16; on the host executor 1]
+    /// Blocks a launch at most [default: 16; with --engine own 32; on the host executor 1]
     #[arg(long)]
     channels: Option<u32>,
     /// Bytes for which a call takes one block more, such as 128KiB
     #[arg(long)]
     channel_bytes: Option<String>,
-    /// Payload of a message at most, such as 64KiB
+    /// Payload of a message at most [default: 64KiB; with --engine own 512KiB]
     #[arg(long)]
     chunk: Option<String>,
     /// Engine threads of each rank's NIC on the in-process link [default: half the cores over all ranks,
@@ -86,6 +86,10 @@ struct Args {
     /// Where the NICs' engines run: host, own (each on its rank's GPU), or gpu:N
     #[arg(long, default_value = "host")]
     engine: String,
+    /// Blocks of an engine on a GPU; on a rank's own they and the channels need a multiprocessor each
+    /// [default: 16; for own what the channels leave, 96 at most]
+    #[arg(long)]
+    engine_blocks: Option<u32>,
     /// What carries packets between processes
     #[arg(long, default_value = "shm", value_parser = ["shm", "udp"])]
     link: String,
@@ -169,6 +173,10 @@ fn options(args: &Args) -> Result<Options, Failure> {
     let mut options = Options::new(Path::new(args.data, args.kick.unwrap_or(usual))?);
     options.algorithm = args.algorithm;
     options.timeout = Duration::try_from_secs_f64(args.timeout)?;
+    if args.engine == "own" && args.executor == "cuda" {
+        // An engine's block pulls or pushes at what one multiprocessor can: many, with long messages.
+        (options.channels, options.chunk_bytes) = (32, 512 << 10);
+    }
     options.channels =
         args.channels.unwrap_or(if args.executor == "host" { 1 } else { options.channels });
     if let Some(bytes) = &args.channel_bytes {
@@ -258,12 +266,24 @@ fn machine_time() -> u128 {
 }
 
 /// The engine of each rank's NIC: none, its own GPU's, or one for all.
-fn offloads(args: &Args, gpus: &[Arc<Gpu>]) -> Result<Vec<Option<Arc<Offload>>>, Failure> {
+fn offloads(
+    args: &Args,
+    options: &Options,
+    gpus: &[Arc<Gpu>],
+) -> Result<Vec<Option<Arc<Offload>>>, Failure> {
     let ranks = args.ranks as usize;
     let open = |gpu: &Arc<Gpu>| {
         let others = gpus.iter().filter(|other| other.ordinal() != gpu.ordinal()).cloned();
         let peers: Vec<_> = others.collect();
-        engine::open(gpu, &peers, EngineOptions::new(gpu))
+        let usual = EngineOptions::new(gpu);
+        let beside = if args.engine == "own" && args.executor == "cuda" {
+            // Each with a multiprocessor for itself, as the channels have.
+            gpu.describe().sms.saturating_sub(options.channels).clamp(16, 96)
+        } else {
+            usual.blocks
+        };
+        let blocks = args.engine_blocks.unwrap_or(beside);
+        engine::open(gpu, &peers, EngineOptions { blocks, ..usual })
     };
     match args.engine.as_str() {
         "host" => Ok(vec![None; ranks]),
@@ -291,7 +311,7 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     let usual = (cores / 2 / args.ranks.max(1) as usize).clamp(1, 12);
     let engines = args.engines.unwrap_or(usual);
     let config = SoftConfig { engines, ..SoftConfig::new(&InProcess::new()) };
-    let offloads = offloads(args, &gpus)?;
+    let offloads = offloads(args, options, &gpus)?;
     let meetings = Meeting::threads(args.ranks, options.timeout * 10);
     let what = match offloads.first().and_then(Option::as_ref) {
         None => format!("threads, {engines} engine thread(s) a rank"),

@@ -1,18 +1,20 @@
 //! The software NIC's engine on a GPU: launches `kernels/engine.cu` and keeps it running.
 //!
-//! The kernel ends by itself after [`EngineOptions::run`] and is launched again; all that it knows
-//! lies in memory, so nothing is lost in between. That bounds how long a CUDA call that waits for
+//! The kernel ends by itself after [`EngineOptions::run`]; all that it knows lies in memory, so nothing
+//! is lost in between. The next launch is queued behind the running one, so that no message waits for
+//! a thread that launches it. Both are bounded, and with them how long a CUDA call that waits for
 //! running kernels (an allocation, say) waits for this one. A launch that does not end in time, or
 //! fails, is the end of the engine: the NIC tells it as its trouble, and whoever waits for a queue
 //! pair that it had ends by its own timeout.
 //!
 //! On the host executor the same kernel runs on CPU threads.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::gpu::engine_args::EngineArgs;
-use crate::gpu::{Dims, Gpu, GpuError, Kernel, Mapped, Module, Stream};
+use crate::gpu::{Dims, Event, Gpu, GpuError, Kernel, Mapped, Module, Stream};
 use crate::mem::{Dma, HostMem, MemError, View};
 use crate::nic::NicError;
 use crate::nic::soft::offload::{Accelerator, Offload, Reached, Shared};
@@ -24,13 +26,16 @@ const OVERDUE: Duration = Duration::from_secs(4);
 const MAX_THREADS: u32 = 512;
 /// Blocks, all of which must be resident at once.
 const MAX_BLOCKS: u32 = 128;
+/// Launches that are queued: the running one and the next. On the host executor, where a queued one
+/// would keep a thread spinning for nobody, the running one.
+const LAUNCHES: usize = 2;
 
 /// How an engine on a GPU runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
     /// Blocks of the kernel, each with a multiprocessor for itself, and 32 queue pairs at most.
     pub blocks: u32,
-    /// Threads a block: up to 32, or whole warps to 512.
+    /// Threads a block: whole warps to 512, or on the host executor fewer than one.
     pub threads: u32,
     /// How long a launch runs.
     pub run: Duration,
@@ -46,14 +51,14 @@ impl EngineOptions {
         Self { blocks, threads, run: Duration::from_millis(20), rounds: None }
     }
 
-    fn check(&self) -> Result<(), NicError> {
+    fn check(&self, gpu: &Gpu) -> Result<(), NicError> {
         let refuse = |what, value, must| Err(NicError::Attribute { what, value, must });
         if !(1..=MAX_BLOCKS).contains(&self.blocks) {
             return refuse("engine's blocks", self.blocks.into(), "1..=128");
         }
-        let whole = self.threads <= 32 || self.threads.is_multiple_of(32);
+        let whole = self.threads.is_multiple_of(32) || (gpu.is_host() && self.threads < 32);
         if !(1..=MAX_THREADS).contains(&self.threads) || !whole {
-            let must = "1 to 32, or whole warps to 512";
+            let must = "whole warps to 512, or on the host executor 1 to 31";
             return refuse("engine's threads a block", self.threads.into(), must);
         }
         if self.run.is_zero() || self.run > Duration::from_secs(1) {
@@ -103,7 +108,7 @@ pub fn accelerator(
     peers: &[Arc<Gpu>],
     options: EngineOptions,
 ) -> Result<Arc<dyn Accelerator>, EngineError> {
-    options.check()?;
+    options.check(gpu)?;
     let mut within = vec![gpu.ordinal()];
     for peer in peers {
         gpu.enable_peer(peer)?;
@@ -113,7 +118,7 @@ pub fn accelerator(
     let kernel = gpu.load(&Module::builtin())?.kernel("bp_engine")?;
     let engine = GpuEngine {
         within: within.into_iter().flatten().collect(),
-        launches: Mutex::new(Launches { stream: gpu.stream()?, since: None }),
+        launches: Mutex::new(Launches::new(gpu)?),
         gpu: gpu.clone(),
         kernel,
         options,
@@ -135,8 +140,31 @@ struct GpuEngine {
 
 struct Launches {
     stream: Stream,
-    /// When the running one began.
-    since: Option<Instant>,
+    /// Reached by the ends of the queued ones, the oldest first.
+    queued: VecDeque<Event>,
+    /// Of those that ended.
+    spare: Vec<Event>,
+    /// Since when the oldest may run.
+    since: Instant,
+}
+
+impl Launches {
+    fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        let events = if gpu.is_host() { 1 } else { LAUNCHES };
+        let spare = (0..events).map(|_| gpu.event()).collect::<Result<_, _>>()?;
+        Ok(Self { stream: gpu.stream()?, queued: VecDeque::new(), spare, since: Instant::now() })
+    }
+
+    /// Takes note of those that ended.
+    fn reap(&mut self) -> Result<(), GpuError> {
+        while let Some(oldest) = self.queued.front()
+            && oldest.query()?
+        {
+            self.spare.extend(self.queued.pop_front());
+            self.since = Instant::now();
+        }
+        Ok(())
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -193,7 +221,10 @@ impl Accelerator for GpuEngine {
 
     fn reach(&self, memory: &dyn Dma) -> Option<Reached> {
         let (addr, keep) = self.gpu.reach(memory, &self.within)?;
-        Some(Reached { addr, keep })
+        let own: Vec<usize> = self.gpu.ordinal().into_iter().collect();
+        let near = self.gpu.is_host()
+            || memory.as_host().is_none() && self.gpu.reach(memory, &own).is_some();
+        Some(Reached { addr, near, keep })
     }
 
     fn run(&self, shared: &Shared) -> Result<(), NicError> {
@@ -203,15 +234,19 @@ impl Accelerator for GpuEngine {
             self.launch(&launches.stream, shared).map_err(gone)?;
             return launches.stream.synchronize(OVERDUE).map_err(gone);
         }
-        if let Some(since) = launches.since
-            && !launches.stream.query().map_err(gone)?
-        {
-            let after = self.options.run + OVERDUE;
-            let late = GpuError::Timeout { what: "a launch of the engine", after };
-            return if since.elapsed() > after { Err(gone(late)) } else { Ok(()) };
+        launches.reap().map_err(gone)?;
+        while let Some(event) = launches.spare.pop() {
+            if launches.queued.is_empty() {
+                launches.since = Instant::now();
+            }
+            self.launch(&launches.stream, shared).map_err(gone)?;
+            launches.stream.record(&event).map_err(gone)?;
+            launches.queued.push_back(event);
         }
-        self.launch(&launches.stream, shared).map_err(gone)?;
-        launches.since = Some(Instant::now());
+        let after = self.options.run + OVERDUE;
+        if launches.since.elapsed() > after {
+            return Err(gone(GpuError::Timeout { what: "a launch of the engine", after }));
+        }
         Ok(())
     }
 }

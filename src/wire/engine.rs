@@ -14,7 +14,7 @@ pub const BOARD_EPOCH: usize = 0;
 /// Offset of the word on the board that ends the engine.
 pub const BOARD_STOP: usize = 8;
 /// Shared memory of a block, beside the stream of a slot.
-pub const SHARED_BYTES: u32 = 16384;
+pub const SHARED_BYTES: u32 = 24576;
 /// Longest in-band slot that an engine on a GPU takes.
 pub const MAX_SLOT_BYTES: u32 = 64 << 10;
 
@@ -73,7 +73,8 @@ pub struct Key {
     pub key: u32,
     /// Protection domain.
     pub pd: u32,
-    /// What the region allows: bit 0 gather, 1 local write, 2 remote write, 3 read, 4 atomic.
+    /// What the region allows: bit 0 gather, 1 local write, 2 remote write, 3 read, 4 atomic; and
+    /// [`KEY_NEAR`].
     pub rights: u32,
     /// Zero.
     pub reserved: u32,
@@ -81,6 +82,8 @@ pub struct Key {
     pub reserved2: [u64; 3],
 }
 
+/// In [`Key::rights`]: the region is memory of the engine's own GPU.
+pub const KEY_NEAR: u32 = 32;
 /// Offset of [`Key::key`].
 pub const KEY_KEY: usize = 24;
 

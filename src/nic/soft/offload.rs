@@ -20,7 +20,8 @@ use crate::mem::{Dma, MemError, View};
 use crate::nic::NicError;
 use crate::wire::engine::{
     BLOCK_QPS, BOARD_BYTES, BOARD_EPOCH, CONTEXT_ASKED, CONTEXT_BYTES, CONTEXT_FIXED, Fixed,
-    KEY_KEY, Key, MAX_SLOT_BYTES, RECORD_BYTES, RECORD_RETURNED, RECORD_STATE, State, TABLE_KEYS,
+    KEY_KEY, KEY_NEAR, Key, MAX_SLOT_BYTES, RECORD_BYTES, RECORD_RETURNED, RECORD_STATE, State,
+    TABLE_KEYS,
 };
 
 /// How long an engine may take to answer. It ends what it carries out first, 2³¹ bytes at most.
@@ -30,6 +31,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 pub struct Reached {
     /// Address of the first byte.
     pub addr: u64,
+    /// Whether it is the memory of the engine's own GPU.
+    pub near: bool,
     /// Keeps the memory where it is.
     pub keep: Arc<dyn Any + Send + Sync>,
 }
@@ -265,7 +268,7 @@ impl Mirror {
             bytes: region.bytes,
             key: 0,
             pd: region.pd,
-            rights: Right::bits(region.access).into(),
+            rights: u32::from(Right::bits(region.access)) | if reached.near { KEY_NEAR } else { 0 },
             reserved: 0,
             reserved2: [0; 3],
         };

@@ -1,0 +1,176 @@
+// Rows: requests that continue each other and are carried out as one.
+//
+// A row is as good as its messages one after the other, because nothing lies between them: its bytes
+// are one range at each end, and a message that does not continue the row begins behind a fence. What
+// is not plain ends a row, and is carried out, or returned, by itself and after it.
+#ifndef BELLPUSH_ENGINE_ROWS_CUH
+#define BELLPUSH_ENGINE_ROWS_CUH
+
+#include "engine.cuh"
+
+namespace bp {
+namespace engine {
+
+constexpr uint32_t row_bytes = 64 << 10;  // of one message, to be joined with others
+
+// ---- WQEs -------------------------------------------------------------------------------------
+
+// A WRITE with one gather entry, as it stands in a copy of the ring.
+struct plain_write {
+  uint64_t raddr, addr;
+  uint32_t rkey, lkey, bytes;
+  BP_DEV explicit plain_write(const uint8_t* wqe)
+      : raddr(long_at(wqe, 16)), addr(long_at(wqe, 40)), rkey(word_at(wqe, 24)),
+        lkey(word_at(wqe, 36)), bytes(word_at(wqe, 32)) {}
+};
+
+// Whether a basic block holds one.
+BP_DEV bool is_plain(const uint8_t* wqe, uint32_t qpn, uint32_t index) {
+  const ctrl c(wqe);
+  const uint32_t bytes = word_at(wqe, 32);  // with the flag of inline data
+  return c.opcode == BP_OP_RDMA_WRITE && c.ds == 3 && c.qpn == qpn && c.index == (index & 0xffff) &&
+         bytes - 1 < 0x80000000u - 1;
+}
+
+BP_DEV bool continues(const plain_write& w, const plain_write& before) {
+  return w.bytes <= row_bytes && before.bytes <= row_bytes && w.rkey == before.rkey &&
+         w.lkey == before.lkey && w.raddr == before.raddr + before.bytes &&
+         w.addr == before.addr + before.bytes;
+}
+
+// Carries out the row that a copy of `blocks` basic blocks begins with. Returns its length; 0 when it
+// begins with something else, or with what is not allowed, or there is no room for its CQEs: that is
+// for whoever looks at one WQE.
+BP_DEV uint32_t carry_row(team t, uint32_t k, const uint8_t* copy, uint32_t blocks) {
+  context* q = t.qp(k);
+  const bp_qpc_fixed& f = q->fixed;
+  const uint32_t ci = (uint32_t)q->state.ci;
+  const auto at = [&](uint32_t i) { return copy + i * BP_WQEBB_BYTES; };
+  // 1. Look: a lane a block, at it and the one before.
+  uint32_t joined = ballot_each(t, [&](uint32_t i) {
+    return i < blocks && is_plain(at(i), f.qpn, ci + i) &&
+           (i == 0 || continues(plain_write(at(i)), plain_write(at(i - 1))));
+  });
+  uint32_t n = row_of_ones(joined);
+  if (n == 0) return 0;
+  const uint32_t asked = ballot_each(
+      t, [&](uint32_t i) { return i < n && (at(i)[11] & BP_CTRL_CQ_UPDATE) != 0; });
+  const plain_write first(at(0)), last(at(n - 1));
+  const uint64_t bytes = last.raddr - first.raddr + last.bytes;
+  // 2. Check: the row as one.
+  if ((f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return 0;
+  const known_key& theirs = find_key(t, f.peer_keys, first.rkey);
+  const uint64_t remote = resolve(theirs, f.peer_pd, first.raddr, bytes, BP_RIGHT_REMOTE_WRITE);
+  const bool near = (theirs.rights & BP_KEY_NEAR) != 0;
+  const known_key& ours = find_key(t, f.keys, first.lkey);
+  const uint64_t local = resolve(ours, f.pd, first.addr, bytes, BP_RIGHT_GATHER);
+  if (remote == 0 || local == 0 || !has_cq_room(t, q, ones(asked))) return 0;
+  // 3. Carry out.
+  if (q->row_end != 0 && remote != q->row_end) settle(t, q);
+  move_payload(t, remote, local, bytes);
+  if (t.leads()) {
+    note_written(q, remote + bytes, near);
+    // Before the CQE: its reader may use the buffer again. Also for WQEs of the ring: the buffer's
+    // index would be the next one again after 2^16 blocks.
+    if (f.blueflame) clear_blueflame(q);
+  }
+  syncwarp();
+  if (asked != 0) complete(k, BP_OP_RDMA_WRITE, asked, ci, 0);
+  if (t.leads()) {  // after the CQE, which somebody waits for
+    q->state.ci += n;
+    q->state.wqes += n;
+    q->state.bytes += bytes;
+  }
+  syncwarp();
+  return n;
+}
+
+// ---- Slots ------------------------------------------------------------------------------------
+
+// Carries out the next slot if it holds a WRITE of inline data, as most do, and its first lines, of
+// which `came` have come, are all of it. False: that is for whoever looks more closely.
+BP_DEV bool carry_slot(team t, uint32_t k, uint32_t came) {
+  context* q = t.qp(k);
+  const bp_qpc_fixed& f = q->fixed;
+  const uint8_t* stream = t.b()->stream;
+  const uint64_t ticket = q->state.ticket;
+  const uint32_t bytes = plain_bytes(stream, f.qpn, ticket), room = came * line_data(f.line);
+  if (bytes == 0 || inband_header_bytes + bytes > room) return false;
+  if ((f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return false;
+  const uint32_t rkey = word_at(stream, 24);
+  const known_key& theirs = find_key(t, f.peer_keys, rkey);
+  const uint64_t remote =
+      resolve(theirs, f.peer_pd, long_at(stream, 16), bytes, BP_RIGHT_REMOTE_WRITE);
+  const bool near = (theirs.rights & BP_KEY_NEAR) != 0;
+  const bool asked = (stream[11] & BP_CTRL_CQ_UPDATE) != 0;
+  if (remote == 0 || (asked && !has_cq_room(t, q, 1))) return false;
+  if (q->row_end != 0 && remote != q->row_end) settle(t, q);
+  carry_copied(t, remote, stream + inband_header_bytes, bytes);
+  if (t.leads()) note_written(q, remote + bytes, near);
+  syncwarp();
+  if (asked) complete(k, BP_OP_RDMA_WRITE, 1, (uint32_t)ticket, 0);
+  if (t.leads()) {  // after the CQE, which somebody waits for
+    q->hint = rkey;
+    q->is_long = 0;
+    q->state.ticket = ticket + 1;
+    q->state.inband++;
+    q->state.wqes++;
+    q->state.bytes += bytes;
+    aim(q);
+  }
+  syncwarp();
+  return true;
+}
+
+// Has each warp take a slot, and those in a row carried out. Returns how many were; 0 when the next
+// one has not come, or is for whoever looks at one slot.
+BP_DEV uint32_t carry_slots(team t, uint32_t k) {
+  context* q = t.qp(k);
+  const bp_qpc_fixed& f = q->fixed;
+  const uint32_t lines = f.slot_bytes / line_bytes(f.line);
+  const uint64_t part = ((uint64_t)lines * line_data(f.line) + 15) & ~15ull;
+  const uint64_t places = t.b()->args.slot_bytes / part;
+  uint32_t warps = block_threads() / 32;
+  warps = warps < most_warps ? warps : most_warps;
+  warps = warps < f.slots ? warps : f.slots;
+  warps = warps < places ? warps : (uint32_t)places;
+  if (t.alone() || lines > row_lines || (f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return 0;
+  const known_key& key = find_key(t, f.peer_keys, q->hint);
+  if (key.table == 0 || !has_cq_room(t, q, warps)) return 0;
+  const bool near = (key.rights & BP_KEY_NEAR) != 0;
+  syncwarp();
+  if (t.leads()) {
+    order& o = t.b()->work;
+    o.kind = order_slots;
+    o.end = warps;
+    o.k = k;
+    o.key = (uint32_t)(&key - t.b()->keys);
+    o.part = part;
+  }
+  dispatch(false);
+  const found_slot* found = t.b()->found;
+  const uint32_t n = row_of_slots(t.b(), warps);
+  if (n == 0) return 0;
+  const uint32_t counter = (uint32_t)q->state.ticket;
+  const uint32_t asked = ballot_each(t, [&](uint32_t i) { return i < n && found[i].signalled != 0; });
+  if (t.leads()) {
+    const uint64_t end = found[n - 1].remote + found[n - 1].bytes;
+    note_written(q, end, near);
+  }
+  syncwarp();
+  if (asked != 0) complete(k, BP_OP_RDMA_WRITE, asked, counter, 0);
+  if (t.leads()) {
+    q->state.bytes += found[n - 1].remote + found[n - 1].bytes - found[0].remote;
+    q->state.ticket += n;
+    q->state.inband += n;
+    q->state.wqes += n;
+    aim(q);
+  }
+  syncwarp();
+  return n;
+}
+
+}  // namespace engine
+}  // namespace bp
+
+#endif
