@@ -93,8 +93,8 @@ enum bp_link_lap {
   BP_LINK_BARRIER = 3,       // barrier (loads: all values are there)
 };
 
-// The same accesses in every lap: number i at target + i * stride_bytes, dealt to the grid's
-// threads one by one.
+// The same accesses in every lap: number i of lap n at target + n * lap_bytes + i * stride_bytes,
+// dealt to the grid's threads one by one.
 struct bp_link_move_args {
   uint64_t target;
   uint64_t accesses;       // of the whole grid in a lap
@@ -105,7 +105,7 @@ struct bp_link_move_args {
   uint32_t laps;
   uint32_t each_lap;       // enum bp_link_lap
   uint32_t value;          // every word stored
-  uint32_t reserved;
+  uint32_t lap_bytes;      // from a lap to the next; a multiple of access_bytes
 };
 BP_ASSERT_SIZE(bp_link_move_args, 56);
 

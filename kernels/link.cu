@@ -24,25 +24,26 @@ BP_DEV uint64_t words(const bp::u128& v) {
 }
 
 template <class Word>
-BP_DEV Word* at(const bp_link_move_args& a, uint64_t i) {
-  return reinterpret_cast<Word*>(a.target + i * a.stride_bytes);
+BP_DEV Word* at(const bp_link_move_args& a, uint32_t lap, uint64_t i) {
+  return reinterpret_cast<Word*>(a.target + (uint64_t)lap * a.lap_bytes + i * a.stride_bytes);
 }
 
 template <class Word>
-BP_DEV void store_lap(const bp_link_move_args& a, uint64_t first, uint64_t step) {
-  for (uint64_t i = first; i < a.accesses; i += step) store(at<Word>(a, i), a.value);
+BP_DEV void store_lap(const bp_link_move_args& a, uint32_t lap, uint64_t first, uint64_t step) {
+  for (uint64_t i = first; i < a.accesses; i += step) store(at<Word>(a, lap, i), a.value);
 }
 
 // Four loads of a thread are in flight at a time, in the last round as well: the model of `bellpush
 // link` counts on it. So all are issued before the first value is used.
 template <class Word>
-BP_DEV uint64_t load_lap(const bp_link_move_args& a, uint64_t first, uint64_t step) {
+BP_DEV uint64_t load_lap(const bp_link_move_args& a, uint32_t lap, uint64_t first,
+                         uint64_t step) {
   uint64_t sum = 0;
   for (uint64_t i = first; i < a.accesses; i += 4 * step) {
-    Word v0 = load(at<const Word>(a, i)), v1{}, v2{}, v3{};
-    if (i + step < a.accesses) v1 = load(at<const Word>(a, i + step));
-    if (i + 2 * step < a.accesses) v2 = load(at<const Word>(a, i + 2 * step));
-    if (i + 3 * step < a.accesses) v3 = load(at<const Word>(a, i + 3 * step));
+    Word v0 = load(at<const Word>(a, lap, i)), v1{}, v2{}, v3{};
+    if (i + step < a.accesses) v1 = load(at<const Word>(a, lap, i + step));
+    if (i + 2 * step < a.accesses) v2 = load(at<const Word>(a, lap, i + 2 * step));
+    if (i + 3 * step < a.accesses) v3 = load(at<const Word>(a, lap, i + 3 * step));
     sum += words(v0) + words(v1) + words(v2) + words(v3);
   }
   return sum;
@@ -64,7 +65,7 @@ BP_DEV void end_lap(uint32_t how) {
   bp::syncthreads();
 }
 
-// Laps of `body(first, step)`, which returns the sum of what it loaded.
+// Laps of `body(lap, first, step)`, which returns the sum of what it loaded.
 template <class Body>
 BP_DEV void laps(const bp_link_move_args& a, Body body) {
   bp_link_result* result = result_of_block(a.results);
@@ -81,7 +82,7 @@ BP_DEV void laps(const bp_link_move_args& a, Body body) {
       status = BP_TIMEOUT;
       break;
     }
-    sum += body(first, step);
+    sum += body(lap, first, step);
     // The branch makes the lap wait for its loads; no memory is filled so that it is taken.
     if (sum == ~0ull) bp::trap("a sum of words that were never stored");
     end_lap(a.each_lap);
@@ -100,23 +101,23 @@ BP_DEV void laps(const bp_link_move_args& a, Body body) {
 }  // namespace
 
 BP_KERNEL(bp_link_store, bp_link_move_args) {
-  laps(args, [&](uint64_t first, uint64_t step) -> uint64_t {
+  laps(args, [&](uint32_t lap, uint64_t first, uint64_t step) -> uint64_t {
     if (args.access_bytes == 16) {
-      store_lap<bp::u128>(args, first, step);
+      store_lap<bp::u128>(args, lap, first, step);
     } else if (args.access_bytes == 8) {
-      store_lap<uint64_t>(args, first, step);
+      store_lap<uint64_t>(args, lap, first, step);
     } else {
-      store_lap<uint32_t>(args, first, step);
+      store_lap<uint32_t>(args, lap, first, step);
     }
     return 0;
   });
 }
 
 BP_KERNEL(bp_link_load, bp_link_move_args) {
-  laps(args, [&](uint64_t first, uint64_t step) {
-    if (args.access_bytes == 16) return load_lap<bp::u128>(args, first, step);
-    if (args.access_bytes == 8) return load_lap<uint64_t>(args, first, step);
-    return load_lap<uint32_t>(args, first, step);
+  laps(args, [&](uint32_t lap, uint64_t first, uint64_t step) {
+    if (args.access_bytes == 16) return load_lap<bp::u128>(args, lap, first, step);
+    if (args.access_bytes == 8) return load_lap<uint64_t>(args, lap, first, step);
+    return load_lap<uint32_t>(args, lap, first, step);
   });
 }
 

@@ -252,7 +252,7 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(TearArgs = bp_tear_args { lines; line_bytes; count; duration_ns; stop; }),
         layout!(LinkMoveArgs = bp_link_move_args {
             target; accesses; results; limit_ns; access_bytes; stride_bytes; laps; each_lap; value;
-            reserved;
+            lap_bytes;
         }),
         layout!(LinkResult = bp_link_result { status; laps; start_ns; end_ns; sum; }),
         layout!(LinkChaseArgs = bp_link_chase_args {

@@ -275,6 +275,9 @@ fn link_runs_on_the_host_executor_and_says_that_its_numbers_are_no_links() {
     for kind in ["stream", "burst", "latency", "fence.sys", "fence.gpu", "round-trip"] {
         assert!(rows.iter().any(|r| r["kind"] == kind && r["target"] == "peer"), "{kind}");
     }
+    for held in ["core", "device", "another"] {
+        assert!(rows.iter().any(|r| r["kind"] == "page" && r["held"] == held), "{held}");
+    }
     for row in rows {
         assert!(row["verified"] == true && row["measured"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["model"].is_null(), "{row}");

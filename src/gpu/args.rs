@@ -275,7 +275,7 @@ pub enum LinkLap {
     Barrier = 3,
 }
 
-/// `struct bp_link_move_args`: the same stores or loads in every lap.
+/// `struct bp_link_move_args`: the same stores or loads in every lap, each `lap_bytes` further.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct LinkMoveArgs {
@@ -297,8 +297,8 @@ pub struct LinkMoveArgs {
     pub each_lap: u32,
     /// Every word stored.
     pub value: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// From a lap to the next.
+    pub lap_bytes: u32,
 }
 
 /// `struct bp_link_result`.

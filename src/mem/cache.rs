@@ -93,6 +93,21 @@ pub enum Intent {
 pub const LINE_BYTES: usize = 64;
 
 impl HostMem {
+    /// Puts the lines of `bytes` bytes from `offset`, as far as they lie in the mapping, out of every
+    /// cache. They are in memory when this returns; on processors other than x86-64 it does nothing.
+    pub fn evict(&self, offset: usize, bytes: usize) {
+        let end = offset.saturating_add(bytes).min(self.len());
+        if offset >= end {
+            return;
+        }
+        let first = offset & !(LINE_BYTES - 1);
+        let Ok(base) = self.at(first, end - first) else { return };
+        for line in (0..end - first).step_by(LINE_BYTES) {
+            evict_line(base.wrapping_add(line));
+        }
+        evicted();
+    }
+
     /// Asks for the lines of `bytes` bytes from `offset`, as far as they lie in the mapping. A
     /// hint: it does not wait, and does nothing on processors without such an instruction.
     #[inline]
@@ -141,6 +156,29 @@ fn prefetch_line(line: *const u8, intent: Intent) {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn evict_line(line: *const u8) {
+    // SAFETY: moves a line of this mapping, which the caller looked up, and changes no data.
+    unsafe { std::arch::x86_64::_mm_clflush(line) };
+}
+
+/// Waits for the evictions of this thread, before whatever it asks of a device next.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn evicted() {
+    // SAFETY: a fence.
+    unsafe { std::arch::x86_64::_mm_mfence() };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn evict_line(_: *const u8) {}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn evicted() {}
+
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 fn prefetch_line(_: *const u8, _: Intent) {}
@@ -151,7 +189,7 @@ mod tests {
     use crate::mem::{Dma, PAGE_BYTES};
 
     #[test]
-    fn any_range_may_be_prefetched_and_nothing_changes() {
+    fn any_range_may_be_prefetched_or_evicted_and_nothing_changes() {
         let mem = HostMem::alloc(PAGE_BYTES).unwrap();
         mem.write(0, &[7; PAGE_BYTES]).unwrap();
         let view = View::new(&mem, 64, 128).unwrap();
@@ -161,6 +199,7 @@ mod tests {
                 for bytes in odd {
                     mem.prefetch(offset, bytes, intent);
                     view.prefetch(offset, bytes, intent);
+                    mem.evict(offset, bytes);
                 }
             }
         }

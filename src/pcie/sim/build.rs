@@ -71,7 +71,8 @@ fn internal(gb_per_s: f64, latency_ns: f64) -> ChannelSpec {
 
 /// Memory and GPUs answer at once and cut at `rcb_bytes`.
 fn endpoint(tags: f64, latency_ns: f64, rcb_bytes: u32, host_side: bool) -> EndpointSpec {
-    let completer = Completer { latency_ps: Params::ps(latency_ns), piece_ps: 0, rcb_bytes };
+    let latency_ps = Params::ps(latency_ns);
+    let completer = Completer { latency_ps, piece_ps: 0, rcb_bytes, wait_ps: 0 };
     EndpointSpec { tags: tags.max(1.0) as u32, completer, relaxed: false, host_side }
 }
 
@@ -126,10 +127,20 @@ pub(super) fn attach_hbm(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
     attach(sim, node, out, way, endpoint(64.0, 0.0, 128, false))
 }
 
-/// Adds a socket's memory.
+/// Adds a socket's memory as far as it lies in a cache: what a core or a device has just written.
 pub(super) fn attach_memory(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
     let way = internal(200.0, p.mesh_ns / 2.0);
     attach(sim, node, way, way, endpoint(64.0, p.memory_ns, 64, true))
+}
+
+/// Adds a socket's memory that lies in no cache. Half of what DRAM takes is the access, which each
+/// line pays alike; the other half is waiting (banks, refresh, others' requests), each line for
+/// itself and without memory, so that who needs many lines waits for the slowest of them.
+pub(super) fn attach_dram(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
+    let way = internal(200.0, p.mesh_ns / 2.0);
+    let mut spec = endpoint(64.0, p.memory_ns + p.dram_ns / 2.0, 64, true);
+    spec.completer.wait_ps = Params::ps(p.dram_ns / 2.0);
+    attach(sim, node, way, way, spec)
 }
 
 /// Nodes and channels of one host; returns the simulator's node of each topology node. A device's

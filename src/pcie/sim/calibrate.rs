@@ -1,7 +1,8 @@
-//! Fits parameters of the model to rows that `bellpush link` measured, one to each.
+//! Fits parameters of the model to rows that `bellpush link` measured, one to each, or to the
+//! difference of two.
 
 use super::h200::LINE_BYTES;
-use super::probe::{Access, Machine, Pattern, Probe, Target, predict_probe};
+use super::probe::{Access, Held, Machine, Pattern, Probe, Target, predict_probe};
 use super::{Params, SimError};
 
 /// A parameter that starts at zero is looked for up to this.
@@ -14,12 +15,14 @@ pub struct Calibration {
     pub parameter: &'static str,
     /// Row.
     pub probe: Probe,
+    /// Row that is taken from it first: what is fitted is the difference.
+    pub less: Option<Probe>,
     /// Whether only a machine with a peer GPU has it.
     pub peer: bool,
 }
 
 const fn fit(parameter: &'static str, probe: Probe, peer: bool) -> Calibration {
-    Calibration { parameter, probe, peer }
+    Calibration { parameter, probe, less: None, peer }
 }
 
 /// 8 B in every line: as many small TLPs as the GPU sends.
@@ -32,7 +35,7 @@ const SMALL: Pattern = Pattern {
 };
 
 /// The rows that `bellpush link` fits, in this order; every other row is a prediction.
-pub const CALIBRATION: [Calibration; 12] = [
+pub const CALIBRATION: [Calibration; 13] = [
     fit("sm_ns", Probe::Latency(Target::Local), false),
     fit("gpu_port_ns", Probe::Latency(Target::Host), false),
     fit("nvlink_ns", Probe::Latency(Target::Peer), true),
@@ -42,9 +45,17 @@ pub const CALIBRATION: [Calibration; 12] = [
         true,
     ),
     fit("warp_store_ns", Probe::Stream(Target::Peer, Access::Store, Pattern::dense(1, 32)), true),
+    fit("lap_ns", Probe::Burst(Target::Local, Access::Load, 64), false),
+    // The difference, because one block's loads of any memory but its own take longer than the model
+    // says, and that is not DRAM's doing.
+    Calibration {
+        parameter: "dram_ns",
+        probe: Probe::Burst(Target::Host, Access::Load, 64),
+        less: Some(Probe::Page(Held::Device, 64)),
+        peer: false,
+    },
     fit("sm_read_lines", Probe::Stream(Target::Host, Access::Load, Pattern::dense(1, 512)), false),
     fit("gpu_write_ns", Probe::Stream(Target::Host, Access::Store, SMALL), false),
-    fit("lap_ns", Probe::Burst(Target::Local, Access::Load, 64), false),
     fit("fence_idle_ns", Probe::FenceSystem(None), false),
     fit("fence_gpu_ns", Probe::FenceGpu(Target::Local), false),
     fit("fence_pcie_ns", Probe::FenceSystem(Some(Target::Host)), false),
@@ -63,14 +74,19 @@ pub fn calibrate(
     measured: impl Fn(Probe) -> Option<f64>,
 ) -> Result<Params, SimError> {
     let mut params = start.clone();
-    for Calibration { parameter, probe, .. } in CALIBRATION {
-        let Some(want) = measured(probe) else { continue };
+    for Calibration { parameter, probe, less, .. } in CALIBRATION {
+        let Some(mut want) = measured(probe) else { continue };
+        if let Some(less) = less {
+            let Some(base) = measured(less) else { continue };
+            want -= base;
+        }
         let at = |value: f64| -> Result<f64, SimError> {
             let mut params = params.clone();
             if let Some(p) = params.get_mut(parameter) {
                 *p = value;
             }
-            predict_probe(&params, machine, probe)
+            let base = less.map_or(Ok(0.0), |less| predict_probe(&params, machine, less))?;
+            Ok(predict_probe(&params, machine, probe)? - base)
         };
         let now = *params.clone().get_mut(parameter).expect("CALIBRATION names parameters");
         let (mut low, mut high) = (now / 64.0, (now * 4.0).max(LEAST_SEARCHED));

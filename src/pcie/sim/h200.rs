@@ -2,9 +2,10 @@
 //!
 //! Calibrated, each on a row outside these tables or marked `fitted`: the latencies of polled words
 //! (146, 849 and 1000 ns), one SM's stores (45.6 GB/s, NVLink), one SM's outstanding lines (the two
-//! one-block load rows), the fences, and the hand-off (2801 ns for doorbell and completion alone).
+//! one-block load rows), the fences, the hand-off (2801 ns for doorbell and completion alone), and on
+//! rows of `bellpush link` what DRAM adds to a line and what a block does around its loads.
 
-use super::build::{Sms, add_host, attach_hbm, attach_memory, attach_sm};
+use super::build::{Sms, add_host, attach_dram, attach_hbm, attach_memory, attach_sm};
 use super::{
     ChannelSpec, EndpointId, Load, Params, Program, ServerId, Sim, SimError, Step, TaskId, Until,
 };
@@ -118,7 +119,9 @@ pub(super) struct Bench {
     pub peer_sm: EndpointId,
     pub hbm: EndpointId,
     pub peer_hbm: EndpointId,
+    /// Host memory in a cache, and in none.
     pub memory: EndpointId,
+    pub dram: EndpointId,
     /// The other GPU's SM as a serial resource.
     peer_core: ServerId,
 }
@@ -151,8 +154,9 @@ pub(super) fn bench(p: &Params, link: RawLink, sms: Sms) -> Bench {
     let hbm = attach_hbm(&mut sim, gpu, p);
     let peer_hbm = attach_hbm(&mut sim, peer, p);
     let memory = attach_memory(&mut sim, socket, p);
+    let dram = attach_dram(&mut sim, socket, p);
     let peer_core = sim.add_server();
-    Bench { sim, sm, peer_sm, hbm, peer_hbm, memory, peer_core }
+    Bench { sim, sm, peer_sm, hbm, peer_hbm, memory, dram, peer_core }
 }
 
 /// Lines outstanding go with the warps that wait for them.
@@ -227,6 +231,7 @@ pub fn simulate_hop(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> Result
     // The engine's SM stores what it copies at an SM's rate.
     let copy =
         |n: u32| Step::Serve { server: core, ps: Params::ps(f64::from(n) / p.sm_store_gb_per_s()) };
+    let lap = Step::Delay { ps: Params::ps(p.lap_ns) };
     let local = Step::Delay { ps: Params::ps(2.0 * (p.sm_ns + p.hbm_ns)) };
     let handoff = Step::Delay { ps: Params::ps(p.handoff_ns) };
     let mut ends: Vec<TaskId> = Vec::new();
@@ -248,19 +253,21 @@ pub fn simulate_hop(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> Result
                 // One hop only: the engine leaves the payload in host memory.
                 ends.push(rung);
             } else {
-                let first = g.task(local, &[rung]);
+                let begun = g.task(lap, &[rung]);
+                let first = g.task(local, &[begun]);
                 ends.extend((0..chunks).map(|i| g.task(copy(chunk(i)), &[first])));
             }
         }
         HopPath::Pull => {
             let rung = doorbell(&mut g, &[]);
             ends.push(rung);
-            let at = if pcie { b.memory } else { hbm };
+            let begun = if chunks > 0 { g.task(lap, &[rung]) } else { rung };
+            let at = if pcie { b.dram } else { hbm };
             for i in 0..chunks {
                 let bytes = chunk(i);
                 let read =
                     Step::Read { by: peer_sm, at, bytes, addr: 0, request_bytes: LINE_BYTES };
-                let read = g.task(read, &[rung]);
+                let read = g.task(read, &[begun]);
                 ends.push(g.task(copy(chunk(i)), &[read]));
             }
         }
@@ -279,8 +286,9 @@ pub fn simulate_hop(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> Result
     let flag = g.task(write(peer_sm, hbm, 8, Until::Visible), &[fence]);
     let seen = g.task(poll, &[flag]);
     g.task(handoff, &[seen]);
-    let results = b.sim.run(vec![Load { program: g, window: 1, count: 101 }])?;
-    Ok(results[0].median_ns())
+    // As measured: the mean of many.
+    let results = b.sim.run(vec![Load { program: g, window: 1, count: 301 }])?;
+    Ok(results[0].mean_ns())
 }
 
 /// Simulates doorbell and completion alone, which the hand-off is calibrated on (2801 ns).
@@ -352,16 +360,44 @@ mod tests {
                     row.bytes,
                     (got / want - 1.0) * 100.0
                 );
-                assert!((got / want - 1.0).abs() <= 0.15, "{row:?} {path:?}: {got}");
+                let limit = if path == HopPath::Inband { 0.15 } else { 0.08 };
+                assert!((got / want - 1.0).abs() <= limit, "{row:?} {path:?}: {got}");
             }
         }
-        // The order of the three paths is the measured one in every NVLink row.
-        for row in H200_HOPS.iter().filter(|r| !r.pcie) {
-            let ns = |path| simulate_hop(&p, path, row.bytes, false).unwrap();
-            let (push, pull, inband) = (ns(HopPath::Push), ns(HopPath::Pull), ns(HopPath::Inband));
-            let measured = row.inband_ns.unwrap();
-            assert!(push > pull && row.push_ns > row.pull_ns);
-            assert_eq!(inband < pull, measured < row.pull_ns, "{row:?}");
+    }
+
+    /// The order of the paths is the measured one in every row, but where push and pull were
+    /// measured within 2 % of each other: there they are so in the model too.
+    #[test]
+    fn hops_are_in_the_measured_order() {
+        let p = Params::default();
+        let mut ties = 0;
+        for row in H200_HOPS {
+            let ns = |path| simulate_hop(&p, path, row.bytes, row.pcie).unwrap();
+            let (push, pull) = (ns(HopPath::Push), ns(HopPath::Pull));
+            if (row.push_ns / row.pull_ns - 1.0).abs() < 0.02 {
+                ties += 1;
+                assert!((push / pull - 1.0).abs() < 0.02, "{row:?}: {push} {pull}");
+            } else {
+                assert_eq!(push < pull, row.push_ns < row.pull_ns, "{row:?}: {push} {pull}");
+            }
+            if let Some(inband_ns) = row.inband_ns {
+                assert_eq!(ns(HopPath::Inband) < pull, inband_ns < row.pull_ns, "{row:?}");
+            }
+        }
+        assert_eq!(ties, 1);
+    }
+
+    /// Negative control: from memory in a cache, 256 KiB over PCIe are pulled a tenth too fast and
+    /// 4 KiB by 6 % or more.
+    #[test]
+    fn pulls_from_host_memory_wait_for_dram() {
+        let p = Params { dram_ns: 0.0, ..Params::default() };
+        for row in H200_HOPS.iter().filter(|r| r.pcie && r.bytes > 16) {
+            let with = simulate_hop(&Params::default(), HopPath::Pull, row.bytes, true).unwrap();
+            let without = simulate_hop(&p, HopPath::Pull, row.bytes, true).unwrap();
+            assert!((with / row.pull_ns - 1.0).abs() < 0.04, "{row:?}: {with}");
+            assert!(without / row.pull_ns < 0.94, "{row:?}: {without}");
         }
     }
 }

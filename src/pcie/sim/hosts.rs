@@ -136,6 +136,8 @@ pub fn simulate_host_row(host: &NfpHost, metric: Metric, bytes: u32) -> Result<f
         // Lines leave the memory side no faster than the link's raw rate takes them.
         piece_ps: ps(64.0 * 8.0 / raw_gbps),
         rcb_bytes: config.rcb.bytes(),
+        // The rows that are simulated were measured on a warm cache.
+        wait_ps: 0,
     };
     let endpoint = EndpointSpec { tags: TAGS, completer, relaxed: false, host_side: true };
     let nfp = sim.add_endpoint(device, endpoint);

@@ -34,7 +34,7 @@ pub use h200::{
 pub use hosts::{HOST_RESIDUALS, HOST_ROWS, HostRow, Metric, NfpHost, simulate_host_row};
 pub use ops::{Path, Prediction, predict};
 pub use params::{ParamError, Params};
-pub use probe::{Access, BURST_THREADS, Machine, Pattern, Probe, Target, predict_probe};
+pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
 
 pub use study::{
     Cause, Crossing, Loss, SensitivityRow, SweepRow, crossings, losses, sensitivity, sweep,
@@ -54,6 +54,9 @@ pub struct Completer {
     /// Pieces end at multiples of this: the read completion boundary. Those of one request that
     /// wait for a channel with [`ChannelSpec::joins`] travel as one TLP.
     pub rcb_bytes: u32,
+    /// Mean of what each piece waits beyond `latency_ps`, exponentially and for itself; a request is
+    /// answered when it has its slowest.
+    pub wait_ps: Ps,
 }
 
 /// An endpoint: requester and completer in one.

@@ -43,6 +43,9 @@ params! {
     socket_hop_ns = 53.0;
     /// Reading host memory (last-level cache). With the above: a host word polled in 1000 ns.
     memory_ns = 80.0;
+    /// What a line of host memory that lies in no cache takes beyond that, on average. `bellpush
+    /// link`: what 64 B take longer so than where the GPU has just written them.
+    dram_ns = 107.0;
     /// SM to L2, one way; with `hbm_ns`: a local word polled in 146 ns.
     sm_ns = 53.0;
     /// L2 and memory of a GPU, one way.
@@ -59,9 +62,9 @@ params! {
     /// From one store instruction of a warp to its next. H200, one warp that stores 512 B at a time:
     /// 26.7 GB/s, whatever the target.
     warp_store_ns = 19.2;
-    /// What a block does between its loads: addresses, sum, barrier. Calibrated by `bellpush link`
-    /// alone.
-    lap_ns = 0.0;
+    /// What a block does around its loads: addresses, sum, barrier. `bellpush link`: 64 B of its own
+    /// memory loaded by a block take 157 ns longer than a word.
+    lap_ns = 157.0;
     /// SMs (blocks) that push or copy.
     blocks = 4.0;
     /// TLP that an SM's stores become: a GPU's write granule.
@@ -69,7 +72,8 @@ params! {
     /// Data in an in-band line of 64 B.
     inband_data_bytes = 60.0;
     /// Lines of 128 B that 16 warps of one SM have outstanding. Calibrated on the two one-block
-    /// load rows together (20.0 GB/s from the host, 27.0 from a peer).
+    /// load rows together (20.0 GB/s from the host, 27.0 from a peer). The host's lies in DRAM, so
+    /// that this number has in it what DRAM costs a stream.
     sm_read_lines = 164.0;
     /// A system-scope fence beyond the acknowledgement of the last PCIe write; 0 takes the fence
     /// away, wait and all. Calibrated: 1480 ns with stores to the host outstanding.

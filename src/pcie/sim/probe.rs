@@ -32,6 +32,18 @@ pub enum Access {
     Load,
 }
 
+/// Where the page of host memory lies that is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Held {
+    /// In the cache of the core that has just written it.
+    Core,
+    /// In the last-level cache, where this GPU's stores go.
+    Device,
+    /// In no cache, and each time it is another page.
+    Another,
+}
+
 /// Accesses of a grid: number i at `offset_bytes + i * stride_bytes`, dealt to the threads one by
 /// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,12 +63,15 @@ pub struct Pattern {
 /// A measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Probe {
-    /// Data rate of accesses without end, GB/s.
+    /// Data rate of accesses without end, GB/s. What is loaded from the host lies in no cache.
     Stream(Target, Access, Pattern),
     /// Time for so many bytes by one block of 512 threads, 16 B a thread, ns: loads until the last
-    /// is there, stores until a system-scope fence is over.
+    /// is there, stores until a system-scope fence is over. What is loaded from the host lies in no
+    /// cache.
     Burst(Target, Access, u32),
-    /// A load that waits for the one before, ns.
+    /// The same loads from host memory that lies elsewhere.
+    Page(Held, u32),
+    /// A load that waits for the one before, ns; in host memory of words that a core has just written.
     Latency(Target),
     /// A 64 B store and a system-scope fence after it, ns; `None`: the fence alone.
     FenceSystem(Option<Target>),
@@ -75,6 +90,8 @@ const READ_WARPS: f64 = 16.0;
 const READ_PARTS: f64 = 4.0;
 /// TLPs or requests in one run of a simulated stream's program.
 const STREAM_PARTS: u32 = 128;
+/// Bytes that a simulation of bursts loads, about.
+const BURST_BYTES: u32 = 2 << 20;
 
 impl Pattern {
     /// Neighbouring accesses of 16 B from the start of a line.
@@ -171,7 +188,14 @@ fn endpoint(b: &Bench, target: Target) -> EndpointId {
 pub fn predict_probe(p: &Params, machine: Machine, probe: Probe) -> Result<f64, SimError> {
     match probe {
         Probe::Stream(target, access, pattern) => stream(p, machine, target, access, pattern),
-        Probe::Burst(target, access, bytes) => burst(p, machine, target, access, bytes),
+        Probe::Burst(target, Access::Store, bytes) => stored(p, machine, target, bytes),
+        Probe::Burst(target, Access::Load, bytes) => {
+            let host = target == Target::Host;
+            loaded(p, machine, bytes, |b| if host { b.dram } else { endpoint(b, target) })
+        }
+        Probe::Page(Held::Core | Held::Device, bytes) => loaded(p, machine, bytes, |b| b.memory),
+        // What it takes to find a page's address is not modelled.
+        Probe::Page(Held::Another, bytes) => loaded(p, machine, bytes, |b| b.dram),
         Probe::Latency(target) => once(p, machine, |b, g| {
             let read = Step::Read {
                 by: b.sm,
@@ -223,7 +247,8 @@ fn once(
     let mut b = bench(p, machine.link, Sms::new(1.0, p.sm_read_lines));
     let mut program = Program::new(0);
     build(&b, &mut program);
-    Ok(b.sim.run(vec![Load { program, window: 1, count: 101 }])?[0].median_ns())
+    // As measured: the mean of a thousand.
+    Ok(b.sim.run(vec![Load { program, window: 1, count: 1000 }])?[0].mean_ns())
 }
 
 fn stream(
@@ -241,6 +266,7 @@ fn stream(
         sms.issue_gb_per_s = pattern.issue_gb_per_s(p);
     }
     let mut b = bench(p, machine.link, sms);
+    // `sm_read_lines`, fitted on a stream from DRAM, has DRAM's share in it.
     let at = endpoint(&b, target);
     let useful = pattern.access_bytes * pattern.threads.min(32);
     let instructions = (STREAM_PARTS / parts).max(1);
@@ -268,60 +294,65 @@ fn stream(
     Ok(b.sim.run(vec![Load { program, window, count }])?[0].gb_per_s())
 }
 
-fn burst(
+/// Bytes of one instruction of each warp of a burst.
+const BURST_STEP_BYTES: u32 = BURST_THREADS * 16;
+
+/// A block's SM: all that a round of it loads is in flight at once.
+fn block(p: &Params, machine: Machine) -> Bench {
+    let lines = BURST_STEP_BYTES * UNROLL / LINE_BYTES;
+    bench(p, machine.link, Sms::new(1.0, f64::from(lines)))
+}
+
+fn stored(p: &Params, machine: Machine, target: Target, bytes: u32) -> Result<f64, SimError> {
+    let mut b = block(p, machine);
+    let mut g = Program::new(u64::from(bytes));
+    let to = endpoint(&b, target);
+    let store = |from: u32| Step::Write {
+        from: b.sm,
+        to,
+        bytes: BURST_STEP_BYTES.min(bytes - from),
+        addr: u64::from(from),
+        tlp_bytes: LINE_BYTES,
+        until: Until::Acked,
+    };
+    let steps = (0..bytes).step_by(BURST_STEP_BYTES as usize);
+    let parts: Vec<TaskId> = steps.map(|from| g.task(store(from), &[])).collect();
+    g.task(delay(fence_ns(p, target)), &parts);
+    Ok(b.sim.run(vec![Load { program: g, window: 1, count: 5 }])?[0].mean_ns())
+}
+
+fn loaded(
     p: &Params,
     machine: Machine,
-    target: Target,
-    access: Access,
     bytes: u32,
+    source: impl Fn(&Bench) -> EndpointId,
 ) -> Result<f64, SimError> {
-    let warps = BURST_THREADS / 32;
-    // All that a round of the block loads is in flight at once.
-    let lines = BURST_THREADS * UNROLL * 16 / LINE_BYTES;
-    let mut b = bench(p, machine.link, Sms::new(1.0, f64::from(lines)));
+    let mut b = block(p, machine);
     let mut g = Program::new(u64::from(bytes));
-    let at = endpoint(&b, target);
-    // One instruction of each warp, one after the other.
-    let step_bytes = BURST_THREADS * 16;
-    let part = |n: u32, warp: u32| {
-        let from = n * step_bytes + warp * 512;
-        (from, 512.min(bytes.saturating_sub(from)))
-    };
-    let steps = bytes.div_ceil(step_bytes);
-    match access {
-        Access::Store => {
-            let store = |n| Step::Write {
-                from: b.sm,
-                to: at,
-                bytes: step_bytes.min(bytes - n * step_bytes),
-                addr: u64::from(n * step_bytes),
-                tlp_bytes: LINE_BYTES,
-                until: Until::Acked,
-            };
-            let parts: Vec<TaskId> = (0..steps).map(|n| g.task(store(n), &[])).collect();
-            g.task(delay(fence_ns(p, target)), &parts);
-        }
-        Access::Load => {
-            for warp in 0..warps {
-                // A warp's next four loads follow when it has the last four.
-                let mut before = Vec::new();
-                for round in (0..steps).step_by(UNROLL as usize) {
-                    before = vec![g.task(delay(p.lap_ns), &before)];
-                    let mut loads = Vec::new();
-                    for n in round..(round + UNROLL).min(steps) {
-                        let (from, bytes) = part(n, warp);
-                        if bytes > 0 {
-                            let (addr, request_bytes) = (u64::from(from), LINE_BYTES);
-                            let load = Step::Read { by: b.sm, at, bytes, addr, request_bytes };
-                            loads.push(g.task(load, &before));
-                        }
-                    }
-                    before = loads;
+    let at = source(&b);
+    let steps = bytes.div_ceil(BURST_STEP_BYTES);
+    for warp in 0..BURST_THREADS / 32 {
+        // A warp's next four loads follow when it has the last four.
+        let mut before = Vec::new();
+        for round in (0..steps).step_by(UNROLL as usize) {
+            before = vec![g.task(delay(p.lap_ns), &before)];
+            let mut loads = Vec::new();
+            for n in round..(round + UNROLL).min(steps) {
+                // One instruction of each warp, one after the other.
+                let from = n * BURST_STEP_BYTES + warp * 512;
+                let bytes = 512.min(bytes.saturating_sub(from));
+                if bytes > 0 {
+                    let (addr, request_bytes) = (u64::from(from), LINE_BYTES);
+                    let load = Step::Read { by: b.sm, at, bytes, addr, request_bytes };
+                    loads.push(g.task(load, &before));
                 }
             }
+            before = loads;
         }
     }
-    Ok(b.sim.run(vec![Load { program: g, window: 1, count: 5 }])?[0].median_ns())
+    // Lines of DRAM wait by chance: as many bursts as make the mean steady, within reason.
+    let count = u64::from((BURST_BYTES / bytes.max(1)).clamp(8, 256));
+    Ok(b.sim.run(vec![Load { program: g, window: 1, count }])?[0].mean_ns())
 }
 
 fn round_trip(p: &Params, machine: Machine, target: Target) -> Result<f64, SimError> {
@@ -383,6 +414,24 @@ mod tests {
         assert_eq!(lines.parts(Access::Load, 0), [(32, 32)]);
         let one = Pattern::dense(1, 1);
         assert_eq!(one.parts(Access::Store, 2), [(16, 1)]);
+    }
+
+    /// What DRAM adds to a block's loads grows with the lines that it waits for: measured on two
+    /// H200s, in no cache less where the GPU had just written them. The parameter is the first row.
+    #[test]
+    fn bursts_wait_for_the_slowest_line_of_dram() {
+        let p = Params::default();
+        // The same mean with nothing left to chance.
+        let even = Params { memory_ns: p.memory_ns + p.dram_ns, dram_ns: 0.0, ..p.clone() };
+        let loaded = |p: &Params, probe| predict_probe(p, Machine::default(), probe).unwrap();
+        for (bytes, want) in [(64, 107.0), (1 << 10, 183.0), (4 << 10, 282.0), (64 << 10, 563.0)] {
+            let dram = Probe::Burst(Target::Host, Access::Load, bytes);
+            let base = loaded(&p, Probe::Page(Held::Device, bytes));
+            let (got, flat) = (loaded(&p, dram) - base, loaded(&even, dram) - base);
+            println!("{bytes} B: {want} measured, {got:.0} predicted, {flat:.0} without chance");
+            assert!((got / want - 1.0).abs() < 0.2, "{bytes}: {got} {want}");
+            assert!(bytes < 1 << 10 || flat < 0.75 * want, "{bytes}: {flat} {want}");
+        }
     }
 
     /// An SM's port takes a slot of 32 B a line and one a sector: measured on an H200 at 1.98 GHz,

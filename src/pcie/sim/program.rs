@@ -169,6 +169,12 @@ impl LoadResult {
         sorted.get(sorted.len() / 2).map_or(f64::NAN, |&ps| ps as f64 / 1000.0)
     }
 
+    /// Mean latency, ns: what a measurement of many one after the other gives.
+    pub fn mean_ns(&self) -> f64 {
+        let sum: Ps = self.latencies_ps.iter().sum();
+        sum as f64 / self.latencies_ps.len() as f64 / 1000.0
+    }
+
     /// Mean time to a mark, ns.
     pub fn mark_ns(&self, mark: usize) -> f64 {
         self.mark_sum_ps[mark] as f64 / self.done.max(1) as f64 / 1000.0

@@ -1,7 +1,7 @@
 //! The runner: starts tasks, keeps sources supplied, answers reads, collects results.
 
 use super::calendar::Event;
-use super::channel::Class;
+use super::channel::{Class, Ps};
 use super::fabric::{NONE, Outcome};
 use super::{
     Instance, Load, LoadResult, ReadRequest, Running, Sim, SimError, Step, Transfer, Until,
@@ -100,6 +100,20 @@ impl Sim {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    /// The longest of `pieces` waits, each exponential with this mean.
+    fn slowest(&mut self, pieces: u64, mean_ps: Ps) -> Ps {
+        if mean_ps == 0 {
+            return 0;
+        }
+        let mut least = u64::MAX;
+        for _ in 0..pieces {
+            least = least.min(self.random());
+        }
+        // From (0, 1], so that the logarithm is finite.
+        let uniform = (least as f64 + 1.0) / (u64::MAX as f64 + 1.0);
+        (mean_ps as f64 * -uniform.ln()) as Ps
     }
 
     fn start_task(&mut self, instance: u32, task: u16) {
@@ -285,11 +299,14 @@ impl Sim {
             }
             Class::NonPosted => {
                 let request = self.requests.items[owner as usize];
+                let c = self.endpoints[request.completer as usize].spec.completer;
+                let pieces = request.pieces(c.rcb_bytes);
+                let slowest = self.slowest(pieces, c.wait_ps);
                 let endpoint = &mut self.endpoints[request.completer as usize];
-                let c = endpoint.spec.completer;
                 let start = (self.cal.now + c.latency_ps).max(endpoint.completer_free);
-                endpoint.completer_free = start + request.pieces(c.rcb_bytes) * c.piece_ps;
-                self.cal.at(start + c.piece_ps, Event::Piece(owner));
+                endpoint.completer_free = start + pieces * c.piece_ps;
+                // The lines are waited for side by side, and so are those of other requests.
+                self.cal.at(start + slowest + c.piece_ps, Event::Piece(owner));
             }
             Class::Completion => {
                 let request = &mut self.requests.items[owner as usize];

@@ -13,7 +13,7 @@ fn link(gb_per_s: f64, credits: Credits) -> ChannelSpec {
 }
 
 fn plain(tags: u32) -> EndpointSpec {
-    let completer = Completer { latency_ps: 100_000, piece_ps: 0, rcb_bytes: 256 };
+    let completer = Completer { latency_ps: 100_000, piece_ps: 0, rcb_bytes: 256, wait_ps: 0 };
     EndpointSpec { tags, completer, relaxed: false, host_side: true }
 }
 

@@ -6,6 +6,7 @@
 mod rig;
 mod rows;
 mod saved;
+mod scale;
 
 use std::io::Write;
 use std::path::{Path as FsPath, PathBuf};
@@ -157,7 +158,8 @@ fn compare(args: &LinkArgs, start: &Params, taken: Taken) -> Result<ExitCode, Cl
     let value =
         |probe| measured.iter().find(|(p, _)| *p == probe).map(|(_, m): &(_, Measured)| m.value);
     let is_fitted = |probe| fitted.iter().any(|c| c.probe == probe);
-    let found = |probe| value(probe).filter(|_| is_fitted(probe));
+    let is_base = |probe| fitted.iter().any(|c| c.less == Some(probe));
+    let found = |probe| value(probe).filter(|_| is_fitted(probe) || is_base(probe));
     let params = calibrate(start, Machine { link }, found)
         .map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
     let mut results = Vec::new();
@@ -170,7 +172,7 @@ fn compare(args: &LinkArgs, start: &Params, taken: Taken) -> Result<ExitCode, Cl
         .map(|c| {
             let mut fit = params.clone();
             let value = fit.get_mut(c.parameter).map(|v| *v);
-            json!({ "parameter": c.parameter, "row": rows::name(c.probe), "value": value })
+            json!({ "parameter": c.parameter, "row": rows::fitted_name(c), "value": value })
         })
         .collect();
     let out = Printer::new(args);
@@ -316,7 +318,7 @@ impl<'a> Printer<'a> {
         ))?;
         self.line("fitted, each parameter to one row; all other rows are predictions:")?;
         for c in fitted {
-            self.line(&format!("  {:<20} {}", c.parameter, rows::name(c.probe)))?;
+            self.line(&format!("  {:<20} {}", c.parameter, rows::fitted_name(c)))?;
         }
         Ok(())
     }

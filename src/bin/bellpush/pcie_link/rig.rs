@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use bellpush::gpu::args::{Code, LinkChaseArgs, LinkFlagArgs, LinkLap, LinkMoveArgs, LinkResult};
 use bellpush::gpu::{DeviceMem, Dims, Gpu, Kernel, KernelArgs, Mapped, Module, Stream};
 use bellpush::mem::{Dma, HostMem, MemError, PAGE_BYTES, View};
-use bellpush::pcie::sim::{Access, BURST_THREADS, Pattern, Probe, Target};
+use bellpush::pcie::sim::{Access, BURST_THREADS, Held, Pattern, Probe, Target};
 
+use super::scale::Scale;
 use crate::cli::CliError;
 
 /// Where the answering flag lies behind the first one: in another line.
@@ -18,36 +19,6 @@ const MAX_BLOCKS: usize = 1024;
 const FILL_BYTES: usize = 1 << 20;
 /// What load rows find in every byte.
 const LOADED: u8 = 1;
-
-/// How much a row moves. Kernels on CPU threads show that the rows work, and no more.
-#[derive(Debug, Clone, Copy)]
-pub struct Scale {
-    /// Bytes of each memory.
-    pub span_bytes: u64,
-    /// Time that a stream is to take, from the model's rate.
-    pub stream_ns: f64,
-    /// Repetitions inside a kernel: fences, loads in a chain, round trips, bursts.
-    pub laps: u32,
-    /// Measurements of a row, of which the median counts.
-    pub repeats: usize,
-}
-
-impl Scale {
-    /// Accesses of a lap, and laps, for a stream that the model says goes at `gb_per_s`: whole
-    /// rounds of the grid as far as they fit into the memory.
-    fn length(&self, p: Pattern, gb_per_s: f64) -> (u64, u32) {
-        let room = self.span_bytes - u64::from(p.offset_bytes) - u64::from(p.access_bytes);
-        let room = room / u64::from(p.stride_bytes) + 1;
-        let grid = u64::from(p.blocks) * u64::from(p.threads);
-        let wanted = (gb_per_s * self.stream_ns) as u64 / u64::from(p.access_bytes);
-        let accesses = wanted.max(16 * grid).min(room);
-        let accesses = if accesses > grid { accesses / grid * grid } else { accesses };
-        (accesses, (wanted / accesses).clamp(1, 64) as u32)
-    }
-
-    pub const GPU: Self = Self { span_bytes: 256 << 20, stream_ns: 3e6, laps: 1000, repeats: 5 };
-    pub const HOST: Self = Self { span_bytes: 1 << 20, stream_ns: 0.0, laps: 4, repeats: 1 };
-}
 
 pub struct Rig {
     pub gpu: Arc<Gpu>,
@@ -67,7 +38,7 @@ pub struct Rig {
     value: u8,
     /// Where the next stream begins.
     at: u32,
-    /// Memories in which every byte is [`LOADED`].
+    /// Memories in which every byte is [`LOADED`]; the host's lies in no cache then.
     filled: Vec<Target>,
 }
 
@@ -85,6 +56,17 @@ struct Kernels {
     load: Kernel,
     chase: Kernel,
     flag: Kernel,
+}
+
+/// What a kernel does again and again.
+#[derive(Clone, Copy)]
+struct Laps {
+    /// Accesses of a lap.
+    accesses: u64,
+    count: u32,
+    /// From a lap to the next.
+    bytes: u32,
+    end: LinkLap,
 }
 
 /// A row's outcome.
@@ -166,22 +148,58 @@ impl Rig {
     fn once(&mut self, probe: Probe, model: f64) -> Result<(f64, bool), CliError> {
         match probe {
             Probe::Stream(target, access, pattern) => self.stream(target, access, pattern, model),
-            Probe::Burst(target, access, bytes) => {
-                let pattern = Pattern::dense(1, BURST_THREADS.min(self.most_threads()));
-                let each_lap = match access {
-                    Access::Store => LinkLap::FenceSystem,
-                    Access::Load => LinkLap::Barrier,
-                };
-                let accesses = u64::from(bytes / 16).max(1);
-                let laps = (self.scale.laps / (bytes >> 14).max(1)).max(8).min(self.scale.laps);
-                self.laps(target, access, pattern, accesses, laps, each_lap)
-            }
+            Probe::Burst(target, access, bytes) => self.burst(target, access, bytes, 0),
+            Probe::Page(held, bytes) => self.page(held, bytes),
             Probe::FenceSystem(Some(target)) => self.fences(target, 4, LinkLap::FenceSystem),
             Probe::FenceSystem(None) => self.fences(Target::Local, 0, LinkLap::FenceSystem),
             Probe::FenceGpu(target) => self.fences(target, 4, LinkLap::FenceGpu),
             Probe::Latency(target) => self.chase(target),
             Probe::RoundTrip(target) => self.round_trip(target),
         }
+    }
+
+    /// Bursts, each `lap_bytes` further.
+    fn burst(
+        &mut self,
+        target: Target,
+        access: Access,
+        bytes: u32,
+        lap_bytes: u32,
+    ) -> Result<(f64, bool), CliError> {
+        let pattern = Pattern::dense(1, BURST_THREADS.min(self.most_threads()));
+        let end = match access {
+            Access::Store => LinkLap::FenceSystem,
+            Access::Load => LinkLap::Barrier,
+        };
+        let count = (self.scale.laps / (bytes >> 14).max(1)).max(8).min(self.scale.laps);
+        let laps = Laps { accesses: u64::from(bytes / 16).max(1), count, bytes: lap_bytes, end };
+        self.laps(target, access, pattern, laps)
+    }
+
+    /// Loads from a page of host memory that lies where `held` says. A device's reads leave it there.
+    fn page(&mut self, held: Held, bytes: u32) -> Result<(f64, bool), CliError> {
+        self.fill(Target::Host)?;
+        let length = (bytes as usize).max(PAGE_BYTES);
+        match held {
+            Held::Core => self.host_view.write(0, &vec![LOADED; length]).map_err(bug)?,
+            Held::Device => self.store_loaded(length)?,
+            Held::Another => {
+                return self.burst(Target::Host, Access::Load, bytes, length as u32);
+            }
+        }
+        let found = self.burst(Target::Host, Access::Load, bytes, 0);
+        host_memory(&self.host)?.evict(0, length);
+        found
+    }
+
+    /// Has this GPU store the start of the host's memory, as it is.
+    fn store_loaded(&self, bytes: usize) -> Result<(), CliError> {
+        let threads = BURST_THREADS.min(self.most_threads());
+        let accesses = bytes as u64 / 16;
+        let laps = Laps { accesses, count: 1, bytes: 0, end: LinkLap::FenceSystem };
+        let pattern = Pattern::dense(1, threads);
+        let args = self.arguments(Target::Host, pattern, laps, LOADED)?;
+        self.launch(&self.kernels.store, 1, threads, &args).map(|_| ())
     }
 
     /// Threads a block that the executor is asked for at most.
@@ -210,8 +228,8 @@ impl Rig {
         pattern: Pattern,
         model: f64,
     ) -> Result<(f64, bool), CliError> {
-        let (accesses, laps) = self.scale.length(pattern, model);
-        let lap = LinkLap::RunOn;
+        let (accesses, count) = self.scale.length(pattern, model);
+        let laps = Laps { accesses, count, bytes: 0, end: LinkLap::RunOn };
         // Repetitions go on where the last one ended, so that they do not find in a cache what it
         // left there.
         let length = accesses * u64::from(pattern.stride_bytes) + u64::from(pattern.offset_bytes);
@@ -220,7 +238,7 @@ impl Rig {
         }
         let here = Pattern { offset_bytes: self.at + pattern.offset_bytes, ..pattern };
         self.at = (self.at + length as u32).next_multiple_of(128);
-        let (ns, right) = self.laps(target, access, here, accesses, laps, lap)?;
+        let (ns, right) = self.laps(target, access, here, laps)?;
         let bytes = accesses * u64::from(pattern.access_bytes);
         Ok((bytes as f64 / ns, right))
     }
@@ -232,7 +250,8 @@ impl Rig {
         fence: LinkLap,
     ) -> Result<(f64, bool), CliError> {
         let one = Pattern::dense(1, 1);
-        self.laps(target, Access::Store, one, accesses, self.scale.laps, fence)
+        let laps = Laps { accesses, count: self.scale.laps, bytes: 0, end: fence };
+        self.laps(target, Access::Store, one, laps)
     }
 
     /// Time of a lap, and whether what was to be moved was.
@@ -241,24 +260,10 @@ impl Rig {
         target: Target,
         access: Access,
         pattern: Pattern,
-        accesses: u64,
-        laps: u32,
-        each_lap: LinkLap,
+        laps: Laps,
     ) -> Result<(f64, bool), CliError> {
         self.value = self.value.wrapping_add(1).max(LOADED + 1);
-        let value = u32::from_ne_bytes([self.value; 4]);
-        let args = LinkMoveArgs {
-            target: self.address(target)? + u64::from(pattern.offset_bytes),
-            accesses,
-            results: self.results.addr(),
-            limit_ns: self.limit.as_nanos() as u64,
-            access_bytes: pattern.access_bytes,
-            stride_bytes: pattern.stride_bytes,
-            laps,
-            each_lap: each_lap as u32,
-            value,
-            reserved: 0,
-        };
+        let args = self.arguments(target, pattern, laps, self.value)?;
         let kernel = match access {
             Access::Store => {
                 self.filled.retain(|filled| *filled != target);
@@ -273,13 +278,35 @@ impl Rig {
         let right = match access {
             Access::Load => {
                 let word = u64::from(u32::from_ne_bytes([LOADED; 4]));
-                let words = u64::from(pattern.access_bytes / 4) * accesses * u64::from(laps);
+                let words =
+                    u64::from(pattern.access_bytes / 4) * laps.accesses * u64::from(laps.count);
                 let sum = results.iter().fold(0u64, |sum, r| sum.wrapping_add(r.sum));
                 sum == words.wrapping_mul(word)
             }
-            Access::Store => self.stored(target, pattern, accesses)?,
+            Access::Store => self.stored(target, pattern, laps.accesses)?,
         };
-        Ok((elapsed_ns(&results) / f64::from(laps), right))
+        Ok((elapsed_ns(&results) / f64::from(laps.count), right))
+    }
+
+    fn arguments(
+        &self,
+        target: Target,
+        pattern: Pattern,
+        laps: Laps,
+        value: u8,
+    ) -> Result<LinkMoveArgs, CliError> {
+        Ok(LinkMoveArgs {
+            target: self.address(target)? + u64::from(pattern.offset_bytes),
+            accesses: laps.accesses,
+            results: self.results.addr(),
+            limit_ns: self.limit.as_nanos() as u64,
+            access_bytes: pattern.access_bytes,
+            stride_bytes: pattern.stride_bytes,
+            laps: laps.count,
+            each_lap: laps.end as u32,
+            value: u32::from_ne_bytes([value; 4]),
+            lap_bytes: laps.bytes,
+        })
     }
 
     /// Whether first, last and some accesses between them lie in memory.
@@ -315,7 +342,12 @@ impl Rig {
             memory.write(at, &bytes).map_err(bug)?;
         }
         self.filled.push(target);
-        self.touch(target)
+        self.touch(target)?;
+        if target == Target::Host {
+            // The start of it, or all where the cache is large, still lies in a cache.
+            host_memory(&self.host)?.evict(0, self.scale.span_bytes as usize);
+        }
+        Ok(())
     }
 
     /// Loads all of a memory once: its first loads are slower, by an eighth for one block's from the
@@ -323,18 +355,9 @@ impl Rig {
     fn touch(&self, target: Target) -> Result<(), CliError> {
         let (blocks, threads) =
             if self.gpu.is_host() { (1, 32) } else { (self.gpu.describe().sms, 512) };
-        let args = LinkMoveArgs {
-            target: self.address(target)?,
-            accesses: self.scale.span_bytes / 16,
-            results: self.results.addr(),
-            limit_ns: self.limit.as_nanos() as u64,
-            access_bytes: 16,
-            stride_bytes: 16,
-            laps: 1,
-            each_lap: LinkLap::RunOn as u32,
-            value: 0,
-            reserved: 0,
-        };
+        let accesses = self.scale.span_bytes / 16;
+        let laps = Laps { accesses, count: 1, bytes: 0, end: LinkLap::RunOn };
+        let args = self.arguments(target, Pattern::dense(blocks, threads), laps, 0)?;
         self.launch(&self.kernels.load, blocks, threads, &args).map(|_| ())
     }
 
@@ -478,33 +501,4 @@ fn answer(page: &HostMem, rounds: u64, limit: Duration) -> Result<bool, MemError
         page.store_u64(ANSWER, round, Ordering::Release)?;
     }
     Ok(true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::rows;
-    use super::*;
-
-    #[test]
-    fn every_row_stays_inside_its_memory() {
-        for (scale, patterns) in [
-            (Scale::GPU, rows::gpu_patterns(132)),
-            (Scale::GPU, rows::gpu_patterns(1)),
-            (Scale::GPU, rows::gpu_patterns(1024)),
-            (Scale::HOST, rows::host_patterns()),
-        ] {
-            for p in patterns {
-                for gb_per_s in [0.0, 0.01, 20.0, 400.0, 1e6] {
-                    let (accesses, laps) = scale.length(p, gb_per_s);
-                    let end = u64::from(p.offset_bytes)
-                        + (accesses - 1) * u64::from(p.stride_bytes)
-                        + u64::from(p.access_bytes);
-                    assert!(
-                        accesses > 0 && laps > 0 && end <= scale.span_bytes,
-                        "{p:?} {accesses}"
-                    );
-                }
-            }
-        }
-    }
 }

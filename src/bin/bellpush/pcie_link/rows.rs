@@ -1,7 +1,7 @@
 //! Which rows are measured, and how they are written.
 
 use bellpush::gpu::Gpu;
-use bellpush::pcie::sim::{Access, CALIBRATION, Pattern, Probe, Target};
+use bellpush::pcie::sim::{Access, CALIBRATION, Calibration, Held, Pattern, Probe, Target};
 use serde_json::{Value, json};
 
 use super::rig::Measured;
@@ -39,6 +39,10 @@ pub fn of(gpu: &Gpu, with_peer: bool) -> Vec<Probe> {
             };
             bursts.iter().for_each(|&bytes| add(Probe::Burst(target, access, bytes)));
         }
+    }
+    let pages: &[u32] = if gpu.is_host() { &[64, 4096] } else { &[64, 1 << 10, 4 << 10, 64 << 10] };
+    for held in [Held::Core, Held::Device, Held::Another] {
+        pages.iter().for_each(|&bytes| add(Probe::Page(held, bytes)));
     }
     rows
 }
@@ -110,6 +114,15 @@ pub fn name(probe: Probe) -> String {
         Probe::Burst(target, Access::Load, bytes) => {
             format!("{bytes} B loaded from {}", place(target))
         }
+        Probe::Page(Held::Core, bytes) => {
+            format!("{bytes} B that a core wrote loaded from the host")
+        }
+        Probe::Page(Held::Device, bytes) => {
+            format!("{bytes} B that this GPU wrote loaded from the host")
+        }
+        Probe::Page(Held::Another, bytes) => {
+            format!("{bytes} B of another page each time loaded from the host")
+        }
         Probe::Latency(target) => format!("a word of {} loaded", place(target)),
         Probe::FenceSystem(None) => "fence.sys, nothing outstanding".into(),
         Probe::FenceSystem(Some(target)) => format!("64 B to {}, then fence.sys", place(target)),
@@ -119,16 +132,24 @@ pub fn name(probe: Probe) -> String {
     }
 }
 
+/// What a parameter is fitted to, in words.
+pub fn fitted_name(c: &Calibration) -> String {
+    let less = c.less.map_or(String::new(), |less| format!(", less {}", name(less)));
+    name(c.probe) + &less
+}
+
 /// The result row.
 pub fn json(probe: Probe, measured: Measured, model: Option<f64>, fitted: bool) -> Value {
     let (kind, target, access, pattern, bytes) = match probe {
         Probe::Stream(target, access, p) => ("stream", Some(target), Some(access), Some(p), None),
         Probe::Burst(target, access, n) => ("burst", Some(target), Some(access), None, Some(n)),
+        Probe::Page(_, n) => ("page", Some(Target::Host), Some(Access::Load), None, Some(n)),
         Probe::Latency(target) => ("latency", Some(target), Some(Access::Load), None, None),
         Probe::FenceSystem(target) => ("fence.sys", target, None, None, None),
         Probe::FenceGpu(target) => ("fence.gpu", Some(target), None, None, None),
         Probe::RoundTrip(target) => ("round-trip", Some(target), None, None, None),
     };
+    let held = if let Probe::Page(held, _) = probe { Some(held) } else { None };
     json!({
         "row": name(probe),
         "kind": kind,
@@ -140,6 +161,7 @@ pub fn json(probe: Probe, measured: Measured, model: Option<f64>, fitted: bool) 
         "stride_bytes": pattern.map(|p| p.stride_bytes),
         "offset_bytes": pattern.map(|p| p.offset_bytes),
         "bytes": bytes,
+        "held": held,
         "unit": if pattern.is_some() { "GB/s" } else { "ns" },
         "measured": measured.value,
         "spread_percent": measured.spread_percent,

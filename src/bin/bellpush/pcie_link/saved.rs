@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bellpush::pcie::sim::{Access, Pattern, Probe, Target};
+use bellpush::pcie::sim::{Access, Held, Pattern, Probe, Target};
 use bellpush::pcie::topology::RawLink;
 use serde::Deserialize;
 use serde_json::Value;
@@ -34,6 +34,7 @@ struct Row {
     stride_bytes: Option<u32>,
     offset_bytes: Option<u32>,
     bytes: Option<u32>,
+    held: Option<Held>,
     measured: f64,
     spread_percent: f64,
     verified: bool,
@@ -56,6 +57,9 @@ impl Row {
             }
             ("burst", Some(target)) => {
                 Probe::Burst(target, self.access?, in_range(self.bytes, 16 << 20)?)
+            }
+            ("page", Some(Target::Host)) => {
+                Probe::Page(self.held?, in_range(self.bytes, 16 << 20)?)
             }
             ("latency", Some(target)) => Probe::Latency(target),
             ("fence.sys", target) => Probe::FenceSystem(target),
@@ -132,6 +136,8 @@ mod tests {
             .collect();
         probes.extend([
             Probe::Burst(Target::Host, Access::Store, 64),
+            Probe::Page(Held::Core, 4096),
+            Probe::Page(Held::Another, 64),
             Probe::Latency(Target::Local),
             Probe::FenceSystem(None),
             Probe::FenceSystem(Some(Target::Peer)),
