@@ -164,11 +164,13 @@ impl Communicator {
     pub fn plan(&self, count: u64, dtype: Dtype, op: Op) -> Call {
         let Inner { ranks, channels, options, .. } = self.inner();
         let bytes = count.saturating_mul(dtype.bytes());
-        let choice = || Algorithm::choose(bytes, *ranks, *channels, dtype, op);
-        let mut algorithm = options.algorithm.unwrap_or_else(choice);
-        if algorithm == Algorithm::Quick && !Algorithm::quick_holds(bytes, *ranks, *channels) {
-            algorithm = Algorithm::OneShot;
-        }
+        let holds = Algorithm::quick_holds(bytes, *ranks, *channels);
+        let algorithm = match options.algorithm {
+            Some(Algorithm::Quick) if !holds => Algorithm::OneShot,
+            Some(named) => named,
+            None if holds && bytes <= options.quick_bytes => Algorithm::Quick,
+            None => Algorithm::choose(bytes, *ranks, dtype, op),
+        };
         let wanted = match algorithm {
             Algorithm::Quick => bytes.div_ceil(QUICK_SHARE.min(Algorithm::quick_share(*ranks))),
             _ => bytes.div_ceil(options.channel_bytes),

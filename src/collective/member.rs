@@ -45,6 +45,10 @@ pub struct Options {
     pub channels: u32,
     /// Bytes for which a call takes one channel more.
     pub channel_bytes: u64,
+    /// Longest call that goes in quick messages where nobody names an algorithm. Receivers look at all of
+    /// their words, which over PCIe gets in the NIC's way when there are many
+    /// (docs/results/allreduce-h200.md).
+    pub quick_bytes: u64,
     /// Payload of a message at most, a multiple of 64.
     pub chunk_bytes: u32,
     /// Threads a block; `None` takes 512 on CUDA, few on the host executor, where each is a fibre.
@@ -67,6 +71,7 @@ impl Options {
             algorithm: None,
             channels: 16,
             channel_bytes: 16 << 10,
+            quick_bytes: 8 << 10,
             chunk_bytes: 64 << 10,
             threads: None,
             region: Place::Auto,
@@ -130,6 +135,7 @@ impl Options {
             named("ranks", &ranks),
             named("channels", &self.channels),
             named("bytes a channel", &self.channel_bytes),
+            named("bytes of quick calls", &self.quick_bytes),
             named("chunk size", &self.chunk_bytes),
         ]
     }
