@@ -273,7 +273,7 @@ fn offloads(
     gpus: &[Arc<Gpu>],
 ) -> Result<Vec<Option<Arc<Offload>>>, Failure> {
     let ranks = args.ranks as usize;
-    let open = |gpu: &Arc<Gpu>| {
+    let open = |gpu: &Arc<Gpu>| -> Result<Arc<Offload>, Failure> {
         let others = gpus.iter().filter(|other| other.ordinal() != gpu.ordinal()).cloned();
         let peers: Vec<_> = others.collect();
         let usual = EngineOptions::new(gpu);
@@ -284,7 +284,16 @@ fn offloads(
             usual.blocks
         };
         let blocks = args.engine_blocks.unwrap_or(beside);
-        engine::open(gpu, &peers, EngineOptions { blocks, ..usual })
+        let needs = blocks + options.channels;
+        if args.engine == "own" && args.executor == "cuda" && needs > gpu.describe().sms {
+            let has = gpu.describe().sms;
+            let why = format!(
+                "--engine-blocks {blocks} and {} channels need {needs} multiprocessors; the GPU has {has}",
+                options.channels
+            );
+            return Err(why.into());
+        }
+        Ok(engine::open(gpu, &peers, EngineOptions { blocks, ..usual })?)
     };
     match args.engine.as_str() {
         "host" => Ok(vec![None; ranks]),
