@@ -154,7 +154,8 @@ fn shares_around_what_a_quick_message_holds() {
 /// leaves alone go on where they stood.
 #[test]
 fn calls_of_all_kinds_in_turn() {
-    let options = Options { algorithm: None, channels: 3, quick_bytes: 8192, ..small(Algorithm::Ring) };
+    let options =
+        Options { algorithm: None, channels: 3, quick_bytes: 8192, ..small(Algorithm::Ring) };
     let world = World::new(2, &options);
     let counts = [1, 9000, 300, 1_050_000, 2, 70_000, 40, 1_050_000, 1];
     let algorithms: std::collections::HashSet<_> =
