@@ -14,7 +14,9 @@
 
 mod check;
 mod meet;
+mod plot;
 mod rank;
+mod table;
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -23,20 +25,19 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellpush::collective::{Algorithm, Bootstrap, Communicator, Dtype, Job, Op, Options, Place};
+use bellpush::collective::{Algorithm, Bootstrap, Dtype, Job, Op, Options, Place};
 use bellpush::engine::{self, EngineOptions};
-use bellpush::gpu::nccl::Nccl;
 use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::nic::Nic;
 use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmNet, UdpLink};
 use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
-use bellpush::report::{machine, size};
+use bellpush::report::size;
 use bellpush::transport::{Data, Kick, Path};
 use clap::Parser;
 use meet::Meeting;
-use rank::{Measured, Rank, Task};
-use serde::Serialize;
+use rank::{Rank, Task};
+use table::Table;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -114,47 +115,16 @@ struct Args {
     /// Time a batch as one CUDA graph of its calls, NCCL's too
     #[arg(long)]
     graph: bool,
+    /// Draw results that were written before (files, separated by commas) into STEM-time.svg and
+    /// STEM-rate.svg, and do nothing else
+    #[arg(long, value_name = "STEM", requires = "from")]
+    plot: Option<PathBuf>,
+    /// What --plot draws
+    #[arg(long, value_name = "FILES", value_delimiter = ',')]
+    from: Vec<PathBuf>,
     /// Write results here (- for stdout)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-}
-
-/// One size.
-#[derive(Debug, Clone, Serialize)]
-struct Row {
-    bytes: u64,
-    count: u64,
-    dtype: String,
-    op: String,
-    algorithm: String,
-    channels: u32,
-    ranks: u32,
-    data: String,
-    kick: Option<String>,
-    executor: String,
-    engine: String,
-    calls: u32,
-    /// Whether a batch of calls was one CUDA graph.
-    graph: bool,
-    /// Median and least of the slowest rank's times of a call, in µs.
-    time_us: f64,
-    least_us: f64,
-    /// Bus bandwidth, 2 (N - 1) / N bytes a time, in GB/s.
-    bus_gb_s: f64,
-    verified: bool,
-    /// With `--compare`.
-    nccl: Option<Compared>,
-}
-
-/// NCCL's times of the same calls.
-#[derive(Debug, Clone, Serialize)]
-struct Compared {
-    version: i32,
-    time_us: f64,
-    least_us: f64,
-    bus_gb_s: f64,
-    /// Our median time by NCCL's.
-    ratio: f64,
 }
 
 fn main() -> ExitCode {
@@ -222,6 +192,9 @@ fn packet_nic(args: &Args, job: &str, rank: u32) -> Result<Arc<dyn Nic>, Failure
 }
 
 fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(stem) = &args.plot {
+        return plot::draw(stem, &args.from);
+    }
     let options = options(args)?;
     let task = Task {
         sizes: size::parse_list(&args.sizes)?,
@@ -370,117 +343,4 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
         return Err("--ranks 0 has nothing to do".into());
     }
     results.into_iter().collect()
-}
-
-/// What rank 0 prints and writes; the others' say nothing.
-struct Table<'a> {
-    args: &'a Args,
-    options: &'a Options,
-    executor: String,
-    ranks: u32,
-    speaks: bool,
-    rows: Vec<Row>,
-}
-
-impl<'a> Table<'a> {
-    fn new(
-        args: &'a Args,
-        options: &'a Options,
-        executor: &str,
-        what: &str,
-        ranks: u32,
-        speaks: bool,
-    ) -> Self {
-        if speaks {
-            println!("{ranks} ranks ({what}) on {executor}, {}, software NIC", options.path);
-            print!(
-                "{:>12} {:>10} {:>9} {:>12} {:>10}",
-                "bytes", "algorithm", "channels", "µs", "GB/s bus"
-            );
-            match args.compare {
-                Some(_) => println!(" {:>12} {:>10} {:>7}", "NCCL µs", "GB/s bus", "ratio"),
-                None => println!(),
-            }
-        }
-        Self { args, options, executor: executor.into(), ranks, speaks, rows: Vec::new() }
-    }
-
-    fn add(&mut self, communicator: &Communicator, all: &[Measured]) {
-        let row = self.row(communicator, all);
-        if self.speaks {
-            print!(
-                "{:>12} {:>10} {:>9} {:>12.1} {:>10.3}",
-                row.bytes, row.algorithm, row.channels, row.time_us, row.bus_gb_s
-            );
-            match &row.nccl {
-                Some(n) => println!(" {:>12.1} {:>10.3} {:>7.2}", n.time_us, n.bus_gb_s, n.ratio),
-                None => println!(),
-            }
-        }
-        self.rows.push(row);
-    }
-
-    fn write(self) -> Result<(), Failure> {
-        let Some(file) = self.args.json.as_ref().filter(|_| self.speaks) else { return Ok(()) };
-        let nic = bellpush::report::Nic { name: "soft".into(), software: true };
-        let meta = machine::meta(nic, &self.executor, self.args.seed);
-        let all = serde_json::json!({ "meta": meta, "results": self.rows });
-        let text = serde_json::to_string_pretty(&all)? + "\n";
-        if file.as_os_str() == "-" {
-            print!("{text}");
-        } else {
-            std::fs::write(file, text).map_err(|e| format!("{}: {e}", file.display()))?;
-        }
-        Ok(())
-    }
-
-    fn row(&self, communicator: &Communicator, all: &[Measured]) -> Row {
-        let Self { args, options, .. } = self;
-        let (median, least) = median_and_least(all.iter().map(|m| &*m.batches).collect());
-        let Measured { count, calls, .. } = all[0];
-        let plan = communicator.plan(count, args.dtype, args.op);
-        let bytes = count * args.dtype.bytes();
-        let ranks = f64::from(self.ranks);
-        let bus = |ns: u64| 2.0 * (ranks - 1.0) / ranks * bytes as f64 / ns.max(1) as f64;
-        let nccl = args.compare.as_ref().and_then(|_| {
-            let (ns, least) = median_and_least(all.iter().map(|m| &*m.nccl).collect());
-            Some(Compared {
-                version: Nccl::version().ok()?,
-                time_us: ns as f64 / 1e3,
-                least_us: least as f64 / 1e3,
-                bus_gb_s: bus(ns),
-                ratio: median as f64 / ns.max(1) as f64,
-            })
-        });
-        Row {
-            bytes,
-            count,
-            dtype: args.dtype.to_string(),
-            op: args.op.to_string(),
-            algorithm: plan.algorithm.to_string(),
-            channels: plan.channels,
-            ranks: self.ranks,
-            data: options.path.data().to_string(),
-            kick: options.path.kick().map(|k| k.to_string()),
-            executor: self.executor.clone(),
-            engine: args.engine.clone(),
-            calls,
-            graph: args.graph,
-            time_us: median as f64 / 1e3,
-            least_us: least as f64 / 1e3,
-            bus_gb_s: bus(median),
-            verified: true,
-            nccl,
-        }
-    }
-}
-
-/// Of the slowest rank's times, batch by batch.
-fn median_and_least(ranks: Vec<&[u64]>) -> (u64, u64) {
-    let batches = ranks.iter().map(|times| times.len()).min().unwrap_or(0);
-    let slowest = |b: usize| ranks.iter().map(|times| times[b]).max().unwrap_or(0);
-    let mut times: Vec<u64> = (0..batches).map(slowest).collect();
-    times.sort_unstable();
-    let at = |i: usize| times.get(i).copied().unwrap_or(0);
-    (at(times.len() / 2), at(0))
 }
