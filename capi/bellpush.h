@@ -34,7 +34,7 @@ enum bellpush_code {
  *    "path": "push/inband",    push/kernel, push/blueflame, pull/kernel, pull/blueflame
  *    "link": "shm",            or "udp" (RoCEv2 between hosts)
  *    "address": first free,    of this process's NIC on udp
- *    "algorithm": by size,     one-shot, two-shot, ring
+ *    "algorithm": by size,     quick, one-shot, two-shot, ring
  *    "channels": 16 (host: 1), "chunk_bytes": 65536, "timeout_s": 10} */
 int bellpush_join(const char *options, bellpush **joined);
 
