@@ -6,6 +6,7 @@
 //! `BELLPUSH_NVCC` names an nvcc, or is `none`; `CXX` another C++ compiler; `BELLPUSH_WERROR=1`
 //! makes warnings errors.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
@@ -152,8 +153,13 @@ fn fatbin(nvcc: &Path, cu: &Path, out: &Path, werror: bool) -> PathBuf {
     if let Some(cxx) = env::var_os("NVCC_CCBIN") {
         command.arg("-ccbin").arg(cxx);
     }
-    command.arg("-o").arg(&to).arg(cu);
-    let result = command.output().unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
+    command.arg(cu);
+    let kept = kept_fatbin(&command, nvcc, cu, out);
+    if fs::copy(&kept, &to).is_ok() {
+        return to;
+    }
+    let result = command.arg("-o").arg(&to).output();
+    let result = result.unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
     if !result.status.success() {
         panic!(
             "{command:?} failed (BELLPUSH_NVCC=none builds without CUDA kernels):\n{}{}",
@@ -164,7 +170,36 @@ fn fatbin(nvcc: &Path, cu: &Path, out: &Path, werror: bool) -> PathBuf {
     for line in String::from_utf8_lossy(&result.stderr).lines() {
         println!("cargo::warning={line}");
     }
+    keep(&to, &kept);
     to
+}
+
+/// Where a compiled file is kept for other builds of the same sources by the same command. Cargo runs this
+/// script once for each set of features (lints, tests, a dependent's), and nvcc takes minutes.
+fn kept_fatbin(command: &Command, nvcc: &Path, cu: &Path, out: &Path) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    format!("{command:?}").hash(&mut hasher);
+    let version = Command::new(nvcc).arg("--version").output();
+    version.map(|v| v.stdout).unwrap_or_default().hash(&mut hasher);
+    let folder = cu.parent().expect("a file lies in a folder");
+    let entries = fs::read_dir(folder).expect("kernels can be listed");
+    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    for file in files.iter().filter(|file| file.is_file()) {
+        (file, fs::read(file).unwrap_or_default()).hash(&mut hasher);
+    }
+    let name = cu.file_stem().expect("a .cu file has a name").to_string_lossy();
+    // OUT_DIR is target/PROFILE/build/PACKAGE/out.
+    let build = out.ancestors().nth(2).unwrap_or(out);
+    build.join("bellpush-kernels").join(format!("{name}-{:016x}.fatbin", hasher.finish()))
+}
+
+/// Keeps a file for later builds, if it can be; in one step, because another build may look for it now.
+fn keep(file: &Path, kept: &Path) {
+    let partial = kept.with_extension(std::process::id().to_string());
+    let folder = kept.parent().expect("a kept file lies in a folder");
+    let copied = fs::create_dir_all(folder).and_then(|()| fs::copy(file, &partial));
+    let _ = copied.and_then(|_| fs::rename(&partial, kept));
 }
 
 /// Writes `builtin.rs`: the host entry points, which are the lines that begin with `BP_KERNEL(`, and
