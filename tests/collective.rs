@@ -360,6 +360,19 @@ fn a_wrong_element_is_found() {
     assert!(check(Dtype::F32, Op::Sum, &[one.clone(), one], &next).is_err(), "two ulp off");
 }
 
+/// The host executor has no graphs: that is said, and the communicator goes on.
+#[test]
+fn recording_without_a_gpu_is_refused() {
+    let world = World::new(2, &small(Algorithm::Quick));
+    world.each(|rank, stream| {
+        let memory = Memory::from(world.gpu.alloc(64).unwrap());
+        let make = || rank.all_reduce(stream, &memory, &memory, 16, Dtype::F32, Op::Sum);
+        let refused = rank.record(stream, make).err().expect("recorded by a CPU");
+        assert!(refused.to_string().contains("no graphs"), "{refused}");
+    });
+    world.reduce(Dtype::F32, Op::Sum, 16, Kind::Random, true);
+}
+
 #[test]
 fn bad_arguments_are_refused_by_name_and_lose_nothing() {
     let world = World::new(1, &small(Algorithm::Ring));
