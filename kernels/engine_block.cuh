@@ -88,6 +88,16 @@ BP_DEV uint32_t ballot_each(team t, F f) {
   return mask;
 }
 
+// What this thread stored, or has seen stored through a barrier, for a queue pair, before its next
+// stores, for the peer and whoever polls the CQ.
+BP_DEV void fence_written(bool far) {
+  if (far) {
+    fence_sys();
+  } else {
+    fence_gpu();
+  }
+}
+
 // A key of a NIC, from what the block remembers or from the table; one without a table if there is
 // none. The crew calls it together.
 BP_DEV const known_key& find_key(team t, uint64_t table, uint32_t key) {

@@ -16,16 +16,6 @@ namespace engine {
 constexpr uint64_t no_row = ~0ull;  // written and not fenced, and nothing continues it
 constexpr uint32_t few_bodies = 8;
 
-// What this thread stored, or has seen stored through a barrier, for a queue pair, before its next
-// stores, for the peer and whoever polls the CQ.
-BP_DEV void fence_written(bool far) {
-  if (far) {
-    fence_sys();
-  } else {
-    fence_gpu();
-  }
-}
-
 // Notes what was written last, by the leader.
 BP_DEV void note_written(context* q, uint64_t end, bool near) {
   q->row_end = end;

@@ -104,13 +104,7 @@ BP_DEV_COLD void perform_slots() {
   if (warp < row_of_slots(b, o.end)) {
     // Messages before these, which the block's barriers have shown to this thread, before what it
     // stores, for the peer.
-    if (q.row_end != 0 && q.row_end != b->found[0].remote) {
-      if (q.far) {
-        fence_sys();
-      } else {
-        fence_gpu();
-      }
-    }
+    if (q.row_end != 0 && q.row_end != b->found[0].remote) fence_written(q.far);
     move_copied(b->found[warp].remote, stream + inband_header_bytes, b->found[warp].bytes, lane(), 32);
   }
 }

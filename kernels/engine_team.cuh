@@ -7,14 +7,6 @@
 namespace bp {
 namespace engine {
 
-BP_DEV void note_missing(uint32_t* word, uint32_t line) {
-#if defined(__CUDACC__)
-  *reinterpret_cast<volatile uint32_t*>(word) = line;  // whichever thread's comes last will do
-#else
-  __atomic_store_n(word, line, __ATOMIC_RELAXED);
-#endif
-}
-
 BP_DEV_COLD void perform(uint32_t rank, uint32_t size) {
   block_state* b = team{}.b();
   const order& o = b->work;
@@ -28,7 +20,7 @@ BP_DEV_COLD void perform(uint32_t rank, uint32_t size) {
     for (uint32_t i = o.first + rank; i < o.end; i += size) {
       const context* q = &b->qps[o.k];
       if (!take_line(q->slot, q->fixed.line, q->sequence, b->stream, i)) {
-        note_missing(&b->work.missing, i);
+        st_shared(&b->work.missing, i);  // whichever thread's comes last will do
       }
     }
   }

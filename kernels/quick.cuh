@@ -51,8 +51,8 @@ BP_DEV uint64_t made_at(const channel<P>& c, uint64_t n) {
   return payload_of(0, 0) + BP_COLL_QUICK_ALL_BYTES;
 }
 
-// What a call looks at first, asked for at once: a launch begins with an empty L1, and each trip to L2 that
-// waits for the one before makes a call 0.6 us longer.
+// What a call looks at first, asked for at once: a launch begins with an empty L1, and one trip to L2 waits
+// for the other.
 template <class P>
 BP_DEV void look_ahead(const channel<P>& c, uint64_t from, uint64_t bytes) {
   const bp_endpoint* ep = &c.to((c.a.rank + 1 + tid() / 32) % c.a.ranks);
@@ -130,8 +130,8 @@ BP_DEV bool wait_unit(const channel<P>& c, uint32_t r, uint64_t n, uint32_t unit
 }
 
 // Units of a call, on all its channels, from which on a warp waits for its last unit before it looks at
-// the others. Thousands of looks at host memory at a time take the lines away from the engine that is
-// writing them: calls of 32 and 64 KiB then took ten times as long.
+// the others: thousands of looks at host memory at a time would find next to nothing. (They are not why
+// some calls of 16 KiB and more are slow: docs/results/allreduce-h200.md.)
 constexpr uint32_t crowd = 256;
 
 // Waits for message n of everyone, of `bytes` bytes, and leaves the payloads in shared memory.

@@ -80,8 +80,8 @@ struct Args {
     /// Payload of a message at most [default: 64KiB; with --engine own 512KiB]
     #[arg(long)]
     chunk: Option<String>,
-    /// Engine threads of each rank's NIC on the in-process link [default: half the cores over all ranks,
-    /// 1 to 12 each]
+    /// Engine threads of each rank's NIC on the in-process link [default: three quarters of the cores
+    /// over all ranks, 1 to 12 each]
     #[arg(long)]
     engines: Option<usize>,
     /// Where the NICs' engines run: host, own (each on its rank's GPU), or gpu:N
@@ -288,10 +288,9 @@ fn offloads(
 fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     let count = gpus(args)?.clamp(1, args.ranks.max(1) as usize);
     let gpus: Vec<_> = (0..count).map(|n| open_gpu(args, n)).collect::<Result<_, _>>()?;
-    // They spin. With three quarters of the cores and more, some runs lost them to each other for hundreds of
-    // microseconds (docs/results/allreduce-h200.md).
+    // As many threads as there are cores would leave none for the ranks' own.
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let usual = (cores / 2 / args.ranks.max(1) as usize).clamp(1, 12);
+    let usual = (cores * 3 / 4 / args.ranks.max(1) as usize).clamp(1, 12);
     let engines = args.engines.unwrap_or(usual);
     let config = SoftConfig { engines, ..SoftConfig::new(&InProcess::new()) };
     let offloads = offloads(args, options, &gpus)?;

@@ -229,7 +229,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Records the calls that `make` makes on `stream`, instead of making them.
+    /// Records the calls that `make` makes on `stream`, instead of making them. All ranks replay a
+    /// recording of the same calls as often, and in the same order with other calls.
     ///
     /// # Errors
     /// What `make` reports, and [`Error::Gpu`] where there are no graphs: on the host executor.

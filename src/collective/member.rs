@@ -45,8 +45,8 @@ pub struct Options {
     pub channels: u32,
     /// Bytes for which a call takes one channel more.
     pub channel_bytes: u64,
-    /// Longest call that goes in quick messages where nobody names an algorithm. Receivers look at all of
-    /// their words, which over PCIe gets in the NIC's way when there are many
+    /// Longest call, in bytes, that goes in quick messages where nobody names an algorithm. Longer ones
+    /// through host memory take ten times their time in some runs, for a reason that is not known
     /// (docs/results/allreduce-h200.md).
     pub quick_bytes: u64,
     /// Payload of a message at most, a multiple of 64.

@@ -54,9 +54,4 @@ impl Graph<'_> {
         #[cfg(not(feature = "cuda"))]
         Ok(())
     }
-
-    /// The stream.
-    pub fn stream(&self) -> &Stream {
-        self.stream
-    }
 }

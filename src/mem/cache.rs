@@ -96,15 +96,7 @@ impl HostMem {
     /// Puts the lines of `bytes` bytes from `offset`, as far as they lie in the mapping, out of every
     /// cache. They are in memory when this returns; on processors other than x86-64 it does nothing.
     pub fn evict(&self, offset: usize, bytes: usize) {
-        let end = offset.saturating_add(bytes).min(self.len());
-        if offset >= end {
-            return;
-        }
-        let first = offset & !(LINE_BYTES - 1);
-        let Ok(base) = self.at(first, end - first) else { return };
-        for line in (0..end - first).step_by(LINE_BYTES) {
-            evict_line(base.wrapping_add(line));
-        }
+        self.each_line(offset, bytes, evict_line);
         evicted();
     }
 
@@ -112,6 +104,12 @@ impl HostMem {
     /// hint: it does not wait, and does nothing on processors without such an instruction.
     #[inline]
     pub fn prefetch(&self, offset: usize, bytes: usize, intent: Intent) {
+        self.each_line(offset, bytes, |line| prefetch_line(line, intent));
+    }
+
+    /// The lines of a range, as far as they lie in the mapping.
+    #[inline]
+    fn each_line(&self, offset: usize, bytes: usize, f: impl Fn(*const u8)) {
         let end = offset.saturating_add(bytes).min(self.len());
         if offset >= end {
             return;
@@ -120,7 +118,7 @@ impl HostMem {
         let first = offset & !(LINE_BYTES - 1);
         let Ok(base) = self.at(first, end - first) else { return };
         for line in (0..end - first).step_by(LINE_BYTES) {
-            prefetch_line(base.wrapping_add(line), intent);
+            f(base.wrapping_add(line));
         }
     }
 }
