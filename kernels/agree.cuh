@@ -129,15 +129,17 @@ BP_DEV outcome agree(channel<P>& c) {
 
 // As agree(), for a channel that has found a difference by itself.
 template <class P>
-BP_DEV_COLD outcome concede(channel<P>& c) {
+BP_DEV outcome concede(channel<P>& c) {
   if (c.index == 0) return agree(c);
   const outcome o = quick::wait_heads(c, c.quick++);
   return o.ok() ? c.verdict() : o;
 }
 
-// How a call ended that did not end well, for the host, the other ranks and the next call.
+// How a call ended that did not end well, for the host, the other ranks and the next call. `found`: by this
+// channel itself, before the first one has said so.
 template <class P>
-BP_DEV_COLD void end_otherwise(channel<P>& c, outcome o) {
+BP_DEV_COLD void end_otherwise(channel<P> c, outcome o, bool found) {
+  if (found && o.code == BP_COLL_MISMATCH) o = concede(c);
   if (o.code != BP_COLL_MISMATCH) return c.give_up(o);
   if (tid() != 0) return;
   // The first channel has settled what another one did not begin with.

@@ -74,7 +74,12 @@ BP_DEV_COLD void send_report(const bp_endpoint& ep, uint64_t remote, const uint6
   put_inline<P>(quick, block_scope{}, remote, word, 8);
 }
 
-// One block's part of one call.
+BP_DEV const bp_endpoint& endpoint_of(const bp_coll_args& a, uint32_t channel, uint32_t rank) {
+  return reinterpret_cast<const bp_endpoint*>(a.endpoints)[(uint64_t)channel * a.ranks + rank];
+}
+
+// One block's part of one call. Functions that are not inlined take it by value: an object whose address is
+// given away lies in memory for everyone, and so do the kernel's arguments that it refers to.
 template <class P>
 struct channel {
   const bp_coll_args& a;
@@ -90,10 +95,8 @@ struct channel {
     quick = st->quick;
     exchange = st->exchange;
     ring = st->ring;
-    const uint64_t grain = 16 / element_bytes(a.dtype);
-    const uint64_t each = round_up((a.count + a.channels - 1) / a.channels, grain);
-    first = each * index < a.count ? each * index : a.count;
-    count = a.count - first < each ? a.count - first : each;
+    first = a.share * index < a.count ? a.share * index : a.count;
+    count = a.count - first < a.share ? a.count - first : a.share;
   }
 
   BP_DEV bp_coll_channel* state() const {
@@ -115,11 +118,14 @@ struct channel {
     return {call, a.count, a.dtype, a.op, a.algorithm, a.channels};
   }
 
-  BP_DEV const bp_endpoint& to(uint32_t rank) const {
-    return reinterpret_cast<const bp_endpoint*>(a.endpoints)[(uint64_t)index * a.ranks + rank];
+  BP_DEV const bp_endpoint& to(uint32_t rank) const { return endpoint_of(a, index, rank); }
+  // The rank `i` places on, of less than all: without a division, which takes longer than a trip to L1.
+  BP_DEV uint32_t behind(uint32_t i) const {
+    const uint32_t r = a.rank + i;
+    return r < a.ranks ? r : r - a.ranks;
   }
-  BP_DEV uint32_t next() const { return (a.rank + 1) % a.ranks; }
-  BP_DEV uint32_t previous() const { return (a.rank + a.ranks - 1) % a.ranks; }
+  BP_DEV uint32_t next() const { return behind(a.ranks > 1 ? 1 : 0); }
+  BP_DEV uint32_t previous() const { return behind(a.ranks - 1); }
   BP_DEV uint64_t slot_bytes() const { return BP_COLL_HEADER_BYTES + a.chunk_bytes; }
   BP_DEV uint64_t in(uint64_t element) const {
     return a.in + (first + element) * element_bytes(a.dtype);
@@ -184,12 +190,12 @@ struct channel {
     syncthreads();
     if (small || warps == 1) {
       for (uint32_t i = 1 + warp; i < a.ranks; i += warps) {
-        const uint32_t r = (a.rank + i) % a.ranks;
+        const uint32_t r = behind(i);
         if (!post(warp_scope{}, r) && lane() == 0) words()->failed = r + 1;
       }
     } else {
       for (uint32_t i = 1; i < a.ranks; i++) {
-        const uint32_t r = (a.rank + i) % a.ranks;
+        const uint32_t r = behind(i);
         if (!post(block_scope{}, r)) {
           if (tid() == 0) words()->failed = r + 1;
           break;

@@ -210,7 +210,8 @@ BP_DEV bool needs_nobody(const channel<P>& c) {
     if (c.a.in != c.a.out) copy(c.in(0), c.count * element_bytes(c.a.dtype), c.out(0), 0);
     return true;
   }
-  return ld_relaxed_gpu(&c.shared()->dead) != 0;  // the host has the reason, or will
+  // The host has the reason, or will. One thread's answer: the word may change while others look.
+  return block_scope{}.broadcast(ld_relaxed_gpu(&c.shared()->dead)) != 0;
 }
 
 template <class P>
@@ -226,7 +227,7 @@ BP_DEV void all_reduce(const bp_coll_args& args) {
     o = ring_around(c);
   }
   syncthreads();
-  if (!o.ok()) return end_otherwise(c, o);
+  if (!o.ok()) return end_otherwise(c, o, false);
   if (tid() == 0) {
     c.state()->quick = c.quick;
     c.state()->exchange = c.exchange;
@@ -235,17 +236,21 @@ BP_DEV void all_reduce(const bp_coll_args& args) {
 }
 
 // Every rank sends all its elements to all others in one quick message, and adds up all of them. A kernel
-// of its own: a launch of few microseconds feels how much code it brings along.
+// of its own: a launch of few microseconds feels how much code it brings along. It is launched to begin while
+// the kernel before it ends, which may be the call before this one.
 template <class P>
 BP_DEV void all_reduce_quick(const bp_coll_args& args) {
+  quick::look_ahead(args);
+  await_kernel_before();
+  release_kernel_behind();
   channel<P> c(args, bid());
   const uint64_t bytes = c.count * element_bytes(args.dtype);
-  if (args.ranks > 1) quick::look_ahead(c, c.in(0), bytes);
+  quick::look_ahead(c, c.in(0), bytes);
   if (needs_nobody(c)) return;
   outcome o = quick::send(c, c.quick, c.in(0), bytes);
   if (tid() + 1 == block_threads()) c.begin();
   if (o.ok()) o = quick::receive(c, c.quick, bytes);
-  if (!o.ok()) return end_otherwise(c, o.code == BP_COLL_MISMATCH ? concede(c) : o);
+  if (!o.ok()) return end_otherwise(c, o, true);
   work w = c.elements(0, c.count);
   w.peers = quick::payload_of(0, bytes);
   w.stride = quick::payload_of(1, bytes) - w.peers;

@@ -87,6 +87,7 @@ BP_ASSERT_SIZE(bp_coll_shared, 128);
 struct bp_coll_args {
   uint64_t in, out;            // count elements each; the same address, or apart
   uint64_t count;
+  uint64_t share;              // elements of a channel, but the last ones': whole 16 bytes
   uint32_t dtype, op, algorithm;
   uint32_t channels;           // blocks of this launch
   uint32_t rank, ranks;
@@ -110,6 +111,6 @@ struct bp_coll_args {
   uint64_t timeout_ns;         // bound of each wait
   uint64_t grace_ns;           // how long a rank that gives up listens for the others' reasons
 };
-BP_ASSERT_SIZE(bp_coll_args, 24 + 32 + 15 * 8);
+BP_ASSERT_SIZE(bp_coll_args, 32 + 32 + 15 * 8);
 
 #endif

@@ -87,6 +87,21 @@ BP_DEV unsigned char* dynamic_shared() {
   return bp_dynamic_shared_bytes;
 }
 
+// Programmatic dependent launch (PTX ISA, griddepcontrol), of a kernel that was launched to begin before
+// the one in front of it has ended: waits until that one has, and all that it wrote is to be seen. All
+// threads call it, and touch nothing before it that another kernel writes.
+BP_DEV void await_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Lets the kernel behind this one begin, if it was launched so, once every block has called this.
+BP_DEV void release_kernel_behind() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Ends the whole launch with an error. For broken invariants; a message is shown on the host only.
 BP_DEV void trap(const char*) { __trap(); }
 
@@ -137,6 +152,9 @@ BP_DEV void rest_() {
 BP_DEV uint64_t now_ns() { return bp_host::monotonic_ns(); }
 BP_DEV uint64_t clock_ticks() { return bp_host::monotonic_ns(); }
 BP_DEV unsigned char* dynamic_shared() { return bp_host_current()->block->shared; }
+// A stream's kernels run one after the other here.
+BP_DEV void await_kernel_before() {}
+BP_DEV void release_kernel_behind() {}
 BP_DEV void trap(const char* why) { bp_host_fault(why); }
 
 }  // namespace bp

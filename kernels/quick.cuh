@@ -51,14 +51,29 @@ BP_DEV uint64_t made_at(const channel<P>& c, uint64_t n) {
   return payload_of(0, 0) + BP_COLL_QUICK_ALL_BYTES;
 }
 
+// The peer that this thread's warp sends to; the own rank where it sends to none.
+BP_DEV uint32_t peer_of_warp(const bp_coll_args& a) {
+  const uint32_t r = a.rank + 1 + tid() / 32;
+  return r < a.ranks ? r : r - a.ranks < a.rank ? r - a.ranks : a.rank;
+}
+
 // What a call looks at first, asked for at once: a launch begins with an empty L1, and one trip to L2 waits
-// for the other.
+// for the other. Endpoints do not change, so they come while the kernel before this one ends.
+BP_DEV void look_ahead(const bp_coll_args& a) {
+  const uint32_t r = peer_of_warp(a);
+  if (r != a.rank && lane() < 2) {
+    prefetch_l1(reinterpret_cast<uint64_t>(&endpoint_of(a, bid(), r)) + lane() * 128);
+  }
+}
 template <class P>
 BP_DEV void look_ahead(const channel<P>& c, uint64_t from, uint64_t bytes) {
-  const bp_endpoint* ep = &c.to((c.a.rank + 1 + tid() / 32) % c.a.ranks);
-  prefetch_l1(reinterpret_cast<uint64_t>(ep) + 128);
   if (tid() * unit_data < bytes) prefetch_l1(from + tid() * unit_data);
-  prefetch_l1(ld_weak(&ep->qp.state));
+  const uint32_t r = peer_of_warp(c.a);
+  if (r == c.a.rank || lane() >= 3) return;
+  // The lines of the QP's state that reserve() and take() look at.
+  const uint64_t word = lane() == 0 ? offsetof(bp_qp_state, reserved)
+                      : lane() == 1 ? offsetof(bp_qp_state, done) : offsetof(bp_qp_state, error);
+  prefetch_l1(c.to(r).qp.state + word);
 }
 
 // Sends message n to everyone: `bytes` bytes from `from`.
@@ -98,40 +113,67 @@ BP_DEV u128 unit_from(const channel<P>& c, uint32_t r, uint64_t n, uint32_t unit
 // Any thread's reason for the block to end its wait; whichever comes last will do.
 BP_DEV void end_wait(outcome o) { st_shared(&words()->ended, o.code << 16 | o.rank); }
 
-// Whether rank r's message n has begun to come, and says something else than what this rank calls: its
-// other units may never come then.
+// Now and then, in a wait for rank r's message n: whether it will come. Ends the wait if not: when it has
+// lasted too long, when somebody has given up, and when the message says something else than what this rank
+// calls, because its other units may never come then.
 template <class P>
-BP_DEV_COLD bool differs(const channel<P>& c, uint32_t r, uint64_t n) {
+BP_DEV_COLD void look_round(channel<P> c, uint32_t r, uint64_t n, bool expired) {
+  if (expired || c.given_up(r)) end_wait({BP_COLL_SILENT, r});
   for (uint32_t u = 0; u < head_units; u++) {
     const u128 v = unit_from(c, r, n, u);
     const uint64_t word = v.w[0] | (uint64_t)v.w[2] << 32;
-    if (has_come(v, flag_of(n)) && word != head_word(c.own(), u)) return true;
+    if (has_come(v, flag_of(n)) && word != head_word(c.own(), u)) end_wait({BP_COLL_MISMATCH, r});
   }
-  return false;
+  if (c.index != 0 && c.verdict_is(BP_COLL_MISMATCH)) end_wait({BP_COLL_MISMATCH, r});
 }
 
-// Looks at a unit of rank r's message n until it has come. False: somebody has ended the wait.
+// Looks of a warp that are on their way at a time.
+constexpr uint32_t looks = 3;
+
+// A warp waits for units of message n of other ranks, one a lane; `wanted` is false for a lane without one.
+// False: somebody has ended the wait. A look at host memory takes a microsecond, and one that comes just
+// too early a second one; so after the first miss several are on their way, equal parts of a trip apart.
 template <class P>
-BP_DEV bool wait_unit(const channel<P>& c, uint32_t r, uint64_t n, uint32_t unit, deadline* limit, u128* v) {
+BP_DEV bool wait_units(const channel<P>& c, bool wanted, uint32_t r, uint64_t n, uint32_t unit,
+                       deadline* limit, u128* v) {
   const uint32_t flag = flag_of(n);
-  *v = unit_from(c, r, n, unit);
-  while (!has_come(*v, flag) && !c.a.unwaited) {
-    if (limit->expired(c.a.timeout_ns)) end_wait({BP_COLL_SILENT, r});
-    if ((limit->polls & 31) == 0) {
-      if (c.given_up(r)) end_wait({BP_COLL_SILENT, r});
-      if (differs(c, r, n)) end_wait({BP_COLL_MISMATCH, r});
-      if (c.index != 0 && c.verdict_is(BP_COLL_MISMATCH)) end_wait({BP_COLL_MISMATCH, r});
-      if (ld_shared(&words()->ended) != 0) return false;
+  const u128* at = reinterpret_cast<const u128*>(c.a.region + c.quick_slot(r, n)) + unit;
+  const auto all_have = [&](const u128& w) { return ballot(wanted && !has_come(w, flag)) == 0; };
+  uint64_t begin = clock_ticks();
+  if (wanted) *v = ld_line(at);
+  if (all_have(*v) || c.a.unwaited) return true;
+  const uint64_t part = (clock_ticks() - begin) / looks;
+  u128 look[looks] = {};
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+  for (uint32_t i = 0; i < looks; i++) {
+    // Bounded by the trip that was measured.
+    for (begin = clock_ticks(); i != 0 && clock_ticks() - begin < part;) {
     }
-    yield_();
-    *v = unit_from(c, r, n, unit);
+    if (wanted) look[i] = ld_line(at);
   }
-  return true;
+  for (;;) {
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (uint32_t i = 0; i < looks; i++) {
+      *v = look[i];
+      if (all_have(*v)) return true;
+      const bool expired = limit->expired(c.a.timeout_ns);
+      if ((limit->polls & 31) == 0) {
+        if (wanted && !has_come(*v, flag)) look_round(c, r, n, expired);
+        if (ballot(ld_shared(&words()->ended) != 0) != 0) return false;
+      }
+      yield_();
+      if (wanted) look[i] = ld_line(at);
+    }
+  }
 }
 
-// Units of a call, on all its channels, from which on a warp waits for its last unit before it looks at
-// the others: thousands of looks at host memory at a time would find next to nothing. (They are not why
-// some calls of 16 KiB and more are slow: docs/results/allreduce-h200.md.)
+// Units of a call, on all its channels, from which on one warp of a block waits for the last unit of each
+// message before any thread looks at the others: thousands of looks at memory that is being written are in
+// the way of those who write it.
 constexpr uint32_t crowd = 256;
 
 // Waits for message n of everyone, of `bytes` bytes, and leaves the payloads in shared memory.
@@ -139,37 +181,29 @@ constexpr uint32_t crowd = 256;
 template <class P>
 BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint64_t bytes) {
   const uint32_t units = head_units + (uint32_t)((bytes + unit_data - 1) / unit_data);
-  const uint32_t all = units * (c.a.ranks - 1);
-  const bool crowded = all * c.a.channels > crowd;
+  const uint32_t peers = c.a.ranks - 1, all = units * peers;
   const bp_coll_call own = c.own();
-  // The last warp takes what has completed, which a send would else have to wait for now and then.
-  if (tid() >= 32 && tid() + 1 == block_threads()) {
-    for (uint32_t r = 0; r < c.a.ranks; r++) {
-      if (r != c.a.rank) test<P>(c.to(r), thread_scope{}, ~uint64_t{0});
-    }
-  }
   deadline limit;
-  const uint32_t width = warp_scope{}.size();
-  bool ended = false;
-  for (uint32_t base = tid() - lane(); base < all && !ended; base += block_threads()) {
-    const uint32_t last = base + width <= all ? width - 1 : all - 1 - base;
-    u128 v;
-    auto take = [&](uint32_t i) {
-      const uint32_t other = i / units, u = i % units, r = other + (other >= c.a.rank);
-      if (!wait_unit(c, r, n, u, &limit, &v)) return;
-      const uint64_t word = v.w[0] | (uint64_t)v.w[2] << 32;
-      if (u >= head_units) {
-        *reinterpret_cast<uint64_t*>(payload_of(r, bytes) + (u - head_units) * unit_data) = word;
-      } else if (word != head_word(own, u)) {
-        end_wait({BP_COLL_MISMATCH, r});
-      }
-    };
-    if (crowded) {
-      if (lane() == last) take(base + last);
-      syncwarp();
+  u128 v = unit_zero();
+  if (all * c.a.channels > crowd) {
+    for (uint32_t base = 0; tid() < 32 && base < peers; base += warp_scope{}.size()) {
+      const uint32_t i = base + lane() < peers ? base + lane() : 0;
+      if (!wait_units(c, base + lane() < peers, c.behind(i + 1), n, units - 1, &limit, &v)) break;
     }
-    if (lane() <= last && !(crowded && lane() == last)) take(base + lane());
-    ended = ballot(ld_shared(&words()->ended) != 0) != 0;
+    syncthreads();
+  }
+  uint32_t other = tid() / units, unit = tid() - other * units;
+  for (uint32_t base = tid() - lane(); base < all; base += block_threads()) {
+    const bool wanted = base + lane() < all;
+    const uint32_t r = wanted ? c.behind(other + 1) : c.next();
+    if (!wait_units(c, wanted, r, n, unit, &limit, &v)) break;
+    const uint64_t word = v.w[0] | (uint64_t)v.w[2] << 32;
+    if (wanted && unit >= head_units) {
+      *reinterpret_cast<uint64_t*>(payload_of(r, bytes) + (unit - head_units) * unit_data) = word;
+    } else if (wanted && word != head_word(own, unit)) {
+      end_wait({BP_COLL_MISMATCH, r});
+    }
+    for (unit += block_threads(); unit >= units; unit -= units) other++;
   }
   syncthreads();
   const uint32_t word = words()->ended;

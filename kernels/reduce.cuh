@@ -231,7 +231,7 @@ enum class kind { fold, begin, finish };
 
 // A function of its own for each type and operation, out of the paths' kernels.
 template <class T, class Op>
-BP_DEV_COLD void perform(kind k, const work& w) {
+BP_DEV_COLD void perform(kind k, work w) {
   if (k == kind::fold) {
     fold<T, Op>(w);
   } else if (k == kind::begin) {
@@ -249,7 +249,7 @@ BP_DEV void perform_op(uint32_t op, kind k, const work& w) {
     default: return perform<T, op_mean<T>>(k, w);
   }
 }
-BP_DEV_COLD void reduce(uint32_t dtype, uint32_t op, kind k, const work& w) {
+BP_DEV_COLD void reduce(uint32_t dtype, uint32_t op, kind k, work w) {
   switch (dtype) {
     case BP_COLL_F32: return perform_op<f32>(op, k, w);
     case BP_COLL_F16: return perform_op<f16>(op, k, w);

@@ -301,6 +301,7 @@ impl Inner {
             input: 0,
             output: 0,
             count: call.count,
+            share: call.share(),
             dtype: call.dtype as u32,
             op: call.op as u32,
             algorithm: call.algorithm as u32,
@@ -331,18 +332,18 @@ impl Inner {
     fn dims(&self, call: &Call) -> Dims {
         let usual = if self.gpu.is_host() { HOST_THREADS } else { self.threads(call) };
         let threads = self.options.threads.unwrap_or(usual);
-        Dims::new(call.channels, threads).shared(BLOCK_BYTES)
+        let dims = Dims::new(call.channels, threads).shared(BLOCK_BYTES);
+        if call.algorithm == Algorithm::Quick { dims.early() } else { dims }
     }
 
-    /// In a quick call as many threads as there are words to wait for, each of which looks at one, and a warp
-    /// that takes completions meanwhile: the more there are, the longer a barrier takes.
+    /// In a quick call as many threads as there are words to wait for, each of which looks at one: the more
+    /// there are, the longer a barrier takes.
     fn threads(&self, call: &Call) -> u32 {
         if call.algorithm != Algorithm::Quick {
             return 512;
         }
-        let share = (call.count * call.dtype.bytes()).div_ceil(call.channels.into());
-        let words = (share / 8 + 5) * u64::from(self.ranks - 1).max(1);
-        (words.next_multiple_of(32) + 32).min(512) as u32
+        let words = (call.share() * call.dtype.bytes() / 8 + 5) * u64::from(self.ranks - 1).max(1);
+        words.next_multiple_of(32).min(512) as u32
     }
 
     /// Messages that a call may wait for, one after the other.

@@ -20,6 +20,13 @@ pub struct Call {
     pub channels: u32,
 }
 
+impl Call {
+    /// Elements of a channel, but for the last ones: whole units of 16 bytes.
+    pub(super) fn share(&self) -> u64 {
+        self.count.div_ceil(self.channels.into()).next_multiple_of(16 / self.dtype.bytes())
+    }
+}
+
 impl std::fmt::Display for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { count, dtype, op, algorithm, channels } = self;

@@ -69,6 +69,8 @@ pub struct CollArgs {
     pub output: u64,
     /// Number of elements.
     pub count: u64,
+    /// Elements of a channel, but the last ones': whole 16 bytes.
+    pub share: u64,
     /// `enum bp_coll_dtype`.
     pub dtype: u32,
     /// `enum bp_coll_op`.
@@ -126,5 +128,5 @@ unsafe impl KernelArgs for CollArgs {}
 const _: () = {
     assert!(size_of::<CollCall>() == 32);
     assert!(size_of::<CollStatus>() == 72);
-    assert!(size_of::<CollArgs>() == 176);
+    assert!(size_of::<CollArgs>() == 184);
 };

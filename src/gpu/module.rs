@@ -63,6 +63,8 @@ pub struct Dims {
     pub block: u32,
     /// Dynamic shared memory a block, at most [`MAX_SHARED_BYTES`].
     pub shared_bytes: u32,
+    /// Whether it may begin before the stream's work in front of it has ended.
+    pub early: bool,
 }
 
 /// Threads that a block may have.
@@ -73,12 +75,19 @@ pub const MAX_SHARED_BYTES: u32 = 227 << 10;
 impl Dims {
     /// `grid` blocks of `block` threads without shared memory.
     pub fn new(grid: u32, block: u32) -> Self {
-        Self { grid, block, shared_bytes: 0 }
+        Self { grid, block, shared_bytes: 0, early: false }
     }
 
     /// The same with `bytes` of dynamic shared memory a block.
     pub fn shared(self, bytes: u32) -> Self {
         Self { shared_bytes: bytes, ..self }
+    }
+
+    /// The same, and the kernel may begin while the one in front of it ends (programmatic dependent launch): it
+    /// waits for that itself, by `bp::await_kernel_before`. Where the GPU or the kernel's image is of a compute
+    /// capability before 9.0, and on the host executor, it begins afterwards as ever.
+    pub fn early(self) -> Self {
+        Self { early: true, ..self }
     }
 
     /// Threads of the whole launch.
@@ -87,7 +96,7 @@ impl Dims {
     }
 
     pub(super) fn check(&self) -> Result<(), GpuError> {
-        let Self { grid, block, shared_bytes } = *self;
+        let Self { grid, block, shared_bytes, .. } = *self;
         if grid == 0 || block == 0 {
             return Err(GpuError::EmptyLaunch { grid, block });
         }

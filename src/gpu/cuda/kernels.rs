@@ -15,7 +15,16 @@ use crate::gpu::{GpuError, Module};
 pub(in crate::gpu) struct LoadedModule {
     ctx: Arc<CudaContext>,
     modules: Vec<CUmodule>,
-    functions: BTreeMap<String, (CUfunction, usize)>,
+    functions: BTreeMap<String, Entry>,
+}
+
+/// An entry point as the driver has it.
+#[derive(Clone, Copy)]
+struct Entry {
+    raw: CUfunction,
+    args_bytes: usize,
+    /// The compute capability, times ten, that it was compiled for; later ones are its driver's to translate to.
+    compiled_for: i32,
 }
 
 // SAFETY: the handles are the driver's, which is thread-safe; they are set once.
@@ -26,7 +35,7 @@ unsafe impl Sync for LoadedModule {}
 /// A kernel's entry point; keeps its module.
 #[derive(Clone)]
 pub(in crate::gpu) struct Function {
-    raw: CUfunction,
+    entry: Entry,
     module: Arc<LoadedModule>,
 }
 
@@ -35,9 +44,18 @@ unsafe impl Send for Function {}
 // SAFETY: as for LoadedModule.
 unsafe impl Sync for Function {}
 
+/// The compute capability, times ten, from which on `griddepcontrol` waits for the kernel before.
+const DEPENDENT_LAUNCH: i32 = 90;
+
 impl Function {
     pub(super) fn raw(&self) -> CUfunction {
-        self.raw
+        self.entry.raw
+    }
+
+    /// Whether the kernel can be launched before the one in front of it has ended: one that was compiled for
+    /// less does not wait for it.
+    pub(super) fn waits_itself(&self) -> bool {
+        self.entry.compiled_for >= DEPENDENT_LAUNCH
     }
 
     pub(in crate::gpu) fn keep(&self) -> Arc<dyn Any + Send + Sync> {
@@ -93,14 +111,19 @@ impl LoadedModule {
             check("cuFuncGetName", unsafe { sys::cuFuncGetName(&raw mut name, function) })?;
             // SAFETY: the driver's string ends with 0 and lives as long as the module.
             let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-            self.functions.insert(name, (function, args_bytes(function)?));
+            let entry = Entry {
+                raw: function,
+                args_bytes: args_bytes(function)?,
+                compiled_for: compiled_for(function)?,
+            };
+            self.functions.insert(name, entry);
         }
         Ok(())
     }
 
     pub(in crate::gpu) fn function(self: &Arc<Self>, name: &str) -> Option<(Function, usize)> {
-        let &(raw, bytes) = self.functions.get(name)?;
-        Some((Function { raw, module: self.clone() }, bytes))
+        let &entry = self.functions.get(name)?;
+        Some((Function { entry, module: self.clone() }, entry.args_bytes))
     }
 
     pub(in crate::gpu) fn names(&self) -> Vec<String> {
@@ -118,6 +141,15 @@ fn args_bytes(function: CUfunction) -> Result<usize, GpuError> {
         CUresult::CUDA_ERROR_INVALID_VALUE => Ok(0), // no such parameter
         code => Err(failed("cuFuncGetParamInfo", code)),
     }
+}
+
+fn compiled_for(function: CUfunction) -> Result<i32, GpuError> {
+    let which = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PTX_VERSION;
+    let mut version = 0;
+    // SAFETY: writes one number.
+    let code = unsafe { sys::cuFuncGetAttribute(&raw mut version, which, function) };
+    check("cuFuncGetAttribute", code)?;
+    Ok(version)
 }
 
 impl Drop for LoadedModule {

@@ -75,24 +75,31 @@ impl Queue {
             let code = unsafe { sys::cuFuncSetAttribute(function.raw(), which, bytes) };
             check("cuFuncSetAttribute", code)?;
         }
-        let mut parameters: [*mut c_void; 1] = [args.as_ptr().cast_mut().cast()];
-        // SAFETY: one parameter, which the driver copies before it returns.
-        let code = unsafe {
-            sys::cuLaunchKernel(
-                function.raw(),
-                dims.grid,
-                1,
-                1,
-                dims.block,
-                1,
-                1,
-                dims.shared_bytes,
-                self.stream.cu_stream(),
-                parameters.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
+        // CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
+        let mut early = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
-        check("cuLaunchKernel", code)
+        let config = sys::CUlaunchConfig {
+            gridDimX: dims.grid,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: dims.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: dims.shared_bytes,
+            hStream: self.stream.cu_stream(),
+            attrs: &raw mut early,
+            numAttrs: (dims.early && function.waits_itself()).into(),
+        };
+        let mut parameters: [*mut c_void; 1] = [args.as_ptr().cast_mut().cast()];
+        let raw = function.raw();
+        // SAFETY: one parameter, which the driver copies before it returns, as it does the attribute.
+        let code = unsafe {
+            sys::cuLaunchKernelEx(&config, raw, parameters.as_mut_ptr(), std::ptr::null_mut())
+        };
+        check("cuLaunchKernelEx", code)
     }
 
     /// What is queued from now on by this thread is recorded, and not executed.
