@@ -19,6 +19,7 @@ enum lone : uint32_t {
   lone_waits,   // not all of it has come; the look waits for the rest
   lone_key,     // the block does not remember the key that the slot names
   lone_body,    // no CQE's body is written ahead
+  lone_buffer,  // no doorbell was rung: it is in the BlueFlame buffer
   lone_other,   // for whoever looks more closely
 };
 
@@ -44,6 +45,40 @@ BP_DEV uint32_t lone_cqe(const context* q) {
   const uint64_t pi = q->state.cq_pi;
   if (pi + 1 - q->state.cq_ci > q->fixed.cqes) return lone_other;
   return pi + 1 > q->bodies ? lone_body : lone_done;
+}
+
+// Carries out a WRITE of inline data that lies in a copy, from the control segment on: all but the
+// counts. `bytes` of payload, which are there. Anything but lone_done: nothing was done.
+BP_DEV uint32_t write_inline(team t, context* q, const uint8_t* copy, uint32_t bytes, uint32_t index,
+                             bool by_blueflame) {
+  const bp_qpc_fixed& f = q->fixed;
+  // 1. Check.
+  const uint32_t rkey = word_at(copy, 24);
+  const known_key& theirs = known(t, f.peer_keys, rkey);
+  if (theirs.table != f.peer_keys || theirs.key != rkey) return lone_key;
+  if ((f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return lone_other;
+  const uint64_t remote =
+      resolve(theirs, f.peer_pd, long_at(copy, 16), bytes, BP_RIGHT_REMOTE_WRITE);
+  if (remote == 0) return lone_other;
+  const bool asked = (copy[11] & BP_CTRL_CQ_UPDATE) != 0;
+  if (asked) {
+    const uint32_t why = lone_cqe(q);
+    if (why != lone_done) return why;
+  }
+  // 2. Carry out.
+  const bool near = (theirs.rights & BP_KEY_NEAR) != 0;
+  if (q->row_end != 0 && remote != q->row_end) settle(t, q);
+  const uint8_t* payload = copy + inband_header_bytes;
+  if (((remote | bytes) & 3) == 0 && bytes <= 4 * 32) {
+    move_words(remote, payload, bytes, t.rank(), t.size());
+  } else {
+    move_copied(remote, payload, bytes, t.rank(), t.size());
+  }
+  syncwarp();  // the stores, before the leader's fence; and all have read what it changes
+  // Before the CQE: its reader may use the buffer again.
+  if (by_blueflame && t.leads()) clear_blueflame(q);
+  end_lone(t, q, asked, remote + bytes, near, index);
+  return lone_done;
 }
 
 // ---- Slots ------------------------------------------------------------------------------------
@@ -110,33 +145,11 @@ BP_DEV_COLD uint32_t lone_slot(uint32_t k, uint32_t came) {
     syncwarp();
     return lone_waits;
   }
-  // 2. Check.
-  const uint32_t rkey = word_at(stream, 24);
-  const known_key& theirs = known(t, f.peer_keys, rkey);
-  if (theirs.table != f.peer_keys || theirs.key != rkey) return lone_key;
-  if ((f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return lone_other;
-  const uint64_t remote =
-      resolve(theirs, f.peer_pd, long_at(stream, 16), bytes, BP_RIGHT_REMOTE_WRITE);
-  if (remote == 0) return lone_other;
-  const bool asked = (stream[11] & BP_CTRL_CQ_UPDATE) != 0;
-  if (asked) {
-    const uint32_t why = lone_cqe(q);
-    if (why != lone_done) return why;
-  }
-  // 3. Carry out.
-  const bool near = (theirs.rights & BP_KEY_NEAR) != 0;
-  if (q->row_end != 0 && remote != q->row_end) settle(t, q);
-  const uint8_t* payload = stream + inband_header_bytes;
-  if (((remote | bytes) & 3) == 0 && bytes <= 4 * 32) {
-    move_words(remote, payload, bytes, t.rank(), t.size());
-  } else {
-    move_copied(remote, payload, bytes, t.rank(), t.size());
-  }
-  const uint32_t ticket = (uint32_t)q->state.ticket;
-  syncwarp();  // the stores, before the leader's fence; and all have read what it changes
-  end_lone(t, q, asked, remote + bytes, near, ticket);
+  // 2. Carry out.
+  const uint32_t why = write_inline(t, q, stream, bytes, (uint32_t)q->state.ticket, false);
+  if (why != lone_done) return why;
   if (t.leads()) {  // after the CQE, which somebody waits for
-    q->hint = rkey;
+    q->hint = word_at(stream, 24);
     q->expect = need;
     q->state.ticket++;
     q->state.inband++;
@@ -183,7 +196,10 @@ BP_DEV_COLD uint32_t lone_wqe(uint32_t k) {
   const u128 early = first < 4 ? ld_line(ring_units + first) : unit_zero();
   if (t.leads()) ring(q, t.b()->polled[k][0], t.b()->polled[k][1]);
   syncwarp();
-  if (q->state.producer - ci != 1) return lone_other;
+  if (q->state.producer - ci != 1) {
+    const bool buffer = q->state.producer == ci && f.blueflame && !q->dbr_due;
+    return buffer && t.b()->polled[k][1] != 0 ? lone_buffer : lone_other;
+  }
   uint8_t* copy = t.b()->wqe;
   u128* units = reinterpret_cast<u128*>(copy);
   if (first < 4) units[first] = early;
@@ -225,6 +241,51 @@ BP_DEV_COLD uint32_t lone_wqe(uint32_t k) {
   }
   syncwarp();
   return q->state.producer == ci + 1 ? lone_done : lone_next;
+}
+
+// ---- BlueFlame --------------------------------------------------------------------------------
+
+// Whether a whole WQE of this queue pair lies in the copy of the BlueFlame buffer.
+BP_DEV bool is_whole(const context* q, const uint8_t* copy) {
+  const ctrl c(copy);
+  if (c.index != (q->state.ci & 0xffff) || c.qpn != q->fixed.qpn || c.ds == 0 || c.blocks() > 4) {
+    return false;
+  }
+  const u128* units = reinterpret_cast<const u128*>(copy);
+  uint32_t sum = 0;
+  for (uint32_t u = 0; u < c.blocks() * 4; u++) sum += check_unit(units[u], u);
+  return sum == units[0].w[3];
+}
+
+// Carries out the WQE in the BlueFlame buffer, after lone_wqe() found that nothing else is posted.
+BP_DEV_COLD uint32_t lone_blueflame(uint32_t k) {
+  const team t;
+  context* q = t.qp(k);
+  const u128* buffer = reinterpret_cast<const u128*>(q->fixed.uar + BP_UAR_BF_OFFSET);
+  uint8_t* copy = t.b()->wqe;
+  for (uint32_t u = t.rank(); u < BP_UAR_BF_BYTES / 16; u += t.size()) {
+    reinterpret_cast<u128*>(copy)[u] = ld_line(buffer + u);
+  }
+  syncwarp();
+  if (!is_whole(q, copy)) return lone_waits;
+  // Inline data that end where the WQE does.
+  const ctrl c(copy);
+  const uint32_t count = word_at(copy, 32), bytes = count & ~BP_INLINE_FLAG;
+  if (c.opcode != BP_OP_RDMA_WRITE || (count & BP_INLINE_FLAG) == 0 || bytes == 0 ||
+      bytes > BP_UAR_BF_BYTES || (inband_header_bytes + bytes + 15) / 16 != c.ds) {
+    return lone_other;
+  }
+  const uint64_t ci = q->state.ci;
+  const uint32_t why = write_inline(t, q, copy, bytes, (uint32_t)ci, true);
+  if (why != lone_done) return why;
+  if (t.leads()) {
+    q->state.ci = q->state.producer = ci + c.blocks();
+    q->state.blueflame++;
+    q->state.wqes++;
+    q->state.bytes += bytes;
+  }
+  syncwarp();
+  return lone_done;
 }
 
 }  // namespace engine

@@ -18,18 +18,6 @@ BP_DEV void copy_units(team t, uint8_t* to, uint64_t base, uint64_t first, uint6
   syncwarp();
 }
 
-// Whether a whole WQE of this queue pair lies in the copy of the BlueFlame buffer.
-BP_DEV bool is_whole(const context* q, const uint8_t* copy) {
-  const ctrl c(copy);
-  if (c.index != (q->state.ci & 0xffff) || c.qpn != q->fixed.qpn || c.ds == 0 || c.blocks() > 4) {
-    return false;
-  }
-  const u128* units = reinterpret_cast<const u128*>(copy);
-  uint32_t sum = 0;
-  for (uint32_t u = 0; u < c.blocks() * 4; u++) sum += check_unit(units[u], u);
-  return sum == units[0].w[3];
-}
-
 // Takes what was posted to a ring or stored to the BlueFlame buffer, up to a budget.
 BP_DEV_COLD void visit_ring(uint32_t k) {
   const team t;
@@ -205,7 +193,9 @@ BP_DEV_COLD void visit_slots(uint32_t k) {
 
 // Takes what a doorbell told of.
 BP_DEV void visit_doorbell(uint32_t k) {
-  if (lone_wqe(k) != lone_done) visit_ring(k);
+  uint32_t how = lone_wqe(k);
+  if (how == lone_buffer) how = lone_blueflame(k);
+  if (how != lone_done && how != lone_waits) visit_ring(k);
 }
 
 // ---- Looking ----------------------------------------------------------------------------------
