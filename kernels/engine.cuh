@@ -2,8 +2,9 @@
 //
 // A block has up to BP_ENGINE_BLOCK_QPS queue pairs, a lane of its first warp (the *crew*) each.
 // The crew looks at UAR registers and in-band lines, and now and then at what the host asks for; it
-// takes what was posted, checks it and completes it. WQEs in a row whose ranges continue each other
-// are one to it, and of long slots in a row each warp takes one (engine_rows.cuh). The other warps
+// takes what was posted, checks it and completes it. A plain message by itself goes a short way
+// (engine_lone.cuh). WQEs in a row whose ranges continue each other are one to it, and of slots in a
+// row each warp takes one (engine_rows.cuh). The other warps
 // wait at a barrier and help with payload that is worth it, and long payload goes on a board from
 // which all blocks take pieces.
 //

@@ -26,7 +26,8 @@ BP_DEV_COLD void visit_ring(uint32_t k) {
   // On its way while the doorbell is understood: what lies where the next WQEs are expected. It was
   // written before the doorbell, if that tells of it.
   bool is_early = true;
-  const u128 early = ld_line(reinterpret_cast<const u128*>(q->fixed.sq) + ((q->state.ci * 4 + t.rank()) & mask));
+  const uint64_t unit = (q->state.ci * 4 + t.rank()) & mask;
+  const u128 early = ld_line(reinterpret_cast<const u128*>(q->fixed.sq) + unit);
   if (t.leads()) ring(q, t.b()->polled[k][0], t.b()->polled[k][1]);
   syncwarp();
   constexpr uint64_t most_blocks = BP_ENGINE_WQE_BYTES / BP_WQEBB_BYTES;

@@ -8,7 +8,7 @@
 namespace bp {
 namespace engine {
 
-constexpr uint32_t line_loads = 4;   // of a lane, in flight together: a slot of 2 KiB
+constexpr uint32_t line_loads = 8;   // of a lane, in flight together
 constexpr uint32_t row_lines = 256;  // of a slot that a warp takes
 
 // Payload of a slot's stream that holds a WRITE of inline data and nothing else; 0 for all others,
