@@ -284,7 +284,7 @@ BP_DEV const u128* line_ahead(team t, uint32_t hot) {
 }
 
 // What else a round found (watch.flags).
-enum : uint32_t { is_over = 1, is_rare = 2, has_jobs = 4, has_epoch = 8 };
+constexpr uint32_t is_over = 1, is_rare = 2, has_jobs = 4, has_epoch = 8;
 
 // Rounds of looks until there is something, or the launch is over. Returns the queue pairs with work,
 // as bits. By itself and without a call, so that nothing of it lies in local memory.
