@@ -2,8 +2,9 @@
 //
 // A block has up to BP_ENGINE_BLOCK_QPS queue pairs, a lane of its first warp (the *crew*) each.
 // The crew looks at UAR registers and in-band lines, and now and then at what the host asks for; it
-// takes what was posted, checks it and completes it. WQEs in a row whose ranges continue each other
-// are one to it, and of long slots in a row each warp takes one (engine_rows.cuh). The other warps
+// takes what was posted, checks it and completes it. A plain message by itself goes a short way
+// (engine_lone.cuh). WQEs in a row whose ranges continue each other are one to it, and of slots in a
+// row each warp takes one (engine_rows.cuh). The other warps
 // wait at a barrier and help with payload that is worth it, and long payload goes on a board from
 // which all blocks take pieces.
 //
@@ -42,6 +43,22 @@ BP_DEV bp_qpc_record* record_of(const bp_engine_args& a, uint32_t k) {
   return reinterpret_cast<bp_qpc_record*>(a.records) + slot_index(k);
 }
 
+// What in-band slots need of divisions, once a grant.
+BP_DEV void prepare_slots(const block_state* b, context* q) {
+  const bp_qpc_fixed& f = q->fixed;
+  aim(q, place(f, q->state.ticket));
+  q->expect = 1;
+  q->lines = f.slot_bytes / line_bytes(f.line);
+  q->part = (q->lines * line_data(f.line) + 15) & ~15u;
+  // A row: a slot a warp, each with its part of the stream.
+  uint32_t n = block_threads() / 32;
+  n = n < most_warps ? n : most_warps;
+  n = n < f.slots ? n : f.slots;
+  const uint32_t places = q->part != 0 ? b->args.slot_bytes / q->part : 0;
+  n = n < places ? n : places;
+  q->row_slots = n >= 2 && q->lines <= row_lines ? n : 0;
+}
+
 // Takes a queue pair that the host granted with that number.
 BP_DEV void take(team t, uint32_t k, uint64_t grant) {
   context* q = t.qp(k);
@@ -57,9 +74,9 @@ BP_DEV void take(team t, uint32_t k, uint64_t grant) {
     q->row_end = 0;
     q->far = 0;
     q->bodies = q->state.cq_pi;
-    q->hint = q->is_long = 0;
+    q->hint = q->in_rows = 0;
     q->dbr_due = 0;
-    if (q->fixed.line != BP_LINE_NONE) aim(q);
+    if (q->fixed.line != BP_LINE_NONE) prepare_slots(t.b(), q);
   }
   syncwarp();
 }

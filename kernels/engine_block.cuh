@@ -20,7 +20,6 @@ struct order {
   uint32_t k;           // whose lines or slots
   uint32_t key;         // slots: what their WRITEs name, of what the block remembers
   uint64_t to, from, bytes;
-  uint64_t part;        // slots: bytes of a warp's part of the stream
 };
 
 // What a warp found in a slot.
@@ -28,6 +27,15 @@ struct found_slot {
   uint64_t remote;
   uint32_t bytes;  // 0: it has not come, or is not for a row
   uint32_t signalled;
+};
+
+// What the crew's rounds go by, and what the last one found, as bits by queue pair.
+struct watch {
+  uint64_t start, epoch, confirmed;
+  uint32_t round;
+  uint32_t hot;  // the queue pair whose slot was taken last, whose next one is looked at ahead
+  uint32_t came;  // and how many lines of that lie in the stream, for this round's visit
+  uint32_t flags, news, ahead, bodies;
 };
 
 struct block_state {
@@ -38,6 +46,7 @@ struct block_state {
   order work;
   request req;       // what is carried out by itself
   uint32_t parsed;   // 1: that it is one
+  watch rounds;
   found_slot found[most_warps];
   uint64_t old_value;
   alignas(16) uint8_t wqe[BP_ENGINE_WQE_BYTES];
@@ -98,10 +107,15 @@ BP_DEV void fence_written(bool far) {
   }
 }
 
+// Where the block remembers a key, if it does.
+BP_DEV known_key& known(team t, uint64_t table, uint32_t key) {
+  return t.b()->keys[((key >> 8) ^ (uint32_t)(table >> 12)) % known_keys];
+}
+
 // A key of a NIC, from what the block remembers or from the table; one without a table if there is
 // none. The crew calls it together.
 BP_DEV const known_key& find_key(team t, uint64_t table, uint32_t key) {
-  known_key* k = &t.b()->keys[((key >> 8) ^ (uint32_t)(table >> 12)) % known_keys];
+  known_key* k = &known(t, table, key);
   if (k->table != table || k->key != key) {
     syncwarp();  // all have looked at the entry
     if (t.leads()) read_key(k, table, key);

@@ -33,18 +33,22 @@ BP_DEV void settle(team t, context* q) {
   syncwarp();
 }
 
-// Whether the send CQ has room for `n`; looks at the consumer index when it seems full.
-BP_DEV bool has_cq_room(team t, context* q, uint32_t n) {
+// Learns the consumer index, if it is later than the one that is known. The crew calls it together.
+BP_DEV void refresh_room(team t, context* q) {
   const uint64_t pi = q->state.cq_pi;
-  if (pi + n - q->state.cq_ci <= q->fixed.cqes) return true;
   // Acquire: the consumer's reads of its entries come before our next writes to them.
   const uint32_t word = ld_acquire_sys(reinterpret_cast<const uint32_t*>(q->fixed.cq_dbr));
   const uint32_t in_use = (uint32_t)warp_broadcast(((uint32_t)pi - be32(word)) & 0xffffff);
-  if (in_use + n > q->fixed.cqes) return false;
+  syncwarp();  // all have read the state
+  if (t.leads() && in_use < pi - q->state.cq_ci) q->state.cq_ci = pi - in_use;
   syncwarp();
-  if (t.leads()) q->state.cq_ci = pi - in_use;
-  syncwarp();
-  return true;
+}
+
+// Whether the send CQ has room for `n`; looks at the consumer index when it seems full.
+BP_DEV bool has_cq_room(team t, context* q, uint32_t n) {
+  if (q->state.cq_pi + n - q->state.cq_ci <= q->fixed.cqes) return true;
+  refresh_room(t, q);
+  return q->state.cq_pi + n - q->state.cq_ci <= q->fixed.cqes;
 }
 
 BP_DEV uint64_t cqe_at(const context* q, uint64_t pi) {
@@ -84,6 +88,18 @@ BP_DEV bool wants_bodies(const context* q) {
   return q->bodies < q->state.cq_pi + few;
 }
 
+// A CQE's last 8 bytes (opcode, queue pair, counter, owner), made before the fence that they wait for.
+struct cqe_tail {
+  uint64_t* to;
+  uint64_t value;
+  BP_DEV cqe_tail(const context* q, uint64_t pi, uint32_t opcode, uint32_t index)
+      : to(reinterpret_cast<uint64_t*>(cqe_at(q, pi) + 56)) {
+    const uint64_t owner = (pi & q->fixed.cqes) != 0;
+    const uint64_t swapped = (index & 0xff) << 8 | (index >> 8 & 0xff);
+    value = be32(opcode << 24 | q->fixed.qpn) | swapped << 32 | owner << 56;
+  }
+};
+
 // CQEs for messages `counter` + i of every bit i of `mask`, behind everything that was written for the
 // queue pair; `bytes` where one tells how much was scattered. There is room. The crew calls it together.
 BP_DEV_COLD void complete(uint32_t k, uint32_t opcode, uint32_t mask, uint32_t counter,
@@ -102,15 +118,12 @@ BP_DEV_COLD void complete(uint32_t k, uint32_t opcode, uint32_t mask, uint32_t c
   }
   for (uint32_t i = t.rank(); i < 32; i += t.size()) {
     if ((mask >> i & 1) == 0) continue;
-    const uint64_t at = pi + ones(mask & ((1u << i) - 1)), owner = (at & q->fixed.cqes) != 0;
-    const uint32_t index = counter + i;
-    const uint64_t swapped = (index & 0xff) << 8 | (index >> 8 & 0xff);
-    const uint64_t tail = be32(opcode << 24 | q->fixed.qpn) | swapped << 32 | owner << 56;
-    uint64_t* const to = reinterpret_cast<uint64_t*>(cqe_at(q, at) + 56);
+    const uint64_t at = pi + ones(mask & ((1u << i) - 1));
+    const cqe_tail tail(q, at, opcode, counter + i);
     // Payload (the block's, through its barrier), and a body, before this lane's tail, for the
     // poller and through it for whoever reads the payload.
     fence_written(far);
-    st_relaxed_sys(to, tail);
+    st_relaxed_sys(tail.to, tail.value);
   }
   syncwarp();
   if (t.leads()) {

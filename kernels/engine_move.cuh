@@ -36,7 +36,7 @@ BP_DEV T ld_any(uint64_t at) {
 template <class T>
 BP_DEV void move_units(uint64_t to, uint64_t from, uint64_t count, uint32_t rank, uint32_t size) {
   for (uint64_t i = rank; i < count; i += (uint64_t)size * in_flight) {
-    T v[in_flight];
+    T v[in_flight] = {};  // or what a skipped load would leave is kept, in local memory
 #if defined(__CUDACC__)
 #pragma unroll
 #endif
@@ -109,22 +109,27 @@ BP_DEV bool is_little(uint64_t to, uint64_t from, uint64_t bytes) {
   const uint64_t all = to | from | bytes;
   return ((all & 3) == 0 && bytes <= 4 * 32) || ((all & 15) == 0 && bytes <= 16 * 32);
 }
-BP_DEV void move_little(uint64_t to, uint64_t from, uint64_t bytes, uint32_t rank, uint32_t size) {
+template <class T, class From>
+BP_DEV void move_few(uint64_t to, uint32_t bytes, uint32_t rank, uint32_t size, From from) {
+#if defined(__CUDACC__)
+#pragma unroll 1  // a lane has one as a rule
+#endif
+  for (uint32_t at = rank * sizeof(T); at < bytes; at += size * sizeof(T)) {
+    *reinterpret_cast<T*>(to + at) = from(at);
+  }
+}
+BP_DEV void move_little(uint64_t to, uint64_t from, uint32_t bytes, uint32_t rank, uint32_t size) {
   if (bytes <= 4 * 32) {
-    for (uint64_t at = rank * 4; at < bytes; at += size * 4) {
-      *reinterpret_cast<uint32_t*>(to + at) = ld_any<uint32_t>(from + at);
-    }
+    move_few<uint32_t>(to, bytes, rank, size, [&](uint32_t at) { return ld_any<uint32_t>(from + at); });
   } else {
-    for (uint64_t at = rank * 16; at < bytes; at += size * 16) {
-      *reinterpret_cast<u128*>(to + at) = ld_any<u128>(from + at);
-    }
+    move_few<u128>(to, bytes, rank, size, [&](uint32_t at) { return ld_any<u128>(from + at); });
   }
 }
 // From a copy: words only.
-BP_DEV void move_words(uint64_t to, const uint8_t* from, uint64_t bytes, uint32_t rank, uint32_t size) {
-  for (uint64_t at = rank * 4; at < bytes; at += size * 4) {
-    *reinterpret_cast<uint32_t*>(to + at) = *reinterpret_cast<const uint32_t*>(from + at);
-  }
+BP_DEV void move_words(uint64_t to, const uint8_t* from, uint32_t bytes, uint32_t rank, uint32_t size) {
+  move_few<uint32_t>(to, bytes, rank, size, [&](uint32_t at) {
+    return *reinterpret_cast<const uint32_t*>(from + at);
+  });
 }
 
 // ---- The board: payload that all blocks move --------------------------------------------------

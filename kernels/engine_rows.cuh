@@ -87,54 +87,14 @@ BP_DEV uint32_t carry_row(team t, uint32_t k, const uint8_t* copy, uint32_t bloc
 
 // ---- Slots ------------------------------------------------------------------------------------
 
-// Carries out the next slot if it holds a WRITE of inline data, as most do, and its first lines, of
-// which `came` have come, are all of it. False: that is for whoever looks more closely.
-BP_DEV bool carry_slot(team t, uint32_t k, uint32_t came) {
-  context* q = t.qp(k);
-  const bp_qpc_fixed& f = q->fixed;
-  const uint8_t* stream = t.b()->stream;
-  const uint64_t ticket = q->state.ticket;
-  const uint32_t bytes = plain_bytes(stream, f.qpn, ticket), room = came * line_data(f.line);
-  if (bytes == 0 || inband_header_bytes + bytes > room) return false;
-  if ((f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return false;
-  const uint32_t rkey = word_at(stream, 24);
-  const known_key& theirs = find_key(t, f.peer_keys, rkey);
-  const uint64_t remote =
-      resolve(theirs, f.peer_pd, long_at(stream, 16), bytes, BP_RIGHT_REMOTE_WRITE);
-  const bool near = (theirs.rights & BP_KEY_NEAR) != 0;
-  const bool asked = (stream[11] & BP_CTRL_CQ_UPDATE) != 0;
-  if (remote == 0 || (asked && !has_cq_room(t, q, 1))) return false;
-  if (q->row_end != 0 && remote != q->row_end) settle(t, q);
-  carry_copied(t, remote, stream + inband_header_bytes, bytes);
-  if (t.leads()) note_written(q, remote + bytes, near);
-  syncwarp();
-  if (asked) complete(k, BP_OP_RDMA_WRITE, 1, (uint32_t)ticket, 0);
-  if (t.leads()) {  // after the CQE, which somebody waits for
-    q->hint = rkey;
-    q->is_long = 0;
-    q->state.ticket = ticket + 1;
-    q->state.inband++;
-    q->state.wqes++;
-    q->state.bytes += bytes;
-    aim(q);
-  }
-  syncwarp();
-  return true;
-}
-
 // Has each warp take a slot, and those in a row carried out. Returns how many were; 0 when the next
 // one has not come, or is for whoever looks at one slot.
-BP_DEV uint32_t carry_slots(team t, uint32_t k) {
+BP_DEV_COLD uint32_t carry_slots(uint32_t k) {
+  const team t;
   context* q = t.qp(k);
   const bp_qpc_fixed& f = q->fixed;
-  const uint32_t lines = f.slot_bytes / line_bytes(f.line);
-  const uint64_t part = ((uint64_t)lines * line_data(f.line) + 15) & ~15ull;
-  const uint64_t places = t.b()->args.slot_bytes / part;
-  uint32_t warps = block_threads() / 32;
-  warps = warps < most_warps ? warps : most_warps;
-  warps = warps < f.slots ? warps : f.slots;
-  warps = warps < places ? warps : (uint32_t)places;
-  if (t.alone() || lines > row_lines || (f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return 0;
+  const uint32_t warps = q->row_slots;
+  if (warps == 0 || (f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return 0;
   const known_key& key = find_key(t, f.peer_keys, q->hint);
   if (key.table == 0 || !has_cq_room(t, q, warps)) return 0;
   const bool near = (key.rights & BP_KEY_NEAR) != 0;
@@ -145,7 +105,6 @@ BP_DEV uint32_t carry_slots(team t, uint32_t k) {
     o.end = warps;
     o.k = k;
     o.key = (uint32_t)(&key - t.b()->keys);
-    o.part = part;
   }
   dispatch(false);
   const found_slot* found = t.b()->found;
@@ -164,7 +123,7 @@ BP_DEV uint32_t carry_slots(team t, uint32_t k) {
     q->state.ticket += n;
     q->state.inband += n;
     q->state.wqes += n;
-    aim(q);
+    aim(q, place(*q, n));
   }
   syncwarp();
   return n;

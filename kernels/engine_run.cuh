@@ -2,7 +2,7 @@
 #ifndef BELLPUSH_ENGINE_RUN_CUH
 #define BELLPUSH_ENGINE_RUN_CUH
 
-#include "engine_rows.cuh"
+#include "engine_lone.cuh"
 
 namespace bp {
 namespace engine {
@@ -18,18 +18,6 @@ BP_DEV void copy_units(team t, uint8_t* to, uint64_t base, uint64_t first, uint6
   syncwarp();
 }
 
-// Whether a whole WQE of this queue pair lies in the copy of the BlueFlame buffer.
-BP_DEV bool is_whole(const context* q, const uint8_t* copy) {
-  const ctrl c(copy);
-  if (c.index != (q->state.ci & 0xffff) || c.qpn != q->fixed.qpn || c.ds == 0 || c.blocks() > 4) {
-    return false;
-  }
-  const u128* units = reinterpret_cast<const u128*>(copy);
-  uint32_t sum = 0;
-  for (uint32_t u = 0; u < c.blocks() * 4; u++) sum += check_unit(units[u], u);
-  return sum == units[0].w[3];
-}
-
 // Takes what was posted to a ring or stored to the BlueFlame buffer, up to a budget.
 BP_DEV_COLD void visit_ring(uint32_t k) {
   const team t;
@@ -38,7 +26,8 @@ BP_DEV_COLD void visit_ring(uint32_t k) {
   // On its way while the doorbell is understood: what lies where the next WQEs are expected. It was
   // written before the doorbell, if that tells of it.
   bool is_early = true;
-  const u128 early = ld_line(reinterpret_cast<const u128*>(q->fixed.sq) + ((q->state.ci * 4 + t.rank()) & mask));
+  const uint64_t unit = (q->state.ci * 4 + t.rank()) & mask;
+  const u128 early = ld_line(reinterpret_cast<const u128*>(q->fixed.sq) + unit);
   if (t.leads()) ring(q, t.b()->polled[k][0], t.b()->polled[k][1]);
   syncwarp();
   constexpr uint64_t most_blocks = BP_ENGINE_WQE_BYTES / BP_WQEBB_BYTES;
@@ -100,28 +89,28 @@ BP_DEV_COLD void visit_ring(uint32_t k) {
   }
 }
 
-// Takes the next slot by itself; false: it has not come, or the queue pair was returned.
-BP_DEV bool visit_slot(team t, uint32_t k) {
+// Takes the next slot by itself, whatever it holds; false: it has not come, or the queue pair was
+// returned.
+BP_DEV_COLD bool visit_slot(uint32_t k) {
+  const team t;
   context* q = t.qp(k);
-  const uint32_t line = q->fixed.line, data = line_data(line);
-  const uint32_t slot_lines = q->fixed.slot_bytes / line_bytes(line);
+  const uint32_t line = q->fixed.line, slot_lines = q->lines;
   const uint32_t early = crew_threads * 16 / line_bytes(line);
   const uint32_t look = slot_lines < early ? slot_lines : early;
-  const auto lines_of = [&](uint32_t bytes) { return (bytes + data - 1) / data; };
   uint8_t* stream = t.b()->stream;
+  syncwarp();  // all have done with it
   // The first lines; a short stream's other lines never come.
   const uint32_t came = row_of_ones(ballot_each(t, [&](uint32_t i) {
     return i < look && take_line(q->slot, line, q->sequence, stream, i);
   }));
   syncwarp();
-  if (carry_slot(t, k, came)) return true;
   // The control segment says how much more there is at least, and that how much there is in all.
-  uint32_t need = lines_of(sizeof(bp_wqe_ctrl)), total = 0;
+  uint32_t need = lines_of(line, sizeof(bp_wqe_ctrl)), total = 0;
   if (came >= need) {
-    need = lines_of(least_bytes(stream));
+    need = lines_of(line, least_bytes(stream));
     if (came >= need) {
       total = stream_bytes(stream);
-      need = lines_of(total);
+      need = lines_of(line, total);
       if (total == 0 || need > slot_lines) return give_back(k, BP_RETURN_WQE), false;
     }
   }
@@ -141,10 +130,7 @@ BP_DEV bool visit_slot(team t, uint32_t k) {
     missing = t.b()->work.missing;
   }
   syncwarp();
-  if (t.leads()) {
-    q->is_long = need > look;
-    if (missing != ~0u) q->missing = missing;  // waited for
-  }
+  if (t.leads() && missing != ~0u) q->missing = missing;  // waited for
   syncwarp();
   if (missing != ~0u) return false;
   const ctrl c(stream);
@@ -162,24 +148,55 @@ BP_DEV bool visit_slot(team t, uint32_t k) {
     if (t.b()->req.bytes != 0) q->hint = t.b()->req.rkey;
     q->state.ticket++;
     q->state.inband++;
-    aim(q);
+    aim(q, place(*q, 1));
   }
   finish(t, k, counter);
   syncwarp();
   return true;
 }
 
-// Takes whole slots in their order, up to a budget. Where slots are long, or one follows another,
-// rows of them first.
+// Takes whole slots in their order, up to a budget. Rows of them where the next one has begun to come
+// before one is done, as long as they are rows.
 BP_DEV_COLD void visit_slots(uint32_t k) {
   const team t;
-  context* q = t.qp(k);
-  const uint64_t start_wqes = q->state.wqes, start_bytes = q->state.bytes;
-  for (bool begins = true;; begins = false) {
+  watch& w = t.b()->rounds;
+  uint32_t came = k == w.hot ? w.came : 0;
+  syncwarp();  // all have read that
+  if (t.leads()) w.hot = k;
+  const uint64_t start_wqes = t.qp(k)->state.wqes, start_bytes = t.qp(k)->state.bytes;
+  bool rows = t.qp(k)->in_rows != 0, joins = true, has_key = false;
+  for (;;) {
+    context* q = t.qp(k);
     if (q->state.wqes - start_wqes >= visit_wqes || q->state.bytes - start_bytes >= visit_bytes) return;
-    if ((!begins || q->is_long) && carry_slots(t, k) != 0) continue;
-    if (!visit_slot(t, k)) return;
+    if (rows) {
+      came = 0;  // the stream is the row's
+      const uint32_t n = carry_slots(k);
+      rows = joins = n > 1;
+      if (t.leads()) q->in_rows = rows;
+      syncwarp();
+      if (n != 0) continue;
+    }
+    const uint32_t how = lone_slot(k, came);
+    came = 0;
+    if (how == lone_next) {
+      rows = joins;
+      has_key = false;
+    } else if (how == lone_key && !has_key) {
+      has_key = true;  // if there is one
+      find_key(t, q->fixed.peer_keys, word_at(t.b()->stream, 24));
+    } else if (how == lone_body) {
+      write_ahead(k);
+    } else if (how == lone_done || how == lone_waits || !visit_slot(k)) {
+      return;
+    }
   }
+}
+
+// Takes what a doorbell told of.
+BP_DEV void visit_doorbell(uint32_t k) {
+  uint32_t how = lone_wqe(k);
+  if (how == lone_buffer) how = lone_blueflame(k);
+  if (how != lone_done && how != lone_waits) visit_ring(k);
 }
 
 // ---- Looking ----------------------------------------------------------------------------------
@@ -187,72 +204,163 @@ BP_DEV_COLD void visit_slots(uint32_t k) {
 enum : uint32_t { nothing = 0, has_work = 1, has_news = 2, is_ahead = 4, wants_ahead = 8 };
 // Every so many rounds the crew looks at what the host asks and other blocks have to give, and does
 // what can wait: between them a round is one load.
-constexpr uint32_t thorough_rounds = 8;
-constexpr uint32_t telling_rounds = 16;
+constexpr uint32_t thorough_rounds = 16;
+constexpr uint32_t telling_rounds = 32;
 
 // The number of the grant that is in force, or was, when `asked` was written.
 BP_DEV uint64_t last_grant(uint64_t asked) { return (asked - 1) | 1; }
 
-// One lane's look at one queue pair.
-BP_DEV uint32_t look_at(const bp_engine_args& a, block_state* b, uint32_t k, bool thorough,
-                        bool telling) {
-  context* q = &b->qps[k];
-  const bp_qpc* qpc = qpc_of(a, k);
-  uint32_t found = nothing;
-  if (thorough) {
-    // Relaxed, so that it is in flight together with the load below; what it finds is loaded again
-    // with acquire before it is used.
-    const uint64_t asked = ld_relaxed_sys(&qpc->asked);
-    if (q->grant == 0) {
-      // Granted and not returned, perhaps in an earlier launch, and perhaps asked for since.
-      return asked != 0 && last_grant(asked) != ld_relaxed_sys(&qpc->returned) ? has_news : nothing;
+// What a lane looks at for a queue pair, and what it finds there while nothing has come. It stays as
+// it is until something is found, so a lane that has one queue pair keeps it in registers: a round is
+// a load or two and a comparison.
+struct sight {
+  const uint32_t* line_word = nullptr;  // of an in-band line, the word that has the sequence
+  const uint64_t* doorbell = nullptr;   // or the UAR's first register, and behind it the second
+  uint32_t line = 0, sequence = 0;
+  uint64_t first = 0, second = 0;
+  bool posted = false;  // a visit ended early
+  BP_DEV sight(const block_state* b, uint32_t k) {
+    const context* q = &b->qps[k % BP_ENGINE_BLOCK_QPS];
+    if (k >= BP_ENGINE_BLOCK_QPS || q->grant == 0) return;
+    const bp_qpc_fixed& f = q->fixed;
+    if (f.line != BP_LINE_NONE) {
+      line_word = reinterpret_cast<const uint32_t*>(
+          q->slot + (uint64_t)(q->missing + 1) * line_bytes(f.line) - 4);
+      line = f.line;
+      sequence = q->sequence;
+    } else {
+      doorbell = reinterpret_cast<const uint64_t*>(f.uar + BP_UAR_DOORBELL_OFFSET);
+      first = q->state.registers[0];
+      second = f.blueflame ? 0 : q->state.registers[1];
+      posted = q->state.ci != q->state.producer || q->dbr_due != 0;
     }
-    if (asked != q->grant) found |= has_news;
   }
-  if (q->grant == 0) return nothing;
-  if (q->fixed.line != BP_LINE_NONE) {
-    const uint64_t at = q->slot + (uint64_t)(q->missing + 1) * line_bytes(q->fixed.line) - 4;
+};
+
+// A look for messages.
+BP_DEV uint32_t glance(const sight& s, block_state* b, uint32_t k) {
+  if (s.line_word != nullptr) {
     // Acquire: what the sender ordered before the line, before the looks at the slot.
-    const uint32_t word = ld_acquire_sys(reinterpret_cast<const uint32_t*>(at));
-    const uint32_t stands = standing(q, sequence_of(q->fixed.line, word));
-    found |= stands == 1 ? has_work : stands == 2 ? is_ahead : nothing;
-  } else {
-    const uint64_t* buffer = reinterpret_cast<const uint64_t*>(q->fixed.uar + BP_UAR_BF_OFFSET);
-    const uint64_t* doorbell = reinterpret_cast<const uint64_t*>(q->fixed.uar + BP_UAR_DOORBELL_OFFSET);
-    uint64_t second = ld_relaxed_sys(buffer);
-    // Acquire: what the ringer stored before the register (WQE, record, payload), before our loads.
-    const uint64_t first = ld_acquire_sys(doorbell);
-    const bool stored = q->fixed.blueflame ? second != 0 : second != q->state.registers[1];
-    if (stored) second = ld_acquire_sys(buffer);  // as above
-    b->polled[k][0] = first;
-    b->polled[k][1] = second;
-    const bool posted = q->state.ci != q->state.producer || q->dbr_due != 0;
-    if (first != q->state.registers[0] || stored || posted) found |= has_work;
+    const uint32_t word = ld_acquire_sys(s.line_word);
+    const uint32_t stands = standing(s.line, s.sequence, sequence_of(s.line, word));
+    return stands == 1 ? has_work : stands == 2 ? is_ahead : nothing;
   }
-  if (thorough && found == nothing) {
+  if (s.doorbell == nullptr) return nothing;
+  const uint64_t* buffer = s.doorbell + (BP_UAR_BF_OFFSET - BP_UAR_DOORBELL_OFFSET) / 8;
+  uint64_t second = ld_relaxed_sys(buffer);
+  // Acquire: what the ringer stored before the register (WQE, record, payload), before our loads.
+  const uint64_t first = ld_acquire_sys(s.doorbell);
+  if (first == s.first && second == s.second && !s.posted) return nothing;
+  if (second != s.second) second = ld_acquire_sys(buffer);  // as above
+  b->polled[k][0] = first;
+  b->polled[k][1] = second;
+  return has_work;
+}
+
+// What a thorough round looks at besides.
+BP_DEV uint32_t look_around(const bp_engine_args& a, block_state* b, uint32_t k, uint32_t found,
+                            uint64_t asked, bool telling) {
+  context* q = &b->qps[k];
+  if (q->grant == 0) {
+    // Granted and not returned, perhaps in an earlier launch, and perhaps asked for since.
+    return asked != 0 && last_grant(asked) != ld_relaxed_sys(&qpc_of(a, k)->returned) ? has_news : nothing;
+  }
+  if (asked != q->grant) found |= has_news;
+  if (found == nothing) {
     if (telling && q->told != q->state.wqes) tell_counts(a, k, q);
     if (wants_bodies(q)) found |= wants_ahead;
   }
   return found;
 }
 
-// What the whole crew saw, as bits by queue pair.
-struct seen {
-  uint32_t work, news, ahead, bodies;
-};
-BP_DEV seen look_round(team t, bool thorough, bool telling) {
-  seen s{0, 0, 0, 0};
-  for (uint32_t first = 0; first < BP_ENGINE_BLOCK_QPS; first += t.size()) {
-    const uint32_t k = first + t.rank();
-    const uint32_t found = k < BP_ENGINE_BLOCK_QPS ? look_at(t.b()->args, t.b(), k, thorough, telling) : nothing;
-    s.work |= ballot((found & has_work) != 0) << first;
-    s.ahead |= ballot((found & is_ahead) != 0) << first;
-    if (!thorough) continue;
-    s.news |= ballot((found & has_news) != 0) << first;
-    s.bodies |= ballot((found & wants_ahead) != 0) << first;
+// The first lines of the hot queue pair's next slot, a line a lane: with the look that finds it, its
+// data are here. Each says by its sequence whether it is of this lap; what of them is used comes after
+// the look's acquire. Where this lane's lies; null: there is none.
+BP_DEV const u128* line_ahead(team t, uint32_t hot) {
+  const context* q = t.qp(hot % BP_ENGINE_BLOCK_QPS);
+  const bool is_one = hot < BP_ENGINE_BLOCK_QPS && q->grant != 0 && q->fixed.line != BP_LINE_60_4 &&
+                      q->fixed.line != BP_LINE_NONE && t.rank() < q->lines;
+  return is_one ? reinterpret_cast<const u128*>(q->slot) + t.rank() : nullptr;
+}
+
+// What else a round found (watch.flags).
+constexpr uint32_t is_over = 1, is_rare = 2, has_jobs = 4, has_epoch = 8;
+
+// Rounds of looks until there is something, or the launch is over. Returns the queue pairs with work,
+// as bits. By itself and without a call, so that nothing of it lies in local memory.
+BP_DEV_COLD uint32_t look_out() {
+  const team t;
+  block_state* b = t.b();
+  const bp_engine_args& a = b->args;
+  const bp_engine_board* board = board_of(a);
+  const uint32_t hot = b->rounds.hot;
+  const bool stepped = a.rounds != 0;
+  const u128* const ahead_at = line_ahead(t, hot);
+  const sight mine(b, t.rank());
+  for (uint32_t round = b->rounds.round;; round++) {
+    const bool thorough = stepped || round % thorough_rounds == 0;
+    const bool telling = stepped || round % telling_rounds == 0;
+    uint64_t epoch = 0, stop = 0, open = 0;
+    if (thorough) {
+      epoch = ld_relaxed_sys(&board->epoch);
+      stop = ld_relaxed_sys(&board->stop);
+      open = ld_relaxed_gpu(&board->open);
+    }
+    u128 early = unit_zero();
+    if (ahead_at != nullptr) early = ld_line(ahead_at);
+    uint32_t work = 0, news = 0, ahead = 0, bodies = 0;
+    for (uint32_t first = 0; first < BP_ENGINE_BLOCK_QPS; first += t.size()) {
+      const uint32_t k = first + t.rank();
+      // Relaxed, so that it is in flight together with the glance's; what it finds is loaded again with
+      // acquire before it is used.
+      const bool around = thorough && k < BP_ENGINE_BLOCK_QPS;
+      const uint64_t asked = around ? ld_relaxed_sys(&qpc_of(a, k)->asked) : 0;
+      uint32_t found = glance(t.size() == BP_ENGINE_BLOCK_QPS ? mine : sight(b, k), b, k);
+      if (around) found = look_around(a, b, k, found, asked, telling);
+      if (!thorough && ballot(found != nothing) == 0) continue;
+      work |= ballot((found & has_work) != 0) << first;
+      ahead |= ballot((found & is_ahead) != 0) << first;
+      if (!thorough) continue;
+      news |= ballot((found & has_news) != 0) << first;
+      bodies |= ballot((found & wants_ahead) != 0) << first;
+    }
+    uint32_t flags = (news | ahead | bodies) != 0 ? is_rare : 0;
+    if (thorough) {
+      uint32_t mine = 0;
+      if (t.leads()) {
+        const bool over = stepped ? round + 1 >= a.rounds
+                                  : round % 32 == 0 && now_ns() - b->rounds.start > a.run_ns;
+        mine = (over || stop != 0 ? is_over : 0) | (open != 0 ? has_jobs : 0) |
+               (epoch != b->rounds.confirmed ? has_epoch : 0);
+      }
+      flags |= (uint32_t)warp_broadcast(mine);
+    }
+    // What was given back in this round is not visited.
+    work &= ~(news | ahead);
+    if ((work | flags) == 0) {
+      rest_();
+      continue;
+    }
+    uint32_t came = 0;
+    // The stream is this queue pair's while none is visited before it.
+    if (hot < 32 && (work & ((2u << hot) - 1)) == 1u << hot) {
+      const uint32_t line = b->qps[hot].fixed.line;
+      came = row_of_ones(ballot(ahead_at != nullptr && unpack_line(early, line, b->qps[hot].sequence,
+                                                           b->stream + t.rank() * line_data(line))));
+    }
+    syncwarp();  // what a lane acquired, before the crew's loads; and all have the round's number
+    if (t.leads()) {
+      b->rounds.round = round + 1;
+      b->rounds.epoch = epoch;
+      b->rounds.came = came;
+      b->rounds.flags = flags;
+      b->rounds.news = news;
+      b->rounds.ahead = ahead & ~news;
+      b->rounds.bodies = bodies;
+    }
+    syncwarp();
+    return work;
   }
-  syncwarp();  // what a lane acquired, before the crew's loads
-  return s;
 }
 
 // Something was asked about a queue pair: the number, with acquire, says what.
@@ -266,16 +374,37 @@ BP_DEV_COLD void answer(uint32_t k) {
 }
 
 // Says that this block holds nothing of what the host changed before the epoch.
-BP_DEV_COLD void confirm(uint64_t epoch) {
+BP_DEV_COLD void confirm() {
   const team t;
   forget_keys(t);
   if (t.leads()) {
+    watch& w = t.b()->rounds;
+    w.confirmed = w.epoch;
     // Everything that this block wrote, before the answer, for the host, which may free the memory;
     // and the epoch before the next look at a key.
     fence_sys();
-    st_relaxed_sys(reinterpret_cast<uint64_t*>(t.b()->args.answers) + bid(), epoch);
+    st_relaxed_sys(reinterpret_cast<uint64_t*>(t.b()->args.answers) + bid(), w.epoch);
   }
   syncwarp();
+}
+
+// What has time: what the host asks, what other blocks have to give, what can be written ahead.
+BP_DEV_COLD void do_rare() {
+  const team t;
+  const watch& w = t.b()->rounds;
+  each_bit(w.news, [&](uint32_t k) { answer(k); });
+  each_bit(w.ahead, [&](uint32_t k) { give_back(k, BP_RETURN_WQE); });
+}
+BP_DEV_COLD void do_later() {
+  const team t;
+  const uint32_t flags = t.b()->rounds.flags;
+  each_bit(t.b()->rounds.bodies, [&](uint32_t k) {
+    if (t.qp(k)->grant == 0) return;  // given back since
+    refresh_room(t, t.qp(k));  // here, so that no message has to
+    write_ahead(k);
+  });
+  if ((flags & has_epoch) != 0) confirm();
+  if ((flags & has_jobs) != 0) help();
 }
 
 // The first warp, until the launch ends.
@@ -283,39 +412,21 @@ BP_DEV void run_crew(team t) {
   block_state* b = t.b();
   for (uint32_t k = t.rank(); k < BP_ENGINE_BLOCK_QPS; k += t.size()) b->qps[k].grant = 0;
   forget_keys(t);
-  const bp_engine_board* board = board_of(t.b()->args);
-  const uint64_t start = now_ns();
-  uint64_t confirmed = 0;
-  for (uint32_t round = 0;; round++) {
-    const bool thorough = t.b()->args.rounds != 0 || round % thorough_rounds == 0;
-    uint64_t epoch = confirmed, stop = 0, open = 0;
-    if (thorough) {
-      epoch = ld_relaxed_sys(&board->epoch);
-      stop = ld_relaxed_sys(&board->stop);
-      open = ld_relaxed_gpu(&board->open);
-    }
-    const bool telling = t.b()->args.rounds != 0 || round % telling_rounds == 0;
-    const seen s = look_round(t, thorough, telling);
-    each_bit(s.news, [&](uint32_t k) { answer(k); });
-    // What was given back in this round is not visited.
-    each_bit(s.ahead & ~s.news, [&](uint32_t k) { give_back(k, BP_RETURN_WQE); });
-    each_bit(s.work & ~s.news, [&](uint32_t k) {
-      if (b->qps[k].fixed.line != BP_LINE_NONE) {
+  if (t.leads()) b->rounds = watch{now_ns(), 0, 0, 0, ~0u, 0, 0, 0, 0, 0};
+  syncwarp();
+  for (;;) {
+    const uint32_t work = look_out();
+    if ((t.b()->rounds.flags & is_rare) != 0) do_rare();
+    each_bit(work, [&](uint32_t k) {
+      if (t.qp(k)->fixed.line != BP_LINE_NONE) {
         visit_slots(k);
       } else {
-        visit_ring(k);
+        visit_doorbell(k);
       }
     });
-    if (thorough) {
-      each_bit(s.bodies, [&](uint32_t k) { write_ahead(k); });
-      const uint64_t now_epoch = warp_broadcast(epoch);
-      if (now_epoch != confirmed) confirm(confirmed = now_epoch);
-      if (warp_broadcast(open) != 0) help();
-      const bool over = t.b()->args.rounds != 0 ? round + 1 >= t.b()->args.rounds
-                                         : round % 32 == 0 && now_ns() - start > t.b()->args.run_ns;
-      if (warp_broadcast(over || stop != 0) != 0) break;
-    }
-    if (s.work == 0) rest_();
+    const uint32_t flags = t.b()->rounds.flags;
+    if ((flags & (is_rare | has_jobs | has_epoch)) != 0) do_later();
+    if ((flags & is_over) != 0) break;
   }
   // The next launch takes the queue pairs as they stand.
   for (uint32_t k = t.rank(); k < BP_ENGINE_BLOCK_QPS; k += t.size()) {

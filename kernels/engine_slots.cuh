@@ -8,8 +8,8 @@
 namespace bp {
 namespace engine {
 
-constexpr uint32_t line_loads = 8;                    // of a lane, in flight together
-constexpr uint32_t row_lines = line_loads * 32;       // of a slot that a warp takes
+constexpr uint32_t line_loads = 8;   // of a lane, in flight together
+constexpr uint32_t row_lines = 256;  // of a slot that a warp takes
 
 // Payload of a slot's stream that holds a WRITE of inline data and nothing else; 0 for all others,
 // which the crew looks at by itself. The first lines may be anything: the caller checks that they
@@ -22,44 +22,50 @@ BP_DEV uint32_t plain_bytes(const uint8_t* stream, uint32_t qpn, uint64_t ticket
   return plain && bytes <= 0x100000 ? bytes : 0;
 }
 
-// A warp's look at a slot: its lines to the warp's part of the stream. Says which have come.
-BP_DEV void take_lines(const place& p, uint32_t line, uint32_t lines, uint8_t* stream,
-                       uint32_t (&came)[line_loads]) {
+// A whole warp's look at lines of a slot, as many as are in flight together: the lines' data to the
+// stream. Returns how many from `first` on have come.
+BP_DEV uint32_t take_some(const place& p, uint32_t line, uint32_t first, uint32_t end,
+                          uint8_t* stream) {
+  constexpr uint32_t N = line_loads;
+  uint32_t came = 0;
   if (line == BP_LINE_60_4) {
-    for (uint32_t j = 0; j < line_loads; j++) {
-      const uint32_t i = lane() + j * 32;
-      came[j] = j * 32 < lines
-                    ? ballot(i < lines && take_line(p.slot, line, p.sequence, stream, i))
-                    : 0;
+    for (uint32_t j = 0; j < N && came == j * 32; j++) {
+      const uint32_t i = first + j * 32 + lane();
+      came += row_of_ones(ballot(i < end && take_line(p.slot, line, p.sequence, stream, i)));
     }
-    return;
+    return came;
   }
-  u128 v[line_loads];
+  u128 v[N];
 #if defined(__CUDACC__)
 #pragma unroll
 #endif
-  for (uint32_t j = 0; j < line_loads; j++) {
-    const uint32_t i = lane() + j * 32;
-    if (i < lines) v[j] = ld_line(reinterpret_cast<const u128*>(p.slot) + i);
+  for (uint32_t j = 0; j < N; j++) {
+    const uint32_t i = first + j * 32 + lane();
+    v[j] = i < end ? ld_line(reinterpret_cast<const u128*>(p.slot) + i) : unit_zero();
   }
 #if defined(__CUDACC__)
 #pragma unroll
 #endif
-  for (uint32_t j = 0; j < line_loads; j++) {
-    const uint32_t i = lane() + j * 32;
-    came[j] = ballot(i < lines && unpack_line(v[j], line, p.sequence, stream + i * line_data(line)));
+  for (uint32_t j = 0; j < N; j++) {
+    const uint32_t i = first + j * 32 + lane();
+    if (first + j * 32 >= end) break;
+    const uint32_t mask =
+        ballot(i < end && unpack_line(v[j], line, p.sequence, stream + i * line_data(line)));
+    if (came == j * 32) came += row_of_ones(mask);
   }
+  return came;
 }
 
-// Whether the first `need` lines have come.
-BP_DEV bool all_came(const uint32_t (&came)[line_loads], uint32_t need) {
-  bool all = true;
-  for (uint32_t j = 0; j < line_loads; j++) {
-    const uint32_t rest = need > j * 32 ? need - j * 32 : 0;
-    const uint32_t wanted = rest >= 32 ? ~0u : (1u << rest) - 1;
-    all &= (came[j] & wanted) == wanted;
+// The same of all lines up to `end`.
+BP_DEV uint32_t take_lines(const place& p, uint32_t line, uint32_t end, uint8_t* stream) {
+  uint32_t came = 0;
+#if defined(__CUDACC__)
+#pragma unroll 1
+#endif
+  for (uint32_t first = 0; first < end && came == first; first += line_loads * 32) {
+    came += take_some(p, line, first, end, stream);
   }
-  return all;
+  return came;
 }
 
 // Slots in a row that are whole and whose payload goes on where the one before ended.
@@ -79,19 +85,17 @@ BP_DEV_COLD void perform_slots() {
   const order& o = b->work;
   const context& q = b->qps[o.k];
   const bp_qpc_fixed& f = q.fixed;
-  const uint32_t warp = tid() / 32, line = f.line, data = line_data(line);
-  uint8_t* stream = b->stream + warp * o.part;
+  const uint32_t warp = tid() / 32, line = f.line;
+  uint8_t* stream = b->stream + warp * q.part;
   // 1. Look. A slot counts only when every line that its stream needs has come.
   if (warp < o.end) {
     const uint64_t ticket = q.state.ticket + warp;
-    const uint32_t lines = f.slot_bytes / line_bytes(line);
-    uint32_t came[line_loads];
-    take_lines(place(f, ticket), line, lines, stream, came);
+    const uint32_t came = take_lines(place(q, warp), line, q.lines, stream);
     syncwarp();  // the stream, before the looks at its header
-    uint32_t bytes = plain_bytes(stream, f.qpn, ticket);
-    const uint32_t need = (inband_header_bytes + bytes + data - 1) / data;
+    const uint32_t bytes = plain_bytes(stream, f.qpn, ticket);
+    const uint32_t need = lines_of(line, inband_header_bytes + bytes);
     uint64_t remote = 0;
-    if (bytes != 0 && need <= lines && all_came(came, need) && word_at(stream, 24) == b->keys[o.key].key) {
+    if (bytes != 0 && need <= came && word_at(stream, 24) == b->keys[o.key].key) {
       remote = resolve(b->keys[o.key], f.peer_pd, long_at(stream, 16), bytes, BP_RIGHT_REMOTE_WRITE);
     }
     if (lane() == 0) {

@@ -56,7 +56,7 @@ BP_DEV void carry_bytes(team t, uint32_t kind, uint64_t to, uint64_t from, uint6
 BP_DEV void carry_copied(team t, uint64_t to, const uint8_t* from, uint64_t bytes) {
   const uint64_t at = reinterpret_cast<uint64_t>(from);
   if (((to | at | bytes) & 3) == 0 && bytes <= 4 * 32) {
-    move_words(to, from, bytes, t.rank(), t.size());
+    move_words(to, from, (uint32_t)bytes, t.rank(), t.size());
     syncwarp();
   } else {
     carry_bytes(t, order_copied, to, at, bytes);
@@ -64,7 +64,7 @@ BP_DEV void carry_copied(team t, uint64_t to, const uint8_t* from, uint64_t byte
 }
 BP_DEV void carry_move(team t, uint64_t to, uint64_t from, uint64_t bytes) {
   if (is_little(to, from, bytes)) {
-    move_little(to, from, bytes, t.rank(), t.size());
+    move_little(to, from, (uint32_t)bytes, t.rank(), t.size());
     syncwarp();
   } else {
     carry_bytes(t, order_move, to, from, bytes);

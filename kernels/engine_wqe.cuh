@@ -25,7 +25,11 @@ struct context {
   uint32_t sequence;   // in-band: of the next slot's lines
   uint32_t missing;    // and a line of it that had not come
   uint32_t hint;       // the last slot's remote key
-  uint32_t is_long;    // 1: the last slot was worth the whole block
+  uint32_t expect;     // in-band: lines of the last message, to be looked at first
+  uint32_t in_rows;    // 1: the last slots were taken in a row
+  uint32_t lines;      // in-band, of a slot
+  uint32_t part;       // bytes of their data, in whole units
+  uint32_t row_slots;  // slots that a row may have; 0: there are no rows
   uint32_t dbr_due;    // 1: the doorbell record is to be looked at
 };
 
@@ -201,10 +205,20 @@ BP_DEV uint32_t line_data(uint32_t line) {
   return line == BP_LINE_60_4 ? 60 : line == BP_LINE_14_2 ? 14 : 12;
 }
 
-// The slot of a ticket, and the sequence of its lines.
+// Lines that a stream of less than 2^31 bytes needs: divided by 60, 14 or 12, as products, of which the
+// compiler would make one long division.
+BP_DEV uint32_t lines_of(uint32_t line, uint32_t bytes) {
+  const uint64_t n = (uint64_t)bytes + line_data(line) - 1;
+  if (line == BP_LINE_60_4) return (uint32_t)(n * 0x88888889 >> 37);
+  if (line == BP_LINE_14_2) return (uint32_t)(n * 0x92492493 >> 35);
+  return (uint32_t)(n * 0xaaaaaaab >> 35);
+}
+
+// A slot, and the sequence of its lines.
 struct place {
   uint64_t slot;
   uint32_t sequence;
+  // Of any ticket.
   BP_DEV place(const bp_qpc_fixed& f, uint64_t ticket) {
     bp_window w{};
     w.slots = f.slots;
@@ -213,11 +227,19 @@ struct place {
                                       : inband_sequence<line::d12s4>(w, ticket);
     slot = f.window + (uint64_t)slot_of(w, ticket) * f.slot_bytes;
   }
+  // `n` slots after the one that the context points at, less than a lap: without the divisions.
+  BP_DEV place(const context& q, uint32_t n) : slot(q.slot), sequence(q.sequence) {
+    const bp_qpc_fixed& f = q.fixed;
+    const uint64_t lap = (uint64_t)f.slots * f.slot_bytes;
+    slot += (uint64_t)n * f.slot_bytes;
+    if (slot - f.window < lap) return;
+    slot -= lap;
+    sequence = sequence == (f.line == BP_LINE_14_2 ? 0xffffu : 0xffffffffu) ? 1 : sequence + 1;
+  }
 };
 
-// Points the context at the slot of its ticket.
-BP_DEV void aim(context* q) {
-  const place p(q->fixed, q->state.ticket);
+// Points the context at a slot.
+BP_DEV void aim(context* q, const place& p) {
   q->sequence = p.sequence;
   q->slot = p.slot;
   q->missing = 0;
@@ -230,12 +252,11 @@ BP_DEV uint32_t sequence_of(uint32_t line, uint32_t last_word) {
 
 // How the sequence of the line to be waited for stands: 0 it has not come, 1 it has, 2 it is of a
 // later lap, whose writer had no credit (wire::inband, Standing).
-BP_DEV uint32_t standing(const context* q, uint32_t found) {
-  const uint32_t m = q->fixed.line == BP_LINE_14_2 ? 0xffffu : 0xffffffffu;
-  if (found == q->sequence) return 1;
+BP_DEV uint32_t standing(uint32_t line, uint32_t sequence, uint32_t found) {
+  const uint32_t m = line == BP_LINE_14_2 ? 0xffffu : 0xffffffffu;
+  if (found == sequence) return 1;
   if (found == 0) return 0;
-  const uint32_t distance =
-      found > q->sequence ? found - q->sequence : m - (q->sequence - found);
+  const uint32_t distance = found > sequence ? found - sequence : m - (sequence - found);
   return distance <= m / 2 ? 2 : 0;
 }
 

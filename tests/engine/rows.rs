@@ -209,6 +209,49 @@ fn slots_in_a_row_are_taken_as_far_as_they_are_whole_and_right() {
     }
 }
 
+/// A slot that is longer than one look counts when its last line is there, and all before it.
+#[test]
+fn long_slots_that_come_in_parts_are_waited_for() {
+    for (line, shape) in LineFormat::ALL.into_iter().flat_map(|l| SHAPES.map(|s| (l, s))) {
+        let cfg = inband(line, 4, 4096, 1);
+        let mut t = Bench::new(shape, &QpAttr { inband: Some(cfg.clone()), ..attr() }, 64 << 10);
+        let mut slots = HostSlots::new(t.a.qpn(), &cfg);
+        let data = pattern(64 << 10, 15);
+        let (mut at, mut sent) = (5, 0);
+        let n = line.line_bytes();
+        for (lap, bytes) in [2500, 220, 333, 2900, 2900, 230, 700, 2500].into_iter().enumerate() {
+            let first = lap % 4 * 4096;
+            let mut before = vec![0; 4096];
+            cfg.window.read(first, &mut before).unwrap();
+            let payload = inline(&data[at..at + bytes]);
+            let wr = SendWr::new(Opcode::RdmaWrite).to(t.dst.at(at as u64), t.dst.mr.rkey);
+            slots.post(&wr.payload(&payload)).unwrap();
+            let mut whole = vec![0; 4096];
+            cfg.window.read(first, &mut whole).unwrap();
+            cfg.window.write(first, &before).unwrap();
+            // A part from the front, the end, what lies between but for one line, and that line.
+            let lines = line.lines(36 + bytes);
+            let mut show = |t: &mut Bench, from: usize, to: usize| {
+                cfg.window.write(first + from * n, &whole[from * n..to * n]).unwrap();
+                t.step()
+            };
+            let (early, hole) = (lines / 3, lines / 2);
+            assert_eq!(show(&mut t, 0, early), []);
+            assert_eq!(show(&mut t, lines - 1, lines), []);
+            assert_eq!(show(&mut t, early, hole), []);
+            assert_eq!(show(&mut t, hole + 1, lines), []);
+            assert_eq!(t.dst.get(at, bytes), vec![0; bytes], "{line:?} {shape:?} {bytes}");
+            let cqes = show(&mut t, hole, hole + 1);
+            assert_eq!(counters(&cqes), [lap as u16], "{line:?} {shape:?} {bytes}");
+            assert!(t.dst.get(at, bytes) == data[at..at + bytes], "{line:?} {shape:?} {bytes}");
+            slots.retire(cqes[0].wqe_counter);
+            (at, sent) = (at + bytes, sent + 1);
+        }
+        let seen = t.nic.counters();
+        assert_eq!((seen.inband, seen.offloaded, seen.returned), (sent, sent, 0));
+    }
+}
+
 /// A launch that goes on meanwhile forgets a key that is taken away, or stands for something else.
 #[test]
 fn keys_that_are_remembered_are_forgotten_in_time() {
