@@ -516,6 +516,14 @@ BP_DEV bp_status_code test(const bp_endpoint& ep, Scope scope, uint64_t end) {
   return (bp_status_code)scope.broadcast(s);
 }
 
+// One thread: takes completions if more than half of the credits are in use, so that who sends in rows finds
+// them without a wait. Looks at the CQ only if one is due.
+template <class P>
+BP_DEV void reclaim(const bp_endpoint& ep) {
+  const uint64_t end = load_state<P>(&state_of(ep.qp)->reserved) - ticket_limit<P>(ep.qp, true) / 2;
+  if ((int64_t)(end - load_done<P>(ep.qp)) > 0) poll_cq<P>(ep.qp, end);
+}
+
 // Waits until the 8-byte word at `signal` (memory that a peer's put_signal adds to) is at least
 // `value`. Ends early when the endpoint's QP is in error. After BP_OK the data that was put before
 // the signal can be read.

@@ -40,10 +40,12 @@ struct cut {
   }
 };
 
-// Words of a block's shared memory; what quick messages bring comes behind them.
+// Words of a block's shared memory; what quick messages need comes behind them.
 struct block_words {
   uint32_t failed;  // the rank + 1 that a send failed to
   uint32_t ended;   // why a thread waits no longer (quick.cuh)
+  uint32_t pad[14];
+  bp_endpoint near[BP_COLL_NEAR_ENDPOINTS];
 };
 BP_DEV block_words* words() { return reinterpret_cast<block_words*>(dynamic_shared()); }
 
@@ -78,6 +80,15 @@ BP_DEV const bp_endpoint& endpoint_of(const bp_coll_args& a, uint32_t channel, u
   return reinterpret_cast<const bp_endpoint*>(a.endpoints)[(uint64_t)channel * a.ranks + rank];
 }
 
+// A channel's elements of a call.
+struct elements {
+  uint64_t first, count;
+};
+BP_DEV elements elements_of(const bp_coll_args& a, uint32_t channel) {
+  const uint64_t first = a.share * channel < a.count ? a.share * channel : a.count;
+  return {first, a.count - first < a.share ? a.count - first : a.share};
+}
+
 // One block's part of one call. Functions that are not inlined take it by value: an object whose address is
 // given away lies in memory for everyone, and so do the kernel's arguments that it refers to.
 template <class P>
@@ -95,8 +106,9 @@ struct channel {
     quick = st->quick;
     exchange = st->exchange;
     ring = st->ring;
-    first = a.share * index < a.count ? a.share * index : a.count;
-    count = a.count - first < a.share ? a.count - first : a.share;
+    const elements mine = elements_of(a, index);
+    first = mine.first;
+    count = mine.count;
   }
 
   BP_DEV bp_coll_channel* state() const {
@@ -404,7 +416,7 @@ struct channel {
     }
   }
 
-  BP_DEV work elements(uint64_t element, uint64_t n) const {
+  BP_DEV work on(uint64_t element, uint64_t n) const {
     return {in(element), 0, 0, a.rank, a.ranks, n, out(element), 0};
   }
 };

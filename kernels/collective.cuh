@@ -75,7 +75,7 @@ BP_DEV outcome one_shot(channel<P>& c) {
   };
   auto consume = [&](uint64_t m) {
     const auto piece = shares.at(m, 0);
-    work w = c.elements(piece.first, piece.count);
+    work w = c.on(piece.first, piece.count);
     w.peers = c.a.region + c.payload(c.exchange_slot(0, c.exchange + m));
     w.stride = c.exchange_slot(1, 0) - c.exchange_slot(0, 0);
     reduce(c.a.dtype, c.a.op, kind::fold, w);
@@ -126,7 +126,7 @@ BP_DEV outcome two_shot(channel<P>& c) {
     const phase ph = phase_of(m);
     if (!ph.gathers) {
       const auto piece = shares.at(ph.round, c.a.rank);
-      work w = c.elements(piece.first, piece.count);
+      work w = c.on(piece.first, piece.count);
       w.peers = c.a.region + c.payload(c.exchange_slot(0, c.exchange + m));
       w.stride = c.exchange_slot(1, 0) - c.exchange_slot(0, 0);
       reduce(c.a.dtype, c.a.op, kind::fold, w);
@@ -171,7 +171,7 @@ BP_DEV outcome ring_around(channel<P>& c) {
     const uint64_t slot = c.ring_stage(c.ring + m);
     if (tid() == 0) c.head(slot, c.ring + m);
     if (p.step == 0) {
-      work w = c.elements(p.piece.first, p.piece.count);
+      work w = c.on(p.piece.first, p.piece.count);
       w.also = c.payload(slot);
       reduce(c.a.dtype, c.a.op, kind::begin, w);
     }
@@ -186,7 +186,7 @@ BP_DEV outcome ring_around(channel<P>& c) {
       copy(from, p.piece.count * size, c.out(p.piece.first), next);
       return;
     }
-    work w = c.elements(p.piece.first, p.piece.count);
+    work w = c.on(p.piece.first, p.piece.count);
     w.peers = from;
     w.also = next;
     reduce(c.a.dtype, c.a.op, p.step + 1 < last ? kind::begin : kind::finish, w);
@@ -240,18 +240,20 @@ BP_DEV void all_reduce(const bp_coll_args& args) {
 // the kernel before it ends, which may be the call before this one.
 template <class P>
 BP_DEV void all_reduce_quick(const bp_coll_args& args) {
-  quick::look_ahead(args);
+  quick::fetch_endpoints(args);
+  syncthreads();
   await_kernel_before();
   release_kernel_behind();
   channel<P> c(args, bid());
-  const uint64_t bytes = c.count * element_bytes(args.dtype);
-  quick::look_ahead(c, c.in(0), bytes);
   if (needs_nobody(c)) return;
-  outcome o = quick::send(c, c.quick, c.in(0), bytes);
+  const uint64_t bytes = c.count * element_bytes(args.dtype);
+  outcome o = quick::send(c, c.quick, c.in(0), bytes, [&](uint32_t r) -> const bp_endpoint& {
+    return quick::fetched(c, r);
+  });
   if (tid() + 1 == block_threads()) c.begin();
   if (o.ok()) o = quick::receive(c, c.quick, bytes);
   if (!o.ok()) return end_otherwise(c, o, true);
-  work w = c.elements(0, c.count);
+  work w = c.on(0, c.count);
   w.peers = quick::payload_of(0, bytes);
   w.stride = quick::payload_of(1, bytes) - w.peers;
   reduce(args.dtype, args.op, kind::fold, w);

@@ -32,8 +32,10 @@ enum {
   BP_COLL_QUICK_ALL_BYTES = 32768,
   BP_COLL_QUICK_SLOTS = 2,
   BP_COLL_QUICK_SLOT_BYTES = 2 * (BP_COLL_QUICK_BYTES + 32),
-  // Shared memory of a block: a few words, what quick messages of all ranks bring, and one to send.
-  BP_COLL_BLOCK_BYTES = 64 + BP_COLL_QUICK_ALL_BYTES + BP_COLL_QUICK_SLOT_BYTES,
+  // Shared memory of a block: a few words, endpoints of the first ranks that it sends to, what quick
+  // messages of all ranks bring, and one to send.
+  BP_COLL_NEAR_ENDPOINTS = 8,
+  BP_COLL_BLOCK_BYTES = 64 + BP_COLL_NEAR_ENDPOINTS * 192 + BP_COLL_QUICK_ALL_BYTES + BP_COLL_QUICK_SLOT_BYTES,
 };
 
 // What a rank calls: the beginning of its first message of a call, on the first channel at least.

@@ -258,12 +258,6 @@ BP_DEV void st_shared(uint32_t* p, uint32_t v) {
 #endif
 }
 
-// Asks for a line to be brought to this multiprocessor's L1; the own rank's endpoint has none.
-BP_DEV void prefetch_l1([[maybe_unused]] uint64_t address) {
-#if defined(__CUDACC__)
-  if (address != 0) asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
-#endif
-}
 // Asks for a line to be brought to this GPU's L2.
 BP_DEV void prefetch_l2([[maybe_unused]] uint64_t address) {
 #if defined(__CUDACC__)

@@ -19,13 +19,12 @@ constexpr uint32_t unit_data = 8;
 constexpr uint32_t head_units = sizeof(bp_coll_call) / unit_data;
 constexpr uint32_t most_units = head_units + BP_COLL_QUICK_BYTES / unit_data;
 static_assert(most_units * sizeof(u128) == BP_COLL_QUICK_SLOT_BYTES, "a slot holds all units");
-static_assert(sizeof(block_words) <= 64, "payload lies behind them");
 
-// Never 0, which is what a slot holds that was never written.
-BP_DEV uint32_t flag_of(uint64_t n) { return (uint32_t)(n % 0xffffffffu) + 1; }
+// Not 0 for the first messages: that is what a slot holds that was never written.
+BP_DEV uint32_t flag_of(uint64_t n) { return (uint32_t)n + 1; }
 
-// Units that message n is sent in. Flags come again after 2^32 - 1 messages; so that no older one waits in
-// a slot until then, all of it is written from time to time.
+// Units that message n is sent in. Flags come again after 2^32 messages; so that no older one waits in a slot
+// until then, all of it is written from time to time.
 BP_DEV uint32_t units_of(uint64_t n, uint64_t bytes) {
   if ((n & 0xfffff) < BP_COLL_QUICK_SLOTS) return most_units;
   return head_units + (uint32_t)((bytes + unit_data - 1) / unit_data);
@@ -41,7 +40,7 @@ BP_DEV uint64_t head_word(const bp_coll_call& h, uint32_t unit) {
 
 // Where receive() leaves rank r's payload, in shared memory.
 BP_DEV uint64_t payload_of(uint32_t r, uint64_t bytes) {
-  return reinterpret_cast<uint64_t>(dynamic_shared()) + 64 + r * round_up(bytes, 16);
+  return reinterpret_cast<uint64_t>(words() + 1) + r * round_up(bytes, 16);
 }
 
 // Where message n is made: where the NIC reads it, or where the verbs copy it from.
@@ -51,38 +50,33 @@ BP_DEV uint64_t made_at(const channel<P>& c, uint64_t n) {
   return payload_of(0, 0) + BP_COLL_QUICK_ALL_BYTES;
 }
 
-// The peer that this thread's warp sends to; the own rank where it sends to none.
-BP_DEV uint32_t peer_of_warp(const bp_coll_args& a) {
-  const uint32_t r = a.rank + 1 + tid() / 32;
-  return r < a.ranks ? r : r - a.ranks < a.rank ? r - a.ranks : a.rank;
+// Endpoints, which no kernel writes, come while the kernel before this one ends: a launch begins with an empty
+// L1, and the verbs would look at parts of them one after the other, 0.2 us each.
+BP_DEV uint32_t near_endpoints(const bp_coll_args& a) {
+  return a.ranks - 1 < BP_COLL_NEAR_ENDPOINTS ? a.ranks - 1 : BP_COLL_NEAR_ENDPOINTS;
 }
-
-// What a call looks at first, asked for at once: a launch begins with an empty L1, and one trip to L2 waits
-// for the other. Endpoints do not change, so they come while the kernel before this one ends.
-BP_DEV void look_ahead(const bp_coll_args& a) {
-  const uint32_t r = peer_of_warp(a);
-  if (r != a.rank && lane() < 2) {
-    prefetch_l1(reinterpret_cast<uint64_t>(&endpoint_of(a, bid(), r)) + lane() * 128);
+BP_DEV void fetch_endpoints(const bp_coll_args& a) {
+  constexpr uint32_t lines = sizeof(bp_endpoint) / sizeof(u128);
+  for (uint32_t i = tid(); i < near_endpoints(a) * lines; i += block_threads()) {
+    const uint32_t r = a.rank + 1 + i / lines;
+    const bp_endpoint* from = &endpoint_of(a, bid(), r < a.ranks ? r : r - a.ranks);
+    reinterpret_cast<u128*>(words()->near)[i] = reinterpret_cast<const u128*>(from)[i % lines];
   }
 }
+// The endpoint to rank r, of the channel that this block has fetched endpoints of.
 template <class P>
-BP_DEV void look_ahead(const channel<P>& c, uint64_t from, uint64_t bytes) {
-  if (tid() * unit_data < bytes) prefetch_l1(from + tid() * unit_data);
-  const uint32_t r = peer_of_warp(c.a);
-  if (r == c.a.rank || lane() >= 3) return;
-  // The lines of the QP's state that reserve() and take() look at.
-  const uint64_t word = lane() == 0 ? offsetof(bp_qp_state, reserved)
-                      : lane() == 1 ? offsetof(bp_qp_state, done) : offsetof(bp_qp_state, error);
-  prefetch_l1(c.to(r).qp.state + word);
+BP_DEV const bp_endpoint& fetched(const channel<P>& c, uint32_t r) {
+  const uint32_t i = (r > c.a.rank ? r : r + c.a.ranks) - c.a.rank - 1;
+  return i < BP_COLL_NEAR_ENDPOINTS ? words()->near[i] : c.to(r);
 }
 
-// Sends message n to everyone: `bytes` bytes from `from`.
-template <class P>
-BP_DEV outcome send(const channel<P>& c, uint64_t n, uint64_t from, uint64_t bytes) {
+// Sends message n to everyone, rank r by endpoint to(r): `bytes` bytes from `from`.
+template <class P, class To>
+BP_DEV outcome send(const channel<P>& c, uint64_t n, uint64_t from, uint64_t bytes, To to) {
   const uint32_t units = units_of(n, bytes), flag = flag_of(n);
   const bool whole = ((from | bytes) & 3) == 0;
   const bp_coll_call own = c.own();
-  u128* to = reinterpret_cast<u128*>(made_at(c, n));
+  u128* made = reinterpret_cast<u128*>(made_at(c, n));
   for (uint32_t u = tid(); u < units; u += block_threads()) {
     uint32_t low, high;
     if (u < head_units) {
@@ -94,13 +88,19 @@ BP_DEV outcome send(const channel<P>& c, uint64_t n, uint64_t from, uint64_t byt
       low = payload_u32(from, at, (uint32_t)bytes, whole);
       high = payload_u32(from, at + 4, (uint32_t)bytes, whole);
     }
-    to[u] = u128{{low, flag, high, flag}};
+    made[u] = u128{{low, flag, high, flag}};
   }
   if (tid() == 0) words()->ended = 0;  // before the barrier in to_all()
   return c.to_all(units <= 128, [&](auto scope, uint32_t r) {
-    return send_bytes<P>(c.to(r), scope, c.quick_slot(c.a.rank, n), made_at(c, n),
+    return send_bytes<P>(to(r), scope, c.quick_slot(c.a.rank, n), made_at(c, n),
                          units * sizeof(u128)) == BP_OK;
   });
+}
+
+// Sends message n to everyone, without a payload.
+template <class P>
+BP_DEV outcome send_head(const channel<P>& c, uint64_t n) {
+  return send(c, n, 0, 0, [&](uint32_t r) -> const bp_endpoint& { return c.to(r); });
 }
 
 BP_DEV bool has_come(const u128& v, uint32_t flag) { return v.w[1] == flag && v.w[3] == flag; }
@@ -127,54 +127,31 @@ BP_DEV_COLD void look_round(channel<P> c, uint32_t r, uint64_t n, bool expired) 
   if (c.index != 0 && c.verdict_is(BP_COLL_MISMATCH)) end_wait({BP_COLL_MISMATCH, r});
 }
 
-// Looks of a warp that are on their way at a time.
-constexpr uint32_t looks = 3;
-
 // A warp waits for units of message n of other ranks, one a lane; `wanted` is false for a lane without one.
-// False: somebody has ended the wait. A look at host memory takes a microsecond, and one that comes just
-// too early a second one; so after the first miss several are on their way, equal parts of a trip apart.
+// False: somebody has ended the wait. One look at a time: with three on their way the wait took 2 us
+// longer, since all must have come back before the block can end.
 template <class P>
 BP_DEV bool wait_units(const channel<P>& c, bool wanted, uint32_t r, uint64_t n, uint32_t unit,
                        deadline* limit, u128* v) {
   const uint32_t flag = flag_of(n);
   const u128* at = reinterpret_cast<const u128*>(c.a.region + c.quick_slot(r, n)) + unit;
-  const auto all_have = [&](const u128& w) { return ballot(wanted && !has_come(w, flag)) == 0; };
-  uint64_t begin = clock_ticks();
-  if (wanted) *v = ld_line(at);
-  if (all_have(*v) || c.a.unwaited) return true;
-  const uint64_t part = (clock_ticks() - begin) / looks;
-  u128 look[looks] = {};
-#if defined(__CUDACC__)
-#pragma unroll
-#endif
-  for (uint32_t i = 0; i < looks; i++) {
-    // Bounded by the trip that was measured.
-    for (begin = clock_ticks(); i != 0 && clock_ticks() - begin < part;) {
-    }
-    if (wanted) look[i] = ld_line(at);
-  }
   for (;;) {
-#if defined(__CUDACC__)
-#pragma unroll
-#endif
-    for (uint32_t i = 0; i < looks; i++) {
-      *v = look[i];
-      if (all_have(*v)) return true;
-      const bool expired = limit->expired(c.a.timeout_ns);
-      if ((limit->polls & 31) == 0) {
-        if (wanted && !has_come(*v, flag)) look_round(c, r, n, expired);
-        if (ballot(ld_shared(&words()->ended) != 0) != 0) return false;
-      }
-      yield_();
-      if (wanted) look[i] = ld_line(at);
+    if (wanted) *v = ld_line(at);
+    const bool missing = wanted && !has_come(*v, flag);
+    if (ballot(missing) == 0 || c.a.unwaited) return true;
+    const bool expired = limit->expired(c.a.timeout_ns);
+    if ((limit->polls & 31) == 0) {
+      if (missing) look_round(c, r, n, expired);
+      if (ballot(ld_shared(&words()->ended) != 0) != 0) return false;
     }
+    yield_();
   }
 }
 
 // Units of a call, on all its channels, from which on one warp of a block waits for the last unit of each
 // message before any thread looks at the others: thousands of looks at memory that is being written are in
 // the way of those who write it.
-constexpr uint32_t crowd = 256;
+constexpr uint32_t crowd = 4096;
 
 // Waits for message n of everyone, of `bytes` bytes, and leaves the payloads in shared memory.
 // BP_COLL_MISMATCH: somebody calls something else.
@@ -183,6 +160,9 @@ BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint64_t bytes) {
   const uint32_t units = head_units + (uint32_t)((bytes + unit_data - 1) / unit_data);
   const uint32_t peers = c.a.ranks - 1, all = units * peers;
   const bp_coll_call own = c.own();
+  // Takes what has completed while the others' messages are on their way: else a send waits for it now and
+  // then, until credits return.
+  if (tid() < near_endpoints(c.a)) reclaim<P>(words()->near[tid()]);
   deadline limit;
   u128 v = unit_zero();
   if (all * c.a.channels > crowd) {

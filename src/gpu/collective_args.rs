@@ -25,7 +25,7 @@ pub const QUICK_SLOT_BYTES: u64 = 2 * (QUICK_BYTES + 32);
 /// Bytes of payload of all ranks' quick messages at most (`BP_COLL_QUICK_ALL_BYTES`).
 pub const QUICK_ALL_BYTES: u64 = 32768;
 /// Shared memory of a block (`BP_COLL_BLOCK_BYTES`).
-pub const BLOCK_BYTES: u32 = (64 + QUICK_ALL_BYTES + QUICK_SLOT_BYTES) as u32;
+pub const BLOCK_BYTES: u32 = (64 + 8 * 192 + QUICK_ALL_BYTES + QUICK_SLOT_BYTES) as u32;
 
 /// `struct bp_coll_call`: what a rank calls.
 #[repr(C)]
