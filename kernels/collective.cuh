@@ -37,10 +37,12 @@
 namespace bp {
 namespace coll {
 
-// `messages` messages of the exchange stream under the rule above; the first one goes out before the
-// ranks have agreed.
+// `messages` messages of the exchange stream under the rule above. The first one goes out before the ranks have
+// agreed; the second at once after that, unless it is made of what the first brings (`second_waits`).
 template <class P, class Send, class Consume>
-BP_DEV outcome exchange_stream(channel<P>& c, uint64_t messages, Send send, Consume consume) {
+BP_DEV outcome exchange_stream(channel<P>& c, uint64_t messages, bool second_waits, Send send,
+                               Consume consume) {
+  static_assert(depth == 2, "two messages are on their way");
   outcome o = announce(c);
   if (o.ok()) o = send(0);
   if (o.ok()) o = agree(c);
@@ -48,11 +50,12 @@ BP_DEV outcome exchange_stream(channel<P>& c, uint64_t messages, Send send, Cons
     const outcome taken = c.receive_all(c.exchange++);
     return taken.ok() ? o : taken;
   }
+  if (o.ok() && 1 < messages && !second_waits) o = send(1);
   for (uint64_t m = 0; m < messages && o.ok(); m++) {
     o = c.receive_all(c.exchange + m);
     if (!o.ok()) break;
     consume(m);
-    if (m == 0 && depth > 1 && 1 < messages) o = send(1);
+    if (m == 0 && 1 < messages && second_waits) o = send(1);
     if (m + depth < messages && o.ok()) o = send(m + depth);
   }
   c.exchange += messages;
@@ -80,7 +83,7 @@ BP_DEV outcome one_shot(channel<P>& c) {
     w.stride = c.exchange_slot(1, 0) - c.exchange_slot(0, 0);
     reduce(c.a.dtype, c.a.op, kind::fold, w);
   };
-  return exchange_stream(c, messages, send, consume);
+  return exchange_stream(c, messages, false, send, consume);
 }
 
 // Every rank adds up its part, of all ranks' elements, and sends the result to all others. Message
@@ -139,7 +142,7 @@ BP_DEV outcome two_shot(channel<P>& c) {
            c.out(piece.first), 0);
     }
   };
-  return exchange_stream(c, messages, send, consume);
+  return exchange_stream(c, messages, rounds == 1, send, consume);
 }
 
 // Ring: partial results go round once, the results once more. Message `step * K + k` of a round, as

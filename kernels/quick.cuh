@@ -151,7 +151,7 @@ BP_DEV bool wait_units(const channel<P>& c, bool wanted, uint32_t r, uint64_t n,
 // Units of a call, on all its channels, from which on one warp of a block waits for the last unit of each
 // message before any thread looks at the others: thousands of looks at memory that is being written are in
 // the way of those who write it.
-constexpr uint32_t crowd = 4096;
+constexpr uint32_t crowd = 1536;
 
 // Waits for message n of everyone, of `bytes` bytes, and leaves the payloads in shared memory.
 // BP_COLL_MISMATCH: somebody calls something else.

@@ -16,8 +16,8 @@ use crate::transport::{Endpoint, Memory};
 
 /// Threads a block on the host executor, where a lane is a fibre and a barrier a switch to each.
 const HOST_THREADS: u32 = 8;
-/// Bytes of a quick call for which it takes one channel more: a NIC's engine takes longer for them than a
-/// channel costs (docs/results/allreduce-h200.md).
+/// Bytes of a quick call for which it takes one channel more, up to [`Options::quick_channels`]: a NIC's engine
+/// takes longer for them than a channel costs (docs/results/allreduce-h200.md).
 const QUICK_SHARE: u64 = 1024;
 /// How long dropping waits for what was sent.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -172,7 +172,10 @@ impl Communicator {
             None => Algorithm::choose(bytes, *ranks, dtype, op),
         };
         let wanted = match algorithm {
-            Algorithm::Quick => bytes.div_ceil(QUICK_SHARE.min(Algorithm::quick_share(*ranks))),
+            Algorithm::Quick => {
+                let needed = bytes.div_ceil(Algorithm::quick_share(*ranks));
+                bytes.div_ceil(QUICK_SHARE).min(options.quick_channels.into()).max(needed)
+            }
             _ => bytes.div_ceil(options.channel_bytes),
         };
         let wanted = wanted.clamp(1, (*channels).into());

@@ -45,10 +45,11 @@ pub struct Options {
     pub channels: u32,
     /// Bytes for which a call takes one channel more.
     pub channel_bytes: u64,
-    /// Longest call, in bytes, that goes in quick messages where nobody names an algorithm. Longer ones
-    /// through host memory take ten times their time in some runs, for a reason that is not known
-    /// (docs/results/allreduce-h200.md).
+    /// Longest call, in bytes, that goes in quick messages where nobody names an algorithm.
     pub quick_bytes: u64,
+    /// Channels that a quick call takes, unless it needs more to fit. Engine threads serve their queue pairs one
+    /// after the other, so more channels than engines make a call longer (docs/results/allreduce-h200.md).
+    pub quick_channels: u32,
     /// Payload of a message at most, a multiple of 64.
     pub chunk_bytes: u32,
     /// Threads a block; `None` takes 512 on CUDA, few on the host executor, where each is a fibre.
@@ -71,12 +72,14 @@ impl Options {
             algorithm: None,
             channels: 16,
             channel_bytes: 16 << 10,
-            quick_bytes: 8 << 10,
+            quick_bytes: 64 << 10,
+            quick_channels: 8,
             chunk_bytes: 64 << 10,
             threads: None,
             region: Place::Auto,
             timeout: Duration::from_secs(10),
-            endpoint: transport::Options::default(),
+            // A slot holds a quick message of 2 KiB, twice that with its flags, in any line format.
+            endpoint: transport::Options { slot_bytes: 8192, ..transport::Options::default() },
             waits: true,
         }
     }
@@ -96,6 +99,9 @@ impl Options {
         }
         if self.channels == 0 || self.channels > MAX_CHANNELS {
             return refuse("the number of channels", self.channels.into(), "from 1 to 64");
+        }
+        if self.quick_channels == 0 {
+            return refuse("the number of channels of quick calls", 0, "more than 0");
         }
         if self.channel_bytes == 0 {
             return refuse("bytes a channel", 0, "more than 0");
@@ -136,6 +142,7 @@ impl Options {
             named("channels", &self.channels),
             named("bytes a channel", &self.channel_bytes),
             named("bytes of quick calls", &self.quick_bytes),
+            named("channels of quick calls", &self.quick_channels),
             named("chunk size", &self.chunk_bytes),
         ]
     }
