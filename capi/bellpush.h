@@ -27,7 +27,8 @@ enum bellpush_code {
 };
 
 /* Joins the job that the environment describes: the launcher's variables, MASTER_ADDR or
- * BELLPUSH_ROOT, BELLPUSH_JOB_SECRET. Waits for all ranks, up to the timeout. `options` is JSON or
+ * BELLPUSH_ROOT, BELLPUSH_JOB_SECRET (without it the ranks make a secret, if they are on one host or
+ * share a home). Waits for all ranks, up to the timeout. `options` is JSON or
  * NULL; names and defaults:
  *   {"executor": "cuda",       or "host": kernels on CPU threads, elements in host memory
  *    "gpu": local rank,        CUDA ordinal, modulo the number of GPUs by default

@@ -38,26 +38,30 @@ BP_DEV outcome announce(const channel<P>& c) {
   return o;
 }
 
-BP_DEV bool same(const bp_coll_call& x, const bp_coll_call& y) {
-  return x.call == y.call && x.count == y.count && x.dtype == y.dtype && x.op == y.op &&
-         x.algorithm == y.algorithm && x.channels == y.channels;
-}
-
 // Compares what all ranks call, and tells the other channels (and, where ranks differ, the host).
 template <class P>
 BP_DEV outcome compare(const channel<P>& c) {
-  const outcome o = quick::wait_heads(c, c.quick);
-  if (!o.ok()) return o;
-  const uint32_t other = c.find([&](uint32_t r) {
-    return r != c.a.rank && !same(quick::said_by(c, r, c.quick), c.own());
+  // As a thread has seen it first: a peer may write its message anew at any time.
+  uint32_t differs = c.a.ranks;
+  bp_coll_call said{};
+  const outcome o = quick::wait_heads(c, c.quick, [&](uint32_t r, const bp_coll_call& theirs) {
+    if (differs == c.a.ranks && !quick::same(theirs, c.own())) {
+      differs = r;
+      said = theirs;
+    }
   });
+  if (!o.ok()) return o;
+  const uint32_t other = c.find([&](uint32_t r) { return r == differs; });
   uint32_t code = BP_COLL_OK;
-  if (other < c.a.ranks && tid() == 0) {
-    const bp_coll_call said = quick::said_by(c, other, c.quick);
-    code = said.call == c.call ? BP_COLL_MISMATCH : BP_COLL_CORRUPT;
-    if (code == BP_COLL_MISMATCH) c.tell_host({code, other}, &said);
+  if (other < c.a.ranks) {
+    if (tid() < 32 && differs == other) {
+      code = said.call == c.call ? BP_COLL_MISMATCH : BP_COLL_CORRUPT;
+      if (code == BP_COLL_MISMATCH) c.tell_host({code, other}, &said);
+    }
+    // The thread that heard it is lane `other` modulo the warp's lanes.
+    const uint32_t lanes = block_threads() < 32 ? block_threads() : 32;
+    code = (uint32_t)block_broadcast_u64(code, other % lanes);
   }
-  code = (uint32_t)block_scope{}.broadcast(code);
   if (code != BP_COLL_CORRUPT && tid() == 0) c.publish(code);
   return {code, other};
 }
@@ -101,7 +105,9 @@ BP_DEV outcome settle(channel<P>& c) {
   opening most = own;
   for (uint32_t r = 0; r < c.a.ranks; r++) {
     if (r == c.a.rank) continue;
-    const opening theirs = opening_of(quick::said_by(c, r, c.quick), c.a.all_channels);
+    bp_coll_call said;
+    quick::head_of(c, r, c.quick, &said);  // it has come
+    const opening theirs = opening_of(said, c.a.all_channels);
     most.quick = most.quick < theirs.quick ? theirs.quick : most.quick;
     most.exchange = most.exchange < theirs.exchange ? theirs.exchange : most.exchange;
   }

@@ -53,7 +53,8 @@ BP_DEV uint64_t made_at(const channel<P>& c, uint64_t n) {
 // Endpoints, which no kernel writes, come while the kernel before this one ends: a launch begins with an empty
 // L1, and the verbs would look at parts of them one after the other, 0.2 us each.
 BP_DEV uint32_t near_endpoints(const bp_coll_args& a) {
-  return a.ranks - 1 < BP_COLL_NEAR_ENDPOINTS ? a.ranks - 1 : BP_COLL_NEAR_ENDPOINTS;
+  constexpr uint32_t most = BP_COLL_NEAR_ENDPOINTS;
+  return a.ranks - 1 < most ? a.ranks - 1 : most;
 }
 BP_DEV void fetch_endpoints(const bp_coll_args& a) {
   constexpr uint32_t lines = sizeof(bp_endpoint) / sizeof(u128);
@@ -113,17 +114,36 @@ BP_DEV u128 unit_from(const channel<P>& c, uint32_t r, uint64_t n, uint32_t unit
 // Any thread's reason for the block to end its wait; whichever comes last will do.
 BP_DEV void end_wait(outcome o) { st_shared(&words()->ended, o.code << 16 | o.rank); }
 
+BP_DEV bool same(const bp_coll_call& x, const bp_coll_call& y) {
+  return x.call == y.call && x.count == y.count && x.dtype == y.dtype && x.op == y.op &&
+         x.algorithm == y.algorithm && x.channels == y.channels;
+}
+
+// What rank r calls in its message n; whether all of that has come. One trip: all loads are on their way before
+// the first is looked at.
+template <class P>
+BP_DEV bool head_of(const channel<P>& c, uint32_t r, uint64_t n, bp_coll_call* said) {
+  u128 v[head_units];
+  for (uint32_t u = 0; u < head_units; u++) v[u] = unit_from(c, r, n, u);
+  uint64_t word[head_units];
+  bool all = true;
+  for (uint32_t u = 0; u < head_units; u++) {
+    all = has_come(v[u], flag_of(n)) && all;
+    word[u] = v[u].w[0] | (uint64_t)v[u].w[2] << 32;
+  }
+  *said = {word[0], word[1], (uint32_t)word[2], (uint32_t)(word[2] >> 32),
+           (uint32_t)word[3], (uint32_t)(word[3] >> 32)};
+  return all;
+}
+
 // Now and then, in a wait for rank r's message n: whether it will come. Ends the wait if not: when it has
 // lasted too long, when somebody has given up, and when the message says something else than what this rank
 // calls, because its other units may never come then.
 template <class P>
 BP_DEV_COLD void look_round(channel<P> c, uint32_t r, uint64_t n, bool expired) {
   if (expired || c.given_up(r)) end_wait({BP_COLL_SILENT, r});
-  for (uint32_t u = 0; u < head_units; u++) {
-    const u128 v = unit_from(c, r, n, u);
-    const uint64_t word = v.w[0] | (uint64_t)v.w[2] << 32;
-    if (has_come(v, flag_of(n)) && word != head_word(c.own(), u)) end_wait({BP_COLL_MISMATCH, r});
-  }
+  bp_coll_call said;
+  if (head_of(c, r, n, &said) && !same(said, c.own())) end_wait({BP_COLL_MISMATCH, r});
   if (c.index != 0 && c.verdict_is(BP_COLL_MISMATCH)) end_wait({BP_COLL_MISMATCH, r});
 }
 
@@ -190,30 +210,22 @@ BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint64_t bytes) {
   return {word >> 16, word & 0xffff};
 }
 
-// What rank r calls in its message n, which has come.
-template <class P>
-BP_DEV bp_coll_call said_by(const channel<P>& c, uint32_t r, uint64_t n) {
-  uint64_t word[head_units];
-  for (uint32_t u = 0; u < head_units; u++) {
-    const u128 v = unit_from(c, r, n, u);
-    word[u] = v.w[0] | (uint64_t)v.w[2] << 32;
-  }
-  return {word[0], word[1], (uint32_t)word[2], (uint32_t)(word[2] >> 32),
-          (uint32_t)word[3], (uint32_t)(word[3] >> 32)};
-}
-
-// Waits for the head of message n of everyone.
-template <class P>
-BP_DEV outcome wait_heads(const channel<P>& c, uint64_t n) {
+// Waits for the head of message n of everyone, and hands each out to `hear(rank, said)`, to one thread, maybe
+// more than once.
+template <class P, class Hear>
+BP_DEV outcome wait_heads(const channel<P>& c, uint64_t n, Hear hear) {
   if (c.a.unwaited) return {BP_COLL_OK, 0};
   return c.await([&](uint32_t r) { return r != c.a.rank; },
                  [&](uint32_t r) {
-                   bool all = true;
-                   for (uint32_t u = 0; u < head_units; u++) {
-                     all = has_come(unit_from(c, r, n, u), flag_of(n)) && all;
-                   }
-                   return all;
+                   bp_coll_call said;
+                   if (!head_of(c, r, n, &said)) return false;
+                   hear(r, said);
+                   return true;
                  });
+}
+template <class P>
+BP_DEV outcome wait_heads(const channel<P>& c, uint64_t n) {
+  return wait_heads(c, n, [](uint32_t, const bp_coll_call&) {});
 }
 
 }  // namespace quick

@@ -127,7 +127,8 @@ fn a_root_that_does_not_know_the_secret_is_not_believed() {
     assert!(matches!(all[1], Err(BootstrapError::Refused { .. })), "{all:?}");
 }
 
-/// Under a launcher that says which rank a process is: the ranks need nothing else of it.
+/// Under a launcher that says which rank a process is: the ranks need nothing else of it, and make the job's
+/// secret themselves.
 #[test]
 fn mpirun_starts_ranks() {
     if Command::new("mpirun").arg("--version").output().is_err() {
@@ -135,6 +136,7 @@ fn mpirun_starts_ranks() {
         writeln!(std::io::stderr(), "{said}").unwrap(); // past the capture of a passing test
         return;
     }
+    let state = tempfile::tempdir().unwrap();
     let out = Command::new("timeout")
         .args(["30", "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "3"])
         .arg(std::env::current_exe().unwrap())
@@ -143,13 +145,15 @@ fn mpirun_starts_ranks() {
         .env("ALGORITHM", "two-shot")
         .env("CALLS", "50")
         .env("BELLPUSH_ROOT", free_port().to_string())
-        .env("BELLPUSH_JOB_SECRET", "between us")
+        .env_remove("BELLPUSH_JOB_SECRET")
+        .env("XDG_STATE_HOME", state.path())
         .stdin(Stdio::null())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&out.stdout);
     assert_eq!(said.matches(&format!("{SAYS}done")).count(), 3, "{said}");
     assert!(out.status.success(), "{said}");
+    assert!(state.path().join("bellpush/job-secret").exists());
 }
 
 /// Not a test of its own: a rank's process, which calls (without end, unless told how often) and says how that ended.

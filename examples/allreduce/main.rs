@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo run --release --example allreduce -- --ranks 4 --executor host --sizes 8,4100,1048580
-//! BELLPUSH_JOB_SECRET=… BELLPUSH_ROOT=127.0.0.1 mpirun -np 4 target/release/examples/allreduce --link shm
+//! BELLPUSH_ROOT=127.0.0.1 mpirun -np 4 target/release/examples/allreduce --link shm
 //! ```
 //!
 //! As a process it is the rank that torchrun, mpirun or Slurm says it is, and `--ranks` is not looked

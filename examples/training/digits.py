@@ -2,7 +2,6 @@
 convolutional network in PyTorch, gradients averaged by bellpush.
 
     cargo build --release -p bellpush-c
-    export BELLPUSH_JOB_SECRET=$(openssl rand -hex 16)
     torchrun --nproc-per-node 2 examples/training/digits.py --device cuda
 
 Every rank takes its share of each batch. Afterwards rank 0 trains the same network alone on the same

@@ -8,6 +8,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, atomic::AtomicUsize, atomic::Ordering};
 use std::time::{Duration, Instant};
@@ -49,6 +50,17 @@ pub enum BootstrapError {
         given: String,
         /// What is accepted.
         must: &'static str,
+    },
+    /// No secret was named, and none could be made.
+    #[error(
+        "BELLPUSH_JOB_SECRET is not set, and {} cannot stand in for it: {source}",
+        .path.display()
+    )]
+    Secret {
+        /// The user's file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
     },
     /// A rank past the last.
     #[error("rank {rank} of {ranks} ranks: ranks count from 0")]
@@ -117,7 +129,7 @@ fn list(ranks: &[u32]) -> String {
 /// Why the root refused, as one byte.
 const REFUSALS: [&str; 5] = [
     "taken",
-    "it does not know the job's secret (BELLPUSH_JOB_SECRET)",
+    "it does not know the job's secret (BELLPUSH_JOB_SECRET, or the user's file that stands in for it)",
     "the number of ranks differs",
     "the rank has joined already",
     "there is no such rank",

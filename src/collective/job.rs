@@ -4,6 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use super::bootstrap::BootstrapError;
+use super::secret;
 
 /// Port of the root where only its address is given.
 const PORT: u16 = 29401;
@@ -33,15 +34,19 @@ const LAUNCHERS: &[[&str; 3]] = &[
     ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"], // Slurm
 ];
 
+/// What launchers call a job, alike at all of its ranks.
+const NAMES: &[&str] = &["TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID"];
+
 impl Job {
     /// What the environment says; `None` where no launcher started this process.
     ///
     /// The root is `BELLPUSH_ROOT` (`host:port`, or a host and port 29401), else `MASTER_ADDR` with
     /// the port after `MASTER_PORT`, on which torchrun itself listens. The secret is
-    /// `BELLPUSH_JOB_SECRET`.
+    /// `BELLPUSH_JOB_SECRET`; where that is not set, one is made of a file that is made for the user
+    /// (`bellpush/job-secret` in `$XDG_STATE_HOME` or `~/.local/state`) and of the launcher's name of the job.
     ///
     /// # Errors
-    /// What is missing or no number.
+    /// What is missing or no number, and what keeps the file from being made or trusted.
     pub fn from_env(timeout: Duration) -> Result<Option<Self>, BootstrapError> {
         Self::from(|name| std::env::var(name).ok(), timeout)
     }
@@ -66,8 +71,6 @@ impl Job {
             return Err(BootstrapError::Rank { rank, ranks });
         }
         let missing = |name| BootstrapError::Missing { name };
-        let secret = var("BELLPUSH_JOB_SECRET").filter(|s| !s.is_empty());
-        let secret = secret.ok_or(missing("BELLPUSH_JOB_SECRET"))?;
         let root = match (var("BELLPUSH_ROOT"), var("MASTER_ADDR")) {
             (Some(root), _) => resolve("BELLPUSH_ROOT", &root, PORT)?,
             (None, Some(host)) => {
@@ -75,6 +78,15 @@ impl Job {
                 resolve("MASTER_ADDR", &host, port.unwrap_or(PORT))?
             }
             (None, None) => return Err(missing("BELLPUSH_ROOT")),
+        };
+        let secret = match var("BELLPUSH_JOB_SECRET").filter(|s| !s.is_empty()) {
+            Some(named) => named,
+            None => {
+                let names = NAMES.iter().filter_map(|name| var(name)).collect::<Vec<_>>();
+                let job = format!("{root} {ranks} {}", names.join(" "));
+                secret::of_job(&var, &job)
+                    .map_err(|(path, source)| BootstrapError::Secret { path, source })?
+            }
         };
         Ok(Some(Self { rank, ranks, local_rank: local.unwrap_or(rank), root, secret, timeout }))
     }
@@ -122,7 +134,9 @@ mod tests {
     fn what_is_missing_or_wrong_is_named() {
         let text = |vars: &[(&str, &str)]| job(vars).err().expect("an error").to_string();
         let two = [("RANK", "0"), ("WORLD_SIZE", "2")];
-        assert!(text(&two).contains("BELLPUSH_JOB_SECRET"));
+        let nowhere = [&two[..], &[("BELLPUSH_ROOT", "::1"), ("HOME", "/proc/none")]].concat();
+        assert!(text(&nowhere).contains("/proc/none/.local/state/bellpush/job-secret"));
+        assert!(text(&nowhere).contains("BELLPUSH_JOB_SECRET"));
         let secret = [&two[..], &[("BELLPUSH_JOB_SECRET", "s")]].concat();
         assert!(text(&secret).contains("BELLPUSH_ROOT"));
         assert!(text(&[("RANK", "x"), ("WORLD_SIZE", "2")]).contains("RANK is 'x'"));

@@ -14,6 +14,7 @@ mod job;
 mod kinds;
 mod layout;
 mod member;
+mod secret;
 
 pub use address::RankAddress;
 pub use bootstrap::{Bootstrap, BootstrapError};

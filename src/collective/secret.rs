@@ -1,0 +1,131 @@
+//! The job's secret where nobody names one: made once for a user, kept where the user's processes alone can
+//! read it, and mixed with what names the job. Ranks on one host find the same file, and so do ranks on
+//! hosts that share a home; others need `BELLPUSH_JOB_SECRET`.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+/// Random bytes of the user's secret, and in the file twice as many hexadecimal digits.
+const BYTES: usize = 32;
+
+/// The secret of the job that `job` names, for this user.
+///
+/// # Errors
+/// The system's, and `PermissionDenied` for a file that others can read or that is someone else's.
+pub(super) fn of_job(
+    var: impl Fn(&str) -> Option<String>,
+    job: &str,
+) -> Result<String, (PathBuf, io::Error)> {
+    let path = place(var);
+    let users = users(&path).map_err(|e| (path, e))?;
+    let mut mac: Hmac<Sha256> =
+        Mac::new_from_slice(users.as_bytes()).expect("HMAC takes keys of any length");
+    mac.update(job.as_bytes());
+    Ok(hex(&mac.finalize().into_bytes()))
+}
+
+/// `bellpush/job-secret` in the user's directory for state (XDG Base Directory Specification).
+fn place(var: impl Fn(&str) -> Option<String>) -> PathBuf {
+    let set = |name| var(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+    state.unwrap_or_else(|| "/".into()).join("bellpush/job-secret")
+}
+
+/// The user's secret, which the first who asks makes.
+fn users(path: &Path) -> io::Result<String> {
+    match read(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        found => return found,
+    }
+    let directory = path.parent().ok_or(io::ErrorKind::NotFound)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let mut random = [0; BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut random)?;
+    // Written aside and linked: a file that can be seen is whole, and of two makers one comes first.
+    let aside = directory.join(format!("job-secret.{}-{}", std::process::id(), hex(&random[..8])));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+    let linked = file
+        .write_all(hex(&random).as_bytes())
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::hard_link(&aside, path));
+    fs::remove_file(&aside)?;
+    match linked {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => read(path),
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let file = File::open(path)?;
+    let about = file.metadata()?;
+    // SAFETY: has no precondition.
+    let user = unsafe { libc::geteuid() };
+    let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    if about.uid() != user {
+        return refuse("it is another user's");
+    }
+    if about.mode() & 0o077 != 0 {
+        return refuse("others can read or write it; its mode must be 600");
+    }
+    let mut text = String::new();
+    file.take(2 * BYTES as u64 + 1).read_to_string(&mut text)?;
+    if text.len() != 2 * BYTES || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not one of bellpush's"));
+    }
+    Ok(text)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn in_state(state: &Path, job: &str) -> Result<String, io::Error> {
+        let var = |name: &str| (name == "XDG_STATE_HOME").then(|| state.display().to_string());
+        of_job(var, job).map_err(|(path, e)| {
+            assert_eq!(path, state.join("bellpush/job-secret"));
+            e
+        })
+    }
+
+    #[test]
+    fn all_who_ask_at_once_get_the_same_and_another_job_another() {
+        let state = tempfile::tempdir().unwrap();
+        let ask = |job: &'static str| in_state(state.path(), job).unwrap();
+        let secrets: Vec<String> = std::thread::scope(|s| {
+            let askers: Vec<_> = (0..16).map(|_| s.spawn(|| ask("a"))).collect();
+            askers.into_iter().map(|asker| asker.join().unwrap()).collect()
+        });
+        assert!(secrets.iter().all(|secret| *secret == secrets[0] && secret.len() == 64));
+        assert_ne!(ask("b"), secrets[0]);
+        let left = fs::read_dir(state.path().join("bellpush")).unwrap().count();
+        assert_eq!(left, 1, "nothing lies about");
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(in_state(other.path(), "a").unwrap(), secrets[0], "another user's");
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_or_that_is_none_is_refused() {
+        let state = tempfile::tempdir().unwrap();
+        in_state(state.path(), "a").unwrap();
+        let file = state.path().join("bellpush/job-secret");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        let refused = in_state(state.path(), "a").unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{refused}");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        for bad in ["", "short", &"x".repeat(64), &"a".repeat(65)] {
+            fs::write(&file, bad).unwrap();
+            let refused = in_state(state.path(), "a").unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidData, "{bad}");
+        }
+    }
+}
