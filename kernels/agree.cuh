@@ -30,7 +30,7 @@ template <class P>
 BP_DEV outcome announce(const channel<P>& c) {
   outcome o{BP_COLL_OK, 0};
   if (c.index == 0) {
-    o = quick::send_head(c, c.quick);
+    o = quick::send(c, c.quick, 0, 0);
   } else {
     syncthreads();  // all have read the call's number
   }
@@ -73,7 +73,7 @@ BP_DEV outcome settle_quick(const channel<P>& c, uint32_t first, uint32_t end) {
   for (uint32_t i = first; i < end && o.ok(); i++) {
     channel<P> other(c.a, i);
     other.call = c.call;
-    o = quick::send_head(other, other.quick);
+    o = quick::send(other, other.quick, 0, 0);
     if (o.ok()) o = quick::wait_heads(other, other.quick);
     if (tid() == 0) other.state()->quick = other.quick + 1;
   }

@@ -217,9 +217,18 @@ BP_DEV bool needs_nobody(const channel<P>& c) {
   return block_scope{}.broadcast(ld_relaxed_gpu(&c.shared()->dead)) != 0;
 }
 
+// A call is launched to begin while the kernel before it ends, which may be the call before.
+BP_DEV void begin_early(const bp_coll_args& args) {
+  fetch_endpoints(args);
+  syncthreads();
+  await_kernel_before();
+  if (args.early) release_kernel_behind();
+}
+
 template <class P>
 BP_DEV void all_reduce(const bp_coll_args& args) {
-  channel<P> c(args, bid());
+  begin_early(args);
+  channel<P> c(args, bid(), true);
   if (needs_nobody(c)) return;
   outcome o;
   if (args.algorithm == BP_COLL_ONE_SHOT) {
@@ -239,20 +248,14 @@ BP_DEV void all_reduce(const bp_coll_args& args) {
 }
 
 // Every rank sends all its elements to all others in one quick message, and adds up all of them. A kernel
-// of its own: a launch of few microseconds feels how much code it brings along. It is launched to begin while
-// the kernel before it ends, which may be the call before this one.
+// of its own: a launch of few microseconds feels how much code it brings along.
 template <class P>
 BP_DEV void all_reduce_quick(const bp_coll_args& args) {
-  quick::fetch_endpoints(args);
-  syncthreads();
-  await_kernel_before();
-  release_kernel_behind();
-  channel<P> c(args, bid());
+  begin_early(args);
+  channel<P> c(args, bid(), true);
   if (needs_nobody(c)) return;
   const uint64_t bytes = c.count * element_bytes(args.dtype);
-  outcome o = quick::send(c, c.quick, c.in(0), bytes, [&](uint32_t r) -> const bp_endpoint& {
-    return quick::fetched(c, r);
-  });
+  outcome o = quick::send(c, c.quick, c.in(0), bytes);
   if (tid() + 1 == block_threads()) c.begin();
   if (o.ok()) o = quick::receive(c, c.quick, bytes);
   if (!o.ok()) return end_otherwise(c, o, true);
@@ -266,6 +269,7 @@ BP_DEV void all_reduce_quick(const bp_coll_args& args) {
 // Waits for all that was sent, so that queue pairs can go: a block a channel.
 template <class P>
 BP_DEV void drain(const bp_coll_args& args) {
+  await_kernel_before();
   channel<P> c(args, bid());
   for (uint32_t r = 0; r < args.ranks; r++) {
     if (r != args.rank) quiet<P>(c.to(r), block_scope{});

@@ -94,7 +94,8 @@ struct bp_coll_args {
   uint32_t channels;           // blocks of this launch
   uint32_t rank, ranks;
   uint32_t chunk_bytes;        // payload of a message at most; multiple of 64
-  uint16_t unwaited;           // negative control: 1 reads slots without waiting for them
+  uint8_t unwaited;            // negative control: 1 reads slots without waiting for them
+  uint8_t early;               // 1: the kernel behind may begin beside this one
   uint16_t all_channels;       // channels that the communicator has
   uint64_t endpoints;          // bp_endpoint[][ranks], by channel; the own rank's is not used
   uint64_t channel_state;      // bp_coll_channel[]

@@ -50,30 +50,9 @@ BP_DEV uint64_t made_at(const channel<P>& c, uint64_t n) {
   return payload_of(0, 0) + BP_COLL_QUICK_ALL_BYTES;
 }
 
-// Endpoints, which no kernel writes, come while the kernel before this one ends: a launch begins with an empty
-// L1, and the verbs would look at parts of them one after the other, 0.2 us each.
-BP_DEV uint32_t near_endpoints(const bp_coll_args& a) {
-  constexpr uint32_t most = BP_COLL_NEAR_ENDPOINTS;
-  return a.ranks - 1 < most ? a.ranks - 1 : most;
-}
-BP_DEV void fetch_endpoints(const bp_coll_args& a) {
-  constexpr uint32_t lines = sizeof(bp_endpoint) / sizeof(u128);
-  for (uint32_t i = tid(); i < near_endpoints(a) * lines; i += block_threads()) {
-    const uint32_t r = a.rank + 1 + i / lines;
-    const bp_endpoint* from = &endpoint_of(a, bid(), r < a.ranks ? r : r - a.ranks);
-    reinterpret_cast<u128*>(words()->near)[i] = reinterpret_cast<const u128*>(from)[i % lines];
-  }
-}
-// The endpoint to rank r, of the channel that this block has fetched endpoints of.
+// Sends message n to everyone: `bytes` bytes from `from`.
 template <class P>
-BP_DEV const bp_endpoint& fetched(const channel<P>& c, uint32_t r) {
-  const uint32_t i = (r > c.a.rank ? r : r + c.a.ranks) - c.a.rank - 1;
-  return i < BP_COLL_NEAR_ENDPOINTS ? words()->near[i] : c.to(r);
-}
-
-// Sends message n to everyone, rank r by endpoint to(r): `bytes` bytes from `from`.
-template <class P, class To>
-BP_DEV outcome send(const channel<P>& c, uint64_t n, uint64_t from, uint64_t bytes, To to) {
+BP_DEV outcome send(const channel<P>& c, uint64_t n, uint64_t from, uint64_t bytes) {
   const uint32_t units = units_of(n, bytes), flag = flag_of(n);
   const bool whole = ((from | bytes) & 3) == 0;
   const bp_coll_call own = c.own();
@@ -93,15 +72,9 @@ BP_DEV outcome send(const channel<P>& c, uint64_t n, uint64_t from, uint64_t byt
   }
   if (tid() == 0) words()->ended = 0;  // before the barrier in to_all()
   return c.to_all(units <= 128, [&](auto scope, uint32_t r) {
-    return send_bytes<P>(to(r), scope, c.quick_slot(c.a.rank, n), made_at(c, n),
+    return send_bytes<P>(c.to(r), scope, c.quick_slot(c.a.rank, n), made_at(c, n),
                          units * sizeof(u128)) == BP_OK;
   });
-}
-
-// Sends message n to everyone, without a payload.
-template <class P>
-BP_DEV outcome send_head(const channel<P>& c, uint64_t n) {
-  return send(c, n, 0, 0, [&](uint32_t r) -> const bp_endpoint& { return c.to(r); });
 }
 
 BP_DEV bool has_come(const u128& v, uint32_t flag) { return v.w[1] == flag && v.w[3] == flag; }

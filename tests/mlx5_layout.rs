@@ -265,7 +265,7 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(CollStatus = bp_coll_status { code; rank; own; said; }),
         layout!(CollArgs = bp_coll_args {
             input = in; output = out; count; dtype; op; algorithm; channels; rank; ranks;
-            chunk_bytes; unwaited; all_channels; endpoints; channel_state; shared; status; region; reports;
+            chunk_bytes; unwaited; early; all_channels; endpoints; channel_state; shared; status; region; reports;
             quick_slots; exchange_signals; ring_signals; exchange_slots; ring_slots; quick_stage; stage; timeout_ns;
             grace_ns;
         }),

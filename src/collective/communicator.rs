@@ -19,6 +19,9 @@ const HOST_THREADS: u32 = 8;
 /// Bytes of a quick call for which it takes one channel more, up to [`Options::quick_channels`]: a NIC's engine
 /// takes longer for them than a channel costs (docs/results/allreduce-h200.md).
 const QUICK_SHARE: u64 = 1024;
+/// Channels of a call that may be on the GPU beside the next one. Two such calls of eight ranks are fewer blocks
+/// than a GPU has multiprocessors, and of two ranks than an engine of 96 blocks leaves.
+const EARLY_CHANNELS: u32 = 8;
 /// How long dropping waits for what was sent.
 const DRAIN: Duration = Duration::from_secs(1);
 
@@ -313,6 +316,7 @@ impl Inner {
             ranks: self.ranks,
             chunk_bytes: self.options.chunk_bytes,
             unwaited: (!self.options.waits).into(),
+            early: early(call).into(),
             all_channels: self.channels as u16, // at most MAX_CHANNELS
             endpoints: self.table.addr(),
             channel_state: self.state.addr() + SHARED_BYTES as u64,
@@ -336,8 +340,9 @@ impl Inner {
         let usual = if self.gpu.is_host() { HOST_THREADS } else { self.threads(call) };
         let threads = self.options.threads.unwrap_or(usual);
         let dims = Dims::new(call.channels, threads).shared(BLOCK_BYTES);
-        if call.algorithm == Algorithm::Quick { dims.early() } else { dims }
+        if early(call) { dims.early() } else { dims }
     }
+
 
     /// In a quick call as many threads as there are words to wait for, each of which looks at one: the more
     /// there are, the longer a barrier takes.
@@ -388,6 +393,13 @@ impl Inner {
             _ => Error::Silent { rank, call, ms },
         }))
     }
+}
+
+/// Whether a call may begin while the one before it ends, and the one behind it while this one does. Only then
+/// are blocks of both on the GPU, and they must not take the multiprocessors that somebody needs whom they wait
+/// for: another rank on the GPU, or an engine's kernel between two launches.
+fn early(call: &Call) -> bool {
+    call.channels <= EARLY_CHANNELS
 }
 
 /// What a rank calls, as it said; `None` for numbers that mean nothing.

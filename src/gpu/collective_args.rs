@@ -86,7 +86,9 @@ pub struct CollArgs {
     /// Payload of a message at most.
     pub chunk_bytes: u32,
     /// 1: a negative control, slots are read without waiting for them.
-    pub unwaited: u16,
+    pub unwaited: u8,
+    /// 1: the kernel behind may begin beside this one.
+    pub early: u8,
     /// Channels that the communicator has.
     pub all_channels: u16,
     /// [`super::args::DeviceEndpoint`] by channel and rank.
