@@ -50,9 +50,13 @@ struct block_state {
   found_slot found[most_warps];
   uint64_t old_value;
   alignas(16) uint8_t wqe[BP_ENGINE_WQE_BYTES];
-  alignas(16) uint8_t stream[16];  // args.slot_bytes of them
+  // A slot's stream, args.slot_bytes of it, behind 12 bytes: its payload is then in whole units, which
+  // lanes read without getting into each other's way.
+  alignas(16) uint8_t before_stream[12];
+  uint8_t stream[20];
 };
 
+static_assert((offsetof(block_state, stream) + inband_header_bytes) % 16 == 0, "whole units");
 static_assert(sizeof(block_state) <= BP_ENGINE_SHARED_BYTES, "the host asks for so much");
 
 // The block, as one of its crew sees it. It has no members: what functions out of line were passed by

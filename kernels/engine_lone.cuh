@@ -15,7 +15,8 @@ namespace engine {
 
 enum lone : uint32_t {
   lone_done,    // and nothing is known of the next
-  lone_next,    // done, and the next one has begun to come
+  lone_next,    // done, and the next one has begun to come, or will
+  lone_row,     // done, and two more have begun to come
   lone_waits,   // not all of it has come; the look waits for the rest
   lone_key,     // the block does not remember the key that the slot names
   lone_body,    // no CQE's body is written ahead
@@ -38,6 +39,11 @@ BP_DEV void end_lone(team t, context* q, bool asked, uint64_t end, bool near, ui
   } else {
     note_written(q, end, near);
   }
+}
+
+// Nothing else has come: the fence that the next message would begin with, which nobody waits for now.
+BP_DEV void settle_early(team t, context* q) {
+  if (q->row_end != 0) settle(t, q);
 }
 
 // Why a message that asks for a completion cannot have one this way; lone_done: it can.
@@ -71,6 +77,8 @@ BP_DEV uint32_t write_inline(team t, context* q, const uint8_t* copy, uint32_t b
   const uint8_t* payload = copy + inband_header_bytes;
   if (((remote | bytes) & 3) == 0 && bytes <= 4 * 32) {
     move_words(remote, payload, bytes, t.rank(), t.size());
+  } else if (!by_blueflame) {
+    move_stream(remote, copy, bytes, t.rank(), t.size());
   } else {
     move_copied(remote, payload, bytes, t.rank(), t.size());
   }
@@ -83,71 +91,79 @@ BP_DEV uint32_t write_inline(team t, context* q, const uint8_t* copy, uint32_t b
 
 // ---- Slots ------------------------------------------------------------------------------------
 
-// The first lines of the next slot, up to `end`, to the stream; returns how many have come.
-BP_DEV uint32_t crew_lines(team t, const place& p, uint32_t line, uint32_t end, uint8_t* stream) {
-  if (t.size() == 32) return take_lines(p, line, end, stream);
+// Looks at a slot that has begun to come, before other queue pairs get their turn: the rest comes within a
+// look or two as a rule, and to come here again takes longer.
+constexpr uint32_t slot_looks = 16;
+// And at the one behind a full slot, which is part of a longer message.
+constexpr uint32_t next_looks = 6;
+
+// Lines of a slot from `first` to `end`, to the stream; returns how many from `first` on have come.
+BP_DEV uint32_t crew_lines(team t, const place& p, uint32_t line, uint32_t first, uint32_t end,
+                           uint8_t* stream) {
+  if (t.size() == 32) return take_lines(p, line, first, end, stream);
   uint32_t came = 0;
-  for (uint32_t first = 0; first < end && came == first; first += 32) {
+  for (uint32_t at = first; at < end && first + came == at; at += 32) {
     came += row_of_ones(ballot_each(t, [&](uint32_t i) {
-      return first + i < end && take_line(p.slot, line, p.sequence, stream, first + i);
+      return at + i < end && take_line(p.slot, line, p.sequence, stream, at + i);
     }));
   }
   return came;
 }
 
+// Where the sequence of a slot's first line stands, which says whether the slot has begun to come.
+BP_DEV const uint32_t* sequence_at(const place& p, uint32_t line) {
+  return reinterpret_cast<const uint32_t*>(p.slot + line_bytes(line) - 4);
+}
+
 // Carries out the next slot if it holds a WRITE of inline data, as most do. `came` lines of it lie in
-// the stream already.
-BP_DEV_COLD uint32_t lone_slot(uint32_t k, uint32_t came) {
+// the stream already. `looks`: how often to look for its beginning.
+BP_DEV_COLD uint32_t lone_slot(uint32_t k, uint32_t came, uint32_t looks) {
   const team t;
   context* q = t.qp(k);
   const bp_qpc_fixed& f = q->fixed;
   const uint32_t line = f.line, lines = q->lines;
-  const place here{*q, 0}, next{*q, 1};
+  const place here{*q, 0}, next{*q, 1}, third{*q, f.slots > 1 ? 2u : 1u};
   uint8_t* stream = t.b()->stream;
-  // On its way meanwhile: whether the next one has begun.
-  const uint32_t beyond =
-      ld_relaxed_sys(reinterpret_cast<const uint32_t*>(next.slot + line_bytes(line) - 4));
-  // 1. Look, until all lines have come that the header says there are.
-  uint32_t look = q->expect, bytes = 0, need = 0;
-  bool is_fresh = came == 0;
-  for (;;) {
-    look = look < 32 ? 32 : look;
-    look = look < lines ? look : lines;
-    if (is_fresh) {
-      syncwarp();  // all have done with the stream
-      came = crew_lines(t, here, line, look, stream);
-      syncwarp();  // the stream, before the looks at it
-    }
-    // The control segment says how much more there is at least, and that how much there is in all.
-    need = lines_of(line, sizeof(bp_wqe_ctrl));
-    if (came >= need) {
-      const uint32_t least = least_bytes(stream);
-      need = lines_of(line, least);
+  // 1. Look, until all lines have come that the header says there are. Those that have come are not
+  // looked at again, so what was checked of them stays.
+  uint32_t end = q->expect, bytes = 0, need = 0;
+  end = end < 32 ? 32 : end;
+  if (came == 0) syncwarp();  // all have done with the stream
+  for (uint32_t look = 0;; look++) {
+    if (bytes == 0) {
+      // The control segment says how much more there is at least, and that how much there is in all.
+      need = lines_of(line, sizeof(bp_wqe_ctrl));
       if (came >= need) {
-        bytes = least == inband_header_bytes ? plain_bytes(stream, f.qpn, q->state.ticket) : 0;
-        if (bytes == 0) return lone_other;
-        need = lines_of(line, inband_header_bytes + bytes);
-        if (need > lines || need > row_lines) return lone_other;
+        if (least_bytes(stream) != inband_header_bytes) return lone_other;
+        need = lines_of(line, inband_header_bytes);
+        if (came >= need) {
+          bytes = plain_bytes(stream, f.qpn, q->state.ticket);
+          if (bytes == 0) return lone_other;
+          need = end = lines_of(line, inband_header_bytes + bytes);
+          if (need > lines || need > row_lines) return lone_other;
+        }
       }
     }
     if (came >= need) break;
-    if (!is_fresh || need > look) {
-      is_fresh = true;
-      look = need;
-      continue;
+    if (look >= (came == 0 ? looks : slot_looks)) {
+      if (t.leads()) {
+        // The last one: its writer stores lines in their order.
+        q->missing = need - 1;
+        if (bytes != 0) q->expect = need;
+      }
+      syncwarp();
+      return lone_waits;
     }
-    syncwarp();
-    if (t.leads()) {
-      // The last one: its writer stores lines in their order.
-      q->missing = need - 1;
-      q->expect = need;
-    }
-    syncwarp();
-    return lone_waits;
+    came += crew_lines(t, here, line, came, end < lines ? end : lines, stream);
+    syncwarp();  // the stream, before the looks at it
   }
-  // 2. Carry out.
+  // 2. Carry out. On their way meanwhile: whether the next ones have begun.
+  const uint32_t beyond = ld_relaxed_sys(sequence_at(next, line));
+  const uint32_t further = ld_relaxed_sys(sequence_at(third, line));
   const uint32_t why = write_inline(t, q, stream, bytes, (uint32_t)q->state.ticket, false);
   if (why != lone_done) return why;
+  // No room for another unit: there is more, which continues this.
+  const bool is_full = inband_header_bytes + bytes + 16 > lines * line_data(line);
   if (t.leads()) {  // after the CQE, which somebody waits for
     q->hint = word_at(stream, 24);
     q->expect = need;
@@ -158,7 +174,13 @@ BP_DEV_COLD uint32_t lone_slot(uint32_t k, uint32_t came) {
     aim(q, next);
   }
   syncwarp();
-  return sequence_of(line, beyond) == next.sequence ? lone_next : lone_done;
+  if (sequence_of(line, beyond) == next.sequence) {
+    return sequence_of(line, further) == third.sequence ? lone_row : lone_next;
+  }
+  if (q->row_end == 0) return lone_done;
+  if (is_full) return lone_next;
+  settle_early(t, q);
+  return lone_done;
 }
 
 // ---- WQEs -------------------------------------------------------------------------------------
@@ -182,29 +204,13 @@ BP_DEV void move_lone(uint64_t to, uint64_t from, uint32_t bytes, uint32_t rank,
   }
 }
 
-// Carries out what a doorbell told of, if that is one WRITE with one gather entry.
-BP_DEV_COLD uint32_t lone_wqe(uint32_t k) {
+// Carries out a WRITE with one gather entry, the next WQE, of which a copy lies at an offset.
+BP_DEV_COLD uint32_t lone_gather(uint32_t k, uint32_t offset) {
   const team t;
   context* q = t.qp(k);
   const bp_qpc_fixed& f = q->fixed;
   const uint64_t ci = q->state.ci;
-  // On its way while the doorbell is understood: what lies where the next WQE is expected. It was
-  // written before the doorbell, if that tells of it.
-  const uint64_t at = (ci & (f.sq_blocks - 1)) * 4;
-  const u128* ring_units = reinterpret_cast<const u128*>(f.sq) + at;
-  const uint32_t first = t.rank();
-  const u128 early = first < 4 ? ld_line(ring_units + first) : unit_zero();
-  if (t.leads()) ring(q, t.b()->polled[k][0], t.b()->polled[k][1]);
-  syncwarp();
-  if (q->state.producer - ci != 1) {
-    const bool buffer = q->state.producer == ci && f.blueflame && !q->dbr_due;
-    return buffer && t.b()->polled[k][1] != 0 ? lone_buffer : lone_other;
-  }
-  uint8_t* copy = t.b()->wqe;
-  u128* units = reinterpret_cast<u128*>(copy);
-  if (first < 4) units[first] = early;
-  for (uint32_t u = first + t.size(); u < 4; u += t.size()) units[u] = ld_line(ring_units + u);
-  syncwarp();
+  const uint8_t* copy = t.b()->wqe + offset;
   // 1. Check.
   if (!is_plain(copy, f.qpn, (uint32_t)ci)) return lone_other;
   const plain_write w(copy);
@@ -235,12 +241,42 @@ BP_DEV_COLD uint32_t lone_wqe(uint32_t k) {
   end_lone(t, q, asked, remote + w.bytes, near, (uint32_t)ci);
   if (t.leads()) {  // after the CQE, which somebody waits for
     q->state.ci = ci + 1;
+    if (q->state.producer < ci + 1) q->state.producer = ci + 1;
+    q->state.blueflame += offset != 0;
     q->state.wqes++;
     q->state.bytes += w.bytes;
     if (q->dbr_due) look_at_record(q);
   }
   syncwarp();
-  return q->state.producer == ci + 1 ? lone_done : lone_next;
+  if (q->state.producer != ci + 1) return lone_next;
+  settle_early(t, q);
+  return lone_done;
+}
+
+constexpr uint32_t buffer_units = BP_UAR_BF_BYTES / 16;
+constexpr uint32_t buffer_at = BP_WQEBB_BYTES;  // where its copy lies, behind one of the ring's next WQE
+
+// Carries out what a doorbell told of, if that is one WRITE with one gather entry.
+BP_DEV_COLD uint32_t lone_wqe(uint32_t k) {
+  const team t;
+  context* q = t.qp(k);
+  const bp_qpc_fixed& f = q->fixed;
+  const uint64_t ci = q->state.ci;
+  // On its way while the doorbell is understood: what lies where the next WQE is expected, in the ring and in
+  // the buffer. It was written before the doorbell, if that tells of it.
+  const u128* next = reinterpret_cast<const u128*>(f.sq) + (ci & (f.sq_blocks - 1)) * 4;
+  const u128* buffer = reinterpret_cast<const u128*>(f.uar + BP_UAR_BF_OFFSET);
+  const uint32_t all = f.blueflame ? 4 + buffer_units : 4, first = t.rank();
+  const auto load = [&](uint32_t u) { return ld_line(u < 4 ? next + u : buffer + (u - 4)); };
+  const u128 early = first < all ? load(first) : unit_zero();
+  if (t.leads()) ring(q, t.b()->polled[k][0], t.b()->polled[k][1]);
+  u128* units = reinterpret_cast<u128*>(t.b()->wqe);
+  if (first < all) units[first] = early;
+  for (uint32_t u = first + t.size(); u < all; u += t.size()) units[u] = load(u);
+  syncwarp();
+  if (q->state.producer - ci == 1) return lone_gather(k, 0);
+  const bool is_buffer = q->state.producer == ci && f.blueflame && !q->dbr_due;
+  return is_buffer && t.b()->polled[k][1] != 0 ? lone_buffer : lone_other;
 }
 
 // ---- BlueFlame --------------------------------------------------------------------------------
@@ -257,22 +293,19 @@ BP_DEV bool is_whole(const context* q, const uint8_t* copy) {
   return sum == units[0].w[3];
 }
 
-// Carries out the WQE in the BlueFlame buffer, after lone_wqe() found that nothing else is posted.
+// Carries out the WQE in the BlueFlame buffer, which lone_wqe() has copied, after that found that nothing
+// else is posted.
 BP_DEV_COLD uint32_t lone_blueflame(uint32_t k) {
   const team t;
   context* q = t.qp(k);
-  const u128* buffer = reinterpret_cast<const u128*>(q->fixed.uar + BP_UAR_BF_OFFSET);
-  uint8_t* copy = t.b()->wqe;
-  for (uint32_t u = t.rank(); u < BP_UAR_BF_BYTES / 16; u += t.size()) {
-    reinterpret_cast<u128*>(copy)[u] = ld_line(buffer + u);
-  }
-  syncwarp();
+  const uint8_t* copy = t.b()->wqe + buffer_at;
   if (!is_whole(q, copy)) return lone_waits;
   // Inline data that end where the WQE does.
   const ctrl c(copy);
   const uint32_t count = word_at(copy, 32), bytes = count & ~BP_INLINE_FLAG;
-  if (c.opcode != BP_OP_RDMA_WRITE || (count & BP_INLINE_FLAG) == 0 || bytes == 0 ||
-      bytes > BP_UAR_BF_BYTES || (inband_header_bytes + bytes + 15) / 16 != c.ds) {
+  if ((count & BP_INLINE_FLAG) == 0) return lone_gather(k, buffer_at);
+  if (c.opcode != BP_OP_RDMA_WRITE || bytes == 0 || bytes > BP_UAR_BF_BYTES ||
+      (inband_header_bytes + bytes + 15) / 16 != c.ds) {
     return lone_other;
   }
   const uint64_t ci = q->state.ci;
@@ -285,6 +318,7 @@ BP_DEV_COLD uint32_t lone_blueflame(uint32_t k) {
     q->state.bytes += bytes;
   }
   syncwarp();
+  settle_early(t, q);
   return lone_done;
 }
 

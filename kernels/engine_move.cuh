@@ -86,6 +86,32 @@ BP_DEV_COLD void move(uint64_t to, uint64_t from, uint64_t bytes, uint32_t rank,
   }
 }
 
+// The same of whole units that are aligned at both ends.
+BP_DEV void move_copied_units(uint64_t to, const uint8_t* from, uint32_t bytes, uint32_t rank,
+                              uint32_t size) {
+  constexpr uint32_t N = 4;
+#if defined(__CUDACC__)
+#pragma unroll 1
+#endif
+  for (uint32_t first = rank * 16; first < bytes; first += N * size * 16) {
+    u128 v[N] = {};  // as in move_units
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (uint32_t j = 0; j < N; j++) {
+      const uint32_t at = first + j * size * 16;
+      if (at < bytes) v[j] = *reinterpret_cast<const u128*>(from + at);
+    }
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (uint32_t j = 0; j < N; j++) {
+      const uint32_t at = first + j * size * 16;
+      if (at < bytes) *reinterpret_cast<u128*>(to + at) = v[j];
+    }
+  }
+}
+
 // Copied bytes (a WQE, a slot's stream) to global memory; whole words where the destination and the
 // copy allow it, four of them to a store.
 BP_DEV_COLD void move_copied(uint64_t to, const uint8_t* from, uint64_t bytes, uint32_t rank,

@@ -155,8 +155,8 @@ BP_DEV_COLD bool visit_slot(uint32_t k) {
   return true;
 }
 
-// Takes whole slots in their order, up to a budget. Rows of them where the next one has begun to come
-// before one is done, as long as they are rows.
+// Takes whole slots in their order, up to a budget. Rows of them where two more have begun to come
+// before one is done, as long as they are rows: what two or three warps do together one does as soon.
 BP_DEV_COLD void visit_slots(uint32_t k) {
   const team t;
   watch& w = t.b()->rounds;
@@ -165,6 +165,7 @@ BP_DEV_COLD void visit_slots(uint32_t k) {
   if (t.leads()) w.hot = k;
   const uint64_t start_wqes = t.qp(k)->state.wqes, start_bytes = t.qp(k)->state.bytes;
   bool rows = t.qp(k)->in_rows != 0, joins = true, has_key = false;
+  uint32_t looks = 1;
   for (;;) {
     context* q = t.qp(k);
     if (q->state.wqes - start_wqes >= visit_wqes || q->state.bytes - start_bytes >= visit_bytes) return;
@@ -176,10 +177,11 @@ BP_DEV_COLD void visit_slots(uint32_t k) {
       syncwarp();
       if (n != 0) continue;
     }
-    const uint32_t how = lone_slot(k, came);
+    const uint32_t how = lone_slot(k, came, looks);
     came = 0;
-    if (how == lone_next) {
-      rows = joins;
+    if (how == lone_next || how == lone_row) {
+      rows = joins && how == lone_row;
+      looks = next_looks;
       has_key = false;
     } else if (how == lone_key && !has_key) {
       has_key = true;  // if there is one
@@ -273,14 +275,16 @@ BP_DEV uint32_t look_around(const bp_engine_args& a, block_state* b, uint32_t k,
   return found;
 }
 
-// The first lines of the hot queue pair's next slot, a line a lane: with the look that finds it, its
-// data are here. Each says by its sequence whether it is of this lap; what of them is used comes after
-// the look's acquire. Where this lane's lies; null: there is none.
-BP_DEV const u128* line_ahead(team t, uint32_t hot) {
+// The first lines of the hot queue pair's next slot, as many as the last message had: with the look that
+// finds it, its data are here. Each says by its sequence whether it is of this lap; what of them is used
+// comes after the look's acquire.
+constexpr uint32_t loads_ahead = 6;  // of a lane
+BP_DEV uint32_t lines_ahead(team t, uint32_t hot) {
   const context* q = t.qp(hot % BP_ENGINE_BLOCK_QPS);
-  const bool is_one = hot < BP_ENGINE_BLOCK_QPS && q->grant != 0 && q->fixed.line != BP_LINE_60_4 &&
-                      q->fixed.line != BP_LINE_NONE && t.rank() < q->lines;
-  return is_one ? reinterpret_cast<const u128*>(q->slot) + t.rank() : nullptr;
+  if (hot >= BP_ENGINE_BLOCK_QPS || q->grant == 0 || t.size() != 32) return 0;
+  if (q->fixed.line != BP_LINE_12_4 && q->fixed.line != BP_LINE_14_2) return 0;
+  const uint32_t n = q->expect < 32 || q->fixed.line == BP_LINE_14_2 ? 32 : q->expect;
+  return n < q->lines ? n : q->lines;
 }
 
 // What else a round found (watch.flags).
@@ -295,7 +299,8 @@ BP_DEV_COLD uint32_t look_out() {
   const bp_engine_board* board = board_of(a);
   const uint32_t hot = b->rounds.hot;
   const bool stepped = a.rounds != 0;
-  const u128* const ahead_at = line_ahead(t, hot);
+  const uint32_t ahead_end = lines_ahead(t, hot);
+  const uint64_t ahead_at = t.qp(hot % BP_ENGINE_BLOCK_QPS)->slot;
   const sight mine(b, t.rank());
   for (uint32_t round = b->rounds.round;; round++) {
     const bool thorough = stepped || round % thorough_rounds == 0;
@@ -306,8 +311,12 @@ BP_DEV_COLD uint32_t look_out() {
       stop = ld_relaxed_sys(&board->stop);
       open = ld_relaxed_gpu(&board->open);
     }
-    u128 early = unit_zero();
-    if (ahead_at != nullptr) early = ld_line(ahead_at);
+    u128 early[loads_ahead] = {};
+    if (ahead_end > 32) {
+      load_lines<loads_ahead>(ahead_at, 0, ahead_end, early);
+    } else if (ahead_end != 0) {
+      load_lines<1>(ahead_at, 0, ahead_end, early);
+    }
     uint32_t work = 0, news = 0, ahead = 0, bodies = 0;
     for (uint32_t first = 0; first < BP_ENGINE_BLOCK_QPS; first += t.size()) {
       const uint32_t k = first + t.rank();
@@ -344,9 +353,10 @@ BP_DEV_COLD uint32_t look_out() {
     uint32_t came = 0;
     // The stream is this queue pair's while none is visited before it.
     if (hot < 32 && (work & ((2u << hot) - 1)) == 1u << hot) {
-      const uint32_t line = b->qps[hot].fixed.line;
-      came = row_of_ones(ballot(ahead_at != nullptr && unpack_line(early, line, b->qps[hot].sequence,
-                                                           b->stream + t.rank() * line_data(line))));
+      const context& q = b->qps[hot];
+      came = q.fixed.line == BP_LINE_12_4
+                 ? unpack_lines<loads_ahead>(early, BP_LINE_12_4, q.sequence, 0, ahead_end, b->stream)
+                 : unpack_lines<1>(early, BP_LINE_14_2, q.sequence, 0, ahead_end, b->stream);
     }
     syncwarp();  // what a lane acquired, before the crew's loads; and all have the round's number
     if (t.leads()) {
