@@ -126,6 +126,21 @@ mod own {
         }
         let seen = p.nics[0].counters();
         assert_eq!((seen.blueflame, seen.offloaded, seen.returned), (9, 9, 0));
+
+        // A WQE in the buffer may name memory too.
+        for i in 0..9 {
+            let bytes = [64, 7, 300][i % 3];
+            p.a.buf.put(0, &data[i..i + bytes]);
+            let payload = [p.a.buf.data(0, bytes as u32)];
+            let to = (p.b.buf.at(16), p.b.buf.mr.rkey);
+            let wr = SendWr::new(Opcode::RdmaWrite).to(to.0, to.1).payload(&payload);
+            p.a.host.sq.post_blueflame(&wr).unwrap();
+            p.settle();
+            assert_eq!(p.sent().len(), 1);
+            assert_eq!(p.b.buf.get(16, bytes), data[i..i + bytes]);
+        }
+        let seen = p.nics[0].counters();
+        assert_eq!((seen.blueflame, seen.offloaded, seen.returned), (18, 18, 0));
     }
 
     /// One NIC whose engine has some shape, and two regions of `bytes` on it.

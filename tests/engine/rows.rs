@@ -212,21 +212,24 @@ fn slots_in_a_row_are_taken_as_far_as_they_are_whole_and_right() {
 /// A slot that is longer than one look counts when its last line is there, and all before it.
 #[test]
 fn long_slots_that_come_in_parts_are_waited_for() {
-    for (line, shape) in LineFormat::ALL.into_iter().flat_map(|l| SHAPES.map(|s| (l, s))) {
-        let cfg = inband(line, 4, 4096, 1);
+    let short = (4096, [2500, 220, 333, 2900, 2900, 230, 700, 2500]);
+    let long = (8192, [4160, 5900, 400, 5000, 4160, 4160, 2048, 5900]);
+    let kinds = LineFormat::ALL.into_iter().flat_map(|l| SHAPES.map(|s| (l, s)));
+    for ((line, shape), (slot, sizes)) in kinds.flat_map(|kind| [(kind, short), (kind, long)]) {
+        let cfg = inband(line, 4, slot, 1);
         let mut t = Bench::new(shape, &QpAttr { inband: Some(cfg.clone()), ..attr() }, 64 << 10);
         let mut slots = HostSlots::new(t.a.qpn(), &cfg);
         let data = pattern(64 << 10, 15);
         let (mut at, mut sent) = (5, 0);
         let n = line.line_bytes();
-        for (lap, bytes) in [2500, 220, 333, 2900, 2900, 230, 700, 2500].into_iter().enumerate() {
-            let first = lap % 4 * 4096;
-            let mut before = vec![0; 4096];
+        for (lap, bytes) in sizes.into_iter().enumerate() {
+            let first = lap % 4 * slot as usize;
+            let mut before = vec![0; slot as usize];
             cfg.window.read(first, &mut before).unwrap();
             let payload = inline(&data[at..at + bytes]);
             let wr = SendWr::new(Opcode::RdmaWrite).to(t.dst.at(at as u64), t.dst.mr.rkey);
             slots.post(&wr.payload(&payload)).unwrap();
-            let mut whole = vec![0; 4096];
+            let mut whole = vec![0; slot as usize];
             cfg.window.read(first, &mut whole).unwrap();
             cfg.window.write(first, &before).unwrap();
             // A part from the front, the end, what lies between but for one line, and that line.
