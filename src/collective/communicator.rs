@@ -343,7 +343,6 @@ impl Inner {
         if early(call) { dims.early() } else { dims }
     }
 
-
     /// In a quick call as many threads as there are words to wait for, each of which looks at one: the more
     /// there are, the longer a barrier takes.
     fn threads(&self, call: &Call) -> u32 {

@@ -234,7 +234,7 @@ fn long_slots_that_come_in_parts_are_waited_for() {
             cfg.window.write(first, &before).unwrap();
             // A part from the front, the end, what lies between but for one line, and that line.
             let lines = line.lines(36 + bytes);
-            let mut show = |t: &mut Bench, from: usize, to: usize| {
+            let show = |t: &mut Bench, from: usize, to: usize| {
                 cfg.window.write(first + from * n, &whole[from * n..to * n]).unwrap();
                 t.step()
             };
