@@ -217,7 +217,7 @@ BP_DEV bool needs_nobody(const channel<P>& c) {
   return block_scope{}.broadcast(ld_relaxed_gpu(&c.shared()->dead)) != 0;
 }
 
-// A call is launched to begin while the kernel before it ends, which may be the call before.
+// A call of few channels is launched to begin while the kernel before it ends, which may be the call before.
 BP_DEV void begin_early(const bp_coll_args& args) {
   fetch_endpoints(args);
   syncthreads();

@@ -147,8 +147,9 @@ BP_DEV_COLD uint32_t lone_slot(uint32_t k, uint32_t came, uint32_t looks) {
     if (came >= need) break;
     if (look >= (came == 0 ? looks : slot_looks)) {
       if (t.leads()) {
-        // The last one: its writer stores lines in their order.
-        q->missing = need - 1;
+        // The last one, since its writer mostly stores lines in their order; the first that is missing if the
+        // last was there already, or rounds would find it again and again.
+        q->missing = q->missing == need - 1 ? came : need - 1;
         if (bytes != 0) q->expect = need;
       }
       syncwarp();

@@ -276,8 +276,8 @@ BP_DEV uint32_t look_around(const bp_engine_args& a, block_state* b, uint32_t k,
 }
 
 // The first lines of the hot queue pair's next slot, as many as the last message had: with the look that
-// finds it, its data are here. Each says by its sequence whether it is of this lap; what of them is used
-// comes after the look's acquire.
+// finds it, its data are here. They come before the look's acquire: each says by its sequence, which came in the
+// same load, whether it is of this lap, and nothing outside of it is looked at on that ground.
 constexpr uint32_t loads_ahead = 6;  // of a lane
 BP_DEV uint32_t lines_ahead(team t, uint32_t hot) {
   const context* q = t.qp(hot % BP_ENGINE_BLOCK_QPS);

@@ -264,7 +264,7 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(CollCall = bp_coll_call { call; count; dtype; op; algorithm; channels; }),
         layout!(CollStatus = bp_coll_status { code; rank; own; said; }),
         layout!(CollArgs = bp_coll_args {
-            input = in; output = out; count; dtype; op; algorithm; channels; rank; ranks;
+            input = in; output = out; count; share; dtype; op; algorithm; channels; rank; ranks;
             chunk_bytes; unwaited; early; all_channels; endpoints; channel_state; shared; status; region; reports;
             quick_slots; exchange_signals; ring_signals; exchange_slots; ring_slots; quick_stage; stage; timeout_ns;
             grace_ns;

@@ -240,6 +240,12 @@ fn machine_time() -> u128 {
     std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos())
 }
 
+/// Blocks of a rank's calls that may be on the GPU at once: a large one's, or those of two short ones, of up to 8
+/// channels each.
+fn blocks_of_calls(options: &Options) -> u32 {
+    options.channels.max(16)
+}
+
 /// The engine of each rank's NIC: none, its own GPU's, or one for all.
 fn offloads(
     args: &Args,
@@ -253,17 +259,17 @@ fn offloads(
         let usual = EngineOptions::new(gpu);
         let beside = if args.engine == "own" && args.executor == "cuda" {
             // Each with a multiprocessor for itself, as the channels have.
-            gpu.describe().sms.saturating_sub(options.channels).clamp(16, 96)
+            gpu.describe().sms.saturating_sub(blocks_of_calls(options)).clamp(16, 96)
         } else {
             usual.blocks
         };
         let blocks = args.engine_blocks.unwrap_or(beside);
-        let needs = blocks + options.channels;
+        let needs = blocks + blocks_of_calls(options);
         if args.engine == "own" && args.executor == "cuda" && needs > gpu.describe().sms {
             let has = gpu.describe().sms;
             let why = format!(
-                "--engine-blocks {blocks} and {} channels need {needs} multiprocessors; the GPU has {has}",
-                options.channels
+                "--engine-blocks {blocks} and {} of calls need {needs} multiprocessors; the GPU has {has}",
+                blocks_of_calls(options)
             );
             return Err(why.into());
         }

@@ -19,8 +19,8 @@ const HOST_THREADS: u32 = 8;
 /// Bytes of a quick call for which it takes one channel more, up to [`Options::quick_channels`]: a NIC's engine
 /// takes longer for them than a channel costs (docs/results/allreduce-h200.md).
 const QUICK_SHARE: u64 = 1024;
-/// Channels of a call that may be on the GPU beside the next one. Two such calls of eight ranks are fewer blocks
-/// than a GPU has multiprocessors, and of two ranks than an engine of 96 blocks leaves.
+/// Channels of a call that may be on the GPU beside the next one: so many more blocks than a call's an engine on
+/// the same GPU must leave room for.
 const EARLY_CHANNELS: u32 = 8;
 /// How long dropping waits for what was sent.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -316,7 +316,7 @@ impl Inner {
             ranks: self.ranks,
             chunk_bytes: self.options.chunk_bytes,
             unwaited: (!self.options.waits).into(),
-            early: early(call).into(),
+            early: self.early(call).into(),
             all_channels: self.channels as u16, // at most MAX_CHANNELS
             endpoints: self.table.addr(),
             channel_state: self.state.addr() + SHARED_BYTES as u64,
@@ -340,7 +340,14 @@ impl Inner {
         let usual = if self.gpu.is_host() { HOST_THREADS } else { self.threads(call) };
         let threads = self.options.threads.unwrap_or(usual);
         let dims = Dims::new(call.channels, threads).shared(BLOCK_BYTES);
-        if early(call) { dims.early() } else { dims }
+        if self.early(call) { dims.early() } else { dims }
+    }
+
+    /// Whether a call may begin while the one before it ends, and the one behind it while this one does. Only
+    /// then are blocks of both on the GPU, and they must not take the multiprocessors that somebody needs whom
+    /// they wait for: other ranks, which may all be on this GPU, or an engine's kernel between two launches.
+    fn early(&self, call: &Call) -> bool {
+        call.channels <= EARLY_CHANNELS && 2 * call.channels * self.ranks <= self.gpu.describe().sms
     }
 
     /// In a quick call as many threads as there are words to wait for, each of which looks at one: the more
@@ -392,13 +399,6 @@ impl Inner {
             _ => Error::Silent { rank, call, ms },
         }))
     }
-}
-
-/// Whether a call may begin while the one before it ends, and the one behind it while this one does. Only then
-/// are blocks of both on the GPU, and they must not take the multiprocessors that somebody needs whom they wait
-/// for: another rank on the GPU, or an engine's kernel between two launches.
-fn early(call: &Call) -> bool {
-    call.channels <= EARLY_CHANNELS
 }
 
 /// What a rank calls, as it said; `None` for numbers that mean nothing.

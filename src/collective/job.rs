@@ -26,16 +26,18 @@ pub struct Job {
     pub timeout: Duration,
 }
 
-/// A launcher's names: rank, number of ranks, rank on this host.
-const LAUNCHERS: &[[&str; 3]] = &[
-    ["RANK", "WORLD_SIZE", "LOCAL_RANK"], // torchrun
-    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"], // Open MPI
-    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"], // MPICH, Intel MPI
-    ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"], // Slurm
+/// A launcher's names: rank, number of ranks, rank on this host; and what it calls the job alike at all ranks.
+const LAUNCHERS: &[[&str; 4]] = &[
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"], // torchrun
+    [
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "PMIX_NAMESPACE",
+    ], // Open MPI
+    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_JOBID"],    // MPICH, Intel MPI
+    ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID"], // Slurm
 ];
-
-/// What launchers call a job, alike at all of its ranks.
-const NAMES: &[&str] = &["TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID"];
 
 impl Job {
     /// What the environment says; `None` where no launcher started this process.
@@ -55,8 +57,8 @@ impl Job {
         var: impl Fn(&str) -> Option<String>,
         timeout: Duration,
     ) -> Result<Option<Self>, BootstrapError> {
-        let Some([rank, ranks, local]) =
-            LAUNCHERS.iter().find(|[rank, ranks, _]| var(rank).is_some() && var(ranks).is_some())
+        let Some([rank, ranks, local, name]) =
+            LAUNCHERS.iter().find(|[rank, ranks, ..]| var(rank).is_some() && var(ranks).is_some())
         else {
             return Ok(None);
         };
@@ -82,8 +84,7 @@ impl Job {
         let secret = match var("BELLPUSH_JOB_SECRET").filter(|s| !s.is_empty()) {
             Some(named) => named,
             None => {
-                let names = NAMES.iter().filter_map(|name| var(name)).collect::<Vec<_>>();
-                let job = format!("{root} {ranks} {}", names.join(" "));
+                let job = format!("{ranks} {}", var(name).unwrap_or_default());
                 secret::of_job(&var, &job)
                     .map_err(|(path, source)| BootstrapError::Secret { path, source })?
             }
@@ -137,6 +138,8 @@ mod tests {
         let nowhere = [&two[..], &[("BELLPUSH_ROOT", "::1"), ("HOME", "/proc/none")]].concat();
         assert!(text(&nowhere).contains("/proc/none/.local/state/bellpush/job-secret"));
         assert!(text(&nowhere).contains("BELLPUSH_JOB_SECRET"));
+        let homeless = [&two[..], &[("BELLPUSH_ROOT", "::1")]].concat();
+        assert!(text(&homeless).contains("neither XDG_STATE_HOME nor HOME"));
         let secret = [&two[..], &[("BELLPUSH_JOB_SECRET", "s")]].concat();
         assert!(text(&secret).contains("BELLPUSH_ROOT"));
         assert!(text(&[("RANK", "x"), ("WORLD_SIZE", "2")]).contains("RANK is 'x'"));

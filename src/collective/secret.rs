@@ -16,12 +16,15 @@ const BYTES: usize = 32;
 /// The secret of the job that `job` names, for this user.
 ///
 /// # Errors
-/// The system's, and `PermissionDenied` for a file that others can read or that is someone else's.
+/// The system's, `PermissionDenied` for a file that others can read or that is someone else's, and `NotFound` for
+/// a user without a home.
 pub(super) fn of_job(
     var: impl Fn(&str) -> Option<String>,
     job: &str,
 ) -> Result<String, (PathBuf, io::Error)> {
-    let path = place(var);
+    let homeless =
+        || io::Error::new(io::ErrorKind::NotFound, "neither XDG_STATE_HOME nor HOME is set");
+    let path = place(var).ok_or_else(|| (PathBuf::from("a file of the user's"), homeless()))?;
     let users = users(&path).map_err(|e| (path, e))?;
     let mut mac: Hmac<Sha256> =
         Mac::new_from_slice(users.as_bytes()).expect("HMAC takes keys of any length");
@@ -30,10 +33,10 @@ pub(super) fn of_job(
 }
 
 /// `bellpush/job-secret` in the user's directory for state (XDG Base Directory Specification).
-fn place(var: impl Fn(&str) -> Option<String>) -> PathBuf {
+fn place(var: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let set = |name| var(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
-    state.unwrap_or_else(|| "/".into()).join("bellpush/job-secret")
+    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;
+    Some(state.join("bellpush/job-secret"))
 }
 
 /// The user's secret, which the first who asks makes.
@@ -44,16 +47,17 @@ fn users(path: &Path) -> io::Result<String> {
     }
     let directory = path.parent().ok_or(io::ErrorKind::NotFound)?;
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let mut random = [0; BYTES];
+    let mut random = [0; BYTES + 8];
     File::open("/dev/urandom")?.read_exact(&mut random)?;
+    let (random, name) = random.split_at(BYTES);
     // Written aside and linked: a file that can be seen is whole, and of two makers one comes first.
-    let aside = directory.join(format!("job-secret.{}-{}", std::process::id(), hex(&random[..8])));
+    let aside = directory.join(format!("job-secret.{}-{}", std::process::id(), hex(name)));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
     let linked = file
-        .write_all(hex(&random).as_bytes())
+        .write_all(hex(random).as_bytes())
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::hard_link(&aside, path));
-    fs::remove_file(&aside)?;
+    let _ = fs::remove_file(&aside); // what has its name by now does not depend on it
     match linked {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
         _ => read(path),
@@ -61,11 +65,15 @@ fn users(path: &Path) -> io::Result<String> {
 }
 
 fn read(path: &Path) -> io::Result<String> {
-    let file = File::open(path)?;
+    // Without waiting, for what is no file.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let about = file.metadata()?;
     // SAFETY: has no precondition.
     let user = unsafe { libc::geteuid() };
     let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    if !about.is_file() {
+        return refuse("it is not a file");
+    }
     if about.uid() != user {
         return refuse("it is another user's");
     }
