@@ -68,8 +68,7 @@ fn read(path: &Path) -> io::Result<String> {
     // Without waiting, for what is no file.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let about = file.metadata()?;
-    // SAFETY: has no precondition.
-    let user = unsafe { libc::geteuid() };
+    let user = nix::unistd::geteuid().as_raw();
     let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     if !about.is_file() {
         return refuse("it is not a file");
