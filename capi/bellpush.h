@@ -36,7 +36,7 @@ enum bellpush_code {
  *    "link": "shm",            or "udp" (RoCEv2 between hosts)
  *    "address": first free,    of this process's NIC on udp
  *    "algorithm": by size,     quick, one-shot, two-shot, ring
- *    "channels": 16 (host: 1), "chunk_bytes": 65536, "timeout_s": 10} */
+ *    "channels": 24 (host: 1), "chunk_bytes": 65536, "timeout_s": 10} */
 int bellpush_join(const char *options, bellpush **joined);
 
 int bellpush_rank(const bellpush *comm);

@@ -4,8 +4,8 @@
 // The first channel compares what the first quick messages say. The others do not consume anything
 // before it has (in a call of quick messages each compares by itself: all of a rank's say the same).
 // When ranks differ, some have begun on channels and streams that others do not use. The first
-// channel sends and consumes one message on each of those, so that all ranks have sent and consumed the
-// same messages, and the next call can begin.
+// channel sends and consumes on each of those what the others do, so that all ranks have sent and consumed the
+// same messages, and the next call can begin: one quick message, and K of the exchange stream.
 #ifndef BELLPUSH_AGREE_CUH
 #define BELLPUSH_AGREE_CUH
 
@@ -14,7 +14,7 @@
 namespace bp {
 namespace coll {
 
-// Channels on which a rank sends a message of a stream before it knows what the others call.
+// Channels on which a rank sends messages of a stream before it knows what the others call.
 struct opening {
   uint32_t quick, exchange;
 };
@@ -28,14 +28,8 @@ BP_DEV opening opening_of(const bp_coll_call& h, uint32_t all_channels) {
 // The first channel says what is called, where the call itself goes by other streams.
 template <class P>
 BP_DEV outcome announce(const channel<P>& c) {
-  outcome o{BP_COLL_OK, 0};
-  if (c.index == 0) {
-    o = quick::send(c, c.quick, 0, 0);
-  } else {
-    syncthreads();  // all have read the call's number
-  }
-  if (tid() + 1 == block_threads()) c.begin();
-  return o;
+  if (c.index == 0) return quick::send(c, c.quick, 0, 0);
+  return {BP_COLL_OK, 0};
 }
 
 // Compares what all ranks call, and tells the other channels (and, where ranks differ, the host).
@@ -66,7 +60,7 @@ BP_DEV outcome compare(const channel<P>& c) {
   return {code, other};
 }
 
-// Sends and consumes a message on the channels from `first` on, up to `end`.
+// Sends and consumes a quick message on the channels from `first` on, up to `end`.
 template <class P>
 BP_DEV outcome settle_quick(const channel<P>& c, uint32_t first, uint32_t end) {
   outcome o{BP_COLL_OK, 0};
@@ -79,21 +73,25 @@ BP_DEV outcome settle_quick(const channel<P>& c, uint32_t first, uint32_t end) {
   }
   return o;
 }
+// Sends what is missing of a channel's first K messages of the exchange stream, and consumes those of everyone.
 template <class P>
-BP_DEV outcome settle_exchange(channel<P>& c, uint32_t first, uint32_t end) {
+BP_DEV_COLD outcome settle_stream(channel<P> c, uint64_t sent) {
+  outcome o{BP_COLL_OK, 0};
+  for (uint64_t n = c.exchange + sent; n < c.exchange + depth && o.ok(); n++) {
+    if (tid() == 0) c.head(c.exchange_stage(n, c.a.rank), n);
+    o = c.send_all(n, [](uint32_t) { return (uint64_t)0; }, [&](uint32_t) { return c.a.rank; });
+  }
+  for (uint64_t n = c.exchange; n < c.exchange + depth && o.ok(); n++) o = c.receive_any(n);
+  if (tid() == 0) c.state()->exchange = c.exchange + depth;
+  return o;
+}
+template <class P>
+BP_DEV outcome settle_exchange(const channel<P>& c, uint32_t first, uint32_t end) {
   outcome o{BP_COLL_OK, 0};
   for (uint32_t i = first; i < end && o.ok(); i++) {
     channel<P> other(c.a, i);
     other.call = c.call;
-    if (tid() == 0) other.head(other.exchange_stage(other.exchange, c.a.rank), other.exchange);
-    o = other.send_all(other.exchange, [](uint32_t) { return (uint64_t)0; },
-                       [&](uint32_t) { return c.a.rank; });
-    if (o.ok()) o = other.receive_all(other.exchange);
-    if (i == c.index) {
-      c.exchange++;
-    } else if (tid() == 0) {
-      other.state()->exchange = other.exchange + 1;
-    }
+    o = settle_stream(other, 0);
   }
   return o;
 }
@@ -118,7 +116,7 @@ BP_DEV outcome settle(channel<P>& c) {
   return o;
 }
 
-// Consumes the quick message that all ranks begin a call with. BP_COLL_OK: all call the same.
+// Consumes the quick message by which ranks say what they call. BP_COLL_OK: all call the same.
 // BP_COLL_MISMATCH: they do not, and all that was sent too much is consumed but what this channel has begun
 // on the exchange stream.
 template <class P>
@@ -149,10 +147,7 @@ BP_DEV_COLD void end_otherwise(channel<P> c, outcome o, bool found) {
   if (o.code != BP_COLL_MISMATCH) return c.give_up(o);
   if (tid() != 0) return;
   // The first channel has settled what another one did not begin with.
-  opening mine{~0u, ~0u};
-  if (c.index != 0) mine = opening_of(c.own(), c.a.all_channels);
-  if (c.index < mine.quick) c.state()->quick = c.quick;
-  if (c.index < mine.exchange) c.state()->exchange = c.exchange;
+  if (c.index == 0 || c.index < opening_of(c.own(), c.a.all_channels).quick) c.state()->quick = c.quick;
 }
 
 }  // namespace coll

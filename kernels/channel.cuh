@@ -87,11 +87,11 @@ BP_DEV uint32_t near_endpoints(const bp_coll_args& a) {
   constexpr uint32_t most = BP_COLL_NEAR_ENDPOINTS;
   return a.ranks - 1 < most ? a.ranks - 1 : most;
 }
-BP_DEV void fetch_endpoints(const bp_coll_args& a) {
+BP_DEV void fetch_endpoints(const bp_coll_args& a, uint32_t channel) {
   constexpr uint32_t lines = sizeof(bp_endpoint) / sizeof(u128);
   for (uint32_t i = tid(); i < near_endpoints(a) * lines; i += block_threads()) {
     const uint32_t r = a.rank + 1 + i / lines;
-    const bp_endpoint* from = &endpoint_of(a, bid(), r < a.ranks ? r : r - a.ranks);
+    const bp_endpoint* from = &endpoint_of(a, channel, r < a.ranks ? r : r - a.ranks);
     reinterpret_cast<u128*>(words()->near)[i] = reinterpret_cast<const u128*>(from)[i % lines];
   }
 }
@@ -105,7 +105,7 @@ BP_DEV elements elements_of(const bp_coll_args& a, uint32_t channel) {
   return {first, a.count - first < a.share ? a.count - first : a.share};
 }
 
-// One block's part of one call. Functions that are not inlined take it by value: an object whose address is
+// One channel's part of one call. Functions that are not inlined take it by value: an object whose address is
 // given away lies in memory for everyone, and so do the kernel's arguments that it refers to.
 template <class P>
 struct channel {
@@ -114,7 +114,7 @@ struct channel {
   bool fetched;  // its endpoints, by fetch_endpoints()
   uint64_t call;
   uint64_t quick, exchange, ring;  // messages of each stream before this call
-  uint64_t first, count;    // this block's elements
+  uint64_t first, count;    // this channel's elements
 
   BP_DEV channel(const bp_coll_args& args, uint32_t number, bool has_fetched = false)
       : a(args), index(number), fetched(has_fetched) {
@@ -129,6 +129,7 @@ struct channel {
     count = mine.count;
   }
 
+  // A channel's blocks alone write it.
   BP_DEV bp_coll_channel* state() const {
     return reinterpret_cast<bp_coll_channel*>(a.channel_state) + index;
   }
@@ -137,8 +138,8 @@ struct channel {
   // One thread, once all of the block have read the call's number: the last block counts it.
   BP_DEV void begin() const {
     bp_coll_shared* sh = shared();
-    if (a.channels > 1) {
-      if (atomic_add(&sh->begun, 1) + 1 != a.channels) return;
+    if (grid_blocks() > 1) {
+      if (atomic_add(&sh->begun, 1) + 1 != grid_blocks()) return;
       st_relaxed_gpu(&sh->begun, uint64_t{0});
     }
     st_relaxed_gpu(&sh->call, call + 1);
@@ -207,7 +208,7 @@ struct channel {
   BP_DEV void head(uint64_t slot, uint64_t message) const {
     bp_coll_header* h = reinterpret_cast<bp_coll_header*>(slot);
     h->message = message;
-    h->call = call;
+    h->said = own();
     for (uint64_t& word : h->reserved) word = 0;
   }
 
@@ -262,32 +263,42 @@ struct channel {
 
   // ---- Waiting -------------------------------------------------------------------------------
 
-  // Waits until `there(r)` holds for all ranks of which `wanted(r)` does: lanes of the first warp look
-  // at one rank each. Ends early when anybody has given up. `there` is an acquire.
-  template <class Wanted, class There>
-  BP_DEV outcome await(Wanted wanted, There there) const {
-    uint32_t missing = a.ranks;
+  // Waits until `there(r)` is BP_COLL_OK for all ranks: lanes of the first warp look at one rank each.
+  // BP_COLL_SILENT means not yet, and any other code ends the wait. So does the timeout, and anybody who has
+  // given up; but not while only this rank itself is waited for, which is another block that ends by
+  // itself. Now and then `differs(r)` says whether to end with BP_COLL_MISMATCH. `there` is an acquire.
+  template <class There, class Differs>
+  BP_DEV outcome await(There there, Differs differs) const {
+    uint64_t ended = 0;
     if (tid() < 32) {
       const uint32_t lanes = block_threads() < 32 ? block_threads() : 32;
-      for (uint32_t base = 0; base < a.ranks && missing == a.ranks; base += lanes) {
+      for (uint32_t base = 0; base < a.ranks && ended == 0; base += lanes) {
         const uint32_t r = base + lane();
-        const bool mine = r < a.ranks && wanted(r);
         deadline limit;
+        uint32_t found = r < a.ranks ? BP_COLL_SILENT : BP_COLL_OK;
         for (;;) {
-          const uint32_t absent = ballot(mine && !there(r));
-          if (absent == 0) break;
+          if (found != BP_COLL_OK) found = there(r);
+          if (ballot(found != BP_COLL_OK) == 0) break;
           const bool expired = limit.expired(a.timeout_ns);
-          if ((limit.polls & 31) == 0 && ballot(expired || given_up(r)) != 0) {
-            missing = base + lowest_bit(absent);
+          const bool round = (limit.polls & 31) == 0;
+          if (round && found < BP_COLL_LINK && differs(r)) found = BP_COLL_MISMATCH;
+          uint32_t why = ballot(found > BP_COLL_SILENT);
+          if (round && why == 0 && ballot(expired || given_up(r)) != 0) {
+            why = ballot(found != BP_COLL_OK && r != a.rank);
+          }
+          if (why != 0) {
+            ended = shfl_u64((uint64_t)found << 32 | r, lowest_bit(why));
             break;
           }
           yield_();
         }
       }
     }
-    missing = (uint32_t)block_scope{}.broadcast(missing);
-    return missing < a.ranks ? outcome{BP_COLL_SILENT, missing} : outcome{BP_COLL_OK, 0};
+    ended = block_scope{}.broadcast(ended);
+    return {(uint32_t)(ended >> 32), (uint32_t)ended};
   }
+
+  BP_DEV static bool never(uint32_t) { return false; }
 
   BP_DEV uint64_t report(uint32_t r) const {
     return ld_acquire_sys(reinterpret_cast<const uint64_t*>(a.region + a.reports) + r);
@@ -296,21 +307,23 @@ struct channel {
     return ld_relaxed_gpu(&shared()->dead) != 0 || (r < a.ranks && report(r) != 0);
   }
 
-  BP_DEV outcome wait_all(uint64_t n) const {
-    if (a.unwaited) return {BP_COLL_OK, 0};
-    return await([&](uint32_t r) { return r != a.rank; },
-                 [&](uint32_t r) {
-                   const uint64_t at = a.region + exchange_signal(r);
-                   return ld_acquire_sys(reinterpret_cast<const uint64_t*>(at)) > n;
-                 });
-  }
-  BP_DEV outcome wait_previous(uint64_t n) const {
-    if (a.unwaited) return {BP_COLL_OK, 0};
-    const uint64_t at = a.region + ring_signal();
-    return await([&](uint32_t r) { return r == previous(); },
-                 [&](uint32_t) {
-                   return ld_acquire_sys(reinterpret_cast<const uint64_t*>(at)) > n;
-                 });
+  // Message n in a slot of the region, with its signal's word, as one look finds it: header and signal are on
+  // their way together. `announced` is the thread's: the signal was there before, so the header is.
+  BP_DEV uint32_t look_at(uint64_t slot, uint64_t signal, uint64_t n, bool* announced) const {
+    static_assert(offsetof(bp_coll_header, said) == 8, "the words below");
+    const u128* header = reinterpret_cast<const u128*>(a.region + slot);
+    const u128 v[3] = {ld_line(header), ld_line(header + 1), ld_line(header + 2)};
+    const bool there = ld_acquire_sys(reinterpret_cast<const uint64_t*>(a.region + signal)) > n;
+    if (!there && !a.unwaited) return BP_COLL_SILENT;
+    auto word = [&](uint32_t i) { return v[i / 2].w[i % 2 * 2] | (uint64_t)v[i / 2].w[i % 2 * 2 + 1] << 32; };
+    if (word(0) != n || word(1) != call) {
+      if (*announced || a.unwaited) return BP_COLL_CORRUPT;
+      *announced = true;
+      return BP_COLL_SILENT;
+    }
+    const bool same = word(2) == a.count && word(3) == (a.dtype | (uint64_t)a.op << 32) &&
+                      word(4) == (a.algorithm | (uint64_t)a.channels << 32);
+    return same ? BP_COLL_OK : BP_COLL_MISMATCH;
   }
 
   // The first rank for which `wrong(r)` holds, or `ranks`: lanes of the first warp look at one each.
@@ -327,27 +340,31 @@ struct channel {
     }
     return (uint32_t)block_scope{}.broadcast(found);
   }
-  BP_DEV bool is_message(uint64_t slot, uint64_t n) const {
-    const bp_coll_header* h = reinterpret_cast<const bp_coll_header*>(a.region + slot);
-    return h->message == n && h->call == call;
-  }
-  BP_DEV outcome corrupt(uint32_t r) const {
-    return r < a.ranks ? outcome{BP_COLL_CORRUPT, r} : outcome{BP_COLL_OK, 0};
-  }
 
-  // Waits for message n of everyone.
-  BP_DEV outcome receive_all(uint64_t n) const {
-    outcome o = wait_all(n);
-    if (!o.ok()) return o;
-    return corrupt(find(
-        [&](uint32_t r) { return r != a.rank && !is_message(exchange_slot(r, n), n); }));
+  // Waits for message n of everyone; `own()` is what await() asks of this rank, and `differs` as there.
+  // BP_COLL_MISMATCH: somebody calls something else, which `any` takes as well.
+  template <class Own, class Differs>
+  BP_DEV outcome receive_all(uint64_t n, bool any, Own own, Differs differs) const {
+    uint32_t announced = a.ranks;  // a lane may look at several ranks, one after the other
+    return await([&](uint32_t r) -> uint32_t {
+      if (r == a.rank) return own();
+      bool was = announced == r;
+      const uint32_t found = look_at(exchange_slot(r, n), exchange_signal(r), n, &was);
+      if (was) announced = r;
+      return found == BP_COLL_MISMATCH && any ? (uint32_t)BP_COLL_OK : found;
+    }, differs);
+  }
+  BP_DEV outcome receive_any(uint64_t n) const {
+    return receive_all(n, true, [] { return (uint32_t)BP_COLL_OK; }, never);
   }
   // Waits for message n of the rank before.
   BP_DEV outcome receive_previous(uint64_t n) const {
-    outcome o = wait_previous(n);
-    if (!o.ok()) return o;
-    const bool right = is_message(ring_slot(n), n);
-    return corrupt(find([&](uint32_t r) { return r == previous() && !right; }));
+    bool announced = false;
+    return await([&](uint32_t r) -> uint32_t {
+      if (r != previous()) return BP_COLL_OK;
+      const uint32_t found = look_at(ring_slot(n), ring_signal(), n, &announced);
+      return found == BP_COLL_MISMATCH ? (uint32_t)BP_COLL_CORRUPT : found;  // all have agreed
+    }, never);
   }
 
   // ---- What the first channel found (agree.cuh) ----------------------------------------------

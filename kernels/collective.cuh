@@ -1,5 +1,5 @@
-// All-reduce by kernels that reduce and send: a block a channel, each with queue pairs of its own to
-// every other rank, and a share of the elements.
+// All-reduce by kernels that reduce and send, on channels: each has queue pairs of its own to every other
+// rank, a share of the elements, and a block, or two where it exchanges: one sends and one receives.
 //
 // Streams. What a channel sends to a rank is a stream of messages, counted over all calls: the quick
 // stream and the exchange stream go from every rank to every other, the ring stream from each to the
@@ -32,118 +32,10 @@
 #ifndef BELLPUSH_COLLECTIVE_CUH
 #define BELLPUSH_COLLECTIVE_CUH
 
-#include "agree.cuh"
+#include "exchange.cuh"
 
 namespace bp {
 namespace coll {
-
-// `messages` messages of the exchange stream under the rule above. The first one goes out before the ranks have
-// agreed; the second at once after that, unless it is made of what the first brings (`second_waits`).
-template <class P, class Send, class Consume>
-BP_DEV outcome exchange_stream(channel<P>& c, uint64_t messages, bool second_waits, Send send,
-                               Consume consume) {
-  static_assert(depth == 2, "two messages are on their way");
-  outcome o = announce(c);
-  if (o.ok()) o = send(0);
-  if (o.ok()) o = agree(c);
-  if (o.code == BP_COLL_MISMATCH) {
-    const outcome taken = c.receive_all(c.exchange++);
-    return taken.ok() ? o : taken;
-  }
-  if (o.ok() && 1 < messages && !second_waits) o = send(1);
-  for (uint64_t m = 0; m < messages && o.ok(); m++) {
-    o = c.receive_all(c.exchange + m);
-    if (!o.ok()) break;
-    consume(m);
-    if (m == 0 && 1 < messages && second_waits) o = send(1);
-    if (m + depth < messages && o.ok()) o = send(m + depth);
-  }
-  c.exchange += messages;
-  return o;
-}
-
-// Every rank sends all its elements to all others, and each adds up all of them.
-template <class P>
-BP_DEV outcome one_shot(channel<P>& c) {
-  const cut shares{c.count, c.a.chunk_bytes / element_bytes(c.a.dtype), 1, 1};
-  const uint64_t rounds = shares.rounds(), messages = rounds ? rounds : 1;
-  auto send = [&](uint64_t m) {
-    const auto piece = shares.at(m, 0);
-    const uint64_t slot = c.exchange_stage(c.exchange + m, c.a.rank);
-    const uint64_t bytes = piece.count * element_bytes(c.a.dtype);
-    if (tid() == 0) c.head(slot, c.exchange + m);
-    copy(c.in(piece.first), bytes, c.payload(slot), 0);
-    return c.send_all(c.exchange + m, [&](uint32_t) { return bytes; },
-                    [&](uint32_t) { return c.a.rank; });
-  };
-  auto consume = [&](uint64_t m) {
-    const auto piece = shares.at(m, 0);
-    work w = c.on(piece.first, piece.count);
-    w.peers = c.a.region + c.payload(c.exchange_slot(0, c.exchange + m));
-    w.stride = c.exchange_slot(1, 0) - c.exchange_slot(0, 0);
-    reduce(c.a.dtype, c.a.op, kind::fold, w);
-  };
-  return exchange_stream(c, messages, false, send, consume);
-}
-
-// Every rank adds up its part, of all ranks' elements, and sends the result to all others. Message
-// 0 scatters; then message 2 j + 1 scatters round j + 1 while message 2 j + 2 gathers round j.
-template <class P>
-BP_DEV outcome two_shot(channel<P>& c) {
-  const uint64_t size = element_bytes(c.a.dtype);
-  const cut shares{c.count, c.a.chunk_bytes / size, 16 / size, c.a.ranks};
-  const uint64_t rounds = shares.rounds() ? shares.rounds() : 1;
-  const uint64_t messages = 2 * rounds;
-  struct phase {
-    bool gathers;
-    uint64_t round;
-  };
-  auto phase_of = [&](uint64_t m) -> phase {
-    if (m == 0) return {false, 0};
-    if (m == messages - 1) return {true, rounds - 1};
-    if (m % 2) return {false, (m + 1) / 2};
-    return {true, m / 2 - 1};
-  };
-  auto send = [&](uint64_t m) {
-    const phase ph = phase_of(m);
-    if (ph.gathers) {
-      const auto piece = shares.at(ph.round, c.a.rank);
-      const uint64_t slot = c.exchange_stage(c.exchange + m, c.a.rank), bytes = piece.count * size;
-      syncthreads();  // all of the part was added up
-      if (tid() == 0) c.head(slot, c.exchange + m);
-      copy(c.out(piece.first), bytes, c.payload(slot), 0);
-      return c.send_all(c.exchange + m, [&](uint32_t) { return bytes; },
-                      [&](uint32_t) { return c.a.rank; });
-    }
-    for (uint32_t r = 0; r < c.a.ranks; r++) {
-      if (r == c.a.rank) continue;
-      const auto piece = shares.at(ph.round, r);
-      const uint64_t slot = c.exchange_stage(c.exchange + m, r);
-      if (tid() == 0) c.head(slot, c.exchange + m);
-      copy(c.in(piece.first), piece.count * size, c.payload(slot), 0);
-    }
-    return c.send_all(c.exchange + m, [&](uint32_t r) { return shares.at(ph.round, r).count * size; },
-                    [&](uint32_t r) { return r; });
-  };
-  auto consume = [&](uint64_t m) {
-    const phase ph = phase_of(m);
-    if (!ph.gathers) {
-      const auto piece = shares.at(ph.round, c.a.rank);
-      work w = c.on(piece.first, piece.count);
-      w.peers = c.a.region + c.payload(c.exchange_slot(0, c.exchange + m));
-      w.stride = c.exchange_slot(1, 0) - c.exchange_slot(0, 0);
-      reduce(c.a.dtype, c.a.op, kind::fold, w);
-      return;
-    }
-    for (uint32_t r = 0; r < c.a.ranks; r++) {
-      if (r == c.a.rank) continue;
-      const auto piece = shares.at(ph.round, r);
-      copy(c.a.region + c.payload(c.exchange_slot(r, c.exchange + m)), piece.count * size,
-           c.out(piece.first), 0);
-    }
-  };
-  return exchange_stream(c, messages, rounds == 1, send, consume);
-}
 
 // Ring: partial results go round once, the results once more. Message `step * K + k` of a round, as
 // rank r sends it, carries piece `chunk * K + k` with chunk = r - step (modulo ranks): chunk c begins
@@ -152,11 +44,12 @@ BP_DEV outcome two_shot(channel<P>& c) {
 template <class P>
 BP_DEV outcome ring_around(channel<P>& c) {
   outcome o = announce(c);
+  if (tid() + 1 == block_threads()) c.begin();
   if (o.ok()) o = agree(c);
   if (!o.ok()) return o;
   const uint64_t size = element_bytes(c.a.dtype), partial = partial_bytes(c.a.dtype, c.a.op);
   const uint32_t last = c.a.ranks - 1;
-  const cut shares{c.count, c.a.chunk_bytes / partial, 16 / size, c.a.ranks * depth};
+  const cut shares{c.count, c.a.piece_bytes / partial, 16 / size, c.a.ranks * depth};
   const uint64_t a_round = 2ull * last * depth, messages = shares.rounds() * a_round;
 
   struct place {
@@ -208,9 +101,9 @@ BP_DEV outcome ring_around(channel<P>& c) {
 
 // Whether there is nothing to send, and what there is to do is done.
 template <class P>
-BP_DEV bool needs_nobody(const channel<P>& c) {
+BP_DEV bool needs_nobody(const channel<P>& c, bool copies) {
   if (c.a.ranks == 1) {
-    if (c.a.in != c.a.out) copy(c.in(0), c.count * element_bytes(c.a.dtype), c.out(0), 0);
+    if (copies && c.a.in != c.a.out) copy(c.in(0), c.count * element_bytes(c.a.dtype), c.out(0), 0);
     return true;
   }
   // The host has the reason, or will. One thread's answer: the word may change while others look.
@@ -218,8 +111,8 @@ BP_DEV bool needs_nobody(const channel<P>& c) {
 }
 
 // A call of few channels is launched to begin while the kernel before it ends, which may be the call before.
-BP_DEV void begin_early(const bp_coll_args& args) {
-  fetch_endpoints(args);
+BP_DEV void begin_early(const bp_coll_args& args, uint32_t index) {
+  fetch_endpoints(args, index);
   syncthreads();
   await_kernel_before();
   if (args.early) release_kernel_behind();
@@ -227,17 +120,15 @@ BP_DEV void begin_early(const bp_coll_args& args) {
 
 template <class P>
 BP_DEV void all_reduce(const bp_coll_args& args) {
-  begin_early(args);
-  channel<P> c(args, bid(), true);
-  if (needs_nobody(c)) return;
-  outcome o;
-  if (args.algorithm == BP_COLL_ONE_SHOT) {
-    o = one_shot(c);
-  } else if (args.algorithm == BP_COLL_TWO_SHOT) {
-    o = two_shot(c);
-  } else {
-    o = ring_around(c);
-  }
+  // The second half of an exchange's blocks receive.
+  const bool sends = bid() < args.channels;
+  const uint32_t index = sends ? bid() : bid() - args.channels;
+  begin_early(args, index);
+  channel<P> c(args, index, true);
+  if (needs_nobody(c, sends)) return;
+  if (args.algorithm == BP_COLL_ONE_SHOT) return exchange<P, one_shot>(c, sends);
+  if (args.algorithm == BP_COLL_TWO_SHOT) return exchange<P, two_shot>(c, sends);
+  const outcome o = ring_around(c);
   syncthreads();
   if (!o.ok()) return end_otherwise(c, o, false);
   if (tid() == 0) {
@@ -251,9 +142,9 @@ BP_DEV void all_reduce(const bp_coll_args& args) {
 // of its own: a launch of few microseconds feels how much code it brings along.
 template <class P>
 BP_DEV void all_reduce_quick(const bp_coll_args& args) {
-  begin_early(args);
+  begin_early(args, bid());
   channel<P> c(args, bid(), true);
-  if (needs_nobody(c)) return;
+  if (needs_nobody(c, true)) return;
   const uint64_t bytes = c.count * element_bytes(args.dtype);
   outcome o = quick::send(c, c.quick, c.in(0), bytes);
   if (tid() + 1 == block_threads()) c.begin();

@@ -25,7 +25,7 @@ enum bp_coll_code {
 
 enum {
   BP_COLL_HEADER_BYTES = 64,  // before a message's payload
-  BP_COLL_DEPTH = 2,          // messages of a stream on their way to a rank
+  BP_COLL_DEPTH = 4,          // messages of a stream on their way to a rank
   // A quick message (quick.cuh): bytes of payload at most, of one and of all ranks together; slots of a
   // stream, and bytes of a slot, which holds payload and struct bp_coll_call, each word beside a flag.
   BP_COLL_QUICK_BYTES = 4096,
@@ -38,7 +38,7 @@ enum {
   BP_COLL_BLOCK_BYTES = 64 + BP_COLL_NEAR_ENDPOINTS * 192 + BP_COLL_QUICK_ALL_BYTES + BP_COLL_QUICK_SLOT_BYTES,
 };
 
-// What a rank calls: the beginning of its first message of a call, on the first channel at least.
+// What a rank calls, as its messages say.
 struct bp_coll_call {
   uint64_t call;  // calls of the communicator before this one
   uint64_t count;
@@ -50,8 +50,8 @@ BP_ASSERT_SIZE(bp_coll_call, 32);
 // over all calls.
 struct bp_coll_header {
   uint64_t message;
-  uint64_t call;
-  uint64_t reserved[6];
+  struct bp_coll_call said;
+  uint64_t reserved[3];
 };
 BP_ASSERT_SIZE(bp_coll_header, BP_COLL_HEADER_BYTES);
 
@@ -64,12 +64,18 @@ struct bp_coll_status {
 };
 BP_ASSERT_SIZE(bp_coll_status, 72);
 
-// How far a channel's streams are: messages of earlier calls. GPU memory, a channel's block alone.
+// How far a channel's streams are: messages of earlier calls. GPU memory, a channel's blocks alone; below, what
+// the two blocks of an exchange tell each other (exchange.cuh).
 struct bp_coll_channel {
   uint64_t quick;
   uint64_t exchange;
   uint64_t ring;
-  uint64_t pad[13];
+  uint64_t sent;      // messages of the exchange stream that were sent, over all calls
+  uint64_t consumed;  // and that were consumed
+  uint64_t stopped;   // call + 1: the one that receives has ended before its time
+  uint64_t left;      // call + 1: the one that sends has ended
+  uint64_t failed;    // why, if it failed: bp_coll_code << 32 | rank
+  uint64_t pad[8];
 };
 BP_ASSERT_SIZE(bp_coll_channel, 128);
 
@@ -85,15 +91,15 @@ struct bp_coll_shared {
 };
 BP_ASSERT_SIZE(bp_coll_shared, 128);
 
-// One all-reduce of one rank: a block a channel.
+// One all-reduce of one rank.
 struct bp_coll_args {
   uint64_t in, out;            // count elements each; the same address, or apart
   uint64_t count;
   uint64_t share;              // elements of a channel, but the last ones': whole 16 bytes
   uint32_t dtype, op, algorithm;
-  uint32_t channels;           // blocks of this launch
+  uint32_t channels;           // of this call
   uint32_t rank, ranks;
-  uint32_t chunk_bytes;        // payload of a message at most; multiple of 64
+  uint32_t chunk_bytes;        // payload that a slot holds; multiple of 64
   uint8_t unwaited;            // negative control: 1 reads slots without waiting for them
   uint8_t early;               // 1: the kernel behind may begin beside this one
   uint16_t all_channels;       // channels that the communicator has
@@ -111,9 +117,10 @@ struct bp_coll_args {
   uint64_t ring_slots;         // [][ranks * BP_COLL_DEPTH]
   uint64_t quick_stage;        // address: [][BP_COLL_QUICK_SLOTS], where the NIC pulls
   uint64_t stage;              // address: [][3 * BP_COLL_DEPTH * ranks] slots to send from
+  uint64_t piece_bytes;        // payload of a message of this call at most; multiple of 64
   uint64_t timeout_ns;         // bound of each wait
   uint64_t grace_ns;           // how long a rank that gives up listens for the others' reasons
 };
-BP_ASSERT_SIZE(bp_coll_args, 32 + 32 + 15 * 8);
+BP_ASSERT_SIZE(bp_coll_args, 32 + 32 + 16 * 8);
 
 #endif

@@ -32,6 +32,9 @@
 // For rare or slow branches: keeps them out of every caller's code.
 #define BP_DEV_COLD inline __device__ __noinline__
 
+// Before a loop of which one turn is work enough.
+#define BP_NO_UNROLL _Pragma("unroll 1")
+
 // Defines an entry point; the body follows and sees its one argument as `args`. Begin the line with
 // BP_KERNEL: build.rs finds the library's own entry points by that.
 #define BP_KERNEL(name, ArgsType)                        \
@@ -113,6 +116,7 @@ BP_DEV void trap(const char*) { __trap(); }
 
 #define BP_DEV inline
 #define BP_DEV_COLD inline __attribute__((noinline))
+#define BP_NO_UNROLL
 
 // The entry point takes the argument's address, and called with none returns its size, so that a
 // launch with another struct is refused. noexcept: a lane's stack cannot be unwound from outside.

@@ -188,13 +188,13 @@ BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint64_t bytes) {
 template <class P, class Hear>
 BP_DEV outcome wait_heads(const channel<P>& c, uint64_t n, Hear hear) {
   if (c.a.unwaited) return {BP_COLL_OK, 0};
-  return c.await([&](uint32_t r) { return r != c.a.rank; },
-                 [&](uint32_t r) {
-                   bp_coll_call said;
-                   if (!head_of(c, r, n, &said)) return false;
-                   hear(r, said);
-                   return true;
-                 });
+  return c.await([&](uint32_t r) -> uint32_t {
+    if (r == c.a.rank) return BP_COLL_OK;
+    bp_coll_call said;
+    if (!head_of(c, r, n, &said)) return BP_COLL_SILENT;
+    hear(r, said);
+    return BP_COLL_OK;
+  }, c.never);
 }
 template <class P>
 BP_DEV outcome wait_heads(const channel<P>& c, uint64_t n) {

@@ -131,20 +131,24 @@ struct alignas(sizeof(T) * W) pack {
 
 BP_DEV bool aligned(uint64_t address, uint64_t bytes) { return (address & (bytes - 1)) == 0; }
 
-// Calls f(first, width) so that the block's threads cover 0 .. count: widths W where the addresses
-// allow it, and 1 for the rest. The width is a compile-time constant of f's second argument.
+// Calls f(first, step, end, width, several) so that the block's threads cover 0 .. count: `several` packs of `width`
+// values, `step` values apart, as far as they begin before `end`. All are loaded before the first is used: a load
+// from host memory is on its way for more than a microsecond. Widths W where the addresses allow it, and 1 for the
+// rest. Width and several are compile-time constants.
 template <uint32_t N>
-struct width {
+struct constant {
   static constexpr uint32_t n = N;
 };
 template <uint32_t W, class F>
 BP_DEV void for_each_pack(uint64_t count, bool wide, F f) {
-  uint64_t done = 0;
-  if (wide) {
-    for (uint64_t i = tid(); i < count / W; i += block_threads()) f(i * W, width<W>{});
-    done = count / W * W;
+  constexpr uint32_t several = 4;
+  const uint64_t step = block_threads(), packs = wide ? count / W : 0;
+  BP_NO_UNROLL for (uint64_t i = tid(); i < packs; i += several * step) {
+    f(i * W, step * W, packs * W, constant<W>{}, constant<several>{});
   }
-  for (uint64_t i = done + tid(); i < count; i += block_threads()) f(i, width<1>{});
+  BP_NO_UNROLL for (uint64_t i = packs * W + tid(); i < count; i += step) {
+    f(i, step, count, constant<1>{}, constant<1>{});
+  }
 }
 
 template <class T, uint32_t W>
@@ -166,28 +170,41 @@ struct work {
   uint64_t out, also; // results; ring: `also` alone takes unfinished ones
 };
 
-// All ranks' elements, in the order of ranks: the same sum wherever it is made.
+// All ranks' elements, in the order of ranks: the same sum wherever it is made. The next rank's are on their way
+// while one rank's are added.
 template <class T, class Op>
 BP_DEV void fold(const work& w) {
-  constexpr uint32_t W = 16 / sizeof(T);
   using acc = typename Op::acc;
-  for_each_pack<W>(w.count, aligned(w.own | w.out | w.also, 16), [&](uint64_t i, auto width) {
-    constexpr uint32_t n = decltype(width)::n;
-    auto of = [&](uint32_t r) {
-      return load<T, n>(r == w.rank ? w.own : w.peers + r * w.stride, i);
+  auto some = [&](uint64_t i, uint64_t step, uint64_t end, auto width, auto several) {
+    constexpr uint32_t n = decltype(width)::n, lots = decltype(several)::n;
+    pack<T, n> now[lots], next[lots];
+    auto fetch = [&](uint32_t r, pack<T, n>* v) {
+      const uint64_t from = r == w.rank ? w.own : w.peers + r * w.stride;
+      for (uint32_t s = 0; s < lots; s++) {
+        v[s] = i + s * step < end ? load<T, n>(from, i + s * step) : pack<T, n>{};
+      }
     };
-    acc sum[n];
-    const pack<T, n> first = of(0);
-    for (uint32_t k = 0; k < n; k++) sum[k] = Op::from(first.v[k]);
-    for (uint32_t r = 1; r < w.ranks; r++) {
-      const pack<T, n> v = of(r);
-      for (uint32_t k = 0; k < n; k++) sum[k] = Op::join(sum[k], Op::from(v.v[k]));
+    fetch(0, now);
+    fetch(1, next);
+    acc sum[lots][n];
+    for (uint32_t s = 0; s < lots; s++) {
+      for (uint32_t k = 0; k < n; k++) sum[s][k] = Op::from(now[s].v[k]);
     }
-    pack<T, n> result;
-    for (uint32_t k = 0; k < n; k++) result.v[k] = Op::finish(sum[k], w.ranks);
-    store<T, n>(w.out, i, result);
-    store<T, n>(w.also, i, result);
-  });
+    BP_NO_UNROLL for (uint32_t r = 1; r < w.ranks; r++) {
+      for (uint32_t s = 0; s < lots; s++) now[s] = next[s];
+      if (r + 1 < w.ranks) fetch(r + 1, next);
+      for (uint32_t s = 0; s < lots; s++) {
+        for (uint32_t k = 0; k < n; k++) sum[s][k] = Op::join(sum[s][k], Op::from(now[s].v[k]));
+      }
+    }
+    for (uint32_t s = 0; s < lots && i + s * step < end; s++) {
+      pack<T, n> result;
+      for (uint32_t k = 0; k < n; k++) result.v[k] = Op::finish(sum[s][k], w.ranks);
+      store<T, n>(w.out, i + s * step, result);
+      store<T, n>(w.also, i + s * step, result);
+    }
+  };
+  for_each_pack<16 / sizeof(T)>(w.count, aligned(w.own | w.out | w.also, 16), some);
 }
 
 // One step of a ring: partial results joined by this rank's elements, finished or not.
@@ -196,34 +213,46 @@ BP_DEV void step(const work& w) {
   using acc = typename Op::acc;
   constexpr uint32_t W = 16 / sizeof(acc);
   const bool wide = aligned(w.own, sizeof(T) * W) && aligned(w.out, sizeof(T) * W);
-  for_each_pack<W>(w.count, wide, [&](uint64_t i, auto width) {
-    constexpr uint32_t n = decltype(width)::n;
-    const pack<T, n> own = load<T, n>(w.own, i);
-    pack<acc, n> sum;
-    for (uint32_t k = 0; k < n; k++) sum.v[k] = Op::from(own.v[k]);
-    if (w.peers) {
-      const pack<acc, n> before = load<acc, n>(w.peers, i);
-      for (uint32_t k = 0; k < n; k++) sum.v[k] = Op::join(before.v[k], sum.v[k]);
+  for_each_pack<W>(w.count, wide, [&](uint64_t i, uint64_t step, uint64_t end, auto width, auto several) {
+    constexpr uint32_t n = decltype(width)::n, lots = decltype(several)::n;
+    pack<T, n> own[lots];
+    pack<acc, n> before[lots];
+    for (uint32_t s = 0; s < lots; s++) {
+      const bool there = i + s * step < end;
+      own[s] = there ? load<T, n>(w.own, i + s * step) : pack<T, n>{};
+      before[s] = there && w.peers ? load<acc, n>(w.peers, i + s * step) : pack<acc, n>{};
     }
-    if constexpr (finished) {
-      pack<T, n> result;
-      for (uint32_t k = 0; k < n; k++) result.v[k] = Op::finish(sum.v[k], w.ranks);
-      store<T, n>(w.out, i, result);
-      store<T, n>(w.also, i, result);
-    } else {
-      store<acc, n>(w.also, i, sum);
+    for (uint32_t s = 0; s < lots && i + s * step < end; s++) {
+      pack<acc, n> sum;
+      for (uint32_t k = 0; k < n; k++) {
+        const acc one = Op::from(own[s].v[k]);
+        sum.v[k] = w.peers ? Op::join(before[s].v[k], one) : one;
+      }
+      if constexpr (finished) {
+        pack<T, n> result;
+        for (uint32_t k = 0; k < n; k++) result.v[k] = Op::finish(sum.v[k], w.ranks);
+        store<T, n>(w.out, i + s * step, result);
+        store<T, n>(w.also, i + s * step, result);
+      } else {
+        store<acc, n>(w.also, i + s * step, sum);
+      }
     }
   });
 }
 
 // Bytes as they are, to one or two places. `bytes` and the addresses are multiples of 2.
-BP_DEV void copy(uint64_t from, uint64_t bytes, uint64_t out, uint64_t also) {
+BP_DEV_COLD void copy(uint64_t from, uint64_t bytes, uint64_t out, uint64_t also) {
   const bool wide = aligned(from | out | also, 16);
-  for_each_pack<8>(bytes / 2, wide, [&](uint64_t i, auto width) {
-    constexpr uint32_t n = decltype(width)::n;
-    const pack<uint16_t, n> v = load<uint16_t, n>(from, i);
-    store<uint16_t, n>(out, i, v);
-    store<uint16_t, n>(also, i, v);
+  for_each_pack<8>(bytes / 2, wide, [&](uint64_t i, uint64_t step, uint64_t end, auto width, auto several) {
+    constexpr uint32_t n = decltype(width)::n, lots = decltype(several)::n;
+    pack<uint16_t, n> v[lots];
+    for (uint32_t s = 0; s < lots; s++) {
+      v[s] = i + s * step < end ? load<uint16_t, n>(from, i + s * step) : pack<uint16_t, n>{};
+    }
+    for (uint32_t s = 0; s < lots && i + s * step < end; s++) {
+      store<uint16_t, n>(out, i + s * step, v[s]);
+      store<uint16_t, n>(also, i + s * step, v[s]);
+    }
   });
 }
 

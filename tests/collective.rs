@@ -28,6 +28,7 @@ fn small(algorithm: Algorithm) -> Options {
     options.channels = 2;
     options.channel_bytes = 1024;
     options.chunk_bytes = 256;
+    options.message_bytes = 64;
     options.timeout = PATIENT;
     options.endpoint.window_bytes = 16 << 10;
     options.endpoint.slot_bytes = 1024;

@@ -266,8 +266,8 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(CollArgs = bp_coll_args {
             input = in; output = out; count; share; dtype; op; algorithm; channels; rank; ranks;
             chunk_bytes; unwaited; early; all_channels; endpoints; channel_state; shared; status; region; reports;
-            quick_slots; exchange_signals; ring_signals; exchange_slots; ring_slots; quick_stage; stage; timeout_ns;
-            grace_ns;
+            quick_slots; exchange_signals; ring_signals; exchange_slots; ring_slots; quick_stage; stage;
+            piece_bytes; timeout_ns; grace_ns;
         }),
         kernel_constants(),
         collective_constants(),

@@ -71,10 +71,11 @@ struct Args {
     /// Timed calls of each size [default: by size]
     #[arg(long)]
     calls: Option<u32>,
-    /// Blocks a launch at most [default: 16; with --engine own 32; on the host executor 1]
+    /// Parts of a call at most, of one or two blocks each [default: 24; with --engine own 32; on the
+    /// host executor 1]
     #[arg(long)]
     channels: Option<u32>,
-    /// Bytes for which a call takes one block more, such as 128KiB
+    /// Bytes for which a call takes one channel more, such as 128KiB
     #[arg(long)]
     channel_bytes: Option<String>,
     /// Payload of a message at most [default: 64KiB; with --engine own 512KiB]
@@ -159,6 +160,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
         options.region = Place::Gpu; // which an engine on a GPU reaches
         // Looked at where they lie, and carried by blocks of which there are many.
         (options.quick_bytes, options.quick_channels) = (128 << 10, options.channels);
+        options.message_bytes = options.chunk_bytes.into();
     }
     Ok(options)
 }

@@ -331,6 +331,7 @@ impl Inner {
             ring_slots: l.ring_slots,
             quick_stage: stage,
             stage: stage + l.quick_stage_bytes,
+            piece_bytes: self.piece(call),
             timeout_ns: ns(self.options.timeout),
             grace_ns: ns(self.options.grace()),
         }
@@ -339,22 +340,38 @@ impl Inner {
     fn dims(&self, call: &Call) -> Dims {
         let usual = if self.gpu.is_host() { HOST_THREADS } else { self.threads(call) };
         let threads = self.options.threads.unwrap_or(usual);
-        let dims = Dims::new(call.channels, threads).shared(BLOCK_BYTES);
+        let dims = Dims::new(call.blocks(), threads).shared(BLOCK_BYTES);
         if self.early(call) { dims.early() } else { dims }
+    }
+
+    /// Bytes of a message of this call: several to a long share, so that they are made, on their way and consumed
+    /// at once.
+    fn piece(&self, call: &Call) -> u64 {
+        let most = u64::from(self.options.chunk_bytes);
+        let share = call.share() * call.dtype.bytes();
+        let part = match call.algorithm {
+            Algorithm::OneShot => share,
+            Algorithm::TwoShot => share.div_ceil(self.ranks.into()),
+            Algorithm::Ring | Algorithm::Quick => return most,
+        };
+        let messages = (part / self.options.message_bytes.max(1)).clamp(1, DEPTH);
+        part.div_ceil(messages).next_multiple_of(64).clamp(64, most)
     }
 
     /// Whether a call may begin while the one before it ends, and the one behind it while this one does. Only
     /// then are blocks of both on the GPU, and they must not take the multiprocessors that somebody needs whom
     /// they wait for: other ranks, which may all be on this GPU, or an engine's kernel between two launches.
     fn early(&self, call: &Call) -> bool {
-        call.channels <= EARLY_CHANNELS && 2 * call.channels * self.ranks <= self.gpu.describe().sms
+        call.channels <= EARLY_CHANNELS && 2 * call.blocks() * self.ranks <= self.gpu.describe().sms
     }
 
     /// In a quick call as many threads as there are words to wait for, each of which looks at one: the more
     /// there are, the longer a barrier takes.
     fn threads(&self, call: &Call) -> u32 {
-        if call.algorithm != Algorithm::Quick {
-            return 512;
+        match call.algorithm {
+            Algorithm::OneShot | Algorithm::TwoShot => return 256, // of each of its two blocks
+            Algorithm::Ring => return 512,
+            Algorithm::Quick => {}
         }
         let words = (call.share() * call.dtype.bytes() / 8 + 5) * u64::from(self.ranks - 1).max(1);
         words.next_multiple_of(32).min(512) as u32
@@ -363,7 +380,7 @@ impl Inner {
     /// Messages that a call may wait for, one after the other.
     fn waits(&self, call: &Call) -> u64 {
         let bytes = call.count.saturating_mul(8) / u64::from(call.channels);
-        let chunks = bytes.div_ceil(self.options.chunk_bytes.into()) + 1;
+        let chunks = bytes.div_ceil(self.piece(call)) + 1;
         chunks.saturating_mul(2 * DEPTH + 2 * u64::from(self.ranks))
     }
 
@@ -424,7 +441,7 @@ impl Drop for Running {
             count: 0,
             dtype: Dtype::F32,
             op: Op::Sum,
-            algorithm: Algorithm::OneShot,
+            algorithm: Algorithm::Ring, // a block a channel
             channels: inner.channels,
         };
         // Nothing more can be done for a rank that does not acknowledge.

@@ -25,6 +25,14 @@ impl Call {
     pub(super) fn share(&self) -> u64 {
         self.count.div_ceil(self.channels.into()).next_multiple_of(16 / self.dtype.bytes())
     }
+
+    /// Blocks of its launch: one sends and one receives where everyone sends to everyone in several messages.
+    pub(super) fn blocks(&self) -> u32 {
+        match self.algorithm {
+            Algorithm::OneShot | Algorithm::TwoShot => 2 * self.channels,
+            Algorithm::Ring | Algorithm::Quick => self.channels,
+        }
+    }
 }
 
 impl std::fmt::Display for Call {

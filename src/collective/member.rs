@@ -15,8 +15,8 @@ use crate::transport::{self, Data, Endpoint, Kick, Memory, Path};
 
 /// Most ranks of a communicator: each has queue pairs to every other.
 const MAX_RANKS: u32 = 64;
-/// Most blocks of a launch. All of them must be resident at once, which any GPU supported has
-/// multiprocessors for.
+/// Most channels. All blocks of a launch must be resident at once, two of 256 threads or one of 512 for each
+/// channel, which any GPU supported has multiprocessors for.
 const MAX_CHANNELS: u32 = 64;
 /// The kernels' `BP_MAX_THREADS`.
 const MAX_THREADS: u32 = 512;
@@ -41,7 +41,8 @@ pub struct Options {
     pub path: Path,
     /// Who sends what to whom; `None` chooses by length and number of ranks.
     pub algorithm: Option<Algorithm>,
-    /// Blocks of a launch at most, each with queue pairs of its own to every rank.
+    /// Parts of a call at most, each with queue pairs of its own to every rank and a block of the launch, or two (one
+    /// sends and one receives).
     pub channels: u32,
     /// Bytes for which a call takes one channel more.
     pub channel_bytes: u64,
@@ -52,7 +53,10 @@ pub struct Options {
     pub quick_channels: u32,
     /// Payload of a message at most, a multiple of 64.
     pub chunk_bytes: u32,
-    /// Threads a block; `None` takes 512 on CUDA, few on the host executor, where each is a fibre.
+    /// Payload of a message at least, where everyone sends to everyone: a channel's elements go in several messages
+    /// if those are so long.
+    pub message_bytes: u64,
+    /// Threads a block; `None` takes 256 or 512 on CUDA, few on the host executor, where each is a fibre.
     pub threads: Option<u32>,
     /// Where the region lies.
     pub region: Place,
@@ -70,16 +74,22 @@ impl Options {
         Self {
             path,
             algorithm: None,
-            channels: 16,
+            channels: 24,
             channel_bytes: 16 << 10,
-            quick_bytes: 64 << 10,
+            quick_bytes: 32 << 10,
             quick_channels: 8,
             chunk_bytes: 64 << 10,
+            message_bytes: 24 << 10,
             threads: None,
             region: Place::Auto,
             timeout: Duration::from_secs(10),
-            // A slot holds a quick message of 2 KiB, twice that with its flags, in any line format.
-            endpoint: transport::Options { slot_bytes: 8192, ..transport::Options::default() },
+            // A slot holds a quick message of 2 KiB, twice that with its flags, in any line format; and 32 of them
+            // give credits back half as often as 16.
+            endpoint: transport::Options {
+                slot_bytes: 8192,
+                window_bytes: 256 << 10,
+                ..transport::Options::default()
+            },
             waits: true,
         }
     }
@@ -144,6 +154,7 @@ impl Options {
             named("bytes of quick calls", &self.quick_bytes),
             named("channels of quick calls", &self.quick_channels),
             named("chunk size", &self.chunk_bytes),
+            named("bytes of a message at least", &self.message_bytes),
         ]
     }
 }

@@ -8,7 +8,7 @@ use super::KernelArgs;
 /// Bytes before a message's payload (`BP_COLL_HEADER_BYTES`).
 pub const HEADER_BYTES: u64 = 64;
 /// Messages of a stream on their way to a rank (`BP_COLL_DEPTH`).
-pub const DEPTH: u64 = 2;
+pub const DEPTH: u64 = 4;
 /// Bytes of `struct bp_coll_channel`, which only device code reads.
 pub const CHANNEL_BYTES: usize = 128;
 /// Bytes of `struct bp_coll_shared`.
@@ -77,13 +77,13 @@ pub struct CollArgs {
     pub op: u32,
     /// `enum bp_coll_algorithm`.
     pub algorithm: u32,
-    /// Blocks of the launch.
+    /// Channels of the call.
     pub channels: u32,
     /// This rank.
     pub rank: u32,
     /// Number of ranks.
     pub ranks: u32,
-    /// Payload of a message at most.
+    /// Payload that a slot holds.
     pub chunk_bytes: u32,
     /// 1: a negative control, slots are read without waiting for them.
     pub unwaited: u8,
@@ -117,6 +117,8 @@ pub struct CollArgs {
     pub quick_stage: u64,
     /// Address of the slots to send from.
     pub stage: u64,
+    /// Payload of a message of this call at most.
+    pub piece_bytes: u64,
     /// Bound of each wait, in ns.
     pub timeout_ns: u64,
     /// How long a rank that gives up listens for the others' reasons, in ns.
@@ -130,5 +132,5 @@ unsafe impl KernelArgs for CollArgs {}
 const _: () = {
     assert!(size_of::<CollCall>() == 32);
     assert!(size_of::<CollStatus>() == 72);
-    assert!(size_of::<CollArgs>() == 184);
+    assert!(size_of::<CollArgs>() == 192);
 };

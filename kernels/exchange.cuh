@@ -1,0 +1,267 @@
+// The exchange stream of a channel: from every rank to every other, by two blocks, one of which sends and one
+// receives, so that both directions are busy at once. Each runs an algorithm's half:
+//
+//   messages      how many there are in this call
+//   after(m)      own messages that must have been consumed here before message m can be made
+//   make(m)       makes message m in the stage
+//   post(m)       sends it to all
+//   consume(m)    adds up or copies what has come
+//
+// Every message says what its sender calls. The first K are sent at once, the next when the first one of all
+// ranks has been consumed, which says the same. One that says otherwise, or a quick message where none is due, shows
+// that the ranks differ; then the first channel says and compares as agree.cuh has it.
+//
+// The queue pairs are the sending block's until it has left, and then the receiving one's, which ends the call. It
+// consumes message m only when its own rank has sent it too, for it may write over what that was made of (a call
+// in place).
+#ifndef BELLPUSH_EXCHANGE_CUH
+#define BELLPUSH_EXCHANGE_CUH
+
+#include "agree.cuh"
+
+namespace bp {
+namespace coll {
+
+// How many messages of the stream have been consumed, once it is `least`; 0: the receiving block has ended before. Its
+// waits are bounded, and so is this one.
+template <class P>
+BP_DEV uint64_t wait_consumed(const channel<P>& c, uint64_t least) {
+  const bp_coll_channel* st = c.state();
+  uint64_t there = 0;
+  if (tid() == 0) {
+    while ((there = ld_acquire_gpu(&st->consumed)) < least) {
+      if (ld_relaxed_gpu(&st->stopped) == c.call + 1) {
+        there = 0;
+        break;
+      }
+      yield_();
+    }
+  }
+  return block_scope{}.broadcast(there);
+}
+
+template <class P, class Algorithm>
+BP_DEV outcome send_messages(const channel<P>& c, const Algorithm& algorithm) {
+  bp_coll_channel* st = c.state();
+  uint64_t consumed = c.exchange;
+  for (uint64_t m = 0; m < algorithm.messages; m++) {
+    uint64_t needed = algorithm.after(m);
+    if (needed + depth < m + 1) needed = m + 1 - depth;
+    if (consumed < c.exchange + needed) {
+      consumed = wait_consumed(c, c.exchange + needed);
+      if (consumed == 0) break;
+    }
+    algorithm.make(m);
+    const outcome o = algorithm.post(m);
+    if (!o.ok()) return o;
+    // All have read what the message was made of: post() ends with a barrier.
+    if (tid() == 0) st_release_gpu(&st->sent, c.exchange + m + 1);
+    if (m == 0 && tid() + 1 == block_threads()) c.begin();
+  }
+  return {BP_COLL_OK, 0};
+}
+
+template <class P, class Algorithm>
+BP_DEV void sending_block(const channel<P>& c, const Algorithm& algorithm) {
+  const outcome o = send_messages(c, algorithm);
+  syncthreads();
+  if (tid() != 0) return;
+  bp_coll_channel* st = c.state();
+  if (!o.ok()) st_relaxed_gpu(&st->failed, (uint64_t)o.code << 32 | o.rank);
+  st_release_gpu(&st->left, c.call + 1);  // after that, and after what the queue pairs have here
+}
+
+// Waits until the sending block has left; 0, or why it failed.
+template <class P>
+BP_DEV uint64_t take_over(const channel<P>& c) {
+  bp_coll_channel* st = c.state();
+  uint64_t failed = 0;
+  if (tid() == 0) {
+    // As at a barrier: all that the other block does is bounded.
+    while (ld_acquire_gpu(&st->left) != c.call + 1) yield_();
+    failed = ld_relaxed_gpu(&st->failed);
+  }
+  return block_scope{}.broadcast(failed);
+}
+
+// Waits for message n of everyone, and for this rank's own.
+template <class P>
+BP_DEV outcome receive_same(const channel<P>& c, uint64_t n) {
+  const bp_coll_channel* st = c.state();
+  auto own = [&]() -> uint32_t {
+    const uint64_t failed = ld_relaxed_gpu(&st->failed);
+    const uint64_t sent = ld_acquire_gpu(&st->sent);
+    if (failed != 0) return (uint32_t)(failed >> 32);
+    return sent > n ? BP_COLL_OK : BP_COLL_SILENT;
+  };
+  // Now and then: whether a rank that sent nothing on this stream calls something else.
+  auto differs = [&](uint32_t r) {
+    if (n != c.exchange) return false;
+    if (c.index != 0) return c.verdict_is(BP_COLL_MISMATCH);
+    bp_coll_call said;
+    return r < c.a.ranks && r != c.a.rank && quick::head_of(c, r, c.quick, &said);
+  };
+  return c.receive_all(n, false, own, differs);
+}
+
+// The ranks call different things, and some have sent the first messages of the stream on the channels that they use.
+template <class P>
+BP_DEV outcome take_first(channel<P>& c, uint32_t other) {
+  outcome o{BP_COLL_OK, 0};
+  if (c.index == 0) o = announce(c);
+  if (o.ok()) o = agree(c);
+  if (o.ok()) return {BP_COLL_CORRUPT, other};  // that rank has said one thing and another
+  if (o.code != BP_COLL_MISMATCH) return o;
+  const uint64_t sent = block_scope{}.broadcast(ld_relaxed_gpu(&c.state()->sent));
+  const outcome taken = settle_stream(c, sent < c.exchange ? 0 : sent - c.exchange);
+  return taken.ok() ? o : taken;
+}
+
+template <class P, class Algorithm>
+BP_DEV outcome receive_messages(channel<P>& c, const Algorithm& algorithm) {
+  bp_coll_channel* st = c.state();
+  if (tid() + 1 == block_threads()) c.begin();
+  for (uint64_t m = 0; m < algorithm.messages; m++) {
+    const outcome o = receive_same(c, c.exchange + m);
+    if (o.code == BP_COLL_MISMATCH && m != 0) return {BP_COLL_CORRUPT, o.rank};
+    if (!o.ok()) return o;
+    algorithm.consume(m);
+    syncthreads();
+    // All have read the slots and written the results, for the sending block.
+    if (tid() == 0) st_release_gpu(&st->consumed, c.exchange + m + 1);
+  }
+  return {BP_COLL_OK, 0};
+}
+
+template <class P, class Algorithm>
+BP_DEV void receiving_block(channel<P>& c, const Algorithm& algorithm) {
+  outcome o = receive_messages(c, algorithm);
+  if (!o.ok() && tid() == 0) st_relaxed_gpu(&c.state()->stopped, c.call + 1);
+  const uint64_t failed = take_over(c);
+  // Not what was found here, unless that was found there.
+  if (failed != 0 && (o.ok() || o.rank == c.a.rank)) o = {(uint32_t)(failed >> 32), (uint32_t)failed};
+  if (o.code == BP_COLL_MISMATCH) o = take_first(c, o.rank);
+  if (!o.ok()) return end_otherwise(c, o, false);
+  if (tid() == 0) c.state()->exchange = c.exchange + algorithm.messages;
+}
+
+// Every rank sends all its elements to all others, and each adds up all of them.
+template <class P>
+struct one_shot {
+  const channel<P>& c;
+  const cut shares;
+  const uint64_t messages;
+
+  BP_DEV explicit one_shot(const channel<P>& of)
+      : c(of),
+        shares{of.count, of.a.piece_bytes / element_bytes(of.a.dtype), 1, 1},
+        messages(shares.rounds() ? shares.rounds() : 1) {}
+
+  BP_DEV uint64_t after(uint64_t) const { return 0; }
+  BP_DEV uint64_t bytes_of(uint64_t m) const { return shares.at(m, 0).count * element_bytes(c.a.dtype); }
+  BP_DEV void make(uint64_t m) const {
+    const uint64_t slot = c.exchange_stage(c.exchange + m, c.a.rank);
+    if (tid() == 0) c.head(slot, c.exchange + m);
+    copy(c.in(shares.at(m, 0).first), bytes_of(m), c.payload(slot), 0);
+  }
+  BP_DEV outcome post(uint64_t m) const {
+    const uint64_t bytes = bytes_of(m);
+    return c.send_all(c.exchange + m, [&](uint32_t) { return bytes; }, [&](uint32_t) { return c.a.rank; });
+  }
+  BP_DEV void consume(uint64_t m) const {
+    const auto piece = shares.at(m, 0);
+    work w = c.on(piece.first, piece.count);
+    w.peers = c.a.region + c.payload(c.exchange_slot(0, c.exchange + m));
+    w.stride = c.exchange_slot(1, 0) - c.exchange_slot(0, 0);
+    reduce(c.a.dtype, c.a.op, kind::fold, w);
+  }
+};
+
+// Every rank adds up its part, of all ranks' elements, and sends the result to all others. Messages are
+// scattered a few rounds ahead of those that gather: S S S G S G S G .. S G G G.
+template <class P>
+struct two_shot {
+  static constexpr uint64_t ahead = depth - 1;
+  const channel<P>& c;
+  const uint64_t size;
+  const cut shares;
+  const uint64_t rounds, messages;
+
+  BP_DEV explicit two_shot(const channel<P>& of)
+      : c(of),
+        size(element_bytes(of.a.dtype)),
+        shares{of.count, of.a.piece_bytes / size, 16 / size, of.a.ranks},
+        rounds(shares.rounds() ? shares.rounds() : 1),
+        messages(2 * rounds) {}
+
+  struct phase {
+    bool gathers;
+    uint64_t round;
+  };
+  BP_DEV phase phase_of(uint64_t m) const {
+    const uint64_t lead = rounds < ahead ? rounds : ahead;
+    if (m < lead) return {false, m};
+    if (m >= messages - lead) return {true, m - rounds};
+    const uint64_t turn = m - lead;
+    return {turn % 2 == 0, turn / 2 + (turn % 2 ? lead : 0)};
+  }
+  // The message that scatters a round.
+  BP_DEV uint64_t scattered_by(uint64_t round) const {
+    const uint64_t lead = rounds < ahead ? rounds : ahead;
+    return round < lead ? round : lead + 2 * (round - lead) + 1;
+  }
+
+  // What is gathered was added up here.
+  BP_DEV uint64_t after(uint64_t m) const {
+    const phase ph = phase_of(m);
+    return ph.gathers ? scattered_by(ph.round) + 1 : 0;
+  }
+  BP_DEV uint64_t bytes_to(const phase& ph, uint32_t r) const {
+    return shares.at(ph.round, ph.gathers ? c.a.rank : r).count * size;
+  }
+  // What all get is made once.
+  BP_DEV uint32_t column_to(const phase& ph, uint32_t r) const { return ph.gathers ? c.a.rank : r; }
+
+  BP_DEV void make(uint64_t m) const {
+    const phase ph = phase_of(m);
+    for (uint32_t r = 0; r < c.a.ranks; r++) {
+      if ((r == c.a.rank) != ph.gathers) continue;
+      const uint64_t first = shares.at(ph.round, r).first, slot = c.exchange_stage(c.exchange + m, r);
+      if (tid() == 0) c.head(slot, c.exchange + m);
+      copy(ph.gathers ? c.out(first) : c.in(first), bytes_to(ph, r), c.payload(slot), 0);
+    }
+  }
+  BP_DEV outcome post(uint64_t m) const {
+    const phase ph = phase_of(m);
+    return c.send_all(c.exchange + m, [&](uint32_t r) { return bytes_to(ph, r); },
+                      [&](uint32_t r) { return column_to(ph, r); });
+  }
+  BP_DEV void consume(uint64_t m) const {
+    const phase ph = phase_of(m);
+    if (!ph.gathers) {
+      const auto piece = shares.at(ph.round, c.a.rank);
+      work w = c.on(piece.first, piece.count);
+      w.peers = c.a.region + c.payload(c.exchange_slot(0, c.exchange + m));
+      w.stride = c.exchange_slot(1, 0) - c.exchange_slot(0, 0);
+      reduce(c.a.dtype, c.a.op, kind::fold, w);
+      return;
+    }
+    for (uint32_t r = 0; r < c.a.ranks; r++) {
+      if (r == c.a.rank) continue;
+      const auto piece = shares.at(ph.round, r);
+      copy(c.a.region + c.payload(c.exchange_slot(r, c.exchange + m)), piece.count * size, c.out(piece.first), 0);
+    }
+  }
+};
+
+template <class P, template <class> class Algorithm>
+BP_DEV void exchange(channel<P>& c, bool sends) {
+  Algorithm<P> algorithm(c);
+  if (sends) return sending_block(c, algorithm);
+  return receiving_block(c, algorithm);
+}
+
+}  // namespace coll
+}  // namespace bp
+
+#endif
