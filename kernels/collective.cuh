@@ -37,10 +37,11 @@
 namespace bp {
 namespace coll {
 
-// Ring: partial results go round once, the results once more. Message `step * K + k` of a round, as
-// rank r sends it, carries piece `chunk * K + k` with chunk = r - step (modulo ranks): chunk c begins
+// Ring: partial results go round once, the results once more. Message `step * J + j` of a round, as
+// rank r sends it, carries piece `chunk * J + j` with chunk = r - step (modulo ranks): chunk c begins
 // at rank c, is finished by the rank before it, N - 1 steps later, and goes on from there. So
-// message m + K is made of message m.
+// message m + J is made of message m. J is K, or less where pieces would be short.
+constexpr uint32_t ring_piece = 4096;  // bytes
 template <class P>
 BP_DEV outcome ring_around(channel<P>& c) {
   outcome o = announce(c);
@@ -49,8 +50,10 @@ BP_DEV outcome ring_around(channel<P>& c) {
   if (!o.ok()) return o;
   const uint64_t size = element_bytes(c.a.dtype), partial = partial_bytes(c.a.dtype, c.a.op);
   const uint32_t last = c.a.ranks - 1;
-  const cut shares{c.count, c.a.piece_bytes / partial, 16 / size, c.a.ranks * depth};
-  const uint64_t a_round = 2ull * last * depth, messages = shares.rounds() * a_round;
+  const uint64_t long_ones = c.count * partial / c.a.ranks / ring_piece;
+  const uint32_t j = long_ones < 1 ? 1 : long_ones < depth ? (uint32_t)long_ones : depth;
+  const cut shares{c.count, c.a.piece_bytes / partial, 16 / size, c.a.ranks * j};
+  const uint64_t a_round = 2ull * last * j, messages = shares.rounds() * a_round;
 
   struct place {
     cut::piece piece;
@@ -58,9 +61,9 @@ BP_DEV outcome ring_around(channel<P>& c) {
   };
   // What message m carries when `rank` sends it.
   auto place_of = [&](uint64_t m, uint32_t rank) -> place {
-    const uint32_t in_round = (uint32_t)(m % a_round), step = in_round / depth;
+    const uint32_t in_round = (uint32_t)(m % a_round), step = in_round / j;
     const uint32_t chunk = (rank + 2 * c.a.ranks - step) % c.a.ranks;
-    return {shares.at(m / a_round, chunk * depth + in_round % depth), step};
+    return {shares.at(m / a_round, chunk * j + in_round % j), step};
   };
   auto send = [&](uint64_t m) {
     const place p = place_of(m, c.a.rank);
@@ -76,8 +79,8 @@ BP_DEV outcome ring_around(channel<P>& c) {
   auto consume = [&](uint64_t m) {
     const place p = place_of(m, c.previous());
     const uint64_t from = c.a.region + c.payload(c.ring_slot(c.ring + m));
-    // Where message m + K is made, unless that begins a round.
-    const uint64_t next = p.step + 1 < 2 * last ? c.payload(c.ring_stage(c.ring + m + depth)) : 0;
+    // Where message m + J is made, unless that begins a round.
+    const uint64_t next = p.step + 1 < 2 * last ? c.payload(c.ring_stage(c.ring + m + j)) : 0;
     if (p.step >= last) {
       copy(from, p.piece.count * size, c.out(p.piece.first), next);
       return;
@@ -88,12 +91,12 @@ BP_DEV outcome ring_around(channel<P>& c) {
     reduce(c.a.dtype, c.a.op, p.step + 1 < last ? kind::begin : kind::finish, w);
   };
 
-  for (uint64_t m = 0; m < depth && m < messages && o.ok(); m++) o = send(m);
+  for (uint64_t m = 0; m < j && m < messages && o.ok(); m++) o = send(m);
   for (uint64_t m = 0; m < messages && o.ok(); m++) {
     o = c.receive_previous(c.ring + m);
     if (!o.ok()) break;
     consume(m);
-    if (m + depth < messages) o = send(m + depth);
+    if (m + j < messages) o = send(m + j);
   }
   c.ring += messages;
   return o;

@@ -31,7 +31,7 @@ use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::nic::Nic;
 use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmNet, UdpLink};
 use bellpush::nic::soft::offload::Offload;
-use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::nic::soft::{InProcess, Nap, SoftConfig, SoftNic};
 use bellpush::report::size;
 use bellpush::transport::{Data, Kick, Path};
 use clap::Parser;
@@ -177,7 +177,7 @@ fn gpus(args: &Args) -> Result<usize, Failure> {
 }
 
 /// A process's NIC: on a link of the job's name, or on UDP.
-fn packet_nic(args: &Args, job: &str, rank: u32) -> Result<Arc<dyn Nic>, Failure> {
+fn packet_nic(args: &Args, job: &str, (rank, ranks): (u32, u32)) -> Result<Arc<dyn Nic>, Failure> {
     let mut link: Box<dyn Link> = match (args.link.as_str(), args.address) {
         ("shm", _) => {
             let icrc = args.faults.is_some_and(|f| f.corrupt > 0.0);
@@ -191,7 +191,15 @@ fn packet_nic(args: &Args, job: &str, rank: u32) -> Result<Arc<dyn Nic>, Failure
         let faults = Faults { seed: faults.seed.wrapping_add(rank.into()), ..faults };
         link = Box::new(Faulty::new(link, faults)?);
     }
-    Ok(SoftNic::open_on(SoftConfig::default(), link)?)
+    let config = SoftConfig { nap: nap(2 * ranks as usize), ..SoftConfig::default() };
+    Ok(SoftNic::open_on(config, link)?)
+}
+
+/// How engines' threads wait, where there are so many threads in all. A thread that has given way or naps comes
+/// late to the next call, all the later the longer calls take: they stay long then.
+fn nap(threads: usize) -> Nap {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    if threads < cores { Nap::NEVER } else { Nap::default() }
 }
 
 fn run(args: &Args) -> Result<(), Failure> {
@@ -226,7 +234,7 @@ fn process(args: &Args, job: &Job, options: &Options, task: &Task) -> Result<(),
     let name = format!("job-{}-{}", std::process::id(), machine_time());
     let said = bootstrap.all_gather(name.as_bytes())?;
     let name = String::from_utf8_lossy(&said[0]).into_owned();
-    let nic = packet_nic(args, &name, job.rank)?;
+    let nic = packet_nic(args, &name, (job.rank, job.ranks))?;
     let meeting = Meeting::Processes(Box::new(bootstrap));
     let about = gpu.describe().to_string();
     let place = (gpu, nic);
@@ -301,7 +309,8 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let usual = (cores * 3 / 4 / args.ranks.max(1) as usize).clamp(1, 12);
     let engines = args.engines.unwrap_or(usual);
-    let config = SoftConfig { engines, ..SoftConfig::new(&InProcess::new()) };
+    let nap = nap(args.ranks as usize * (engines + 1));
+    let config = SoftConfig { engines, nap, ..SoftConfig::new(&InProcess::new()) };
     let offloads = offloads(args, options, &gpus)?;
     let meetings = Meeting::threads(args.ranks, options.timeout * 10);
     let what = match offloads.first().and_then(Option::as_ref) {

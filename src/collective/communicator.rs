@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::layout::Layout;
-use super::member::{Member, Options};
+use super::member::{MAX_THREADS, Member, Options};
 use super::{Algorithm, Call, Dtype, Error, Op};
 use crate::gpu::collective_args::{
     BLOCK_BYTES, CollArgs, CollCall, CollStatus, DEPTH, SHARED_BYTES, SHARED_STATUS,
@@ -17,11 +17,12 @@ use crate::transport::{Endpoint, Memory};
 /// Threads a block on the host executor, where a lane is a fibre and a barrier a switch to each.
 const HOST_THREADS: u32 = 8;
 /// Bytes of a quick call for which it takes one channel more, up to [`Options::quick_channels`]: a NIC's engine
-/// takes longer for them than a channel costs (docs/results/allreduce-h200.md).
+/// takes longer for them than a channel costs (docs/results/allreduce-h200.md). Twice as many where it could not
+/// begin early with more channels.
 const QUICK_SHARE: u64 = 1024;
-/// Channels of a call that may be on the GPU beside the next one: so many more blocks than a call's an engine on
-/// the same GPU must leave room for.
-const EARLY_CHANNELS: u32 = 8;
+/// Multiprocessors of a call that may be on the GPU beside the next one where an engine may be there too, which must
+/// leave room for so many more than a call's.
+const EARLY_BESIDE_ENGINE: u32 = 16;
 /// How long dropping waits for what was sent.
 const DRAIN: Duration = Duration::from_secs(1);
 
@@ -177,7 +178,8 @@ impl Communicator {
         let wanted = match algorithm {
             Algorithm::Quick => {
                 let needed = bytes.div_ceil(Algorithm::quick_share(*ranks));
-                bytes.div_ceil(QUICK_SHARE).min(options.quick_channels.into()).max(needed)
+                let early = bytes.div_ceil(2 * QUICK_SHARE).max(EARLY_BESIDE_ENGINE.into());
+                bytes.div_ceil(QUICK_SHARE).min(early).min(options.quick_channels.into()).max(needed)
             }
             _ => bytes.div_ceil(options.channel_bytes),
         };
@@ -338,9 +340,7 @@ impl Inner {
     }
 
     fn dims(&self, call: &Call) -> Dims {
-        let usual = if self.gpu.is_host() { HOST_THREADS } else { self.threads(call) };
-        let threads = self.options.threads.unwrap_or(usual);
-        let dims = Dims::new(call.blocks(), threads).shared(BLOCK_BYTES);
+        let dims = Dims::new(call.blocks(), self.threads(call)).shared(BLOCK_BYTES);
         if self.early(call) { dims.early() } else { dims }
     }
 
@@ -362,19 +362,21 @@ impl Inner {
     /// then are blocks of both on the GPU, and they must not take the multiprocessors that somebody needs whom
     /// they wait for: other ranks, which may all be on this GPU, or an engine's kernel between two launches.
     fn early(&self, call: &Call) -> bool {
-        call.channels <= EARLY_CHANNELS && 2 * call.blocks() * self.ranks <= self.gpu.describe().sms
+        let on_host = matches!(self.region, Memory::Host(_)); // which no engine on a GPU writes to
+        let needed = call.blocks().div_ceil(MAX_THREADS / self.threads(call).max(MAX_THREADS / 2));
+        (on_host || needed <= EARLY_BESIDE_ENGINE) && 2 * needed * self.ranks <= self.gpu.describe().sms
     }
 
-    /// In a quick call as many threads as there are words to wait for, each of which looks at one: the more
+    /// Threads a block. In a quick call as many as there are words to wait for, each of which looks at one: the more
     /// there are, the longer a barrier takes.
     fn threads(&self, call: &Call) -> u32 {
-        match call.algorithm {
-            Algorithm::OneShot | Algorithm::TwoShot => return 256, // of each of its two blocks
-            Algorithm::Ring => return 512,
-            Algorithm::Quick => {}
-        }
         let words = (call.share() * call.dtype.bytes() / 8 + 5) * u64::from(self.ranks - 1).max(1);
-        words.next_multiple_of(32).min(512) as u32
+        self.options.threads.unwrap_or(match call.algorithm {
+            _ if self.gpu.is_host() => HOST_THREADS,
+            Algorithm::OneShot | Algorithm::TwoShot => MAX_THREADS / 2, // of each of its two blocks
+            Algorithm::Ring => MAX_THREADS,
+            Algorithm::Quick => words.next_multiple_of(32).min(MAX_THREADS.into()) as u32,
+        })
     }
 
     /// Messages that a call may wait for, one after the other.

@@ -112,16 +112,15 @@ impl Dtype {
 
 impl Algorithm {
     /// What is fastest for `bytes` bytes among `ranks` ranks, where nobody says otherwise and they are too
-    /// many for quick messages. One step
-    /// wins while the time of a message is mostly latency, and among two ranks for longer, since it
-    /// sends no more than the others there, until its larger sums weigh more (measured on two GPUs:
+    /// many for quick messages. One step wins while the time of a message is mostly latency, and among two ranks
+    /// for longer, since it sends no more than the others there (measured on two GPUs:
     /// docs/results/allreduce-h200.md). The ring keeps each rank's traffic to one neighbour, which pays off
     /// when messages to several are short of a chunk, and only where partial results are no wider than
     /// elements.
     pub fn choose(bytes: u64, ranks: u32, dtype: Dtype, op: Op) -> Self {
         let widens = dtype.bytes() == 2 || (dtype == Dtype::I32 && op == Op::Mean);
         match bytes * u64::from(ranks.max(1) - 1) {
-            _ if ranks <= 2 && bytes >= 4 << 20 && !widens => Self::Ring,
+            _ if ranks <= 2 && bytes >= 128 << 20 && !widens => Self::Ring,
             _ if ranks <= 2 => Self::OneShot,
             sent if sent <= 256 << 10 => Self::OneShot,
             _ if bytes >= 32 << 20 && !widens => Self::Ring,

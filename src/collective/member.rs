@@ -19,7 +19,7 @@ const MAX_RANKS: u32 = 64;
 /// channel, which any GPU supported has multiprocessors for.
 const MAX_CHANNELS: u32 = 64;
 /// The kernels' `BP_MAX_THREADS`.
-const MAX_THREADS: u32 = 512;
+pub(super) const MAX_THREADS: u32 = 512;
 const _: () = assert!(MAX_THREADS <= MAX_BLOCK);
 
 /// Where a rank's region lies, which the NICs of the others write to.
@@ -83,13 +83,8 @@ impl Options {
             threads: None,
             region: Place::Auto,
             timeout: Duration::from_secs(10),
-            // A slot holds a quick message of 2 KiB, twice that with its flags, in any line format; and 32 of them
-            // give credits back half as often as 16.
-            endpoint: transport::Options {
-                slot_bytes: 8192,
-                window_bytes: 256 << 10,
-                ..transport::Options::default()
-            },
+            // A slot holds a quick message of 2 KiB, twice that with its flags, in any line format.
+            endpoint: transport::Options { slot_bytes: 8192, ..transport::Options::default() },
             waits: true,
         }
     }
