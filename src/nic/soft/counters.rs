@@ -23,6 +23,14 @@ macro_rules! counters {
             pub drops: [u64; DropReason::ALL.len()],
         }
 
+        impl std::ops::AddAssign for Counters {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+                self.errors.iter_mut().zip(other.errors).for_each(|(a, b)| *a += b);
+                self.drops.iter_mut().zip(other.drops).for_each(|(a, b)| *a += b);
+            }
+        }
+
         impl Live {
             pub(super) fn read(&self) -> Counters {
                 Counters {

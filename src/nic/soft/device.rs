@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
+use crossbeam_utils::CachePadded;
+
 use super::counters::Live;
 use super::cq::{Cq, CqAttr, CqLayout};
 use super::engine::{Core, Seat};
@@ -64,7 +66,7 @@ pub(super) struct Device {
     random: AtomicU64,
     /// Queue pairs created so far.
     dealt: AtomicUsize,
-    pub(super) engines: Vec<Seat>,
+    pub(super) engines: Vec<CachePadded<Seat>>,
     pub(super) counters: Arc<Live>,
     pub(super) events: Arc<Events>,
     pub(super) timers: Timers,
@@ -132,7 +134,7 @@ impl Device {
             next_object: AtomicU32::new(1),
             random: AtomicU64::new(seed),
             dealt: AtomicUsize::new(0),
-            engines: (0..engines).map(|_| Seat::default()).collect(),
+            engines: (0..engines).map(|_| CachePadded::default()).collect(),
             counters: Arc::default(),
             events: Arc::default(),
             timers,

@@ -67,7 +67,7 @@ impl Engine {
         while seat.waiting.load(Ordering::Acquire) > 0 {
             std::thread::yield_now();
         }
-        seat.lock().step(&self.device, now_ns, &seat.attention)
+        seat.lock().step(&self.device, now_ns, &seat.attention, &seat.counters)
     }
 }
 
@@ -77,6 +77,8 @@ pub(super) struct Seat {
     core: Mutex<Core>,
     waiting: AtomicUsize,
     pub(super) attention: Arc<AtomicBool>,
+    /// What its steps have done. The device's own would go from engine to engine with every step.
+    pub(super) counters: Live,
 }
 
 impl Seat {
@@ -310,7 +312,13 @@ impl Core {
         Ok(())
     }
 
-    fn step(&mut self, device: &Device, now_ns: u64, attention: &AtomicBool) -> Progress {
+    fn step(
+        &mut self,
+        device: &Device,
+        now_ns: u64,
+        attention: &AtomicBool,
+        live: &Live,
+    ) -> Progress {
         let mut tally = Tally::default();
         let returned = device.offload.as_ref().is_some_and(|it| self.offload(it, &mut tally));
         let mut cx = Visitor {
@@ -450,7 +458,7 @@ impl Core {
             }
         }
         // 5. Counters, once a step.
-        let (tally, live) = (cx.tally, &device.counters);
+        let tally = cx.tally;
         for (counter, n) in [
             (&live.wqes, tally.wqes),
             (&live.bytes, tally.bytes),

@@ -198,7 +198,9 @@ impl SoftNic {
 
     /// What the NIC has done so far.
     pub fn counters(&self) -> Counters {
-        self.device.counters.read()
+        let mut all = self.device.counters.read();
+        self.device.engines.iter().for_each(|seat| all += seat.counters.read());
+        all
     }
 
     /// Creates a queue pair, as [`Nic::create_qp`], with its own type.

@@ -1,0 +1,93 @@
+//! What the engines of a NIC cost each other: each has a thread, a queue pair to another NIC, and memory of its
+//! own, so that all they share is what the NICs keep for all queue pairs. A WQE at a time: posted, rung for,
+//! carried out.
+#![allow(missing_docs)]
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bellpush::nic::queue::HostQp;
+use bellpush::nic::soft::{Engine, InProcess, Qp, SoftConfig, SoftNic};
+use bellpush::nic::{Access, QueuePair};
+use bellpush::wire::wqe::{Flags, Opcode, SendWr};
+use common::{Buf, attr, make_qp};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+
+const WQES: u64 = 4096;
+
+/// A queue pair that one engine serves, and where it reads and writes.
+struct Lane {
+    engine: Engine,
+    host: HostQp,
+    from: Buf,
+    to: Buf,
+    _ends: [(Arc<SoftNic>, Arc<Qp>); 2],
+}
+
+impl Lane {
+    fn run(&mut self, wqes: u64) {
+        let payload = [self.from.data(0, 64)];
+        let wr = SendWr::new(Opcode::RdmaWrite).to(self.to.at(0), self.to.mr.rkey).payload(&payload);
+        for i in 0..wqes {
+            let last = i % 32 == 31;
+            let flags = if last { Flags::SIGNALLED } else { Flags::default() };
+            self.host.sq.post(&SendWr { flags, ..wr }).unwrap();
+            self.host.sq.ring().unwrap();
+            let mut steps = 0..1000;
+            while self.engine.step(i).wqes == 0 {
+                steps.next().expect("the engine finds what was posted");
+            }
+            if last {
+                self.host.poll_send().unwrap().unwrap();
+            }
+        }
+    }
+}
+
+fn lanes(count: usize) -> Vec<Lane> {
+    let link = InProcess::new();
+    let config = SoftConfig { engines: count, ..SoftConfig::new(&link) };
+    let (nic, engines) = SoftNic::manual(&config).unwrap();
+    let (peer, _) = SoftNic::manual(&config).unwrap();
+    engines
+        .into_iter()
+        .map(|engine| {
+            let ((qp, _), (other, _)) = (make_qp(&nic, &attr()), make_qp(&peer, &attr()));
+            qp.connect(other.address()).unwrap();
+            other.connect(qp.address()).unwrap();
+            let host = HostQp::new(&*qp);
+            let from = Buf::new(&nic, 4096, 0, Access::ALL);
+            let to = Buf::new(&peer, 4096, 0, Access::ALL);
+            Lane { engine, host, from, to, _ends: [(nic.clone(), qp), (peer.clone(), other)] }
+        })
+        .collect()
+}
+
+fn engines(c: &mut Criterion) {
+    let mut group = c.benchmark_group("engines");
+    group.measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(300));
+    group.sample_size(20);
+    // What one thread does in the time: the same for any number of them, if they cost each other nothing.
+    group.throughput(Throughput::Elements(WQES));
+    for count in [1, 2] {
+        let mut lanes = lanes(count);
+        group.bench_function(format!("write_64B_each_rung_{count}_engines"), |b| {
+            b.iter_custom(|iters| {
+                let start = Instant::now();
+                std::thread::scope(|scope| {
+                    for lane in &mut lanes {
+                        scope.spawn(move || lane.run(WQES * iters));
+                    }
+                });
+                start.elapsed()
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, engines);
+criterion_main!(benches);
