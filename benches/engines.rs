@@ -30,7 +30,8 @@ struct Lane {
 impl Lane {
     fn run(&mut self, wqes: u64) {
         let payload = [self.from.data(0, 64)];
-        let wr = SendWr::new(Opcode::RdmaWrite).to(self.to.at(0), self.to.mr.rkey).payload(&payload);
+        let wr =
+            SendWr::new(Opcode::RdmaWrite).to(self.to.at(0), self.to.mr.rkey).payload(&payload);
         for i in 0..wqes {
             let last = i % 32 == 31;
             let flags = if last { Flags::SIGNALLED } else { Flags::default() };

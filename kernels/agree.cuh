@@ -1,11 +1,15 @@
-// How the ranks make sure, at the beginning of a call, that all call the same; and how they go on when
-// they do not.
+// How the ranks find out that they call different things, and how they go on then.
 //
-// The first channel compares what the first quick messages say. The others do not consume anything
-// before it has (in a call of quick messages each compares by itself: all of a rank's say the same).
-// When ranks differ, some have begun on channels and streams that others do not use. The first
-// channel sends and consumes on each of those what the others do, so that all ranks have sent and consumed the
-// same messages, and the next call can begin: one quick message, and K of the exchange stream.
+// A ring call begins with a quick message of the first channel, which says what is called, and consumes nothing before
+// the first channel has compared what those of all ranks say. The messages of other calls all say it, so each
+// channel compares by itself; where one finds a difference, the first channel says it by a quick message, if it has not,
+// and compares. It tells the other channels, and the host.
+//
+// Ranks that differ have begun on channels and streams that others do not use. So that all have sent and consumed the
+// same messages, and the next call can begin, every channel that anybody uses takes one quick message and K of
+// the exchange stream, as far as anybody's call uses these: each channel's own block sends what is missing of them and
+// consumes them, and the first channel's does it for channels that this rank's call does not use, in ascending order.
+// So whoever waits on a channel waits for blocks that wait for nobody, or for channels below it.
 #ifndef BELLPUSH_AGREE_CUH
 #define BELLPUSH_AGREE_CUH
 
@@ -14,7 +18,7 @@
 namespace bp {
 namespace coll {
 
-// Channels on which a rank sends messages of a stream before it knows what the others call.
+// Channels on which a call uses a stream, or says what it is.
 struct opening {
   uint32_t quick, exchange;
 };
@@ -38,11 +42,15 @@ BP_DEV outcome compare(const channel<P>& c) {
   // As a thread has seen it first: a peer may write its message anew at any time.
   uint32_t differs = c.a.ranks;
   bp_coll_call said{};
+  opening most = opening_of(c.own(), c.a.all_channels);
   const outcome o = quick::wait_heads(c, c.quick, [&](uint32_t r, const bp_coll_call& theirs) {
     if (differs == c.a.ranks && !quick::same(theirs, c.own())) {
       differs = r;
       said = theirs;
     }
+    const opening its = opening_of(theirs, c.a.all_channels);
+    most.quick = most.quick < its.quick ? its.quick : most.quick;
+    most.exchange = most.exchange < its.exchange ? its.exchange : most.exchange;
   });
   if (!o.ok()) return o;
   const uint32_t other = c.find([&](uint32_t r) { return r == differs; });
@@ -56,28 +64,45 @@ BP_DEV outcome compare(const channel<P>& c) {
     const uint32_t lanes = block_threads() < 32 ? block_threads() : 32;
     code = (uint32_t)block_broadcast_u64(code, other % lanes);
   }
-  if (code != BP_COLL_CORRUPT && tid() == 0) c.publish(code);
+  if (code == BP_COLL_CORRUPT) return {code, other};
+  if (tid() < 32) {
+    // What any lane has heard.
+    for (uint32_t lane_of = 0; lane_of < 32 && lane_of < block_threads(); lane_of++) {
+      const uint64_t word = shfl_u64((uint64_t)most.quick << 32 | most.exchange, lane_of);
+      most.quick = most.quick < word >> 32 ? (uint32_t)(word >> 32) : most.quick;
+      most.exchange = most.exchange < (uint32_t)word ? (uint32_t)word : most.exchange;
+    }
+    if (tid() == 0) c.publish(code, (uint64_t)most.quick << 32 | most.exchange);
+  }
   return {code, other};
 }
 
-// Sends and consumes a quick message on the channels from `first` on, up to `end`.
+// Consumes the quick message by which all ranks say what they call. BP_COLL_OK: all call the same.
 template <class P>
-BP_DEV outcome settle_quick(const channel<P>& c, uint32_t first, uint32_t end) {
-  outcome o{BP_COLL_OK, 0};
-  for (uint32_t i = first; i < end && o.ok(); i++) {
-    channel<P> other(c.a, i);
-    other.call = c.call;
-    o = quick::send(other, other.quick, 0, 0);
-    if (o.ok()) o = quick::wait_heads(other, other.quick);
-    if (tid() == 0) other.state()->quick = other.quick + 1;
-  }
+BP_DEV outcome agree(channel<P>& c) {
+  if (c.index != 0) return c.verdict();
+  const outcome o = compare(c);
+  if (o.ok()) c.quick++;
   return o;
 }
-// Sends what is missing of a channel's first K messages of the exchange stream, and consumes those of everyone.
+
+// What this rank's call has sent on a channel.
+struct begun {
+  bool quick;         // its quick message
+  uint64_t exchange;  // messages of the exchange stream, K at most
+};
+
+// Sends what is missing of the messages that a channel takes where ranks differ, and consumes them.
 template <class P>
-BP_DEV_COLD outcome settle_stream(channel<P> c, uint64_t sent) {
+BP_DEV_COLD outcome settle_channel(channel<P> c, opening most, begun sent) {
   outcome o{BP_COLL_OK, 0};
-  for (uint64_t n = c.exchange + sent; n < c.exchange + depth && o.ok(); n++) {
+  if (c.index < most.quick) {
+    if (!sent.quick) o = quick::send(c, c.quick, 0, 0);
+    if (o.ok()) o = quick::wait_heads(c, c.quick);
+    if (tid() == 0) c.state()->quick = c.quick + 1;
+  }
+  if (c.index >= most.exchange) return o;
+  for (uint64_t n = c.exchange + sent.exchange; n < c.exchange + depth && o.ok(); n++) {
     if (tid() == 0) c.head(c.exchange_stage(n, c.a.rank), n);
     o = c.send_all(n, [](uint32_t) { return (uint64_t)0; }, [&](uint32_t) { return c.a.rank; });
   }
@@ -85,69 +110,41 @@ BP_DEV_COLD outcome settle_stream(channel<P> c, uint64_t sent) {
   if (tid() == 0) c.state()->exchange = c.exchange + depth;
   return o;
 }
+
+// The ranks differ, says this channel, which has heard it of rank `other`. BP_COLL_MISMATCH: so they do, and
+// all that was sent is consumed. The channel's queue pairs are this block's.
 template <class P>
-BP_DEV outcome settle_exchange(const channel<P>& c, uint32_t first, uint32_t end) {
+BP_DEV outcome settle(channel<P>& c, uint32_t other, begun sent) {
   outcome o{BP_COLL_OK, 0};
-  for (uint32_t i = first; i < end && o.ok(); i++) {
-    channel<P> other(c.a, i);
-    other.call = c.call;
-    o = settle_stream(other, 0);
+  if (c.index != 0) {
+    o = c.verdict();
+  } else {
+    if (!sent.quick) o = announce(c);
+    if (o.ok()) o = compare(c);
+    sent.quick = true;
   }
-  return o;
-}
-
-// The first channel's: what it sent or consumes by its own streams is not settled here.
-template <class P>
-BP_DEV outcome settle(channel<P>& c) {
-  const opening own = opening_of(c.own(), c.a.all_channels);
-  opening most = own;
-  for (uint32_t r = 0; r < c.a.ranks; r++) {
-    if (r == c.a.rank) continue;
-    bp_coll_call said;
-    quick::head_of(c, r, c.quick, &said);  // it has come
-    const opening theirs = opening_of(said, c.a.all_channels);
-    most.quick = most.quick < theirs.quick ? theirs.quick : most.quick;
-    most.exchange = most.exchange < theirs.exchange ? theirs.exchange : most.exchange;
+  // That rank says one thing and another, or has the first channel wait for nothing.
+  if (o.ok() || (o.code == BP_COLL_SILENT && o.rank == c.a.rank)) return {BP_COLL_CORRUPT, other};
+  if (o.code != BP_COLL_MISMATCH) return o;
+  const uint64_t word = block_scope{}.broadcast(ld_relaxed_gpu(&c.shared()->settles));
+  const opening most{(uint32_t)(word >> 32), (uint32_t)word};
+  outcome settled = settle_channel(c, most, sent);
+  if (c.index == 0) {
+    const uint32_t end = most.quick > most.exchange ? most.quick : most.exchange;
+    for (uint32_t i = c.a.channels; i < end && settled.ok(); i++) {
+      channel<P> unused(c.a, i);
+      unused.call = c.call;
+      settled = settle_channel(unused, most, {false, 0});
+    }
   }
-  // A peer may write its message anew at any time: one thread's finding is everybody's.
-  const uint64_t word = block_scope{}.broadcast((uint64_t)most.quick << 32 | most.exchange);
-  outcome o = settle_quick(c, own.quick, (uint32_t)(word >> 32));
-  if (o.ok()) o = settle_exchange(c, own.exchange, (uint32_t)word);
-  return o;
+  return settled.ok() ? o : settled;
 }
 
-// Consumes the quick message by which ranks say what they call. BP_COLL_OK: all call the same.
-// BP_COLL_MISMATCH: they do not, and all that was sent too much is consumed but what this channel has begun
-// on the exchange stream.
+// How a call ended that did not end well, for the host, the other ranks and the next call.
 template <class P>
-BP_DEV outcome agree(channel<P>& c) {
-  if (c.index != 0) return c.verdict();
-  const outcome o = compare(c);
-  if (o.code == BP_COLL_MISMATCH) {
-    const outcome settled = settle(c);
-    if (!settled.ok()) return settled;
-  }
-  c.quick++;
-  return o;
-}
-
-// As agree(), for a channel that has found a difference by itself.
-template <class P>
-BP_DEV outcome concede(channel<P>& c) {
-  if (c.index == 0) return agree(c);
-  const outcome o = quick::wait_heads(c, c.quick++);
-  return o.ok() ? c.verdict() : o;
-}
-
-// How a call ended that did not end well, for the host, the other ranks and the next call. `found`: by this
-// channel itself, before the first one has said so.
-template <class P>
-BP_DEV_COLD void end_otherwise(channel<P> c, outcome o, bool found) {
-  if (found && o.code == BP_COLL_MISMATCH) o = concede(c);
-  if (o.code != BP_COLL_MISMATCH) return c.give_up(o);
-  if (tid() != 0) return;
-  // The first channel has settled what another one did not begin with.
-  if (c.index == 0 || c.index < opening_of(c.own(), c.a.all_channels).quick) c.state()->quick = c.quick;
+BP_DEV_COLD void end_otherwise(channel<P> c, outcome o, begun sent) {
+  if (o.code == BP_COLL_MISMATCH) o = settle(c, o.rank, sent);
+  if (o.code != BP_COLL_MISMATCH) c.give_up(o);
 }
 
 }  // namespace coll

@@ -316,14 +316,14 @@ struct channel {
     const bool there = ld_acquire_sys(reinterpret_cast<const uint64_t*>(a.region + signal)) > n;
     if (!there && !a.unwaited) return BP_COLL_SILENT;
     auto word = [&](uint32_t i) { return v[i / 2].w[i % 2 * 2] | (uint64_t)v[i / 2].w[i % 2 * 2 + 1] << 32; };
-    if (word(0) != n || word(1) != call) {
-      if (*announced || a.unwaited) return BP_COLL_CORRUPT;
-      *announced = true;
-      return BP_COLL_SILENT;
-    }
+    const bool right = word(0) == n && word(1) == call;
     const bool same = word(2) == a.count && word(3) == (a.dtype | (uint64_t)a.op << 32) &&
                       word(4) == (a.algorithm | (uint64_t)a.channels << 32);
-    return same ? BP_COLL_OK : BP_COLL_MISMATCH;
+    if (right && same) return BP_COLL_OK;
+    if (*announced || a.unwaited) return right ? BP_COLL_MISMATCH : BP_COLL_CORRUPT;
+    // Parts of the header may be older than the signal.
+    *announced = true;
+    return BP_COLL_SILENT;
   }
 
   // The first rank for which `wrong(r)` holds, or `ranks`: lanes of the first warp look at one each.
@@ -369,7 +369,9 @@ struct channel {
 
   // ---- What the first channel found (agree.cuh) ----------------------------------------------
 
-  BP_DEV void publish(uint32_t code) const {
+  // `settles`: what channels take where ranks differ (agree.cuh).
+  BP_DEV void publish(uint32_t code, uint64_t settles) const {
+    st_relaxed_gpu(&shared()->settles, settles);
     st_release_gpu(&shared()->verdict, 2 * call + (code == BP_COLL_OK ? 1 : 2));
   }
   BP_DEV bool verdict_is(uint32_t code) const {

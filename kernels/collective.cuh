@@ -6,8 +6,8 @@
 // next. A message of the latter two is put into a slot of the receiver's region, header and payload in
 // one, and its signal is added to afterwards; so a receiver that sees the signal at n + 1 may read message
 // n. A quick message is small, has no signal, and shows by itself what of it has come (quick.cuh).
-// Every call begins with a quick message of the first channel, which says what is called (agree.cuh);
-// a call that is small enough is nothing but one quick message a channel.
+// Every message says what is called, but those of a ring, which begins with a quick message for that
+// (agree.cuh); a call that is small enough is nothing but one quick message a channel.
 //
 // Why a slot may be written again. Every rank keeps one rule: it sends message n + K (K is
 // BP_COLL_DEPTH) only after it has consumed message n of everyone that it receives from. At a call's
@@ -128,15 +128,18 @@ BP_DEV void all_reduce(const bp_coll_args& args) {
   const uint32_t index = sends ? bid() : bid() - args.channels;
   begin_early(args, index);
   channel<P> c(args, index, true);
-  if (needs_nobody(c, sends)) return;
+  const bool exchanges = args.algorithm == BP_COLL_ONE_SHOT || args.algorithm == BP_COLL_TWO_SHOT;
+  if (needs_nobody(c, sends)) {
+    if (exchanges) stay_away(c, sends);
+    return;
+  }
   if (args.algorithm == BP_COLL_ONE_SHOT) return exchange<P, one_shot>(c, sends);
   if (args.algorithm == BP_COLL_TWO_SHOT) return exchange<P, two_shot>(c, sends);
   const outcome o = ring_around(c);
   syncthreads();
-  if (!o.ok()) return end_otherwise(c, o, false);
+  if (!o.ok()) return end_otherwise(c, o, {c.index == 0, 0});
   if (tid() == 0) {
     c.state()->quick = c.quick;
-    c.state()->exchange = c.exchange;
     c.state()->ring = c.ring;
   }
 }
@@ -152,7 +155,7 @@ BP_DEV void all_reduce_quick(const bp_coll_args& args) {
   outcome o = quick::send(c, c.quick, c.in(0), bytes);
   if (tid() + 1 == block_threads()) c.begin();
   if (o.ok()) o = quick::receive(c, c.quick, bytes);
-  if (!o.ok()) return end_otherwise(c, o, true);
+  if (!o.ok()) return end_otherwise(c, o, {true, 0});
   work w = c.on(0, c.count);
   w.peers = quick::payload_of(0, bytes);
   w.stride = quick::payload_of(1, bytes) - w.peers;

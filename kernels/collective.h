@@ -87,7 +87,8 @@ struct bp_coll_shared {
   uint32_t status;    // 1 while bp_coll_status is being, or was, written
   uint64_t call;      // number of the next call; counted here, so that a recorded call can be replayed
   uint64_t begun;     // blocks of this call that have read it
-  uint64_t pad[11];
+  uint64_t settles;   // where ranks differ: channels that take a quick message << 32 | exchange messages
+  uint64_t pad[10];
 };
 BP_ASSERT_SIZE(bp_coll_shared, 128);
 

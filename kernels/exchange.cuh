@@ -91,30 +91,18 @@ BP_DEV outcome receive_same(const channel<P>& c, uint64_t n) {
   auto own = [&]() -> uint32_t {
     const uint64_t failed = ld_relaxed_gpu(&st->failed);
     const uint64_t sent = ld_acquire_gpu(&st->sent);
-    if (failed != 0) return (uint32_t)(failed >> 32);
+    if (failed != 0) return BP_COLL_LINK;  // take_over() tells why
     return sent > n ? BP_COLL_OK : BP_COLL_SILENT;
   };
   // Now and then: whether a rank that sent nothing on this stream calls something else.
   auto differs = [&](uint32_t r) {
     if (n != c.exchange) return false;
     if (c.index != 0) return c.verdict_is(BP_COLL_MISMATCH);
+    // A rank that has everyone's messages of this call may have begun the next one.
     bp_coll_call said;
-    return r < c.a.ranks && r != c.a.rank && quick::head_of(c, r, c.quick, &said);
+    return r < c.a.ranks && r != c.a.rank && quick::head_of(c, r, c.quick, &said) && said.call <= c.call;
   };
   return c.receive_all(n, false, own, differs);
-}
-
-// The ranks call different things, and some have sent the first messages of the stream on the channels that they use.
-template <class P>
-BP_DEV outcome take_first(channel<P>& c, uint32_t other) {
-  outcome o{BP_COLL_OK, 0};
-  if (c.index == 0) o = announce(c);
-  if (o.ok()) o = agree(c);
-  if (o.ok()) return {BP_COLL_CORRUPT, other};  // that rank has said one thing and another
-  if (o.code != BP_COLL_MISMATCH) return o;
-  const uint64_t sent = block_scope{}.broadcast(ld_relaxed_gpu(&c.state()->sent));
-  const outcome taken = settle_stream(c, sent < c.exchange ? 0 : sent - c.exchange);
-  return taken.ok() ? o : taken;
 }
 
 template <class P, class Algorithm>
@@ -136,13 +124,27 @@ BP_DEV outcome receive_messages(channel<P>& c, const Algorithm& algorithm) {
 template <class P, class Algorithm>
 BP_DEV void receiving_block(channel<P>& c, const Algorithm& algorithm) {
   outcome o = receive_messages(c, algorithm);
-  if (!o.ok() && tid() == 0) st_relaxed_gpu(&c.state()->stopped, c.call + 1);
+  bp_coll_channel* st = c.state();
+  if (!o.ok() && tid() == 0) st_relaxed_gpu(&st->stopped, c.call + 1);
   const uint64_t failed = take_over(c);
-  // Not what was found here, unless that was found there.
-  if (failed != 0 && (o.ok() || o.rank == c.a.rank)) o = {(uint32_t)(failed >> 32), (uint32_t)failed};
-  if (o.code == BP_COLL_MISMATCH) o = take_first(c, o.rank);
-  if (!o.ok()) return end_otherwise(c, o, false);
-  if (tid() == 0) c.state()->exchange = c.exchange + algorithm.messages;
+  if (failed != 0) o = {(uint32_t)(failed >> 32), (uint32_t)failed};
+  if (o.ok()) {
+    if (tid() == 0) st->exchange = c.exchange + algorithm.messages;
+    return;
+  }
+  const uint64_t sent = block_scope{}.broadcast(ld_relaxed_gpu(&st->sent));
+  end_otherwise(c, o, {false, sent < c.exchange ? 0 : sent - c.exchange});
+}
+
+// What a block leaves for the other one if it does not take part, because the communicator has ended: they may
+// learn of that one after the other.
+template <class P>
+BP_DEV void stay_away(const channel<P>& c, bool sends) {
+  if (tid() != 0) return;
+  bp_coll_channel* st = c.state();
+  if (!sends) return st_relaxed_gpu(&st->stopped, c.call + 1);
+  st_relaxed_gpu(&st->failed, (uint64_t)BP_COLL_SILENT << 32 | c.a.rank);
+  st_release_gpu(&st->left, c.call + 1);
 }
 
 // Every rank sends all its elements to all others, and each adds up all of them.

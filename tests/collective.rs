@@ -288,7 +288,60 @@ fn ranks_that_choose_different_algorithms_go_on_too() {
         assert!(plans.iter().any(|&a| a != plans[0]), "{plans:?}");
         world.reduce(Dtype::F32, Op::Sum, 2055, Kind::Random, false);
     }
+    // All but the first by exchanges, on 1, 2, 4 and 4 channels.
+    let options =
+        Options { algorithm: None, channels: 4, quick_bytes: 512, ..small(Algorithm::Ring) };
+    let world = World::new(3, &options);
+    let counts: [u64; 5] = [8, 200, 500, 900, 50_000];
+    for (a, b, c) in
+        (0..125).map(|i| (i / 25, i / 5 % 5, i % 5)).filter(|&(a, b, c)| a != b || a != c)
+    {
+        world.each(|rank, stream| {
+            let count = counts[[a, b, c][rank.rank() as usize]];
+            rank.all_reduce(
+                stream,
+                &memory_of(&world, count),
+                &memory_of(&world, count),
+                count,
+                Dtype::F32,
+                Op::Sum,
+            )
+            .unwrap();
+            let error = rank.synchronize(stream).unwrap_err();
+            assert!(matches!(error, Error::Mismatch { .. }), "{a} {b} {c}: {error}");
+        });
+        world.reduce(Dtype::F32, Op::Sum, 515, Kind::Random, false);
+    }
     assert!(since.elapsed() < PATIENT, "a difference is noticed, not waited out");
+}
+
+fn memory_of(world: &World, count: u64) -> Memory {
+    Memory::from(world.gpu.alloc(count as usize * 4).unwrap())
+}
+
+/// Calls of several kinds, queued without waiting for any: a rank that has everyone's messages begins the next call,
+/// of another kind, while others wait for messages that were lost.
+#[test]
+fn calls_of_other_kinds_follow_before_all_have_ended() {
+    let net = ShmNet::anonymous(false).unwrap();
+    let nic = |seed: u32| -> Arc<dyn Nic> {
+        let faults = format!("loss=5%,seed={}", seed + 11).parse().unwrap();
+        let link = Faulty::new(net.attach_free().unwrap(), faults).unwrap();
+        SoftNic::open_on(SoftConfig::default(), Box::new(link)).unwrap()
+    };
+    let options =
+        Options { algorithm: None, channels: 2, quick_bytes: 512, ..small(Algorithm::Ring) };
+    let world = World::on((0..4).map(nic).collect(), &options);
+    let errors = world.each(|rank, stream| {
+        let memory = memory_of(&world, 1000);
+        for call in 0..120u64 {
+            let count = [300, 8, 600, 200, 8][call as usize % 5];
+            rank.all_reduce(stream, &memory, &memory, count, Dtype::I32, Op::Max).unwrap();
+        }
+        rank.synchronize(stream).err()
+    });
+    assert!(errors.iter().all(Option::is_none), "{errors:?}");
+    world.reduce(Dtype::F32, Op::Sum, 515, Kind::Random, false);
 }
 
 #[test]

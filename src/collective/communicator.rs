@@ -8,7 +8,7 @@ use super::layout::Layout;
 use super::member::{MAX_THREADS, Member, Options};
 use super::{Algorithm, Call, Dtype, Error, Op};
 use crate::gpu::collective_args::{
-    BLOCK_BYTES, CollArgs, CollCall, CollStatus, DEPTH, SHARED_BYTES, SHARED_STATUS,
+    BLOCK_BYTES, CollArgs, CollCall, CollStatus, DEPTH, SHARED_BYTES, SHARED_DEAD, SHARED_STATUS,
 };
 use crate::gpu::{DeviceMem, Dims, Gpu, Graph, Kernel, Mapped, Stream};
 use crate::nic::Nic;
@@ -20,7 +20,7 @@ const HOST_THREADS: u32 = 8;
 /// takes longer for them than a channel costs (docs/results/allreduce-h200.md). Twice as many where it could not
 /// begin early with more channels.
 const QUICK_SHARE: u64 = 1024;
-/// Multiprocessors of a call that may be on the GPU beside the next one where an engine may be there too, which must
+/// Blocks of a call that may be on the GPU beside the next one where an engine may be there too, which must
 /// leave room for so many more than a call's.
 const EARLY_BESIDE_ENGINE: u32 = 16;
 /// How long dropping waits for what was sent.
@@ -179,7 +179,11 @@ impl Communicator {
             Algorithm::Quick => {
                 let needed = bytes.div_ceil(Algorithm::quick_share(*ranks));
                 let early = bytes.div_ceil(2 * QUICK_SHARE).max(EARLY_BESIDE_ENGINE.into());
-                bytes.div_ceil(QUICK_SHARE).min(early).min(options.quick_channels.into()).max(needed)
+                bytes
+                    .div_ceil(QUICK_SHARE)
+                    .min(early)
+                    .min(options.quick_channels.into())
+                    .max(needed)
             }
             _ => bytes.div_ceil(options.channel_bytes),
         };
@@ -267,7 +271,8 @@ impl Communicator {
         match self.inner().failure()? {
             None => Ok(()),
             Some(e) => {
-                if !matches!(e, Error::Mismatch { .. }) {
+                // Ranks that differed may have failed after that.
+                if !matches!(e, Error::Mismatch { .. }) || self.inner().is_dead()? {
                     calls.ended = Some(e.to_string());
                     self.running.sends.store(false, Ordering::Relaxed);
                 }
@@ -362,9 +367,10 @@ impl Inner {
     /// then are blocks of both on the GPU, and they must not take the multiprocessors that somebody needs whom
     /// they wait for: other ranks, which may all be on this GPU, or an engine's kernel between two launches.
     fn early(&self, call: &Call) -> bool {
+        let (blocks, sms) = (call.blocks(), self.gpu.describe().sms);
         let on_host = matches!(self.region, Memory::Host(_)); // which no engine on a GPU writes to
-        let needed = call.blocks().div_ceil(MAX_THREADS / self.threads(call).max(MAX_THREADS / 2));
-        (on_host || needed <= EARLY_BESIDE_ENGINE) && 2 * needed * self.ranks <= self.gpu.describe().sms
+        let room = if on_host { sms } else { sms / 2 };
+        (on_host || blocks <= EARLY_BESIDE_ENGINE) && 2 * blocks * self.ranks <= room
     }
 
     /// Threads a block. In a quick call as many as there are words to wait for, each of which looks at one: the more
@@ -384,6 +390,13 @@ impl Inner {
         let bytes = call.count.saturating_mul(8) / u64::from(call.channels);
         let chunks = bytes.div_ceil(self.piece(call)) + 1;
         chunks.saturating_mul(2 * DEPTH + 2 * u64::from(self.ranks))
+    }
+
+    /// Whether a kernel has ended the communicator.
+    fn is_dead(&self) -> Result<bool, Error> {
+        let mut dead = [0; 4];
+        self.state.copy_out(SHARED_DEAD, &mut dead)?;
+        Ok(dead != [0; 4])
     }
 
     /// What the kernels wrote, if they did; they have ended.

@@ -119,7 +119,7 @@ impl Algorithm {
     /// elements.
     pub fn choose(bytes: u64, ranks: u32, dtype: Dtype, op: Op) -> Self {
         let widens = dtype.bytes() == 2 || (dtype == Dtype::I32 && op == Op::Mean);
-        match bytes * u64::from(ranks.max(1) - 1) {
+        match bytes.saturating_mul(u64::from(ranks.max(1) - 1)) {
             _ if ranks <= 2 && bytes >= 128 << 20 && !widens => Self::Ring,
             _ if ranks <= 2 => Self::OneShot,
             sent if sent <= 256 << 10 => Self::OneShot,

@@ -65,14 +65,14 @@ mod tests {
                 (l.exchange_signals, channels * ranks * 8),
                 (l.ring_signals, channels * 8),
                 (l.quick_slots, channels * ranks * 2 * 8256),
-                (l.exchange_slots, channels * ranks * 4 * slot),
-                (l.ring_slots, channels * ranks * 2 * slot),
+                (l.exchange_slots, channels * ranks * 2 * DEPTH * slot),
+                (l.ring_slots, channels * ranks * DEPTH * slot),
                 (l.stage, l.stage_bytes),
             ];
             for pair in parts.windows(2) {
                 assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{l:?}");
             }
-            assert!(l.ring_slots + channels * ranks * 2 * slot <= l.received);
+            assert!(l.ring_slots + channels * ranks * DEPTH * slot <= l.received);
             let aligned = [l.quick_slots, l.quick_stage_bytes, l.exchange_slots, l.stage, slot]
                 .iter()
                 .all(|n| n.is_multiple_of(64));

@@ -15,8 +15,8 @@ use crate::transport::{self, Data, Endpoint, Kick, Memory, Path};
 
 /// Most ranks of a communicator: each has queue pairs to every other.
 const MAX_RANKS: u32 = 64;
-/// Most channels. All blocks of a launch must be resident at once, two of 256 threads or one of 512 for each
-/// channel, which any GPU supported has multiprocessors for.
+/// Most channels. All blocks of a launch must be resident at once: two of 256 threads or one of 512 for each
+/// channel, of which a multiprocessor takes two or one.
 const MAX_CHANNELS: u32 = 64;
 /// The kernels' `BP_MAX_THREADS`.
 pub(super) const MAX_THREADS: u32 = 512;

@@ -13,6 +13,8 @@ pub const DEPTH: u64 = 4;
 pub const CHANNEL_BYTES: usize = 128;
 /// Bytes of `struct bp_coll_shared`.
 pub const SHARED_BYTES: usize = 128;
+/// Offset of `dead` in `struct bp_coll_shared`.
+pub const SHARED_DEAD: usize = 16;
 /// Offset of `status` in `struct bp_coll_shared`.
 pub const SHARED_STATUS: usize = 20;
 
