@@ -379,13 +379,13 @@ struct channel {
   }
   BP_DEV outcome verdict() const {
     const uint64_t* word = &shared()->verdict;
-    // The first channel's own waits may be two timeouts and the grace long.
+    // The first channel's own waits may be three timeouts and the grace long.
     uint64_t said = 0;
     if (tid() == 0) {
       deadline limit;
       while ((said = ld_acquire_gpu(word)) <= 2 * call) {
         if (ld_relaxed_gpu(&shared()->dead) != 0 ||
-            limit.expired(2 * a.timeout_ns + a.grace_ns)) {
+            limit.expired(3 * a.timeout_ns + a.grace_ns)) {
           break;
         }
         yield_();

@@ -22,16 +22,19 @@
 namespace bp {
 namespace coll {
 
-// How many messages of the stream have been consumed, once it is `least`; 0: the receiving block has ended before. Its
-// waits are bounded, and so is this one.
+// How many messages of the stream have been consumed, once it is `least`. 0: the receiving block has ended before;
+// `unheard`: nothing came of it for longer than it may wait, as where the GPU has no room for it.
+constexpr uint64_t unheard = ~uint64_t{0};
 template <class P>
 BP_DEV uint64_t wait_consumed(const channel<P>& c, uint64_t least) {
   const bp_coll_channel* st = c.state();
   uint64_t there = 0;
   if (tid() == 0) {
+    deadline limit;
     while ((there = ld_acquire_gpu(&st->consumed)) < least) {
-      if (ld_relaxed_gpu(&st->stopped) == c.call + 1) {
-        there = 0;
+      const bool stopped = ld_relaxed_gpu(&st->stopped) == c.call + 1;
+      if (stopped || limit.expired(4 * c.a.timeout_ns + c.a.grace_ns)) {
+        there = stopped ? 0 : unheard;
         break;
       }
       yield_();
@@ -50,6 +53,7 @@ BP_DEV outcome send_messages(const channel<P>& c, const Algorithm& algorithm) {
     if (consumed < c.exchange + needed) {
       consumed = wait_consumed(c, c.exchange + needed);
       if (consumed == 0) break;
+      if (consumed == unheard) return {BP_COLL_SILENT, c.a.rank};
     }
     algorithm.make(m);
     const outcome o = algorithm.post(m);

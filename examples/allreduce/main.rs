@@ -250,10 +250,22 @@ fn machine_time() -> u128 {
     std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos())
 }
 
-/// Blocks of a rank's calls that may be on the GPU at once: a large one's, or those of two short ones, of up to 8
-/// channels each.
-fn blocks_of_calls(options: &Options) -> u32 {
-    options.channels.max(16)
+/// Multiprocessors for the calls of the ranks that share a GPU: for a large one of each a multiprocessor a channel, with
+/// its two blocks; for two short ones, of which the second begins while the first ends, 16.
+fn room_for_calls(options: &Options, sharing: u32) -> u32 {
+    options.channels.max(16) * sharing
+}
+
+/// The options for ranks of which so many share a GPU: all of their blocks must be there at once, beside an engine's.
+fn shared(args: &Args, options: &Options, gpu: &Gpu, sharing: u32) -> Options {
+    let mut options = options.clone();
+    if args.channels.is_none() && !gpu.is_host() {
+        let sms = gpu.describe().sms;
+        let room = if args.engine == "host" { sms } else { sms / 4 };
+        options.channels = options.channels.min(room / sharing).max(1);
+        options.quick_channels = options.quick_channels.min(options.channels);
+    }
+    options
 }
 
 /// The engine of each rank's NIC: none, its own GPU's, or one for all.
@@ -261,25 +273,26 @@ fn offloads(
     args: &Args,
     options: &Options,
     gpus: &[Arc<Gpu>],
+    sharing: u32,
 ) -> Result<Vec<Option<Arc<Offload>>>, Failure> {
     let ranks = args.ranks as usize;
+    let room = room_for_calls(options, sharing);
     let open = |gpu: &Arc<Gpu>| -> Result<Arc<Offload>, Failure> {
         let others = gpus.iter().filter(|other| other.ordinal() != gpu.ordinal()).cloned();
         let peers: Vec<_> = others.collect();
         let usual = EngineOptions::new(gpu);
         let beside = if args.engine == "own" && args.executor == "cuda" {
             // Each with a multiprocessor for itself, as the channels have.
-            gpu.describe().sms.saturating_sub(blocks_of_calls(options)).clamp(16, 96)
+            gpu.describe().sms.saturating_sub(room).clamp(16, 96)
         } else {
             usual.blocks
         };
         let blocks = args.engine_blocks.unwrap_or(beside);
-        let needs = blocks + blocks_of_calls(options);
+        let needs = blocks + room;
         if args.engine == "own" && args.executor == "cuda" && needs > gpu.describe().sms {
             let has = gpu.describe().sms;
             let why = format!(
-                "--engine-blocks {blocks} and {} of calls need {needs} multiprocessors; the GPU has {has}",
-                blocks_of_calls(options)
+                "--engine-blocks {blocks} and {room} for calls need {needs} multiprocessors; the GPU has {has}"
             );
             return Err(why.into());
         }
@@ -311,7 +324,9 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     let engines = args.engines.unwrap_or(usual);
     let nap = nap(args.ranks as usize * (engines + 1));
     let config = SoftConfig { engines, nap, ..SoftConfig::new(&InProcess::new()) };
-    let offloads = offloads(args, options, &gpus)?;
+    let sharing = args.ranks.max(1).div_ceil(gpus.len() as u32);
+    let options = &shared(args, options, &gpus[0], sharing);
+    let offloads = offloads(args, options, &gpus, sharing)?;
     let meetings = Meeting::threads(args.ranks, options.timeout * 10);
     let what = match offloads.first().and_then(Option::as_ref) {
         None => format!("threads, {engines} engine thread(s) a rank"),
