@@ -130,7 +130,7 @@ BP_DEV void all_reduce(const bp_coll_args& args) {
   channel<P> c(args, index, true);
   const bool exchanges = args.algorithm == BP_COLL_ONE_SHOT || args.algorithm == BP_COLL_TWO_SHOT;
   if (needs_nobody(c, sends)) {
-    if (exchanges) stay_away(c, sends);
+    if (exchanges && args.ranks > 1) stay_away(c, sends);
     return;
   }
   if (args.algorithm == BP_COLL_ONE_SHOT) return exchange<P, one_shot>(c, sends);

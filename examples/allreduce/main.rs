@@ -251,9 +251,9 @@ fn machine_time() -> u128 {
 }
 
 /// Multiprocessors for the calls of the ranks that share a GPU: for a large one of each a multiprocessor a channel, with
-/// its two blocks; for two short ones, of which the second begins while the first ends, 16.
+/// its two blocks; for short ones, of which the next begin while others end, 32 in all.
 fn room_for_calls(options: &Options, sharing: u32) -> u32 {
-    options.channels.max(16) * sharing
+    (options.channels * sharing).max(32)
 }
 
 /// The options for ranks of which so many share a GPU: all of their blocks must be there at once, beside an engine's.

@@ -12,6 +12,8 @@ use crate::wire::{Psn, Qpn, Rkey};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankAddress {
     pub(super) rank: u32,
+    /// PCI address of its GPU, if that has one. Ranks that name the same share it, or are on different hosts.
+    pub(super) gpu: Option<String>,
     /// Names and values, in one order at every rank.
     pub(super) options: Vec<(String, String)>,
     /// By channel and peer; the own rank's is `None`.

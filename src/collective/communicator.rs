@@ -20,8 +20,8 @@ const HOST_THREADS: u32 = 8;
 /// takes longer for them than a channel costs (docs/results/allreduce-h200.md). Twice as many where it could not
 /// begin early with more channels.
 const QUICK_SHARE: u64 = 1024;
-/// Blocks of a call that may be on the GPU beside the next one where an engine may be there too, which must
-/// leave room for so many more than a call's.
+/// Blocks of the calls of all ranks of a GPU that may be there beside their next ones, where an engine may be there too:
+/// it must leave room for twice as many.
 const EARLY_BESIDE_ENGINE: u32 = 16;
 /// How long dropping waits for what was sent.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -72,6 +72,8 @@ pub(super) struct Inner {
     pub gpu: Arc<Gpu>,
     pub rank: u32,
     pub ranks: u32,
+    /// Ranks on this GPU, as far as addresses tell: not fewer than there are.
+    pub sharing: u32,
     pub channels: u32,
     pub options: Options,
     pub layout: Layout,
@@ -365,12 +367,14 @@ impl Inner {
 
     /// Whether a call may begin while the one before it ends, and the one behind it while this one does. Only
     /// then are blocks of both on the GPU, and they must not take the multiprocessors that somebody needs whom
-    /// they wait for: other ranks, which may all be on this GPU, or an engine's kernel between two launches.
+    /// they wait for: other ranks on this GPU, or an engine's kernel between two launches.
     fn early(&self, call: &Call) -> bool {
-        let (blocks, sms) = (call.blocks(), self.gpu.describe().sms);
-        let on_host = matches!(self.region, Memory::Host(_)); // which no engine on a GPU writes to
-        let room = if on_host { sms } else { sms / 2 };
-        (on_host || blocks <= EARLY_BESIDE_ENGINE) && 2 * blocks * self.ranks <= room
+        let blocks = call.blocks() * self.sharing;
+        match self.region {
+            // No engine on a GPU writes there.
+            Memory::Host(_) => 2 * blocks <= self.gpu.describe().sms,
+            Memory::Device(_) => blocks <= EARLY_BESIDE_ENGINE,
+        }
     }
 
     /// Threads a block. In a quick call as many as there are words to wait for, each of which looks at one: the more

@@ -204,8 +204,12 @@ impl Member {
             });
         }
         let ends = endpoints.iter().map(|e| e.as_ref().and_then(|e| End::of(&e.address())));
-        let address =
-            RankAddress { rank, options: options.shared(ranks), endpoints: ends.collect() };
+        let address = RankAddress {
+            rank,
+            gpu: gpu.describe().pci.clone(),
+            options: options.shared(ranks),
+            endpoints: ends.collect(),
+        };
 
         let name = options.path.kernel_name(options.endpoint.line, nic.order()).unwrap_or_default();
         let kernels = gpu.load(&Module::builtin())?;
@@ -216,6 +220,7 @@ impl Member {
             gpu: gpu.clone(),
             rank,
             ranks,
+            sharing: ranks,
             channels,
             options: options.clone(),
             layout,
@@ -281,6 +286,8 @@ impl Member {
             table.push(endpoint.device()?);
         }
         self.inner.table.copy_in(0, bytemuck::cast_slice(&table))?;
+        let gpu = &self.address.gpu;
+        self.inner.sharing = ranks.iter().filter(|other| other.gpu == *gpu).count().max(1) as u32;
         Ok(Communicator::new(self.inner))
     }
 }

@@ -13,7 +13,7 @@ const AHEAD_BYTES: usize = 1024;
 /// Copies from this size on store past the cache. On the same server 16 KiB from a window to lines
 /// out of cache take 1.1 us so and 1.4 us with fetching ahead, 64 KiB 3.7 and 5.9; where the destination is in
 /// cache, 16 KiB take 1.1 us instead of 0.4. Slots that are written again and again are: all-reduces with messages of 64 KiB
-/// take 12 % longer with stores past the cache (docs/results/allreduce-h200.md). So only what is too long for such
+/// take 7 to 11 % longer with stores past the cache (docs/results/allreduce-h200.md). So only what is too long for such
 /// slots goes past it.
 pub(super) const STREAM_FROM: usize = 128 << 10;
 
