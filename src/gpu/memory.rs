@@ -76,6 +76,9 @@ impl Gpu {
     /// [`GpuError::Pin`] when the system does not allow it, as it does for a device's memory without
     /// the privilege to map I/O memory.
     pub fn register(self: &Arc<Self>, mem: &Arc<HostMem>) -> Result<Mapped, GpuError> {
+        if !self.is_host() {
+            mem.read_by_device();
+        }
         // SAFETY: the mapping is `mem`'s, which the result keeps.
         let map = |io| unsafe { self.map(mem.addr(), mem.len(), io, Owner::Memory(mem.clone())) };
         if !mem.is_device() {

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::cache::{self, in_pieces};
 use super::{Dma, Intent, MemError, PAGE_BYTES};
@@ -20,6 +20,8 @@ pub struct HostMem {
     pub(super) base: NonNull<u8>,
     pub(super) len: usize,
     pub(super) owner: Owner,
+    /// A device reads it ([`HostMem::read_by_device`]).
+    pub(super) device_reads: AtomicBool,
 }
 
 /// Who unmaps the memory.
@@ -40,6 +42,11 @@ unsafe impl Send for HostMem {}
 unsafe impl Sync for HostMem {}
 
 impl HostMem {
+    /// What lies at a place that somebody has mapped.
+    pub(super) fn over(base: NonNull<u8>, len: usize, owner: Owner) -> Self {
+        Self { base, len, owner, device_reads: AtomicBool::new(false) }
+    }
+
     /// Maps `bytes` (rounded up to whole pages), zero-filled and populated.
     ///
     /// # Errors
@@ -76,12 +83,24 @@ impl HostMem {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Arc<Self> {
         let base = NonNull::new(addr as *mut u8).expect("a device's pages are not at address 0");
-        Arc::new(Self { base, len: bytes, owner: Owner::Device(owner) })
+        Arc::new(Self::over(base, bytes, Owner::Device(owner)))
     }
 
     /// Whether it is a device's.
     pub fn is_device(&self) -> bool {
         matches!(self.owner, Owner::Device(_))
+    }
+
+    /// Says that a device loads from the memory: what is copied into it is left where such loads find it
+    /// soonest. For good, and a hint only.
+    pub fn read_by_device(&self) {
+        self.device_reads.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a copy of so many bytes into this memory leaves the caches of the core that makes it.
+    #[inline]
+    fn leaves(&self, bytes: usize) -> bool {
+        cache::LEAVES.contains(&bytes) && self.device_reads.load(Ordering::Relaxed)
     }
 
     /// Maps without touching. From 2 MiB on, aligned for huge pages and asking for them: a NIC's
@@ -126,7 +145,7 @@ impl HostMem {
         };
         let refused = io::Error::last_os_error();
         let base = NonNull::new(base).ok_or_else(too_big)?;
-        let mem = Self { base, len, owner: Owner::Mapping };
+        let mem = Self::over(base, len, Owner::Mapping);
         if kept == 0 { Ok(mem) } else { Err(MemError::Map { bytes, source: refused }) }
     }
 
@@ -161,7 +180,7 @@ impl HostMem {
     /// For address 0.
     pub fn far(addr: u64, memory: Arc<dyn Dma>) -> Arc<Self> {
         let base = NonNull::new(addr as *mut u8).expect("a device's memory is not at address 0");
-        Arc::new(Self { base, len: memory.bytes(), owner: Owner::Far(memory) })
+        Arc::new(Self::over(base, memory.bytes(), Owner::Far(memory)))
     }
 
     /// The device's memory, where the processor does not reach it.
@@ -221,11 +240,15 @@ impl HostMem {
             // SAFETY: both ranges are valid, the destination's also as whole words.
             return unsafe { store_words(from.as_ptr(), to, n, offset) };
         }
+        let leaves = self.leaves(from.len());
         let fetch = |at, n| self.prefetch(offset + at, n, Intent::Write);
         in_pieces(from.len(), fetch, |at, n| {
             let part = &from[at..at + n];
             // SAFETY: as in `read`, the other way; `at + n` stays within the checked length.
             unsafe { libc::memcpy(to.add(at).cast(), part.as_ptr().cast(), n) };
+            if leaves {
+                self.prefetch(offset + at, n, Intent::Elsewhere);
+            }
             Ok(())
         })
     }
@@ -272,6 +295,7 @@ impl HostMem {
             }
             return Ok(());
         }
+        let leaves = to.leaves(bytes);
         let fetch = |at, n| {
             self.prefetch(offset + at, n, Intent::Read);
             to.prefetch(to_offset + at, n, Intent::Write);
@@ -279,6 +303,9 @@ impl HostMem {
         in_pieces(bytes, fetch, |at, n| {
             // SAFETY: both ranges were checked, `at + n` stays within them, and they lie apart.
             unsafe { libc::memcpy(into.add(at).cast(), from.add(at).cast(), n) };
+            if leaves {
+                to.prefetch(to_offset + at, n, Intent::Elsewhere);
+            }
             Ok(())
         })
     }
@@ -493,7 +520,10 @@ mod tests {
             mem.read(0, &mut all).unwrap();
             all
         };
-        for n in [0, 1, 255, 511, 512, 513, 1023, 1024, 1025, 1280, 4095, 4096, 5000] {
+        for n in [0, 1, 255, 511, 512, 513, 1023, 1024, 1025, 1280, 4095, 4096, 5000, 5001] {
+            if n == 5001 {
+                b.read_by_device(); // lines leave the cache: nothing else changes
+            }
             for (from, to) in [(0, 0), (3, 77), (77, 3), (64, 320), (320, 64), (1000, 1001)] {
                 let mut expected = vec![0xa5; b.len()];
                 expected[to..to + n].copy_from_slice(&bytes[from..from + n]);

@@ -38,7 +38,7 @@ impl HostMem {
             return Err(MemError::Fault { addr, bytes });
         }
         let base = NonNull::new(pages.start as *mut u8).ok_or(MemError::Fault { addr, bytes })?;
-        let mem = Arc::new(Self { base, len: pages.len, owner: Owner::Program });
+        let mem = Arc::new(Self::over(base, pages.len, Owner::Program));
         View::new(&mem, (addr - pages.start as u64) as usize, bytes)
     }
 }
