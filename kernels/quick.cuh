@@ -142,8 +142,9 @@ BP_DEV bool wait_units(const channel<P>& c, bool wanted, uint32_t r, uint64_t n,
 }
 
 // Units of a call, on all its channels, from which on one warp of a block waits for the last unit of each
-// message before any thread looks at the others: thousands of looks at memory that is being written are in
-// the way of those who write it.
+// message before any thread looks at the others, where there are several messages to wait for: thousands of looks at
+// memory that several write to are in their way (measured with four ranks, 16 KiB: 84 us without this, 19 with it).
+// With a single other rank they are not, and a trip is saved.
 constexpr uint32_t crowd = 1536;
 
 // Waits for message n of everyone, of `bytes` bytes, and leaves the payloads in shared memory.
@@ -158,7 +159,7 @@ BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint64_t bytes) {
   if (tid() < near_endpoints(c.a)) reclaim<P>(words()->near[tid()]);
   deadline limit;
   u128 v = unit_zero();
-  if (all * c.a.channels > crowd) {
+  if (peers > 1 && all * c.a.channels > crowd) {
     for (uint32_t base = 0; tid() < 32 && base < peers; base += warp_scope{}.size()) {
       const uint32_t i = base + lane() < peers ? base + lane() : 0;
       if (!wait_units(c, base + lane() < peers, c.behind(i + 1), n, units - 1, &limit, &v)) break;

@@ -156,7 +156,7 @@ fn shares_around_what_a_quick_message_holds() {
 #[test]
 fn calls_of_all_kinds_in_turn() {
     let options =
-        Options { algorithm: None, channels: 3, quick_bytes: 8192, ..small(Algorithm::Ring) };
+        Options { algorithm: None, channels: 3, quick_bytes: 16_384, ..small(Algorithm::Ring) };
     let world = World::new(3, &options);
     let counts = [1, 9000, 300, 50_000, 2, 70_000, 40, 50_000, 1];
     let algorithms: std::collections::HashSet<_> =
@@ -164,6 +164,20 @@ fn calls_of_all_kinds_in_turn() {
     assert_eq!(algorithms.len(), 3, "{algorithms:?}");
     for count in counts {
         world.reduce(Dtype::F32, Op::Sum, count as usize, Kind::Random, count % 2 == 0);
+    }
+}
+
+/// Quick calls are limited by what a rank sends to all: more ranks, shorter calls on fewer channels.
+#[test]
+fn quick_calls_get_shorter_with_more_ranks() {
+    for (ranks, longest, channels) in [(2, 96 << 10, 24), (4, 32 << 10, 8), (7, 16 << 10, 4)] {
+        let options = Options { channels: 24, algorithm: None, ..small(Algorithm::Ring) };
+        let world = World::new(ranks, &options);
+        let plan = |bytes: u64| world.ranks[0].plan(bytes / 4, Dtype::F32, Op::Sum);
+        let call = plan(longest);
+        assert_eq!((call.algorithm, call.channels), (Algorithm::Quick, channels), "{ranks} ranks");
+        assert_ne!(plan(longest + 4).algorithm, Algorithm::Quick, "{ranks} ranks");
+        assert_eq!(plan(8).channels, 1);
     }
 }
 
@@ -290,7 +304,7 @@ fn ranks_that_choose_different_algorithms_go_on_too() {
     }
     // All but the first by exchanges, on 1, 2, 4 and 4 channels.
     let options =
-        Options { algorithm: None, channels: 4, quick_bytes: 512, ..small(Algorithm::Ring) };
+        Options { algorithm: None, channels: 4, quick_bytes: 1024, ..small(Algorithm::Ring) };
     let world = World::new(3, &options);
     let counts: [u64; 5] = [8, 200, 500, 900, 50_000];
     for (a, b, c) in
@@ -330,7 +344,7 @@ fn calls_of_other_kinds_follow_before_all_have_ended() {
         SoftNic::open_on(SoftConfig::default(), Box::new(link)).unwrap()
     };
     let options =
-        Options { algorithm: None, channels: 2, quick_bytes: 512, ..small(Algorithm::Ring) };
+        Options { algorithm: None, channels: 2, quick_bytes: 1536, ..small(Algorithm::Ring) };
     let world = World::on((0..4).map(nic).collect(), &options);
     let errors = world.each(|rank, stream| {
         let memory = memory_of(&world, 1000);

@@ -159,7 +159,9 @@ fn options(args: &Args) -> Result<Options, Failure> {
     if args.engine != "host" {
         options.region = Place::Gpu; // which an engine on a GPU reaches
         // Looked at where they lie, and carried by blocks of which there are many.
-        (options.quick_bytes, options.quick_channels) = (128 << 10, options.channels);
+        let others = args.ranks.saturating_sub(1).max(1);
+        options.quick_bytes = u64::from(others) * (128 << 10);
+        options.quick_messages = others.saturating_mul(options.channels);
         options.message_bytes = options.chunk_bytes.into();
     }
     Ok(options)
@@ -263,7 +265,6 @@ fn shared(args: &Args, options: &Options, gpu: &Gpu, sharing: u32) -> Options {
         let sms = gpu.describe().sms;
         let room = if args.engine == "host" { sms } else { sms / 4 };
         options.channels = options.channels.min(room / sharing).max(1);
-        options.quick_channels = options.quick_channels.min(options.channels);
     }
     options
 }

@@ -16,10 +16,13 @@ use crate::transport::{Endpoint, Memory};
 
 /// Threads a block on the host executor, where a lane is a fibre and a barrier a switch to each.
 const HOST_THREADS: u32 = 8;
-/// Bytes of a quick call for which it takes one channel more, up to [`Options::quick_channels`]: a NIC's engine
+/// Bytes of a quick call for which it takes one channel more, up to [`Options::quick_messages`]: a NIC's engine
 /// takes longer for them than a channel costs (docs/results/allreduce-h200.md). Twice as many where it could not
 /// begin early with more channels.
 const QUICK_SHARE: u64 = 1024;
+/// Messages that a one-shot share is cut into: one is made while another is on its way and a third is consumed. With four, calls
+/// of 1 and 2 MiB take 5 to 10 % longer (docs/results/allreduce-h200.md).
+const PIECES: u64 = 3;
 /// Blocks of the calls of all ranks of a GPU that may be there beside their next ones, where an engine may be there too:
 /// it must leave room for twice as many.
 const EARLY_BESIDE_ENGINE: u32 = 16;
@@ -172,9 +175,12 @@ impl Communicator {
         let bytes = count.saturating_mul(dtype.bytes());
         let holds = Algorithm::quick_holds(bytes, *ranks, *channels);
         let algorithm = match options.algorithm {
+        let others = u64::from(*ranks - 1).max(1);
             Some(Algorithm::Quick) if !holds => Algorithm::OneShot,
             Some(named) => named,
-            None if holds && bytes <= options.quick_bytes => Algorithm::Quick,
+            None if holds && bytes.saturating_mul(others) <= options.quick_bytes => {
+                Algorithm::Quick
+            }
             None => Algorithm::choose(bytes, *ranks, dtype, op),
         };
         let wanted = match algorithm {
@@ -184,7 +190,7 @@ impl Communicator {
                 bytes
                     .div_ceil(QUICK_SHARE)
                     .min(early)
-                    .min(options.quick_channels.into())
+                    .min((u64::from(options.quick_messages) / others).max(1))
                     .max(needed)
             }
             _ => bytes.div_ceil(options.channel_bytes),
@@ -356,12 +362,13 @@ impl Inner {
     fn piece(&self, call: &Call) -> u64 {
         let most = u64::from(self.options.chunk_bytes);
         let share = call.share() * call.dtype.bytes();
-        let part = match call.algorithm {
-            Algorithm::OneShot => share,
-            Algorithm::TwoShot => share.div_ceil(self.ranks.into()),
+        let (part, pieces) = match call.algorithm {
+            Algorithm::OneShot => (share, PIECES),
+            // As many as may be on their way: it scatters some rounds ahead of those that it gathers.
+            Algorithm::TwoShot => (share.div_ceil(self.ranks.into()), DEPTH),
             Algorithm::Ring | Algorithm::Quick => return most,
         };
-        let messages = (part / self.options.message_bytes.max(1)).clamp(1, DEPTH);
+        let messages = (part / self.options.message_bytes.max(1)).clamp(1, pieces);
         part.div_ceil(messages).next_multiple_of(64).clamp(64, most)
     }
 

@@ -46,14 +46,15 @@ pub struct Options {
     pub channels: u32,
     /// Bytes for which a call takes one channel more.
     pub channel_bytes: u64,
-    /// Longest call, in bytes, that goes in quick messages where nobody names an algorithm.
+    /// What a rank sends to all others, in bytes, in the longest call that goes in quick messages where nobody names an
+    /// algorithm.
     pub quick_bytes: u64,
-    /// Channels that a quick call takes, unless it needs more to fit. Engine threads serve their queue pairs one
-    /// after the other, so more channels than engines make a call longer (docs/results/allreduce-h200.md).
-    pub quick_channels: u32,
+    /// Messages that a rank sends to all others in a quick call at most, one a channel to each, unless it needs more
+    /// to fit.
+    pub quick_messages: u32,
     /// Payload of a message at most, a multiple of 64.
     pub chunk_bytes: u32,
-    /// Payload of a message at least, where everyone sends to everyone: a channel's elements go in several messages
+    /// Payload of a message at least, where everyone sends to everyone: a channel's elements go in three or four messages
     /// if those are so long.
     pub message_bytes: u64,
     /// Threads a block; `None` takes 256 or 512 on CUDA, few on the host executor, where each is a fibre.
@@ -76,10 +77,10 @@ impl Options {
             algorithm: None,
             channels: 24,
             channel_bytes: 16 << 10,
-            quick_bytes: 32 << 10,
-            quick_channels: 8,
+            quick_bytes: 96 << 10,
+            quick_messages: 24,
             chunk_bytes: 64 << 10,
-            message_bytes: 24 << 10,
+            message_bytes: 12 << 10,
             threads: None,
             region: Place::Auto,
             timeout: Duration::from_secs(10),
@@ -105,8 +106,8 @@ impl Options {
         if self.channels == 0 || self.channels > MAX_CHANNELS {
             return refuse("the number of channels", self.channels.into(), "from 1 to 64");
         }
-        if self.quick_channels == 0 {
-            return refuse("the number of channels of quick calls", 0, "more than 0");
+        if self.quick_messages == 0 {
+            return refuse("the number of messages of quick calls", 0, "more than 0");
         }
         if self.channel_bytes == 0 {
             return refuse("bytes a channel", 0, "more than 0");
@@ -147,7 +148,7 @@ impl Options {
             named("channels", &self.channels),
             named("bytes a channel", &self.channel_bytes),
             named("bytes of quick calls", &self.quick_bytes),
-            named("channels of quick calls", &self.quick_channels),
+            named("messages of quick calls", &self.quick_messages),
             named("chunk size", &self.chunk_bytes),
             named("bytes of a message at least", &self.message_bytes),
         ]
