@@ -35,7 +35,7 @@ fn free_port() -> SocketAddr {
 
 fn job(rank: u32, ranks: u32, root: SocketAddr, ms: u64) -> Job {
     let (secret, timeout) = ("between us".to_owned(), Duration::from_millis(ms));
-    Job { rank, ranks, local_rank: rank, root, secret, timeout }
+    Job { rank, ranks, local_rank: rank, local_ranks: ranks, root, secret, timeout }
 }
 
 /// Joins and exchanges on a thread for each job.
@@ -166,16 +166,22 @@ fn child() {
     });
     let job = Job::from_env(Duration::from_secs(20)).unwrap().unwrap();
     let mut bootstrap = Bootstrap::join(&job).unwrap();
-    let link: Box<dyn Link> = match link.strip_prefix("shm-") {
-        Some(name) => Box::new(ShmNet::named(name, false).unwrap().attach_free().unwrap()),
-        None => Box::new(UdpLink::open_free().unwrap()),
+    // Two NICs each: channels of a rank are on both.
+    let nic = |place: usize| -> Arc<dyn Nic> {
+        let link: Box<dyn Link> = match link.strip_prefix("shm-") {
+            Some(name) => {
+                let net = ShmNet::named(&format!("{name}-{place}"), false).unwrap();
+                Box::new(net.attach_free().unwrap())
+            }
+            None => Box::new(UdpLink::open_free().unwrap()),
+        };
+        SoftNic::open_on(SoftConfig::default(), link).unwrap()
     };
-    let nic: Arc<dyn Nic> = SoftNic::open_on(SoftConfig::default(), link).unwrap();
     let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
     let mut options = Options::new("push/inband".parse().unwrap());
-    (options.channels, options.timeout) = (1, TIMEOUT);
+    (options.channels, options.timeout) = (2, TIMEOUT);
     options.algorithm = Some(std::env::var("ALGORITHM").unwrap().parse().unwrap());
-    let member = Member::new(&gpu, &nic, job.rank, job.ranks, &options).unwrap();
+    let member = Member::new(&gpu, &[nic(0), nic(1)], job.rank, job.ranks, &options).unwrap();
     let said = bootstrap.all_gather(&serde_json::to_vec(member.address()).unwrap()).unwrap();
     let addresses: Vec<RankAddress> =
         said.iter().map(|text| serde_json::from_slice(text).unwrap()).collect();

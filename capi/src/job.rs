@@ -102,8 +102,15 @@ impl Comm {
         // Rank 0's process number and time name the job's link.
         let now = UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos());
         let said = bootstrap.all_gather(format!("job-{}-{now}", std::process::id()).as_bytes())?;
-        let nic = nic(options, &String::from_utf8_lossy(&said[0]))?;
-        let member = Member::new(&gpu, &nic, job.rank, job.ranks, &made)?;
+        let name = String::from_utf8_lossy(&said[0]).into_owned();
+        // As many NICs as all have cores for.
+        let one_only = gpu.is_host() || options.address.is_some() || job.ranks == 1;
+        let usual = if one_only { 1 } else { job.engines().min(made.channels as usize) };
+        let wanted = options.nics.unwrap_or(usual) as u64;
+        let said = bootstrap.all_gather(&wanted.to_le_bytes())?;
+        let each = said.iter().filter_map(|n| Some(u64::from_le_bytes(n[..].try_into().ok()?)));
+        let nics = nics(options, &name, each.min().unwrap_or(1) as usize)?;
+        let member = Member::new(&gpu, &nics, job.rank, job.ranks, &made)?;
         let said = bootstrap.all_gather(&serde_json::to_vec(member.address())?)?;
         let ranks: Vec<RankAddress> =
             said.iter().map(|text| serde_json::from_slice(text)).collect::<Result<_, _>>()?;
@@ -185,11 +192,19 @@ fn open(options: &Options, job: &Job) -> Result<Arc<Gpu>, Failure> {
     })
 }
 
-fn nic(options: &Options, job: &str) -> Result<Arc<dyn Nic>, Failure> {
-    let link: Box<dyn Link> = match (options.link, options.address) {
-        (LinkKind::Shm, _) => Box::new(ShmNet::named(job, false)?.attach_free()?),
-        (LinkKind::Udp, Some(address)) => Box::new(UdpLink::open(address, None)?),
-        (LinkKind::Udp, None) => Box::new(UdpLink::open_free()?),
+fn nics(options: &Options, job: &str, nics: usize) -> Result<Vec<Arc<dyn Nic>>, Failure> {
+    if nics > 1 && options.address.is_some() {
+        return Err(Failure::refused("options: address: one NIC has it, so nics must be 1"));
+    }
+    let open = |place: usize| -> Result<Arc<dyn Nic>, Failure> {
+        let link: Box<dyn Link> = match (options.link, options.address) {
+            (LinkKind::Shm, _) => {
+                Box::new(ShmNet::named(&format!("{job}-{place}"), false)?.attach_free()?)
+            }
+            (LinkKind::Udp, Some(address)) => Box::new(UdpLink::open(address, None)?),
+            (LinkKind::Udp, None) => Box::new(UdpLink::open_free()?),
+        };
+        Ok(SoftNic::open_on(SoftConfig::default(), link)?)
     };
-    Ok(SoftNic::open_on(SoftConfig::default(), link)?)
+    (0..nics).map(open).collect()
 }

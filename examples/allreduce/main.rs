@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellpush::collective::{Algorithm, Bootstrap, Dtype, Job, Op, Options, Place};
+use bellpush::collective::{Algorithm, Bootstrap, Dtype, Job, Op, Options, Place, engines_of};
 use bellpush::engine::{self, EngineOptions};
 use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::nic::Nic;
@@ -92,6 +92,10 @@ struct Args {
     /// [default: 16; for own what the channels leave, 96 at most]
     #[arg(long)]
     engine_blocks: Option<u32>,
+    /// NICs of each process, to which channels are dealt; each has a thread that makes and checks its packets
+    /// [default: as --engines, of all processes the least; on the host executor and with --address 1]
+    #[arg(long)]
+    nics: Option<usize>,
     /// What carries packets between processes
     #[arg(long, default_value = "shm", value_parser = ["shm", "udp"])]
     link: String,
@@ -178,23 +182,41 @@ fn gpus(args: &Args) -> Result<usize, Failure> {
     Ok(if args.executor == "host" { 1 } else { Gpu::cuda_count()? })
 }
 
-/// A process's NIC: on a link of the job's name, or on UDP.
-fn packet_nic(args: &Args, job: &str, (rank, ranks): (u32, u32)) -> Result<Arc<dyn Nic>, Failure> {
-    let mut link: Box<dyn Link> = match (args.link.as_str(), args.address) {
-        ("shm", _) => {
-            let icrc = args.faults.is_some_and(|f| f.corrupt > 0.0);
-            Box::new(ShmNet::named(job, icrc)?.attach_free()?)
-        }
-        (_, Some(address)) => Box::new(UdpLink::open(address, None)?),
-        (_, None) => Box::new(UdpLink::open_free()?),
-    };
-    if let Some(faults) = args.faults {
-        // The same faults for the same packets, but not at the same ones.
-        let faults = Faults { seed: faults.seed.wrapping_add(rank.into()), ..faults };
-        link = Box::new(Faulty::new(link, faults)?);
+/// How many NICs a process has where nobody says, which is how many threads make and check its packets.
+fn usual_nics(args: &Args, job: &Job, options: &Options) -> usize {
+    let one_only = args.executor == "host" || args.address.is_some() || job.ranks == 1;
+    if one_only { 1 } else { job.engines().min(options.channels as usize) }
+}
+
+/// A process's NICs, each on a link of the job's name and its place, or on UDP.
+fn packet_nics(
+    args: &Args,
+    name: &str,
+    job: &Job,
+    nics: usize,
+) -> Result<Vec<Arc<dyn Nic>>, Failure> {
+    if nics > 1 && args.address.is_some() {
+        return Err("--address: one NIC has it; take --nics 1".into());
     }
-    let config = SoftConfig { nap: nap(2 * ranks as usize), ..SoftConfig::default() };
-    Ok(SoftNic::open_on(config, link)?)
+    let nap = nap(job.local_ranks as usize * (nics + 1));
+    let open = |place: usize| -> Result<Arc<dyn Nic>, Failure> {
+        let mut link: Box<dyn Link> = match (args.link.as_str(), args.address) {
+            ("shm", _) => {
+                let icrc = args.faults.is_some_and(|f| f.corrupt > 0.0);
+                Box::new(ShmNet::named(&format!("{name}-{place}"), icrc)?.attach_free()?)
+            }
+            (_, Some(address)) => Box::new(UdpLink::open(address, None)?),
+            (_, None) => Box::new(UdpLink::open_free()?),
+        };
+        if let Some(faults) = args.faults {
+            // The same faults for the same packets, but not at the same ones.
+            let other = u64::from(job.rank) + place as u64 * u64::from(job.ranks);
+            let faults = Faults { seed: faults.seed.wrapping_add(other), ..faults };
+            link = Box::new(Faulty::new(link, faults)?);
+        }
+        Ok(SoftNic::open_on(SoftConfig { nap, ..SoftConfig::default() }, link)?)
+    };
+    (0..nics).map(open).collect()
 }
 
 /// How engines' threads wait, where there are so many threads in all. A thread that has given way or naps comes
@@ -236,13 +258,17 @@ fn process(args: &Args, job: &Job, options: &Options, task: &Task) -> Result<(),
     let name = format!("job-{}-{}", std::process::id(), machine_time());
     let said = bootstrap.all_gather(name.as_bytes())?;
     let name = String::from_utf8_lossy(&said[0]).into_owned();
-    let nic = packet_nic(args, &name, (job.rank, job.ranks))?;
+    // As many as all have cores for.
+    let wanted = args.nics.unwrap_or_else(|| usual_nics(args, job, options));
+    let said = bootstrap.all_gather(&(wanted as u64).to_le_bytes())?;
+    let each = said.iter().filter_map(|n| Some(u64::from_le_bytes(n[..].try_into().ok()?)));
+    let nics = packet_nics(args, &name, job, each.min().unwrap_or(1) as usize)?;
     let meeting = Meeting::Processes(Box::new(bootstrap));
     let about = gpu.describe().to_string();
-    let place = (gpu, nic);
+    let what = format!("processes, {} NIC(s) each, over {}", nics.len(), args.link);
+    let place = (gpu, nics);
     let mut rank =
         Rank::join(place, (job.rank, job.ranks), meeting, options, args.compare.is_some())?;
-    let what = format!("processes, over {}", args.link);
     let mut table = Table::new(args, options, &about, &what, job.ranks, job.rank == 0);
     rank.run(task, |communicator, all| table.add(communicator, all))?;
     table.write()
@@ -319,10 +345,7 @@ fn offloads(
 fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     let count = gpus(args)?.clamp(1, args.ranks.max(1) as usize);
     let gpus: Vec<_> = (0..count).map(|n| open_gpu(args, n)).collect::<Result<_, _>>()?;
-    // As many threads as there are cores would leave none for the ranks' own.
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let usual = (cores * 3 / 4 / args.ranks.max(1) as usize).clamp(1, 12);
-    let engines = args.engines.unwrap_or(usual);
+    let engines = args.engines.unwrap_or_else(|| engines_of(args.ranks));
     let nap = nap(args.ranks as usize * (engines + 1));
     let config = SoftConfig { engines, nap, ..SoftConfig::new(&InProcess::new()) };
     let sharing = args.ranks.max(1).div_ceil(gpus.len() as u32);
@@ -353,7 +376,7 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
                 let (about, what) = (&about, &what);
                 scope.spawn(move || {
                     let nic: Arc<dyn Nic> = SoftNic::open(config)?;
-                    let place = (gpu, nic);
+                    let place = (gpu, vec![nic]);
                     let mut rank = Rank::join(
                         place,
                         (number, args.ranks),

@@ -60,13 +60,13 @@ const NCCL_JOINS: Duration = Duration::from_secs(60);
 impl Rank {
     /// Connects to all others.
     pub fn join(
-        (gpu, nic): (Arc<Gpu>, Arc<dyn Nic>),
+        (gpu, nics): (Arc<Gpu>, Vec<Arc<dyn Nic>>),
         (rank, ranks): (u32, u32),
         mut meeting: Meeting,
         options: &Options,
         compares: bool,
     ) -> Result<Self, Failure> {
-        let member = Member::new(&gpu, &nic, rank, ranks, options)?;
+        let member = Member::new(&gpu, &nics, rank, ranks, options)?;
         let said = meeting.all_gather(&serde_json::to_vec(member.address())?)?;
         let addresses: Vec<RankAddress> =
             said.iter().map(|text| serde_json::from_slice(text)).collect::<Result<_, _>>()?;

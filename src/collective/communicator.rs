@@ -148,7 +148,9 @@ impl Communicator {
         options.check(0, ranks)?;
         let members: Vec<_> = (0..ranks)
             .zip(places)
-            .map(|(rank, (gpu, nic))| Member::new(gpu, nic, rank, ranks, options))
+            .map(|(rank, (gpu, nic))| {
+                Member::new(gpu, std::slice::from_ref(nic), rank, ranks, options)
+            })
             .collect::<Result<_, _>>()?;
         let addresses: Vec<_> = members.iter().map(|m| m.address().clone()).collect();
         members.into_iter().map(|m| m.connect(&addresses)).collect()
@@ -173,9 +175,9 @@ impl Communicator {
     pub fn plan(&self, count: u64, dtype: Dtype, op: Op) -> Call {
         let Inner { ranks, channels, options, .. } = self.inner();
         let bytes = count.saturating_mul(dtype.bytes());
+        let others = u64::from(*ranks - 1).max(1);
         let holds = Algorithm::quick_holds(bytes, *ranks, *channels);
         let algorithm = match options.algorithm {
-        let others = u64::from(*ranks - 1).max(1);
             Some(Algorithm::Quick) if !holds => Algorithm::OneShot,
             Some(named) => named,
             None if holds && bytes.saturating_mul(others) <= options.quick_bytes => {

@@ -140,11 +140,12 @@ impl Options {
     }
 
     /// What all ranks must have alike: it says where messages lie and how they are cut.
-    fn shared(&self, ranks: u32) -> Vec<(String, String)> {
+    fn shared(&self, ranks: u32, nics: usize) -> Vec<(String, String)> {
         let named = |name: &str, value: &dyn std::fmt::Display| (name.into(), value.to_string());
         vec![
             named("version", &env!("CARGO_PKG_VERSION")),
             named("ranks", &ranks),
+            named("NICs", &nics),
             named("channels", &self.channels),
             named("bytes a channel", &self.channel_bytes),
             named("bytes of quick calls", &self.quick_bytes),
@@ -162,18 +163,20 @@ pub struct Member {
 }
 
 impl Member {
-    /// Rank `rank` of `ranks`.
+    /// Rank `rank` of `ranks`. Channels are dealt to the NICs in turn, of which all ranks have as many: a channel's
+    /// queue pairs connect NICs of the same place in the list.
     ///
     /// # Errors
-    /// [`Error::Option`] for what is out of range, and what GPU and NIC refuse.
+    /// [`Error::Option`] for what is out of range, and what GPU and NICs refuse.
     pub fn new(
         gpu: &Arc<Gpu>,
-        nic: &Arc<dyn Nic>,
+        nics: &[Arc<dyn Nic>],
         rank: u32,
         ranks: u32,
         options: &Options,
     ) -> Result<Self, Error> {
         options.check(rank, ranks)?;
+        let nic = one_kind(nics)?;
         // A communicator of one copies, and sends nothing.
         let channels = if ranks == 1 { 1 } else { options.channels };
         let layout = Layout::new(ranks.into(), channels.into(), options.chunk_bytes.into());
@@ -195,11 +198,12 @@ impl Member {
         };
         let endpoint = transport::Options { timeout: options.timeout, ..options.endpoint.clone() };
         let mut endpoints = Vec::new();
-        for peer in (0..channels).flat_map(|_| 0..ranks) {
+        for (channel, peer) in (0..channels as usize).flat_map(|c| (0..ranks).map(move |r| (c, r)))
+        {
             endpoints.push(match peer == rank {
                 true => None,
                 false => {
-                    let region = region.clone();
+                    let (nic, region) = (&nics[channel % nics.len()], region.clone());
                     Some(Endpoint::new(gpu, nic, options.path, region, endpoint.clone())?)
                 }
             });
@@ -208,7 +212,7 @@ impl Member {
         let address = RankAddress {
             rank,
             gpu: gpu.describe().pci.clone(),
-            options: options.shared(ranks),
+            options: options.shared(ranks, nics.len()),
             endpoints: ends.collect(),
         };
 
@@ -290,6 +294,20 @@ impl Member {
         let gpu = &self.address.gpu;
         self.inner.sharing = ranks.iter().filter(|other| other.gpu == *gpu).count().max(1) as u32;
         Ok(Communicator::new(self.inner))
+    }
+}
+
+/// Any of a rank's NICs, where it matters only of what kind they are.
+fn one_kind(nics: &[Arc<dyn Nic>]) -> Result<&Arc<dyn Nic>, Error> {
+    let what = "the number of a rank's NICs";
+    let first = nics.first().ok_or(Error::Option { what, value: 0, must: "more than 0" })?;
+    let kind = |nic: &Arc<dyn Nic>| (nic.is_software(), nic.order());
+    match nics.iter().position(|nic| kind(nic) != kind(first)) {
+        None => Ok(first),
+        Some(n) => {
+            let (what, must) = ("a rank's NIC", "of the first one's kind");
+            Err(Error::Option { what, value: n as u64, must })
+        }
     }
 }
 
