@@ -214,15 +214,15 @@ struct channel {
 
   // ---- Sending -------------------------------------------------------------------------------
 
-  // Has `post(scope, rank)` send to every other rank: small messages a warp each, at once; large ones
-  // by the whole block.
+  // Has `post(scope, rank)` send to every other rank: a warp each, at once, if messages are small or the NIC
+  // fetches them, so that the warps' fences overlap; else by the whole block.
   template <class Post>
   BP_DEV outcome to_all(bool small, Post post) const {
     const uint32_t warps = (block_threads() + 31) / 32, warp = tid() / 32;
     if (tid() == 0) words()->failed = 0;
     // The stage is written and the slots consumed by all, before anyone sends from it or tells it.
     syncthreads();
-    if (small || warps == 1) {
+    if (small || P::data_v == data::pull || warps == 1) {
       for (uint32_t i = 1 + warp; i < a.ranks; i += warps) {
         const uint32_t r = behind(i);
         if (!post(warp_scope{}, r) && lane() == 0) words()->failed = r + 1;

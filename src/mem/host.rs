@@ -6,8 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::cache::{self, in_pieces};
-use super::{Dma, Intent, MemError, PAGE_BYTES};
+use super::{Dma, MemError, PAGE_BYTES};
 
 /// Bytes of a huge page on x86-64 and most others.
 const HUGE_BYTES: usize = 2 << 20;
@@ -89,18 +88,6 @@ impl HostMem {
     /// Whether it is a device's.
     pub fn is_device(&self) -> bool {
         matches!(self.owner, Owner::Device(_))
-    }
-
-    /// Says that a device loads from the memory: what is copied into it is left where such loads find it
-    /// soonest. For good, and a hint only.
-    pub fn read_by_device(&self) {
-        self.device_reads.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether a copy of so many bytes into this memory leaves the caches of the core that makes it.
-    #[inline]
-    fn leaves(&self, bytes: usize) -> bool {
-        cache::LEAVES.contains(&bytes) && self.device_reads.load(Ordering::Relaxed)
     }
 
     /// Maps without touching. From 2 MiB on, aligned for huge pages and asking for them: a NIC's
@@ -198,7 +185,7 @@ impl HostMem {
     }
 
     #[inline]
-    fn check(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
+    pub(super) fn check(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.len => Ok(()),
             _ => Err(MemError::OutOfBounds { offset, bytes, len: self.len }),
@@ -214,112 +201,6 @@ impl HostMem {
         }
         // SAFETY: offset <= end <= len: inside the mapping or one past it.
         Ok(unsafe { self.base.as_ptr().add(offset) })
-    }
-
-    /// Copies bytes out. No ordering, and no atomicity beyond a byte.
-    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
-        if let Some(far) = self.as_far() {
-            return far.read(offset, into);
-        }
-        let from = self.at(offset, into.len())?;
-        // SAFETY: `from` is valid for the length; libc's memcpy is opaque to the compiler, so a
-        // concurrent writer changes which bytes are copied and nothing else.
-        unsafe { libc::memcpy(into.as_mut_ptr().cast(), from.cast(), into.len()) };
-        Ok(())
-    }
-
-    /// Copies bytes in. No ordering, and no atomicity beyond a byte.
-    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
-        if let Some(far) = self.as_far() {
-            return far.write(offset, from);
-        }
-        let to = self.at(offset, from.len())?;
-        if self.is_device() {
-            let n = from.len();
-            self.at(offset, n.next_multiple_of(4))?;
-            // SAFETY: both ranges are valid, the destination's also as whole words.
-            return unsafe { store_words(from.as_ptr(), to, n, offset) };
-        }
-        let leaves = self.leaves(from.len());
-        let fetch = |at, n| self.prefetch(offset + at, n, Intent::Write);
-        in_pieces(from.len(), fetch, |at, n| {
-            let part = &from[at..at + n];
-            // SAFETY: as in `read`, the other way; `at + n` stays within the checked length.
-            unsafe { libc::memcpy(to.add(at).cast(), part.as_ptr().cast(), n) };
-            if leaves {
-                self.prefetch(offset + at, n, Intent::Elsewhere);
-            }
-            Ok(())
-        })
-    }
-
-    /// Copies between mappings (or within one, where the ranges may overlap).
-    pub fn copy_to(
-        &self,
-        offset: usize,
-        to: &HostMem,
-        to_offset: usize,
-        bytes: usize,
-    ) -> Result<(), MemError> {
-        match (self.as_far(), to.as_far()) {
-            (None, None) => {}
-            (Some(far), None) => return far.read_to_host(offset, to, to_offset, bytes),
-            (None, Some(far)) => return far.write_from_host(to_offset, self, offset, bytes),
-            (Some(from), Some(to)) => {
-                return super::copy(&**from, offset, &**to, to_offset, bytes);
-            }
-        }
-        let from = self.at(offset, bytes)?;
-        let into = to.at(to_offset, bytes)?;
-        if to.is_device() {
-            to.at(to_offset, bytes.next_multiple_of(4))?;
-            // SAFETY: both ranges were checked, the destination's also as whole words.
-            return unsafe { store_words(from, into, bytes, to_offset) };
-        }
-        if (from as usize).abs_diff(into as usize) < bytes {
-            // SAFETY: both ranges were checked; memmove allows overlap.
-            unsafe { libc::memmove(into.cast(), from.cast(), bytes) };
-            return Ok(());
-        }
-        #[cfg(target_arch = "x86_64")]
-        if bytes >= cache::STREAM_FROM {
-            let head = into.align_offset(16);
-            let blocks = (bytes - head) / 64;
-            let tail = head + blocks * 64;
-            // SAFETY: both ranges were checked and lie apart; head, blocks and tail are parts of
-            // them, and `into + head` is a multiple of 16.
-            unsafe {
-                libc::memcpy(into.cast(), from.cast(), head);
-                cache::stream_blocks(from.add(head), into.add(head), blocks);
-                libc::memcpy(into.add(tail).cast(), from.add(tail).cast(), bytes - tail);
-            }
-            return Ok(());
-        }
-        let leaves = to.leaves(bytes);
-        let fetch = |at, n| {
-            self.prefetch(offset + at, n, Intent::Read);
-            to.prefetch(to_offset + at, n, Intent::Write);
-        };
-        in_pieces(bytes, fetch, |at, n| {
-            // SAFETY: both ranges were checked, `at + n` stays within them, and they lie apart.
-            unsafe { libc::memcpy(into.add(at).cast(), from.add(at).cast(), n) };
-            if leaves {
-                to.prefetch(to_offset + at, n, Intent::Elsewhere);
-            }
-            Ok(())
-        })
-    }
-
-    /// Sets `bytes` bytes from `offset` to `value`.
-    pub fn fill(&self, offset: usize, bytes: usize, value: u8) -> Result<(), MemError> {
-        if let Some(far) = self.as_far() {
-            self.check(offset, bytes)?;
-            return far.write(offset, &vec![value; bytes]);
-        }
-        let to = self.at(offset, bytes)?;
-        // SAFETY: the range was checked.
-        unsafe { libc::memset(to.cast(), value.into(), bytes) };
-        Ok(())
     }
 
     fn aligned(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
@@ -413,33 +294,6 @@ impl HostMem {
     }
 }
 
-/// Copies to a device's memory, which takes whole 4-byte words (as `mlx5_memcpy_to_dm` writes it);
-/// the last one is filled up with zeros.
-///
-/// # Safety
-/// `from` is valid for `bytes`, `into` for as many rounded up to words; they lie apart.
-unsafe fn store_words(
-    from: *const u8,
-    into: *mut u8,
-    bytes: usize,
-    offset: usize,
-) -> Result<(), MemError> {
-    if !into.addr().is_multiple_of(4) {
-        return Err(MemError::Misaligned { offset, align: 4 });
-    }
-    for at in (0..bytes).step_by(4) {
-        let mut word = [0; 4];
-        // SAFETY: within both ranges, as the caller promises; volatile, so that it stays one store.
-        unsafe {
-            libc::memcpy(word.as_mut_ptr().cast(), from.add(at).cast(), (bytes - at).min(4));
-            into.add(at).cast::<u32>().write_volatile(u32::from_ne_bytes(word));
-        }
-    }
-    // The words may be held back in a write-combining buffer.
-    super::device_barrier();
-    Ok(())
-}
-
 impl std::fmt::Debug for HostMem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut shown = f.debug_struct("HostMem");
@@ -500,50 +354,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn access_outside_is_refused_and_touches_nothing() {
-        let mem = HostMem::alloc(10).unwrap();
-        assert_eq!(mem.len(), PAGE_BYTES);
-        assert!(mem.write(PAGE_BYTES - 3, &[1; 4]).is_err());
-        assert!(mem.write(usize::MAX, &[1; 4]).is_err());
-        let mut all = vec![0xff; PAGE_BYTES];
-        mem.read(0, &mut all).unwrap();
-        assert!(all.iter().all(|&b| b == 0));
-    }
-
-    #[test]
-    fn copies_of_every_size_and_overlap_are_exact() {
-        let (a, b) = (HostMem::alloc(3 * PAGE_BYTES).unwrap(), HostMem::alloc(3 * PAGE_BYTES));
-        let b = b.unwrap();
-        let bytes: Vec<u8> = (0..a.len() as u32).map(|i| ((i * 31) >> 3) as u8).collect();
-        let all = |mem: &HostMem| {
-            let mut all = vec![0; mem.len()];
-            mem.read(0, &mut all).unwrap();
-            all
-        };
-        for n in [0, 1, 255, 511, 512, 513, 1023, 1024, 1025, 1280, 4095, 4096, 5000, 5001] {
-            if n == 5001 {
-                b.read_by_device(); // lines leave the cache: nothing else changes
-            }
-            for (from, to) in [(0, 0), (3, 77), (77, 3), (64, 320), (320, 64), (1000, 1001)] {
-                let mut expected = vec![0xa5; b.len()];
-                expected[to..to + n].copy_from_slice(&bytes[from..from + n]);
-                a.write(0, &bytes).unwrap();
-                b.fill(0, b.len(), 0xa5).unwrap();
-                a.copy_to(from, &b, to, n).unwrap();
-                assert_eq!(all(&b), expected, "{n} bytes from {from} to {to}");
-                b.fill(0, b.len(), 0xa5).unwrap();
-                b.write(to, &bytes[from..from + n]).unwrap();
-                assert_eq!(all(&b), expected, "{n} bytes written to {to}");
-                // Within one mapping, where the ranges overlap.
-                let mut expected = bytes.clone();
-                expected.copy_within(from..from + n, to);
-                a.copy_to(from, &a, to, n).unwrap();
-                assert_eq!(all(&a), expected, "{n} bytes moved from {from} to {to}");
-            }
-        }
-    }
-
-    #[test]
     fn large_mappings_are_whole_and_aligned_for_huge_pages() {
         let bytes = 3 * HUGE_BYTES + 5;
         let mem = HostMem::alloc(bytes).unwrap();
@@ -553,46 +363,6 @@ mod tests {
         let mut last = [0; 3];
         mem.read(mem.len() - 3, &mut last).unwrap();
         assert_eq!(last, [7; 3]);
-    }
-
-    #[test]
-    fn copies_of_every_length_and_alignment_move_just_their_bytes() {
-        let from = HostMem::alloc(1 << 18).unwrap();
-        let bytes: Vec<u8> = (0..1 << 18).map(|i: u32| (i ^ i >> 8 ^ i >> 13) as u8).collect();
-        from.write(0, &bytes).unwrap();
-        for n in [0, 1, 511, 512, 513, 4096, 16383, 16384, 16385, 16447, 65600, 200_001] {
-            for (at, to_at) in [(0, 0), (1, 0), (0, 1), (5, 64), (16, 15), (63, 33)] {
-                let to = HostMem::alloc(1 << 18).unwrap();
-                to.fill(0, 1 << 18, 0xa5).unwrap();
-                from.copy_to(at, &to, to_at, n).unwrap();
-                let mut got = vec![0; 1 << 18];
-                to.read(0, &mut got).unwrap();
-                assert!(got[..to_at].iter().chain(&got[to_at + n..]).all(|&b| b == 0xa5), "{n}");
-                assert!(got[to_at..to_at + n] == bytes[at..at + n], "{n} {at} {to_at}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_devices_memory_takes_whole_words_and_stays_mapped() {
-        let host = HostMem::alloc(PAGE_BYTES).unwrap();
-        host.fill(0, 64, 0xa5).unwrap();
-        // SAFETY: the pages are `host`'s, which is the owner.
-        let device = unsafe { HostMem::of_device(host.addr(), PAGE_BYTES, host.clone()) };
-        device.write(4, &[1, 2, 3, 4, 5]).unwrap();
-        let mut got = [0; 16];
-        host.read(0, &mut got).unwrap();
-        assert_eq!(got, [0xa5, 0xa5, 0xa5, 0xa5, 1, 2, 3, 4, 5, 0, 0, 0, 0xa5, 0xa5, 0xa5, 0xa5]);
-        let from = HostMem::alloc(PAGE_BYTES).unwrap();
-        from.write(1, b"bellpush").unwrap();
-        from.copy_to(1, &device, 8, 7).unwrap();
-        host.read(8, &mut got[..8]).unwrap();
-        assert_eq!(&got[..8], b"bellpus\0");
-        assert!(matches!(device.write(2, &[1]), Err(MemError::Misaligned { .. })));
-        assert!(matches!(device.write(PAGE_BYTES - 3, &[1; 4]), Err(MemError::OutOfBounds { .. })));
-        drop(device);
-        host.read(8, &mut got[..8]).unwrap();
-        assert_eq!(&got[..8], b"bellpus\0", "its owner unmaps it");
     }
 
     #[test]

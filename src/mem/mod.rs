@@ -8,6 +8,7 @@
 //!    what its ordering orders and for whom.
 
 mod cache;
+mod copies;
 mod dma;
 mod host;
 mod lines;
