@@ -6,7 +6,7 @@ mod check;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bellpush::collective::{Algorithm, Buffer, Communicator, Dtype, Error, Op, Options};
+use bellpush::collective::{Algorithm, Buffer, Communicator, Dtype, Error, Member, Op, Options};
 use bellpush::gpu::{Executor, Gpu, HostOptions, Stream};
 use bellpush::nic::Nic;
 use bellpush::nic::soft::link::{Faulty, ShmNet};
@@ -135,6 +135,45 @@ fn every_path_carries_it() {
         }
     }
     assert_eq!(Options::paths().count(), 6);
+}
+
+/// Where a block has several warps, each posts to a rank, or all together.
+#[test]
+fn blocks_of_several_warps_send_long_messages() {
+    for name in ["pull/kernel", "push/kernel", "push/inband"] {
+        for algorithm in [Algorithm::OneShot, Algorithm::TwoShot] {
+            let mut options = Options { path: path(name), ..small(algorithm) };
+            (options.threads, options.chunk_bytes) = (Some(64), 4096);
+            options.endpoint.slot_bytes = 8192;
+            World::new(4, &options).reduce(Dtype::F32, Op::Sum, 20_001, Kind::Random, false);
+        }
+    }
+}
+
+#[test]
+fn channels_are_dealt_to_as_many_nics_at_every_rank() {
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    let net = InProcess::new();
+    let nics = |n: usize| -> Vec<Arc<dyn Nic>> {
+        let nic = |_| -> Arc<dyn Nic> { SoftNic::open(SoftConfig::new(&net)).unwrap() };
+        (0..n).map(nic).collect()
+    };
+    let options = Options { channels: 5, ..small(Algorithm::TwoShot) };
+    let world = |counts: [usize; 2]| {
+        let member = |(rank, n)| Member::new(&gpu, &nics(n), rank, 2, &options);
+        let members = (0..).zip(counts).map(member).collect::<Result<Vec<_>, _>>()?;
+        let addresses: Vec<_> = members.iter().map(|m| m.address().clone()).collect();
+        let ranks = members.into_iter().map(|m| m.connect(&addresses)).collect::<Result<_, _>>()?;
+        Ok::<_, Error>(World { gpu: gpu.clone(), ranks })
+    };
+    for n in [1, 2, 3, 7] {
+        world([n, n]).unwrap().reduce(Dtype::F32, Op::Sum, 5003, Kind::Random, false);
+    }
+    let refused = |counts| world(counts).err().expect("it is refused");
+    assert!(refused([0, 1]).to_string().contains("number of a rank's NICs is 0"));
+    let differs = refused([2, 1]);
+    assert!(matches!(differs, Error::Differs { rank: 1, .. }), "{differs}");
+    assert!(differs.to_string().contains("NICs 1"), "{differs}");
 }
 
 /// Shares just below and above what goes in one message without a signal, of one rank and of all.
