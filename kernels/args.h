@@ -139,4 +139,26 @@ struct bp_link_flag_args {
 };
 BP_ASSERT_SIZE(bp_link_flag_args, 40);
 
+// One all-reduce (f32, sum) by bare stores: each rank stores its elements as units of 16 bytes, two words with
+// the call's number + 1 beside each, for whoever copies units to where the other ranks look for them.
+struct bp_link_exchange_args {
+  uint64_t in, out;        // float[count]
+  uint64_t send;           // [2][most] units, host memory: calls take turns
+  uint64_t receive;        // [ranks][2][most] units, host memory; the own rank's are not used
+  uint64_t state;          // struct bp_link_exchange_state
+  uint64_t limit_ns;       // of each wait
+  uint32_t count;
+  uint32_t most;           // units of a call at most
+  uint32_t rank, ranks;
+};
+BP_ASSERT_SIZE(bp_link_exchange_args, 64);
+
+// This rank's, in its GPU's memory; zeros at first.
+struct bp_link_exchange_state {
+  uint64_t calls;          // that were made
+  uint64_t ended;          // blocks of this call that have
+  uint64_t status;         // BP_TIMEOUT once a wait has ended so; for good
+};
+BP_ASSERT_SIZE(bp_link_exchange_state, 24);
+
 #endif

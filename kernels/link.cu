@@ -2,6 +2,7 @@
 // memory elsewhere. Every loop is bounded by a count and by a time.
 #include "args.h"
 #include "order.cuh"
+#include "reduce.cuh"
 
 namespace {
 
@@ -98,6 +99,21 @@ BP_DEV void laps(const bp_link_move_args& a, Body body) {
   bp::atomic_add(&result->sum, sum);
 }
 
+BP_DEV uint32_t word_at(uint64_t from, uint64_t i, uint64_t count) {
+  return i < count ? reinterpret_cast<const uint32_t*>(from)[i] : 0;
+}
+
+// The other side's unit, once it has come.
+BP_DEV bool await_unit(const bp::u128* at, uint32_t flag, uint64_t limit_ns, bp::u128* v) {
+  bp::deadline limit;
+  for (;;) {
+    *v = bp::ld_line(at);
+    if (v->w[1] == flag && v->w[3] == flag) return true;
+    if (limit.expired(limit_ns)) return false;
+    bp::yield_();
+  }
+}
+
 }  // namespace
 
 BP_KERNEL(bp_link_store, bp_link_move_args) {
@@ -170,4 +186,41 @@ BP_KERNEL(bp_link_flag, bp_link_flag_args) {
   result->laps = status == BP_OK ? n : n - 1;
   result->start_ns = start_ns;
   result->end_ns = bp::now_ns();
+}
+
+// Slots take turns: whoever makes call n + 1 has everyone's n, so everyone had all of n - 1.
+BP_KERNEL(bp_link_exchange, bp_link_exchange_args) {
+  bp::await_kernel_before();
+  bp::release_kernel_behind();
+  bp_link_exchange_state* st = reinterpret_cast<bp_link_exchange_state*>(args.state);
+  if (bp::block_broadcast_u64(bp::ld_relaxed_gpu(&st->status), 0) != BP_OK) return;
+  const uint64_t call = bp::ld_relaxed_gpu(&st->calls), slot = call % 2 * args.most;
+  const uint32_t units = (args.count + 1) / 2, flag = (uint32_t)call + 1;
+  const uint32_t first = bp::bid() * bp::block_threads() + bp::tid();
+  const uint32_t step = bp::grid_blocks() * bp::block_threads();
+  bp::u128* send = reinterpret_cast<bp::u128*>(args.send) + slot;
+  for (uint32_t u = first; u < units; u += step) {
+    const uint32_t low = word_at(args.in, 2 * u, args.count), high = word_at(args.in, 2 * u + 1, args.count);
+    bp::st_line(send + u, bp::u128{{low, flag, high, flag}});
+  }
+  for (uint32_t u = first; u < units; u += step) {
+    float low = 0, high = 0;
+    // In the order of ranks, so that all have the same bits.
+    for (uint32_t r = 0; r < args.ranks; r++) {
+      bp::u128 v{{word_at(args.in, 2 * u, args.count), flag, word_at(args.in, 2 * u + 1, args.count), flag}};
+      const bp::u128* at = reinterpret_cast<const bp::u128*>(args.receive) + 2 * args.most * (uint64_t)r + slot + u;
+      if (r != args.rank && !await_unit(at, flag, args.limit_ns, &v)) {
+        bp::st_relaxed_gpu(&st->status, (uint64_t)BP_TIMEOUT);
+        break;
+      }
+      low = r == 0 ? bp::coll::bits_as<float>(v.w[0]) : low + bp::coll::bits_as<float>(v.w[0]);
+      high = r == 0 ? bp::coll::bits_as<float>(v.w[2]) : high + bp::coll::bits_as<float>(v.w[2]);
+    }
+    reinterpret_cast<float*>(args.out)[2 * u] = low;
+    if (2 * u + 1 < args.count) reinterpret_cast<float*>(args.out)[2 * u + 1] = high;
+  }
+  bp::syncthreads();
+  if (bp::tid() != 0 || bp::atomic_add(&st->ended, 1) + 1 != bp::grid_blocks()) return;
+  bp::st_relaxed_gpu(&st->ended, uint64_t{0});
+  bp::st_relaxed_gpu(&st->calls, call + 1);
 }

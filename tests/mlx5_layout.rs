@@ -12,8 +12,9 @@ use std::process::Command;
 
 use bellpush::collective::{Algorithm, Dtype, Op};
 use bellpush::gpu::args::{
-    self, BenchArgs, BenchResult, DeviceEndpoint, LinkChaseArgs, LinkFlagArgs, LinkLap,
-    LinkMoveArgs, LinkResult, OpArgs, Qp, Scope, Status, StoreArgs, TearArgs, Verb, Window,
+    self, BenchArgs, BenchResult, DeviceEndpoint, LinkChaseArgs, LinkExchangeArgs,
+    LinkExchangeState, LinkFlagArgs, LinkLap, LinkMoveArgs, LinkResult, OpArgs, Qp, Scope, Status,
+    StoreArgs, TearArgs, Verb, Window,
 };
 use bellpush::gpu::collective_args::{self as coll, CollArgs, CollCall, CollStatus};
 use bellpush::wire::cqe::{CQE_BYTES, CqeBytes, CqeOpcode, Syndrome};
@@ -261,6 +262,10 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(LinkFlagArgs = bp_link_flag_args {
             store_at; watch_at; results; limit_ns; rounds; answers;
         }),
+        layout!(LinkExchangeArgs = bp_link_exchange_args {
+            input = in; output = out; send; receive; state; limit_ns; count; most; rank; ranks;
+        }),
+        layout!(LinkExchangeState = bp_link_exchange_state { calls; ended; status; }),
         layout!(CollCall = bp_coll_call { call; count; dtype; op; algorithm; channels; }),
         layout!(CollStatus = bp_coll_status { code; rank; own; said; }),
         layout!(CollArgs = bp_coll_args {

@@ -12,6 +12,7 @@
 //! kernel on a GPU (ranks as threads only): `own` on each rank's, `gpu:N` all on one. Exit status 1 on
 //! any wrong element.
 
+mod bare;
 mod check;
 mod meet;
 mod plot;
@@ -117,6 +118,10 @@ struct Args {
     /// Time the same calls of nccl, of the same memory on the same streams, batch by batch in turn
     #[arg(long, value_parser = ["nccl"])]
     compare: Option<String>,
+    /// Instead of our all-reduce (f32 sums, up to 256KiB), the least that one by way of the host's processors can
+    /// take: kernels store words with flags, threads copy them to where the other kernels look
+    #[arg(long)]
+    bare: bool,
     /// Time a batch as one CUDA graph of its calls, NCCL's too
     #[arg(long)]
     graph: bool,
@@ -240,7 +245,14 @@ fn run(args: &Args) -> Result<(), Failure> {
         graph: args.graph,
         seed: args.seed,
     };
+    if args.bare && (args.dtype, args.op) != (Dtype::F32, Op::Sum) {
+        return Err("--bare adds up f32 and nothing else".into());
+    }
+    if let Some(bytes) = task.sizes.iter().find(|&&bytes| args.bare && bytes > bare::MOST_BYTES) {
+        return Err(format!("--bare: {bytes} bytes are more than {}", bare::MOST_BYTES).into());
+    }
     match Job::from_env(options.timeout)? {
+        Some(_) if args.bare => Err("--bare: ranks must be threads".into()),
         Some(_) if args.engine != "host" => {
             Err("--engine: an engine on a GPU is on the in-process link; ranks must be threads"
                 .into())
@@ -268,7 +280,7 @@ fn process(args: &Args, job: &Job, options: &Options, task: &Task) -> Result<(),
     let what = format!("processes, {} NIC(s) each, over {}", nics.len(), args.link);
     let place = (gpu, nics);
     let mut rank =
-        Rank::join(place, (job.rank, job.ranks), meeting, options, args.compare.is_some())?;
+        Rank::join(place, (job.rank, job.ranks), meeting, options, args.compare.is_some(), None)?;
     let mut table = Table::new(args, options, &about, &what, job.ranks, job.rank == 0);
     rank.run(task, |communicator, all| table.add(communicator, all))?;
     table.write()
@@ -346,13 +358,17 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     let count = gpus(args)?.clamp(1, args.ranks.max(1) as usize);
     let gpus: Vec<_> = (0..count).map(|n| open_gpu(args, n)).collect::<Result<_, _>>()?;
     let engines = args.engines.unwrap_or_else(|| engines_of(args.ranks));
-    let nap = nap(args.ranks as usize * (engines + 1));
+    // The cores are for the threads that copy.
+    let engines = if args.bare { 1 } else { engines };
+    let nap = if args.bare { Nap::default() } else { nap(args.ranks as usize * (engines + 1)) };
+    let places = bare::Places::default();
     let config = SoftConfig { engines, nap, ..SoftConfig::new(&InProcess::new()) };
     let sharing = args.ranks.max(1).div_ceil(gpus.len() as u32);
     let options = &shared(args, options, &gpus[0], sharing);
     let offloads = offloads(args, options, &gpus, sharing)?;
     let meetings = Meeting::threads(args.ranks, options.timeout * 10);
     let what = match offloads.first().and_then(Option::as_ref) {
+        _ if args.bare => "threads, bare exchange".to_owned(),
         None => format!("threads, {engines} engine thread(s) a rank"),
         Some(offload) if args.engine == "own" => {
             let said =
@@ -373,7 +389,7 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
                 let gpu = gpus[number as usize % gpus.len()].clone();
                 let offload = offloads[number as usize].clone();
                 let config = SoftConfig { offload, ..config.clone() };
-                let (about, what) = (&about, &what);
+                let (about, what, places) = (&about, &what, &places);
                 scope.spawn(move || {
                     let nic: Arc<dyn Nic> = SoftNic::open(config)?;
                     let place = (gpu, vec![nic]);
@@ -383,6 +399,7 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
                         meeting,
                         options,
                         args.compare.is_some(),
+                        args.bare.then_some(places),
                     )?;
                     let mut table = Table::new(args, options, about, what, args.ranks, number == 0);
                     rank.run(task, |communicator, all| table.add(communicator, all))?;

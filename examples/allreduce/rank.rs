@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bellpush::collective::{
-    Communicator, Dtype, Error, Job, Member, Op, Options, RankAddress, Recording,
+    BootstrapError, Communicator, Dtype, Error, Job, Member, Op, Options, RankAddress, Recording,
 };
 use bellpush::gpu::nccl::{Nccl, NcclOp, NcclType, UNIQUE_ID_BYTES};
 use bellpush::gpu::{DeviceMem, Gpu, Graph, Stream};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::Failure;
+use crate::bare::{Bare, Places};
 use crate::check::{self, Kind};
 use crate::meet::Meeting;
 
@@ -52,6 +53,8 @@ pub struct Rank {
     pub communicator: Communicator,
     pub meeting: Meeting,
     nccl: Option<Nccl>,
+    /// What is timed instead of the communicator.
+    bare: Option<Bare>,
 }
 
 /// How long ranks wait for each other to join NCCL.
@@ -65,12 +68,15 @@ impl Rank {
         mut meeting: Meeting,
         options: &Options,
         compares: bool,
+        bare: Option<&Places>,
     ) -> Result<Self, Failure> {
         let member = Member::new(&gpu, &nics, rank, ranks, options)?;
         let said = meeting.all_gather(&serde_json::to_vec(member.address())?)?;
         let addresses: Vec<RankAddress> =
             said.iter().map(|text| serde_json::from_slice(text)).collect::<Result<_, _>>()?;
         let communicator = member.connect(&addresses)?;
+        let bare =
+            bare.map(|all| Bare::join(&gpu, all, (rank, ranks), &mut meeting)).transpose()?;
         let mut nccl = None;
         if compares {
             // All find it or none: they are one program on one machine, or say what is missing.
@@ -78,7 +84,7 @@ impl Rank {
             let id: [u8; UNIQUE_ID_BYTES] = meeting.all_gather(&id)?[0].as_slice().try_into()?;
             nccl = Some(Nccl::join(&gpu, id, rank, ranks, NCCL_JOINS)?);
         }
-        Ok(Self { gpu, communicator, meeting, nccl })
+        Ok(Self { gpu, communicator, meeting, nccl, bare })
     }
 
     /// All sizes; what all ranks saw of each goes to `tell`.
@@ -88,10 +94,15 @@ impl Rank {
         mut tell: impl FnMut(&Communicator, &[Measured]),
     ) -> Result<(), Failure> {
         for &bytes in &task.sizes {
-            let mine = self.measure(task, (bytes / task.dtype.bytes()).max(1));
+            let mine = self.measure(task, (bytes / task.dtype.bytes()).max(1))?;
             let said = self.meeting.all_gather(&serde_json::to_vec(&mine)?)?;
-            let all: Vec<Measured> =
-                said.iter().map(|text| serde_json::from_slice(text)).collect::<Result<_, _>>()?;
+            let all = said.iter().map(|text| serde_json::from_slice(text));
+            let all = match (all.collect::<Result<Vec<Measured>, _>>(), mine.wrong) {
+                (Ok(all), _) => all,
+                // The others are still at it, and learn of this in together().
+                (Err(_), Some(why)) => return Err(why.into()),
+                (Err(why), None) => return Err(why.into()),
+            };
             for (rank, one) in all.iter().enumerate() {
                 if let Some(why) = &one.wrong {
                     return Err(format!("rank {rank}: {} elements: {why}", one.count).into());
@@ -108,21 +119,24 @@ impl Rank {
         Ok(())
     }
 
-    fn measure(&mut self, task: &Task, count: u64) -> Measured {
+    /// Fails when another rank has, who would hear no more.
+    fn measure(&mut self, task: &Task, count: u64) -> Result<Measured, Failure> {
         let usual = if self.gpu.is_host() { 20 } else { 200 };
         let bytes = (count * task.dtype.bytes()).max(1);
         let calls = task.calls.unwrap_or(((64u64 << 20) / bytes).clamp(2, usual) as u32).max(1);
         let mut seen =
             Measured { count, calls, batches: vec![], nccl: vec![], digest: vec![], wrong: None };
-        if let Err(why) = self.call_and_check(task, &mut seen) {
-            seen.wrong = Some(why.to_string());
+        match self.call_and_check(task, &mut seen) {
+            Err(why) if why.is::<BootstrapError>() || why.is::<Elsewhere>() => return Err(why),
+            Err(why) => seen.wrong = Some(why.to_string()),
+            Ok(()) => {}
         }
-        seen
+        Ok(seen)
     }
 
     /// One call to warm up, which is the one that is checked; then batches, timed.
     fn call_and_check(&mut self, task: &Task, seen: &mut Measured) -> Result<(), Failure> {
-        let Self { gpu, communicator, meeting, nccl } = self;
+        let Self { gpu, communicator, meeting, nccl, bare } = self;
         let (count, dtype) = (seen.count as usize, task.dtype);
         let of = |rank| check::elements(dtype, count, Kind::Random, task.seed, rank);
         let input = gpu.alloc(count * dtype.bytes() as usize)?;
@@ -134,18 +148,18 @@ impl Rank {
         let calls = Calls { task, stream, input: &input, output: &output, count: seen.count };
         let inputs: Vec<_> = (0..communicator.ranks()).map(of).collect();
         let mine = &inputs[communicator.rank() as usize];
-        let by: Vec<_> = [Some(By::Bellpush(communicator)), nccl.as_ref().map(By::Nccl)]
-            .into_iter()
-            .flatten()
-            .collect();
+        let ours = bare.as_ref().map_or(By::Bellpush(communicator), By::Bare);
+        let by: Vec<_> = [Some(ours), nccl.as_ref().map(By::Nccl)].into_iter().flatten().collect();
 
         let mut found = vec![0; count * dtype.bytes() as usize];
         for by in &by {
             Memory::from(input.clone()).write(0, mine)?;
-            calls.make(by, 1)?;
-            calls.wait(by)?;
+            calls.beside(by, 1, || {
+                calls.make(by, 1)?;
+                calls.wait(by)
+            })?;
             Memory::from(output.clone()).read(0, &mut found)?;
-            if matches!(by, By::Bellpush(_)) {
+            if !matches!(by, By::Nccl(_)) {
                 seen.digest = Sha256::digest(&found).to_vec();
                 check::check(dtype, task.op, &inputs, &found)?;
             } else if dtype == Dtype::F32 || (dtype == Dtype::I32 && task.op != Op::Mean) {
@@ -159,17 +173,19 @@ impl Rank {
             by.iter().map(|by| calls.batch(by, seen.calls)).collect::<Result<_, _>>()?;
         for _ in 0..BATCHES {
             for (by, batch) in by.iter().zip(&batches) {
-                meeting.all_gather(&[])?;
-                let since = Instant::now();
-                match batch {
-                    Batch::Calls => calls.make(by, seen.calls)?,
-                    Batch::Recording(recording) => recording.replay()?,
-                    Batch::Graph(graph) => graph.launch()?,
-                }
-                calls.wait(by)?;
-                let ns = u64::try_from(since.elapsed().as_nanos())? / u64::from(seen.calls);
+                let ns = calls.beside(by, seen.calls, || {
+                    together(meeting)?;
+                    let since = Instant::now();
+                    match batch {
+                        Batch::Calls => calls.make(by, seen.calls)?,
+                        Batch::Recording(recording) => recording.replay()?,
+                        Batch::Graph(graph) => graph.launch()?,
+                    }
+                    calls.wait(by)?;
+                    Ok(u64::try_from(since.elapsed().as_nanos())? / u64::from(seen.calls))
+                })?;
                 match by {
-                    By::Bellpush(_) => seen.batches.push(ns),
+                    By::Bellpush(_) | By::Bare(_) => seen.batches.push(ns),
                     By::Nccl(_) => seen.nccl.push(ns),
                 }
             }
@@ -178,10 +194,30 @@ impl Rank {
     }
 }
 
+/// Waits for all ranks, of which one may have failed meanwhile and says so instead.
+fn together(meeting: &mut Meeting) -> Result<(), Failure> {
+    for (rank, said) in meeting.all_gather(&[])?.into_iter().enumerate() {
+        if !said.is_empty() {
+            let said: Measured = serde_json::from_slice(&said)?;
+            return Err(Elsewhere { rank, why: said.wrong.unwrap_or_default() }.into());
+        }
+    }
+    Ok(())
+}
+
+/// Another rank's failure.
+#[derive(Debug, thiserror::Error)]
+#[error("rank {rank}: {why}")]
+struct Elsewhere {
+    rank: usize,
+    why: String,
+}
+
 /// Whose all-reduce it is.
 enum By<'a> {
     Bellpush(&'a Communicator),
     Nccl(&'a Nccl),
+    Bare(&'a Bare),
 }
 
 /// How a batch is queued: call by call, or as a graph that was recorded before.
@@ -215,6 +251,7 @@ impl<'a> Calls<'a> {
                     let (dtype, op) = (nccl_type(dtype), nccl_op(op));
                     nccl.all_reduce(stream, input, output, count, dtype, op)?;
                 }
+                By::Bare(bare) => bare.queue(stream, input, output, count)?,
             }
         }
         Ok(())
@@ -228,16 +265,36 @@ impl<'a> Calls<'a> {
             By::Bellpush(communicator) => {
                 Batch::Recording(communicator.record(self.stream, || self.make(by, calls))?)
             }
-            By::Nccl(_) => Batch::Graph(self.stream.capture(|| self.make(by, calls))?),
+            By::Nccl(_) | By::Bare(_) => {
+                Batch::Graph(self.stream.capture(|| self.make(by, calls))?)
+            }
         })
     }
 
-    /// Until all that was queued is done.
-    fn wait(&self, by: &By<'_>) -> Result<(), Error> {
+    /// Does `run`, which makes and waits for so many of them, beside what they need of the host.
+    fn beside<R>(
+        &self,
+        by: &By<'_>,
+        calls: u32,
+        run: impl FnOnce() -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
         match by {
-            By::Bellpush(communicator) => communicator.synchronize(self.stream),
-            By::Nccl(_) => Ok(self.stream.synchronize(NCCL_JOINS)?),
+            By::Bare(bare) => bare.relay(calls, self.count, run),
+            By::Bellpush(_) | By::Nccl(_) => run(),
         }
+    }
+
+    /// Until all that was queued is done.
+    fn wait(&self, by: &By<'_>) -> Result<(), Failure> {
+        match by {
+            By::Bellpush(communicator) => communicator.synchronize(self.stream)?,
+            By::Nccl(_) => self.stream.synchronize(NCCL_JOINS)?,
+            By::Bare(bare) => {
+                self.stream.synchronize(NCCL_JOINS)?;
+                bare.check()?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -131,7 +131,7 @@ impl<'a> Table<'a> {
             count,
             dtype: args.dtype.to_string(),
             op: args.op.to_string(),
-            algorithm: plan.algorithm.to_string(),
+            algorithm: if args.bare { "bare".into() } else { plan.algorithm.to_string() },
             channels: plan.channels,
             ranks: self.ranks,
             data: options.path.data().to_string(),

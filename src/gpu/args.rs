@@ -353,6 +353,47 @@ pub struct LinkFlagArgs {
     pub answers: u32,
 }
 
+/// `struct bp_link_exchange_args`: an all-reduce of `f32` by bare stores.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct LinkExchangeArgs {
+    /// `count` elements of the GPU's memory.
+    pub input: u64,
+    /// As many, which receive the sums.
+    pub output: u64,
+    /// Units of [`LINK_UNIT_BYTES`] that this rank stores, two slots of `most` in host memory.
+    pub send: u64,
+    /// The same of every rank, as the others' are copied there.
+    pub receive: u64,
+    /// [`LinkExchangeState`] in the GPU's memory.
+    pub state: u64,
+    /// Bound of each wait.
+    pub limit_ns: u64,
+    /// Elements.
+    pub count: u32,
+    /// Units of a slot.
+    pub most: u32,
+    /// This rank.
+    pub rank: u32,
+    /// All of them.
+    pub ranks: u32,
+}
+
+/// Bytes of a unit of [`LinkExchangeArgs`]: two words of 4 bytes, each with the call's number + 1 behind it.
+pub const LINK_UNIT_BYTES: usize = 16;
+
+/// `struct bp_link_exchange_state`: zeros at first.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable, PartialEq, Eq)]
+pub struct LinkExchangeState {
+    /// Calls that were made.
+    pub calls: u64,
+    /// Blocks of the call that have ended.
+    pub ended: u64,
+    /// A [`Code`], or 0.
+    pub status: u64,
+}
+
 // SAFETY: the layout is the C struct's (asserted below, compared field by field by a test). Values
 // are made by `transport` and the benchmark, which put in addresses of memory that they keep until
 // the kernel has ended.
@@ -369,6 +410,8 @@ unsafe impl KernelArgs for LinkMoveArgs {}
 unsafe impl KernelArgs for LinkChaseArgs {}
 // SAFETY: as for OpArgs.
 unsafe impl KernelArgs for LinkFlagArgs {}
+// SAFETY: as for OpArgs.
+unsafe impl KernelArgs for LinkExchangeArgs {}
 
 const _: () = {
     assert!(size_of::<Window>() == 32);
@@ -384,6 +427,8 @@ const _: () = {
     assert!(size_of::<LinkResult>() == 32);
     assert!(size_of::<LinkChaseArgs>() == 40);
     assert!(size_of::<LinkFlagArgs>() == 40);
+    assert!(size_of::<LinkExchangeArgs>() == 64);
+    assert!(size_of::<LinkExchangeState>() == 24);
 };
 
 /// `enum bp_status_code`: what a verb returned.
