@@ -34,8 +34,8 @@ enum bellpush_code {
  *    "gpu": local rank,        CUDA ordinal, modulo the number of GPUs by default
  *    "path": "push/inband",    push/kernel, push/blueflame, pull/kernel, pull/blueflame
  *    "link": "shm",            or "udp" (RoCEv2 between hosts)
- *    "address": first free,    of this process's NIC on udp
- *    "nics": by cores,         NICs of this process, a thread each (host, or with an address: 1); the least of all ranks'
+ *    "address": first free,    of this process's NIC on udp; or a list, of each NIC
+ *    "nics": by cores,         NICs of this process, a thread each (host: 1), or of as many addresses; the least of all ranks'
  *    "algorithm": by size,     quick, one-shot, two-shot, ring
  *    "channels": 24 (host: 1), "chunk_bytes": 65536, "timeout_s": 10} */
 int bellpush_join(const char *options, bellpush **joined);

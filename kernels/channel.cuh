@@ -225,7 +225,10 @@ struct channel {
     if (small || P::data_v == data::pull || warps == 1) {
       for (uint32_t i = 1 + warp; i < a.ranks; i += warps) {
         const uint32_t r = behind(i);
-        if (!post(warp_scope{}, r) && lane() == 0) words()->failed = r + 1;
+        if (!post(warp_scope{}, r)) {
+          if (lane() == 0) words()->failed = r + 1;
+          break;
+        }
       }
     } else {
       for (uint32_t i = 1; i < a.ranks; i++) {

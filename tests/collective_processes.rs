@@ -7,6 +7,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use bellpush::collective::{
@@ -28,28 +29,75 @@ const LIFE: Duration = Duration::from_secs(40);
 const TIMEOUT: Duration = Duration::from_secs(3);
 const SAYS: &str = "rank says: ";
 
+/// Below those that the system gives to connections, which could have it before rank 0 does.
 fn free_port() -> SocketAddr {
-    let probe = TcpListener::bind("127.0.0.1:0").unwrap();
-    probe.local_addr().unwrap()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = std::process::id() as u16 % 10_000;
+    loop {
+        let port = 20_000 + (begin + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
+        let root = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(root).is_ok() {
+            return root;
+        }
+    }
 }
 
 fn job(rank: u32, ranks: u32, root: SocketAddr, ms: u64) -> Job {
     let (secret, timeout) = ("between us".to_owned(), Duration::from_millis(ms));
-    Job { rank, ranks, local_rank: rank, local_ranks: ranks, root, secret, timeout }
+    Job { rank, ranks, local_rank: rank, root, secret, timeout }
 }
 
-/// Joins and exchanges on a thread for each job.
+/// Joins on a thread for each job, and does something with the others.
+fn joined<R: Send>(
+    jobs: &[Job],
+    run: impl Fn(u32, &mut Bootstrap) -> Result<R, BootstrapError> + Sync,
+) -> Vec<Result<R, BootstrapError>> {
+    std::thread::scope(|scope| {
+        let join = |job| {
+            let run = &run;
+            scope.spawn(move || run(Job::clone(job).rank, &mut Bootstrap::join(job)?))
+        };
+        let threads: Vec<_> = jobs.iter().map(join).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+/// Joins and exchanges.
 fn join_all(jobs: Vec<Job>) -> Vec<Result<Vec<Vec<u8>>, BootstrapError>> {
-    let threads: Vec<_> = jobs
-        .into_iter()
-        .map(|job| {
-            std::thread::spawn(move || {
-                let mut joined = Bootstrap::join(&job)?;
-                joined.all_gather(&vec![job.rank as u8; job.rank as usize * 1000])
-            })
-        })
-        .collect();
-    threads.into_iter().map(|t| t.join().unwrap()).collect()
+    joined(&jobs, |rank, all| all.all_gather(&vec![rank as u8; rank as usize * 1000]))
+}
+
+#[test]
+fn ranks_bring_as_many_nics_as_all_have_room_and_channels_for() {
+    let nics = |wanted: [Option<usize>; 3], channels| {
+        let root = free_port();
+        let jobs: Vec<_> = (0..3).map(|r| job(r, 3, root, 5000)).collect();
+        joined(&jobs, |rank, all| all.nics(wanted[rank as usize], channels, 16))
+    };
+    let agreed = |wanted, channels| -> Vec<_> {
+        nics(wanted, channels).into_iter().map(Result::unwrap).collect()
+    };
+    assert_eq!(agreed([Some(5), Some(3), Some(usize::MAX)], 24), [3; 3]);
+    assert_eq!(agreed([None, None, Some(20)], 24), [12; 3], "three quarters of 16 cores");
+    assert_eq!(agreed([Some(9), None, None], 4), [4; 3]);
+    for refused in nics([Some(2), Some(0), None], 24) {
+        let why = refused.unwrap_err().to_string();
+        assert!(why.starts_with("rank 1 does not say how many NICs it wants"), "{why}");
+    }
+    // A rank that says something else, as another version might.
+    let root = free_port();
+    let jobs: Vec<_> = (0..2).map(|r| job(r, 2, root, 5000)).collect();
+    let said = joined(&jobs, |rank, all| match rank {
+        0 => all.nics(None, 24, 16),
+        _ => all.all_gather(b"{}").map(|_| 0),
+    });
+    assert!(matches!(said[0], Err(BootstrapError::Garbled { rank: 1, .. })), "{said:?}");
+    // Ranks that may run on the same cores share them.
+    let root = free_port();
+    let jobs: Vec<_> = (0..2).map(|r| job(r, 2, root, 5000)).collect();
+    let all = std::thread::available_parallelism().unwrap().get();
+    let cores = joined(&jobs, |_, all| all.cores());
+    assert!(cores.into_iter().all(|c| c.unwrap() == (all / 2).max(1)));
 }
 
 #[test]
@@ -167,22 +215,25 @@ fn child() {
     let job = Job::from_env(Duration::from_secs(20)).unwrap().unwrap();
     let mut bootstrap = Bootstrap::join(&job).unwrap();
     // Two NICs each: channels of a rank are on both.
-    let nic = |place: usize| -> Arc<dyn Nic> {
+    let mut nets = Vec::new();
+    let mut nic = |place: usize| -> Arc<dyn Nic> {
         let link: Box<dyn Link> = match link.strip_prefix("shm-") {
             Some(name) => {
-                let net = ShmNet::named(&format!("{name}-{place}"), false).unwrap();
-                Box::new(net.attach_free().unwrap())
+                nets.push(ShmNet::named(&format!("{name}-{place}"), false).unwrap());
+                Box::new(nets[place].attach_free().unwrap())
             }
             None => Box::new(UdpLink::open_free().unwrap()),
         };
         SoftNic::open_on(SoftConfig::default(), link).unwrap()
     };
+    let nics = [nic(0), nic(1)];
     let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
     let mut options = Options::new("push/inband".parse().unwrap());
     (options.channels, options.timeout) = (2, TIMEOUT);
     options.algorithm = Some(std::env::var("ALGORITHM").unwrap().parse().unwrap());
-    let member = Member::new(&gpu, &[nic(0), nic(1)], job.rank, job.ranks, &options).unwrap();
+    let member = Member::new(&gpu, &nics, job.rank, job.ranks, &options).unwrap();
     let said = bootstrap.all_gather(&serde_json::to_vec(member.address()).unwrap()).unwrap();
+    nets.iter().for_each(ShmNet::unname); // all are there, and some will be killed
     let addresses: Vec<RankAddress> =
         said.iter().map(|text| serde_json::from_slice(text).unwrap()).collect();
     let rank = member.connect(&addresses).unwrap();

@@ -55,6 +55,23 @@ fn a_link_lasts_as_long_as_someone_has_it_open() {
 }
 
 #[test]
+fn a_link_without_its_name_goes_on_and_leaves_another_alone() {
+    let name = unique();
+    let net = ShmNet::named(&name, false).unwrap();
+    let (a, b) = (net.attach_free().unwrap(), net.attach_free().unwrap());
+    net.unname();
+    assert!(!path_of(&name).exists());
+    assert_ne!(net.attach_free().unwrap().address(), a.address(), "who has it open sees its ports");
+    let other = ShmNet::named(&name, false).unwrap();
+    assert_eq!(other.attach_free().unwrap().address(), a.address(), "another link");
+    net.unname();
+    drop((net, a, b));
+    assert!(path_of(&name).exists(), "the other one's");
+    drop(other);
+    assert!(!path_of(&name).exists());
+}
+
+#[test]
 fn what_cannot_be_a_link_is_refused() {
     for name in ["", "a/b", "..", "a b", "é"] {
         let error = ShmNet::named(name, false).err().unwrap();

@@ -9,7 +9,7 @@ use bellpush::collective::{
 };
 use bellpush::gpu::{self, Event, Gpu, GpuError, HostOptions, Stream};
 use bellpush::nic::soft::link::{Link, LinkError, ShmNet, UdpLink};
-use bellpush::nic::soft::{SoftConfig, SoftNic};
+use bellpush::nic::soft::{Nap, SoftConfig, SoftNic};
 use bellpush::nic::{Nic, NicError};
 use bellpush::transport::{Memory, PathError};
 
@@ -103,13 +103,17 @@ impl Comm {
         let now = UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos());
         let said = bootstrap.all_gather(format!("job-{}-{now}", std::process::id()).as_bytes())?;
         let name = String::from_utf8_lossy(&said[0]).into_owned();
-        // As many NICs as all have cores for.
-        let one_only = gpu.is_host() || options.address.is_some() || job.ranks == 1;
-        let usual = if one_only { 1 } else { job.engines().min(made.channels as usize) };
-        let wanted = options.nics.unwrap_or(usual) as u64;
-        let said = bootstrap.all_gather(&wanted.to_le_bytes())?;
-        let each = said.iter().filter_map(|n| Some(u64::from_le_bytes(n[..].try_into().ok()?)));
-        let nics = nics(options, &name, each.min().unwrap_or(1) as usize)?;
+        let cores = bootstrap.cores()?;
+        let wanted = match (options.nics, options.address.all().len()) {
+            (Some(_), 1..) => {
+                return Err(Failure::refused("options: either nics or address says how many"));
+            }
+            (None, 0) if gpu.is_host() => Some(1),
+            (given, 0) => given,
+            (None, n) => Some(n),
+        };
+        let count = bootstrap.nics(wanted, made.channels, cores)?;
+        let (nics, nets) = nics(options, &name, count, Nap::for_threads(count + 1, cores))?;
         let member = Member::new(&gpu, &nics, job.rank, job.ranks, &made)?;
         let said = bootstrap.all_gather(&serde_json::to_vec(member.address())?)?;
         let ranks: Vec<RankAddress> =
@@ -117,6 +121,7 @@ impl Comm {
         let communicator = member.connect(&ranks)?;
         // All are connected before anyone sends.
         bootstrap.all_gather(&[])?;
+        nets.iter().for_each(ShmNet::unname);
         let (stream, event) = (gpu.stream()?, gpu.event()?);
         Ok(Self { communicator, stream, event, gpu, bootstrap, calls: AtomicU32::new(0) })
     }
@@ -192,19 +197,22 @@ fn open(options: &Options, job: &Job) -> Result<Arc<Gpu>, Failure> {
     })
 }
 
-fn nics(options: &Options, job: &str, nics: usize) -> Result<Vec<Arc<dyn Nic>>, Failure> {
-    if nics > 1 && options.address.is_some() {
-        return Err(Failure::refused("options: address: one NIC has it, so nics must be 1"));
-    }
-    let open = |place: usize| -> Result<Arc<dyn Nic>, Failure> {
-        let link: Box<dyn Link> = match (options.link, options.address) {
+type Nics = (Vec<Arc<dyn Nic>>, Vec<ShmNet>);
+
+/// A NIC for each place, and the links that lose their names once all are there.
+fn nics(options: &Options, job: &str, count: usize, nap: Nap) -> Result<Nics, Failure> {
+    let (mut made, mut nets) = (Vec::<Arc<dyn Nic>>::new(), Vec::new());
+    for place in 0..count {
+        let link: Box<dyn Link> = match (options.link, options.address.all().get(place)) {
             (LinkKind::Shm, _) => {
-                Box::new(ShmNet::named(&format!("{job}-{place}"), false)?.attach_free()?)
+                let net = ShmNet::named(&format!("{job}-{place}"), false)?;
+                nets.push(net.clone());
+                Box::new(net.attach_free()?)
             }
-            (LinkKind::Udp, Some(address)) => Box::new(UdpLink::open(address, None)?),
+            (LinkKind::Udp, Some(address)) => Box::new(UdpLink::open(*address, None)?),
             (LinkKind::Udp, None) => Box::new(UdpLink::open_free()?),
         };
-        Ok(SoftNic::open_on(SoftConfig::default(), link)?)
-    };
-    (0..nics).map(open).collect()
+        made.push(SoftNic::open_on(SoftConfig { nap, ..SoftConfig::default() }, link)?);
+    }
+    Ok((made, nets))
 }

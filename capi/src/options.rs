@@ -16,7 +16,7 @@ pub struct Options {
     pub gpu: Option<usize>,
     pub path: String,
     pub link: Link,
-    pub address: Option<IpAddr>,
+    pub address: Addresses,
     pub nics: Option<usize>,
     pub algorithm: Option<String>,
     pub channels: Option<u32>,
@@ -38,6 +38,29 @@ pub enum Link {
     Udp,
 }
 
+/// One address, or a list.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Addresses {
+    One(IpAddr),
+    Many(Vec<IpAddr>),
+}
+
+impl Addresses {
+    pub fn all(&self) -> &[IpAddr] {
+        match self {
+            Self::One(address) => std::slice::from_ref(address),
+            Self::Many(all) => all,
+        }
+    }
+}
+
+impl Default for Addresses {
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -45,7 +68,7 @@ impl Default for Options {
             gpu: None,
             path: "push/inband".into(),
             link: Link::Shm,
-            address: None,
+            address: Addresses::default(),
             nics: None,
             algorithm: None,
             channels: None,
@@ -103,6 +126,12 @@ mod tests {
         assert_eq!(parse(c"{}").unwrap(), Options::default());
         let some = parse(c"{\"executor\": \"host\", \"timeout_s\": 2, \"link\": \"udp\"}").unwrap();
         assert_eq!((some.executor, some.link, some.timeout_s), (Executor::Host, Link::Udp, 2.0));
+        let addresses = |text| parse(text).unwrap().address.all().to_vec();
+        let one = [IpAddr::from([127, 0, 0, 1])];
+        assert_eq!(addresses(c"{\"address\": \"127.0.0.1\"}"), one);
+        assert_eq!(addresses(c"{\"address\": [\"127.0.0.1\"]}"), one);
+        assert!(addresses(c"{}").is_empty());
+        assert!(parse(c"{\"address\": \"here\"}").is_err());
         assert!(parse(c"{\"colour\": 1}").unwrap_err().contains("colour"));
         assert!(parse(c"{").unwrap_err().starts_with("options: "));
         assert!(parse(c"{\"link\": \"tcp\"}").unwrap_err().contains("tcp"));

@@ -8,8 +8,8 @@
 //!
 //! As a process it is the rank that torchrun, mpirun or Slurm says it is, and `--ranks` is not looked
 //! at. With `--executor cuda` a rank has the GPU of its number on the host, modulo the number of GPUs.
-//! The NIC is the software NIC, one a rank; its engines run on CPU threads, or with `--engine` as a
-//! kernel on a GPU (ranks as threads only): `own` on each rank's, `gpu:N` all on one. Exit status 1 on
+//! The NIC is the software NIC, of which a thread has one and a process as many as it has cores for. Its engines run on
+//! CPU threads, or with `--engine` as a kernel on a GPU (ranks as threads only): `own` on each rank's, `gpu:N` all on one. Exit status 1 on
 //! any wrong element.
 
 mod bare;
@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellpush::collective::{Algorithm, Bootstrap, Dtype, Job, Op, Options, Place, engines_of};
+use bellpush::collective::{Algorithm, Bootstrap, Dtype, Job, Op, Options, Place};
 use bellpush::engine::{self, EngineOptions};
 use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::nic::Nic;
@@ -41,6 +41,8 @@ use rank::{Rank, Task};
 use table::Table;
 
 type Failure = Box<dyn Error + Send + Sync>;
+
+type Nics = Vec<Arc<dyn Nic>>;
 
 /// All-reduce with sends that kernels post.
 #[derive(Debug, Clone, Parser)]
@@ -94,15 +96,15 @@ struct Args {
     #[arg(long)]
     engine_blocks: Option<u32>,
     /// NICs of each process, to which channels are dealt; each has a thread that makes and checks its packets
-    /// [default: as --engines, of all processes the least; on the host executor and with --address 1]
-    #[arg(long)]
+    /// [default: one for each --address; else as --engines, on the host executor 1; of all processes the least]
+    #[arg(long, conflicts_with = "address")]
     nics: Option<usize>,
     /// What carries packets between processes
     #[arg(long, default_value = "shm", value_parser = ["shm", "udp"])]
     link: String,
-    /// Address of this process's NIC for --link udp [default: the first free 127.x.y.z]
-    #[arg(long, value_name = "IP")]
-    address: Option<IpAddr>,
+    /// Addresses of this process's NICs for --link udp, separated by commas [default: the first free 127.x.y.z]
+    #[arg(long, value_name = "IPS", value_delimiter = ',')]
+    address: Vec<IpAddr>,
     /// What happens to packets between processes, such as loss=5%,seed=7
     #[arg(long, value_name = "FAULTS")]
     faults: Option<Faults>,
@@ -187,30 +189,24 @@ fn gpus(args: &Args) -> Result<usize, Failure> {
     Ok(if args.executor == "host" { 1 } else { Gpu::cuda_count()? })
 }
 
-/// How many NICs a process has where nobody says, which is how many threads make and check its packets.
-fn usual_nics(args: &Args, job: &Job, options: &Options) -> usize {
-    let one_only = args.executor == "host" || args.address.is_some() || job.ranks == 1;
-    if one_only { 1 } else { job.engines().min(options.channels as usize) }
-}
-
-/// A process's NICs, each on a link of the job's name and its place, or on UDP.
+/// A process's NICs, each on a link of the job's name and its place, or on UDP. The links, which lose their names once
+/// all are there.
 fn packet_nics(
     args: &Args,
     name: &str,
     job: &Job,
-    nics: usize,
-) -> Result<Vec<Arc<dyn Nic>>, Failure> {
-    if nics > 1 && args.address.is_some() {
-        return Err("--address: one NIC has it; take --nics 1".into());
-    }
-    let nap = nap(job.local_ranks as usize * (nics + 1));
-    let open = |place: usize| -> Result<Arc<dyn Nic>, Failure> {
-        let mut link: Box<dyn Link> = match (args.link.as_str(), args.address) {
+    (nics, nap): (usize, Nap),
+) -> Result<(Nics, Vec<ShmNet>), Failure> {
+    let (mut made, mut nets) = (Nics::new(), Vec::new());
+    for place in 0..nics {
+        let mut link: Box<dyn Link> = match (args.link.as_str(), args.address.get(place)) {
             ("shm", _) => {
                 let icrc = args.faults.is_some_and(|f| f.corrupt > 0.0);
-                Box::new(ShmNet::named(&format!("{name}-{place}"), icrc)?.attach_free()?)
+                let net = ShmNet::named(&format!("{name}-{place}"), icrc)?;
+                nets.push(net.clone());
+                Box::new(net.attach_free()?)
             }
-            (_, Some(address)) => Box::new(UdpLink::open(address, None)?),
+            (_, Some(address)) => Box::new(UdpLink::open(*address, None)?),
             (_, None) => Box::new(UdpLink::open_free()?),
         };
         if let Some(faults) = args.faults {
@@ -219,16 +215,9 @@ fn packet_nics(
             let faults = Faults { seed: faults.seed.wrapping_add(other), ..faults };
             link = Box::new(Faulty::new(link, faults)?);
         }
-        Ok(SoftNic::open_on(SoftConfig { nap, ..SoftConfig::default() }, link)?)
-    };
-    (0..nics).map(open).collect()
-}
-
-/// How engines' threads wait, where there are so many threads in all. A thread that has given way or naps comes
-/// late to the next call, all the later the longer calls take: they stay long then.
-fn nap(threads: usize) -> Nap {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    if threads < cores { Nap::NEVER } else { Nap::default() }
+        made.push(SoftNic::open_on(SoftConfig { nap, ..SoftConfig::default() }, link)?);
+    }
+    Ok((made, nets))
 }
 
 fn run(args: &Args) -> Result<(), Failure> {
@@ -252,6 +241,9 @@ fn run(args: &Args) -> Result<(), Failure> {
         return Err(format!("--bare: {bytes} bytes are more than {}", bare::MOST_BYTES).into());
     }
     match Job::from_env(options.timeout)? {
+        None if args.nics.is_some() => {
+            Err("--nics: ranks that are threads have one each, with --engines threads".into())
+        }
         Some(_) if args.bare => Err("--bare: ranks must be threads".into()),
         Some(_) if args.engine != "host" => {
             Err("--engine: an engine on a GPU is on the in-process link; ranks must be threads"
@@ -270,18 +262,23 @@ fn process(args: &Args, job: &Job, options: &Options, task: &Task) -> Result<(),
     let name = format!("job-{}-{}", std::process::id(), machine_time());
     let said = bootstrap.all_gather(name.as_bytes())?;
     let name = String::from_utf8_lossy(&said[0]).into_owned();
-    // As many as all have cores for.
-    let wanted = args.nics.unwrap_or_else(|| usual_nics(args, job, options));
-    let said = bootstrap.all_gather(&(wanted as u64).to_le_bytes())?;
-    let each = said.iter().filter_map(|n| Some(u64::from_le_bytes(n[..].try_into().ok()?)));
-    let nics = packet_nics(args, &name, job, each.min().unwrap_or(1) as usize)?;
+    let cores = bootstrap.cores()?;
+    let wanted = match args.address.len() {
+        0 if gpu.is_host() => Some(args.nics.unwrap_or(1)),
+        0 => args.nics,
+        n => Some(n),
+    };
+    let count = bootstrap.nics(wanted, options.channels, cores)?;
+    let nap = Nap::for_threads(count + 1, cores);
+    let (nics, nets) = packet_nics(args, &name, job, (count, nap))?;
     let meeting = Meeting::Processes(Box::new(bootstrap));
     let about = gpu.describe().to_string();
-    let what = format!("processes, {} NIC(s) each, over {}", nics.len(), args.link);
+    let what = format!("processes, {count} NIC(s) each, over {}", args.link);
     let place = (gpu, nics);
     let mut rank =
         Rank::join(place, (job.rank, job.ranks), meeting, options, args.compare.is_some(), None)?;
-    let mut table = Table::new(args, options, &about, &what, job.ranks, job.rank == 0);
+    nets.iter().for_each(ShmNet::unname); // all ranks are connected
+    let mut table = Table::new(args, options, (&about, &what, count), job.ranks, job.rank == 0);
     rank.run(task, |communicator, all| table.add(communicator, all))?;
     table.write()
 }
@@ -357,10 +354,13 @@ fn offloads(
 fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     let count = gpus(args)?.clamp(1, args.ranks.max(1) as usize);
     let gpus: Vec<_> = (0..count).map(|n| open_gpu(args, n)).collect::<Result<_, _>>()?;
-    let engines = args.engines.unwrap_or_else(|| engines_of(args.ranks));
-    // The cores are for the threads that copy.
-    let engines = if args.bare { 1 } else { engines };
-    let nap = if args.bare { Nap::default() } else { nap(args.ranks as usize * (engines + 1)) };
+    let all = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let cores = all / args.ranks.max(1) as usize;
+    // Bare: the cores are for the threads that copy.
+    let (engines, nap) = match args.engines.unwrap_or_else(|| SoftConfig::engines_for(cores)) {
+        _ if args.bare => (1, Nap::default()),
+        engines => (engines, Nap::for_threads(engines + 1, cores)),
+    };
     let places = bare::Places::default();
     let config = SoftConfig { engines, nap, ..SoftConfig::new(&InProcess::new()) };
     let sharing = args.ranks.max(1).div_ceil(gpus.len() as u32);
@@ -401,7 +401,8 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
                         args.compare.is_some(),
                         args.bare.then_some(places),
                     )?;
-                    let mut table = Table::new(args, options, about, what, args.ranks, number == 0);
+                    let mut table =
+                        Table::new(args, options, (about, what, 1), args.ranks, number == 0);
                     rank.run(task, |communicator, all| table.add(communicator, all))?;
                     table.write()
                 })

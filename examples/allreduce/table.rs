@@ -31,6 +31,9 @@ pub struct Row {
     /// Bus bandwidth, 2 (N - 1) / N bytes a time, in GB/s.
     pub bus_gb_s: f64,
     pub verified: bool,
+    /// NICs of a rank.
+    #[serde(default)]
+    pub nics: usize,
     /// With `--compare`.
     pub nccl: Option<Compared>,
 }
@@ -51,6 +54,7 @@ pub struct Table<'a> {
     args: &'a Args,
     options: &'a Options,
     executor: String,
+    nics: usize,
     ranks: u32,
     speaks: bool,
     rows: Vec<Row>,
@@ -60,8 +64,7 @@ impl<'a> Table<'a> {
     pub fn new(
         args: &'a Args,
         options: &'a Options,
-        executor: &str,
-        what: &str,
+        (executor, what, nics): (&str, &str, usize),
         ranks: u32,
         speaks: bool,
     ) -> Self {
@@ -76,7 +79,7 @@ impl<'a> Table<'a> {
                 None => println!(),
             }
         }
-        Self { args, options, executor: executor.into(), ranks, speaks, rows: Vec::new() }
+        Self { args, options, executor: executor.into(), nics, ranks, speaks, rows: Vec::new() }
     }
 
     pub fn add(&mut self, communicator: &Communicator, all: &[Measured]) {
@@ -144,6 +147,7 @@ impl<'a> Table<'a> {
             least_us: least as f64 / 1e3,
             bus_gb_s: bus(median),
             verified: true,
+            nics: self.nics,
             nccl,
         }
     }

@@ -17,8 +17,9 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 use super::Job;
+use crate::nic::soft::SoftConfig;
 
-const MAGIC: &[u8; 20] = b"bellpush bootstrap 1";
+const MAGIC: &[u8; 20] = b"bellpush bootstrap 2";
 const NONCE: usize = 32;
 /// What a client says: magic, rank, ranks, nonce, MAC.
 const HELLO: usize = 20 + 4 + 4 + NONCE + 32;
@@ -114,6 +115,14 @@ pub enum BootstrapError {
         /// How.
         source: io::Error,
     },
+    /// A rank that said something else than it was asked for.
+    #[error("rank {rank} does not say {what}: is it of another version?")]
+    Garbled {
+        /// The rank.
+        rank: u32,
+        /// What was asked for.
+        what: &'static str,
+    },
     /// What rank 0 found.
     #[error("rank 0 says: {why}")]
     Told {
@@ -138,6 +147,7 @@ const REFUSALS: [&str; 5] = [
 /// This process's connections to the others of its job.
 pub struct Bootstrap {
     rank: u32,
+    ranks: u32,
     timeout: Duration,
     /// Rank 0: the others' connections, by rank - 1. Others: the one to rank 0.
     streams: Vec<TcpStream>,
@@ -154,7 +164,7 @@ impl Bootstrap {
             0 => Vec::new(),
             _ => vec![reach(job)?],
         };
-        let mut joined = Self { rank: job.rank, timeout: job.timeout, streams };
+        let mut joined = Self { rank: job.rank, ranks: job.ranks, timeout: job.timeout, streams };
         // Rank 0 answers when everyone is there, or says who is not.
         joined.all_gather(&[])?;
         Ok(joined)
@@ -177,7 +187,8 @@ impl Bootstrap {
             if kind == FAILED {
                 return Err(BootstrapError::Told { why: String::from_utf8_lossy(&all).into() });
             }
-            return unpack(&all).ok_or_else(|| lost(io::ErrorKind::InvalidData.into()));
+            let all = unpack(&all).filter(|all| all.len() == self.ranks as usize);
+            return all.ok_or_else(|| lost(io::ErrorKind::InvalidData.into()));
         }
         let mut all = vec![mine.to_vec()];
         for (rank, stream) in (1u32..).zip(&mut self.streams) {
@@ -196,6 +207,52 @@ impl Bootstrap {
         }
         Ok(all)
     }
+
+    /// Cores that are this process's: those that it may run on, by the number of ranks of the job that may run on the
+    /// same ones. So it is the same whether a launcher binds its processes or not.
+    ///
+    /// # Errors
+    /// As [`Bootstrap::all_gather`].
+    pub fn cores(&mut self) -> Result<usize, BootstrapError> {
+        let mine = run_on();
+        let sharing = self
+            .all_gather(mine.as_bytes())?
+            .iter()
+            .filter(|theirs| **theirs == mine.as_bytes())
+            .count();
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Ok((cores / sharing.max(1)).max(1))
+    }
+
+    /// How many NICs each rank brings: the least of what all want, and of the channels, since a NIC without one sends
+    /// nothing. Who wants no number has room for a thread each on its `cores` ([`SoftConfig::engines_for`]).
+    ///
+    /// # Errors
+    /// [`BootstrapError::Garbled`] names a rank that wants none or says no number; else as
+    /// [`Bootstrap::all_gather`].
+    pub fn nics(
+        &mut self,
+        wanted: Option<usize>,
+        channels: u32,
+        cores: usize,
+    ) -> Result<usize, BootstrapError> {
+        let wanted = wanted.unwrap_or_else(|| SoftConfig::engines_for(cores));
+        let mut least = if self.ranks == 1 { 1 } else { u64::from(channels.max(1)) };
+        for (rank, said) in (0u32..).zip(self.all_gather(&(wanted as u64).to_le_bytes())?) {
+            let number = said.try_into().ok().map(u64::from_le_bytes).filter(|&n| n > 0);
+            let what = "how many NICs it wants, 1 or more";
+            least = least.min(number.ok_or(BootstrapError::Garbled { rank, what })?);
+        }
+        Ok(least as usize)
+    }
+}
+
+/// This host, since when it runs, and the processors that this process may run on, as Linux says it.
+fn run_on() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let allowed = status.lines().find(|line| line.starts_with("Cpus_allowed_list"));
+    format!("{} {}", host.trim(), allowed.unwrap_or_default())
 }
 
 fn tell(streams: &mut [TcpStream], error: &BootstrapError) {

@@ -18,8 +18,6 @@ pub struct Job {
     pub ranks: u32,
     /// Rank among those of this host, which chooses the GPU; the rank where nobody says.
     pub local_rank: u32,
-    /// Ranks of this host; all where nobody says.
-    pub local_ranks: u32,
     /// Where rank 0 listens.
     pub root: SocketAddr,
     /// What all ranks of the job know and nobody else.
@@ -28,23 +26,17 @@ pub struct Job {
     pub timeout: Duration,
 }
 
-/// A launcher's names: rank, number of ranks, rank on this host, number of ranks there; and what it calls the job
-/// alike at all ranks.
-const LAUNCHERS: &[[&str; 5]] = &[
-    // torchrun
-    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"],
-    // Open MPI
+/// A launcher's names: rank, number of ranks, rank on this host; and what it calls the job alike at all ranks.
+const LAUNCHERS: &[[&str; 4]] = &[
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"], // torchrun
     [
         "OMPI_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
         "PMIX_NAMESPACE",
-    ],
-    // MPICH, Intel MPI
-    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"],
-    // Slurm, whose SLURM_NTASKS_PER_NODE is set only where it was asked for
-    ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ID"],
+    ], // Open MPI
+    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_JOBID"],    // MPICH, Intel MPI
+    ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID"], // Slurm
 ];
 
 impl Job {
@@ -65,7 +57,7 @@ impl Job {
         var: impl Fn(&str) -> Option<String>,
         timeout: Duration,
     ) -> Result<Option<Self>, BootstrapError> {
-        let Some([rank, ranks, local, locals, name]) =
+        let Some([rank, ranks, local, name]) =
             LAUNCHERS.iter().find(|[rank, ranks, ..]| var(rank).is_some() && var(ranks).is_some())
         else {
             return Ok(None);
@@ -76,7 +68,6 @@ impl Job {
             given.trim().parse().map(Some).map_err(|_| bad())
         };
         let (rank, ranks, local) = (number(rank)?, number(ranks)?, number(local)?);
-        let locals = number(locals)?;
         let (Some(rank), Some(ranks)) = (rank, ranks) else { return Ok(None) };
         if rank >= ranks {
             return Err(BootstrapError::Rank { rank, ranks });
@@ -98,22 +89,8 @@ impl Job {
                     .map_err(|(path, source)| BootstrapError::Secret { path, source })?
             }
         };
-        let local_rank = local.unwrap_or(rank);
-        let local_ranks = locals.unwrap_or(ranks).clamp(1, ranks);
-        Ok(Some(Self { rank, ranks, local_rank, local_ranks, root, secret, timeout }))
+        Ok(Some(Self { rank, ranks, local_rank: local.unwrap_or(rank), root, secret, timeout }))
     }
-
-    /// Threads that a process of the job may keep busy with a NIC's engines: three quarters of the cores for all
-    /// processes of this host, since as many as there are cores would leave none for the ranks' own; 1 to 12.
-    pub fn engines(&self) -> usize {
-        engines_of(self.local_ranks)
-    }
-}
-
-/// As [`Job::engines`], for so many ranks of this host.
-pub fn engines_of(local_ranks: u32) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    (cores * 3 / 4 / local_ranks.max(1) as usize).clamp(1, 12)
 }
 
 /// `host:port`, `[v6]:port`, or a host alone.
@@ -141,13 +118,8 @@ mod tests {
         for names in LAUNCHERS {
             let mut vars = vec![(names[0], "3"), (names[1], "8"), (names[2], "1")];
             vars.extend(root);
-            let all = job(&vars).unwrap().unwrap();
-            assert_eq!((all.rank, all.ranks, all.local_rank), (3, 8, 1), "{names:?}");
-            assert_eq!(all.local_ranks, 8, "nobody says");
-            vars.push((names[3], "4"));
             let job = job(&vars).unwrap().unwrap();
-            assert_eq!(job.local_ranks, 4, "{names:?}");
-            assert!((1..=12).contains(&job.engines()));
+            assert_eq!((job.rank, job.ranks, job.local_rank), (3, 8, 1), "{names:?}");
             assert_eq!(job.root, "127.0.0.1:7000".parse().unwrap());
         }
         assert!(job(&root).unwrap().is_none(), "no launcher");

@@ -54,8 +54,8 @@ pub struct Options {
     pub quick_messages: u32,
     /// Payload of a message at most, a multiple of 64.
     pub chunk_bytes: u32,
-    /// Payload of a message at least, where everyone sends to everyone: a channel's elements go in three or four messages
-    /// if those are so long.
+    /// Payload of a message at least, where everyone sends to everyone: a channel's elements go in up to three messages, or in four
+    /// scattered and four gathered ones, if those are so long.
     pub message_bytes: u64,
     /// Threads a block; `None` takes 256 or 512 on CUDA, few on the host executor, where each is a fibre.
     pub threads: Option<u32>,

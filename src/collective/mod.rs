@@ -20,6 +20,6 @@ pub use address::RankAddress;
 pub use bootstrap::{Bootstrap, BootstrapError};
 pub use communicator::{Buffer, Communicator, Recording};
 pub use error::{Call, Error};
-pub use job::{Job, engines_of};
+pub use job::Job;
 pub use kinds::{Algorithm, Dtype, Op};
 pub use member::{Member, Options, Place};

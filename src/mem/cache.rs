@@ -20,8 +20,8 @@ pub(super) const STREAM_FROM: usize = 128 << 10;
 /// Copies of these sizes to memory that a device reads leave the core's own caches for the shared one, line by line:
 /// 1 MiB that 12 cores had just written took 24 blocks of a GPU 45 us to load, 31 so. It makes the copy
 /// itself half as fast, which long messages feel more: all-reduces with messages of 15 KiB take 8 % less so, with 43 KiB
-/// and more up to 20 % more (docs/results/allreduce-h200.md).
-pub(super) const LEAVES: std::ops::RangeInclusive<usize> = 4 << 10..=16 << 10;
+/// and more up to 20 % more (docs/results/allreduce-h200.md). Longer than a packet, which may be part of any message.
+pub(super) const LEAVES: std::ops::RangeInclusive<usize> = (4 << 10) + 1..=16 << 10;
 
 /// Copies `blocks` blocks of 64 bytes with stores that bypass the cache.
 ///

@@ -32,6 +32,12 @@ impl Nap {
     /// Never naps: for a machine with a core to spare for each engine.
     pub const NEVER: Self =
         Self { spin: Duration::MAX, give_way: Duration::MAX, nap: Duration::ZERO };
+
+    /// For so many threads, other busy ones among them, on so many cores. A thread that has given way or naps comes
+    /// late to the next message, all the later the longer messages take: they stay long then.
+    pub fn for_threads(threads: usize, cores: usize) -> Self {
+        if threads < cores { Self::NEVER } else { Self::default() }
+    }
 }
 
 /// What a software NIC is made of.
@@ -58,6 +64,12 @@ pub struct SoftConfig {
 }
 
 impl SoftConfig {
+    /// Engine threads that so many cores have room for: three quarters of them, since as many as there are cores would
+    /// leave none for who calls; 1 to 12.
+    pub fn engines_for(cores: usize) -> usize {
+        (cores * 3 / 4).clamp(1, 12)
+    }
+
     /// One engine on a link, with default timers.
     pub fn new(link: &Arc<InProcess>) -> Self {
         Self {

@@ -94,10 +94,14 @@ impl ShmNet {
             } else if meta.len() != LINK_BYTES as u64 {
                 return Err(LinkError::Foreign { path: name() });
             }
-            let table = map(&file)?;
-            if alone {
-                table.format(icrc)?;
-            }
+            let table = map(&file).and_then(|table| {
+                if alone {
+                    table.format(icrc)?;
+                }
+                Ok(table)
+            });
+            // Nobody else would remove what could not be made.
+            let table = table.inspect_err(|_| drop(alone.then(|| std::fs::remove_file(&path))))?;
             match table.icrc()? {
                 None => return Err(LinkError::Foreign { path: name() }),
                 Some(theirs) if theirs != icrc => {
@@ -111,6 +115,13 @@ impl ShmNet {
         }
         let source = io::ErrorKind::TimedOut.into();
         Err(LinkError::System { call: "open of a shared link", source })
+    }
+
+    /// Takes the link's name away: who is on it stays, and nobody comes. So nothing is left of it even where all its
+    /// processes are killed.
+    pub fn unname(&self) {
+        let Ok(_lock) = TableLock::take(&self.0.file) else { return };
+        self.0.remove();
     }
 
     /// Puts a NIC with this address on the link.
@@ -175,12 +186,27 @@ fn map(file: &File) -> Result<Table, LinkError> {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        let Some(path) = &self.path else { return };
+        if self.path.is_none() {
+            return;
+        }
         // Without the lock (someone holds it for long) the file stays, for the next to use.
         let Ok(_lock) = TableLock::take(&self.file) else { return };
         if lock::be_alone(&self.file) {
-            let _ = std::fs::remove_file(path);
+            self.remove();
         }
         lock::be_absent(&self.file);
+    }
+}
+
+impl Net {
+    /// Removes the file's name, unless another file has it by now. Under the file's lock, as whoever opens it looks
+    /// whether it still has its name.
+    fn remove(&self) {
+        let Some(path) = &self.path else { return };
+        let ours = self.file.metadata().map(|meta| meta.ino());
+        let named = path.symlink_metadata().map(|meta| meta.ino());
+        if matches!((ours, named), (Ok(ours), Ok(named)) if ours == named) {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
