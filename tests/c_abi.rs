@@ -54,7 +54,7 @@ int main(void) {
 
 const SCRIPT: &str = r#"
 import ctypes, bellpush
-with bellpush.join(executor="host", timeout_s=30) as comm:
+with bellpush.join(executor="host", nics=2, channels=2, timeout_s=30) as comm:
     values = (ctypes.c_float * 1000)(*[i + comm.rank for i in range(1000)])
     comm.all_reduce(values, op="mean")
     assert list(values) == [i + 0.5 for i in range(1000)], list(values)[:4]
