@@ -110,7 +110,7 @@ BP_DEV bool needs_nobody(const channel<P>& c, bool copies) {
     return true;
   }
   // The host has the reason, or will. One thread's answer: the word may change while others look.
-  return block_scope{}.broadcast(ld_relaxed_gpu(&c.shared()->dead)) != 0;
+  return block_scope{}.broadcast(c.dead) != 0;
 }
 
 // A call of few channels is launched to begin while the kernel before it ends, which may be the call before.
@@ -149,10 +149,13 @@ BP_DEV void all_reduce(const bp_coll_args& args) {
 template <class P>
 BP_DEV void all_reduce_quick(const bp_coll_args& args) {
   begin_early(args, bid());
+  prefetch_states(args);
+  const elements mine = elements_of(args, bid());
+  const uint64_t bytes = mine.count * element_bytes(args.dtype);
+  const quick::payload payload(args.in + mine.first * element_bytes(args.dtype), bytes);
   channel<P> c(args, bid(), true);
   if (needs_nobody(c, true)) return;
-  const uint64_t bytes = c.count * element_bytes(args.dtype);
-  outcome o = quick::send(c, c.quick, c.in(0), bytes);
+  outcome o = quick::send(c, c.quick, payload);
   if (tid() + 1 == block_threads()) c.begin();
   if (o.ok()) o = quick::receive(c, c.quick, bytes);
   if (!o.ok()) return end_otherwise(c, o, {true, 0});

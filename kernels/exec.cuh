@@ -105,6 +105,9 @@ BP_DEV void release_kernel_behind() {
 #endif
 }
 
+// Has the line at an address of global memory come to L1, and waits for nothing.
+BP_DEV void prefetch(uint64_t address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(address)); }
+
 // Ends the whole launch with an error. For broken invariants; a message is shown on the host only.
 BP_DEV void trap(const char*) { __trap(); }
 
@@ -159,6 +162,7 @@ BP_DEV unsigned char* dynamic_shared() { return bp_host_current()->block->shared
 // A stream's kernels run one after the other here.
 BP_DEV void await_kernel_before() {}
 BP_DEV void release_kernel_behind() {}
+BP_DEV void prefetch(uint64_t) {}
 BP_DEV void trap(const char* why) { bp_host_fault(why); }
 
 }  // namespace bp

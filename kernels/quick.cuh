@@ -50,23 +50,34 @@ BP_DEV uint64_t made_at(const channel<P>& c, uint64_t n) {
   return payload_of(0, 0) + BP_COLL_QUICK_ALL_BYTES;
 }
 
-// Sends message n to everyone: `bytes` bytes from `from`.
+// What a message carries: this thread's first unit of it is on its way from the beginning, beside what else a call
+// needs from L2.
+struct payload {
+  uint64_t from, bytes;
+  uint32_t low = 0, high = 0;
+  BP_DEV payload(uint64_t source, uint64_t length) : from(source), bytes(length) { load(tid(), &low, &high); }
+  BP_DEV void load(uint32_t unit, uint32_t* first, uint32_t* second) const {
+    if (unit < head_units) return;
+    const bool whole = ((from | bytes) & 3) == 0;
+    const uint32_t at = (unit - head_units) * unit_data;
+    *first = payload_u32(from, at, (uint32_t)bytes, whole);
+    *second = payload_u32(from, at + 4, (uint32_t)bytes, whole);
+  }
+};
+
+// Sends message n to everyone.
 template <class P>
-BP_DEV outcome send(const channel<P>& c, uint64_t n, uint64_t from, uint64_t bytes) {
-  const uint32_t units = units_of(n, bytes), flag = flag_of(n);
-  const bool whole = ((from | bytes) & 3) == 0;
+BP_DEV outcome send(const channel<P>& c, uint64_t n, const payload& p) {
+  const uint32_t units = units_of(n, p.bytes), flag = flag_of(n);
   const bp_coll_call own = c.own();
   u128* made = reinterpret_cast<u128*>(made_at(c, n));
+  uint32_t low = p.low, high = p.high;
   for (uint32_t u = tid(); u < units; u += block_threads()) {
-    uint32_t low, high;
+    if (u != tid()) p.load(u, &low, &high);
     if (u < head_units) {
       const uint64_t word = head_word(own, u);
       low = (uint32_t)word;
       high = (uint32_t)(word >> 32);
-    } else {
-      const uint32_t at = (u - head_units) * unit_data;
-      low = payload_u32(from, at, (uint32_t)bytes, whole);
-      high = payload_u32(from, at + 4, (uint32_t)bytes, whole);
     }
     made[u] = u128{{low, flag, high, flag}};
   }
