@@ -72,7 +72,7 @@ class Communicator:
     def all_reduce(self, values, op="sum", out=None):
         """Reduces contiguous elements, in place unless `out` is given; returns where they are."""
         out = values if out is None else out
-        source, target = _Elements(values), _Elements(out)
+        source, target = _Elements(values, values is out), _Elements(out, True)
         if (source.count, source.dtype) != (target.count, target.dtype):
             raise ValueError(f"{source} and {target} differ")
         if op not in OPS:
@@ -103,7 +103,7 @@ class Communicator:
 class _Elements:
     """Address, number and type of a tensor's or array's elements."""
 
-    def __init__(self, values):
+    def __init__(self, values, written):
         self.stream = None
         if hasattr(values, "data_ptr"):  # torch
             if not values.is_contiguous():
@@ -118,7 +118,7 @@ class _Elements:
             if interface.get("strides") is not None:
                 raise ValueError("the array is not contiguous")
             self.address, readonly = interface["data"]
-            if readonly:
+            if readonly and written:
                 raise ValueError("the array is read-only")
             self.count, self.dtype = values.size, str(values.dtype)
         elif isinstance(values, ctypes.Array) and values._type_ in _CTYPES:

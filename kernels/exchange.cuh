@@ -81,9 +81,14 @@ BP_DEV uint64_t take_over(const channel<P>& c) {
   bp_coll_channel* st = c.state();
   uint64_t failed = 0;
   if (tid() == 0) {
-    // As at a barrier: all that the other block does is bounded.
-    while (ld_acquire_gpu(&st->left) != c.call + 1) yield_();
-    failed = ld_relaxed_gpu(&st->failed);
+    // All that the other block does is bounded; but it may not have come at all, as in wait_consumed().
+    deadline limit;
+    bool gone = false;
+    while (ld_acquire_gpu(&st->left) != c.call + 1 && !gone) {
+      gone = limit.expired(4 * c.a.timeout_ns + c.a.grace_ns);
+      yield_();
+    }
+    failed = gone ? (uint64_t)BP_COLL_SILENT << 32 | c.a.rank : ld_relaxed_gpu(&st->failed);
   }
   return block_scope{}.broadcast(failed);
 }

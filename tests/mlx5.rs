@@ -39,6 +39,7 @@ fn attr() -> QpAttr {
         send_cqes: 128,
         recv_cqes: 32,
         rnr_retry: 7,
+        ack_timeout: 14,
         inband: None,
         blueflame: false,
     }

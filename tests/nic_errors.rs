@@ -385,6 +385,7 @@ fn attributes_out_of_range_are_refused() {
         QpAttr { send_cqes: 0, ..ok.clone() },
         QpAttr { recv_cqes: 0, ..ok.clone() },
         QpAttr { rnr_retry: 8, ..ok.clone() },
+        QpAttr { ack_timeout: 32, ..ok.clone() },
         inband(0, 64, 1),
         inband(4, 100, 1),
         inband(1 << 15, 64, 1),

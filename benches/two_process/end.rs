@@ -122,6 +122,7 @@ impl End {
             send_cqes: DEPTH,
             recv_cqes: 0,
             rnr_retry: 7,
+            ack_timeout: 14,
             inband: None,
             blueflame: false,
         };

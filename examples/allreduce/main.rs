@@ -241,6 +241,9 @@ fn run(args: &Args) -> Result<(), Failure> {
         return Err(format!("--bare: {bytes} bytes are more than {}", bare::MOST_BYTES).into());
     }
     match Job::from_env(options.timeout)? {
+        None if args.faults.is_some() || !args.address.is_empty() => {
+            Err("--faults and --address are of links between processes; ranks are threads".into())
+        }
         None if args.nics.is_some() => {
             Err("--nics: ranks that are threads have one each, with --engines threads".into())
         }
@@ -260,8 +263,13 @@ fn process(args: &Args, job: &Job, options: &Options, task: &Task) -> Result<(),
     let mut bootstrap = Bootstrap::join(job)?;
     // Rank 0's process number and time name the job's link.
     let name = format!("job-{}-{}", std::process::id(), machine_time());
-    let said = bootstrap.all_gather(name.as_bytes())?;
-    let name = String::from_utf8_lossy(&said[0]).into_owned();
+    let said = bootstrap.all_gather(format!("{} {name}", args.link).as_bytes())?;
+    let said: Vec<_> = said.iter().map(|s| String::from_utf8_lossy(s)).collect();
+    let other = |s: &str| s.split_once(' ').is_none_or(|(link, _)| link != args.link);
+    if let Some(rank) = said.iter().position(|s| other(s)) {
+        return Err(format!("rank {rank} is not on --link {}, as this one is", args.link).into());
+    }
+    let name = said[0].split_once(' ').map_or(String::new(), |(_, name)| name.into());
     let cores = bootstrap.cores()?;
     let wanted = match args.address.len() {
         0 if gpu.is_host() => Some(args.nics.unwrap_or(1)),
@@ -372,11 +380,11 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
         None => format!("threads, {engines} engine thread(s) a rank"),
         Some(offload) if args.engine == "own" => {
             let said =
-                "a push crosses between GPUs once, from the engine's window to the peer's region";
+                "a payload crosses between GPUs once, from the engine's to the peer's region";
             format!("threads, each rank's engine on its own GPU, as {}: {said}", offload.describe())
         }
         Some(offload) => {
-            let said = "a push crosses between GPUs on its way to the engine and from it, but for the \
+            let said = "a payload crosses between GPUs on its way to the engine and from it, but for the \
                         ranks that share its GPU";
             format!("threads, all engines on {}: {said}", offload.describe())
         }

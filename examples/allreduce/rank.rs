@@ -41,6 +41,9 @@ pub struct Measured {
     /// The same of NCCL, each batch after one of ours.
     pub nccl: Vec<u64>,
     digest: Vec<u8>,
+    /// This rank's checked result.
+    #[serde(skip)]
+    right: Vec<u8>,
     /// What is wrong with this rank's result, or with its call.
     wrong: Option<String>,
 }
@@ -93,9 +96,21 @@ impl Rank {
         task: &Task,
         mut tell: impl FnMut(&Communicator, &[Measured]),
     ) -> Result<(), Failure> {
+        let mine = format!("{task:?}");
+        for (rank, theirs) in self.meeting.all_gather(mine.as_bytes())?.iter().enumerate() {
+            if theirs != mine.as_bytes() {
+                let theirs = String::from_utf8_lossy(theirs);
+                return Err(format!("rank {rank} measures {theirs}, this one {mine}").into());
+            }
+        }
         for &bytes in &task.sizes {
             let mine = self.measure(task, (bytes / task.dtype.bytes()).max(1))?;
-            let said = self.meeting.all_gather(&serde_json::to_vec(&mine)?)?;
+            let said = match (self.meeting.all_gather(&serde_json::to_vec(&mine)?), &mine.wrong) {
+                (Ok(said), _) => said,
+                // What this rank found says more than who has left since.
+                (Err(_), Some(why)) => return Err(why.clone().into()),
+                (Err(why), None) => return Err(why.into()),
+            };
             let all = said.iter().map(|text| serde_json::from_slice(text));
             let all = match (all.collect::<Result<Vec<Measured>, _>>(), mine.wrong) {
                 (Ok(all), _) => all,
@@ -124,8 +139,15 @@ impl Rank {
         let usual = if self.gpu.is_host() { 20 } else { 200 };
         let bytes = (count * task.dtype.bytes()).max(1);
         let calls = task.calls.unwrap_or(((64u64 << 20) / bytes).clamp(2, usual) as u32).max(1);
-        let mut seen =
-            Measured { count, calls, batches: vec![], nccl: vec![], digest: vec![], wrong: None };
+        let mut seen = Measured {
+            count,
+            calls,
+            batches: vec![],
+            nccl: vec![],
+            digest: vec![],
+            right: vec![],
+            wrong: None,
+        };
         match self.call_and_check(task, &mut seen) {
             Err(why) if why.is::<BootstrapError>() || why.is::<Elsewhere>() => return Err(why),
             Err(why) => seen.wrong = Some(why.to_string()),
@@ -161,6 +183,7 @@ impl Rank {
             Memory::from(output.clone()).read(0, &mut found)?;
             if !matches!(by, By::Nccl(_)) {
                 seen.digest = Sha256::digest(&found).to_vec();
+                seen.right.clone_from(&found);
                 check::check(dtype, task.op, &inputs, &found)?;
             } else if dtype == Dtype::F32 || (dtype == Dtype::I32 && task.op != Op::Mean) {
                 // NCCL rounds after each addition of 16-bit elements, and says nothing of how its
@@ -169,10 +192,12 @@ impl Rank {
             }
         }
 
+        let (zeros, right) = (vec![0; found.len()], std::mem::take(&mut seen.right));
         let batches: Vec<_> =
             by.iter().map(|by| calls.batch(by, seen.calls)).collect::<Result<_, _>>()?;
         for _ in 0..BATCHES {
             for (by, batch) in by.iter().zip(&batches) {
+                Memory::from(output.clone()).write(0, if task.in_place { mine } else { &zeros })?;
                 let ns = calls.beside(by, seen.calls, || {
                     together(meeting)?;
                     let since = Instant::now();
@@ -184,6 +209,11 @@ impl Rank {
                     calls.wait(by)?;
                     Ok(u64::try_from(since.elapsed().as_nanos())? / u64::from(seen.calls))
                 })?;
+                // A batch in place goes on from what the call before left.
+                Memory::from(output.clone()).read(0, &mut found)?;
+                if !task.in_place && !matches!(by, By::Nccl(_)) && found != right {
+                    return Err("a timed call's result is not the first one's".into());
+                }
                 match by {
                     By::Bellpush(_) | By::Bare(_) => seen.batches.push(ns),
                     By::Nccl(_) => seen.nccl.push(ns),

@@ -165,6 +165,10 @@ impl Bootstrap {
             _ => vec![reach(job)?],
         };
         let mut joined = Self { rank: job.rank, ranks: job.ranks, timeout: job.timeout, streams };
+        for stream in &joined.streams {
+            let limit = |source| BootstrapError::Lost { rank: 0, source };
+            stream.set_write_timeout(Some(joined.timeout)).map_err(limit)?;
+        }
         // Rank 0 answers when everyone is there, or says who is not.
         joined.all_gather(&[])?;
         Ok(joined)
@@ -180,10 +184,14 @@ impl Bootstrap {
         if self.rank != 0 {
             let lost = |source| BootstrapError::Lost { rank: 0, source };
             let root = &mut self.streams[0];
-            send(root, DATA, mine).map_err(lost)?;
+            // If it has closed, it may have said why before.
+            let sent = send(root, DATA, mine);
             // The root itself may wait a timeout long for another rank.
-            let ranks = receive(root, deadline + self.timeout).map_err(lost)?;
-            let (kind, all) = ranks;
+            let (kind, all) = match (receive(root, deadline + self.timeout), sent) {
+                (Ok(said), Ok(())) => said,
+                (Ok(said), _) if said.0 == FAILED => said,
+                (_, Err(source)) | (Err(source), _) => return Err(lost(source)),
+            };
             if kind == FAILED {
                 return Err(BootstrapError::Told { why: String::from_utf8_lossy(&all).into() });
             }
@@ -202,8 +210,14 @@ impl Bootstrap {
             }
         }
         let packed = pack(&all);
-        for (rank, stream) in (1u32..).zip(&mut self.streams) {
-            send(stream, DATA, &packed).map_err(|source| BootstrapError::Lost { rank, source })?;
+        for rank in 1..self.ranks {
+            let stream = &mut self.streams[rank as usize - 1];
+            if let Err(source) = send(stream, DATA, &packed) {
+                let error = BootstrapError::Lost { rank, source };
+                // Those that have what was gathered read this with the next.
+                tell(&mut self.streams, &error);
+                return Err(error);
+            }
         }
         Ok(all)
     }

@@ -1,6 +1,6 @@
 //! Who this process is among the ranks of a job, as launchers say it in the environment.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use super::bootstrap::BootstrapError;
@@ -76,15 +76,25 @@ impl Job {
         let root = match (var("BELLPUSH_ROOT"), var("MASTER_ADDR")) {
             (Some(root), _) => resolve("BELLPUSH_ROOT", &root, PORT)?,
             (None, Some(host)) => {
-                let port = number("MASTER_PORT")?.and_then(|p| u16::try_from(p + 1).ok());
-                resolve("MASTER_ADDR", &host, port.unwrap_or(PORT))?
+                let above = |p: u32| u16::try_from(p).ok().and_then(|p| p.checked_add(1));
+                let port = match number("MASTER_PORT")? {
+                    None => PORT,
+                    Some(p) => above(p).ok_or_else(|| {
+                        let (name, must) = ("MASTER_PORT", "a port below 65535");
+                        BootstrapError::Variable { name, given: p.to_string(), must }
+                    })?,
+                };
+                resolve("MASTER_ADDR", &host, port)?
             }
             (None, None) => return Err(missing("BELLPUSH_ROOT")),
         };
         let secret = match var("BELLPUSH_JOB_SECRET").filter(|s| !s.is_empty()) {
             Some(named) => named,
             None => {
-                let job = format!("{ranks} {}", var(name).unwrap_or_default());
+                // A launcher's name may be another job's too: torchrun's is "none", and Slurm's steps share theirs.
+                let said =
+                    [name, "MASTER_PORT", "SLURM_STEP_ID"].map(|n| var(n).unwrap_or_default());
+                let job = format!("{ranks} {}", said.join(" "));
                 secret::of_job(&var, &job)
                     .map_err(|(path, source)| BootstrapError::Secret { path, source })?
             }
@@ -95,6 +105,11 @@ impl Job {
 
 /// `host:port`, `[v6]:port`, or a host alone.
 fn resolve(name: &'static str, given: &str, port: u16) -> Result<SocketAddr, BootstrapError> {
+    // An IPv6 address would be taken for a host with a port.
+    let bare = given.strip_prefix('[').and_then(|g| g.strip_suffix(']')).unwrap_or(given);
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(address, port));
+    }
     let found = match given.to_socket_addrs() {
         Ok(mut all) => all.next(),
         Err(_) => (given, port).to_socket_addrs().ok().and_then(|mut all| all.next()),
@@ -127,8 +142,17 @@ mod tests {
         let with = |more: &[(&'static str, &'static str)]| job(&[&torch[..], more].concat());
         let made = with(&[("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")]);
         assert_eq!(made.unwrap().unwrap().root.port(), 29501);
-        let made = with(&[("BELLPUSH_ROOT", "::1")]).unwrap().unwrap();
-        assert_eq!(made.root, "[::1]:29401".parse().unwrap());
+        for (root, is) in [
+            ("::1", "[::1]:29401"),
+            ("[::1]", "[::1]:29401"),
+            ("[::1]:20", "[::1]:20"),
+            ("fd00::1:20", "[fd00::1:20]:29401"),
+            ("10.0.0.1", "10.0.0.1:29401"),
+            ("10.0.0.1:20", "10.0.0.1:20"),
+        ] {
+            let made = with(&[("BELLPUSH_ROOT", root)]).unwrap().unwrap();
+            assert_eq!(made.root, is.parse().unwrap(), "{root}");
+        }
     }
 
     #[test]
@@ -146,5 +170,9 @@ mod tests {
         assert!(text(&[("RANK", "2"), ("WORLD_SIZE", "2")]).contains("rank 2"));
         let bad = [&secret[..], &[("MASTER_ADDR", "no such host")]].concat();
         assert!(text(&bad).contains("MASTER_ADDR is 'no such host'"));
+        for port in ["65535", "70000", "4294967295"] {
+            let bad = [&secret[..], &[("MASTER_ADDR", "::1"), ("MASTER_PORT", port)]].concat();
+            assert!(text(&bad).contains(&format!("MASTER_PORT is '{port}'")), "{}", text(&bad));
+        }
     }
 }

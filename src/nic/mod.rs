@@ -104,6 +104,9 @@ pub struct QpAttr {
     /// How often a SEND is tried again when the peer's receive queue is empty (0..=7; 7: without
     /// end, InfiniBand vol. 1, 9.7.5.2.8).
     pub rnr_retry: u8,
+    /// Local ACK timeout's code, 4.096 µs · 2^n (1..=31; 0: none). With 7 retries a peer is silent for eight times that
+    /// before the queue pair fails.
+    pub ack_timeout: u8,
     /// In-band window, for a queue pair whose sends announce themselves.
     pub inband: Option<Inband>,
     /// Whole WQEs are stored to the UAR (`kernels/doorbell.cuh`): with [`Order::Later`] with a check

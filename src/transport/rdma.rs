@@ -1,6 +1,7 @@
 //! What every RDMA path has: a queue pair, its memory, the local region, and a window or none.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::memory::{Place, view_of};
 use super::{Error, Kick, Memory, Options, Path};
@@ -9,6 +10,7 @@ use crate::gpu::{Gpu, Mapped};
 use crate::mem::{Dma, HostMem, MemError, View};
 use crate::nic::{Access, Inband, Mr, Nic, NicError, QpAttr, QueuePair};
 use crate::wire::cqe::CQE_BYTES;
+use crate::wire::roce::ack_timeout_code;
 use crate::wire::{Iova, Qpn};
 
 /// A window of slots: device memory of the NIC (push; host memory where it has none) or host memory
@@ -71,6 +73,7 @@ impl Rdma {
             send_cqes: options.sq_blocks.max(slots) * 2,
             recv_cqes: 0,
             rnr_retry: 7,
+            ack_timeout: ack_timeout_for(options.timeout),
             inband: match &window {
                 Some(w) if inband => Some(Inband {
                     window: w.view.clone(),
@@ -280,4 +283,10 @@ impl Rdma {
             bytes: self.local_mr.bytes,
         }
     }
+}
+/// The local ACK timeout with which a peer may be silent for as long as this end waits: it may be stopped for a while, and
+/// go on. Not below the usual 67 ms (code 14).
+fn ack_timeout_for(timeout: Duration) -> u8 {
+    let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+    ack_timeout_code(ns.div_ceil(8)).max(14)
 }

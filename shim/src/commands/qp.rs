@@ -172,6 +172,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         send_cqes: 1,
         recv_cqes: 1,
         rnr_retry: 0,
+        ack_timeout: 0, // modify_qp says
         inband: None,
         blueflame: false,
     };

@@ -164,6 +164,7 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
         send_cqes: 1,
         recv_cqes: 1,
         rnr_retry: 0,
+        ack_timeout: 0, // modify_qp says
         inband: None,
         blueflame: false,
     };

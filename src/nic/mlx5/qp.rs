@@ -45,6 +45,7 @@ pub(super) struct Qp {
     queues: Queues,
     address: QpAddress,
     rnr_retry: u8,
+    ack_timeout: u8,
     connected: AtomicBool,
 }
 
@@ -84,6 +85,10 @@ fn check(device: &Device, attr: &QpAttr) -> Result<(), NicError> {
     if attr.rnr_retry > 7 {
         let (value, must) = (attr.rnr_retry.into(), "0..=7");
         return Err(NicError::Attribute { what: "RNR retry count", value, must });
+    }
+    if attr.ack_timeout > 31 {
+        let (value, must) = (attr.ack_timeout.into(), "0..=31");
+        return Err(NicError::Attribute { what: "local ACK timeout's code", value, must });
     }
     Ok(())
 }
@@ -265,6 +270,7 @@ impl Qp {
             queues,
             address: QpAddress { nic: device.address, qpn, psn, mtu: device.mtu },
             rnr_retry: attr.rnr_retry,
+            ack_timeout: attr.ack_timeout,
             connected: AtomicBool::new(false),
         }))
     }
@@ -465,6 +471,7 @@ impl QueuePair for Qp {
         }
         let mut connection = Connection::new(self.address, peer);
         connection.with.rnr_retry = Some(self.rnr_retry);
+        connection.with.timeout = Some(self.ack_timeout);
         for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
             self.modify(to, &connection.change(QpType::Rc, to))?;
         }

@@ -223,6 +223,7 @@ impl Device {
             send_cqes: 1,
             recv_cqes: 0,
             rnr_retry: 0,
+            ack_timeout: 0,
             inband: None,
             blueflame: false,
         };

@@ -42,6 +42,9 @@ pub(super) fn check(attr: &QpAttr) -> Result<(), NicError> {
     if attr.rnr_retry > 7 {
         return refuse("RNR retry count", attr.rnr_retry.into(), "0..=7");
     }
+    if attr.ack_timeout > 31 {
+        return refuse("local ACK timeout's code", attr.ack_timeout.into(), "0..=31");
+    }
     let Some(inband) = &attr.inband else { return Ok(()) };
     if attr.blueflame {
         return refuse("BlueFlame", 1, "off for an in-band queue pair");

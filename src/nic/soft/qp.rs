@@ -380,6 +380,7 @@ impl QueuePair for Qp {
     fn connect(&self, peer: QpAddress) -> Result<(), NicError> {
         let mut connection = Connection::new(QueuePair::address(self), peer);
         connection.with.rnr_retry = Some(self.attr.rnr_retry);
+        connection.with.timeout = Some(self.attr.ack_timeout);
         self.connect_with(&connection)
     }
 

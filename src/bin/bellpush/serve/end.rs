@@ -108,6 +108,7 @@ impl End {
             send_cqes: DEPTH,
             recv_cqes: DEPTH,
             rnr_retry: 7,
+            ack_timeout: 14,
             inband: None,
             blueflame: false,
         };

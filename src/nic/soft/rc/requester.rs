@@ -33,6 +33,11 @@ const READ_PART: u32 = 32;
 /// Packets after which an acknowledgement is asked for within a message.
 const ACK_EVERY: u32 = 16;
 
+/// First interval of a timer that is longer than it. A loss that nothing else shows need not wait out a long timer, which says
+/// how long a peer may be silent: what is missing goes again after this time, twice that, and so on, up to the timer's. The sum
+/// of all intervals stays what the timer and the number of retries say. (ConnectX retransmits adaptively as well.)
+const FIRST_NS: u64 = 4096 << 14;
+
 pub(super) struct Requester {
     path: Path,
     timeout_ns: Option<u64>,
@@ -52,7 +57,9 @@ pub(super) struct Requester {
     reads: u8,
     /// When the oldest is given up waiting for.
     deadline: Option<u64>,
-    tries: u8,
+    /// Intervals that nothing was heard for, and their sum.
+    tries: u32,
+    waited_ns: u64,
     rnr_tries: u8,
     not_before: u64,
     /// What is being sent again from this PSN on; news that it is missing are old news.
@@ -82,6 +89,7 @@ impl Requester {
             reads: 0,
             deadline: None,
             tries: 0,
+            waited_ns: 0,
             rnr_tries: 0,
             not_before: 0,
             recovering: None,
@@ -408,7 +416,8 @@ impl Requester {
             self.at = self.at.max(self.oldest.distance(flight.first).max(0) as u32);
         }
         if self.oldest != before {
-            (self.tries, self.rnr_tries, self.not_before) = (0, 0, 0);
+            (self.tries, self.waited_ns) = (0, 0);
+            (self.rnr_tries, self.not_before) = (0, 0);
             if self.recovering.is_some_and(|psn| psn != self.oldest) {
                 self.recovering = None;
             }
@@ -431,7 +440,20 @@ impl Requester {
 
     fn restart_timer(&mut self, now_ns: u64) {
         let running = self.is_outstanding();
-        self.deadline = self.timeout_ns.filter(|_| running).map(|ns| now_ns + ns);
+        self.deadline = self.interval_ns().filter(|_| running).map(|ns| now_ns + ns);
+    }
+
+    /// How long nothing may be heard until the queue pair fails.
+    fn patience_ns(&self) -> Option<u64> {
+        self.timeout_ns.map(|ns| ns * (u64::from(self.retry_cnt) + 1))
+    }
+
+    /// How long until what nothing is heard of goes again.
+    fn interval_ns(&self) -> Option<u64> {
+        let (timer, patience) = (self.timeout_ns?, self.patience_ns()?);
+        let first = if self.retry_cnt == 0 { timer } else { timer.min(FIRST_NS) };
+        let longer = first << self.tries.min(17); // the longest timer is 2^17 times the first interval
+        Some(longer.min(timer).min(patience.saturating_sub(self.waited_ns)))
     }
 
     /// The oldest is known to be missing: sends again from it on, once.
@@ -462,7 +484,8 @@ impl Requester {
             return;
         }
         Live::add(&cx.counters.timeouts, 1);
-        if self.tries >= self.retry_cnt {
+        self.waited_ns += self.interval_ns().unwrap_or(0);
+        if self.patience_ns().is_none_or(|most| self.waited_ns >= most) {
             return self.fail(sq, cx, (Cause::TransportRetryExc, Vendor::NoAnswer));
         }
         self.tries += 1;

@@ -8,10 +8,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use nix::fcntl::posix_fallocate;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::ShmLink;
 use super::lock::{self, TableLock};
+use super::ring::RING_BYTES;
 use super::table::{LINK_BYTES, PORTS, Table};
 use crate::mem::{HostMem, View};
 use crate::nic::soft::link::LinkError;
@@ -159,7 +161,7 @@ impl ShmNet {
         let table = &self.0.table;
         let lock = TableLock::take(&file)?;
         let mut free = None;
-        let mut taken = Vec::new();
+        let (mut taken, mut held) = (Vec::new(), Vec::new());
         for port in 0..PORTS {
             if !lock::is_held(&file, port)? {
                 free = free.or(Some(port));
@@ -168,10 +170,21 @@ impl ShmNet {
                 }
             } else if let Some(holder) = table.port(port)? {
                 taken.push(holder.addr);
+                held.push(port);
             }
         }
         let addr = choose(&taken)?;
         let port = free.ok_or(LinkError::Full { ports: PORTS })?;
+        // The file has holes where nobody has written, and a store for which there is no memory would end the process.
+        for other in held.into_iter().chain([port]) {
+            for at in [Table::ring_at(port, other), Table::ring_at(other, port)] {
+                posix_fallocate(&file, at as i64, RING_BYTES as i64).map_err(|errno| {
+                    let call =
+                        "reservation of a link's memory in /dev/shm (a container's --shm-size)";
+                    system(call)(errno.into())
+                })?;
+            }
+        }
         lock::hold_port(&file, port)?;
         let me = table.enter(port, addr)?;
         drop(lock);

@@ -124,8 +124,13 @@ impl Table {
         self.memory.fetch_add(GENERATION_AT, 1).map(drop)
     }
 
+    /// Where the ring from one port to another lies in the file.
+    pub(super) fn ring_at(from: usize, to: usize) -> usize {
+        PAGE_BYTES + (from * PORTS + to) * RING_SPACE
+    }
+
     /// The ring from one port to another.
     pub(super) fn ring(&self, from: usize, to: usize) -> Result<View, MemError> {
-        self.memory.part(PAGE_BYTES + (from * PORTS + to) * RING_SPACE, RING_BYTES)
+        self.memory.part(Self::ring_at(from, to), RING_BYTES)
     }
 }
