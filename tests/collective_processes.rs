@@ -27,6 +27,8 @@ const CHILD: &str = "BELLPUSH_TEST_RANK";
 const LIFE: Duration = Duration::from_secs(40);
 /// Bound of a rank's waits.
 const TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a rank is stopped that goes on: shorter than that, longer than a queue pair's usual patience (0.54 s).
+const SLOW: Duration = Duration::from_millis(1500);
 const SAYS: &str = "rank says: ";
 
 /// Below those that the system gives to connections, which could have it before rank 0 does.
@@ -245,7 +247,12 @@ fn child() {
     for call in 0..calls {
         memory.write(0, bytemuck::cast_slice(&vec![1f32; n])).unwrap();
         rank.all_reduce(&stream, &memory, &memory, n as u64, Dtype::F32, Op::Sum).unwrap();
-        if let Err(error) = rank.synchronize(&stream) {
+        let since = Instant::now();
+        let done = rank.synchronize(&stream);
+        if let (Ok(()), true) = (&done, call > 3 && since.elapsed() > SLOW / 2) {
+            println!("\n{SAYS}waited, and went on");
+        }
+        if let Err(error) = done {
             let blamed = match &error {
                 Error::Silent { rank, .. } | Error::Link { rank, .. } => *rank as i64,
                 _ => -1,
@@ -279,8 +286,8 @@ fn spawn(link: &str, algorithm: &str, rank: u32, ranks: u32, root: SocketAddr) -
         .unwrap()
 }
 
-/// Hurts rank 1 of three in the middle of its calls, and asks the others whom they blame.
-fn hurt(link: &str, algorithm: &str, signal: Signal) {
+/// Three ranks in the middle of their calls, and what each says from then on.
+fn under_way(link: &str, algorithm: &str) -> (Vec<Child>, Vec<impl Iterator<Item = String>>) {
     use std::io::{BufRead, BufReader};
     let root = free_port();
     let name = format!("{link}{}", std::process::id());
@@ -296,27 +303,59 @@ fn hurt(link: &str, algorithm: &str, signal: Signal) {
     for (rank, said) in lines.iter_mut().enumerate() {
         assert_eq!(said.next().as_deref(), Some("under way"), "rank {rank}");
     }
-    let since = Instant::now();
-    kill(Pid::from_raw(ranks[1].id() as i32), signal).unwrap();
-    for rank in [0, 2] {
-        let said = lines[rank].next().expect("an error, and no hang");
-        assert!(said.starts_with("1 "), "{link}, {algorithm}, {signal}, rank {rank}: {said}");
-    }
-    assert!(since.elapsed() < 3 * TIMEOUT, "{:?}", since.elapsed());
-    for child in &mut ranks {
+    (ranks, lines)
+}
+
+fn end(ranks: Vec<Child>) {
+    for mut child in ranks {
         let _ = child.kill();
         let _ = child.wait();
     }
 }
 
+/// Hurts a rank in the middle of its calls, and asks the others whom they blame.
+fn hurt(link: &str, algorithm: &str, hurt: usize, signal: Signal) {
+    let (ranks, mut lines) = under_way(link, algorithm);
+    let since = Instant::now();
+    kill(Pid::from_raw(ranks[hurt].id() as i32), signal).unwrap();
+    for rank in (0..3).filter(|&rank| rank != hurt) {
+        let said = lines[rank].next().expect("an error, and no hang");
+        let blames = format!("{hurt} ");
+        assert!(said.starts_with(&blames), "{link}, {algorithm}, {signal}, rank {rank}: {said}");
+    }
+    assert!(since.elapsed() < 3 * TIMEOUT, "{:?}", since.elapsed());
+    end(ranks);
+}
+
+/// Stops a rank for a while: all wait, and go on.
+fn slow(link: &str, algorithm: &str, slow: usize) {
+    let (ranks, mut lines) = under_way(link, algorithm);
+    let pid = Pid::from_raw(ranks[slow].id() as i32);
+    kill(pid, Signal::SIGSTOP).unwrap();
+    std::thread::sleep(SLOW);
+    kill(pid, Signal::SIGCONT).unwrap();
+    for rank in (0..3).filter(|&rank| rank != slow) {
+        let said = lines[rank].next();
+        let on = Some("waited, and went on");
+        assert_eq!(said.as_deref(), on, "{link}, {algorithm}, {slow} was slow, rank {rank}");
+    }
+    end(ranks);
+}
+
 #[test]
 fn a_killed_rank_is_named_by_the_others() {
-    hurt("shm-coll-kill", "ring", Signal::SIGKILL);
-    hurt("udp", "two-shot", Signal::SIGKILL);
+    hurt("shm-coll-kill", "ring", 1, Signal::SIGKILL);
+    hurt("udp", "two-shot", 0, Signal::SIGKILL);
 }
 
 #[test]
 fn a_stopped_rank_is_named_by_the_others() {
-    hurt("shm-coll-stop", "two-shot", Signal::SIGSTOP);
-    hurt("udp", "one-shot", Signal::SIGSTOP);
+    hurt("shm-coll-stop", "two-shot", 2, Signal::SIGSTOP);
+    hurt("udp", "one-shot", 1, Signal::SIGSTOP);
+}
+
+#[test]
+fn a_slow_rank_is_waited_for() {
+    slow("shm-coll-slow", "two-shot", 1);
+    slow("udp", "ring", 0);
 }
