@@ -397,6 +397,27 @@ fn calls_of_other_kinds_follow_before_all_have_ended() {
     world.reduce(Dtype::F32, Op::Sum, 515, Kind::Random, false);
 }
 
+/// In place, what others sent is added to elements that this rank has sent before. A rank whose packets are lost sends later than
+/// it receives.
+#[test]
+fn a_rank_that_sends_late_has_sent_what_it_writes_over() {
+    let net = ShmNet::anonymous(false).unwrap();
+    let nic = |rank: u32| -> Arc<dyn Nic> {
+        let faults = ["seed=5", "loss=30%,seed=5"][usize::from(rank == 0)].parse().unwrap();
+        let link = Faulty::new(net.attach_free().unwrap(), faults).unwrap();
+        SoftNic::open_on(SoftConfig::default(), Box::new(link)).unwrap()
+    };
+    for algorithm in [Algorithm::OneShot, Algorithm::TwoShot] {
+        let mut options = Options { channels: 1, ..small(algorithm) };
+        // One slot, so that a message goes when the one before has been acknowledged.
+        options.endpoint.window_bytes = 1024;
+        let world = World::on((0..3).map(nic).collect(), &options);
+        for count in [600, 700] {
+            world.reduce(Dtype::F32, Op::Sum, count, Kind::Random, true);
+        }
+    }
+}
+
 #[test]
 fn a_rank_that_does_not_call_is_named_by_all_others_in_time() {
     for &algorithm in Algorithm::ALL {

@@ -33,7 +33,7 @@ pub enum Op {
     Max = 1,
     /// Smallest.
     Min = 2,
-    /// Sum by number of ranks; of [`Dtype::I32`] the exact quotient, truncated toward zero.
+    /// Sum by number of ranks, infinite where the sum is; of [`Dtype::I32`] the exact quotient, truncated toward zero.
     Mean = 3,
 }
 
