@@ -119,7 +119,7 @@ fn a_region_that_goes_ends_a_stream_of_puts() {
 fn a_peer_that_goes_ends_a_wait() {
     let rig = Rig::fibres();
     for (name, _) in KERNELS.into_iter().filter(|(name, _)| rig.takes(path(name))) {
-        let Pair { a, b, src: _src, dst: _dst } = rig.pair(path(name), 4096, Options::default());
+        let Pair { a, b, src: _src, dst: _dst } = rig.pair(path(name), 4096, small(3000));
         a.put(&rig.stream, 0, 0, 100).unwrap();
         a.quiet(&rig.stream).unwrap();
         drop(b);

@@ -10,7 +10,7 @@ use crate::gpu::{Gpu, Mapped};
 use crate::mem::{Dma, HostMem, MemError, View};
 use crate::nic::{Access, Inband, Mr, Nic, NicError, QpAttr, QueuePair};
 use crate::wire::cqe::CQE_BYTES;
-use crate::wire::roce::ack_timeout_code;
+use crate::wire::roce::ack_timeout_ns;
 use crate::wire::{Iova, Qpn};
 
 /// A window of slots: device memory of the NIC (push; host memory where it has none) or host memory
@@ -284,9 +284,10 @@ impl Rdma {
         }
     }
 }
-/// The local ACK timeout with which a peer may be silent for as long as this end waits: it may be stopped for a while, and
-/// go on. Not below the usual 67 ms (code 14).
+
+/// The longest local ACK timeout with which a queue pair fails within the time that this end waits, so that the wait tells why;
+/// until then a peer may be silent, which is stopped for a while and goes on. Not below the usual 67 ms (code 14).
 fn ack_timeout_for(timeout: Duration) -> u8 {
-    let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-    ack_timeout_code(ns.div_ceil(8)).max(14)
+    let each = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX) / 8; // with 7 retries
+    (14..31).rev().find(|&code| ack_timeout_ns(code).is_some_and(|ns| ns <= each)).unwrap_or(14)
 }

@@ -29,8 +29,28 @@ pub const CASES: &[(&str, &str, &[&str])] = &[
     ("ib_send_bw", "-n 5 -a", &["--mtu", "4096"]),
 ];
 
-/// Runs the client in the guest; what both sides said at their ends.
+/// perftest measures the processor's clock before anything else, and gives up where that went badly: on a busy host, a guest's
+/// time does not pass evenly.
+const UNEVEN_CLOCK: &str = "Correlation coefficient";
+const TRIES: usize = 4;
+
+/// Runs the client in the guest, again where its clock was uneven; what both sides said at their ends.
 pub fn run(
+    guest: &Guest,
+    case: (&str, &str, &[&str]),
+    gid: u32,
+    nic: IpAddr,
+) -> Result<String, Failure> {
+    for _ in 1..TRIES {
+        match run_once(guest, case, gid, nic) {
+            Err(why) if why.to_string().contains(UNEVEN_CLOCK) => {}
+            ended => return ended,
+        }
+    }
+    run_once(guest, case, gid, nic)
+}
+
+fn run_once(
     guest: &Guest,
     (program, client, server): (&str, &str, &[&str]),
     gid: u32,

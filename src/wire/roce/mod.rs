@@ -29,9 +29,7 @@ pub use ip::{
 };
 pub use opcode::{ExtensionSet, Opcode, Operation, Position, Service, Tail};
 pub use packet::{Extensions, Frame, Headers, Packet, PacketError};
-pub use timer::{
-    ack_timeout_code, ack_timeout_ns, credit_code, credits, rnr_timer_code, rnr_timer_ns,
-};
+pub use timer::{ack_timeout_ns, credit_code, credits, rnr_timer_code, rnr_timer_ns};
 
 /// Bytes of the base transport header.
 pub const BTH_BYTES: usize = 12;

@@ -24,11 +24,6 @@ pub fn ack_timeout_ns(code: u8) -> Option<u64> {
     }
 }
 
-/// The code of the shortest local ACK timeout of at least `ns` nanoseconds, or of the longest.
-pub fn ack_timeout_code(ns: u64) -> u8 {
-    (1..31).find(|&code| ack_timeout_ns(code) >= Some(ns)).unwrap_or(31)
-}
-
 /// Receive WQEs of an ACK's credit code (its low 5 bits); `None` where none are told (code 31).
 pub fn credits(code: u8) -> Option<u32> {
     match u32::from(code & 31) {
@@ -64,9 +59,6 @@ mod tests {
         assert_eq!(ack_timeout_ns(1), Some(8192));
         assert_eq!(ack_timeout_ns(14), Some(67_108_864));
         assert_eq!(ack_timeout_ns(31), Some(4096 << 31));
-        for (ns, code) in [(0, 1), (8192, 1), (8193, 2), (1_250_000_000, 19), (u64::MAX, 31)] {
-            assert_eq!(ack_timeout_code(ns), code, "{ns}");
-        }
     }
 
     #[test]
