@@ -49,6 +49,11 @@ impl Served {
         SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.port)
     }
 
+    /// Waits for what it says of a client that it served.
+    pub fn line(&mut self, timeout: Duration) -> Result<String, Failure> {
+        self.output.recv_timeout(timeout).map_err(|_| self.failed("says nothing of its client"))
+    }
+
     /// Waits for its end and returns its last line; any other status than 0 is a failure.
     pub fn finish(mut self, timeout: Duration) -> Result<String, Failure> {
         let end = Instant::now() + timeout;
@@ -70,7 +75,8 @@ impl Served {
         }
     }
 
-    fn failed(&mut self, why: &str) -> Failure {
+    /// A failure, and what was printed of errors until now; the server is killed.
+    pub fn failed(&mut self, why: &str) -> Failure {
         let _ = self.child.kill(); // so that its errors end
         let mut output = String::new();
         let _ = self.errors.read_to_string(&mut output); // as far as it is text

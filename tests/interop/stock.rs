@@ -44,23 +44,26 @@ pub fn run(
     for _ in 1..TRIES {
         match run_once(guest, case, gid, nic) {
             Err(why) if why.to_string().contains(UNEVEN_CLOCK) => {}
-            ended => return ended,
+            ended => return Ok(ended?.0),
         }
     }
-    run_once(guest, case, gid, nic)
+    Ok(run_once(guest, case, gid, nic)?.0)
 }
 
+/// What both sides said, and the server, whose queue pair still answers.
 fn run_once(
     guest: &Guest,
     (program, client, server): (&str, &str, &[&str]),
     gid: u32,
     nic: IpAddr,
-) -> Result<String, Failure> {
-    let served = Served::start(program, nic, PORT, server)?;
+) -> Result<(String, Served), Failure> {
+    let mut served = Served::start(program, nic, PORT, server)?;
     // perftest calls the index -x.
     let index = if program.starts_with("ibv_") { "-g" } else { "-x" };
     let line = format!("{program} -d rxe0 {index} {gid} -p {PORT} {client} {HOST_IP}");
-    let said = guest.run(&line, TIMEOUT)?;
+    let said = guest
+        .run(&line, TIMEOUT)
+        .map_err(|client| served.failed(&format!("its client: {client}")))?;
     let result = match program.starts_with("ibv_") {
         true => said.lines().find(|line| line.contains("usec/iter")),
         // The last row below the heading: bytes, iterations, peak, average, rate.
@@ -71,13 +74,16 @@ fn run_once(
             .last(),
     };
     let result: Vec<&str> = result.unwrap_or("no result").split_whitespace().collect();
-    Ok(format!("client: {}; server: {}", result.join(" "), served.finish(TIMEOUT)?))
+    let both = format!("client: {}; server: {}", result.join(" "), served.line(TIMEOUT)?);
+    Ok((both, served))
 }
 
 /// A pingpong that is captured: tshark finds its packets, and none of them malformed.
 pub fn captured(guest: &Guest, gid: u32, nic: IpAddr, file: &Path) -> Result<String, Failure> {
     let name = file.to_string_lossy();
-    run(guest, ("ibv_rc_pingpong", "-n 20", &["--iterations", "20", "--pcap", &name]), gid, nic)?;
+    let server: &[&str] = &["--iterations", "20", "--pcap", &name];
+    let (_, served) = run_once(guest, ("ibv_rc_pingpong", "-n 20", server), gid, nic)?;
+    served.finish(TIMEOUT)?; // its end writes what is still to be written
     let packets = |filter: &str| -> Result<Option<usize>, Failure> {
         let mut tshark = Command::new("tshark");
         tshark.args(["-n", "-r", &name, "-Y", filter]).stdin(Stdio::null());

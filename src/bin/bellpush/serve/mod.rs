@@ -21,10 +21,14 @@ use bellpush::nic::{Mtu, QpType};
 
 use crate::cli::CliError;
 use crate::link::LinkArgs;
+use end::End;
 use exchange::ServeError;
 
 /// Longest silence of a client: perftest's clients say nothing while they measure.
 const SILENCE: Duration = Duration::from_secs(120);
+
+/// How long the last client's queue pair goes on answering: many times a stock client's ACK timeout of 67 ms.
+const LINGER: Duration = Duration::from_secs(3);
 
 /// Programs whose server this can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -83,10 +87,15 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
     println!("ready: {:?} on {}, TCP port {}", args.program, served.address, args.port);
     let mut status = ExitCode::SUCCESS;
     let mut left = args.clients;
+    // The last client's queue pair answers until the next one comes.
+    let mut kept: Option<End> = None;
     for stream in listener.incoming() {
         let outcome = stream.map_err(ServeError::from).and_then(|s| client(args, &served, s));
         match outcome {
-            Ok(what) => println!("{what}"),
+            Ok((what, end)) => {
+                println!("{what}");
+                drop(std::mem::replace(&mut kept, end));
+            }
             Err(e) => {
                 eprintln!("bellpush: {e}");
                 status = ExitCode::FAILURE;
@@ -97,6 +106,9 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
         if left == 0 {
             break;
         }
+    }
+    if kept.is_some() {
+        thread::sleep(LINGER);
     }
     Ok(status)
 }
@@ -117,25 +129,21 @@ fn client(
     args: &ServeArgs,
     served: &Arc<Served>,
     mut stream: TcpStream,
-) -> Result<String, ServeError> {
+) -> Result<(String, Option<End>), ServeError> {
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
     stream.set_nodelay(true)?;
     let Served { nic, address } = &**served;
     let mtu = Mtu::new(args.mtu as usize).unwrap_or(Mtu::MAX);
+    // Its two sides tell each other when they are done.
+    let perftest = |test, stream| Ok((perftest::serve(nic, *address, test, mtu, stream)?, None));
     let kind = match args.program {
         Program::IbvRcPingpong => QpType::Rc,
         Program::IbvUcPingpong => QpType::Uc,
         Program::IbvUdPingpong => QpType::Ud,
-        Program::IbWriteBw => {
-            return perftest::serve(nic, *address, perftest::Test::Write, mtu, stream);
-        }
-        Program::IbReadBw => {
-            return perftest::serve(nic, *address, perftest::Test::Read, mtu, stream);
-        }
-        Program::IbSendBw => {
-            return perftest::serve(nic, *address, perftest::Test::Send, mtu, stream);
-        }
+        Program::IbWriteBw => return perftest(perftest::Test::Write, stream),
+        Program::IbReadBw => return perftest(perftest::Test::Read, stream),
+        Program::IbSendBw => return perftest(perftest::Test::Send, stream),
         Program::Verbs => {
             // Drivers hold several connections at once.
             let served = served.clone();
@@ -148,8 +156,9 @@ fn client(
                     eprintln!("bellpush: {e}");
                 }
             })?;
-            return Ok("a driver".into());
+            return Ok(("a driver".into(), None));
         }
     };
-    pingpong::serve(nic, *address, kind, mtu, args.iterations, &mut stream)
+    let (what, end) = pingpong::serve(nic, *address, kind, mtu, args.iterations, &mut stream)?;
+    Ok((what, (kind == QpType::Rc).then_some(end)))
 }
