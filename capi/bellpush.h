@@ -54,7 +54,7 @@ int bellpush_all_reduce(bellpush *comm, const void *in, void *out, uint64_t coun
 /* Waits for all calls so far, and says what became of them. */
 int bellpush_synchronize(bellpush *comm);
 
-/* Waits, up to the timeout, until all ranks leave, and frees everything. NULL is fine. */
+/* Waits, up to twice the timeout, until all ranks leave, and frees everything. NULL is fine. */
 void bellpush_leave(bellpush *comm);
 
 /* The last error of this thread; valid until its next call. Never NULL. */

@@ -113,7 +113,8 @@ class _Elements:
             if values.is_cuda:
                 import torch
                 self.stream = torch.cuda.current_stream(values.device).cuda_stream
-        elif hasattr(values, "__array_interface__"):  # NumPy
+        # NumPy's arrays. Its scalars have an interface, too: to a copy that is gone at once.
+        elif hasattr(values, "__array_interface__") and hasattr(values, "ctypes"):
             interface = values.__array_interface__
             if interface.get("strides") is not None:
                 raise ValueError("the array is not contiguous")

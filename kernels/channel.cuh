@@ -414,10 +414,11 @@ struct channel {
 
   // ---- Failure -------------------------------------------------------------------------------
 
-  // One thread: the first failure is the host's to read.
+  // One thread: the first call that differs, and what ended the communicator, are the host's to read. The second has a
+  // place of its own, since ranks that differ go on; only one block of all calls gets to tell it (`dead`).
   BP_DEV void tell_host(outcome o, const bp_coll_call* said) const {
-    if (atomic_cas(&shared()->status, 0, 1) != 0) return;
-    bp_coll_status* st = reinterpret_cast<bp_coll_status*>(a.status);
+    if (said && atomic_cas(&shared()->status, 0, 1) != 0) return;
+    bp_coll_status* st = reinterpret_cast<bp_coll_status*>(a.status) + (said ? 0 : 1);
     st_relaxed_sys(&st->rank, o.rank);
     st->own = own();
     if (said) st->said = *said;

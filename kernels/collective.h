@@ -55,7 +55,7 @@ struct bp_coll_header {
 };
 BP_ASSERT_SIZE(bp_coll_header, BP_COLL_HEADER_BYTES);
 
-// Why a call ended, in memory that the host reads. The first failure stays until the host takes it.
+// Why a call ended, in memory that the host reads. What is there stays until the host takes it.
 struct bp_coll_status {
   uint32_t code;    // bp_coll_code, written last
   uint32_t rank;    // whom it is about
@@ -84,7 +84,7 @@ struct bp_coll_shared {
   uint64_t verdict;   // 2 * call + 1: go; 2 * call + 2: what the ranks call differs
   uint64_t report;    // what this rank tells the others when it gives up
   uint32_t dead;      // 1 once it has; for good
-  uint32_t status;    // 1 while bp_coll_status is being, or was, written
+  uint32_t status;    // 1 while the first bp_coll_status is being, or was, written
   uint64_t call;      // number of the next call; counted here, so that a recorded call can be replayed
   uint64_t begun;     // blocks of this call that have read it
   uint64_t settles;   // where ranks differ: channels that take a quick message << 32 | exchange messages
@@ -107,7 +107,7 @@ struct bp_coll_args {
   uint64_t endpoints;          // bp_endpoint[][ranks], by channel; the own rank's is not used
   uint64_t channel_state;      // bp_coll_channel[]
   uint64_t shared;             // bp_coll_shared
-  uint64_t status;             // bp_coll_status, host memory
+  uint64_t status;             // bp_coll_status[2], host memory: ranks that differ; what ended the communicator
   // This rank's region; offsets in it are the same at every rank.
   uint64_t region;
   uint64_t reports;            // uint64_t[ranks]: rank r gave up waiting for rank (word - 1)

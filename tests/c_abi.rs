@@ -11,6 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PROGRAM: &str = r#"
 #include <bellpush.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define CHECK(x) if (!(x)) { fprintf(stderr, "line %d: %s: %s\n", __LINE__, #x, bellpush_error()); return 1; }
@@ -20,6 +21,10 @@ int main(void) {
   CHECK(bellpush_join("{\"executor\": \"host\", \"colour\": 1}", &comm) == BELLPUSH_REFUSED);
   CHECK(strstr(bellpush_error(), "colour") && !comm);
   CHECK(bellpush_join(NULL, NULL) == BELLPUSH_REFUSED);
+  CHECK(bellpush_join("{\"executor\": \"host\", \"timeout_s\": 1e19}", &comm) == BELLPUSH_REFUSED);
+  const char *links[] = {"{\"executor\": \"host\", \"link\": \"shm\"}", "{\"executor\": \"host\", \"link\": \"udp\"}"};
+  CHECK(bellpush_join(links[atoi(getenv("RANK"))], &comm) == BELLPUSH_REFUSED);
+  CHECK(strstr(bellpush_error(), "link"));
   CHECK(bellpush_join("{\"executor\": \"host\", \"timeout_s\": 30}", &comm) == BELLPUSH_OK);
   const int rank = bellpush_rank(comm), ranks = bellpush_ranks(comm);
   CHECK(ranks == 2);
@@ -30,6 +35,9 @@ int main(void) {
   for (int i = 0; i < 5001; i++) CHECK(out[i] == (float)(2 * i + 10000));
   CHECK(bellpush_all_reduce(comm, in, in, 5001, BELLPUSH_F32, BELLPUSH_MAX, NULL) == BELLPUSH_OK);
   CHECK(in[5000] == 15000.0f);
+  static const float constants[1024] = {3.0f};
+  CHECK(bellpush_all_reduce(comm, constants, out, 1024, BELLPUSH_F32, BELLPUSH_SUM, NULL) == BELLPUSH_OK);
+  CHECK(out[0] == 6.0f && out[1] == 0.0f);
 
   /* Nothing of these reaches the other rank. */
   CHECK(bellpush_all_reduce(comm, in, out, 1, 4, BELLPUSH_SUM, NULL) == BELLPUSH_REFUSED);
@@ -61,7 +69,9 @@ with bellpush.join(executor="host", nics=2, channels=2, timeout_s=30) as comm:
     out = (ctypes.c_int * 3)()
     comm.all_reduce((ctypes.c_int * 3)(1, 2, 3 + comm.rank), op="max", out=out)
     assert list(out) == [1, 2, 4], list(out)
-    for wrong in [(ctypes.c_double * 1)(), "text"]:
+    # As a NumPy scalar: the interface is that of a copy.
+    scalar = type("Scalar", (), {"__array_interface__": {"data": (4096, False)}})()
+    for wrong in [(ctypes.c_double * 1)(), "text", scalar]:
         try:
             comm.all_reduce(wrong)
             raise SystemExit(f"{wrong} was taken")

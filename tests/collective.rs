@@ -435,6 +435,8 @@ fn a_rank_that_does_not_call_is_named_by_all_others_in_time() {
             let first = rank.synchronize(stream).unwrap_err();
             let again = rank.all_reduce(stream, &memory, &memory, 1, Dtype::F32, Op::Sum);
             assert!(matches!(again, Err(Error::Ended { .. })), "{again:?}");
+            let again = rank.synchronize(stream);
+            assert!(matches!(again, Err(Error::Ended { .. })), "{again:?}");
             Some(first)
         });
         for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != 2) {
@@ -453,6 +455,32 @@ fn a_rank_that_does_not_call_is_named_by_all_others_in_time() {
             // One step, whose messages had all arrived: its result is right.
             Ok(()) if [Algorithm::OneShot, Algorithm::Quick].contains(&algorithm) => {}
             other => panic!("{algorithm}: {other:?}"),
+        }
+    }
+}
+
+/// Two calls before one synchronisation: that ranks differ in the first does not hide who is missing in the second.
+#[test]
+fn who_ends_the_communicator_is_told_before_who_differs() {
+    for &algorithm in Algorithm::ALL {
+        let timeout = Duration::from_millis(600);
+        let world = World::new(3, &Options { timeout, ..small(algorithm) });
+        let errors = world.each(|rank, stream| {
+            let memory = Memory::from(world.gpu.alloc(4000).unwrap());
+            let calls = if rank.rank() == 2 { 1 } else { 2 };
+            for call in 0..calls {
+                let count = if (rank.rank(), call) == (1, 0) { 9 } else { 8 };
+                rank.all_reduce(stream, &memory, &memory, count, Dtype::F32, Op::Sum).unwrap();
+            }
+            rank.synchronize(stream).unwrap_err()
+        });
+        for (rank, error) in errors.iter().enumerate() {
+            let right = match error {
+                Error::Silent { rank: 2, call: 1, .. } => rank != 2,
+                Error::Mismatch { rank: 1, call: 0, .. } => rank == 2,
+                _ => false,
+            };
+            assert!(right, "{algorithm}, rank {rank}: {error}");
         }
     }
 }

@@ -139,6 +139,25 @@ fn a_missing_rank_is_named_by_all_that_came() {
 }
 
 #[test]
+fn a_rank_that_gives_up_says_why_to_all() {
+    let root = free_port();
+    let jobs: Vec<_> = (0..3).map(|rank| job(rank, 3, root, 4000)).collect();
+    let since = Instant::now();
+    let all = joined(&jobs, |rank, all| match rank {
+        1 => {
+            all.fail("the link is full");
+            Ok(vec![])
+        }
+        _ => all.all_gather(b"here"),
+    });
+    assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+    for rank in [0, 2] {
+        let why = all[rank].as_ref().unwrap_err().to_string();
+        assert!(why.contains("rank 1 gave up: the link is full"), "{rank}: {why}");
+    }
+}
+
+#[test]
 fn without_rank_0_the_others_say_so() {
     let root = free_port();
     let why = join_all(vec![job(1, 2, root, 500)]).remove(0).unwrap_err().to_string();

@@ -72,6 +72,21 @@ fn a_link_without_its_name_goes_on_and_leaves_another_alone() {
 }
 
 #[test]
+fn links_that_nobody_is_on_are_swept_away() {
+    let prefix = unique();
+    let [left, used] = ["left", "used"].map(|name| format!("{prefix}-{name}"));
+    std::fs::write(path_of(&left), b"of a process that was killed").unwrap();
+    let net = ShmNet::named(&used, false).unwrap();
+    let other = unique();
+    std::fs::write(path_of(&other), b"another name").unwrap();
+    ShmNet::sweep(&format!("{prefix}-"));
+    assert!(!path_of(&left).exists());
+    assert!(path_of(&used).exists() && path_of(&other).exists());
+    std::fs::remove_file(path_of(&other)).unwrap();
+    drop(net);
+}
+
+#[test]
 fn what_cannot_be_a_link_is_refused() {
     for name in ["", "a/b", "..", "a b", "é"] {
         let error = ShmNet::named(name, false).err().unwrap();

@@ -292,7 +292,6 @@ fn collective_constants() -> Vec<Claim> {
         claim(&["BP_COLL_BLOCK_BYTES"], u64::from(coll::BLOCK_BYTES)),
         claim(&["sizeof(struct bp_coll_channel)"], coll::CHANNEL_BYTES as u64),
         claim(&["sizeof(struct bp_coll_shared)"], coll::SHARED_BYTES as u64),
-        claim(&["offsetof(struct bp_coll_shared, dead)"], coll::SHARED_DEAD as u64),
         claim(&[status], coll::SHARED_STATUS as u64),
     ];
     let names = |all: &[(&'static str, u32)]| -> Vec<Claim> {

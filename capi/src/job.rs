@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bellpush::collective::{
-    self, Bootstrap, BootstrapError, Communicator, Dtype, Job, Member, Op, RankAddress,
+    self, Bootstrap, BootstrapError, Communicator, Dtype, Job, MAX_TIMEOUT, Member, Op, RankAddress,
 };
 use bellpush::gpu::{self, Event, Gpu, GpuError, HostOptions, Stream};
 use bellpush::nic::soft::link::{Link, LinkError, ShmNet, UdpLink};
@@ -84,6 +84,9 @@ impl Comm {
     pub fn join(options: &Options) -> Result<Self, Failure> {
         let timeout = Duration::try_from_secs_f64(options.timeout_s)
             .map_err(|e| Failure::refused(format!("options: timeout_s: {e}")))?;
+        if timeout > MAX_TIMEOUT {
+            return Err(Failure::refused("options: timeout_s: at most a year"));
+        }
         let path = options.path.parse()?;
         let mut made = collective::Options::new(path);
         made.timeout = timeout;
@@ -99,10 +102,34 @@ impl Comm {
         })?;
         let gpu = open(options, &job)?;
         let mut bootstrap = Bootstrap::join(&job)?;
+        let communicator = Self::connect(options, &made, &job, &gpu, &mut bootstrap)
+            .inspect_err(|why| bootstrap.fail(&why.text))?;
+        let (stream, event) = (gpu.stream()?, gpu.event()?);
+        Ok(Self { communicator, stream, event, gpu, bootstrap, calls: AtomicU32::new(0) })
+    }
+
+    /// NICs of this process, and the rank on them.
+    fn connect(
+        options: &Options,
+        made: &collective::Options,
+        job: &Job,
+        gpu: &Arc<Gpu>,
+        bootstrap: &mut Bootstrap,
+    ) -> Result<Communicator, Failure> {
         // Rank 0's process number and time name the job's link.
         let now = UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos());
-        let said = bootstrap.all_gather(format!("job-{}-{now}", std::process::id()).as_bytes())?;
-        let name = String::from_utf8_lossy(&said[0]).into_owned();
+        let mine = format!("{:?} job-{}-{now}", options.link, std::process::id());
+        let said = bootstrap.all_gather(mine.as_bytes())?;
+        let said: Vec<_> = said.iter().map(|text| String::from_utf8_lossy(text)).collect();
+        let kind = |text: &str| text.split(' ').next().map(str::to_lowercase);
+        if let Some(rank) = said.iter().position(|text| kind(text) != kind(&mine)) {
+            let (theirs, ours) = (kind(&said[rank]), kind(&mine));
+            let named = |kind: Option<String>| kind.unwrap_or_default();
+            let text =
+                format!("rank {rank}'s link is {}, this one's {}", named(theirs), named(ours));
+            return Err(Failure::refused(text));
+        }
+        let name = said[0].split(' ').next_back().unwrap_or_default().to_owned();
         let cores = bootstrap.cores()?;
         let wanted = match (options.nics, options.address.all().len()) {
             (Some(_), 1..) => {
@@ -114,7 +141,7 @@ impl Comm {
         };
         let count = bootstrap.nics(wanted, made.channels, cores)?;
         let (nics, nets) = nics(options, &name, count, Nap::for_threads(count + 1, cores))?;
-        let member = Member::new(&gpu, &nics, job.rank, job.ranks, &made)?;
+        let member = Member::new(gpu, &nics, job.rank, job.ranks, made)?;
         let said = bootstrap.all_gather(&serde_json::to_vec(member.address())?)?;
         let ranks: Vec<RankAddress> =
             said.iter().map(|text| serde_json::from_slice(text)).collect::<Result<_, _>>()?;
@@ -122,8 +149,7 @@ impl Comm {
         // All are connected before anyone sends.
         bootstrap.all_gather(&[])?;
         nets.iter().for_each(ShmNet::unname);
-        let (stream, event) = (gpu.stream()?, gpu.event()?);
-        Ok(Self { communicator, stream, event, gpu, bootstrap, calls: AtomicU32::new(0) })
+        Ok(communicator)
     }
 
     pub fn rank(&self) -> u32 {
@@ -149,15 +175,15 @@ impl Comm {
             return Err(Failure::refused("the host executor has no CUDA streams: pass NULL"));
         }
         // Ranks must agree on an empty call, too; no memory is looked at for it.
-        let memory = |addr: u64| -> Result<Memory, Failure> {
+        let memory = |addr: u64, write: bool| -> Result<Memory, Failure> {
             if bytes == 0 {
                 return Ok(self.gpu.alloc(8)?.into());
             }
             // SAFETY: the caller's promise: until the call is done, which the stream waits for.
-            Ok(unsafe { self.gpu.borrow(addr, bytes)? }.into())
+            Ok(unsafe { self.gpu.borrow(addr, bytes, write)? }.into())
         };
-        let from = memory(input)?;
-        let to = if input == output { from.clone() } else { memory(output)? };
+        let from = memory(input, input == output)?;
+        let to = if input == output { from.clone() } else { memory(output, true)? };
         if !self.gpu.is_host() {
             // SAFETY: the caller's promise.
             unsafe { self.stream.follow(stream, &self.event)? };
@@ -202,6 +228,9 @@ type Nics = (Vec<Arc<dyn Nic>>, Vec<ShmNet>);
 /// A NIC for each place, and the links that lose their names once all are there.
 fn nics(options: &Options, job: &str, count: usize, nap: Nap) -> Result<Nics, Failure> {
     let (mut made, mut nets) = (Vec::<Arc<dyn Nic>>::new(), Vec::new());
+    if options.link == LinkKind::Shm {
+        ShmNet::sweep("job-");
+    }
     for place in 0..count {
         let link: Box<dyn Link> = match (options.link, options.address.all().get(place)) {
             (LinkKind::Shm, _) => {

@@ -21,12 +21,13 @@ mod table;
 
 use std::error::Error;
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellpush::collective::{Algorithm, Bootstrap, Dtype, Job, Op, Options, Place};
+use bellpush::collective::{Algorithm, Bootstrap, Dtype, Job, MAX_RANKS, Op, Options, Place};
 use bellpush::engine::{self, EngineOptions};
 use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::nic::Nic;
@@ -48,7 +49,7 @@ type Nics = Vec<Arc<dyn Nic>>;
 #[derive(Debug, Clone, Parser)]
 struct Args {
     /// Ranks, each a thread of this process
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=MAX_RANKS as i64))]
     ranks: u32,
     /// What runs the kernels
     #[arg(long, default_value = "host", value_parser = ["host", "cuda"])]
@@ -98,7 +99,7 @@ struct Args {
     /// NICs of each process, to which channels are dealt; each has a thread that makes and checks its packets
     /// [default: one for each --address; else as --engines, on the host executor 1; of all processes the least]
     #[arg(long, conflicts_with = "address")]
-    nics: Option<usize>,
+    nics: Option<NonZeroUsize>,
     /// What carries packets between processes
     #[arg(long, default_value = "shm", value_parser = ["shm", "udp"])]
     link: String,
@@ -198,6 +199,9 @@ fn packet_nics(
     (nics, nap): (usize, Nap),
 ) -> Result<(Nics, Vec<ShmNet>), Failure> {
     let (mut made, mut nets) = (Nics::new(), Vec::new());
+    if args.link == "shm" {
+        ShmNet::sweep("job-");
+    }
     for place in 0..nics {
         let mut link: Box<dyn Link> = match (args.link.as_str(), args.address.get(place)) {
             ("shm", _) => {
@@ -261,6 +265,29 @@ fn run(args: &Args) -> Result<(), Failure> {
 fn process(args: &Args, job: &Job, options: &Options, task: &Task) -> Result<(), Failure> {
     let gpu = open_gpu(args, rank::gpu_of(job, gpus(args)?))?;
     let mut bootstrap = Bootstrap::join(job)?;
+    let (nics, nets) = process_nics(args, job, options, gpu.is_host(), &mut bootstrap)
+        .inspect_err(|why| bootstrap.fail(&why.to_string()))?;
+    let count = nics.len();
+    let meeting = Meeting::Processes(Box::new(bootstrap));
+    let about = gpu.describe().to_string();
+    let what = format!("processes, {count} NIC(s) each, over {}", args.link);
+    let place = (gpu, nics);
+    let mut rank =
+        Rank::join(place, (job.rank, job.ranks), meeting, options, args.compare.is_some(), None)?;
+    nets.iter().for_each(ShmNet::unname); // all ranks are connected
+    let mut table = Table::new(args, options, (&about, &what, count), job.ranks, job.rank == 0);
+    rank.run(task, |communicator, all| table.add(communicator, all))?;
+    table.write()
+}
+
+/// This process's NICs, as many as every rank's, and their links.
+fn process_nics(
+    args: &Args,
+    job: &Job,
+    options: &Options,
+    on_host: bool,
+    bootstrap: &mut Bootstrap,
+) -> Result<(Nics, Vec<ShmNet>), Failure> {
     // Rank 0's process number and time name the job's link.
     let name = format!("job-{}-{}", std::process::id(), machine_time());
     let said = bootstrap.all_gather(format!("{} {name}", args.link).as_bytes())?;
@@ -272,23 +299,13 @@ fn process(args: &Args, job: &Job, options: &Options, task: &Task) -> Result<(),
     let name = said[0].split_once(' ').map_or(String::new(), |(_, name)| name.into());
     let cores = bootstrap.cores()?;
     let wanted = match args.address.len() {
-        0 if gpu.is_host() => Some(args.nics.unwrap_or(1)),
-        0 => args.nics,
+        0 if on_host => Some(args.nics.map_or(1, NonZeroUsize::get)),
+        0 => args.nics.map(NonZeroUsize::get),
         n => Some(n),
     };
     let count = bootstrap.nics(wanted, options.channels, cores)?;
     let nap = Nap::for_threads(count + 1, cores);
-    let (nics, nets) = packet_nics(args, &name, job, (count, nap))?;
-    let meeting = Meeting::Processes(Box::new(bootstrap));
-    let about = gpu.describe().to_string();
-    let what = format!("processes, {count} NIC(s) each, over {}", args.link);
-    let place = (gpu, nics);
-    let mut rank =
-        Rank::join(place, (job.rank, job.ranks), meeting, options, args.compare.is_some(), None)?;
-    nets.iter().for_each(ShmNet::unname); // all ranks are connected
-    let mut table = Table::new(args, options, (&about, &what, count), job.ranks, job.rank == 0);
-    rank.run(task, |communicator, all| table.add(communicator, all))?;
-    table.write()
+    packet_nics(args, &name, job, (count, nap))
 }
 
 fn machine_time() -> u128 {
@@ -374,7 +391,7 @@ fn threads(args: &Args, options: &Options, task: &Task) -> Result<(), Failure> {
     let sharing = args.ranks.max(1).div_ceil(gpus.len() as u32);
     let options = &shared(args, options, &gpus[0], sharing);
     let offloads = offloads(args, options, &gpus, sharing)?;
-    let meetings = Meeting::threads(args.ranks, options.timeout * 10);
+    let meetings = Meeting::threads(args.ranks, options.timeout.saturating_mul(10));
     let what = match offloads.first().and_then(Option::as_ref) {
         _ if args.bare => "threads, bare exchange".to_owned(),
         None => format!("threads, {engines} engine thread(s) a rank"),

@@ -37,6 +37,13 @@ impl Meeting {
         (0..ranks as usize).map(|rank| Self::Threads { rank, table: table.clone() }).collect()
     }
 
+    /// Tells the other processes why this one leaves. Threads end together.
+    pub fn fail(&mut self, why: &str) {
+        if let Self::Processes(bootstrap) = self {
+            bootstrap.fail(why);
+        }
+    }
+
     /// Everyone's bytes, in the order of ranks.
     ///
     /// # Errors

@@ -46,6 +46,9 @@ pub struct Measured {
     right: Vec<u8>,
     /// What is wrong with this rank's result, or with its call.
     wrong: Option<String>,
+    /// That was the communicator's end: no rank makes another call.
+    #[serde(skip)]
+    ended: bool,
 }
 
 /// Timed batches of each size.
@@ -73,7 +76,8 @@ impl Rank {
         compares: bool,
         bare: Option<&Places>,
     ) -> Result<Self, Failure> {
-        let member = Member::new(&gpu, &nics, rank, ranks, options)?;
+        let member = Member::new(&gpu, &nics, rank, ranks, options)
+            .inspect_err(|why| meeting.fail(&why.to_string()))?;
         let said = meeting.all_gather(&serde_json::to_vec(member.address())?)?;
         let addresses: Vec<RankAddress> =
             said.iter().map(|text| serde_json::from_slice(text)).collect::<Result<_, _>>()?;
@@ -105,6 +109,13 @@ impl Rank {
         }
         for &bytes in &task.sizes {
             let mine = self.measure(task, (bytes / task.dtype.bytes()).max(1))?;
+            if let (true, Some(why), Meeting::Processes(_)) =
+                (mine.ended, &mine.wrong, &self.meeting)
+            {
+                // The others find out by themselves, or now; one that stands still would be waited for.
+                self.meeting.fail(why);
+                return Err(why.clone().into());
+            }
             let said = match (self.meeting.all_gather(&serde_json::to_vec(&mine)?), &mine.wrong) {
                 (Ok(said), _) => said,
                 // What this rank found says more than who has left since.
@@ -147,10 +158,15 @@ impl Rank {
             digest: vec![],
             right: vec![],
             wrong: None,
+            ended: false,
         };
         match self.call_and_check(task, &mut seen) {
             Err(why) if why.is::<BootstrapError>() || why.is::<Elsewhere>() => return Err(why),
-            Err(why) => seen.wrong = Some(why.to_string()),
+            Err(why) => {
+                let of_call = why.downcast_ref::<Error>();
+                seen.ended = of_call.is_some_and(|e| !matches!(e, Error::Mismatch { .. }));
+                seen.wrong = Some(why.to_string());
+            }
             Ok(()) => {}
         }
         Ok(seen)

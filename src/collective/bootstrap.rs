@@ -17,6 +17,7 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 use super::Job;
+use super::member::{MAX_RANKS, MAX_TIMEOUT};
 use crate::nic::soft::SoftConfig;
 
 const MAGIC: &[u8; 20] = b"bellpush bootstrap 2";
@@ -62,6 +63,12 @@ pub enum BootstrapError {
         path: PathBuf,
         /// Why not.
         source: io::Error,
+    },
+    /// More ranks than a job may have, or none.
+    #[error("{ranks} ranks: a job has 1 to {MAX_RANKS}")]
+    Ranks {
+        /// Number of ranks.
+        ranks: u32,
     },
     /// A rank past the last.
     #[error("rank {rank} of {ranks} ranks: ranks count from 0")]
@@ -123,6 +130,14 @@ pub enum BootstrapError {
         /// What was asked for.
         what: &'static str,
     },
+    /// A rank that failed by itself, as it said before it left.
+    #[error("rank {rank} gave up: {why}")]
+    Failed {
+        /// The rank.
+        rank: u32,
+        /// What it said.
+        why: String,
+    },
     /// What rank 0 found.
     #[error("rank 0 says: {why}")]
     Told {
@@ -159,6 +174,8 @@ impl Bootstrap {
     /// # Errors
     /// Names who is missing, at every rank that came.
     pub fn join(job: &Job) -> Result<Self, BootstrapError> {
+        job.check()?;
+        let job = &Job { timeout: job.timeout.min(MAX_TIMEOUT), ..job.clone() };
         let streams = match job.rank {
             0 if job.ranks > 1 => gather(job)?,
             0 => Vec::new(),
@@ -201,10 +218,16 @@ impl Bootstrap {
         let mut all = vec![mine.to_vec()];
         for (rank, stream) in (1u32..).zip(&mut self.streams) {
             match receive(stream, deadline) {
-                Ok((_, theirs)) => all.push(theirs),
-                Err(source) => {
-                    let error = BootstrapError::Lost { rank, source };
-                    tell(&mut self.streams, &error);
+                Ok((DATA, theirs)) => all.push(theirs),
+                ended => {
+                    let error = match ended {
+                        Ok((_, why)) => {
+                            let why = String::from_utf8_lossy(&why).into();
+                            BootstrapError::Failed { rank, why }
+                        }
+                        Err(source) => BootstrapError::Lost { rank, source },
+                    };
+                    tell(&mut self.streams, &error.to_string());
                     return Err(error);
                 }
             }
@@ -215,11 +238,16 @@ impl Bootstrap {
             if let Err(source) = send(stream, DATA, &packed) {
                 let error = BootstrapError::Lost { rank, source };
                 // Those that have what was gathered read this with the next.
-                tell(&mut self.streams, &error);
+                tell(&mut self.streams, &error.to_string());
                 return Err(error);
             }
         }
         Ok(all)
+    }
+
+    /// Tells the others why this rank leaves; their exchanges fail with it, at once.
+    pub fn fail(&mut self, why: &str) {
+        tell(&mut self.streams, why);
     }
 
     /// Cores that are this process's: those that it may run on, by the number of ranks of the job that may run on the
@@ -269,10 +297,10 @@ fn run_on() -> String {
     format!("{} {}", host.trim(), allowed.unwrap_or_default())
 }
 
-fn tell(streams: &mut [TcpStream], error: &BootstrapError) {
+fn tell(streams: &mut [TcpStream], why: &str) {
     for stream in streams {
         // One that is gone needs not be told.
-        let _ = send(stream, FAILED, error.to_string().as_bytes());
+        let _ = send(stream, FAILED, why.as_bytes());
     }
 }
 
@@ -308,7 +336,7 @@ fn gather(job: &Job) -> Result<Vec<TcpStream>, BootstrapError> {
         return Ok(streams);
     }
     let error = BootstrapError::Absent { ranks: absent, ms: job.timeout.as_millis() };
-    tell(&mut streams, &error);
+    tell(&mut streams, &error.to_string());
     Err(error)
 }
 

@@ -8,7 +8,7 @@ use super::layout::Layout;
 use super::member::{MAX_THREADS, Member, Options};
 use super::{Algorithm, Call, Dtype, Error, Op};
 use crate::gpu::collective_args::{
-    BLOCK_BYTES, CollArgs, CollCall, CollStatus, DEPTH, SHARED_BYTES, SHARED_DEAD, SHARED_STATUS,
+    BLOCK_BYTES, CollArgs, CollCall, CollStatus, DEPTH, SHARED_BYTES, SHARED_STATUS,
 };
 use crate::gpu::{DeviceMem, Dims, Gpu, Graph, Kernel, Mapped, Stream};
 use crate::nic::Nic;
@@ -270,8 +270,9 @@ impl Communicator {
     /// Waits until the calls queued on `stream` are done: bounded, since each of their waits is.
     ///
     /// # Errors
-    /// The first failure of any of them. After [`Error::Mismatch`] the communicator goes on; every
-    /// other failure ends it.
+    /// The first failure of any of them, but the one that ended the communicator before others. After
+    /// [`Error::Mismatch`] the communicator goes on; every other failure ends it, and all later calls and
+    /// synchronisations say [`Error::Ended`].
     pub fn synchronize(&self, stream: &Stream) -> Result<(), Error> {
         let mut calls = self.lock();
         let timeout = self.inner().options.timeout;
@@ -279,10 +280,12 @@ impl Communicator {
         stream.synchronize(timeout.saturating_mul(most))?;
         calls.waits = 0;
         match self.inner().failure()? {
-            None => Ok(()),
+            None => match &calls.ended {
+                Some(why) => Err(Error::Ended { why: why.clone() }),
+                None => Ok(()),
+            },
             Some(e) => {
-                // Ranks that differed may have failed after that.
-                if !matches!(e, Error::Mismatch { .. }) || self.inner().is_dead().unwrap_or(true) {
+                if !matches!(e, Error::Mismatch { .. }) {
                     calls.ended = Some(e.to_string());
                     self.running.sends.store(false, Ordering::Relaxed);
                 }
@@ -405,27 +408,30 @@ impl Inner {
         chunks.saturating_mul(2 * DEPTH + 2 * u64::from(self.ranks))
     }
 
-    /// Whether a kernel has ended the communicator.
-    fn is_dead(&self) -> Result<bool, Error> {
-        let mut dead = [0; 4];
-        self.state.copy_out(SHARED_DEAD, &mut dead)?;
-        Ok(dead != [0; 4])
-    }
-
     /// What the kernels wrote, if they did; they have ended.
     fn failure(&self) -> Result<Option<Error>, Error> {
+        // What ended the communicator says more than that ranks differed before.
+        let end = self.status_at(size_of::<CollStatus>())?;
+        let differs = self.status_at(0)?;
+        if differs.is_some() {
+            // Taken: the next one is reported again.
+            self.state.copy_in(SHARED_STATUS, &[0; 4])?;
+        }
+        Ok(end.or(differs))
+    }
+
+    /// Takes what is written in one of the two places.
+    fn status_at(&self, at: usize) -> Result<Option<Error>, Error> {
         let Some(host) = self.status.host() else { return Ok(None) };
         // Acquire: pairs with device code, which writes the reason before the code.
-        let code = host.load_u32(0, Ordering::Acquire)?;
+        let code = host.load_u32(at, Ordering::Acquire)?;
         if code == 0 {
             return Ok(None);
         }
         let mut raw = [0; size_of::<CollStatus>()];
-        host.read(0, &mut raw)?;
+        host.read(at, &mut raw)?;
         let status: CollStatus = bytemuck::pod_read_unaligned(&raw);
-        // Taken: the next failure is reported again.
-        host.write(0, &[0; size_of::<CollStatus>()])?;
-        self.state.copy_in(SHARED_STATUS, &[0; 4])?;
+        host.write(at, &[0; size_of::<CollStatus>()])?;
         let (rank, call) = (status.rank, status.own.call);
         let ms = self.options.timeout.as_millis();
         Ok(Some(match code {

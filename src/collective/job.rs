@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use super::bootstrap::BootstrapError;
+use super::member::MAX_RANKS;
 use super::secret;
 
 /// Port of the root where only its address is given.
@@ -60,7 +61,13 @@ impl Job {
         let Some([rank, ranks, local, name]) =
             LAUNCHERS.iter().find(|[rank, ranks, ..]| var(rank).is_some() && var(ranks).is_some())
         else {
-            return Ok(None);
+            // Half of what torchrun says is a mistake; Slurm sets half of its own in a batch script.
+            let [rank, ranks, ..] = LAUNCHERS[0];
+            return match (var(rank), var(ranks)) {
+                (None, None) => Ok(None),
+                (None, _) => Err(BootstrapError::Missing { name: rank }),
+                (_, _) => Err(BootstrapError::Missing { name: ranks }),
+            };
         };
         let number = |name: &'static str| -> Result<Option<u32>, BootstrapError> {
             let Some(given) = var(name) else { return Ok(None) };
@@ -69,18 +76,16 @@ impl Job {
         };
         let (rank, ranks, local) = (number(rank)?, number(ranks)?, number(local)?);
         let (Some(rank), Some(ranks)) = (rank, ranks) else { return Ok(None) };
-        if rank >= ranks {
-            return Err(BootstrapError::Rank { rank, ranks });
-        }
+        check(rank, ranks)?;
         let missing = |name| BootstrapError::Missing { name };
         let root = match (var("BELLPUSH_ROOT"), var("MASTER_ADDR")) {
             (Some(root), _) => resolve("BELLPUSH_ROOT", &root, PORT)?,
             (None, Some(host)) => {
-                let above = |p: u32| u16::try_from(p).ok().and_then(|p| p.checked_add(1));
+                let above = |p: u32| u16::try_from(p).ok().filter(|&p| p > 0)?.checked_add(1);
                 let port = match number("MASTER_PORT")? {
                     None => PORT,
                     Some(p) => above(p).ok_or_else(|| {
-                        let (name, must) = ("MASTER_PORT", "a port below 65535");
+                        let (name, must) = ("MASTER_PORT", "a port from 1 to 65534");
                         BootstrapError::Variable { name, given: p.to_string(), must }
                     })?,
                 };
@@ -101,6 +106,19 @@ impl Job {
         };
         Ok(Some(Self { rank, ranks, local_rank: local.unwrap_or(rank), root, secret, timeout }))
     }
+
+    /// That the numbers are a job's.
+    pub(super) fn check(&self) -> Result<(), BootstrapError> {
+        check(self.rank, self.ranks)
+    }
+}
+
+fn check(rank: u32, ranks: u32) -> Result<(), BootstrapError> {
+    match ranks {
+        1..=MAX_RANKS if rank < ranks => Ok(()),
+        1..=MAX_RANKS => Err(BootstrapError::Rank { rank, ranks }),
+        _ => Err(BootstrapError::Ranks { ranks }),
+    }
 }
 
 /// `host:port`, `[v6]:port`, or a host alone.
@@ -115,7 +133,11 @@ fn resolve(name: &'static str, given: &str, port: u16) -> Result<SocketAddr, Boo
         Err(_) => (given, port).to_socket_addrs().ok().and_then(|mut all| all.next()),
     };
     let must = "the name or address of rank 0's host, with a port or without";
-    found.ok_or_else(|| BootstrapError::Variable { name, given: given.into(), must })
+    found.filter(|root| root.port() > 0).ok_or_else(|| BootstrapError::Variable {
+        name,
+        given: given.into(),
+        must,
+    })
 }
 
 #[cfg(test)]
@@ -168,9 +190,15 @@ mod tests {
         assert!(text(&secret).contains("BELLPUSH_ROOT"));
         assert!(text(&[("RANK", "x"), ("WORLD_SIZE", "2")]).contains("RANK is 'x'"));
         assert!(text(&[("RANK", "2"), ("WORLD_SIZE", "2")]).contains("rank 2"));
+        assert!(text(&[("RANK", "0"), ("WORLD_SIZE", "0")]).contains("0 ranks"));
+        assert!(text(&[("RANK", "0"), ("WORLD_SIZE", "4294967295")]).contains("1 to 64"));
+        assert!(text(&[("RANK", "0")]).contains("WORLD_SIZE is not set"));
+        assert!(text(&[("WORLD_SIZE", "2")]).contains("RANK is not set"));
+        let bad = [&secret[..], &[("BELLPUSH_ROOT", "127.0.0.1:0")]].concat();
+        assert!(text(&bad).contains("BELLPUSH_ROOT is '127.0.0.1:0'"));
         let bad = [&secret[..], &[("MASTER_ADDR", "no such host")]].concat();
         assert!(text(&bad).contains("MASTER_ADDR is 'no such host'"));
-        for port in ["65535", "70000", "4294967295"] {
+        for port in ["0", "65535", "70000", "4294967295"] {
             let bad = [&secret[..], &[("MASTER_ADDR", "::1"), ("MASTER_PORT", port)]].concat();
             assert!(text(&bad).contains(&format!("MASTER_PORT is '{port}'")), "{}", text(&bad));
         }

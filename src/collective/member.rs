@@ -14,7 +14,9 @@ use crate::nic::Nic;
 use crate::transport::{self, Data, Endpoint, Kick, Memory, Path};
 
 /// Most ranks of a communicator: each has queue pairs to every other.
-const MAX_RANKS: u32 = 64;
+pub const MAX_RANKS: u32 = 64;
+/// Longest timeout, a year: several of them in nanoseconds are still a number of 64 bits.
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
 /// Most channels. All blocks of a launch must be resident at once: two of 256 threads or one of 512 for each
 /// channel, of which a multiprocessor takes two or one.
 const MAX_CHANNELS: u32 = 64;
@@ -126,8 +128,12 @@ impl Options {
         {
             return refuse("threads a block", threads.into(), "1 to 32, or whole warps to 512");
         }
-        if self.timeout.is_zero() {
-            return refuse("the timeout", 0, "more than 0");
+        if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {
+            return refuse(
+                "the timeout in s",
+                self.timeout.as_secs(),
+                "more than 0, at most a year",
+            );
         }
         if !self.path.posted_by_gpu() {
             return Err(Error::Transport(transport::Error::Unsupported {
@@ -220,7 +226,7 @@ impl Member {
         let kernels = gpu.load(&Module::builtin())?;
         let table = gpu.alloc(endpoints.len() * size_of::<DeviceEndpoint>())?;
         let state = gpu.alloc(SHARED_BYTES + channels as usize * CHANNEL_BYTES)?;
-        let status = gpu.alloc_mapped(size_of::<CollStatus>(), options.endpoint.host_numa)?;
+        let status = gpu.alloc_mapped(2 * size_of::<CollStatus>(), options.endpoint.host_numa)?;
         let inner = Inner {
             gpu: gpu.clone(),
             rank,

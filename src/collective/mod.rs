@@ -22,4 +22,4 @@ pub use communicator::{Buffer, Communicator, Recording};
 pub use error::{Call, Error};
 pub use job::Job;
 pub use kinds::{Algorithm, Dtype, Op};
-pub use member::{Member, Options, Place};
+pub use member::{MAX_RANKS, MAX_TIMEOUT, Member, Options, Place};

@@ -13,8 +13,6 @@ pub const DEPTH: u64 = 4;
 pub const CHANNEL_BYTES: usize = 128;
 /// Bytes of `struct bp_coll_shared`.
 pub const SHARED_BYTES: usize = 128;
-/// Offset of `dead` in `struct bp_coll_shared`.
-pub const SHARED_DEAD: usize = 16;
 /// Offset of `status` in `struct bp_coll_shared`.
 pub const SHARED_STATUS: usize = 20;
 
@@ -99,7 +97,7 @@ pub struct CollArgs {
     pub channel_state: u64,
     /// `struct bp_coll_shared`.
     pub shared: u64,
-    /// [`CollStatus`].
+    /// Two of [`CollStatus`]: where ranks differ, and what ended the communicator.
     pub status: u64,
     /// Address of this rank's region.
     pub region: u64,

@@ -40,24 +40,25 @@ impl Gpu {
     }
 
     /// Memory of this GPU (of the host executor: of this process) that another library of the program
-    /// has allocated, and that kernels may read and write. It stays that library's to free.
+    /// has allocated, and that kernels may read, and write with `write`. It stays that library's to free.
     ///
     /// # Safety
     /// From now on until the last `Arc` is gone, and the work of streams that were given it is done,
     /// the range must stay the program's own and on this GPU, and no Rust reference may be formed
-    /// to it.
+    /// to it. Without `write` nothing may write there.
     ///
     /// # Errors
-    /// [`MemError::Fault`] on the host executor for a range that is not mapped for reading and
-    /// writing; [`GpuError::NotGpuMemory`] with CUDA for memory that is not this GPU's.
+    /// [`MemError::Fault`] on the host executor for a range that is not mapped for reading, or for
+    /// writing with `write`; [`GpuError::NotGpuMemory`] with CUDA for memory that is not this GPU's.
     pub unsafe fn borrow(
         self: &Arc<Self>,
         addr: u64,
         bytes: usize,
+        write: bool,
     ) -> Result<Arc<DeviceMem>, GpuError> {
         let kind = match &self.backend {
             // SAFETY: the caller's promise.
-            Backend::Host(_) => DeviceKind::Host(unsafe { HostMem::borrowed(addr, bytes)? }),
+            Backend::Host(_) => DeviceKind::Host(unsafe { HostMem::borrowed(addr, bytes, write)? }),
             #[cfg(feature = "cuda")]
             Backend::Cuda(device) => {
                 device.owns(addr, bytes)?;

@@ -26,15 +26,15 @@ impl HostMem {
     /// A view of memory that the program has mapped elsewhere, which stays when the view goes.
     ///
     /// # Safety
-    /// From now on until the last clone of the view is gone, the range must stay mapped readable
-    /// and writable, and no Rust reference may be formed to it.
+    /// From now on until the last clone of the view is gone, the range must stay mapped readable, and no Rust reference
+    /// may be formed to it. With `write` it must stay writable too; without, nobody may write through the view.
     ///
     /// # Errors
-    /// [`MemError::Fault`] for a range that is not mapped for reading and writing now, or empty.
-    pub unsafe fn borrowed(addr: u64, bytes: usize) -> Result<View, MemError> {
+    /// [`MemError::Fault`] for a range that is not mapped for reading, or for writing with `write`, now, or empty.
+    pub unsafe fn borrowed(addr: u64, bytes: usize, write: bool) -> Result<View, MemError> {
         let fault = MemError::Fault { addr, bytes };
         let pages = Pages::around(addr, bytes).ok_or(fault)?;
-        if bytes == 0 || !pages.are_there(true) {
+        if bytes == 0 || !pages.are_there(write) {
             return Err(MemError::Fault { addr, bytes });
         }
         let base = NonNull::new(pages.start as *mut u8).ok_or(MemError::Fault { addr, bytes })?;
@@ -430,7 +430,7 @@ mod tests {
             // SAFETY: there is nothing at these addresses, or nothing is asked for.
             assert!(unsafe { UserMem::register(addr, bytes, false) }.is_err(), "{addr:#x}");
             // SAFETY: as above.
-            assert!(unsafe { HostMem::borrowed(addr, bytes) }.is_err(), "{addr:#x}");
+            assert!(unsafe { HostMem::borrowed(addr, bytes, false) }.is_err(), "{addr:#x}");
         }
     }
 
@@ -490,7 +490,7 @@ mod tests {
         let theirs = Theirs::new(1);
         let addr = (theirs.0 + 72) as u64;
         // SAFETY: the page stays mapped, and no reference to it is formed.
-        let view = unsafe { HostMem::borrowed(addr, 16) }.unwrap();
+        let view = unsafe { HostMem::borrowed(addr, 16, true) }.unwrap();
         assert_eq!((view.addr(), view.len), (addr, 16));
         view.store_u64(8, 7, Ordering::Relaxed).unwrap();
         assert!(view.store_u64(16, 7, Ordering::Relaxed).is_err());
@@ -498,5 +498,11 @@ mod tests {
         let mut word = [0; 8];
         theirs.register(true).unwrap().read(80, &mut word).unwrap();
         assert_eq!(u64::from_ne_bytes(word), 7);
+        theirs.protect(0, libc::PROT_READ);
+        // SAFETY: as above, and nothing is written.
+        let view = unsafe { HostMem::borrowed(addr, 16, false) }.unwrap();
+        assert_eq!(view.load_u64(8, Ordering::Relaxed).unwrap(), 7);
+        // SAFETY: refused.
+        assert!(unsafe { HostMem::borrowed(addr, 16, true) }.is_err());
     }
 }

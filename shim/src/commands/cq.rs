@@ -113,8 +113,8 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     // SAFETY: libmlx5 keeps a CQ's buffer and record until the CQ is destroyed; the CQ, which alone
     // holds the views, is gone then.
     let (ring, dbr) = unsafe {
-        let ring = HostMem::borrowed(driver.buf_addr, entries as usize * entry_bytes)?;
-        (ring, HostMem::borrowed(driver.db_addr, DBR_BYTES)?)
+        let ring = HostMem::borrowed(driver.buf_addr, entries as usize * entry_bytes, true)?;
+        (ring, HostMem::borrowed(driver.db_addr, DBR_BYTES, true)?)
     };
     let cq = c.context.device.nic.create_cq_with(
         &CqAttr { ring, dbr, uar, notify },
@@ -154,7 +154,7 @@ pub fn resize(c: &mut Command<'_>) -> Result<(), Refusal> {
     let (entries, entry_bytes) = (entries(cqe)?, entry_bytes(driver.cqe_size.into())?);
     // SAFETY: libmlx5 keeps the new buffer until the CQ is destroyed or resized again; the old one
     // is not touched after this.
-    let ring = unsafe { HostMem::borrowed(driver.buf_addr, entries as usize * entry_bytes)? };
+    let ring = unsafe { HostMem::borrowed(driver.buf_addr, entries as usize * entry_bytes, true)? };
     cq.resize(ring, entry_bytes)?;
     c.answer(bytemuck::bytes_of(&[entries - 1, 0]));
     Ok(())

@@ -95,9 +95,9 @@ fn queues(driver: &CreateQp, uar: View) -> Result<Queues, Refusal> {
         let bytes = rq_bytes + sq_bytes;
         let buffer = match bytes {
             0 => None,
-            _ => Some(HostMem::borrowed(driver.buf_addr, bytes)?),
+            _ => Some(HostMem::borrowed(driver.buf_addr, bytes, true)?),
         };
-        (buffer, HostMem::borrowed(driver.db_addr, DBR_BYTES)?)
+        (buffer, HostMem::borrowed(driver.db_addr, DBR_BYTES, true)?)
     };
     let part = |at, bytes| match &buffer {
         Some(buffer) if bytes > 0 => Ok::<_, Refusal>(buffer.part(at, bytes)?),

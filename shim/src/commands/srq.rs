@@ -63,8 +63,8 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     // SAFETY: libmlx5 keeps an SRQ's buffer and record until the SRQ is destroyed; the SRQ, which
     // alone holds the views, is gone then.
     let (ring, dbr) = unsafe {
-        let ring = HostMem::borrowed(driver.buf_addr, wqes as usize * stride as usize)?;
-        (ring, HostMem::borrowed(driver.db_addr, 4)?)
+        let ring = HostMem::borrowed(driver.buf_addr, wqes as usize * stride as usize, true)?;
+        (ring, HostMem::borrowed(driver.db_addr, 4, true)?)
     };
     let stride_log = stride.trailing_zeros();
     let made = SrqAttr { pd: pd.pd.clone(), ring, stride_log, dbr, limit };

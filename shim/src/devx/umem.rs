@@ -47,7 +47,7 @@ impl Umem {
         }
         // SAFETY: the program keeps a umem's memory until it has taken the umem back, which is
         // refused while an object that was laid out in it lives; the object alone holds the view.
-        Ok(unsafe { HostMem::borrowed(self.addr + offset, bytes) }?)
+        Ok(unsafe { HostMem::borrowed(self.addr + offset, bytes, true) }?)
     }
 
     /// Length in bytes.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::fcntl::posix_fallocate;
@@ -126,6 +126,18 @@ impl ShmNet {
         self.0.remove();
     }
 
+    /// Removes this user's links whose names begin so and that nobody is on: those of processes that were killed before
+    /// they could take the name away.
+    pub fn sweep(prefix: &str) {
+        let begin = format!("bellpush-{}-{prefix}", nix::unistd::geteuid());
+        let Ok(folder) = std::fs::read_dir("/dev/shm") else { return };
+        for entry in folder.flatten() {
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(&begin)) {
+                remove_unused(&entry.path());
+            }
+        }
+    }
+
     /// Puts a NIC with this address on the link.
     ///
     /// # Errors
@@ -195,6 +207,18 @@ impl ShmNet {
 fn map(file: &File) -> Result<Table, LinkError> {
     let memory = HostMem::shared(file, LINK_BYTES)?;
     Ok(Table::new(View::new(&memory, 0, LINK_BYTES)?))
+}
+
+/// Whoever has just opened the file, and is not on the link yet, finds that it has no name any more and makes another.
+fn remove_unused(path: &Path) {
+    let mut open = OpenOptions::new();
+    let Ok(file) = open.read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path) else {
+        return;
+    };
+    let Ok(_lock) = TableLock::take(&file) else { return };
+    if lock::be_alone(&file) {
+        let _ = std::fs::remove_file(path); // gone already is as good
+    }
 }
 
 impl Drop for Net {
