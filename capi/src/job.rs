@@ -84,6 +84,11 @@ impl Comm {
     pub fn join(options: &Options) -> Result<Self, Failure> {
         let timeout = Duration::try_from_secs_f64(options.timeout_s)
             .map_err(|e| Failure::refused(format!("options: timeout_s: {e}")))?;
+        if options.link == LinkKind::Shm && !options.address.all().is_empty() {
+            return Err(Failure::refused(
+                "options: address: of NICs on udp; on shm they find their own",
+            ));
+        }
         if timeout > MAX_TIMEOUT {
             return Err(Failure::refused("options: timeout_s: at most a year"));
         }

@@ -288,6 +288,9 @@ fn process_nics(
     on_host: bool,
     bootstrap: &mut Bootstrap,
 ) -> Result<(Nics, Vec<ShmNet>), Failure> {
+    if args.link == "shm" && !args.address.is_empty() {
+        return Err("--address is of NICs on --link udp; on shm they find their own".into());
+    }
     // Rank 0's process number and time name the job's link.
     let name = format!("job-{}-{}", std::process::id(), machine_time());
     let said = bootstrap.all_gather(format!("{} {name}", args.link).as_bytes())?;
