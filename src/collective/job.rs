@@ -1,6 +1,6 @@
 //! Who this process is among the ranks of a job, as launchers say it in the environment.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use super::bootstrap::BootstrapError;
@@ -19,7 +19,7 @@ pub struct Job {
     pub ranks: u32,
     /// Rank among those of this host, which chooses the GPU; the rank where nobody says.
     pub local_rank: u32,
-    /// Where rank 0 listens.
+    /// Where rank 0 is reached; at rank 0, where it listens.
     pub root: SocketAddr,
     /// What all ranks of the job know and nobody else.
     pub secret: String,
@@ -78,8 +78,11 @@ impl Job {
         let (Some(rank), Some(ranks)) = (rank, ranks) else { return Ok(None) };
         check(rank, ranks)?;
         let missing = |name| BootstrapError::Missing { name };
-        let root = match (var("BELLPUSH_ROOT"), var("MASTER_ADDR")) {
-            (Some(root), _) => resolve("BELLPUSH_ROOT", &root, PORT)?,
+        let (given, root) = match (var("BELLPUSH_ROOT"), var("MASTER_ADDR")) {
+            (Some(given), _) => {
+                let root = resolve("BELLPUSH_ROOT", &given, PORT)?;
+                (given, root)
+            }
             (None, Some(host)) => {
                 let above = |p: u32| u16::try_from(p).ok().filter(|&p| p > 0)?.checked_add(1);
                 let port = match number("MASTER_PORT")? {
@@ -89,10 +92,12 @@ impl Job {
                         BootstrapError::Variable { name, given: p.to_string(), must }
                     })?,
                 };
-                resolve("MASTER_ADDR", &host, port)?
+                let root = resolve("MASTER_ADDR", &host, port)?;
+                (host, root)
             }
             (None, None) => return Err(missing("BELLPUSH_ROOT")),
         };
+        let root = if rank == 0 { listens(&given, root) } else { root };
         let secret = match var("BELLPUSH_JOB_SECRET").filter(|s| !s.is_empty()) {
             Some(named) => named,
             None => {
@@ -118,6 +123,18 @@ fn check(rank: u32, ranks: u32) -> Result<(), BootstrapError> {
         1..=MAX_RANKS if rank < ranks => Ok(()),
         1..=MAX_RANKS => Err(BootstrapError::Rank { rank, ranks }),
         _ => Err(BootstrapError::Ranks { ranks }),
+    }
+}
+
+/// Where rank 0 listens. Debian gives a host's own name to 127.0.1.1, on that host alone: the other hosts find it at
+/// another address.
+fn listens(given: &str, found: SocketAddr) -> SocketAddr {
+    let here = given.starts_with("localhost") || !given.contains(|c: char| c.is_alphabetic());
+    match found {
+        _ if here || given.contains("::") => found,
+        SocketAddr::V4(v4) if v4.ip().is_loopback() => (Ipv4Addr::UNSPECIFIED, v4.port()).into(),
+        SocketAddr::V6(v6) if v6.ip().is_loopback() => (Ipv6Addr::UNSPECIFIED, v6.port()).into(),
+        _ => found,
     }
 }
 
@@ -174,6 +191,25 @@ mod tests {
         ] {
             let made = with(&[("BELLPUSH_ROOT", root)]).unwrap().unwrap();
             assert_eq!(made.root, is.parse().unwrap(), "{root}");
+        }
+    }
+
+    #[test]
+    fn rank_0_listens_where_other_hosts_find_its_name() {
+        for (given, found, listens_at) in [
+            ("node7", "127.0.1.1:20", "0.0.0.0:20"),
+            ("node7:20", "127.0.1.1:20", "0.0.0.0:20"),
+            ("node7", "[::1]:20", "[::]:20"),
+            ("node7", "10.0.0.1:20", "10.0.0.1:20"),
+            ("localhost:20", "127.0.0.1:20", "127.0.0.1:20"),
+            ("localhost", "[::1]:20", "[::1]:20"),
+            ("127.0.0.1:20", "127.0.0.1:20", "127.0.0.1:20"),
+            ("127.0.1.1", "127.0.1.1:20", "127.0.1.1:20"),
+            ("[::1]:20", "[::1]:20", "[::1]:20"),
+            ("::1", "[::1]:20", "[::1]:20"),
+        ] {
+            let (found, listens_at) = (found.parse().unwrap(), listens_at.parse().unwrap());
+            assert_eq!(listens(given, found), listens_at, "{given}");
         }
     }
 
