@@ -32,7 +32,7 @@ BP_DEV opening opening_of(const bp_coll_call& h, uint32_t all_channels) {
 // The first channel says what is called, where the call itself goes by other streams.
 template <class P>
 BP_DEV outcome announce(const channel<P>& c) {
-  if (c.index == 0) return quick::send(c, c.quick, quick::payload(0, 0));
+  if (c.index == 0) return quick::send_head(c, c.quick);
   return {BP_COLL_OK, 0};
 }
 
@@ -97,7 +97,7 @@ template <class P>
 BP_DEV_COLD outcome settle_channel(channel<P> c, opening most, begun sent) {
   outcome o{BP_COLL_OK, 0};
   if (c.index < most.quick) {
-    if (!sent.quick) o = quick::send(c, c.quick, quick::payload(0, 0));
+    if (!sent.quick) o = quick::send_head(c, c.quick);
     if (o.ok()) o = quick::wait_heads(c, c.quick);
     if (tid() == 0) c.state()->quick = c.quick + 1;
   }

@@ -97,30 +97,39 @@ BP_DEV uint64_t reserve_word(const bp_qp& qp, Scope scope, uint32_t n, bool slot
   if (scope.rank() == 0) s = reserve<P>(qp, n, slots, &t, &done);
   return scope.broadcast(t << 8 | (uint64_t)(t == done) << 7 | (uint32_t)s);
 }
+// By value: a queue pair that a caller has in registers would have to lie in memory for a reference.
 template <class P, class Scope>
-BP_DEV_COLD uint64_t reserve_word_cold(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
+BP_DEV_COLD uint64_t reserve_word_cold(bp_qp qp, Scope scope, uint32_t n, bool slots) {
   return reserve_word<P>(qp, scope, n, slots);
+}
+
+// What an exclusive caller looks at before it takes tickets. All threads of its scope do: they see the same, because
+// the leader changes these words only between the sync in take_room() and the one that ends its verb.
+struct room {
+  bp_status_code error;
+  uint64_t next, done;
+  uint32_t most;
+};
+template <class P>
+BP_DEV room load_room([[maybe_unused]] const bp_qp& qp) {
+  if constexpr (P::shared) return {};
+  return {error_of<P>(qp), load_state<P>(&state_of(qp)->reserved), load_done<P>(qp),
+          load_state<P>(&state_of(qp)->max_credits)};
 }
 
 // Tickets for the whole scope.
 template <class P, class Scope>
-BP_DEV tickets reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
+BP_DEV tickets take_room(const bp_qp& qp, Scope scope, uint32_t n, bool slots, [[maybe_unused]] const room& r) {
   uint64_t word;
   if constexpr (!P::shared) {
-    // Mostly there is room, and no thread needs to be told: all see the same, because the leader
-    // changes these words only between this sync and the one that ends its verb. There is no branch
-    // between the loads and their use: across one, ptxas would have them wait for everything that is
-    // in flight, a payload that was loaded ahead included.
-    const uint64_t limit = ticket_limit<P>(qp, slots);
-    const bp_status_code error = error_of<P>(qp);
-    const uint64_t next = load_state<P>(&state_of(qp)->reserved);
-    const uint64_t done = load_done<P>(qp);
-    const uint32_t most = load_state<P>(&state_of(qp)->max_credits);
-    const bool room = (error == BP_OK) & (next + n <= done + limit);
+    // Mostly there is room, and no thread needs to be told. There is no branch between the loads and their use:
+    // across one, ptxas would have them wait for everything that is in flight, a payload that was loaded ahead
+    // included.
+    const bool there = (r.error == BP_OK) & (r.next + n <= r.done + ticket_limit<P>(qp, slots));
     scope.sync();
-    if (room) {
-      if (scope.rank() == 0) take<P>(qp, next, n, done, most, slots);
-      return {BP_OK, next, next == done};
+    if (there) {
+      if (scope.rank() == 0) take<P>(qp, r.next, n, r.done, r.most, slots);
+      return {BP_OK, r.next, r.next == r.done};
     }
     // Out of line: what is mostly done stays one short piece of code.
     word = reserve_word_cold<P>(qp, scope, n, slots);
@@ -128,6 +137,10 @@ BP_DEV tickets reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots)
     word = reserve_word<P>(qp, scope, n, slots);
   }
   return {(bp_status_code)(word & 0x7f), word >> 8, (word >> 7 & 1) != 0};
+}
+template <class P, class Scope>
+BP_DEV tickets reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
+  return take_room<P>(qp, scope, n, slots, load_room<P>(qp));
 }
 
 // Posts one WQE of any kind. A signalled WQE's CQE covers it and all before it.
@@ -199,7 +212,7 @@ BP_DEV void fill_slot(const bp_qp& qp, Scope scope, wqe w, uint64_t src, uint64_
     write_slot<P::line_v, true>(qp, scope, w, ticket, early);
   } else {
     const bp_window& win = qp.window;
-    const uint64_t slot = (uint64_t)slot_of(win, ticket) * win.slot_bytes;
+    const uint64_t slot = (uint64_t)place_of(win, ticket).slot * win.slot_bytes;
     copy_to_slot(scope, win.va + slot, src, w.bytes);
     w.gather = win.gather_base + slot;
     w.lkey = win.lkey;
@@ -221,16 +234,14 @@ BP_DEV void send_slots(const bp_qp& qp, Scope scope, uint64_t ticket, uint32_t n
   }
 }
 
-// A message of one slot.
-template <class P, class Scope>
-BP_DEV bp_status_code put_slot(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t src,
-                               uint32_t bytes, uint32_t flags, uint64_t* end) {
+// A message of one slot, which `fill(w, ticket)` fills.
+template <class P, class Scope, class Fill>
+BP_DEV bp_status_code post_slot(const bp_endpoint& ep, const room& r, Scope scope, uint64_t remote, uint32_t bytes,
+                                uint32_t flags, uint64_t* end, Fill fill) {
   const bp_qp& qp = ep.qp;
   wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote, ep.remote_rkey);
   w.bytes = bytes;
-  u128 early = unit_zero();
-  if constexpr (P::inband) early = early_payload<P::line_v>(scope, src, bytes);
-  const tickets got = reserve_all<P>(qp, scope, 1, true);
+  const tickets got = take_room<P>(qp, scope, 1, true, r);
   if (got.status != BP_OK) return got.status;
   const uint64_t ticket = got.first;
   if (!(flags & unsignalled) || last_credit_end(qp, ticket, 1) > ticket) {
@@ -239,9 +250,32 @@ BP_DEV bp_status_code put_slot(const bp_endpoint& ep, Scope scope, uint64_t remo
     if (scope.rank() == 0) note_signalled<P>(qp, ticket + 1);
   }
   if (end) *end = ticket + 1;
-  fill_slot<P>(qp, scope, w, src, ticket, early);
+  fill(w, ticket);
   send_slots<P>(qp, scope, ticket, 1, !(flags & defer_ring));
   return BP_OK;
+}
+
+template <class P, class Scope>
+BP_DEV bp_status_code put_slot(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t src,
+                               uint32_t bytes, uint32_t flags, uint64_t* end) {
+  u128 early = unit_zero();
+  if constexpr (P::inband) early = early_payload<P::line_v>(scope, src, bytes);
+  const room r = load_room<P>(ep.qp);
+  return post_slot<P>(ep, r, scope, remote, bytes, flags, end, [&](const wqe& w, uint64_t ticket) {
+    fill_slot<P>(ep.qp, scope, w, src, ticket, early);
+  });
+}
+
+// In-band: a message of one slot that lies nowhere; `payload` and `early` as write_lines() takes them. The caller has
+// seen that a slot holds it, and loaded `r` since it called the endpoint's verbs last.
+template <class P, class Scope, class Payload>
+BP_DEV bp_status_code put_words(const bp_endpoint& ep, const room& r, Scope scope, uint64_t remote_offset,
+                                uint32_t bytes, const u128& early, Payload payload) {
+  if (!in_range(remote_offset, bytes, ep.remote_bytes)) return BP_INVALID;
+  return post_slot<P>(ep, r, scope, ep.remote_iova + remote_offset, bytes, unsignalled, nullptr,
+                      [&](const wqe& w, uint64_t ticket) {
+    write_lines<P::line_v, true>(ep.qp, scope, w, ticket, early, payload);
+  });
 }
 
 // A message streamed through slots in chunks of `capacity`: as many at a time as half the window, so

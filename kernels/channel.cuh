@@ -98,11 +98,23 @@ BP_DEV void fetch_endpoints(const bp_coll_args& a, uint32_t channel) {
 
 // Has the states of their queue pairs come to L1, where the verbs find them: once no kernel before this one writes
 // them, and beside what the caller loads itself, for each trip to L2 takes 0.25 us.
-BP_DEV void prefetch_states(const bp_coll_args& a) {
+BP_DEV void touch_states(const bp_coll_args& a) {
   constexpr uint32_t line = 128, lines = sizeof(bp_qp_state) / line;
   for (uint32_t i = tid(); i < near_endpoints(a) * lines; i += block_threads()) {
-    prefetch(words()->near[i / lines].qp.state + i % lines * line);
+    touch(words()->near[i / lines].qp.state + i % lines * line);
   }
+}
+
+// The endpoint to the rank `i` places on, in registers.
+BP_DEV bp_endpoint copy_of(const bp_coll_args& a, uint32_t channel, bool fetched, uint32_t i) {
+  if (fetched && i <= BP_COLL_NEAR_ENDPOINTS) return words()->near[i - 1];
+  return endpoint_of(a, channel, a.rank + i < a.ranks ? a.rank + i : a.rank + i - a.ranks);
+}
+
+// Offset in a region of quick message n from `rank`.
+BP_DEV uint64_t quick_slot_of(const bp_coll_args& a, uint32_t channel, uint32_t rank, uint64_t n) {
+  return a.quick_slots + (((uint64_t)channel * a.ranks + rank) * BP_COLL_QUICK_SLOTS + n % BP_COLL_QUICK_SLOTS) *
+                             BP_COLL_QUICK_SLOT_BYTES;
 }
 
 // A channel's elements of a call.
@@ -181,10 +193,7 @@ struct channel {
   }
 
   // Offsets in a region: where message n from `rank` lies, and its signal.
-  BP_DEV uint64_t quick_slot(uint32_t rank, uint64_t n) const {
-    return a.quick_slots + (((uint64_t)index * a.ranks + rank) * BP_COLL_QUICK_SLOTS +
-                            n % BP_COLL_QUICK_SLOTS) * BP_COLL_QUICK_SLOT_BYTES;
-  }
+  BP_DEV uint64_t quick_slot(uint32_t rank, uint64_t n) const { return quick_slot_of(a, index, rank, n); }
   BP_DEV uint64_t exchange_slot(uint32_t rank, uint64_t n) const {
     return a.exchange_slots +
            (((uint64_t)index * a.ranks + rank) * 2 * depth + n % (2 * depth)) * slot_bytes();
@@ -227,30 +236,35 @@ struct channel {
   // ---- Sending -------------------------------------------------------------------------------
 
   // Has `post(scope, rank)` send to every other rank: a warp each, at once, if messages are small or the NIC
-  // fetches them, so that the warps' fences overlap; else by the whole block.
-  template <class Post>
-  BP_DEV outcome to_all(bool small, Post post) const {
+  // fetches them, so that the warps' fences overlap; else by the whole block. A scope's first thread calls
+  // `failed(rank)` of the rank that its scope cannot send to, and goes no further.
+  template <class Post, class Failed>
+  BP_DEV void to_each(bool small, Post post, Failed failed) const {
     const uint32_t warps = (block_threads() + 31) / 32, warp = tid() / 32;
-    if (tid() == 0) words()->failed = 0;
-    // The stage is written and the slots consumed by all, before anyone sends from it or tells it.
-    syncthreads();
     if (small || P::data_v == data::pull || warps == 1) {
       for (uint32_t i = 1 + warp; i < a.ranks; i += warps) {
         const uint32_t r = behind(i);
-        if (!post(warp_scope{}, r)) {
-          if (lane() == 0) words()->failed = r + 1;
-          break;
-        }
+        if (post(warp_scope{}, r)) continue;
+        if (lane() == 0) failed(r);
+        return;
       }
     } else {
       for (uint32_t i = 1; i < a.ranks; i++) {
         const uint32_t r = behind(i);
-        if (!post(block_scope{}, r)) {
-          if (tid() == 0) words()->failed = r + 1;
-          break;
-        }
+        if (post(block_scope{}, r)) continue;
+        if (tid() == 0) failed(r);
+        return;
       }
     }
+  }
+
+  // The same once all of the block have come here, and how it went.
+  template <class Post>
+  BP_DEV outcome to_all(bool small, Post post) const {
+    if (tid() == 0) words()->failed = 0;
+    // The stage is written and the slots consumed by all, before anyone sends from it or tells it.
+    syncthreads();
+    to_each(small, post, [](uint32_t r) { words()->failed = r + 1; });
     syncthreads();
     const uint32_t who = words()->failed;
     syncthreads();  // all have read the word before it is written again

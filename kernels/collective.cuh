@@ -113,10 +113,14 @@ BP_DEV bool needs_nobody(const channel<P>& c, bool copies) {
   return block_scope{}.broadcast(c.dead) != 0;
 }
 
-// A call of few channels is launched to begin while the kernel before it ends, which may be the call before.
-BP_DEV void begin_early(const bp_coll_args& args, uint32_t index) {
+// A call of few channels is launched to begin while the kernel before it ends, which may be the call before. What
+// needs nothing of that is done first.
+BP_DEV void prepare(const bp_coll_args& args, uint32_t index) {
   fetch_endpoints(args, index);
+  if (tid() == 0) words()->ended = 0;
   syncthreads();
+}
+BP_DEV void begin_early(const bp_coll_args& args) {
   await_kernel_before();
   if (args.early) release_kernel_behind();
 }
@@ -126,7 +130,8 @@ BP_DEV void all_reduce(const bp_coll_args& args) {
   // The second half of an exchange's blocks receive.
   const bool sends = bid() < args.channels;
   const uint32_t index = sends ? bid() : bid() - args.channels;
-  begin_early(args, index);
+  prepare(args, index);
+  begin_early(args);
   channel<P> c(args, index, true);
   const bool exchanges = args.algorithm == BP_COLL_ONE_SHOT || args.algorithm == BP_COLL_TWO_SHOT;
   if (needs_nobody(c, sends)) {
@@ -148,21 +153,24 @@ BP_DEV void all_reduce(const bp_coll_args& args) {
 // of its own: a launch of few microseconds feels how much code it brings along.
 template <class P>
 BP_DEV void all_reduce_quick(const bp_coll_args& args) {
-  begin_early(args, bid());
-  prefetch_states(args);
+  prepare(args, bid());
   const elements mine = elements_of(args, bid());
-  const uint64_t bytes = mine.count * element_bytes(args.dtype);
-  const quick::payload payload(args.in + mine.first * element_bytes(args.dtype), bytes);
+  const uint32_t size = element_bytes(args.dtype), bytes = (uint32_t)mine.count * size;
+  quick::outlet<P> to(args, bid(), true, bytes);
+  quick::payload payload(args.in + mine.first * size, bytes, to.first_word());
+  make_here(payload.from);
+  begin_early(args);
+  payload.start();
+  to.start(args.ranks);
+  if constexpr (!P::inband) touch_states(args);
   channel<P> c(args, bid(), true);
+  // After which all have read the call's number.
   if (needs_nobody(c, true)) return;
-  outcome o = quick::send(c, c.quick, payload);
+  quick::post(c, c.quick, payload, to);
   if (tid() + 1 == block_threads()) c.begin();
-  if (o.ok()) o = quick::receive(c, c.quick, bytes);
+  const outcome o = quick::receive(c, c.quick, bytes);
   if (!o.ok()) return end_otherwise(c, o, {true, 0});
-  work w = c.on(0, c.count);
-  w.peers = quick::payload_of(0, bytes);
-  w.stride = quick::payload_of(1, bytes) - w.peers;
-  reduce(args.dtype, args.op, kind::fold, w);
+  quick::fold(c, payload, args.out + mine.first * size);
   if (tid() == 0) c.state()->quick = c.quick + 1;
 }
 

@@ -223,9 +223,10 @@ struct place {
     bp_window w{};
     w.slots = f.slots;
     w.inband_seq0 = f.seq0;
-    sequence = f.line == BP_LINE_14_2 ? inband_sequence<line::d14s2>(w, ticket)
-                                      : inband_sequence<line::d12s4>(w, ticket);
-    slot = f.window + (uint64_t)slot_of(w, ticket) * f.slot_bytes;
+    const window_place at = place_of(w, ticket);
+    sequence = f.line == BP_LINE_14_2 ? inband_sequence<line::d14s2>(w, at.lap)
+                                      : inband_sequence<line::d12s4>(w, at.lap);
+    slot = f.window + (uint64_t)at.slot * f.slot_bytes;
   }
   // `n` slots after the one that the context points at, less than a lap: without the divisions.
   BP_DEV place(const context& q, uint32_t n) : slot(q.slot), sequence(q.sequence) {

@@ -105,8 +105,22 @@ BP_DEV void release_kernel_behind() {
 #endif
 }
 
-// Has the line at an address of global memory come to L1, and waits for nothing.
-BP_DEV void prefetch(uint64_t address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(address)); }
+// Has a value be made here, and not where it is used.
+template <class T>
+BP_DEV void make_here(T& v) {
+  if constexpr (sizeof(T) == 8) {
+    asm volatile("" : "+l"(v));
+  } else {
+    asm volatile("" : "+r"(v));
+  }
+}
+
+// Has the line at an address of global memory come to L1, and waits for nothing: by a load that nobody uses, since
+// prefetch.global.L1 brings it no nearer (an all-reduce of 8 bytes took 5.6 us with this and 5.9 with that).
+BP_DEV void touch(uint64_t address) {
+  [[maybe_unused]] uint32_t nobodys;
+  asm volatile("ld.weak.global.u32 %0, [%1];" : "=r"(nobodys) : "l"(address) : "memory");
+}
 
 // Ends the whole launch with an error. For broken invariants; a message is shown on the host only.
 BP_DEV void trap(const char*) { __trap(); }
@@ -162,7 +176,9 @@ BP_DEV unsigned char* dynamic_shared() { return bp_host_current()->block->shared
 // A stream's kernels run one after the other here.
 BP_DEV void await_kernel_before() {}
 BP_DEV void release_kernel_behind() {}
-BP_DEV void prefetch(uint64_t) {}
+template <class T>
+BP_DEV void make_here(T&) {}
+BP_DEV void touch(uint64_t) {}
 BP_DEV void trap(const char* why) { bp_host_fault(why); }
 
 }  // namespace bp

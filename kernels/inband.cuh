@@ -47,10 +47,10 @@ BP_DEV uint32_t inband_capacity(const bp_window& w) {
 }
 
 template <line L>
-BP_DEV uint32_t inband_sequence(const bp_window& w, uint64_t ticket) {
+BP_DEV uint32_t inband_sequence(const bp_window& w, uint64_t lap_number) {
   // Modulo 2^32 - 1: the halves' sum, twice, and once less where that is the modulus itself. Cheaper
   // than a branch that is never taken.
-  uint64_t lap = w.inband_seq0 - 1 + lap_of(w, ticket);
+  uint64_t lap = w.inband_seq0 - 1 + lap_number;
   lap = (lap & 0xffffffff) + (lap >> 32);
   lap = (lap & 0xffffffff) + (lap >> 32);
   uint32_t m = lap == 0xffffffff ? 0 : (uint32_t)lap;
@@ -139,25 +139,25 @@ BP_DEV u128 unit_line(const u128& v, uint32_t i, uint32_t seq) {
   }
 }
 
-template <line L, bool inline_v, bool words_v, class Scope>
-BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket,
-                        const u128& early) {
+// `payload(i)`: the payload words of unit `i`, as unit_payload() has them; `early`: those of this thread's first.
+template <line L, bool inline_v, class Scope, class Payload>
+BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket, const u128& early,
+                        Payload payload) {
   using F = line_format<L>;
   const bp_window& win = qp.window;
   constexpr uint32_t units = F::bytes / 16;
   const slot_header<inline_v> header(w, ticket, qp.qpn);
-  const uint32_t seq = inband_sequence<L>(win, ticket);
+  const window_place place = place_of(win, ticket);
+  const uint32_t seq = inband_sequence<L>(win, place.lap);
   const uint32_t bytes = inline_v ? inband_header_bytes + w.bytes : w.ds * BP_DS_BYTES;
   const uint32_t used = (bytes + F::data - 1) / F::data;
   const uint32_t n = (seq == 1 ? win.slot_bytes / F::bytes : used) * units;
-  u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)slot_of(win, ticket) * win.slot_bytes);
+  u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)place.slot * win.slot_bytes);
   const auto headed = [&](uint32_t i, u128 v) {
     header.template over<L>(&v, i);
     return unit_line<L>(v, i, seq);
   };
-  const auto behind = [&](uint32_t i) {
-    return inline_v ? unit_payload<L, words_v>(w.gather, w.bytes, i) : unit_zero();
-  };
+  const auto behind = [&](uint32_t i) { return inline_v ? payload(i) : unit_zero(); };
 #if defined(__CUDACC__)
   static_assert(units == 1 || !__is_same(Scope, thread_scope),
                 "a 60+4 line is stored by four lanes at once");
@@ -191,6 +191,14 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
 #endif
 }
 
+// A payload that lies at `w.gather`.
+template <line L, bool inline_v, bool words_v, class Scope>
+BP_DEV void write_gathered(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket, const u128& early) {
+  write_lines<L, inline_v>(qp, scope, w, ticket, early, [&](uint32_t i) {
+    return unit_payload<L, words_v>(w.gather, w.bytes, i);
+  });
+}
+
 // A put whose payload is not whole words. Its parts one by one: a WQE that went into a function by
 // reference would have to lie in memory for all callers.
 template <line L, class Scope>
@@ -202,7 +210,7 @@ BP_DEV_COLD void write_slot_bytes(const bp_qp& qp, Scope scope, uint64_t raddr, 
   w.bytes = bytes;
   w.fm_ce_se = fm_ce_se;
   const u128 early = unit_payload<L, false>(src, bytes, scope.rank());
-  write_lines<L, true, false>(qp, scope, w, ticket, early);
+  write_gathered<L, true, false>(qp, scope, w, ticket, early);
 }
 
 BP_DEV bool whole_words(uint64_t src, uint64_t bytes) { return ((src | bytes) & 3) == 0; }
@@ -224,7 +232,7 @@ BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tick
       return;
     }
   }
-  write_lines<L, inline_v, true>(qp, scope, w, ticket, early);
+  write_gathered<L, inline_v, true>(qp, scope, w, ticket, early);
 }
 
 }  // namespace bp

@@ -135,18 +135,18 @@ BP_DEV void store_state(T* word, T value) {
 }
 
 // A ticket's slot and lap. Windows are mostly a power of two, which saves a 64-bit division.
-BP_DEV uint32_t slot_of(const bp_window& w, uint64_t ticket) {
-  const uint32_t mask = w.slots - 1;
-  return (w.slots & mask) == 0 ? (uint32_t)ticket & mask : (uint32_t)(ticket % w.slots);
-}
-BP_DEV uint64_t lap_of(const bp_window& w, uint64_t ticket) {
+struct window_place {
+  uint32_t slot;
+  uint64_t lap;
+};
+BP_DEV window_place place_of(const bp_window& w, uint64_t ticket) {
   const uint32_t mask = w.slots - 1;
 #if defined(__CUDACC__)
-  if ((w.slots & mask) == 0) return ticket >> __popc(mask);
+  if ((w.slots & mask) == 0) return {(uint32_t)ticket & mask, ticket >> __popc(mask)};
 #else
-  if ((w.slots & mask) == 0) return ticket >> __builtin_popcount(mask);
+  if ((w.slots & mask) == 0) return {(uint32_t)ticket & mask, ticket >> __builtin_popcount(mask)};
 #endif
-  return ticket / w.slots;
+  return {(uint32_t)(ticket % w.slots), ticket / w.slots};
 }
 
 }  // namespace bp

@@ -25,67 +25,216 @@ BP_DEV uint32_t flag_of(uint64_t n) { return (uint32_t)n + 1; }
 
 // Units that message n is sent in. Flags come again after 2^32 messages; so that no older one waits in a slot
 // until then, all of it is written from time to time.
-BP_DEV uint32_t units_of(uint64_t n, uint64_t bytes) {
+BP_DEV uint32_t units_of(uint64_t n, uint32_t bytes) {
   if ((n & 0xfffff) < BP_COLL_QUICK_SLOTS) return most_units;
-  return head_units + (uint32_t)((bytes + unit_data - 1) / unit_data);
+  return head_units + (bytes + unit_data - 1) / unit_data;
 }
 
-// Words of a message's head.
-BP_DEV uint64_t head_word(const bp_coll_call& h, uint32_t unit) {
-  if (unit == 0) return h.call;
-  if (unit == 1) return h.count;
-  if (unit == 2) return h.dtype | (uint64_t)h.op << 32;
-  return h.algorithm | (uint64_t)h.channels << 32;
+// Where receive() leaves rank r's units of payload, in shared memory.
+BP_DEV uint32_t payload_units(uint32_t bytes) { return (bytes + unit_data - 1) / unit_data; }
+BP_DEV uint64_t* units_from(uint32_t r, uint32_t bytes) {
+  return reinterpret_cast<uint64_t*>(words() + 1) + r * payload_units(bytes);
 }
 
-// Where receive() leaves rank r's payload, in shared memory.
-BP_DEV uint64_t payload_of(uint32_t r, uint64_t bytes) {
-  return reinterpret_cast<uint64_t>(words() + 1) + r * round_up(bytes, 16);
-}
-
-// Where message n is made: where the NIC reads it, or where the verbs copy it from.
+// Where message n is made, on paths that do not make it in a slot: where the NIC reads it, or where the verbs copy
+// it from.
 template <class P>
 BP_DEV uint64_t made_at(const channel<P>& c, uint64_t n) {
   if constexpr (P::data_v == data::pull) return c.quick_stage(n);
-  return payload_of(0, 0) + BP_COLL_QUICK_ALL_BYTES;
+  return reinterpret_cast<uint64_t>(words() + 1) + BP_COLL_QUICK_ALL_BYTES;
 }
 
-// What a message carries: this thread's first unit of it is on its way from the beginning, beside what else a call
-// needs from L2.
+// A message's data are words of 4 bytes: the head's, then the payload's.
+constexpr uint32_t head_words = head_units * 2;
+
+// Unit `unit` of a message's head.
+BP_DEV uint64_t head_unit(const bp_coll_call& h, uint32_t unit) {
+  const uint64_t kinds = h.dtype | (uint64_t)h.op << 32, ways = h.algorithm | (uint64_t)h.channels << 32;
+  const uint64_t low = unit == 0 ? h.call : h.count, high = unit == 2 ? kinds : ways;
+  return unit < 2 ? low : high;
+}
+BP_DEV uint32_t head_word(const bp_coll_call& h, uint32_t word) {
+  const uint64_t unit = head_unit(h, word / 2);
+  return (uint32_t)(word % 2 ? unit >> 32 : unit);
+}
+
+// Two words of data, one behind the other.
+struct pair {
+  uint32_t first, second;
+};
+
+// What a message carries.
 struct payload {
-  uint64_t from, bytes;
-  uint32_t low = 0, high = 0;
-  BP_DEV payload(uint64_t source, uint64_t length) : from(source), bytes(length) { load(tid(), &low, &high); }
-  BP_DEV void load(uint32_t unit, uint32_t* first, uint32_t* second) const {
-    if (unit < head_units) return;
-    const bool whole = ((from | bytes) & 3) == 0;
-    const uint32_t at = (unit - head_units) * unit_data;
-    *first = payload_u32(from, at, (uint32_t)bytes, whole);
-    *second = payload_u32(from, at + 4, (uint32_t)bytes, whole);
+  uint64_t from;
+  uint32_t bytes;
+  uint32_t sent;          // the word of data that this thread sends first
+  pair to_send, to_fold;  // that pair, and the one that this thread adds up first
+  BP_DEV payload(uint64_t source, uint32_t length, uint32_t first) : from(source), bytes(length), sent(first) {}
+  // Both are on their way from the beginning, beside what else a call needs from L2.
+  BP_DEV void start() {
+    if (whole()) {
+      to_send = load_whole(sent);
+      to_fold = load_whole(head_words + tid() * 2);
+    } else {
+      to_send = load(sent);
+      to_fold = load(head_words + tid() * 2);
+    }
+  }
+  BP_DEV bool whole() const { return ((from | bytes) & 3) == 0; }
+  // Words `word` and the next, as far as they are the payload's; else 0.
+  BP_DEV pair load(uint32_t word) const {
+    if (whole()) return load_whole(word);
+    const uint32_t at = offset(word);
+    return {by_halves(at), by_halves(at + 4)};
+  }
+  BP_DEV pair load_whole(uint32_t word) const {
+    const uint32_t at = offset(word);
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(from + at);
+    return {at < bytes ? words[0] : 0, at + 4 < bytes ? words[1] : 0};
+  }
+  BP_DEV static uint32_t offset(uint32_t word) { return (word - head_words) * 4; }  // out of range for the head's
+  // Elements are 2 or 4 bytes.
+  BP_DEV uint32_t by_halves(uint32_t at) const {
+    const uint16_t* halves = reinterpret_cast<const uint16_t*>(from + at);
+    return (at < bytes ? halves[0] : 0) | (at + 2 < bytes ? (uint32_t)halves[1] << 16 : 0);
   }
 };
 
-// Sends message n to everyone.
-template <class P>
-BP_DEV outcome send(const channel<P>& c, uint64_t n, const payload& p) {
-  const uint32_t units = units_of(n, p.bytes), flag = flag_of(n);
-  const bp_coll_call own = c.own();
-  u128* made = reinterpret_cast<u128*>(made_at(c, n));
-  uint32_t low = p.low, high = p.high;
-  for (uint32_t u = tid(); u < units; u += block_threads()) {
-    if (u != tid()) p.load(u, &low, &high);
-    if (u < head_units) {
-      const uint64_t word = head_word(own, u);
-      low = (uint32_t)word;
-      high = (uint32_t)(word >> 32);
-    }
-    made[u] = u128{{low, flag, high, flag}};
+// Message n of this rank.
+struct message {
+  bp_coll_call said;
+  uint32_t flag;
+  // Words `word` and the next of its data, of which the payload's are these.
+  BP_DEV pair words(uint32_t word, const pair& v) const {
+    return {word < head_words ? head_word(said, word) : v.first,
+            word + 1 < head_words ? head_word(said, word + 1) : v.second};
   }
-  if (tid() == 0) words()->ended = 0;  // before the barrier in to_all()
-  return c.to_all(units <= 128, [&](auto scope, uint32_t r) {
+};
+
+// Whether a warp each sends a message of so many bytes to the others; else all warps send to one after the other.
+BP_DEV bool is_small(uint32_t bytes, uint32_t ranks) { return bytes <= (ranks == 2 ? 128 : 1024); }
+
+// In-band slots carry a message that lies nowhere: of unit `unit` of a slot's stream, the first word of data.
+template <line L>
+BP_DEV uint32_t word_of(uint32_t unit) {
+  return (uint32_t)((int32_t)(bp::first_word<L>(unit) - inband_header_bytes / 4 + 1) >> 1);
+}
+// The unit's words: each of data with a flag behind it.
+template <line L>
+BP_DEV u128 slot_unit(const message& m, const pair& p, uint32_t unit) {
+  const pair v = m.words(word_of<L>(unit), p);
+  const bool odd = ((bp::first_word<L>(unit) - inband_header_bytes / 4) & 1) != 0;
+  return u128{{odd ? m.flag : v.first, odd ? v.first : m.flag, odd ? m.flag : v.second, odd ? v.second : m.flag}};
+}
+
+// What a thread can have ready of its first message before it knows anything that the call before leaves.
+template <class P>
+struct outlet {
+  uint32_t peer = 0;  // its scope's first, this many ranks on
+  bool warps = true;  // whether that is a warp
+  uint32_t capacity = 0;
+  uint64_t slot = 0;  // where the rank's messages of even numbers go
+  bp_endpoint ep;
+  detail::room room;
+  BP_DEV outlet(const bp_coll_args& a, uint32_t index, bool fetched, uint32_t bytes) {
+    if constexpr (P::inband) {
+      warps = is_small(bytes, a.ranks) || block_threads() <= 32;
+      peer = warps ? 1 + tid() / 32 : 1;
+      if (a.ranks == 1) return;
+      // A warp without a rank to send to has the first one's, so that all of the block know the capacity.
+      ep = copy_of(a, index, fetched, peer < a.ranks ? peer : 1);
+      capacity = inband_capacity<P::line_v>(ep.qp.window);
+      slot = quick_slot_of(a, index, a.rank, 0);
+      make_here(peer);
+      make_here(capacity);
+      make_here(slot);
+    }
+  }
+  // The first word of data that this thread sends.
+  BP_DEV uint32_t first_word() const {
+    if constexpr (P::inband) return word_of<P::line_v>(warps ? lane() : tid());
+    return tid() * 2;
+  }
+  BP_DEV void start(uint32_t ranks) {
+    if constexpr (P::inband) {
+      if (ranks > 1) room = detail::load_room<P>(ep.qp);
+    }
+  }
+};
+
+// Any thread's reason for the block to end its wait; whichever comes last will do.
+BP_DEV void end_wait(outcome o) { st_shared(&words()->ended, o.code << 16 | o.rank); }
+
+// Sends message n to everyone from where it is made first. All of the block have come here.
+template <class P>
+BP_DEV void post_made(const channel<P>& c, uint64_t n, uint32_t units, const message& m, const payload& p) {
+  u128* made = reinterpret_cast<u128*>(made_at(c, n));
+  for (uint32_t u = tid(); u < units; u += block_threads()) {
+    const pair v = m.words(u * 2, u * 2 == p.sent ? p.to_send : p.load(u * 2));
+    made[u] = u128{{v.first, m.flag, v.second, m.flag}};
+  }
+  syncthreads();
+  c.to_each(is_small(p.bytes, c.a.ranks), [&](auto scope, uint32_t r) {
     return send_bytes<P>(c.to(r), scope, c.quick_slot(c.a.rank, n), made_at(c, n),
                          units * sizeof(u128)) == BP_OK;
-  });
+  }, [](uint32_t r) { end_wait({BP_COLL_LINK, r}); });
+}
+template <class P>
+BP_DEV_COLD void post_long(channel<P> c, uint64_t n, uint32_t units, message m, payload p) {
+  post_made(c, n, units, m, p);
+}
+
+// Sends message n from a scope to the rank that its outlet has ready, and to every `step`th after it.
+template <class P, class Scope>
+BP_DEV void post_lines(const channel<P>& c, uint64_t n, uint32_t bytes, const message& m, const payload& p,
+                       outlet<P>& to, Scope scope, uint32_t step) {
+  constexpr line L = P::line_v;
+  const uint64_t slot = to.slot + n % BP_COLL_QUICK_SLOTS * BP_COLL_QUICK_SLOT_BYTES;
+  for (uint32_t i = to.peer; i < c.a.ranks;) {
+    const bp_status_code s = detail::put_words<P>(to.ep, to.room, scope, slot, bytes,
+                                                  slot_unit<L>(m, p.to_send, scope.rank()), [&](uint32_t unit) {
+      return slot_unit<L>(m, p.load(word_of<L>(unit)), unit);
+    });
+    if (s != BP_OK) {
+      if (scope.rank() == 0) end_wait({BP_COLL_LINK, c.behind(i)});
+      return;
+    }
+    i += step;
+    if (i >= c.a.ranks) return;
+    to.ep = copy_of(c.a, c.index, c.fetched, i);
+    to.start(c.a.ranks);
+  }
+}
+
+// Sends message n to everyone; payload and outlet are started. Where that fails, it ends the block's wait.
+template <class P>
+BP_DEV void post(const channel<P>& c, uint64_t n, const payload& p, [[maybe_unused]] outlet<P>& to) {
+  const uint32_t units = units_of(n, p.bytes), bytes = units * (uint32_t)sizeof(u128);
+  const message m{c.own(), flag_of(n)};
+  if constexpr (P::inband) {
+    // All endpoints are made alike.
+    if (bytes > to.capacity) return post_long<P>(c, n, units, m, p);
+    if (to.warps) return post_lines(c, n, bytes, m, p, to, warp_scope{}, (block_threads() + 31) / 32);
+    post_lines(c, n, bytes, m, p, to, block_scope{}, 1);
+  } else {
+    post_made(c, n, units, m, p);
+  }
+}
+
+// Sends message n, which carries nothing but what is called, and says how it went.
+template <class P>
+BP_DEV outcome send_head(const channel<P>& c, uint64_t n) {
+  syncthreads();  // nobody looks at the word any more
+  if (tid() == 0) words()->ended = 0;
+  syncthreads();
+  outlet<P> to(c.a, c.index, c.fetched, 0);
+  payload p(0, 0, to.first_word());
+  p.start();
+  to.start(c.a.ranks);
+  post(c, n, p, to);
+  syncthreads();
+  const uint32_t word = words()->ended;
+  return {word >> 16, word & 0xffff};
 }
 
 BP_DEV bool has_come(const u128& v, uint32_t flag) { return v.w[1] == flag && v.w[3] == flag; }
@@ -94,9 +243,6 @@ template <class P>
 BP_DEV u128 unit_from(const channel<P>& c, uint32_t r, uint64_t n, uint32_t unit) {
   return ld_line(reinterpret_cast<const u128*>(c.a.region + c.quick_slot(r, n)) + unit);
 }
-
-// Any thread's reason for the block to end its wait; whichever comes last will do.
-BP_DEV void end_wait(outcome o) { st_shared(&words()->ended, o.code << 16 | o.rank); }
 
 BP_DEV bool same(const bp_coll_call& x, const bp_coll_call& y) {
   return x.call == y.call && x.count == y.count && x.dtype == y.dtype && x.op == y.op &&
@@ -161,10 +307,11 @@ constexpr uint32_t crowd = 1536;
 // Waits for message n of everyone, of `bytes` bytes, and leaves the payloads in shared memory.
 // BP_COLL_MISMATCH: somebody calls something else.
 template <class P>
-BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint64_t bytes) {
-  const uint32_t units = head_units + (uint32_t)((bytes + unit_data - 1) / unit_data);
+BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint32_t bytes) {
+  const uint32_t units = head_units + payload_units(bytes);
   const uint32_t peers = c.a.ranks - 1, all = units * peers;
   const bp_coll_call own = c.own();
+  syncthreads();  // the queue pairs are at rest
   // Takes what has completed while the others' messages are on their way: else a send waits for it now and
   // then, until credits return.
   if (tid() < near_endpoints(c.a)) reclaim<P>(words()->near[tid()]);
@@ -184,8 +331,8 @@ BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint64_t bytes) {
     if (!wait_units(c, wanted, r, n, unit, &limit, &v)) break;
     const uint64_t word = v.w[0] | (uint64_t)v.w[2] << 32;
     if (wanted && unit >= head_units) {
-      *reinterpret_cast<uint64_t*>(payload_of(r, bytes) + (unit - head_units) * unit_data) = word;
-    } else if (wanted && word != head_word(own, unit)) {
+      units_from(r, bytes)[unit - head_units] = word;
+    } else if (wanted && word != head_unit(own, unit)) {
       end_wait({BP_COLL_MISMATCH, r});
     }
     for (unit += block_threads(); unit >= units; unit -= units) other++;
@@ -193,6 +340,56 @@ BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint64_t bytes) {
   syncthreads();
   const uint32_t word = words()->ended;
   return {word >> 16, word & 0xffff};
+}
+
+// Adds up one unit of all ranks, in the order of ranks; `own` is rank `rank`'s, and rank r's lies at
+// `others[r * stride]`.
+template <class T, class Op>
+BP_DEV uint64_t fold_unit(uint64_t own, const uint64_t* others, uint32_t stride, uint32_t rank, uint32_t ranks) {
+  constexpr uint32_t n = unit_data / sizeof(T);
+  typename Op::acc sum[n];
+  const auto unit = [&](uint32_t r) { return bits_as<pack<T, n>>(r == rank ? own : others[r * stride]); };
+  pack<T, n> v = unit(0);
+  for (uint32_t k = 0; k < n; k++) sum[k] = Op::from(v.v[k]);
+  BP_NO_UNROLL for (uint32_t r = 1; r < ranks; r++) {
+    v = unit(r);
+    for (uint32_t k = 0; k < n; k++) sum[k] = Op::join(sum[k], Op::from(v.v[k]));
+  }
+  for (uint32_t k = 0; k < n; k++) v.v[k] = Op::finish(sum[k], ranks);
+  return bits_as<uint64_t>(v);
+}
+// Sums first, and no table to jump by, which a launch would have to fetch.
+template <class T, class... Args>
+BP_DEV uint64_t fold_unit_by(uint32_t op, Args... args) {
+  if (op == BP_COLL_SUM) return fold_unit<T, op_sum<T>>(args...);
+  if (op == BP_COLL_MEAN) return fold_unit<T, op_mean<T>>(args...);
+  return op == BP_COLL_MAX ? fold_unit<T, op_max<T>>(args...) : fold_unit<T, op_min<T>>(args...);
+}
+template <class... Args>
+BP_DEV uint64_t fold_unit_of(uint32_t dtype, uint32_t op, Args... args) {
+  if (dtype == BP_COLL_F32) return fold_unit_by<f32>(op, args...);
+  if (dtype == BP_COLL_I32) return fold_unit_by<i32>(op, args...);
+  return dtype == BP_COLL_F16 ? fold_unit_by<f16>(op, args...) : fold_unit_by<bf16>(op, args...);
+}
+
+// Adds up what receive() has left and this rank's own payload, into `out`.
+template <class P>
+BP_DEV void fold(const channel<P>& c, const payload& p, uint64_t out) {
+  const uint32_t units = payload_units(p.bytes);
+  for (uint32_t u = tid(); u < units; u += block_threads()) {
+    const pair own = u == tid() ? p.to_fold : p.load(head_words + u * 2);
+    const uint64_t result = fold_unit_of(c.a.dtype, c.a.op, own.first | (uint64_t)own.second << 32,
+                                         units_from(0, p.bytes) + u, units, c.a.rank, c.a.ranks);
+    const uint64_t to = out + u * unit_data;
+    const uint32_t left = p.bytes - u * unit_data;
+    if (aligned(to, unit_data) && left >= unit_data) {
+      *reinterpret_cast<uint64_t*>(to) = result;
+    } else {
+      for (uint32_t k = 0; k < unit_data && k < left; k += 2) {
+        *reinterpret_cast<uint16_t*>(to + k) = (uint16_t)(result >> (8 * k));
+      }
+    }
+  }
 }
 
 // Waits for the head of message n of everyone, and hands each out to `hear(rank, said)`, to one thread, maybe

@@ -52,7 +52,7 @@ pub struct Measured {
 }
 
 /// Timed batches of each size.
-const BATCHES: usize = 5;
+const BATCHES: usize = 9;
 
 pub struct Rank {
     pub gpu: Arc<Gpu>,
