@@ -37,7 +37,7 @@ enum bellpush_code {
  *    "address": first free,    of this process's NIC on udp; or a list, of each NIC
  *    "nics": by cores,         NICs of this process, a thread each (host: 1), or of as many addresses; the least of all ranks'
  *    "algorithm": by size,     quick, one-shot, two-shot, ring
- *    "channels": 24 (host: 1), "chunk_bytes": 65536, "timeout_s": 10} */
+ *    "channels": 24 (host: 1), "chunk_bytes": by the number of ranks, "timeout_s": 10} */
 int bellpush_join(const char *options, bellpush **joined);
 
 int bellpush_rank(const bellpush *comm);

@@ -27,7 +27,7 @@ fn small(algorithm: Algorithm) -> Options {
     options.algorithm = Some(algorithm);
     options.channels = 2;
     options.channel_bytes = 1024;
-    options.chunk_bytes = 256;
+    options.chunk_bytes = Some(256);
     options.message_bytes = 64;
     options.timeout = PATIENT;
     options.endpoint.window_bytes = 16 << 10;
@@ -143,7 +143,7 @@ fn blocks_of_several_warps_send_long_messages() {
     for name in ["pull/kernel", "push/kernel", "push/inband"] {
         for algorithm in [Algorithm::OneShot, Algorithm::TwoShot] {
             let mut options = Options { path: path(name), ..small(algorithm) };
-            (options.threads, options.chunk_bytes) = (Some(64), 4096);
+            (options.threads, options.chunk_bytes) = (Some(64), Some(4096));
             options.endpoint.slot_bytes = 8192;
             World::new(4, &options).reduce(Dtype::F32, Op::Sum, 20_001, Kind::Random, false);
         }
@@ -562,7 +562,7 @@ fn bad_arguments_are_refused_by_name_and_lose_nothing() {
     assert!(refused(0, ring()).contains("number of ranks is 0"));
     assert!(refused(65, ring()).contains("number of ranks is 65"));
     assert!(refused(2, Options { channels: 0, ..ring() }).contains("channels is 0"));
-    assert!(refused(2, Options { chunk_bytes: 100, ..ring() }).contains("chunk size is 100"));
+    assert!(refused(2, Options { chunk_bytes: Some(100), ..ring() }).contains("chunk size is 100"));
     assert!(refused(2, Options { threads: Some(48), ..ring() }).contains("threads"));
     assert!(refused(2, Options { path: Path::TCP, ..ring() }).contains("tcp cannot"));
 }

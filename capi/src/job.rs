@@ -100,7 +100,7 @@ impl Comm {
             Executor::Host => 1,
             Executor::Cuda => made.channels,
         });
-        made.chunk_bytes = options.chunk_bytes.unwrap_or(made.chunk_bytes);
+        made.chunk_bytes = options.chunk_bytes;
 
         let job = Job::from_env(timeout)?.ok_or_else(|| {
             Failure::refused("no launcher started this process: RANK and WORLD_SIZE are not set")

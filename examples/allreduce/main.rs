@@ -82,7 +82,7 @@ struct Args {
     /// Bytes for which a call takes one channel more, such as 128KiB
     #[arg(long)]
     channel_bytes: Option<String>,
-    /// Payload of a message at most [default: 64KiB; with --engine own 512KiB]
+    /// Payload of a message at most [default: 128KiB by the number of ranks, a power of two; with --engine own 512KiB]
     #[arg(long)]
     chunk: Option<String>,
     /// Engine threads of each rank's NIC on the in-process link [default: three quarters of the cores
@@ -158,7 +158,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
     options.timeout = Duration::try_from_secs_f64(args.timeout)?;
     if args.engine == "own" && args.executor == "cuda" {
         // An engine's block pulls or pushes at what one multiprocessor can: many, with long messages.
-        (options.channels, options.chunk_bytes) = (32, 512 << 10);
+        (options.channels, options.chunk_bytes) = (32, Some(512 << 10));
     }
     options.channels =
         args.channels.unwrap_or(if args.executor == "host" { 1 } else { options.channels });
@@ -166,7 +166,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
         options.channel_bytes = size::parse(bytes)?;
     }
     if let Some(chunk) = &args.chunk {
-        options.chunk_bytes = u32::try_from(size::parse(chunk)?)?;
+        options.chunk_bytes = Some(u32::try_from(size::parse(chunk)?)?);
     }
     if args.engine != "host" {
         options.region = Place::Gpu; // which an engine on a GPU reaches
@@ -174,7 +174,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
         let others = args.ranks.saturating_sub(1).max(1);
         options.quick_bytes = u64::from(others) * (128 << 10);
         options.quick_messages = others.saturating_mul(options.channels);
-        options.message_bytes = options.chunk_bytes.into();
+        options.message_bytes = options.chunk(args.ranks).into();
     }
     Ok(options)
 }

@@ -183,7 +183,10 @@ impl Communicator {
             None if holds && bytes.saturating_mul(others) <= options.quick_bytes => {
                 Algorithm::Quick
             }
-            None => Algorithm::choose(bytes, *ranks, dtype, op),
+            None => {
+                let in_gpu = matches!(self.inner().region, Memory::Device(_));
+                Algorithm::choose(bytes, *ranks, dtype, op, in_gpu)
+            }
         };
         let wanted = match algorithm {
             Algorithm::Quick => {
@@ -334,7 +337,7 @@ impl Inner {
             channels: call.channels,
             rank: self.rank,
             ranks: self.ranks,
-            chunk_bytes: self.options.chunk_bytes,
+            chunk_bytes: self.options.chunk(self.ranks),
             unwaited: (!self.options.waits).into(),
             early: self.early(call).into(),
             all_channels: self.channels as u16, // at most MAX_CHANNELS
@@ -365,7 +368,7 @@ impl Inner {
     /// Bytes of a message of this call: several to a long share, so that they are made, on their way and consumed
     /// at once.
     fn piece(&self, call: &Call) -> u64 {
-        let most = u64::from(self.options.chunk_bytes);
+        let most = u64::from(self.options.chunk(self.ranks));
         let share = call.share() * call.dtype.bytes();
         let (part, pieces) = match call.algorithm {
             Algorithm::OneShot => (share, PIECES),

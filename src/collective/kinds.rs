@@ -114,16 +114,16 @@ impl Algorithm {
     /// What is fastest for `bytes` bytes among `ranks` ranks, where nobody says otherwise and they are too
     /// many for quick messages. One step wins while the time of a message is mostly latency, and among two ranks
     /// for longer, since it sends no more than the others there (measured on two GPUs:
-    /// docs/results/allreduce-h200.md). The ring keeps each rank's traffic to one neighbour, which pays off
-    /// when messages to several are short of a chunk, and only where partial results are no wider than
-    /// elements.
-    pub fn choose(bytes: u64, ranks: u32, dtype: Dtype, op: Op) -> Self {
+    /// docs/results/allreduce-h200.md). The ring keeps each rank's traffic to one neighbour, which pays off among more
+    /// than two where regions lie in GPU memory (`in_gpu`), and only where partial results are no wider than elements:
+    /// through host memory two steps of small messages stay in the processors' cache, and its long way round does not.
+    pub fn choose(bytes: u64, ranks: u32, dtype: Dtype, op: Op, in_gpu: bool) -> Self {
         let widens = dtype.bytes() == 2 || (dtype == Dtype::I32 && op == Op::Mean);
         match bytes.saturating_mul(u64::from(ranks.max(1) - 1)) {
             _ if ranks <= 2 && bytes >= 128 << 20 && !widens => Self::Ring,
             _ if ranks <= 2 => Self::OneShot,
             sent if sent <= 256 << 10 => Self::OneShot,
-            _ if bytes >= 32 << 20 && !widens => Self::Ring,
+            _ if bytes >= 32 << 20 && in_gpu && !widens => Self::Ring,
             _ => Self::TwoShot,
         }
     }

@@ -54,8 +54,9 @@ pub struct Options {
     /// Messages that a rank sends to all others in a quick call at most, one a channel to each, unless it needs more
     /// to fit.
     pub quick_messages: u32,
-    /// Payload of a message at most, a multiple of 64.
-    pub chunk_bytes: u32,
+    /// Payload of a message at most, a multiple of 64; `None` takes 64 KiB with two ranks and the less the more there
+    /// are, see [`Options::chunk`].
+    pub chunk_bytes: Option<u32>,
     /// Payload of a message at least, where everyone sends to everyone: a channel's elements go in up to three messages, or in four
     /// scattered and four gathered ones, if those are so long.
     pub message_bytes: u64,
@@ -81,15 +82,25 @@ impl Options {
             channel_bytes: 16 << 10,
             quick_bytes: 96 << 10,
             quick_messages: 24,
-            chunk_bytes: 64 << 10,
+            chunk_bytes: None,
             message_bytes: 12 << 10,
             threads: None,
             region: Place::Auto,
             timeout: Duration::from_secs(10),
-            // A slot holds a quick message of 2 KiB, twice that with its flags, in any line format.
-            endpoint: transport::Options { slot_bytes: 8192, ..transport::Options::default() },
+            // A slot holds any quick message, up to 4 KiB and twice that with its flags, in any line format: kernels
+            // make those that fit in the slot's lines at once.
+            endpoint: transport::Options { slot_bytes: 16 << 10, ..transport::Options::default() },
             waits: true,
         }
+    }
+
+    /// Payload of a message at most among so many ranks. A rank has slots for eight messages to and from every other,
+    /// on every channel, so without a limit they grow with the square of the number of ranks; what all ranks write and
+    /// read at once should stay in the shared cache of the host whose processors carry it (measured with 4 and 8
+    /// ranks: docs/results/allreduce-h200.md).
+    pub fn chunk(&self, ranks: u32) -> u32 {
+        let by_ranks = (128 << 10) / ranks.max(2).next_power_of_two();
+        self.chunk_bytes.unwrap_or(by_ranks.max(4 << 10))
     }
 
     /// How long a rank that gives up listens for the others' reasons.
@@ -114,12 +125,10 @@ impl Options {
         if self.channel_bytes == 0 {
             return refuse("bytes a channel", 0, "more than 0");
         }
-        if self.chunk_bytes == 0
-            || !self.chunk_bytes.is_multiple_of(64)
-            || self.chunk_bytes > 16 << 20
-        {
+        let chunk = self.chunk(ranks);
+        if chunk == 0 || !chunk.is_multiple_of(64) || chunk > 16 << 20 {
             let must = "a multiple of 64 bytes, at most 16 MiB";
-            return refuse("the chunk size", self.chunk_bytes.into(), must);
+            return refuse("the chunk size", chunk.into(), must);
         }
         if let Some(threads) = self.threads
             && (threads == 0
@@ -156,7 +165,7 @@ impl Options {
             named("bytes a channel", &self.channel_bytes),
             named("bytes of quick calls", &self.quick_bytes),
             named("messages of quick calls", &self.quick_messages),
-            named("chunk size", &self.chunk_bytes),
+            named("chunk size", &self.chunk(ranks)),
             named("bytes of a message at least", &self.message_bytes),
         ]
     }
@@ -185,7 +194,7 @@ impl Member {
         let nic = one_kind(nics)?;
         // A communicator of one copies, and sends nothing.
         let channels = if ranks == 1 { 1 } else { options.channels };
-        let layout = Layout::new(ranks.into(), channels.into(), options.chunk_bytes.into());
+        let layout = Layout::new(ranks.into(), channels.into(), options.chunk(ranks).into());
         let pull = options.path.data() == Data::Pull;
         let bytes = if pull { layout.stage + layout.stage_bytes } else { layout.received };
         let on_host = match options.region {
