@@ -192,9 +192,10 @@ impl Member {
     ) -> Result<Self, Error> {
         options.check(rank, ranks)?;
         let nic = one_kind(nics)?;
-        // A communicator of one copies, and sends nothing.
-        let channels = if ranks == 1 { 1 } else { options.channels };
-        let layout = Layout::new(ranks.into(), channels.into(), options.chunk(ranks).into());
+        let channels = options.channels;
+        // A communicator of one copies on all of them, and sends nothing.
+        let sending = if ranks == 1 { 1 } else { channels };
+        let layout = Layout::new(ranks.into(), sending.into(), options.chunk(ranks).into());
         let pull = options.path.data() == Data::Pull;
         let bytes = if pull { layout.stage + layout.stage_bytes } else { layout.received };
         let on_host = match options.region {
