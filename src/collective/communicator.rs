@@ -198,7 +198,7 @@ impl Communicator {
                     .min((u64::from(options.quick_messages) / others).max(1))
                     .max(needed)
             }
-            _ => bytes.div_ceil(options.channel_bytes),
+            _ => bytes.div_ceil(options.channel_bytes.saturating_mul(others.min(2))),
         };
         let wanted = wanted.clamp(1, (*channels).into());
         Call { count, dtype, op, algorithm, channels: wanted as u32 }

@@ -46,7 +46,7 @@ pub struct Options {
     /// Parts of a call at most, each with queue pairs of its own to every rank and a block of the launch, or two (one
     /// sends and one receives).
     pub channels: u32,
-    /// Bytes for which a call takes one channel more.
+    /// Bytes for which a call takes one channel more, among two ranks; twice as many among more.
     pub channel_bytes: u64,
     /// What a rank sends to all others, in bytes, in the longest call that goes in quick messages where nobody names an
     /// algorithm.
@@ -79,7 +79,7 @@ impl Options {
             path,
             algorithm: None,
             channels: 24,
-            channel_bytes: 16 << 10,
+            channel_bytes: 8 << 10,
             quick_bytes: 96 << 10,
             quick_messages: 24,
             chunk_bytes: None,
