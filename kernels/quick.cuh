@@ -88,11 +88,11 @@ struct payload {
     return {by_halves(at), by_halves(at + 4)};
   }
   BP_DEV pair load_whole(uint32_t word) const {
-    const uint32_t at = offset(word);
-    const uint32_t* words = reinterpret_cast<const uint32_t*>(from + at);
-    return {at < bytes ? words[0] : 0, at + 4 < bytes ? words[1] : 0};
+    return {one(offset(word)), one(offset(word) + 4)};
   }
-  BP_DEV static uint32_t offset(uint32_t word) { return (word - head_words) * 4; }  // out of range for the head's
+  BP_DEV uint32_t one(uint32_t at) const { return at < bytes ? *reinterpret_cast<const uint32_t*>(from + at) : 0; }
+  // Out of range for the head's words; that of its last one wraps to the payload's first.
+  BP_DEV static uint32_t offset(uint32_t word) { return (word - head_words) * 4; }
   // Elements are 2 or 4 bytes.
   BP_DEV uint32_t by_halves(uint32_t at) const {
     const uint16_t* halves = reinterpret_cast<const uint16_t*>(from + at);
@@ -157,13 +157,17 @@ struct outlet {
   }
   BP_DEV void start(uint32_t ranks) {
     if constexpr (P::inband) {
-      if (ranks > 1) room = detail::load_room<P>(ep.qp);
+      // Nobody else looks at that queue pair.
+      if (peer < ranks) room = detail::load_room<P>(ep.qp);
     }
   }
 };
 
-// Any thread's reason for the block to end its wait; whichever comes last will do.
-BP_DEV void end_wait(outcome o) { st_shared(&words()->ended, o.code << 16 | o.rank); }
+// Any thread's reason for the block to end its wait: the first one, so that a message that could not be sent is not
+// taken for one that was. Of several at once any will do.
+BP_DEV void end_wait(outcome o) {
+  if (ld_shared(&words()->ended) == 0) st_shared(&words()->ended, o.code << 16 | o.rank);
+}
 
 // Sends message n to everyone from where it is made first. All of the block have come here.
 template <class P>

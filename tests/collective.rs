@@ -6,11 +6,13 @@ mod check;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bellpush::collective::{Algorithm, Buffer, Communicator, Dtype, Error, Member, Op, Options};
+use bellpush::collective::{
+    Algorithm, Buffer, Communicator, Dtype, Error, Member, Op, Options, Place,
+};
 use bellpush::gpu::{Executor, Gpu, HostOptions, Stream};
-use bellpush::nic::Nic;
 use bellpush::nic::soft::link::{Faulty, ShmNet};
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::nic::{LineFormat, Nic};
 use bellpush::transport::{Memory, Path};
 use check::{Kind, check, elements};
 
@@ -137,6 +139,28 @@ fn every_path_carries_it() {
     assert_eq!(Options::paths().count(), 6);
 }
 
+/// A quick message's words lie otherwise in the lines of each format.
+#[test]
+fn quick_messages_lie_in_lines_of_every_format() {
+    for line in [LineFormat::L12S4, LineFormat::L14S2, LineFormat::L60S4] {
+        for threads in [None, Some(64)] {
+            let mut options = Options { threads, ..small(Algorithm::Quick) };
+            options.endpoint.line = line;
+            options.endpoint.window_bytes = 128 << 10;
+            options.endpoint.slot_bytes = 16 << 10;
+            let world = World::new(3, &options);
+            for (dtype, count) in
+                [(Dtype::F32, 1), (Dtype::F32, 256), (Dtype::F16, 31), (Dtype::I32, 1999)]
+            {
+                // Twice as many calls as there are slots: the first messages are longer than others.
+                for _ in 0..4 {
+                    world.reduce(dtype, Op::Sum, count, Kind::Random, false);
+                }
+            }
+        }
+    }
+}
+
 /// Where a block has several warps, each posts to a rank, or all together.
 #[test]
 fn blocks_of_several_warps_send_long_messages() {
@@ -174,6 +198,23 @@ fn channels_are_dealt_to_as_many_nics_at_every_rank() {
     let differs = refused([2, 1]);
     assert!(matches!(differs, Error::Differs { rank: 1, .. }), "{differs}");
     assert!(differs.to_string().contains("NICs 1"), "{differs}");
+}
+
+/// Where regions lie says which algorithm long calls take.
+#[test]
+fn ranks_whose_regions_lie_elsewhere_are_refused() {
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    let nic: Arc<dyn Nic> = SoftNic::open(SoftConfig::new(&InProcess::new())).unwrap();
+    let member = |(rank, region)| {
+        let options = Options { region, ..small(Algorithm::OneShot) };
+        Member::new(&gpu, std::slice::from_ref(&nic), rank, 2, &options).unwrap()
+    };
+    let members: Vec<_> = (0..).zip([Place::Host, Place::Gpu]).map(member).collect();
+    let addresses: Vec<_> = members.iter().map(|m| m.address().clone()).collect();
+    for member in members {
+        let differs = member.connect(&addresses).err().expect("it is refused");
+        assert!(differs.to_string().contains("memory of regions"), "{differs}");
+    }
 }
 
 /// Shares just below and above what goes in one message without a signal, of one rank and of all.

@@ -99,7 +99,7 @@ impl Options {
     /// read at once should stay in the shared cache of the host whose processors carry it (measured with 4 and 8
     /// ranks: docs/results/allreduce-h200.md).
     pub fn chunk(&self, ranks: u32) -> u32 {
-        let by_ranks = (128 << 10) / ranks.max(2).next_power_of_two();
+        let by_ranks = (128 << 10) / ranks.clamp(2, MAX_RANKS).next_power_of_two();
         self.chunk_bytes.unwrap_or(by_ranks.max(4 << 10))
     }
 
@@ -155,7 +155,7 @@ impl Options {
     }
 
     /// What all ranks must have alike: it says where messages lie and how they are cut.
-    fn shared(&self, ranks: u32, nics: usize) -> Vec<(String, String)> {
+    fn shared(&self, ranks: u32, nics: usize, on_host: bool) -> Vec<(String, String)> {
         let named = |name: &str, value: &dyn std::fmt::Display| (name.into(), value.to_string());
         vec![
             named("version", &env!("CARGO_PKG_VERSION")),
@@ -167,6 +167,8 @@ impl Options {
             named("messages of quick calls", &self.quick_messages),
             named("chunk size", &self.chunk(ranks)),
             named("bytes of a message at least", &self.message_bytes),
+            // Which algorithm long calls take.
+            named("memory of regions", &if on_host { "host" } else { "GPU" }),
         ]
     }
 }
@@ -228,7 +230,7 @@ impl Member {
         let address = RankAddress {
             rank,
             gpu: gpu.describe().pci.clone(),
-            options: options.shared(ranks, nics.len()),
+            options: options.shared(ranks, nics.len(), on_host),
             endpoints: ends.collect(),
         };
 
