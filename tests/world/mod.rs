@@ -1,0 +1,113 @@
+//! What the tests of all-reduce share: a world of ranks that are threads of this process, on the host executor, and
+//! calls by all of them, checked element by element.
+
+#[path = "../../examples/allreduce/check.rs"]
+pub mod check;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bellpush::collective::{Algorithm, Buffer, Communicator, Dtype, Op, Options};
+use bellpush::gpu::{Executor, Gpu, HostOptions, Stream};
+use bellpush::nic::Nic;
+use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::transport::{Memory, Path};
+use check::{Kind, check, elements};
+
+/// Long enough for a loaded machine.
+pub const PATIENT: Duration = Duration::from_secs(30);
+
+pub fn path(name: &str) -> Path {
+    name.parse().unwrap()
+}
+
+/// Many small messages, so that slots are used again and again.
+pub fn small(algorithm: Algorithm) -> Options {
+    let mut options = Options::new(path("push/inband"));
+    options.algorithm = Some(algorithm);
+    options.channels = 2;
+    options.channel_bytes = 1024;
+    options.chunk_bytes = Some(256);
+    options.message_bytes = 64;
+    options.timeout = PATIENT;
+    options.endpoint.window_bytes = 16 << 10;
+    options.endpoint.slot_bytes = 1024;
+    options.endpoint.sq_blocks = 64;
+    options
+}
+
+/// Ranks that are threads of this process, on the host executor.
+pub struct World {
+    pub gpu: Arc<Gpu>,
+    pub ranks: Vec<Communicator>,
+}
+
+impl World {
+    pub fn new(ranks: u32, options: &Options) -> Self {
+        let nic: Arc<dyn Nic> = SoftNic::open(SoftConfig::new(&InProcess::new())).unwrap();
+        Self::on((0..ranks).map(|_| nic.clone()).collect(), options)
+    }
+
+    pub fn on(nics: Vec<Arc<dyn Nic>>, options: &Options) -> Self {
+        let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+        let places: Vec<_> = nics.into_iter().map(|nic| (gpu.clone(), nic)).collect();
+        let ranks = Communicator::threads(&places, options).unwrap();
+        Self { gpu, ranks }
+    }
+
+    /// Runs something on a thread for each rank, each with a stream of its own.
+    pub fn each<R: Send>(&self, run: impl Fn(&Communicator, &Stream) -> R + Sync) -> Vec<R> {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = self
+                .ranks
+                .iter()
+                .map(|rank| {
+                    let (gpu, run) = (&self.gpu, &run);
+                    scope.spawn(move || run(rank, &gpu.stream().unwrap()))
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+
+    /// One call by all ranks, checked element by element.
+    pub fn reduce(&self, dtype: Dtype, op: Op, count: usize, kind: Kind, in_place: bool) {
+        let seed = count as u64 * 31 + op as u64 * 7 + dtype as u64;
+        let n = self.ranks.len() as u32;
+        let inputs: Vec<_> = (0..n).map(|r| elements(dtype, count, kind, seed, r)).collect();
+        let outputs = self.each(|rank, stream| {
+            let mine = &inputs[rank.rank() as usize];
+            // One element on either side: nothing beside the result changes.
+            let edge = dtype.bytes() as usize;
+            let around = vec![0xa5; mine.len() + 2 * edge];
+            let memory = |bytes: &[u8]| {
+                let memory = Memory::from(self.gpu.alloc(bytes.len()).unwrap());
+                memory.write(0, bytes).unwrap();
+                memory
+            };
+            let output = memory(&around);
+            let input = if in_place { output.clone() } else { memory(&around) };
+            input.write(edge, mine).unwrap();
+            let (from, to) = (Buffer::at(&input, edge as u64), Buffer::at(&output, edge as u64));
+            rank.all_reduce(stream, from, to, count as u64, dtype, op).unwrap();
+            rank.synchronize(stream).unwrap();
+            let mut found = around.clone();
+            output.read(0, &mut found).unwrap();
+            for at in [0, edge + mine.len()] {
+                assert_eq!(found[at..at + edge], around[..edge], "beside the result");
+            }
+            found[edge..edge + mine.len()].to_vec()
+        });
+        let plan = self.ranks[0].plan(count as u64, dtype, op);
+        for (rank, output) in outputs.iter().enumerate() {
+            check(dtype, op, &inputs, output)
+                .unwrap_or_else(|why| panic!("{n} ranks, {plan}, rank {rank}: {why}"));
+            assert!(*output == outputs[0], "{n} ranks, {plan}: rank {rank} has other bits");
+        }
+    }
+
+    /// Memory of so many elements of four bytes.
+    pub fn memory(&self, count: u64) -> Memory {
+        Memory::from(self.gpu.alloc(count as usize * 4).unwrap())
+    }
+}
