@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bellpush::collective::{
     Algorithm, Buffer, Communicator, Dtype, Error, Member, Op, Options, Place,
 };
-use bellpush::gpu::{Executor, Gpu, HostOptions};
+use bellpush::gpu::{Executor, Gpu, HostOptions, Stream};
 use bellpush::nic::Nic;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::transport::{Memory, Path};
@@ -209,6 +209,32 @@ fn a_wrong_element_is_found() {
 }
 
 /// The host executor has no graphs: that is said, and the communicator goes on.
+#[test]
+fn a_second_stream_is_refused_until_the_first_is_waited_for() {
+    let world = World::new(2, &small(Algorithm::OneShot));
+    let (count, other) = (1000, |e| matches!(e, Error::OtherStream));
+    let results = world.each(|rank, first| {
+        let call = |stream: &Stream| {
+            let memory = world.memory(count);
+            rank.all_reduce(stream, &memory, &memory, count, Dtype::F32, Op::Sum)
+        };
+        call(first).unwrap();
+        let second = world.gpu.stream().unwrap();
+        let refused =
+            (other(call(&second).unwrap_err()), other(rank.synchronize(&second).unwrap_err()));
+        call(first).unwrap();
+        rank.synchronize(first).unwrap();
+        call(&second).unwrap();
+        // Dropping it waits for its work, as a synchronisation does.
+        drop(second);
+        call(first).unwrap();
+        rank.synchronize(first).unwrap();
+        refused
+    });
+    assert_eq!(results, [(true, true); 2]);
+    world.reduce(Dtype::F32, Op::Sum, 515, Kind::Random, false);
+}
+
 #[test]
 fn recording_without_a_gpu_is_refused() {
     let world = World::new(2, &small(Algorithm::Quick));

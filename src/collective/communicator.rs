@@ -1,7 +1,7 @@
 //! A connected rank: calls, and what became of them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::layout::Layout;
@@ -104,7 +104,7 @@ struct Running {
 ///
 /// A call is queued on a stream and returns at once; [`Communicator::synchronize`] waits for it and
 /// says what became of it. All ranks make the same calls in the same order; a rank's calls are made
-/// on one stream, or ordered by the caller. Dropping a communicator, or what keeps it after that (a stream
+/// on one stream until they are waited for. Dropping a communicator, or what keeps it after that (a stream
 /// that is not idle, a [`Recording`]), waits for what it sent to be acknowledged, a second at most.
 pub struct Communicator {
     running: Arc<Running>,
@@ -116,11 +116,37 @@ struct Calls {
     /// Messages that calls since the last synchronisation may wait for, each up to the timeout.
     waits: u64,
     ended: Option<String>,
+    /// The stream of the calls since the last synchronisation: its token.
+    stream: Weak<()>,
+}
+
+impl Calls {
+    /// Whether one may be queued here. Calls use the same slots and counters, and only a stream orders them;
+    /// one that was dropped is idle.
+    fn check(&self, stream: &Stream) -> Result<(), Error> {
+        match &self.ended {
+            Some(why) => Err(Error::Ended { why: why.clone() }),
+            None => self.same(stream),
+        }
+    }
+
+    fn same(&self, stream: &Stream) -> Result<(), Error> {
+        match self.stream.upgrade() {
+            Some(other) if !Arc::ptr_eq(&other, stream.token()) => Err(Error::OtherStream),
+            _ => Ok(()),
+        }
+    }
+
+    fn queued(&mut self, stream: &Stream, waits: u64) {
+        self.stream = Arc::downgrade(stream.token());
+        self.waits += waits;
+    }
 }
 
 /// Calls that were recorded, to be made again at the cost of one launch.
 pub struct Recording<'a> {
     communicator: &'a Communicator,
+    stream: &'a Stream,
     graph: Graph<'a>,
     waits: u64,
 }
@@ -210,7 +236,8 @@ impl Communicator {
     ///
     /// # Errors
     /// What is wrong with the arguments; nothing is queued then, and no other rank is affected until
-    /// it waits for this one. [`Error::Ended`] after a failure that ended the communicator. What
+    /// it waits for this one. [`Error::Ended`] after a failure that ended the communicator,
+    /// [`Error::OtherStream`] while calls on another stream are not waited for. What
     /// fails later is [`Communicator::synchronize`]'s to report.
     pub fn all_reduce<'a>(
         &self,
@@ -233,9 +260,7 @@ impl Communicator {
             return Err(Error::Overlap);
         }
         let mut calls = self.lock();
-        if let Some(why) = &calls.ended {
-            return Err(Error::Ended { why: why.clone() });
-        }
+        calls.check(stream)?;
         let args = CollArgs { input, output, ..inner.args(&call) };
         for memory in [from.memory, to.memory] {
             match memory {
@@ -250,7 +275,7 @@ impl Communicator {
         };
         stream.launch(kernel, inner.dims(&call), &args)?;
         self.running.sends.store(inner.ranks > 1, Ordering::Relaxed);
-        calls.waits += inner.waits(&call);
+        calls.queued(stream, inner.waits(&call));
         Ok(())
     }
 
@@ -264,24 +289,32 @@ impl Communicator {
         stream: &'a Stream,
         make: impl FnOnce() -> Result<(), Error>,
     ) -> Result<Recording<'a>, Error> {
-        let before = self.lock().waits;
+        // What `make` calls is the recording's, not queued: as if on a communicator that waits for nothing.
+        let mut calls = self.lock();
+        let waits = std::mem::take(&mut calls.waits);
+        let on = std::mem::replace(&mut calls.stream, Arc::downgrade(stream.token()));
+        drop(calls);
         let graph = stream.capture(make);
-        let waits = std::mem::replace(&mut self.lock().waits, before) - before;
-        Ok(Recording { communicator: self, graph: graph?, waits })
+        let mut calls = self.lock();
+        calls.stream = on;
+        let waits = std::mem::replace(&mut calls.waits, waits);
+        Ok(Recording { communicator: self, stream, graph: graph?, waits })
     }
 
     /// Waits until the calls queued on `stream` are done: bounded, since each of their waits is.
     ///
     /// # Errors
-    /// The first failure of any of them, but the one that ended the communicator before others. After
+    /// [`Error::OtherStream`], without waiting, where the calls are on another. Otherwise
+    /// the first failure of any of them, but the one that ended the communicator before others. After
     /// [`Error::Mismatch`] the communicator goes on; every other failure ends it, and all later calls and
     /// synchronisations say [`Error::Ended`].
     pub fn synchronize(&self, stream: &Stream) -> Result<(), Error> {
         let mut calls = self.lock();
         let timeout = self.inner().options.timeout;
         let most = u32::try_from(calls.waits + 4).unwrap_or(u32::MAX);
+        calls.same(stream)?;
         stream.synchronize(timeout.saturating_mul(most))?;
-        calls.waits = 0;
+        (calls.waits, calls.stream) = (0, Weak::new());
         match self.inner().failure()? {
             None => match &calls.ended {
                 Some(why) => Err(Error::Ended { why: why.clone() }),
@@ -309,11 +342,9 @@ impl Recording<'_> {
     /// As [`Communicator::all_reduce`].
     pub fn replay(&self) -> Result<(), Error> {
         let mut calls = self.communicator.lock();
-        if let Some(why) = &calls.ended {
-            return Err(Error::Ended { why: why.clone() });
-        }
+        calls.check(self.stream)?;
         self.graph.launch()?;
-        calls.waits += self.waits;
+        calls.queued(self.stream, self.waits);
         Ok(())
     }
 }

@@ -119,6 +119,11 @@ pub enum Error {
         /// The object.
         what: &'static str,
     },
+    /// Calls on two streams, which nothing orders.
+    #[error(
+        "calls were made on another stream and have not been waited for: synchronise the communicator there first"
+    )]
+    OtherStream,
     /// A rank did not send what the others waited for.
     #[error("rank {rank} did not answer within {ms} ms, in call {call}")]
     Silent {

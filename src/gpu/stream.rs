@@ -20,6 +20,7 @@ pub struct Stream {
     kind: Kind,
     /// By address, so that a loop over the same memories does not grow it.
     kept: Mutex<HashMap<usize, Arc<dyn Any + Send + Sync>>>,
+    token: Arc<()>,
 }
 
 enum Kind {
@@ -53,7 +54,7 @@ impl Gpu {
             #[cfg(feature = "cuda")]
             Backend::Cuda(device) => Kind::Cuda(device.queue()?),
         };
-        Ok(Stream { gpu: self.clone(), kind, kept: Mutex::default() })
+        Ok(Stream { gpu: self.clone(), kind, kept: Mutex::default(), token: Arc::default() })
     }
 
     /// A new event, recorded nowhere yet.
@@ -338,6 +339,11 @@ impl Stream {
 
     fn same_gpu(&self, other: &Arc<Gpu>, what: &'static str) -> Result<(), GpuError> {
         if Arc::ptr_eq(&self.gpu, other) { Ok(()) } else { Err(GpuError::OtherGpu { what }) }
+    }
+
+    /// Another one for every stream, and gone with it.
+    pub(crate) fn token(&self) -> &Arc<()> {
+        &self.token
     }
 
     /// What is kept.
