@@ -33,6 +33,7 @@ enum bellpush_code {
  *   {"executor": "cuda",       or "host": kernels on CPU threads, elements in host memory
  *    "gpu": local rank,        CUDA ordinal, modulo the number of GPUs by default
  *    "path": "push/inband",    push/kernel, push/blueflame, pull/kernel, pull/blueflame
+ *    "line": "12+4",           of push/inband: 14+2 or 60+4 where `bellpush bench --tearing` finds none torn
  *    "link": "shm",            at most 16 processes, all on one host; or "udp" (RoCEv2)
  *    "address": first free,    of this process's NIC on udp; or a list, of each NIC
  *    "nics": by cores,         NICs of this process, a thread each (host: 1), or of as many addresses; the least of all ranks'

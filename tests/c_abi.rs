@@ -25,7 +25,7 @@ int main(void) {
   const char *links[] = {"{\"executor\": \"host\", \"link\": \"shm\"}", "{\"executor\": \"host\", \"link\": \"udp\"}"};
   CHECK(bellpush_join(links[atoi(getenv("RANK"))], &comm) == BELLPUSH_REFUSED);
   CHECK(strstr(bellpush_error(), "link"));
-  CHECK(bellpush_join("{\"executor\": \"host\", \"timeout_s\": 30}", &comm) == BELLPUSH_OK);
+  CHECK(bellpush_join("{\"executor\": \"host\", \"timeout_s\": 30, \"line\": \"60+4\"}", &comm) == BELLPUSH_OK);
   const int rank = bellpush_rank(comm), ranks = bellpush_ranks(comm);
   CHECK(ranks == 2);
 

@@ -24,7 +24,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("engine", &["nic", "gpu", "mem", "wire"]),
     ("transport", &["nic", "gpu", "credit", "pcie", "mem", "wire"]),
     ("collective", &["transport", "nic", "gpu", "mem", "wire"]),
-    ("report", &["transport", "pcie"]),
+    ("report", &["transport", "pcie", "wire"]),
 ];
 
 /// Where `unsafe` may stand. (loom's cells hand out raw pointers; that test models shared memory.)

@@ -34,7 +34,7 @@ use bellpush::nic::Nic;
 use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmNet, UdpLink};
 use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{InProcess, Nap, SoftConfig, SoftNic};
-use bellpush::report::size;
+use bellpush::report::{Line, size};
 use bellpush::transport::{Data, Kick, Path};
 use clap::Parser;
 use meet::Meeting;
@@ -66,6 +66,9 @@ struct Args {
     /// kernel, blueflame or inband [default: inband for push, kernel for pull]
     #[arg(long)]
     kick: Option<Kick>,
+    /// Lines of in-band slots: 12+4, 14+2 or 60+4
+    #[arg(long, default_value = "12+4")]
+    line: Line,
     /// sum, max, min or mean
     #[arg(long, default_value = "sum")]
     op: Op,
@@ -155,6 +158,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
     let usual = if args.data == Data::Push { Kick::Inband } else { Kick::Kernel };
     let mut options = Options::new(Path::new(args.data, args.kick.unwrap_or(usual))?);
     options.algorithm = args.algorithm;
+    options.endpoint.line = args.line.into();
     options.timeout = Duration::try_from_secs_f64(args.timeout)?;
     if args.engine == "own" && args.executor == "cuda" {
         // An engine's block pulls or pushes at what one multiprocessor can: many, with long messages.

@@ -2,7 +2,8 @@
 
 use bellpush::collective::{Communicator, Options};
 use bellpush::gpu::nccl::Nccl;
-use bellpush::report::machine;
+use bellpush::report::{Line, machine};
+use bellpush::transport::Kick;
 use serde::{Deserialize, Serialize};
 
 use crate::rank::Measured;
@@ -20,6 +21,9 @@ pub struct Row {
     pub ranks: u32,
     pub data: String,
     pub kick: Option<String>,
+    /// Of in-band slots.
+    #[serde(default)]
+    pub line: Option<Line>,
     pub executor: String,
     pub engine: String,
     pub calls: u32,
@@ -139,6 +143,7 @@ impl<'a> Table<'a> {
             ranks: self.ranks,
             data: options.path.data().to_string(),
             kick: options.path.kick().map(|k| k.to_string()),
+            line: (options.path.kick() == Some(Kick::Inband)).then_some(args.line),
             executor: self.executor.clone(),
             engine: args.engine.clone(),
             calls,

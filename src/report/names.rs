@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::wire::inband::LineFormat;
+
 /// A word that names none of the choices.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{given}' is not a {what}: it is one of {choices}")]
@@ -78,21 +80,12 @@ names! {
     }
 }
 
-impl Line {
-    /// Payload bytes of a line.
-    pub const fn payload_bytes(self) -> u64 {
-        match self {
-            Self::L12p4 => 12,
-            Self::L14p2 => 14,
-            Self::L60p4 => 60,
-        }
-    }
-
-    /// Bytes of a whole line.
-    pub const fn line_bytes(self) -> u64 {
-        match self {
-            Self::L12p4 | Self::L14p2 => 16,
-            Self::L60p4 => 64,
+impl From<Line> for LineFormat {
+    fn from(line: Line) -> Self {
+        match line {
+            Line::L12p4 => Self::L12S4,
+            Line::L14p2 => Self::L14S2,
+            Line::L60p4 => Self::L60S4,
         }
     }
 }
@@ -106,9 +99,9 @@ mod tests {
         for &line in Line::ALL {
             assert_eq!(serde_json::to_string(&line).unwrap(), format!("\"{line}\""));
             let (payload, sequence) = line.as_str().split_once('+').unwrap();
-            assert_eq!(payload.parse(), Ok(line.payload_bytes()));
-            let sequence: u64 = sequence.parse().unwrap();
-            assert_eq!(line.payload_bytes() + sequence, line.line_bytes());
+            let format = LineFormat::from(line);
+            assert_eq!(payload.parse(), Ok(format.data_bytes()));
+            assert_eq!(sequence.parse(), Ok(format.seq_bytes()));
         }
     }
 

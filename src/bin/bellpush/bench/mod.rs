@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bellpush::gpu::GpuError;
-use bellpush::nic::{LineFormat, NicError};
-use bellpush::report::{self, Line, Results, Row, Side};
+use bellpush::nic::NicError;
+use bellpush::report::{self, Results, Row, Side};
 use bellpush::transport::{Data, Error, Kick, Options, Path};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -205,11 +205,7 @@ fn options(plan: &BenchPlan, rig: &Rig, path: Path) -> Options {
     Options {
         window_bytes: plan.window_bytes,
         slot_bytes: plan.slot_bytes as u32,
-        line: match plan.line {
-            Line::L12p4 => LineFormat::L12S4,
-            Line::L14p2 => LineFormat::L14S2,
-            Line::L60p4 => LineFormat::L60S4,
-        },
+        line: plan.line.into(),
         timeout: plan.timeout,
         host_numa: rig.host_numa,
         // Without a window there is nothing that credits would keep.
