@@ -88,6 +88,16 @@ struct Args {
     /// Payload of a message at most [default: 128KiB by the number of ranks, a power of two; with --engine own 512KiB]
     #[arg(long)]
     chunk: Option<String>,
+    /// Bytes of a slot of push/inband and push/kernel [default: 16KiB]
+    #[arg(long)]
+    slot: Option<String>,
+    /// Bytes of the slots of a queue pair [default: 128KiB]
+    #[arg(long)]
+    window: Option<String>,
+    /// Where the ranks' regions lie: gpu (an engine on the host writes there by the GPU's copy engine) or host
+    /// [default: host beside a GPU with the engine on the host, else gpu]
+    #[arg(long, value_parser = ["gpu", "host"])]
+    region: Option<String>,
     /// Engine threads of each rank's NIC on the in-process link [default: three quarters of the cores
     /// over all ranks, 1 to 12 each]
     #[arg(long)]
@@ -179,6 +189,17 @@ fn options(args: &Args) -> Result<Options, Failure> {
         options.quick_bytes = u64::from(others) * (128 << 10);
         options.quick_messages = others.saturating_mul(options.channels);
         options.message_bytes = options.chunk(args.ranks).into();
+    }
+    match args.region.as_deref() {
+        Some("gpu") => options.region = Place::Gpu,
+        Some(_) => options.region = Place::Host,
+        None => {}
+    }
+    if let Some(bytes) = &args.slot {
+        options.endpoint.slot_bytes = u32::try_from(size::parse(bytes)?)?;
+    }
+    if let Some(bytes) = &args.window {
+        options.endpoint.window_bytes = size::parse(bytes)?;
     }
     Ok(options)
 }
