@@ -139,8 +139,8 @@ struct bp_link_flag_args {
 };
 BP_ASSERT_SIZE(bp_link_flag_args, 40);
 
-// One all-reduce (f32, sum) by bare stores: each rank stores its elements as units of 16 bytes, two words with
-// the call's number + 1 beside each, for whoever copies units to where the other ranks look for them.
+// One all-reduce (f32, sum) by bare stores: each rank stores its elements as units of 16 bytes, three words with
+// the call's number + 1 behind them, for whoever copies units to where the other ranks look for them.
 struct bp_link_exchange_args {
   uint64_t in, out;        // float[count]
   uint64_t send;           // [2][most] units, host memory: calls take turns

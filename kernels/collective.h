@@ -26,12 +26,12 @@ enum bp_coll_code {
 enum {
   BP_COLL_HEADER_BYTES = 64,  // before a message's payload
   BP_COLL_DEPTH = 4,          // messages of a stream on their way to a rank
-  // A quick message (quick.cuh): bytes of payload at most, of one and of all ranks together; slots of a
-  // stream, and bytes of a slot, which holds payload and struct bp_coll_call, each word beside a flag.
+  // A quick message (quick.cuh): bytes of payload at most, of one and of all ranks together, in units of 12; slots of
+  // a stream, and bytes of a slot, which holds struct bp_coll_call and payload, three words beside a flag.
   BP_COLL_QUICK_BYTES = 4096,
-  BP_COLL_QUICK_ALL_BYTES = 32768,
+  BP_COLL_QUICK_ALL_BYTES = 8 * 4104,
   BP_COLL_QUICK_SLOTS = 2,
-  BP_COLL_QUICK_SLOT_BYTES = 2 * (BP_COLL_QUICK_BYTES + 32),
+  BP_COLL_QUICK_SLOT_BYTES = 5568,
   // Shared memory of a block: a few words, endpoints of the first ranks that it sends to, what quick
   // messages of all ranks bring, and one to send.
   BP_COLL_NEAR_ENDPOINTS = 8,
@@ -95,8 +95,8 @@ BP_ASSERT_SIZE(bp_coll_shared, 128);
 // One all-reduce of one rank.
 struct bp_coll_args {
   uint64_t in, out;            // count elements each; the same address, or apart
-  uint64_t count;
   uint64_t share;              // elements of a channel, but the last ones': whole 16 bytes
+  uint64_t count;              // from here on as in bp_coll_call
   uint32_t dtype, op, algorithm;
   uint32_t channels;           // of this call
   uint32_t rank, ranks;

@@ -108,7 +108,7 @@ BP_DEV bool await_unit(const bp::u128* at, uint32_t flag, uint64_t limit_ns, bp:
   bp::deadline limit;
   for (;;) {
     *v = bp::ld_line(at);
-    if (v->w[1] == flag && v->w[3] == flag) return true;
+    if (v->w[3] == flag) return true;
     if (limit.expired(limit_ns)) return false;
     bp::yield_();
   }
@@ -195,29 +195,32 @@ BP_KERNEL(bp_link_exchange, bp_link_exchange_args) {
   bp_link_exchange_state* st = reinterpret_cast<bp_link_exchange_state*>(args.state);
   if (bp::block_broadcast_u64(bp::ld_relaxed_gpu(&st->status), 0) != BP_OK) return;
   const uint64_t call = bp::ld_relaxed_gpu(&st->calls), slot = call % 2 * args.most;
-  const uint32_t units = (args.count + 1) / 2, flag = (uint32_t)call + 1;
+  const uint32_t units = (args.count + 2) / 3, flag = (uint32_t)call + 1;
   const uint32_t first = bp::bid() * bp::block_threads() + bp::tid();
   const uint32_t step = bp::grid_blocks() * bp::block_threads();
   bp::u128* send = reinterpret_cast<bp::u128*>(args.send) + slot;
+  const auto own = [&](uint32_t u) {
+    return bp::u128{{word_at(args.in, 3 * u, args.count), word_at(args.in, 3 * u + 1, args.count),
+                     word_at(args.in, 3 * u + 2, args.count), flag}};
+  };
+  for (uint32_t u = first; u < units; u += step) bp::st_line(send + u, own(u));
   for (uint32_t u = first; u < units; u += step) {
-    const uint32_t low = word_at(args.in, 2 * u, args.count), high = word_at(args.in, 2 * u + 1, args.count);
-    bp::st_line(send + u, bp::u128{{low, flag, high, flag}});
-  }
-  for (uint32_t u = first; u < units; u += step) {
-    float low = 0, high = 0;
+    float sum[3] = {};
     // In the order of ranks, so that all have the same bits.
     for (uint32_t r = 0; r < args.ranks; r++) {
-      bp::u128 v{{word_at(args.in, 2 * u, args.count), flag, word_at(args.in, 2 * u + 1, args.count), flag}};
+      bp::u128 v = own(u);
       const bp::u128* at = reinterpret_cast<const bp::u128*>(args.receive) + 2 * args.most * (uint64_t)r + slot + u;
       if (r != args.rank && !await_unit(at, flag, args.limit_ns, &v)) {
         bp::st_relaxed_gpu(&st->status, (uint64_t)BP_TIMEOUT);
         break;
       }
-      low = r == 0 ? bp::coll::bits_as<float>(v.w[0]) : low + bp::coll::bits_as<float>(v.w[0]);
-      high = r == 0 ? bp::coll::bits_as<float>(v.w[2]) : high + bp::coll::bits_as<float>(v.w[2]);
+      for (uint32_t i = 0; i < 3; i++) {
+        sum[i] = r == 0 ? bp::coll::bits_as<float>(v.w[i]) : sum[i] + bp::coll::bits_as<float>(v.w[i]);
+      }
     }
-    reinterpret_cast<float*>(args.out)[2 * u] = low;
-    if (2 * u + 1 < args.count) reinterpret_cast<float*>(args.out)[2 * u + 1] = high;
+    for (uint32_t i = 0; i < 3; i++) {
+      if (3 * u + i < args.count) reinterpret_cast<float*>(args.out)[3 * u + i] = sum[i];
+    }
   }
   bp::syncthreads();
   if (bp::tid() != 0 || bp::atomic_add(&st->ended, 1) + 1 != bp::grid_blocks()) return;

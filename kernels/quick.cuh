@@ -1,12 +1,15 @@
 // Quick messages of a channel: one WRITE that shows by itself what of it has come.
 //
-// Each word of data lies beside a flag, which is the message's number, in 8 aligned bytes. A NIC writes
+// Three words of data lie beside a flag, which is the message's number, in 16 aligned bytes. A NIC writes
 // those at once, whatever the order in which it writes the rest; so a receiver that polls the data has them
-// as soon as they have come, without a signal after them and without another trip to look at them. (NCCL's
-// LL protocol takes the same for granted.) A message begins with what its sender calls; its payload is
-// this rank's share of a call. Slots of quick messages hold nothing else, ever.
+// as soon as they have come, without a signal after them and without another trip to look at them. (In-band lines
+// take the same for granted of a GPU's stores, and NCCL's LL128 protocol of 128 bytes, on systems that it knows.)
+// A message begins with what its sender calls; its payload is this rank's share of a call. Slots of quick messages
+// hold nothing else, ever.
 #ifndef BELLPUSH_QUICK_CUH
 #define BELLPUSH_QUICK_CUH
+
+#include <stddef.h>
 
 #include "channel.cuh"
 
@@ -14,26 +17,36 @@ namespace bp {
 namespace coll {
 namespace quick {
 
-// Units of 16 bytes: two words, each with its flag.
-constexpr uint32_t unit_data = 8;
-constexpr uint32_t head_units = sizeof(bp_coll_call) / unit_data;
-constexpr uint32_t most_units = head_units + BP_COLL_QUICK_BYTES / unit_data;
-static_assert(most_units * sizeof(u128) == BP_COLL_QUICK_SLOT_BYTES, "a slot holds all units");
+// Units of 16 bytes: three words of data and their flag.
+constexpr uint32_t unit_words = 3, unit_data = 4 * unit_words;
+constexpr uint32_t head_units = (sizeof(bp_coll_call) + unit_data - 1) / unit_data;
+constexpr uint32_t most_units = BP_COLL_QUICK_SLOT_BYTES / sizeof(u128);
+static_assert(most_units >= head_units + (BP_COLL_QUICK_BYTES + unit_data - 1) / unit_data,
+              "a slot holds all units");
 
 // Not 0 for the first messages: that is what a slot holds that was never written.
 BP_DEV uint32_t flag_of(uint64_t n) { return (uint32_t)n + 1; }
+
+BP_DEV uint32_t payload_units(uint32_t bytes) { return (bytes + unit_data - 1) / unit_data; }
 
 // Units that message n is sent in. Flags come again after 2^32 messages; so that no older one waits in a slot
 // until then, all of it is written from time to time.
 BP_DEV uint32_t units_of(uint64_t n, uint32_t bytes) {
   if ((n & 0xfffff) < BP_COLL_QUICK_SLOTS) return most_units;
-  return head_units + (bytes + unit_data - 1) / unit_data;
+  return head_units + payload_units(bytes);
+}
+
+// A unit's words of data.
+struct triple {
+  uint32_t w[unit_words];
+};
+BP_DEV bool same(const triple& x, const triple& y) {
+  return x.w[0] == y.w[0] && x.w[1] == y.w[1] && x.w[2] == y.w[2];
 }
 
 // Where receive() leaves rank r's units of payload, in shared memory.
-BP_DEV uint32_t payload_units(uint32_t bytes) { return (bytes + unit_data - 1) / unit_data; }
-BP_DEV uint64_t* units_from(uint32_t r, uint32_t bytes) {
-  return reinterpret_cast<uint64_t*>(words() + 1) + r * payload_units(bytes);
+BP_DEV triple* units_from(uint32_t r, uint32_t bytes) {
+  return reinterpret_cast<triple*>(words() + 1) + r * payload_units(bytes);
 }
 
 // Where message n is made, on paths that do not make it in a slot: where the NIC reads it, or where the verbs copy
@@ -44,87 +57,98 @@ BP_DEV uint64_t made_at(const channel<P>& c, uint64_t n) {
   return reinterpret_cast<uint64_t>(words() + 1) + BP_COLL_QUICK_ALL_BYTES;
 }
 
-// A message's data are words of 4 bytes: the head's, then the payload's.
-constexpr uint32_t head_words = head_units * 2;
+// A message's data are words of 4 bytes: the head's, filled up to whole units, then the payload's.
+constexpr uint32_t head_words = head_units * unit_words;
 
-// Unit `unit` of a message's head.
-BP_DEV uint64_t head_unit(const bp_coll_call& h, uint32_t unit) {
-  const uint64_t kinds = h.dtype | (uint64_t)h.op << 32, ways = h.algorithm | (uint64_t)h.channels << 32;
-  const uint64_t low = unit == 0 ? h.call : h.count, high = unit == 2 ? kinds : ways;
-  return unit < 2 ? low : high;
+// A word of a message's head, but the call's number. An index into the kernel's arguments: one load.
+BP_DEV uint32_t called(const bp_coll_args& a, uint32_t word) {
+  static_assert(offsetof(bp_coll_args, channels) - offsetof(bp_coll_args, count) ==
+                offsetof(bp_coll_call, channels) - offsetof(bp_coll_call, count), "in the same order");
+  constexpr uint32_t first = offsetof(bp_coll_call, count) / 4;
+  if (word - first >= sizeof(bp_coll_call) / 4 - first) return 0;
+  uint32_t v;
+  memcpy(&v, reinterpret_cast<const uint8_t*>(&a.count) + (word - first) * 4, 4);
+  return v;
 }
-BP_DEV uint32_t head_word(const bp_coll_call& h, uint32_t word) {
-  const uint64_t unit = head_unit(h, word / 2);
-  return (uint32_t)(word % 2 ? unit >> 32 : unit);
+// Words `word` and the next two of the head of a message of call number `call`, as far as they are the head's; else 0.
+BP_DEV triple head_words_of(const bp_coll_args& a, uint64_t call, uint32_t word) {
+  triple v;
+  for (uint32_t i = 0; i < unit_words; i++) {
+    v.w[i] = word + i == 0 ? (uint32_t)call : word + i == 1 ? (uint32_t)(call >> 32) : called(a, word + i);
+  }
+  return v;
 }
-
-// Two words of data, one behind the other.
-struct pair {
-  uint32_t first, second;
-};
 
 // What a message carries.
 struct payload {
   uint64_t from;
   uint32_t bytes;
-  uint32_t sent;          // the word of data that this thread sends first
-  pair to_send, to_fold;  // that pair, and the one that this thread adds up first
+  uint32_t sent;            // the word of data that this thread sends first
+  triple to_send, to_fold;  // that and the next two, and the three that this thread adds up first
   BP_DEV payload(uint64_t source, uint32_t length, uint32_t first) : from(source), bytes(length), sent(first) {}
   // Both are on their way from the beginning, beside what else a call needs from L2.
   BP_DEV void start() {
     if (whole()) {
       to_send = load_whole(sent);
-      to_fold = load_whole(head_words + tid() * 2);
+      to_fold = load_whole(head_words + tid() * unit_words);
     } else {
       to_send = load(sent);
-      to_fold = load(head_words + tid() * 2);
+      to_fold = load(head_words + tid() * unit_words);
     }
   }
   BP_DEV bool whole() const { return ((from | bytes) & 3) == 0; }
-  // Words `word` and the next, as far as they are the payload's; else 0.
-  BP_DEV pair load(uint32_t word) const {
+  // Words `word` and the next two, as far as they are the payload's; else 0.
+  BP_DEV triple load(uint32_t word) const {
     if (whole()) return load_whole(word);
     const uint32_t at = offset(word);
-    return {by_halves(at), by_halves(at + 4)};
+    return {{by_halves(at), by_halves(at + 4), by_halves(at + 8)}};
   }
-  BP_DEV pair load_whole(uint32_t word) const {
-    return {one(offset(word)), one(offset(word) + 4)};
+  BP_DEV triple load_whole(uint32_t word) const {
+    const uint32_t at = offset(word);
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(address(at));
+    return {{at < bytes ? words[0] : 0, at + 4 < bytes ? words[1] : 0, at + 8 < bytes ? words[2] : 0}};
   }
-  BP_DEV uint32_t one(uint32_t at) const { return at < bytes ? *reinterpret_cast<const uint32_t*>(from + at) : 0; }
-  // Out of range for the head's words; that of its last one wraps to the payload's first.
+  // Out of range for the head's words, and those before it; from its last ones on it wraps to the payload's first.
   BP_DEV static uint32_t offset(uint32_t word) { return (word - head_words) * 4; }
+  // With its sign, so that what lies behind a word has the next address, wherever offsets wrap.
+  BP_DEV uint64_t address(uint32_t at) const { return from + (uint64_t)(int64_t)(int32_t)at; }
   // Elements are 2 or 4 bytes.
   BP_DEV uint32_t by_halves(uint32_t at) const {
-    const uint16_t* halves = reinterpret_cast<const uint16_t*>(from + at);
+    const uint16_t* halves = reinterpret_cast<const uint16_t*>(address(at));
     return (at < bytes ? halves[0] : 0) | (at + 2 < bytes ? (uint32_t)halves[1] << 16 : 0);
   }
 };
 
 // Message n of this rank.
 struct message {
-  bp_coll_call said;
+  uint64_t call;
   uint32_t flag;
-  // Words `word` and the next of its data, of which the payload's are these.
-  BP_DEV pair words(uint32_t word, const pair& v) const {
-    return {word < head_words ? head_word(said, word) : v.first,
-            word + 1 < head_words ? head_word(said, word + 1) : v.second};
-  }
 };
 
 // Whether a warp each sends a message of so many bytes to the others; else all warps send to one after the other.
 BP_DEV bool is_small(uint32_t bytes, uint32_t ranks) { return bytes <= (ranks == 2 ? 128 : 1024); }
 
-// In-band slots carry a message that lies nowhere: of unit `unit` of a slot's stream, the first word of data.
+// In-band slots carry a message that lies nowhere: where in it a unit of a slot's stream begins, in words of data and
+// flags; 0 or more behind the slot's header.
+template <line L>
+BP_DEV int32_t message_word(uint32_t unit) {
+  return (int32_t)bp::first_word<L>(unit) - (int32_t)(inband_header_bytes / 4);
+}
+// The first word of data from there on. Every fourth word is a flag.
 template <line L>
 BP_DEV uint32_t word_of(uint32_t unit) {
-  return (uint32_t)((int32_t)(bp::first_word<L>(unit) - inband_header_bytes / 4 + 1) >> 1);
+  const int32_t first = message_word<L>(unit);
+  return (uint32_t)(first - (first >> 2));
 }
-// The unit's words: each of data with a flag behind it.
+// Which of the unit's words is a flag: the same of all units that lie a multiple of 16 units apart.
 template <line L>
-BP_DEV u128 slot_unit(const message& m, const pair& p, uint32_t unit) {
-  const pair v = m.words(word_of<L>(unit), p);
-  const bool odd = ((bp::first_word<L>(unit) - inband_header_bytes / 4) & 1) != 0;
-  return u128{{odd ? m.flag : v.first, odd ? v.first : m.flag, odd ? m.flag : v.second, odd ? v.second : m.flag}};
+BP_DEV uint32_t flag_in(uint32_t unit) {
+  return 3 - ((uint32_t)message_word<L>(unit) & 3);
+}
+// The unit's words: three of data, and the flag among them.
+BP_DEV u128 with_flag(const triple& v, uint32_t flag, uint32_t at) {
+  return u128{{at == 0 ? flag : v.w[0], at == 1 ? flag : at > 1 ? v.w[1] : v.w[0],
+               at == 2 ? flag : at > 2 ? v.w[2] : v.w[1], at == 3 ? flag : v.w[2]}};
 }
 
 // What a thread can have ready of its first message before it knows anything that the call before leaves.
@@ -134,6 +158,10 @@ struct outlet {
   bool warps = true;  // whether that is a warp
   uint32_t capacity = 0;
   uint64_t slot = 0;  // where the rank's messages of even numbers go
+  // Of the unit that this thread writes first: the head's words, without the call's number, masks of what is the
+  // number's low and high word, and which is a flag.
+  triple head = {}, low = {}, high = {};
+  uint32_t flag_at = 0;
   bp_endpoint ep;
   detail::room room;
   BP_DEV outlet(const bp_coll_args& a, uint32_t index, bool fetched, uint32_t bytes) {
@@ -148,18 +176,54 @@ struct outlet {
       make_here(peer);
       make_here(capacity);
       make_here(slot);
+      const uint32_t first = first_word();
+      head = head_words_of(a, 0, first);
+      for (uint32_t i = 0; i < unit_words; i++) {
+        low.w[i] = first + i == 0 ? ~0u : 0;
+        high.w[i] = first + i == 1 ? ~0u : 0;
+        make_here(head.w[i]);
+        make_here(low.w[i]);
+        make_here(high.w[i]);
+      }
+      flag_at = flag_in<P::line_v>(first_unit());
+      make_here(flag_at);
     }
   }
+  BP_DEV uint32_t first_unit() const { return warps ? lane() : tid(); }
   // The first word of data that this thread sends.
   BP_DEV uint32_t first_word() const {
-    if constexpr (P::inband) return word_of<P::line_v>(warps ? lane() : tid());
-    return tid() * 2;
+    if constexpr (P::inband) return word_of<P::line_v>(first_unit());
+    return tid() * unit_words;
   }
   BP_DEV void start(uint32_t ranks) {
     if constexpr (P::inband) {
       // Nobody else looks at that queue pair.
       if (peer < ranks) room = detail::load_room<P>(ep.qp);
     }
+  }
+  // The words of that unit, in which the payload leaves the head's words 0.
+  BP_DEV u128 opening(const message& m, const triple& payload) const {
+    const uint32_t call = (uint32_t)m.call, more = (uint32_t)(m.call >> 32);
+    triple v;
+    for (uint32_t i = 0; i < unit_words; i++) {
+      v.w[i] = head.w[i] | payload.w[i] | (call & low.w[i]) | (more & high.w[i]);
+    }
+    return with_flag(v, m.flag, flag_at);
+  }
+  // The words of one behind it.
+  BP_DEV u128 unit(const bp_coll_args& a, const message& m, const payload& p, uint32_t unit) const {
+    constexpr line L = P::line_v;
+    const uint32_t word = word_of<L>(unit);
+#if defined(__CUDACC__)
+    // A warp away at least: no head in there, and the flag lies where it did.
+    (void)a;
+    return with_flag(p.load(word), m.flag, flag_at);
+#else
+    triple v = p.load(word);
+    const triple head = head_words_of(a, m.call, word);
+    for (uint32_t i = 0; i < unit_words; i++) v.w[i] |= head.w[i];
+    return with_flag(v, m.flag, flag_in<L>(unit));
+#endif
   }
 };
 
@@ -174,8 +238,9 @@ template <class P>
 BP_DEV void post_made(const channel<P>& c, uint64_t n, uint32_t units, const message& m, const payload& p) {
   u128* made = reinterpret_cast<u128*>(made_at(c, n));
   for (uint32_t u = tid(); u < units; u += block_threads()) {
-    const pair v = m.words(u * 2, u * 2 == p.sent ? p.to_send : p.load(u * 2));
-    made[u] = u128{{v.first, m.flag, v.second, m.flag}};
+    const uint32_t word = u * unit_words;
+    const triple v = u < head_units ? head_words_of(c.a, m.call, word) : word == p.sent ? p.to_send : p.load(word);
+    made[u] = u128{{v.w[0], v.w[1], v.w[2], m.flag}};
   }
   syncthreads();
   c.to_each(is_small(p.bytes, c.a.ranks), [&](auto scope, uint32_t r) {
@@ -192,13 +257,11 @@ BP_DEV_COLD void post_long(channel<P> c, uint64_t n, uint32_t units, message m, 
 template <class P, class Scope>
 BP_DEV void post_lines(const channel<P>& c, uint64_t n, uint32_t bytes, const message& m, const payload& p,
                        outlet<P>& to, Scope scope, uint32_t step) {
-  constexpr line L = P::line_v;
   const uint64_t slot = to.slot + n % BP_COLL_QUICK_SLOTS * BP_COLL_QUICK_SLOT_BYTES;
   for (uint32_t i = to.peer; i < c.a.ranks;) {
-    const bp_status_code s = detail::put_words<P>(to.ep, to.room, scope, slot, bytes,
-                                                  slot_unit<L>(m, p.to_send, scope.rank()), [&](uint32_t unit) {
-      return slot_unit<L>(m, p.load(word_of<L>(unit)), unit);
-    });
+    const u128 first = to.opening(m, p.to_send);
+    const bp_status_code s = detail::put_words<P>(to.ep, to.room, scope, slot, bytes, first,
+                                                  [&](uint32_t unit) { return to.unit(c.a, m, p, unit); });
     if (s != BP_OK) {
       if (scope.rank() == 0) end_wait({BP_COLL_LINK, c.behind(i)});
       return;
@@ -214,7 +277,7 @@ BP_DEV void post_lines(const channel<P>& c, uint64_t n, uint32_t bytes, const me
 template <class P>
 BP_DEV void post(const channel<P>& c, uint64_t n, const payload& p, [[maybe_unused]] outlet<P>& to) {
   const uint32_t units = units_of(n, p.bytes), bytes = units * (uint32_t)sizeof(u128);
-  const message m{c.own(), flag_of(n)};
+  const message m{c.call, flag_of(n)};
   if constexpr (P::inband) {
     // All endpoints are made alike.
     if (bytes > to.capacity) return post_long<P>(c, n, units, m, p);
@@ -241,8 +304,9 @@ BP_DEV outcome send_head(const channel<P>& c, uint64_t n) {
   return {word >> 16, word & 0xffff};
 }
 
-BP_DEV bool has_come(const u128& v, uint32_t flag) { return v.w[1] == flag && v.w[3] == flag; }
-// The whole unit is one load; its halves carry their own flags, so nothing else has to be ordered.
+BP_DEV bool has_come(const u128& v, uint32_t flag) { return v.w[3] == flag; }
+BP_DEV triple data_of(const u128& v) { return {{v.w[0], v.w[1], v.w[2]}}; }
+// The whole unit is one load, as it was one store: nothing else has to be ordered.
 template <class P>
 BP_DEV u128 unit_from(const channel<P>& c, uint32_t r, uint64_t n, uint32_t unit) {
   return ld_line(reinterpret_cast<const u128*>(c.a.region + c.quick_slot(r, n)) + unit);
@@ -259,14 +323,10 @@ template <class P>
 BP_DEV bool head_of(const channel<P>& c, uint32_t r, uint64_t n, bp_coll_call* said) {
   u128 v[head_units];
   for (uint32_t u = 0; u < head_units; u++) v[u] = unit_from(c, r, n, u);
-  uint64_t word[head_units];
   bool all = true;
-  for (uint32_t u = 0; u < head_units; u++) {
-    all = has_come(v[u], flag_of(n)) && all;
-    word[u] = v[u].w[0] | (uint64_t)v[u].w[2] << 32;
-  }
-  *said = {word[0], word[1], (uint32_t)word[2], (uint32_t)(word[2] >> 32),
-           (uint32_t)word[3], (uint32_t)(word[3] >> 32)};
+  for (uint32_t u = 0; u < head_units; u++) all = has_come(v[u], flag_of(n)) && all;
+  *said = {v[0].w[0] | (uint64_t)v[0].w[1] << 32, v[0].w[2] | (uint64_t)v[1].w[0] << 32, v[1].w[1], v[1].w[2],
+           v[2].w[0], v[2].w[1]};
   return all;
 }
 
@@ -306,7 +366,7 @@ BP_DEV bool wait_units(const channel<P>& c, bool wanted, uint32_t r, uint64_t n,
 // message before any thread looks at the others, where there are several messages to wait for: thousands of looks at
 // memory that several write to are in their way (measured with four ranks, 16 KiB: 84 us without this, 19 with it).
 // With a single other rank they are not, and a trip is saved.
-constexpr uint32_t crowd = 1536;
+constexpr uint32_t crowd = 1024;
 
 // Waits for message n of everyone, of `bytes` bytes, and leaves the payloads in shared memory.
 // BP_COLL_MISMATCH: somebody calls something else.
@@ -314,7 +374,6 @@ template <class P>
 BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint32_t bytes) {
   const uint32_t units = head_units + payload_units(bytes);
   const uint32_t peers = c.a.ranks - 1, all = units * peers;
-  const bp_coll_call own = c.own();
   syncthreads();  // the queue pairs are at rest
   // Takes what has completed while the others' messages are on their way: else a send waits for it now and
   // then, until credits return.
@@ -332,11 +391,12 @@ BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint32_t bytes) {
   for (uint32_t base = tid() - lane(); base < all; base += block_threads()) {
     const bool wanted = base + lane() < all;
     const uint32_t r = wanted ? c.behind(other + 1) : c.next();
+    triple due = head_words_of(c.a, c.call, unit * unit_words);
+    for (uint32_t i = 0; i < unit_words; i++) make_here(due.w[i]);
     if (!wait_units(c, wanted, r, n, unit, &limit, &v)) break;
-    const uint64_t word = v.w[0] | (uint64_t)v.w[2] << 32;
     if (wanted && unit >= head_units) {
-      units_from(r, bytes)[unit - head_units] = word;
-    } else if (wanted && word != head_unit(own, unit)) {
+      units_from(r, bytes)[unit - head_units] = data_of(v);
+    } else if (wanted && !same(data_of(v), due)) {
       end_wait({BP_COLL_MISMATCH, r});
     }
     for (unit += block_threads(); unit >= units; unit -= units) other++;
@@ -346,31 +406,36 @@ BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint32_t bytes) {
   return {word >> 16, word & 0xffff};
 }
 
+template <class T>
+struct unit_of {
+  T v[unit_data / sizeof(T)];
+};
+
 // Adds up one unit of all ranks, in the order of ranks; `own` is rank `rank`'s, and rank r's lies at
 // `others[r * stride]`.
 template <class T, class Op>
-BP_DEV uint64_t fold_unit(uint64_t own, const uint64_t* others, uint32_t stride, uint32_t rank, uint32_t ranks) {
+BP_DEV triple fold_unit(const triple& own, const triple* others, uint32_t stride, uint32_t rank, uint32_t ranks) {
   constexpr uint32_t n = unit_data / sizeof(T);
   typename Op::acc sum[n];
-  const auto unit = [&](uint32_t r) { return bits_as<pack<T, n>>(r == rank ? own : others[r * stride]); };
-  pack<T, n> v = unit(0);
+  const auto unit = [&](uint32_t r) { return bits_as<unit_of<T>>(r == rank ? own : others[r * stride]); };
+  unit_of<T> v = unit(0);
   for (uint32_t k = 0; k < n; k++) sum[k] = Op::from(v.v[k]);
   BP_NO_UNROLL for (uint32_t r = 1; r < ranks; r++) {
     v = unit(r);
     for (uint32_t k = 0; k < n; k++) sum[k] = Op::join(sum[k], Op::from(v.v[k]));
   }
   for (uint32_t k = 0; k < n; k++) v.v[k] = Op::finish(sum[k], ranks);
-  return bits_as<uint64_t>(v);
+  return bits_as<triple>(v);
 }
-// Sums first, and no table to jump by, which a launch would have to fetch.
+// By the bits of what to do: comparisons with it become a table to jump by, which a launch would have to fetch.
 template <class T, class... Args>
-BP_DEV uint64_t fold_unit_by(uint32_t op, Args... args) {
-  if (op == BP_COLL_SUM) return fold_unit<T, op_sum<T>>(args...);
-  if (op == BP_COLL_MEAN) return fold_unit<T, op_mean<T>>(args...);
-  return op == BP_COLL_MAX ? fold_unit<T, op_max<T>>(args...) : fold_unit<T, op_min<T>>(args...);
+BP_DEV triple fold_unit_by(uint32_t op, Args... args) {
+  static_assert(BP_COLL_SUM == 0 && BP_COLL_MAX == 1 && BP_COLL_MIN == 2 && BP_COLL_MEAN == 3, "by their bits");
+  if (op & 1) return op & 2 ? fold_unit<T, op_mean<T>>(args...) : fold_unit<T, op_max<T>>(args...);
+  return op & 2 ? fold_unit<T, op_min<T>>(args...) : fold_unit<T, op_sum<T>>(args...);
 }
 template <class... Args>
-BP_DEV uint64_t fold_unit_of(uint32_t dtype, uint32_t op, Args... args) {
+BP_DEV triple fold_unit_of(uint32_t dtype, uint32_t op, Args... args) {
   if (dtype == BP_COLL_F32) return fold_unit_by<f32>(op, args...);
   if (dtype == BP_COLL_I32) return fold_unit_by<i32>(op, args...);
   return dtype == BP_COLL_F16 ? fold_unit_by<f16>(op, args...) : fold_unit_by<bf16>(op, args...);
@@ -381,16 +446,16 @@ template <class P>
 BP_DEV void fold(const channel<P>& c, const payload& p, uint64_t out) {
   const uint32_t units = payload_units(p.bytes);
   for (uint32_t u = tid(); u < units; u += block_threads()) {
-    const pair own = u == tid() ? p.to_fold : p.load(head_words + u * 2);
-    const uint64_t result = fold_unit_of(c.a.dtype, c.a.op, own.first | (uint64_t)own.second << 32,
-                                         units_from(0, p.bytes) + u, units, c.a.rank, c.a.ranks);
+    const triple own = u == tid() ? p.to_fold : p.load(head_words + u * unit_words);
+    const triple result = fold_unit_of(c.a.dtype, c.a.op, own, units_from(0, p.bytes) + u, units, c.a.rank, c.a.ranks);
     const uint64_t to = out + u * unit_data;
     const uint32_t left = p.bytes - u * unit_data;
-    if (aligned(to, unit_data) && left >= unit_data) {
-      *reinterpret_cast<uint64_t*>(to) = result;
+    if (aligned(to, 4) && left >= unit_data) {
+      for (uint32_t k = 0; k < unit_words; k++) reinterpret_cast<uint32_t*>(to)[k] = result.w[k];
     } else {
-      for (uint32_t k = 0; k < unit_data && k < left; k += 2) {
-        *reinterpret_cast<uint16_t*>(to + k) = (uint16_t)(result >> (8 * k));
+      const unit_of<uint16_t> halves = bits_as<unit_of<uint16_t>>(result);
+      for (uint32_t k = 0; k < 2 * unit_words; k++) {
+        if (2 * k < left) reinterpret_cast<uint16_t*>(to)[k] = halves.v[k];
       }
     }
   }

@@ -15,12 +15,12 @@ use crate::meet::Meeting;
 
 /// Longest call.
 pub const MOST_BYTES: u64 = 256 << 10;
-/// Units of a slot: two words of 4 bytes each.
-const MOST_UNITS: usize = MOST_BYTES as usize / 8;
+/// Units of a slot: three words of 4 bytes each.
+const MOST_UNITS: usize = (MOST_BYTES as usize).div_ceil(12);
 /// Bound of a kernel's wait, and of a thread's for the kernels.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Units for which a thread more copies, and a block more waits.
-const UNITS_A_THREAD: usize = 128;
+const UNITS_A_THREAD: usize = 96;
 const UNITS_A_BLOCK: usize = 256;
 /// Units that are looked at together: 8 lines of the cache.
 const LOOK: usize = 32;
@@ -153,13 +153,12 @@ impl Bare {
             let seen = &mut seen[..look * LINK_UNIT_BYTES];
             // Acquire: if this rank's kernels have ended, what they stored is there for the read below.
             let last = stop.load(Ordering::Acquire);
-            // The kernel writes while this reads: words and their flags come together, in 8 aligned bytes, and what
+            // The kernel writes while this reads: words and their flag come together, in 16 aligned bytes, and what
             // is looked at and copied is what was read.
             if from.read((slot + part.start) * LINK_UNIT_BYTES, seen).is_err() {
                 return false;
             }
-            let there =
-                |unit: &&[u8]| unit[4..8] == flag.to_ne_bytes() && unit[12..] == flag.to_ne_bytes();
+            let there = |unit: &&[u8]| unit[12..] == flag.to_ne_bytes();
             let come = seen.chunks_exact(LINK_UNIT_BYTES).take_while(there).count();
             for other in &self.others {
                 let at = (to + part.start) * LINK_UNIT_BYTES;
@@ -195,5 +194,5 @@ impl Bare {
 }
 
 fn units_of(count: u64) -> usize {
-    count.div_ceil(2) as usize
+    count.div_ceil(3) as usize
 }

@@ -17,9 +17,12 @@ use crate::transport::{Endpoint, Memory};
 /// Threads a block on the host executor, where a lane is a fibre and a barrier a switch to each.
 const HOST_THREADS: u32 = 8;
 /// Bytes of a quick call for which it takes one channel more, up to [`Options::quick_messages`]: a NIC's engine
-/// takes longer for them than a channel costs (docs/results/allreduce-h200.md). Twice as many where it could not
-/// begin early with more channels.
+/// takes longer for them than a channel costs (docs/results/allreduce-h200.md).
 const QUICK_SHARE: u64 = 1024;
+/// Channels of which a host's engine carries each on a thread of its own, and bytes for which a call takes one more
+/// beyond these: a thread that has two messages takes longer than for one of both's length, up to there.
+const QUICK_AT_ONCE: u64 = 12;
+const QUICK_BEYOND: u64 = 2731;
 /// Messages that a one-shot share is cut into: one is made while another is on its way and a third is consumed. With four, calls
 /// of 1 and 2 MiB take 5 to 10 % longer (docs/results/allreduce-h200.md).
 const PIECES: u64 = 3;
@@ -217,10 +220,13 @@ impl Communicator {
         let wanted = match algorithm {
             Algorithm::Quick => {
                 let needed = bytes.div_ceil(Algorithm::quick_share(*ranks));
-                let early = bytes.div_ceil(2 * QUICK_SHARE).max(EARLY_BESIDE_ENGINE.into());
+                let most = match self.inner().region {
+                    Memory::Host(_) => bytes.div_ceil(QUICK_BEYOND).max(QUICK_AT_ONCE),
+                    Memory::Device(_) => EARLY_BESIDE_ENGINE.into(),
+                };
                 bytes
                     .div_ceil(QUICK_SHARE)
-                    .min(early)
+                    .min(most)
                     .min((u64::from(options.quick_messages) / others).max(1))
                     .max(needed)
             }
@@ -423,15 +429,17 @@ impl Inner {
         }
     }
 
-    /// Threads a block. In a quick call as many as there are words to wait for, each of which looks at one: the more
+    /// Threads a block. In a quick call as many as there are units to wait for, each of which looks at one: the more
     /// there are, the longer a barrier takes.
     fn threads(&self, call: &Call) -> u32 {
-        let words = (call.share() * call.dtype.bytes() / 8 + 5) * u64::from(self.ranks - 1).max(1);
-        self.options.threads.unwrap_or(match call.algorithm {
-            _ if self.gpu.is_host() => HOST_THREADS,
+        let units = (call.share() * call.dtype.bytes() / 12 + 4) * u64::from(self.ranks - 1).max(1);
+        let host = self.gpu.is_host();
+        let given = self.options.threads.map(|n| if host { n } else { n.next_multiple_of(32) });
+        given.unwrap_or(match call.algorithm {
+            _ if host => HOST_THREADS,
             Algorithm::OneShot | Algorithm::TwoShot => MAX_THREADS / 2, // of each of its two blocks
             Algorithm::Ring => MAX_THREADS,
-            Algorithm::Quick => words.next_multiple_of(32).min(MAX_THREADS.into()) as u32,
+            Algorithm::Quick => units.next_multiple_of(32).min(MAX_THREADS.into()) as u32,
         })
     }
 

@@ -49,7 +49,7 @@ pub enum Algorithm {
     /// results of f16 and bf16 travel as f32, those of an i32 mean in 64 bits.
     Ring = 2,
     /// As [`Algorithm::OneShot`], in one message a channel that shows by itself what of it has come: no
-    /// signal, twice the bytes. For shares of up to 4 KiB, and 32 KiB of all ranks together; longer calls are
+    /// signal, a third more bytes. For shares of up to 4 KiB, and 32 KiB of all ranks together; longer calls are
     /// one-shot.
     Quick = 3,
 }
@@ -133,8 +133,8 @@ impl Algorithm {
         bytes <= Self::quick_share(ranks) * u64::from(channels)
     }
 
-    /// Bytes of a share that a quick message holds: whole units of 16.
+    /// Bytes of a share that a quick message holds: a multiple of 16, of which all ranks' fit in units of 12.
     pub(super) fn quick_share(ranks: u32) -> u64 {
-        QUICK_BYTES.min(QUICK_ALL_BYTES / u64::from(ranks.max(1)) / 16 * 16)
+        QUICK_BYTES.min(QUICK_ALL_BYTES / u64::from(ranks.max(1)) / 12 * 12 / 16 * 16)
     }
 }

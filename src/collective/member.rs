@@ -60,7 +60,8 @@ pub struct Options {
     /// Payload of a message at least, where everyone sends to everyone: a channel's elements go in up to three messages, or in four
     /// scattered and four gathered ones, if those are so long.
     pub message_bytes: u64,
-    /// Threads a block; `None` takes 256 or 512 on CUDA, few on the host executor, where each is a fibre.
+    /// Threads a block, on CUDA whole warps at least; `None` takes as many as a quick call has units to look at, and 256
+    /// or 512 in others, and few on the host executor, where each is a fibre.
     pub threads: Option<u32>,
     /// Where the region lies.
     pub region: Place,
@@ -87,7 +88,7 @@ impl Options {
             threads: None,
             region: Place::Auto,
             timeout: Duration::from_secs(10),
-            // A slot holds any quick message, up to 4 KiB and twice that with its flags, in any line format: kernels
+            // A slot holds any quick message, up to 4 KiB and a third more with its flags, in any line format: kernels
             // make those that fit in the slot's lines at once.
             endpoint: transport::Options { slot_bytes: 16 << 10, ..transport::Options::default() },
             waits: true,

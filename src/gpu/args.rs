@@ -379,7 +379,7 @@ pub struct LinkExchangeArgs {
     pub ranks: u32,
 }
 
-/// Bytes of a unit of [`LinkExchangeArgs`]: two words of 4 bytes, each with the call's number + 1 behind it.
+/// Bytes of a unit of [`LinkExchangeArgs`]: three words of 4 bytes with the call's number + 1 behind them.
 pub const LINK_UNIT_BYTES: usize = 16;
 
 /// `struct bp_link_exchange_state`: zeros at first.

@@ -21,9 +21,9 @@ pub const QUICK_BYTES: u64 = 4096;
 /// Slots of a stream of quick messages (`BP_COLL_QUICK_SLOTS`).
 pub const QUICK_SLOTS: u64 = 2;
 /// Bytes of a quick message's slot (`BP_COLL_QUICK_SLOT_BYTES`).
-pub const QUICK_SLOT_BYTES: u64 = 2 * (QUICK_BYTES + 32);
+pub const QUICK_SLOT_BYTES: u64 = 5568;
 /// Bytes of payload of all ranks' quick messages at most (`BP_COLL_QUICK_ALL_BYTES`).
-pub const QUICK_ALL_BYTES: u64 = 32768;
+pub const QUICK_ALL_BYTES: u64 = 8 * 4104;
 /// Shared memory of a block (`BP_COLL_BLOCK_BYTES`).
 pub const BLOCK_BYTES: u32 = (64 + 8 * 192 + QUICK_ALL_BYTES + QUICK_SLOT_BYTES) as u32;
 
@@ -67,10 +67,10 @@ pub struct CollArgs {
     pub input: u64,
     /// Address of the results.
     pub output: u64,
-    /// Number of elements.
-    pub count: u64,
     /// Elements of a channel, but the last ones': whole 16 bytes.
     pub share: u64,
+    /// Number of elements.
+    pub count: u64,
     /// `enum bp_coll_dtype`.
     pub dtype: u32,
     /// `enum bp_coll_op`.

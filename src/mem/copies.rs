@@ -30,7 +30,8 @@ impl HostMem {
         Ok(())
     }
 
-    /// Copies bytes in. No ordering, and no atomicity beyond a byte.
+    /// Copies bytes in. No ordering. On x86-64 whoever looks meanwhile finds each aligned unit of 16 bytes that is
+    /// written as a whole either old or new, since memcpy stores vectors; elsewhere no atomicity beyond a byte.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
         if let Some(far) = self.as_far() {
             return far.write(offset, from);
@@ -55,7 +56,8 @@ impl HostMem {
         })
     }
 
-    /// Copies between mappings (or within one, where the ranges may overlap).
+    /// Copies between mappings (or within one, where the ranges may overlap); ordering and atomicity as of
+    /// [`HostMem::write`], where they do not.
     pub fn copy_to(
         &self,
         offset: usize,
@@ -201,6 +203,48 @@ mod tests {
                 assert_eq!(all(&a), expected, "{n} bytes moved from {from} to {to}");
             }
         }
+    }
+
+    /// What quick messages of collectives rest on. A unit's words count up together: whoever reads its later half and
+    /// then its earlier one finds the earlier one no older.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn aligned_units_of_16_bytes_are_written_at_once() {
+        use std::sync::atomic::AtomicBool;
+        const BYTES: usize = 40 << 10;
+        let (to, stop) = (HostMem::alloc(BYTES).unwrap(), AtomicBool::new(false));
+        let from = HostMem::alloc(BYTES).unwrap();
+        std::thread::scope(|scope| {
+            let looker = scope.spawn(|| {
+                let mut looks = 0u64;
+                while !stop.load(Ordering::Relaxed) {
+                    for at in (0..BYTES).step_by(16) {
+                        let late = to.load_u64(at + 8, Ordering::Acquire).unwrap();
+                        let early = to.load_u64(at, Ordering::Acquire).unwrap();
+                        assert!(early >= late, "{at}: {early} beside {late}");
+                        looks += u64::from(early > 0);
+                    }
+                }
+                looks
+            });
+            let lengths = [16, 32, 48, 80, 112, 240, 272, 1040, 4112, 5520, 8208, 17_008, BYTES - 48];
+            let started = std::time::Instant::now();
+            for round in 1u64.. {
+                let words = vec![round; BYTES / 8];
+                let bytes: &[u8] = bytemuck::cast_slice(&words);
+                from.write(0, bytes).unwrap();
+                for (n, at) in lengths.iter().zip([0, 16, 32, 48].iter().cycle()) {
+                    to.write(*at, &bytes[..*n]).unwrap();
+                    from.copy_to(*at, &to, *at, *n).unwrap();
+                    from.copy_to(48 - *at, &to, *at, *n).unwrap();
+                }
+                if started.elapsed().as_millis() > 500 {
+                    break;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(looker.join().unwrap() > 0, "nothing was seen");
+        });
     }
 
     #[test]
