@@ -227,7 +227,8 @@ mod tests {
                 }
                 looks
             });
-            let lengths = [16, 32, 48, 80, 112, 240, 272, 1040, 4112, 5520, 8208, 17_008, BYTES - 48];
+            let lengths =
+                [16, 32, 48, 80, 112, 240, 272, 1040, 4112, 5520, 8208, 17_008, BYTES - 48];
             let started = std::time::Instant::now();
             for round in 1u64.. {
                 let words = vec![round; BYTES / 8];
