@@ -28,10 +28,10 @@ enum {
   BP_COLL_DEPTH = 4,          // messages of a stream on their way to a rank
   // A quick message (quick.cuh): bytes of payload at most, of one and of all ranks together, in units of 12; slots of
   // a stream, and bytes of a slot, which holds struct bp_coll_call and payload, three words beside a flag.
-  BP_COLL_QUICK_BYTES = 4096,
+  BP_COLL_QUICK_BYTES = 8192,
   BP_COLL_QUICK_ALL_BYTES = 8 * 4104,
   BP_COLL_QUICK_SLOTS = 2,
-  BP_COLL_QUICK_SLOT_BYTES = 5568,
+  BP_COLL_QUICK_SLOT_BYTES = 11008,
   // Shared memory of a block: a few words, endpoints of the first ranks that it sends to, what quick
   // messages of all ranks bring, and one to send.
   BP_COLL_NEAR_ENDPOINTS = 8,

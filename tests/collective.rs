@@ -111,7 +111,7 @@ fn shares_around_what_a_quick_message_holds() {
     for (ranks, channels) in [(2, 1), (3, 4), (9, 1)] {
         let options = Options { channels, ..small(Algorithm::Quick) };
         let world = World::new(ranks, &options);
-        let most = 4096.min(32768 / ranks as usize / 16 * 16) * channels as usize;
+        let most = 8192.min(32_832 / ranks as usize / 12 * 12 / 16 * 16) * channels as usize;
         for bytes in [most - 64, most - 4, most, most + 4, most + 64] {
             world.reduce(Dtype::F32, Op::Sum, bytes / 4, Kind::Random, bytes % 8 == 0);
             world.reduce(Dtype::F16, Op::Max, bytes / 2 - 1, Kind::Random, false);
@@ -138,7 +138,7 @@ fn calls_of_all_kinds_in_turn() {
 /// Quick calls are limited by what a rank sends to all: more ranks, shorter calls on fewer channels.
 #[test]
 fn quick_calls_get_shorter_with_more_ranks() {
-    for (ranks, longest, channels) in [(2, 96 << 10, 24), (4, 32 << 10, 8), (7, 16 << 10, 4)] {
+    for (ranks, longest, channels) in [(2, 192 << 10, 24), (4, 32 << 10, 8), (7, 16 << 10, 4)] {
         let options = Options { channels: 24, algorithm: None, ..small(Algorithm::Ring) };
         let world = World::new(ranks, &options);
         let plan = |bytes: u64| world.ranks[0].plan(bytes / 4, Dtype::F32, Op::Sum);

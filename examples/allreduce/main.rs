@@ -186,7 +186,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
         options.region = Place::Gpu; // which an engine on a GPU reaches
         // Looked at where they lie, and carried by blocks of which there are many.
         let others = args.ranks.saturating_sub(1).max(1);
-        options.quick_bytes = u64::from(others) * (128 << 10);
+        options.quick_bytes = u64::from(others) * (256 << 10);
         options.quick_messages = others.saturating_mul(options.channels);
         options.message_bytes = options.chunk(args.ranks).into();
     }

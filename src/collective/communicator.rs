@@ -23,6 +23,8 @@ const QUICK_SHARE: u64 = 1024;
 /// beyond these: a thread that has two messages takes longer than for one of both's length, up to there.
 const QUICK_AT_ONCE: u64 = 12;
 const QUICK_BEYOND: u64 = 2731;
+/// Bytes for which a call takes one channel more beyond those that begin early, where regions lie in GPU memory.
+const QUICK_IN_GPU: u64 = 4096;
 /// Messages that a one-shot share is cut into: one is made while another is on its way and a third is consumed. With four, calls
 /// of 1 and 2 MiB take 5 to 10 % longer (docs/results/allreduce-h200.md).
 const PIECES: u64 = 3;
@@ -209,7 +211,9 @@ impl Communicator {
         let algorithm = match options.algorithm {
             Some(Algorithm::Quick) if !holds => Algorithm::OneShot,
             Some(named) => named,
-            None if holds && bytes.saturating_mul(others) <= options.quick_bytes => {
+            None if holds
+                && bytes.saturating_mul(others * others.min(2)) <= options.quick_bytes =>
+            {
                 Algorithm::Quick
             }
             None => {
@@ -222,7 +226,9 @@ impl Communicator {
                 let needed = bytes.div_ceil(Algorithm::quick_share(*ranks));
                 let most = match self.inner().region {
                     Memory::Host(_) => bytes.div_ceil(QUICK_BEYOND).max(QUICK_AT_ONCE),
-                    Memory::Device(_) => EARLY_BESIDE_ENGINE.into(),
+                    Memory::Device(_) => {
+                        bytes.div_ceil(QUICK_IN_GPU).max(EARLY_BESIDE_ENGINE.into())
+                    }
                 };
                 bytes
                     .div_ceil(QUICK_SHARE)

@@ -49,7 +49,7 @@ pub enum Algorithm {
     /// results of f16 and bf16 travel as f32, those of an i32 mean in 64 bits.
     Ring = 2,
     /// As [`Algorithm::OneShot`], in one message a channel that shows by itself what of it has come: no
-    /// signal, a third more bytes. For shares of up to 4 KiB, and 32 KiB of all ranks together; longer calls are
+    /// signal, a third more bytes. For shares of up to 8 KiB, and 32 KiB of all ranks together; longer calls are
     /// one-shot.
     Quick = 3,
 }

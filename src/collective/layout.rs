@@ -64,7 +64,7 @@ mod tests {
                 (l.reports, ranks * 8),
                 (l.exchange_signals, channels * ranks * 8),
                 (l.ring_signals, channels * 8),
-                (l.quick_slots, channels * ranks * 2 * 5568),
+                (l.quick_slots, channels * ranks * 2 * 11008),
                 (l.exchange_slots, channels * ranks * 2 * DEPTH * slot),
                 (l.ring_slots, channels * ranks * DEPTH * slot),
                 (l.stage, l.stage_bytes),

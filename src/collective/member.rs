@@ -48,8 +48,8 @@ pub struct Options {
     pub channels: u32,
     /// Bytes for which a call takes one channel more, among two ranks; twice as many among more.
     pub channel_bytes: u64,
-    /// What a rank sends to all others, in bytes, in the longest call that goes in quick messages where nobody names an
-    /// algorithm.
+    /// What a rank sends to the other, in bytes, in the longest call of two ranks that goes in quick messages where nobody
+    /// names an algorithm; among more half as much, to all others together.
     pub quick_bytes: u64,
     /// Messages that a rank sends to all others in a quick call at most, one a channel to each, unless it needs more
     /// to fit.
@@ -81,14 +81,14 @@ impl Options {
             algorithm: None,
             channels: 24,
             channel_bytes: 8 << 10,
-            quick_bytes: 96 << 10,
+            quick_bytes: 192 << 10,
             quick_messages: 24,
             chunk_bytes: None,
             message_bytes: 12 << 10,
             threads: None,
             region: Place::Auto,
             timeout: Duration::from_secs(10),
-            // A slot holds any quick message, up to 4 KiB and a third more with its flags, in any line format: kernels
+            // A slot holds any quick message, up to 8 KiB and a third more with its flags, in any line format: kernels
             // make those that fit in the slot's lines at once.
             endpoint: transport::Options { slot_bytes: 16 << 10, ..transport::Options::default() },
             waits: true,

@@ -17,11 +17,11 @@ pub const SHARED_BYTES: usize = 128;
 pub const SHARED_STATUS: usize = 20;
 
 /// Bytes of payload of a quick message at most (`BP_COLL_QUICK_BYTES`).
-pub const QUICK_BYTES: u64 = 4096;
+pub const QUICK_BYTES: u64 = 8192;
 /// Slots of a stream of quick messages (`BP_COLL_QUICK_SLOTS`).
 pub const QUICK_SLOTS: u64 = 2;
 /// Bytes of a quick message's slot (`BP_COLL_QUICK_SLOT_BYTES`).
-pub const QUICK_SLOT_BYTES: u64 = 5568;
+pub const QUICK_SLOT_BYTES: u64 = 11008;
 /// Bytes of payload of all ranks' quick messages at most (`BP_COLL_QUICK_ALL_BYTES`).
 pub const QUICK_ALL_BYTES: u64 = 8 * 4104;
 /// Shared memory of a block (`BP_COLL_BLOCK_BYTES`).
