@@ -201,7 +201,7 @@ BP_DEV void move_lone(uint64_t to, uint64_t from, uint32_t bytes, uint32_t rank,
 #endif
   for (uint32_t j = 0; j < in_flight; j++) {
     const uint32_t at = (rank + j * size) * 16;
-    if (at < bytes) *reinterpret_cast<u128*>(to + at) = v[j];
+    if (at < bytes) st_any(to + at, v[j]);
   }
 }
 

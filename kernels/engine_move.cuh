@@ -32,6 +32,17 @@ BP_DEV T ld_any(uint64_t at) {
   }
 }
 
+// Aligned units of 16 bytes are written at once, in long messages and in short ones: a receiver may look at nothing
+// else (quick.cuh).
+template <class T>
+BP_DEV void st_any(uint64_t at, T v) {
+  if constexpr (sizeof(T) == 16) {
+    st_unit(reinterpret_cast<u128*>(at), v);
+  } else {
+    *reinterpret_cast<T*>(at) = v;
+  }
+}
+
 // `count` units of T, dealt to `size` threads of which this is number `rank`.
 template <class T>
 BP_DEV void move_units(uint64_t to, uint64_t from, uint64_t count, uint32_t rank, uint32_t size) {
@@ -49,7 +60,7 @@ BP_DEV void move_units(uint64_t to, uint64_t from, uint64_t count, uint32_t rank
 #endif
     for (uint32_t k = 0; k < in_flight; k++) {
       const uint64_t at = i + (uint64_t)k * size;
-      if (at < count) reinterpret_cast<T*>(to)[at] = v[k];
+      if (at < count) st_any(to + at * sizeof(T), v[k]);
     }
   }
 }
@@ -107,7 +118,7 @@ BP_DEV void move_copied_units(uint64_t to, const uint8_t* from, uint32_t bytes, 
 #endif
     for (uint32_t j = 0; j < N; j++) {
       const uint32_t at = first + j * size * 16;
-      if (at < bytes) *reinterpret_cast<u128*>(to + at) = v[j];
+      if (at < bytes) st_any(to + at, v[j]);
     }
   }
 }
@@ -124,7 +135,7 @@ BP_DEV_COLD void move_copied(uint64_t to, const uint8_t* from, uint64_t bytes, u
   for (uint64_t i = rank; i < head; i += size) out[i] = from[i];
   for (uint64_t i = rank; i < units; i += size) {
     const uint32_t* w = reinterpret_cast<const uint32_t*>(from + head + i * 16);
-    *reinterpret_cast<u128*>(out + head + i * 16) = u128{{w[0], w[1], w[2], w[3]}};
+    st_any(to + head + i * 16, u128{{w[0], w[1], w[2], w[3]}});
   }
   for (uint64_t i = end + rank; i < bytes; i += size) out[i] = from[i];
 }
@@ -141,10 +152,9 @@ BP_DEV void move_few(uint64_t to, uint32_t bytes, uint32_t rank, uint32_t size, 
 #pragma unroll 1  // a lane has one as a rule
 #endif
   for (uint32_t at = rank * sizeof(T); at < bytes; at += size * sizeof(T)) {
-    *reinterpret_cast<T*>(to + at) = from(at);
+    st_any<T>(to + at, from(at));
   }
 }
-// Aligned units of 16 bytes are written at once, short or long: a receiver may look at nothing else (quick.cuh).
 BP_DEV void move_little(uint64_t to, uint64_t from, uint32_t bytes, uint32_t rank, uint32_t size) {
   if (((to | from | bytes) & 15) == 0) {
     move_few<u128>(to, bytes, rank, size, [&](uint32_t at) { return ld_any<u128>(from + at); });

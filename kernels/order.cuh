@@ -133,6 +133,13 @@ BP_DEV void st_line(u128* p, u128 v) {
                "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
                : "memory");
 }
+// The same of payload, which a fence of its writer's publishes, or a reader that looks at all of it. What a compiler
+// makes of an assignment may be two stores, in any order.
+BP_DEV void st_unit(u128* p, u128 v) {
+  asm volatile("st.weak.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.w[0]), "r"(v.w[1]),
+               "r"(v.w[2]), "r"(v.w[3])
+               : "memory");
+}
 BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
   uint64_t old;
   asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;"
@@ -211,12 +218,13 @@ BP_DEV void st_release_gpu(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __A
 BP_DEV void st_relaxed_sys(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 BP_DEV void st_relaxed_sys(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 BP_DEV void st_mmio(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-// The half with the last word (an in-band line's sequence) is stored last and releases the other.
+// The half with the last word (an in-band line's sequence, a unit's flag) is stored last and releases the other.
 BP_DEV void st_line(u128* p, u128 v) {
   uint64_t* q = reinterpret_cast<uint64_t*>(p);
   __atomic_store_n(q, (uint64_t)v.w[0] | (uint64_t)v.w[1] << 32, __ATOMIC_RELAXED);
   __atomic_store_n(q + 1, (uint64_t)v.w[2] | (uint64_t)v.w[3] << 32, __ATOMIC_RELEASE);
 }
+BP_DEV void st_unit(u128* p, u128 v) { st_line(p, v); }
 BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
   return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
 }

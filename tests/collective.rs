@@ -3,6 +3,7 @@
 mod world;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bellpush::collective::{Algorithm, Dtype, Error, Member, Op, Options};
 use bellpush::gpu::{Executor, Gpu, HostOptions};
@@ -51,7 +52,7 @@ fn quick_messages_lie_in_lines_of_every_format() {
         for threads in [None, Some(64)] {
             let mut options = Options { threads, ..small(Algorithm::Quick) };
             options.endpoint.line = line;
-            options.endpoint.window_bytes = 128 << 10;
+            options.window_bytes = Some(128 << 10);
             options.endpoint.slot_bytes = 16 << 10;
             let world = World::new(3, &options);
             for (dtype, count) in
@@ -195,8 +196,30 @@ fn a_window_of_one_slot_is_enough() {
     for name in ["push/inband", "push/kernel"] {
         for &algorithm in Algorithm::ALL {
             let mut options = Options { path: path(name), ..small(algorithm) };
-            options.endpoint.window_bytes = 1024;
+            options.window_bytes = Some(1024);
             World::new(3, &options).reduce(Dtype::F32, Op::Sum, 2055, Kind::Random, true);
+        }
+    }
+}
+
+/// Calls ask for completions by their number: a channel that those calls never use gets its credits nevertheless.
+#[test]
+fn credits_come_home_to_channels_that_only_some_calls_use() {
+    for slots in [1, 2, 3, 4, 7, 8, 12, 16, 40] {
+        for name in ["push/inband", "push/kernel"] {
+            let mut options = Options { path: path(name), ..small(Algorithm::Quick) };
+            options.endpoint.slot_bytes = 2048;
+            options.window_bytes = Some(slots * 2048);
+            options.timeout = Duration::from_secs(5);
+            let world = World::new(2, &options);
+            let apart = 1 << (slots / 4).max(1).ilog2();
+            for number in 0..5 * slots {
+                let count = if number % apart == 0 { 4 } else { 300 };
+                world.reduce(Dtype::I32, Op::Sum, count, Kind::Random, false);
+            }
+            let used =
+                [4, 300].map(|count| world.ranks[0].plan(count, Dtype::I32, Op::Sum).channels);
+            assert_eq!(used, [1, 2]);
         }
     }
 }
@@ -257,7 +280,7 @@ fn a_rank_that_sends_late_has_sent_what_it_writes_over() {
     for algorithm in [Algorithm::OneShot, Algorithm::TwoShot] {
         let mut options = Options { channels: 1, ..small(algorithm) };
         // One slot, so that a message goes when the one before has been acknowledged.
-        options.endpoint.window_bytes = 1024;
+        options.window_bytes = Some(1024);
         let world = World::on((0..3).map(nic).collect(), &options);
         for count in [600, 700] {
             world.reduce(Dtype::F32, Op::Sum, count, Kind::Random, true);

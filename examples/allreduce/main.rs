@@ -91,7 +91,7 @@ struct Args {
     /// Bytes of a slot of push/inband and push/kernel [default: 16KiB]
     #[arg(long)]
     slot: Option<String>,
-    /// Bytes of the slots of a queue pair [default: 128KiB]
+    /// Bytes of the slots of a queue pair [default: 1MiB by the number of ranks, a power of two up to 8]
     #[arg(long)]
     window: Option<String>,
     /// Where the ranks' regions lie: gpu (an engine on the host writes there by the GPU's copy engine) or host
@@ -199,7 +199,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
         options.endpoint.slot_bytes = u32::try_from(size::parse(bytes)?)?;
     }
     if let Some(bytes) = &args.window {
-        options.endpoint.window_bytes = size::parse(bytes)?;
+        options.window_bytes = Some(size::parse(bytes)?);
     }
     Ok(options)
 }

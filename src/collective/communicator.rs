@@ -16,15 +16,16 @@ use crate::transport::{Endpoint, Memory};
 
 /// Threads a block on the host executor, where a lane is a fibre and a barrier a switch to each.
 const HOST_THREADS: u32 = 8;
-/// Bytes of a quick call for which it takes one channel more, up to [`Options::quick_messages`]: a NIC's engine
-/// takes longer for them than a channel costs (docs/results/allreduce-h200.md).
-const QUICK_SHARE: u64 = 1024;
+/// Bytes of a quick call for which it takes one channel more, up to [`Options::quick_messages`]: a NIC's engine on
+/// the host takes longer for them than a channel costs (docs/results/allreduce-h200.md).
+const QUICK_SHARE: u64 = 680;
 /// Channels of which a host's engine carries each on a thread of its own, and bytes for which a call takes one more
 /// beyond these: a thread that has two messages takes longer than for one of both's length, up to there.
 const QUICK_AT_ONCE: u64 = 12;
 const QUICK_BEYOND: u64 = 2731;
-/// Bytes for which a call takes one channel more beyond those that begin early, where regions lie in GPU memory.
-const QUICK_IN_GPU: u64 = 4096;
+/// The same where regions lie in GPU memory, and beyond those that begin early.
+const QUICK_SHARE_IN_GPU: u64 = 1024;
+const QUICK_BEYOND_IN_GPU: u64 = 4096;
 /// Messages that a one-shot share is cut into: one is made while another is on its way and a third is consumed. With four, calls
 /// of 1 and 2 MiB take 5 to 10 % longer (docs/results/allreduce-h200.md).
 const PIECES: u64 = 3;
@@ -224,14 +225,16 @@ impl Communicator {
         let wanted = match algorithm {
             Algorithm::Quick => {
                 let needed = bytes.div_ceil(Algorithm::quick_share(*ranks));
-                let most = match self.inner().region {
-                    Memory::Host(_) => bytes.div_ceil(QUICK_BEYOND).max(QUICK_AT_ONCE),
-                    Memory::Device(_) => {
-                        bytes.div_ceil(QUICK_IN_GPU).max(EARLY_BESIDE_ENGINE.into())
+                let (shares, most) = match self.inner().region {
+                    Memory::Host(_) => {
+                        (bytes / QUICK_SHARE, bytes.div_ceil(QUICK_BEYOND).max(QUICK_AT_ONCE))
                     }
+                    Memory::Device(_) => (
+                        bytes.div_ceil(QUICK_SHARE_IN_GPU),
+                        bytes.div_ceil(QUICK_BEYOND_IN_GPU).max(EARLY_BESIDE_ENGINE.into()),
+                    ),
                 };
-                bytes
-                    .div_ceil(QUICK_SHARE)
+                shares
                     .min(most)
                     .min((u64::from(options.quick_messages) / others).max(1))
                     .max(needed)

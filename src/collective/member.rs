@@ -67,7 +67,10 @@ pub struct Options {
     pub region: Place,
     /// Bound of each wait for another rank.
     pub timeout: Duration,
-    /// Window and queues of the endpoints. Their timeout is not looked at.
+    /// Bytes of the slots of a queue pair; `None` takes 512 KiB with two ranks and the less the more there are, see
+    /// [`Options::window`].
+    pub window_bytes: Option<u64>,
+    /// Slots and queues of the endpoints. Their timeout and window size are not looked at.
     pub endpoint: transport::Options,
     /// `false` is a negative control: messages are read without waiting for them.
     pub waits: bool,
@@ -87,6 +90,7 @@ impl Options {
             message_bytes: 12 << 10,
             threads: None,
             region: Place::Auto,
+            window_bytes: None,
             timeout: Duration::from_secs(10),
             // A slot holds any quick message, up to 8 KiB and a third more with its flags, in any line format: kernels
             // make those that fit in the slot's lines at once.
@@ -102,6 +106,13 @@ impl Options {
     pub fn chunk(&self, ranks: u32) -> u32 {
         let by_ranks = (128 << 10) / ranks.clamp(2, MAX_RANKS).next_power_of_two();
         self.chunk_bytes.unwrap_or(by_ranks.max(4 << 10))
+    }
+
+    /// Bytes of the slots of a queue pair among so many ranks. Credits come home four times a window, which a quick
+    /// call feels (docs/results/allreduce-h200.md); a rank has a window for every other on every channel.
+    pub fn window(&self, ranks: u32) -> u64 {
+        let by_ranks = (1 << 20) / u64::from(ranks.clamp(2, 8)).next_power_of_two();
+        self.window_bytes.unwrap_or(by_ranks)
     }
 
     /// How long a rank that gives up listens for the others' reasons.
@@ -215,7 +226,11 @@ impl Member {
             true => None,
             false => Some(gpu.alloc(layout.stage_bytes as usize)?),
         };
-        let endpoint = transport::Options { timeout: options.timeout, ..options.endpoint.clone() };
+        let endpoint = transport::Options {
+            timeout: options.timeout,
+            window_bytes: options.window(ranks),
+            ..options.endpoint.clone()
+        };
         let mut endpoints = Vec::new();
         for (channel, peer) in (0..channels as usize).flat_map(|c| (0..ranks).map(move |r| (c, r)))
         {

@@ -30,7 +30,7 @@ pub fn small(algorithm: Algorithm) -> Options {
     options.chunk_bytes = Some(256);
     options.message_bytes = 64;
     options.timeout = PATIENT;
-    options.endpoint.window_bytes = 16 << 10;
+    options.window_bytes = Some(16 << 10);
     options.endpoint.slot_bytes = 1024;
     options.endpoint.sq_blocks = 64;
     options
