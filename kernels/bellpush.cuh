@@ -560,8 +560,8 @@ BP_DEV bp_status_code test(const bp_endpoint& ep, Scope scope, uint64_t end) {
   return (bp_status_code)scope.broadcast(s);
 }
 
-// One thread: takes completions if less than one in `part` of the credits is free, so that who sends in rows finds
-// them without a wait. Looks at the CQ only if one is due.
+// One thread: takes completions if less than one in `part` of the credits (rounded down) is free, so that who sends in
+// rows finds them without a wait. Looks at the CQ only if one is due.
 template <class P>
 BP_DEV void reclaim(const bp_endpoint& ep, uint32_t part) {
   const uint32_t limit = ticket_limit<P>(ep.qp, true);
