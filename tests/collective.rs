@@ -3,9 +3,10 @@
 mod world;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bellpush::collective::{Algorithm, Dtype, Error, Member, Op, Options};
+use bellpush::collective::{Algorithm, Communicator, Dtype, Error, Member, Op, Options};
+use bellpush::engine::{self, EngineOptions};
 use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::nic::soft::link::{Faulty, ShmNet};
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
@@ -220,6 +221,57 @@ fn credits_come_home_to_channels_that_only_some_calls_use() {
             let used =
                 [4, 300].map(|count| world.ranks[0].plan(count, Dtype::I32, Op::Sum).channels);
             assert_eq!(used, [1, 2]);
+        }
+    }
+}
+
+/// On the engine of `kernels/engine.cuh`: a unit in parts would bring its flag with words of the message before.
+#[test]
+fn units_of_quick_messages_come_whole() {
+    const RANKS: i32 = 2;
+    const CALLS: u32 = 500;
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    for name in ["pull/kernel", "push/kernel", "push/blueflame"] {
+        let net = InProcess::new();
+        let nic = || -> Arc<dyn Nic> {
+            let own = EngineOptions { blocks: 1, threads: 1, ..EngineOptions::new(&gpu) };
+            let offload = Some(engine::open(&gpu, &[], own).unwrap());
+            SoftNic::open(SoftConfig { offload, ..SoftConfig::new(&net) }).unwrap()
+        };
+        let mut options = Options { path: path(name), ..small(Algorithm::Quick) };
+        (options.channels, options.threads) = (1, Some(1));
+        options.window_bytes = Some(128 << 10);
+        options.endpoint.slot_bytes = 16 << 10;
+        let places: Vec<_> = (0..RANKS).map(|_| (gpu.clone(), nic())).collect();
+        let ranks = Communicator::threads(&places, &options).unwrap();
+        let world = World { gpu: gpu.clone(), ranks };
+        // Lengths that the engine moves in different ways.
+        for count in [10, 60] {
+            let until = Instant::now() + Duration::from_millis(1500);
+            while Instant::now() < until {
+                // In place, one call after the other, so that a rank's messages differ from call to call.
+                let sums = world.each(|rank, stream| {
+                    let memory = world.memory(count);
+                    let first: Vec<i32> =
+                        (0..count as i32).map(|i| i + rank.rank() as i32).collect();
+                    memory.write(0, bytemuck::cast_slice(&first)).unwrap();
+                    for _ in 0..CALLS {
+                        rank.all_reduce(stream, &memory, &memory, count, Dtype::I32, Op::Sum)
+                            .unwrap();
+                    }
+                    rank.synchronize(stream).unwrap_or_else(|why| panic!("{name}, {count}: {why}"));
+                    let mut found = vec![0; count as usize];
+                    memory.read(0, bytemuck::cast_slice_mut(&mut found)).unwrap();
+                    found
+                });
+                // The first call adds up, those after it multiply.
+                let factor = (1..CALLS).fold(1i32, |f, _| f.wrapping_mul(RANKS));
+                let right: Vec<i32> =
+                    (0..count as i32).map(|i| (2 * i + 1).wrapping_mul(factor)).collect();
+                for (rank, sum) in sums.iter().enumerate() {
+                    assert!(*sum == right, "{name}: rank {rank} has {sum:?}");
+                }
+            }
         }
     }
 }
