@@ -234,17 +234,17 @@ BP_DEV void send_slots(const bp_qp& qp, Scope scope, uint64_t ticket, uint32_t n
   }
 }
 
-// A message of one slot, which `fill(w, ticket)` fills; `asks(ticket)` says whether for a CQE.
-template <class P, class Scope, class Asks, class Fill>
+// A message of one slot, which `fill(w, ticket)` fills.
+template <class P, class Scope, class Fill>
 BP_DEV bp_status_code post_slot(const bp_endpoint& ep, const room& r, Scope scope, uint64_t remote, uint32_t bytes,
-                                Asks asks, uint64_t* end, uint32_t flags, Fill fill) {
+                                uint32_t flags, uint64_t* end, Fill fill) {
   const bp_qp& qp = ep.qp;
   wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote, ep.remote_rkey);
   w.bytes = bytes;
   const tickets got = take_room<P>(qp, scope, 1, true, r);
   if (got.status != BP_OK) return got.status;
   const uint64_t ticket = got.first;
-  if (asks(ticket)) {
+  if (!(flags & unsignalled) || last_credit_end(qp, ticket, 1) > ticket) {
     w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
     // Before the slot is written: its CQE may come at once.
     if (scope.rank() == 0) note_signalled<P>(qp, ticket + 1);
@@ -261,29 +261,19 @@ BP_DEV bp_status_code put_slot(const bp_endpoint& ep, Scope scope, uint64_t remo
   u128 early = unit_zero();
   if constexpr (P::inband) early = early_payload<P::line_v>(scope, src, bytes);
   const room r = load_room<P>(ep.qp);
-  const auto asks = [&](uint64_t ticket) {
-    return !(flags & unsignalled) || last_credit_end(ep.qp, ticket, 1) > ticket;
-  };
-  return post_slot<P>(ep, r, scope, remote, bytes, asks, end, flags, [&](const wqe& w, uint64_t ticket) {
+  return post_slot<P>(ep, r, scope, remote, bytes, flags, end, [&](const wqe& w, uint64_t ticket) {
     fill_slot<P>(ep.qp, scope, w, src, ticket, early);
   });
 }
 
 // In-band: a message of one slot that lies nowhere; `payload` and `early` as write_lines() takes them. The caller has
-// seen that a slot holds it, and loaded `r` since it called the endpoint's verbs last. Whoever calls nothing else in
-// rows says when to ask for a CQE; without `ask` one is asked for only when credits run out.
+// seen that a slot holds it, and loaded `r` since it called the endpoint's verbs last.
 template <class P, class Scope, class Payload>
 BP_DEV bp_status_code put_words(const bp_endpoint& ep, const room& r, Scope scope, uint64_t remote_offset,
-                                uint32_t bytes, bool ask, const u128& early, Payload payload) {
-  static_assert(!P::shared, "so that what was loaded is so still");
+                                uint32_t bytes, const u128& early, Payload payload) {
   if (!in_range(remote_offset, bytes, ep.remote_bytes)) return BP_INVALID;
-  const uint64_t remote = ep.remote_iova + remote_offset;
-  const auto asks = [&](uint64_t ticket) {
-    const uint32_t limit = ticket_limit<P>(ep.qp, true);
-    // A quarter is left: those ask each, so that a wait for room always has a CQE to wait for.
-    return ask || ticket - r.done >= limit - limit / 4;
-  };
-  return post_slot<P>(ep, r, scope, remote, bytes, asks, nullptr, none, [&](const wqe& w, uint64_t ticket) {
+  return post_slot<P>(ep, r, scope, ep.remote_iova + remote_offset, bytes, unsignalled, nullptr,
+                      [&](const wqe& w, uint64_t ticket) {
     write_lines<P::line_v, true>(ep.qp, scope, w, ticket, early, payload);
   });
 }

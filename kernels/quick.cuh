@@ -253,14 +253,6 @@ BP_DEV_COLD void post_long(channel<P> c, uint64_t n, uint32_t units, message m, 
   post_made(c, n, units, m, p);
 }
 
-// Once in as many calls as there are messages to a completion, alike on all channels, whose queue pairs are at
-// different tickets: in that call they ask for one, and take those of the last. Either makes a call longer, by a trip
-// to the CQ or by what a CQE costs the NIC, and of many calls each would have a channel that does it.
-template <class P>
-BP_DEV bool all_complete(const channel<P>& c, const bp_endpoint& ep) {
-  return (c.call & (ep.qp.credit_period - 1)) == 0;
-}
-
 // Sends message n from a scope to the rank that its outlet has ready, and to every `step`th after it.
 template <class P, class Scope>
 BP_DEV void post_lines(const channel<P>& c, uint64_t n, uint32_t bytes, const message& m, const payload& p,
@@ -268,7 +260,7 @@ BP_DEV void post_lines(const channel<P>& c, uint64_t n, uint32_t bytes, const me
   const uint64_t slot = to.slot + n % BP_COLL_QUICK_SLOTS * BP_COLL_QUICK_SLOT_BYTES;
   for (uint32_t i = to.peer; i < c.a.ranks;) {
     const u128 first = to.opening(m, p.to_send);
-    const bp_status_code s = detail::put_words<P>(to.ep, to.room, scope, slot, bytes, all_complete(c, to.ep), first,
+    const bp_status_code s = detail::put_words<P>(to.ep, to.room, scope, slot, bytes, first,
                                                   [&](uint32_t unit) { return to.unit(c.a, m, p, unit); });
     if (s != BP_OK) {
       if (scope.rank() == 0) end_wait({BP_COLL_LINK, c.behind(i)});
@@ -383,11 +375,13 @@ BP_DEV outcome receive(const channel<P>& c, uint64_t n, uint32_t bytes) {
   const uint32_t units = head_units + payload_units(bytes);
   const uint32_t peers = c.a.ranks - 1, all = units * peers;
   syncthreads();  // the queue pairs are at rest
-  // Takes what has completed while the others' messages are on their way, or earlier where credits run out: else a
-  // send waits for it now and then.
+  // Takes what has completed while the others' messages are on their way: else a send waits for it now and then, until
+  // credits return. It is a trip to the CQ that the call takes longer, and channels' queue pairs complete at different
+  // messages; so all take it in the same one of as many calls as there are messages to a completion, and in others
+  // who has hardly a credit left.
   if (tid() < near_endpoints(c.a)) {
     const bp_endpoint& ep = words()->near[tid()];
-    reclaim<P>(ep, all_complete(c, ep) ? 2 : 4);
+    reclaim<P>(ep, (c.call & (ep.qp.credit_period - 1)) == 0 ? 2 : 4);
   }
   deadline limit;
   u128 v = unit_zero();

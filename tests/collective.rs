@@ -203,28 +203,6 @@ fn a_window_of_one_slot_is_enough() {
     }
 }
 
-/// Calls ask for completions by their number: a channel that those calls never use gets its credits nevertheless.
-#[test]
-fn credits_come_home_to_channels_that_only_some_calls_use() {
-    for slots in [1, 2, 3, 4, 7, 8, 12, 16, 40] {
-        for name in ["push/inband", "push/kernel"] {
-            let mut options = Options { path: path(name), ..small(Algorithm::Quick) };
-            options.endpoint.slot_bytes = 2048;
-            options.window_bytes = Some(slots * 2048);
-            options.timeout = Duration::from_secs(5);
-            let world = World::new(2, &options);
-            let apart = 1 << (slots / 4).max(1).ilog2();
-            for number in 0..5 * slots {
-                let count = if number % apart == 0 { 4 } else { 300 };
-                world.reduce(Dtype::I32, Op::Sum, count, Kind::Random, false);
-            }
-            let used =
-                [4, 300].map(|count| world.ranks[0].plan(count, Dtype::I32, Op::Sum).channels);
-            assert_eq!(used, [1, 2]);
-        }
-    }
-}
-
 /// On the engine of `kernels/engine.cuh`: a unit in parts would bring its flag with words of the message before.
 #[test]
 fn units_of_quick_messages_come_whole() {
