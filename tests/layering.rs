@@ -295,7 +295,8 @@ fn name_of(path: &Path) -> String {
 }
 
 fn sources() -> Vec<(String, String)> {
-    let folders = ["src", "kernels", "shim", "examples", "benches", "tests", "fuzz", "bindgen"];
+    let folders =
+        ["src", "kernels", "shim", "examples", "benches", "tests", "fuzz", "bindgen", "mutants"];
     let extensions = ["rs", "h", "hpp", "c", "cpp", "cu", "cuh"];
     let mut all: Vec<_> = folders.iter().flat_map(|f| files(f, &extensions)).collect();
     all.push(("build.rs".into(), fs::read_to_string(root().join("build.rs")).expect("text")));

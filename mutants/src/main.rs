@@ -1,0 +1,106 @@
+//! Plants the bugs of `mutants/AREA/NAME.toml`, each by itself, in a copy of the tree, and wants
+//! the test that is named there to notice it: to compile, to run, and to fail, where it passes
+//! without the bug. `./x mutants` runs this.
+
+mod plan;
+mod scratch;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use plan::Mutant;
+use scratch::{Ran, Scratch};
+
+const USAGE: &str = "./x mutants [--list | --check] [AREA | AREA/NAME]...";
+
+#[derive(PartialEq, Eq)]
+enum Task {
+    Run,
+    List,
+    Check,
+}
+
+fn main() -> ExitCode {
+    let (mut task, mut names, mut features) = (Task::Run, Vec::new(), Vec::new());
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
+            "--list" => task = Task::List,
+            "--check" => task = Task::Check,
+            word if word.starts_with("--features=") => features.push(argument),
+            word if word.starts_with('-') => return refuse(USAGE),
+            _ => names.push(argument),
+        }
+    }
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a member of the workspace");
+    let mutants = match plan::read_all(tree).and_then(|all| plan::choose(all, &names)) {
+        Ok(mutants) => mutants,
+        Err(why) => return refuse(&why),
+    };
+    match task {
+        Task::List => list(&mutants),
+        Task::Check => println!("{} apply", mutants.len()),
+        Task::Run => match Scratch::copy(tree, features).and_then(|copy| run(&copy, &mutants)) {
+            Ok(true) => {}
+            Ok(false) => return ExitCode::FAILURE,
+            Err(why) => return refuse(&why),
+        },
+    }
+    ExitCode::SUCCESS
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("mutants: {why}");
+    ExitCode::from(2)
+}
+
+/// A table for docs/reliability.md.
+fn list(mutants: &[Mutant]) {
+    println!("| planted bug | what | caught by |\n|---|---|---|");
+    for mutant in mutants {
+        println!("| `{}` | {} | `{}` |", mutant.name, mutant.what, mutant.test.join(" "));
+    }
+}
+
+/// Whether all were caught.
+fn run(scratch: &Scratch, mutants: &[Mutant]) -> Result<bool, String> {
+    // First of all every test in the tree as it is: one that fails there says nothing.
+    let mut sound = BTreeMap::new();
+    for mutant in mutants {
+        if !sound.contains_key(&mutant.test) {
+            let ran = scratch.test(mutant);
+            eprintln!("unmodified: {}: {}", mutant.test.join(" "), word(&ran, "passes", "FAILS"));
+            sound.insert(mutant.test.clone(), ran);
+        }
+    }
+    let width = |text: fn(&Mutant) -> usize| mutants.iter().map(text).max().unwrap_or(0);
+    let name_width = width(|mutant| mutant.name.len());
+    let test_width = width(|mutant| mutant.test.join(" ").len());
+    let mut caught = 0;
+    for mutant in mutants {
+        let start = Instant::now();
+        let verdict = match &sound[&mutant.test] {
+            Ran::Passed => {
+                let ran = scratch.test_with(mutant)?;
+                caught += usize::from(ran == Ran::Failed);
+                word(&ran, "SURVIVES", "caught")
+            }
+            other => format!("ERROR without the bug: {}", word(other, "", "the test fails")),
+        };
+        let (name, test, seconds) =
+            (&mutant.name, mutant.test.join(" "), start.elapsed().as_secs());
+        println!("{name:name_width$}  {test:test_width$}  {verdict}, {seconds} s");
+    }
+    println!("{caught} of {} caught", mutants.len());
+    println!("{caught} passed, {} failed", mutants.len() - caught);
+    Ok(caught == mutants.len())
+}
+
+fn word(ran: &Ran, passed: &str, failed: &str) -> String {
+    match ran {
+        Ran::Passed => passed.into(),
+        Ran::Failed => failed.into(),
+        Ran::Neither(why) => format!("ERROR: {why}"),
+    }
+}
