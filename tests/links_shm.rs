@@ -113,6 +113,30 @@ fn what_cannot_be_a_link_is_refused() {
 }
 
 #[test]
+fn a_link_is_its_users_alone() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+
+    let name = unique();
+    let net = ShmNet::named(&name, false).unwrap();
+    let about = std::fs::metadata(path_of(&name)).unwrap();
+    assert_eq!(about.permissions().mode() & 0o777, 0o600);
+    assert_eq!(about.uid(), nix::unistd::geteuid().as_raw());
+    drop(net);
+    // Another's file, which he could write to later on: only root can make one here.
+    std::fs::write(path_of(&name), b"").unwrap();
+    if chown(path_of(&name), Some(65534), None).is_ok() {
+        let error = ShmNet::named(&name, false).err().unwrap();
+        assert!(matches!(error, LinkError::Foreign { .. }), "{error}");
+    }
+    std::fs::remove_file(path_of(&name)).unwrap();
+    // Nor what is no file.
+    nix::unistd::mkfifo(&path_of(&name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let error = ShmNet::named(&name, false).err().unwrap();
+    std::fs::remove_file(path_of(&name)).unwrap();
+    assert!(matches!(error, LinkError::Foreign { .. }), "{error}");
+}
+
+#[test]
 fn a_link_has_so_many_ports() {
     let net = ShmNet::anonymous(false).unwrap();
     let mut all: Vec<ShmLink> = (0..16).map(|_| net.attach_free().unwrap()).collect();

@@ -153,6 +153,21 @@ fn an_empty_receive_queue_is_tried_again_as_often_as_asked() {
 }
 
 #[test]
+fn each_message_has_all_tries_of_an_empty_receive_queue() {
+    let mut p = Pair::new(&QpAttr { rnr_retry: 2, ..attr() });
+    for message in 1..=3 {
+        p.a.host.send(&SendWr::new(Opcode::Send)).unwrap();
+        // As often as it may be; the third time were one too many.
+        let tries = 2 * message;
+        assert!(p.run_until(2_000_000, |p| p.nics[0].counters().rnr_waits == tries));
+        p.b.host.rq.post(&[]).unwrap();
+        p.run_for(1_000_000);
+        assert_eq!(syndromes(&p.sent()), [None], "message {message}");
+        assert_eq!(p.nics[0].counters().rnr_waits, tries);
+    }
+}
+
+#[test]
 fn a_peer_that_is_not_connected_is_tried_for_a_while() {
     let link = InProcess::new();
     let (nic, mut engines) = SoftNic::manual(&SoftConfig::new(&link)).unwrap();

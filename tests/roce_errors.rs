@@ -156,6 +156,22 @@ fn an_empty_receive_queue_is_tried_again_after_the_timer_and_as_often_as_asked()
 }
 
 #[test]
+fn each_message_has_all_tries_of_an_empty_receive_queue() {
+    let with = Change { rnr_retry: Some(2), min_rnr_timer: Some(10), ..Change::default() };
+    let mut p = pair(&with);
+    for message in 1..=3 {
+        p.a.host.send(&SendWr::new(Opcode::Send)).unwrap();
+        // As often as it may be; the third time were one too many.
+        let tries = 2 * message;
+        assert!(p.run_until(1_000_000_000, |p| p.nics[0].counters().rnr_waits == tries));
+        p.b.host.rq.post(&[]).unwrap();
+        p.run_until(2 * rnr_timer_ns(10), |_| false);
+        assert_eq!(syndromes(&p.sent()), [None], "message {message}");
+        assert_eq!(p.nics[0].counters().rnr_waits, tries);
+    }
+}
+
+#[test]
 fn a_write_whose_immediate_finds_no_receive_waits_with_its_last_packet() {
     let mut p = pair(&Change { path_mtu: Mtu::new(256), ..Change::default() });
     p.a.buf.put(0, &pattern(1000, 3));
