@@ -73,3 +73,45 @@ fn a_session_does_something() {
     let outcome = session(&[&[0][..], &receive, &send].concat());
     assert_eq!((outcome.responses, outcome.received, outcome.dropped), (0, 0, 1), "{outcome:?}");
 }
+
+/// The check looks: a packet that is wrong in one thing counts as refused, and the same without does not.
+#[test]
+fn what_has_to_be_refused_is() {
+    let receive = [6, 0xff, 3, 0, 0];
+    let [send, write, read, add] = [4, 0x0a, 0x0c, 0x14];
+    // Kind of queue pair, and the packet, after the byte that says it is one.
+    let wrong: [(&str, u8, &[u8]); 12] = [
+        ("ICRC", 0, &[send, 0, 1, 0, 0, 200]),
+        ("address", 0, &[send, 0, 1, 0, 0, 201]),
+        ("address, UC", 2, &[0x20 + send, 0, 1, 0, 0, 201]),
+        ("partition", 0, &[send, 0, 0xf9, 0x34, 0x12, 0, 0, 8, 0, 0]),
+        ("service", 0, &[0x20 + send, 0, 1, 0, 0, 0]),
+        ("queue key", 3, &[0x60 + send, 0, 0x81, 0, 0, 0]),
+        ("length of a first packet", 0, &[0, 0, 0x31, 0, 0, 8, 0, 0]),
+        ("length that the first packet says", 0, &[write, 0, 0x41, 0, 0, 100, 0, 0]),
+        ("key", 0, &[write, 0, 0x0d, 1, 2, 3, 4, 0, 0, 0]),
+        ("end", 0, &[write, 0, 1, 0xa0, 0x0f, 0]),
+        ("end of a READ", 0, &[read, 0, 0x41, 0xa0, 0x0f, 200, 0, 0]),
+        ("alignment", 0, &[add, 0, 1, 0, 0, 0]),
+    ];
+    for (what, kind, packet) in wrong {
+        let outcome = session(&[&[kind][..], &receive, &[0], packet].concat());
+        assert_eq!((outcome.sent, outcome.refused), (1, 1), "{what}: {outcome:?}");
+        assert_eq!((outcome.delivered, outcome.fetched), (0, 0), "{what}: {outcome:?}");
+    }
+    let right: [(u8, &[u8]); 5] = [
+        (0, &[send, 0, 1, 0, 0, 0]),
+        (2, &[0x20 + send, 0, 1, 0, 0, 0]),
+        (0, &[write, 0, 0x41, 0, 0, 0, 1, 0]),
+        (0, &[read, 0, 0x41, 0, 0, 200, 0, 0]),
+        (0, &[add, 0, 0x41, 8, 0, 0]),
+    ];
+    for (kind, packet) in right {
+        let outcome = session(&[&[kind][..], &receive, &[0], packet].concat());
+        assert_eq!(
+            (outcome.refused, outcome.dropped, outcome.failed),
+            (0, 0, false),
+            "{packet:x?}"
+        );
+    }
+}

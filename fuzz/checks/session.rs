@@ -1,5 +1,8 @@
 //! Sequences of packets against a live queue pair: what the bytes of an input say, done by a peer
 //! that means harm. Any input is a session; a fuzzer and property tests make them up.
+//!
+//! What a packet's own bytes say is wrong (`wrong`) has to be refused, whatever came before it: it
+//! is counted or answered with a NAK, delivers nothing, fetches nothing and changes no byte.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -7,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::{HostCq, HostQp};
-use bellpush::nic::soft::link::{Link, ShmLink, ShmNet, TxBatch};
+use bellpush::nic::soft::link::{Link, Received, ShmLink, ShmNet, TxBatch};
 use bellpush::nic::soft::{
     CqAttr, Engine, MwType, Qp, SoftConfig, SoftNic, Srq, SrqAttr, XrcSrq, Xrcd,
 };
@@ -17,7 +20,7 @@ use bellpush::nic::{
 use bellpush::wire::doorbell::{DBR_RCV_OFFSET, dbr_word};
 use bellpush::wire::roce::{
     Addresses, Aeth, AtomicEth, BTH_BYTES, Bth, Deth, Envelope, Headers, ICRC_BYTES,
-    MAX_PACKET_BYTES, Opcode, Packet, Reth, Syndrome, icrc,
+    MAX_PACKET_BYTES, Opcode, Operation, Packet, Position, Reth, Service, Syndrome, icrc,
 };
 use bellpush::wire::umr::{ANY_QPN, Part, Translation, Umr, mask};
 use bellpush::wire::wqe::{self, Datagram, Masks, Operands, Piece, SendWr, Sge};
@@ -25,6 +28,8 @@ use bellpush::wire::{Iova, Psn, Qpn, Rkey};
 
 const ME: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 const VICTIM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+/// Whom the victim is not connected to.
+const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 const GUARD: usize = 4096;
 const BODY: usize = 4096;
 const IOVA: u64 = 0x1_0000;
@@ -47,8 +52,14 @@ pub struct Outcome {
     /// Send WQEs posted, and completions seen.
     pub posted: u64,
     pub completed: u64,
-    /// Receives completed.
+    /// Receives completed, and those of them that brought a message.
     pub received: u64,
+    pub delivered: u64,
+    /// Responses that had data with them, of READs and atomics, and those that refused.
+    pub fetched: u64,
+    pub naks: u64,
+    /// Packets that had to be refused, and were.
+    pub refused: u64,
     /// Whether the queue pair ended in ERR.
     pub failed: bool,
 }
@@ -79,8 +90,18 @@ impl Input<'_> {
     }
 }
 
+/// What has to become of a packet that is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    /// Before anybody looks for what it asks: it is counted, and nobody answers.
+    Packet,
+    /// In what it asks. Whether that is said depends on what came before it.
+    Request,
+}
+
 struct Session {
     link: ShmLink,
+    stranger: ShmLink,
     batch: TxBatch,
     nic: Arc<SoftNic>,
     engine: Engine,
@@ -144,6 +165,7 @@ impl Session {
     fn new(kind: QpType) -> Self {
         let net = ShmNet::anonymous(true).unwrap();
         let link = net.attach(ME.into()).unwrap();
+        let stranger = net.attach(STRANGER.into()).unwrap();
         let config = SoftConfig { seed: Some(1), ..SoftConfig::default() };
         let their_link = Box::new(net.attach(VICTIM.into()).unwrap());
         let (nic, engine) = SoftNic::manual_on(&config, their_link).unwrap();
@@ -177,6 +199,7 @@ impl Session {
         let theirs = qp.address().psn;
         Self {
             link,
+            stranger,
             batch: TxBatch::new(8),
             nic,
             engine,
@@ -265,23 +288,29 @@ impl Session {
             let at = usize::from(input.u16()) % n;
             buf[at] ^= input.u8();
         }
-        self.send(&mut buf[..n], flips != 200);
+        let from = if flips == 201 { STRANGER } else { ME };
+        self.send(from, &mut buf[..n], flips != 200);
     }
 
     /// Anything.
     fn noise(&mut self, input: &mut Input<'_>) {
         let mut bytes: Vec<u8> = (0..input.u8()).map(|_| input.u8()).collect();
         let right = input.u8() & 1 == 0 && bytes.len() >= BTH_BYTES + ICRC_BYTES;
-        self.send(&mut bytes, right);
+        self.send(ME, &mut bytes, right);
     }
 
-    fn send(&mut self, bytes: &mut [u8], right_icrc: bool) {
-        let addresses = Addresses::V4 { src: ME, dst: VICTIM };
+    fn send(&mut self, from: Ipv4Addr, bytes: &mut [u8], right_icrc: bool) {
+        let addresses = Addresses::V4 { src: from, dst: VICTIM };
         let envelope = Envelope::new(addresses, self.link.src_port());
         if right_icrc {
             let (body, tail) = bytes.split_at_mut(bytes.len() - ICRC_BYTES);
             tail.copy_from_slice(&icrc(&envelope, body).to_le_bytes());
         }
+        let wrong = self.wrong(bytes, &envelope);
+        if wrong.is_some() {
+            self.rest();
+        }
+        let (before, body, drops) = (self.outcome, self.body(), self.drops());
         let built = self.batch.push(VICTIM.into(), |buf| {
             buf[..bytes.len()].copy_from_slice(bytes);
             Some(bytes.len())
@@ -289,9 +318,87 @@ impl Session {
         assert!(built);
         self.outcome.sent += 1;
         while !self.batch.is_empty() {
-            self.link.send(self.now_ns, &mut self.batch).unwrap();
+            let link = if from == ME { &mut self.link } else { &mut self.stranger };
+            link.send(self.now_ns, &mut self.batch).unwrap();
             self.step(1);
         }
+        let Some(wrong) = wrong else { return };
+        self.rest();
+        let after = &self.outcome;
+        let harm = (after.delivered, after.fetched) != (before.delivered, before.fetched);
+        assert!(!harm && self.body() == body, "carried out ({wrong:?}): {bytes:x?}");
+        if wrong == Wrong::Packet {
+            assert_eq!(self.drops(), drops + 1, "not counted: {bytes:x?}");
+            assert_eq!(after.responses, before.responses, "answered: {bytes:x?}");
+        }
+        self.outcome.refused += 1;
+    }
+
+    /// Steps until nothing comes any more.
+    fn rest(&mut self) {
+        for _ in 0..100 {
+            let before = self.outcome;
+            self.step(2);
+            if self.outcome == before {
+                return;
+            }
+        }
+    }
+
+    /// What is wrong about a packet, if its own bytes, and who sends them, say it.
+    fn wrong(&self, bytes: &[u8], envelope: &Envelope) -> Option<Wrong> {
+        if Packet::check(bytes, envelope).is_err() {
+            return Some(Wrong::Packet);
+        }
+        let Ok(packet) = Packet::parse(bytes) else { return Some(Wrong::Packet) };
+        let (bth, ext) = (&packet.headers.bth, &packet.headers.ext);
+        let service = match self.qp.kind() {
+            QpType::Rc => Service::Rc,
+            QpType::Uc => Service::Uc,
+            QpType::Ud => Service::Ud,
+            _ => Service::Xrc,
+        };
+        let stranger = envelope.addresses.src() != ME && service != Service::Ud;
+        if bth.pkey & 0x7fff != 0x7fff
+            || bth.dest != self.qp.qpn()
+            || packet.opcode().service() != service
+            || stranger
+            || ext.deth.is_some_and(|deth| deth.qkey != QKEY)
+        {
+            return Some(Wrong::Packet);
+        }
+        let (operation, n) = (packet.opcode().operation(), packet.payload.len());
+        let known = |key| key == self.mr.rkey || key == self.window;
+        let within = |key: Rkey, addr: Iova, bytes: u32| {
+            let end = u128::from(addr.0) + u128::from(bytes);
+            key != self.mr.rkey || addr.0 >= IOVA && end <= u128::from(IOVA) + BODY as u128
+        };
+        let mtu = Mtu::ALL[0].bytes();
+        let length = match operation.position() {
+            _ if service == Service::Ud || !(operation.is_send() || operation.is_write()) => true,
+            Position::First | Position::Middle => n == mtu,
+            Position::Last => n > 0 && n <= mtu,
+            Position::Only => n <= mtu && ext.reth.is_none_or(|reth| reth.bytes == n as u32),
+        };
+        let reach = ext.reth.is_none_or(|Reth { addr, rkey, bytes }| {
+            bytes == 0 || known(rkey) && within(rkey, addr, bytes)
+        });
+        let atomic = ext.atomic.is_none_or(|AtomicEth { addr, rkey, .. }| {
+            let plain = !operation.is_masked();
+            known(rkey) && (!plain || addr.0.is_multiple_of(8) && within(rkey, addr, 8))
+        });
+        (!(length && reach && atomic)).then_some(Wrong::Request)
+    }
+
+    /// The region's bytes.
+    fn body(&self) -> Vec<u8> {
+        let mut body = vec![0; BODY];
+        self.guarded.read(GUARD, &mut body).unwrap();
+        body
+    }
+
+    fn drops(&self) -> u64 {
+        self.nic.counters().drops.iter().sum()
     }
 
     fn post_send(&mut self, input: &mut Input<'_>) {
@@ -364,8 +471,12 @@ impl Session {
             .recv(self.now_ns, 1024, &mut |received| {
                 Packet::check(received.bytes, &received.envelope).expect("a right ICRC");
                 let packet = Packet::parse(received.bytes).expect("a well-formed packet");
-                if packet.opcode().operation().is_response() {
+                let operation = packet.opcode().operation();
+                if operation.is_response() {
                     outcome.responses += 1;
+                    outcome.fetched += u64::from(operation != Operation::Acknowledge);
+                    let nak = |aeth: Aeth| matches!(aeth.syndrome, Syndrome::Nak(_));
+                    outcome.naks += u64::from(packet.headers.ext.aeth.is_some_and(nak));
                 } else {
                     *theirs = packet.headers.bth.psn;
                 }
@@ -374,14 +485,16 @@ impl Session {
         while let Ok(Some(_)) = self.host.poll_send() {
             self.outcome.completed += 1;
         }
-        while self.xrc.is_none() && self.host.poll_recv().is_ok_and(|cqe| cqe.is_some()) {
+        let mut cqe = || match &mut self.xrc {
+            Some(xrc) => xrc.cqes.poll().ok().flatten(),
+            None => self.host.poll_recv().ok().flatten(),
+        };
+        while let Some(cqe) = cqe() {
             self.outcome.received += 1;
+            self.outcome.delivered += u64::from(!cqe.opcode.is_error());
         }
-        while let Some(xrc) = &mut self.xrc
-            && xrc.cqes.poll().is_ok_and(|cqe| cqe.is_some())
-        {
-            self.outcome.received += 1;
-        }
+        let each = &mut |_: &Received<'_>| panic!("a stranger was answered");
+        self.stranger.recv(self.now_ns, 16, each).unwrap();
     }
 
     fn is_intact(&self) -> bool {
@@ -419,7 +532,7 @@ pub fn session(bytes: &[u8]) -> Outcome {
     }
     assert!(s.is_intact(), "memory outside the region was touched");
     s.outcome.failed = s.qp.state() == QpState::Err;
-    s.outcome.dropped = s.nic.counters().drops.iter().sum();
+    s.outcome.dropped = s.drops();
     assert_eq!(s.outcome.completed, s.outcome.posted, "a send neither completed nor failed");
     // Nobody is answered more than the READs of the region's length ask for.
     assert!(s.outcome.responses <= s.outcome.sent * 18, "{:?}", s.outcome);
