@@ -9,7 +9,8 @@
 //! replace = '''the bug'''
 //! ```
 //!
-//! `test` is arguments of `cargo test`, by which one target is chosen and a test in it.
+//! `test` is arguments of `cargo test`, by which one target is chosen and a test in it. `root = true`
+//! says that only root can run what notices the bug.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,6 +26,8 @@ pub struct Mutant {
     pub what: String,
     /// Arguments of `cargo test`.
     pub test: Vec<String>,
+    /// Only root's test notices it.
+    pub root: bool,
     edits: Vec<Edit>,
 }
 
@@ -41,6 +44,8 @@ struct Edit {
 struct Written {
     what: String,
     test: String,
+    #[serde(default)]
+    root: bool,
     edit: Vec<Edit>,
 }
 
@@ -54,7 +59,8 @@ impl Mutant {
         let written: Written =
             toml::from_str(text).map_err(|e| bad(e.to_string().trim().replace('\n', " ")))?;
         let test: Vec<String> = written.test.split_whitespace().map(str::to_owned).collect();
-        let mutant = Self { name: name.into(), what: written.what, test, edits: written.edit };
+        let (name, Written { what, root, edit: edits, .. }) = (name.into(), written);
+        let mutant = Self { name, what, test, root, edits };
         mutant.check().map_err(bad)?;
         Ok(mutant)
     }
