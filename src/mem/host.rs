@@ -33,6 +33,17 @@ pub(super) enum Owner {
     Device(#[expect(dead_code, reason = "held for its drop")] Arc<dyn Any + Send + Sync>),
     /// A device, into whose memory the processor cannot reach ([`HostMem::far`]).
     Far(Arc<dyn Dma>),
+    /// A loom model ([`HostMem::modelled`]).
+    #[cfg(test)]
+    Model {
+        /// Its copies.
+        dma: Arc<dyn Dma>,
+        /// Its words.
+        model: Arc<super::model::Model>,
+        /// Keeps the address.
+        #[expect(dead_code, reason = "held for its drop")]
+        place: Arc<HostMem>,
+    },
 }
 
 // SAFETY: the mapping stays while this lives, never moves, and is reached through raw copies and atomics only.
@@ -175,6 +186,42 @@ impl HostMem {
     pub(super) fn as_far(&self) -> Option<&Arc<dyn Dma>> {
         match &self.owner {
             Owner::Far(memory) => Some(memory),
+            #[cfg(test)]
+            Owner::Model { dma, .. } => Some(dma),
+            _ => None,
+        }
+    }
+
+    /// Whether loom sees its accesses; never, but in tests.
+    #[inline]
+    pub(super) fn is_modelled(&self) -> bool {
+        #[cfg(test)]
+        return matches!(self.owner, Owner::Model { .. });
+        #[cfg(not(test))]
+        false
+    }
+
+    /// As [`HostMem::at`]; in a model's memory a place of which only the address is of use.
+    #[inline]
+    pub(super) fn at_or_modelled(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
+        if self.is_modelled() {
+            self.check(offset, bytes)?;
+            return Ok(self.base.as_ptr().wrapping_add(offset));
+        }
+        self.at(offset, bytes)
+    }
+
+    /// The model that a word belongs to, if the memory is one's and the word is aligned in it.
+    #[cfg(test)]
+    pub(super) fn modelled_word(
+        &self,
+        offset: usize,
+        bytes: usize,
+    ) -> Option<&super::model::Model> {
+        match &self.owner {
+            Owner::Model { model, .. } if self.check(offset, bytes).is_ok() => {
+                offset.is_multiple_of(bytes).then_some(&**model)
+            }
             _ => None,
         }
     }
@@ -235,6 +282,10 @@ impl HostMem {
 
     /// Atomic 4-byte load, in the machine's byte order.
     pub fn load_u32(&self, offset: usize, order: Ordering) -> Result<u32, MemError> {
+        #[cfg(test)]
+        if let Some(model) = self.modelled_word(offset, 4) {
+            return Ok(model.load_u32(offset, order));
+        }
         if self.is_far() {
             return Ok(u32::from_ne_bytes(self.far_word(offset)?));
         }
@@ -243,6 +294,11 @@ impl HostMem {
 
     /// Atomic 4-byte store, in the machine's byte order.
     pub fn store_u32(&self, offset: usize, value: u32, order: Ordering) -> Result<(), MemError> {
+        #[cfg(test)]
+        if let Some(model) = self.modelled_word(offset, 4) {
+            model.store_u32(offset, value, order);
+            return Ok(());
+        }
         if self.is_far() {
             self.far_word::<4>(offset)?; // its bounds and alignment
             return self.write(offset, &value.to_ne_bytes());
@@ -253,6 +309,10 @@ impl HostMem {
 
     /// Atomic 8-byte load, in the machine's byte order.
     pub fn load_u64(&self, offset: usize, order: Ordering) -> Result<u64, MemError> {
+        #[cfg(test)]
+        if let Some(model) = self.modelled_word(offset, 8) {
+            return Ok(model.load_u64(offset, order));
+        }
         if self.is_far() {
             return Ok(u64::from_ne_bytes(self.far_word(offset)?));
         }
@@ -261,6 +321,11 @@ impl HostMem {
 
     /// Atomic 8-byte store, in the machine's byte order.
     pub fn store_u64(&self, offset: usize, value: u64, order: Ordering) -> Result<(), MemError> {
+        #[cfg(test)]
+        if let Some(model) = self.modelled_word(offset, 8) {
+            model.store_u64(offset, value, order);
+            return Ok(());
+        }
         if self.is_far() {
             self.far_word::<8>(offset)?; // its bounds and alignment
             return self.write(offset, &value.to_ne_bytes());

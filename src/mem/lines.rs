@@ -30,20 +30,26 @@ impl View {
         const { assert!(LINE.is_multiple_of(8) && LINE - 8 <= DATA && DATA <= LINE) };
         let bytes = (into.len() / DATA).saturating_mul(LINE);
         let start = self.at(offset, bytes)?;
-        if self.mem.is_far() {
+        if self.mem.is_far() && !self.mem.is_modelled() {
             return self.join_far::<LINE, DATA>(offset, (mask, value), into);
         }
-        let base = self.mem.at(start, bytes)?;
+        let base = self.mem.at_or_modelled(start, bytes)?;
         if !start.is_multiple_of(8) {
             return Err(MemError::Misaligned { offset, align: 8 });
         }
         self.prefetch(offset, bytes.min(AHEAD_BYTES), Intent::Read);
-        // SAFETY: all lines were checked to lie in the mapping, 8-byte aligned; words in them may
-        // be shared as atomics.
-        let word = |at: usize| unsafe { AtomicU64::from_ptr(base.add(at).cast()) };
+        let load = |at: usize, order: Ordering| {
+            #[cfg(test)]
+            if let Some(model) = self.mem.modelled_word(start + at, 8) {
+                return model.load_u64(start + at, order);
+            }
+            // SAFETY: all lines were checked to lie in the mapping, 8-byte aligned; words in them
+            // may be shared as atomics.
+            unsafe { AtomicU64::from_ptr(base.add(at).cast()) }.load(order)
+        };
         // Acquire: the writer's data, stored before or with the sequence, is visible to the loads
         // that follow.
-        let tail = |line: usize| word(line * LINE + LINE - 8).load(Ordering::Acquire);
+        let tail = |line: usize| load(line * LINE + LINE - 8, Ordering::Acquire);
         // The bytes that come last in memory.
         let later = |word: u64| {
             if cfg!(target_endian = "little") { (word >> 32) as u32 } else { word as u32 }
@@ -52,7 +58,7 @@ impl View {
         let join = |line: usize, last: u64, part: &mut [u8]| {
             let (whole, rest) = part.split_at_mut(LINE - 8);
             for (k, to) in whole.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                *to = word(line * LINE + k * 8).load(Ordering::Relaxed).to_ne_bytes();
+                *to = load(line * LINE + k * 8, Ordering::Relaxed).to_ne_bytes();
             }
             rest.copy_from_slice(&last.to_ne_bytes()[..DATA - (LINE - 8)]);
         };

@@ -12,6 +12,8 @@ mod copies;
 mod dma;
 mod host;
 mod lines;
+#[cfg(test)]
+pub(crate) mod model;
 mod numa;
 mod order;
 mod shared;

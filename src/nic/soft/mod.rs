@@ -44,6 +44,8 @@ mod join;
 mod layout;
 mod lend;
 pub mod link;
+#[cfg(test)]
+mod loom_tests;
 mod masked;
 mod mkey;
 mod moderation;

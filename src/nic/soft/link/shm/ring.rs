@@ -200,6 +200,7 @@ impl Consumer {
 mod tests {
     use super::*;
     use crate::mem::HostMem;
+    use crate::mem::model::{Shape, explore};
 
     const ENDS: Ends = Ends {
         from: 3,
@@ -309,5 +310,35 @@ mod tests {
             let _ = tx.push(&[1], ENDS).unwrap();
             let _ = rx.pop(&mut buf).unwrap();
         }
+    }
+
+    /// This code under loom. A packet is taken out of the very slot that the next one is written to,
+    /// as soon as the consumer says so.
+    #[test]
+    fn under_loom_packets_come_out_whole_and_no_slot_is_written_too_early() {
+        explore(3, || {
+            let mem = HostMem::modelled(RING_BYTES, Shape::Guarded);
+            let (mut producer, mut consumer, mut into) =
+                ends_of(&View::new(&mem, 0, RING_BYTES).unwrap());
+            assert!(producer.push(b"first", ENDS).unwrap());
+            producer.tail = SLOTS; // all slots are in use
+            let producing = loom::thread::spawn(move || {
+                while !producer.push(b"again", ENDS).unwrap() {
+                    loom::thread::yield_now();
+                }
+            });
+            let mut pop = |consumer: &mut Consumer| loop {
+                if let Some(popped) = consumer.pop(&mut into).unwrap() {
+                    assert_eq!(popped, Popped { bytes: Some(5), ends: ENDS });
+                    return into[..5].to_vec();
+                }
+                loom::thread::yield_now();
+            };
+            assert_eq!(pop(&mut consumer), b"first");
+            consumer.release().unwrap();
+            consumer.head = SLOTS;
+            assert_eq!(pop(&mut consumer), b"again");
+            producing.join().unwrap();
+        });
     }
 }
