@@ -1,5 +1,6 @@
 //! READs and atomics that a responder may have to answer again (InfiniBand vol. 1, 9.7.5.1.3 and
-//! 9.4.5): as many as `max_dest_rd_atomic`, and the order in which responses are due.
+//! 9.4.5): as many as `max_dest_rd_atomic`, and the order in which responses are due. A request is
+//! forgotten when others have taken its place, and when the connection has moved on by half the PSNs.
 
 use std::collections::VecDeque;
 
@@ -77,9 +78,7 @@ impl Replay {
             return Err(Full);
         }
         while self.entries.len() >= self.most {
-            self.entries.pop_front();
-            self.due.retain(|&number| number != self.front);
-            self.front = self.front.wrapping_add(1);
+            self.pop_oldest();
         }
         self.due.push_back(self.front.wrapping_add(self.entries.len() as u32));
         self.entries.push_back(Entry { first, packets, msn, what, queued: true, answered: false });
@@ -121,11 +120,31 @@ impl Replay {
         is_atomic
     }
 
+    /// Lets answered requests go whose packets all lie half the PSNs or more before the one that is
+    /// expected: no duplicate names them any more, and their PSNs come round.
+    pub(super) fn expire(&mut self, expected: Psn) {
+        let is_old = |e: &Entry| {
+            let last = e.first.plus(e.packets.saturating_sub(1));
+            e.answered && expected.distance(last) < 0
+        };
+        while self.entries.front().is_some_and(is_old) {
+            self.pop_oldest();
+        }
+    }
+
+    fn pop_oldest(&mut self) {
+        self.entries.pop_front();
+        self.due.retain(|&number| number != self.front);
+        self.front = self.front.wrapping_add(1);
+    }
+
+    /// The newest that a PSN belongs to: an older one with the same PSN was of a lap before.
     fn find(&self, psn: Psn) -> Option<(usize, u32)> {
         let offset = |e: &Entry| u32::try_from(psn.distance(e.first)).ok();
         self.entries
             .iter()
             .enumerate()
+            .rev()
             .find_map(|(at, e)| offset(e).filter(|&n| n < e.packets).map(|index| (at, index)))
     }
 
@@ -224,6 +243,54 @@ mod tests {
         ] {
             assert_eq!(again(psn, addr, bytes), (false, vec![]), "{psn:#x} {addr:#x} {bytes}");
         }
+    }
+
+    #[test]
+    fn the_newest_of_two_laps_is_answered() {
+        let mut replay = Replay::new(4);
+        let atomic = |replay: &mut Replay, psn, old| {
+            replay.push(Psn::new(psn), 1, 0, What::Atomic { old }).unwrap();
+            replay.answered();
+        };
+        let word = |replay: &mut Replay| match replay.due() {
+            Some(Entry { what: What::Atomic { old }, .. }) => Some(*old),
+            _ => None,
+        };
+        atomic(&mut replay, 7, 1000);
+        read(&mut replay, 8, 1024).unwrap();
+        replay.answered();
+        // The PSNs have come round.
+        read(&mut replay, 5, 512).unwrap();
+        replay.answered();
+        atomic(&mut replay, 7, 7000);
+        assert!(replay.repeat_atomic(Psn::new(7)));
+        assert_eq!(word(&mut replay), Some(7000));
+        replay.answered();
+        // Another READ, where the one of the lap before began earlier and asked for other bytes.
+        read(&mut replay, 9, 256).unwrap();
+        replay.answered();
+        assert!(replay.repeat_read(Psn::new(9), &reth(0x1000, 256), 256));
+        assert_eq!(due(&mut replay), [(9, 0, 1)]);
+    }
+
+    #[test]
+    fn answered_requests_expire_with_their_last_psn() {
+        const HALF: u32 = Psn::MODULUS / 2;
+        let mut replay = Replay::new(4);
+        read(&mut replay, 0xff_fffe, 1024).unwrap(); // up to PSN 1
+        replay.push(Psn::new(2), 1, 0, What::Atomic { old: 3 }).unwrap();
+        replay.expire(Psn::new(HALF + 3));
+        assert_eq!(replay.entries.len(), 2, "not while they are to be answered");
+        assert_eq!(due(&mut replay).len(), 2);
+        replay.expire(Psn::new(HALF));
+        assert_eq!(replay.entries.len(), 2, "the last of its packets may be asked for yet");
+        assert!(replay.repeat_read(Psn::new(1), &reth(0x1300, 256), 256));
+        replay.expire(Psn::new(HALF + 1));
+        assert!(!replay.repeat_read(Psn::new(1), &reth(0x1300, 256), 256));
+        assert_eq!(due(&mut replay), [], "what went is not due");
+        assert!(replay.repeat_atomic(Psn::new(2)));
+        replay.expire(Psn::new(HALF + 2));
+        assert!(!replay.repeat_atomic(Psn::new(2)));
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Responder {
     fn message(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) -> Result<(), No> {
         let ended = self.assembly.accept(qp, domain, packet, self.path.mtu)?;
         let bth = &packet.headers.bth;
-        self.expected = bth.psn.plus(1);
+        self.expect(bth.psn.plus(1));
         self.msn += u32::from(ended);
         self.silent += 1;
         if bth.ack_req || ended || self.silent >= ACK_EVERY {
@@ -210,13 +210,19 @@ impl Responder {
         self.respond(1, What::Atomic { old })
     }
 
+    /// Moves on. Requests whose PSNs come round are not answered again.
+    fn expect(&mut self, psn: Psn) {
+        self.expected = psn;
+        self.replay.expire(psn);
+    }
+
     /// A response is due; it acknowledges all before it as well.
     fn respond(&mut self, packets: u32, what: What) -> Result<(), No> {
         self.msn += 1;
         self.replay
             .push(self.expected, packets, self.msn, what)
             .map_err(|_| invalid(Vendor::Sequence))?;
-        self.expected = self.expected.plus(packets);
+        self.expect(self.expected.plus(packets));
         (self.reply, self.held) = (None, false);
         Ok(())
     }
@@ -355,4 +361,38 @@ fn read_part(domain: Domain<'_>, from: &Reth, start: usize, into: &mut [u8]) -> 
     }
     let Reth { rkey, addr, bytes } = *from;
     domain.get(Remote { rkey, addr, bytes }, start, into)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::nic::Mtu;
+    use crate::nic::soft::port::Route;
+    use crate::wire::roce::{Fields, Service};
+    use crate::wire::{Iova, Qpn, Rkey};
+
+    #[test]
+    fn an_answer_is_forgotten_when_its_psn_comes_round() {
+        let route = Route { to: IpAddr::from([127, 0, 0, 1]), fields: Fields::default() };
+        let mtu = Mtu::new(256).unwrap();
+        let path = Path { route, dest: Qpn(1), mtu, service: Service::Rc };
+        let attributes = Attributes { max_dest_rd_atomic: 4, ..Attributes::default() };
+        let mut responder = Responder::new(path, &attributes);
+        let answer = |responder: &mut Responder, packets, what| {
+            assert!(responder.respond(packets, what).is_ok());
+            responder.replay.answered();
+        };
+        answer(&mut responder, 1, What::Atomic { old: 1000 });
+        let read = |packets| {
+            let from = Reth { addr: Iova(0), rkey: Rkey(1), bytes: packets * 256 };
+            What::Read { from, pd: 0, next: 0, begin: 0, end: packets }
+        };
+        answer(&mut responder, 1 << 22, read(1 << 22));
+        assert!(responder.replay.repeat_atomic(Psn::new(0)), "it is the atomic's still");
+        responder.replay.answered();
+        answer(&mut responder, 1 << 22, read(1 << 22));
+        assert!(!responder.replay.repeat_atomic(Psn::new(0)), "half the PSNs ahead");
+    }
 }
