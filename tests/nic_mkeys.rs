@@ -130,7 +130,7 @@ fn a_bind_that_is_refused_ends_the_queue_pair_and_changes_nothing() {
     for bad in 0..3 {
         let mut p = pair("");
         let nic = p.nics[1].clone();
-        let foreign = nic.alloc_mw(&nic.create_pd(), MwType::Two).unwrap();
+        let foreign = nic.alloc_mw(&nic.create_pd().unwrap(), MwType::Two).unwrap();
         let mine = nic.alloc_mw(nic.default_pd(), MwType::Two).unwrap();
         let umr = bind(&p, 1, (0, 8), mask::REMOTE_WRITE);
         let target = [p.b.buf.mr.rkey, foreign, mine][bad];
@@ -302,7 +302,7 @@ fn a_send_takes_back_no_other_keys() {
         |p| window(p, MwType::One, (0, 64), mask::REMOTE_WRITE),
         |p| {
             let nic = p.nics[1].clone();
-            nic.alloc_mw(&nic.create_pd(), MwType::Two).unwrap()
+            nic.alloc_mw(&nic.create_pd().unwrap(), MwType::Two).unwrap()
         },
     ];
     for (i, make) in cases.into_iter().enumerate() {

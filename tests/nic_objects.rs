@@ -352,7 +352,7 @@ fn a_region_of_another_protection_domain_is_out_of_reach() {
         let (mut ca, cb) = (Shared::new(&nics[0], 64), Shared::new(&nics[1], 64));
         let (mut a, b) = (qp_on(&nics[0], &ca.cq, None, 0), qp_on(&nics[1], &cb.cq, None, 0));
         pair_up(&a.0, &b.0);
-        let foreign = nics[1].create_pd();
+        let foreign = nics[1].create_pd().unwrap();
         let mem = HostMem::alloc(4096).unwrap();
         let view = Arc::new(View::new(&mem, 0, 4096).unwrap());
         let mr = nics[1].register_in(&foreign, view, bellpush::wire::Iova(0), Access::ALL).unwrap();
@@ -386,7 +386,7 @@ fn objects_that_do_not_go_together_are_refused() {
     let srq = HostSrq::new(nic).srq;
     for bad in [
         Objects { srq: Some(srq.clone()), recv_cq: None, ..good.clone() },
-        Objects { srq: Some(srq), pd: nic.create_pd(), ..good.clone() },
+        Objects { srq: Some(srq), pd: nic.create_pd().unwrap(), ..good.clone() },
         Objects { uidx: 1 << 24, ..good.clone() },
     ] {
         let refused = nic.create_with(&attr, queues.clone(), bad).err();

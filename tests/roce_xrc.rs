@@ -43,7 +43,7 @@ struct Receiver {
 impl Receiver {
     fn new(nic: &SoftNic, xrcd: &Arc<Xrcd>, uidx: u32) -> Self {
         let (cq, cqes) = cq(nic);
-        let pd = nic.create_pd();
+        let pd = nic.create_pd().unwrap();
         let mem = HostMem::alloc(8192).unwrap();
         let (ring, dbr) = (View::new(&mem, 0, 1024).unwrap(), View::new(&mem, 4096, 8).unwrap());
         let attr = SrqAttr {
@@ -227,7 +227,7 @@ fn a_queue_that_the_domain_does_not_have_is_refused() {
             let mem = HostMem::alloc(8192).unwrap();
             let part = |at, n| View::new(&mem, at, n).unwrap();
             let (ring, dbr) = (part(0, 1024), part(4096, 8));
-            let pd = x.nics[1].create_pd();
+            let pd = x.nics[1].create_pd().unwrap();
             x.nics[1].create_srq(&SrqAttr { pd, ring, stride_log: 6, dbr, limit: 0 }).unwrap()
         };
         good.post(0, 64);

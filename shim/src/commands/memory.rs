@@ -50,7 +50,7 @@ pub struct UserRange {
 
 /// `IB_USER_VERBS_CMD_ALLOC_PD`.
 pub fn alloc_pd(c: &mut Command<'_>) -> Result<(), Refusal> {
-    let pd = c.context.device.nic.create_pd();
+    let pd = c.context.device.nic.create_pd()?;
     let number = pd.number();
     let handle = c.objects.add(Object::Pd(Arc::new(PdObj { pd })));
     c.undo = Some(Undo::Object(handle));

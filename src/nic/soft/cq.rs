@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::events::{Event, Events};
 use super::moderation::{Held, Moderation};
+use super::number::Number;
 use crate::mem::{Dma, Intent, MemError, View};
 use crate::nic::NicError;
 use crate::wire::Qpn;
@@ -152,7 +153,7 @@ impl fmt::Display for CqReport {
 /// state, or the responder. Nor a read-modify-write: one of those would hold the engine up until
 /// its stores of the payload have left for cold lines. Shared CQs have a lock.
 pub struct Cq {
-    number: u32,
+    number: Number,
     /// As it was created; [`Shared::resized`] takes its place.
     ring: Ring,
     dbr: View,
@@ -179,7 +180,7 @@ struct Shared {
 impl Cq {
     /// A CQ over a ring, whose entries are marked as never written.
     pub(super) fn private(
-        number: u32,
+        number: Number,
         (ring, dbr): (View, View),
         entries: u32,
         events: Arc<Events>,
@@ -188,7 +189,7 @@ impl Cq {
         Ok(Self::over(number, Ring::new(ring, entries, CqLayout::default())?, dbr, events))
     }
 
-    fn over(number: u32, ring: Ring, dbr: View, events: Arc<Events>) -> Self {
+    fn over(number: Number, ring: Ring, dbr: View, events: Arc<Events>) -> Self {
         Self {
             number,
             entries: AtomicU32::new(ring.entries),
@@ -204,7 +205,7 @@ impl Cq {
 
     /// A CQ that several queue pairs may complete to.
     pub(super) fn shared(
-        number: u32,
+        number: Number,
         attr: &CqAttr,
         layout: CqLayout,
         events: Arc<Events>,
@@ -234,7 +235,7 @@ impl Cq {
 
     /// Its number on the NIC.
     pub fn number(&self) -> u32 {
-        self.number
+        self.number.get()
     }
 
     /// Number of entries.
@@ -245,7 +246,7 @@ impl Cq {
     pub(super) fn report(&self) -> CqReport {
         let word = self.dbr.load_u32(DBR_CQ_CI_OFFSET, Ordering::Relaxed).unwrap_or(0);
         CqReport {
-            number: self.number,
+            number: self.number.get(),
             written: self.pi.load(Ordering::Relaxed),
             taken: (!self.ring.layout.overrun_ignored).then(|| cq_ci(word)),
             overran: self.overran.load(Ordering::Relaxed),
@@ -315,7 +316,7 @@ impl Cq {
         if full && !ring.layout.overrun_ignored {
             let Some(ci) = self.reported(pi, ring.entries) else {
                 if !self.overran.swap(true, Ordering::Relaxed) {
-                    self.events.push(Event::CqOverrun(self.number));
+                    self.events.push(Event::CqOverrun(self.number.get()));
                 }
                 return Err(Overrun);
             };
@@ -379,7 +380,7 @@ impl Cq {
             }
             shared.held.release();
             shared.answered.store(arm.sequence.into(), Ordering::Relaxed);
-            notify(self.number);
+            notify(self.number.get());
         }
     }
 

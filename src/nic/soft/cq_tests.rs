@@ -10,7 +10,7 @@ fn a_full_queue_refuses_and_goes_on_when_the_consumer_reports() {
     let mem = HostMem::alloc(4096).unwrap();
     let (ring, dbr) = (View::new(&mem, 0, 256).unwrap(), View::new(&mem, 1024, 8).unwrap());
     let events = Arc::new(Events::default());
-    let cq = Cq::private(5, (ring.clone(), dbr.clone()), 4, events.clone()).unwrap();
+    let cq = Cq::private(Number::fixed(5), (ring.clone(), dbr.clone()), 4, events.clone()).unwrap();
     let op_own = |entry: usize| {
         let mut byte = [0];
         ring.read(entry * 64 + 63, &mut byte).unwrap();
@@ -57,7 +57,11 @@ impl Armable {
             uar: part(4096, 4096),
             notify: Some(notify),
         };
-        Self { cq: Cq::shared(9, &attr, CqLayout::default(), Arc::default()).unwrap(), dbr, told }
+        Self {
+            cq: Cq::shared(Number::fixed(9), &attr, CqLayout::default(), Arc::default()).unwrap(),
+            dbr,
+            told,
+        }
     }
 
     fn arm(&self, sequence: u8, ci: u32, solicited_only: bool) {
@@ -112,7 +116,7 @@ fn cq_of(bytes: usize, layout: CqLayout) -> (Cq, View, View) {
     let part = |at, n| View::new(&mem, at, n).unwrap();
     let (ring, dbr, uar) = (part(0, bytes), part(8192, 8), part(4096, 4096));
     let attr = CqAttr { ring: ring.clone(), dbr: dbr.clone(), uar, notify: None };
-    (Cq::shared(3, &attr, layout, Arc::default()).unwrap(), ring, dbr)
+    (Cq::shared(Number::fixed(3), &attr, layout, Arc::default()).unwrap(), ring, dbr)
 }
 
 fn entry(ring: &View, at: usize) -> Result<Cqe, crate::wire::cqe::CqeOpcodeError> {

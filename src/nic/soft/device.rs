@@ -15,6 +15,7 @@ use super::inproc::InProcess;
 use super::layout;
 use super::link::{Carries, Link};
 use super::mr::{MrTable, Pd};
+use super::number::{Number, Numbers};
 use super::offload::Offload;
 use super::port::Port;
 use super::qp::{Objects, Qp};
@@ -60,8 +61,8 @@ pub(super) struct Device {
     pub(super) pd: Arc<Pd>,
     qps: RwLock<HashMap<u32, Arc<Qp>>>,
     next_qpn: AtomicU32,
-    /// Numbers of protection domains, CQs and SRQs.
-    next_object: AtomicU32,
+    /// Of protection domains, CQs and SRQs.
+    numbers: Arc<Numbers>,
     /// State of a generator of numbers that are hard to guess, for PSNs.
     random: AtomicU64,
     /// Queue pairs created so far.
@@ -128,10 +129,10 @@ impl Device {
             enabled: Arc::new(AtomicBool::new(true)),
             myself: myself.clone(),
             mrs: Arc::new(MrTable::new()),
-            pd: Arc::new(Pd::new(0)),
+            pd: Arc::new(Pd::new(Number::fixed(0))),
             qps: RwLock::default(),
             next_qpn: AtomicU32::new(FIRST_QPN),
-            next_object: AtomicU32::new(1),
+            numbers: Numbers::new(),
             random: AtomicU64::new(seed),
             dealt: AtomicUsize::new(0),
             engines: (0..engines).map(|_| CachePadded::default()).collect(),
@@ -190,16 +191,12 @@ impl Device {
         }
     }
 
-    fn number(&self) -> u32 {
-        self.next_object.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
-    }
-
-    pub(super) fn create_pd(&self) -> Arc<Pd> {
-        Arc::new(Pd::new(self.number()))
+    pub(super) fn create_pd(&self) -> Result<Arc<Pd>, NicError> {
+        Ok(Arc::new(Pd::new(self.numbers.take()?)))
     }
 
     pub(super) fn create_cq(&self, attr: &CqAttr, layout: CqLayout) -> Result<Arc<Cq>, NicError> {
-        let cq = Arc::new(Cq::shared(self.number(), attr, layout, self.events.clone())?);
+        let cq = Arc::new(Cq::shared(self.numbers.take()?, attr, layout, self.events.clone())?);
         if attr.notify.is_some() {
             self.engines[0].control().watch_arming(&attr.uar, &cq);
         }
@@ -211,7 +208,7 @@ impl Device {
         attr: &SrqAttr,
         xrc: Option<XrcSrq>,
     ) -> Result<Arc<Srq>, NicError> {
-        Ok(Arc::new(Srq::new(self.number(), attr, xrc, self.events.clone())?))
+        Ok(Arc::new(Srq::new(self.numbers.take()?, attr, xrc, self.events.clone())?))
     }
 
     /// The receiving end of an XRC connection. What it has of queues nobody writes to.
@@ -238,7 +235,7 @@ impl Device {
         let make = |ring: &_, dbr: &_, entries| {
             let views = (View::clone(ring), View::clone(dbr));
             Ok::<_, NicError>(Arc::new(Cq::private(
-                self.number(),
+                self.numbers.take()?,
                 views,
                 entries,
                 self.events.clone(),

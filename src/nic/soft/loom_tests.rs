@@ -13,6 +13,7 @@ use loom::thread;
 use super::cq::Cq;
 use super::events::Events;
 use super::inband::{Slot, Watch};
+use super::number::Number;
 use super::{InProcess, SoftConfig, SoftNic};
 use crate::mem::model::{Shape, explore};
 use crate::mem::{HostMem, View};
@@ -54,7 +55,7 @@ fn completions_are_read_whole_and_not_overwritten() {
         let ring = memory.part(0, 2 * CQE_BYTES).unwrap();
         let dbr = memory.part(1024, 8).unwrap();
         let events = Arc::new(Events::default());
-        let cq = Cq::private(5, (ring.clone(), dbr.clone()), 2, events).unwrap();
+        let cq = Cq::private(Number::fixed(5), (ring.clone(), dbr.clone()), 2, events).unwrap();
         let mut host = HostCq::new(&ring, &dbr);
         cq_words(&ring, &dbr);
         let polling = thread::spawn(move || {

@@ -6,6 +6,7 @@ use super::*;
 use crate::mem::{HostMem, View};
 use crate::nic::Mr;
 use crate::nic::soft::mr::{MrTable, Pd};
+use crate::nic::soft::number::Number;
 use crate::wire::Lkey;
 use crate::wire::umr::Part;
 
@@ -21,7 +22,7 @@ struct Keys {
 
 impl Keys {
     fn new() -> Self {
-        let (table, pd) = (MrTable::new(), Arc::new(Pd::new(ME.pd)));
+        let (table, pd) = (MrTable::new(), Arc::new(Pd::new(Number::fixed(ME.pd))));
         let mem = HostMem::alloc(4096).unwrap();
         let view = Arc::new(View::new(&mem, 0, 4096).unwrap());
         let mr = table.register(&pd, view.clone(), (Iova(0x1000), Access::ALL), None).unwrap();

@@ -21,6 +21,7 @@
 //! | `masked` | atomics with masks |
 //! | `mkey` `umr` | keys that stand for parts of regions; what changes them |
 //! | `mr` `qp` `cq` `srq` `events` | the objects that a program holds |
+//! | `number` | objects' numbers |
 //! | `moderation` | how many completions a consumer is told of together |
 //! | `xrc` | extended reliable connections: domains, receiving ends |
 //! | `offload` `lend` | an engine on a GPU: queue pairs that are lent to it, keys that it knows |
@@ -50,6 +51,7 @@ mod masked;
 mod mkey;
 mod moderation;
 mod mr;
+mod number;
 pub mod offload;
 mod payload;
 pub mod pcap;
@@ -250,7 +252,10 @@ impl SoftNic {
     }
 
     /// Creates a protection domain.
-    pub fn create_pd(&self) -> Arc<Pd> {
+    ///
+    /// # Errors
+    /// [`NicError::Full`].
+    pub fn create_pd(&self) -> Result<Arc<Pd>, NicError> {
         self.device.create_pd()
     }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 
 use super::mkey::Indirect;
+use super::number::Number;
 use super::offload::{Mirror, Offload};
 use super::vendor::Vendor;
 use crate::mem::{Dma, MemError};
@@ -23,16 +24,16 @@ const RESERVED: usize = 5;
 /// A protection domain: queue pairs, SRQs and regions of one may be used together (InfiniBand
 /// vol. 1, 10.2.3). It lives as long as anyone holds it.
 #[derive(Debug)]
-pub struct Pd(u32);
+pub struct Pd(Number);
 
 impl Pd {
-    pub(super) fn new(number: u32) -> Self {
+    pub(super) fn new(number: Number) -> Self {
         Self(number)
     }
 
     /// Its number on the NIC.
     pub fn number(&self) -> u32 {
-        self.0
+        self.0.get()
     }
 }
 

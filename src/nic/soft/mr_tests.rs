@@ -2,7 +2,7 @@ use super::*;
 use crate::mem::{HostMem, View};
 
 fn pd() -> Arc<Pd> {
-    Arc::new(Pd::new(0))
+    Arc::new(Pd::new(Number::fixed(0)))
 }
 
 fn table() -> (MrTable, Arc<dyn Dma>) {
@@ -60,7 +60,9 @@ fn rights_are_told_apart() {
 #[test]
 fn a_region_of_another_protection_domain_is_refused() {
     let (t, mem) = table();
-    let mr = t.register(&Arc::new(Pd::new(3)), mem, (Iova(0), Access::ALL), None).unwrap();
+    let mr = t
+        .register(&Arc::new(Pd::new(Number::fixed(3))), mem, (Iova(0), Access::ALL), None)
+        .unwrap();
     assert_eq!(refusal(&t, mr.lkey.0, 0, 1, Right::Gather), Some(Vendor::Domain));
     assert!(t.read().resolve(3, mr.lkey.0, Iova(0), 1, Right::Gather).is_ok(), "control");
 }
@@ -93,7 +95,8 @@ fn a_region_is_registered_anew_under_its_keys() {
     assert_eq!((moved.lkey, moved.iova, moved.bytes), (mr.lkey, Iova(1000), 200));
     assert_eq!(refusal(&t, mr.rkey.0, 1100, 100, right), None);
     assert_eq!(refusal(&t, mr.rkey.0, 0, 1, right), Some(Vendor::Range));
-    let elsewhere = Reregister { pd: Some(Arc::new(Pd::new(9))), ..Reregister::default() };
+    let elsewhere =
+        Reregister { pd: Some(Arc::new(Pd::new(Number::fixed(9)))), ..Reregister::default() };
     t.reregister(mr, elsewhere).unwrap();
     assert_eq!(refusal(&t, mr.rkey.0, 1100, 1, right), Some(Vendor::Domain));
     // What cannot be leaves everything as it is.

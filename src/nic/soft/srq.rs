@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::cq::Overrun;
 use super::events::{Event, Events};
 use super::mr::Pd;
+use super::number::Number;
 use super::recv::Receive;
 use super::xrc::XrcSrq;
 use crate::mem::{Dma, View};
@@ -40,7 +41,7 @@ pub struct SrqAttr {
 
 /// A shared receive queue. It lives as long as anyone holds it; queue pairs do.
 pub struct Srq {
-    number: u32,
+    number: Number,
     pd: Arc<Pd>,
     ring: View,
     stride: usize,
@@ -63,7 +64,7 @@ struct State {
 
 impl Srq {
     pub(super) fn new(
-        number: u32,
+        number: Number,
         attr: &SrqAttr,
         xrc: Option<XrcSrq>,
         events: Arc<Events>,
@@ -96,7 +97,7 @@ impl Srq {
 
     /// Its number on the NIC.
     pub fn number(&self) -> u32 {
-        self.number
+        self.number.get()
     }
 
     /// Its protection domain.
@@ -181,7 +182,7 @@ impl Srq {
     fn watch(&self, state: &mut State) {
         if state.limit > 0 && self.posted(state) < state.limit {
             state.limit = 0;
-            self.events.push(Event::SrqLimit(self.number));
+            self.events.push(Event::SrqLimit(self.number.get()));
         }
     }
 }
@@ -204,11 +205,16 @@ mod tests {
         fn new() -> Self {
             let mem = HostMem::alloc(4096).unwrap();
             let (ring, dbr) = (View::new(&mem, 0, 256).unwrap(), View::new(&mem, 1024, 8).unwrap());
-            let pd = Arc::new(Pd::new(0));
+            let pd = Arc::new(Pd::new(Number::fixed(0)));
             let attr =
                 SrqAttr { pd, ring: ring.clone(), stride_log: 6, dbr: dbr.clone(), limit: 0 };
             let events = Arc::new(Events::default());
-            Self { srq: Srq::new(7, &attr, None, events.clone()).unwrap(), ring, dbr, events }
+            Self {
+                srq: Srq::new(Number::fixed(7), &attr, None, events.clone()).unwrap(),
+                ring,
+                dbr,
+                events,
+            }
         }
 
         fn write(&self, index: u16, next: u16, addr: u64) {
