@@ -128,7 +128,7 @@ impl Device {
             place,
             enabled: Arc::new(AtomicBool::new(true)),
             myself: myself.clone(),
-            mrs: Arc::new(MrTable::new()),
+            mrs: Arc::new(MrTable::new(seed)),
             pd: Arc::new(Pd::new(Number::fixed(0))),
             qps: RwLock::default(),
             next_qpn: AtomicU32::new(FIRST_QPN),

@@ -120,7 +120,7 @@ impl Regions {
     pub(super) fn update(&mut self, user: User, key: u32, umr: &Umr) -> Result<(), Vendor> {
         let index = (key >> 8) as usize;
         let (tag, region) = match self.entries.get(index) {
-            Some(Entry { region: Some(region), variant }) => (*variant, region),
+            Some(Entry { region: Some(region), variant, .. }) => (*variant, region),
             _ => return Err(Vendor::Key),
         };
         let Target::Parts(old) = &region.target else { return Err(Vendor::Key) };

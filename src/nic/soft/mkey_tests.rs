@@ -22,7 +22,7 @@ struct Keys {
 
 impl Keys {
     fn new() -> Self {
-        let (table, pd) = (MrTable::new(), Arc::new(Pd::new(Number::fixed(ME.pd))));
+        let (table, pd) = (MrTable::new(0), Arc::new(Pd::new(Number::fixed(ME.pd))));
         let mem = HostMem::alloc(4096).unwrap();
         let view = Arc::new(View::new(&mem, 0, 4096).unwrap());
         let mr = table.register(&pd, view.clone(), (Iova(0x1000), Access::ALL), None).unwrap();

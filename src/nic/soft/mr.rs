@@ -20,6 +20,12 @@ const MAX_REGIONS: usize = 1 << 24;
 /// Keys 0x000..0x500 are never handed out: 0 looks like an unset field, 0x100 ends a receive scatter
 /// list, and 0x400 in the place of a key says that entries are repeated ([`crate::wire::umr`]).
 const RESERVED: usize = 5;
+/// Free indices that are waited for before one comes again. With the 256 low bytes, a key returns
+/// after more than 2^17 registrations.
+const RESTING: usize = 512;
+/// Indices that are made at once. They are in order, but begin anywhere: an engine elsewhere keeps
+/// the keys of neighbouring indices beside each other.
+const BLOCK: usize = 2 * RESTING;
 
 /// A protection domain: queue pairs, SRQs and regions of one may be used together (InfiniBand
 /// vol. 1, 10.2.3). It lives as long as anyone holds it.
@@ -91,8 +97,10 @@ pub(super) enum Target {
 
 pub(super) struct Entry {
     pub(super) region: Option<Region>,
-    /// Low byte of the entry's key; moves on with every registration, so that a stale key fails.
+    /// Low byte of the entry's key; another with every registration, so that a stale key fails.
     pub(super) variant: u8,
+    /// Registrations so far.
+    round: u8,
 }
 
 /// Who uses a key: queue pair and protection domain.
@@ -112,6 +120,8 @@ pub(super) struct Span<'a> {
 /// The regions of a NIC, under the table's lock.
 #[derive(Default)]
 pub(super) struct Regions {
+    /// What keys follow from that nobody knows: a peer that was told one can only guess the others.
+    secret: u64,
     pub(super) entries: Vec<Entry>,
     /// Freed indices, oldest first: the longer a key rests, the more stale uses it catches.
     free: VecDeque<usize>,
@@ -168,23 +178,36 @@ impl Regions {
     }
 
     fn add(&mut self, region: Region, tag: Option<u8>) -> Result<u32, NicError> {
-        let index = match self.free.pop_front() {
-            Some(index) => index,
-            None if self.entries.len() >= MAX_REGIONS => {
-                return Err(NicError::Full { what: "memory regions", limit: MAX_REGIONS });
-            }
-            None => {
-                let index = self.entries.len().max(RESERVED);
-                self.entries.resize_with(index + 1, || Entry { region: None, variant: 0 });
-                index
-            }
-        };
+        if self.free.len() <= RESTING {
+            self.add_block();
+        }
+        let full = NicError::Full { what: "memory regions", limit: MAX_REGIONS };
+        let index = self.free.pop_front().ok_or(full)?;
         let entry = &mut self.entries[index];
-        entry.variant = tag.unwrap_or(entry.variant.wrapping_add(1));
+        entry.variant = tag.unwrap_or_else(|| {
+            let keys = mix(self.secret ^ index as u64);
+            let last = entry.variant;
+            let mut next = || {
+                entry.round = entry.round.wrapping_add(1);
+                permuted(entry.round, keys)
+            };
+            let variant = next();
+            // The last may have been chosen by the registrant, or changed by a UMR.
+            if variant == last { next() } else { variant }
+        });
         let key = (index as u32) << 8 | u32::from(entry.variant);
         let region = entry.region.insert(region);
         self.mirrors.iter().filter_map(Weak::upgrade).for_each(|mirror| mirror.set(key, region));
         Ok(key)
+    }
+
+    fn add_block(&mut self) {
+        let first = self.entries.len().max(RESERVED);
+        let count = BLOCK.min(MAX_REGIONS.saturating_sub(first));
+        let none = || Entry { region: None, variant: 0, round: 0 };
+        self.entries.resize_with(first + count, none);
+        let begin = mix(self.secret.wrapping_add(first as u64)) as usize % BLOCK;
+        self.free.extend((0..count).map(|i| first + (begin + i) % count));
     }
 
     /// Takes a key away from engines elsewhere. The caller lets the lock go, and settles.
@@ -258,12 +281,14 @@ pub(super) struct MrTable {
 }
 
 impl MrTable {
-    pub(super) fn new() -> Self {
+    /// A table whose keys follow from a number that is hard to guess.
+    pub(super) fn new(secret: u64) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), regions: ShardedLock::default() }
+        let regions = ShardedLock::new(Regions { secret: mix(secret), ..Regions::default() });
+        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), regions }
     }
 
-    /// Takes a region on. Its key's low byte is `low`, or the one after the index's last.
+    /// Takes a region on. Its key's low byte is `tag`, or one that the index has not had for long.
     pub(super) fn register(
         &self,
         pd: &Arc<Pd>,
@@ -359,7 +384,8 @@ impl MrTable {
             .filter(|&index| regions.entries[index].region.is_some())
             .map(|index| regions.recall(index))
             .collect();
-        let old = std::mem::take(&mut *regions);
+        let none = Regions { secret: regions.secret, ..Regions::default() };
+        let old = std::mem::replace(&mut *regions, none);
         drop(regions);
         for (recalled, entry) in
             recalled.into_iter().zip(old.entries.into_iter().filter(|entry| entry.region.is_some()))
@@ -382,6 +408,23 @@ impl MrTable {
     pub(super) fn read(&self) -> ShardedLockReadGuard<'_, Regions> {
         self.regions.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// splitmix64's output function.
+fn mix(mut z: u64) -> u64 {
+    z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+/// A byte's place in a permutation of all bytes that `keys` choose.
+fn permuted(byte: u8, keys: u64) -> u8 {
+    // Each step can be undone: multiplication by an odd number, addition, a shift that is mixed in.
+    keys.to_le_bytes().chunks_exact(2).fold(byte, |byte, key| {
+        let byte = byte.wrapping_mul(key[0] | 1).wrapping_add(key[1]);
+        byte ^ byte >> 4
+    })
 }
 
 /// Bytes of memory that can be registered at an address.

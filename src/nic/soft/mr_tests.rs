@@ -7,7 +7,7 @@ fn pd() -> Arc<Pd> {
 
 fn table() -> (MrTable, Arc<dyn Dma>) {
     let mem = HostMem::alloc(4096).unwrap();
-    (MrTable::new(), Arc::new(View::new(&mem, 0, 100).unwrap()))
+    (MrTable::new(0), Arc::new(View::new(&mem, 0, 100).unwrap()))
 }
 
 fn refusal(t: &MrTable, key: u32, addr: u64, bytes: u32, right: Right) -> Option<Vendor> {
@@ -40,10 +40,57 @@ fn a_stale_key_fails_after_its_index_is_used_again() {
     assert_ne!(first.lkey.0 & !0xff, 0x100, "the list end's index is not used");
     t.deregister(first).unwrap();
     assert!(matches!(t.deregister(first), Err(NicError::NoSuchRegion(_))));
-    let second = t.register(&pd(), mem, (Iova(0), Access::ALL), None).unwrap();
-    assert_eq!(first.lkey.0 >> 8, second.lkey.0 >> 8);
+    let second = again(&t, &mem, first);
     assert_eq!(refusal(&t, first.lkey.0, 0, 1, Right::Gather), Some(Vendor::Key));
     assert_eq!(refusal(&t, second.lkey.0, 0, 1, Right::Gather), None);
+}
+
+/// Registers until an index comes again.
+fn again(t: &MrTable, mem: &Arc<dyn Dma>, last: Mr) -> Mr {
+    for others in 0.. {
+        let mr = t.register(&pd(), mem.clone(), (Iova(0), Access::ALL), None).unwrap();
+        if mr.lkey.0 >> 8 == last.lkey.0 >> 8 {
+            assert!(others >= RESTING, "after {others} others");
+            return mr;
+        }
+        t.deregister(mr).unwrap();
+        assert!(others < 4 * BLOCK);
+    }
+    unreachable!("it came, or failed");
+}
+
+#[test]
+fn keys_rest_and_do_not_follow_from_each_other() {
+    let (t, mem) = table();
+    let mut mr = t.register(&pd(), mem.clone(), (Iova(0), Access::ALL), None).unwrap();
+    let mut bytes = vec![mr.lkey.0 as u8];
+    while bytes.len() < 256 {
+        t.deregister(mr).unwrap();
+        mr = again(&t, &mem, mr);
+        bytes.push(mr.lkey.0 as u8);
+    }
+    let steps: std::collections::HashSet<_> =
+        bytes.windows(2).map(|two| two[1].wrapping_sub(two[0])).collect();
+    assert!(steps.len() > 50, "{} distances between low bytes", steps.len());
+    bytes.sort_unstable();
+    bytes.dedup();
+    assert_eq!(bytes.len(), 256, "no low byte comes again before all have been there");
+}
+
+#[test]
+fn keys_differ_from_nic_to_nic() {
+    let mem = table().1;
+    let first = |secret| {
+        let t = MrTable::new(secret);
+        let keys = [(); 2].map(|()| {
+            t.register(&pd(), mem.clone(), (Iova(0), Access::NONE), None).unwrap().lkey.0
+        });
+        (keys[0], (keys[1] as u8).wrapping_sub(keys[0] as u8))
+    };
+    let (keys, steps): (std::collections::HashSet<_>, std::collections::HashSet<_>) =
+        (0..64).map(first).unzip();
+    assert!(keys.len() > 60, "{} first keys of 64 NICs", keys.len());
+    assert!(steps.len() > 32, "{} distances to the second key's low byte", steps.len());
 }
 
 #[test]
@@ -113,6 +160,5 @@ fn a_keys_low_byte_can_be_chosen() {
     let mr = t.register(&pd(), mem.clone(), (Iova(0), Access::NONE), Some(0x7e)).unwrap();
     assert_eq!(mr.lkey.0 as u8, 0x7e);
     t.deregister(mr).unwrap();
-    let next = t.register(&pd(), mem, (Iova(0), Access::NONE), None).unwrap();
-    assert_eq!((next.lkey.0 >> 8, next.lkey.0 as u8), (mr.lkey.0 >> 8, 0x7f), "a new key");
+    assert_ne!(again(&t, &mem, mr).lkey.0 as u8, 0x7e, "a new key");
 }
