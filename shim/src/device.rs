@@ -82,6 +82,7 @@ impl Listeners {
             Event::LastWqe(qpn) => (Source::Qp(qpn.0), event::QP_LAST_WQE_REACHED),
             Event::CqOverrun(number) => (Source::Cq(number), event::CQ_ERR),
             Event::SrqLimit(number) => (Source::Srq(number), event::SRQ_LIMIT_REACHED),
+            Event::DeviceFatal => return port(event::DEVICE_FATAL),
             Event::PortUp => return port(event::PORT_ACTIVE),
             Event::PortDown => return port(event::PORT_ERR),
         };
@@ -265,7 +266,7 @@ fn start(
     let quiet = Quiet::new();
     let spawned = std::thread::Builder::new()
         .name(format!("bellpush-mlx5_{index}"))
-        .spawn(move || run(engine, &arrivals, &stop));
+        .spawn(move || engine.contain(|engine| run(engine, &arrivals, &stop)));
     drop(quiet);
     spawned.map_err(|source| Refusal::System { call: "an engine's thread", source })
 }
@@ -343,7 +344,7 @@ fn rest(arrivals: &[OwnedFd], most: Duration) {
     }
 }
 
-fn run(mut engine: Engine, arrivals: &[OwnedFd], stop: &AtomicBool) {
+fn run(engine: &mut Engine, arrivals: &[OwnedFd], stop: &AtomicBool) {
     take_short_turns();
     let idle = Idle::of_this_machine();
     let start = Instant::now();

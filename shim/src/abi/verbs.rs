@@ -430,6 +430,7 @@ pub mod event {
     pub const QP_ACCESS_ERR: u32 = 3;
     pub const COMM_EST: u32 = 4;
     pub const SQ_DRAINED: u32 = 5;
+    pub const DEVICE_FATAL: u32 = 8;
     pub const PORT_ACTIVE: u32 = 9;
     pub const PORT_ERR: u32 = 10;
     pub const SRQ_LIMIT_REACHED: u32 = 15;

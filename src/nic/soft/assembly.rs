@@ -108,12 +108,14 @@ impl Assembly {
         let receive = self.take(qp)?;
         let room: u64 = receive.entries().iter().map(|e| u64::from(e.bytes)).sum();
         let end = offset + packet.payload.len();
+        let moving = recv::Moving { qp, counter: receive.counter };
         let moved = match end as u64 <= room {
             false => Err((Syndrome::LocalLength, Syndrome::RemoteInvalReq, Vendor::Length)),
             true => domain
                 .scatter(receive.entries().iter().copied(), offset, packet.payload)
                 .map_err(|vendor| (Syndrome::LocalProt, Syndrome::RemoteOp, vendor)),
         };
+        drop(moving);
         if let Err((local, remote, vendor)) = moved {
             self.message = Message::None;
             spoil(qp, receive.counter, local, vendor);
@@ -160,7 +162,10 @@ impl Assembly {
         // The receive first: without one, nothing of the packet is taken.
         let with_imm = packet.headers.ext.imm.is_some();
         let receive = with_imm.then(|| self.take(qp)).transpose()?;
-        if let Err(vendor) = put(domain, to, offset, packet.payload) {
+        let moving = receive.as_ref().map(|r| recv::Moving { qp, counter: r.counter });
+        let moved = put(domain, to, offset, packet.payload);
+        drop(moving);
+        if let Err(vendor) = moved {
             if let Some(receive) = receive {
                 recv::flush(qp, receive.counter);
             }

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use crossbeam_utils::CachePadded;
 
+use super::contain;
 use super::counters::Live;
 use super::cq::{Cq, CqAttr, CqLayout};
 use super::engine::{Core, Seat};
@@ -260,6 +261,17 @@ impl Device {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
+    /// What `of` says of each queue pair, whose queues stay meanwhile: one that is destroyed leaves
+    /// the table first.
+    pub(super) fn look_at_all<T>(&self, of: impl FnMut(&Arc<Qp>) -> T) -> Vec<T> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).values().map(of).collect()
+    }
+
+    /// Whether an engine's thread panicked.
+    pub(super) fn has_failed(&self) -> bool {
+        self.engines.iter().any(|seat| seat.failed.load(Ordering::Acquire))
+    }
+
     fn seat(&self, qp: &Qp) -> &Seat {
         &self.engines[qp.engine]
     }
@@ -284,6 +296,9 @@ impl Device {
         objects: Objects,
         xrc: Option<Target>,
     ) -> Result<Arc<Qp>, NicError> {
+        if self.has_failed() {
+            return Err(contain::refusal());
+        }
         layout::uses(attr, &queues, &objects)?;
         let simple = matches!(objects.kind, QpType::Rc | QpType::Uc);
         if !simple && matches!(self.place, Place::InProcess(..)) {
@@ -343,6 +358,9 @@ impl Device {
         if to == QpState::Err && *change == Change::default() {
             qp.set_error();
             return Ok(());
+        }
+        if self.seat(qp).failed.load(Ordering::Acquire) && to != QpState::Reset {
+            return Err(contain::refusal());
         }
         let mut core = self.seat(qp).control();
         if !core.recall(qp.qpn.0) {

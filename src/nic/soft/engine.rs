@@ -77,6 +77,8 @@ pub(super) struct Seat {
     core: Mutex<Core>,
     waiting: AtomicUsize,
     pub(super) attention: Arc<AtomicBool>,
+    /// Its thread panicked.
+    pub(super) failed: AtomicBool,
     /// What its steps have done. The device's own would go from engine to engine with every step.
     pub(super) counters: Live,
 }
@@ -84,6 +86,12 @@ pub(super) struct Seat {
 impl Seat {
     fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether someone wants the engine between two steps.
+    #[cfg(test)]
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
     }
 
     /// The engine's state, between two steps.
@@ -135,7 +143,9 @@ pub(super) struct Core {
     scratch: Scratch,
     row: Vec<Posted>,
     /// The packet link, on a NIC that has one; such a NIC has one engine.
-    port: Option<Port>,
+    pub(super) port: Option<Port>,
+    /// The slot that is being visited, or was last.
+    pub(super) visited: usize,
 }
 
 impl Default for Core {
@@ -152,6 +162,7 @@ impl Default for Core {
             scratch: [0; size_of::<Scratch>()],
             row: Vec::with_capacity(ROW_WQES),
             port: None,
+            visited: usize::MAX,
         }
     }
 }
@@ -229,6 +240,11 @@ impl Core {
     /// Lets a queue pair go: it is not looked at after this.
     pub(super) fn remove(&mut self, qpn: u32) {
         self.farewell(qpn);
+        self.let_go(qpn);
+    }
+
+    /// As [`Core::remove`], without a word to its peer.
+    pub(super) fn let_go(&mut self, qpn: u32) {
         let recalled = self.recall(qpn);
         let Some(slot) = self.by_qpn.remove(&qpn) else { return };
         let removed = self.slots[slot].take();
@@ -391,6 +407,7 @@ impl Core {
                 else {
                     return device.counters.dropped(DropReason::NoSuchQp);
                 };
+                self.visited = slot;
                 let domain = Domain::of(requester.qp(), &regions);
                 match &mut requester.transport {
                     Some(transport) => {
@@ -408,6 +425,7 @@ impl Core {
             if let Some(requester) = &mut self.slots[slot]
                 && !requester.is_out()
             {
+                self.visited = slot;
                 note(requester.visit(&mut cx), &mut progress);
             }
         }
@@ -418,6 +436,7 @@ impl Core {
             if unserved.is_none() && !has_room(&mut cx) {
                 unserved = Some(i);
             }
+            self.visited = slot;
             let requester = self.slots[slot].as_deref_mut();
             let visit = requester.map_or(Visit::Idle, |r| {
                 let visit = r.visit(&mut cx);
@@ -438,6 +457,7 @@ impl Core {
             progress.more = true;
         }
         for &slot in &self.failed {
+            self.visited = slot;
             if self.slots[slot].as_ref().is_some_and(|r| r.flush_receives()) {
                 cx.tally.errors += 1;
             }

@@ -30,6 +30,9 @@ pub enum Event {
     /// Fewer receives are posted than the limit that was armed (`IBV_EVENT_SRQ_LIMIT_REACHED`);
     /// the number is the SRQ's.
     SrqLimit(u32),
+    /// An engine of the NIC panicked: its queue pairs are in ERR, and it takes no others
+    /// (`IBV_EVENT_DEVICE_FATAL`).
+    DeviceFatal,
     /// The port carries packets (`IBV_EVENT_PORT_ACTIVE`).
     PortUp,
     /// It does not (`IBV_EVENT_PORT_ERR`).

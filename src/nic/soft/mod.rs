@@ -9,7 +9,7 @@
 //! | file | what |
 //! |---|---|
 //! | `device` | what everything shares |
-//! | `engine` | who is to be visited, and when |
+//! | `engine` `contain` | who is to be visited, and when; a panic meanwhile |
 //! | `uar` `sq` `inband` | from a doorbell or a slot to a checked WQE |
 //! | `requester` | a queue pair's visit: from WQEs to CQEs |
 //! | `inproc` `join` `responder` | the in-process link: whole messages, without packets |
@@ -33,6 +33,7 @@
 
 mod assembly;
 mod config;
+mod contain;
 mod counters;
 mod cq;
 mod device;
@@ -135,7 +136,7 @@ impl SoftNic {
             let stop = self.stop.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("bellpush-nic-{}", engine.index))
-                .spawn(move || run(engine, &stop, nap));
+                .spawn(move || engine.contain(|engine| run(engine, &stop, nap)));
             threads.push(thread.map_err(NicError::Thread)?);
         }
         *self.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
@@ -442,7 +443,8 @@ impl Nic for SoftNic {
     }
 
     fn trouble(&self) -> Option<NicError> {
-        self.device.offload.as_ref()?.failure()
+        let failed = || self.device.has_failed().then(contain::refusal);
+        self.device.offload.as_ref().and_then(|it| it.failure()).or_else(failed)
     }
 
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
@@ -493,7 +495,7 @@ impl Nic for SoftNic {
 const CLOCK_STEPS: u64 = 64;
 
 /// An engine's thread.
-fn run(mut engine: Engine, stop: &AtomicBool, nap: Nap) {
+fn run(engine: &mut Engine, stop: &AtomicBool, nap: Nap) {
     let start = Instant::now();
     let (mut now, mut last_work) = (Duration::ZERO, Duration::ZERO);
     let (mut steps, mut worked) = (0, false);

@@ -45,6 +45,8 @@ pub(super) struct Port {
     /// Whether the owner wants the port up.
     enabled: Arc<AtomicBool>,
     up: bool,
+    /// The link is not called any more.
+    stopped: bool,
     look_at: u64,
     /// Packets built since they were last counted, and their bytes.
     built: (u64, u64),
@@ -70,6 +72,7 @@ impl Port {
             now_ns: 0,
             enabled,
             up: true,
+            stopped: false,
             look_at: 0,
             built: (0, 0),
             counters,
@@ -80,6 +83,9 @@ impl Port {
     /// Begins a step: looks at the port's state now and then.
     pub(super) fn begin(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
+        if self.stopped {
+            return;
+        }
         let enabled = self.enabled.load(Ordering::Relaxed);
         if now_ns < self.look_at && (enabled || !self.up) {
             return;
@@ -90,6 +96,11 @@ impl Port {
             self.up = up;
             self.events.push(if up { Event::PortUp } else { Event::PortDown });
         }
+    }
+
+    /// Ends what goes on between engine and link: what is built is dropped, and nothing comes.
+    pub(super) fn stop(&mut self) {
+        (self.stopped, self.up) = (true, false);
     }
 
     /// Packets that can be built before the link has to take some.
@@ -157,11 +168,14 @@ impl Port {
 
     /// When the link wants to be looked at again.
     pub(super) fn poll_at(&self) -> Option<u64> {
-        self.link.poll_at()
+        if self.stopped { None } else { self.link.poll_at() }
     }
 
     /// Hands out packets that have arrived and are well-formed; returns how many came.
     pub(super) fn receive(&mut self, mut each: impl FnMut(&Arrived<'_>)) -> usize {
+        if self.stopped {
+            return 0;
+        }
         let (up, icrc, counters) = (self.up, self.icrc, &self.counters);
         let mut bytes = 0;
         let came = self.link.recv(self.now_ns, RX_PACKETS, &mut |received| {

@@ -2,9 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use super::events::Event;
 use super::qp::Qp;
 use super::vendor::Vendor;
 use crate::mem::Dma;
+use crate::nic::{QpState, QueuePair};
 use crate::wire::Iova;
 use crate::wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use crate::wire::doorbell::{DBR_RCV_OFFSET, ahead, dbr_counter};
@@ -120,6 +122,25 @@ impl Receives {
             self.ci += 1;
         }
         any
+    }
+}
+
+/// While the payload of a receive that was taken moves: a panic in that would lose the receive.
+pub(super) struct Moving<'a> {
+    pub(super) qp: &'a Qp,
+    pub(super) counter: u16,
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // ERR first: whoever sees the CQE finds the queue pair in the state it implies.
+            if QueuePair::state(self.qp) != QpState::Err {
+                self.qp.events.push(Event::QpFatal(self.qp.qpn));
+            }
+            self.qp.set_error();
+            flush(self.qp, self.counter);
+        }
     }
 }
 

@@ -118,11 +118,13 @@ pub(super) fn receive(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(
         Opcode::SendImm => CqeOpcode::RespSendImm,
         _ => CqeOpcode::RespSend,
     };
+    let moving = recv::Moving { qp, counter: taken.counter };
     if opcode == CqeOpcode::RespWrImm {
         write(qp, regions, msg).inspect_err(|_| recv::flush(qp, taken.counter))?;
     } else {
         scatter(qp, regions, msg, taken)?;
     }
+    drop(moving);
     let cqe = Cqe {
         opcode,
         imm: if opcode == CqeOpcode::RespSend { 0 } else { msg.wqe.imm },

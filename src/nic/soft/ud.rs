@@ -10,6 +10,7 @@ use super::flight::{Failure, Flight};
 use super::payload::Domain;
 use super::port::{Arrived, Port, Route};
 use super::qp::Qp;
+use super::recv;
 use super::requester::{Visit, Visitor};
 use super::sq::{Scratch, SendQueue};
 use super::state::Attributes;
@@ -66,6 +67,7 @@ impl Ud {
         let room: u64 = receive.entries().iter().map(|e| u64::from(e.bytes)).sum();
         let bytes = GRH_BYTES + packet.payload.len();
         let entries = || receive.entries().iter().copied();
+        let moving = recv::Moving { qp, counter: receive.counter };
         let moved = match bytes as u64 <= room {
             false => Err((Cause::LocalLength, Vendor::Length)),
             true => domain
@@ -73,6 +75,7 @@ impl Ud {
                 .and_then(|()| domain.scatter(entries(), GRH_BYTES, packet.payload))
                 .map_err(|vendor| (Cause::LocalProt, vendor)),
         };
+        drop(moving);
         if let Err((cause, vendor)) = moved {
             spoil(qp, receive.counter, cause, vendor);
             qp.events.push(Event::QpFatal(qp.qpn));
