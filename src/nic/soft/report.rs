@@ -1,6 +1,7 @@
 //! What a NIC's queue pairs are at, in words: for people whose program, or kernel, stands still.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -123,14 +124,68 @@ impl SoftNic {
     /// What every queue pair is at, by number. An engine that does not come out of its step within
     /// `patience` is left alone: its queue pairs are reported without what it knows.
     pub fn reports(&self, patience: Duration) -> Vec<QpReport> {
-        let mut qps = self.device.qps_of_all();
-        qps.sort_by_key(|qp| qp.qpn.0);
         let of_engine: Vec<_> =
             self.device.engines.iter().map(|seat| seat.sends(patience)).collect();
-        let report = |qp: &std::sync::Arc<Qp>| {
+        let report = |qp: &Arc<Qp>| {
             let sends = of_engine[qp.engine].as_ref();
             QpReport::new(qp, sends.and_then(|sends| sends.get(&qp.qpn.0).copied()))
         };
-        qps.iter().map(report).collect()
+        // Only now, and only those that are not destroyed: the program takes a destroyed one's
+        // queues back, maybe while an engine was waited for.
+        let mut reports = self.device.look_at_all(report);
+        reports.sort_by_key(|report| report.qpn.0);
+        reports
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::mem::{HostMem, View};
+    use crate::nic::soft::SoftConfig;
+    use crate::nic::{Nic, QpAttr};
+
+    #[test]
+    fn a_queue_pair_that_is_destroyed_meanwhile_is_not_looked_at() {
+        let attr = QpAttr {
+            sq_blocks: 4,
+            rq_wqes: 0,
+            rq_sges: 0,
+            send_cqes: 4,
+            recv_cqes: 0,
+            rnr_retry: 7,
+            ack_timeout: 14,
+            inband: None,
+            blueflame: false,
+        };
+        let (nic, _engines) = SoftNic::manual(&SoftConfig::default()).unwrap();
+        let memory = HostMem::alloc(nic.queue_bytes(&attr)).unwrap();
+        let qp = nic.create(&attr, &View::new(&memory, 0, memory.len()).unwrap()).unwrap();
+        assert_eq!(nic.reports(Duration::ZERO).len(), 1, "control");
+        let patience = Duration::from_secs(20);
+        let wait_for = |what: &dyn Fn() -> bool| {
+            let start = Instant::now();
+            while !what() {
+                assert!(start.elapsed() < patience);
+                std::thread::yield_now();
+            }
+        };
+        std::thread::scope(|s| {
+            let seat = &nic.device.engines[0];
+            let in_a_step = seat.control();
+            let reports = s.spawn(|| nic.reports(patience));
+            wait_for(&|| seat.is_waited_for());
+            let qpn = qp.qpn;
+            let destroyed = s.spawn({
+                let nic: &Arc<SoftNic> = &nic;
+                move || nic.destroy_qp(qpn).unwrap()
+            });
+            wait_for(&|| nic.device.qp(qpn.0).is_none());
+            drop(in_a_step);
+            destroyed.join().unwrap();
+            assert_eq!(reports.join().unwrap(), []);
+        });
     }
 }
