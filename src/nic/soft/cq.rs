@@ -18,7 +18,7 @@ use crate::wire::doorbell::{CqArm, DBR_CQ_ARM_OFFSET, DBR_CQ_CI_OFFSET, UAR_BYTE
 /// Largest CQ: consumer indices have 24 bits.
 pub(super) const MAX_CQES: u64 = 1 << 22;
 
-/// The CQ is full: the consumer has not reported an entry free.
+/// The CQ is full, since the consumer has not reported an entry free; or an entry could not be written.
 #[derive(Debug)]
 pub(super) struct Overrun;
 
@@ -93,6 +93,11 @@ impl Ring {
         if !entries.is_power_of_two() || entries > MAX_CQES {
             return refuse("CQ's entries", entries, "a power of two up to 2^22");
         }
+        // As the hardware's context says where they begin: in units of an entry.
+        if !view.offset.is_multiple_of(CQE_BYTES) {
+            let value = view.offset as u64;
+            return refuse("CQ's offset in its first page", value, "a multiple of 64");
+        }
         Ok(Self::new(view, entries as u32, layout)?)
     }
 
@@ -104,7 +109,7 @@ impl Ring {
         (entry + 1) * self.layout.entry_bytes - CQE_BYTES
     }
 
-    fn write(&self, index: u64, cqe: &Cqe) {
+    fn write(&self, index: u64, cqe: &Cqe) -> Result<(), MemError> {
         let mut bytes = cqe.emit(owner_bit(index, self.entries));
         if let Some(clock) = self.layout.timestamp.filter(|_| !cqe.opcode.is_error()) {
             bytes[CQE_TIMESTAMP].copy_from_slice(&clock().to_be_bytes());
@@ -116,10 +121,10 @@ impl Ring {
         // to a poller no later than the owner bit in the tail.
         self.view
             .write(at, body)
-            .and_then(|()| self.view.store_u64(at + CQE_TAIL_OFFSET, tail, Ordering::Release))
-            .expect("the ring was checked when the CQ was created");
+            .and_then(|()| self.view.store_u64(at + CQE_TAIL_OFFSET, tail, Ordering::Release))?;
         // The next to look is another core or a device, which finds it sooner in the shared cache.
         self.view.prefetch(at, CQE_BYTES, Intent::Elsewhere);
+        Ok(())
     }
 }
 
@@ -286,7 +291,7 @@ impl Cq {
             NicError::Full { what: "entries waiting in the CQ", limit: old.entries as usize };
         let ci = ci.ok_or(full)?;
         let none = Cqe::requester(Qpn(0), 0, 0, 0);
-        old.write(pi, &Cqe { opcode: CqeOpcode::Resize, ..none });
+        old.write(pi, &Cqe { opcode: CqeOpcode::Resize, ..none })?;
         self.pi.store(pi + 1, Ordering::Relaxed);
         self.ci.store(ci, Ordering::Relaxed);
         self.entries.store(new.entries, Ordering::Relaxed);
@@ -315,16 +320,22 @@ impl Cq {
         let full = pi - self.ci.load(Ordering::Relaxed) >= ring.entries.into();
         if full && !ring.layout.overrun_ignored {
             let Some(ci) = self.reported(pi, ring.entries) else {
-                if !self.overran.swap(true, Ordering::Relaxed) {
-                    self.events.push(Event::CqOverrun(self.number.get()));
-                }
-                return Err(Overrun);
+                return Err(self.overrun());
             };
             self.ci.store(ci, Ordering::Relaxed);
         }
-        ring.write(pi, cqe);
+        // In a device's memory, which can be gone, every store can fail.
+        ring.write(pi, cqe).map_err(|_| self.overrun())?;
         self.pi.store(pi + 1, Ordering::Relaxed);
         Ok(())
+    }
+
+    #[cold]
+    fn overrun(&self) -> Overrun {
+        if !self.overran.swap(true, Ordering::Relaxed) {
+            self.events.push(Event::CqOverrun(self.number.get()));
+        }
+        Overrun
     }
 
     /// The consumer rang: entries may have come before it armed the CQ.
@@ -411,7 +422,8 @@ impl Cq {
         // Acquire: the consumer's reads of its entries come before our next writes to them.
         let word = self.dbr.load_u32(DBR_CQ_CI_OFFSET, Ordering::Acquire).ok()?;
         let in_use = (pi as u32).wrapping_sub(cq_ci(word)) & 0xff_ffff;
-        (in_use < entries).then(|| pi - u64::from(in_use))
+        // A record that lies before the first entry, or ahead of the last, reports nothing.
+        (in_use < entries).then(|| pi.checked_sub(in_use.into()))?
     }
 }
 

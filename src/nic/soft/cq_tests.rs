@@ -226,3 +226,30 @@ fn a_ring_without_room_for_what_waits_is_refused_and_nothing_changes() {
     dbr.store_u32(0, cq_ci_word(8), Ordering::Relaxed).unwrap();
     cq.resize(new, 64).unwrap();
 }
+
+#[test]
+fn a_record_before_the_first_entry_reports_nothing() {
+    let (cq, _, dbr) = cq_of(256, CqLayout::default());
+    cq.push(&cqe(0)).unwrap();
+    // Ahead by 2^24 - 2 entries, or behind by two, of which one was never there.
+    dbr.store_u32(0, cq_ci_word(0xff_ffff), Ordering::Relaxed).unwrap();
+    let new = View::new(&HostMem::alloc(4096).unwrap(), 0, 512).unwrap();
+    assert!(matches!(cq.resize(new.clone(), 64), Err(NicError::Full { .. })));
+    dbr.store_u32(0, cq_ci_word(0), Ordering::Relaxed).unwrap();
+    cq.resize(new, 64).unwrap();
+}
+
+#[test]
+fn a_ring_that_lies_askew_is_refused() {
+    let mem = HostMem::alloc(16384).unwrap();
+    let part = |at, n| View::new(&mem, at, n).unwrap();
+    let (dbr, uar) = (part(8192, 8), part(4096, 4096));
+    for at in [4, 8, 32, 63] {
+        let attr = CqAttr { ring: part(at, 256), dbr: dbr.clone(), uar: uar.clone(), notify: None };
+        let number = Number::fixed(1);
+        let made = Cq::shared(number, &attr, CqLayout::default(), Arc::default());
+        assert!(matches!(made, Err(NicError::Attribute { .. })), "{at}");
+        let (cq, ..) = cq_of(256, CqLayout::default());
+        assert!(matches!(cq.resize(attr.ring, 64), Err(NicError::Attribute { .. })), "{at}");
+    }
+}
