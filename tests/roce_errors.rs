@@ -4,12 +4,16 @@
 mod common;
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use bellpush::nic::soft::link::{Link, ShmNet};
+use bellpush::nic::soft::link::{
+    Carries, Link, LinkCounters, LinkError, Received, ShmLink, ShmNet, TxBatch,
+};
 use bellpush::nic::soft::{DropReason, Event, SoftConfig, SoftNic};
 use bellpush::nic::{Access, Change, Mtu, Nic, QpAttr, QpState, QueuePair};
 use bellpush::wire::cqe::{Cqe, CqeOpcode, Syndrome};
-use bellpush::wire::roce::{ack_timeout_ns, rnr_timer_ns};
+use bellpush::wire::roce::{Fields, ack_timeout_ns, rnr_timer_ns};
 use bellpush::wire::wqe::{Flags, Opcode, Operands, SendWr, Sge};
 use bellpush::wire::{Iova, Rkey};
 use common::{Buf, End, Pair, attr, bad_key, connect, inline, make_qp, pattern, syndromes};
@@ -20,6 +24,88 @@ fn pair(with: &Change) -> Pair {
 
 fn events(nic: &SoftNic) -> Vec<Event> {
     std::iter::from_fn(|| nic.next_event()).collect()
+}
+
+/// A link that sends the last packet of an opcode once more when it is told to.
+struct Echo {
+    inner: ShmLink,
+    opcode: u8,
+    kept: Option<(IpAddr, Fields, Vec<u8>)>,
+    again: Arc<AtomicBool>,
+}
+
+impl Link for Echo {
+    fn address(&self) -> IpAddr {
+        self.inner.address()
+    }
+    fn mtu(&self) -> usize {
+        self.inner.mtu()
+    }
+    fn src_port(&self) -> u16 {
+        self.inner.src_port()
+    }
+    fn carries(&self) -> Carries {
+        self.inner.carries()
+    }
+    fn has_icrc(&self) -> bool {
+        self.inner.has_icrc()
+    }
+    fn send(&mut self, now: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
+        let last = batch.iter().filter(|p| p.bytes[0] == self.opcode).last();
+        self.kept = last.map(|p| (p.to, p.fields, p.bytes.to_vec())).or(self.kept.take());
+        self.inner.send(now, batch)
+    }
+    fn recv(
+        &mut self,
+        now: u64,
+        most: usize,
+        each: &mut dyn FnMut(&Received<'_>),
+    ) -> Result<usize, LinkError> {
+        if self.again.swap(false, Ordering::Relaxed) {
+            let (to, fields, bytes) = self.kept.clone().expect("one was sent");
+            let mut batch = TxBatch::new(1);
+            batch.push_with(to, fields, |into| {
+                into[..bytes.len()].copy_from_slice(&bytes);
+                Some(bytes.len())
+            });
+            assert_eq!(self.inner.send(now, &mut batch)?, 1);
+        }
+        self.inner.recv(now, most, each)
+    }
+    fn counters(&self) -> LinkCounters {
+        self.inner.counters()
+    }
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
+
+#[test]
+fn a_late_duplicate_of_a_read_whose_region_is_gone_is_dropped() {
+    const READ_REQUEST: u8 = 0x0c;
+    let again = Arc::new(AtomicBool::new(false));
+    let nics = common::packet_nics_over(true, |host, inner| {
+        let again = if host == 1 { again.clone() } else { Arc::default() };
+        Box::new(Echo { inner, opcode: READ_REQUEST, kept: None, again })
+    });
+    let mut p = Pair::of(nics, &attr(), &attr(), &Change::default());
+    let other = Buf::new(&p.nics[1], 64, 0, Access::ALL);
+    let read = [p.a.buf.data(0, 8)];
+    let wr = SendWr::new(Opcode::RdmaRead).to(p.b.buf.at(0), p.b.buf.mr.rkey).payload(&read);
+    assert_eq!(p.send(&wr)[0].opcode, CqeOpcode::Req);
+    p.nics[1].deregister(p.b.buf.mr).unwrap();
+    again.store(true, Ordering::Relaxed);
+    p.settle();
+    assert_eq!(p.nics[1].counters().dropped(DropReason::Duplicate), 1);
+    assert_eq!((p.b.qp.state(), events(&p.nics[1]).len()), (QpState::Rts, 0));
+    let payload = inline(b"goes on");
+    let cqes =
+        p.send(&SendWr::new(Opcode::RdmaWrite).to(other.at(0), other.mr.rkey).payload(&payload));
+    assert_eq!(cqes[0].opcode, CqeOpcode::Req);
+    assert_eq!(other.get(0, 7), b"goes on");
+    // The first request to a region that is gone is refused as ever.
+    let cqes = p.send(&wr);
+    assert_eq!(syndromes(&cqes), [Some(Syndrome::RemoteAccess)]);
 }
 
 /// Sends one request, and expects its syndrome, both ends in ERR, and B's buffer untouched.

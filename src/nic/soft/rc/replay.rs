@@ -18,7 +18,7 @@ pub(super) struct Entry {
     queued: bool,
     /// Whether it was answered once in full. Then a requester that asks for more than the limit
     /// has had the answer, and whatever has it answered again is an old packet.
-    answered: bool,
+    pub(super) answered: bool,
 }
 
 /// What is answered.

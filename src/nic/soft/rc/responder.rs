@@ -293,9 +293,17 @@ impl Responder {
                     let part = self.path.mtu.part(*next, from.bytes);
                     let from = *from;
                     *next += 1;
+                    let again = entry.answered;
                     if let Err(vendor) = port.send(&self.path.route, &headers, part.len(), |into| {
                         read_part(domain, &from, part.start, into)
                     }) {
+                        if again {
+                            // The requester may have had the answer, and the region's owner have
+                            // let it go for that reason: what asked for it again is an old packet.
+                            qp.counters.dropped(DropReason::Duplicate);
+                            self.replay.answered();
+                            continue;
+                        }
                         // The region went while its bytes were on their way.
                         self.replay.forget();
                         self.refuse(qp, psn, Cause::RemoteAccess, vendor);
