@@ -72,6 +72,27 @@ fn a_link_without_its_name_goes_on_and_leaves_another_alone() {
 }
 
 #[test]
+fn packets_that_are_dropped_are_work_as_well() {
+    let net = ShmNet::anonymous(false).unwrap();
+    let [to, from] = [1u8, 2].map(|host| IpAddr::from([127, 0, 0, host]));
+    let (first, mut a) = (net.attach(to).unwrap(), net.attach(from).unwrap());
+    let mut batch = TxBatch::new(100);
+    (0..100).for_each(|psn| assert!(push(&a, &mut batch, to, psn, 64)));
+    assert_eq!(a.send(0, &mut batch).unwrap(), 100);
+    // Who holds the port next does not get them.
+    drop(first);
+    let mut next = net.attach(to).unwrap();
+    for call in 1..=6 {
+        assert_eq!(next.recv(0, 16, &mut |_| panic!("it is another's")).unwrap(), 0);
+        assert_eq!(next.counters().rx_dropped, 16 * call, "a call looks at 16");
+    }
+    next.recv(0, 16, &mut |_| panic!("it is another's")).unwrap();
+    assert!(push(&a, &mut batch, to, 100, 64));
+    a.send(0, &mut batch).unwrap();
+    assert_eq!(next.recv(0, 16, &mut |_| {}).unwrap(), 1, "what is the next one's comes");
+}
+
+#[test]
 fn links_that_nobody_is_on_are_swept_away() {
     let prefix = unique();
     let [left, used] = ["left", "used"].map(|name| format!("{prefix}-{name}"));

@@ -197,12 +197,15 @@ impl Link for ShmLink {
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError> {
         self.look()?;
-        let mut count = 0;
+        // Those that are dropped count as well: a peer that writes all the time must not keep the
+        // engine here.
+        let (mut looked_at, mut count) = (0, 0);
         // From where the last call stopped, so that a busy peer does not starve the others.
         for port in (0..PORTS).map(|i| (self.turn + i) % PORTS) {
             let Some(peer) = &mut self.peers[port] else { continue };
-            while count < most {
+            while looked_at < most {
                 let Some(Popped { bytes, ends }) = peer.rx.pop(&mut self.packet)? else { break };
+                looked_at += 1;
                 let mut from = peer.source(ends.from);
                 if let (None, Some(now)) = (from, self.net.table.port(port)?) {
                     peer.is_now(now); // it came after we had looked at the table
@@ -222,7 +225,7 @@ impl Link for ShmLink {
                 each(&Received { envelope, bytes: &self.packet[..bytes] });
             }
             peer.rx.release()?;
-            if count == most {
+            if looked_at == most {
                 self.turn = (port + 1) % PORTS;
                 break;
             }
