@@ -4,7 +4,7 @@
 mod common;
 
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -293,6 +293,29 @@ fn a_captured_link_records_both_ways_and_fills_icrcs_in() {
     a.recv(300_000_001, 8, &mut |_| {}).unwrap();
     drop(a);
     assert_eq!(frames(&path).len(), 17);
+}
+
+#[test]
+fn a_capture_is_its_owners_alone_and_goes_where_it_was_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, link, target] = ["a.pcap", "link", "target"].map(|name| folder.path().join(name));
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    drop(Pcap::create(&path).unwrap());
+    assert_eq!(mode(&path), 0o600);
+    // One that is there is emptied, and is nobody else's from then on.
+    std::fs::write(&path, [7; 1000]).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    drop(Pcap::create(&path).unwrap());
+    assert_eq!((mode(&path), path.metadata().unwrap().len()), (0o600, 24));
+    std::fs::write(&target, b"mine").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    assert!(Pcap::create(&link).is_err());
+    assert_eq!(std::fs::read(&target).unwrap(), b"mine");
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(&target, Some(65534), None).unwrap();
+        assert!(Pcap::create(&target).is_err());
+        assert_eq!(std::fs::read(&target).unwrap(), b"mine");
+    }
 }
 
 #[test]

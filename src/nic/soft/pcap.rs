@@ -4,9 +4,10 @@
 //! draft-ietf-opsawg-pcap) and link type Ethernet. A NIC's packets have neither Ethernet nor, on
 //! some links, IP headers: those are made up around them.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use crate::wire::roce::{Addresses, Envelope, ICRC_BYTES, MAX_IP_UDP_BYTES, icrc};
@@ -26,12 +27,14 @@ pub struct Pcap {
 }
 
 impl Pcap {
-    /// Makes the file, or empties the one that is there.
+    /// Makes the file, or empties the one that is there. It holds payload, so it is for its owner
+    /// alone. Neither a link is followed nor another user's file taken: in a directory that others
+    /// can write to, such as `/tmp`, they could have the capture written where they want it.
     ///
     /// # Errors
     /// The system's.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let mut out = BufWriter::with_capacity(BUFFER_BYTES, File::create(path)?);
+        let mut out = BufWriter::with_capacity(BUFFER_BYTES, open(path)?);
         out.write_all(&MAGIC_NS.to_le_bytes())?;
         out.write_all(&[2, 0, 4, 0])?; // version 2.4
         out.write_all(&[0; 8])?; // UTC
@@ -85,6 +88,23 @@ impl Pcap {
         self.flushed_ns = at_ns;
         self.out.flush()
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let file = options.open(path)?;
+    let meta = file.metadata()?;
+    // A pipe to a program that reads along is as it is.
+    if meta.is_file() {
+        if meta.uid() != nix::unistd::geteuid().as_raw() {
+            let why = "there is a file of another user's";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.set_len(0)?;
+    }
+    Ok(file)
 }
 
 /// An Ethernet header between locally administered addresses that end in those of IP.
