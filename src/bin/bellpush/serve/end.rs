@@ -22,6 +22,8 @@ use super::exchange::{ServeError, gid_of};
 pub const DEPTH: u32 = 256;
 /// READs and atomics that a peer may have outstanding, and this end with it.
 pub const MAX_READS: u32 = 16;
+/// Regions of one driver.
+const MAX_REGIONS: usize = 256;
 /// Between two looks at a completion queue.
 const NAP: Duration = Duration::from_micros(20);
 /// Q_Key of datagrams received, as rdma-core's examples have it.
@@ -91,6 +93,9 @@ impl End {
         bytes: usize,
         access: Access,
     ) -> Result<Mr, ServeError> {
+        if self.regions.len() >= MAX_REGIONS {
+            return Err(ServeError::Regions(MAX_REGIONS));
+        }
         let part = self.memory.part(offset, bytes)?;
         let iova = Iova(part.addr());
         let mr = self.nic.register(Arc::new(part), iova, Access { local_write: true, ..access })?;

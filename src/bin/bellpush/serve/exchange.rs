@@ -18,6 +18,12 @@ pub enum ServeError {
     /// The client's address is of another family than ours.
     #[error("the client's address {0} is not of this NIC's family")]
     Family(IpAddr),
+    /// There are as many drivers as are served.
+    #[error("no more than {0} drivers are served at once")]
+    Drivers(usize),
+    /// Regions of one driver.
+    #[error("a driver gets no more than {0} regions")]
+    Regions(usize),
     /// The connection, or its end.
     #[error("the client's connection: {0}")]
     Io(#[from] io::Error),

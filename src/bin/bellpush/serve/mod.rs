@@ -9,8 +9,8 @@ mod perftest;
 mod pingpong;
 mod verbs;
 
-use std::io::{BufReader, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -26,6 +26,9 @@ use exchange::ServeError;
 
 /// Longest silence of a client: perftest's clients say nothing while they measure.
 const SILENCE: Duration = Duration::from_secs(120);
+
+/// Verbs drivers that are served at once.
+const MAX_DRIVERS: usize = 16;
 
 /// How long the last client's queue pair goes on answering: many times a stock client's ACK timeout of 67 ms.
 const LINGER: Duration = Duration::from_secs(3);
@@ -50,9 +53,13 @@ pub struct ServeArgs {
     program: Program,
     #[command(flatten)]
     link: LinkArgs,
-    /// TCP port of the exchange, on every address
+    /// TCP port of the exchange
     #[arg(long, default_value_t = 18515)]
     port: u16,
+    /// Address on which the exchange listens: every one unless given, and for verbs, whose drivers
+    /// are not asked who they are, the loopback address
+    #[arg(long)]
+    listen: Option<IpAddr>,
     /// Clients to serve, one after the other; 0 for any number
     #[arg(long, default_value_t = 1)]
     clients: u32,
@@ -77,20 +84,18 @@ struct Served {
 
 pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let served = Arc::new(open(&args.link)?);
-    let listen = |at: SocketAddr| TcpListener::bind(at);
-    let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED); // IPv4 too
-    let listener = listen((any, args.port).into())
-        .or_else(|_| listen((IpAddr::from([0, 0, 0, 0]), args.port).into()))
-        .map_err(|e| {
-            CliError::new(format!("TCP port {}: {e}", args.port), "give another --port")
-        })?;
+    let listener = listen(args.program, args.listen, args.port).map_err(|e| {
+        CliError::new(format!("TCP port {}: {e}", args.port), "give another --port")
+    })?;
+    let drivers = Drivers::default();
     println!("ready: {:?} on {}, TCP port {}", args.program, served.address, args.port);
     let mut status = ExitCode::SUCCESS;
     let mut left = args.clients;
     // The last client's queue pair answers until the next one comes.
     let mut kept: Option<End> = None;
     for stream in listener.incoming() {
-        let outcome = stream.map_err(ServeError::from).and_then(|s| client(args, &served, s));
+        let outcome =
+            stream.map_err(ServeError::from).and_then(|s| client(args, &served, &drivers, s));
         match outcome {
             Ok((what, end)) => {
                 println!("{what}");
@@ -113,6 +118,33 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
     Ok(status)
 }
 
+fn listen(program: Program, given: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
+    let listen = |at: IpAddr| TcpListener::bind(SocketAddr::new(at, port));
+    match given {
+        Some(address) => listen(address),
+        None if program == Program::Verbs => listen(Ipv4Addr::LOCALHOST.into()),
+        None => {
+            let any = Ipv6Addr::UNSPECIFIED.into(); // IPv4 too
+            listen(any).or_else(|_| listen(Ipv4Addr::UNSPECIFIED.into()))
+        }
+    }
+}
+
+/// The verbs drivers that are connected.
+#[derive(Clone, Default)]
+struct Drivers(Arc<()>);
+
+impl Drivers {
+    /// One more, for as long as what is returned is kept.
+    fn enter(&self) -> Result<Self, ServeError> {
+        // The listener has one itself.
+        match Arc::strong_count(&self.0) <= MAX_DRIVERS {
+            true => Ok(self.clone()),
+            false => Err(ServeError::Drivers(MAX_DRIVERS)),
+        }
+    }
+}
+
 fn open(args: &LinkArgs) -> Result<Served, CliError> {
     let unopened = |e: &dyn std::fmt::Display| {
         let remedy = "give --address one of this machine's that no other NIC has";
@@ -128,6 +160,7 @@ fn open(args: &LinkArgs) -> Result<Served, CliError> {
 fn client(
     args: &ServeArgs,
     served: &Arc<Served>,
+    drivers: &Drivers,
     mut stream: TcpStream,
 ) -> Result<(String, Option<End>), ServeError> {
     stream.set_read_timeout(Some(SILENCE))?;
@@ -146,8 +179,9 @@ fn client(
         Program::IbSendBw => return perftest(perftest::Test::Send, stream),
         Program::Verbs => {
             // Drivers hold several connections at once.
-            let served = served.clone();
+            let (served, driver) = (served.clone(), drivers.enter()?);
             thread::Builder::new().name("bellpush-verbs".into()).spawn(move || {
+                let _driver = driver;
                 let lines = match stream.try_clone() {
                     Ok(read) => BufReader::new(read),
                     Err(e) => return eprintln!("bellpush: {e}"),
@@ -161,4 +195,27 @@ fn client(
     };
     let (what, end) = pingpong::serve(nic, *address, kind, mtu, args.iterations, &mut stream)?;
     Ok((what, (kind == QpType::Rc).then_some(end)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_not_asked_who_he_is_comes_from_this_machine() {
+        let at = |program, given| listen(program, given, 0).unwrap().local_addr().unwrap().ip();
+        assert_eq!(at(Program::Verbs, None), Ipv4Addr::LOCALHOST);
+        assert!(at(Program::IbWriteBw, None).is_unspecified());
+        let given = IpAddr::from([127, 0, 0, 9]);
+        assert_eq!(at(Program::Verbs, Some(given)), given);
+    }
+
+    #[test]
+    fn drivers_are_so_many_and_no_more() {
+        let drivers = Drivers::default();
+        let mut all: Vec<_> = (0..MAX_DRIVERS).map(|_| drivers.enter().unwrap()).collect();
+        assert!(matches!(drivers.enter(), Err(ServeError::Drivers(MAX_DRIVERS))));
+        all.pop();
+        assert!(drivers.enter().is_ok(), "one has left");
+    }
 }
