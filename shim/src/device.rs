@@ -378,3 +378,74 @@ fn run(engine: &mut Engine, arrivals: &[OwnedFd], stop: &AtomicBool) {
         now = start.elapsed();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use bellpush::nic::soft::link::{Carries, LinkCounters, Received, ShmLink, TxBatch};
+
+    use super::*;
+    use crate::events::EventPipe;
+
+    /// A link that fails in the worst way.
+    struct Mined(ShmLink);
+
+    impl Link for Mined {
+        fn address(&self) -> IpAddr {
+            self.0.address()
+        }
+        fn mtu(&self) -> usize {
+            self.0.mtu()
+        }
+        fn src_port(&self) -> u16 {
+            self.0.src_port()
+        }
+        fn carries(&self) -> Carries {
+            self.0.carries()
+        }
+        fn has_icrc(&self) -> bool {
+            self.0.has_icrc()
+        }
+        fn send(&mut self, now: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
+            self.0.send(now, batch)
+        }
+        fn recv(
+            &mut self,
+            _: u64,
+            _: usize,
+            _: &mut dyn FnMut(&Received<'_>),
+        ) -> Result<usize, LinkError> {
+            panic!("planted in a link");
+        }
+        fn counters(&self) -> LinkCounters {
+            self.0.counters()
+        }
+        fn describe(&self) -> String {
+            self.0.describe()
+        }
+    }
+
+    #[test]
+    fn a_panic_of_the_engine_is_told_the_program_which_goes_on() {
+        const EVENT_BYTES: usize = size_of::<crate::abi::verbs::AsyncEventDesc>();
+        let link = ShmNet::anonymous(false).unwrap().attach_free().unwrap();
+        let (nic, engine) =
+            SoftNic::manual_on(&SoftConfig::default(), Box::new(Mined(link))).unwrap();
+        let (pipe, reader) = EventPipe::new(EVENT_BYTES).unwrap();
+        let (listeners, reporter) =
+            (Arc::new(Listeners::default()), Reporter::new(Arc::new(pipe), 1));
+        listeners.add_port(&reporter);
+        nic.tell_events(Box::new(move |event| listeners.tell(event)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = start(0, engine, Vec::new(), stop.clone()).unwrap();
+        let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which outlives the call.
+        assert_eq!(unsafe { libc::poll(&mut poll, 1, 20_000) }, 1, "nobody is told");
+        let mut event = [0; EVENT_BYTES];
+        std::fs::File::from(reader).read_exact(&mut event).unwrap();
+        assert_eq!(event[8..12], event::DEVICE_FATAL.to_ne_bytes());
+        stop.store(true, Ordering::Release);
+        thread.join().expect("the panic stays in there");
+    }
+}

@@ -230,7 +230,9 @@ impl UserMem {
         match Pages::around(addr, 8).ok_or_else(fault)?.populate(true) {
             Ok(()) => {
                 // SAFETY: aligned, and mapped for writing a moment ago. A program that unmaps what
-                // it has registered in just that moment is beyond help.
+                // it has registered in just that moment is beyond help: no system call changes 8
+                // bytes atomically and says EFAULT (futex(2) has operations on 4), and without the
+                // processor's own atomic the device could not promise atomicity towards its program.
                 Ok(on_word(unsafe { AtomicU64::from_ptr(addr as *mut u64) }))
             }
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {

@@ -111,7 +111,8 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let completions = channel(c)?.map(|channel| Reporter::new(channel, user_handle));
     let notify = completions.clone().map(|to| Arc::new(move |_| to.completion()) as Notify);
     // SAFETY: libmlx5 keeps a CQ's buffer and record until the CQ is destroyed; the CQ, which alone
-    // holds the views, is gone then.
+    // holds the views, is gone then. That is refused while a queue pair uses it, and reports look at
+    // CQs only through queue pairs that are not destroyed.
     let (ring, dbr) = unsafe {
         let ring = HostMem::borrowed(driver.buf_addr, entries as usize * entry_bytes, true)?;
         (ring, HostMem::borrowed(driver.db_addr, DBR_BYTES, true)?)

@@ -89,8 +89,9 @@ fn queues(driver: &CreateQp, uar: View) -> Result<Queues, Refusal> {
     }
     let shift = if receives > 0 { shift } else { 4 };
     let (rq_bytes, sq_bytes) = ((receives as usize) << shift, sends as usize * WQEBB_BYTES);
-    // SAFETY: libmlx5 keeps a queue pair's buffer and record until the queue pair is destroyed,
-    // which drops the views.
+    // SAFETY: libmlx5 keeps a queue pair's buffer and record until the queue pair is destroyed. When
+    // that returns, the engine has let it go, and it has left the NIC's table, under whose lock alone
+    // reports look at queues.
     let (buffer, dbr) = unsafe {
         let bytes = rq_bytes + sq_bytes;
         let buffer = match bytes {
