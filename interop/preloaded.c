@@ -354,17 +354,31 @@ static int descriptors(void)
 	return fd;
 }
 
+/* Pages of the device's file that this process has mapped, the object's own mappings among them. */
+static int mappings(void)
+{
+	char line[512];
+	int n = 0;
+	FILE *f = fopen("/proc/self/maps", "r");
+	CHECK(f);
+	while (fgets(line, sizeof line, f))
+		n += strstr(line, "bellpush-uverbs") != NULL;
+	fclose(f);
+	return n;
+}
+
 /* Opening and closing leaves nothing behind. */
 static void cycles(int n)
 {
 	struct pair p;
 	long memory = 0;
-	int fds = 0;
+	int fds = 0, mapped = 0;
 	struct ibv_context *keep = open_device();
 	for (int i = 0; i < n; i++) {
 		if (i == n / 10) {
 			memory = statm();
 			fds = descriptors();
+			mapped = mappings();
 		}
 		open_pair(&p);
 		write_8(&p, 0, (uintptr_t)p.mem, (uintptr_t)p.mem + 64);
@@ -374,6 +388,7 @@ static void cycles(int n)
 	}
 	long grown = statm() - memory;
 	CHECK(descriptors() == fds);
+	CHECK(mappings() == mapped);
 	if (grown > 512) {
 		fprintf(stderr, "%ld pages more after %d cycles\n", grown, n);
 		exit(1);

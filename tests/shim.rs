@@ -194,6 +194,11 @@ fn a_descriptor_that_was_doubled_keeps_the_device() {
 }
 
 #[test]
+fn what_was_destroyed_is_not_mapped_any_more() {
+    case(&["cycles", "20"]);
+}
+
+#[test]
 fn a_few_hundred_openings_leave_nothing_behind() {
     case(&["cycles", "300"]);
 }

@@ -6,6 +6,7 @@ mod plan;
 mod scratch;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,12 +15,16 @@ use std::time::Instant;
 use plan::Mutant;
 use scratch::{Ran, Scratch};
 
-const USAGE: &str = "./x mutants [--list | --check] [AREA | AREA/NAME]...";
+const USAGE: &str = "./x mutants [--list | --write | --check] [AREA | AREA/NAME]...";
+/// The document that ends with the table.
+const DOCUMENT: &str = "docs/reliability.md";
+const MARK: &str = "<!-- written by ./x mutants --write -->\n";
 
 #[derive(PartialEq, Eq)]
 enum Task {
     Run,
     List,
+    Write,
     Check,
 }
 
@@ -28,6 +33,7 @@ fn main() -> ExitCode {
     for argument in std::env::args().skip(1) {
         match argument.as_str() {
             "--list" => task = Task::List,
+            "--write" => task = Task::Write,
             "--check" => task = Task::Check,
             word if word.starts_with("--features=") => features.push(argument),
             word if word.starts_with('-') => return refuse(USAGE),
@@ -40,7 +46,16 @@ fn main() -> ExitCode {
         Err(why) => return refuse(&why),
     };
     match task {
-        Task::List => list(&mutants),
+        Task::List => print!("{}", table(&mutants)),
+        Task::Write if !names.is_empty() => return refuse("--write writes all of them"),
+        Task::Write => {
+            let path = tree.join(DOCUMENT);
+            let written = document(tree, &mutants)
+                .and_then(|text| fs::write(&path, text).map_err(|e| e.to_string()));
+            if let Err(why) = written {
+                return refuse(&format!("{DOCUMENT}: {why}"));
+            }
+        }
         Task::Check => println!("{} apply", mutants.len()),
         Task::Run => match Scratch::copy(tree, features).and_then(|copy| run(&copy, &mutants)) {
             Ok(true) => {}
@@ -56,17 +71,24 @@ fn refuse(why: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// A table for docs/reliability.md.
-fn list(mutants: &[Mutant]) {
-    println!("| planted bug | what | caught by |\n|---|---|---|");
-    for mutant in mutants {
-        println!("| `{}` | {} | `{}` |", mutant.name, mutant.what, mutant.test.join(" "));
+fn table(mutants: &[Mutant]) -> String {
+    let mut table = String::from("| bug | what | test |\n|---|---|---|\n");
+    for Mutant { name, what, test, .. } in mutants {
+        table += &format!("| `{name}` | {what} | `{}` |\n", test.join(" "));
     }
+    table
+}
+
+/// The document with the table as it is now.
+fn document(tree: &Path, mutants: &[Mutant]) -> Result<String, String> {
+    let text = fs::read_to_string(tree.join(DOCUMENT)).map_err(|e| e.to_string())?;
+    let (before, _) = text.split_once(MARK).ok_or("there is no mark where the table goes")?;
+    Ok(format!("{before}{MARK}\n{}", table(mutants)))
 }
 
 /// Whether all were caught.
 fn run(scratch: &Scratch, all: &[Mutant]) -> Result<bool, String> {
-    let user = std::fs::metadata("/proc/self").map_err(|e| format!("/proc/self: {e}"))?.uid();
+    let user = fs::metadata("/proc/self").map_err(|e| format!("/proc/self: {e}"))?.uid();
     let (mutants, left_out): (Vec<_>, Vec<_>) = all.iter().partition(|m| !m.root || user == 0);
     for mutant in left_out {
         println!("{}: left out: only root can run its test", mutant.name);
@@ -108,5 +130,18 @@ fn word(ran: &Ran, passed: &str, failed: &str) -> String {
         Ran::Passed => passed.into(),
         Ran::Failed => failed.into(),
         Ran::Neither(why) => format!("ERROR: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_has_the_table() {
+        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mutants = plan::read_all(tree).unwrap();
+        let text = fs::read_to_string(tree.join(DOCUMENT)).unwrap();
+        assert!(text == document(tree, &mutants).unwrap(), "type: ./x mutants --write");
     }
 }

@@ -52,6 +52,11 @@ struct Written {
 /// What chooses a target of a package, so that one test program is built and no more.
 const TARGETS: &[&str] = &["--test", "--lib", "--bin", "--example"];
 const PACKAGES: &[&str] = &["--package", "-p"];
+/// The folders of objects that tests build for themselves, and arguments of `cargo build` for them.
+const OBJECTS: &[(&str, &[&str])] = &[
+    ("shim", &["--package", "bellpush-shim"]),
+    ("capi", &["--package", "bellpush-c", "--no-default-features"]),
+];
 
 impl Mutant {
     fn parse(name: &str, text: &str) -> Result<Self, String> {
@@ -85,6 +90,15 @@ impl Mutant {
             }
         }
         Ok(())
+    }
+
+    /// Packages of objects that tests build for themselves, where a bug of these is in one: they are
+    /// built first, so that one that does not compile is told from one that is caught.
+    pub fn objects(&self) -> impl Iterator<Item = &'static [&'static str]> {
+        OBJECTS
+            .iter()
+            .filter(|(folder, _)| self.edits.iter().any(|e| e.file.starts_with(folder)))
+            .map(|o| o.1)
     }
 
     /// Whether the test is one of another package than the library's.

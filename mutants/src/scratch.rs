@@ -68,20 +68,32 @@ impl Scratch {
     /// Runs a planted bug's test in the tree as it is: a build first, that one may be told from
     /// the other.
     pub fn test(&self, mutant: &Mutant) -> Ran {
-        let (build, log) = match self.cargo(BUILD_SECONDS, &["test", "--no-run"], mutant) {
-            Ok(built) => built,
-            Err(why) => return Ran::Neither(why),
-        };
-        if build != Some(0) {
-            return Ran::Neither(match build {
-                Some(TIMED_OUT) => format!("not built after {BUILD_SECONDS} s"),
-                _ => format!("does not compile: {}", first_error(&log)),
-            });
+        let objects = mutant.objects().map(|package| [&["build"], package].concat());
+        let tests = self.arguments("test --no-run", mutant);
+        for build in
+            objects.map(|words| words.iter().map(ToString::to_string).collect()).chain([tests])
+        {
+            match self.cargo(BUILD_SECONDS, &build) {
+                Ok((Some(0), _)) => {}
+                Ok((Some(TIMED_OUT), _)) => {
+                    return Ran::Neither(format!("not built after {BUILD_SECONDS} s"));
+                }
+                Ok((_, log)) => {
+                    return Ran::Neither(format!("does not compile: {}", first_error(&log)));
+                }
+                Err(why) => return Ran::Neither(why),
+            }
         }
-        match self.cargo(TEST_SECONDS, &["test"], mutant) {
+        match self.cargo(TEST_SECONDS, &self.arguments("test", mutant)) {
             Ok((code, log)) => judge(code, &log),
             Err(why) => Ran::Neither(why),
         }
+    }
+
+    fn arguments(&self, command: &str, mutant: &Mutant) -> Vec<String> {
+        let features: &[String] = if mutant.names_package() { &[] } else { &self.features };
+        let command = command.split(' ').map(str::to_owned);
+        command.chain(features.iter().chain(&mutant.test).cloned()).collect()
     }
 
     /// The same with the bug in the tree, and takes it out.
@@ -102,18 +114,10 @@ impl Scratch {
     }
 
     /// Exit status and output; `timeout` ends the whole process group.
-    fn cargo(
-        &self,
-        seconds: u32,
-        command: &[&str],
-        mutant: &Mutant,
-    ) -> Result<(Option<i32>, String), String> {
+    fn cargo(&self, seconds: u32, command: &[String]) -> Result<(Option<i32>, String), String> {
         let mut run = Command::new("timeout");
-        run.args(["--kill-after=10", &seconds.to_string(), "cargo"]).args(command);
-        if !mutant.names_package() {
-            run.args(&self.features);
-        }
-        run.args(&mutant.test)
+        run.args(["--kill-after=10", &seconds.to_string(), "cargo"])
+            .args(command)
             .current_dir(&self.tree)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("CARGO_INCREMENTAL", "1")
