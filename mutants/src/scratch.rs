@@ -10,7 +10,7 @@ use crate::plan::Mutant;
 
 /// For a build, and for a test: no test of this tree may hang, so one that does caught nothing.
 const BUILD_SECONDS: u32 = 1200;
-const TEST_SECONDS: u32 = 180;
+const TEST_SECONDS: u32 = 600;
 /// How `timeout` says that it ended the program.
 const TIMED_OUT: i32 = 124;
 

@@ -154,6 +154,7 @@ mod tests {
         assert_eq!(ahead(5, 0x1_0003, 64), Some(2));
         assert_eq!(ahead(2, 0x1_0003, 64), None);
         assert_eq!(ahead(1, 0xffff, 64), Some(2));
+        assert_eq!(ahead(64, 0, 64), Some(64), "a full ring");
         assert_eq!(ahead(65, 0, 64), None);
     }
 

@@ -102,6 +102,22 @@ fn rights_are_told_apart() {
     for right in [LocalWrite, RemoteWrite, RemoteRead, RemoteAtomic] {
         assert_eq!(refusal(&t, mr.lkey.0, 0, 1, right), Some(Vendor::Right), "{right:?}");
     }
+    // None stands for another.
+    for only in [LocalWrite, RemoteWrite, RemoteRead, RemoteAtomic] {
+        let access = Access {
+            local_write: only == LocalWrite,
+            remote_write: only == RemoteWrite,
+            remote_read: only == RemoteRead,
+            remote_atomic: only == RemoteAtomic,
+            ..Access::NONE
+        };
+        let (t, mem) = table();
+        let mr = t.register(&pd(), mem, (Iova(0), access), None).unwrap();
+        for right in [LocalWrite, RemoteWrite, RemoteRead, RemoteAtomic] {
+            let refused = (right != only).then_some(Vendor::Right);
+            assert_eq!(refusal(&t, mr.lkey.0, 0, 1, right), refused, "{only:?}: {right:?}");
+        }
+    }
 }
 
 #[test]
