@@ -80,7 +80,7 @@ fn what_has_to_be_refused_is() {
     let receive = [6, 0xff, 3, 0, 0];
     let [send, write, read, add] = [4, 0x0a, 0x0c, 0x14];
     // Kind of queue pair, and the packet, after the byte that says it is one.
-    let wrong: [(&str, u8, &[u8]); 12] = [
+    let wrong: [(&str, u8, &[u8]); 13] = [
         ("ICRC", 0, &[send, 0, 1, 0, 0, 200]),
         ("address", 0, &[send, 0, 1, 0, 0, 201]),
         ("address, UC", 2, &[0x20 + send, 0, 1, 0, 0, 201]),
@@ -88,7 +88,8 @@ fn what_has_to_be_refused_is() {
         ("service", 0, &[0x20 + send, 0, 1, 0, 0, 0]),
         ("queue key", 3, &[0x60 + send, 0, 0x81, 0, 0, 0]),
         ("length of a first packet", 0, &[0, 0, 0x31, 0, 0, 8, 0, 0]),
-        ("length that the first packet says", 0, &[write, 0, 0x41, 0, 0, 100, 0, 0]),
+        ("more than the first packet says", 0, &[write, 0, 0x41, 0, 0, 100, 0, 0]),
+        ("less than the first packet says", 0, &[write, 0, 0x41, 0, 0, 44, 1, 0]),
         ("key", 0, &[write, 0, 0x0d, 1, 2, 3, 4, 0, 0, 0]),
         ("end", 0, &[write, 0, 1, 0xa0, 0x0f, 0]),
         ("end of a READ", 0, &[read, 0, 0x41, 0xa0, 0x0f, 200, 0, 0]),
