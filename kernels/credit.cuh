@@ -103,6 +103,17 @@ BP_DEV void acquire_fetched(const bp_qp& qp, uint64_t fetched) {
   if (fetched <= load_done<P>(qp)) store_state<P>(&state_of(qp)->fetched, uint64_t{0});
 }
 
+BP_DEV uint32_t* ready_word(const bp_qp& qp, uint64_t ticket) {
+  return reinterpret_cast<uint32_t*>(qp.ready) + (ticket & (sq_blocks(qp) - 1));
+}
+
+// Blocks of the WQE that begins at `start`, as its ready word says; 0 if the word is another WQE's,
+// of the lap before as a rule. The control segment counts 63 units at most, which is 16 blocks.
+BP_DEV uint32_t ready_blocks(uint32_t word, uint64_t start) {
+  const uint32_t blocks = word - (uint32_t)start;
+  return blocks - 1 < 16 ? blocks : 0;
+}
+
 enum class found { nothing, cqe, error };
 
 // Looks at the CQ once, and takes the CQE that is there. An error CQE is then in the QP's status.
@@ -128,9 +139,9 @@ BP_DEV found take_cqe(const bp_qp& qp, cq_cursor* c, uint64_t target) {
   c->done = start + 1;
   if constexpr (!P::inband) {
     if (c->done < target) {
-      const uint32_t* ready = reinterpret_cast<const uint32_t*>(qp.ready);
-      const uint32_t end = ld_relaxed_gpu(ready + (start & (sq_blocks(qp) - 1)));
-      c->done = start + (uint32_t)(end - (uint32_t)start);
+      // A word that says nothing of this WQE gives no credit beyond the first block.
+      const uint32_t blocks = ready_blocks(ld_relaxed_gpu(ready_word(qp, start)), start);
+      if (blocks != 0) c->done = start + blocks;
     }
   }
   return found::cqe;

@@ -10,10 +10,6 @@
 
 namespace bp {
 
-BP_DEV uint32_t* ready_word(const bp_qp& qp, uint64_t ticket) {
-  return reinterpret_cast<uint32_t*>(qp.ready) + (ticket & (sq_blocks(qp) - 1));
-}
-
 // The two stores that tell the NIC that tickets below `end` are ready. The caller has fenced.
 template <class P>
 BP_DEV void tell(const bp_qp& qp, uint64_t end) {
@@ -29,10 +25,21 @@ BP_DEV void tell(const bp_qp& qp, uint64_t end) {
   st_mmio(reinterpret_cast<uint64_t*>(qp.uar + BP_UAR_DOORBELL_OFFSET), bell);
 }
 
+// The ring lock's values. A holder that has rung for others often enough says that this round is its
+// last one.
+constexpr uint32_t ring_free = 0, ring_held = 1, ring_last = 2;
+constexpr uint32_t ring_rounds = 16;
+// Looks at the lock in somebody's last round, each a trip to L2: far more than that round takes, which
+// is bounded by the ring's length.
+constexpr uint32_t ring_looks = 1 << 20;
+
 // Rings for everything that is ready. Shared: only one caller at a time scans and rings. One that
-// finds the lock taken leaves: the holder looks again after unlocking, and the two fences make sure
+// finds the lock held leaves: the holder looks again after unlocking, and the two fences make sure
 // that either the holder sees our ready word or we see its unlocked lock (each stores, fences,
-// loads), so no doorbell is lost.
+// loads), so no doorbell is lost. While others post, a holder finds something at every look. So that
+// this is not for ever, it marks a round as its last one before it scans, with a fence between: then
+// either its scan sees our ready word or we see the mark; and then we stay until the lock has another
+// holder, or us.
 template <class P>
 BP_DEV void ring_pending(const bp_qp& qp) {
   if constexpr (P::inband) {
@@ -48,15 +55,26 @@ BP_DEV void ring_pending(const bp_qp& qp) {
     store_state<P>(&st->rung, end);
   } else {
     bp_qp_state* st = state_of(qp);
-    for (;;) {
-      if (ld_relaxed_gpu(&st->ring_lock) != 0 || atomic_cas(&st->ring_lock, 0, 1) != 0) return;
+    for (uint32_t round = 0, looks = 0;;) {
+      uint32_t holder = ld_relaxed_gpu(&st->ring_lock);
+      if (holder == ring_free) holder = atomic_cas(&st->ring_lock, ring_free, ring_held);
+      if (holder == ring_last && ++looks < ring_looks) {
+        yield_();
+        continue;
+      }
+      if (holder != ring_free) return;
+      const bool is_last = ++round == ring_rounds;
+      if (is_last) {
+        st_relaxed_gpu(&st->ring_lock, ring_last);
+        fence_sc_gpu();  // the mark before the looks at ready words
+      }
       const uint64_t first = ld_relaxed_gpu(&st->rung);
       uint64_t end = first;
       while (end - first < sq_blocks(qp)) {
         // Acquire: the marker's payload and WQE, before our fence (which then covers them too).
-        const uint32_t step = ld_acquire_gpu(ready_word(qp, end)) - (uint32_t)end;
-        if (step - 1 >= 16) break;  // not ready, or left from the lap before
-        end += step;
+        const uint32_t blocks = ready_blocks(ld_acquire_gpu(ready_word(qp, end)), end);
+        if (blocks == 0) break;
+        end += blocks;
       }
       if (end != first) {
         // Payload and WQEs of all whose ready words were seen, before DBR and UAR, for the NIC.
@@ -64,10 +82,10 @@ BP_DEV void ring_pending(const bp_qp& qp) {
         tell<P>(qp, end);
         st_relaxed_gpu(&st->rung, end);
       }
-      st_release_gpu(&st->ring_lock, 0u);
+      st_release_gpu(&st->ring_lock, ring_free);
+      if (is_last) return;
       fence_sc_gpu();  // the unlock before the look at the next ready word
-      const uint32_t step = ld_relaxed_gpu(ready_word(qp, end)) - (uint32_t)end;
-      if (step - 1 >= 16) return;
+      if (ready_blocks(ld_relaxed_gpu(ready_word(qp, end)), end) == 0) return;
     }
   }
 }
@@ -76,15 +94,20 @@ BP_DEV void ring_pending(const bp_qp& qp) {
 // it after the scope's sync.
 template <class P>
 BP_DEV void mark_ready(const bp_qp& qp, uint64_t ticket, uint32_t count, uint32_t blocks) {
-  // Payload and WQEs (ours, and our scope's through its sync) before the ready words, for the
-  // thread that will ring.
+  const auto end_of = [&](uint32_t i) { return ticket + (uint64_t)(i + 1) * blocks; };
+  // The words of all blocks, so that none keeps a number that comes true 2^32 tickets later. Nobody
+  // looks at those behind a WQE's first; they come before the fence, because once the first word is
+  // there, somebody may ring, and the tickets one lap on may be taken and marked by others.
+  for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t left = blocks - 1; left != 0; left--) {
+      st_relaxed_gpu(ready_word(qp, end_of(i) - left), (uint32_t)end_of(i));
+    }
+  }
+  // Payload, WQEs (ours, and our scope's through its sync) and those words before the first ones,
+  // for the thread that will ring, and through it and the NIC for whoever has the tickets next.
   if constexpr (P::shared) fence_gpu();
   for (uint32_t i = 0; i < count; i++) {
-    const uint64_t start = ticket + (uint64_t)i * blocks;
-    // All of its blocks' words, so that none keeps a number that comes true 2^32 tickets later.
-    for (uint32_t b = 0; b < blocks; b++) {
-      st_relaxed_gpu(ready_word(qp, start + b), (uint32_t)(start + blocks));
-    }
+    st_relaxed_gpu(ready_word(qp, end_of(i) - blocks), (uint32_t)end_of(i));
   }
   // The ready words before the look at the ringer's lock (see ring_pending).
   if constexpr (P::shared) fence_sc_gpu();

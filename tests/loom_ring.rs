@@ -1,17 +1,26 @@
 //! Model of how posters that share a queue ring its doorbell (`kernels/doorbell.cuh`): loom tries
 //! every interleaving and every value that a load may see under the C++ memory model.
 //!
-//! 1. *reserve*: take tickets by an atomic add; write the WQE.
-//! 2. *ready*: store the WQE's end in the ready word of its first ticket (release).
+//! 1. *reserve*: take tickets by an atomic add, and wait until those one lap before are complete;
+//!    write the WQE.
+//! 2. *ready*: store the WQE's end in the ready words of all its tickets, in that of the first one
+//!    last (release).
 //! 3. *ring*: full fence; try the lock; who gets it scans ready words forward from `rung`,
 //!    publishes the producer index, unlocks, fences again, and looks once more whether the next
-//!    WQE is ready; if so it tries the lock again. Who does not get the lock leaves.
+//!    WQE is ready; if so it tries the lock again. Who finds the lock held leaves.
 //!
 //! Nobody waits for the lock, so a poster may leave with its WQE unpublished; the holder must then
 //! see it. That is the store-buffering pattern: the poster stores *ready* and loads *lock*, the
 //! holder stores *lock* and loads *ready*. With a full fence between store and load on both sides,
 //! at least one load sees the other's store; without either fence, or without the second look, a
 //! doorbell is lost, and the negative controls below show that the model would notice.
+//!
+//! A holder that has come round often enough marks its last round in the lock, fences, scans, and
+//! leaves without a second look. Whoever finds the mark stays until the lock has another holder. The
+//! same pattern: the mark is stored, *ready* loaded.
+//!
+//! The NIC has done what it was told of as soon as it was told. So tickets come round, and what a
+//! poster stores late may meet the words of the next lap.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -30,13 +39,44 @@ struct Parts {
     poster_fence: bool,
     holder_fence: bool,
     second_look: bool,
+    /// The words behind a WQE's first come before it.
+    first_word_last: bool,
+    last_round_fence: bool,
+    last_round_keeps_posters: bool,
 }
 
-const WHOLE: Parts =
-    Parts { ready_is_release: true, poster_fence: true, holder_fence: true, second_look: true };
+const WHOLE: Parts = Parts {
+    ready_is_release: true,
+    poster_fence: true,
+    holder_fence: true,
+    second_look: true,
+    first_word_last: true,
+    last_round_fence: true,
+    last_round_keeps_posters: true,
+};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const LAST: u32 = 2;
+
+/// What is posted by whom, on what.
+#[derive(Clone, Copy)]
+struct Case {
+    /// Blocks of the WQEs of each poster.
+    posters: &'static [&'static [u64]],
+    /// Blocks of the ring, at most `RING`.
+    ring: u64,
+    /// Rounds of a holder.
+    rounds: u32,
+}
+
+const fn case(posters: &'static [&'static [u64]]) -> Case {
+    Case { posters, ring: RING as u64, rounds: 100 }
+}
 
 struct Queue {
     parts: Parts,
+    case: Case,
     reserved: AtomicU64,
     wqes: [UnsafeCell<u64>; RING],
     ready: [AtomicU32; RING],
@@ -48,9 +88,10 @@ struct Queue {
 }
 
 impl Queue {
-    fn new(parts: Parts) -> Self {
+    fn new(parts: Parts, case: Case) -> Self {
         Self {
             parts,
+            case,
             reserved: AtomicU64::new(0),
             wqes: std::array::from_fn(|_| UnsafeCell::new(0)),
             ready: std::array::from_fn(|_| AtomicU32::new(0)),
@@ -60,14 +101,37 @@ impl Queue {
         }
     }
 
-    /// Posts one WQE of `blocks` blocks and returns without waiting for anybody.
+    fn slot(&self, ticket: u64) -> usize {
+        (ticket % self.case.ring) as usize
+    }
+
+    /// Posts one WQE of `blocks` blocks and returns without waiting for anybody but the NIC.
     fn post(&self, blocks: u64) {
         let start = self.reserved.fetch_add(blocks, Ordering::Relaxed);
         let end = start + blocks;
+        // Acquire: those who had the tickets one lap before, through the NIC.
+        let has_room = || end <= self.dbr.load(Ordering::Acquire) + self.case.ring;
+        while !has_room() {
+            self.ring(); // what the NIC waits for may be ready, and its poster not here yet
+            if !has_room() {
+                thread::yield_now();
+            }
+        }
         // SAFETY: the tickets are ours alone until the ready word is stored; loom checks that.
-        self.wqes[start as usize % RING].with_mut(|wqe| unsafe { *wqe = end });
+        self.wqes[self.slot(start)].with_mut(|wqe| unsafe { *wqe = end });
         let order = if self.parts.ready_is_release { Ordering::Release } else { Ordering::Relaxed };
-        self.ready[start as usize % RING].store(end as u32, order);
+        let mark_others = || {
+            for ticket in start + 1..end {
+                self.ready[self.slot(ticket)].store(end as u32, Ordering::Relaxed);
+            }
+        };
+        if self.parts.first_word_last {
+            mark_others();
+        }
+        self.ready[self.slot(start)].store(end as u32, order);
+        if !self.parts.first_word_last {
+            mark_others();
+        }
         if self.parts.poster_fence {
             // Orders the ready store before the lock load, against the holder's fence.
             fence(Ordering::SeqCst);
@@ -75,19 +139,43 @@ impl Queue {
         self.ring();
     }
 
-    fn ring(&self) {
+    /// Takes the lock, unless its holder will ring for us too.
+    fn take_lock(&self) -> bool {
         loop {
-            let taken =
-                self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
-            if !taken {
+            let Err(found) =
+                self.lock.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            else {
+                return true;
+            };
+            if found == HELD || !self.parts.last_round_keeps_posters {
+                return false;
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn ring(&self) {
+        for round in 1.. {
+            if !self.take_lock() {
                 return;
+            }
+            let is_last = round == self.case.rounds;
+            if is_last {
+                self.lock.store(LAST, Ordering::Relaxed);
+                if self.parts.last_round_fence {
+                    // Orders the mark before the scan, against the posters' fences.
+                    fence(Ordering::SeqCst);
+                }
             }
             // SAFETY: we hold the lock; loom checks that nobody else is here.
             let rung = self.rung.with_mut(|rung| unsafe {
                 *rung = self.scan(*rung);
                 *rung
             });
-            self.lock.store(0, Ordering::Release);
+            self.lock.store(FREE, Ordering::Release);
+            if is_last {
+                return;
+            }
             if self.parts.holder_fence {
                 // Orders the unlock before the second look, against the posters' fences.
                 fence(Ordering::SeqCst);
@@ -103,7 +191,7 @@ impl Queue {
         let before = rung;
         while let Some(end) = self.ready_at(rung) {
             // SAFETY: the ready word, loaded with acquire, says that the WQE is whole.
-            self.wqes[rung as usize % RING].with(|wqe| assert_eq!(unsafe { *wqe }, end));
+            self.wqes[self.slot(rung)].with(|wqe| assert_eq!(unsafe { *wqe }, end));
             rung = end;
         }
         if rung != before {
@@ -116,79 +204,123 @@ impl Queue {
     }
 
     fn ready_at(&self, start: u64) -> Option<u64> {
-        let word = self.ready[start as usize % RING].load(Ordering::Acquire);
-        ready_end(word, start, RING as u32)
+        let word = self.ready[self.slot(start)].load(Ordering::Acquire);
+        ready_end(word, start, self.case.ring as u32)
     }
 }
 
-/// Runs every interleaving of `posters` threads (the test's own among them), each of which posts
-/// these WQEs. `preemptions` bounds the search where exhausting it would take minutes.
-fn explore(parts: Parts, posters: usize, blocks: &'static [u64], preemptions: Option<usize>) {
+/// Runs every interleaving of the posters (the test's own thread is the last). `preemptions` bounds the
+/// search where exhausting it would take minutes.
+fn explore(parts: Parts, case: Case, preemptions: Option<usize>) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = preemptions;
     model.check(move || {
-        let queue = Arc::new(Queue::new(parts));
-        let post_all = |queue: &Queue| blocks.iter().for_each(|&blocks| queue.post(blocks));
-        let others: Vec<_> = (1..posters)
-            .map(|_| {
+        let queue = Arc::new(Queue::new(parts, case));
+        let post_all = |queue: &Queue, wqes: &[u64]| wqes.iter().for_each(|&n| queue.post(n));
+        let (mine, others) = case.posters.split_last().unwrap();
+        let others: Vec<_> = others
+            .iter()
+            .map(|&wqes| {
                 let queue = queue.clone();
-                thread::spawn(move || post_all(&queue))
+                thread::spawn(move || post_all(&queue, wqes))
             })
             .collect();
-        post_all(&queue);
+        post_all(&queue, mine);
         others.into_iter().for_each(|other| other.join().unwrap());
         let reserved = queue.reserved.load(Ordering::Relaxed);
         assert_eq!(queue.dbr.load(Ordering::Relaxed), reserved, "doorbell lost");
     });
 }
 
+const ONE_EACH: Case = case(&[&[1], &[1]]);
+/// The second WQE of one block has the ticket of the first one's second block, one lap on.
+const LAPS: Case = Case { ring: 2, ..case(&[&[1, 1], &[2]]) };
+const SHORT_HOLDS: Case = Case { rounds: 1, ..ONE_EACH };
+
 /// What the model says when it fails, or nothing.
-fn complaint(parts: Parts) -> Option<String> {
-    let run = || explore(parts, 2, &[1], None);
+fn complaint(parts: Parts, case: Case) -> Option<String> {
+    let run = || explore(parts, case, Some(3));
     let panic = catch_unwind(AssertUnwindSafe(run)).err()?;
-    Some(panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "another panic".into()))
+    let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
+    Some(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())
 }
 
 #[test]
 fn two_posters_lose_no_doorbell() {
-    explore(WHOLE, 2, &[1], None);
+    explore(WHOLE, ONE_EACH, None);
 }
 
 #[test]
 fn two_posters_of_two_wqes_lose_no_doorbell() {
-    explore(WHOLE, 2, &[1, 1], Some(3));
+    explore(WHOLE, case(&[&[1, 1], &[1, 1]]), Some(3));
 }
 
 #[test]
 fn posters_of_wqes_of_two_blocks_lose_no_doorbell() {
-    explore(WHOLE, 2, &[2], None);
+    explore(WHOLE, case(&[&[2], &[2]]), None);
 }
 
 #[test]
 fn three_posters_lose_no_doorbell() {
-    explore(WHOLE, 3, &[1], Some(3));
+    explore(WHOLE, case(&[&[1], &[1], &[1]]), Some(3));
+}
+
+#[test]
+fn posters_that_come_round_the_ring_lose_no_doorbell() {
+    explore(WHOLE, LAPS, Some(3));
+}
+
+#[test]
+fn holders_of_few_rounds_lose_no_doorbell() {
+    explore(WHOLE, SHORT_HOLDS, Some(4));
+    explore(WHOLE, Case { rounds: 2, ..case(&[&[1, 1], &[1]]) }, Some(3));
 }
 
 #[test]
 fn without_the_posters_fence_a_doorbell_is_lost() {
-    let complaint = complaint(Parts { poster_fence: false, ..WHOLE }).expect("loom finds it");
+    let complaint = complaint(Parts { poster_fence: false, ..WHOLE }, ONE_EACH);
+    let complaint = complaint.expect("loom finds it");
     assert!(complaint.contains("doorbell lost"), "{complaint}");
 }
 
 #[test]
 fn without_the_holders_fence_a_doorbell_is_lost() {
-    let complaint = complaint(Parts { holder_fence: false, ..WHOLE }).expect("loom finds it");
+    let complaint = complaint(Parts { holder_fence: false, ..WHOLE }, ONE_EACH);
+    let complaint = complaint.expect("loom finds it");
     assert!(complaint.contains("doorbell lost"), "{complaint}");
 }
 
 #[test]
 fn without_the_second_look_a_doorbell_is_lost() {
-    let complaint = complaint(Parts { second_look: false, ..WHOLE }).expect("loom finds it");
+    let complaint = complaint(Parts { second_look: false, ..WHOLE }, ONE_EACH);
+    let complaint = complaint.expect("loom finds it");
     assert!(complaint.contains("doorbell lost"), "{complaint}");
 }
 
 #[test]
 fn without_release_a_half_written_wqe_is_published() {
-    let complaint = complaint(Parts { ready_is_release: false, ..WHOLE }).expect("loom finds it");
+    let complaint = complaint(Parts { ready_is_release: false, ..WHOLE }, ONE_EACH);
+    let complaint = complaint.expect("loom finds it");
     assert!(!complaint.contains("doorbell lost"), "{complaint}");
+}
+
+#[test]
+fn a_word_that_is_stored_after_the_first_one_takes_a_later_doorbell_away() {
+    let complaint = complaint(Parts { first_word_last: false, ..WHOLE }, LAPS);
+    let complaint = complaint.expect("loom finds it");
+    assert!(complaint.contains("doorbell lost"), "{complaint}");
+}
+
+#[test]
+fn without_the_last_rounds_fence_a_doorbell_is_lost() {
+    let complaint = complaint(Parts { last_round_fence: false, ..WHOLE }, SHORT_HOLDS);
+    let complaint = complaint.expect("loom finds it");
+    assert!(complaint.contains("doorbell lost"), "{complaint}");
+}
+
+#[test]
+fn a_poster_that_leaves_in_a_last_round_loses_its_doorbell() {
+    let complaint = complaint(Parts { last_round_keeps_posters: false, ..WHOLE }, SHORT_HOLDS);
+    let complaint = complaint.expect("loom finds it");
+    assert!(complaint.contains("doorbell lost"), "{complaint}");
 }
