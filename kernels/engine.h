@@ -108,12 +108,10 @@ BP_ASSERT_SIZE(bp_qpc_record, 256);
 
 // A payload that the blocks share, piece by piece; one a block.
 struct bp_engine_job {
-  uint64_t next;      // number of the job << 32 | next piece
+  uint64_t next;      // pieces << 32 | next piece
   uint64_t done;      // pieces moved
-  uint64_t number;    // of the job that the rest describes
-  uint64_t pieces;
   uint64_t to, from, bytes;
-  uint64_t reserved[9];
+  uint64_t reserved[11];
 };
 BP_ASSERT_SIZE(bp_engine_job, 128);
 

@@ -187,39 +187,35 @@ struct piece {
   uint64_t to, from, bytes;  // 0 bytes: there is none
 };
 
-// Takes the next piece of a job. A number that was drawn below `pieces` keeps the job as it is until
-// it is done, so what is read after the draw belongs together; another number than the one drawn
-// says that the job drawn from was over.
-BP_DEV bool has_pieces(const bp_engine_job* job) {
-  return (uint32_t)ld_relaxed_gpu(&job->next) < ld_relaxed_gpu(&job->pieces);
-}
+// A job's word: its pieces << 32 | the next one. It is drawn from and read as one, so a number that was
+// drawn says by itself whether it is a piece of the job that it was drawn from, whatever is opened
+// since. And that one's description stays as it is until the piece is done. Draws that find nothing
+// left are few (one a block), and never reach the upper half.
+BP_DEV bool is_piece(uint64_t word) { return (uint32_t)word < word >> 32; }
+BP_DEV bool has_pieces(const bp_engine_job* job) { return is_piece(ld_relaxed_gpu(&job->next)); }
+
+// Takes the next piece of a job.
 BP_DEV piece take_piece(bp_engine_job* job) {
   if (!has_pieces(job)) return {0, 0, 0};
   const uint64_t drawn = atomic_add(&job->next, 1);
+  if (!is_piece(drawn)) return {0, 0, 0};
   fence_gpu();  // acquire: the job's description, written before `next`, before it is read here
-  const uint64_t i = (uint32_t)drawn;
-  if (ld_relaxed_gpu(&job->number) != drawn >> 32 || i >= ld_relaxed_gpu(&job->pieces)) {
-    return {0, 0, 0};
-  }
-  const uint64_t at = i * piece_bytes, bytes = ld_relaxed_gpu(&job->bytes);
+  const uint64_t at = (uint32_t)drawn * piece_bytes, bytes = ld_relaxed_gpu(&job->bytes);
   return {ld_relaxed_gpu(&job->to) + at, ld_relaxed_gpu(&job->from) + at,
           bytes - at < piece_bytes ? bytes - at : piece_bytes};
 }
 
 BP_DEV void open_job(const bp_engine_args& a, bp_engine_job* job, uint64_t to, uint64_t from,
                      uint64_t bytes) {
-  const uint64_t number = (ld_relaxed_gpu(&job->number) + 1) & 0xffffffff;
-  // Nobody draws meanwhile: `next` is past `pieces`.
+  // Nobody reads these meanwhile: the job before has no piece that is not done.
   st_relaxed_gpu(&job->to, to);
   st_relaxed_gpu(&job->from, from);
   st_relaxed_gpu(&job->bytes, bytes);
   st_relaxed_gpu(&job->done, uint64_t{0});
-  st_relaxed_gpu(&job->number, number);
-  st_relaxed_gpu(&job->pieces, (bytes + piece_bytes - 1) / piece_bytes);
   // The description, and through causality the doorbell that this block acquired and the payload
   // behind it, before `next`, for the blocks that draw.
   fence_gpu();
-  st_relaxed_gpu(&job->next, number << 32);
+  st_relaxed_gpu(&job->next, (bytes + piece_bytes - 1) / piece_bytes << 32);
   atomic_add(&board_of(a)->open, 1);
 }
 

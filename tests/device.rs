@@ -30,3 +30,8 @@ fn run(name: &str) {
 fn ready_words_and_ringers() {
     run("ring");
 }
+
+#[test]
+fn pieces_of_shared_payload() {
+    run("board");
+}
