@@ -146,6 +146,7 @@ BP_DEV tickets reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots)
 // Posts one WQE of any kind. A signalled WQE's CQE covers it and all before it.
 template <class P, bool inline_v, class Scope>
 BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, uint64_t* end) {
+  if (!can_write_lines<P>(scope)) return BP_INVALID;
   const uint32_t blocks = P::inband ? 1 : wqe_blocks(w);
   const tickets got = reserve_all<P>(qp, scope, blocks, P::inband);
   if (got.status != BP_OK) return got.status;
@@ -164,7 +165,7 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
   if (end) *end = after;
   if constexpr (P::inband) {
     static_assert(!inline_v, "in-band payload goes through put_window");
-    write_slot<P::line_v, false>(qp, scope, w, ticket, unit_zero());
+    write_slot<P::line_v, false, P::shared>(qp, scope, w, ticket, unit_zero());
     scope.sync();
     return BP_OK;
   }
@@ -209,7 +210,7 @@ BP_DEV void fill_slot(const bp_qp& qp, Scope scope, wqe w, uint64_t src, uint64_
                       const u128& early) {
   if constexpr (P::inband) {
     w.gather = src;
-    write_slot<P::line_v, true>(qp, scope, w, ticket, early);
+    write_slot<P::line_v, true, P::shared>(qp, scope, w, ticket, early);
   } else {
     const bp_window& win = qp.window;
     const uint64_t slot = (uint64_t)place_of(win, ticket).slot * win.slot_bytes;
@@ -271,10 +272,12 @@ BP_DEV bp_status_code put_slot(const bp_endpoint& ep, Scope scope, uint64_t remo
 template <class P, class Scope, class Payload>
 BP_DEV bp_status_code put_words(const bp_endpoint& ep, const room& r, Scope scope, uint64_t remote_offset,
                                 uint32_t bytes, const u128& early, Payload payload) {
-  if (!in_range(remote_offset, bytes, ep.remote_bytes)) return BP_INVALID;
+  if (!can_write_lines<P>(scope) || !in_range(remote_offset, bytes, ep.remote_bytes)) {
+    return BP_INVALID;
+  }
   return post_slot<P>(ep, r, scope, ep.remote_iova + remote_offset, bytes, unsignalled, nullptr,
                       [&](const wqe& w, uint64_t ticket) {
-    write_lines<P::line_v, true>(ep.qp, scope, w, ticket, early, payload);
+    write_lines<P::line_v, true, P::shared>(ep.qp, scope, w, ticket, early, payload);
   });
 }
 
@@ -326,6 +329,7 @@ BP_DEV_COLD bp_status_code put_slots(const bp_endpoint& ep, Scope scope, uint32_
 template <class P, class Scope>
 BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t src,
                                  uint64_t bytes, uint32_t flags, uint64_t* end) {
+  if (!can_write_lines<P>(scope)) return BP_INVALID;
   const bp_window& win = ep.qp.window;
   uint32_t capacity;
   if constexpr (P::inband) {

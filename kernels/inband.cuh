@@ -14,7 +14,8 @@
 //
 // A line must arrive whole. 16-byte lines are one store of one thread. 60+4 lines are 64 bytes
 // stored by four neighbouring lanes in one warp instruction: that these arrive together is an
-// assumption about the GPU and the link, which `bellpush bench --tearing` checks on a machine.
+// assumption about the GPU and the link, which `bellpush bench --tearing` checks on a machine. A scope
+// of fewer than four threads cannot write them.
 #ifndef BELLPUSH_INBAND_CUH
 #define BELLPUSH_INBAND_CUH
 
@@ -139,69 +140,125 @@ BP_DEV u128 unit_line(const u128& v, uint32_t i, uint32_t seq) {
   }
 }
 
+template <class Scope>
+constexpr bool is_thread_scope = false;
+template <>
+inline constexpr bool is_thread_scope<thread_scope> = true;
+
+template <line L>
+constexpr uint32_t line_units = line_format<L>::bytes / 16;
+
+// Units that a scope's threads store in one pass: whole lines, so that a line's are always stored by
+// the same four lanes together. Threads that are left over store none.
+template <line L, class Scope>
+BP_DEV uint32_t pass_units(Scope scope) {
+  return scope.size() & ~(line_units<L> - 1);
+}
+template <class P, class Scope>
+BP_DEV bool can_write_lines(Scope scope) {
+  return !P::inband || pass_units<P::line_v>(scope) != 0;
+}
+
+// Unit `i` of a slot, if `is_there`. All of a warp call it together where lines are of several units.
+template <line L>
+BP_DEV void st_line_unit(u128* slot, uint32_t i, const u128& v, bool is_there) {
+  if constexpr (line_units<L> == 1) {
+    if (is_there) st_line(slot + i, v);
+  } else {
+#if defined(__CUDACC__)
+    syncwarp();  // nothing else makes the four lanes' stores one instruction
+    if (is_there) st_line(slot + i, v);
+#else
+    // On a CPU lanes' stores are never one. Those that a warp makes together are in order at least, the
+    // units with the sequence last; so a line that is not stored together is torn here as on a GPU.
+    const bool is_last = i % line_units<L> == line_units<L> - 1;
+    if (is_there && !is_last) st_line(slot + i, v);
+    syncwarp();
+    if (is_there && is_last) st_line(slot + i, v);
+#endif
+  }
+}
+
+// The lines behind a slot's last one, when the count starts again at 1. Where callers share the queue
+// pair, another multiprocessor may write them in the next lap, as soon as the NIC has sent the slot;
+// but the NIC does not wait for these. So they are stored before the lines that it waits for, with a
+// fence between: a late one would lie over the next lap's line for ever.
+template <line L, class Scope>
+BP_DEV void scrub_lines(u128* slot, Scope scope, uint32_t first_unit, uint32_t end_unit) {
+  const uint32_t step = pass_units<L>(scope), rank = scope.rank();
+  const uint32_t in_warp = line_units<L> == 1 ? 0 : rank % 32;  // all of a warp do as many passes
+  BP_NO_UNROLL for (uint32_t i = first_unit + rank; i - in_warp < end_unit; i += step) {
+    st_line_unit<L>(slot, i, unit_line<L>(unit_zero(), i, 1), rank < step && i < end_unit);
+  }
+  fence_sys();  // before the scope's other lines, for the NIC and who writes here next
+  scope.sync();
+}
+
 // `payload(i)`: the payload words of unit `i`, as unit_payload() has them; `early`: those of this thread's first.
-template <line L, bool inline_v, class Scope, class Payload>
+template <line L, bool inline_v, bool shared_v, class Scope, class Payload>
 BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket, const u128& early,
                         Payload payload) {
   using F = line_format<L>;
   const bp_window& win = qp.window;
-  constexpr uint32_t units = F::bytes / 16;
+  constexpr uint32_t units = line_units<L>;
   const slot_header<inline_v> header(w, ticket, qp.qpn);
   const window_place place = place_of(win, ticket);
   const uint32_t seq = inband_sequence<L>(win, place.lap);
   const uint32_t bytes = inline_v ? inband_header_bytes + w.bytes : w.ds * BP_DS_BYTES;
   const uint32_t used = (bytes + F::data - 1) / F::data;
-  const uint32_t n = (seq == 1 ? win.slot_bytes / F::bytes : used) * units;
   u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)place.slot * win.slot_bytes);
+  const uint32_t all = win.slot_bytes / F::bytes;
+  // An exclusive caller's lines are the same threads' in every lap, or come behind its own
+  // synchronisation: nothing of an earlier lap can lie over one of a later lap.
+  const uint32_t n = (!shared_v && seq == 1 ? all : used) * units;
+  if constexpr (shared_v) {
+    if (seq == 1) scrub_lines<L>(slot, scope, n, all * units);
+  }
   const auto headed = [&](uint32_t i, u128 v) {
     header.template over<L>(&v, i);
     return unit_line<L>(v, i, seq);
   };
   const auto behind = [&](uint32_t i) { return inline_v ? payload(i) : unit_zero(); };
-#if defined(__CUDACC__)
-  static_assert(units == 1 || !__is_same(Scope, thread_scope),
-                "a 60+4 line is stored by four lanes at once");
-  const uint32_t step = scope.size();
-  uint32_t i = scope.rank();
-  if (i < n) st_line(slot + i, headed(i, early));
+  static_assert(units == 1 || !is_thread_scope<Scope>, "a 60+4 line is stored by four lanes at once");
+  const uint32_t step = pass_units<L>(scope), rank = scope.rank();
+  const uint32_t in_warp = units == 1 ? 0 : rank % 32;  // all of a warp do as many passes
+  const auto store = [&](uint32_t i, const u128& v) {
+    st_line_unit<L>(slot, i, v, units == 1 ? i < n : (rank < step) & (i < n));
+  };
+  uint32_t i = rank;
+  if (i - in_warp < n) store(i, headed(i, early));
   i += step;
-  for (; i < n && i < (inline_v ? header_units : 16); i += step) {
-    st_line(slot + i, headed(i, behind(i)));
+  for (; i - in_warp < n && i - in_warp < (inline_v ? header_units : 16); i += step) {
+    store(i, headed(i, behind(i)));
   }
   // The rest with four units' loads in flight before the first store.
-  for (; i < n; i += 4 * step) {
+  for (; i - in_warp < n; i += 4 * step) {
     u128 v[4];
+#if defined(__CUDACC__)
 #pragma unroll
+#endif
     for (uint32_t k = 0; k < 4; k++) v[k] = behind(i + k * step);
+#if defined(__CUDACC__)
 #pragma unroll
+#endif
     for (uint32_t k = 0; k < 4; k++) {
       const uint32_t at = i + k * step;
-      if (at < n) st_line(slot + at, unit_line<L>(v[k], at, seq));
+      store(at, unit_line<L>(v[k], at, seq));
     }
   }
-#else
-  // On a CPU lanes' stores are never one: a lane writes whole lines, the sequence last.
-  (void)early;
-  for (uint32_t i = scope.rank() * units; i < n; i += units * scope.size()) {
-    for (uint32_t q = i; q < i + units; q++) {
-      const bool has_header = !inline_v || q < header_units;
-      st_line(slot + q, has_header ? headed(q, behind(q)) : unit_line<L>(behind(q), q, seq));
-    }
-  }
-#endif
 }
 
 // A payload that lies at `w.gather`.
-template <line L, bool inline_v, bool words_v, class Scope>
+template <line L, bool inline_v, bool shared_v, bool words_v, class Scope>
 BP_DEV void write_gathered(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket, const u128& early) {
-  write_lines<L, inline_v>(qp, scope, w, ticket, early, [&](uint32_t i) {
+  write_lines<L, inline_v, shared_v>(qp, scope, w, ticket, early, [&](uint32_t i) {
     return unit_payload<L, words_v>(w.gather, w.bytes, i);
   });
 }
 
 // A put whose payload is not whole words. Its parts one by one: a WQE that went into a function by
 // reference would have to lie in memory for all callers.
-template <line L, class Scope>
+template <line L, bool shared_v, class Scope>
 BP_DEV_COLD void write_slot_bytes(const bp_qp& qp, Scope scope, uint64_t raddr, uint32_t rkey,
                                   uint64_t src, uint32_t bytes, uint32_t fm_ce_se,
                                   uint64_t ticket) {
@@ -210,7 +267,7 @@ BP_DEV_COLD void write_slot_bytes(const bp_qp& qp, Scope scope, uint64_t raddr, 
   w.bytes = bytes;
   w.fm_ce_se = fm_ce_se;
   const u128 early = unit_payload<L, false>(src, bytes, scope.rank());
-  write_gathered<L, true, false>(qp, scope, w, ticket, early);
+  write_gathered<L, true, shared_v, false>(qp, scope, w, ticket, early);
 }
 
 BP_DEV bool whole_words(uint64_t src, uint64_t bytes) { return ((src | bytes) & 3) == 0; }
@@ -223,16 +280,17 @@ BP_DEV u128 early_payload(Scope scope, uint64_t src, uint32_t bytes) {
 }
 
 // Writes one slot. All threads of the scope take part; nothing is waited for.
-template <line L, bool inline_v, class Scope>
+template <line L, bool inline_v, bool shared_v, class Scope>
 BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket,
                        const u128& early) {
   if constexpr (inline_v) {
     if (!whole_words(w.gather, w.bytes)) {
-      write_slot_bytes<L>(qp, scope, w.raddr, w.rkey, w.gather, w.bytes, w.fm_ce_se, ticket);
+      write_slot_bytes<L, shared_v>(qp, scope, w.raddr, w.rkey, w.gather, w.bytes, w.fm_ce_se,
+                                    ticket);
       return;
     }
   }
-  write_gathered<L, inline_v, true>(qp, scope, w, ticket, early);
+  write_gathered<L, inline_v, shared_v, true>(qp, scope, w, ticket, early);
 }
 
 }  // namespace bp

@@ -35,3 +35,8 @@ fn ready_words_and_ringers() {
 fn pieces_of_shared_payload() {
     run("board");
 }
+
+#[test]
+fn in_band_lines() {
+    run("lines");
+}
