@@ -468,7 +468,7 @@ struct channel {
   BP_DEV outcome follow(outcome why) const {
     const uint64_t begin = now_ns();
     for (;;) {
-      const bool over = now_ns() - begin > a.grace_ns;
+      const bool over = elapsed_ns(begin) > a.grace_ns;
       uint32_t reports = 0;
       for (uint32_t r = 0; r < a.ranks; r++) reports += r != a.rank && report(r) != 0;
       // Nobody is left who could still say something, or would be given time to.

@@ -338,7 +338,7 @@ BP_DEV_COLD uint32_t look_out() {
       uint32_t mine = 0;
       if (t.leads()) {
         const bool over = stepped ? round + 1 >= a.rounds
-                                  : round % 32 == 0 && now_ns() - b->rounds.start > a.run_ns;
+                                  : round % 32 == 0 && elapsed_ns(b->rounds.start) > a.run_ns;
         mine = (over || stop != 0 ? is_over : 0) | (open != 0 ? has_jobs : 0) |
                (epoch != b->rounds.confirmed ? has_epoch : 0);
       }

@@ -64,13 +64,17 @@ BP_DEV uint8_t ld_byte(const uint8_t* p) {
   asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return (uint8_t)v;
 }
-// 16 bytes in one load.
+// 16 bytes in one load, and below in one store: of type b128, a scalar, which is one access to the
+// memory model (PTX ISA 8.3, sm_70). A vector of four words is four accesses to it, in any order,
+// although ptxas makes the same instruction of both.
 BP_DEV u128 ld_line(const u128* p) {
   u128 v;
-  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
-               : "l"(p)
-               : "memory");
+  asm volatile(
+      "{ .reg .b64 low, high; .reg .b128 q; ld.relaxed.sys.global.b128 q, [%4];"
+      "  mov.b128 {low, high}, q; mov.b64 {%0, %1}, low; mov.b64 {%2, %3}, high; }"
+      : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+      : "l"(p)
+      : "memory");
   return v;
 }
 BP_DEV uint64_t ld_relaxed_gpu(const uint64_t* p) {
@@ -129,16 +133,20 @@ BP_DEV void st_mmio(uint64_t* p, uint64_t v) {
 }
 // 16 bytes in one store that is neither split nor cached on the way.
 BP_DEV void st_line(u128* p, u128 v) {
-  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.w[0]),
-               "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
-               : "memory");
+  asm volatile(
+      "{ .reg .b64 low, high; .reg .b128 q; mov.b64 low, {%1, %2}; mov.b64 high, {%3, %4};"
+      "  mov.b128 q, {low, high}; st.relaxed.sys.global.b128 [%0], q; }" ::"l"(p),
+      "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
+      : "memory");
 }
 // The same of payload, which a fence of its writer's publishes, or a reader that looks at all of it. What a compiler
 // makes of an assignment may be two stores, in any order.
 BP_DEV void st_unit(u128* p, u128 v) {
-  asm volatile("st.weak.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.w[0]), "r"(v.w[1]),
-               "r"(v.w[2]), "r"(v.w[3])
-               : "memory");
+  asm volatile(
+      "{ .reg .b64 low, high; .reg .b128 q; mov.b64 low, {%1, %2}; mov.b64 high, {%3, %4};"
+      "  mov.b128 q, {low, high}; st.weak.global.b128 [%0], q; }" ::"l"(p),
+      "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
+      : "memory");
 }
 BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
   uint64_t old;
@@ -292,8 +300,15 @@ BP_DEV uint32_t be32(uint32_t v) {
 #endif
 }
 
+// Time since `begin`; none where the clock was set back meanwhile.
+BP_DEV uint64_t elapsed_ns(uint64_t begin) {
+  const uint64_t now = now_ns();
+  return now > begin ? now - begin : 0;
+}
+
 // A wait's clock: asked every 32nd time only, because reading it costs more than a poll; the first
-// answer starts the time.
+// answer starts the time. A clock that was set back before that (the GPU's global timer may be) is not
+// one that has gone on.
 struct deadline {
   uint64_t start_ns = 0;
   uint32_t polls = 0;
@@ -301,7 +316,7 @@ struct deadline {
     if ((++polls & 31) != 0) return false;
     uint64_t now = now_ns();
     if (start_ns == 0) start_ns = now;
-    return now - start_ns > timeout_ns;
+    return (now > start_ns) & (now - start_ns > timeout_ns);
   }
 };
 
