@@ -122,6 +122,10 @@ BP_DEV void mark_ready(const bp_qp& qp, uint64_t ticket, uint32_t count, uint32_
 // blocks, in ctrl.imm, which silicon ignores in RDMA_WRITE. Until then it waits, as it does for a
 // WQE that has not come.
 //
+// Nobody may write the payload during the call, as of any call. It is read here for the sum, for the
+// SQ and for the buffer: a payload that changes in between is a WQE that is not taken from the buffer,
+// and waits in the SQ for the next doorbell, instead of a torn message.
+//
 // Used only while the QP is idle, so one buffer is enough and nothing in it can be overwritten
 // unseen. The doorbell record must not claim this WQE, which is not ordered in the SQ; but it must
 // not fall 2^15 behind either, where its 16 bits would pass for a number ahead. So every 8192

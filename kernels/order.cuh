@@ -9,12 +9,19 @@
 //   * one of them in host or peer memory: the stores travel on after L2 and another agent observes
 //     them there, so the fence must be system scope. (Measured: with the SQ in host memory and a
 //     gpu-scope fence, a polling CPU saw the doorbell before the WQE in one ring of six.)
+// What the NIC brings here (a get's data, an atomic's old value) and the CQE that says so are two of its
+// writes. The software NIC has a fence between them. Silicon's come in order if they go to the same
+// memory; PCIe does not order a write to this GPU and one to the host's memory, and an acquire here
+// cannot make up for it. So with CQs in host memory, where ours lie, such data are there after a wait
+// only if they go to host memory as well (docs/hardware.md).
+//
 // A release store carries its own fence (two MEMBARs in SASS where one stood before it), so where
 // one fence covers several stores it is written as a fence and relaxed stores.
 //
 // PTX ISA, "Memory Consistency Model": causality order is cumulative. A thread that observes
 // another's flag (acquire, gpu scope) and then fences at system scope orders the other's earlier
-// stores as well, before its own later ones, for every observer in the system.
+// stores as well, before its own later ones, for every observer in the system. On shared queue pairs
+// that carries all WQEs but the ringer's own; tests/cuda/order_observer.cu counts it on a GPU.
 #ifndef BELLPUSH_ORDER_CUH
 #define BELLPUSH_ORDER_CUH
 

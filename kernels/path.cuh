@@ -35,7 +35,9 @@ struct path {
   static constexpr data data_v = D;
   static constexpr kick kick_v = K;
   static constexpr share share_v = S;
-  static constexpr reach reach_v = R;
+  // BlueFlame's buffer lies in the UAR, which is never this GPU's memory: the next doorbell comes behind
+  // it only with system scope.
+  static constexpr reach reach_v = K == kick::blueflame ? reach::system : R;
   static constexpr order order_v = O;
   static constexpr line line_v = L;
   static constexpr bool inband = K == kick::inband;

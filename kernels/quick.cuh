@@ -3,7 +3,9 @@
 // Three words of data lie beside a flag, which is the message's number, in 16 aligned bytes. A NIC writes
 // those at once, whatever the order in which it writes the rest; so a receiver that polls the data has them
 // as soon as they have come, without a signal after them and without another trip to look at them. (In-band lines
-// take the same for granted of a GPU's stores, and NCCL's LL128 protocol of 128 bytes, on systems that it knows.)
+// take the same for granted of a GPU's stores, and NCCL's LL128 protocol of 128 bytes, on systems that it knows. Of a
+// NIC of silicon it is not known, and more than NCCL's LL asks, which has a flag in every 8 bytes: there are
+// no quick messages over one, see below.)
 // A message begins with what its sender calls; its payload is this rank's share of a call. Slots of quick messages
 // hold nothing else, ever.
 #ifndef BELLPUSH_QUICK_CUH
@@ -276,6 +278,7 @@ BP_DEV void post_lines(const channel<P>& c, uint64_t n, uint32_t bytes, const me
 // Sends message n to everyone; payload and outlet are started. Where that fails, it ends the block's wait.
 template <class P>
 BP_DEV void post(const channel<P>& c, uint64_t n, const payload& p, [[maybe_unused]] outlet<P>& to) {
+  static_assert(P::order_v == order::later, "the software NIC writes 16 aligned bytes at once");
   const uint32_t units = units_of(n, p.bytes), bytes = units * (uint32_t)sizeof(u128);
   const message m{c.call, flag_of(n)};
   if constexpr (P::inband) {

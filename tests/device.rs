@@ -40,3 +40,8 @@ fn pieces_of_shared_payload() {
 fn in_band_lines() {
     run("lines");
 }
+
+#[test]
+fn clocks() {
+    run("clock");
+}

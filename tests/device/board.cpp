@@ -6,16 +6,20 @@
 
 namespace bp {
 
-// What comes between a helper's accesses: `at_load[i]` after its load number i of a job.
+// What comes between a helper's accesses: after its look at a job, number 0, and before each load behind
+// that.
 void (*at_load[8])();
 uint32_t loads;
+void let_others_come() {
+  void (*then)() = at_load[loads];
+  at_load[loads] = nullptr;
+  if (then != nullptr) then();
+}
 uint64_t seen_load(const uint64_t* p) {
+  if (loads >= 8) return ld_relaxed_gpu(p);
+  if (loads != 0) let_others_come();
   const uint64_t v = ld_relaxed_gpu(p);
-  if (loads < 8 && at_load[loads] != nullptr) {
-    void (*then)() = at_load[loads];
-    at_load[loads] = nullptr;
-    then();
-  }
+  if (loads == 0) let_others_come();
   loads++;
   return v;
 }
@@ -57,8 +61,8 @@ void open_second() {
   bp::loads = loads;
 }
 
-// A helper sees the first job's last piece. Before it draws, another takes that; after load number `i`
-// the owner opens the second job.
+// A helper sees the first job's last piece. Before it draws, another takes that; at load number `i` the
+// owner opens the second job.
 void all_pieces_once(uint32_t i) {
   taken.clear();
   bp::loads = 8;

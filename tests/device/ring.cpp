@@ -143,9 +143,19 @@ void a_poster_outlasts_a_last_round() {
   CHECK(yields == 3 && rung == 1);
 }
 
+// The UAR is never this GPU's memory, wherever the queues lie.
+void blueflame_has_system_scope() {
+  using bp::reach;
+  using flame = bp::path<bp::data::push, bp::kick::blueflame, bp::share::exclusive, reach::gpu>;
+  using kernel = bp::path<bp::data::push, bp::kick::kernel, bp::share::exclusive, reach::gpu>;
+  CHECK(flame::reach_v == reach::system);
+  CHECK(kernel::reach_v == reach::gpu);
+}
+
 int main() {
   words_behind_the_first_come_before_it();
   a_stale_word_gives_no_credit();
   a_ringer_does_not_ring_for_ever();
   a_poster_outlasts_a_last_round();
+  blueflame_has_system_scope();
 }

@@ -1,0 +1,32 @@
+// Waits end by their time, and by nothing else.
+#include "check.hpp"
+#include "exec.cuh"
+
+namespace bp {
+uint64_t told;
+uint64_t told_ns() { return told; }
+}  // namespace bp
+
+#define now_ns told_ns
+#include "order.cuh"
+
+bool expires_at(bp::deadline* wait, uint64_t now, uint64_t timeout_ns) {
+  bp::told = now;
+  bool expired = false;
+  for (int i = 0; i < 32; i++) expired |= wait->expired(timeout_ns);
+  return expired;
+}
+
+int main() {
+  bp::deadline wait;
+  CHECK(!expires_at(&wait, 5000, 1000));
+  CHECK(!expires_at(&wait, 5600, 1000));
+  CHECK(!expires_at(&wait, 4000, 1000));  // the clock was set back
+  CHECK(!expires_at(&wait, 5999, 1000));
+  CHECK(expires_at(&wait, 6001, 1000));
+  bp::deadline patient;
+  CHECK(!expires_at(&patient, 5000, ~0ull));
+  CHECK(!expires_at(&patient, 4000, ~0ull));
+  bp::told = 4000;
+  CHECK(bp::elapsed_ns(5000) == 0 && bp::elapsed_ns(3000) == 1000);
+}
