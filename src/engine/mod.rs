@@ -7,6 +7,11 @@
 //! fails, is the end of the engine: the NIC tells it as its trouble, and whoever waits for a queue
 //! pair that it had ends by its own timeout.
 //!
+//! Between two launches the GPU may give the engine's multiprocessors to another kernel. Its stream has
+//! the highest priority, so that among blocks that wait for one the engine's come first; but a block
+//! that runs is not interrupted. A kernel that fills the GPU and waits for a message of this engine is
+//! therefore the end of both, and told as such.
+//!
 //! On the host executor the same kernel runs on CPU threads.
 
 use std::collections::VecDeque;
@@ -22,6 +27,8 @@ use crate::wire::engine::{MAX_SLOT_BYTES, SHARED_BYTES};
 
 /// How long a launch may take longer than it should: it ends what it carries out first.
 const OVERDUE: Duration = Duration::from_secs(4);
+const OVERDUE_LAUNCH: &str =
+    "a launch of the engine (do other kernels of its GPU leave no multiprocessors to it?)";
 /// The kernel's `BP_MAX_THREADS`.
 const MAX_THREADS: u32 = 512;
 /// Blocks, all of which must be resident at once.
@@ -152,7 +159,12 @@ impl Launches {
     fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
         let events = if gpu.is_host() { 1 } else { LAUNCHES };
         let spare = (0..events).map(|_| gpu.event()).collect::<Result<_, _>>()?;
-        Ok(Self { stream: gpu.stream()?, queued: VecDeque::new(), spare, since: Instant::now() })
+        Ok(Self {
+            stream: gpu.urgent_stream()?,
+            queued: VecDeque::new(),
+            spare,
+            since: Instant::now(),
+        })
     }
 
     /// Takes note of those that ended.
@@ -245,7 +257,7 @@ impl Accelerator for GpuEngine {
         }
         let after = self.options.run + OVERDUE;
         if launches.since.elapsed() > after {
-            return Err(gone(GpuError::Timeout { what: "a launch of the engine", after }));
+            return Err(gone(GpuError::Timeout { what: OVERDUE_LAUNCH, after }));
         }
         Ok(())
     }

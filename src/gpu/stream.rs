@@ -54,7 +54,24 @@ impl Gpu {
             #[cfg(feature = "cuda")]
             Backend::Cuda(device) => Kind::Cuda(device.queue()?),
         };
-        Ok(Stream { gpu: self.clone(), kind, kept: Mutex::default(), token: Arc::default() })
+        Ok(self.stream_of(kind))
+    }
+
+    /// A new stream whose kernels come first where others wait for multiprocessors too. What runs already
+    /// is not interrupted.
+    ///
+    /// # Errors
+    /// As [`Gpu::stream`].
+    pub(crate) fn urgent_stream(self: &Arc<Self>) -> Result<Stream, GpuError> {
+        match &self.backend {
+            Backend::Host(_) => self.stream(),
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(device) => Ok(self.stream_of(Kind::Cuda(device.urgent_queue()?))),
+        }
+    }
+
+    fn stream_of(self: &Arc<Self>, kind: Kind) -> Stream {
+        Stream { gpu: self.clone(), kind, kept: Mutex::default(), token: Arc::default() }
     }
 
     /// A new event, recorded nowhere yet.

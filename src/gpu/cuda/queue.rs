@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{self, CUfunction_attribute_enum as FunctionAttribute, CUresult};
-use cudarc::driver::{CudaEvent, CudaGraph, CudaStream};
+use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result};
 
 use super::{Device, Function, Memory, check, failed, safe};
 use crate::gpu::host::Word;
@@ -43,6 +43,16 @@ impl Graph {
 impl Device {
     pub(in crate::gpu) fn queue(self: &Arc<Self>) -> Result<Queue, GpuError> {
         let stream = safe("cuStreamCreate", self.ctx.new_stream())?;
+        Ok(Queue { device: self.clone(), stream })
+    }
+
+    /// A stream whose blocks come before those of other streams that wait for a multiprocessor.
+    pub(in crate::gpu) fn urgent_queue(self: &Arc<Self>) -> Result<Queue, GpuError> {
+        self.make_current()?;
+        let range = safe("cuCtxGetStreamPriorityRange", result::stream::get_priority_range());
+        let (_, greatest) = range?;
+        let stream = self.ctx.new_stream_with_priority(greatest);
+        let stream = safe("cuStreamCreateWithPriority", stream)?;
         Ok(Queue { device: self.clone(), stream })
     }
 
