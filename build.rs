@@ -91,6 +91,8 @@ fn compile_for_host(kernels: &Path, sources: &[PathBuf], werror: bool) {
         .warnings_into_errors(werror)
         .flag_if_supported("-fno-exceptions")
         .flag_if_supported("-fno-rtti")
+        // A lane's stack ends at guard pages, which no frame may skip.
+        .flag_if_supported("-fstack-clash-protection")
         .cpp_link_stdlib(None)
         .file(kernels.join("host/exec.cpp"));
     for cu in sources {

@@ -25,6 +25,7 @@ fn main() {
         .include(&include)
         .flag_if_supported("-fno-exceptions")
         .flag_if_supported("-fno-rtti")
+        .flag_if_supported("-fstack-clash-protection")
         .cpp_link_stdlib(None)
         .file(unit)
         .compile("custom_kernel_host");

@@ -1,6 +1,9 @@
 //! Stacks of lanes: kept by their thread from launch to launch, and begun at different offsets of
 //! their pages. All stacks being page-aligned, their hot ends would otherwise share a few cache
 //! sets, which costs a tenth of every switch.
+//!
+//! Below a stack lie pages that nobody may touch, as many as a large local array of a kernel may skip: the
+//! library's own kernels touch each page that they go down by (`-fstack-clash-protection`), a user's need not.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -14,6 +17,8 @@ const POOLED: usize = 2048;
 /// line, and odd in lines, so that all offsets of a page come round.
 const STEP_BYTES: usize = 5 * 64;
 const PAGE_BYTES: usize = 4096;
+/// Pages below a stack that fault: a frame up to this long cannot reach over them. Address space only.
+const GUARD_BYTES: usize = 1 << 20;
 
 thread_local! {
     static POOL: RefCell<Vec<LaneStack>> = const { RefCell::new(Vec::new()) };
@@ -26,8 +31,8 @@ pub(super) struct LaneStack {
     skip: usize,
 }
 
-// SAFETY: the stack's own bounds with its guard page; `new` adds the page that the skipped bytes
-// come from, so that the capacity is no less; the skip keeps the base's alignment.
+// SAFETY: the stack's own bounds with its guard pages; `take` adds the page that the skipped bytes
+// come from, and the guard, so that the capacity is no less; the skip keeps the base's alignment.
 unsafe impl Stack for LaneStack {
     fn base(&self) -> StackPointer {
         NonZeroUsize::new(self.stack.base().get() - self.skip).expect("inside the stack")
@@ -45,7 +50,14 @@ impl LaneStack {
             return Ok(stack);
         }
         let made = MADE.replace(MADE.get() + 1);
-        let stack = DefaultStack::new(bytes + PAGE_BYTES)?;
+        let stack = DefaultStack::new(bytes + PAGE_BYTES + GUARD_BYTES)?;
+        // SAFETY: the lowest bytes of a fresh mapping of ours, which is longer; the lowest page is guarded
+        // already.
+        let guarded =
+            unsafe { libc::mprotect(stack.limit().get() as *mut _, GUARD_BYTES, libc::PROT_NONE) };
+        if guarded != 0 {
+            return Err(io::Error::last_os_error());
+        }
         Ok(Self { stack, skip: made * STEP_BYTES % PAGE_BYTES })
     }
 
@@ -56,5 +68,32 @@ impl LaneStack {
                 pool.push(self);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_frame_cannot_reach_over_the_guard() {
+        let stack = LaneStack::take(64 << 10).unwrap();
+        let (low, high) = (stack.limit().get(), stack.base().get());
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let rights = |addr: usize| {
+            maps.lines().find_map(|line| {
+                let (range, rest) = line.split_once(' ')?;
+                let (from, to) = range.split_once('-')?;
+                let number = |hex| usize::from_str_radix(hex, 16).ok();
+                (number(from)?..number(to)?).contains(&addr).then(|| rest[..3].to_owned())
+            })
+        };
+        for addr in (low..low + GUARD_BYTES).step_by(PAGE_BYTES) {
+            assert_eq!(rights(addr).as_deref(), Some("---"), "{} bytes up", addr - low);
+        }
+        assert!(GUARD_BYTES >= 16 * PAGE_BYTES, "what a local array of a kernel may skip");
+        assert!(high - low - GUARD_BYTES >= 64 << 10, "the stack is as long as asked for");
+        assert_eq!(rights(high - 1).as_deref(), Some("rw-"));
+        assert_eq!(rights(low + GUARD_BYTES).as_deref(), Some("rw-"));
     }
 }
