@@ -51,6 +51,8 @@ def _load():
 
 def join(**options):
     """Joins the job of this process's launcher; the options are bellpush_join's."""
+    # Read when CUDA is initialised: a stream of copies must not wait behind a kernel's that waits for it.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     return Communicator(options)
 
 

@@ -193,6 +193,10 @@ pub enum GpuError {
         /// Why not.
         why: &'static str,
     },
+    /// Work of a stream is being recorded: it cannot be waited for, and only what the recording thread
+    /// queues belongs to it.
+    #[error("work of the stream is being recorded")]
+    Recording,
     /// An event was asked for its time before it was reached.
     #[error("the event was not recorded yet")]
     NotRecorded,

@@ -8,10 +8,10 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
-use cudarc::driver::{CudaContext, CudaStream};
 
-use super::{COPY_LIMIT, Device, Pin, check, failed, make_current, safe};
+use super::{COPY_LIMIT, Context, Device, Ours, Pin, check, failed, make_current, safe};
 use crate::gpu::GpuError;
 use crate::gpu::stream::poll;
 use crate::mem::{Dma, Exported, HostMem, MemError, PAGE_BYTES};
@@ -28,8 +28,8 @@ pub(super) struct CopyLanes {
 }
 
 struct Lane {
-    stream: Arc<CudaStream>,
-    ctx: Arc<CudaContext>,
+    stream: Ours<Arc<CudaStream>>,
+    ctx: Context,
     /// Address of the pinned buffer.
     bounce: usize,
     /// A copy did not end in time: the GPU may still use the buffer.
@@ -37,7 +37,7 @@ struct Lane {
 }
 
 impl CopyLanes {
-    pub(super) fn new(ctx: &Arc<CudaContext>) -> Result<Self, GpuError> {
+    pub(super) fn new(ctx: &Context) -> Result<Self, GpuError> {
         let lanes = (0..LANES).map(|_| Lane::new(ctx).map(Mutex::new)).collect::<Result<_, _>>()?;
         Ok(Self { lanes, next: AtomicUsize::new(0) })
     }
@@ -52,10 +52,11 @@ impl CopyLanes {
 }
 
 impl Lane {
-    fn new(ctx: &Arc<CudaContext>) -> Result<Self, GpuError> {
+    fn new(ctx: &Context) -> Result<Self, GpuError> {
+        let _current = make_current(ctx)?;
         let stream = safe("cuStreamCreate", ctx.new_stream())?;
         let mut bounce = std::ptr::null_mut();
-        // SAFETY: the context is current (new_stream made it so); writes one pointer.
+        // SAFETY: the context is current; writes one pointer.
         let code = unsafe {
             sys::cuMemHostAlloc(&raw mut bounce, BOUNCE_BYTES, sys::CU_MEMHOSTALLOC_PORTABLE)
         };
@@ -65,7 +66,12 @@ impl Lane {
             };
             return Err(GpuError::Pin { bytes: BOUNCE_BYTES, error });
         }
-        Ok(Self { stream, ctx: ctx.clone(), bounce: bounce as usize, broken: false })
+        Ok(Self {
+            stream: Ours::new(stream),
+            ctx: ctx.clone(),
+            bounce: bounce as usize,
+            broken: false,
+        })
     }
 
     /// Runs one asynchronous operation on the lane's stream to its end.
@@ -77,11 +83,12 @@ impl Lane {
         if self.broken {
             return Err(GpuError::Timeout { what: "an earlier copy", after: COPY_LIMIT });
         }
-        make_current(&self.ctx)?;
-        check(call, start(self.stream.cu_stream()))?;
+        let _current = make_current(&self.ctx)?;
+        let stream = self.stream.cu_stream();
+        check(call, start(stream))?;
         let ended = poll("a copy", COPY_LIMIT, || {
             // SAFETY: the stream is ours and alive.
-            match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
+            match unsafe { sys::cuStreamQuery(stream) } {
                 CUresult::CUDA_SUCCESS => Ok(true),
                 CUresult::CUDA_ERROR_NOT_READY => Ok(false),
                 code => Err(failed("cuStreamQuery", code)),
@@ -112,7 +119,10 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        if !self.broken && make_current(&self.ctx).is_ok() {
+        if self.broken {
+            return;
+        }
+        if let Ok(_current) = make_current(&self.ctx) {
             // SAFETY: allocated in `new`, and no copy uses it.
             let _ = unsafe { sys::cuMemFreeHost(self.bounce as *mut _) };
         }
@@ -130,7 +140,7 @@ pub(in crate::gpu) struct Memory {
 
 impl Memory {
     pub(in crate::gpu) fn alloc(device: &Arc<Device>, bytes: usize) -> Result<Self, GpuError> {
-        device.make_current()?;
+        let _current = device.make_current()?;
         let mut addr = 0;
         // SAFETY: writes one address.
         check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut addr, bytes) })?;
@@ -162,7 +172,7 @@ impl Memory {
     /// A dma-buf of the pages that hold the memory, and where in it the memory begins.
     fn dmabuf(&self) -> Result<(OwnedFd, u64), MemError> {
         let refused = |e: GpuError| MemError::Export(e.to_string());
-        self.device.make_current().map_err(refused)?;
+        let _current = self.device.make_current().map_err(refused)?;
         // The driver exports whole pages of the host's size.
         let head = self.addr % PAGE_BYTES as u64;
         let bytes = (head as usize + self.bytes).next_multiple_of(PAGE_BYTES);
@@ -198,7 +208,10 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if !self.borrowed && self.device.make_current().is_ok() {
+        if self.borrowed {
+            return;
+        }
+        if let Ok(_current) = self.device.make_current() {
             // SAFETY: from cuMemAlloc; the owner's promise is that no kernel uses it any more.
             let _ = unsafe { sys::cuMemFree_v2(self.addr) };
         }
@@ -217,7 +230,8 @@ fn host_range(mem: &HostMem, offset: usize, bytes: usize) -> Result<usize, MemEr
     }
 }
 
-impl Dma for Memory {
+// SAFETY: the address is the allocation's, which it keeps, or one that `borrow`'s caller keeps.
+unsafe impl Dma for Memory {
     fn bytes(&self) -> usize {
         self.bytes
     }
@@ -336,7 +350,7 @@ impl Dma for Memory {
 /// After a copy that did not end, the memory stays pinned for good: the GPU may still reach it.
 fn finish(ended: Result<(), GpuError>, pin: Arc<Pin>) -> Result<(), MemError> {
     if matches!(ended, Err(GpuError::Timeout { .. })) {
-        std::mem::forget(pin);
+        pin.lose();
     }
     ended.map_err(device)
 }

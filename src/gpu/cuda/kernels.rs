@@ -5,15 +5,14 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::Arc;
 
-use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
 
-use super::{Device, DriverError, check, error_name, failed, make_current};
+use super::{Context, Device, DriverError, check, error_name, failed, make_current};
 use crate::gpu::{GpuError, Module};
 
 /// A module's images on one GPU; unloaded on drop, which waits for running kernels.
 pub(in crate::gpu) struct LoadedModule {
-    ctx: Arc<CudaContext>,
+    ctx: Context,
     modules: Vec<CUmodule>,
     functions: BTreeMap<String, Entry>,
 }
@@ -68,7 +67,7 @@ impl Device {
         if module.fatbins.is_empty() {
             return Err(GpuError::NotBuilt { reason: "the module has no CUDA image" });
         }
-        self.make_current()?;
+        let _current = self.make_current()?;
         let mut loaded =
             LoadedModule { ctx: self.ctx.clone(), modules: Vec::new(), functions: BTreeMap::new() };
         for image in module.fatbins {
@@ -154,9 +153,7 @@ fn compiled_for(function: CUfunction) -> Result<i32, GpuError> {
 
 impl Drop for LoadedModule {
     fn drop(&mut self) {
-        if make_current(&self.ctx).is_err() {
-            return;
-        }
+        let Ok(_current) = make_current(&self.ctx) else { return };
         for &module in &self.modules {
             // SAFETY: loaded by `load`; every kernel that was launched kept the module.
             let _ = unsafe { sys::cuModuleUnload(module) };

@@ -2,16 +2,19 @@
 //! wrappers of this folder where not.
 //!
 //! Every function that calls the driver first makes the GPU's primary context current in the
-//! calling thread. Event tracking is off: cudarc must never make one stream wait for another.
+//! calling thread, and gives the thread back the one that it had. Event tracking is off: cudarc must never make one stream wait for another.
 
 mod copy;
 mod kernels;
 mod nccl;
 mod pin;
+mod pins;
 mod queue;
 
 use std::ffi::{CStr, c_char};
-use std::sync::{Arc, Mutex, Once, OnceLock};
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute, CUresult};
@@ -35,7 +38,7 @@ const COPY_LIMIT: Duration = Duration::from_secs(20);
 
 /// One GPU: its primary context, and the streams of its memory's copies.
 pub(super) struct Device {
-    ctx: Arc<CudaContext>,
+    ctx: Context,
     copies: CopyLanes,
     /// Held for a whole read-modify-write.
     atomics: Mutex<()>,
@@ -73,24 +76,7 @@ pub(super) fn count() -> Result<usize, GpuError> {
     if !*PRESENT.get_or_init(|| unsafe { sys::is_culib_present() }) {
         return Err(GpuError::NoDriver); // any other call of cudarc would panic
     }
-    static ENVIRONMENT: Once = Once::new();
-    ENVIRONMENT.call_once(|| {
-        for (name, value) in [
-            // Loading a kernel at its first launch waits for running kernels: load all at once.
-            // Where the program set it otherwise, Device::load still loads each function of ours.
-            ("CUDA_MODULE_LOADING", "EAGER"),
-            // Streams that share one of the (by default 8) connections wait for each other, and a
-            // copy that waits for a spinning kernel is a deadlock: as many as there can be.
-            ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
-        ] {
-            if std::env::var_os(name).is_none() {
-                // SAFETY: once, before cuInit reads it; Rust's own readers of the environment are
-                // locked out, and foreign threads that call setenv or getenv at this very moment
-                // are the race that a program avoids by opening its GPU before it starts them.
-                unsafe { std::env::set_var(name, value) };
-            }
-        }
-    });
+    super::environment::prepare();
     let mut version = 0;
     // SAFETY: writes one int; allowed before cuInit.
     check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&raw mut version) })?;
@@ -117,7 +103,8 @@ impl Device {
         if !cfg!(bellpush_cubin) {
             return Err(GpuError::NotBuilt { reason: module::WHY_NO_FATBINS });
         }
-        let ctx = safe("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
+        let _callers = Caller::note()?;
+        let ctx = Ours::new(safe("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?);
         // SAFETY: no CudaSlice is ever made; ordering and lifetimes are Stream's and DeviceMem's.
         unsafe { ctx.disable_event_tracking() };
         let about = about(&ctx)?;
@@ -144,7 +131,7 @@ impl Device {
         if can == 0 {
             return Err(GpuError::NoPeer { from: self.ordinal(), to: other.ordinal() });
         }
-        self.make_current()?;
+        let _current = self.make_current()?;
         // SAFETY: the other context is retained by `other`, and by its memory after that.
         match unsafe { sys::cuCtxEnablePeerAccess(other.ctx.cu_ctx(), 0) } {
             CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
@@ -152,35 +139,120 @@ impl Device {
         }
     }
 
-    /// Checks that a range is memory of this GPU, allocated or managed.
+    /// Checks that a range is memory of this GPU, allocated or managed, or mapped piece by piece (virtual
+    /// memory management: PyTorch's expandable segments).
     pub(super) fn owns(&self, addr: u64, bytes: usize) -> Result<(), GpuError> {
-        self.make_current()?;
-        let foreign = GpuError::NotGpuMemory { gpu: self.ordinal(), addr, bytes };
-        let (mut start, mut length, mut ordinal) = (0, 0usize, -1i32);
-        let which = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
-        // SAFETY: each writes its results; the driver refuses an address that is none of its own.
-        let codes = unsafe {
-            [
-                sys::cuMemGetAddressRange_v2(&raw mut start, &raw mut length, addr),
-                sys::cuPointerGetAttribute((&raw mut ordinal).cast(), which, addr),
-            ]
-        };
-        let inside = addr.checked_add(bytes as u64).is_some_and(|end| end <= start + length as u64);
-        let known = codes.iter().all(|&code| code == CUresult::CUDA_SUCCESS);
-        if known && inside && usize::try_from(ordinal) == Ok(self.ordinal()) {
+        let _current = self.make_current()?;
+        if covered(addr, bytes, |at| self.piece(at)) {
             Ok(())
         } else {
-            Err(foreign)
+            Err(GpuError::NotGpuMemory { gpu: self.ordinal(), addr, bytes })
         }
     }
 
-    fn make_current(&self) -> Result<(), GpuError> {
+    /// End of the piece of this GPU's memory that an address lies in.
+    fn piece(&self, addr: u64) -> Option<u64> {
+        use sys::CUpointer_attribute::{
+            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_MAPPED,
+        };
+        let number = |which| {
+            let mut value = 0i32;
+            // SAFETY: writes a number of at most 4 bytes; an address that the driver does not know is refused.
+            let code = unsafe { sys::cuPointerGetAttribute((&raw mut value).cast(), which, addr) };
+            (code == CUresult::CUDA_SUCCESS).then_some(value)
+        };
+        let ordinal = usize::try_from(number(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)?);
+        if ordinal != Ok(self.ordinal()) {
+            return None;
+        }
+        let (mut start, mut length) = (0, 0usize);
+        // SAFETY: writes both results, or refuses the address.
+        let code = unsafe { sys::cuMemGetAddressRange_v2(&raw mut start, &raw mut length, addr) };
+        if code == CUresult::CUDA_SUCCESS {
+            return start.checked_add(length as u64);
+        }
+        // Of memory that the call does not know, only that the driver has mapped this page of it.
+        (number(CU_POINTER_ATTRIBUTE_MAPPED)? & 0xff != 0)
+            .then(|| (addr & !(MAPPED_BYTES - 1)).checked_add(MAPPED_BYTES))?
+    }
+
+    fn make_current(&self) -> Result<Caller, GpuError> {
         make_current(&self.ctx)
     }
 }
 
-fn make_current(ctx: &CudaContext) -> Result<(), GpuError> {
-    safe("cuCtxSetCurrent", ctx.bind_to_thread())
+/// What the driver maps at a time, at least (the granularity of `cuMemCreate`).
+const MAPPED_BYTES: u64 = 2 << 20;
+
+/// Whether pieces that begin where others end cover a range. `piece` says where one ends.
+fn covered(addr: u64, bytes: usize, piece: impl Fn(u64) -> Option<u64>) -> bool {
+    let Some(end) = addr.checked_add(bytes as u64) else { return false };
+    let mut at = addr;
+    loop {
+        match piece(at) {
+            Some(to) if to >= end => return true,
+            Some(to) if to > at => at = to,
+            _ => return false,
+        }
+    }
+}
+
+/// Makes a context current until the result is dropped.
+fn make_current(ctx: &CudaContext) -> Result<Caller, GpuError> {
+    let caller = Caller::note()?;
+    safe("cuCtxSetCurrent", ctx.bind_to_thread())?;
+    Ok(caller)
+}
+
+/// The context that was current in this thread, which the program counts on: current again on drop.
+struct Caller(sys::CUcontext);
+
+impl Caller {
+    fn note() -> Result<Self, GpuError> {
+        let current = safe("cuCtxGetCurrent", result::ctx::get_current())?;
+        Ok(Self(current.unwrap_or(std::ptr::null_mut())))
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        // SAFETY: the thread's own, or null for none. If its owner has destroyed it meanwhile, the driver
+        // refuses it at the next call.
+        let _ = unsafe { sys::cuCtxSetCurrent(self.0) };
+    }
+}
+
+/// Something of cudarc's whose drop makes its context current; the thread has its own back after that.
+struct Ours<T>(ManuallyDrop<T>);
+
+type Context = Ours<Arc<CudaContext>>;
+
+impl<T> Ours<T> {
+    fn new(inner: T) -> Self {
+        Self(ManuallyDrop::new(inner))
+    }
+}
+
+impl<T: Clone> Clone for Ours<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Deref for Ours<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> Drop for Ours<T> {
+    fn drop(&mut self) {
+        let _callers = Caller::note();
+        // SAFETY: not used after this.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
 }
 
 fn about(ctx: &CudaContext) -> Result<About, GpuError> {
@@ -204,4 +276,26 @@ fn about(ctx: &CudaContext) -> Result<About, GpuError> {
         capability: Some(safe("cuDeviceGetAttribute", ctx.compute_capability())?),
         driver: Some((version / 1000, version % 1000 / 10)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_mapped_piece_by_piece_is_one_range() {
+        let pieces = [(0x1000u64, 0x3000u64), (0x3000, 0x4000), (0x8000, 0x9000)];
+        let piece = |at| pieces.iter().find(|(from, to)| (*from..*to).contains(&at)).map(|p| p.1);
+        for (addr, bytes, whole) in [
+            (0x1000, 0x2000, true),
+            (0x1800, 0x2800, true),
+            (0x1800, 0x2801, false),
+            (0x3fff, 0x4002, false),
+            (0x8000, 0x1000, true),
+            (0x0fff, 1, false),
+            (u64::MAX, 2, false),
+        ] {
+            assert_eq!(covered(addr, bytes, piece), whole, "{bytes:#x} bytes at {addr:#x}");
+        }
+    }
 }

@@ -2,7 +2,8 @@
 //! all-reduce takes.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use libloading::Library;
@@ -117,7 +118,7 @@ impl Comm {
         let (tell, told) = mpsc::channel();
         let device = device.clone();
         let join = move || {
-            let joined = device.make_current().and_then(|()| {
+            let joined = device.make_current().and_then(|_current| {
                 let mut raw = std::ptr::null_mut();
                 let (rank, ranks) = (rank as c_int, ranks as c_int);
                 // SAFETY: the context is current; writes one pointer.
@@ -132,8 +133,15 @@ impl Comm {
             .name("bellpush-nccl".into())
             .spawn(join)
             .map_err(|source| GpuError::System { call: "starting a thread", source })?;
-        let late = GpuError::Timeout { what: "ncclCommInitRank", after: timeout };
-        told.recv_timeout(timeout).map_err(|_| late)?
+        let call = "ncclCommInitRank";
+        told.recv_timeout(timeout).unwrap_or_else(|why| {
+            Err(match why {
+                RecvTimeoutError::Timeout => GpuError::Timeout { what: call, after: timeout },
+                RecvTimeoutError::Disconnected => {
+                    GpuError::Nccl { call, error: "the thread that called it panicked".into() }
+                }
+            })
+        })
     }
 
     /// # Safety
@@ -145,7 +153,7 @@ impl Comm {
         count: u64,
         (dtype, op): (NcclType, NcclOp),
     ) -> Result<(), GpuError> {
-        self.device.make_current()?;
+        let _current = self.device.make_current()?;
         let (input, output) = (input as *const c_void, output as *mut c_void);
         let (dtype, op) = (dtype as c_int, op as c_int);
         let raw = self.raw.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +167,7 @@ impl Comm {
 
 impl Drop for Comm {
     fn drop(&mut self) {
-        if self.device.make_current().is_ok() {
+        if let Ok(_current) = self.device.make_current() {
             let raw = self.raw.get_mut().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: the communicator is this one's, and used no more. Abort rather than destroy,
             // which waits for the other ranks.

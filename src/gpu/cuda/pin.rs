@@ -3,28 +3,32 @@
 //! The driver refuses to register a range twice, and two GPUs, or two users of one memory, may want
 //! it: registrations are counted here, process-wide.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 
-use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUresult};
 
-use super::{Device, DriverError, check, error_name, make_current};
+use super::pins::{Pins, Range};
+use super::{Context, Device, DriverError, check, error_name, make_current};
 use crate::gpu::GpuError;
 
-/// By the range's first address. An entry goes when its memory has been unregistered.
-static PINS: Mutex<BTreeMap<u64, Weak<Pin>>> = Mutex::new(BTreeMap::new());
-
-fn pins() -> MutexGuard<'static, BTreeMap<u64, Weak<Pin>>> {
-    PINS.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static PINS: Pins<Pin> = Pins::new();
 
 /// A registered range; unregistered on drop.
 pub(in crate::gpu) struct Pin {
-    ctx: Arc<CudaContext>,
+    ctx: Context,
     host: u64,
     bytes: usize,
     io: bool,
+}
+
+impl Range for Pin {
+    fn host(&self) -> u64 {
+        self.host
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 impl Pin {
@@ -38,31 +42,11 @@ impl Pin {
         bytes: usize,
         io: bool,
     ) -> Result<Arc<Self>, GpuError> {
-        loop {
-            let mut pins = pins();
-            let existing = pins.get(&host).map(Weak::upgrade);
-            match existing {
-                None => {
-                    // SAFETY: the caller's promise.
-                    let pin = Arc::new(unsafe { Self::register(device, host, bytes, io)? });
-                    pins.insert(host, Arc::downgrade(&pin));
-                    return Ok(pin);
-                }
-                Some(Some(pin)) => {
-                    drop(pins); // this may be the last reference by now, and its drop locks
-                    if pin.bytes >= bytes && pin.io == io {
-                        return Ok(pin);
-                    }
-                    let twice = CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-                    return Err(GpuError::Pin { bytes, error: error_name(DriverError(twice)) });
-                }
-                // Its last owner is about to unregister it, for which it needs the lock.
-                Some(None) => {
-                    drop(pins);
-                    std::thread::yield_now();
-                }
-            }
-        }
+        // SAFETY: the caller's promise.
+        let pin = PINS.take(host, || unsafe { Self::register(device, host, bytes, io) })?;
+        let twice = CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+        let refused = || GpuError::Pin { bytes, error: error_name(DriverError(twice)) };
+        pin.filter(|pin| pin.bytes >= bytes && pin.io == io).ok_or_else(refused)
     }
 
     /// # Safety
@@ -73,7 +57,7 @@ impl Pin {
         bytes: usize,
         io: bool,
     ) -> Result<Self, GpuError> {
-        device.make_current()?;
+        let _current = device.make_current()?;
         let mut flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         if io {
             flags |= sys::CU_MEMHOSTREGISTER_IOMEMORY;
@@ -87,26 +71,29 @@ impl Pin {
 
     /// The pin of ordinary memory that covers `host .. host + bytes`.
     pub(in crate::gpu) fn covering(host: u64, bytes: usize) -> Option<Arc<Self>> {
-        let pin = pins().range(..=host).next_back()?.1.upgrade()?;
-        (!pin.io && host + bytes as u64 <= pin.host + pin.bytes as u64).then_some(pin)
+        PINS.covering(host, bytes).filter(|pin| !pin.io)
+    }
+
+    /// After a copy that did not end: the pages stay pinned for good, since the GPU may still reach them.
+    pub(super) fn lose(self: Arc<Self>) {
+        PINS.lose(self);
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        let mut pins = pins();
-        if make_current(&self.ctx).is_ok() {
+        PINS.give_back(self.host, || {
+            let Ok(_current) = make_current(&self.ctx) else { return };
             // SAFETY: registered by `register`, still mapped, and used by nobody any more.
             let _ = unsafe { sys::cuMemHostUnregister(self.host as *mut _) };
-        }
-        pins.remove(&self.host);
+        });
     }
 }
 
 impl Device {
     /// Ordinal of the GPU whose memory lies at an address.
     pub(in crate::gpu) fn owner_of(&self, addr: u64) -> Option<usize> {
-        self.make_current().ok()?;
+        let _current = self.make_current().ok()?;
         let mut ordinal: i32 = -1;
         let which = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
         // SAFETY: writes one int; an address that the driver does not know is refused.
@@ -117,7 +104,7 @@ impl Device {
 
     /// The GPU's address of registered host memory.
     pub(in crate::gpu) fn device_address(&self, host: u64) -> Result<u64, GpuError> {
-        self.make_current()?;
+        let _current = self.make_current()?;
         let mut addr = 0;
         // SAFETY: writes one address.
         let code = unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut addr, host as *mut _, 0) };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cudarc::driver::sys::{self, CUfunction_attribute_enum as FunctionAttribute, CUresult};
 use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result};
 
-use super::{Device, Function, Memory, check, failed, safe};
+use super::{Device, Function, Memory, Ours, check, failed, safe};
 use crate::gpu::host::Word;
 use crate::gpu::{Dims, GpuError};
 
@@ -18,32 +18,35 @@ const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 /// A non-blocking stream: it waits for no other, the default stream included.
 pub(in crate::gpu) struct Queue {
     device: Arc<Device>,
-    stream: Arc<CudaStream>,
+    stream: Ours<Arc<CudaStream>>,
 }
 
 /// An event that takes the time.
 pub(in crate::gpu) struct Mark {
-    event: CudaEvent,
+    event: Ours<CudaEvent>,
     recorded: AtomicBool,
 }
 
 /// Recorded work of a stream.
 pub(in crate::gpu) struct Graph {
-    graph: CudaGraph,
+    device: Arc<Device>,
+    graph: Ours<CudaGraph>,
 }
 
 impl Graph {
     /// # Safety
     /// What the recorded kernels reach stays good until the stream is idle.
     pub(in crate::gpu) unsafe fn launch(&self) -> Result<(), GpuError> {
+        let _current = self.device.make_current()?;
         safe("cuGraphLaunch", self.graph.launch())
     }
 }
 
 impl Device {
     pub(in crate::gpu) fn queue(self: &Arc<Self>) -> Result<Queue, GpuError> {
+        let _current = self.make_current()?;
         let stream = safe("cuStreamCreate", self.ctx.new_stream())?;
-        Ok(Queue { device: self.clone(), stream })
+        Ok(Queue { device: self.clone(), stream: Ours::new(stream) })
     }
 
     /// A stream whose blocks come before those of other streams that wait for a multiprocessor.
@@ -57,9 +60,10 @@ impl Device {
     }
 
     pub(in crate::gpu) fn mark(&self) -> Result<Mark, GpuError> {
+        let _current = self.make_current()?;
         let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
         let event = safe("cuEventCreate", self.ctx.new_event(Some(flags)))?;
-        Ok(Mark { event, recorded: AtomicBool::new(false) })
+        Ok(Mark { event: Ours::new(event), recorded: AtomicBool::new(false) })
     }
 }
 
@@ -77,7 +81,7 @@ impl Queue {
         dims: Dims,
         args: &[u8],
     ) -> Result<(), GpuError> {
-        self.device.make_current()?;
+        let _current = self.device.make_current()?;
         if dims.shared_bytes > SHARED_WITHOUT_ASKING {
             let bytes = dims.shared_bytes as i32; // at most MAX_SHARED_BYTES
             let which = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -114,16 +118,18 @@ impl Queue {
 
     /// What is queued from now on by this thread is recorded, and not executed.
     pub(in crate::gpu) fn begin_capture(&self) -> Result<(), GpuError> {
+        let _current = self.device.make_current()?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         safe("cuStreamBeginCapture", self.stream.begin_capture(mode))
     }
 
     /// Ends the recording.
     pub(in crate::gpu) fn end_capture(&self) -> Result<Graph, GpuError> {
+        let _current = self.device.make_current()?;
         let flags = sys::CUgraphInstantiate_flags(0);
         let graph = safe("cuStreamEndCapture", self.stream.end_capture(flags))?;
         graph
-            .map(|graph| Graph { graph })
+            .map(|graph| Graph { device: self.device.clone(), graph: Ours::new(graph) })
             .ok_or(GpuError::NoGraph { why: "the driver made no graph" })
     }
 
@@ -140,7 +146,7 @@ impl Queue {
         if bytes == 0 {
             return Ok(());
         }
-        self.device.make_current()?;
+        let _current = self.device.make_current()?;
         let from = (host as usize + host_offset) as *const c_void;
         let to = to.addr() + to_offset as u64;
         // SAFETY: the caller's promise.
@@ -161,7 +167,7 @@ impl Queue {
         if bytes == 0 {
             return Ok(());
         }
-        self.device.make_current()?;
+        let _current = self.device.make_current()?;
         let from = from.addr() + from_offset as u64;
         let to = (host as usize + host_offset) as *mut c_void;
         // SAFETY: the caller's promise.
@@ -172,7 +178,7 @@ impl Queue {
     /// # Safety
     /// The word is mapped for the GPU and aligned, and stays so until the stream is idle.
     pub(in crate::gpu) unsafe fn write(&self, addr: u64, word: Word) -> Result<(), GpuError> {
-        self.device.make_current()?;
+        let _current = self.device.make_current()?;
         // The default flag: a memory barrier of system scope precedes the write (driver API,
         // "Stream Memory Operations"), which is what orders earlier work before the word.
         let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
@@ -190,6 +196,7 @@ impl Queue {
     }
 
     pub(in crate::gpu) fn record(&self, mark: &Mark) -> Result<(), GpuError> {
+        let _current = self.device.make_current()?;
         safe("cuEventRecord", mark.event.record(&self.stream))?;
         mark.recorded.store(true, Ordering::Relaxed);
         Ok(())
@@ -206,10 +213,18 @@ impl Queue {
         foreign_first: bool,
         mark: &Mark,
     ) -> Result<(), GpuError> {
-        self.device.make_current()?;
+        let _current = self.device.make_current()?;
         let (ours, event) = (self.stream.cu_stream(), mark.event.cu_event());
         let foreign: sys::CUstream = foreign.cast();
         let (first, second) = if foreign_first { (foreign, ours) } else { (ours, foreign) };
+        // What is recorded is launched again later, when nobody keeps what our part of it reaches.
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: writes one word; the stream is the caller's.
+        let code = unsafe { sys::cuStreamIsCapturing(foreign, &raw mut status) };
+        check("cuStreamIsCapturing", code)?;
+        if status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+            return Err(GpuError::Recording);
+        }
         // SAFETY: the event is the mark's; the streams are ours and the caller's.
         check("cuEventRecord", unsafe { sys::cuEventRecord(event, first) })?;
         mark.recorded.store(true, Ordering::Relaxed);
@@ -218,7 +233,7 @@ impl Queue {
     }
 
     pub(in crate::gpu) fn query(&self) -> Result<bool, GpuError> {
-        self.device.make_current()?;
+        let _current = self.device.make_current()?;
         // SAFETY: the stream is ours and alive.
         match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
             CUresult::CUDA_SUCCESS => Ok(true),
@@ -230,7 +245,7 @@ impl Queue {
 
 impl Mark {
     pub(in crate::gpu) fn query(&self) -> Result<bool, GpuError> {
-        super::make_current(self.event.context())?;
+        let _current = super::make_current(self.event.context())?;
         safe("cuEventQuery", self.event.try_is_complete())
     }
 
@@ -240,6 +255,7 @@ impl Mark {
                 return Err(GpuError::NotRecorded);
             }
         }
+        let _current = super::make_current(self.event.context())?;
         // Both are reached, so this does not wait.
         let ms = safe("cuEventElapsedTime", self.event.elapsed_ms(&end.event))?;
         Ok((f64::from(ms) * 1e6).round().max(0.0) as u64)
