@@ -10,7 +10,7 @@ use super::{Algorithm, Call, Dtype, Error, Op};
 use crate::gpu::collective_args::{
     BLOCK_BYTES, CollArgs, CollCall, CollStatus, DEPTH, SHARED_BYTES, SHARED_STATUS,
 };
-use crate::gpu::{DeviceMem, Dims, Gpu, Graph, Kernel, Mapped, Stream};
+use crate::gpu::{DeviceMem, Dims, Gpu, Graph, Kept, Kernel, Mapped, Stream};
 use crate::nic::Nic;
 use crate::transport::{Endpoint, Memory};
 
@@ -277,18 +277,18 @@ impl Communicator {
         let mut calls = self.lock();
         calls.check(stream)?;
         let args = CollArgs { input, output, ..inner.args(&call) };
-        for memory in [from.memory, to.memory] {
+        let keep = |memory: &Memory| -> Kept {
             match memory {
-                Memory::Device(mem) => stream.keep(mem.clone()),
-                Memory::Host(mem) => stream.keep(mem.keep()),
+                Memory::Device(mem) => mem.clone(),
+                Memory::Host(mem) => mem.keep(),
             }
-        }
-        stream.keep(self.running.clone());
+        };
+        let kept = [keep(from.memory), keep(to.memory), self.running.clone()];
         let kernel = match call.algorithm {
             Algorithm::Quick => &inner.all_reduce_quick,
             _ => &inner.all_reduce,
         };
-        stream.launch(kernel, inner.dims(&call), &args)?;
+        stream.launch_own(kernel, inner.dims(&call), &args, kept)?;
         self.running.sends.store(inner.ranks > 1, Ordering::Relaxed);
         calls.queued(stream, inner.waits(&call));
         Ok(())
@@ -531,8 +531,8 @@ impl Drop for Running {
         };
         // Nothing more can be done for a rank that does not acknowledge.
         let Ok(stream) = inner.gpu.stream() else { return };
-        stream.keep(inner.clone());
-        if stream.launch(&inner.drain, inner.dims(&all), &inner.args(&all)).is_ok() {
+        let (dims, args) = (inner.dims(&all), inner.args(&all));
+        if stream.launch_own(&inner.drain, dims, &args, [inner.clone() as Kept]).is_ok() {
             let _ = stream.synchronize(DRAIN);
         }
     }

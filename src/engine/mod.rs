@@ -199,7 +199,7 @@ impl GpuEngine {
             slot_bytes: MAX_SLOT_BYTES,
         };
         let dims = Dims::new(self.options.blocks, self.options.threads);
-        stream.launch(&self.kernel, dims.shared(SHARED_BYTES + MAX_SLOT_BYTES), &args)
+        stream.launch_own(&self.kernel, dims.shared(SHARED_BYTES + MAX_SLOT_BYTES), &args, [])
     }
 }
 
@@ -220,7 +220,10 @@ impl Accelerator for GpuEngine {
         let memory = self.gpu.alloc(bytes).map_err(refused)?;
         match memory.as_host() {
             Some(view) => Ok(view.clone()),
-            None => View::new(&HostMem::far(memory.addr(), memory.clone()), 0, bytes),
+            None => {
+                let far = HostMem::far(memory).expect("a GPU's memory has an address");
+                View::new(&far, 0, bytes)
+            }
         }
     }
 

@@ -11,6 +11,7 @@ pub mod collective_args;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod engine_args;
+pub mod environment;
 mod error;
 mod graph;
 mod host;
@@ -29,6 +30,7 @@ pub use memory::{DeviceMem, Mapped};
 pub use module::{
     Dims, HostKernel, Kernel, KernelArgs, Loaded, MAX_BLOCK, MAX_SHARED_BYTES, Module,
 };
+pub(crate) use stream::Kept;
 pub use stream::{Event, Stream};
 
 /// What runs the kernels.

@@ -122,13 +122,15 @@ impl Nccl {
                 let (bytes, len) = (usize::try_from(bytes).unwrap_or(usize::MAX), memory.bytes());
                 return Err(MemError::OutOfBounds { offset: 0, bytes, len }.into());
             }
-            stream.keep(memory.clone());
         }
         if !Arc::ptr_eq(stream.gpu(), &self.gpu) {
             return Err(GpuError::OtherGpu { what: "stream" });
         }
         #[cfg(feature = "cuda")]
         if let Some(queue) = stream.queue() {
+            let mut state = stream.queueing()?;
+            state.keep(input.clone());
+            state.keep(output.clone());
             let ends = (input.addr(), output.addr());
             // SAFETY: both hold `count` elements and are kept until the stream is idle.
             return unsafe { self.comm.all_reduce(queue, ends, count, (dtype, op)) };

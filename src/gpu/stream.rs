@@ -2,7 +2,8 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use super::memory::DeviceKind;
@@ -14,13 +15,63 @@ use crate::mem::{Dma, MemError};
 ///
 /// The stream keeps the memory and the kernels that it was given until [`Stream::synchronize`]
 /// finds it idle. Dropping a busy stream waits up to a second; after that a host executor's
-/// kernel is ended where it stands, and CUDA's goes on while the memory that it was given is leaked.
+/// kernel is ended where it stands. One that cannot be ended (CUDA's, lanes that are threads, a fibre
+/// that does not yield) goes on, and the memory that the stream was given is leaked.
 pub struct Stream {
     gpu: Arc<Gpu>,
     kind: Kind,
-    /// By address, so that a loop over the same memories does not grow it.
-    kept: Mutex<HashMap<usize, Arc<dyn Any + Send + Sync>>>,
+    state: Mutex<State>,
     token: Arc<()>,
+}
+
+/// What a stream keeps and refuses. Locked from before something is kept until the work that reaches it
+/// is queued, so that nobody who finds the stream idle in between lets go of it.
+#[derive(Default)]
+pub(super) struct State {
+    /// By address, so that a loop over the same memories does not grow it.
+    kept: HashMap<usize, Kept>,
+    /// The thread whose work is recorded instead of executed.
+    recorder: Option<ThreadId>,
+}
+
+/// Something that lives as long as it is kept.
+pub(crate) type Kept = Arc<dyn Any + Send + Sync>;
+
+impl State {
+    pub(super) fn keep(&mut self, what: Kept) {
+        self.kept.insert(Arc::as_ptr(&what).cast::<()>() as usize, what);
+    }
+
+    /// All that is kept.
+    #[cfg(feature = "cuda")]
+    pub(super) fn kept(&self) -> Vec<Kept> {
+        self.kept.values().cloned().collect()
+    }
+
+    /// Whether the calling thread may queue work: while one records, all others' would be recorded too.
+    fn may_queue(&self) -> Result<(), GpuError> {
+        match self.recorder {
+            Some(recorder) if recorder != std::thread::current().id() => Err(GpuError::Recording),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the stream may be asked how far it is: recorded work has no progress.
+    fn may_ask(&self) -> Result<(), GpuError> {
+        if self.recorder.is_some() { Err(GpuError::Recording) } else { Ok(()) }
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn begin_recording(&mut self) -> Result<(), GpuError> {
+        self.may_ask()?;
+        self.recorder = Some(std::thread::current().id());
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn end_recording(&mut self) {
+        self.recorder = None;
+    }
 }
 
 enum Kind {
@@ -31,6 +82,8 @@ enum Kind {
 
 /// How long dropping a stream waits for its work.
 const DROP_WAIT: Duration = Duration::from_secs(1);
+/// How long it waits for a kernel that is to end where it stands: until its fibres yield.
+const END_WAIT: Duration = Duration::from_millis(250);
 
 /// A point in a stream's work: whether it was reached, and when.
 pub struct Event {
@@ -71,7 +124,7 @@ impl Gpu {
     }
 
     fn stream_of(self: &Arc<Self>, kind: Kind) -> Stream {
-        Stream { gpu: self.clone(), kind, kept: Mutex::default(), token: Arc::default() }
+        Stream { gpu: self.clone(), kind, state: Mutex::default(), token: Arc::default() }
     }
 
     /// A new event, recorded nowhere yet.
@@ -96,14 +149,37 @@ impl Stream {
 
     /// Queues a kernel; its argument is copied now.
     ///
+    /// # Safety
+    /// The argument is what the kernel takes, and each address in it is of memory that the kernel may
+    /// use as it does, until the stream was found idle. (Dropping the stream is no proof of that.)
+    ///
+    /// ```compile_fail,E0133
+    /// # use bellpush::gpu::{Dims, GpuError, Kernel, Stream, args::StoreArgs};
+    /// fn stores_anywhere(stream: &Stream, kernel: &Kernel, args: &StoreArgs) -> Result<(), GpuError> {
+    ///     stream.launch(kernel, Dims::new(1, 1), args)
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// When the dimensions or the argument's size do not suit the kernel; on the host executor
     /// also [`GpuError::Fault`] of an earlier kernel of this stream.
-    pub fn launch<A: KernelArgs>(
+    pub unsafe fn launch<A: KernelArgs>(
         &self,
         kernel: &Kernel,
         dims: Dims,
         args: &A,
+    ) -> Result<(), GpuError> {
+        self.launch_own(kernel, dims, args, [])
+    }
+
+    /// As [`Stream::launch`] for this library's own modules, which write into the argument only
+    /// addresses of what they keep: `kept`, until the stream is idle.
+    pub(crate) fn launch_own<A: KernelArgs>(
+        &self,
+        kernel: &Kernel,
+        dims: Dims,
+        args: &A,
+        kept: impl IntoIterator<Item = Kept>,
     ) -> Result<(), GpuError> {
         self.same_gpu(&kernel.gpu, "kernel")?;
         dims.check()?;
@@ -115,14 +191,16 @@ impl Stream {
             });
         }
         let args = bytemuck::bytes_of(args);
+        let mut state = self.queueing()?;
+        kept.into_iter().for_each(|what| state.keep(what));
         match (&self.kind, &kernel.code) {
             (Kind::Host(worker), &Code::Host(entry)) => {
-                // SAFETY: KernelArgs: the struct is the kernel's, and its addresses stay good.
+                // SAFETY: the caller's promise: that of `launch`.
                 unsafe { worker.launch(&kernel.name, entry, dims, args) }
             }
             #[cfg(feature = "cuda")]
             (Kind::Cuda(queue), Code::Cuda(function)) => {
-                self.keep(function.keep());
+                state.keep(function.keep());
                 // SAFETY: as above.
                 unsafe { queue.launch(function, dims, args) }
             }
@@ -143,7 +221,7 @@ impl Stream {
         to_offset: usize,
         bytes: usize,
     ) -> Result<(), GpuError> {
-        self.check_copy(from, from_offset, to, to_offset, bytes)?;
+        let _queueing = self.check_copy(from, from_offset, to, to_offset, bytes)?;
         match (&self.kind, &to.kind) {
             (Kind::Host(worker), DeviceKind::Host(view)) => {
                 let mem = from.host().ok_or(GpuError::Registers)?.clone();
@@ -171,7 +249,7 @@ impl Stream {
         to_offset: usize,
         bytes: usize,
     ) -> Result<(), GpuError> {
-        self.check_copy(to, to_offset, from, from_offset, bytes)?;
+        let _queueing = self.check_copy(to, to_offset, from, from_offset, bytes)?;
         match (&self.kind, &from.kind) {
             (Kind::Host(worker), DeviceKind::Host(view)) => {
                 let mem = to.host().ok_or(GpuError::Registers)?.clone();
@@ -207,11 +285,12 @@ impl Stream {
     fn write_word(&self, to: &Mapped, offset: usize, word: host::Word) -> Result<(), GpuError> {
         self.same_gpu(to.gpu(), "memory")?;
         to.check_word(offset, word.bytes())?;
+        let mut state = self.queueing()?;
+        state.keep(to.keep());
         match &self.kind {
             Kind::Host(worker) => worker.write(to.clone(), offset, word),
             #[cfg(feature = "cuda")]
             Kind::Cuda(queue) => {
-                self.keep(to.keep());
                 // SAFETY: the word was checked, and its memory is kept until the stream is idle.
                 unsafe { queue.write(to.addr() + offset as u64, word) }
             }
@@ -223,6 +302,7 @@ impl Stream {
     /// # Errors
     /// What the driver reports.
     pub fn record(&self, event: &Event) -> Result<(), GpuError> {
+        let _queueing = self.queueing()?;
         match (&self.kind, &event.kind) {
             (Kind::Host(worker), EventKind::Host(mark)) => worker.record(mark.clone()),
             #[cfg(feature = "cuda")]
@@ -239,7 +319,9 @@ impl Stream {
     /// `foreign` is a stream of this GPU's primary context.
     ///
     /// # Errors
-    /// What the driver reports. The host executor knows no other streams.
+    /// [`GpuError::Recording`] where work of one of the two is being recorded: the graph would keep our
+    /// stream's part in it, and be launched when what that part reaches is gone. What the driver
+    /// reports. The host executor knows no other streams.
     pub unsafe fn follow(&self, foreign: u64, event: &Event) -> Result<(), GpuError> {
         // SAFETY: the caller's promise.
         unsafe { self.order(foreign, true, event) }
@@ -263,6 +345,8 @@ impl Stream {
         foreign_first: bool,
         event: &Event,
     ) -> Result<(), GpuError> {
+        let state = self.lock();
+        state.may_ask()?;
         #[cfg(feature = "cuda")]
         if let (Kind::Cuda(queue), EventKind::Cuda(mark)) = (&self.kind, &event.kind) {
             // SAFETY: the caller's promise.
@@ -277,11 +361,23 @@ impl Stream {
     /// # Errors
     /// What the work ended with.
     pub fn query(&self) -> Result<bool, GpuError> {
-        match &self.kind {
-            Kind::Host(worker) => worker.query(),
+        Ok(self.idle()?.is_some())
+    }
+
+    /// The state of an idle stream; `None` while there is work, or another thread queues some.
+    fn idle(&self) -> Result<Option<MutexGuard<'_, State>>, GpuError> {
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(None),
+        };
+        state.may_ask()?;
+        let done = match &self.kind {
+            Kind::Host(worker) => worker.query()?,
             #[cfg(feature = "cuda")]
-            Kind::Cuda(queue) => queue.query(),
-        }
+            Kind::Cuda(queue) => queue.query()?,
+        };
+        Ok(done.then_some(state))
     }
 
     /// Waits until all queued work is done.
@@ -290,17 +386,33 @@ impl Stream {
     /// [`GpuError::Timeout`] (the work goes on), or what the work ended with.
     pub fn synchronize(&self, timeout: Duration) -> Result<(), GpuError> {
         match &self.kind {
-            Kind::Host(worker) => worker.synchronize(timeout)?,
+            Kind::Host(worker) => {
+                worker.synchronize(timeout)?;
+                self.let_go().map(|_| ()) // unless others have queued since
+            }
             #[cfg(feature = "cuda")]
-            Kind::Cuda(queue) => poll("the stream", timeout, || queue.query())?,
+            Kind::Cuda(_) => poll("the stream", timeout, || self.let_go()),
         }
-        // Only what was queued before the wait is known to be done; a thread that queues meanwhile
-        // shares the stream at its own risk of keeping less, so look once more.
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.query()? {
-            kept.clear();
+    }
+
+    /// Lets go of what is kept if the stream is idle, and says whether it is.
+    fn let_go(&self) -> Result<bool, GpuError> {
+        let Some(mut state) = self.idle()? else { return Ok(false) };
+        let kept = std::mem::take(&mut state.kept);
+        drop(state);
+        drop(kept); // may wait for kernels, for which others who queue are not to wait
+        Ok(true)
+    }
+
+    /// Ends the work of a stream of the host executor where it stands; nothing more is executed. Returns
+    /// whether that is done: lanes that are threads, and a fibre that does not yield, go on, as CUDA's
+    /// kernels do.
+    pub fn end(&self) -> bool {
+        match &self.kind {
+            Kind::Host(worker) => worker.cancel(END_WAIT),
+            #[cfg(feature = "cuda")]
+            Kind::Cuda(queue) => matches!(queue.query(), Ok(true)),
         }
-        Ok(())
     }
 
     /// Time between two reached events, in ns.
@@ -329,7 +441,7 @@ impl Stream {
         device: &Arc<DeviceMem>,
         device_offset: usize,
         bytes: usize,
-    ) -> Result<(), GpuError> {
+    ) -> Result<MutexGuard<'_, State>, GpuError> {
         self.same_gpu(mapped.gpu(), "memory")?;
         self.same_gpu(device.gpu(), "memory")?;
         mapped.host().ok_or(GpuError::Registers)?;
@@ -341,9 +453,21 @@ impl Stream {
                 return Err(MemError::OutOfBounds { offset: device_offset, bytes, len }.into());
             }
         }
-        self.keep(mapped.keep());
-        self.keep(device.clone());
-        Ok(())
+        let mut state = self.queueing()?;
+        state.keep(mapped.keep());
+        state.keep(device.clone());
+        Ok(state)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be held while something is kept and the work that reaches it is queued.
+    pub(super) fn queueing(&self) -> Result<MutexGuard<'_, State>, GpuError> {
+        let state = self.lock();
+        state.may_queue()?;
+        Ok(state)
     }
 
     #[cfg(feature = "cuda")]
@@ -362,31 +486,23 @@ impl Stream {
     pub(crate) fn token(&self) -> &Arc<()> {
         &self.token
     }
-
-    /// What is kept.
-    #[cfg(feature = "cuda")]
-    pub(super) fn kept(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
-    }
-
-    /// Keeps something until the stream is idle: memory that a launched kernel reaches by address.
-    pub(crate) fn keep(&self, what: Arc<dyn Any + Send + Sync>) {
-        let key = Arc::as_ptr(&what).cast::<()>() as usize;
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(key, what);
-    }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if matches!(self.synchronize(DROP_WAIT), Err(GpuError::Timeout { .. })) {
-            match &self.kind {
-                Kind::Host(worker) => worker.cancel(), // and joined before `kept` is dropped
-                #[cfg(feature = "cuda")]
-                Kind::Cuda(_) => {
-                    let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
-                    kept.drain().for_each(|(_, what)| std::mem::forget(what));
-                }
+        let ended = self.synchronize(DROP_WAIT);
+        let idle = match &self.kind {
+            // A fault is no lane's to survive.
+            Kind::Host(worker) => {
+                !matches!(ended, Err(GpuError::Timeout { .. })) || worker.cancel(END_WAIT)
             }
+            // After any error it is not known what still runs.
+            #[cfg(feature = "cuda")]
+            Kind::Cuda(_) => ended.is_ok(),
+        };
+        if !idle {
+            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            state.kept.drain().for_each(|(_, what)| std::mem::forget(what));
         }
     }
 }
@@ -436,4 +552,53 @@ pub(super) fn poll(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Executor, HostOptions, Module};
+    use super::*;
+
+    #[derive(Clone, Copy, bytemuck::NoUninit)]
+    #[repr(C)]
+    struct Yields(u64);
+    // SAFETY: selftest.cu's struct.
+    unsafe impl KernelArgs for Yields {}
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// A thread that waits, and finds the stream idle just before another's work is queued.
+    #[test]
+    fn what_a_launch_is_given_stays_whoever_waits_meanwhile() {
+        let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+        let kernel = gpu.load(&Module::builtin()).unwrap().kernel("bp_selftest_yield").unwrap();
+        let stream = gpu.stream().unwrap();
+        let given: Kept = Arc::new(7);
+        let seen = Arc::downgrade(&given);
+        let another_waits = || -> Kept {
+            std::thread::scope(|scope| scope.spawn(|| stream.synchronize(LIMIT)).join())
+                .unwrap()
+                .unwrap();
+            assert!(
+                seen.upgrade().is_some(),
+                "let go of before the work that reaches it is queued"
+            );
+            Arc::new(8)
+        };
+        let kept = std::iter::once(given).chain(std::iter::once_with(another_waits));
+        stream.launch_own(&kernel, Dims::new(1, 1), &Yields(0), kept).unwrap();
+        stream.synchronize(LIMIT).unwrap();
+        assert!(seen.upgrade().is_none(), "kept for ever");
+    }
+
+    #[test]
+    fn while_a_thread_records_others_are_refused() {
+        let mut state = State::default();
+        assert!(state.may_queue().is_ok() && state.may_ask().is_ok());
+        state.recorder = Some(std::thread::current().id());
+        assert!(state.may_queue().is_ok(), "the recording thread queues");
+        assert!(matches!(state.may_ask(), Err(GpuError::Recording)));
+        let other = std::thread::scope(|scope| scope.spawn(|| state.may_queue()).join().unwrap());
+        assert!(matches!(other, Err(GpuError::Recording)));
+    }
 }

@@ -11,7 +11,7 @@ use super::{Address, Error, Memory, Options, Path};
 use crate::gpu::args::{
     Code, DeviceEndpoint, OpArgs, QP_STATE_BYTES, QP_STATE_MAX_CREDITS, Scope, Status, Verb,
 };
-use crate::gpu::{DeviceMem, Dims, Gpu, Kernel, Mapped, Module, Stream};
+use crate::gpu::{DeviceMem, Dims, Gpu, Kept, Kernel, Mapped, Module, Stream};
 use crate::nic::{Access, Mr, Nic};
 
 /// Offsets in the auxiliary page: the queue pair's status, the atomics' sink, the verbs' statuses.
@@ -110,8 +110,8 @@ impl KernelPosted {
         op.status = self.aux.addr() + (VERBS + queued.len() * 4) as u64;
         // A warp posts fastest; more threads only where there is payload for them to copy.
         let threads = if op.bytes <= 4096 { 32 } else { 512 };
-        stream.keep(self.reached.clone());
-        stream.launch(&self.verb, Dims::new(1, threads), &op)?;
+        let dims = Dims::new(1, threads);
+        stream.launch_own(&self.verb, dims, &op, [self.reached.clone() as Kept])?;
         queued.push(name);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! A stream of the host executor: one thread that executes operations in order.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -188,19 +189,31 @@ impl Worker {
         }
     }
 
-    /// Ends the running kernel, and executes nothing further.
-    pub(in crate::gpu) fn cancel(&self) {
+    /// Ends the running kernel, executes nothing further, and waits for that. `false` if the kernel still
+    /// runs after `wait`, as lanes that are threads do, and a fibre that does not yield: what it
+    /// reaches must stay for good.
+    pub(in crate::gpu) fn cancel(&self, wait: Duration) -> bool {
         self.shared.stop.store(true, Ordering::Relaxed);
+        let ended = Failure { kernel: "(stream)".into(), why: "the stream was ended".into() };
+        lock(&self.shared.queue).failed.get_or_insert(ended); // later work is refused, not forgotten
+        let (queue, _) = self
+            .shared
+            .done
+            .wait_timeout_while(lock(&self.shared.queue), wait, |queue| queue.pending > 0)
+            .unwrap_or_else(PoisonError::into_inner);
+        queue.pending == 0
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let abandoned = self.shared.stop.load(Ordering::Relaxed);
-        lock(&self.shared.queue).closed = true;
+        let mut queue = lock(&self.shared.queue);
+        queue.closed = true;
+        // A kernel that was cancelled and runs on would hold us as long as it likes: its thread is left behind.
+        let abandoned = queue.pending > 0 && self.shared.stop.load(Ordering::Relaxed);
+        drop(queue);
         self.shared.work.notify_one();
-        // Lanes that are threads cannot be ended: theirs is left behind.
-        if abandoned && self.options.lanes == Lanes::Threads {
+        if abandoned {
             return;
         }
         if let Some(thread) = self.thread.take() {
@@ -208,6 +221,9 @@ impl Drop for Worker {
         }
     }
 }
+
+/// What is said of a thread of the executor's that panicked; the panic itself was printed.
+const PANICKED: &str = "a thread of the executor panicked";
 
 /// The stream's thread.
 fn execute(shared: &Arc<Shared>, options: &HostOptions) {
@@ -222,7 +238,16 @@ fn execute(shared: &Arc<Shared>, options: &HostOptions) {
         let skip = queue.failed.is_some() || shared.stop.load(Ordering::Relaxed);
         drop(queue);
 
-        let result = if skip { Ok(()) } else { perform(&op, shared, options, &mut helpers) };
+        let result = if skip {
+            Ok(())
+        } else {
+            // A panic is a bug of ours, or of a memory's copies: it ends the stream as a fault does, and
+            // whoever waits for it hears of it.
+            let done = AssertUnwindSafe(|| perform(&op, shared, options, &mut helpers));
+            catch_unwind(done).unwrap_or_else(|_| {
+                Err(Failure { kernel: "(stream)".into(), why: PANICKED.into() })
+            })
+        };
         if let Op::Record(mark) = &op {
             let now = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             mark.at_ns.store(now, Ordering::Relaxed);
@@ -317,8 +342,8 @@ impl Helpers {
             sender.send(Part { launch, shared, ended }).expect("a helper lives as long as we do");
         }
         drop(ended);
-        // SAFETY: Worker::launch's promise.
-        let mut result = unsafe { launch.run(0, &shared.stop) };
+        let mut result = run_part(launch, 0, shared);
+        // Ends when every helper has let go of the launch.
         for other in results {
             result = result.and(other);
         }
@@ -337,11 +362,22 @@ impl Drop for Helpers {
 
 fn help(index: usize, parts: &Receiver<Part>) {
     for Part { launch, shared, ended } in parts {
-        // SAFETY: Worker::launch's promise.
-        let result = unsafe { launch.run(index, &shared.stop) };
+        let result = run_part(&launch, index, &shared);
         drop(launch);
         let _ = ended.send(result);
     }
+}
+
+/// A thread's part of a launch. If it panics, the other parts end as well, whose lanes may wait for
+/// this one's, and the thread goes on: the next launch counts on it.
+fn run_part(launch: &Launch, index: usize, shared: &Shared) -> Result<(), GpuError> {
+    // SAFETY: Worker::launch's promise.
+    let part = AssertUnwindSafe(|| unsafe { launch.run(index, &shared.stop) });
+    catch_unwind(part).unwrap_or_else(|_| {
+        launch.cancel.store(true, Ordering::Relaxed);
+        let source = std::io::Error::other(PANICKED);
+        Err(GpuError::System { call: "running a part of a launch", source })
+    })
 }
 
 fn spawn(
@@ -352,4 +388,90 @@ fn spawn(
         .name(name.into())
         .spawn(body)
         .map_err(|source| GpuError::System { call: "starting a thread", source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::{Dma, MemError};
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// Memory of a device whose copies panic.
+    struct Panics;
+
+    // SAFETY: names no address, and copies nothing.
+    unsafe impl Dma for Panics {
+        fn bytes(&self) -> usize {
+            4096
+        }
+        fn read(&self, _: usize, _: &mut [u8]) -> Result<(), MemError> {
+            panic!("planted")
+        }
+        fn write(&self, _: usize, _: &[u8]) -> Result<(), MemError> {
+            panic!("planted")
+        }
+        fn fetch_add(&self, _: usize, _: u64) -> Result<u64, MemError> {
+            panic!("planted")
+        }
+        fn compare_swap(&self, _: usize, _: u64, _: u64) -> Result<u64, MemError> {
+            panic!("planted")
+        }
+        fn device_addr(&self) -> Option<u64> {
+            Some(0x1000)
+        }
+        fn read_to_host(&self, _: usize, _: &HostMem, _: usize, _: usize) -> Result<(), MemError> {
+            panic!("planted")
+        }
+        fn write_from_host(
+            &self,
+            _: usize,
+            _: &HostMem,
+            _: usize,
+            _: usize,
+        ) -> Result<(), MemError> {
+            panic!("planted")
+        }
+    }
+
+    #[test]
+    fn a_panic_in_the_streams_thread_ends_waits_with_an_error() {
+        let worker = Worker::start(HostOptions::default()).unwrap();
+        let far = HostMem::far(Arc::new(Panics)).unwrap();
+        let near = HostMem::alloc(4096).unwrap();
+        worker.copy(far, 0, near.clone(), 0, 8).unwrap();
+        let ended = worker.synchronize(LIMIT).unwrap_err();
+        assert!(matches!(&ended, GpuError::Fault { why, .. } if why == PANICKED), "{ended}");
+        assert!(worker.copy(near.clone(), 0, near, 64, 8).is_err(), "the stream stays failed");
+        assert!(worker.query().is_err());
+    }
+
+    unsafe extern "C" fn nothing(_: *const std::ffi::c_void) -> usize {
+        0
+    }
+
+    #[test]
+    fn a_panic_in_a_helper_ends_its_launch_and_not_the_helper() {
+        let shared = Arc::new(Shared::default());
+        let launch = |threads| {
+            let dims = Dims::new(2, 1);
+            let mut made = Launch::new(&HostOptions::default(), nothing, dims, &[]).unwrap();
+            made.threads = threads;
+            Arc::new(made)
+        };
+        let (sender, parts) = mpsc::channel();
+        let helper = spawn("bellpush helper", move || help(1, &parts)).unwrap();
+        let run = |launch: &Arc<Launch>| {
+            let (ended, results) = mpsc::channel();
+            sender.send(Part { launch: launch.clone(), shared: shared.clone(), ended }).unwrap();
+            results.recv_timeout(LIMIT).expect("it says how its part ended")
+        };
+        // A launch of no threads is one that nobody makes: dealing its blocks panics.
+        let broken = launch(0);
+        assert!(run(&broken).unwrap_err().to_string().contains(PANICKED));
+        assert!(broken.cancel.load(Ordering::Relaxed), "the other parts go on for ever");
+        run(&launch(2)).unwrap();
+        drop(sender);
+        helper.join().unwrap();
+    }
 }
