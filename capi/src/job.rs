@@ -43,6 +43,15 @@ impl Failure {
     }
 }
 
+/// After a call was queued nothing is refused any more: whatever goes wrong has left its traces.
+fn queued(error: impl Into<Failure>) -> Failure {
+    let failure = error.into();
+    match failure.code {
+        Code::Refused => Failure { code: Code::Failed, ..failure },
+        Code::Differs | Code::Failed => failure,
+    }
+}
+
 impl From<collective::Error> for Failure {
     fn from(error: collective::Error) -> Self {
         use collective::Error as E;
@@ -199,7 +208,7 @@ impl Comm {
             return self.synchronize();
         }
         // SAFETY: the caller's promise.
-        unsafe { self.stream.precede(stream, &self.event)? };
+        unsafe { self.stream.precede(stream, &self.event) }.map_err(queued)?;
         if self.calls.fetch_add(1, Ordering::Relaxed) >= CALLS {
             self.synchronize()
         } else {
@@ -209,7 +218,13 @@ impl Comm {
 
     pub fn synchronize(&self) -> Result<(), Failure> {
         self.calls.store(0, Ordering::Relaxed);
-        Ok(self.communicator.synchronize(&self.stream)?)
+        let ended = self.communicator.synchronize(&self.stream);
+        if self.gpu.is_host() && matches!(self.stream.query(), Ok(false)) {
+            // The arrays are the program's again once we return: no lane may go on with them. A lane of
+            // ours yields in every wait, which ends it, and moves a bounded number of bytes in between.
+            while !self.stream.end() {}
+        }
+        ended.map_err(queued)
     }
 
     /// Nobody goes before all have what they need; who does not come is not waited for again.
@@ -250,4 +265,18 @@ fn nics(options: &Options, job: &str, count: usize, nap: Nap) -> Result<Nics, Fa
         made.push(SoftNic::open_on(SoftConfig { nap, ..SoftConfig::default() }, link)?);
     }
     Ok((made, nets))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_queued_is_not_refused() {
+        let late = || GpuError::Timeout { what: "the stream", after: Duration::from_secs(1) };
+        assert_eq!(Failure::from(late()).code, Code::Refused);
+        assert_eq!(queued(late()).code, Code::Failed);
+        assert_eq!(queued(collective::Error::Gpu(late())).code, Code::Failed);
+        assert_eq!(queued(collective::Error::Overlap).code, Code::Failed);
+    }
 }
