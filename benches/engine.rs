@@ -156,7 +156,7 @@ fn engine(c: &mut Criterion) {
         b.iter(|| {
             for i in 0..BATCH as usize {
                 let at = i * 4096 % WINDOW as usize;
-                p.a.buf.view.mem.copy_to(at, &p.b.buf.view.mem, at, 4096).unwrap();
+                p.a.buf.view.mem().copy_to(at, p.b.buf.view.mem(), at, 4096).unwrap();
             }
         });
     });

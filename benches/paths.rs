@@ -122,7 +122,9 @@ impl Lane {
     /// Queues one launch.
     fn launch(&self) {
         let dims = Dims::new(1, self.threads);
-        self.stream.launch(&self.kernel, dims, &self.args).expect("the kernel can be launched");
+        // SAFETY: what the argument names is this value's, which waits for each launch.
+        let launched = unsafe { self.stream.launch(&self.kernel, dims, &self.args) };
+        launched.expect("the kernel can be launched");
     }
 
     fn launch_and_wait(&self) {

@@ -1,14 +1,20 @@
 //! The executors run the same kernels: on the host always, on CUDA where a GPU and nvcc were there.
 
-use std::sync::atomic::Ordering;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bellpush::gpu::{
-    Dims, Executor, Gpu, GpuError, HostOptions, Kernel, KernelArgs, Lanes, Module, Stream,
+    Dims, Executor, Gpu, GpuError, HostKernel, HostOptions, Kernel, KernelArgs, Lanes, Module,
+    Stream,
 };
-use bellpush::mem::Dma;
+use bellpush::mem::{Dma, HostMem, MemError};
 use bytemuck::{Pod, Zeroable};
+
+#[cfg(feature = "cuda")]
+#[path = "executor/cuda.rs"]
+mod cuda;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -19,7 +25,7 @@ macro_rules! args {
         struct $name {
             $($field: u64),*
         }
-        // SAFETY: selftest.cu's struct of the same name; the tests keep the memory.
+        // SAFETY: selftest.cu's struct of the same name.
         unsafe impl KernelArgs for $name {}
     )*};
 }
@@ -56,6 +62,18 @@ fn kernel(gpu: &Arc<Gpu>, name: &str) -> Kernel {
     gpu.load(&Module::builtin()).unwrap().kernel(name).unwrap()
 }
 
+/// Queues a kernel of selftest.cu.
+fn launch<A: KernelArgs>(
+    stream: &Stream,
+    kernel: &Kernel,
+    dims: Dims,
+    args: &A,
+) -> Result<(), GpuError> {
+    // SAFETY: the tests keep what an argument names until the stream is idle, or dropped: a stream of fibres
+    // ends them, and the others' memory a test keeps by itself.
+    unsafe { stream.launch(kernel, dims, args) }
+}
+
 fn u64s(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(8).map(|w| u64::from_ne_bytes(w.try_into().unwrap())).collect()
 }
@@ -80,7 +98,7 @@ fn work_of_a_stream_runs_in_order() {
         let dims = Dims::new(3, 64);
         for (out, input) in [(&b, &a), (&a, &b)] {
             let args = CopyArgs { out: out.addr(), input: input.addr(), words, add: 5 };
-            stream.launch(&copy, dims, &args).unwrap();
+            launch(&stream, &copy, dims, &args).unwrap();
         }
         stream.record(&end).unwrap();
         stream.copy_to_host(&a, 8, &host, 8, n - 8).unwrap();
@@ -109,7 +127,7 @@ fn collectives_agree() {
         for (grid, block) in [(1u64, 1u64), (1, 32), (5, 33), (2, 256), (1, 31)] {
             let args = ReduceArgs { out: out.addr(), rounds: 20 };
             let dims = Dims::new(grid as u32, block as u32).shared(256);
-            stream.launch(&reduce, dims, &args).unwrap();
+            launch(&stream, &reduce, dims, &args).unwrap();
             stream.synchronize(LIMIT).unwrap();
             let mut bytes = vec![0; grid as usize * 24];
             out.copy_out(0, &mut bytes).unwrap();
@@ -132,7 +150,7 @@ fn wait_for_flag(gpu: &Arc<Gpu>, timeout: Duration, dims: Dims) -> (Stream, bell
         result: host.addr() + 64,
         timeout_ns: timeout.as_nanos() as u64,
     };
-    stream.launch(&flag, dims, &args).unwrap();
+    launch(&stream, &flag, dims, &args).unwrap();
     let since = Instant::now();
     while host.host().unwrap().load_u32(64, Ordering::Acquire).unwrap() == 0 {
         assert!(since.elapsed() < LIMIT);
@@ -204,14 +222,14 @@ fn what_cannot_be_launched_is_refused() {
         let copy = kernel(&gpu, "bp_selftest_copy");
         let stream = gpu.stream().unwrap();
         let yields = YieldArgs { yields: 0 };
-        let refused = |dims| stream.launch(&copy, dims, &CopyArgs::zeroed()).unwrap_err();
+        let refused = |dims| launch(&stream, &copy, dims, &CopyArgs::zeroed()).unwrap_err();
         assert!(matches!(refused(Dims::new(0, 32)), GpuError::EmptyLaunch { .. }));
         assert!(matches!(refused(Dims::new(1, 1025)), GpuError::BlockTooLarge { .. }));
         assert!(matches!(
             refused(Dims::new(1, 32).shared(1 << 20)),
             GpuError::SharedTooLarge { .. }
         ));
-        let wrong_args = stream.launch(&copy, Dims::new(1, 1), &yields).unwrap_err();
+        let wrong_args = launch(&stream, &copy, Dims::new(1, 1), &yields).unwrap_err();
         assert!(matches!(wrong_args, GpuError::ArgsSize { takes: 32, given: 8, .. }), "{name}");
         if gpu.is_host() {
             let lanes = refused(Dims::new(1024, 1024));
@@ -225,7 +243,7 @@ fn what_cannot_be_launched_is_refused() {
         );
         let elsewhere = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
         let other = kernel(&elsewhere, "bp_selftest_copy");
-        let error = stream.launch(&other, Dims::new(1, 1), &CopyArgs::zeroed()).unwrap_err();
+        let error = launch(&stream, &other, Dims::new(1, 1), &CopyArgs::zeroed()).unwrap_err();
         assert!(matches!(error, GpuError::OtherGpu { .. }), "{name}");
         let unrecorded = gpu.event().unwrap();
         assert!(stream.elapsed_ns(&unrecorded, &unrecorded).is_err(), "{name}");
@@ -242,7 +260,7 @@ fn lanes_that_do_not_meet_are_a_fault_and_not_a_hang() {
         let stuck = kernel(&gpu, "bp_selftest_stuck");
         let stream = gpu.stream().unwrap();
         let host = gpu.alloc_mapped(8, None).unwrap();
-        stream.launch(&stuck, Dims::new(2, 32), &StuckArgs { flag: host.addr() }).unwrap();
+        launch(&stream, &stuck, Dims::new(2, 32), &StuckArgs { flag: host.addr() }).unwrap();
         let fault = stream.synchronize(LIMIT).unwrap_err();
         assert!(matches!(&fault, GpuError::Fault { kernel, .. } if kernel == "bp_selftest_stuck"));
         assert!(stream.write_u32(&host, 0, 1).is_err(), "the stream stays failed");
@@ -250,7 +268,7 @@ fn lanes_that_do_not_meet_are_a_fault_and_not_a_hang() {
         // The stacks of the lanes that were given up serve the next launch.
         let stream = gpu.stream().unwrap();
         host.host().unwrap().store_u32(0, 1, Ordering::Release).unwrap();
-        stream.launch(&stuck, Dims::new(2, 32), &StuckArgs { flag: host.addr() }).unwrap();
+        launch(&stream, &stuck, Dims::new(2, 32), &StuckArgs { flag: host.addr() }).unwrap();
         stream.synchronize(LIMIT).unwrap();
     }
 }
@@ -266,6 +284,80 @@ fn dropping_a_busy_stream_ends_its_lanes() {
         drop(host);
         assert!(since.elapsed() < LIMIT);
     }
+}
+
+/// Spins without a yield until the word at its argument's address is not 0: a user's kernel that does not keep
+/// to the rules.
+unsafe extern "C" fn never_yields(args: *const c_void) -> usize {
+    if !args.is_null() {
+        // SAFETY: the argument is a StuckArgs, whose word the test keeps.
+        let flag = unsafe { AtomicU32::from_ptr((*args.cast::<StuckArgs>()).flag as *mut u32) };
+        while flag.load(Ordering::Acquire) == 0 {
+            std::hint::spin_loop();
+        }
+    }
+    size_of::<StuckArgs>()
+}
+
+/// Lanes that cannot be ended run on when their stream is dropped, and what it was given stays.
+#[test]
+fn memory_outlives_a_stream_whose_kernel_cannot_be_ended() {
+    let _alone = alone();
+    let table: &[(&str, HostKernel)] = &[("never_yields", never_yields)];
+    // SAFETY: the function does as BP_KERNEL's do.
+    let own = unsafe { Module::new(&[], Vec::leak(table.to_vec())) };
+    let cases = [
+        (HostOptions::default(), own, "never_yields"),
+        (HostOptions::threads(), Module::builtin(), "bp_selftest_stuck"),
+    ];
+    std::thread::scope(|scope| {
+        for (options, module, name) in cases {
+            scope.spawn(move || {
+                let gpu = Gpu::open(Executor::Host(options)).unwrap();
+                let kernel = gpu.load(&module).unwrap().kernel(name).unwrap();
+                let stream = gpu.stream().unwrap();
+                let (host, device) =
+                    (gpu.alloc_mapped(4096, None).unwrap(), gpu.alloc(4096).unwrap());
+                let args = StuckArgs { flag: host.addr() };
+                stream.copy_to_device(&host, 0, &device, 0, 64).unwrap(); // the stream keeps both
+                launch(&stream, &kernel, Dims::new(1, 2), &args).unwrap();
+                let given = Arc::downgrade(host.host().unwrap());
+                let given_device = Arc::downgrade(&device);
+                drop((host, device));
+                let since = Instant::now();
+                drop(stream);
+                assert!(since.elapsed() < LIMIT, "{name}");
+                let memory = given.upgrade().unwrap_or_else(|| panic!("{name}: freed below it"));
+                assert!(given_device.upgrade().is_some(), "{name}");
+                memory.store_u32(0, 1, Ordering::Release).unwrap(); // and now it ends
+            });
+        }
+    });
+}
+
+#[test]
+fn a_stream_that_was_ended_runs_nothing_more() {
+    let _alone = alone();
+    let (stream, host) = wait_for_flag(
+        &Gpu::open(Executor::Host(HostOptions::default())).unwrap(),
+        Duration::from_secs(3600),
+        Dims::new(1, 7),
+    );
+    let given = Arc::downgrade(host.host().unwrap());
+    assert!(stream.end(), "fibres end at their next yield");
+    let refused = stream.write_u32(&host, 0, 1).unwrap_err();
+    assert!(matches!(refused, GpuError::Fault { .. }), "{refused}");
+    assert!(stream.synchronize(LIMIT).is_err());
+    drop((stream, host));
+    assert!(given.upgrade().is_none(), "nothing runs that needs it");
+}
+
+#[test]
+fn memory_that_the_processor_does_not_reach_is_not_mapped() {
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    let far = HostMem::far(gpu.alloc(4096).unwrap()).unwrap();
+    let refused = gpu.register(&far).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, GpuError::Mem(MemError::Far)), "{refused}");
 }
 
 #[test]
@@ -307,7 +399,7 @@ fn what_a_launch_and_a_yield_cost() {
             let time = |launches: u32, yields: u64| {
                 let (since, used) = (Instant::now(), processor_ns());
                 for _ in 0..launches {
-                    stream.launch(&kernel, dims, &YieldArgs { yields }).unwrap();
+                    launch(&stream, &kernel, dims, &YieldArgs { yields }).unwrap();
                     stream.synchronize(LIMIT).unwrap();
                 }
                 let n = f64::from(launches);

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellpush::mem::{Dma, HostMem, View};
+use bellpush::mem::{Dma, HostMem, MemError, View};
 use bellpush::nic::mlx5::{DeviceName, Mlx5Error, Mlx5Nic, devices};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::{
@@ -95,26 +95,26 @@ fn queues_lie_in_the_memory_given_and_the_register_does_not() {
         let end = end(&*nic, &attr);
         let (q, given) = (end.qp.queues(), &end.memory);
         let mut parts = vec![
-            (q.sq.addr(), q.sq.len, sq_blocks as usize * 64),
-            (q.dbr.addr(), q.dbr.len, 8),
-            (q.send_cq.addr(), q.send_cq.len, send_cqes as usize * 64),
-            (q.send_cq_dbr.addr(), q.send_cq_dbr.len, 8),
+            (q.sq.addr(), q.sq.len(), sq_blocks as usize * 64),
+            (q.dbr.addr(), q.dbr.len(), 8),
+            (q.send_cq.addr(), q.send_cq.len(), send_cqes as usize * 64),
+            (q.send_cq_dbr.addr(), q.send_cq_dbr.len(), 8),
         ];
         if rq_wqes > 0 {
-            parts.push((q.rq.addr(), q.rq.len, (rq_wqes * rq_sges * 16) as usize));
-            parts.push((q.recv_cq.addr(), q.recv_cq.len, recv_cqes as usize * 64));
-            parts.push((q.recv_cq_dbr.addr(), q.recv_cq_dbr.len, 8));
+            parts.push((q.rq.addr(), q.rq.len(), (rq_wqes * rq_sges * 16) as usize));
+            parts.push((q.recv_cq.addr(), q.recv_cq.len(), recv_cqes as usize * 64));
+            parts.push((q.recv_cq_dbr.addr(), q.recv_cq_dbr.len(), 8));
             assert_eq!(1 << q.rq_stride_log, rq_sges * 16);
         }
         for &(addr, len, wanted) in &parts {
             assert_eq!(len, wanted);
-            assert!(addr >= given.addr() && addr + len as u64 <= given.addr() + given.len as u64);
+            assert!(addr >= given.addr() && addr + len as u64 <= given.addr() + given.len() as u64);
         }
         parts.sort_unstable();
         for two in parts.windows(2) {
             assert!(two[0].0 + two[0].1 as u64 <= two[1].0, "{parts:x?} overlap");
         }
-        assert!(q.uar.mem.is_device() && !q.sq.mem.is_device());
+        assert!(q.uar.mem().is_device() && !q.sq.mem().is_device());
         assert_eq!((q.order, end.qp.state()), (Order::Strict, QpState::Reset));
     }
 }
@@ -161,8 +161,8 @@ fn device_memory_is_a_zero_based_window_that_a_wqe_gathers_from() {
     let Some(nic) = device() else { return };
     let (mut a, b) = pair(&*nic);
     let dm = nic.alloc_dm(4096).unwrap().expect("the software device has some");
-    assert_eq!((dm.mr.iova, dm.mr.bytes, dm.view.len), (Iova(0), 4096, 4096));
-    assert!(dm.view.mem.is_device());
+    assert_eq!((dm.mr.iova, dm.mr.bytes, dm.view.len()), (Iova(0), 4096, 4096));
+    assert!(dm.view.mem().is_device());
     for (at, n) in [(0u64, 64u32), (512, 1000), (4092, 4)] {
         let data: Vec<u8> = (0..n).map(|i| (i * 3 + 1) as u8).collect();
         dm.view.write(at as usize, &data).unwrap();
@@ -313,6 +313,10 @@ fn queue_pairs_that_cannot_be_made_are_refused_by_name() {
     let line = make(QpAttr { inband: Some(inband), ..attr() });
     assert!(line.contains("push/inband") && line.contains("push/kernel"), "{line}");
     let short = view(nic.queue_bytes(&attr()) - 4096);
+    // libmlx5 would store to the addresses of memory that the processor does not reach.
+    let far = HostMem::far(Arc::new(view(8 << 20))).unwrap();
+    let far = View::new(&far, 0, far.len()).unwrap();
+    assert!(matches!(nic.create_qp(&attr(), far), Err(NicError::Memory(MemError::Far))));
     let line = refused(nic.create_qp(&attr(), short));
     assert!(line.contains("queue memory") && line.contains("queue_bytes"), "{line}");
     drop(end(&*nic, &attr())); // and it still works

@@ -102,7 +102,9 @@ impl Bare {
         // On the host executor a block's threads are fibres of one of the CPU's.
         let (most, block) = if stream.gpu().is_host() { (1, 8) } else { (32, UNITS_A_BLOCK) };
         let grid = units.div_ceil(UNITS_A_BLOCK).clamp(1, most);
-        stream.launch(&self.kernel, Dims::new(grid as u32, block as u32).early(), &args)
+        let dims = Dims::new(grid as u32, block as u32).early();
+        // SAFETY: the argument's memory is this value's and the caller's, who both wait for the stream.
+        unsafe { stream.launch(&self.kernel, dims, &args) }
     }
 
     /// Copies for `calls` calls of `count` elements, which `run` makes and waits for, once all threads are there.

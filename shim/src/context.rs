@@ -351,7 +351,8 @@ impl Context {
 pub fn map(fd: RawFd, first: u64, bytes: usize) -> Result<View, Refusal> {
     // SAFETY: the program's descriptor, which is not closed here.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
-    let mem = HostMem::shared_at(&file, first * PAGE_BYTES as u64, bytes)?;
+    // SAFETY: the file is a device's of ours, which nobody shortens.
+    let mem = unsafe { HostMem::shared_at(&file, first * PAGE_BYTES as u64, bytes)? };
     Ok(View::new(&mem, 0, bytes)?)
 }
 

@@ -297,7 +297,8 @@ impl GpuMem {
     }
 }
 
-impl Dma for GpuMem {
+// SAFETY: names no address.
+unsafe impl Dma for GpuMem {
     fn bytes(&self) -> usize {
         self.bytes
     }

@@ -394,9 +394,7 @@ pub struct LinkExchangeState {
     pub status: u64,
 }
 
-// SAFETY: the layout is the C struct's (asserted below, compared field by field by a test). Values
-// are made by `transport` and the benchmark, which put in addresses of memory that they keep until
-// the kernel has ended.
+// SAFETY: the layout is the C struct's (asserted below, compared field by field by a test).
 unsafe impl KernelArgs for OpArgs {}
 // SAFETY: as for OpArgs.
 unsafe impl KernelArgs for BenchArgs {}

@@ -125,8 +125,7 @@ pub struct CollArgs {
     pub grace_ns: u64,
 }
 
-// SAFETY: the layout is the C struct's (asserted below, compared field by field by a test). Values are
-// made by `collective`, which puts in addresses of memory that the stream keeps until the kernel ends.
+// SAFETY: the layout is the C struct's (asserted below, compared field by field by a test).
 unsafe impl KernelArgs for CollArgs {}
 
 const _: () = {

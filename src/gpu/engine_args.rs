@@ -26,6 +26,5 @@ pub struct EngineArgs {
 
 const _: () = assert!(size_of::<EngineArgs>() == 48);
 
-// SAFETY: the layout is the C struct's (its size is asserted on both sides). Values are made by
-// `engine`, which keeps what lies at the addresses until its stream is idle.
+// SAFETY: the layout is the C struct's (its size is asserted on both sides).
 unsafe impl KernelArgs for EngineArgs {}

@@ -75,8 +75,11 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::Pin`] when the system does not allow it, as it does for a device's memory without
-    /// the privilege to map I/O memory.
+    /// the privilege to map I/O memory; [`MemError::Far`] for memory that the processor does not reach.
     pub fn register(self: &Arc<Self>, mem: &Arc<HostMem>) -> Result<Mapped, GpuError> {
+        if mem.is_far() {
+            return Err(MemError::Far.into()); // its address is another device's
+        }
         if !self.is_host() {
             mem.read_by_device();
         }
@@ -219,7 +222,8 @@ impl DeviceMem {
     }
 }
 
-impl Dma for DeviceMem {
+// SAFETY: what it names is the view's or the allocation's, which it keeps.
+unsafe impl Dma for DeviceMem {
     fn bytes(&self) -> usize {
         self.dma().bytes()
     }

@@ -12,13 +12,11 @@ pub type HostKernel = unsafe extern "C" fn(args: *const c_void) -> usize;
 /// Kernels of one library, for both executors.
 #[derive(Debug, Clone, Copy)]
 pub struct Module {
-    /// CUDA images (fatbin, cubin or PTX with a final 0); none where nvcc was absent.
-    pub fatbins: &'static [&'static [u8]],
-    /// The same kernels for the host executor; see [`host_kernels!`](crate::host_kernels).
-    pub host: &'static [(&'static str, HostKernel)],
+    pub(super) fatbins: &'static [&'static [u8]],
+    host: &'static [(&'static str, HostKernel)],
 }
 
-/// Declares kernels of the host executor by name and makes the table for [`Module::host`].
+/// Declares kernels of the host executor by name and makes the table for [`Module::new`].
 ///
 /// The program must link the objects that define them with `BP_KERNEL`.
 #[macro_export]
@@ -43,6 +41,27 @@ mod generated {
 pub(super) use generated::WHY_NO_FATBINS;
 
 impl Module {
+    /// Kernels of a program's own. `fatbins`: CUDA images (fatbin, cubin or PTX with a final 0); none
+    /// where nvcc was absent. `host`: the same kernels for the host executor, as
+    /// [`host_kernels!`](crate::host_kernels) makes the table.
+    ///
+    /// # Safety
+    /// The images are what a CUDA compiler made, and the table's functions are `BP_KERNEL`'s: loading
+    /// looks into the one and calls the other.
+    ///
+    /// ```compile_fail,E0133
+    /// # use bellpush::gpu::{HostKernel, Module};
+    /// fn calls_anything(host: &'static [(&'static str, HostKernel)]) -> Module {
+    ///     Module::new(&[], host)
+    /// }
+    /// ```
+    pub const unsafe fn new(
+        fatbins: &'static [&'static [u8]],
+        host: &'static [(&'static str, HostKernel)],
+    ) -> Self {
+        Self { fatbins, host }
+    }
+
     /// The library's own kernels.
     pub fn builtin() -> Module {
         generated::BUILTIN
@@ -114,8 +133,7 @@ impl Dims {
 ///
 /// # Safety
 /// The implementer promises that the type has the layout of the kernel's C++ struct (the size is
-/// checked at each launch), and that whoever makes a value puts only addresses into it that the
-/// kernel may use, and keeps what lies there alive until the kernel has ended.
+/// checked at each launch). What a value holds is [`Stream::launch`](super::Stream::launch)'s promise.
 pub unsafe trait KernelArgs: bytemuck::NoUninit {}
 
 /// A module on one GPU.

@@ -15,9 +15,31 @@ pub struct Exported {
 
 /// Memory that a NIC reads and writes: host memory here, CUDA memory in `gpu`.
 ///
+/// # Safety
+/// NICs and kernels use the addresses that an implementation names: [`Dma::as_host`] and
+/// [`Dma::device_addr`] are of [`Dma::bytes`] bytes that this value keeps mapped, and that may be read
+/// and written in any way as long as it lives; an [`Exported`] is of the same memory.
+///
+/// ```compile_fail,E0200
+/// # use bellpush::mem::{Dma, HostMem, MemError};
+/// struct Anywhere;
+/// impl Dma for Anywhere {
+///     fn device_addr(&self) -> Option<u64> {
+///         Some(0x1000)
+///     }
+/// #   fn bytes(&self) -> usize { 4096 }
+/// #   fn read(&self, _: usize, _: &mut [u8]) -> Result<(), MemError> { Ok(()) }
+/// #   fn write(&self, _: usize, _: &[u8]) -> Result<(), MemError> { Ok(()) }
+/// #   fn fetch_add(&self, _: usize, _: u64) -> Result<u64, MemError> { Ok(0) }
+/// #   fn compare_swap(&self, _: usize, _: u64, _: u64) -> Result<u64, MemError> { Ok(0) }
+/// #   fn read_to_host(&self, _: usize, _: &HostMem, _: usize, _: usize) -> Result<(), MemError> { Ok(()) }
+/// #   fn write_from_host(&self, _: usize, _: &HostMem, _: usize, _: usize) -> Result<(), MemError> { Ok(()) }
+/// }
+/// ```
+///
 /// Offsets are bytes from the start of the memory. Each call returns when the bytes have moved: a
 /// NIC reports a completion only after that.
-pub trait Dma: Send + Sync {
+pub unsafe trait Dma: Send + Sync {
     /// Length in bytes.
     fn bytes(&self) -> usize;
 
@@ -67,7 +89,8 @@ pub trait Dma: Send + Sync {
     ) -> Result<(), MemError>;
 }
 
-impl Dma for View {
+// SAFETY: a view is a checked part of a mapping, which it keeps; one of far memory, of a `Dma`.
+unsafe impl Dma for View {
     fn bytes(&self) -> usize {
         self.len
     }

@@ -174,11 +174,11 @@ impl HostMem {
     /// kernels: every access is a copy of the device's. A queue in a GPU's memory is one. Words are
     /// single copies; they order nothing but what was copied before by this thread.
     ///
-    /// # Panics
-    /// For address 0.
-    pub fn far(addr: u64, memory: Arc<dyn Dma>) -> Arc<Self> {
-        let base = NonNull::new(addr as *mut u8).expect("a device's memory is not at address 0");
-        Arc::new(Self::over(base, memory.bytes(), Owner::Far(memory)))
+    /// `None` for memory without an address.
+    pub fn far(memory: Arc<dyn Dma>) -> Option<Arc<Self>> {
+        let near = || memory.as_host().map(View::addr);
+        let base = NonNull::new(memory.device_addr().or_else(near)? as *mut u8)?;
+        Some(Arc::new(Self::over(base, memory.bytes(), Owner::Far(memory))))
     }
 
     /// The device's memory, where the processor does not reach it.
@@ -377,14 +377,18 @@ impl Drop for HostMem {
 }
 
 /// A part of a [`HostMem`] that keeps it alive: a queue, a doorbell record, a page.
+///
+/// ```compile_fail,E0451
+/// # use bellpush::mem::{HostMem, View};
+/// let mem = HostMem::alloc(4096).unwrap();
+/// let longer = View { mem, offset: 0, len: 1 << 40 };
+/// ```
 #[derive(Debug, Clone)]
 pub struct View {
-    /// The mapping that the view is a part of.
-    pub mem: Arc<HostMem>,
-    /// First byte of the view.
-    pub offset: usize,
-    /// Length of the view.
-    pub len: usize,
+    // Made by `new` and `part` alone, which check the range: devices use it without looking again.
+    pub(crate) mem: Arc<HostMem>,
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
 }
 
 impl View {
@@ -395,6 +399,26 @@ impl View {
     pub fn new(mem: &Arc<HostMem>, offset: usize, len: usize) -> Result<Self, MemError> {
         mem.check(offset, len)?;
         Ok(Self { mem: mem.clone(), offset, len })
+    }
+
+    /// The mapping that the view is a part of.
+    pub fn mem(&self) -> &Arc<HostMem> {
+        &self.mem
+    }
+
+    /// First byte of the view in its mapping.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Length of the view.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Address of the view's first byte.

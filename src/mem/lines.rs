@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn memory_that_is_far_is_copied() {
         let near = window();
-        let far = HostMem::far(near.addr(), std::sync::Arc::new(near.clone()));
+        let far = HostMem::far(std::sync::Arc::new(near.clone())).unwrap();
         let view = View::new(&far, 64, 1024).unwrap();
         assert!(far.is_far() && view.as_host().is_none());
         assert_eq!(view.device_addr(), Some(near.addr() + 64));

@@ -10,23 +10,28 @@ use super::host::Owner;
 use super::{HostMem, MemError, PAGE_BYTES};
 
 impl HostMem {
-    /// Maps the first `bytes` bytes (rounded up to whole pages) of a file that other processes may
-    /// map as well. Pages come into being when they are touched.
+    /// As [`HostMem::shared_at`] from the beginning, of a file that this library has made for processes of
+    /// this user: none of us cuts it off, and another program of the user's that does could end us as well.
+    pub(crate) fn shared(file: &File, bytes: usize) -> Result<Arc<Self>, MemError> {
+        // SAFETY: see above.
+        unsafe { Self::shared_at(file, 0, bytes) }
+    }
+
+    /// Maps `bytes` bytes (rounded up to whole pages) of a file that other processes may map as well, from a
+    /// byte on that begins a page. Pages come into being when they are touched.
     ///
-    /// Whoever may write the file may also cut it off, and an access behind its end kills the
-    /// process: map only files of this user.
+    /// # Safety
+    /// Nobody makes the file shorter while the memory lives: an access behind its end would fault.
+    ///
+    /// ```compile_fail,E0133
+    /// # use bellpush::mem::HostMem;
+    /// let file = std::fs::File::open("/dev/shm/somebodys").unwrap();
+    /// let mem = HostMem::shared_at(&file, 0, 4096);
+    /// ```
     ///
     /// # Errors
     /// [`MemError::File`] when the file is shorter, [`MemError::Map`] when the system refuses.
-    pub fn shared(file: &File, bytes: usize) -> Result<Arc<Self>, MemError> {
-        Self::shared_at(file, 0, bytes)
-    }
-
-    /// As [`HostMem::shared`], from a byte of the file on that begins a page.
-    ///
-    /// # Errors
-    /// As [`HostMem::shared`].
-    pub fn shared_at(file: &File, offset: u64, bytes: usize) -> Result<Arc<Self>, MemError> {
+    pub unsafe fn shared_at(file: &File, offset: u64, bytes: usize) -> Result<Arc<Self>, MemError> {
         let map = |source| MemError::Map { bytes, source };
         let len = bytes
             .checked_next_multiple_of(PAGE_BYTES)
@@ -72,11 +77,14 @@ mod tests {
         let mut got = [0; 4];
         b.read(100, &mut got).unwrap();
         assert_eq!(&got, b"bell");
-        let second = HostMem::shared_at(&file, PAGE_BYTES as u64, PAGE_BYTES).unwrap();
+        // SAFETY: the file keeps its length.
+        let second = |bytes| unsafe { HostMem::shared_at(&file, PAGE_BYTES as u64, bytes) };
+        let behind = second(2 * PAGE_BYTES);
+        let second = second(PAGE_BYTES).unwrap();
         second.write(0, b"push").unwrap();
         a.read(PAGE_BYTES, &mut got).unwrap();
         assert_eq!(&got, b"push");
-        assert!(HostMem::shared_at(&file, PAGE_BYTES as u64, 2 * PAGE_BYTES).is_err());
+        assert!(behind.is_err());
     }
 
     #[test]

@@ -284,7 +284,8 @@ unsafe fn through_scratch(way: Way, addr: u64, ours: *mut u8, bytes: usize) -> b
     })
 }
 
-impl Dma for UserMem {
+// SAFETY: names no address.
+unsafe impl Dma for UserMem {
     fn bytes(&self) -> usize {
         self.bytes
     }

@@ -124,7 +124,10 @@ impl Rdma {
         let near = gpu.alloc(attr.send_cqes as usize * CQE_BYTES)?;
         let cq = match near.as_host() {
             Some(view) => view.clone(),
-            None => View::new(&HostMem::far(near.addr(), near.clone()), 0, near.bytes())?,
+            None => {
+                let far = HostMem::far(near.clone()).expect("a GPU's memory has an address");
+                View::new(&far, 0, near.bytes())?
+            }
         };
         let places = vec![Place::of_nic(gpu, &own)?, Place::of_nic(gpu, &cq)?];
         Ok((nic.create_qp_beside(attr, own, cq)?, places))

@@ -139,7 +139,9 @@ impl Rig {
             _ => "",
         };
         let kernel = self.kernels.kernel(&format!("{kernel}{strict}")).expect("a kernel of ours");
-        self.stream.launch(&kernel, Dims::new(grid, block), &op).expect("a launch");
+        // SAFETY: the pair and the statuses live until the stream is idle, and one that never is ends the test.
+        let launched = unsafe { self.stream.launch(&kernel, Dims::new(grid, block), &op) };
+        launched.expect("a launch");
         self.stream.synchronize(Duration::from_secs(30)).expect("the kernel ends");
         let raw = read(&statuses, 0, callers * 4);
         let words = raw.chunks_exact(4).map(|w| u32::from_ne_bytes(w.try_into().expect("four")));

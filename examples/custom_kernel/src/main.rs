@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bellpush::gpu::args::{Code, DeviceEndpoint};
-use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, KernelArgs, Module};
+use bellpush::gpu::{Dims, Executor, Gpu, HostKernel, HostOptions, KernelArgs, Module};
 use bellpush::nic::Nic;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::transport::{Endpoint, Memory, Options, Path};
@@ -42,7 +42,7 @@ struct ConsumerArgs {
     status: u64,
 }
 
-// SAFETY: the layout is the C struct's, and `run` keeps all memory until both kernels have ended.
+// SAFETY: the layout is the C struct's.
 unsafe impl KernelArgs for ProducerArgs {}
 // SAFETY: as above.
 unsafe impl KernelArgs for ConsumerArgs {}
@@ -52,8 +52,9 @@ const FATBINS: &[&[u8]] = &[include_bytes!(concat!(env!("OUT_DIR"), "/kernel.fat
 #[cfg(not(kernel_fatbin))]
 const FATBINS: &[&[u8]] = &[];
 
-const KERNELS: Module =
-    Module { fatbins: FATBINS, host: bellpush::host_kernels!(saxpy_and_put, wait_and_sum) };
+const HOST: &[(&str, HostKernel)] = bellpush::host_kernels!(saxpy_and_put, wait_and_sum);
+// SAFETY: build.rs made the image, and kernel.cu defines both kernels with BP_KERNEL.
+const KERNELS: Module = unsafe { Module::new(FATBINS, HOST) };
 
 const BLOCKS: u32 = 4;
 const THREADS: u32 = 128;
@@ -129,8 +130,13 @@ fn run(gpu: &Arc<Gpu>) -> Result<String, Box<dyn Error>> {
         a: A,
         reserved: 0,
     };
-    there.launch(&sum, Dims::new(BLOCKS, THREADS), &consume)?;
-    here.launch(&put, Dims::new(BLOCKS, THREADS), &produce)?;
+    let dims = Dims::new(BLOCKS, THREADS);
+    // SAFETY: the arguments name the memory above, which lives until both streams were found idle. A kernel
+    // that fails to end in time ends the program.
+    unsafe {
+        there.launch(&sum, dims, &consume)?;
+        here.launch(&put, dims, &produce)?;
+    }
     here.synchronize(Duration::from_secs(30))?;
     there.synchronize(Duration::from_secs(30))?;
 

@@ -5,6 +5,7 @@
 
 mod bench;
 mod cli;
+mod launch;
 mod link;
 mod pcie_link;
 mod plan;
@@ -54,6 +55,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    bellpush::gpu::environment::prepare(); // while there is one thread
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return cli::usage(&error),

@@ -19,7 +19,7 @@ use super::gid;
 use super::object::Object;
 use super::pool::{Pool, pages};
 use super::verbs::verb;
-use crate::mem::{HostMem, PAGE_BYTES, View};
+use crate::mem::{HostMem, MemError, PAGE_BYTES, View};
 use crate::nic::{
     Access, Change, Connection, NicAddress, NicError, Order, QpAddress, QpAttr, QpState, QpType,
     QueuePair, Queues,
@@ -182,6 +182,9 @@ impl Qp {
         psn: Psn,
     ) -> Result<Arc<Self>, NicError> {
         check(device, attr)?;
+        if memory.mem.is_far() {
+            return Err(MemError::Far.into()); // libmlx5 writes at the addresses that it is given
+        }
         let pool = Pool::new(memory);
         let qp = Self::make(device, pd, attr, &pool, psn);
         if qp.is_err() && pool.was_short() {

@@ -9,6 +9,7 @@ use bellpush::transport::{Endpoint, Error, Memory, Options, Path};
 
 use super::payload::{Arrived, POISON, Payload, Tally};
 use super::rig::{ROUND_MESSAGES, Rig};
+use crate::launch::launch;
 
 /// What was asked for, row by row the same.
 pub struct Ask {
@@ -210,7 +211,7 @@ impl<'a> Lane<'a> {
             (false, ..=4096) => 128,
             (false, _) => 512,
         };
-        let launched = self.rig.stream.launch(kernel, Dims::new(1, threads), &args);
+        let launched = launch(&self.rig.stream, kernel, Dims::new(1, threads), &args);
         launched.map_err(|e| fail(&e))?;
         // Each of the kernel's waits is bounded by the timeout, and the first that fails ends it.
         let bound = self.rig.timeout * 3 + Duration::from_secs(60);

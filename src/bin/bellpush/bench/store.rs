@@ -8,6 +8,7 @@ use bellpush::transport::Memory;
 
 use super::rig::Rig;
 use crate::cli::CliError;
+use crate::launch::launch;
 
 /// Bytes stored for the measurement.
 const TOTAL_BYTES: u64 = 256 << 20;
@@ -32,7 +33,7 @@ pub fn rate(rig: &Rig, window_bytes: u64) -> Result<Option<f64>, CliError> {
         total_bytes: TOTAL_BYTES.max(window_bytes),
         result: rig.result.addr(),
     };
-    rig.stream.launch(&kernel, Dims::new(1, THREADS), &args)?;
+    launch(&rig.stream, &kernel, Dims::new(1, THREADS), &args)?;
     rig.stream.synchronize(Duration::from_secs(10))?;
     let mut raw = [0; size_of::<BenchResult>()];
     let result = Memory::Host(rig.result.clone());

@@ -16,6 +16,7 @@ use bellpush::mem::HostMem;
 
 use super::rig::Rig;
 use crate::cli::{CliError, UNVERIFIED};
+use crate::launch::launch;
 use crate::plan::BenchPlan;
 
 const LINES: u32 = 64;
@@ -56,7 +57,7 @@ pub fn run(rig: &Rig, plan: &BenchPlan) -> Result<ExitCode, CliError> {
                 stop: rig.result.addr() + STOP as u64,
             };
             let threads = if rig.gpu.is_host() { 1 } else { 256 };
-            rig.stream.launch(&kernel, Dims::new(1, threads), &args)?;
+            launch(&rig.stream, &kernel, Dims::new(1, threads), &args)?;
             let count = watch(memory, line_bytes as usize, watch_last, plan.row_limit)
                 .map_err(unreachable_range)?;
             page.store_u32(STOP, 1, Ordering::Release).map_err(unreachable_range)?;

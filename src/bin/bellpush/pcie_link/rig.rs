@@ -11,6 +11,7 @@ use bellpush::pcie::sim::{Access, BURST_THREADS, Held, Pattern, Probe, Target};
 
 use super::scale::Scale;
 use crate::cli::CliError;
+use crate::launch::launch;
 
 /// Where the answering flag lies behind the first one: in another line.
 const ANSWER: usize = 256;
@@ -395,7 +396,7 @@ impl Rig {
             let page = host_memory(&self.flags)?;
             page.fill(0, PAGE_BYTES, 0).map_err(bug)?;
             self.clear(&self.results)?;
-            self.stream.launch(&self.kernels.flag, Dims::new(1, 1), &args)?;
+            launch(&self.stream, &self.kernels.flag, Dims::new(1, 1), &args)?;
             let answered = answer(page, u64::from(rounds), self.limit).map_err(bug)?;
             let results = self.collect(&self.stream, &self.results, 1)?;
             return Ok((elapsed_ns(&results) / f64::from(rounds), answered));
@@ -415,8 +416,8 @@ impl Rig {
             answers: 1,
             ..args
         };
-        peer.stream.launch(&peer.flag, Dims::new(1, 1), &answers)?;
-        self.stream.launch(&self.kernels.flag, Dims::new(1, 1), &args)?;
+        launch(&peer.stream, &peer.flag, Dims::new(1, 1), &answers)?;
+        launch(&self.stream, &self.kernels.flag, Dims::new(1, 1), &args)?;
         let results = self.collect(&self.stream, &self.results, 1)?;
         let theirs = self.collect(&peer.stream, &peer.results, 1)?;
         Ok((elapsed_ns(&results) / f64::from(rounds), theirs[0].laps == rounds))
@@ -435,7 +436,7 @@ impl Rig {
         args: &A,
     ) -> Result<Vec<LinkResult>, CliError> {
         self.clear(&self.results)?;
-        self.stream.launch(kernel, Dims::new(blocks, threads), args)?;
+        launch(&self.stream, kernel, Dims::new(blocks, threads), args)?;
         self.collect(&self.stream, &self.results, blocks)
     }
 

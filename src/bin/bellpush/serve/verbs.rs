@@ -202,7 +202,7 @@ fn run(
             none
         }
         Request::Check { offset, bytes, seed } => {
-            let mut found = vec![0; bytes.min(end.memory.len)];
+            let mut found = vec![0; bytes.min(end.memory.len())];
             end.memory.part(offset, bytes)?.read(0, &mut found)?;
             let wanted = pattern(seed, bytes);
             match found.iter().zip(&wanted).position(|(found, wanted)| found != wanted) {

@@ -1,0 +1,15 @@
+//! The one place from which the commands launch kernels of their own choice.
+
+use bellpush::gpu::{Dims, GpuError, Kernel, KernelArgs, Stream};
+
+/// Queues a kernel. The commands' rule: an argument names only memory that the command holds until it has
+/// found the stream idle, or that the stream keeps.
+pub fn launch<A: KernelArgs>(
+    stream: &Stream,
+    kernel: &Kernel,
+    dims: Dims,
+    args: &A,
+) -> Result<(), GpuError> {
+    // SAFETY: the rule above; a command that gives up before its stream is idle ends the program.
+    unsafe { stream.launch(kernel, dims, args) }
+}

@@ -1,0 +1,217 @@
+//! What CUDA alone has: other libraries' contexts, streams and memory. Skipped where there is no GPU.
+
+use std::mem::zeroed;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+
+use bellpush::mem::HostMem;
+use cudarc::driver::sys::{self, CUresult};
+
+use super::*;
+
+fn cuda() -> Option<Arc<Gpu>> {
+    Gpu::open(Executor::Cuda(0)).inspect_err(|e| eprintln!("skipped, without CUDA: {e}")).ok()
+}
+
+#[track_caller]
+fn ok(code: CUresult) {
+    assert_eq!(code, CUresult::CUDA_SUCCESS);
+}
+
+fn current() -> sys::CUcontext {
+    let mut current = null_mut();
+    // SAFETY: writes one pointer.
+    ok(unsafe { sys::cuCtxGetCurrent(&raw mut current) });
+    current
+}
+
+/// The GPU's primary context, current in this thread while it lives.
+struct Primary(sys::CUdevice);
+
+impl Primary {
+    fn enter() -> Self {
+        let (mut device, mut ctx) = (0, null_mut());
+        // SAFETY: each writes its result.
+        unsafe {
+            ok(sys::cuDeviceGet(&raw mut device, 0));
+            ok(sys::cuDevicePrimaryCtxRetain(&raw mut ctx, device));
+            ok(sys::cuCtxSetCurrent(ctx));
+        }
+        Self(device)
+    }
+}
+
+impl Drop for Primary {
+    fn drop(&mut self) {
+        // SAFETY: retained by `enter`.
+        unsafe {
+            sys::cuCtxSetCurrent(null_mut());
+            sys::cuDevicePrimaryCtxRelease_v2(self.0);
+        }
+    }
+}
+
+#[test]
+fn the_callers_context_stays_current() {
+    let _alone = alone();
+    let Some(gpu) = cuda() else { return };
+    let none = |after: &str| assert!(current().is_null(), "another is current after {after}");
+    none("opening");
+    let other = Gpu::open(Executor::Cuda(0)).unwrap();
+    none("opening again");
+    drop(other);
+    none("closing");
+    let copy = kernel(&gpu, "bp_selftest_copy");
+    let (stream, event) = (gpu.stream().unwrap(), gpu.event().unwrap());
+    let (device, host) = (gpu.alloc(4096).unwrap(), gpu.alloc_mapped(4096, None).unwrap());
+    none("allocating");
+    let args = CopyArgs { out: device.addr(), input: device.addr(), words: 8, add: 1 };
+    launch(&stream, &copy, Dims::new(1, 32), &args).unwrap();
+    stream.copy_to_host(&device, 0, &host, 0, 64).unwrap();
+    stream.record(&event).unwrap();
+    stream.write_u64(&host, 128, 1).unwrap();
+    stream.synchronize(LIMIT).unwrap();
+    assert!(event.query().unwrap());
+    device.copy_in(0, &[1; 64]).unwrap();
+    none("work");
+    let graph = stream.capture(|| launch(&stream, &copy, Dims::new(1, 32), &args)).unwrap();
+    graph.launch().unwrap();
+    stream.synchronize(LIMIT).unwrap();
+    none("a graph");
+    drop(graph);
+    none("dropping a graph");
+    drop((stream, event));
+    none("dropping a stream and an event");
+    drop((device, host, copy));
+    none("dropping memory and kernels");
+    drop(gpu);
+    none("closing the last");
+}
+
+#[test]
+fn a_stream_that_is_recorded_is_not_followed() {
+    let _alone = alone();
+    let Some(gpu) = cuda() else { return };
+    let _primary = Primary::enter();
+    let (stream, event) = (gpu.stream().unwrap(), gpu.event().unwrap());
+    let (mut foreign, mut graph) = (null_mut(), null_mut());
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: a stream of the primary context, recorded here alone and then destroyed.
+    unsafe {
+        ok(sys::cuStreamCreate(&raw mut foreign, 1));
+        stream.follow(foreign as u64, &event).unwrap();
+        ok(sys::cuStreamBeginCapture_v2(foreign, mode));
+        for refused in
+            [stream.follow(foreign as u64, &event), stream.precede(foreign as u64, &event)]
+        {
+            assert!(matches!(refused, Err(GpuError::Recording)), "{refused:?}");
+        }
+        // The recording is whole, and our stream is none of it.
+        ok(sys::cuStreamEndCapture(foreign, &raw mut graph));
+        ok(sys::cuGraphDestroy(graph));
+        stream.precede(foreign as u64, &event).unwrap();
+    }
+    stream.synchronize(LIMIT).unwrap();
+    // SAFETY: as above; it is idle.
+    unsafe {
+        ok(sys::cuStreamSynchronize(foreign));
+        ok(sys::cuStreamDestroy_v2(foreign));
+    }
+}
+
+#[test]
+fn a_panic_or_another_thread_does_not_spoil_a_recording() {
+    let _alone = alone();
+    let Some(gpu) = cuda() else { return };
+    let stream = gpu.stream().unwrap();
+    let copy = kernel(&gpu, "bp_selftest_copy");
+    let word = gpu.alloc(8).unwrap();
+    let args = CopyArgs { out: word.addr(), input: word.addr(), words: 1, add: 1 };
+    let once = || launch(&stream, &copy, Dims::new(1, 1), &args);
+    let planted = || stream.capture(|| -> Result<(), GpuError> { panic!("planted") });
+    assert!(catch_unwind(AssertUnwindSafe(planted)).is_err());
+    once().unwrap(); // executed, not recorded
+    stream.synchronize(LIMIT).unwrap();
+    let graph = stream
+        .capture(|| {
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| (once(), stream.query(), stream.synchronize(LIMIT)));
+                let (launched, asked, waited) = other.join().unwrap();
+                assert!(matches!(launched, Err(GpuError::Recording)), "{launched:?}");
+                assert!(matches!(asked, Err(GpuError::Recording)), "{asked:?}");
+                assert!(matches!(waited, Err(GpuError::Recording)), "{waited:?}");
+            });
+            once()
+        })
+        .unwrap();
+    for _ in 0..3 {
+        graph.launch().unwrap();
+    }
+    stream.synchronize(LIMIT).unwrap();
+    let mut sum = [0; 8];
+    word.copy_out(0, &mut sum).unwrap();
+    assert_eq!(u64::from_ne_bytes(sum), 4);
+}
+
+/// Memory that is mapped chunk by chunk behind one address, as PyTorch's expandable segments are.
+#[test]
+fn memory_that_is_mapped_piece_by_piece_is_borrowed() {
+    const CHUNK: usize = 2 << 20;
+    let _alone = alone();
+    let Some(gpu) = cuda() else { return };
+    let _primary = Primary::enter();
+    let (mut base, mut chunks) = (0, Vec::new());
+    // SAFETY: addresses of the driver's choice, mapped and unmapped here alone.
+    unsafe {
+        let mut what: sys::CUmemAllocationProp = zeroed();
+        what.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        what.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        let mut access: sys::CUmemAccessDesc = zeroed();
+        access.location = what.location;
+        access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        ok(sys::cuMemAddressReserve(&raw mut base, 3 * CHUNK, 0, 0, 0));
+        for i in 0..2 {
+            let mut chunk = 0;
+            ok(sys::cuMemCreate(&raw mut chunk, CHUNK, &raw const what, 0));
+            ok(sys::cuMemMap(base + (i * CHUNK) as u64, CHUNK, 0, chunk, 0));
+            chunks.push(chunk);
+        }
+        ok(sys::cuMemSetAccess(base, 2 * CHUNK, &raw const access, 1));
+        let borrow = |at: usize, bytes| gpu.borrow(base + at as u64, bytes, true);
+        let across = borrow(CHUNK - 4096, 8192).unwrap();
+        across.copy_in(0, &[7; 8192]).unwrap();
+        let mut back = [0; 8192];
+        across.copy_out(0, &mut back).unwrap();
+        assert_eq!(back, [7; 8192]);
+        assert!(borrow(0, 2 * CHUNK).is_ok());
+        assert!(borrow(CHUNK, CHUNK + 1).is_err(), "reserved, and not mapped");
+        drop(across);
+        ok(sys::cuMemUnmap(base, 2 * CHUNK));
+        for chunk in chunks {
+            ok(sys::cuMemRelease(chunk));
+        }
+        ok(sys::cuMemAddressFree(base, 3 * CHUNK));
+    }
+}
+
+/// The driver's registering waits for kernels, and this kernel for a copy that looks for registered memory.
+#[test]
+fn copies_go_on_while_memory_is_registered() {
+    let _alone = alone();
+    let Some(gpu) = cuda() else { return };
+    let mem = gpu.alloc(1 << 20).unwrap();
+    let plain = gpu.alloc_mapped(4096, None).unwrap();
+    let more = HostMem::alloc(16 << 20).unwrap();
+    let (stream, host) = wait_for_flag(&gpu, LIMIT, Dims::new(1, 32));
+    std::thread::scope(|scope| {
+        let registers = scope.spawn(|| gpu.register(&more).map(drop));
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_millis(100) {
+            mem.read_to_host(0, plain.host().unwrap(), 0, 4096).unwrap();
+        }
+        host.host().unwrap().store_u32(0, 1, Ordering::Release).unwrap();
+        registers.join().unwrap().unwrap();
+        assert!(since.elapsed() < LIMIT / 2, "the copies waited for the kernel");
+    });
+    stream.synchronize(LIMIT).unwrap();
+}
