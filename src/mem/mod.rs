@@ -10,6 +10,7 @@
 mod cache;
 mod copies;
 mod dma;
+pub mod hidden;
 mod host;
 mod lines;
 #[cfg(test)]

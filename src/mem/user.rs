@@ -9,13 +9,15 @@
 //! Unlike pages that a kernel has pinned, these are found anew at each access: a program that maps
 //! something else at the same addresses without registering it has the NIC write there.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use super::hidden::Hidden;
 use super::host::Owner;
 use super::{Dma, HostMem, MemError, PAGE_BYTES, View};
 
@@ -248,16 +250,21 @@ impl UserMem {
     }
 }
 
-/// The scratch file of the process, for one user at a time.
-fn scratch() -> Option<MutexGuard<'static, File>> {
-    static SCRATCH: OnceLock<Option<Mutex<File>>> = OnceLock::new();
-    let made = SCRATCH.get_or_init(|| {
-        // SAFETY: the name is a C string; what comes back is checked.
-        let fd = unsafe { libc::memfd_create(c"bellpush-scratch".as_ptr(), libc::MFD_CLOEXEC) };
-        // SAFETY: a new descriptor that nobody else has.
-        (fd >= 0).then(|| Mutex::new(unsafe { File::from_raw_fd(fd) }))
-    });
-    made.as_ref().map(|file| file.lock().unwrap_or_else(PoisonError::into_inner))
+/// Does something with the thread's scratch file, which is made when it is not there: not yet, not
+/// in the child of a fork, or not any more, because the program closed what it did not know.
+fn with_scratch(work: impl FnOnce(RawFd) -> bool) -> bool {
+    thread_local! {
+        static SCRATCH: RefCell<Option<Hidden<File>>> = const { RefCell::new(None) };
+    }
+    SCRATCH.with_borrow_mut(|scratch| {
+        if !scratch.as_ref().is_some_and(Hidden::is_there) {
+            // SAFETY: the name is a C string; what comes back is checked.
+            let fd = unsafe { libc::memfd_create(c"bellpush-scratch".as_ptr(), libc::MFD_CLOEXEC) };
+            // SAFETY: a new descriptor that nobody else has.
+            *scratch = (fd >= 0).then(|| Hidden::new(unsafe { File::from_raw_fd(fd) }));
+        }
+        scratch.as_ref().is_some_and(|file| work(file.as_raw_fd()))
+    })
 }
 
 /// Moves bytes through the scratch file: the system copies on both sides.
@@ -265,9 +272,7 @@ fn scratch() -> Option<MutexGuard<'static, File>> {
 /// # Safety
 /// As [`UserMem::transfer`].
 unsafe fn through_scratch(way: Way, addr: u64, ours: *mut u8, bytes: usize) -> bool {
-    let Some(file) = scratch() else { return false };
-    let fd = file.as_raw_fd();
-    (0..bytes).step_by(SCRATCH_BYTES).all(|at| {
+    let piece = |fd, at: usize| {
         let n = (bytes - at).min(SCRATCH_BYTES);
         // SAFETY: `at + n` stays within what the caller vouches for.
         let ours = unsafe { ours.add(at) };
@@ -281,7 +286,8 @@ unsafe fn through_scratch(way: Way, addr: u64, ours: *mut u8, bytes: usize) -> b
             libc::pwrite(fd, from.cast(), n, 0) == n as isize
                 && libc::pread(fd, to.cast(), n, 0) == n as isize
         }
-    })
+    };
+    with_scratch(|fd| (0..bytes).step_by(SCRATCH_BYTES).all(|at| piece(fd, at)))
 }
 
 // SAFETY: names no address.

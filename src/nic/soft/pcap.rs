@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use crate::mem::hidden::Hidden;
 use crate::wire::roce::{Addresses, Envelope, ICRC_BYTES, MAX_IP_UDP_BYTES, icrc};
 
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
@@ -22,7 +23,7 @@ const FLUSH_NS: u64 = 100_000_000;
 
 /// A capture file that is written to. Flushed when dropped.
 pub struct Pcap {
-    out: BufWriter<File>,
+    out: BufWriter<Kept>,
     flushed_ns: u64,
 }
 
@@ -34,7 +35,7 @@ impl Pcap {
     /// # Errors
     /// The system's.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let mut out = BufWriter::with_capacity(BUFFER_BYTES, open(path)?);
+        let mut out = BufWriter::with_capacity(BUFFER_BYTES, Kept(Hidden::new(open(path)?)));
         out.write_all(&MAGIC_NS.to_le_bytes())?;
         out.write_all(&[2, 0, 4, 0])?; // version 2.4
         out.write_all(&[0; 8])?; // UTC
@@ -105,6 +106,22 @@ fn open(path: &Path) -> io::Result<File> {
         file.set_len(0)?;
     }
     Ok(file)
+}
+
+/// The file, as long as the program around us has left it alone.
+struct Kept(Hidden<File>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.0.is_there() {
+            return Err(io::Error::other("the program has closed the file"));
+        }
+        (&*self.0).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(()) // nothing is held back
+    }
 }
 
 /// An Ethernet header between locally administered addresses that end in those of IP.

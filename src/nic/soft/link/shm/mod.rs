@@ -25,6 +25,7 @@ use self::net::Net;
 use self::ring::{Consumer, Ends, Popped, Producer, SLOTS};
 use self::table::{PORTS, Port};
 use super::{Carries, Link, LinkCounters, LinkError, Received, TxBatch};
+use crate::mem::hidden::Hidden;
 use crate::wire::roce::{Addresses, Envelope, MAX_PACKET_BYTES, ROCE_PORT};
 
 /// How long a full ring holds up what is sent to it: longer than a process waits for a core on a
@@ -34,7 +35,7 @@ pub const STALL_NS: u64 = 100_000_000;
 pub struct ShmLink {
     net: Arc<Net>,
     /// Holds the port.
-    file: File,
+    file: Hidden<File>,
     port: usize,
     me: Port,
     generation: u64,
@@ -59,7 +60,7 @@ struct Peer {
 }
 
 impl ShmLink {
-    fn new(net: Arc<Net>, file: File, port: usize, me: Port) -> Result<Self, LinkError> {
+    fn new(net: Arc<Net>, file: Hidden<File>, port: usize, me: Port) -> Result<Self, LinkError> {
         let mut link = Self {
             net,
             file,

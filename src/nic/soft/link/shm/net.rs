@@ -15,6 +15,7 @@ use super::ShmLink;
 use super::lock::{self, TableLock};
 use super::ring::RING_BYTES;
 use super::table::{LINK_BYTES, PORTS, Table};
+use crate::mem::hidden::Hidden;
 use crate::mem::{HostMem, View};
 use crate::nic::soft::link::LinkError;
 
@@ -32,7 +33,7 @@ pub(super) struct Net {
     /// Where the file lies, unless it has no name.
     pub(super) path: Option<PathBuf>,
     pub(super) icrc: bool,
-    file: File,
+    file: Hidden<File>,
 }
 
 fn system(call: &'static str) -> impl Fn(io::Error) -> LinkError {
@@ -49,7 +50,7 @@ impl ShmNet {
             .map_err(|errno| system("memfd_create")(errno.into()))?;
         let file = File::from(fd);
         file.set_len(LINK_BYTES as u64).map_err(system("size of a shared link"))?;
-        let net = Net { table: map(&file)?, path: None, icrc, file };
+        let net = Net { table: map(&file)?, path: None, icrc, file: Hidden::new(file) };
         net.table.format(icrc)?;
         Ok(Self(net.into()))
     }
@@ -113,7 +114,7 @@ impl ShmNet {
             }
             lock::be_present(&file)?;
             drop(lock);
-            return Ok(Self(Net { table, path: Some(path), icrc, file }.into()));
+            return Ok(Self(Net { table, path: Some(path), icrc, file: Hidden::new(file) }.into()));
         }
         let source = io::ErrorKind::TimedOut.into();
         Err(LinkError::System { call: "open of a shared link", source })
@@ -200,7 +201,7 @@ impl ShmNet {
         lock::hold_port(&file, port)?;
         let me = table.enter(port, addr)?;
         drop(lock);
-        ShmLink::new(self.0.clone(), file, port, me)
+        ShmLink::new(self.0.clone(), Hidden::new(file), port, me)
     }
 }
 

@@ -9,6 +9,7 @@ use nix::sys::socket::{SockaddrStorage, setsockopt, sockopt};
 use quinn_udp::{UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
+use crate::mem::hidden::Hidden;
 use crate::nic::soft::link::LinkError;
 use crate::wire::roce::ROCE_PORT;
 
@@ -22,7 +23,7 @@ pub(super) fn system(call: &'static str) -> impl Fn(io::Error) -> LinkError {
 
 /// A socket with the state of its options.
 pub(super) struct Opened {
-    pub(super) socket: Socket,
+    pub(super) socket: Hidden<Socket>,
     pub(super) state: UdpSocketState,
     /// Receive buffer that was got.
     pub(super) recv_bytes: usize,
@@ -79,7 +80,7 @@ fn with_state(socket: Socket) -> Result<Opened, LinkError> {
         socket.set_recv_buffer_size(RECV_BUFFER_BYTES).map_err(system("SO_RCVBUF"))?;
     }
     let recv_bytes = socket.recv_buffer_size().map_err(system("SO_RCVBUF"))?;
-    Ok(Opened { socket, state, recv_bytes })
+    Ok(Opened { socket: Hidden::new(socket), state, recv_bytes })
 }
 
 const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;

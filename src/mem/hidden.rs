@@ -1,0 +1,221 @@
+//! Descriptors of ours among a program's own.
+//!
+//! A NIC inside of a program has sockets and files there that the program does not know of. A
+//! program may close what it did not open, as launchers and daemons do, and whatever it opens next
+//! has the number: a NIC that went on would read the program's socket, or write into its file. So
+//! each such descriptor is kept here with the identity of its file. The preloaded object, which
+//! sees the program's `close`, leaves alone what is kept; and whoever uses a descriptor can see
+//! whether it still is what it was.
+
+use std::cell::RefCell;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, RangeInclusive};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+/// Descriptors that can be kept, by number; one beyond (a program with so many open) is not, and
+/// still knows whether it is what it was.
+const MOST: usize = 1 << 16;
+
+/// Files behind descriptors that are kept; 0 where none is. Read by hooks in signal handlers and
+/// between `vfork` and `exec`, so that it is atomics and nothing else.
+static KEPT: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
+/// No descriptor above it was ever kept.
+static HIGHEST: AtomicI32 = AtomicI32::new(-1);
+/// Where descriptors are moved to; 0 leaves them where the system put them.
+static FLOOR: AtomicI32 = AtomicI32::new(0);
+
+thread_local! {
+    /// What [`gather`] is gathering.
+    static GATHERED: RefCell<Option<Vec<Mark>>> = const { RefCell::new(None) };
+}
+
+/// Has descriptors put from this number on, out of the way of programs that count on low ones.
+pub fn move_up_to(floor: RawFd) {
+    FLOOR.store(floor, Ordering::Relaxed);
+}
+
+/// A number for the file behind a descriptor, never 0. By the system call itself: libc's function
+/// may be the preloaded object's.
+fn file_behind(fd: RawFd) -> Option<u64> {
+    // SAFETY: all zeros are a stat; the call writes no more than one.
+    let stat = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (libc::syscall(libc::SYS_fstat, fd, &raw mut stat) == 0).then_some(stat)?
+    };
+    // Inodes of sockets, pipes and memory are of 32 bits, devices' numbers of 20.
+    Some((stat.st_ino ^ (stat.st_dev << 40)) | 1 << 63)
+}
+
+/// A descriptor, and the file that it stood for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    fd: RawFd,
+    file: u64,
+}
+
+impl Mark {
+    /// Whether the descriptor still stands for its file.
+    pub fn is_there(self) -> bool {
+        file_behind(self.fd) == Some(self.file)
+    }
+
+    fn place(self) -> Option<&'static AtomicU64> {
+        KEPT.get(usize::try_from(self.fd).ok()?)
+    }
+}
+
+/// A file whose descriptor the program does not know of. Where the program has closed it all the
+/// same, the number is not closed a second time: it may be somebody else's.
+#[derive(Debug)]
+pub struct Hidden<F> {
+    file: ManuallyDrop<F>,
+    mark: Mark,
+}
+
+impl<F: AsRawFd + From<OwnedFd> + Into<OwnedFd>> Hidden<F> {
+    /// Keeps a file's descriptor.
+    pub fn new(file: F) -> Self {
+        let file = moved_up(file);
+        let fd = file.as_raw_fd();
+        // An open descriptor has a file behind it; if not, it is never found to be there.
+        let mark = Mark { fd, file: file_behind(fd).unwrap_or(0) };
+        if let Some(place) = mark.place() {
+            // Relaxed: a program that closes it at this very moment is as one that did so before.
+            place.store(mark.file, Ordering::Relaxed);
+            HIGHEST.fetch_max(fd, Ordering::Relaxed);
+        }
+        GATHERED.with_borrow_mut(|gathered| {
+            if let Some(gathered) = gathered {
+                gathered.push(mark);
+            }
+        });
+        Self { file: ManuallyDrop::new(file), mark }
+    }
+}
+
+impl<F> Hidden<F> {
+    /// Whether the descriptor still stands for the file.
+    pub fn is_there(&self) -> bool {
+        self.mark.is_there()
+    }
+}
+
+impl<F> Deref for Hidden<F> {
+    type Target = F;
+
+    fn deref(&self) -> &F {
+        &self.file
+    }
+}
+
+impl<F: AsFd> AsFd for Hidden<F> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl<F> Drop for Hidden<F> {
+    fn drop(&mut self) {
+        let is_there = self.is_there();
+        if let Some(place) = self.mark.place() {
+            // Another descriptor of ours may have the number by now.
+            let _ = place.compare_exchange(self.mark.file, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        if is_there {
+            // SAFETY: dropped here alone, and not used after that.
+            unsafe { ManuallyDrop::drop(&mut self.file) };
+        }
+    }
+}
+
+/// The file with its descriptor from the floor on; where it is, if there is no room there.
+fn moved_up<F: AsRawFd + From<OwnedFd> + Into<OwnedFd>>(file: F) -> F {
+    let floor = FLOOR.load(Ordering::Relaxed);
+    if floor == 0 {
+        return file;
+    }
+    // Never where standard streams would be: programs move files there.
+    for floor in [floor, 3] {
+        // SAFETY: the descriptor is open; the call makes another.
+        let fd = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, floor) };
+        if fd >= 0 {
+            // SAFETY: a new descriptor that nobody else has.
+            return unsafe { OwnedFd::from_raw_fd(fd) }.into();
+        }
+    }
+    file
+}
+
+/// Whether a descriptor is kept, and is what it was. Takes no lock and allocates nothing.
+pub fn is_hidden(fd: RawFd) -> bool {
+    let place = usize::try_from(fd).ok().and_then(|at| KEPT.get(at));
+    let file = place.map_or(0, |place| place.load(Ordering::Relaxed));
+    file != 0 && Mark { fd, file }.is_there()
+}
+
+/// Descriptors in a range that are kept, in order.
+pub fn hidden_in(range: RangeInclusive<RawFd>) -> impl Iterator<Item = RawFd> {
+    let last = (*range.end()).min(HIGHEST.load(Ordering::Relaxed));
+    ((*range.start()).max(0)..=last).filter(|&fd| is_hidden(fd))
+}
+
+/// What this thread begins to keep while it does something.
+pub fn gather<R>(work: impl FnOnce() -> R) -> (R, Vec<Mark>) {
+    let outer = GATHERED.replace(Some(Vec::new()));
+    let result = work();
+    let gathered = GATHERED.replace(outer).unwrap_or_default();
+    (result, gathered)
+}
+
+/// In the child of a fork: closes what the parent keeps, which the child would hold open as long
+/// as it lives: a port that others want, or a lock. The child's copies of their owners find out.
+pub fn close_inherited() {
+    for fd in hidden_in(0..=RawFd::MAX) {
+        KEPT[fd as usize].store(0, Ordering::Relaxed);
+        // SAFETY: a descriptor of ours, which nothing in this process uses: no thread came along.
+        unsafe { libc::syscall(libc::SYS_close, fd) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    /// A file whose number no other test of this process has.
+    fn file(number: RawFd) -> File {
+        let file = tempfile::tempfile().unwrap();
+        // SAFETY: a descriptor of this test's, and a new one that nobody else has.
+        unsafe { File::from_raw_fd(libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number)) }
+    }
+
+    #[test]
+    fn a_descriptor_is_kept_as_long_as_its_file() {
+        let (kept, marks) = gather(|| Hidden::new(file(700)));
+        let fd = kept.as_raw_fd();
+        assert!(is_hidden(fd) && kept.is_there());
+        assert_eq!((marks.len(), marks[0].fd), (1, fd));
+        assert_eq!(hidden_in(fd..=fd).collect::<Vec<_>>(), [fd]);
+        drop(kept);
+        assert!(!is_hidden(fd) && hidden_in(fd..=fd).next().is_none());
+        assert!(!is_hidden(-1) && !is_hidden(RawFd::MAX));
+    }
+
+    #[test]
+    fn a_number_that_has_another_file_is_nobodys_to_close() {
+        let kept = Hidden::new(file(800));
+        let fd = kept.as_raw_fd();
+        let mut stranger = file(900);
+        // SAFETY: the number is this test's own; `kept` is told apart from what has it now.
+        assert_eq!(unsafe { libc::dup2(stranger.as_raw_fd(), fd) }, fd);
+        assert!(!kept.is_there() && !is_hidden(fd));
+        drop(kept);
+        // SAFETY: the descriptor that dup2 made, which is closed when this goes.
+        let mut theirs = unsafe { File::from_raw_fd(fd) };
+        std::io::Write::write_all(&mut theirs, b"mine").unwrap();
+        std::io::Seek::rewind(&mut stranger).unwrap();
+        assert_eq!(std::io::read_to_string(&mut stranger).unwrap(), "mine");
+    }
+}
