@@ -24,7 +24,8 @@ use crate::device::{Device, Source};
 use crate::devx::{DevxCq, DevxMkey, DevxQp, Key, Umem};
 use crate::error::Refusal;
 use crate::events::{EventPipe, Reporter};
-use crate::process::{Kind, Process};
+use crate::files::Kind;
+use crate::process::Process;
 use crate::request::Request;
 
 /// First page of UARs in the file: behind all that libmlx5's mapping commands can name, which have
@@ -170,6 +171,7 @@ impl Context {
     /// It is a sparse file in memory, so that the program's `mmap` of UARs and device memory is the
     /// system's own, and shows the pages that the engine sees.
     pub fn open(process: &Process, index: usize, cloexec: bool) -> Result<OwnedFd, Refusal> {
+        process.sweep();
         let device = process.device(index)?;
         let flags = libc::MFD_ALLOW_SEALING | if cloexec { libc::MFD_CLOEXEC } else { 0 };
         // SAFETY: the name is a C string; what comes back is checked.
@@ -188,7 +190,7 @@ impl Context {
             return Err(Refusal::last("F_ADD_SEALS"));
         }
         let context = Arc::new(Self { device, objects: Mutex::default() });
-        process.add(&file, Kind::Device(context))?;
+        process.files.add(&file, Kind::Device(context))?;
         Ok(file.into())
     }
 

@@ -4,9 +4,10 @@
 //! the NIC does not count has no file.
 
 use std::io;
-use std::path::Path;
 
 use bellpush::nic::soft::{Counters, DropReason};
+
+use crate::dir::Dir;
 
 /// The files below a port's directory, with their values.
 pub fn values(c: &Counters) -> [(&'static str, u64); 14] {
@@ -44,13 +45,13 @@ pub fn device_of(path: &str) -> Option<usize> {
     device.parse().ok().filter(|_| is_counter)
 }
 
-/// Writes a device's counters below the tree's root. Each file is replaced as a whole: another
+/// Writes a device's counters into the tree's directory. Each file is replaced as a whole: another
 /// process may be reading it.
-pub fn write(root: &Path, index: usize, counters: &Counters) -> io::Result<()> {
-    let scratch = root.join(format!(".counter-{}", std::process::id()));
+pub fn write(dir: &Dir, index: usize, counters: &Counters) -> io::Result<()> {
+    let scratch = format!(".counter-{}", std::process::id());
     for (name, value) in values(counters) {
-        std::fs::write(&scratch, format!("{value}\n"))?;
-        std::fs::rename(&scratch, root.join(port(index)).join(name))?;
+        dir.write(&scratch, &format!("{value}\n"))?;
+        dir.rename(&scratch, &format!("{}/{name}", port(index)))?;
     }
     Ok(())
 }

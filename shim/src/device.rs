@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bellpush::mem::hidden::{self, Hidden};
 use bellpush::nic::soft::link::{
     Captured, Faults, FaultsError, Faulty, Link, LinkError, ShmNet, UdpLink,
 };
@@ -21,7 +22,9 @@ use bellpush::preload::{Preload, Wire};
 use crate::abi::verbs::event;
 use crate::error::Refusal;
 use crate::events::Reporter;
-use crate::process::{FileId, say};
+use crate::files::FileId;
+use crate::guard::Guarded;
+use crate::process::say;
 use crate::tree;
 use crate::watch::Watch;
 
@@ -125,8 +128,12 @@ impl Device {
         index: usize,
         last: Option<IpAddr>,
     ) -> Result<Arc<Self>, Refusal> {
-        let (link, arrivals) = open_link(options, index, last)?;
-        let description = link.describe();
+        let (opened, marks) = hidden::gather(|| open_link(options, index, last));
+        let (inner, arrivals) = opened?;
+        let description = inner.describe();
+        let lost = Arc::new(AtomicBool::new(false));
+        let link = Box::new(Guarded { inner, marks, lost: lost.clone(), index, look_ns: 0 });
+        let arrivals = Arrivals { sockets: arrivals, lost };
         // The engine is driven by a thread of this object's, which knows how long to be idle.
         let (nic, engine) = SoftNic::manual_on(&SoftConfig::default(), link)?;
         let (address, most) = nic.address();
@@ -178,12 +185,23 @@ impl Drop for Device {
     }
 }
 
+/// A link's sockets, doubled.
+type Sockets = Vec<Hidden<OwnedFd>>;
+
+/// Where an engine that rests waits for packets.
+struct Arrivals {
+    /// One of them is readable when a packet has come.
+    sockets: Sockets,
+    /// Whether the program has closed them.
+    lost: Arc<AtomicBool>,
+}
+
 /// A device's link, and descriptors of which one is readable when a packet has come.
 fn open_link(
     options: &Preload,
     index: usize,
     last: Option<IpAddr>,
-) -> Result<(Box<dyn Link>, Vec<OwnedFd>), Refusal> {
+) -> Result<(Box<dyn Link>, Sockets), Refusal> {
     let given = options.addresses.get(index).copied();
     let mut arrivals = Vec::new();
     let mut link: Box<dyn Link> = match options.link_type {
@@ -196,7 +214,7 @@ fn open_link(
                 },
                 (None, None) => UdpLink::open_free()?,
             };
-            arrivals = link.descriptors()?;
+            arrivals = link.descriptors()?.into_iter().map(Hidden::new).collect();
             Box::new(link)
         }
         Wire::Shm => {
@@ -260,7 +278,7 @@ impl Idle {
 fn start(
     index: usize,
     engine: Engine,
-    arrivals: Vec<OwnedFd>,
+    arrivals: Arrivals,
     stop: Arc<AtomicBool>,
 ) -> Result<JoinHandle<()>, Refusal> {
     let quiet = Quiet::new();
@@ -327,11 +345,13 @@ const MOST_ARRIVALS: usize = 2;
 const CLOCK_STEPS: u32 = 32;
 
 /// Waits for so long, or until one of the descriptors is readable.
-fn rest(arrivals: &[OwnedFd], most: Duration) {
+fn rest(arrivals: &Arrivals, most: Duration) {
     const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
     let mut fds = [NONE; MOST_ARRIVALS];
-    for (fd, arrival) in fds.iter_mut().zip(arrivals) {
-        fd.fd = arrival.as_raw_fd();
+    // What the program has closed is not ours to wait for.
+    let sockets = if arrivals.lost.load(Ordering::Relaxed) { &[][..] } else { &arrivals.sockets };
+    for (fd, socket) in fds.iter_mut().zip(sockets) {
+        fd.fd = socket.as_raw_fd();
     }
     let (secs, nanos) = (most.as_secs() as libc::time_t, most.subsec_nanos().into());
     let timeout = libc::timespec { tv_sec: secs, tv_nsec: nanos };
@@ -344,7 +364,7 @@ fn rest(arrivals: &[OwnedFd], most: Duration) {
     }
 }
 
-fn run(engine: &mut Engine, arrivals: &[OwnedFd], stop: &AtomicBool) {
+fn run(engine: &mut Engine, arrivals: &Arrivals, stop: &AtomicBool) {
     take_short_turns();
     let idle = Idle::of_this_machine();
     let start = Instant::now();

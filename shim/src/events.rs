@@ -8,11 +8,12 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bellpush::mem::hidden::Hidden;
 use bytemuck::{Zeroable, bytes_of};
 
 use crate::abi::verbs::AsyncEventDesc;
@@ -60,9 +61,9 @@ impl Reporter {
 
 /// A pipe of events of one size.
 pub struct EventPipe {
-    writer: File,
+    writer: Hidden<File>,
     /// Keeps the pipe open: a write to one that nobody reads would raise a signal.
-    keep: File,
+    keep: Hidden<File>,
     event_bytes: usize,
     /// Events that found no room.
     waiting: Mutex<VecDeque<Vec<u8>>>,
@@ -86,12 +87,8 @@ impl EventPipe {
             libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES);
         }
         let waiting = Mutex::default();
-        Ok((Self { writer, keep: keep.into(), event_bytes, waiting }, reader))
-    }
-
-    /// Descriptors of the pipe that the program does not know of.
-    pub fn own(&self) -> [RawFd; 2] {
-        [self.writer.as_raw_fd(), self.keep.as_raw_fd()]
+        let (writer, keep) = (Hidden::new(writer), Hidden::new(keep.into()));
+        Ok((Self { writer, keep, event_bytes, waiting }, reader))
     }
 
     /// Bytes of an event.
@@ -107,10 +104,14 @@ impl EventPipe {
         self.write(&mut waiting);
     }
 
-    /// Writes as many events as there is room for. An event is written whole or not at all.
+    /// Writes as many events as there is room for. An event is written whole or not at all; none
+    /// into what the program has in the pipe's place, if it has closed that.
     fn write(&self, waiting: &mut VecDeque<Vec<u8>>) {
+        if !self.writer.is_there() {
+            return;
+        }
         while let Some(event) = waiting.front() {
-            if (&self.writer).write(event).is_err() {
+            if (&*self.writer).write(event).is_err() {
                 return;
             }
             waiting.pop_front();
@@ -123,8 +124,8 @@ impl EventPipe {
         let mut unread = Vec::new();
         // Another opening of the pipe, which does not wait whatever the program's does.
         let path = format!("/proc/self/fd/{}", self.keep.as_raw_fd());
-        let drain = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        if let Ok(mut drain) = drain {
+        let open = || OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        if let Some(Ok(mut drain)) = self.keep.is_there().then(open) {
             let _ = drain.read_to_end(&mut unread); // ends when nothing is left
         }
         let events = unread.chunks_exact(self.event_bytes).map(<[u8]>::to_vec);

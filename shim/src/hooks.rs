@@ -2,7 +2,8 @@
 //!
 //! Hooks run before anything is initialised, inside `malloc` and `dlopen`, and in programs that
 //! have nothing to do with verbs: on the way to libc's function they allocate nothing and take no
-//! lock, unless the path or the descriptor is one of ours. No panic leaves them.
+//! lock, unless the path or the descriptor is one of ours, and need little stack: programs call
+//! them in signal handlers. No panic leaves them.
 //!
 //! Static and setuid programs, and libraries loaded with `RTLD_DEEPBIND`, do not come here.
 
@@ -14,7 +15,8 @@ use std::path::Path;
 
 use crate::abi::ids::IOCTL_MAGIC;
 use crate::context::Context;
-use crate::process::{self, Kind, process};
+use crate::files::Kind;
+use crate::process::{self, process};
 use crate::real;
 use crate::tree::{Target, rdev};
 
@@ -33,19 +35,20 @@ static START: extern "C" fn() = {
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = {
     extern "C" fn end() {
-        let remove = || process().map(|process| process.tree.remove());
+        // A child that was made past `fork` leaves the files to its parent.
+        let remove = || process::own().map(|process| process.tree.remove());
         let _ = catch_unwind(remove); // nobody is left to be told
     }
     end
 };
 
-fn set_errno(errno: c_int) {
+pub fn set_errno(errno: c_int) {
     // SAFETY: the calling thread's own.
     unsafe { *libc::__errno_location() = errno };
 }
 
 /// The value, or -1 with its errno; a panic is `EIO`.
-fn answer(body: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
+pub fn answer(body: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(libc::EIO));
     result.unwrap_or_else(|errno| {
         set_errno(errno);
@@ -55,16 +58,15 @@ fn answer(body: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
 
 /// # Safety
 /// `path` is a C string, or null.
-unsafe fn target(path: *const c_char) -> Target {
+unsafe fn target<'a>(path: *const c_char) -> Target<'a> {
     // SAFETY: as the caller promises.
     process().map_or(Target::Foreign, |process| unsafe { process.tree.target(path) })
 }
 
 /// A file of the tree is opened.
-fn opening(inside: &[u8]) {
-    let path = CStr::from_bytes_until_nul(inside).unwrap_or_default().to_bytes();
-    let path = Path::new(OsStr::from_bytes(path));
-    let opening = || process().map(|process| process.opening(path));
+fn opening(inside: &CStr) {
+    let path = Path::new(OsStr::from_bytes(inside.to_bytes()));
+    let opening = || process::own().map(|process| process.opening(path));
     let _ = catch_unwind(opening); // the file shows what it showed before
 }
 
@@ -72,6 +74,9 @@ fn opening(inside: &[u8]) {
 fn open_device(index: usize, flags: c_int) -> c_int {
     answer(|| {
         let process = process().ok_or(libc::ENOENT)?;
+        if !process.is_here() {
+            return Err(libc::EIO);
+        }
         if index >= process.options.devices {
             return Err(libc::ENOENT);
         }
@@ -93,10 +98,10 @@ unsafe fn redirect<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R
     // SAFETY: as the caller promises.
     match unsafe { target(path) } {
         Target::Foreign => call(path),
-        Target::File(inside) | Target::Uverbs(_, inside) => {
-            opening(&inside);
-            call(inside.as_ptr().cast())
-        }
+        Target::File(inside) | Target::Uverbs(_, inside) => inside.with(|inside| {
+            opening(inside);
+            call(inside.as_ptr())
+        }),
     }
 }
 
@@ -131,10 +136,10 @@ unsafe fn open_path(dir: c_int, path: *const c_char, flags: c_int, mode: libc::m
     unsafe {
         match target(path) {
             Target::Uverbs(index, _) => open_device(index, flags),
-            Target::File(inside) => {
-                opening(&inside);
-                real::openat(dir, inside.as_ptr().cast(), flags, mode)
-            }
+            Target::File(inside) => inside.with(|inside| {
+                opening(inside);
+                real::openat(dir, inside.as_ptr(), flags, mode)
+            }),
             Target::Foreign => real::openat(dir, path, flags, mode),
         }
     }
@@ -187,9 +192,11 @@ unsafe fn stat_path(dir: c_int, path: *const c_char, buf: *mut libc::stat, flags
     unsafe {
         match target(path) {
             Target::Foreign => real::fstatat(dir, path, buf, flags),
-            Target::File(inside) => real::fstatat(dir, inside.as_ptr().cast(), buf, flags),
+            Target::File(inside) => {
+                inside.with(|inside| real::fstatat(dir, inside.as_ptr(), buf, flags))
+            }
             Target::Uverbs(index, inside) => {
-                let done = real::fstatat(dir, inside.as_ptr().cast(), buf, flags);
+                let done = inside.with(|inside| real::fstatat(dir, inside.as_ptr(), buf, flags));
                 as_device(done, buf, rdev(index))
             }
         }
@@ -203,12 +210,12 @@ unsafe fn stat_path(dir: c_int, path: *const c_char, buf: *mut libc::stat, flags
 unsafe fn stat_fd(fd: c_int, buf: *mut libc::stat) -> c_int {
     // SAFETY: as the caller promises.
     let done = unsafe { real::fstat(fd, buf) };
-    let find = || match process()?.find(fd)? {
-        Kind::Device(context) => Some(context.device.rdev),
-        Kind::Inherited { rdev } => rdev,
-        Kind::Events(_) => None,
+    let find = || {
+        let process = process().filter(|process| done == 0 && !process.files.is_empty())?;
+        // SAFETY: `done` says that the buffer is filled.
+        process.rdev(unsafe { ((*buf).st_dev, (*buf).st_ino) })
     };
-    match catch_unwind(find) {
+    match catch_unwind(AssertUnwindSafe(find)) {
         // SAFETY: `done` says whether the buffer is filled.
         Ok(Some(number)) => unsafe { as_device(done, buf, number) },
         _ => done,
@@ -295,14 +302,4 @@ extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, arg: *mut c_void) -> c_in
     }
     // SAFETY: the program's own arguments.
     unsafe { real::ioctl(fd, request, arg) }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn close(fd: c_int) -> c_int {
-    if let Some(process) = process() {
-        let closing = || process.closing(fd);
-        let _ = catch_unwind(AssertUnwindSafe(closing)); // the descriptor goes whatever happens
-    }
-    // SAFETY: the program's own argument.
-    unsafe { real::close(fd) }
 }

@@ -8,11 +8,11 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `hooks` `real` | what is interposed, and what lies behind it |
-//! | `process` | options, open descriptors, forks |
-//! | `tree` | the devices' sysfs files |
+//! | `hooks` `closing` `real` | what is interposed, and what lies behind it |
+//! | `process` `files` | options, open descriptors, forks |
+//! | `tree` `dir` | the devices' sysfs files, and where they may be written |
 //! | `cuda` | GPU memory that programs register |
-//! | `device` | a software NIC, its engine's thread, its limits |
+//! | `device` `guard` | a software NIC, its engine's thread, its limits; its own descriptors |
 //! | `request` `abi` | commands: copied out, then checked; the kernel's structs |
 //! | `context` | an open device: its objects, and which command does what |
 //! | `commands` | the commands |
@@ -27,14 +27,18 @@
 
 mod abi;
 mod clock;
+mod closing;
 mod commands;
 mod context;
 mod counters;
 mod cuda;
 mod device;
 mod devx;
+mod dir;
 mod error;
 mod events;
+mod files;
+mod guard;
 mod hooks;
 mod process;
 mod real;

@@ -1,55 +1,38 @@
 //! What the process has: options, devices, and the descriptors that are ours.
 //!
 //! A child of a fork has none of it: no engine's thread came along. Its inherited descriptors answer
-//! `EIO`, and devices that it opens itself are new ones.
+//! `EIO`, and devices that it opens itself are new ones. A child that no handler of a fork has seen
+//! (`vfork`, `posix_spawn`, the bare system call) opens none and leaves the parent's alone.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::os::fd::{AsRawFd, RawFd};
+use std::ops::RangeInclusive;
+use std::os::fd::RawFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use bellpush::mem::hidden;
 use bellpush::preload::{Preload, VARIABLE};
 
-use crate::context::Context;
 use crate::counters;
 use crate::device::Device;
 use crate::error::Refusal;
-use crate::events::EventPipe;
+use crate::files::{FileId, Files, Kind, descriptors, file_id};
 use crate::real;
 use crate::tree::Tree;
 
-/// What a descriptor of ours is.
-#[derive(Clone)]
-pub enum Kind {
-    /// An open device.
-    Device(Arc<Context>),
-    /// A completion channel or an asynchronous event descriptor.
-    Events(Arc<EventPipe>),
-    /// Either, opened by the process that this one was forked from.
-    Inherited {
-        /// Device number that `fstat` reports of an open device.
-        rdev: Option<u64>,
-    },
-}
-
-/// Device and inode: a descriptor is recognised by its file, whatever number a program gave it.
-pub type FileId = (u64, u64);
-
-struct OpenFile {
-    id: FileId,
-    kind: Kind,
-}
-
 /// The process's state.
 pub struct Process {
+    /// Its number: a child that did not come of `fork` has the same state, and none of what is
+    /// behind it.
+    pid: libc::pid_t,
     /// Its options.
     pub options: Preload,
     /// Its sysfs files.
     pub tree: Tree,
+    /// The program's descriptors that are ours.
+    pub files: Files,
     devices: Mutex<Vec<Slot>>,
-    files: Mutex<Vec<OpenFile>>,
     /// Refusals that were told.
     told: Mutex<HashSet<String>>,
 }
@@ -66,8 +49,6 @@ struct Slot {
 const MOST_TOLD: usize = 1000;
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
-/// Descriptors in `files`: without any, `close` and `fstat` need not look.
-static FILES: AtomicUsize = AtomicUsize::new(0);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -79,6 +60,11 @@ pub fn process() -> Option<&'static Process> {
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
+/// The same, if it is this process's. Asks the system for the process's number.
+pub fn own() -> Option<&'static Process> {
+    process().filter(|process| process.is_here())
+}
+
 /// Prints a line on stderr.
 pub fn say(line: &str) {
     eprintln!("bellpush: {line}");
@@ -86,6 +72,8 @@ pub fn say(line: &str) {
 
 /// Reads the options and lays the sysfs files out. Called once, when the object is loaded.
 pub fn start() {
+    real::resolve();
+    hidden::move_up_to(floor());
     let text = std::env::var(VARIABLE).unwrap_or_default();
     let options = match Preload::parse(if text.is_empty() { "{}" } else { &text }) {
         Ok(options) => options,
@@ -95,7 +83,7 @@ pub fn start() {
         Ok(tree) => tree,
         Err(e) => return say(&format!("cannot lay out sysfs files: {e}; there is no device")),
     };
-    install(options, tree, Vec::new());
+    install(options, tree, Files::default());
     // What `nic::soft` does to GPU memory are copies, for which the program's kernels wait as they
     // would for a card. CUDA must not have a copy wait for a kernel in turn.
     let cuda = [
@@ -115,90 +103,102 @@ pub fn start() {
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
 }
 
-fn install(options: Preload, tree: Tree, files: Vec<OpenFile>) {
+/// Where descriptors go that the program does not know of: above those that programs give numbers
+/// to, and what `select` can name is left to the program as far as it may have more.
+fn floor() -> RawFd {
+    // SAFETY: all zeros are limits; the call writes no more.
+    let most = unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit.rlim_cur
+    };
+    (most / 2).min(512) as RawFd
+}
+
+fn install(options: Preload, tree: Tree, files: Files) {
     let mut devices = Vec::new();
     devices.resize_with(options.devices, Slot::default);
-    FILES.store(files.len(), Ordering::Relaxed);
-    let (devices, files) = (Mutex::new(devices), Mutex::new(files));
-    let process = Process { options, tree, devices, files, told: Mutex::default() };
+    // SAFETY: takes nothing and cannot fail.
+    let pid = unsafe { libc::getpid() };
+    let devices = Mutex::new(devices);
+    let process = Process { pid, options, tree, files, devices, told: Mutex::default() };
     PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
 }
 
 /// In the child of a fork: the parent's state is left as it is (its locks may be held, its threads
-/// are gone) and a new one begins.
+/// are gone) and a new one begins. What the parent's devices hold open it must not hold as well:
+/// their addresses would stay taken when the parent has closed them.
 extern "C" fn forked() {
     let Some(parent) = process() else { return };
-    // Without the list, inherited descriptors are files that know nothing of verbs.
-    let mut inherited = Vec::new();
-    if let Ok(files) = parent.files.try_lock() {
-        inherited.extend(files.iter().map(|file| {
-            let rdev = match &file.kind {
-                Kind::Device(context) => Some(context.device.rdev),
-                Kind::Events(_) => None,
-                Kind::Inherited { rdev } => *rdev,
-            };
-            OpenFile { id: file.id, kind: Kind::Inherited { rdev } }
-        }));
-    }
-    install(parent.options.clone(), parent.tree.inherited(), inherited);
-}
-
-/// The file behind a descriptor.
-pub fn file_id(fd: RawFd) -> Option<FileId> {
-    // SAFETY: all zeros are a stat; fstat writes no more than one.
-    unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        (real::fstat(fd, &mut stat) == 0).then_some((stat.st_dev, stat.st_ino))
-    }
+    hidden::close_inherited();
+    install(parent.options.clone(), parent.tree.inherited(), parent.files.in_child());
 }
 
 impl Process {
+    /// Whether this is the process, and not a child that has its memory (`vfork`) or was made by
+    /// the system call alone.
+    pub fn is_here(&self) -> bool {
+        // SAFETY: takes nothing and cannot fail.
+        self.pid == unsafe { libc::getpid() }
+    }
+
     /// What a descriptor of ours is.
     pub fn find(&self, fd: RawFd) -> Option<Kind> {
-        if FILES.load(Ordering::Relaxed) == 0 {
+        if self.files.is_empty() {
             return None;
         }
-        self.find_id(file_id(fd)?)
+        let id = file_id(fd)?;
+        match self.is_here() {
+            true => self.files.find(id),
+            false => self.files.inherited(id).map(|rdev| Kind::Inherited { rdev }),
+        }
     }
 
-    /// What a file of ours is.
-    pub fn find_id(&self, id: FileId) -> Option<Kind> {
-        let files = lock(&self.files);
-        files.iter().find(|file| file.id == id).map(|file| file.kind.clone())
-    }
-
-    /// Takes a file on.
-    pub fn add(&self, file: &File, kind: Kind) -> Result<(), Refusal> {
-        let id = file_id(file.as_raw_fd()).ok_or_else(|| Refusal::last("fstat"))?;
-        lock(&self.files).push(OpenFile { id, kind });
-        FILES.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+    /// Device number that `fstat` says of a descriptor that is ours.
+    pub fn rdev(&self, id: FileId) -> Option<u64> {
+        match self.is_here() {
+            true => self.files.rdev(id),
+            false => self.files.inherited(id).flatten(),
+        }
     }
 
     /// A program closes a descriptor: when no other is left of its file, what it stands for goes.
     /// Called before the descriptor is closed.
     pub fn closing(&self, fd: RawFd) {
-        let Some(id) = (FILES.load(Ordering::Relaxed) > 0).then(|| file_id(fd)).flatten() else {
-            return;
-        };
-        let Some(kind) = self.find_id(id) else { return };
-        let own: &[RawFd] = match &kind {
-            Kind::Events(pipe) => &pipe.own(),
-            _ => &[],
-        };
-        if has_other(fd, id, own) {
+        let Some(id) = file_id(fd).filter(|&id| self.files.has(id)) else { return };
+        if has_other(fd, id) {
             return;
         }
-        let gone = {
-            let mut files = lock(&self.files);
-            files.iter().position(|file| file.id == id).map(|at| files.swap_remove(at))
-        };
-        if gone.is_some() {
-            FILES.fetch_sub(1, Ordering::Relaxed);
-        }
-        if let Kind::Device(context) = kind {
+        self.let_go(id);
+    }
+
+    /// Nothing leads to a file any more.
+    fn let_go(&self, id: FileId) {
+        if let Some(Kind::Device(context)) = self.files.remove(id) {
             context.shut_down();
         }
+    }
+
+    /// Lets go what was closed and not seen to be: by a system call of the program's own, or inside
+    /// of libc.
+    pub fn sweep(&self) {
+        let all = self.files.all();
+        if all.is_empty() {
+            return;
+        }
+        let Some(open) = descriptors() else { return };
+        let open: HashSet<_> = open.filter_map(file_id).collect();
+        all.into_iter().filter(|id| !open.contains(id)).for_each(|id| self.let_go(id));
+    }
+
+    /// The program's descriptors in a range that are ours.
+    pub fn ours_in(&self, range: RangeInclusive<RawFd>) -> Vec<RawFd> {
+        if self.files.is_empty() {
+            return Vec::new();
+        }
+        let ours = |fd: &RawFd| file_id(*fd).is_some_and(|id| self.files.has(id));
+        let inside = descriptors().into_iter().flatten().filter(|fd| range.contains(fd));
+        inside.filter(ours).collect()
     }
 
     /// A device, opened if it is not.
@@ -220,7 +220,8 @@ impl Process {
         let Some(index) = below.and_then(counters::device_of) else { return };
         let device = lock(&self.devices).get(index).and_then(|slot| slot.open.upgrade());
         let counted = device.map(|device| device.nic.counters()).unwrap_or_default();
-        if let Err(e) = counters::write(self.tree.path(), index, &counted) {
+        let written = self.tree.dir().and_then(|dir| counters::write(&dir, index, &counted));
+        if let Err(e) = written {
             say(&format!("cannot write the counters of mlx5_{index}: {e}"));
         }
     }
@@ -239,10 +240,8 @@ impl Process {
     }
 }
 
-/// Whether the process has another descriptor of a file, beside our own.
-fn has_other(fd: RawFd, id: FileId, own: &[RawFd]) -> bool {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
-    let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<RawFd>().ok();
-    let others = entries.flatten().filter_map(number).filter(|n| *n != fd && !own.contains(n));
+/// Whether the program has another descriptor of a file.
+fn has_other(fd: RawFd, id: FileId) -> bool {
+    let others = descriptors().into_iter().flatten().filter(|&other| other != fd);
     others.into_iter().any(|other| file_id(other) == Some(id))
 }

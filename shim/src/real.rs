@@ -1,7 +1,7 @@
 //! The functions of libc that lie behind the interposed ones.
 //!
-//! Found by `dlsym(RTLD_NEXT)` at their first use, which allocates nothing when it finds them; an
-//! object that was preloaded behind this one keeps its turn.
+//! Found by `dlsym(RTLD_NEXT)` when the object is loaded, or at an earlier first use, which allocates
+//! nothing when it finds them; an object that was preloaded behind this one keeps its turn.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -32,20 +32,30 @@ impl Real {
 
 /// Declares callers of libc's functions by their C signatures.
 macro_rules! real {
-    ($($name:ident as $symbol:literal ( $($arg:ident : $type:ty),* ) -> $ret:ty;)*) => {$(
+    ($($name:ident as $symbol:literal ( $($arg:ident : $type:ty),* ) -> $ret:ty;)*) => {
+    $(
         /// libc's function of that name.
         ///
         /// # Safety
         /// As the C function.
         pub unsafe fn $name($($arg: $type),*) -> $ret {
-            static REAL: Real = Real::new($symbol);
             type Function = unsafe extern "C" fn($($type),*) -> $ret;
             // SAFETY: the symbol is libc's function of this signature.
-            let function = unsafe { std::mem::transmute::<*mut c_void, Function>(REAL.address()) };
+            let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found::$name.address()) };
             // SAFETY: as the caller promises.
             unsafe { function($($arg),*) }
         }
-    )*};
+    )*
+        mod found {
+            #![allow(non_upper_case_globals)] // each has the name of its function
+            $(pub static $name: super::Real = super::Real::new($symbol);)*
+        }
+
+        /// Looks all of them up, so that no signal handler has to.
+        pub fn resolve() {
+            $(found::$name.address();)*
+        }
+    };
 }
 
 // Variadic functions (open, openat, ioctl) are called with their longest argument list: the
@@ -62,5 +72,7 @@ real! {
     realpath as c"realpath" (path: *const c_char, buf: *mut c_char) -> *mut c_char;
     ioctl as c"ioctl" (fd: c_int, request: u64, arg: *mut c_void) -> c_int;
     close as c"close" (fd: c_int) -> c_int;
+    dup2 as c"dup2" (old: c_int, new: c_int) -> c_int;
+    dup3 as c"dup3" (old: c_int, new: c_int, flags: c_int) -> c_int;
     socket as c"socket" (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
 }

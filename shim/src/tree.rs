@@ -5,6 +5,7 @@
 //! have what is known beforehand.
 
 use std::ffi::{CStr, CString, c_char};
+use std::fs::DirBuilder;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,6 +16,7 @@ use bellpush::nic::soft::Counters;
 use bellpush::preload::Preload;
 
 use crate::counters;
+use crate::dir::{self, Dir};
 
 /// `major` of the devices' character devices: that of InfiniBand (Linux's `devices.txt`), with
 /// minors from `IB_UVERBS_BASE_MINOR` on.
@@ -32,6 +34,9 @@ const PREFIXES: [(&[u8], &[u8]); 6] = [
 ];
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
 
+/// Names that are tried for a directory of this process's own.
+const MOST_NAMES: usize = 100;
+
 /// Longest path that is looked at.
 pub const PATH_BYTES: usize = 4096;
 
@@ -43,13 +48,32 @@ pub struct Tree {
 }
 
 /// What a path is.
-pub enum Target {
+pub enum Target<'a> {
     /// Nothing of ours.
     Foreign,
     /// A file of the tree.
-    File([u8; PATH_BYTES]),
+    File(Inside<'a>),
     /// The character device with this index, and the file that stands for it.
-    Uverbs(usize, [u8; PATH_BYTES]),
+    Uverbs(usize, Inside<'a>),
+}
+
+/// A path below the tree's root, in parts: programs look at paths in signal handlers, with little
+/// stack, and nearly all paths are not ours.
+pub struct Inside<'a>([&'a [u8]; 3]);
+
+impl Inside<'_> {
+    /// Does something with the path. The only place where its bytes take stack.
+    #[cold]
+    #[inline(never)]
+    pub fn with<R>(&self, call: impl FnOnce(&CStr) -> R) -> R {
+        let mut to = [0; PATH_BYTES];
+        let mut at = 0;
+        for part in self.0 {
+            to[at..at + part.len()].copy_from_slice(part); // `target` has added them up
+            at += part.len();
+        }
+        call(CStr::from_bytes_until_nul(&to).unwrap_or_default())
+    }
 }
 
 /// `st_rdev` of a device.
@@ -124,18 +148,26 @@ impl Tree {
     /// The tree in the directory that the options name, or in one of its own; its files are laid
     /// out where they are not there yet.
     pub fn open(options: &Preload) -> io::Result<Self> {
-        let (root, made) = match &options.sysfs {
-            Some(root) => (root.clone(), false),
+        let path = |root: &Path| CString::new(root.as_os_str().as_bytes());
+        let (root, made, dir) = match &options.sysfs {
+            Some(root) => {
+                let root = std::path::absolute(root)?;
+                DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
+                let root = path(&root)?;
+                let dir = Dir::open(&root, true)?;
+                (root, false, dir)
+            }
             None => {
                 let name = format!("bellpush-{}", std::process::id());
-                (std::env::temp_dir().join(name), true)
+                let root = std::path::absolute(std::env::temp_dir().join(name))?;
+                let (root, dir) = own(path(&root)?)?;
+                (root, true, dir)
             }
         };
-        let root = std::path::absolute(root)?;
-        if !root.join("class").is_dir() {
-            lay_out(&root, options)?;
+        if !dir.has("class") {
+            lay_out(&dir, options)?;
         }
-        Ok(Self { root: CString::new(root.as_os_str().as_bytes())?, made })
+        Ok(Self { root, made })
     }
 
     /// The same tree for the child of a fork, which leaves it to its parent.
@@ -147,7 +179,7 @@ impl Tree {
     ///
     /// # Safety
     /// `path` is a C string, or null.
-    pub unsafe fn target(&self, path: *const c_char) -> Target {
+    pub unsafe fn target<'a>(&'a self, path: *const c_char) -> Target<'a> {
         if path.is_null() {
             return Target::Foreign;
         }
@@ -159,22 +191,21 @@ impl Tree {
         let Some((prefix, inside)) = PREFIXES.iter().find(|(prefix, _)| below(prefix)) else {
             return Target::Foreign;
         };
-        let mut to = [0; PATH_BYTES];
         let parts = [self.root.as_bytes(), inside, &path[prefix.len()..]];
-        let mut at = 0;
-        for part in parts {
-            let Some(room) = to.get_mut(at..at + part.len()) else { return Target::Foreign };
-            room.copy_from_slice(part);
-            at += part.len();
-        }
-        if at == PATH_BYTES {
+        if parts.iter().map(|part| part.len()).sum::<usize>() >= PATH_BYTES {
             return Target::Foreign;
         }
+        let to = Inside(parts);
         let number = path.strip_prefix(UVERBS).and_then(|digits| std::str::from_utf8(digits).ok());
         match number.and_then(|digits| digits.parse().ok()) {
             Some(index) => Target::Uverbs(index, to),
             None => Target::File(to),
         }
+    }
+
+    /// Its directory, opened.
+    pub fn dir(&self) -> io::Result<Dir> {
+        Dir::open(&self.root, !self.made)
     }
 
     /// Its directory.
@@ -190,16 +221,37 @@ impl Tree {
     }
 }
 
+/// A directory of this process's own, with that name or one like it. Others may have taken the name
+/// first; a directory of this user's alone was made by this process before it became another program
+/// (`exec`), or by one that was killed.
+fn own(name: CString) -> io::Result<(CString, Dir)> {
+    for attempt in 0.. {
+        let mut root = name.clone().into_bytes();
+        if attempt > 0 {
+            root.extend_from_slice(format!("-{attempt}").as_bytes());
+        }
+        let root = CString::new(root)?;
+        match dir::make(&root) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+        match Dir::open(&root, false) {
+            Err(_) if attempt < MOST_NAMES => {}
+            opened => return Ok((root, opened?)),
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
 /// Writes the files beside their place and moves them there: of several processes that do, one
 /// wins, and none sees half a tree.
-fn lay_out(root: &Path, options: &Preload) -> io::Result<()> {
-    let mut private = std::fs::DirBuilder::new();
-    private.recursive(true).mode(0o700).create(root)?;
-    let scratch = root.join(format!(".{}", std::process::id()));
+fn lay_out(dir: &Dir, options: &Preload) -> io::Result<()> {
+    let scratch = format!(".{}", std::process::id());
     let write = |name: &str, text: &str| {
-        let path = scratch.join(name);
-        std::fs::create_dir_all(path.parent().expect("below the root"))?;
-        std::fs::write(path, format!("{text}\n"))
+        let path = format!("{scratch}/{name}");
+        let (folder, _) = path.rsplit_once('/').expect("below the scratch directory");
+        dir.make(folder)?;
+        dir.write(&path, &format!("{text}\n"))
     };
     write("class/infiniband_verbs/abi_version", "6")?;
     write("class/nvidia_peermem/version", BOARD)?;
@@ -212,11 +264,11 @@ fn lay_out(root: &Path, options: &Preload) -> io::Result<()> {
         }
     }
     for part in ["dev", "class"] {
-        match std::fs::rename(scratch.join(part), root.join(part)) {
+        match dir.rename(&format!("{scratch}/{part}"), part) {
             // Another process was quicker.
-            Err(_) if root.join(part).is_dir() => {}
+            Err(_) if dir.has(part) => {}
             moved => moved?,
         }
     }
-    std::fs::remove_dir_all(scratch)
+    dir.remove(&scratch)
 }

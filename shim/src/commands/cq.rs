@@ -15,7 +15,7 @@ use crate::context::Object;
 use crate::device::Source;
 use crate::error::Refusal;
 use crate::events::{EventPipe, Reporter};
-use crate::process::Kind;
+use crate::files::Kind;
 
 /// Bytes of `struct ib_uverbs_comp_event_desc`.
 const COMP_EVENT_BYTES: usize = 8;
@@ -41,7 +41,7 @@ pub struct CqObj {
 pub fn create_channel(c: &mut Command<'_>) -> Result<(), Refusal> {
     let (pipe, reader) = EventPipe::new(COMP_EVENT_BYTES)?;
     let reader = std::fs::File::from(reader);
-    c.process.add(&reader, Kind::Events(Arc::new(pipe)))?;
+    c.process.files.add(&reader, Kind::Events(Arc::new(pipe)))?;
     let fd = reader.into_raw_fd();
     c.undo = Some(Undo::Descriptor(fd));
     c.answer(&word(fd as u32));

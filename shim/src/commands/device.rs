@@ -18,7 +18,7 @@ use crate::context::{Object, map, punch, uar_page};
 use crate::device::Device;
 use crate::error::Refusal;
 use crate::events::{EventPipe, Reporter};
-use crate::process::Kind;
+use crate::files::Kind;
 use crate::tree;
 
 /// Completion vectors: all completions come from one engine.
@@ -280,7 +280,7 @@ pub fn async_events(c: &mut Command<'_>) -> Result<(), Refusal> {
     let (pipe, reader) = EventPipe::new(size_of::<AsyncEventDesc>())?;
     let pipe = Arc::new(pipe);
     let reader = std::fs::File::from(reader);
-    c.process.add(&reader, Kind::Events(pipe.clone()))?;
+    c.process.files.add(&reader, Kind::Events(pipe.clone()))?;
     // What is created through this context tells the first descriptor; libibverbs has one.
     if c.objects.async_events.is_none() {
         const PORT: u64 = 1;

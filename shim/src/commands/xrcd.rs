@@ -12,7 +12,7 @@ use crate::abi::ids::attr;
 use crate::abi::verbs::OpenXrcd;
 use crate::context::Object;
 use crate::error::Refusal;
-use crate::process::file_id;
+use crate::files::file_id;
 
 /// A domain that is open.
 pub struct XrcdObj {

@@ -1,0 +1,202 @@
+//! The program's descriptors that are ours, by their files.
+//!
+//! `close` and `fstat`, which programs call in signal handlers, look here. So the list is held with
+//! signals blocked: no handler interrupts a thread that holds it, and none waits for a thread that
+//! waits for the handler's. Nothing is allocated or freed while it is held.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bellpush::mem::hidden;
+
+use crate::context::Context;
+use crate::error::Refusal;
+use crate::events::EventPipe;
+use crate::real;
+
+/// What a descriptor of ours is.
+#[derive(Clone)]
+pub enum Kind {
+    /// An open device.
+    Device(Arc<Context>),
+    /// A completion channel or an asynchronous event descriptor.
+    Events(Arc<EventPipe>),
+    /// Either, opened by the process that this one was forked from.
+    Inherited {
+        /// Device number that `fstat` reports of an open device.
+        rdev: Option<u64>,
+    },
+}
+
+impl Kind {
+    /// Device number that `fstat` reports.
+    fn rdev(&self) -> Option<u64> {
+        match self {
+            Self::Device(context) => Some(context.device.rdev),
+            Self::Events(_) => None,
+            Self::Inherited { rdev } => *rdev,
+        }
+    }
+}
+
+/// Device and inode: a descriptor is recognised by its file, whatever number a program gave it.
+pub type FileId = (u64, u64);
+
+/// The file behind a descriptor.
+pub fn file_id(fd: RawFd) -> Option<FileId> {
+    // SAFETY: all zeros are a stat; fstat writes no more than one.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (real::fstat(fd, &mut stat) == 0).then_some((stat.st_dev, stat.st_ino))
+    }
+}
+
+/// Descriptors of this process that the program knows of; `None` where they cannot be listed.
+pub fn descriptors() -> Option<impl Iterator<Item = RawFd>> {
+    let entries = std::fs::read_dir("/proc/self/fd").ok()?;
+    let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<RawFd>().ok();
+    Some(entries.flatten().filter_map(number).filter(|&fd| !hidden::is_hidden(fd)))
+}
+
+struct OpenFile {
+    id: FileId,
+    kind: Kind,
+}
+
+/// All signals are blocked until it is dropped.
+struct NoSignals(libc::sigset_t);
+
+impl NoSignals {
+    fn new() -> Self {
+        // SAFETY: the sets are ours; all zeros are a signal set.
+        unsafe {
+            let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut mask);
+            Self(mask)
+        }
+    }
+}
+
+impl Drop for NoSignals {
+    fn drop(&mut self) {
+        // SAFETY: what `new` found.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// The list, held. Fields go in this order: the list is let go before signals come.
+struct Held<'a> {
+    list: MutexGuard<'a, Vec<OpenFile>>,
+    _quiet: NoSignals,
+}
+
+/// Files of ours that are open.
+#[derive(Default)]
+pub struct Files {
+    list: Mutex<Vec<OpenFile>>,
+    /// How many there are: without any, nobody need look.
+    count: AtomicUsize,
+}
+
+impl Files {
+    fn hold(&self) -> Held<'_> {
+        let quiet = NoSignals::new();
+        let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        Held { list, _quiet: quiet }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether a file is ours.
+    pub fn has(&self, id: FileId) -> bool {
+        self.hold().list.iter().any(|file| file.id == id)
+    }
+
+    /// What a file of ours is.
+    pub fn find(&self, id: FileId) -> Option<Kind> {
+        self.hold().list.iter().find(|file| file.id == id).map(|file| file.kind.clone())
+    }
+
+    /// What `fstat` says of a file that is ours: an open device's number.
+    pub fn rdev(&self, id: FileId) -> Option<u64> {
+        self.hold().list.iter().find(|file| file.id == id)?.kind.rdev()
+    }
+
+    /// As [`Files::rdev`], in a child that may have been made while a thread of the parent held
+    /// the list, and will hold it for ever. The outer option says whether the file is ours.
+    pub fn inherited(&self, id: FileId) -> Option<Option<u64>> {
+        let list = self.list.try_lock().ok()?;
+        list.iter().find(|file| file.id == id).map(|file| file.kind.rdev())
+    }
+
+    /// Takes a file on.
+    pub fn add(&self, file: &File, kind: Kind) -> Result<(), Refusal> {
+        let id = file_id(file.as_raw_fd()).ok_or_else(|| Refusal::last("fstat"))?;
+        let mut spare = Vec::new();
+        loop {
+            let mut held = self.hold();
+            let (used, room) = (held.list.len(), held.list.capacity());
+            if used < room {
+                held.list.push(OpenFile { id, kind });
+                break;
+            }
+            if spare.capacity() > used {
+                spare.append(&mut held.list);
+                // What was the list goes when it is not held any more.
+                std::mem::swap(&mut *held.list, &mut spare);
+                continue;
+            }
+            drop(held);
+            spare = Vec::with_capacity(2 * used + 8);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Lets a file go; what it was.
+    pub fn remove(&self, id: FileId) -> Option<Kind> {
+        let mut held = self.hold();
+        let at = held.list.iter().position(|file| file.id == id)?;
+        let gone = held.list.swap_remove(at);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        drop(held);
+        Some(gone.kind)
+    }
+
+    /// All files.
+    pub fn all(&self) -> Vec<FileId> {
+        let mut all = Vec::new();
+        loop {
+            let held = self.hold();
+            if held.list.len() <= all.capacity() {
+                all.extend(held.list.iter().map(|file| file.id));
+                return all;
+            }
+            let need = held.list.len();
+            drop(held);
+            all.reserve(need);
+        }
+    }
+
+    /// What the child of a fork has of its parent's files. A list that is held stays so in the
+    /// child: without it, inherited descriptors are files that know nothing of verbs.
+    pub fn in_child(&self) -> Self {
+        let inherited: Vec<_> = self.list.try_lock().map_or_else(
+            |_| Vec::new(),
+            |list| {
+                let file = |file: &OpenFile| {
+                    let kind = Kind::Inherited { rdev: file.kind.rdev() };
+                    OpenFile { id: file.id, kind }
+                };
+                list.iter().map(file).collect()
+            },
+        );
+        Self { count: inherited.len().into(), list: Mutex::new(inherited) }
+    }
+}
