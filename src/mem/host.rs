@@ -474,6 +474,28 @@ mod tests {
         assert!(View::new(&mem, PAGE_BYTES, 1).is_err());
     }
 
+    /// Flags of the mapping that begins at an address (proc_pid_smaps(5)).
+    fn flags_at(addr: u64) -> Vec<String> {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (begin, mut inside) = (format!("{addr:x}-"), false);
+        for line in smaps.lines() {
+            match line.strip_prefix("VmFlags:") {
+                Some(flags) if inside => return flags.split_whitespace().map(Into::into).collect(),
+                Some(_) => {}
+                None => inside = line.starts_with(&begin) || inside,
+            }
+        }
+        panic!("no mapping begins at {addr:#x}");
+    }
+
+    #[test]
+    fn a_forks_child_has_none_of_the_memory() {
+        for bytes in [PAGE_BYTES, 2 * HUGE_BYTES] {
+            let mem = HostMem::alloc(bytes).unwrap();
+            assert!(flags_at(mem.addr()).contains(&"dc".into()), "{bytes}: not to be copied");
+        }
+    }
+
     #[test]
     fn a_node_that_does_not_exist_is_refused() {
         assert!(matches!(HostMem::alloc_on_node(4096, 1000), Err(MemError::Bind { .. })));
