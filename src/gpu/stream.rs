@@ -486,6 +486,11 @@ impl Stream {
     pub(crate) fn token(&self) -> &Arc<()> {
         &self.token
     }
+
+    /// Whether what is queued is recorded, and not executed.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.lock().recorder.is_some()
+    }
 }
 
 impl Drop for Stream {

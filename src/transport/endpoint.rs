@@ -27,7 +27,8 @@ pub struct Options {
     pub inband_seq0: u32,
     /// Depth of the send queue in 64-byte blocks, a power of two from 64 to 32768.
     pub sq_blocks: u32,
-    /// Bound of every wait, on the GPU and on the host.
+    /// Bound of every single wait, on the GPU and on the host. A call may make more than one: see
+    /// [`Endpoint::quiet`].
     pub timeout: Duration,
     /// NUMA node for queues and window; `None` leaves it to the system.
     pub host_numa: Option<usize>,
@@ -114,6 +115,10 @@ pub enum Link {
 ///
 /// `put` and its kin are queued on a stream, after the work that wrote the payload; they return when
 /// they are queued. [`Endpoint::quiet`] waits for all of them and reports the first error.
+///
+/// Calls are made on one stream at a time, because nothing orders two: one on another stream is
+/// [`Error::OtherStream`] until `quiet`, or [`Stream::synchronize`] on the first, has waited. (`tcp` and paths with the
+/// kick `cpu` have nothing queued when a call returns, and take any stream.) Threads may call at once, and take turns.
 pub struct Endpoint {
     path: Path,
     options: Options,
@@ -259,8 +264,9 @@ impl Endpoint {
     /// Writes `bytes` bytes of the local region at `local` to the peer's region at `remote`.
     ///
     /// # Errors
-    /// For 0 bytes or a range outside a region, nothing is queued. What fails later is
-    /// [`Endpoint::quiet`]'s to report.
+    /// For 0 bytes, a range outside a region, [`Error::OtherStream`] and [`Error::Recording`], nothing is queued. A
+    /// call that has to wait for room (host-posted paths), or for the 511 calls that are queued (kernel-posted ones),
+    /// returns that wait's error. What fails later is [`Endpoint::quiet`]'s to report, and nobody else's.
     pub fn put(&self, stream: &Stream, local: u64, remote: u64, bytes: u64) -> Result<(), Error> {
         let peer = self.message(local, remote, bytes)?;
         match &self.inner {
@@ -274,7 +280,8 @@ impl Endpoint {
     /// who sees the signal sees the data.
     ///
     /// # Errors
-    /// As [`Endpoint::put`].
+    /// As [`Endpoint::put`]. The signal is not added then; the data may have been written. After a timeout the same
+    /// call may be made again.
     pub fn put_signal(
         &self,
         stream: &Stream,
@@ -289,13 +296,9 @@ impl Endpoint {
         match &self.inner {
             Inner::Kernel(posted) => posted.put_signal(stream, local, remote, bytes, signal, value),
             Inner::Host(posted) => {
-                posted.put(stream, &peer, local, remote, bytes)?;
-                posted.fetch_add(stream, &peer, signal, value, None)
+                posted.put_signal(stream, &peer, (local, remote, bytes), signal, value)
             }
-            Inner::Tcp(tcp) => {
-                tcp.put(stream, local, remote, bytes)?;
-                tcp.add(signal, value)
-            }
+            Inner::Tcp(tcp) => tcp.put_signal(stream, (local, remote, bytes), signal, value),
         }
     }
 
@@ -328,7 +331,7 @@ impl Endpoint {
         self.word(remote)?;
         match &self.inner {
             Inner::Kernel(posted) => posted.fetch_add(stream, remote, value, result),
-            Inner::Host(posted) => posted.fetch_add(stream, &peer, remote, value, Some(result)),
+            Inner::Host(posted) => posted.fetch_add(stream, &peer, remote, value, result),
             Inner::Tcp(_) => Err(self.one_sided("fetch_add")),
         }
     }
@@ -357,17 +360,21 @@ impl Endpoint {
         }
     }
 
-    /// Waits, bounded by the timeout, until everything queued on `stream` by this endpoint is
-    /// complete: the bytes are in the peer's memory.
+    /// Waits until everything that this endpoint was called for is complete: the bytes are in the peer's memory, and
+    /// fetched ones here. The calls are on `stream`, or were waited for. Bounded by twice the timeout, once for the
+    /// stream and once for completion; and by as much again where an earlier `quiet` gave up with 511 calls queued.
     ///
     /// # Errors
-    /// The first failure of any of it; [`Error::Timeout`], or what the NIC reports in its place, such
-    /// as a port that went down.
+    /// The first failure since the `quiet` before, reported once, unless it ended the queue pair or the connection:
+    /// then always. [`Error::Timeout`] or [`GpuError::Timeout`](crate::gpu::GpuError::Timeout), after which the calls go
+    /// on and can be waited for again, or what the NIC reports in its place, such as a port that went down.
+    /// [`Error::OtherStream`], without waiting, where calls are on another stream; [`Error::NotRun`] where one ended
+    /// before it ran them.
     pub fn quiet(&self, stream: &Stream) -> Result<(), Error> {
         let (ended, rdma) = match &self.inner {
             Inner::Kernel(posted) => (posted.quiet(stream), &posted.rdma),
             Inner::Host(posted) => (posted.quiet(stream), &posted.rdma),
-            Inner::Tcp(tcp) => return tcp.quiet(),
+            Inner::Tcp(tcp) => return tcp.quiet(stream),
         };
         ended.map_err(|error| match error {
             Error::Timeout { .. } | Error::Verb { code: Code::Timeout, .. } => {
@@ -394,7 +401,7 @@ impl Endpoint {
         match &self.inner {
             Inner::Kernel(posted) => posted.ended().err(),
             Inner::Host(posted) => posted.failure(),
-            Inner::Tcp(_) => None,
+            Inner::Tcp(tcp) => tcp.failure(),
         }
     }
 

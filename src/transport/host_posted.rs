@@ -1,8 +1,10 @@
 //! Paths that the host posts: the CPU builds the WQE, and the CPU or the stream rings.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::order::OneStream;
 use super::rdma::{Rdma, WindowMem};
 use super::{Address, Data, Error, Kick, Memory, Options, Path};
 use crate::gpu::args::Code;
@@ -30,6 +32,7 @@ pub(super) struct HostPosted {
 
 struct State {
     qp: HostQp,
+    order: OneStream,
     /// WQEs posted; one basic block each, so a WQE's ticket is its index.
     posted: u64,
     done: u64,
@@ -50,6 +53,8 @@ impl HostPosted {
         let access = Access { local_write: true, ..Access::NONE };
         let sink_mr = rdma.register(&Memory::Host(sink.clone()), access)?;
         let qp = HostQp::new(&*rdma.qp);
+        let order = OneStream::default();
+        let state = State { qp, order, posted: 0, done: 0, max_in_use: 0, failure: None };
         Ok(Self {
             rdma,
             data: path.data(),
@@ -57,12 +62,44 @@ impl HostPosted {
             timeout: options.timeout,
             credits: options.credits,
             sink: (sink, sink_mr),
-            state: Mutex::new(State { qp, posted: 0, done: 0, max_in_use: 0, failure: None }),
+            state: Mutex::new(state),
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a call may be queued on this stream, and whether all that was queued before did run: a stream
+    /// that ended before its work leaves WQEs that nothing rang for, whose payload nobody copied.
+    fn admit(&self, state: &State, stream: &Stream) -> Result<(), Error> {
+        state.order.admit(stream)?;
+        if self.kick == Kick::Stream && state.posted > 0 && !state.order.is_busy() {
+            let Bell { dbr_addr, dbr, .. } = state.qp.sq.bell();
+            let (queues, record) = self.rdma.mapping(dbr_addr);
+            let host = queues.host().ok_or(Error::NotConnected)?;
+            // Acquire: pairs with the stream's store, its last but the doorbell's.
+            if host.load_u32(record as usize, Ordering::Acquire)? != dbr {
+                return Err(Error::NotRun { verb: "a call" });
+            }
+        }
+        Ok(())
+    }
+
+    /// One call. Callers on several threads come one after the other.
+    fn call(
+        &self,
+        stream: &Stream,
+        queue: impl FnOnce(&mut State) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut state = self.lock();
+        self.admit(&state, stream)?;
+        let queued = queue(&mut state);
+        // With the CPU's kick a call has waited for its copies before it rang: nothing is left on the stream.
+        if self.kick != Kick::Cpu || queued.is_err() {
+            state.order.queued(stream);
+        }
+        queued
     }
 
     pub fn put(
@@ -73,22 +110,50 @@ impl HostPosted {
         remote: u64,
         bytes: u64,
     ) -> Result<(), Error> {
+        self.call(stream, |state| self.write(state, stream, peer, local, remote, bytes))
+    }
+
+    pub fn put_signal(
+        &self,
+        stream: &Stream,
+        peer: &Address,
+        (local, remote, bytes): (u64, u64, u64),
+        signal: u64,
+        value: u64,
+    ) -> Result<(), Error> {
+        let operands = Operands { swap_add: value, compare: 0 };
+        self.call(stream, |state| {
+            self.write(state, stream, peer, local, remote, bytes)?;
+            self.atomic(state, stream, peer, Opcode::AtomicFa, signal, operands, None)
+        })
+    }
+
+    fn write(
+        &self,
+        state: &mut State,
+        stream: &Stream,
+        peer: &Address,
+        local: u64,
+        remote: u64,
+        bytes: u64,
+    ) -> Result<(), Error> {
         let to = |at: u64| Remote { addr: Iova(peer.iova + remote + at), rkey: peer.rkey };
-        let mut state = self.lock();
+        let ring = u64::from(self.rdma.sq_blocks);
         if self.data == Data::Pull {
-            self.room(&mut state, 1, u64::from(self.rdma.sq_blocks))?;
             let from = self.local_sge(local, bytes)?;
-            return self.post(&mut state, stream, Opcode::RdmaWrite, to(0), None, &[from]);
+            self.room(state, 1, ring)?;
+            return self.post(state, stream, Opcode::RdmaWrite, to(0), None, &[from]);
         }
         let Some(window) = &self.rdma.window else { return Err(Error::NotConnected) };
         let slot_bytes = u64::from(window.slot_bytes);
-        let limit = if self.credits { u64::from(window.slots) } else { self.rdma.sq_blocks.into() };
+        // A WQE needs a block of the ring, and a credit for its slot.
+        let limit = if self.credits { ring.min(window.slots.into()) } else { ring };
         // Half a window at a time: one half is filled while the NIC empties the other.
         let batch = (limit / 2).max(1);
         let mut at = 0;
         while at < bytes {
             let n = (bytes - at).div_ceil(slot_bytes).min(batch);
-            self.room(&mut state, n, limit)?;
+            self.room(state, n, limit)?;
             state.max_in_use = state.max_in_use.max((state.posted + n - state.done) as u32);
             let mut sges = Vec::with_capacity(n as usize);
             for ticket in state.posted..state.posted + n {
@@ -103,9 +168,9 @@ impl HostPosted {
                 stream.synchronize(self.timeout)?; // the copies, before the CPU rings
             }
             for (at, sge) in &sges {
-                self.write_wqe(&mut state, Opcode::RdmaWrite, to(*at), None, &[*sge])?;
+                self.write_wqe(state, Opcode::RdmaWrite, to(*at), None, &[*sge])?;
             }
-            self.ring(&mut state, stream)?;
+            self.ring(state, stream)?;
         }
         Ok(())
     }
@@ -147,11 +212,12 @@ impl HostPosted {
         remote: u64,
         bytes: u64,
     ) -> Result<(), Error> {
-        let mut state = self.lock();
-        self.room(&mut state, 1, u64::from(self.rdma.sq_blocks))?;
         let into = self.local_sge(local, bytes)?;
         let from = Remote { addr: Iova(peer.iova + remote), rkey: peer.rkey };
-        self.post(&mut state, stream, Opcode::RdmaRead, from, None, &[into])
+        self.call(stream, |state| {
+            self.room(state, 1, u64::from(self.rdma.sq_blocks))?;
+            self.post(state, stream, Opcode::RdmaRead, from, None, &[into])
+        })
     }
 
     pub fn fetch_add(
@@ -160,10 +226,12 @@ impl HostPosted {
         peer: &Address,
         remote: u64,
         value: u64,
-        result: Option<u64>,
+        result: u64,
     ) -> Result<(), Error> {
         let operands = Operands { swap_add: value, compare: 0 };
-        self.atomic(stream, peer, Opcode::AtomicFa, remote, operands, result)
+        self.call(stream, |state| {
+            self.atomic(state, stream, peer, Opcode::AtomicFa, remote, operands, Some(result))
+        })
     }
 
     pub fn compare_swap(
@@ -176,11 +244,14 @@ impl HostPosted {
         result: u64,
     ) -> Result<(), Error> {
         let operands = Operands { swap_add: swap, compare };
-        self.atomic(stream, peer, Opcode::AtomicCs, remote, operands, Some(result))
+        self.call(stream, |state| {
+            self.atomic(state, stream, peer, Opcode::AtomicCs, remote, operands, Some(result))
+        })
     }
 
     fn atomic(
         &self,
+        state: &mut State,
         stream: &Stream,
         peer: &Address,
         opcode: Opcode,
@@ -188,14 +259,13 @@ impl HostPosted {
         operands: Operands,
         result: Option<u64>,
     ) -> Result<(), Error> {
-        let mut state = self.lock();
-        self.room(&mut state, 1, u64::from(self.rdma.sq_blocks))?;
+        self.room(state, 1, u64::from(self.rdma.sq_blocks))?;
         let into = match result {
             Some(offset) => self.local_sge(offset, 8)?,
             None => Sge { addr: self.sink.1.iova, lkey: self.sink.1.lkey, bytes: 8 },
         };
         let to = Remote { addr: Iova(peer.iova + remote), rkey: peer.rkey };
-        self.post(&mut state, stream, opcode, to, Some(operands), &[into])
+        self.post(state, stream, opcode, to, Some(operands), &[into])
     }
 
     /// One WQE, rung at once; with the CPU's kick after the stream's earlier work.
@@ -275,8 +345,10 @@ impl HostPosted {
     }
 
     pub fn quiet(&self, stream: &Stream) -> Result<(), Error> {
-        stream.synchronize(self.timeout)?;
         let mut state = self.lock();
+        self.admit(&state, stream)?;
+        stream.synchronize(self.timeout)?; // the copies and rings that are still to come
+        state.order.waited();
         self.wait(&mut state, "completion", |state| state.done == state.posted)
     }
 

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::memory::Place;
+use super::order::OneStream;
 use super::rdma::Rdma;
 use super::{Address, Error, Memory, Options, Path};
 use crate::gpu::args::{
@@ -18,8 +20,10 @@ use crate::nic::{Access, Mr, Nic};
 const STATUS: usize = 0;
 const SINK: usize = 64;
 const VERBS: usize = 128;
-/// Verbs that may be queued before their statuses are looked at.
+/// Verbs that may be queued before their statuses are looked at; the last one is a `quiet`.
 const MAX_QUEUED: usize = 512;
+/// A status that no kernel has written yet; none writes it.
+const NOT_RUN: u32 = u32::MAX;
 const AUX_BYTES: usize = VERBS + MAX_QUEUED * 4;
 
 pub(super) struct KernelPosted {
@@ -33,9 +37,20 @@ pub(super) struct KernelPosted {
     /// All memory that a verb reaches by address: a stream keeps it until the verb has run, also
     /// when the endpoint goes first.
     reached: Arc<Reached>,
-    timeout: std::time::Duration,
-    /// Names of the verbs whose statuses were not looked at yet, in order.
-    queued: Mutex<Vec<&'static str>>,
+    timeout: Duration,
+    /// Held by whoever queues or waits: callers on several threads come one after the other.
+    calls: Mutex<Calls>,
+}
+
+#[derive(Default)]
+struct Calls {
+    order: OneStream,
+    /// Names of the verbs whose statuses were not looked at yet; the n-th owns the n-th status.
+    queued: Vec<&'static str>,
+    /// The first failure that no `quiet` has reported yet.
+    failed: Option<(&'static str, Code)>,
+    /// A verb whose stream ended before it ran. Nobody knows how far it came.
+    not_run: Option<&'static str>,
 }
 
 struct Reached {
@@ -78,8 +93,8 @@ impl KernelPosted {
             _local: rdma.local.clone(),
         });
         let timeout = options.timeout;
-        let queued = Mutex::default();
-        Ok(Self { rdma, device, state, aux, aux_mr, verb, reached, timeout, queued })
+        let calls = Mutex::default();
+        Ok(Self { rdma, device, state, aux, aux_mr, verb, reached, timeout, calls })
     }
 
     pub fn set_peer(&mut self, peer: &Address) {
@@ -100,37 +115,60 @@ impl KernelPosted {
         op
     }
 
-    fn launch(&self, stream: &Stream, name: &'static str, mut op: OpArgs) -> Result<(), Error> {
-        let full = self.lock().len() >= MAX_QUEUED - 1; // the last one is quiet's
-        if full && op.op != Verb::Quiet as u32 {
-            stream.synchronize(self.timeout * 2)?;
-            self.check_statuses()?;
+    fn call(&self, stream: &Stream, name: &'static str, op: &OpArgs) -> Result<(), Error> {
+        let mut calls = self.lock();
+        calls.order.admit(stream)?;
+        if calls.queued.len() + 1 >= MAX_QUEUED {
+            self.wait(&mut calls, stream)?;
         }
-        let mut queued = self.lock();
-        op.status = self.aux.addr() + (VERBS + queued.len() * 4) as u64;
+        self.launch(&mut calls, stream, name, op)
+    }
+
+    fn launch(
+        &self,
+        calls: &mut Calls,
+        stream: &Stream,
+        name: &'static str,
+        op: &OpArgs,
+    ) -> Result<(), Error> {
+        if let Some(verb) = calls.not_run {
+            return Err(Error::NotRun { verb });
+        }
+        let at = VERBS + calls.queued.len() * 4;
+        // Relaxed: launching a kernel orders what was stored before it.
+        self.aux.host().ok_or(Error::NotConnected)?.store_u32(at, NOT_RUN, Ordering::Relaxed)?;
+        let op = OpArgs { status: self.aux.addr() + at as u64, ..*op };
         // A warp posts fastest; more threads only where there is payload for them to copy.
         let threads = if op.bytes <= 4096 { 32 } else { 512 };
         let dims = Dims::new(1, threads);
         stream.launch_own(&self.verb, dims, &op, [self.reached.clone() as Kept])?;
-        queued.push(name);
+        calls.queued.push(name);
+        calls.order.queued(stream);
         Ok(())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<&'static str>> {
-        self.queued.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first failure among the verbs that have run; the queue pair's own reason if it has one.
-    fn check_statuses(&self) -> Result<(), Error> {
-        let Some(aux) = self.aux.host() else { return Err(Error::NotConnected) };
-        let names = std::mem::take(&mut *self.lock());
-        for (i, verb) in names.into_iter().enumerate() {
+    /// Waits until all verbs have run, and keeps the first failure among them for `quiet`.
+    fn wait(&self, calls: &mut Calls, stream: &Stream) -> Result<(), Error> {
+        if calls.order.is_busy() {
+            // A kernel's own wait is bounded by the timeout; twice that covers what was queued before.
+            stream.synchronize(self.timeout.saturating_mul(2))?;
+            calls.order.waited();
+        }
+        let aux = self.aux.host().ok_or(Error::NotConnected)?;
+        for (i, verb) in std::mem::take(&mut calls.queued).into_iter().enumerate() {
             // Acquire: the status before whatever the caller reads next; written by a kernel that
             // has ended.
-            let raw = aux.load_u32(VERBS + i * 4, Ordering::Acquire)?;
-            if let Err(code) = Code::check(raw) {
-                self.ended()?;
-                return Err(Error::Verb { verb, code });
+            match aux.load_u32(VERBS + i * 4, Ordering::Acquire)? {
+                NOT_RUN => _ = calls.not_run.get_or_insert(verb),
+                raw => {
+                    if let Err(code) = Code::check(raw) {
+                        calls.failed.get_or_insert((verb, code));
+                    }
+                }
             }
         }
         Ok(())
@@ -156,7 +194,7 @@ impl KernelPosted {
     }
 
     pub fn put(&self, stream: &Stream, local: u64, remote: u64, bytes: u64) -> Result<(), Error> {
-        self.launch(stream, "put", self.op(Verb::Put, Some(local), remote, bytes))
+        self.call(stream, "put", &self.op(Verb::Put, Some(local), remote, bytes))
     }
 
     pub fn put_signal(
@@ -171,11 +209,11 @@ impl KernelPosted {
         let mut op = self.op(Verb::PutSignal, Some(local), remote, bytes);
         op.signal_offset = signal;
         op.value = value;
-        self.launch(stream, "put_signal", op)
+        self.call(stream, "put_signal", &op)
     }
 
     pub fn get(&self, stream: &Stream, local: u64, remote: u64, bytes: u64) -> Result<(), Error> {
-        self.launch(stream, "get", self.op(Verb::Get, Some(local), remote, bytes))
+        self.call(stream, "get", &self.op(Verb::Get, Some(local), remote, bytes))
     }
 
     pub fn fetch_add(
@@ -187,7 +225,7 @@ impl KernelPosted {
     ) -> Result<(), Error> {
         let mut op = self.op(Verb::FetchAdd, Some(result), remote, 8);
         op.value = value;
-        self.launch(stream, "fetch_add", op)
+        self.call(stream, "fetch_add", &op)
     }
 
     pub fn compare_swap(
@@ -201,14 +239,23 @@ impl KernelPosted {
         let mut op = self.op(Verb::CompareSwap, Some(result), remote, 8);
         op.value = swap;
         op.compare = compare;
-        self.launch(stream, "compare_swap", op)
+        self.call(stream, "compare_swap", &op)
     }
 
     pub fn quiet(&self, stream: &Stream) -> Result<(), Error> {
-        self.launch(stream, "quiet", self.op(Verb::Quiet, None, 0, 0))?;
-        // The kernel's own wait is bounded by the timeout; twice that covers what was queued before.
-        stream.synchronize(self.timeout * 2)?;
-        self.check_statuses()
+        let mut calls = self.lock();
+        calls.order.admit(stream)?;
+        if calls.queued.len() >= MAX_QUEUED {
+            self.wait(&mut calls, stream)?; // a `quiet` before this one gave up
+        }
+        self.launch(&mut calls, stream, "quiet", &self.op(Verb::Quiet, None, 0, 0))?;
+        self.wait(&mut calls, stream)?;
+        if let Some(verb) = calls.not_run {
+            return Err(Error::NotRun { verb });
+        }
+        let Some((verb, code)) = calls.failed.take() else { return Ok(()) };
+        self.ended()?; // the queue pair's own reason, if it has one
+        Err(Error::Verb { verb, code })
     }
 
     pub fn max_credits_in_use(&self) -> Result<u32, Error> {
@@ -221,5 +268,52 @@ impl KernelPosted {
 impl Drop for KernelPosted {
     fn drop(&mut self) {
         self.rdma.deregister(self.aux_mr);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{Executor, GpuError, HostOptions};
+    use crate::nic::soft::{InProcess, SoftConfig, SoftNic};
+
+    /// A stream that is held up: calls beyond the statuses are refused, and the statuses used again later.
+    #[test]
+    fn no_call_is_queued_beyond_the_statuses() {
+        let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+        let (nic, _engine) = SoftNic::manual(&SoftConfig::new(&InProcess::new())).unwrap();
+        let nic: Arc<dyn Nic> = nic;
+        let local = Memory::from(gpu.alloc(4096).unwrap());
+        let options = Options { timeout: Duration::from_millis(2), ..Options::default() };
+        let path = "push/kernel".parse().unwrap();
+        let posted = KernelPosted::new(&gpu, &nic, path, local, &options).unwrap();
+        let stream = gpu.stream().unwrap();
+        let mut held = posted.op(Verb::WaitSignal, None, 0, 0);
+        held.local = posted.aux.addr() + SINK as u64;
+        held.value = 1;
+        held.ep.qp.timeout_ns = 60_000_000_000;
+        held.status = posted.aux.addr() + SINK as u64 + 8;
+        stream.launch(&posted.verb, Dims::new(1, 32), &held).unwrap();
+        let late = |ended: Result<(), Error>| {
+            assert!(matches!(ended, Err(Error::Gpu(GpuError::Timeout { .. }))), "{ended:?}");
+        };
+        for _ in 0..MAX_QUEUED - 1 {
+            posted.put(&stream, 0, 0, 8).unwrap();
+        }
+        for _ in 0..3 {
+            late(posted.put(&stream, 0, 0, 8));
+            late(posted.quiet(&stream));
+            assert_eq!(posted.lock().queued.len(), MAX_QUEUED);
+        }
+        posted.aux.host().unwrap().store_u32(SINK, 1, Ordering::Release).unwrap();
+        stream.synchronize(Duration::from_secs(30)).unwrap();
+        // The put went nowhere: there is no peer.
+        let ended = posted.quiet(&stream);
+        assert!(
+            matches!(ended, Err(Error::Verb { verb: "put", code: Code::Invalid })),
+            "{ended:?}"
+        );
+        posted.quiet(&stream).unwrap();
+        assert_eq!(posted.lock().queued.len(), 0);
     }
 }

@@ -8,6 +8,7 @@ mod endpoint;
 mod host_posted;
 mod kernel_posted;
 mod memory;
+mod order;
 mod path;
 mod rdma;
 mod tcp;
@@ -64,6 +65,20 @@ pub enum Error {
     /// A message of 0 bytes.
     #[error("a message has at least one byte")]
     Empty,
+    /// Calls on two streams, which nothing orders.
+    #[error(
+        "calls of this endpoint were queued on another stream and have not been waited for: call quiet there first"
+    )]
+    OtherStream,
+    /// A call on a stream that records: what is recorded may run at any time, and more than once.
+    #[error("an endpoint's calls cannot be recorded: launch a kernel that calls the device verbs")]
+    Recording,
+    /// A call was queued, and its stream ended before it ran.
+    #[error("{verb} did not run: its stream ended before; make the endpoint anew")]
+    NotRun {
+        /// The call.
+        verb: &'static str,
+    },
     /// The endpoint has no peer.
     #[error("the endpoint is not connected")]
     NotConnected,

@@ -3,14 +3,17 @@
 //! A frame is three little-endian 64-bit words (kind, offset, bytes) and, for a put, the payload. A
 //! flush is answered with the number of frames handled, once all of them are in memory.
 
+use std::any::Any;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::endpoint::{Address, Link};
+use super::order::OneStream;
 use super::{Error, Memory, Options};
 use crate::gpu::{Event, Gpu, Mapped, Stream};
 use crate::mem::Dma;
@@ -30,7 +33,18 @@ pub(super) struct Tcp {
     listening: SocketAddr,
     receiver: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
-    sender: Mutex<Option<Sender>>,
+    /// Why nothing is received any more, unless the peer went in good order.
+    deaf: Arc<OnceLock<Ended>>,
+    /// Held by whoever calls: callers on several threads come one after the other.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    order: OneStream,
+    sender: Option<Sender>,
+    /// Why nothing can be sent any more: a frame was sent in part, or an answer is outstanding.
+    mute: Option<Ended>,
 }
 
 struct Sender {
@@ -39,22 +53,53 @@ struct Sender {
     buffer: Vec<u8>,
 }
 
+/// What ended a direction of the connection.
+#[derive(Clone)]
+struct Ended {
+    what: &'static str,
+    kind: ErrorKind,
+    why: String,
+}
+
+impl From<Ended> for Error {
+    fn from(Ended { what, kind, why }: Ended) -> Self {
+        Error::Tcp { what, source: io::Error::new(kind, why) }
+    }
+}
+
 fn tcp(what: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Tcp { what, source }
 }
 
 impl Tcp {
     pub fn new(gpu: &Arc<Gpu>, local: Memory, options: &Options) -> Result<Self, Error> {
+        let memory = local.dma()?;
+        Self::receiving_into(gpu, local, memory, options)
+    }
+
+    fn receiving_into(
+        gpu: &Arc<Gpu>,
+        local: Memory,
+        memory: Arc<dyn Dma>,
+        options: &Options,
+    ) -> Result<Self, Error> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(tcp("cannot listen"))?;
         let listening = listener.local_addr().map_err(tcp("cannot listen"))?;
         listener.set_nonblocking(true).map_err(tcp("cannot listen"))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let (memory, stopped) = (local.dma()?, stop.clone());
+        let (stop, deaf) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
+        let (stopped, says) = (stop.clone(), deaf.clone());
         let receiver = std::thread::Builder::new()
             .name("bellpush-tcp".into())
             .spawn(move || {
-                // A connection that breaks ends the receiver; the sender notices at its flush.
-                let _ = receive(&listener, &*memory, &stopped);
+                // Whatever ends it closes the connection, which the peer notices; this end's own calls say why.
+                let received =
+                    catch_unwind(AssertUnwindSafe(|| receive(&listener, &*memory, &stopped)));
+                let (kind, why) = match received {
+                    Ok(Ok(())) => return,
+                    Ok(Err(e)) => (e.kind(), e.to_string()),
+                    Err(panic) => (ErrorKind::Other, panicked(&*panic)),
+                };
+                let _ = says.set(Ended { what: "receiving ended", kind, why }); // the only one who sets it
             })
             .map_err(tcp("cannot start the receiving thread"))?;
         Ok(Self {
@@ -65,7 +110,8 @@ impl Tcp {
             listening,
             receiver: Some(receiver),
             stop,
-            sender: Mutex::new(None),
+            deaf,
+            state: Mutex::default(),
         })
     }
 
@@ -80,29 +126,80 @@ impl Tcp {
         stream.set_nodelay(true).map_err(tcp("cannot connect"))?;
         stream.set_read_timeout(Some(self.timeout)).map_err(tcp("cannot connect"))?;
         stream.set_write_timeout(Some(self.timeout)).map_err(tcp("cannot connect"))?;
-        *self.lock() = Some(Sender { stream, frames: 0, buffer: vec![0; PIECE] });
+        let sender = Some(Sender { stream, frames: 0, buffer: vec![0; PIECE] });
+        *self.lock() = State { sender, ..State::default() };
         Ok(())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Sender>> {
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the connection ended, if it did.
+    pub fn failure(&self) -> Option<Error> {
+        self.ended(&self.lock()).err()
+    }
+
+    fn ended(&self, state: &State) -> Result<(), Error> {
+        let ended = self.deaf.get().or(state.mute.as_ref());
+        ended.map_or(Ok(()), |ended| Err(ended.clone().into()))
+    }
+
+    /// One call. It is over when it returns, so any stream may come next; unless it failed.
+    fn call(
+        &self,
+        stream: &Stream,
+        send: impl FnOnce(&mut State) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut state = self.lock();
+        state.order.admit(stream)?;
+        self.ended(&state)?;
+        let sent = send(&mut state);
+        if sent.is_err() {
+            state.order.queued(stream);
+        }
+        sent
     }
 
     pub fn put(&self, stream: &Stream, local: u64, remote: u64, bytes: u64) -> Result<(), Error> {
-        let mut guard = self.lock();
-        let sender = guard.as_mut().ok_or(Error::NotConnected)?;
-        sender.frame(PUT, remote, bytes)?;
+        self.call(stream, |state| self.write(state, stream, local, remote, bytes))
+    }
+
+    pub fn put_signal(
+        &self,
+        stream: &Stream,
+        (local, remote, bytes): (u64, u64, u64),
+        signal: u64,
+        value: u64,
+    ) -> Result<(), Error> {
+        self.call(stream, |state| {
+            self.write(state, stream, local, remote, bytes)?;
+            state.send(|sender| sender.frame(ADD, signal, value))
+        })
+    }
+
+    fn write(
+        &self,
+        state: &mut State,
+        stream: &Stream,
+        local: u64,
+        remote: u64,
+        bytes: u64,
+    ) -> Result<(), Error> {
         let pieces: Vec<(u64, usize)> = (0..bytes)
             .step_by(PIECE)
             .map(|at| (local + at, (bytes - at).min(PIECE as u64) as usize))
             .collect();
         let Memory::Device(device) = &self.local else {
             stream.synchronize(self.timeout)?; // the work that wrote the payload
-            for (at, n) in pieces {
-                self.local.read(at as usize, &mut sender.buffer[..n])?;
-                sender.write_buffer(n)?;
-            }
-            return Ok(());
+            return state.send(|sender| {
+                sender.frame(PUT, remote, bytes)?;
+                for (at, n) in pieces {
+                    self.local.read(at as usize, &mut sender.buffer[..n])?;
+                    sender.write_buffer(n)?;
+                }
+                Ok(())
+            });
         };
         let stage = |i: usize| -> Result<(), Error> {
             let (at, n) = pieces[i];
@@ -110,35 +207,65 @@ impl Tcp {
             Ok(stream.record(&self.copied[i % 2])?)
         };
         stage(0)?;
-        for i in 0..pieces.len() {
-            if i + 1 < pieces.len() {
-                stage(i + 1)?;
+        // Before the frame begins: it cannot be taken back.
+        self.copied[0].wait(self.timeout)?;
+        state.send(|sender| {
+            sender.frame(PUT, remote, bytes)?;
+            for (i, (_, n)) in pieces.iter().enumerate() {
+                if i + 1 < pieces.len() {
+                    stage(i + 1)?;
+                }
+                self.copied[i % 2].wait(self.timeout)?;
+                let staged = self.staging.host().ok_or(Error::NotConnected)?;
+                staged.read(i % 2 * PIECE, &mut sender.buffer[..*n])?;
+                sender.write_buffer(*n)?;
             }
-            self.copied[i % 2].wait(self.timeout)?;
-            let n = pieces[i].1;
-            let staged = self.staging.host().ok_or(Error::NotConnected)?;
-            staged.read(i % 2 * PIECE, &mut sender.buffer[..n])?;
-            sender.write_buffer(n)?;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
-    pub fn add(&self, offset: u64, value: u64) -> Result<(), Error> {
-        let mut guard = self.lock();
-        guard.as_mut().ok_or(Error::NotConnected)?.frame(ADD, offset, value)
-    }
-
-    pub fn quiet(&self) -> Result<(), Error> {
-        let mut guard = self.lock();
-        let sender = guard.as_mut().ok_or(Error::NotConnected)?;
-        sender.frame(FLUSH, 0, 0)?;
-        let mut answer = [0; 8];
-        sender.stream.read_exact(&mut answer).map_err(tcp("no answer from the peer"))?;
-        if u64::from_le_bytes(answer) != sender.frames {
-            let source = io::Error::new(ErrorKind::InvalidData, "the peer lost frames");
-            return Err(Error::Tcp { what: "flush", source });
+    pub fn quiet(&self, stream: &Stream) -> Result<(), Error> {
+        let mut state = self.lock();
+        state.order.admit(stream)?;
+        if state.order.is_busy() {
+            stream.synchronize(self.timeout)?; // copies of a put that failed
+            state.order.waited();
         }
-        Ok(())
+        self.ended(&state)?;
+        state.send(|sender| {
+            sender.frame(FLUSH, 0, 0)?;
+            let mut answer = [0; 8];
+            sender.stream.read_exact(&mut answer).map_err(tcp("no answer from the peer"))?;
+            if u64::from_le_bytes(answer) != sender.frames {
+                let source = io::Error::new(ErrorKind::InvalidData, "the peer lost frames");
+                return Err(Error::Tcp { what: "flush", source });
+            }
+            Ok(())
+        })
+    }
+}
+
+/// What a panic said.
+fn panicked(panic: &(dyn Any + Send)) -> String {
+    let said = panic.downcast_ref::<&str>().copied();
+    let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the receiving thread panicked: {}", said.unwrap_or("(no message)"))
+}
+
+impl State {
+    /// Sends frames. One that was sent in part, or whose answer may still come, ends the connection: what
+    /// came after it would be taken for its rest.
+    fn send(&mut self, frames: impl FnOnce(&mut Sender) -> Result<(), Error>) -> Result<(), Error> {
+        let sender = self.sender.as_mut().ok_or(Error::NotConnected)?;
+        frames(sender).inspect_err(|error| {
+            let kind = match error {
+                Error::Tcp { source, .. } => source.kind(),
+                _ => ErrorKind::Other,
+            };
+            let what = "an earlier call failed half-way";
+            self.mute.get_or_insert(Ended { what, kind, why: error.to_string() });
+            let _ = sender.stream.shutdown(Shutdown::Both); // the peer need not wait; it may be gone
+        })
     }
 }
 
@@ -158,7 +285,7 @@ impl Sender {
     }
 }
 
-/// Takes one connection and handles its frames until it ends or `stop` is set.
+/// Takes one connection and handles its frames until it ends between two of them, or `stop` is set.
 fn receive(listener: &TcpListener, memory: &dyn Dma, stop: &AtomicBool) -> io::Result<()> {
     let mut peer = loop {
         match listener.accept() {
@@ -180,7 +307,14 @@ fn receive(listener: &TcpListener, memory: &dyn Dma, stop: &AtomicBool) -> io::R
     let mut frames = 0u64;
     loop {
         let mut header = [0; 24];
-        read_exact(&mut peer, &mut header, stop)?;
+        match read_exact(&mut peer, &mut header[..1], stop) {
+            Err(_) if stop.load(Ordering::Relaxed) => return Ok(()),
+            Err(e) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
+                return Ok(());
+            }
+            first => first?,
+        }
+        read_exact(&mut peer, &mut header[1..], stop)?;
         let word = |i: usize| {
             let bytes = header[i * 8..][..8].try_into().expect("eight bytes");
             u64::from_le_bytes(bytes)
@@ -234,7 +368,7 @@ fn read_exact(peer: &mut TcpStream, mut into: &mut [u8], stop: &AtomicBool) -> i
 impl Drop for Tcp {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        *self.lock() = None;
+        self.lock().sender = None;
         if let Some(receiver) = self.receiver.take() {
             let until = Instant::now() + Duration::from_secs(1);
             while !receiver.is_finished() && Instant::now() < until {
@@ -244,5 +378,114 @@ impl Drop for Tcp {
                 let _ = receiver.join();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{Executor, HostOptions};
+    use crate::mem::{HostMem, MemError};
+
+    /// Memory whose first write panics, or fails.
+    struct Bad {
+        panics: bool,
+    }
+
+    impl Dma for Bad {
+        fn bytes(&self) -> usize {
+            4096
+        }
+        fn read(&self, _: usize, _: &mut [u8]) -> Result<(), MemError> {
+            Err(MemError::Far)
+        }
+        fn write(&self, _: usize, _: &[u8]) -> Result<(), MemError> {
+            assert!(!self.panics, "planted");
+            Err(MemError::Far)
+        }
+        fn fetch_add(&self, _: usize, _: u64) -> Result<u64, MemError> {
+            Err(MemError::Far)
+        }
+        fn compare_swap(&self, _: usize, _: u64, _: u64) -> Result<u64, MemError> {
+            Err(MemError::Far)
+        }
+        fn read_to_host(&self, _: usize, _: &HostMem, _: usize, _: usize) -> Result<(), MemError> {
+            Err(MemError::Far)
+        }
+        fn write_from_host(
+            &self,
+            _: usize,
+            _: &HostMem,
+            _: usize,
+            _: usize,
+        ) -> Result<(), MemError> {
+            Err(MemError::Far)
+        }
+    }
+
+    fn pair(memory: Option<Bad>) -> (Arc<Gpu>, Tcp, Tcp) {
+        let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+        let region = || Memory::from(gpu.alloc(4096).unwrap());
+        let options = Options { timeout: Duration::from_secs(5), ..Options::default() };
+        let mut a = Tcp::new(&gpu, region(), &options).unwrap();
+        let mut b = match memory {
+            Some(bad) => Tcp::receiving_into(&gpu, region(), Arc::new(bad), &options).unwrap(),
+            None => Tcp::new(&gpu, region(), &options).unwrap(),
+        };
+        a.connect(b.listening).unwrap();
+        b.connect(a.listening).unwrap();
+        (gpu, a, b)
+    }
+
+    /// What ends the receiving thread is seen by the users of both ends.
+    #[test]
+    fn a_receiver_that_panics_or_fails_ends_its_endpoint_with_an_error() {
+        for panics in [true, false] {
+            let (gpu, a, b) = pair(Some(Bad { panics }));
+            let stream = gpu.stream().unwrap();
+            assert!(b.failure().is_none());
+            a.put(&stream, 0, 0, 8).unwrap();
+            assert!(matches!(a.quiet(&stream), Err(Error::Tcp { .. })));
+            assert!(a.failure().is_some() && a.put(&stream, 0, 0, 8).is_err());
+            // The thread says why before its connection's end can be seen, or shortly after.
+            let until = Instant::now() + Duration::from_secs(5);
+            while b.failure().is_none() && Instant::now() < until {
+                std::thread::yield_now();
+            }
+            let why = b.put(&stream, 0, 0, 8).unwrap_err().to_string();
+            assert_eq!(why.contains("the receiving thread panicked: planted"), panics, "{why}");
+            assert_eq!(b.quiet(&stream).unwrap_err().to_string(), why);
+        }
+    }
+
+    /// A frame that was sent in part is the last: the rest of the next would be taken for its payload.
+    #[test]
+    fn a_frame_that_was_cut_short_ends_the_connection() {
+        let (gpu, a, b) = pair(None);
+        let stream = gpu.stream().unwrap();
+        let cut = a.lock().send(|sender| {
+            sender.frame(PUT, 0, 4096)?;
+            Err(Error::Empty)
+        });
+        assert!(matches!(cut, Err(Error::Empty)));
+        let why = a.put(&stream, 0, 0, 8).unwrap_err().to_string();
+        assert!(why.contains("half-way"), "{why}");
+        assert!(a.quiet(&stream).is_err());
+        let until = Instant::now() + Duration::from_secs(5);
+        while b.failure().is_none() && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        assert!(b.failure().is_some(), "a message is missing its end");
+    }
+
+    #[test]
+    fn a_peer_that_goes_between_two_frames_is_no_failure() {
+        let (gpu, mut a, b) = pair(None);
+        let stream = gpu.stream().unwrap();
+        b.put(&stream, 0, 0, 8).unwrap();
+        b.quiet(&stream).unwrap();
+        drop(b);
+        a.receiver.take().unwrap().join().unwrap();
+        assert!(a.failure().is_none());
     }
 }
