@@ -8,8 +8,9 @@
 // arguments, and returns the same bp_status_code to all of them. The endpoint's path, a template
 // argument, must be the one that the host made the endpoint for. Remote addresses are offsets into
 // the peer's region, local ones addresses of this GPU (in the local region where the NIC reads or
-// writes them). Every wait is bounded by the endpoint's timeout; after an error CQE all verbs and
-// waits of that endpoint return an error, and the host finds the reason in its status word.
+// writes them). Every wait is bounded by the endpoint's timeout; after an error CQE verbs post nothing,
+// and waits for what is not complete return an error; the host finds the reason in its status word.
+// docs/device-api.md, "Statuses", says which verb returns what, and what was posted then.
 #ifndef BELLPUSH_CUH
 #define BELLPUSH_CUH
 
@@ -438,7 +439,9 @@ BP_DEV bp_status_code compare_swap(const bp_endpoint& ep, Scope scope, uint64_t 
 }
 
 // Puts, then adds `value` to the peer's 8-byte signal word. A reliable queue pair executes in order,
-// so whoever sees the signal (wait_signal) sees the data.
+// so whoever sees the signal (wait_signal) sees the data. After an error the signal was not posted,
+// but the data may have been, and then may be rung for by the next verb only; after BP_TIMEOUT the
+// same call may be made again, as long as `src` is what it was.
 template <class P, class Scope>
 BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                  const void* src, uint64_t bytes, uint64_t signal_offset,
@@ -483,10 +486,13 @@ constexpr uint64_t everything = ~uint64_t{0};
 template <class P, class Scope>
 BP_DEV_COLD bp_status_code wait_by_nop(const bp_qp& qp, Scope scope, uint64_t end) {
   bp_status_code s = post<P, false>(qp, scope, make_wqe(BP_OP_NOP, 1, 0, 0), none, nullptr);
-  if (s != BP_OK) return s;
   if (scope.rank() == 0) {
-    s = wait_done<P>(qp, end);
-    if (s == BP_OK) acquire_fetched<P>(qp, load_fetched<P>(qp));
+    if (s == BP_OK) {
+      s = wait_done<P>(qp, end);
+      if (s == BP_OK) acquire_fetched<P>(qp, load_fetched<P>(qp));
+    } else if (s == BP_DEAD) {
+      s = error_of<P>(qp);  // a wait says what a wait says
+    }
   }
   return (bp_status_code)scope.broadcast(s);
 }
@@ -510,7 +516,7 @@ BP_DEV bp_status_code wait_all(const bp_qp& qp, Scope scope, uint64_t end) {
     if constexpr (!P::shared) scope.sync_leading();
     if (leader) ring_pending<P>(qp);
     if (signalled < end) {
-      word = nop;
+      word = o.error == BP_OK ? nop : (uint64_t)o.error;
     } else if constexpr (P::shared) {
       word = wait_done<P>(qp, end);
     } else {
@@ -526,7 +532,8 @@ BP_DEV bp_status_code wait_all(const bp_qp& qp, Scope scope, uint64_t end) {
 }  // namespace detail
 
 // Waits until everything below ticket `end` is complete: its bytes are in the peer's memory, or the
-// local memory for get and atomics. BP_TIMEOUT ends the wait only; the operations go on.
+// local memory for get and atomics. BP_TIMEOUT ends the wait only; the operations go on. Where a NOP
+// must ask for the CQE this is a posting verb as well: see reserve() for what a timeout then does.
 template <class P, class Scope>
 BP_DEV bp_status_code wait(const bp_endpoint& ep, Scope scope, uint64_t end) {
   return detail::wait_all<P>(ep.qp, scope, end);
@@ -564,7 +571,7 @@ BP_DEV void reclaim(const bp_endpoint& ep, uint32_t part) {
 }
 
 // Waits until the 8-byte word at `signal` (memory that a peer's put_signal adds to) is at least
-// `value`. Ends early when the endpoint's QP is in error. After BP_OK the data that was put before
+// `value`. Ends early when it is not and the endpoint's QP is in error. After BP_OK the data that was put before
 // the signal can be read.
 template <class Scope>
 BP_DEV bp_status_code wait_signal(const bp_endpoint& ep, Scope scope, const uint64_t* signal,

@@ -13,10 +13,11 @@
 namespace bp {
 
 // Ends the QP for every caller: all waits look at `error`. The first reason is kept, and the host
-// can read it while kernels run.
+// can read it while kernels run. Callers are told BP_TIMEOUT only where they may go on: of a QP that
+// ended for a timeout they hear BP_DEAD.
 BP_DEV_COLD void fail(const bp_qp& qp, bp_status_code code, uint32_t syndrome, uint64_t ticket) {
   bp_qp_state* st = state_of(qp);
-  if (atomic_cas(&st->error, 0, code) != 0) return;
+  if (atomic_cas(&st->error, 0, code == BP_TIMEOUT ? BP_DEAD : code) != 0) return;
   bp_status* status = reinterpret_cast<bp_status*>(qp.status);
   st_relaxed_sys(&status->syndrome, syndrome);
   st_relaxed_sys(&status->ticket, ticket);
@@ -232,7 +233,8 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
                                      uint64_t target) {
   cq_cursor c = o.cursor;
   bp_status_code s = o.error;
-  if (s != BP_OK || c.done >= target) return s;
+  // What is complete stays so, whatever came after it.
+  if (s != BP_OK || c.done >= target) return c.done >= target ? BP_OK : s;
   deadline limit;
   uint32_t missed = 0;
   o.first.wait();
@@ -332,7 +334,10 @@ BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, ui
     *done = ld_acquire_gpu(&st->done);
     if (next + n > *done + limit) {
       bp_status_code s = wait_done<P>(qp, next + n - limit);
-      if (s == BP_TIMEOUT) fail(qp, BP_TIMEOUT, 0, next);
+      if (s == BP_TIMEOUT) {
+        fail(qp, BP_TIMEOUT, 0, next);
+        s = BP_DEAD;
+      }
       if (s != BP_OK) return s;
       *done = next + n - limit;
     }

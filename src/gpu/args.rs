@@ -432,13 +432,14 @@ const _: () = {
 /// `enum bp_status_code`: what a verb returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Code {
-    /// A bounded wait ended; nothing was taken.
+    /// A bounded wait ended, and the call may be made again; as an endpoint's failure, a caller that could not
+    /// fill the tickets that it held.
     #[error("the wait timed out")]
     Timeout,
     /// The NIC completed a WQE in error.
     #[error("the NIC reported an error completion")]
     CqeError,
-    /// The queue pair was in error before.
+    /// The queue pair is in error, and the call posted no more.
     #[error("the queue pair is in error")]
     Dead,
     /// The arguments were refused.
