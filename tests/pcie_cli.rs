@@ -150,7 +150,13 @@ fn one_result_fits_on_standard_output() {
 #[test]
 fn topo_draws_classes_and_recommends() {
     let text = topo(&["two-root-complexes"]).unwrap();
-    assert!(text.contains("NODE") && text.contains("use push/"), "{text}");
+    // A ConnectX-7: what no card does is shown and not recommended, and the layout is named.
+    assert!(text.contains("NODE") && text.contains("use pull"), "{text}");
+    assert!(text.contains("  push/inband ") && !text.contains("use push/inband"), "{text}");
+    assert!(!text.contains("use push/blueflame"), "{text}");
+    for said in ["no card does", "doorbell record in GPU memory", "keep them in host memory"] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
     let json: serde_json::Value =
         serde_json::from_str(&topo(&["desktop", "--json", "-"]).unwrap()).unwrap();
     let row = &json["results"][0];
@@ -255,6 +261,11 @@ fn sim_prints_json_csv_and_refuses_nonsense() {
 
 #[test]
 fn sim_losses_say_why() {
+    let swept = sim(&["--topology", "two-root-complexes", "--sizes", "64"]).unwrap();
+    assert!(
+        swept.contains("keep them in host memory") && swept.contains("no card does"),
+        "{swept}"
+    );
     let text = sim(&["--topology", "two-root-complexes", "--sizes", "64", "--losses"]).unwrap();
     assert!(text.contains("the fence before the doorbell"), "{text}");
 }

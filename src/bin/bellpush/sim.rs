@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
-    Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_RESIDUALS, HOST_ROWS, HopPath, Metric,
-    NfpHost, Params, Path, RigSpec, SweepRow, crossings, losses, sensitivity, simulate_curve,
-    simulate_hop, simulate_host_row, sweep, window_needed_bytes,
+    Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_RESIDUALS, HOST_ROWS, HopPath, LAYOUT,
+    Metric, NO_CARD, NfpHost, Params, Path, RigSpec, SweepRow, crossings, losses, sensitivity,
+    simulate_curve, simulate_hop, simulate_host_row, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_toml};
 use serde_json::{Value, json};
@@ -279,7 +279,8 @@ fn print_sweep(spec: RigSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) -> Res
         )?;
     }
     let need = window_needed_bytes(spec)?;
-    writeln!(out, "window that keeps the wire busy: {} KiB\n", need.div_ceil(1024))?;
+    writeln!(out, "window that keeps the wire busy: {} KiB", need.div_ceil(1024))?;
+    writeln!(out, "{NO_CARD}.\n{LAYOUT}.\n")?;
     Ok(())
 }
 

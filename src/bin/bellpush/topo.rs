@@ -2,7 +2,7 @@
 
 use std::path::{Path as FsPath, PathBuf};
 
-use bellpush::pcie::sim::{Params, Path, RigSpec, predict};
+use bellpush::pcie::sim::{LAYOUT, NO_CARD, Params, Path, RigSpec, predict};
 use bellpush::pcie::topology::{
     BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_sysfs, from_toml, to_svg, to_text,
 };
@@ -70,7 +70,9 @@ fn advise(topology: &Topology, gpu: NodeId, nic: NodeId) -> Vec<Advice> {
             let p = predict(spec, path, bytes, 1).ok().flatten();
             ns.push((path.name(), p.map(|p| p.completed_ns)));
         }
-        let known = ns.iter().filter_map(|&(name, ns)| Some((name, ns?)));
+        // What no card can do is shown, and not recommended.
+        let on_a_card = Path::ALL.iter().zip(&ns).filter(|(path, _)| path.on_a_card());
+        let known = on_a_card.filter_map(|(_, &(name, ns))| Some((name, ns?)));
         let best = known.min_by(|a, b| a.1.total_cmp(&b.1)).map_or("none", |b| b.0);
         let id = |n| topology.node(n).id.clone();
         let class = topology.distance(gpu, nic).to_string();
@@ -151,6 +153,7 @@ pub fn run_to(
             }
             writeln!(out)?;
         }
+        writeln!(out, "{NO_CARD}.\n{LAYOUT}.")?;
     }
     Ok(())
 }

@@ -1,4 +1,8 @@
 //! Whole operations: every path from the GPU's first store to the completion that it sees.
+//!
+//! The layout is the one that is best for the path, and not the one that endpoints have today: WQE and doorbell record
+//! lie in GPU memory, behind one fence of GPU scope (`reach::gpu`, which no endpoint is made with). Endpoints keep both in
+//! host memory, behind a fence of system scope, and one more on silicon (`order::strict`). [`LAYOUT`] says so to people.
 
 use super::build::{Host, MTU_BYTES, Rig, RigSpec};
 use super::{Load, LoadResult, Params, Program, SimError, Step, TaskId, Until};
@@ -23,6 +27,13 @@ pub enum Path {
     Staged,
 }
 
+/// What the modelled doorbell paths assume, in a sentence.
+pub const LAYOUT: &str = "push/kernel and pull: modelled with WQE and doorbell record in GPU memory behind one fence of GPU \
+     scope; today's endpoints keep them in host memory, behind a system-scope fence (two on a card), and take longer";
+/// What the paths without a fence need, in a sentence.
+pub const NO_CARD: &str = "push/inband and push/blueflame: modelled as the software NIC takes them, without a fence; no card \
+     does (on a card BlueFlame saves the WQE's fetch and no fence)";
+
 impl Path {
     /// All of them.
     pub const ALL: [Self; 5] =
@@ -39,11 +50,16 @@ impl Path {
         }
     }
 
-    /// Largest payload; `None` where any goes. A WQE holds at most 1,008 B after its control
-    /// segment, remote address and inline header are in.
+    /// Whether a card takes it as it is modelled: not where the NIC must see without a fence what is whole.
+    pub const fn on_a_card(self) -> bool {
+        !matches!(self, Self::PushInband | Self::PushBlueflame)
+    }
+
+    /// Largest payload; `None` where any goes. The BlueFlame buffer has 256 B, of which control segment, remote
+    /// address and inline header take 36.
     pub const fn max_bytes(self) -> Option<u64> {
         match self {
-            Self::PushBlueflame => Some(960),
+            Self::PushBlueflame => Some(220),
             _ => None,
         }
     }
@@ -453,7 +469,8 @@ mod tests {
         let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
         let params = Params::default();
         let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
-        assert_eq!(predict(spec, Path::PushBlueflame, 4096, 1), Ok(None));
+        assert!(predict(spec, Path::PushBlueflame, 220, 1).unwrap().is_some());
+        assert_eq!(predict(spec, Path::PushBlueflame, 221, 1), Ok(None));
         assert_eq!(predict(spec, Path::Pull, 0, 1), Ok(None));
     }
 }
