@@ -1,5 +1,5 @@
 // Every ordered access that device code makes: fences, MMIO stores, loads and stores with a scope.
-// All inline PTX is here; the host branch says the same with __atomic builtins.
+// All inline PTX that orders is here (exec.cuh has some that does not); the host branch says the same with __atomic builtins.
 //
 // Streams and observers. A post consists of four streams: payload into the window, the WQE into
 // the SQ, the doorbell record (DBR), the doorbell register (UAR). The observer is the NIC. What a

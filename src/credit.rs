@@ -22,8 +22,9 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The most basic blocks (and so the most outstanding tickets) of a queue: with more, two
-/// outstanding WQEs could share a 16-bit wqe_counter.
+/// The most tickets that may be outstanding by this arithmetic: with more, two of them would share a 16-bit
+/// wqe_counter. Queues and windows stay at half of it (2^15, docs/protocol.md), so that a doorbell record of 16 bits
+/// that is behind is not taken for one that is ahead.
 pub const MAX_OUTSTANDING: u64 = 1 << 16;
 
 /// The ticket that a 16-bit index names: the first one, from `not_before` on, with these low bits.

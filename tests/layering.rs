@@ -348,6 +348,21 @@ fn device_code_includes_nothing_from_outside() {
 }
 
 #[test]
+fn inline_assembly_stays_in_two_headers() {
+    let mut found: Vec<_> = files("kernels", &["h", "hpp", "cu", "cuh"]);
+    found.retain(|(file, text)| {
+        let device = !file.starts_with("kernels/host/");
+        device
+            && text
+                .lines()
+                .any(|line| !line.trim_start().starts_with("//") && line.contains("asm volatile"))
+    });
+    found.sort();
+    let names: Vec<_> = found.iter().map(|(file, _)| file.as_str()).collect();
+    assert_eq!(names, ["kernels/exec.cuh", "kernels/order.cuh"]);
+}
+
+#[test]
 fn files_are_short_enough_to_read() {
     let generated = |file: &str| GENERATED.iter().any(|name| file.ends_with(name));
     let long = sources().into_iter().filter(|(file, _)| !generated(file)).filter_map(too_long);
