@@ -155,9 +155,9 @@ BP_ASSERT_SIZE(bp_qp_state, 768);
 
 enum bp_status_code {
   BP_OK = 0,
-  BP_TIMEOUT = 1,    // a bounded wait ended; nothing was taken
+  BP_TIMEOUT = 1,    // a bounded wait ended; the QP goes on (docs/device-api.md)
   BP_CQE_ERROR = 2,  // the NIC completed a WQE in error
-  BP_DEAD = 3,       // the QP was moved to error before this call
+  BP_DEAD = 3,       // the QP is in error, and this call posted no more
   BP_INVALID = 4,    // the call's arguments are refused; nothing was posted
   BP_PENDING = 5,    // test(): not complete yet
 };

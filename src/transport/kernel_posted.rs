@@ -284,7 +284,7 @@ mod tests {
         let (nic, _engine) = SoftNic::manual(&SoftConfig::new(&InProcess::new())).unwrap();
         let nic: Arc<dyn Nic> = nic;
         let local = Memory::from(gpu.alloc(4096).unwrap());
-        let options = Options { timeout: Duration::from_millis(2), ..Options::default() };
+        let options = Options { timeout: Duration::from_millis(5), ..Options::default() };
         let path = "push/kernel".parse().unwrap();
         let posted = KernelPosted::new(&gpu, &nic, path, local, &options).unwrap();
         let stream = gpu.stream().unwrap();
