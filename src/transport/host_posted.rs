@@ -124,7 +124,7 @@ impl HostPosted {
         let operands = Operands { swap_add: value, compare: 0 };
         self.call(stream, |state| {
             self.write(state, stream, peer, local, remote, bytes)?;
-            self.atomic(state, stream, peer, Opcode::AtomicFa, signal, operands, None)
+            self.atomic(state, stream, peer, (Opcode::AtomicFa, operands), signal, None)
         })
     }
 
@@ -230,7 +230,7 @@ impl HostPosted {
     ) -> Result<(), Error> {
         let operands = Operands { swap_add: value, compare: 0 };
         self.call(stream, |state| {
-            self.atomic(state, stream, peer, Opcode::AtomicFa, remote, operands, Some(result))
+            self.atomic(state, stream, peer, (Opcode::AtomicFa, operands), remote, Some(result))
         })
     }
 
@@ -245,7 +245,7 @@ impl HostPosted {
     ) -> Result<(), Error> {
         let operands = Operands { swap_add: swap, compare };
         self.call(stream, |state| {
-            self.atomic(state, stream, peer, Opcode::AtomicCs, remote, operands, Some(result))
+            self.atomic(state, stream, peer, (Opcode::AtomicCs, operands), remote, Some(result))
         })
     }
 
@@ -254,9 +254,8 @@ impl HostPosted {
         state: &mut State,
         stream: &Stream,
         peer: &Address,
-        opcode: Opcode,
+        (opcode, operands): (Opcode, Operands),
         remote: u64,
-        operands: Operands,
         result: Option<u64>,
     ) -> Result<(), Error> {
         self.room(state, 1, u64::from(self.rdma.sq_blocks))?;
