@@ -3,7 +3,7 @@
 //!
 //! A rank's process is this test program again, told by its environment which rank it is.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -46,7 +46,18 @@ fn free_port() -> SocketAddr {
 
 fn job(rank: u32, ranks: u32, root: SocketAddr, ms: u64) -> Job {
     let (secret, timeout) = ("between us".to_owned(), Duration::from_millis(ms));
-    Job { rank, ranks, local_rank: rank, root, secret, timeout }
+    let (start, communicator) = ("1".to_owned(), String::new());
+    Job {
+        rank,
+        ranks,
+        local_rank: rank,
+        root,
+        secret,
+        start,
+        communicator,
+        join_timeout: timeout,
+        timeout,
+    }
 }
 
 /// Joins on a thread for each job, and does something with the others.
@@ -167,7 +178,7 @@ fn without_rank_0_the_others_say_so() {
 #[test]
 fn a_stranger_is_refused_and_the_job_goes_on() {
     let root = free_port();
-    let stranger = Job { secret: "guessed".into(), ..job(1, 2, root, 10_000) };
+    let stranger = Job { secret: "guessed".into(), ..job(1, 2, root, 300) };
     let other_size = job(1, 3, root, 10_000);
     let no_such = job(7, 8, root, 10_000);
     let outside = |job: Job| std::thread::spawn(move || Bootstrap::join(&job).err().unwrap());
@@ -180,20 +191,168 @@ fn a_stranger_is_refused_and_the_job_goes_on() {
     }
     // A rank twice: whoever comes second is refused.
     let both = join_all(vec![job(1, 2, root, 5000), job(1, 2, root, 5000)]);
-    let refused = both.iter().filter(|r| matches!(r, Err(BootstrapError::Refused { .. }))).count();
     let joined = both.iter().filter(|r| r.is_ok()).count();
-    assert!(joined == 1, "{both:?}");
-    assert!(refused <= 1, "{both:?}");
+    let twice = both.iter().filter(|r| matches!(r, Err(BootstrapError::Twice { .. }))).count();
+    assert_eq!((joined, twice), (1, 1), "{both:?}");
     assert!(rank_0.join().unwrap()[0].is_ok());
 }
 
 #[test]
 fn a_root_that_does_not_know_the_secret_is_not_believed() {
     let root = free_port();
-    let wrong = Job { secret: "guessed".into(), ..job(0, 2, root, 1500) };
-    let all = join_all(vec![wrong, job(1, 2, root, 1500)]);
+    let wrong = Job { secret: "guessed".into(), ..job(0, 2, root, 600) };
+    let all = join_all(vec![wrong, job(1, 2, root, 600)]);
     assert!(all[0].as_ref().unwrap_err().to_string().contains("rank 1 did not join"), "{all:?}");
     assert!(matches!(all[1], Err(BootstrapError::Refused { .. })), "{all:?}");
+}
+
+/// A rank's process that waits for its rank 0 when a launcher has started the job again.
+#[test]
+fn a_process_of_an_earlier_start_is_not_seated() {
+    let root = free_port();
+    let started = |start: &str, rank| Job { start: start.into(), ..job(rank, 2, root, 10_000) };
+    let stale = Job { join_timeout: Duration::from_secs(2), ..started("run 0", 1) };
+    let stale = std::thread::spawn(move || Bootstrap::join(&stale).err());
+    std::thread::sleep(Duration::from_millis(100)); // it knocks first
+    let rank_0 = started("run 1", 0);
+    let rank_0 = std::thread::spawn(move || join_all(vec![rank_0]).remove(0));
+    let why = stale.join().unwrap().expect("it is of another start").to_string();
+    assert!(why.contains("another start of the job"), "{why}");
+    let rank_1 = join_all(vec![started("run 1", 1)]).remove(0).unwrap();
+    assert_eq!(rank_1, rank_0.join().unwrap().unwrap());
+}
+
+/// In other orders at the two ranks: each meets the one of its own name.
+#[test]
+fn communicators_that_are_joined_at_once_do_not_cross() {
+    let root = free_port();
+    let of = |name: &str, rank| Job { communicator: name.into(), ..job(rank, 2, root, 10_000) };
+    let jobs = [of("a", 0), of("b", 1), of("b", 0), of("a", 1)];
+    let said: Vec<_> = std::thread::scope(|scope| {
+        let join = |job: &Job| {
+            let mut joined = Bootstrap::join(job)?;
+            joined.all_gather(job.communicator.as_bytes())
+        };
+        let threads: Vec<_> = jobs.iter().map(|job| scope.spawn(move || join(job))).collect();
+        threads.into_iter().map(|t| t.join().unwrap().unwrap()).collect()
+    });
+    for (job, said) in jobs.iter().zip(&said) {
+        assert_eq!(said[0], said[1], "rank {} of {}", job.rank, job.communicator);
+    }
+    // Of one name one at a time: nothing could tell them apart.
+    let alone = job(0, 2, root, 400);
+    let both = join_all(vec![alone.clone(), alone]);
+    let twice = both.iter().filter(|r| matches!(r, Err(BootstrapError::Twice { .. }))).count();
+    assert_eq!(twice, 1, "{both:?}");
+}
+
+/// More of them than there are handshakes at once, and they say nothing.
+#[test]
+fn idle_strangers_keep_nobody_out() {
+    let root = free_port();
+    let rank_0 = std::thread::spawn(move || join_all(vec![job(0, 2, root, 20_000)]).remove(0));
+    let mut held = Vec::new();
+    while held.len() < 450 {
+        held.extend(TcpStream::connect(root));
+    }
+    let since = Instant::now();
+    join_all(vec![job(1, 2, root, 20_000)]).remove(0).unwrap();
+    assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+    rank_0.join().unwrap().unwrap();
+}
+
+/// Who is not of the job has its port for a while, and says no.
+#[test]
+fn a_refusal_without_proof_is_not_the_end() {
+    let root = free_port();
+    let liar = TcpListener::bind(root).unwrap();
+    let rank_1 = std::thread::spawn(move || join_all(vec![job(1, 2, root, 20_000)]).remove(0));
+    let (mut stream, _) = liar.accept().unwrap();
+    stream.write_all(&[&b"bellpush bootstrap 3"[..], &[7; 32]].concat()).unwrap();
+    stream.read_exact(&mut [0; HELLO]).unwrap();
+    stream.write_all(&[&[3][..], &[0; ANSWER - 1]].concat()).unwrap();
+    drop((stream, liar));
+    join_all(vec![job(0, 2, root, 20_000)]).remove(0).unwrap();
+    rank_1.join().unwrap().unwrap();
+}
+
+/// Bytes of what rank 0 says first, of a rank's answer, and of rank 0's.
+const CHALLENGE: usize = 20 + 32;
+const HELLO: usize = 20 + 4 + 4 + 32 + 32 + 32 + 32;
+const ANSWER: usize = 1 + 16 + 32;
+
+/// What rank 1 says to this challenge.
+fn hello_to(challenge: &[u8]) -> [u8; HELLO] {
+    let root = free_port();
+    let listener = TcpListener::bind(root).unwrap();
+    let rank_1 = std::thread::spawn(move || Bootstrap::join(&job(1, 2, root, 50)).err());
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(challenge).unwrap();
+    let mut hello = [0; HELLO];
+    stream.read_exact(&mut hello).unwrap();
+    drop((stream, listener));
+    rank_1.join().unwrap().expect("nobody answered it");
+    hello
+}
+
+#[test]
+fn what_a_rank_said_once_is_not_taken_from_another() {
+    let root = free_port();
+    let rank_0 = std::thread::spawn(move || join_all(vec![job(0, 2, root, 1500)]).remove(0));
+    let knock = || loop {
+        if let Ok(stream) = TcpStream::connect(root) {
+            return stream;
+        }
+    };
+    let answered = |stream: &mut TcpStream, hello: &[u8]| {
+        let mut answer = [0; ANSWER];
+        stream.write_all(hello).unwrap();
+        stream.read_exact(&mut answer).unwrap();
+        answer[0]
+    };
+    let challenged = |stream: &mut TcpStream| {
+        let mut challenge = [0; CHALLENGE];
+        stream.read_exact(&mut challenge).unwrap();
+        challenge
+    };
+    let (mut stranger, mut rank_1) = (knock(), knock());
+    let overheard = hello_to(&challenged(&mut rank_1));
+    challenged(&mut stranger);
+    assert_eq!(answered(&mut stranger, &overheard), 1, "a stranger has repeated it");
+    assert_eq!(answered(&mut rank_1, &overheard), 0, "it is right where it was asked for");
+    drop(rank_1);
+    assert!(rank_0.join().unwrap().is_err());
+}
+
+#[test]
+fn what_rank_0_said_once_is_not_believed_of_another() {
+    let root = free_port();
+    let rank_0 = std::thread::spawn(move || join_all(vec![job(0, 2, root, 2000)]).remove(0));
+    let mut stream = loop {
+        if let Ok(stream) = TcpStream::connect(root) {
+            break stream;
+        }
+    };
+    let (mut challenge, mut answer) = ([0; CHALLENGE], [0; ANSWER]);
+    stream.read_exact(&mut challenge).unwrap();
+    stream.write_all(&hello_to(&challenge)).unwrap();
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[0], 0);
+    drop(stream);
+    assert!(rank_0.join().unwrap().is_err());
+    // Another process at its place, which says the same again.
+    let listener = TcpListener::bind(root).unwrap();
+    let rank_1 = std::thread::spawn(move || Bootstrap::join(&job(1, 2, root, 300)).err());
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(&challenge).unwrap();
+    stream.read_exact(&mut [0; HELLO]).unwrap();
+    stream.write_all(&answer).unwrap();
+    let why = rank_1.join().unwrap().expect("it is not rank 0").to_string();
+    assert!(why.contains("rank 0"), "{why}");
+    let mut rest = Vec::new();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty(), "it went on as if it were");
 }
 
 /// Under a launcher that says which rank a process is: the ranks need nothing else of it, and make the job's
@@ -233,7 +392,7 @@ fn child() {
         std::thread::sleep(LIFE);
         std::process::exit(3);
     });
-    let job = Job::from_env(Duration::from_secs(20)).unwrap().unwrap();
+    let job = Job::from_env(Duration::from_secs(20), Duration::from_secs(20)).unwrap().unwrap();
     let mut bootstrap = Bootstrap::join(&job).unwrap();
     // Two NICs each: channels of a rank are on both.
     let mut nets = Vec::new();

@@ -128,6 +128,9 @@ struct Args {
     /// Bound of each wait, in seconds
     #[arg(long, default_value_t = 10.0)]
     timeout: f64,
+    /// How long the first process waits for the last to come, in seconds
+    #[arg(long, default_value_t = 300.0)]
+    join_timeout: f64,
     /// Seed of the elements
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -269,7 +272,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     if let Some(bytes) = task.sizes.iter().find(|&&bytes| args.bare && bytes > bare::MOST_BYTES) {
         return Err(format!("--bare: {bytes} bytes are more than {}", bare::MOST_BYTES).into());
     }
-    match Job::from_env(options.timeout)? {
+    match Job::from_env(Duration::try_from_secs_f64(args.join_timeout)?, options.timeout)? {
         None if args.faults.is_some() || !args.address.is_empty() => {
             Err("--faults and --address are of links between processes; ranks are threads".into())
         }

@@ -23,7 +23,14 @@ pub struct Job {
     pub root: SocketAddr,
     /// What all ranks of the job know and nobody else.
     pub secret: String,
-    /// Bound of joining, and of each exchange.
+    /// Which start of the job this is, alike at all of its ranks: a process that an earlier one has left behind is
+    /// not taken for one of this.
+    pub start: String,
+    /// Name of the communicator, alike at all of its ranks. Only those that are joined at once need different ones.
+    pub communicator: String,
+    /// Bound of joining: how long the first rank waits for the last.
+    pub join_timeout: Duration,
+    /// Bound of each exchange.
     pub timeout: Duration,
 }
 
@@ -40,6 +47,10 @@ const LAUNCHERS: &[[&str; 4]] = &[
     ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID"], // Slurm
 ];
 
+/// What tells apart two starts of a job that has one name, alike at all ranks: how often torchrun and Slurm have
+/// started it again, and Slurm's step.
+const RESTARTS: &[&str] = &["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", "SLURM_STEP_ID"];
+
 impl Job {
     /// What the environment says; `None` where no launcher started this process.
     ///
@@ -47,15 +58,21 @@ impl Job {
     /// the port after `MASTER_PORT`, on which torchrun itself listens. The secret is
     /// `BELLPUSH_JOB_SECRET`; where that is not set, one is made of a file that is made for the user
     /// (`bellpush/job-secret` in `$XDG_STATE_HOME` or `~/.local/state`) and of the launcher's name of the job.
+    /// The start is `BELLPUSH_JOB_START`, else that name and what launchers count restarts in. The communicator's
+    /// name is empty.
     ///
     /// # Errors
     /// What is missing or no number, and what keeps the file from being made or trusted.
-    pub fn from_env(timeout: Duration) -> Result<Option<Self>, BootstrapError> {
-        Self::from(|name| std::env::var(name).ok(), timeout)
+    pub fn from_env(
+        join_timeout: Duration,
+        timeout: Duration,
+    ) -> Result<Option<Self>, BootstrapError> {
+        Self::from(|name| std::env::var(name).ok(), join_timeout, timeout)
     }
 
     fn from(
         var: impl Fn(&str) -> Option<String>,
+        join_timeout: Duration,
         timeout: Duration,
     ) -> Result<Option<Self>, BootstrapError> {
         let Some([rank, ranks, local, name]) =
@@ -109,7 +126,22 @@ impl Job {
                     .map_err(|(path, source)| BootstrapError::Secret { path, source })?
             }
         };
-        Ok(Some(Self { rank, ranks, local_rank: local.unwrap_or(rank), root, secret, timeout }))
+        let start = var("BELLPUSH_JOB_START").unwrap_or_else(|| {
+            let said = [&[*name], RESTARTS].concat();
+            said.into_iter().map(|n| var(n).unwrap_or_default()).collect::<Vec<_>>().join(" ")
+        });
+        let (local_rank, communicator) = (local.unwrap_or(rank), String::new());
+        Ok(Some(Self {
+            rank,
+            ranks,
+            local_rank,
+            root,
+            secret,
+            start,
+            communicator,
+            join_timeout,
+            timeout,
+        }))
     }
 
     /// That the numbers are a job's.
@@ -163,7 +195,7 @@ mod tests {
 
     fn job(vars: &[(&str, &str)]) -> Result<Option<Job>, BootstrapError> {
         let var = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
-        Job::from(var, Duration::from_secs(1))
+        Job::from(var, Duration::from_secs(2), Duration::from_secs(1))
     }
 
     #[test]

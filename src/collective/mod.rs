@@ -10,6 +10,8 @@ mod address;
 mod bootstrap;
 mod communicator;
 mod error;
+mod frames;
+mod handshake;
 mod job;
 mod kinds;
 mod layout;

@@ -1,0 +1,386 @@
+//! How the processes of a job find rank 0, and each shows that it knows the job's secret: HMAC-SHA-256 over nonces
+//! of both sides, both ways. A rank says besides which start of the job it is of and which communicator it joins, so
+//! that a process that an earlier start has left behind is not seated, and two joins at once do not cross.
+//!
+//! All joins of a process that listen at one address share a listener ([`Door`]), which they drive in turn; no
+//! thread is started, and none waits for a stranger. So many strangers may knock at once that are never heard of
+//! again: the one that has stood there for longest makes room for the next. A rank that is turned away by someone
+//! who does not show that it knows the secret tries again until its time is over.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hmac::{Hmac, Mac};
+use sha2::{Digest, Sha256};
+
+use super::Job;
+use super::bootstrap::BootstrapError;
+use super::frames::{Line, keyed, read_all};
+
+const MAGIC: &[u8; 20] = b"bellpush bootstrap 3";
+const NONCE: usize = 32;
+/// What a rank says: magic, rank, ranks, nonce, start of the job, communicator; behind it the MAC.
+const SAYS: usize = 20 + 4 + 4 + NONCE + 32 + 32;
+const HELLO: usize = SAYS + 32;
+/// What rank 0 answers: taken or why not, the number of this joining, and the proof.
+const ID: usize = 16;
+const ANSWER: usize = 1 + ID + 32;
+/// A handshake may take so long, and so many may be under way.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+const HANDSHAKES: usize = 128;
+/// Between two looks at who has come.
+const TURN: Duration = Duration::from_millis(2);
+/// Pauses between two tries to reach the root: the first and the longest.
+const RETRY: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(400)];
+
+/// Why the root refused, as one byte, and whether that is the end where it is proven to come from it.
+const REFUSALS: [(&str, bool); 7] = [
+    ("taken", false),
+    (
+        "it does not know the job's secret (BELLPUSH_JOB_SECRET, or the user's file that stands in for it)",
+        false,
+    ),
+    ("the number of ranks differs", true),
+    ("the rank has joined already", true),
+    ("there is no such rank", true),
+    // The root, or this process, may be one that is about to end.
+    (
+        "it is of another start of the job (the launcher's name of it and number of restarts, or BELLPUSH_JOB_START)",
+        false,
+    ),
+    ("it joins no communicator of this name", false),
+];
+const STRANGER: u8 = 1;
+const OTHER_SIZE: u8 = 2;
+const SEATED: u8 = 3;
+const NO_SUCH_RANK: u8 = 4;
+const OTHER_START: u8 = 5;
+const OTHER_NAME: u8 = 6;
+
+type Name = [u8; 32];
+
+fn named(text: &str) -> Name {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+fn random(into: &mut [u8]) -> io::Result<()> {
+    std::fs::File::open("/dev/urandom")?.read_exact(into)
+}
+
+/// What both sides have said, and what they make of it with the secret.
+struct Greeting {
+    root_nonce: [u8; NONCE],
+    says: [u8; SAYS],
+}
+
+impl Greeting {
+    fn word(&self, at: usize) -> u32 {
+        u32::from_le_bytes(std::array::from_fn(|i| self.says[at + i]))
+    }
+
+    fn nonce(&self) -> &[u8] {
+        &self.says[28..28 + NONCE]
+    }
+
+    fn start(&self) -> &[u8] {
+        &self.says[28 + NONCE..][..32]
+    }
+
+    fn communicator(&self) -> &[u8] {
+        &self.says[60 + NONCE..][..32]
+    }
+
+    /// That the rank knows the secret, now.
+    fn hello(&self, secret: &str) -> Hmac<Sha256> {
+        let mut mac = keyed(secret.as_bytes());
+        mac.update(b"rank");
+        mac.update(&self.root_nonce);
+        mac.update(&self.says);
+        mac
+    }
+
+    /// That the root does, now, and says this.
+    fn answer(&self, secret: &str, said: &[u8]) -> Hmac<Sha256> {
+        let mut mac = keyed(secret.as_bytes());
+        mac.update(b"root");
+        mac.update(self.nonce());
+        mac.update(&self.root_nonce);
+        mac.update(said);
+        mac
+    }
+
+    /// The key of their frames: of this connection of these two in this joining.
+    fn key(&self, secret: &str, id: &[u8]) -> [u8; 32] {
+        let mut mac = keyed(secret.as_bytes());
+        mac.update(b"frames");
+        mac.update(&self.root_nonce);
+        mac.update(&self.says);
+        mac.update(id);
+        mac.finalize().into_bytes().into()
+    }
+}
+
+/// That a rank of this process joins a communicator: the same again meanwhile could meet the others of either.
+pub(super) struct Joining(SocketAddr, u32, Name);
+
+static JOINING: LazyLock<Mutex<HashSet<(SocketAddr, u32, Name)>>> = LazyLock::new(Mutex::default);
+
+impl Joining {
+    pub fn begin(job: &Job) -> Result<Self, BootstrapError> {
+        let key = (job.root, job.rank, named(&job.communicator));
+        match JOINING.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
+            true => Ok(Self(key.0, key.1, key.2)),
+            false => Err(BootstrapError::Twice { communicator: job.communicator.clone() }),
+        }
+    }
+}
+
+impl Drop for Joining {
+    fn drop(&mut self) {
+        let Self(root, rank, name) = *self;
+        JOINING.lock().unwrap_or_else(PoisonError::into_inner).remove(&(root, rank, name));
+    }
+}
+
+// ---- Rank 0 ------------------------------------------------------------------------------------
+
+/// Where this process listens, and who is expected.
+struct Door {
+    listener: TcpListener,
+    /// Those that have not said who they are, the oldest first.
+    knocks: VecDeque<Knock>,
+    gatherings: HashMap<Name, Gathering>,
+}
+
+struct Knock {
+    stream: TcpStream,
+    until: Instant,
+    root_nonce: [u8; NONCE],
+    hello: [u8; HELLO],
+    got: usize,
+}
+
+/// A communicator that is being joined.
+struct Gathering {
+    job: Job,
+    id: [u8; ID],
+    seats: Vec<Option<Line>>,
+}
+
+static DOORS: LazyLock<Mutex<HashMap<SocketAddr, Door>>> = LazyLock::new(Mutex::default);
+
+fn doors() -> MutexGuard<'static, HashMap<SocketAddr, Door>> {
+    DOORS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The others' connections in the order of ranks, and who has not come; `job.join_timeout` long.
+pub(super) fn gather(job: &Job) -> Result<(Vec<Line>, Vec<u32>), BootstrapError> {
+    let listen = |source| BootstrapError::Listen { root: job.root, source };
+    let deadline = Instant::now() + job.join_timeout;
+    let name = named(&job.communicator);
+    let mut id = [0; ID];
+    random(&mut id).map_err(listen)?;
+    let seats = (1..job.ranks).map(|_| None).collect();
+    {
+        let mut doors = doors();
+        if !doors.contains_key(&job.root) {
+            let listener = TcpListener::bind(job.root).map_err(listen)?;
+            listener.set_nonblocking(true).map_err(listen)?;
+            let (knocks, gatherings) = (VecDeque::new(), HashMap::new());
+            doors.insert(job.root, Door { listener, knocks, gatherings });
+        }
+        let door = doors.get_mut(&job.root).expect("it is there now");
+        door.gatherings.insert(name, Gathering { job: job.clone(), id, seats });
+    }
+    loop {
+        let mut doors = doors();
+        let door = doors.get_mut(&job.root).expect("who joins keeps the door");
+        door.turn();
+        let complete = door.gatherings[&name].seats.iter().all(Option::is_some);
+        if complete || Instant::now() >= deadline {
+            let seats = door.gatherings.remove(&name).expect("this join's own").seats;
+            if door.gatherings.is_empty() {
+                doors.remove(&job.root);
+            }
+            let absent = (1..).zip(&seats).filter(|(_, s)| s.is_none()).map(|(rank, _)| rank);
+            let absent = absent.collect();
+            return Ok((seats.into_iter().flatten().collect(), absent));
+        }
+        drop(doors);
+        std::thread::sleep(TURN);
+    }
+}
+
+impl Door {
+    /// Hears who has said something, and then lets in who has come, for whom others may have to go. Waits for nobody.
+    fn turn(&mut self) {
+        for _ in 0..self.knocks.len() {
+            let Some(mut knock) = self.knocks.pop_front() else { break };
+            match knock.listen() {
+                Ok(true) => self.admit(knock),
+                Ok(false) if Instant::now() < knock.until => self.knocks.push_back(knock),
+                Ok(false) | Err(_) => {} // a stranger
+            }
+        }
+        for _ in 0..HANDSHAKES / 2 {
+            let Ok((stream, _)) = self.listener.accept() else { break };
+            if let Ok(knock) = Knock::challenge(stream) {
+                if self.knocks.len() == HANDSHAKES {
+                    self.knocks.pop_front();
+                }
+                self.knocks.push_back(knock);
+            }
+        }
+    }
+
+    /// One handshake's answer. What makes no sense gets none.
+    fn admit(&mut self, knock: Knock) {
+        let (says, mac) = knock.hello.split_first_chunk().expect("it is longer");
+        let said = Greeting { root_nonce: knock.root_nonce, says: *says };
+        if said.says[..20] != MAGIC[..] || knock.stream.set_nonblocking(false).is_err() {
+            return;
+        }
+        let Some(gathering) =
+            self.gatherings.iter_mut().find(|(name, _)| name[..] == *said.communicator())
+        else {
+            return refuse(knock.stream, OTHER_NAME, None);
+        };
+        let Gathering { job, id, seats } = gathering.1;
+        // In constant time.
+        if said.hello(&job.secret).verify_slice(mac).is_err() {
+            return refuse(knock.stream, STRANGER, None);
+        }
+        let (rank, ranks) = (said.word(20), said.word(24));
+        let refusal = match rank {
+            _ if *said.start() != named(&job.start) => OTHER_START,
+            _ if ranks != job.ranks => OTHER_SIZE,
+            _ if rank == 0 || rank >= ranks => NO_SUCH_RANK,
+            _ if seats[rank as usize - 1].is_some() => SEATED,
+            _ => 0,
+        };
+        let answer = [&[refusal][..], &id[..]].concat();
+        let proof = said.answer(&job.secret, &answer).finalize().into_bytes();
+        if refusal != 0 {
+            return refuse(knock.stream, refusal, Some((&id[..], &proof[..])));
+        }
+        let mut stream = knock.stream;
+        if stream.write_all(&[&answer[..], &proof].concat()).is_ok() {
+            let key = said.key(&job.secret, &id[..]);
+            seats[rank as usize - 1] = Some(Line::new(stream, key, true));
+        }
+    }
+}
+
+/// Says why. A stranger learns the reason and nothing else.
+fn refuse(mut stream: TcpStream, refusal: u8, proof: Option<(&[u8], &[u8])>) {
+    let (id, mac) = proof.unwrap_or((&[0; ID], &[0; 32]));
+    let _ = stream.write_all(&[&[refusal][..], id, mac].concat());
+    let _ = stream.shutdown(Shutdown::Both);
+}
+
+impl Knock {
+    fn challenge(mut stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(HANDSHAKE))?;
+        let mut root_nonce = [0; NONCE];
+        random(&mut root_nonce)?;
+        // A new connection's buffer holds it.
+        stream.write_all(&[&MAGIC[..], &root_nonce].concat())?;
+        let until = Instant::now() + HANDSHAKE;
+        Ok(Self { stream, until, root_nonce, hello: [0; HELLO], got: 0 })
+    }
+
+    /// Whether all has come.
+    fn listen(&mut self) -> io::Result<bool> {
+        while self.got < HELLO {
+            match self.stream.read(&mut self.hello[self.got..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => self.got += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+}
+
+// ---- The others --------------------------------------------------------------------------------
+
+/// What came of a try.
+enum Tried {
+    Taken(Line),
+    /// Why not, and whether that is the end.
+    Refused(&'static str, bool),
+}
+
+/// The connection to rank 0.
+pub(super) fn reach(job: &Job) -> Result<Line, BootstrapError> {
+    let deadline = Instant::now() + job.join_timeout;
+    let mut pause = RETRY[0];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let each = left.clamp(Duration::from_millis(1), HANDSHAKE);
+        let tried = TcpStream::connect_timeout(&job.root, each)
+            .and_then(|stream| greet(job, stream, Instant::now() + each));
+        let over = left <= pause;
+        match tried {
+            Ok(Tried::Taken(line)) => return Ok(line),
+            Ok(Tried::Refused(why, end)) if end || over => {
+                return Err(BootstrapError::Refused { root: job.root, rank: job.rank, why });
+            }
+            Err(source) if over => {
+                let ms = job.join_timeout.as_millis();
+                return Err(BootstrapError::NoRoot { root: job.root, ms, source });
+            }
+            // Not there yet, no longer the one that was there, or someone else.
+            Ok(Tried::Refused(..)) | Err(_) => std::thread::sleep(pause),
+        }
+        pause = (pause * 2).min(RETRY[1]);
+    }
+}
+
+/// The handshake.
+fn greet(job: &Job, mut stream: TcpStream, until: Instant) -> io::Result<Tried> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(HANDSHAKE))?;
+    let mut first = [0; 20 + NONCE];
+    read_all(&mut stream, &mut first, until)?;
+    if first[..20] != MAGIC[..] {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut nonce = [0; NONCE];
+    random(&mut nonce)?;
+    let says = [
+        &MAGIC[..],
+        &job.rank.to_le_bytes(),
+        &job.ranks.to_le_bytes(),
+        &nonce,
+        &named(&job.start),
+        &named(&job.communicator),
+    ];
+    let said = Greeting {
+        root_nonce: std::array::from_fn(|i| first[20 + i]),
+        says: says.concat().try_into().expect("these are its parts"),
+    };
+    let mac = said.hello(&job.secret).finalize().into_bytes();
+    stream.write_all(&[&said.says[..], &mac].concat())?;
+    let mut answer = [0; ANSWER];
+    read_all(&mut stream, &mut answer, until)?;
+    // A root that does not know the secret is none of ours.
+    let (told, proof) = answer.split_at(1 + ID);
+    let proven = said.answer(&job.secret, told).verify_slice(proof).is_ok();
+    if told[0] == 0 && proven {
+        let key = said.key(&job.secret, &told[1..]);
+        return Ok(Tried::Taken(Line::new(stream, key, false)));
+    }
+    let (why, end) = match REFUSALS.get(usize::from(told[0])) {
+        Some(&refusal) if told[0] != 0 => refusal,
+        _ => ("it is not the job's", false),
+    };
+    Ok(Tried::Refused(why, end && proven))
+}
