@@ -41,7 +41,8 @@ fn place(var: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
 
 /// The user's secret, which the first who asks makes.
 fn users(path: &Path) -> io::Result<String> {
-    match read(path) {
+    let user = nix::unistd::geteuid().as_raw();
+    match read(path, user) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         found => return found,
     }
@@ -60,15 +61,14 @@ fn users(path: &Path) -> io::Result<String> {
     let _ = fs::remove_file(&aside); // what has its name by now does not depend on it
     match linked {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-        _ => read(path),
+        _ => read(path, user),
     }
 }
 
-fn read(path: &Path) -> io::Result<String> {
+fn read(path: &Path, user: u32) -> io::Result<String> {
     // Without waiting, for what is no file.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let about = file.metadata()?;
-    let user = nix::unistd::geteuid().as_raw();
     let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     if !about.is_file() {
         return refuse("it is not a file");
@@ -125,6 +125,8 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         in_state(state.path(), "a").unwrap();
         let file = state.path().join("bellpush/job-secret");
+        let refused = read(&file, nix::unistd::geteuid().as_raw() + 1).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "another user's: {refused}");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
         let refused = in_state(state.path(), "a").unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{refused}");
