@@ -102,15 +102,18 @@ BP_DEV outcome ring_around(channel<P>& c) {
   return o;
 }
 
-// Whether there is nothing to send, and what there is to do is done.
+// The host has the reason, or will. One thread's answer: the word may change while others look.
 template <class P>
-BP_DEV bool needs_nobody(const channel<P>& c, bool copies) {
-  if (c.a.ranks == 1) {
-    if (copies && c.a.in != c.a.out) copy(c.in(0), c.count * element_bytes(c.a.dtype), c.out(0), 0);
-    return true;
-  }
-  // The host has the reason, or will. One thread's answer: the word may change while others look.
+BP_DEV bool has_ended(const channel<P>& c) {
   return block_scope{}.broadcast(c.dead) != 0;
+}
+
+// Of a single rank: its elements as results, which a NaN's bits feel.
+template <class P>
+BP_DEV void reduce_alone(const channel<P>& c) {
+  work w = c.on(0, c.count);
+  w.peers = w.own;  // looked at ahead, and not used
+  reduce(c.a.dtype, c.a.op, kind::fold, w);
 }
 
 // A call of few channels is launched to begin while the kernel before it ends, which may be the call before. What
@@ -134,8 +137,12 @@ BP_DEV void all_reduce(const bp_coll_args& args) {
   begin_early(args);
   channel<P> c(args, index, true);
   const bool exchanges = args.algorithm == BP_COLL_ONE_SHOT || args.algorithm == BP_COLL_TWO_SHOT;
-  if (needs_nobody(c, sends)) {
-    if (exchanges && args.ranks > 1) stay_away(c, sends);
+  if (args.ranks == 1) {
+    if (sends) reduce_alone(c);
+    return;
+  }
+  if (has_ended(c)) {
+    if (exchanges) stay_away(c, sends);
     return;
   }
   if (args.algorithm == BP_COLL_ONE_SHOT) return exchange<P, one_shot>(c, sends);
@@ -164,12 +171,14 @@ BP_DEV void all_reduce_quick(const bp_coll_args& args) {
   to.start(args.ranks);
   if constexpr (!P::inband) touch_states(args);
   channel<P> c(args, bid(), true);
-  // After which all have read the call's number.
-  if (needs_nobody(c, true)) return;
-  quick::post(c, c.quick, payload, to);
-  if (tid() + 1 == block_threads()) c.begin();
-  const outcome o = quick::receive(c, c.quick, bytes);
-  if (!o.ok()) return end_otherwise(c, o, {true, 0});
+  if (args.ranks > 1) {
+    // After which all have read the call's number.
+    if (has_ended(c)) return;
+    quick::post(c, c.quick, payload, to);
+    if (tid() + 1 == block_threads()) c.begin();
+    const outcome o = quick::receive(c, c.quick, bytes);
+    if (!o.ok()) return end_otherwise(c, o, {true, 0});
+  }
   quick::fold(c, payload, args.out + mine.first * size);
   if (tid() == 0) c.state()->quick = c.quick + 1;
 }

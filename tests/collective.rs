@@ -107,6 +107,19 @@ fn channels_are_dealt_to_as_many_nics_at_every_rank() {
     assert!(differs.to_string().contains("NICs 1"), "{differs}");
 }
 
+/// Which NaN went in cannot be told from the results, also where nothing is added up.
+#[test]
+fn a_single_rank_canonicalises_too() {
+    for &algorithm in Algorithm::ALL {
+        let world = World::new(1, &small(algorithm));
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            for (op, in_place) in [(Op::Sum, true), (Op::Max, false), (Op::Mean, true)] {
+                world.reduce(dtype, op, 1500, Kind::Payloads, in_place);
+            }
+        }
+    }
+}
+
 /// Shares just below and above what goes in one message without a signal, of one rank and of all.
 #[test]
 fn shares_around_what_a_quick_message_holds() {
