@@ -76,6 +76,14 @@ BP_DEV_COLD void send_report(const bp_endpoint& ep, uint64_t remote, const uint6
   put_inline<P>(quick, block_scope{}, remote, word, 8);
 }
 
+// Waits until the other side has all that was sent to it: BP_TIMEOUT if that is not so yet.
+template <class P>
+BP_DEV_COLD bp_status_code await_told(const bp_endpoint& ep, uint64_t timeout_ns) {
+  bp_endpoint quick = ep;
+  quick.qp.timeout_ns = timeout_ns;
+  return quiet<P>(quick, block_scope{});
+}
+
 BP_DEV const bp_endpoint& endpoint_of(const bp_coll_args& a, uint32_t channel, uint32_t rank) {
   return reinterpret_cast<const bp_endpoint*>(a.endpoints)[(uint64_t)channel * a.ranks + rank];
 }
@@ -451,22 +459,43 @@ struct channel {
     }
     claimed = block_scope{}.broadcast(claimed);
     if (!claimed) return;
+    const uint64_t begin = block_scope{}.broadcast(now_ns());
     // The rank that was waited for comes last: it is the one that may take nothing.
     for (uint32_t i = 0; i < a.ranks; i++) {
       const uint32_t r = (why.rank + 1 + i) % a.ranks;
       if (r == a.rank) continue;
-      send_report<P>(to(r), a.reports + a.rank * 8, &sh->report, a.grace_ns);
+      send_report<P>(to(r), a.reports + a.rank * 8, &sh->report, grace_left(begin));
     }
-    if (tid() == 0) {
-      outcome blamed = why;
-      if (why.code != BP_COLL_CORRUPT) blamed = follow(why);
-      tell_host(blamed, nullptr);
+    outcome blamed = why;
+    if (tid() == 0 && why.code != BP_COLL_CORRUPT) blamed = follow(why, begin);
+    await_heard((uint32_t)block_scope{}.broadcast(blamed.rank), begin);
+    if (tid() == 0) tell_host(blamed, nullptr);
+  }
+
+  // What is left of the grace: one thread's clock for all of the block.
+  BP_DEV uint64_t grace_left(uint64_t begin) const {
+    const uint64_t spent = now_ns() - begin;
+    return block_scope{}.broadcast(spent < a.grace_ns ? a.grace_ns - spent : 0);
+  }
+
+  // The program may go, and its queue pairs with it, once the host knows. Then this rank would be the one that says
+  // nothing, for those who have not heard whom it blames. So it waits for all but the one to blame, a little for each
+  // in turn, since more may be gone.
+  BP_DEV void await_heard(uint32_t blamed, uint64_t begin) const {
+    const uint64_t each = a.grace_ns / 16;
+    uint64_t waiting = ((uint64_t{2} << (a.ranks - 1)) - 1) & ~(uint64_t{1} << a.rank) & ~(uint64_t{1} << blamed);
+    while (waiting != 0) {
+      for (uint32_t r = 0; r < a.ranks; r++) {
+        if ((waiting >> r & 1) == 0) continue;
+        const uint64_t left = grace_left(begin);
+        if (left == 0) return;
+        if (await_told<P>(to(r), left < each ? left : each) != BP_TIMEOUT) waiting &= ~(uint64_t{1} << r);
+      }
     }
   }
 
   // Follows the waits from rank to rank until one has said nothing for the whole grace.
-  BP_DEV outcome follow(outcome why) const {
-    const uint64_t begin = now_ns();
+  BP_DEV outcome follow(outcome why, uint64_t begin) const {
     for (;;) {
       const bool over = elapsed_ns(begin) > a.grace_ns;
       uint32_t reports = 0;

@@ -28,7 +28,8 @@
 //
 // Failure. A rank that waits in vain tells everybody whom it waited for, and listens. Whoever hears
 // that answers with whom it waits for itself. So the waits can be followed to the one rank that says
-// nothing, and all name that one. Every wait is bounded by the timeout, and after it by the grace.
+// nothing, and all name that one. Every wait is bounded by the timeout, and after it by the grace, in which
+// a rank also waits until the others have what it told them.
 #ifndef BELLPUSH_COLLECTIVE_CUH
 #define BELLPUSH_COLLECTIVE_CUH
 

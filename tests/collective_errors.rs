@@ -10,6 +10,7 @@ use bellpush::collective::{
 };
 use bellpush::gpu::{Executor, Gpu, HostOptions, Stream};
 use bellpush::nic::Nic;
+use bellpush::nic::soft::link::{Faulty, ShmNet};
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::transport::{Memory, Path};
 use world::check::{Kind, check, elements};
@@ -208,6 +209,118 @@ fn a_wrong_element_is_found() {
     let one = 1.0f32.to_ne_bytes().to_vec();
     let next = f32::from_bits(2.0f32.to_bits() + 2).to_ne_bytes();
     assert!(check(Dtype::F32, Op::Sum, &[one.clone(), one], &next).is_err(), "two ulp off");
+}
+
+/// Two ranks, for calls that one of them does not make.
+fn pair(timeout: Duration, algorithm: Algorithm) -> World {
+    World::new(2, &Options { timeout, ..small(algorithm) })
+}
+
+/// Its work is ended where it stands: whoever went on would take up streams of messages in the middle.
+#[test]
+fn a_stream_that_is_dropped_before_its_calls_are_done_ends_the_communicator() {
+    for algorithm in [Algorithm::Quick, Algorithm::OneShot] {
+        let timeout = Duration::from_secs(4);
+        let world = pair(timeout, algorithm);
+        let memory = world.memory(300);
+        let [rank, late] = &world.ranks[..] else { panic!("two") };
+        let call = |rank: &Communicator, stream: &Stream| {
+            rank.all_reduce(stream, &memory, &memory, 300, Dtype::I32, Op::Sum)
+        };
+        let (first, second) = (world.gpu.stream().unwrap(), world.gpu.stream().unwrap());
+        call(rank, &first).unwrap();
+        drop(first);
+        let ended = call(rank, &second).unwrap_err();
+        assert!(matches!(ended, Error::Abandoned), "{algorithm}: {ended}");
+        assert!(matches!(call(rank, &second), Err(Error::Ended { .. })), "{algorithm}");
+        assert!(matches!(rank.synchronize(&second), Err(Error::Ended { .. })), "{algorithm}");
+        if algorithm == Algorithm::OneShot {
+            // Nothing of it is taken for a later call: the other one waits in vain, or had all of that call.
+            let stream = world.gpu.stream().unwrap();
+            call(late, &stream).unwrap();
+            call(late, &stream).unwrap();
+            let silent = late.synchronize(&stream).unwrap_err();
+            assert!(matches!(silent, Error::Silent { rank: 0, .. }), "{silent}");
+        }
+    }
+}
+
+/// Without a synchronisation: each call looks, and the first that knows says why.
+#[test]
+fn calls_after_a_failure_say_so() {
+    let world = pair(Duration::from_millis(200), Algorithm::OneShot);
+    let (stream, memory, rank) = (world.gpu.stream().unwrap(), world.memory(100), &world.ranks[0]);
+    let call = || rank.all_reduce(&stream, &memory, &memory, 100, Dtype::F32, Op::Sum);
+    call().unwrap();
+    let since = Instant::now();
+    let why = loop {
+        match call() {
+            Err(why) => break why,
+            Ok(()) => assert!(since.elapsed() < PATIENT, "calls go on and on"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(matches!(why, Error::Silent { rank: 1, call: 0, .. }), "{why}");
+    for _ in 0..100 {
+        assert!(matches!(call(), Err(Error::Ended { .. })));
+    }
+    assert!(matches!(rank.synchronize(&stream), Err(Error::Ended { .. })));
+}
+
+/// What is queued behind a failure does nothing, and is not waited for; others may ask meanwhile.
+#[test]
+fn a_failure_is_told_before_what_is_queued_behind_it_is_done() {
+    let timeout = Duration::from_secs(2);
+    let world = pair(timeout, Algorithm::TwoShot);
+    let (stream, memory, rank) = (world.gpu.stream().unwrap(), world.memory(100), &world.ranks[0]);
+    let since = Instant::now();
+    for _ in 0..10_000 {
+        rank.all_reduce(&stream, &memory, &memory, 100, Dtype::F32, Op::Sum).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| (rank.synchronize(&stream), stream.query().unwrap()));
+        std::thread::sleep(timeout / 20);
+        let refused = rank.synchronize(&world.gpu.stream().unwrap()).unwrap_err();
+        assert!(matches!(refused, Error::OtherStream), "{refused}");
+        assert!(since.elapsed() < timeout, "it had to wait: {:?}", since.elapsed());
+        let (why, idle) = waits.join().unwrap();
+        assert!(matches!(why, Err(Error::Silent { rank: 1, call: 0, .. })), "{why:?}");
+        assert!(!idle, "all that was queued was done after {:?}", since.elapsed());
+    });
+}
+
+/// A rank that knows who is missing may go at once, also if what it says takes long to reach the others.
+#[test]
+fn who_goes_at_once_has_told_the_others_whom_it_blames() {
+    let timeout = Duration::from_millis(1600);
+    let net = ShmNet::anonymous(false).unwrap();
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    let places = [150, 0, 0, 0].map(|delay| -> (Arc<Gpu>, Arc<dyn Nic>) {
+        let faults = format!("delay={delay}ms,seed=1").parse().unwrap();
+        let link = Faulty::new(net.attach_free().unwrap(), faults).unwrap();
+        (gpu.clone(), SoftNic::open_on(SoftConfig::default(), Box::new(link)).unwrap())
+    });
+    let options = Options { timeout, channels: 1, ..small(Algorithm::Ring) };
+    let mut ranks = Communicator::threads(&places, &options).unwrap();
+    drop(places);
+    let missing = ranks.pop().unwrap();
+    let errors: Vec<Error> = std::thread::scope(|scope| {
+        let calls = |rank: Communicator| {
+            let gpu = &gpu;
+            scope.spawn(move || {
+                let stream = gpu.stream().unwrap();
+                let memory = Memory::from(gpu.alloc(4000).unwrap());
+                rank.all_reduce(&stream, &memory, &memory, 1000, Dtype::F32, Op::Sum).unwrap();
+                rank.synchronize(&stream).unwrap_err()
+            })
+        };
+        let calls: Vec<_> = ranks.into_iter().map(calls).collect();
+        calls.into_iter().map(|c| c.join().unwrap()).collect()
+    });
+    for (rank, error) in errors.iter().enumerate() {
+        assert!(matches!(error, Error::Silent { rank: 3, .. }), "rank {rank}: {error}");
+    }
+    drop(missing);
 }
 
 /// The host executor has no graphs: that is said, and the communicator goes on.

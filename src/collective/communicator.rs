@@ -1,16 +1,18 @@
 //! A connected rank: calls, and what became of them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use super::calls::Calls;
 use super::layout::Layout;
 use super::member::{MAX_THREADS, Member, Options};
 use super::{Algorithm, Call, Dtype, Error, Op};
 use crate::gpu::collective_args::{
     BLOCK_BYTES, CollArgs, CollCall, CollStatus, DEPTH, SHARED_BYTES, SHARED_STATUS,
 };
-use crate::gpu::{DeviceMem, Dims, Gpu, Graph, Kept, Kernel, Mapped, Stream};
+use crate::gpu::{DeviceMem, Dims, Gpu, GpuError, Graph, Kept, Kernel, Mapped, Stream};
+use crate::mem::HostMem;
 use crate::nic::Nic;
 use crate::transport::{Endpoint, Memory};
 
@@ -32,6 +34,8 @@ const PIECES: u64 = 3;
 /// Blocks of the calls of all ranks of a GPU that may be there beside their next ones, where an engine may be there too:
 /// it must leave room for twice as many.
 const EARLY_BESIDE_ENGINE: u32 = 16;
+/// Between two looks of who waits for calls at whether one of them has ended the communicator.
+const LOOK: Duration = Duration::from_millis(50);
 /// How long dropping waits for what was sent.
 const DRAIN: Duration = Duration::from_secs(1);
 
@@ -110,43 +114,11 @@ struct Running {
 ///
 /// A call is queued on a stream and returns at once; [`Communicator::synchronize`] waits for it and
 /// says what became of it. All ranks make the same calls in the same order; a rank's calls are made
-/// on one stream until they are waited for. Dropping a communicator, or what keeps it after that (a stream
+/// on one stream until they are waited for. One that is dropped before they are done ends the communicator. Dropping a communicator, or what keeps it after that (a stream
 /// that is not idle, a [`Recording`]), waits for what it sent to be acknowledged, a second at most.
 pub struct Communicator {
     running: Arc<Running>,
     calls: Mutex<Calls>,
-}
-
-#[derive(Default)]
-struct Calls {
-    /// Messages that calls since the last synchronisation may wait for, each up to the timeout.
-    waits: u64,
-    ended: Option<String>,
-    /// The stream of the calls since the last synchronisation: its token.
-    stream: Weak<()>,
-}
-
-impl Calls {
-    /// Whether one may be queued here. Calls use the same slots and counters, and only a stream orders them;
-    /// one that was dropped is idle.
-    fn check(&self, stream: &Stream) -> Result<(), Error> {
-        match &self.ended {
-            Some(why) => Err(Error::Ended { why: why.clone() }),
-            None => self.same(stream),
-        }
-    }
-
-    fn same(&self, stream: &Stream) -> Result<(), Error> {
-        match self.stream.upgrade() {
-            Some(other) if !Arc::ptr_eq(&other, stream.token()) => Err(Error::OtherStream),
-            _ => Ok(()),
-        }
-    }
-
-    fn queued(&mut self, stream: &Stream, waits: u64) {
-        self.stream = Arc::downgrade(stream.token());
-        self.waits += waits;
-    }
 }
 
 /// Calls that were recorded, to be made again at the cost of one launch.
@@ -251,9 +223,9 @@ impl Communicator {
     ///
     /// # Errors
     /// What is wrong with the arguments; nothing is queued then, and no other rank is affected until
-    /// it waits for this one. [`Error::Ended`] after a failure that ended the communicator,
+    /// it waits for this one. What has ended the communicator by now, once, and [`Error::Ended`] from then on;
     /// [`Error::OtherStream`] while calls on another stream are not waited for. What
-    /// fails later is [`Communicator::synchronize`]'s to report.
+    /// fails later, and where ranks differ, is [`Communicator::synchronize`]'s to report.
     pub fn all_reduce<'a>(
         &self,
         stream: &Stream,
@@ -275,7 +247,7 @@ impl Communicator {
             return Err(Error::Overlap);
         }
         let mut calls = self.lock();
-        calls.check(stream)?;
+        self.check(&mut calls, stream)?;
         let args = CollArgs { input, output, ..inner.args(&call) };
         let keep = |memory: &Memory| -> Kept {
             match memory {
@@ -290,7 +262,7 @@ impl Communicator {
         };
         stream.launch_own(kernel, inner.dims(&call), &args, kept)?;
         self.running.sends.store(inner.ranks > 1, Ordering::Relaxed);
-        calls.queued(stream, inner.waits(&call));
+        calls.queue(stream, inner.waits(&call));
         Ok(())
     }
 
@@ -305,18 +277,15 @@ impl Communicator {
         make: impl FnOnce() -> Result<(), Error>,
     ) -> Result<Recording<'a>, Error> {
         // What `make` calls is the recording's, not queued: as if on a communicator that waits for nothing.
-        let mut calls = self.lock();
-        let waits = std::mem::take(&mut calls.waits);
-        let on = std::mem::replace(&mut calls.stream, Arc::downgrade(stream.token()));
-        drop(calls);
+        let aside = self.lock().set_aside(stream);
         let graph = stream.capture(make);
-        let mut calls = self.lock();
-        calls.stream = on;
-        let waits = std::mem::replace(&mut calls.waits, waits);
+        let waits = self.lock().put_back(aside);
         Ok(Recording { communicator: self, stream, graph: graph?, waits })
     }
 
-    /// Waits until the calls queued on `stream` are done: bounded, since each of their waits is.
+    /// Waits until the calls queued on `stream` are done, or one has ended the communicator: what is queued behind it
+    /// does nothing, and memory that it was given stays until the stream is idle. Bounded, since each of the
+    /// calls' waits is. Others may call meanwhile.
     ///
     /// # Errors
     /// [`Error::OtherStream`], without waiting, where the calls are on another. Otherwise
@@ -324,25 +293,67 @@ impl Communicator {
     /// [`Error::Mismatch`] the communicator goes on; every other failure ends it, and all later calls and
     /// synchronisations say [`Error::Ended`].
     pub fn synchronize(&self, stream: &Stream) -> Result<(), Error> {
+        let (bound, queued) = {
+            let mut calls = self.lock();
+            calls.check()?;
+            self.end_by(&mut calls, |calls| calls.same(stream))?;
+            let most = u32::try_from(calls.waits + 4).unwrap_or(u32::MAX);
+            (self.inner().options.timeout.saturating_mul(most), calls.queued())
+        };
+        let waited = self.wait(stream, bound);
         let mut calls = self.lock();
-        let timeout = self.inner().options.timeout;
-        let most = u32::try_from(calls.waits + 4).unwrap_or(u32::MAX);
-        calls.same(stream)?;
-        stream.synchronize(timeout.saturating_mul(most))?;
-        (calls.waits, calls.stream) = (0, Weak::new());
-        match self.inner().failure()? {
-            None => match &calls.ended {
-                Some(why) => Err(Error::Ended { why: why.clone() }),
-                None => Ok(()),
-            },
-            Some(e) => {
-                if !matches!(e, Error::Mismatch { .. }) {
-                    calls.ended = Some(e.to_string());
-                    self.running.sends.store(false, Ordering::Relaxed);
+        match waited {
+            Ok(true) => calls.done(queued),
+            Ok(false) => {}
+            Err(GpuError::Timeout { .. }) => waited.map(|_| ())?,
+            // A kernel that ended where it stood leaves streams of messages that nobody can go on with.
+            Err(fault) => return self.end_by(&mut calls, |_| Err(fault.into())),
+        }
+        self.end_by(&mut calls, |calls| match self.inner().failure()? {
+            Some(failure) => Err(failure),
+            None => calls.check(),
+        })
+    }
+
+    /// Whether the stream is idle; else the communicator has ended.
+    fn wait(&self, stream: &Stream, bound: Duration) -> Result<bool, GpuError> {
+        let since = Instant::now();
+        loop {
+            let left = bound.saturating_sub(since.elapsed());
+            match stream.synchronize(left.min(LOOK)) {
+                Err(GpuError::Timeout { .. }) if self.inner().has_ended() => return Ok(false),
+                Err(GpuError::Timeout { what, .. }) if left <= LOOK => {
+                    return Err(GpuError::Timeout { what, after: bound });
                 }
-                Err(e)
+                Err(GpuError::Timeout { .. }) => {}
+                done => return done.map(|()| true),
             }
         }
+    }
+
+    /// Whether a call may be queued.
+    fn check(&self, calls: &mut Calls, stream: &Stream) -> Result<(), Error> {
+        calls.check()?;
+        self.end_by(calls, |calls| match self.inner().end()? {
+            Some(end) => Err(end),
+            None => calls.same(stream),
+        })
+    }
+
+    /// What this ends with, if that is such a thing, ends the communicator.
+    fn end_by(
+        &self,
+        calls: &mut Calls,
+        what: impl FnOnce(&Calls) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let ended = what(calls);
+        if let Err(why) = &ended
+            && !matches!(why, Error::Mismatch { .. } | Error::OtherStream)
+        {
+            calls.end(why);
+            self.running.sends.store(false, Ordering::Relaxed);
+        }
+        ended
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {
@@ -357,9 +368,9 @@ impl Recording<'_> {
     /// As [`Communicator::all_reduce`].
     pub fn replay(&self) -> Result<(), Error> {
         let mut calls = self.communicator.lock();
-        calls.check(self.stream)?;
+        self.communicator.check(&mut calls, self.stream)?;
         self.graph.launch()?;
-        calls.queued(self.stream, self.waits);
+        calls.queue(self.stream, self.waits);
         Ok(())
     }
 }
@@ -459,10 +470,20 @@ impl Inner {
         chunks.saturating_mul(2 * DEPTH + 2 * u64::from(self.ranks))
     }
 
-    /// What the kernels wrote, if they did; they have ended.
+    /// What ended the communicator, if a kernel has said so.
+    fn end(&self) -> Result<Option<Error>, Error> {
+        self.status_at(size_of::<CollStatus>())
+    }
+
+    fn has_ended(&self) -> bool {
+        let code = |host: &HostMem| host.load_u32(size_of::<CollStatus>(), Ordering::Relaxed);
+        self.status.host().is_some_and(|host| code(host).is_ok_and(|code| code != 0))
+    }
+
+    /// What the kernels wrote, if they did.
     fn failure(&self) -> Result<Option<Error>, Error> {
         // What ended the communicator says more than that ranks differed before.
-        let end = self.status_at(size_of::<CollStatus>())?;
+        let end = self.end()?;
         let differs = self.status_at(0)?;
         if differs.is_some() {
             // Taken: the next one is reported again.

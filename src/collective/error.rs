@@ -124,6 +124,9 @@ pub enum Error {
         "calls were made on another stream and have not been waited for: synchronise the communicator there first"
     )]
     OtherStream,
+    /// Calls were ended where they stood, or go on where nobody can wait for them.
+    #[error("the stream of earlier calls was dropped before they were done")]
+    Abandoned,
     /// A rank did not send what the others waited for.
     #[error("rank {rank} did not answer within {ms} ms, in call {call}")]
     Silent {

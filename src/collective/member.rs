@@ -65,7 +65,7 @@ pub struct Options {
     pub threads: Option<u32>,
     /// Where the region lies.
     pub region: Place,
-    /// Bound of each wait for another rank.
+    /// Bound of each wait for another rank: longer than what a rank may do between two calls, such as a checkpoint.
     pub timeout: Duration,
     /// Bytes of the slots of a queue pair; `None` takes 512 KiB with two ranks and the less the more there are, see
     /// [`Options::window`].
@@ -91,7 +91,7 @@ impl Options {
             threads: None,
             region: Place::Auto,
             window_bytes: None,
-            timeout: Duration::from_secs(10),
+            timeout: Duration::from_secs(300),
             // A slot holds any quick message, up to 8 KiB and a third more with its flags, in any line format: kernels
             // make those that fit in the slot's lines at once.
             endpoint: transport::Options { slot_bytes: 16 << 10, ..transport::Options::default() },
@@ -115,9 +115,10 @@ impl Options {
         self.window_bytes.unwrap_or(by_ranks)
     }
 
-    /// How long a rank that gives up listens for the others' reasons.
+    /// How long a rank that gives up listens for the others' reasons, and waits until they have its own. With the
+    /// host's looks it makes less than a second.
     pub(super) fn grace(&self) -> Duration {
-        (self.timeout / 4).min(Duration::from_secs(1))
+        (self.timeout / 4).min(Duration::from_millis(800))
     }
 
     pub(super) fn check(&self, rank: u32, ranks: u32) -> Result<(), Error> {

@@ -8,6 +8,7 @@
 
 mod address;
 mod bootstrap;
+mod calls;
 mod communicator;
 mod error;
 mod frames;

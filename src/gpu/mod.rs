@@ -30,7 +30,7 @@ pub use memory::{DeviceMem, Mapped};
 pub use module::{
     Dims, HostKernel, Kernel, KernelArgs, Loaded, MAX_BLOCK, MAX_SHARED_BYTES, Module,
 };
-pub(crate) use stream::Kept;
+pub(crate) use stream::{Kept, Token};
 pub use stream::{Event, Stream};
 
 /// What runs the kernels.

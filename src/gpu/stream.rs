@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,18 @@ pub struct Stream {
     gpu: Arc<Gpu>,
     kind: Kind,
     state: Mutex<State>,
-    token: Arc<()>,
+    token: Arc<Token>,
+}
+
+/// Another one for every stream; who holds it learns how the stream was dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Token(OnceLock<bool>);
+
+impl Token {
+    /// Once the stream is gone: whether all of its work was done then.
+    pub(crate) fn dropped_idle(&self) -> Option<bool> {
+        self.0.get().copied()
+    }
 }
 
 /// What a stream keeps and refuses. Locked from before something is kept until the work that reaches it
@@ -482,9 +493,13 @@ impl Stream {
         if Arc::ptr_eq(&self.gpu, other) { Ok(()) } else { Err(GpuError::OtherGpu { what }) }
     }
 
-    /// Another one for every stream, and gone with it.
-    pub(crate) fn token(&self) -> &Arc<()> {
+    pub(crate) fn token(&self) -> &Arc<Token> {
         &self.token
+    }
+
+    /// Keeps something until the stream is found idle.
+    pub(crate) fn keep(&self, what: Kept) {
+        self.lock().keep(what);
     }
 
     /// Whether what is queued is recorded, and not executed.
@@ -496,6 +511,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         let ended = self.synchronize(DROP_WAIT);
+        let _ = self.token.0.set(ended.is_ok()); // nobody else sets it
         let idle = match &self.kind {
             // A fault is no lane's to survive.
             Kind::Host(worker) => {

@@ -10,12 +10,12 @@
 use std::sync::{Arc, Weak};
 
 use super::Error;
-use crate::gpu::Stream;
+use crate::gpu::{Stream, Token};
 
 #[derive(Default)]
 pub(super) struct OneStream {
     /// The stream of the calls that were not waited for: its token.
-    stream: Weak<()>,
+    stream: Weak<Token>,
     /// Kept by that stream until it is found idle.
     busy: Weak<()>,
 }
