@@ -23,13 +23,15 @@ enum bellpush_code {
   BELLPUSH_OK = 0,
   BELLPUSH_REFUSED = -1,  /* an argument is wrong, or something is missing; nothing was done */
   BELLPUSH_DIFFERS = -2,  /* ranks call different things; nothing was reduced, the job goes on */
-  BELLPUSH_FAILED = -3,   /* a rank or the link to it failed; the communicator has ended */
+  BELLPUSH_FAILED = -3,   /* a rank or the link to it failed; the communicator has ended, and every call says so */
 };
 
 /* Joins the job that the environment describes: the launcher's variables, MASTER_ADDR or
  * BELLPUSH_ROOT, BELLPUSH_JOB_SECRET (without it the ranks make a secret, if they are on one host or
- * share a home). Waits for all ranks, up to the timeout. `options` is JSON or
- * NULL; names and defaults:
+ * share a home). Waits for all ranks, up to join_timeout_s. A process that an earlier start of the job has left
+ * behind is kept out by the launcher's name of the job and its number of restarts, or by BELLPUSH_JOB_START where
+ * that is set; start ranks by hand with another one each time. Communicators that are joined at once need
+ * different names. `options` is JSON or NULL; names and defaults:
  *   {"executor": "cuda",       or "host": kernels on CPU threads, elements in host memory
  *    "gpu": local rank,        CUDA ordinal, modulo the number of GPUs by default
  *    "path": "push/inband",    push/kernel, push/blueflame, pull/kernel, pull/blueflame
@@ -38,7 +40,10 @@ enum bellpush_code {
  *    "address": first free,    of this process's NIC on udp; or a list, of each NIC
  *    "nics": by cores,         NICs of this process, a thread each (host: 1), or of as many addresses; the least of all ranks'
  *    "algorithm": by size,     quick, one-shot, two-shot, ring
- *    "channels": 24 (host: 1), "chunk_bytes": by the number of ranks, "timeout_s": 10} */
+ *    "channels": 24 (host: 1), "chunk_bytes": by the number of ranks,
+ *    "name": "",               of the communicator, alike at all ranks
+ *    "join_timeout_s": 300,    how long the first rank waits for the last
+ *    "timeout_s": 300}         how long a call waits for a rank: longer than a checkpoint, or what else ranks do between calls */
 int bellpush_join(const char *options, bellpush **joined);
 
 int bellpush_rank(const bellpush *comm);
@@ -47,15 +52,18 @@ int bellpush_ranks(const bellpush *comm);
 /* Reduces `count` elements over all ranks; the same bits arrive at each. `out` may be `in`.
  * CUDA: addresses of this process's GPU; the call is queued: it begins after what `stream` (a
  * cudaStream_t, NULL for the default stream) has queued by now, and what `stream` queues later begins
- * after it. A failure shows in a later call or in bellpush_synchronize. Host: addresses of host
- * memory, `stream` is NULL, and the call returns when it is done. */
+ * after it. Host: addresses of host memory, `stream` is NULL, and the call returns when it is done.
+ * BELLPUSH_FAILED, which a rank's calls begin to return within the timeout and a second of the failure: nothing was
+ * queued. BELLPUSH_DIFFERS is about this or an earlier call, and all were made; on CUDA it may show in
+ * bellpush_synchronize alone. */
 int bellpush_all_reduce(bellpush *comm, const void *in, void *out, uint64_t count, int dtype,
                         int op, void *stream);
 
-/* Waits for all calls so far, and says what became of them. */
+/* Waits for all calls so far, and says what became of them; no longer than until one has failed. */
 int bellpush_synchronize(bellpush *comm);
 
-/* Waits, up to twice the timeout, until all ranks leave, and frees everything. NULL is fine. */
+/* Waits, up to twice the timeout, until all ranks leave, and frees everything. After a failure it waits for no rank.
+ * NULL is fine. */
 void bellpush_leave(bellpush *comm);
 
 /* The last error of this thread; valid until its next call. Never NULL. */

@@ -50,7 +50,10 @@ def _load():
 
 
 def join(**options):
-    """Joins the job of this process's launcher; the options are bellpush_join's."""
+    """Joins the job of this process's launcher; the options are bellpush_join's.
+
+    Waits join_timeout_s for all ranks; later calls wait timeout_s for each other (300 both, if not given).
+    """
     # Read when CUDA is initialised: a stream of copies must not wait behind a kernel's that waits for it.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     return Communicator(options)

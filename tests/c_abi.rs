@@ -25,6 +25,8 @@ int main(void) {
   const char *links[] = {"{\"executor\": \"host\", \"link\": \"shm\"}", "{\"executor\": \"host\", \"link\": \"udp\"}"};
   CHECK(bellpush_join(links[atoi(getenv("RANK"))], &comm) == BELLPUSH_REFUSED);
   CHECK(strstr(bellpush_error(), "link"));
+  CHECK(bellpush_join("{\"executor\": \"host\", \"join_timeout_s\": -1}", &comm) == BELLPUSH_REFUSED);
+  CHECK(strstr(bellpush_error(), "join_timeout_s"));
   CHECK(bellpush_join("{\"executor\": \"host\", \"timeout_s\": 30, \"line\": \"60+4\"}", &comm) == BELLPUSH_OK);
   const int rank = bellpush_rank(comm), ranks = bellpush_ranks(comm);
   CHECK(ranks == 2);
@@ -55,6 +57,18 @@ int main(void) {
   CHECK(bellpush_synchronize(comm) == BELLPUSH_OK);
   bellpush_leave(comm);
   bellpush_leave(NULL);
+
+  /* One rank stays away from a call: the other is told, again and again, and waits for nobody. */
+  CHECK(bellpush_join("{\"executor\": \"host\", \"timeout_s\": 1, \"name\": \"ends\"}", &comm) == BELLPUSH_OK);
+  if (rank == 0) {
+    CHECK(bellpush_all_reduce(comm, in, out, 10, BELLPUSH_F32, BELLPUSH_SUM, NULL) == BELLPUSH_FAILED);
+    CHECK(strstr(bellpush_error(), "rank 1"));
+    for (int i = 0; i < 3; i++) {
+      CHECK(bellpush_all_reduce(comm, in, out, 10, BELLPUSH_F32, BELLPUSH_SUM, NULL) == BELLPUSH_FAILED);
+      CHECK(bellpush_synchronize(comm) == BELLPUSH_FAILED);
+    }
+  }
+  bellpush_leave(comm);
   puts("right");
   return 0;
 }

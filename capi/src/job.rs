@@ -15,8 +15,10 @@ use bellpush::transport::{Memory, PathError};
 
 use crate::options::{Executor, Link as LinkKind, Options};
 
-/// Calls after which the host waits for them: what they keep is freed then, and a failure is told.
+/// Calls after which the host waits for them: what they keep is freed then, and told where ranks differ.
 const CALLS: u32 = 256;
+/// After a failure: how long the calls behind it, which do nothing, may take to end.
+const END: Duration = Duration::from_secs(1);
 
 /// The header's codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +60,7 @@ impl From<collective::Error> for Failure {
         let code = match &error {
             E::Mismatch { .. } => Code::Differs,
             E::Silent { .. } | E::Link { .. } | E::Late { .. } => Code::Failed,
-            E::Corrupt { .. } | E::Ended { .. } => Code::Failed,
+            E::Corrupt { .. } | E::Abandoned | E::Ended { .. } => Code::Failed,
             _ => Code::Refused,
         };
         Self { code, text: error.to_string() }
@@ -91,15 +93,19 @@ pub struct Comm {
 
 impl Comm {
     pub fn join(options: &Options) -> Result<Self, Failure> {
-        let timeout = Duration::try_from_secs_f64(options.timeout_s)
-            .map_err(|e| Failure::refused(format!("options: timeout_s: {e}")))?;
+        let seconds = |name: &str, given: f64| match Duration::try_from_secs_f64(given) {
+            Err(e) => Err(Failure::refused(format!("options: {name}: {e}"))),
+            Ok(most) if most > MAX_TIMEOUT => {
+                Err(Failure::refused(format!("options: {name}: at most a year")))
+            }
+            Ok(timeout) => Ok(timeout),
+        };
+        let timeout = seconds("timeout_s", options.timeout_s)?;
+        let join_timeout = seconds("join_timeout_s", options.join_timeout_s)?;
         if options.link == LinkKind::Shm && !options.address.all().is_empty() {
             return Err(Failure::refused(
                 "options: address: of NICs on udp; on shm they find their own",
             ));
-        }
-        if timeout > MAX_TIMEOUT {
-            return Err(Failure::refused("options: timeout_s: at most a year"));
         }
         let path = options.path.parse()?;
         let mut made = collective::Options::new(path);
@@ -112,9 +118,10 @@ impl Comm {
         made.chunk_bytes = options.chunk_bytes;
         made.endpoint.line = options.line.into();
 
-        let job = Job::from_env(timeout)?.ok_or_else(|| {
+        let job = Job::from_env(join_timeout, timeout)?.ok_or_else(|| {
             Failure::refused("no launcher started this process: RANK and WORLD_SIZE are not set")
         })?;
+        let job = Job { communicator: options.name.clone(), ..job };
         let gpu = open(options, &job)?;
         let mut bootstrap = Bootstrap::join(&job)?;
         let communicator = Self::connect(options, &made, &job, &gpu, &mut bootstrap)
@@ -219,6 +226,10 @@ impl Comm {
     pub fn synchronize(&self) -> Result<(), Failure> {
         self.calls.store(0, Ordering::Relaxed);
         let ended = self.communicator.synchronize(&self.stream);
+        if ended.is_err() {
+            // The elements are the program's, who may free them next.
+            let _ = self.stream.synchronize(END);
+        }
         if self.gpu.is_host() && matches!(self.stream.query(), Ok(false)) {
             // The arrays are the program's again once we return: no lane may go on with them. A lane of
             // ours yields in every wait, which ends it, and moves a bounded number of bytes in between.
@@ -229,8 +240,11 @@ impl Comm {
 
     /// Nobody goes before all have what they need; who does not come is not waited for again.
     pub fn leave(mut self) {
-        let _ = self.synchronize();
-        let _ = self.bootstrap.all_gather(&[]);
+        match self.synchronize() {
+            // The others have failed too, or will.
+            Err(why) if why.code == Code::Failed => self.bootstrap.fail(&why.text),
+            _ => drop(self.bootstrap.all_gather(&[])),
+        }
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Options {
     pub algorithm: Option<String>,
     pub channels: Option<u32>,
     pub chunk_bytes: Option<u32>,
+    pub name: String,
+    pub join_timeout_s: f64,
     pub timeout_s: f64,
 }
 
@@ -76,7 +78,9 @@ impl Default for Options {
             algorithm: None,
             channels: None,
             chunk_bytes: None,
-            timeout_s: 10.0,
+            name: String::new(),
+            join_timeout_s: 300.0,
+            timeout_s: 300.0,
         }
     }
 }
@@ -129,6 +133,12 @@ mod tests {
         assert_eq!(parse(c"{}").unwrap(), Options::default());
         let some = parse(c"{\"executor\": \"host\", \"timeout_s\": 2, \"link\": \"udp\"}").unwrap();
         assert_eq!((some.executor, some.link, some.timeout_s), (Executor::Host, Link::Udp, 2.0));
+        let waits = parse(c"{\"timeout_s\": 2, \"name\": \"b\"}").unwrap();
+        assert_eq!((waits.timeout_s, waits.join_timeout_s, waits.name.as_str()), (2.0, 300.0, "b"));
+        let header = include_str!("../bellpush.h");
+        for text in ["\"name\": \"\"", "\"join_timeout_s\": 300", "\"timeout_s\": 300"] {
+            assert!(header.contains(text), "{text}");
+        }
         let addresses = |text| parse(text).unwrap().address.all().to_vec();
         let one = [IpAddr::from([127, 0, 0, 1])];
         assert_eq!(addresses(c"{\"address\": \"127.0.0.1\"}"), one);
