@@ -322,6 +322,8 @@ enum Tried {
 pub(super) fn reach(job: &Job) -> Result<Line, BootstrapError> {
     let deadline = Instant::now() + job.join_timeout;
     let mut pause = RETRY[0];
+    // Says more than how the last try ended, for which little time may have been left.
+    let mut refused = None;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let each = left.clamp(Duration::from_millis(1), HANDSHAKE);
@@ -334,11 +336,18 @@ pub(super) fn reach(job: &Job) -> Result<Line, BootstrapError> {
                 return Err(BootstrapError::Refused { root: job.root, rank: job.rank, why });
             }
             Err(source) if over => {
-                let ms = job.join_timeout.as_millis();
-                return Err(BootstrapError::NoRoot { root: job.root, ms, source });
+                let (root, rank, ms) = (job.root, job.rank, job.join_timeout.as_millis());
+                return Err(match refused {
+                    Some(why) => BootstrapError::Refused { root, rank, why },
+                    None => BootstrapError::NoRoot { root, ms, source },
+                });
             }
-            // Not there yet, no longer the one that was there, or someone else.
-            Ok(Tried::Refused(..)) | Err(_) => std::thread::sleep(pause),
+            Ok(Tried::Refused(why, _)) => {
+                refused = Some(why);
+                std::thread::sleep(pause);
+            }
+            // Not there yet, or no longer the one that was there.
+            Err(_) => std::thread::sleep(pause),
         }
         pause = (pause * 2).min(RETRY[1]);
     }
