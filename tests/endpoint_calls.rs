@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bellpush::gpu::args::{Code, Scope, Verb};
-use bellpush::gpu::{Dims, GpuError, HostOptions, Stream};
+use bellpush::gpu::{GpuError, HostOptions, Stream};
 use bellpush::transport::{Endpoint, Error, Kick, Memory, Options, Path};
 use rig::*;
 
@@ -193,13 +193,12 @@ fn calls_that_never_ran_are_an_error() {
         let waits = rig.pair(path("push/kernel"), 4096, Options::default());
         let mut stuck = op(&waits, Verb::WaitSignal, Scope::Block, 0);
         (stuck.value, stuck.status) = (1, waits.src.addr() + 8);
-        let kernel = rig.kernels.kernel("bp_verb_push_kernel").unwrap();
         let pair = device_pair(&rig, path(name), 4096, Options::default());
         pair.src.write(0, &[1; 4096]).unwrap();
         put(&pair.a, &rig.stream, 0).unwrap();
         pair.a.quiet(&rig.stream).unwrap();
         let fails = rig.gpu.stream().unwrap();
-        fails.launch(&kernel, Dims::new(1, 32), &stuck).unwrap();
+        rig.queue_on(&fails, "bp_verb_push_kernel", &stuck);
         put(&pair.a, &fails, 1).unwrap();
         let fault = pair.a.quiet(&fails);
         assert!(matches!(fault, Err(Error::Gpu(GpuError::Fault { .. }))), "{name}: {fault:?}");

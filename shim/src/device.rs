@@ -458,7 +458,8 @@ mod tests {
         listeners.add_port(&reporter);
         nic.tell_events(Box::new(move |event| listeners.tell(event)));
         let stop = Arc::new(AtomicBool::new(false));
-        let thread = start(0, engine, Vec::new(), stop.clone()).unwrap();
+        let arrivals = Arrivals { sockets: Vec::new(), lost: Arc::default() };
+        let thread = start(0, engine, arrivals, stop.clone()).unwrap();
         let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which outlives the call.
         assert_eq!(unsafe { libc::poll(&mut poll, 1, 20_000) }, 1, "nobody is told");

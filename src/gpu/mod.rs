@@ -30,8 +30,8 @@ pub use memory::{DeviceMem, Mapped};
 pub use module::{
     Dims, HostKernel, Kernel, KernelArgs, Loaded, MAX_BLOCK, MAX_SHARED_BYTES, Module,
 };
-pub(crate) use stream::{Kept, Token};
 pub use stream::{Event, Stream};
+pub(crate) use stream::{Kept, Token};
 
 /// What runs the kernels.
 #[derive(Debug, Clone)]

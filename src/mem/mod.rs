@@ -7,6 +7,8 @@
 //! 3. Bulk copies carry no ordering; [`HostMem::load_u64`] and its kin do, and each caller says
 //!    what its ordering orders and for whom.
 
+#[cfg(test)]
+pub(crate) mod broken;
 mod cache;
 mod copies;
 mod dma;

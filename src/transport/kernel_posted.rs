@@ -293,7 +293,9 @@ mod tests {
         held.value = 1;
         held.ep.qp.timeout_ns = 60_000_000_000;
         held.status = posted.aux.addr() + SINK as u64 + 8;
-        stream.launch(&posted.verb, Dims::new(1, 32), &held).unwrap();
+        stream
+            .launch_own(&posted.verb, Dims::new(1, 32), &held, [posted.reached.clone() as Kept])
+            .unwrap();
         let late = |ended: Result<(), Error>| {
             assert!(matches!(ended, Err(Error::Gpu(GpuError::Timeout { .. }))), "{ended:?}");
         };

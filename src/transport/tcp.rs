@@ -385,45 +385,9 @@ impl Drop for Tcp {
 mod tests {
     use super::*;
     use crate::gpu::{Executor, HostOptions};
-    use crate::mem::{HostMem, MemError};
+    use crate::mem::broken::Broken;
 
-    /// Memory whose first write panics, or fails.
-    struct Bad {
-        panics: bool,
-    }
-
-    impl Dma for Bad {
-        fn bytes(&self) -> usize {
-            4096
-        }
-        fn read(&self, _: usize, _: &mut [u8]) -> Result<(), MemError> {
-            Err(MemError::Far)
-        }
-        fn write(&self, _: usize, _: &[u8]) -> Result<(), MemError> {
-            assert!(!self.panics, "planted");
-            Err(MemError::Far)
-        }
-        fn fetch_add(&self, _: usize, _: u64) -> Result<u64, MemError> {
-            Err(MemError::Far)
-        }
-        fn compare_swap(&self, _: usize, _: u64, _: u64) -> Result<u64, MemError> {
-            Err(MemError::Far)
-        }
-        fn read_to_host(&self, _: usize, _: &HostMem, _: usize, _: usize) -> Result<(), MemError> {
-            Err(MemError::Far)
-        }
-        fn write_from_host(
-            &self,
-            _: usize,
-            _: &HostMem,
-            _: usize,
-            _: usize,
-        ) -> Result<(), MemError> {
-            Err(MemError::Far)
-        }
-    }
-
-    fn pair(memory: Option<Bad>) -> (Arc<Gpu>, Tcp, Tcp) {
+    fn pair(memory: Option<Broken>) -> (Arc<Gpu>, Tcp, Tcp) {
         let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
         let region = || Memory::from(gpu.alloc(4096).unwrap());
         let options = Options { timeout: Duration::from_secs(5), ..Options::default() };
@@ -441,7 +405,7 @@ mod tests {
     #[test]
     fn a_receiver_that_panics_or_fails_ends_its_endpoint_with_an_error() {
         for panics in [true, false] {
-            let (gpu, a, b) = pair(Some(Bad { panics }));
+            let (gpu, a, b) = pair(Some(Broken { panics }));
             let stream = gpu.stream().unwrap();
             assert!(b.failure().is_none());
             a.put(&stream, 0, 0, 8).unwrap();

@@ -125,6 +125,15 @@ impl Rig {
         Path::ALL.into_iter().filter(|&path| self.takes(path))
     }
 
+    /// Queues a verb's kernel of one warp on a stream, and does not wait for it. The endpoint in `op`, and the
+    /// memory that it names, must live until the stream is idle or dropped.
+    pub fn queue_on(&self, stream: &Stream, kernel: &str, op: &OpArgs) {
+        let kernel = self.kernels.kernel(kernel).expect("a verb's kernel");
+        // SAFETY: as the caller says; all tests keep their endpoints longer than their streams.
+        let launched = unsafe { stream.launch(&kernel, Dims::new(1, 32), op) };
+        launched.expect("a launch");
+    }
+
     /// Launches a verb kernel and returns what its callers wrote.
     pub fn launch(&self, kernel: &str, (grid, block): (u32, u32), mut op: OpArgs) -> Vec<u32> {
         let callers = (grid * block) as usize;

@@ -51,12 +51,12 @@ impl Device {
 
     /// A stream whose blocks come before those of other streams that wait for a multiprocessor.
     pub(in crate::gpu) fn urgent_queue(self: &Arc<Self>) -> Result<Queue, GpuError> {
-        self.make_current()?;
+        let _current = self.make_current()?;
         let range = safe("cuCtxGetStreamPriorityRange", result::stream::get_priority_range());
         let (_, greatest) = range?;
         let stream = self.ctx.new_stream_with_priority(greatest);
         let stream = safe("cuStreamCreateWithPriority", stream)?;
-        Ok(Queue { device: self.clone(), stream })
+        Ok(Queue { device: self.clone(), stream: Ours::new(stream) })
     }
 
     pub(in crate::gpu) fn mark(&self) -> Result<Mark, GpuError> {

@@ -81,7 +81,8 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::mem::{Dma, HostMem, MemError, View};
+    use crate::mem::broken::Broken;
+    use crate::mem::{HostMem, View};
     use crate::nic::queue::HostQp;
     use crate::nic::soft::link::{Carries, Link, LinkCounters, LinkError, Received, ShmNet};
     use crate::nic::soft::link::{ShmLink, TxBatch};
@@ -92,39 +93,6 @@ mod tests {
     use crate::wire::wqe::{Opcode, Piece, SendWr, Sge};
 
     const PATIENCE: Duration = Duration::from_secs(20);
-
-    /// Memory whose every access is a defect.
-    struct Planted;
-
-    impl Dma for Planted {
-        fn bytes(&self) -> usize {
-            4096
-        }
-        fn read(&self, _: usize, _: &mut [u8]) -> Result<(), MemError> {
-            panic!("planted in a read");
-        }
-        fn write(&self, _: usize, _: &[u8]) -> Result<(), MemError> {
-            panic!("planted in a write");
-        }
-        fn fetch_add(&self, _: usize, _: u64) -> Result<u64, MemError> {
-            panic!("planted in an atomic");
-        }
-        fn compare_swap(&self, _: usize, _: u64, _: u64) -> Result<u64, MemError> {
-            panic!("planted in an atomic");
-        }
-        fn read_to_host(&self, _: usize, _: &HostMem, _: usize, _: usize) -> Result<(), MemError> {
-            panic!("planted in a read");
-        }
-        fn write_from_host(
-            &self,
-            _: usize,
-            _: &HostMem,
-            _: usize,
-            _: usize,
-        ) -> Result<(), MemError> {
-            panic!("planted in a write");
-        }
-    }
 
     /// A link that works until it is told otherwise.
     struct Mined(ShmLink, Arc<AtomicBool>);
@@ -256,7 +224,8 @@ mod tests {
         let [mut a, mut b] = End::pair(&nic, &nic);
         let [mut c, _d] = End::pair(&nic, &other);
         let [mut e, mut f] = End::pair(&other, &other);
-        let planted = nic.register(Arc::new(Planted), Iova(0), Access::ALL).unwrap();
+        let planted =
+            nic.register(Arc::new(Broken { panics: true }), Iova(0), Access::ALL).unwrap();
         (b.receive(), c.receive(), f.receive());
         a.send(&planted);
         a.is_flushed(Side::Send);
