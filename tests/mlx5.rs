@@ -8,8 +8,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
 use bellpush::mem::{Dma, HostMem, MemError, View};
 use bellpush::nic::mlx5::{DeviceName, Mlx5Error, Mlx5Nic, devices};
@@ -377,6 +378,104 @@ fn a_key_that_is_gone_is_an_error_and_trouble_is_none() {
     assert_eq!((failed.opcode, failed.syndrome), (CqeOpcode::ReqErr, 0x13));
     assert_eq!(a.qp.state(), QpState::Err);
     assert!(matches!(nic.deregister(Mr { lkey: Lkey(1), ..a.mr }), Err(NicError::NoSuchRegion(1))));
+}
+
+/// A WRITE that the peer refuses: the peer's queue pair gets an asynchronous event.
+fn shut_off(a: &mut End, b: &End) {
+    let payload = [Piece::Data(a.sge(0, 8))];
+    let beyond = Iova(b.mr.iova.0 + b.mr.bytes);
+    a.host.send(&SendWr::new(Opcode::RdmaWrite).to(beyond, b.mr.rkey).payload(&payload)).unwrap();
+    assert_eq!(a.host.wait_send(WAIT).unwrap().opcode, CqeOpcode::ReqErr);
+}
+
+#[test]
+fn an_event_is_told_to_the_queue_pair_that_it_is_of_and_to_no_other() {
+    let Some(nic) = device() else { return };
+    let ((mut a, b), (c, d)) = (pair(&*nic), pair(&*nic));
+    shut_off(&mut a, &b);
+    let start = Instant::now();
+    let told = loop {
+        match b.qp.trouble() {
+            Some(told) => break told.to_string(),
+            None => assert!(start.elapsed() < WAIT, "no event came"),
+        }
+    };
+    assert!(told.contains("access violation") && told.contains(nic.name()), "{told}");
+    assert_eq!(b.qp.trouble().unwrap().to_string(), told, "it stays broken");
+    for other in [&c.qp, &d.qp] {
+        assert!(other.trouble().is_none());
+    }
+    assert!(nic.trouble().is_none());
+    // Whoever gets its memory, and with it perhaps its address, has no part in it.
+    for qp in [&a.qp, &b.qp] {
+        nic.destroy_qp(qp.qpn()).unwrap();
+    }
+    for _ in 0..20 {
+        let (e, f) = pair(&*nic);
+        assert!(e.qp.trouble().is_none() && f.qp.trouble().is_none());
+        nic.destroy_qp(e.qp.qpn()).unwrap();
+        nic.destroy_qp(f.qp.qpn()).unwrap();
+    }
+}
+
+/// Only one of them finds the event; the others must not wait for the next one.
+#[test]
+fn threads_that_look_for_trouble_at_once_all_come_back() {
+    const THREADS: usize = 4;
+    let Some(nic) = device() else { return };
+    for round in 0..60 {
+        let (mut a, b) = pair(&*nic);
+        let (tell, told) = channel();
+        let barrier = Arc::new(Barrier::new(THREADS + 1));
+        for _ in 0..THREADS {
+            let (nic, barrier, tell) = (nic.clone(), barrier.clone(), tell.clone());
+            std::thread::spawn(move || {
+                barrier.wait();
+                // Until the event is there and taken: it comes while they look.
+                for _ in 0..200 {
+                    let _ = nic.trouble();
+                }
+                let _ = tell.send(());
+            });
+        }
+        barrier.wait();
+        shut_off(&mut a, &b);
+        for _ in 0..THREADS {
+            told.recv_timeout(WAIT).unwrap_or_else(|_| panic!("a thread hangs in round {round}"));
+        }
+        nic.destroy_qp(a.qp.qpn()).unwrap();
+        nic.destroy_qp(b.qp.qpn()).unwrap();
+    }
+}
+
+#[test]
+fn queue_pairs_in_the_same_memory_begin_with_other_packet_numbers() {
+    let Some(nic) = device() else { return };
+    let memory = view(nic.queue_bytes(&attr()));
+    let mut psns: Vec<u32> = (0..16)
+        .map(|_| {
+            memory.write(0, &vec![0; memory.len]).unwrap();
+            let qp = nic.create_qp(&attr(), memory.clone()).unwrap();
+            nic.destroy_qp(qp.qpn()).unwrap();
+            qp.address().psn.value()
+        })
+        .collect();
+    psns.sort_unstable();
+    psns.dedup();
+    // Sixteen of 2^24: that two are alike by chance happens once in 140,000 runs.
+    assert!(psns.len() >= 15, "{psns:x?}");
+}
+
+#[test]
+fn a_connection_that_fails_leaves_the_queue_pair_for_another() {
+    let Some(nic) = device() else { return };
+    let (a, b) = (end(&*nic, &attr()), end(&*nic, &attr()));
+    let nowhere = NicAddress::Ip("224.0.0.1".parse().unwrap());
+    let error = a.qp.connect(QpAddress { nic: nowhere, ..b.qp.address() }).unwrap_err();
+    assert!(error.to_string().contains("to RTR"), "{error}");
+    assert_eq!(a.qp.state(), QpState::Reset);
+    a.qp.connect(b.qp.address()).unwrap();
+    assert_eq!(a.qp.state(), QpState::Rts);
 }
 
 #[test]

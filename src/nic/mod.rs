@@ -171,6 +171,11 @@ pub trait QueuePair: Send + Sync {
     fn connect(&self, peer: QpAddress) -> Result<(), NicError>;
     /// Moves to ERR: what is outstanding is flushed with error CQEs.
     fn fail(&self);
+    /// What happened to it outside of any request, or to its NIC, that may be why a wait of its own
+    /// ended. Other queue pairs' troubles are not its.
+    fn trouble(&self) -> Option<NicError> {
+        None
+    }
 }
 
 /// A NIC.
@@ -181,8 +186,8 @@ pub trait Nic: Send + Sync {
     fn is_software(&self) -> bool;
     /// What its doorbells must not overtake.
     fn order(&self) -> Order;
-    /// What happened to the NIC since the last look that may be why something else failed: its port
-    /// went down, a queue pair was shut off. `None` when all is well.
+    /// What is wrong with the NIC as a whole that may be why something else failed: its port is
+    /// down, its engine is gone. `None` when all is well.
     fn trouble(&self) -> Option<NicError>;
     /// Registers memory; WQEs address it from `iova`.
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError>;

@@ -176,9 +176,9 @@ impl Rdma {
         Ok(self.nic.register(memory.dma()?, Iova(memory.addr()), access)?)
     }
 
-    /// What happened to the NIC, where that may be why a wait ended.
+    /// What happened to the NIC or the queue pair, where that may be why a wait ended.
     pub fn trouble(&self) -> Option<NicError> {
-        self.nic.trouble()
+        self.qp.trouble().or_else(|| self.nic.trouble())
     }
 
     pub fn deregister(&self, mr: Mr) {

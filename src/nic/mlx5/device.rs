@@ -10,13 +10,14 @@ use std::path::Path;
 use std::ptr::NonNull;
 
 use rdma_sys::{
-    IBV_GID_TYPE_ROCE_V2, ibv_async_event, ibv_close_device, ibv_context, ibv_device,
-    ibv_device_attr_ex, ibv_event_type_str, ibv_free_device_list, ibv_get_async_event,
-    ibv_get_device_list, ibv_gid_entry, ibv_open_device, ibv_port_attr, ibv_port_state,
+    IBV_GID_TYPE_ROCE_V2, ibv_close_device, ibv_context, ibv_device, ibv_device_attr_ex,
+    ibv_free_device_list, ibv_get_device_list, ibv_gid_entry, ibv_open_device, ibv_port_attr,
+    ibv_port_state,
 };
 
 use super::dv::{self, Dv};
 use super::error::Mlx5Error;
+use super::events::{self, Events};
 use super::gid::{self, Gid};
 use super::verbs::{_ibv_query_gid_ex, verb};
 use crate::nic::{Mtu, NicAddress};
@@ -72,6 +73,8 @@ pub(super) struct Device {
     pub gid: Gid,
     /// Path MTU that the port has now.
     pub mtu: Mtu,
+    /// What went wrong outside of requests.
+    pub events: Events,
 }
 
 // SAFETY: verbs may be called from any thread (rdma-core, Documentation/libibverbs.md: libibverbs
@@ -168,7 +171,11 @@ impl Device {
             address: NicAddress::Lid { lid: 0, gid: none.raw },
             gid: none,
             mtu: Mtu::MAX,
+            events: Events::default(),
         };
+        // SAFETY: the context is open.
+        let quick = unsafe { events::never_wait(context) };
+        quick.map_err(|source| Mlx5Error::verb(&device.name, "fcntl", source))?;
         device.query_limits()?;
         device.query_port(wanted.gid_index)?;
         Ok(device)
@@ -280,50 +287,13 @@ impl Device {
         (0..len.min(MAX_GIDS)).filter_map(entry).collect()
     }
 
-    /// What happened to the device since the last look, and a port that is not up any more: the
-    /// reason why something else failed.
-    pub fn trouble(&self) -> Option<Mlx5Error> {
-        self.next_event().or_else(|| self.active_port().err())
-    }
-
-    /// The oldest asynchronous event that was not taken yet, if it is a bad one.
-    fn next_event(&self) -> Option<Mlx5Error> {
-        // SAFETY: an open context; its descriptor is ours to look at.
-        let fd = unsafe { (*self.context.as_ptr()).async_fd };
-        loop {
-            let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one structure of ours; 0 ms, so the call does not wait.
-            if unsafe { libc::poll(&mut ready, 1, 0) } != 1 || ready.revents & libc::POLLIN == 0 {
-                return None;
-            }
-            // SAFETY: integers and a union of pointers.
-            let mut event: ibv_async_event = unsafe { zeroed() };
-            // SAFETY: there is an event, so this does not wait either; it is acknowledged at once,
-            // and the object that it names is not touched.
-            let (code, text) = unsafe {
-                let code = ibv_get_async_event(self.context.as_ptr(), &mut event);
-                if code == 0 {
-                    rdma_sys::ibv_ack_async_event(&mut event);
-                }
-                (code, CStr::from_ptr(ibv_event_type_str(event.event_type)))
-            };
-            use rdma_sys::ibv_event_type as e;
-            let good = matches!(
-                event.event_type,
-                e::IBV_EVENT_COMM_EST
-                    | e::IBV_EVENT_SQ_DRAINED
-                    | e::IBV_EVENT_PORT_ACTIVE
-                    | e::IBV_EVENT_GID_CHANGE
-                    | e::IBV_EVENT_QP_LAST_WQE_REACHED
-            );
-            if code != 0 {
-                return None;
-            }
-            if !good {
-                let event = text.to_string_lossy().into_owned();
-                return Some(Mlx5Error::Event { name: self.name.clone(), event });
-            }
-        }
+    /// What is wrong with the device, its port or one of these objects (by address): the reason why
+    /// something else failed.
+    pub fn trouble(&self, objects: &[usize]) -> Option<Mlx5Error> {
+        // SAFETY: an open context; `open` called `never_wait`.
+        let event = unsafe { self.events.look(self.context, objects) };
+        let event = event.map(|event| Mlx5Error::Event { name: self.name.clone(), event });
+        event.or_else(|| self.active_port().err())
     }
 }
 

@@ -7,6 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | `device` | devices, ports and addresses; `gid`: which address |
+//! | `events` | what goes wrong outside of requests |
 //! | `qp` | queue pairs; `pool`: whence libmlx5 takes their memory |
 //! | `memory` | regions and device memory |
 //! | `object` | the order in which objects go |
@@ -28,6 +29,7 @@ mod bindings;
 mod device;
 mod dv;
 mod error;
+mod events;
 mod gid;
 mod memory;
 mod object;
@@ -37,6 +39,7 @@ mod verbs;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdma_sys::{ibv_alloc_pd, ibv_dealloc_pd, ibv_pd};
@@ -65,6 +68,8 @@ pub struct Mlx5Nic {
     device: Arc<Device>,
     software: bool,
     random: RandomState,
+    /// Queue pairs so far.
+    created: AtomicU64,
 }
 
 impl Mlx5Nic {
@@ -85,7 +90,8 @@ impl Mlx5Nic {
         let board = std::fs::read_to_string(board).unwrap_or_default();
         let software = [&device.firmware, &board].iter().any(|s| s.contains(SOFTWARE_MARK));
         let (qps, regions) = (Mutex::default(), Regions::default());
-        Ok(Arc::new(Self { qps, regions, pd, device, software, random: RandomState::new() }))
+        let (random, created) = (RandomState::new(), AtomicU64::new(0));
+        Ok(Arc::new(Self { qps, regions, pd, device, software, random, created }))
     }
 
     fn qps(&self) -> MutexGuard<'_, HashMap<u32, Arc<Qp>>> {
@@ -115,7 +121,7 @@ impl Nic for Mlx5Nic {
     }
 
     fn trouble(&self) -> Option<NicError> {
-        self.device.trouble().map(NicError::from)
+        self.device.trouble(&[]).map(NicError::from)
     }
 
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
@@ -135,7 +141,9 @@ impl Nic for Mlx5Nic {
     }
 
     fn create_qp(&self, attr: &QpAttr, memory: View) -> Result<Arc<dyn QueuePair>, NicError> {
-        let psn = Psn::new(self.random.hash_one(memory.addr()) as u32);
+        // Memory is used again, at the same address: packets to its last queue pair must not fit.
+        let count = self.created.fetch_add(1, Ordering::Relaxed);
+        let psn = Psn::new(self.random.hash_one((memory.addr(), count)) as u32);
         let qp = Qp::create(&self.device, &self.pd, attr, memory, psn)?;
         self.qps().insert(qp.qpn().0, qp.clone());
         Ok(qp)

@@ -42,6 +42,8 @@ pub(super) struct Qp {
     device: Arc<Device>,
     /// `None` once it is destroyed.
     object: Mutex<Option<Object<ibv_qp>>>,
+    /// Addresses of the queue pair and its CQs, which events name.
+    events_of: [usize; 3],
     queues: Queues,
     address: QpAddress,
     rnr_retry: u8,
@@ -267,8 +269,12 @@ impl Qp {
         };
         // SAFETY: a live queue pair; its number does not change.
         let qpn = Qpn(unsafe { (*object.raw().as_ptr()).qp_num });
+        let recv = recv_cq.as_ref().unwrap_or(&send_cq).raw();
+        let events_of =
+            [object.raw().addr(), send_cq.raw().addr(), recv.addr()].map(|addr| addr.get());
         Ok(Arc::new(Self {
             device: device.clone(),
+            events_of,
             object: Mutex::new(Some(object)),
             queues,
             address: QpAddress { nic: device.address, qpn, psn, mtu: device.mtu },
@@ -281,7 +287,11 @@ impl Qp {
     /// Destroys the queue pair; its memory is not touched afterwards.
     pub fn destroy(&self) -> Result<(), NicError> {
         let object = self.object.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(object.map_or(Ok(()), Object::destroy)?)
+        let Some(object) = object else { return Ok(()) };
+        object.destroy()?;
+        // From here on nobody reports an event of them: destruction takes back those not yet read.
+        self.events_of.iter().for_each(|&object| self.device.events.forget(object));
+        Ok(())
     }
 
     fn with<R>(
@@ -475,10 +485,18 @@ impl QueuePair for Qp {
         let mut connection = Connection::new(self.address, peer);
         connection.with.rnr_retry = Some(self.rnr_retry);
         connection.with.timeout = Some(self.ack_timeout);
-        for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            self.modify(to, &connection.change(QpType::Rc, to))?;
+        let mut steps = [QpState::Init, QpState::Rtr, QpState::Rts].into_iter();
+        let done = steps.try_for_each(|to| self.modify(to, &connection.change(QpType::Rc, to)));
+        // A peer that cannot be reached leaves the queue pair as it was, for another one. From RESET
+        // nothing was sent, and what was received is forgotten.
+        if done.is_err() && self.modify(QpState::Reset, &Change::default()).is_ok() {
+            self.connected.store(false, Ordering::Release);
         }
-        Ok(())
+        Ok(done?)
+    }
+
+    fn trouble(&self) -> Option<NicError> {
+        self.device.trouble(&self.events_of).map(NicError::from)
     }
 
     fn fail(&self) {
