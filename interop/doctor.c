@@ -1,11 +1,12 @@
 /* Preloaded before everything else, makes a machine worse than it is; tests/mlx5.rs looks how that is
  * told. DOCTOR says how: "permission" (nobody may open a device), "library" (there is no libmlx5),
- * "cqe" (the card writes CQEs of version 0). */
+ * "cqe" (the card writes CQEs of version 0), "atomics" (it has none). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/ib_user_verbs.h>
 #include <rdma/mlx5-abi.h>
 #include <rdma/rdma_user_ioctl.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
@@ -52,6 +53,22 @@ void *dlopen(const char *name, int flags)
 	return next(gone ? "/nowhere/libmlx5.so.1" : name, flags);
 }
 
+/* In the answer to EX_QUERY_DEVICE, whose number is in the attribute WRITE_CMD. */
+static void no_atomics(struct ib_uverbs_ioctl_hdr *command)
+{
+	struct ib_uverbs_ex_query_device_resp *answer = NULL;
+	int asked = 0;
+	for (int i = 0; i < command->num_attrs; i++) {
+		struct ib_uverbs_attr *attr = &command->attrs[i];
+		if (attr->attr_id == UVERBS_ATTR_WRITE_CMD)
+			asked = attr->data == (IB_USER_VERBS_CMD_FLAG_EXTENDED | IB_USER_VERBS_EX_CMD_QUERY_DEVICE);
+		if (attr->attr_id == UVERBS_ATTR_CORE_OUT)
+			answer = (void *)(uintptr_t)attr->data;
+	}
+	if (asked && answer)
+		answer->base.atomic_cap = 0; /* IBV_ATOMIC_NONE */
+}
+
 int ioctl(int fd, unsigned long request, ...)
 {
 	va_list arguments;
@@ -61,8 +78,11 @@ int ioctl(int fd, unsigned long request, ...)
 	int (*next)(int, unsigned long, ...) = dlsym(RTLD_NEXT, "ioctl");
 	int done = next(fd, request, argument);
 	struct ib_uverbs_ioctl_hdr *command = argument;
-	if (done || request != RDMA_VERBS_IOCTL || !doctor("cqe") || command->object_id != UVERBS_OBJECT_DEVICE ||
-	    command->method_id != UVERBS_METHOD_GET_CONTEXT)
+	if (done || request != RDMA_VERBS_IOCTL || command->object_id != UVERBS_OBJECT_DEVICE)
+		return done;
+	if (doctor("atomics") && command->method_id == UVERBS_METHOD_INVOKE_WRITE)
+		no_atomics(command);
+	if (!doctor("cqe") || command->method_id != UVERBS_METHOD_GET_CONTEXT)
 		return done;
 	for (int i = 0; i < command->num_attrs; i++) {
 		struct mlx5_ib_alloc_ucontext_resp *answer = (void *)(uintptr_t)command->attrs[i].data;

@@ -1,10 +1,12 @@
 //! What `--nic mlx5_0` rests on, on a device: where queues lie, device memory, regions, connections,
 //! and what is refused how.
 //!
-//! `BELLPUSH_TEST_NIC` names the device; without it these tests have nothing to run on and pass.
-//! `./x test` runs them on the software device: `bellpush run -- …`.
+//! `BELLPUSH_TEST_NIC` names the device; without it one test runs all others on the software device,
+//! `bellpush run -- …`, and the others pass.
 
 #![cfg(feature = "mlx5")]
+
+mod preloaded;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,14 +14,16 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::mem::{Dma, HostMem, MemError, View};
 use bellpush::nic::mlx5::{DeviceName, Mlx5Error, Mlx5Nic, devices};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::{
     Access, Mr, Nic, NicAddress, NicError, Order, QpAddress, QpAttr, QpState, QueuePair,
 };
+use bellpush::transport::{Endpoint, Memory, Options};
 use bellpush::wire::cqe::CqeOpcode;
-use bellpush::wire::wqe::{Opcode, Piece, SendWr, Sge};
+use bellpush::wire::wqe::{Opcode, Operands, Piece, SendWr, Sge};
 use bellpush::wire::{Iova, Lkey, Qpn};
 
 const WAIT: Duration = Duration::from_secs(10);
@@ -240,9 +244,9 @@ fn told(object: &Path, doctor: &str) -> String {
     lines[0].into()
 }
 
-/// `interop/doctor.c`, compiled.
-fn doctor() -> PathBuf {
-    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("doctor.so");
+/// `interop/doctor.c`, compiled, for one test: tests run side by side.
+fn doctor(object: &str) -> PathBuf {
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(object);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/doctor.c");
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&to).arg(source);
@@ -253,7 +257,7 @@ fn doctor() -> PathBuf {
 #[test]
 fn a_machine_that_lacks_something_is_told_what_in_one_line() {
     let Some(name) = name() else { return };
-    let (doctor, device) = (doctor(), &name.device);
+    let (doctor, device) = (doctor("doctor.so"), &name.device);
     for (how, wanted) in [
         ("permission", vec!["cannot open", "ermission denied", "/dev/infiniband/uverbs*"]),
         ("library", vec!["libmlx5.so.1 cannot be loaded", "/nowhere/", "ibverbs-providers"]),
@@ -281,7 +285,9 @@ fn a_libmlx5_that_lacks_a_function_is_told_with_its_name() {
     let real = std::fs::read(path.expect("a device was open")).unwrap();
     let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libmlx5-old.so");
     // mlx5dv_init_obj libmlx5 calls by that name itself: a copy without it is not loaded.
-    for symbol in ["mlx5dv_is_supported", "mlx5dv_query_device", "mlx5dv_create_qp"] {
+    for symbol in
+        ["mlx5dv_is_supported", "mlx5dv_query_device", "mlx5dv_create_cq", "mlx5dv_create_qp"]
+    {
         let named = [b"\0", symbol.as_bytes(), b"\0"].concat();
         let mut old = real.clone();
         let at = old.windows(named.len()).position(|part| part == named).expect("its name");
@@ -291,6 +297,90 @@ fn a_libmlx5_that_lacks_a_function_is_told_with_its_name() {
         let wanted = format!("this machine's libmlx5 has no {symbol}: ");
         assert!(line.contains(&wanted) && line.contains("newer rdma-core"), "{line}");
     }
+}
+
+/// Runs one test of this program by itself, with variables and perhaps a doctored machine; whether it
+/// is that run.
+fn alone(test: &str, variables: &[(&str, &str)], object: Option<&Path>) -> bool {
+    const MARK: &str = "BELLPUSH_TEST_ALONE";
+    if std::env::var_os(MARK).is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test]).env(MARK, "1").envs(variables.iter().copied());
+    if let Some(object) = object {
+        let others = std::env::var("LD_PRELOAD").unwrap_or_default();
+        command.env("LD_PRELOAD", format!("{}:{others}", object.display()));
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
+/// libmlx5 takes the size of CQEs from its environment where nobody says it.
+#[test]
+fn cqes_have_64_bytes_whatever_libmlx5_would_take() {
+    let (Some(_), test) = (name(), "cqes_have_64_bytes_whatever_libmlx5_would_take") else {
+        return;
+    };
+    if alone(test, &[("MLX5_CQE_SIZE", "128")], None) {
+        let nic = device().unwrap();
+        let (mut a, b) = pair(&*nic);
+        let payload = [Piece::Data(a.sge(0, 8))];
+        let to = b.mr.iova;
+        a.host.send(&SendWr::new(Opcode::RdmaWrite).to(to, b.mr.rkey).payload(&payload)).unwrap();
+        assert_eq!(a.host.wait_send(WAIT).unwrap().opcode, CqeOpcode::Req);
+    }
+}
+
+/// Their results might be in the other byte order: endpoints refuse them, and a peer that posts one
+/// all the same gets an error, not a wrong number.
+#[test]
+fn on_a_card_without_atomics_they_are_refused() {
+    let (Some(_), test) = (name(), "on_a_card_without_atomics_they_are_refused") else { return };
+    let doctor = doctor("atomics.so");
+    if !alone(test, &[("DOCTOR", "atomics")], Some(&doctor)) {
+        return;
+    }
+    let nic = device().unwrap();
+    assert!(!nic.atomics());
+    let (mut a, b) = pair(&*nic);
+    let payload = [Piece::Data(a.sge(0, 8))];
+    let atomic = Some(Operands { swap_add: 1, compare: 0 });
+    let wr = SendWr { atomic, ..SendWr::new(Opcode::AtomicFa) }.to(b.mr.iova, b.mr.rkey);
+    a.host.send(&wr.payload(&payload)).unwrap();
+    assert_eq!(a.host.wait_send(WAIT).unwrap().opcode, CqeOpcode::ReqErr);
+    let nic: Arc<dyn Nic> = nic;
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    let memory = || Memory::from(gpu.alloc_mapped(4096, None).unwrap());
+    let path = "pull/kernel".parse().unwrap();
+    let both = (memory(), memory());
+    let (a, _b) = Endpoint::pair(&gpu, &nic, path, both, Options::default()).unwrap();
+    let stream = gpu.stream().unwrap();
+    for refused in [
+        a.fetch_add(&stream, 0, 1, 0),
+        a.compare_swap(&stream, 0, 1, 2, 0),
+        a.put_signal(&stream, 0, 0, 8, 64, 1),
+    ] {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("atomics") && error.contains(nic.name()), "{error}");
+    }
+    a.put(&stream, 0, 0, 8).unwrap();
+    a.quiet(&stream).unwrap();
+}
+
+/// Without a device that is named, all of this once more on the software device.
+#[test]
+fn all_of_it_passes_on_the_software_device() {
+    if name().is_some() {
+        return;
+    }
+    let me = std::env::current_exe().unwrap();
+    let dm = (64 << 20).to_string();
+    let command = ["env", "BELLPUSH_TEST_NIC=mlx5_0", me.to_str().unwrap()];
+    let ended = preloaded::Running::start(&["--dm-bytes", &dm], &command).end();
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
 }
 
 #[test]

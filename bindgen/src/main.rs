@@ -13,13 +13,20 @@ use bindgen::{Builder, EnumVariation};
 
 /// What `src/nic/mlx5` calls and fills in, and no more: a symbol that is not there is an error
 /// message, so nothing is asked for that is not needed.
-const FUNCTIONS: &[&str] =
-    &["mlx5dv_is_supported", "mlx5dv_query_device", "mlx5dv_create_qp", "mlx5dv_init_obj"];
+const FUNCTIONS: &[&str] = &[
+    "mlx5dv_is_supported",
+    "mlx5dv_query_device",
+    "mlx5dv_create_cq",
+    "mlx5dv_create_qp",
+    "mlx5dv_init_obj",
+];
 const TYPES: &[&str] = &[
     "mlx5dv_context",
     "mlx5dv_context_flags",
     "mlx5dv_obj",
     "mlx5dv_obj_type",
+    "mlx5dv_cq_init_attr",
+    "mlx5dv_cq_init_attr_mask",
     "mlx5dv_qp_init_attr",
     "mlx5dv_qp_init_attr_mask",
     "mlx5dv_qp_create_flags",

@@ -186,6 +186,10 @@ pub trait Nic: Send + Sync {
     fn is_software(&self) -> bool;
     /// What its doorbells must not overtake.
     fn order(&self) -> Order;
+    /// Whether it has atomics on 8 bytes with results in this machine's byte order.
+    fn atomics(&self) -> bool {
+        true
+    }
     /// What is wrong with the NIC as a whole that may be why something else failed: its port is
     /// down, its engine is gone. `None` when all is well.
     fn trouble(&self) -> Option<NicError>;

@@ -292,6 +292,7 @@ impl Endpoint {
         value: u64,
     ) -> Result<(), Error> {
         self.word(signal)?;
+        self.atomics()?;
         let peer = self.message(local, remote, bytes)?;
         match &self.inner {
             Inner::Kernel(posted) => posted.put_signal(stream, local, remote, bytes, signal, value),
@@ -329,6 +330,7 @@ impl Endpoint {
     ) -> Result<(), Error> {
         let peer = self.message(result, remote, 8)?;
         self.word(remote)?;
+        self.atomics()?;
         match &self.inner {
             Inner::Kernel(posted) => posted.fetch_add(stream, remote, value, result),
             Inner::Host(posted) => posted.fetch_add(stream, &peer, remote, value, result),
@@ -351,12 +353,21 @@ impl Endpoint {
     ) -> Result<(), Error> {
         let peer = self.message(result, remote, 8)?;
         self.word(remote)?;
+        self.atomics()?;
         match &self.inner {
             Inner::Kernel(posted) => posted.compare_swap(stream, remote, compare, swap, result),
             Inner::Host(posted) => {
                 posted.compare_swap(stream, &peer, remote, compare, swap, result)
             }
             Inner::Tcp(_) => Err(self.one_sided("compare_swap")),
+        }
+    }
+
+    fn atomics(&self) -> Result<(), Error> {
+        match &self.inner {
+            Inner::Kernel(posted) => posted.rdma.atomics(),
+            Inner::Host(posted) => posted.rdma.atomics(),
+            Inner::Tcp(_) => Ok(()),
         }
     }
 

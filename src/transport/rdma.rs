@@ -181,6 +181,17 @@ impl Rdma {
         self.qp.trouble().or_else(|| self.nic.trouble())
     }
 
+    /// Refuses what takes an atomic of the NIC's where it has none, or gives their results in another
+    /// byte order.
+    pub fn atomics(&self) -> Result<(), Error> {
+        if self.nic.atomics() {
+            return Ok(());
+        }
+        let what = "fetch_add, compare_swap and signals: it has no atomics with results in this \
+                    machine's byte order";
+        Err(NicError::Unsupported { nic: self.nic.name().into(), what }.into())
+    }
+
     pub fn deregister(&self, mr: Mr) {
         // The NIC knows no other owner of the key; a second deregistration cannot happen.
         let _ = self.nic.deregister(mr);

@@ -199,6 +199,31 @@ pub const MLX5DV_CONTEXT_FLAGS_CQE_128B_PAD: mlx5dv_context_flags = 32;
 pub const MLX5DV_CONTEXT_FLAGS_PACKET_BASED_CREDIT_MODE: mlx5dv_context_flags = 64;
 pub const MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS: mlx5dv_context_flags = 128;
 pub type mlx5dv_context_flags = ::std::os::raw::c_uint;
+pub const MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE: mlx5dv_cq_init_attr_mask = 1;
+pub const MLX5DV_CQ_INIT_ATTR_MASK_FLAGS: mlx5dv_cq_init_attr_mask = 2;
+pub const MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE: mlx5dv_cq_init_attr_mask = 4;
+pub type mlx5dv_cq_init_attr_mask = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct mlx5dv_cq_init_attr {
+    pub comp_mask: u64,
+    pub cqe_comp_res_format: u8,
+    pub flags: u32,
+    pub cqe_size: u16,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of mlx5dv_cq_init_attr"][::std::mem::size_of::<mlx5dv_cq_init_attr>() - 24usize];
+    ["Alignment of mlx5dv_cq_init_attr"][::std::mem::align_of::<mlx5dv_cq_init_attr>() - 8usize];
+    ["Offset of field: mlx5dv_cq_init_attr::comp_mask"]
+        [::std::mem::offset_of!(mlx5dv_cq_init_attr, comp_mask) - 0usize];
+    ["Offset of field: mlx5dv_cq_init_attr::cqe_comp_res_format"]
+        [::std::mem::offset_of!(mlx5dv_cq_init_attr, cqe_comp_res_format) - 8usize];
+    ["Offset of field: mlx5dv_cq_init_attr::flags"]
+        [::std::mem::offset_of!(mlx5dv_cq_init_attr, flags) - 12usize];
+    ["Offset of field: mlx5dv_cq_init_attr::cqe_size"]
+        [::std::mem::offset_of!(mlx5dv_cq_init_attr, cqe_size) - 16usize];
+};
 pub const MLX5DV_QP_CREATE_TUNNEL_OFFLOADS: mlx5dv_qp_create_flags = 1;
 pub const MLX5DV_QP_CREATE_TIR_ALLOW_SELF_LOOPBACK_UC: mlx5dv_qp_create_flags = 2;
 pub const MLX5DV_QP_CREATE_TIR_ALLOW_SELF_LOOPBACK_MC: mlx5dv_qp_create_flags = 4;
@@ -630,6 +655,14 @@ pub const MLX5DV_OBJ_PD: mlx5dv_obj_type = 64;
 pub type mlx5dv_obj_type = ::std::os::raw::c_uint;
 pub struct Libmlx5 {
     __library: ::libloading::Library,
+    pub mlx5dv_create_cq: Result<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            cq_attr: *mut ibv_cq_init_attr_ex,
+            mlx5_cq_attr: *mut mlx5dv_cq_init_attr,
+        ) -> *mut ibv_cq_ex,
+        ::libloading::Error,
+    >,
     pub mlx5dv_create_qp: Result<
         unsafe extern "C" fn(
             context: *mut ibv_context,
@@ -665,6 +698,7 @@ impl Libmlx5 {
         L: Into<::libloading::Library>,
     {
         let __library = library.into();
+        let mlx5dv_create_cq = unsafe { __library.get(b"mlx5dv_create_cq\0") }.map(|sym| *sym);
         let mlx5dv_create_qp = unsafe { __library.get(b"mlx5dv_create_qp\0") }.map(|sym| *sym);
         let mlx5dv_query_device =
             unsafe { __library.get(b"mlx5dv_query_device\0") }.map(|sym| *sym);
@@ -673,11 +707,26 @@ impl Libmlx5 {
             unsafe { __library.get(b"mlx5dv_is_supported\0") }.map(|sym| *sym);
         Ok(Libmlx5 {
             __library,
+            mlx5dv_create_cq,
             mlx5dv_create_qp,
             mlx5dv_query_device,
             mlx5dv_init_obj,
             mlx5dv_is_supported,
         })
+    }
+    pub unsafe fn mlx5dv_create_cq(
+        &self,
+        context: *mut ibv_context,
+        cq_attr: *mut ibv_cq_init_attr_ex,
+        mlx5_cq_attr: *mut mlx5dv_cq_init_attr,
+    ) -> *mut ibv_cq_ex {
+        unsafe {
+            (self.mlx5dv_create_cq.as_ref().expect("Expected function, got error."))(
+                context,
+                cq_attr,
+                mlx5_cq_attr,
+            )
+        }
     }
     pub unsafe fn mlx5dv_create_qp(
         &self,

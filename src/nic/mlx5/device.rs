@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
 
+use rdma_sys::ibv_atomic_cap::IBV_ATOMIC_NONE;
 use rdma_sys::{
     IBV_GID_TYPE_ROCE_V2, ibv_close_device, ibv_context, ibv_device, ibv_device_attr_ex,
     ibv_free_device_list, ibv_get_device_list, ibv_gid_entry, ibv_open_device, ibv_port_attr,
@@ -27,7 +28,8 @@ const INFINIBAND: u8 = 1;
 /// GIDs of a port that are looked at; ConnectX has 256.
 const MAX_GIDS: u32 = 256;
 
-/// A name as people give it: `mlx5_0`, `mlx5_0:1` or `mlx5_0:1:3`.
+/// A name as people give it: `mlx5_0`, `mlx5_0:1` or `mlx5_0:1:3`, each perhaps with marks:
+/// `mlx5_0,tc=106,sl=3`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceName {
     /// The device's name in `/sys/class/infiniband`.
@@ -36,6 +38,17 @@ pub struct DeviceName {
     pub port: u8,
     /// Index of the GID to use; `None` chooses.
     pub gid_index: Option<u8>,
+    /// What packets are marked with, for switches.
+    pub marks: Marks,
+}
+
+/// What packets of a device's queue pairs are marked with, for switches to tell them from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Marks {
+    /// Traffic class of routed packets; with RoCE v2 the IP header's DSCP (upper 6 bits) and ECN.
+    pub traffic_class: u8,
+    /// Service level; with RoCE the priority of a VLAN.
+    pub service_level: u8,
 }
 
 impl std::str::FromStr for DeviceName {
@@ -43,14 +56,26 @@ impl std::str::FromStr for DeviceName {
 
     fn from_str(text: &str) -> Result<Self, Mlx5Error> {
         let bad = || Mlx5Error::Name { name: text.into() };
-        let mut parts = text.split(':');
+        let mut marks = Marks::default();
+        let mut words = text.split(',');
+        let mut parts = words.next().unwrap_or_default().split(':');
         let device = parts.next().filter(|d| !d.is_empty()).ok_or_else(bad)?.to_string();
         let port = parts.next().map_or(Ok(1), str::parse).map_err(|_| bad())?;
         let gid_index = parts.next().map(str::parse).transpose().map_err(|_| bad())?;
         if port == 0 || parts.next().is_some() {
             return Err(bad());
         }
-        Ok(Self { device, port, gid_index })
+        for word in words {
+            match word.split_once('=') {
+                Some(("tc", value)) => marks.traffic_class = value.parse().map_err(|_| bad())?,
+                Some(("sl", value)) => marks.service_level = value.parse().map_err(|_| bad())?,
+                _ => return Err(bad()),
+            }
+        }
+        if marks.service_level > 15 {
+            return Err(bad());
+        }
+        Ok(Self { device, port, gid_index, marks })
     }
 }
 
@@ -60,10 +85,13 @@ pub(super) struct Device {
     pub dv: &'static Dv,
     context: NonNull<ibv_context>,
     pub port: u8,
+    pub marks: Marks,
     /// Firmware, as the device says; a software device names itself here.
     pub firmware: String,
     /// All device memory there is, in bytes; 0 for none.
     pub max_dm_bytes: u64,
+    /// Whether it has atomics on 8 bytes whose results are in this machine's byte order.
+    pub atomics: bool,
     /// READs and atomics as requester and as responder.
     pub max_rd_atomic: [u8; 2],
     pub max_cqes: u32,
@@ -164,8 +192,10 @@ impl Device {
             dv,
             context,
             port: wanted.port,
+            marks: wanted.marks,
             firmware: String::new(),
             max_dm_bytes: 0,
+            atomics: false,
             max_rd_atomic: [0; 2],
             max_cqes: 0,
             address: NicAddress::Lid { lid: 0, gid: none.raw },
@@ -210,6 +240,8 @@ impl Device {
         let fw: Vec<u8> = orig.fw_ver.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
         self.firmware = String::from_utf8_lossy(&fw).into_owned();
         self.max_dm_bytes = attr.max_dm_size;
+        // A card that answers in big-endian order says NONE as well (mlx5_ib, get_atomic_caps_qp).
+        self.atomics = orig.atomic_cap != IBV_ATOMIC_NONE;
         let few = |n: i32| n.clamp(0, 255) as u8;
         self.max_rd_atomic = [few(orig.max_qp_init_rd_atom), few(orig.max_qp_rd_atom)];
         self.max_cqes = u32::try_from(orig.max_cqe).unwrap_or(0);
@@ -330,11 +362,32 @@ mod tests {
     #[test]
     fn names_say_device_port_and_gid() {
         let parse = |text: &str| text.parse::<DeviceName>().ok();
-        let name = |port, gid_index| Some(DeviceName { device: "mlx5_0".into(), port, gid_index });
+        let name = |port, gid_index| {
+            let marks = Marks::default();
+            Some(DeviceName { device: "mlx5_0".into(), port, gid_index, marks })
+        };
         assert_eq!(parse("mlx5_0"), name(1, None));
         assert_eq!(parse("mlx5_0:2"), name(2, None));
         assert_eq!(parse("mlx5_0:1:3"), name(1, Some(3)));
-        for bad in ["", ":1", "mlx5_0:", "mlx5_0:0", "mlx5_0:x", "mlx5_0:1:2:3", "mlx5_0:1:256"] {
+        let marks = |traffic_class, service_level| Some(Marks { traffic_class, service_level });
+        assert_eq!(parse("mlx5_0,tc=106").map(|name| name.marks), marks(106, 0));
+        assert_eq!(parse("mlx5_0:2:1,sl=3,tc=8").map(|name| name.marks), marks(8, 3));
+        assert_eq!(parse("mlx5_0:1:3,sl=15").unwrap().gid_index, Some(3));
+        for bad in [
+            "",
+            ":1",
+            "mlx5_0:",
+            "mlx5_0:0",
+            "mlx5_0:x",
+            "mlx5_0:1:2:3",
+            "mlx5_0:1:256",
+            "mlx5_0,",
+            "mlx5_0,tc",
+            "mlx5_0,tc=256",
+            "mlx5_0,sl=16",
+            "mlx5_0,dscp=1",
+            ",tc=1",
+        ] {
             let error = bad.parse::<DeviceName>().unwrap_err().to_string();
             assert!(error.contains(&format!("'{bad}'")), "{error}");
         }

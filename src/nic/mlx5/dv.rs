@@ -9,7 +9,9 @@ use std::mem::zeroed;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-use rdma_sys::{ibv_context, ibv_cq, ibv_device, ibv_dm, ibv_qp, ibv_qp_init_attr_ex};
+use rdma_sys::{
+    ibv_context, ibv_cq, ibv_cq_init_attr_ex, ibv_device, ibv_dm, ibv_qp, ibv_qp_init_attr_ex,
+};
 
 use super::bindings::{self as sys, Libmlx5};
 use super::error::Mlx5Error;
@@ -35,6 +37,7 @@ fn missing(library: &Libmlx5) -> Option<&'static str> {
     [
         ("mlx5dv_is_supported", library.mlx5dv_is_supported.is_ok()),
         ("mlx5dv_query_device", library.mlx5dv_query_device.is_ok()),
+        ("mlx5dv_create_cq", library.mlx5dv_create_cq.is_ok()),
         ("mlx5dv_create_qp", library.mlx5dv_create_qp.is_ok()),
         ("mlx5dv_init_obj", library.mlx5dv_init_obj.is_ok()),
     ]
@@ -87,6 +90,25 @@ impl Dv {
             0 => Ok(out.flags & u64::from(sys::MLX5DV_CONTEXT_FLAGS_CQE_V1) != 0),
             code => Err(code),
         }
+    }
+
+    /// Creates a CQ whose entries have that many bytes: libmlx5 would else choose by the machine's
+    /// cache lines, or by its environment.
+    ///
+    /// # Safety
+    /// The context is open, and all that `attr` points to lives.
+    pub unsafe fn create_cq(
+        &self,
+        context: NonNull<ibv_context>,
+        attr: &mut ibv_cq_init_attr_ex,
+        cqe_bytes: u16,
+    ) -> Option<NonNull<ibv_cq>> {
+        // SAFETY: a structure of integers; what `comp_mask` does not name is not read.
+        let mut dv: sys::mlx5dv_cq_init_attr = unsafe { zeroed() };
+        dv.comp_mask = sys::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE.into();
+        dv.cqe_size = cqe_bytes;
+        // SAFETY: the caller's promise. An `ibv_cq_ex` begins with an `ibv_cq`.
+        NonNull::new(unsafe { self.0.mlx5dv_create_cq(context.as_ptr(), attr, &mut dv) }.cast())
     }
 
     /// Creates a queue pair whose receives and READs land in memory at every size: libmlx5 would

@@ -21,7 +21,9 @@ pub enum Mlx5Error {
         found: Vec<String>,
     },
     /// A name that is no name.
-    #[error("'{name}' is no RDMA device: give NAME, NAME:PORT or NAME:PORT:GID-INDEX")]
+    #[error(
+        "'{name}' is no RDMA device: give NAME, NAME:PORT or NAME:PORT:GID-INDEX, then perhaps ,tc=0..255 and ,sl=0..15"
+    )]
     Name {
         /// What was given.
         name: String,

@@ -14,9 +14,9 @@ use rdma_sys::{
 use super::device::Device;
 use super::error::Mlx5Error;
 use super::object::Object;
-use super::pool::pages;
+use super::pool::page_bytes;
 use super::verbs::verb;
-use crate::mem::{Dma, Exported, HostMem, PAGE_BYTES, View};
+use crate::mem::{Dma, Exported, HostMem, View};
 use crate::nic::{Access, Dm, Mr, NicError};
 use crate::wire::{Iova, Lkey, Rkey};
 
@@ -59,7 +59,8 @@ impl Regions {
         iova: Iova,
         access: Access,
     ) -> Result<Mr, NicError> {
-        let (bytes, access) = (mem.bytes(), flags(access));
+        let remote_atomic = access.remote_atomic && device.atomics;
+        let (bytes, access) = (mem.bytes(), flags(Access { remote_atomic, ..access }));
         let plain = |addr: u64, uses| {
             // SAFETY: a live protection domain; the system checks the range.
             let raw = unsafe {
@@ -142,10 +143,12 @@ impl Regions {
         // SAFETY: live objects of one context.
         let raw = unsafe { register(pd.raw().as_ptr(), dm.raw().as_ptr(), 0, bytes, access) };
         let mr = take(device, raw, "ibv_reg_dm_mr", (pd.clone(), dm.clone()))?;
-        let head = (addr % PAGE_BYTES as u64) as usize;
+        let page = page_bytes();
+        let head = (addr % page as u64) as usize;
+        let mapped = (head + bytes).next_multiple_of(page);
         // SAFETY: libmlx5 maps whole pages readable and writable until the memory is freed, which
         // the view's owner puts off; it is memory, so any value may be written.
-        let memory = unsafe { HostMem::of_device(addr - head as u64, pages(head + bytes), dm) };
+        let memory = unsafe { HostMem::of_device(addr - head as u64, mapped, dm) };
         let view = View::new(&memory, head, bytes)?;
         Ok(Some(Dm { view, mr: self.keep(mr, Iova(0), bytes) }))
     }

@@ -44,7 +44,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdma_sys::{ibv_alloc_pd, ibv_dealloc_pd, ibv_pd};
 
-pub use device::{DeviceName, devices};
+pub use device::{DeviceName, Marks, devices};
 pub use error::Mlx5Error;
 
 use self::device::Device;
@@ -118,6 +118,10 @@ impl Nic for Mlx5Nic {
 
     fn order(&self) -> Order {
         Order::Strict
+    }
+
+    fn atomics(&self) -> bool {
+        self.device.atomics
     }
 
     fn trouble(&self) -> Option<NicError> {

@@ -7,8 +7,8 @@
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use rdma_sys::ibv_pd;
 
@@ -22,6 +22,8 @@ const RECORD_ALIGN: usize = 64;
 /// stays behind its `Arc`.
 pub(super) struct Pool {
     memory: View,
+    /// Bytes of a page.
+    page: usize,
     /// Bytes taken of the records' page.
     records: AtomicUsize,
     /// First byte that no ring has.
@@ -30,29 +32,40 @@ pub(super) struct Pool {
     short: AtomicBool,
 }
 
-/// Bytes of whole pages.
-pub(super) fn pages(bytes: usize) -> usize {
-    bytes.next_multiple_of(PAGE_BYTES)
+/// Bytes of this machine's pages, of which libmlx5 makes rings and the system mappings: 4 KiB on
+/// x86-64, up to 64 KiB on Arm and POWER.
+pub(super) fn page_bytes() -> usize {
+    static PAGE: LazyLock<usize> = LazyLock::new(|| {
+        // SAFETY: reads a constant of the system's.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(page).unwrap_or(0).max(PAGE_BYTES)
+    });
+    *PAGE
 }
 
 impl Pool {
     pub fn new(memory: View) -> Arc<Self> {
+        Self::of_pages(memory, page_bytes())
+    }
+
+    pub fn of_pages(memory: View, page: usize) -> Arc<Self> {
         Arc::new(Self {
             memory,
+            page,
             records: AtomicUsize::new(0),
-            rings: AtomicUsize::new(PAGE_BYTES),
+            rings: AtomicUsize::new(page),
             short: AtomicBool::new(false),
         })
     }
 
     /// Address of `bytes` fresh bytes; 0 when there are no more.
-    fn take(&self, bytes: usize, align: usize) -> u64 {
+    pub fn take(&self, bytes: usize, align: usize) -> u64 {
         let align = align.max(RECORD_ALIGN) as u64;
         if !align.is_power_of_two() {
             return 0;
         }
         let (taken, limit) = match bytes <= RECORD_ALIGN {
-            true => (&self.records, PAGE_BYTES.min(self.memory.len)),
+            true => (&self.records, self.page.min(self.memory.len)),
             false => (&self.rings, self.memory.len),
         };
         let mut found = 0;
@@ -122,7 +135,7 @@ mod tests {
 
     fn pool(bytes: usize) -> Arc<Pool> {
         let memory = HostMem::alloc(bytes).unwrap();
-        Pool::new(View::new(&memory, 0, bytes).unwrap())
+        Pool::of_pages(View::new(&memory, 0, bytes).unwrap(), PAGE_BYTES)
     }
 
     #[test]

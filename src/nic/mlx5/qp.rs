@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::zeroed;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,16 +14,16 @@ use rdma_sys::{
     ibv_qp_type, ibv_query_qp, ibv_td_init_attr,
 };
 
-use super::device::{Device, mtu_code};
+use super::device::{Device, Marks, mtu_code};
 use super::error::Mlx5Error;
 use super::gid;
 use super::object::Object;
-use super::pool::{Pool, pages};
+use super::pool::{Pool, page_bytes};
 use super::verbs::verb;
 use crate::mem::{HostMem, MemError, PAGE_BYTES, View};
 use crate::nic::{
-    Access, Change, Connection, NicAddress, NicError, Order, QpAddress, QpAttr, QpState, QpType,
-    QueuePair, Queues,
+    Access, AddressVector, Change, Connection, NicAddress, NicError, Order, QpAddress, QpAttr,
+    QpState, QpType, QueuePair, Queues,
 };
 use crate::wire::blueflame::BF_BYTES;
 use crate::wire::cqe::CQE_BYTES;
@@ -55,12 +56,17 @@ pub(super) struct Qp {
 /// receive queues to a 64th of their buffer's size, rounded up to a power of two (the PRM's QP page
 /// offset counts in such parts), wherever the CQs before them end.
 pub(super) fn queue_bytes(attr: &QpAttr) -> usize {
+    queue_bytes_in(attr, page_bytes())
+}
+
+fn queue_bytes_in(attr: &QpAttr, page: usize) -> usize {
+    let pages = |bytes: usize| bytes.next_multiple_of(page);
     let rq = attr.rq_wqes as usize * attr.rq_sges.max(1) as usize * DS_BYTES;
     let rings = pages(rq + attr.sq_blocks as usize * WQEBB_BYTES);
-    let align = (rings.next_power_of_two() / 64).max(PAGE_BYTES);
+    let align = (rings.next_power_of_two() / 64).max(page);
     let cq = |entries: u32| pages(entries as usize * CQE_BYTES);
     let cqs = cq(attr.send_cqes) + cq(attr.recv_cqes);
-    PAGE_BYTES + cqs + (align - PAGE_BYTES) + rings.next_multiple_of(align)
+    page + cqs + (align - page) + rings.next_multiple_of(align)
 }
 
 fn check(device: &Device, attr: &QpAttr) -> Result<(), NicError> {
@@ -137,18 +143,17 @@ fn create_cq(
     domain: &Arc<Domain>,
     entries: u32,
 ) -> Result<Arc<Object<ibv_cq>>, Mlx5Error> {
-    let create = verb!(&**device, create_cq_ex)?;
     // SAFETY: integers and pointers that may be null.
     let mut attr: ibv_cq_init_attr_ex = unsafe { zeroed() };
     attr.cqe = entries - 1; // libmlx5 keeps one more and rounds up to a power of two
     attr.comp_mask = ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_PD.0;
     attr.parent_domain = domain.raw().as_ptr();
     let how = (ibv_destroy_cq as super::object::Destroy<ibv_cq>, "ibv_destroy_cq");
-    // SAFETY: live objects of one context; null or a fresh CQ that this alone destroys. A
-    // `ibv_cq_ex` begins with an `ibv_cq`.
+    // SAFETY: live objects of one context; null or a fresh CQ that this alone destroys.
     unsafe {
-        let raw = create(device.context().as_ptr(), &mut attr).cast();
-        Ok(Arc::new(Object::take(device, raw, "ibv_create_cq_ex", how, domain.clone())?))
+        let raw = device.dv.create_cq(device.context(), &mut attr, CQE_BYTES as u16);
+        let raw = raw.map_or(std::ptr::null_mut(), |raw| raw.as_ptr());
+        Ok(Arc::new(Object::take(device, raw, "mlx5dv_create_cq", how, domain.clone())?))
     }
 }
 
@@ -221,7 +226,7 @@ impl Qp {
         init.cap.max_send_sge = 1;
         init.cap.max_recv_wr = attr.rq_wqes;
         init.cap.max_recv_sge = if attr.rq_wqes == 0 { 0 } else { attr.rq_sges };
-        init.send_ops_flags = send_ops();
+        init.send_ops_flags = send_ops(device.atomics);
         init.comp_mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
             | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
         // SAFETY: live objects of one context; null or a fresh queue pair that this alone destroys.
@@ -348,10 +353,10 @@ impl Qp {
         }
         let [own, answers] = self.device.max_rd_atomic;
         set! {
-            change.access.map(access_flags) => qp_access_flags, IBV_QP_ACCESS_FLAGS;
+            change.access.map(|access| access_flags(access, self.device.atomics)) => qp_access_flags, IBV_QP_ACCESS_FLAGS;
             change.pkey_index => pkey_index, IBV_QP_PKEY_INDEX;
             change.port.map(|_| self.device.port) => port_num, IBV_QP_PORT;
-            change.av.map(|av| self.path(av.nic)).transpose()? => ah_attr, IBV_QP_AV;
+            change.av.map(|av| self.path(&av)).transpose()? => ah_attr, IBV_QP_AV;
             change.path_mtu.map(mtu_code) => path_mtu, IBV_QP_PATH_MTU;
             change.dest_qpn.map(|qpn| qpn.0) => dest_qp_num, IBV_QP_DEST_QPN;
             change.rq_psn.map(Psn::value) => rq_psn, IBV_QP_RQ_PSN;
@@ -368,56 +373,69 @@ impl Qp {
     }
 
     /// The path to a peer, as `ibv_ah_attr`.
-    fn path(&self, peer: NicAddress) -> Result<ibv_ah_attr, Mlx5Error> {
-        // SAFETY: integers and a union of them.
-        let mut av: ibv_ah_attr = unsafe { zeroed() };
-        av.port_num = self.device.port;
-        let global = |raw: [u8; 16]| ibv_global_route {
-            dgid: rdma_sys::ibv_gid { raw },
-            flow_label: 0,
-            sgid_index: self.device.gid.index,
-            hop_limit: 64,
-            traffic_class: 0,
-        };
-        match (self.device.address, peer) {
-            (NicAddress::Ip(own), NicAddress::Ip(peer)) if own.is_ipv4() == peer.is_ipv4() => {
-                (av.is_global, av.grh) = (1, global(gid::of(peer)));
-            }
-            (NicAddress::Lid { gid: own, .. }, NicAddress::Lid { lid, gid: peer }) => {
-                av.dlid = lid;
-                // Routed where the peer is in another subnet (the GID's first 8 bytes), or has no
-                // LID at all.
-                if lid == 0 || own[..8] != peer[..8] {
-                    (av.is_global, av.grh) = (1, global(peer));
-                }
-            }
-            (local, peer) => {
-                let (peer, local) = (peer.to_string(), local.to_string());
-                return Err(Mlx5Error::Unreachable { peer, local });
-            }
-        }
-        Ok(av)
+    fn path(&self, to: &AddressVector) -> Result<ibv_ah_attr, Mlx5Error> {
+        let Device { port, address, gid, marks, .. } = &*self.device;
+        path(*address, (*port, gid.index), *marks, to)
     }
 }
 
-/// The operations that posters of ours use.
-fn send_ops() -> u64 {
+/// The path from a port, by one of its GIDs. The device's marks hold unless the address vector has
+/// others.
+fn path(
+    local: NicAddress,
+    (port, sgid_index): (u8, u8),
+    marks: Marks,
+    to: &AddressVector,
+) -> Result<ibv_ah_attr, Mlx5Error> {
+    // SAFETY: integers and a union of them.
+    let mut av: ibv_ah_attr = unsafe { zeroed() };
+    (av.port_num, av.sl) = (port, marks.service_level);
+    let global = |raw: [u8; 16]| ibv_global_route {
+        dgid: rdma_sys::ibv_gid { raw },
+        flow_label: to.flow_label,
+        sgid_index,
+        hop_limit: if to.hop_limit == 0 { 64 } else { to.hop_limit },
+        traffic_class: match to.traffic_class {
+            0 => marks.traffic_class,
+            other => other,
+        },
+    };
+    match (local, to.nic) {
+        (NicAddress::Ip(own), NicAddress::Ip(peer)) if own.is_ipv4() == peer.is_ipv4() => {
+            (av.is_global, av.grh) = (1, global(gid::of(peer)));
+        }
+        (NicAddress::Lid { gid: own, .. }, NicAddress::Lid { lid, gid: peer }) => {
+            av.dlid = lid;
+            // Routed where the peer is in another subnet (the GID's first 8 bytes), or has no LID
+            // at all.
+            if lid == 0 || own[..8] != peer[..8] {
+                (av.is_global, av.grh) = (1, global(peer));
+            }
+        }
+        (local, peer) => {
+            let (peer, local) = (peer.to_string(), local.to_string());
+            return Err(Mlx5Error::Unreachable { peer, local });
+        }
+    }
+    Ok(av)
+}
+
+/// The operations that posters of ours use. libmlx5 makes no queue pair for atomics on a card without.
+fn send_ops(atomics: bool) -> u64 {
     use ibv_qp_create_send_ops_flags as f;
-    u64::from(
-        (f::IBV_QP_EX_WITH_RDMA_WRITE
-            | f::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-            | f::IBV_QP_EX_WITH_SEND
-            | f::IBV_QP_EX_WITH_SEND_WITH_IMM
-            | f::IBV_QP_EX_WITH_RDMA_READ
-            | f::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-            | f::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
-            .0,
-    )
+    let plain = f::IBV_QP_EX_WITH_RDMA_WRITE
+        | f::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+        | f::IBV_QP_EX_WITH_SEND
+        | f::IBV_QP_EX_WITH_SEND_WITH_IMM
+        | f::IBV_QP_EX_WITH_RDMA_READ;
+    let both = f::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | f::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    u64::from(if atomics { plain | both } else { plain }.0)
 }
 
 /// What a peer may do, for the queue pair as a whole; regions narrow it.
-fn access_flags(access: Access) -> u32 {
-    super::memory::flags(Access { local_write: false, ..access })
+fn access_flags(access: Access, atomics: bool) -> u32 {
+    let remote_atomic = access.remote_atomic && atomics;
+    super::memory::flags(Access { local_write: false, remote_atomic, ..access })
 }
 
 fn state_code(state: QpState) -> u32 {
@@ -431,21 +449,29 @@ fn state_code(state: QpState) -> u32 {
     }
 }
 
-/// The part of the register's page from which our offsets count: a page has two registers, at 0x800
-/// and 0xa00, and each queue pair sees its own at 0x800.
+/// The part of the register's page from which our offsets count: a UAR page, 4 KiB whatever the
+/// system's pages, has two registers, at 0x800 and 0xa00, and each queue pair sees its own at 0x800.
 fn uar(device: &Arc<Device>, register: u64) -> Result<View, NicError> {
-    let page = register & !(PAGE_BYTES as u64 - 1);
-    let offset = (register - page).checked_sub(UAR_DOORBELL_OFFSET as u64);
-    let wrong = Mlx5Error::Queue {
+    let size = page_bytes();
+    let (page, part) = register_part(register, size).ok_or(Mlx5Error::Queue {
         what: "a doorbell register at its page's offset",
-        found: register - page,
+        found: register % PAGE_BYTES as u64,
         wanted: UAR_DOORBELL_OFFSET as u64,
-    };
-    let offset = offset.filter(|_| register.is_multiple_of(8)).ok_or(wrong)? as usize;
+    })?;
     // SAFETY: libmlx5 maps the page for writing and keeps it until the context is closed, which the
     // owner puts off; what is written there concerns this process's queue pairs only.
-    let memory = unsafe { HostMem::of_device(page, PAGE_BYTES, device.clone()) };
-    Ok(View::new(&memory, offset, PAGE_BYTES - offset)?)
+    let memory = unsafe { HostMem::of_device(page, size, device.clone()) };
+    Ok(View::new(&memory, part.start, part.len())?)
+}
+
+/// Address of the system's page that a register lies in, and the part of that page that a queue pair
+/// sees: to the end of the UAR page.
+fn register_part(register: u64, page_bytes: usize) -> Option<(u64, Range<usize>)> {
+    let page = register & !(page_bytes as u64 - 1);
+    let (at, in_uar) = ((register - page) as usize, register as usize % PAGE_BYTES);
+    let before = in_uar.checked_sub(UAR_DOORBELL_OFFSET)?;
+    let end = at - in_uar + PAGE_BYTES;
+    register.is_multiple_of(8).then(|| (page, end - PAGE_BYTES + before..end))
 }
 
 impl QueuePair for Qp {
@@ -477,7 +503,7 @@ impl QueuePair for Qp {
     }
 
     fn connect(&self, peer: QpAddress) -> Result<(), NicError> {
-        self.path(peer.nic)?; // before any state changes
+        self.path(&AddressVector::to(peer.nic))?; // before any state changes
         if self.connected.swap(true, Ordering::AcqRel) {
             let (qpn, from, to) = (self.address.qpn.0, self.state(), QpState::Init);
             return Err(NicError::State { qpn, from, to });
@@ -504,3 +530,7 @@ impl QueuePair for Qp {
         let _ = self.modify(QpState::Err, &Change::default());
     }
 }
+
+#[cfg(test)]
+#[path = "qp_tests.rs"]
+mod tests;

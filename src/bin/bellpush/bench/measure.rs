@@ -214,7 +214,7 @@ impl<'a> Lane<'a> {
         let launched = launch(&self.rig.stream, kernel, Dims::new(1, threads), &args);
         launched.map_err(|e| fail(&e))?;
         // Each of the kernel's waits is bounded by the timeout, and the first that fails ends it.
-        let bound = self.rig.timeout * 3 + Duration::from_secs(60);
+        let bound = self.rig.timeout.saturating_mul(3).saturating_add(Duration::from_secs(60));
         self.rig.stream.synchronize(bound).map_err(|e| fail(&e))?;
 
         let mut raw = [0; size_of::<BenchResult>()];
