@@ -4,11 +4,18 @@
 //! does with the same bytes and no NIC: the bound of the 4 KiB rows. Before each batch of a `cold`
 //! row, the core's own caches are filled with other memory, and no line is used twice in a batch:
 //! every line that the engine touches is a miss, as it is when a device has written it.
+//!
+//! Aims, of a core of any server of the last years: 10 M WQE/s of 8 B in cache, signalled or not; 4 M
+//! with a receive's CQE, in band, or out of cache; 1 µs from a post to its completion; 100 ns for a step
+//! that finds nothing; 4 KiB at a quarter of what memcpy does with them, a tenth out of cache. It is the
+//! CPU's engine: `engine: cpu` is printed, and no WQE may have been carried out elsewhere.
 #![allow(missing_docs)]
 
+mod aim;
 #[path = "../tests/common/mod.rs"]
 mod common;
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bellpush::nic::slots::HostSlots;
@@ -17,7 +24,10 @@ use bellpush::nic::{Access, LineFormat, QpAttr, QueuePair};
 use bellpush::wire::wqe::{Flags, Opcode, Piece, SendWr};
 use common::{Buf, Pair, attr, inband, inline, make_qp};
 use criterion::measurement::WallTime;
-use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkGroup, Criterion, Throughput};
+
+/// Which engine `common` makes NICs with.
+const ENGINE: &str = "cpu";
 
 const BATCH: u64 = 512;
 const WINDOW: u64 = 128 << 10;
@@ -86,9 +96,16 @@ fn ring(
                 assert_eq!(p.sent().len() as u64, BATCH / every);
                 p.received();
             }
+            aim::note(name, BATCH * iters, spent);
             spent
         });
     });
+    on_the_cpu(&p.nics[0]);
+}
+
+/// Another engine would be another bench.
+fn on_the_cpu(nic: &SoftNic) {
+    assert_eq!(nic.counters().offloaded, 0, "a kernel carried out WQEs of this bench");
 }
 
 fn engine(c: &mut Criterion) {
@@ -127,7 +144,7 @@ fn engine(c: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     let mut p = Pair::with(&wide(), &wide());
     group.bench_function("post_step_poll_8B", |b| {
-        b.iter(|| {
+        aim::iter(b, "post_step_poll_8B", 1, || {
             let payload = inline(&DATA[..8]);
             let wr = write(&p, 0).payload(&payload);
             p.a.host.send(&wr).unwrap();
@@ -136,6 +153,7 @@ fn engine(c: &mut Criterion) {
             assert!(p.a.host.poll_send().unwrap().is_some());
         });
     });
+    on_the_cpu(&p.nics[0]);
 
     group.throughput(Throughput::Bytes(BATCH * 4096));
     ring(&mut group, "write_4KiB_window", 64, false, |p, i| {
@@ -153,7 +171,7 @@ fn engine(c: &mut Criterion) {
     }
     let p = Pair::with(&wide(), &wide());
     group.bench_function("memcpy_4KiB", |b| {
-        b.iter(|| {
+        aim::iter(b, "memcpy_4KiB", BATCH, || {
             for i in 0..BATCH as usize {
                 let at = i * 4096 % WINDOW as usize;
                 p.a.buf.view.mem().copy_to(at, p.b.buf.view.mem(), at, 4096).unwrap();
@@ -201,6 +219,7 @@ fn slots(
                 spent += start.elapsed();
                 p.sent().iter().for_each(|c| slots.retire(c.wqe_counter));
             }
+            aim::note(name, BATCH * iters, spent);
             spent
         });
     });
@@ -215,8 +234,40 @@ fn idle(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, pairs: usize, attr
         b.connect(a.address()).unwrap();
     }
     engines[0].step(1);
-    group.bench_function(name, |b| b.iter(|| engines[0].step(2)));
+    group.bench_function(name, |b| aim::iter(b, name, 1, || engines[0].step(2)));
 }
 
-criterion_group!(benches, engine);
-criterion_main!(benches);
+fn main() -> ExitCode {
+    let mut c = Criterion::default().configure_from_args();
+    engine(&mut c);
+    c.final_summary();
+    let mut aims = aim::Aims::default();
+    let millions = |name: &str| aim::rate(name).map(|rate| rate / 1e6);
+    for (name, wanted) in [
+        ("write_8B_inline", 10.0),
+        ("write_8B_gather", 10.0),
+        ("write_8B_signalled", 10.0),
+        ("write_8B_gather_cold", 4.0),
+        ("send_64B", 4.0),
+        ("inband_64B_l12s4", 4.0),
+        ("inband_64B_l60s4", 4.0),
+    ] {
+        aims.at_least(name, millions(name), wanted, "M WQE/s");
+    }
+    let ns = |name: &str| aim::rate(name).map(|rate| 1e9 / rate);
+    aims.at_most("post_step_poll_8B", ns("post_step_poll_8B"), 1000.0, "ns");
+    for name in ["idle_step_2_qps", "idle_step_2_qps_inband", "idle_step_4_qps"] {
+        aims.at_most(name, ns(name), 100.0, "ns");
+    }
+    let memcpy = aim::rate("memcpy_4KiB");
+    for (name, wanted) in [
+        ("write_4KiB_window", 0.25),
+        ("inband_4KiB_l12s4", 0.1),
+        ("inband_4KiB_l60s4", 0.25),
+        ("write_4KiB_cold", 0.1),
+    ] {
+        let ratio = aim::rate(name).zip(memcpy).map(|(rate, memcpy)| rate / memcpy);
+        aims.at_least(name, ratio, wanted, "of memcpy");
+    }
+    aims.end()
+}

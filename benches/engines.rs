@@ -1,11 +1,15 @@
 //! What the engines of a NIC cost each other: each has a thread, a queue pair to another NIC, and memory of its
 //! own, so that all they share is what the NICs keep for all queue pairs. A WQE at a time: posted, rung for,
 //! carried out.
+//!
+//! Aims: 1 M WQE/s a thread, and beside another engine four fifths of what it does alone.
 #![allow(missing_docs)]
 
+mod aim;
 #[path = "../tests/common/mod.rs"]
 mod common;
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +18,10 @@ use bellpush::nic::soft::{Engine, InProcess, Qp, SoftConfig, SoftNic};
 use bellpush::nic::{Access, QueuePair};
 use bellpush::wire::wqe::{Flags, Opcode, SendWr};
 use common::{Buf, attr, make_qp};
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, Throughput};
+
+/// Which engine `common` makes NICs with.
+const ENGINE: &str = "cpu";
 
 const WQES: u64 = 4096;
 
@@ -75,7 +82,8 @@ fn engines(c: &mut Criterion) {
     group.throughput(Throughput::Elements(WQES));
     for count in [1, 2] {
         let mut lanes = lanes(count);
-        group.bench_function(format!("write_64B_each_rung_{count}_engines"), |b| {
+        let name = format!("write_64B_each_rung_{count}_engines");
+        group.bench_function(&name, |b| {
             b.iter_custom(|iters| {
                 let start = Instant::now();
                 std::thread::scope(|scope| {
@@ -83,12 +91,24 @@ fn engines(c: &mut Criterion) {
                         scope.spawn(move || lane.run(WQES * iters));
                     }
                 });
-                start.elapsed()
+                let spent = start.elapsed();
+                aim::note(&name, WQES * iters, spent);
+                spent
             });
         });
     }
     group.finish();
 }
 
-criterion_group!(benches, engines);
-criterion_main!(benches);
+fn main() -> ExitCode {
+    println!("engine: {ENGINE}");
+    let mut c = Criterion::default().configure_from_args();
+    engines(&mut c);
+    c.final_summary();
+    let mut aims = aim::Aims::default();
+    let [one, two] = [1, 2].map(|n| aim::rate(&format!("write_64B_each_rung_{n}_engines")));
+    aims.at_least("one engine", one.map(|rate| rate / 1e6), 1.0, "M WQE/s");
+    let ratio = one.zip(two).map(|(one, two)| two / one);
+    aims.at_least("a thread of two", ratio, 0.8, "of one alone");
+    aims.end()
+}

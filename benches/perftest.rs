@@ -4,14 +4,17 @@
 //! `cargo bench --bench perftest -- [--rounds N]` prints the table; with `BELLPUSH_WRITE_RESULTS` set
 //! it becomes docs/results/perftest.md. Both programs poll, so that on a machine with few cores, all
 //! of which are wanted, numbers are those of an otherwise idle one only.
+//!
+//! Aim, over UDP: at least as good as UCX over TCP in every row.
 
+mod aim;
 #[path = "two_process/ucx.rs"]
 #[allow(dead_code)] // the other benchmark's own
 mod ucx;
 
 use std::fmt::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -131,12 +134,13 @@ fn build_object() {
     assert!(status.is_ok_and(|status| status.success()), "the preloaded object is not built");
 }
 
-fn main() {
+fn main() -> ExitCode {
     let mut args = std::env::args().skip_while(|arg| arg != "--rounds");
     let rounds = args.nth(1).map_or(ROUNDS, |n| n.parse().expect("a number of rounds"));
     build_object();
     let Some(version) = ucx::version() else {
-        return println!("SKIPPED: no ucx_perftest (apt-get install ucx-utils)");
+        println!("SKIPPED: no ucx_perftest (apt-get install ucx-utils)");
+        return ExitCode::SUCCESS;
     };
     let mut text = format!(
         "# Results: perftest on the software device, beside UCX over TCP\n\n\
@@ -147,6 +151,7 @@ fn main() {
          |---|---|---|---|---|---|---|---|\n",
         thread::available_parallelism().map_or(1, |n| n.get()),
     );
+    let mut aims = aim::Aims::default();
     for row in ROWS {
         let mut found = [const { Vec::new() }; 3];
         for _ in 0..rounds {
@@ -156,6 +161,11 @@ fn main() {
         }
         let [udp, shm, tcp] = found.each_mut().map(|values| summary(values));
         let ratio = median(&found[0]).zip(median(&found[2])).map(|(ours, theirs)| ours / theirs);
+        let what = format!("{} of {} B", row.perftest, row.bytes);
+        match row.what {
+            What::Latency => aims.at_most(&what, ratio, 1.0, "of UCX's time"),
+            What::Bandwidth => aims.at_least(&what, ratio, 1.0, "of UCX's bandwidth"),
+        }
         let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
         let unit = if row.what == What::Latency { "µs" } else { "GB/s" };
         let Row { perftest, ucx, bytes, .. } = row;
@@ -168,4 +178,5 @@ fn main() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/results/perftest.md");
         std::fs::write(&file, text).expect("the results' file can be written");
     }
+    aims.end()
 }

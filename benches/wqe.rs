@@ -2,8 +2,13 @@
 //!
 //! The device code's rows contain the launch of one lane, spread over a ring of WQEs, and say
 //! nothing about a GPU. Both must build the same bytes, which is checked before anything is timed.
+//!
+//! Aims: 20 M WQE/s in Rust, 10 M by the device code.
 #![allow(missing_docs)]
 
+mod aim;
+
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +17,7 @@ use bellpush::gpu::{DeviceMem, Dims, Executor, Gpu, HostOptions, Kernel, Module,
 use bellpush::wire::wqe::{Opcode, Piece, SendWr, Sge, WQEBB_BYTES};
 use bellpush::wire::{Iova, Lkey, Qpn, Rkey};
 use criterion::measurement::WallTime;
-use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkGroup, Criterion, Throughput};
 
 const RING_BLOCKS: usize = 1 << 15;
 const COUNT: usize = 8192;
@@ -97,7 +102,8 @@ fn wqe(c: &mut Criterion) {
         assert!(built == ring[..used], "{}: device code and Rust build other bytes", shape.name);
 
         group.bench_function(format!("{}/rust", shape.name), |b| {
-            b.iter(|| in_rust(shape, source.addr(), &data, std::hint::black_box(&mut ring)));
+            let once = || in_rust(shape, source.addr(), &data, std::hint::black_box(&mut ring));
+            aim::iter(b, "rust", COUNT as u64, once);
         });
         group.bench_function(format!("{}/device_code_on_host", shape.name), |b| {
             b.iter_custom(|iters| {
@@ -105,12 +111,22 @@ fn wqe(c: &mut Criterion) {
                 for _ in 0..iters {
                     by_device_code(&stream, &kernel, shape, &memory, source.addr());
                 }
-                start.elapsed()
+                let spent = start.elapsed();
+                aim::note("device code", COUNT as u64 * iters, spent);
+                spent
             });
         });
     }
     group.finish();
 }
 
-criterion_group!(benches, wqe);
-criterion_main!(benches);
+fn main() -> ExitCode {
+    let mut c = Criterion::default().configure_from_args();
+    wqe(&mut c);
+    c.final_summary();
+    let mut aims = aim::Aims::default();
+    for (name, wanted) in [("rust", 20.0), ("device code", 10.0)] {
+        aims.at_least(name, aim::rate(name).map(|rate| rate / 1e6), wanted, "M WQE/s");
+    }
+    aims.end()
+}

@@ -1,5 +1,5 @@
 //! The engine of `kernels/engine.cuh`: the tests of the software NIC's own engine, byte for byte the
-//! same, on it; and what is its alone. (`common` and `rig` look by their paths whether they are here.)
+//! same, on it; and what is its alone.
 
 #![expect(clippy::duplicate_mod, reason = "each suite brings its helpers along")]
 
@@ -18,6 +18,9 @@ mod nic_join;
 mod nic_ops;
 #[path = "engine/rows.rs"]
 mod rows;
+
+/// Which engine `common` and `rig` make NICs with.
+const ENGINE: &str = "kernel";
 
 mod own {
     use std::sync::Arc;

@@ -14,6 +14,9 @@ use bellpush::nic::{Change, LineFormat, Mtu, QpAttr, QueuePair};
 use bellpush::wire::wqe::{Opcode, Operands, SendWr};
 use common::{Pair, attr, inband, inline, make_qp};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 struct Counting;
 
 thread_local! {

@@ -14,6 +14,9 @@ use bellpush::wire::{Iova, Rkey, blueflame};
 use common::{Pair, attr, inband};
 use proptest::prelude::*;
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 const GUARD: usize = 4096;
 const BODY: usize = 4096;
 

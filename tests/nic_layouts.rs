@@ -15,6 +15,9 @@ use bellpush::wire::doorbell::cq_ci_word;
 use bellpush::wire::wqe::{Opcode, SendWr};
 use common::{Buf, attr, connect, inline, packet_nics};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 struct Ring {
     cq: Arc<Cq>,
     view: View,

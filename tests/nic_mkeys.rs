@@ -11,6 +11,9 @@ use bellpush::wire::wqe::{Flags, Opcode, Operands, Piece, SendWr, Sge};
 use bellpush::wire::{Iova, Lkey, Rkey};
 use common::{Buf, Pair, attr, inline, pattern, syndromes};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 fn pair(faults: &str) -> Pair {
     Pair::on_packets(faults, &attr(), &attr(), &Change::default())
 }

@@ -20,6 +20,9 @@ use bellpush::wire::doorbell::{
 use bellpush::wire::wqe::{DataSeg, Flags, INVALID_LKEY, Opcode, SendWr, Sge};
 use common::{Buf, attr, inline, syndromes};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 /// Two NICs and their engines, on the in-process link or on packets.
 struct Nics {
     nics: [Arc<SoftNic>; 2],

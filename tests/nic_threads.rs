@@ -13,6 +13,9 @@ use bellpush::nic::{Access, Change, LineFormat, Nic, NicError, QpAttr, QpState, 
 use bellpush::wire::wqe::{Flags, Opcode, SendWr};
 use common::{Buf, attr, inband, inline, make_qp};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]

@@ -20,6 +20,9 @@ use bellpush::wire::wqe::{Opcode as Op, Operands, SendWr};
 use bellpush::wire::{Iova, Psn, Qpn, Rkey};
 use common::{Pair, attr, inline, pattern};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 /// Headers of an opcode, different for each.
 fn headers(opcode: Opcode) -> Headers {
     let n = u32::from(opcode.code());

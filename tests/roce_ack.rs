@@ -12,6 +12,9 @@ use bellpush::nic::{Change, Nic, QpState, QueuePair};
 use bellpush::wire::wqe::{Opcode, SendWr};
 use common::{Pair, attr, inline, packet_nics_over};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 /// How many packets each call of [`Link::send`] took.
 type Sends = Arc<Mutex<Vec<usize>>>;
 

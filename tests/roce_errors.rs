@@ -18,6 +18,9 @@ use bellpush::wire::wqe::{Flags, Opcode, Operands, SendWr, Sge};
 use bellpush::wire::{Iova, Rkey};
 use common::{Buf, End, Pair, attr, bad_key, connect, inline, make_qp, pattern, syndromes};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 fn pair(with: &Change) -> Pair {
     Pair::on_packets("", &attr(), &attr(), with)
 }

@@ -13,6 +13,9 @@ use bellpush::wire::cqe::Cqe;
 use bellpush::wire::wqe::{Opcode, Operands, SendWr};
 use common::{Buf, Pair, attr, pattern};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 /// Messages on their way at most, each with a slot of its own in both ends' memory.
 const SLOTS: u64 = 32;
 const SLOT_BYTES: usize = 64 << 10;

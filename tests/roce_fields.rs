@@ -13,6 +13,9 @@ use bellpush::wire::wqe::{Opcode, SendWr};
 use bellpush::wire::{Iova, Psn, Qpn, Rkey};
 use common::{attr, inline, make_qp};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 const PEER_QPN: Qpn = Qpn(0x1234);
 
 /// Has a queue pair send a WRITE with an address vector; returns its number and the headers that

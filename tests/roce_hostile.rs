@@ -9,6 +9,9 @@ use proptest::prelude::*;
 
 use sessions::session;
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
 

@@ -21,6 +21,9 @@ use bellpush::wire::wqe::{Opcode, Operands, SendWr};
 use bellpush::wire::{Iova, Psn, Qpn, Rkey};
 use common::{Buf, attr, make_qp, syndromes};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 /// What the peer's process is told: the name of a link and the address on it.
 const CHILD: &str = "BELLPUSH_TEST_KILL";
 /// What the peer's process says begins with this; the test harness says other things.

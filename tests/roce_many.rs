@@ -14,6 +14,9 @@ use bellpush::nic::{Access, Nic, QpAttr, QpState, QueuePair};
 use bellpush::wire::wqe::{Opcode, SendWr};
 use common::{Buf, attr, inline};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 const MANY: usize = 10_000;
 /// Queue pairs are spread over so many UAR pages, as a process's are.
 const PAGES: usize = 16;

@@ -8,6 +8,9 @@ use bellpush::wire::cqe::CqeOpcode;
 use bellpush::wire::wqe::{MAX_WQE_BYTES, Opcode, Operands, SendWr};
 use common::{Pair, attr, inline, pattern};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 fn pair(with: &Change) -> Pair {
     Pair::on_packets("", &attr(), &attr(), with)
 }

@@ -11,6 +11,9 @@ use bellpush::wire::cqe::{CqeOpcode, Syndrome};
 use bellpush::wire::wqe::{Datagram, Opcode, SendWr};
 use common::{Pair, attr, inline, pattern, syndromes};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 fn uc(faults: &str, mtu: usize) -> Pair {
     let with = Change { path_mtu: Mtu::new(mtu), ..Change::default() };
     let deep = QpAttr { rq_wqes: 256, recv_cqes: 256, ..attr() };

@@ -17,6 +17,9 @@ use bellpush::wire::doorbell::{DBR_RCV_OFFSET, dbr_word};
 use bellpush::wire::wqe::{DataSeg, INVALID_LKEY, Opcode, Operands, Piece, SendWr};
 use common::{Buf, attr, connect, inline, packet_nics, pattern, syndromes};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 fn cq(nic: &SoftNic) -> (Arc<Cq>, HostCq) {
     let mem = HostMem::alloc(16384).unwrap();
     let part = |at, n| View::new(&mem, at, n).unwrap();

@@ -9,6 +9,9 @@ use bellpush::gpu::args::{OpArgs, Scope, Verb};
 use bellpush::transport::Options;
 use rig::*;
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 /// Paths whose kernels are built for sharing.
 const SHARED: [(&str, &str); 3] = [
     ("push/kernel", "bp_verb_shared_push_kernel"),

@@ -14,6 +14,9 @@ use bellpush::transport::{Address, Endpoint, Error, Memory, Options, Path};
 use bellpush::wire::{Iova, Rkey};
 use rig::*;
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 const REMOTE_ACCESS: u8 = 0x13;
 
 /// Every path that kernels post on, with its kernel, and the shared ones.

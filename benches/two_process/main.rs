@@ -8,12 +8,18 @@
 //! post to the other side's answer, a WRITE, in memory, which is ucp_put_lat. Both are medians.
 //! 1 MiB: several WRITEs outstanding, every page of each stamped, every byte of the last of each
 //! slot compared.
+//!
+//! Aims: messages of 1 MiB at a fifth of memcpy over shared memory, a twentieth over UDP; ping-pong in
+//! 2 µs over shared memory, 20 µs over UDP. (With fewer cores than the processes want, latencies are the
+//! scheduler's.)
 
+#[path = "../aim/mod.rs"]
+mod aim;
 mod end;
 mod ucx;
 
 use std::hint::black_box;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use bellpush::mem::{Dma, HostMem, PAGE_BYTES, View};
@@ -226,15 +232,17 @@ fn load() -> String {
     std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().to_owned()
 }
 
-fn main() {
+fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let [first, way, name] = &args[..]
         && first == "--second"
     {
-        return answer(Way::ALL[way.parse::<usize>().expect("a way")], name);
+        answer(Way::ALL[way.parse::<usize>().expect("a way")], name);
+        return ExitCode::SUCCESS;
     }
     if !args.iter().any(|arg| arg == "--bench") {
-        return checker_finds_what_is_wrong(); // `cargo test` runs benches, too
+        checker_finds_what_is_wrong(); // `cargo test` runs benches, too
+        return ExitCode::SUCCESS;
     }
     let asked = args.iter().skip_while(|arg| *arg != "--rounds").nth(1);
     let rounds = asked.map_or(ROUNDS, |n| n.parse().expect("a number of rounds"));
@@ -289,7 +297,9 @@ fn main() {
         let [a, b, c] = [us / ucx_us, rate / ucx_rate, rate / copy].map(ratio);
         println!("| {name} | {complete} | {half} | {gb} | {a} | {b} | {c} |");
     };
+    let mut measured = Vec::new();
     for (way, row) in Way::ALL.into_iter().zip(rows) {
+        measured.push((way, median(row.ping_pong.clone()), median(row.rate.clone()) / copy));
         print(&format!("{}, engine by {}", way.link, way.drive()), row);
     }
     match version {
@@ -297,6 +307,14 @@ fn main() {
         None => println!("\nucx_perftest is not installed (ucx-utils): no ratios to UCX"),
     }
     println!("\nmemcpy of 1 MiB pieces: {:.2} GB/s", copy / 1e9);
+    let mut aims = aim::Aims::default();
+    for (way, us, ratio) in measured {
+        let (wanted, most_us) = if way.link == "shm" { (0.2, 2.0) } else { (0.05, 20.0) };
+        let name = format!("{}, engine by {}", way.link, way.drive());
+        aims.at_least(&name, Some(ratio), wanted, "of memcpy");
+        aims.at_most(&format!("{name}, ping-pong"), Some(us), most_us, "µs");
+    }
+    aims.end()
 }
 
 /// The control of what the second process checks.

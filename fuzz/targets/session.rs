@@ -5,6 +5,10 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
+/// Which engine `common` makes NICs with.
+#[allow(dead_code)]
+const ENGINE: &str = "cpu";
+
 #[path = "../checks/session.rs"]
 mod check;
 
