@@ -4,12 +4,20 @@
 //!
 //! `BELLPUSH_CUDA_ARCHS` (default `80,90,90-ptx`) chooses what nvcc compiles for;
 //! `BELLPUSH_NVCC` names an nvcc, or is `none`; `CXX` another C++ compiler; `BELLPUSH_WERROR=1`
-//! makes warnings errors.
+//! makes warnings errors. An nvcc that comes later is seen by the next run of `./x`, or of this script
+//! (`touch build.rs`).
+//!
+//! Cargo runs this again after a commit, for the commit's name: compilers then have nothing to do.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
+
+const WATCHED: &[&str] =
+    &["BELLPUSH_NVCC", "BELLPUSH_WERROR", "BELLPUSH_CUDA_ARCHS", "CUDA_HOME", "CUDA_PATH"];
+/// What nvcc itself looks at, but `NVCC_CCBIN`, which [`fatbin`] gives it.
+pub const NVCC_VARIABLES: &[&str] = &["NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"];
 
 fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
@@ -18,9 +26,7 @@ fn main() {
     for path in ["build.rs", "kernels"] {
         println!("cargo::rerun-if-changed={path}");
     }
-    for name in
-        ["BELLPUSH_NVCC", "BELLPUSH_WERROR", "BELLPUSH_CUDA_ARCHS", "CUDA_HOME", "CUDA_PATH"]
-    {
+    for name in WATCHED.iter().chain(NVCC_VARIABLES) {
         println!("cargo::rerun-if-env-changed={name}");
     }
     tell_commit(&root);
@@ -29,7 +35,7 @@ fn main() {
 
     let sources = cu_files(&kernels);
     let werror = env::var_os("BELLPUSH_WERROR").is_some_and(|v| v == "1");
-    compile_for_host(&kernels, &sources, werror);
+    compile_for_host(&kernels, &sources, &out, werror);
 
     let (fatbins, why_none) = if env::var_os("CARGO_FEATURE_CUDA").is_none() {
         (Vec::new(), "it was built without the feature `cuda`")
@@ -38,6 +44,9 @@ fn main() {
             Ok(nvcc) => {
                 // For users' own kernels, as DEP_BELLPUSH_NVCC; absent where there is none.
                 println!("cargo::metadata=nvcc={}", nvcc.display());
+                if nvcc.is_absolute() {
+                    println!("cargo::rerun-if-changed={}", nvcc.display()); // another, or none
+                }
                 (sources.iter().map(|cu| fatbin(&nvcc, cu, &out, werror)).collect(), "")
             }
             Err(why) => (Vec::new(), why),
@@ -49,23 +58,32 @@ fn main() {
     write_table(&out, &sources, &fatbins, why_none);
 }
 
-/// The commit, for `--version` and results: `1a2b3c4`, `+dirty` where tracked files differ. Not set
-/// outside a checkout.
+/// The commit, for `--version` and results: `1a2b3c4d5e6f`. Not set outside a checkout. Whether sources
+/// differ from it is found when results are written (`src/report/checkout.rs`).
 fn tell_commit(root: &Path) {
-    let git = |args: &[&str]| {
-        let out = Command::new("git").arg("-C").arg(root).args(args).output().ok()?;
-        out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_string())
-    };
-    for file in ["HEAD", "index"] {
-        let path = root.join(".git").join(file);
-        if path.exists() {
-            println!("cargo::rerun-if-changed={}", path.display());
-        }
+    for file in head_files(root) {
+        println!("cargo::rerun-if-changed={}", file.display());
     }
-    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return };
-    let changes = git(&["status", "--porcelain", "--untracked-files=no"]).unwrap_or_default();
-    let dirty = if changes.is_empty() { "" } else { "+dirty" };
-    println!("cargo::rustc-env=BELLPUSH_COMMIT={commit}{dirty}");
+    if let Some(commit) = git(root, &["rev-parse", "--short=12", "HEAD"]) {
+        println!("cargo::rustc-env=BELLPUSH_COMMIT={commit}");
+    }
+}
+
+/// Without `GIT_OPTIONAL_LOCKS=0`, looking may write files of the checkout anew.
+fn git(root: &Path, args: &[&str]) -> Option<String> {
+    let mut git = Command::new("git");
+    let out = git.arg("-C").arg(root).args(args).env("GIT_OPTIONAL_LOCKS", "0").output().ok()?;
+    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_string())
+}
+
+/// Files that change when another commit is checked out or made, also in a worktree; not the index,
+/// which changes whenever somebody looks.
+pub fn head_files(root: &Path) -> Vec<PathBuf> {
+    let branch = git(root, &["symbolic-ref", "--quiet", "HEAD"]);
+    let names = ["HEAD", "logs/HEAD"].map(str::to_owned).into_iter().chain(branch);
+    let paths = names.filter_map(|name| git(root, &["rev-parse", "--git-path", &name]));
+    // Relative ones are so to the root. One that is not there would have cargo run this every time.
+    paths.map(|path| root.join(path)).filter(|path| path.exists()).collect()
 }
 
 /// The entry points' files, in a fixed order.
@@ -79,7 +97,7 @@ fn cu_files(kernels: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn compile_for_host(kernels: &Path, sources: &[PathBuf], werror: bool) {
+fn compile_for_host(kernels: &Path, sources: &[PathBuf], out: &Path, werror: bool) {
     let mut build = cc::Build::new();
     build
         .cpp(true)
@@ -99,12 +117,42 @@ fn compile_for_host(kernels: &Path, sources: &[PathBuf], werror: bool) {
         // The compiler takes a .cu for CUDA (clang) or for a linker script (gcc); cc puts no `-x`
         // before the file. A one-line source beside the objects says the same.
         let stem = cu.file_stem().expect("a .cu file has a name").to_string_lossy().into_owned();
-        let unit = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"))
-            .join(format!("{stem}.host.cpp"));
+        let unit = out.join(format!("{stem}.host.cpp"));
         write_if_changed(&unit, &format!("#include \"{}\"\n", cu.display()));
         build.file(unit);
     }
+    // What was made of the same sources by the same command stays.
+    let mut hasher = DefaultHasher::new();
+    let command = build.get_compiler().to_command();
+    format!("{command:?}").hash(&mut hasher);
+    let version = command.get_program();
+    let version = Command::new(version).arg("--version").output();
+    version.map(|v| v.stdout).unwrap_or_default().hash(&mut hasher);
+    hash_tree(kernels, &mut hasher);
+    let (made, stamp) = (out.join("libbellpush_kernels.a"), out.join("host.stamp"));
+    let hash = format!("{:016x}", hasher.finish());
+    if made.exists() && fs::read_to_string(&stamp).is_ok_and(|old| old == hash) {
+        println!("cargo::rustc-link-lib=static=bellpush_kernels");
+        println!("cargo::rustc-link-search=native={}", out.display());
+        return;
+    }
+    let _ = fs::remove_file(&stamp);
     build.compile("bellpush_kernels");
+    write_if_changed(&stamp, &hash);
+}
+
+/// Names and contents of all files below a folder.
+fn hash_tree(folder: &Path, hasher: &mut DefaultHasher) {
+    let entries = fs::read_dir(folder).expect("kernels can be listed");
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            hash_tree(&path, hasher);
+        } else {
+            (&path, fs::read(&path).unwrap_or_default()).hash(hasher);
+        }
+    }
 }
 
 /// An nvcc, or why there is none.
@@ -183,13 +231,10 @@ fn kept_fatbin(command: &Command, nvcc: &Path, cu: &Path, out: &Path) -> PathBuf
     format!("{command:?}").hash(&mut hasher);
     let version = Command::new(nvcc).arg("--version").output();
     version.map(|v| v.stdout).unwrap_or_default().hash(&mut hasher);
-    let folder = cu.parent().expect("a file lies in a folder");
-    let entries = fs::read_dir(folder).expect("kernels can be listed");
-    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    files.sort();
-    for file in files.iter().filter(|file| file.is_file()) {
-        (file, fs::read(file).unwrap_or_default()).hash(&mut hasher);
+    for name in NVCC_VARIABLES {
+        env::var_os(name).hash(&mut hasher);
     }
+    hash_tree(cu.parent().expect("a file lies in a folder"), &mut hasher);
     let name = cu.file_stem().expect("a .cu file has a name").to_string_lossy();
     // OUT_DIR is target/PROFILE/build/PACKAGE/out.
     let build = out.ancestors().nth(2).unwrap_or(out);

@@ -8,9 +8,10 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::checkout;
 use super::row::{Machine, Meta, Nic};
 
-/// Commit of this build, as the build script found it.
+/// Commit that the sources were at when this was built; [`commit`] says whether they were as committed.
 pub const COMMIT: &str = match option_env!("BELLPUSH_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
@@ -21,12 +22,22 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const UNKNOWN: &str = "unknown";
 
+/// Commit of this program, with `+dirty` where its sources differ from it, and `+unchecked` where
+/// nobody can tell, because the checkout that it was built in is not there.
+pub fn commit() -> String {
+    if COMMIT == UNKNOWN {
+        return UNKNOWN.into();
+    }
+    let program = std::env::current_exe().and_then(|program| program.metadata()?.modified());
+    checkout::describe(COMMIT, Path::new(env!("CARGO_MANIFEST_DIR")), program.ok())
+}
+
 /// Everything of [`Meta`] that the system knows; NIC and executor are the caller's to say, and
 /// `gpu` is the first NVIDIA GPU that the driver lists, whether or not the run uses it.
 pub fn meta(nic: Nic, executor: &str, seed: u64) -> Meta {
     Meta {
         version: VERSION.into(),
-        commit: COMMIT.into(),
+        commit: commit(),
         command_line: command_line(std::env::args_os().map(|a| a.to_string_lossy().into_owned())),
         date: rfc3339(SystemTime::now()),
         machine: machine(),

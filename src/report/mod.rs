@@ -9,6 +9,7 @@
 
 #[cfg(feature = "cli")]
 pub mod chart;
+mod checkout;
 mod error;
 mod file;
 #[cfg(feature = "cli")]

@@ -40,7 +40,8 @@ pub struct Nic {
 pub struct Meta {
     /// Version of bellpush.
     pub version: String,
-    /// Its commit, with `+dirty` where the tree had changes, or `unknown`.
+    /// Its commit, with `+dirty` where the sources had changes and `+unchecked` where the checkout was
+    /// gone when this was written, or `unknown`.
     pub commit: String,
     /// The command line, absolute paths shortened to their last part.
     pub command_line: String,
