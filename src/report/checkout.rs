@@ -21,7 +21,8 @@ pub(super) fn describe(commit: &str, root: &Path, program: Option<SystemTime>) -
     format!("{commit}{mark}")
 }
 
-/// Looks only: git would else write its index anew, and others may be at work in the checkout.
+/// Looks only: git may else write its index anew, and others may be at work in the checkout. (`git diff`
+/// of a working tree does so whatever it is told; `git status` does not.)
 fn git(root: &Path, args: &[&str]) -> Option<std::process::Output> {
     let mut git = Command::new("git");
     git.arg("-C").arg(root).args(args).arg("--").args(SOURCES).env("GIT_OPTIONAL_LOCKS", "0");
@@ -30,10 +31,10 @@ fn git(root: &Path, args: &[&str]) -> Option<std::process::Output> {
 
 /// Whether sources differ from the commit's, or came to them; `None` where git cannot say.
 fn differs(commit: &str, root: &Path) -> Option<bool> {
-    let changed = git(root, &["diff", "--quiet", commit])?.status.code()?;
-    let new = git(root, &["ls-files", "--others", "--exclude-standard"])?;
-    match (changed, new.status.success()) {
-        (0, true) => Some(!new.stdout.is_empty()),
+    let since = git(root, &["diff-tree", "--quiet", commit, "HEAD"])?.status.code()?;
+    let changed = git(root, &["status", "--porcelain", "--untracked-files=all"])?;
+    match (since, changed.status.success()) {
+        (0, true) => Some(!changed.stdout.is_empty()),
         (1, _) => Some(true),
         _ => None,
     }
