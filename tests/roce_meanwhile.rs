@@ -12,6 +12,9 @@ use bellpush::wire::roce::rnr_timer_ns;
 use bellpush::wire::wqe::{Opcode, Operands, SendWr};
 use common::{A_IOVA, B_IOVA, BUF_BYTES, Buf, End, Pair, attr, make_qp, packet_nics, pattern};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 const MTU: usize = 256;
 /// Messages on their way at most, each with a slot of its own in both ends' memory.
 const SLOTS: u64 = 16;

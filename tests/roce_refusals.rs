@@ -19,6 +19,9 @@ use bellpush::wire::roce::{
 use bellpush::wire::{Psn, Qpn};
 use common::{Buf, attr, make_typed};
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 const VICTIM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const PEER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
