@@ -12,6 +12,9 @@ use bellpush::gpu::{GpuError, HostOptions, Stream};
 use bellpush::transport::{Endpoint, Error, Kick, Memory, Options, Path};
 use rig::*;
 
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
+
 const N: usize = 96;
 const EACH: usize = 64;
 

@@ -7,6 +7,7 @@
 //! again: the one that has stood there for longest makes room for the next. A rank that is turned away by someone
 //! who does not show that it knows the secret tries again until its time is over.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -186,11 +187,11 @@ pub(super) fn gather(job: &Job) -> Result<(Vec<Line>, Vec<u32>), BootstrapError>
     let seats = (1..job.ranks).map(|_| None).collect();
     {
         let mut doors = doors();
-        if !doors.contains_key(&job.root) {
+        if let Entry::Vacant(place) = doors.entry(job.root) {
             let listener = TcpListener::bind(job.root).map_err(listen)?;
             listener.set_nonblocking(true).map_err(listen)?;
             let (knocks, gatherings) = (VecDeque::new(), HashMap::new());
-            doors.insert(job.root, Door { listener, knocks, gatherings });
+            place.insert(Door { listener, knocks, gatherings });
         }
         let door = doors.get_mut(&job.root).expect("it is there now");
         door.gatherings.insert(name, Gathering { job: job.clone(), id, seats });

@@ -226,7 +226,9 @@ mod tests {
         let [mut e, mut f] = End::pair(&other, &other);
         let planted =
             nic.register(Arc::new(Broken { panics: true }), Iova(0), Access::ALL).unwrap();
-        (b.receive(), c.receive(), f.receive());
+        b.receive();
+        c.receive();
+        f.receive();
         a.send(&planted);
         a.is_flushed(Side::Send);
         b.is_flushed(Side::Recv);
