@@ -544,7 +544,7 @@ fn queue_pairs_in_the_same_memory_begin_with_other_packet_numbers() {
     let memory = view(nic.queue_bytes(&attr()));
     let mut psns: Vec<u32> = (0..16)
         .map(|_| {
-            memory.write(0, &vec![0; memory.len]).unwrap();
+            memory.write(0, &vec![0; memory.len()]).unwrap();
             let qp = nic.create_qp(&attr(), memory.clone()).unwrap();
             nic.destroy_qp(qp.qpn()).unwrap();
             qp.address().psn.value()
