@@ -1,11 +1,13 @@
 //! Modules and their functions, loaded whole.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute_enum as FunctionAttribute, CUmodule, CUresult,
+};
 
 use super::{Context, Device, DriverError, check, error_name, failed, make_current};
 use crate::gpu::{GpuError, Module};
@@ -15,6 +17,8 @@ pub(in crate::gpu) struct LoadedModule {
     ctx: Context,
     modules: Vec<CUmodule>,
     functions: BTreeMap<String, Entry>,
+    /// How many bytes of dynamic shared memory launches may ask for, where it is more than the driver's own limit.
+    allowed: Mutex<HashMap<usize, u32>>,
 }
 
 /// An entry point as the driver has it.
@@ -43,6 +47,10 @@ unsafe impl Send for Function {}
 // SAFETY: as for LoadedModule.
 unsafe impl Sync for Function {}
 
+/// Dynamic shared memory that a kernel gets without asking (CUDA C++ Programming Guide, "Shared
+/// Memory" of each compute capability).
+const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
+
 /// The compute capability, times ten, from which on `griddepcontrol` waits for the kernel before.
 const DEPENDENT_LAUNCH: i32 = 90;
 
@@ -57,6 +65,24 @@ impl Function {
         self.entry.compiled_for >= DEPENDENT_LAUNCH
     }
 
+    /// Lets launches ask for so much dynamic shared memory. The limit is the function's, not the launch's, so it is
+    /// only ever raised: another thread may be about to launch with what it has just asked for.
+    pub(super) fn allow_shared(&self, bytes: u32) -> Result<(), GpuError> {
+        if bytes <= SHARED_WITHOUT_ASKING {
+            return Ok(());
+        }
+        let mut allowed = self.module.allowed.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = allowed.entry(self.raw() as usize).or_insert(SHARED_WITHOUT_ASKING);
+        if bytes > *most {
+            let which = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is loaded; the bytes are at most MAX_SHARED_BYTES.
+            let code = unsafe { sys::cuFuncSetAttribute(self.raw(), which, bytes as i32) };
+            check("cuFuncSetAttribute", code)?;
+            *most = bytes;
+        }
+        Ok(())
+    }
+
     pub(in crate::gpu) fn keep(&self) -> Arc<dyn Any + Send + Sync> {
         self.module.clone()
     }
@@ -68,8 +94,12 @@ impl Device {
             return Err(GpuError::NotBuilt { reason: "the module has no CUDA image" });
         }
         let _current = self.make_current()?;
-        let mut loaded =
-            LoadedModule { ctx: self.ctx.clone(), modules: Vec::new(), functions: BTreeMap::new() };
+        let mut loaded = LoadedModule {
+            ctx: self.ctx.clone(),
+            modules: Vec::new(),
+            functions: BTreeMap::new(),
+            allowed: Mutex::default(),
+        };
         for image in module.fatbins {
             // Aligned for the image's header, and ended by a 0 for PTX text.
             let mut words = vec![0u64; image.len() / 8 + 1];

@@ -4,16 +4,12 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cudarc::driver::sys::{self, CUfunction_attribute_enum as FunctionAttribute, CUresult};
+use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result};
 
 use super::{Device, Function, Memory, Ours, check, failed, safe};
 use crate::gpu::host::Word;
 use crate::gpu::{Dims, GpuError};
-
-/// Dynamic shared memory that a kernel gets without asking (CUDA C++ Programming Guide, "Shared
-/// Memory" of each compute capability).
-const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 
 /// A non-blocking stream: it waits for no other, the default stream included.
 pub(in crate::gpu) struct Queue {
@@ -82,13 +78,7 @@ impl Queue {
         args: &[u8],
     ) -> Result<(), GpuError> {
         let _current = self.device.make_current()?;
-        if dims.shared_bytes > SHARED_WITHOUT_ASKING {
-            let bytes = dims.shared_bytes as i32; // at most MAX_SHARED_BYTES
-            let which = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function is loaded.
-            let code = unsafe { sys::cuFuncSetAttribute(function.raw(), which, bytes) };
-            check("cuFuncSetAttribute", code)?;
-        }
+        function.allow_shared(dims.shared_bytes)?;
         // CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
         let mut early = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
