@@ -8,9 +8,8 @@
 // arguments, and returns the same bp_status_code to all of them. The endpoint's path, a template
 // argument, must be the one that the host made the endpoint for. Remote addresses are offsets into
 // the peer's region, local ones addresses of this GPU (in the local region where the NIC reads or
-// writes them). Every wait is bounded by the endpoint's timeout; after an error CQE verbs post nothing,
-// and waits for what is not complete return an error; the host finds the reason in its status word.
-// docs/device-api.md, "Statuses", says which verb returns what, and what was posted then.
+// writes them). Every wait is bounded by the endpoint's timeout; after an error CQE verbs post nothing
+// (docs/device-api.md, "Statuses": which verb returns what, and what was posted then).
 #ifndef BELLPUSH_CUH
 #define BELLPUSH_CUH
 
