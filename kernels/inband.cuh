@@ -156,7 +156,9 @@ BP_DEV uint32_t pass_units(Scope scope) {
 }
 template <class P, class Scope>
 BP_DEV bool can_write_lines(Scope scope) {
-  return !P::inband || pass_units<P::line_v>(scope) != 0;
+  // Any scope has one thread: of a warp's size the compiler does not know that, and would ask for it.
+  if constexpr (!P::inband || line_units<P::line_v> == 1) return true;
+  return pass_units<P::line_v>(scope) != 0;
 }
 
 // Unit `i` of a slot, if `is_there`. All of a warp call it together where lines are of several units.
