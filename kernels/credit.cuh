@@ -142,7 +142,7 @@ BP_DEV found take_cqe(const bp_qp& qp, cq_cursor* c, uint64_t target) {
     if (c->done < target) {
       // A word that says nothing of this WQE gives no credit beyond the first block.
       const uint32_t blocks = ready_blocks(ld_relaxed_gpu(ready_word(qp, start)), start);
-      if (blocks != 0) c->done = start + blocks;
+      c->done = start + (blocks != 0 ? blocks : 1);
     }
   }
   return found::cqe;
@@ -234,7 +234,8 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
   cq_cursor c = o.cursor;
   bp_status_code s = o.error;
   // What is complete stays so, whatever came after it.
-  if (s != BP_OK || c.done >= target) return c.done >= target ? BP_OK : s;
+  if (c.done >= target) return BP_OK;
+  if (s != BP_OK) return s;
   deadline limit;
   uint32_t missed = 0;
   o.first.wait();
