@@ -112,7 +112,7 @@ BP_DEV uint32_t* ready_word(const bp_qp& qp, uint64_t ticket) {
 // of the lap before as a rule. The control segment counts 63 units at most, which is 16 blocks.
 BP_DEV uint32_t ready_blocks(uint32_t word, uint64_t start) {
   const uint32_t blocks = word - (uint32_t)start;
-  return blocks - 1 < 16 ? blocks : 0;
+  return blocks <= 16 ? blocks : 0;
 }
 
 enum class found { nothing, cqe, error };

@@ -58,17 +58,17 @@ BP_DEV void ring_pending(const bp_qp& qp) {
     for (uint32_t round = 0, looks = 0;;) {
       uint32_t holder = ld_relaxed_gpu(&st->ring_lock);
       if (holder == ring_free) holder = atomic_cas(&st->ring_lock, ring_free, ring_held);
-      if (holder == ring_last && ++looks < ring_looks) {
+      if (holder != ring_free) {
+        if (holder != ring_last || ++looks == ring_looks) return;
         yield_();
         continue;
       }
-      if (holder != ring_free) return;
+      const uint64_t first = ld_relaxed_gpu(&st->rung);  // on its way meanwhile
       const bool is_last = ++round == ring_rounds;
       if (is_last) {
         st_relaxed_gpu(&st->ring_lock, ring_last);
         fence_sc_gpu();  // the mark before the looks at ready words
       }
-      const uint64_t first = ld_relaxed_gpu(&st->rung);
       uint64_t end = first;
       while (end - first < sq_blocks(qp)) {
         // Acquire: the marker's payload and WQE, before our fence (which then covers them too).
@@ -83,9 +83,9 @@ BP_DEV void ring_pending(const bp_qp& qp) {
         st_relaxed_gpu(&st->rung, end);
       }
       st_release_gpu(&st->ring_lock, ring_free);
-      if (is_last) return;
       fence_sc_gpu();  // the unlock before the look at the next ready word
-      if (ready_blocks(ld_relaxed_gpu(ready_word(qp, end)), end) == 0) return;
+      // The last round's holder leaves whatever is there; asked together, it delays nobody's look.
+      if (ready_blocks(ld_relaxed_gpu(ready_word(qp, end)), end) == 0 || is_last) return;
     }
   }
 }
