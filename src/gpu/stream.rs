@@ -402,7 +402,10 @@ impl Stream {
                 self.let_go().map(|_| ()) // unless others have queued since
             }
             #[cfg(feature = "cuda")]
-            Kind::Cuda(_) => poll("the stream", timeout, || self.let_go()),
+            Kind::Cuda(queue) => {
+                let _current = queue.current()?;
+                poll("the stream", timeout, || self.let_go())
+            }
         }
     }
 
@@ -546,6 +549,11 @@ impl Event {
     /// # Errors
     /// [`GpuError::Timeout`], or what the work ended with.
     pub fn wait(&self, timeout: Duration) -> Result<(), GpuError> {
+        #[cfg(feature = "cuda")]
+        let _current = match &self.kind {
+            EventKind::Cuda(mark) => Some(mark.current()?),
+            EventKind::Host(_) => None,
+        };
         poll("the event", timeout, || self.query())
     }
 }

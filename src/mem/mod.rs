@@ -19,6 +19,7 @@ mod lines;
 pub(crate) mod model;
 mod numa;
 mod order;
+pub(crate) mod own_thread;
 mod shared;
 mod user;
 mod view;

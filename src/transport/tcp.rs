@@ -16,7 +16,7 @@ use super::endpoint::{Address, Link};
 use super::order::OneStream;
 use super::{Error, Memory, Options};
 use crate::gpu::{Event, Gpu, Mapped, Stream};
-use crate::mem::Dma;
+use crate::mem::{Dma, own_thread};
 use crate::wire::Rkey;
 
 const PUT: u64 = 1;
@@ -91,6 +91,7 @@ impl Tcp {
         let receiver = std::thread::Builder::new()
             .name("bellpush-tcp".into())
             .spawn(move || {
+                own_thread::mark();
                 // Whatever ends it closes the connection, which the peer notices; this end's own calls say why.
                 let received =
                     catch_unwind(AssertUnwindSafe(|| receive(&listener, &*memory, &stopped)));

@@ -11,6 +11,7 @@ mod pin;
 mod pins;
 mod queue;
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -21,6 +22,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
 
 use super::{About, GpuError, module};
+use crate::mem::own_thread;
 use copy::CopyLanes;
 
 pub(super) use copy::Memory;
@@ -176,7 +178,7 @@ impl Device {
             .then(|| (addr & !(MAPPED_BYTES - 1)).checked_add(MAPPED_BYTES))?
     }
 
-    fn make_current(&self) -> Result<Caller, GpuError> {
+    fn make_current(&self) -> Result<Current, GpuError> {
         make_current(&self.ctx)
     }
 }
@@ -198,10 +200,43 @@ fn covered(addr: u64, bytes: usize, piece: impl Fn(u64) -> Option<u64>) -> bool 
 }
 
 /// Makes a context current until the result is dropped.
-fn make_current(ctx: &CudaContext) -> Result<Caller, GpuError> {
-    let caller = Caller::note()?;
-    safe("cuCtxSetCurrent", ctx.bind_to_thread())?;
-    Ok(caller)
+///
+/// One within another costs nothing, so who polls holds one around the whole wait. On a thread of the library's
+/// own the outermost leaves its context current: nobody else counts on another there, and changing it twice
+/// around each copy of the engine's would be felt.
+fn make_current(ctx: &CudaContext) -> Result<Current, GpuError> {
+    let raw = ctx.cu_ctx() as usize;
+    let (before, depth) = HELD.get();
+    let mut callers = None;
+    if before != raw {
+        callers = Some(Caller::note()?);
+        safe("cuCtxSetCurrent", ctx.bind_to_thread())?;
+    }
+    HELD.set((raw, depth + 1));
+    if depth == 0 && own_thread::is_own() {
+        std::mem::forget(callers);
+        return Ok(Current { before: raw, _callers: None });
+    }
+    Ok(Current { before, _callers: callers })
+}
+
+thread_local! {
+    /// The context that this thread's innermost [`Current`] has made current, and how many there are.
+    static HELD: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// A context of ours is current as long as this lives.
+pub(in crate::gpu) struct Current {
+    /// What the one around this has made current; 0 for none.
+    before: usize,
+    _callers: Option<Caller>,
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        let (_, depth) = HELD.get();
+        HELD.set((self.before, depth - 1));
+    }
 }
 
 /// The context that was current in this thread, which the program counts on: current again on drop.

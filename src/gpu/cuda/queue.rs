@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result};
 
-use super::{Device, Function, Memory, Ours, check, failed, safe};
+use super::{Current, Device, Function, Memory, Ours, check, failed, safe};
 use crate::gpu::host::Word;
 use crate::gpu::{Dims, GpuError};
 
@@ -222,8 +222,13 @@ impl Queue {
         check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(second, event, 0) })
     }
 
+    /// For who polls: see [`Current`].
+    pub(in crate::gpu) fn current(&self) -> Result<Current, GpuError> {
+        self.device.make_current()
+    }
+
     pub(in crate::gpu) fn query(&self) -> Result<bool, GpuError> {
-        let _current = self.device.make_current()?;
+        let _current = self.current()?;
         // SAFETY: the stream is ours and alive.
         match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
             CUresult::CUDA_SUCCESS => Ok(true),
@@ -234,8 +239,13 @@ impl Queue {
 }
 
 impl Mark {
+    /// For who polls: see [`Current`].
+    pub(in crate::gpu) fn current(&self) -> Result<Current, GpuError> {
+        super::make_current(self.event.context())
+    }
+
     pub(in crate::gpu) fn query(&self) -> Result<bool, GpuError> {
-        let _current = super::make_current(self.event.context())?;
+        let _current = self.current()?;
         safe("cuEventQuery", self.event.try_is_complete())
     }
 

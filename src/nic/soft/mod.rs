@@ -99,7 +99,7 @@ use self::device::Device;
 use self::link::{Carries, Link};
 use self::mkey::Indirect;
 use super::{Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueuePair, Queues};
-use crate::mem::{Dma, View};
+use crate::mem::{Dma, View, own_thread};
 use crate::wire::{Iova, Qpn, Rkey};
 
 /// A software NIC. Dropping it ends its threads, its queue pairs and its registrations.
@@ -136,7 +136,10 @@ impl SoftNic {
             let stop = self.stop.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("bellpush-nic-{}", engine.index))
-                .spawn(move || engine.contain(|engine| run(engine, &stop, nap)));
+                .spawn(move || {
+                    own_thread::mark();
+                    engine.contain(|engine| run(engine, &stop, nap));
+                });
             threads.push(thread.map_err(NicError::Thread)?);
         }
         *self.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
