@@ -29,8 +29,8 @@ enum bellpush_code {
 /* Joins the job that the environment describes: the launcher's variables, MASTER_ADDR or
  * BELLPUSH_ROOT, BELLPUSH_JOB_SECRET (without it the ranks make a secret, if they are on one host or
  * share a home). Waits for all ranks, up to join_timeout_s. A process that an earlier start of the job has left
- * behind is kept out by the launcher's name of the job and its number of restarts, or by BELLPUSH_JOB_START where
- * that is set; start ranks by hand with another one each time. Communicators that are joined at once need
+ * behind is kept out by the launcher's name of the job and its number of restarts (Slurm's; torchrun's where all ranks
+ * are on one host), or by BELLPUSH_JOB_START where that is set; start ranks by hand with another one each time. Communicators that are joined at once need
  * different names. `options` is JSON or NULL; names and defaults:
  *   {"executor": "cuda",       or "host": kernels on CPU threads, elements in host memory
  *    "gpu": local rank,        CUDA ordinal, modulo the number of GPUs by default

@@ -47,9 +47,17 @@ const LAUNCHERS: &[[&str; 4]] = &[
     ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID"], // Slurm
 ];
 
-/// What tells apart two starts of a job that has one name, alike at all ranks: how often torchrun and Slurm have
-/// started it again, and Slurm's step.
-const RESTARTS: &[&str] = &["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", "SLURM_STEP_ID"];
+/// What tells apart two starts of a job that has one name, where it is alike at all ranks. torchrun counts restarts
+/// for each host, so its number is of use only where all ranks are on one; Slurm counts for the job, and numbers steps.
+fn restarts(launcher: &str, var: impl Fn(&str) -> Option<String>) -> &'static [&'static str] {
+    match launcher {
+        "RANK" if var("LOCAL_WORLD_SIZE").is_some_and(|here| var("WORLD_SIZE") == Some(here)) => {
+            &["TORCHELASTIC_RESTART_COUNT"]
+        }
+        "SLURM_PROCID" => &["SLURM_RESTART_COUNT", "SLURM_STEP_ID"],
+        _ => &[],
+    }
+}
 
 impl Job {
     /// What the environment says; `None` where no launcher started this process.
@@ -58,7 +66,8 @@ impl Job {
     /// the port after `MASTER_PORT`, on which torchrun itself listens. The secret is
     /// `BELLPUSH_JOB_SECRET`; where that is not set, one is made of a file that is made for the user
     /// (`bellpush/job-secret` in `$XDG_STATE_HOME` or `~/.local/state`) and of the launcher's name of the job.
-    /// The start is `BELLPUSH_JOB_START`, else that name and what launchers count restarts in. The communicator's
+    /// The start is `BELLPUSH_JOB_START`, else that name and how often the launcher has started the job again, where
+    /// all ranks hear the same of it: from Slurm, and from torchrun on one host. The communicator's
     /// name is empty.
     ///
     /// # Errors
@@ -86,6 +95,7 @@ impl Job {
                 (_, _) => Err(BootstrapError::Missing { name: ranks }),
             };
         };
+        let restarts = restarts(rank, &var);
         let number = |name: &'static str| -> Result<Option<u32>, BootstrapError> {
             let Some(given) = var(name) else { return Ok(None) };
             let bad = || BootstrapError::Variable { name, given: given.clone(), must: "a number" };
@@ -127,7 +137,7 @@ impl Job {
             }
         };
         let start = var("BELLPUSH_JOB_START").unwrap_or_else(|| {
-            let said = [&[*name], RESTARTS].concat();
+            let said = [&[*name], restarts].concat();
             said.into_iter().map(|n| var(n).unwrap_or_default()).collect::<Vec<_>>().join(" ")
         });
         let (local_rank, communicator) = (local.unwrap_or(rank), String::new());
@@ -196,6 +206,28 @@ mod tests {
     fn job(vars: &[(&str, &str)]) -> Result<Option<Job>, BootstrapError> {
         let var = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
         Job::from(var, Duration::from_secs(2), Duration::from_secs(1))
+    }
+
+    /// What a launcher counts for each host tells ranks on several hosts apart that belong together.
+    #[test]
+    fn starts_are_alike_at_all_ranks() {
+        let start = |vars: &[(&'static str, &'static str)]| {
+            let root = [("BELLPUSH_ROOT", "127.0.0.1:7000"), ("BELLPUSH_JOB_SECRET", "s")];
+            job(&[vars, &root[..]].concat()).unwrap().unwrap().start
+        };
+        let torch = |here, again| {
+            let said = [("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", here)];
+            start(&[&said[..], &[("TORCHELASTIC_RESTART_COUNT", again)]].concat())
+        };
+        assert_ne!(torch("4", "0"), torch("4", "1"));
+        assert_eq!(torch("2", "0"), torch("2", "1"));
+        let step = |launcher: [&'static str; 2], step| {
+            start(&[(launcher[0], "0"), (launcher[1], "2"), ("SLURM_STEP_ID", step)])
+        };
+        let slurm = ["SLURM_PROCID", "SLURM_NTASKS"];
+        assert_ne!(step(slurm, "0"), step(slurm, "1"));
+        let mpi = ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"];
+        assert_eq!(step(mpi, "0"), step(mpi, "1"));
     }
 
     #[test]
