@@ -115,6 +115,26 @@ BP_DEV uint32_t ready_blocks(uint32_t word, uint64_t start) {
   return blocks <= 16 ? blocks : 0;
 }
 
+// A CQE names the first ticket of its WQE alone, and its taker asks where the WQE ends only if it
+// needs more than that ticket. So `done` may stand behind the first block of a WQE that is complete:
+// this is the ready word that says where it ends. (Of a WQE that `done` stands behind, its last
+// block's word says so too. One lap on, the word is another WQE's and says nothing; then CQEs have
+// come since, by the credit period.)
+template <class P>
+BP_DEV uint32_t last_word([[maybe_unused]] const bp_qp& qp, [[maybe_unused]] uint64_t done) {
+  if constexpr (P::inband) {
+    return 0;
+  } else {
+    return ld_relaxed_gpu(ready_word(qp, done - 1));
+  }
+}
+
+// `done`, moved to the end of the WQE in whose middle it may be, as last_word() says.
+BP_DEV uint64_t behind_last(uint32_t word, uint64_t done) {
+  const uint32_t blocks = ready_blocks(word, done - 1);
+  return blocks != 0 ? done - 1 + blocks : done;
+}
+
 enum class found { nothing, cqe, error };
 
 // Looks at the CQ once, and takes the CQE that is there. An error CQE is then in the QP's status.
@@ -135,16 +155,8 @@ BP_DEV found take_cqe(const bp_qp& qp, cq_cursor* c, uint64_t target) {
     fail(qp, BP_CQE_ERROR, (uint32_t)(body >> 48 & 0xff) << 8 | (uint32_t)(body >> 56), start);
     return found::error;
   }
-  // A WQE ends at least one block after its start; its ready word is asked only if that is not
-  // enough for the caller.
   c->done = start + 1;
-  if constexpr (!P::inband) {
-    if (c->done < target) {
-      // A word that says nothing of this WQE gives no credit beyond the first block.
-      const uint32_t blocks = ready_blocks(ld_relaxed_gpu(ready_word(qp, start)), start);
-      c->done = start + (blocks != 0 ? blocks : 1);
-    }
-  }
+  if (c->done < target) c->done = behind_last(last_word<P>(qp, c->done), c->done);
   return found::cqe;
 }
 
@@ -158,14 +170,18 @@ BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target) {
     if (done >= target) return done;
     if (ld_relaxed_gpu(&st->cq_lock) != 0 || atomic_cas(&st->cq_lock, 0, 1) != 0) return done;
   }
-  cq_cursor c = load_cursor<P>(qp);
-  const uint64_t before = c.ci;
-  // Looking for a CQE that is not there costs a round trip to the CQ's memory, so it stops at the
-  // target; and after 64, because the caller has its own wait.
-  for (uint32_t n = 0; c.done < target && n < 64; n++) {
-    if (take_cqe<P>(qp, &c, target) != found::cqe) break;
+  const cq_cursor before = load_cursor<P>(qp);
+  cq_cursor c = before;
+  if (c.done < target) {
+    const uint32_t word = last_word<P>(qp, c.done);  // on its way with the first look
+    // Looking for a CQE that is not there costs a round trip to the CQ's memory, so it stops at the
+    // target; and after 64, because the caller has its own wait.
+    for (uint32_t n = 0; c.done < target && n < 64; n++) {
+      if (take_cqe<P>(qp, &c, target) != found::cqe) break;
+    }
+    if (c.done == before.done) c.done = behind_last(word, c.done);
+    if (c.ci != before.ci || c.done != before.done) store_cursor<P>(qp, &c);
   }
-  if (c.ci != before) store_cursor<P>(qp, &c);
   if constexpr (P::shared) st_release_gpu(&st->cq_lock, 0u);
   return c.done;
 }
@@ -238,8 +254,10 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
   if (s != BP_OK) return s;
   deadline limit;
   uint32_t missed = 0;
+  const uint32_t word = last_word<P>(qp, c.done);  // on its way meanwhile
   o.first.wait();
-  do {
+  c.done = behind_last(word, c.done);
+  while (c.done < target) {
     const found f = take_cqe<P>(qp, &c, target);
     if (f == found::cqe) continue;
     if (f == found::error) {
@@ -252,9 +270,9 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
       break;
     }
     yield_();
-  } while (c.done < target);
+  }
   if (leader) {
-    if (c.ci != o.cursor.ci) store_cursor<P>(qp, &c);
+    if (c.ci != o.cursor.ci || c.done != o.cursor.done) store_cursor<P>(qp, &c);
     o.first.template learn<P>(qp, missed);
   }
   return s;

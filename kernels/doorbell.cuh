@@ -26,11 +26,11 @@ BP_DEV void tell(const bp_qp& qp, uint64_t end) {
 }
 
 // The ring lock's values. A holder that has rung for others often enough says that this round is its
-// last one.
-constexpr uint32_t ring_free = 0, ring_held = 1, ring_last = 2;
+// last one. A poster that has looked at that for too long asks the holder for more, and leaves.
+constexpr uint32_t ring_free = 0, ring_held = 1, ring_last = 2, ring_more = 3;
 constexpr uint32_t ring_rounds = 16;
 // Looks at the lock in somebody's last round, each a trip to L2: far more than that round takes, which
-// is bounded by the ring's length.
+// is bounded by the ring's length, unless its holder does not run.
 constexpr uint32_t ring_looks = 1 << 20;
 
 // Rings for everything that is ready. Shared: only one caller at a time scans and rings. One that
@@ -39,7 +39,7 @@ constexpr uint32_t ring_looks = 1 << 20;
 // loads), so no doorbell is lost. While others post, a holder finds something at every look. So that
 // this is not for ever, it marks a round as its last one before it scans, with a fence between: then
 // either its scan sees our ready word or we see the mark; and then we stay until the lock has another
-// holder, or us.
+// holder, or us, or for ring_looks looks: a holder that finds ring_more begins its rounds anew.
 template <class P>
 BP_DEV void ring_pending(const bp_qp& qp) {
   if constexpr (P::inband) {
@@ -58,11 +58,13 @@ BP_DEV void ring_pending(const bp_qp& qp) {
     for (uint32_t round = 0, looks = 0;;) {
       uint32_t holder = ld_relaxed_gpu(&st->ring_lock);
       if (holder == ring_free) holder = atomic_cas(&st->ring_lock, ring_free, ring_held);
-      if (holder != ring_free) {
-        if (holder != ring_last || ++looks == ring_looks) return;
+      if (holder == ring_last) {
+        // Our ready word was fenced before this, so who finds ring_more sees it.
+        if (++looks >= ring_looks && atomic_cas(&st->ring_lock, ring_last, ring_more) == ring_last) return;
         yield_();
         continue;
       }
+      if (holder != ring_free) return;
       const uint64_t first = ld_relaxed_gpu(&st->rung);  // on its way meanwhile
       const bool is_last = ++round == ring_rounds;
       if (is_last) {
@@ -82,10 +84,18 @@ BP_DEV void ring_pending(const bp_qp& qp) {
         tell<P>(qp, end);
         st_relaxed_gpu(&st->rung, end);
       }
+      if (is_last) {
+        fence_gpu();  // `rung` before the unlock, for the next holder
+        // The last round's holder leaves whatever is there, but not what was left to it.
+        if (atomic_cas(&st->ring_lock, ring_last, ring_free) == ring_last) return;
+        // Release: the ready words that were left to us, for whoever takes the lock now.
+        st_release_gpu(&st->ring_lock, ring_free);
+        round = 0;
+        continue;
+      }
       st_release_gpu(&st->ring_lock, ring_free);
       fence_sc_gpu();  // the unlock before the look at the next ready word
-      // The last round's holder leaves whatever is there; asked together, it delays nobody's look.
-      if (ready_blocks(ld_relaxed_gpu(ready_word(qp, end)), end) == 0 || is_last) return;
+      if (ready_blocks(ld_relaxed_gpu(ready_word(qp, end)), end) == 0) return;
     }
   }
 }

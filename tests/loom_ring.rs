@@ -17,7 +17,8 @@
 //!
 //! A holder that has come round often enough marks its last round in the lock, fences, scans, and
 //! leaves without a second look. Whoever finds the mark stays until the lock has another holder. The
-//! same pattern: the mark is stored, *ready* loaded.
+//! same pattern: the mark is stored, *ready* loaded. One that has looked too often changes the mark and
+//! leaves; a holder that finds it changed comes round anew.
 //!
 //! The NIC has done what it was told of as soon as it was told. So tickets come round, and what a
 //! poster stores late may meet the words of the next lap.
@@ -43,6 +44,7 @@ struct Parts {
     first_word_last: bool,
     last_round_fence: bool,
     last_round_keeps_posters: bool,
+    changed_mark_is_heeded: bool,
 }
 
 const WHOLE: Parts = Parts {
@@ -53,11 +55,13 @@ const WHOLE: Parts = Parts {
     first_word_last: true,
     last_round_fence: true,
     last_round_keeps_posters: true,
+    changed_mark_is_heeded: true,
 };
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const LAST: u32 = 2;
+const MORE: u32 = 3;
 
 /// What is posted by whom, on what.
 #[derive(Clone, Copy)]
@@ -68,10 +72,12 @@ struct Case {
     ring: u64,
     /// Rounds of a holder.
     rounds: u32,
+    /// Looks at a holder's last round.
+    looks: u32,
 }
 
 const fn case(posters: &'static [&'static [u64]]) -> Case {
-    Case { posters, ring: RING as u64, rounds: 100 }
+    Case { posters, ring: RING as u64, rounds: 100, looks: 100 }
 }
 
 struct Queue {
@@ -141,24 +147,30 @@ impl Queue {
 
     /// Takes the lock, unless its holder will ring for us too.
     fn take_lock(&self) -> bool {
-        loop {
+        for look in 1.. {
             let Err(found) =
                 self.lock.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
             else {
                 return true;
             };
-            if found == HELD || !self.parts.last_round_keeps_posters {
+            if found != LAST || !self.parts.last_round_keeps_posters {
+                return false;
+            }
+            let change = || {
+                self.lock.compare_exchange(LAST, MORE, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            };
+            if look >= self.case.looks && change() {
                 return false;
             }
             thread::yield_now();
         }
+        unreachable!()
     }
 
     fn ring(&self) {
-        for round in 1.. {
-            if !self.take_lock() {
-                return;
-            }
+        let mut round = 0;
+        while self.take_lock() {
+            round += 1;
             let is_last = round == self.case.rounds;
             if is_last {
                 self.lock.store(LAST, Ordering::Relaxed);
@@ -172,10 +184,21 @@ impl Queue {
                 *rung = self.scan(*rung);
                 *rung
             });
-            self.lock.store(FREE, Ordering::Release);
             if is_last {
-                return;
+                fence(Ordering::Release);
+                let unlocked =
+                    self.lock.compare_exchange(LAST, FREE, Ordering::Acquire, Ordering::Relaxed);
+                if unlocked.is_ok() {
+                    return;
+                }
+                self.lock.store(FREE, Ordering::Release);
+                if !self.parts.changed_mark_is_heeded {
+                    return;
+                }
+                round = 0;
+                continue;
             }
+            self.lock.store(FREE, Ordering::Release);
             if self.parts.holder_fence {
                 // Orders the unlock before the second look, against the posters' fences.
                 fence(Ordering::SeqCst);
@@ -236,6 +259,7 @@ const ONE_EACH: Case = case(&[&[1], &[1]]);
 /// The second WQE of one block has the ticket of the first one's second block, one lap on.
 const LAPS: Case = Case { ring: 2, ..case(&[&[1, 1], &[2]]) };
 const SHORT_HOLDS: Case = Case { rounds: 1, ..ONE_EACH };
+const SHORT_LOOKS: Case = Case { looks: 1, ..SHORT_HOLDS };
 
 /// What the model says when it fails, or nothing.
 fn complaint(parts: Parts, case: Case) -> Option<String> {
@@ -274,6 +298,12 @@ fn posters_that_come_round_the_ring_lose_no_doorbell() {
 fn holders_of_few_rounds_lose_no_doorbell() {
     explore(WHOLE, SHORT_HOLDS, Some(4));
     explore(WHOLE, Case { rounds: 2, ..case(&[&[1, 1], &[1]]) }, Some(3));
+}
+
+#[test]
+fn posters_that_do_not_wait_for_a_last_round_lose_no_doorbell() {
+    explore(WHOLE, SHORT_LOOKS, Some(4));
+    explore(WHOLE, Case { posters: &[&[1], &[1], &[1]], ..SHORT_LOOKS }, Some(3));
 }
 
 #[test]
@@ -321,6 +351,13 @@ fn without_the_last_rounds_fence_a_doorbell_is_lost() {
 #[test]
 fn a_poster_that_leaves_in_a_last_round_loses_its_doorbell() {
     let complaint = complaint(Parts { last_round_keeps_posters: false, ..WHOLE }, SHORT_HOLDS);
+    let complaint = complaint.expect("loom finds it");
+    assert!(complaint.contains("doorbell lost"), "{complaint}");
+}
+
+#[test]
+fn a_holder_that_does_not_heed_a_changed_mark_loses_a_doorbell() {
+    let complaint = complaint(Parts { changed_mark_is_heeded: false, ..WHOLE }, SHORT_LOOKS);
     let complaint = complaint.expect("loom finds it");
     assert!(complaint.contains("doorbell lost"), "{complaint}");
 }

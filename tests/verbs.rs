@@ -280,6 +280,30 @@ fn test_says_pending_until_it_is_complete() {
     }
 }
 
+/// A WQE of several blocks, whose CQE a wait for an earlier one took, is complete for the next wait.
+#[test]
+fn a_wait_for_an_earlier_put_leaves_later_ones_complete() {
+    for (name, kernel) in [("push/kernel", "bp_verb_push_kernel"), SHARED[0], SHARED[1]] {
+        let rig = Rig::fibres();
+        let options = Options { timeout: Duration::from_millis(500), ..Options::default() };
+        let pair = rig.pair(path(name), 128, options);
+        pair.src.write(0, &pattern(7, 128)).unwrap();
+        let launch = |verb, bytes, value, flags| {
+            let op = OpArgs { value, flags, ..op(&pair, verb, Scope::Block, bytes) };
+            rig.launch(kernel, (1, 32), op)
+        };
+        assert_eq!(launch(Verb::Put, 64, 0, UNSIGNALLED), [OK], "{name}");
+        assert_eq!(launch(Verb::PutInline, 100, 0, 0), [OK], "{name}"); // three blocks
+        let since = std::time::Instant::now();
+        while launch(Verb::Test, 0, 1, 0) == [PENDING] {
+            assert!(since.elapsed() < Duration::from_secs(20), "{name}");
+        }
+        assert_eq!(launch(Verb::Test, 0, 4, 0), [OK], "{name}");
+        assert_eq!(launch(Verb::Quiet, 0, 0, 0), [OK], "{name}");
+        assert_same(&read(&pair.dst, 0, 100), &pattern(7, 128)[..100], name);
+    }
+}
+
 #[test]
 fn arguments_out_of_range_are_refused_and_nothing_is_posted() {
     let rig = Rig::fibres();

@@ -97,6 +97,22 @@ void a_stale_word_gives_no_credit() {
   CHECK(c.done == 116);
 }
 
+// A wait that needs no more than a WQE's first block takes its CQE; one for the whole WQE comes after.
+template <class Path>
+void nobodys_cqe_is_missed() {
+  queue q;
+  q.state.reserved = q.state.signalled = 4;
+  bp::mark_ready<Path>(q.qp, 0, 1, 1);
+  bp::mark_ready<Path>(q.qp, 1, 1, 3);
+  reinterpret_cast<uint8_t*>(&q.cqes[0])[61] = 1;  // wqe_counter
+  for (uint32_t n = 1; n < 4; n++) q.cqes[n].op_own = 0xf0;
+  CHECK(bp::wait_done<Path>(q.qp, 1) == BP_OK);
+  CHECK(q.state.cq_ci == 1);
+  CHECK(bp::wait_done<Path>(q.qp, 4) == BP_OK);
+  CHECK(q.state.cq_ci == 1 && q.state.done == 4);
+  CHECK(bp::poll_cq<Path>(q.qp, 4) == 4);
+}
+
 // While one rings, others post without an end.
 queue* shared;
 uint64_t posted, rung;
@@ -143,6 +159,29 @@ void a_poster_outlasts_a_last_round() {
   CHECK(yields == 3 && rung == 1);
 }
 
+// Not for ever, though: one that has looked for too long leaves its doorbell to that one.
+void a_last_round_is_prolonged() {
+  static queue q;
+  bp_host_grid* grid = bp_host_current()->grid;
+  grid->hooks.yield = [](void*) {};
+  bp::at_doorbell = [](uint64_t bell) {
+    rung = __builtin_bswap32((uint32_t)bell) >> 8;
+    if (rung == bp::ring_rounds) {  // in the last round
+      CHECK(q.state.ring_lock == bp::ring_last);
+      bp::mark_ready<P>(q.qp, posted++, 1, 1);
+      bp::ring_pending<P>(q.qp);
+      CHECK(q.state.ring_lock == bp::ring_more);
+    } else if (rung < bp::ring_rounds) {
+      bp::mark_ready<P>(q.qp, posted++, 1, 1);
+    }
+  };
+  bp::mark_ready<P>(q.qp, 0, 1, 1);
+  posted = 1;
+  bp::ring_pending<P>(q.qp);
+  CHECK(rung == bp::ring_rounds + 1 && posted == rung);
+  CHECK(q.state.ring_lock == bp::ring_free);
+}
+
 // The UAR is never this GPU's memory, wherever the queues lie.
 void blueflame_has_system_scope() {
   using bp::reach;
@@ -157,5 +196,9 @@ int main() {
   a_stale_word_gives_no_credit();
   a_ringer_does_not_ring_for_ever();
   a_poster_outlasts_a_last_round();
+  a_last_round_is_prolonged();
+  using alone = bp::path<bp::data::pull, bp::kick::kernel, bp::share::exclusive>;
+  nobodys_cqe_is_missed<P>();
+  nobodys_cqe_is_missed<alone>();
   blueflame_has_system_scope();
 }
