@@ -1,6 +1,7 @@
 //! Completion queue entries (mlx5 PRM, "Completion Queue Entry Format").
 
 use bytemuck::{Pod, Zeroable};
+use std::fmt;
 
 use super::Qpn;
 use super::be::{Be16, Be32, Be64};
@@ -169,9 +170,16 @@ pub struct Cqe {
 }
 
 /// An opcode that no CQE of ours has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("CQE opcode {0:#x} is not known")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqeOpcodeError(pub u8);
+
+impl fmt::Display for CqeOpcodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CQE opcode {:#x} is not known", self.0)
+    }
+}
+
+impl std::error::Error for CqeOpcodeError {}
 
 impl Cqe {
     /// A successful completion of a send WQE.

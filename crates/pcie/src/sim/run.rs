@@ -6,7 +6,7 @@ use super::fabric::{NONE, Outcome};
 use super::{
     Instance, Load, LoadResult, ReadRequest, Running, Sim, SimError, Step, Transfer, Until,
 };
-use crate::pcie::tlp::PAGE_BYTES;
+use crate::tlp::PAGE_BYTES;
 
 /// TLPs that a source keeps ready in its own queue.
 const SOURCE_QUEUE: u32 = 3;

@@ -8,11 +8,12 @@
 use super::build::{SECTOR_BYTES, Sms};
 use super::h200::{Bench, LINE_BYTES, bench};
 use super::{EndpointId, Load, Params, Program, SimError, Step, TaskId, Until};
-use crate::pcie::topology::RawLink;
+use crate::topology::RawLink;
 
 /// Whose memory is accessed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Target {
     /// This GPU's.
     Local,
@@ -23,8 +24,9 @@ pub enum Target {
 }
 
 /// What a GPU does there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Access {
     /// Stores.
     Store,
@@ -33,8 +35,9 @@ pub enum Access {
 }
 
 /// Where the page of host memory lies that is loaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Held {
     /// In the cache of the core that has just written it.
     Core,

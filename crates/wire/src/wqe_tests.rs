@@ -1,6 +1,6 @@
 use super::super::be::Be32;
 use super::*;
-use crate::wire::Lkey;
+use crate::Lkey;
 use proptest::prelude::*;
 
 fn data(addr: u64, lkey: u32, bytes: u32) -> Piece<'static> {

@@ -8,7 +8,8 @@
 use super::sim::{Params, Path, RigSpec, SimError, predict};
 
 /// LogGP parameters of one kind of link.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Cost {
     /// L + 2o: a small message's time until it is in the receiver's memory, ns.
     pub latency_ns: f64,
@@ -44,8 +45,9 @@ impl Cost {
 }
 
 /// Algorithm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Algorithm {
     /// Reduce-scatter and all-gather around one ring.
     Ring,

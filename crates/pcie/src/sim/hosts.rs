@@ -9,7 +9,7 @@
 //! on internal memory, from which data are copied on).
 
 use super::{ChannelSpec, Completer, EndpointSpec, Load, Program, Ps, Sim, SimError, Step, Until};
-use crate::pcie::tlp::Config;
+use crate::tlp::Config;
 
 /// Read requests that the device may have outstanding: PCIe's default of 5 tag bits.
 const TAGS: u32 = 32;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::pcie::topology::{Builder, Kind, RawLink, Topology};
+use crate::topology::{Builder, Kind, RawLink, Topology};
 use proptest::prelude::*;
 
 fn link(gb_per_s: f64, credits: Credits) -> ChannelSpec {
@@ -193,7 +193,7 @@ fn every_tlp_is_answered_by_a_dllp_the_other_way() {
 #[test]
 fn same_seed_same_numbers() {
     let run = |seed| {
-        let t = crate::pcie::topology::builtin("two-sockets").unwrap();
+        let t = crate::topology::builtin("two-sockets").unwrap();
         let params = Params::default();
         let gpu = t.find("gpu0").unwrap();
         let nic = t.find("nic0").unwrap();
@@ -313,7 +313,7 @@ proptest! {
 #[test]
 #[ignore = "measures time, in release: ./x test --long runs it"]
 fn speed() {
-    let t = crate::pcie::topology::builtin("two-sockets").unwrap();
+    let t = crate::topology::builtin("two-sockets").unwrap();
     let params = Params::default();
     let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
     let mut rig = Rig::new(RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 });

@@ -9,7 +9,7 @@ use super::build::{Sms, add_host, attach_dram, attach_hbm, attach_memory, attach
 use super::{
     ChannelSpec, EndpointId, Load, Params, Program, ServerId, Sim, SimError, Step, TaskId, Until,
 };
-use crate::pcie::topology::{Builder, Kind, RawLink};
+use crate::topology::{Builder, Kind, RawLink};
 
 /// A GPU's write granule and cache line.
 pub(super) const LINE_BYTES: u32 = 128;

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::fmt;
 
 use super::error::TopologyError;
-use crate::pcie::tlp::{Gen, LinkSpeed, Mps, Mrrs, TlpError};
+use crate::tlp::{Gen, LinkSpeed, Mps, Mrrs, TlpError};
 
 /// What a node is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Kind {
     /// A CPU package with its memory: one NUMA node here.
     Socket,
@@ -125,8 +126,9 @@ pub struct Topology {
 }
 
 /// Path distance as nvidia-smi names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
-#[serde(rename_all = "UPPERCASE")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "UPPERCASE"))]
 pub enum Distance {
     /// One switch between them.
     Pix,

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::model::Kind;
-use crate::pcie::tlp::TlpError;
+use crate::tlp::TlpError;
 
 /// Why a topology was refused. `line` counts from 1 and is `None` outside files.
 #[derive(Debug, Clone, PartialEq, Error)]

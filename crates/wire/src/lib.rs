@@ -1,4 +1,4 @@
-//! Wire formats as typed values: bytes in, values out; no I/O, nothing of ours imported.
+//! Wire formats as typed values: bytes in, values out; no I/O, no other crate of bellpush.
 //!
 //! Packets are in [`roce`]; the rest is what program and NIC share. Its layouts follow the mlx5
 //! Programmer's Reference Manual ("Work Queue Structures", "Completion Queue Entries", "Doorbells")

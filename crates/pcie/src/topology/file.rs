@@ -164,10 +164,10 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
             };
             // The error names the line of the offending field, else that of the parent.
             let bad = [
-                (crate::pcie::tlp::Gen::new(link.generation).is_err(), &e.generation),
+                (crate::tlp::Gen::new(link.generation).is_err(), &e.generation),
                 (!matches!(link.lanes, 1 | 2 | 4 | 8 | 12 | 16 | 32), &e.lanes),
-                (crate::pcie::tlp::Mps::new(link.mps).is_err(), &e.mps),
-                (crate::pcie::tlp::Mrrs::new(link.mrrs).is_err(), &e.mrrs),
+                (crate::tlp::Mps::new(link.mps).is_err(), &e.mps),
+                (crate::tlp::Mrrs::new(link.mrrs).is_err(), &e.mrrs),
             ];
             let start = bad
                 .iter()

@@ -5,6 +5,7 @@
 //! bytes. [`SendWr`] says what to send and emits it; [`Wqe`] is what a checked copy of the bytes
 //! says, compactly: the payload's segments stay in the bytes and are walked by [`Wqe::pieces`].
 
+use std::fmt;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
@@ -23,10 +24,9 @@ pub enum Piece<'a> {
 }
 
 /// Why bytes are no WQE, or a request cannot be emitted as one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WqeError {
     /// There are fewer bytes than the WQE takes.
-    #[error("{have} bytes hold no WQE of {need}")]
     Short {
         /// Bytes given.
         have: usize,
@@ -34,21 +34,31 @@ pub enum WqeError {
         need: usize,
     },
     /// The opcode is not carried out.
-    #[error("opcode {0:#x} is not known")]
     Opcode(u8),
     /// ds does not cover the opcode's segments, or is too large for 6 bits.
-    #[error("ds {0} does not fit the opcode")]
     Ds(usize),
     /// A segment leaves the WQE, or is of a kind that the opcode does not take.
-    #[error("the segment at byte {0} does not fit")]
     Segment(usize),
     /// An atomic's local entry is not as long as its operand.
-    #[error("an atomic does not return {0} bytes")]
     AtomicLength(u64),
     /// The message is longer than 2^31 bytes.
-    #[error("a message of {0} bytes is longer than 2^31")]
     Message(u64),
 }
+
+impl fmt::Display for WqeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short { have, need } => write!(f, "{have} bytes hold no WQE of {need}"),
+            Self::Opcode(n) => write!(f, "opcode {n:#x} is not known"),
+            Self::Ds(n) => write!(f, "ds {n} does not fit the opcode"),
+            Self::Segment(n) => write!(f, "the segment at byte {n} does not fit"),
+            Self::AtomicLength(n) => write!(f, "an atomic does not return {n} bytes"),
+            Self::Message(n) => write!(f, "a message of {n} bytes is longer than 2^31"),
+        }
+    }
+}
+
+impl std::error::Error for WqeError {}
 
 /// The fields of a control segment, unchecked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! Questions asked of the simulation: sweeps, crossings, losses and their causes, sensitivity.
 
 use super::{Params, Path, Prediction, RigSpec, SimError, predict};
-use crate::pcie::topology::{Distance, Topology};
+use crate::topology::{Distance, Topology};
 
 /// One point of a sweep.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SweepRow {
     /// Topology.
     pub topology: String,
@@ -44,7 +45,8 @@ pub fn sweep(spec: RigSpec<'_>, paths: &[Path], sizes: &[u32], in_flight: u32) -
 }
 
 /// Two paths change places between two sizes of a sweep.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Crossing {
     /// Faster up to `below_bytes`.
     pub small: Path,
@@ -84,8 +86,9 @@ pub fn crossings(rows: &[SweepRow]) -> Vec<Crossing> {
 }
 
 /// What makes push lose, found by taking it away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Cause {
     /// The fence before the doorbell waits for the round trip.
     Fence,
@@ -152,7 +155,8 @@ impl Cause {
 }
 
 /// A case in which push loses.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Loss {
     /// Topology.
     pub topology: String,
@@ -225,7 +229,8 @@ pub fn losses(
 }
 
 /// What a parameter does to a conclusion.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SensitivityRow {
     /// Parameter.
     pub parameter: &'static str,
@@ -277,7 +282,7 @@ pub fn window_needed_bytes(spec: RigSpec<'_>) -> Result<u64, SimError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pcie::topology::builtin;
+    use crate::topology::builtin;
 
     fn with<T>(name: &str, params: &Params, f: impl FnOnce(RigSpec<'_>) -> T) -> T {
         let t = builtin(name).unwrap();

@@ -8,22 +8,23 @@ use super::build::{Host, MTU_BYTES, Rig, RigSpec};
 use super::{Load, LoadResult, Params, Program, SimError, Step, TaskId, Until};
 
 /// Who moves the data, and what tells the NIC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Path {
     /// Payload into the window, system fence, WQE, DBR, fence, doorbell, WQE fetch.
-    #[serde(rename = "push/kernel")]
+    #[cfg_attr(feature = "serde", serde(rename = "push/kernel"))]
     PushKernel,
     /// Lines that announce themselves; no fence, no doorbell.
-    #[serde(rename = "push/inband")]
+    #[cfg_attr(feature = "serde", serde(rename = "push/inband"))]
     PushInband,
     /// WQE with inline payload in the doorbell's store; small payloads only.
-    #[serde(rename = "push/blueflame")]
+    #[cfg_attr(feature = "serde", serde(rename = "push/blueflame"))]
     PushBlueflame,
     /// Doorbell, WQE fetch, payload fetch: standard GPUDirect RDMA.
-    #[serde(rename = "pull")]
+    #[cfg_attr(feature = "serde", serde(rename = "pull"))]
     Pull,
     /// Pipelined copy to host memory; the CPU posts; the NIC fetches there.
-    #[serde(rename = "staged")]
+    #[cfg_attr(feature = "serde", serde(rename = "staged"))]
     Staged,
 }
 
@@ -75,7 +76,8 @@ impl Path {
 }
 
 /// What the simulation says of one path and size.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Prediction {
     /// Until the last byte is in the remote GPU's memory, ns.
     pub delivered_ns: f64,
@@ -372,7 +374,7 @@ fn finish(mut w: Writer<'_>) -> Program {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pcie::topology::{BUILTIN_NAMES, builtin};
+    use crate::topology::{BUILTIN_NAMES, builtin};
 
     fn ns(name: &str, path: Path, bytes: u32, params: &Params) -> Result<f64, SimError> {
         let t = builtin(name).unwrap();

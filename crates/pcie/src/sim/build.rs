@@ -1,8 +1,8 @@
 //! From a topology to a fabric: two hosts of it, joined by a wire.
 
 use super::{ChannelSpec, Completer, Credits, EndpointId, EndpointSpec, Params, ServerId, Sim};
-use crate::pcie::tlp::{Addressing, Overhead};
-use crate::pcie::topology::{Kind, NodeId, PcieLink, Topology};
+use crate::tlp::{Addressing, Overhead};
+use crate::topology::{Kind, NodeId, PcieLink, Topology};
 
 /// Bytes of RoCEv2 around one packet's data: Ethernet with preamble, FCS and gap 38, IPv4 20,
 /// UDP 8, BTH 12, ICRC 4.

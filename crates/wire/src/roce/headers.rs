@@ -4,9 +4,9 @@ use bytemuck::{Pod, Zeroable};
 
 use super::opcode::Opcode;
 use super::packet::PacketError;
-use crate::wire::be::{Be16, Be32, Be64};
-use crate::wire::wqe::Masks;
-use crate::wire::{Iova, Psn, Qpn, Rkey};
+use crate::be::{Be16, Be32, Be64};
+use crate::wqe::Masks;
+use crate::{Iova, Psn, Qpn, Rkey};
 
 /// Base transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -329,7 +329,7 @@ const _: () = assert!(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::roce::{Operation, Service};
+    use crate::roce::{Operation, Service};
 
     #[test]
     fn the_base_header_has_the_specifications_bits() {

@@ -1,5 +1,5 @@
-//! The PCIe model: TLP arithmetic, topology, event simulation and path cost. Pure: it uses nothing
-//! else of this crate, reads no clock and does no I/O (the sysfs reader in [`topology`] takes the
+//! The PCIe model: TLP arithmetic, topology, event simulation and path cost. Pure: it uses no other
+//! crate of bellpush, reads no clock and does no I/O (the sysfs reader in [`topology`] takes the
 //! root of the tree that it reads).
 //!
 //! Times are picoseconds in the simulation (`_ps`) and nanoseconds in parameters and results

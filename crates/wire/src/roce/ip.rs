@@ -1,8 +1,9 @@
 //! The envelope of a packet: IPv4 (RFC 791), IPv6 (RFC 8200) and UDP (RFC 768) headers.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::wire::Qpn;
+use crate::Qpn;
 
 /// UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;
@@ -128,28 +129,22 @@ pub struct Envelope {
 }
 
 /// Why bytes are not UDP in IP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IpError {
     /// Cut off.
-    #[error("an IP packet cut off after {bytes} bytes")]
     Short {
         /// What there is.
         bytes: usize,
     },
     /// Neither IPv4 nor IPv6, or with options or extension headers.
-    #[error("an IP header that begins with {0:#04x} is not carried")]
     Header(u8),
     /// Not UDP.
-    #[error("IP protocol {0} is not UDP")]
     Protocol(u8),
     /// A fragment; RoCEv2 is never fragmented (annex A17.3.1.1).
-    #[error("an IP fragment")]
     Fragment,
     /// The IPv4 header checksum is wrong.
-    #[error("IPv4 header checksum is wrong")]
     Checksum,
     /// UDP's length does not fit into IP's.
-    #[error("a UDP length of {udp} in {ip} bytes")]
     Length {
         /// What UDP says.
         udp: usize,
@@ -157,6 +152,21 @@ pub enum IpError {
         ip: usize,
     },
 }
+
+impl fmt::Display for IpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short { bytes } => write!(f, "an IP packet cut off after {bytes} bytes"),
+            Self::Header(n) => write!(f, "an IP header that begins with {n:#04x} is not carried"),
+            Self::Protocol(n) => write!(f, "IP protocol {n} is not UDP"),
+            Self::Fragment => f.write_str("an IP fragment"),
+            Self::Checksum => f.write_str("IPv4 header checksum is wrong"),
+            Self::Length { udp, ip } => write!(f, "a UDP length of {udp} in {ip} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for IpError {}
 
 impl Envelope {
     /// An envelope as a RoCEv2 NIC writes it: to port 4791, DF with ID 0, 64 hops.

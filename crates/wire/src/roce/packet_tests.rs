@@ -2,7 +2,7 @@ use super::super::{
     Addresses, MAX_PACKET_BYTES, NakCode, Operation, Position, Service, Syndrome, Tail,
 };
 use super::*;
-use crate::wire::{Iova, Psn, Qpn};
+use crate::{Iova, Psn, Qpn};
 use proptest::prelude::*;
 
 fn envelope() -> Envelope {

@@ -1,21 +1,21 @@
 //! A checked packet, and a frame whose payload the caller fills in place.
 
 use bytemuck::Pod;
+use std::fmt;
 
 use super::headers::{AtomicWire, BthWire, DethWire, MasksWire, RethWire};
 use super::{
     Aeth, AtomicEth, BTH_BYTES, Bth, Deth, Envelope, ICRC_BYTES, MAX_PATH_MTU, Opcode, Reth, icrc,
 };
-use crate::wire::Rkey;
-use crate::wire::be::{Be32, Be64};
-use crate::wire::wqe::Masks;
+use crate::Rkey;
+use crate::be::{Be32, Be64};
+use crate::wqe::Masks;
 
 /// Why bytes are not a packet. A receiver drops them without an answer and counts the reason
 /// (InfiniBand vol. 1, 9.6).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketError {
     /// Shorter than its headers and the ICRC.
-    #[error("a packet of {bytes} bytes, where its headers and the ICRC take {need}")]
     Short {
         /// Length.
         bytes: usize,
@@ -23,16 +23,12 @@ pub enum PacketError {
         need: usize,
     },
     /// A transport version other than 0.
-    #[error("transport version {0} is not known")]
     Version(u8),
     /// A reserved opcode, or one of a service that is not carried.
-    #[error("opcode {0:#04x} is not known")]
     Opcode(u8),
     /// A reserved AETH syndrome.
-    #[error("AETH syndrome {0:#04x} is reserved")]
     Syndrome(u8),
     /// A pad that does not fill up to a multiple of 4, or is longer than what it pads.
-    #[error("a pad of {pad} bytes after headers, in {bytes} bytes of payload and pad")]
     Pad {
         /// Pad count of the BTH.
         pad: u8,
@@ -40,7 +36,6 @@ pub enum PacketError {
         bytes: usize,
     },
     /// More payload than a packet may have, or any where the opcode has none.
-    #[error("{bytes} bytes of payload on opcode {opcode:#04x}")]
     Payload {
         /// Opcode's code.
         opcode: u8,
@@ -48,7 +43,6 @@ pub enum PacketError {
         bytes: usize,
     },
     /// The ICRC is not that of the bytes.
-    #[error("ICRC {stored:#010x}, where the bytes have {computed:#010x}")]
     Icrc {
         /// As it came.
         stored: u32,
@@ -56,6 +50,30 @@ pub enum PacketError {
         computed: u32,
     },
 }
+
+impl fmt::Display for PacketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short { bytes, need } => {
+                write!(f, "a packet of {bytes} bytes, where its headers and the ICRC take {need}")
+            }
+            Self::Version(n) => write!(f, "transport version {n} is not known"),
+            Self::Opcode(n) => write!(f, "opcode {n:#04x} is not known"),
+            Self::Syndrome(n) => write!(f, "AETH syndrome {n:#04x} is reserved"),
+            Self::Pad { pad, bytes } => {
+                write!(f, "a pad of {pad} bytes after headers, in {bytes} bytes of payload and pad")
+            }
+            Self::Payload { bytes, opcode } => {
+                write!(f, "{bytes} bytes of payload on opcode {opcode:#04x}")
+            }
+            Self::Icrc { stored, computed } => {
+                write!(f, "ICRC {stored:#010x}, where the bytes have {computed:#010x}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PacketError {}
 
 /// Extension headers. Those that are present are those of the opcode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
