@@ -2,7 +2,10 @@
 //! where the feature `cuda` is on and an nvcc is found. Without one the build succeeds, and opening
 //! a CUDA device at run time says why it cannot.
 //!
-//! `BELLPUSH_CUDA_ARCHS` (default `80,90,90-ptx`) chooses what nvcc compiles for;
+//! nvcc compiles for the GPUs of this machine, or for what `BELLPUSH_CUDA_ARCHS` says (`80,90,90-ptx`: A100,
+//! H100 and H200, and what comes after them), or for what `./x setup --cuda` has asked for. Where there is no
+//! GPU and nobody asked, no CUDA kernel is compiled: it takes minutes.
+//!
 //! `BELLPUSH_NVCC` names an nvcc, or is `none`; `CXX` another C++ compiler; `BELLPUSH_WERROR=1`
 //! makes warnings errors. An nvcc that comes later is seen by the next run of `./x`, or of this script
 //! (`touch build.rs`).
@@ -12,6 +15,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, fs};
 
 const WATCHED: &[&str] =
@@ -40,14 +44,14 @@ fn main() {
     let (fatbins, why_none) = if env::var_os("CARGO_FEATURE_CUDA").is_none() {
         (Vec::new(), "it was built without the feature `cuda`")
     } else {
-        match find_nvcc(&root) {
-            Ok(nvcc) => {
+        match archs(&root).and_then(|archs| Ok((archs, find_nvcc(&root)?))) {
+            Ok((archs, nvcc)) => {
                 // For users' own kernels, as DEP_BELLPUSH_NVCC; absent where there is none.
                 println!("cargo::metadata=nvcc={}", nvcc.display());
                 if nvcc.is_absolute() {
                     println!("cargo::rerun-if-changed={}", nvcc.display()); // another, or none
                 }
-                (sources.iter().map(|cu| fatbin(&nvcc, cu, &out, werror)).collect(), "")
+                (fatbins(&nvcc, &archs, &sources, &out, werror), "")
             }
             Err(why) => (Vec::new(), why),
         }
@@ -184,13 +188,66 @@ fn runs(nvcc: &Path) -> bool {
     Command::new(nvcc).arg("--version").output().is_ok_and(|out| out.status.success())
 }
 
-/// Cubins for A100 and H100/H200, and PTX for what comes after.
-fn fatbin(nvcc: &Path, cu: &Path, out: &Path, werror: bool) -> PathBuf {
-    let to = out.join(cu.file_name().expect("a .cu file has a name")).with_extension("fatbin");
+/// What to compile for, or why nothing.
+fn archs(root: &Path) -> Result<String, &'static str> {
+    if let Ok(named) = env::var("BELLPUSH_CUDA_ARCHS") {
+        return Ok(named);
+    }
+    let asked = root.join(".tools/cuda.archs");
+    if let Ok(named) = fs::read_to_string(&asked) {
+        println!("cargo::rerun-if-changed={}", asked.display());
+        return Ok(named.trim().to_owned());
+    }
+    let mut smi = Command::new("nvidia-smi");
+    let found = smi.args(["--query-gpu=compute_cap", "--format=csv,noheader"]).output();
+    found.ok().filter(|out| out.status.success()).and_then(|out| capabilities(&out.stdout)).ok_or(
+        "no GPU of compute capability 8.0 or later was there when it was built \
+         (`./x setup --cuda`, or BELLPUSH_CUDA_ARCHS=80,90,90-ptx, compiles for others)",
+    )
+}
+
+/// `9.0` a line and GPU, as a list of architectures; `None` without one that the kernels run on.
+pub fn capabilities(listed: &[u8]) -> Option<String> {
+    let number = |line: &str| line.trim().replace('.', "").parse().ok().filter(|&n: &u32| n >= 80);
+    let mut numbers: Vec<u32> =
+        String::from_utf8_lossy(listed).lines().filter_map(number).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let names: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    (!names.is_empty()).then(|| names.join(","))
+}
+
+/// All of them, as many at once as cargo allows jobs.
+fn fatbins(
+    nvcc: &Path,
+    archs: &str,
+    sources: &[PathBuf],
+    out: &Path,
+    werror: bool,
+) -> Vec<PathBuf> {
+    let jobs = env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(cu) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    fatbin(nvcc, archs, cu, out, werror);
+                }
+            });
+        }
+    });
+    sources.iter().map(|cu| compiled(cu, out)).collect()
+}
+
+fn compiled(cu: &Path, out: &Path) -> PathBuf {
+    out.join(cu.file_name().expect("a .cu file has a name")).with_extension("fatbin")
+}
+
+fn fatbin(nvcc: &Path, archs: &str, cu: &Path, out: &Path, werror: bool) {
+    let to = compiled(cu, out);
     let mut command = Command::new(nvcc);
     command.args(["-fatbin", "-std=c++17", "-O3", "--threads", "0"]);
-    let all = "80,90,90-ptx".to_string();
-    for arch in env::var("BELLPUSH_CUDA_ARCHS").unwrap_or(all).split(',') {
+    for arch in archs.split(',') {
         let (number, code) = match arch.trim().split_once("-ptx") {
             Some((number, _)) => (number, "compute"),
             None => (arch.trim(), "sm"),
@@ -206,7 +263,7 @@ fn fatbin(nvcc: &Path, cu: &Path, out: &Path, werror: bool) -> PathBuf {
     command.arg(cu);
     let kept = kept_fatbin(&command, nvcc, cu, out);
     if fs::copy(&kept, &to).is_ok() {
-        return to;
+        return;
     }
     let result = command.arg("-o").arg(&to).output();
     let result = result.unwrap_or_else(|e| panic!("{}: {e}", nvcc.display()));
@@ -221,11 +278,10 @@ fn fatbin(nvcc: &Path, cu: &Path, out: &Path, werror: bool) -> PathBuf {
         println!("cargo::warning={line}");
     }
     keep(&to, &kept);
-    to
 }
 
 /// Where a compiled file is kept for other builds of the same sources by the same command. Cargo runs this
-/// script once for each set of features (lints, tests, a dependent's), and nvcc takes minutes.
+/// script once for each profile and set of features (lints, tests, a dependent's), and nvcc takes minutes.
 fn kept_fatbin(command: &Command, nvcc: &Path, cu: &Path, out: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     format!("{command:?}").hash(&mut hasher);
@@ -237,8 +293,8 @@ fn kept_fatbin(command: &Command, nvcc: &Path, cu: &Path, out: &Path) -> PathBuf
     hash_tree(cu.parent().expect("a file lies in a folder"), &mut hasher);
     let name = cu.file_stem().expect("a .cu file has a name").to_string_lossy();
     // OUT_DIR is target/PROFILE/build/PACKAGE/out.
-    let build = out.ancestors().nth(2).unwrap_or(out);
-    build.join("bellpush-kernels").join(format!("{name}-{:016x}.fatbin", hasher.finish()))
+    let target = out.ancestors().nth(4).unwrap_or(out);
+    target.join("bellpush-kernels").join(format!("{name}-{:016x}.fatbin", hasher.finish()))
 }
 
 /// Keeps a file for later builds, if it can be; in one step, because another build may look for it now.

@@ -56,7 +56,9 @@ impl Copy {
         let path = format!("{}:{}", self.programs.display(), std::env::var("PATH").unwrap());
         let mut bash = Command::new("bash");
         bash.args(["-c", &script]).current_dir(&self.root).env("PATH", path);
-        bash.env_remove("BELLPUSH_NVCC").env_remove("BELLPUSH_RDMA_CORE");
+        bash.env_remove("BELLPUSH_NVCC")
+            .env_remove("BELLPUSH_RDMA_CORE")
+            .env_remove("BELLPUSH_CUDA_ARCHS");
         let output = bash.output().unwrap();
         (output, fs::read_to_string(self.said()).unwrap_or_default())
     }
@@ -128,6 +130,33 @@ fn an_nvcc_that_comes_or_goes_has_the_build_look_again() {
     assert!(touched(), "another");
     fs::remove_file(copy.root.join(".tools/found")).unwrap();
     assert!(touched(), "it went");
+}
+
+#[test]
+fn a_first_table_fetches_nothing_for_a_gpu_that_is_not_there() {
+    let fetches = |have_gpu: &str, lines: &str| {
+        let copy = Copy::new();
+        copy.program("python3", "exit 1");
+        let lines = format!("find_nvcc() {{ :; }}; have_gpu() {{ {have_gpu}; }}; {lines}");
+        let (output, said) = copy.run(&lines);
+        assert!(output.status.success(), "{output:?}");
+        !said.is_empty()
+    };
+    assert!(!fetches("false", "fetch_nvcc bench; fetch_nvcc run; fetch_nvcc setup"));
+    assert!(!fetches("false", "packages_missing bench >/dev/null"));
+    assert!(fetches("true", "fetch_nvcc bench"));
+    assert!(fetches("false", "fetch_nvcc test"), "it compiles them all");
+    assert!(fetches("false", "touch .tools/cuda.archs; fetch_nvcc bench"), "./x setup --cuda");
+    assert!(fetches("false", "BELLPUSH_CUDA_ARCHS=90; fetch_nvcc bench"));
+}
+
+#[test]
+fn kernels_are_compiled_for_the_gpus_that_are_there() {
+    let archs = |listed: &str| build::capabilities(listed.as_bytes());
+    assert_eq!(archs("9.0\n8.0\n9.0\n").as_deref(), Some("80,90"));
+    assert_eq!(archs("12.1\n7.5\n").as_deref(), Some("121"));
+    assert_eq!(archs("7.0\n"), None);
+    assert_eq!(archs("No devices were found\n"), None);
 }
 
 fn git(root: &Path, args: &[&str]) {
