@@ -168,6 +168,25 @@ fn a_rank_that_gives_up_says_why_to_all() {
     }
 }
 
+/// What a rank says too late is not taken for its part of the next exchange.
+#[test]
+fn after_an_exchange_that_failed_there_are_no_others() {
+    let root = free_port();
+    let timeout = Duration::from_millis(300);
+    let jobs = [0, 1].map(|rank| Job { timeout, ..job(rank, 2, root, 5000) });
+    let said = joined(&jobs, |rank, all| {
+        if rank == 1 {
+            std::thread::sleep(2 * timeout);
+        }
+        let first = all.all_gather(b"first");
+        assert!(first.is_err(), "rank {rank}: {first:?}");
+        all.all_gather(b"second")
+    });
+    for said in said {
+        assert!(matches!(said, Err(BootstrapError::Ended)), "{said:?}");
+    }
+}
+
 #[test]
 fn without_rank_0_the_others_say_so() {
     let root = free_port();
