@@ -24,6 +24,9 @@ enum bellpush_code {
   BELLPUSH_REFUSED = -1,  /* an argument is wrong, or something is missing; nothing was done */
   BELLPUSH_DIFFERS = -2,  /* ranks call different things; nothing was reduced, the job goes on */
   BELLPUSH_FAILED = -3,   /* a rank or the link to it failed; the communicator has ended, and every call says so */
+  BELLPUSH_IN_USE = -4,   /* as BELLPUSH_FAILED, but kernels go on that could not be ended within 11 s (a CPU thread
+                           * that gets no processor): they may still read `in` and write `out` of all calls since the
+                           * last synchronisation, which must stay allocated, and unused, until the process ends */
 };
 
 /* Joins the job that the environment describes: the launcher's variables, MASTER_ADDR or

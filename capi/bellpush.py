@@ -14,6 +14,8 @@ import pathlib
 
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3}
 OPS = {"sum": 0, "max": 1, "min": 2, "mean": 3}
+_IN_USE = -4  # bellpush_code
+_held = []  # elements that kernels may still read or write: for good
 _CTYPES = {ctypes.c_float: "float32", ctypes.c_int: "int32"}
 
 
@@ -83,9 +85,12 @@ class Communicator:
         if op not in OPS:
             raise ValueError(f"'{op}' is no operation: {', '.join(OPS)}")
         dtype = DTYPES[source.dtype]
-        self._check(self._library.bellpush_all_reduce(
+        code = self._library.bellpush_all_reduce(
             self._comm, source.address, target.address, source.count, dtype, OPS[op],
-            source.stream))
+            source.stream)
+        if code == _IN_USE:
+            _held.append((values, out))
+        self._check(code)
         return out
 
     def synchronize(self):

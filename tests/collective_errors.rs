@@ -2,13 +2,15 @@
 
 mod world;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bellpush::collective::{
     Algorithm, Buffer, Communicator, Dtype, Error, Member, Op, Options, Place,
 };
-use bellpush::gpu::{Executor, Gpu, HostOptions, Stream};
+use bellpush::gpu::{Event, Executor, Gpu, GpuError, HostOptions, Stream};
 use bellpush::nic::Nic;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::transport::{Memory, Path};
@@ -286,6 +288,73 @@ fn a_failure_is_told_before_what_is_queued_behind_it_is_done() {
         assert!(matches!(why, Err(Error::Silent { rank: 1, call: 0, .. })), "{why:?}");
         assert!(!idle, "all that was queued was done after {:?}", since.elapsed());
     });
+}
+
+/// A call sees the end before who waits does, and takes note of it: who waits leaves all the same.
+#[test]
+fn an_end_that_another_thread_has_taken_note_of_ends_waits() {
+    let world = pair(Duration::from_secs(2), Algorithm::TwoShot);
+    let (stream, memory, rank) = (world.gpu.stream().unwrap(), world.memory(100), &world.ranks[0]);
+    let call = || rank.all_reduce(&stream, &memory, &memory, 100, Dtype::F32, Op::Sum);
+    for _ in 0..40_000 {
+        call().unwrap();
+    }
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| (rank.synchronize(&stream), stream.query().unwrap()));
+        let since = Instant::now();
+        let noted = loop {
+            match call() {
+                Err(why) => break why,
+                Ok(()) => assert!(since.elapsed() < PATIENT, "calls go on and on"),
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        };
+        assert!(matches!(noted, Error::Silent { rank: 1, call: 0, .. }), "{noted}");
+        let (why, idle) = waits.join().unwrap();
+        assert!(matches!(why, Err(Error::Ended { .. })), "{why:?}");
+        assert!(!idle, "all that was queued was done");
+    });
+}
+
+#[test]
+fn calls_that_others_queue_meanwhile_are_not_waited_for() {
+    let world = World::new(1, &small(Algorithm::Ring));
+    let (stream, count) = (world.gpu.stream().unwrap(), 1_000_000);
+    let (from, to, rank) = (world.memory(count), world.memory(count), &world.ranks[0]);
+    let waited = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // A hundred at a time, so that the stream has work whenever it is looked at.
+        scope.spawn(|| {
+            let (since, mut queued) = (Instant::now(), VecDeque::<Event>::new());
+            while !waited.load(Ordering::Relaxed) {
+                assert!(since.elapsed() < PATIENT / 3, "who waits waits for these");
+                rank.all_reduce(&stream, &from, &to, count, Dtype::F32, Op::Sum).unwrap();
+                let event = world.gpu.event().unwrap();
+                stream.record(&event).unwrap();
+                queued.push_back(event);
+                if queued.len() == 100 {
+                    queued.pop_front().unwrap().wait(PATIENT).unwrap();
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        rank.synchronize(&stream).unwrap();
+        waited.store(true, Ordering::Relaxed);
+    });
+    rank.synchronize(&stream).unwrap();
+}
+
+/// It is none of the communicator's calls that faulted.
+#[test]
+fn a_fault_of_a_stream_without_calls_ends_nothing() {
+    let world = World::new(2, &small(Algorithm::OneShot));
+    let broken = world.gpu.stream().unwrap();
+    assert!(broken.end());
+    for rank in &world.ranks {
+        let fault = rank.synchronize(&broken).unwrap_err();
+        assert!(matches!(fault, Error::Gpu(GpuError::Fault { .. })), "{fault}");
+    }
+    world.reduce(Dtype::F32, Op::Sum, 515, Kind::Random, false);
 }
 
 /// The host executor has no graphs: that is said, and the communicator goes on.

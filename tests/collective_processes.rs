@@ -168,6 +168,25 @@ fn a_rank_that_gives_up_says_why_to_all() {
     }
 }
 
+/// What a rank says too late is not taken for its part of the next exchange.
+#[test]
+fn after_an_exchange_that_failed_there_are_no_others() {
+    let root = free_port();
+    let timeout = Duration::from_millis(300);
+    let jobs = [0, 1].map(|rank| Job { timeout, ..job(rank, 2, root, 5000) });
+    let said = joined(&jobs, |rank, all| {
+        if rank == 1 {
+            std::thread::sleep(2 * timeout);
+        }
+        let first = all.all_gather(b"first");
+        assert!(first.is_err(), "rank {rank}: {first:?}");
+        all.all_gather(b"second")
+    });
+    for said in said {
+        assert!(matches!(said, Err(BootstrapError::Ended)), "{said:?}");
+    }
+}
+
 #[test]
 fn without_rank_0_the_others_say_so() {
     let root = free_port();
@@ -270,7 +289,7 @@ fn a_refusal_without_proof_is_not_the_end() {
     let (mut stream, _) = liar.accept().unwrap();
     stream.write_all(&[&b"bellpush bootstrap 3"[..], &[7; 32]].concat()).unwrap();
     stream.read_exact(&mut [0; HELLO]).unwrap();
-    stream.write_all(&[&[3][..], &[0; ANSWER - 1]].concat()).unwrap();
+    stream.write_all(&[&[2][..], &[0; ANSWER - 1]].concat()).unwrap();
     drop((stream, liar));
     join_all(vec![job(0, 2, root, 20_000)]).remove(0).unwrap();
     rank_1.join().unwrap().unwrap();
@@ -281,11 +300,11 @@ const CHALLENGE: usize = 20 + 32;
 const HELLO: usize = 20 + 4 + 4 + 32 + 32 + 32 + 32;
 const ANSWER: usize = 1 + 16 + 32;
 
-/// What rank 1 says to this challenge.
-fn hello_to(challenge: &[u8]) -> [u8; HELLO] {
+/// What rank 1 of so many says to this challenge.
+fn hello_to(challenge: &[u8], ranks: u32) -> [u8; HELLO] {
     let root = free_port();
     let listener = TcpListener::bind(root).unwrap();
-    let rank_1 = std::thread::spawn(move || Bootstrap::join(&job(1, 2, root, 50)).err());
+    let rank_1 = std::thread::spawn(move || Bootstrap::join(&job(1, ranks, root, 50)).err());
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(challenge).unwrap();
     let mut hello = [0; HELLO];
@@ -316,7 +335,7 @@ fn what_a_rank_said_once_is_not_taken_from_another() {
         challenge
     };
     let (mut stranger, mut rank_1) = (knock(), knock());
-    let overheard = hello_to(&challenged(&mut rank_1));
+    let overheard = hello_to(&challenged(&mut rank_1), 2);
     challenged(&mut stranger);
     assert_eq!(answered(&mut stranger, &overheard), 1, "a stranger has repeated it");
     assert_eq!(answered(&mut rank_1, &overheard), 0, "it is right where it was asked for");
@@ -335,7 +354,7 @@ fn what_rank_0_said_once_is_not_believed_of_another() {
     };
     let (mut challenge, mut answer) = ([0; CHALLENGE], [0; ANSWER]);
     stream.read_exact(&mut challenge).unwrap();
-    stream.write_all(&hello_to(&challenge)).unwrap();
+    stream.write_all(&hello_to(&challenge, 2)).unwrap();
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(answer[0], 0);
     drop(stream);
@@ -353,6 +372,39 @@ fn what_rank_0_said_once_is_not_believed_of_another() {
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     stream.read_to_end(&mut rest).unwrap();
     assert!(rest.is_empty(), "it went on as if it were");
+}
+
+/// A rank that gave up a try, or whose process was started again, after it had come and said what a rank says then.
+#[test]
+fn a_rank_whose_connection_is_closed_may_come_again() {
+    let root = free_port();
+    let come =
+        |rank| std::thread::spawn(move || join_all(vec![job(rank, 3, root, 20_000)]).remove(0));
+    let rank_0 = come(0);
+    let answered = || {
+        let mut stream = loop {
+            if let Ok(stream) = TcpStream::connect(root) {
+                break stream;
+            }
+        };
+        let (mut challenge, mut answer) = ([0; CHALLENGE], [0; ANSWER]);
+        stream.read_exact(&mut challenge).unwrap();
+        stream.write_all(&hello_to(&challenge, 3)).unwrap();
+        stream.read_exact(&mut answer).unwrap();
+        (stream, answer[0])
+    };
+    let (mut first, seated) = answered();
+    assert_eq!(seated, 0);
+    first.write_all(&[1; 37]).unwrap();
+    assert_eq!(answered().1, 3, "it is still there");
+    let again = come(1);
+    std::thread::sleep(Duration::from_millis(100)); // it is told so too, and tries again
+    drop(first);
+    let since = Instant::now();
+    for rank in [come(2), again, rank_0] {
+        assert_eq!(rank.join().unwrap().unwrap().len(), 3);
+    }
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
 }
 
 /// Under a launcher that says which rank a process is: the ranks need nothing else of it, and make the job's

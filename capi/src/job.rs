@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bellpush::collective::{
     self, Bootstrap, BootstrapError, Communicator, Dtype, Job, MAX_TIMEOUT, Member, Op, RankAddress,
@@ -19,6 +19,9 @@ use crate::options::{Executor, Link as LinkKind, Options};
 const CALLS: u32 = 256;
 /// After a failure: how long the calls behind it, which do nothing, may take to end.
 const END: Duration = Duration::from_secs(1);
+/// And how long lanes of the host executor may go on that are ended then: each ends in its next wait, and moves a
+/// bounded number of bytes before it.
+const LANES: Duration = Duration::from_secs(10);
 
 /// The header's codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +29,7 @@ pub enum Code {
     Refused = -1,
     Differs = -2,
     Failed = -3,
+    InUse = -4,
 }
 
 /// A code and its line.
@@ -50,7 +54,7 @@ fn queued(error: impl Into<Failure>) -> Failure {
     let failure = error.into();
     match failure.code {
         Code::Refused => Failure { code: Code::Failed, ..failure },
-        Code::Differs | Code::Failed => failure,
+        Code::Differs | Code::Failed | Code::InUse => failure,
     }
 }
 
@@ -226,24 +230,37 @@ impl Comm {
     pub fn synchronize(&self) -> Result<(), Failure> {
         self.calls.store(0, Ordering::Relaxed);
         let ended = self.communicator.synchronize(&self.stream);
-        if ended.is_err() {
-            // The elements are the program's, who may free them next.
-            let _ = self.stream.synchronize(END);
+        let Err(why) = ended else { return Ok(()) };
+        // The elements are the program's again once we return, who may free them next.
+        let _ = self.stream.synchronize(END);
+        if at_rest(&self.stream, LANES) {
+            return Err(queued(why));
         }
-        if self.gpu.is_host() && matches!(self.stream.query(), Ok(false)) {
-            // The arrays are the program's again once we return: no lane may go on with them. A lane of
-            // ours yields in every wait, which ends it, and moves a bounded number of bytes in between.
-            while !self.stream.end() {}
-        }
-        ended.map_err(queued)
+        let text = format!("{why}; kernels are still at it: the elements must stay for good");
+        Err(Failure { code: Code::InUse, text })
     }
 
     /// Nobody goes before all have what they need; who does not come is not waited for again.
     pub fn leave(mut self) {
         match self.synchronize() {
             // The others have failed too, or will.
-            Err(why) if why.code == Code::Failed => self.bootstrap.fail(&why.text),
+            Err(why) if why.code != Code::Differs => self.bootstrap.fail(&why.text),
             _ => drop(self.bootstrap.all_gather(&[])),
+        }
+    }
+}
+
+/// Whether nothing goes on with a stream's work. The host executor's lanes are ended for that, and waited for.
+fn at_rest(stream: &Stream, most: Duration) -> bool {
+    let since = Instant::now();
+    loop {
+        match stream.query() {
+            Ok(true) => return true,
+            // What faulted on a GPU does not go on. On the host the other lanes may.
+            Err(_) if !stream.gpu().is_host() => return true,
+            _ if stream.end() => return true,
+            _ if !stream.gpu().is_host() || since.elapsed() >= most => return false,
+            _ => {}
         }
     }
 }
@@ -292,5 +309,25 @@ mod tests {
         assert_eq!(queued(late()).code, Code::Failed);
         assert_eq!(queued(collective::Error::Gpu(late())).code, Code::Failed);
         assert_eq!(queued(collective::Error::Overlap).code, Code::Failed);
+    }
+
+    /// Lanes that are threads cannot be ended: they go on until they have waited in vain.
+    #[test]
+    fn lanes_that_go_on_are_told_of_and_not_waited_for_without_end() {
+        let gpu = Gpu::open(gpu::Executor::Host(HostOptions::threads())).unwrap();
+        let nic: Arc<dyn Nic> = SoftNic::open(SoftConfig::default()).unwrap();
+        let mut options = collective::Options::new("push/inband".parse().unwrap());
+        (options.channels, options.timeout) = (1, Duration::from_secs(3));
+        let places = [(gpu.clone(), nic.clone()), (gpu.clone(), nic)];
+        let ranks = Communicator::threads(&places, &options).unwrap();
+        let (stream, memory) = (gpu.stream().unwrap(), Memory::from(gpu.alloc(400).unwrap()));
+        assert!(at_rest(&stream, Duration::ZERO), "it has no work");
+        let stream = gpu.stream().unwrap();
+        ranks[0].all_reduce(&stream, &memory, &memory, 100, Dtype::F32, Op::Sum).unwrap();
+        std::thread::sleep(Duration::from_millis(400)); // it has begun, else it never would
+        let since = Instant::now();
+        assert!(!at_rest(&stream, Duration::from_millis(300)));
+        assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+        assert!(at_rest(&stream, Duration::from_secs(30)), "they have waited in vain");
     }
 }

@@ -121,6 +121,9 @@ pub enum BootstrapError {
         /// What was asked for.
         what: &'static str,
     },
+    /// After a failure it is not known which exchange a frame that comes is of.
+    #[error("an earlier exchange of these ranks has failed")]
+    Ended,
     /// A rank that failed by itself, as it said before it left.
     #[error("rank {rank} gave up: {why}")]
     Failed {
@@ -148,6 +151,8 @@ pub struct Bootstrap {
     timeout: Duration,
     /// Rank 0: the others' connections, by rank - 1. Others: the one to rank 0.
     lines: Vec<Line>,
+    /// An exchange has failed.
+    ended: bool,
 }
 
 impl Bootstrap {
@@ -166,7 +171,7 @@ impl Bootstrap {
             0 => Default::default(),
             _ => (vec![handshake::reach(job)?], Vec::new()),
         };
-        let mut joined = Self { rank: job.rank, ranks: job.ranks, timeout, lines };
+        let mut joined = Self { rank: job.rank, ranks: job.ranks, timeout, lines, ended: false };
         for line in &joined.lines {
             let limit = |source| BootstrapError::Lost { rank: 0, source };
             line.limit(timeout).map_err(limit)?;
@@ -185,13 +190,26 @@ impl Bootstrap {
     ///
     /// # Errors
     /// [`BootstrapError::Lost`] names a rank that left or took longer than the timeout; the others
-    /// are told.
+    /// are told. From then on [`BootstrapError::Ended`].
     pub fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
         self.exchange(mine, self.timeout)
     }
 
-    /// The root itself waits for the other ranks, for up to `root_waits`.
     fn exchange(
+        &mut self,
+        mine: &[u8],
+        root_waits: Duration,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        if self.ended {
+            return Err(BootstrapError::Ended);
+        }
+        let all = self.send_and_receive(mine, root_waits);
+        self.ended = all.is_err();
+        all
+    }
+
+    /// The root itself waits for the other ranks, for up to `root_waits`.
+    fn send_and_receive(
         &mut self,
         mine: &[u8],
         root_waits: Duration,

@@ -38,6 +38,11 @@ impl Calls {
         }
     }
 
+    /// Whether calls that are not waited for are on this stream.
+    pub fn are_on(&self, stream: &Stream) -> bool {
+        self.stream.as_ref().is_some_and(|on| Arc::ptr_eq(on, stream.token()))
+    }
+
     pub fn queue(&mut self, stream: &Stream, waits: u64) {
         self.stream = Some(stream.token().clone());
         self.waits += waits;

@@ -8,11 +8,8 @@ use super::calls::Calls;
 use super::layout::Layout;
 use super::member::{MAX_THREADS, Member, Options};
 use super::{Algorithm, Call, Dtype, Error, Op};
-use crate::gpu::collective_args::{
-    BLOCK_BYTES, CollArgs, CollCall, CollStatus, DEPTH, SHARED_BYTES, SHARED_STATUS,
-};
+use crate::gpu::collective_args::{BLOCK_BYTES, CollArgs, DEPTH, SHARED_BYTES};
 use crate::gpu::{DeviceMem, Dims, Gpu, GpuError, Graph, Kept, Kernel, Mapped, Stream};
-use crate::mem::HostMem;
 use crate::nic::Nic;
 use crate::transport::{Endpoint, Memory};
 
@@ -285,22 +282,22 @@ impl Communicator {
 
     /// Waits until the calls queued on `stream` are done, or one has ended the communicator: what is queued behind it
     /// does nothing, and memory that it was given stays until the stream is idle. Bounded, since each of the
-    /// calls' waits is. Others may call meanwhile.
+    /// calls' waits is. Others may call meanwhile: their calls are not waited for, but those of the first 50 ms.
     ///
     /// # Errors
     /// [`Error::OtherStream`], without waiting, where the calls are on another. Otherwise
     /// the first failure of any of them, but the one that ended the communicator before others. After
     /// [`Error::Mismatch`] the communicator goes on; every other failure ends it, and all later calls and
-    /// synchronisations say [`Error::Ended`].
+    /// synchronisations say [`Error::Ended`]. What a stream's other work ended with is told and ends nothing, if no
+    /// calls are on it.
     pub fn synchronize(&self, stream: &Stream) -> Result<(), Error> {
-        let (bound, queued) = {
+        let queued = {
             let mut calls = self.lock();
             calls.check()?;
             self.end_by(&mut calls, |calls| calls.same(stream))?;
-            let most = u32::try_from(calls.waits + 4).unwrap_or(u32::MAX);
-            (self.inner().options.timeout.saturating_mul(most), calls.queued())
+            calls.queued()
         };
-        let waited = self.wait(stream, bound);
+        let waited = self.wait(stream);
         let mut calls = self.lock();
         match waited {
             Ok(true) => calls.done(queued),
@@ -308,7 +305,10 @@ impl Communicator {
             // Neither says anything of the calls: they go on, or somebody records.
             Err(GpuError::Timeout { .. } | GpuError::Recording) => waited.map(|_| ())?,
             // A kernel that ended where it stood leaves streams of messages that nobody can go on with.
-            Err(fault) => return self.end_by(&mut calls, |_| Err(fault.into())),
+            Err(fault) if calls.are_on(stream) => {
+                return self.end_by(&mut calls, |_| Err(fault.into()));
+            }
+            Err(fault) => return Err(fault.into()),
         }
         self.end_by(&mut calls, |calls| match self.inner().failure()? {
             Some(failure) => Err(failure),
@@ -316,20 +316,40 @@ impl Communicator {
         })
     }
 
-    /// Whether the stream is idle; else the communicator has ended.
-    fn wait(&self, stream: &Stream, bound: Duration) -> Result<bool, GpuError> {
+    /// Whether the calls are done; else the communicator has ended.
+    fn wait(&self, stream: &Stream) -> Result<bool, GpuError> {
+        // Costs nothing where they are done soon, as most are.
+        match stream.synchronize(LOOK) {
+            Err(GpuError::Timeout { .. }) => {}
+            done => return done.map(|()| true),
+        }
+        // Others may queue on and on, so that the stream is never idle.
+        let done = stream.gpu().event()?;
+        stream.record(&done)?;
+        let most = u32::try_from(self.lock().waits + 4).unwrap_or(u32::MAX);
+        let bound = self.inner().options.timeout.saturating_mul(most);
         let since = Instant::now();
         loop {
+            if self.has_ended() {
+                return Ok(false);
+            }
+            let reached = done.query()?;
             let left = bound.saturating_sub(since.elapsed());
-            match stream.synchronize(left.min(LOOK)) {
-                Err(GpuError::Timeout { .. }) if self.inner().has_ended() => return Ok(false),
-                Err(GpuError::Timeout { what, .. }) if left <= LOOK => {
+            // A stream that failed reaches its events all the same, and says so here.
+            match stream.synchronize(if reached { Duration::ZERO } else { left.min(LOOK) }) {
+                Err(GpuError::Timeout { .. } | GpuError::Recording) if reached => return Ok(true),
+                Err(GpuError::Timeout { what, .. }) if left.is_zero() => {
                     return Err(GpuError::Timeout { what, after: bound });
                 }
                 Err(GpuError::Timeout { .. }) => {}
-                done => return done.map(|()| true),
+                ended => return ended.map(|()| true),
             }
         }
+    }
+
+    /// Whether a kernel says so, or said so to another thread, which has taken it.
+    fn has_ended(&self) -> bool {
+        self.inner().has_ended() || self.lock().check().is_err()
     }
 
     /// Whether a call may be queued.
@@ -470,70 +490,6 @@ impl Inner {
         let chunks = bytes.div_ceil(self.piece(call)) + 1;
         chunks.saturating_mul(2 * DEPTH + 2 * u64::from(self.ranks))
     }
-
-    /// What ended the communicator, if a kernel has said so.
-    fn end(&self) -> Result<Option<Error>, Error> {
-        self.status_at(size_of::<CollStatus>())
-    }
-
-    fn has_ended(&self) -> bool {
-        let code = |host: &HostMem| host.load_u32(size_of::<CollStatus>(), Ordering::Relaxed);
-        self.status.host().is_some_and(|host| code(host).is_ok_and(|code| code != 0))
-    }
-
-    /// What the kernels wrote, if they did.
-    fn failure(&self) -> Result<Option<Error>, Error> {
-        // What ended the communicator says more than that ranks differed before.
-        let end = self.end()?;
-        let differs = self.status_at(0)?;
-        if differs.is_some() {
-            // Taken: the next one is reported again.
-            self.state.copy_in(SHARED_STATUS, &[0; 4])?;
-        }
-        Ok(end.or(differs))
-    }
-
-    /// Takes what is written in one of the two places.
-    fn status_at(&self, at: usize) -> Result<Option<Error>, Error> {
-        let Some(host) = self.status.host() else { return Ok(None) };
-        // Acquire: pairs with device code, which writes the reason before the code.
-        let code = host.load_u32(at, Ordering::Acquire)?;
-        if code == 0 {
-            return Ok(None);
-        }
-        let mut raw = [0; size_of::<CollStatus>()];
-        host.read(at, &mut raw)?;
-        let status: CollStatus = bytemuck::pod_read_unaligned(&raw);
-        host.write(at, &[0; size_of::<CollStatus>()])?;
-        let (rank, call) = (status.rank, status.own.call);
-        let ms = self.options.timeout.as_millis();
-        Ok(Some(match code {
-            2 => {
-                let to_rank = |i: usize| i as u32 % self.ranks == rank;
-                let ends = self.endpoints.iter().enumerate().filter(|(i, _)| to_rank(*i));
-                let why = ends.flat_map(|(_, e)| e).find_map(Endpoint::failure);
-                Error::Link { rank, call, why }
-            }
-            3 => match (call_of(&status.said), call_of(&status.own)) {
-                (Some(theirs), Some(ours)) => Error::Mismatch { rank, call, theirs, ours },
-                _ => Error::Corrupt { rank, call },
-            },
-            4 => Error::Late { rank, call },
-            5 => Error::Corrupt { rank, call },
-            _ => Error::Silent { rank, call, ms },
-        }))
-    }
-}
-
-/// What a rank calls, as it said; `None` for numbers that mean nothing.
-fn call_of(said: &CollCall) -> Option<Call> {
-    Some(Call {
-        count: said.count,
-        dtype: Dtype::of(said.dtype)?,
-        op: Op::of(said.op)?,
-        algorithm: Algorithm::of(said.algorithm)?,
-        channels: said.channels,
-    })
 }
 
 impl Drop for Running {

@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use hmac::{Hmac, Mac};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sha2::Sha256;
 
 /// A frame's kinds, and the longest one.
@@ -34,6 +35,15 @@ impl Line {
     /// Bounds each write.
     pub fn limit(&self, each: Duration) -> io::Result<()> {
         self.stream.set_write_timeout(Some(each))
+    }
+
+    /// Whether the other side has closed, or is gone. What it said before may still be there to be received, so that
+    /// looking at the bytes would not tell.
+    pub fn is_closed(&self) -> bool {
+        let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut looks = [PollFd::new(&self.stream, ended)];
+        let looked = poll(&mut looks, Some(&Timespec::default()));
+        looked.is_ok() && looks[0].revents().intersects(ended)
     }
 
     pub fn send(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {

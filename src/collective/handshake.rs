@@ -5,7 +5,8 @@
 //! All joins of a process that listen at one address share a listener ([`Door`]), which they drive in turn; no
 //! thread is started, and none waits for a stranger. So many strangers may knock at once that are never heard of
 //! again: the one that has stood there for longest makes room for the next. A rank that is turned away by someone
-//! who does not show that it knows the secret tries again until its time is over.
+//! who does not show that it knows the secret tries again until its time is over; so does one whose place somebody has
+//! (itself, by a try that it gave up, or the process that it follows), which is free once that connection is closed.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -45,7 +46,8 @@ const REFUSALS: [(&str, bool); 7] = [
         false,
     ),
     ("the number of ranks differs", true),
-    ("the rank has joined already", true),
+    // What this one said before it gave up a try, or an earlier process of the rank, may end in a moment.
+    ("the rank has joined already", false),
     ("there is no such rank", true),
     // The root, or this process, may be one that is about to end.
     (
@@ -177,6 +179,11 @@ fn doors() -> MutexGuard<'static, HashMap<SocketAddr, Door>> {
     DOORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether a rank has come and is still there: one that is gone may come again.
+fn is_held(seat: &Option<Line>) -> bool {
+    seat.as_ref().is_some_and(|line| !line.is_closed())
+}
+
 /// The others' connections in the order of ranks, and who has not come; `job.join_timeout` long.
 pub(super) fn gather(job: &Job) -> Result<(Vec<Line>, Vec<u32>), BootstrapError> {
     let listen = |source| BootstrapError::Listen { root: job.root, source };
@@ -200,14 +207,13 @@ pub(super) fn gather(job: &Job) -> Result<(Vec<Line>, Vec<u32>), BootstrapError>
         let mut doors = doors();
         let door = doors.get_mut(&job.root).expect("who joins keeps the door");
         door.turn();
-        let complete = door.gatherings[&name].seats.iter().all(Option::is_some);
-        if complete || Instant::now() >= deadline {
+        let seats = (1..).zip(&door.gatherings[&name].seats);
+        let absent: Vec<u32> = seats.filter(|(_, seat)| !is_held(seat)).map(|(r, _)| r).collect();
+        if absent.is_empty() || Instant::now() >= deadline {
             let seats = door.gatherings.remove(&name).expect("this join's own").seats;
             if door.gatherings.is_empty() {
                 doors.remove(&job.root);
             }
-            let absent = (1..).zip(&seats).filter(|(_, s)| s.is_none()).map(|(rank, _)| rank);
-            let absent = absent.collect();
             return Ok((seats.into_iter().flatten().collect(), absent));
         }
         drop(doors);
@@ -259,7 +265,7 @@ impl Door {
             _ if *said.start() != named(&job.start) => OTHER_START,
             _ if ranks != job.ranks => OTHER_SIZE,
             _ if rank == 0 || rank >= ranks => NO_SUCH_RANK,
-            _ if seats[rank as usize - 1].is_some() => SEATED,
+            _ if is_held(&seats[rank as usize - 1]) => SEATED,
             _ => 0,
         };
         let answer = [&[refusal][..], &id[..]].concat();

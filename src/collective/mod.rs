@@ -18,6 +18,7 @@ mod kinds;
 mod layout;
 mod member;
 mod secret;
+mod status;
 
 pub use address::RankAddress;
 pub use bootstrap::{Bootstrap, BootstrapError};

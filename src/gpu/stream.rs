@@ -516,10 +516,8 @@ impl Drop for Stream {
         let ended = self.synchronize(DROP_WAIT);
         let _ = self.token.0.set(ended.is_ok()); // nobody else sets it
         let idle = match &self.kind {
-            // A fault is no lane's to survive.
-            Kind::Host(worker) => {
-                !matches!(ended, Err(GpuError::Timeout { .. })) || worker.cancel(END_WAIT)
-            }
+            // Of a stream that was ended before, lanes may still go on.
+            Kind::Host(worker) => ended.is_ok() || worker.cancel(END_WAIT),
             // After any error it is not known what still runs.
             #[cfg(feature = "cuda")]
             Kind::Cuda(_) => ended.is_ok(),

@@ -3,11 +3,13 @@ use super::*;
 
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
-struct Yields(u64);
-// SAFETY: selftest.cu's struct.
-unsafe impl KernelArgs for Yields {}
+struct Word(u64);
+// SAFETY: selftest.cu's structs of one word.
+unsafe impl KernelArgs for Word {}
 
 const LIMIT: Duration = Duration::from_secs(10);
+/// After this a kernel has begun: one that has not would not run once its stream is ended.
+const BEGUN: Duration = Duration::from_millis(400);
 
 /// A thread that waits, and finds the stream idle just before another's work is queued.
 #[test]
@@ -25,9 +27,26 @@ fn what_a_launch_is_given_stays_whoever_waits_meanwhile() {
         Arc::new(8)
     };
     let kept = std::iter::once(given).chain(std::iter::once_with(another_waits));
-    stream.launch_own(&kernel, Dims::new(1, 1), &Yields(0), kept).unwrap();
+    stream.launch_own(&kernel, Dims::new(1, 1), &Word(0), kept).unwrap();
     stream.synchronize(LIMIT).unwrap();
     assert!(seen.upgrade().is_none(), "kept for ever");
+}
+
+/// The stream was ended, and says so when it is dropped; that is no sign that nothing runs.
+#[test]
+fn what_lanes_still_use_outlives_a_stream_that_was_ended() {
+    let gpu = Gpu::open(Executor::Host(HostOptions::threads())).unwrap();
+    let kernel = gpu.load(&Module::builtin()).unwrap().kernel("bp_selftest_stuck").unwrap();
+    let (stream, flag) = (gpu.stream().unwrap(), gpu.alloc(4).unwrap());
+    let given: Kept = Arc::new(7);
+    let seen = Arc::downgrade(&given);
+    // A lane waits for the flag, the other one for that lane.
+    stream.launch_own(&kernel, Dims::new(1, 2), &Word(flag.addr()), [given]).unwrap();
+    std::thread::sleep(BEGUN);
+    assert!(!stream.end(), "threads are not ended");
+    drop(stream);
+    assert!(seen.upgrade().is_some(), "freed below a running kernel");
+    flag.copy_in(0, &1u32.to_ne_bytes()).unwrap();
 }
 
 #[test]

@@ -1,0 +1,75 @@
+//! What the kernels say of calls that failed, in memory that the host reads while they run.
+
+use std::sync::atomic::Ordering;
+
+use super::communicator::Inner;
+use super::{Algorithm, Call, Dtype, Error, Op};
+use crate::gpu::collective_args::{CollCall, CollStatus, SHARED_STATUS};
+use crate::mem::HostMem;
+use crate::transport::Endpoint;
+
+impl Inner {
+    /// What ended the communicator, if a kernel has said so.
+    pub fn end(&self) -> Result<Option<Error>, Error> {
+        self.status_at(size_of::<CollStatus>())
+    }
+
+    pub fn has_ended(&self) -> bool {
+        let code = |host: &HostMem| host.load_u32(size_of::<CollStatus>(), Ordering::Relaxed);
+        self.status.host().is_some_and(|host| code(host).is_ok_and(|code| code != 0))
+    }
+
+    /// What the kernels wrote, if they did.
+    pub fn failure(&self) -> Result<Option<Error>, Error> {
+        // What ended the communicator says more than that ranks differed before.
+        let end = self.end()?;
+        let differs = self.status_at(0)?;
+        if differs.is_some() {
+            // Taken: the next one is reported again.
+            self.state.copy_in(SHARED_STATUS, &[0; 4])?;
+        }
+        Ok(end.or(differs))
+    }
+
+    /// Takes what is written in one of the two places.
+    fn status_at(&self, at: usize) -> Result<Option<Error>, Error> {
+        let Some(host) = self.status.host() else { return Ok(None) };
+        // Acquire: pairs with device code, which writes the reason before the code.
+        let code = host.load_u32(at, Ordering::Acquire)?;
+        if code == 0 {
+            return Ok(None);
+        }
+        let mut raw = [0; size_of::<CollStatus>()];
+        host.read(at, &mut raw)?;
+        let status: CollStatus = bytemuck::pod_read_unaligned(&raw);
+        host.write(at, &[0; size_of::<CollStatus>()])?;
+        let (rank, call) = (status.rank, status.own.call);
+        let ms = self.options.timeout.as_millis();
+        Ok(Some(match code {
+            2 => {
+                let to_rank = |i: usize| i as u32 % self.ranks == rank;
+                let ends = self.endpoints.iter().enumerate().filter(|(i, _)| to_rank(*i));
+                let why = ends.flat_map(|(_, e)| e).find_map(Endpoint::failure);
+                Error::Link { rank, call, why }
+            }
+            3 => match (call_of(&status.said), call_of(&status.own)) {
+                (Some(theirs), Some(ours)) => Error::Mismatch { rank, call, theirs, ours },
+                _ => Error::Corrupt { rank, call },
+            },
+            4 => Error::Late { rank, call },
+            5 => Error::Corrupt { rank, call },
+            _ => Error::Silent { rank, call, ms },
+        }))
+    }
+}
+
+/// What a rank calls, as it said; `None` for numbers that mean nothing.
+fn call_of(said: &CollCall) -> Option<Call> {
+    Some(Call {
+        count: said.count,
+        dtype: Dtype::of(said.dtype)?,
+        op: Op::of(said.op)?,
+        algorithm: Algorithm::of(said.algorithm)?,
+        channels: said.channels,
+    })
+}
