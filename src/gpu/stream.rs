@@ -69,7 +69,7 @@ impl State {
 
     /// Whether the stream may be asked how far it is: recorded work has no progress.
     fn may_ask(&self) -> Result<(), GpuError> {
-        if self.recorder.is_some() { Err(GpuError::Recording) } else { Ok(()) }
+        if self.is_recording() { Err(GpuError::Recording) } else { Ok(()) }
     }
 
     #[cfg(feature = "cuda")]
@@ -82,6 +82,11 @@ impl State {
     #[cfg(feature = "cuda")]
     pub(super) fn end_recording(&mut self) {
         self.recorder = None;
+    }
+
+    /// Whether what is queued is recorded, and not executed.
+    pub(super) fn is_recording(&self) -> bool {
+        self.recorder.is_some()
     }
 }
 
@@ -508,7 +513,7 @@ impl Stream {
 
     /// Whether what is queued is recorded, and not executed.
     pub(crate) fn is_recording(&self) -> bool {
-        self.lock().recorder.is_some()
+        self.lock().is_recording()
     }
 }
 
