@@ -230,6 +230,30 @@ fn a_nic_outlives_a_gpu_that_is_opened_again() {
     }
 }
 
+/// What is queued on it would not be done when the processor looks.
+#[test]
+fn pinned_host_memory_is_no_memory_of_the_gpus() {
+    let _alone = alone();
+    let Some(gpu) = cuda() else { return };
+    let _primary = Primary::enter();
+    let (pinned, device) = (gpu.alloc_mapped(4096, None).unwrap(), gpu.alloc(4096).unwrap());
+    let (mut own, mut managed) = (null_mut(), 0);
+    // SAFETY: two allocations, made and freed here alone; what is borrowed is dropped before.
+    unsafe {
+        ok(sys::cuMemHostAlloc(&raw mut own, 4096, 0));
+        ok(sys::cuMemAllocManaged(&raw mut managed, 4096, 1));
+        for host in [pinned.host_addr(), own as u64] {
+            let refused = gpu.borrow(host, 4096, true).map(|_| ()).unwrap_err();
+            assert!(matches!(refused, GpuError::NotGpuMemory { .. }), "{refused}");
+        }
+        for good in [device.addr(), managed] {
+            drop(gpu.borrow(good, 4096, true).unwrap());
+        }
+        ok(sys::cuMemFreeHost(own));
+        ok(sys::cuMemFree_v2(managed));
+    }
+}
+
 /// Memory that is mapped chunk by chunk behind one address, as PyTorch's expandable segments are.
 #[test]
 fn memory_that_is_mapped_piece_by_piece_is_borrowed() {
