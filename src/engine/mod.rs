@@ -197,7 +197,9 @@ impl GpuEngine {
         };
         let dims = Dims::new(self.options.blocks, self.options.threads);
         let dims = dims.shared(SHARED_BYTES + MAX_SLOT_BYTES);
-        stream.launch_own(&self.kernel, dims, &args, [shared.keep.clone()])
+        let mapped: Vec<_> = lock(&self.mapped).iter().map(Mapped::keep).collect();
+        let kept = mapped.into_iter().chain([shared.keep.clone()]);
+        stream.launch_own(&self.kernel, dims, &args, kept)
     }
 }
 
