@@ -3,7 +3,7 @@
  * A job's processes, started by torchrun, mpirun or Slurm, each call bellpush_join; then all of them
  * make the same calls in the same order. Functions return 0, or a negative number of enum
  * bellpush_code; bellpush_error then has one line about it. A communicator is used by one thread at
- * a time. Link with -lbellpush_c. */
+ * a time. The child of a fork has none: its calls are refused, and bellpush_leave does nothing there. Link with -lbellpush_c. */
 #ifndef BELLPUSH_H
 #define BELLPUSH_H
 

@@ -13,6 +13,8 @@ const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define CHECK(x) if (!(x)) { fprintf(stderr, "line %d: %s: %s\n", __LINE__, #x, bellpush_error()); return 1; }
 
@@ -55,6 +57,20 @@ int main(void) {
   CHECK(bellpush_all_reduce(comm, word, word, 2, BELLPUSH_I32, BELLPUSH_MEAN, NULL) == BELLPUSH_OK);
   CHECK(word[0] == 0 && word[1] == 7);
   CHECK(bellpush_synchronize(comm) == BELLPUSH_OK);
+
+  /* A child has none of it, and disturbs nobody when it ends. */
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    CHECK(bellpush_all_reduce(comm, in, out, 1, BELLPUSH_F32, 0, NULL) == BELLPUSH_REFUSED);
+    CHECK(bellpush_synchronize(comm) == BELLPUSH_REFUSED);
+    bellpush_leave(comm);
+    _exit(0);
+  }
+  int status = -1;
+  CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+  CHECK(bellpush_all_reduce(comm, word, word, 2, BELLPUSH_I32, BELLPUSH_SUM, NULL) == BELLPUSH_OK);
+  CHECK(word[1] == 14);
   bellpush_leave(comm);
   bellpush_leave(NULL);
 

@@ -28,10 +28,10 @@ mod own {
 
     use bellpush::engine::EngineOptions;
     use bellpush::gpu::{Executor, Gpu, HostOptions};
-    use bellpush::mem::{Dma, HostMem, MemError, View};
+    use bellpush::mem::{Dma, HostMem, View};
     use bellpush::nic::queue::HostQp;
     use bellpush::nic::slots::HostSlots;
-    use bellpush::nic::soft::offload::{Accelerator, Offload, Reached, Shared};
+    use bellpush::nic::soft::offload::Offload;
     use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
     use bellpush::nic::{Access, LineFormat, Nic, NicError, QpAttr, QpState, QueuePair};
     use bellpush::wire::Rkey;
@@ -370,43 +370,28 @@ mod own {
         assert!(since.elapsed() < Duration::from_secs(3), "the engine's answer was not waited for");
     }
 
-    /// An accelerator that stops answering after some turns.
-    struct Dying {
-        whole: Arc<dyn Accelerator>,
-        left: std::sync::atomic::AtomicI64,
-    }
-
-    impl Accelerator for Dying {
-        fn describe(&self) -> String {
-            "one that dies".into()
-        }
-        fn blocks(&self) -> usize {
-            self.whole.blocks()
-        }
-        fn alloc(&self, bytes: usize) -> Result<View, MemError> {
-            self.whole.alloc(bytes)
-        }
-        fn alloc_host(&self, bytes: usize) -> Result<View, MemError> {
-            self.whole.alloc_host(bytes)
-        }
-        fn reach(&self, memory: &dyn Dma) -> Option<Reached> {
-            self.whole.reach(memory)
-        }
-        fn run(&self, shared: &Shared) -> Result<(), NicError> {
-            match self.left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) {
-                1.. => self.whole.run(shared),
-                _ => Err(NicError::Engine("the test ended it".into())),
-            }
-        }
+    #[test]
+    fn an_engine_that_cannot_be_launched_is_the_nics_trouble() {
+        let gpu = Gpu::open(Executor::Host(HostOptions { max_lanes: 1, ..Default::default() }));
+        let gpu = gpu.unwrap();
+        let options = EngineOptions { threads: 2, rounds: Some(2), ..EngineOptions::new(&gpu) };
+        let offload = bellpush::engine::open(&gpu, &[], options).unwrap();
+        let (nic, mut engines, _) = one(offload, 4096);
+        let (a, _ma) = make_qp(&nic, &attr());
+        let (b, _mb) = make_qp(&nic, &attr());
+        a.connect(b.address()).unwrap();
+        b.connect(a.address()).unwrap();
+        (0..3).for_each(|i| _ = engines[0].step(i));
+        let why = nic.trouble().expect("it does not run").to_string();
+        assert!(why.starts_with("the NIC's engine is gone: ") && why.contains("lanes"), "{why}");
     }
 
     #[test]
     fn an_engine_that_dies_is_the_nics_trouble_and_holds_nobody_up() {
         let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
         let options = EngineOptions { rounds: Some(2), ..EngineOptions::new(&gpu) };
-        let whole = bellpush::engine::accelerator(&gpu, &[], options).unwrap();
-        let dying = Arc::new(Dying { whole, left: 20.into() });
-        let (nic, mut engines, [_, dst]) = one(Offload::new(dying).unwrap(), 4096);
+        let offload = bellpush::engine::open(&gpu, &[], options).unwrap();
+        let (nic, mut engines, [_, dst]) = one(offload.clone(), 4096);
         let (a, _ma) = make_qp(&nic, &attr());
         let (b, _mb) = make_qp(&nic, &attr());
         a.connect(b.address()).unwrap();
@@ -418,6 +403,7 @@ mod own {
         (0..3).for_each(|i| _ = engines[0].step(i));
         assert_eq!(host.poll_send().unwrap().unwrap().opcode, CqeOpcode::Req);
         assert!(nic.trouble().is_none(), "control: it works");
+        offload.fail("the test ended it");
         (0..40).for_each(|i| _ = engines[0].step(i));
         let why = nic.trouble().expect("it has died").to_string();
         assert_eq!(why, "the NIC's engine is gone: the test ended it");

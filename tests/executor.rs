@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bellpush::gpu::{
-    Dims, Executor, Gpu, GpuError, HostKernel, HostOptions, Kernel, KernelArgs, Lanes, Module,
-    Stream,
+    Dims, Executor, Gpu, GpuError, HostKernel, HostOptions, Kernel, KernelArgs, Lanes, Mapped,
+    Module, Stream,
 };
 use bellpush::mem::{Dma, HostMem, MemError};
 use bytemuck::{Pod, Zeroable};
@@ -141,22 +141,27 @@ fn collectives_agree() {
     }
 }
 
-fn wait_for_flag(gpu: &Arc<Gpu>, timeout: Duration, dims: Dims) -> (Stream, bellpush::gpu::Mapped) {
-    let flag = kernel(gpu, "bp_selftest_flag");
+fn wait_for_flag(gpu: &Arc<Gpu>, timeout: Duration, dims: Dims) -> (Stream, Mapped) {
     let stream = gpu.stream().unwrap();
     let host = gpu.alloc_mapped(4096, None).unwrap();
+    run_to_flag(&stream, &host, timeout, dims);
+    (stream, host)
+}
+
+/// Queues a kernel that waits for a flag, and returns when it runs.
+fn run_to_flag(stream: &Stream, host: &Mapped, timeout: Duration, dims: Dims) {
+    let flag = kernel(stream.gpu(), "bp_selftest_flag");
     let args = FlagArgs {
         flag: host.addr(),
         result: host.addr() + 64,
         timeout_ns: timeout.as_nanos() as u64,
     };
-    launch(&stream, &flag, dims, &args).unwrap();
+    launch(stream, &flag, dims, &args).unwrap();
     let since = Instant::now();
     while host.host().unwrap().load_u32(64, Ordering::Acquire).unwrap() == 0 {
         assert!(since.elapsed() < LIMIT);
         std::thread::yield_now();
     }
-    (stream, host)
 }
 
 #[test]
@@ -260,9 +265,16 @@ fn lanes_that_do_not_meet_are_a_fault_and_not_a_hang() {
         let stuck = kernel(&gpu, "bp_selftest_stuck");
         let stream = gpu.stream().unwrap();
         let host = gpu.alloc_mapped(8, None).unwrap();
+        let (before, behind) = (gpu.event().unwrap(), gpu.event().unwrap());
+        stream.record(&before).unwrap();
         launch(&stream, &stuck, Dims::new(2, 32), &StuckArgs { flag: host.addr() }).unwrap();
+        stream.record(&behind).unwrap();
         let fault = stream.synchronize(LIMIT).unwrap_err();
         assert!(matches!(&fault, GpuError::Fault { kernel, .. } if kernel == "bp_selftest_stuck"));
+        for (event, after) in [(&before, false), (&behind, true)] {
+            let ended = event.wait(LIMIT).and_then(|()| stream.elapsed_ns(&before, event));
+            assert_eq!(ended.is_err(), after, "an event says what its work ended with: {ended:?}");
+        }
         assert!(stream.write_u32(&host, 0, 1).is_err(), "the stream stays failed");
         drop(stream);
         // The stacks of the lanes that were given up serve the next launch.
@@ -333,6 +345,23 @@ fn memory_outlives_a_stream_whose_kernel_cannot_be_ended() {
             });
         }
     });
+}
+
+/// The same of a stream that was told to end before it is dropped: by then its work counts as failed.
+#[test]
+fn memory_outlives_a_stream_that_could_not_be_ended() {
+    let _alone = alone();
+    let gpu = Gpu::open(Executor::Host(HostOptions::threads())).unwrap();
+    let stream = gpu.stream().unwrap();
+    let (host, device) = (gpu.alloc_mapped(4096, None).unwrap(), gpu.alloc(4096).unwrap());
+    stream.copy_to_device(&host, 0, &device, 0, 64).unwrap(); // the stream keeps both
+    run_to_flag(&stream, &host, Duration::from_secs(3600), Dims::new(1, 2));
+    assert!(!stream.end(), "lanes that are threads cannot be ended");
+    assert!(matches!(stream.synchronize(Duration::ZERO), Err(GpuError::Fault { .. })));
+    let given = Arc::downgrade(host.host().unwrap());
+    drop((host, device, stream));
+    let memory = given.upgrade().expect("freed below the lanes that use it");
+    memory.store_u32(0, 1, Ordering::Release).unwrap(); // and now they end
 }
 
 #[test]

@@ -93,6 +93,8 @@ pub struct Comm {
     bootstrap: Bootstrap,
     /// Since the last synchronisation.
     calls: AtomicU32,
+    /// That joined. The child of a fork has neither its threads nor its memory, and must not use its connections.
+    process: u32,
 }
 
 impl Comm {
@@ -131,7 +133,8 @@ impl Comm {
         let communicator = Self::connect(options, &made, &job, &gpu, &mut bootstrap)
             .inspect_err(|why| bootstrap.fail(&why.text))?;
         let (stream, event) = (gpu.stream()?, gpu.event()?);
-        Ok(Self { communicator, stream, event, gpu, bootstrap, calls: AtomicU32::new(0) })
+        let (calls, process) = (AtomicU32::new(0), std::process::id());
+        Ok(Self { communicator, stream, event, gpu, bootstrap, calls, process })
     }
 
     /// NICs of this process, and the rank on them.
@@ -196,6 +199,9 @@ impl Comm {
         op: Op,
         stream: u64,
     ) -> Result<(), Failure> {
+        if self.gpu.is_host() {
+            self.check_process()?; // with CUDA the driver refuses, and a call costs no system call
+        }
         let bytes = usize::try_from(count.saturating_mul(dtype.bytes())).unwrap_or(usize::MAX);
         if self.gpu.is_host() && stream != 0 {
             return Err(Failure::refused("the host executor has no CUDA streams: pass NULL"));
@@ -227,7 +233,15 @@ impl Comm {
         }
     }
 
+    fn check_process(&self) -> Result<(), Failure> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        Err(Failure::refused("the communicator is of the process that forked this one"))
+    }
+
     pub fn synchronize(&self) -> Result<(), Failure> {
+        self.check_process()?;
         self.calls.store(0, Ordering::Relaxed);
         let ended = self.communicator.synchronize(&self.stream);
         let Err(why) = ended else { return Ok(()) };
@@ -242,6 +256,10 @@ impl Comm {
 
     /// Nobody goes before all have what they need; who does not come is not waited for again.
     pub fn leave(mut self) {
+        if self.check_process().is_err() {
+            std::mem::forget(self);
+            return;
+        }
         match self.synchronize() {
             // The others have failed too, or will.
             Err(why) if why.code != Code::Differs => self.bootstrap.fail(&why.text),

@@ -1,5 +1,6 @@
 //! A connected rank: calls, and what became of them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -275,9 +276,10 @@ impl Communicator {
     ) -> Result<Recording<'a>, Error> {
         // What `make` calls is the recording's, not queued: as if on a communicator that waits for nothing.
         let aside = self.lock().set_aside(stream);
-        let graph = stream.capture(make);
-        let waits = self.lock().put_back(aside);
-        Ok(Recording { communicator: self, stream, graph: graph?, waits })
+        let recorded = catch_unwind(AssertUnwindSafe(|| stream.capture(make)));
+        let waits = self.lock().put_back(aside); // also after a panic: earlier calls may be out
+        let graph = recorded.unwrap_or_else(|panic| resume_unwind(panic))?;
+        Ok(Recording { communicator: self, stream, graph, waits })
     }
 
     /// Waits until the calls queued on `stream` are done, or one has ended the communicator: what is queued behind it

@@ -107,14 +107,11 @@ pub fn open(
 }
 
 /// What [`open`] runs the engine on.
-///
-/// # Errors
-/// As [`open`].
-pub fn accelerator(
+fn accelerator(
     gpu: &Arc<Gpu>,
     peers: &[Arc<Gpu>],
     options: EngineOptions,
-) -> Result<Arc<dyn Accelerator>, EngineError> {
+) -> Result<Arc<GpuEngine>, EngineError> {
     options.check(gpu)?;
     let mut within = vec![gpu.ordinal()];
     for peer in peers {
@@ -199,7 +196,10 @@ impl GpuEngine {
             slot_bytes: MAX_SLOT_BYTES,
         };
         let dims = Dims::new(self.options.blocks, self.options.threads);
-        stream.launch_own(&self.kernel, dims.shared(SHARED_BYTES + MAX_SLOT_BYTES), &args, [])
+        let dims = dims.shared(SHARED_BYTES + MAX_SLOT_BYTES);
+        let mapped: Vec<_> = lock(&self.mapped).iter().map(Mapped::keep).collect();
+        let kept = mapped.into_iter().chain([shared.keep.clone()]);
+        stream.launch_own(&self.kernel, dims, &args, kept)
     }
 }
 
@@ -263,5 +263,36 @@ impl Accelerator for GpuEngine {
             return Err(gone(GpuError::Timeout { what: OVERDUE_LAUNCH, after }));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{Executor, HostOptions};
+    use crate::wire::engine::{BLOCK_QPS, BOARD_BYTES, CONTEXT_BYTES, RECORD_BYTES};
+
+    #[test]
+    fn what_host_and_engine_share_stays_while_a_launch_runs() {
+        let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+        let options = EngineOptions { run: Duration::from_millis(300), ..EngineOptions::new(&gpu) };
+        let engine = accelerator(&gpu, &[], options).unwrap();
+        let (board, contexts) = (2 * BOARD_BYTES, CONTEXT_BYTES * BLOCK_QPS);
+        let records = RECORD_BYTES * BLOCK_QPS;
+        let memory = HostMem::alloc(board + contexts + records + 8).unwrap();
+        let at = |offset: usize| memory.addr() + offset as u64;
+        let shared = Shared {
+            board: at(0),
+            contexts: at(board),
+            records: at(board + contexts),
+            answers: at(board + contexts + records),
+            keep: memory.clone(),
+        };
+        engine.run(&shared).unwrap();
+        let seen = Arc::downgrade(&memory);
+        drop((memory, shared));
+        assert!(seen.upgrade().is_some(), "freed below the kernel");
+        drop(engine);
+        assert!(seen.upgrade().is_none(), "kept for ever");
     }
 }

@@ -9,9 +9,10 @@ use super::{GpuError, Stream};
 /// Recorded kernels, with the arguments that they had; what they reach is kept as long as this.
 pub struct Graph<'a> {
     stream: &'a Stream,
-    kept: Vec<Kept>,
+    /// Dropped before what is kept, whose modules its nodes name.
     #[cfg(feature = "cuda")]
     graph: super::cuda::Graph,
+    kept: Vec<Kept>,
 }
 
 /// Records, and ends the recording in any case, a panic of `queue` included: the stream would else record
@@ -55,7 +56,7 @@ impl Stream {
                 state.end_recording();
                 Ok((graph?, state.kept()))
             })?;
-            return Ok(Graph { stream: self, kept, graph });
+            return Ok(Graph { stream: self, graph, kept });
         }
         drop(queue);
         Err(GpuError::NoGraph { why: "the host executor has no graphs" }.into())

@@ -129,8 +129,8 @@ impl Gpu {
     }
 
     /// Where this GPU's kernels reach memory: their own GPU's, that of the GPUs `within`, or host
-    /// memory that is pinned. What comes with the address keeps the memory pinned; a GPU's memory is
-    /// its owner's to keep.
+    /// memory that is pinned. What comes with the address keeps host memory, and its pin; a GPU's memory
+    /// is its owner's to keep.
     pub(crate) fn reach(
         &self,
         memory: &dyn Dma,
@@ -145,7 +145,8 @@ impl Gpu {
             #[cfg(feature = "cuda")]
             (Backend::Cuda(gpu), Some(view), _) => {
                 let pin = super::cuda::Pin::covering(view.addr(), view.len)?;
-                Some((gpu.device_address(view.addr()).ok()?, pin))
+                // The pin goes first: it must not outlive the memory.
+                Some((gpu.device_address(view.addr()).ok()?, Arc::new((pin, view.mem.clone()))))
             }
             #[cfg(feature = "cuda")]
             (Backend::Cuda(gpu), None, Some(addr)) => {

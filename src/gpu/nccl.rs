@@ -51,7 +51,7 @@ impl NcclType {
 pub struct Nccl {
     gpu: Arc<Gpu>,
     #[cfg(feature = "cuda")]
-    comm: super::cuda::Comm,
+    comm: Arc<super::cuda::Comm>,
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -94,7 +94,7 @@ impl Nccl {
         #[cfg(feature = "cuda")]
         if let super::Backend::Cuda(device) = &gpu.backend {
             let comm = super::cuda::Comm::join(device, id, (rank, ranks), timeout)?;
-            return Ok(Self { gpu: gpu.clone(), comm });
+            return Ok(Self { gpu: gpu.clone(), comm: Arc::new(comm) });
         }
         let _ = (gpu, id, rank, ranks, timeout);
         Err(GpuError::NoDevice)
@@ -131,6 +131,11 @@ impl Nccl {
             let mut state = stream.queueing()?;
             state.keep(input.clone());
             state.keep(output.clone());
+            if state.is_recording() {
+                // The recording names the communicator's memory. What is queued is not kept: dropping the
+                // communicator ends it.
+                state.keep(self.comm.clone());
+            }
             let ends = (input.addr(), output.addr());
             // SAFETY: both hold `count` elements and are kept until the stream is idle.
             return unsafe { self.comm.all_reduce(queue, ends, count, (dtype, op)) };

@@ -69,7 +69,7 @@ impl State {
 
     /// Whether the stream may be asked how far it is: recorded work has no progress.
     fn may_ask(&self) -> Result<(), GpuError> {
-        if self.recorder.is_some() { Err(GpuError::Recording) } else { Ok(()) }
+        if self.is_recording() { Err(GpuError::Recording) } else { Ok(()) }
     }
 
     #[cfg(feature = "cuda")]
@@ -82,6 +82,11 @@ impl State {
     #[cfg(feature = "cuda")]
     pub(super) fn end_recording(&mut self) {
         self.recorder = None;
+    }
+
+    /// Whether what is queued is recorded, and not executed.
+    pub(super) fn is_recording(&self) -> bool {
+        self.recorder.is_some()
     }
 }
 
@@ -424,8 +429,9 @@ impl Stream {
     pub fn end(&self) -> bool {
         match &self.kind {
             Kind::Host(worker) => worker.cancel(END_WAIT),
+            // To ask the driver would spoil what another thread records.
             #[cfg(feature = "cuda")]
-            Kind::Cuda(queue) => matches!(queue.query(), Ok(true)),
+            Kind::Cuda(_) => matches!(self.query(), Ok(true)),
         }
     }
 
@@ -436,7 +442,7 @@ impl Stream {
     pub fn elapsed_ns(&self, start: &Event, end: &Event) -> Result<u64, GpuError> {
         match (&start.kind, &end.kind) {
             (EventKind::Host(start), EventKind::Host(end)) => {
-                let (Some(start), Some(end)) = (start.reached_ns(), end.reached_ns()) else {
+                let (Some(start), Some(end)) = (start.reached_ns()?, end.reached_ns()?) else {
                     return Err(GpuError::NotRecorded);
                 };
                 Ok(end.saturating_sub(start))
@@ -507,7 +513,7 @@ impl Stream {
 
     /// Whether what is queued is recorded, and not executed.
     pub(crate) fn is_recording(&self) -> bool {
-        self.lock().recorder.is_some()
+        self.lock().is_recording()
     }
 }
 
@@ -516,7 +522,7 @@ impl Drop for Stream {
         let ended = self.synchronize(DROP_WAIT);
         let _ = self.token.0.set(ended.is_ok()); // nobody else sets it
         let idle = match &self.kind {
-            // Of a stream that was ended before, lanes may still go on.
+            // A failure says nothing of what runs: `end` notes its own before the kernel's end, or without it.
             Kind::Host(worker) => ended.is_ok() || worker.cancel(END_WAIT),
             // After any error it is not known what still runs.
             #[cfg(feature = "cuda")]
@@ -536,7 +542,7 @@ impl Event {
     /// What the work ended with.
     pub fn query(&self) -> Result<bool, GpuError> {
         match &self.kind {
-            EventKind::Host(mark) => Ok(mark.reached()),
+            EventKind::Host(mark) => mark.reached(),
             #[cfg(feature = "cuda")]
             EventKind::Cuda(mark) => mark.query(),
         }

@@ -25,8 +25,11 @@ pub struct HostMem {
 
 /// Who unmaps the memory.
 pub(super) enum Owner {
-    /// This.
-    Mapping,
+    /// This, in the process that mapped it: the child of a fork has something else there, or nothing.
+    Mapping {
+        /// Its number.
+        process: u32,
+    },
     /// The program, somewhere else ([`HostMem::borrowed`]).
     Program,
     /// A driver of a device, once this lets go of it.
@@ -44,6 +47,13 @@ pub(super) enum Owner {
         #[expect(dead_code, reason = "held for its drop")]
         place: Arc<HostMem>,
     },
+}
+
+impl Owner {
+    /// This, of a mapping that was made just now.
+    pub(super) fn mapping() -> Self {
+        Self::Mapping { process: std::process::id() }
+    }
 }
 
 // SAFETY: the mapping stays while this lives, never moves, and is reached through raw copies and atomics only.
@@ -143,7 +153,7 @@ impl HostMem {
         };
         let refused = io::Error::last_os_error();
         let base = NonNull::new(base).ok_or_else(too_big)?;
-        let mem = Self::over(base, len, Owner::Mapping);
+        let mem = Self::over(base, len, Owner::mapping());
         if kept == 0 { Ok(mem) } else { Err(MemError::Map { bytes, source: refused }) }
     }
 
@@ -369,7 +379,7 @@ impl std::fmt::Debug for HostMem {
 
 impl Drop for HostMem {
     fn drop(&mut self) {
-        if let Owner::Mapping = self.owner {
+        if matches!(self.owner, Owner::Mapping { process } if process == std::process::id()) {
             // SAFETY: mapped by this type with this length; nobody holds a pointer past the last Arc.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         }
@@ -494,6 +504,32 @@ mod tests {
             let mem = HostMem::alloc(bytes).unwrap();
             assert!(flags_at(mem.addr()).contains(&"dc".into()), "{bytes}: not to be copied");
         }
+    }
+
+    /// The child has none of the memory, and something else may lie there by the time that it drops it.
+    #[test]
+    fn a_forks_child_unmaps_nothing_of_its_own() {
+        let mem = HostMem::alloc(PAGE_BYTES).unwrap();
+        let at = mem.addr() as *mut libc::c_void;
+        // SAFETY: the child maps a page where it has none, and ends; glibc keeps its allocator whole across a fork.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let (rights, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let mut seen = 0;
+            // SAFETY: the page is the child's own; the last calls look at it, and end the child.
+            unsafe {
+                let flags = flags | libc::MAP_FIXED_NOREPLACE;
+                let mapped = libc::mmap(at, PAGE_BYTES, rights, flags, -1, 0) == at;
+                drop(mem);
+                let stays = libc::mincore(at, PAGE_BYTES, &raw mut seen) == 0;
+                libc::_exit(if !mapped { 2 } else { (!stays).into() });
+            }
+        }
+        let mut status = -1;
+        // SAFETY: writes the status of the child, which ends by itself.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status), "{status:#x}");
+        assert_eq!(libc::WEXITSTATUS(status), 0, "1: unmapped; 2: the page was there");
     }
 
     #[test]

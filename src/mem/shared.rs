@@ -58,7 +58,7 @@ impl HostMem {
             return Err(map(io::Error::last_os_error()));
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| map(io::ErrorKind::Other.into()))?;
-        Ok(Arc::new(Self::over(base, len, Owner::Mapping)))
+        Ok(Arc::new(Self::over(base, len, Owner::mapping())))
     }
 }
 

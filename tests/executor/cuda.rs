@@ -4,7 +4,11 @@ use std::mem::zeroed;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
+use bellpush::collective::{self, Communicator, Dtype, Op};
 use bellpush::mem::HostMem;
+use bellpush::nic::Nic;
+use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::transport::{Endpoint, Memory, Options};
 use cudarc::driver::sys::{self, CUresult};
 
 use super::*;
@@ -135,8 +139,10 @@ fn a_panic_or_another_thread_does_not_spoil_a_recording() {
     let graph = stream
         .capture(|| {
             std::thread::scope(|scope| {
-                let other = scope.spawn(|| (once(), stream.query(), stream.synchronize(LIMIT)));
-                let (launched, asked, waited) = other.join().unwrap();
+                let other = scope
+                    .spawn(|| (once(), stream.query(), stream.synchronize(LIMIT), stream.end()));
+                let (launched, asked, waited, ended) = other.join().unwrap();
+                assert!(!ended, "there is nothing to end, and nothing to ask");
                 assert!(matches!(launched, Err(GpuError::Recording)), "{launched:?}");
                 assert!(matches!(asked, Err(GpuError::Recording)), "{asked:?}");
                 assert!(matches!(waited, Err(GpuError::Recording)), "{waited:?}");
@@ -151,6 +157,101 @@ fn a_panic_or_another_thread_does_not_spoil_a_recording() {
     let mut sum = [0; 8];
     word.copy_out(0, &mut sum).unwrap();
     assert_eq!(u64::from_ne_bytes(sum), 4);
+}
+
+#[test]
+fn a_recording_keeps_what_it_reaches() {
+    let _alone = alone();
+    let Some(gpu) = cuda() else { return };
+    let stream = gpu.stream().unwrap();
+    let (host, device) = (gpu.alloc_mapped(4096, None).unwrap(), gpu.alloc(4096).unwrap());
+    let seen = Arc::downgrade(&device);
+    let graph = {
+        let copy = kernel(&gpu, "bp_selftest_copy"); // of a module of its own
+        let args = CopyArgs { out: device.addr(), input: device.addr(), words: 1, add: 1 };
+        stream.capture(|| {
+            stream.copy_to_device(&host, 8, &device, 8, 8)?;
+            launch(&stream, &copy, Dims::new(1, 1), &args)?;
+            stream.copy_to_host(&device, 0, &host, 0, 8)
+        })
+    };
+    let graph = graph.unwrap();
+    drop(device);
+    stream.synchronize(LIMIT).unwrap(); // the stream lets go of all
+    for sum in 1..=3 {
+        graph.launch().unwrap();
+        stream.synchronize(LIMIT).unwrap();
+        assert_eq!(host.host().unwrap().load_u64(0, Ordering::Acquire).unwrap(), sum);
+    }
+    graph.launch().unwrap();
+    drop(graph); // while it may run
+    stream.synchronize(LIMIT).unwrap();
+    assert!(seen.upgrade().is_none(), "kept for ever");
+}
+
+/// Earlier calls that are not waited for keep other streams away also after a recording that panicked.
+#[test]
+fn a_panic_in_a_communicators_recording_forgets_no_call() {
+    let _alone = alone();
+    let Some(gpu) = cuda() else { return };
+    let nic: Arc<dyn Nic> = SoftNic::open(SoftConfig::new(&InProcess::new())).unwrap();
+    let options = collective::Options::new("push/inband".parse().unwrap());
+    let ranks = Communicator::threads(&[(gpu.clone(), nic)], &options).unwrap();
+    let (first, second) = (gpu.stream().unwrap(), gpu.stream().unwrap());
+    let memory = Memory::from(gpu.alloc(64).unwrap());
+    let call = |stream| ranks[0].all_reduce(stream, &memory, &memory, 16, Dtype::F32, Op::Sum);
+    call(&first).unwrap();
+    let planted = || ranks[0].record(&second, || panic!("planted"));
+    assert!(catch_unwind(AssertUnwindSafe(planted)).is_err());
+    let refused = call(&second).unwrap_err();
+    assert!(matches!(refused, collective::Error::OtherStream), "{refused}");
+    ranks[0].synchronize(&first).unwrap();
+    call(&second).unwrap();
+    ranks[0].synchronize(&second).unwrap();
+}
+
+/// A NIC's thread leaves a GPU's context current. The GPU may be closed below it, and opened again.
+#[test]
+fn a_nic_outlives_a_gpu_that_is_opened_again() {
+    let _alone = alone();
+    let nic: Arc<dyn Nic> = SoftNic::open(SoftConfig::new(&InProcess::new())).unwrap();
+    for round in 1..=3 {
+        let Some(gpu) = cuda() else { return };
+        let stream = gpu.stream().unwrap();
+        let [from, to] = [0, 1].map(|_| Memory::from(gpu.alloc(4096).unwrap()));
+        let (path, both) = ("pull/kernel".parse().unwrap(), (from.clone(), to.clone()));
+        let (a, _b) = Endpoint::pair(&gpu, &nic, path, both, Options::default()).unwrap();
+        from.write(0, &[round; 4096]).unwrap();
+        a.put(&stream, 0, 0, 4096).unwrap();
+        a.quiet(&stream).unwrap();
+        let mut seen = [0; 4096];
+        to.read(0, &mut seen).unwrap();
+        assert_eq!(seen, [round; 4096]);
+    }
+}
+
+/// What is queued on it would not be done when the processor looks.
+#[test]
+fn pinned_host_memory_is_no_memory_of_the_gpus() {
+    let _alone = alone();
+    let Some(gpu) = cuda() else { return };
+    let _primary = Primary::enter();
+    let (pinned, device) = (gpu.alloc_mapped(4096, None).unwrap(), gpu.alloc(4096).unwrap());
+    let (mut own, mut managed) = (null_mut(), 0);
+    // SAFETY: two allocations, made and freed here alone; what is borrowed is dropped before.
+    unsafe {
+        ok(sys::cuMemHostAlloc(&raw mut own, 4096, 0));
+        ok(sys::cuMemAllocManaged(&raw mut managed, 4096, 1));
+        for host in [pinned.host_addr(), own as u64] {
+            let refused = gpu.borrow(host, 4096, true).map(|_| ()).unwrap_err();
+            assert!(matches!(refused, GpuError::NotGpuMemory { .. }), "{refused}");
+        }
+        for good in [device.addr(), managed] {
+            drop(gpu.borrow(good, 4096, true).unwrap());
+        }
+        ok(sys::cuMemFreeHost(own));
+        ok(sys::cuMemFree_v2(managed));
+    }
 }
 
 /// Memory that is mapped chunk by chunk behind one address, as PyTorch's expandable segments are.

@@ -155,8 +155,10 @@ impl Device {
     /// End of the piece of this GPU's memory that an address lies in.
     fn piece(&self, addr: u64) -> Option<u64> {
         use sys::CUpointer_attribute::{
-            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_MAPPED,
+            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+            CU_POINTER_ATTRIBUTE_MAPPED, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
         };
+        const HOST: i32 = sys::CUmemorytype::CU_MEMORYTYPE_HOST as i32;
         let number = |which| {
             let mut value = 0i32;
             // SAFETY: writes a number of at most 4 bytes; an address that the driver does not know is refused.
@@ -165,6 +167,11 @@ impl Device {
         };
         let ordinal = usize::try_from(number(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)?);
         if ordinal != Ok(self.ordinal()) {
+            return None;
+        }
+        // Pinned host memory has the ordinal of the GPU that it was pinned for.
+        let managed = || number(CU_POINTER_ATTRIBUTE_IS_MANAGED).is_some_and(|it| it & 0xff != 0);
+        if number(CU_POINTER_ATTRIBUTE_MEMORY_TYPE)? == HOST && !managed() {
             return None;
         }
         let (mut start, mut length) = (0, 0usize);

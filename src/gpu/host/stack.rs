@@ -50,6 +50,11 @@ impl LaneStack {
             return Ok(stack);
         }
         let made = MADE.replace(MADE.get() + 1);
+        // As much again is left for what the stack adds of its own.
+        let spare = 2 * (PAGE_BYTES + GUARD_BYTES);
+        if bytes.checked_add(spare).is_none() {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         let stack = DefaultStack::new(bytes + PAGE_BYTES + GUARD_BYTES)?;
         // SAFETY: the lowest bytes of a fresh mapping of ours, which is longer; the lowest page is guarded
         // already.
@@ -74,6 +79,13 @@ impl LaneStack {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stack_longer_than_memory_is_refused() {
+        for short in [0, PAGE_BYTES, PAGE_BYTES + GUARD_BYTES, 3 * GUARD_BYTES] {
+            assert!(LaneStack::take(usize::MAX - short).is_err(), "{short} less than all");
+        }
+    }
 
     #[test]
     fn a_large_frame_cannot_reach_over_the_guard() {

@@ -35,17 +35,33 @@ pub(in crate::gpu) struct Mark {
     queued: AtomicU64,
     reached: AtomicU64,
     at_ns: AtomicU64,
+    /// What the last stream that reached it had ended with by then.
+    failed: Mutex<Option<Failure>>,
 }
 
 impl Mark {
-    pub(in crate::gpu) fn reached(&self) -> bool {
+    pub(in crate::gpu) fn reached(&self) -> Result<bool, GpuError> {
         // Acquire: pairs with the worker's Release, so that its work before the event is visible.
-        self.reached.load(Ordering::Acquire) >= self.queued.load(Ordering::Relaxed)
+        if self.reached.load(Ordering::Acquire) < self.queued.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        match &*lock(&self.failed) {
+            Some(failure) => Err(failure.clone().into()),
+            None => Ok(true),
+        }
     }
 
-    pub(in crate::gpu) fn reached_ns(&self) -> Option<u64> {
+    pub(in crate::gpu) fn reached_ns(&self) -> Result<Option<u64>, GpuError> {
         let recorded = self.queued.load(Ordering::Relaxed) > 0;
-        (recorded && self.reached()).then(|| self.at_ns.load(Ordering::Relaxed))
+        Ok((recorded && self.reached()?).then(|| self.at_ns.load(Ordering::Relaxed)))
+    }
+
+    /// By a stream's thread: its work before the event is done, or will not be.
+    fn reach(&self, at: Duration, failed: Option<Failure>) {
+        *lock(&self.failed) = failed;
+        self.at_ns.store(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        // Release: pairs with the Acquire in `reached`.
+        self.reached.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -97,8 +113,8 @@ pub(in crate::gpu) struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
-fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Worker {
@@ -193,9 +209,10 @@ impl Worker {
     /// runs after `wait`, as lanes that are threads do, and a fibre that does not yield: what it
     /// reaches must stay for good.
     pub(in crate::gpu) fn cancel(&self, wait: Duration) -> bool {
-        self.shared.stop.store(true, Ordering::Relaxed);
         let ended = Failure { kernel: "(stream)".into(), why: "the stream was ended".into() };
         lock(&self.shared.queue).failed.get_or_insert(ended); // later work is refused, not forgotten
+        // After that: what is queued behind the kernel knows why it is not executed.
+        self.shared.stop.store(true, Ordering::Relaxed);
         let (queue, _) = self
             .shared
             .done
@@ -235,10 +252,10 @@ fn execute(shared: &Arc<Shared>, options: &HostOptions) {
             queue = shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         let Some(op) = queue.ops.pop_front() else { return };
-        let skip = queue.failed.is_some() || shared.stop.load(Ordering::Relaxed);
+        let failed = queue.failed.clone();
         drop(queue);
 
-        let result = if skip {
+        let result = if failed.is_some() {
             Ok(())
         } else {
             // A panic is a bug of ours, or of a memory's copies: it ends the stream as a fault does, and
@@ -249,9 +266,7 @@ fn execute(shared: &Arc<Shared>, options: &HostOptions) {
             })
         };
         if let Op::Record(mark) = &op {
-            let now = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            mark.at_ns.store(now, Ordering::Relaxed);
-            mark.reached.fetch_add(1, Ordering::Release);
+            mark.reach(start.elapsed(), failed);
         }
         drop(op); // before the operation counts as done: it holds memory that its owner may want
 

@@ -28,7 +28,7 @@ use crate::wire::engine::{
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
 /// Where an engine reaches memory, while `keep` lives.
-pub struct Reached {
+pub(crate) struct Reached {
     /// Address of the first byte.
     pub addr: u64,
     /// Whether it is the memory of the engine's own GPU.
@@ -38,8 +38,7 @@ pub struct Reached {
 }
 
 /// Addresses of what host and engine share, for the engine.
-#[derive(Debug, Clone, Copy)]
-pub struct Shared {
+pub(crate) struct Shared {
     /// `struct bp_engine_board`, and a job a block behind it.
     pub board: u64,
     /// `struct bp_qpc` by slot.
@@ -48,10 +47,17 @@ pub struct Shared {
     pub records: u64,
     /// A word a block: the last epoch that it confirmed.
     pub answers: u64,
+    /// Keeps the memory of all that, and the engine's copies of keys.
+    pub keep: Arc<dyn Any + Send + Sync>,
 }
 
-/// What runs the engine's kernel.
-pub trait Accelerator: Send + Sync {
+/// What runs the engine's kernel, which uses the addresses that `reach` names and those of [`Shared`] without
+/// a further look: so it is this crate's alone to implement and to call.
+///
+/// ```compile_fail,E0603
+/// use bellpush::nic::soft::offload::Accelerator;
+/// ```
+pub(crate) trait Accelerator: Send + Sync {
     /// What it is and where, for people.
     fn describe(&self) -> String;
     /// Blocks of the kernel.
@@ -68,7 +74,8 @@ pub trait Accelerator: Send + Sync {
     fn alloc_host(&self, bytes: usize) -> Result<View, MemError>;
     /// Where the engine reaches memory, if it does.
     fn reach(&self, memory: &dyn Dma) -> Option<Reached>;
-    /// Runs the kernel for a while, or sees to it that it runs. Never waits for what it does.
+    /// Runs the kernel for a while, or sees to it that it runs. Never waits for what it does. What is
+    /// shared is kept until no kernel runs any more.
     ///
     /// # Errors
     /// Why it does not run any more.
@@ -78,16 +85,21 @@ pub trait Accelerator: Send + Sync {
 /// An engine elsewhere, for the NICs of one in-process link.
 pub struct Offload {
     accelerator: Arc<dyn Accelerator>,
+    common: Arc<Common>,
+    shared: Shared,
+    /// By slot: whether it is in use, and the last number that it was asked with.
+    slots: Mutex<Vec<(bool, u64)>>,
+    epoch: Mutex<u64>,
+    failed: OnceLock<String>,
+}
+
+/// The memory that host and engine share. A kernel that does not end has it for ever.
+struct Common {
     board: View,
     contexts: View,
     records: View,
     answers: View,
-    shared: Shared,
-    /// By slot: whether it is in use, and the last number that it was asked with.
-    slots: Mutex<Vec<(bool, u64)>>,
     mirrors: Mutex<HashMap<u64, Arc<Mirror>>>,
-    epoch: Mutex<u64>,
-    failed: OnceLock<String>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -99,29 +111,29 @@ impl Offload {
     ///
     /// # Errors
     /// [`NicError::Memory`] for what host and engine share.
-    pub fn new(accelerator: Arc<dyn Accelerator>) -> Result<Arc<Self>, NicError> {
+    pub(crate) fn new(accelerator: Arc<dyn Accelerator>) -> Result<Arc<Self>, NicError> {
         let blocks = accelerator.blocks();
         let slots = blocks * BLOCK_QPS;
         let board = accelerator.alloc(BOARD_BYTES * (1 + blocks))?;
         let contexts = accelerator.alloc(CONTEXT_BYTES * slots)?;
         let records = accelerator.alloc_host(RECORD_BYTES * slots)?;
         let answers = accelerator.alloc_host(8 * blocks)?;
+        let mirrors = Mutex::default();
+        let common = Arc::new(Common { board, contexts, records, answers, mirrors });
+        let Common { board, contexts, records, answers, .. } = &*common;
         let at = |view: &View| accelerator.reach(view).map(|r| r.addr).ok_or(MemError::Far);
         let shared = Shared {
-            board: at(&board)?,
-            contexts: at(&contexts)?,
-            records: at(&records)?,
-            answers: at(&answers)?,
+            board: at(board)?,
+            contexts: at(contexts)?,
+            records: at(records)?,
+            answers: at(answers)?,
+            keep: common.clone(),
         };
         Ok(Arc::new(Self {
             accelerator,
-            board,
-            contexts,
-            records,
-            answers,
+            common,
             shared,
             slots: Mutex::new(vec![(false, 0); slots]),
-            mirrors: Mutex::default(),
             epoch: Mutex::new(0),
             failed: OnceLock::new(),
         }))
@@ -157,8 +169,13 @@ impl Offload {
         }
     }
 
-    fn give_up(&self, why: &str) -> bool {
+    /// Ends the engine as a failure would: for programs that test what they do then.
+    pub fn fail(&self, why: &str) {
         let _ = self.failed.set(why.to_owned()); // the first reason is kept
+    }
+
+    fn give_up(&self, why: &str) -> bool {
+        self.fail(why);
         false
     }
 
@@ -186,12 +203,13 @@ impl Offload {
         }
         *epoch += 1;
         let now = *epoch;
-        if self.board.store_u64(BOARD_EPOCH, now, Ordering::Release).is_err() {
+        if self.common.board.store_u64(BOARD_EPOCH, now, Ordering::Release).is_err() {
             return self.give_up("its memory cannot be written");
         }
         // Acquire: all that the blocks did before they answered.
         let answered = |block: usize| {
-            self.answers.load_u64(block * 8, Ordering::Acquire).is_ok_and(|seen| seen >= now)
+            let seen = self.common.answers.load_u64(block * 8, Ordering::Acquire);
+            seen.is_ok_and(|seen| seen >= now)
         };
         self.wait("confirm a change", || (0..self.accelerator.blocks()).all(answered))
     }
@@ -202,7 +220,7 @@ impl Offload {
         table: u64,
         regions: &mut Regions,
     ) -> Result<Arc<Mirror>, NicError> {
-        let mut mirrors = lock(&self.mirrors);
+        let mut mirrors = lock(&self.common.mirrors);
         if let Some(mirror) = mirrors.get(&table) {
             return Ok(mirror.clone());
         }
@@ -339,9 +357,10 @@ impl Lease {
         // The counts go on from here; the engine tells them from now on.
         let record = self.slot * RECORD_BYTES + RECORD_STATE;
         let number = (self.number.load(Ordering::Relaxed) + 1) | 1;
-        let contexts = &self.offload.contexts;
+        let contexts = &self.offload.common.contexts;
         let written = self
             .offload
+            .common
             .records
             .write(record, bytemuck::bytes_of(state))
             .and_then(|()| contexts.write(at + CONTEXT_FIXED, &context));
@@ -371,7 +390,7 @@ impl Lease {
             .is_ok()
         {
             let at = self.slot * CONTEXT_BYTES + CONTEXT_ASKED;
-            if self.offload.contexts.store_u64(at, number + 1, Ordering::Release).is_err() {
+            if self.offload.common.contexts.store_u64(at, number + 1, Ordering::Release).is_err() {
                 self.offload.give_up("its memory cannot be written");
             }
         }
@@ -383,7 +402,11 @@ impl Lease {
         let grant = (self.number.load(Ordering::Acquire) - 1) | 1;
         let at = self.slot * RECORD_BYTES + RECORD_RETURNED;
         // Acquire: the state, and all that the engine wrote, before the number.
-        self.offload.records.load_u64(at, Ordering::Acquire).is_ok_and(|returned| returned == grant)
+        self.offload
+            .common
+            .records
+            .load_u64(at, Ordering::Acquire)
+            .is_ok_and(|returned| returned == grant)
     }
 
     /// Asks for the queue pair and waits. False: the engine was given up.
@@ -396,7 +419,7 @@ impl Lease {
     pub(super) fn look(&self) -> State {
         let mut state = State::default();
         let at = self.slot * RECORD_BYTES + RECORD_STATE;
-        let read = self.offload.records.read(at, bytemuck::bytes_of_mut(&mut state));
+        let read = self.offload.common.records.read(at, bytemuck::bytes_of_mut(&mut state));
         read.expect("the records have a place for every slot");
         state
     }
