@@ -538,7 +538,7 @@ impl Event {
     /// What the work ended with.
     pub fn query(&self) -> Result<bool, GpuError> {
         match &self.kind {
-            EventKind::Host(mark) => Ok(mark.reached()),
+            EventKind::Host(mark) => mark.reached(),
             #[cfg(feature = "cuda")]
             EventKind::Cuda(mark) => mark.query(),
         }

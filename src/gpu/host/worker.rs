@@ -35,17 +35,29 @@ pub(in crate::gpu) struct Mark {
     queued: AtomicU64,
     reached: AtomicU64,
     at_ns: AtomicU64,
+    /// What the stream had ended with when it reached the last recording: work before that did not run.
+    failed: Mutex<Option<Failure>>,
 }
 
 impl Mark {
-    pub(in crate::gpu) fn reached(&self) -> bool {
+    fn is_reached(&self) -> bool {
         // Acquire: pairs with the worker's Release, so that its work before the event is visible.
         self.reached.load(Ordering::Acquire) >= self.queued.load(Ordering::Relaxed)
     }
 
+    pub(in crate::gpu) fn reached(&self) -> Result<bool, GpuError> {
+        if !self.is_reached() {
+            return Ok(false);
+        }
+        match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(failure) => Err(failure.clone().into()),
+            None => Ok(true),
+        }
+    }
+
     pub(in crate::gpu) fn reached_ns(&self) -> Option<u64> {
         let recorded = self.queued.load(Ordering::Relaxed) > 0;
-        (recorded && self.reached()).then(|| self.at_ns.load(Ordering::Relaxed))
+        (recorded && self.is_reached()).then(|| self.at_ns.load(Ordering::Relaxed))
     }
 }
 
@@ -193,9 +205,9 @@ impl Worker {
     /// runs after `wait`, as lanes that are threads do, and a fibre that does not yield: what it
     /// reaches must stay for good.
     pub(in crate::gpu) fn cancel(&self, wait: Duration) -> bool {
-        self.shared.stop.store(true, Ordering::Relaxed);
         let ended = Failure { kernel: "(stream)".into(), why: "the stream was ended".into() };
         lock(&self.shared.queue).failed.get_or_insert(ended); // later work is refused, not forgotten
+        self.shared.stop.store(true, Ordering::Relaxed); // behind it: events say why work was left out
         let (queue, _) = self
             .shared
             .done
@@ -235,7 +247,8 @@ fn execute(shared: &Arc<Shared>, options: &HostOptions) {
             queue = shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         let Some(op) = queue.ops.pop_front() else { return };
-        let skip = queue.failed.is_some() || shared.stop.load(Ordering::Relaxed);
+        let failed = queue.failed.clone();
+        let skip = failed.is_some() || shared.stop.load(Ordering::Relaxed);
         drop(queue);
 
         let result = if skip {
@@ -251,6 +264,7 @@ fn execute(shared: &Arc<Shared>, options: &HostOptions) {
         if let Op::Record(mark) = &op {
             let now = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             mark.at_ns.store(now, Ordering::Relaxed);
+            *mark.failed.lock().unwrap_or_else(PoisonError::into_inner) = failed;
             mark.reached.fetch_add(1, Ordering::Release);
         }
         drop(op); // before the operation counts as done: it holds memory that its owner may want
