@@ -355,7 +355,7 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
 // Writes up to 220 bytes that travel in the WQE itself. `src` may be reused at once.
 template <class P, class Scope>
 BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
-                                 const void* src, uint32_t bytes, uint32_t flags = none,
+                                 const void* src, uint64_t bytes, uint32_t flags = none,
                                  uint64_t* end = nullptr) {
   if (bytes == 0 || bytes > max_inline_bytes ||
       !detail::in_range(remote_offset, bytes, ep.remote_bytes)) {
@@ -366,9 +366,10 @@ BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t re
     return detail::put_window<P>(ep, scope, ep.remote_iova + remote_offset, (uint64_t)src, bytes,
                                  flags, end);
   } else {
-    const uint32_t ds = 2 + (4 + bytes + BP_DS_BYTES - 1) / BP_DS_BYTES;
+    const uint32_t length = (uint32_t)bytes;
+    const uint32_t ds = 2 + (4 + length + BP_DS_BYTES - 1) / BP_DS_BYTES;
     wqe w = make_wqe(BP_OP_RDMA_WRITE, ds, ep.remote_iova + remote_offset, ep.remote_rkey);
-    w.bytes = bytes;
+    w.bytes = length;
     w.gather = (uint64_t)src;
     return detail::post<P, true>(ep.qp, scope, w, flags, end);
   }
@@ -380,7 +381,7 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
   if (bytes == 0 || !detail::in_range(remote_offset, bytes, ep.remote_bytes)) return BP_INVALID;
   if constexpr (P::data_v == data::push && P::kick_v == kick::blueflame) {
     if (bytes <= max_inline_bytes) {
-      return put_inline<P>(ep, scope, remote_offset, src, (uint32_t)bytes, flags, end);
+      return put_inline<P>(ep, scope, remote_offset, src, bytes, flags, end);
     }
   }
   if constexpr (P::data_v == data::push) {
