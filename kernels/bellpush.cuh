@@ -355,7 +355,7 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
 // Writes up to 220 bytes that travel in the WQE itself. `src` may be reused at once.
 template <class P, class Scope>
 BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
-                                 const void* src, uint32_t bytes, uint32_t flags = none,
+                                 const void* src, uint64_t bytes, uint32_t flags = none,
                                  uint64_t* end = nullptr) {
   if (bytes == 0 || bytes > max_inline_bytes ||
       !detail::in_range(remote_offset, bytes, ep.remote_bytes)) {
@@ -366,9 +366,9 @@ BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t re
     return detail::put_window<P>(ep, scope, ep.remote_iova + remote_offset, (uint64_t)src, bytes,
                                  flags, end);
   } else {
-    const uint32_t ds = 2 + (4 + bytes + BP_DS_BYTES - 1) / BP_DS_BYTES;
+    const uint32_t ds = 2 + (4 + (uint32_t)bytes + BP_DS_BYTES - 1) / BP_DS_BYTES;
     wqe w = make_wqe(BP_OP_RDMA_WRITE, ds, ep.remote_iova + remote_offset, ep.remote_rkey);
-    w.bytes = bytes;
+    w.bytes = (uint32_t)bytes;
     w.gather = (uint64_t)src;
     return detail::post<P, true>(ep.qp, scope, w, flags, end);
   }
@@ -380,7 +380,7 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
   if (bytes == 0 || !detail::in_range(remote_offset, bytes, ep.remote_bytes)) return BP_INVALID;
   if constexpr (P::data_v == data::push && P::kick_v == kick::blueflame) {
     if (bytes <= max_inline_bytes) {
-      return put_inline<P>(ep, scope, remote_offset, src, (uint32_t)bytes, flags, end);
+      return put_inline<P>(ep, scope, remote_offset, src, bytes, flags, end);
     }
   }
   if constexpr (P::data_v == data::push) {
@@ -580,15 +580,15 @@ BP_DEV bp_status_code wait_signal(const bp_endpoint& ep, Scope scope, const uint
     deadline limit;
     // Acquire, system scope: the peer's data (written by the NIC before the signal) before our
     // reads of them.
-    while (ld_acquire_sys(signal) < value) {
-      // Whoever has the QP may put it into error meanwhile, so past L1.
-      s = (bp_status_code)ld_relaxed_gpu(&state_of(ep.qp)->error);
-      if (s != BP_OK) break;
-      if (limit.expired(ep.qp.timeout_ns)) {
-        s = BP_TIMEOUT;
+    for (bp_status_code error = BP_OK; ld_acquire_sys(signal) < value; yield_()) {
+      if (error != BP_OK || limit.expired(ep.qp.timeout_ns)) {
+        s = error != BP_OK ? error : BP_TIMEOUT;
         break;
       }
-      yield_();
+      // Whoever has the QP may put it into error meanwhile, so past L1. The word may have come before that: it is
+      // looked at once more.
+      error = (bp_status_code)ld_relaxed_gpu(&state_of(ep.qp)->error);
+      if (error != BP_OK) fence_sys();  // this look before that one
     }
   }
   return (bp_status_code)scope.broadcast(s);

@@ -17,7 +17,7 @@ BP_CALL put(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
   return bp::put<P>(a.ep, scope, remote, local, a.bytes, a.flags);
 }
 BP_CALL put_inline(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
-  return bp::put_inline<P>(a.ep, scope, remote, local, (uint32_t)a.bytes, a.flags);
+  return bp::put_inline<P>(a.ep, scope, remote, local, a.bytes, a.flags);
 }
 BP_CALL put_signal(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
   return bp::put_signal<P>(a.ep, scope, remote, local, a.bytes, a.signal_offset, a.value, a.flags);

@@ -45,3 +45,8 @@ fn in_band_lines() {
 fn clocks() {
     run("clock");
 }
+
+#[test]
+fn waits_and_errors() {
+    run("waits");
+}

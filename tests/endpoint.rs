@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bellpush::gpu::args::{Scope, Verb};
 use bellpush::nic::LineFormat;
-use bellpush::transport::{Data, Endpoint, Error, Kick, Options, Path};
+use bellpush::transport::{Address, Data, Endpoint, Error, Kick, Options, Path};
 use rig::*;
 
 /// Which engine the NICs have, unless tests/engine.rs takes this in: it says its own.
@@ -148,6 +148,27 @@ fn ranges_and_empty_messages_are_refused_before_anything_is_queued() {
     let mut soft = rig.pair(path("pull/cpu"), 64, Options::default());
     assert!(matches!(soft.a.connect(tcp.a.address()), Err(Error::Unsupported { .. })));
     assert!(matches!(soft.a.device(), Err(Error::Unsupported { .. })));
+}
+
+/// An address comes from elsewhere: its region must end before addresses do.
+#[test]
+fn a_peers_region_that_no_addresses_name_is_refused() {
+    let rig = Rig::fibres();
+    for path in rig.paths() {
+        let end = || {
+            Endpoint::new(&rig.gpu, &rig.nic, path, rig.memory(4096), Options::default()).unwrap()
+        };
+        let (mut a, mut b) = (end(), end());
+        let good = b.address();
+        for (iova, bytes) in [(u64::MAX - 100, 4096), (1, u64::MAX)] {
+            let refused = a.connect(Address { iova, bytes, ..good });
+            assert!(matches!(refused, Err(Error::Option { .. })), "{path}: {refused:?}");
+        }
+        a.connect(good).unwrap();
+        b.connect(a.address()).unwrap();
+        a.put(&rig.stream, 0, 1024, 64).unwrap();
+        a.quiet(&rig.stream).unwrap();
+    }
 }
 
 #[test]

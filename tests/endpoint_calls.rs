@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bellpush::gpu::args::{Code, Scope, Verb};
 use bellpush::gpu::{GpuError, HostOptions, Stream};
-use bellpush::transport::{Endpoint, Error, Kick, Memory, Options, Path};
+use bellpush::transport::{Data, Endpoint, Error, Kick, Memory, Options, Path};
 use rig::*;
 
 /// Which engine the NICs have.
@@ -229,5 +229,47 @@ fn a_window_may_have_more_slots_than_the_ring_has_blocks() {
         assert_same(&read(&pair.dst, 0, 60_000), &sent[..60_000], &path.to_string());
         assert_eq!(word(&pair.dst, 65528), 7, "{path}");
         assert!(pair.a.max_credits_in_use().unwrap() <= 64, "{path}");
+    }
+}
+
+/// A payload that no copy has brought, because the stream failed before, is not sent in another's place.
+#[test]
+fn a_payload_behind_a_fault_is_not_sent() {
+    let options =
+        HostOptions { collective_timeout: Duration::from_millis(250), ..HostOptions::default() };
+    for path in Path::ALL {
+        let rig = Rig::new(options.clone(), running_nic());
+        if !rig.gpu.is_host() || !rig.takes(path) {
+            continue; // a GPU's kernel that fails takes its context along
+        }
+        let waits = rig.pair("push/kernel".parse().unwrap(), 4096, Options::default());
+        let mut stuck = op(&waits, Verb::WaitSignal, Scope::Block, 0);
+        (stuck.value, stuck.status) = (1, waits.src.addr() + 8);
+        let pair = device_pair(&rig, path, 4096, Options::default());
+        pair.src.write(0, &[1; 4096]).unwrap();
+        pair.dst.write(0, &[9; 4096]).unwrap();
+        let fails = rig.gpu.stream().unwrap();
+        rig.queue_on(&fails, "bp_verb_push_kernel", &stuck);
+        let ended = put(&pair.a, &fails, 0).and_then(|()| pair.a.quiet(&fails));
+        assert!(matches!(ended, Err(Error::Gpu(GpuError::Fault { .. }))), "{path}: {ended:?}");
+        assert_eq!(read(&pair.dst, 0, EACH), [9; EACH], "{path}");
+    }
+}
+
+/// A kernel reads what is pushed, and reaches its own GPU's memory. Other memory receives, and is pulled.
+#[test]
+fn another_gpus_memory_is_not_pushed() {
+    let (rig, other) = (Rig::fibres(), Rig::fibres());
+    for path in rig.paths() {
+        let far = Memory::from(other.gpu.alloc(4096).unwrap());
+        let both = (far, rig.memory(4096));
+        let (a, b) = Endpoint::pair(&rig.gpu, &rig.nic, path, both, Options::default()).unwrap();
+        put(&b, &rig.stream, 0).unwrap();
+        b.quiet(&rig.stream).unwrap();
+        let refused = |r| matches!(r, Err(Error::Gpu(GpuError::OtherGpu { .. })));
+        let pulls = path.data() == Data::Pull;
+        assert_eq!(refused(put(&a, &rig.stream, 0)), !pulls, "{path}");
+        assert_eq!(refused(a.put_signal(&rig.stream, 0, 0, 8, 64, 1)), !pulls, "{path}");
+        a.quiet(&rig.stream).unwrap();
     }
 }

@@ -324,6 +324,9 @@ fn arguments_out_of_range_are_refused_and_nothing_is_posted() {
             assert_eq!(rig.launch(kernel, (1, 32), op), [INVALID], "{kernel}: {verb:?}");
         };
         bad(Verb::Put, &|op| op.bytes = 0);
+        bad(Verb::PutInline, &|op| op.bytes = 0);
+        bad(Verb::PutInline, &|op| op.bytes = 221);
+        bad(Verb::PutInline, &|op| op.bytes = (1 << 32) + 8); // whose low half would do
         bad(Verb::Put, &|op| op.remote_offset = 4089);
         bad(Verb::Put, &|op| op.remote_offset = u64::MAX);
         bad(Verb::PutSignal, &|op| op.signal_offset = 4090);

@@ -209,11 +209,16 @@ impl Endpoint {
         }
     }
 
-    /// Connects to a peer.
+    /// Connects to a peer, once.
     ///
     /// # Errors
-    /// What the NIC or the system refuses.
+    /// [`Error::Option`] for a region that no addresses can name, and what the NIC or the system refuses.
     pub fn connect(&mut self, peer: Address) -> Result<(), Error> {
+        // Every address of the region can be named, which nothing checks later.
+        if peer.iova.checked_add(peer.bytes).is_none() {
+            let must = "within 64 bits, from the region's address to its end";
+            return Err(Error::Option { what: "the peer's region", value: peer.bytes, must });
+        }
         match (&mut self.inner, peer.link) {
             (Inner::Kernel(posted), Link::Qp(qp)) => {
                 posted.rdma.qp.connect(qp)?;

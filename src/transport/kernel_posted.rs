@@ -13,7 +13,7 @@ use super::{Address, Error, Memory, Options, Path};
 use crate::gpu::args::{
     Code, DeviceEndpoint, OpArgs, QP_STATE_BYTES, QP_STATE_MAX_CREDITS, Scope, Status, Verb,
 };
-use crate::gpu::{DeviceMem, Dims, Gpu, Kept, Kernel, Mapped, Module, Stream};
+use crate::gpu::{DeviceMem, Dims, Gpu, GpuError, Kept, Kernel, Mapped, Module, Stream};
 use crate::nic::{Access, Mr, Nic};
 
 /// Offsets in the auxiliary page: the queue pair's status, the atomics' sink, the verbs' statuses.
@@ -193,7 +193,21 @@ impl KernelPosted {
         }
     }
 
+    /// What is pushed, a kernel reads. Another GPU's memory may receive, and be pulled, but this GPU's kernels may not
+    /// reach it.
+    fn payload(&self) -> Result<(), Error> {
+        match &self.rdma.local {
+            Memory::Device(mem)
+                if self.rdma.window.is_some() && !Arc::ptr_eq(mem.gpu(), self.state.gpu()) =>
+            {
+                Err(GpuError::OtherGpu { what: "memory" }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub fn put(&self, stream: &Stream, local: u64, remote: u64, bytes: u64) -> Result<(), Error> {
+        self.payload()?;
         self.call(stream, "put", &self.op(Verb::Put, Some(local), remote, bytes))
     }
 
@@ -206,6 +220,7 @@ impl KernelPosted {
         signal: u64,
         value: u64,
     ) -> Result<(), Error> {
+        self.payload()?;
         let mut op = self.op(Verb::PutSignal, Some(local), remote, bytes);
         op.signal_offset = signal;
         op.value = value;
@@ -274,7 +289,7 @@ impl Drop for KernelPosted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::{Executor, GpuError, HostOptions};
+    use crate::gpu::{Executor, HostOptions};
     use crate::nic::soft::{InProcess, SoftConfig, SoftNic};
 
     /// A stream that is held up: calls beyond the statuses are refused, and the statuses used again later.

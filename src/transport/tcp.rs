@@ -83,11 +83,14 @@ impl Tcp {
         memory: Arc<dyn Dma>,
         options: &Options,
     ) -> Result<Self, Error> {
+        let staging = gpu.alloc_mapped(2 * PIECE, options.host_numa)?;
+        let copied = [gpu.event()?, gpu.event()?];
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(tcp("cannot listen"))?;
         let listening = listener.local_addr().map_err(tcp("cannot listen"))?;
         listener.set_nonblocking(true).map_err(tcp("cannot listen"))?;
         let (stop, deaf) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
         let (stopped, says) = (stop.clone(), deaf.clone());
+        // Last of what may fail: the thread ends when an endpoint is dropped.
         let receiver = std::thread::Builder::new()
             .name("bellpush-tcp".into())
             .spawn(move || {
@@ -105,8 +108,8 @@ impl Tcp {
             .map_err(tcp("cannot start the receiving thread"))?;
         Ok(Self {
             local,
-            staging: gpu.alloc_mapped(2 * PIECE, options.host_numa)?,
-            copied: [gpu.event()?, gpu.event()?],
+            staging,
+            copied,
             timeout: options.timeout,
             listening,
             receiver: Some(receiver),
@@ -122,6 +125,10 @@ impl Tcp {
     }
 
     pub fn connect(&mut self, to: SocketAddr) -> Result<(), Error> {
+        if self.lock().sender.is_some() {
+            let source = ErrorKind::AlreadyExists.into(); // what was sent there was perhaps not waited for
+            return Err(Error::Tcp { what: "connected already", source });
+        }
         let stream =
             TcpStream::connect_timeout(&to, self.timeout).map_err(tcp("cannot connect"))?;
         stream.set_nodelay(true).map_err(tcp("cannot connect"))?;
@@ -235,9 +242,8 @@ impl Tcp {
         self.ended(&state)?;
         state.send(|sender| {
             sender.frame(FLUSH, 0, 0)?;
-            let mut answer = [0; 8];
-            sender.stream.read_exact(&mut answer).map_err(tcp("no answer from the peer"))?;
-            if u64::from_le_bytes(answer) != sender.frames {
+            let answer = sender.answer(self.timeout).map_err(tcp("no answer from the peer"))?;
+            if answer != sender.frames {
                 let source = io::Error::new(ErrorKind::InvalidData, "the peer lost frames");
                 return Err(Error::Tcp { what: "flush", source });
             }
@@ -281,6 +287,25 @@ impl Sender {
         Ok(())
     }
 
+    /// The answer to a flush: one wait, however many parts it comes in.
+    fn answer(&mut self, timeout: Duration) -> io::Result<u64> {
+        let (mut answer, mut have, since) = ([0; 8], 0, Instant::now());
+        loop {
+            match self.stream.read(&mut answer[have..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => have += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+            if have == answer.len() {
+                return Ok(u64::from_le_bytes(answer));
+            }
+            if since.elapsed() >= timeout {
+                return Err(ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
     fn write_buffer(&mut self, n: usize) -> Result<(), Error> {
         self.stream.write_all(&self.buffer[..n]).map_err(tcp("cannot send"))
     }
@@ -302,8 +327,9 @@ fn receive(listener: &TcpListener, memory: &dyn Dma, stop: &AtomicBool) -> io::R
     };
     peer.set_nonblocking(false)?;
     peer.set_nodelay(true)?;
-    // Wakes the reader now and then to look at `stop`.
+    // Both end now and then, to look at `stop`.
     peer.set_read_timeout(Some(Duration::from_millis(50)))?;
+    peer.set_write_timeout(Some(Duration::from_millis(50)))?;
     let mut buffer = vec![0; PIECE];
     let mut frames = 0u64;
     loop {
@@ -342,25 +368,38 @@ fn receive(listener: &TcpListener, memory: &dyn Dma, stop: &AtomicBool) -> io::R
             ADD => {
                 memory.fetch_add(offset as usize, bytes).map_err(io::Error::other)?;
             }
-            FLUSH => peer.write_all(&frames.to_le_bytes())?,
+            FLUSH => {
+                let answer = frames.to_le_bytes();
+                moved(answer.len(), stop, |done| peer.write(&answer[done..]))?;
+            }
             _ => return Err(bad("unknown frame")),
         }
     }
 }
 
-/// `read_exact` that looks at `stop` whenever nothing comes for a while.
-fn read_exact(peer: &mut TcpStream, mut into: &mut [u8], stop: &AtomicBool) -> io::Result<()> {
-    while !into.is_empty() {
-        match peer.read(into) {
+fn read_exact(peer: &mut TcpStream, into: &mut [u8], stop: &AtomicBool) -> io::Result<()> {
+    moved(into.len(), stop, |done| peer.read(&mut into[done..]))
+}
+
+/// Reads or writes, `part` by part, `bytes` bytes. Looks at `stop` before each, so that a peer keeps it neither by
+/// sending all the time nor by taking nothing.
+fn moved(
+    bytes: usize,
+    stop: &AtomicBool,
+    mut part: impl FnMut(usize) -> io::Result<usize>,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes {
+        if stop.load(Ordering::Relaxed) {
+            return Err(ErrorKind::ConnectionAborted.into());
+        }
+        match part(done) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(n) => into = &mut into[n..],
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                if stop.load(Ordering::Relaxed) {
-                    return Err(e);
-                }
-            }
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
+            Ok(n) => done += n,
+            Err(e) => match e.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                _ => return Err(e),
+            },
         }
     }
     Ok(())
@@ -383,74 +422,5 @@ impl Drop for Tcp {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::gpu::{Executor, HostOptions};
-    use crate::mem::broken::Broken;
-
-    fn pair(memory: Option<Broken>) -> (Arc<Gpu>, Tcp, Tcp) {
-        let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
-        let region = || Memory::from(gpu.alloc(4096).unwrap());
-        let options = Options { timeout: Duration::from_secs(5), ..Options::default() };
-        let mut a = Tcp::new(&gpu, region(), &options).unwrap();
-        let mut b = match memory {
-            Some(bad) => Tcp::receiving_into(&gpu, region(), Arc::new(bad), &options).unwrap(),
-            None => Tcp::new(&gpu, region(), &options).unwrap(),
-        };
-        a.connect(b.listening).unwrap();
-        b.connect(a.listening).unwrap();
-        (gpu, a, b)
-    }
-
-    /// What ends the receiving thread is seen by the users of both ends.
-    #[test]
-    fn a_receiver_that_panics_or_fails_ends_its_endpoint_with_an_error() {
-        for panics in [true, false] {
-            let (gpu, a, b) = pair(Some(Broken { panics }));
-            let stream = gpu.stream().unwrap();
-            assert!(b.failure().is_none());
-            a.put(&stream, 0, 0, 8).unwrap();
-            assert!(matches!(a.quiet(&stream), Err(Error::Tcp { .. })));
-            assert!(a.failure().is_some() && a.put(&stream, 0, 0, 8).is_err());
-            // The thread says why before its connection's end can be seen, or shortly after.
-            let until = Instant::now() + Duration::from_secs(5);
-            while b.failure().is_none() && Instant::now() < until {
-                std::thread::yield_now();
-            }
-            let why = b.put(&stream, 0, 0, 8).unwrap_err().to_string();
-            assert_eq!(why.contains("the receiving thread panicked: planted"), panics, "{why}");
-            assert_eq!(b.quiet(&stream).unwrap_err().to_string(), why);
-        }
-    }
-
-    /// A frame that was sent in part is the last: the rest of the next would be taken for its payload.
-    #[test]
-    fn a_frame_that_was_cut_short_ends_the_connection() {
-        let (gpu, a, b) = pair(None);
-        let stream = gpu.stream().unwrap();
-        let cut = a.lock().send(|sender| {
-            sender.frame(PUT, 0, 4096)?;
-            Err(Error::Empty)
-        });
-        assert!(matches!(cut, Err(Error::Empty)));
-        let why = a.put(&stream, 0, 0, 8).unwrap_err().to_string();
-        assert!(why.contains("half-way"), "{why}");
-        assert!(a.quiet(&stream).is_err());
-        let until = Instant::now() + Duration::from_secs(5);
-        while b.failure().is_none() && Instant::now() < until {
-            std::thread::yield_now();
-        }
-        assert!(b.failure().is_some(), "a message is missing its end");
-    }
-
-    #[test]
-    fn a_peer_that_goes_between_two_frames_is_no_failure() {
-        let (gpu, mut a, b) = pair(None);
-        let stream = gpu.stream().unwrap();
-        b.put(&stream, 0, 0, 8).unwrap();
-        b.quiet(&stream).unwrap();
-        drop(b);
-        a.receiver.take().unwrap().join().unwrap();
-        assert!(a.failure().is_none());
-    }
-}
+#[path = "tcp_tests.rs"]
+mod tests;
