@@ -263,13 +263,15 @@ impl Qp {
     /// Moves to ERR; its engine flushes what is outstanding.
     pub(super) fn set_error(&self) {
         let before = self.state.swap(QpState::Err as u8, Ordering::AcqRel);
-        if before != QpState::Err as u8 {
-            self.call_senders_back();
+        self.attention.store(true, Ordering::Release);
+        if before == QpState::Err as u8 {
+            return;
         }
-        if self.srq.is_some() && before != QpState::Err as u8 {
+        self.call_senders_back();
+        // Last: a sink may panic.
+        if self.srq.is_some() {
             self.events.push(Event::LastWqe(self.qpn));
         }
-        self.attention.store(true, Ordering::Release);
     }
 
     /// Writes a send completion; an overrun moves the queue pair to ERR.
