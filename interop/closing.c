@@ -9,13 +9,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 
 extern char **environ;
 
-enum { MOST = 64 };
+enum { MOST = 64, SPARE = 200 };
 
 static void works(struct pair *p)
 {
@@ -124,6 +125,33 @@ static int is_known(const struct pair *p, int fd)
 	return fd == p->ctx->cmd_fd || fd == p->ctx->async_fd || fd == p->channel->fd;
 }
 
+static void limit_to(rlim_t most)
+{
+	struct rlimit limit;
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	limit.rlim_cur = most < limit.rlim_max ? most : limit.rlim_max;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
+
+/* Opens all descriptors that can be; closes them again. */
+static void fill(void)
+{
+	limit_to(SPARE + 40);
+	for (int fd; (fd = fcntl(1, F_DUPFD, SPARE)) >= 0;)
+		;
+	while (dup(1) >= 0)
+		;
+	CHECK(errno == EMFILE);
+}
+
+static void empty(const struct pair *p)
+{
+	for (int fd = 3; fd < SPARE + 40; fd++)
+		if (!is_known(p, fd))
+			close(fd);
+	limit_to(RLIM_INFINITY);
+}
+
 /* Descriptors that the program did not make; those of sockets alone, if so asked. */
 static int unknown(const struct pair *p, int *found, int sockets)
 {
@@ -188,7 +216,21 @@ static void unknowns(void)
 	works(&p);
 	CHECK(close(mine) == 0);
 	CHECK(dup2(1, 300) == 300 && dup2(300, 300) == 300 && close(300) == 0);
-	REFUSED(dup2(300, p.ctx->cmd_fd), EBADF); /* and what it would have replaced stays */
+	/* What a call that fails would have replaced stays. */
+	int fd = p.ctx->cmd_fd;
+	REFUSED(dup2(300, fd), EBADF);
+	REFUSED(dup3(1, fd, 1), EINVAL);
+	limit_to(fd);
+	REFUSED(dup2(1, fd), EBADF);
+	limit_to(RLIM_INFINITY);
+	works(&p);
+	/* So does what has another descriptor, when none is left to look for it by; and the port. */
+	int copy = dup(fd);
+	fill();
+	CHECK(close(copy) == 0 && dup(1) == copy);
+	for (double until = now() + 0.1; now() < until;)
+		works(&p);
+	empty(&p);
 	works(&p);
 	close_pair(&p);
 	/* A device's own descriptors go with it. */
@@ -250,7 +292,7 @@ static void connect_to(struct pair *p, struct pair *other)
 static void regions(void)
 {
 	struct pair p, left;
-	for (int how = 0; how < 3; how++) {
+	for (int how = 0; how < 4; how++) {
 		open_pair(&p);
 		open_pair(&left);
 		connect_to(&p, &left);
@@ -262,6 +304,10 @@ static void regions(void)
 			CHECK(dup2(1, fd) == fd && close(fd) == 0);
 		} else if (how == 1) {
 			CHECK(close_range(fd, fd, 0) == 0);
+		} else if (how == 2) {
+			fill();
+			CHECK(close(fd) == 0);
+			limit_to(RLIM_INFINITY);
 		} else {
 			/* Not seen before a device is opened. */
 			CHECK(syscall(SYS_close, fd) == 0);

@@ -55,6 +55,17 @@ fn a_device_whose_sockets_are_gone_leaves_the_programs_alone() {
 }
 
 #[test]
+fn a_stderr_that_nobody_reads_costs_nothing_but_what_is_said() {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    LazyLock::force(&OBJECT);
+    let (_, nobodys) = std::io::pipe().unwrap();
+    let mut run = Command::new(bellpush());
+    run.args(["run", "--"]).arg(program).arg("past").stderr(nobodys);
+    assert_eq!(run.status().unwrap().code(), Some(0));
+}
+
+#[test]
 fn regions_go_with_a_descriptor_however_it_is_closed() {
     case_with(&[], "regions");
 }
