@@ -164,6 +164,38 @@ fn what_others_have_planted_is_not_written_through() {
 }
 
 #[test]
+fn files_of_a_process_that_had_the_same_number_are_not_believed() {
+    let _alone = alone();
+    if PROGRAM.is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"d="$TMPDIR/bellpush-$$"; mkdir -m 700 "$d"; mkdir "$d/class" "$d/dev"
+        LD_PRELOAD="$OBJECT" exec "$PROGRAM" sealed"#;
+    let ended = by_hand(folder.path(), script);
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    assert_eq!(entries(folder.path()), 0);
+}
+
+#[test]
+fn a_shared_link_for_which_there_is_no_memory_is_refused() {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    LazyLock::force(&OBJECT);
+    // One page, and a file has it.
+    let script = r#"mount -t tmpfs -o size=4k none /dev/shm || { echo SKIPPED; exit; }
+        echo full > /dev/shm/full; exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", script, "sh", bellpush(), "run", "--link-type", "shm", "--"]);
+    let ended = Running::spawn(command.arg(program).arg("sealed")).end();
+    if ended.text.contains("SKIPPED") || ended.text.contains("unshare:") {
+        println!("SKIPPED: no namespace with a /dev/shm of its own: {}", ended.text);
+        return;
+    }
+    assert!(ended.text.contains("a container's --shm-size"), "{ended:?}");
+}
+
+#[test]
 fn a_named_directory_that_others_may_write_is_refused() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();

@@ -34,6 +34,9 @@ const PREFIXES: [(&[u8], &[u8]); 6] = [
 ];
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
 
+/// What lies in its directory; the last one is there when all is.
+const PARTS: [&str; 2] = ["dev", "class"];
+
 /// Names that are tried for a directory of this process's own.
 const MOST_NAMES: usize = 100;
 
@@ -164,6 +167,12 @@ impl Tree {
                 (root, true, dir)
             }
         };
+        if made {
+            // Of a process that was killed and had this one's number, perhaps: other devices.
+            for part in PARTS {
+                let _ = dir.remove(part); // in most cases there is none
+            }
+        }
         if !dir.has("class") {
             lay_out(&dir, options)?;
         }
@@ -263,7 +272,7 @@ fn lay_out(dir: &Dir, options: &Preload) -> io::Result<()> {
             write(&format!("{}/{name}", counters::port(index)), &none.to_string())?;
         }
     }
-    for part in ["dev", "class"] {
+    for part in PARTS {
         match dir.rename(&format!("{scratch}/{part}"), part) {
             // Another process was quicker.
             Err(_) if dir.has(part) => {}
