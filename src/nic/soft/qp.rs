@@ -15,8 +15,8 @@ use super::state::{self, Attributes};
 use super::xrc::Target;
 use crate::mem::View;
 use crate::nic::{
-    Change, Connection, LineFormat, NicAddress, NicError, QpAddress, QpAttr, QpState, QpType,
-    QueuePair, Queues,
+    Change, Connection, LineFormat, MAX_RD_ATOMIC, NicAddress, NicError, QpAddress, QpAttr,
+    QpState, QpType, QueuePair, Queues,
 };
 use crate::wire::cqe::{Cqe, Syndrome};
 use crate::wire::engine::{Fixed, Line, State};
@@ -372,7 +372,7 @@ impl QueuePair for Qp {
         let psn = Psn::new(self.first_psn.load(Ordering::Relaxed));
         let here = self.device.upgrade().map(|device| device.here());
         let (nic, mtu) = here.unwrap_or((NicAddress::InProcess(self.nic), crate::nic::Mtu::MAX));
-        QpAddress { nic, qpn: self.qpn, psn, mtu }
+        QpAddress { nic, qpn: self.qpn, psn, mtu, rd_atomic: MAX_RD_ATOMIC }
     }
 
     fn state(&self) -> QpState {
