@@ -120,6 +120,22 @@ static void held(void)
 	ended_well(child);
 }
 
+/* A program that goes on as its own child has devices when the parent has ended in order. */
+static void daemonized(void)
+{
+	struct pair p;
+	pid_t parent = getpid(), child = fork();
+	CHECK(child >= 0);
+	if (child)
+		exit(0);
+	for (double until = now() + 20; getppid() == parent && now() < until;)
+		usleep(1000);
+	open_pair(&p);
+	works(&p);
+	close_pair(&p);
+	printf("works\n");
+}
+
 static int is_known(const struct pair *p, int fd)
 {
 	return fd == p->ctx->cmd_fd || fd == p->ctx->async_fd || fd == p->channel->fd;
@@ -240,6 +256,18 @@ static void unknowns(void)
 	CHECK(unknown(&p, found, 0) == 0);
 	open_pair(&p);
 	works(&p);
+	close_pair(&p);
+}
+
+/* A program that has no descriptor left ends its objects, also those with events that it has not read. */
+static void full(void)
+{
+	struct pair p;
+	open_pair(&p);
+	CHECK(ibv_req_notify_cq(p.cq[0], 0) == 0);
+	works(&p);
+	fill();
+	alarm(20);
 	close_pair(&p);
 }
 
@@ -443,7 +471,8 @@ static void masked(void)
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
-		{ "children", children }, { "held", held }, { "unknowns", unknowns },
+		{ "children", children }, { "daemonized", daemonized }, { "held", held },
+		{ "unknowns", unknowns }, { "full", full },
 		{ "past", past }, { "regions", regions }, { "handlers", handlers },
 		{ "stack", stack }, { "sealed", sealed }, { "masked", masked },
 	};

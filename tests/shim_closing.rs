@@ -34,6 +34,18 @@ fn children_that_close_everything_leave_their_parent_its_device() {
 }
 
 #[test]
+fn a_program_that_goes_on_as_its_own_child_has_its_devices() {
+    let _alone = alone();
+    if PROGRAM.is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ended = by_hand(folder.path(), r#"LD_PRELOAD="$OBJECT" exec "$PROGRAM" daemonized"#);
+    assert_eq!((ended.code, &*ended.text), (Some(0), "works\n"));
+    assert_eq!(entries(folder.path()), 0);
+}
+
+#[test]
 fn a_child_does_not_hold_its_parents_address() {
     case_with(&[], "held");
 }
@@ -44,6 +56,11 @@ fn a_program_does_not_close_what_it_does_not_know() {
     case_with(&["--link-type", "shm"], "unknowns");
     let folder = tempfile::tempdir().unwrap();
     case_with(&["--pcap", folder.path().join("%p").to_str().unwrap()], "unknowns");
+}
+
+#[test]
+fn a_program_without_a_descriptor_left_ends_its_objects() {
+    case_with(&[], "full");
 }
 
 #[test]

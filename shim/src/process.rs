@@ -226,9 +226,10 @@ impl Process {
         Ok(device)
     }
 
-    /// A file of the tree is opened: one of a port's counters shows what this process's device has
-    /// counted by now.
+    /// A file of the tree is opened: it is there, and one of a port's counters shows what this
+    /// process's device has counted by now.
     pub fn opening(&self, path: &Path) {
+        let _ = self.tree.stay(&self.options); // without it, there is no such file
         let below = path.strip_prefix(self.tree.path()).ok().and_then(Path::to_str);
         let Some(index) = below.and_then(counters::device_of) else { return };
         let device = lock(&self.devices).get(index).and_then(|slot| slot.open.upgrade());
