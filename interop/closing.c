@@ -9,13 +9,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 
 extern char **environ;
 
-enum { MOST = 64 };
+enum { MOST = 64, SPARE = 200 };
 
 static void works(struct pair *p)
 {
@@ -119,9 +120,52 @@ static void held(void)
 	ended_well(child);
 }
 
+/* A program that goes on as its own child has devices when the parent has ended in order. */
+static void daemonized(void)
+{
+	struct pair p;
+	pid_t parent = getpid(), child = fork();
+	CHECK(child >= 0);
+	if (child)
+		exit(0);
+	for (double until = now() + 20; getppid() == parent && now() < until;)
+		usleep(1000);
+	open_pair(&p);
+	works(&p);
+	close_pair(&p);
+	printf("works\n");
+}
+
 static int is_known(const struct pair *p, int fd)
 {
 	return fd == p->ctx->cmd_fd || fd == p->ctx->async_fd || fd == p->channel->fd;
+}
+
+static void limit_to(rlim_t most)
+{
+	struct rlimit limit;
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	limit.rlim_cur = most < limit.rlim_max ? most : limit.rlim_max;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
+
+/* Opens all descriptors that can be; closes them again. */
+static void fill(void)
+{
+	limit_to(SPARE + 40);
+	for (int fd; (fd = fcntl(1, F_DUPFD, SPARE)) >= 0;)
+		;
+	while (dup(1) >= 0)
+		;
+	CHECK(errno == EMFILE);
+}
+
+static void empty(const struct pair *p)
+{
+	for (int fd = 3; fd < SPARE + 40; fd++)
+		if (!is_known(p, fd))
+			close(fd);
+	limit_to(RLIM_INFINITY);
 }
 
 /* Descriptors that the program did not make; those of sockets alone, if so asked. */
@@ -188,7 +232,21 @@ static void unknowns(void)
 	works(&p);
 	CHECK(close(mine) == 0);
 	CHECK(dup2(1, 300) == 300 && dup2(300, 300) == 300 && close(300) == 0);
-	REFUSED(dup2(300, p.ctx->cmd_fd), EBADF); /* and what it would have replaced stays */
+	/* What a call that fails would have replaced stays. */
+	int fd = p.ctx->cmd_fd;
+	REFUSED(dup2(300, fd), EBADF);
+	REFUSED(dup3(1, fd, 1), EINVAL);
+	limit_to(fd);
+	REFUSED(dup2(1, fd), EBADF);
+	limit_to(RLIM_INFINITY);
+	works(&p);
+	/* So does what has another descriptor, when none is left to look for it by; and the port. */
+	int copy = dup(fd);
+	fill();
+	CHECK(close(copy) == 0 && dup(1) == copy);
+	for (double until = now() + 0.1; now() < until;)
+		works(&p);
+	empty(&p);
 	works(&p);
 	close_pair(&p);
 	/* A device's own descriptors go with it. */
@@ -198,6 +256,18 @@ static void unknowns(void)
 	CHECK(unknown(&p, found, 0) == 0);
 	open_pair(&p);
 	works(&p);
+	close_pair(&p);
+}
+
+/* A program that has no descriptor left ends its objects, also those with events that it has not read. */
+static void full(void)
+{
+	struct pair p;
+	open_pair(&p);
+	CHECK(ibv_req_notify_cq(p.cq[0], 0) == 0);
+	works(&p);
+	fill();
+	alarm(20);
 	close_pair(&p);
 }
 
@@ -250,7 +320,7 @@ static void connect_to(struct pair *p, struct pair *other)
 static void regions(void)
 {
 	struct pair p, left;
-	for (int how = 0; how < 3; how++) {
+	for (int how = 0; how < 4; how++) {
 		open_pair(&p);
 		open_pair(&left);
 		connect_to(&p, &left);
@@ -262,6 +332,10 @@ static void regions(void)
 			CHECK(dup2(1, fd) == fd && close(fd) == 0);
 		} else if (how == 1) {
 			CHECK(close_range(fd, fd, 0) == 0);
+		} else if (how == 2) {
+			fill();
+			CHECK(close(fd) == 0);
+			limit_to(RLIM_INFINITY);
 		} else {
 			/* Not seen before a device is opened. */
 			CHECK(syscall(SYS_close, fd) == 0);
@@ -397,7 +471,8 @@ static void masked(void)
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
-		{ "children", children }, { "held", held }, { "unknowns", unknowns },
+		{ "children", children }, { "daemonized", daemonized }, { "held", held },
+		{ "unknowns", unknowns }, { "full", full },
 		{ "past", past }, { "regions", regions }, { "handlers", handlers },
 		{ "stack", stack }, { "sealed", sealed }, { "masked", masked },
 	};

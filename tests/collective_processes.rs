@@ -287,7 +287,7 @@ fn a_refusal_without_proof_is_not_the_end() {
     let liar = TcpListener::bind(root).unwrap();
     let rank_1 = std::thread::spawn(move || join_all(vec![job(1, 2, root, 20_000)]).remove(0));
     let (mut stream, _) = liar.accept().unwrap();
-    stream.write_all(&[&b"bellpush bootstrap 3"[..], &[7; 32]].concat()).unwrap();
+    stream.write_all(&[&b"bellpush bootstrap 4"[..], &[7; 32]].concat()).unwrap();
     stream.read_exact(&mut [0; HELLO]).unwrap();
     stream.write_all(&[&[2][..], &[0; ANSWER - 1]].concat()).unwrap();
     drop((stream, liar));

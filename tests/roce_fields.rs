@@ -28,8 +28,9 @@ fn envelope_of(
     let (qp, memory) = make_qp(nic, &attr());
     let mut host = bellpush::nic::queue::HostQp::new(&*qp);
     let there = NicAddress::Ip(peer.address());
-    let them = QpAddress { nic: there, qpn: PEER_QPN, psn: Psn::new(5), mtu: Mtu::ALL[0] };
-    let mut connection = Connection::new(qp.address(), them);
+    let me = qp.address();
+    let them = QpAddress { nic: there, qpn: PEER_QPN, psn: Psn::new(5), mtu: Mtu::ALL[0], ..me };
+    let mut connection = Connection::new(me, them);
     connection.with.av = Some(av(AddressVector::to(there)));
     qp.connect_with(&connection).unwrap();
     host.send(&SendWr::new(Opcode::RdmaWrite).to(Iova(0), Rkey(1)).payload(&inline(b"x"))).unwrap();

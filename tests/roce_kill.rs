@@ -96,8 +96,8 @@ fn child() {
     let Some(line) = next() else { return };
     let [qpn, psn] = numbers(&line)[..] else { panic!("{line}") };
     let peer = NicAddress::Ip(theirs.parse().unwrap());
-    let peer =
-        QpAddress { nic: peer, qpn: Qpn(qpn as u32), psn: Psn::new(psn as u32), mtu: at.mtu };
+    let (qpn, psn) = (Qpn(qpn as u32), Psn::new(psn as u32));
+    let peer = QpAddress { nic: peer, qpn, psn, ..at };
     connect(&qp, at.psn, peer);
     println!("{SAYS}");
     while next().is_some() {

@@ -11,7 +11,9 @@ use bellpush::mem::HostMem;
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::link::{Link, ShmLink, ShmNet, TxBatch};
 use bellpush::nic::soft::{DropReason, Engine, Qp, SoftConfig, SoftNic};
-use bellpush::nic::{Access, Connection, Mtu, NicAddress, QpAddress, QpState, QpType, QueuePair};
+use bellpush::nic::{
+    Access, Connection, MAX_RD_ATOMIC, Mtu, NicAddress, QpAddress, QpState, QpType, QueuePair,
+};
 use bellpush::wire::roce::{
     Addresses, Aeth, AtomicEth, Bth, Envelope, Headers, MAX_PACKET_BYTES, NakCode, Opcode,
     Operation, Packet, Position, Reth, Service, Syndrome, Tail,
@@ -61,6 +63,7 @@ impl Victim {
             qpn: PEER_QPN,
             psn: Psn::new(PSN),
             mtu: Mtu::new(MTU).unwrap(),
+            rd_atomic: MAX_RD_ATOMIC,
         };
         let mut connection = Connection::new(qp.address(), me);
         connection.with.max_dest_rd_atomic = Some(4);

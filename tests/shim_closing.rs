@@ -34,6 +34,18 @@ fn children_that_close_everything_leave_their_parent_its_device() {
 }
 
 #[test]
+fn a_program_that_goes_on_as_its_own_child_has_its_devices() {
+    let _alone = alone();
+    if PROGRAM.is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ended = by_hand(folder.path(), r#"LD_PRELOAD="$OBJECT" exec "$PROGRAM" daemonized"#);
+    assert_eq!((ended.code, &*ended.text), (Some(0), "works\n"));
+    assert_eq!(entries(folder.path()), 0);
+}
+
+#[test]
 fn a_child_does_not_hold_its_parents_address() {
     case_with(&[], "held");
 }
@@ -47,11 +59,27 @@ fn a_program_does_not_close_what_it_does_not_know() {
 }
 
 #[test]
+fn a_program_without_a_descriptor_left_ends_its_objects() {
+    case_with(&[], "full");
+}
+
+#[test]
 fn a_device_whose_sockets_are_gone_leaves_the_programs_alone() {
     let _alone = alone();
     let Some(program) = &*PROGRAM else { return };
     let text = succeeds(&[], &[program.to_str().unwrap(), "past"]);
     assert_eq!(text.matches("closed a descriptor of the device's").count(), 1, "{text}");
+}
+
+#[test]
+fn a_stderr_that_nobody_reads_costs_nothing_but_what_is_said() {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    LazyLock::force(&OBJECT);
+    let (_, nobodys) = std::io::pipe().unwrap();
+    let mut run = Command::new(bellpush());
+    run.args(["run", "--"]).arg(program).arg("past").stderr(nobodys);
+    assert_eq!(run.status().unwrap().code(), Some(0));
 }
 
 #[test]
@@ -150,6 +178,38 @@ fn what_others_have_planted_is_not_written_through() {
     let ended = by_hand(folder.path(), script);
     assert_eq!((ended.code, &*ended.text), (Some(0), "0\n"));
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+}
+
+#[test]
+fn files_of_a_process_that_had_the_same_number_are_not_believed() {
+    let _alone = alone();
+    if PROGRAM.is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"d="$TMPDIR/bellpush-$$"; mkdir -m 700 "$d"; mkdir "$d/class" "$d/dev"
+        LD_PRELOAD="$OBJECT" exec "$PROGRAM" sealed"#;
+    let ended = by_hand(folder.path(), script);
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    assert_eq!(entries(folder.path()), 0);
+}
+
+#[test]
+fn a_shared_link_for_which_there_is_no_memory_is_refused() {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    LazyLock::force(&OBJECT);
+    // One page, and a file has it.
+    let script = r#"mount -t tmpfs -o size=4k none /dev/shm || { echo SKIPPED; exit; }
+        echo full > /dev/shm/full; exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", script, "sh", bellpush(), "run", "--link-type", "shm", "--"]);
+    let ended = Running::spawn(command.arg(program).arg("sealed")).end();
+    if ended.text.contains("SKIPPED") || ended.text.contains("unshare:") {
+        println!("SKIPPED: no namespace with a /dev/shm of its own: {}", ended.text);
+        return;
+    }
+    assert!(ended.text.contains("a container's --shm-size"), "{ended:?}");
 }
 
 #[test]

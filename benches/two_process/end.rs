@@ -137,10 +137,10 @@ impl End {
 
     /// What the other process needs to know.
     pub fn introduce(&self) -> String {
-        let QpAddress { nic, qpn, psn, mtu } = self.qp.address();
+        let QpAddress { nic, qpn, psn, mtu, rd_atomic } = self.qp.address();
         let NicAddress::Ip(ip) = nic else { unreachable!("on a packet link") };
         let (psn, mtu, addr) = (psn.value(), mtu.bytes(), self.memory.addr());
-        format!("{ip} {} {psn} {mtu} {addr} {}", qpn.0, self.mr.rkey.0)
+        format!("{ip} {} {psn} {mtu} {rd_atomic} {addr} {}", qpn.0, self.mr.rkey.0)
     }
 
     /// Connects to whom that line introduces.
@@ -149,7 +149,8 @@ impl End {
         let nic = NicAddress::Ip(word::<IpAddr>(&mut words));
         let (qpn, psn) = (Qpn(word(&mut words)), Psn::new(word(&mut words)));
         let mtu = Mtu::new(word(&mut words)).expect("a path MTU");
-        self.qp.connect(QpAddress { nic, qpn, psn, mtu }).expect("a connection");
+        let rd_atomic = word(&mut words);
+        self.qp.connect(QpAddress { nic, qpn, psn, mtu, rd_atomic }).expect("a connection");
         self.peer = Some(Peer { addr: word(&mut words), rkey: word(&mut words) });
     }
 

@@ -15,7 +15,8 @@ use bellpush::nic::soft::{
     CqAttr, Engine, MwType, Qp, SoftConfig, SoftNic, Srq, SrqAttr, XrcSrq, Xrcd,
 };
 use bellpush::nic::{
-    Access, Connection, Mr, Mtu, Nic, NicAddress, QpAddress, QpState, QpType, QueuePair,
+    Access, Connection, MAX_RD_ATOMIC, Mr, Mtu, Nic, NicAddress, QpAddress, QpState, QpType,
+    QueuePair,
 };
 use bellpush::wire::doorbell::{DBR_RCV_OFFSET, dbr_word};
 use bellpush::wire::roce::{
@@ -188,6 +189,7 @@ impl Session {
             qpn: MY_QPN,
             psn: Psn::new(PSN),
             mtu: Mtu::ALL[0],
+            rd_atomic: MAX_RD_ATOMIC,
         };
         let mut connection = Connection::new(qp.address(), me);
         connection.with.timeout = Some(5);

@@ -44,33 +44,38 @@ extern "C" fn close(fd: c_int) -> c_int {
     unsafe { real::close(fd) }
 }
 
-/// Whether a descriptor may be closed because another takes its number.
-fn gives_way(old: RawFd, new: RawFd) -> bool {
+/// Has `dup` put another file behind a descriptor. What the one before stands for goes when that was
+/// done, and stays if it failed. It is known by its file: that the number is the program's meanwhile
+/// leads nobody to it.
+fn replace(old: RawFd, new: RawFd, dup: impl FnOnce() -> c_int) -> c_int {
     if old == new {
-        return true;
+        return dup();
     }
     if is_denied(new) {
         set_errno(libc::EBUSY);
-        return false;
+        return -1;
     }
-    // Without the one, the other stays.
-    // SAFETY: looks at a descriptor's flags.
-    if unsafe { libc::fcntl(old, libc::F_GETFD) } >= 0 {
-        closing(new);
+    let process = process::process().filter(|it| !it.files.is_empty() && it.is_here());
+    let before = process.and_then(|process| {
+        catch_unwind(AssertUnwindSafe(|| Some((process, process.ours(new)?)))).unwrap_or(None)
+    });
+    let done = dup();
+    if let Some((process, id)) = before.filter(|_| done >= 0) {
+        let _ = catch_unwind(AssertUnwindSafe(|| process.replaced(id))); // it is done all the same
     }
-    true
+    done
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     // SAFETY: the program's own arguments.
-    if gives_way(old, new) { unsafe { real::dup2(old, new) } } else { -1 }
+    replace(old, new, || unsafe { real::dup2(old, new) })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     // SAFETY: the program's own arguments.
-    if gives_way(old, new) { unsafe { real::dup3(old, new, flags) } } else { -1 }
+    replace(old, new, || unsafe { real::dup3(old, new, flags) })
 }
 
 /// The system call: libc before 2.34 has no function.

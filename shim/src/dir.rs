@@ -10,10 +10,13 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
+use bellpush::mem::hidden::Hidden;
+
 use crate::real;
 
-/// A directory of this user's, which nobody else can write.
-pub struct Dir(OwnedFd);
+/// A directory of this user's, which nobody else can write. The program's other threads do not close
+/// it, nor what is written there: paths and bytes of ours would go where the program's own lead.
+pub struct Dir(Hidden<OwnedFd>);
 
 fn done(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -50,7 +53,7 @@ impl Dir {
             let what = format!("{} is not this user's alone to write", path.to_string_lossy());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
         }
-        Ok(Self(dir.into()))
+        Ok(Self(Hidden::new(dir.into())))
     }
 
     /// Whether there is a directory of that name.
@@ -80,11 +83,11 @@ impl Dir {
         let name = CString::new(name)?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         // SAFETY: a C string and a descriptor of ours; what was there is to go.
-        let mut file = unsafe {
+        let file = unsafe {
             libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), 0);
-            open(self.0.as_raw_fd(), &name, flags, 0o644)?
+            Hidden::new(open(self.0.as_raw_fd(), &name, flags, 0o644)?)
         };
-        file.write_all(text.as_bytes())
+        (&*file).write_all(text.as_bytes())
     }
 
     /// Moves a file or a directory.
@@ -97,5 +100,24 @@ impl Dir {
     /// Removes a directory and what is in it.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         std::fs::remove_dir_all(format!("/proc/self/fd/{}/{name}", self.0.as_raw_fd()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bellpush::mem::hidden::is_hidden;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_not_the_programs_to_close() {
+        let folder = std::env::temp_dir().join(format!("bellpush-dir-{}", std::process::id()));
+        let path = CString::new(folder.to_str().unwrap()).unwrap();
+        make(&path).unwrap();
+        let dir = Dir::open(&path, false).unwrap();
+        assert!(is_hidden(dir.0.as_raw_fd()));
+        dir.write("file", "text").unwrap();
+        assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "text");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -62,7 +62,9 @@ impl Reporter {
 /// A pipe of events of one size.
 pub struct EventPipe {
     writer: Hidden<File>,
-    /// Keeps the pipe open: a write to one that nobody reads would raise a signal.
+    /// Keeps the pipe open: a write to one that nobody reads would raise a signal. An opening of its
+    /// own, which does not wait whatever the program's does. Made with the pipe: a program that has
+    /// no descriptor left still ends its objects, for which it waits until their events are read.
     keep: Hidden<File>,
     event_bytes: usize,
     /// Events that found no room.
@@ -80,14 +82,16 @@ impl EventPipe {
         // SAFETY: two new descriptors that nobody else has.
         let (reader, writer) =
             unsafe { (OwnedFd::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
-        let keep = reader.try_clone().map_err(|source| Refusal::System { call: "dup", source })?;
+        let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        let keep = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let keep = keep.map_err(|source| Refusal::System { call: "open of a pipe", source })?;
         // SAFETY: flags and sizes of a pipe of ours; without more room it holds less.
         unsafe {
             libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
             libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES);
         }
         let waiting = Mutex::default();
-        let (writer, keep) = (Hidden::new(writer), Hidden::new(keep.into()));
+        let (writer, keep) = (Hidden::new(writer), Hidden::new(keep));
         Ok((Self { writer, keep, event_bytes, waiting }, reader))
     }
 
@@ -122,11 +126,8 @@ impl EventPipe {
     pub fn purge(&self, is_of: impl Fn(&[u8]) -> bool) -> u32 {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut unread = Vec::new();
-        // Another opening of the pipe, which does not wait whatever the program's does.
-        let path = format!("/proc/self/fd/{}", self.keep.as_raw_fd());
-        let open = || OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        if let Some(Ok(mut drain)) = self.keep.is_there().then(open) {
-            let _ = drain.read_to_end(&mut unread); // ends when nothing is left
+        if self.keep.is_there() {
+            let _ = (&*self.keep).read_to_end(&mut unread); // ends when nothing is left
         }
         let events = unread.chunks_exact(self.event_bytes).map(<[u8]>::to_vec);
         let all: VecDeque<Vec<u8>> = events.chain(waiting.drain(..)).collect();

@@ -53,11 +53,25 @@ pub fn file_id(fd: RawFd) -> Option<FileId> {
     }
 }
 
-/// Descriptors of this process that the program knows of; `None` where they cannot be listed.
-pub fn descriptors() -> Option<impl Iterator<Item = RawFd>> {
-    let entries = std::fs::read_dir("/proc/self/fd").ok()?;
+/// Descriptors of this process that the program knows of. To list them takes one more: without,
+/// every number that one can have is as good as listed.
+pub fn descriptors() -> Vec<RawFd> {
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<RawFd>().ok();
-    Some(entries.flatten().filter_map(number).filter(|&fd| !hidden::is_hidden(fd)))
+    let listed =
+        std::fs::read_dir("/proc/self/fd").and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let mut all: Vec<_> = match listed {
+        Ok(entries) => entries.into_iter().filter_map(number).collect(),
+        Err(_) => (0..highest()).collect(),
+    };
+    all.retain(|&fd| !hidden::is_hidden(fd));
+    all
+}
+
+/// Past the highest number of a descriptor, or what Linux allows unless it is told otherwise.
+fn highest() -> RawFd {
+    // SAFETY: asks for a limit.
+    let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) };
+    limit.clamp(0, 1 << 20) as RawFd
 }
 
 struct OpenFile {

@@ -65,9 +65,12 @@ pub fn own() -> Option<&'static Process> {
     process().filter(|process| process.is_here())
 }
 
-/// Prints a line on stderr.
+/// Prints a line on stderr, where it may be that nobody reads. By the system call: what Rust has for
+/// it panics then, and has a lock, which a thread that a fork leaves behind may hold.
 pub fn say(line: &str) {
-    eprintln!("bellpush: {line}");
+    let line = format!("bellpush: {line}\n");
+    // SAFETY: writes bytes of ours.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
 /// Reads the options and lays the sysfs files out. Called once, when the object is loaded.
@@ -165,11 +168,23 @@ impl Process {
     /// A program closes a descriptor: when no other is left of its file, what it stands for goes.
     /// Called before the descriptor is closed.
     pub fn closing(&self, fd: RawFd) {
-        let Some(id) = file_id(fd).filter(|&id| self.files.has(id)) else { return };
-        if has_other(fd, id) {
-            return;
+        if let Some(id) = self.ours(fd)
+            && !has_other(fd, id)
+        {
+            self.let_go(id);
         }
-        self.let_go(id);
+    }
+
+    /// The same, of a descriptor whose number another has by now.
+    pub fn replaced(&self, id: FileId) {
+        if !has_other(-1, id) {
+            self.let_go(id);
+        }
+    }
+
+    /// The file behind a descriptor, if it is ours.
+    pub fn ours(&self, fd: RawFd) -> Option<FileId> {
+        file_id(fd).filter(|&id| self.files.has(id))
     }
 
     /// Nothing leads to a file any more.
@@ -186,8 +201,7 @@ impl Process {
         if all.is_empty() {
             return;
         }
-        let Some(open) = descriptors() else { return };
-        let open: HashSet<_> = open.filter_map(file_id).collect();
+        let open: HashSet<_> = descriptors().into_iter().filter_map(file_id).collect();
         all.into_iter().filter(|id| !open.contains(id)).for_each(|id| self.let_go(id));
     }
 
@@ -196,9 +210,8 @@ impl Process {
         if self.files.is_empty() {
             return Vec::new();
         }
-        let ours = |fd: &RawFd| file_id(*fd).is_some_and(|id| self.files.has(id));
-        let inside = descriptors().into_iter().flatten().filter(|fd| range.contains(fd));
-        inside.filter(ours).collect()
+        let inside = descriptors().into_iter().filter(|fd| range.contains(fd));
+        inside.filter(|&fd| self.ours(fd).is_some()).collect()
     }
 
     /// A device, opened if it is not.
@@ -213,9 +226,10 @@ impl Process {
         Ok(device)
     }
 
-    /// A file of the tree is opened: one of a port's counters shows what this process's device has
-    /// counted by now.
+    /// A file of the tree is opened: it is there, and one of a port's counters shows what this
+    /// process's device has counted by now.
     pub fn opening(&self, path: &Path) {
+        let _ = self.tree.stay(&self.options); // without it, there is no such file
         let below = path.strip_prefix(self.tree.path()).ok().and_then(Path::to_str);
         let Some(index) = below.and_then(counters::device_of) else { return };
         let device = lock(&self.devices).get(index).and_then(|slot| slot.open.upgrade());
@@ -242,6 +256,5 @@ impl Process {
 
 /// Whether the program has another descriptor of a file.
 fn has_other(fd: RawFd, id: FileId) -> bool {
-    let others = descriptors().into_iter().flatten().filter(|&other| other != fd);
-    others.into_iter().any(|other| file_id(other) == Some(id))
+    descriptors().into_iter().any(|other| other != fd && file_id(other) == Some(id))
 }

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bellpush::nic::soft::Counters;
 use bellpush::preload::Preload;
@@ -34,6 +35,9 @@ const PREFIXES: [(&[u8], &[u8]); 6] = [
 ];
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
 
+/// What lies in its directory; the last one is there when all is.
+const PARTS: [&str; 2] = ["dev", "class"];
+
 /// Names that are tried for a directory of this process's own.
 const MOST_NAMES: usize = 100;
 
@@ -44,7 +48,7 @@ pub const PATH_BYTES: usize = 4096;
 pub struct Tree {
     root: CString,
     /// Whether this process made the directory, and removes it when it ends.
-    made: bool,
+    made: AtomicBool,
 }
 
 /// What a path is.
@@ -164,15 +168,40 @@ impl Tree {
                 (root, true, dir)
             }
         };
+        if made {
+            // Of a process that was killed and had this one's number, perhaps: other devices.
+            for part in PARTS {
+                let _ = dir.remove(part); // in most cases there is none
+            }
+        }
         if !dir.has("class") {
             lay_out(&dir, options)?;
         }
-        Ok(Self { root, made })
+        Ok(Self { root, made: made.into() })
     }
 
     /// The same tree for the child of a fork, which leaves it to its parent.
     pub fn inherited(&self) -> Self {
-        Self { root: self.root.clone(), made: false }
+        Self { root: self.root.clone(), made: false.into() }
+    }
+
+    /// Lays the files out again if whoever made them has ended and taken them along: a program that
+    /// goes on as a child of itself (a daemon) has the devices.
+    pub fn stay(&self, options: &Preload) -> io::Result<()> {
+        match self.dir() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            found => return found.map(drop),
+        }
+        match dir::make(&self.root) {
+            // A child beside this one was quicker.
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => self.made.store(true, Ordering::Relaxed),
+        }
+        lay_out(&self.dir()?, options)
+    }
+
+    fn is_made(&self) -> bool {
+        self.made.load(Ordering::Relaxed)
     }
 
     /// What a path is. Allocates nothing.
@@ -205,7 +234,7 @@ impl Tree {
 
     /// Its directory, opened.
     pub fn dir(&self) -> io::Result<Dir> {
-        Dir::open(&self.root, !self.made)
+        Dir::open(&self.root, !self.is_made())
     }
 
     /// Its directory.
@@ -215,7 +244,7 @@ impl Tree {
 
     /// Removes a directory that this process made.
     pub fn remove(&self) {
-        if self.made {
+        if self.is_made() {
             let _ = std::fs::remove_dir_all(self.path()); // nobody is left to be told
         }
     }
@@ -263,7 +292,7 @@ fn lay_out(dir: &Dir, options: &Preload) -> io::Result<()> {
             write(&format!("{}/{name}", counters::port(index)), &none.to_string())?;
         }
     }
-    for part in ["dev", "class"] {
+    for part in PARTS {
         match dir.rename(&format!("{scratch}/{part}"), part) {
             // Another process was quicker.
             Err(_) if dir.has(part) => {}

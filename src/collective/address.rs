@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::nic::{Mtu, NicAddress, QpAddress};
+use crate::nic::{MAX_RD_ATOMIC, Mtu, NicAddress, QpAddress};
 use crate::transport::{Address, Link};
 use crate::wire::{Psn, Qpn, Rkey};
 
@@ -20,13 +20,15 @@ pub struct RankAddress {
     pub(super) endpoints: Vec<Option<End>>,
 }
 
-/// An endpoint's [`Address`].
+/// An endpoint's [`Address`]. One with other fields is of another version, and refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct End {
     nic: NicName,
     qpn: u32,
     psn: u32,
     mtu: usize,
+    rd_atomic: u8,
     iova: u64,
     rkey: u32,
     bytes: u64,
@@ -53,6 +55,7 @@ impl End {
             qpn: qp.qpn.0,
             psn: qp.psn.value(),
             mtu: qp.mtu.bytes(),
+            rd_atomic: qp.rd_atomic,
             iova: address.iova,
             rkey: address.rkey.0,
             bytes: address.bytes,
@@ -68,7 +71,8 @@ impl End {
         };
         let qpn = (self.qpn <= Qpn::MAX).then_some(Qpn(self.qpn))?;
         let psn = (self.psn < Psn::MODULUS).then(|| Psn::new(self.psn))?;
-        let qp = QpAddress { nic, qpn, psn, mtu: Mtu::new(self.mtu)? };
+        let rd_atomic = (self.rd_atomic <= MAX_RD_ATOMIC).then_some(self.rd_atomic)?;
+        let qp = QpAddress { nic, qpn, psn, mtu: Mtu::new(self.mtu)?, rd_atomic };
         let Self { iova, bytes, .. } = *self;
         Some(Address { link: Link::Qp(qp), iova, rkey: Rkey(self.rkey), bytes })
     }
@@ -80,7 +84,10 @@ mod tests {
 
     #[test]
     fn an_address_survives_json_and_odd_numbers_are_refused() {
-        let qp = |nic| QpAddress { nic, qpn: Qpn(7), psn: Psn::new(0xfffffe), mtu: Mtu::MAX };
+        let qp = |nic| {
+            let (qpn, psn, rd_atomic) = (Qpn(7), Psn::new(0xfffffe), 5);
+            QpAddress { nic, qpn, psn, mtu: Mtu::MAX, rd_atomic }
+        };
         let ip = NicAddress::Ip("127.0.0.9".parse().unwrap());
         for nic in [NicAddress::InProcess(3), ip, NicAddress::Lid { lid: 4, gid: [5; 16] }] {
             let address =
@@ -93,8 +100,14 @@ mod tests {
                 End { mtu: 1000, ..end.clone() },
                 End { qpn: 1 << 24, ..end.clone() },
                 End { psn: 1 << 24, ..end.clone() },
+                End { rd_atomic: 17, ..end.clone() },
             ] {
                 assert_eq!(bad.address(), None, "{bad:?}");
+            }
+            // Of versions before and after this one:
+            for other in ["\"rd_atom\":5,", "\"rd_atomic\":5,\"more\":1,", ""] {
+                let other = json.replace("\"rd_atomic\":5,", other);
+                assert!(serde_json::from_str::<End>(&other).is_err(), "{other}");
             }
         }
     }

@@ -22,7 +22,7 @@ use super::Job;
 use super::bootstrap::BootstrapError;
 use super::frames::{Line, keyed, read_all};
 
-const MAGIC: &[u8; 20] = b"bellpush bootstrap 3";
+const MAGIC: &[u8; 20] = b"bellpush bootstrap 4";
 const NONCE: usize = 32;
 /// What a rank says: magic, rank, ranks, nonce, start of the job, communicator; behind it the MAC.
 const SAYS: usize = 20 + 4 + 4 + NONCE + 32 + 32;

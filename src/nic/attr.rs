@@ -111,7 +111,12 @@ pub struct QpAddress {
     pub psn: Psn,
     /// Largest path MTU that its NIC can take.
     pub mtu: Mtu,
+    /// READs and atomics of its peer's that it answers at a time, at most [`MAX_RD_ATOMIC`].
+    pub rd_atomic: u8,
 }
+
+/// READs and atomics outstanding on a connection at most, each way.
+pub const MAX_RD_ATOMIC: u8 = 16;
 
 /// Address vector: the path to a peer (InfiniBand vol. 1, 11.2.2.1; annex A17.4 for RoCEv2).
 ///
@@ -186,7 +191,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// All access, 16 READs and atomics, a local ACK timeout of 67 ms, 7 retries, RNR without end.
+    /// All access, as many READs and atomics as the end that answers them takes, a local ACK timeout
+    /// of 67 ms, 7 retries, RNR without end.
     pub fn new(local: QpAddress, peer: QpAddress) -> Self {
         let with = Change {
             access: Some(Access::ALL),
@@ -198,8 +204,8 @@ impl Connection {
             dest_qpn: Some(peer.qpn),
             rq_psn: Some(peer.psn),
             sq_psn: Some(local.psn),
-            max_rd_atomic: Some(16),
-            max_dest_rd_atomic: Some(16),
+            max_rd_atomic: Some(peer.rd_atomic.min(MAX_RD_ATOMIC)),
+            max_dest_rd_atomic: Some(local.rd_atomic.min(MAX_RD_ATOMIC)),
             min_rnr_timer: Some(1),
             timeout: Some(14),
             retry_cnt: Some(7),
@@ -248,6 +254,19 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_more_reads_are_outstanding_than_the_end_that_answers_takes() {
+        let nic = NicAddress::InProcess(1);
+        let end = |rd_atomic| {
+            let (qpn, psn) = (Qpn(1), Psn::new(7));
+            QpAddress { nic, qpn, psn, mtu: Mtu::MAX, rd_atomic }
+        };
+        for (local, peer, sends, answers) in [(16, 16, 16, 16), (8, 1, 1, 8), (0, 255, 16, 0)] {
+            let with = Connection::new(end(local), end(peer)).with;
+            assert_eq!((with.max_rd_atomic, with.max_dest_rd_atomic), (Some(sends), Some(answers)));
+        }
+    }
 
     #[test]
     fn messages_take_as_many_packets_as_their_bytes_need() {

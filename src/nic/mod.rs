@@ -13,7 +13,9 @@ pub mod soft;
 
 use std::sync::Arc;
 
-pub use self::attr::{AddressVector, Change, Connection, Mtu, NicAddress, QpAddress, QpType};
+pub use self::attr::{
+    AddressVector, Change, Connection, MAX_RD_ATOMIC, Mtu, NicAddress, QpAddress, QpType,
+};
 use crate::mem::{Dma, MemError, View};
 pub use crate::wire::inband::LineFormat;
 use crate::wire::{Iova, Lkey, Qpn, Rkey};

@@ -22,8 +22,8 @@ use super::pool::{Pool, page_bytes};
 use super::verbs::verb;
 use crate::mem::{HostMem, MemError, PAGE_BYTES, View};
 use crate::nic::{
-    Access, AddressVector, Change, Connection, NicAddress, NicError, Order, QpAddress, QpAttr,
-    QpState, QpType, QueuePair, Queues,
+    Access, AddressVector, Change, Connection, MAX_RD_ATOMIC, NicAddress, NicError, Order,
+    QpAddress, QpAttr, QpState, QpType, QueuePair, Queues,
 };
 use crate::wire::blueflame::BF_BYTES;
 use crate::wire::cqe::CQE_BYTES;
@@ -37,6 +37,12 @@ const MAX_RING: u64 = 1 << 15;
 const MAX_RQ_SGES: u64 = 32;
 
 type Domain = Object<ibv_pd>;
+
+fn address(device: &Device, qpn: Qpn, psn: Psn) -> QpAddress {
+    let [_, answers] = device.max_rd_atomic;
+    let rd_atomic = answers.min(MAX_RD_ATOMIC);
+    QpAddress { nic: device.address, qpn, psn, mtu: device.mtu, rd_atomic }
+}
 
 /// A queue pair.
 pub(super) struct Qp {
@@ -282,7 +288,7 @@ impl Qp {
             events_of,
             object: Mutex::new(Some(object)),
             queues,
-            address: QpAddress { nic: device.address, qpn, psn, mtu: device.mtu },
+            address: address(device, qpn, psn),
             rnr_retry: attr.rnr_retry,
             ack_timeout: attr.ack_timeout,
             connected: AtomicBool::new(false),

@@ -9,7 +9,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-use super::engine::{Core, Engine};
+use super::engine::{Core, Engine, NOBODY};
 use super::events::Event;
 use crate::nic::{NicError, QpState, QueuePair};
 
@@ -26,27 +26,36 @@ impl Engine {
             if driven.is_ok() {
                 return;
             }
-            // One in here, of a sink for events for example, is as good as the last.
-            let _ = catch_unwind(AssertUnwindSafe(|| self.fail()));
+            self.fail();
         }
     }
 
+    /// Each part by itself: it may panic as well, a sink for events for example, and the others must
+    /// not go without.
     fn fail(&self) {
         let seat = &self.device.engines[self.index];
+        // Before the lock: whoever holds it later sees the mark, and what was done under it before is
+        // undone by what follows.
         let first = !seat.failed.swap(true, Ordering::AcqRel);
-        seat.control().give_up_visited(first);
+        alone(|| seat.control().give_up_visited(first));
         if !first {
             return;
         }
-        let mine = self.device.qps_of_all().into_iter().filter(|qp| qp.engine == self.index);
-        for qp in mine {
-            if QueuePair::state(&*qp) != QpState::Err {
-                self.device.events.push(Event::QpFatal(qp.qpn));
-            }
-            qp.set_error();
+        let mut mine = self.device.qps_of_all();
+        mine.retain(|qp| qp.engine == self.index);
+        let news: Vec<_> =
+            mine.iter().filter(|qp| QueuePair::state(&***qp) != QpState::Err).collect();
+        mine.iter().for_each(|qp| alone(|| qp.set_error()));
+        for qp in news {
+            alone(|| self.device.events.push(Event::QpFatal(qp.qpn)));
         }
-        self.device.events.push(Event::DeviceFatal);
+        alone(|| self.device.events.push(Event::DeviceFatal));
     }
+}
+
+/// Does a part of what a panic leads to, whatever becomes of it.
+pub(super) fn alone(part: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(part)); // the panic's hook has said where it happened
 }
 
 impl Core {
@@ -62,7 +71,8 @@ impl Core {
                 requester.listed = self.active.contains(&slot);
             }
         }
-        let visited = self.slots.get(self.visited).and_then(Option::as_deref);
+        let visited = std::mem::replace(&mut self.visited, NOBODY);
+        let visited = self.slots.get(visited).and_then(Option::as_deref);
         if let Some(qpn) = visited.map(|requester| requester.qp().qpn.0).filter(|_| !first) {
             self.let_go(qpn);
         }
@@ -86,8 +96,8 @@ mod tests {
     use crate::nic::queue::HostQp;
     use crate::nic::soft::link::{Carries, Link, LinkCounters, LinkError, Received, ShmNet};
     use crate::nic::soft::link::{ShmLink, TxBatch};
-    use crate::nic::soft::{InProcess, Nap, Qp, SoftConfig, SoftNic};
-    use crate::nic::{Access, Mr, Nic, QpAttr};
+    use crate::nic::soft::{CqAttr, InProcess, Nap, Objects, Qp, SoftConfig, SoftNic, SrqAttr};
+    use crate::nic::{Access, Mr, Nic, QpAttr, QpType};
     use crate::wire::Iova;
     use crate::wire::cqe::Syndrome;
     use crate::wire::wqe::{Opcode, Piece, SendWr, Sge};
@@ -247,6 +257,26 @@ mod tests {
     }
 
     #[test]
+    fn a_sink_that_panics_while_a_panic_unwinds_does_not_end_the_process() {
+        let link = InProcess::new();
+        let nic = SoftNic::open(SoftConfig::new(&link)).unwrap();
+        let [mut a, mut b] = End::pair(&nic, &nic);
+        let (told, tells) = std::sync::mpsc::channel();
+        let sink = move |event| {
+            told.send(event).unwrap();
+            panic!("planted in a sink");
+        };
+        assert!(nic.tell_events(Box::new(sink)));
+        let planted =
+            nic.register(Arc::new(Broken { panics: true }), Iova(0), Access::ALL).unwrap();
+        b.receive();
+        a.send(&planted);
+        b.is_flushed(Side::Recv);
+        a.is_flushed(Side::Send);
+        while tells.recv_timeout(PATIENCE).unwrap() != Event::DeviceFatal {}
+    }
+
+    #[test]
     fn a_panic_of_a_link_flushes_what_is_posted() {
         let net = ShmNet::anonymous(false).unwrap();
         let mined = Arc::new(AtomicBool::new(false));
@@ -264,5 +294,88 @@ mod tests {
         a.is_flushed(Side::Recv);
         a.is_flushed(Side::Send);
         is_refused(&nic, &a.qp);
+    }
+
+    #[test]
+    fn a_panic_while_queue_pairs_are_ended_leaves_none_of_them_out() {
+        let (nic, mut engines) = SoftNic::manual(&SoftConfig::default()).unwrap();
+        // One of them has an SRQ, whose last receive is an event too.
+        let memory = HostMem::alloc(nic.queue_bytes(&attr()) + 64).unwrap();
+        let (bytes, pd) = (nic.queue_bytes(&attr()), nic.default_pd().clone());
+        let queues = SoftNic::place(&attr(), &View::new(&memory, 0, bytes).unwrap()).unwrap();
+        let ring = View::new(&HostMem::alloc(64).unwrap(), 0, 64).unwrap();
+        let dbr = View::new(&memory, bytes, 64).unwrap();
+        let srq = SrqAttr { pd: pd.clone(), ring, stride_log: 5, dbr, limit: 0 };
+        let srq = Some(nic.create_srq(&srq).unwrap());
+        let cq = CqAttr {
+            ring: queues.send_cq.clone(),
+            dbr: queues.send_cq_dbr.clone(),
+            uar: queues.uar.clone(),
+            notify: None,
+        };
+        let send_cq = nic.create_cq(&cq).unwrap();
+        let recv_cq = Some(send_cq.clone());
+        let objects = Objects { kind: QpType::Rc, pd, send_cq, recv_cq, srq, uidx: 0 };
+        let attr = QpAttr { rq_wqes: 0, ..attr() };
+        let with_srq = nic.create_with(&attr, queues, objects).unwrap();
+        let ends = [End::new(&nic), End::new(&nic), End::new(&nic)];
+        let (told, tells) = std::sync::mpsc::channel();
+        let sink = move |event| {
+            told.send(event).unwrap();
+            panic!("planted in a sink");
+        };
+        assert!(nic.tell_events(Box::new(sink)));
+        let mut turns = 0;
+        engines.remove(0).contain(|_| {
+            turns += 1;
+            assert!(turns > 1, "planted in an engine");
+        });
+        let qps = ends.iter().map(|end| &end.qp).chain([&with_srq]);
+        let mut events: Vec<_> = tells.try_iter().collect();
+        assert_eq!(events.pop(), Some(Event::DeviceFatal), "{events:?}");
+        assert!(events.contains(&Event::LastWqe(with_srq.qpn)), "{events:?}");
+        for qp in qps {
+            assert_eq!(qp.state(), QpState::Err);
+            assert!(events.contains(&Event::QpFatal(qp.qpn)), "{events:?}");
+        }
+    }
+
+    #[test]
+    fn a_panic_behind_a_visit_does_not_cost_the_queue_pair_that_was_visited() {
+        let (nic, mut engines) = SoftNic::manual(&SoftConfig::default()).unwrap();
+        let mut ends = End::pair(&nic, &nic);
+        let mut turns = 0;
+        engines.remove(0).contain(|engine| {
+            turns += 1;
+            if turns > 2 {
+                for end in &mut ends {
+                    let mr = end.mr;
+                    end.send(&mr);
+                }
+            }
+            engine.step(turns);
+            assert!(turns > 2, "planted behind a step");
+        });
+        ends.iter_mut().for_each(|end| end.is_flushed(Side::Send));
+    }
+
+    #[test]
+    fn a_move_that_waited_for_an_engine_that_panicked_is_refused() {
+        let (nic, engines) = SoftNic::manual(&SoftConfig::default()).unwrap();
+        let (end, seat) = (End::new(&nic), &nic.device.engines[0]);
+        std::thread::scope(|s| {
+            let in_a_step = seat.control();
+            let mover = s.spawn(|| end.qp.connect(end.qp.address()));
+            let start = Instant::now();
+            while !seat.is_waited_for() {
+                assert!(start.elapsed() < PATIENCE);
+                std::thread::yield_now();
+            }
+            seat.failed.store(true, Ordering::Release);
+            drop(in_a_step);
+            assert!(matches!(mover.join().unwrap(), Err(NicError::Engine(_))));
+        });
+        drop(engines);
+        assert_eq!(end.qp.state(), QpState::Reset);
     }
 }

@@ -262,7 +262,9 @@ impl Device {
     }
 
     /// What `of` says of each queue pair, whose queues stay meanwhile: one that is destroyed leaves
-    /// the table first.
+    /// the table first. `of` waits for no lock under which somebody waits for the table: an engine's,
+    /// for one. The error that a queue pair remembers has a lock that nobody holds any longer than
+    /// that takes.
     pub(super) fn look_at_all<T>(&self, of: impl FnMut(&Arc<Qp>) -> T) -> Vec<T> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).values().map(of).collect()
     }
@@ -359,10 +361,12 @@ impl Device {
             qp.set_error();
             return Ok(());
         }
+        let mut core = self.seat(qp).control();
+        // Under the lock: an engine that panics is marked before it takes the lock to end its queue
+        // pairs, so none is brought up behind that.
         if self.seat(qp).failed.load(Ordering::Acquire) && to != QpState::Reset {
             return Err(contain::refusal());
         }
-        let mut core = self.seat(qp).control();
         if !core.recall(qp.qpn.0) {
             return Err(self
                 .offload

@@ -31,6 +31,9 @@ const PKEY_BASE: u16 = 0x7fff;
 /// Packets that there should be room for when a queue pair is visited.
 const VISIT_ROOM: usize = 64;
 
+/// No slot.
+pub(super) const NOBODY: usize = usize::MAX;
+
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
@@ -144,7 +147,7 @@ pub(super) struct Core {
     row: Vec<Posted>,
     /// The packet link, on a NIC that has one; such a NIC has one engine.
     pub(super) port: Option<Port>,
-    /// The slot that is being visited, or was last.
+    /// The slot that is being visited, or [`NOBODY`].
     pub(super) visited: usize,
 }
 
@@ -162,7 +165,7 @@ impl Default for Core {
             scratch: [0; size_of::<Scratch>()],
             row: Vec::with_capacity(ROW_WQES),
             port: None,
-            visited: usize::MAX,
+            visited: NOBODY,
         }
     }
 }
@@ -417,6 +420,7 @@ impl Core {
                     None => device.counters.dropped(DropReason::State),
                 }
             });
+            self.visited = NOBODY;
             progress.more |= came > 0;
             cx.port = Some(port);
         }
@@ -462,6 +466,7 @@ impl Core {
                 cx.tally.errors += 1;
             }
         }
+        self.visited = NOBODY;
         if let Some(port) = &mut cx.port {
             port.flush();
             progress.more |= port.is_full();

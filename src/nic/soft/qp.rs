@@ -15,8 +15,8 @@ use super::state::{self, Attributes};
 use super::xrc::Target;
 use crate::mem::View;
 use crate::nic::{
-    Change, Connection, LineFormat, NicAddress, NicError, QpAddress, QpAttr, QpState, QpType,
-    QueuePair, Queues,
+    Change, Connection, LineFormat, MAX_RD_ATOMIC, NicAddress, NicError, QpAddress, QpAttr,
+    QpState, QpType, QueuePair, Queues,
 };
 use crate::wire::cqe::{Cqe, Syndrome};
 use crate::wire::engine::{Fixed, Line, State};
@@ -263,13 +263,15 @@ impl Qp {
     /// Moves to ERR; its engine flushes what is outstanding.
     pub(super) fn set_error(&self) {
         let before = self.state.swap(QpState::Err as u8, Ordering::AcqRel);
-        if before != QpState::Err as u8 {
-            self.call_senders_back();
+        self.attention.store(true, Ordering::Release);
+        if before == QpState::Err as u8 {
+            return;
         }
-        if self.srq.is_some() && before != QpState::Err as u8 {
+        self.call_senders_back();
+        // Last: a sink may panic.
+        if self.srq.is_some() {
             self.events.push(Event::LastWqe(self.qpn));
         }
-        self.attention.store(true, Ordering::Release);
     }
 
     /// Writes a send completion; an overrun moves the queue pair to ERR.
@@ -370,7 +372,7 @@ impl QueuePair for Qp {
         let psn = Psn::new(self.first_psn.load(Ordering::Relaxed));
         let here = self.device.upgrade().map(|device| device.here());
         let (nic, mtu) = here.unwrap_or((NicAddress::InProcess(self.nic), crate::nic::Mtu::MAX));
-        QpAddress { nic, qpn: self.qpn, psn, mtu }
+        QpAddress { nic, qpn: self.qpn, psn, mtu, rd_atomic: MAX_RD_ATOMIC }
     }
 
     fn state(&self) -> QpState {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::contain::alone;
 use super::events::Event;
 use super::qp::Qp;
 use super::vendor::Vendor;
@@ -112,11 +113,15 @@ impl Receives {
         true
     }
 
-    /// Flushes receives posted to a queue pair in ERR; says whether there were any. Those of an
-    /// SRQ are not the queue pair's.
+    /// Flushes receives posted to a queue pair in ERR, a ring of them at most: a program that posts
+    /// as fast must not keep the engine here. Says whether there were any. Those of an SRQ are not
+    /// the queue pair's.
     pub(super) fn flush(&mut self, qp: &Qp) -> bool {
         let mut any = false;
-        while qp.srq.is_none() && self.has_own(qp) {
+        for _ in 0..qp.attr.rq_wqes {
+            if qp.srq.is_some() || !self.has_own(qp) {
+                break;
+            }
             any = true;
             flush(qp, self.ci as u16);
             self.ci += 1;
@@ -134,12 +139,14 @@ pub(super) struct Moving<'a> {
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // ERR first: whoever sees the CQE finds the queue pair in the state it implies.
-            if QueuePair::state(self.qp) != QpState::Err {
-                self.qp.events.push(Event::QpFatal(self.qp.qpn));
+            let news = QueuePair::state(self.qp) != QpState::Err;
+            // A second panic that leaves this would end the process. ERR first: whoever sees the CQE
+            // finds the queue pair in the state it implies.
+            alone(|| self.qp.set_error());
+            alone(|| flush(self.qp, self.counter));
+            if news {
+                alone(|| self.qp.events.push(Event::QpFatal(self.qp.qpn)));
             }
-            self.qp.set_error();
-            flush(self.qp, self.counter);
         }
     }
 }
@@ -149,4 +156,67 @@ pub(super) fn flush(qp: &Qp, counter: u16) {
     let (op, syndrome) = (CqeOpcode::RespErr, Syndrome::WrFlush);
     // A full CQ is counted; there is no other place to say it.
     qp.complete_receive(&Cqe::error(op, qp.qpn, counter, syndrome, Vendor::Flush as u8));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    use crate::mem::{HostMem, View};
+    use crate::nic::soft::{CqAttr, Objects, SoftConfig, SoftNic};
+    use crate::nic::{Nic, QpAttr, QpType};
+    use crate::wire::doorbell::{CqArm, DBR_CQ_ARM_OFFSET, DBR_CQ_CI_OFFSET, cq_ci_word, dbr_word};
+
+    use super::*;
+
+    #[test]
+    fn receives_that_are_posted_while_others_are_flushed_wait_for_their_turn() {
+        const MOST: u64 = 1000;
+        let attr = QpAttr {
+            sq_blocks: 4,
+            rq_wqes: 4,
+            rq_sges: 1,
+            send_cqes: 4,
+            recv_cqes: 4,
+            rnr_retry: 7,
+            ack_timeout: 14,
+            inband: None,
+            blueflame: false,
+        };
+        let (nic, mut engines) = SoftNic::manual(&SoftConfig::default()).unwrap();
+        let memory = HostMem::alloc(nic.queue_bytes(&attr)).unwrap();
+        let queues = SoftNic::place(&attr, &View::new(&memory, 0, memory.len()).unwrap()).unwrap();
+        // Whoever is told of a flush takes it, posts another, and asks to be told of that.
+        let (rq, cq) = (queues.dbr.clone(), queues.recv_cq_dbr.clone());
+        let post = move |n: u64| {
+            let arm = CqArm { sequence: n as u8 & 3, solicited_only: false, ci: n as u32 };
+            cq.store_u32(DBR_CQ_CI_OFFSET, cq_ci_word(n), Ordering::Release).unwrap();
+            cq.store_u32(DBR_CQ_ARM_OFFSET, arm.emit(), Ordering::Release).unwrap();
+            rq.store_u32(DBR_RCV_OFFSET, dbr_word(MOST.min(n + 1) as u16), Ordering::Release)
+                .unwrap();
+        };
+        let (flushed, first) = (Arc::new(AtomicU64::new(0)), post.clone());
+        let counted = flushed.clone();
+        let notify = Arc::new(move |_| post(counted.fetch_add(1, Ordering::Relaxed) + 1));
+        let cq = |ring: &View, dbr: &View, notify| {
+            let (ring, dbr, uar) = (ring.clone(), dbr.clone(), queues.uar.clone());
+            nic.create_cq(&CqAttr { ring, dbr, uar, notify }).unwrap()
+        };
+        let objects = Objects {
+            kind: QpType::Rc,
+            pd: nic.default_pd().clone(),
+            send_cq: cq(&queues.send_cq, &queues.send_cq_dbr, None),
+            recv_cq: Some(cq(&queues.recv_cq, &queues.recv_cq_dbr, Some(notify))),
+            srq: None,
+            uidx: 0,
+        };
+        let qp = nic.create_with(&attr, queues.clone(), objects).unwrap();
+        first(0);
+        qp.modify(QpState::Err, &Default::default()).unwrap();
+        engines[0].step(0);
+        assert_eq!(flushed.load(Ordering::Relaxed), 4, "a ring of them");
+        (1..MOST).for_each(|now| _ = engines[0].step(now));
+        assert_eq!(flushed.load(Ordering::Relaxed), MOST, "the others later");
+    }
 }

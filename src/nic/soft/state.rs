@@ -5,7 +5,8 @@
 //! would leave the receive queue alive, is not used.
 
 use crate::nic::{
-    Access, AddressVector, Change, Connection, Mtu, NicAddress, NicError, QpState, QpType,
+    Access, AddressVector, Change, Connection, MAX_RD_ATOMIC, Mtu, NicAddress, NicError, QpState,
+    QpType,
 };
 use crate::wire::{Psn, Qpn};
 
@@ -48,9 +49,6 @@ impl Default for Attributes {
         }
     }
 }
-
-/// Most READs and atomics outstanding on a connection: the replay resources of a responder.
-pub(super) const MAX_RD_ATOMIC: u8 = 16;
 
 const ACCESS: u16 = 1 << 0;
 const PKEY: u16 = 1 << 1;
@@ -264,7 +262,8 @@ mod tests {
 
     fn connection() -> Connection {
         let nic = NicAddress::InProcess(1);
-        let end = QpAddress { nic, qpn: Qpn(1), psn: Psn::new(7), mtu: Mtu::MAX };
+        let (qpn, psn, rd_atomic) = (Qpn(1), Psn::new(7), MAX_RD_ATOMIC);
+        let end = QpAddress { nic, qpn, psn, mtu: Mtu::MAX, rd_atomic };
         Connection::new(end, end)
     }
 

@@ -9,8 +9,8 @@ use bellpush::mem::{HostMem, PAGE_BYTES, View};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::{CqAttr, Objects, Qp, SoftNic};
 use bellpush::nic::{
-    Access, Change, Connection, Mr, Mtu, Nic, NicAddress, QpAddress, QpAttr, QpState, QpType,
-    QueuePair,
+    Access, Change, Connection, MAX_RD_ATOMIC, Mr, Mtu, Nic, NicAddress, QpAddress, QpAttr,
+    QpState, QpType, QueuePair,
 };
 use bellpush::wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use bellpush::wire::wqe::{Datagram, Opcode, Operands, Piece, SendWr, Sge};
@@ -156,7 +156,9 @@ impl End {
             return Err(ServeError::Family(peer.address));
         }
         let nic = NicAddress::Ip(peer.address);
-        let remote = QpAddress { nic, qpn: Qpn(peer.qpn), psn: Psn::new(peer.psn), mtu };
+        let (qpn, psn) = (Qpn(peer.qpn), Psn::new(peer.psn));
+        // These programs do not say how many READs they answer at a time.
+        let remote = QpAddress { nic, qpn, psn, mtu, rd_atomic: MAX_RD_ATOMIC };
         let mut connection = connection(open.local, remote);
         // What was agreed on, even if it is more than this NIC takes: that is refused.
         connection.with = Change { path_mtu: Some(mtu), ..merged(connection.with, with) };

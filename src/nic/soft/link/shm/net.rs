@@ -16,7 +16,7 @@ use super::lock::{self, TableLock};
 use super::ring::RING_BYTES;
 use super::table::{LINK_BYTES, PORTS, Table};
 use crate::mem::hidden::Hidden;
-use crate::mem::{HostMem, View};
+use crate::mem::{HostMem, PAGE_BYTES, View};
 use crate::nic::soft::link::LinkError;
 
 /// What a link's addresses are taken from when none is given.
@@ -97,7 +97,8 @@ impl ShmNet {
             } else if meta.len() != LINK_BYTES as u64 {
                 return Err(LinkError::Foreign { path: name() });
             }
-            let table = map(&file).and_then(|table| {
+            let made = if alone { reserve(&file, 0, PAGE_BYTES) } else { Ok(()) };
+            let table = made.and_then(|()| map(&file)).and_then(|table| {
                 if alone {
                     table.format(icrc)?;
                 }
@@ -188,14 +189,9 @@ impl ShmNet {
         }
         let addr = choose(&taken)?;
         let port = free.ok_or(LinkError::Full { ports: PORTS })?;
-        // The file has holes where nobody has written, and a store for which there is no memory would end the process.
         for other in held.into_iter().chain([port]) {
             for at in [Table::ring_at(port, other), Table::ring_at(other, port)] {
-                posix_fallocate(&file, at as i64, RING_BYTES as i64).map_err(|errno| {
-                    let call =
-                        "reservation of a link's memory in /dev/shm (a container's --shm-size)";
-                    system(call)(errno.into())
-                })?;
+                reserve(&file, at, RING_BYTES)?;
             }
         }
         lock::hold_port(&file, port)?;
@@ -203,6 +199,14 @@ impl ShmNet {
         drop(lock);
         ShmLink::new(self.0.clone(), Hidden::new(file), port, me)
     }
+}
+
+/// The file has holes where nobody has written, and a store for which there is no memory would end the process.
+fn reserve(file: &File, at: usize, bytes: usize) -> Result<(), LinkError> {
+    posix_fallocate(file, at as i64, bytes as i64).map_err(|errno| {
+        let call = "reservation of a link's memory in /dev/shm (a container's --shm-size)";
+        system(call)(errno.into())
+    })
 }
 
 fn map(file: &File) -> Result<Table, LinkError> {

@@ -344,7 +344,11 @@ impl Link for UdpLink {
     }
 
     fn is_up(&mut self) -> bool {
-        matches!(interface_of(self.addr), Ok(Some(Interface { is_up: true, .. })))
+        // To look takes a descriptor. A process that has no more keeps its port as it was.
+        if let Ok(found) = interface_of(self.addr) {
+            self.interface.is_up = found.is_some_and(|interface| interface.is_up);
+        }
+        self.interface.is_up
     }
 
     fn counters(&self) -> LinkCounters {
