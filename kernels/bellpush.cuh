@@ -550,10 +550,11 @@ template <class P, class Scope>
 BP_DEV bp_status_code test(const bp_endpoint& ep, Scope scope, uint64_t end) {
   bp_status_code s = BP_PENDING;
   if (scope.rank() == 0) {
-    if (poll_cq<P>(ep.qp, end) >= end) {
+    bp_status_code e = BP_OK;
+    if (poll_cq<P>(ep.qp, end) >= end || ((e = error_of<P>(ep.qp)) && is_done<P>(ep.qp, end))) {
       s = BP_OK;
       acquire_fetched<P>(ep.qp, load_fetched<P>(ep.qp));
-    } else if (bp_status_code e = error_of<P>(ep.qp)) {
+    } else if (e != BP_OK) {
       s = e;
     }
   }
@@ -578,8 +579,7 @@ BP_DEV bp_status_code wait_signal(const bp_endpoint& ep, Scope scope, const uint
   bp_status_code s = BP_OK;
   if (scope.rank() == 0) {
     deadline limit;
-    // Acquire, system scope: the peer's data (written by the NIC before the signal) before our
-    // reads of them.
+    // Acquire, system scope: the peer's data (written by the NIC before the signal) before our reads of them.
     for (bp_status_code error = BP_OK; ld_acquire_sys(signal) < value; yield_()) {
       if (error != BP_OK || limit.expired(ep.qp.timeout_ns)) {
         s = error != BP_OK ? error : BP_TIMEOUT;

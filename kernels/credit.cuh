@@ -137,7 +137,8 @@ BP_DEV uint64_t behind_last(uint32_t word, uint64_t done) {
 
 enum class found { nothing, cqe, error };
 
-// Looks at the CQ once, and takes the CQE that is there. An error CQE is then in the QP's status.
+// Looks at the CQ once, and takes the CQE that is there. An error CQE is fail_by_cqe()'s, once it is
+// written down how far the QP came before it.
 template <class P>
 BP_DEV found take_cqe(const bp_qp& qp, cq_cursor* c, uint64_t target) {
   const uint32_t mask = (1u << qp.cq_log) - 1;
@@ -150,25 +151,38 @@ BP_DEV found take_cqe(const bp_qp& qp, cq_cursor* c, uint64_t target) {
   c->ci++;
   const uint32_t counter = (uint32_t)((tail >> 32) & 0xff) << 8 | (uint32_t)((tail >> 40) & 0xff);
   const uint64_t start = c->done + ((counter - (uint32_t)c->done) & 0xffff);
-  if ((op_own >> 4) == BP_CQE_REQ_ERR) {
-    const uint64_t body = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 48));
-    fail(qp, BP_CQE_ERROR, (uint32_t)(body >> 48 & 0xff) << 8 | (uint32_t)(body >> 56), start);
-    return found::error;
-  }
+  if ((op_own >> 4) == BP_CQE_REQ_ERR) return found::error;
   c->done = start + 1;
   if (c->done < target) c->done = behind_last(last_word<P>(qp, c->done), c->done);
   return found::cqe;
 }
 
-// Takes CQEs towards `target` and returns how far the QP is. With a shared QP one caller at a time
-// does; the others look at what it found.
+// Ends the QP with the error CQE that was taken last. The cursor has been stored.
 template <class P>
-BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target) {
+BP_DEV_COLD void fail_by_cqe(const bp_qp& qp, const cq_cursor& c) {
+  const uint64_t at = (c.ci - 1) & ((1u << qp.cq_log) - 1);
+  const uint64_t cqe = qp.cq + at * sizeof(bp_cqe64);
+  const uint64_t body = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 48));
+  const uint64_t tail = ld_relaxed_sys(reinterpret_cast<const uint64_t*>(cqe + 56));
+  const uint32_t counter = (uint32_t)((tail >> 32) & 0xff) << 8 | (uint32_t)((tail >> 40) & 0xff);
+  fence_gpu();  // `done` before the error, for waits of what is complete (see is_done())
+  fail(qp, BP_CQE_ERROR, (uint32_t)(body >> 48 & 0xff) << 8 | (uint32_t)(body >> 56),
+       c.done + ((counter - (uint32_t)c.done) & 0xffff));
+}
+
+// Takes CQEs towards `target` and returns how far the QP is. With a shared QP one caller at a time
+// does; the others look at what it found, or with `turn` wait that long for their turn.
+template <class P>
+BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target, [[maybe_unused]] deadline* turn = nullptr) {
   bp_qp_state* st = state_of(qp);
   if constexpr (P::shared) {
-    const uint64_t done = ld_acquire_gpu(&st->done);
-    if (done >= target) return done;
-    if (ld_relaxed_gpu(&st->cq_lock) != 0 || atomic_cas(&st->cq_lock, 0, 1) != 0) return done;
+    for (;;) {
+      const uint64_t done = ld_acquire_gpu(&st->done);
+      if (done >= target) return done;
+      if (ld_relaxed_gpu(&st->cq_lock) == 0 && atomic_cas(&st->cq_lock, 0, 1) == 0) break;
+      if (turn == nullptr || turn->expired(qp.timeout_ns)) return done;
+      yield_();
+    }
   }
   const cq_cursor before = load_cursor<P>(qp);
   cq_cursor c = before;
@@ -176,14 +190,25 @@ BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target) {
     const uint32_t word = last_word<P>(qp, c.done);  // on its way with the first look
     // Looking for a CQE that is not there costs a round trip to the CQ's memory, so it stops at the
     // target; and after 64, because the caller has its own wait.
-    for (uint32_t n = 0; c.done < target && n < 64; n++) {
-      if (take_cqe<P>(qp, &c, target) != found::cqe) break;
+    found last = found::cqe;
+    for (uint32_t n = 0; last == found::cqe && c.done < target && n < 64; n++) {
+      last = take_cqe<P>(qp, &c, target);
     }
     if (c.done == before.done) c.done = behind_last(word, c.done);
     if (c.ci != before.ci || c.done != before.done) store_cursor<P>(qp, &c);
+    if (last == found::error) fail_by_cqe<P>(qp, c);
   }
   if constexpr (P::shared) st_release_gpu(&st->cq_lock, 0u);
   return c.done;
+}
+
+// Whether a QP that is in error has come to `target` all the same. Of a shared one somebody else may
+// have taken that CQE, and not have written it down when the error came.
+template <class P>
+BP_DEV_COLD bool is_done(const bp_qp& qp, uint64_t target) {
+  fence_gpu();  // the error before the look at `done`, which its finder stored before it
+  deadline turn;
+  return poll_cq<P>(qp, target, &turn) >= target;
 }
 
 template <class P>
@@ -262,6 +287,7 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
     if (f == found::cqe) continue;
     if (f == found::error) {
       s = BP_CQE_ERROR;
+      fail_by_cqe<P>(qp, c);
       break;
     }
     missed++;
@@ -286,7 +312,7 @@ BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
   if constexpr (P::shared) {
     for (;;) {
       if (poll_cq<P>(qp, target) >= target) return BP_OK;
-      if (bp_status_code e = error_of<P>(qp)) return e;
+      if (bp_status_code e = error_of<P>(qp)) return is_done<P>(qp, target) ? BP_OK : e;
       ring_for_others<P>(qp, limit);
       if (limit.expired(qp.timeout_ns)) return BP_TIMEOUT;
       yield_();

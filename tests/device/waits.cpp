@@ -13,9 +13,18 @@ uint32_t seen_load(const uint32_t* p) {
 }
 uint64_t seen_load(const uint64_t* p) { return ld_relaxed_gpu(p); }
 
+void (*at_reason)();
+const uint32_t* reason;
+void seen_store(uint32_t* p, uint32_t v) {
+  if (p == reason) at_reason();
+  st_relaxed_sys(p, v);
+}
+void seen_store(uint64_t* p, uint64_t v) { st_relaxed_sys(p, v); }
+
 }  // namespace bp
 
 #define ld_relaxed_gpu seen_load
+#define st_relaxed_sys seen_store
 #include "bellpush.cuh"
 
 bp_endpoint ep;
@@ -24,6 +33,57 @@ uint64_t signal_word;
 
 bp_status_code wait_for(uint64_t value) {
   return bp::wait_signal(ep, bp::thread_scope{}, &signal_word, value);
+}
+
+// A shared queue pair's CQ: ticket 0 is complete, ticket 1 is in error. While the finder of both writes down why,
+// others wait for the first.
+using shared = bp::path<bp::data::pull, bp::kick::kernel, bp::share::shared>;
+alignas(64) bp_cqe64 cqes[4];
+uint32_t ready[64], dbr[16];
+bp_status status;
+bp_status_code waited, tested;
+
+void what_is_complete_stays_so() {
+  bp::error_word = nullptr;
+  state = {};
+  ep.qp.ready = (uint64_t)ready;
+  ep.qp.dbr = ep.qp.cq_dbr = (uint64_t)dbr;
+  ep.qp.cq = (uint64_t)cqes;
+  ep.qp.cq_log = 2;
+  ep.qp.sq_log = 6;
+  ep.qp.status = (uint64_t)&status;
+  state.reserved = state.signalled = state.rung = 2;
+  ready[0] = 1;
+  ready[1] = 2;
+  for (bp_cqe64& cqe : cqes) cqe.op_own = 0xf0;
+  cqes[0].op_own = 0;
+  cqes[1].op_own = BP_CQE_REQ_ERR << 4;
+  reinterpret_cast<uint8_t*>(&cqes[1])[61] = 1;  // wqe_counter
+  reinterpret_cast<uint8_t*>(&cqes[1])[BP_CQE_SYNDROME_OFFSET] = 0x13;
+  bp::reason = &status.syndrome;
+  bp::at_reason = [] {
+    waited = bp::wait<shared>(ep, bp::thread_scope{}, 1);
+    tested = bp::test<shared>(ep, bp::thread_scope{}, 1);
+  };
+  CHECK(bp::wait<shared>(ep, bp::thread_scope{}, 2) == BP_CQE_ERROR);
+  CHECK(waited == BP_OK && tested == BP_OK);
+  CHECK(status.syndrome == 0x13 && status.ticket == 1);
+}
+
+// The finder has the CQE and has not written it down when the queue pair ends for another reason: its turn is waited
+// for. (Its part is the executor's yield.)
+void a_cqe_that_another_caller_has_is_waited_for() {
+  state = {};
+  state.reserved = state.signalled = state.rung = 2;
+  state.cq_lock = 1;
+  state.error = BP_DEAD;
+  bp_host_current()->grid->hooks.yield = [](void*) {
+    state.done = 1;
+    state.cq_ci = 1;
+    state.cq_lock = 0;
+  };
+  CHECK(bp::wait<shared>(ep, bp::thread_scope{}, 1) == BP_OK);
+  CHECK(bp::wait<shared>(ep, bp::thread_scope{}, 2) == BP_DEAD);
 }
 
 int main() {
@@ -37,4 +97,6 @@ int main() {
   };
   CHECK(wait_for(7) == BP_OK);
   CHECK(wait_for(8) == BP_CQE_ERROR);
+  what_is_complete_stays_so();
+  a_cqe_that_another_caller_has_is_waited_for();
 }

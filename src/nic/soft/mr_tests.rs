@@ -77,6 +77,20 @@ fn keys_rest_and_do_not_follow_from_each_other() {
     assert_eq!(bytes.len(), 256, "no low byte comes again before all have been there");
 }
 
+/// Also where nearly all that there are have regions.
+#[test]
+fn keys_rest_among_few_that_are_free() {
+    let (t, mem) = table();
+    let register = || t.register(&pd(), mem.clone(), (Iova(0), Access::ALL), None).unwrap();
+    for live in 1..=BLOCK {
+        let mr = register();
+        if live + 4 > BLOCK {
+            t.deregister(mr).unwrap();
+            again(&t, &mem, mr);
+        }
+    }
+}
+
 #[test]
 fn keys_differ_from_nic_to_nic() {
     let mem = table().1;
