@@ -246,7 +246,10 @@ fn a_process_of_an_earlier_start_is_not_seated() {
 fn communicators_that_are_joined_at_once_do_not_cross() {
     let root = free_port();
     let of = |name: &str, rank| Job { communicator: name.into(), ..job(rank, 2, root, 10_000) };
-    let jobs = [of("a", 0), of("b", 1), of("b", 0), of("a", 1)];
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let jobs: Vec<_> = (names.iter().map(|name| of(name, 0)))
+        .chain(names.iter().rev().map(|name| of(name, 1)))
+        .collect();
     let said: Vec<_> = std::thread::scope(|scope| {
         let join = |job: &Job| {
             let mut joined = Bootstrap::join(job)?;

@@ -41,7 +41,8 @@ fn what_lanes_still_use_outlives_a_stream_that_was_ended() {
     let given: Kept = Arc::new(7);
     let seen = Arc::downgrade(&given);
     // A lane waits for the flag, the other one for that lane.
-    stream.launch_own(&kernel, Dims::new(1, 2), &Word(flag.addr()), [given]).unwrap();
+    let kept = [given, flag.clone()]; // lanes may see it later than this test ends
+    stream.launch_own(&kernel, Dims::new(1, 2), &Word(flag.addr()), kept).unwrap();
     std::thread::sleep(BEGUN);
     assert!(!stream.end(), "threads are not ended");
     drop(stream);
