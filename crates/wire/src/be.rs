@@ -11,17 +11,20 @@ macro_rules! big_endian {
 
         impl $name {
             /// From the machine's order.
+            #[inline]
             pub const fn new(value: $int) -> Self {
                 Self(value.to_be_bytes())
             }
 
             /// In the machine's order.
+            #[inline]
             pub const fn get(self) -> $int {
                 <$int>::from_be_bytes(self.0)
             }
         }
 
         impl From<$int> for $name {
+            #[inline]
             fn from(value: $int) -> Self {
                 Self::new(value)
             }

@@ -13,6 +13,7 @@ pub const BF_BYTES: usize = 256;
 ///
 /// Words are little-endian; every word but [`CHECK_WORD`] takes part, together with its position,
 /// so a word that is stale or in the wrong place changes the sum.
+#[inline]
 pub fn check(blocks: &[u8]) -> u32 {
     let words = blocks.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]));
     words.zip(0u32..).fold(0, |sum, (word, i)| {
@@ -20,10 +21,12 @@ pub fn check(blocks: &[u8]) -> u32 {
     })
 }
 
+#[inline]
 fn term(word: u32, i: u32) -> u32 {
     mix(word.wrapping_add(i.wrapping_mul(0x9e37_79b9)))
 }
 
+#[inline]
 fn mix(mut x: u32) -> u32 {
     x = x.wrapping_mul(0x85eb_ca6b);
     x ^= x >> 13;
@@ -32,6 +35,7 @@ fn mix(mut x: u32) -> u32 {
 }
 
 /// Whether the stored check word is that of the blocks. `blocks` is at least one basic block.
+#[inline]
 pub fn is_whole(blocks: &[u8]) -> bool {
     blocks.get(CHECK_WORD * 4..CHECK_WORD * 4 + 4).is_some_and(|w| w == check(blocks).to_le_bytes())
 }
@@ -40,6 +44,7 @@ pub fn is_whole(blocks: &[u8]) -> bool {
 ///
 /// # Panics
 /// When `blocks` is shorter than a control segment.
+#[inline]
 pub fn seal(blocks: &mut [u8]) {
     let sum = check(blocks);
     blocks[CHECK_WORD * 4..CHECK_WORD * 4 + 4].copy_from_slice(&sum.to_le_bytes());

@@ -71,6 +71,7 @@ pub enum CqeOpcode {
 }
 
 impl CqeOpcode {
+    #[inline]
     fn from_bits(bits: u8) -> Option<Self> {
         use CqeOpcode::*;
         [Req, RespWrImm, RespSend, RespSendImm, RespSendInv, Resize, ReqErr, RespErr, Invalid]
@@ -79,6 +80,7 @@ impl CqeOpcode {
     }
 
     /// Whether the entry reports an error.
+    #[inline]
     pub fn is_error(self) -> bool {
         matches!(self, Self::ReqErr | Self::RespErr)
     }
@@ -136,6 +138,7 @@ impl Syndrome {
     ];
 
     /// The syndrome of a code, if it is a known one.
+    #[inline]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|&s| s as u8 == code)
     }
@@ -174,6 +177,7 @@ pub struct Cqe {
 pub struct CqeOpcodeError(pub u8);
 
 impl fmt::Display for CqeOpcodeError {
+    #[inline]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CQE opcode {:#x} is not known", self.0)
     }
@@ -183,6 +187,7 @@ impl std::error::Error for CqeOpcodeError {}
 
 impl Cqe {
     /// A successful completion of a send WQE.
+    #[inline]
     pub fn requester(qpn: Qpn, send_opcode: u8, wqe_counter: u16, byte_cnt: u32) -> Self {
         Self {
             opcode: CqeOpcode::Req,
@@ -200,6 +205,7 @@ impl Cqe {
     }
 
     /// An error: `opcode` is [`CqeOpcode::ReqErr`] or [`CqeOpcode::RespErr`].
+    #[inline]
     pub fn error(
         opcode: CqeOpcode,
         qpn: Qpn,
@@ -212,6 +218,7 @@ impl Cqe {
     }
 
     /// The 64 bytes, with the owner bit that the ring position asks for (see [`owner_bit`]).
+    #[inline]
     pub fn emit(&self, owner: u8) -> [u8; CQE_BYTES] {
         let tail = u64::from(self.vendor_err) << 8 | u64::from(self.syndrome);
         let op_own = (self.opcode as u8) << 4 | u8::from(self.solicited) << 1 | (owner & 1);
@@ -232,6 +239,7 @@ impl Cqe {
     ///
     /// # Errors
     /// The opcode, when it is not known.
+    #[inline]
     pub fn parse(bytes: &[u8; CQE_BYTES]) -> Result<Self, CqeOpcodeError> {
         let raw: &CqeBytes = bytemuck::cast_ref(bytes);
         let code = raw.op_own >> 4;
@@ -255,11 +263,13 @@ impl Cqe {
 }
 
 /// Owner bit of the entry at producer (or consumer) index `index` of a ring of `entries`.
+#[inline]
 pub fn owner_bit(index: u64, entries: u32) -> u8 {
     (index / u64::from(entries)) as u8 & 1
 }
 
 /// Whether the entry's last 8 bytes, loaded natively, belong to lap `owner` and were written.
+#[inline]
 pub fn is_ready(tail: u64, owner: u8) -> bool {
     let op_own = tail.to_ne_bytes()[7];
     op_own & 1 == owner & 1 && op_own >> 4 != CqeOpcode::Invalid as u8

@@ -40,6 +40,7 @@ impl Doorbell {
     ///
     /// libmlx5 rings with the last WQE's control segment: next = index + ⌈ds/4⌉. NVSHMEM rings
     /// the next index itself with ds = 0.
+    #[inline]
     pub fn parse(register: u64) -> Self {
         let [index_opcode, qpn_ds] = halves(register);
         let ds = (qpn_ds & 0x3f) as u16;
@@ -51,6 +52,7 @@ impl Doorbell {
 
     /// The register that rings `next` the NVSHMEM way, as the word to store on a little-endian
     /// machine. `opcode` is for whoever watches the bytes; the NIC does not look at it.
+    #[inline]
     pub fn emit(self, opcode: u8) -> u64 {
         let index_opcode = u32::from(self.next) << 8 | u32::from(opcode);
         register([index_opcode, self.qpn.0 << 8])
@@ -58,35 +60,42 @@ impl Doorbell {
 }
 
 /// The register that rings with a control segment: its first 8 bytes as one word.
+#[inline]
 pub fn register_of(ctrl: &[u8; 16]) -> u64 {
     u64::from_le_bytes([ctrl[0], ctrl[1], ctrl[2], ctrl[3], ctrl[4], ctrl[5], ctrl[6], ctrl[7]])
 }
 
+#[inline]
 fn halves(register: u64) -> [u32; 2] {
     let words: [Be32; 2] = bytemuck::cast(register.to_le_bytes());
     words.map(Be32::get)
 }
 
+#[inline]
 fn register(words: [u32; 2]) -> u64 {
     u64::from_le_bytes(bytemuck::cast(words.map(Be32::new)))
 }
 
 /// The 16-bit counter in a word of a queue pair's doorbell record, as loaded natively.
+#[inline]
 pub fn dbr_counter(word: u32) -> u16 {
     u32::from_be(word) as u16
 }
 
 /// The word to store natively for a 16-bit counter.
+#[inline]
 pub fn dbr_word(counter: u16) -> u32 {
     u32::from(counter).to_be()
 }
 
 /// The 24-bit consumer index in a CQ's doorbell record, as loaded natively.
+#[inline]
 pub fn cq_ci(word: u32) -> u32 {
     u32::from_be(word) & 0xff_ffff
 }
 
 /// The word to store natively for a CQ's consumer index.
+#[inline]
 pub fn cq_ci_word(ci: u64) -> u32 {
     ((ci & 0xff_ffff) as u32).to_be()
 }
@@ -107,6 +116,7 @@ impl CqArm {
     pub const NEVER: u32 = (3u32 << 28).to_be();
 
     /// Reads the word as loaded natively.
+    #[inline]
     pub fn parse(word: u32) -> Self {
         let word = u32::from_be(word);
         Self {
@@ -117,6 +127,7 @@ impl CqArm {
     }
 
     /// The word to store natively.
+    #[inline]
     pub fn emit(self) -> u32 {
         let only = u32::from(self.solicited_only) << 24;
         (u32::from(self.sequence & 3) << 28 | only | self.ci & 0xff_ffff).to_be()
@@ -126,6 +137,7 @@ impl CqArm {
 /// How far `counter` lies ahead of consumer index `ci`, if that is within `ring` blocks.
 ///
 /// `None` for a counter that is stale or makes no sense.
+#[inline]
 pub fn ahead(counter: u16, ci: u64, ring: u32) -> Option<u32> {
     let distance = u32::from(counter.wrapping_sub(ci as u16));
     (distance <= ring).then_some(distance)

@@ -40,6 +40,7 @@ impl LineFormat {
     pub const ALL: [Self; 3] = [Self::L12S4, Self::L14S2, Self::L60S4];
 
     /// Bytes of a line.
+    #[inline]
     pub const fn line_bytes(self) -> usize {
         match self {
             Self::L12S4 | Self::L14S2 => 16,
@@ -48,6 +49,7 @@ impl LineFormat {
     }
 
     /// Bytes of a line's sequence.
+    #[inline]
     pub const fn seq_bytes(self) -> usize {
         match self {
             Self::L12S4 | Self::L60S4 => 4,
@@ -56,11 +58,13 @@ impl LineFormat {
     }
 
     /// Bytes of data in a line.
+    #[inline]
     pub const fn data_bytes(self) -> usize {
         self.line_bytes() - self.seq_bytes()
     }
 
     /// M: the sequences are 1..=M.
+    #[inline]
     pub const fn modulus(self) -> u32 {
         match self {
             Self::L12S4 | Self::L60S4 => u32::MAX,
@@ -69,6 +73,7 @@ impl LineFormat {
     }
 
     /// Sequence of a lap: ((seq0 - 1 + lap) mod M) + 1.
+    #[inline]
     pub const fn seq(self, seq0: u32, lap: u64) -> u32 {
         let m = self.modulus() as u64;
         // Both terms are below 2^32, so the sum does not wrap.
@@ -78,6 +83,7 @@ impl LineFormat {
     /// How `found` stands to `expected`.
     ///
     /// Half of the cycle counts as ahead; the rest, and 0, as stale.
+    #[inline]
     pub const fn standing(self, expected: u32, found: u32) -> Standing {
         let m = self.modulus();
         if found == expected {
@@ -91,22 +97,26 @@ impl LineFormat {
     }
 
     /// Lines that a stream of `bytes` takes; at least one.
+    #[inline]
     pub const fn lines(self, bytes: usize) -> usize {
         let n = bytes.div_ceil(self.data_bytes());
         if n == 0 { 1 } else { n }
     }
 
     /// Longest stream that a slot holds.
+    #[inline]
     pub const fn capacity(self, slot_bytes: usize) -> usize {
         slot_bytes / self.line_bytes() * self.data_bytes()
     }
 
     /// Longest inline payload of an RDMA WRITE in a slot: header and segments take 36 bytes.
+    #[inline]
     pub const fn write_capacity(self, slot_bytes: usize) -> usize {
         self.capacity(slot_bytes).saturating_sub(36)
     }
 
     /// The sequence at the end of a line.
+    #[inline]
     pub fn seq_of(self, line: &[u8]) -> u32 {
         let at = self.data_bytes();
         match self {
@@ -123,6 +133,7 @@ impl LineFormat {
     ///
     /// # Errors
     /// The first line with another sequence; what was joined before it is in `into`.
+    #[inline]
     pub fn gather(self, lines: &[u8], expected: u32, into: &mut [u8]) -> Result<(), usize> {
         match self {
             Self::L12S4 => gather_sized::<16, 12>(self, lines, expected, into),
@@ -136,6 +147,7 @@ impl LineFormat {
     ///
     /// # Panics
     /// When the stream is longer than [`LineFormat::capacity`].
+    #[inline]
     pub fn scatter(self, stream: &[u8], seq: u32, slot: &mut [u8]) -> usize {
         let (line_bytes, data) = (self.line_bytes(), self.data_bytes());
         assert!(stream.len() <= self.capacity(slot.len()), "the stream does not fit the slot");
@@ -154,6 +166,7 @@ impl LineFormat {
 
 /// The formats' hot loop, with sizes that the compiler turns into register moves, and without a
 /// branch a line: a line of another lap is rare, and is looked for when the sum says so.
+#[inline]
 fn gather_sized<const LINE: usize, const DATA: usize>(
     format: LineFormat,
     lines: &[u8],
@@ -182,12 +195,14 @@ fn gather_sized<const LINE: usize, const DATA: usize>(
     Err(bad.expect("some line differed"))
 }
 
+#[inline]
 fn tail<const LINE: usize, const DATA: usize>(line: &[u8; LINE]) -> u32 {
     let word = u32::from_le_bytes([line[LINE - 4], line[LINE - 3], line[LINE - 2], line[LINE - 1]]);
     word >> (32 - 8 * (LINE - DATA))
 }
 
 /// Slot and lap of a ticket.
+#[inline]
 pub const fn slot_of(ticket: u64, slots: u32) -> (u32, u64) {
     ((ticket % slots as u64) as u32, ticket / slots as u64)
 }
@@ -206,6 +221,7 @@ pub enum Need {
 /// # Errors
 /// [`WqeError::Ds`] or [`WqeError::Segment`] when it can have no end: ds of 0, or an inline
 /// header that is not where ds says the last one is.
+#[inline]
 pub fn stream_need(prefix: &[u8]) -> Result<Need, WqeError> {
     if prefix.len() < DS_BYTES {
         return Ok(Need::More(DS_BYTES));

@@ -46,28 +46,33 @@ impl Psn {
     pub const MODULUS: u32 = 1 << 24;
 
     /// The low 24 bits of `value`.
+    #[inline]
     pub fn new(value: u32) -> Self {
         Self(value & (Self::MODULUS - 1))
     }
 
     /// The value, below [`Psn::MODULUS`].
+    #[inline]
     pub fn value(self) -> u32 {
         self.0
     }
 
     /// The number `n` packets later.
     #[must_use]
+    #[inline]
     pub fn plus(self, n: u32) -> Self {
         Self::new(self.0.wrapping_add(n))
     }
 
     /// How far `self` lies after `other`: negative when before, in `-2^23 .. 2^23`.
+    #[inline]
     pub fn distance(self, other: Self) -> i32 {
         // Shifting to the top of 32 bits makes the subtraction wrap at 24.
         (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
     }
 
     /// Whether `self` comes before `other`.
+    #[inline]
     pub fn before(self, other: Self) -> bool {
         self.distance(other) < 0
     }

@@ -30,6 +30,7 @@ pub enum Kind {
 
 impl Masks {
     /// Bytes of the operands, of `op_mod`; the segments' length follows.
+    #[inline]
     fn size(kind: Kind, op_mod: u8) -> Option<(u32, usize)> {
         let bytes = match op_mod ^ EXTENDED {
             0 => 4,
@@ -41,6 +42,7 @@ impl Masks {
 
     /// Which atomic with masks an opcode is, the bytes of its operands, and those of its segments
     /// beyond an atomic segment's; `None` for other opcodes.
+    #[inline]
     pub(super) fn layout(
         opcode: Opcode,
         ctrl: &Ctrl,
@@ -51,6 +53,7 @@ impl Masks {
     }
 
     /// Reads the segments of a WQE.
+    #[inline]
     pub(super) fn parse(
         kind: Kind,
         bytes: u32,
@@ -76,6 +79,7 @@ impl Masks {
     }
 
     /// The value that an old one becomes.
+    #[inline]
     pub fn apply(&self, kind: Kind, operands: Operands, old: u64) -> u64 {
         let Operands { swap_add: operand, compare } = operands;
         let new = match kind {
@@ -91,6 +95,7 @@ impl Masks {
     }
 
     /// An old value as it is scattered: in the machine's order, but of 4 bytes as a WQE has it.
+    #[inline]
     pub fn result(&self, old: u64) -> [u8; 8] {
         let mut bytes = old.to_ne_bytes();
         if self.bytes == 4 {

@@ -193,6 +193,7 @@ impl Opcode {
     ];
 
     /// The opcode of a code, if it is one of these.
+    #[inline]
     pub fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0x00 => Self::Nop,
@@ -212,11 +213,13 @@ impl Opcode {
     }
 
     /// Whether it is an atomic, with or without masks.
+    #[inline]
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::AtomicCs | Self::AtomicFa) || self.masked().is_some()
     }
 
     /// Which of the atomics with masks it is.
+    #[inline]
     pub fn masked(self) -> Option<Kind> {
         match self {
             Self::AtomicMaskedCs => Some(Kind::CompareSwap),
@@ -226,21 +229,25 @@ impl Opcode {
     }
 
     /// Whether a remote-address segment follows the control segment.
+    #[inline]
     pub fn has_remote(self) -> bool {
         !matches!(self, Self::Nop | Self::Send | Self::SendImm | Self::SendInval | Self::Umr)
     }
 
     /// Whether its local entries are written with what comes back.
+    #[inline]
     pub fn scatters(self) -> bool {
         self.is_atomic() || self == Self::RdmaRead
     }
 
     /// Whether it is done within the NIC: nothing is sent.
+    #[inline]
     pub fn is_local(self) -> bool {
         matches!(self, Self::Nop | Self::Umr)
     }
 
     /// Bytes before the payload; of atomics with masks, where the operands take 16 bytes.
+    #[inline]
     pub(super) fn header_bytes(self) -> usize {
         if self == Self::Umr {
             return UMR_HEADER_BYTES;
@@ -264,6 +271,7 @@ impl Flags {
     /// Only a CQE.
     pub const SIGNALLED: Self = Self { cq_update: true, solicited: false, fence: false };
 
+    #[inline]
     pub(super) fn from_bits(bits: u8) -> Self {
         Self {
             cq_update: bits & CTRL_CQ_UPDATE != 0,
@@ -272,6 +280,7 @@ impl Flags {
         }
     }
 
+    #[inline]
     pub(super) fn bits(self) -> u8 {
         (u8::from(self.cq_update) * CTRL_CQ_UPDATE)
             | (u8::from(self.solicited) * CTRL_SOLICITED)
@@ -310,11 +319,13 @@ pub struct Datagram {
 
 impl Datagram {
     /// To a queue pair, with header fields as usual.
+    #[inline]
     pub fn new(to: Ipv6Addr, qpn: Qpn, qkey: u32) -> Self {
         let (traffic_class, hop_limit, flow_label, src_port) = (0, 64, 0, 0);
         Self { to, qpn, qkey, traffic_class, hop_limit, flow_label, src_port }
     }
 
+    #[inline]
     pub(super) fn parse(seg: &AvSeg) -> Self {
         Self {
             to: Ipv6Addr::from(seg.rgid),
@@ -327,6 +338,7 @@ impl Datagram {
         }
     }
 
+    #[inline]
     pub(super) fn emit(&self) -> AvSeg {
         AvSeg {
             qkey: self.qkey.into(),
@@ -341,11 +353,13 @@ impl Datagram {
     }
 
     /// The destination as an address of its family: IPv4 where the GID is a mapped one.
+    #[inline]
     pub fn address(&self) -> IpAddr {
         self.to.to_canonical()
     }
 
     /// What the packet's IP and UDP headers are to say.
+    #[inline]
     pub fn fields(&self) -> Fields {
         Fields {
             traffic_class: self.traffic_class,
@@ -378,6 +392,7 @@ pub struct Sge {
 
 impl Sge {
     /// Reads a data segment.
+    #[inline]
     pub fn parse(seg: &DataSeg) -> Self {
         let count = seg.byte_count.get() & !INLINE_FLAG;
         Self {
@@ -388,6 +403,7 @@ impl Sge {
     }
 
     /// The data segment. Its count for [`MAX_MESSAGE_BYTES`] is 0; an empty entry cannot be said.
+    #[inline]
     pub fn emit(&self) -> DataSeg {
         DataSeg {
             byte_count: (self.bytes & !INLINE_FLAG).into(),

@@ -46,6 +46,7 @@ pub enum WqeError {
 }
 
 impl fmt::Display for WqeError {
+    #[inline]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Short { have, need } => write!(f, "{have} bytes hold no WQE of {need}"),
@@ -84,6 +85,7 @@ impl Ctrl {
     ///
     /// # Errors
     /// [`WqeError::Short`] for fewer than 16 bytes.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, WqeError> {
         let seg: CtrlSeg = segment(bytes, 0)?;
         let (first, second) = (seg.opmod_idx_opcode.get(), seg.qpn_ds.get());
@@ -99,6 +101,7 @@ impl Ctrl {
     }
 
     /// Basic blocks that the WQE takes in a ring; at least one, whatever ds says.
+    #[inline]
     pub fn blocks(&self) -> u32 {
         u32::from(self.ds).div_ceil(4).max(1)
     }
@@ -141,6 +144,7 @@ impl Wqe {
     /// # Errors
     /// Anything that does not make sense by itself. Keys, addresses, the index and the queue pair
     /// number are the NIC's to check.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, WqeError> {
         let ctrl = Ctrl::parse(bytes)?;
         Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::None)
@@ -150,6 +154,7 @@ impl Wqe {
     ///
     /// # Errors
     /// As [`Wqe::parse`].
+    #[inline]
     pub fn parse_xrc(bytes: &[u8]) -> Result<Self, WqeError> {
         let ctrl = Ctrl::parse(bytes)?;
         Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::Xrc)
@@ -160,6 +165,7 @@ impl Wqe {
     ///
     /// # Errors
     /// As [`Wqe::parse`]; [`WqeError::Opcode`] for anything but SEND and NOP.
+    #[inline]
     pub fn parse_datagram(bytes: &[u8]) -> Result<Self, WqeError> {
         let ctrl = Ctrl::parse(bytes)?;
         Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::Av)
@@ -169,12 +175,14 @@ impl Wqe {
     ///
     /// # Errors
     /// As [`Wqe::parse`].
+    #[inline]
     pub fn parse_stream(stream: &[u8]) -> Result<Self, WqeError> {
         let wqe = Self::parse_to(stream, &Ctrl::parse(stream)?, stream.len(), Second::None)?;
         // The stream's format has no room for masks.
         if wqe.masks.is_some() { Err(WqeError::Opcode(wqe.opcode as u8)) } else { Ok(wqe) }
     }
 
+    #[inline]
     fn parse_to(bytes: &[u8], ctrl: &Ctrl, end: usize, second: Second) -> Result<Self, WqeError> {
         let opcode = Opcode::from_code(ctrl.opcode)
             .filter(|op| {
@@ -253,6 +261,7 @@ impl Wqe {
     }
 
     /// Walks the payload. `bytes` are those that the WQE was parsed from.
+    #[inline]
     pub fn pieces<'a>(&self, bytes: &'a [u8]) -> Pieces<'a> {
         let end = (self.payload.end as usize).min(bytes.len());
         Pieces { bytes: &bytes[..end], at: self.payload.start as usize }
@@ -263,6 +272,7 @@ impl Wqe {
     ///
     /// # Panics
     /// Where `bytes` are not those that the WQE was parsed from.
+    #[inline]
     pub fn extend(&mut self, bytes: &mut [u8], total: u32) {
         let at = self.payload.start as usize;
         bytes[at..at + 4].copy_from_slice(&total.to_be_bytes());
@@ -270,6 +280,7 @@ impl Wqe {
     }
 
     /// Basic blocks that the WQE takes in a ring.
+    #[inline]
     pub fn blocks(&self) -> u32 {
         u32::from(self.ds).div_ceil(4).max(1)
     }
@@ -285,6 +296,7 @@ enum Second {
 }
 
 impl Second {
+    #[inline]
     fn bytes(self) -> usize {
         match self {
             Self::None => 0,
@@ -304,6 +316,7 @@ pub struct Pieces<'a> {
 impl<'a> Iterator for Pieces<'a> {
     type Item = Piece<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Piece<'a>> {
         // An error cannot come up in bytes that were parsed; in others it ends the walk.
         let (piece, next) = piece_at(self.bytes, self.at).ok()?;
@@ -313,6 +326,7 @@ impl<'a> Iterator for Pieces<'a> {
 }
 
 /// The segment at a byte, and where the next one begins (possibly past the end).
+#[inline]
 fn piece_at(bytes: &[u8], at: usize) -> Result<(Piece<'_>, usize), WqeError> {
     let bad = WqeError::Segment(at);
     let header: InlineHeader = segment(bytes, at).map_err(|_| bad)?;
@@ -327,6 +341,7 @@ fn piece_at(bytes: &[u8], at: usize) -> Result<(Piece<'_>, usize), WqeError> {
     Ok((Piece::Inline(data), end.next_multiple_of(DS_BYTES)))
 }
 
+#[inline]
 fn segment<T: Pod>(bytes: &[u8], at: usize) -> Result<T, WqeError> {
     let need = at + size_of::<T>();
     let part = bytes.get(at..need).ok_or(WqeError::Short { have: bytes.len(), need })?;
@@ -356,6 +371,7 @@ pub struct SendWr<'a> {
 
 impl<'a> SendWr<'a> {
     /// A signalled request without payload.
+    #[inline]
     pub fn new(opcode: Opcode) -> Self {
         let flags = Flags::SIGNALLED;
         let (remote, atomic, datagram, srqn) = (None, None, None, None);
@@ -364,20 +380,24 @@ impl<'a> SendWr<'a> {
 
     /// With a remote address.
     #[must_use]
+    #[inline]
     pub fn to(self, addr: Iova, rkey: Rkey) -> Self {
         Self { remote: Some(Remote { addr, rkey }), ..self }
     }
 
     /// With payload.
     #[must_use]
+    #[inline]
     pub fn payload(self, payload: &'a [Piece<'a>]) -> Self {
         Self { payload, ..self }
     }
 
+    #[inline]
     fn header_bytes(&self) -> usize {
         self.opcode.header_bytes() + self.second().bytes()
     }
 
+    #[inline]
     fn second(&self) -> Second {
         match (self.datagram, self.srqn) {
             (Some(_), _) => Second::Av,
@@ -387,6 +407,7 @@ impl<'a> SendWr<'a> {
     }
 
     /// Bytes up to the end of the last segment, before padding to 16.
+    #[inline]
     fn bytes(&self) -> usize {
         let mut at = self.header_bytes();
         for piece in self.payload {
@@ -401,6 +422,7 @@ impl<'a> SendWr<'a> {
     }
 
     /// Basic blocks that the request takes in a ring.
+    #[inline]
     pub fn blocks(&self) -> u32 {
         self.bytes().div_ceil(WQEBB_BYTES) as u32
     }
@@ -410,6 +432,7 @@ impl<'a> SendWr<'a> {
     /// # Errors
     /// [`WqeError::Ds`] when it is longer than [`MAX_WQE_BYTES`], [`WqeError::Short`] when `into`
     /// is shorter than its blocks.
+    #[inline]
     pub fn emit(&self, index: u16, qpn: Qpn, into: &mut [u8]) -> Result<u32, WqeError> {
         let ds = self.bytes().div_ceil(DS_BYTES);
         let blocks = self.blocks();
@@ -424,6 +447,7 @@ impl<'a> SendWr<'a> {
     ///
     /// # Errors
     /// As [`SendWr::emit`]; [`WqeError::Segment`] for inline data that is not last.
+    #[inline]
     pub fn emit_stream(&self, ticket: u64, qpn: Qpn, into: &mut [u8]) -> Result<usize, WqeError> {
         let end = self.bytes();
         let ds = match self.payload.split_last() {
@@ -439,6 +463,7 @@ impl<'a> SendWr<'a> {
         Ok(end)
     }
 
+    #[inline]
     fn emit_to(
         &self,
         index: u16,
@@ -504,6 +529,7 @@ impl<'a> SendWr<'a> {
     }
 }
 
+#[inline]
 fn put<T: Pod>(into: &mut [u8], at: usize, seg: &T) {
     into[at..at + size_of::<T>()].copy_from_slice(bytemuck::bytes_of(seg));
 }

@@ -51,6 +51,7 @@ pub(super) struct BthWire {
 
 impl Bth {
     /// A header with no flag set, in the default partition.
+    #[inline]
     pub fn new(opcode: Opcode, dest: Qpn, psn: Psn) -> Self {
         Self {
             opcode,
@@ -67,6 +68,7 @@ impl Bth {
         }
     }
 
+    #[inline]
     pub(super) fn parse(wire: &BthWire) -> Result<Self, PacketError> {
         if wire.flags & 0xf != 0 {
             return Err(PacketError::Version(wire.flags & 0xf));
@@ -87,6 +89,7 @@ impl Bth {
         })
     }
 
+    #[inline]
     pub(super) fn emit(&self) -> BthWire {
         let bit = |set: bool, at: u32| u32::from(set) << at;
         BthWire {
@@ -121,6 +124,7 @@ pub(super) struct RethWire {
 }
 
 impl From<&RethWire> for Reth {
+    #[inline]
     fn from(wire: &RethWire) -> Self {
         let addr = Iova(wire.addr.get());
         Self { addr, rkey: Rkey(wire.rkey.get()), bytes: wire.bytes.get() }
@@ -128,6 +132,7 @@ impl From<&RethWire> for Reth {
 }
 
 impl From<&Reth> for RethWire {
+    #[inline]
     fn from(reth: &Reth) -> Self {
         Self { addr: reth.addr.0.into(), rkey: reth.rkey.0.into(), bytes: reth.bytes.into() }
     }
@@ -156,6 +161,7 @@ pub(super) struct AtomicWire {
 }
 
 impl From<&AtomicWire> for AtomicEth {
+    #[inline]
     fn from(wire: &AtomicWire) -> Self {
         Self {
             addr: Iova(wire.addr.get()),
@@ -167,6 +173,7 @@ impl From<&AtomicWire> for AtomicEth {
 }
 
 impl From<&AtomicEth> for AtomicWire {
+    #[inline]
     fn from(atomic: &AtomicEth) -> Self {
         Self {
             addr: atomic.addr.0.into(),
@@ -189,6 +196,7 @@ pub(super) struct MasksWire {
 }
 
 impl From<&MasksWire> for Masks {
+    #[inline]
     fn from(wire: &MasksWire) -> Self {
         // What is neither is refused as misaligned, whatever the address.
         let bytes = wire.bytes.get();
@@ -197,6 +205,7 @@ impl From<&MasksWire> for Masks {
 }
 
 impl From<&Masks> for MasksWire {
+    #[inline]
     fn from(masks: &Masks) -> Self {
         let (change, compare) = (masks.change.into(), masks.compare.into());
         Self { change, compare, bytes: masks.bytes.into() }
@@ -250,6 +259,7 @@ impl Syndrome {
     pub const ACK: Self = Self::Ack { credits: 31 };
 
     /// The syndrome of a code, if it is not reserved.
+    #[inline]
     pub fn from_code(code: u8) -> Option<Self> {
         let low = code & 0x1f;
         Some(match code >> 5 {
@@ -268,6 +278,7 @@ impl Syndrome {
     }
 
     /// The code on the wire.
+    #[inline]
     pub fn code(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,
@@ -278,12 +289,14 @@ impl Syndrome {
 }
 
 impl Aeth {
+    #[inline]
     pub(super) fn parse(wire: Be32) -> Result<Self, PacketError> {
         let code = (wire.get() >> 24) as u8;
         let syndrome = Syndrome::from_code(code).ok_or(PacketError::Syndrome(code))?;
         Ok(Self { syndrome, msn: wire.get() & (Psn::MODULUS - 1) })
     }
 
+    #[inline]
     pub(super) fn emit(&self) -> Be32 {
         (u32::from(self.syndrome.code()) << 24 | self.msn & (Psn::MODULUS - 1)).into()
     }
@@ -307,12 +320,14 @@ pub(super) struct DethWire {
 }
 
 impl From<&DethWire> for Deth {
+    #[inline]
     fn from(wire: &DethWire) -> Self {
         Self { qkey: wire.qkey.get(), source: Qpn(wire.source.get() & Qpn::MAX) }
     }
 }
 
 impl From<&Deth> for DethWire {
+    #[inline]
     fn from(deth: &Deth) -> Self {
         Self { qkey: deth.qkey.into(), source: (deth.source.0 & Qpn::MAX).into() }
     }

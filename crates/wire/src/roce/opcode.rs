@@ -65,6 +65,7 @@ pub enum Position {
 
 impl Position {
     /// Of a packet that is the first of its message, or the last, or both.
+    #[inline]
     pub const fn new(first: bool, last: bool) -> Self {
         match (first, last) {
             (true, false) => Self::First,
@@ -75,11 +76,13 @@ impl Position {
     }
 
     /// Whether a message begins here.
+    #[inline]
     pub const fn starts(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
     /// Whether a message ends here.
+    #[inline]
     pub const fn ends(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }
@@ -125,6 +128,7 @@ impl Operation {
     ];
 
     /// The operation of a SEND's packet; `tail` counts where the message ends.
+    #[inline]
     pub const fn send(position: Position, tail: Tail) -> Self {
         match (position, tail) {
             (Position::First, _) => Op::SendFirst,
@@ -139,6 +143,7 @@ impl Operation {
     }
 
     /// The operation of a WRITE's packet, whose message carries immediate data or not.
+    #[inline]
     pub const fn write(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Op::WriteFirst,
@@ -151,6 +156,7 @@ impl Operation {
     }
 
     /// The operation of a READ response's packet.
+    #[inline]
     pub const fn read_response(position: Position) -> Self {
         match position {
             Position::First => Op::ReadResponseFirst,
@@ -161,6 +167,7 @@ impl Operation {
     }
 
     /// Where a packet of this operation lies in its message.
+    #[inline]
     pub const fn position(self) -> Position {
         match self {
             Op::SendFirst | Op::WriteFirst | Op::ReadResponseFirst => Position::First,
@@ -176,6 +183,7 @@ impl Operation {
     }
 
     /// Whether it is a packet of a SEND.
+    #[inline]
     pub const fn is_send(self) -> bool {
         matches!(
             self,
@@ -191,6 +199,7 @@ impl Operation {
     }
 
     /// Whether it is a packet of a WRITE.
+    #[inline]
     pub const fn is_write(self) -> bool {
         matches!(
             self,
@@ -204,6 +213,7 @@ impl Operation {
     }
 
     /// Whether it is a packet of a READ response.
+    #[inline]
     pub const fn is_read_response(self) -> bool {
         matches!(
             self,
@@ -215,30 +225,36 @@ impl Operation {
     }
 
     /// Whether it requests an atomic with masks.
+    #[inline]
     pub const fn is_masked(self) -> bool {
         matches!(self, Op::MaskedCompareSwap | Op::MaskedFetchAdd)
     }
 
     /// Whether it requests an atomic, with or without masks.
+    #[inline]
     pub const fn is_atomic(self) -> bool {
         matches!(self, Op::CompareSwap | Op::FetchAdd) || self.is_masked()
     }
 
     /// Whether it goes from requester to responder; responses and congestion notifications do not.
+    #[inline]
     pub const fn is_request(self) -> bool {
         self.is_send() || self.is_write() || self.is_atomic() || matches!(self, Op::ReadRequest)
     }
 
     /// Whether it goes from responder to requester.
+    #[inline]
     pub const fn is_response(self) -> bool {
         self.is_read_response() || matches!(self, Op::Acknowledge | Op::AtomicAcknowledge)
     }
 
     /// Whether a payload may follow the headers.
+    #[inline]
     pub const fn has_payload(self) -> bool {
         self.is_send() || self.is_write() || self.is_read_response()
     }
 
+    #[inline]
     const fn is_imm(self) -> bool {
         matches!(self, Op::SendLastImm | Op::SendOnlyImm | Op::WriteLastImm | Op::WriteOnlyImm)
     }
@@ -265,6 +281,7 @@ pub struct ExtensionSet {
 
 impl ExtensionSet {
     /// Bytes of all of them.
+    #[inline]
     pub const fn bytes(self) -> usize {
         8 * self.deth as usize
             + 16 * self.reth as usize
@@ -299,6 +316,7 @@ impl Opcode {
     ///
     /// # Panics
     /// When the service does not have it.
+    #[inline]
     pub const fn new(service: Service, operation: Operation) -> Self {
         assert!(Self::exists(service, operation), "the service does not have the operation");
         Self { service, operation }
@@ -308,11 +326,13 @@ impl Opcode {
     ///
     /// # Panics
     /// For [`Operation::Cnp`].
+    #[inline]
     pub const fn rc(operation: Operation) -> Self {
         Self::new(Service::Rc, operation)
     }
 
     /// The opcode of a code, if it is one of these.
+    #[inline]
     pub fn from_code(code: u8) -> Option<Self> {
         if code == Self::CNP_CODE {
             return Some(Self::CNP);
@@ -340,6 +360,7 @@ impl Opcode {
     }
 
     /// The code on the wire.
+    #[inline]
     pub fn code(self) -> u8 {
         if self == Self::CNP {
             return Self::CNP_CODE;
@@ -354,16 +375,19 @@ impl Opcode {
     }
 
     /// The service.
+    #[inline]
     pub const fn service(self) -> Service {
         self.service
     }
 
     /// The operation.
+    #[inline]
     pub const fn operation(self) -> Operation {
         self.operation
     }
 
     /// The extension headers that follow the BTH.
+    #[inline]
     pub const fn extensions(self) -> ExtensionSet {
         let op = self.operation;
         ExtensionSet {
@@ -380,6 +404,7 @@ impl Opcode {
         }
     }
 
+    #[inline]
     const fn exists(service: Service, op: Operation) -> bool {
         match service {
             Service::Rc | Service::Xrc => !matches!(op, Op::Cnp),
@@ -394,6 +419,7 @@ impl Opcode {
     }
 
     /// All of them, in numerical order.
+    #[inline]
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=u8::MAX).filter_map(Self::from_code)
     }

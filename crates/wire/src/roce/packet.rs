@@ -52,6 +52,7 @@ pub enum PacketError {
 }
 
 impl fmt::Display for PacketError {
+    #[inline]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Short { bytes, need } => {
@@ -112,11 +113,13 @@ pub struct Headers {
 
 impl Headers {
     /// Headers without extensions.
+    #[inline]
     pub fn new(bth: Bth) -> Self {
         Self { bth, ext: Extensions::default() }
     }
 
     /// Bytes of BTH and extension headers.
+    #[inline]
     pub fn bytes(&self) -> usize {
         BTH_BYTES + self.bth.opcode.extensions().bytes()
     }
@@ -128,6 +131,7 @@ impl Headers {
     /// # Panics
     /// When the extensions are not those of the opcode, when the opcode has no payload, or when
     /// `buf` is too short: [`super::MAX_PACKET_BYTES`] always suffice.
+    #[inline]
     pub fn emit<'a>(&self, payload_bytes: usize, buf: &'a mut [u8]) -> Frame<'a> {
         let opcode = self.bth.opcode;
         assert!(payload_bytes == 0 || opcode.operation().has_payload(), "{opcode:?} with payload");
@@ -158,12 +162,14 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    #[inline]
     fn put<T: Pod>(&mut self, value: &T) {
         let (now, later) = std::mem::take(&mut self.rest).split_at_mut(size_of::<T>());
         now.copy_from_slice(bytemuck::bytes_of(value));
         self.rest = later;
     }
 
+    #[inline]
     fn optional<T: Pod>(&mut self, due: bool, value: Option<T>) {
         assert_eq!(due, value.is_some(), "extension headers are those of the opcode");
         if let Some(value) = value {
@@ -181,12 +187,14 @@ pub struct Frame<'a> {
 
 impl Frame<'_> {
     /// Where the payload goes.
+    #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         &mut self.buf[self.payload.clone()]
     }
 
     /// Writes the ICRC, or zeros for a link that has none (`envelope` absent). Returns the
     /// packet's length.
+    #[inline]
     pub fn finish(self, envelope: Option<&Envelope>) -> usize {
         let (body, tail) = self.buf.split_at_mut(self.buf.len() - ICRC_BYTES);
         tail.copy_from_slice(&envelope.map_or(0, |e| icrc(e, body)).to_le_bytes());
@@ -260,6 +268,7 @@ impl<'a> Packet<'a> {
     }
 
     /// What the packet is.
+    #[inline]
     pub fn opcode(&self) -> Opcode {
         self.headers.bth.opcode
     }
@@ -271,6 +280,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    #[inline]
     fn take<T: Pod>(&mut self) -> &'a T {
         let (now, later) = self.rest.split_at(size_of::<T>());
         self.rest = later;
