@@ -129,10 +129,22 @@ BP_DEV uint32_t last_word([[maybe_unused]] const bp_qp& qp, [[maybe_unused]] uin
   }
 }
 
-// `done`, moved to the end of the WQE in whose middle it may be, as last_word() says.
-BP_DEV uint64_t behind_last(uint32_t word, uint64_t done) {
-  const uint32_t blocks = ready_blocks(word, done - 1);
-  return blocks != 0 ? done - 1 + blocks : done;
+// `done`, moved to the end of the WQE in whose middle it may be, as last_word() says. In-band a WQE has
+// one ticket.
+template <class P>
+BP_DEV uint64_t behind_last([[maybe_unused]] uint32_t word, uint64_t done) {
+  if constexpr (P::inband) {
+    return done;
+  } else {
+    const uint32_t blocks = ready_blocks(word, done - 1);
+    return blocks != 0 ? done - 1 + blocks : done;
+  }
+}
+
+// The same, where it is seldom asked.
+template <class P>
+BP_DEV_COLD uint64_t behind_last(const bp_qp& qp, uint64_t done) {
+  return behind_last<P>(last_word<P>(qp, done), done);
 }
 
 enum class found { nothing, cqe, error };
@@ -153,7 +165,7 @@ BP_DEV found take_cqe(const bp_qp& qp, cq_cursor* c, uint64_t target) {
   const uint64_t start = c->done + ((counter - (uint32_t)c->done) & 0xffff);
   if ((op_own >> 4) == BP_CQE_REQ_ERR) return found::error;
   c->done = start + 1;
-  if (c->done < target) c->done = behind_last(last_word<P>(qp, c->done), c->done);
+  if (c->done < target) c->done = behind_last<P>(last_word<P>(qp, c->done), c->done);
   return found::cqe;
 }
 
@@ -194,7 +206,7 @@ BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target, [[maybe_unused]] deadl
     for (uint32_t n = 0; last == found::cqe && c.done < target && n < 64; n++) {
       last = take_cqe<P>(qp, &c, target);
     }
-    if (c.done == before.done) c.done = behind_last(word, c.done);
+    if (c.done == before.done) c.done = behind_last<P>(word, c.done);
     if (c.ci != before.ci || c.done != before.done) store_cursor<P>(qp, &c);
     if (last == found::error) fail_by_cqe<P>(qp, c);
   }
@@ -279,10 +291,8 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
   if (s != BP_OK) return s;
   deadline limit;
   uint32_t missed = 0;
-  const uint32_t word = last_word<P>(qp, c.done);  // on its way meanwhile
   o.first.wait();
-  c.done = behind_last(word, c.done);
-  while (c.done < target) {
+  do {
     const found f = take_cqe<P>(qp, &c, target);
     if (f == found::cqe) continue;
     if (f == found::error) {
@@ -290,13 +300,16 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
       fail_by_cqe<P>(qp, c);
       break;
     }
+    if constexpr (!P::inband) {
+      if (missed == 0) c.done = behind_last<P>(qp, c.done);
+    }
     missed++;
     if (limit.expired(qp.timeout_ns)) {
       s = BP_TIMEOUT;
       break;
     }
     yield_();
-  }
+  } while (c.done < target);
   if (leader) {
     if (c.ci != o.cursor.ci || c.done != o.cursor.done) store_cursor<P>(qp, &c);
     o.first.template learn<P>(qp, missed);
@@ -319,6 +332,21 @@ BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
     }
   } else {
     return wait_exclusive<P>(qp, true, load_outlook<P>(qp), target);
+  }
+}
+
+// The wait of a post that finds no room. In-band it is out of line: inlined, it makes puts by a block,
+// which are shortest there, a fifth slower (docs/results/fixes-h200.md).
+template <class P>
+BP_DEV_COLD bp_status_code wait_for_slots(const bp_qp& qp, uint64_t target) {
+  return wait_done<P>(qp, target);
+}
+template <class P>
+BP_DEV bp_status_code wait_for_room(const bp_qp& qp, uint64_t target) {
+  if constexpr (P::inband) {
+    return wait_for_slots<P>(qp, target);
+  } else {
+    return wait_done<P>(qp, target);
   }
 }
 
@@ -369,7 +397,7 @@ BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, ui
         yield_();
       }
     } else {
-      bp_status_code s = wait_done<P>(qp, next + n - limit);
+      bp_status_code s = wait_for_room<P>(qp, next + n - limit);
       if (s != BP_OK) return s;
       *done = next + n - limit;
     }
@@ -378,7 +406,7 @@ BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, ui
     next = atomic_add(&st->reserved, n);
     *done = ld_acquire_gpu(&st->done);
     if (next + n > *done + limit) {
-      bp_status_code s = wait_done<P>(qp, next + n - limit);
+      bp_status_code s = wait_for_room<P>(qp, next + n - limit);
       if (s == BP_TIMEOUT) {
         fail(qp, BP_TIMEOUT, 0, next);
         s = BP_DEAD;

@@ -113,6 +113,19 @@ void nobodys_cqe_is_missed() {
   CHECK(bp::poll_cq<Path>(q.qp, 4) == 4);
 }
 
+// In-band there are no ready words: after 2^32 tickets too, a slot's CQE completes that slot alone.
+void a_slot_is_one_ticket() {
+  using inband = bp::path<bp::data::push, bp::kick::inband, bp::share::exclusive>;
+  queue q;
+  for (bp_cqe64& cqe : q.cqes) cqe.op_own = 0xf0;
+  q.qp.timeout_ns = 1000000;
+  for (uint64_t back = 0; back < 20; back++) {
+    q.state.done = ((uint64_t)1 << 32) - back;
+    CHECK(bp::poll_cq<inband>(q.qp, q.state.done + 1) == q.state.done);
+    CHECK(bp::wait_done<inband>(q.qp, q.state.done + 1) == BP_TIMEOUT);
+  }
+}
+
 // While one rings, others post without an end.
 queue* shared;
 uint64_t posted, rung;
@@ -198,6 +211,7 @@ int main() {
   a_poster_outlasts_a_last_round();
   a_last_round_is_prolonged();
   using alone = bp::path<bp::data::pull, bp::kick::kernel, bp::share::exclusive>;
+  a_slot_is_one_ticket();
   nobodys_cqe_is_missed<P>();
   nobodys_cqe_is_missed<alone>();
   blueflame_has_system_scope();
