@@ -220,7 +220,7 @@ static void unknowns(void)
 		REFUSED(dup3(1, found[i], O_CLOEXEC), EBUSY);
 		CHECK(close_range(found[i], found[i], 0) == 0);
 	}
-	int spare = dup(1), last = -1;
+	int spare = fcntl(1, F_DUPFD, 400), last = -1; /* above all of the device's, whatever comes and goes */
 	for (int fd = 3; fd < 1 << 16; fd++)
 		if (is_known(&p, fd))
 			last = fd;
