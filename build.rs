@@ -35,7 +35,7 @@ fn main() {
     }
     tell_commit(&root);
     // For users' own kernels: DEP_BELLPUSH_INCLUDE in a dependent's build script.
-    println!("cargo::metadata=include={}", kernels.display());
+    println!("cargo::metadata=include={}", kernels.join("include").display());
 
     let sources = cu_files(&kernels);
     let werror = env::var_os("BELLPUSH_WERROR").is_some_and(|v| v == "1");
@@ -51,7 +51,7 @@ fn main() {
                 if nvcc.is_absolute() {
                     println!("cargo::rerun-if-changed={}", nvcc.display()); // another, or none
                 }
-                (fatbins(&nvcc, &archs, &sources, &out, werror), "")
+                (fatbins(&nvcc, &archs, &kernels, &sources, &out, werror), "")
             }
             Err(why) => (Vec::new(), why),
         }
@@ -92,7 +92,8 @@ pub fn head_files(root: &Path) -> Vec<PathBuf> {
 
 /// The entry points' files, in a fixed order.
 fn cu_files(kernels: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(kernels).expect("the crate has a folder kernels");
+    let listed = ["bench", "entry"].map(|folder| fs::read_dir(kernels.join(folder)));
+    let entries = listed.into_iter().flat_map(|found| found.expect("the crate has its kernels"));
     let mut files: Vec<PathBuf> = entries
         .map(|entry| entry.expect("kernels can be listed").path())
         .filter(|path| path.extension().is_some_and(|ext| ext == "cu"))
@@ -101,13 +102,18 @@ fn cu_files(kernels: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// Where `#include` looks: for what is the library's own, and for what users include too.
+fn includes(kernels: &Path) -> [PathBuf; 2] {
+    [kernels.to_owned(), kernels.join("include")]
+}
+
 fn compile_for_host(kernels: &Path, sources: &[PathBuf], out: &Path, werror: bool) {
     let mut build = cc::Build::new();
     build
         .cpp(true)
         .std("c++17")
         .opt_level(2) // also in debug builds: lanes spin against each other
-        .include(kernels)
+        .includes(includes(kernels))
         .warnings(true)
         .extra_warnings(true)
         .warnings_into_errors(werror)
@@ -221,6 +227,7 @@ pub fn capabilities(listed: &[u8]) -> Option<String> {
 fn fatbins(
     nvcc: &Path,
     archs: &str,
+    kernels: &Path,
     sources: &[PathBuf],
     out: &Path,
     werror: bool,
@@ -231,7 +238,7 @@ fn fatbins(
         for _ in 0..jobs {
             scope.spawn(|| {
                 while let Some(cu) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    fatbin(nvcc, archs, cu, out, werror);
+                    fatbin(nvcc, archs, kernels, cu, out, werror);
                 }
             });
         }
@@ -243,7 +250,7 @@ fn compiled(cu: &Path, out: &Path) -> PathBuf {
     out.join(cu.file_name().expect("a .cu file has a name")).with_extension("fatbin")
 }
 
-fn fatbin(nvcc: &Path, archs: &str, cu: &Path, out: &Path, werror: bool) {
+fn fatbin(nvcc: &Path, archs: &str, kernels: &Path, cu: &Path, out: &Path, werror: bool) {
     let to = compiled(cu, out);
     let mut command = Command::new(nvcc);
     command.args(["-fatbin", "-std=c++17", "-O3", "--threads", "0"]);
@@ -260,8 +267,11 @@ fn fatbin(nvcc: &Path, archs: &str, cu: &Path, out: &Path, werror: bool) {
     if let Some(cxx) = env::var_os("NVCC_CCBIN") {
         command.arg("-ccbin").arg(cxx);
     }
+    for folder in includes(kernels) {
+        command.arg("-I").arg(folder);
+    }
     command.arg(cu);
-    let kept = kept_fatbin(&command, nvcc, cu, out);
+    let kept = kept_fatbin(&command, nvcc, kernels, cu, out);
     if fs::copy(&kept, &to).is_ok() {
         return;
     }
@@ -282,7 +292,7 @@ fn fatbin(nvcc: &Path, archs: &str, cu: &Path, out: &Path, werror: bool) {
 
 /// Where a compiled file is kept for other builds of the same sources by the same command. Cargo runs this
 /// script once for each profile and set of features (lints, tests, a dependent's), and nvcc takes minutes.
-fn kept_fatbin(command: &Command, nvcc: &Path, cu: &Path, out: &Path) -> PathBuf {
+fn kept_fatbin(command: &Command, nvcc: &Path, kernels: &Path, cu: &Path, out: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     format!("{command:?}").hash(&mut hasher);
     let version = Command::new(nvcc).arg("--version").output();
@@ -290,7 +300,7 @@ fn kept_fatbin(command: &Command, nvcc: &Path, cu: &Path, out: &Path) -> PathBuf
     for name in NVCC_VARIABLES {
         env::var_os(name).hash(&mut hasher);
     }
-    hash_tree(cu.parent().expect("a file lies in a folder"), &mut hasher);
+    hash_tree(kernels, &mut hasher);
     let name = cu.file_stem().expect("a .cu file has a name").to_string_lossy();
     // OUT_DIR is target/PROFILE/build/PACKAGE/out.
     let target = out.ancestors().nth(4).unwrap_or(out);

@@ -1,4 +1,4 @@
-//! Window arithmetic, stated once: the reference model of `kernels/credit.cuh`.
+//! Window arithmetic, stated once: the reference model of `kernels/include/bellpush/impl/credit.cuh`.
 //!
 //! A *ticket* is a u64 that never wraps in practice; a queue hands tickets out in order, one for
 //! each basic block (or in-band slot), and a WQE owns the tickets `start..end`. Rings hold only the

@@ -216,7 +216,7 @@ fn a_window_of_one_slot_is_enough() {
     }
 }
 
-/// On the engine of `kernels/engine.cuh`: a unit in parts would bring its flag with words of the message before.
+/// On the engine of `kernels/engine/engine.cuh`: a unit in parts would bring its flag with words of the message before.
 #[test]
 fn units_of_quick_messages_come_whole() {
     const RANKS: i32 = 2;

@@ -1,6 +1,6 @@
 //! What the device code stores and loads, in which order: each `tests/device/*.cpp` is a program of its own that
-//! includes the headers with some of `kernels/order.cuh`'s accesses replaced by its own, so that it sees them one by
-//! one, and can let others come between two of them. It exits with 0 when all is as it must be.
+//! includes the headers with some of `kernels/include/bellpush/impl/order.cuh`'s accesses replaced by its own, so that
+//! it sees them one by one, and can let others come between two of them. It exits with 0 when all is as it must be.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ fn run(name: &str) {
     let cxx = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let mut command = Command::new(&cxx);
     command.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]);
-    command.arg("-I").arg(root.join("kernels"));
+    command.arg("-I").arg(root.join("kernels")).arg("-I").arg(root.join("kernels/include"));
     command.arg(root.join("tests/device").join(name).with_extension("cpp"));
     command.arg(root.join("kernels/host/exec.cpp")).arg("-o").arg(&program);
     let compiled = command.output().unwrap_or_else(|e| panic!("{cxx}: {e}"));

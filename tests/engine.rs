@@ -1,4 +1,4 @@
-//! The engine of `kernels/engine.cuh`: the tests of the software NIC's own engine, byte for byte the
+//! The engine of `kernels/engine/engine.cuh`: the tests of the software NIC's own engine, byte for byte the
 //! same, on it; and what is its alone.
 
 #![expect(clippy::duplicate_mod, reason = "each suite brings its helpers along")]

@@ -241,9 +241,10 @@ fn top(path: &str) -> &str {
 
 // ---- Device code -------------------------------------------------------------------------------
 
-/// Includes of a file in `kernels/` that reach outside of it.
+/// Includes of a file in `kernels/` that reach outside of it; of one in `kernels/include/`, which users copy or
+/// install without the rest, those that reach outside of that.
 fn foreign_includes(file: &str, source: &str, exists: impl Fn(&Path) -> bool) -> Vec<String> {
-    let host = file.starts_with("kernels/host/");
+    let (public, host) = (file.starts_with("kernels/include/"), is_host_half(file));
     let folder = Path::new(file).parent().expect("the file lies in a folder");
     let mut wrong = Vec::new();
     for line in source.lines() {
@@ -252,10 +253,14 @@ fn foreign_includes(file: &str, source: &str, exists: impl Fn(&Path) -> bool) ->
         let named = named.trim();
         let fine = if let Some((name, _)) = named.strip_prefix('<').and_then(|s| s.split_once('>'))
         {
-            C_HEADERS.contains(&name) || host && HOST_HEADERS.contains(&name)
+            C_HEADERS.contains(&name)
+                || host && HOST_HEADERS.contains(&name)
+                || name.starts_with("bellpush/") && exists(&Path::new("kernels/include").join(name))
         } else if let Some((name, _)) = named.strip_prefix('"').and_then(|s| s.split_once('"')) {
             let folders = [folder, Path::new("kernels")];
-            !name.contains("..") && folders.iter().any(|folder| exists(&folder.join(name)))
+            !public
+                && !name.contains("..")
+                && folders.iter().any(|folder| exists(&folder.join(name)))
         } else {
             false
         };
@@ -264,6 +269,11 @@ fn foreign_includes(file: &str, source: &str, exists: impl Fn(&Path) -> bool) ->
         }
     }
     wrong
+}
+
+/// The host executor's half, which asks the operating system for time and for other threads' turns.
+fn is_host_half(file: &str) -> bool {
+    file.starts_with("kernels/host/") || file == "kernels/include/bellpush/impl/lane.hpp"
 }
 
 // ---- The tree ----------------------------------------------------------------------------------
@@ -350,15 +360,17 @@ fn device_code_includes_nothing_from_outside() {
 fn inline_assembly_stays_in_two_headers() {
     let mut found: Vec<_> = files("kernels", &["h", "hpp", "cu", "cuh"]);
     found.retain(|(file, text)| {
-        let device = !file.starts_with("kernels/host/");
-        device
+        !is_host_half(file)
             && text
                 .lines()
                 .any(|line| !line.trim_start().starts_with("//") && line.contains("asm volatile"))
     });
     found.sort();
     let names: Vec<_> = found.iter().map(|(file, _)| file.as_str()).collect();
-    assert_eq!(names, ["kernels/exec.cuh", "kernels/order.cuh"]);
+    assert_eq!(
+        names,
+        ["kernels/include/bellpush/exec.cuh", "kernels/include/bellpush/impl/order.cuh"]
+    );
 }
 
 #[test]
@@ -422,10 +434,16 @@ fn a_right_import_is_not_complained_about() {
 
 #[test]
 fn an_outside_include_is_found() {
-    let exists = |path: &Path| path == Path::new("kernels/wire.h");
+    let there = ["kernels/engine/run.cuh", "kernels/include/bellpush/wire.h"];
+    let exists = |path: &Path| there.iter().any(|file| path == Path::new(file));
     for (file, source, wrong) in [
-        ("kernels/a.cuh", "#include <stdint.h>\n#include \"wire.h\"", 0),
-        ("kernels/host/a.hpp", "#include \"wire.h\"\n# include <thread>", 0),
+        ("kernels/engine/a.cuh", "#include <stdint.h>\n#include \"run.cuh\"", 0),
+        ("kernels/entry/a.cu", "#include <bellpush/wire.h>\n#include \"engine/run.cuh\"", 0),
+        ("kernels/host/a.hpp", "#include <bellpush/wire.h>\n# include <thread>", 0),
+        ("kernels/include/bellpush/a.cuh", "#include <bellpush/wire.h>", 0),
+        ("kernels/include/bellpush/a.cuh", "#include \"wire.h\"", 1),
+        ("kernels/include/bellpush/a.cuh", "#include \"engine/run.cuh\"", 1),
+        ("kernels/include/bellpush/a.cuh", "#include <bellpush/missing.h>", 1),
         ("kernels/a.cuh", "#include <thread>", 1),
         ("kernels/a.cuh", "#include <cuda/atomic>", 1),
         ("kernels/a.cuh", "  # include \"../src/secret.h\"", 1),

@@ -1,4 +1,4 @@
-//! Model of how posters that share a queue ring its doorbell (`kernels/doorbell.cuh`): loom tries
+//! Model of how posters that share a queue ring its doorbell (`kernels/include/bellpush/impl/doorbell.cuh`): loom tries
 //! every interleaving and every value that a load may see under the C++ memory model.
 //!
 //! 1. *reserve*: take tickets by an atomic add, and wait until those one lap before are complete;

@@ -1,4 +1,4 @@
-//! The same layouts three times: libmlx5's `<infiniband/mlx5dv.h>`, `kernels/wire.h` and `args.h`,
+//! The same layouts three times: libmlx5's `<infiniband/mlx5dv.h>`, `kernels/include/bellpush/wire.h` and `args.h`,
 //! and the Rust types. A C program prints what the compiler makes of the first two; each claim below
 //! says which C expressions are equal, and what Rust says about it.
 //!
@@ -350,6 +350,7 @@ fn kernel_constants() -> Vec<Claim> {
 
 // ---- Asking the C compiler ---------------------------------------------------------------------
 
+const WIRE_HEADER: &str = "bellpush/wire.h";
 const MLX5_HEADER: &str = "infiniband/mlx5dv.h";
 
 fn about_mlx5(expression: &str) -> bool {
@@ -372,6 +373,7 @@ fn evaluate(headers: &[&str], expressions: &[&str]) -> BTreeMap<String, u64> {
     std::fs::write(&source, text).expect("the scratch folder can be written");
     let mut cc = compiler();
     cc.arg("-I").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels"));
+    cc.arg("-I").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/include"));
     let built = cc.arg("-o").arg(&program).arg(&source).output().expect("cc runs");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let printed = Command::new(&program).output().expect("the program runs");
@@ -435,21 +437,21 @@ fn libmlx5_wire_h_and_rust_agree() {
         return;
     }
     let claims = [mlx5_structures(), mlx5_constants()].concat();
-    assert!(check(&[MLX5_HEADER, "wire.h"], &claims) > 150);
+    assert!(check(&[MLX5_HEADER, WIRE_HEADER], &claims) > 150);
 }
 
 #[test]
 fn our_headers_and_rust_agree() {
     let mut claims = [mlx5_structures(), mlx5_constants(), kernel_structures()].concat();
     claims.iter_mut().for_each(|claim| claim.c.retain(|c| !about_mlx5(c)));
-    assert!(check(&["args.h", "collective.h"], &claims) > 320);
+    assert!(check(&["entry/args.h", "collective/collective.h"], &claims) > 320);
 }
 
 /// Negative control: a wrong offset, size or constant on either side is told.
 #[test]
 fn a_wrong_layout_is_told() {
     let offset = "offsetof(struct bp_wqe_ctrl, imm)";
-    let values = evaluate(&["wire.h"], &[offset, "BP_OP_SEND", "BP_OP_NOP"]);
+    let values = evaluate(&[WIRE_HEADER], &[offset, "BP_OP_SEND", "BP_OP_NOP"]);
     assert!(differences(&[claim(&[offset], 12)], &values).is_empty());
     let wrong = differences(&[claim(&[offset], 8)], &values);
     assert_eq!(wrong, [format!("Rust is 0x8, but {offset} is 0xc")]);
@@ -465,5 +467,5 @@ fn a_wrong_layout_is_told() {
     }
     let claims = layout!(Exchanged = bp_wqe_data { byte_count; lkey; addr; });
     let expressions: Vec<&str> = claims.iter().flat_map(|c| &c.c).map(String::as_str).collect();
-    assert_eq!(differences(&claims, &evaluate(&["wire.h"], &expressions)).len(), 2);
+    assert_eq!(differences(&claims, &evaluate(&[WIRE_HEADER], &expressions)).len(), 2);
 }

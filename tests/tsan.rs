@@ -16,7 +16,8 @@ fn compile(source: &Path, to: &Path) -> Output {
     let cxx = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let mut command = Command::new(&cxx);
     command.args(["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=thread"]);
-    command.arg("-I").arg(root.join("kernels")).arg(source);
+    command.arg("-I").arg(root.join("kernels")).arg("-I").arg(root.join("kernels/include"));
+    command.arg(source);
     command.arg(root.join("kernels/host/exec.cpp")).arg("-o").arg(to);
     command.output().unwrap_or_else(|e| panic!("{cxx}: {e}"))
 }

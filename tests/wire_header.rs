@@ -1,4 +1,4 @@
-//! The Rust wire types say what `kernels/wire.h` says: every constant by name, every size.
+//! The Rust wire types say what `kernels/include/bellpush/wire.h` says: every constant by name, every size.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use bellpush::wire::cqe::{CqeBytes, CqeOpcode};
 use bellpush::wire::doorbell as db;
 use bellpush::wire::wqe::*;
 
-const HEADER: &str = include_str!("../kernels/wire.h");
+const HEADER: &str = include_str!("../kernels/include/bellpush/wire.h");
 
 /// `NAME = value` of the header's enums, and the sizes that it asserts.
 fn said(header: &str) -> BTreeMap<String, u64> {
@@ -94,7 +94,7 @@ fn a_changed_constant_is_noticed() {
 fn what_host_and_engine_share_agrees() {
     use bellpush::gpu::engine_args::EngineArgs;
     use bellpush::wire::engine as e;
-    let said = said(include_str!("../kernels/engine.h"));
+    let said = said(include_str!("../kernels/engine/engine.h"));
     let size = |n: usize| n as u64;
     for (name, value) in [
         ("BP_ENGINE_BLOCK_QPS", size(e::BLOCK_QPS)),

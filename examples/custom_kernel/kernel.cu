@@ -1,6 +1,6 @@
 // Kernels of a program that uses bellpush: a producer that computes and sends, piece by piece, and
 // a consumer on the other end that takes each piece as soon as it is there.
-#include "bellpush.cuh"
+#include <bellpush/bellpush.cuh>
 
 // The path that the host makes the endpoints for is push/inband. All blocks of the producer use one
 // queue pair at once, so it is instantiated as shared.

@@ -1,6 +1,6 @@
 // The host executor's C++ side: which lane runs on this thread, and the memory of a grid.
 // The one translation unit that a program links beside its kernels; needs no C++ runtime.
-#include "lane.hpp"
+#include <bellpush/impl/lane.hpp>
 
 #include <sched.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "lane.hpp"
+#include <bellpush/impl/lane.hpp>
 
 namespace bp_host {
 

@@ -3,7 +3,7 @@
 
 use crate::gpu::collective_args::{DEPTH, HEADER_BYTES, QUICK_SLOT_BYTES, QUICK_SLOTS};
 
-/// Offsets and lengths in bytes; see `kernels/collective.h`.
+/// Offsets and lengths in bytes; see `kernels/collective/collective.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     pub reports: u64,

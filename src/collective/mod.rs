@@ -3,7 +3,7 @@
 //!
 //! Every rank makes a [`Member`], the ranks exchange their [`RankAddress`]es, and each becomes a
 //! [`Communicator`]. [`Communicator::threads`] does it for ranks that are threads of one process.
-//! One launch reduces and sends (`kernels/collective.cuh`, whose head says why slots may be written
+//! One launch reduces and sends (`kernels/collective/collective.cuh`, whose head says why slots may be written
 //! again, and how the ranks agree on which of them to blame).
 
 mod address;

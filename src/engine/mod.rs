@@ -1,4 +1,4 @@
-//! The software NIC's engine on a GPU: launches `kernels/engine.cu` and keeps it running.
+//! The software NIC's engine on a GPU: launches `kernels/entry/engine.cu` and keeps it running.
 //!
 //! The kernel ends by itself after [`EngineOptions::run`]; all that it knows lies in memory, so nothing
 //! is lost in between. The next launch is queued behind the running one, so that no message waits for

@@ -1,5 +1,5 @@
-//! What the host hands to kernels: mirrors of the `bp_` structures in `kernels/wire.h` and
-//! `kernels/args.h`, in the machine's byte order. A test compares sizes and offsets with the C side.
+//! What the host hands to kernels: mirrors of the `bp_` structures in `kernels/include/bellpush/wire.h` and
+//! `kernels/entry/args.h`, in the machine's byte order. A test compares sizes and offsets with the C side.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,5 +1,5 @@
 //! What the host hands to the collective kernels: mirrors of the structures in
-//! `kernels/collective.h`. A test compares sizes and offsets with the C side.
+//! `kernels/collective/collective.h`. A test compares sizes and offsets with the C side.
 
 use bytemuck::{Pod, Zeroable};
 

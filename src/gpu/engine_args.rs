@@ -1,4 +1,4 @@
-//! The argument of the engine's kernel: mirror of `struct bp_engine_args` in `kernels/engine.h`.
+//! The argument of the engine's kernel: mirror of `struct bp_engine_args` in `kernels/engine/engine.h`.
 
 use bytemuck::{Pod, Zeroable};
 

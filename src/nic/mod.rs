@@ -111,7 +111,8 @@ pub struct QpAttr {
     pub ack_timeout: u8,
     /// In-band window, for a queue pair whose sends announce themselves.
     pub inband: Option<Inband>,
-    /// Whole WQEs are stored to the UAR (`kernels/doorbell.cuh`): with [`Order::Later`] with a check
+    /// Whole WQEs are stored to the UAR (`kernels/include/bellpush/impl/doorbell.cuh`): with [`Order::Later`] with
+    /// a check
     /// word in `ctrl.imm` of RDMA_WRITE, and executed from there without reading the SQ.
     pub blueflame: bool,
 }

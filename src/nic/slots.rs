@@ -1,4 +1,4 @@
-//! Host-side posting to an in-band window: what `kernels/inband.cuh` does, on the CPU.
+//! Host-side posting to an in-band window: what `kernels/include/bellpush/impl/inband.cuh` does, on the CPU.
 
 use std::sync::atomic::Ordering;
 

@@ -2,7 +2,7 @@
 //!
 //! The application says what to send; the endpoint's [`Path`] says who moves it and what tells the
 //! NIC. On paths whose posts a kernel makes ([`Path::posted_by_gpu`]) device code can call the same
-//! verbs itself (`kernels/bellpush.cuh`) with [`Endpoint::device`].
+//! verbs itself (`kernels/include/bellpush/bellpush.cuh`) with [`Endpoint::device`].
 
 mod endpoint;
 mod host_posted;

@@ -248,7 +248,7 @@ impl Pair {
     }
 }
 
-/// Whether NICs get the engine of `kernels/engine.cuh`. The program says so, in a constant of its root:
+/// Whether NICs get the engine of `kernels/engine/engine.cuh`. The program says so, in a constant of its root:
 /// a suite that another program takes in then runs on that one's engine, whatever the two are called.
 pub const ON_GPU_ENGINE: bool = match crate::ENGINE.as_bytes() {
     b"cpu" => false,

@@ -1,9 +1,10 @@
 // Counts how often an observer sees a doorbell before what it tells of. Queues and windows lie in host memory and CPU
 // threads are the observers. Each queue pair is shared by callers of two blocks, on two multiprocessors, so that a
-// doorbell covers WQEs of the other one: whether its ringer's fence covers those too (kernels/order.cuh) is what is
-// counted here. There are many queue pairs, of few callers, so that many doorbells are seen; an observer looks at the
-// newest WQEs that one covers before anything else, because those are what it may have overtaken. Other blocks store
-// to the host all the while, so that the queues on the way are deep.
+// doorbell covers WQEs of the other one: whether its ringer's fence covers those too
+// (kernels/include/bellpush/impl/order.cuh) is what is counted here. There are many queue pairs, of few callers, so
+// that many doorbells are seen; an observer looks at the newest WQEs that one covers before anything else, because
+// those are what it may have overtaken. Other blocks store to the host all the while, so that the queues on the way are
+// deep.
 //
 //   nvcc -std=c++17 -O3 -arch=sm_90 -Ikernels -o order_observer tests/cuda/order_observer.cu
 //   timeout 60 ./order_observer [seconds a case, 5; at most 10]
@@ -24,7 +25,7 @@
 #include <vector>
 
 #define BP_MAX_THREADS 256
-#include "bellpush.cuh"
+#include <bellpush/bellpush.cuh>
 
 #define CHECK_CUDA(call)                                                                  \
   do {                                                                                    \

@@ -1,8 +1,8 @@
 // Payload that the engine's blocks share: every piece of a job is taken once.
 #include <vector>
 
+#include <bellpush/impl/order.cuh>
 #include "check.hpp"
-#include "order.cuh"
 
 namespace bp {
 
@@ -27,7 +27,7 @@ uint64_t seen_load(const uint64_t* p) {
 }  // namespace bp
 
 #define ld_relaxed_gpu seen_load
-#include "engine_move.cuh"
+#include "engine/move.cuh"
 
 using namespace bp::engine;
 

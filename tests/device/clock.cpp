@@ -1,6 +1,6 @@
 // Waits end by their time, and by nothing else.
+#include <bellpush/exec.cuh>
 #include "check.hpp"
-#include "exec.cuh"
 
 namespace bp {
 uint64_t told;
@@ -8,7 +8,7 @@ uint64_t told_ns() { return told; }
 }  // namespace bp
 
 #define now_ns told_ns
-#include "order.cuh"
+#include <bellpush/impl/order.cuh>
 
 bool expires_at(bp::deadline* wait, uint64_t now, uint64_t timeout_ns) {
   bp::told = now;

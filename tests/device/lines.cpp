@@ -5,9 +5,9 @@
 #include <set>
 #include <vector>
 
+#include <bellpush/impl/order.cuh>
 #include "check.hpp"
 #include "host/threads.hpp"
-#include "order.cuh"
 
 namespace bp {
 
@@ -23,7 +23,7 @@ void seen_fence() { at_fence(); }
 
 #define st_line seen_line
 #define fence_sys seen_fence
-#include "bellpush.cuh"
+#include <bellpush/bellpush.cuh>
 
 constexpr uint32_t slot_bytes = 4096;
 alignas(64) uint8_t window[slot_bytes];

@@ -1,8 +1,8 @@
 // Ready words, and who rings.
 #include <vector>
 
+#include <bellpush/impl/order.cuh>
 #include "check.hpp"
-#include "order.cuh"
 
 namespace bp {
 
@@ -27,7 +27,7 @@ void seen_doorbell(uint64_t*, uint64_t v) { at_doorbell(v); }
 #define st_relaxed_gpu seen_store
 #define fence_gpu seen_fence
 #define st_mmio seen_doorbell
-#include "bellpush.cuh"
+#include <bellpush/bellpush.cuh>
 
 using P = bp::path<bp::data::pull, bp::kick::kernel, bp::share::shared>;
 constexpr uint32_t blocks_log = 6;

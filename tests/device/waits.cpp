@@ -1,6 +1,6 @@
 // Waits look at what they wait for once more before they say that the queue pair has ended.
+#include <bellpush/impl/order.cuh>
 #include "check.hpp"
-#include "order.cuh"
 
 namespace bp {
 
@@ -25,7 +25,7 @@ void seen_store(uint64_t* p, uint64_t v) { st_relaxed_sys(p, v); }
 
 #define ld_relaxed_gpu seen_load
 #define st_relaxed_sys seen_store
-#include "bellpush.cuh"
+#include <bellpush/bellpush.cuh>
 
 bp_endpoint ep;
 bp_qp_state state;

@@ -170,7 +170,7 @@ pub fn running_nic() -> Arc<dyn Nic> {
     }
 }
 
-/// Whether NICs get the engine of `kernels/engine.cuh`. The program says so, in a constant of its root:
+/// Whether NICs get the engine of `kernels/engine/engine.cuh`. The program says so, in a constant of its root:
 /// a suite that another program takes in then runs on that one's engine, whatever the two are called.
 pub const ON_GPU_ENGINE: bool = match crate::ENGINE.as_bytes() {
     b"cpu" => false,
@@ -178,7 +178,7 @@ pub const ON_GPU_ENGINE: bool = match crate::ENGINE.as_bytes() {
     _ => panic!("ENGINE is \"cpu\" or \"kernel\""),
 };
 
-/// The engine of `kernels/engine.cuh`, where the program wants it: on the host executor, or with
+/// The engine of `kernels/engine/engine.cuh`, where the program wants it: on the host executor, or with
 /// BELLPUSH_TEST_ENGINE=N on a CUDA GPU (beside BELLPUSH_TEST_GPU).
 fn offload(rounds: Option<u32>) -> Option<Arc<Offload>> {
     println!("engine: {}", crate::ENGINE);

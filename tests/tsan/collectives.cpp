@@ -1,7 +1,7 @@
 // Two blocks of 80 lanes (a partial last warp) share memory between collectives only: no race.
 #include <stdio.h>
 
-#include "exec.cuh"
+#include <bellpush/exec.cuh>
 #include "host/threads.hpp"
 
 struct Args {

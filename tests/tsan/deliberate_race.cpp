@@ -2,7 +2,7 @@
 // does not report this checks nothing.
 #include <stdio.h>
 
-#include "exec.cuh"
+#include <bellpush/exec.cuh>
 #include "host/threads.hpp"
 
 struct Args {

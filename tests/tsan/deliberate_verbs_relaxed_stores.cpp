@@ -1,5 +1,5 @@
 // Negative control: verbs whose stores release nothing: ready words, doorbell record, doorbell.
-#include "exec.cuh"
+#include <bellpush/exec.cuh>
 #pragma GCC diagnostic ignored "-Wbuiltin-macro-redefined"
 #define MOCK_STORE 3  // the NIC still releases
 #include <atomic>

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "bellpush.cuh"
+#include <bellpush/bellpush.cuh>
 #include "host/threads.hpp"
 
 // How the NIC reads doorbell and doorbell record. A negative control says relaxed.

@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_sum_is_what_the_kernels_compute() {
-        // Written out once more, word by word, as kernels/doorbell.cuh does it.
+        // Written out once more, word by word, as kernels/include/bellpush/impl/doorbell.cuh does it.
         let bytes: Vec<u8> = (0..128u8).collect();
         let mut sum = 0u32;
         for i in 0..32u32 {

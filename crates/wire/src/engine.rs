@@ -1,5 +1,5 @@
 //! What host and engine share when an engine runs on a GPU: mirrors of the structures in
-//! `kernels/engine.h`, in the machine's byte order. A test compares sizes and offsets with the C side.
+//! `kernels/engine/engine.h`, in the machine's byte order. A test compares sizes and offsets with the C side.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -18,7 +18,7 @@ pub const SHARED_BYTES: u32 = 24576;
 /// Longest in-band slot that an engine on a GPU takes.
 pub const MAX_SLOT_BYTES: u32 = 64 << 10;
 
-/// Offsets in the context and the record of `kernels/engine.h`.
+/// Offsets in the context and the record of `kernels/engine/engine.h`.
 pub const CONTEXT_ASKED: usize = 0;
 /// Where a context's fixed part begins; its state follows.
 pub const CONTEXT_FIXED: usize = 128;

@@ -1,5 +1,5 @@
 //! In-band slots: lines of data that carry their own sequence, so that the NIC knows from the slot
-//! itself that all of it has arrived (`kernels/inband.cuh` writes them; `docs/protocol.md`).
+//! itself that all of it has arrived (`kernels/include/bellpush/impl/inband.cuh` writes them; `docs/protocol.md`).
 //!
 //! A slot is a row of lines; each line ends with a little-endian sequence. The lines' data bytes,
 //! joined, are a stream that reads as an mlx5 WQE: control, remote address (not for SEND), atomic,

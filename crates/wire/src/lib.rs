@@ -2,7 +2,7 @@
 //!
 //! Packets are in [`roce`]; the rest is what program and NIC share. Its layouts follow the mlx5
 //! Programmer's Reference Manual ("Work Queue Structures", "Completion Queue Entries", "Doorbells")
-//! and agree byte for byte with `kernels/wire.h`. Nothing here trusts its input: a parser takes a
+//! and agree byte for byte with `kernels/include/bellpush/wire.h`. Nothing here trusts its input: a parser takes a
 //! copy of the bytes, checks it once, and hands out values.
 
 #![forbid(unsafe_code)]

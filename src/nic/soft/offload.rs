@@ -1,7 +1,7 @@
 //! An engine that runs elsewhere, on a GPU: what it is lent, and how it gives it back.
 //!
 //! A queue pair's send side belongs to this NIC's own engine or is lent to the other one
-//! (`kernels/engine.h` says how it changes hands). The other engine carries out what is plain and
+//! (`kernels/engine/engine.h` says how it changes hands). The other engine carries out what is plain and
 //! correct; it returns everything else, and the queue pair's own engine goes on where it stood, with
 //! the code that it has anyway: an error, a full CQ, a SEND is found and answered here alone.
 //!

@@ -1,0 +1,153 @@
+// A row of in-band slots: each warp of a block looks at one, and those that are whole and continue
+// each other are carried out together.
+#ifndef BELLPUSH_ENGINE_SLOTS_CUH
+#define BELLPUSH_ENGINE_SLOTS_CUH
+
+#include "block.cuh"
+
+namespace bp {
+namespace engine {
+
+constexpr uint32_t line_loads = 8;   // of a lane, in flight together
+constexpr uint32_t row_lines = 512;  // of a slot that a warp takes
+
+// Payload of a slot's stream that holds a WRITE of inline data and nothing else; 0 for all others,
+// which the crew looks at by itself. The first lines may be anything: the caller checks that they
+// have come.
+BP_DEV uint32_t plain_bytes(const uint8_t* stream, uint32_t qpn, uint64_t ticket) {
+  const ctrl c(stream);
+  const uint32_t count = word_at(stream, 32), bytes = count & ~BP_INLINE_FLAG;
+  const bool plain = c.opcode == BP_OP_RDMA_WRITE && c.ds == 3 && c.qpn == qpn &&
+                     c.index == (ticket & 0xffff) && (count & BP_INLINE_FLAG) != 0;
+  return plain && bytes <= 0x100000 ? bytes : 0;
+}
+
+// A lane's share of a warp's look at lines of 16 bytes: line `first` + lane and every 32nd behind it,
+// up to `end`. No sequence is 0.
+template <uint32_t N>
+BP_DEV void load_lines(uint64_t slot, uint32_t first, uint32_t end, u128* v) {
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+  for (uint32_t j = 0; j < N; j++) {
+    const uint32_t i = first + j * 32 + lane();
+    v[j] = i < end ? ld_line(reinterpret_cast<const u128*>(slot) + i) : unit_zero();
+  }
+}
+
+// The data of such lines to the stream, where they have come. Returns how many have, from `first` on.
+template <uint32_t N>
+BP_DEV uint32_t unpack_lines(const u128* v, uint32_t line, uint32_t sequence, uint32_t first,
+                             uint32_t end, uint8_t* stream) {
+  uint32_t came = 0;
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+  for (uint32_t j = 0; j < N; j++) {
+    if (first + j * 32 >= end) break;
+    const uint32_t i = first + j * 32 + lane();
+    const uint32_t mask = ballot(unpack_line(v[j], line, sequence, stream + i * line_data(line)));
+    if (came == j * 32) came += row_of_ones(mask);
+  }
+  return came;
+}
+
+// What is not a line of 12+4, out of the way of those.
+BP_DEV_COLD uint32_t take_some_others(uint64_t slot, uint32_t line, uint32_t sequence, uint32_t first,
+                                      uint32_t end, uint8_t* stream) {
+  if (line == BP_LINE_14_2) {
+    u128 v[line_loads];
+    load_lines<line_loads>(slot, first, end, v);
+    return unpack_lines<line_loads>(v, BP_LINE_14_2, sequence, first, end, stream);
+  }
+  uint32_t came = 0;
+#if defined(__CUDACC__)
+#pragma unroll 1
+#endif
+  for (uint32_t j = 0; j < line_loads && came == j * 32; j++) {
+    const uint32_t i = first + j * 32 + lane();
+    came += row_of_ones(ballot(i < end && take_line(slot, BP_LINE_60_4, sequence, stream, i)));
+  }
+  return came;
+}
+
+// A whole warp's look at lines from `first` to `end`, as many at a time as are in flight together: the
+// lines' data to the stream. Returns how many from `first` on have come.
+BP_DEV uint32_t take_lines(const place& p, uint32_t line, uint32_t first, uint32_t end,
+                           uint8_t* stream) {
+  uint32_t came = 0;
+#if defined(__CUDACC__)
+#pragma unroll 1
+#endif
+  for (uint32_t at = first; at < end && first + came == at; at += line_loads * 32) {
+    if (line == BP_LINE_12_4) {
+      u128 v[line_loads];
+      load_lines<line_loads>(p.slot, at, end, v);
+      came += unpack_lines<line_loads>(v, BP_LINE_12_4, p.sequence, at, end, stream);
+    } else {
+      came += take_some_others(p.slot, line, p.sequence, at, end, stream);
+    }
+  }
+  return came;
+}
+
+// A stream's payload to where it goes.
+BP_DEV void move_stream(uint64_t to, const uint8_t* stream, uint32_t bytes, uint32_t rank,
+                        uint32_t size) {
+  const uint8_t* payload = stream + inband_header_bytes;
+  if (((to | bytes) & 15) == 0) {
+    move_copied_units(to, payload, bytes, rank, size);
+  } else {
+    move_copied(to, payload, bytes, rank, size);
+  }
+}
+
+// Slots in a row that are whole and whose payload goes on where the one before ended.
+BP_DEV uint32_t row_of_slots(const block_state* b, uint32_t most) {
+  uint32_t n = 0;
+  for (uint64_t next = 0; n < most; n++) {
+    const found_slot& s = b->found[n];
+    if (s.bytes == 0 || (n != 0 && s.remote != next)) break;
+    next = s.remote + s.bytes;
+  }
+  return n;
+}
+
+// The whole block's.
+BP_DEV_COLD void perform_slots() {
+  block_state* b = team{}.b();
+  const order& o = b->work;
+  const context& q = b->qps[o.k];
+  const bp_qpc_fixed& f = q.fixed;
+  const uint32_t warp = tid() / 32, line = f.line;
+  uint8_t* stream = b->stream + warp * q.part;
+  // 1. Look. A slot counts only when every line that its stream needs has come.
+  if (warp < o.end) {
+    const uint64_t ticket = q.state.ticket + warp;
+    const uint32_t came = take_lines(place(q, warp), line, 0, q.lines, stream);
+    syncwarp();  // the stream, before the looks at its header
+    const uint32_t bytes = plain_bytes(stream, f.qpn, ticket);
+    const uint32_t need = lines_of(line, inband_header_bytes + bytes);
+    uint64_t remote = 0;
+    if (bytes != 0 && need <= came && word_at(stream, 24) == b->keys[o.key].key) {
+      remote = resolve(b->keys[o.key], f.peer_pd, long_at(stream, 16), bytes, BP_RIGHT_REMOTE_WRITE);
+    }
+    if (lane() == 0) {
+      const uint32_t signalled = (stream[11] & BP_CTRL_CQ_UPDATE) != 0;
+      b->found[warp] = found_slot{remote, remote != 0 ? bytes : 0, signalled};
+    }
+  }
+  syncthreads();
+  // 2. Carry out.
+  if (warp < row_of_slots(b, o.end)) {
+    // Messages before these, which the block's barriers have shown to this thread, before what it
+    // stores, for the peer.
+    if (q.row_end != 0 && q.row_end != b->found[0].remote) fence_written(q.far);
+    move_stream(b->found[warp].remote, stream, b->found[warp].bytes, lane(), 32);
+  }
+}
+
+}  // namespace engine
+}  // namespace bp
+
+#endif

@@ -1,0 +1,31 @@
+// The paths that our own kernels are built for, by the name that the host asks for.
+#ifndef BELLPUSH_PATHS_H
+#define BELLPUSH_PATHS_H
+
+#include <bellpush/path.cuh>
+
+using push_kernel = bp::path<bp::data::push, bp::kick::kernel>;
+using push_blueflame = bp::path<bp::data::push, bp::kick::blueflame>;
+using pull_kernel = bp::path<bp::data::pull, bp::kick::kernel>;
+using pull_blueflame = bp::path<bp::data::pull, bp::kick::blueflame>;
+
+// The same for a NIC that reads the doorbell record when the doorbell reaches it.
+template <bp::data D, bp::kick K>
+using strict = bp::path<D, K, bp::share::exclusive, bp::reach::system, bp::order::strict>;
+using push_kernel_strict = strict<bp::data::push, bp::kick::kernel>;
+using push_blueflame_strict = strict<bp::data::push, bp::kick::blueflame>;
+using pull_kernel_strict = strict<bp::data::pull, bp::kick::kernel>;
+using pull_blueflame_strict = strict<bp::data::pull, bp::kick::blueflame>;
+
+template <bp::line L, bp::share S = bp::share::exclusive>
+using push_inband = bp::path<bp::data::push, bp::kick::inband, S, bp::reach::system,
+                             bp::order::later, L>;
+using push_inband_12_4 = push_inband<bp::line::d12s4>;
+using push_inband_14_2 = push_inband<bp::line::d14s2>;
+using push_inband_60_4 = push_inband<bp::line::d60s4>;
+
+using shared_push_kernel = bp::path<bp::data::push, bp::kick::kernel, bp::share::shared>;
+using shared_pull_kernel = bp::path<bp::data::pull, bp::kick::kernel, bp::share::shared>;
+using shared_push_inband = push_inband<bp::line::d12s4, bp::share::shared>;
+
+#endif

@@ -1,0 +1,102 @@
+// Entry points that call one verb: what the host's Endpoint launches, and what tests drive.
+#define BP_MAX_THREADS 512
+#include <bellpush/bellpush.cuh>
+#include "args.h"
+#include "paths.h"
+
+namespace {
+
+// Each verb a function of its own: one kernel with all of them inlined takes ptxas minutes.
+#if defined(__CUDACC__)
+#define BP_CALL template <class P, class Scope> __device__ __noinline__ bp_status_code
+#else
+#define BP_CALL template <class P, class Scope> bp_status_code
+#endif
+
+BP_CALL put(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
+  return bp::put<P>(a.ep, scope, remote, local, a.bytes, a.flags);
+}
+BP_CALL put_inline(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
+  return bp::put_inline<P>(a.ep, scope, remote, local, a.bytes, a.flags);
+}
+BP_CALL put_signal(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
+  return bp::put_signal<P>(a.ep, scope, remote, local, a.bytes, a.signal_offset, a.value, a.flags);
+}
+BP_CALL get(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
+  return bp::get<P>(a.ep, scope, local, remote, a.bytes, a.flags);
+}
+BP_CALL fetch_add(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
+  return bp::fetch_add<P>(a.ep, scope, remote, a.value, local, a.flags);
+}
+BP_CALL compare_swap(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
+  return bp::compare_swap<P>(a.ep, scope, remote, a.compare, a.value, local, a.flags);
+}
+BP_CALL quiet(const bp_op_args& a, Scope scope) { return bp::quiet<P>(a.ep, scope); }
+
+template <class P, class Scope>
+BP_DEV bp_status_code call(const bp_op_args& a, Scope scope, uint64_t call_index) {
+  const uint64_t remote = a.remote_offset + call_index * a.remote_stride;
+  void* local = a.local ? reinterpret_cast<void*>(a.local + call_index * a.local_stride) : nullptr;
+  switch (a.op) {
+    case BP_VERB_PUT: return put<P>(a, scope, remote, local);
+    case BP_VERB_PUT_INLINE: return put_inline<P>(a, scope, remote, local);
+    case BP_VERB_PUT_SIGNAL: return put_signal<P>(a, scope, remote, local);
+    case BP_VERB_GET: return get<P>(a, scope, remote, local);
+    case BP_VERB_FETCH_ADD: return fetch_add<P>(a, scope, remote, local);
+    case BP_VERB_COMPARE_SWAP: return compare_swap<P>(a, scope, remote, local);
+    case BP_VERB_QUIET: return quiet<P>(a, scope);
+    case BP_VERB_TEST: return bp::test<P>(a.ep, scope, a.value);
+    case BP_VERB_WAIT_SIGNAL:
+      return bp::wait_signal(a.ep, scope, reinterpret_cast<const uint64_t*>(local), a.value);
+    default: return BP_INVALID;
+  }
+}
+
+template <class P, class Scope>
+BP_DEV void run(const bp_op_args& a, Scope scope, uint64_t caller) {
+  bp_status_code first = BP_OK;
+  for (uint32_t n = 0; n < a.count; n++) {
+    const bp_status_code s = call<P>(a, scope, caller * a.count + n);
+    if (first == BP_OK) first = s;
+    if (s != BP_OK && s != BP_PENDING) break;
+  }
+  if (a.quiet_after && first == BP_OK) first = quiet<P>(a, scope);
+  if (scope.rank() == 0) reinterpret_cast<uint32_t*>(a.status)[caller] = first;
+}
+
+template <class P>
+BP_DEV void run_block(const bp_op_args& a) {
+  run<P>(a, bp::block_scope{}, bp::bid());
+}
+
+template <class P>
+BP_DEV void run_any(const bp_op_args& a) {
+  const uint64_t thread = (uint64_t)bp::bid() * bp::block_threads() + bp::tid();
+  if (a.scope == BP_SCOPE_BLOCK) {
+    run<P>(a, bp::block_scope{}, bp::bid());
+  } else if (a.scope == BP_SCOPE_WARP) {
+    run<P>(a, bp::warp_scope{}, thread / 32);
+  } else {
+    run<P>(a, bp::thread_scope{}, thread);
+  }
+}
+
+}  // namespace
+
+// The host's Endpoint: a block at a time, by every path.
+BP_KERNEL(bp_verb_push_kernel, bp_op_args) { run_block<push_kernel>(args); }
+BP_KERNEL(bp_verb_push_blueflame, bp_op_args) { run_block<push_blueflame>(args); }
+BP_KERNEL(bp_verb_push_inband_12_4, bp_op_args) { run_block<push_inband_12_4>(args); }
+BP_KERNEL(bp_verb_push_inband_14_2, bp_op_args) { run_block<push_inband_14_2>(args); }
+BP_KERNEL(bp_verb_push_inband_60_4, bp_op_args) { run_block<push_inband_60_4>(args); }
+BP_KERNEL(bp_verb_pull_kernel, bp_op_args) { run_block<pull_kernel>(args); }
+BP_KERNEL(bp_verb_pull_blueflame, bp_op_args) { run_block<pull_blueflame>(args); }
+BP_KERNEL(bp_verb_push_kernel_strict, bp_op_args) { run_block<push_kernel_strict>(args); }
+BP_KERNEL(bp_verb_push_blueflame_strict, bp_op_args) { run_block<push_blueflame_strict>(args); }
+BP_KERNEL(bp_verb_pull_kernel_strict, bp_op_args) { run_block<pull_kernel_strict>(args); }
+BP_KERNEL(bp_verb_pull_blueflame_strict, bp_op_args) { run_block<pull_blueflame_strict>(args); }
+
+// Many callers on one queue pair, in every scope.
+BP_KERNEL(bp_verb_shared_push_kernel, bp_op_args) { run_any<shared_push_kernel>(args); }
+BP_KERNEL(bp_verb_shared_pull_kernel, bp_op_args) { run_any<shared_pull_kernel>(args); }
+BP_KERNEL(bp_verb_shared_push_inband_12_4, bp_op_args) { run_any<shared_push_inband>(args); }

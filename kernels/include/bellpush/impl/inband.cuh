@@ -1,0 +1,300 @@
+// In-band slots: data that announce themselves.
+//
+// A slot is a row of lines; every line carries a sequence number behind its data. The lines' data
+// bytes, one after the other, are an mlx5 WQE: control segment, remote address, and then inline
+// header and payload (whose byte count, not ds, says where the slot ends: ds counts up to the unit
+// that the inline header begins in), or data and atomic segments as in an SQ. The NIC sends a slot
+// when all its lines carry the sequence it expects. No store is ordered with any other: no fence,
+// no doorbell.
+//
+// Sequence. Slot t % slots is written by ticket t in lap t / slots; its sequence is the lap's number
+// counted from `inband_seq0` through 1..M (M = 2^32 - 1, or 65535), never 0. When the count starts
+// again at 1, the sender writes every line of the slot, so that no line of the cycle before is left
+// that could pass for one of this cycle.
+//
+// A line must arrive whole. 16-byte lines are one store of one thread. 60+4 lines are 64 bytes
+// stored by four neighbouring lanes in one warp instruction: that these arrive together is an
+// assumption about the GPU and the link, which `bellpush bench --tearing` checks on a machine. A scope
+// of fewer than four threads cannot write them.
+#ifndef BELLPUSH_INBAND_CUH
+#define BELLPUSH_INBAND_CUH
+
+#include <bellpush/impl/credit.cuh>
+#include <bellpush/impl/wqe.cuh>
+
+namespace bp {
+
+template <line L>
+struct line_format;
+template <>
+struct line_format<line::d12s4> {
+  static constexpr uint32_t bytes = 16, data = 12, seq_max = 0xffffffffu;
+};
+template <>
+struct line_format<line::d14s2> {
+  static constexpr uint32_t bytes = 16, data = 14, seq_max = 0xffffu;
+};
+template <>
+struct line_format<line::d60s4> {
+  static constexpr uint32_t bytes = 64, data = 60, seq_max = 0xffffffffu;
+};
+
+constexpr uint32_t inband_header_bytes = 36;  // control 16, remote address 16, inline header 4
+
+// Payload bytes that one slot takes, in whole 16-byte units so that chunks stay aligned.
+template <line L>
+BP_DEV uint32_t inband_capacity(const bp_window& w) {
+  return (w.slot_bytes / line_format<L>::bytes * line_format<L>::data - inband_header_bytes) & ~15u;
+}
+
+template <line L>
+BP_DEV uint32_t inband_sequence(const bp_window& w, uint64_t lap_number) {
+  // Modulo 2^32 - 1: the halves' sum, twice, and once less where that is the modulus itself. Cheaper
+  // than a branch that is never taken.
+  uint64_t lap = w.inband_seq0 - 1 + lap_number;
+  lap = (lap & 0xffffffff) + (lap >> 32);
+  lap = (lap & 0xffffffff) + (lap >> 32);
+  uint32_t m = lap == 0xffffffff ? 0 : (uint32_t)lap;
+  if constexpr (line_format<L>::seq_max == 0xffff) {  // which divides 2^32 - 1
+    m = (m & 0xffff) + (m >> 16);
+    m = (m & 0xffff) + (m >> 16);
+    m = m == 0xffff ? 0 : m;
+  }
+  return m + 1;
+}
+
+// First word of unit `i` in a slot's data stream; of a 14+2 line with an odd number, the word in
+// whose middle the line begins.
+template <line L>
+BP_DEV uint32_t first_word(uint32_t i) {
+  if constexpr (L == line::d12s4) {
+    return 3 * i;
+  } else if constexpr (L == line::d14s2) {
+    return 7 * i / 2;
+  } else {
+    return i / 4 * 15 + i % 4 * 4;
+  }
+}
+
+// Payload words of unit `i`, as far as it has any; the stream's words 0 to 8 are header and come out
+// as 0. Needs no ticket, so a caller can have them on their way while it waits for one.
+template <line L, bool words_v>
+BP_DEV u128 unit_payload(uint64_t src, uint32_t bytes, uint32_t i) {
+  const uint32_t k = first_word<L>(i);
+  u128 v;
+  for (uint32_t j = 0; j < 4; j++) {
+    const uint32_t offset = (k + j - 9) * 4;  // wraps, and is out of range, for the header's words
+    v.w[j] = payload_u32(src, k + j < 9 ? bytes : offset, bytes, words_v);
+  }
+  return v;
+}
+
+// The first words of a slot's stream: control segment, remote address and inline header; of a WQE
+// that is not inline all of it, as it stands in an SQ. Every lane makes all of them: cheaper than
+// lanes that go different ways to make a part each.
+constexpr uint32_t header_units = 3;  // in every format the first three hold all of an inline header
+template <bool inline_v>
+struct slot_header {
+  static constexpr uint32_t words = inline_v ? 9 : 16;
+  uint32_t w[16];
+  BP_DEV slot_header(const wqe& wqe, uint64_t ticket, uint32_t qpn) {
+    for (uint32_t u = 0; u < 4; u++) {
+      const u128 v = wqe_unit<false>(wqe, u, ticket, qpn);
+      for (uint32_t i = 0; i < 4; i++) w[u * 4 + i] = v.w[i];
+    }
+    if (inline_v) w[8] = be32(BP_INLINE_FLAG | wqe.bytes);
+  }
+  // Puts the header's words of unit `i` over `v`. Selects with constant indices, not a lookup: that
+  // would put the array into memory.
+  template <line L>
+  BP_DEV void over(u128* v, uint32_t i) const {
+    constexpr uint32_t units = inline_v ? header_units : 6;
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (uint32_t u = 0; u < units; u++) {
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+      for (uint32_t j = 0; j < 4; j++) {
+        const uint32_t k = first_word<L>(u) + j;
+        if (k < words) v->w[j] = i == u ? w[k] : v->w[j];
+      }
+    }
+  }
+};
+
+// The 16 bytes of unit `i`, which is a line or a quarter of one, from its stream words.
+template <line L>
+BP_DEV u128 unit_line(const u128& v, uint32_t i, uint32_t seq) {
+  if constexpr (L == line::d12s4) {
+    return u128{{v.w[0], v.w[1], v.w[2], seq}};
+  } else if constexpr (L == line::d14s2) {
+    // Seven half words: from the first word's start for even i, from its middle for odd.
+    const bool odd = (i & 1) != 0;
+    const auto pick = [&](uint32_t lo, uint32_t hi) { return odd ? lo >> 16 | hi << 16 : lo; };
+    const uint32_t last = odd ? v.w[3] >> 16 : v.w[3] & 0xffff;
+    return u128{{pick(v.w[0], v.w[1]), pick(v.w[1], v.w[2]), pick(v.w[2], v.w[3]), last | seq << 16}};
+  } else {
+    return u128{{v.w[0], v.w[1], v.w[2], i % 4 == 3 ? seq : v.w[3]}};
+  }
+}
+
+template <class Scope>
+constexpr bool is_thread_scope = false;
+template <>
+inline constexpr bool is_thread_scope<thread_scope> = true;
+
+template <line L>
+constexpr uint32_t line_units = line_format<L>::bytes / 16;
+
+// Units that a scope's threads store in one pass: whole lines, so that a line's are always stored by
+// the same four lanes together. Threads that are left over store none.
+template <line L, class Scope>
+BP_DEV uint32_t pass_units(Scope scope) {
+  return scope.size() & ~(line_units<L> - 1);
+}
+template <class P, class Scope>
+BP_DEV bool can_write_lines(Scope scope) {
+  // Any scope has one thread: of a warp's size the compiler does not know that, and would ask for it.
+  if constexpr (!P::inband || line_units<P::line_v> == 1) return true;
+  return pass_units<P::line_v>(scope) != 0;
+}
+
+// Unit `i` of a slot, if `is_there`. All of a warp call it together where lines are of several units.
+template <line L>
+BP_DEV void st_line_unit(u128* slot, uint32_t i, const u128& v, bool is_there) {
+  if constexpr (line_units<L> == 1) {
+    if (is_there) st_line(slot + i, v);
+  } else {
+#if defined(__CUDACC__)
+    syncwarp();  // nothing else makes the four lanes' stores one instruction
+    if (is_there) st_line(slot + i, v);
+#else
+    // On a CPU lanes' stores are never one. Those that a warp makes together are in order at least, the
+    // units with the sequence last; so a line that is not stored together is torn here as on a GPU.
+    const bool is_last = i % line_units<L> == line_units<L> - 1;
+    if (is_there && !is_last) st_line(slot + i, v);
+    syncwarp();
+    if (is_there && is_last) st_line(slot + i, v);
+#endif
+  }
+}
+
+// The lines behind a slot's last one, when the count starts again at 1. Where callers share the queue
+// pair, another multiprocessor may write them in the next lap, as soon as the NIC has sent the slot;
+// but the NIC does not wait for these. So they are stored before the lines that it waits for, with a
+// fence between: a late one would lie over the next lap's line for ever.
+template <line L, class Scope>
+BP_DEV void scrub_lines(u128* slot, Scope scope, uint32_t first_unit, uint32_t end_unit) {
+  const uint32_t step = pass_units<L>(scope), rank = scope.rank();
+  const uint32_t in_warp = line_units<L> == 1 ? 0 : rank % 32;  // all of a warp do as many passes
+  BP_NO_UNROLL for (uint32_t i = first_unit + rank; i - in_warp < end_unit; i += step) {
+    st_line_unit<L>(slot, i, unit_line<L>(unit_zero(), i, 1), rank < step && i < end_unit);
+  }
+  fence_sys();  // before the scope's other lines, for the NIC and who writes here next
+  scope.sync();
+}
+
+// `payload(i)`: the payload words of unit `i`, as unit_payload() has them; `early`: those of this thread's first.
+template <line L, bool inline_v, bool shared_v, class Scope, class Payload>
+BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket, const u128& early,
+                        Payload payload) {
+  using F = line_format<L>;
+  const bp_window& win = qp.window;
+  constexpr uint32_t units = line_units<L>;
+  const slot_header<inline_v> header(w, ticket, qp.qpn);
+  const window_place place = place_of(win, ticket);
+  const uint32_t seq = inband_sequence<L>(win, place.lap);
+  const uint32_t bytes = inline_v ? inband_header_bytes + w.bytes : w.ds * BP_DS_BYTES;
+  const uint32_t used = (bytes + F::data - 1) / F::data;
+  u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)place.slot * win.slot_bytes);
+  const uint32_t all = win.slot_bytes / F::bytes;
+  // An exclusive caller's lines are the same threads' in every lap, or come behind its own
+  // synchronisation: nothing of an earlier lap can lie over one of a later lap.
+  const uint32_t n = (!shared_v && seq == 1 ? all : used) * units;
+  if constexpr (shared_v) {
+    if (seq == 1) scrub_lines<L>(slot, scope, n, all * units);
+  }
+  const auto headed = [&](uint32_t i, u128 v) {
+    header.template over<L>(&v, i);
+    return unit_line<L>(v, i, seq);
+  };
+  const auto behind = [&](uint32_t i) { return inline_v ? payload(i) : unit_zero(); };
+  static_assert(units == 1 || !is_thread_scope<Scope>, "a 60+4 line is stored by four lanes at once");
+  const uint32_t step = pass_units<L>(scope), rank = scope.rank();
+  const uint32_t in_warp = units == 1 ? 0 : rank % 32;  // all of a warp do as many passes
+  const auto store = [&](uint32_t i, const u128& v) {
+    st_line_unit<L>(slot, i, v, units == 1 ? i < n : (rank < step) & (i < n));
+  };
+  uint32_t i = rank;
+  if (i - in_warp < n) store(i, headed(i, early));
+  i += step;
+  for (; i - in_warp < n && i - in_warp < (inline_v ? header_units : 16); i += step) {
+    store(i, headed(i, behind(i)));
+  }
+  // The rest with four units' loads in flight before the first store.
+  for (; i - in_warp < n; i += 4 * step) {
+    u128 v[4];
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (uint32_t k = 0; k < 4; k++) v[k] = behind(i + k * step);
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (uint32_t k = 0; k < 4; k++) {
+      const uint32_t at = i + k * step;
+      store(at, unit_line<L>(v[k], at, seq));
+    }
+  }
+}
+
+// A payload that lies at `w.gather`.
+template <line L, bool inline_v, bool shared_v, bool words_v, class Scope>
+BP_DEV void write_gathered(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket, const u128& early) {
+  write_lines<L, inline_v, shared_v>(qp, scope, w, ticket, early, [&](uint32_t i) {
+    return unit_payload<L, words_v>(w.gather, w.bytes, i);
+  });
+}
+
+// A put whose payload is not whole words. Its parts one by one: a WQE that went into a function by
+// reference would have to lie in memory for all callers.
+template <line L, bool shared_v, class Scope>
+BP_DEV_COLD void write_slot_bytes(const bp_qp& qp, Scope scope, uint64_t raddr, uint32_t rkey,
+                                  uint64_t src, uint32_t bytes, uint32_t fm_ce_se,
+                                  uint64_t ticket) {
+  wqe w = make_wqe(BP_OP_RDMA_WRITE, header_units, raddr, rkey);
+  w.gather = src;
+  w.bytes = bytes;
+  w.fm_ce_se = fm_ce_se;
+  const u128 early = unit_payload<L, false>(src, bytes, scope.rank());
+  write_gathered<L, true, shared_v, false>(qp, scope, w, ticket, early);
+}
+
+BP_DEV bool whole_words(uint64_t src, uint64_t bytes) { return ((src | bytes) & 3) == 0; }
+
+// This thread's first unit of a slot's payload, if that is whole words: on its way here while the
+// caller waits for a ticket. Without a branch, see reserve_all.
+template <line L, class Scope>
+BP_DEV u128 early_payload(Scope scope, uint64_t src, uint32_t bytes) {
+  return unit_payload<L, true>(src, whole_words(src, bytes) ? bytes : 0, scope.rank());
+}
+
+// Writes one slot. All threads of the scope take part; nothing is waited for.
+template <line L, bool inline_v, bool shared_v, class Scope>
+BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket,
+                       const u128& early) {
+  if constexpr (inline_v) {
+    if (!whole_words(w.gather, w.bytes)) {
+      write_slot_bytes<L, shared_v>(qp, scope, w.raddr, w.rkey, w.gather, w.bytes, w.fm_ce_se,
+                                    ticket);
+      return;
+    }
+  }
+  write_gathered<L, inline_v, shared_v, true>(qp, scope, w, ticket, early);
+}
+
+}  // namespace bp
+
+#endif

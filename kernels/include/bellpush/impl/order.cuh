@@ -1,0 +1,332 @@
+// Every ordered access that device code makes: fences, MMIO stores, loads and stores with a scope.
+// All inline PTX that orders is here (exec.cuh has some that does not); the host branch says the same with __atomic builtins.
+//
+// Streams and observers. A post consists of four streams: payload into the window, the WQE into
+// the SQ, the doorbell record (DBR), the doorbell register (UAR). The observer is the NIC. What a
+// fence must reach follows from where window, SQ and DBR lie, never from where the doorbell lies:
+//   * all of them in this GPU's memory: the NIC reads them through this GPU's L2, which is where a
+//     gpu-scope fence has performed them, so gpu scope is enough;
+//   * one of them in host or peer memory: the stores travel on after L2 and another agent observes
+//     them there, so the fence must be system scope. (Measured: with the SQ in host memory and a
+//     gpu-scope fence, a polling CPU saw the doorbell before the WQE in one ring of six.)
+// What the NIC brings here (a get's data, an atomic's old value) and the CQE that says so are two of its
+// writes. The software NIC has a fence between them. Silicon's come in order if they go to the same
+// memory; PCIe does not order a write to this GPU and one to the host's memory, and an acquire here
+// cannot make up for it. So with CQs in host memory, where ours lie, such data are there after a wait
+// only if they go to host memory as well (docs/hardware.md).
+//
+// A release store carries its own fence (two MEMBARs in SASS where one stood before it), so where
+// one fence covers several stores it is written as a fence and relaxed stores.
+//
+// PTX ISA, "Memory Consistency Model": causality order is cumulative. A thread that observes
+// another's flag (acquire, gpu scope) and then fences at system scope orders the other's earlier
+// stores as well, before its own later ones, for every observer in the system. On shared queue pairs
+// that carries all WQEs but the ringer's own; tests/cuda/order_observer.cu counts it on a GPU.
+#ifndef BELLPUSH_ORDER_CUH
+#define BELLPUSH_ORDER_CUH
+
+#include <bellpush/exec.cuh>
+#include <bellpush/wire.h>
+
+namespace bp {
+
+// Where window, SQ and DBR lie; chooses the scope of the fence before the doorbell.
+enum class reach { gpu, system };
+
+struct alignas(16) u128 {
+  uint32_t w[4];
+};
+
+#if defined(__CUDACC__)
+
+BP_DEV void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+BP_DEV void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+// Orders a store before a later load of another word (store-load), within the GPU.
+BP_DEV void fence_sc_gpu() { asm volatile("fence.sc.gpu;" ::: "memory"); }
+
+BP_DEV uint64_t ld_acquire_sys(const uint64_t* p) {
+  uint64_t v;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+// Leaves L1 as it is, where an acquire empties it.
+BP_DEV uint64_t ld_relaxed_sys(const uint64_t* p) {
+  uint64_t v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+BP_DEV uint32_t ld_relaxed_sys(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+BP_DEV uint32_t ld_acquire_sys(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+// A byte, from where L1 has no say.
+BP_DEV uint8_t ld_byte(const uint8_t* p) {
+  uint32_t v;
+  asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return (uint8_t)v;
+}
+// 16 bytes in one load, and below in one store: of type b128, a scalar, which is one access to the
+// memory model (PTX ISA 8.3, sm_70). A vector of four words is four accesses to it, in any order,
+// although ptxas makes the same instruction of both.
+BP_DEV u128 ld_line(const u128* p) {
+  u128 v;
+  asm volatile(
+      "{ .reg .b64 low, high; .reg .b128 q; ld.relaxed.sys.global.b128 q, [%4];"
+      "  mov.b128 {low, high}, q; mov.b64 {%0, %1}, low; mov.b64 {%2, %3}, high; }"
+      : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+      : "l"(p)
+      : "memory");
+  return v;
+}
+BP_DEV uint64_t ld_relaxed_gpu(const uint64_t* p) {
+  uint64_t v;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+BP_DEV uint32_t ld_relaxed_gpu(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+BP_DEV uint64_t ld_acquire_gpu(const uint64_t* p) {
+  uint64_t v;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+BP_DEV uint32_t ld_acquire_gpu(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+// Plain accesses, which stay in L1. In assembly so that loads that are written together are in
+// flight together, and none moves behind a branch.
+BP_DEV uint64_t ld_weak(const uint64_t* p) {
+  uint64_t v;
+  asm volatile("ld.weak.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+BP_DEV uint32_t ld_weak(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.weak.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+BP_DEV void st_relaxed_gpu(uint64_t* p, uint64_t v) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+BP_DEV void st_relaxed_gpu(uint32_t* p, uint32_t v) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+BP_DEV void st_release_gpu(uint64_t* p, uint64_t v) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+BP_DEV void st_release_gpu(uint32_t* p, uint32_t v) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+BP_DEV void st_relaxed_sys(uint32_t* p, uint32_t v) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+BP_DEV void st_relaxed_sys(uint64_t* p, uint64_t v) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+// The doorbell: st.mmio, because relaxed and volatile stores to one word are merged on the way.
+BP_DEV void st_mmio(uint64_t* p, uint64_t v) {
+  asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+// 16 bytes in one store that is neither split nor cached on the way.
+BP_DEV void st_line(u128* p, u128 v) {
+  asm volatile(
+      "{ .reg .b64 low, high; .reg .b128 q; mov.b64 low, {%1, %2}; mov.b64 high, {%3, %4};"
+      "  mov.b128 q, {low, high}; st.relaxed.sys.global.b128 [%0], q; }" ::"l"(p),
+      "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
+      : "memory");
+}
+// The same of payload, which a fence of its writer's publishes, or a reader that looks at all of it. What a compiler
+// makes of an assignment may be two stores, in any order.
+BP_DEV void st_unit(u128* p, u128 v) {
+  asm volatile(
+      "{ .reg .b64 low, high; .reg .b128 q; mov.b64 low, {%1, %2}; mov.b64 high, {%3, %4};"
+      "  mov.b128 q, {low, high}; st.weak.global.b128 [%0], q; }" ::"l"(p),
+      "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
+      : "memory");
+}
+BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
+  uint64_t old;
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(old)
+               : "l"(p), "l"(v)
+               : "memory");
+  return old;
+}
+BP_DEV void atomic_max(uint64_t* p, uint64_t v) {
+  asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+BP_DEV void atomic_max(uint32_t* p, uint32_t v) {
+  asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+// A NIC's atomics, for every agent in the system that reaches the word by atomics too.
+BP_DEV uint64_t atomic_add_sys(uint64_t* p, uint64_t v) {
+  uint64_t old;
+  asm volatile("atom.relaxed.sys.global.add.u64 %0, [%1], %2;"
+               : "=l"(old)
+               : "l"(p), "l"(v)
+               : "memory");
+  return old;
+}
+BP_DEV uint64_t atomic_cas_sys(uint64_t* p, uint64_t expected, uint64_t desired) {
+  uint64_t old;
+  asm volatile("atom.relaxed.sys.global.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(old)
+               : "l"(p), "l"(expected), "l"(desired)
+               : "memory");
+  return old;
+}
+// Compare-and-swap with acquire; returns the old value.
+BP_DEV uint32_t atomic_cas(uint32_t* p, uint32_t expected, uint32_t desired) {
+  uint32_t old;
+  asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
+               : "=r"(old)
+               : "l"(p), "r"(expected), "r"(desired)
+               : "memory");
+  return old;
+}
+
+#else  // host executor
+
+#if defined(__SANITIZE_THREAD__)
+// ThreadSanitizer does not model fences. The stores that publish (ready, DBR, doorbell, unlock) are
+// release stores on this branch, so what it checks does not rest on the fences.
+BP_DEV void host_fence() {}
+#else
+BP_DEV void host_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+#endif
+BP_DEV void fence_gpu() { host_fence(); }
+BP_DEV void fence_sys() { host_fence(); }
+BP_DEV void fence_sc_gpu() { host_fence(); }
+
+BP_DEV uint64_t ld_acquire_sys(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+BP_DEV uint64_t ld_relaxed_sys(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+BP_DEV uint32_t ld_relaxed_sys(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+BP_DEV uint32_t ld_acquire_sys(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+BP_DEV uint8_t ld_byte(const uint8_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+BP_DEV u128 ld_line(const u128* p) {
+  const uint64_t* q = reinterpret_cast<const uint64_t*>(p);
+  const uint64_t high = __atomic_load_n(q + 1, __ATOMIC_ACQUIRE);
+  const uint64_t low = __atomic_load_n(q, __ATOMIC_RELAXED);
+  return {{(uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32)}};
+}
+BP_DEV uint64_t ld_relaxed_gpu(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+BP_DEV uint32_t ld_relaxed_gpu(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+BP_DEV uint64_t ld_weak(const uint64_t* p) { return *p; }
+BP_DEV uint32_t ld_weak(const uint32_t* p) { return *p; }
+BP_DEV uint64_t ld_acquire_gpu(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+BP_DEV uint32_t ld_acquire_gpu(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+BP_DEV void st_relaxed_gpu(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+BP_DEV void st_relaxed_gpu(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+BP_DEV void st_release_gpu(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+BP_DEV void st_release_gpu(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+BP_DEV void st_relaxed_sys(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+BP_DEV void st_relaxed_sys(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+BP_DEV void st_mmio(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+// The half with the last word (an in-band line's sequence, a unit's flag) is stored last and releases the other.
+BP_DEV void st_line(u128* p, u128 v) {
+  uint64_t* q = reinterpret_cast<uint64_t*>(p);
+  __atomic_store_n(q, (uint64_t)v.w[0] | (uint64_t)v.w[1] << 32, __ATOMIC_RELAXED);
+  __atomic_store_n(q + 1, (uint64_t)v.w[2] | (uint64_t)v.w[3] << 32, __ATOMIC_RELEASE);
+}
+BP_DEV void st_unit(u128* p, u128 v) { st_line(p, v); }
+BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
+  return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+}
+BP_DEV uint64_t atomic_add_sys(uint64_t* p, uint64_t v) {
+  return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+}
+BP_DEV uint64_t atomic_cas_sys(uint64_t* p, uint64_t expected, uint64_t desired) {
+  __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  return expected;
+}
+template <class T>
+BP_DEV void atomic_max(T* p, T v) {
+  T old = __atomic_load_n(p, __ATOMIC_RELAXED);
+  while (old < v &&
+         !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+BP_DEV uint32_t atomic_cas(uint32_t* p, uint32_t expected, uint32_t desired) {
+  __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  return expected;
+}
+
+#endif
+
+// A word of shared memory that threads of a block pass each other without a barrier: no order, no torn
+// values, and a load each time.
+BP_DEV uint32_t ld_shared(const uint32_t* p) {
+#if defined(__CUDACC__)
+  return *const_cast<const volatile uint32_t*>(p);
+#else
+  return __atomic_load_n(p, __ATOMIC_RELAXED);
+#endif
+}
+BP_DEV void st_shared(uint32_t* p, uint32_t v) {
+#if defined(__CUDACC__)
+  *const_cast<volatile uint32_t*>(p) = v;
+#else
+  __atomic_store_n(p, v, __ATOMIC_RELAXED);
+#endif
+}
+
+// Asks for a line to be brought to this GPU's L2.
+BP_DEV void prefetch_l2([[maybe_unused]] uint64_t address) {
+#if defined(__CUDACC__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+#endif
+}
+
+// Before a doorbell: payload, WQE and whatever this thread has observed, before what it stores
+// next, for the NIC.
+template <reach R>
+BP_DEV void fence_before_doorbell() {
+  if constexpr (R == reach::system) {
+    fence_sys();
+  } else {
+    fence_gpu();
+  }
+}
+
+BP_DEV uint32_t be32(uint32_t v) {
+#if defined(__CUDACC__)
+  return __byte_perm(v, 0, 0x0123);
+#else
+  return __builtin_bswap32(v);
+#endif
+}
+
+// Time since `begin`; none where the clock was set back meanwhile.
+BP_DEV uint64_t elapsed_ns(uint64_t begin) {
+  const uint64_t now = now_ns();
+  return now > begin ? now - begin : 0;
+}
+
+// A wait's clock: asked every 32nd time only, because reading it costs more than a poll; the first
+// answer starts the time. A clock that was set back before that (the GPU's global timer may be) is not
+// one that has gone on.
+struct deadline {
+  uint64_t start_ns = 0;
+  uint32_t polls = 0;
+  BP_DEV bool expired(uint64_t timeout_ns) {
+    if ((++polls & 31) != 0) return false;
+    uint64_t now = now_ns();
+    if (start_ns == 0) start_ns = now;
+    return (now > start_ns) & (now - start_ns > timeout_ns);
+  }
+};
+
+}  // namespace bp
+
+#endif

@@ -1,0 +1,156 @@
+// Compile-time choices: who calls, and how a message travels. One instantiation has one way; no
+// flag is looked up inside a kernel to choose a doorbell.
+#ifndef BELLPUSH_PATH_CUH
+#define BELLPUSH_PATH_CUH
+
+#include <bellpush/impl/order.cuh>
+
+namespace bp {
+
+enum class data {
+  push,  // this GPU writes the payload into the window (or inline)
+  pull,  // the NIC reads the payload from this GPU's memory
+};
+enum class kick {
+  kernel,     // fence, doorbell record, doorbell
+  blueflame,  // the WQE itself is stored to the UAR when the QP is idle
+  inband,     // no doorbell: the slots' lines announce themselves
+};
+enum class share {
+  exclusive,  // one caller at a time (a thread, a warp or a block) uses the QP
+  shared,     // any number of callers at once
+};
+enum class order {
+  later,   // the NIC takes the later of DBR and doorbell (the software NIC): one fence
+  strict,  // the DBR is visible before the doorbell (silicon): a second fence
+};
+
+// In-band line formats: bytes of data, bytes of sequence.
+enum class line { d12s4, d14s2, d60s4 };
+
+// A path. `staged` is push whose window is ordinary host memory with an ordinary lkey.
+template <data D, kick K, share S = share::exclusive, reach R = reach::system,
+          order O = order::later, line L = line::d12s4>
+struct path {
+  static constexpr data data_v = D;
+  static constexpr kick kick_v = K;
+  static constexpr share share_v = S;
+  // BlueFlame's buffer lies in the UAR, which is never this GPU's memory: the next doorbell comes behind
+  // it only with system scope.
+  static constexpr reach reach_v = K == kick::blueflame ? reach::system : R;
+  static constexpr order order_v = O;
+  static constexpr line line_v = L;
+  static constexpr bool inband = K == kick::inband;
+  static constexpr bool shared = S == share::shared;
+  static_assert(!(inband && D == data::pull), "in-band is push only: the data announce themselves");
+  static_assert(!(K == kick::blueflame && shared),
+                "BlueFlame needs a QP of its own: two callers' stores would mix in one buffer");
+};
+
+// Lane 0's value; and, as a broadcast does in every scope, what lane 0 saw and did before it comes
+// before what the others do after it (a shuffle orders no memory).
+BP_DEV uint64_t warp_broadcast(uint64_t v) {
+  v = shfl_u64(v, 0);
+  syncwarp();
+  return v;
+}
+
+// Who calls a verb. All threads of the scope call it with the same arguments and get the same
+// status; thread 0 of the scope is its leader. The leader's warp leads with it where that costs
+// nothing: 32 lanes that do the same are quicker than 31 that wait for one.
+struct thread_scope {
+  BP_DEV uint32_t rank() const { return 0; }
+  BP_DEV uint32_t size() const { return 1; }
+  BP_DEV bool leads() const { return true; }
+  BP_DEV void sync_leading() const {}
+  BP_DEV void sync() const {}
+  BP_DEV uint64_t broadcast(uint64_t v) const { return v; }
+};
+// A full warp; a last warp with fewer lanes takes part as it is.
+struct warp_scope {
+  BP_DEV uint32_t rank() const { return lane(); }
+  BP_DEV uint32_t size() const {
+    uint32_t first = tid() - lane();
+    uint32_t rest = block_threads() - first;
+    return rest < 32 ? rest : 32;
+  }
+  BP_DEV bool leads() const { return true; }
+  BP_DEV void sync_leading() const { syncwarp(); }
+  BP_DEV void sync() const { syncwarp(); }
+  BP_DEV uint64_t broadcast(uint64_t v) const { return warp_broadcast(v); }
+};
+struct block_scope {
+  BP_DEV uint32_t rank() const { return tid(); }
+  BP_DEV uint32_t size() const { return block_threads(); }
+  BP_DEV bool leads() const { return tid() < 32; }
+  BP_DEV void sync_leading() const { syncwarp(); }
+  // A block of one warp needs the warp's collectives only.
+  BP_DEV void sync() const {
+    if (block_threads() <= 32) {
+      syncwarp();
+    } else {
+      syncthreads();
+    }
+  }
+  BP_DEV uint64_t broadcast(uint64_t v) const {
+    return block_threads() <= 32 ? warp_broadcast(v) : block_broadcast_u64(v, 0);
+  }
+};
+
+// Runs `f(scope, i)` for i in 0..n: a warp each where a block has work for all its warps, else all
+// threads together on one after the other.
+template <class Scope, class F>
+BP_DEV void for_each_part(Scope scope, uint32_t n, F f) {
+  for (uint32_t i = 0; i < n; i++) f(scope, i);
+}
+template <class F>
+BP_DEV void for_each_part(block_scope scope, uint32_t n, F f) {
+  const uint32_t warps = block_threads() / 32;
+  if (block_threads() % 32 == 0 && n >= warps) {
+    for (uint32_t i = tid() / 32; i < n; i += warps) f(warp_scope{}, i);
+  } else {
+    for (uint32_t i = 0; i < n; i++) f(scope, i);
+  }
+}
+
+BP_DEV bp_qp_state* state_of(const bp_qp& qp) { return reinterpret_cast<bp_qp_state*>(qp.state); }
+BP_DEV uint32_t sq_blocks(const bp_qp& qp) { return 1u << qp.sq_log; }
+
+// Words of the QP's state. Shared: other callers change them at any time. Exclusive: this caller's
+// alone, or handed to it by a synchronisation of its own; so they are plain memory and stay in L1,
+// which spares a verb the trips to L2 before its first store.
+template <class P, class T>
+BP_DEV T load_state(const T* word) {
+  if constexpr (P::shared) {
+    return ld_relaxed_gpu(word);
+  } else {
+    return ld_weak(word);
+  }
+}
+template <class P, class T>
+BP_DEV void store_state(T* word, T value) {
+  if constexpr (P::shared) {
+    st_relaxed_gpu(word, value);
+  } else {
+    *word = value;
+  }
+}
+
+// A ticket's slot and lap. Windows are mostly a power of two, which saves a 64-bit division.
+struct window_place {
+  uint32_t slot;
+  uint64_t lap;
+};
+BP_DEV window_place place_of(const bp_window& w, uint64_t ticket) {
+  const uint32_t mask = w.slots - 1;
+#if defined(__CUDACC__)
+  if ((w.slots & mask) == 0) return {(uint32_t)ticket & mask, ticket >> __popc(mask)};
+#else
+  if ((w.slots & mask) == 0) return {(uint32_t)ticket & mask, ticket >> __builtin_popcount(mask)};
+#endif
+  return {(uint32_t)(ticket % w.slots), ticket / w.slots};
+}
+
+}  // namespace bp
+
+#endif
