@@ -10,6 +10,25 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
 }
 
+/// Each header that a user may include is whole by itself, and needs no other folder.
+#[test]
+fn public_headers_stand_alone() {
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/include");
+    let cxx = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+    let entries = std::fs::read_dir(include.join("bellpush")).unwrap();
+    let headers = entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    let mut compiled = 0;
+    for header in headers {
+        let mut command = Command::new(&cxx);
+        command.args(["-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]);
+        command.args(["-x", "c++", "/dev/null", "-I"]).arg(&include).arg("-include").arg(&header);
+        let output = command.output().unwrap_or_else(|e| panic!("{cxx}: {e}"));
+        assert!(output.status.success(), "{}:\n{}", header.display(), text(&output));
+        compiled += 1;
+    }
+    assert!(compiled > 0);
+}
+
 fn run(name: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().unwrap();

@@ -2,6 +2,7 @@
 // benches/wqe.rs times them and compares their bytes with those that Rust emits.
 #define BP_MAX_THREADS 512
 #include <bellpush/impl/wqe.cuh>
+#include <bellpush/path.cuh>
 #include "entry/args.h"
 
 namespace {

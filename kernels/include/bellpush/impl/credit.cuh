@@ -8,7 +8,7 @@
 #ifndef BELLPUSH_CREDIT_CUH
 #define BELLPUSH_CREDIT_CUH
 
-#include <bellpush/path.cuh>
+#include <bellpush/impl/state.cuh>
 
 namespace bp {
 

@@ -7,6 +7,7 @@
 
 #include <bellpush/impl/credit.cuh>
 #include <bellpush/impl/wqe.cuh>
+#include <bellpush/path.cuh>
 
 namespace bp {
 

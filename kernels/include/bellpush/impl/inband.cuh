@@ -21,6 +21,7 @@
 
 #include <bellpush/impl/credit.cuh>
 #include <bellpush/impl/wqe.cuh>
+#include <bellpush/path.cuh>
 
 namespace bp {
 

@@ -4,7 +4,7 @@
 #ifndef BELLPUSH_WQE_CUH
 #define BELLPUSH_WQE_CUH
 
-#include <bellpush/path.cuh>
+#include <bellpush/impl/state.cuh>
 
 namespace bp {
 

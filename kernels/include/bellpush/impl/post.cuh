@@ -1,0 +1,159 @@
+// Tickets for a scope, and one WQE of any kind on its way.
+#ifndef BELLPUSH_IMPL_POST_CUH
+#define BELLPUSH_IMPL_POST_CUH
+
+#include <bellpush/impl/doorbell.cuh>
+#include <bellpush/impl/inband.cuh>
+
+namespace bp {
+
+constexpr uint64_t max_message_bytes = 1u << 30;  // one WQE of a reliable queue pair (PRM)
+
+namespace detail {
+
+BP_DEV bool in_range(uint64_t offset, uint64_t bytes, uint64_t limit) {
+  return bytes <= limit && offset <= limit - bytes;
+}
+
+// A local address as the local region names it; false where it lies outside.
+BP_DEV bool local_iova(const bp_endpoint& ep, uint64_t va, uint64_t bytes, uint64_t* iova) {
+  if (!in_range(va - ep.local_va, bytes, ep.local_bytes)) return false;
+  *iova = ep.local_iova + (va - ep.local_va);
+  return true;
+}
+
+// Stores one WQE into the SQ, all threads of the scope together.
+template <bool inline_v, class Scope>
+BP_DEV void store_wqe(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
+  const uint32_t units = wqe_blocks(w) * 4;
+  for (uint32_t u = scope.rank(); u < units; u += scope.size()) {
+    *sq_unit(qp, ticket, u) = wqe_unit<inline_v>(w, u, ticket, qp.qpn);
+  }
+}
+
+// What a reservation brought.
+struct tickets {
+  bp_status_code status;
+  uint64_t first;
+  bool idle;  // nothing else is out
+};
+
+// The leader waits for tickets and tells the others, in one word: no QP lives for 2^56 tickets.
+template <class P, class Scope>
+BP_DEV uint64_t reserve_word(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
+  uint64_t t = 0, done = 0;
+  bp_status_code s = BP_OK;
+  if (scope.rank() == 0) s = reserve<P>(qp, n, slots, &t, &done);
+  return scope.broadcast(t << 8 | (uint64_t)(t == done) << 7 | (uint32_t)s);
+}
+// By value: a queue pair that a caller has in registers would have to lie in memory for a reference.
+template <class P, class Scope>
+BP_DEV_COLD uint64_t reserve_word_cold(bp_qp qp, Scope scope, uint32_t n, bool slots) {
+  return reserve_word<P>(qp, scope, n, slots);
+}
+
+// What an exclusive caller looks at before it takes tickets. All threads of its scope do: they see the same, because
+// the leader changes these words only between the sync in take_room() and the one that ends its verb.
+struct room {
+  bp_status_code error;
+  uint64_t next, done;
+  uint32_t most;
+};
+template <class P>
+BP_DEV room load_room([[maybe_unused]] const bp_qp& qp) {
+  if constexpr (P::shared) return {};
+  return {error_of<P>(qp), load_state<P>(&state_of(qp)->reserved), load_done<P>(qp),
+          load_state<P>(&state_of(qp)->max_credits)};
+}
+
+// Tickets for the whole scope.
+template <class P, class Scope>
+BP_DEV tickets take_room(const bp_qp& qp, Scope scope, uint32_t n, bool slots, [[maybe_unused]] const room& r) {
+  uint64_t word;
+  if constexpr (!P::shared) {
+    // Mostly there is room, and no thread needs to be told. There is no branch between the loads and their use:
+    // across one, ptxas would have them wait for everything that is in flight, a payload that was loaded ahead
+    // included.
+    const bool there = (r.error == BP_OK) & (r.next + n <= r.done + ticket_limit<P>(qp, slots));
+    scope.sync();
+    if (there) {
+      if (scope.rank() == 0) take<P>(qp, r.next, n, r.done, r.most, slots);
+      return {BP_OK, r.next, r.next == r.done};
+    }
+    // Out of line: what is mostly done stays one short piece of code.
+    word = reserve_word_cold<P>(qp, scope, n, slots);
+  } else {
+    word = reserve_word<P>(qp, scope, n, slots);
+  }
+  return {(bp_status_code)(word & 0x7f), word >> 8, (word >> 7 & 1) != 0};
+}
+template <class P, class Scope>
+BP_DEV tickets reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
+  return take_room<P>(qp, scope, n, slots, load_room<P>(qp));
+}
+
+// Posts one WQE of any kind. A signalled WQE's CQE covers it and all before it.
+template <class P, bool inline_v, class Scope>
+BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, uint64_t* end) {
+  if (!can_write_lines<P>(scope)) return BP_INVALID;
+  const uint32_t blocks = P::inband ? 1 : wqe_blocks(w);
+  const tickets got = reserve_all<P>(qp, scope, blocks, P::inband);
+  if (got.status != BP_OK) return got.status;
+  const uint64_t ticket = got.first;
+  const uint64_t after = ticket + blocks;
+  const bool signal = !(flags & unsignalled) ||
+                      last_credit_end(qp, ticket, blocks) > ticket;
+  if (signal) {
+    w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
+    // Before anything is told to the NIC: the CQE may come at once.
+    if (scope.rank() == 0) note_signalled<P>(qp, after);
+  }
+  if constexpr (!inline_v) {
+    if (scope.rank() == 0 && w.fetches) note_fetch<P>(qp, after);
+  }
+  if (end) *end = after;
+  if constexpr (P::inband) {
+    static_assert(!inline_v, "in-band payload goes through put_window");
+    write_slot<P::line_v, false, P::shared>(qp, scope, w, ticket, unit_zero());
+    scope.sync();
+    return BP_OK;
+  }
+  if constexpr (P::kick_v == kick::blueflame) {
+    // Idle and small enough: the WQE goes into the UAR whole. (An immediate needs ctrl.imm.)
+    if (got.idle && w.opcode == BP_OP_RDMA_WRITE && blocks * BP_WQEBB_BYTES <= BP_UAR_BF_BYTES) {
+      if (scope.rank() == 0) {
+        mark_ready<P>(qp, ticket, 1, blocks);
+        store_state<P>(&state_of(qp)->rung, after);
+      }
+      if constexpr (P::order_v == order::strict) {
+        store_wqe<inline_v>(qp, scope, w, ticket);
+        scope.sync();
+        blueflame_strict<P, inline_v>(qp, scope, w, ticket);
+        scope.sync();  // as below
+        return BP_OK;
+      }
+      // A gathered payload lies elsewhere and must be there first; an inline one travels along.
+      if constexpr (!inline_v) {
+        scope.sync();
+        if (scope.rank() == 0) fence_before_doorbell<P::reach_v>();
+        scope.sync();
+      }
+      blueflame_store<inline_v>(qp, scope, w, ticket);
+      scope.sync();  // all threads have read the payload: any of them may write it again
+      return BP_OK;
+    }
+  }
+  store_wqe<inline_v>(qp, scope, w, ticket);
+  scope.sync();
+  if (scope.rank() == 0) {
+    mark_ready<P>(qp, ticket, 1, blocks);
+    if (!(flags & defer_ring)) ring_pending<P>(qp);
+  }
+  return BP_OK;
+}
+
+}  // namespace detail
+
+}  // namespace bp
+
+#endif

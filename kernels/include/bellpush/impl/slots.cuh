@@ -1,0 +1,182 @@
+// Messages through the slots of the window.
+#ifndef BELLPUSH_IMPL_SLOTS_CUH
+#define BELLPUSH_IMPL_SLOTS_CUH
+
+#include <bellpush/impl/post.cuh>
+
+namespace bp {
+
+namespace detail {
+
+// Copies into a window slot: 16-byte stores; an odd tail is padded with zeros. Reads no byte past
+// the source's end.
+template <class Scope>
+BP_DEV void copy_to_slot(Scope scope, uint64_t slot, uint64_t src, uint32_t bytes) {
+  u128* to = reinterpret_cast<u128*>(slot);
+  const uint32_t step = scope.size();
+  uint32_t i = scope.rank();
+  if (((src | bytes) & 15) == 0) {
+    const u128* from = reinterpret_cast<const u128*>(src);
+    const uint32_t n = bytes / 16;
+    // Four loads in flight before the first store.
+    for (; i + 3 * step < n; i += 4 * step) {
+      const u128 a = from[i], b = from[i + step], c = from[i + 2 * step], d = from[i + 3 * step];
+      to[i] = a;
+      to[i + step] = b;
+      to[i + 2 * step] = c;
+      to[i + 3 * step] = d;
+    }
+    for (; i < n; i += step) to[i] = from[i];
+  } else {
+    const bool words = ((src | bytes) & 3) == 0;
+    for (; i * 16 < bytes; i += step) {
+      u128 v;
+      for (uint32_t k = 0; k < 4; k++) v.w[k] = payload_u32(src, i * 16 + k * 4, bytes, words);
+      to[i] = v;
+    }
+  }
+}
+
+// Fills the slot of `ticket` with w.bytes bytes from `src`, and posts its WQE short of the doorbell.
+// `early`: what early_payload said.
+template <class P, class Scope>
+BP_DEV void fill_slot(const bp_qp& qp, Scope scope, wqe w, uint64_t src, uint64_t ticket,
+                      const u128& early) {
+  if constexpr (P::inband) {
+    w.gather = src;
+    write_slot<P::line_v, true, P::shared>(qp, scope, w, ticket, early);
+  } else {
+    const bp_window& win = qp.window;
+    const uint64_t slot = (uint64_t)place_of(win, ticket).slot * win.slot_bytes;
+    copy_to_slot(scope, win.va + slot, src, w.bytes);
+    w.gather = win.gather_base + slot;
+    w.lkey = win.lkey;
+    store_wqe<false>(qp, scope, w, ticket);
+  }
+}
+
+// After all of the scope have filled `n` slots from `ticket` on: has them sent.
+template <class P, class Scope>
+BP_DEV void send_slots(const bp_qp& qp, Scope scope, uint64_t ticket, uint32_t n, bool ring) {
+  // All threads' payload and WQEs before the leader's fence; and all have read the source, which
+  // any of them may write again. (In-band there is no fence, but the same promise.)
+  scope.sync();
+  if constexpr (!P::inband) {
+    if (scope.rank() == 0) {
+      mark_ready<P>(qp, ticket, n, 1);
+      if (ring) ring_pending<P>(qp);
+    }
+  }
+}
+
+// A message of one slot, which `fill(w, ticket)` fills.
+template <class P, class Scope, class Fill>
+BP_DEV bp_status_code post_slot(const bp_endpoint& ep, const room& r, Scope scope, uint64_t remote, uint32_t bytes,
+                                uint32_t flags, uint64_t* end, Fill fill) {
+  const bp_qp& qp = ep.qp;
+  wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote, ep.remote_rkey);
+  w.bytes = bytes;
+  const tickets got = take_room<P>(qp, scope, 1, true, r);
+  if (got.status != BP_OK) return got.status;
+  const uint64_t ticket = got.first;
+  if (!(flags & unsignalled) || last_credit_end(qp, ticket, 1) > ticket) {
+    w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
+    // Before the slot is written: its CQE may come at once.
+    if (scope.rank() == 0) note_signalled<P>(qp, ticket + 1);
+  }
+  if (end) *end = ticket + 1;
+  fill(w, ticket);
+  send_slots<P>(qp, scope, ticket, 1, !(flags & defer_ring));
+  return BP_OK;
+}
+
+template <class P, class Scope>
+BP_DEV bp_status_code put_slot(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t src,
+                               uint32_t bytes, uint32_t flags, uint64_t* end) {
+  u128 early = unit_zero();
+  if constexpr (P::inband) early = early_payload<P::line_v>(scope, src, bytes);
+  const room r = load_room<P>(ep.qp);
+  return post_slot<P>(ep, r, scope, remote, bytes, flags, end, [&](const wqe& w, uint64_t ticket) {
+    fill_slot<P>(ep.qp, scope, w, src, ticket, early);
+  });
+}
+
+// In-band: a message of one slot that lies nowhere; `payload` and `early` as write_lines() takes them. The caller has
+// seen that a slot holds it, and loaded `r` since it called the endpoint's verbs last.
+template <class P, class Scope, class Payload>
+BP_DEV bp_status_code put_words(const bp_endpoint& ep, const room& r, Scope scope, uint64_t remote_offset,
+                                uint32_t bytes, const u128& early, Payload payload) {
+  if (!can_write_lines<P>(scope) || !in_range(remote_offset, bytes, ep.remote_bytes)) {
+    return BP_INVALID;
+  }
+  return post_slot<P>(ep, r, scope, ep.remote_iova + remote_offset, bytes, unsignalled, nullptr,
+                      [&](const wqe& w, uint64_t ticket) {
+    write_lines<P::line_v, true, P::shared>(ep.qp, scope, w, ticket, early, payload);
+  });
+}
+
+// A message streamed through slots in chunks of `capacity`: as many at a time as half the window, so
+// that one half is filled while the NIC empties the other.
+template <class P, class Scope>
+BP_DEV_COLD bp_status_code put_slots(const bp_endpoint& ep, Scope scope, uint32_t capacity,
+                                     uint64_t remote, uint64_t src, uint64_t bytes, uint32_t flags,
+                                     uint64_t* end) {
+  const bp_qp& qp = ep.qp;
+  const uint32_t limit = ticket_limit<P>(qp, true);
+  const uint32_t batch = limit < 2 ? 1 : (limit / 2 < 64 ? limit / 2 : 64);
+  while (bytes > 0) {
+    const uint64_t chunks = (bytes + capacity - 1) / capacity;
+    const uint32_t n = chunks < batch ? (uint32_t)chunks : batch;
+    const tickets got = reserve_all<P>(qp, scope, n, true);
+    if (got.status != BP_OK) return got.status;
+    const uint64_t ticket = got.first;
+    const bool last_batch = n == chunks;
+    const uint64_t batch_bytes = last_batch ? bytes : (uint64_t)n * capacity;
+    const uint64_t after = ticket + n;
+    const bool signal_last = last_batch && !(flags & unsignalled);
+    if (scope.rank() == 0) {
+      // Before a slot is written: its CQE may come at once.
+      const uint64_t top = signal_last ? after : last_credit_end(qp, ticket, n);
+      if (top > ticket) note_signalled<P>(qp, top);
+    }
+    for_each_part(scope, n, [&](auto part, uint32_t c) {
+      const uint64_t at = (uint64_t)c * capacity;
+      wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote + at, ep.remote_rkey);
+      w.bytes = (uint32_t)(batch_bytes - at < capacity ? batch_bytes - at : capacity);
+      if ((signal_last && c == n - 1) || ((ticket + c + 1) & (qp.credit_period - 1)) == 0) {
+        w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
+      }
+      u128 early = unit_zero();
+      if constexpr (P::inband) early = early_payload<P::line_v>(part, src + at, w.bytes);
+      fill_slot<P>(qp, part, w, src + at, ticket + c, early);
+    });
+    send_slots<P>(qp, scope, ticket, n, !(last_batch && (flags & defer_ring)));
+    remote += batch_bytes;
+    src += batch_bytes;
+    bytes -= batch_bytes;
+    if (end) *end = after;
+  }
+  return BP_OK;
+}
+
+// A message through window slots.
+template <class P, class Scope>
+BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t src,
+                                 uint64_t bytes, uint32_t flags, uint64_t* end) {
+  if (!can_write_lines<P>(scope)) return BP_INVALID;
+  const bp_window& win = ep.qp.window;
+  uint32_t capacity;
+  if constexpr (P::inband) {
+    capacity = inband_capacity<P::line_v>(win);
+  } else {
+    capacity = win.slot_bytes;
+  }
+  if (bytes <= capacity) return put_slot<P>(ep, scope, remote, src, (uint32_t)bytes, flags, end);
+  return put_slots<P>(ep, scope, capacity, remote, src, bytes, flags, end);
+}
+
+}  // namespace detail
+
+}  // namespace bp
+
+#endif

@@ -1,0 +1,50 @@
+// The words of a queue pair's state, and where a ticket lies in its rings.
+#ifndef BELLPUSH_IMPL_STATE_CUH
+#define BELLPUSH_IMPL_STATE_CUH
+
+#include <bellpush/impl/order.cuh>
+#include <bellpush/wire.h>
+
+namespace bp {
+
+BP_DEV bp_qp_state* state_of(const bp_qp& qp) { return reinterpret_cast<bp_qp_state*>(qp.state); }
+BP_DEV uint32_t sq_blocks(const bp_qp& qp) { return 1u << qp.sq_log; }
+
+// Words of the QP's state. Shared: other callers change them at any time. Exclusive: this caller's
+// alone, or handed to it by a synchronisation of its own; so they are plain memory and stay in L1,
+// which spares a verb the trips to L2 before its first store.
+template <class P, class T>
+BP_DEV T load_state(const T* word) {
+  if constexpr (P::shared) {
+    return ld_relaxed_gpu(word);
+  } else {
+    return ld_weak(word);
+  }
+}
+template <class P, class T>
+BP_DEV void store_state(T* word, T value) {
+  if constexpr (P::shared) {
+    st_relaxed_gpu(word, value);
+  } else {
+    *word = value;
+  }
+}
+
+// A ticket's slot and lap. Windows are mostly a power of two, which saves a 64-bit division.
+struct window_place {
+  uint32_t slot;
+  uint64_t lap;
+};
+BP_DEV window_place place_of(const bp_window& w, uint64_t ticket) {
+  const uint32_t mask = w.slots - 1;
+#if defined(__CUDACC__)
+  if ((w.slots & mask) == 0) return {(uint32_t)ticket & mask, ticket >> __popc(mask)};
+#else
+  if ((w.slots & mask) == 0) return {(uint32_t)ticket & mask, ticket >> __builtin_popcount(mask)};
+#endif
+  return {(uint32_t)(ticket % w.slots), ticket / w.slots};
+}
+
+}  // namespace bp
+
+#endif

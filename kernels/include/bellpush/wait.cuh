@@ -1,0 +1,82 @@
+// What comes after a post: ring, wait, quiet, test, reclaim; and a peer's signal: wait_signal.
+#ifndef BELLPUSH_WAIT_CUH
+#define BELLPUSH_WAIT_CUH
+
+#include <bellpush/impl/wait.cuh>
+
+namespace bp {
+
+// Rings for all that was marked ready with defer_ring.
+template <class P, class Scope>
+BP_DEV void ring(const bp_endpoint& ep, Scope scope) {
+  scope.sync();
+  if (scope.rank() == 0) ring_pending<P>(ep.qp);
+}
+
+// Waits until everything below ticket `end` is complete: its bytes are in the peer's memory, or the
+// local memory for get and atomics. BP_TIMEOUT ends the wait only; the operations go on. Where a NOP
+// must ask for the CQE this is a posting verb as well: see reserve() for what a timeout then does.
+template <class P, class Scope>
+BP_DEV bp_status_code wait(const bp_endpoint& ep, Scope scope, uint64_t end) {
+  return detail::wait_all<P>(ep.qp, scope, end);
+}
+
+// Waits for everything that was posted before the call, by anyone.
+template <class P, class Scope>
+BP_DEV bp_status_code quiet(const bp_endpoint& ep, Scope scope) {
+  return detail::wait_all<P>(ep.qp, scope, detail::everything);
+}
+
+// Asks once whether everything below `end` is complete: BP_OK, BP_PENDING or the QP's error. An
+// unsignalled operation stays pending until something signalled follows it.
+template <class P, class Scope>
+BP_DEV bp_status_code test(const bp_endpoint& ep, Scope scope, uint64_t end) {
+  bp_status_code s = BP_PENDING;
+  if (scope.rank() == 0) {
+    bp_status_code e = BP_OK;
+    if (poll_cq<P>(ep.qp, end) >= end || ((e = error_of<P>(ep.qp)) && is_done<P>(ep.qp, end))) {
+      s = BP_OK;
+      acquire_fetched<P>(ep.qp, load_fetched<P>(ep.qp));
+    } else if (e != BP_OK) {
+      s = e;
+    }
+  }
+  return (bp_status_code)scope.broadcast(s);
+}
+
+// One thread: takes completions if less than one in `part` of the credits (rounded down) is free, so that who sends in
+// rows finds them without a wait. Looks at the CQ only if one is due.
+template <class P>
+BP_DEV void reclaim(const bp_endpoint& ep, uint32_t part) {
+  const uint32_t limit = ticket_limit<P>(ep.qp, true);
+  const uint64_t end = load_state<P>(&state_of(ep.qp)->reserved) - (limit - limit / part);
+  if ((int64_t)(end - load_done<P>(ep.qp)) > 0) poll_cq<P>(ep.qp, end);
+}
+
+// Waits until the 8-byte word at `signal` (memory that a peer's put_signal adds to) is at least
+// `value`. Ends early when it is not and the endpoint's QP is in error. After BP_OK the data that was put before
+// the signal can be read.
+template <class Scope>
+BP_DEV bp_status_code wait_signal(const bp_endpoint& ep, Scope scope, const uint64_t* signal,
+                                  uint64_t value) {
+  bp_status_code s = BP_OK;
+  if (scope.rank() == 0) {
+    deadline limit;
+    // Acquire, system scope: the peer's data (written by the NIC before the signal) before our reads of them.
+    for (bp_status_code error = BP_OK; ld_acquire_sys(signal) < value; yield_()) {
+      if (error != BP_OK || limit.expired(ep.qp.timeout_ns)) {
+        s = error != BP_OK ? error : BP_TIMEOUT;
+        break;
+      }
+      // Whoever has the QP may put it into error meanwhile, so past L1. The word may have come before that: it is
+      // looked at once more.
+      error = (bp_status_code)ld_relaxed_gpu(&state_of(ep.qp)->error);
+      if (error != BP_OK) fence_sys();  // this look before that one
+    }
+  }
+  return (bp_status_code)scope.broadcast(s);
+}
+
+}  // namespace bp
+
+#endif
