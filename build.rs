@@ -90,10 +90,11 @@ pub fn head_files(root: &Path) -> Vec<PathBuf> {
     paths.map(|path| root.join(path)).filter(|path| path.exists()).collect()
 }
 
-/// The entry points' files, in a fixed order.
+/// The entry points' files, in a fixed order: the library's, and with `bench-kernels` those that measure and test.
 fn cu_files(kernels: &Path) -> Vec<PathBuf> {
-    let listed = ["bench", "entry"].map(|folder| fs::read_dir(kernels.join(folder)));
-    let entries = listed.into_iter().flat_map(|found| found.expect("the crate has its kernels"));
+    let measured = env::var_os("CARGO_FEATURE_BENCH_KERNELS").map(|_| "bench");
+    let listed = measured.into_iter().chain(["entry"]).map(|f| fs::read_dir(kernels.join(f)));
+    let entries = listed.flat_map(|found| found.expect("the crate has its kernels"));
     let mut files: Vec<PathBuf> = entries
         .map(|entry| entry.expect("kernels can be listed").path())
         .filter(|path| path.extension().is_some_and(|ext| ext == "cu"))

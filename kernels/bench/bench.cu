@@ -1,7 +1,7 @@
 // Entry points of the benchmark: messages in a row by every path, plain stores, torn lines.
 #define BP_MAX_THREADS 512
 #include <bellpush/bellpush.cuh>
-#include "entry/args.h"
+#include "args.h"
 #include "entry/paths.h"
 
 namespace {

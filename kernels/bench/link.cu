@@ -2,7 +2,7 @@
 // memory elsewhere. Every loop is bounded by a count and by a time.
 #include <bellpush/impl/order.cuh>
 #include "collective/reduce.cuh"
-#include "entry/args.h"
+#include "args.h"
 
 namespace {
 

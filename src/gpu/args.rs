@@ -1,5 +1,6 @@
-//! What the host hands to kernels: mirrors of the `bp_` structures in `kernels/include/bellpush/wire.h` and
-//! `kernels/entry/args.h`, in the machine's byte order. A test compares sizes and offsets with the C side.
+//! What the host hands to kernels: mirrors of the `bp_` structures in `kernels/include/bellpush/wire.h`,
+//! `kernels/entry/args.h` and `kernels/bench/args.h`, in the machine's byte order. A test compares sizes and offsets with
+//! the C side.
 
 use bytemuck::{Pod, Zeroable};
 

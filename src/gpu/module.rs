@@ -12,6 +12,7 @@ pub type HostKernel = unsafe extern "C" fn(args: *const c_void) -> usize;
 /// Kernels of one library, for both executors.
 #[derive(Debug, Clone, Copy)]
 pub struct Module {
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA loads images"))]
     pub(super) fatbins: &'static [&'static [u8]],
     host: &'static [(&'static str, HostKernel)],
 }
@@ -62,7 +63,7 @@ impl Module {
         Self { fatbins, host }
     }
 
-    /// The library's own kernels.
+    /// The library's own kernels; with the feature `bench-kernels` also those that measure and test.
     pub fn builtin() -> Module {
         generated::BUILTIN
     }

@@ -587,6 +587,6 @@ pub(super) fn poll(
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "bench-kernels"))]
 #[path = "stream_tests.rs"]
 mod tests;
