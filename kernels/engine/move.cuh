@@ -16,8 +16,8 @@ namespace engine {
 constexpr uint32_t in_flight = 8;
 // Payload up to this is moved by the warp that found it: two barriers of the block cost as much.
 constexpr uint32_t warp_bytes = 1024;
-// Payload of more than this is shared among the blocks, which one SM would pull at 27 GB/s (h200.md), in
-// pieces that a block of 512 threads moves with 64 bytes a thread.
+// Payload of more than this is shared among the blocks, which one SM would pull at 27 GB/s (docs/results/link-h200.md),
+// in pieces that a block of 512 threads moves with 64 bytes a thread.
 constexpr uint64_t share_bytes = 128 << 10;
 constexpr uint64_t piece_bytes = 32 << 10;
 
