@@ -56,8 +56,9 @@ int bellpush_ranks(const bellpush *comm);
  * CUDA: addresses of this process's GPU; the call is queued: it begins after what `stream` (a
  * cudaStream_t, NULL for the default stream) has queued by now, and what `stream` queues later begins
  * after it. Host: addresses of host memory, `stream` is NULL, and the call returns when it is done.
- * BELLPUSH_FAILED, which a rank's calls begin to return within the timeout and a second of the failure: nothing was
- * queued. BELLPUSH_DIFFERS is about this or an earlier call, and all were made; on CUDA it may show in
+ * BELLPUSH_FAILED: nothing was queued. As a rule a rank's calls begin to return it within the timeout and a second of
+ * the failure, or within twice the timeout where rank 0 goes between two calls; the bound that each wait inside a call
+ * keeps at the worst is four timeouts and a second. BELLPUSH_DIFFERS is about this or an earlier call, and all were made; on CUDA it may show in
  * bellpush_synchronize alone. */
 int bellpush_all_reduce(bellpush *comm, const void *in, void *out, uint64_t count, int dtype,
                         int op, void *stream);
