@@ -246,6 +246,7 @@ fn top(path: &str) -> &str {
 fn foreign_includes(file: &str, source: &str, exists: impl Fn(&Path) -> bool) -> Vec<String> {
     let (public, host) = (file.starts_with("kernels/include/"), is_host_half(file));
     let folder = Path::new(file).parent().expect("the file lies in a folder");
+    let there = |path: PathBuf| !path.to_string_lossy().contains("..") && exists(&path);
     let mut wrong = Vec::new();
     for line in source.lines() {
         let Some(directive) = line.trim_start().strip_prefix('#') else { continue };
@@ -255,12 +256,10 @@ fn foreign_includes(file: &str, source: &str, exists: impl Fn(&Path) -> bool) ->
         {
             C_HEADERS.contains(&name)
                 || host && HOST_HEADERS.contains(&name)
-                || name.starts_with("bellpush/") && exists(&Path::new("kernels/include").join(name))
+                || name.starts_with("bellpush/") && there(Path::new("kernels/include").join(name))
         } else if let Some((name, _)) = named.strip_prefix('"').and_then(|s| s.split_once('"')) {
             let folders = [folder, Path::new("kernels")];
-            !public
-                && !name.contains("..")
-                && folders.iter().any(|folder| exists(&folder.join(name)))
+            !public && folders.iter().any(|folder| there(folder.join(name)))
         } else {
             false
         };
