@@ -1,4 +1,4 @@
-//! Big-endian integers without alignment, for structs that are cast from wire bytes.
+//! Big-endian integers of alignment 1, for structs that are cast from wire bytes.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -10,13 +10,13 @@ macro_rules! big_endian {
         pub struct $name([u8; $bytes]);
 
         impl $name {
-            /// From the machine's order.
+            /// Converts from the machine's byte order.
             #[inline]
             pub const fn new(value: $int) -> Self {
                 Self(value.to_be_bytes())
             }
 
-            /// In the machine's order.
+            /// The value in the machine's byte order.
             #[inline]
             pub const fn get(self) -> $int {
                 <$int>::from_be_bytes(self.0)

@@ -1,18 +1,21 @@
-//! BlueFlame check word: tells the software NIC that a WQE stored to the UAR has arrived whole.
+//! BlueFlame check word: proves to the software NIC that a WQE stored to the UAR has arrived whole.
 //!
 //! A NIC on PCIe receives a BlueFlame store as one write-combined TLP. A software NIC reads plain
-//! memory, where the stores of one WQE may become visible in any order, so the sender adds a sum
-//! over the WQE's words. It travels in `ctrl.imm` of RDMA_WRITE, which silicon ignores there.
+//! memory, in which the stores of one WQE may become visible in any order. The sender therefore
+//! adds a checksum over the WQE's words. The checksum travels in `ctrl.imm` of an RDMA_WRITE, a
+//! field that silicon ignores for that opcode. The format is bellpush's own; no specification has
+//! it.
 
-/// The word that carries the check, and is left out of it: `ctrl.imm`.
+/// Index of the 32-bit word that holds the checksum and that the checksum does not cover:
+/// `ctrl.imm`.
 pub const CHECK_WORD: usize = 3;
 /// Bytes of one BlueFlame buffer.
 pub const BF_BYTES: usize = 256;
 
-/// Check word of the WQE's whole basic blocks.
+/// Checksum of a WQE that fills whole basic blocks.
 ///
-/// Words are little-endian; every word but [`CHECK_WORD`] takes part, together with its position,
-/// so a word that is stale or in the wrong place changes the sum.
+/// Words are little-endian. Every word but [`CHECK_WORD`] takes part, together with its position,
+/// so a stale or misplaced word changes the checksum.
 #[inline]
 pub fn check(blocks: &[u8]) -> u32 {
     let words = blocks.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]));
@@ -34,13 +37,13 @@ fn mix(mut x: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-/// Whether the stored check word is that of the blocks. `blocks` is at least one basic block.
+/// Whether the stored checksum matches the blocks. `blocks` holds at least one basic block.
 #[inline]
 pub fn is_whole(blocks: &[u8]) -> bool {
     blocks.get(CHECK_WORD * 4..CHECK_WORD * 4 + 4).is_some_and(|w| w == check(blocks).to_le_bytes())
 }
 
-/// Stores the check word into the blocks.
+/// Stores the checksum into the blocks.
 ///
 /// # Panics
 /// When `blocks` is shorter than a control segment.

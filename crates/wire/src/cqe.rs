@@ -8,9 +8,9 @@ use super::be::{Be16, Be32, Be64};
 
 /// Bytes of a CQE.
 pub const CQE_BYTES: usize = 64;
-/// Where the last 8 bytes begin: what a poller looks at, and what is stored last.
+/// Offset of the entry's last 8 bytes. A poller reads them; the NIC stores them last.
 pub const CQE_TAIL_OFFSET: usize = 56;
-/// Where a successful entry has its timestamp, big-endian, in units of the NIC's clock.
+/// Byte range of a successful entry's timestamp: big-endian, in ticks of the NIC's clock.
 pub const CQE_TIMESTAMP: std::ops::Range<usize> = 48..56;
 /// `op_own` of an entry that was never written: opcode INVALID, owner 1 (as libmlx5 sets it).
 pub const OP_OWN_INIT: u8 = 0xf1;
@@ -21,7 +21,7 @@ pub const OP_OWN_INIT: u8 = 0xf1;
 pub struct CqeBytes {
     /// Scattered data and offload results; not used.
     pub reserved0: [u8; 24],
-    /// Receives of datagrams: whether a GRH was there 29:28, source queue pair 23:0.
+    /// Received datagrams: GRH present 29:28, source queue pair 23:0.
     pub flags_rqpn: Be32,
     /// Offload results; not used.
     pub reserved2: [u8; 4],
@@ -33,13 +33,13 @@ pub struct CqeBytes {
     pub reserved1: [u8; 4],
     /// Bytes received, read, or exchanged by an atomic.
     pub byte_cnt: Be32,
-    /// Bytes 48..56: the timestamp, or of an error CQE the vendor error (54) and syndrome (55).
+    /// Bytes 48..56: the timestamp; in an error CQE, vendor error (byte 54) and syndrome (byte 55).
     pub timestamp: Be64,
     /// Opcode of the send WQE 31:24, queue pair number 23:0.
     pub sop_drop_qpn: Be32,
     /// Index of the WQE that completed.
     pub wqe_counter: Be16,
-    /// Not used: the CQs are created without signatures.
+    /// Not used: bellpush creates CQs without signatures.
     pub signature: u8,
     /// Opcode 7:4, format 3:2, solicited 1, owner 0.
     pub op_own: u8,
@@ -50,7 +50,7 @@ const _: () = assert!(size_of::<CqeBytes>() == CQE_BYTES);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CqeOpcode {
-    /// Requester: a send queue WQE is done.
+    /// Requester: a send WQE has completed.
     Req = 0x0,
     /// Responder: an RDMA WRITE with immediate arrived.
     RespWrImm = 0x1,
@@ -60,13 +60,13 @@ pub enum CqeOpcode {
     RespSendImm = 0x3,
     /// Responder: a SEND arrived and invalidated a key.
     RespSendInv = 0x4,
-    /// The CQ goes on in another ring.
+    /// The CQ continues in another ring.
     Resize = 0x5,
     /// Requester error.
     ReqErr = 0xd,
     /// Responder error.
     RespErr = 0xe,
-    /// The entry was not written yet.
+    /// The entry has not been written yet.
     Invalid = 0xf,
 }
 
@@ -93,34 +93,34 @@ impl CqeOpcode {
 pub enum Syndrome {
     /// The message is longer than its buffers or than a message may be.
     LocalLength = 0x01,
-    /// The WQE makes no sense.
+    /// The WQE is malformed.
     LocalQpOp = 0x02,
-    /// A gather or scatter entry names no memory that it may use.
+    /// A gather or scatter entry names memory that the queue pair may not access.
     LocalProt = 0x04,
-    /// The queue pair was in error before the WQE was executed.
+    /// The queue pair was in error before the NIC executed the WQE.
     WrFlush = 0x05,
     /// A memory window could not be bound.
     MwBind = 0x06,
-    /// The response made no sense.
+    /// The response was malformed.
     BadResp = 0x10,
     /// A local access at the responder failed.
     LocalAccess = 0x11,
-    /// The responder refused the request's form.
+    /// The responder refused the request as malformed.
     RemoteInvalReq = 0x12,
-    /// The responder refused the access.
+    /// The responder refused the access: key, bounds or rights.
     RemoteAccess = 0x13,
-    /// The responder could not carry the request out.
+    /// The responder failed to execute the request.
     RemoteOp = 0x14,
-    /// No answer came within the retries.
+    /// The retries ended without an answer.
     TransportRetryExc = 0x15,
-    /// The responder was not ready within the retries.
+    /// The responder was still not ready when the RNR retries ended.
     RnrRetryExc = 0x16,
     /// The responder aborted the operation.
     RemoteAborted = 0x22,
 }
 
 impl Syndrome {
-    /// All of them, in numerical order.
+    /// All syndromes, in numerical order.
     pub const ALL: [Self; 13] = [
         Self::LocalLength,
         Self::LocalQpOp,
@@ -137,19 +137,19 @@ impl Syndrome {
         Self::RemoteAborted,
     ];
 
-    /// The syndrome of a code, if it is a known one.
+    /// The syndrome of a code; `None` for an unknown one.
     #[inline]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|&s| s as u8 == code)
     }
 }
 
-/// A CQE's fields.
+/// The fields of a CQE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cqe {
-    /// What completed.
+    /// Kind of completion.
     pub opcode: CqeOpcode,
-    /// The queue pair.
+    /// Queue pair that the entry belongs to.
     pub qpn: Qpn,
     /// Opcode of the send WQE; 0 at a responder.
     pub send_opcode: u8,
@@ -161,18 +161,18 @@ pub struct Cqe {
     pub imm: u32,
     /// User index (CQE version 1), 24 bits.
     pub uidx: u32,
-    /// Of a datagram received: the queue pair that sent it, with a GRH in the receive's first 40
-    /// bytes. 0 where it was none.
+    /// Sender's queue pair of a received datagram, whose receive buffer begins with a 40-byte GRH;
+    /// 0 for any other message.
     pub source: Qpn,
     /// Whether the sender asked for an event.
     pub solicited: bool,
-    /// Of an error: the syndrome's code, else 0.
+    /// Syndrome code of an error; else 0.
     pub syndrome: u8,
-    /// Of an error: the NIC's own code, else 0.
+    /// The NIC's vendor code of an error; else 0.
     pub vendor_err: u8,
 }
 
-/// An opcode that no CQE of ours has.
+/// A CQE opcode that [`CqeOpcode`] does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqeOpcodeError(pub u8);
 
@@ -204,7 +204,7 @@ impl Cqe {
         }
     }
 
-    /// An error: `opcode` is [`CqeOpcode::ReqErr`] or [`CqeOpcode::RespErr`].
+    /// An error entry: `opcode` is [`CqeOpcode::ReqErr`] or [`CqeOpcode::RespErr`].
     #[inline]
     pub fn error(
         opcode: CqeOpcode,
@@ -217,7 +217,7 @@ impl Cqe {
         Self { opcode, syndrome: syndrome as u8, vendor_err, ..ok }
     }
 
-    /// The 64 bytes, with the owner bit that the ring position asks for (see [`owner_bit`]).
+    /// The 64 bytes, with the owner bit of the entry's ring position (see [`owner_bit`]).
     #[inline]
     pub fn emit(&self, owner: u8) -> [u8; CQE_BYTES] {
         let tail = u64::from(self.vendor_err) << 8 | u64::from(self.syndrome);
@@ -235,10 +235,10 @@ impl Cqe {
         })
     }
 
-    /// Reads a copy of an entry.
+    /// Parses a copy of an entry.
     ///
     /// # Errors
-    /// The opcode, when it is not known.
+    /// [`CqeOpcodeError`] for an unknown opcode.
     #[inline]
     pub fn parse(bytes: &[u8; CQE_BYTES]) -> Result<Self, CqeOpcodeError> {
         let raw: &CqeBytes = bytemuck::cast_ref(bytes);
@@ -268,7 +268,8 @@ pub fn owner_bit(index: u64, entries: u32) -> u8 {
     (index / u64::from(entries)) as u8 & 1
 }
 
-/// Whether the entry's last 8 bytes, loaded natively, belong to lap `owner` and were written.
+/// Whether an entry has been written in the lap of owner bit `owner`. `tail` is its last 8 bytes,
+/// loaded natively.
 #[inline]
 pub fn is_ready(tail: u64, owner: u8) -> bool {
     let op_own = tail.to_ne_bytes()[7];

@@ -1,7 +1,7 @@
 //! Doorbell records and UAR doorbells (mlx5 PRM, "Doorbell Record", "UAR Page Format").
 //!
 //! A doorbell record is two big-endian words in memory. A UAR doorbell is the first 8 bytes of a
-//! control segment, stored to the UAR page in memory order.
+//! control segment, stored to the UAR page with its bytes in the same order as in memory.
 
 use super::Qpn;
 use super::be::Be32;
@@ -16,27 +16,28 @@ pub const DBR_CQ_CI_OFFSET: usize = 0;
 pub const DBR_CQ_ARM_OFFSET: usize = 4;
 /// Bytes of a UAR page.
 pub const UAR_BYTES: usize = 4096;
-/// Byte offset of the register that a CQ is armed by: arm word, then CQ number.
+/// Byte offset of the register that arms a CQ: arm word, then CQ number.
 pub const UAR_CQ_DOORBELL_OFFSET: usize = 0x20;
 /// Byte offset of the doorbell register, also BlueFlame buffer 0.
 pub const UAR_DOORBELL_OFFSET: usize = 0x800;
 /// Byte offset of BlueFlame buffer 1.
 pub const UAR_BF1_OFFSET: usize = 0x900;
-/// Byte offsets of a page's doorbell registers. libmlx5 gives each of the four of a non-cached page
-/// to another (`MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED`), whatever number a queue pair's context has.
+/// Byte offsets of a page's doorbell registers. libmlx5 assigns each of the four registers of a
+/// non-cached page to a different queue pair (`MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED`), independently
+/// of the number in the queue pair's context.
 pub const UAR_DOORBELL_OFFSETS: [usize; 4] = [UAR_DOORBELL_OFFSET, UAR_BF1_OFFSET, 0xa00, 0xb00];
 
-/// What a doorbell's 8 bytes say.
+/// The contents of a doorbell's 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Doorbell {
-    /// The queue pair rung.
+    /// The queue pair that is rung.
     pub qpn: Qpn,
     /// Producer index of its send queue, in basic blocks modulo 2^16.
     pub next: u16,
 }
 
 impl Doorbell {
-    /// Reads a UAR register, given as the word that a little-endian machine loads from it.
+    /// Decodes a UAR register, given as the word that a little-endian machine loads from it.
     ///
     /// libmlx5 rings with the last WQE's control segment: next = index + ⌈ds/4⌉. NVSHMEM rings
     /// the next index itself with ds = 0.
@@ -50,8 +51,8 @@ impl Doorbell {
         }
     }
 
-    /// The register that rings `next` the NVSHMEM way, as the word to store on a little-endian
-    /// machine. `opcode` is for whoever watches the bytes; the NIC does not look at it.
+    /// The register that rings `next` as NVSHMEM does (ds = 0), as the word to store on a
+    /// little-endian machine. `opcode` is informative: the NIC does not read it.
     #[inline]
     pub fn emit(self, opcode: u8) -> u64 {
         let index_opcode = u32::from(self.next) << 8 | u32::from(opcode);
@@ -103,19 +104,19 @@ pub fn cq_ci_word(ci: u64) -> u32 {
 /// The arm word of a CQ's doorbell record (mlx5 PRM, "CQ DoorBell Record").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqArm {
-    /// Counts up with every event that the consumer took; 2 bits.
+    /// Counter of the events that the consumer has taken, modulo 4.
     pub sequence: u8,
-    /// Only a solicited entry or an error is to raise the event.
+    /// Only a solicited entry or an error raises the event.
     pub solicited_only: bool,
-    /// Consumer index: entries from it on raise the event. 24 bits.
+    /// Consumer index, 24 bits: an entry at or after it raises the event.
     pub ci: u32,
 }
 
 impl CqArm {
-    /// A word, as stored natively, whose sequence is none that a consumer begins with.
+    /// Arm word, as stored natively, whose sequence no consumer starts with.
     pub const NEVER: u32 = (3u32 << 28).to_be();
 
-    /// Reads the word as loaded natively.
+    /// Decodes the word, as loaded natively.
     #[inline]
     pub fn parse(word: u32) -> Self {
         let word = u32::from_be(word);
@@ -134,9 +135,9 @@ impl CqArm {
     }
 }
 
-/// How far `counter` lies ahead of consumer index `ci`, if that is within `ring` blocks.
+/// Distance of `counter` ahead of consumer index `ci`, if it is at most `ring` blocks.
 ///
-/// `None` for a counter that is stale or makes no sense.
+/// `None` for a stale or invalid counter.
 #[inline]
 pub fn ahead(counter: u16, ci: u64, ring: u32) -> Option<u32> {
     let distance = u32::from(counter.wrapping_sub(ci as u16));

@@ -1,32 +1,32 @@
-//! What host and engine share when an engine runs on a GPU: mirrors of the structures in
-//! `kernels/engine/engine.h`, in the machine's byte order. A test compares sizes and offsets with the C side.
+//! Layouts that host and GPU engine share: mirrors of the structures in `kernels/engine.h`, in the
+//! machine's byte order. A test compares sizes and offsets with the C side.
 
 use bytemuck::{Pod, Zeroable};
 
-/// Queue pairs of a block of the engine.
+/// Queue pairs that one thread block of the engine serves.
 pub const BLOCK_QPS: usize = 32;
-/// Keys of a NIC that an engine knows.
+/// Largest number of memory keys of a NIC that an engine has room for.
 pub const TABLE_KEYS: usize = 4096;
-/// Bytes of `struct bp_engine_board`, and of a job behind it.
+/// Bytes of `struct bp_engine_board`, and of each job that follows it.
 pub const BOARD_BYTES: usize = 128;
 /// Offset of the epoch on the board.
 pub const BOARD_EPOCH: usize = 0;
 /// Offset of the word on the board that ends the engine.
 pub const BOARD_STOP: usize = 8;
-/// Shared memory of a block, beside the stream of a slot.
+/// Shared memory of a thread block, without the buffer for a slot's data stream.
 pub const SHARED_BYTES: u32 = 24576;
-/// Longest in-band slot that an engine on a GPU takes.
+/// Longest in-band slot that the GPU engine accepts, in bytes.
 pub const MAX_SLOT_BYTES: u32 = 64 << 10;
 
-/// Offsets in the context and the record of `kernels/engine/engine.h`.
+/// Offset of the requested grant in `struct bp_qpc`.
 pub const CONTEXT_ASKED: usize = 0;
-/// Where a context's fixed part begins; its state follows.
+/// Offset of a context's fixed part, which the state follows.
 pub const CONTEXT_FIXED: usize = 128;
 /// Bytes of `struct bp_qpc`.
 pub const CONTEXT_BYTES: usize = 384;
-/// Where a record says which grant was returned.
+/// Offset of the returned grant in `struct bp_qpc_record`.
 pub const RECORD_RETURNED: usize = 0;
-/// Where a record's state begins.
+/// Offset of the state in a record.
 pub const RECORD_STATE: usize = 128;
 /// Bytes of `struct bp_qpc_record`.
 pub const RECORD_BYTES: usize = 256;
@@ -35,11 +35,11 @@ pub const RECORD_BYTES: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Why {
-    /// The host asked for it.
+    /// The host asked for the queue pair.
     Asked = 0,
-    /// A WQE, a slot or a BlueFlame buffer that it does not carry out.
+    /// The engine does not execute this kind of WQE, slot or BlueFlame buffer.
     Wqe = 1,
-    /// A key, range or right that it does not find.
+    /// The engine found no key, range or right for an access.
     Key = 2,
     /// The send CQ is full.
     CqFull = 3,
@@ -59,22 +59,22 @@ pub enum Line {
     L60S4 = 3,
 }
 
-/// `struct bp_key`: a memory region.
+/// `struct bp_key`: a memory region, as the engine sees it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Key {
-    /// Where the engine's GPU reaches the first byte.
+    /// Address of the first byte in the engine's GPU.
     pub va: u64,
-    /// Its address in WQEs.
+    /// Address of the first byte in WQEs (IOVA).
     pub iova: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// The key; 0: none. Written last, cleared first.
+    /// The memory key; 0 for a free entry. The host writes it last and clears it first.
     pub key: u32,
     /// Protection domain.
     pub pd: u32,
-    /// What the region allows: bit 0 gather, 1 local write, 2 remote write, 3 read, 4 atomic; and
-    /// [`KEY_NEAR`].
+    /// Rights of the region: bit 0 gather, 1 local write, 2 remote write, 3 remote read, 4 remote
+    /// atomic; and [`KEY_NEAR`].
     pub rights: u32,
     /// Zero.
     pub reserved: u32,
@@ -87,41 +87,42 @@ pub const KEY_NEAR: u32 = 32;
 /// Offset of [`Key::key`].
 pub const KEY_KEY: usize = 24;
 
-/// `struct bp_qpc_state`: where a send queue stands.
+/// `struct bp_qpc_state`: the progress of a send queue.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
 pub struct State {
-    /// Basic blocks taken.
+    /// Consumer index: basic blocks taken.
     pub ci: u64,
-    /// Basic blocks known to be posted.
+    /// Producer index: basic blocks known to be posted.
     pub producer: u64,
-    /// UAR registers as last seen.
+    /// UAR registers as last read.
     pub registers: [u64; 2],
-    /// In-band: the next slot's ticket.
+    /// In-band: ticket of the next slot.
     pub ticket: u64,
     /// Producer index of the send CQ.
     pub cq_pi: u64,
-    /// Its consumer index as last read.
+    /// Consumer index of the send CQ, as last read.
     pub cq_ci: u64,
-    /// WQEs that the engine has carried out since the context was first granted.
+    /// WQEs that the engine has executed since the context was first granted.
     pub wqes: u64,
-    /// Their payload.
+    /// Payload bytes of these WQEs.
     pub bytes: u64,
-    /// Those of them that came in slots.
+    /// WQEs among them that arrived in in-band slots.
     pub inband: u64,
-    /// Those of them that came by BlueFlame.
+    /// WQEs among them that arrived by BlueFlame.
     pub blueflame: u64,
-    /// UAR registers seen to change.
+    /// Number of changes seen in UAR registers.
     pub doorbells: u64,
-    /// Doorbell record as last seen.
+    /// Doorbell record as last read.
     pub dbr_seen: u32,
-    /// [`Why`] it was returned.
+    /// Reason of the return: a [`Why`].
     pub why: u32,
     /// Zero.
     pub reserved: [u64; 3],
 }
 
-/// `struct bp_qpc_fixed`: what a queue pair is made of, at the addresses of the engine's GPU.
+/// `struct bp_qpc_fixed`: the memory and the attributes of a queue pair. Addresses are those of the
+/// engine's GPU.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Fixed {
@@ -133,13 +134,13 @@ pub struct Fixed {
     pub uar: u64,
     /// Send CQ.
     pub cq: u64,
-    /// Its doorbell record.
+    /// Doorbell record of the send CQ.
     pub cq_dbr: u64,
     /// In-band window.
     pub window: u64,
-    /// Keys of this end's NIC.
+    /// Key table of this end's NIC.
     pub keys: u64,
-    /// Keys of the peer's.
+    /// Key table of the peer's NIC.
     pub peer_keys: u64,
     /// Queue pair number.
     pub qpn: u32,
@@ -153,9 +154,9 @@ pub struct Fixed {
     pub cqes: u32,
     /// The peer's protection domain.
     pub peer_pd: u32,
-    /// What the peer allows through its queue pair, as [`Key::rights`].
+    /// Rights that the peer grants through its queue pair, as in [`Key::rights`].
     pub peer_rights: u32,
-    /// 1: WQEs come in the UAR's second buffer.
+    /// 1: WQEs arrive in the UAR's second BlueFlame buffer.
     pub blueflame: u32,
     /// A [`Line`].
     pub line: u32,

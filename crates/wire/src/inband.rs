@@ -1,19 +1,20 @@
-//! In-band slots: lines of data that carry their own sequence, so that the NIC knows from the slot
-//! itself that all of it has arrived (`kernels/include/bellpush/impl/inband.cuh` writes them; `docs/protocol.md`).
+//! In-band slots: lines of data that carry a sequence number, from which the NIC learns that the
+//! whole slot has arrived. `docs/protocol.md` specifies them; `kernels/inband.cuh` writes them.
 //!
-//! A slot is a row of lines; each line ends with a little-endian sequence. The lines' data bytes,
-//! joined, are a stream that reads as an mlx5 WQE: control, remote address (not for SEND), atomic,
-//! data segments, and inline data, which must be last. ds has 6 bits only, so with inline data it
-//! counts up to and including the 16-byte unit that the inline header begins in, and the inline
-//! byte count says where the stream ends.
+//! A slot is an array of lines. Each line ends with a little-endian sequence number. The data bytes
+//! of the lines, joined, form a stream. The stream is an mlx5 WQE: control segment, remote-address
+//! segment (not for SEND), atomic segment, data segments and inline data, which must be last. ds
+//! has only 6 bits: a WQE with inline data counts in ds only up to and including the 16-byte unit
+//! in which the inline header begins, and the inline byte count gives the end of the stream.
 //!
-//! Ticket t uses slot t % slots in lap t / slots. A lap's sequence cycles over 1..=M; 0 is never
-//! valid, and when the sequence is 1 the writer writes *every* line of the slot, so that no line
-//! of an earlier cycle can pass for a fresh one.
+//! Ticket t uses slot t % slots in lap t / slots. The sequence number of a lap cycles over 1..=M; 0
+//! is never valid. In a lap whose sequence number is 1 the writer writes *every* line of the slot,
+//! so that no line of an earlier cycle can pass for a fresh one. The format is bellpush's own; it
+//! resembles NCCL's LL and LL128 protocols.
 
 use super::wqe::{Ctrl, DS_BYTES, INLINE_FLAG, WqeError};
 
-/// How the lines of an in-band slot carry their sequence.
+/// Layout of the lines of an in-band slot: data bytes, then a little-endian sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LineFormat {
     /// 16-byte lines: 12 bytes of data, then a 4-byte sequence.
@@ -24,19 +25,19 @@ pub enum LineFormat {
     L60S4,
 }
 
-/// How a line's sequence stands to the one expected.
+/// Relation of a line's sequence number to the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// The one expected.
+    /// The expected number.
     Expected,
-    /// 0, or of an earlier lap: the writer has not come by yet.
+    /// 0, invalid, or of an earlier lap: the writer has not yet written this line.
     Stale,
-    /// Of a later lap: the writer went round without a credit.
+    /// Of a later lap: the writer overran its credits.
     Ahead,
 }
 
 impl LineFormat {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::L12S4, Self::L14S2, Self::L60S4];
 
     /// Bytes of a line.
@@ -63,7 +64,7 @@ impl LineFormat {
         self.line_bytes() - self.seq_bytes()
     }
 
-    /// M: the sequences are 1..=M.
+    /// M: the sequence numbers are 1..=M.
     #[inline]
     pub const fn modulus(self) -> u32 {
         match self {
@@ -72,7 +73,7 @@ impl LineFormat {
         }
     }
 
-    /// Sequence of a lap: ((seq0 - 1 + lap) mod M) + 1.
+    /// Sequence number of a lap: ((seq0 - 1 + lap) mod M) + 1.
     #[inline]
     pub const fn seq(self, seq0: u32, lap: u64) -> u32 {
         let m = self.modulus() as u64;
@@ -80,9 +81,10 @@ impl LineFormat {
         (((seq0 as u64).wrapping_sub(1) % m + lap % m) % m) as u32 + 1
     }
 
-    /// How `found` stands to `expected`.
+    /// Compares the sequence number `found` with `expected`.
     ///
-    /// Half of the cycle counts as ahead; the rest, and 0, as stale.
+    /// Half of the cycle counts as ahead; the rest counts as stale, as do 0 and numbers above
+    /// [`LineFormat::modulus`].
     #[inline]
     pub const fn standing(self, expected: u32, found: u32) -> Standing {
         let m = self.modulus();
@@ -96,26 +98,26 @@ impl LineFormat {
         }
     }
 
-    /// Lines that a stream of `bytes` takes; at least one.
+    /// Number of lines that a stream of `bytes` takes; at least one.
     #[inline]
     pub const fn lines(self, bytes: usize) -> usize {
         let n = bytes.div_ceil(self.data_bytes());
         if n == 0 { 1 } else { n }
     }
 
-    /// Longest stream that a slot holds.
+    /// Bytes of the longest stream that a slot holds.
     #[inline]
     pub const fn capacity(self, slot_bytes: usize) -> usize {
         slot_bytes / self.line_bytes() * self.data_bytes()
     }
 
-    /// Longest inline payload of an RDMA WRITE in a slot: header and segments take 36 bytes.
+    /// Bytes of the longest inline payload of an RDMA WRITE in a slot: header and segments take 36.
     #[inline]
     pub const fn write_capacity(self, slot_bytes: usize) -> usize {
         self.capacity(slot_bytes).saturating_sub(36)
     }
 
-    /// The sequence at the end of a line.
+    /// The sequence number at the end of a line.
     #[inline]
     pub fn seq_of(self, line: &[u8]) -> u32 {
         let at = self.data_bytes();
@@ -127,12 +129,13 @@ impl LineFormat {
         }
     }
 
-    /// Joins the data of whole lines, checking each line's sequence again.
+    /// Joins the data of whole lines and checks each line's sequence number again.
     ///
-    /// `into` takes as many lines as it is long, in data bytes; the last may be partial.
+    /// The length of `into`, in data bytes, gives the number of lines; the last may be partial.
     ///
     /// # Errors
-    /// The first line with another sequence; what was joined before it is in `into`.
+    /// The index of the first line with another sequence number. The data of the lines before it
+    /// are in `into`.
     #[inline]
     pub fn gather(self, lines: &[u8], expected: u32, into: &mut [u8]) -> Result<(), usize> {
         match self {
@@ -142,8 +145,8 @@ impl LineFormat {
         }
     }
 
-    /// Writes a stream as lines with sequence `seq`, as a sender does, and returns the lines
-    /// written: those of the stream, or all of the slot when `seq` is 1.
+    /// Writes a stream as lines with sequence number `seq`, as a sender does. Returns the number of
+    /// lines written: those of the stream, or all lines of the slot when `seq` is 1.
     ///
     /// # Panics
     /// When the stream is longer than [`LineFormat::capacity`].
@@ -201,26 +204,26 @@ fn tail<const LINE: usize, const DATA: usize>(line: &[u8; LINE]) -> u32 {
     word >> (32 - 8 * (LINE - DATA))
 }
 
-/// Slot and lap of a ticket.
+/// Slot and lap of a ticket: `ticket % slots` and `ticket / slots`.
 #[inline]
 pub const fn slot_of(ticket: u64, slots: u32) -> (u32, u64) {
     ((ticket % slots as u64) as u32, ticket / slots as u64)
 }
 
-/// How much of a stream is needed.
+/// Number of stream bytes that a reader needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// So many bytes from its start, to say more.
+    /// This many bytes from the start, to learn more.
     More(usize),
-    /// The stream is so many bytes.
+    /// The whole stream: this many bytes.
     Total(usize),
 }
 
-/// What the beginning of a stream says about its length.
+/// The length of a stream, as far as its beginning tells.
 ///
 /// # Errors
-/// [`WqeError::Ds`] or [`WqeError::Segment`] when it can have no end: ds of 0, or an inline
-/// header that is not where ds says the last one is.
+/// [`WqeError::Ds`] or [`WqeError::Segment`] for a stream without an end: ds is 0, or the inline
+/// header is not in the unit that ds names as the last.
 #[inline]
 pub fn stream_need(prefix: &[u8]) -> Result<Need, WqeError> {
     if prefix.len() < DS_BYTES {

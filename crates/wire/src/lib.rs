@@ -1,9 +1,10 @@
-//! Wire formats as typed values: bytes in, values out; no I/O, no other crate of bellpush.
+//! Wire formats as typed values. The crate does no I/O, has no unsafe code and depends on no other
+//! crate of bellpush.
 //!
-//! Packets are in [`roce`]; the rest is what program and NIC share. Its layouts follow the mlx5
-//! Programmer's Reference Manual ("Work Queue Structures", "Completion Queue Entries", "Doorbells")
-//! and agree byte for byte with `kernels/include/bellpush/wire.h`. Nothing here trusts its input: a parser takes a
-//! copy of the bytes, checks it once, and hands out values.
+//! Packets are in [`roce`]; the other modules hold the formats that a program and a NIC share.
+//! Their layouts follow the mlx5 Programmer's Reference Manual ("Work Queue Structures",
+//! "Completion Queue Entries", "Doorbells") and agree byte for byte with `kernels/wire.h`. No
+//! parser trusts its input: it takes a copy of the bytes, checks the copy once and returns values.
 
 #![forbid(unsafe_code)]
 
@@ -28,12 +29,12 @@ pub struct Rkey(pub u32);
 /// Queue pair number, 24 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Qpn(pub u32);
-/// Address as WQEs and packets name it inside a memory region.
+/// Address inside a memory region, as WQEs and packets give it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Iova(pub u64);
 
 impl Qpn {
-    /// Largest queue pair number.
+    /// Largest queue pair number: 2^24 - 1.
     pub const MAX: u32 = 0xff_ffff;
 }
 
@@ -57,14 +58,15 @@ impl Psn {
         self.0
     }
 
-    /// The number `n` packets later.
+    /// The PSN `n` packets later.
     #[must_use]
     #[inline]
     pub fn plus(self, n: u32) -> Self {
         Self::new(self.0.wrapping_add(n))
     }
 
-    /// How far `self` lies after `other`: negative when before, in `-2^23 .. 2^23`.
+    /// Signed distance from `other` to `self`: negative when `self` comes before, in
+    /// `-2^23 .. 2^23`.
     #[inline]
     pub fn distance(self, other: Self) -> i32 {
         // Shifting to the top of 32 bits makes the subtraction wrap at 24.

@@ -1,25 +1,25 @@
-//! Atomics with masks (mlx5 PRM, "Extended Atomic Operations"): compare and swap of some bits, and
-//! the addition of fields that do not carry into each other, of 4 and of 8 bytes.
+//! Masked atomics (mlx5 PRM, "Extended Atomic Operations") on 4 or 8 bytes: compare and swap of
+//! selected bits, and fetch and add on fields that do not carry into each other.
 
 use super::seg::{AtomicSeg, Opcode, Operands};
 use super::wqe::{Ctrl, WqeError};
 
-/// `op_mod` of an extended atomic: this bit, and the operand's size as log2 of its words.
+/// `op_mod` of an extended atomic: this bit, and the operand's size as log2 of its 4-byte words.
 const EXTENDED: u8 = 0x8;
 
-/// What a masked atomic looks at, and how wide it is.
+/// Masks and operand width of a masked atomic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Masks {
     /// Bytes of the operands: 4 or 8.
     pub bytes: u32,
-    /// Compare and swap: the bits that are swapped in. Fetch and add: the topmost bits of the
-    /// fields, none of which carries into the next.
+    /// Compare and swap: the bits that are swapped in. Fetch and add: the top bit of each field; no
+    /// field carries into the next.
     pub change: u64,
     /// Compare and swap: the bits that are compared.
     pub compare: u64,
 }
 
-/// Which of the two.
+/// The two masked atomics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Compare and swap.
@@ -29,7 +29,7 @@ pub enum Kind {
 }
 
 impl Masks {
-    /// Bytes of the operands, of `op_mod`; the segments' length follows.
+    /// Bytes of the operands according to `op_mod`, and of the segments that carry them.
     #[inline]
     fn size(kind: Kind, op_mod: u8) -> Option<(u32, usize)> {
         let bytes = match op_mod ^ EXTENDED {
@@ -40,8 +40,8 @@ impl Masks {
         Some((bytes, if (kind, bytes) == (Kind::CompareSwap, 8) { 32 } else { 16 }))
     }
 
-    /// Which atomic with masks an opcode is, the bytes of its operands, and those of its segments
-    /// beyond an atomic segment's; `None` for other opcodes.
+    /// Kind of masked atomic of an opcode, the bytes of its operands, and the bytes of its segments
+    /// beyond an atomic segment; `None` for other opcodes.
     #[inline]
     pub(super) fn layout(
         opcode: Opcode,
@@ -52,7 +52,7 @@ impl Masks {
         Ok(Some((kind, size.0, size.1 - size_of::<AtomicSeg>())))
     }
 
-    /// Reads the segments of a WQE.
+    /// Parses the segments of a WQE.
     #[inline]
     pub(super) fn parse(
         kind: Kind,
@@ -78,7 +78,7 @@ impl Masks {
         })
     }
 
-    /// The value that an old one becomes.
+    /// The value that replaces `old`.
     #[inline]
     pub fn apply(&self, kind: Kind, operands: Operands, old: u64) -> u64 {
         let Operands { swap_add: operand, compare } = operands;
@@ -94,7 +94,8 @@ impl Masks {
         if self.bytes == 4 { new & 0xffff_ffff } else { new }
     }
 
-    /// An old value as it is scattered: in the machine's order, but of 4 bytes as a WQE has it.
+    /// The old value in the bytes that are scattered: an 8-byte value in the machine's order, a
+    /// 4-byte value in the order of the WQE.
     #[inline]
     pub fn result(&self, old: u64) -> [u8; 8] {
         let mut bytes = old.to_ne_bytes();

@@ -1,4 +1,4 @@
-//! Segments of a WQE, and what their fields say (mlx5 PRM, "Send WQE Format").
+//! Segments of a WQE and their fields (mlx5 PRM, "Send WQE Format").
 
 use super::masked::Kind;
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,16 +18,17 @@ pub const DS_BYTES: usize = 16;
 pub const MAX_DS: usize = 63;
 /// Bytes of the longest WQE.
 pub const MAX_WQE_BYTES: usize = MAX_DS * DS_BYTES;
-/// Set in a byte count: the bytes themselves follow.
+/// Flag in a byte count: inline data follow.
 pub const INLINE_FLAG: u32 = 0x8000_0000;
-/// Ends a receive scatter list.
+/// Key of the entry that ends a receive scatter list.
 pub const INVALID_LKEY: Lkey = Lkey(0x100);
-/// Longest message, and what a data segment's byte count of 0 means (InfiniBand vol. 1, 9.3.3).
+/// Bytes of the longest message; a data segment expresses them as a byte count of 0 (InfiniBand
+/// vol. 1, 9.3.3).
 pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
 
 /// `fm_ce_se`, bit 1.
 pub const CTRL_SOLICITED: u8 = 0x02;
-/// `fm_ce_se`, bits 3:2 = 2: a CQE always.
+/// `fm_ce_se`, bits 3:2 = 2: a CQE in every case, not only on error.
 pub const CTRL_CQ_UPDATE: u8 = 0x08;
 /// `fm_ce_se`, bits 7:5 = 1: initiator small fence.
 pub const CTRL_FENCE_SMALL: u8 = 0x20;
@@ -41,13 +42,13 @@ pub struct CtrlSeg {
     pub opmod_idx_opcode: Be32,
     /// Queue pair number 31:8, ds 5:0.
     pub qpn_ds: Be32,
-    /// Not used: the queue pairs are created without signatures.
+    /// Not used: bellpush creates queue pairs without signatures.
     pub signature: u8,
     /// Not used.
     pub dci_stream: [u8; 2],
     /// Fence 7:5, completion 3:2, solicited 1.
     pub fm_ce_se: u8,
-    /// Immediate data, or the key that is changed or invalidated.
+    /// Immediate data, or the key that the WQE changes or invalidates.
     pub imm: Be32,
 }
 
@@ -71,7 +72,7 @@ pub struct AvSeg {
     pub qkey: Be32,
     /// Zero.
     pub reserved0: Be32,
-    /// [`AV_EXTENDED`], and the destination queue pair, 23:0.
+    /// [`AV_EXTENDED`] 31, destination queue pair 23:0.
     pub dqp_dct: Be32,
     /// Rate and service level.
     pub stat_rate_sl: u8,
@@ -89,11 +90,11 @@ pub struct AvSeg {
     pub hop_limit: u8,
     /// Bit 30: with GRH; flow label, 19:0.
     pub grh_gid_fl: Be32,
-    /// GID of the destination: its IPv6 address, or its IPv4 address mapped.
+    /// GID of the destination: its IPv6 address, or its IPv4-mapped address.
     pub rgid: [u8; 16],
 }
 
-/// XRC segment: where a request goes at the receiver.
+/// XRC segment: shared receive queue at the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct XrcSeg {
@@ -103,7 +104,7 @@ pub struct XrcSeg {
     pub reserved: [u8; 12],
 }
 
-/// Set in [`AvSeg::dqp_dct`]: all of the segment is there.
+/// Bit of [`AvSeg::dqp_dct`]: the segment has its full length.
 pub const AV_EXTENDED: u32 = 0x8000_0000;
 
 /// Data segment.
@@ -118,11 +119,11 @@ pub struct DataSeg {
     pub addr: Be64,
 }
 
-/// Header of an inline segment; the bytes follow, padded to 16 with the header.
+/// Header of inline data; the data follow, and padding to a multiple of 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct InlineHeader {
-    /// [`INLINE_FLAG`] and the bytes, 30:0.
+    /// [`INLINE_FLAG`] 31, bytes 30:0.
     pub byte_count: Be32,
 }
 
@@ -130,9 +131,9 @@ pub struct InlineHeader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct AtomicSeg {
-    /// What to swap in, or to add.
+    /// Value to swap in or to add.
     pub swap_add: Be64,
-    /// What CMP_SWAP compares with.
+    /// Value that CMP_SWAP compares with.
     pub compare: Be64,
 }
 
@@ -146,11 +147,11 @@ const _: () = assert!(
         && size_of::<AtomicSeg>() == 16
 );
 
-/// Send opcodes that are carried out.
+/// Send opcodes that bellpush executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
-    /// Nothing; completes.
+    /// No operation; it produces a CQE if one is asked for.
     Nop = 0x00,
     /// SEND that invalidates a key of the receiver.
     SendInval = 0x01,
@@ -168,17 +169,17 @@ pub enum Opcode {
     AtomicCs = 0x11,
     /// Fetch and add of 8 bytes.
     AtomicFa = 0x12,
-    /// Compare and swap of some bits of 4 or 8 bytes.
+    /// Compare and swap of selected bits of 4 or 8 bytes.
     AtomicMaskedCs = 0x14,
-    /// Fetch and add of fields of 4 or 8 bytes.
+    /// Fetch and add on fields of 4 or 8 bytes.
     AtomicMaskedFa = 0x15,
     /// Changes a memory key; see [`super::umr`].
     Umr = 0x25,
 }
 
 impl Opcode {
-    /// Those that a request may ask for, in numerical order: atomics with masks come from other
-    /// programs only.
+    /// Opcodes that a request may have, in numerical order. It lacks the masked atomics: only other
+    /// programs post those.
     pub const ALL: [Self; 10] = [
         Self::Nop,
         Self::SendInval,
@@ -192,7 +193,7 @@ impl Opcode {
         Self::Umr,
     ];
 
-    /// The opcode of a code, if it is one of these.
+    /// The opcode of a code; `None` for an unknown one.
     #[inline]
     pub fn from_code(code: u8) -> Option<Self> {
         Some(match code {
@@ -212,13 +213,13 @@ impl Opcode {
         })
     }
 
-    /// Whether it is an atomic, with or without masks.
+    /// Whether the opcode is an atomic, masked or not.
     #[inline]
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::AtomicCs | Self::AtomicFa) || self.masked().is_some()
     }
 
-    /// Which of the atomics with masks it is.
+    /// Kind of masked atomic; `None` for other opcodes.
     #[inline]
     pub fn masked(self) -> Option<Kind> {
         match self {
@@ -234,19 +235,19 @@ impl Opcode {
         !matches!(self, Self::Nop | Self::Send | Self::SendImm | Self::SendInval | Self::Umr)
     }
 
-    /// Whether its local entries are written with what comes back.
+    /// Whether the response is scattered to the local entries.
     #[inline]
     pub fn scatters(self) -> bool {
         self.is_atomic() || self == Self::RdmaRead
     }
 
-    /// Whether it is done within the NIC: nothing is sent.
+    /// Whether the NIC executes the opcode without sending anything.
     #[inline]
     pub fn is_local(self) -> bool {
         matches!(self, Self::Nop | Self::Umr)
     }
 
-    /// Bytes before the payload; of atomics with masks, where the operands take 16 bytes.
+    /// Bytes before the payload. For masked atomics: with operands of 16 bytes.
     #[inline]
     pub(super) fn header_bytes(self) -> usize {
         if self == Self::Umr {
@@ -256,19 +257,19 @@ impl Opcode {
     }
 }
 
-/// What a control segment asks for besides its opcode.
+/// Flags of a control segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags {
-    /// A CQE always, not only on error.
+    /// A CQE in every case, not only on error.
     pub cq_update: bool,
     /// The receiver's CQE raises an event.
     pub solicited: bool,
-    /// Wait for earlier READs and atomics.
+    /// The WQE waits for earlier READs and atomics.
     pub fence: bool,
 }
 
 impl Flags {
-    /// Only a CQE.
+    /// [`Flags::cq_update`] alone.
     pub const SIGNALLED: Self = Self { cq_update: true, solicited: false, fence: false };
 
     #[inline]
@@ -288,7 +289,7 @@ impl Flags {
     }
 }
 
-/// Where in remote memory.
+/// A place in remote memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remote {
     /// Address in the region.
@@ -297,19 +298,19 @@ pub struct Remote {
     pub rkey: Rkey,
 }
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram {
-    /// GID of the destination NIC, as an address.
+    /// GID of the destination NIC, as an IPv6 address.
     pub to: Ipv6Addr,
     /// Destination queue pair.
     pub qpn: Qpn,
-    /// Queue key. With the top bit set, the sender's own queue pair's is sent instead (InfiniBand
-    /// vol. 1, 10.2.5).
+    /// Queue key. If its top bit is set, the key of the sender's queue pair is sent instead
+    /// (InfiniBand vol. 1, 10.2.5).
     pub qkey: u32,
     /// Type of service, or traffic class.
     pub traffic_class: u8,
-    /// Time to live, or hop limit; 0 for the usual one.
+    /// Time to live or hop limit; 0 for the default.
     pub hop_limit: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
@@ -318,7 +319,7 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// To a queue pair, with header fields as usual.
+    /// A destination with default header fields.
     #[inline]
     pub fn new(to: Ipv6Addr, qpn: Qpn, qkey: u32) -> Self {
         let (traffic_class, hop_limit, flow_label, src_port) = (0, 64, 0, 0);
@@ -352,13 +353,13 @@ impl Datagram {
         }
     }
 
-    /// The destination as an address of its family: IPv4 where the GID is a mapped one.
+    /// The destination as an address of its family: IPv4 for an IPv4-mapped GID.
     #[inline]
     pub fn address(&self) -> IpAddr {
         self.to.to_canonical()
     }
 
-    /// What the packet's IP and UDP headers are to say.
+    /// Fields of the packet's IP and UDP headers.
     #[inline]
     pub fn fields(&self) -> Fields {
         Fields {
@@ -370,12 +371,12 @@ impl Datagram {
     }
 }
 
-/// Operands of an atomic, in the machine's order.
+/// Operands of an atomic, in the machine's byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operands {
-    /// What to swap in, or to add.
+    /// Value to swap in or to add.
     pub swap_add: u64,
-    /// What CMP_SWAP compares with.
+    /// Value that CMP_SWAP compares with.
     pub compare: u64,
 }
 
@@ -386,12 +387,12 @@ pub struct Sge {
     pub addr: Iova,
     /// Key of the region.
     pub lkey: Lkey,
-    /// Length, at most [`MAX_MESSAGE_BYTES`].
+    /// Length in bytes, at most [`MAX_MESSAGE_BYTES`].
     pub bytes: u32,
 }
 
 impl Sge {
-    /// Reads a data segment.
+    /// Decodes a data segment.
     #[inline]
     pub fn parse(seg: &DataSeg) -> Self {
         let count = seg.byte_count.get() & !INLINE_FLAG;
@@ -402,7 +403,8 @@ impl Sge {
         }
     }
 
-    /// The data segment. Its count for [`MAX_MESSAGE_BYTES`] is 0; an empty entry cannot be said.
+    /// Encodes a data segment. A byte count of 0 stands for [`MAX_MESSAGE_BYTES`]; an empty entry
+    /// has no encoding.
     #[inline]
     pub fn emit(&self) -> DataSeg {
         DataSeg {

@@ -1,10 +1,10 @@
-//! UMR work requests: what they change of a memory key (mlx5 PRM, "UMR WQE"; the same structures as
+//! UMR work requests, which change a memory key (mlx5 PRM, "UMR WQE"; the same structures as
 //! libmlx5's `mlx5_wqe_umr_ctrl_seg`, `mlx5_wqe_mkey_context_seg`, `mlx5_wqe_umr_klm_seg` and
 //! `mlx5_wqe_umr_repeat_block_seg`).
 //!
-//! A WQE of opcode UMR is a control segment whose immediate names the key, a UMR control segment
-//! that says which fields change, a memory key context with their values, and, if the translation
-//! changes, the entries in the WQE itself: a list of ranges, or a block that is repeated.
+//! A UMR WQE consists of a control segment, whose immediate is the key; a UMR control segment,
+//! which selects the fields to change; a memory key context with their values; and, if the
+//! translation changes, its entries: a list of ranges, or a repeated block.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -13,18 +13,18 @@ use super::seg::{CtrlSeg, DS_BYTES, DataSeg, Flags, MAX_DS, Opcode, WQEBB_BYTES}
 use super::wqe::WqeError;
 use super::{Iova, Lkey, Qpn};
 
-/// Bytes of the control segments and the key context: where the translation begins.
+/// Offset of the translation: bytes of the control segments and of the memory key context.
 pub const UMR_HEADER_BYTES: usize = 16 + size_of::<UmrCtrlSeg>() + size_of::<MkeySeg>();
-/// A key of any queue pair of its protection domain.
+/// Queue pair number of a key that any queue pair of the protection domain may use.
 pub const ANY_QPN: Qpn = Qpn(Qpn::MAX);
 
-/// The translation is in the WQE.
+/// Flag: the translation is inline in the WQE.
 pub const UMR_INLINE: u8 = 1 << 7;
-/// Only a free key is changed.
+/// Flag: the key must be free.
 pub const UMR_CHECK_FREE: u8 = 1 << 5;
-/// `offset` is where in the key's translation the entries go.
+/// Flag: `translation_offset` is the entries' place in the key's translation.
 pub const UMR_TRANSLATION_OFFSET: u8 = 1 << 4;
-/// Only a key of this queue pair, or of any, is changed.
+/// Flag: the key must belong to this queue pair or to any.
 pub const UMR_CHECK_QPN: u8 = 1 << 3;
 const UMR_KNOWN_FLAGS: u8 = UMR_INLINE | UMR_CHECK_FREE | UMR_TRANSLATION_OFFSET | UMR_CHECK_QPN;
 
@@ -50,7 +50,7 @@ pub mod mask {
     pub const FREE: u64 = 1 << 29;
     /// All rights.
     pub const RIGHTS: u64 = LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE | ATOMIC;
-    /// Fields that can be changed; signatures (9 and 12) are not supported.
+    /// Fields that a UMR may change; signatures (9 and 12) are not supported.
     pub const KNOWN: u64 = LEN | START_ADDR | MKEY | QPN | RIGHTS | FREE;
 }
 
@@ -69,15 +69,15 @@ pub const MKEY_LOCAL_WRITE: u8 = 1 << 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct UmrCtrlSeg {
-    /// [`UMR_INLINE`] and the checks.
+    /// [`UMR_INLINE`] and the other flags.
     pub flags: u8,
     /// Zero.
     pub rsvd0: [u8; 3],
-    /// Units of 16 bytes that the translation takes.
+    /// Length of the translation in units of 16 bytes.
     pub klm_octowords: Be16,
-    /// Where they go.
+    /// Place of the entries in the key's translation.
     pub translation_offset: Be16,
-    /// Fields that change: bits of [`mask`].
+    /// Fields to change: bits of [`mask`].
     pub mkey_mask: Be64,
     /// Zero.
     pub rsvd1: [u8; 32],
@@ -91,7 +91,7 @@ pub struct MkeySeg {
     pub free: u8,
     /// Zero.
     pub reserved1: u8,
-    /// Rights.
+    /// Rights: `MKEY_*`.
     pub access_flags: u8,
     /// Zero.
     pub sf: u8,
@@ -99,33 +99,33 @@ pub struct MkeySeg {
     pub qpn_mkey: Be32,
     /// Zero.
     pub reserved2: Be32,
-    /// Protection domain; cannot be changed.
+    /// Protection domain; a UMR cannot change it.
     pub flags_pd: Be32,
     /// Address of the first byte.
     pub start_addr: Be64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: Be64,
     /// Signatures; not supported.
     pub bsf_octword_size: Be32,
     /// Zero.
     pub reserved3: [Be32; 4],
-    /// Not looked at: the control segment says how many entries there are.
+    /// Ignored: the UMR control segment gives the number of entries.
     pub translations_octword_size: Be32,
     /// Zero.
     pub reserved4: [u8; 3],
-    /// Of keys that translate by pages; not supported.
+    /// Page size of keys that translate by pages; not supported.
     pub log_page_size: u8,
     /// Zero.
     pub reserved: Be32,
 }
 
-/// First unit of a block that is repeated.
+/// First 16-byte unit of a repeated block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct RepeatBlockSeg {
     /// Bytes of one repetition.
     pub byte_count: Be32,
-    /// [`REPEAT`]; stands where a list has a key.
+    /// [`REPEAT`]; a list has a key in its place.
     pub op: Be32,
     /// Repetitions.
     pub repeat_count: Be32,
@@ -135,20 +135,20 @@ pub struct RepeatBlockSeg {
     pub num_ent: Be16,
 }
 
-/// [`RepeatBlockSeg::op`]: no memory key.
+/// Value of [`RepeatBlockSeg::op`]; no memory key has it.
 pub const REPEAT: u32 = 0x400;
 
-/// An entry of a block that is repeated.
+/// An entry of a repeated block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct RepeatEntrySeg {
-    /// Bytes from one repetition's part to the next one's.
+    /// Bytes from one repetition to the next.
     pub stride: Be16,
-    /// Bytes of a part.
+    /// Bytes of one repetition.
     pub byte_count: Be16,
     /// Key of the region.
     pub memkey: Be32,
-    /// Address of the first repetition's part.
+    /// Address of the first repetition.
     pub va: Be64,
 }
 
@@ -159,7 +159,7 @@ const _: () = assert!(
         && size_of::<RepeatEntrySeg>() == DS_BYTES
 );
 
-/// A part of what a key stands for: bytes of a region, again and again at a stride.
+/// A strided range of a region: one entry of a key's translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     /// Address in the region.
@@ -172,28 +172,28 @@ pub struct Part {
     pub stride: u32,
 }
 
-/// What a key stands for: its parts one after the other, the whole row `repeat` times.
+/// Translation of a key: its parts in order, the whole sequence `repeat` times.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Translation {
-    /// Repetitions of the row; 1 for a list.
+    /// Repetitions of the sequence; 1 for a list.
     pub repeat: u32,
-    /// The row.
+    /// The entries of the sequence.
     pub parts: Vec<Part>,
 }
 
 impl Translation {
-    /// Bytes of a row.
+    /// Bytes of one repetition of the sequence.
     pub fn row_bytes(&self) -> u64 {
         self.parts.iter().map(|part| u64::from(part.bytes)).sum()
     }
 
-    /// Bytes in all.
+    /// Bytes of all repetitions.
     pub fn bytes(&self) -> u64 {
         // At most 2^6 parts of 2^31 bytes, or of 2^16 bytes 2^32 times.
         self.row_bytes() * u64::from(self.repeat)
     }
 
-    /// Units of 16 bytes that it takes of a key.
+    /// Length in a key's translation, in units of 16 bytes.
     pub fn octowords(&self) -> usize {
         self.parts.len() + usize::from(self.repeat != 1)
     }
@@ -227,7 +227,7 @@ impl Translation {
         Ok(all)
     }
 
-    /// A list of ranges, filled up with zeros. Returns the unit that makes no sense.
+    /// Parses a list of ranges that zeros fill up. The error is the index of an invalid unit.
     fn parse_list<'a>(units: impl Iterator<Item = &'a [u8]>) -> Result<Self, usize> {
         let (mut parts, mut ended) = (Vec::new(), false);
         for (i, unit) in units.enumerate() {
@@ -281,26 +281,26 @@ impl Translation {
     }
 }
 
-/// What a UMR changes; what is `None` stays as it is.
+/// The changes of a UMR. A field that is `None` does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Umr {
-    /// Only if the key is free.
+    /// The key must be free.
     pub check_free: bool,
-    /// Only if the key is this queue pair's, or any one's.
+    /// The key must belong to this queue pair or to any.
     pub check_qpn: bool,
     /// Low byte of the key.
     pub tag: Option<u8>,
-    /// The queue pair that the key is for, or [`ANY_QPN`].
+    /// Queue pair that may use the key, or [`ANY_QPN`].
     pub qpn: Option<Qpn>,
-    /// Whether it is free: without a meaning until it is bound again.
+    /// Whether the key is free: invalid until it is bound again.
     pub free: Option<bool>,
     /// Address of the first byte.
     pub start: Option<Iova>,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: Option<u64>,
-    /// Which of the rights change (bits of [`mask::RIGHTS`]), and those that are given.
+    /// Rights that change (bits of [`mask::RIGHTS`]), and those of them that are granted.
     pub rights: (u64, u64),
-    /// What it stands for.
+    /// The memory that the key stands for.
     pub translation: Option<Translation>,
 }
 
@@ -313,7 +313,7 @@ const RIGHTS: [(u64, u8); 4] = [
 ];
 
 impl Umr {
-    /// Takes a key back, as libmlx5 posts `IBV_WR_LOCAL_INV`.
+    /// Invalidates a key, as libmlx5 posts `IBV_WR_LOCAL_INV`.
     pub fn invalidate() -> Self {
         Self {
             check_qpn: true,
@@ -324,7 +324,7 @@ impl Umr {
         }
     }
 
-    /// Reads the segments behind the control segment of a whole WQE.
+    /// Parses the segments that follow the control segment of a whole WQE.
     ///
     /// # Errors
     /// [`WqeError::Ds`] and [`WqeError::Segment`].
@@ -367,16 +367,17 @@ impl Umr {
         })
     }
 
-    /// Bytes of the WQE.
+    /// Bytes of the whole WQE.
     pub fn wqe_bytes(&self) -> usize {
         let units = self.translation.as_ref().map_or(0, Translation::octowords);
         UMR_HEADER_BYTES + (units * DS_BYTES).next_multiple_of(WQEBB_BYTES)
     }
 
-    /// Writes the WQE that has a queue pair change the key, of [`Umr::wqe_bytes`] bytes.
+    /// Writes a WQE of [`Umr::wqe_bytes`] bytes that makes a queue pair change the key.
     ///
     /// # Errors
-    /// [`WqeError::Ds`] for a translation that is too long, [`WqeError::Short`].
+    /// [`WqeError::Ds`] for a translation that is too long; [`WqeError::Short`] for a buffer that
+    /// is too short.
     pub fn emit(
         &self,
         key: u32,

@@ -1,9 +1,10 @@
 //! Send work queue entries (mlx5 PRM, "Send WQE Format").
 //!
-//! A WQE is a control segment, then by opcode a remote-address and an atomic segment, then data
-//! segments and inline data, in units of 16 bytes ("ds"); a ring counts in basic blocks of 64
-//! bytes. [`SendWr`] says what to send and emits it; [`Wqe`] is what a checked copy of the bytes
-//! says, compactly: the payload's segments stay in the bytes and are walked by [`Wqe::pieces`].
+//! A WQE is a control segment; then, by opcode, a remote-address segment and an atomic segment;
+//! then data segments and inline data. Its length ("ds") is in units of 16 bytes; a ring counts in
+//! basic blocks of 64 bytes. [`SendWr`] is a request and emits it as a WQE. [`Wqe`] is the result
+//! of parsing a copy of the bytes. It does not copy the payload's segments: [`Wqe::pieces`] walks
+//! them in the bytes.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,30 +15,30 @@ pub use super::masked::{Kind, Masks};
 pub use super::seg::*;
 use super::{Iova, Qpn, Rkey};
 
-/// A piece of payload.
+/// A part of the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// Memory that an entry names.
+    /// Memory of a gather or scatter entry.
     Data(Sge),
-    /// Bytes in the WQE.
+    /// Inline data in the WQE.
     Inline(&'a [u8]),
 }
 
-/// Why bytes are no WQE, or a request cannot be emitted as one.
+/// Reason why bytes are not a WQE, or why a request cannot be emitted as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WqeError {
-    /// There are fewer bytes than the WQE takes.
+    /// The WQE takes more bytes than there are.
     Short {
         /// Bytes given.
         have: usize,
         /// Bytes needed.
         need: usize,
     },
-    /// The opcode is not carried out.
+    /// An opcode that is not executed.
     Opcode(u8),
     /// ds does not cover the opcode's segments, or is too large for 6 bits.
     Ds(usize),
-    /// A segment leaves the WQE, or is of a kind that the opcode does not take.
+    /// Offset of a segment that reaches beyond the WQE, or whose kind the opcode does not take.
     Segment(usize),
     /// An atomic's local entry is not as long as its operand.
     AtomicLength(u64),
@@ -66,7 +67,7 @@ impl std::error::Error for WqeError {}
 pub struct Ctrl {
     /// Opcode, known or not.
     pub opcode: u8,
-    /// Its modifier.
+    /// Modifier of the opcode.
     pub op_mod: u8,
     /// WQE index, in basic blocks modulo 2^16.
     pub index: u16,
@@ -81,7 +82,7 @@ pub struct Ctrl {
 }
 
 impl Ctrl {
-    /// Reads a control segment.
+    /// Decodes a control segment.
     ///
     /// # Errors
     /// [`WqeError::Short`] for fewer than 16 bytes.
@@ -100,17 +101,17 @@ impl Ctrl {
         })
     }
 
-    /// Basic blocks that the WQE takes in a ring; at least one, whatever ds says.
+    /// Basic blocks that the WQE takes in a ring; at least one, also for a ds of 0.
     #[inline]
     pub fn blocks(&self) -> u32 {
         u32::from(self.ds).div_ceil(4).max(1)
     }
 }
 
-/// A WQE that was checked; its payload's segments stay in the bytes that it was parsed from.
+/// A checked WQE. The payload's segments stay in the bytes that it was parsed from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wqe {
-    /// What to do.
+    /// The operation.
     pub opcode: Opcode,
     /// WQE index.
     pub index: u16,
@@ -120,37 +121,38 @@ pub struct Wqe {
     pub ds: u8,
     /// Completion, solicited, fence.
     pub flags: Flags,
-    /// Immediate data, or the key that is changed or invalidated.
+    /// Immediate data, or the key that the WQE changes or invalidates.
     pub imm: u32,
-    /// Remote address, where the opcode has one.
+    /// Remote address, for opcodes that have one.
     pub remote: Option<Remote>,
-    /// Operands, where the opcode is an atomic.
+    /// Operands, for atomics.
     pub atomic: Option<Operands>,
-    /// Masks, where the atomic has them.
+    /// Masks, for masked atomics.
     pub masks: Option<Masks>,
-    /// Destination, where the queue pair sends datagrams.
+    /// Destination, on a queue pair that sends datagrams.
     pub datagram: Option<Datagram>,
-    /// Shared receive queue of the receiver, where the queue pair is XRC's.
+    /// Shared receive queue of the receiver, on an XRC queue pair.
     pub srqn: Option<u32>,
-    /// Bytes of payload in all.
+    /// Bytes of the whole payload.
     pub bytes: u32,
-    /// Where the payload's segments lie in the parsed bytes.
+    /// Byte range of the payload's segments in the parsed bytes.
     pub payload: Range<u32>,
 }
 
 impl Wqe {
-    /// Parses a copy of a WQE as it lies in a ring.
+    /// Parses a copy of a WQE in a ring.
     ///
     /// # Errors
-    /// Anything that does not make sense by itself. Keys, addresses, the index and the queue pair
-    /// number are the NIC's to check.
+    /// [`WqeError`] for bytes that are invalid by themselves. The NIC checks keys, addresses, the
+    /// index and the queue pair number.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, WqeError> {
         let ctrl = Ctrl::parse(bytes)?;
         Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::None)
     }
 
-    /// Parses a copy of a WQE of an XRC queue pair: an XRC segment follows the control segment.
+    /// Parses a copy of a WQE of an XRC queue pair, in which an XRC segment follows the control
+    /// segment.
     ///
     /// # Errors
     /// As [`Wqe::parse`].
@@ -160,7 +162,7 @@ impl Wqe {
         Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::Xrc)
     }
 
-    /// Parses a copy of a WQE of a queue pair that sends datagrams: an address vector follows the
+    /// Parses a copy of a WQE of a datagram queue pair, in which an address vector follows the
     /// control segment.
     ///
     /// # Errors
@@ -171,7 +173,7 @@ impl Wqe {
         Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::Av)
     }
 
-    /// Parses the data stream of an in-band slot, whose end [`super::inband::stream_need`] found.
+    /// Parses the data stream of an in-band slot. [`super::inband::stream_need`] gives its end.
     ///
     /// # Errors
     /// As [`Wqe::parse`].
@@ -215,7 +217,8 @@ impl Wqe {
             payload: header as u32..end as u32,
         };
         if opcode.is_local() {
-            // What follows a NOP's control segment is padding, a UMR's is for `Umr::parse`.
+            // The bytes after a NOP's control segment are padding; `Umr::parse` reads those of a
+            // UMR.
             wqe.payload = 16..16;
             return Ok(wqe);
         }
@@ -267,11 +270,11 @@ impl Wqe {
         Pieces { bytes: &bytes[..end], at: self.payload.start as usize }
     }
 
-    /// Makes a WQE with one data entry speak of `total` bytes, and the copy that it was parsed from
-    /// too.
+    /// Sets the length of a WQE with one data entry to `total` bytes, also in the bytes that it was
+    /// parsed from.
     ///
     /// # Panics
-    /// Where `bytes` are not those that the WQE was parsed from.
+    /// When `bytes` are not those that the WQE was parsed from.
     #[inline]
     pub fn extend(&mut self, bytes: &mut [u8], total: u32) {
         let at = self.payload.start as usize;
@@ -286,11 +289,11 @@ impl Wqe {
     }
 }
 
-/// What lies between control and remote-address segment.
+/// Segment between the control segment and the remote-address segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Second {
     None,
-    /// An address vector, of datagrams.
+    /// An address vector, of datagram queue pairs.
     Av,
     Xrc,
 }
@@ -318,14 +321,14 @@ impl<'a> Iterator for Pieces<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Piece<'a>> {
-        // An error cannot come up in bytes that were parsed; in others it ends the walk.
+        // Parsed bytes have no error here; an error in other bytes ends the walk.
         let (piece, next) = piece_at(self.bytes, self.at).ok()?;
         self.at = next;
         Some(piece)
     }
 }
 
-/// The segment at a byte, and where the next one begins (possibly past the end).
+/// The segment at an offset, and the offset of the next one, which may lie beyond the end.
 #[inline]
 fn piece_at(bytes: &[u8], at: usize) -> Result<(Piece<'_>, usize), WqeError> {
     let bad = WqeError::Segment(at);
@@ -348,10 +351,10 @@ fn segment<T: Pod>(bytes: &[u8], at: usize) -> Result<T, WqeError> {
     Ok(bytemuck::pod_read_unaligned(part))
 }
 
-/// A work request: what to send, to be emitted as a WQE.
+/// A send work request that can be emitted as a WQE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendWr<'a> {
-    /// What to do.
+    /// The operation.
     pub opcode: Opcode,
     /// Completion, solicited, fence.
     pub flags: Flags,
@@ -378,14 +381,14 @@ impl<'a> SendWr<'a> {
         Self { opcode, flags, imm: 0, remote, atomic, datagram, srqn, payload: &[] }
     }
 
-    /// With a remote address.
+    /// The same request with a remote address.
     #[must_use]
     #[inline]
     pub fn to(self, addr: Iova, rkey: Rkey) -> Self {
         Self { remote: Some(Remote { addr, rkey }), ..self }
     }
 
-    /// With payload.
+    /// The same request with a payload.
     #[must_use]
     #[inline]
     pub fn payload(self, payload: &'a [Piece<'a>]) -> Self {
@@ -427,7 +430,7 @@ impl<'a> SendWr<'a> {
         self.bytes().div_ceil(WQEBB_BYTES) as u32
     }
 
-    /// Emits the WQE into whole basic blocks, zero-padded, and returns how many.
+    /// Emits the WQE into whole basic blocks, zero-padded, and returns their number.
     ///
     /// # Errors
     /// [`WqeError::Ds`] when it is longer than [`MAX_WQE_BYTES`], [`WqeError::Short`] when `into`
@@ -440,10 +443,10 @@ impl<'a> SendWr<'a> {
         Ok(blocks)
     }
 
-    /// Emits the data stream of an in-band slot and returns its bytes.
+    /// Emits the data stream of an in-band slot and returns its length in bytes.
     ///
-    /// ds counts up to and including the unit that an inline header begins in: it has 6 bits only,
-    /// and the inline byte count says where the stream ends (see [`super::inband`]).
+    /// ds counts up to and including the 16-byte unit in which an inline header begins: ds has only
+    /// 6 bits, and the inline byte count gives the end of the stream (see [`super::inband`]).
     ///
     /// # Errors
     /// As [`SendWr::emit`]; [`WqeError::Segment`] for inline data that is not last.

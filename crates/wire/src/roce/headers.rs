@@ -11,7 +11,7 @@ use crate::{Iova, Psn, Qpn, Rkey};
 /// Base transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bth {
-    /// What the packet is.
+    /// Service and operation of the packet.
     pub opcode: Opcode,
     /// The receiver's CQE raises an event (SE).
     pub solicited: bool,
@@ -104,7 +104,7 @@ impl Bth {
     }
 }
 
-/// RDMA extended transport header: where to write or read.
+/// RDMA extended transport header: target of a WRITE or source of a READ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reth {
     /// Address in the responder's region.
@@ -145,9 +145,9 @@ pub struct AtomicEth {
     pub addr: Iova,
     /// Key of the region.
     pub rkey: Rkey,
-    /// What to swap in, or to add.
+    /// Value to swap in or to add.
     pub swap_add: u64,
-    /// What CMP_SWAP compares with.
+    /// Value that CMP_SWAP compares with.
     pub compare: u64,
 }
 
@@ -215,16 +215,16 @@ impl From<&Masks> for MasksWire {
 /// ACK extended transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Aeth {
-    /// What is acknowledged or refused.
+    /// Kind of acknowledgement.
     pub syndrome: Syndrome,
-    /// Message sequence number: requests that the responder has completed, modulo 2^24.
+    /// Message sequence number: number of requests that the responder has completed, modulo 2^24.
     pub msn: u32,
 }
 
 /// Syndrome of an AETH (table "AETH Syndrome Field").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Syndrome {
-    /// Acknowledges everything up to the PSN.
+    /// Acknowledges all packets up to the PSN.
     Ack {
         /// Credit code: see [`super::credits`]; 31 where credits are not used.
         credits: u8,
@@ -234,31 +234,31 @@ pub enum Syndrome {
         /// Timer code: see [`super::rnr_timer_ns`].
         timer: u8,
     },
-    /// The request is refused.
+    /// The responder refuses the request.
     Nak(NakCode),
 }
 
-/// Why a request is refused (table "NAK Codes").
+/// Reason of a refusal (table "NAK Codes").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum NakCode {
-    /// A packet is missing; send again from this PSN.
+    /// A packet is missing; the requester resends from this PSN.
     PsnSequence = 0,
-    /// The request makes no sense.
+    /// The request is malformed.
     InvalidRequest = 1,
-    /// The key, bounds or rights do not allow it.
+    /// The key, the bounds or the rights do not allow the access.
     RemoteAccess = 2,
-    /// The responder failed.
+    /// The responder failed to execute the request.
     RemoteOperational = 3,
-    /// Of reliable datagrams.
+    /// Invalid request on a reliable datagram service, which bellpush does not have.
     InvalidRdRequest = 4,
 }
 
 impl Syndrome {
-    /// An acknowledgement that tells no credits.
+    /// An acknowledgement without credits.
     pub const ACK: Self = Self::Ack { credits: 31 };
 
-    /// The syndrome of a code, if it is not reserved.
+    /// The syndrome of a code; `None` for a reserved one.
     #[inline]
     pub fn from_code(code: u8) -> Option<Self> {
         let low = code & 0x1f;

@@ -1,10 +1,10 @@
-//! The invariant CRC: over everything that no router changes (InfiniBand vol. 1, 7.8.2, and annex
-//! A17.3.3).
+//! The invariant CRC of a RoCEv2 packet: it covers every field that no router changes (InfiniBand
+//! vol. 1, 7.8.2, and annex A17.3.3).
 //!
-//! CRC-32 of Ethernet over: 8 bytes of ones in the place of an LRH; IP and UDP headers and BTH,
-//! with ones for the fields that may change on the way (IPv4: ToS, TTL, checksum; IPv6: traffic
-//! class, flow label, hop limit; UDP: checksum; BTH: the byte with FECN and BECN); extension
-//! headers, payload and pad. Sent with the least significant byte first.
+//! The CRC is Ethernet's CRC-32. Its input is, in order: 8 bytes of ones in the place of an LRH; IP
+//! header, UDP header and BTH, with ones in the fields that may change on the way (IPv4: ToS, TTL,
+//! checksum; IPv6: traffic class, flow label, hop limit; UDP: checksum; BTH: the byte with FECN and
+//! BECN); extension headers, payload and pad. It is sent with the least significant byte first.
 
 use super::ip::{Envelope, MAX_IP_UDP_BYTES};
 use super::{BTH_BYTES, ICRC_BYTES};
@@ -13,7 +13,7 @@ const PSEUDO_LRH_BYTES: usize = 8;
 /// The byte of the BTH that holds FECN, BECN and 6 reserved bits.
 const RESV8A: usize = 4;
 
-/// ICRC of a packet from BTH to pad, as it travels in this envelope.
+/// ICRC of a packet in this envelope. `body` reaches from the BTH to the pad.
 ///
 /// # Panics
 /// When `body` is shorter than a BTH or does not fit in a UDP datagram.

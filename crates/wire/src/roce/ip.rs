@@ -1,4 +1,4 @@
-//! The envelope of a packet: IPv4 (RFC 791), IPv6 (RFC 8200) and UDP (RFC 768) headers.
+//! IPv4 (RFC 791), IPv6 (RFC 8200) and UDP (RFC 768) headers of a packet: its envelope.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ pub const MAX_IP_UDP_BYTES: usize = IPV6_BYTES + UDP_HEADER_BYTES;
 const PROTOCOL_UDP: u8 = 17;
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// Source and destination, of one family.
+/// Source and destination address, of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Addresses {
     /// IPv4.
@@ -37,7 +37,7 @@ pub enum Addresses {
 }
 
 impl Addresses {
-    /// The pair, if both are of one family.
+    /// The pair; `None` when the families differ.
     pub fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
         match (src, dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Self::V4 { src, dst }),
@@ -72,8 +72,8 @@ impl Addresses {
     }
 }
 
-/// Header fields that a sender chooses, from its address vector; the ICRC leaves all but the port
-/// out.
+/// Header fields that a sender takes from its address vector. Of these the ICRC covers the port
+/// only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fields {
     /// IPv4: ToS; IPv6: traffic class.
@@ -87,19 +87,19 @@ pub struct Fields {
 }
 
 impl Default for Fields {
-    /// 64 hops, from port 4791, zeros.
+    /// 64 hops, source port 4791, zeros elsewhere.
     fn default() -> Self {
         Self { traffic_class: 0, hop_limit: 64, src_port: ROCE_PORT, flow_label: 0 }
     }
 }
 
-/// UDP source port that spreads flows as their label does: 14 bits of it, at 0xc000 and above
-/// (annex A17.4.5.2; the same function as Linux's `rdma_flow_label_to_udp_sport`).
+/// UDP source port of a flow label: 14 bits of the label, at 0xc000 and above (annex A17.4.5.2; the
+/// same function as Linux's `rdma_flow_label_to_udp_sport`).
 pub fn udp_src_port(flow_label: u32) -> u16 {
     (flow_label & 0x3fff ^ (flow_label & 0xf_ffff) >> 14) as u16 | 0xc000
 }
 
-/// Flow label of a connection that was given none (Linux's `rdma_calc_flow_label`).
+/// Flow label of a connection for which none was set (Linux's `rdma_calc_flow_label`).
 pub fn flow_label_of(local: Qpn, remote: Qpn) -> u32 {
     let mut v = u64::from(local.0) * u64::from(remote.0);
     v ^= v >> 20;
@@ -107,7 +107,7 @@ pub fn flow_label_of(local: Qpn, remote: Qpn) -> u32 {
     v as u32 & 0xf_ffff
 }
 
-/// What IP and UDP headers say, without lengths and checksums.
+/// Contents of the IP and UDP headers, without lengths and checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Envelope {
     /// Source and destination.
@@ -122,21 +122,22 @@ pub struct Envelope {
     pub hop_limit: u8,
     /// IPv6: flow label, 20 bits.
     pub flow_label: u32,
-    /// IPv4: identification. Part of the ICRC.
+    /// IPv4: identification. The ICRC covers it.
     pub id: u16,
-    /// IPv4: flags and fragment offset. Part of the ICRC.
+    /// IPv4: flags and fragment offset. The ICRC covers them.
     pub fragment: u16,
 }
 
-/// Why bytes are not UDP in IP.
+/// Reason why bytes are not a UDP datagram in IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IpError {
-    /// Cut off.
+    /// The bytes end within a header.
     Short {
-        /// What there is.
+        /// Bytes given.
         bytes: usize,
     },
-    /// Neither IPv4 nor IPv6, or with options or extension headers.
+    /// First byte of a header that is neither IPv4 nor IPv6, or that has options or extension
+    /// headers.
     Header(u8),
     /// Not UDP.
     Protocol(u8),
@@ -144,11 +145,11 @@ pub enum IpError {
     Fragment,
     /// The IPv4 header checksum is wrong.
     Checksum,
-    /// UDP's length does not fit into IP's.
+    /// UDP's length does not fit into the length that IP gives.
     Length {
-        /// What UDP says.
+        /// Length in the UDP header.
         udp: usize,
-        /// What IP carries.
+        /// Bytes that IP carries.
         ip: usize,
     },
 }
@@ -169,7 +170,7 @@ impl fmt::Display for IpError {
 impl std::error::Error for IpError {}
 
 impl Envelope {
-    /// An envelope as a RoCEv2 NIC writes it: to port 4791, DF with ID 0, 64 hops.
+    /// The envelope of a RoCEv2 packet: destination port 4791, DF with ID 0, 64 hops.
     pub fn new(addresses: Addresses, src_port: u16) -> Self {
         Self {
             addresses,
@@ -183,7 +184,7 @@ impl Envelope {
         }
     }
 
-    /// The same with a sender's fields.
+    /// The same envelope with a sender's fields.
     #[must_use]
     pub fn with(self, fields: &Fields) -> Self {
         let Fields { traffic_class, hop_limit, src_port, flow_label } = *fields;
@@ -194,9 +195,9 @@ impl Envelope {
         Self { traffic_class, hop_limit, src_port, flow_label, ..self }
     }
 
-    /// Writes IP and UDP headers around a payload, whose parts but the last have even lengths, to
-    /// the start of `buf`; returns the headers' length. The UDP checksum is left out (0) with IPv4
-    /// and computed with IPv6, where it must be.
+    /// Writes IP and UDP headers for `payload` to the start of `buf` and returns their length. All
+    /// parts of the payload but the last have even lengths. The UDP checksum is 0 (none) for IPv4;
+    /// it is computed for IPv6, which requires it.
     ///
     /// # Panics
     /// When `buf` is shorter than [`MAX_IP_UDP_BYTES`], or a payload does not fit in a datagram.
@@ -211,8 +212,8 @@ impl Envelope {
         n
     }
 
-    /// Writes the headers with ones in the fields that the ICRC leaves out. `payload_bytes` is
-    /// UDP's payload, ICRC included.
+    /// Writes the headers with ones in the fields that the ICRC does not cover. `payload_bytes` is
+    /// the length of UDP's payload, ICRC included.
     pub(super) fn emit_masked(&self, payload_bytes: usize, buf: &mut [u8]) -> usize {
         let masked = Self { traffic_class: 0xff, hop_limit: 0xff, flow_label: 0xf_ffff, ..*self };
         let n = masked.emit_fields(payload_bytes, buf);
@@ -261,7 +262,7 @@ impl Envelope {
         ip_bytes + UDP_HEADER_BYTES
     }
 
-    /// Reads IP and UDP headers; returns them and UDP's payload. UDP's checksum is not checked:
+    /// Parses IP and UDP headers; returns them and UDP's payload. It does not check UDP's checksum:
     /// the ICRC covers more.
     ///
     /// # Errors
@@ -341,7 +342,7 @@ impl Envelope {
     /// Writes the checksum of an IPv4 header without options.
     ///
     /// # Panics
-    /// When `header` is shorter than one.
+    /// When `header` is shorter than an IPv4 header.
     pub(super) fn fix_ipv4_checksum(header: &mut [u8]) {
         header[10..12].fill(0);
         let checksum = !sum(&header[..IPV4_BYTES], 0);
@@ -377,7 +378,7 @@ fn parse_udp(ip: &[u8], short: IpError) -> Result<(u16, u16, &[u8]), IpError> {
     Ok((word(0), word(2), payload))
 }
 
-/// Ones' complement sum of big-endian 16-bit words (RFC 1071), onto `start`.
+/// Ones' complement sum of big-endian 16-bit words (RFC 1071), added to `start`.
 fn sum(bytes: &[u8], start: u64) -> u16 {
     let (words, odd) = bytes.as_chunks::<2>();
     let mut sum = words.iter().fold(start, |sum, &w| sum + u64::from(u16::from_be_bytes(w)));

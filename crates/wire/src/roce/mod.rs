@@ -1,16 +1,18 @@
-//! RoCEv2 packets: from the base transport header to the invariant CRC, and the IP and UDP headers
-//! around them.
+//! RoCEv2 packets: base transport header, extension headers, payload and invariant CRC, and the IP
+//! and UDP headers around them.
 //!
-//! Follows InfiniBand Architecture Specification vol. 1, chapter 9 (transport headers, opcodes) and
-//! 7.8.2 (invariant CRC), with annex A17 (RoCEv2) on what IP and UDP change. A packet here is what
-//! UDP carries: BTH, extension headers, payload, pad, ICRC.
+//! The module follows the InfiniBand Architecture Specification vol. 1, chapter 9 (transport
+//! headers, opcodes) and 7.8.2 (invariant CRC), and annex A17 (RoCEv2) for IP and UDP. A packet
+//! here is UDP's payload: BTH, extension headers, payload, pad, ICRC.
 //!
 //! | file | what |
 //! |---|---|
-//! | `opcode` | services, operations, and what each of them carries |
+//! | `opcode`
+//! services, operations, and the headers of each operation |
 //! | `headers` | BTH and the extension headers as values |
 //! | `timer` | codes of timers and credits |
-//! | `packet` | a checked packet, and a frame to be filled |
+//! | `packet`
+//! a checked packet, and a frame whose payload the caller fills in |
 //! | `icrc` | the invariant CRC |
 //! | `ip` | the [`Envelope`]: IPv4, IPv6 and UDP headers |
 

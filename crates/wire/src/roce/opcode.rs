@@ -12,7 +12,7 @@ pub enum Service {
     Ud = 0b011,
     /// Extended reliable connection (annex A14).
     Xrc = 0b101,
-    /// Congestion notification of RoCEv2; belongs to no queue pair's service.
+    /// Congestion notification of RoCEv2 (annex A17.9.3); it belongs to no queue pair's service.
     Cnp = 0b100,
 }
 
@@ -43,7 +43,7 @@ pub enum Operation {
     FetchAdd,
     SendLastInvalidate,
     SendOnlyInvalidate,
-    /// Compare and swap with masks: of bellpush's own, in the manufacturers' part of the codes.
+    /// Compare and swap with masks: bellpush's own, in the range of manufacturer-specific codes.
     MaskedCompareSwap,
     /// Fetch and add with masks, likewise.
     MaskedFetchAdd,
@@ -53,7 +53,7 @@ pub enum Operation {
 
 use Operation as Op;
 
-/// Where a packet lies in its message.
+/// Position of a packet in its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the specification's names")]
 pub enum Position {
@@ -64,7 +64,7 @@ pub enum Position {
 }
 
 impl Position {
-    /// Of a packet that is the first of its message, or the last, or both.
+    /// Position of a packet that is the first of its message, the last, both or neither.
     #[inline]
     pub const fn new(first: bool, last: bool) -> Self {
         match (first, last) {
@@ -75,20 +75,20 @@ impl Position {
         }
     }
 
-    /// Whether a message begins here.
+    /// Whether a message begins with this packet.
     #[inline]
     pub const fn starts(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Whether a message ends here.
+    /// Whether a message ends with this packet.
     #[inline]
     pub const fn ends(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }
 }
 
-/// What the last packet of a message carries beside the payload.
+/// Data that the last packet of a message carries beside the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tail {
     /// Nothing.
@@ -100,7 +100,7 @@ pub enum Tail {
 }
 
 impl Operation {
-    /// Those of a reliable connection, each with its code.
+    /// The operations of a reliable connection with their codes.
     const CODES: [(u8, Self); 23] = [
         (0x00, Op::SendFirst),
         (0x01, Op::SendMiddle),
@@ -127,7 +127,7 @@ impl Operation {
         (0x17, Op::SendOnlyInvalidate),
     ];
 
-    /// The operation of a SEND's packet; `tail` counts where the message ends.
+    /// The operation of a packet of a SEND; `tail` applies to the last packet.
     #[inline]
     pub const fn send(position: Position, tail: Tail) -> Self {
         match (position, tail) {
@@ -142,7 +142,7 @@ impl Operation {
         }
     }
 
-    /// The operation of a WRITE's packet, whose message carries immediate data or not.
+    /// The operation of a packet of a WRITE, with or without immediate data.
     #[inline]
     pub const fn write(position: Position, imm: bool) -> Self {
         match (position, imm) {
@@ -166,7 +166,7 @@ impl Operation {
         }
     }
 
-    /// Where a packet of this operation lies in its message.
+    /// Position in its message of a packet with this operation.
     #[inline]
     pub const fn position(self) -> Position {
         match self {
@@ -182,7 +182,7 @@ impl Operation {
         }
     }
 
-    /// Whether it is a packet of a SEND.
+    /// Whether the packet belongs to a SEND.
     #[inline]
     pub const fn is_send(self) -> bool {
         matches!(
@@ -198,7 +198,7 @@ impl Operation {
         )
     }
 
-    /// Whether it is a packet of a WRITE.
+    /// Whether the packet belongs to a WRITE.
     #[inline]
     pub const fn is_write(self) -> bool {
         matches!(
@@ -212,7 +212,7 @@ impl Operation {
         )
     }
 
-    /// Whether it is a packet of a READ response.
+    /// Whether the packet belongs to a READ response.
     #[inline]
     pub const fn is_read_response(self) -> bool {
         matches!(
@@ -224,25 +224,25 @@ impl Operation {
         )
     }
 
-    /// Whether it requests an atomic with masks.
+    /// Whether the packet requests a masked atomic.
     #[inline]
     pub const fn is_masked(self) -> bool {
         matches!(self, Op::MaskedCompareSwap | Op::MaskedFetchAdd)
     }
 
-    /// Whether it requests an atomic, with or without masks.
+    /// Whether the packet requests an atomic, masked or not.
     #[inline]
     pub const fn is_atomic(self) -> bool {
         matches!(self, Op::CompareSwap | Op::FetchAdd) || self.is_masked()
     }
 
-    /// Whether it goes from requester to responder; responses and congestion notifications do not.
+    /// Whether the packet travels from requester to responder; false for responses and CNPs.
     #[inline]
     pub const fn is_request(self) -> bool {
         self.is_send() || self.is_write() || self.is_atomic() || matches!(self, Op::ReadRequest)
     }
 
-    /// Whether it goes from responder to requester.
+    /// Whether the packet travels from responder to requester.
     #[inline]
     pub const fn is_response(self) -> bool {
         self.is_read_response() || matches!(self, Op::Acknowledge | Op::AtomicAcknowledge)
@@ -260,27 +260,27 @@ impl Operation {
     }
 }
 
-/// Which extension headers follow the BTH, in the order of the fields.
+/// Extension headers that follow the BTH, in the order of the fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the specification's names")]
 pub struct ExtensionSet {
     pub deth: bool,
     pub reth: bool,
     pub atomic: bool,
-    /// Masks and size, behind the atomic extended transport header.
+    /// Masks and operand size, after the atomic extended transport header.
     pub masks: bool,
     pub aeth: bool,
     pub atomic_ack: bool,
     pub imm: bool,
     pub ieth: bool,
-    /// The 16 reserved bytes of a congestion notification.
+    /// The 16 reserved bytes of a congestion notification packet.
     pub cnp: bool,
     /// Number of the shared receive queue (annex A14); follows the BTH.
     pub xrc: bool,
 }
 
 impl ExtensionSet {
-    /// Bytes of all of them.
+    /// Bytes of all headers in the set.
     #[inline]
     pub const fn bytes(self) -> usize {
         8 * self.deth as usize
@@ -296,7 +296,7 @@ impl ExtensionSet {
     }
 }
 
-/// Service and operation, which the service has.
+/// A service and one of its operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode {
     service: Service,
@@ -304,25 +304,25 @@ pub struct Opcode {
 }
 
 impl Opcode {
-    /// The congestion notification packet's (annex A17.9.3).
+    /// Congestion notification packet (annex A17.9.3).
     pub const CNP: Self = Self::new(Service::Cnp, Op::Cnp);
     const CNP_CODE: u8 = 0x81;
-    /// Codes from 0xc0 on are the manufacturers'. Reliable connections' here, they say in their
-    /// lower bits which operation they extend.
+    /// Codes from 0xc0 on are manufacturer-specific (vol. 1, 9.2.1). The low 5 bits of these two
+    /// equal those of the reliable connection's operation that they extend.
     const MASKED_CS_CODE: u8 = 0xd3;
     const MASKED_FA_CODE: u8 = 0xd4;
 
-    /// The opcode of an operation that the service has.
+    /// The opcode of an operation of a service.
     ///
     /// # Panics
-    /// When the service does not have it.
+    /// When the service does not have the operation.
     #[inline]
     pub const fn new(service: Service, operation: Operation) -> Self {
         assert!(Self::exists(service, operation), "the service does not have the operation");
         Self { service, operation }
     }
 
-    /// A reliable connection's.
+    /// The opcode of an operation of a reliable connection.
     ///
     /// # Panics
     /// For [`Operation::Cnp`].
@@ -331,7 +331,7 @@ impl Opcode {
         Self::new(Service::Rc, operation)
     }
 
-    /// The opcode of a code, if it is one of these.
+    /// The opcode of a code; `None` for an unknown one.
     #[inline]
     pub fn from_code(code: u8) -> Option<Self> {
         if code == Self::CNP_CODE {
@@ -418,7 +418,7 @@ impl Opcode {
         }
     }
 
-    /// All of them, in numerical order.
+    /// All opcodes, in numerical order.
     #[inline]
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=u8::MAX).filter_map(Self::from_code)

@@ -11,42 +11,43 @@ use crate::Rkey;
 use crate::be::{Be32, Be64};
 use crate::wqe::Masks;
 
-/// Why bytes are not a packet. A receiver drops them without an answer and counts the reason
+/// Reason why bytes are not a packet. A receiver drops them without an answer and counts the reason
 /// (InfiniBand vol. 1, 9.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketError {
     /// Shorter than its headers and the ICRC.
     Short {
-        /// Length.
+        /// Bytes given.
         bytes: usize,
-        /// What it would need.
+        /// Bytes needed.
         need: usize,
     },
     /// A transport version other than 0.
     Version(u8),
-    /// A reserved opcode, or one of a service that is not carried.
+    /// A reserved opcode, or one of a service that bellpush does not implement.
     Opcode(u8),
     /// A reserved AETH syndrome.
     Syndrome(u8),
-    /// A pad that does not fill up to a multiple of 4, or is longer than what it pads.
+    /// The pad does not extend the payload to a multiple of 4, or is longer than payload and pad
+    /// together.
     Pad {
-        /// Pad count of the BTH.
+        /// Pad count in the BTH.
         pad: u8,
-        /// Payload and pad.
+        /// Bytes of payload and pad.
         bytes: usize,
     },
-    /// More payload than a packet may have, or any where the opcode has none.
+    /// The payload is too long, or the opcode takes none.
     Payload {
-        /// Opcode's code.
+        /// Code of the opcode.
         opcode: u8,
-        /// Payload.
+        /// Bytes of payload.
         bytes: usize,
     },
-    /// The ICRC is not that of the bytes.
+    /// The ICRC does not match the bytes.
     Icrc {
-        /// As it came.
+        /// The ICRC in the packet.
         stored: u32,
-        /// As it should be.
+        /// The ICRC computed from the bytes.
         computed: u32,
     },
 }
@@ -76,30 +77,30 @@ impl fmt::Display for PacketError {
 
 impl std::error::Error for PacketError {}
 
-/// Extension headers. Those that are present are those of the opcode.
+/// Extension headers. The opcode determines which are present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extensions {
-    /// Shared receive queue that the request is for: XRC.
+    /// Shared receive queue number of an XRC request.
     pub srqn: Option<u32>,
-    /// Of datagrams.
+    /// Datagram header.
     pub deth: Option<Deth>,
-    /// Of a WRITE's first packet and of a READ request.
+    /// Header of a WRITE's first packet and of a READ request.
     pub reth: Option<Reth>,
-    /// Of an atomic request.
+    /// Header of an atomic request.
     pub atomic: Option<AtomicEth>,
-    /// Of an atomic request with masks.
+    /// Masks of a masked atomic request.
     pub masks: Option<Masks>,
-    /// Of responses, except the middle ones of a READ.
+    /// Header of a response, except the middle packets of a READ response.
     pub aeth: Option<Aeth>,
-    /// The old value of an atomic.
+    /// Value before an atomic, in its response.
     pub atomic_ack: Option<u64>,
     /// Immediate data.
     pub imm: Option<u32>,
-    /// Key to be invalidated.
+    /// Key that the receiver invalidates.
     pub ieth: Option<Rkey>,
 }
 
-/// Bits of an SRQ's number; those above are reserved.
+/// Bits of an SRQ number; the bits above are reserved.
 const SRQN: u32 = 0xff_ffff;
 
 /// All headers of a packet, parsed or to be emitted.
@@ -124,13 +125,13 @@ impl Headers {
         BTH_BYTES + self.bth.opcode.extensions().bytes()
     }
 
-    /// Writes the headers of a packet with `payload_bytes` of payload to the start of `buf`, and
-    /// the pad. The payload is then filled in place, and [`Frame::finish`] adds the ICRC. The pad
-    /// count follows from the payload; that of `bth` does not matter.
+    /// Writes the headers of a packet with `payload_bytes` of payload, and its pad, to `buf`. The
+    /// caller then fills the payload in place; [`Frame::finish`] adds the ICRC. The pad count
+    /// follows from the payload: the one in `bth` is ignored.
     ///
     /// # Panics
-    /// When the extensions are not those of the opcode, when the opcode has no payload, or when
-    /// `buf` is too short: [`super::MAX_PACKET_BYTES`] always suffice.
+    /// When the extensions do not match the opcode, when the opcode takes no payload, or when `buf`
+    /// is too short. [`super::MAX_PACKET_BYTES`] always suffice.
     #[inline]
     pub fn emit<'a>(&self, payload_bytes: usize, buf: &'a mut [u8]) -> Frame<'a> {
         let opcode = self.bth.opcode;
@@ -178,7 +179,7 @@ impl Writer<'_> {
     }
 }
 
-/// A packet in the making: headers and pad are written, payload and ICRC are not.
+/// A packet under construction: headers and pad are written, payload and ICRC are not.
 #[derive(Debug)]
 pub struct Frame<'a> {
     buf: &'a mut [u8],
@@ -186,14 +187,14 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Where the payload goes.
+    /// The place of the payload.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         &mut self.buf[self.payload.clone()]
     }
 
-    /// Writes the ICRC, or zeros for a link that has none (`envelope` absent). Returns the
-    /// packet's length.
+    /// Writes the ICRC and returns the packet's length. Without an `envelope` (a link without ICRC)
+    /// zeros take its place.
     #[inline]
     pub fn finish(self, envelope: Option<&Envelope>) -> usize {
         let (body, tail) = self.buf.split_at_mut(self.buf.len() - ICRC_BYTES);
@@ -202,7 +203,7 @@ impl Frame<'_> {
     }
 }
 
-/// A packet whose lengths, version, opcode and pad are right.
+/// A parsed packet: lengths, version, opcode and pad are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// BTH and the opcode's extension headers.
@@ -212,7 +213,7 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Reads what UDP carried, ICRC included. The ICRC is checked by [`Packet::check`].
+    /// Parses UDP's payload, ICRC included. [`Packet::check`] checks the ICRC.
     ///
     /// # Errors
     /// All of [`PacketError`] but [`PacketError::Icrc`].
@@ -251,10 +252,10 @@ impl<'a> Packet<'a> {
         Ok(Self { headers: Headers { bth, ext }, payload: &padded[..bytes] })
     }
 
-    /// Checks the ICRC of what UDP carried.
+    /// Checks the ICRC of UDP's payload.
     ///
     /// # Errors
-    /// [`PacketError::Icrc`], and [`PacketError::Short`] for what has no room for one.
+    /// [`PacketError::Icrc`]; [`PacketError::Short`] for bytes that have no room for an ICRC.
     #[inline]
     pub fn check(bytes: &[u8], envelope: &Envelope) -> Result<(), PacketError> {
         let Some((body, stored)) = bytes.split_last_chunk::<ICRC_BYTES>() else {
@@ -267,14 +268,14 @@ impl<'a> Packet<'a> {
         if stored == computed { Ok(()) } else { Err(PacketError::Icrc { stored, computed }) }
     }
 
-    /// What the packet is.
+    /// Service and operation of the packet.
     #[inline]
     pub fn opcode(&self) -> Opcode {
         self.headers.bth.opcode
     }
 }
 
-/// Takes headers off the front of bytes that were checked to hold them.
+/// Takes headers from the front of bytes whose length has been checked.
 struct Reader<'a> {
     rest: &'a [u8],
 }

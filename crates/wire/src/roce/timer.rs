@@ -1,22 +1,24 @@
 //! Codes of timers and credits (InfiniBand vol. 1, 9.7.5.1.2, 9.7.5.2.8 and 9.7.6.1.3).
 
-/// Units of 10 µs by RNR NAK timer code, after its table "Encoding for RNR NAK Timer Field".
+/// RNR NAK timer by code, in units of 10 µs (table "Encoding for RNR NAK Timer Field").
 const RNR_10US: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// Nanoseconds of an RNR NAK timer code; its low 5 bits count.
+/// Nanoseconds of an RNR NAK timer code. Only the low 5 bits count.
 pub fn rnr_timer_ns(code: u8) -> u64 {
     u64::from(RNR_10US[usize::from(code & 31)]) * 10_000
 }
 
-/// The code of the shortest RNR NAK timer of at least `ns` nanoseconds, or of the longest (code 0).
+/// Code of the shortest RNR NAK timer of at least `ns` nanoseconds; code 0, the longest, if there
+/// is none.
 pub fn rnr_timer_code(ns: u64) -> u8 {
     (1..32).find(|&code| rnr_timer_ns(code) >= ns).unwrap_or(0)
 }
 
-/// Nanoseconds of a local ACK timeout code (its low 5 bits), 4.096 µs · 2^code; `None`, no timeout, for 0.
+/// Nanoseconds of a local ACK timeout code (low 5 bits): 4.096 µs · 2^code. `None`, no timeout, for
+/// 0.
 pub fn ack_timeout_ns(code: u8) -> Option<u64> {
     match code & 31 {
         0 => None,
@@ -24,7 +26,7 @@ pub fn ack_timeout_ns(code: u8) -> Option<u64> {
     }
 }
 
-/// Receive WQEs of an ACK's credit code (its low 5 bits); `None` where none are told (code 31).
+/// Receive WQEs of an ACK's credit code (low 5 bits). `None` for code 31, which carries no credits.
 pub fn credits(code: u8) -> Option<u32> {
     match u32::from(code & 31) {
         31 => None,
@@ -34,7 +36,7 @@ pub fn credits(code: u8) -> Option<u32> {
     }
 }
 
-/// The code of the most credits that are not above `credits`.
+/// Code of the largest number of credits that is not above `credits`.
 pub fn credit_code(credits: u32) -> u8 {
     (0..31).rev().find(|&code| self::credits(code).is_some_and(|c| c <= credits)).unwrap_or(0)
 }
