@@ -1,9 +1,10 @@
-//! The PCIe model: TLP arithmetic, topology, event simulation and path cost. Pure: it uses no other
-//! crate of bellpush, reads no clock and does no I/O (the sysfs reader in [`topology`] takes the
-//! root of the tree that it reads).
+//! The PCIe model: TLP arithmetic, topology, event simulation and path cost. The crate depends on
+//! no other crate of bellpush, reads no clock and does no I/O, except for the sysfs reader in
+//! [`topology`], which takes the root of the tree that it reads.
 //!
 //! Times are picoseconds in the simulation (`_ps`) and nanoseconds in parameters and results
-//! (`_ns`); bandwidth is Gb/s (10⁹ bits) in the arithmetic, GB/s (10⁹ bytes) elsewhere.
+//! (`_ns`). Bandwidth is Gb/s (10⁹ bits) in the TLP arithmetic and GB/s (10⁹ bytes) elsewhere.
+//! `docs/pcie.md` describes the model and its validation.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,10 @@
-//! All-reduce at scale: message-level simulation whose costs come from the TLP model.
+//! All-reduce at scale: a message-level simulation whose costs come from the TLP model.
 //!
-//! LogGP-like: a message of n bytes over a link takes L + n·G, and the sender's port is busy for
-//! g + n·G. L, g and G of a path are taken from the TLP-level simulation of that path
-//! ([`Cost::from_model`]); NVLink and TCP come from measured rows. Every rank is simulated; nothing
-//! relies on symmetry. Reduction arithmetic is not counted.
+//! The cost model follows LogGP (Alexandrov et al., SPAA 1995): a message of n bytes arrives after
+//! L + n·G and occupies the sender's port for g + n·G. L, g and G of a path come from the TLP-level
+//! simulation of that path ([`Cost::from_model`]); those of NVLink and TCP come from measurements.
+//! The simulation covers every rank and assumes no symmetry. It does not count the arithmetic of
+//! the reduction.
 
 use super::sim::{Params, Path, RigSpec, SimError, predict};
 
@@ -11,17 +12,17 @@ use super::sim::{Params, Path, RigSpec, SimError, predict};
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Cost {
-    /// L + 2o: a small message's time until it is in the receiver's memory, ns.
+    /// L + 2o: time until a small message is in the receiver's memory, ns.
     pub latency_ns: f64,
-    /// g: between two messages of one sender, ns.
+    /// g: least time between two messages of one sender, ns.
     pub gap_ns: f64,
-    /// 1/G, GB/s.
+    /// 1/G: bandwidth, GB/s.
     pub gb_per_s: f64,
 }
 
 impl Cost {
-    /// Costs of a path on a topology: latency at 8 B, gap from 8 B messages in flight, bandwidth at
-    /// 1 MiB in flight.
+    /// Costs of a path on a topology: latency of one 8 B message, gap of 8 B messages in flight,
+    /// bandwidth of 1 MiB messages in flight. `None` where the path cannot carry these sizes.
     pub fn from_model(spec: RigSpec<'_>, path: Path) -> Result<Option<Self>, SimError> {
         let (small, large) = (predict(spec, path, 8, 16)?, predict(spec, path, 1 << 20, 8)?);
         Ok(small.zip(large).map(|(small, large)| Self {
@@ -31,11 +32,11 @@ impl Cost {
         }))
     }
 
-    /// Sockets, no RDMA: 2.8 GB/s of bus bandwidth and 41 µs for two small messages, as NCCL's
-    /// all-reduce over sockets measured on two H200s.
+    /// TCP sockets without RDMA. Bandwidth and latency are those of NCCL's all-reduce over sockets
+    /// between two H200s; the latency is half the time of its two small messages.
     pub const TCP: Self = Self { latency_ns: 20_500.0, gap_ns: 5_000.0, gb_per_s: 2.8 };
 
-    /// NVLink of an H200: in-band flag one way, and one rank's 364 GB/s.
+    /// NVLink of an H200: one-way latency of an in-band flag, bandwidth of one rank.
     pub const NVLINK: Self = Self { latency_ns: 1_280.0, gap_ns: 100.0, gb_per_s: 364.0 };
 
     fn message_ns(&self, bytes: f64) -> (f64, f64) {
@@ -44,35 +45,36 @@ impl Cost {
     }
 }
 
-/// Algorithm.
+/// All-reduce algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Algorithm {
     /// Reduce-scatter and all-gather around one ring.
     Ring,
-    /// Reduce up a binary tree, broadcast down, pipelined in chunks.
+    /// Reduce up a binary tree, broadcast down it; chunks are pipelined.
     Tree,
-    /// Ring inside each node, then one ring across nodes for each local rank, then inside again.
+    /// Ring inside each node, a ring across nodes for each local rank, then a ring inside each
+    /// node.
     TwoLevel,
 }
 
-/// Machine.
+/// The machines, and the costs of their links.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cluster {
-    /// GPUs in all.
+    /// Number of GPUs.
     pub gpus: u32,
-    /// GPUs of one node.
+    /// GPUs per node.
     pub gpus_per_node: u32,
-    /// Nodes of one rack.
+    /// Nodes per rack.
     pub nodes_per_rack: u32,
-    /// Inside a node.
+    /// Cost of a link inside a node.
     pub local: Cost,
-    /// Between nodes of a rack.
+    /// Cost of a link between two nodes of one rack.
     pub wire: Cost,
-    /// Between racks: added latency, ns,
+    /// Latency that a link between racks adds, ns.
     pub rack_ns: f64,
-    /// and bandwidth as a fraction of the wire's (1 = no oversubscription).
+    /// Bandwidth of a link between racks, as a fraction of `wire`'s (1: no oversubscription).
     pub rack_bandwidth: f64,
 }
 
@@ -111,8 +113,8 @@ impl Cluster {
         }
     }
 
-    /// `steps` steps of a ring: in each, everyone sends `bytes` to the next, having received the
-    /// previous step's.
+    /// `steps` steps of a ring. In each step every rank sends `bytes` to the next rank, once it has
+    /// received those of the previous step.
     fn ring(&self, ranks: &[u32], bytes: f64, steps: usize, ready: &mut [f64]) {
         let n = ranks.len();
         if n < 2 {
@@ -133,8 +135,8 @@ impl Cluster {
     }
 
     fn tree(&self, bytes: f64) -> f64 {
-        // Rank r's parent is (r - 1) / 2, so neighbours in rank are near in the tree's lower levels
-        // only by chance: as NCCL does, order the tree by node so that subtrees stay local.
+        // Rank r's parent is (r - 1) / 2, which keeps low levels of the tree inside a node only by
+        // chance. As NCCL does, order the tree by node, so that subtrees stay local.
         let n = self.gpus as usize;
         let chunk = (256.0 * 1024.0_f64).min(bytes);
         let chunks = (bytes / chunk).ceil() as usize;
@@ -208,7 +210,8 @@ fn max(times: &[f64]) -> f64 {
     times.iter().copied().fold(0.0, f64::max)
 }
 
-/// Costs of the wire for each path on a topology, TCP last; paths that do not exist are left out.
+/// Costs of a link for each path on a topology, TCP last. Paths that do not exist there are
+/// omitted.
 pub fn wire_costs(spec: RigSpec<'_>) -> Vec<(&'static str, Cost)> {
     let paths = [Path::PushKernel, Path::PushInband, Path::Pull, Path::Staged];
     let known = paths.into_iter().filter_map(|path| {
@@ -218,7 +221,8 @@ pub fn wire_costs(spec: RigSpec<'_>) -> Vec<(&'static str, Cost)> {
     known.chain([("tcp", Cost::TCP)]).collect()
 }
 
-/// A DGX-like cluster: 8 GPUs a node, 4 nodes a rack, 1 µs more between racks at full bandwidth.
+/// A DGX-like cluster: 8 GPUs per node, 4 nodes per rack; links between racks add 1 µs at full
+/// bandwidth.
 pub fn dgx_cluster(gpus: u32, wire: Cost) -> Cluster {
     Cluster {
         gpus,

@@ -1,20 +1,22 @@
-//! TLP arithmetic: what a transfer costs on one link, before any queueing.
+//! TLP arithmetic: the cost of a transfer on one link, without queueing.
 //!
-//! Follows the PCI Express Base Specification 5.0, sections 2.2 (headers), 2.3.1.1 (read completion
-//! boundary), 2.6.1.2 and 3.6.2.1 (UpdateFC and Ack latency guidelines), 4.2 (encodings), and 6.0
-//! section 4.2.3 for FLIT mode. The effective-bandwidth model is pcie-bench's (Neugebauer et al.,
-//! *Understanding PCIe performance for end host networking*, SIGCOMM 2018), written anew.
+//! The module follows the PCI Express Base Specification 5.0, sections 2.2 (headers), 2.3.1.1 (read
+//! completion boundary), 2.6.1.2 and 3.6.2.1 (UpdateFC and Ack latency guidelines), 4.2
+//! (encodings), and 6.0 section 4.2.3 for FLIT mode. The effective-bandwidth model is that of
+//! pcie-bench (Neugebauer et al., *Understanding PCIe performance for end host networking*, SIGCOMM
+//! 2018), written anew.
 //!
-//! What it guarantees: every split is legal (no TLP above MPS or MRRS, none across a 4 KiB
+//! Guarantees: every split is legal (no TLP above MPS or MRRS, none across a 4 KiB boundary, each
+//! completion ends at a multiple of RCB or at the request's end) and conserves bytes.
 //! boundary, completions end at a multiple of RCB or at the request's end) and conserves bytes.
 
 use thiserror::Error;
 
-/// No memory request may cross a multiple of this address (base specification, 2.2.7).
+/// A memory request does not cross a multiple of this address (PCIe base specification 2.2.7).
 pub const PAGE_BYTES: u64 = 4096;
-/// Framing token, sequence number and LCRC of one TLP outside FLIT mode.
+/// Bytes of framing token, sequence number and LCRC of one TLP, outside FLIT mode.
 const FRAMING_BYTES: u32 = 8;
-/// An Ack or UpdateFC DLLP on the wire.
+/// Bytes of an Ack or UpdateFC DLLP on the wire.
 const DLLP_BYTES: f64 = 8.0;
 /// SKP ordered sets: 4 symbols in every 1538.
 const SKP_FRACTION: f64 = 4.0 / 1538.0;
@@ -40,14 +42,14 @@ pub enum TlpError {
     /// A transfer of nothing.
     #[error("0 B: a transfer has at least 1 byte")]
     Empty,
-    /// A transfer that its addresses cannot name.
+    /// A transfer beyond the end of its address space.
     #[error("{bytes} B at {offset}: must end at or below {end}, where {bits}-bit addressing does")]
     Range {
         /// First byte.
         offset: u64,
         /// Length.
         bytes: u64,
-        /// First address that there is not.
+        /// End of the address space: the first invalid address.
         end: u64,
         /// Address width.
         bits: u32,
@@ -124,7 +126,7 @@ pub enum Gen {
 }
 
 impl Gen {
-    /// From its number.
+    /// The generation of a number.
     pub fn new(number: u32) -> Result<Self, TlpError> {
         Ok(match number {
             1 => Self::G1,
@@ -137,12 +139,12 @@ impl Gen {
         })
     }
 
-    /// Its number.
+    /// The number of the generation.
     pub const fn number(self) -> u32 {
         self as u32 + 1
     }
 
-    /// Signalling rate of a lane, GT/s.
+    /// Signalling rate per lane, GT/s.
     pub const fn gt_per_s(self) -> f64 {
         match self {
             Self::G1 => 2.5,
@@ -159,8 +161,8 @@ impl Gen {
         matches!(self, Self::G6)
     }
 
-    /// Fraction of the line rate left for TLP bytes. A FLIT of 256 B holds 236 B of TLPs, 6 B of
-    /// DLP (so Acks and credits cost nothing more), 8 B of CRC and 6 B of FEC.
+    /// Fraction of the line rate that carries TLP bytes. A 256 B FLIT holds 236 B of TLPs, 6 B of
+    /// DLP (Acks and credits therefore cost nothing more), 8 B of CRC and 6 B of FEC.
     pub const fn encoding(self) -> f64 {
         match self {
             Self::G1 | Self::G2 => 8.0 / 10.0,
@@ -197,14 +199,14 @@ impl LinkSpeed {
         self.lanes
     }
 
-    /// Bandwidth left for TLPs after the encoding, Gb/s each way.
+    /// Bandwidth for TLPs after the encoding, Gb/s each way.
     pub fn raw_gbps(self) -> f64 {
         self.generation.gt_per_s() * f64::from(self.lanes) * self.generation.encoding()
     }
 
-    /// The specification's Ack latency limit and UpdateFC guideline in symbol times (they are the
-    /// same number): (MPS + 28) × AckFactor ÷ width + InternalDelay, rounded down. `None` in FLIT
-    /// mode, where the FLIT's own DLP bytes carry both.
+    /// The specification's Ack latency limit, equal to its UpdateFC guideline, in symbol times:
+    /// (MPS + 28) × AckFactor ÷ width + InternalDelay, rounded down. `None` in FLIT mode, whose DLP
+    /// bytes carry both.
     pub fn ack_limit_symbols(self, mps: Mps) -> Option<u32> {
         let delay = match self.generation {
             Gen::G1 => 19.0,
@@ -224,9 +226,9 @@ impl LinkSpeed {
         Some(symbols as u32)
     }
 
-    /// Fraction of the bandwidth that Acks, UpdateFCs (each at its latency limit) and SKP ordered
-    /// sets take, as pcie-bench's model counts it. `None` where no limit is published: then no tax
-    /// is applied. Real hosts pay less than this.
+    /// Fraction of the bandwidth that Acks and UpdateFCs (each at its latency limit) and SKP
+    /// ordered sets take, as in pcie-bench's model. `None` where no limit is published; no tax then
+    /// applies. Real hosts pay less.
     pub fn dllp_tax(self, mps: Mps) -> Option<f64> {
         let limit = f64::from(self.ack_limit_symbols(mps)?);
         Some(2.0 * DLLP_BYTES / limit + SKP_FRACTION)
@@ -242,7 +244,7 @@ pub enum Addressing {
     Bits64,
 }
 
-/// What a TLP costs beside its data.
+/// Bytes of a TLP beside its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Overhead {
     /// Memory write.
@@ -254,9 +256,9 @@ pub struct Overhead {
 }
 
 impl Overhead {
-    /// Headers of `generation`. In FLIT mode a TLP has no framing token, sequence number or LCRC of
-    /// its own, so only header and ECRC remain. (Orthogonal header content, 4 B, that FLIT mode
-    /// adds where byte enables or a PASID are needed, is not counted.)
+    /// Overheads of `generation`. In FLIT mode a TLP has no framing token, sequence number or LCRC
+    /// of its own: only header and ECRC remain. The model does not count orthogonal header content
+    /// (4 B), which FLIT mode adds where byte enables or a PASID are needed.
     pub const fn new(generation: Gen, addressing: Addressing, ecrc: bool) -> Self {
         let framing = if generation.flit_mode() { 0 } else { FRAMING_BYTES };
         let ecrc = if ecrc { 4 } else { 0 };
@@ -281,13 +283,13 @@ pub struct Piece {
     pub bytes: u32,
 }
 
-/// Iterator over the pieces of a transfer; allocates nothing.
+/// Iterator over the pieces of a transfer; it does not allocate.
 #[derive(Debug, Clone)]
 pub struct Pieces {
     addr: u64,
     left_bytes: u64,
     limit: u64,
-    /// Pieces that do not end the transfer end at a multiple of this.
+    /// Every piece but the last ends at a multiple of this.
     boundary: u64,
 }
 
@@ -310,18 +312,18 @@ impl Iterator for Pieces {
     }
 }
 
-/// Memory writes: as long as MPS allows, none across a 4 KiB boundary.
+/// Memory writes of a transfer: as long as MPS allows, none across a 4 KiB boundary.
 pub fn split_write(addr: u64, bytes: u64, mps: Mps) -> Pieces {
     Pieces { addr, left_bytes: bytes, limit: u64::from(mps.bytes()), boundary: 1 }
 }
 
-/// Read requests: as long as MRRS allows, none across a 4 KiB boundary.
+/// Read requests of a transfer: as long as MRRS allows, none across a 4 KiB boundary.
 pub fn split_read(addr: u64, bytes: u64, mrrs: Mrrs) -> Pieces {
     Pieces { addr, left_bytes: bytes, limit: u64::from(mrrs.bytes()), boundary: 1 }
 }
 
-/// Completions of one read request by a completer that merges up to MPS: the first ends at a
-/// multiple of RCB or at the request's end, the middle ones are multiples of RCB.
+/// Completions of one read request by a completer that merges up to MPS. The first ends at a
+/// multiple of RCB or at the request's end; the middle ones are multiples of RCB.
 pub fn split_completion_mps(addr: u64, bytes: u64, mps: Mps, rcb: Rcb) -> Pieces {
     let (limit, boundary) = (u64::from(mps.bytes()), u64::from(rcb.bytes()));
     Pieces { addr, left_bytes: bytes, limit, boundary }
@@ -355,7 +357,7 @@ impl Iterator for RcbPieces {
     }
 }
 
-/// A device's configuration, as far as the arithmetic needs it.
+/// The parts of a device's configuration on which the arithmetic depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
     /// Link.
@@ -370,31 +372,31 @@ pub struct Config {
     pub addressing: Addressing,
     /// Whether TLPs carry an end-to-end CRC.
     pub ecrc: bool,
-    /// Count data in whole DWs, as the wire does. pcie-bench's model does not.
+    /// Whether data count in whole DWs, as on the wire. They do not in pcie-bench's model.
     pub pad_dw: bool,
 }
 
-/// Wire bytes of one operation in each direction, seen from the device.
+/// Wire bytes of one operation in each direction, from the device's view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WireBytes {
-    /// Device to completer.
+    /// Bytes from device to completer.
     pub up: u64,
-    /// Completer to device.
+    /// Bytes from completer to device.
     pub down: u64,
     /// TLPs in both directions.
     pub tlps: u64,
 }
 
-/// Effective bandwidths of one size, Gb/s of data.
+/// Effective bandwidths for one transfer size, Gb/s of data.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Effective {
     /// Writes alone.
     pub write: f64,
-    /// Reads alone, completions merged up to MPS.
+    /// Reads alone, with completions merged up to MPS.
     pub read: f64,
-    /// Reads alone, completions cut at RCB.
+    /// Reads alone, with completions cut at RCB.
     pub read_rcb: f64,
-    /// As many reads as writes, each of this size.
+    /// Equal numbers of reads and writes, all of this size.
     pub both: f64,
 }
 
@@ -432,8 +434,8 @@ impl Config {
         })
     }
 
-    /// Whether a transfer has bytes and addresses. 64-bit addressing is taken to end at 2⁶⁰ (1 EiB),
-    /// so that wire bytes can be counted in 64 bits.
+    /// Checks that a transfer has bytes and lies in the address space. With 64-bit addressing the
+    /// space ends at 2⁶⁰ (1 EiB), so that 64 bits can count the wire bytes.
     ///
     /// # Errors
     /// [`TlpError::Empty`] and [`TlpError::Range`].
@@ -451,7 +453,8 @@ impl Config {
         Ok(())
     }
 
-    /// Sums over a transfer page by page: no TLP crosses one, so all whole pages cost the same.
+    /// Sums a cost over a transfer page by page. No TLP crosses a page, so all whole pages cost the
+    /// same.
     fn by_page(&self, addr: u64, bytes: u64, cost: impl Fn(u64, u64) -> WireBytes) -> WireBytes {
         let head = (addr.next_multiple_of(PAGE_BYTES) - addr).min(bytes);
         let (pages, tail) = ((bytes - head) / PAGE_BYTES, (bytes - head) % PAGE_BYTES);
@@ -467,7 +470,7 @@ impl Config {
         })
     }
 
-    /// A write of `bytes` at `addr`, both as [`Config::check`] allows.
+    /// Wire bytes of a write of `bytes` at `addr`, which [`Config::check`] accepts.
     pub fn write_wire(&self, addr: u64, bytes: u64) -> WireBytes {
         self.by_page(addr, bytes, |addr, bytes| {
             let pieces = split_write(addr, bytes, self.mps);
@@ -476,8 +479,8 @@ impl Config {
         })
     }
 
-    /// A read of `bytes` at `addr`, both as [`Config::check`] allows; `cut_at_rcb` says how its
-    /// completer answers.
+    /// Wire bytes of a read of `bytes` at `addr`, which [`Config::check`] accepts. `cut_at_rcb`:
+    /// the completer cuts at every multiple of RCB.
     pub fn read_wire(&self, addr: u64, bytes: u64, cut_at_rcb: bool) -> WireBytes {
         self.by_page(addr, bytes, |addr, bytes| self.read_pieces(addr, bytes, cut_at_rcb))
     }
@@ -500,14 +503,14 @@ impl Config {
         wire
     }
 
-    /// Link bandwidth for TLPs: raw, or less the DLLP tax. `None` where no tax is known.
+    /// Link bandwidth for TLPs, with or without the DLLP tax. `None` where the tax is unknown.
     pub fn tlp_gbps(&self, taxed: bool) -> Option<f64> {
         let raw = self.link.raw_gbps();
         if taxed { Some(raw * (1.0 - self.link.dllp_tax(self.mps)?)) } else { Some(raw) }
     }
 
-    /// Effective bandwidths of back-to-back operations of `bytes` at `offset`; `None` as for
-    /// [`Config::tlp_gbps`], and where [`Config::check`] refuses.
+    /// Effective bandwidths of back-to-back operations of `bytes` at `offset`. `None` where
+    /// [`Config::tlp_gbps`] is `None` or [`Config::check`] fails.
     pub fn effective(&self, offset: u64, bytes: u64, taxed: bool) -> Option<Effective> {
         self.check(offset, bytes).ok()?;
         let gbps = self.tlp_gbps(taxed)?;

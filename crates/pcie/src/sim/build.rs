@@ -1,13 +1,13 @@
-//! From a topology to a fabric: two hosts of it, joined by a wire.
+//! Builds the simulated fabric of a topology: two hosts, joined by a wire.
 
 use super::{ChannelSpec, Completer, Credits, EndpointId, EndpointSpec, Params, ServerId, Sim};
 use crate::tlp::{Addressing, Overhead};
 use crate::topology::{Kind, NodeId, PcieLink, Topology};
 
-/// Bytes of RoCEv2 around one packet's data: Ethernet with preamble, FCS and gap 38, IPv4 20,
-/// UDP 8, BTH 12, ICRC 4.
+/// Bytes that RoCEv2 adds to the data of one packet: Ethernet with preamble, FCS and gap 38, IPv4
+/// 20, UDP 8, BTH 12, ICRC 4.
 const PACKET_OVERHEAD_BYTES: u32 = 82;
-/// What moves between an SM and L2 at least, and what a load fetches at least.
+/// Smallest unit between an SM and L2, and smallest fetch of a load.
 pub(super) const SECTOR_BYTES: u32 = 32;
 /// Path MTU.
 pub(super) const MTU_BYTES: u32 = 4096;
@@ -21,9 +21,10 @@ pub struct Host {
     pub hbm: EndpointId,
     /// The NIC's DMA engine.
     pub nic: EndpointId,
-    /// The same where it reads a peer: root complexes on the way may keep fewer reads open.
+    /// The NIC's DMA engine when it reads a peer: a root complex on the way may limit its open
+    /// reads.
     pub nic_peer: EndpointId,
-    /// The NIC's window, and its doorbells.
+    /// The NIC's window and its doorbell registers.
     pub window: EndpointId,
     /// Host memory beside the NIC.
     pub memory: EndpointId,
@@ -33,7 +34,7 @@ pub struct Host {
     pub nic_memory: ServerId,
 }
 
-/// Which devices of a topology.
+/// The topology and the two devices to simulate.
 #[derive(Debug, Clone, Copy)]
 pub struct RigSpec<'a> {
     /// Topology of both hosts.
@@ -48,14 +49,14 @@ pub struct RigSpec<'a> {
     pub seed: u64,
 }
 
-/// Two hosts and a wire, ready to run.
+/// Two hosts and a wire between them, ready to run.
 #[derive(Debug)]
 pub struct Rig {
     /// The simulator.
     pub sim: Sim,
-    /// Where operations start.
+    /// The host that starts operations.
     pub near: Host,
-    /// Where they end.
+    /// The host at which operations end.
     pub far: Host,
     /// Read request size of the NIC.
     pub mrrs_bytes: u32,
@@ -69,7 +70,7 @@ fn internal(gb_per_s: f64, latency_ns: f64) -> ChannelSpec {
     ChannelSpec::internal(gb_per_s, Params::ps(latency_ns))
 }
 
-/// Memory and GPUs answer at once and cut at `rcb_bytes`.
+/// An endpoint that answers after `latency_ns` and cuts completions at `rcb_bytes`.
 fn endpoint(tags: f64, latency_ns: f64, rcb_bytes: u32, host_side: bool) -> EndpointSpec {
     let latency_ps = Params::ps(latency_ns);
     let completer = Completer { latency_ps, piece_ps: 0, rcb_bytes, wait_ps: 0 };
@@ -90,21 +91,21 @@ fn attach(
     sim.add_endpoint(own, spec)
 }
 
-/// What SMs do at most.
+/// Limits of a GPU's SMs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sms {
-    /// How many.
+    /// Number of SMs.
     pub blocks: f64,
-    /// Lines that each has outstanding.
+    /// Lines that each SM has outstanding.
     pub lines: f64,
-    /// Of the port's slot for each line of an instruction, what falls to one TLP.
+    /// Share of one TLP in the port's slot for each line of an instruction, bytes.
     pub slot_bytes: u32,
-    /// What its warps give each port, GB/s of slots.
+    /// Store rate of one SM's warps at its port, GB/s.
     pub issue_gb_per_s: f64,
 }
 
 impl Sms {
-    /// SMs with warps enough.
+    /// SMs whose warps do not limit their store rate.
     pub fn new(blocks: f64, lines: f64) -> Self {
         Self { blocks, lines, slot_bytes: SECTOR_BYTES, issue_gb_per_s: f64::INFINITY }
     }
@@ -127,15 +128,15 @@ pub(super) fn attach_hbm(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
     attach(sim, node, out, way, endpoint(64.0, 0.0, 128, false))
 }
 
-/// Adds a socket's memory as far as it lies in a cache: what a core or a device has just written.
+/// Adds a socket's memory whose lines lie in a cache: a core or a device has just written them.
 pub(super) fn attach_memory(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
     let way = internal(200.0, p.mesh_ns / 2.0);
     attach(sim, node, way, way, endpoint(64.0, p.memory_ns, 64, true))
 }
 
-/// Adds a socket's memory that lies in no cache. Half of what DRAM takes is the access, which each
-/// line pays alike; the other half is waiting (banks, refresh, others' requests), each line for
-/// itself and without memory, so that who needs many lines waits for the slowest of them.
+/// Adds a socket's memory whose lines lie in no cache. Half of a DRAM access is the access itself,
+/// equal for every line. The other half is waiting (banks, refresh, other requests), random and
+/// independent for every line: a reader of many lines waits for the slowest of them.
 pub(super) fn attach_dram(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
     let way = internal(200.0, p.mesh_ns / 2.0);
     let mut spec = endpoint(64.0, p.memory_ns + p.dram_ns / 2.0, 64, true);
@@ -143,11 +144,11 @@ pub(super) fn attach_dram(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
     attach(sim, node, way, way, spec)
 }
 
-/// Nodes and channels of one host; returns the simulator's node of each topology node. A device's
-/// port latency lies inside the device, so that it is no part of a link's credit loop.
+/// Adds the nodes and channels of one host. Returns the simulator's node of each topology node. The
+/// latency of a device's port lies inside the device: it is no part of a link's credit loop.
 pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Vec<u32> {
     let nodes: Vec<u32> = topology.nodes().map(|_| sim.add_node()).collect();
-    // What a node adds to a channel at one of its ends.
+    // Latency that a node adds to a channel at one of its ends.
     let share = |id: NodeId| match topology.node(id).kind {
         Kind::Socket => p.mesh_ns / 2.0,
         Kind::RootComplex => p.root_complex_ns / 2.0,
@@ -166,12 +167,12 @@ pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Vec<u3
             None => internal(500.0, latency_ns),
         };
         let mut down = up;
-        // A root complex cuts what it forwards between its ports and out of them.
+        // A root complex cuts TLPs that it forwards between its ports and out of them.
         let above = topology.node(parent);
         if above.kind == Kind::RootComplex {
             up.cut_bytes = above.p2p.tlp_bytes.unwrap_or(0);
             down.peer_gb_per_s = above.p2p.cap_gb_per_s.unwrap_or(0.0);
-            // Its port joins the lines of host memory that wait for the link.
+            // The root port joins completions from host memory that wait for the link.
             down.joins = true;
         }
         if node.kind == Kind::RootComplex {
@@ -215,7 +216,7 @@ fn pcie(link: PcieLink, latency_ns: f64, p: &Params) -> ChannelSpec {
         overhead_bytes: [overhead.mwr_bytes, overhead.mrd_bytes, overhead.cpld_bytes],
         credits: Credits::buffers(p.credit_tlps.max(2.0) as u32, link.mps.bytes()),
         mps_bytes: link.mps.bytes(),
-        // FLITs carry Acks and credits in bytes of their own.
+        // A FLIT has bytes of its own for Acks and credits.
         dllp_bytes: if generation.flit_mode() { 0 } else { p.dllp_bytes.max(0.0) as u32 },
         ..ChannelSpec::internal(link.speed.raw_gbps() / 8.0, Params::ps(latency_ns))
     }

@@ -2,20 +2,20 @@
 
 use super::channel::Ps;
 
-/// What the fabric asks its driver to do.
+/// An event of the fabric or of its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
     /// A TLP reached the end of its current hop.
     Arrive(u32),
     /// A channel may send again.
     Wake(u32),
-    /// For the driver: a completer has a piece ready.
+    /// For the driver: a completer has a completion ready.
     Piece(u32),
-    /// For the driver: a task of an instance is over.
+    /// For the driver: a task of an instance has ended.
     Timer(u32),
 }
 
-/// Deterministic event queue: ties go in the order in which they were scheduled.
+/// Deterministic event queue: simultaneous events occur in the order in which they were scheduled.
 #[derive(Debug, Default)]
 pub(super) struct Calendar {
     heap: std::collections::BinaryHeap<std::cmp::Reverse<(Ps, u64, u8, u32)>>,

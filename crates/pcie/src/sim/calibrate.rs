@@ -1,23 +1,23 @@
-//! Fits parameters of the model to rows that `bellpush link` measured, one to each, or to the
-//! difference of two.
+//! Fits parameters of the model to rows that `bellpush link` measured: each parameter to one row,
+//! or to the difference of two rows.
 
 use super::h200::LINE_BYTES;
 use super::probe::{Access, Held, Machine, Pattern, Probe, Target, predict_probe};
 use super::{Params, SimError};
 
-/// A parameter that starts at zero is looked for up to this.
+/// Least upper bound of the search for a parameter, which may start at zero.
 const LEAST_SEARCHED: f64 = 1000.0;
 
-/// One parameter, and the row that it is calibrated on.
+/// A parameter and the row that calibrates it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibration {
     /// Name, as in [`Params::NAMES`].
     pub parameter: &'static str,
-    /// Row.
+    /// The row.
     pub probe: Probe,
-    /// Row that is taken from it first: what is fitted is the difference.
+    /// Row that is subtracted first: the fit is then to the difference.
     pub less: Option<Probe>,
-    /// Whether only a machine with a peer GPU has it.
+    /// Whether only a machine with a peer GPU has the row.
     pub peer: bool,
 }
 
@@ -25,7 +25,7 @@ const fn fit(parameter: &'static str, probe: Probe, peer: bool) -> Calibration {
     Calibration { parameter, probe, less: None, peer }
 }
 
-/// 8 B in every line: as many small TLPs as the GPU sends.
+/// 8 B in every line: the highest rate of small TLPs that a GPU sends.
 const SMALL: Pattern = Pattern {
     blocks: 64,
     threads: 512,
@@ -34,7 +34,7 @@ const SMALL: Pattern = Pattern {
     offset_bytes: 0,
 };
 
-/// The rows that `bellpush link` fits, in this order; every other row is a prediction.
+/// The rows to which [`calibrate`] fits, in the order of the fits. Every other row is a prediction.
 pub const CALIBRATION: [Calibration; 13] = [
     fit("sm_ns", Probe::Latency(Target::Local), false),
     fit("gpu_port_ns", Probe::Latency(Target::Host), false),
@@ -46,8 +46,8 @@ pub const CALIBRATION: [Calibration; 13] = [
     ),
     fit("warp_store_ns", Probe::Stream(Target::Peer, Access::Store, Pattern::dense(1, 32)), true),
     fit("lap_ns", Probe::Burst(Target::Local, Access::Load, 64), false),
-    // The difference, because one block's loads of any memory but its own take longer than the model
-    // says, and that is not DRAM's doing.
+    // The difference removes an error that DRAM does not cause: one block's loads from any memory
+    // but its own take longer than the model predicts.
     Calibration {
         parameter: "dram_ns",
         probe: Probe::Burst(Target::Host, Access::Load, 64),
@@ -62,9 +62,9 @@ pub const CALIBRATION: [Calibration; 13] = [
     fit("fence_nvlink_ns", Probe::FenceSystem(Some(Target::Peer)), true),
 ];
 
-/// Fits the parameters of [`CALIBRATION`] to what `measured` says of their rows; a row of which it
-/// says nothing leaves its parameter as it is. Each parameter is searched for between a 64th of its
-/// start and four times that, or 1,000.
+/// Fits the parameters of [`CALIBRATION`] to the measured rows. A parameter without a measured row
+/// keeps its value. The search for a parameter runs from a 64th of its start value to four times
+/// that value, or to 1,000 if that is more.
 ///
 /// # Errors
 /// As [`predict_probe`].

@@ -1,4 +1,4 @@
-//! What a channel is: one direction of a link, and what its far end advertises.
+//! A channel: one direction of a link, and the credits that its far end advertises.
 
 /// Picoseconds.
 pub type Ps = u64;
@@ -24,18 +24,18 @@ pub struct Credits {
 }
 
 impl Credits {
-    /// Never a reason to wait.
+    /// Credits that no sender ever waits for.
     pub const INFINITE: Self = Self { headers: [u32::MAX; 3], data: [u32::MAX; 3] };
 
-    /// The same with completions unlimited, as an endpoint must advertise them (base specification
-    /// 2.6.1).
+    /// The same credits with unlimited completions, as an endpoint must advertise (PCIe base
+    /// specification 2.6.1).
     pub const fn of_endpoint(mut self) -> Self {
         self.headers[Class::Completion as usize] = u32::MAX;
         self.data[Class::Completion as usize] = u32::MAX;
         self
     }
 
-    /// Room for `tlps` TLPs of `bytes` in every class.
+    /// Buffers for `tlps` TLPs of `bytes` in every class.
     pub const fn buffers(tlps: u32, bytes: u32) -> Self {
         let units = tlps * bytes.div_ceil(16);
         Self { headers: [tlps; 3], data: [units; 3] }
@@ -47,31 +47,31 @@ impl Credits {
 pub struct ChannelSpec {
     /// Bandwidth for TLPs, GB/s.
     pub gb_per_s: f64,
-    /// From the last byte on the wire to the far end's decision what to do with the TLP.
+    /// Time from the last byte on the wire to the far end's routing of the TLP.
     pub latency_ps: Ps,
-    /// Bytes beside the data, by class.
+    /// Bytes beside the data of a TLP, by class.
     pub overhead_bytes: [u32; 3],
-    /// Data go in whole units of this: DWs on PCIe, flits on NVLink, sectors inside a GPU.
+    /// Data travel in whole units of this size: DWs on PCIe, flits on NVLink, sectors inside a GPU.
     pub unit_bytes: u32,
-    /// Least time from one TLP to the next, by class.
+    /// Least time between the starts of two TLPs, by class.
     pub tlp_ps: [Ps; 3],
     /// Credits of the far end.
     pub credits: Credits,
-    /// The far end cuts peer-to-peer TLPs to this size before it forwards them; 0 if it does not.
+    /// Size to which the far end cuts peer-to-peer TLPs before it forwards them; 0: it does not.
     pub cut_bytes: u32,
     /// Largest TLP payload.
     pub mps_bytes: u32,
-    /// Cap on peer-to-peer TLPs, GB/s; 0 where there is none.
+    /// Bandwidth limit of peer-to-peer TLPs, GB/s; 0: none.
     pub peer_gb_per_s: f64,
-    /// Completions that wait for this channel join the piece of the same read before them, up to
-    /// MPS (2.3.1.1 leaves that to the completer).
+    /// Completions that wait for this channel join the preceding completion of the same read, up to
+    /// MPS. PCIe base specification 2.3.1.1 leaves this to the completer.
     pub joins: bool,
-    /// What the far end sends back for each TLP that reaches it: an Ack or UpdateFC DLLP.
+    /// Bytes of the DLLP (Ack or UpdateFC) that the far end returns for each TLP.
     pub dllp_bytes: u32,
 }
 
 impl ChannelSpec {
-    /// A way inside a device: nothing beside the data, no credits to wait for.
+    /// A path inside a device: no overhead beside the data, no credits to wait for.
     pub fn internal(gb_per_s: f64, latency_ps: Ps) -> Self {
         Self {
             gb_per_s,
@@ -89,7 +89,7 @@ impl ChannelSpec {
     }
 }
 
-/// What a channel carried.
+/// Counters of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Carried {
     /// TLPs.
@@ -98,6 +98,6 @@ pub struct Carried {
     pub data_bytes: u64,
     /// Bytes on the wire.
     pub wire_bytes: u64,
-    /// Time in which a TLP was on the wire.
+    /// Time during which a TLP was on the wire.
     pub busy_ps: u64,
 }

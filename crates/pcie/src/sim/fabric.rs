@@ -1,10 +1,11 @@
 //! The fabric: channels, queues and credits, one TLP at a time.
 //!
-//! A channel is one direction of a link. It serialises one TLP after the other and may send one
-//! only where the far end has header and data credits for it (base specification 2.6.1); a credit
-//! goes back when the TLP leaves the far end's buffer. Inputs take turns; within one input posted
-//! requests pass everything, reads and completions never pass a posted request unless a completion
-//! is marked relaxed (2.4.1). State is per outstanding TLP: memory does not grow with time.
+//! A channel is one direction of a link. It serialises its TLPs and sends one only when the far end
+//! has header and data credits for it (PCIe base specification 2.6.1). A credit returns when the
+//! TLP leaves the far end's buffer. A channel serves its inputs in turn. Within one input, posted
+//! requests pass all others; reads and completions never pass a posted request, except completions
+//! with the relaxed-ordering attribute (2.4.1). State is kept per outstanding TLP, so memory does
+//! not grow with simulated time.
 
 use std::collections::VecDeque;
 
@@ -68,7 +69,7 @@ struct Route {
     ack_ps: Ps,
 }
 
-/// A TLP that the far end of its route must handle, or the notice that one left its source.
+/// A TLP that reached the end of its route, or the notice that a TLP left its source.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Outcome {
     Nothing,
@@ -84,10 +85,10 @@ pub(super) struct Fabric {
     live: u32,
     /// TLPs transmitted, summed over hops.
     pub hops_done: u64,
-    /// Data bytes that sources put in and that routes' ends took out.
+    /// Data bytes that sources injected and that ends of routes consumed.
     pub injected_bytes: u64,
     pub delivered_bytes: u64,
-    /// Channels whose own input gave up a TLP since the driver last looked.
+    /// Channels whose source queue has released a TLP since the driver last looked.
     pub drained: Vec<u32>,
 }
 
@@ -153,7 +154,7 @@ impl Fabric {
         self.routes[route as usize].mps_bytes
     }
 
-    /// What an acknowledgement takes on this route, unloaded.
+    /// Latency of an acknowledgement on this route, unloaded.
     pub fn route_ack_ps(&self, route: u32) -> Ps {
         self.routes[route as usize].ack_ps
     }
@@ -170,7 +171,7 @@ impl Fabric {
         self.tlps.len()
     }
 
-    /// Whether every finite credit has come back or is on its way.
+    /// Whether every finite credit has returned or is on its way back.
     pub fn credits_conserved(&self) -> bool {
         self.channels.iter().filter(|c| c.finite).all(|c| {
             (0..3).all(|k| {
@@ -201,7 +202,7 @@ impl Fabric {
         self.free = id;
     }
 
-    /// Puts a TLP into its source's own input.
+    /// Puts a TLP into the queue of its source.
     pub fn inject(
         &mut self,
         cal: &mut Calendar,
@@ -232,11 +233,12 @@ impl Fabric {
         self.dispatch(cal, channel);
     }
 
-    /// Lets a completion join the piece of the same read that waits at the tail of its queue.
+    /// Joins a completion with the preceding one of the same read, if that waits at the tail of its
+    /// queue.
     fn join(&mut self, channel: u32, input: u32, tlp: &Tlp) -> bool {
         let c = &self.channels[channel as usize];
         let route = &self.routes[tlp.route as usize];
-        // What a root complex forwards between its ports it does not join.
+        // A root complex does not join completions that it forwards between its ports.
         if !c.spec.joins || tlp.class != Class::Completion || (route.peer_to_peer && tlp.hop > 0) {
             return false;
         }
@@ -327,7 +329,7 @@ impl Fabric {
         Outcome::Nothing
     }
 
-    /// The DLLP that answers a TLP goes before the TLPs that wait there, after the one on the wire.
+    /// The DLLP that answers a TLP follows the TLP on the wire and precedes those that wait.
     fn send_dllp(&mut self, now: Ps, channel: u32) {
         let Channel { spec, reverse, .. } = &self.channels[channel as usize];
         let (bytes, reverse) = (u64::from(spec.dllp_bytes), *reverse);
@@ -416,7 +418,7 @@ impl Fabric {
         let capped = c.spec.peer_gb_per_s > 0.0 && self.routes[tlp.route as usize].peer_to_peer;
         let mut tx = ((wire * c.ps_per_mib) >> 20).max(c.spec.tlp_ps[class as usize]);
         if capped {
-            // A cap above the link's own rate caps nothing.
+            // A limit above the link's own rate has no effect.
             tx = tx.max((f64::from(tlp.bytes) * 1000.0 / c.spec.peer_gb_per_s) as u64);
         }
         c.busy_until = now + tx;

@@ -1,9 +1,11 @@
-//! The H200's own measurements against the model: SM curves, and push against pull over one hop.
+//! The model against measurements on H200s: curves over the number of SMs, and push against pull
+//! over one hop.
 //!
-//! Calibrated, each on a row outside these tables or marked `fitted`: the latencies of polled words
-//! (146, 849 and 1000 ns), one SM's stores (45.6 GB/s, NVLink), one SM's outstanding lines (the two
-//! one-block load rows), the fences, the hand-off (2801 ns for doorbell and completion alone), and on
-//! rows of `bellpush link` what DRAM adds to a line and what a block does around its loads.
+//! The following are calibrated, each on a row outside these tables or on one marked `fitted`: the
+//! latencies of polled words, one SM's store rate over NVLink, one SM's outstanding lines (the two
+//! one-block load rows), the fences, the hand-off (doorbell and completion alone), and, on rows of
+//! `bellpush link`, the cost of DRAM per line and of a block's work around its loads. [`Params`]
+//! gives the number and the source of each.
 
 use super::build::{Sms, add_host, attach_dram, attach_hbm, attach_memory, attach_sm};
 use super::{
@@ -25,20 +27,20 @@ pub enum Curve {
     HostLoad,
     /// Stores to a peer's memory over NVLink.
     PeerStore,
-    /// Loads from it.
+    /// Loads from a peer's memory.
     PeerLoad,
 }
 
-/// One point of a curve: 512 threads a block, 16 B accesses.
+/// One point of a curve: 512 threads per block, 16 B accesses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CurveRow {
-    /// Which.
+    /// The curve.
     pub curve: Curve,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u32,
-    /// Measured, GB/s.
+    /// Measured bandwidth, GB/s.
     pub gb_per_s: f64,
-    /// Calibrated on, so no prediction.
+    /// Whether a parameter is calibrated on the row, which is then no prediction.
     pub fitted: bool,
 }
 
@@ -46,7 +48,7 @@ const fn point(curve: Curve, blocks: u32, gb_per_s: f64, fitted: bool) -> CurveR
     CurveRow { curve, blocks, gb_per_s, fitted }
 }
 
-/// Measured on H200s, PCIe Gen5 x16 and NVLink.
+/// Measurements on H200s, PCIe Gen5 x16 and NVLink.
 pub const H200_CURVES: [CurveRow; 14] = [
     point(Curve::HostStore, 1, 49.4, false),
     point(Curve::HostStore, 4, 52.3, false),
@@ -64,8 +66,8 @@ pub const H200_CURVES: [CurveRow; 14] = [
     point(Curve::PeerLoad, 132, 368.0, false),
 ];
 
-/// One block of other sizes and host memory, GB/s: predicted by this model first, then measured by
-/// `bellpush link`, on a GPU whose clock was 11 % higher than that of [`H200_CURVES`].
+/// One block of other sizes and host memory, GB/s. The model predicted these rows before
+/// `bellpush link` measured them, on a GPU with a clock 11 % higher than that of [`H200_CURVES`].
 pub const H200_THREADS: [(Curve, u32, f64); 6] = [
     (Curve::HostLoad, 128, 5.6),
     (Curve::HostStore, 128, 50.5),
@@ -75,18 +77,18 @@ pub const H200_THREADS: [(Curve, u32, f64); 6] = [
     (Curve::HostStore, 1024, 50.7),
 ];
 
-/// Push against pull when a second GPU plays the NIC: nanoseconds from first store to the flag.
+/// Push against pull with a second GPU in the NIC's place: ns from the first store to the flag.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HopRow {
-    /// Whether the payload's one hop is PCIe (host memory) instead of NVLink.
+    /// Whether the payload's hop is PCIe (host memory); else NVLink.
     pub pcie: bool,
-    /// Payload.
+    /// Payload, bytes.
     pub bytes: u32,
-    /// Push, fence, doorbell.
+    /// Time of push with fence and doorbell.
     pub push_ns: f64,
-    /// Pull.
+    /// Time of pull.
     pub pull_ns: f64,
-    /// Push in-band, where measured.
+    /// Time of in-band push, where measured.
     pub inband_ns: Option<f64>,
 }
 
@@ -98,7 +100,7 @@ const fn pcie_hop(bytes: u32, push_ns: f64, pull_ns: f64) -> HopRow {
     HopRow { pcie: true, bytes, push_ns, pull_ns, inband_ns: None }
 }
 
-/// The seven NVLink rows and the three PCIe rows; none is calibrated on.
+/// Seven NVLink rows and three PCIe rows; no parameter is calibrated on them.
 pub const H200_HOPS: [HopRow; 10] = [
     hop(16, 4047.0, 3776.0, 2565.0),
     hop(256, 4107.0, 3771.0, 2537.0),
@@ -119,7 +121,7 @@ pub(super) struct Bench {
     pub peer_sm: EndpointId,
     pub hbm: EndpointId,
     pub peer_hbm: EndpointId,
-    /// Host memory in a cache, and in none.
+    /// Host memory in a cache, and in no cache.
     pub memory: EndpointId,
     pub dram: EndpointId,
     /// The other GPU's SM as a serial resource.
@@ -159,7 +161,7 @@ pub(super) fn bench(p: &Params, link: RawLink, sms: Sms) -> Bench {
     Bench { sim, sm, peer_sm, hbm, peer_hbm, memory, dram, peer_core }
 }
 
-/// Lines outstanding go with the warps that wait for them.
+/// Outstanding lines grow with the warps that wait for them.
 fn h200s(p: &Params, blocks: f64, threads: u32) -> Bench {
     let lines = p.sm_read_lines * f64::from(threads) / 512.0;
     bench(p, RawLink::new(5, 16), Sms::new(blocks, lines))
@@ -191,20 +193,20 @@ pub fn simulate_curve(
         Curve::PeerLoad => load(b.peer_hbm),
     };
     program.task(step, &[]);
-    // Enough in flight that SMs, tags and links decide.
+    // Enough operations in flight that SMs, tags and links are the limit.
     let window = (4 * blocks).clamp(8, 128);
     let count = u64::from(window) * 12;
     Ok(b.sim.run(vec![Load { program, window, count }])?[0].gb_per_s())
 }
 
-/// How the payload travels in a hop experiment.
+/// Path of the payload in a hop experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HopPath {
     /// Payload, system fence, doorbell.
     Push,
-    /// Doorbell, loads.
+    /// Doorbell, then loads.
     Pull,
-    /// Self-validating lines: 12 B of data in 16.
+    /// In-band lines: 12 B of data in 16.
     Inband,
 }
 
@@ -286,14 +288,14 @@ pub fn simulate_hop(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> Result
     let flag = g.task(write(peer_sm, hbm, 8, Until::Visible), &[fence]);
     let seen = g.task(poll, &[flag]);
     g.task(handoff, &[seen]);
-    // As measured: the mean of many.
+    // As in the measurement: the mean of many operations.
     let results = b.sim.run(vec![Load { program: g, window: 1, count: 301 }])?;
     Ok(results[0].mean_ns())
 }
 
-/// Simulates doorbell and completion alone, which the hand-off is calibrated on (2801 ns).
+/// Simulates doorbell and completion alone, on which the hand-off is calibrated.
 pub fn simulate_doorbell(p: &Params) -> Result<f64, SimError> {
-    // A pull of nothing: no chunks, so the engine completes at once.
+    // A pull without chunks: the engine completes at once.
     simulate_hop(p, HopPath::Pull, 0, false)
 }
 

@@ -1,36 +1,38 @@
-//! pcie-bench's two hosts: an NFP6000 (Gen3 x8, MPS 256) reading and writing host memory.
+//! The two hosts of pcie-bench (Neugebauer et al., SIGCOMM 2018), whose NFP6000 (Gen3 x8, MPS 256)
+//! reads and writes host memory.
 //!
-//! Three numbers of the device are calibrated, on one Ivy Bridge row each, and one of each host, on
-//! its 64 B read latency; every other row is predicted, on Broadwell all but that one. No rule looks
-//! at a request's size. Structure, none of it fitted: link bandwidth with the DLLP tax of
-//! pcie-bench's model; RCB 64; pieces that join while they wait for the link
-//! ([`ChannelSpec::joins`]); a device that stages a whole operation in internal memory before it
-//! reports it done, at the link's raw rate (pcie-bench, section 6: the NFP's DMA engines work
-//! on internal memory, from which data are copied on).
+//! Three numbers of the device are calibrated, each on one row of Ivy Bridge. One number of each
+//! host is calibrated on its 64 B read latency. Every other row is a prediction; on Broadwell these
+//! are all rows but one. No rule depends on a request's size. The structure has no fitted part:
+//! link bandwidth with the DLLP tax of pcie-bench's model; RCB 64; completions that join while they
+//! wait for the link ([`ChannelSpec::joins`]); a device that stages a whole operation in internal
+//! memory, at the link's raw rate, before it reports completion (pcie-bench, section 6: the NFP's
+//! DMA engines work on internal memory, from which data are copied on).
 
 use super::{ChannelSpec, Completer, EndpointSpec, Load, Program, Ps, Sim, SimError, Step, Until};
 use crate::tlp::Config;
 
-/// Read requests that the device may have outstanding: PCIe's default of 5 tag bits.
+/// Read requests that the device may have outstanding: 32, PCIe's default of 5 tag bits.
 const TAGS: u32 = 32;
 /// Operations that the benchmark keeps in flight.
 const WINDOW: u32 = 64;
 
-/// Staging of one operation beside its data, ns: calibrated on Ivy Bridge's 64 B read bandwidth.
+/// Time to stage one operation beside its data, ns: calibrated on Ivy Bridge's 64 B read bandwidth.
 const STAGING_NS: f64 = 7.9;
 /// Time between two write operations, ns: calibrated on Ivy Bridge's 64 B write bandwidth.
 const WRITE_ISSUE_NS: f64 = 21.1;
 /// Enqueueing a DMA operation, ns: calibrated on Ivy Bridge's 64 B write-then-read latency.
 const ENQUEUE_NS: f64 = 204.9;
 
-/// A host, and the number calibrated for it.
+/// A host and the number that is calibrated for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NfpHost {
     /// Name.
     pub name: &'static str,
-    /// MRRS, configured.
+    /// Configured MRRS.
     pub mrrs_bytes: u32,
-    /// Calibrated on the 64 B read latency: request to first completion inside the host, ns.
+    /// Time from a request to its first completion inside the host, ns: calibrated on the 64 B read
+    /// latency.
     pub completer_ns: f64,
 }
 
@@ -41,7 +43,7 @@ impl NfpHost {
     pub const BROADWELL: Self = Self { name: "Broadwell", mrrs_bytes: 4096, completer_ns: 302.0 };
 }
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Metric {
     /// Read bandwidth, Gb/s.
@@ -57,20 +59,20 @@ pub enum Metric {
 /// One published row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HostRow {
-    /// What.
+    /// The quantity.
     pub metric: Metric,
-    /// Size.
+    /// Transfer size, bytes.
     pub bytes: u32,
     /// Ivy Bridge.
     pub ivy_bridge: f64,
     /// Broadwell.
     pub broadwell: f64,
-    /// Calibrated on, so no prediction: on Ivy Bridge, on Broadwell.
+    /// Whether a number is calibrated on the row: on Ivy Bridge, on Broadwell.
     fitted: [bool; 2],
 }
 
 impl HostRow {
-    /// What the host measured, and whether a number was calibrated on that.
+    /// The host's measured value, and whether a number is calibrated on it.
     pub fn of(&self, host: &NfpHost) -> (f64, bool) {
         if host.name == NfpHost::IVY_BRIDGE.name {
             (self.ivy_bridge, self.fitted[0])
@@ -80,7 +82,7 @@ impl HostRow {
     }
 }
 
-/// Whose rows a number is calibrated on.
+/// Neither host's row calibrates a number.
 const NO: [bool; 2] = [false, false];
 const DEVICE: [bool; 2] = [true, false];
 const HOST: [bool; 2] = [true, true];
@@ -126,17 +128,17 @@ pub fn simulate_host_row(host: &NfpHost, metric: Metric, bytes: u32) -> Result<f
         overhead_bytes: [overhead.mwr_bytes, overhead.mrd_bytes, overhead.cpld_bytes],
         unit_bytes: 4,
         mps_bytes: config.mps.bytes(),
-        // The published tax stands for all DLLPs here.
+        // The published tax stands for all DLLPs.
         ..ChannelSpec::internal(gbps / 8.0, 0)
     };
     sim.add_channel(device, host_node, link);
     sim.add_channel(host_node, device, ChannelSpec { joins: true, ..link });
     let completer = Completer {
         latency_ps: ps(host.completer_ns),
-        // Lines leave the memory side no faster than the link's raw rate takes them.
+        // The memory side delivers lines no faster than the link's raw rate.
         piece_ps: ps(64.0 * 8.0 / raw_gbps),
         rcb_bytes: config.rcb.bytes(),
-        // The rows that are simulated were measured on a warm cache.
+        // The simulated rows were measured on a warm cache.
         wait_ps: 0,
     };
     let endpoint = EndpointSpec { tags: TAGS, completer, relaxed: false, host_side: true };
@@ -174,7 +176,7 @@ pub fn simulate_host_row(host: &NfpHost, metric: Metric, bytes: u32) -> Result<f
     Ok(if latency { results[0].median_ns() } else { results[0].gb_per_s() * 8.0 })
 }
 
-/// Rows that stay outside 5 %, and why we think they do.
+/// Rows whose error exceeds 5 %, and the presumed reason.
 pub const HOST_RESIDUALS: [(Metric, u32, &str); 1] = [(
     Metric::ReadGbps,
     256,

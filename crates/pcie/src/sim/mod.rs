@@ -1,8 +1,8 @@
-//! Event simulation at TLP level.
+//! Event simulation at the level of TLPs.
 //!
-//! [`Sim`] is a fabric of channels between nodes, endpoints that write, read and complete, and a
-//! runner of [`Program`]s. It is deterministic: the same seed gives the same numbers, bit for bit.
-//! Memory depends on what is outstanding, not on simulated time.
+//! [`Sim`] holds a fabric of channels between nodes, endpoints that write, read and complete, and a
+//! runner of [`Program`]s. The simulation is deterministic: the same seed gives the same numbers,
+//! bit for bit. Its memory grows with the outstanding TLPs, not with simulated time.
 
 mod build;
 mod calendar;
@@ -44,18 +44,18 @@ pub use study::{
 use calendar::Calendar;
 use fabric::Fabric;
 
-/// How an endpoint answers reads.
+/// Timing and cutting of an endpoint's completions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Completer {
-    /// From the request's arrival to the first piece.
+    /// Time from a request's arrival to the first completion.
     pub latency_ps: Ps,
-    /// Time from one piece to the next, of whatever request.
+    /// Least time between two completions, of any request.
     pub piece_ps: Ps,
-    /// Pieces end at multiples of this: the read completion boundary. Those of one request that
-    /// wait for a channel with [`ChannelSpec::joins`] travel as one TLP.
+    /// Read completion boundary: a completion ends at a multiple of it. Completions of one request
+    /// that wait for a channel with [`ChannelSpec::joins`] travel as one TLP.
     pub rcb_bytes: u32,
-    /// Mean of what each piece waits beyond `latency_ps`, exponentially and for itself; a request is
-    /// answered when it has its slowest.
+    /// Mean of the extra wait of each RCB unit beyond `latency_ps`, exponentially distributed and
+    /// independent. A request is answered after the longest of its waits.
     pub wait_ps: Ps,
 }
 
@@ -64,9 +64,9 @@ pub struct Completer {
 pub struct EndpointSpec {
     /// Read requests that may be outstanding.
     pub tags: u32,
-    /// How it answers.
+    /// Its behaviour as a completer.
     pub completer: Completer,
-    /// Its completions carry the relaxed-ordering attribute.
+    /// Whether its completions carry the relaxed-ordering attribute.
     pub relaxed: bool,
     /// Host memory or a CPU: traffic with it is not peer-to-peer.
     pub host_side: bool,
@@ -104,7 +104,7 @@ struct ReadRequest {
     completer: u32,
 }
 
-/// Slots of fixed-size records, reused.
+/// An array of records whose places are reused.
 #[derive(Debug)]
 struct Slab<T> {
     items: Vec<T>,
@@ -152,20 +152,20 @@ struct Running {
     quarter_ps: Ps,
 }
 
-/// The simulation could not go on.
+/// Reason why a simulation stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SimError {
-    /// Nothing left to happen, and work left to do.
+    /// Operations are unfinished and no event is left.
     #[error("deadlock after {time_ps} ps: {instances} operations unfinished, {tlps} TLPs stuck")]
     Deadlock {
-        /// When.
+        /// Simulated time.
         time_ps: Ps,
-        /// Operations.
+        /// Unfinished operations.
         instances: usize,
-        /// TLPs.
+        /// TLPs in the fabric.
         tlps: u32,
     },
-    /// A step names endpoints that no channels join.
+    /// No channels connect two endpoints of a step.
     #[error("no way from endpoint {from} to endpoint {to}")]
     NoRoute {
         /// Source.
@@ -173,7 +173,7 @@ pub enum SimError {
         /// Destination.
         to: u32,
     },
-    /// A read that a root complex on the way does not forward.
+    /// A root complex on the way does not forward a read.
     #[error("endpoint {by} cannot read endpoint {at}: a root complex on the way forwards no reads")]
     NoPeerReads {
         /// Requester.
@@ -205,7 +205,7 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// An empty fabric.
+    /// A simulator with an empty fabric.
     pub fn new(seed: u64) -> Self {
         Self {
             cal: Calendar::default(),
@@ -225,15 +225,15 @@ impl Sim {
         }
     }
 
-    /// Adds a node; the number is its name.
+    /// Adds a node and returns its number.
     pub fn add_node(&mut self) -> u32 {
         self.nodes.push(Vec::new());
         self.turns.push(None);
         self.nodes.len() as u32 - 1
     }
 
-    /// Marks a node as a root complex: a route over it is peer traffic, and reads are forwarded or
-    /// not.
+    /// Marks a node as a root complex: a route through it is peer-to-peer, and it forwards reads or
+    /// refuses them.
     pub fn set_root_complex(&mut self, node: u32, forwards_reads: bool) {
         self.turns[node as usize] = Some(forwards_reads);
     }
@@ -271,22 +271,22 @@ impl Sim {
         ServerId(self.servers.len() as u32 - 1)
     }
 
-    /// TLP transmissions so far, each hop counted: the measure of the simulator's speed.
+    /// Number of TLP transmissions so far, counting each hop: the unit of the simulator's speed.
     pub fn tlp_events(&self) -> u64 {
         self.fabric.hops_done
     }
 
-    /// Data bytes that entered the fabric, and that left it.
+    /// Data bytes that have entered the fabric, and that have left it.
     pub fn bytes_in_out(&self) -> (u64, u64) {
         (self.fabric.injected_bytes, self.fabric.delivered_bytes)
     }
 
-    /// Simulated time.
+    /// Current simulated time.
     pub fn now_ps(&self) -> Ps {
         self.cal.now
     }
 
-    /// What a channel carried so far.
+    /// Counters of a channel.
     pub fn carried(&self, channel: u32) -> Carried {
         self.fabric.carried(channel)
     }
@@ -299,7 +299,8 @@ impl Sim {
             + self.instances.len()
     }
 
-    /// After a run: nothing outstanding, every tag free, every credit back.
+    /// Whether the fabric is idle after a run: nothing outstanding, all tags free, all credits
+    /// returned.
     pub fn at_rest(&self) -> bool {
         self.fabric.live() == 0
             && self.transfers.live() == 0
@@ -308,7 +309,7 @@ impl Sim {
             && self.fabric.credits_conserved()
     }
 
-    /// Fewest hops from one node to another.
+    /// Shortest route between two nodes, in hops.
     fn hops(&self, from: u32, to: u32) -> Option<Vec<(u32, u32)>> {
         let mut came: Vec<Option<(u32, u32)>> = vec![None; self.nodes.len()];
         let mut queue = VecDeque::from([from]);
@@ -334,7 +335,7 @@ impl Sim {
         None
     }
 
-    /// The route and, always at the next number, the way back.
+    /// The route; the route back has the next number.
     fn route(&mut self, from: EndpointId, to: EndpointId) -> Result<u32, SimError> {
         if let Some(&route) = self.routes.get(&(from.0, to.0)) {
             return Ok(route);

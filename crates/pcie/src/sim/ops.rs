@@ -1,23 +1,24 @@
-//! Whole operations: every path from the GPU's first store to the completion that it sees.
+//! Whole operations on every path: from the GPU's first store to the completion that it sees.
 //!
-//! The layout is the one that is best for the path, and not the one that endpoints have today: WQE and doorbell record
-//! lie in GPU memory, behind one fence of GPU scope (`reach::gpu`, which no endpoint is made with). Endpoints keep both in
-//! host memory, behind a fence of system scope, and one more on silicon (`order::strict`). [`LAYOUT`] says so to people.
+//! The model assumes the layout that suits a path best, which is not today's layout. WQE and
+//! doorbell record lie in GPU memory, behind one fence of GPU scope (`reach::gpu`, with which no
+//! endpoint is made). Endpoints keep both in host memory, behind a fence of system scope, with a
+//! second fence on silicon (`order::strict`). [`LAYOUT`] says so in the output.
 
 use super::build::{Host, MTU_BYTES, Rig, RigSpec};
 use super::{Load, LoadResult, Params, Program, SimError, Step, TaskId, Until};
 
-/// Who moves the data, and what tells the NIC.
+/// Mover of the data, and kick of the NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Path {
     /// Payload into the window, system fence, WQE, DBR, fence, doorbell, WQE fetch.
     #[cfg_attr(feature = "serde", serde(rename = "push/kernel"))]
     PushKernel,
-    /// Lines that announce themselves; no fence, no doorbell.
+    /// In-band lines: no fence, no doorbell.
     #[cfg_attr(feature = "serde", serde(rename = "push/inband"))]
     PushInband,
-    /// WQE with inline payload in the doorbell's store; small payloads only.
+    /// WQE with inline payload in the doorbell store; small payloads only.
     #[cfg_attr(feature = "serde", serde(rename = "push/blueflame"))]
     PushBlueflame,
     /// Doorbell, WQE fetch, payload fetch: standard GPUDirect RDMA.
@@ -28,19 +29,19 @@ pub enum Path {
     Staged,
 }
 
-/// What the modelled doorbell paths assume, in a sentence.
+/// Assumption behind the modelled doorbell paths, in one sentence.
 pub const LAYOUT: &str = "push/kernel and pull: modelled with WQE and doorbell record in GPU memory behind one fence of GPU \
      scope; today's endpoints keep them in host memory, behind a system-scope fence (two on a card), and take longer";
-/// What the paths without a fence need, in a sentence.
+/// Requirement of the paths without a fence, in one sentence.
 pub const NO_CARD: &str = "push/inband and push/blueflame: modelled as the software NIC takes them, without a fence; no card \
      does (on a card BlueFlame saves the WQE's fetch and no fence)";
 
 impl Path {
-    /// All of them.
+    /// All paths.
     pub const ALL: [Self; 5] =
         [Self::PushKernel, Self::PushInband, Self::PushBlueflame, Self::Pull, Self::Staged];
 
-    /// Name as everywhere else in bellpush.
+    /// The path's name, as in the rest of bellpush.
     pub const fn name(self) -> &'static str {
         match self {
             Self::PushKernel => "push/kernel",
@@ -51,13 +52,14 @@ impl Path {
         }
     }
 
-    /// Whether a card takes it as it is modelled: not where the NIC must see without a fence what is whole.
+    /// Whether a card supports the path as modelled. A path without a fence needs a NIC that
+    /// detects whole data itself.
     pub const fn on_a_card(self) -> bool {
         !matches!(self, Self::PushInband | Self::PushBlueflame)
     }
 
-    /// Largest payload; `None` where any goes. The BlueFlame buffer has 256 B, of which control segment, remote
-    /// address and inline header take 36.
+    /// Largest payload in bytes; `None`: unlimited. The BlueFlame buffer has 256 B, of which
+    /// control segment, remote address and inline header take 36.
     pub const fn max_bytes(self) -> Option<u64> {
         match self {
             Self::PushBlueflame => Some(220),
@@ -65,7 +67,8 @@ impl Path {
         }
     }
 
-    /// What an operation needs of the window to go on: a slot, or two segments of one.
+    /// Least bytes of the window that an operation needs to make progress: a slot, or two segments
+    /// of one.
     fn least_window_bytes(self) -> u32 {
         match self {
             Self::PushInband => MTU_BYTES,
@@ -75,25 +78,25 @@ impl Path {
     }
 }
 
-/// What the simulation says of one path and size.
+/// Simulated costs of one path and size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Prediction {
-    /// Until the last byte is in the remote GPU's memory, ns.
+    /// Time until the last byte is in the remote GPU's memory, ns.
     pub delivered_ns: f64,
-    /// Until the sender saw the completion, ns.
+    /// Time until the sender sees the completion, ns.
     pub completed_ns: f64,
-    /// With `in_flight` operations at once, GB/s of payload.
+    /// Payload bandwidth with `in_flight` operations at once, GB/s.
     pub gb_per_s: f64,
-    /// Operations at once.
+    /// Number of operations at once.
     pub in_flight: u32,
 }
 
-/// The copy to host memory is cut into this for pipelining.
+/// Piece of a pipelined copy to host memory.
 const STAGE_BYTES: u32 = 64 << 10;
 
-/// Builds and runs: alone for latency, `in_flight` at once for throughput. `None` where the path
-/// cannot carry the size; an error where it cannot exist on this topology.
+/// Simulates one operation alone for latency, and `in_flight` at once for bandwidth. `None` where
+/// the path cannot carry the size; an error where the path cannot exist on the topology.
 pub fn predict(
     spec: RigSpec<'_>,
     path: Path,
@@ -103,7 +106,7 @@ pub fn predict(
     if bytes == 0 || path.max_bytes().is_some_and(|max| u64::from(bytes) > max) {
         return Ok(None);
     }
-    // Large messages average their polling phases themselves.
+    // Large messages average their polling phases over their chunks.
     let alone = measure(spec, path, bytes, 1, if bytes < 1 << 16 { 9 } else { 3 })?;
     let loaded = if in_flight > 1 {
         // Enough runs for a steady state, few enough for large messages.
@@ -130,7 +133,7 @@ fn measure(
 ) -> Result<LoadResult, SimError> {
     let mut rig = Rig::new(spec);
     let window_bytes = (spec.params.window_kib * 1024.0) as u32;
-    // Operations in flight share the window: no more of them than there are slots to write.
+    // Operations in flight share the window: no more of them than slots.
     let window = window.min((window_bytes / path.least_window_bytes().max(1)).max(1));
     let share = window_bytes / window;
     let program = program(&rig, spec.params, path, bytes, share);
@@ -145,7 +148,7 @@ struct Writer<'a> {
     far: Host,
     mrrs_bytes: u32,
     peer_reads: bool,
-    /// Last step of every chunk on the wire, by chunk, and at the remote GPU.
+    /// The last step on the wire of each chunk, and that at the remote GPU.
     wired: Vec<TaskId>,
     landed: Vec<TaskId>,
 }
@@ -161,8 +164,8 @@ impl Writer<'_> {
         self.g.task(step, &[after])
     }
 
-    /// Doorbell from the GPU; the NIC then fetches the WQE from GPU memory, or from host memory
-    /// where no root complex forwards reads.
+    /// The GPU rings the doorbell. The NIC then fetches the WQE from GPU memory, or from host
+    /// memory where no root complex forwards reads.
     fn ring(&mut self, after: &[TaskId]) -> TaskId {
         // WQE into GPU memory, DBR behind a fence, doorbell behind the same fence.
         let mut built = self.delay(self.p.post_ns + self.p.fence_gpu_ns, after);
@@ -199,7 +202,7 @@ impl Writer<'_> {
         self.g.task(Step::Serve { server: self.near.nic_memory, ps }, after)
     }
 
-    /// Wire, and the remote NIC's write into its GPU.
+    /// The wire, and the remote NIC's write into its GPU.
     fn send(&mut self, bytes: u32, addr: u64, after: TaskId) {
         let wire = Step::Write {
             from: self.near.nic,
@@ -222,7 +225,7 @@ impl Writer<'_> {
         self.wired.push(wired);
     }
 
-    /// Credit of the slot that chunk `i` used: acknowledged, and reported to the GPU.
+    /// The credit of the slot of chunk `i`: acknowledged by the peer, then reported to the GPU.
     fn credit(&mut self, i: usize) -> TaskId {
         let wired = self.wired[i];
         let acked = self.delay(self.p.wire_ns, &[wired]);
@@ -236,7 +239,7 @@ fn line_write(from: super::EndpointId, to: super::EndpointId, bytes: u32, addr: 
     Step::Write { from, to, bytes, addr, tlp_bytes: 128, until: Until::Visible }
 }
 
-/// The program of one operation. `share` is what it may use of the window.
+/// The program of one operation, which may use `share` bytes of the window.
 fn program(rig: &Rig, p: &Params, path: Path, bytes: u32, share: u32) -> Program {
     let g = Program::new(u64::from(bytes));
     let (near, far, mrrs_bytes) = (rig.near, rig.far, rig.mrrs_bytes);
@@ -280,7 +283,7 @@ fn chunks(bytes: u32, size: u32) -> impl Iterator<Item = (u64, u32)> {
 
 fn inband(w: &mut Writer<'_>, bytes: u32, share: u32) {
     let (from, to) = (w.near.sm, w.near.window);
-    // Data and a sequence in a 64 B line; a chunk is a slot.
+    // A 64 B line holds data and a sequence number; a chunk fills a slot.
     let slots = (share / MTU_BYTES).max(1) as usize;
     let built = w.delay(w.p.post_ns, &[]);
     let data = (w.p.inband_data_bytes as u32).clamp(1, 64);
@@ -310,7 +313,7 @@ fn push_kernel(w: &mut Writer<'_>, bytes: u32, share: u32) {
     let until = if w.p.fence_pcie_ns > 0.0 { Until::Acked } else { Until::Sent };
     let tlp_bytes = w.p.store_tlp_bytes as u32;
     let (from, to) = (w.near.sm, w.near.window);
-    // A message larger than half its share goes in segments, each with fence and doorbell.
+    // A message larger than half its share is sent in segments, each with a fence and a doorbell.
     let limit = (w.p.segment_kib * 1024.0) as u32;
     let segment = (share / 2).min(limit).max(MTU_BYTES) / MTU_BYTES * MTU_BYTES;
     let in_window = (share / segment).max(2) as usize;
@@ -323,7 +326,7 @@ fn push_kernel(w: &mut Writer<'_>, bytes: u32, share: u32) {
             let store = Step::Write { from, to, bytes: n, addr: base + at, tlp_bytes, until };
             acks.push(w.g.task(store, &after));
         }
-        // The fence waits for the round trip that the posted writes did not.
+        // The fence waits for the round trip, for which posted writes did not wait.
         let fence = w.delay(w.p.fence_pcie_ns, &acks);
         let wqe = w.ring(&[fence]);
         for (at, n) in chunks(length, MTU_BYTES) {

@@ -1,9 +1,9 @@
-//! The model's parameters, each with its source, so that a sensitivity run can move every one.
+//! The model's parameters with their sources. A sensitivity run can scale every one.
 
-/// Declares the parameters once: field, default, meaning.
+/// Declares each parameter once: meaning, name, default.
 macro_rules! params {
     ($($(#[doc = $doc:literal])+ $name:ident = $value:expr;)+) => {
-        /// What the topology does not say. Latencies in ns, bandwidths in GB/s.
+        /// The numbers that a topology does not give. Latencies are in ns, bandwidths in GB/s.
         #[derive(Debug, Clone, PartialEq)]
         pub struct Params {
             $($(#[doc = $doc])+ pub $name: f64,)+
@@ -19,7 +19,7 @@ macro_rules! params {
             /// Names of all parameters.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)+];
 
-            /// The parameter of a name.
+            /// The parameter with this name.
             pub fn get_mut(&mut self, name: &str) -> Option<&mut f64> {
                 match name {
                     $(stringify!($name) => Some(&mut self.$name),)+
@@ -35,16 +35,16 @@ params! {
     link_ns = 5.0;
     /// Forwarding by a switch; vendors state 100 to 150. Uncertain.
     switch_ns = 110.0;
-    /// Passing a root complex, either way. Uncertain.
+    /// Transit of a root complex, either way. Uncertain.
     root_complex_ns = 130.0;
-    /// Passing the mesh of a socket. Uncertain.
+    /// Transit of a socket's mesh. Uncertain.
     mesh_ns = 60.0;
-    /// Crossing between sockets beside the two meshes: pcie-bench's +106 ns a round trip.
+    /// Crossing between sockets, beside the two meshes: pcie-bench's +106 ns per round trip.
     socket_hop_ns = 53.0;
-    /// Reading host memory (last-level cache). With the above: a host word polled in 1000 ns.
+    /// Read of host memory in the last-level cache. With the above: a host word polled in 1000 ns.
     memory_ns = 80.0;
-    /// What a line of host memory that lies in no cache takes beyond that, on average. `bellpush
-    /// link`: what 64 B take longer so than where the GPU has just written them.
+    /// Mean time that a line of host memory in no cache takes beyond `memory_ns`. Calibrated on
+    /// `bellpush link`: 64 B in no cache against 64 B that the GPU has just written.
     dram_ns = 107.0;
     /// SM to L2, one way; with `hbm_ns`: a local word polled in 146 ns.
     sm_ns = 53.0;
@@ -52,60 +52,60 @@ params! {
     hbm_ns = 20.0;
     /// GPU's PCIe port, one way. Calibrated on the host word polled in 1000 ns.
     gpu_port_ns = 210.0;
-    /// Least time between two writes of a GPU over PCIe. Measured: 0.8 G a second of 8 B.
+    /// Least time between two writes of a GPU over PCIe. Measured: 0.8 G writes of 8 B per second.
     gpu_write_ns = 1.25;
-    /// The same of its read requests. Measured: 0.8 G transactions a second.
+    /// Least time between two read requests of a GPU. Measured: 0.8 G transactions per second.
     gpu_read_ns = 1.25;
-    /// One SM's way to L2: 32 B a cycle, and one such slot for each line's address. H200, one block
-    /// to a peer over NVLink: 45.6 GB/s of whole lines, five slots each.
+    /// Bandwidth from one SM to L2: 32 B per cycle, and one such slot for the address of each line.
+    /// H200, one block to a peer over NVLink: 45.6 GB/s of whole lines, five slots each.
     sm_port_gb_per_s = 57.0;
-    /// From one store instruction of a warp to its next. H200, one warp that stores 512 B at a time:
-    /// 26.7 GB/s, whatever the target.
+    /// Time between two store instructions of a warp. H200, one warp that stores 512 B at a time:
+    /// 26.7 GB/s, independent of the target.
     warp_store_ns = 19.2;
-    /// What a block does around its loads: addresses, sum, barrier. `bellpush link`: 64 B of its own
-    /// memory loaded by a block take 157 ns longer than a word.
+    /// Time that a block spends around its loads: addresses, sum, barrier. `bellpush link`: a block
+    /// loads 64 B of its own memory in 157 ns more than a word.
     lap_ns = 157.0;
     /// SMs (blocks) that push or copy.
     blocks = 4.0;
-    /// TLP that an SM's stores become: a GPU's write granule.
+    /// TLP size of an SM's stores: a GPU's write granule.
     store_tlp_bytes = 128.0;
     /// Data in an in-band line of 64 B.
     inband_data_bytes = 60.0;
     /// Lines of 128 B that 16 warps of one SM have outstanding. Calibrated on the two one-block
-    /// load rows together (20.0 GB/s from the host, 27.0 from a peer). The host's lies in DRAM, so
-    /// that this number has in it what DRAM costs a stream.
+    /// load rows together (20.0 GB/s from the host, 27.0 from a peer). The host's row is from DRAM,
+    /// so the number includes the effect of DRAM on a stream.
     sm_read_lines = 164.0;
-    /// A system-scope fence beyond the acknowledgement of the last PCIe write; 0 takes the fence
-    /// away, wait and all. Calibrated: 1480 ns with stores to the host outstanding.
+    /// Time of a system-scope fence beyond the acknowledgement of the last PCIe write; 0 removes
+    /// the fence and its wait. Calibrated: 1480 ns with stores to the host outstanding.
     fence_pcie_ns = 637.0;
-    /// The same over NVLink. Calibrated: 933 ns with stores to a peer outstanding.
+    /// Time of the same fence over NVLink. Calibrated: 933 ns with stores to a peer outstanding.
     fence_nvlink_ns = 230.0;
-    /// System-scope fence with nothing outstanding. Measured.
+    /// Time of a system-scope fence with nothing outstanding. Measured.
     fence_idle_ns = 581.0;
-    /// GPU-scope fence after a store to local memory. Measured.
+    /// Time of a GPU-scope fence after a store to local memory. Measured.
     fence_gpu_ns = 269.0;
-    /// Building and ringing, beside the fences: 331 ns floor less the fence.
+    /// Time to build a WQE and ring, beside the fences: 331 ns floor less the fence.
     post_ns = 62.0;
     /// NVLink hop, one way: a peer word polled in 849 ns.
     nvlink_ns = 351.0;
-    /// NVLink, 18 links, each way. Published.
+    /// NVLink bandwidth, 18 links, each way. Published.
     nvlink_gb_per_s = 450.0;
-    /// A block that sees a flag: barrier, broadcast, branch. Calibrated: doorbell and completion
-    /// alone take 2801 ns.
+    /// Time of a block to act on a flag: barrier, broadcast, branch. Calibrated: doorbell and
+    /// completion alone take 2801 ns.
     handoff_ns = 535.0;
     /// NIC's PCIe port, one way. Uncertain.
     nic_port_ns = 100.0;
-    /// NIC's work on one WQE. Uncertain.
+    /// NIC's processing of one WQE. Uncertain.
     nic_process_ns = 200.0;
     /// NIC's check of in-band lines. Uncertain.
     nic_scan_ns = 50.0;
-    /// NIC's window memory. Uncertain.
+    /// Bandwidth of the NIC's window memory. Uncertain.
     nic_memory_gb_per_s = 100.0;
-    /// Read requests a NIC has outstanding. Uncertain.
+    /// Read requests that a NIC has outstanding. Uncertain.
     nic_tags = 128.0;
-    /// Window of NIC memory that a GPU may use. MEMIC is 128 to 256 KiB.
+    /// Window of NIC memory for one GPU. MEMIC has 128 to 256 KiB.
     window_kib = 256.0;
-    /// What push/kernel sends behind one doorbell at most; a window's half if that is less.
+    /// Most bytes that push/kernel sends with one doorbell; half the window if that is less.
     segment_kib = 128.0;
     /// Wire, one way, with its switch. Uncertain.
     wire_ns = 600.0;
@@ -113,13 +113,14 @@ params! {
     wire_gb_per_s = 50.0;
     /// CPU's reaction to a flag and its post, for `staged`. Uncertain.
     cpu_post_ns = 300.0;
-    /// DLLPs (Acks, UpdateFCs) that the far end of a PCIe link sends back for each TLP: one of 8 B.
+    /// Bytes of DLLPs (Acks, UpdateFCs) that the far end of a PCIe link returns per TLP: one of 8
+    /// B.
     dllp_bytes = 8.0;
-    /// TLPs of MPS that a link's receiver holds for each class. Uncertain.
+    /// TLPs of MPS that a link's receiver buffers for each class. Uncertain.
     credit_tlps = 128.0;
 }
 
-/// A parameter that the model can do nothing with.
+/// A parameter outside the model's range.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("{name}={value}: must be from {least} to {most}")]
 pub struct ParamError {
@@ -130,11 +131,11 @@ pub struct ParamError {
 }
 
 impl Params {
-    /// Whether each parameter lies where the model holds: times up to a second, bandwidths above
-    /// zero, at least one of what is counted, TLPs and windows of sizes that there are.
+    /// Checks that each parameter lies in the model's range: times up to a second, bandwidths above
+    /// zero, counts of at least one, sizes of TLPs and windows that exist.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first parameter that does not.
     pub fn check(&self) -> Result<(), ParamError> {
         let mut all = self.clone();
         for &name in Self::NAMES {
@@ -157,14 +158,14 @@ impl Params {
         Ok(())
     }
 
-    /// A copy with one parameter scaled.
+    /// A copy with one parameter scaled; `None` for an unknown name.
     pub fn scaled(&self, name: &str, factor: f64) -> Option<Self> {
         let mut scaled = self.clone();
         *scaled.get_mut(name)? *= factor;
         Some(scaled)
     }
 
-    /// What one SM stores in whole lines, GB/s.
+    /// Store rate of one SM in whole lines, GB/s.
     pub fn sm_store_gb_per_s(&self) -> f64 {
         self.sm_port_gb_per_s * 128.0 / (128.0 + 32.0)
     }

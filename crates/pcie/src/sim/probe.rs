@@ -1,16 +1,16 @@
-//! What `bellpush link` measures, predicted: single accesses, streams of them, fences, flags.
+//! Predictions of the measurements of `bellpush link`: single accesses, streams, fences, flags.
 //!
-//! A warp's access is coalesced as the hardware does it: lanes that touch neighbouring bytes of one
-//! 128 B line make one TLP (a store) or one request of whole 32 B sectors (a load). A TLP has no
-//! holes: byte enables mask bytes of its first and last DW alone (base specification 2.2.5). What
-//! one warp's instruction leaves of a line is not joined with another's.
+//! The model coalesces a warp's access as the hardware does: lanes that touch neighbouring bytes of
+//! one 128 B line make one TLP (a store) or one request of whole 32 B sectors (a load). A TLP has
+//! no holes: byte enables mask bytes of its first and last DW only (PCIe base specification 2.2.5).
+//! Parts of a line that two instructions write are not merged.
 
 use super::build::{SECTOR_BYTES, Sms};
 use super::h200::{Bench, LINE_BYTES, bench};
 use super::{EndpointId, Load, Params, Program, SimError, Step, TaskId, Until};
 use crate::topology::RawLink;
 
-/// Whose memory is accessed.
+/// Owner of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
@@ -23,87 +23,86 @@ pub enum Target {
     Peer,
 }
 
-/// What a GPU does there.
+/// Kind of a GPU's access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Access {
     /// Stores.
     Store,
-    /// Loads, four of a thread in flight at a time.
+    /// Loads, four per thread in flight.
     Load,
 }
 
-/// Where the page of host memory lies that is loaded.
+/// Place of the loaded page of host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Held {
-    /// In the cache of the core that has just written it.
+    /// The cache of the core that has just written it.
     Core,
-    /// In the last-level cache, where this GPU's stores go.
+    /// The last-level cache, which receives this GPU's stores.
     Device,
-    /// In no cache, and each time it is another page.
+    /// No cache; each load takes another page.
     Another,
 }
 
-/// Accesses of a grid: number i at `offset_bytes + i * stride_bytes`, dealt to the threads one by
-/// one.
+/// Accesses of a grid: access i is at `offset_bytes + i * stride_bytes`. The threads take them in
+/// turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pattern {
-    /// Blocks, each on an SM of its own.
+    /// Number of blocks, each on an SM of its own.
     pub blocks: u32,
-    /// Threads a block.
+    /// Threads per block.
     pub threads: u32,
     /// Bytes of a thread's access: 4, 8 or 16.
     pub access_bytes: u32,
-    /// From access to access.
+    /// Bytes from one access to the next.
     pub stride_bytes: u32,
-    /// Of the first access from the start of a line.
+    /// Offset of the first access from the start of a line, bytes.
     pub offset_bytes: u32,
 }
 
 /// A measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Probe {
-    /// Data rate of accesses without end, GB/s. What is loaded from the host lies in no cache.
+    /// Bandwidth of an endless stream, GB/s. Loads from the host are from memory in no cache.
     Stream(Target, Access, Pattern),
-    /// Time for so many bytes by one block of 512 threads, 16 B a thread, ns: loads until the last
-    /// is there, stores until a system-scope fence is over. What is loaded from the host lies in no
-    /// cache.
+    /// Time in ns in which one block of 512 threads accesses so many bytes, 16 B per thread. Loads
+    /// end when the last one returns, stores at the end of a system-scope fence. Loads from the
+    /// host are from memory in no cache.
     Burst(Target, Access, u32),
-    /// The same loads from host memory that lies elsewhere.
+    /// Time of the same loads, from host memory in another place.
     Page(Held, u32),
-    /// A load that waits for the one before, ns; in host memory of words that a core has just written.
+    /// Latency of a dependent load, ns; in host memory, of words that a core has just written.
     Latency(Target),
-    /// A 64 B store and a system-scope fence after it, ns; `None`: the fence alone.
+    /// Time of a 64 B store and a system-scope fence after it, ns; `None`: the fence alone.
     FenceSystem(Option<Target>),
-    /// The same with a gpu-scope fence.
+    /// Time of the store and a gpu-scope fence, ns.
     FenceGpu(Target),
-    /// A flag there and an answering flag back, ns: CPU or peer GPU at the far end.
+    /// Time of a flag and of the answering flag, ns. The CPU or a peer GPU answers.
     RoundTrip(Target),
 }
 
 /// Threads of a [`Probe::Burst`].
 pub const BURST_THREADS: u32 = 512;
-/// Loads of a thread in flight.
+/// Loads that a thread has in flight.
 const UNROLL: u32 = 4;
-/// Warps and 16 B accesses that `sm_read_lines` was stated for.
+/// Number of warps, with 16 B accesses, to which `sm_read_lines` applies.
 const READ_WARPS: f64 = 16.0;
 const READ_PARTS: f64 = 4.0;
 /// TLPs or requests in one run of a simulated stream's program.
 const STREAM_PARTS: u32 = 128;
-/// Bytes that a simulation of bursts loads, about.
+/// Approximate number of bytes that a simulation of bursts loads.
 const BURST_BYTES: u32 = 2 << 20;
 
 impl Pattern {
-    /// Neighbouring accesses of 16 B from the start of a line.
+    /// Contiguous accesses of 16 B from the start of a line.
     pub const fn dense(blocks: u32, threads: u32) -> Self {
         Self { blocks, threads, access_bytes: 16, stride_bytes: 16, offset_bytes: 0 }
     }
 
-    /// Lengths of the TLPs or requests that instruction `n` of a warp makes, in runs:
-    /// (length, how many).
+    /// Lengths of the TLPs or requests of a warp's instruction `n`, as runs of (length, count).
     fn parts(&self, access: Access, n: u32) -> Vec<(u32, u32)> {
         let unit = if access == Access::Load { SECTOR_BYTES } else { 1 };
         let mut parts: Vec<(u32, u32)> = Vec::new();
@@ -137,13 +136,13 @@ impl Pattern {
         parts
     }
 
-    /// Lines that a warp's instruction touches.
+    /// Number of lines that a warp's instruction touches.
     fn lines(&self) -> u32 {
         let last = (self.threads.min(32) - 1) * self.stride_bytes + self.access_bytes - 1;
         (self.offset_bytes + last) / LINE_BYTES - self.offset_bytes / LINE_BYTES + 1
     }
 
-    /// What the warps of a block store, GB/s of the port's slots.
+    /// Store rate of a block's warps, GB/s of the port's slots.
     fn issue_gb_per_s(&self, p: &Params) -> f64 {
         let sectors: u32 = self
             .parts(Access::Store, 0)
@@ -154,8 +153,8 @@ impl Pattern {
         f64::from(self.threads.div_ceil(32)) * slots / p.warp_store_ns
     }
 
-    /// Requests that one SM has outstanding: a warp's four loads, less what is lost while it waits
-    /// for the slowest of them, which `sm_read_lines` was calibrated on.
+    /// Requests that one SM has outstanding: four loads per warp, less the loss while a warp waits
+    /// for the slowest of them, on which `sm_read_lines` is calibrated.
     fn outstanding(&self, p: &Params) -> f64 {
         let parts: u32 = self.parts(Access::Load, 0).iter().map(|&(_, n)| n).sum();
         let warps = f64::from(self.threads.div_ceil(32));
@@ -163,7 +162,7 @@ impl Pattern {
     }
 }
 
-/// The machine that is measured.
+/// The measured machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Machine {
     /// The GPU's PCIe link.
@@ -184,7 +183,7 @@ fn endpoint(b: &Bench, target: Target) -> EndpointId {
     }
 }
 
-/// What the model says: GB/s or ns, as [`Probe`] has it.
+/// The predicted value: GB/s or ns, according to the [`Probe`].
 ///
 /// # Errors
 /// [`SimError`]; none for the machine that this builds.
@@ -197,7 +196,7 @@ pub fn predict_probe(p: &Params, machine: Machine, probe: Probe) -> Result<f64, 
             loaded(p, machine, bytes, |b| if host { b.dram } else { endpoint(b, target) })
         }
         Probe::Page(Held::Core | Held::Device, bytes) => loaded(p, machine, bytes, |b| b.memory),
-        // What it takes to find a page's address is not modelled.
+        // The model has no address translation.
         Probe::Page(Held::Another, bytes) => loaded(p, machine, bytes, |b| b.dram),
         Probe::Latency(target) => once(p, machine, |b, g| {
             let read = Step::Read {
@@ -210,7 +209,7 @@ pub fn predict_probe(p: &Params, machine: Machine, probe: Probe) -> Result<f64, 
             g.task(read, &[]);
         }),
         Probe::FenceSystem(None) => Ok(p.fence_idle_ns),
-        // The fence follows the store to L2 and is answered from there.
+        // The fence follows the store to L2, which answers it.
         Probe::FenceSystem(Some(Target::Local)) => once(p, machine, |b, g| {
             let there = g.task(store(b, Target::Local, 64, Until::Visible), &[]);
             g.task(delay(p.fence_idle_ns), &[there]);
@@ -219,7 +218,7 @@ pub fn predict_probe(p: &Params, machine: Machine, probe: Probe) -> Result<f64, 
             let acked = g.task(store(b, target, 64, Until::Acked), &[]);
             g.task(delay(fence_ns(p, target)), &[acked]);
         }),
-        // Its stores are performed in this GPU's L2, wherever they go after that.
+        // A GPU's stores are performed in its own L2, whatever their target.
         Probe::FenceGpu(_) => Ok(p.fence_gpu_ns),
         Probe::RoundTrip(target) => round_trip(p, machine, target),
     }
@@ -250,7 +249,7 @@ fn once(
     let mut b = bench(p, machine.link, Sms::new(1.0, p.sm_read_lines));
     let mut program = Program::new(0);
     build(&b, &mut program);
-    // As measured: the mean of a thousand.
+    // As in the measurement: the mean of a thousand.
     Ok(b.sim.run(vec![Load { program, window: 1, count: 1000 }])?[0].mean_ns())
 }
 
@@ -269,7 +268,7 @@ fn stream(
         sms.issue_gb_per_s = pattern.issue_gb_per_s(p);
     }
     let mut b = bench(p, machine.link, sms);
-    // `sm_read_lines`, fitted on a stream from DRAM, has DRAM's share in it.
+    // `sm_read_lines` was fitted on a stream from DRAM and includes DRAM's effect.
     let at = endpoint(&b, target);
     let useful = pattern.access_bytes * pattern.threads.min(32);
     let instructions = (STREAM_PARTS / parts).max(1);
@@ -291,7 +290,7 @@ fn stream(
             program.task(step, &[]);
         }
     }
-    // Enough in flight that SMs, tags and links decide.
+    // Enough operations in flight that SMs, tags and links are the limit.
     let window = (8 * pattern.blocks).clamp(16, 128);
     let count = u64::from(window) * 6;
     Ok(b.sim.run(vec![Load { program, window, count }])?[0].gb_per_s())
@@ -300,7 +299,7 @@ fn stream(
 /// Bytes of one instruction of each warp of a burst.
 const BURST_STEP_BYTES: u32 = BURST_THREADS * 16;
 
-/// A block's SM: all that a round of it loads is in flight at once.
+/// A block's SM, with all loads of one round in flight at once.
 fn block(p: &Params, machine: Machine) -> Bench {
     let lines = BURST_STEP_BYTES * UNROLL / LINE_BYTES;
     bench(p, machine.link, Sms::new(1.0, f64::from(lines)))
@@ -335,13 +334,13 @@ fn loaded(
     let at = source(&b);
     let steps = bytes.div_ceil(BURST_STEP_BYTES);
     for warp in 0..BURST_THREADS / 32 {
-        // A warp's next four loads follow when it has the last four.
+        // A warp issues its next four loads when the last four have returned.
         let mut before = Vec::new();
         for round in (0..steps).step_by(UNROLL as usize) {
             before = vec![g.task(delay(p.lap_ns), &before)];
             let mut loads = Vec::new();
             for n in round..(round + UNROLL).min(steps) {
-                // One instruction of each warp, one after the other.
+                // One instruction of each warp, in turn.
                 let from = n * BURST_STEP_BYTES + warp * 512;
                 let bytes = 512.min(bytes.saturating_sub(from));
                 if bytes > 0 {
@@ -353,22 +352,22 @@ fn loaded(
             before = loads;
         }
     }
-    // Lines of DRAM wait by chance: as many bursts as make the mean steady, within reason.
+    // Waits for DRAM are random: enough bursts for a steady mean, within reason.
     let count = u64::from((BURST_BYTES / bytes.max(1)).clamp(8, 256));
     Ok(b.sim.run(vec![Load { program: g, window: 1, count }])?[0].mean_ns())
 }
 
 fn round_trip(p: &Params, machine: Machine, target: Target) -> Result<f64, SimError> {
     let half = |target| Ok(predict_probe(p, machine, Probe::Latency(target))? / 2.0);
-    // Polls follow each other: a flag is seen by the first one that begins after it is there, half
-    // to one and a half times a load after that.
+    // Polls follow each other. The first poll that begins after the flag's arrival sees it, half to
+    // one and a half times a load later.
     let poll = |half_ns: f64| Step::Uniform {
         min_ps: Params::ps(half_ns),
         max_ps: Params::ps(3.0 * half_ns),
     };
     let (here, local) = (half(target)?, half(Target::Local)?);
     once(p, machine, |b, g| match target {
-        // The flag lies in the memory of whoever waits for it.
+        // The flag lies in the memory of its reader.
         Target::Local | Target::Peer => {
             let rung = g.task(store(b, target, 8, Until::Visible), &[]);
             let seen = g.task(poll(local), &[rung]);
@@ -383,8 +382,8 @@ fn round_trip(p: &Params, machine: Machine, target: Target) -> Result<f64, SimEr
             let answered = g.task(answer, &[seen]);
             g.task(poll(local), &[answered]);
         }
-        // Both flags lie in host memory; a core's look at a line that was written anew costs what
-        // any look at memory does.
+        // Both flags lie in host memory. A core's read of a line that was just written costs as
+        // much as any other read of memory.
         Target::Host => {
             let rung = g.task(store(b, target, 8, Until::Visible), &[]);
             let seen = g.task(poll(p.memory_ns / 2.0), &[rung]);

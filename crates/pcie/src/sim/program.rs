@@ -1,7 +1,8 @@
 //! Programs: whole operations as graphs of steps.
 //!
-//! A task starts when all tasks that it waits for are over. One program is run many times, a window
-//! of instances at once, so that what overlaps on hardware overlaps here.
+//! A task starts when all tasks that it depends on have ended. A program runs many times, with a
+//! window of instances at once, so that the steps of different operations overlap as they do on
+//! hardware.
 
 use super::channel::Ps;
 
@@ -17,37 +18,38 @@ pub struct ServerId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TaskId(pub u16);
 
-/// When a write counts as over.
+/// Condition that ends a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// Its last TLP is in the source's queue: posted, nothing waits.
+    /// Its last TLP is in the source's queue: posted, without any wait.
     Sent,
     /// Its last byte is at the destination.
     Visible,
-    /// The destination's acknowledgement is back, which is what a fence waits for.
+    /// The destination's acknowledgement has returned; a fence waits for this.
     Acked,
 }
 
 /// One step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step {
-    /// Time passes.
+    /// Simulated time passes.
     Delay {
-        /// How long.
+        /// Duration.
         ps: Ps,
     },
-    /// Time passes, evenly distributed: where in a polling period something arrived.
+    /// A random duration, uniformly distributed: the phase of a polling period at which an event
+    /// arrived.
     Uniform {
-        /// At least this.
+        /// Shortest duration.
         min_ps: Ps,
-        /// Less than this.
+        /// Upper bound, exclusive.
         max_ps: Ps,
     },
-    /// A serial resource is taken for a time, in order of arrival.
+    /// The step occupies a serial server, in order of arrival.
     Serve {
-        /// Which.
+        /// The server.
         server: ServerId,
-        /// For how long.
+        /// Duration.
         ps: Ps,
     },
     /// Posted writes.
@@ -58,14 +60,14 @@ pub enum Step {
         to: EndpointId,
         /// Length.
         bytes: u32,
-        /// Address: splits follow it.
+        /// Address; the split into TLPs depends on it.
         addr: u64,
-        /// Largest TLP that the source makes; the path's MPS holds in any case.
+        /// Largest TLP of the source; the MPS of the route applies in any case.
         tlp_bytes: u32,
-        /// When it is over.
+        /// Condition that ends the step.
         until: Until,
     },
-    /// Read requests and their completions; over when the last byte is back.
+    /// Read requests and their completions. The step ends when the last byte has returned.
     Read {
         /// Requester.
         by: EndpointId,
@@ -75,7 +77,7 @@ pub enum Step {
         bytes: u32,
         /// Address.
         addr: u64,
-        /// Largest read request (MRRS, or what the requester makes).
+        /// Largest read request: MRRS, or the requester's own limit.
         request_bytes: u32,
     },
 }
@@ -83,7 +85,7 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub(super) struct Task {
     pub step: Step,
-    /// Route out and back, resolved when the program is loaded.
+    /// Route there and back, resolved when the program is loaded.
     pub route: u32,
     pub waits_for: u16,
     pub then: Vec<u16>,
@@ -94,12 +96,12 @@ pub(super) struct Task {
 #[derive(Debug, Clone, Default)]
 pub struct Program {
     pub(super) tasks: Vec<Task>,
-    /// What one run of it delivers, for throughput.
+    /// Bytes that one run delivers, for the bandwidth.
     pub bytes: u64,
 }
 
 impl Program {
-    /// An empty program that delivers `bytes` a run.
+    /// An empty program that delivers `bytes` per run.
     pub fn new(bytes: u64) -> Self {
         Self { tasks: Vec::new(), bytes }
     }
@@ -115,14 +117,15 @@ impl Program {
         id
     }
 
-    /// Makes `task` wait for `before` too. Only earlier tasks can be waited for: no cycles.
+    /// Adds the dependency of `task` on `before`. `before` must be an earlier task, which excludes
+    /// cycles.
     pub fn wait(&mut self, task: TaskId, before: TaskId) {
         assert!(before.0 < task.0, "a task waits for earlier tasks only");
         self.tasks[before.0 as usize].then.push(task.0);
         self.tasks[task.0 as usize].waits_for += 1;
     }
 
-    /// Records when `task` is over, as mark `mark` (0 to 3).
+    /// Records the end of `task` as mark `mark` (0 to 3).
     pub fn mark(&mut self, task: TaskId, mark: u8) {
         self.tasks[task.0 as usize].mark = Some(mark & 3);
     }
@@ -131,26 +134,27 @@ impl Program {
 /// A program to run.
 #[derive(Debug, Clone)]
 pub struct Load {
-    /// What.
+    /// The program.
     pub program: Program,
-    /// How many at once.
+    /// Runs at once.
     pub window: u32,
-    /// How often in all.
+    /// Runs in total.
     pub count: u64,
 }
 
-/// How a load went.
+/// Results of a load.
 #[derive(Debug, Clone, Default)]
 pub struct LoadResult {
-    /// Runs that are over.
+    /// Runs that have ended.
     pub done: u64,
-    /// Virtual time from the start to the end of the last run.
+    /// Simulated time from the start to the end of the last run.
     pub total_ps: Ps,
-    /// Steady state: from the end of the first quarter's last run to where no new run starts.
+    /// Length of the steady state: from the end of the first quarter's last run to the point at
+    /// which no new run starts.
     pub steady_ps: Ps,
     /// Runs in `steady_ps`.
     pub steady_runs: u64,
-    /// Latencies of the first runs, at most [`LoadResult::SAMPLES`].
+    /// Latencies of the first runs: at most [`LoadResult::SAMPLES`].
     pub latencies_ps: Vec<Ps>,
     /// Sum over all runs of the time from the start to each mark.
     pub mark_sum_ps: [u128; 4],
@@ -159,7 +163,7 @@ pub struct LoadResult {
 }
 
 impl LoadResult {
-    /// Latencies kept.
+    /// Number of latencies that are kept.
     pub const SAMPLES: usize = 4096;
 
     /// Median latency, ns.
@@ -169,13 +173,13 @@ impl LoadResult {
         sorted.get(sorted.len() / 2).map_or(f64::NAN, |&ps| ps as f64 / 1000.0)
     }
 
-    /// Mean latency, ns: what a measurement of many one after the other gives.
+    /// Mean latency, ns: comparable with a measurement of many operations in sequence.
     pub fn mean_ns(&self) -> f64 {
         let sum: Ps = self.latencies_ps.iter().sum();
         sum as f64 / self.latencies_ps.len() as f64 / 1000.0
     }
 
-    /// Mean time to a mark, ns.
+    /// Mean time from the start to a mark, ns.
     pub fn mark_ns(&self, mark: usize) -> f64 {
         self.mark_sum_ps[mark] as f64 / self.done.max(1) as f64 / 1000.0
     }

@@ -1,4 +1,4 @@
-//! The runner: starts tasks, keeps sources supplied, answers reads, collects results.
+//! The runner: starts tasks, keeps the queues of sources filled, answers reads, collects results.
 
 use super::calendar::Event;
 use super::channel::{Class, Ps};
@@ -12,7 +12,7 @@ use crate::tlp::PAGE_BYTES;
 const SOURCE_QUEUE: u32 = 3;
 
 impl Sim {
-    /// Runs loads side by side until all are over.
+    /// Runs loads concurrently until all have ended.
     pub fn run(&mut self, loads: Vec<Load>) -> Result<Vec<LoadResult>, SimError> {
         let begin = self.cal.now;
         self.running.clear();
@@ -102,7 +102,7 @@ impl Sim {
         z ^ (z >> 31)
     }
 
-    /// The longest of `pieces` waits, each exponential with this mean.
+    /// The longest of `pieces` random waits, each exponentially distributed with this mean.
     fn slowest(&mut self, pieces: u64, mean_ps: Ps) -> Ps {
         if mean_ps == 0 {
             return 0;
@@ -200,7 +200,7 @@ impl Sim {
             if r.latencies_ps.len() < LoadResult::SAMPLES {
                 r.latencies_ps.push(now - start);
             }
-            // Both ends of the steady state have a full window in flight, and lie whole windows
+            // Both ends of the steady state have a full window in flight and lie whole windows
             // apart: operations that share a link end in batches.
             let (count, window) = (running.load.count, u64::from(running.load.window.max(1)));
             let first = count.div_ceil(4).next_multiple_of(window).min(count);
@@ -305,7 +305,7 @@ impl Sim {
                 let endpoint = &mut self.endpoints[request.completer as usize];
                 let start = (self.cal.now + c.latency_ps).max(endpoint.completer_free);
                 endpoint.completer_free = start + pieces * c.piece_ps;
-                // The lines are waited for side by side, and so are those of other requests.
+                // The waits for the lines overlap, as do those of other requests.
                 self.cal.at(start + slowest + c.piece_ps, Event::Piece(owner));
             }
             Class::Completion => {
@@ -352,7 +352,7 @@ fn next_piece(t: &Transfer) -> u32 {
 }
 
 impl ReadRequest {
-    /// Pieces of the whole of it.
+    /// Number of completions of the whole request.
     fn pieces(&self, rcb_bytes: u32) -> u64 {
         let rcb = u64::from(rcb_bytes);
         (self.addr + u64::from(self.bytes)).div_ceil(rcb) - self.addr / rcb

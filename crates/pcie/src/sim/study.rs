@@ -1,4 +1,4 @@
-//! Questions asked of the simulation: sweeps, crossings, losses and their causes, sensitivity.
+//! Studies with the simulation: sweeps, crossings, losses and their causes, sensitivity.
 
 use super::{Params, Path, Prediction, RigSpec, SimError, predict};
 use crate::topology::{Distance, Topology};
@@ -9,15 +9,15 @@ use crate::topology::{Distance, Topology};
 pub struct SweepRow {
     /// Topology.
     pub topology: String,
-    /// Class of the GPU and NIC.
+    /// Distance between GPU and NIC.
     pub distance: Distance,
     /// Path.
     pub path: Path,
-    /// Payload.
+    /// Payload, bytes.
     pub bytes: u32,
-    /// `None` where the path cannot carry it.
+    /// Prediction; `None` where the path cannot carry the payload.
     pub prediction: Option<Prediction>,
-    /// Why not.
+    /// Reason why there is no prediction.
     pub why_not: Option<String>,
 }
 
@@ -44,13 +44,13 @@ pub fn sweep(spec: RigSpec<'_>, paths: &[Path], sizes: &[u32], in_flight: u32) -
     rows
 }
 
-/// Two paths change places between two sizes of a sweep.
+/// A pair of paths that change order between two sizes of a sweep.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Crossing {
-    /// Faster up to `below_bytes`.
+    /// The path that is faster up to `below_bytes`.
     pub small: Path,
-    /// Faster from `above_bytes`.
+    /// The path that is faster from `above_bytes`.
     pub large: Path,
     /// Last size at which `small` is faster.
     pub below_bytes: u32,
@@ -58,7 +58,7 @@ pub struct Crossing {
     pub above_bytes: u32,
 }
 
-/// Where completion latencies cross, for every pair of paths of one topology's sweep.
+/// Crossings of completion latency, for every pair of paths of one topology's sweep.
 pub fn crossings(rows: &[SweepRow]) -> Vec<Crossing> {
     let ns = |path: Path, bytes: u32| {
         rows.iter()
@@ -85,12 +85,12 @@ pub fn crossings(rows: &[SweepRow]) -> Vec<Crossing> {
     found
 }
 
-/// What makes push lose, found by taking it away.
+/// Cause of a loss of push, found by its removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Cause {
-    /// The fence before the doorbell waits for the round trip.
+    /// The fence before the doorbell waits for a round trip.
     Fence,
     /// A root complex cuts peer writes into small TLPs.
     RootComplexCut,
@@ -98,20 +98,20 @@ pub enum Cause {
     RootComplexCap,
     /// The interconnect between sockets is capped.
     SocketCap,
-    /// The doorbell waits until a whole segment lies in the window.
+    /// The doorbell waits until a whole segment is in the window.
     Segment,
     /// The window is too small for the distance.
     Window,
-    /// Too few SMs store.
+    /// Too few SMs issue stores.
     SmTime,
-    /// A GPU's stores make 128 B TLPs where a NIC's reads bring 256 B ones.
+    /// A GPU's stores make TLPs of 128 B; a NIC's reads make completions of 256 B.
     StoreTlp,
-    /// Sequences take room in every line.
+    /// Sequence numbers take room in every line.
     LineFormat,
 }
 
 impl Cause {
-    /// All of them.
+    /// All causes.
     pub const ALL: [Self; 9] = [
         Self::Fence,
         Self::Segment,
@@ -124,7 +124,7 @@ impl Cause {
         Self::LineFormat,
     ];
 
-    /// In words.
+    /// The cause in words.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Fence => "the fence before the doorbell waits for a round trip",
@@ -154,24 +154,24 @@ impl Cause {
     }
 }
 
-/// A case in which push loses.
+/// A case in which push is slower.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Loss {
     /// Topology.
     pub topology: String,
-    /// The push that loses.
+    /// The slower push path.
     pub push: Path,
-    /// The path that it loses to.
+    /// The faster path.
     pub against: Path,
-    /// Payload.
+    /// Payload, bytes.
     pub bytes: u32,
-    /// Whether throughput is compared (else latency).
+    /// Whether the comparison is of bandwidth; else of latency.
     pub throughput: bool,
-    /// How many times worse push is.
+    /// Ratio by which push is worse.
     pub ratio: f64,
-    /// What helps push when taken away, best first, with the time (or inverse rate) that push then
-    /// needs relative to now.
+    /// Causes whose removal helps push, best first. The number is push's time (or inverse
+    /// bandwidth) without the cause, relative to its time with it.
     pub causes: Vec<(Cause, f64)>,
 }
 
@@ -179,7 +179,8 @@ fn cost(p: Prediction, throughput: bool) -> f64 {
     if throughput { 1.0 / p.gb_per_s } else { p.completed_ns }
 }
 
-/// Every case of the sizes in which a push path is over 2 % worse than the best of pull and staged.
+/// All cases among the sizes in which a push path is more than 2 % worse than the better of pull
+/// and staged.
 pub fn losses(
     spec: RigSpec<'_>,
     sizes: &[u32],
@@ -190,7 +191,7 @@ pub fn losses(
     for &bytes in sizes {
         let mut best: Option<(Path, f64)> = None;
         for other in [Path::Pull, Path::Staged] {
-            // Where a path does not exist push cannot lose to it.
+            // A path that does not exist cannot be faster.
             let Ok(Some(theirs)) = predict(spec, other, bytes, in_flight) else { continue };
             let theirs = cost(theirs, throughput);
             if best.is_none_or(|(_, b)| theirs < b) {
@@ -228,19 +229,20 @@ pub fn losses(
     Ok(found)
 }
 
-/// What a parameter does to a conclusion.
+/// Effect of a parameter on a conclusion.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SensitivityRow {
     /// Parameter.
     pub parameter: &'static str,
-    /// Time of the push over time of the other path: with the parameter 30 % down, as is, 30 % up.
+    /// Time of push over time of the other path, with the parameter 30 % lower, unchanged, 30 %
+    /// higher.
     pub ratio: [f64; 3],
-    /// Whether the winner changes.
+    /// Whether the faster path changes.
     pub flips: bool,
 }
 
-/// Moves every parameter by ±30 % and compares two paths; rows sorted by effect.
+/// Changes every parameter by ±30 % and compares two paths. Rows are sorted by effect.
 pub fn sensitivity(
     spec: RigSpec<'_>,
     push: Path,
@@ -271,10 +273,10 @@ pub fn sensitivity(
     Ok(rows)
 }
 
-/// The window that keeps the wire busy: its bandwidth times the time for which a slot's credit is
-/// away, simulated.
+/// Window that keeps the wire busy, in bytes: the wire's bandwidth times the simulated time until a
+/// slot's credit returns.
 pub fn window_needed_bytes(spec: RigSpec<'_>) -> Result<u64, SimError> {
-    // 4 KiB hold a slot from the first store to the completion that the GPU sees.
+    // 4 KiB occupy a slot from the first store to the completion that the GPU sees.
     let away = predict(spec, Path::PushInband, 4096, 1)?.map_or(0.0, |p| p.completed_ns);
     Ok((away * spec.params.wire_gb_per_s).ceil() as u64)
 }

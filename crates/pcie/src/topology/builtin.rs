@@ -1,9 +1,10 @@
-//! Built-in topologies. Caps between sockets are those of NCCL's topology code, GB/s: Broadwell 6,
-//! Skylake 10, Sapphire Rapids 22, Emerald Rapids 40, Zen 1-2 16, Zen 3-4 24, Zen 5 32.
+//! Built-in topologies. The bandwidth limits between sockets are those of NCCL's topology code, in
+//! GB/s: Broadwell 6, Skylake 10, Sapphire Rapids 22, Emerald Rapids 40, Zen 1-2 16, Zen 3-4 24,
+//! Zen 5 32.
 
 use super::model::{Builder, Kind, RawLink, Topology};
 
-/// Names that [`builtin`] knows.
+/// Names of the topologies that [`builtin`] returns.
 pub const BUILTIN_NAMES: [&str; 9] = [
     "same-switch",
     "same-root-complex",
@@ -18,7 +19,7 @@ pub const BUILTIN_NAMES: [&str; 9] = [
 
 const X16: Option<RawLink> = Some(RawLink::new(5, 16));
 
-/// A built-in topology; `None` where the name is not one of [`BUILTIN_NAMES`].
+/// A built-in topology; `None` for a name that is not in [`BUILTIN_NAMES`].
 pub fn builtin(name: &str) -> Option<Topology> {
     let mut b = Builder::new(name);
     match name {
@@ -37,7 +38,7 @@ pub fn builtin(name: &str) -> Option<Topology> {
             pair(&mut b, "rc0", "rc1");
         }
         "two-root-complexes-64b" => {
-            // NCCL's "Intel" overhead: root complexes that turn peer traffic into 64 B TLPs.
+            // NCCL's "Intel" overhead: root complexes that split peer traffic into TLPs of 64 B.
             b.add("s0", Kind::Socket, None, None, None);
             for id in ["rc0", "rc1"] {
                 b.add(id, Kind::RootComplex, Some("s0"), None, None).p2p.tlp_bytes = Some(64);
@@ -45,8 +46,8 @@ pub fn builtin(name: &str) -> Option<Topology> {
             pair(&mut b, "rc0", "rc1");
         }
         "two-root-complexes-slow-reads" => {
-            // Root complexes that hamper peer reads, as NVIDIA's and MVAPICH2's guides report of
-            // many; how many reads such a one keeps open is an assumption.
+            // Root complexes that limit peer reads, as NVIDIA's and MVAPICH2's guides report of
+            // many. The number of reads that such a root complex keeps open is an assumption.
             b.add("s0", Kind::Socket, None, None, None);
             for id in ["rc0", "rc1"] {
                 b.add(id, Kind::RootComplex, Some("s0"), None, None).p2p.read_slots = Some(8);
@@ -61,7 +62,7 @@ pub fn builtin(name: &str) -> Option<Topology> {
         "dgx-h100" => dgx_h100(&mut b),
         "epyc-2s" => epyc(&mut b),
         "desktop" => {
-            // A client CPU: peer writes only; the NIC hangs from the chipset.
+            // A client CPU: it forwards peer writes only, and the NIC is behind the chipset.
             b.add("s0", Kind::Socket, None, None, None);
             b.add("rc0", Kind::RootComplex, Some("s0"), None, None).p2p.reads = false;
             b.add("gpu0", Kind::Gpu, Some("rc0"), Some(RawLink::new(4, 16)), None);
@@ -70,7 +71,7 @@ pub fn builtin(name: &str) -> Option<Topology> {
         }
         _ => return None,
     }
-    // The built-ins are this module's own invariant; a test builds every one.
+    // The built-ins are this module's own data; a test builds every one.
     Some(b.finish().expect("built-in topologies are legal"))
 }
 

@@ -31,7 +31,7 @@ fn label(node: &Node) -> String {
     text
 }
 
-/// The tree, one node a line, then the links between sockets and the classes of all pairs.
+/// The tree, one node per line, then the links between sockets and the distances of all pairs.
 pub fn to_text(topology: &Topology) -> String {
     let mut out = format!("{}\n", topology.name);
     for socket in topology.of_kind(Kind::Socket) {

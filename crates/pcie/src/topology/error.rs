@@ -1,22 +1,22 @@
-//! Why a topology was refused.
+//! Errors of topologies.
 
 use thiserror::Error;
 
 use super::model::Kind;
 use crate::tlp::TlpError;
 
-/// Why a topology was refused. `line` counts from 1 and is `None` outside files.
+/// Reason why a topology was refused. `line` counts from 1 and is `None` outside files.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum TopologyError {
-    /// Not the format.
+    /// The text is not in the format.
     #[error("{}{reason}", at(.line))]
     Syntax {
         /// Line.
         line: Option<usize>,
-        /// What the parser said.
+        /// The parser's message.
         reason: String,
     },
-    /// Two nodes of one name.
+    /// Two nodes have the same name.
     #[error("{}{id}: this name is taken", at(.line))]
     Duplicate {
         /// Line.
@@ -24,17 +24,17 @@ pub enum TopologyError {
         /// Name.
         id: String,
     },
-    /// A reference to nothing.
+    /// A reference to a device that does not exist.
     #[error("{}{by}: unknown device {id:?}", at(.line))]
     UnknownDevice {
         /// Line.
         line: Option<usize>,
         /// Name that does not exist.
         id: String,
-        /// Who refers to it.
+        /// The node that refers to it.
         by: String,
     },
-    /// Parents that lead back.
+    /// A node is its own ancestor.
     #[error("{}{id}: loop: its parents lead back to it through {via}", at(.line))]
     Loop {
         /// Line.
@@ -44,7 +44,7 @@ pub enum TopologyError {
         /// Parent on the loop.
         via: String,
     },
-    /// A kind that cannot hang there.
+    /// The parent's kind does not take this child.
     #[error("{}{id}: a {kind} cannot hang from a {parent_kind} ({parent})", at(.line))]
     WrongParent {
         /// Line.
@@ -58,17 +58,17 @@ pub enum TopologyError {
         /// The parent's kind.
         parent_kind: Kind,
     },
-    /// Zero lanes, impossible MPS and the like.
+    /// The link is invalid: lanes, MPS or the like.
     #[error("{}{id}: {source}", at(.line))]
     Link {
         /// Line.
         line: Option<usize>,
         /// Name.
         id: String,
-        /// What is wrong with the link.
+        /// The link's error.
         source: TlpError,
     },
-    /// A number that cannot be.
+    /// A number is not positive and finite.
     #[error("{}{id}: {field} of {value} must be positive and finite", at(.line))]
     Number {
         /// Line.
@@ -80,7 +80,7 @@ pub enum TopologyError {
         /// Its value.
         value: f64,
     },
-    /// Two sockets between which no interconnect leads.
+    /// No interconnect connects two sockets.
     #[error("{}no interconnect leads from {a} to {b}", at(.line))]
     Unconnected {
         /// Line.

@@ -1,4 +1,4 @@
-//! Topology files.
+//! Topology files in TOML, for example:
 //!
 //! ```toml
 //! name = "two root complexes"
@@ -117,7 +117,7 @@ fn mrrs512() -> Spanned<u32> {
     unspanned(512)
 }
 
-/// Reads a topology file's text.
+/// Parses the text of a topology file.
 pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
     let line_of = |start: usize| text[..start.min(text.len())].matches('\n').count() + 1;
     let file: File = toml::from_str(text).map_err(|e| TopologyError::Syntax {
@@ -162,7 +162,7 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
                 mps: *e.mps.as_ref(),
                 mrrs: *e.mrrs.as_ref(),
             };
-            // The error names the line of the offending field, else that of the parent.
+            // The error names the line of the faulty field, else that of the parent.
             let bad = [
                 (crate::tlp::Gen::new(link.generation).is_err(), &e.generation),
                 (!matches!(link.lanes, 1 | 2 | 4 | 8 | 12 | 16 | 32), &e.lanes),

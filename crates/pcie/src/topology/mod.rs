@@ -1,8 +1,9 @@
 //! The tree that transfers cross: sockets, root complexes, root ports, switches, GPUs and NICs.
 //!
-//! Three sources give the same [`Topology`]: a TOML file (`from_toml`, feature `toml`), the running machine
-//! ([`from_sysfs`]) and the built-ins ([`builtin`]). What they guarantee: ids are unique, every
-//! device hangs from a root complex without a loop, every link's width, MPS and MRRS is legal.
+//! A [`Topology`] comes from a TOML file (`from_toml`, feature `toml`), from the running machine
+//! ([`from_sysfs`]) or from the built-ins ([`builtin`]). Guarantees: ids are unique, every device
+//! descends from a root complex without a loop, and the width, MPS and MRRS of every link are
+//! legal.
 
 mod builtin;
 mod draw;

@@ -1,4 +1,4 @@
-//! Topology as checked data.
+//! A topology whose structure has been checked.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use super::error::TopologyError;
 use crate::tlp::{Gen, LinkSpeed, Mps, Mrrs, TlpError};
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
@@ -66,16 +66,16 @@ pub struct PcieLink {
     pub mrrs: Mrrs,
 }
 
-/// What a root complex does with traffic between its ports.
+/// Treatment of traffic between the ports of a root complex.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct P2p {
-    /// Forwards memory reads; Intel's client CPUs, for one, forward writes only.
+    /// Whether memory reads are forwarded. Intel's client CPUs, for one, forward writes only.
     pub reads: bool,
-    /// Cuts forwarded writes and completions into TLPs of this size.
+    /// Size of TLPs into which forwarded writes and completions are cut; `None`: they are not cut.
     pub tlp_bytes: Option<u32>,
-    /// Reads that it has open towards a peer at once; `None` where it sets no limit.
+    /// Limit of open reads towards a peer; `None`: unlimited.
     pub read_slots: Option<u32>,
-    /// Caps forwarded traffic each way, GB/s.
+    /// Bandwidth limit of forwarded traffic each way, GB/s; `None`: unlimited.
     pub cap_gb_per_s: Option<f64>,
 }
 
@@ -90,16 +90,16 @@ impl Default for P2p {
 pub struct Node {
     /// Unique name.
     pub id: String,
-    /// What it is.
+    /// Kind of the node.
     pub kind: Kind,
-    /// What it hangs from; `None` for sockets.
+    /// Parent; `None` for sockets.
     pub parent: Option<NodeId>,
-    /// Link to the parent; `None` for sockets and root complexes, and for root ports, whose link is
-    /// that of the node below.
+    /// Link to the parent. `None` for sockets, for root complexes, and for root ports, whose link
+    /// is that of the node below.
     pub link: Option<PcieLink>,
-    /// Peer-to-peer behaviour, meaningful for root complexes.
+    /// Peer-to-peer behaviour; it applies to root complexes.
     pub p2p: P2p,
-    /// Access control services send peer traffic up to the root complex.
+    /// Whether access control services (ACS) redirect peer traffic to the root complex.
     pub acs: bool,
     /// Free text.
     pub model: String,
@@ -112,7 +112,7 @@ pub struct Interconnect {
     pub a: NodeId,
     /// Other end.
     pub b: NodeId,
-    /// What peer traffic gets of it each way, GB/s.
+    /// Bandwidth for peer traffic each way, GB/s.
     pub gb_per_s: f64,
 }
 
@@ -125,16 +125,16 @@ pub struct Topology {
     pub(super) interconnects: Vec<Interconnect>,
 }
 
-/// Path distance as nvidia-smi names it.
+/// Distance between two devices, named as nvidia-smi does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "UPPERCASE"))]
 pub enum Distance {
-    /// One switch between them.
+    /// One switch between the devices.
     Pix,
     /// Several switches, no root complex.
     Pxb,
-    /// Through a root complex.
+    /// Through one root complex.
     Phb,
     /// Through two root complexes of one socket.
     Node,
@@ -154,7 +154,7 @@ impl fmt::Display for Distance {
     }
 }
 
-/// A link before it is checked.
+/// A link whose numbers have not been checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawLink {
     /// Generation number.
@@ -168,7 +168,7 @@ pub struct RawLink {
 }
 
 impl RawLink {
-    /// Gen `generation` x`lanes` with MPS 256 and MRRS 512.
+    /// A link of generation `generation` with `lanes` lanes, MPS 256 and MRRS 512.
     pub const fn new(generation: u32, lanes: u32) -> Self {
         Self { generation, lanes, mps: 256, mrrs: 512 }
     }
@@ -202,7 +202,7 @@ impl Builder {
         Self { name: name.to_owned(), nodes: Vec::new(), interconnects: Vec::new() }
     }
 
-    /// Adds a node; `line` is where a file names it.
+    /// Adds a node; `line` is its line in a file.
     pub fn add(
         &mut self,
         id: &str,
@@ -230,7 +230,7 @@ impl Builder {
         self.interconnects.push((a.to_owned(), b.to_owned(), gb_per_s, line));
     }
 
-    /// Checks everything.
+    /// Checks the nodes and returns the topology.
     pub fn finish(self) -> Result<Topology, TopologyError> {
         let mut ids = HashMap::new();
         for (i, raw) in self.nodes.iter().enumerate() {
@@ -343,22 +343,23 @@ impl Topology {
         self.nodes().filter(|(_, n)| n.kind == kind).map(|(id, _)| id).collect()
     }
 
-    /// A node and all above it, nearest first.
+    /// A node and its ancestors, nearest first.
     pub fn ancestry(&self, id: NodeId) -> Vec<NodeId> {
         std::iter::successors(Some(id), |&n| self.nodes[n.0].parent).collect()
     }
 
-    /// The socket above a node (or the node itself).
+    /// The socket that a node descends from, or the node itself if it is a socket.
     pub fn socket_of(&self, id: NodeId) -> Option<NodeId> {
         self.ancestry(id).into_iter().find(|n| self.nodes[n.0].kind == Kind::Socket)
     }
 
-    /// Nodes below `id`, directly.
+    /// The direct children of a node.
     pub fn children(&self, id: NodeId) -> Vec<NodeId> {
         self.nodes().filter(|(_, n)| n.parent == Some(id)).map(|(c, _)| c).collect()
     }
 
-    /// Sockets to cross from `a` to `b`, both included: the fewest hops. Empty where none leads.
+    /// Sockets from `a` to `b`, both included, in the fewest hops. Empty where no interconnects
+    /// connect them.
     pub fn socket_path(&self, a: NodeId, b: NodeId) -> Vec<NodeId> {
         let mut from: HashMap<NodeId, NodeId> = HashMap::new();
         let mut queue = std::collections::VecDeque::from([a]);
@@ -405,7 +406,7 @@ impl Topology {
         copy
     }
 
-    /// A copy in which every root complex's treatment of peer traffic is changed by `change`.
+    /// A copy in which `change` is applied to the peer-to-peer behaviour of every root complex.
     pub fn map_p2p(&self, change: impl Fn(&mut P2p)) -> Self {
         let mut copy = self.clone();
         let roots = copy.nodes.iter_mut().filter(|n| n.kind == Kind::RootComplex);
@@ -413,13 +414,13 @@ impl Topology {
         copy
     }
 
-    /// The nodes from `a` to `b`, both included: up to where the two branches meet, and down.
+    /// Nodes from `a` to `b`, both included, through their nearest common ancestor.
     pub fn path(&self, a: NodeId, b: NodeId) -> Vec<NodeId> {
         let (up, down) = (self.ancestry(a), self.ancestry(b));
         let mut redirected = false;
         for (i, &n) in up.iter().enumerate() {
             if let Some(j) = down.iter().position(|&m| m == n) {
-                // With ACS on the way a switch hands peer traffic to the root complex.
+                // With ACS on the way, a switch redirects peer traffic to the root complex.
                 let kind = self.nodes[n.0].kind;
                 redirected |= kind == Kind::Switch && self.nodes[n.0].acs;
                 if redirected && matches!(kind, Kind::Switch | Kind::RootPort) {
@@ -437,7 +438,7 @@ impl Topology {
         path
     }
 
-    /// Class of a pair of devices.
+    /// Distance between two devices.
     pub fn distance(&self, a: NodeId, b: NodeId) -> Distance {
         let path = self.path(a, b);
         let count = |kind| path.iter().filter(|n| self.nodes[n.0].kind == kind).count();

@@ -1,8 +1,9 @@
 //! Reads the running machine's topology from sysfs (Documentation/ABI/testing/sysfs-bus-pci).
 //!
-//! Link speed and width, NUMA node and class come from files of their own; MPS, MRRS, the port type
-//! and ACS from configuration space (base specification 7.5.3 and 7.7.8), where the reader may see
-//! it: without privilege the kernel shows 64 bytes only, then MPS 256 and MRRS 512 are assumed.
+//! Link speed and width, NUMA node and class are files of sysfs. MPS, MRRS, port type and ACS come
+//! from configuration space (PCIe base specification 7.5.3 and 7.7.8), as far as the reader may see
+//! it. Without privilege the kernel shows only 64 bytes; the reader then assumes MPS 256 and MRRS
+//! 512.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,18 +15,18 @@ use thiserror::Error;
 use super::error::TopologyError;
 use super::model::{Builder, Kind, RawLink, Topology};
 
-/// Why the machine's topology could not be read.
+/// Reason why the machine's topology could not be read.
 #[derive(Debug, Error)]
 pub enum SysfsError {
-    /// A directory that should be there.
+    /// A required file or directory could not be read.
     #[error("{path}: {source}")]
     Io {
         /// Path.
         path: PathBuf,
-        /// Failing call.
+        /// Error of the failing call.
         source: io::Error,
     },
-    /// Read, but not a topology.
+    /// The files were read but do not form a valid topology.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }
@@ -37,8 +38,8 @@ struct Function {
     dir: PathBuf,
 }
 
-/// Reads the topology below `root`, which is `/sys` on a real machine. `socket_gb_per_s` is what
-/// peer traffic gets between two sockets: sysfs does not say.
+/// Reads the topology below `root`, which is `/sys` on a real machine. `socket_gb_per_s` is the
+/// bandwidth of peer traffic between two sockets, which sysfs does not give.
 pub fn from_sysfs(root: &Path, socket_gb_per_s: f64) -> Result<Topology, SysfsError> {
     let functions = read_functions(root)?;
     let mut builder = Builder::new("this machine");
@@ -115,7 +116,7 @@ fn kind_of(class: u32) -> Option<Kind> {
     }
 }
 
-/// A switch is named by its upstream port; its downstream ports are part of it.
+/// A switch takes the name of its upstream port and includes its downstream ports.
 fn bridge_kind(function: &Function, depth: usize) -> Option<Kind> {
     if function.class >> 8 != 0x0604 {
         return None;
@@ -124,7 +125,7 @@ fn bridge_kind(function: &Function, depth: usize) -> Option<Kind> {
         Some(4) => Some(Kind::RootPort),
         Some(5) => Some(Kind::Switch),
         Some(_) => None,
-        // Ports alternate below a root port where configuration space is hidden.
+        // Where configuration space is hidden, ports alternate below a root port.
         None if depth == 1 => Some(Kind::RootPort),
         None => depth.is_multiple_of(2).then_some(Kind::Switch),
     }
@@ -174,7 +175,7 @@ fn link_of(function: &Function) -> RawLink {
     RawLink { generation, lanes, mps: size(5, 256), mrrs: size(12, 512) }
 }
 
-/// Whether any downstream port of the switch has ACS P2P request redirection on.
+/// Whether any downstream port of the switch has ACS P2P Request Redirect enabled.
 fn switch_redirects(functions: &BTreeMap<String, Function>, upstream: &str) -> bool {
     functions.values().any(|f| {
         let below = f.chain.iter().rev().nth(1).is_some_and(|parent| parent == upstream);
