@@ -1,16 +1,16 @@
 //! The software NIC's engine on a GPU: launches `kernels/entry/engine.cu` and keeps it running.
 //!
-//! The kernel ends by itself after [`EngineOptions::run`]; all that it knows lies in memory, so nothing
-//! is lost in between. The next launch is queued behind the running one, so that no message waits for
-//! a thread that launches it. Both are bounded, and with them how long a CUDA call that waits for
-//! running kernels (an allocation, say) waits for this one. A launch that does not end in time, or
-//! fails, is the end of the engine: the NIC tells it as its trouble, and whoever waits for a queue
-//! pair that it had ends by its own timeout.
+//! The kernel ends by itself after [`EngineOptions::run`]. Its state is in memory, so nothing is
+//! lost between two launches. The next launch is queued behind the running one, so that no message
+//! waits for the thread that launches. Both launches are bounded, and so is a CUDA call that waits
+//! for running kernels (such as an allocation). A launch that fails, or does not end in time, ends
+//! the engine: the NIC reports its failure, and a caller that waits for one of its queue pairs ends
+//! by its own timeout.
 //!
-//! Between two launches the GPU may give the engine's multiprocessors to another kernel. Its stream has
-//! the highest priority, so that among blocks that wait for one the engine's come first; but a block
-//! that runs is not interrupted. A kernel that fills the GPU and waits for a message of this engine is
-//! therefore the end of both, and told as such.
+//! Between two launches the GPU may give the engine's multiprocessors to another kernel. The
+//! engine's stream has the highest priority, so that its blocks precede other waiting blocks; but
+//! running blocks are not interrupted. A kernel that fills the GPU and waits for a message of this
+//! engine therefore ends both, with an error.
 //!
 //! On the host executor the same kernel runs on CPU threads.
 
@@ -25,34 +25,36 @@ use crate::nic::NicError;
 use crate::nic::soft::offload::{Accelerator, Offload, Reached, Shared};
 use crate::wire::engine::{MAX_SLOT_BYTES, SHARED_BYTES};
 
-/// How long a launch may take longer than it should: it ends what it carries out first.
+/// Excess duration after which a launch has failed. A launch first finishes the work that it has
+/// begun.
 const OVERDUE: Duration = Duration::from_secs(4);
 const OVERDUE_LAUNCH: &str =
     "a launch of the engine (do other kernels of its GPU leave no multiprocessors to it?)";
 /// The kernel's `BP_MAX_THREADS`.
 const MAX_THREADS: u32 = 512;
-/// Blocks, all of which must be resident at once.
+/// Most blocks; all of them must be resident at once.
 const MAX_BLOCKS: u32 = 128;
-/// Launches that are queued: the running one and the next. On the host executor, where a queued one
-/// would keep a thread spinning for nobody, the running one.
+/// Queued launches: the running one and the next. The host executor has only the running one: a
+/// queued one would occupy a thread that spins for nothing.
 const LAUNCHES: usize = 2;
 
-/// How an engine on a GPU runs.
+/// Options of an engine on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Blocks of the kernel, each with a multiprocessor for itself, and 32 queue pairs at most.
+    /// Number of blocks. Each has a multiprocessor to itself and at most 32 queue pairs.
     pub blocks: u32,
-    /// Threads a block: whole warps to 512, or on the host executor fewer than one.
+    /// Threads per block: whole warps up to 512; on the host executor also less than a warp.
     pub threads: u32,
-    /// How long a launch runs.
+    /// Duration of a launch.
     pub run: Duration,
-    /// `Some(n)`: a launch looks at everything n times, and a step of the NIC waits for it. For tests
-    /// that step a NIC by hand.
+    /// `Some(n)`: a launch makes n rounds over all queue pairs, and a step of the NIC waits for it.
+    /// For tests that step a NIC by hand.
     pub rounds: Option<u32>,
 }
 
 impl EngineOptions {
-    /// What suits a GPU: an eighth of an H200's multiprocessors, or few fibres of the host executor.
+    /// Defaults: on a GPU 16 blocks (an eighth of an H200's multiprocessors), on the host executor
+    /// one lane.
     pub fn new(gpu: &Gpu) -> Self {
         let (blocks, threads) = if gpu.is_host() { (1, 1) } else { (16, MAX_THREADS) };
         Self { blocks, threads, run: Duration::from_millis(20), rounds: None }
@@ -79,25 +81,26 @@ impl EngineOptions {
     }
 }
 
-/// Why there is no engine on a GPU.
+/// Reason why an engine on a GPU could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The GPU refused something.
+    /// The GPU refused a request.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// An option, or what host and engine share.
+    /// An option is invalid, or memory shared by host and engine could not be allocated.
     #[error(transparent)]
     Nic(#[from] NicError),
 }
 
-/// An engine on a GPU, to be named in [`SoftConfig::offload`](crate::nic::soft::SoftConfig).
+/// Opens an engine on a GPU, for [`SoftConfig::offload`](crate::nic::soft::SoftConfig).
 ///
-/// `peers` are the other GPUs whose kernels post to it or whose memory it reads and writes; access is
-/// enabled both ways. Memory that it does not reach is moved by the NIC's own engine.
+/// `peers` are the other GPUs whose kernels post to the engine, or whose memory it reads and
+/// writes; access is enabled both ways. The NIC's own engine moves data to and from memory that
+/// this engine does not reach.
 ///
 /// # Errors
-/// [`EngineError::Gpu`] when a GPU has no kernels or no way to another, [`EngineError::Nic`] for
-/// options out of range.
+/// [`EngineError::Gpu`] when a GPU has no kernels or no access to another GPU; [`EngineError::Nic`]
+/// for options out of range.
 pub fn open(
     gpu: &Arc<Gpu>,
     peers: &[Arc<Gpu>],
@@ -106,7 +109,7 @@ pub fn open(
     Ok(Offload::new(accelerator(gpu, peers, options)?)?)
 }
 
-/// What [`open`] runs the engine on.
+/// The device on which [`open`] runs the engine.
 fn accelerator(
     gpu: &Arc<Gpu>,
     peers: &[Arc<Gpu>],
@@ -133,22 +136,22 @@ fn accelerator(
 
 struct GpuEngine {
     gpu: Arc<Gpu>,
-    /// Ordinals of the GPUs whose memory it reaches.
+    /// Ordinals of the GPUs whose memory the engine reaches.
     within: Vec<usize>,
     kernel: Kernel,
     options: EngineOptions,
     launches: Mutex<Launches>,
-    /// Host memory that it tells in, which stays mapped.
+    /// Host memory in which the engine reports; it stays mapped.
     mapped: Mutex<Vec<Mapped>>,
 }
 
 struct Launches {
     stream: Stream,
-    /// Reached by the ends of the queued ones, the oldest first.
+    /// Events at the ends of the queued launches, the oldest first.
     queued: VecDeque<Event>,
-    /// Of those that ended.
+    /// Events of launches that have ended.
     spare: Vec<Event>,
-    /// Since when the oldest may run.
+    /// Earliest start of the oldest launch.
     since: Instant,
 }
 
@@ -164,7 +167,7 @@ impl Launches {
         })
     }
 
-    /// Takes note of those that ended.
+    /// Removes launches that have ended.
     fn reap(&mut self) -> Result<(), GpuError> {
         while let Some(oldest) = self.queued.front()
             && oldest.query()?

@@ -1,26 +1,25 @@
-//! What the host hands to kernels: mirrors of the `bp_` structures in `kernels/include/bellpush/wire.h`,
-//! `kernels/entry/args.h` and `kernels/bench/args.h`, in the machine's byte order. A test compares sizes and offsets with
-//! the C side.
+//! Arguments of kernels: mirrors of the `bp_` structures in `kernels/wire.h` and `kernels/args.h`,
+//! in the machine's byte order. A test compares sizes and offsets with the C side.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::KernelArgs;
 
-/// `struct bp_window`: ring of slots. Ticket `i` owns slot `i % slots`.
+/// `struct bp_window`: a ring of slots. Ticket `i` owns slot `i % slots`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Window {
-    /// Where the GPU writes.
+    /// Address at which the GPU writes the window.
     pub va: u64,
-    /// What a gather entry calls that place (0 for zero-based device memory).
+    /// Address of the window in gather entries; 0 for zero-based device memory.
     pub gather_base: u64,
-    /// Key of the gather entry.
+    /// Local key of the window for gather entries.
     pub lkey: u32,
     /// Bytes of a slot, a multiple of 64.
     pub slot_bytes: u32,
     /// Number of slots.
     pub slots: u32,
-    /// In-band: sequence of lap 0.
+    /// In-band: sequence number of lap 0.
     pub inband_seq0: u32,
 }
 
@@ -29,19 +28,20 @@ pub const QP_STATE_BYTES: usize = 768;
 /// Offset of `max_credits` in `struct bp_qp_state`.
 pub const QP_STATE_MAX_CREDITS: usize = 644;
 
-/// `struct bp_status`: why a queue pair ended. Device code writes it, the host reads it.
+/// `struct bp_status`: the failure that ended a queue pair. Device code writes it, the host reads
+/// it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Status {
-    /// A [`Code`]; written last.
+    /// A [`Code`]; device code writes it last.
     pub code: u32,
     /// Vendor error << 8 | syndrome of the error CQE.
     pub syndrome: u32,
-    /// The WQE that failed, or the ticket that was waited for.
+    /// Ticket of the WQE that failed, or of the wait that ended.
     pub ticket: u64,
 }
 
-/// `struct bp_qp`: a queue pair as kernels see it.
+/// `struct bp_qp`: a queue pair as kernels see it. Addresses are the GPU's.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Qp {
@@ -57,23 +57,23 @@ pub struct Qp {
     pub uar: u64,
     /// `struct bp_qp_state`.
     pub state: u64,
-    /// One `u32` a basic block: end of the WQE that starts there.
+    /// Ready words: one `u32` per basic block, the end of the WQE that starts there.
     pub ready: u64,
-    /// [`Status`].
+    /// Address of the [`Status`].
     pub status: u64,
     /// Window of the path, if it has one.
     pub window: Window,
-    /// Bound of every wait, in ns.
+    /// Bound of every wait, ns.
     pub timeout_ns: u64,
     /// Queue pair number.
     pub qpn: u32,
-    /// Tickets that may be out at once of callers that write slots.
+    /// Most outstanding tickets of callers that write slots.
     pub slot_limit: u32,
     /// log2 of the SQ's basic blocks.
     pub sq_log: u32,
     /// log2 of the CQ's entries.
     pub cq_log: u32,
-    /// How often a row of WQEs asks for a CQE, in tickets: a power of two.
+    /// Interval, in tickets, at which consecutive WQEs request a CQE: a power of two.
     pub credit_period: u32,
     /// Zero.
     pub reserved: u32,
@@ -85,13 +85,13 @@ pub struct Qp {
 pub struct DeviceEndpoint {
     /// The queue pair.
     pub qp: Qp,
-    /// Local region, as the GPU addresses it.
+    /// Address of the local region in the GPU.
     pub local_va: u64,
-    /// The same place as WQEs address it.
+    /// Address of the local region in WQEs.
     pub local_iova: u64,
     /// Length of the local region.
     pub local_bytes: u64,
-    /// Peer's region, as WQEs address it.
+    /// Address of the peer's region in WQEs.
     pub remote_iova: u64,
     /// Length of the peer's region.
     pub remote_bytes: u64,
@@ -99,15 +99,15 @@ pub struct DeviceEndpoint {
     pub local_lkey: u32,
     /// Key of the peer's region.
     pub remote_rkey: u32,
-    /// Eight bytes for results of atomics that nobody asked for.
+    /// Address of eight bytes that receive unused results of atomics.
     pub sink_iova: u64,
-    /// Key of those.
+    /// Local key of these eight bytes.
     pub sink_lkey: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// `enum bp_op`: the verbs that the host can ask for.
+/// `enum bp_op`: the device verbs that the host can request.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
@@ -131,11 +131,11 @@ pub enum Verb {
     WaitSignal = 8,
 }
 
-/// `enum bp_scope`: who calls a verb.
+/// `enum bp_scope`: the group of threads that makes one call.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Every thread for itself.
+    /// Every thread makes calls of its own.
     Thread = 0,
     /// Every warp.
     Warp = 1,
@@ -143,7 +143,7 @@ pub enum Scope {
     Block = 2,
 }
 
-/// `struct bp_op_args`: one verb, `count` times by every caller.
+/// `struct bp_op_args`: one verb, which every caller calls `count` times.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct OpArgs {
@@ -159,13 +159,13 @@ pub struct OpArgs {
     pub flags: u32,
     /// Offset into the peer's region of the first call.
     pub remote_offset: u64,
-    /// Added to it call by call.
+    /// Increment of `remote_offset` from call to call.
     pub remote_stride: u64,
     /// Source, destination or result of the first call; 0 for none.
     pub local: u64,
-    /// Added to it call by call.
+    /// Increment of `local` from call to call.
     pub local_stride: u64,
-    /// Length of each call.
+    /// Bytes of each call.
     pub bytes: u64,
     /// Operand of atomics and signals; ticket of `Test`.
     pub value: u64,
@@ -173,42 +173,42 @@ pub struct OpArgs {
     pub compare: u64,
     /// Offset of the signal word in the peer's region.
     pub signal_offset: u64,
-    /// One `u32` a caller: first status that was not ok.
+    /// One `u32` per caller: the first status other than `BP_OK`.
     pub status: u64,
-    /// Whether each caller waits for completion at its end.
+    /// Whether each caller ends with a `quiet`.
     pub quiet_after: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// Endpoints that one benchmark kernel drives at most.
+/// Most endpoints that one benchmark kernel drives.
 pub const BENCH_MAX_ENDPOINTS: usize = 8;
 
-/// `struct bp_bench_args`: messages of one size, in a row.
+/// `struct bp_bench_args`: messages of one size, sent in sequence.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct BenchArgs {
-    /// Message `m` goes by endpoint `m % endpoints`.
+    /// Endpoints; message `m` uses endpoint `m % endpoints`.
     pub ep: [DeviceEndpoint; BENCH_MAX_ENDPOINTS],
     /// Endpoints in use.
     pub endpoints: u32,
     /// Number of messages.
     pub messages: u32,
-    /// Latency: a quiet after so many messages, a row; 0: streaming.
+    /// Latency: number of messages per row, each row followed by a quiet; 0: streaming.
     pub each_quiet: u32,
-    /// Streaming: messages a doorbell.
+    /// Streaming: messages per doorbell.
     pub ring_every: u32,
     /// Source of message 0.
     pub src: u64,
     /// Offset in the peer's region of message 0.
     pub remote_offset: u64,
-    /// From message to message, at both ends.
+    /// Increment from message to message, at both ends.
     pub stride: u64,
-    /// Length of a message.
+    /// Bytes of a message.
     pub bytes: u64,
-    /// `u64` clock ticks a whole row (latency).
+    /// Latency: one `u64` per row, its duration in clock ticks.
     pub ticks: u64,
-    /// [`BenchResult`].
+    /// Address of the [`BenchResult`].
     pub result: u64,
 }
 
@@ -216,13 +216,13 @@ pub struct BenchArgs {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable, PartialEq, Eq)]
 pub struct BenchResult {
-    /// First status that was not ok.
+    /// First status other than `BP_OK`.
     pub status: u32,
-    /// Messages whose put was accepted.
+    /// Messages whose put succeeded.
     pub posted: u32,
-    /// GPU wall clock at the start.
+    /// GPU wall clock at the start, ns.
     pub start_ns: u64,
-    /// GPU wall clock at the end.
+    /// GPU wall clock at the end, ns.
     pub end_ns: u64,
     /// SM clock at the start.
     pub start_ticks: u64,
@@ -236,69 +236,70 @@ pub struct BenchResult {
 pub struct StoreArgs {
     /// Destination.
     pub window: u64,
-    /// Its length.
+    /// Length of the destination in bytes.
     pub window_bytes: u64,
-    /// Source, as long.
+    /// Source, of the same length.
     pub src: u64,
-    /// Bytes to store in all.
+    /// Total bytes to store.
     pub total_bytes: u64,
-    /// [`BenchResult`].
+    /// Address of the [`BenchResult`].
     pub result: u64,
 }
 
-/// `struct bp_tear_args`: lines rewritten for a while.
+/// `struct bp_tear_args`: lines that a kernel rewrites repeatedly.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct TearArgs {
     /// The lines.
     pub lines: u64,
-    /// 16, 32, 64 or 128.
+    /// Bytes of a line: 16, 32, 64 or 128.
     pub line_bytes: u32,
     /// Number of lines.
     pub count: u32,
-    /// Bound of the run.
+    /// Bound of the run, ns.
     pub duration_ns: u64,
-    /// `u32` that ends the run when it is not 0.
+    /// Address of a `u32` that ends the run when it is not 0.
     pub stop: u64,
 }
 
-/// `enum bp_link_lap`: what ends each lap of [`LinkMoveArgs`].
+/// `enum bp_link_lap`: the operation at the end of each lap of [`LinkMoveArgs`].
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkLap {
-    /// Nothing: laps overlap.
+    /// No operation: laps overlap.
     RunOn = 0,
-    /// A gpu-scope fence of the block's leader, between barriers.
+    /// A gpu-scope fence by the block's leader, between barriers.
     FenceGpu = 1,
-    /// A system-scope fence of the block's leader, between barriers.
+    /// A system-scope fence by the block's leader, between barriers.
     FenceSystem = 2,
     /// A barrier.
     Barrier = 3,
 }
 
-/// `struct bp_link_move_args`: the same stores or loads in every lap, each `lap_bytes` further.
+/// `struct bp_link_move_args`: the same stores or loads in every lap, shifted by `lap_bytes` per
+/// lap.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct LinkMoveArgs {
     /// Address of access 0.
     pub target: u64,
-    /// Accesses of the whole grid in a lap.
+    /// Accesses of the whole grid per lap.
     pub accesses: u64,
-    /// A [`LinkResult`] a block, in this GPU's memory, zeroed.
+    /// One [`LinkResult`] per block, zeroed, in this GPU's memory.
     pub results: u64,
-    /// No lap begins after this time.
+    /// Bound of the run, ns: no lap begins later.
     pub limit_ns: u64,
-    /// 4, 8 or 16.
+    /// Bytes of an access: 4, 8 or 16.
     pub access_bytes: u32,
-    /// From access to access.
+    /// Bytes from one access to the next.
     pub stride_bytes: u32,
-    /// Laps.
+    /// Number of laps.
     pub laps: u32,
     /// A [`LinkLap`].
     pub each_lap: u32,
-    /// Every word stored.
+    /// Value of every stored word.
     pub value: u32,
-    /// From a lap to the next.
+    /// Bytes from one lap to the next.
     pub lap_bytes: u32,
 }
 
@@ -308,31 +309,31 @@ pub struct LinkMoveArgs {
 pub struct LinkResult {
     /// A [`Code`], or 0.
     pub status: u32,
-    /// Laps, loads or rounds that were done.
+    /// Laps, loads or rounds that were completed.
     pub laps: u32,
-    /// GPU wall clock at the start.
+    /// GPU wall clock at the start, ns.
     pub start_ns: u64,
-    /// GPU wall clock at the end.
+    /// GPU wall clock at the end, ns.
     pub end_ns: u64,
-    /// Sum of the 4-byte words that were loaded.
+    /// Sum of the loaded 4-byte words.
     pub sum: u64,
 }
 
-/// `struct bp_link_chase_args`: loads that wait for each other.
+/// `struct bp_link_chase_args`: dependent loads.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct LinkChaseArgs {
-    /// Zeros.
+    /// Address of memory that holds zeros.
     pub target: u64,
-    /// How many: a power of two.
+    /// Its length in bytes: a power of two.
     pub span_bytes: u64,
-    /// [`LinkResult`].
+    /// Address of the [`LinkResult`].
     pub results: u64,
-    /// Bound of the run.
+    /// Bound of the run, ns.
     pub limit_ns: u64,
-    /// Loads.
+    /// Number of loads.
     pub count: u32,
-    /// From load to load, a multiple of 8.
+    /// Bytes from one load to the next: a multiple of 8.
     pub stride_bytes: u32,
 }
 
@@ -340,62 +341,63 @@ pub struct LinkChaseArgs {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct LinkFlagArgs {
-    /// `u64` that this side stores.
+    /// Address of the `u64` that this side stores.
     pub store_at: u64,
-    /// `u64` that the other side stores.
+    /// Address of the `u64` that the other side stores.
     pub watch_at: u64,
-    /// [`LinkResult`].
+    /// Address of the [`LinkResult`].
     pub results: u64,
-    /// Bound of each wait.
+    /// Bound of each wait, ns.
     pub limit_ns: u64,
-    /// Round trips.
+    /// Number of round trips.
     pub rounds: u32,
-    /// 1 for the side that waits first.
+    /// 1 for the side that waits first, else 0.
     pub answers: u32,
 }
 
-/// `struct bp_link_exchange_args`: an all-reduce of `f32` by bare stores.
+/// `struct bp_link_exchange_args`: an all-reduce of `f32` by plain stores, without a NIC.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct LinkExchangeArgs {
-    /// `count` elements of the GPU's memory.
+    /// Address of `count` elements in the GPU's memory.
     pub input: u64,
-    /// As many, which receive the sums.
+    /// Address of the `count` sums.
     pub output: u64,
-    /// Units of [`LINK_UNIT_BYTES`] that this rank stores, two slots of `most` in host memory.
+    /// Units of [`LINK_UNIT_BYTES`] that this rank stores: two slots of `most` units in host
+    /// memory.
     pub send: u64,
-    /// The same of every rank, as the others' are copied there.
+    /// Units of every rank, in the same layout, as copied from the other ranks.
     pub receive: u64,
-    /// [`LinkExchangeState`] in the GPU's memory.
+    /// Address of the [`LinkExchangeState`], in the GPU's memory.
     pub state: u64,
-    /// Bound of each wait.
+    /// Bound of each wait, ns.
     pub limit_ns: u64,
-    /// Elements.
+    /// Number of elements.
     pub count: u32,
-    /// Units of a slot.
+    /// Units per slot.
     pub most: u32,
-    /// This rank.
+    /// This rank, from 0.
     pub rank: u32,
-    /// All of them.
+    /// Number of ranks.
     pub ranks: u32,
 }
 
-/// Bytes of a unit of [`LinkExchangeArgs`]: three words of 4 bytes with the call's number + 1 behind them.
+/// Bytes of a unit of [`LinkExchangeArgs`]: three words of 4 bytes, then the call's number + 1.
 pub const LINK_UNIT_BYTES: usize = 16;
 
-/// `struct bp_link_exchange_state`: zeros at first.
+/// `struct bp_link_exchange_state`: initially zero.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable, PartialEq, Eq)]
 pub struct LinkExchangeState {
-    /// Calls that were made.
+    /// Number of calls made.
     pub calls: u64,
-    /// Blocks of the call that have ended.
+    /// Blocks of the current call that have ended.
     pub ended: u64,
     /// A [`Code`], or 0.
     pub status: u64,
 }
 
-// SAFETY: the layout is the C struct's (asserted below, compared field by field by a test).
+// SAFETY: the layout is the C struct's (asserted below, and compared field by field by a test).
 unsafe impl KernelArgs for OpArgs {}
 // SAFETY: as for OpArgs.
 unsafe impl KernelArgs for BenchArgs {}
@@ -430,32 +432,32 @@ const _: () = {
     assert!(size_of::<LinkExchangeState>() == 24);
 };
 
-/// `enum bp_status_code`: what a verb returned.
+/// `enum bp_status_code`: the result of a device verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Code {
-    /// A bounded wait ended, and the call may be made again; as an endpoint's failure, a caller that could not
-    /// fill the tickets that it held.
+    /// A bounded wait ended, and the call may be repeated. As an endpoint's failure: a caller could
+    /// not fill the tickets that it held.
     #[error("the wait timed out")]
     Timeout,
     /// The NIC completed a WQE in error.
     #[error("the NIC reported an error completion")]
     CqeError,
-    /// The queue pair is in error, and the call posted no more.
+    /// The queue pair is in error; the call posted nothing more.
     #[error("the queue pair is in error")]
     Dead,
     /// The arguments were refused.
     #[error("the arguments were refused")]
     Invalid,
-    /// Not complete yet.
+    /// The operation has not completed yet.
     #[error("not complete yet")]
     Pending,
-    /// A number that device code never writes.
+    /// A code that device code never writes.
     #[error("unknown status {0}")]
     Unknown(u32),
 }
 
 impl Code {
-    /// `Ok` for `BP_OK`, else the code.
+    /// `Ok` for `BP_OK`, otherwise the code.
     ///
     /// # Errors
     /// Every code but `BP_OK`.

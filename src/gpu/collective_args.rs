@@ -1,5 +1,5 @@
-//! What the host hands to the collective kernels: mirrors of the structures in
-//! `kernels/collective/collective.h`. A test compares sizes and offsets with the C side.
+//! Arguments of the collective kernels: mirrors of the structures in `kernels/collective.h`. A test
+//! compares sizes and offsets with the C side.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -7,7 +7,7 @@ use super::KernelArgs;
 
 /// Bytes before a message's payload (`BP_COLL_HEADER_BYTES`).
 pub const HEADER_BYTES: u64 = 64;
-/// Messages of a stream on their way to a rank (`BP_COLL_DEPTH`).
+/// Messages of a stream that may be outstanding to a rank (`BP_COLL_DEPTH`).
 pub const DEPTH: u64 = 4;
 /// Bytes of `struct bp_coll_channel`, which only device code reads.
 pub const CHANNEL_BYTES: usize = 128;
@@ -16,24 +16,24 @@ pub const SHARED_BYTES: usize = 128;
 /// Offset of `status` in `struct bp_coll_shared`.
 pub const SHARED_STATUS: usize = 20;
 
-/// Bytes of payload of a quick message at most (`BP_COLL_QUICK_BYTES`).
+/// Largest payload of a quick message, in bytes (`BP_COLL_QUICK_BYTES`).
 pub const QUICK_BYTES: u64 = 8192;
-/// Slots of a stream of quick messages (`BP_COLL_QUICK_SLOTS`).
+/// Slots per stream of quick messages (`BP_COLL_QUICK_SLOTS`).
 pub const QUICK_SLOTS: u64 = 2;
 /// Bytes of a quick message's slot (`BP_COLL_QUICK_SLOT_BYTES`).
 pub const QUICK_SLOT_BYTES: u64 = 11008;
-/// Bytes of payload of all ranks' quick messages at most (`BP_COLL_QUICK_ALL_BYTES`).
+/// Largest total payload of all ranks' quick messages, in bytes (`BP_COLL_QUICK_ALL_BYTES`).
 pub const QUICK_ALL_BYTES: u64 = 8 * 4104;
 /// Shared memory of a block (`BP_COLL_BLOCK_BYTES`).
 pub const BLOCK_BYTES: u32 = (64 + 8 * 192 + QUICK_ALL_BYTES + QUICK_SLOT_BYTES) as u32;
 
-/// `struct bp_coll_call`: what a rank calls.
+/// `struct bp_coll_call`: the parameters of a rank's call.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct CollCall {
-    /// Number of the call.
+    /// Number of the call, from 0.
     pub call: u64,
-    /// Elements that are reduced.
+    /// Number of elements to reduce.
     pub count: u64,
     /// `enum bp_coll_dtype`.
     pub dtype: u32,
@@ -45,21 +45,22 @@ pub struct CollCall {
     pub channels: u32,
 }
 
-/// `struct bp_coll_status`: why a call ended. Device code writes it, the host reads it.
+/// `struct bp_coll_status`: the failure that ended a call. Device code writes it, the host reads
+/// it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct CollStatus {
-    /// `enum bp_coll_code`; written last.
+    /// `enum bp_coll_code`; device code writes it last.
     pub code: u32,
-    /// The rank that it is about.
+    /// Rank that the status concerns.
     pub rank: u32,
-    /// The call.
+    /// The call of this rank.
     pub own: CollCall,
-    /// What that rank calls, where ranks differ.
+    /// The call of that rank, where calls differ.
     pub said: CollCall,
 }
 
-/// `struct bp_coll_args`: one all-reduce of one rank.
+/// `struct bp_coll_args`: one all-reduce of one rank. Addresses are the GPU's.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct CollArgs {
@@ -67,7 +68,7 @@ pub struct CollArgs {
     pub input: u64,
     /// Address of the results.
     pub output: u64,
-    /// Elements of a channel, but the last ones': whole 16 bytes.
+    /// Elements per channel, except the last ones: a multiple of 16 bytes.
     pub share: u64,
     /// Number of elements.
     pub count: u64,
@@ -79,53 +80,54 @@ pub struct CollArgs {
     pub algorithm: u32,
     /// Channels of the call.
     pub channels: u32,
-    /// This rank.
+    /// This rank, from 0.
     pub rank: u32,
     /// Number of ranks.
     pub ranks: u32,
-    /// Payload that a slot holds.
+    /// Payload capacity of a slot, bytes.
     pub chunk_bytes: u32,
-    /// 1: a negative control, slots are read without waiting for them.
+    /// 1: a negative control, slots are read without a wait.
     pub unwaited: u8,
-    /// 1: the kernel behind may begin beside this one.
+    /// 1: the next kernel may start before this one has ended.
     pub early: u8,
-    /// Channels that the communicator has.
+    /// Number of channels of the communicator.
     pub all_channels: u16,
-    /// [`super::args::DeviceEndpoint`] by channel and rank.
+    /// Address of the [`super::args::DeviceEndpoint`]s, by channel and rank.
     pub endpoints: u64,
-    /// `struct bp_coll_channel` by channel.
+    /// Address of the `struct bp_coll_channel`s, by channel.
     pub channel_state: u64,
-    /// `struct bp_coll_shared`.
+    /// Address of the `struct bp_coll_shared`.
     pub shared: u64,
-    /// Two of [`CollStatus`]: where ranks differ, and what ended the communicator.
+    /// Address of two [`CollStatus`]: a mismatch of calls, and the failure that ended the
+    /// communicator.
     pub status: u64,
     /// Address of this rank's region.
     pub region: u64,
-    /// Offset in a region: why each rank gave up.
+    /// Offset in a region: each rank's reason to give up.
     pub reports: u64,
-    /// Offset in a region: quick messages by channel and rank.
+    /// Offset in a region: slots of quick messages, by channel and rank.
     pub quick_slots: u64,
-    /// Offset in a region: messages that each rank has sent, by channel.
+    /// Offset in a region: number of messages that each rank has sent, by channel.
     pub exchange_signals: u64,
-    /// Offset in a region: messages that the rank before has sent round, by channel.
+    /// Offset in a region: number of ring messages that the preceding rank has sent, by channel.
     pub ring_signals: u64,
-    /// Offset in a region: slots by channel and rank.
+    /// Offset in a region: slots, by channel and rank.
     pub exchange_slots: u64,
     /// Offset in a region: slots of the ring, by channel.
     pub ring_slots: u64,
-    /// Address of the slots to send quick messages from.
+    /// Address of the slots from which quick messages are sent.
     pub quick_stage: u64,
-    /// Address of the slots to send from.
+    /// Address of the slots from which other messages are sent.
     pub stage: u64,
-    /// Payload of a message of this call at most.
+    /// Largest payload of a message of this call, bytes.
     pub piece_bytes: u64,
-    /// Bound of each wait, in ns.
+    /// Bound of each wait, ns.
     pub timeout_ns: u64,
-    /// How long a rank that gives up listens for the others' reasons, in ns.
+    /// Time for which a rank that gives up listens for the others' reasons, ns.
     pub grace_ns: u64,
 }
 
-// SAFETY: the layout is the C struct's (asserted below, compared field by field by a test).
+// SAFETY: the layout is the C struct's (asserted below, and compared field by field by a test).
 unsafe impl KernelArgs for CollArgs {}
 
 const _: () = {

@@ -1,4 +1,4 @@
-//! The argument of the engine's kernel: mirror of `struct bp_engine_args` in `kernels/engine/engine.h`.
+//! Argument of the engine's kernel: mirror of `struct bp_engine_args` in `kernels/engine.h`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -8,19 +8,19 @@ use super::KernelArgs;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct EngineArgs {
-    /// `struct bp_engine_board`, and a job a block behind it.
+    /// Address of the `struct bp_engine_board`, followed by one job per block.
     pub board: u64,
-    /// `struct bp_qpc` by slot.
+    /// Address of the `struct bp_qpc`s, by slot.
     pub contexts: u64,
-    /// `struct bp_qpc_record` by slot.
+    /// Address of the `struct bp_qpc_record`s, by slot.
     pub records: u64,
-    /// The last epoch that each block confirmed.
+    /// Address of the last epoch that each block has confirmed.
     pub answers: u64,
-    /// How long a launch runs, in ns.
+    /// Duration of a launch, ns.
     pub run_ns: u64,
-    /// How often it looks at everything; 0: as often as it can.
+    /// Number of rounds over all queue pairs; 0: as many as fit into `run_ns`.
     pub rounds: u32,
-    /// Longest in-band slot.
+    /// Longest in-band slot, bytes.
     pub slot_bytes: u32,
 }
 

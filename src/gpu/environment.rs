@@ -1,20 +1,23 @@
-//! What libcuda reads of the environment, once, when it is initialised.
+//! Environment variables that libcuda reads when it is initialised.
 
 use std::fs;
 
 const WANTED: [(&str, &str); 2] = [
-    // Loading a kernel at its first launch waits for running kernels: load all at once. Where it is
-    // set otherwise, each function of ours is still loaded with its module.
+    // A kernel that is loaded at its first launch waits for running kernels; eager loading avoids
+    // this. If the variable has another value, each of our functions is still loaded with its
+    // module.
     ("CUDA_MODULE_LOADING", "EAGER"),
-    // Streams that share one of the (by default 8) connections wait for each other, and a copy that
-    // waits for a spinning kernel is a deadlock: as many as there can be.
+    // Streams that share a connection (by default there are 8) wait for each other. A copy behind a
+    // spinning kernel that waits for it would be a deadlock, so this asks for the maximum.
     ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
 ];
 
-/// Sets what libcuda should read, where the program's environment does not say it, and where this can be
-/// done: only a process of one thread may change its environment, which C code reads without a lock. Opening
-/// a GPU calls this; a program that starts threads before that calls it first, or is started with
-/// `CUDA_DEVICE_MAX_CONNECTIONS=32`. Returns whether all is set.
+/// Sets the variables that libcuda should read and that the program's environment does not set.
+///
+/// This is possible only in a process of one thread, since C code reads the environment without a
+/// lock. Opening a GPU calls this function. A program that starts threads earlier calls it before
+/// them, or is started with `CUDA_DEVICE_MAX_CONNECTIONS=32`. Returns whether all variables are
+/// set.
 pub fn prepare() -> bool {
     set(&WANTED)
 }
@@ -35,7 +38,7 @@ fn set(wanted: &[(&str, &str)]) -> bool {
     true
 }
 
-/// Whether this is the process's only thread.
+/// Whether the process has only this thread.
 fn alone() -> bool {
     fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
 }

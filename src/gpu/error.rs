@@ -1,4 +1,4 @@
-//! What can go wrong with a GPU, real or not.
+//! Errors of GPUs and of the host executor.
 
 use std::time::Duration;
 
@@ -10,34 +10,34 @@ pub enum GpuError {
     /// There is no libcuda on this machine.
     #[error("no CUDA driver: libcuda.so was not found")]
     NoDriver,
-    /// The driver is there and finds no GPU.
+    /// The driver is installed but finds no GPU.
     #[error("the CUDA driver finds no GPU")]
     NoDevice,
-    /// The ordinal is past the last GPU.
+    /// The ordinal is not below the number of GPUs.
     #[error("there is no CUDA GPU {ordinal}: this machine has {count}, counted from 0")]
     NoSuchDevice {
-        /// Ordinal asked for.
+        /// The requested ordinal.
         ordinal: usize,
-        /// GPUs that the driver sees.
+        /// Number of GPUs that the driver sees.
         count: usize,
     },
-    /// The program contains no CUDA kernels.
+    /// The program was built without CUDA kernels.
     #[error("this program cannot use CUDA: {reason}")]
     NotBuilt {
-        /// What was missing at build time.
+        /// The missing part of the build.
         reason: &'static str,
     },
-    /// The GPU is older than the oldest that the kernels are compiled for.
+    /// The GPU is older than the oldest compute capability for which the kernels are compiled.
     #[error("{name} has compute capability {major}.{minor}; 8.0 is the least supported")]
     UnsupportedArch {
         /// The GPU's name.
         name: String,
-        /// Compute capability.
+        /// Compute capability, major.
         major: i32,
-        /// Compute capability.
+        /// Compute capability, minor.
         minor: i32,
     },
-    /// The driver lacks calls that are needed.
+    /// The driver is older than the calls that bellpush needs.
     #[error("the CUDA driver supports CUDA {}.{}; 12.4 is the least supported", .version / 1000, .version % 1000 / 10)]
     OldDriver {
         /// `cuDriverGetVersion`'s number: 1000 major + 10 minor.
@@ -48,7 +48,7 @@ pub enum GpuError {
         "cannot pin {bytes} bytes of host memory for the GPU: cuMemHostRegister: {error} (see ulimit -l)"
     )]
     Pin {
-        /// Size of the memory.
+        /// Bytes of the memory.
         bytes: usize,
         /// CUDA's name of the error.
         error: String,
@@ -64,20 +64,20 @@ pub enum GpuError {
     Nccl {
         /// NCCL's function.
         call: &'static str,
-        /// Its text for the error.
+        /// NCCL's text for the error.
         error: String,
     },
-    /// An address that another library gave is not of this GPU's memory.
+    /// An address from another library is not memory of this GPU.
     #[error("{bytes} bytes at {addr:#x} are no memory of CUDA GPU {gpu}")]
     NotGpuMemory {
         /// The GPU's ordinal.
         gpu: usize,
-        /// Begin of the range.
+        /// Start of the range.
         addr: u64,
-        /// Its length.
+        /// Length of the range.
         bytes: usize,
     },
-    /// A module's image does not suit this GPU or driver.
+    /// A module's image does not fit this GPU or driver.
     #[error("cannot load the kernels on {name}: {error}")]
     Load {
         /// The GPU's name.
@@ -85,12 +85,12 @@ pub enum GpuError {
         /// CUDA's name of the error.
         error: String,
     },
-    /// Two GPUs do not reach each other's memory.
+    /// A GPU cannot access another GPU's memory.
     #[error("CUDA GPU {from} cannot access the memory of GPU {to}")]
     NoPeer {
-        /// Whose kernels would.
+        /// GPU whose kernels would access the memory.
         from: usize,
-        /// Whose memory it is.
+        /// GPU that owns the memory.
         to: usize,
     },
     /// A call of the CUDA driver failed.
@@ -101,26 +101,26 @@ pub enum GpuError {
         /// CUDA's name of the error.
         error: String,
     },
-    /// A call of the operating system failed, for the host executor.
+    /// A system call of the host executor failed.
     #[error("host executor: {call}: {source}")]
     System {
-        /// What was tried.
+        /// The call.
         call: &'static str,
         /// The system's error.
         source: std::io::Error,
     },
-    /// Host memory could not be had, or an access left it.
+    /// Host memory could not be allocated, or an access was out of bounds.
     #[error(transparent)]
     Mem(#[from] MemError),
-    /// The module has no kernel of that name.
+    /// The module has no kernel with this name.
     #[error("there is no kernel {name}; known are: {}", .known.join(", "))]
     NoKernel {
-        /// Name asked for.
+        /// The requested name.
         name: String,
-        /// The module's kernels.
+        /// Names of the module's kernels.
         known: Vec<String>,
     },
-    /// The argument struct is not the one that the kernel takes.
+    /// The argument struct is not the one of the kernel.
     #[error("kernel {kernel} takes an argument of {takes} bytes, not {given}")]
     ArgsSize {
         /// The kernel's name.
@@ -130,31 +130,31 @@ pub enum GpuError {
         /// Bytes given.
         given: usize,
     },
-    /// A launch needs at least one block and one thread.
+    /// A launch with zero blocks or threads.
     #[error("a launch of {grid} blocks of {block} threads does nothing")]
     EmptyLaunch {
-        /// Blocks asked for.
+        /// Requested blocks.
         grid: u32,
-        /// Threads a block asked for.
+        /// Requested threads per block.
         block: u32,
     },
-    /// A block is larger than the hardware allows.
+    /// A block is larger than the hardware supports.
     #[error("a block of {threads} threads; {limit} is the most")]
     BlockTooLarge {
-        /// Threads asked for.
+        /// Requested threads.
         threads: u32,
         /// The limit.
         limit: u32,
     },
-    /// More shared memory than a block can have.
+    /// A block would have more shared memory than the hardware supports.
     #[error("{bytes} bytes of shared memory a block; {limit} is the most")]
     SharedTooLarge {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u32,
         /// The limit.
         limit: u32,
     },
-    /// More lanes than the host executor may run at once.
+    /// A launch has more lanes than the host executor accepts.
     #[error("a launch of {lanes} lanes; the host executor is set to at most {limit}")]
     TooManyLanes {
         /// Blocks times threads.
@@ -162,42 +162,42 @@ pub enum GpuError {
         /// `HostOptions::max_lanes`.
         limit: usize,
     },
-    /// A kernel of the host executor trapped, or its lanes could not meet in a collective.
+    /// A kernel on the host executor trapped, or its lanes did not meet in a collective.
     #[error("kernel {kernel} faulted: {why}")]
     Fault {
         /// The kernel's name.
         kernel: String,
-        /// What happened.
+        /// The cause.
         why: String,
     },
-    /// A kernel, stream, event or memory of one GPU was used with another.
+    /// A kernel, stream, event or memory of one GPU was used with another GPU.
     #[error("the {what} belongs to another GPU")]
     OtherGpu {
         /// The object.
         what: &'static str,
     },
-    /// Registers of a device have no bulk copies; only words can be written to them.
+    /// Mapped registers of a device have no bulk copies; only words can be written to them.
     #[error("mapped registers cannot be copied from or to")]
     Registers,
-    /// A bounded wait ended; the work goes on.
+    /// A bounded wait ended; the work continues.
     #[error("{what} did not finish within {after:?}")]
     Timeout {
-        /// What was waited for.
+        /// The awaited work.
         what: &'static str,
         /// The bound.
         after: Duration,
     },
-    /// Work was to be recorded that cannot be.
+    /// The work cannot be recorded as a graph.
     #[error("{why}: no work was recorded")]
     NoGraph {
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// Work of a stream is being recorded: it cannot be waited for, and only what the recording thread
-    /// queues belongs to it.
+    /// A thread is recording the stream's work. No thread can wait for the stream, and only the
+    /// recording thread can queue work on it.
     #[error("work of the stream is being recorded")]
     Recording,
-    /// An event was asked for its time before it was reached.
+    /// The time of an event was requested before the event was reached.
     #[error("the event was not recorded yet")]
     NotRecorded,
 }

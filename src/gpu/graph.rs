@@ -1,4 +1,4 @@
-//! Work of a stream that is recorded once and queued again at the cost of one launch: a CUDA graph.
+//! Recorded work of a stream, which is queued again at the cost of one launch: a CUDA graph.
 
 #[cfg(feature = "cuda")]
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -6,17 +6,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use super::stream::Kept;
 use super::{GpuError, Stream};
 
-/// Recorded kernels, with the arguments that they had; what they reach is kept as long as this.
+/// Recorded kernels with their arguments. The graph keeps the memory that they access.
 pub struct Graph<'a> {
     stream: &'a Stream,
-    /// Dropped before what is kept, whose modules its nodes name.
+    /// Dropped before the kept objects: its nodes refer to their modules.
     #[cfg(feature = "cuda")]
     graph: super::cuda::Graph,
     kept: Vec<Kept>,
 }
 
-/// Records, and ends the recording in any case, a panic of `queue` included: the stream would else record
-/// for ever.
+/// Records the work of `queue` and always ends the recording, even after a panic; the stream would
+/// otherwise stay in recording mode.
 #[cfg(feature = "cuda")]
 fn recorded<T, E: From<GpuError>>(
     queue: impl FnOnce() -> Result<(), E>,
@@ -31,12 +31,12 @@ fn recorded<T, E: From<GpuError>>(
 }
 
 impl Stream {
-    /// Records what `queue` queues on this stream from this thread, instead of executing it. Until it
-    /// returns, other threads' use of the stream is refused with [`GpuError::Recording`].
+    /// Records the work that `queue` queues on this stream from this thread, instead of executing
+    /// it. Until the call returns, other threads that use the stream get [`GpuError::Recording`].
     ///
     /// # Errors
-    /// [`GpuError::NoGraph`] on the host executor; [`GpuError::Recording`] within another recording;
-    /// what `queue` or the driver reports. Nothing is queued then.
+    /// [`GpuError::NoGraph`] on the host executor; [`GpuError::Recording`] within another
+    /// recording; errors of `queue` and of the driver. After an error nothing is queued.
     pub fn capture<E: From<GpuError>>(
         &self,
         queue: impl FnOnce() -> Result<(), E>,
@@ -64,10 +64,10 @@ impl Stream {
 }
 
 impl Graph<'_> {
-    /// Queues all that was recorded, on the stream that it was recorded from.
+    /// Queues the recorded work on the stream from which it was recorded.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn launch(&self) -> Result<(), GpuError> {
         let mut state = self.stream.queueing()?;
         for what in &self.kept {

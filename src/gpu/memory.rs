@@ -1,4 +1,4 @@
-//! Memory that kernels address: the GPU's own, and host memory mapped for it.
+//! Memory that kernels can address: a GPU's own memory, and host memory that is mapped for it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -6,14 +6,15 @@ use std::sync::Arc;
 use super::{Backend, Gpu, GpuError};
 use crate::mem::{Dma, Exported, HostMem, MemError, View};
 
-/// Memory of the GPU (of the host executor: host memory), zero-filled, freed with the last `Arc`.
+/// Memory of the GPU (of the host executor: host memory). It is zero-filled, and freed with the
+/// last `Arc`.
 ///
-/// As [`Dma`], with CUDA: copies run on streams of their own and are polled, so that they finish
-/// while kernels spin; any thread may call. Atomics read, change and write back under one lock of
-/// this GPU: they are atomic among themselves only, not against kernels.
+/// As a [`Dma`] with CUDA: copies run on separate streams that the caller polls, so they complete
+/// while kernels spin. Any thread may call. Atomics are read-modify-write under one lock of the
+/// GPU: they are atomic among each other, but not against kernels.
 ///
-/// Freeing CUDA memory waits for all running kernels of the GPU, so a thread that a kernel waits
-/// for must not be the one that drops the last `Arc`.
+/// CUDA's free waits for all running kernels of the GPU. A thread that a kernel waits for must
+/// therefore not drop the last `Arc`.
 pub struct DeviceMem {
     pub(super) gpu: Arc<Gpu>,
     pub(super) kind: DeviceKind,
@@ -26,10 +27,10 @@ pub(super) enum DeviceKind {
 }
 
 impl Gpu {
-    /// Allocates zero-filled memory on the GPU. Not while a kernel runs that waits for the caller.
+    /// Allocates zero-filled memory on the GPU. Do not call it while a kernel waits for the caller.
     ///
     /// # Errors
-    /// When there is not as much, or for 0 bytes.
+    /// [`GpuError`] when the GPU has too little memory, or for 0 bytes.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Arc<DeviceMem>, GpuError> {
         let kind = match &self.backend {
             Backend::Host(_) => DeviceKind::Host(View::new(&HostMem::alloc(bytes)?, 0, bytes)?),
@@ -39,17 +40,19 @@ impl Gpu {
         Ok(Arc::new(DeviceMem { gpu: self.clone(), kind }))
     }
 
-    /// Memory of this GPU (of the host executor: of this process) that another library of the program
-    /// has allocated, and that kernels may read, and write with `write`. It stays that library's to free.
+    /// Wraps memory of this GPU (of the host executor: of this process) that another library of the
+    /// program has allocated. Kernels may read it, and with `write` also write it. The library
+    /// still frees it.
     ///
     /// # Safety
-    /// From now on until the last `Arc` is gone, and the work of streams that were given it is done,
-    /// the range must stay the program's own and on this GPU, and no Rust reference may be formed
-    /// to it. Without `write` nothing may write there.
+    /// Until the last `Arc` is dropped and the work of all streams that use it has ended, the range
+    /// stays the program's own and on this GPU, and no Rust reference to it is formed. Without
+    /// `write` nothing writes to it.
     ///
     /// # Errors
-    /// [`MemError::Fault`] on the host executor for a range that is not mapped for reading, or for
-    /// writing with `write`; [`GpuError::NotGpuMemory`] with CUDA for memory that is not this GPU's.
+    /// [`MemError::Fault`] on the host executor, for a range that is not mapped for reading (with
+    /// `write`: for writing); [`GpuError::NotGpuMemory`] with CUDA, for memory that is not this
+    /// GPU's.
     pub unsafe fn borrow(
         self: &Arc<Self>,
         addr: u64,
@@ -69,13 +72,13 @@ impl Gpu {
         Ok(Arc::new(DeviceMem { gpu: self.clone(), kind }))
     }
 
-    /// Pins host memory, or a device's, and maps it for the GPU, until the last clone of the result
-    /// goes. Memory that is mapped already, for this GPU or another of this process, may be mapped
+    /// Pins host memory, or a device's memory, and maps it for the GPU until the last clone of the
+    /// result is dropped. Memory that is already mapped for a GPU of this process may be mapped
     /// again.
     ///
     /// # Errors
-    /// [`GpuError::Pin`] when the system does not allow it, as it does for a device's memory without
-    /// the privilege to map I/O memory; [`MemError::Far`] for memory that the processor does not reach.
+    /// [`GpuError::Pin`] when the system refuses: a device's memory requires the privilege to map
+    /// I/O memory. [`MemError::Far`] for memory that the processor cannot access.
     pub fn register(self: &Arc<Self>, mem: &Arc<HostMem>) -> Result<Mapped, GpuError> {
         if mem.is_far() {
             return Err(MemError::Far.into()); // its address is another device's
@@ -88,8 +91,8 @@ impl Gpu {
         if !mem.is_device() {
             return map(false);
         }
-        // The driver takes a device's pages as I/O memory only, and ordinary ones, which a software
-        // device has in their place, only without.
+        // The driver accepts a device's pages as I/O memory only, and ordinary pages, which a
+        // software device has in their place, only as ordinary memory.
         map(true).or_else(|refused| map(false).map_err(|_| refused))
     }
 
@@ -112,8 +115,8 @@ impl Gpu {
     /// Maps registers or memory of another device (a UAR page, a DM window) for the GPU.
     ///
     /// # Safety
-    /// `addr .. addr + bytes` must stay a mapping of that device while `owner` lives, and writing
-    /// any word there must be sound for this program.
+    /// `addr .. addr + bytes` stays a mapping of that device while `owner` lives, and writing any
+    /// word there is sound for this program.
     ///
     /// # Errors
     /// [`GpuError::Pin`] when the driver refuses, as it does without the privilege to map I/O
@@ -128,9 +131,9 @@ impl Gpu {
         unsafe { self.map(addr, bytes, true, Owner::Registers(owner)) }
     }
 
-    /// Where this GPU's kernels reach memory: their own GPU's, that of the GPUs `within`, or host
-    /// memory that is pinned. What comes with the address keeps host memory, and its pin; a GPU's memory
-    /// is its owner's to keep.
+    /// Address at which this GPU's kernels access memory: their own GPU's, that of the GPUs
+    /// `within`, or pinned host memory. The returned guard keeps host memory and its pin; a GPU's
+    /// memory is kept by its owner.
     pub(crate) fn reach(
         &self,
         memory: &dyn Dma,
@@ -145,7 +148,7 @@ impl Gpu {
             #[cfg(feature = "cuda")]
             (Backend::Cuda(gpu), Some(view), _) => {
                 let pin = super::cuda::Pin::covering(view.addr(), view.len)?;
-                // The pin goes first: it must not outlive the memory.
+                // The pin is dropped first: it must not outlive the memory.
                 Some((gpu.device_address(view.addr()).ok()?, Arc::new((pin, view.mem.clone()))))
             }
             #[cfg(feature = "cuda")]
@@ -174,7 +177,8 @@ impl Gpu {
             }
             #[cfg(feature = "cuda")]
             Backend::Cuda(gpu) => {
-                // SAFETY: the range stays mapped as long as the pin, which is dropped before owner.
+                // SAFETY: the range stays mapped as long as the pin, which is dropped before
+                // `owner`.
                 let pin = unsafe { super::cuda::Pin::take(gpu, host, bytes, io)? };
                 (gpu.device_address(host)?, Pinned::Cuda(pin))
             }
@@ -184,7 +188,7 @@ impl Gpu {
 }
 
 impl DeviceMem {
-    /// Address by which kernels reach the memory.
+    /// Address of the memory in kernels.
     pub fn addr(&self) -> u64 {
         match &self.kind {
             DeviceKind::Host(view) => view.addr(),
@@ -193,12 +197,12 @@ impl DeviceMem {
         }
     }
 
-    /// The GPU whose memory it is.
+    /// The GPU that owns the memory.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
 
-    /// Copies bytes in, and returns when they are there.
+    /// Copies bytes into the memory and returns when they have arrived.
     ///
     /// # Errors
     /// As [`Dma::write`].
@@ -206,7 +210,7 @@ impl DeviceMem {
         Ok(self.write(offset, from)?)
     }
 
-    /// Copies bytes out.
+    /// Copies bytes from the memory.
     ///
     /// # Errors
     /// As [`Dma::read`].
@@ -223,7 +227,7 @@ impl DeviceMem {
     }
 }
 
-// SAFETY: what it names is the view's or the allocation's, which it keeps.
+// SAFETY: the named memory is the view's or the allocation's, which the value keeps.
 unsafe impl Dma for DeviceMem {
     fn bytes(&self) -> usize {
         self.dma().bytes()
@@ -278,7 +282,7 @@ unsafe impl Dma for DeviceMem {
     }
 }
 
-/// Host memory, or another device's registers, that the GPU addresses. Clones share the mapping.
+/// Host memory, or another device's registers, mapped for the GPU. Clones share the mapping.
 #[derive(Clone)]
 pub struct Mapped(Arc<Inner>);
 
@@ -306,12 +310,12 @@ enum Owner {
 }
 
 impl Mapped {
-    /// Address by which kernels reach the memory.
+    /// Address of the memory in kernels.
     pub fn addr(&self) -> u64 {
         self.0.device
     }
 
-    /// Address by which this process reaches it.
+    /// Address of the memory in this process.
     pub fn host_addr(&self) -> u64 {
         self.0.host
     }
@@ -329,7 +333,7 @@ impl Mapped {
         }
     }
 
-    /// The GPU that it is mapped for.
+    /// The GPU for which the memory is mapped.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.0.gpu
     }
@@ -341,7 +345,7 @@ impl Mapped {
         }
     }
 
-    /// A whole word of `bytes` bytes at `offset`.
+    /// Checks that a whole word of `bytes` bytes lies at `offset`.
     pub(super) fn check_word(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
         self.check(offset, bytes)?;
         if (self.0.host as usize + offset).is_multiple_of(bytes) {

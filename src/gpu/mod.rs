@@ -1,10 +1,10 @@
-//! GPUs: memory, registration, kernels, streams; and the host executor, which runs the same kernels
-//! on CPU threads behind the same interface.
+//! GPUs: memory, registration, kernels and streams. The host executor runs the same kernels on CPU
+//! threads behind the same interface.
 //!
-//! Everything here is bounded: waits take a timeout, launches are checked against limits. With
-//! CUDA, calls that allocate, free, register or load may wait for running kernels (the driver's
-//! rule), so a thread that a running kernel waits for calls none of them; [`Stream`]'s operations
-//! and [`DeviceMem`]'s copies never wait for kernels of other streams.
+//! All operations are bounded: waits take a timeout, launches are checked against limits. With
+//! CUDA, calls that allocate, free, register or load may wait for running kernels, as the driver
+//! documents. A thread that a running kernel waits for must not make these calls. [`Stream`]'s
+//! operations and [`DeviceMem`]'s copies never wait for kernels of other streams.
 
 pub mod args;
 pub mod collective_args;
@@ -33,7 +33,7 @@ pub use module::{
 pub use stream::{Event, Stream};
 pub(crate) use stream::{Kept, Token};
 
-/// What runs the kernels.
+/// Executor of the kernels.
 #[derive(Debug, Clone)]
 pub enum Executor {
     /// CPU threads of this process.
@@ -54,18 +54,18 @@ enum Backend {
     Cuda(Arc<cuda::Device>),
 }
 
-/// What a GPU is. Displays as `cuda:NVIDIA H200` or `host`.
+/// Description of a GPU. It displays as `cuda:NVIDIA H200` or `host`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
     /// The GPU's name; `None` for the host executor.
     pub name: Option<String>,
     /// PCI address such as `0000:17:00.0`.
     pub pci: Option<String>,
-    /// Streaming multiprocessors; of the host executor, OS threads a launch.
+    /// Number of streaming multiprocessors; for the host executor, OS threads per launch.
     pub sms: u32,
-    /// SM clock, if known.
+    /// SM clock in kHz, if known.
     pub clock_khz: Option<u32>,
-    /// Memory of the GPU.
+    /// Bytes of the GPU's memory.
     pub memory_bytes: Option<u64>,
     /// Compute capability.
     pub capability: Option<(i32, i32)>,
@@ -86,7 +86,7 @@ impl Gpu {
     /// Opens a GPU or a host executor.
     ///
     /// # Errors
-    /// One line that says what is missing: the driver, the device, the kernels in this program.
+    /// [`GpuError`], which names the missing part: the driver, the GPU, or kernels in this program.
     pub fn open(executor: Executor) -> Result<Arc<Self>, GpuError> {
         match executor {
             Executor::Host(options) => {
@@ -114,7 +114,7 @@ impl Gpu {
         }
     }
 
-    /// CUDA GPUs of this machine.
+    /// Number of CUDA GPUs of this machine.
     ///
     /// # Errors
     /// [`GpuError::NoDriver`] without a driver, [`GpuError::NotBuilt`] without the feature `cuda`.
@@ -125,7 +125,7 @@ impl Gpu {
         Err(GpuError::NotBuilt { reason: "it was built without the feature `cuda`" })
     }
 
-    /// What the GPU is.
+    /// The GPU's description.
     pub fn describe(&self) -> &About {
         &self.about
     }
@@ -135,12 +135,12 @@ impl Gpu {
         matches!(self.backend, Backend::Host(_))
     }
 
-    /// Lets this GPU's kernels load and store memory that the other one allocated, now or later.
-    /// Between host executors, and of a GPU with itself, there is nothing to enable.
+    /// Lets this GPU's kernels access memory that the other GPU has allocated or will allocate.
+    /// Host executors reach each other's memory anyway, and a GPU reaches its own.
     ///
     /// # Errors
-    /// [`GpuError::NoPeer`] when the hardware cannot, [`GpuError::OtherGpu`] between a GPU and a
-    /// host executor.
+    /// [`GpuError::NoPeer`] when the hardware does not support it; [`GpuError::OtherGpu`] between a
+    /// GPU and a host executor.
     pub fn enable_peer(&self, other: &Self) -> Result<(), GpuError> {
         match (&self.backend, &other.backend) {
             (Backend::Host(_), Backend::Host(_)) => Ok(()),

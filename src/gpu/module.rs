@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::{Backend, Gpu, GpuError};
 
-/// A kernel compiled for the host executor, as `BP_KERNEL` in `exec.cuh` defines it: runs one lane,
-/// and called with null only returns its argument's size.
+/// A kernel compiled for the host executor, as `BP_KERNEL` in `kernels/exec.cuh` defines it. A call
+/// runs one lane; a call with null only returns the size of the argument.
 pub type HostKernel = unsafe extern "C" fn(args: *const c_void) -> usize;
 
-/// Kernels of one library, for both executors.
+/// Kernels of one library, for CUDA and for the host executor.
 #[derive(Debug, Clone, Copy)]
 pub struct Module {
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA loads images"))]
@@ -17,7 +17,7 @@ pub struct Module {
     host: &'static [(&'static str, HostKernel)],
 }
 
-/// Declares kernels of the host executor by name and makes the table for [`Module::new`].
+/// Declares kernels of the host executor by name and builds the table for [`Module::new`].
 ///
 /// The program must link the objects that define them with `BP_KERNEL`.
 #[macro_export]
@@ -42,13 +42,13 @@ mod generated {
 pub(super) use generated::WHY_NO_FATBINS;
 
 impl Module {
-    /// Kernels of a program's own. `fatbins`: CUDA images (fatbin, cubin or PTX with a final 0); none
-    /// where nvcc was absent. `host`: the same kernels for the host executor, as
-    /// [`host_kernels!`](crate::host_kernels) makes the table.
+    /// A module of a program's own kernels. `fatbins`: CUDA images (fatbin, cubin, or PTX with a
+    /// final 0); empty where nvcc was absent. `host`: the same kernels for the host executor, a
+    /// table that [`host_kernels!`](crate::host_kernels) builds.
     ///
     /// # Safety
-    /// The images are what a CUDA compiler made, and the table's functions are `BP_KERNEL`'s: loading
-    /// looks into the one and calls the other.
+    /// The images come from a CUDA compiler, and the functions of the table from `BP_KERNEL`:
+    /// loading the module parses the images and calls the functions.
     ///
     /// ```compile_fail,E0133
     /// # use bellpush::gpu::{HostKernel, Module};
@@ -68,28 +68,28 @@ impl Module {
         generated::BUILTIN
     }
 
-    /// Names of the kernels that the host executor knows.
+    /// Names of the kernels for the host executor.
     pub fn host_names(&self) -> impl Iterator<Item = &'static str> {
         self.host.iter().map(|(name, _)| *name)
     }
 }
 
-/// Size of a launch; all one-dimensional.
+/// Dimensions of a launch, which are one-dimensional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dims {
-    /// Blocks.
+    /// Number of blocks.
     pub grid: u32,
-    /// Threads a block, at most [`MAX_BLOCK`].
+    /// Threads per block, at most [`MAX_BLOCK`].
     pub block: u32,
-    /// Dynamic shared memory a block, at most [`MAX_SHARED_BYTES`].
+    /// Dynamic shared memory per block in bytes, at most [`MAX_SHARED_BYTES`].
     pub shared_bytes: u32,
-    /// Whether it may begin before the stream's work in front of it has ended.
+    /// Whether the kernel may begin before the preceding work of the stream has ended.
     pub early: bool,
 }
 
-/// Threads that a block may have.
+/// Most threads per block.
 pub const MAX_BLOCK: u32 = 1024;
-/// Dynamic shared memory that a block may have (compute capability 9.0's).
+/// Most dynamic shared memory per block, in bytes (compute capability 9.0).
 pub const MAX_SHARED_BYTES: u32 = 227 << 10;
 
 impl Dims {
@@ -98,14 +98,15 @@ impl Dims {
         Self { grid, block, shared_bytes: 0, early: false }
     }
 
-    /// The same with `bytes` of dynamic shared memory a block.
+    /// The same launch with `bytes` of dynamic shared memory per block.
     pub fn shared(self, bytes: u32) -> Self {
         Self { shared_bytes: bytes, ..self }
     }
 
-    /// The same, and the kernel may begin while the one in front of it ends (programmatic dependent launch): it
-    /// waits for that itself, by `bp::await_kernel_before`. Where the GPU or the kernel's image is of a compute
-    /// capability before 9.0, and on the host executor, it begins afterwards as ever.
+    /// The same launch, which may begin while the preceding kernel ends (programmatic dependent
+    /// launch). The kernel itself then waits for the preceding one, with `bp::await_kernel_before`.
+    /// If the compute capability of the GPU or of the kernel's image is below 9.0, and on the host
+    /// executor, the launch begins after the preceding kernel.
     pub fn early(self) -> Self {
         Self { early: true, ..self }
     }
@@ -133,8 +134,8 @@ impl Dims {
 /// The one struct that a kernel takes, by value.
 ///
 /// # Safety
-/// The implementer promises that the type has the layout of the kernel's C++ struct (the size is
-/// checked at each launch). What a value holds is [`Stream::launch`](super::Stream::launch)'s promise.
+/// The type has the layout of the kernel's C++ struct (each launch checks the size). The values are
+/// covered by the promise of [`Stream::launch`](super::Stream::launch).
 pub unsafe trait KernelArgs: bytemuck::NoUninit {}
 
 /// A module on one GPU.
@@ -151,7 +152,7 @@ enum LoadedCode {
     Cuda(Arc<super::cuda::LoadedModule>),
 }
 
-/// One kernel, ready to launch on the GPU that it was loaded on.
+/// A kernel, ready to launch on the GPU on which it was loaded.
 #[derive(Clone)]
 pub struct Kernel {
     pub(super) gpu: Arc<Gpu>,
@@ -168,11 +169,11 @@ pub(super) enum Code {
 }
 
 impl Gpu {
-    /// Loads a module, all of it: no later launch loads anything.
+    /// Loads a whole module. Later launches load nothing.
     ///
     /// # Errors
-    /// [`GpuError::Load`] when the images do not suit the GPU, [`GpuError::NotBuilt`] when there
-    /// are none.
+    /// [`GpuError::Load`] when the images do not fit the GPU; [`GpuError::NotBuilt`] when there are
+    /// no images.
     pub fn load(self: &Arc<Self>, module: &Module) -> Result<Loaded, GpuError> {
         let code = match &self.backend {
             Backend::Host(_) => LoadedCode::Host(module.host),
@@ -184,10 +185,10 @@ impl Gpu {
 }
 
 impl Loaded {
-    /// The kernel of that name.
+    /// The kernel with this name.
     ///
     /// # Errors
-    /// [`GpuError::NoKernel`], which lists the names that there are.
+    /// [`GpuError::NoKernel`], which lists the known names.
     pub fn kernel(&self, name: &str) -> Result<Kernel, GpuError> {
         let found = match &self.code {
             LoadedCode::Host(table) => {
@@ -223,7 +224,7 @@ impl Kernel {
         &self.name
     }
 
-    /// Bytes of the struct that it takes.
+    /// Bytes of the argument struct.
     pub fn args_bytes(&self) -> usize {
         self.args_bytes
     }

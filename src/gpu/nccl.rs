@@ -1,4 +1,4 @@
-//! NVIDIA's collective library on the same GPUs and streams, for comparison.
+//! NCCL, NVIDIA's collective library, on the same GPUs and streams, for comparison.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::mem::{Dma, MemError};
 /// Bytes of `ncclUniqueId`.
 pub const UNIQUE_ID_BYTES: usize = 128;
 
-/// NCCL's `ncclDataType_t` of the types that are compared.
+/// NCCL's `ncclDataType_t`: the types that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum NcclType {
@@ -46,8 +46,8 @@ impl NcclType {
     }
 }
 
-/// A rank of a communicator of NCCL. Which ways it may take is NCCL's own to say, by its environment
-/// (`NCCL_P2P_DISABLE=1` for host memory), once a process.
+/// A rank of a NCCL communicator. NCCL chooses its transports from its environment, once per
+/// process (`NCCL_P2P_DISABLE=1` for host memory).
 pub struct Nccl {
     gpu: Arc<Gpu>,
     #[cfg(feature = "cuda")]
@@ -61,7 +61,7 @@ impl Nccl {
     /// The library's version, 10000 major + 100 minor + patch.
     ///
     /// # Errors
-    /// [`GpuError::NoNccl`] where the loader does not find it.
+    /// [`GpuError::NoNccl`] where the loader does not find the library.
     pub fn version() -> Result<i32, GpuError> {
         #[cfg(feature = "cuda")]
         return super::cuda::nccl_version();
@@ -69,10 +69,10 @@ impl Nccl {
         Err(WITHOUT)
     }
 
-    /// What one rank makes and all of them join with.
+    /// Identifier of a communicator, which one rank creates and all ranks join with.
     ///
     /// # Errors
-    /// As [`Nccl::version`], and what NCCL reports.
+    /// As [`Nccl::version`], and NCCL's errors.
     pub fn unique_id() -> Result<[u8; UNIQUE_ID_BYTES], GpuError> {
         #[cfg(feature = "cuda")]
         return super::cuda::nccl_unique_id();
@@ -80,10 +80,10 @@ impl Nccl {
         Err(WITHOUT)
     }
 
-    /// Rank `rank` of `ranks`, each on a GPU of its own; waits for all of them.
+    /// Joins as rank `rank` of `ranks`, each on a GPU of its own; waits for all of them.
     ///
     /// # Errors
-    /// [`GpuError::NoDevice`] on the host executor, [`GpuError::Timeout`], what NCCL reports.
+    /// [`GpuError::NoDevice`] on the host executor, [`GpuError::Timeout`], and NCCL's errors.
     pub fn join(
         gpu: &Arc<Gpu>,
         id: [u8; UNIQUE_ID_BYTES],
@@ -103,7 +103,7 @@ impl Nccl {
     /// Queues an all-reduce of `count` elements; `output` may be `input`.
     ///
     /// # Errors
-    /// When the memories are shorter or another GPU's, and what NCCL reports.
+    /// [`GpuError`] for a memory that is too short or belongs to another GPU, and NCCL's errors.
     pub fn all_reduce(
         &self,
         stream: &Stream,
@@ -132,8 +132,8 @@ impl Nccl {
             state.keep(input.clone());
             state.keep(output.clone());
             if state.is_recording() {
-                // The recording names the communicator's memory. What is queued is not kept: dropping the
-                // communicator ends it.
+                // The graph refers to the communicator's memory. A queued call needs no such guard:
+                // the drop of the communicator ends it.
                 state.keep(self.comm.clone());
             }
             let ends = (input.addr(), output.addr());

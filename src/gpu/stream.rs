@@ -11,12 +11,13 @@ use super::module::Code;
 use super::{Backend, DeviceMem, Dims, Gpu, GpuError, Kernel, KernelArgs, Mapped, host};
 use crate::mem::{Dma, MemError};
 
-/// A queue of kernels, copies and word writes, executed in order, beside those of other streams.
+/// A queue of kernels, copies and word writes. They execute in order, concurrently with other
+/// streams.
 ///
-/// The stream keeps the memory and the kernels that it was given until [`Stream::synchronize`]
-/// finds it idle. Dropping a busy stream waits up to a second; after that a host executor's
-/// kernel is ended where it stands. One that cannot be ended (CUDA's, lanes that are threads, a fibre
-/// that does not yield) goes on, and the memory that the stream was given is leaked.
+/// The stream keeps its work's memory and kernels until [`Stream::synchronize`] finds it idle.
+/// Dropping a busy stream waits for up to a second; after that a kernel on the host executor is
+/// cancelled. A kernel that cannot be cancelled (with CUDA, with lanes that are threads, or in a
+/// fibre that does not yield) continues, and the memory given to the stream is leaked.
 pub struct Stream {
     gpu: Arc<Gpu>,
     kind: Kind,
@@ -24,22 +25,23 @@ pub struct Stream {
     token: Arc<Token>,
 }
 
-/// Another one for every stream; who holds it learns how the stream was dropped.
+/// Identity of a stream; its holder learns how the stream was dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Token(OnceLock<bool>);
 
 impl Token {
-    /// Once the stream is gone: whether all of its work was done then.
+    /// Once the stream is dropped: whether all of its work had ended by then.
     pub(crate) fn dropped_idle(&self) -> Option<bool> {
         self.0.get().copied()
     }
 }
 
-/// What a stream keeps and refuses. Locked from before something is kept until the work that reaches it
-/// is queued, so that nobody who finds the stream idle in between lets go of it.
+/// Kept objects and refusals of a stream. The lock is held from the keeping of an object until the
+/// queueing of the work that uses it, so that no thread that finds the stream idle in between drops
+/// it.
 #[derive(Default)]
 pub(super) struct State {
-    /// By address, so that a loop over the same memories does not grow it.
+    /// By address, so that a loop over the same memories does not grow the map.
     kept: HashMap<usize, Kept>,
     /// The thread whose work is recorded instead of executed.
     recorder: Option<ThreadId>,
@@ -53,13 +55,14 @@ impl State {
         self.kept.insert(Arc::as_ptr(&what).cast::<()>() as usize, what);
     }
 
-    /// All that is kept.
+    /// All kept objects.
     #[cfg(feature = "cuda")]
     pub(super) fn kept(&self) -> Vec<Kept> {
         self.kept.values().cloned().collect()
     }
 
-    /// Whether the calling thread may queue work: while one records, all others' would be recorded too.
+    /// Whether the calling thread may queue work: during a recording, other threads' work would be
+    /// recorded too.
     fn may_queue(&self) -> Result<(), GpuError> {
         match self.recorder {
             Some(recorder) if recorder != std::thread::current().id() => Err(GpuError::Recording),
@@ -67,7 +70,7 @@ impl State {
         }
     }
 
-    /// Whether the stream may be asked how far it is: recorded work has no progress.
+    /// Whether the stream's progress may be queried: recorded work has none.
     fn may_ask(&self) -> Result<(), GpuError> {
         if self.is_recording() { Err(GpuError::Recording) } else { Ok(()) }
     }
@@ -84,7 +87,7 @@ impl State {
         self.recorder = None;
     }
 
-    /// Whether what is queued is recorded, and not executed.
+    /// Whether queued work is recorded instead of executed.
     pub(super) fn is_recording(&self) -> bool {
         self.recorder.is_some()
     }
@@ -96,12 +99,12 @@ enum Kind {
     Cuda(super::cuda::Queue),
 }
 
-/// How long dropping a stream waits for its work.
+/// Bound of a drop's wait for the stream's work.
 const DROP_WAIT: Duration = Duration::from_secs(1);
-/// How long it waits for a kernel that is to end where it stands: until its fibres yield.
+/// Bound of a drop's wait for a cancelled kernel: until its fibres yield.
 const END_WAIT: Duration = Duration::from_millis(250);
 
-/// A point in a stream's work: whether it was reached, and when.
+/// A point in a stream's work, with the time at which it was reached.
 pub struct Event {
     kind: EventKind,
 }
@@ -116,7 +119,7 @@ impl Gpu {
     /// A new stream.
     ///
     /// # Errors
-    /// What the driver, or starting the host executor's thread, reports.
+    /// Errors of the driver, or of starting the host executor's thread.
     pub fn stream(self: &Arc<Self>) -> Result<Stream, GpuError> {
         let kind = match &self.backend {
             Backend::Host(options) => Kind::Host(host::Worker::start(options.clone())?),
@@ -126,8 +129,8 @@ impl Gpu {
         Ok(self.stream_of(kind))
     }
 
-    /// A new stream whose kernels come first where others wait for multiprocessors too. What runs already
-    /// is not interrupted.
+    /// A new stream whose kernels have priority over others that wait for multiprocessors. Running
+    /// kernels are not interrupted.
     ///
     /// # Errors
     /// As [`Gpu::stream`].
@@ -143,10 +146,10 @@ impl Gpu {
         Stream { gpu: self.clone(), kind, state: Mutex::default(), token: Arc::default() }
     }
 
-    /// A new event, recorded nowhere yet.
+    /// A new event, not yet recorded.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn event(self: &Arc<Self>) -> Result<Event, GpuError> {
         let kind = match &self.backend {
             Backend::Host(_) => EventKind::Host(Arc::default()),
@@ -158,16 +161,17 @@ impl Gpu {
 }
 
 impl Stream {
-    /// The GPU that the stream works on.
+    /// The GPU of the stream.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
 
-    /// Queues a kernel; its argument is copied now.
+    /// Queues a kernel. Its argument is copied now.
     ///
     /// # Safety
-    /// The argument is what the kernel takes, and each address in it is of memory that the kernel may
-    /// use as it does, until the stream was found idle. (Dropping the stream is no proof of that.)
+    /// The argument is the one that the kernel takes. Every address in it is of memory that the
+    /// kernel may use as it does, until the stream has been found idle. (Dropping the stream does
+    /// not prove that.)
     ///
     /// ```compile_fail,E0133
     /// # use bellpush::gpu::{Dims, GpuError, Kernel, Stream, args::StoreArgs};
@@ -177,8 +181,8 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// When the dimensions or the argument's size do not suit the kernel; on the host executor
-    /// also [`GpuError::Fault`] of an earlier kernel of this stream.
+    /// [`GpuError`] when the dimensions or the argument's size do not fit the kernel; on the host
+    /// executor also [`GpuError::Fault`] of an earlier kernel of this stream.
     pub unsafe fn launch<A: KernelArgs>(
         &self,
         kernel: &Kernel,
@@ -188,8 +192,8 @@ impl Stream {
         self.launch_own(kernel, dims, args, [])
     }
 
-    /// As [`Stream::launch`] for this library's own modules, which write into the argument only
-    /// addresses of what they keep: `kept`, until the stream is idle.
+    /// As [`Stream::launch`], for this library's own modules, whose arguments hold only addresses
+    /// of memory that `kept` keeps until the stream is idle.
     pub(crate) fn launch_own<A: KernelArgs>(
         &self,
         kernel: &Kernel,
@@ -228,7 +232,7 @@ impl Stream {
     /// Queues a copy from mapped host memory to the GPU's memory.
     ///
     /// # Errors
-    /// When a range leaves its memory, or the memory is another GPU's.
+    /// [`GpuError`] for a range beyond its memory, or for memory of another GPU.
     pub fn copy_to_device(
         &self,
         from: &Mapped,
@@ -282,15 +286,15 @@ impl Stream {
     }
 
     /// Queues an 8-byte store to mapped memory, after the memory effects of all earlier work of
-    /// this stream: whoever sees the word sees them.
+    /// this stream: an observer of the word also observes those effects.
     ///
     /// # Errors
-    /// When the word leaves the memory or is not aligned.
+    /// [`GpuError`] for a word beyond the memory, or not aligned.
     pub fn write_u64(&self, to: &Mapped, offset: usize, value: u64) -> Result<(), GpuError> {
         self.write_word(to, offset, host::Word::U64(value))
     }
 
-    /// As [`Stream::write_u64`], 4 bytes.
+    /// As [`Stream::write_u64`], with 4 bytes.
     ///
     /// # Errors
     /// As [`Stream::write_u64`].
@@ -313,10 +317,10 @@ impl Stream {
         }
     }
 
-    /// Queues the event: it is reached when all earlier work of this stream is done.
+    /// Queues an event, which is reached when all earlier work of this stream has ended.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Errors of the driver.
     pub fn record(&self, event: &Event) -> Result<(), GpuError> {
         let _queueing = self.queueing()?;
         match (&self.kind, &event.kind) {
@@ -328,22 +332,23 @@ impl Stream {
         }
     }
 
-    /// Makes later work of this stream wait for what another library's stream (a `cudaStream_t`; 0 is
-    /// the default stream) has queued by now. `event` is recorded there.
+    /// Makes this stream's later work wait for the work that another library's stream has queued so
+    /// far (a `cudaStream_t`; 0 is the default stream). `event` is recorded on that stream.
     ///
     /// # Safety
     /// `foreign` is a stream of this GPU's primary context.
     ///
     /// # Errors
-    /// [`GpuError::Recording`] where work of one of the two is being recorded: the graph would keep our
-    /// stream's part in it, and be launched when what that part reaches is gone. What the driver
-    /// reports. The host executor knows no other streams.
+    /// [`GpuError::Recording`] while work of one of the two streams is recorded: the graph would
+    /// contain our stream's part, and could be launched after the memory of that part is freed.
+    /// Errors of the driver. The host executor has no foreign streams.
     pub unsafe fn follow(&self, foreign: u64, event: &Event) -> Result<(), GpuError> {
         // SAFETY: the caller's promise.
         unsafe { self.order(foreign, true, event) }
     }
 
-    /// Makes later work of another library's stream wait for what this one has queued by now.
+    /// Makes later work of another library's stream wait for the work that this stream has queued
+    /// so far.
     ///
     /// # Safety
     /// As for [`Stream::follow`].
@@ -372,15 +377,16 @@ impl Stream {
         Err(GpuError::OtherGpu { what: "stream" })
     }
 
-    /// Whether all queued work is done.
+    /// Whether all queued work has ended.
     ///
     /// # Errors
-    /// What the work ended with.
+    /// The failure of the work.
     pub fn query(&self) -> Result<bool, GpuError> {
         Ok(self.idle()?.is_some())
     }
 
-    /// The state of an idle stream; `None` while there is work, or another thread queues some.
+    /// The state of an idle stream; `None` while there is work, or while another thread queues
+    /// some.
     fn idle(&self) -> Result<Option<MutexGuard<'_, State>>, GpuError> {
         let state = match self.state.try_lock() {
             Ok(state) => state,
@@ -396,10 +402,10 @@ impl Stream {
         Ok(done.then_some(state))
     }
 
-    /// Waits until all queued work is done.
+    /// Waits until all queued work has ended.
     ///
     /// # Errors
-    /// [`GpuError::Timeout`] (the work goes on), or what the work ended with.
+    /// [`GpuError::Timeout`], after which the work continues, or the failure of the work.
     pub fn synchronize(&self, timeout: Duration) -> Result<(), GpuError> {
         match &self.kind {
             Kind::Host(worker) => {
@@ -414,7 +420,7 @@ impl Stream {
         }
     }
 
-    /// Lets go of what is kept if the stream is idle, and says whether it is.
+    /// Drops the kept objects if the stream is idle, and returns whether it is.
     fn let_go(&self) -> Result<bool, GpuError> {
         let Some(mut state) = self.idle()? else { return Ok(false) };
         let kept = std::mem::take(&mut state.kept);
@@ -423,22 +429,22 @@ impl Stream {
         Ok(true)
     }
 
-    /// Ends the work of a stream of the host executor where it stands; nothing more is executed. Returns
-    /// whether that is done: lanes that are threads, and a fibre that does not yield, go on, as CUDA's
-    /// kernels do.
+    /// Cancels the work of a stream of the host executor; nothing more is executed. Returns whether
+    /// the work has ended: lanes that are threads, a fibre that does not yield, and CUDA's kernels
+    /// continue.
     pub fn end(&self) -> bool {
         match &self.kind {
             Kind::Host(worker) => worker.cancel(END_WAIT),
-            // To ask the driver would spoil what another thread records.
+            // A query would spoil another thread's recording.
             #[cfg(feature = "cuda")]
             Kind::Cuda(_) => matches!(self.query(), Ok(true)),
         }
     }
 
-    /// Time between two reached events, in ns.
+    /// Time between two events that were reached, in ns.
     ///
     /// # Errors
-    /// [`GpuError::NotRecorded`] when one was not reached yet.
+    /// [`GpuError::NotRecorded`] when one of them has not been reached.
     pub fn elapsed_ns(&self, start: &Event, end: &Event) -> Result<u64, GpuError> {
         match (&start.kind, &end.kind) {
             (EventKind::Host(start), EventKind::Host(end)) => {
@@ -483,7 +489,7 @@ impl Stream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be held while something is kept and the work that reaches it is queued.
+    /// The guard to hold while an object is kept and the work that uses it is queued.
     pub(super) fn queueing(&self) -> Result<MutexGuard<'_, State>, GpuError> {
         let state = self.lock();
         state.may_queue()?;
@@ -506,12 +512,12 @@ impl Stream {
         &self.token
     }
 
-    /// Keeps something until the stream is found idle.
+    /// Keeps an object until the stream is found idle.
     pub(crate) fn keep(&self, what: Kept) {
         self.lock().keep(what);
     }
 
-    /// Whether what is queued is recorded, and not executed.
+    /// Whether queued work is recorded instead of executed.
     pub(crate) fn is_recording(&self) -> bool {
         self.lock().is_recording()
     }
@@ -522,9 +528,10 @@ impl Drop for Stream {
         let ended = self.synchronize(DROP_WAIT);
         let _ = self.token.0.set(ended.is_ok()); // nobody else sets it
         let idle = match &self.kind {
-            // A failure says nothing of what runs: `end` notes its own before the kernel's end, or without it.
+            // A failure does not tell what still runs: `end` records its own before the kernel's
+            // end, or without it.
             Kind::Host(worker) => ended.is_ok() || worker.cancel(END_WAIT),
-            // After any error it is not known what still runs.
+            // After any error it is unknown what still runs.
             #[cfg(feature = "cuda")]
             Kind::Cuda(_) => ended.is_ok(),
         };
@@ -536,10 +543,11 @@ impl Drop for Stream {
 }
 
 impl Event {
-    /// Whether the work before the last recording is done; an event never recorded is done.
+    /// Whether the work before the last recording has ended; true for an event that was never
+    /// recorded.
     ///
     /// # Errors
-    /// What the work ended with.
+    /// The failure of the work.
     pub fn query(&self) -> Result<bool, GpuError> {
         match &self.kind {
             EventKind::Host(mark) => mark.reached(),
@@ -551,7 +559,7 @@ impl Event {
     /// Waits for [`Event::query`].
     ///
     /// # Errors
-    /// [`GpuError::Timeout`], or what the work ended with.
+    /// [`GpuError::Timeout`], or the failure of the work.
     pub fn wait(&self, timeout: Duration) -> Result<(), GpuError> {
         #[cfg(feature = "cuda")]
         let _current = match &self.kind {
@@ -562,7 +570,7 @@ impl Event {
     }
 }
 
-/// Polls until `done`: spinning first, then giving the processor away, never asleep for long.
+/// Polls until `done`: it first spins, then yields the processor, and never sleeps for long.
 pub(super) fn poll(
     what: &'static str,
     timeout: Duration,

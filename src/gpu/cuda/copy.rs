@@ -1,8 +1,8 @@
-//! Copies to and from GPU memory that finish while kernels spin.
+//! Copies to and from GPU memory that complete while kernels spin.
 //!
-//! Each copy runs on a lane: a non-blocking stream of its own with a pinned bounce buffer, polled
-//! by the caller. Nothing here synchronises with the context; pageable memory is never given to
-//! the driver, which might.
+//! Each copy runs on a lane: a non-blocking stream of its own with a pinned bounce buffer, which
+//! the caller polls. No copy synchronises with the context. The driver never receives pageable
+//! memory, with which it might.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,12 +16,13 @@ use crate::gpu::GpuError;
 use crate::gpu::stream::poll;
 use crate::mem::{Dma, Exported, HostMem, MemError, PAGE_BYTES};
 
-/// Copies that may run at the same time; further callers wait for one of them.
+/// Copies that may run concurrently; further callers wait for a free lane.
 const LANES: usize = 4;
-/// Size of a lane's bounce buffer; longer copies from plain memory go through it piece by piece.
+/// Bytes of a lane's bounce buffer; longer copies from pageable memory pass through it piece by
+/// piece.
 const BOUNCE_BYTES: usize = 1 << 20;
 
-/// The streams of a GPU's copies.
+/// The streams for a GPU's copies.
 pub(super) struct CopyLanes {
     lanes: Vec<Mutex<Lane>>,
     next: AtomicUsize,
@@ -32,7 +33,7 @@ struct Lane {
     ctx: Context,
     /// Address of the pinned buffer.
     bounce: usize,
-    /// A copy did not end in time: the GPU may still use the buffer.
+    /// Whether a copy did not end in time, so that the GPU may still access the buffer.
     broken: bool,
 }
 
@@ -42,7 +43,7 @@ impl CopyLanes {
         Ok(Self { lanes, next: AtomicUsize::new(0) })
     }
 
-    /// A free lane, or the next one's turn.
+    /// A free lane, or a wait for the next one in turn.
     fn take(&self) -> MutexGuard<'_, Lane> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         (0..LANES).find_map(|i| self.lanes[(first + i) % LANES].try_lock().ok()).unwrap_or_else(
@@ -74,7 +75,7 @@ impl Lane {
         })
     }
 
-    /// Runs one asynchronous operation on the lane's stream to its end.
+    /// Runs one asynchronous operation on the lane's stream and waits for its end.
     fn run(
         &mut self,
         call: &'static str,
@@ -99,7 +100,7 @@ impl Lane {
     }
 
     /// # Safety
-    /// `to .. to + n` is pinned host memory, `from .. from + n` memory of this GPU.
+    /// `to .. to + n` is pinned host memory; `from .. from + n` is memory of this GPU.
     unsafe fn fetch(&mut self, from: CUdeviceptr, to: usize, n: usize) -> Result<(), GpuError> {
         // SAFETY: the caller's promise.
         self.run("cuMemcpyDtoHAsync", |stream| unsafe {
@@ -108,7 +109,7 @@ impl Lane {
     }
 
     /// # Safety
-    /// As for `fetch`, the other way.
+    /// As for `fetch`, in the other direction.
     unsafe fn store(&mut self, from: usize, to: CUdeviceptr, n: usize) -> Result<(), GpuError> {
         // SAFETY: the caller's promise.
         self.run("cuMemcpyHtoDAsync", |stream| unsafe {
@@ -129,12 +130,12 @@ impl Drop for Lane {
     }
 }
 
-/// Memory of a GPU, from `cuMemAlloc`: the kind that can be exported and registered.
+/// Memory of a GPU from `cuMemAlloc`, which can be exported and registered.
 pub(in crate::gpu) struct Memory {
     device: Arc<Device>,
     addr: CUdeviceptr,
     bytes: usize,
-    /// Whether another library allocated it, and frees it.
+    /// Whether another library allocated the memory and frees it.
     borrowed: bool,
 }
 
@@ -169,7 +170,7 @@ impl Memory {
         }
     }
 
-    /// A dma-buf of the pages that hold the memory, and where in it the memory begins.
+    /// A dma-buf of the pages that hold the memory, and the memory's offset in it.
     fn dmabuf(&self) -> Result<(OwnedFd, u64), MemError> {
         let refused = |e: GpuError| MemError::Export(e.to_string());
         let _current = self.device.make_current().map_err(refused)?;
@@ -347,7 +348,7 @@ unsafe impl Dma for Memory {
     }
 }
 
-/// After a copy that did not end, the memory stays pinned for good: the GPU may still reach it.
+/// After a copy that did not end, the memory stays pinned for good: the GPU may still access it.
 fn finish(ended: Result<(), GpuError>, pin: Arc<Pin>) -> Result<(), MemError> {
     if matches!(ended, Err(GpuError::Timeout { .. })) {
         pin.lose();

@@ -1,4 +1,4 @@
-//! Modules and their functions, loaded whole.
+//! Modules and their functions. A module is loaded whole.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -12,21 +12,22 @@ use cudarc::driver::sys::{
 use super::{Context, Device, DriverError, check, error_name, failed, make_current};
 use crate::gpu::{GpuError, Module};
 
-/// A module's images on one GPU; unloaded on drop, which waits for running kernels.
+/// A module's images on one GPU. Dropping it unloads them, which waits for running kernels.
 pub(in crate::gpu) struct LoadedModule {
     ctx: Context,
     modules: Vec<CUmodule>,
     functions: BTreeMap<String, Entry>,
-    /// How many bytes of dynamic shared memory launches may ask for, where it is more than the driver's own limit.
+    /// Dynamic shared memory allowed to launches of each function, where it exceeds the driver's
+    /// default, bytes.
     allowed: Mutex<HashMap<usize, u32>>,
 }
 
-/// An entry point as the driver has it.
+/// An entry point, by its driver handle.
 #[derive(Clone, Copy)]
 struct Entry {
     raw: CUfunction,
     args_bytes: usize,
-    /// The compute capability, times ten, that it was compiled for; later ones are its driver's to translate to.
+    /// Compute capability × 10 for which it was compiled; the driver translates it for later ones.
     compiled_for: i32,
 }
 
@@ -35,7 +36,7 @@ unsafe impl Send for LoadedModule {}
 // SAFETY: as above.
 unsafe impl Sync for LoadedModule {}
 
-/// A kernel's entry point; keeps its module.
+/// A kernel's entry point; it keeps its module loaded.
 #[derive(Clone)]
 pub(in crate::gpu) struct Function {
     entry: Entry,
@@ -47,11 +48,11 @@ unsafe impl Send for Function {}
 // SAFETY: as for LoadedModule.
 unsafe impl Sync for Function {}
 
-/// Dynamic shared memory that a kernel gets without asking (CUDA C++ Programming Guide, "Shared
-/// Memory" of each compute capability).
+/// Dynamic shared memory that a kernel has by default (CUDA C++ Programming Guide, "Shared Memory"
+/// of each compute capability).
 const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
 
-/// The compute capability, times ten, from which on `griddepcontrol` waits for the kernel before.
+/// Compute capability × 10 from which on `griddepcontrol` waits for the preceding kernel.
 const DEPENDENT_LAUNCH: i32 = 90;
 
 impl Function {
@@ -59,14 +60,15 @@ impl Function {
         self.entry.raw
     }
 
-    /// Whether the kernel can be launched before the one in front of it has ended: one that was compiled for
-    /// less does not wait for it.
+    /// Whether the kernel may be launched before the preceding one has ended. A kernel that was
+    /// compiled for an earlier compute capability does not wait for the preceding one.
     pub(super) fn waits_itself(&self) -> bool {
         self.entry.compiled_for >= DEPENDENT_LAUNCH
     }
 
-    /// Lets launches ask for so much dynamic shared memory. The limit is the function's, not the launch's, so it is
-    /// only ever raised: another thread may be about to launch with what it has just asked for.
+    /// Allows launches this much dynamic shared memory. The limit belongs to the function, not to a
+    /// launch, and is only ever raised: another thread may be about to launch with an amount that
+    /// it has just set.
     pub(super) fn allow_shared(&self, bytes: u32) -> Result<(), GpuError> {
         if bytes <= SHARED_WITHOUT_ASKING {
             return Ok(());
@@ -120,7 +122,7 @@ impl Device {
 }
 
 impl LoadedModule {
-    /// Notes every kernel of a module, and loads it now whatever CUDA_MODULE_LOADING says.
+    /// Records every kernel of a module and loads it now, whatever CUDA_MODULE_LOADING says.
     fn find_functions(&mut self, module: CUmodule) -> Result<(), GpuError> {
         let mut count = 0;
         // SAFETY: writes one count.
@@ -160,7 +162,7 @@ impl LoadedModule {
     }
 }
 
-/// Size of a kernel's first parameter; 0 where it has none.
+/// Bytes of a kernel's first parameter; 0 if it has none.
 fn args_bytes(function: CUfunction) -> Result<usize, GpuError> {
     let (mut offset, mut bytes) = (0, 0);
     // SAFETY: writes two words.

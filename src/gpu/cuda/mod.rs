@@ -1,8 +1,9 @@
-//! CUDA through the driver API: cudarc's safe layer where it has one, `driver::sys` in the small
-//! wrappers of this folder where not.
+//! CUDA through the driver API: cudarc's safe layer where it covers a call, else `driver::sys` in
+//! the small wrappers of this folder.
 //!
 //! Every function that calls the driver first makes the GPU's primary context current in the
-//! calling thread, and gives the thread back the one that it had. Event tracking is off: cudarc must never make one stream wait for another.
+//! calling thread, and restores the thread's previous context afterwards. cudarc's event tracking
+//! is off: cudarc must never make one stream wait for another.
 
 mod copy;
 mod kernels;
@@ -31,14 +32,15 @@ pub(super) use nccl::{Comm, unique_id as nccl_unique_id, version as nccl_version
 pub(super) use pin::Pin;
 pub(super) use queue::{Graph, Mark, Queue};
 
-/// The driver calls that enumerate and load a module's functions came with CUDA 12.4.
+/// Oldest supported driver. CUDA 12.4 introduced the calls that enumerate and load a module's
+/// functions.
 const LEAST_DRIVER: i32 = 12_040;
-/// The oldest compute capability that the kernels are compiled for.
+/// Oldest compute capability for which the kernels are compiled.
 const LEAST_CAPABILITY: (i32, i32) = (8, 0);
-/// A copy that takes longer means a GPU that hangs.
+/// Bound of a copy; a longer one means that the GPU hangs.
 const COPY_LIMIT: Duration = Duration::from_secs(20);
 
-/// One GPU: its primary context, and the streams of its memory's copies.
+/// One GPU: its primary context, and the streams for copies of its memory.
 pub(super) struct Device {
     ctx: Context,
     copies: CopyLanes,
@@ -61,17 +63,17 @@ fn error_name(error: DriverError) -> String {
     }
 }
 
-/// A call of `driver::sys`.
+/// Checks the result of a call of `driver::sys`.
 fn check(call: &'static str, code: CUresult) -> Result<(), GpuError> {
     if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(failed(call, code)) }
 }
 
-/// A call of cudarc's safe layer.
+/// Checks the result of a call of cudarc's safe layer.
 fn safe<T>(call: &'static str, result: Result<T, DriverError>) -> Result<T, GpuError> {
     result.map_err(|error| failed(call, error.0))
 }
 
-/// GPUs that the driver sees; initialises the driver.
+/// Number of GPUs that the driver sees; initialises the driver.
 pub(super) fn count() -> Result<usize, GpuError> {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     // SAFETY: opens libcuda by name and closes it again; its initialisers are NVIDIA's.
@@ -123,7 +125,7 @@ impl Device {
         self.ctx.ordinal()
     }
 
-    /// Lets this GPU's kernels reach the other's memory; enabling it twice is fine.
+    /// Lets this GPU's kernels access the other GPU's memory. A repeated call is harmless.
     pub(super) fn enable_peer(&self, other: &Self) -> Result<(), GpuError> {
         let mut can = 0;
         // SAFETY: writes one int.
@@ -141,8 +143,8 @@ impl Device {
         }
     }
 
-    /// Checks that a range is memory of this GPU, allocated or managed, or mapped piece by piece (virtual
-    /// memory management: PyTorch's expandable segments).
+    /// Checks that a range is memory of this GPU: allocated, managed, or mapped piece by piece
+    /// (virtual memory management, such as PyTorch's expandable segments).
     pub(super) fn owns(&self, addr: u64, bytes: usize) -> Result<(), GpuError> {
         let _current = self.make_current()?;
         if covered(addr, bytes, |at| self.piece(at)) {
@@ -152,7 +154,7 @@ impl Device {
         }
     }
 
-    /// End of the piece of this GPU's memory that an address lies in.
+    /// End of the piece of this GPU's memory that contains an address.
     fn piece(&self, addr: u64) -> Option<u64> {
         use sys::CUpointer_attribute::{
             CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED,
@@ -180,7 +182,7 @@ impl Device {
         if code == CUresult::CUDA_SUCCESS {
             return start.checked_add(length as u64);
         }
-        // Of memory that the call does not know, only that the driver has mapped this page of it.
+        // For memory that the call does not know, only the mapping of this page is certain.
         (number(CU_POINTER_ATTRIBUTE_MAPPED)? & 0xff != 0)
             .then(|| (addr & !(MAPPED_BYTES - 1)).checked_add(MAPPED_BYTES))?
     }
@@ -190,10 +192,11 @@ impl Device {
     }
 }
 
-/// What the driver maps at a time, at least (the granularity of `cuMemCreate`).
+/// Least size of a mapping by the driver (the granularity of `cuMemCreate`).
 const MAPPED_BYTES: u64 = 2 << 20;
 
-/// Whether pieces that begin where others end cover a range. `piece` says where one ends.
+/// Whether adjacent pieces cover a range. `piece` returns the end of the piece that contains an
+/// address.
 fn covered(addr: u64, bytes: usize, piece: impl Fn(u64) -> Option<u64>) -> bool {
     let Some(end) = addr.checked_add(bytes as u64) else { return false };
     let mut at = addr;
@@ -208,9 +211,9 @@ fn covered(addr: u64, bytes: usize, piece: impl Fn(u64) -> Option<u64>) -> bool 
 
 /// Makes a context current until the result is dropped.
 ///
-/// One within another costs nothing, so who polls holds one around the whole wait. On a thread of the library's
-/// own the outermost leaves its context current: nobody else counts on another there, and changing it twice
-/// around each copy of the engine's would be felt.
+/// A nested call costs nothing, so a poller holds one around its whole wait. On the library's own
+/// threads the outermost one leaves its context current: no other code relies on another context
+/// there, and two changes around each copy of the engine would be noticeable.
 fn make_current(ctx: &CudaContext) -> Result<Current, GpuError> {
     let raw = ctx.cu_ctx() as usize;
     let (before, depth) = HELD.get();
@@ -228,13 +231,14 @@ fn make_current(ctx: &CudaContext) -> Result<Current, GpuError> {
 }
 
 thread_local! {
-    /// The context that this thread's innermost [`Current`] has made current, and how many there are.
+    /// The context that this thread's innermost [`Current`] has made current, and the number of
+    /// nested ones.
     static HELD: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// A context of ours is current as long as this lives.
+/// Keeps one of our contexts current while it lives.
 pub(in crate::gpu) struct Current {
-    /// What the one around this has made current; 0 for none.
+    /// The context of the enclosing [`Current`]; 0 for none.
     before: usize,
     _callers: Option<Caller>,
 }
@@ -246,7 +250,8 @@ impl Drop for Current {
     }
 }
 
-/// The context that was current in this thread, which the program counts on: current again on drop.
+/// The context that was current in this thread before, on which the program relies; restored on
+/// drop.
 struct Caller(sys::CUcontext);
 
 impl Caller {
@@ -264,7 +269,7 @@ impl Drop for Caller {
     }
 }
 
-/// Something of cudarc's whose drop makes its context current; the thread has its own back after that.
+/// A value of cudarc whose drop makes its context current; afterwards the thread's own is restored.
 struct Ours<T>(ManuallyDrop<T>);
 
 type Context = Ours<Arc<CudaContext>>;

@@ -1,5 +1,5 @@
-//! NCCL by its C interface (nccl.h of 2.4 and later), loaded at run time: the six calls that an
-//! all-reduce takes.
+//! NCCL through its C interface (nccl.h of 2.4 and later), loaded at run time: the six functions
+//! that an all-reduce needs.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -12,12 +12,12 @@ use super::{Device, Queue};
 use crate::gpu::GpuError;
 use crate::gpu::nccl::{NcclOp, NcclType, UNIQUE_ID_BYTES};
 
-/// Where the loader finds it: a wheel of PyTorch's brings the first name alone.
+/// Names of the library for the loader. PyTorch's wheels have the first name only.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 type Code = c_int;
 
-/// `ncclUniqueId`, which goes by value.
+/// `ncclUniqueId`, which is passed by value.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct UniqueId([u8; UNIQUE_ID_BYTES]);
@@ -40,7 +40,7 @@ struct Calls {
     error: unsafe extern "C" fn(Code) -> *const c_char,
 }
 
-/// The library's calls; it stays loaded until the process ends.
+/// The library's functions. The library stays loaded until the process ends.
 fn calls() -> Result<Calls, GpuError> {
     static LOADED: OnceLock<Result<Calls, String>> = OnceLock::new();
     let load = || {
@@ -106,8 +106,8 @@ struct Raw(*mut c_void);
 unsafe impl Send for Raw {}
 
 impl Comm {
-    /// Waits for the other ranks in a thread of its own, since NCCL does so without a bound. In vain,
-    /// the thread stays behind.
+    /// Waits for the other ranks in a separate thread, since NCCL's wait is unbounded. After a
+    /// timeout that thread stays behind.
     pub(in crate::gpu) fn join(
         device: &Arc<Device>,
         id: [u8; UNIQUE_ID_BYTES],
@@ -126,7 +126,7 @@ impl Comm {
                 calls.check("ncclCommInitRank", code)?;
                 Ok(Self { calls, device, raw: Mutex::new(Raw(raw)) })
             });
-            // Nobody listens after the timeout: then it is dropped here.
+            // After the timeout the receiver is gone; the communicator is then dropped here.
             let _ = tell.send(joined);
         };
         std::thread::Builder::new()
@@ -145,7 +145,7 @@ impl Comm {
     }
 
     /// # Safety
-    /// `count` elements at both addresses until the stream is idle.
+    /// Both addresses have `count` elements until the stream is idle.
     pub(in crate::gpu) unsafe fn all_reduce(
         &self,
         queue: &Queue,

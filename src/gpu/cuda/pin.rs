@@ -1,7 +1,7 @@
 //! Host memory pinned for every GPU of the process (`cuMemHostRegister`).
 //!
-//! The driver refuses to register a range twice, and two GPUs, or two users of one memory, may want
-//! it: registrations are counted here, process-wide.
+//! The driver refuses to register a range twice, but two GPUs, or two users of one memory, may need
+//! it. Registrations are therefore counted here, for the whole process.
 
 use std::sync::Arc;
 
@@ -74,7 +74,8 @@ impl Pin {
         PINS.covering(host, bytes).filter(|pin| !pin.io)
     }
 
-    /// After a copy that did not end: the pages stay pinned for good, since the GPU may still reach them.
+    /// Keeps the pages pinned for good, after a copy that did not end: the GPU may still access
+    /// them.
     pub(super) fn lose(self: Arc<Self>) {
         PINS.lose(self);
     }
@@ -91,7 +92,7 @@ impl Drop for Pin {
 }
 
 impl Device {
-    /// Ordinal of the GPU whose memory lies at an address.
+    /// Ordinal of the GPU whose memory contains an address.
     pub(in crate::gpu) fn owner_of(&self, addr: u64) -> Option<usize> {
         let _current = self.make_current().ok()?;
         let mut ordinal: i32 = -1;

@@ -1,31 +1,33 @@
-//! Which ranges of host memory are registered, or about to be or not to be.
+//! State of the ranges of host memory: registered, being registered, or being unregistered.
 //!
-//! The driver's calls wait for running kernels, and a kernel may wait for a copy that looks here: no
-//! lock is held over them. A range is marked, the call is made without the lock, and the mark is
+//! The driver's calls wait for running kernels, and a kernel may wait for a copy that looks up a
+//! range here. No lock is therefore held during such a call: the range is marked, the call is made
+//! without the lock, and its result replaces the mark.
 //! replaced by what came of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-/// A registration that shows its range.
+/// A registration with its range.
 pub(super) trait Range {
     /// First address.
     fn host(&self) -> u64;
     fn bytes(&self) -> usize;
 }
 
-/// Registrations by their first address.
+/// Registrations by first address.
 pub(super) struct Pins<P> {
     entries: Mutex<BTreeMap<u64, Entry<P>>>,
-    /// A mark went.
+    /// Signals the removal of a mark.
     changed: Condvar,
 }
 
 enum Entry<P> {
-    /// Somebody is in a call of the driver about it.
+    /// A driver call about the range is under way.
     Busy,
     Pinned(Weak<P>),
-    /// Registered for good, for a copy that did not end: whatever is mapped there later is another memory.
+    /// Registered for good because of a copy that did not end; later mappings at the address are
+    /// other memory.
     Lost,
 }
 
@@ -48,7 +50,7 @@ impl<P: Range> Pins<P> {
         self.changed.notify_all();
     }
 
-    /// The registration that begins at `host`, or the one that `register` makes. `None` for a lost one.
+    /// The registration that begins at `host`, or a new one from `register`. `None` for a lost one.
     pub fn take<E>(
         &self,
         host: u64,
@@ -77,7 +79,7 @@ impl<P: Range> Pins<P> {
         made.map(Some)
     }
 
-    /// The registration that covers a range; none that is only being made.
+    /// The completed registration that covers a range.
     pub fn covering(&self, host: u64, bytes: usize) -> Option<Arc<P>> {
         let entries = self.lock();
         let Entry::Pinned(pin) = entries.range(..=host).next_back()?.1 else { return None };
@@ -87,14 +89,14 @@ impl<P: Range> Pins<P> {
         (host + bytes as u64 <= pin.host() + pin.bytes() as u64).then_some(pin)
     }
 
-    /// Unregisters a range, from its registration's drop.
+    /// Unregisters a range; called by the drop of its registration.
     pub fn give_back(&self, host: u64, unregister: impl FnOnce()) {
         self.set(host, Some(Entry::Busy));
         unregister();
         self.set(host, None);
     }
 
-    /// Keeps a registration for good: what is mapped at its addresses later must not share it.
+    /// Keeps a registration for good: later mappings at its addresses must not share it.
     pub fn lose(&self, pin: Arc<P>) {
         self.set(pin.host(), Some(Entry::Lost));
         std::mem::forget(pin);

@@ -1,4 +1,4 @@
-//! A stream's operations on CUDA, and events with times.
+//! A stream's operations with CUDA, and events with timestamps.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::{Current, Device, Function, Memory, Ours, check, failed, safe};
 use crate::gpu::host::Word;
 use crate::gpu::{Dims, GpuError};
 
-/// A non-blocking stream: it waits for no other, the default stream included.
+/// A non-blocking stream: it waits for no other stream, not even the default one.
 pub(in crate::gpu) struct Queue {
     device: Arc<Device>,
     stream: Ours<Arc<CudaStream>>,
 }
 
-/// An event that takes the time.
+/// An event with a timestamp.
 pub(in crate::gpu) struct Mark {
     event: Ours<CudaEvent>,
     recorded: AtomicBool,
@@ -31,7 +31,7 @@ pub(in crate::gpu) struct Graph {
 
 impl Graph {
     /// # Safety
-    /// What the recorded kernels reach stays good until the stream is idle.
+    /// All memory that the recorded kernels access stays valid until the stream is idle.
     pub(in crate::gpu) unsafe fn launch(&self) -> Result<(), GpuError> {
         let _current = self.device.make_current()?;
         safe("cuGraphLaunch", self.graph.launch())
@@ -45,7 +45,8 @@ impl Device {
         Ok(Queue { device: self.clone(), stream: Ours::new(stream) })
     }
 
-    /// A stream whose blocks come before those of other streams that wait for a multiprocessor.
+    /// A stream whose blocks have priority over those of other streams that wait for a
+    /// multiprocessor.
     pub(in crate::gpu) fn urgent_queue(self: &Arc<Self>) -> Result<Queue, GpuError> {
         let _current = self.make_current()?;
         let range = safe("cuCtxGetStreamPriorityRange", result::stream::get_priority_range());
@@ -64,13 +65,13 @@ impl Device {
 }
 
 impl Queue {
-    /// The stream, for another library of this process.
+    /// The stream's handle, for another library of this process.
     pub(super) fn raw(&self) -> *mut c_void {
         self.stream.cu_stream().cast()
     }
 
     /// # Safety
-    /// The argument is the kernel's struct (its size was checked), with addresses that stay good.
+    /// The argument is the kernel's struct (its size was checked), and its addresses stay valid.
     pub(in crate::gpu) unsafe fn launch(
         &self,
         function: &Function,
@@ -106,7 +107,7 @@ impl Queue {
         check("cuLaunchKernelEx", code)
     }
 
-    /// What is queued from now on by this thread is recorded, and not executed.
+    /// Records this thread's later operations instead of executing them.
     pub(in crate::gpu) fn begin_capture(&self) -> Result<(), GpuError> {
         let _current = self.device.make_current()?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -124,7 +125,7 @@ impl Queue {
     }
 
     /// # Safety
-    /// Both ranges are good, the host's is pinned, and both stay so until the stream is idle.
+    /// Both ranges are valid, the host's is pinned, and both stay so until the stream is idle.
     pub(in crate::gpu) unsafe fn copy_in(
         &self,
         host: u64,
@@ -192,8 +193,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Makes this stream's later work wait for what `foreign` has queued by now, or the other way
-    /// round.
+    /// Makes this stream's later work wait for the work that `foreign` has queued so far, or the
+    /// reverse.
     ///
     /// # Safety
     /// `foreign` is a stream of this GPU's primary context.
@@ -207,7 +208,8 @@ impl Queue {
         let (ours, event) = (self.stream.cu_stream(), mark.event.cu_event());
         let foreign: sys::CUstream = foreign.cast();
         let (first, second) = if foreign_first { (foreign, ours) } else { (ours, foreign) };
-        // What is recorded is launched again later, when nobody keeps what our part of it reaches.
+        // A recorded graph is launched again later, when nothing keeps the memory that our part of
+        // it accesses.
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: writes one word; the stream is the caller's.
         let code = unsafe { sys::cuStreamIsCapturing(foreign, &raw mut status) };
@@ -222,7 +224,7 @@ impl Queue {
         check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(second, event, 0) })
     }
 
-    /// For who polls: see [`Current`].
+    /// For pollers: see [`Current`].
     pub(in crate::gpu) fn current(&self) -> Result<Current, GpuError> {
         self.device.make_current()
     }
@@ -239,7 +241,7 @@ impl Queue {
 }
 
 impl Mark {
-    /// For who polls: see [`Current`].
+    /// For pollers: see [`Current`].
     pub(in crate::gpu) fn current(&self) -> Result<Current, GpuError> {
         super::make_current(self.event.context())
     }
@@ -256,7 +258,7 @@ impl Mark {
             }
         }
         let _current = super::make_current(self.event.context())?;
-        // Both are reached, so this does not wait.
+        // Both events have been reached, so this does not wait.
         let ms = safe("cuEventElapsedTime", self.event.elapsed_ms(&end.event))?;
         Ok((f64::from(ms) * 1e6).round().max(0.0) as u64)
     }

@@ -1,4 +1,4 @@
-//! `kernels/host/exec.cpp`: grids, and which lane runs on this thread.
+//! Interface of `kernels/host/exec.cpp`: grids, and the lane that runs on this thread.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
@@ -19,7 +19,7 @@ struct RawGrid {
     _opaque: [u8; 0],
 }
 
-/// A lane of a grid; only its address means anything here.
+/// A lane of a grid; only its address has a meaning here.
 #[repr(C)]
 pub(super) struct RawLane {
     _opaque: [u8; 0],
@@ -43,10 +43,10 @@ unsafe extern "C" {
     pub(super) fn bp_host_lane_run(lane: *mut RawLane, kernel: HostKernel, args: *const c_void);
 }
 
-/// All lanes of a launch, freed on drop.
+/// All lanes of a launch; freed on drop.
 pub(super) struct Grid(NonNull<RawGrid>);
 
-// SAFETY: plain memory of our own; what lanes share of it is reached through atomics (lane.hpp).
+// SAFETY: plain memory of our own; lanes access its shared parts through atomics (lane.hpp).
 unsafe impl Send for Grid {}
 // SAFETY: as above.
 unsafe impl Sync for Grid {}
@@ -71,7 +71,7 @@ impl Grid {
         })
     }
 
-    /// The lane; the hooks of its waits will be called with `owner`.
+    /// The lane. The hooks of its waits receive `owner`.
     pub(super) fn lane(&self, dims: Dims, bid: u32, tid: u32, owner: *mut c_void) -> *mut RawLane {
         assert!(bid < dims.grid && tid < dims.block);
         // SAFETY: the grid has this lane.
@@ -91,7 +91,7 @@ pub(super) struct Args(Box<[u128]>);
 
 impl Args {
     pub(super) fn copy(bytes: &[u8]) -> Self {
-        // One word at least: null asks a kernel for its argument's size.
+        // At least one word: null would ask a kernel for its argument's size.
         let mut words = vec![0u128; bytes.len().div_ceil(16).max(1)].into_boxed_slice();
         bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
         Self(words)

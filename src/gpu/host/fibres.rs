@@ -1,8 +1,8 @@
-//! Lanes as fibres: round-robin on one thread, a switch at every yield.
+//! Lanes as fibres: one thread runs them round-robin and switches at every yield.
 //!
-//! A fibre is made, resumed and ended on one thread. Nothing unwinds through a lane: kernels throw
-//! nothing, the hooks are `extern "C"` (a panic in them aborts), and a launch that is given up
-//! forgets its lanes' stacks without running anything on them.
+//! One thread makes, resumes and ends a fibre. Nothing unwinds through a lane: kernels throw no
+//! exceptions, and the hooks are `extern "C"`, in which a panic aborts. A cancelled launch discards
+//! its lanes' stacks without running anything on them.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -16,7 +16,7 @@ use super::ffi::{self, Args, Grid, RawLane};
 use super::stack::LaneStack;
 use crate::gpu::{Dims, GpuError, HostKernel};
 
-/// Yields between two offers of the processor to other threads of the system.
+/// Yields of lanes between two yields of the thread to the operating system.
 const YIELDS_TO_SYSTEM: u32 = 128;
 
 type Fibre = Coroutine<(), (), (), LaneStack>;
@@ -30,13 +30,13 @@ pub(super) struct Launch {
     pub stack_bytes: usize,
     /// Threads that share the blocks: thread `i` runs blocks `i`, `i + threads`, …
     pub threads: usize,
-    /// Set to end the launch where it stands.
+    /// Cancels the launch at once.
     pub cancel: AtomicBool,
-    /// Why a lane set `cancel`.
+    /// The reason why a lane set `cancel`.
     pub fault: Mutex<Option<String>>,
 }
 
-/// One thread's part of a launch, as its lanes' hooks see it.
+/// One thread's part of a launch, as the hooks of its lanes see it.
 struct Scheduler<'a> {
     launch: &'a Launch,
     stop: &'a AtomicBool,
@@ -44,7 +44,7 @@ struct Scheduler<'a> {
     yields: Cell<u32>,
 }
 
-/// A lane's owner. Its address is in the C++ lane.
+/// The owner of a lane; the C++ lane holds its address.
 struct Owner<'a> {
     scheduler: &'a Scheduler<'a>,
     yielder: Cell<*const Yielder<(), ()>>,
@@ -69,10 +69,11 @@ impl Launch {
         })
     }
 
-    /// Runs the blocks of thread `thread`; ends early when the launch or `stop` is set.
+    /// Runs the blocks of thread `thread`. It ends early when the launch's `cancel` or `stop` is
+    /// set.
     ///
     /// # Safety
-    /// The argument suits the kernel, and what it points to outlives the launch.
+    /// The argument fits the kernel, and the memory that it points to outlives the launch.
     pub(super) unsafe fn run(&self, thread: usize, stop: &AtomicBool) -> Result<(), GpuError> {
         let blocks = (thread as u32..self.dims.grid).step_by(self.threads);
         let lanes = blocks.len() * self.dims.block as usize;
@@ -112,7 +113,7 @@ impl Scheduler<'_> {
         self.launch.cancel.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed)
     }
 
-    /// Until every fibre has returned, or the launch is ended.
+    /// Runs until every fibre has returned or the launch is cancelled.
     fn round_robin(&self, fibres: &mut Vec<(*mut RawLane, Fibre)>) {
         while !fibres.is_empty() && !self.ended() {
             let mut i = 0;
@@ -135,7 +136,7 @@ impl Scheduler<'_> {
         unsafe { ffi::bp_host_set_current(std::ptr::null_mut()) };
     }
 
-    /// Whom the lanes wait for may be a thread that shares this processor.
+    /// Yields to the system: the lanes may wait for a thread that shares this processor.
     fn offer_processor(&self) {
         let yields = self.yields.get() + 1;
         self.yields.set(yields % YIELDS_TO_SYSTEM);
@@ -145,13 +146,13 @@ impl Scheduler<'_> {
     }
 }
 
-/// A lane waits.
+/// Hook: a lane waits.
 unsafe extern "C" fn on_yield(owner: *mut c_void) {
     // SAFETY: set by `run` for this grid's lanes, and lives while they run.
     let owner = unsafe { &*owner.cast::<Owner<'_>>() };
     let scheduler = owner.scheduler;
     if scheduler.live.get() == 1 && !scheduler.ended() {
-        // Nobody to switch to.
+        // There is no fibre to switch to.
         std::hint::spin_loop();
         scheduler.offer_processor();
         return;
@@ -159,7 +160,7 @@ unsafe extern "C" fn on_yield(owner: *mut c_void) {
     owner.suspend();
 }
 
-/// A lane cannot go on: ends the launch.
+/// Hook: a lane cannot continue; cancels the launch.
 unsafe extern "C" fn on_fault(owner: *mut c_void, why: *const c_char) {
     // SAFETY: as in `on_yield`.
     let owner = unsafe { &*owner.cast::<Owner<'_>>() };
@@ -180,7 +181,7 @@ impl Owner<'_> {
     }
 }
 
-/// The fibres of a thread's part; those that have not returned are given up on drop.
+/// The fibres of a thread's part. On drop, those that have not returned are discarded.
 struct Fibres(Vec<(*mut RawLane, Fibre)>);
 
 impl Drop for Fibres {

@@ -1,7 +1,8 @@
-//! The host executor: a stream is a thread that executes its operations in order; a kernel's lanes
-//! are fibres on that thread (and on helpers, one each further worker), or threads.
+//! The host executor, which runs device code on CPU threads.
 //!
-//! Every block of a grid is resident from the launch to the end. Warp semantics are `exec.cuh`'s.
+//! A stream is a thread that executes its operations in order. The lanes of a kernel are fibres on
+//! that thread and on one helper thread per further worker, or they are threads. Every block of a
+//! grid is resident from the launch to its end. The warp semantics are those of `kernels/exec.cuh`.
 
 mod ffi;
 mod fibres;
@@ -13,28 +14,29 @@ use std::time::Duration;
 
 pub(super) use worker::{Mark, Word, Worker};
 
-/// What a lane of the host executor is.
+/// Implementation of a lane of the host executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lanes {
-    /// A fibre: cheap, deterministic with one worker, ended when its launch is.
+    /// A fibre: cheap, and deterministic with one worker. It can be cancelled with its launch.
     Fibres,
-    /// A thread: for race checkers. A launch that never ends cannot be ended, and a kernel's fault
-    /// ends the program.
+    /// A thread, for race checkers. A launch that never ends cannot be cancelled, and a kernel's
+    /// fault ends the program.
     Threads,
 }
 
 /// How the host executor runs kernels.
 #[derive(Debug, Clone)]
 pub struct HostOptions {
-    /// OS threads that a launch's blocks are dealt to, one block to one thread. Fibres only.
+    /// OS threads per launch; each block runs on one of them. For fibres only.
     pub workers: usize,
-    /// What a lane is.
+    /// Implementation of a lane.
     pub lanes: Lanes,
-    /// Stack of a lane, rounded up to whole pages.
+    /// Bytes of a lane's stack, rounded up to whole pages.
     pub stack_bytes: usize,
-    /// Lanes that one launch may have.
+    /// Most lanes of one launch.
     pub max_lanes: usize,
-    /// A warp or block whose lanes do not meet in a collective for so long is a fault.
+    /// Bound of a collective: it is a fault if the lanes of a warp or block do not meet in it for
+    /// so long.
     pub collective_timeout: Duration,
 }
 
@@ -52,7 +54,7 @@ impl Default for HostOptions {
 }
 
 impl HostOptions {
-    /// Lanes as threads, at most 1,024.
+    /// Lanes as threads, at most 1,024 per launch.
     pub fn threads() -> Self {
         Self { lanes: Lanes::Threads, max_lanes: 1024, ..Self::default() }
     }

@@ -1,9 +1,11 @@
-//! Stacks of lanes: kept by their thread from launch to launch, and begun at different offsets of
-//! their pages. All stacks being page-aligned, their hot ends would otherwise share a few cache
-//! sets, which costs a tenth of every switch.
+//! Stacks of lanes. A thread keeps its stacks from launch to launch.
 //!
-//! Below a stack lie pages that nobody may touch, as many as a large local array of a kernel may skip: the
-//! library's own kernels touch each page that they go down by (`-fstack-clash-protection`), a user's need not.
+//! Stacks start at different offsets of their pages: page-aligned stacks would share a few cache
+//! sets with their hot ends, which makes every switch slower.
+//!
+//! Guard pages lie below a stack, enough for a kernel's large local array to not reach across them.
+//! The library's own kernels touch each page as they descend (`-fstack-clash-protection`); a user's
+//! kernels may not.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -11,13 +13,14 @@ use std::num::NonZeroUsize;
 
 use corosensei::stack::{DefaultStack, Stack, StackPointer};
 
-/// Stacks that a thread keeps for its next launch.
+/// Most stacks that a thread keeps for its next launch.
 const POOLED: usize = 2048;
-/// Distance between the beginnings of two stacks made one after the other; a multiple of a cache
-/// line, and odd in lines, so that all offsets of a page come round.
+/// Offset between two stacks that are made in sequence: a multiple of a cache line, and odd in
+/// lines, so that all offsets of a page occur.
 const STEP_BYTES: usize = 5 * 64;
 const PAGE_BYTES: usize = 4096;
-/// Pages below a stack that fault: a frame up to this long cannot reach over them. Address space only.
+/// Bytes of guard pages below a stack, of address space only: a frame of up to this size cannot
+/// cross them.
 const GUARD_BYTES: usize = 1 << 20;
 
 thread_local! {
@@ -31,8 +34,8 @@ pub(super) struct LaneStack {
     skip: usize,
 }
 
-// SAFETY: the stack's own bounds with its guard pages; `take` adds the page that the skipped bytes
-// come from, and the guard, so that the capacity is no less; the skip keeps the base's alignment.
+// SAFETY: the bounds are those of the stack with its guard pages. `take` adds the page of the
+// skipped bytes and the guard, so the capacity is not reduced; the skip keeps the base's alignment.
 unsafe impl Stack for LaneStack {
     fn base(&self) -> StackPointer {
         NonZeroUsize::new(self.stack.base().get() - self.skip).expect("inside the stack")
@@ -44,20 +47,20 @@ unsafe impl Stack for LaneStack {
 }
 
 impl LaneStack {
-    /// A pooled stack of this thread, or a new one of at least `bytes`.
+    /// A stack of this thread's pool, or a new one, of at least `bytes`.
     pub(super) fn take(bytes: usize) -> io::Result<Self> {
         if let Some(stack) = POOL.with_borrow_mut(Vec::pop) {
             return Ok(stack);
         }
         let made = MADE.replace(MADE.get() + 1);
-        // As much again is left for what the stack adds of its own.
+        // Twice what is added here: the stack adds pages of its own.
         let spare = 2 * (PAGE_BYTES + GUARD_BYTES);
         if bytes.checked_add(spare).is_none() {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let stack = DefaultStack::new(bytes + PAGE_BYTES + GUARD_BYTES)?;
-        // SAFETY: the lowest bytes of a fresh mapping of ours, which is longer; the lowest page is guarded
-        // already.
+        // SAFETY: the lowest bytes of a fresh mapping of ours, which is longer; its lowest page is
+        // already guarded.
         let guarded =
             unsafe { libc::mprotect(stack.limit().get() as *mut _, GUARD_BYTES, libc::PROT_NONE) };
         if guarded != 0 {
@@ -66,7 +69,7 @@ impl LaneStack {
         Ok(Self { stack, skip: made * STEP_BYTES % PAGE_BYTES })
     }
 
-    /// Back to this thread's pool.
+    /// Returns the stack to this thread's pool.
     pub(super) fn put(self) {
         POOL.with_borrow_mut(|pool| {
             if pool.len() < POOLED {

@@ -1,4 +1,4 @@
-//! Lanes as threads of their own: for race checkers, and to see real interleavings.
+//! Lanes as threads of their own, for race checkers and for real interleavings.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
@@ -7,10 +7,10 @@ use super::HostOptions;
 use super::ffi::{self, Args, Grid};
 use crate::gpu::{Dims, GpuError, HostKernel};
 
-/// Returns when every lane has.
+/// Runs all lanes, and returns when every one has returned.
 ///
 /// # Safety
-/// The argument suits the kernel, and what it points to outlives the launch.
+/// The argument fits the kernel, and the memory that it points to outlives the launch.
 pub(super) unsafe fn run(
     options: &HostOptions,
     kernel: HostKernel,
@@ -33,7 +33,7 @@ pub(super) unsafe fn run(
                     .stack_size(options.stack_bytes.max(256 << 10))
                     .spawn_scoped(scope, lane);
                 if let Err(error) = started {
-                    // The lanes that run may wait for this one for ever, and cannot be ended.
+                    // The running lanes may wait for this one for ever, and cannot be cancelled.
                     eprintln!("bellpush: cannot start a thread for lane {bid}.{tid}: {error}");
                     std::process::abort();
                 }

@@ -1,4 +1,4 @@
-//! A stream of the host executor: one thread that executes operations in order.
+//! A stream of the host executor: one thread that executes the operations in order.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,13 +29,14 @@ impl Word {
     }
 }
 
-/// An event's state. A recording counts as reached when as many were reached as were queued.
+/// State of an event. A recording counts as reached when as many recordings were reached as were
+/// queued.
 #[derive(Default)]
 pub(in crate::gpu) struct Mark {
     queued: AtomicU64,
     reached: AtomicU64,
     at_ns: AtomicU64,
-    /// What the last stream that reached it had ended with by then.
+    /// Failure, by then, of the last stream that reached the event.
     failed: Mutex<Option<Failure>>,
 }
 
@@ -56,7 +57,7 @@ impl Mark {
         Ok((recorded && self.reached()?).then(|| self.at_ns.load(Ordering::Relaxed)))
     }
 
-    /// By a stream's thread: its work before the event is done, or will not be.
+    /// Called by a stream's thread: the work before the event has ended or will not run.
     fn reach(&self, at: Duration, failed: Option<Failure>) {
         *lock(&self.failed) = failed;
         self.at_ns.store(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -72,25 +73,25 @@ enum Op {
     Record(Arc<Mark>),
 }
 
-/// Queue and result, shared with the thread.
+/// Queue and result, shared with the stream's thread.
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Work was queued, or the queue closed.
+    /// Signals queued work, or the closing of the queue.
     work: Condvar,
-    /// An operation was finished.
+    /// Signals a finished operation.
     done: Condvar,
-    /// Ends the running kernel where it stands.
+    /// Cancels the running kernel at once.
     stop: AtomicBool,
 }
 
 #[derive(Default)]
 struct Queue {
     ops: VecDeque<Op>,
-    /// Operations queued and not finished, the running one among them.
+    /// Operations that are queued and not finished, including the running one.
     pending: usize,
     closed: bool,
-    /// What a kernel or copy ended with. Nothing is executed after it.
+    /// Failure of a kernel or copy; nothing is executed after it.
     failed: Option<Failure>,
 }
 
@@ -140,7 +141,7 @@ impl Worker {
     }
 
     /// # Safety
-    /// The argument suits the kernel, and what it points to outlives the launch.
+    /// The argument fits the kernel, and the memory that it points to outlives the launch.
     pub(in crate::gpu) unsafe fn launch(
         &self,
         name: &Arc<str>,
@@ -205,13 +206,13 @@ impl Worker {
         }
     }
 
-    /// Ends the running kernel, executes nothing further, and waits for that. `false` if the kernel still
-    /// runs after `wait`, as lanes that are threads do, and a fibre that does not yield: what it
-    /// reaches must stay for good.
+    /// Cancels the running kernel, executes nothing further, and waits for the kernel's end.
+    /// `false` if the kernel still runs after `wait`, as lanes that are threads do, or a fibre that
+    /// does not yield: the memory that it accesses must then stay for good.
     pub(in crate::gpu) fn cancel(&self, wait: Duration) -> bool {
         let ended = Failure { kernel: "(stream)".into(), why: "the stream was ended".into() };
         lock(&self.shared.queue).failed.get_or_insert(ended); // later work is refused, not forgotten
-        // After that: what is queued behind the kernel knows why it is not executed.
+        // Only now: operations queued behind the kernel then know why they are not executed.
         self.shared.stop.store(true, Ordering::Relaxed);
         let (queue, _) = self
             .shared
@@ -226,7 +227,8 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let mut queue = lock(&self.shared.queue);
         queue.closed = true;
-        // A kernel that was cancelled and runs on would hold us as long as it likes: its thread is left behind.
+        // A cancelled kernel that continues would block this drop for as long: its thread is left
+        // behind.
         let abandoned = queue.pending > 0 && self.shared.stop.load(Ordering::Relaxed);
         drop(queue);
         self.shared.work.notify_one();
@@ -239,7 +241,7 @@ impl Drop for Worker {
     }
 }
 
-/// What is said of a thread of the executor's that panicked; the panic itself was printed.
+/// Message for a panic in one of the executor's threads; the panic itself was printed.
 const PANICKED: &str = "a thread of the executor panicked";
 
 /// The stream's thread.
@@ -258,8 +260,8 @@ fn execute(shared: &Arc<Shared>, options: &HostOptions) {
         let result = if failed.is_some() {
             Ok(())
         } else {
-            // A panic is a bug of ours, or of a memory's copies: it ends the stream as a fault does, and
-            // whoever waits for it hears of it.
+            // A panic is a bug of ours or of a memory's copies. It ends the stream as a fault does,
+            // so that every waiter learns of it.
             let done = AssertUnwindSafe(|| perform(&op, shared, options, &mut helpers));
             catch_unwind(done).unwrap_or_else(|_| {
                 Err(Failure { kernel: "(stream)".into(), why: PANICKED.into() })
@@ -283,7 +285,7 @@ fn execute(shared: &Arc<Shared>, options: &HostOptions) {
     }
 }
 
-/// Events of different streams are compared: one origin for the process.
+/// Common origin of the process, since events of different streams are compared.
 fn clock_origin() -> Instant {
     static ORIGIN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     *ORIGIN.get_or_init(Instant::now)
@@ -315,7 +317,8 @@ fn perform(
             .map_err(|e| Failure { kernel: "(copy)".into(), why: e.to_string() }),
         Op::Write { to, offset, word } => {
             let at = to.host_addr() as usize + offset;
-            // Release: all earlier work of the stream, by this thread, before the word.
+            // Release: orders all earlier work of the stream, by this thread, before the word, for
+            // its readers.
             match *word {
                 Word::U64(value) => {
                     // SAFETY: in bounds, aligned (Stream::write_u64), and kept mapped by `to`.
@@ -332,11 +335,11 @@ fn perform(
     }
 }
 
-/// Further threads of a stream's launches, started when first needed.
+/// Further threads for a stream's launches, started on first use.
 #[derive(Default)]
 struct Helpers(Vec<(Sender<Part>, JoinHandle<()>)>);
 
-/// One thread's part of a launch, and where to say how it ended.
+/// One thread's part of a launch, and the channel for its result.
 struct Part {
     launch: Arc<Launch>,
     shared: Arc<Shared>,
@@ -358,7 +361,7 @@ impl Helpers {
         }
         drop(ended);
         let mut result = run_part(launch, 0, shared);
-        // Ends when every helper has let go of the launch.
+        // Ends when every helper has dropped the launch.
         for other in results {
             result = result.and(other);
         }
@@ -383,8 +386,8 @@ fn help(index: usize, parts: &Receiver<Part>) {
     }
 }
 
-/// A thread's part of a launch. If it panics, the other parts end as well, whose lanes may wait for
-/// this one's, and the thread goes on: the next launch counts on it.
+/// Runs a thread's part of a launch. A panic ends the other parts too, whose lanes may wait for
+/// this one's. The thread survives, since the next launch relies on it.
 fn run_part(launch: &Launch, index: usize, shared: &Shared) -> Result<(), GpuError> {
     // SAFETY: Worker::launch's promise.
     let part = AssertUnwindSafe(|| unsafe { launch.run(index, &shared.stop) });
