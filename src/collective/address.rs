@@ -1,4 +1,5 @@
-//! What a rank tells the others about itself: text, since it crosses processes and hosts.
+//! A rank's description of itself for the other ranks. It is text, since it crosses processes and
+//! hosts.
 
 use std::net::IpAddr;
 
@@ -8,19 +9,20 @@ use crate::nic::{MAX_RD_ATOMIC, Mtu, NicAddress, QpAddress};
 use crate::transport::{Address, Link};
 use crate::wire::{Psn, Qpn, Rkey};
 
-/// A rank's options that all ranks must share, and its endpoints. Opaque; goes through JSON.
+/// The options of a rank that all ranks must share, and its endpoints. Opaque; serialised as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankAddress {
     pub(super) rank: u32,
-    /// PCI address of its GPU, if that has one. Ranks that name the same share it, or are on different hosts.
+    /// PCI address of its GPU, if the GPU has one. Ranks with the same address share the GPU or are
+    /// on different hosts.
     pub(super) gpu: Option<String>,
-    /// Names and values, in one order at every rank.
+    /// Names and values, in the same order at every rank.
     pub(super) options: Vec<(String, String)>,
-    /// By channel and peer; the own rank's is `None`.
+    /// By channel and peer; `None` for the rank itself.
     pub(super) endpoints: Vec<Option<End>>,
 }
 
-/// An endpoint's [`Address`]. One with other fields is of another version, and refused.
+/// An endpoint's [`Address`]. One with other fields comes from another version and is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct End {
@@ -62,7 +64,7 @@ impl End {
         })
     }
 
-    /// `None` for numbers that no endpoint has.
+    /// `None` for values that no endpoint has.
     pub fn address(&self) -> Option<Address> {
         let nic = match self.nic {
             NicName::InProcess(n) => NicAddress::InProcess(n),

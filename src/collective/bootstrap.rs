@@ -1,10 +1,10 @@
-//! How the processes of a job come together: rank 0 listens, the others connect, and each shows that it knows the
-//! job's secret (`handshake`). Then they exchange what they need to know, such as their endpoints' addresses, in
-//! frames that are authenticated too (`frames`).
+//! Bootstrap of a job's processes: rank 0 listens, the others connect, and both sides of a
+//! connection prove that they know the job's secret (`handshake`). The processes then exchange
+//! their endpoints' addresses and the like in authenticated frames (`frames`).
 //!
-//! The secret keeps strangers out, and what comes is what a process of this job has said in this joining; nothing is
-//! encrypted. Everything is bounded: joining and each exchange by timeouts of their own, a stranger by the
-//! time and bytes of a handshake, and the number of those at once.
+//! Guarantees: every frame comes from a process that knows the secret, and belongs to this join.
+//! Nothing is encrypted. Everything is bounded: joining and each exchange by timeouts of their own,
+//! an unauthenticated peer by the time and bytes of a handshake, and the number of such peers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,26 +17,26 @@ use super::handshake::{self, Joining};
 use super::member::{MAX_RANKS, MAX_TIMEOUT};
 use crate::nic::soft::SoftConfig;
 
-/// Why a job's ranks did not come together.
+/// Reason why a job's ranks could not be connected.
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
-    /// A variable of the environment that is not set.
+    /// An environment variable is not set.
     #[error("{name} is not set, and all ranks of a job need it alike")]
     Missing {
         /// The variable.
         name: &'static str,
     },
-    /// A variable that says something else than it should.
+    /// The value of an environment variable is invalid.
     #[error("{name} is '{given}', but must be {must}")]
     Variable {
         /// The variable.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         given: String,
-        /// What is accepted.
+        /// The accepted values.
         must: &'static str,
     },
-    /// No secret was named, and none could be made.
+    /// No secret was set, and none could be made.
     #[error(
         "BELLPUSH_JOB_SECRET is not set, and {} cannot stand in for it: {source}",
         .path.display()
@@ -44,16 +44,17 @@ pub enum BootstrapError {
     Secret {
         /// The user's file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// More ranks than a job may have, or none.
+    /// The number of ranks is zero or above the limit.
     #[error("{ranks} ranks: a job has 1 to {MAX_RANKS}")]
     Ranks {
         /// Number of ranks.
         ranks: u32,
     },
-    /// A rank of this process joins a communicator while it joins one of the same name: they could cross.
+    /// This process is already joining a communicator with the same name, and the two joins could
+    /// cross.
     #[error(
         "this process is joining a communicator named '{communicator}' already: those that are joined at once need names of their own"
     )]
@@ -61,7 +62,7 @@ pub enum BootstrapError {
         /// The name.
         communicator: String,
     },
-    /// A rank past the last.
+    /// The rank is not below the number of ranks.
     #[error("rank {rank} of {ranks} ranks: ranks count from 0")]
     Rank {
         /// The rank.
@@ -72,22 +73,22 @@ pub enum BootstrapError {
     /// Rank 0 could not listen.
     #[error("rank 0 cannot listen at {root}: {source}")]
     Listen {
-        /// Where.
+        /// The address.
         root: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Rank 0 was not there.
+    /// Rank 0 did not answer.
     #[error("rank 0 did not answer at {root} within {ms} ms: {source}")]
     NoRoot {
-        /// Where it should be.
+        /// Its expected address.
         root: SocketAddr,
         /// The timeout.
         ms: u128,
-        /// What the last try ended with.
+        /// Error of the last attempt.
         source: io::Error,
     },
-    /// Ranks that did not come.
+    /// Some ranks did not join.
     #[error("rank {} did not join within {ms} ms", list(.ranks))]
     Absent {
         /// The ranks.
@@ -95,44 +96,44 @@ pub enum BootstrapError {
         /// The timeout.
         ms: u128,
     },
-    /// The root did not take this rank, or is not the job's.
+    /// Rank 0 refused this rank, or it does not belong to the job.
     #[error("rank 0 at {root} refused rank {rank}: {why}")]
     Refused {
-        /// Where it is.
+        /// Its address.
         root: SocketAddr,
         /// This rank.
         rank: u32,
         /// The reason.
         why: &'static str,
     },
-    /// A rank that left during an exchange, or took too long for it.
+    /// A rank left during an exchange, or exceeded the timeout.
     #[error("the connection to rank {rank} failed: {source}")]
     Lost {
         /// The rank.
         rank: u32,
-        /// How.
+        /// The cause.
         source: io::Error,
     },
-    /// A rank that said something else than it was asked for.
+    /// A rank's answer could not be parsed.
     #[error("rank {rank} does not say {what}: is it of another version?")]
     Garbled {
         /// The rank.
         rank: u32,
-        /// What was asked for.
+        /// The expected contents.
         what: &'static str,
     },
-    /// After a failure it is not known which exchange a frame that comes is of.
+    /// An earlier exchange failed. It is then unknown to which exchange a received frame belongs.
     #[error("an earlier exchange of these ranks has failed")]
     Ended,
-    /// A rank that failed by itself, as it said before it left.
+    /// A rank failed by itself and told the others before it left.
     #[error("rank {rank} gave up: {why}")]
     Failed {
         /// The rank.
         rank: u32,
-        /// What it said.
+        /// Its reason.
         why: String,
     },
-    /// What rank 0 found.
+    /// Rank 0 reported an error.
     #[error("rank 0 says: {why}")]
     Told {
         /// Its error.
@@ -144,22 +145,23 @@ fn list(ranks: &[u32]) -> String {
     ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// This process's connections to the others of its job.
+/// This process's connections to the other processes of its job.
 pub struct Bootstrap {
     rank: u32,
     ranks: u32,
     timeout: Duration,
-    /// Rank 0: the others' connections, by rank - 1. Others: the one to rank 0.
+    /// At rank 0: the connections to the others, by rank - 1. At the others: the connection to rank
+    /// 0.
     lines: Vec<Line>,
-    /// An exchange has failed.
+    /// Whether an exchange has failed.
     ended: bool,
 }
 
 impl Bootstrap {
-    /// Joins the job; returns when all ranks have.
+    /// Joins the job; returns when all ranks have joined.
     ///
     /// # Errors
-    /// Names who is missing, at every rank that came.
+    /// [`BootstrapError`]; every rank that joined gets the names of the absent ones.
     pub fn join(job: &Job) -> Result<Self, BootstrapError> {
         job.check()?;
         let (join_timeout, timeout) =
@@ -181,16 +183,17 @@ impl Bootstrap {
             joined.fail(&error.to_string());
             return Err(error);
         }
-        // Rank 0 answers when everyone is there, or says who is not: it may have begun to wait when this rank did.
+        // Rank 0 answers when all ranks are present, or names the absent ones. It may have started
+        // to wait as late as this rank.
         joined.exchange(&[], join_timeout + timeout)?;
         Ok(joined)
     }
 
-    /// Everyone's bytes, in the order of ranks.
+    /// Gathers the bytes of all ranks, in the order of ranks, at every rank.
     ///
     /// # Errors
-    /// [`BootstrapError::Lost`] names a rank that left or took longer than the timeout; the others
-    /// are told. From then on [`BootstrapError::Ended`].
+    /// [`BootstrapError::Lost`] names a rank that left or exceeded the timeout; the other ranks are
+    /// told. Later exchanges fail with [`BootstrapError::Ended`].
     pub fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
         self.exchange(mine, self.timeout)
     }
@@ -208,7 +211,8 @@ impl Bootstrap {
         all
     }
 
-    /// The root itself waits for the other ranks, for up to `root_waits`.
+    /// Exchanges bytes through rank 0, which itself waits for the other ranks for up to
+    /// `root_waits`.
     fn send_and_receive(
         &mut self,
         mine: &[u8],
@@ -218,7 +222,7 @@ impl Bootstrap {
         if self.rank != 0 {
             let lost = |source| BootstrapError::Lost { rank: 0, source };
             let root = &mut self.lines[0];
-            // If it has closed, it may have said why before.
+            // A rank 0 that has closed the connection may have sent its reason before.
             let sent = root.send(DATA, mine);
             let (kind, all) = match (root.receive(deadline + root_waits), sent) {
                 (Ok(said), Ok(())) => said,
@@ -252,7 +256,7 @@ impl Bootstrap {
         for rank in 1..self.ranks {
             if let Err(source) = self.lines[rank as usize - 1].send(DATA, &packed) {
                 let error = BootstrapError::Lost { rank, source };
-                // Those that have what was gathered read this with the next.
+                // Ranks that already have the gathered bytes read this in the next exchange.
                 tell(&mut self.lines, &error.to_string());
                 return Err(error);
             }
@@ -260,13 +264,14 @@ impl Bootstrap {
         Ok(all)
     }
 
-    /// Tells the others why this rank leaves; their exchanges fail with it, at once.
+    /// Tells the other ranks why this rank leaves; their exchanges fail at once.
     pub fn fail(&mut self, why: &str) {
         tell(&mut self.lines, why);
     }
 
-    /// Cores that are this process's: those that it may run on, by the number of ranks of the job that may run on the
-    /// same ones. So it is the same whether a launcher binds its processes or not.
+    /// Cores for this process: those that it may run on, divided by the number of ranks of the job
+    /// that may run on the same cores. The result does not depend on whether a launcher binds its
+    /// processes.
     ///
     /// # Errors
     /// As [`Bootstrap::all_gather`].
@@ -281,12 +286,13 @@ impl Bootstrap {
         Ok((cores / sharing.max(1)).max(1))
     }
 
-    /// How many NICs each rank brings: the least of what all want, and of the channels, since a NIC without one sends
-    /// nothing. Who wants no number has room for a thread each on its `cores` ([`SoftConfig::engines_for`]).
+    /// Number of NICs of each rank: the minimum of the ranks' wishes and of the channels, since a
+    /// NIC without a channel sends nothing. A rank without a wish gets as many as have a thread
+    /// each on its `cores` ([`SoftConfig::engines_for`]).
     ///
     /// # Errors
-    /// [`BootstrapError::Garbled`] names a rank that wants none or says no number; else as
-    /// [`Bootstrap::all_gather`].
+    /// [`BootstrapError::Garbled`] names a rank that wishes for zero or sends no number; otherwise
+    /// as [`Bootstrap::all_gather`].
     pub fn nics(
         &mut self,
         wanted: Option<usize>,
@@ -304,7 +310,7 @@ impl Bootstrap {
     }
 }
 
-/// This host, since when it runs, and the processors that this process may run on, as Linux says it.
+/// This host, its boot, and the processors that this process may run on, as Linux reports them.
 fn run_on() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -314,7 +320,7 @@ fn run_on() -> String {
 
 fn tell(lines: &mut [Line], why: &str) {
     for line in lines {
-        // One that is gone needs not be told.
+        // A rank that is gone cannot be told.
         let _ = line.send(FAILED, why.as_bytes());
     }
 }

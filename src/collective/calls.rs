@@ -1,4 +1,5 @@
-//! What a communicator knows of its calls: which are not waited for, on which stream, and what ended it.
+//! A communicator's record of its calls: the outstanding ones, their stream, and the failure that
+//! ended it.
 
 use std::sync::Arc;
 
@@ -7,18 +8,18 @@ use crate::gpu::{Stream, Token};
 
 #[derive(Default)]
 pub(super) struct Calls {
-    /// Messages that calls since the last synchronisation may wait for, each up to the timeout.
+    /// Messages that calls since the last synchronisation may wait for, each for up to the timeout.
     pub waits: u64,
-    /// Calls that were queued, ever.
+    /// Total number of calls queued.
     queued: u64,
-    /// What ended the communicator.
+    /// The failure that ended the communicator.
     ended: Option<String>,
-    /// The stream of the calls since the last synchronisation.
+    /// Stream of the calls since the last synchronisation.
     stream: Option<Arc<Token>>,
 }
 
 impl Calls {
-    /// [`Error::Ended`] once the communicator has.
+    /// [`Error::Ended`] if the communicator has ended.
     pub fn check(&self) -> Result<(), Error> {
         match &self.ended {
             Some(why) => Err(Error::Ended { why: why.clone() }),
@@ -26,7 +27,8 @@ impl Calls {
         }
     }
 
-    /// Whether one may be queued here. Calls use the same slots and counters, and only a stream orders them.
+    /// Whether a call may be queued on this stream. Calls share slots and counters, and only a
+    /// stream orders them.
     pub fn same(&self, stream: &Stream) -> Result<(), Error> {
         match &self.stream {
             Some(other) if !Arc::ptr_eq(other, stream.token()) => match other.dropped_idle() {
@@ -38,7 +40,7 @@ impl Calls {
         }
     }
 
-    /// Whether calls that are not waited for are on this stream.
+    /// Whether outstanding calls are on this stream.
     pub fn are_on(&self, stream: &Stream) -> bool {
         self.stream.as_ref().is_some_and(|on| Arc::ptr_eq(on, stream.token()))
     }
@@ -53,26 +55,27 @@ impl Calls {
         self.queued
     }
 
-    /// All calls are done, if none was queued since there were so many.
+    /// Marks all calls as done, unless more than `queued` have been queued.
     pub fn done(&mut self, queued: u64) {
         if self.queued == queued {
             (self.waits, self.stream) = (0, None);
         }
     }
 
-    /// For good.
+    /// Ends the communicator for good.
     pub fn end(&mut self, why: &Error) {
         self.ended.get_or_insert_with(|| why.to_string());
     }
 
-    /// As if of a communicator that waits for nothing and is used on this stream; returns what to put back.
+    /// Sets the record aside, as if nothing were outstanding and the communicator used this stream;
+    /// returns it.
     pub fn set_aside(&mut self, stream: &Stream) -> Self {
         let ended = self.ended.clone();
         let stream = Some(stream.token().clone());
         std::mem::replace(self, Self { stream, ended, ..Self::default() })
     }
 
-    /// Puts it back; returns what the calls meanwhile may wait for.
+    /// Restores the record; returns the number of messages that the calls in between may wait for.
     pub fn put_back(&mut self, aside: Self) -> u64 {
         let meanwhile = std::mem::replace(self, aside);
         self.ended = meanwhile.ended;

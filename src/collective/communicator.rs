@@ -1,4 +1,4 @@
-//! A connected rank: calls, and what became of them.
+//! A connected rank: its calls and their results.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,30 +14,34 @@ use crate::gpu::{DeviceMem, Dims, Gpu, GpuError, Graph, Kept, Kernel, Mapped, St
 use crate::nic::Nic;
 use crate::transport::{Endpoint, Memory};
 
-/// Threads a block on the host executor, where a lane is a fibre and a barrier a switch to each.
+/// Threads per block on the host executor, where a lane is a fibre and a barrier switches to each
+/// of them.
 const HOST_THREADS: u32 = 8;
-/// Bytes of a quick call for which it takes one channel more, up to [`Options::quick_messages`]: a NIC's engine on
-/// the host takes longer for them than a channel costs (docs/results/allreduce-h200.md).
+/// Bytes per channel of a quick call, up to [`Options::quick_messages`]: beyond them a NIC's engine
+/// on the host takes longer than a further channel costs (docs/results/allreduce-h200.md).
 const QUICK_SHARE: u64 = 680;
-/// Channels of which a host's engine carries each on a thread of its own, and bytes for which a call takes one more
-/// beyond these: a thread that has two messages takes longer than for one of both's length, up to there.
+/// Channels that a host's engine serves with a thread each; and bytes per further channel: up to
+/// this length, a thread with two messages takes longer than with one of their total length.
 const QUICK_AT_ONCE: u64 = 12;
 const QUICK_BEYOND: u64 = 2731;
-/// The same where regions lie in GPU memory, and beyond those that begin early.
+/// Bytes per channel where regions lie in GPU memory, and for channels beyond those that begin
+/// early.
 const QUICK_SHARE_IN_GPU: u64 = 1024;
 const QUICK_BEYOND_IN_GPU: u64 = 4096;
-/// Messages that a one-shot share is cut into: one is made while another is on its way and a third is consumed. With four, calls
-/// of 1 and 2 MiB take 5 to 10 % longer (docs/results/allreduce-h200.md).
+/// Messages per one-shot share: one is built while another is on its way and a third is consumed
+/// (measured: docs/results/allreduce-h200.md).
 const PIECES: u64 = 3;
-/// Blocks of the calls of all ranks of a GPU that may be there beside their next ones, where an engine may be there too:
-/// it must leave room for twice as many.
+/// Largest number of blocks, over the calls of all ranks of a GPU, that may be resident beside
+/// their successors where an engine may run on the same GPU: the engine needs room beside twice as
+/// many.
 const EARLY_BESIDE_ENGINE: u32 = 16;
-/// Between two looks of who waits for calls at whether one of them has ended the communicator.
+/// Interval at which a waiting thread checks whether a call has ended the communicator.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long dropping waits for what was sent.
+/// Bound of a drop's wait for sent messages.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Elements in memory that the rank's GPU reaches: a memory, or from some byte of it on.
+/// Elements in memory that the rank's GPU reaches: a whole memory, or the part from a byte offset
+/// on.
 #[derive(Clone, Copy)]
 pub struct Buffer<'a> {
     memory: &'a Memory,
@@ -45,7 +49,7 @@ pub struct Buffer<'a> {
 }
 
 impl<'a> Buffer<'a> {
-    /// Elements from byte `offset` of `memory` on.
+    /// The elements from byte `offset` of `memory` on.
     pub fn at(memory: &'a Memory, offset: u64) -> Self {
         Self { memory, offset }
     }
@@ -78,12 +82,12 @@ impl<'a> From<&'a Memory> for Buffer<'a> {
     }
 }
 
-/// Memory and endpoints of a rank: all that its kernels reach. Streams keep it until they are idle.
+/// Memory and endpoints of a rank, which its kernels access. Streams keep it until they are idle.
 pub(super) struct Inner {
     pub gpu: Arc<Gpu>,
     pub rank: u32,
     pub ranks: u32,
-    /// Ranks on this GPU, as far as addresses tell: not fewer than there are.
+    /// Upper bound of the number of ranks on this GPU, from their addresses.
     pub sharing: u32,
     pub channels: u32,
     pub options: Options,
@@ -100,26 +104,30 @@ pub(super) struct Inner {
     pub status: Mapped,
 }
 
-/// A rank as its calls use it. Streams keep it until they are idle, so its end comes after that of the last
-/// call, and then what was sent is waited for.
+/// A rank as its calls use it. Streams keep it until they are idle. Its drop therefore follows the
+/// last call, and then waits for the sent messages.
 struct Running {
     inner: Arc<Inner>,
-    /// Calls were made, and none has ended the communicator.
+    /// Calls were made, and no failure has ended the communicator.
     sends: AtomicBool,
 }
 
-/// A rank, connected to the others.
+/// A rank that is connected to the others.
 ///
 /// A call is queued on a stream and returns at once; [`Communicator::synchronize`] waits for it and
-/// says what became of it. All ranks make the same calls in the same order; a rank's calls are made
-/// on one stream until they are waited for. One that is dropped before they are done ends the communicator. Dropping a communicator, or what keeps it after that (a stream
-/// that is not idle, a [`Recording`]), waits for what it sent to be acknowledged, a second at most.
+/// returns its result. All ranks make the same calls in the same order. A rank makes its calls on
+/// one stream until it has synchronised; dropping that stream before its calls are done ends the
+/// communicator.
+///
+/// Dropping the communicator waits up to a second for the acknowledgement of sent messages. If a
+/// stream that is not idle, or a [`Recording`], still keeps the communicator's memory, its drop
+/// waits instead.
 pub struct Communicator {
     running: Arc<Running>,
     calls: Mutex<Calls>,
 }
 
-/// Calls that were recorded, to be made again at the cost of one launch.
+/// Recorded calls, which can be repeated at the cost of one launch.
 pub struct Recording<'a> {
     communicator: &'a Communicator,
     stream: &'a Stream,
@@ -137,8 +145,8 @@ impl Communicator {
         &self.running.inner
     }
 
-    /// Ranks that are threads of this process: one for each GPU and NIC, in order. GPUs and NICs may
-    /// be named more than once.
+    /// Ranks that are threads of this process: one for each GPU and NIC, in order. A GPU or NIC may
+    /// occur more than once.
     ///
     /// # Errors
     /// As [`Member::new`] and [`Member::connect`].
@@ -158,7 +166,7 @@ impl Communicator {
         members.into_iter().map(|m| m.connect(&addresses)).collect()
     }
 
-    /// This rank.
+    /// This rank, from 0.
     pub fn rank(&self) -> u32 {
         self.inner().rank
     }
@@ -173,7 +181,7 @@ impl Communicator {
         &self.inner().options
     }
 
-    /// What a call of these elements would be.
+    /// The [`Call`] that an all-reduce of these elements would be.
     pub fn plan(&self, count: u64, dtype: Dtype, op: Op) -> Call {
         let Inner { ranks, channels, options, .. } = self.inner();
         let bytes = count.saturating_mul(dtype.bytes());
@@ -215,15 +223,15 @@ impl Communicator {
         Call { count, dtype, op, algorithm, channels: wanted as u32 }
     }
 
-    /// Queues an all-reduce: `output` receives, at every rank and the same bits at each, `op` over
-    /// the ranks' `count` elements of `input`, added up in an order that depends on the call's shape
-    /// alone. `output` is `input`, or memory apart.
+    /// Queues an all-reduce. `output` receives, with the same bits at every rank, the result of
+    /// `op` over the ranks' `count` elements of `input`. The order of the additions depends on the
+    /// call's shape alone. `output` is `input`, or memory that does not overlap it.
     ///
     /// # Errors
-    /// What is wrong with the arguments; nothing is queued then, and no other rank is affected until
-    /// it waits for this one. What has ended the communicator by now, once, and [`Error::Ended`] from then on;
-    /// [`Error::OtherStream`] while calls on another stream are not waited for. What
-    /// fails later, and where ranks differ, is [`Communicator::synchronize`]'s to report.
+    /// Invalid arguments; nothing is then queued, and no other rank notices until it waits for this
+    /// one. The failure that has ended the communicator, once; afterwards [`Error::Ended`].
+    /// [`Error::OtherStream`] while calls on another stream are outstanding.
+    /// [`Communicator::synchronize`] reports later failures and mismatches of calls.
     pub fn all_reduce<'a>(
         &self,
         stream: &Stream,
@@ -264,34 +272,37 @@ impl Communicator {
         Ok(())
     }
 
-    /// Records the calls that `make` makes on `stream`, instead of making them. All ranks replay a
-    /// recording of the same calls as often, and in the same order with other calls.
+    /// Records the calls that `make` makes on `stream`, instead of queueing them. All ranks replay
+    /// recordings of the same calls the same number of times, in the same order with respect to
+    /// other calls.
     ///
     /// # Errors
-    /// What `make` reports, and [`Error::Gpu`] where there are no graphs: on the host executor.
+    /// Errors of `make`; [`Error::Gpu`] on the host executor, which has no graphs.
     pub fn record<'a>(
         &'a self,
         stream: &'a Stream,
         make: impl FnOnce() -> Result<(), Error>,
     ) -> Result<Recording<'a>, Error> {
-        // What `make` calls is the recording's, not queued: as if on a communicator that waits for nothing.
+        // The calls of `make` are recorded, not queued: the record is that of a communicator with
+        // nothing outstanding.
         let aside = self.lock().set_aside(stream);
         let recorded = catch_unwind(AssertUnwindSafe(|| stream.capture(make)));
-        let waits = self.lock().put_back(aside); // also after a panic: earlier calls may be out
+        let waits = self.lock().put_back(aside); // Also after a panic: earlier calls may be outstanding.
         let graph = recorded.unwrap_or_else(|panic| resume_unwind(panic))?;
         Ok(Recording { communicator: self, stream, graph, waits })
     }
 
-    /// Waits until the calls queued on `stream` are done, or one has ended the communicator: what is queued behind it
-    /// does nothing, and memory that it was given stays until the stream is idle. Bounded, since each of the
-    /// calls' waits is. Others may call meanwhile: their calls are not waited for, but those of the first 50 ms.
+    /// Waits until the calls queued on `stream` are done, or until one has ended the communicator.
+    /// In the latter case the calls behind it do nothing, and their memory is kept until the stream
+    /// is idle. The wait is bounded, since each wait of the calls is. Other threads may queue calls
+    /// meanwhile; only those of the first 50 ms are waited for.
     ///
     /// # Errors
-    /// [`Error::OtherStream`], without waiting, where the calls are on another. Otherwise
-    /// the first failure of any of them, but the one that ended the communicator before others. After
-    /// [`Error::Mismatch`] the communicator goes on; every other failure ends it, and all later calls and
-    /// synchronisations say [`Error::Ended`]. What a stream's other work ended with is told and ends nothing, if no
-    /// calls are on it.
+    /// [`Error::OtherStream`], without a wait, while the calls are on another stream. Otherwise the
+    /// first failure of any call; the failure that ended the communicator takes precedence. After
+    /// [`Error::Mismatch`] the communicator continues; every other failure ends it, and all later
+    /// calls and synchronisations return [`Error::Ended`]. A failure of the stream's other work is
+    /// returned, and ends nothing if no calls are on the stream.
     pub fn synchronize(&self, stream: &Stream) -> Result<(), Error> {
         let queued = {
             let mut calls = self.lock();
@@ -304,9 +315,9 @@ impl Communicator {
         match waited {
             Ok(true) => calls.done(queued),
             Ok(false) => {}
-            // Neither says anything of the calls: they go on, or somebody records.
+            // Neither tells anything about the calls: they continue, or a thread is recording.
             Err(GpuError::Timeout { .. } | GpuError::Recording) => waited.map(|_| ())?,
-            // A kernel that ended where it stood leaves streams of messages that nobody can go on with.
+            // A cancelled kernel leaves streams of messages that no rank can continue.
             Err(fault) if calls.are_on(stream) => {
                 return self.end_by(&mut calls, |_| Err(fault.into()));
             }
@@ -318,14 +329,14 @@ impl Communicator {
         })
     }
 
-    /// Whether the calls are done; else the communicator has ended.
+    /// Whether the calls are done; otherwise the communicator has ended.
     fn wait(&self, stream: &Stream) -> Result<bool, GpuError> {
-        // Costs nothing where they are done soon, as most are.
+        // Free of cost for calls that end soon, as most do.
         match stream.synchronize(LOOK) {
             Err(GpuError::Timeout { .. }) => {}
             done => return done.map(|()| true),
         }
-        // Others may queue on and on, so that the stream is never idle.
+        // Other threads may queue calls continuously, so that the stream is never idle.
         let done = stream.gpu().event()?;
         stream.record(&done)?;
         let most = u32::try_from(self.lock().waits + 4).unwrap_or(u32::MAX);
@@ -337,7 +348,7 @@ impl Communicator {
             }
             let reached = done.query()?;
             let left = bound.saturating_sub(since.elapsed());
-            // A stream that failed reaches its events all the same, and says so here.
+            // A failed stream reaches its events all the same, and reports the failure here.
             match stream.synchronize(if reached { Duration::ZERO } else { left.min(LOOK) }) {
                 Err(GpuError::Timeout { .. } | GpuError::Recording) if reached => return Ok(true),
                 Err(GpuError::Timeout { what, .. }) if left.is_zero() => {
@@ -349,7 +360,7 @@ impl Communicator {
         }
     }
 
-    /// Whether a kernel says so, or said so to another thread, which has taken it.
+    /// Whether a kernel has reported an end, to this or another thread.
     fn has_ended(&self) -> bool {
         self.inner().has_ended() || self.lock().check().is_err()
     }
@@ -363,7 +374,7 @@ impl Communicator {
         })
     }
 
-    /// What this ends with, if that is such a thing, ends the communicator.
+    /// Runs `what` and ends the communicator if its failure is of a kind that does so.
     fn end_by(
         &self,
         calls: &mut Calls,
@@ -385,7 +396,7 @@ impl Communicator {
 }
 
 impl Recording<'_> {
-    /// Makes the recorded calls once more, on the stream that they were recorded from.
+    /// Repeats the recorded calls on the stream from which they were recorded.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -445,14 +456,14 @@ impl Inner {
         if self.early(call) { dims.early() } else { dims }
     }
 
-    /// Bytes of a message of this call: several to a long share, so that they are made, on their way and consumed
-    /// at once.
+    /// Payload of a message of this call. A long share has several messages, so that one can be
+    /// built, one sent and one consumed at the same time.
     fn piece(&self, call: &Call) -> u64 {
         let most = u64::from(self.options.chunk(self.ranks));
         let share = call.share() * call.dtype.bytes();
         let (part, pieces) = match call.algorithm {
             Algorithm::OneShot => (share, PIECES),
-            // As many as may be on their way: it scatters some rounds ahead of those that it gathers.
+            // As many as may be outstanding: scattering runs some rounds ahead of gathering.
             Algorithm::TwoShot => (share.div_ceil(self.ranks.into()), DEPTH),
             Algorithm::Ring | Algorithm::Quick => return most,
         };
@@ -460,20 +471,21 @@ impl Inner {
         part.div_ceil(messages).next_multiple_of(64).clamp(64, most)
     }
 
-    /// Whether a call may begin while the one before it ends, and the one behind it while this one does. Only
-    /// then are blocks of both on the GPU, and they must not take the multiprocessors that somebody needs whom
-    /// they wait for: other ranks on this GPU, or an engine's kernel between two launches.
+    /// Whether a call may begin while the preceding one ends, and the following one while this one
+    /// ends. Blocks of two calls are then on the GPU. They must not take multiprocessors from
+    /// kernels that they wait for: those of other ranks on this GPU, or an engine's between two
+    /// launches.
     fn early(&self, call: &Call) -> bool {
         let blocks = call.blocks() * self.sharing;
         match self.region {
-            // No engine on a GPU writes there.
+            // No engine on a GPU writes to host memory.
             Memory::Host(_) => 2 * blocks <= self.gpu.describe().sms,
             Memory::Device(_) => blocks <= EARLY_BESIDE_ENGINE,
         }
     }
 
-    /// Threads a block. In a quick call as many as there are units to wait for, each of which looks at one: the more
-    /// there are, the longer a barrier takes.
+    /// Threads per block. A quick call has one per unit that it waits for, and no more: a barrier
+    /// takes longer with more threads.
     fn threads(&self, call: &Call) -> u32 {
         let units = (call.share() * call.dtype.bytes() / 12 + 4) * u64::from(self.ranks - 1).max(1);
         let host = self.gpu.is_host();
@@ -486,7 +498,7 @@ impl Inner {
         })
     }
 
-    /// Messages that a call may wait for, one after the other.
+    /// Number of messages that a call may wait for, one after the other.
     fn waits(&self, call: &Call) -> u64 {
         let bytes = call.count.saturating_mul(8) / u64::from(call.channels);
         let chunks = bytes.div_ceil(self.piece(call)) + 1;
@@ -495,8 +507,8 @@ impl Inner {
 }
 
 impl Drop for Running {
-    /// What this rank sent must reach the others before its queue pairs go. No call is running: the stream
-    /// that one runs on would keep this.
+    /// This rank's messages must reach the others before its queue pairs are destroyed. No call is
+    /// running: its stream would keep this value.
     fn drop(&mut self) {
         if !*self.sends.get_mut() {
             return;
@@ -506,10 +518,10 @@ impl Drop for Running {
             count: 0,
             dtype: Dtype::F32,
             op: Op::Sum,
-            algorithm: Algorithm::Ring, // a block a channel
+            algorithm: Algorithm::Ring, // One block per channel.
             channels: inner.channels,
         };
-        // Nothing more can be done for a rank that does not acknowledge.
+        // A rank that does not acknowledge cannot be helped.
         let Ok(stream) = inner.gpu.stream() else { return };
         let (dims, args) = (inner.dims(&all), inner.args(&all));
         if stream.launch_own(&inner.drain, dims, &args, [inner.clone() as Kept]).is_ok() {

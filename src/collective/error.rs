@@ -1,32 +1,33 @@
-//! What can go wrong with a collective.
+//! Errors of collectives.
 
 use super::{Algorithm, Dtype, Op};
 use crate::gpu::GpuError;
 use crate::mem::MemError;
 use crate::transport;
 
-/// What a rank calls: the part that all ranks must agree on.
+/// The parameters of a call that all ranks must agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// Elements.
+    /// Number of elements.
     pub count: u64,
-    /// Their type.
+    /// Type of the elements.
     pub dtype: Dtype,
     /// The operation.
     pub op: Op,
-    /// Who sends what to whom.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// Channels that it is spread over.
+    /// Number of channels.
     pub channels: u32,
 }
 
 impl Call {
-    /// Elements of a channel, but for the last ones: whole units of 16 bytes.
+    /// Elements of each channel but the last: a multiple of 16 bytes.
     pub(super) fn share(&self) -> u64 {
         self.count.div_ceil(self.channels.into()).next_multiple_of(16 / self.dtype.bytes())
     }
 
-    /// Blocks of its launch: one sends and one receives where everyone sends to everyone in several messages.
+    /// Blocks of the launch. With several one-shot or two-shot messages, one block per channel
+    /// sends and one receives.
     pub(super) fn blocks(&self) -> u32 {
         match self.algorithm {
             Algorithm::OneShot | Algorithm::TwoShot => 2 * self.channels,
@@ -42,39 +43,39 @@ impl std::fmt::Display for Call {
     }
 }
 
-/// Why a communicator refused or failed.
+/// Reason of a refusal or failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An endpoint refused something.
+    /// An endpoint refused a request.
     #[error(transparent)]
     Transport(#[from] transport::Error),
-    /// The GPU refused something.
+    /// The GPU refused a request.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// Memory trouble.
+    /// Memory could not be allocated or accessed.
     #[error(transparent)]
     Memory(#[from] MemError),
-    /// A name that is no name.
+    /// A name is unknown.
     #[error("'{given}' is not an {what}: it is one of {known}")]
     Unknown {
-        /// What the name should have been one of.
+        /// Kind of the name.
         what: &'static str,
-        /// What was given.
+        /// The given name.
         given: String,
-        /// What is known.
+        /// The known names.
         known: String,
     },
-    /// An option out of range.
+    /// An option is out of range.
     #[error("{what} is {value}, but must be {must}")]
     Option {
         /// The option.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What is accepted.
+        /// The accepted values.
         must: &'static str,
     },
-    /// A rank was made with other options than this one.
+    /// Another rank was created with different options.
     #[error("rank {rank} has {what} {theirs}, this rank {ours}: all ranks need the same")]
     Differs {
         /// The other rank.
@@ -86,7 +87,7 @@ pub enum Error {
         /// Its value here.
         ours: String,
     },
-    /// Elements that leave their memory.
+    /// The elements reach beyond their memory.
     #[error("{count} {dtype} at offset {offset} leave the {which} of {len} bytes")]
     Range {
         /// `input` or `output`.
@@ -95,12 +96,12 @@ pub enum Error {
         count: u64,
         /// Their type.
         dtype: Dtype,
-        /// Offset of the first.
+        /// Byte offset of the first element.
         offset: u64,
-        /// Length of the memory.
+        /// Bytes of the memory.
         len: u64,
     },
-    /// Elements at an address that is no multiple of their size.
+    /// The address of the elements is not a multiple of their size.
     #[error("the {which} begins at address {address:#x}: {dtype} needs a multiple of {}", .dtype.bytes())]
     Misaligned {
         /// `input` or `output`.
@@ -110,24 +111,25 @@ pub enum Error {
         /// Type of the elements.
         dtype: Dtype,
     },
-    /// Input and output share memory without being the same.
+    /// Input and output overlap without being equal.
     #[error("input and output overlap in part: take the same memory for both, or memory apart")]
     Overlap,
-    /// A stream or memory of another GPU than the communicator's.
+    /// A stream or memory belongs to another GPU than the communicator's.
     #[error("the {what} belongs to another GPU than the communicator")]
     OtherGpu {
         /// The object.
         what: &'static str,
     },
-    /// Calls on two streams, which nothing orders.
+    /// Calls on another stream are outstanding, and nothing orders the two streams.
     #[error(
         "calls were made on another stream and have not been waited for: synchronise the communicator there first"
     )]
     OtherStream,
-    /// Calls were ended where they stood, or go on where nobody can wait for them.
+    /// The stream of earlier calls was dropped: they were cancelled, or can no longer be waited
+    /// for.
     #[error("the stream of earlier calls was dropped before they were done")]
     Abandoned,
-    /// A rank did not send what the others waited for.
+    /// A rank did not send an awaited message.
     #[error("rank {rank} did not answer within {ms} ms, in call {call}")]
     Silent {
         /// The rank.
@@ -144,33 +146,33 @@ pub enum Error {
         rank: u32,
         /// The call, counted from 0.
         call: u64,
-        /// Why the queue pair ended, if it did.
+        /// The failure of the queue pair, if it has one.
         why: Option<transport::Error>,
     },
-    /// Ranks that call different things. Nothing was reduced; the communicator goes on.
+    /// Ranks made different calls. Nothing was reduced; the communicator continues.
     #[error("in call {call} rank {rank} calls {theirs}, this rank {ours}")]
     Mismatch {
         /// The first rank that differs from this one.
         rank: u32,
         /// The call, counted from 0.
         call: u64,
-        /// What it calls.
+        /// Its call.
         theirs: Call,
-        /// What this rank calls.
+        /// This rank's call.
         ours: Call,
     },
-    /// The others gave up waiting for this rank.
+    /// Other ranks gave up waiting for this rank.
     #[error("this rank came too late to call {call}: rank {rank} gave up waiting for it")]
     Late {
-        /// One that gave up.
+        /// One of these ranks.
         rank: u32,
         /// The call, counted from 0.
         call: u64,
     },
-    /// A message that is not the one that its signal announced.
+    /// A message is not the one that its signal announced.
     #[error("in call {call} a message of rank {rank} is not the one that was announced")]
     Corrupt {
-        /// Who sent it.
+        /// Its sender.
         rank: u32,
         /// The call, counted from 0.
         call: u64,

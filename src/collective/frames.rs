@@ -1,6 +1,6 @@
-//! What two processes of a job say to each other behind their handshake: frames of a kind, a length, bytes, and an
-//! HMAC over all of it and the frame's number, with a key of this connection alone. One that was changed, left out,
-//! said again or meant for another connection is an error.
+//! Frames between two processes of a job, after their handshake: kind, length, bytes, and an HMAC
+//! over these and the frame's number, with a key of this connection alone. A frame that was
+//! changed, omitted, replayed or meant for another connection is an error.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -27,7 +27,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// What the two sides of a handshake agreed on is the key; `from_root` is said by this side.
+    /// A connection after its handshake, which gave the key. `from_root`: this side is rank 0.
     pub fn new(stream: TcpStream, key: [u8; 32], from_root: bool) -> Self {
         Self { stream, key, from_root, sent: 0, received: 0 }
     }
@@ -37,8 +37,8 @@ impl Line {
         self.stream.set_write_timeout(Some(each))
     }
 
-    /// Whether the other side has closed, or is gone. What it said before may still be there to be received, so that
-    /// looking at the bytes would not tell.
+    /// Whether the peer has closed the connection. Its earlier frames may still be there to be
+    /// received, so a look at the received bytes would not tell.
     pub fn is_closed(&self) -> bool {
         let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         let mut looks = [PollFd::new(&self.stream, ended)];

@@ -1,12 +1,14 @@
-//! How the processes of a job find rank 0, and each shows that it knows the job's secret: HMAC-SHA-256 over nonces
-//! of both sides, both ways. A rank says besides which start of the job it is of and which communicator it joins, so
-//! that a process that an earlier start has left behind is not seated, and two joins at once do not cross.
+//! Handshake between rank 0 and another process of a job. Each side proves that it knows the job's
+//! secret with HMAC-SHA-256 over nonces of both sides. A rank also sends the start of the job and
+//! its communicator's name, so that a process left over from an earlier start does not get a rank's
+//! place, and two joins at once do not cross.
 //!
-//! All joins of a process that listen at one address share a listener ([`Door`]), which they drive in turn; no
-//! thread is started, and none waits for a stranger. So many strangers may knock at once that are never heard of
-//! again: the one that has stood there for longest makes room for the next. A rank that is turned away by someone
-//! who does not show that it knows the secret tries again until its time is over; so does one whose place somebody has
-//! (itself, by a try that it gave up, or the process that it follows), which is free once that connection is closed.
+//! All joins of a process that listen at one address share a listener ([`Door`]), which they drive
+//! in turn. No thread is started, and no thread waits for an unauthenticated peer. The number of
+//! such peers is limited; the oldest makes room for the next. A rank retries until its timeout if
+//! it is refused without proof of the secret, or if its place is taken. The place may be held by an
+//! attempt of its own that it gave up, or by the process that it replaces; it is free once that
+//! connection is closed.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -24,21 +26,23 @@ use super::frames::{Line, keyed, read_all};
 
 const MAGIC: &[u8; 20] = b"bellpush bootstrap 4";
 const NONCE: usize = 32;
-/// What a rank says: magic, rank, ranks, nonce, start of the job, communicator; behind it the MAC.
+/// Bytes of a rank's greeting: magic, rank, ranks, nonce, start of the job, communicator; a MAC
+/// follows.
 const SAYS: usize = 20 + 4 + 4 + NONCE + 32 + 32;
 const HELLO: usize = SAYS + 32;
-/// What rank 0 answers: taken or why not, the number of this joining, and the proof.
+/// Bytes of the join's number in rank 0's answer, which also has a result and a proof.
 const ID: usize = 16;
 const ANSWER: usize = 1 + ID + 32;
-/// A handshake may take so long, and so many may be under way.
+/// Bound of a handshake. The number of concurrent handshakes is limited too.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 const HANDSHAKES: usize = 128;
-/// Between two looks at who has come.
+/// Interval between two looks at new connections.
 const TURN: Duration = Duration::from_millis(2);
-/// Pauses between two tries to reach the root: the first and the longest.
+/// Pauses between two attempts to reach rank 0: the first and the longest.
 const RETRY: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(400)];
 
-/// Why the root refused, as one byte, and whether that is the end where it is proven to come from it.
+/// Reasons of refusals, by their byte on the wire, and whether a refusal is final if it is proven
+/// to come from rank 0.
 const REFUSALS: [(&str, bool); 7] = [
     ("taken", false),
     (
@@ -46,10 +50,11 @@ const REFUSALS: [(&str, bool); 7] = [
         false,
     ),
     ("the number of ranks differs", true),
-    // What this one said before it gave up a try, or an earlier process of the rank, may end in a moment.
+    // The connection of a given-up attempt, or of an earlier process of the rank, may close in a
+    // moment.
     ("the rank has joined already", false),
     ("there is no such rank", true),
-    // The root, or this process, may be one that is about to end.
+    // Rank 0, or this process, may be about to end.
     (
         "it is of another start of the job (the launcher's name of it and number of restarts, or BELLPUSH_JOB_START)",
         false,
@@ -73,7 +78,7 @@ fn random(into: &mut [u8]) -> io::Result<()> {
     std::fs::File::open("/dev/urandom")?.read_exact(into)
 }
 
-/// What both sides have said, and what they make of it with the secret.
+/// The messages of both sides, from which the secret makes proofs.
 struct Greeting {
     root_nonce: [u8; NONCE],
     says: [u8; SAYS],
@@ -96,7 +101,7 @@ impl Greeting {
         &self.says[60 + NONCE..][..32]
     }
 
-    /// That the rank knows the secret, now.
+    /// Proof that the rank knows the secret, with fresh nonces.
     fn hello(&self, secret: &str) -> Hmac<Sha256> {
         let mut mac = keyed(secret.as_bytes());
         mac.update(b"rank");
@@ -105,7 +110,7 @@ impl Greeting {
         mac
     }
 
-    /// That the root does, now, and says this.
+    /// Proof that rank 0 knows the secret, with fresh nonces and over its answer.
     fn answer(&self, secret: &str, said: &[u8]) -> Hmac<Sha256> {
         let mut mac = keyed(secret.as_bytes());
         mac.update(b"root");
@@ -115,7 +120,7 @@ impl Greeting {
         mac
     }
 
-    /// The key of their frames: of this connection of these two in this joining.
+    /// Key of the frames: of this connection in this join.
     fn key(&self, secret: &str, id: &[u8]) -> [u8; 32] {
         let mut mac = keyed(secret.as_bytes());
         mac.update(b"frames");
@@ -126,7 +131,8 @@ impl Greeting {
     }
 }
 
-/// That a rank of this process joins a communicator: the same again meanwhile could meet the others of either.
+/// A join of a communicator by a rank of this process. A second one at the same time could meet the
+/// peers of the first.
 pub(super) struct Joining(SocketAddr, u32, Name);
 
 static JOINING: LazyLock<Mutex<HashSet<(SocketAddr, u32, Name)>>> = LazyLock::new(Mutex::default);
@@ -150,10 +156,10 @@ impl Drop for Joining {
 
 // ---- Rank 0 ------------------------------------------------------------------------------------
 
-/// Where this process listens, and who is expected.
+/// The listener of this process, and the awaited ranks.
 struct Door {
     listener: TcpListener,
-    /// Those that have not said who they are, the oldest first.
+    /// Connections that have not been authenticated, the oldest first.
     knocks: VecDeque<Knock>,
     gatherings: HashMap<Name, Gathering>,
 }
@@ -166,7 +172,7 @@ struct Knock {
     got: usize,
 }
 
-/// A communicator that is being joined.
+/// A communicator whose ranks are joining.
 struct Gathering {
     job: Job,
     id: [u8; ID],
@@ -179,12 +185,13 @@ fn doors() -> MutexGuard<'static, HashMap<SocketAddr, Door>> {
     DOORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a rank has come and is still there: one that is gone may come again.
+/// Whether a rank has joined and is still connected: one that is gone may join again.
 fn is_held(seat: &Option<Line>) -> bool {
     seat.as_ref().is_some_and(|line| !line.is_closed())
 }
 
-/// The others' connections in the order of ranks, and who has not come; `job.join_timeout` long.
+/// Waits for up to `job.join_timeout`. Returns the connections in the order of ranks, and the
+/// absent ranks.
 pub(super) fn gather(job: &Job) -> Result<(Vec<Line>, Vec<u32>), BootstrapError> {
     let listen = |source| BootstrapError::Listen { root: job.root, source };
     let deadline = Instant::now() + job.join_timeout;
@@ -222,14 +229,15 @@ pub(super) fn gather(job: &Job) -> Result<(Vec<Line>, Vec<u32>), BootstrapError>
 }
 
 impl Door {
-    /// Hears who has said something, and then lets in who has come, for whom others may have to go. Waits for nobody.
+    /// Reads from unauthenticated connections, then accepts new ones, which may displace old ones.
+    /// Never waits.
     fn turn(&mut self) {
         for _ in 0..self.knocks.len() {
             let Some(mut knock) = self.knocks.pop_front() else { break };
             match knock.listen() {
                 Ok(true) => self.admit(knock),
                 Ok(false) if Instant::now() < knock.until => self.knocks.push_back(knock),
-                Ok(false) | Err(_) => {} // a stranger
+                Ok(false) | Err(_) => {} // An unauthenticated peer.
             }
         }
         for _ in 0..HANDSHAKES / 2 {
@@ -243,7 +251,7 @@ impl Door {
         }
     }
 
-    /// One handshake's answer. What makes no sense gets none.
+    /// Answers one handshake. A malformed one gets no answer.
     fn admit(&mut self, knock: Knock) {
         let (says, mac) = knock.hello.split_first_chunk().expect("it is longer");
         let said = Greeting { root_nonce: knock.root_nonce, says: *says };
@@ -281,7 +289,7 @@ impl Door {
     }
 }
 
-/// Says why. A stranger learns the reason and nothing else.
+/// Sends the reason of a refusal. An unauthenticated peer learns nothing but the reason.
 fn refuse(mut stream: TcpStream, refusal: u8, proof: Option<(&[u8], &[u8])>) {
     let (id, mac) = proof.unwrap_or((&[0; ID], &[0; 32]));
     let _ = stream.write_all(&[&[refusal][..], id, mac].concat());
@@ -295,13 +303,13 @@ impl Knock {
         stream.set_write_timeout(Some(HANDSHAKE))?;
         let mut root_nonce = [0; NONCE];
         random(&mut root_nonce)?;
-        // A new connection's buffer holds it.
+        // The buffer of a new connection holds the nonce.
         stream.write_all(&[&MAGIC[..], &root_nonce].concat())?;
         let until = Instant::now() + HANDSHAKE;
         Ok(Self { stream, until, root_nonce, hello: [0; HELLO], got: 0 })
     }
 
-    /// Whether all has come.
+    /// Whether the whole greeting has arrived.
     fn listen(&mut self) -> io::Result<bool> {
         while self.got < HELLO {
             match self.stream.read(&mut self.hello[self.got..]) {
@@ -318,18 +326,18 @@ impl Knock {
 
 // ---- The others --------------------------------------------------------------------------------
 
-/// What came of a try.
+/// Result of an attempt.
 enum Tried {
     Taken(Line),
-    /// Why not, and whether that is the end.
+    /// Reason of the refusal, and whether it is final.
     Refused(&'static str, bool),
 }
 
-/// The connection to rank 0.
+/// Connects to rank 0.
 pub(super) fn reach(job: &Job) -> Result<Line, BootstrapError> {
     let deadline = Instant::now() + job.join_timeout;
     let mut pause = RETRY[0];
-    // Says more than how the last try ended, for which little time may have been left.
+    // The refusal tells more than the last attempt's end, for which little time may have been left.
     let mut refused = None;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -353,14 +361,14 @@ pub(super) fn reach(job: &Job) -> Result<Line, BootstrapError> {
                 refused = Some(why);
                 std::thread::sleep(pause);
             }
-            // Not there yet, or no longer the one that was there.
+            // Rank 0 does not listen yet, or has been replaced.
             Err(_) => std::thread::sleep(pause),
         }
         pause = (pause * 2).min(RETRY[1]);
     }
 }
 
-/// The handshake.
+/// Performs the handshake.
 fn greet(job: &Job, mut stream: TcpStream, until: Instant) -> io::Result<Tried> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(HANDSHAKE))?;
@@ -387,7 +395,7 @@ fn greet(job: &Job, mut stream: TcpStream, until: Instant) -> io::Result<Tried> 
     stream.write_all(&[&said.says[..], &mac].concat())?;
     let mut answer = [0; ANSWER];
     read_all(&mut stream, &mut answer, until)?;
-    // A root that does not know the secret is none of ours.
+    // A rank 0 that does not know the secret is not of this job.
     let (told, proof) = answer.split_at(1 + ID);
     let proven = said.answer(&job.secret, told).verify_slice(proof).is_ok();
     if told[0] == 0 && proven {

@@ -1,4 +1,4 @@
-//! Who this process is among the ranks of a job, as launchers say it in the environment.
+//! This process's rank in a job, from the launcher's environment variables.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::bootstrap::BootstrapError;
 use super::member::MAX_RANKS;
 use super::secret;
 
-/// Port of the root where only its address is given.
+/// Port of rank 0 where only its address is given.
 const PORT: u16 = 29401;
 
 /// A rank's place in a job.
@@ -17,24 +17,27 @@ pub struct Job {
     pub rank: u32,
     /// Number of ranks.
     pub ranks: u32,
-    /// Rank among those of this host, which chooses the GPU; the rank where nobody says.
+    /// Rank among the ranks of this host, which selects the GPU; equal to `rank` where the launcher
+    /// does not give it.
     pub local_rank: u32,
-    /// Where rank 0 is reached; at rank 0, where it listens.
+    /// Address of rank 0: there it listens, and the others connect.
     pub root: SocketAddr,
-    /// What all ranks of the job know and nobody else.
+    /// Secret that only the ranks of the job know.
     pub secret: String,
-    /// Which start of the job this is, alike at all of its ranks: a process that an earlier one has left behind is
-    /// not taken for one of this.
+    /// Name of this start of the job, equal at all of its ranks. It keeps out processes left over
+    /// from an earlier start.
     pub start: String,
-    /// Name of the communicator, alike at all of its ranks. Only those that are joined at once need different ones.
+    /// Name of the communicator, equal at all of its ranks. Communicators that are joined at once
+    /// need different names.
     pub communicator: String,
-    /// Bound of joining: how long the first rank waits for the last.
+    /// Bound of joining: the first rank waits this long for the last.
     pub join_timeout: Duration,
     /// Bound of each exchange.
     pub timeout: Duration,
 }
 
-/// A launcher's names: rank, number of ranks, rank on this host; and what it calls the job alike at all ranks.
+/// A launcher's variables: rank, number of ranks, rank on this host, and a name of the job that all
+/// ranks share.
 const LAUNCHERS: &[[&str; 4]] = &[
     ["RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"], // torchrun
     [
@@ -47,8 +50,9 @@ const LAUNCHERS: &[[&str; 4]] = &[
     ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID"], // Slurm
 ];
 
-/// What tells apart two starts of a job that has one name, where it is alike at all ranks. torchrun counts restarts
-/// for each host, so its number is of use only where all ranks are on one; Slurm counts for the job, and numbers steps.
+/// Variables that distinguish two starts of a job with the same name, where they are equal at all
+/// ranks. torchrun counts restarts per host, so its number is used only where all ranks are on one
+/// host; Slurm counts per job, and numbers steps.
 fn restarts(launcher: &str, var: impl Fn(&str) -> Option<String>) -> &'static [&'static str] {
     match launcher {
         "RANK" if var("LOCAL_WORLD_SIZE").is_some_and(|here| var("WORLD_SIZE") == Some(here)) => {
@@ -60,18 +64,19 @@ fn restarts(launcher: &str, var: impl Fn(&str) -> Option<String>) -> &'static [&
 }
 
 impl Job {
-    /// What the environment says; `None` where no launcher started this process.
+    /// Reads the job from the environment; `None` where no launcher started this process.
     ///
-    /// The root is `BELLPUSH_ROOT` (`host:port`, or a host and port 29401), else `MASTER_ADDR` with
-    /// the port after `MASTER_PORT`, on which torchrun itself listens. The secret is
-    /// `BELLPUSH_JOB_SECRET`; where that is not set, one is made of a file that is made for the user
-    /// (`bellpush/job-secret` in `$XDG_STATE_HOME` or `~/.local/state`) and of the launcher's name of the job.
-    /// The start is `BELLPUSH_JOB_START`, else that name and how often the launcher has started the job again, where
-    /// all ranks hear the same of it: from Slurm, and from torchrun on one host. The communicator's
-    /// name is empty.
+    /// Rank 0's address is `BELLPUSH_ROOT` (`host:port`, or a host for port 29401), else
+    /// `MASTER_ADDR` with the port after `MASTER_PORT`, since torchrun listens on the latter. The
+    /// secret is `BELLPUSH_JOB_SECRET`; otherwise it is derived from the launcher's name of the job
+    /// and from a file that is created for the user (`bellpush/job-secret` in `$XDG_STATE_HOME` or
+    /// `~/.local/state`). The start is `BELLPUSH_JOB_START`; otherwise the launcher's name of the
+    /// job with its count of restarts, where all ranks get the same count: from Slurm, and from
+    /// torchrun on one host. The communicator's name is empty.
     ///
     /// # Errors
-    /// What is missing or no number, and what keeps the file from being made or trusted.
+    /// [`BootstrapError`] for a missing or invalid variable, and for a secret file that cannot be
+    /// created or trusted.
     pub fn from_env(
         join_timeout: Duration,
         timeout: Duration,
@@ -87,7 +92,8 @@ impl Job {
         let Some([rank, ranks, local, name]) =
             LAUNCHERS.iter().find(|[rank, ranks, ..]| var(rank).is_some() && var(ranks).is_some())
         else {
-            // Half of what torchrun says is a mistake; Slurm sets half of its own in a batch script.
+            // An incomplete set of torchrun's variables is an error; Slurm sets some of its own in
+            // a batch script.
             let [rank, ranks, ..] = LAUNCHERS[0];
             return match (var(rank), var(ranks)) {
                 (None, None) => Ok(None),
@@ -128,7 +134,8 @@ impl Job {
         let secret = match var("BELLPUSH_JOB_SECRET").filter(|s| !s.is_empty()) {
             Some(named) => named,
             None => {
-                // A launcher's name may be another job's too: torchrun's is "none", and Slurm's steps share theirs.
+                // Other jobs may have the same launcher's name: torchrun's is "none", and the steps
+                // of a Slurm job share theirs.
                 let said =
                     [name, "MASTER_PORT", "SLURM_STEP_ID"].map(|n| var(n).unwrap_or_default());
                 let job = format!("{ranks} {}", said.join(" "));
@@ -154,7 +161,7 @@ impl Job {
         }))
     }
 
-    /// That the numbers are a job's.
+    /// Checks that the numbers form a job.
     pub(super) fn check(&self) -> Result<(), BootstrapError> {
         check(self.rank, self.ranks)
     }
@@ -168,8 +175,8 @@ fn check(rank: u32, ranks: u32) -> Result<(), BootstrapError> {
     }
 }
 
-/// Where rank 0 listens. Debian gives a host's own name to 127.0.1.1, on that host alone: the other hosts find it at
-/// another address.
+/// Address at which rank 0 listens. Debian maps a host's own name to 127.0.1.1 on that host alone;
+/// other hosts reach it at another address.
 fn listens(given: &str, found: SocketAddr) -> SocketAddr {
     let here = given.starts_with("localhost") || !given.contains(|c: char| c.is_alphabetic());
     match found {
@@ -180,9 +187,9 @@ fn listens(given: &str, found: SocketAddr) -> SocketAddr {
     }
 }
 
-/// `host:port`, `[v6]:port`, or a host alone.
+/// Parses `host:port`, `[v6]:port`, or a host alone.
 fn resolve(name: &'static str, given: &str, port: u16) -> Result<SocketAddr, BootstrapError> {
-    // An IPv6 address would be taken for a host with a port.
+    // An IPv6 address would be parsed as a host with a port.
     let bare = given.strip_prefix('[').and_then(|g| g.strip_suffix(']')).unwrap_or(given);
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Ok(SocketAddr::new(address, port));

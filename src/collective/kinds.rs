@@ -1,4 +1,4 @@
-//! What is reduced, and how: element types, operations, algorithms.
+//! Element types, operations and algorithms of collectives.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,9 +12,9 @@ use crate::gpu::collective_args::{QUICK_ALL_BYTES, QUICK_BYTES};
 pub enum Dtype {
     /// IEEE 754 binary32.
     F32 = 0,
-    /// IEEE 754 binary16; added up in binary32 and rounded once.
+    /// IEEE 754 binary16; added in binary32 and rounded once.
     F16 = 1,
-    /// bfloat16; added up in binary32 and rounded once.
+    /// bfloat16; added in binary32 and rounded once.
     Bf16 = 2,
     /// Two's complement of 32 bits.
     I32 = 3,
@@ -22,42 +22,45 @@ pub enum Dtype {
 
 /// Operation on the elements of all ranks. The discriminants are `enum bp_coll_op`'s.
 ///
-/// A NaN among the elements makes the result the canonical quiet NaN; maximum and minimum are those
-/// of IEEE 754-2019 (9.6), where -0 is less than +0.
+/// If an element is a NaN, the result is the canonical quiet NaN. Maximum and minimum are those of
+/// IEEE 754-2019 (section 9.6), where -0 is less than +0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Op {
-    /// Sum; of [`Dtype::I32`] modulo 2³².
+    /// Sum; for [`Dtype::I32`] modulo 2³².
     Sum = 0,
-    /// Largest.
+    /// Maximum.
     Max = 1,
-    /// Smallest.
+    /// Minimum.
     Min = 2,
-    /// Sum by number of ranks, infinite where the sum is; of [`Dtype::I32`] the exact quotient, truncated toward zero.
+    /// Sum divided by the number of ranks, infinite where the sum is; for [`Dtype::I32`] the exact
+    /// quotient, truncated toward zero.
     Mean = 3,
 }
 
-/// Who sends what to whom. The discriminants are `enum bp_coll_algorithm`'s.
+/// Communication pattern. The discriminants are `enum bp_coll_algorithm`'s. N is the number of
+/// ranks, n the bytes of the elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Algorithm {
-    /// Everyone sends everything to everyone: (N - 1) n bytes a rank, one step.
+    /// Every rank sends all elements to every other: (N - 1) n bytes per rank, one step.
     OneShot = 0,
-    /// Everyone reduces a part and sends it to everyone: 2 (N - 1) / N n bytes, two steps.
+    /// Every rank reduces a part and sends the result to every other: 2 (N - 1) / N n bytes per
+    /// rank, two steps.
     TwoShot = 1,
-    /// Parts go round a ring twice: 2 (N - 1) / N n bytes, to one neighbour, 2 (N - 1) steps. Partial
-    /// results of f16 and bf16 travel as f32, those of an i32 mean in 64 bits.
+    /// Parts travel round a ring twice: 2 (N - 1) / N n bytes to one neighbour, 2 (N - 1) steps.
+    /// Partial results of f16 and bf16 travel as f32, those of an i32 mean in 64 bits.
     Ring = 2,
-    /// As [`Algorithm::OneShot`], in one message a channel that shows by itself what of it has come: no
-    /// signal, a third more bytes. For shares of up to 8 KiB, and 32 KiB of all ranks together; longer calls are
-    /// one-shot.
+    /// As [`Algorithm::OneShot`], in one message per channel with flags between the data, as NCCL's
+    /// LL protocol: no signal, but a third more bytes. For shares of up to 8 KiB, and 32 KiB of all
+    /// ranks together; longer calls are one-shot.
     Quick = 3,
 }
 
 macro_rules! named {
     ($type:ident, $what:literal, $($variant:ident = $name:literal),+) => {
         impl $type {
-            /// Every value.
+            /// All values.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// The name in results and on the command line.
@@ -65,7 +68,7 @@ macro_rules! named {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// The value of this number of the C enumeration.
+            /// The value with this number in the C enumeration.
             pub(super) fn of(raw: u32) -> Option<Self> {
                 Self::ALL.iter().copied().find(|&v| v as u32 == raw)
             }
@@ -101,7 +104,7 @@ named!(
 );
 
 impl Dtype {
-    /// Bytes of an element.
+    /// Bytes per element.
     pub const fn bytes(self) -> u64 {
         match self {
             Self::F32 | Self::I32 => 4,
@@ -111,12 +114,13 @@ impl Dtype {
 }
 
 impl Algorithm {
-    /// What is fastest for `bytes` bytes among `ranks` ranks, where nobody says otherwise and they are too
-    /// many for quick messages. One step wins while the time of a message is mostly latency, and among two ranks
-    /// for longer, since it sends no more than the others there (measured on two GPUs:
-    /// docs/results/allreduce-h200.md). The ring keeps each rank's traffic to one neighbour, which pays off among more
-    /// than two where regions lie in GPU memory (`in_gpu`), and only where partial results are no wider than elements:
-    /// through host memory two steps of small messages stay in the processors' cache, and its long way round does not.
+    /// The fastest algorithm for `bytes` bytes among `ranks` ranks, if the caller names none and
+    /// quick messages do not hold the call (measured: docs/results/allreduce-h200.md). One step
+    /// wins while latency dominates a message's time. Between two ranks it wins for longer, since
+    /// there it sends no more than the others. The ring keeps each rank's traffic to one neighbour.
+    /// That pays off among more than two ranks where regions lie in GPU memory (`in_gpu`), and only
+    /// if partial results are no wider than elements. Through host memory, the small messages of
+    /// two steps stay in the processors' cache; those of a ring do not.
     pub fn choose(bytes: u64, ranks: u32, dtype: Dtype, op: Op, in_gpu: bool) -> Self {
         let widens = dtype.bytes() == 2 || (dtype == Dtype::I32 && op == Op::Mean);
         match bytes.saturating_mul(u64::from(ranks.max(1) - 1)) {
@@ -128,12 +132,13 @@ impl Algorithm {
         }
     }
 
-    /// Whether quick messages hold a call of `bytes` bytes on that many channels.
+    /// Whether quick messages hold a call of `bytes` bytes on `channels` channels.
     pub(super) fn quick_holds(bytes: u64, ranks: u32, channels: u32) -> bool {
         bytes <= Self::quick_share(ranks) * u64::from(channels)
     }
 
-    /// Bytes of a share that a quick message holds: a multiple of 16, of which all ranks' fit in units of 12.
+    /// Bytes of a share that a quick message holds: a multiple of 16; the shares of all ranks fit
+    /// in units of 12 bytes.
     pub(super) fn quick_share(ranks: u32) -> u64 {
         QUICK_BYTES.min(QUICK_ALL_BYTES / u64::from(ranks.max(1)) / 12 * 12 / 16 * 16)
     }

@@ -1,5 +1,5 @@
-//! Where everything lies in a rank's region. The same at every rank, so that an offset is an address
-//! at all of them.
+//! Layout of a rank's region. It is the same at every rank, so that an offset is valid at all of
+//! them.
 
 use crate::gpu::collective_args::{DEPTH, HEADER_BYTES, QUICK_SLOT_BYTES, QUICK_SLOTS};
 
@@ -12,18 +12,20 @@ pub(super) struct Layout {
     pub quick_slots: u64,
     pub exchange_slots: u64,
     pub ring_slots: u64,
-    /// Where slots to send from lie, if they lie in the region: those of quick messages first.
+    /// Offset of the slots to send from, if the region holds them; those of quick messages come
+    /// first.
     pub stage: u64,
     pub quick_stage_bytes: u64,
     pub stage_bytes: u64,
-    /// Length without the stage.
+    /// Bytes of the region without the slots to send from.
     pub received: u64,
 }
 
 impl Layout {
     pub fn new(ranks: u64, channels: u64, chunk_bytes: u64) -> Self {
         let slot = HEADER_BYTES + chunk_bytes;
-        // Words that different ranks add to start on lines of their own kind; slots on pages.
+        // Words to which different ranks add start on 128-byte lines of their own kind; slots start
+        // on pages.
         let line = |n: u64| n.next_multiple_of(128);
         let reports = 0;
         let exchange_signals = line(ranks * 8);

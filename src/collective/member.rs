@@ -13,22 +13,22 @@ use crate::gpu::{Gpu, MAX_BLOCK, Module};
 use crate::nic::Nic;
 use crate::transport::{self, Data, Endpoint, Kick, Memory, Path};
 
-/// Most ranks of a communicator: each has queue pairs to every other.
+/// Most ranks of a communicator: each has queue pairs to every other one.
 pub const MAX_RANKS: u32 = 64;
-/// Longest timeout, a year: several of them in nanoseconds are still a number of 64 bits.
+/// Longest timeout, a year: several of them in nanoseconds still fit in 64 bits.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
-/// Most channels. All blocks of a launch must be resident at once: two of 256 threads or one of 512 for each
-/// channel, of which a multiprocessor takes two or one.
+/// Most channels. All blocks of a launch must be resident at once: each channel has one block of
+/// 512 threads, or two of 256, and a multiprocessor holds one or two of these.
 const MAX_CHANNELS: u32 = 64;
 /// The kernels' `BP_MAX_THREADS`.
 pub(super) const MAX_THREADS: u32 = 512;
 const _: () = assert!(MAX_THREADS <= MAX_BLOCK);
 
-/// Where a rank's region lies, which the NICs of the others write to.
+/// Place of a rank's region, to which the NICs of the other ranks write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// GPU memory for a NIC that reaches it; mapped host memory for the software NIC beside a CUDA
-    /// GPU, whose memory it reaches only through the copy engine.
+    /// GPU memory if the NIC reaches it. Mapped host memory for the software NIC with a CUDA GPU,
+    /// whose memory that NIC reaches only through the copy engine.
     Auto,
     /// GPU memory.
     Gpu,
@@ -36,48 +36,51 @@ pub enum Place {
     Host,
 }
 
-/// How a communicator is made.
+/// Options of a communicator.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How messages travel; a path that kernels post on.
+    /// Path of the messages: one on which kernels post.
     pub path: Path,
-    /// Who sends what to whom; `None` chooses by length and number of ranks.
+    /// Algorithm; `None` chooses one by the call's length and the number of ranks.
     pub algorithm: Option<Algorithm>,
-    /// Parts of a call at most, each with queue pairs of its own to every rank and a block of the launch, or two (one
-    /// sends and one receives).
+    /// Most channels of a call. A channel has queue pairs of its own to every rank, and one block
+    /// of the launch, or two (a sending and a receiving one).
     pub channels: u32,
-    /// Bytes for which a call takes one channel more, among two ranks; twice as many among more.
+    /// Bytes of a call per channel between two ranks; with more ranks twice as many.
     pub channel_bytes: u64,
-    /// What a rank sends to the other, in bytes, in the longest call of two ranks that goes in quick messages where nobody
-    /// names an algorithm; among more half as much, to all others together.
+    /// Longest call of two ranks for which quick messages are the default algorithm, in bytes that
+    /// a rank sends to the other; with more ranks half as much, to all others together.
     pub quick_bytes: u64,
-    /// Messages that a rank sends to all others in a quick call at most, one a channel to each, unless it needs more
-    /// to fit.
+    /// Most quick messages of a call that a rank sends to all others, one per channel and rank. A
+    /// call has more if it would not fit otherwise.
     pub quick_messages: u32,
-    /// Payload of a message at most, a multiple of 64; `None` takes 64 KiB with two ranks and the less the more there
-    /// are, see [`Options::chunk`].
+    /// Largest payload of a message in bytes, a multiple of 64. `None`: 64 KiB with two ranks and
+    /// less with more, see [`Options::chunk`].
     pub chunk_bytes: Option<u32>,
-    /// Payload of a message at least, where everyone sends to everyone: a channel's elements go in up to three messages, or in four
-    /// scattered and four gathered ones, if those are so long.
+    /// Smallest payload of a one-shot or two-shot message, in bytes. A channel's elements travel in
+    /// up to three messages, or in four scattered and four gathered ones, if those are at least
+    /// this long.
     pub message_bytes: u64,
-    /// Threads a block, on CUDA whole warps at least; `None` takes as many as a quick call has units to look at, and 256
-    /// or 512 in others, and few on the host executor, where each is a fibre.
+    /// Threads per block; with CUDA rounded up to whole warps. `None`: on CUDA one per unit of a
+    /// quick call, and 256 or 512 in other calls; few on the host executor, where each thread is a
+    /// fibre.
     pub threads: Option<u32>,
-    /// Where the region lies.
+    /// Place of the region.
     pub region: Place,
-    /// Bound of each wait for another rank: longer than what a rank may do between two calls, such as a checkpoint.
+    /// Bound of each wait for another rank. It must exceed a rank's longest pause between two
+    /// calls, such as a checkpoint.
     pub timeout: Duration,
-    /// Bytes of the slots of a queue pair; `None` takes 512 KiB with two ranks and the less the more there are, see
+    /// Bytes of a queue pair's window. `None`: 512 KiB with two ranks and less with more, see
     /// [`Options::window`].
     pub window_bytes: Option<u64>,
-    /// Slots and queues of the endpoints. Their timeout and window size are not looked at.
+    /// Slots and queues of the endpoints. Their timeout and window size are ignored.
     pub endpoint: transport::Options,
-    /// `false` is a negative control: messages are read without waiting for them.
+    /// `false` is a negative control: messages are read without a wait for them.
     pub waits: bool,
 }
 
 impl Options {
-    /// The defaults with this path.
+    /// The default options with this path.
     pub fn new(path: Path) -> Self {
         Self {
             path,
@@ -92,31 +95,32 @@ impl Options {
             region: Place::Auto,
             window_bytes: None,
             timeout: Duration::from_secs(300),
-            // A slot holds any quick message, up to 8 KiB and a third more with its flags, in any line format: kernels
-            // make those that fit in the slot's lines at once.
+            // A slot holds any quick message in any line format: up to 8 KiB, and a third more for
+            // its flags. Kernels build a message at once if it fits in the slot's lines.
             endpoint: transport::Options { slot_bytes: 16 << 10, ..transport::Options::default() },
             waits: true,
         }
     }
 
-    /// Payload of a message at most among so many ranks. A rank has slots for eight messages to and from every other,
-    /// on every channel, so without a limit they grow with the square of the number of ranks; what all ranks write and
-    /// read at once should stay in the shared cache of the host whose processors carry it (measured with 4 and 8
-    /// ranks: docs/results/allreduce-h200.md).
+    /// Largest payload of a message with `ranks` ranks, in bytes. A rank has slots for eight
+    /// messages to and from every other rank on every channel, so that a constant size would need
+    /// memory that grows with the square of the ranks. The bytes that all ranks access at once
+    /// should stay in the shared cache of their host (measured: docs/results/allreduce-h200.md).
     pub fn chunk(&self, ranks: u32) -> u32 {
         let by_ranks = (128 << 10) / ranks.clamp(2, MAX_RANKS).next_power_of_two();
         self.chunk_bytes.unwrap_or(by_ranks.max(4 << 10))
     }
 
-    /// Bytes of the slots of a queue pair among so many ranks. Credits come home four times a window, which a quick
-    /// call feels (docs/results/allreduce-h200.md); a rank has a window for every other on every channel.
+    /// Bytes of a queue pair's window with `ranks` ranks. A rank has one window for every other
+    /// rank on every channel. Credits return four times per window, on which the latency of quick
+    /// calls depends (measured: docs/results/allreduce-h200.md).
     pub fn window(&self, ranks: u32) -> u64 {
         let by_ranks = (1 << 20) / u64::from(ranks.clamp(2, 8)).next_power_of_two();
         self.window_bytes.unwrap_or(by_ranks)
     }
 
-    /// How long a rank that gives up listens for the others' reasons, and waits until they have its own. With the
-    /// host's looks it makes less than a second.
+    /// Time for which a rank that gives up listens for the others' reasons and waits for the
+    /// delivery of its own. With the host's polling interval the sum stays below a second.
     pub(super) fn grace(&self) -> Duration {
         (self.timeout / 4).min(Duration::from_millis(800))
     }
@@ -167,7 +171,8 @@ impl Options {
         Ok(())
     }
 
-    /// What all ranks must have alike: it says where messages lie and how they are cut.
+    /// The options that all ranks must share: they determine the places and the cutting of
+    /// messages.
     fn shared(&self, ranks: u32, nics: usize, on_host: bool) -> Vec<(String, String)> {
         let named = |name: &str, value: &dyn std::fmt::Display| (name.into(), value.to_string());
         vec![
@@ -180,24 +185,25 @@ impl Options {
             named("messages of quick calls", &self.quick_messages),
             named("chunk size", &self.chunk(ranks)),
             named("bytes of a message at least", &self.message_bytes),
-            // Which algorithm long calls take.
+            // The algorithm of long calls depends on it.
             named("memory of regions", &if on_host { "host" } else { "GPU" }),
         ]
     }
 }
 
-/// A rank that has its memory and endpoints, and is connected to nobody yet.
+/// A rank that has its memory and endpoints, but is not connected yet.
 pub struct Member {
     address: RankAddress,
     inner: Inner,
 }
 
 impl Member {
-    /// Rank `rank` of `ranks`. Channels are dealt to the NICs in turn, of which all ranks have as many: a channel's
-    /// queue pairs connect NICs of the same place in the list.
+    /// Creates rank `rank` of `ranks`. Channels are assigned to the NICs in turn. All ranks have
+    /// the same number of NICs; a channel's queue pairs connect NICs at the same position of the
+    /// list.
     ///
     /// # Errors
-    /// [`Error::Option`] for what is out of range, and what GPU and NICs refuse.
+    /// [`Error::Option`] for a value out of range, and errors of the GPU and the NICs.
     pub fn new(
         gpu: &Arc<Gpu>,
         nics: &[Arc<dyn Nic>],
@@ -208,7 +214,7 @@ impl Member {
         options.check(rank, ranks)?;
         let nic = one_kind(nics)?;
         let channels = options.channels;
-        // A communicator of one copies on all of them, and sends nothing.
+        // A communicator of one rank copies on all channels, and sends nothing.
         let sending = if ranks == 1 { 1 } else { channels };
         let layout = Layout::new(ranks.into(), sending.into(), options.chunk(ranks).into());
         let pull = options.path.data() == Data::Pull;
@@ -222,7 +228,7 @@ impl Member {
             true => gpu.alloc_mapped(bytes as usize, options.endpoint.host_numa)?.into(),
             false => gpu.alloc(bytes as usize)?.into(),
         };
-        // The NIC reads what it pulls; what is pushed, this GPU alone reads.
+        // The NIC reads what it pulls; only this GPU reads what is pushed.
         let stage = match pull {
             true => None,
             false => Some(gpu.alloc(layout.stage_bytes as usize)?),
@@ -277,16 +283,16 @@ impl Member {
         Ok(Self { address, inner })
     }
 
-    /// What the other ranks need for their [`Member::connect`].
+    /// The address that the other ranks pass to [`Member::connect`].
     pub fn address(&self) -> &RankAddress {
         &self.address
     }
 
-    /// Connects to all ranks, whose addresses are given in the order of ranks, the own one among
-    /// them.
+    /// Connects to all ranks. Their addresses are given in the order of ranks and include this
+    /// rank's.
     ///
     /// # Errors
-    /// [`Error::Differs`] when a rank has other options, and what the NIC refuses.
+    /// [`Error::Differs`] when a rank has other options, and errors of the NIC.
     pub fn connect(mut self, ranks: &[RankAddress]) -> Result<Communicator, Error> {
         let Inner { rank, ranks: n, channels, .. } = self.inner;
         let differs = |rank, what, theirs: String, ours: String| {
@@ -332,7 +338,7 @@ impl Member {
     }
 }
 
-/// Any of a rank's NICs, where it matters only of what kind they are.
+/// Any of a rank's NICs, where only their kind matters.
 fn one_kind(nics: &[Arc<dyn Nic>]) -> Result<&Arc<dyn Nic>, Error> {
     let what = "the number of a rank's NICs";
     let first = nics.first().ok_or(Error::Option { what, value: 0, must: "more than 0" })?;
@@ -348,7 +354,7 @@ fn one_kind(nics: &[Arc<dyn Nic>]) -> Result<&Arc<dyn Nic>, Error> {
 
 /// Whether a path carries collectives, for those who list them.
 impl Options {
-    /// The paths that a communicator can be made with.
+    /// Paths with which a communicator can be created.
     pub fn paths() -> impl Iterator<Item = Path> {
         Path::ALL.into_iter().filter(|path| {
             path.posted_by_gpu()

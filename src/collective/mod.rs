@@ -1,10 +1,13 @@
-//! Collectives whose sends are posted by kernels: all-reduce among ranks that each have a GPU (or a
+//! Collectives whose sends are posted by kernels: all-reduce among ranks. Each rank has a GPU (or a
 //! host executor) and a NIC.
 //!
-//! Every rank makes a [`Member`], the ranks exchange their [`RankAddress`]es, and each becomes a
-//! [`Communicator`]. [`Communicator::threads`] does it for ranks that are threads of one process.
-//! One launch reduces and sends (`kernels/collective/collective.cuh`, whose head says why slots may be written
-//! again, and how the ranks agree on which of them to blame).
+//! Every rank creates a [`Member`], the ranks exchange their [`RankAddress`]es, and each becomes a
+//! [`Communicator`]. [`Communicator::threads`] does this for ranks that are threads of one process.
+//! One launch reduces and sends. The head of `kernels/collective.cuh` explains why slots may be
+//! reused, and how the ranks agree on the one that failed.
+//!
+//! Guarantees: every rank gets the same bits, and a silent rank is named within a bounded time.
+//! docs/all-reduce.md describes use and errors.
 
 mod address;
 mod bootstrap;

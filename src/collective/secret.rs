@@ -1,6 +1,7 @@
-//! The job's secret where nobody names one: made once for a user, kept where the user's processes alone can
-//! read it, and mixed with what names the job. Ranks on one host find the same file, and so do ranks on
-//! hosts that share a home; others need `BELLPUSH_JOB_SECRET`.
+//! The default secret of a job. It is derived from a random secret of the user, which is created
+//! once and kept in a file that only the user's processes can read, and from the name of the job.
+//! Ranks on one host, or on hosts that share a home, find the same file; others need
+//! `BELLPUSH_JOB_SECRET`.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -10,14 +11,14 @@ use std::path::{Path, PathBuf};
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-/// Random bytes of the user's secret, and in the file twice as many hexadecimal digits.
+/// Random bytes of the user's secret; the file has two hexadecimal digits for each.
 const BYTES: usize = 32;
 
-/// The secret of the job that `job` names, for this user.
+/// The secret of the job named `job`, for this user.
 ///
 /// # Errors
-/// The system's, `PermissionDenied` for a file that others can read or that is someone else's, and `NotFound` for
-/// a user without a home.
+/// System errors; `PermissionDenied` for a file that others can read or own; `NotFound` for a user
+/// without a home.
 pub(super) fn of_job(
     var: impl Fn(&str) -> Option<String>,
     job: &str,
@@ -32,14 +33,14 @@ pub(super) fn of_job(
     Ok(hex(&mac.finalize().into_bytes()))
 }
 
-/// `bellpush/job-secret` in the user's directory for state (XDG Base Directory Specification).
+/// Path `bellpush/job-secret` in the user's directory for state (XDG Base Directory Specification).
 fn place(var: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let set = |name| var(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;
     Some(state.join("bellpush/job-secret"))
 }
 
-/// The user's secret, which the first who asks makes.
+/// The user's secret; the first caller creates it.
 fn users(path: &Path) -> io::Result<String> {
     let user = nix::unistd::geteuid().as_raw();
     match read(path, user) {
@@ -51,14 +52,15 @@ fn users(path: &Path) -> io::Result<String> {
     let mut random = [0; BYTES + 8];
     File::open("/dev/urandom")?.read_exact(&mut random)?;
     let (random, name) = random.split_at(BYTES);
-    // Written aside and linked: a file that can be seen is whole, and of two makers one comes first.
+    // Written to a temporary file and linked: a visible file is whole, and of two creators one is
+    // first.
     let aside = directory.join(format!("job-secret.{}-{}", std::process::id(), hex(name)));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
     let linked = file
         .write_all(hex(random).as_bytes())
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::hard_link(&aside, path));
-    let _ = fs::remove_file(&aside); // what has its name by now does not depend on it
+    let _ = fs::remove_file(&aside); // The linked file does not depend on its temporary name.
     match linked {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
         _ => read(path, user),
@@ -66,7 +68,7 @@ fn users(path: &Path) -> io::Result<String> {
 }
 
 fn read(path: &Path, user: u32) -> io::Result<String> {
-    // Without waiting, for what is no file.
+    // Non-blocking, in case the path is no regular file.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let about = file.metadata()?;
     let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));

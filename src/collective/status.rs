@@ -1,4 +1,4 @@
-//! What the kernels say of calls that failed, in memory that the host reads while they run.
+//! Failures that kernels report, in memory that the host reads while they run.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use crate::mem::HostMem;
 use crate::transport::Endpoint;
 
 impl Inner {
-    /// What ended the communicator, if a kernel has said so.
+    /// The failure that ended the communicator, if a kernel has reported one.
     pub fn end(&self) -> Result<Option<Error>, Error> {
         self.status_at(size_of::<CollStatus>())
     }
@@ -19,19 +19,19 @@ impl Inner {
         self.status.host().is_some_and(|host| code(host).is_ok_and(|code| code != 0))
     }
 
-    /// What the kernels wrote, if they did.
+    /// The failure that the kernels reported, if any.
     pub fn failure(&self) -> Result<Option<Error>, Error> {
-        // What ended the communicator says more than that ranks differed before.
+        // The end of the communicator tells more than an earlier mismatch of calls.
         let end = self.end()?;
         let differs = self.status_at(0)?;
         if differs.is_some() {
-            // Taken: the next one is reported again.
+            // Consumed: the next failure is reported again.
             self.state.copy_in(SHARED_STATUS, &[0; 4])?;
         }
         Ok(end.or(differs))
     }
 
-    /// Takes what is written in one of the two places.
+    /// Consumes the report in one of the two places.
     fn status_at(&self, at: usize) -> Result<Option<Error>, Error> {
         let Some(host) = self.status.host() else { return Ok(None) };
         // Acquire: pairs with device code, which writes the reason before the code.
@@ -63,7 +63,7 @@ impl Inner {
     }
 }
 
-/// What a rank calls, as it said; `None` for numbers that mean nothing.
+/// The call that a rank reported; `None` for invalid numbers.
 fn call_of(said: &CollCall) -> Option<Call> {
     Some(Call {
         count: said.count,
