@@ -1,4 +1,4 @@
-//! Plots of any quantity over any other, drawn as those of results are.
+//! Plots of any quantity over any other, in the style of the results' plots.
 
 use super::ReportError;
 use super::plot::{
@@ -6,46 +6,46 @@ use super::plot::{
 };
 use super::series::{DASHES, Series, Shape};
 
-/// What an axis measures, which also says how it is scaled.
+/// Quantity of an axis, which also determines the axis's scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
     /// Bytes, in powers of two.
     Bytes,
-    /// Things, in powers of two.
+    /// A count, in powers of two.
     Count,
     /// Nanoseconds, in powers of ten.
     TimeNs,
-    /// 10⁹ bytes a second, from zero.
+    /// Bandwidth in 10⁹ bytes per second, from zero.
     GbPerS,
 }
 
-/// One line. Points that the axis cannot show (zero on a logarithmic one) are left out.
+/// One line. Points that the axis cannot show (zero on a logarithmic axis) are omitted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// In the legend.
+    /// Label in the legend.
     pub label: String,
-    /// In the axes' quantities, ascending.
+    /// Points in the axes' quantities, ascending.
     pub points: Vec<(f64, f64)>,
 }
 
 /// A plot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
-    /// Above it.
+    /// Title above the plot.
     pub title: String,
-    /// Below the horizontal axis.
+    /// Name below the horizontal axis.
     pub x_name: &'static str,
-    /// Horizontal.
+    /// Quantity of the horizontal axis.
     pub x: Quantity,
-    /// Vertical.
+    /// Quantity of the vertical axis.
     pub y: Quantity,
-    /// The lines; what colour, dash and marker they get depends on their order alone.
+    /// The lines. Colour, dash and marker of a line depend on its position only.
     pub lines: Vec<Line>,
-    /// Below the plot, a line each.
+    /// Remarks below the plot, one per line.
     pub remarks: Vec<String>,
 }
 
-/// Colours that `plot` has dark counterparts of.
+/// Colours for which `plot` has dark counterparts.
 const COLOURS: [(u8, u8, u8); 4] =
     [(0x00, 0x72, 0xb2), (0xd5, 0x5e, 0x00), (0x00, 0x9e, 0x73), (0x6e, 0x6e, 0x6e)];
 const SHAPES: [Shape; 5] = [Shape::Circle, Shape::Square, Shape::Up, Shape::Diamond, Shape::Down];
@@ -82,7 +82,7 @@ impl Chart {
     /// The plot as SVG.
     ///
     /// # Errors
-    /// [`ReportError::Draw`] where the plotting library refuses.
+    /// [`ReportError::Draw`] for errors of the plotting library.
     pub fn svg(&self) -> Result<String, ReportError> {
         let mut lines = Vec::new();
         for (i, line) in self.lines.iter().enumerate() {

@@ -1,16 +1,17 @@
-//! Which sources a program was made from, looked at when its results are written: what a build
-//! script found out about changes is old by the next edit, since cargo runs it for few of them.
+//! The sources that a program was built from, checked when its results are written. A build
+//! script's finding would be out of date after the next edit, since cargo runs it for few edits.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
-/// What programs are made of.
+/// Directories and files that programs are built from.
 const SOURCES: &[&str] =
     &["build.rs", "Cargo.toml", "Cargo.lock", ".cargo", "src", "kernels", "shim", "capi"];
 
-/// `1a2b3c4d5e6f`; `+dirty` where the checkout's sources are not those of that commit, or one is
-/// newer than the program, which then was made from others; `+unchecked` where the checkout is gone.
+/// The commit as `1a2b3c4d5e6f`. `+dirty`: the checkout's sources differ from that commit, or one
+/// is newer than the program, which was then built from other sources. `+unchecked`: the checkout
+/// is gone.
 pub(super) fn describe(commit: &str, root: &Path, program: Option<SystemTime>) -> String {
     let mark = match (differs(commit, root), program) {
         (Some(true), _) => "+dirty",
@@ -21,15 +22,16 @@ pub(super) fn describe(commit: &str, root: &Path, program: Option<SystemTime>) -
     format!("{commit}{mark}")
 }
 
-/// Looks only: git may else write its index anew, and others may be at work in the checkout. (`git diff`
-/// of a working tree does so whatever it is told; `git status` does not.)
+/// Runs a git command that only reads. Without the variable git may rewrite its index, while others
+/// work in the checkout. (`git diff` of a working tree rewrites it in any case; `git status` does
+/// not.)
 fn git(root: &Path, args: &[&str]) -> Option<std::process::Output> {
     let mut git = Command::new("git");
     git.arg("-C").arg(root).args(args).arg("--").args(SOURCES).env("GIT_OPTIONAL_LOCKS", "0");
     git.output().ok()
 }
 
-/// Whether sources differ from the commit's, or came to them; `None` where git cannot say.
+/// Whether sources differ from the commit's or were added; `None` where git cannot tell.
 fn differs(commit: &str, root: &Path) -> Option<bool> {
     let since = git(root, &["diff-tree", "--quiet", commit, "HEAD"])?.status.code()?;
     let changed = git(root, &["status", "--porcelain", "--untracked-files=all"])?;

@@ -1,49 +1,49 @@
-//! What can go wrong between a result and its file.
+//! Errors between a result and its file.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A result that could not be read, written or drawn. Every message is one line.
+/// An error of reading, writing or drawing a result. Every message is one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
     /// A file or directory operation failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried: "read", "write", "create".
+        /// The operation: "read", "write", "create".
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The text holds nothing at all.
+    /// The text is empty.
     #[error("it is empty")]
     Empty,
     /// The text is not JSON, or not the JSON of a result.
     #[error("it is not a bellpush result: {0}")]
     Json(#[from] serde_json::Error),
-    /// A row contradicts itself.
+    /// A row's fields contradict each other.
     #[error("row {row} is not valid: {field} is {value}, {rule}")]
     Row {
-        /// Its position, counted from 1.
+        /// Position of the row, counted from 1.
         row: usize,
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
-        /// What it holds.
+        /// Value of the field.
         value: String,
-        /// What it should hold.
+        /// Rule that the value breaks.
         rule: &'static str,
     },
-    /// There is not one row.
+    /// The result has no rows.
     #[error("it has no rows")]
     NoRows,
-    /// The plotting library refused.
+    /// The plotting library reported an error.
     #[error("cannot draw the {plot} plot: {reason}")]
     Draw {
-        /// Which plot.
+        /// The plot.
         plot: &'static str,
-        /// Its message; the library's own error type is generic over its backend.
+        /// The library's message; its own error type is generic over its backend.
         reason: String,
     },
 }

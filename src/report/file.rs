@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::ReportError;
 
-/// Writes a file by way of a temporary one in the same directory, or to stdout for `-`.
+/// Writes a file through a temporary one in the same directory, or writes to stdout for `-`.
 ///
-/// An existing target that is no regular file (a pipe, `/dev/null`) is written in place: a rename
-/// would replace the device by a file.
+/// An existing target that is not a regular file (a pipe, `/dev/null`) is written in place: a
+/// rename would replace the device by a file.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
     let io = |source| ReportError::Io { action: "write", path: path.into(), source };
     if path.as_os_str() == "-" {

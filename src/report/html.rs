@@ -1,4 +1,4 @@
-//! The report page: plots, table, notes and circumstances in one file without outside resources.
+//! The report page: plots, table, notes and circumstances in one file without external resources.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use super::{ReportError, file, plot, size};
 const STYLE: &str = include_str!("page.css");
 
 /// Writes `index.html`, `latency.svg`, `bandwidth.svg` and `results.json` into a directory, which
-/// is created if it is not there. Returns the page's path.
+/// is created if necessary. Returns the page's path.
 ///
 /// Everything is drawn before anything is written.
 ///
 /// # Errors
-/// What [`Results::validate`] says, [`ReportError::Draw`] or [`ReportError::Io`].
+/// Errors of [`Results::validate`], [`ReportError::Draw`], [`ReportError::Io`].
 pub fn write_report(dir: &Path, results: &Results) -> Result<PathBuf, ReportError> {
     let json = results.to_json()?;
     let (latency, bandwidth) = (plot::latency_svg(results)?, plot::bandwidth_svg(results)?);

@@ -1,4 +1,4 @@
-//! Numbers as people read them, in three significant digits.
+//! Numbers for human readers, with three significant digits.
 
 /// A time: `950 ns`, `2.54 µs`, `1.20 ms`, `3.00 s`.
 pub fn time_ns(ns: f64) -> String {
@@ -20,13 +20,13 @@ pub fn gb_s(rate: f64) -> String {
     }
 }
 
-/// Text from elsewhere, fit for a terminal line: no control characters.
+/// Foreign text, made fit for a terminal line: without control characters.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 fn scaled(value: f64, units: &[(&str, f64)]) -> String {
-    // Chosen by what will be printed: 999.7 ns is 1.00 µs, not 1000 ns.
+    // Chosen by the printed value: 999.7 ns is 1.00 µs, not 1000 ns.
     let unit = units.iter().find(|(_, scale)| value >= scale * 0.9995);
     match unit.or(units.last()) {
         Some((unit, scale)) => format!("{} {unit}", significant(value / scale)),

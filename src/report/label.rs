@@ -7,12 +7,12 @@ use super::row::Row;
 use super::size;
 use super::{Data, Kick};
 
-/// A label per row: its path, followed by whatever sets it apart from the other rows of that
-/// path, so that rows with one label differ only in size.
+/// A label per row: its path, followed by the fields that distinguish it from the other rows of
+/// that path. Rows with the same label differ only in size.
 pub fn labels(rows: &[Row]) -> Vec<String> {
     let values: Vec<Vec<String>> =
         rows.iter().map(|row| FIELDS.iter().map(|field| field(row)).collect()).collect();
-    // For each path the first row, and which fields some other row of it has otherwise.
+    // For each path its first row, and the fields in which another row of it differs.
     let mut paths: HashMap<(Data, Option<Kick>), (usize, [bool; FIELDS.len()])> = HashMap::new();
     for (i, row) in rows.iter().enumerate() {
         let (first, differs) = paths.entry((row.data, row.kick)).or_insert((i, Default::default()));

@@ -1,8 +1,8 @@
-//! What a run ran on, from /proc and /sys.
+//! The machine of a run, from /proc and /sys.
 //!
-//! Nothing that identifies the machine: no host name, no serial numbers, no addresses; absolute
-//! paths on the command line are shortened to their last part. What the system does not say is
-//! `unknown` or left out.
+//! The description does not identify the machine: it has no host name, serial numbers or addresses,
+//! and absolute paths of the command line are shortened to their last part. A fact that the system
+//! does not give is `unknown` or omitted.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::checkout;
 use super::row::{Machine, Meta, Nic};
 
-/// Commit that the sources were at when this was built; [`commit`] says whether they were as committed.
+/// Commit of the sources at build time; [`commit`] tells whether the sources matched it.
 pub const COMMIT: &str = match option_env!("BELLPUSH_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
@@ -23,7 +23,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 const UNKNOWN: &str = "unknown";
 
 /// Commit of this program, with `+dirty` where its sources differ from it, and `+unchecked` where
-/// nobody can tell, because the checkout that it was built in is not there.
+/// its checkout is gone, so that the difference is unknown.
 pub fn commit() -> String {
     if COMMIT == UNKNOWN {
         return UNKNOWN.into();
@@ -32,8 +32,8 @@ pub fn commit() -> String {
     checkout::describe(COMMIT, Path::new(env!("CARGO_MANIFEST_DIR")), program.ok())
 }
 
-/// Everything of [`Meta`] that the system knows; NIC and executor are the caller's to say, and
-/// `gpu` is the first NVIDIA GPU that the driver lists, whether or not the run uses it.
+/// The part of [`Meta`] that the system knows. The caller gives NIC and executor. `gpu` is the
+/// first NVIDIA GPU that the driver lists, whether or not the run uses it.
 pub fn meta(nic: Nic, executor: &str, seed: u64) -> Meta {
     Meta {
         version: VERSION.into(),
@@ -110,14 +110,14 @@ fn gpu() -> Option<String> {
     })
 }
 
-/// The release number in the driver's banner: the first word made of digits and dots only.
+/// The release number in the driver's banner: the first word of digits and dots only.
 fn driver(banner: &str) -> Option<String> {
     let number =
         |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');
     banner.lines().next()?.split_whitespace().find(number).map(str::to_owned)
 }
 
-/// Arguments joined as one would type them, absolute paths shortened to their last part.
+/// Arguments joined as on a command line, with absolute paths shortened to their last part.
 fn command_line(args: impl Iterator<Item = String>) -> String {
     let args: Vec<String> = args
         .map(|arg| {

@@ -1,5 +1,5 @@
-//! The names of a run's choices, as results and the command line spell them; those of a path are
-//! the transport's.
+//! Names of a run's choices, in results and on the command line. Those of a path are the
+//! transport's.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,11 +12,11 @@ use crate::wire::inband::LineFormat;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{given}' is not a {what}: it is one of {choices}")]
 pub struct UnknownName {
-    /// The word.
+    /// The given word.
     pub given: String,
-    /// What it should have named.
+    /// Kind of the choice.
     pub what: &'static str,
-    /// The words that do, separated by commas.
+    /// The valid words, separated by commas.
     pub choices: String,
 }
 
@@ -29,7 +29,7 @@ macro_rules! names {
         }
 
         impl $enum {
-            /// Every value, in the order in which reports list them.
+            /// All values, in the order of the reports.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// The name in results and on the command line.
@@ -69,13 +69,14 @@ names! {
 }
 
 names! {
-    /// Format of an in-band line: bytes of payload + bytes of sequence.
+    /// Format of an in-band line: payload bytes + sequence bytes.
     Line, "line format" {
         /// 16 bytes, one store of one lane.
         L12p4 = "12+4",
-        /// 16 bytes, with the short sequence.
+        /// 16 bytes, with the 2-byte sequence.
         L14p2 = "14+2",
-        /// 64 bytes, four lanes; whole as measured, not by architecture.
+        /// 64 bytes, stored by four lanes; arrival as a whole is measured, and not guaranteed by
+        /// the architecture.
         L60p4 = "60+4",
     }
 }

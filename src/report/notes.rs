@@ -1,29 +1,29 @@
-//! What every report says beside its numbers.
+//! Standing notes that every report prints beside its numbers.
 //!
-//! A *note* concerns a whole result; a *footnote* concerns the rows that carry its mark: rows
-//! where a number is the software NIC's own and not a NIC's.
+//! A *note* concerns a whole result. A *footnote* concerns the rows with its mark, in which a
+//! number is an artefact of the software NIC.
 
 use super::Data;
 use super::human::printable;
 use super::names::Side;
 use super::row::{Results, Row};
 
-/// Why a host engine's `pull` is slow.
+/// Reason why `pull` with a host engine is slow.
 pub const PULL_BY_COPY_ENGINE: &str = "host-engine pull goes through the copy engine: a CPU thread \
     cannot load from GPU memory, so this is not a NIC's pull; the PCIe model gives the NIC's";
 
-/// Why a host engine's `push` and `staged` are alike.
+/// Reason why `push` and `staged` with a host engine are alike.
 pub const SAME_MEMORY: &str = "host-engine push and staged land in the same memory: both store to \
     host memory, so their difference is protocol cost only";
 
-/// Why the host executor's order of paths says nothing.
+/// Reason why a ranking of paths on the host executor has no meaning.
 pub const HOST_EXECUTOR: &str = "kernels ran on the host executor (CPU threads): these rows show \
     that the protocol works; no ranking of paths means anything";
 
-/// The name that reports give a NIC.
+/// Name of the software NIC in reports.
 pub const SOFTWARE: &str = "software NIC";
 
-/// The notes of a result: the standing ones that apply, then its own.
+/// The notes of a result: the applicable standing ones, then its own.
 pub fn notes(results: &Results) -> Vec<String> {
     let any = |test: fn(&Row) -> bool| results.results.iter().any(test);
     let mut notes: Vec<String> = Vec::new();
@@ -43,7 +43,7 @@ pub fn notes(results: &Results) -> Vec<String> {
     notes
 }
 
-/// Footnotes of some rows, each text once, numbered from 1.
+/// Footnotes of a set of rows: each text once, numbered from 1.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Footnotes {
     texts: Vec<String>,
@@ -51,7 +51,7 @@ pub struct Footnotes {
 }
 
 impl Footnotes {
-    /// Collects them: what each row says of itself, and what holds for its kind of row.
+    /// Collects the footnotes: each row's own one, and those for its kind of row.
     pub fn of(rows: &[Row]) -> Self {
         let mut notes = Self::default();
         for row in rows {
@@ -82,12 +82,12 @@ impl Footnotes {
         &self.texts
     }
 
-    /// Numbers of a row's footnotes.
+    /// Footnote numbers of a row.
     pub fn marks(&self, row: usize) -> &[usize] {
         self.marks.get(row).map_or(&[], Vec::as_slice)
     }
 
-    /// The same as text: `[1]`, `[1,2]`, or nothing.
+    /// Footnote numbers as text: `[1]`, `[1,2]`, or nothing.
     pub fn mark(&self, row: usize) -> String {
         match self.marks(row) {
             [] => String::new(),

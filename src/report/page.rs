@@ -1,4 +1,4 @@
-//! A page of text, plots and tables in one file without outside resources.
+//! A page of text, plots and tables in one file without external resources.
 
 use maud::{DOCTYPE, PreEscaped, html};
 
@@ -26,7 +26,7 @@ pub struct Section {
     pub table: Option<Table>,
 }
 
-/// The page. All text is escaped; figures are taken as they are.
+/// Renders the page. All text is escaped; figures are inserted unchanged.
 pub fn page(title: &str, notes: &[String], sections: &[Section]) -> String {
     html! {
         (DOCTYPE)

@@ -1,8 +1,8 @@
-//! SVG plots: latency and bandwidth over message size, one line a path.
+//! SVG plots: latency and bandwidth over message size, one line per path.
 //!
-//! Colour says who moves the payload, the marker what tells the NIC; further variants of one data
-//! path differ by dash. The colours (Okabe and Ito) are told apart with every common colour
-//! vision; the SVG carries a style sheet that exchanges them for lighter ones on dark screens.
+//! The colour stands for the data path, the marker for the kick; variants of the same data path
+//! differ in their dash. The colours (Okabe and Ito) remain distinct with every common colour
+//! vision. The SVG carries a style sheet that replaces them by lighter ones on dark screens.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ const SUBTLE: RGBColor = RGBColor(0x57, 0x60, 0x6a);
 const GRID: RGBColor = RGBColor(0xe3, 0xe6, 0xea);
 const SURFACE: RGBColor = RGBColor(0xff, 0xff, 0xff);
 
-/// Each colour of a plot and what becomes of it on a dark screen.
+/// Each colour of a plot and its replacement on a dark screen.
 const DARK: [(&str, &str); 8] = [
     ("#1F2328", "#E6EDF3"),
     ("#57606A", "#9BA6B2"),
@@ -43,14 +43,14 @@ const WIDTH: u32 = 960;
 const HEIGHT: u32 = 440;
 const TITLE_HEIGHT: u32 = 34;
 const LEGEND_LINE: i32 = 21;
-/// Advance of a character of the text size, generously.
+/// Advance of a character at the text size, an upper estimate.
 const CHAR_WIDTH: i32 = 7;
 const LEGEND_MAX_CHARS: usize = 44;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
-/// An axis: the range of positions, and the labelled ones.
+/// An axis: the range of positions, and the labelled positions.
 #[derive(Clone)]
 pub(super) struct Axis {
     low: f64,
@@ -68,8 +68,8 @@ impl Ranged for Axis {
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        // Asked twice: for the labelled lines, and for the fine ones between them, of which
-        // there are none.
+        // The library calls this twice: for the labelled lines, and for the fine lines between
+        // them, which this plot does not have.
         if hint.weight().allow_light_points() { Vec::new() } else { self.ticks.clone() }
     }
 
@@ -81,7 +81,7 @@ impl Ranged for Axis {
 /// Median latency over size, both axes logarithmic.
 ///
 /// # Errors
-/// [`ReportError::Draw`] where the plotting library refuses.
+/// [`ReportError::Draw`] for errors of the plotting library.
 pub fn latency_svg(results: &Results) -> Result<String, ReportError> {
     let y = |ns: f64| (ns > 0.0).then(|| ns.log10());
     let lines = series(&results.results, |row| row.latency_ns_p50.and_then(y));
@@ -93,7 +93,7 @@ pub fn latency_svg(results: &Results) -> Result<String, ReportError> {
 /// Bandwidth over size, the size axis logarithmic.
 ///
 /// # Errors
-/// [`ReportError::Draw`] where the plotting library refuses.
+/// [`ReportError::Draw`] for errors of the plotting library.
 pub fn bandwidth_svg(results: &Results) -> Result<String, ReportError> {
     let lines = series(&results.results, |row| Some(row.bandwidth_gb_s));
     let axis = from_zero(extent(&lines, |(_, y)| y));
@@ -124,12 +124,12 @@ fn draw(
     frame.svg(lines)
 }
 
-/// How a position on an axis is written.
+/// Format of an axis position.
 pub(super) type Label<'a> = &'a dyn Fn(&f64) -> String;
 
-/// Everything of a plot but its lines.
+/// Everything of a plot except its lines.
 pub(super) struct Frame<'a> {
-    /// For the error message.
+    /// Name for error messages.
     pub name: &'static str,
     pub title: &'a str,
     pub remarks: &'a [String],
@@ -253,7 +253,7 @@ fn marker<C, DB: DrawingBackend>(at: C, line: &Series) -> Marker<C, DB> {
         + PathElement::new(ring, SURFACE.stroke_width(1))
 }
 
-/// What must be said under a plot.
+/// Remarks below a plot.
 fn remarks(results: &Results, lines: &[Series]) -> Vec<String> {
     let mut remarks = Vec::new();
     if results.results.iter().any(super::Row::on_host_executor) {
@@ -267,7 +267,7 @@ fn remarks(results: &Results, lines: &[Series]) -> Vec<String> {
     remarks
 }
 
-/// A logarithmic axis in powers of two; even powers first when there is no room for all.
+/// A logarithmic axis in powers of two; only even powers when there is no room for all.
 pub(super) fn sizes((low, high): (f64, f64)) -> Axis {
     let (first, last) = (low.floor() as i32, high.ceil() as i32);
     let step = (last - first) / 11 + 1;
@@ -301,7 +301,7 @@ pub(super) fn from_zero((_, high): (f64, f64)) -> Axis {
     Axis { low: 0.0, high, ticks }
 }
 
-/// Least and greatest of a coordinate.
+/// Minimum and maximum of a coordinate.
 pub(super) fn extent(lines: &[Series], of: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
     let values = || lines.iter().flat_map(|line| line.points.iter().map(|&at| of(at)));
     let (low, high) =
@@ -322,7 +322,7 @@ pub(super) fn tick_gb_s(value: f64) -> String {
     trimmed(&gb_s(value)).into()
 }
 
-/// A size at the logarithm to base 2.
+/// The size whose logarithm to base 2 is given.
 pub(super) fn tick_size(v: &f64) -> String {
     size::print(1 << (v.round().clamp(0.0, 63.0) as u32))
 }

@@ -1,8 +1,8 @@
-//! The result of a run: what it ran on, and one row per path and size.
+//! The result of a run: its circumstances, and one row per path and size.
 //!
-//! The JSON is `{"meta": {…}, "results": [ … ]}`. Reading and writing both validate, so a file
-//! that exists is one that can be shown. Unknown fields are ignored when read: a newer program's
-//! results can be shown by an older one.
+//! The JSON is `{"meta": {…}, "results": [ … ]}`. Reading and writing both validate, so that every
+//! file that exists can be shown. A reader ignores unknown fields, so that an older program can
+//! show a newer program's results.
 
 use std::path::Path;
 
@@ -31,17 +31,17 @@ pub struct Machine {
 pub struct Nic {
     /// `soft`, or a verbs device's name.
     pub name: String,
-    /// Whether it is software: its times are not a NIC's.
+    /// Whether it is a software NIC, whose times are not a NIC's.
     pub software: bool,
 }
 
-/// What a run ran on, and how to repeat it.
+/// The circumstances of a run, and the means to repeat it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// Version of bellpush.
     pub version: String,
-    /// Its commit, with `+dirty` where the sources had changes and `+unchecked` where the checkout was
-    /// gone when this was written, or `unknown`.
+    /// Commit of bellpush, with `+dirty` where the sources had changes and `+unchecked` where the
+    /// checkout was gone when the result was written; or `unknown`.
     pub commit: String,
     /// The command line, absolute paths shortened to their last part.
     pub command_line: String,
@@ -55,11 +55,11 @@ pub struct Meta {
     pub driver: Option<String>,
     /// The NIC.
     pub nic: Nic,
-    /// Where kernels ran: `cuda:NAME` or `host`.
+    /// Executor of the kernels: `cuda:NAME` or `host`.
     pub executor: String,
     /// Seed of everything random.
     pub seed: u64,
-    /// What a reader must know; the reports add the standing notes of [`super::notes`].
+    /// Notes for the reader; the reports add the standing notes of [`super::notes`].
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -67,55 +67,55 @@ pub struct Meta {
 /// One path at one message size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Who moves the payload.
+    /// Data path: the mover of the payload.
     pub data: Data,
-    /// What tells the NIC; `None` for tcp, and only there.
+    /// Kick: the signal to the NIC; `None` for tcp only.
     pub kick: Option<Kick>,
     /// `soft`, or a verbs device's name.
     pub nic: String,
-    /// Where the software NIC's engine ran; `None` for a real NIC and for tcp.
+    /// Place of the software NIC's engine; `None` for a real NIC and for tcp.
     #[serde(default)]
     pub engine: Option<Side>,
-    /// Where kernels ran: `cuda:NAME` or `host`.
+    /// Executor of the kernels: `cuda:NAME` or `host`.
     pub executor: String,
-    /// Message size.
+    /// Message size, bytes.
     pub size_bytes: u64,
     /// Messages sent.
     pub messages: u64,
-    /// Median time from post to completion; `None` where no message completed.
+    /// Median time from post to completion, ns; `None` where no message completed.
     pub latency_ns_p50: Option<f64>,
-    /// 99th percentile of the same.
+    /// 99th percentile of the time from post to completion, ns.
     pub latency_ns_p99: Option<f64>,
-    /// Payload bytes over time, 10⁹ bytes a second.
+    /// Payload bytes per time, in 10⁹ bytes per second.
     pub bandwidth_gb_s: f64,
-    /// Messages over time.
+    /// Messages per second.
     pub messages_per_s: f64,
-    /// Every byte arrived, once, in order.
+    /// Whether every byte arrived, once, in order.
     pub verified: bool,
-    /// Messages posted of which nothing arrived, counted by the receiver from the bytes.
+    /// Posted messages of which nothing arrived; the receiver counts them from the bytes.
     pub dropped: u64,
-    /// Messages that arrived with bytes of another message or offset, by their tags.
+    /// Messages that arrived with bytes of another message or offset, as their tags show.
     pub overwritten: u64,
-    /// Messages that arrived with bytes that nobody sent there.
+    /// Messages that arrived with bytes that no sender wrote.
     pub corrupted: u64,
-    /// Largest number of window credits in use at a time; `None` where the path has no window.
+    /// Largest number of window credits in use at one time; `None` where the path has no window.
     pub max_credits_in_use: Option<u64>,
-    /// Window size; `None` where the path has none.
+    /// Window size, bytes; `None` where the path has no window.
     pub window_bytes: Option<u64>,
-    /// Slot size; `None` where the path has no window.
+    /// Slot size, bytes; `None` where the path has no window.
     pub slot_bytes: Option<u64>,
     /// In-band line format.
     #[serde(default)]
     pub line: Option<Line>,
-    /// Whose clock saw post and completion.
+    /// Side whose clock timed post and completion.
     pub observer: Option<Side>,
     /// NUMA node of the host memory: `near` or `far` of the GPU, or a number.
     #[serde(default)]
     pub host_numa: Option<String>,
-    /// Where messages landed.
+    /// Side of the destination memory.
     #[serde(default)]
     pub dest: Option<Side>,
-    /// Messages posted in a row before the first is waited for: the latency is that of the row.
+    /// Messages posted in a row before the first wait; the latency is that of the whole row.
     #[serde(default)]
     pub in_flight: Option<u32>,
     /// Queue pairs used.
@@ -124,16 +124,16 @@ pub struct Row {
     /// Engine threads or blocks of the software NIC.
     #[serde(default)]
     pub engines: Option<u32>,
-    /// Whether senders kept to the credits; `None` where the path has no window.
+    /// Whether senders kept within the credits; `None` where the path has no window.
     #[serde(default)]
     pub credits: Option<bool>,
-    /// Why a number is the software NIC's own and not a NIC's.
+    /// Reason why a number is an artefact of the software NIC.
     #[serde(default)]
     pub artefact: Option<String>,
 }
 
 impl Row {
-    /// A row with nothing measured yet, for struct update syntax.
+    /// A row without measurements, for struct update syntax.
     pub fn new(data: Data, kick: Option<Kick>, size_bytes: u64) -> Self {
         Self {
             data,
@@ -179,7 +179,7 @@ impl Row {
         self.executor == "host"
     }
 
-    /// The first field that contradicts the others, its value and the rule.
+    /// The first field that contradicts the others, with its value and the rule.
     fn fault(&self) -> Option<(&'static str, String, &'static str)> {
         let kick = || self.kick.map_or("null", Kick::as_str).to_string();
         match (self.data, self.kick) {
@@ -211,22 +211,22 @@ impl Row {
 /// A run: its circumstances and its rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// What it ran on.
+    /// The circumstances.
     pub meta: Meta,
-    /// What came out.
+    /// The rows.
     pub results: Vec<Row>,
 }
 
 impl Results {
-    /// Whether every row arrived whole.
+    /// Whether every row was verified.
     pub fn all_verified(&self) -> bool {
         self.results.iter().all(|row| row.verified)
     }
 
-    /// Whether every row is consistent, and there is one.
+    /// Checks that there are rows, and that every row is consistent.
     ///
     /// # Errors
-    /// [`ReportError::NoRows`], or [`ReportError::Row`] for the first row that is not.
+    /// [`ReportError::NoRows`], or [`ReportError::Row`] for the first inconsistent row.
     pub fn validate(&self) -> Result<(), ReportError> {
         if self.results.is_empty() {
             return Err(ReportError::NoRows);
@@ -239,10 +239,10 @@ impl Results {
         Ok(())
     }
 
-    /// Reads the JSON of a result.
+    /// Parses the JSON of a result.
     ///
     /// # Errors
-    /// [`ReportError::Empty`], [`ReportError::Json`], or what [`Self::validate`] says.
+    /// [`ReportError::Empty`], [`ReportError::Json`], and errors of [`Self::validate`].
     pub fn parse(json: &[u8]) -> Result<Self, ReportError> {
         if json.trim_ascii().is_empty() {
             return Err(ReportError::Empty);
@@ -255,7 +255,7 @@ impl Results {
     /// The JSON, indented, with a final newline.
     ///
     /// # Errors
-    /// What [`Self::validate`] says.
+    /// Errors of [`Self::validate`].
     pub fn to_json(&self) -> Result<String, ReportError> {
         self.validate()?;
         Ok(serde_json::to_string_pretty(self)? + "\n")
@@ -264,7 +264,7 @@ impl Results {
     /// Writes the JSON, or prints it where the path is `-`. The file appears whole or not at all.
     ///
     /// # Errors
-    /// What [`Self::validate`] says, or [`ReportError::Io`].
+    /// Errors of [`Self::validate`], and [`ReportError::Io`].
     pub fn write_json(&self, path: &Path) -> Result<(), ReportError> {
         file::write(path, self.to_json()?.as_bytes())
     }

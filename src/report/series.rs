@@ -1,11 +1,11 @@
-//! The lines of a plot: which rows form one, and how it looks.
+//! The lines of a plot: their rows and their appearance.
 
 use super::label::labels;
 use super::notes::Footnotes;
 use super::row::Row;
 use super::{Data, Kick};
 
-/// Markers, each of one kick.
+/// Markers, one per kick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     Circle,
@@ -53,11 +53,11 @@ pub(super) const DASHES: [Option<(u32, u32)>; 4] =
 /// One line of a plot.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Series {
-    /// Its path, with `*` where footnotes apply.
+    /// Label: its path, with `*` where footnotes apply.
     pub label: String,
-    /// Of its data path.
+    /// Colour of its data path.
     pub colour: (u8, u8, u8),
-    /// Of its kick.
+    /// Marker of its kick.
     pub shape: Shape,
     /// Index into [`DASHES`].
     pub dash: usize,
@@ -67,8 +67,8 @@ pub(super) struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Groups rows into lines. Rows without a value are left out; of several rows of one path and
-/// size the median is drawn.
+/// Groups rows into lines. Rows without a value are omitted. Of several rows with the same path and
+/// size, the median is drawn.
 pub(super) fn series(rows: &[Row], value: impl Fn(&Row) -> Option<f64>) -> Vec<Series> {
     let (labels, footnotes) = (labels(rows), Footnotes::of(rows));
     let mut lines: Vec<Series> = Vec::new();

@@ -1,47 +1,47 @@
-//! Sizes in bytes as people write them.
+//! Sizes in bytes, as text.
 //!
 //! A size is a whole number with an optional binary suffix: `8`, `8B`, `4K` or `4KiB`, `M` or
 //! `MiB`, `G` or `GiB`, in any case. Decimal suffixes (`kB`, `MB`, `GB`) are refused, since GB
-//! means 10⁹ bytes in rates. A list is separated by commas, and `8..4MiB` stands for the powers of
-//! two from one to the other, both included.
+//! means 10⁹ bytes in rates. Commas separate the elements of a list. `8..4MiB` stands for the
+//! powers of two in this range, both ends included.
 
 const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// A text that is no size, or no list of sizes.
+/// A text that is neither a size nor a list of sizes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// Nothing where a size should be.
+    /// A size is missing.
     #[error("a size is missing")]
     Missing,
-    /// No whole number, or an unknown suffix.
+    /// The text is not a whole number, or its suffix is unknown.
     #[error("'{0}' is not a size: write a whole number of bytes, or one with KiB, MiB or GiB")]
     Malformed(String),
-    /// A decimal suffix.
+    /// The suffix is decimal.
     #[error("'{given}' has a decimal unit: sizes take {binary}")]
     Decimal {
         /// The text.
         given: String,
-        /// What to write instead.
+        /// The binary suffix to use.
         binary: &'static str,
     },
-    /// More than 2⁶⁴ − 1 bytes.
+    /// The size exceeds 2⁶⁴ − 1 bytes.
     #[error("'{0}' is too large")]
     TooLarge(String),
-    /// Zero bytes.
+    /// The size is zero.
     #[error("'{0}' is zero bytes: a size is at least 1")]
     Zero(String),
-    /// A range whose end is not a power of two.
+    /// An end of a range is not a power of two.
     #[error("'{0}' is not a power of two, which both ends of a range must be")]
     NotAPowerOfTwo(String),
-    /// A range that goes down.
+    /// The range is descending.
     #[error("the range '{0}' runs backwards")]
     Backwards(String),
 }
 
-/// Reads one size.
+/// Parses one size.
 ///
 /// # Errors
-/// A [`SizeError`] that names the text.
+/// A [`SizeError`] that quotes the text.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     let text = text.trim();
     if text.is_empty() {
@@ -71,10 +71,10 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     }
 }
 
-/// Reads a list of sizes and ranges: ascending, each size once.
+/// Parses a list of sizes and ranges: ascending, each size once.
 ///
 /// # Errors
-/// The [`SizeError`] of the first part that is wrong.
+/// The [`SizeError`] of the first invalid part.
 pub fn parse_list(text: &str) -> Result<Vec<u64>, SizeError> {
     let mut sizes = Vec::new();
     for part in text.split(',') {
@@ -98,7 +98,7 @@ pub fn parse_list(text: &str) -> Result<Vec<u64>, SizeError> {
     Ok(sizes)
 }
 
-/// Prints a size exactly, in the largest unit that divides it: `8 B`, `4 KiB`, `1536 B`.
+/// Formats a size exactly, in the largest unit that divides it: `8 B`, `4 KiB`, `1536 B`.
 pub fn print(bytes: u64) -> String {
     UNITS
         .iter()

@@ -1,8 +1,8 @@
 //! Order statistics of measured times.
 //!
-//! Percentiles are by nearest rank: the smallest sample such that at least that share of all
-//! samples is not above it. The answer is therefore always one of the samples, never an
-//! interpolation; the median of an even number of samples is the lower of the middle two.
+//! Percentiles use the nearest rank: the smallest sample such that at least the given share of all
+//! samples is not above it. The result is therefore always a sample, never an interpolation; the
+//! median of an even number of samples is the lower of the middle two.
 
 /// Samples, sorted once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,10 +27,11 @@ impl Samples {
         self.sorted.is_empty()
     }
 
-    /// The percentile by nearest rank; `None` of no samples. Out-of-range percentages give the
-    /// smallest or largest sample.
+    /// The percentile by nearest rank; `None` without samples. A percentage out of range gives the
+    /// smallest or the largest sample.
     pub fn percentile(&self, percent: f64) -> Option<u64> {
-        // Multiplied first: whole percentages of whole counts are then exact before the ceiling.
+        // Multiplication comes first: whole percentages of whole counts are then exact before the
+        // ceiling.
         let rank = (percent * self.sorted.len() as f64 / 100.0).ceil() as usize;
         let last = self.sorted.len().checked_sub(1)?;
         Some(self.sorted[rank.saturating_sub(1).min(last)])

@@ -1,4 +1,4 @@
-//! The terminal table: one line a path, grouped by size, with footnotes and notes below.
+//! The terminal table: one line per path, grouped by size, with footnotes and notes below.
 
 use std::fmt::Write;
 
@@ -50,7 +50,7 @@ fn faults(row: &Row) -> String {
     if some.is_empty() { "0".into() } else { some.join(", ") }
 }
 
-/// Positions of the rows by size, ascending, otherwise in their own order.
+/// Positions of the rows by size, ascending; within a size in their own order.
 pub(super) fn groups(rows: &[Row]) -> Vec<(u64, Vec<usize>)> {
     let mut groups = std::collections::BTreeMap::<u64, Vec<usize>>::new();
     for (i, row) in rows.iter().enumerate() {
@@ -59,7 +59,7 @@ pub(super) fn groups(rows: &[Row]) -> Vec<(u64, Vec<usize>)> {
     groups.into_iter().collect()
 }
 
-/// What the results were measured on, as name and value.
+/// The circumstances of the results, as names and values.
 pub(super) fn facts(meta: &Meta) -> Vec<(&'static str, String)> {
     let m = &meta.machine;
     let nic = if meta.nic.software {

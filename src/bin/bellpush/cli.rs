@@ -1,4 +1,4 @@
-//! What the subcommands share: errors of one line, output, exit statuses.
+//! Common parts of the subcommands: one-line errors, output, exit statuses.
 
 use std::fmt;
 use std::fs;
@@ -12,10 +12,10 @@ use clap::error::ErrorKind;
 
 /// Exit status when bytes did not arrive as they should.
 pub const UNVERIFIED: u8 = 1;
-/// Exit status of wrong input or something missing.
+/// Exit status for invalid input or a missing device or file.
 pub const UNUSABLE: u8 = 2;
 
-/// What is wrong, and what to do about it.
+/// An error and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CliError {
     what: String,
@@ -23,7 +23,7 @@ pub struct CliError {
 }
 
 impl CliError {
-    /// Both without a final full stop.
+    /// Both texts have no final full stop.
     pub fn new(what: impl fmt::Display, remedy: impl fmt::Display) -> Self {
         Self { what: what.to_string(), remedy: remedy.to_string() }
     }
@@ -39,7 +39,7 @@ impl std::error::Error for CliError {}
 
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Values from the command line may hold anything.
+        // Values from the command line may contain control characters.
         let line = format!("{}; {}", self.what, self.remedy);
         f.write_str(&report::human::printable(&line))
     }
@@ -52,7 +52,8 @@ pub fn version() -> &'static str {
     &VERSION
 }
 
-/// Answers what clap could not make into a command: help and version in full, errors in one line.
+/// Handles input that clap does not turn into a command: prints help and version in full, errors in
+/// one line.
 pub fn usage(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -86,7 +87,7 @@ fn one_line(text: &str) -> CliError {
     CliError::new(what.trim_start_matches("error: "), tip.map_or(help, str::to_owned))
 }
 
-/// Reads a file in full, or stdin for `-`.
+/// Reads a whole file, or stdin for `-`.
 pub fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     if path.as_os_str() == "-" {
         let mut bytes = Vec::new();
@@ -105,7 +106,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     })
 }
 
-/// The bytes to send: a file that is not empty.
+/// The bytes to send: a non-empty file.
 pub fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
     let bytes = read(path)?;
     if bytes.is_empty() {
@@ -115,7 +116,8 @@ pub fn read_payload(path: &Path) -> Result<Vec<u8>, CliError> {
     Ok(bytes)
 }
 
-/// Refuses places that a result could not be saved to, before anything is measured. Writes nothing.
+/// Refuses destinations to which a result could not be saved, before anything is measured. Writes
+/// nothing.
 pub fn check_places(json: Option<&Path>, report_dir: Option<&Path>) -> Result<(), CliError> {
     let refuse = |place: &Path, why: &str| {
         let what = format!("cannot write {}: {why}", place.display());
@@ -136,10 +138,10 @@ pub fn check_places(json: Option<&Path>, report_dir: Option<&Path>) -> Result<()
     }
 }
 
-/// Prints the table, writes the JSON and the report that were asked for, and says by its exit
-/// status whether everything arrived. The table goes to stderr where the JSON goes to stdout.
+/// Writes the requested JSON and report, and prints the table. The exit status tells whether
+/// everything was verified. The table goes to stderr where the JSON goes to stdout.
 ///
-/// The files come first: whoever stops reading the table still gets them.
+/// The files come first: a reader who closes the table's pipe still gets them.
 pub fn emit(
     results: &Results,
     json: Option<&Path>,
@@ -175,7 +177,7 @@ fn verdict(results: &Results) -> ExitCode {
     if results.all_verified() { ExitCode::SUCCESS } else { ExitCode::from(UNVERIFIED) }
 }
 
-/// A reader that has seen enough is no error.
+/// A closed pipe is no error.
 fn unless_closed(error: ReportError) -> Result<(), ReportError> {
     match error {
         ReportError::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,9 +1,9 @@
-//! The one place from which the commands launch kernels of their own choice.
+//! The only place from which the commands launch arbitrary kernels.
 
 use bellpush::gpu::{Dims, GpuError, Kernel, KernelArgs, Stream};
 
-/// Queues a kernel. The commands' rule: an argument names only memory that the command holds until it has
-/// found the stream idle, or that the stream keeps.
+/// Queues a kernel. Rule for the commands: an argument names only memory that the command holds
+/// until it has found the stream idle, or that the stream keeps.
 pub fn launch<A: KernelArgs>(
     stream: &Stream,
     kernel: &Kernel,

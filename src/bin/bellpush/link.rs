@@ -1,4 +1,4 @@
-//! What a packet link is made of, on the command line.
+//! Options of packet links on the command line.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ pub struct LinkArgs {
     /// Address of the NIC, UDP port 4791 [default: the first free 127.x.y.z]
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
-    /// What happens to packets that the NIC sends, such as loss=1%,dup=0.1%,reorder=1%,seed=7
+    /// Faults of packets that the NIC sends, such as loss=1%,dup=0.1%,reorder=1%,seed=7
     #[arg(long, value_name = "FAULTS")]
     link: Option<Faults>,
-    /// Record what the NIC sends and receives
+    /// Record the packets that the NIC sends and receives
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 }
 
 impl LinkArgs {
-    /// Opens the link. The capture sees what the NIC sees: faults come after it.
+    /// Opens the link. The capture records the NIC's view: faults occur behind it.
     pub fn open(&self) -> Result<Box<dyn Link>, LinkError> {
         let mut link: Box<dyn Link> = Box::new(match self.address {
             Some(address) => UdpLink::open(address, None)?,
@@ -42,7 +42,7 @@ fn captured(link: Box<dyn Link>, pcap: Option<&Path>) -> Result<Box<dyn Link>, L
     })
 }
 
-/// What carries packets between two NICs of this process.
+/// Carrier of packets between two NICs of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
     /// Shared memory.
@@ -51,7 +51,7 @@ pub enum Wire {
     Udp,
 }
 
-/// `shm` or `udp`, faults, or both: `udp,loss=1%`. Faults alone are those of `shm`.
+/// `shm` or `udp`, faults, or both: `udp,loss=1%`. Faults alone apply to `shm`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkSpec {
     wire: Wire,
@@ -59,7 +59,7 @@ pub struct LinkSpec {
 }
 
 impl LinkSpec {
-    /// Opens both ends. The capture is the first one's, and sees what goes both ways.
+    /// Opens both ends. The capture is at the first end and records both directions.
     pub fn pair(&self, pcap: Option<&Path>) -> Result<[Box<dyn Link>; 2], LinkError> {
         let open: [Box<dyn Link>; 2] = match self.wire {
             Wire::Shm => {
@@ -72,7 +72,7 @@ impl LinkSpec {
         let [mut a, mut b] = open;
         if let Some(faults) = self.faults {
             a = Box::new(Faulty::new(a, faults)?);
-            // The same faults for the same packets, but not at the same ones.
+            // The same rates of faults at both ends, but at different packets.
             b = Box::new(Faulty::new(b, Faults { seed: faults.seed.wrapping_add(1), ..faults })?);
         }
         Ok([captured(a, pcap)?, b])

@@ -1,7 +1,7 @@
 //! The command line of bellpush.
 //!
-//! Exit status: 0 all went well, 1 a verification failed, 2 wrong input or something missing; then
-//! one line on stderr says what is wrong and what to do.
+//! Exit status: 0 success, 1 a verification failed, 2 invalid input or a missing device or file;
+//! one line on stderr then names the error and its remedy.
 
 mod bench;
 mod cli;
@@ -40,13 +40,13 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Run a program on software mlx5 devices, unchanged
     Run(run::RunArgs),
-    /// Be the server of rdma-core's pingpong programs or perftest's, on the software NIC
+    /// Act as server for rdma-core's pingpong programs or perftest, on the software NIC
     Serve(serve::ServeArgs),
     /// Print the table of a saved result, or make its report
     Show(show::ShowArgs),
-    /// Bytes that transfers put on a PCIe link, TLP by TLP
+    /// Compute the bytes that transfers put on a PCIe link, TLP by TLP
     Tlp(tlp::TlpArgs),
-    /// Draw a PCIe topology, class its GPU-NIC pairs, recommend a path
+    /// Draw a PCIe topology, classify its GPU-NIC pairs, recommend a path
     Topo(topo::TopoArgs),
     /// Simulate whole operations over PCIe topologies
     Sim(sim::SimArgs),
@@ -73,8 +73,7 @@ fn main() -> ExitCode {
     outcome.unwrap_or_else(|error: CliError| error.report())
 }
 
-/// The model's commands say in one message what is wrong with their input. A reader that has seen
-/// enough is no error.
+/// Runs a command of the model, whose error is one message. A closed pipe is no error.
 fn modelled(outcome: Result<(), Box<dyn std::error::Error>>) -> Result<ExitCode, CliError> {
     let Err(error) = outcome else { return Ok(ExitCode::SUCCESS) };
     let closed = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;

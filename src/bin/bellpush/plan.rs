@@ -1,5 +1,4 @@
-//! What a `bench` command line means, checked before anything starts. Pure: touches no file and no
-//! device.
+//! The checked meaning of a `bench` command line. Pure: it accesses no file and no device.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,7 +16,7 @@ use crate::link::LinkSpec;
 
 /// Largest message of one WQE (mlx5 PRM, `log_max_msg`: 2³⁰).
 const MAX_MESSAGE_BYTES: u64 = 1 << 30;
-/// Slots are whole WQE basic blocks, which also holds whole lines of every format.
+/// Slots consist of whole WQE basic blocks, each of which holds whole lines of every format.
 const SLOT_UNIT_BYTES: u64 = 64;
 const MAX_WINDOW_BYTES: u64 = 1 << 30;
 const MAX_ENGINES: u64 = 64;
@@ -26,10 +25,10 @@ const MAX_QPS: u64 = BENCH_MAX_ENDPOINTS as u64;
 const MAX_SECONDS: f64 = 3600.0;
 const MAX_TIMEOUT_MS: u64 = 600_000;
 
-/// Where kernels run.
+/// Executor of the kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gpu {
-    /// The first CUDA device where there is one, otherwise the host.
+    /// The first CUDA device, or CPU threads if there is none.
     Auto,
     /// CPU threads.
     Host,
@@ -37,28 +36,28 @@ pub enum Gpu {
     Cuda(u32),
 }
 
-/// Where the software NIC's engine runs.
+/// Place of the software NIC's engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineAt {
     /// Threads of this process.
     Host,
-    /// This CUDA device; with kernels on CPU threads, some of those.
+    /// This CUDA device; with kernels on CPU threads, further CPU threads.
     Gpu(u32),
 }
 
-/// Where messages land.
+/// Memory in which messages arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dest {
     /// Host memory.
     Host,
-    /// The memory of the GPU that sends.
+    /// The memory of the sending GPU.
     Gpu,
     /// The memory of the engine's GPU.
     Engine,
 }
 
 impl Dest {
-    /// As results say it.
+    /// The side, as in results.
     pub fn side(self) -> Side {
         match self {
             Self::Host => Side::Host,
@@ -67,7 +66,7 @@ impl Dest {
     }
 }
 
-/// Where host memory lies, seen from the GPU.
+/// Place of host memory relative to the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numa {
     /// On the GPU's node.
@@ -79,9 +78,9 @@ pub enum Numa {
 /// A checked command line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchPlan {
-    /// Where kernels run.
+    /// Executor of the kernels.
     pub gpu: Gpu,
-    /// Where host memory lies; `None` leaves it to the system.
+    /// Place of host memory; `None` leaves it to the system.
     pub host_numa: Option<Numa>,
     /// `soft`, or a verbs device's name.
     pub nic: String,
@@ -89,43 +88,43 @@ pub struct BenchPlan {
     pub paths: Vec<Path>,
     /// Message sizes, ascending.
     pub sizes_bytes: Vec<u64>,
-    /// Messages a row.
+    /// Messages per row.
     pub messages: u64,
     /// Time limit of a row.
     pub row_limit: Duration,
-    /// Window: whole slots.
+    /// Window size in bytes: whole slots.
     pub window_bytes: u64,
-    /// Slot: a multiple of 64.
+    /// Slot size in bytes: a multiple of 64.
     pub slot_bytes: u64,
     /// In-band line format.
     pub line: Line,
-    /// Where the software NIC's engine runs.
+    /// Place of the software NIC's engine.
     pub engine: EngineAt,
     /// Messages in a row before the first wait.
     pub in_flight: u32,
-    /// Engines of the software NIC.
+    /// Number of engines of the software NIC.
     pub engines: u32,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub qps: u32,
-    /// Packets between two NICs, and what happens to them; without, copies.
+    /// Packet link between two NICs and its faults; `None`: copies.
     pub link: Option<LinkSpec>,
-    /// Where the packets are recorded; on the in-process link, those that would carry its messages.
+    /// File that records the packets; for the in-process link, those that would carry its messages.
     pub pcap: Option<PathBuf>,
     /// Seed of payloads and faults.
     pub seed: u64,
     /// File whose bytes are sent.
     pub payload: Option<PathBuf>,
-    /// Where the result is saved.
+    /// File for the result.
     pub json: Option<PathBuf>,
     /// Directory of the report.
     pub report: Option<PathBuf>,
-    /// Whether senders keep to the credits.
+    /// Whether senders keep within the credits.
     pub credits: bool,
-    /// Look for torn lines instead of measuring paths.
+    /// Whether to test for torn lines instead of measuring paths.
     pub tearing: bool,
-    /// Where messages land.
+    /// Memory in which messages arrive.
     pub dest: Dest,
-    /// Limit of one wait.
+    /// Bound of one wait.
     pub timeout: Duration,
 }
 
@@ -143,7 +142,7 @@ impl TryFrom<&BenchArgs> for BenchPlan {
         let mut paths = paths(args.data.as_deref(), args.kick.as_deref())?;
         if args.nic != "soft" {
             soft_only(args)?;
-            // Not asked for by name, then: part of all kicks.
+            // In-band was not requested by name, but as part of all kicks.
             paths.retain(|path| path.kick() != Some(Kick::Inband));
         }
         if args.line.is_some() && !paths.iter().any(|path| path.kick() == Some(Kick::Inband)) {
@@ -246,7 +245,7 @@ fn dest(text: &str, engine: EngineAt) -> Result<Dest, CliError> {
     }
 }
 
-/// Refuses options of the software NIC where another one is named.
+/// Refuses options of the software NIC where another NIC is selected.
 fn soft_only(args: &BenchArgs) -> Result<(), CliError> {
     let inband =
         args.kick.as_deref().is_some_and(|list| list.split(',').any(|k| k.trim() == "inband"));
@@ -265,8 +264,8 @@ fn soft_only(args: &BenchArgs) -> Result<(), CliError> {
     ))
 }
 
-/// Every combination that exists of the data paths and kicks asked for. What was asked for by name
-/// and takes part in none is an error: it would be left out in silence.
+/// Every existing combination of the requested data paths and kicks. A choice by name that takes
+/// part in no combination is an error: it would be omitted silently.
 fn paths(data: Option<&str>, kick: Option<&str>) -> Result<Vec<Path>, CliError> {
     let asked_data = data.map(|list| several::<Data>("--data", list)).transpose()?;
     let asked_kicks = kick.map(|list| several::<Kick>("--kick", list)).transpose()?;
@@ -274,7 +273,7 @@ fn paths(data: Option<&str>, kick: Option<&str>) -> Result<Vec<Path>, CliError> 
     let kicks = asked_kicks.clone().unwrap_or_else(|| Kick::ALL.to_vec());
     let wanted = |path: &Path| match path.kick() {
         Some(kick) => data.contains(&path.data()) && kicks.contains(&kick),
-        // tcp comes along unless only kicks were asked for.
+        // tcp is included unless only kicks were requested.
         None => data.contains(&Data::Tcp) && (asked_data.is_some() || asked_kicks.is_none()),
     };
     let paths: Vec<Path> = Path::ALL.into_iter().filter(wanted).collect();
@@ -302,12 +301,12 @@ fn list_of<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// One name.
+/// Parses one name.
 fn one<T: FromStr<Err: fmt::Display>>(option: &str, word: &str) -> Result<T, CliError> {
     word.parse().map_err(|e| CliError::new(format!("{option}: {e}"), "give one of these"))
 }
 
-/// A list of names, in their own order, each once.
+/// Parses a list of names; returns them in the order of their type, each once.
 fn several<T>(option: &str, list: &str) -> Result<Vec<T>, CliError>
 where
     T: FromStr<Err: fmt::Display> + Ord,
@@ -321,7 +320,7 @@ where
     Ok(items)
 }
 
-/// A CUDA device's number, or `host`.
+/// Parses a CUDA device's number, or `host`.
 pub fn gpu(word: &str) -> Result<Gpu, CliError> {
     match word {
         "host" => Ok(Gpu::Host),
@@ -331,7 +330,7 @@ pub fn gpu(word: &str) -> Result<Gpu, CliError> {
     }
 }
 
-/// `near` or `far`.
+/// Parses `near` or `far`.
 pub fn numa(word: &str) -> Result<Numa, CliError> {
     match word {
         "near" => Ok(Numa::Near),
@@ -350,7 +349,7 @@ fn on_off(option: &str, word: &str) -> Result<bool, CliError> {
     }
 }
 
-/// A number from 1 to a limit.
+/// Checks that a number lies between 1 and a limit.
 fn within(option: &str, value: u64, max: u64) -> Result<u64, CliError> {
     if (1..=max).contains(&value) {
         return Ok(value);
@@ -379,7 +378,7 @@ fn sizes(list: &str) -> Result<Vec<u64>, CliError> {
     }
 }
 
-/// Window and slot, which must fit each other.
+/// Parses the sizes of window and slot, which must fit each other.
 fn window(window: &str, slot: &str) -> Result<(u64, u64), CliError> {
     let window = size::parse(window).map_err(|e| size_error("--window", &e, "128KiB"))?;
     let slot = size::parse(slot).map_err(|e| size_error("--slot", &e, "4096"))?;

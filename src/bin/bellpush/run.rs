@@ -1,7 +1,7 @@
-//! `bellpush run`: starts a program of rdma-core's kind on software devices.
+//! `bellpush run`: runs a program that uses rdma-core on software devices.
 //!
-//! The program is not changed: an object that is preloaded into it (`shim/`) answers for the kernel
-//! and for the card. Whatever the program starts has the devices, too.
+//! The program is unchanged: an object that is preloaded into it (`shim/`) takes the place of the
+//! kernel's interface and of the card. Programs that it starts have the devices too.
 
 use std::env;
 use std::ffi::OsString;
@@ -22,15 +22,15 @@ use nix::unistd::Pid;
 
 use crate::cli::CliError;
 
-/// The preloaded object's file.
+/// File name of the preloaded object.
 const OBJECT: &str = "libbellpush_shim.so";
-/// Names the object where it does not lie beside this program.
+/// Variable with the object's path, where it is not beside this program.
 const OBJECT_VARIABLE: &str = "BELLPUSH_SHIM";
 
-/// What carries packets.
+/// Carrier of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LinkType {
-    /// UDP port 4791: also between users and hosts
+    /// UDP port 4791, also between users and hosts
     Udp,
     /// Shared memory of this user on this machine
     Shm,
@@ -41,27 +41,27 @@ pub struct RunArgs {
     /// Number of devices: mlx5_0 and so on
     #[arg(long, default_value_t = 1)]
     devices: usize,
-    /// Address of a device; several are those of the first devices, in order [default: each
-    /// process takes the first free 127.x.y.z]
+    /// Address of a device; several apply to the first devices, in order [default: each process
+    /// takes the first free 127.x.y.z]
     #[arg(long = "address", value_name = "IP")]
     addresses: Vec<IpAddr>,
-    /// What carries packets
+    /// Carrier of packets
     #[arg(long, value_enum, default_value_t = LinkType::Udp)]
     link_type: LinkType,
-    /// Largest path MTU [default: what the link carries]
+    /// Largest path MTU [default: the link's limit]
     #[arg(long)]
     mtu: Option<usize>,
     /// Bytes of device memory
     #[arg(long, default_value_t = Preload::default().dm_bytes)]
     dm_bytes: u64,
-    /// What happens to packets that a device sends, such as loss=1%,dup=0.1%,reorder=1%,seed=7
+    /// Faults of packets that a device sends, such as loss=1%,dup=0.1%,reorder=1%,seed=7
     #[arg(long, value_name = "FAULTS")]
     link: Option<String>,
-    /// Record what a device sends and receives; %p stands for the process's number, %d for the
-    /// device's
+    /// Record the packets that a device sends and receives; %p is replaced by the process's number,
+    /// %d by the device's
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Tell on stderr what is opened and refused
+    /// Report opened devices and refused requests on stderr
     #[arg(long)]
     verbose: bool,
     /// The program and its arguments
@@ -106,7 +106,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     Ok(code(status))
 }
 
-/// The object before whatever else is to be preloaded.
+/// The preloaded object, followed by other objects to be preloaded.
 fn preload(object: &Path) -> OsString {
     let mut all = object.as_os_str().to_owned();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -135,7 +135,7 @@ fn find_object() -> Result<PathBuf, CliError> {
     Ok(path)
 }
 
-/// A directory of this process alone, gone with it.
+/// A directory of this process alone, which is removed with the value.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -160,12 +160,12 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // what is left lies where temporary things lie
+        let _ = fs::remove_dir_all(&self.0); // a remaining file is left to the system's cleaning of temporary files
     }
 }
 
-/// Waits for the program, past signals that would end this process before it has tidied up: those
-/// from a terminal reach the program by themselves, the others are passed on.
+/// Waits for the program. Signals that would end this process do not prevent it from tidying up:
+/// those from a terminal reach the program directly, the others are passed on.
 fn wait(mut child: Child) -> io::Result<ExitStatus> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -183,7 +183,7 @@ fn wait(mut child: Child) -> io::Result<ExitStatus> {
     child.wait()
 }
 
-/// The program's status as a shell would tell it.
+/// The program's status as a shell would report it.
 fn code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))

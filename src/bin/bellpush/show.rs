@@ -1,4 +1,4 @@
-//! `bellpush show`: a saved result again, as a table or a report.
+//! `bellpush show`: prints a saved result as a table or a report.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::cli::{self, CliError};
 
-/// What to show.
+/// Arguments of `bellpush show`.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 every row was verified, 1 some row was not, 2 the file \
                         cannot be shown.")]
@@ -21,7 +21,7 @@ pub struct ShowArgs {
     report: Option<PathBuf>,
 }
 
-/// Shows it.
+/// Runs the command.
 pub fn run(args: &ShowArgs) -> Result<ExitCode, CliError> {
     let results = Results::parse(&cli::read(&args.file)?).map_err(|e| {
         let remedy = match e {

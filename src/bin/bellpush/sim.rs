@@ -1,4 +1,4 @@
-//! `bellpush sim`: what the PCIe model predicts, swept over topology, path and size.
+//! `bellpush sim`: predictions of the PCIe model over topology, path and size.
 
 use std::error::Error;
 use std::io::Write;
@@ -19,37 +19,37 @@ use crate::values::{self, to_csv};
 /// Arguments of `bellpush sim`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SimArgs {
-    /// Built-in names or TOML files; default: all built-ins
+    /// Built-in names or TOML files [default: all built-ins]
     #[arg(long, value_delimiter = ',')]
     topology: Vec<String>,
-    /// GPU; default: the first
+    /// GPU of the topology [default: the first]
     #[arg(long)]
     gpu: Option<String>,
-    /// NIC; default: the first
+    /// NIC of the topology [default: the first]
     #[arg(long)]
     nic: Option<String>,
-    /// Paths; default: all
+    /// Paths [default: all]
     #[arg(long, value_delimiter = ',')]
     path: Vec<String>,
     /// Payload sizes; KiB, MiB, GiB are understood
     #[arg(long, value_delimiter = ',', default_value = "8,4KiB,256KiB,1MiB")]
     sizes: Vec<String>,
-    /// Operations in flight for throughput
+    /// Operations in flight, for bandwidth
     #[arg(long, default_value_t = 8)]
     in_flight: u32,
     /// Set a model parameter, as name=value; an unknown name lists them
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// Cases in which push loses, with the cause found by taking it away
+    /// Show cases in which push loses; the cause is found by its removal
     #[arg(long)]
     losses: bool,
-    /// Move every parameter by 30 % and compare push with pull
+    /// Change every parameter by 30 % and compare push with pull
     #[arg(long)]
     sensitivity: bool,
-    /// The model against published and measured rows, fitted and predicted apart
+    /// Compare the model with published and measured rows, fitted and predicted ones apart
     #[arg(long)]
     validate: bool,
-    /// All-reduce on this many GPUs, with costs taken from each path
+    /// Simulate all-reduce on this many GPUs, with the costs of each path
     #[arg(long, value_delimiter = ',', value_name = "GPUS")]
     scale: Vec<u32>,
     /// Seed of the polling phases
@@ -66,7 +66,7 @@ pub struct SimArgs {
     report: Option<PathBuf>,
 }
 
-/// Operations at once: more than any of the built-in windows holds.
+/// Most operations at once: more than any built-in window holds.
 const MOST_IN_FLIGHT: u32 = 1024;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -81,7 +81,7 @@ fn parse_size(text: &str) -> Result<u32> {
     bytes.ok_or_else(|| format!("{text}: sizes go from 1 B to 1 GiB").into())
 }
 
-/// The default parameters with some set, each as name=value.
+/// The default parameters with changes, each as name=value.
 pub fn params(sets: &[String]) -> Result<Params> {
     let mut params = Params::default();
     for set in sets {
@@ -119,7 +119,7 @@ fn pick(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<Node
     }
 }
 
-/// Runs the command with standard output given.
+/// Runs the command with `out` as standard output.
 pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let params = params(&args.set)?;
     if !(1..=MOST_IN_FLIGHT).contains(&args.in_flight) {
@@ -186,7 +186,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         } else if args.sensitivity {
             for push in [Path::PushKernel, Path::PushInband] {
                 for &bytes in &sizes {
-                    // Where there is no pull there is nothing to compare.
+                    // Without pull there is nothing to compare.
                     let Ok(rows) = sensitivity(spec, push, Path::Pull, bytes) else { continue };
                     for row in rows {
                         results.push(json!({

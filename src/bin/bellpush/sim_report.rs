@@ -1,4 +1,4 @@
-//! The page of `bellpush sim --report`: sweeps of the model, drawn.
+//! The page of `bellpush sim --report`: plots of sweeps of the model.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -13,29 +13,29 @@ use bellpush::report::size;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Windows that are tried, KiB.
+/// Window sizes, KiB.
 const WINDOWS_KIB: [u32; 8] = [16, 32, 64, 128, 256, 512, 1024, 4096];
-/// Read requests that a NIC may have outstanding.
+/// Numbers of outstanding read requests of a NIC.
 const TAGS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
-/// One-way times of the wire, ns: 600 is a rack's, 5,000 a kilometre's.
+/// One-way latencies of the wire, ns: 600 is within a rack, 5,000 over a kilometre.
 const WIRES_NS: [u32; 7] = [300, 600, 1_200, 2_500, 5_000, 20_000, 100_000];
-/// The message of the window and tag sweeps.
+/// Message size of the window and tag sweeps, bytes.
 const MESSAGE_BYTES: u32 = 256 << 10;
 
-/// What one topology adds to the page.
+/// Sweeps of one topology.
 pub struct Swept {
     name: String,
     rows: Vec<SweepRow>,
-    /// push/inband: (window KiB, GB/s), and window ÷ round trip.
+    /// push/inband: (window in KiB, GB/s), and window ÷ round trip.
     window: [Vec<(f64, f64)>; 2],
-    /// pull: (outstanding reads, GB/s); empty where there is no pull.
+    /// pull: (outstanding reads, GB/s); empty where the topology has no pull.
     tags: Vec<(f64, f64)>,
-    /// (wire, ns; window needed, bytes).
+    /// (Wire latency in ns, needed window in bytes).
     distance: Vec<(f64, f64)>,
 }
 
 impl Swept {
-    /// Sweeps a topology. `rows` are its sizes and paths.
+    /// Sweeps a topology. `rows` are its predictions by size and path.
     pub fn new(spec: RigSpec<'_>, rows: Vec<SweepRow>, in_flight: u32) -> Result<Self> {
         let with = |params: &Params, path, bytes, in_flight| {
             predict(RigSpec { params, ..spec }, path, bytes, in_flight).ok().flatten()
@@ -47,7 +47,7 @@ impl Swept {
             if let Some(p) = with(&params, Path::PushInband, MESSAGE_BYTES, in_flight) {
                 window[0].push((bytes, p.gb_per_s));
             }
-            // A slot is away from its first store until its credit is back.
+            // A slot is in use from its first store until its credit returns.
             if let Some(p) = with(&params, Path::PushInband, 4096, 1) {
                 window[1].push((bytes, bytes / p.completed_ns));
             }
@@ -137,7 +137,7 @@ fn window_section(swept: &[Swept]) -> Result<Section> {
     let mut lines = topologies(swept, |s| &s.window[0]);
     if let Some(first) = swept.first() {
         let label = format!("window ÷ round trip, {}", first.name);
-        // Above the wire's rate the bound bounds nothing.
+        // A bound above the wire's bandwidth is meaningless.
         let most = lines.iter().flat_map(|l| l.points.iter().map(|p| p.1)).fold(0.0, f64::max);
         let points = first.window[1].iter().copied().filter(|p| p.1 < 1.1 * most).collect();
         lines.push(Line { label, points });
@@ -188,7 +188,7 @@ fn tags_section(swept: &[Swept]) -> Result<Section> {
     })
 }
 
-/// A line for each memory and access.
+/// One line per memory and kind of access.
 fn access_lines(
     params: &Params,
     at: &[u32],
@@ -289,10 +289,10 @@ fn parameters(params: &Params) -> Section {
     }
 }
 
-/// The page.
+/// Renders the page.
 ///
 /// # Errors
-/// What the model or the plotting library refuses.
+/// Errors of the model and of the plotting library.
 pub fn render(swept: &[Swept], params: &Params, seed: u64) -> Result<String> {
     let notes = [
         "All numbers are the model's, unless a line is called measured.".to_owned(),

@@ -1,4 +1,4 @@
-//! `bellpush tlp`: what transfers cost on one PCIe link, from TLP sizes alone.
+//! `bellpush tlp`: the cost of transfers on one PCIe link, from TLP sizes alone.
 
 use std::path::PathBuf;
 
@@ -31,10 +31,10 @@ pub struct TlpArgs {
     /// Address of the first byte
     #[arg(long, default_value = "0", value_parser = values::bytes)]
     offset: u64,
-    /// 32-bit addresses (3-DW request headers)
+    /// Use 32-bit addresses (3-DW request headers)
     #[arg(long)]
     addr32: bool,
-    /// TLPs carry an end-to-end CRC
+    /// Add an end-to-end CRC (ECRC) to TLPs
     #[arg(long)]
     ecrc: bool,
     /// Count data in whole DWs, as the wire does
@@ -50,7 +50,7 @@ pub fn run(args: &TlpArgs) -> Result<(), Box<dyn std::error::Error>> {
     run_to(args, &mut std::io::stdout().lock())
 }
 
-/// Runs the command with standard output given.
+/// Runs the command with `out` as standard output.
 pub fn run_to(
     args: &TlpArgs,
     out: &mut dyn std::io::Write,

@@ -1,4 +1,4 @@
-//! `bellpush topo`: draws a PCIe topology, classes its pairs, recommends a path.
+//! `bellpush topo`: draws a PCIe topology, classifies its GPU-NIC pairs, recommends a path.
 
 use std::path::{Path as FsPath, PathBuf};
 
@@ -16,10 +16,10 @@ pub struct TopoArgs {
     /// Built-in name, TOML file, or `machine` for the running one
     #[arg(default_value = "machine")]
     topology: String,
-    /// GB/s between sockets of the running machine, which sysfs does not say
+    /// Bandwidth in GB/s between sockets of the running machine, which sysfs does not give
     #[arg(long, default_value_t = 22.0, allow_negative_numbers = true)]
     socket_gb_per_s: f64,
-    /// Leave out the recommendation
+    /// Omit the recommendation
     #[arg(long)]
     no_predict: bool,
     /// Write a drawing to this file, or to standard output with `-`
@@ -30,10 +30,10 @@ pub struct TopoArgs {
     json: Option<PathBuf>,
 }
 
-/// Finds a topology by built-in name, as a file, or on the running machine.
+/// Loads a topology: a built-in one, a file, or the running machine.
 pub fn load(name: &str, socket_gb_per_s: f64) -> Result<Topology, Box<dyn std::error::Error>> {
     if name == "machine" {
-        // Containers and machines without PCI have no such directory.
+        // Containers and machines without PCI do not have this directory.
         let names = BUILTIN_NAMES.join(", ");
         return from_sysfs(FsPath::new("/sys"), socket_gb_per_s)
             .map_err(|e| format!("this machine: {e} (name a file, or one of {names})").into());
@@ -70,7 +70,7 @@ fn advise(topology: &Topology, gpu: NodeId, nic: NodeId) -> Vec<Advice> {
             let p = predict(spec, path, bytes, 1).ok().flatten();
             ns.push((path.name(), p.map(|p| p.completed_ns)));
         }
-        // What no card can do is shown, and not recommended.
+        // A path that no card supports is shown, but not recommended.
         let on_a_card = Path::ALL.iter().zip(&ns).filter(|(path, _)| path.on_a_card());
         let known = on_a_card.filter_map(|(_, &(name, ns))| Some((name, ns?)));
         let best = known.min_by(|a, b| a.1.total_cmp(&b.1)).map_or("none", |b| b.0);
@@ -81,7 +81,7 @@ fn advise(topology: &Topology, gpu: NodeId, nic: NodeId) -> Vec<Advice> {
     [8, 4096, 256 << 10].map(of).into()
 }
 
-/// Runs the command with standard output given.
+/// Runs the command with `out` as standard output.
 pub fn run_to(
     args: &TopoArgs,
     out: &mut dyn std::io::Write,

@@ -1,4 +1,4 @@
-//! Sizes, rows of the model's commands as CSV, and where files go.
+//! Sizes, CSV output and destinations of the model's commands.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// One line a row, after a line of the first row's keys.
+/// One line per row, after a line with the first row's keys.
 pub fn to_csv(results: &[Value]) -> String {
     let Some(Value::Object(first)) = results.first() else { return String::new() };
     let keys: Vec<&String> = first.keys().collect();
@@ -33,7 +33,7 @@ pub fn to_csv(results: &[Value]) -> String {
     text
 }
 
-/// A number of bytes; KiB, MiB, GiB and TiB are understood.
+/// Parses a number of bytes with an optional KiB, MiB, GiB or TiB.
 pub fn bytes(text: &str) -> Result<u64, CliError> {
     let wrong = |why: &str| CliError::new(format!("{text:?}: {why}"), "a size is like 64 or 4KiB");
     let (digits, unit) =
@@ -54,8 +54,8 @@ fn is_stdout(path: Option<&PathBuf>) -> bool {
     path.is_some_and(|path| path.as_os_str() == "-")
 }
 
-/// Refuses two results on standard output, and places that a result could not be saved to.
-/// Whether standard output is taken.
+/// Refuses two results on standard output, and destinations that cannot be written. Returns whether
+/// standard output is taken.
 pub fn check_places(places: &[(&str, &Option<PathBuf>)]) -> Result<bool, CliError> {
     let mut taken: Vec<&str> = Vec::new();
     for (name, place) in places {
@@ -74,7 +74,7 @@ pub fn check_places(places: &[(&str, &Option<PathBuf>)]) -> Result<bool, CliErro
     }
 }
 
-/// Writes a file, or to `out` for `-`. A reader that has seen enough is no error.
+/// Writes a file, or to `out` for `-`. A closed pipe is no error.
 pub fn put(path: &Path, text: &str, out: &mut dyn Write) -> Result<(), CliError> {
     let done = if path.as_os_str() == "-" {
         out.write_all(text.as_bytes())

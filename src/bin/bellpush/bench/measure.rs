@@ -1,4 +1,4 @@
-//! One row: messages of one size by one path, timed, and every one of them looked at.
+//! One row: messages of one size on one path, timed and verified.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::payload::{Arrived, POISON, Payload, Tally};
 use super::rig::{ROUND_MESSAGES, Rig};
 use crate::launch::launch;
 
-/// What was asked for, row by row the same.
+/// Parameters that all rows share.
 pub struct Ask {
     pub options: Options,
     pub qps: usize,
@@ -20,7 +20,7 @@ pub struct Ask {
     pub limit: Duration,
 }
 
-/// What a row showed.
+/// Measurements of a row.
 #[derive(Default)]
 pub struct Seen {
     pub posted: u64,
@@ -29,11 +29,11 @@ pub struct Seen {
     pub streamed: u64,
     pub streaming: Duration,
     pub max_credits: u32,
-    /// Why it ended early, if it did.
+    /// Reason of an early end.
     pub failure: Option<String>,
-    /// SHA-256 of the file as it arrived (with `--payload`).
+    /// SHA-256 of the received file (with `--payload`).
     pub arrived: Option<String>,
-    /// Source bytes that were not what was sent any more.
+    /// Whether source bytes changed after they were sent.
     pub source_damaged: bool,
 }
 
@@ -50,7 +50,7 @@ enum Phase {
     Streaming,
 }
 
-/// One path, set up.
+/// One path, ready to measure.
 pub struct Lane<'a> {
     rig: &'a Rig,
     ends: Vec<(Endpoint, Endpoint)>,
@@ -61,7 +61,7 @@ pub struct Lane<'a> {
 impl<'a> Lane<'a> {
     pub fn new(rig: &'a Rig, path: Path, ask: &Ask) -> Result<Self, Error> {
         let mut ends = Vec::new();
-        // tcp has one connection; queue pairs are the others'.
+        // tcp has one connection; the number of queue pairs applies to the other paths.
         let qps = if path == Path::TCP { 1 } else { ask.qps };
         for _ in 0..qps {
             let memories = (rig.src.clone(), rig.dst.clone());
@@ -91,7 +91,7 @@ impl<'a> Lane<'a> {
             },
         };
         let wanted = ask.messages.max(payload.pieces(size));
-        // A first short round warms up: it is checked, not timed.
+        // A short first round warms up; it is verified, but not timed.
         let warm_up = (wanted / 8).min(16);
         let latency = (wanted / 4).max(1);
         let plan = [
@@ -167,7 +167,7 @@ impl<'a> Lane<'a> {
         let mut got = vec![0; bytes];
         self.rig.dst.read(0, &mut got)?;
         for (i, message) in got.chunks_exact(stride).take(posted as usize).enumerate() {
-            // Another message's tag may be one that the failed call did not count as posted.
+            // A foreign tag may belong to a message that the failed call did not count as posted.
             let all = first + u64::from(n);
             seen.tally.count(payload.look(first + i as u64, all, &message[..size]));
             if let Some(file) = &mut row.file {
@@ -179,7 +179,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// A round that a kernel posts; the GPU's clock.
+    /// A round that a kernel posts, timed by the GPU's clock.
     fn by_kernel(
         &self,
         kernel: &Kernel,
@@ -206,14 +206,14 @@ impl<'a> Lane<'a> {
         args.ticks = self.rig.ticks.addr();
         args.result = self.rig.result.addr();
         let threads = match (self.rig.gpu.is_host(), size) {
-            (true, _) => 1, // lanes of one processor would only take turns
+            (true, _) => 1, // lanes on one processor would only take turns
             (false, ..=512) => 32,
             (false, ..=4096) => 128,
             (false, _) => 512,
         };
         let launched = launch(&self.rig.stream, kernel, Dims::new(1, threads), &args);
         launched.map_err(|e| fail(&e))?;
-        // Each of the kernel's waits is bounded by the timeout, and the first that fails ends it.
+        // The timeout bounds each of the kernel's waits, and the first that fails ends the kernel.
         let bound = self.rig.timeout.saturating_mul(3).saturating_add(Duration::from_secs(60));
         self.rig.stream.synchronize(bound).map_err(|e| fail(&e))?;
 
@@ -240,7 +240,7 @@ impl<'a> Lane<'a> {
         Ok((result.posted, Duration::from_nanos(ns)))
     }
 
-    /// A round that the host posts; the host's clock.
+    /// A round that the host posts, timed by the host's clock.
     fn by_host(
         &self,
         size: usize,
@@ -254,7 +254,7 @@ impl<'a> Lane<'a> {
         let row = self.in_flight.min(n);
         let mut begun = Instant::now();
         for m in 0..n {
-            // A row goes by one queue pair, as a kernel's does.
+            // One queue pair sends the whole row, as in a kernel.
             let by = if streaming { m as usize % self.ends.len() } else { 0 };
             let sender = &self.ends[by].0;
             let at = u64::from(m) * stride;

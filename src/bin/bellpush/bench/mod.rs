@@ -23,7 +23,7 @@ use crate::cli::{self, CliError};
 use crate::link::LinkSpec;
 use crate::plan::{BenchPlan, Dest, Numa};
 
-/// What to measure, as typed; [`BenchPlan`] is what it means.
+/// The command line; [`BenchPlan`] is its checked meaning.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Sizes: 8, 4KiB, 1MiB; lists 8,64,4KiB; ranges 8..4MiB in powers of two. \
                         Exit status: 0 every row was verified, 1 some row was not, 2 wrong input \
@@ -38,49 +38,49 @@ pub struct BenchArgs {
     /// `soft` for the software NIC, or a verbs device's name
     #[arg(long, value_name = "NIC", default_value = "soft")]
     pub nic: String,
-    /// Who moves the payload: push, pull, staged, tcp [default: all]
+    /// Data paths, by the mover of the payload: push, pull, staged, tcp [default: all]
     #[arg(long, value_name = "LIST")]
     pub data: Option<String>,
-    /// What tells the NIC: kernel, blueflame, inband, stream, cpu [default: all]
+    /// Kicks, which signal the NIC: kernel, blueflame, inband, stream, cpu [default: all]
     #[arg(long, value_name = "LIST")]
     pub kick: Option<String>,
     /// Message sizes
     #[arg(long, value_name = "LIST", default_value = "8..4MiB", allow_hyphen_values = true)]
     pub sizes: String,
-    /// Messages a row
+    /// Messages per row
     #[arg(long, value_name = "N", default_value = "10000", allow_negative_numbers = true)]
     pub messages: u64,
-    /// Time limit of a row in seconds: it ends with fewer messages
+    /// Time limit of a row in seconds; a row that reaches it has fewer messages
     #[arg(long, value_name = "S", default_value = "2", allow_negative_numbers = true)]
     pub seconds: f64,
     /// Window of NIC-side memory
     #[arg(long, value_name = "SIZE", default_value = "128KiB", allow_hyphen_values = true)]
     pub window: String,
-    /// Slot of the window, a multiple of 64
+    /// Slot size of the window, a multiple of 64
     #[arg(long, value_name = "SIZE", default_value = "4096", allow_hyphen_values = true)]
     pub slot: String,
-    /// In-band line: payload bytes + sequence bytes, 12+4, 14+2 or 60+4 [default: 12+4]
+    /// Format of in-band lines, payload bytes + sequence bytes: 12+4, 14+2 or 60+4 [default: 12+4]
     #[arg(long, value_name = "FORMAT")]
     pub line: Option<String>,
-    /// Where the software NIC's engine runs: threads of this process, or a kernel on another GPU
-    /// (`gpu:N`), which then is the other PCIe device
+    /// Place of the software NIC's engine: threads of this process (`host`), or a kernel on another
+    /// GPU (`gpu:N`), which then is the other PCIe device
     #[arg(long, value_name = "host|gpu:N", default_value = "host")]
     pub engine: String,
-    /// Messages posted in a row before the first is waited for, in the part that measures latency:
-    /// the latency is then that of the row
+    /// Messages posted in a row before the first wait, when latency is measured; the latency is
+    /// that of the whole row
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub in_flight: u32,
-    /// Engines of the software NIC
+    /// Number of engines of the software NIC
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub engines: u32,
-    /// Queue pairs
+    /// Number of queue pairs
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub qps: u32,
-    /// Send RoCEv2 packets between two NICs over shared memory or UDP, and what happens to them:
-    /// shm, udp, udp,loss=1%,dup=0.1%,reorder=1%,seed=7 [default: copies, without packets]
+    /// Send RoCEv2 packets between two NICs, over shared memory or UDP, with faults: shm, udp,
+    /// udp,loss=1%,dup=0.1%,reorder=1%,seed=7 [default: copies, without packets]
     #[arg(long, value_name = "LINK")]
     pub link: Option<LinkSpec>,
-    /// Record the packets, over shared memory unless --link says otherwise
+    /// Record the packets; the link is shared memory unless --link selects another
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
     /// Seed of payloads and faults
@@ -95,16 +95,16 @@ pub struct BenchArgs {
     /// Write an HTML page with plots into this directory
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
-    /// Whether senders keep to the window's credits; `off` shows what is lost without
+    /// Whether senders keep within the window's credits; `off` shows the loss without them
     #[arg(long, value_name = "on|off", default_value = "on")]
     pub credits: String,
-    /// Look for torn lines on this machine, instead of measuring paths
+    /// Test this machine for torn lines, instead of measuring paths
     #[arg(long)]
     pub tearing: bool,
-    /// Where messages land; `engine` is the memory of the engine's GPU
+    /// Memory in which messages arrive; `engine` is the memory of the engine's GPU
     #[arg(long, value_name = "host|gpu|engine", default_value = "host")]
     pub dest: String,
-    /// Give up waiting for one completion after this time
+    /// Timeout of one wait for a completion, in milliseconds
     #[arg(long, value_name = "MS", default_value = "5000", allow_negative_numbers = true)]
     pub timeout_ms: u64,
 }
@@ -112,7 +112,7 @@ pub struct BenchArgs {
 /// Measures, prints and saves.
 ///
 /// # Errors
-/// One line for wrong input or something missing; nothing is written then.
+/// One line for invalid input or a missing device; nothing is written then.
 pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
     let plan = BenchPlan::try_from(&args)?;
     let payload = match &plan.payload {
@@ -133,7 +133,7 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
     let nic = report::Nic { name: rig.nic.name().into(), software: rig.nic.is_software() };
     let mut meta = report::machine::meta(nic, &executor, plan.seed);
     if rig.gpu.is_host() {
-        meta.gpu = None; // one may be there, but the run does not use it
+        meta.gpu = None; // a GPU may be present, but the run does not use it
     }
     let sent = match payload {
         Payload::File(bytes) => Some(sha256(bytes)),
@@ -167,7 +167,7 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
         };
         for &size in &plan.sizes_bytes {
             bar.set_message(format!("{path} {}", report::size::print(size)));
-            // A fresh pair each row: what a failed one left behind ends with it.
+            // A new pair for each row: the state of a failed one ends with it.
             let lane = match Lane::new(rig, path, &ask) {
                 Err(why @ Error::Nic(NicError::Unsupported { .. })) => {
                     bar.suspend(|| eprintln!("bellpush: {path} is left out: {why}"));
@@ -208,7 +208,7 @@ fn options(plan: &BenchPlan, rig: &Rig, path: Path) -> Options {
         line: plan.line.into(),
         timeout: plan.timeout,
         host_numa: rig.host_numa,
-        // Without a window there is nothing that credits would keep.
+        // Without a window there are no credits to keep within.
         credits: plan.credits || !path.has_window(),
         ..Options::default()
     }
@@ -260,7 +260,7 @@ fn row(rig: &Rig, plan: &BenchPlan, path: Path, size: u64, seen: &Seen, sent: Op
     }
 }
 
-/// Why a row's times are the software NIC's own and not a NIC's, beyond what the notes say.
+/// Reason, beyond the notes, why a row's times are an artefact of the software NIC.
 fn artefact(rig: &Rig, plan: &BenchPlan, path: Path, soft: bool) -> Option<String> {
     if !soft || rig.gpu.is_host() {
         return None;

@@ -1,4 +1,4 @@
-//! What a run sets up once: GPU, NIC, stream, source and destination memory.
+//! The set-up of a run: GPU, NIC, stream, source and destination memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,26 +13,26 @@ use bellpush::transport::Memory;
 use crate::cli::CliError;
 use crate::plan::{self, BenchPlan, Dest, EngineAt, Numa};
 
-/// Bytes of source and of destination; a round of messages fits into them.
+/// Bytes of source and destination, each of which holds a round of messages.
 pub const REGION_BYTES: usize = 32 << 20;
 /// Messages of a round.
 pub const ROUND_MESSAGES: usize = 4096;
 
 pub struct Rig {
     pub gpu: Arc<Gpu>,
-    /// The NIC that sends, and the one that receives: the same one without packets.
+    /// The sending and the receiving NIC, which are the same one without packets.
     pub nic: Arc<dyn Nic>,
     pub peer: Arc<dyn Nic>,
-    /// A note: what carries packets between them, or records messages as packets.
+    /// A note: the carrier of packets between them, or the recording of messages as packets.
     pub link: Option<String>,
-    /// A note: on which GPU the NIC's engine runs, and where everything lies.
+    /// A note: the GPU of the NIC's engine, and the places of memory.
     pub engine: Option<String>,
     pub stream: Stream,
     pub src: Memory,
     pub dst: Memory,
     /// `u64` ticks of each message of a round.
     pub ticks: Memory,
-    /// A `BenchResult`, and behind it the tearing test's stop word.
+    /// A `BenchResult`, followed by the stop word of the tearing test.
     pub result: Mapped,
     pub host_numa: Option<usize>,
     pub timeout: Duration,
@@ -72,7 +72,7 @@ impl Rig {
     }
 }
 
-/// The GPU asked for; without a word about it the first one, or the host where there is none.
+/// The requested GPU; by default the first one, or the host executor if there is none.
 pub fn open_gpu(wanted: plan::Gpu) -> Result<Arc<Gpu>, CliError> {
     let host = || Gpu::open(Executor::Host(HostOptions::default())).map_err(|e| gpu_error(&e));
     match wanted {
@@ -88,7 +88,7 @@ pub fn open_gpu(wanted: plan::Gpu) -> Result<Arc<Gpu>, CliError> {
     }
 }
 
-/// The NUMA node that is near or far, seen from the GPU.
+/// The NUMA node that is near or far from the GPU.
 pub fn node(gpu: &Gpu, numa: Numa) -> Result<usize, CliError> {
     let option = match numa {
         Numa::Near => "near",
@@ -114,18 +114,18 @@ pub fn node(gpu: &Gpu, numa: Numa) -> Result<usize, CliError> {
     })
 }
 
-/// The GPU of the engine, if it is on one.
+/// The engine's GPU, if the engine runs on one.
 fn engine_gpu(at: EngineAt, gpu: &Arc<Gpu>) -> Result<Option<Arc<Gpu>>, CliError> {
     match at {
         EngineAt::Host => Ok(None),
         EngineAt::Gpu(n) if gpu.ordinal() == Some(n as usize) => Ok(Some(gpu.clone())),
-        // Beside kernels on CPU threads, an engine on others.
+        // With kernels on CPU threads, the engine runs on other CPU threads.
         EngineAt::Gpu(_) if gpu.is_host() => open_gpu(plan::Gpu::Host).map(Some),
         EngineAt::Gpu(n) => open_gpu(plan::Gpu::Cuda(n)).map(Some),
     }
 }
 
-/// Where everything lies, and how often the payload crosses between the two GPUs.
+/// The places of memory, and the number of crossings of the payload between the two GPUs.
 fn lie(plan: &BenchPlan, gpu: &Gpu, engine: &Gpu) -> String {
     let name = |gpu: &Gpu| gpu.ordinal().map_or("the host executor".into(), |n| format!("gpu:{n}"));
     let (sender, engine_at) = (name(gpu), name(engine));

@@ -1,4 +1,5 @@
-//! What the GPU can push at most: plain stores of one block into the window, without credits.
+//! The highest rate at which the GPU can push: plain stores of one block into the window, without
+//! credits.
 
 use std::time::Duration;
 
@@ -14,11 +15,11 @@ use crate::launch::launch;
 const TOTAL_BYTES: u64 = 256 << 20;
 const THREADS: u32 = 512;
 
-/// GB/s of one block's stores into a fresh window of `window_bytes`; `None` for a window larger than
-/// the bench's source, and on the host executor, where a store is a memory copy.
+/// Rate of one block's stores into a new window of `window_bytes`, GB/s. `None` for a window larger
+/// than the bench's source, and on the host executor, where a store is a memory copy.
 ///
 /// # Errors
-/// One line when the GPU refuses something.
+/// One line when the GPU refuses a request.
 pub fn rate(rig: &Rig, window_bytes: u64) -> Result<Option<f64>, CliError> {
     // The source is as long as the window.
     if rig.gpu.is_host() || window_bytes > rig.src.bytes() as u64 {

@@ -1,10 +1,10 @@
-//! `bellpush bench --tearing`: do lines arrive whole on this machine?
+//! `bellpush bench --tearing`: whether lines arrive whole on this machine.
 //!
-//! A kernel rewrites lines without end, each by one store of a warp, 16 bytes a lane, all words of a
-//! line the same counter. The CPU waits for a word of a line to change, then reads the rest: a word
-//! that is still older than the one it waited for means that the line arrived in parts. In-band
-//! lines of 16 bytes rest on one lane's store being whole, 60+4 lines on four lanes' stores
-//! arriving together.
+//! A kernel rewrites lines continuously, each with one store of a warp, 16 bytes per lane. All
+//! words of a line hold the same counter. The CPU waits for a change of one word of a line and then
+//! reads the others. A word older than the awaited one shows that the line arrived in parts.
+//! In-band lines of 16 bytes rely on one lane's store arriving whole; 60+4 lines rely on the stores
+//! of four lanes arriving together.
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::launch::launch;
 use crate::plan::BenchPlan;
 
 const LINES: u32 = 64;
-/// Where in the result page the stop word lies.
+/// Offset of the stop word in the result page.
 const STOP: usize = 1024;
 
 struct Count {
@@ -28,11 +28,11 @@ struct Count {
     torn: u64,
 }
 
-/// Prints torn lines by size and by which word was watched. Exit status 1 when a line format that
-/// the in-band path uses was torn.
+/// Prints torn lines by size and by awaited word. Exit status 1 when a line format of the in-band
+/// path was torn.
 ///
 /// # Errors
-/// One line when the GPU refuses something.
+/// One line when the GPU refuses a request.
 pub fn run(rig: &Rig, plan: &BenchPlan) -> Result<ExitCode, CliError> {
     let kernel = rig.gpu.load(&Module::builtin())?.kernel("bp_tear_writer")?;
     let lines = rig.gpu.alloc_mapped(LINES as usize * 128, rig.host_numa)?;
@@ -64,7 +64,7 @@ pub fn run(rig: &Rig, plan: &BenchPlan) -> Result<ExitCode, CliError> {
             rig.stream.synchronize(plan.row_limit * 2 + Duration::from_secs(10))?;
             let word = if watch_last { "last" } else { "first" };
             println!("{line_bytes:>6}  {word:>12}  {:>12}  {:>8}", count.looks, count.torn);
-            // In-band lines carry their sequence in the last word.
+            // The sequence number of an in-band line is in its last word.
             bad |= count.torn > 0 && watch_last && line_bytes <= 64 && !rig.gpu.is_host();
         }
     }
@@ -87,7 +87,7 @@ fn watch(
     while since.elapsed() < limit {
         for (i, seen) in seen.iter_mut().enumerate() {
             let line = i * line_bytes;
-            // Acquire: the other words are read after this one.
+            // Acquire: orders this load before the loads of the line's other words, by this thread.
             let now = memory.load_u32(line + flag, Ordering::Acquire)?;
             if now == *seen {
                 continue;
@@ -97,7 +97,8 @@ fn watch(
             let mut torn = false;
             for word in (0..line_bytes).step_by(4) {
                 let other = memory.load_u32(line + word, Ordering::Acquire)?;
-                // Newer is a later rewrite; older (in wrapping order) came too late.
+                // A newer word is of a later rewrite; an older one (in wrapping order) arrived too
+                // late.
                 torn |= (other.wrapping_sub(now) as i32) < 0;
             }
             count.torn += u64::from(torn);

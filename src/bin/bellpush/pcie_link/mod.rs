@@ -1,7 +1,7 @@
-//! `bellpush link`: what PCIe and NVLink of this machine do, beside what the model says.
+//! `bellpush link`: measures PCIe and NVLink of this machine and compares with the model.
 //!
-//! The rows that the model is fitted to are named before anything is measured
-//! ([`CALIBRATION`]); all others are predictions, with their error.
+//! The rows to which the model is fitted are printed before the measurement ([`CALIBRATION`]). All
+//! others are predictions and are shown with their errors.
 
 mod rig;
 mod rows;
@@ -50,16 +50,16 @@ pub struct LinkArgs {
     /// MPS of the GPU's link, bytes [default: what sysfs says]
     #[arg(long, value_name = "BYTES")]
     mps: Option<u32>,
-    /// Start the model's parameter from this value, as name=value
+    /// Start value of a model parameter, as name=value
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// Do not calibrate: compare with the model as it is
+    /// Compare with the model without calibrating it
     #[arg(long)]
     no_fit: bool,
-    /// Measure nothing: compare what this result of --json says with the model
+    /// Compare a result of --json with the model, instead of measuring
     #[arg(long, value_name = "FILE", conflicts_with_all = ["gpu", "peer", "host_numa", "timeout_ms"])]
     measured: Option<PathBuf>,
-    /// Give up one measurement after this time
+    /// Timeout of one measurement, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     timeout_ms: u64,
     /// Save the result; `-` prints it on stdout
@@ -70,10 +70,10 @@ pub struct LinkArgs {
     csv: Option<PathBuf>,
 }
 
-/// Measures, prints and saves. Exit status 1 when a row did not move what it should have.
+/// Measures, prints and saves. Exit status 1 when a row did not move the expected bytes.
 ///
 /// # Errors
-/// One line for wrong input or something missing.
+/// One line for invalid input or a missing device.
 pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
     let see = "see 'bellpush link --help'";
     let start = crate::sim::params(&args.set).map_err(|e| CliError::new(e, see))?;
@@ -88,17 +88,17 @@ pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
     compare(args, &start, taken)
 }
 
-/// What was measured, and on what.
+/// The measurements and their circumstances.
 struct Taken {
     rows: Vec<(Probe, Measured)>,
     link: RawLink,
     meta: Value,
-    /// On CPU threads nothing crosses a link, so there is nothing to fit or to predict.
+    /// Whether a model applies: with kernels on CPU threads nothing crosses a link.
     modelled: bool,
 }
 
 impl Taken {
-    /// The rows that parameters are fitted to.
+    /// The rows to which parameters are fitted.
     fn fitted(args: &LinkArgs, modelled: bool, with_peer: bool) -> Vec<Calibration> {
         let wanted = |c: &Calibration| modelled && !args.no_fit && (with_peer || !c.peer);
         CALIBRATION.into_iter().filter(wanted).collect()
@@ -114,7 +114,7 @@ fn measure(args: &LinkArgs, start: &Params) -> Result<Taken, CliError> {
     let limit = Duration::from_millis(args.timeout_ms);
     let mut rig = Rig::new(gpu.clone(), peer, host_numa, limit)?;
     let probes = rows::of(&gpu, rig.peer.is_some());
-    // Something to do, so that the GPU and its link leave their idle states before they are asked.
+    // Work that brings the GPU and its link out of their idle states before the link is queried.
     rig.measure(probes[0], 1.0)?;
     let (link, source) = link_of(&gpu, args)?;
     let modelled = !gpu.is_host();
@@ -134,7 +134,7 @@ fn measure(args: &LinkArgs, start: &Params) -> Result<Taken, CliError> {
     Ok(Taken { rows, link, meta: meta(&rig, link, source)?, modelled })
 }
 
-/// A saved result takes the place of a measurement.
+/// A saved result in place of a measurement.
 fn again(saved: Saved, args: &LinkArgs) -> Result<Taken, CliError> {
     let Saved { meta, link, rows } = saved;
     let (link, source) = link_given(link, "as saved", args)?;
@@ -182,7 +182,7 @@ fn compare(args: &LinkArgs, start: &Params, taken: Taken) -> Result<ExitCode, Cl
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(UNVERIFIED) })
 }
 
-/// The GPU at the other end. Beside the host executor another one can play it.
+/// The GPU at the other end. The host executor gets a second one.
 fn peer_of(gpu: &Arc<Gpu>, wanted: Option<&str>) -> Result<Option<Arc<Gpu>>, CliError> {
     let executor = match (wanted, gpu.ordinal()) {
         (Some("none"), _) => return Ok(None),
@@ -208,7 +208,7 @@ fn peer_of(gpu: &Arc<Gpu>, wanted: Option<&str>) -> Result<Option<Arc<Gpu>>, Cli
     Ok(Some(Gpu::open(executor)?))
 }
 
-/// The GPU's PCIe link, and who said so.
+/// The GPU's PCIe link, and the source of this information.
 fn link_of(gpu: &Gpu, args: &LinkArgs) -> Result<(RawLink, &'static str), CliError> {
     let (link, source) = match sysfs_link(gpu) {
         Some(link) => (
@@ -225,7 +225,7 @@ fn link_of(gpu: &Gpu, args: &LinkArgs) -> Result<(RawLink, &'static str), CliErr
     link_given(link, source, args)
 }
 
-/// The same as far as the command line does not say otherwise.
+/// The link, with the command line's values in place of the given ones.
 fn link_given(
     mut link: RawLink,
     mut source: &'static str,
@@ -256,7 +256,7 @@ fn meta(rig: &Rig, link: RawLink, source: &str) -> Result<Value, CliError> {
     let mut meta = serde_json::to_value(&meta)
         .map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
     if let Value::Object(meta) = &mut meta {
-        // Nothing here involves a NIC or chance.
+        // No NIC and no randomness is involved here.
         meta.remove("nic");
         meta.remove("seed");
         meta.insert("command".into(), "link".into());
@@ -279,7 +279,7 @@ fn meta(rig: &Rig, link: RawLink, source: &str) -> Result<Value, CliError> {
 const PROTOCOL_ONLY: &str =
     "kernels on CPU threads: the rows show that they work; their numbers are no link's";
 
-/// The text, unless standard output is for JSON or CSV.
+/// Output of text, unless standard output is for JSON or CSV.
 struct Printer<'a> {
     args: &'a LinkArgs,
     quiet: bool,
@@ -303,7 +303,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// `link` is `None` where there is none to be modelled.
+    /// `link` is `None` where the model does not apply.
     fn head(
         &self,
         machine: &str,

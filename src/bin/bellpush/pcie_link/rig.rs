@@ -1,4 +1,4 @@
-//! The memories of a run, and one measurement at a time.
+//! The memories of a run, and single measurements.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,12 +13,12 @@ use super::scale::Scale;
 use crate::cli::CliError;
 use crate::launch::launch;
 
-/// Where the answering flag lies behind the first one: in another line.
+/// Offset of the answering flag from the first one: another line.
 const ANSWER: usize = 256;
-/// Blocks that a launch may have here.
+/// Most blocks of a launch here.
 const MAX_BLOCKS: usize = 1024;
 const FILL_BYTES: usize = 1 << 20;
-/// What load rows find in every byte.
+/// Value of every byte that load rows read.
 const LOADED: u8 = 1;
 
 pub struct Rig {
@@ -35,11 +35,11 @@ pub struct Rig {
     local_flag: Arc<DeviceMem>,
     results: Arc<DeviceMem>,
     limit: Duration,
-    /// What the next store row stores: no row finds its own value there.
+    /// Value for the next store row; no row finds its own value in memory.
     value: u8,
-    /// Where the next stream begins.
+    /// Start of the next stream.
     at: u32,
-    /// Memories in which every byte is [`LOADED`]; the host's lies in no cache then.
+    /// Memories in which every byte is [`LOADED`]; the host's is then in no cache.
     filled: Vec<Target>,
 }
 
@@ -59,13 +59,13 @@ struct Kernels {
     flag: Kernel,
 }
 
-/// What a kernel does again and again.
+/// Repeated work of a kernel.
 #[derive(Clone, Copy)]
 struct Laps {
-    /// Accesses of a lap.
+    /// Accesses per lap.
     accesses: u64,
     count: u32,
-    /// From a lap to the next.
+    /// Bytes from one lap to the next.
     bytes: u32,
     end: LinkLap,
 }
@@ -75,9 +75,9 @@ struct Laps {
 pub struct Measured {
     /// GB/s or ns.
     pub value: f64,
-    /// Largest less smallest of the repetitions, in percent of the median.
+    /// Difference between largest and smallest repetition, in percent of the median.
     pub spread_percent: f64,
-    /// Whether every byte was moved that should have been.
+    /// Whether every expected byte was moved.
     pub verified: bool,
 }
 
@@ -129,11 +129,12 @@ impl Rig {
         })
     }
 
-    /// The median of several measurements. `model` is what the row should give: streams choose
-    /// their length by it.
+    /// The median of several measurements. `model` is the predicted value, which determines the
+    /// length of streams.
     pub fn measure(&mut self, probe: Probe, model: f64) -> Result<Measured, CliError> {
         let mut values = Vec::new();
-        // The first one finds caches, TLBs and clocks as another row left them: it does not count.
+        // The first measurement finds caches, TLBs and clocks as another row left them: it does not
+        // count.
         let (_, mut verified) = self.once(probe, model)?;
         for _ in 0..self.scale.repeats {
             let (value, right) = self.once(probe, model)?;
@@ -159,7 +160,7 @@ impl Rig {
         }
     }
 
-    /// Bursts, each `lap_bytes` further.
+    /// Bursts, each shifted by `lap_bytes`.
     fn burst(
         &mut self,
         target: Target,
@@ -177,7 +178,7 @@ impl Rig {
         self.laps(target, access, pattern, laps)
     }
 
-    /// Loads from a page of host memory that lies where `held` says. A device's reads leave it there.
+    /// Loads from a page of host memory in the place `held`. A device's reads leave it there.
     fn page(&mut self, held: Held, bytes: u32) -> Result<(f64, bool), CliError> {
         self.fill(Target::Host)?;
         let length = (bytes as usize).max(PAGE_BYTES);
@@ -193,7 +194,7 @@ impl Rig {
         found
     }
 
-    /// Has this GPU store the start of the host's memory, as it is.
+    /// Lets this GPU store the start of the host's memory, with unchanged values.
     fn store_loaded(&self, bytes: usize) -> Result<(), CliError> {
         let threads = BURST_THREADS.min(self.most_threads());
         let accesses = bytes as u64 / 16;
@@ -203,7 +204,7 @@ impl Rig {
         self.launch(&self.kernels.store, 1, threads, &args).map(|_| ())
     }
 
-    /// Threads a block that the executor is asked for at most.
+    /// Most threads per block for the executor.
     fn most_threads(&self) -> u32 {
         if self.gpu.is_host() { 64 } else { 1024 }
     }
@@ -231,8 +232,8 @@ impl Rig {
     ) -> Result<(f64, bool), CliError> {
         let (accesses, count) = self.scale.length(pattern, model);
         let laps = Laps { accesses, count, bytes: 0, end: LinkLap::RunOn };
-        // Repetitions go on where the last one ended, so that they do not find in a cache what it
-        // left there.
+        // Each repetition continues where the last one ended, so that it does not find its own data
+        // in a cache.
         let length = accesses * u64::from(pattern.stride_bytes) + u64::from(pattern.offset_bytes);
         if u64::from(self.at) + length + 16 > self.scale.span_bytes {
             self.at = 0;
@@ -255,7 +256,7 @@ impl Rig {
         self.laps(target, Access::Store, one, laps)
     }
 
-    /// Time of a lap, and whether what was to be moved was.
+    /// Time of a lap, and whether the expected bytes were moved.
     fn laps(
         &mut self,
         target: Target,
@@ -310,7 +311,7 @@ impl Rig {
         })
     }
 
-    /// Whether first, last and some accesses between them lie in memory.
+    /// Whether the first, the last and some of the accesses between them are found in memory.
     fn stored(&self, target: Target, p: Pattern, accesses: u64) -> Result<bool, CliError> {
         let looks = accesses.min(64);
         for look in 0..looks {
@@ -345,14 +346,14 @@ impl Rig {
         self.filled.push(target);
         self.touch(target)?;
         if target == Target::Host {
-            // The start of it, or all where the cache is large, still lies in a cache.
+            // Its start, or all of it where the cache is large, is still in a cache.
             host_memory(&self.host)?.evict(0, self.scale.span_bytes as usize);
         }
         Ok(())
     }
 
-    /// Loads all of a memory once: its first loads are slower, by an eighth for one block's from the
-    /// host of an H200, which is presumably the walk for each page's address.
+    /// Loads all of a memory once. The first loads are slower, presumably for the page walks
+    /// (docs/results/link-h200.md).
     fn touch(&self, target: Target) -> Result<(), CliError> {
         let (blocks, threads) =
             if self.gpu.is_host() { (1, 32) } else { (self.gpu.describe().sms, 512) };
@@ -363,7 +364,8 @@ impl Rig {
     }
 
     fn chase(&mut self, target: Target) -> Result<(f64, bool), CliError> {
-        // The chain needs zeros, 1 MiB of them: beyond a GPU's L1, within its and the CPU's TLBs.
+        // The chain needs 1 MiB of zeros: larger than a GPU's L1, and within the TLBs of GPU and
+        // CPU.
         let span_bytes = 1 << 20;
         let zeros = vec![0; span_bytes as usize];
         self.filled.retain(|filled| *filled != target);
@@ -377,7 +379,7 @@ impl Rig {
             stride_bytes: 128,
         };
         let results = self.launch(&self.kernels.chase, 1, 1, &args)?;
-        // Where a chain of that length ends.
+        // Address at which a chain of this length ends.
         let end = u64::from(args.count) * 128 % span_bytes;
         Ok((elapsed_ns(&results) / f64::from(args.count), results[0].sum == end))
     }
@@ -440,7 +442,7 @@ impl Rig {
         self.collect(&self.stream, &self.results, blocks)
     }
 
-    /// Waits for a kernel and reads what its blocks say.
+    /// Waits for a kernel and reads the results of its blocks.
     fn collect(
         &self,
         stream: &Stream,
@@ -486,15 +488,15 @@ fn elapsed_ns(results: &[LinkResult]) -> f64 {
     end.saturating_sub(start).max(1) as f64
 }
 
-/// The CPU's half of the round trips; false when a flag did not come in time.
+/// The CPU's half of the round trips; false when a flag did not arrive in time.
 fn answer(page: &HostMem, rounds: u64, limit: Duration) -> Result<bool, MemError> {
     for round in 1..=rounds {
         let (mut since, mut looks) = (None, 0u32);
-        // Acquire and release carry nothing but the flags themselves here.
+        // Acquire and release order nothing but the flags themselves here.
         while page.load_u64(0, Ordering::Acquire)? < round {
             std::hint::spin_loop();
             looks += 1;
-            // Asked now and then: the clock takes longer than a look.
+            // The clock is read only now and then: it takes longer than a poll.
             if looks % 64 == 0 && since.get_or_insert_with(Instant::now).elapsed() > limit {
                 return Ok(false);
             }

@@ -1,4 +1,4 @@
-//! Which rows are measured, and how they are written.
+//! The measured rows, and their formats.
 
 use bellpush::gpu::Gpu;
 use bellpush::pcie::sim::{Access, CALIBRATION, Calibration, Held, Pattern, Probe, Target};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::rig::Measured;
 
-/// All rows, those that are calibrated on first.
+/// All rows; those of the calibration come first.
 pub fn of(gpu: &Gpu, with_peer: bool) -> Vec<Probe> {
     let mut rows: Vec<Probe> = Vec::new();
     let mut add = |row: Probe| {
@@ -132,7 +132,7 @@ pub fn name(probe: Probe) -> String {
     }
 }
 
-/// What a parameter is fitted to, in words.
+/// Description of the row to which a parameter is fitted.
 pub fn fitted_name(c: &Calibration) -> String {
     let less = c.less.map_or(String::new(), |less| format!(", less {}", name(less)));
     name(c.probe) + &less

@@ -1,4 +1,4 @@
-//! A saved result, read again: the model changes, the machine is not always there.
+//! Saved results. They allow a comparison with a changed model without the machine.
 
 use std::path::Path;
 
@@ -14,11 +14,11 @@ use crate::cli::CliError;
 /// A result of `bellpush link --json`.
 #[derive(Debug)]
 pub struct Saved {
-    /// As it was saved.
+    /// The circumstances, as saved.
     pub meta: Value,
     /// The link that was measured.
     pub link: RawLink,
-    /// What was measured, in its order.
+    /// The measurements, in their order.
     pub rows: Vec<(Probe, Measured)>,
 }
 
@@ -41,7 +41,7 @@ struct Row {
 }
 
 impl Row {
-    /// `None`: its fields make no row that `bellpush link` has.
+    /// `None` where the fields do not form a row of `bellpush link`.
     fn probe(&self) -> Option<Probe> {
         let in_range = |n: Option<u32>, most: u32| n.filter(|n| (1..=most).contains(n));
         let probe = match (self.kind.as_str(), self.target) {
@@ -74,7 +74,7 @@ impl Row {
 /// Reads and checks a file.
 ///
 /// # Errors
-/// One line that names file, row and what is wrong.
+/// One line that names the file, the row and the fault.
 pub fn read(path: &Path) -> Result<Saved, CliError> {
     let wrong = |what: String| {
         CliError::new(

@@ -1,23 +1,23 @@
-//! How much the rows move.
+//! Amounts of data that the rows move.
 
 use bellpush::pcie::sim::Pattern;
 
-/// How much a row moves. Kernels on CPU threads show that the rows work, and no more.
+/// Amount of data per row. Kernels on CPU threads only show that the rows work.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
     /// Bytes of each memory.
     pub span_bytes: u64,
-    /// Time that a stream is to take, from the model's rate.
+    /// Target duration of a stream, which determines its length from the model's rate.
     pub stream_ns: f64,
     /// Repetitions inside a kernel: fences, loads in a chain, round trips, bursts.
     pub laps: u32,
-    /// Measurements of a row, of which the median counts.
+    /// Measurements per row; their median is the result.
     pub repeats: usize,
 }
 
 impl Scale {
-    /// Accesses of a lap, and laps, for a stream that the model says goes at `gb_per_s`: whole
-    /// rounds of the grid as far as they fit into the memory.
+    /// Accesses per lap and number of laps of a stream for which the model predicts `gb_per_s`:
+    /// whole rounds of the grid, as far as they fit into the memory.
     pub fn length(&self, p: Pattern, gb_per_s: f64) -> (u64, u32) {
         let room = self.span_bytes - u64::from(p.offset_bytes) - u64::from(p.access_bytes);
         let room = room / u64::from(p.stride_bytes) + 1;

@@ -1,4 +1,4 @@
-//! A memory region and a queue pair of the software NIC, posted to by the CPU.
+//! A memory region and a queue pair of the software NIC, to which the CPU posts.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use bellpush::wire::{Iova, Psn, Qpn, Rkey};
 
 use super::exchange::{ServeError, gid_of};
 
-/// Receives, and sends of one basic block, that may be outstanding.
+/// Most outstanding receives, and most outstanding sends of one basic block.
 pub const DEPTH: u32 = 256;
-/// READs and atomics that a peer may have outstanding, and this end with it.
+/// Most outstanding READs and atomics, of the peer and of this end.
 pub const MAX_READS: u32 = 16;
-/// Regions of one driver.
+/// Most regions of one driver.
 const MAX_REGIONS: usize = 256;
-/// Between two looks at a completion queue.
+/// Interval between two polls of a completion queue.
 const NAP: Duration = Duration::from_micros(20);
-/// Q_Key of datagrams received, as rdma-core's examples have it.
+/// Q_Key of received datagrams, as in rdma-core's examples.
 pub const QKEY: u32 = 0x1111_1111;
 /// Bytes of the global route header area before a datagram's payload (InfiniBand vol. 1, 11.4.1.2).
 pub const GRH_BYTES: usize = 40;
 
-/// What a peer told about its queue pair.
+/// The peer's description of its queue pair.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer {
     pub address: IpAddr,
@@ -39,7 +39,7 @@ pub struct Peer {
     pub psn: u32,
 }
 
-/// A work request on this end's memory; what the operation does not use is 0.
+/// A work request on this end's memory; fields that the operation does not use are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     pub opcode: Opcode,
@@ -47,20 +47,20 @@ pub struct Work {
     pub bytes: usize,
     pub addr: u64,
     pub rkey: u32,
-    /// Immediate, addend, or what is compared with.
+    /// Immediate data, addend, or compare operand.
     pub a: u64,
-    /// What is swapped in, or a datagram's Q_Key.
+    /// Swap operand, or a datagram's Q_Key.
     pub b: u64,
 }
 
-/// Which completion queue.
+/// One of the two completion queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Send,
     Recv,
 }
 
-/// Memory with every right, and a queue pair.
+/// Memory with all rights, and a queue pair.
 pub struct End {
     nic: Arc<SoftNic>,
     pub memory: View,
@@ -86,7 +86,7 @@ impl End {
         Ok(Self { nic: nic.clone(), memory, mr, regions: Vec::new(), qp: None })
     }
 
-    /// Registers a part of the memory again; it can be written locally whatever `access` says.
+    /// Registers a part of the memory again. It always has local write, whatever `access` contains.
     pub fn region(
         &mut self,
         offset: usize,
@@ -103,7 +103,7 @@ impl End {
         Ok(mr)
     }
 
-    /// Creates a queue pair, in INIT, instead of the last one.
+    /// Creates a queue pair in INIT, in place of the previous one.
     pub fn new_qp(&mut self, kind: QpType) -> Result<QpAddress, ServeError> {
         self.close_qp()?;
         let attr = QpAttr {
@@ -133,7 +133,7 @@ impl End {
         };
         let qp = self.nic.create_with(&attr, queues, objects)?;
         let (local, queues) = (qp.address(), HostQp::new(&*qp));
-        // A connection to itself: INIT asks nothing of the peer.
+        // A connection to itself: INIT needs nothing from the peer.
         qp.modify(QpState::Init, &connection(local, local).change(kind, QpState::Init))?;
         self.qp = Some(Open { qp, local, queues, peer: None });
         Ok(local)
@@ -146,7 +146,8 @@ impl End {
         }
     }
 
-    /// Moves the queue pair to RTS; `with` has what the peer's address does not give.
+    /// Moves the queue pair to RTS; `with` has the attributes that the peer's address does not
+    /// give.
     pub fn connect(&mut self, peer: Peer, mtu: Mtu, with: Change) -> Result<(), ServeError> {
         let open = self.open_qp()?;
         let NicAddress::Ip(own) = open.local.nic else {
@@ -157,10 +158,10 @@ impl End {
         }
         let nic = NicAddress::Ip(peer.address);
         let (qpn, psn) = (Qpn(peer.qpn), Psn::new(peer.psn));
-        // These programs do not say how many READs they answer at a time.
+        // These programs do not tell how many READs they answer at a time.
         let remote = QpAddress { nic, qpn, psn, mtu, rd_atomic: MAX_RD_ATOMIC };
         let mut connection = connection(open.local, remote);
-        // What was agreed on, even if it is more than this NIC takes: that is refused.
+        // The agreed values, even if they exceed this NIC's limits: the NIC then refuses them.
         connection.with = Change { path_mtu: Some(mtu), ..merged(connection.with, with) };
         for to in [QpState::Rtr, QpState::Rts] {
             open.qp.modify(to, &connection.change(open.qp.kind(), to))?;
@@ -211,7 +212,8 @@ impl End {
         Ok(())
     }
 
-    /// The next completion within a time. Naps between looks: engine and peer want the cores.
+    /// The next completion within a time. The poller sleeps between polls, since engine and peer
+    /// need the cores.
     pub fn poll(&mut self, side: Side, timeout: Duration) -> Result<Option<Cqe>, ServeError> {
         let start = Instant::now();
         let queues = &mut self.open_qp()?.queues;
@@ -227,7 +229,7 @@ impl End {
         }
     }
 
-    /// The next completion, which must come within a time and be a good one.
+    /// The next completion, which must come within a time and be successful.
     pub fn wait(
         &mut self,
         side: Side,
@@ -246,7 +248,7 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // What the NIC does not know any more needs no ending.
+        // An object that the NIC no longer knows needs no destruction.
         let _ = self.close_qp();
         for mr in self.regions.drain(..).chain([self.mr]) {
             let _ = self.nic.deregister(mr);
@@ -260,7 +262,7 @@ fn connection(local: QpAddress, peer: QpAddress) -> Connection {
     connection
 }
 
-/// `over` where it says something, else `under`, of the attributes that programs choose.
+/// Attributes that programs choose: those of `over` where it has them, else those of `under`.
 fn merged(under: Change, over: Change) -> Change {
     Change {
         timeout: over.timeout.or(under.timeout),
@@ -271,7 +273,7 @@ fn merged(under: Change, over: Change) -> Change {
     }
 }
 
-/// The completion, if it is a good one.
+/// The completion, if it is successful.
 pub fn good(what: &'static str, cqe: Cqe) -> Result<Cqe, ServeError> {
     if !cqe.opcode.is_error() {
         return Ok(cqe);
@@ -279,7 +281,7 @@ pub fn good(what: &'static str, cqe: Cqe) -> Result<Cqe, ServeError> {
     Err(ServeError::Completion { what, syndrome: Syndrome::from_code(cqe.syndrome) })
 }
 
-/// Immediate data, where a completion has any.
+/// Immediate data of a completion; 0 if it has none.
 pub fn immediate(cqe: &Cqe) -> u32 {
     let has = matches!(cqe.opcode, CqeOpcode::RespWrImm | CqeOpcode::RespSendImm);
     if has { cqe.imm } else { 0 }

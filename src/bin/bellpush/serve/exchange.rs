@@ -1,69 +1,69 @@
-//! What the servers here have in common: errors of a conversation over TCP, and GIDs.
+//! Common parts of the servers: errors of an exchange over TCP, and GIDs.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-/// Why a client is let go.
+/// Reason why a client is dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// What the client sent makes no sense.
+    /// The client's message is malformed.
     #[error("the client sent {what} '{text}'")]
     Malformed {
-        /// What it should have been.
+        /// Kind of the expected message.
         what: &'static str,
-        /// What it is, as text.
+        /// The received text.
         text: String,
     },
-    /// The client's address is of another family than ours.
+    /// The client's address is of another family than the server's.
     #[error("the client's address {0} is not of this NIC's family")]
     Family(IpAddr),
-    /// There are as many drivers as are served.
+    /// Too many drivers are connected.
     #[error("no more than {0} drivers are served at once")]
     Drivers(usize),
-    /// Regions of one driver.
+    /// The driver has too many regions.
     #[error("a driver gets no more than {0} regions")]
     Regions(usize),
-    /// The connection, or its end.
+    /// The connection failed or ended.
     #[error("the client's connection: {0}")]
     Io(#[from] io::Error),
-    /// The NIC refused.
+    /// The NIC refused a request.
     #[error(transparent)]
     Nic(#[from] bellpush::nic::NicError),
-    /// The NIC's queues.
+    /// The NIC's queues failed.
     #[error(transparent)]
     Queue(#[from] bellpush::nic::queue::QueueError),
-    /// Memory.
+    /// Memory could not be allocated or accessed.
     #[error(transparent)]
     Memory(#[from] bellpush::mem::MemError),
-    /// Bytes that are not what they should be.
+    /// A received byte is wrong.
     #[error("byte {at} is {is:#04x}, not {want:#04x}")]
     Byte {
-        /// Where.
+        /// Offset of the byte.
         at: usize,
-        /// What is there.
+        /// Its value.
         is: u8,
-        /// What should be.
+        /// The expected value.
         want: u8,
     },
-    /// A datagram that is shorter than its header area.
+    /// A datagram is shorter than its GRH area.
     #[error("a datagram of {length} bytes, header area included")]
     Length {
         /// Bytes of the completion.
         length: usize,
     },
-    /// A completion did not come.
+    /// An awaited completion did not arrive.
     #[error("{what} did not complete within {timeout:?}")]
     Timeout {
-        /// Which.
+        /// The operation.
         what: &'static str,
-        /// The time.
+        /// The timeout.
         timeout: Duration,
     },
     /// A work request failed.
     #[error("{what} ended with {syndrome:?}")]
     Completion {
-        /// Which.
+        /// The operation.
         what: &'static str,
         /// mlx5 syndrome of the error CQE.
         syndrome: Option<bellpush::wire::cqe::Syndrome>,
@@ -71,14 +71,14 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// Quotes what was sent; bytes behind a NUL are left out.
+    /// Quotes the received bytes up to a NUL.
     pub fn malformed(what: &'static str, bytes: &[u8]) -> Self {
         let text = bytes.split(|&b| b == 0).next().unwrap_or_default();
         Self::Malformed { what, text: String::from_utf8_lossy(text).into_owned() }
     }
 }
 
-/// GID of an address: an IPv4 address is mapped into IPv6 (annex A17.4.5.2).
+/// GID of an address: an IPv4 address becomes an IPv4-mapped IPv6 address (annex A17.4.5.2).
 pub fn gid_of(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -86,7 +86,7 @@ pub fn gid_of(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// The address that a GID stands for.
+/// The address of a GID.
 pub fn address_of(gid: Ipv6Addr) -> IpAddr {
     gid.to_ipv4_mapped().map_or(IpAddr::V6(gid), IpAddr::V4)
 }
@@ -96,7 +96,7 @@ pub fn hex_of_gid(gid: Ipv6Addr) -> String {
     format!("{:032x}", u128::from(gid))
 }
 
-/// Reads 32 hexadecimal digits.
+/// Parses 32 hexadecimal digits.
 pub fn gid_of_hex(text: &str) -> Option<Ipv6Addr> {
     let digits = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
     digits.then(|| u128::from_str_radix(text, 16).ok().map(Ipv6Addr::from))?
@@ -104,7 +104,7 @@ pub fn gid_of_hex(text: &str) -> Option<Ipv6Addr> {
 
 #[cfg(test)]
 pub mod script {
-    //! A client from a recording: what it sent is read, what is answered is kept.
+    //! A client from a recording: its messages are read, the answers are kept.
 
     use std::io::{self, Read, Write};
 

@@ -1,7 +1,7 @@
-//! `bellpush serve`: the software NIC as the other end of programs that are not ours.
+//! `bellpush serve`: the software NIC as peer of foreign programs.
 //!
-//! Stands in for the server of rdma-core's pingpong programs and of perftest's bandwidth tests, so
-//! that stock clients run against the software NIC; and is a verbs peer for `./x interop`.
+//! It acts as the server of rdma-core's pingpong programs and of perftest's bandwidth tests, so
+//! that unmodified clients run against the software NIC. It is also a verbs peer for `./x interop`.
 
 mod end;
 mod exchange;
@@ -24,16 +24,17 @@ use crate::link::LinkArgs;
 use end::End;
 use exchange::ServeError;
 
-/// Longest silence of a client: perftest's clients say nothing while they measure.
+/// Longest silence of a client: perftest's clients are silent while they measure.
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// Verbs drivers that are served at once.
+/// Most verbs drivers at once.
 const MAX_DRIVERS: usize = 16;
 
-/// How long the last client's queue pair goes on answering: many times a stock client's ACK timeout of 67 ms.
+/// Time for which the last client's queue pair still answers: many times a stock client's ACK
+/// timeout of 67 ms.
 const LINGER: Duration = Duration::from_secs(3);
 
-/// Programs whose server this can be.
+/// Programs for which this command can be the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Program {
@@ -49,24 +50,24 @@ pub enum Program {
 
 #[derive(Debug, clap::Args)]
 pub struct ServeArgs {
-    /// Whose server to be
+    /// Program for which to be the server
     program: Program,
     #[command(flatten)]
     link: LinkArgs,
     /// TCP port of the exchange
     #[arg(long, default_value_t = 18515)]
     port: u16,
-    /// Address on which the exchange listens: every one unless given, and for verbs, whose drivers
-    /// are not asked who they are, the loopback address
+    /// Address on which the exchange listens [default: all addresses; for verbs, whose drivers are
+    /// not authenticated, the loopback address]
     #[arg(long)]
     listen: Option<IpAddr>,
     /// Clients to serve, one after the other; 0 for any number
     #[arg(long, default_value_t = 1)]
     clients: u32,
-    /// Messages of a pingpong, as the client's -n
+    /// Messages of a pingpong, like the client's -n
     #[arg(long, default_value_t = 1000)]
     iterations: u32,
-    /// Path MTU: of a pingpong the client's -m, of perftest the most that is accepted
+    /// Path MTU: for a pingpong the client's -m, for perftest the largest accepted one
     #[arg(long, default_value_t = 1024, value_parser = mtu)]
     mtu: u32,
 }
@@ -76,7 +77,7 @@ fn mtu(text: &str) -> Result<u32, String> {
     Ok(mtu.bytes() as u32)
 }
 
-/// A NIC and where it is.
+/// A NIC and its address.
 struct Served {
     nic: Arc<SoftNic>,
     address: IpAddr,
@@ -91,7 +92,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
     println!("ready: {:?} on {}, TCP port {}", args.program, served.address, args.port);
     let mut status = ExitCode::SUCCESS;
     let mut left = args.clients;
-    // The last client's queue pair answers until the next one comes.
+    // The last client's queue pair answers until the next client arrives.
     let mut kept: Option<End> = None;
     for stream in listener.incoming() {
         let outcome =
@@ -106,7 +107,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
                 status = ExitCode::FAILURE;
             }
         }
-        let _ = std::io::stdout().flush(); // whoever reads may have left
+        let _ = std::io::stdout().flush(); // the reader of stdout may have gone
         left = left.wrapping_sub(1);
         if left == 0 {
             break;
@@ -135,9 +136,9 @@ fn listen(program: Program, given: Option<IpAddr>, port: u16) -> io::Result<TcpL
 struct Drivers(Arc<()>);
 
 impl Drivers {
-    /// One more, for as long as what is returned is kept.
+    /// Counts one driver more while the result is kept.
     fn enter(&self) -> Result<Self, ServeError> {
-        // The listener has one itself.
+        // The listener holds one itself.
         match Arc::strong_count(&self.0) <= MAX_DRIVERS {
             true => Ok(self.clone()),
             false => Err(ServeError::Drivers(MAX_DRIVERS)),
@@ -168,7 +169,7 @@ fn client(
     stream.set_nodelay(true)?;
     let Served { nic, address } = &**served;
     let mtu = Mtu::new(args.mtu as usize).unwrap_or(Mtu::MAX);
-    // Its two sides tell each other when they are done.
+    // The two sides of perftest tell each other when they are done.
     let perftest = |test, stream| Ok((perftest::serve(nic, *address, test, mtu, stream)?, None));
     let kind = match args.program {
         Program::IbvRcPingpong => QpType::Rc,

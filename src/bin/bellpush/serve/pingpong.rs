@@ -1,6 +1,6 @@
-//! The exchange of rdma-core's pingpong programs (`libibverbs/examples/*_pingpong.c`): each side
-//! says `LID:QPN:PSN:GID` in hexadecimal, with a NUL, the client first; then the client says `done`.
-//! Each message is then sent back.
+//! The exchange of rdma-core's pingpong programs (`libibverbs/examples/*_pingpong.c`). Each side
+//! sends `LID:QPN:PSN:GID` in hexadecimal, with a NUL, the client first; then the client sends
+//! `done`. The server afterwards returns each message.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,7 +14,7 @@ use bellpush::wire::wqe::Opcode;
 use super::end::{DEPTH, End, GRH_BYTES, Peer, QKEY, Side, Work};
 use super::exchange::{ServeError, address_of, gid_of, gid_of_hex, hex_of_gid};
 
-/// Longest message that is received.
+/// Longest message that the server receives, in bytes.
 const MAX_MESSAGE: usize = 1 << 20;
 /// Longest wait for the next message.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -22,12 +22,12 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of a side's message: 4, 6, 6 and 32 digits, three colons, a NUL.
 const MESSAGE_BYTES: usize = 52;
 
-/// What a side tells of itself.
+/// One side's description of its queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Dest {
     /// Queue pair number, 24 bits.
     qpn: u32,
-    /// First PSN that it sends, 24 bits.
+    /// First PSN that the side sends, 24 bits.
     psn: u32,
     gid: Ipv6Addr,
 }
@@ -36,7 +36,7 @@ impl Dest {
     fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Option<Self> {
         let text = str::from_utf8(bytes.strip_suffix(&[0])?).ok()?;
         let mut parts = text.split(':');
-        // The LID, which RoCE does not have.
+        // The first field is the LID, which RoCE does not have.
         let [_, qpn, psn] = [4, 6, 6].map(|digits| {
             let part = parts.next().filter(|part| part.len() == digits)?;
             part.bytes()
@@ -52,14 +52,15 @@ impl Dest {
     }
 }
 
-/// Reads what the client tells.
+/// Reads the client's description.
 fn read_client(stream: &mut impl Read) -> Result<Dest, ServeError> {
     let mut bytes = [0; MESSAGE_BYTES];
     stream.read_exact(&mut bytes)?;
     Dest::parse(&bytes).ok_or_else(|| ServeError::malformed("a destination", &bytes))
 }
 
-/// Tells the client of our queue pair, which must be able to receive by now, and waits for its `done`.
+/// Sends the description of our queue pair, which must already be able to receive, and waits for
+/// the client's `done`.
 fn answer(stream: &mut (impl Read + Write), own: &Dest) -> Result<(), ServeError> {
     stream.write_all(&own.emit())?;
     let mut bytes = [0; 5];
@@ -67,8 +68,9 @@ fn answer(stream: &mut (impl Read + Write), own: &Dest) -> Result<(), ServeError
     if bytes == *b"done\0" { Ok(()) } else { Err(ServeError::malformed("'done'", &bytes)) }
 }
 
-/// Serves one client: `iterations` messages, each sent back. The queue pair is returned too: a client whose last
-/// acknowledgement is late or lost sends its last message again, and goes on for ever where nobody answers.
+/// Serves one client: returns each of `iterations` messages. The result is the queue pair: a client
+/// whose last acknowledgement is late or lost resends its last message, and does so for ever if
+/// nothing answers.
 ///
 /// # Errors
 /// [`ServeError`]: the exchange, or a completion that is bad or does not come.
@@ -88,8 +90,9 @@ pub fn serve(
         end.post_recv(0, header + MAX_MESSAGE)?;
     }
     let peer = Peer { address: address_of(client.gid), qpn: client.qpn, psn: client.psn };
-    // As the stock server: about 0.6 ms between RNR NAK and the next try. But 18 (1.07 s) instead of its ACK timeout of 14:
-    // eight of those are over in 0.54 s, and an emulated client may stand still for longer.
+    // As in the stock server: about 0.6 ms from an RNR NAK to the next try. The ACK timeout is 18
+    // (1.07 s) instead of the stock server's 14: eight of those end after 0.54 s, and an emulated
+    // client may stop for longer.
     let with = Change { min_rnr_timer: Some(12), timeout: Some(18), ..Change::default() };
     end.connect(peer, mtu, with)?;
     let own = Dest { qpn: local.qpn.0, psn: local.psn.value(), gid: gid_of(address) };

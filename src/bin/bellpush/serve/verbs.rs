@@ -1,5 +1,5 @@
-//! A verbs peer: carries out, line by line, what the driver of a test asks for. The protocol is
-//! that of `interop/verbs_peer.c`, which is the same thing over libibverbs.
+//! A verbs peer: it executes the requests of a test's driver, line by line. The protocol is that of
+//! `interop/verbs_peer.c`, the same peer over libibverbs.
 
 use std::io::{BufRead, Write};
 use std::net::IpAddr;
@@ -16,11 +16,11 @@ use bellpush::wire::wqe::Opcode;
 use super::end::{End, Peer, Side, Work, immediate};
 use super::exchange::{ServeError, address_of, gid_of, gid_of_hex, hex_of_gid};
 
-/// Largest memory that a driver gets.
+/// Largest memory of a driver.
 const MAX_BYTES: usize = 64 << 20;
 /// Longest line.
 const MAX_LINE: u64 = 512;
-/// Longest wait that a driver may ask for.
+/// Longest wait that a driver may request.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A request.
@@ -48,7 +48,7 @@ impl<'a> Words<'a> {
         self.0.next()
     }
 
-    /// A number in C's notation.
+    /// Parses a number in C's notation.
     fn number<T: TryFrom<u64>>(&mut self) -> Option<T> {
         let word = self.word()?;
         let value = match word.strip_prefix("0x") {
@@ -138,7 +138,7 @@ impl Request {
 /// Serves one driver until it closes the connection.
 ///
 /// # Errors
-/// [`ServeError::Io`]; what a request runs into is told to the driver.
+/// [`ServeError::Io`]; the driver is told the errors of its requests.
 pub fn serve(
     nic: &Arc<SoftNic>,
     address: IpAddr,
@@ -164,7 +164,7 @@ pub fn serve(
     }
 }
 
-/// Carries a request out; what is to be answered behind `ok`.
+/// Executes a request; returns the text that follows `ok` in the answer.
 fn run(
     nic: &Arc<SoftNic>,
     address: IpAddr,
@@ -232,7 +232,7 @@ fn run(
             Some(cqe) if cqe.opcode.is_error() => format!("{} 0 0", status(&cqe)),
             Some(cqe) => format!("0 {} {:#x}", cqe.byte_cnt, immediate(&cqe)),
         }),
-        // Between SQD (4) and ERR ibv_qp_state has SQE, which is not used.
+        // Between SQD (4) and ERR, ibv_qp_state has SQE, which is not used here.
         Request::State => Ok(match end.state()? as u32 {
             state @ 0..=4 => state.to_string(),
             _ => "6".into(),
@@ -240,7 +240,7 @@ fn run(
     }
 }
 
-/// `ibv_wc_status` of an error CQE, as libmlx5 has it.
+/// `ibv_wc_status` of an error CQE, as in libmlx5.
 fn status(cqe: &Cqe) -> u32 {
     use Syndrome as S;
     match S::from_code(cqe.syndrome) {
