@@ -1,5 +1,5 @@
-// A caller's choices. At compile time: how a message travels, and who calls; one instantiation has one way, and no
-// flag is looked up inside a kernel to choose a doorbell. At run time: flags.
+// Compile-time choices: scope of the caller and path of a message. Each instantiation has one path; no kernel
+// selects a doorbell by a run-time flag.
 #ifndef BELLPUSH_PATH_CUH
 #define BELLPUSH_PATH_CUH
 
@@ -14,7 +14,7 @@ enum class data {
 enum class kick {
   kernel,     // fence, doorbell record, doorbell
   blueflame,  // the WQE itself is stored to the UAR when the QP is idle
-  inband,     // no doorbell: the slots' lines announce themselves
+  inband,     // no doorbell: the NIC recognises whole lines in the slots
 };
 enum class share {
   exclusive,  // one caller at a time (a thread, a warp or a block) uses the QP
@@ -28,15 +28,15 @@ enum class order {
 // In-band line formats: bytes of data, bytes of sequence.
 enum class line { d12s4, d14s2, d60s4 };
 
-// A path. `staged` is push whose window is ordinary host memory with an ordinary lkey.
+// A path. `staged` is push with a window in ordinary host memory, with an ordinary lkey.
 template <data D, kick K, share S = share::exclusive, reach R = reach::system,
           order O = order::later, line L = line::d12s4>
 struct path {
   static constexpr data data_v = D;
   static constexpr kick kick_v = K;
   static constexpr share share_v = S;
-  // BlueFlame's buffer lies in the UAR, which is never this GPU's memory: the next doorbell comes behind
-  // it only with system scope.
+  // BlueFlame's buffer is in the UAR, which is never this GPU's memory: only system scope orders the next doorbell
+  // behind it.
   static constexpr reach reach_v = K == kick::blueflame ? reach::system : R;
   static constexpr order order_v = O;
   static constexpr line line_v = L;
@@ -47,17 +47,17 @@ struct path {
                 "BlueFlame needs a QP of its own: two callers' stores would mix in one buffer");
 };
 
-// Lane 0's value; and, as a broadcast does in every scope, what lane 0 saw and did before it comes
-// before what the others do after it (a shuffle orders no memory).
+// Lane 0's value. As the broadcast of every scope does, it also orders lane 0's earlier loads and stores before the
+// other lanes' later ones (a shuffle alone orders no memory).
 BP_DEV uint64_t warp_broadcast(uint64_t v) {
   v = shfl_u64(v, 0);
   syncwarp();
   return v;
 }
 
-// Who calls a verb. All threads of the scope call it with the same arguments and get the same
-// status; thread 0 of the scope is its leader. The leader's warp leads with it where that costs
-// nothing: 32 lanes that do the same are quicker than 31 that wait for one.
+// Scope of a verb's caller. All threads of the scope call it with the same arguments and get the same status;
+// thread 0 of the scope is its leader. The leader's warp leads with it where that costs nothing: 32 lanes that do
+// the same work are faster than 31 that wait for one.
 struct thread_scope {
   BP_DEV uint32_t rank() const { return 0; }
   BP_DEV uint32_t size() const { return 1; }
@@ -66,7 +66,7 @@ struct thread_scope {
   BP_DEV void sync() const {}
   BP_DEV uint64_t broadcast(uint64_t v) const { return v; }
 };
-// A full warp; a last warp with fewer lanes takes part as it is.
+// A full warp; a block's last warp may have fewer lanes.
 struct warp_scope {
   BP_DEV uint32_t rank() const { return lane(); }
   BP_DEV uint32_t size() const {
@@ -84,7 +84,7 @@ struct block_scope {
   BP_DEV uint32_t size() const { return block_threads(); }
   BP_DEV bool leads() const { return tid() < 32; }
   BP_DEV void sync_leading() const { syncwarp(); }
-  // A block of one warp needs the warp's collectives only.
+  // A block of one warp needs only the warp's collectives.
   BP_DEV void sync() const {
     if (block_threads() <= 32) {
       syncwarp();
@@ -97,8 +97,8 @@ struct block_scope {
   }
 };
 
-// Runs `f(scope, i)` for i in 0..n: a warp each where a block has work for all its warps, else all
-// threads together on one after the other.
+// Runs `f(scope, i)` for i in 0..n: one warp per call where a block has work for all its warps; otherwise all
+// threads together, call after call.
 template <class Scope, class F>
 BP_DEV void for_each_part(Scope scope, uint32_t n, F f) {
   for (uint32_t i = 0; i < n; i++) f(scope, i);
@@ -113,11 +113,33 @@ BP_DEV void for_each_part(block_scope scope, uint32_t n, F f) {
   }
 }
 
-// What a verb is told besides.
-enum flags : uint32_t {
-  none = 0,
-  defer_ring = 1,   // mark ready only; a later verb or ring() rings for it as well
-  unsignalled = 2,  // ask for no CQE; quiet() and wait() still work
+BP_DEV bp_qp_state* state_of(const bp_qp& qp) { return reinterpret_cast<bp_qp_state*>(qp.state); }
+BP_DEV uint32_t sq_blocks(const bp_qp& qp) { return 1u << qp.sq_log; }
+
+// Words of the QP's state. Shared: other callers change them at any time. Exclusive: only this caller accesses
+// them, or a synchronisation of the callers hands them over; so they are plain memory and stay in L1, which saves a
+// verb trips to L2 before its first store.
+template <class P, class T>
+BP_DEV T load_state(const T* word) {
+  if constexpr (P::shared) {
+    return ld_relaxed_gpu(word);
+  } else {
+    return ld_weak(word);
+  }
+}
+template <class P, class T>
+BP_DEV void store_state(T* word, T value) {
+  if constexpr (P::shared) {
+    st_relaxed_gpu(word, value);
+  } else {
+    *word = value;
+  }
+}
+
+// A ticket's slot and lap. A window's number of slots is mostly a power of two, which saves a 64-bit division.
+struct window_place {
+  uint32_t slot;
+  uint64_t lap;
 };
 
 }  // namespace bp

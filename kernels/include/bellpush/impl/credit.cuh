@@ -1,10 +1,10 @@
 // Tickets, credits and completions.
 //
-// A ticket is a position in the send queue (in basic blocks; in-band: in slots), counted from 0 and
-// never wrapped. Ticket i owns block i % sq_blocks of the SQ and slot i % slots of the window, so
-// one number says it all: `done` tickets are complete, and ticket i may write its block when
-// i < done + sq_blocks, its slot when i < done + slots. The slot's credit returns exactly once, when
-// `done` passes the ticket: at the completion of the one WQE that reads the slot.
+// A ticket is a position in the send queue (in basic blocks; in-band: in slots), counted from 0, and never wraps.
+// Ticket i owns block i % sq_blocks of the SQ and slot i % slots of the window. One number therefore gives the
+// whole state: `done` tickets are complete; ticket i may write its block when i < done + sq_blocks, and its slot
+// when i < done + slots. The slot's credit returns exactly once, when `done` passes the ticket: at the completion
+// of the one WQE that reads the slot.
 #ifndef BELLPUSH_CREDIT_CUH
 #define BELLPUSH_CREDIT_CUH
 
@@ -12,9 +12,9 @@
 
 namespace bp {
 
-// Ends the QP for every caller: all waits look at `error`. The first reason is kept, and the host
-// can read it while kernels run. Callers are told BP_TIMEOUT only where they may go on: of a QP that
-// ended for a timeout they hear BP_DEAD.
+// Ends the QP for every caller: all waits check `error`. The first reason is kept; the host can read it while
+// kernels run. Callers get BP_TIMEOUT only if they may continue: after a timeout that ended the QP they get
+// BP_DEAD.
 BP_DEV_COLD void fail(const bp_qp& qp, bp_status_code code, uint32_t syndrome, uint64_t ticket) {
   bp_qp_state* st = state_of(qp);
   if (atomic_cas(&st->error, 0, code == BP_TIMEOUT ? BP_DEAD : code) != 0) return;
@@ -30,15 +30,15 @@ BP_DEV bp_status_code error_of(const bp_qp& qp) {
   return (bp_status_code)load_state<P>(&state_of(qp)->error);
 }
 
-// Where a caller stands in the CQ. Kept in registers while it waits.
+// Position of a caller in the CQ, in registers during a wait.
 struct cq_cursor {
   uint64_t ci;        // next CQE
-  uint64_t reported;  // consumer index that the NIC knows
+  uint64_t reported;  // consumer index as reported to the NIC
   uint64_t done;      // tickets below are complete
 };
 
-// How far the QP is. Shared: acquire, so that what the finder of the CQE saw (slots read by the NIC)
-// comes before this caller's stores.
+// Progress of the QP. Shared: acquire, which orders the NIC's reads of slots, as the finder of the CQE observed
+// them, before this caller's stores.
 template <class P>
 BP_DEV uint64_t load_done(const bp_qp& qp) {
   if constexpr (P::shared) return ld_acquire_gpu(&state_of(qp)->done);
@@ -55,48 +55,47 @@ template <class P>
 BP_DEV void store_cursor(const bp_qp& qp, cq_cursor* c) {
   bp_qp_state* st = state_of(qp);
   if (c->ci - c->reported > (1u << qp.cq_log) / 4) {
-    // The NIC looks at this only to notice an overrun; the CQ is twice as deep as the SQ, so a
-    // report in time is one a quarter ring late.
+    // The NIC reads this only to detect an overrun. The CQ is twice as deep as the SQ, so a report once every
+    // quarter of the ring is in time.
     c->reported = c->ci;
     store_state<P>(&st->cq_ci_reported, c->ci);
     st_relaxed_sys(reinterpret_cast<uint32_t*>(qp.cq_dbr), be32((uint32_t)c->ci & 0xffffff));
   }
   store_state<P>(&st->cq_ci, c->ci);
   if constexpr (P::shared) {
-    // Release: the NIC has read the slots below `done`, before another thread writes them again.
+    // Release: the NIC's reads of the slots below `done`, before another thread writes these slots again.
     st_release_gpu(&st->done, c->done);
   } else {
     store_state<P>(&st->done, c->done);
   }
 }
 
-// A look at the end of a CQE: its last 8 bytes are one store of the NIC's, made after the rest.
+// A poll of the end of a CQE: its last 8 bytes are one store of the NIC, made after the rest.
 //
-// Shared: acquire; what the NIC read (window slots) and wrote (READ data, atomics' results) before
-// this CQE, before what any caller does next.
-// Exclusive: an acquire would empty L1, and the next put would fetch its state from L2 again. What
-// the NIC read is ordered all the same: our stores to its slots and blocks are made only if the
-// look has found the CQE, and no GPU stores before a branch is decided. What the NIC wrote is not;
-// acquire_fetched() sees to that where there is any.
+// Shared: acquire; orders the NIC's reads (window slots) and writes (READ data, atomics' results) before this CQE,
+// before any caller's next accesses.
+// Exclusive: an acquire would empty L1, and the next put would fetch its state from L2 again. The NIC's reads are
+// ordered all the same: our stores to its slots and blocks happen only if the poll has found the CQE, and no GPU
+// stores before a branch is decided. The NIC's writes are not ordered; acquire_fetched() orders them where there
+// are any.
 template <class P>
 BP_DEV uint64_t look(const uint64_t* tail) {
   return P::shared ? ld_acquire_sys(tail) : ld_relaxed_sys(tail);
 }
 
-// Notes that the WQE which ends at `end` brings data here.
+// Records that the WQE which ends at `end` brings data here.
 template <class P>
 BP_DEV void note_fetch(const bp_qp& qp, uint64_t end) {
   if constexpr (!P::shared) store_state<P>(&state_of(qp)->fetched, end);
 }
 
-// End of the last WQE that brings data here, as an exclusive wait must know; 0 for none.
+// End of the last WQE that brings data here, for an exclusive wait; 0 for none.
 template <class P>
 BP_DEV uint64_t load_fetched(const bp_qp& qp) {
   return P::shared ? 0 : load_state<P>(&state_of(qp)->fetched);
 }
 
-// After an exclusive wait of the leader's, if a WQE brought data here: those before the caller's
-// reads.
+// After an exclusive wait of the leader: orders data that a WQE brought here before the caller's reads.
 template <class P>
 BP_DEV void acquire_fetched(const bp_qp& qp, uint64_t fetched) {
   if (fetched == 0) return;
@@ -108,18 +107,17 @@ BP_DEV uint32_t* ready_word(const bp_qp& qp, uint64_t ticket) {
   return reinterpret_cast<uint32_t*>(qp.ready) + (ticket & (sq_blocks(qp) - 1));
 }
 
-// Blocks of the WQE that begins at `start`, as its ready word says; 0 if the word is another WQE's,
-// of the lap before as a rule. The control segment counts 63 units at most, which is 16 blocks.
+// Blocks of the WQE that begins at `start`, from its ready word; 0 if the word is another WQE's, as a rule of the
+// lap before. The control segment counts at most 63 units, which is 16 blocks.
 BP_DEV uint32_t ready_blocks(uint32_t word, uint64_t start) {
   const uint32_t blocks = word - (uint32_t)start;
   return blocks <= 16 ? blocks : 0;
 }
 
-// A CQE names the first ticket of its WQE alone, and its taker asks where the WQE ends only if it
-// needs more than that ticket. So `done` may stand behind the first block of a WQE that is complete:
-// this is the ready word that says where it ends. (Of a WQE that `done` stands behind, its last
-// block's word says so too. One lap on, the word is another WQE's and says nothing; then CQEs have
-// come since, by the credit period.)
+// A CQE names only the first ticket of its WQE. The taker looks up the WQE's end only if it needs more than that
+// ticket, so `done` may stand behind the first block of a WQE that is complete. This is the ready word that gives
+// the WQE's end. (If `done` stands behind a whole WQE, the word of its last block gives the same end. One lap later
+// the word is another WQE's and gives nothing; by the credit period, CQEs have come since.)
 template <class P>
 BP_DEV uint32_t last_word([[maybe_unused]] const bp_qp& qp, [[maybe_unused]] uint64_t done) {
   if constexpr (P::inband) {
@@ -129,8 +127,8 @@ BP_DEV uint32_t last_word([[maybe_unused]] const bp_qp& qp, [[maybe_unused]] uin
   }
 }
 
-// `done`, moved to the end of the WQE in whose middle it may be, as last_word() says. In-band a WQE has
-// one ticket.
+// `done`, moved to the end of the WQE in whose middle it may be, according to last_word(). In-band a WQE has one
+// ticket.
 template <class P>
 BP_DEV uint64_t behind_last([[maybe_unused]] uint32_t word, uint64_t done) {
   if constexpr (P::inband) {
@@ -141,7 +139,7 @@ BP_DEV uint64_t behind_last([[maybe_unused]] uint32_t word, uint64_t done) {
   }
 }
 
-// The same, where it is seldom asked.
+// The same, for callers that rarely need it.
 template <class P>
 BP_DEV_COLD uint64_t behind_last(const bp_qp& qp, uint64_t done) {
   return behind_last<P>(last_word<P>(qp, done), done);
@@ -149,8 +147,8 @@ BP_DEV_COLD uint64_t behind_last(const bp_qp& qp, uint64_t done) {
 
 enum class found { nothing, cqe, error };
 
-// Looks at the CQ once, and takes the CQE that is there. An error CQE is fail_by_cqe()'s, once it is
-// written down how far the QP came before it.
+// Polls the CQ once and takes a CQE if there is one. fail_by_cqe() handles an error CQE, after the progress before
+// it has been recorded.
 template <class P>
 BP_DEV found take_cqe(const bp_qp& qp, cq_cursor* c, uint64_t target) {
   const uint32_t mask = (1u << qp.cq_log) - 1;
@@ -177,13 +175,13 @@ BP_DEV_COLD void fail_by_cqe(const bp_qp& qp, const cq_cursor& c) {
   const uint64_t body = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 48));
   const uint64_t tail = ld_relaxed_sys(reinterpret_cast<const uint64_t*>(cqe + 56));
   const uint32_t counter = (uint32_t)((tail >> 32) & 0xff) << 8 | (uint32_t)((tail >> 40) & 0xff);
-  fence_gpu();  // `done` before the error, for waits of what is complete (see is_done())
+  fence_gpu();  // `done` before the error, for waits of complete tickets (see is_done())
   fail(qp, BP_CQE_ERROR, (uint32_t)(body >> 48 & 0xff) << 8 | (uint32_t)(body >> 56),
        c.done + ((counter - (uint32_t)c.done) & 0xffff));
 }
 
-// Takes CQEs towards `target` and returns how far the QP is. With a shared QP one caller at a time
-// does; the others look at what it found, or with `turn` wait that long for their turn.
+// Takes CQEs towards `target` and returns the QP's progress. On a shared QP one caller at a time does so; the
+// others read its result, or with `turn` wait that long for their turn.
 template <class P>
 BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target, [[maybe_unused]] deadline* turn = nullptr) {
   bp_qp_state* st = state_of(qp);
@@ -199,9 +197,9 @@ BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target, [[maybe_unused]] deadl
   const cq_cursor before = load_cursor<P>(qp);
   cq_cursor c = before;
   if (c.done < target) {
-    const uint32_t word = last_word<P>(qp, c.done);  // on its way with the first look
-    // Looking for a CQE that is not there costs a round trip to the CQ's memory, so it stops at the
-    // target; and after 64, because the caller has its own wait.
+    const uint32_t word = last_word<P>(qp, c.done);  // in flight together with the first poll
+    // A poll for a CQE that is not there costs a round trip to the CQ's memory, so polling stops at the target; and
+    // after 64 CQEs, because the caller has a wait of its own.
     found last = found::cqe;
     for (uint32_t n = 0; last == found::cqe && c.done < target && n < 64; n++) {
       last = take_cqe<P>(qp, &c, target);
@@ -214,11 +212,11 @@ BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target, [[maybe_unused]] deadl
   return c.done;
 }
 
-// Whether a QP that is in error has come to `target` all the same. Of a shared one somebody else may
-// have taken that CQE, and not have written it down when the error came.
+// Whether a QP in error has reached `target` all the same. On a shared QP another caller may have taken that CQE
+// without having recorded it when the error came.
 template <class P>
 BP_DEV_COLD bool is_done(const bp_qp& qp, uint64_t target) {
-  fence_gpu();  // the error before the look at `done`, which its finder stored before it
+  fence_gpu();  // the error before the load of `done`, which its finder stored before it
   deadline turn;
   return poll_cq<P>(qp, target, &turn) >= target;
 }
@@ -226,24 +224,24 @@ BP_DEV_COLD bool is_done(const bp_qp& qp, uint64_t target) {
 template <class P>
 BP_DEV void ring_pending(const bp_qp& qp);  // doorbell.cuh
 
-// In the waits of a shared QP, now and then: what they wait for may have been made ready since they
-// began, by a caller that put its doorbell off and left.
+// For waits on a shared QP, now and then: the awaited WQEs may have been made ready since the wait began, by a
+// caller that deferred its doorbell and left.
 template <class P>
 BP_DEV void ring_for_others(const bp_qp& qp, const deadline& wait) {
   if ((wait.polls & 31) == 31) ring_pending<P>(qp);
 }
 
-// When to look for a CQE first. A look crosses to the CQ's memory and back, about 1 us, so one that
-// comes just too early makes the wait a whole look longer. An exclusive caller therefore learns how
-// long after the beginning of a wait its CQEs come: a first look that finds one makes the next a
-// little earlier, one that misses by one look makes it later. Looks that miss by more say that the
-// NIC takes longer than a look, where it does not matter when they begin.
+// Time of the first poll for a CQE. A poll crosses to the CQ's memory and back, about 1 us; one that comes just too
+// early makes the wait a whole poll longer. An exclusive caller therefore learns how long after the start of a wait
+// its CQEs come. A first poll that finds a CQE makes the next one a little earlier; one that misses by one poll
+// makes it later. A miss by more means that the NIC takes longer than a poll; the start of polling then does not
+// matter.
 struct first_look {
   uint32_t after = 0;
   uint64_t start = 0;
   template <class P>
   BP_DEV void load([[maybe_unused]] const bp_qp& qp) {
-#if defined(__CUDACC__)  // a CPU's look is a look at its own cache
+#if defined(__CUDACC__)  // a CPU polls its own cache
     start = clock_ticks();
     after = load_state<P>(&state_of(qp)->look_after);
 #endif
@@ -264,7 +262,7 @@ struct first_look {
   }
 };
 
-// What an exclusive caller loads before it waits.
+// State that an exclusive caller loads before it waits.
 struct outlook {
   cq_cursor cursor;
   bp_status_code error;
@@ -279,14 +277,14 @@ BP_DEV outlook load_outlook(const bp_qp& qp) {
   return o;
 }
 
-// An exclusive caller's wait. All threads that lead may call it together: they look at the CQ as
-// one, and the leader alone writes down how far they came.
+// An exclusive caller's wait. All threads that lead may call it together: they poll the CQ as one, and only the
+// leader records the progress.
 template <class P>
 BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook& o,
                                      uint64_t target) {
   cq_cursor c = o.cursor;
   bp_status_code s = o.error;
-  // What is complete stays so, whatever came after it.
+  // Complete tickets stay complete, whatever came after them.
   if (c.done >= target) return BP_OK;
   if (s != BP_OK) return s;
   deadline limit;
@@ -317,8 +315,7 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
   return s;
 }
 
-// Waits until tickets below `target` are complete. Bounded by the QP's timeout, which ends the wait
-// and takes nothing.
+// Waits until tickets below `target` are complete. The QP's timeout bounds the wait; after it nothing is taken.
 template <class P>
 BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
   deadline limit;
@@ -335,8 +332,8 @@ BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
   }
 }
 
-// The wait of a post that finds no room. In-band it is out of line: inlined, it makes puts by a block,
-// which are shortest there, a fifth slower (docs/results/fixes-h200.md).
+// The wait of a post that finds no room. In-band it is out of line: inlined, it slows down puts by a block, which
+// are shortest there (docs/results/fixes-h200.md).
 template <class P>
 BP_DEV_COLD bp_status_code wait_for_slots(const bp_qp& qp, uint64_t target) {
   return wait_done<P>(qp, target);
@@ -350,15 +347,15 @@ BP_DEV bp_status_code wait_for_room(const bp_qp& qp, uint64_t target) {
   }
 }
 
-// Tickets that may be out at once: the ring, and for a caller that writes slots the window.
+// Most outstanding tickets: the ring; for a caller that writes slots, the window.
 template <class P>
 BP_DEV uint32_t ticket_limit(const bp_qp& qp, bool writes_slots) {
-  // What an in-band QP sends, it sends through slots.
+  // An in-band QP sends everything through slots.
   return P::inband || writes_slots ? qp.slot_limit : sq_blocks(qp);
 }
 
-// Tickets `next .. next + n` of an exclusive QP, for which there is room. `most`: the most credits
-// that were in use before.
+// Takes tickets `next .. next + n` of an exclusive QP that has room for them. `most`: the most credits that were in
+// use before.
 template <class P>
 BP_DEV void take(const bp_qp& qp, uint64_t next, uint32_t n, uint64_t done, uint32_t most,
                  bool writes_slots) {
@@ -368,23 +365,22 @@ BP_DEV void take(const bp_qp& qp, uint64_t next, uint32_t n, uint64_t done, uint
   if (writes_slots) store_state<P>(&state_of(qp)->max_credits, most < in_use ? in_use : most);
 }
 
-// Takes `n` tickets in a row for one caller (a scope's leader). Waits for room first, so that a
-// wait that times out has taken nothing. Where callers share the QP the room may be gone by the
-// time of the atomic add; such a ticket waits on, and if that times out the QP is moved to error,
-// because a ticket that nobody fills would be a hole that stops everyone behind it for ever.
-// `done` receives how far the QP was when the tickets were taken.
+// Takes `n` consecutive tickets for one caller (a scope's leader). It waits for room first, so that a wait that
+// times out has taken nothing. On a shared QP the room may be gone by the time of the atomic add; such a ticket
+// waits further. If that wait times out, the QP is moved to error, because a ticket that is never filled would
+// block every later one for ever. `done` receives the QP's progress at the time of taking.
 template <class P>
 BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, uint64_t* ticket,
                               uint64_t* done) {
   bp_qp_state* st = state_of(qp);
   const uint64_t limit = ticket_limit<P>(qp, writes_slots);
-  // Three loads in flight together; the branches come after.
+  // Three loads in flight together; the branches follow.
   const bp_status_code before = error_of<P>(qp);
   uint64_t next = load_state<P>(&st->reserved);
   *done = load_done<P>(qp);
   if (before != BP_OK) return BP_DEAD;
   if (next + n > *done + limit) {
-    // What fills the ring may be waiting for a doorbell that its caller put off.
+    // The WQEs that fill the ring may be waiting for a doorbell that their caller deferred.
     ring_pending<P>(qp);
     if constexpr (P::shared) {
       deadline wait;
@@ -414,7 +410,7 @@ BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, ui
       if (s != BP_OK) return s;
       *done = next + n - limit;
     }
-    // Nobody waits for this one.
+    // No thread waits for this atomic.
     if (writes_slots) atomic_max(&st->max_credits, (uint32_t)(next + n - *done));
   } else {
     take<P>(qp, next, n, *done, load_state<P>(&st->max_credits), writes_slots);
@@ -423,7 +419,7 @@ BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, ui
   return BP_OK;
 }
 
-// Notes that a CQE was asked for which covers all tickets below `end`.
+// Records that a requested CQE covers all tickets below `end`.
 template <class P>
 BP_DEV void note_signalled(const bp_qp& qp, uint64_t end) {
   bp_qp_state* st = state_of(qp);
@@ -434,8 +430,8 @@ BP_DEV void note_signalled(const bp_qp& qp, uint64_t end) {
   }
 }
 
-// A row of WQEs asks for a CQE at every end that reaches or passes a multiple of the credit period:
-// the last such end that tickets `ticket .. ticket + n` come to; `ticket` or less if none.
+// Consecutive WQEs request a CQE at every end that reaches or passes a multiple of the credit period. Returns the
+// last such end within tickets `ticket .. ticket + n`; `ticket` or less if there is none.
 BP_DEV uint64_t last_credit_end(const bp_qp& qp, uint64_t ticket, uint32_t n) {
   return (ticket + n) & ~(uint64_t)(qp.credit_period - 1);
 }

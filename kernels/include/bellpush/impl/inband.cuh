@@ -1,21 +1,19 @@
-// In-band slots: data that announce themselves.
+// In-band slots: data from which the NIC recognises that a message is whole.
 //
-// A slot is a row of lines; every line carries a sequence number behind its data. The lines' data
-// bytes, one after the other, are an mlx5 WQE: control segment, remote address, and then inline
-// header and payload (whose byte count, not ds, says where the slot ends: ds counts up to the unit
-// that the inline header begins in), or data and atomic segments as in an SQ. The NIC sends a slot
-// when all its lines carry the sequence it expects. No store is ordered with any other: no fence,
-// no doorbell.
+// A slot is an array of lines; every line carries a sequence number behind its data. The lines' data bytes, joined,
+// are an mlx5 WQE: control segment and remote address, then either inline header and payload, or data and atomic
+// segments as in an SQ. With inline data the byte count, not ds, gives the end of the slot: ds counts up to the
+// unit in which the inline header begins. The NIC sends a slot when all its lines carry the expected sequence
+// number. No store is ordered with any other: no fence, no doorbell.
 //
-// Sequence. Slot t % slots is written by ticket t in lap t / slots; its sequence is the lap's number
-// counted from `inband_seq0` through 1..M (M = 2^32 - 1, or 65535), never 0. When the count starts
-// again at 1, the sender writes every line of the slot, so that no line of the cycle before is left
-// that could pass for one of this cycle.
+// Sequence number. Ticket t writes slot t % slots in lap t / slots. The slot's sequence number is the lap's number,
+// counted from `inband_seq0` through 1..M (M = 2^32 - 1, or 65535), never 0. When the count restarts at 1, the
+// sender writes every line of the slot, so that no line of the previous cycle remains that could pass for one of
+// this cycle.
 //
-// A line must arrive whole. 16-byte lines are one store of one thread. 60+4 lines are 64 bytes
-// stored by four neighbouring lanes in one warp instruction: that these arrive together is an
-// assumption about the GPU and the link, which `bellpush bench --tearing` checks on a machine. A scope
-// of fewer than four threads cannot write them.
+// A line must arrive whole. 16-byte lines are one store of one thread. 60+4 lines are 64 bytes, stored by four
+// neighbouring lanes in one warp instruction. Their arrival together is an assumption about the GPU and the link,
+// which `bellpush bench --tearing` checks on a machine. A scope of fewer than four threads cannot write them.
 #ifndef BELLPUSH_INBAND_CUH
 #define BELLPUSH_INBAND_CUH
 
@@ -42,7 +40,7 @@ struct line_format<line::d60s4> {
 
 constexpr uint32_t inband_header_bytes = 36;  // control 16, remote address 16, inline header 4
 
-// Payload bytes that one slot takes, in whole 16-byte units so that chunks stay aligned.
+// Payload bytes of one slot, in whole 16-byte units so that chunks stay aligned.
 template <line L>
 BP_DEV uint32_t inband_capacity(const bp_window& w) {
   return (w.slot_bytes / line_format<L>::bytes * line_format<L>::data - inband_header_bytes) & ~15u;
@@ -50,8 +48,8 @@ BP_DEV uint32_t inband_capacity(const bp_window& w) {
 
 template <line L>
 BP_DEV uint32_t inband_sequence(const bp_window& w, uint64_t lap_number) {
-  // Modulo 2^32 - 1: the halves' sum, twice, and once less where that is the modulus itself. Cheaper
-  // than a branch that is never taken.
+  // Modulo 2^32 - 1: the sum of the halves, twice, and once less if that is the modulus itself. Cheaper than a
+  // branch that is never taken.
   uint64_t lap = w.inband_seq0 - 1 + lap_number;
   lap = (lap & 0xffffffff) + (lap >> 32);
   lap = (lap & 0xffffffff) + (lap >> 32);
@@ -64,8 +62,8 @@ BP_DEV uint32_t inband_sequence(const bp_window& w, uint64_t lap_number) {
   return m + 1;
 }
 
-// First word of unit `i` in a slot's data stream; of a 14+2 line with an odd number, the word in
-// whose middle the line begins.
+// First word of unit `i` in a slot's data stream; for a 14+2 line with an odd number, the word in whose middle the
+// line begins.
 template <line L>
 BP_DEV uint32_t first_word(uint32_t i) {
   if constexpr (L == line::d12s4) {
@@ -77,8 +75,8 @@ BP_DEV uint32_t first_word(uint32_t i) {
   }
 }
 
-// Payload words of unit `i`, as far as it has any; the stream's words 0 to 8 are header and come out
-// as 0. Needs no ticket, so a caller can have them on their way while it waits for one.
+// Payload words of unit `i`, as far as it has any. The stream's words 0 to 8 are header and result in 0. No ticket
+// is needed, so a caller can load them while it waits for one.
 template <line L, bool words_v>
 BP_DEV u128 unit_payload(uint64_t src, uint32_t bytes, uint32_t i) {
   const uint32_t k = first_word<L>(i);
@@ -90,9 +88,9 @@ BP_DEV u128 unit_payload(uint64_t src, uint32_t bytes, uint32_t i) {
   return v;
 }
 
-// The first words of a slot's stream: control segment, remote address and inline header; of a WQE
-// that is not inline all of it, as it stands in an SQ. Every lane makes all of them: cheaper than
-// lanes that go different ways to make a part each.
+// The first words of a slot's stream: control segment, remote address and inline header; for a WQE without inline
+// data all of it, as in an SQ. Every lane computes all of them, which is cheaper than divergent lanes that compute
+// a part each.
 constexpr uint32_t header_units = 3;  // in every format the first three hold all of an inline header
 template <bool inline_v>
 struct slot_header {
@@ -105,8 +103,8 @@ struct slot_header {
     }
     if (inline_v) w[8] = be32(BP_INLINE_FLAG | wqe.bytes);
   }
-  // Puts the header's words of unit `i` over `v`. Selects with constant indices, not a lookup: that
-  // would put the array into memory.
+  // Replaces the header's words in `v`, of unit `i`. It selects with constant indices; a lookup would put the array
+  // into memory.
   template <line L>
   BP_DEV void over(u128* v, uint32_t i) const {
     constexpr uint32_t units = inline_v ? header_units : 6;
@@ -131,7 +129,7 @@ BP_DEV u128 unit_line(const u128& v, uint32_t i, uint32_t seq) {
   if constexpr (L == line::d12s4) {
     return u128{{v.w[0], v.w[1], v.w[2], seq}};
   } else if constexpr (L == line::d14s2) {
-    // Seven half words: from the first word's start for even i, from its middle for odd.
+    // Seven half words: from the first word's start for even i, from its middle for odd i.
     const bool odd = (i & 1) != 0;
     const auto pick = [&](uint32_t lo, uint32_t hi) { return odd ? lo >> 16 | hi << 16 : lo; };
     const uint32_t last = odd ? v.w[3] >> 16 : v.w[3] & 0xffff;
@@ -149,20 +147,20 @@ inline constexpr bool is_thread_scope<thread_scope> = true;
 template <line L>
 constexpr uint32_t line_units = line_format<L>::bytes / 16;
 
-// Units that a scope's threads store in one pass: whole lines, so that a line's are always stored by
-// the same four lanes together. Threads that are left over store none.
+// Units that a scope's threads store in one pass: whole lines, so that the same four lanes always store a line
+// together. Remaining threads store none.
 template <line L, class Scope>
 BP_DEV uint32_t pass_units(Scope scope) {
   return scope.size() & ~(line_units<L> - 1);
 }
 template <class P, class Scope>
 BP_DEV bool can_write_lines(Scope scope) {
-  // Any scope has one thread: of a warp's size the compiler does not know that, and would ask for it.
+  // Any scope has one thread. The compiler does not know a warp's size, and would query it.
   if constexpr (!P::inband || line_units<P::line_v> == 1) return true;
   return pass_units<P::line_v>(scope) != 0;
 }
 
-// Unit `i` of a slot, if `is_there`. All of a warp call it together where lines are of several units.
+// Stores unit `i` of a slot, if `is_there`. The whole warp calls it together where a line has several units.
 template <line L>
 BP_DEV void st_line_unit(u128* slot, uint32_t i, const u128& v, bool is_there) {
   if constexpr (line_units<L> == 1) {
@@ -172,8 +170,8 @@ BP_DEV void st_line_unit(u128* slot, uint32_t i, const u128& v, bool is_there) {
     syncwarp();  // nothing else makes the four lanes' stores one instruction
     if (is_there) st_line(slot + i, v);
 #else
-    // On a CPU lanes' stores are never one. Those that a warp makes together are in order at least, the
-    // units with the sequence last; so a line that is not stored together is torn here as on a GPU.
+    // On a CPU the stores of several lanes are never one. Within a warp they are at least ordered, the units with
+    // the sequence number last; so a line that is not stored together is torn here as on a GPU.
     const bool is_last = i % line_units<L> == line_units<L> - 1;
     if (is_there && !is_last) st_line(slot + i, v);
     syncwarp();
@@ -182,22 +180,22 @@ BP_DEV void st_line_unit(u128* slot, uint32_t i, const u128& v, bool is_there) {
   }
 }
 
-// The lines behind a slot's last one, when the count starts again at 1. Where callers share the queue
-// pair, another multiprocessor may write them in the next lap, as soon as the NIC has sent the slot;
-// but the NIC does not wait for these. So they are stored before the lines that it waits for, with a
-// fence between: a late one would lie over the next lap's line for ever.
+// Stores the lines behind a slot's last one, when the count restarts at 1. Where callers share the queue pair,
+// another multiprocessor may write them in the next lap, as soon as the NIC has sent the slot; but the NIC does not
+// wait for these. They are therefore stored before the lines that it waits for, with a fence between: a late one
+// would overwrite the next lap's line for good.
 template <line L, class Scope>
 BP_DEV void scrub_lines(u128* slot, Scope scope, uint32_t first_unit, uint32_t end_unit) {
   const uint32_t step = pass_units<L>(scope), rank = scope.rank();
-  const uint32_t in_warp = line_units<L> == 1 ? 0 : rank % 32;  // all of a warp do as many passes
+  const uint32_t in_warp = line_units<L> == 1 ? 0 : rank % 32;  // all lanes of a warp make the same number of passes
   BP_NO_UNROLL for (uint32_t i = first_unit + rank; i - in_warp < end_unit; i += step) {
     st_line_unit<L>(slot, i, unit_line<L>(unit_zero(), i, 1), rank < step && i < end_unit);
   }
-  fence_sys();  // before the scope's other lines, for the NIC and who writes here next
+  fence_sys();  // orders them before the scope's other lines, for the NIC and for the slot's next writer
   scope.sync();
 }
 
-// `payload(i)`: the payload words of unit `i`, as unit_payload() has them; `early`: those of this thread's first.
+// `payload(i)`: the payload words of unit `i`, as from unit_payload(); `early`: those of this thread's first unit.
 template <line L, bool inline_v, bool shared_v, class Scope, class Payload>
 BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket, const u128& early,
                         Payload payload) {
@@ -211,8 +209,8 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
   const uint32_t used = (bytes + F::data - 1) / F::data;
   u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)place.slot * win.slot_bytes);
   const uint32_t all = win.slot_bytes / F::bytes;
-  // An exclusive caller's lines are the same threads' in every lap, or come behind its own
-  // synchronisation: nothing of an earlier lap can lie over one of a later lap.
+  // An exclusive caller's lines are stored by the same threads in every lap, or behind the caller's own
+  // synchronisation: no line of an earlier lap can overwrite one of a later lap.
   const uint32_t n = (!shared_v && seq == 1 ? all : used) * units;
   if constexpr (shared_v) {
     if (seq == 1) scrub_lines<L>(slot, scope, n, all * units);
@@ -224,7 +222,7 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
   const auto behind = [&](uint32_t i) { return inline_v ? payload(i) : unit_zero(); };
   static_assert(units == 1 || !is_thread_scope<Scope>, "a 60+4 line is stored by four lanes at once");
   const uint32_t step = pass_units<L>(scope), rank = scope.rank();
-  const uint32_t in_warp = units == 1 ? 0 : rank % 32;  // all of a warp do as many passes
+  const uint32_t in_warp = units == 1 ? 0 : rank % 32;  // all lanes of a warp make the same number of passes
   const auto store = [&](uint32_t i, const u128& v) {
     st_line_unit<L>(slot, i, v, units == 1 ? i < n : (rank < step) & (i < n));
   };
@@ -234,7 +232,7 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
   for (; i - in_warp < n && i - in_warp < (inline_v ? header_units : 16); i += step) {
     store(i, headed(i, behind(i)));
   }
-  // The rest with four units' loads in flight before the first store.
+  // The remaining units, with four units' loads in flight before the first store.
   for (; i - in_warp < n; i += 4 * step) {
     u128 v[4];
 #if defined(__CUDACC__)
@@ -251,7 +249,7 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
   }
 }
 
-// A payload that lies at `w.gather`.
+// A payload in memory, at `w.gather`.
 template <line L, bool inline_v, bool shared_v, bool words_v, class Scope>
 BP_DEV void write_gathered(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket, const u128& early) {
   write_lines<L, inline_v, shared_v>(qp, scope, w, ticket, early, [&](uint32_t i) {
@@ -259,8 +257,8 @@ BP_DEV void write_gathered(const bp_qp& qp, Scope scope, const wqe& w, uint64_t 
   });
 }
 
-// A put whose payload is not whole words. Its parts one by one: a WQE that went into a function by
-// reference would have to lie in memory for all callers.
+// A put whose payload is not whole words. Its parts are passed one by one: passing a WQE by reference would put it
+// into memory for all callers.
 template <line L, bool shared_v, class Scope>
 BP_DEV_COLD void write_slot_bytes(const bp_qp& qp, Scope scope, uint64_t raddr, uint32_t rkey,
                                   uint64_t src, uint32_t bytes, uint32_t fm_ce_se,
@@ -275,8 +273,8 @@ BP_DEV_COLD void write_slot_bytes(const bp_qp& qp, Scope scope, uint64_t raddr, 
 
 BP_DEV bool whole_words(uint64_t src, uint64_t bytes) { return ((src | bytes) & 3) == 0; }
 
-// This thread's first unit of a slot's payload, if that is whole words: on its way here while the
-// caller waits for a ticket. Without a branch, see reserve_all.
+// This thread's first unit of a slot's payload, if the payload is whole words: loaded while the caller waits for a
+// ticket. Without a branch, see take_room().
 template <line L, class Scope>
 BP_DEV u128 early_payload(Scope scope, uint64_t src, uint32_t bytes) {
   return unit_payload<L, true>(src, whole_words(src, bytes) ? bytes : 0, scope.rank());

@@ -1,27 +1,26 @@
-// Every ordered access that device code makes: fences, MMIO stores, loads and stores with a scope.
-// All inline PTX that orders is here (exec.cuh has some that does not); the host branch says the same with __atomic builtins.
+// All ordered accesses of device code: fences, MMIO stores, loads and stores with a scope. All inline PTX that
+// orders is here (exec.cuh has some that does not). The host branch expresses the same with __atomic builtins.
 //
-// Streams and observers. A post consists of four streams: payload into the window, the WQE into
-// the SQ, the doorbell record (DBR), the doorbell register (UAR). The observer is the NIC. What a
-// fence must reach follows from where window, SQ and DBR lie, never from where the doorbell lies:
-//   * all of them in this GPU's memory: the NIC reads them through this GPU's L2, which is where a
-//     gpu-scope fence has performed them, so gpu scope is enough;
-//   * one of them in host or peer memory: the stores travel on after L2 and another agent observes
-//     them there, so the fence must be system scope. (Measured: with the SQ in host memory and a
-//     gpu-scope fence, a polling CPU saw the doorbell before the WQE in one ring of six.)
-// What the NIC brings here (a get's data, an atomic's old value) and the CQE that says so are two of its
-// writes. The software NIC has a fence between them. Silicon's come in order if they go to the same
-// memory; PCIe does not order a write to this GPU and one to the host's memory, and an acquire here
-// cannot make up for it. So with CQs in host memory, where ours lie, such data are there after a wait
-// only if they go to host memory as well (docs/hardware.md).
+// Streams and observers. A post consists of four streams: payload into the window, the WQE into the SQ, the
+// doorbell record (DBR), the doorbell register (UAR). The observer is the NIC. The scope of a fence follows from
+// the places of window, SQ and DBR, never from the place of the doorbell:
+//   * all of them in this GPU's memory: the NIC reads them through this GPU's L2, in which a gpu-scope fence has
+//     performed them, so gpu scope is enough;
+//   * one of them in host or peer memory: the stores travel on after L2 and another agent observes them there, so the
+//     fence must have system scope (docs/protocol.md, section 6, has a measurement of the failure).
+// Data that the NIC brings (of a get, or an atomic's old value) and their CQE are two of its writes. The software
+// NIC has a fence between them. Silicon's writes arrive in order if they go to the same memory. PCIe does not order
+// a write to this GPU and one to the host's memory, and no acquire here can replace that order. With CQs in host
+// memory, as endpoints have them, such data are therefore certain after a wait only if they go to host memory too
+// (docs/hardware.md).
 //
-// A release store carries its own fence (two MEMBARs in SASS where one stood before it), so where
-// one fence covers several stores it is written as a fence and relaxed stores.
+// A release store has a fence of its own (two MEMBARs in SASS after an explicit fence). Where one fence covers
+// several stores, the code is therefore a fence and relaxed stores.
 //
-// PTX ISA, "Memory Consistency Model": causality order is cumulative. A thread that observes
-// another's flag (acquire, gpu scope) and then fences at system scope orders the other's earlier
-// stores as well, before its own later ones, for every observer in the system. On shared queue pairs
-// that carries all WQEs but the ringer's own; tests/cuda/order_observer.cu counts it on a GPU.
+// PTX ISA, "Memory Consistency Model": causality order is cumulative. A thread that observes another thread's flag
+// (acquire, gpu scope) and then fences at system scope orders the other thread's earlier stores too, before its own
+// later ones, for every observer in the system. On shared queue pairs this covers all WQEs but the ringer's own;
+// tests/cuda/order_observer.cu counts violations on a GPU.
 #ifndef BELLPUSH_ORDER_CUH
 #define BELLPUSH_ORDER_CUH
 
@@ -30,7 +29,7 @@
 
 namespace bp {
 
-// Where window, SQ and DBR lie; chooses the scope of the fence before the doorbell.
+// Places of window, SQ and DBR, which determine the scope of the fence before the doorbell.
 enum class reach { gpu, system };
 
 struct alignas(16) u128 {
@@ -49,7 +48,7 @@ BP_DEV uint64_t ld_acquire_sys(const uint64_t* p) {
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
 }
-// Leaves L1 as it is, where an acquire empties it.
+// A relaxed load leaves L1 as it is; an acquire empties it.
 BP_DEV uint64_t ld_relaxed_sys(const uint64_t* p) {
   uint64_t v;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
@@ -65,15 +64,14 @@ BP_DEV uint32_t ld_acquire_sys(const uint32_t* p) {
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
-// A byte, from where L1 has no say.
+// A byte, loaded past L1.
 BP_DEV uint8_t ld_byte(const uint8_t* p) {
   uint32_t v;
   asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return (uint8_t)v;
 }
-// 16 bytes in one load, and below in one store: of type b128, a scalar, which is one access to the
-// memory model (PTX ISA 8.3, sm_70). A vector of four words is four accesses to it, in any order,
-// although ptxas makes the same instruction of both.
+// 16 bytes in one load (below: one store) of type b128, a scalar: one access in the memory model (PTX ISA 8.3,
+// sm_70). A vector of four words is four accesses in any order, although ptxas generates the same instruction.
 BP_DEV u128 ld_line(const u128* p) {
   u128 v;
   asm volatile(
@@ -104,8 +102,8 @@ BP_DEV uint32_t ld_acquire_gpu(const uint32_t* p) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
-// Plain accesses, which stay in L1. In assembly so that loads that are written together are in
-// flight together, and none moves behind a branch.
+// Plain accesses, which stay in L1. As assembly, adjacent loads are in flight together, and none moves behind a
+// branch.
 BP_DEV uint64_t ld_weak(const uint64_t* p) {
   uint64_t v;
   asm volatile("ld.weak.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
@@ -134,7 +132,7 @@ BP_DEV void st_relaxed_sys(uint32_t* p, uint32_t v) {
 BP_DEV void st_relaxed_sys(uint64_t* p, uint64_t v) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
-// The doorbell: st.mmio, because relaxed and volatile stores to one word are merged on the way.
+// The doorbell: st.mmio, because relaxed or volatile stores to the same word may be merged on the way.
 BP_DEV void st_mmio(uint64_t* p, uint64_t v) {
   asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
@@ -146,8 +144,8 @@ BP_DEV void st_line(u128* p, u128 v) {
       "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
       : "memory");
 }
-// The same of payload, which a fence of its writer's publishes, or a reader that looks at all of it. What a compiler
-// makes of an assignment may be two stores, in any order.
+// The same for payload, which a fence of its writer publishes, or a reader that checks all of it. A compiler may
+// turn an assignment into two stores, in any order.
 BP_DEV void st_unit(u128* p, u128 v) {
   asm volatile(
       "{ .reg .b64 low, high; .reg .b128 q; mov.b64 low, {%1, %2}; mov.b64 high, {%3, %4};"
@@ -169,7 +167,7 @@ BP_DEV void atomic_max(uint64_t* p, uint64_t v) {
 BP_DEV void atomic_max(uint32_t* p, uint32_t v) {
   asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
-// A NIC's atomics, for every agent in the system that reaches the word by atomics too.
+// Atomics as a NIC makes them, for every agent in the system that accesses the word with atomics too.
 BP_DEV uint64_t atomic_add_sys(uint64_t* p, uint64_t v) {
   uint64_t old;
   asm volatile("atom.relaxed.sys.global.add.u64 %0, [%1], %2;"
@@ -199,8 +197,8 @@ BP_DEV uint32_t atomic_cas(uint32_t* p, uint32_t expected, uint32_t desired) {
 #else  // host executor
 
 #if defined(__SANITIZE_THREAD__)
-// ThreadSanitizer does not model fences. The stores that publish (ready, DBR, doorbell, unlock) are
-// release stores on this branch, so what it checks does not rest on the fences.
+// ThreadSanitizer does not model fences. The publishing stores (ready, DBR, doorbell, unlock) are release stores on
+// this branch, so that its checks do not depend on the fences.
 BP_DEV void host_fence() {}
 #else
 BP_DEV void host_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
@@ -233,7 +231,8 @@ BP_DEV void st_release_gpu(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __A
 BP_DEV void st_relaxed_sys(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 BP_DEV void st_relaxed_sys(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 BP_DEV void st_mmio(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-// The half with the last word (an in-band line's sequence, a unit's flag) is stored last and releases the other.
+// The half with the last word (an in-band line's sequence number, a unit's flag) is stored last and releases the
+// other.
 BP_DEV void st_line(u128* p, u128 v) {
   uint64_t* q = reinterpret_cast<uint64_t*>(p);
   __atomic_store_n(q, (uint64_t)v.w[0] | (uint64_t)v.w[1] << 32, __ATOMIC_RELAXED);
@@ -264,8 +263,8 @@ BP_DEV uint32_t atomic_cas(uint32_t* p, uint32_t expected, uint32_t desired) {
 
 #endif
 
-// A word of shared memory that threads of a block pass each other without a barrier: no order, no torn
-// values, and a load each time.
+// A word of shared memory that threads of a block exchange without a barrier: not ordered, not torn, and loaded
+// each time.
 BP_DEV uint32_t ld_shared(const uint32_t* p) {
 #if defined(__CUDACC__)
   return *const_cast<const volatile uint32_t*>(p);
@@ -281,15 +280,15 @@ BP_DEV void st_shared(uint32_t* p, uint32_t v) {
 #endif
 }
 
-// Asks for a line to be brought to this GPU's L2.
+// Prefetches a line into this GPU's L2.
 BP_DEV void prefetch_l2([[maybe_unused]] uint64_t address) {
 #if defined(__CUDACC__)
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 #endif
 }
 
-// Before a doorbell: payload, WQE and whatever this thread has observed, before what it stores
-// next, for the NIC.
+// Before a doorbell: orders payload, WQE and all stores that this thread has observed before its next stores, for
+// the NIC.
 template <reach R>
 BP_DEV void fence_before_doorbell() {
   if constexpr (R == reach::system) {
@@ -307,15 +306,14 @@ BP_DEV uint32_t be32(uint32_t v) {
 #endif
 }
 
-// Time since `begin`; none where the clock was set back meanwhile.
+// Time since `begin`; 0 if the clock was set back meanwhile.
 BP_DEV uint64_t elapsed_ns(uint64_t begin) {
   const uint64_t now = now_ns();
   return now > begin ? now - begin : 0;
 }
 
-// A wait's clock: asked every 32nd time only, because reading it costs more than a poll; the first
-// answer starts the time. A clock that was set back before that (the GPU's global timer may be) is not
-// one that has gone on.
+// Clock of a wait. It is read every 32nd time only, because a read costs more than a poll; the first read starts
+// the time. The GPU's global timer may be set back; a timer below its start has not advanced.
 struct deadline {
   uint64_t start_ns = 0;
   uint32_t polls = 0;
