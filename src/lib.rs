@@ -1,12 +1,42 @@
 //! bellpush: GPU-initiated networking.
 //!
-//! A CUDA kernel writes the NIC's work-queue entries, pushes the payload by posted writes into a
-//! window of NIC-side memory under credits, and rings the doorbell. The library contains a
-//! software NIC that consumes real mlx5 work queues, so that all of it runs without an RDMA NIC.
+//! A CUDA kernel writes the NIC's work-queue entries (WQEs), pushes the payload by posted writes into a
+//! window of NIC-side memory under credits, and rings the doorbell. The library contains a software NIC
+//! that consumes real mlx5 work queues, so that everything runs without an RDMA NIC.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`transport`] | paths and endpoints: `put`, `get`, atomics, `quiet` |
+//! | [`collective`] | all-reduce among threads or processes |
+//! | [`gpu`] | CUDA GPUs and the host executor: memory, kernels, streams |
+//! | [`nic`] | the software NIC, and mlx5 devices through libibverbs |
+//! | [`engine`] | the software NIC's engine on a GPU |
+//! | [`mem`] | memory shared with GPUs and NICs |
+//! | [`wire`] | mlx5 and RoCEv2 formats |
+//! | [`pcie`] | the PCIe model |
+//! | [`credit`] | reference model of the device's credit arithmetic |
+//! | [`report`] | results: rows, statistics, JSON |
+//! | [`preload`] | configuration of the preloaded object (`bellpush run`) |
 //!
 //! Dependencies point one way: `collective` uses `transport`, which uses `nic`, `gpu` and `credit`,
-//! which use `mem` and `wire`; `engine` uses `nic` and `gpu`; `mem` and `credit` use nothing of ours. [`wire`] and
-//! [`pcie`] are crates of their own, without `unsafe` and without a C++ compiler.
+//! which use `mem` and `wire`; `engine` uses `nic` and `gpu`; `mem` and `credit` use no other module.
+//! [`wire`] and [`pcie`] are crates of their own, without `unsafe` and without a C++ compiler.
+//!
+//! Documents in the repository:
+//!
+//! | document | about |
+//! |---|---|
+//! | `README.md` | first steps, and which path to choose |
+//! | `docs/device-api.md` | the verbs in kernels, statuses, the host's calls |
+//! | `docs/all-reduce.md` | all-reduce from Rust, C and PyTorch |
+//! | `docs/protocol.md` | the protocol between GPU and NIC, normative |
+//! | `docs/hardware.md` | real NICs |
+//! | `docs/preload.md`, `docs/devx.md` | programs of rdma-core, and NVSHMEM, on a software device |
+//! | `docs/pcie.md` | the PCIe model |
+//! | `docs/reliability.md` | planted bugs, and the tests that notice them |
+//! | `docs/results` | all measurements |
+//! | `ARCHITECTURE.md`, `docs/design` | map, layers, glossary; how each part works |
+//! | `CHANGELOG.md` | changes |
 
 pub mod collective;
 pub mod credit;
