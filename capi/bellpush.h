@@ -39,7 +39,8 @@ enum bellpush_code {
  *   {"executor": "cuda",       or "host": kernels on CPU threads, elements in host memory
  *    "gpu": local rank,        CUDA ordinal; the default is taken modulo the number of GPUs
  *    "path": "push/inband",    push/kernel, push/blueflame, pull/kernel, pull/blueflame
- *    "line": "12+4",           line format of push/inband; or 14+2, 60+4 (if `bellpush bench --tearing` finds none torn)
+ *    "line": "12+4",           line format of push/inband; or 14+2; or 60+4 where `bellpush bench --tearing` finds no
+ *                              torn line
  *    "link": "shm",            at most 16 processes, all on one host; or "udp" (RoCEv2)
  *    "address": first free,    IP address of this process's NIC for udp; or a list, one for each NIC
  *    "nics": by cores,         NICs of this process, one thread each (host: 1; with a list of addresses, its length);
