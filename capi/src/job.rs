@@ -1,4 +1,4 @@
-//! A process's place in a job: its GPU, its NIC, its communicator.
+//! A process's part of a job: its GPU, its NICs, its communicator.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,12 +15,13 @@ use bellpush::transport::{Memory, PathError};
 
 use crate::options::{Executor, Link as LinkKind, Options};
 
-/// Calls after which the host waits for them: what they keep is freed then, and told where ranks differ.
+/// Number of calls after which the host waits for them, frees their memory and learns of
+/// mismatches.
 const CALLS: u32 = 256;
-/// After a failure: how long the calls behind it, which do nothing, may take to end.
+/// After a failure: bound of the wait for the calls behind it, which do nothing.
 const END: Duration = Duration::from_secs(1);
-/// And how long lanes of the host executor may go on that are ended then: each ends in its next wait, and moves a
-/// bounded number of bytes before it.
+/// Bound of the wait for cancelled lanes of the host executor. Each ends in its next wait, and
+/// moves a bounded number of bytes before it.
 const LANES: Duration = Duration::from_secs(10);
 
 /// The header's codes.
@@ -32,7 +33,7 @@ pub enum Code {
     InUse = -4,
 }
 
-/// A code and its line.
+/// A code and its one-line message.
 #[derive(Debug)]
 pub struct Failure {
     pub code: Code,
@@ -49,7 +50,7 @@ impl Failure {
     }
 }
 
-/// After a call was queued nothing is refused any more: whatever goes wrong has left its traces.
+/// After a call has been queued it can no longer be refused: every error is a failure.
 fn queued(error: impl Into<Failure>) -> Failure {
     let failure = error.into();
     match failure.code {
@@ -83,17 +84,18 @@ macro_rules! refused {
 refused!(GpuError, BootstrapError, LinkError, NicError, PathError);
 refused!(serde_json::Error, std::io::Error);
 
-/// What `bellpush_join` makes.
+/// The communicator that `bellpush_join` creates.
 pub struct Comm {
-    /// Dropped before what it runs on.
+    /// Dropped before the GPU and the NICs that it uses.
     communicator: Communicator,
     stream: Stream,
     event: Event,
     gpu: Arc<Gpu>,
     bootstrap: Bootstrap,
-    /// Since the last synchronisation.
+    /// Number of calls since the last synchronisation.
     calls: AtomicU32,
-    /// That joined. The child of a fork has neither its threads nor its memory, and must not use its connections.
+    /// Process that joined. The child of a fork has neither its threads nor its memory, and must
+    /// not use its connections.
     process: u32,
 }
 
@@ -145,7 +147,7 @@ impl Comm {
         gpu: &Arc<Gpu>,
         bootstrap: &mut Bootstrap,
     ) -> Result<Communicator, Failure> {
-        // Rank 0's process number and time name the job's link.
+        // Process number and time of rank 0 name the job's link.
         let now = UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos());
         let mine = format!("{:?} job-{}-{now}", options.link, std::process::id());
         let said = bootstrap.all_gather(mine.as_bytes())?;
@@ -175,7 +177,7 @@ impl Comm {
         let ranks: Vec<RankAddress> =
             said.iter().map(|text| serde_json::from_slice(text)).collect::<Result<_, _>>()?;
         let communicator = member.connect(&ranks)?;
-        // All are connected before anyone sends.
+        // All ranks are connected before any sends.
         bootstrap.all_gather(&[])?;
         nets.iter().for_each(ShmNet::unname);
         Ok(communicator)
@@ -206,7 +208,7 @@ impl Comm {
         if self.gpu.is_host() && stream != 0 {
             return Err(Failure::refused("the host executor has no CUDA streams: pass NULL"));
         }
-        // Ranks must agree on an empty call, too; no memory is looked at for it.
+        // Ranks must agree on an empty call too; its memory is not accessed.
         let memory = |addr: u64, write: bool| -> Result<Memory, Failure> {
             if bytes == 0 {
                 return Ok(self.gpu.alloc(8)?.into());
@@ -245,7 +247,7 @@ impl Comm {
         self.calls.store(0, Ordering::Relaxed);
         let ended = self.communicator.synchronize(&self.stream);
         let Err(why) = ended else { return Ok(()) };
-        // The elements are the program's again once we return, who may free them next.
+        // After the return the elements are the program's again, which may free them.
         let _ = self.stream.synchronize(END);
         if at_rest(&self.stream, LANES) {
             return Err(queued(why));
@@ -254,27 +256,27 @@ impl Comm {
         Err(Failure { code: Code::InUse, text })
     }
 
-    /// Nobody goes before all have what they need; who does not come is not waited for again.
+    /// Leaves when all ranks have what they need. An absent rank is not waited for again.
     pub fn leave(mut self) {
         if self.check_process().is_err() {
             std::mem::forget(self);
             return;
         }
         match self.synchronize() {
-            // The others have failed too, or will.
+            // The other ranks have failed too, or will.
             Err(why) if why.code != Code::Differs => self.bootstrap.fail(&why.text),
             _ => drop(self.bootstrap.all_gather(&[])),
         }
     }
 }
 
-/// Whether nothing goes on with a stream's work. The host executor's lanes are ended for that, and waited for.
+/// Whether a stream's work has ended. The host executor's lanes are cancelled and waited for.
 fn at_rest(stream: &Stream, most: Duration) -> bool {
     let since = Instant::now();
     loop {
         match stream.query() {
             Ok(true) => return true,
-            // What faulted on a GPU does not go on. On the host the other lanes may.
+            // A faulted kernel on a GPU has ended. On the host other lanes may continue.
             Err(_) if !stream.gpu().is_host() => return true,
             _ if stream.end() => return true,
             _ if !stream.gpu().is_host() || since.elapsed() >= most => return false,
@@ -295,7 +297,7 @@ fn open(options: &Options, job: &Job) -> Result<Arc<Gpu>, Failure> {
 
 type Nics = (Vec<Arc<dyn Nic>>, Vec<ShmNet>);
 
-/// A NIC for each place, and the links that lose their names once all are there.
+/// The NICs of all places, and the links, whose names are removed once all ranks are connected.
 fn nics(options: &Options, job: &str, count: usize, nap: Nap) -> Result<Nics, Failure> {
     let (mut made, mut nets) = (Vec::<Arc<dyn Nic>>::new(), Vec::new());
     if options.link == LinkKind::Shm {

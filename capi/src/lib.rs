@@ -1,5 +1,5 @@
-//! The C interface of `bellpush.h`. Nothing unwinds out of it, and no argument is trusted further
-//! than C allows: pointers must be what the header says, everything else is checked.
+//! The C interface of `bellpush.h`. No panic unwinds out of it. Pointers must be valid as the
+//! header requires; all other arguments are checked.
 
 mod job;
 mod options;
@@ -16,12 +16,12 @@ thread_local! {
 }
 
 fn tell(text: String) {
-    // What C cannot hold ends the line.
+    // A NUL ends the message for C.
     let text: Vec<u8> = text.into_bytes().into_iter().take_while(|&b| b != 0).collect();
     ERROR.with_borrow_mut(|error| *error = CString::new(text).unwrap_or_default());
 }
 
-/// Carries a call out and turns its failure, or a panic, into a code and a line.
+/// Executes a call and turns its failure, or a panic, into a code and a message.
 fn call(what: impl FnOnce() -> Result<(), Failure>) -> c_int {
     let failure = match catch_unwind(AssertUnwindSafe(what)) {
         Ok(Ok(())) => return 0,
@@ -35,7 +35,7 @@ fn call(what: impl FnOnce() -> Result<(), Failure>) -> c_int {
 /// `bellpush_join`.
 ///
 /// # Safety
-/// `options` is NULL or a string; `joined` takes a pointer.
+/// `options` is NULL or a string; `joined` is valid for writing a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bellpush_join(options: *const c_char, joined: *mut *mut Comm) -> c_int {
     call(|| {
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn bellpush_join(options: *const c_char, joined: *mut *mut
         }
         // SAFETY: the caller's promise.
         unsafe { *joined = std::ptr::null_mut() };
-        // SAFETY: the caller's promise; NULL was looked at.
+        // SAFETY: the caller's promise; NULL was checked.
         let text = (!options.is_null()).then(|| unsafe { CStr::from_ptr(options) });
         let comm = Box::new(Comm::join(&Options::parse(text)?)?);
         // SAFETY: the caller's promise.
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn bellpush_synchronize(comm: *mut Comm) -> c_int {
 /// `bellpush_leave`.
 ///
 /// # Safety
-/// As for `bellpush_rank`; `comm` is used no more.
+/// As for `bellpush_rank`; `comm` is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bellpush_leave(comm: *mut Comm) {
     if comm.is_null() {

@@ -1,4 +1,4 @@
-//! What a program may choose, as JSON and as the header's enumerations.
+//! Options of a program, as JSON, and the header's enumerations.
 
 use std::ffi::{CStr, c_int};
 use std::net::IpAddr;

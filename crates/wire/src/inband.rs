@@ -168,7 +168,7 @@ impl LineFormat {
 }
 
 /// The formats' hot loop, with sizes that the compiler turns into register moves, and without a
-/// branch a line: a line of another lap is rare, and is looked for when the sum says so.
+/// branch per line: lines of another lap are rare, and are searched for only if the sum shows one.
 #[inline]
 fn gather_sized<const LINE: usize, const DATA: usize>(
     format: LineFormat,

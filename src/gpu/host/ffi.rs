@@ -81,7 +81,7 @@ impl Grid {
 
 impl Drop for Grid {
     fn drop(&mut self) {
-        // SAFETY: made by bp_host_grid_new; whoever runs lanes holds the grid.
+        // SAFETY: made by bp_host_grid_new; every thread that runs lanes holds the grid.
         unsafe { bp_host_grid_free(self.0.as_ptr()) };
     }
 }

@@ -198,7 +198,7 @@ pub(super) struct MasksWire {
 impl From<&MasksWire> for Masks {
     #[inline]
     fn from(wire: &MasksWire) -> Self {
-        // What is neither is refused as misaligned, whatever the address.
+        // Any other size is refused as misaligned, whatever the address.
         let bytes = wire.bytes.get();
         Self { bytes, change: wire.change.get(), compare: wire.compare.get() }
     }

@@ -1,10 +1,9 @@
-//! The exchange of perftest's programs over TCP, server's side (perftest 4.5-0.17 as Debian 12 has
-//! it, which calls itself 6.06: `src/perftest_communication.c`).
+//! The server's side of perftest's exchange over TCP (perftest 4.5-0.17 of Debian 12, which reports
+//! version 6.06: `src/perftest_communication.c`).
 //!
-//! In order: version (16 bytes), cycle buffer, cache line (4 bytes each, big endian), path MTU
-//! (2 characters); then each side's [`Keys`], several times, which doubles as a barrier; where the
-//! client alone measures, its [`Report`]; at last `done`. Each side says each thing, the client
-//! first.
+//! The order is: version (16 bytes), cycle buffer and cache line (4 bytes each, big endian), path
+//! MTU (2 characters); each side's [`Keys`], several times, as a barrier; if only the client
+//! measures, its [`Report`]; finally `done`. Both sides send each item, the client first.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, TcpStream};
@@ -17,7 +16,8 @@ use bellpush::nic::{Change, Mtu, QpType};
 use super::end::{DEPTH, End, MAX_READS, Peer, Side, good};
 use super::exchange::{ServeError, address_of, gid_of};
 
-/// What the client writes to, reads from or sends into; perftest's largest message is 8 MiB.
+/// Bytes of the memory that the client writes, reads or sends to; perftest's largest message is 8
+/// MiB.
 const MEMORY: usize = 16 << 20;
 /// Longest pause of a client in a SEND test.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,20 +25,20 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of an end's keys, NUL included: `KEY_MSG_SIZE_GID`.
 const KEYS_BYTES: usize = 108;
 const VERSION_BYTES: usize = 16;
-/// The end.
+/// Message that ends the exchange.
 const DONE: &[u8; 5] = b"done\0";
 
-/// One end.
+/// An end's queue pair and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys {
-    /// READs that it may have outstanding.
+    /// READs that the end may have outstanding.
     pub out_reads: u32,
     /// Queue pair number, 24 bits.
     pub qpn: u32,
-    /// First PSN that it sends, 24 bits.
+    /// First PSN that the end sends, 24 bits.
     pub psn: u32,
     pub rkey: u32,
-    /// Address of its memory.
+    /// Address of the end's memory.
     pub addr: u64,
     pub gid: Ipv6Addr,
 }
@@ -60,7 +60,7 @@ impl Keys {
         for byte in &mut gid {
             *byte = number(0xff)? as u8;
         }
-        number(u32::MAX.into())?; // a number of an SRQ, for XRC
+        number(u32::MAX.into())?; // an SRQ number, for XRC
         let gid = gid.into();
         Some(Self { out_reads: out_reads?, qpn: qpn?, psn: psn?, rkey: rkey?, addr, gid })
     }
@@ -76,26 +76,26 @@ impl Keys {
     }
 }
 
-/// What the client measured.
+/// The client's measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Report {
-    /// Bytes of a message.
+    /// Bytes per message.
     pub bytes: u64,
     pub iterations: u64,
-    /// MB (2^20 bytes) per second.
+    /// Bandwidth in MB (2^20 bytes) per second.
     pub average: f64,
 }
 
-/// A conversation with one client.
+/// An exchange with one client.
 pub struct Exchange<S> {
     stream: S,
 }
 
 impl<S: Read + Write> Exchange<S> {
-    /// Versions, buffer sizes and path MTU: the smaller of both ends'.
+    /// Exchanges version, buffer sizes and path MTU; the result is the smaller MTU.
     pub fn greet(stream: S, own: Mtu) -> Result<(Self, Mtu), ServeError> {
         let mut this = Self { stream };
-        // What the client says suits us too: its version, its cycle buffer, its cache line.
+        // The client's version, cycle buffer and cache line are returned unchanged.
         this.echo::<VERSION_BYTES>()?;
         this.echo::<4>()?;
         this.echo::<4>()?;
@@ -114,18 +114,18 @@ impl<S: Read + Write> Exchange<S> {
         Keys::parse(&bytes).ok_or_else(|| ServeError::malformed("keys", &bytes))
     }
 
-    /// Tells the client ours.
+    /// Sends our keys to the client.
     pub fn write_keys(&mut self, own: &Keys) -> Result<(), ServeError> {
         Ok(self.stream.write_all(&own.emit())?)
     }
 
-    /// A barrier: keys again.
+    /// A barrier: a further exchange of keys.
     pub fn barrier(&mut self, own: &Keys) -> Result<(), ServeError> {
         self.read_keys()?;
         self.write_keys(own)
     }
 
-    /// The client's report; ours, which it does not look at, is the same.
+    /// Reads the client's report and returns it as ours, which the client ignores.
     pub fn report(&mut self) -> Result<Report, ServeError> {
         let bytes = u64::from_be_bytes(self.echo()?);
         let iterations = u64::from_be_bytes(self.echo()?);
@@ -133,7 +133,7 @@ impl<S: Read + Write> Exchange<S> {
         Ok(Report { bytes, iterations, average: f64::from_be_bytes(average) })
     }
 
-    /// A barrier, or the end: which of the two the client says. Returns whether it was a barrier.
+    /// A barrier or the end, as the client chooses. Returns whether it was a barrier.
     pub fn barrier_or_done(&mut self, own: &Keys) -> Result<bool, ServeError> {
         let first: [u8; DONE.len()] = self.read()?;
         if first == *DONE {
@@ -161,7 +161,7 @@ impl<S: Read + Write> Exchange<S> {
     }
 }
 
-/// Which of perftest's programs the client is.
+/// The client's program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Test {
     Write,
@@ -172,7 +172,7 @@ pub enum Test {
 /// Serves one client of RC, one queue pair, one direction.
 ///
 /// # Errors
-/// [`ServeError`]: the exchange, or a receive that fails.
+/// [`ServeError`] for a failure of the exchange or of a receive.
 pub fn serve(
     nic: &Arc<SoftNic>,
     address: IpAddr,
@@ -212,7 +212,7 @@ pub fn serve(
         }
         return Ok(format!("{messages} messages, {bytes} bytes received"));
     }
-    // The client measures; it comes back when it is done.
+    // The client measures, and continues the exchange afterwards.
     exchange.barrier(&own)?;
     let Report { bytes, iterations, average } = exchange.report()?;
     exchange.barrier(&own)?;
@@ -222,7 +222,7 @@ pub fn serve(
     Ok(format!("{iterations} messages of {bytes} bytes, {average:.2} MB/s as the client has it"))
 }
 
-/// Receives until the client says something over TCP: messages, bytes.
+/// Receives until the client sends something over TCP. Returns the numbers of messages and bytes.
 fn receive(end: &mut End, stream: &TcpStream) -> Result<(u64, u64), ServeError> {
     let (mut messages, mut bytes) = (0, 0);
     let mut last = Instant::now();
