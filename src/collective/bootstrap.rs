@@ -286,12 +286,12 @@ impl Bootstrap {
         Ok((cores / sharing.max(1)).max(1))
     }
 
-    /// Number of NICs of each rank: the minimum of the ranks' wishes and of the channels, since a
-    /// NIC without a channel sends nothing. A rank without a wish gets as many as have a thread
+    /// Number of NICs of each rank: the minimum of the ranks' requests and of the channels, since a
+    /// NIC without a channel sends nothing. A rank without a request gets as many as have a thread
     /// each on its `cores` ([`SoftConfig::engines_for`]).
     ///
     /// # Errors
-    /// [`BootstrapError::Garbled`] names a rank that wishes for zero or sends no number; otherwise
+    /// [`BootstrapError::Garbled`] names a rank that requests zero or sends no number; otherwise
     /// as [`Bootstrap::all_gather`].
     pub fn nics(
         &mut self,
