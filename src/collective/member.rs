@@ -112,8 +112,8 @@ impl Options {
     }
 
     /// Bytes of a queue pair's window with `ranks` ranks. A rank has one window for every other
-    /// rank on every channel. Credits return four times per window, on which the latency of quick
-    /// calls depends (measured: docs/results/allreduce-h200.md).
+    /// rank on every channel. Credits return four times per window, so the latency of quick calls
+    /// depends on its size (measured: docs/results/allreduce-h200.md).
     pub fn window(&self, ranks: u32) -> u64 {
         let by_ranks = (1 << 20) / u64::from(ranks.clamp(2, 8)).next_power_of_two();
         self.window_bytes.unwrap_or(by_ranks)
@@ -352,7 +352,7 @@ fn one_kind(nics: &[Arc<dyn Nic>]) -> Result<&Arc<dyn Nic>, Error> {
     }
 }
 
-/// Whether a path carries collectives, for those who list them.
+/// The paths that carry collectives, for programs that list them.
 impl Options {
     /// Paths with which a communicator can be created.
     pub fn paths() -> impl Iterator<Item = Path> {
