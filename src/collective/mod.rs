@@ -3,7 +3,7 @@
 //!
 //! Every rank creates a [`Member`], the ranks exchange their [`RankAddress`]es, and each becomes a
 //! [`Communicator`]. [`Communicator::threads`] does this for ranks that are threads of one process.
-//! One launch reduces and sends. The head of `kernels/collective.cuh` explains why slots may be
+//! One launch reduces and sends. The head of `kernels/collective/collective.cuh` explains why slots may be
 //! reused, and how the ranks agree on the one that failed.
 //!
 //! Guarantees: every rank gets the same bits, and a silent rank is named within a bounded time.

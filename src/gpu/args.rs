@@ -1,4 +1,5 @@
-//! Arguments of kernels: mirrors of the `bp_` structures in `kernels/wire.h` and `kernels/args.h`,
+//! Arguments of kernels: mirrors of the `bp_` structures in `kernels/include/bellpush/wire.h` and
+//! `kernels/entry/args.h`,
 //! in the machine's byte order. A test compares sizes and offsets with the C side.
 
 use bytemuck::{Pod, Zeroable};

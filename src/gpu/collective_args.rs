@@ -1,4 +1,4 @@
-//! Arguments of the collective kernels: mirrors of the structures in `kernels/collective.h`. A test
+//! Arguments of the collective kernels: mirrors of the structures in `kernels/collective/collective.h`. A test
 //! compares sizes and offsets with the C side.
 
 use bytemuck::{Pod, Zeroable};

@@ -1,4 +1,4 @@
-//! Argument of the engine's kernel: mirror of `struct bp_engine_args` in `kernels/engine.h`.
+//! Argument of the engine's kernel: mirror of `struct bp_engine_args` in `kernels/engine/engine.h`.
 
 use bytemuck::{Pod, Zeroable};
 

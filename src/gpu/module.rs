@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Backend, Gpu, GpuError};
 
-/// A kernel compiled for the host executor, as `BP_KERNEL` in `kernels/exec.cuh` defines it. A call
+/// A kernel compiled for the host executor, as `BP_KERNEL` in `kernels/include/bellpush/exec.cuh` defines it. A call
 /// runs one lane; a call with null only returns the size of the argument.
 pub type HostKernel = unsafe extern "C" fn(args: *const c_void) -> usize;
 

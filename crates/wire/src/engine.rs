@@ -1,4 +1,4 @@
-//! Layouts that host and GPU engine share: mirrors of the structures in `kernels/engine.h`, in the
+//! Layouts that host and GPU engine share: mirrors of the structures in `kernels/engine/engine.h`, in the
 //! machine's byte order. A test compares sizes and offsets with the C side.
 
 use bytemuck::{Pod, Zeroable};

@@ -1,5 +1,5 @@
 //! In-band slots: lines of data that carry a sequence number, from which the NIC learns that the
-//! whole slot has arrived. `docs/protocol.md` specifies them; `kernels/inband.cuh` writes them.
+//! whole slot has arrived. `docs/protocol.md` specifies them; `kernels/include/bellpush/impl/inband.cuh` writes them.
 //!
 //! A slot is an array of lines. Each line ends with a little-endian sequence number. The data bytes
 //! of the lines, joined, form a stream. The stream is an mlx5 WQE: control segment, remote-address

@@ -3,7 +3,7 @@
 //!
 //! Packets are in [`roce`]; the other modules hold the formats that a program and a NIC share.
 //! Their layouts follow the mlx5 Programmer's Reference Manual ("Work Queue Structures",
-//! "Completion Queue Entries", "Doorbells") and agree byte for byte with `kernels/wire.h`. No
+//! "Completion Queue Entries", "Doorbells") and agree byte for byte with `kernels/include/bellpush/wire.h`. No
 //! parser trusts its input: it takes a copy of the bytes, checks the copy once and returns values.
 
 #![forbid(unsafe_code)]

@@ -113,33 +113,11 @@ BP_DEV void for_each_part(block_scope scope, uint32_t n, F f) {
   }
 }
 
-BP_DEV bp_qp_state* state_of(const bp_qp& qp) { return reinterpret_cast<bp_qp_state*>(qp.state); }
-BP_DEV uint32_t sq_blocks(const bp_qp& qp) { return 1u << qp.sq_log; }
-
-// Words of the QP's state. Shared: other callers change them at any time. Exclusive: only this caller accesses
-// them, or a synchronisation of the callers hands them over; so they are plain memory and stay in L1, which saves a
-// verb trips to L2 before its first store.
-template <class P, class T>
-BP_DEV T load_state(const T* word) {
-  if constexpr (P::shared) {
-    return ld_relaxed_gpu(word);
-  } else {
-    return ld_weak(word);
-  }
-}
-template <class P, class T>
-BP_DEV void store_state(T* word, T value) {
-  if constexpr (P::shared) {
-    st_relaxed_gpu(word, value);
-  } else {
-    *word = value;
-  }
-}
-
-// A ticket's slot and lap. A window's number of slots is mostly a power of two, which saves a 64-bit division.
-struct window_place {
-  uint32_t slot;
-  uint64_t lap;
+// Run-time options of a verb.
+enum flags : uint32_t {
+  none = 0,
+  defer_ring = 1,   // mark ready only; a later verb or ring() rings for it as well
+  unsignalled = 2,  // ask for no CQE; quiet() and wait() still work
 };
 
 }  // namespace bp

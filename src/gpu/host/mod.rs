@@ -2,7 +2,7 @@
 //!
 //! A stream is a thread that executes its operations in order. The lanes of a kernel are fibres on
 //! that thread and on one helper thread per further worker, or they are threads. Every block of a
-//! grid is resident from the launch to its end. The warp semantics are those of `kernels/exec.cuh`.
+//! grid is resident from the launch to its end. The warp semantics are those of `kernels/include/bellpush/exec.cuh`.
 
 mod ffi;
 mod fibres;
