@@ -42,11 +42,11 @@ pub mod collective;
 pub mod credit;
 pub mod engine;
 pub mod gpu;
-pub mod mem;
 pub mod nic;
 pub mod preload;
 pub mod report;
 pub mod transport;
 
+pub use bellpush_mem as mem;
 pub use bellpush_pcie as pcie;
 pub use bellpush_wire as wire;

@@ -142,14 +142,14 @@ impl Gpu {
         match (&self.backend, memory.as_host(), memory.device_addr()) {
             (Backend::Host(_), Some(view), _) => {
                 let _ = within;
-                Some((view.addr(), view.mem.clone()))
+                Some((view.addr(), view.mem().clone()))
             }
             (Backend::Host(_), None, _) => None,
             #[cfg(feature = "cuda")]
             (Backend::Cuda(gpu), Some(view), _) => {
-                let pin = super::cuda::Pin::covering(view.addr(), view.len)?;
+                let pin = super::cuda::Pin::covering(view.addr(), view.len())?;
                 // The pin is dropped first: it must not outlive the memory.
-                Some((gpu.device_address(view.addr()).ok()?, Arc::new((pin, view.mem.clone()))))
+                Some((gpu.device_address(view.addr()).ok()?, Arc::new((pin, view.mem().clone()))))
             }
             #[cfg(feature = "cuda")]
             (Backend::Cuda(gpu), None, Some(addr)) => {

@@ -245,7 +245,7 @@ impl Stream {
         match (&self.kind, &to.kind) {
             (Kind::Host(worker), DeviceKind::Host(view)) => {
                 let mem = from.host().ok_or(GpuError::Registers)?.clone();
-                worker.copy(mem, from_offset, view.mem.clone(), view.offset + to_offset, bytes)
+                worker.copy(mem, from_offset, view.mem().clone(), view.offset() + to_offset, bytes)
             }
             #[cfg(feature = "cuda")]
             (Kind::Cuda(queue), DeviceKind::Cuda(memory)) => {
@@ -273,7 +273,7 @@ impl Stream {
         match (&self.kind, &from.kind) {
             (Kind::Host(worker), DeviceKind::Host(view)) => {
                 let mem = to.host().ok_or(GpuError::Registers)?.clone();
-                worker.copy(view.mem.clone(), view.offset + from_offset, mem, to_offset, bytes)
+                worker.copy(view.mem().clone(), view.offset() + from_offset, mem, to_offset, bytes)
             }
             #[cfg(feature = "cuda")]
             (Kind::Cuda(queue), DeviceKind::Cuda(memory)) => {

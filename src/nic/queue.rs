@@ -93,7 +93,7 @@ pub struct HostSq {
 impl HostSq {
     /// The poster of a fresh queue pair. There must be only one, CPU or GPU.
     pub fn new(qpn: Qpn, queues: &Queues) -> Self {
-        let blocks = (queues.sq.len / WQEBB_BYTES) as u32;
+        let blocks = (queues.sq.len() / WQEBB_BYTES) as u32;
         Self {
             qpn,
             ring: queues.sq.clone(),
@@ -248,7 +248,7 @@ pub struct HostRq {
 impl HostRq {
     /// The poster of a fresh queue pair's receives.
     pub fn new(queues: &Queues) -> Self {
-        let wqes = (queues.rq.len >> queues.rq_stride_log) as u32;
+        let wqes = (queues.rq.len() >> queues.rq_stride_log) as u32;
         let (ring, dbr) = (queues.rq.clone(), queues.dbr.clone());
         Self { ring, dbr, stride_log: queues.rq_stride_log, wqes, pi: 0, done: 0 }
     }
@@ -302,7 +302,7 @@ pub struct HostCq {
 impl HostCq {
     /// The consumer of a fresh CQ.
     pub fn new(ring: &View, dbr: &View) -> Self {
-        let entries = (ring.len / CQE_BYTES) as u32;
+        let entries = (ring.len() / CQE_BYTES) as u32;
         Self { ring: ring.clone(), dbr: dbr.clone(), entries, ci: 0 }
     }
 

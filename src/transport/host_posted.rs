@@ -191,7 +191,7 @@ impl HostPosted {
             Memory::Host(mapped) => {
                 stream.synchronize(self.timeout)?; // the work that wrote the payload
                 let from = mapped.host().ok_or(Error::NotConnected)?;
-                Ok(from.copy_to(local, &window.view.mem, slot, bytes)?)
+                Ok(from.copy_to(local, window.view.mem(), slot, bytes)?)
             }
         }
     }

@@ -84,9 +84,9 @@ pub(super) enum Place {
 impl Place {
     /// Memory of the NIC's own.
     pub fn of_nic(gpu: &Arc<Gpu>, view: &View) -> Result<Self, Error> {
-        Ok(match view.mem.is_far() {
+        Ok(match view.mem().is_far() {
             true => Self::Far(view.clone()),
-            false => Self::Mapped(gpu.register(&view.mem)?),
+            false => Self::Mapped(gpu.register(view.mem())?),
         })
     }
 
@@ -101,7 +101,7 @@ impl Place {
     pub fn device_addr(&self, view: &View) -> Option<u64> {
         let (begin, bytes, addr) = match self {
             Self::Mapped(mapped) => (mapped.host_addr(), mapped.bytes(), mapped.addr()),
-            Self::Far(all) => (all.addr(), all.len, all.addr()),
+            Self::Far(all) => (all.addr(), all.len(), all.addr()),
         };
         let at = view.addr().checked_sub(begin)?;
         (at < bytes as u64).then_some(addr + at)

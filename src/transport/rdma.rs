@@ -88,7 +88,7 @@ impl Rdma {
         };
         let (qp, mut places) = Self::queue_pair(gpu, nic, path, &attr, options)?;
         guard.qp = Some(qp.qpn());
-        let page = &qp.queues().uar.mem;
+        let page = qp.queues().uar.mem();
         if page.is_device() {
             places.push(Place::Mapped(gpu.register(page)?));
         }
@@ -144,7 +144,7 @@ impl Rdma {
         let bytes = slots as usize * options.slot_bytes as usize;
         let push = path.data() == super::Data::Push;
         let mut dm = if push { nic.alloc_dm(bytes)? } else { None };
-        if let Some(far) = dm.take_if(|dm| dm.view.mem.is_far() && !path.posted_by_gpu()) {
+        if let Some(far) = dm.take_if(|dm| dm.view.mem().is_far() && !path.posted_by_gpu()) {
             nic.deregister(far.mr)?; // a stream's copies go to mapped memory
         }
         let (place, view, mr) = match dm {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::gpu::{DeviceMem, Executor, HostOptions};
-use crate::mem::broken::Broken;
+use bellpush_broken_mem::Broken;
 
 fn pair(memory: Option<Broken>) -> (Arc<Gpu>, Tcp, Tcp) {
     let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();

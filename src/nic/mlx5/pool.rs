@@ -65,8 +65,8 @@ impl Pool {
             return 0;
         }
         let (taken, limit) = match bytes <= RECORD_ALIGN {
-            true => (&self.records, self.page.min(self.memory.len)),
-            false => (&self.rings, self.memory.len),
+            true => (&self.records, self.page.min(self.memory.len())),
+            false => (&self.rings, self.memory.len()),
         };
         let mut found = 0;
         let took = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
@@ -83,7 +83,7 @@ impl Pool {
 
     /// Length of the memory.
     pub fn bytes(&self) -> usize {
-        self.memory.len
+        self.memory.len()
     }
 
     /// Whether a request could not be met.

@@ -195,7 +195,7 @@ impl Qp {
         psn: Psn,
     ) -> Result<Arc<Self>, NicError> {
         check(device, attr)?;
-        if memory.mem.is_far() {
+        if memory.mem().is_far() {
             return Err(MemError::Far.into()); // libmlx5 writes at the addresses that it is given
         }
         let pool = Pool::new(memory);

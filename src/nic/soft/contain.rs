@@ -91,7 +91,6 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::mem::broken::Broken;
     use crate::mem::{HostMem, View};
     use crate::nic::queue::HostQp;
     use crate::nic::soft::link::{Carries, Link, LinkCounters, LinkError, Received, ShmNet};
@@ -101,6 +100,7 @@ mod tests {
     use crate::wire::Iova;
     use crate::wire::cqe::Syndrome;
     use crate::wire::wqe::{Opcode, Piece, SendWr, Sge};
+    use bellpush_broken_mem::Broken;
 
     const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -89,13 +89,13 @@ impl Ring {
         if ![CQE_BYTES, 2 * CQE_BYTES].contains(&layout.entry_bytes) {
             return refuse("CQE's bytes", layout.entry_bytes as u64, "64 or 128");
         }
-        let entries = (view.len / layout.entry_bytes) as u64;
+        let entries = (view.len() / layout.entry_bytes) as u64;
         if !entries.is_power_of_two() || entries > MAX_CQES {
             return refuse("CQ's entries", entries, "a power of two up to 2^22");
         }
         // As the hardware's context says where they begin: in units of an entry.
-        if !view.offset.is_multiple_of(CQE_BYTES) {
-            let value = view.offset as u64;
+        if !view.offset().is_multiple_of(CQE_BYTES) {
+            let value = view.offset() as u64;
             return refuse("CQ's offset in its first page", value, "a multiple of 64");
         }
         Ok(Self::new(view, entries as u32, layout)?)
@@ -219,8 +219,8 @@ impl Cq {
             ("CQ's doorbell record's bytes", &attr.dbr, 8),
             ("UAR page's bytes", &attr.uar, UAR_BYTES),
         ] {
-            if view.len < bytes || view.offset % 8 != 0 {
-                let (value, must) = (view.len as u64, "the object's size, 8-byte aligned");
+            if view.len() < bytes || view.offset() % 8 != 0 {
+                let (value, must) = (view.len() as u64, "the object's size, 8-byte aligned");
                 return Err(NicError::Attribute { what, value, must });
             }
         }

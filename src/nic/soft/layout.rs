@@ -56,11 +56,11 @@ pub(super) fn check(attr: &QpAttr) -> Result<(), NicError> {
     if inband.slots == 0 || u64::from(inband.slots) > MAX_RING {
         return refuse("number of slots", inband.slots.into(), "1..=32768");
     }
-    if slot_bytes * u64::from(inband.slots) > inband.window.len as u64 {
-        return refuse("window's bytes", inband.window.len as u64, "at least slots * slot_bytes");
+    if slot_bytes * u64::from(inband.slots) > inband.window.len() as u64 {
+        return refuse("window's bytes", inband.window.len() as u64, "at least slots * slot_bytes");
     }
-    if inband.window.offset % 64 != 0 {
-        return refuse("window's offset", inband.window.offset as u64, "a multiple of 64");
+    if inband.window.offset() % 64 != 0 {
+        return refuse("window's offset", inband.window.offset() as u64, "a multiple of 64");
     }
     if inband.seq0 == 0 || inband.seq0 > inband.line.modulus() {
         return refuse("first sequence", inband.seq0.into(), "1..=the line format's largest");
@@ -105,8 +105,8 @@ pub(super) fn queue_bytes(attr: &QpAttr) -> usize {
 
 /// Lays the queues out in memory.
 pub(super) fn place(attr: &QpAttr, memory: &View) -> Result<Queues, NicError> {
-    if !memory.offset.is_multiple_of(WQEBB_BYTES) {
-        let (value, must) = (memory.offset as u64, "a multiple of 64");
+    if !memory.offset().is_multiple_of(WQEBB_BYTES) {
+        let (value, must) = (memory.offset() as u64, "a multiple of 64");
         return Err(NicError::Attribute { what: "queue memory's offset", value, must });
     }
     let l = layout(attr);
@@ -159,8 +159,8 @@ pub(super) fn cqs_fit(attr: &QpAttr, q: &Queues) -> Result<(), NicError> {
 }
 
 fn long_enough(what: &'static str, view: &View, bytes: usize) -> Result<(), NicError> {
-    if view.len < bytes || !view.offset.is_multiple_of(8) {
-        let (value, must) = (view.len as u64, "what the attributes ask for, 8-byte aligned");
+    if view.len() < bytes || !view.offset().is_multiple_of(8) {
+        let (value, must) = (view.len() as u64, "what the attributes ask for, 8-byte aligned");
         return Err(NicError::Attribute { what, value, must });
     }
     Ok(())

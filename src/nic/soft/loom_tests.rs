@@ -41,7 +41,7 @@ fn words(view: &View, offsets: impl IntoIterator<Item = usize>) {
 
 /// The same for a CQ's entries' last words and its doorbell record's two.
 fn cq_words(ring: &View, dbr: &View) {
-    words(ring, (CQE_TAIL_OFFSET..ring.len).step_by(CQE_BYTES));
+    words(ring, (CQE_TAIL_OFFSET..ring.len()).step_by(CQE_BYTES));
     for word in [DBR_CQ_CI_OFFSET, DBR_CQ_ARM_OFFSET] {
         dbr.load_u32(word, Ordering::Relaxed).unwrap();
     }
@@ -171,7 +171,7 @@ fn wqes_are_fetched_whole_and_completions_come_after_the_data() {
             for message in 0..3u8 {
                 // The engine gathers from the first line of a pair and writes to the second.
                 let at = usize::from(message) * 128;
-                data.mem.write(at, &[message + 1; 8]).unwrap();
+                data.mem().write(at, &[message + 1; 8]).unwrap();
                 let at = at as u64;
                 let sge = Sge { addr: Iova(mr.iova.0 + at), lkey: mr.lkey, bytes: 8 };
                 let pieces = [Piece::Data(sge)];
@@ -187,7 +187,7 @@ fn wqes_are_fetched_whole_and_completions_come_after_the_data() {
                 };
                 assert_eq!((cqe.wqe_counter, cqe.syndrome), (u16::from(message), 0));
                 let mut got = [0; 8];
-                data.mem.read(at as usize + 64, &mut got).unwrap();
+                data.mem().read(at as usize + 64, &mut got).unwrap();
                 assert_eq!(got, [message + 1; 8]);
             }
             done.store(1, Ordering::Release);

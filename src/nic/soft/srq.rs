@@ -73,12 +73,12 @@ impl Srq {
         if !(5..=MAX_STRIDE_LOG).contains(&attr.stride_log) {
             return refuse("log2 of SRQ WQE's stride", attr.stride_log.into(), "5..=10");
         }
-        let wqes = (attr.ring.len >> attr.stride_log) as u64;
+        let wqes = (attr.ring.len() >> attr.stride_log) as u64;
         if !wqes.is_power_of_two() || wqes > MAX_WQES {
             return refuse("SRQ's WQEs", wqes, "a power of two up to 32768");
         }
-        if attr.dbr.len < 4 || !attr.dbr.offset.is_multiple_of(4) {
-            return refuse("SRQ's doorbell record's bytes", attr.dbr.len as u64, "4, aligned");
+        if attr.dbr.len() < 4 || !attr.dbr.offset().is_multiple_of(4) {
+            return refuse("SRQ's doorbell record's bytes", attr.dbr.len() as u64, "4, aligned");
         }
         let srq = Self {
             number,

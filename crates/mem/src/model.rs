@@ -20,15 +20,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::host::Owner;
-use super::{Dma, HostMem, MemError};
+use crate::host::Owner;
+use crate::{Dma, HostMem, MemError};
 
 /// Tries every interleaving of `model`'s threads with at most `preemptions` switches that nothing
 /// asked for.
 ///
 /// # Panics
 /// When one of them fails.
-pub(crate) fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+pub fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 100_000;
@@ -42,7 +42,7 @@ const LINE: usize = 64;
 
 /// How the words of a modelled memory are accessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub enum Shape {
     /// What is accessed as an atomic is so by one size; the rest is guarded by it.
     Guarded,
     /// All of it is 4-byte atomics.
@@ -75,7 +75,7 @@ unsafe impl Sync for Model {}
 
 impl HostMem {
     /// Zero-filled memory of `bytes` bytes for one execution of a loom model.
-    pub(crate) fn modelled(bytes: usize, shape: Shape) -> Arc<Self> {
+    pub fn modelled(bytes: usize, shape: Shape) -> Arc<Self> {
         let place = Self::alloc(bytes).expect("a page or more");
         let state =
             State { bytes: vec![0; place.len()], words: BTreeMap::new(), lines: BTreeMap::new() };
@@ -113,21 +113,21 @@ impl Model {
         self.state().lines.entry(offset / LINE).or_default().clone()
     }
 
-    pub(super) fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+    pub(crate) fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
         match self.word(offset, Some(4)).expect("made") {
             Word::Halves(halves) => halves[offset % WORD / 4].load(order),
             Word::Whole(_) => panic!("a 4-byte load of an 8-byte word at {offset}"),
         }
     }
 
-    pub(super) fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
+    pub(crate) fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
         match self.word(offset, Some(4)).expect("made") {
             Word::Halves(halves) => halves[offset % WORD / 4].store(value, order),
             Word::Whole(_) => panic!("a 4-byte store to an 8-byte word at {offset}"),
         }
     }
 
-    pub(super) fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+    pub(crate) fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
         match self.word(offset, Some(8)).expect("made") {
             Word::Whole(word) => word.load(order),
             Word::Halves(halves) => {
@@ -138,7 +138,7 @@ impl Model {
         }
     }
 
-    pub(super) fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+    pub(crate) fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
         match self.word(offset, Some(8)).expect("made") {
             Word::Whole(word) => word.store(value, order),
             Word::Halves(_) => panic!("an 8-byte store to 4-byte words at {offset}"),
@@ -278,7 +278,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::mem::View;
+    use crate::View;
 
     /// Bytes behind a flag, published and seen with these orders.
     fn hand_over(publish: Ordering, see: Ordering) -> Result<(), ()> {

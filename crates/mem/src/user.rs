@@ -17,9 +17,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::hidden::Hidden;
-use super::host::Owner;
-use super::{Dma, HostMem, MemError, PAGE_BYTES, View};
+use crate::hidden::Hidden;
+use crate::host::Owner;
+use crate::{Dma, HostMem, MemError, PAGE_BYTES, View};
 
 /// Bytes that go through the scratch file at once.
 const SCRATCH_BYTES: usize = 64 << 10;

@@ -7,19 +7,17 @@
 //! 3. Bulk copies carry no ordering; [`HostMem::load_u64`] and its kin do, and each caller says
 //!    what its ordering orders and for whom.
 
-#[cfg(test)]
-pub(crate) mod broken;
 mod cache;
 mod copies;
 mod dma;
 pub mod hidden;
 mod host;
 mod lines;
-#[cfg(test)]
-pub(crate) mod model;
+#[cfg(feature = "model")]
+pub mod model;
 mod numa;
 mod order;
-pub(crate) mod own_thread;
+pub mod own_thread;
 mod shared;
 mod user;
 mod view;

@@ -3,13 +3,13 @@
 use std::fs;
 use std::io;
 
-use super::MemError;
+use crate::MemError;
 
 const MPOL_BIND: libc::c_int = 2;
 const MPOL_MF_STRICT: libc::c_uint = 1;
 
 /// Binds a fresh mapping to one node, before its pages are touched.
-pub(super) fn bind(addr: *mut u8, bytes: usize, node: usize) -> Result<(), MemError> {
+pub(crate) fn bind(addr: *mut u8, bytes: usize, node: usize) -> Result<(), MemError> {
     let mut mask = [0u64; 16]; // 1,024 nodes, the kernel's largest configuration
     let refused = |source| MemError::Bind { node, source };
     let word =

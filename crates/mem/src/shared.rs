@@ -6,13 +6,14 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::host::Owner;
-use super::{HostMem, MemError, PAGE_BYTES};
+use crate::host::Owner;
+use crate::{HostMem, MemError, PAGE_BYTES};
 
 impl HostMem {
     /// As [`HostMem::shared_at`] from the beginning, of a file that this library has made for processes of
     /// this user: none of us cuts it off, and another program of the user's that does could end us as well.
-    pub(crate) fn shared(file: &File, bytes: usize) -> Result<Arc<Self>, MemError> {
+    #[doc(hidden)]
+    pub fn shared(file: &File, bytes: usize) -> Result<Arc<Self>, MemError> {
         // SAFETY: see above.
         unsafe { Self::shared_at(file, 0, bytes) }
     }
@@ -24,7 +25,7 @@ impl HostMem {
     /// Nobody makes the file shorter while the memory lives: an access behind its end would fault.
     ///
     /// ```compile_fail,E0133
-    /// # use bellpush::mem::HostMem;
+    /// # use bellpush_mem::HostMem;
     /// let file = std::fs::File::open("/dev/shm/somebodys").unwrap();
     /// let mem = HostMem::shared_at(&file, 0, 4096);
     /// ```

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use super::{HostMem, MemError, View};
+use crate::{HostMem, MemError, View};
 
 /// Device memory as a NIC of its own registers it.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Exported {
 /// and written in any way as long as it lives; an [`Exported`] is of the same memory.
 ///
 /// ```compile_fail,E0200
-/// # use bellpush::mem::{Dma, HostMem, MemError};
+/// # use bellpush_mem::{Dma, HostMem, MemError};
 /// struct Anywhere;
 /// impl Dma for Anywhere {
 ///     fn device_addr(&self) -> Option<u64> {
@@ -91,34 +91,42 @@ pub unsafe trait Dma: Send + Sync {
 
 // SAFETY: a view is a checked part of a mapping, which it keeps; one of far memory, of a `Dma`.
 unsafe impl Dma for View {
+    #[inline]
     fn bytes(&self) -> usize {
         self.len
     }
 
+    #[inline]
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
         self.mem.read(self.at(offset, into.len())?, into)
     }
 
+    #[inline]
     fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
         self.mem.write(self.at(offset, from.len())?, from)
     }
 
+    #[inline]
     fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemError> {
         self.mem.fetch_add_u64(self.at(offset, 8)?, add)
     }
 
+    #[inline]
     fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, MemError> {
         self.mem.compare_swap_u64(self.at(offset, 8)?, compare, swap)
     }
 
+    #[inline]
     fn as_host(&self) -> Option<&View> {
         (!self.mem.is_far()).then_some(self)
     }
 
+    #[inline]
     fn device_addr(&self) -> Option<u64> {
         self.mem.is_far().then(|| self.addr())
     }
 
+    #[inline]
     fn read_to_host(
         &self,
         offset: usize,
@@ -129,6 +137,7 @@ unsafe impl Dma for View {
         self.mem.copy_to(self.at(offset, n)?, to, at, n)
     }
 
+    #[inline]
     fn write_from_host(
         &self,
         offset: usize,

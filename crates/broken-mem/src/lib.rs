@@ -1,11 +1,11 @@
 //! Memory that does not work, for tests of what its users do then.
 
-use super::{Dma, HostMem, MemError};
+use bellpush_mem::{Dma, HostMem, MemError};
 
 /// 4096 bytes of which every access panics, or fails.
-pub(crate) struct Broken {
+pub struct Broken {
     /// Panic rather than fail.
-    pub(crate) panics: bool,
+    pub panics: bool,
 }
 
 impl Broken {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Intent, MemError, View};
+use crate::{Intent, MemError, View};
 
 /// How far ahead of the line that is copied the lines are fetched.
 const AHEAD_BYTES: usize = 1024;
@@ -39,7 +39,7 @@ impl View {
         }
         self.prefetch(offset, bytes.min(AHEAD_BYTES), Intent::Read);
         let load = |at: usize, order: Ordering| {
-            #[cfg(test)]
+            #[cfg(feature = "model")]
             if let Some(model) = self.mem.modelled_word(start + at, 8) {
                 return model.load_u64(start + at, order);
             }
@@ -118,7 +118,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mem::{Dma, HostMem};
+    use crate::{Dma, HostMem};
 
     fn window() -> View {
         let mem = HostMem::alloc(4096).unwrap();
@@ -198,8 +198,8 @@ mod tests {
         assert!(matches!(far.at(0, 1), Err(MemError::Far)));
         // Copies each way, and lines.
         let other = window();
-        crate::mem::copy(&view, 0, &other, 5, 300).unwrap();
-        crate::mem::copy(&other, 5, &view, 500, 300).unwrap();
+        crate::copy(&view, 0, &other, 5, 300).unwrap();
+        crate::copy(&other, 5, &view, 500, 300).unwrap();
         let (mut a, mut b) = ([0; 300], [1; 300]);
         view.read(0, &mut a).unwrap();
         view.read(500, &mut b).unwrap();

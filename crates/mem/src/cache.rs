@@ -1,6 +1,6 @@
 //! Cache hints: they move lines, never data's values, so that bounds are the only rule they keep.
 
-use super::{HostMem, MemError, View};
+use crate::{HostMem, MemError, View};
 
 /// Copies from this size on fetch ahead: shorter ones end before a fetch could help.
 const AHEAD_FROM: usize = 512;
@@ -17,20 +17,20 @@ const AHEAD_BYTES: usize = 1024;
 /// cache, 16 KiB take 1.1 us instead of 0.4. Slots that are written again and again are: all-reduces with messages of 64 KiB
 /// take 7 to 11 % longer with stores past the cache (docs/results/allreduce-h200.md). So only what is too long for such
 /// slots goes past it.
-pub(super) const STREAM_FROM: usize = 128 << 10;
+pub(crate) const STREAM_FROM: usize = 128 << 10;
 
 /// Copies of these sizes to memory that a device reads leave the core's own caches for the shared one, line by line:
 /// 1 MiB that 12 cores had just written took 24 blocks of a GPU 45 us to load, 31 so. It makes the copy
 /// itself half as fast, which long messages feel more: all-reduces with messages of 15 KiB take 8 % less so, with 43 KiB
 /// and more up to 20 % more (docs/results/allreduce-h200.md). Longer than a packet, which may be part of any message.
-pub(super) const LEAVES: std::ops::RangeInclusive<usize> = (4 << 10) + 1..=16 << 10;
+pub(crate) const LEAVES: std::ops::RangeInclusive<usize> = (4 << 10) + 1..=16 << 10;
 
 /// Copies `blocks` blocks of 64 bytes with stores that bypass the cache.
 ///
 /// # Safety
 /// Both ranges are valid for the length and lie apart; `into` is a multiple of 16.
 #[cfg(target_arch = "x86_64")]
-pub(super) unsafe fn stream_blocks(from: *const u8, into: *mut u8, blocks: usize) {
+pub(crate) unsafe fn stream_blocks(from: *const u8, into: *mut u8, blocks: usize) {
     if blocks == 0 {
         return;
     }
@@ -69,7 +69,7 @@ pub(super) unsafe fn stream_blocks(from: *const u8, into: *mut u8, blocks: usize
 
 /// Goes through a copy of `bytes` bytes: `fetch` what comes, then `copy` what is due.
 #[inline]
-pub(super) fn in_pieces(
+pub(crate) fn in_pieces(
     bytes: usize,
     fetch: impl Fn(usize, usize),
     mut copy: impl FnMut(usize, usize) -> Result<(), MemError>,
@@ -194,7 +194,7 @@ fn prefetch_line(_: *const u8, _: Intent) {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mem::{Dma, PAGE_BYTES};
+    use crate::{Dma, PAGE_BYTES};
 
     #[test]
     fn any_range_may_be_prefetched_or_evicted_and_nothing_changes() {

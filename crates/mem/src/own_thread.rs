@@ -7,12 +7,11 @@ thread_local! {
 }
 
 /// The calling thread was made by the library, for itself.
-pub(crate) fn mark() {
+pub fn mark() {
     OWN.set(true);
 }
 
 /// Whether the calling thread was [`mark`]ed.
-#[cfg(feature = "cuda")]
-pub(crate) fn is_own() -> bool {
+pub fn is_own() -> bool {
     OWN.get()
 }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::cache::{self, in_pieces};
-use super::{HostMem, Intent, MemError};
+use crate::cache::{self, in_pieces};
+use crate::{HostMem, Intent, MemError};
 
 impl HostMem {
     /// Says that a device loads from the memory: what is copied into it is left where such loads find it
@@ -19,6 +19,7 @@ impl HostMem {
     }
 
     /// Copies bytes out. No ordering, and no atomicity beyond a byte.
+    #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
         if let Some(far) = self.as_far() {
             return far.read(offset, into);
@@ -32,6 +33,7 @@ impl HostMem {
 
     /// Copies bytes in. No ordering. On x86-64 whoever looks meanwhile finds each aligned unit of 16 bytes that is
     /// written as a whole either old or new, since memcpy stores vectors; elsewhere no atomicity beyond a byte.
+    #[inline]
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
         if let Some(far) = self.as_far() {
             return far.write(offset, from);
@@ -70,7 +72,7 @@ impl HostMem {
             (Some(far), None) => return far.read_to_host(offset, to, to_offset, bytes),
             (None, Some(far)) => return far.write_from_host(to_offset, self, offset, bytes),
             (Some(from), Some(to)) => {
-                return super::copy(&**from, offset, &**to, to_offset, bytes);
+                return crate::copy(&**from, offset, &**to, to_offset, bytes);
             }
         }
         let from = self.at(offset, bytes)?;
@@ -115,6 +117,7 @@ impl HostMem {
     }
 
     /// Sets `bytes` bytes from `offset` to `value`.
+    #[inline]
     pub fn fill(&self, offset: usize, bytes: usize, value: u8) -> Result<(), MemError> {
         if let Some(far) = self.as_far() {
             self.check(offset, bytes)?;
@@ -150,14 +153,14 @@ unsafe fn store_words(
         }
     }
     // The words may be held back in a write-combining buffer.
-    super::device_barrier();
+    crate::device_barrier();
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::PAGE_BYTES;
     use super::*;
+    use crate::PAGE_BYTES;
 
     #[test]
     fn access_outside_is_refused_and_touches_nothing() {

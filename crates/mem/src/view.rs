@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{MemError, View};
+use crate::{MemError, View};
 
 impl View {
     /// Atomic 4-byte load, in the machine's byte order.
@@ -45,6 +45,7 @@ impl View {
     ///
     /// # Errors
     /// [`MemError::OutOfBounds`].
+    #[inline]
     pub fn fill(&self, offset: usize, bytes: usize, value: u8) -> Result<(), MemError> {
         self.mem.fill(self.at(offset, bytes)?, bytes, value)
     }
@@ -53,6 +54,7 @@ impl View {
     ///
     /// # Errors
     /// [`MemError::OutOfBounds`].
+    #[inline]
     pub fn part(&self, offset: usize, bytes: usize) -> Result<View, MemError> {
         Ok(Self { mem: self.mem.clone(), offset: self.at(offset, bytes)?, len: bytes })
     }

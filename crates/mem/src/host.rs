@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::{Dma, MemError, PAGE_BYTES};
+use crate::{Dma, MemError, PAGE_BYTES};
 
 /// Bytes of a huge page on x86-64 and most others.
 const HUGE_BYTES: usize = 2 << 20;
@@ -16,15 +16,15 @@ const HUGE_BYTES: usize = 2 << 20;
 ///
 /// All methods take `&self`: other threads, GPUs and NICs write the same bytes concurrently.
 pub struct HostMem {
-    pub(super) base: NonNull<u8>,
-    pub(super) len: usize,
-    pub(super) owner: Owner,
+    pub(crate) base: NonNull<u8>,
+    pub(crate) len: usize,
+    pub(crate) owner: Owner,
     /// A device reads it ([`HostMem::read_by_device`]).
-    pub(super) device_reads: AtomicBool,
+    pub(crate) device_reads: AtomicBool,
 }
 
 /// Who unmaps the memory.
-pub(super) enum Owner {
+pub(crate) enum Owner {
     /// This, in the process that mapped it: the child of a fork has something else there, or nothing.
     Mapping {
         /// Its number.
@@ -37,12 +37,12 @@ pub(super) enum Owner {
     /// A device, into whose memory the processor cannot reach ([`HostMem::far`]).
     Far(Arc<dyn Dma>),
     /// A loom model ([`HostMem::modelled`]).
-    #[cfg(test)]
+    #[cfg(feature = "model")]
     Model {
         /// Its copies.
         dma: Arc<dyn Dma>,
         /// Its words.
-        model: Arc<super::model::Model>,
+        model: Arc<crate::model::Model>,
         /// Keeps the address.
         #[expect(dead_code, reason = "held for its drop")]
         place: Arc<HostMem>,
@@ -51,7 +51,7 @@ pub(super) enum Owner {
 
 impl Owner {
     /// This, of a mapping that was made just now.
-    pub(super) fn mapping() -> Self {
+    pub(crate) fn mapping() -> Self {
         Self::Mapping { process: std::process::id() }
     }
 }
@@ -63,7 +63,7 @@ unsafe impl Sync for HostMem {}
 
 impl HostMem {
     /// What lies at a place that somebody has mapped.
-    pub(super) fn over(base: NonNull<u8>, len: usize, owner: Owner) -> Self {
+    pub(crate) fn over(base: NonNull<u8>, len: usize, owner: Owner) -> Self {
         Self { base, len, owner, device_reads: AtomicBool::new(false) }
     }
 
@@ -83,7 +83,7 @@ impl HostMem {
     /// [`MemError::Bind`] when the node does not exist or the system refuses.
     pub fn alloc_on_node(bytes: usize, node: usize) -> Result<Arc<Self>, MemError> {
         let mem = Self::map(bytes)?;
-        super::numa::bind(mem.base.as_ptr(), mem.len, node)?;
+        crate::numa::bind(mem.base.as_ptr(), mem.len, node)?;
         mem.populate()?; // on its node
         Ok(Arc::new(mem))
     }
@@ -107,6 +107,7 @@ impl HostMem {
     }
 
     /// Whether it is a device's.
+    #[inline]
     pub fn is_device(&self) -> bool {
         matches!(self.owner, Owner::Device(_))
     }
@@ -166,16 +167,19 @@ impl HostMem {
     }
 
     /// Length in bytes, a multiple of [`PAGE_BYTES`].
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether the mapping is empty; it never is.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Address of the first byte, for registration with devices and for kernels' arguments.
+    #[inline]
     pub fn addr(&self) -> u64 {
         self.base.as_ptr() as u64
     }
@@ -193,10 +197,10 @@ impl HostMem {
 
     /// The device's memory, where the processor does not reach it.
     #[inline]
-    pub(super) fn as_far(&self) -> Option<&Arc<dyn Dma>> {
+    pub(crate) fn as_far(&self) -> Option<&Arc<dyn Dma>> {
         match &self.owner {
             Owner::Far(memory) => Some(memory),
-            #[cfg(test)]
+            #[cfg(feature = "model")]
             Owner::Model { dma, .. } => Some(dma),
             _ => None,
         }
@@ -204,16 +208,16 @@ impl HostMem {
 
     /// Whether loom sees its accesses; never, but in tests.
     #[inline]
-    pub(super) fn is_modelled(&self) -> bool {
-        #[cfg(test)]
+    pub(crate) fn is_modelled(&self) -> bool {
+        #[cfg(feature = "model")]
         return matches!(self.owner, Owner::Model { .. });
-        #[cfg(not(test))]
+        #[cfg(not(feature = "model"))]
         false
     }
 
     /// As [`HostMem::at`]; in a model's memory a place of which only the address is of use.
     #[inline]
-    pub(super) fn at_or_modelled(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
+    pub(crate) fn at_or_modelled(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
         if self.is_modelled() {
             self.check(offset, bytes)?;
             return Ok(self.base.as_ptr().wrapping_add(offset));
@@ -222,12 +226,12 @@ impl HostMem {
     }
 
     /// The model that a word belongs to, if the memory is one's and the word is aligned in it.
-    #[cfg(test)]
-    pub(super) fn modelled_word(
+    #[cfg(feature = "model")]
+    pub(crate) fn modelled_word(
         &self,
         offset: usize,
         bytes: usize,
-    ) -> Option<&super::model::Model> {
+    ) -> Option<&crate::model::Model> {
         match &self.owner {
             Owner::Model { model, .. } if self.check(offset, bytes).is_ok() => {
                 offset.is_multiple_of(bytes).then_some(&**model)
@@ -237,12 +241,13 @@ impl HostMem {
     }
 
     /// Whether the processor cannot reach it.
+    #[inline]
     pub fn is_far(&self) -> bool {
         self.as_far().is_some()
     }
 
     #[inline]
-    pub(super) fn check(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
+    pub(crate) fn check(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.len => Ok(()),
             _ => Err(MemError::OutOfBounds { offset, bytes, len: self.len }),
@@ -251,7 +256,7 @@ impl HostMem {
 
     /// Where the processor finds a range; nowhere in a device's memory that is far.
     #[inline]
-    pub(super) fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
+    pub(crate) fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
         self.check(offset, bytes)?;
         if self.is_far() {
             return Err(MemError::Far);
@@ -260,6 +265,7 @@ impl HostMem {
         Ok(unsafe { self.base.as_ptr().add(offset) })
     }
 
+    #[inline]
     fn aligned(&self, offset: usize, bytes: usize) -> Result<*mut u8, MemError> {
         let ptr = self.at(offset, bytes)?;
         // The base is page-aligned, so the offset's alignment is the address's.
@@ -280,19 +286,22 @@ impl HostMem {
         Ok(word)
     }
 
+    #[inline]
     fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, MemError> {
         // SAFETY: in bounds, aligned, and lives as long as `self`; an atomic may be shared.
         Ok(unsafe { AtomicU32::from_ptr(self.aligned(offset, 4)?.cast()) })
     }
 
+    #[inline]
     fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, MemError> {
         // SAFETY: in bounds, aligned, and lives as long as `self`; an atomic may be shared.
         Ok(unsafe { AtomicU64::from_ptr(self.aligned(offset, 8)?.cast()) })
     }
 
     /// Atomic 4-byte load, in the machine's byte order.
+    #[inline]
     pub fn load_u32(&self, offset: usize, order: Ordering) -> Result<u32, MemError> {
-        #[cfg(test)]
+        #[cfg(feature = "model")]
         if let Some(model) = self.modelled_word(offset, 4) {
             return Ok(model.load_u32(offset, order));
         }
@@ -303,8 +312,9 @@ impl HostMem {
     }
 
     /// Atomic 4-byte store, in the machine's byte order.
+    #[inline]
     pub fn store_u32(&self, offset: usize, value: u32, order: Ordering) -> Result<(), MemError> {
-        #[cfg(test)]
+        #[cfg(feature = "model")]
         if let Some(model) = self.modelled_word(offset, 4) {
             model.store_u32(offset, value, order);
             return Ok(());
@@ -318,8 +328,9 @@ impl HostMem {
     }
 
     /// Atomic 8-byte load, in the machine's byte order.
+    #[inline]
     pub fn load_u64(&self, offset: usize, order: Ordering) -> Result<u64, MemError> {
-        #[cfg(test)]
+        #[cfg(feature = "model")]
         if let Some(model) = self.modelled_word(offset, 8) {
             return Ok(model.load_u64(offset, order));
         }
@@ -330,8 +341,9 @@ impl HostMem {
     }
 
     /// Atomic 8-byte store, in the machine's byte order.
+    #[inline]
     pub fn store_u64(&self, offset: usize, value: u64, order: Ordering) -> Result<(), MemError> {
-        #[cfg(test)]
+        #[cfg(feature = "model")]
         if let Some(model) = self.modelled_word(offset, 8) {
             model.store_u64(offset, value, order);
             return Ok(());
@@ -345,6 +357,7 @@ impl HostMem {
     }
 
     /// Atomic 8-byte fetch-and-add; returns the old value.
+    #[inline]
     pub fn fetch_add_u64(&self, offset: usize, add: u64) -> Result<u64, MemError> {
         if let Some(far) = self.as_far() {
             return far.fetch_add(offset, add);
@@ -353,6 +366,7 @@ impl HostMem {
     }
 
     /// Atomic 8-byte compare-and-swap; returns the old value.
+    #[inline]
     pub fn compare_swap_u64(
         &self,
         offset: usize,
@@ -389,7 +403,7 @@ impl Drop for HostMem {
 /// A part of a [`HostMem`] that keeps it alive: a queue, a doorbell record, a page.
 ///
 /// ```compile_fail,E0451
-/// # use bellpush::mem::{HostMem, View};
+/// # use bellpush_mem::{HostMem, View};
 /// let mem = HostMem::alloc(4096).unwrap();
 /// let longer = View { mem, offset: 0, len: 1 << 40 };
 /// ```
@@ -406,32 +420,38 @@ impl View {
     ///
     /// # Errors
     /// [`MemError::OutOfBounds`] when the range leaves the mapping.
+    #[inline]
     pub fn new(mem: &Arc<HostMem>, offset: usize, len: usize) -> Result<Self, MemError> {
         mem.check(offset, len)?;
         Ok(Self { mem: mem.clone(), offset, len })
     }
 
     /// The mapping that the view is a part of.
+    #[inline]
     pub fn mem(&self) -> &Arc<HostMem> {
         &self.mem
     }
 
     /// First byte of the view in its mapping.
+    #[inline]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
     /// Length of the view.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether it has no bytes.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Address of the view's first byte.
+    #[inline]
     pub fn addr(&self) -> u64 {
         self.mem.addr() + self.offset as u64
     }
@@ -440,6 +460,7 @@ impl View {
     ///
     /// # Errors
     /// [`MemError::OutOfBounds`] when they leave the view.
+    #[inline]
     pub fn at(&self, offset: usize, bytes: usize) -> Result<usize, MemError> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.len => Ok(self.offset + offset),
