@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::nic::NicError;
+
 /// Remedy for a machine without a device.
 const SOFTWARE_DEVICE: &str =
     "for a software one start the program as `bellpush run -- COMMAND…`, or take --nic soft";
@@ -170,6 +172,12 @@ pub enum Mlx5Error {
         /// The system's error.
         source: io::Error,
     },
+}
+
+impl From<Mlx5Error> for NicError {
+    fn from(error: Mlx5Error) -> Self {
+        Self::Device(error.into())
+    }
 }
 
 impl Mlx5Error {

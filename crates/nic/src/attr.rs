@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
 
-use super::{Access, QpState};
-use crate::wire::{Psn, Qpn};
+use crate::{Access, QpState};
+use bellpush_wire::{Psn, Qpn};
 
 /// Service of a queue pair (InfiniBand vol. 1, 9.2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,11 +25,13 @@ pub enum QpType {
 
 impl QpType {
     /// Whether requests are sent and acknowledged: RC, and the sending end of XRC.
+    #[inline]
     pub fn is_reliable_requester(self) -> bool {
         matches!(self, Self::Rc | Self::XrcSend)
     }
 
     /// Whether requests are received and acknowledged: RC, and the receiving end of XRC.
+    #[inline]
     pub fn is_reliable_responder(self) -> bool {
         matches!(self, Self::Rc | Self::XrcRecv)
     }
@@ -56,17 +58,20 @@ impl Mtu {
     }
 
     /// Payload bytes of a full packet.
+    #[inline]
     pub fn bytes(self) -> usize {
         self.0.into()
     }
 
     /// The part of a message of `bytes` bytes that its packet `index` carries.
+    #[inline]
     pub fn part(self, index: u32, bytes: u32) -> Range<usize> {
         let (all, start) = (bytes as usize, index as usize * self.bytes());
         start.min(all)..(start + self.bytes()).min(all)
     }
 
     /// Packets of a message; an empty one takes one as well.
+    #[inline]
     pub fn packets(self, bytes: u32) -> u32 {
         bytes.div_ceil(self.0.into()).max(1)
     }
@@ -121,7 +126,7 @@ pub const MAX_RD_ATOMIC: u8 = 16;
 /// Address vector: the path to a peer (InfiniBand vol. 1, 11.2.2.1; annex A17.4 for RoCEv2).
 ///
 /// Packets go with its fields as far as the link can have them so, see
-/// [`SoftNic::carries`](crate::nic::soft::SoftNic::carries). The UDP source port follows from the
+/// `SoftNic::carries`. The UDP source port follows from the
 /// flow label, or, where that is 0, from the two queue pairs' numbers (annex A17.4.5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressVector {

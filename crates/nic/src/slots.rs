@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Inband;
-use super::queue::QueueError;
-use crate::mem::{Dma, View};
-use crate::wire::Qpn;
-use crate::wire::inband::slot_of;
-use crate::wire::wqe::SendWr;
+use crate::Inband;
+use crate::queue::QueueError;
+use bellpush_mem::{Dma, View};
+use bellpush_wire::Qpn;
+use bellpush_wire::inband::slot_of;
+use bellpush_wire::wqe::SendWr;
 
 /// In-band window as its poster sees it.
 pub struct HostSlots {
@@ -38,6 +38,7 @@ impl HostSlots {
     }
 
     /// Slots that may be written now.
+    #[inline]
     pub fn credits(&self) -> u32 {
         self.cfg.slots - (self.ticket - self.done) as u32
     }
@@ -80,6 +81,7 @@ impl HostSlots {
     }
 
     /// Takes back the credits up to the ticket that a completion reports.
+    #[inline]
     pub fn retire(&mut self, wqe_counter: u16) {
         let ticket = self.done + u64::from(wqe_counter.wrapping_sub(self.done as u16));
         if ticket < self.ticket {

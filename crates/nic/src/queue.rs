@@ -9,19 +9,19 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{Order, QueuePair, Queues};
-use crate::mem::{Dma, MemError, View, device_barrier};
-use crate::wire::blueflame::{self, BF_BYTES};
-use crate::wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET, Cqe, CqeOpcodeError, is_ready, owner_bit};
-use crate::wire::doorbell::{
+use crate::{Order, QueuePair, Queues};
+use bellpush_mem::{Dma, MemError, View, device_barrier};
+use bellpush_wire::blueflame::{self, BF_BYTES};
+use bellpush_wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET, Cqe, CqeOpcodeError, is_ready, owner_bit};
+use bellpush_wire::doorbell::{
     DBR_CQ_CI_OFFSET, DBR_RCV_OFFSET, DBR_SND_OFFSET, UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET,
     cq_ci_word, dbr_word, register_of,
 };
-use crate::wire::umr::Umr;
-use crate::wire::wqe::{
+use bellpush_wire::umr::Umr;
+use bellpush_wire::wqe::{
     DS_BYTES, DataSeg, Flags, INVALID_LKEY, MAX_WQE_BYTES, SendWr, Sge, WQEBB_BYTES, WqeError,
 };
-use crate::wire::{Qpn, Rkey};
+use bellpush_wire::{Qpn, Rkey};
 
 /// Why something was not posted or not read.
 #[derive(Debug, thiserror::Error)]
@@ -110,11 +110,13 @@ impl HostSq {
     }
 
     /// Basic blocks that may be posted now.
+    #[inline]
     pub fn free(&self) -> u32 {
         self.blocks - (self.pi - self.done) as u32
     }
 
     /// Next basic block to be posted.
+    #[inline]
     pub fn producer(&self) -> u64 {
         self.pi
     }
@@ -139,6 +141,7 @@ impl HostSq {
         self.put(need)
     }
 
+    #[inline]
     fn put(&mut self, need: u32) -> Result<u64, QueueError> {
         let bytes = need as usize * WQEBB_BYTES;
         let start = (self.pi % u64::from(self.blocks)) as usize * WQEBB_BYTES;
@@ -148,11 +151,13 @@ impl HostSq {
         Ok(self.advance(need))
     }
 
+    #[inline]
     fn reserve(&self, need: u32) -> Result<u32, QueueError> {
         let free = self.free();
         if need > free { Err(QueueError::Full { need, free }) } else { Ok(need) }
     }
 
+    #[inline]
     fn advance(&mut self, blocks: u32) -> u64 {
         let index = self.pi;
         self.lengths[(index % u64::from(self.blocks)) as usize] = blocks as u8;
@@ -163,6 +168,7 @@ impl HostSq {
     }
 
     /// What to store to ring for everything posted.
+    #[inline]
     pub fn bell(&self) -> Bell {
         Bell {
             dbr_addr: self.dbr.addr() + DBR_SND_OFFSET as u64,
@@ -176,6 +182,7 @@ impl HostSq {
     ///
     /// # Errors
     /// [`QueueError::Memory`] when the queues' views are not what they should be.
+    #[inline]
     pub fn ring(&mut self) -> Result<(), QueueError> {
         let bell = self.bell();
         // Release: the NIC, which reads the record before the WQEs, finds the WQEs written.
@@ -224,6 +231,7 @@ impl HostSq {
     }
 
     /// Frees the ring up to and with the WQE that a completion reports.
+    #[inline]
     pub fn retire(&mut self, wqe_counter: u16) {
         let start = self.done + u64::from(wqe_counter.wrapping_sub(self.done as u16));
         let length = self.lengths[(start % u64::from(self.blocks)) as usize];
@@ -254,6 +262,7 @@ impl HostRq {
     }
 
     /// Receives that may be posted now.
+    #[inline]
     pub fn free(&self) -> u32 {
         self.wqes - (self.pi - self.done) as u32
     }
@@ -286,6 +295,7 @@ impl HostRq {
     }
 
     /// Frees the oldest receive: receives complete in order.
+    #[inline]
     pub fn retire(&mut self) {
         self.done = (self.done + 1).min(self.pi);
     }
@@ -310,6 +320,7 @@ impl HostCq {
     ///
     /// # Errors
     /// [`QueueError::Cqe`] for an entry with an unknown opcode, which is passed over.
+    #[inline]
     pub fn poll(&mut self) -> Result<Option<Cqe>, QueueError> {
         if self.entries == 0 {
             return Ok(None);
@@ -365,6 +376,7 @@ impl HostQp {
     ///
     /// # Errors
     /// As [`HostCq::poll`].
+    #[inline]
     pub fn poll_send(&mut self) -> Result<Option<Cqe>, QueueError> {
         let cqe = self.send_cq.poll()?;
         if let Some(cqe) = &cqe {
@@ -377,6 +389,7 @@ impl HostQp {
     ///
     /// # Errors
     /// As [`HostCq::poll`].
+    #[inline]
     pub fn poll_recv(&mut self) -> Result<Option<Cqe>, QueueError> {
         let cqe = self.recv_cq.poll()?;
         if cqe.is_some() {
