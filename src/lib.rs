@@ -18,9 +18,9 @@
 //! | [`report`] | results: rows, statistics, JSON |
 //! | [`preload`] | configuration of the preloaded object (`bellpush run`) |
 //!
-//! Dependencies point one way: `collective` uses `transport`, which uses `nic`, `gpu` and `credit`,
-//! which use `mem` and `wire`; `engine` uses `nic` and `gpu`; `mem` and `credit` use no other module.
-//! [`wire`] and [`pcie`] are crates of their own, without `unsafe` and without a C++ compiler.
+//! Dependencies point one way: `collective` uses `transport`, which uses `nic` and `gpu`; `engine` uses `nic` and
+//! `gpu`; `report` uses `transport`. The layers below are separate crates, which build without a C++ compiler: [`wire`],
+//! [`pcie`], [`mem`], and those that [`nic`] re-exports.
 //!
 //! Documents in the repository:
 //!

@@ -1,4 +1,4 @@
-//! Model of the shared-memory link's ring (`src/nic/soft/link/shm/ring.rs`): loom tries every
+//! Model of the shared-memory link's ring (`crates/soft-nic/src/link/shm/ring.rs`): loom tries every
 //! interleaving and every value that a load may see under the C++ memory model.
 //!
 //! 1. *push*: unless all slots are in use, write the packet, then the slot's sequence (release).

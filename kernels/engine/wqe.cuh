@@ -2,7 +2,7 @@
 //
 // What a program wrote is copied into shared memory first; only the copy is looked at. Whatever is
 // not a plain, whole, correct request of the kinds below goes back to the host with the queue pair,
-// which finds out by itself what is wrong (src/nic/soft). So nothing here says *which* error it is.
+// which finds out by itself what is wrong (crates/soft-nic). So nothing here says *which* error it is.
 #ifndef BELLPUSH_ENGINE_WQE_CUH
 #define BELLPUSH_ENGINE_WQE_CUH
 

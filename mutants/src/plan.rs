@@ -4,7 +4,7 @@
 //! what = "the answer of the oldest entry is given to a duplicate"
 //! test = "--test roce_faults replay_answers_the_newest"
 //! [[edit]]
-//! file = "src/nic/soft/rc/replay.rs"
+//! file = "crates/soft-nic/src/service/rc/replay.rs"
 //! find = '''exact text, occurring exactly once in the file'''
 //! replace = '''the bug'''
 //! ```

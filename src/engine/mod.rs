@@ -134,6 +134,11 @@ fn accelerator(
     Ok(Arc::new(engine))
 }
 
+/// The kernel, which uses whatever addresses [`Accelerator::run`] gives it: nobody but an [`Offload`] may have it.
+///
+/// ```compile_fail,E0603
+/// use bellpush::engine::GpuEngine;
+/// ```
 struct GpuEngine {
     gpu: Arc<Gpu>,
     /// Ordinals of the GPUs whose memory the engine reaches.

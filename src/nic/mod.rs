@@ -6,11 +6,11 @@
 
 #[cfg(feature = "mlx5")]
 pub mod mlx5;
-pub mod soft;
 
 use std::sync::Arc;
 
 pub use bellpush_nic::*;
+pub use bellpush_soft_nic as soft;
 
 /// Opens a verbs device: `mlx5_0`, `mlx5_0:1` with its port, `mlx5_0:1:3` with its GID's index.
 ///

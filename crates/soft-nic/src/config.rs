@@ -1,0 +1,101 @@
+//! What a software NIC is made of.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::offload::Offload;
+use crate::service::local::InProcess;
+use crate::service::requester::Timers;
+
+/// How an engine's thread waits for work.
+///
+/// Doorbells in plain memory cannot wake a sleeper, so naps are bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nap {
+    /// How long to go on looking after the last work.
+    pub spin: Duration,
+    /// How long to go on looking, but giving way to other threads, after that.
+    pub give_way: Duration,
+    /// Length of a nap after that.
+    pub nap: Duration,
+}
+
+impl Default for Nap {
+    fn default() -> Self {
+        let us = Duration::from_micros;
+        Self { spin: us(50), give_way: us(200), nap: us(50) }
+    }
+}
+
+impl Nap {
+    /// Never naps: for a machine with a core to spare for each engine.
+    pub const NEVER: Self =
+        Self { spin: Duration::MAX, give_way: Duration::MAX, nap: Duration::ZERO };
+
+    /// For so many threads, other busy ones among them, on so many cores. A thread that has given way or naps comes
+    /// late to the next message, all the later the longer messages take: they stay long then.
+    pub fn for_threads(threads: usize, cores: usize) -> Self {
+        if threads < cores { Self::NEVER } else { Self::default() }
+    }
+}
+
+/// What a software NIC is made of.
+#[derive(Clone)]
+pub struct SoftConfig {
+    /// Number of engines. Queue pairs are dealt to them in the order of creation, each round
+    /// beginning one engine later, so that pairs made together do not put all senders on one.
+    pub engines: usize,
+    /// The in-process link that the NIC is on, unless it is opened on a packet link.
+    pub link: Arc<InProcess>,
+    /// How the engines' threads wait.
+    pub nap: Nap,
+    /// In-process: pause between two tries of a SEND to an empty receive queue. (On a packet link
+    /// this and the next are attributes of the queue pair.)
+    pub rnr_timer: Duration,
+    /// In-process: how long a peer that does not answer is tried.
+    pub answer_timer: Duration,
+    /// Where random numbers (first PSNs, queue pair numbers on packet links) begin; `None` takes
+    /// what the system gives, a number is for simulations that must repeat.
+    pub seed: Option<u64>,
+    /// In-process: an engine elsewhere that carries out what is plain and correct. NICs that send to
+    /// each other through it must share it.
+    pub offload: Option<Arc<Offload>>,
+}
+
+impl SoftConfig {
+    /// Engine threads that so many cores have room for: three quarters of them, since as many as there are cores would
+    /// leave none for who calls; 1 to 12.
+    pub fn engines_for(cores: usize) -> usize {
+        (cores * 3 / 4).clamp(1, 12)
+    }
+
+    /// One engine on a link, with default timers.
+    pub fn new(link: &Arc<InProcess>) -> Self {
+        Self {
+            engines: 1,
+            link: link.clone(),
+            nap: Nap::default(),
+            rnr_timer: Duration::from_micros(20),
+            answer_timer: Duration::from_millis(200),
+            seed: None,
+            offload: None,
+        }
+    }
+}
+
+impl SoftConfig {
+    /// What does not change while the NIC lives.
+    pub(crate) fn fixed(&self) -> (Timers, u64) {
+        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4);
+        let timers = Timers { rnr_ns: ns(self.rnr_timer), answer_ns: ns(self.answer_timer) };
+        (timers, self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()))
+    }
+}
+
+impl Default for SoftConfig {
+    /// As [`SoftConfig::new`] on an in-process link of its own.
+    fn default() -> Self {
+        Self::new(&InProcess::new())
+    }
+}

@@ -1,0 +1,468 @@
+//! What the engines, the queue pairs and the user of a software NIC share.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+use crossbeam_utils::CachePadded;
+
+use crate::contain;
+use crate::counters::Live;
+use crate::engine::{Core, Seat};
+use crate::link::port::Port;
+use crate::link::{Carries, Link};
+use crate::objects::cq::{Cq, CqAttr, CqLayout};
+use crate::objects::events::Events;
+use crate::objects::layout;
+use crate::objects::mr::{MrTable, Pd};
+use crate::objects::number::{Number, Numbers};
+use crate::objects::qp::{Objects, Qp};
+use crate::objects::srq::{Srq, SrqAttr};
+use crate::objects::state::Attributes;
+use crate::objects::xrc::{Target, XrcSrq, Xrcd};
+use crate::offload::Offload;
+use crate::service::Transport;
+use crate::service::local::InProcess;
+use crate::service::local::capture::Tap;
+use crate::service::requester::Timers;
+use bellpush_mem::{HostMem, View};
+use bellpush_nic::{Change, Mtu, NicAddress, NicError, QpAttr, QpState, QpType, QueuePair, Queues};
+use bellpush_wire::Qpn;
+use bellpush_wire::roce::{MAX_PACKET_BYTES, MAX_PATH_MTU};
+
+/// Most queue pairs of a NIC.
+const MAX_QPS: usize = 1 << 16;
+/// Queue pair numbers 0 and 1 are special (InfiniBand vol. 1, 9.2.3); the first pages are left to
+/// them and to whoever wants fixed numbers.
+const FIRST_QPN: u32 = 0x100;
+
+/// Where the NIC is.
+pub(crate) enum Place {
+    /// On the in-process link, by number.
+    InProcess(Arc<InProcess>, u64),
+    /// On a packet link.
+    Packets {
+        address: IpAddr,
+        /// Largest path MTU.
+        mtu: Mtu,
+        carries: Carries,
+        /// The link, in words.
+        description: String,
+    },
+}
+
+pub(crate) struct Device {
+    pub(crate) place: Place,
+    /// Whether the owner wants the port up.
+    pub(crate) enabled: Arc<AtomicBool>,
+    pub(crate) myself: Weak<Device>,
+    pub(crate) mrs: Arc<MrTable>,
+    /// The protection domain of whoever does not ask for one.
+    pub(crate) pd: Arc<Pd>,
+    qps: RwLock<HashMap<u32, Arc<Qp>>>,
+    next_qpn: AtomicU32,
+    /// Of protection domains, CQs and SRQs.
+    numbers: Arc<Numbers>,
+    /// State of a generator of numbers that are hard to guess, for PSNs.
+    random: AtomicU64,
+    /// Queue pairs created so far.
+    dealt: AtomicUsize,
+    pub(crate) engines: Vec<CachePadded<Seat>>,
+    pub(crate) counters: Arc<Live>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) timers: Timers,
+    /// An engine elsewhere that carries out what is plain and correct.
+    pub(crate) offload: Option<Arc<Offload>>,
+}
+
+impl Device {
+    /// A device on the in-process link.
+    pub(crate) fn in_process(
+        link: &Arc<InProcess>,
+        engines: usize,
+        timers: Timers,
+        seed: u64,
+        offload: Option<Arc<Offload>>,
+    ) -> Arc<Self> {
+        // A capture shows each WQE's message, which another engine does not.
+        let offload = offload.filter(|_| link.tap().is_none());
+        let place = |id| Place::InProcess(link.clone(), id);
+        link.attach(|id| Self::new(place(id), engines, timers, seed, offload))
+    }
+
+    /// A device on a packet link, which its one engine owns.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] when the link's packets are too short for any path MTU.
+    pub(crate) fn on_packets(
+        link: Box<dyn Link>,
+        timers: Timers,
+        seed: u64,
+    ) -> Result<Arc<Self>, NicError> {
+        let most = link.mtu();
+        let must = "at least 296 bytes: headers and a payload of 256";
+        let short = NicError::Attribute { what: "link's longest packet", value: most as u64, must };
+        let headers = MAX_PACKET_BYTES - MAX_PATH_MTU;
+        let mtu = most.checked_sub(headers).and_then(Mtu::within).ok_or(short)?;
+        let (address, carries, description) = (link.address(), link.carries(), link.describe());
+        let place = Place::Packets { address, mtu, carries, description };
+        let device = Self::new(place, 1, timers, seed, None);
+        let (counters, events) = (device.counters.clone(), device.events.clone());
+        let port = Port::new(link, device.enabled.clone(), counters, events);
+        device.engines[0].control().attach(port);
+        // Numbers of a process that ended are not taken again by the next: its peers may still
+        // send to them.
+        let first = FIRST_QPN + device.random() % (Qpn::MAX / 2);
+        device.next_qpn.store(first, Ordering::Relaxed);
+        Ok(device)
+    }
+
+    fn new(
+        place: Place,
+        engines: usize,
+        timers: Timers,
+        seed: u64,
+        offload: Option<Arc<Offload>>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|myself| Self {
+            place,
+            enabled: Arc::new(AtomicBool::new(true)),
+            myself: myself.clone(),
+            mrs: Arc::new(MrTable::new(seed)),
+            pd: Arc::new(Pd::new(Number::fixed(0))),
+            qps: RwLock::default(),
+            next_qpn: AtomicU32::new(FIRST_QPN),
+            numbers: Numbers::new(),
+            random: AtomicU64::new(seed),
+            dealt: AtomicUsize::new(0),
+            engines: (0..engines).map(|_| CachePadded::default()).collect(),
+            counters: Arc::default(),
+            events: Arc::default(),
+            timers,
+            offload,
+        })
+    }
+
+    /// The NIC's address, and the largest path MTU there.
+    pub(crate) fn here(&self) -> (NicAddress, Mtu) {
+        match &self.place {
+            Place::InProcess(_, id) => (NicAddress::InProcess(*id), Mtu::MAX),
+            Place::Packets { address, mtu, .. } => (NicAddress::Ip(*address), *mtu),
+        }
+    }
+
+    /// The NIC's number on the in-process link; 0 on others.
+    pub(crate) fn id(&self) -> u64 {
+        match self.place {
+            Place::InProcess(_, id) => id,
+            Place::Packets { .. } => 0,
+        }
+    }
+
+    /// The link, in words.
+    pub(crate) fn describe(&self) -> String {
+        match &self.place {
+            Place::InProcess(_, id) if self.offload.is_some() => {
+                let engine = self.offload.as_ref().map_or_else(String::new, |it| it.describe());
+                format!("in-process link, NIC {id}; engine on {engine}")
+            }
+            Place::InProcess(link, id) => match link.tap().map(Tap::is_whole) {
+                None => format!("in-process link, NIC {id}"),
+                Some(true) => format!("in-process link, NIC {id}; captured as packets"),
+                Some(false) => format!("in-process link, NIC {id}; capture failed"),
+            },
+            Place::Packets { description, .. } => description.clone(),
+        }
+    }
+
+    /// A number that was not drawn before (splitmix64).
+    pub(crate) fn random(&self) -> u32 {
+        let mut z = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) as u32
+    }
+
+    /// Who records what goes over the in-process link.
+    pub(crate) fn tap(&self) -> Option<&Tap> {
+        match &self.place {
+            Place::InProcess(link, _) => link.tap(),
+            Place::Packets { .. } => None,
+        }
+    }
+
+    pub(crate) fn create_pd(&self) -> Result<Arc<Pd>, NicError> {
+        Ok(Arc::new(Pd::new(self.numbers.take()?)))
+    }
+
+    pub(crate) fn create_cq(&self, attr: &CqAttr, layout: CqLayout) -> Result<Arc<Cq>, NicError> {
+        let cq = Arc::new(Cq::shared(self.numbers.take()?, attr, layout, self.events.clone())?);
+        if attr.notify.is_some() {
+            self.engines[0].control().watch_arming(&attr.uar, &cq);
+        }
+        Ok(cq)
+    }
+
+    pub(crate) fn create_srq(
+        &self,
+        attr: &SrqAttr,
+        xrc: Option<XrcSrq>,
+    ) -> Result<Arc<Srq>, NicError> {
+        Ok(Arc::new(Srq::new(self.numbers.take()?, attr, xrc, self.events.clone())?))
+    }
+
+    /// The receiving end of an XRC connection. What it has of queues nobody writes to.
+    pub(crate) fn create_xrc_recv(&self, xrcd: &Arc<Xrcd>) -> Result<Arc<Qp>, NicError> {
+        let attr = QpAttr {
+            sq_blocks: 0,
+            rq_wqes: 0,
+            rq_sges: 0,
+            send_cqes: 1,
+            recv_cqes: 0,
+            rnr_retry: 0,
+            ack_timeout: 0,
+            inband: None,
+            blueflame: false,
+        };
+        let memory = HostMem::alloc(layout::queue_bytes(&attr))?;
+        let queues = layout::place(&attr, &View::new(&memory, 0, memory.len())?)?;
+        let objects = Objects { kind: QpType::XrcRecv, ..self.private(&attr, &queues)? };
+        self.create(&attr, queues, objects, Some(Target::new(xrcd.clone())))
+    }
+
+    /// CQs that a reliable connection has for itself, over queues that were checked.
+    pub(crate) fn private(&self, attr: &QpAttr, q: &Queues) -> Result<Objects, NicError> {
+        let make = |ring: &_, dbr: &_, entries| {
+            let views = (View::clone(ring), View::clone(dbr));
+            Ok::<_, NicError>(Arc::new(Cq::private(
+                self.numbers.take()?,
+                views,
+                entries,
+                self.events.clone(),
+            )?))
+        };
+        let recv = attr.recv_cqes > 0;
+        Ok(Objects {
+            kind: QpType::Rc,
+            pd: self.pd.clone(),
+            send_cq: make(&q.send_cq, &q.send_cq_dbr, attr.send_cqes)?,
+            recv_cq: recv.then(|| make(&q.recv_cq, &q.recv_cq_dbr, attr.recv_cqes)).transpose()?,
+            srq: None,
+            uidx: 0,
+        })
+    }
+
+    pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
+    }
+
+    pub(crate) fn qps_of_all(&self) -> Vec<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// What `of` says of each queue pair, whose queues stay meanwhile: one that is destroyed leaves
+    /// the table first. `of` waits for no lock under which somebody waits for the table: an engine's,
+    /// for one. The error that a queue pair remembers has a lock that nobody holds any longer than
+    /// that takes.
+    pub(crate) fn look_at_all<T>(&self, of: impl FnMut(&Arc<Qp>) -> T) -> Vec<T> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).values().map(of).collect()
+    }
+
+    /// Whether an engine's thread panicked.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.engines.iter().any(|seat| seat.failed.load(Ordering::Acquire))
+    }
+
+    fn seat(&self, qp: &Qp) -> &Seat {
+        &self.engines[qp.engine]
+    }
+
+    pub(crate) fn create_qp(
+        &self,
+        attr: &QpAttr,
+        queues: Queues,
+        objects: Objects,
+    ) -> Result<Arc<Qp>, NicError> {
+        if objects.kind == QpType::XrcRecv {
+            let must = "made with its XRC domain";
+            return Err(NicError::Attribute { what: "receiving end of XRC", value: 1, must });
+        }
+        self.create(attr, queues, objects, None)
+    }
+
+    fn create(
+        &self,
+        attr: &QpAttr,
+        queues: Queues,
+        objects: Objects,
+        xrc: Option<Target>,
+    ) -> Result<Arc<Qp>, NicError> {
+        if self.has_failed() {
+            return Err(contain::refusal());
+        }
+        layout::uses(attr, &queues, &objects)?;
+        let simple = matches!(objects.kind, QpType::Rc | QpType::Uc);
+        if !simple && matches!(self.place, Place::InProcess(..)) {
+            let must = "on a packet link: the in-process link carries plain connections";
+            return Err(NicError::Attribute { what: "datagram or XRC queue pair", value: 1, must });
+        }
+        let qp = {
+            let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
+            if qps.len() >= MAX_QPS {
+                return Err(NicError::Full { what: "queue pairs", limit: MAX_QPS });
+            }
+            let qpn = loop {
+                let next = self.next_qpn.fetch_add(1, Ordering::Relaxed) & Qpn::MAX;
+                if next >= FIRST_QPN && !qps.contains_key(&next) {
+                    break next;
+                }
+            };
+            let engine = self.deal_to(&qps, &queues);
+            let qp = Arc::new(Qp::new(Qpn(qpn), engine, self, attr, queues, (objects, xrc)));
+            qps.insert(qpn, qp.clone());
+            qp
+        };
+        // Not under the lock of the queue pairs: an engine's comes first, since a queue pair that is
+        // connected looks its peer up while it holds the engine.
+        let added = self.seat(&qp).control().add(qp.clone());
+        if let Err(refused) = added {
+            self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qp.qpn.0);
+            return Err(refused.into());
+        }
+        if let Some(offload) = &self.offload {
+            self.seat(&qp).control().enlist(qp.qpn.0, offload);
+        }
+        Ok(qp)
+    }
+
+    /// The engine of a new queue pair. Those that share a UAR page share an engine: two that watched
+    /// it would hide doorbells from each other when one clears it.
+    fn deal_to(&self, qps: &HashMap<u32, Arc<Qp>>, queues: &Queues) -> usize {
+        let count = self.engines.len();
+        let same = |qp: &&Arc<Qp>| count > 1 && qp.queues.uar.addr() == queues.uar.addr();
+        let beside = qps.values().find(same).map(|qp| qp.engine);
+        beside.unwrap_or_else(|| deal(self.dealt.fetch_add(1, Ordering::Relaxed), count))
+    }
+
+    pub(crate) fn destroy_qp(&self, qpn: u32) -> Result<(), NicError> {
+        let removed = self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
+        let qp = removed.ok_or(NicError::NoSuchQp(qpn))?;
+        self.seat(&qp).control().remove(qpn);
+        // The lock waits for a peer's engine that is in there; later ones get no answer.
+        qp.set_error();
+        qp.part_from_senders();
+        qp.receives().kill();
+        Ok(())
+    }
+
+    pub(crate) fn modify(&self, qp: &Qp, to: QpState, change: &Change) -> Result<(), NicError> {
+        if to == QpState::Err && *change == Change::default() {
+            qp.set_error();
+            return Ok(());
+        }
+        let mut core = self.seat(qp).control();
+        // Under the lock: an engine that panics is marked before it takes the lock to end its queue
+        // pairs, so none is brought up behind that.
+        if self.seat(qp).failed.load(Ordering::Acquire) && to != QpState::Reset {
+            return Err(contain::refusal());
+        }
+        if !core.recall(qp.qpn.0) {
+            return Err(self
+                .offload
+                .as_ref()
+                .and_then(|it| it.failure())
+                .expect("it was given up"));
+        }
+        let from = QueuePair::state(qp);
+        let attributes = qp.apply(to, change)?;
+        if to == QpState::Rtr {
+            self.bring_up(&mut core, qp, &attributes)?;
+        }
+        if to == QpState::Reset {
+            core.reset(qp.qpn.0)?;
+            qp.receives().reset();
+            qp.forget(self.random());
+        }
+        if (from, to) == (QpState::Rts, QpState::Sqd) {
+            // Until the engine has looked; the in-process link has nothing on its way.
+            let packets = matches!(self.place, Place::Packets { .. });
+            qp.draining.store(packets, Ordering::Relaxed);
+        }
+        qp.advance(from, to)?;
+        core.enter(qp.qpn.0, from, to, &attributes);
+        if matches!(to, QpState::Rts | QpState::Sqd) {
+            core.wake(qp.qpn.0);
+        }
+        Ok(())
+    }
+
+    /// Finds the way to the peer of a queue pair that is to enter RTR.
+    fn bring_up(&self, core: &mut Core, qp: &Qp, attributes: &Attributes) -> Result<(), NicError> {
+        let (nic, qpn) = (attributes.av.nic, attributes.dest_qpn);
+        let none = NicError::NoSuchPeer { nic, qpn: qpn.0 };
+        match (&self.place, nic) {
+            (Place::InProcess(link, _), NicAddress::InProcess(number)) => {
+                core.connect(qp.qpn.0, link.find(number, qpn).ok_or(none)?);
+            }
+            (Place::Packets { mtu, .. }, nic) => {
+                let ud = qp.kind == QpType::Ud;
+                if !ud && !matches!(nic, NicAddress::Ip(to) if core.reaches(to.to_canonical())) {
+                    return Err(none);
+                }
+                if !ud && attributes.path_mtu > *mtu {
+                    let (value, must) =
+                        (attributes.path_mtu.bytes() as u64, "what the link's packets can carry");
+                    return Err(NicError::Attribute { what: "path MTU", value, must });
+                }
+                let transport = Transport::new(qp.kind, qp.qpn, *mtu, attributes).ok_or(none)?;
+                core.carry(qp.qpn.0, transport);
+            }
+            _ => return Err(none),
+        }
+        Ok(())
+    }
+
+    /// Ends everything: queue pairs answer nobody, and no region is held any more.
+    pub(crate) fn shut_down(&self) {
+        if let Place::InProcess(link, id) = &self.place {
+            link.detach(*id);
+        }
+        let qpns: Vec<u32> = {
+            let qps = self.qps.read().unwrap_or_else(PoisonError::into_inner);
+            qps.keys().copied().collect()
+        };
+        for qpn in qpns {
+            let _ = self.destroy_qp(qpn); // gone already is as good
+        }
+        self.mrs.clear();
+    }
+}
+
+/// The engine of the `n`th queue pair. Each round of the deal begins one engine later: ends that
+/// are made in turn, one to send and one to receive, would else put all the work on every other
+/// engine.
+fn deal(n: usize, engines: usize) -> usize {
+    (n + n / engines) % engines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::deal;
+
+    #[test]
+    fn senders_are_spread_however_pairs_are_made() {
+        for engines in 1..=8 {
+            let most = |senders: &[usize]| {
+                let mut load = vec![0; engines];
+                senders.iter().for_each(|&n| load[deal(n, engines)] += 1);
+                load.iter().max().unwrap() - load.iter().min().unwrap()
+            };
+            let all: Vec<usize> = (0..2 * engines * engines).collect();
+            let every_other: Vec<usize> = all.iter().copied().step_by(2).collect();
+            assert_eq!(most(&all), 0, "{engines} engines, all send");
+            assert_eq!(most(&every_other), 0, "{engines} engines, every other one sends");
+            assert_eq!(most(&all[..engines * engines]), 0, "{engines} engines, the first half");
+        }
+    }
+}

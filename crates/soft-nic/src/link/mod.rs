@@ -1,0 +1,279 @@
+//! Packet links: how a software NIC's packets reach other NICs.
+//!
+//! A link carries what UDP would carry: BTH to ICRC. It loses, and may duplicate or reorder;
+//! transports above make up for that. An engine builds packets in a [`TxBatch`], [`Link::send`]
+//! takes from its front as many as go now, and [`Link::recv`] hands out what has arrived. Nothing
+//! is allocated for a packet, and nothing waits.
+
+mod batch;
+mod capture;
+mod fault;
+pub mod pcap;
+pub(crate) mod port;
+mod shm;
+mod udp;
+
+use std::net::IpAddr;
+
+pub use batch::{Outgoing, Run, TxBatch};
+pub use capture::Captured;
+pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
+pub use shm::{STALL_NS, ShmLink, ShmNet};
+pub use udp::UdpLink;
+
+use bellpush_wire::roce::{Envelope, Fields};
+
+/// A packet link as one NIC sees it. Not shared: it is owned by one engine.
+///
+/// `now_ns` is the engine's clock, which never goes back.
+pub trait Link: Send {
+    /// The NIC's address on the link.
+    fn address(&self) -> IpAddr;
+
+    /// Longest packet in bytes, BTH to ICRC.
+    fn mtu(&self) -> usize;
+
+    /// UDP source port of what this NIC sends, unless packets choose theirs; part of the ICRC.
+    fn src_port(&self) -> u16;
+
+    /// Which header fields of a packet the link sends as they are asked for.
+    fn carries(&self) -> Carries;
+
+    /// Whether packets need an ICRC: to be computed before sending, to be checked on receipt.
+    /// Memory does not corrupt, so that a shared-memory link says no and its packets end in zeros.
+    fn has_icrc(&self) -> bool {
+        true
+    }
+
+    /// Whether packets for one peer cost less when they are given to [`Link::send`] together.
+    fn joins(&self) -> bool {
+        false
+    }
+
+    /// Sends packets from the front of the batch and takes them out of it. Returns how many; what
+    /// is left did not fit, and is to be sent later. A packet to an address that nobody has is
+    /// taken, lost and counted, as a wire would.
+    ///
+    /// # Errors
+    /// [`LinkError`] when the link itself has failed. What was in the batch may be lost; a later
+    /// call may succeed.
+    fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError>;
+
+    /// Hands out at most `most` packets that have arrived, and returns how many.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    fn recv(
+        &mut self,
+        now_ns: u64,
+        most: usize,
+        each: &mut dyn FnMut(&Received<'_>),
+    ) -> Result<usize, LinkError>;
+
+    /// When [`Link::recv`] or [`Link::send`] is to be called although nothing arrives and nothing
+    /// is sent: the link holds packets back until then. Whoever naps must wake up for it.
+    fn poll_at(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether the port is up: its network interface, or what stands for it. Cheap; looked at
+    /// every few milliseconds at most.
+    fn is_up(&mut self) -> bool {
+        true
+    }
+
+    /// What the link has done.
+    fn counters(&self) -> LinkCounters;
+
+    /// What a link with faults has done to packets.
+    fn faults(&self) -> Option<FaultCounters> {
+        None
+    }
+
+    /// One line for people: kind, address, which modes are in force, sizes of buffers.
+    fn describe(&self) -> String;
+}
+
+impl Link for Box<dyn Link> {
+    fn address(&self) -> IpAddr {
+        (**self).address()
+    }
+
+    fn mtu(&self) -> usize {
+        (**self).mtu()
+    }
+
+    fn src_port(&self) -> u16 {
+        (**self).src_port()
+    }
+
+    fn carries(&self) -> Carries {
+        (**self).carries()
+    }
+
+    fn has_icrc(&self) -> bool {
+        (**self).has_icrc()
+    }
+
+    fn joins(&self) -> bool {
+        (**self).joins()
+    }
+
+    fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
+        (**self).send(now_ns, batch)
+    }
+
+    fn recv(
+        &mut self,
+        now_ns: u64,
+        most: usize,
+        each: &mut dyn FnMut(&Received<'_>),
+    ) -> Result<usize, LinkError> {
+        (**self).recv(now_ns, most, each)
+    }
+
+    fn poll_at(&self) -> Option<u64> {
+        (**self).poll_at()
+    }
+
+    fn is_up(&mut self) -> bool {
+        (**self).is_up()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        (**self).counters()
+    }
+
+    fn faults(&self) -> Option<FaultCounters> {
+        (**self).faults()
+    }
+
+    fn describe(&self) -> String {
+        (**self).describe()
+    }
+}
+
+/// Header fields that a link sends as the address vector says; the others go with the link's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields' own names")]
+pub struct Carries {
+    pub traffic_class: bool,
+    pub hop_limit: bool,
+    pub src_port: bool,
+    pub flow_label: bool,
+}
+
+impl Carries {
+    /// Every field.
+    pub const ALL: Self =
+        Self { traffic_class: true, hop_limit: true, src_port: true, flow_label: true };
+
+    /// What a packet that asks for fields goes with, where the link's own source port is `port`. A
+    /// hop limit of 0 asks for the usual one, as a route's would be.
+    pub fn of(self, wanted: &Fields, port: u16) -> Fields {
+        let own = Fields { src_port: port, ..Fields::default() };
+        Fields {
+            traffic_class: if self.traffic_class { wanted.traffic_class } else { 0 },
+            hop_limit: if self.hop_limit && wanted.hop_limit > 0 {
+                wanted.hop_limit
+            } else {
+                own.hop_limit
+            },
+            src_port: if self.src_port { wanted.src_port } else { port },
+            flow_label: if self.flow_label { wanted.flow_label } else { 0 },
+        }
+    }
+}
+
+/// A packet that has arrived.
+#[derive(Debug)]
+pub struct Received<'a> {
+    /// IP and UDP headers. Where the link does not see a field (a UDP socket shows neither IPv4's
+    /// ID nor the hop limit, and of the traffic class two bits), it has the value of
+    /// [`Envelope::new`].
+    pub envelope: Envelope,
+    /// BTH to ICRC. A private copy: nobody changes it any more.
+    pub bytes: &'a [u8],
+}
+
+/// What a link has done since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkCounters {
+    /// Packets handed to the wire.
+    pub tx_packets: u64,
+    /// Their bytes, BTH to ICRC.
+    pub tx_bytes: u64,
+    /// Packets taken and lost: nobody has the address, or the wire refused them.
+    pub tx_lost: u64,
+    /// Times that a send left packets in the batch.
+    pub tx_full: u64,
+    /// Packets handed out.
+    pub rx_packets: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Packets that arrived malformed below BTH, or did not fit, and were dropped.
+    pub rx_dropped: u64,
+}
+
+/// What can go wrong with a link.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Another NIC, or another program, has the address.
+    #[error("{addr} is in use: another NIC or program holds it on this link")]
+    InUse {
+        /// The address.
+        addr: IpAddr,
+    },
+    /// No interface of this machine has the address.
+    #[error("{addr} is not an address of this machine")]
+    NotLocal {
+        /// The address.
+        addr: IpAddr,
+    },
+    /// All addresses of the range are taken.
+    #[error("no free address among {range}")]
+    NoneFree {
+        /// The range.
+        range: &'static str,
+    },
+    /// A name of a shared link that cannot be the name of a file.
+    #[error("{name:?} cannot name a link: use letters, digits, '-' and '_'")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// What is there is not a link of this version.
+    #[error("{path} is not a link of this version of bellpush")]
+    Foreign {
+        /// The file.
+        path: String,
+    },
+    /// The link of this name is there, with the other choice.
+    #[error("{path} is in use by NICs {} ICRC", if *.icrc { "with" } else { "without" })]
+    OtherIcrc {
+        /// The file.
+        path: String,
+        /// Whether those that use it have one.
+        icrc: bool,
+    },
+    /// Corruption on a link whose packets have no ICRC.
+    #[error("packets without ICRC must not be corrupted: nobody would notice")]
+    NeedsIcrc,
+    /// As many NICs as the link can have are on it.
+    #[error("the link is full: it has {ports} NICs")]
+    Full {
+        /// How many it can have.
+        ports: usize,
+    },
+    /// A call of the system failed.
+    #[error("{call}: {source}")]
+    System {
+        /// What was called, and for what.
+        call: &'static str,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// Memory could not be had.
+    #[error(transparent)]
+    Memory(#[from] bellpush_mem::MemError),
+}

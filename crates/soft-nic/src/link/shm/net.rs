@@ -1,0 +1,254 @@
+//! A shared link's memory: who makes it, who finds it, who joins it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::fcntl::posix_fallocate;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use super::ShmLink;
+use super::lock::{self, TableLock};
+use super::ring::RING_BYTES;
+use super::table::{LINK_BYTES, PORTS, Table};
+use crate::link::LinkError;
+use bellpush_mem::hidden::Hidden;
+use bellpush_mem::{HostMem, PAGE_BYTES, View};
+
+/// What a link's addresses are taken from when none is given.
+const FREE_RANGE: &str = "127.0.0.1 to 127.0.0.254";
+/// How often a link's file that vanished while it was opened is opened again.
+const OPEN_TRIES: usize = 100;
+
+/// A link that NICs of this machine can be on, and the memory behind it.
+#[derive(Clone)]
+pub struct ShmNet(Arc<Net>);
+
+pub(super) struct Net {
+    pub(super) table: Table,
+    /// Where the file lies, unless it has no name.
+    pub(super) path: Option<PathBuf>,
+    pub(super) icrc: bool,
+    file: Hidden<File>,
+}
+
+fn system(call: &'static str) -> impl Fn(io::Error) -> LinkError {
+    move |source| LinkError::System { call, source }
+}
+
+impl ShmNet {
+    /// A link of this process alone. With `icrc`, packets have one, for links that corrupt.
+    ///
+    /// # Errors
+    /// [`LinkError::System`] and [`LinkError::Memory`].
+    pub fn anonymous(icrc: bool) -> Result<Self, LinkError> {
+        let fd = memfd_create("bellpush-link", MFdFlags::MFD_CLOEXEC)
+            .map_err(|errno| system("memfd_create")(errno.into()))?;
+        let file = File::from(fd);
+        file.set_len(LINK_BYTES as u64).map_err(system("size of a shared link"))?;
+        let net = Net { table: map(&file)?, path: None, icrc, file: Hidden::new(file) };
+        net.table.format(icrc)?;
+        Ok(Self(net.into()))
+    }
+
+    /// The link of this name, shared with other processes of this user; made when it is not there,
+    /// removed when the last has left.
+    ///
+    /// # Errors
+    /// [`LinkError::Name`], [`LinkError::Foreign`] when what has the name is something else,
+    /// [`LinkError::OtherIcrc`], [`LinkError::System`], [`LinkError::Memory`].
+    pub fn named(name: &str, icrc: bool) -> Result<Self, LinkError> {
+        let fine = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty() || name.len() > 100 || !name.chars().all(fine) {
+            return Err(LinkError::Name { name: name.into() });
+        }
+        let user = nix::unistd::geteuid();
+        let path = PathBuf::from(format!("/dev/shm/bellpush-{user}-{name}"));
+        for _ in 0..OPEN_TRIES {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&path)
+                .map_err(system("open of a shared link"))?;
+            let lock = TableLock::take(&file)?;
+            let meta = file.metadata().map_err(system("stat of a shared link"))?;
+            // The last to leave removes the file: whoever opened it just then has a file without
+            // a name.
+            if !path.symlink_metadata().is_ok_and(|there| there.ino() == meta.ino()) {
+                continue;
+            }
+            let name = || path.display().to_string();
+            if meta.uid() != user.as_raw() || !meta.is_file() {
+                return Err(LinkError::Foreign { path: name() });
+            }
+            let alone = lock::be_alone(&file);
+            if alone {
+                // New, or left by processes that died: anything may be in it.
+                let size = system("size of a shared link");
+                file.set_len(0).and_then(|()| file.set_len(LINK_BYTES as u64)).map_err(size)?;
+            } else if meta.len() != LINK_BYTES as u64 {
+                return Err(LinkError::Foreign { path: name() });
+            }
+            let made = if alone { reserve(&file, 0, PAGE_BYTES) } else { Ok(()) };
+            let table = made.and_then(|()| map(&file)).and_then(|table| {
+                if alone {
+                    table.format(icrc)?;
+                }
+                Ok(table)
+            });
+            // Nobody else would remove what could not be made.
+            let table = table.inspect_err(|_| drop(alone.then(|| std::fs::remove_file(&path))))?;
+            match table.icrc()? {
+                None => return Err(LinkError::Foreign { path: name() }),
+                Some(theirs) if theirs != icrc => {
+                    return Err(LinkError::OtherIcrc { path: name(), icrc: theirs });
+                }
+                Some(_) => {}
+            }
+            lock::be_present(&file)?;
+            drop(lock);
+            return Ok(Self(Net { table, path: Some(path), icrc, file: Hidden::new(file) }.into()));
+        }
+        let source = io::ErrorKind::TimedOut.into();
+        Err(LinkError::System { call: "open of a shared link", source })
+    }
+
+    /// Takes the link's name away: who is on it stays, and nobody comes. So nothing is left of it even where all its
+    /// processes are killed.
+    pub fn unname(&self) {
+        let Ok(_lock) = TableLock::take(&self.0.file) else { return };
+        self.0.remove();
+    }
+
+    /// Removes this user's links whose names begin so and that nobody is on: those of processes that were killed before
+    /// they could take the name away.
+    pub fn sweep(prefix: &str) {
+        let begin = format!("bellpush-{}-{prefix}", nix::unistd::geteuid());
+        let Ok(folder) = std::fs::read_dir("/dev/shm") else { return };
+        for entry in folder.flatten() {
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(&begin)) {
+                remove_unused(&entry.path());
+            }
+        }
+    }
+
+    /// Puts a NIC with this address on the link.
+    ///
+    /// # Errors
+    /// [`LinkError::InUse`], [`LinkError::Full`], [`LinkError::System`], [`LinkError::Memory`].
+    pub fn attach(&self, addr: IpAddr) -> Result<ShmLink, LinkError> {
+        self.attach_to(|taken| {
+            if taken.contains(&addr) { Err(LinkError::InUse { addr }) } else { Ok(addr) }
+        })
+    }
+
+    /// Puts a NIC with the first free address of 127.0.0.x on the link.
+    ///
+    /// # Errors
+    /// As [`ShmNet::attach`].
+    pub fn attach_free(&self) -> Result<ShmLink, LinkError> {
+        self.attach_to(|taken| {
+            let mut all = (1..255).map(|last| IpAddr::from(Ipv4Addr::new(127, 0, 0, last)));
+            let free = all.find(|addr| !taken.contains(addr));
+            free.ok_or(LinkError::NoneFree { range: FREE_RANGE })
+        })
+    }
+
+    fn attach_to(
+        &self,
+        choose: impl FnOnce(&[IpAddr]) -> Result<IpAddr, LinkError>,
+    ) -> Result<ShmLink, LinkError> {
+        // An open file of the link's own, because locks belong to one.
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/self/fd/{}", self.0.file.as_raw_fd()))
+            .map_err(system("open of a shared link"))?;
+        let table = &self.0.table;
+        let lock = TableLock::take(&file)?;
+        let mut free = None;
+        let (mut taken, mut held) = (Vec::new(), Vec::new());
+        for port in 0..PORTS {
+            if !lock::is_held(&file, port)? {
+                free = free.or(Some(port));
+                if table.port(port)?.is_some() {
+                    table.strike(port)?; // its holder died
+                }
+            } else if let Some(holder) = table.port(port)? {
+                taken.push(holder.addr);
+                held.push(port);
+            }
+        }
+        let addr = choose(&taken)?;
+        let port = free.ok_or(LinkError::Full { ports: PORTS })?;
+        for other in held.into_iter().chain([port]) {
+            for at in [Table::ring_at(port, other), Table::ring_at(other, port)] {
+                reserve(&file, at, RING_BYTES)?;
+            }
+        }
+        lock::hold_port(&file, port)?;
+        let me = table.enter(port, addr)?;
+        drop(lock);
+        ShmLink::new(self.0.clone(), Hidden::new(file), port, me)
+    }
+}
+
+/// The file has holes where nobody has written, and a store for which there is no memory would end the process.
+fn reserve(file: &File, at: usize, bytes: usize) -> Result<(), LinkError> {
+    posix_fallocate(file, at as i64, bytes as i64).map_err(|errno| {
+        let call = "reservation of a link's memory in /dev/shm (a container's --shm-size)";
+        system(call)(errno.into())
+    })
+}
+
+fn map(file: &File) -> Result<Table, LinkError> {
+    let memory = HostMem::shared(file, LINK_BYTES)?;
+    Ok(Table::new(View::new(&memory, 0, LINK_BYTES)?))
+}
+
+/// Whoever has just opened the file, and is not on the link yet, finds that it has no name any more and makes another.
+fn remove_unused(path: &Path) {
+    let mut open = OpenOptions::new();
+    let Ok(file) = open.read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path) else {
+        return;
+    };
+    let Ok(_lock) = TableLock::take(&file) else { return };
+    if lock::be_alone(&file) {
+        let _ = std::fs::remove_file(path); // gone already is as good
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        if self.path.is_none() {
+            return;
+        }
+        // Without the lock (someone holds it for long) the file stays, for the next to use.
+        let Ok(_lock) = TableLock::take(&self.file) else { return };
+        if lock::be_alone(&self.file) {
+            self.remove();
+        }
+        lock::be_absent(&self.file);
+    }
+}
+
+impl Net {
+    /// Removes the file's name, unless another file has it by now. Under the file's lock, as whoever opens it looks
+    /// whether it still has its name.
+    fn remove(&self) {
+        let Some(path) = &self.path else { return };
+        let ours = self.file.metadata().map(|meta| meta.ino());
+        let named = path.symlink_metadata().map(|meta| meta.ino());
+        if matches!((ours, named), (Ok(ours), Ok(named)) if ours == named) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

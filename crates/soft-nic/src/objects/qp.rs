@@ -1,0 +1,392 @@
+//! Queue pairs: what the posting side, the engine and the peer's engine share of one.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::counters::Live;
+use crate::device::Device;
+use crate::objects::cq::{Cq, Overrun};
+use crate::objects::events::{Event, Events};
+use crate::objects::mr::{MrTable, Pd, Right};
+use crate::objects::srq::Srq;
+use crate::objects::state::{self, Attributes};
+use crate::objects::xrc::Target;
+use crate::offload::{Lease, Offload};
+use crate::queue::recv::Receives;
+use bellpush_mem::View;
+use bellpush_nic::{
+    Change, Connection, LineFormat, MAX_RD_ATOMIC, NicAddress, NicError, QpAddress, QpAttr,
+    QpState, QpType, QueuePair, Queues,
+};
+use bellpush_wire::cqe::{Cqe, Syndrome};
+use bellpush_wire::engine::{Fixed, Line, State};
+use bellpush_wire::{Psn, Qpn};
+
+/// The objects that a queue pair uses, beside its own rings.
+#[derive(Clone)]
+pub struct Objects {
+    /// Service.
+    pub kind: QpType,
+    /// Protection domain of the regions that it may name.
+    pub pd: Arc<Pd>,
+    /// Where sends complete.
+    pub send_cq: Arc<Cq>,
+    /// Where receives complete; may be the same CQ.
+    pub recv_cq: Option<Arc<Cq>>,
+    /// Where receives come from instead of the queue pair's own receive queue.
+    pub srq: Option<Arc<Srq>>,
+    /// User index that CQEs carry (CQE version 1), 24 bits.
+    pub uidx: u32,
+}
+
+/// A queue pair of the software NIC.
+pub struct Qp {
+    pub(crate) qpn: Qpn,
+    pub(crate) kind: QpType,
+    /// Index of its engine in the device.
+    pub(crate) engine: usize,
+    nic: u64,
+    device: Weak<Device>,
+    pub(crate) queues: Queues,
+    pub(crate) attr: QpAttr,
+    state: AtomicU8,
+    /// NIC and queue pair of an in-process peer, valid from RTR on.
+    remote: [AtomicU64; 2],
+    attributes: Mutex<Attributes>,
+    /// First PSN of the next connection.
+    first_psn: AtomicU32,
+    /// In SQD, and not all of what was sent is complete.
+    pub(crate) draining: AtomicBool,
+    /// What peers may do: bits of [`Right::bit`].
+    rights: AtomicU8,
+    /// Number of its protection domain, which it keeps.
+    pub(crate) pd: u32,
+    _pd: Arc<Pd>,
+    pub(crate) mrs: Arc<MrTable>,
+    pub(crate) send_cq: Arc<Cq>,
+    recv_cq: Option<Arc<Cq>>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    /// Of an XRC target.
+    pub(crate) xrc: Option<Target>,
+    uidx: u32,
+    receives: Mutex<Receives>,
+    /// Leases of queue pairs that an engine elsewhere sends to this one.
+    senders: Mutex<Vec<Weak<Lease>>>,
+    /// The first CQE since RESET that is an error of its own.
+    error: Mutex<Option<(u16, Syndrome, u8)>>,
+    /// The engine's: some queue pair of it changed state behind its back.
+    attention: Arc<AtomicBool>,
+    pub(crate) counters: Arc<Live>,
+    pub(crate) events: Arc<Events>,
+}
+
+const STATES: [QpState; 6] =
+    [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err];
+
+impl Qp {
+    pub(crate) fn new(
+        qpn: Qpn,
+        engine: usize,
+        device: &Device,
+        attr: &QpAttr,
+        queues: Queues,
+        (objects, xrc): (Objects, Option<Target>),
+    ) -> Self {
+        Self {
+            qpn,
+            kind: objects.kind,
+            engine,
+            nic: device.id(),
+            device: device.myself.clone(),
+            queues,
+            attr: attr.clone(),
+            state: AtomicU8::new(0),
+            remote: Default::default(),
+            attributes: Mutex::default(),
+            first_psn: AtomicU32::new(device.random() & (Psn::MODULUS - 1)),
+            draining: AtomicBool::new(false),
+            rights: AtomicU8::new(0),
+            pd: objects.pd.number(),
+            _pd: objects.pd,
+            mrs: device.mrs.clone(),
+            send_cq: objects.send_cq,
+            recv_cq: objects.recv_cq,
+            srq: objects.srq,
+            xrc,
+            uidx: objects.uidx,
+            receives: Mutex::new(Receives::new()),
+            senders: Mutex::default(),
+            error: Mutex::default(),
+            attention: device.engines[engine].attention.clone(),
+            counters: device.counters.clone(),
+            events: device.events.clone(),
+        }
+    }
+
+    pub(crate) fn receives(&self) -> MutexGuard<'_, Receives> {
+        self.receives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// NIC and queue pair number of the in-process peer.
+    pub(crate) fn connected_to(&self) -> (u64, u32) {
+        let [nic, qpn] = [0, 1].map(|i| self.remote[i].load(Ordering::Relaxed));
+        (nic, qpn as u32)
+    }
+
+    /// NIC and queue pair number as an in-process peer knows them.
+    pub(crate) fn in_process(&self) -> (u64, u32) {
+        (self.nic, self.qpn.0)
+    }
+
+    /// Attributes in force.
+    pub(crate) fn attributes(&self) -> Attributes {
+        *self.attributes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks a move and takes its attributes. The device's, under the engine's lock.
+    pub(crate) fn apply(&self, to: QpState, change: &Change) -> Result<Attributes, NicError> {
+        state::check(self.qpn, self.kind, QueuePair::state(self), to, change)?;
+        let mut attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
+        attributes.apply(change);
+        self.rights.store(Right::bits(attributes.access), Ordering::Relaxed);
+        self.call_senders_back();
+        if let (QpState::Rtr, NicAddress::InProcess(nic)) = (to, attributes.av.nic) {
+            // Relaxed: the state's store to RTR, with release, publishes them.
+            self.remote[0].store(nic, Ordering::Relaxed);
+            self.remote[1].store(attributes.dest_qpn.0.into(), Ordering::Relaxed);
+        }
+        Ok(*attributes)
+    }
+
+    /// Forgets the connection; the next one begins with another PSN.
+    pub(crate) fn forget(&self, psn: u32) {
+        *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = Attributes::default();
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.first_psn.store(psn & (Psn::MODULUS - 1), Ordering::Relaxed);
+    }
+
+    /// Whether peers may access regions in that way through this queue pair.
+    pub(crate) fn permits(&self, right: Right) -> bool {
+        self.rights.load(Ordering::Relaxed) & right.bit() != 0
+    }
+
+    /// Moves on, if nobody else has moved the queue pair meanwhile.
+    pub(crate) fn advance(&self, from: QpState, to: QpState) -> Result<(), NicError> {
+        let moved =
+            self.state.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire);
+        if !matches!(to, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            self.call_senders_back();
+        }
+        moved.map(|_| ()).map_err(|_| self.refused(to))
+    }
+
+    pub(crate) fn refused(&self, to: QpState) -> NicError {
+        NicError::State { qpn: self.qpn.0, from: QueuePair::state(self), to }
+    }
+
+    /// Lends the send side to an engine elsewhere, as it stands and towards that peer. `None`: it is
+    /// not for that engine.
+    pub(crate) fn grant(&self, lease: &Arc<Lease>, peer: &Qp, state: State) -> Option<bool> {
+        let (cq, cq_dbr, [cq_pi, cq_ci]) = self.send_cq.hand_over()?;
+        let offload = lease.offload();
+        let mut keep = Vec::new();
+        let mut reach = |view: &View| {
+            let reached = offload.reach(view)?;
+            keep.push(reached.keep);
+            Some(reached.addr)
+        };
+        let q = &self.queues;
+        let inband = self.attr.inband.as_ref();
+        let fixed = Fixed {
+            sq: reach(&q.sq)?,
+            dbr: reach(&q.dbr)?,
+            uar: reach(&q.uar)?,
+            cq: reach(cq)?,
+            cq_dbr: reach(cq_dbr)?,
+            window: inband.map_or(Some(0), |inband| reach(&inband.window))?,
+            keys: self.mrs.mirror(offload).ok()?.addr,
+            peer_keys: peer.mrs.mirror(offload).ok()?.addr,
+            qpn: self.qpn.0,
+            pd: self.pd,
+            uidx: self.uidx,
+            sq_blocks: self.attr.sq_blocks,
+            cqes: self.send_cq.entries(),
+            peer_pd: peer.pd,
+            peer_rights: peer.rights.load(Ordering::Relaxed).into(),
+            blueflame: self.attr.blueflame.into(),
+            line: inband.map_or(Line::None, |inband| match inband.line {
+                LineFormat::L12S4 => Line::L12S4,
+                LineFormat::L14S2 => Line::L14S2,
+                LineFormat::L60S4 => Line::L60S4,
+            }) as u32,
+            slot_bytes: inband.map_or(0, |inband| inband.slot_bytes),
+            slots: inband.map_or(0, |inband| inband.slots),
+            seq0: inband.map_or(0, |inband| inband.seq0),
+            reserved: [0; 4],
+        };
+        let mut senders = peer.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        senders.retain(|sender| sender.upgrade().is_some_and(|it| !Arc::ptr_eq(&it, lease)));
+        senders.push(Arc::downgrade(lease));
+        drop(senders);
+        Some(lease.grant(&fixed, &State { cq_pi, cq_ci, ..state }, keep))
+    }
+
+    /// Whether an engine elsewhere may have the send side at all.
+    pub(crate) fn suits(&self, has_page_alone: bool) -> bool {
+        self.kind == QpType::Rc
+            && self.attr.sq_blocks > 0
+            && self.send_cq.hand_over().is_some()
+            && match &self.attr.inband {
+                Some(inband) => Offload::takes_slots_of(inband.slot_bytes),
+                None => has_page_alone,
+            }
+    }
+
+    fn senders(&self) -> Vec<Arc<Lease>> {
+        let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        senders.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Has the engines of those that send to it look at its state again.
+    fn call_senders_back(&self) {
+        self.senders().iter().for_each(|lease| lease.ask_back());
+    }
+
+    /// Waits until no engine elsewhere sends to it.
+    pub(crate) fn part_from_senders(&self) {
+        // An engine that does not answer is given up; what it may still reach is kept.
+        self.senders().iter().for_each(|lease| {
+            lease.recall();
+        });
+    }
+
+    /// Moves to ERR; its engine flushes what is outstanding.
+    pub(crate) fn set_error(&self) {
+        let before = self.state.swap(QpState::Err as u8, Ordering::AcqRel);
+        self.attention.store(true, Ordering::Release);
+        if before == QpState::Err as u8 {
+            return;
+        }
+        self.call_senders_back();
+        // Last: a sink may panic.
+        if self.srq.is_some() {
+            self.events.push(Event::LastWqe(self.qpn));
+        }
+    }
+
+    /// Writes a send completion; an overrun moves the queue pair to ERR.
+    pub(crate) fn complete(&self, cqe: &Cqe) -> bool {
+        self.push(&self.send_cq, cqe)
+    }
+
+    /// Writes a receive completion; an overrun moves the queue pair to ERR.
+    pub(crate) fn complete_receive(&self, cqe: &Cqe) -> bool {
+        match &self.xrc {
+            Some(xrc) => xrc.srq().is_some_and(|srq| self.wrote(srq.complete(cqe), cqe)),
+            None => self.recv_cq.as_ref().is_some_and(|cq| self.push(cq, cqe)),
+        }
+    }
+
+    fn push(&self, cq: &Cq, cqe: &Cqe) -> bool {
+        self.wrote(cq.push(&Cqe { uidx: self.uidx, ..*cqe }), cqe)
+    }
+
+    fn wrote(&self, pushed: Result<(), Overrun>, cqe: &Cqe) -> bool {
+        let written = pushed.is_ok();
+        if !written {
+            Live::add(&self.counters.cq_overruns, 1);
+            if QueuePair::state(self) != QpState::Err {
+                self.events.push(Event::QpFatal(self.qpn));
+            }
+            self.set_error();
+        } else if cqe.opcode.is_error() {
+            let syndrome = Syndrome::from_code(cqe.syndrome);
+            let syndrome = syndrome.expect("only known syndromes are written");
+            self.counters.error(syndrome);
+            if syndrome != Syndrome::WrFlush {
+                let first = (cqe.wqe_counter, syndrome, cqe.vendor_err);
+                self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(first);
+            }
+        }
+        written
+    }
+
+    /// Index of the WQE, syndrome and vendor error of the first CQE since RESET that is an error
+    /// and no flush.
+    pub(crate) fn first_error(&self) -> Option<(u16, Syndrome, u8)> {
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Service of the queue pair.
+    pub fn kind(&self) -> QpType {
+        self.kind
+    }
+
+    /// The attributes in force (`ibv_query_qp`); those that were not set yet have default values.
+    pub fn query(&self) -> Change {
+        self.attributes().into()
+    }
+
+    /// Whether it is in SQD while something that was sent is not complete (`sq_draining`).
+    pub fn is_draining(&self) -> bool {
+        QueuePair::state(self) == QpState::Sqd && self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Moves to a state, or changes attributes within one (`ibv_modify_qp`).
+    ///
+    /// # Errors
+    /// [`NicError::State`] for a move that the state machine does not allow, [`NicError::Missing`]
+    /// and [`NicError::Superfluous`] for attributes, [`NicError::Attribute`] for a value out of
+    /// range, [`NicError::NoSuchPeer`] when the address vector leads nowhere.
+    pub fn modify(&self, to: QpState, change: &Change) -> Result<(), NicError> {
+        let device = self.device.upgrade().ok_or(NicError::NoSuchQp(self.qpn.0))?;
+        device.modify(self, to, change)
+    }
+
+    /// Moves through INIT and RTR to RTS.
+    ///
+    /// # Errors
+    /// As [`Qp::modify`]; a queue pair that is past INIT is refused.
+    pub fn connect_with(&self, connection: &Connection) -> Result<(), NicError> {
+        let state = QueuePair::state(self);
+        if !matches!(state, QpState::Reset | QpState::Init) {
+            return Err(self.refused(QpState::Rtr));
+        }
+        for (to, change) in state::ladder(self.kind, connection) {
+            self.modify(to, &change)?;
+        }
+        Ok(())
+    }
+}
+
+impl QueuePair for Qp {
+    fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    fn address(&self) -> QpAddress {
+        let psn = Psn::new(self.first_psn.load(Ordering::Relaxed));
+        let here = self.device.upgrade().map(|device| device.here());
+        let (nic, mtu) = here.unwrap_or((NicAddress::InProcess(self.nic), bellpush_nic::Mtu::MAX));
+        QpAddress { nic, qpn: self.qpn, psn, mtu, rd_atomic: MAX_RD_ATOMIC }
+    }
+
+    fn state(&self) -> QpState {
+        STATES[usize::from(self.state.load(Ordering::Acquire))]
+    }
+
+    fn connect(&self, peer: QpAddress) -> Result<(), NicError> {
+        let mut connection = Connection::new(QueuePair::address(self), peer);
+        connection.with.rnr_retry = Some(self.attr.rnr_retry);
+        connection.with.timeout = Some(self.attr.ack_timeout);
+        self.connect_with(&connection)
+    }
+
+    fn fail(&self) {
+        self.set_error();
+    }
+}

@@ -1,0 +1,89 @@
+//! An engine's queue pairs that are lent to an engine elsewhere: what is lent when, and how it comes
+//! back ([`crate::offload`] is the other side).
+
+use std::sync::Arc;
+
+use crate::engine::{Core, activate};
+use crate::offload::Offload;
+use crate::queue::uar::{Rung, Uar};
+use crate::service::requester::{Lent, Tally};
+use bellpush_nic::{QpState, QueuePair};
+
+impl Core {
+    /// Gives a queue pair a place in an engine elsewhere, if it suits and there is one.
+    pub(crate) fn enlist(&mut self, qpn: u32, offload: &Arc<Offload>) {
+        let Some(&slot) = self.by_qpn.get(&qpn) else { return };
+        let alone = match self.uars.iter().find(|uar| uar.qps.contains(&slot)) {
+            Some(uar) if uar.qps.len() > 1 => {
+                // Two on a page: their registers are looked at here.
+                for &other in &uar.qps {
+                    let Some(requester) = &mut self.slots[other] else { continue };
+                    if requester.recall() {
+                        requester.look(&mut Tally::default());
+                        requester.lent = None;
+                    }
+                }
+                false
+            }
+            _ => true,
+        };
+        if let Some(requester) = &mut self.slots[slot]
+            && requester.qp().suits(alone)
+        {
+            requester.lent = offload.lease().map(Lent::new);
+        }
+    }
+
+    /// Gets a queue pair back from an engine elsewhere. False: that engine was given up, and has it.
+    pub(crate) fn recall(&mut self, qpn: u32) -> bool {
+        let Some(&slot) = self.by_qpn.get(&qpn) else { return true };
+        let recalled = self.slots[slot].as_ref().is_none_or(|requester| requester.recall());
+        recalled && {
+            self.resume(slot, &mut Tally::default());
+            true
+        }
+    }
+
+    /// Goes on with a queue pair that an engine elsewhere has returned; says whether it has.
+    fn resume(&mut self, slot: usize, tally: &mut Tally) -> bool {
+        let Some(requester) = &mut self.slots[slot] else { return false };
+        let Some(registers) = requester.look(tally) else { return false };
+        if let Some(uar) = self.uars.iter_mut().find(|uar| uar.qps.contains(&slot)) {
+            uar.go_on(registers);
+        }
+        // Without a look at the record when all is in order: one that nobody keeps seems to lie
+        // ahead after a wrap.
+        if QueuePair::state(&**requester.qp()) == QpState::Err {
+            requester.sq.ring(Rung::default());
+        }
+        activate(requester, slot, &mut self.active);
+        true
+    }
+
+    /// Lends what may be lent, keeps the engine elsewhere running, and takes back what it returned.
+    pub(crate) fn offload(&mut self, offload: &Offload, tally: &mut Tally) -> bool {
+        let mut lent = false;
+        for slot in 0..self.slots.len() {
+            let Some(requester) = &mut self.slots[slot] else { continue };
+            if requester.lent.is_none() {
+                continue;
+            }
+            if !requester.is_out() {
+                let uar = self.uars.iter().find(|uar| uar.qps.contains(&slot));
+                if requester.lend(uar.map_or([0; 2], Uar::seen)) {
+                    requester.listed = false;
+                    self.active.retain(|&s| s != slot);
+                }
+            }
+            lent |= requester.is_out();
+        }
+        if !lent || !offload.turn() {
+            return false;
+        }
+        let mut any = false;
+        for slot in 0..self.slots.len() {
+            any |= self.resume(slot, tally);
+        }
+        any
+    }
+}

@@ -1,0 +1,447 @@
+//! An engine that runs elsewhere, on a GPU: what it is lent, and how it gives it back.
+//!
+//! A queue pair's send side belongs to this NIC's own engine or is lent to the other one
+//! (`kernels/engine/engine.h` says how it changes hands). The other engine carries out what is plain and
+//! correct; it returns everything else, and the queue pair's own engine goes on where it stood, with
+//! the code that it has anyway: an error, a full CQ, a SEND is found and answered here alone.
+//!
+//! The host writes into the engine's memory by copies and reads what the engine tells from its own.
+//! Every wait for the engine is bounded; an engine that does not answer is given up, and memory that
+//! it may still reach is never freed.
+
+pub(crate) mod lend;
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::objects::mr::{Region, Regions, Right, Target};
+use bellpush_mem::{Dma, MemError, View};
+use bellpush_nic::NicError;
+use bellpush_wire::engine::{
+    BLOCK_QPS, BOARD_BYTES, BOARD_EPOCH, CONTEXT_ASKED, CONTEXT_BYTES, CONTEXT_FIXED, Fixed,
+    KEY_KEY, KEY_NEAR, Key, MAX_SLOT_BYTES, RECORD_BYTES, RECORD_RETURNED, RECORD_STATE, State,
+    TABLE_KEYS,
+};
+
+/// How long an engine may take to answer. It ends what it carries out first, 2³¹ bytes at most.
+const ANSWER_LIMIT: Duration = Duration::from_secs(4);
+
+/// Where an engine reaches memory, while `keep` lives.
+pub struct Reached {
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Whether it is the memory of the engine's own GPU.
+    pub near: bool,
+    /// Keeps the memory where it is.
+    pub keep: Arc<dyn Any + Send + Sync>,
+}
+
+/// Addresses of what host and engine share, for the engine.
+pub struct Shared {
+    /// `struct bp_engine_board`, and a job a block behind it.
+    pub board: u64,
+    /// `struct bp_qpc` by slot.
+    pub contexts: u64,
+    /// `struct bp_qpc_record` by slot.
+    pub records: u64,
+    /// A word a block: the last epoch that it confirmed.
+    pub answers: u64,
+    /// Keeps the memory of all that, and the engine's copies of keys.
+    pub keep: Arc<dyn Any + Send + Sync>,
+}
+
+/// What runs the engine's kernel, which uses the addresses that [`Accelerator::reach`] names and those of [`Shared`]
+/// without a further look: an implementation is not to be had by anyone but its [`Offload`].
+pub trait Accelerator: Send + Sync {
+    /// What it is and where, for people.
+    fn describe(&self) -> String;
+    /// Blocks of the kernel.
+    fn blocks(&self) -> usize;
+    /// Zero-filled memory of the engine's.
+    ///
+    /// # Errors
+    /// When there is not as much.
+    fn alloc(&self, bytes: usize) -> Result<View, MemError>;
+    /// Zero-filled host memory that the engine reaches.
+    ///
+    /// # Errors
+    /// When there is not as much.
+    fn alloc_host(&self, bytes: usize) -> Result<View, MemError>;
+    /// Where the engine reaches memory, if it does.
+    fn reach(&self, memory: &dyn Dma) -> Option<Reached>;
+    /// Runs the kernel for a while, or sees to it that it runs. Never waits for what it does. What is
+    /// shared is kept until no kernel runs any more.
+    ///
+    /// # Errors
+    /// Why it does not run any more.
+    fn run(&self, shared: &Shared) -> Result<(), NicError>;
+}
+
+/// An engine elsewhere, for the NICs of one in-process link.
+pub struct Offload {
+    accelerator: Arc<dyn Accelerator>,
+    common: Arc<Common>,
+    shared: Shared,
+    /// By slot: whether it is in use, and the last number that it was asked with.
+    slots: Mutex<Vec<(bool, u64)>>,
+    epoch: Mutex<u64>,
+    failed: OnceLock<String>,
+}
+
+/// The memory that host and engine share. A kernel that does not end has it for ever.
+struct Common {
+    board: View,
+    contexts: View,
+    records: View,
+    answers: View,
+    mirrors: Mutex<HashMap<u64, Arc<Mirror>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Offload {
+    /// An engine that runs on `accelerator`. Several NICs may share it.
+    ///
+    /// # Errors
+    /// [`NicError::Memory`] for what host and engine share.
+    pub fn new(accelerator: Arc<dyn Accelerator>) -> Result<Arc<Self>, NicError> {
+        let blocks = accelerator.blocks();
+        let slots = blocks * BLOCK_QPS;
+        let board = accelerator.alloc(BOARD_BYTES * (1 + blocks))?;
+        let contexts = accelerator.alloc(CONTEXT_BYTES * slots)?;
+        let records = accelerator.alloc_host(RECORD_BYTES * slots)?;
+        let answers = accelerator.alloc_host(8 * blocks)?;
+        let mirrors = Mutex::default();
+        let common = Arc::new(Common { board, contexts, records, answers, mirrors });
+        let Common { board, contexts, records, answers, .. } = &*common;
+        let at = |view: &View| accelerator.reach(view).map(|r| r.addr).ok_or(MemError::Far);
+        let shared = Shared {
+            board: at(board)?,
+            contexts: at(contexts)?,
+            records: at(records)?,
+            answers: at(answers)?,
+            keep: common.clone(),
+        };
+        Ok(Arc::new(Self {
+            accelerator,
+            common,
+            shared,
+            slots: Mutex::new(vec![(false, 0); slots]),
+            epoch: Mutex::new(0),
+            failed: OnceLock::new(),
+        }))
+    }
+
+    /// What the engine is and where, for people.
+    pub fn describe(&self) -> String {
+        self.accelerator.describe()
+    }
+
+    /// Memory of the engine's: for queues and windows.
+    ///
+    /// # Errors
+    /// [`NicError::Memory`].
+    pub fn alloc(&self, bytes: usize) -> Result<View, NicError> {
+        Ok(self.accelerator.alloc(bytes)?)
+    }
+
+    /// Why the engine does not work any more, if so.
+    pub fn failure(&self) -> Option<NicError> {
+        self.failed.get().map(|why| NicError::Engine(why.clone()))
+    }
+
+    /// Keeps the engine running. Returns whether it works.
+    pub(crate) fn turn(&self) -> bool {
+        if self.failed.get().is_some() {
+            return false;
+        }
+        match self.accelerator.run(&self.shared) {
+            Ok(()) => true,
+            Err(NicError::Engine(why)) => self.give_up(&why),
+            Err(why) => self.give_up(&why.to_string()),
+        }
+    }
+
+    /// Ends the engine as a failure would: for programs that test what they do then.
+    pub fn fail(&self, why: &str) {
+        let _ = self.failed.set(why.to_owned()); // the first reason is kept
+    }
+
+    fn give_up(&self, why: &str) -> bool {
+        self.fail(why);
+        false
+    }
+
+    /// Waits until `done`, keeping the engine running. False: it was given up.
+    fn wait(&self, what: &str, mut done: impl FnMut() -> bool) -> bool {
+        let since = Instant::now();
+        while !done() {
+            if !self.turn() {
+                return false;
+            }
+            if since.elapsed() > ANSWER_LIMIT {
+                return self.give_up(&format!("it did not {what} within {ANSWER_LIMIT:?}"));
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// Waits until no block uses what it looked at before. False: the engine was given up, and may
+    /// use it for ever.
+    pub(crate) fn settle(&self) -> bool {
+        let mut epoch = lock(&self.epoch);
+        if self.failed.get().is_some() {
+            return false;
+        }
+        *epoch += 1;
+        let now = *epoch;
+        if self.common.board.store_u64(BOARD_EPOCH, now, Ordering::Release).is_err() {
+            return self.give_up("its memory cannot be written");
+        }
+        // Acquire: all that the blocks did before they answered.
+        let answered = |block: usize| {
+            let seen = self.common.answers.load_u64(block * 8, Ordering::Acquire);
+            seen.is_ok_and(|seen| seen >= now)
+        };
+        self.wait("confirm a change", || (0..self.accelerator.blocks()).all(answered))
+    }
+
+    /// The engine's copy of a NIC's keys.
+    pub(crate) fn mirror(
+        self: &Arc<Self>,
+        table: u64,
+        regions: &mut Regions,
+    ) -> Result<Arc<Mirror>, NicError> {
+        let mut mirrors = lock(&self.common.mirrors);
+        if let Some(mirror) = mirrors.get(&table) {
+            return Ok(mirror.clone());
+        }
+        let keys = self.accelerator.alloc(TABLE_KEYS * size_of::<Key>())?;
+        let addr = self.accelerator.reach(&keys).ok_or(MemError::Far)?.addr;
+        let offload = Arc::downgrade(self);
+        let mirror = Arc::new(Mirror { keys, addr, kept: Mutex::default(), offload });
+        for (index, entry) in regions.entries.iter().enumerate() {
+            if let Some(region) = &entry.region {
+                mirror.set((index as u32) << 8 | u32::from(entry.variant), region);
+            }
+        }
+        regions.mirrors.push(Arc::downgrade(&mirror));
+        mirrors.insert(table, mirror.clone());
+        Ok(mirror)
+    }
+
+    pub(crate) fn takes_slots_of(bytes: u32) -> bool {
+        bytes <= MAX_SLOT_BYTES
+    }
+
+    pub(crate) fn reach(&self, view: &View) -> Option<Reached> {
+        self.accelerator.reach(view)
+    }
+
+    /// A place in the engine for a queue pair; none when it is full.
+    pub(crate) fn lease(self: &Arc<Self>) -> Option<Arc<Lease>> {
+        let mut slots = lock(&self.slots);
+        let slot = slots.iter().position(|slot| !slot.0)?;
+        slots[slot].0 = true;
+        let number = AtomicU64::new(slots[slot].1);
+        let (out, kept) = (AtomicBool::new(false), Mutex::default());
+        Some(Arc::new(Lease { offload: self.clone(), slot, number, out, kept }))
+    }
+}
+
+/// An engine's copy of the keys of a NIC.
+pub(crate) struct Mirror {
+    keys: View,
+    /// Where the engine has it.
+    pub(crate) addr: u64,
+    /// What keeps regions reachable, by index.
+    kept: Mutex<HashMap<usize, Arc<dyn Any + Send + Sync>>>,
+    offload: Weak<Offload>,
+}
+
+impl Mirror {
+    /// Takes a region on, if the engine can reach it. One that it does not know it returns to this
+    /// NIC, so nothing depends on it.
+    pub(crate) fn set(&self, key: u32, region: &Region) {
+        let index = (key >> 8) as usize;
+        let (Some(offload), Target::Memory(memory)) = (self.offload.upgrade(), &region.target)
+        else {
+            return;
+        };
+        if index >= TABLE_KEYS {
+            return;
+        }
+        let Some(reached) = offload.accelerator.reach(&**memory) else { return };
+        let entry = Key {
+            va: reached.addr,
+            iova: region.iova,
+            bytes: region.bytes,
+            key: 0,
+            pd: region.pd,
+            rights: u32::from(Right::bits(region.access)) | if reached.near { KEY_NEAR } else { 0 },
+            reserved: 0,
+            reserved2: [0; 3],
+        };
+        let at = index * size_of::<Key>();
+        let written = self.keys.write(at, bytemuck::bytes_of(&entry)).and_then(|()| {
+            // Release: the entry before its key, for the engine.
+            self.keys.store_u32(at + KEY_KEY, key, Ordering::Release)
+        });
+        if written.is_ok() {
+            lock(&self.kept).insert(index, reached.keep);
+        }
+    }
+
+    /// Forgets a region: after [`Mirror::settle`] the engine does not reach it any more.
+    pub(crate) fn clear(&self, index: usize) {
+        if index < TABLE_KEYS {
+            // What cannot be written is an engine that the next settle gives up.
+            let _ = self.keys.store_u32(index * size_of::<Key>() + KEY_KEY, 0, Ordering::Release);
+        }
+    }
+
+    /// Waits until the engine has noticed what was cleared. False: it may never.
+    pub(crate) fn settle(&self, index: usize) -> bool {
+        let settled = self.offload.upgrade().is_none_or(|offload| offload.settle());
+        let keep = lock(&self.kept).remove(&index);
+        if !settled {
+            std::mem::forget(keep);
+        }
+        settled
+    }
+}
+
+/// A queue pair's place in an engine, and who has the queue pair.
+pub(crate) struct Lease {
+    offload: Arc<Offload>,
+    slot: usize,
+    /// Odd: the last grant's. Even: the engine was asked to return it.
+    number: AtomicU64,
+    /// Granted, and [`Lease::take_back`] has not seen it returned.
+    out: AtomicBool,
+    /// What keeps the queues where the engine reaches them.
+    kept: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+}
+
+impl Lease {
+    pub(crate) fn offload(&self) -> &Arc<Offload> {
+        &self.offload
+    }
+
+    pub(crate) fn is_out(&self) -> bool {
+        self.out.load(Ordering::Acquire)
+    }
+
+    /// Lends the queue pair. The caller has it, and has not any more when this returns true.
+    pub(crate) fn grant(
+        &self,
+        fixed: &Fixed,
+        state: &State,
+        keep: Vec<Arc<dyn Any + Send + Sync>>,
+    ) -> bool {
+        if self.offload.failed.get().is_some() {
+            return false;
+        }
+        let at = self.slot * CONTEXT_BYTES;
+        let mut context = [0; size_of::<Fixed>() + size_of::<State>()];
+        context[..size_of::<Fixed>()].copy_from_slice(bytemuck::bytes_of(fixed));
+        context[size_of::<Fixed>()..].copy_from_slice(bytemuck::bytes_of(state));
+        // The counts go on from here; the engine tells them from now on.
+        let record = self.slot * RECORD_BYTES + RECORD_STATE;
+        let number = (self.number.load(Ordering::Relaxed) + 1) | 1;
+        let contexts = &self.offload.common.contexts;
+        let written = self
+            .offload
+            .common
+            .records
+            .write(record, bytemuck::bytes_of(state))
+            .and_then(|()| contexts.write(at + CONTEXT_FIXED, &context));
+        if written.is_err() {
+            return false;
+        }
+        *lock(&self.kept) = keep;
+        self.number.store(number, Ordering::Relaxed);
+        self.out.store(true, Ordering::Release);
+        // Release: the context before the number, for the engine.
+        if contexts.store_u64(at + CONTEXT_ASKED, number, Ordering::Release).is_err() {
+            self.offload.give_up("its memory cannot be written");
+        }
+        true
+    }
+
+    /// Asks for the queue pair, without waiting.
+    pub(crate) fn ask_back(&self) {
+        let number = self.number.load(Ordering::Acquire);
+        if !self.is_out() || number.is_multiple_of(2) {
+            return;
+        }
+        // One of several callers: the number is theirs all.
+        if self
+            .number
+            .compare_exchange(number, number + 1, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            let at = self.slot * CONTEXT_BYTES + CONTEXT_ASKED;
+            if self.offload.common.contexts.store_u64(at, number + 1, Ordering::Release).is_err() {
+                self.offload.give_up("its memory cannot be written");
+            }
+        }
+    }
+
+    /// Whether the engine has returned what it was granted last.
+    fn is_returned(&self) -> bool {
+        // The grant is the odd number at or before the current one.
+        let grant = (self.number.load(Ordering::Acquire) - 1) | 1;
+        let at = self.slot * RECORD_BYTES + RECORD_RETURNED;
+        // Acquire: the state, and all that the engine wrote, before the number.
+        self.offload
+            .common
+            .records
+            .load_u64(at, Ordering::Acquire)
+            .is_ok_and(|returned| returned == grant)
+    }
+
+    /// Asks for the queue pair and waits. False: the engine was given up.
+    pub(crate) fn recall(&self) -> bool {
+        self.ask_back();
+        !self.is_out() || self.offload.wait("return a queue pair", || self.is_returned())
+    }
+
+    /// What the engine has done so far, and where it stood when it returned the queue pair.
+    pub(crate) fn look(&self) -> State {
+        let mut state = State::default();
+        let at = self.slot * RECORD_BYTES + RECORD_STATE;
+        let read = self.offload.common.records.read(at, bytemuck::bytes_of_mut(&mut state));
+        read.expect("the records have a place for every slot");
+        state
+    }
+
+    /// The queue pair's state, once the engine has returned it.
+    pub(crate) fn take_back(&self) -> Option<State> {
+        if !self.is_out() || !self.is_returned() {
+            return None;
+        }
+        let state = self.look();
+        self.out.store(false, Ordering::Release);
+        lock(&self.kept).clear();
+        Some(state)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.is_out() {
+            // Of an engine that was given up: the place is not used again.
+            std::mem::forget(std::mem::take(&mut *lock(&self.kept)));
+            return;
+        }
+        let number = self.number.load(Ordering::Relaxed);
+        lock(&self.offload.slots)[self.slot] = (false, number);
+    }
+}

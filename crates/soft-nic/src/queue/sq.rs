@@ -1,0 +1,301 @@
+//! A queue pair's sends as they come in: from a doorbell, a BlueFlame buffer or an in-band slot to
+//! a WQE that was copied out and checked by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::objects::qp::Qp;
+use crate::queue::inband::{Slot, Watch};
+use crate::queue::uar::Rung;
+use crate::vendor::{Vendor, of_parse};
+use bellpush_mem::{Dma, MemError};
+use bellpush_nic::QpType;
+use bellpush_wire::blueflame::{self, BF_BYTES};
+use bellpush_wire::cqe::Syndrome;
+use bellpush_wire::doorbell::{DBR_SND_OFFSET, Doorbell, UAR_BF1_OFFSET, ahead, dbr_counter};
+use bellpush_wire::engine::State;
+use bellpush_wire::wqe::{Ctrl, MAX_WQE_BYTES, Opcode, WQEBB_BYTES, Wqe, WqeError};
+
+/// Room for the longest WQE of a ring, or of a BlueFlame buffer.
+pub(crate) type Scratch = [u8; MAX_WQE_BYTES.next_multiple_of(WQEBB_BYTES)];
+
+/// Where a WQE came from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    Ring,
+    BlueFlame,
+    Slot,
+}
+
+/// A WQE in the scratch buffer.
+pub(crate) struct Posted {
+    pub(crate) source: Source,
+    /// What a CQE says of it.
+    pub(crate) counter: u16,
+    pub(crate) blocks: u32,
+    pub(crate) bytes: usize,
+    pub(crate) wqe: Result<Wqe, (Syndrome, Vendor)>,
+}
+
+/// What is posted on a queue pair and was not taken yet.
+pub(crate) struct SendQueue {
+    pub(crate) qp: Arc<Qp>,
+    /// Basic blocks taken, and known to be posted.
+    ci: u64,
+    producer: u64,
+    /// Doorbell record as last seen: only a changed one counts, because a record that a ringer
+    /// does not keep would seem to lie ahead after a wrap of its 16 bits.
+    dbr_seen: u32,
+    watch: Option<Watch>,
+}
+
+impl SendQueue {
+    pub(crate) fn new(qp: Arc<Qp>) -> Result<Self, MemError> {
+        let watch = qp.attr.inband.as_ref().map(Watch::new).transpose()?;
+        Ok(Self { qp, ci: 0, producer: 0, dbr_seen: 0, watch })
+    }
+
+    /// Where the queue stands, for an engine elsewhere; its UAR registers and CQ are not the queue's.
+    pub(crate) fn stands(&self) -> State {
+        State {
+            ci: self.ci,
+            producer: self.producer,
+            dbr_seen: self.dbr_seen,
+            ticket: self.watch.as_ref().map_or(0, |watch| watch.ticket),
+            ..State::default()
+        }
+    }
+
+    /// Goes on where an engine elsewhere has come to.
+    pub(crate) fn go_on(&mut self, state: &State) {
+        (self.ci, self.producer) = (state.ci, state.producer);
+        self.dbr_seen = state.dbr_seen;
+        if let Some(watch) = &mut self.watch {
+            watch.seek(state.ticket);
+        }
+    }
+
+    pub(crate) fn is_inband(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    /// Learns the producer index from UAR registers that changed, and from the doorbell record.
+    ///
+    /// The later of the two counts. Silicon reads the record on a doorbell and trusts it; that a
+    /// register alone suffices is this NIC's reading, for ringers that keep no record.
+    pub(crate) fn ring(&mut self, registers: Rung) {
+        let blocks = self.qp.attr.sq_blocks;
+        for register in registers.into_iter().flatten() {
+            let bell = Doorbell::parse(register);
+            if bell.qpn == self.qp.qpn {
+                self.learn(ahead(bell.next, self.ci, blocks));
+            }
+        }
+        // Acquire: the WQEs were written before the record. The register was loaded before it, so
+        // a record written before the doorbell is seen here.
+        let record = self.qp.queues.dbr.load_u32(DBR_SND_OFFSET, Ordering::Acquire);
+        let record = record.unwrap_or(self.dbr_seen);
+        if record != self.dbr_seen {
+            self.dbr_seen = record;
+            self.learn(ahead(dbr_counter(record), self.ci, blocks));
+        }
+    }
+
+    fn learn(&mut self, distance: Option<u32>) {
+        if let Some(distance) = distance {
+            self.producer = self.producer.max(self.ci + u64::from(distance));
+        }
+    }
+
+    /// Whether a visit would find anything: for an in-band queue pair without news, one load.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        match &self.watch {
+            Some(watch) => !watch.is_waiting(),
+            None => self.ci < self.producer || self.qp.attr.blueflame,
+        }
+    }
+
+    /// Position in the ring of the next WQE to be taken.
+    pub(crate) fn position(&self) -> u64 {
+        self.ci
+    }
+
+    /// Position after the last block that is known to be posted.
+    pub(crate) fn producer(&self) -> u64 {
+        self.producer
+    }
+
+    /// The bytes that a WQE was parsed from.
+    #[inline]
+    pub(crate) fn bytes<'a>(&'a self, posted: &Posted, scratch: &'a Scratch) -> &'a [u8] {
+        match &self.watch {
+            Some(watch) => watch.stream(posted.bytes),
+            None => &scratch[..posted.bytes],
+        }
+    }
+
+    /// Copies the next WQE to the scratch buffer and parses the copy.
+    #[inline]
+    pub(crate) fn fetch(&mut self, scratch: &mut Scratch) -> Option<Posted> {
+        if let Some(watch) = &mut self.watch {
+            return fetch_slot(watch, &self.qp);
+        }
+        if self.ci < self.producer {
+            return Some(self.fetch_ring(scratch));
+        }
+        self.qp.attr.blueflame.then(|| self.fetch_blueflame(scratch)).flatten()
+    }
+
+    #[inline]
+    fn fetch_ring(&self, scratch: &mut Scratch) -> Posted {
+        let known = (self.producer - self.ci) as u32;
+        let (blocks, wqe) = self.read_ring(self.ci, known, scratch);
+        let bytes = blocks as usize * WQEBB_BYTES;
+        Posted { source: Source::Ring, counter: self.ci as u16, blocks, bytes, wqe }
+    }
+
+    /// The WQE at a position of the ring that has not come to its turn yet, if one is posted there
+    /// that takes a single block.
+    pub(crate) fn peek(&self, position: u64, block: &mut [u8; WQEBB_BYTES]) -> Option<Posted> {
+        if position >= self.producer || self.is_inband() {
+            return None;
+        }
+        let (blocks, wqe) = self.read_ring(position, 1, block);
+        let (source, counter) = (Source::Ring, position as u16);
+        Some(Posted { source, counter, blocks, bytes: WQEBB_BYTES, wqe })
+    }
+
+    /// Copies a WQE that was taken from the ring before, and is not complete, once more. It may
+    /// have been changed since: the program's memory is hostile.
+    pub(crate) fn fetch_again(
+        &self,
+        position: u64,
+        blocks: u32,
+        scratch: &mut Scratch,
+    ) -> Result<Wqe, (Syndrome, Vendor)> {
+        self.read_ring(position, blocks, scratch).1
+    }
+
+    /// Copies the WQE at a position of the ring, of at most `known` blocks, and says how many it
+    /// takes.
+    #[inline]
+    fn read_ring(
+        &self,
+        position: u64,
+        known: u32,
+        scratch: &mut [u8],
+    ) -> (u32, Result<Wqe, (Syndrome, Vendor)>) {
+        let ring = &self.qp.queues.sq;
+        let size = self.qp.attr.sq_blocks as usize * WQEBB_BYTES;
+        let start = (position % u64::from(self.qp.attr.sq_blocks)) as usize * WQEBB_BYTES;
+        let checked = "the ring was checked when the queue pair was created";
+        ring.read(start, &mut scratch[..WQEBB_BYTES]).expect(checked);
+        let ctrl = Ctrl::parse(&scratch[..WQEBB_BYTES]).expect("a block holds it");
+        let blocks = ctrl.blocks().min(known);
+        let bytes = blocks as usize * WQEBB_BYTES;
+        if blocks > 1 {
+            // The later blocks may begin again at the ring's start.
+            let before_end = (size - start).min(bytes);
+            let (head, tail) = scratch[..bytes].split_at_mut(before_end);
+            ring.read(start + WQEBB_BYTES, &mut head[WQEBB_BYTES..]).expect(checked);
+            ring.read(0, tail).expect(checked);
+        }
+        if ctrl.blocks() > known {
+            return (blocks, Err((Syndrome::LocalQpOp, Vendor::Producer)));
+        }
+        let wqe = match self.qp.kind {
+            QpType::Ud => Wqe::parse_datagram(&scratch[..bytes]),
+            QpType::XrcSend => Wqe::parse_xrc(&scratch[..bytes]),
+            _ => Wqe::parse(&scratch[..bytes]),
+        };
+        (blocks, check(wqe, position as u16, &self.qp))
+    }
+
+    /// A whole WQE in the UAR's second BlueFlame buffer. Its sender uses it only while nothing
+    /// else is outstanding, so that it is next in order.
+    fn fetch_blueflame(&self, scratch: &mut Scratch) -> Option<Posted> {
+        let uar = &self.qp.queues.uar;
+        let first = uar.load_u64(UAR_BF1_OFFSET, Ordering::Acquire).ok()?;
+        if first == 0 {
+            return None;
+        }
+        // A cheap look at the first 8 bytes; what counts is the copy that the check word covers.
+        let blocks_of = |bytes: &[u8]| {
+            let ctrl = Ctrl::parse(bytes).ok()?;
+            let ours = ctrl.index == self.ci as u16 && ctrl.qpn == self.qp.qpn && ctrl.ds > 0;
+            let bytes = ctrl.blocks() as usize * WQEBB_BYTES;
+            (ours && bytes <= BF_BYTES).then_some(bytes)
+        };
+        let mut look = [0; 16];
+        look[..8].copy_from_slice(&first.to_ne_bytes());
+        let bytes = blocks_of(&look)?;
+        let copy = &mut scratch[..bytes];
+        uar.read(UAR_BF1_OFFSET, copy).ok()?;
+        if blocks_of(copy) != Some(bytes) || !blueflame::is_whole(copy) {
+            return None;
+        }
+        let wqe = check(Wqe::parse(copy), self.ci as u16, &self.qp).and_then(|wqe| {
+            // The check word lies where other opcodes have their immediate.
+            let plain = wqe.opcode == Opcode::RdmaWrite;
+            if plain { Ok(wqe) } else { Err((Syndrome::LocalQpOp, Vendor::Opcode)) }
+        });
+        let (counter, blocks) = (self.ci as u16, (bytes / WQEBB_BYTES) as u32);
+        Some(Posted { source: Source::BlueFlame, counter, blocks, bytes, wqe })
+    }
+
+    fn clear_blueflame(&self) {
+        let cleared = self.qp.queues.uar.fill(UAR_BF1_OFFSET, WQEBB_BYTES, 0);
+        cleared.expect("the page was checked when the queue pair was created");
+    }
+
+    /// Moves past a WQE, before its CQE tells anyone that its place is free.
+    #[inline]
+    pub(crate) fn consume(&mut self, posted: &Posted) {
+        match posted.source {
+            Source::Slot => {
+                self.watch.as_mut().expect("a slot has a window").advance();
+                return;
+            }
+            // The buffer is the sender's again when it sees the CQE.
+            Source::BlueFlame => self.clear_blueflame(),
+            // A doorbell may overtake the look at the buffer, and then the WQE came by the ring. The
+            // copy in the buffer must go: 2^16 blocks later its index would be the next one again.
+            // A sender uses the buffer only while it is idle, so nothing newer can be in it.
+            Source::Ring if self.qp.attr.blueflame => self.clear_blueflame(),
+            Source::Ring => {}
+        }
+        self.ci += u64::from(posted.blocks);
+        self.producer = self.producer.max(self.ci);
+    }
+}
+
+fn check(wqe: Result<Wqe, WqeError>, index: u16, qp: &Qp) -> Result<Wqe, (Syndrome, Vendor)> {
+    let wqe = wqe.map_err(of_parse)?;
+    check_place(&wqe, index, qp)?;
+    Ok(wqe)
+}
+
+fn check_place(wqe: &Wqe, index: u16, qp: &Qp) -> Result<(), (Syndrome, Vendor)> {
+    let wrong = if wqe.index != index {
+        Vendor::Index
+    } else if wqe.qpn != qp.qpn {
+        Vendor::Qpn
+    } else {
+        return Ok(());
+    };
+    Err((Syndrome::LocalQpOp, wrong))
+}
+
+fn fetch_slot(watch: &mut Watch, qp: &Qp) -> Option<Posted> {
+    let counter = watch.ticket as u16;
+    let (bytes, wqe) = match watch.fetch() {
+        Slot::Waiting => return None,
+        Slot::Bad(syndrome, vendor) => (0, Err((syndrome, vendor))),
+        Slot::Whole(bytes) => {
+            let wqe = Wqe::parse_stream(watch.stream(bytes)).map_err(of_parse);
+            (bytes, wqe.and_then(|wqe| check_place(&wqe, counter, qp).map(|()| wqe)))
+        }
+    };
+    Some(Posted { source: Source::Slot, counter, blocks: 0, bytes, wqe })
+}

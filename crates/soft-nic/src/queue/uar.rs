@@ -1,0 +1,136 @@
+//! UAR pages as an engine watches them.
+
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+
+use crate::objects::cq::Cq;
+use bellpush_mem::{MemError, View};
+use bellpush_wire::doorbell::{UAR_CQ_DOORBELL_OFFSET, UAR_DOORBELL_OFFSETS};
+
+/// The doorbell registers of a page that changed, with what they say now.
+pub(crate) type Rung = [Option<u64>; UAR_DOORBELL_OFFSETS.len()];
+
+/// A UAR page and the queue pairs that ring there.
+pub(crate) struct Uar {
+    page: View,
+    /// The registers as last seen.
+    seen: [u64; UAR_DOORBELL_OFFSETS.len()],
+    kind: Kind,
+    /// Slots of the queue pairs in the engine.
+    pub(crate) qps: Vec<usize>,
+}
+
+/// Which of a page's registers are in use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The first two, as our own posters ring: each look costs them, when nobody does.
+    Own,
+    /// The first, and a BlueFlame buffer with check words.
+    BlueFlame,
+    /// All: those of a library that deals them out.
+    Foreign,
+}
+
+impl Uar {
+    pub(crate) fn new(page: View, kind: Kind, slot: usize) -> Self {
+        Self { page, seen: Default::default(), kind, qps: vec![slot] }
+    }
+
+    /// Whether this is the page of that view, for plain doorbells.
+    pub(crate) fn is(&self, page: &View) -> bool {
+        self.page.addr() == page.addr()
+    }
+
+    /// The first two registers as last seen: on the in-process link there are no others.
+    pub(crate) fn seen(&self) -> [u64; 2] {
+        [self.seen[0], self.seen[1]]
+    }
+
+    /// Takes over what an engine elsewhere has seen.
+    pub(crate) fn go_on(&mut self, seen: [u64; 2]) {
+        self.seen[..2].copy_from_slice(&seen);
+    }
+
+    /// Empties the registers: a queue pair that starts over rings with the same bytes again, which
+    /// would look like no change. What others rang meanwhile, the caller must look for.
+    pub(crate) fn clear(&mut self) -> Result<(), MemError> {
+        for (offset, seen) in UAR_DOORBELL_OFFSETS.into_iter().zip(&mut self.seen) {
+            self.page.store_u64(offset, 0, Ordering::Release)?;
+            *seen = 0;
+        }
+        Ok(())
+    }
+
+    /// Looks at the registers; an idle queue pair costs this and nothing else.
+    pub(crate) fn poll(&mut self) -> Option<Rung> {
+        let mut rung = Rung::default();
+        let mut any = self.look(0, &mut rung);
+        match self.kind {
+            Kind::Own => any |= self.look(1, &mut rung),
+            // The engine clears the buffer itself; while anything is in it, it is worth a look.
+            Kind::BlueFlame => any |= self.load(1) != 0,
+            Kind::Foreign => {
+                for register in 1..UAR_DOORBELL_OFFSETS.len() {
+                    any |= self.look(register, &mut rung);
+                }
+            }
+        }
+        any.then_some(rung)
+    }
+
+    #[inline]
+    fn look(&mut self, register: usize, rung: &mut Rung) -> bool {
+        let word = self.load(register);
+        let changed = word != self.seen[register];
+        if changed {
+            self.seen[register] = word;
+            rung[register] = Some(word);
+        }
+        changed
+    }
+
+    #[inline]
+    fn load(&self, register: usize) -> u64 {
+        // Acquire: what the ringer stored before the register (WQE, doorbell record) is visible to
+        // the loads that follow a changed register.
+        self.page.load_u64(UAR_DOORBELL_OFFSETS[register], Ordering::Acquire).unwrap_or(0)
+    }
+}
+
+/// A UAR page as the consumers of CQs ring there to arm them.
+pub(crate) struct ArmPage {
+    page: View,
+    seen: u64,
+    cqs: Vec<Weak<Cq>>,
+}
+
+impl ArmPage {
+    pub(crate) fn new(page: View) -> Self {
+        Self { page, seen: 0, cqs: Vec::new() }
+    }
+
+    pub(crate) fn is(&self, page: &View) -> bool {
+        self.page.addr() == page.addr()
+    }
+
+    /// Whether any of its CQs is still there.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.cqs.iter().any(|cq| cq.strong_count() > 0)
+    }
+
+    pub(crate) fn add(&mut self, cq: Weak<Cq>) {
+        self.cqs.retain(|cq| cq.strong_count() > 0);
+        self.cqs.push(cq);
+    }
+
+    /// Has the page's CQs answer when the register changed: one of several rings survives there,
+    /// the records tell the rest.
+    pub(crate) fn poll(&mut self) {
+        // Acquire: the arm record was written before.
+        let word = self.page.load_u64(UAR_CQ_DOORBELL_OFFSET, Ordering::Acquire).unwrap_or(0);
+        if word != self.seen {
+            self.seen = word;
+            self.cqs.iter().filter_map(Weak::upgrade).for_each(|cq| cq.armed());
+        }
+    }
+}

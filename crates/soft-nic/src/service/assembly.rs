@@ -1,0 +1,267 @@
+//! SENDs and WRITEs as they come in, packet by packet: the receiver's side of RC and UC alike
+//! (InfiniBand vol. 1, 9.7.4 and 9.8.3).
+//!
+//! Packets come here in order and once; what the order is, and what a refusal leads to, is the
+//! service's to say.
+
+use crate::counters::Live;
+use crate::objects::mr::Right;
+use crate::objects::qp::Qp;
+use crate::queue::recv::{self, Receive};
+use crate::service::payload::{Domain, Remote};
+use crate::vendor::Vendor;
+use bellpush_nic::Mtu;
+use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
+use bellpush_wire::roce::{Operation, Packet, Position, Reth};
+use bellpush_wire::{Iova, Rkey};
+
+/// The message that is coming in.
+#[derive(Default)]
+pub(crate) struct Assembly {
+    message: Message,
+    /// The receive of a SEND that has begun. When the SEND is given up, the next message's.
+    receive: Option<Receive>,
+}
+
+#[derive(Default)]
+enum Message {
+    #[default]
+    None,
+    Send {
+        offset: usize,
+    },
+    Write {
+        to: Reth,
+        offset: u32,
+    },
+}
+
+/// Why a packet was not taken; nothing of it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// No receive is posted.
+    NotReady,
+    /// The request cannot be carried out: what its sender is to be told.
+    Request(Syndrome, Vendor),
+    /// The receive that it takes cannot be used; its poster was told. What the sender is to be
+    /// told.
+    Receive(Syndrome, Vendor),
+}
+
+/// A request that makes no sense.
+const fn invalid(vendor: Vendor) -> Refused {
+    Refused::Request(Syndrome::RemoteInvalReq, vendor)
+}
+
+impl Assembly {
+    /// Takes a packet of a SEND or WRITE; says whether it was its message's last.
+    pub(crate) fn accept(
+        &mut self,
+        qp: &Qp,
+        domain: Domain<'_>,
+        packet: &Packet<'_>,
+        mtu: Mtu,
+    ) -> Result<bool, Refused> {
+        let operation = packet.opcode().operation();
+        let at = operation.position();
+        let follows = match self.message {
+            Message::None => at.starts(),
+            Message::Send { .. } => !at.starts() && operation.is_send(),
+            Message::Write { .. } => !at.starts() && operation.is_write(),
+        };
+        if !follows {
+            return Err(invalid(Vendor::Sequence));
+        }
+        check_length(at, packet.payload.len(), mtu)?;
+        match operation.is_send() {
+            true => self.send(qp, domain, packet, operation)?,
+            false => self.write(qp, domain, packet, operation)?,
+        }
+        if at.ends() {
+            self.message = Message::None;
+        }
+        Ok(at.ends())
+    }
+
+    fn take(&mut self, qp: &Qp) -> Result<Receive, Refused> {
+        let taken = self.receive.take().or_else(|| qp.receives().take(qp).cloned());
+        taken.ok_or(Refused::NotReady)
+    }
+
+    fn send(
+        &mut self,
+        qp: &Qp,
+        domain: Domain<'_>,
+        packet: &Packet<'_>,
+        operation: Operation,
+    ) -> Result<(), Refused> {
+        // Only keys that were made for it are invalidated (10.6.5 and 9.9.6.1.3).
+        let invalidated = packet.headers.ext.ieth;
+        if let Some(key) = invalidated {
+            let may = domain.regions.may_invalidate(domain.user, key);
+            may.map_err(|vendor| Refused::Request(Syndrome::RemoteAccess, vendor))?;
+        }
+        let offset = match self.message {
+            Message::Send { offset } => offset,
+            _ => 0,
+        };
+        let receive = self.take(qp)?;
+        let room: u64 = receive.entries().iter().map(|e| u64::from(e.bytes)).sum();
+        let end = offset + packet.payload.len();
+        let moving = recv::Moving { qp, counter: receive.counter };
+        let moved = match end as u64 <= room {
+            false => Err((Syndrome::LocalLength, Syndrome::RemoteInvalReq, Vendor::Length)),
+            true => domain
+                .scatter(receive.entries().iter().copied(), offset, packet.payload)
+                .map_err(|vendor| (Syndrome::LocalProt, Syndrome::RemoteOp, vendor)),
+        };
+        drop(moving);
+        if let Err((local, remote, vendor)) = moved {
+            self.message = Message::None;
+            spoil(qp, receive.counter, local, vendor);
+            return Err(Refused::Receive(remote, vendor));
+        }
+        if operation.position().ends() {
+            // The payload may have come through the key itself.
+            if let Some(key) = invalidated {
+                let done = domain.regions.invalidate(domain.user, key);
+                done.map_err(|vendor| Refused::Request(Syndrome::RemoteAccess, vendor))?;
+            }
+            let opcode = match (packet.headers.ext.imm, invalidated) {
+                (Some(_), _) => CqeOpcode::RespSendImm,
+                (None, Some(_)) => CqeOpcode::RespSendInv,
+                (None, None) => CqeOpcode::RespSend,
+            };
+            return deliver(qp, opcode, receive.counter, end as u32, packet);
+        }
+        self.message = Message::Send { offset: end };
+        self.receive = Some(receive);
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        qp: &Qp,
+        domain: Domain<'_>,
+        packet: &Packet<'_>,
+        operation: Operation,
+    ) -> Result<(), Refused> {
+        let (to, offset) = match self.message {
+            Message::Write { to, offset } => (to, offset),
+            _ => (begin_write(qp, domain, packet)?, 0),
+        };
+        let bytes = packet.payload.len() as u32;
+        let ends = operation.position().ends();
+        let fits = match ends {
+            true => bytes == to.bytes - offset,
+            false => bytes < to.bytes - offset,
+        };
+        if !fits {
+            return Err(invalid(Vendor::Length));
+        }
+        // The receive first: without one, nothing of the packet is taken.
+        let with_imm = packet.headers.ext.imm.is_some();
+        let receive = with_imm.then(|| self.take(qp)).transpose()?;
+        let moving = receive.as_ref().map(|r| recv::Moving { qp, counter: r.counter });
+        let moved = put(domain, to, offset, packet.payload);
+        drop(moving);
+        if let Err(vendor) = moved {
+            if let Some(receive) = receive {
+                recv::flush(qp, receive.counter);
+            }
+            return Err(Refused::Request(Syndrome::RemoteAccess, vendor));
+        }
+        if let Some(receive) = receive {
+            deliver(qp, CqeOpcode::RespWrImm, receive.counter, to.bytes, packet)?;
+        }
+        self.message = Message::Write { to, offset: offset + bytes };
+        Ok(())
+    }
+
+    /// Gives the message up: its missing rest will not come.
+    pub(crate) fn abandon(&mut self) {
+        self.message = Message::None;
+    }
+
+    /// Whether a message has begun.
+    pub(crate) fn is_under_way(&self) -> bool {
+        !matches!(self.message, Message::None)
+    }
+
+    /// Completes the receive that it holds, of a queue pair in ERR.
+    pub(crate) fn flush(&mut self, qp: &Qp) {
+        self.abandon();
+        if let Some(receive) = self.receive.take() {
+            recv::flush(qp, receive.counter);
+        }
+    }
+}
+
+/// All packets of a message are full but the last, which is not empty unless the message is
+/// (9.7.4.1.6 and 9.8.3.1.5).
+fn check_length(at: Position, bytes: usize, mtu: Mtu) -> Result<(), Refused> {
+    let right = match at {
+        Position::First | Position::Middle => bytes == mtu.bytes(),
+        Position::Last => (1..=mtu.bytes()).contains(&bytes),
+        Position::Only => bytes <= mtu.bytes(),
+    };
+    if right { Ok(()) } else { Err(invalid(Vendor::Length)) }
+}
+
+fn begin_write(qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) -> Result<Reth, Refused> {
+    let to = packet.headers.ext.reth.ok_or(invalid(Vendor::Sequence))?;
+    reach(qp, domain, (to.rkey, to.addr), to.bytes, Right::RemoteWrite)?;
+    Ok(to)
+}
+
+/// Checks all of a remote access at once. The key of an empty one is not looked at (9.7.5.2.4).
+pub(crate) fn reach(
+    qp: &Qp,
+    domain: Domain<'_>,
+    (rkey, addr): (Rkey, Iova),
+    bytes: u32,
+    right: Right,
+) -> Result<(), Refused> {
+    if !qp.permits(right) {
+        return Err(invalid(Vendor::Right));
+    }
+    if bytes > 0 {
+        let reached = domain.reach(Remote { rkey, addr, bytes }, right);
+        reached.map_err(|vendor| Refused::Request(Syndrome::RemoteAccess, vendor))?;
+    }
+    Ok(())
+}
+
+fn put(domain: Domain<'_>, to: Reth, offset: u32, bytes: &[u8]) -> Result<(), Vendor> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    // Again for each packet: the region may have gone since the first.
+    let Reth { rkey, addr, bytes: all } = to;
+    domain.put(Remote { rkey, addr, bytes: all }, offset as usize, bytes)
+}
+
+/// The receiver learns of its own mistake from an error CQE.
+pub(crate) fn spoil(qp: &Qp, counter: u16, syndrome: Syndrome, vendor: Vendor) {
+    qp.complete_receive(&Cqe::error(CqeOpcode::RespErr, qp.qpn, counter, syndrome, vendor as u8));
+}
+
+fn deliver(
+    qp: &Qp,
+    opcode: CqeOpcode,
+    counter: u16,
+    bytes: u32,
+    packet: &Packet<'_>,
+) -> Result<(), Refused> {
+    let cqe = Cqe {
+        opcode,
+        imm: packet.headers.ext.imm.or(packet.headers.ext.ieth.map(|key| key.0)).unwrap_or(0),
+        solicited: packet.headers.bth.solicited,
+        ..Cqe::requester(qp.qpn, 0, counter, bytes)
+    };
+    if !qp.complete_receive(&cqe) {
+        return Err(Refused::Receive(Syndrome::RemoteOp, Vendor::CqOverrun));
+    }
+    Live::add(&qp.counters.receives, 1);
+    Ok(())
+}

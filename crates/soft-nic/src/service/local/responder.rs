@@ -1,0 +1,175 @@
+//! The responder of the in-process link: what a queue pair does with a request that reaches it
+//! (InfiniBand vol. 1, 9.7.5).
+//!
+//! A refused request answers with a syndrome for the requester, and moves the responder's queue
+//! pair to ERR as well, except when it is merely not ready.
+
+use crate::counters::Live;
+use crate::objects::events::Event;
+use crate::objects::mr::{Regions, Right, Span};
+use crate::objects::qp::Qp;
+use crate::queue::recv::{self, Receive};
+use crate::service::local::execute::Message;
+use crate::service::masked;
+use crate::vendor::Vendor;
+use bellpush_mem::MemError;
+use bellpush_nic::{QpState, QueuePair};
+use bellpush_wire::Qpn;
+use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
+use bellpush_wire::wqe::{Opcode, Remote};
+
+/// Why a request was not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// No receive is posted: try again.
+    Rnr,
+    /// Nobody there who would answer.
+    NoAnswer,
+    /// The requester's WQE fails.
+    Nak(Syndrome, Vendor),
+}
+
+/// Whether the queue pair answers that requester.
+pub(crate) fn answers(qp: &Qp, from: (u64, u32)) -> bool {
+    matches!(QueuePair::state(qp), QpState::Rtr | QpState::Rts | QpState::Sqd)
+        && qp.connected_to() == from
+}
+
+pub(crate) fn nak(qp: &Qp, syndrome: Syndrome, vendor: Vendor) -> Refusal {
+    qp.events.push(match syndrome {
+        Syndrome::RemoteAccess => Event::QpAccess(qp.qpn),
+        Syndrome::RemoteInvalReq => Event::QpRequest(qp.qpn),
+        _ => Event::QpFatal(qp.qpn),
+    });
+    qp.set_error();
+    Refusal::Nak(syndrome, vendor)
+}
+
+fn of_mem(qp: &Qp, error: &MemError) -> Refusal {
+    match error {
+        MemError::Misaligned { .. } => nak(qp, Syndrome::RemoteInvalReq, Vendor::Misaligned),
+        _ => nak(qp, Syndrome::RemoteOp, Vendor::Dma),
+    }
+}
+
+fn reach<'a>(
+    qp: &Qp,
+    regions: &'a Regions,
+    remote: Remote,
+    bytes: u32,
+    right: Right,
+) -> Result<Span<'a>, Refusal> {
+    if !qp.permits(right) {
+        return Err(nak(qp, Syndrome::RemoteInvalReq, Vendor::Right));
+    }
+    regions
+        .resolve(qp.pd, remote.rkey.0, remote.addr, bytes, right)
+        .map_err(|vendor| nak(qp, Syndrome::RemoteAccess, vendor))
+}
+
+/// RDMA WRITE without immediate.
+pub(crate) fn write(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
+    if msg.wqe.bytes == 0 {
+        return Ok(()); // the key of an empty access is not looked at (9.7.5.2.4)
+    }
+    let to = reach(qp, regions, msg.remote(), msg.wqe.bytes, Right::RemoteWrite)?;
+    msg.gather(to).map_err(|e| of_mem(qp, &e))
+}
+
+/// RDMA READ.
+pub(crate) fn read(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
+    if msg.wqe.bytes == 0 {
+        return Ok(());
+    }
+    let from = reach(qp, regions, msg.remote(), msg.wqe.bytes, Right::RemoteRead)?;
+    msg.scatter(from).map_err(|e| of_mem(qp, &e))
+}
+
+/// FETCH_ADD and CMP_SWAP: 8 bytes in the machine's order, or what masks say.
+pub(crate) fn atomic(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
+    let remote = msg.remote();
+    let masked = msg.wqe.opcode.masked().zip(msg.wqe.masks);
+    let word = masked.map_or(Some(remote.addr), |(_, masks)| masked::word(remote.addr, &masks));
+    let word = word.filter(|word| word.0.is_multiple_of(8));
+    let word = word.ok_or_else(|| nak(qp, Syndrome::RemoteInvalReq, Vendor::Misaligned))?;
+    let at = reach(qp, regions, Remote { addr: word, ..remote }, 8, Right::RemoteAtomic)?;
+    let ops = msg.wqe.atomic.expect("an atomic was parsed with its operands");
+    let old = match (masked, msg.wqe.opcode) {
+        (Some((kind, masks)), _) => {
+            masked::carry_out(at.mem, at.offset, remote.addr, kind, (ops, &masks))
+        }
+        (None, Opcode::AtomicFa) => at.mem.fetch_add(at.offset, ops.swap_add),
+        (None, _) => at.mem.compare_swap(at.offset, ops.compare, ops.swap_add),
+    };
+    let old = old.map_err(|e| of_mem(qp, &e))?;
+    let result = msg.wqe.masks.map_or(old.to_ne_bytes(), |masks| masks.result(old));
+    msg.scatter_bytes(&result[..msg.wqe.bytes as usize]).map_err(|e| of_mem(qp, &e))
+}
+
+/// SEND, and RDMA WRITE with immediate: both consume a receive.
+pub(crate) fn receive(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
+    let mut receives = qp.receives();
+    if !receives.is_alive() {
+        return Err(Refusal::NoAnswer);
+    }
+    let taken = receives.take(qp).ok_or(Refusal::Rnr)?;
+    let opcode = match msg.wqe.opcode {
+        Opcode::RdmaWriteImm => CqeOpcode::RespWrImm,
+        Opcode::SendImm => CqeOpcode::RespSendImm,
+        _ => CqeOpcode::RespSend,
+    };
+    let moving = recv::Moving { qp, counter: taken.counter };
+    if opcode == CqeOpcode::RespWrImm {
+        write(qp, regions, msg).inspect_err(|_| recv::flush(qp, taken.counter))?;
+    } else {
+        scatter(qp, regions, msg, taken)?;
+    }
+    drop(moving);
+    let cqe = Cqe {
+        opcode,
+        imm: if opcode == CqeOpcode::RespSend { 0 } else { msg.wqe.imm },
+        solicited: msg.wqe.flags.solicited,
+        ..Cqe::requester(Qpn(qp.qpn.0), 0, taken.counter, msg.wqe.bytes)
+    };
+    if !qp.complete_receive(&cqe) {
+        return Err(Refusal::Nak(Syndrome::RemoteOp, Vendor::CqOverrun));
+    }
+    Live::add(&qp.counters.receives, 1);
+    Ok(())
+}
+
+fn scatter(
+    qp: &Qp,
+    regions: &Regions,
+    msg: &Message<'_>,
+    receive: &Receive,
+) -> Result<(), Refusal> {
+    let entries = receive.entries();
+    // The receiver learns of its own mistake from an error CQE, the sender from the NAK.
+    let spoil = |local: Syndrome, remote: Syndrome, vendor: Vendor| {
+        let op = CqeOpcode::RespErr;
+        qp.complete_receive(&Cqe::error(op, qp.qpn, receive.counter, local, vendor as u8));
+        nak(qp, remote, vendor)
+    };
+    let room: u64 = entries.iter().map(|e| u64::from(e.bytes)).sum();
+    if u64::from(msg.wqe.bytes) > room {
+        return Err(spoil(Syndrome::LocalLength, Syndrome::RemoteInvalReq, Vendor::Length));
+    }
+    // All entries that the message needs are checked before anything moves.
+    let pd = qp.pd;
+    let mut left = msg.wqe.bytes;
+    for entry in entries {
+        let n = left.min(entry.bytes);
+        if n == 0 {
+            break;
+        }
+        let span = regions.resolve(pd, entry.lkey.0, entry.addr, n, Right::LocalWrite);
+        span.map_err(|v| spoil(Syndrome::LocalProt, Syndrome::RemoteOp, v))?;
+        left -= n;
+    }
+    let spans = entries.iter().map_while(|e| {
+        let span = regions.resolve(pd, e.lkey.0, e.addr, 0, Right::LocalWrite).ok()?;
+        Some((span, e.bytes as usize))
+    });
+    msg.gather_into(spans).map_err(|_| spoil(Syndrome::LocalProt, Syndrome::RemoteOp, Vendor::Dma))
+}

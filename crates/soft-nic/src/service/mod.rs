@@ -1,0 +1,206 @@
+//! The transport of a queue pair on a packet link: what the engine hands packets to and visits.
+
+pub(crate) mod assembly;
+pub(crate) mod flight;
+pub(crate) mod local;
+pub(crate) mod masked;
+pub(crate) mod payload;
+pub(crate) mod rc;
+pub(crate) mod requester;
+pub(crate) mod uc;
+pub(crate) mod ud;
+
+use std::sync::atomic::Ordering;
+
+use crate::counters::DropReason;
+use crate::link::port::{Arrived, Port, Route};
+use crate::objects::events::Event;
+use crate::objects::state::Attributes;
+use crate::queue::sq::SendQueue;
+use crate::queue::umr;
+use crate::service::flight::Flight;
+use crate::service::payload::Domain;
+use crate::service::rc::Rc;
+use crate::service::requester::{Visit, Visitor};
+use crate::service::uc::Uc;
+use crate::service::ud::Ud;
+use bellpush_nic::{Mtu, NicAddress, QpState, QpType, QueuePair};
+use bellpush_wire::roce::{
+    Bth, Fields, Headers, Opcode, Operation, Service, flow_label_of, udp_src_port,
+};
+use bellpush_wire::{Psn, Qpn};
+
+/// The way to a connected peer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Path {
+    pub(crate) route: Route,
+    pub(crate) dest: Qpn,
+    pub(crate) mtu: Mtu,
+    pub(crate) service: Service,
+}
+
+impl Path {
+    /// The path from queue pair `local`. Without a flow label, the source port follows from the
+    /// two queue pairs' numbers.
+    fn new(service: Service, local: Qpn, attributes: &Attributes) -> Option<Self> {
+        let (av, dest) = (&attributes.av, attributes.dest_qpn);
+        let NicAddress::Ip(to) = av.nic else { return None };
+        let flow_label = av.flow_label & 0xf_ffff;
+        let spread = if flow_label == 0 { flow_label_of(local, dest) } else { flow_label };
+        let fields = Fields {
+            traffic_class: av.traffic_class,
+            hop_limit: av.hop_limit,
+            src_port: udp_src_port(spread),
+            flow_label,
+        };
+        let route = Route { to: to.to_canonical(), fields };
+        Some(Self { route, dest, mtu: attributes.path_mtu, service })
+    }
+
+    /// Headers of a packet to the peer, without extensions.
+    pub(crate) fn headers(&self, operation: Operation, psn: Psn) -> Headers {
+        Headers::new(Bth::new(Opcode::new(self.service, operation), self.dest, psn))
+    }
+}
+
+/// Both sides of a queue pair's service.
+pub(crate) struct Transport {
+    local: Qpn,
+    service: Of,
+    /// Whether a packet came since RTR, and whether SQD was reported drained.
+    established: bool,
+    drained: bool,
+}
+
+enum Of {
+    Rc(Box<Rc>),
+    Uc(Box<Uc>),
+    Ud(Ud),
+}
+
+impl Transport {
+    /// The transport of a queue pair that enters RTR; `None` without a way to its peer. `mtu` is
+    /// the most that a datagram carries.
+    pub(crate) fn new(kind: QpType, local: Qpn, mtu: Mtu, attributes: &Attributes) -> Option<Self> {
+        let path = |service| Path::new(service, local, attributes);
+        let service = match kind {
+            QpType::Rc => Of::Rc(Box::new(Rc::new(path(Service::Rc)?, attributes))),
+            QpType::XrcSend | QpType::XrcRecv => {
+                Of::Rc(Box::new(Rc::new(path(Service::Xrc)?, attributes)))
+            }
+            QpType::Uc => Of::Uc(Box::new(Uc::new(path(Service::Uc)?, attributes))),
+            QpType::Ud => Of::Ud(Ud::new(mtu, attributes)),
+        };
+        Some(Self { local, service, established: false, drained: false })
+    }
+
+    /// The queue pair enters a state, or takes attributes over within one.
+    pub(crate) fn enter(&mut self, from: QpState, to: QpState, attributes: &Attributes) {
+        self.drained = false;
+        if (from, to) == (QpState::Rtr, QpState::Rts) {
+            match &mut self.service {
+                Of::Rc(rc) => rc.start(attributes),
+                Of::Uc(uc) => uc.start(attributes),
+                Of::Ud(ud) => ud.start(attributes),
+            }
+        }
+        match &mut self.service {
+            Of::Rc(rc) => {
+                if let Some(path) = Path::new(rc.service(), self.local, attributes) {
+                    rc.apply(path, attributes);
+                }
+            }
+            Of::Uc(uc) => {
+                if let Some(path) = Path::new(Service::Uc, self.local, attributes) {
+                    uc.apply(path);
+                }
+            }
+            Of::Ud(ud) => ud.apply(attributes),
+        }
+    }
+
+    /// Takes a packet that is addressed to the queue pair.
+    pub(crate) fn on_packet(
+        &mut self,
+        sq: &SendQueue,
+        cx: &mut Visitor<'_>,
+        domain: Domain<'_>,
+        arrived: &Arrived<'_>,
+    ) {
+        let packet = arrived.packet;
+        let state = QueuePair::state(&*sq.qp);
+        if !matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return cx.counters.dropped(DropReason::State);
+        }
+        let (service, from) = match &self.service {
+            Of::Rc(rc) => (rc.service(), Some(rc.peer())),
+            Of::Uc(uc) => (Service::Uc, Some(uc.peer())),
+            Of::Ud(_) => (Service::Ud, None),
+        };
+        if packet.opcode().service() != service {
+            return cx.counters.dropped(DropReason::Opcode);
+        }
+        if from.is_some_and(|peer| peer != arrived.envelope.addresses.src()) {
+            return cx.counters.dropped(DropReason::Source);
+        }
+        if state == QpState::Rtr && !self.established {
+            self.established = true;
+            sq.qp.events.push(Event::Established(sq.qp.qpn));
+        }
+        match &mut self.service {
+            Of::Rc(rc) => rc.on_packet(sq, cx, domain, packet),
+            Of::Uc(uc) => uc.on_packet(sq, domain, packet),
+            Of::Ud(ud) => ud.on_packet(&sq.qp, domain, arrived),
+        }
+    }
+
+    /// Sends what is due and takes new WQEs, as far as the link has room.
+    pub(crate) fn visit(&mut self, sq: &mut SendQueue, cx: &mut Visitor<'_>) -> Visit {
+        let qp = sq.qp.clone();
+        let regions = qp.mrs.read();
+        let domain = Domain::of(&qp, &regions);
+        let mut visit = match &mut self.service {
+            Of::Rc(rc) => rc.visit(sq, cx, domain),
+            Of::Uc(uc) => uc.visit(sq, cx, domain),
+            Of::Ud(ud) => ud.visit(sq, cx, domain),
+        };
+        drop(regions);
+        let umr = match &mut self.service {
+            Of::Rc(rc) => rc.umr(),
+            Of::Uc(uc) => uc.umr(),
+            Of::Ud(_) => None,
+        };
+        if let Some(flight) = umr {
+            umr::carry_out(flight, sq, cx.scratch);
+            visit = Visit::More;
+        }
+        if QueuePair::state(&*qp) == QpState::Sqd && !self.drained && self.is_drained() {
+            self.drained = true;
+            qp.draining.store(false, Ordering::Relaxed);
+            if qp.attributes().sqd_event {
+                qp.events.push(Event::SqDrained(qp.qpn));
+            }
+        }
+        visit
+    }
+
+    /// The queue pair goes: what it owes its peer leaves before it.
+    pub(crate) fn farewell(&mut self, port: &mut Port) {
+        if let Of::Rc(rc) = &mut self.service {
+            rc.farewell(port);
+        }
+    }
+
+    /// How many messages were taken and are not complete, and the oldest of them.
+    pub(crate) fn on_way(&self) -> (usize, Option<&Flight>) {
+        match &self.service {
+            Of::Rc(rc) => rc.on_way(),
+            Of::Uc(uc) => uc.on_way(),
+            Of::Ud(_) => (0, None),
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.on_way().0 == 0
+    }
+}

@@ -1,0 +1,185 @@
+//! Payload between the pieces of a WQE, or the entries of a receive, and packets.
+
+use crate::objects::mr::{Regions, Right, Span, User};
+use crate::objects::qp::Qp;
+use crate::vendor::Vendor;
+use bellpush_mem::MemError;
+use bellpush_wire::wqe::{Piece, Sge};
+use bellpush_wire::{Iova, Rkey};
+
+/// The regions that a queue pair may name.
+#[derive(Clone, Copy)]
+pub(crate) struct Domain<'a> {
+    pub(crate) regions: &'a Regions,
+    pub(crate) user: User,
+}
+
+/// A range that a peer names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Remote {
+    pub(crate) rkey: Rkey,
+    pub(crate) addr: Iova,
+    pub(crate) bytes: u32,
+}
+
+impl Remote {
+    fn key(&self) -> (u32, Iova, u32) {
+        (self.rkey.0, self.addr, self.bytes)
+    }
+}
+
+impl<'a> Domain<'a> {
+    pub(crate) fn of(qp: &Qp, regions: &'a Regions) -> Self {
+        Self { regions, user: User { pd: qp.pd, qpn: qp.qpn } }
+    }
+
+    /// The same queue pair in another protection domain.
+    pub(crate) fn in_domain(self, pd: u32) -> Self {
+        Self { user: User { pd, ..self.user }, ..self }
+    }
+
+    /// Checks that all of a peer's range may be accessed.
+    pub(crate) fn reach(self, at: Remote, right: Right) -> Result<(), Vendor> {
+        let all = 0..at.bytes as usize;
+        self.regions.walk(self.user, at.key(), all, right, &mut |_, _| Ok(()))
+    }
+
+    /// Writes to a peer's range, from byte `start` of it on. All of it must be allowed.
+    pub(crate) fn put(self, to: Remote, start: usize, bytes: &[u8]) -> Result<(), Vendor> {
+        let (part, mut at) = (start..start + bytes.len(), 0);
+        self.regions.walk(self.user, to.key(), part, Right::RemoteWrite, &mut |span, n| {
+            at += n;
+            span.mem.write(span.offset, &bytes[at - n..at]).map_err(|_| Vendor::Dma)
+        })
+    }
+
+    /// Reads a peer's range, from byte `start` of it on. All of it must be allowed.
+    pub(crate) fn get(self, from: Remote, start: usize, into: &mut [u8]) -> Result<(), Vendor> {
+        let (part, mut at) = (start..start + into.len(), 0);
+        self.regions.walk(self.user, from.key(), part, Right::RemoteRead, &mut |span, n| {
+            at += n;
+            span.mem.read(span.offset, &mut into[at - n..at]).map_err(|_| Vendor::Dma)
+        })
+    }
+
+    /// The 8 bytes of an atomic, which lie in one place.
+    pub(crate) fn atomic<R>(
+        self,
+        (rkey, addr): (Rkey, Iova),
+        change: impl FnOnce(Span<'_>) -> Result<R, MemError>,
+    ) -> Result<Result<R, MemError>, Vendor> {
+        let (mut place, key) = (None, (rkey.0, addr, 8));
+        self.regions.walk(self.user, key, 0..8, Right::RemoteAtomic, &mut |span, n| {
+            place = Some(span);
+            if n == 8 { Ok(()) } else { Err(Vendor::Range) }
+        })?;
+        place.map(change).ok_or(Vendor::Range)
+    }
+
+    /// Checks that all of each entry may be accessed, before anything moves.
+    pub(crate) fn check(
+        self,
+        entries: impl Iterator<Item = Sge>,
+        right: Right,
+    ) -> Result<(), Vendor> {
+        for e in entries {
+            let (key, all) = ((e.lkey.0, e.addr, e.bytes), 0..e.bytes as usize);
+            self.regions.walk(self.user, key, all, right, &mut |_, _| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Copies `into.len()` bytes from byte `skip` of the pieces on.
+    pub(crate) fn gather<'p>(
+        self,
+        pieces: impl Iterator<Item = Piece<'p>>,
+        skip: usize,
+        into: &mut [u8],
+    ) -> Result<(), Vendor> {
+        let lengths = |piece: &Piece<'_>| match piece {
+            Piece::Data(sge) => sge.bytes as usize,
+            Piece::Inline(bytes) => bytes.len(),
+        };
+        for (piece, part, at) in parts(pieces, lengths, skip, into.len()) {
+            let into = &mut into[at..at + part.len()];
+            match piece {
+                Piece::Inline(bytes) => into.copy_from_slice(&bytes[part]),
+                Piece::Data(sge) => {
+                    let (key, mut done) = ((sge.lkey.0, sge.addr, sge.bytes), 0);
+                    self.regions.walk(self.user, key, part, Right::Gather, &mut |span, n| {
+                        done += n;
+                        let into = &mut into[done - n..done];
+                        span.mem.read(span.offset, into).map_err(|_| Vendor::Dma)
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies bytes to the entries, from byte `skip` of them on, as far as they go.
+    pub(crate) fn scatter(
+        self,
+        entries: impl Iterator<Item = Sge>,
+        skip: usize,
+        from: &[u8],
+    ) -> Result<(), Vendor> {
+        for (sge, part, at) in parts(entries, |sge| sge.bytes as usize, skip, from.len()) {
+            let (key, mut done) = ((sge.lkey.0, sge.addr, sge.bytes), at);
+            self.regions.walk(self.user, key, part, Right::LocalWrite, &mut |span, n| {
+                done += n;
+                span.mem.write(span.offset, &from[done - n..done]).map_err(|_| Vendor::Dma)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The parts of consecutive items that bytes `skip..skip + want` of all of them lie in, each with
+/// its range in the item, and where that begins in what is wanted.
+fn parts<T>(
+    items: impl Iterator<Item = T>,
+    length: impl Fn(&T) -> usize,
+    mut skip: usize,
+    want: usize,
+) -> impl Iterator<Item = (T, std::ops::Range<usize>, usize)> {
+    let mut at = 0;
+    items.filter_map(move |item| {
+        let bytes = length(&item);
+        let start = skip.min(bytes);
+        skip -= start;
+        let n = (bytes - start).min(want - at);
+        at += n;
+        (n > 0).then(|| (item, start..start + n, at - n))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn parts_are_the_bytes_that_were_asked_for(
+            lengths in prop::collection::vec(0usize..9, 0..8),
+            skip in 0usize..40,
+            want in 0usize..40,
+        ) {
+            let starts: Vec<usize> = lengths
+                .iter()
+                .scan(0, |at, n| { *at += n; Some(*at - n) })
+                .collect();
+            let got: Vec<usize> = parts(0..lengths.len(), |&i| lengths[i], skip, want)
+                .flat_map(|(i, part, at)| {
+                    let first = starts[i] + part.start;
+                    assert_eq!(first, skip + at);
+                    first..first + part.len()
+                })
+                .collect();
+            let total: usize = lengths.iter().sum();
+            let end = (skip + want).min(total);
+            prop_assert_eq!(got, (skip.min(end)..end).collect::<Vec<_>>());
+        }
+    }
+}

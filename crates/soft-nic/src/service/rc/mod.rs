@@ -1,0 +1,124 @@
+//! Reliable connections over packets (InfiniBand vol. 1, 9.7), and the two ends of extended ones
+//! (annex A14), of which one has the requester and the other the responder.
+
+mod replay;
+mod requester;
+mod responder;
+
+use std::net::IpAddr;
+
+use requester::Requester;
+use responder::Responder;
+
+use crate::counters::DropReason;
+use crate::link::port::Port;
+use crate::objects::state::Attributes;
+use crate::queue::sq::SendQueue;
+use crate::service::Path;
+use crate::service::flight::Flight;
+use crate::service::payload::Domain;
+use crate::service::requester::{Visit, Visitor};
+use bellpush_nic::{QpState, QueuePair};
+use bellpush_wire::roce::{Packet, Service};
+
+/// Packets of responses that a visit builds at most.
+const VISIT_RESPONSES: usize = 64;
+
+/// Both sides of a reliable connection.
+pub(crate) struct Rc {
+    path: Path,
+    requester: Requester,
+    responder: Responder,
+}
+
+impl Rc {
+    pub(crate) fn new(path: Path, attributes: &Attributes) -> Self {
+        let responder = Responder::new(path, attributes);
+        Self { path, requester: Requester::new(path, attributes), responder }
+    }
+
+    /// RC or XRC.
+    pub(crate) fn service(&self) -> Service {
+        self.path.service
+    }
+
+    /// Where the peer's packets come from.
+    pub(crate) fn peer(&self) -> IpAddr {
+        self.path.route.to
+    }
+
+    /// The send side begins, in RTS.
+    pub(crate) fn start(&mut self, attributes: &Attributes) {
+        self.requester.start(attributes.sq_psn);
+    }
+
+    /// Takes over changed attributes.
+    pub(crate) fn apply(&mut self, path: Path, attributes: &Attributes) {
+        self.path = path;
+        self.requester.apply(path, attributes);
+        self.responder.apply(path, attributes);
+    }
+
+    pub(crate) fn on_packet(
+        &mut self,
+        sq: &SendQueue,
+        cx: &mut Visitor<'_>,
+        domain: Domain<'_>,
+        packet: &Packet<'_>,
+    ) {
+        let kind = sq.qp.kind;
+        if packet.opcode().operation().is_request() {
+            if !kind.is_reliable_responder() {
+                return cx.counters.dropped(DropReason::Opcode);
+            }
+            self.responder.on_request(&sq.qp, domain, packet);
+        } else {
+            self.requester.on_response(sq, cx, domain, packet);
+        }
+    }
+
+    pub(crate) fn visit(
+        &mut self,
+        sq: &mut SendQueue,
+        cx: &mut Visitor<'_>,
+        domain: Domain<'_>,
+    ) -> Visit {
+        // Timers first: they run whether the link has room or not.
+        self.requester.tick(sq, cx);
+        let state = QueuePair::state(&*sq.qp);
+        if state == QpState::Err {
+            self.responder.farewell(cx.port.as_deref_mut().expect("as below"));
+            self.requester.flush(&sq.qp, &mut cx.tally);
+            self.responder.flush(&sq.qp);
+        }
+        let port = cx.port.as_deref_mut().expect("transports are visited with a port");
+        if self.responder.transmit(&sq.qp, domain, port, VISIT_RESPONSES) {
+            return Visit::More;
+        }
+        let room = port.room();
+        let visit = match state {
+            QpState::Rts | QpState::Sqd => {
+                self.requester.transmit(sq, cx, domain, state == QpState::Rts)
+            }
+            _ => Visit::Idle,
+        };
+        let port = cx.port.as_deref_mut().expect("transports are visited with a port");
+        let alone = port.room() == room;
+        if self.responder.acknowledge(port, alone) { Visit::More } else { visit }
+    }
+
+    /// The queue pair goes: see [`Responder::farewell`].
+    pub(crate) fn farewell(&mut self, port: &mut Port) {
+        self.responder.farewell(port);
+    }
+
+    /// The UMR that is next, if there is one.
+    pub(crate) fn umr(&mut self) -> Option<&mut Flight> {
+        self.requester.umr()
+    }
+
+    /// How many messages are on their way, and the oldest of them.
+    pub(crate) fn on_way(&self) -> (usize, Option<&Flight>) {
+        self.requester.on_way()
+    }
+}

@@ -1,0 +1,524 @@
+//! The requester of a reliable connection (InfiniBand vol. 1, 9.7.2, 9.7.3, 9.7.5 and 9.9.2).
+//!
+//! Messages on their way stand in a queue; a cursor in it says which packet goes next. What is lost
+//! is sent again from the oldest packet that is not acknowledged on (go-back-N): the cursor goes
+//! back, and packets are built from the WQEs once more. A long READ is asked for in parts, so that
+//! the responses that are on their way are bounded as requests are; after a loss the rest of a part
+//! is asked for again.
+
+use std::collections::VecDeque;
+
+use crate::counters::{DropReason, Live};
+use crate::objects::qp::Qp;
+use crate::objects::state::Attributes;
+use crate::queue::sq::{Scratch, SendQueue};
+use crate::service::Path;
+use crate::service::flight::{Failure, Flight, MAX_FLIGHTS, atomic_operation, entries};
+use crate::service::payload::Domain;
+use crate::service::requester::{Tally, Visit, Visitor};
+use crate::vendor::Vendor;
+use bellpush_wire::cqe::Syndrome as Cause;
+use bellpush_wire::roce::{
+    Aeth, AtomicEth, NakCode, Operation, Packet, Reth, Syndrome, ack_timeout_ns, rnr_timer_ns,
+};
+use bellpush_wire::wqe::{Opcode, Wqe};
+use bellpush_wire::{Iova, Psn};
+
+/// PSNs that may be on their way.
+const WINDOW: i32 = 128;
+/// Packets of a visit, so that no queue pair starves the others.
+const VISIT_PACKETS: usize = 32;
+/// Responses that are asked for with one READ request.
+const READ_PART: u32 = 32;
+/// Packets after which an acknowledgement is asked for within a message.
+const ACK_EVERY: u32 = 16;
+
+/// First interval of a timer that is longer than it. A loss that nothing else shows need not wait out a long timer, which says
+/// how long a peer may be silent: what is missing goes again after this time, twice that, and so on, up to the timer's. The sum
+/// of all intervals stays what the timer and the number of retries say. (ConnectX retransmits adaptively as well.)
+const FIRST_NS: u64 = 4096 << 14;
+
+pub(super) struct Requester {
+    path: Path,
+    timeout_ns: Option<u64>,
+    retry_cnt: u8,
+    rnr_retry: u8,
+    max_rd_atomic: u8,
+    flights: VecDeque<Flight>,
+    /// PSN of the next message, the oldest that is not acknowledged, and the one after the last
+    /// that was ever sent.
+    next: Psn,
+    oldest: Psn,
+    sent: Psn,
+    /// The packet to be sent next: of which flight, and which of its packets.
+    cursor: usize,
+    at: u32,
+    /// READ requests and atomics that are not answered.
+    reads: u8,
+    /// When the oldest is given up waiting for.
+    deadline: Option<u64>,
+    /// Intervals that nothing was heard for, and their sum.
+    tries: u32,
+    waited_ns: u64,
+    rnr_tries: u8,
+    not_before: u64,
+    /// What is being sent again from this PSN on; news that it is missing are old news.
+    recovering: Option<Psn>,
+    /// Memory for WQEs that do not stay in a ring.
+    spare: Vec<Vec<u8>>,
+}
+
+/// A WQE in the scratch buffer.
+type Loaded = Option<Wqe>;
+
+impl Requester {
+    pub(super) fn new(path: Path, attributes: &Attributes) -> Self {
+        let psn = attributes.sq_psn;
+        let mut requester = Self {
+            path,
+            timeout_ns: None,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            max_rd_atomic: 0,
+            flights: VecDeque::new(),
+            next: psn,
+            oldest: psn,
+            sent: psn,
+            cursor: 0,
+            at: 0,
+            reads: 0,
+            deadline: None,
+            tries: 0,
+            waited_ns: 0,
+            rnr_tries: 0,
+            not_before: 0,
+            recovering: None,
+            spare: Vec::new(),
+        };
+        requester.apply(path, attributes);
+        requester
+    }
+
+    pub(super) fn start(&mut self, psn: Psn) {
+        (self.next, self.oldest, self.sent) = (psn, psn, psn);
+    }
+
+    pub(super) fn apply(&mut self, path: Path, attributes: &Attributes) {
+        self.path = path;
+        self.timeout_ns = ack_timeout_ns(attributes.timeout);
+        self.retry_cnt = attributes.retry_cnt;
+        self.rnr_retry = attributes.rnr_retry;
+        self.max_rd_atomic = attributes.max_rd_atomic;
+    }
+
+    pub(super) fn on_way(&self) -> (usize, Option<&Flight>) {
+        (self.flights.len(), self.flights.front())
+    }
+
+    /// The UMR that everything before is complete of, if there is one.
+    pub(super) fn umr(&mut self) -> Option<&mut Flight> {
+        self.flights.front_mut().filter(|flight| flight.waits)
+    }
+
+    fn is_outstanding(&self) -> bool {
+        self.sent != self.oldest
+    }
+
+    // ---- Sending ---------------------------------------------------------------------------
+
+    /// Sends what may be sent now, and takes new WQEs if `may_take`.
+    pub(super) fn transmit(
+        &mut self,
+        sq: &mut SendQueue,
+        cx: &mut Visitor<'_>,
+        domain: Domain<'_>,
+        may_take: bool,
+    ) -> Visit {
+        if self.not_before > cx.now_ns {
+            return Visit::Later(self.not_before);
+        }
+        let mut loaded = None;
+        let mut left = VISIT_PACKETS;
+        while self.cursor < self.flights.len() || may_take {
+            if left == 0 || cx.port.as_ref().is_none_or(|port| port.room() == 0) {
+                self.settle(sq, cx);
+                return Visit::More;
+            }
+            left -= 1;
+            if self.cursor == self.flights.len() {
+                match self.take(sq, cx.scratch, domain) {
+                    Some(wqe) => loaded = wqe,
+                    None => break,
+                }
+            }
+            if !self.send_next(sq, cx, domain, &mut loaded) {
+                break;
+            }
+        }
+        self.settle(sq, cx);
+        match self.deadline {
+            Some(at) if self.is_outstanding() => Visit::Later(at),
+            _ => Visit::Idle,
+        }
+    }
+
+    /// Takes the next WQE, if one is posted and may go.
+    fn take(
+        &mut self,
+        sq: &mut SendQueue,
+        scratch: &mut Scratch,
+        domain: Domain<'_>,
+    ) -> Option<Loaded> {
+        let stopped = self.flights.back().is_some_and(|f| f.failed.is_some() || f.waits);
+        let full = self.flights.len() >= MAX_FLIGHTS || self.next.distance(self.oldest) >= WINDOW;
+        if stopped || full || !sq.has_work() {
+            return None;
+        }
+        let from = (self.next, self.path.mtu);
+        let (mut flight, wqe) = Flight::take(sq, scratch, domain, from, &mut self.spare)?;
+        if flight.opcode.scatters() && self.max_rd_atomic == 0 && flight.failed.is_none() {
+            flight.failed = Some((Cause::LocalQpOp, Vendor::Opcode));
+        }
+        self.next = flight.end();
+        self.at = 0;
+        self.flights.push_back(flight);
+        Some(wqe)
+    }
+
+    /// Sends the packet at the cursor; says whether to go on.
+    fn send_next(
+        &mut self,
+        sq: &SendQueue,
+        cx: &mut Visitor<'_>,
+        domain: Domain<'_>,
+        loaded: &mut Loaded,
+    ) -> bool {
+        let flight = &self.flights[self.cursor];
+        if flight.failed.is_some() {
+            return false;
+        }
+        if self.at >= flight.packets {
+            (self.cursor, self.at, *loaded) = (self.cursor + 1, 0, None);
+            return true;
+        }
+        let psn = flight.first.plus(self.at);
+        let waits = flight.flags.fence && self.at == 0 && self.reads > 0
+            || flight.opcode.scatters() && self.reads >= self.max_rd_atomic;
+        if waits || psn.distance(self.oldest) >= WINDOW {
+            return false;
+        }
+        let wqe = match loaded.take() {
+            Some(wqe) => Ok(wqe),
+            None => flight.load(sq, cx.scratch),
+        };
+        let n = match wqe.and_then(|wqe| {
+            let n = self.emit(cx, domain, psn, &wqe)?;
+            *loaded = Some(wqe);
+            Ok(n)
+        }) {
+            Ok(n) => n,
+            Err(failure) => {
+                self.flights[self.cursor].failed = Some(failure);
+                return false;
+            }
+        };
+        self.at += n;
+        let after = psn.plus(n);
+        if after.distance(self.sent) > 0 {
+            self.sent = after;
+        } else {
+            Live::add(&cx.counters.retransmitted, 1);
+        }
+        if self.deadline.is_none() {
+            self.restart_timer(cx.now_ns);
+        }
+        true
+    }
+
+    /// Builds the packet at the cursor; returns how many PSNs it takes.
+    fn emit(
+        &mut self,
+        cx: &mut Visitor<'_>,
+        domain: Domain<'_>,
+        psn: Psn,
+        wqe: &Wqe,
+    ) -> Result<u32, Failure> {
+        let (path, at) = (self.path, self.at);
+        let flight = &self.flights[self.cursor];
+        let port = cx.port.as_deref_mut().expect("transports are visited with a port");
+        if !flight.opcode.scatters() {
+            let (mut headers, part) = flight.request(wqe, at, path.mtu, (path.service, path.dest));
+            headers.bth.ack_req = at + 1 == flight.packets || (at + 1).is_multiple_of(ACK_EVERY);
+            let pieces = wqe.pieces(flight.wqe_bytes(cx.scratch));
+            port.send(&path.route, &headers, part.len(), |into| {
+                domain.gather(pieces, part.start, into)
+            })
+            .map_err(|vendor| (Cause::LocalProt, vendor))?;
+            return Ok(1);
+        }
+        let remote = wqe.remote.ok_or((Cause::LocalQpOp, Vendor::Segment))?;
+        let (operation, n) = match flight.opcode {
+            Opcode::RdmaRead => {
+                (Operation::ReadRequest, (READ_PART - at % READ_PART).min(flight.packets - at))
+            }
+            op => (atomic_operation(op), 1),
+        };
+        let mut headers = path.headers(operation, psn);
+        headers.bth.ack_req = true;
+        headers.ext.srqn = wqe.srqn;
+        if let Some(ops) = wqe.atomic {
+            let (addr, rkey) = (remote.addr, remote.rkey);
+            headers.ext.atomic =
+                Some(AtomicEth { addr, rkey, swap_add: ops.swap_add, compare: ops.compare });
+            headers.ext.masks = wqe.masks;
+        } else {
+            let start = path.mtu.part(at, flight.bytes).start;
+            let end = path.mtu.part(at + n - 1, flight.bytes).end;
+            let addr = Iova(remote.addr.0.wrapping_add(start as u64));
+            headers.ext.reth = Some(Reth { addr, rkey: remote.rkey, bytes: (end - start) as u32 });
+        }
+        port.send(&path.route, &headers, 0, |_| Ok::<_, Failure>(()))?;
+        self.reads += 1;
+        Ok(n)
+    }
+
+    // ---- Responses -------------------------------------------------------------------------
+
+    /// Takes a response.
+    pub(super) fn on_response(
+        &mut self,
+        sq: &SendQueue,
+        cx: &mut Visitor<'_>,
+        domain: Domain<'_>,
+        packet: &Packet<'_>,
+    ) {
+        let psn = packet.headers.bth.psn;
+        if psn.distance(self.oldest) < 0 || psn.distance(self.sent) >= 0 {
+            return cx.counters.dropped(DropReason::Response);
+        }
+        let operation = packet.opcode().operation();
+        let acknowledged = match packet.headers.ext.aeth {
+            Some(Aeth { syndrome: Syndrome::Ack { .. }, .. })
+                if operation == Operation::Acknowledge =>
+            {
+                psn.plus(1)
+            }
+            _ => psn,
+        };
+        if self.acknowledge(acknowledged, sq, cx) {
+            // Responses of a READ or an atomic are missing before this one (9.7.5.1.1).
+            return self.resume(cx.now_ns);
+        }
+        match (operation, packet.headers.ext.aeth) {
+            (Operation::Acknowledge, Some(aeth)) => self.on_syndrome(aeth.syndrome, psn, sq, cx),
+            (Operation::AtomicAcknowledge, _) => {
+                let old = packet.headers.ext.atomic_ack.unwrap_or(0);
+                let (bytes, n) = self.flights.front().map_or(([0; 8], 8), |f| f.scattered(old));
+                self.on_data(sq, cx, domain, &bytes[..n], (true, true));
+            }
+            (operation, _) => {
+                let ends = operation.position().ends();
+                self.on_data(sq, cx, domain, packet.payload, (false, ends));
+            }
+        }
+    }
+
+    fn on_syndrome(&mut self, syndrome: Syndrome, psn: Psn, sq: &SendQueue, cx: &mut Visitor<'_>) {
+        let cause = match syndrome {
+            Syndrome::Ack { .. } => return,
+            _ if psn != self.oldest => return cx.counters.dropped(DropReason::Response),
+            Syndrome::RnrNak { timer } => return self.on_rnr(timer, sq, cx),
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                Live::add(&cx.counters.sequence_naks, 1);
+                return self.resume(cx.now_ns);
+            }
+            Syndrome::Nak(NakCode::RemoteAccess) => Cause::RemoteAccess,
+            Syndrome::Nak(NakCode::RemoteOperational) => Cause::RemoteOp,
+            Syndrome::Nak(NakCode::InvalidRequest | NakCode::InvalidRdRequest) => {
+                Cause::RemoteInvalReq
+            }
+        };
+        self.fail(sq, cx, (cause, Vendor::Nak));
+    }
+
+    fn on_rnr(&mut self, timer: u8, sq: &SendQueue, cx: &mut Visitor<'_>) {
+        if self.not_before > cx.now_ns {
+            return; // of a packet that was sent twice
+        }
+        Live::add(&cx.counters.rnr_waits, 1);
+        if self.rnr_retry < 7 && self.rnr_tries >= self.rnr_retry {
+            return self.fail(sq, cx, (Cause::RnrRetryExc, Vendor::Rnr));
+        }
+        self.rnr_tries = self.rnr_tries.saturating_add(1);
+        self.not_before = cx.now_ns + rnr_timer_ns(timer);
+        self.recovering = None;
+        self.rewind();
+        self.deadline = None;
+    }
+
+    /// Data for the oldest flight: all before it is acknowledged, and its PSN is the one expected.
+    fn on_data(
+        &mut self,
+        sq: &SendQueue,
+        cx: &mut Visitor<'_>,
+        domain: Domain<'_>,
+        data: &[u8],
+        (atomic, ends): (bool, bool),
+    ) {
+        let Some(flight) = self.flights.front_mut() else {
+            return cx.counters.dropped(DropReason::Response);
+        };
+        let part = self.path.mtu.part(flight.got, flight.bytes);
+        let part_ends =
+            (flight.got + 1).is_multiple_of(READ_PART) || flight.got + 1 == flight.packets;
+        let fits = flight.opcode.scatters()
+            && flight.opcode.is_atomic() == atomic
+            && flight.failed.is_none()
+            && (data.len(), ends) == (part.len(), part_ends);
+        if !fits {
+            return self.fail(sq, cx, (Cause::BadResp, Vendor::Sequence));
+        }
+        let moved = flight.load(sq, cx.scratch).and_then(|wqe| {
+            let to = entries(&wqe, flight.wqe_bytes(cx.scratch));
+            domain.scatter(to, part.start, data).map_err(|vendor| (Cause::LocalProt, vendor))
+        });
+        if let Err(failure) = moved {
+            return self.fail(sq, cx, failure);
+        }
+        flight.got += 1;
+        let next = flight.first.plus(flight.got);
+        if part_ends {
+            self.reads = self.reads.saturating_sub(1);
+        }
+        self.acknowledge(next, sq, cx);
+    }
+
+    /// Everything before `end` has arrived, as far as that needs no response with data. Says
+    /// whether there is one that should have come before `end`.
+    fn acknowledge(&mut self, end: Psn, sq: &SendQueue, cx: &mut Visitor<'_>) -> bool {
+        let before = self.oldest;
+        let mut missing = false;
+        while let Some(flight) = self.flights.front().filter(|flight| !flight.waits) {
+            let arrived = match flight.opcode.scatters() {
+                true => flight.first.plus(flight.got),
+                false if end.distance(flight.end()) >= 0 => flight.end(),
+                false if end.distance(self.oldest) > 0 => end,
+                false => self.oldest,
+            };
+            self.oldest = arrived;
+            if arrived != flight.end() || flight.failed.is_some() {
+                missing = flight.opcode.scatters() && end.distance(arrived) > 0;
+                break;
+            }
+            self.pop(&sq.qp, &mut cx.tally);
+        }
+        if let (0, Some(flight)) = (self.cursor, self.flights.front()) {
+            self.at = self.at.max(self.oldest.distance(flight.first).max(0) as u32);
+        }
+        if self.oldest != before {
+            (self.tries, self.waited_ns) = (0, 0);
+            (self.rnr_tries, self.not_before) = (0, 0);
+            if self.recovering.is_some_and(|psn| psn != self.oldest) {
+                self.recovering = None;
+            }
+            self.restart_timer(cx.now_ns);
+        }
+        missing
+    }
+
+    fn pop(&mut self, qp: &Qp, tally: &mut Tally) {
+        let Some(flight) = self.flights.pop_front() else { return };
+        flight.complete(qp, tally);
+        flight.recycle(&mut self.spare);
+        match self.cursor {
+            0 => self.at = 0,
+            _ => self.cursor -= 1,
+        }
+    }
+
+    // ---- Loss ------------------------------------------------------------------------------
+
+    fn restart_timer(&mut self, now_ns: u64) {
+        let running = self.is_outstanding();
+        self.deadline = self.interval_ns().filter(|_| running).map(|ns| now_ns + ns);
+    }
+
+    /// How long nothing may be heard until the queue pair fails.
+    fn patience_ns(&self) -> Option<u64> {
+        self.timeout_ns.map(|ns| ns * (u64::from(self.retry_cnt) + 1))
+    }
+
+    /// How long until what nothing is heard of goes again.
+    fn interval_ns(&self) -> Option<u64> {
+        let (timer, patience) = (self.timeout_ns?, self.patience_ns()?);
+        let first = if self.retry_cnt == 0 { timer } else { timer.min(FIRST_NS) };
+        let longer = first << self.tries.min(17); // the longest timer is 2^17 times the first interval
+        Some(longer.min(timer).min(patience.saturating_sub(self.waited_ns)))
+    }
+
+    /// The oldest is known to be missing: sends again from it on, once.
+    fn resume(&mut self, now_ns: u64) {
+        if self.recovering != Some(self.oldest) {
+            self.recovering = Some(self.oldest);
+            self.rewind();
+            self.restart_timer(now_ns);
+        }
+    }
+
+    fn rewind(&mut self) {
+        self.cursor = 0;
+        self.reads = 0;
+        self.at = match self.flights.front() {
+            Some(flight) => self.oldest.distance(flight.first).max(0) as u32,
+            None => 0,
+        };
+    }
+
+    /// Looks at the timer: what nothing was heard of for so long goes again, or is given up.
+    pub(super) fn tick(&mut self, sq: &SendQueue, cx: &mut Visitor<'_>) {
+        if self.deadline.is_none_or(|at| cx.now_ns < at) {
+            return;
+        }
+        self.deadline = None;
+        if !self.is_outstanding() {
+            return;
+        }
+        Live::add(&cx.counters.timeouts, 1);
+        self.waited_ns += self.interval_ns().unwrap_or(0);
+        if self.patience_ns().is_none_or(|most| self.waited_ns >= most) {
+            return self.fail(sq, cx, (Cause::TransportRetryExc, Vendor::NoAnswer));
+        }
+        self.tries += 1;
+        self.recovering = Some(self.oldest);
+        self.rewind();
+        self.restart_timer(cx.now_ns);
+    }
+
+    // ---- Ends ------------------------------------------------------------------------------
+
+    /// Completes what needs no answer and has nothing before it, and reports a failed WQE whose
+    /// turn has come.
+    fn settle(&mut self, sq: &SendQueue, cx: &mut Visitor<'_>) {
+        self.acknowledge(self.oldest, sq, cx);
+        if let Some(failure) = self.flights.front().and_then(|flight| flight.failed) {
+            self.fail(sq, cx, failure);
+        }
+    }
+
+    /// The oldest flight fails, and with it the queue pair.
+    fn fail(&mut self, sq: &SendQueue, cx: &mut Visitor<'_>, failure: Failure) {
+        if let Some(flight) = self.flights.pop_front() {
+            flight.fail(&sq.qp, &mut cx.tally, failure);
+        }
+        self.flush(&sq.qp, &mut cx.tally);
+    }
+
+    /// Flushes what is on its way, of a queue pair in ERR.
+    pub(super) fn flush(&mut self, qp: &Qp, tally: &mut Tally) {
+        for flight in std::mem::take(&mut self.flights) {
+            flight.fail(qp, tally, (Cause::WrFlush, Vendor::Flush));
+        }
+        (self.cursor, self.at, self.deadline, self.not_before) = (0, 0, None, 0);
+        self.oldest = self.sent;
+    }
+}
