@@ -1,2 +1,2 @@
-/* The part of libmlx5's direct verbs that src/nic/mlx5 uses; the allow-list is in src/main.rs. */
+/* The part of libmlx5's direct verbs that crates/mlx5 uses; the allow-list is in src/main.rs. */
 #include <infiniband/mlx5dv.h>

@@ -14,7 +14,6 @@
 //! | [`mem`] | memory shared with GPUs and NICs |
 //! | [`wire`] | mlx5 and RoCEv2 formats |
 //! | [`pcie`] | the PCIe model |
-//! | [`credit`] | reference model of the device's credit arithmetic |
 //! | [`report`] | results: rows, statistics, JSON |
 //! | [`preload`] | configuration of the preloaded object (`bellpush run`) |
 //!
@@ -39,7 +38,6 @@
 //! | `CHANGELOG.md` | changes |
 
 pub mod collective;
-pub mod credit;
 pub mod engine;
 pub mod gpu;
 pub mod nic;

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use bellpush::credit::{CreditError, Ledger, MAX_OUTSTANDING, Window};
-use bellpush::credit::{extend_u16, extend_u32, ready_end};
+use credit::{CreditError, Ledger, MAX_OUTSTANDING, Window, extend_u16, extend_u32, ready_end};
 use proptest::prelude::*;
 use proptest::sample::Index;
+
+#[path = "support/credit.rs"]
+mod credit;
 
 /// First tickets whose neighbourhood holds a wrap: of 16 bits, of 32 bits, or none.
 fn first_ticket() -> impl Strategy<Value = u64> {

@@ -1,4 +1,4 @@
-//! Writes `src/nic/mlx5/bindings.rs`, the mlx5dv structures and the table of functions that
+//! Writes `crates/mlx5/src/bindings.rs`, the mlx5dv structures and the table of functions that
 //! libmlx5 is asked for at run time.
 //!
 //! `bellpush-bindgen` writes the file; `bellpush-bindgen --check` compares it with what the
@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 use bindgen::{Builder, EnumVariation};
 
-/// What `src/nic/mlx5` calls and fills in, and no more: a symbol that is not there is an error
+/// What `crates/mlx5` calls and fills in, and no more: a symbol that is not there is an error
 /// message, so nothing is asked for that is not needed.
 const FUNCTIONS: &[&str] = &[
     "mlx5dv_is_supported",
@@ -73,7 +73,7 @@ fn installed() -> Option<String> {
 
 fn run(check: bool) -> Result<(), String> {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let file = here.join("../src/nic/mlx5/bindings.rs");
+    let file = here.join("../crates/mlx5/src/bindings.rs");
     let version = installed().ok_or("pkg-config finds no libmlx5: install libibverbs-dev")?;
     let first = format!("// Written by `./x bindings` from mlx5dv.h of libmlx5 {version}.\n");
     let old = std::fs::read_to_string(&file).unwrap_or_default();

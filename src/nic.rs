@@ -4,11 +4,10 @@
 //! that the caller's GPU has mapped. It does not say who posts: a kernel, a stream or the CPU
 //! write the same mlx5 bytes.
 
-#[cfg(feature = "mlx5")]
-pub mod mlx5;
-
 use std::sync::Arc;
 
+#[cfg(feature = "mlx5")]
+pub use bellpush_mlx5 as mlx5;
 pub use bellpush_nic::*;
 pub use bellpush_soft_nic as soft;
 

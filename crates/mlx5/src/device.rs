@@ -21,7 +21,7 @@ use super::error::Mlx5Error;
 use super::events::{self, Events};
 use super::gid::{self, Gid};
 use super::verbs::{_ibv_query_gid_ex, verb};
-use crate::nic::{Mtu, NicAddress};
+use bellpush_nic::{Mtu, NicAddress};
 
 /// Link layer of a port that speaks InfiniBand (`IBV_LINK_LAYER_INFINIBAND`).
 const INFINIBAND: u8 = 1;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::nic::NicError;
+use bellpush_nic::NicError;
 
 /// Remedy for a machine without a device.
 const SOFTWARE_DEVICE: &str =

@@ -16,9 +16,9 @@ use super::error::Mlx5Error;
 use super::object::Object;
 use super::pool::page_bytes;
 use super::verbs::verb;
-use crate::mem::{Dma, Exported, HostMem, View};
-use crate::nic::{Access, Dm, Mr, NicError};
-use crate::wire::{Iova, Lkey, Rkey};
+use bellpush_mem::{Dma, Exported, HostMem, View};
+use bellpush_nic::{Access, Dm, Mr, NicError};
+use bellpush_wire::{Iova, Lkey, Rkey};
 
 /// A device's regions, by lkey.
 #[derive(Default)]

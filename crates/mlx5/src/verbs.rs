@@ -49,17 +49,17 @@ pub(super) unsafe fn reaches(context: NonNull<verbs_context>, offset: usize) -> 
 /// An extended verb of an open context, or [`Mlx5Error::NoVerb`](super::Mlx5Error::NoVerb).
 macro_rules! verb {
     ($device:expr, $verb:ident) => {{
-        let device: &$crate::nic::mlx5::device::Device = $device;
+        let device: &$crate::device::Device = $device;
         // SAFETY: the device's context is open while the device lives, and the field is looked at
         // only where the table reaches it.
         let found = unsafe {
-            $crate::nic::mlx5::verbs::extended(device.context()).and_then(|context| {
+            $crate::verbs::extended(device.context()).and_then(|context| {
                 let offset = std::mem::offset_of!(rdma_sys::verbs_context, $verb);
-                let there = $crate::nic::mlx5::verbs::reaches(context, offset);
+                let there = $crate::verbs::reaches(context, offset);
                 if there { (*context.as_ptr()).$verb } else { None }
             })
         };
-        found.ok_or_else(|| $crate::nic::mlx5::Mlx5Error::NoVerb {
+        found.ok_or_else(|| $crate::Mlx5Error::NoVerb {
             name: device.name.clone(),
             verb: concat!("ibv_", stringify!($verb)),
         })

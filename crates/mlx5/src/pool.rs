@@ -12,8 +12,8 @@ use std::sync::{Arc, LazyLock};
 
 use rdma_sys::ibv_pd;
 
-use crate::mem::{PAGE_BYTES, View};
-use crate::nic::NicError;
+use bellpush_mem::{PAGE_BYTES, View};
+use bellpush_nic::NicError;
 
 /// Bytes of a cache line: doorbell records of different owners lie in different ones.
 const RECORD_ALIGN: usize = 64;
@@ -131,7 +131,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mem::HostMem;
+    use bellpush_mem::HostMem;
 
     fn pool(bytes: usize) -> Arc<Pool> {
         let memory = HostMem::alloc(bytes).unwrap();

@@ -20,16 +20,16 @@ use super::gid;
 use super::object::Object;
 use super::pool::{Pool, page_bytes};
 use super::verbs::verb;
-use crate::mem::{HostMem, MemError, PAGE_BYTES, View};
-use crate::nic::{
+use bellpush_mem::{HostMem, MemError, PAGE_BYTES, View};
+use bellpush_nic::{
     Access, AddressVector, Change, Connection, MAX_RD_ATOMIC, NicAddress, NicError, Order,
     QpAddress, QpAttr, QpState, QpType, QueuePair, Queues,
 };
-use crate::wire::blueflame::BF_BYTES;
-use crate::wire::cqe::CQE_BYTES;
-use crate::wire::doorbell::UAR_DOORBELL_OFFSET;
-use crate::wire::wqe::{DS_BYTES, WQEBB_BYTES};
-use crate::wire::{Psn, Qpn};
+use bellpush_wire::blueflame::BF_BYTES;
+use bellpush_wire::cqe::CQE_BYTES;
+use bellpush_wire::doorbell::UAR_DOORBELL_OFFSET;
+use bellpush_wire::wqe::{DS_BYTES, WQEBB_BYTES};
+use bellpush_wire::{Psn, Qpn};
 
 /// Largest ring: the producer index of a doorbell has 16 bits.
 const MAX_RING: u64 = 1 << 15;

@@ -47,13 +47,13 @@ use rdma_sys::{ibv_alloc_pd, ibv_dealloc_pd, ibv_pd};
 pub use device::{DeviceName, Marks, devices};
 pub use error::Mlx5Error;
 
-use self::device::Device;
-use self::memory::Regions;
-use self::object::{Destroy, Object};
-use self::qp::Qp;
-use super::{Access, Dm, Mr, Nic, NicError, Order, QpAttr, QueuePair};
-use crate::mem::{Dma, View};
-use crate::wire::{Iova, Psn, Qpn};
+use crate::device::Device;
+use crate::memory::Regions;
+use crate::object::{Destroy, Object};
+use crate::qp::Qp;
+use bellpush_mem::{Dma, View};
+use bellpush_nic::{Access, Dm, Mr, Nic, NicError, Order, QpAttr, QueuePair};
+use bellpush_wire::{Iova, Psn, Qpn};
 
 /// What the software device of `bellpush run` calls itself, somewhere in its firmware version or
 /// board.
