@@ -41,10 +41,10 @@ pub mod collective;
 pub mod engine;
 pub mod gpu;
 pub mod nic;
-pub mod preload;
 pub mod report;
 pub mod transport;
 
 pub use bellpush_mem as mem;
 pub use bellpush_pcie as pcie;
+pub use bellpush_preload as preload;
 pub use bellpush_wire as wire;

@@ -7,7 +7,7 @@
 
 use std::os::fd::RawFd;
 
-use bellpush::mem::Dma;
+use bellpush_mem::Dma;
 
 use crate::abi::mlx5::{ClockInfo, MMAP_CLOCK_INFO};
 use crate::context::map;

@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_uint};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use bellpush::mem::hidden::{hidden_in, is_hidden};
+use bellpush_mem::hidden::{hidden_in, is_hidden};
 
 use crate::hooks::{answer, set_errno};
 use crate::process;

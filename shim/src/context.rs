@@ -6,8 +6,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bellpush::mem::{HostMem, PAGE_BYTES, View};
-use bellpush::nic::{Nic, QueuePair};
+use bellpush_mem::{HostMem, PAGE_BYTES, View};
+use bellpush_nic::{Nic, QueuePair};
 
 use crate::abi::ids::VERBS_IOCTL;
 use crate::abi::mlx5::MMAP_DEVICE_MEM;

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use bellpush::nic::soft::{Counters, DropReason};
+use bellpush_soft_nic::{Counters, DropReason};
 
 use crate::dir::Dir;
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use bellpush::mem::{Dma, HostMem, MemError};
+use bellpush_mem::{Dma, HostMem, MemError};
 
 use crate::process::say;
 

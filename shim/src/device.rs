@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bellpush::mem::hidden::{self, Hidden};
-use bellpush::nic::soft::link::{
+use bellpush_mem::hidden::{self, Hidden};
+use bellpush_nic::{Mtu, NicAddress};
+use bellpush_preload::{Preload, Wire};
+use bellpush_soft_nic::link::{
     Captured, Faults, FaultsError, Faulty, Link, LinkError, ShmNet, UdpLink,
 };
-use bellpush::nic::soft::{Engine, Event, SoftConfig, SoftNic, Xrcd};
-use bellpush::nic::{Mtu, NicAddress};
-use bellpush::preload::{Preload, Wire};
+use bellpush_soft_nic::{Engine, Event, SoftConfig, SoftNic, Xrcd};
 
 use crate::abi::verbs::event;
 use crate::error::Refusal;
@@ -403,7 +403,7 @@ fn run(engine: &mut Engine, arrivals: &Arrivals, stop: &AtomicBool) {
 mod tests {
     use std::io::Read;
 
-    use bellpush::nic::soft::link::{Carries, LinkCounters, Received, ShmLink, TxBatch};
+    use bellpush_soft_nic::link::{Carries, LinkCounters, Received, ShmLink, TxBatch};
 
     use super::*;
     use crate::events::EventPipe;

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
-use bellpush::mem::hidden::Hidden;
+use bellpush_mem::hidden::Hidden;
 
 use crate::real;
 
@@ -105,7 +105,7 @@ impl Dir {
 
 #[cfg(test)]
 mod tests {
-    use bellpush::mem::hidden::is_hidden;
+    use bellpush_mem::hidden::is_hidden;
 
     use super::*;
 

@@ -1,8 +1,8 @@
 //! Why a command is refused, and the errno that says so to the program.
 
-use bellpush::mem::MemError;
-use bellpush::nic::NicError;
-use bellpush::nic::soft::link::LinkError;
+use bellpush_mem::MemError;
+use bellpush_nic::NicError;
+use bellpush_soft_nic::link::LinkError;
 
 /// A refusal.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bellpush::mem::hidden::Hidden;
+use bellpush_mem::hidden::Hidden;
 use bytemuck::{Zeroable, bytes_of};
 
 use crate::abi::verbs::AsyncEventDesc;

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bellpush::mem::hidden;
+use bellpush_mem::hidden;
 
 use crate::context::Context;
 use crate::error::Refusal;

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bellpush::mem::hidden::Mark;
-use bellpush::nic::soft::link::{
+use bellpush_mem::hidden::Mark;
+use bellpush_soft_nic::link::{
     Carries, FaultCounters, Link, LinkCounters, LinkError, Received, TxBatch,
 };
 

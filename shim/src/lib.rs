@@ -20,7 +20,7 @@
 //! | `events` | completion channels and asynchronous events |
 //! | `watch` | says which queue pairs stand still |
 //!
-//! **Safety of the whole.** The program's memory is reached through `bellpush::mem`: commands and
+//! **Safety of the whole.** The program's memory is reached through `bellpush_mem`: commands and
 //! registered ranges by system calls that answer `EFAULT`, queues as borrowed memory, which
 //! libmlx5 keeps until the object is destroyed, and which nothing touches after that. No panic
 //! leaves a hook; a command that panics answers `EIO`.

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use bellpush::mem::hidden;
-use bellpush::preload::{Preload, VARIABLE};
+use bellpush_mem::hidden;
+use bellpush_preload::{Preload, VARIABLE};
 
 use crate::counters;
 use crate::device::Device;

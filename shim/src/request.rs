@@ -3,7 +3,7 @@
 //! Nothing is written to the program's memory before the command has succeeded, so that one which
 //! fails half-way leaves no handles behind: what the response cannot be written for is undone.
 
-use bellpush::mem::{Dma, UserMem};
+use bellpush_mem::{Dma, UserMem};
 use bytemuck::{Pod, Zeroable};
 
 use crate::abi::verbs::{ATTR_MANDATORY, ATTR_VALID_OUTPUT, IoctlAttr, IoctlHdr};

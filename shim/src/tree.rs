@@ -13,8 +13,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bellpush::nic::soft::Counters;
-use bellpush::preload::Preload;
+use bellpush_preload::Preload;
+use bellpush_soft_nic::Counters;
 
 use crate::counters;
 use crate::dir::{self, Dir};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bellpush::nic::soft::{QpReport, SoftNic};
+use bellpush_soft_nic::{QpReport, SoftNic};
 
 use crate::device::Quiet;
 use crate::error::Refusal;

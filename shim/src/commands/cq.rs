@@ -3,8 +3,8 @@
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
-use bellpush::mem::HostMem;
-use bellpush::nic::soft::{Cq, CqAttr, CqLayout, Moderation, Notify};
+use bellpush_mem::HostMem;
+use bellpush_soft_nic::{Cq, CqAttr, CqLayout, Moderation, Notify};
 
 use super::{Command, Undo, long, word};
 use crate::abi::ids::{UHW_IN, UHW_OUT, attr};

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use bellpush::mem::{HostMem, PAGE_BYTES, View};
-use bellpush::nic::soft::{Objects as Used, Qp};
-use bellpush::nic::{Order, QpAttr, QpType, QueuePair, Queues};
+use bellpush_mem::{HostMem, PAGE_BYTES, View};
+use bellpush_nic::{Order, QpAttr, QpType, QueuePair, Queues};
+use bellpush_soft_nic::{Objects as Used, Qp};
 use bytemuck::Zeroable;
 
 use super::cq::CqObj;

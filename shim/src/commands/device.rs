@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
-use bellpush::mem::PAGE_BYTES;
+use bellpush_mem::PAGE_BYTES;
 use bytemuck::{Zeroable, bytes_of};
 
 use super::{Command, Undo, cq, long, odp, word};

@@ -3,8 +3,8 @@
 use std::os::fd::RawFd;
 use std::sync::{Arc, PoisonError};
 
-use bellpush::mem::{PAGE_BYTES, View};
-use bellpush::wire::Iova;
+use bellpush_mem::{PAGE_BYTES, View};
+use bellpush_wire::Iova;
 
 use super::memory::{MrObj, rights};
 use super::{Command, long, word};

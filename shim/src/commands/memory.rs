@@ -3,10 +3,10 @@
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use bellpush::mem::{Dma, UserMem};
-use bellpush::nic::soft::{MwType, Pd, Reregister};
-use bellpush::nic::{Access, AddressVector, Mr, NicAddress};
-use bellpush::wire::{Iova, Rkey};
+use bellpush_mem::{Dma, UserMem};
+use bellpush_nic::{Access, AddressVector, Mr, NicAddress};
+use bellpush_soft_nic::{MwType, Pd, Reregister};
+use bellpush_wire::{Iova, Rkey};
 use bytemuck::bytes_of;
 
 use super::{Command, Undo, long, odp, word};

@@ -4,7 +4,7 @@
 //! is looked at when it is registered. A page that is not there is faulted in by the access; one that
 //! cannot be is an error completion.
 
-use bellpush::mem::UserMem;
+use bellpush_mem::UserMem;
 
 use super::Command;
 use super::memory::UserRange;

@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bellpush::mem::{HostMem, PAGE_BYTES, View};
-use bellpush::nic::soft::{Objects as Used, Qp};
-use bellpush::nic::{
+use bellpush_mem::{HostMem, PAGE_BYTES, View};
+use bellpush_nic::{
     Access, Change, Mtu, NicAddress, Order, QpAttr, QpState, QpType, QueuePair, Queues,
 };
-use bellpush::wire::{Psn, Qpn};
+use bellpush_soft_nic::{Objects as Used, Qp};
+use bellpush_wire::{Psn, Qpn};
 use bytemuck::{Zeroable, bytes_of};
 
 use super::cq::CqObj;

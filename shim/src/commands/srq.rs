@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use bellpush::mem::HostMem;
-use bellpush::nic::soft::{Srq, SrqAttr, XrcSrq};
+use bellpush_mem::HostMem;
+use bellpush_soft_nic::{Srq, SrqAttr, XrcSrq};
 
 use super::cq::CqObj;
 use super::device::MAX_WQES;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bellpush::nic::soft::Xrcd;
+use bellpush_soft_nic::Xrcd;
 
 use super::{Command, Undo, word};
 use crate::abi::ids::attr;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bellpush::nic::soft::{Cq, CqAttr, CqLayout};
+use bellpush_soft_nic::{Cq, CqAttr, CqLayout};
 
 use super::prm::{Mailbox, cq};
 use super::{EQN, Umem, at_least};

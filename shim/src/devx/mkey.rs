@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use bellpush::nic::soft::MkeyAttr;
-use bellpush::nic::{Access, Mr};
-use bellpush::wire::{Iova, Rkey};
+use bellpush_nic::{Access, Mr};
+use bellpush_soft_nic::MkeyAttr;
+use bellpush_wire::{Iova, Rkey};
 
 use super::prm::{Mailbox, mkey};
 use super::{Umem, at_least, named};

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use bellpush::nic::soft::Qp;
-use bellpush::nic::{Access, AddressVector, Change, Mtu, NicAddress, QpState, QpType, QueuePair};
-use bellpush::wire::{Psn, Qpn};
+use bellpush_nic::{Access, AddressVector, Change, Mtu, NicAddress, QpState, QpType, QueuePair};
+use bellpush_soft_nic::Qp;
+use bellpush_wire::{Psn, Qpn};
 
 use super::prm::{Mailbox, op, qp};
 use crate::commands::device::{MAX_RD_ATOMIC, mtu_code};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use bellpush::mem::{HostMem, PAGE_BYTES, View};
-use bellpush::nic::soft::{Cq, Objects as Used, Qp};
-use bellpush::nic::{Change, Order, QpAttr, QpState, QpType, QueuePair, Queues};
-use bellpush::wire::Qpn;
+use bellpush_mem::{HostMem, PAGE_BYTES, View};
+use bellpush_nic::{Change, Order, QpAttr, QpState, QpType, QueuePair, Queues};
+use bellpush_soft_nic::{Cq, Objects as Used, Qp};
+use bellpush_wire::Qpn;
 
 use super::cq::DevxCq;
 use super::moves;

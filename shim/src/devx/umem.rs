@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bellpush::mem::{Dma, HostMem, View};
+use bellpush_mem::{Dma, HostMem, View};
 
 use crate::abi::ids::attr;
 use crate::commands::memory::{Memory, rights, user_memory};

@@ -3,6 +3,8 @@
 //! `bellpush run` writes it; whoever preloads the object by hand may, too. All fields may be
 //! left out: `LD_PRELOAD=libbellpush_shim.so ibv_devinfo` shows one device with default options.
 
+#![forbid(unsafe_code)]
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 
