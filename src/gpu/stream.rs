@@ -11,8 +11,7 @@ use super::module::Code;
 use super::{Backend, DeviceMem, Dims, Gpu, GpuError, Kernel, KernelArgs, Mapped, host};
 use crate::mem::{Dma, MemError};
 
-/// A queue of kernels, copies and word writes. They execute in order, concurrently with other
-/// streams.
+/// A queue of kernels, copies and word writes. They execute in order, concurrently with other streams.
 ///
 /// The stream keeps its work's memory and kernels until [`Stream::synchronize`] finds it idle.
 /// Dropping a busy stream waits for up to a second; after that a kernel on the host executor is
