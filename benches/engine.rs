@@ -12,8 +12,8 @@
 #![allow(missing_docs)]
 
 mod aim;
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../tests/support/queue_pairs.rs"]
+mod queue_pairs;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -22,11 +22,11 @@ use bellpush::nic::slots::HostSlots;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Access, LineFormat, QpAttr, QueuePair};
 use bellpush::wire::wqe::{Flags, Opcode, Piece, SendWr};
-use common::{Buf, Pair, attr, inband, inline, make_qp};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput};
+use queue_pairs::{Buf, Pair, attr, inband, inline, make_qp};
 
-/// Which engine `common` makes NICs with.
+/// Which engine the NICs have.
 const ENGINE: &str = "cpu";
 
 const BATCH: u64 = 512;

@@ -6,8 +6,8 @@
 #![allow(missing_docs)]
 
 mod aim;
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../tests/support/queue_pairs.rs"]
+mod queue_pairs;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::{Engine, InProcess, Qp, SoftConfig, SoftNic};
 use bellpush::nic::{Access, QueuePair};
 use bellpush::wire::wqe::{Flags, Opcode, SendWr};
-use common::{Buf, attr, make_qp};
 use criterion::{Criterion, Throughput};
+use queue_pairs::{Buf, attr, make_qp};
 
-/// Which engine `common` makes NICs with.
+/// Which engine the NICs have.
 const ENGINE: &str = "cpu";
 
 const WQES: u64 = 4096;

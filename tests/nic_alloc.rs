@@ -1,6 +1,7 @@
 //! The steady state allocates nothing, and many queue pairs take little memory.
 
-mod common;
+#[path = "support/queue_pairs.rs"]
+mod queue_pairs;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,7 +13,7 @@ use bellpush::nic::slots::HostSlots;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Change, LineFormat, Mtu, QpAttr, QueuePair};
 use bellpush::wire::wqe::{Opcode, Operands, SendWr};
-use common::{Pair, attr, inband, inline, make_qp};
+use queue_pairs::{Pair, attr, inband, inline, make_qp};
 
 /// Which engine the NICs have.
 const ENGINE: &str = "cpu";

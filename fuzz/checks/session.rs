@@ -176,7 +176,7 @@ impl Session {
             xrc = Some(Xrc::new(&nic, &xrcd));
             (nic.create_xrc_recv(&xrcd).unwrap(), HostMem::alloc(1).unwrap())
         } else {
-            crate::common::make_typed(&nic, kind, &crate::common::attr(), None)
+            crate::queue_pairs::make_typed(&nic, kind, &crate::queue_pairs::attr(), None)
         };
         let host = HostQp::new(&*qp);
         let guarded = HostMem::alloc(BODY + 2 * GUARD).unwrap();

@@ -2,10 +2,10 @@
 
 #![no_main]
 
-#[path = "../../tests/common/mod.rs"]
-mod common;
+#[path = "../../tests/support/queue_pairs.rs"]
+mod queue_pairs;
 
-/// Which engine `common` makes NICs with.
+/// Which engine the NICs have.
 #[allow(dead_code)]
 const ENGINE: &str = "cpu";
 

@@ -12,8 +12,8 @@ use bellpush::wire::Iova;
 use bellpush::wire::cqe::{Cqe, Syndrome};
 use bellpush::wire::wqe::{Flags, Opcode, SendWr};
 
-use super::common::{Buf, attr, inband, inline, make_qp, pattern, stepped_engine};
 use super::own::{completion, one, running};
+use crate::queue_pairs::{Buf, attr, inband, inline, make_qp, pattern, stepped_engine};
 
 /// Blocks and threads: one lane, a partial warp, several warps, several blocks.
 const SHAPES: [(u32, u32); 4] = [(1, 1), (1, 7), (1, 96), (3, 64)];

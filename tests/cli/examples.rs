@@ -1,0 +1,46 @@
+//! The examples do what they say.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bellpush::gpu::{Executor, Gpu, HostOptions};
+use bellpush::transport::Path;
+
+#[allow(dead_code)] // its main
+#[path = "../../examples/quickstart.rs"]
+mod quickstart;
+
+#[test]
+fn quickstart_delivers_by_every_path() {
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    for path in Path::ALL {
+        let told = quickstart::put_and_look(&gpu, path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        assert!(told.starts_with("10000 bytes arrived"), "{path}: {told}");
+    }
+}
+
+/// A crate of its own, with kernels of its own: built as a user would build it.
+#[test]
+fn custom_kernel_computes_sends_and_sums() {
+    let mut cargo = Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--offline", "-p", "custom_kernel", "--", "host"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("cargo runs");
+    let since = Instant::now();
+    while cargo.try_wait().unwrap().is_none() {
+        if since.elapsed() > Duration::from_secs(600) {
+            cargo.kill().unwrap();
+            panic!("not built and run within ten minutes");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let output = cargo.wait_with_output().unwrap();
+    let (told, complaint) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{told}\n{complaint}");
+    assert!(told.starts_with("4 pieces sent, summed and right on host"), "{told}");
+}

@@ -1,0 +1,204 @@
+//! `./x` and `build.rs` where machines are unusual: a path with a space, a target directory elsewhere,
+//! a package that this distribution does not have, an nvcc that comes later. Each function of `x` runs
+//! in a copy, with programs of the test's own in front on the path.
+
+#[allow(dead_code, reason = "cargo runs its main")]
+#[path = "../../build.rs"]
+mod build;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A checkout in a folder with a space in its name.
+struct Copy {
+    _temp: TempDir,
+    root: PathBuf,
+    programs: PathBuf,
+}
+
+impl Copy {
+    fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let (root, programs) = (temp.path().join("a b"), temp.path().join("programs"));
+        fs::create_dir_all(root.join(".tools")).unwrap();
+        fs::create_dir_all(&programs).unwrap();
+        for file in ["x", "Cargo.toml", "build.rs"] {
+            fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join(file), root.join(file)).unwrap();
+        }
+        Self { _temp: temp, root, programs }
+    }
+
+    /// A program that writes its name and each of its arguments in a line of `said`, and goes on.
+    fn program(&self, name: &str, rest: &str) -> &Self {
+        let path = self.programs.join(name);
+        let text = format!(
+            "#!/bin/bash\nprintf '%s|' {name} \"$@\" >>'{}'; echo >>'{}'\n{rest}\n",
+            self.said().display(),
+            self.said().display()
+        );
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        self
+    }
+
+    fn said(&self) -> PathBuf {
+        self.root.join(".tools/said")
+    }
+
+    /// Runs lines of bash after those of `x`; its output, and what the programs were told.
+    fn run(&self, lines: &str) -> (Output, String) {
+        // `help` is a command that leaves the functions behind.
+        let script = format!("set -- help; source ./x >/dev/null; {lines}");
+        let path = format!("{}:{}", self.programs.display(), std::env::var("PATH").unwrap());
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &script]).current_dir(&self.root).env("PATH", path);
+        bash.env_remove("BELLPUSH_NVCC")
+            .env_remove("BELLPUSH_RDMA_CORE")
+            .env_remove("BELLPUSH_CUDA_ARCHS");
+        let output = bash.output().unwrap();
+        (output, fs::read_to_string(self.said()).unwrap_or_default())
+    }
+}
+
+#[test]
+fn tests_on_a_device_start_in_any_checkout_and_target_directory() {
+    let copy = Copy::new();
+    copy.program("rustc", "echo 'host: x86_64-unknown-linux-gnu'").program(
+        "cargo",
+        r#"[[ $1 != metadata ]] || echo '{"packages":[],"target_directory":"/else where/target","version":1}'"#,
+    );
+    let (output, said) = copy.run("on_device");
+    assert!(output.status.success(), "{output:?}");
+    let wanted =
+        "target.x86_64-unknown-linux-gnu.runner = ['/else where/target/debug/bellpush', 'run', ";
+    let test = said.lines().find(|line| line.contains("|test|")).expect("the tests are started");
+    assert!(test.contains(&format!("cargo|--config|{wanted}")), "{said}");
+}
+
+#[test]
+fn a_package_that_is_not_to_be_had_keeps_no_other_away() {
+    let copy = Copy::new();
+    copy.program("id", "echo 0").program("apt-get", "[[ $* != *--simulate*' gone' ]]");
+    let lines = "packages_missing() { printf '%s\\n' one gone two; }; install_packages setup";
+    let (output, said) = copy.run(lines);
+    assert!(output.status.success(), "{output:?}");
+    let install = said.lines().filter(|line| line.contains("|install|-y|"));
+    let installed: Vec<_> =
+        install.map(|line| line.contains("|one|two|") && !line.contains("gone")).collect();
+    assert_eq!(installed, [true], "{said}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("apt has no gone"), "{output:?}");
+    assert!(copy.root.join(".tools/apt.failed").exists(), "it would be looked for at every start");
+}
+
+#[test]
+fn a_clone_that_stands_still_is_given_up() {
+    let copy = Copy::new();
+    // Stands for a clone that `timeout` ended half-way.
+    copy.program("timeout", "mkdir -p .tools/rdma-core-44.0/tests; exit 124")
+        .program("git", "exit 1");
+    let (output, said) = copy.run("fetch_rdma_core");
+    assert!(output.status.success(), "{output:?}");
+    assert!(said.starts_with("timeout|--kill-after=10|300|git|"), "{said}");
+    assert!(!copy.root.join(".tools/rdma-core-44.0").exists(), "half of it is left");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no source of rdma-core"));
+}
+
+#[test]
+fn an_nvcc_that_comes_or_goes_has_the_build_look_again() {
+    let copy = Copy::new();
+    // Whatever this machine has is out of sight: only the last of the places that x looks at counts.
+    let lines = "find_nvcc() { cat .tools/found 2>/dev/null || true; }; tell_build";
+    let written = || fs::metadata(copy.root.join("build.rs")).unwrap().modified().unwrap();
+    let old = std::time::SystemTime::UNIX_EPOCH;
+    let touched = || {
+        let build = fs::File::options().append(true).open(copy.root.join("build.rs")).unwrap();
+        build.set_modified(old).unwrap();
+        let (output, _) = copy.run(lines);
+        assert!(output.status.success(), "{output:?}");
+        written() != old
+    };
+    touched();
+    assert!(!touched(), "nothing changed");
+    fs::write(copy.root.join(".tools/found"), "/opt/nvcc\n").unwrap();
+    assert!(touched(), "it came");
+    assert!(!touched());
+    fs::write(copy.root.join(".tools/found"), "/opt/new/nvcc\n").unwrap();
+    assert!(touched(), "another");
+    fs::remove_file(copy.root.join(".tools/found")).unwrap();
+    assert!(touched(), "it went");
+}
+
+#[test]
+fn a_first_table_fetches_nothing_for_a_gpu_that_is_not_there() {
+    let fetches = |have_gpu: &str, lines: &str| {
+        let copy = Copy::new();
+        copy.program("python3", "exit 1");
+        let lines = format!("find_nvcc() {{ :; }}; have_gpu() {{ {have_gpu}; }}; {lines}");
+        let (output, said) = copy.run(&lines);
+        assert!(output.status.success(), "{output:?}");
+        !said.is_empty()
+    };
+    assert!(!fetches("false", "fetch_nvcc bench; fetch_nvcc run; fetch_nvcc setup"));
+    assert!(!fetches("false", "packages_missing bench >/dev/null"));
+    assert!(fetches("true", "fetch_nvcc bench"));
+    assert!(fetches("false", "fetch_nvcc test"), "it compiles them all");
+    assert!(fetches("false", "touch .tools/cuda.archs; fetch_nvcc bench"), "./x setup --cuda");
+    assert!(fetches("false", "BELLPUSH_CUDA_ARCHS=90; fetch_nvcc bench"));
+}
+
+#[test]
+fn kernels_are_compiled_for_the_gpus_that_are_there() {
+    let archs = |listed: &str| build::capabilities(listed.as_bytes());
+    assert_eq!(archs("9.0\n8.0\n9.0\n").as_deref(), Some("80,90"));
+    assert_eq!(archs("12.1\n7.5\n").as_deref(), Some("121"));
+    assert_eq!(archs("7.0\n"), None);
+    assert_eq!(archs("No devices were found\n"), None);
+}
+
+fn git(root: &Path, args: &[&str]) {
+    let mut git = Command::new("git");
+    git.arg("-C").arg(root).args(["-c", "user.name=n", "-c", "user.email=n@example.com"]);
+    let out = git.args(args).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+}
+
+/// What cargo watches of the checkout: a commit changes one of the files, also in a worktree; looking at
+/// the checkout changes none.
+#[test]
+fn the_build_runs_again_after_a_commit_and_not_after_a_look() {
+    if Command::new("git").arg("--version").output().is_err() {
+        return println!("SKIPPED: no git");
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let (root, tree) = (temp.path().join("a b"), temp.path().join("tree"));
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("file"), "one").unwrap();
+    git(&root, &["init", "-q"]);
+    git(&root, &["add", "."]);
+    git(&root, &["commit", "-q", "-m", "one"]);
+    git(&root, &["worktree", "add", "-q", tree.to_str().unwrap()]);
+    for root in [&root, &tree] {
+        let watched = build::head_files(root);
+        assert!(watched.len() >= 2, "{watched:?}");
+        let contents = || watched.iter().map(|file| fs::read(file).unwrap()).collect::<Vec<_>>();
+        let before = contents();
+        fs::write(root.join("file"), "two").unwrap();
+        git(root, &["status"]);
+        git(root, &["add", "."]);
+        assert!(contents() == before, "a look, or a change, is no commit");
+        git(root, &["commit", "-q", "-m", "two"]);
+        assert!(contents() != before, "{watched:?}");
+    }
+}
+
+/// nvcc takes compilers and flags from variables: what was compiled under others is not taken for it.
+#[test]
+fn what_nvcc_is_told_by_variables_is_watched() {
+    for name in ["NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"] {
+        assert!(build::NVCC_VARIABLES.contains(&name), "{name}");
+    }
+}

@@ -1,0 +1,306 @@
+//! The command modules of the PCIe model, called without the command line around them.
+
+use clap::Parser;
+
+use crate::{sim, tlp, topo};
+
+#[derive(Parser)]
+struct Topo {
+    #[command(flatten)]
+    args: topo::TopoArgs,
+}
+
+#[derive(Parser)]
+struct Sim {
+    #[command(flatten)]
+    args: sim::SimArgs,
+}
+
+fn topo(args: &[&str]) -> Result<String, String> {
+    let parsed = Topo::try_parse_from([&["topo"], args].concat()).map_err(|e| e.to_string())?;
+    let mut out = Vec::new();
+    topo::run_to(&parsed.args, &mut out).map_err(|e| e.to_string())?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+fn sim(args: &[&str]) -> Result<String, String> {
+    let parsed = Sim::try_parse_from([&["sim"], args].concat()).map_err(|e| e.to_string())?;
+    let mut out = Vec::new();
+    sim::run_to(&parsed.args, &mut out).map_err(|e| e.to_string())?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+#[derive(Parser)]
+struct Tlp {
+    #[command(flatten)]
+    args: tlp::TlpArgs,
+}
+
+fn tlp(args: &[&str]) -> Result<String, String> {
+    let parsed = Tlp::try_parse_from([&["tlp"], args].concat()).map_err(|e| e.to_string())?;
+    let mut out = Vec::new();
+    tlp::run_to(&parsed.args, &mut out).map_err(|e| e.to_string())?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+const GEN3: [&str; 10] =
+    ["--gen", "3", "--lanes", "8", "--mps", "256", "--mrrs", "512", "--rcb", "64"];
+
+#[test]
+fn tlp_json_holds_the_published_numbers() {
+    let text = tlp(&[&GEN3[..], &["--sizes", "64,512", "--json", "-"]].concat()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let row = json["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|r| r["bytes"] == 64 && r["dllp_tax"] == true)
+        .unwrap();
+    assert!((row["write"].as_f64().unwrap() - 42.098).abs() < 5.1e-4);
+    assert!((row["both"].as_f64().unwrap() - 33.077).abs() < 5.1e-4);
+}
+
+#[test]
+fn tlp_says_when_no_tax_is_known_and_refuses_the_impossible() {
+    assert!(tlp(&["--gen", "6"]).unwrap().contains("no limits published"));
+    assert!(tlp(&["--mps", "100"]).unwrap_err().contains("MPS of 100 B"));
+    for (args, reason) in [
+        (&["--gen", "0"][..], "generation 0"),
+        (&["--gen", "7"], "generation 7"),
+        (&["--lanes", "0"], "0 lanes"),
+        (&["--lanes", "3"], "3 lanes"),
+        (&["--mps", "8192"], "MPS of 8192 B"),
+        (&["--mrrs", "0"], "MRRS of 0 B"),
+        (&["--rcb", "256"], "RCB of 256 B"),
+        (&["--sizes", "0"], "at least 1 byte"),
+        (&["--sizes", "64,0", "--json", "-"], "at least 1 byte"),
+        (&["--sizes", "4KB"], "unknown unit"),
+        (&["--sizes", "18446744073709551616"], "not a size"),
+        (&["--sizes", "16777216TiB"], "more than 64 bits hold"),
+        (&["--sizes", "1048576TiB", "--offset", "1"], "must end at or below"),
+        (&["--offset", "18446744073709551615"], "must end at or below"),
+        (&["--offset", "4GiB", "--addr32"], "32-bit addressing"),
+        (&["--json", "no/such/place"], "no/such/place: its directory does not exist"),
+    ] {
+        let error = tlp(args).unwrap_err();
+        assert!(error.contains(reason), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn tlp_takes_any_size_and_address() {
+    let rows = |args: &[&str]| {
+        let text = tlp(&[&GEN3[..], args, &["--json", "-"]].concat()).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json["results"].as_array().unwrap().clone()
+    };
+    // A TiB at once, as fast as a page.
+    let (much, page) = (rows(&["--sizes", "1TiB"]), rows(&["--sizes", "4KiB"]));
+    for key in ["write", "read", "read_rcb", "both"] {
+        let (a, b) = (much[0][key].as_f64().unwrap(), page[0][key].as_f64().unwrap());
+        assert!((a / b - 1.0).abs() < 1e-9, "{key}");
+    }
+    // Splits follow the address within its page, wherever the page is.
+    assert_eq!(
+        rows(&["--offset", "8175", "--sizes", "64"])[0]["write"],
+        rows(&["--offset", "4079", "--sizes", "64"])[0]["write"]
+    );
+    assert_ne!(
+        rows(&["--offset", "4079", "--sizes", "64"])[0]["write"],
+        rows(&["--offset", "0", "--sizes", "64"])[0]["write"]
+    );
+}
+
+#[test]
+fn one_result_fits_on_standard_output() {
+    let both = ["--json", "-", "--csv", "-", "--topology", "desktop", "--sizes", "8"];
+    assert!(sim(&both).unwrap_err().contains("one result fits"));
+    let error = topo(&["desktop", "--no-predict", "--json", "-", "--svg", "-"]).unwrap_err();
+    assert!(error.contains("--svg - and --json -"), "{error}");
+    let page = sim(&["--topology", "desktop", "--sizes", "8", "--report", "-"]).unwrap();
+    assert!(
+        page.to_lowercase().starts_with("<!doctype html>") && page.trim_end().ends_with("</html>")
+    );
+}
+
+#[test]
+fn topo_draws_classes_and_recommends() {
+    let text = topo(&["two-root-complexes"]).unwrap();
+    // A ConnectX-7: what no card does is shown and not recommended, and the layout is named.
+    assert!(text.contains("NODE") && text.contains("use pull"), "{text}");
+    assert!(text.contains("  push/inband ") && !text.contains("use push/inband"), "{text}");
+    assert!(!text.contains("use push/blueflame"), "{text}");
+    for said in ["no card does", "doorbell record in GPU memory", "keep them in host memory"] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let json: serde_json::Value =
+        serde_json::from_str(&topo(&["desktop", "--json", "-"]).unwrap()).unwrap();
+    let row = &json["results"][0];
+    assert_eq!(row["class"], "PHB");
+    // No peer reads on a client CPU: no pull there.
+    assert!(row["advice"][0]["completed_ns"]["pull"].is_null());
+    assert!(topo(&["dgx-h100", "--no-predict", "--svg", "-"]).unwrap().contains("</svg>"));
+    assert!(topo(&["no-such-file"]).unwrap_err().contains("same-switch"));
+    for given in ["0", "-5", "inf", "NaN"] {
+        let error = topo(&["machine", "--socket-gb-per-s", given]).unwrap_err();
+        assert!(error.contains("must be more than 0"), "{error}");
+    }
+}
+
+/// This machine, whatever it has.
+#[test]
+fn topo_reads_the_running_machine() {
+    if !std::path::Path::new("/sys/bus/pci/devices").is_dir() {
+        assert!(topo(&[]).unwrap_err().contains("/sys/bus/pci/devices"));
+        return;
+    }
+    assert!(topo(&[]).unwrap().starts_with("this machine"));
+    let text = topo(&["--json", "-"]).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(json["results"].is_array());
+}
+
+#[test]
+fn topo_reports_every_kind_of_bad_file_with_line_and_reason() {
+    let base = "[[socket]]\nid = \"s0\"\n[[root_complex]]\nid = \"rc0\"\nsocket = \"s0\"\n";
+    let gpu = |link: &str| format!("{base}[[gpu]]\nid = \"g\"\nparent = \"rc0\"\n{link}");
+    let bad = [
+        (
+            format!(
+                "{base}[[switch]]\nid = \"a\"\nparent = \"b\"\n[[switch]]\nid = \"b\"\nparent = \"a\"\n"
+            ),
+            "line 8",
+            "loop",
+        ),
+        (gpu("gen = 5\nlanes = 0\n"), "line 10", "0 lanes"),
+        (gpu("gen = 5\nlanes = 16\nmps = 100\n"), "line 11", "MPS of 100 B"),
+        (gpu("gen = 9\nlanes = 16\n"), "line 9", "generation 9"),
+        (gpu("speed = 9\n"), "line 9", "speed"),
+        (base.replace("\"s0\"\n[[", "\"s0\"\n[[[["), "line 3", ""),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.toml");
+    for (text, line, reason) in bad {
+        std::fs::write(&file, &text).unwrap();
+        for error in [
+            topo(&[file.to_str().unwrap()]).unwrap_err(),
+            sim(&["--topology", file.to_str().unwrap(), "--sizes", "8"]).unwrap_err(),
+        ] {
+            assert!(error.contains(line) && error.contains(reason), "{text}\n{error}");
+        }
+    }
+}
+
+#[test]
+fn topo_reports_a_bad_file_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.toml");
+    let text = "[[socket]]\nid = \"s0\"\n[[gpu]]\nid = \"g\"\nparent = \"rc\"\n";
+    std::fs::write(&file, text).unwrap();
+    let error = topo(&[file.to_str().unwrap()]).unwrap_err();
+    assert!(error.contains("line 5: g: unknown device \"rc\""), "{error}");
+}
+
+#[test]
+fn sim_prints_json_csv_and_refuses_nonsense() {
+    let base = ["--topology", "same-switch", "--sizes", "8,4KiB"];
+    let text = sim(&[&base[..], &["--json", "-"]].concat()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["results"].as_array().unwrap().len(), 10);
+    assert_eq!(text, sim(&[&base[..], &["--json", "-"]].concat()).unwrap());
+    let csv = sim(&[&base[..], &["--csv", "-", "--path", "pull"]].concat()).unwrap();
+    assert_eq!(csv.lines().count(), 3);
+    let table = sim(&base).unwrap();
+    assert!(table.contains("window that keeps the wire busy"));
+    for (args, reason) in [
+        (["--sizes", "4GB"], "unknown unit"),
+        (["--sizes", "4GiB"], "from 1 B"),
+        (["--sizes", "64MiB"], "at most 16 MiB"),
+        (["--sizes", "0"], "from 1 B"),
+        (["--path", "teleport"], "unknown"),
+        (["--set", "wire_ns=-1"], "wire_ns=-1: must be from 0"),
+        (["--set", "wire_ns=1e300"], "must be from 0 to"),
+        (["--set", "wire_gb_per_s=0"], "must be from 0.001"),
+        (["--set", "window_kib=1e12"], "must be from 8"),
+        (["--set", "nic_tags=0"], "must be from 1"),
+        (["--set", "blocks=NaN"], "must be from 1"),
+        (["--set", "store_tlp_bytes=0"], "must be from 4"),
+        (["--in-flight", "0"], "must be from 1 to 1024"),
+        (["--in-flight", "100000000"], "must be from 1 to 1024"),
+        (["--set", "speed=1"], "one of"),
+        (["--gpu", "gpu9"], "no GPU"),
+    ] {
+        let error = sim(&args).unwrap_err();
+        assert!(error.contains(reason), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn sim_losses_say_why() {
+    let swept = sim(&["--topology", "two-root-complexes", "--sizes", "64"]).unwrap();
+    assert!(
+        swept.contains("keep them in host memory") && swept.contains("no card does"),
+        "{swept}"
+    );
+    let text = sim(&["--topology", "two-root-complexes", "--sizes", "64", "--losses"]).unwrap();
+    assert!(text.contains("the fence before the doorbell"), "{text}");
+}
+
+/// Kernels on CPU threads, two executors: every kind of row moves what it should.
+#[test]
+fn link_runs_on_the_host_executor_and_says_that_its_numbers_are_no_links() {
+    let run = |args: &[&str]| {
+        let command = [&["link", "--gpu", "host"], args].concat();
+        std::process::Command::new(env!("CARGO_BIN_EXE_bellpush")).args(command).output().unwrap()
+    };
+    let output = run(&["--json", "-"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(json["meta"]["notes"][0].as_str().unwrap().contains("no link's"));
+    assert_eq!(json["meta"]["calibration"], serde_json::json!([]));
+    let rows = json["results"].as_array().unwrap();
+    for kind in ["stream", "burst", "latency", "fence.sys", "fence.gpu", "round-trip"] {
+        assert!(rows.iter().any(|r| r["kind"] == kind && r["target"] == "peer"), "{kind}");
+    }
+    for held in ["core", "device", "another"] {
+        assert!(rows.iter().any(|r| r["kind"] == "page" && r["held"] == held), "{held}");
+    }
+    for row in rows {
+        assert!(row["verified"] == true && row["measured"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["model"].is_null(), "{row}");
+    }
+    let text = String::from_utf8(run(&["--peer", "none"]).stdout).unwrap();
+    assert!(text.contains("no link's") && !text.contains("the peer's memory"), "{text}");
+    for (args, reason) in [
+        (["--peer", "0"], "no peer"),
+        (["--gen", "7"], "generation 7"),
+        (["--lanes", "3"], "3 lanes"),
+        (["--set", "speed=1"], "one of"),
+        (["--timeout-ms", "0"], "nothing ends at once"),
+        (["--json", "no/such/place"], "does not exist"),
+    ] {
+        let output = run(&args);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && error.contains(reason), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn sim_report_is_one_page_with_every_sweep() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("page.html");
+    let args = ["--topology", "desktop", "--sizes", "8,4KiB,64KiB", "--in-flight", "2"];
+    sim(&[&args[..], &["--report", file.to_str().unwrap()]].concat()).unwrap();
+    let page = std::fs::read_to_string(&file).unwrap();
+    // Latency and rate, window and distance, tags, four of the GPU's accesses.
+    assert_eq!(page.matches("<svg ").count(), 9);
+    for text in ["There is no pull here", "The window", "stores to host, measured", "wire_ns"] {
+        assert!(page.contains(text), "{text}");
+    }
+    let error = sim(&["--report", "no/such/place/page.html", "--sizes", "8"]).unwrap_err();
+    assert!(error.contains("does not exist"), "{error}");
+    for other in ["--losses", "--sensitivity", "--validate"] {
+        let error = sim(&["--report", "page.html", other]).unwrap_err();
+        assert!(error.contains("--report"), "{error}");
+    }
+}

@@ -1,0 +1,343 @@
+//! Endpoints on every path: what was put arrives, byte for byte, and nothing beside it changes.
+
+use std::time::Duration;
+
+use crate::test_bed::*;
+use bellpush::gpu::args::{Scope, Verb};
+use bellpush::nic::LineFormat;
+use bellpush::transport::{Address, Data, Endpoint, Error, Kick, Options, Path};
+
+const SIZES: [usize; 18] =
+    [1, 3, 4, 7, 8, 15, 16, 17, 63, 64, 100, 220, 221, 4095, 4096, 4097, 3 * 4096 + 5, 200_000];
+const REGION: usize = 256 << 10;
+
+fn put(rig: &Rig, pair: &Pair, local: usize, remote: usize, bytes: usize) {
+    let ep = &pair.a;
+    ep.put(&rig.stream, local as u64, remote as u64, bytes as u64).unwrap();
+    ep.quiet(&rig.stream).unwrap_or_else(|e| panic!("{}: {bytes} bytes: {e}", ep.path()));
+}
+
+#[test]
+fn every_size_arrives_on_every_path_and_nothing_beside_it_changes() {
+    let rig = Rig::fibres();
+    for path in rig.paths() {
+        let pair = rig.pair(path, REGION, Options::default());
+        let sent = pattern(1, REGION);
+        let mut wanted = pattern(2, REGION);
+        pair.src.write(0, &sent).unwrap();
+        pair.dst.write(0, &wanted).unwrap();
+        for (i, bytes) in SIZES.into_iter().enumerate() {
+            let local = [1, 0, 7, 16, 4097][i % 5];
+            let remote = [3, 1, 0, 4095, 17, 8][i % 6];
+            put(&rig, &pair, local, remote, bytes);
+            wanted[remote..remote + bytes].copy_from_slice(&sent[local..local + bytes]);
+            assert_same(&read(&pair.dst, 0, REGION), &wanted, &format!("{path}, {bytes} bytes"));
+        }
+        assert_same(&read(&pair.src, 0, REGION), &sent, &format!("{path}, the source"));
+        assert!(pair.a.failure().is_none());
+        let slots = if path.has_window() { 32 } else { 0 };
+        let used = pair.a.max_credits_in_use().unwrap();
+        assert!(used <= slots && (used > 0) == (slots > 0), "{path}: {used} credits of {slots}");
+    }
+}
+
+#[test]
+fn both_directions_at_once() {
+    let rig = Rig::fibres();
+    for path in rig.paths() {
+        let pair = rig.pair(path, 8192, Options::default());
+        let (a, b) = (pattern(3, 8192), pattern(4, 8192));
+        pair.src.write(0, &a).unwrap();
+        pair.dst.write(0, &b).unwrap();
+        pair.a.put(&rig.stream, 1, 4097, 3001).unwrap();
+        pair.b.put(&rig.stream, 5, 4099, 3003).unwrap();
+        pair.a.quiet(&rig.stream).unwrap();
+        pair.b.quiet(&rig.stream).unwrap();
+        assert_same(&read(&pair.dst, 4097, 3001), &a[1..3002], "there");
+        assert_same(&read(&pair.src, 4099, 3003), &b[5..3008], "back");
+    }
+}
+
+#[test]
+fn a_signal_counts_and_comes_after_its_data() {
+    let rig = Rig::fibres();
+    for path in rig.paths() {
+        let pair = rig.pair(path, REGION, Options::default());
+        let sent = pattern(5, REGION);
+        pair.src.write(0, &sent).unwrap();
+        set_word(&pair.dst, REGION - 8, 1000);
+        let signal = REGION as u64 - 8;
+        for (n, bytes) in [1u64, 220, 4097, 100_001].into_iter().enumerate() {
+            pair.a.put_signal(&rig.stream, 9, 33, bytes, signal, 1 << n).unwrap();
+            pair.a.quiet(&rig.stream).unwrap();
+            assert_eq!(word(&pair.dst, REGION - 8), 1000 + (2 << n) - 1, "{path}");
+            let found = read(&pair.dst, 33, bytes as usize);
+            assert_same(&found, &sent[9..9 + bytes as usize], &format!("{path}, {bytes} bytes"));
+        }
+    }
+}
+
+#[test]
+fn get_and_atomics_on_every_rdma_path_and_none_on_tcp() {
+    let rig = Rig::fibres();
+    for path in rig.paths() {
+        let pair = rig.pair(path, REGION, Options::default());
+        let (ep, stream) = (&pair.a, &rig.stream);
+        if path == Path::TCP {
+            let refused = |r| matches!(r, Err(Error::Unsupported { .. }));
+            assert!(refused(ep.get(stream, 0, 0, 8)));
+            assert!(refused(ep.fetch_add(stream, 0, 1, 0)));
+            assert!(refused(ep.compare_swap(stream, 0, 1, 2, 0)));
+            continue;
+        }
+        let there = pattern(6, REGION);
+        let mut here = pattern(7, REGION);
+        pair.dst.write(0, &there).unwrap();
+        pair.src.write(0, &here).unwrap();
+        for (local, remote, bytes) in [(1, 2, 1), (7, 33, 221), (5, 4095, 4097), (9, 1, 150_003)] {
+            ep.get(stream, local as u64, remote as u64, bytes as u64).unwrap();
+            ep.quiet(stream).unwrap();
+            here[local..local + bytes].copy_from_slice(&there[remote..remote + bytes]);
+            assert_same(&read(&pair.src, 0, REGION), &here, &format!("{path}: get {bytes}"));
+        }
+        set_word(&pair.dst, 64, u64::MAX - 1);
+        for (n, old) in [(3, u64::MAX - 1), (5, 1), (0, 6)] {
+            ep.fetch_add(stream, 64, n, 128).unwrap();
+            ep.quiet(stream).unwrap();
+            assert_eq!(word(&pair.src, 128), old, "{path}: fetch_add");
+        }
+        for (compare, swap, old, new) in [(6, 99, 6, 99), (6, 1, 99, 99), (99, 0, 99, 0)] {
+            ep.compare_swap(stream, 64, compare, swap, 136).unwrap();
+            ep.quiet(stream).unwrap();
+            assert_eq!((word(&pair.src, 136), word(&pair.dst, 64)), (old, new), "{path}: swap");
+        }
+        assert!(ep.failure().is_none());
+    }
+}
+
+#[test]
+fn ranges_and_empty_messages_are_refused_before_anything_is_queued() {
+    let rig = Rig::fibres();
+    for path in rig.paths() {
+        let pair = rig.pair(path, 4096, Options::default());
+        let (ep, stream) = (&pair.a, &rig.stream);
+        assert!(matches!(ep.put(stream, 0, 0, 0), Err(Error::Empty)));
+        let local = ep.put(stream, 4000, 0, 97);
+        assert!(matches!(local, Err(Error::Range { which: "local", offset: 4000, .. })), "{path}");
+        let remote = ep.put(stream, 0, u64::MAX, 2);
+        assert!(matches!(remote, Err(Error::Range { which: "remote", .. })), "{path}");
+        let signal = ep.put_signal(stream, 0, 0, 8, 4089, 1);
+        assert!(matches!(signal, Err(Error::Option { value: 4089, .. })), "{path}");
+        let signal = ep.put_signal(stream, 0, 0, 8, 4096, 1);
+        assert!(matches!(signal, Err(Error::Range { which: "remote", .. })), "{path}");
+        pair.a.quiet(stream).unwrap();
+        put(&rig, &pair, 0, 4000, 96); // and it still works
+
+        let alone = rig.memory(4096);
+        let alone = Endpoint::new(&rig.gpu, &rig.nic, path, alone, Options::default()).unwrap();
+        assert!(matches!(alone.put(stream, 0, 0, 1), Err(Error::NotConnected)), "{path}");
+        assert!(matches!(alone.device(), Err(Error::NotConnected)), "{path}");
+    }
+    let tcp = rig.pair(Path::TCP, 64, Options::default());
+    let mut soft = rig.pair(path("pull/cpu"), 64, Options::default());
+    assert!(matches!(soft.a.connect(tcp.a.address()), Err(Error::Unsupported { .. })));
+    assert!(matches!(soft.a.device(), Err(Error::Unsupported { .. })));
+}
+
+/// An address comes from elsewhere: its region must end before addresses do.
+#[test]
+fn a_peers_region_that_no_addresses_name_is_refused() {
+    let rig = Rig::fibres();
+    for path in rig.paths() {
+        let end = || {
+            Endpoint::new(&rig.gpu, &rig.nic, path, rig.memory(4096), Options::default()).unwrap()
+        };
+        let (mut a, mut b) = (end(), end());
+        let good = b.address();
+        for (iova, bytes) in [(u64::MAX - 100, 4096), (1, u64::MAX)] {
+            let refused = a.connect(Address { iova, bytes, ..good });
+            assert!(matches!(refused, Err(Error::Option { .. })), "{path}: {refused:?}");
+        }
+        a.connect(good).unwrap();
+        b.connect(a.address()).unwrap();
+        a.put(&rig.stream, 0, 1024, 64).unwrap();
+        a.quiet(&rig.stream).unwrap();
+    }
+}
+
+#[test]
+fn options_out_of_range_are_refused_by_name() {
+    let rig = Rig::fibres();
+    let refused = |path: Path, options: Options| {
+        let made = Endpoint::new(&rig.gpu, &rig.nic, path, rig.memory(64), options);
+        match made.err() {
+            Some(Error::Option { what, .. }) => what,
+            other => panic!("{path}: {other:?}"),
+        }
+    };
+    let default = Options::default;
+    for path in rig.paths() {
+        for sq_blocks in [0, 63, 100, 65536] {
+            assert!(refused(path, Options { sq_blocks, ..default() }).contains("queue"));
+        }
+        let none = Duration::ZERO;
+        assert!(refused(path, Options { timeout: none, ..default() }).contains("timeout"));
+        if !path.has_window() {
+            continue;
+        }
+        for slot_bytes in [0, 1, 63, 65, 4095] {
+            assert!(refused(path, Options { slot_bytes, ..default() }).contains("slot"));
+        }
+        for window_bytes in [0, 4095, 2 << 30] {
+            assert!(refused(path, Options { window_bytes, ..default() }).contains("window"));
+        }
+        let tiny = Options { slot_bytes: 64, window_bytes: 64 * 32769, ..default() };
+        if path.kick() == Some(Kick::Inband) {
+            // An atomic's 64 bytes do not fit beside the sequences, whatever the line.
+            for line in LINES {
+                let slot = Options { slot_bytes: 64, line, ..default() };
+                assert!(refused(path, slot).contains("slot"), "{line:?}");
+            }
+        } else {
+            assert!(refused(path, tiny).contains("window"));
+        }
+    }
+    for (data, kick) in [(Data::Pull, Kick::Inband), (Data::Staged, Kick::Blueflame)] {
+        assert!(Path::new(data, kick).is_err());
+    }
+}
+
+#[test]
+fn windows_of_one_slot_and_of_every_slot_size() {
+    let rig = Rig::fibres();
+    for path in rig.paths().filter(|p| p.has_window()) {
+        for slot_bytes in [64u32, 128, 256, 4096] {
+            let inband = path.kick() == Some(Kick::Inband);
+            if inband && slot_bytes == 64 {
+                continue;
+            }
+            for slots in [1u32, 3] {
+                let window_bytes = u64::from(slots * slot_bytes);
+                let options = Options { window_bytes, slot_bytes, ..Options::default() };
+                let pair = rig.pair(path, 1 << 14, options);
+                let sent = pattern(u64::from(slot_bytes + slots), 1 << 14);
+                pair.src.write(0, &sent).unwrap();
+                let bytes = 3 * slot_bytes as usize + 5;
+                // Many at once, more than the window holds.
+                for k in 0..5 {
+                    pair.a.put(&rig.stream, k, 100 + k, bytes as u64).unwrap();
+                }
+                pair.a.put_signal(&rig.stream, 3, 77, 1, 0, 1).unwrap();
+                pair.a.quiet(&rig.stream).unwrap();
+                let what = format!("{path}, {slots} slots of {slot_bytes}");
+                let found = read(&pair.dst, 104, bytes);
+                assert_same(&found, &sent[4..4 + bytes], &what);
+                assert_eq!((word(&pair.dst, 0), read(&pair.dst, 77, 1)[0]), (1, sent[3]), "{what}");
+                let used = pair.a.max_credits_in_use().unwrap();
+                // What fits into a WQE needs no slot with BlueFlame.
+                let least = u32::from(path.kick() != Some(Kick::Blueflame) || bytes > 220);
+                assert!((least..=slots).contains(&used), "{what}: {used} credits in use");
+            }
+        }
+    }
+}
+
+#[test]
+fn inband_sequences_wrap_around() {
+    let rig = Rig::fibres();
+    if !rig.takes(path("push/inband")) {
+        return;
+    }
+    let near_end = |line| if line == LineFormat::L14S2 { 65533 } else { u32::MAX - 3 };
+    for line in LINES {
+        for slots in [1, 2, 5] {
+            let inband_seq0 = near_end(line);
+            let window_bytes = 128 * slots;
+            let options =
+                Options { window_bytes, slot_bytes: 128, line, inband_seq0, ..Options::default() };
+            let pair = rig.pair(path("push/inband"), 8192, options);
+            let sent = pattern(slots, 8192);
+            pair.src.write(0, &sent).unwrap();
+            let mut wanted = vec![0; 8192];
+            // Sizes change, so that a slot's last lines are of laps long ago.
+            for n in 0..60usize {
+                let bytes = [1, 44, 5, 300, 64, 2, 17][n % 7];
+                let (local, remote) = (n * 3 % 1000, n * 97 % 7000);
+                pair.a.put(&rig.stream, local as u64, remote as u64, bytes as u64).unwrap();
+                wanted[remote..remote + bytes].copy_from_slice(&sent[local..local + bytes]);
+                if n.is_multiple_of(11) {
+                    pair.a.fetch_add(&rig.stream, 8184, 1, 8184).unwrap();
+                }
+            }
+            pair.a.quiet(&rig.stream).unwrap();
+            wanted[8184] = 6;
+            let what = format!("{line:?}, {slots} slots");
+            assert_same(&read(&pair.dst, 0, 8192), &wanted, &what);
+        }
+    }
+}
+
+/// A whole cycle of the 16-bit sequence on one slot: 65,535 laps, and the restart twice.
+#[test]
+fn a_short_sequence_goes_round_twice() {
+    // On the engine as a kernel, nic_inband has it stepped: 66,000 round trips between two spinning
+    // threads take minutes where processors are few.
+    let rig = Rig::fibres();
+    if ON_GPU_ENGINE || !rig.takes(path("push/inband")) {
+        return;
+    }
+    let options = Options {
+        window_bytes: 128,
+        slot_bytes: 128,
+        line: LineFormat::L14S2,
+        inband_seq0: 65533,
+        timeout: Duration::from_secs(150),
+        ..Options::default()
+    };
+    let bytes = 66_000 * 64; // 64 bytes a slot
+    let pair = rig.pair(path("push/inband"), bytes, options);
+    let sent = pattern(11, bytes);
+    pair.src.write(0, &sent).unwrap();
+    put(&rig, &pair, 0, 0, bytes);
+    assert_same(&read(&pair.dst, 0, bytes), &sent, "two rounds");
+}
+
+/// More slots than the send queue has blocks: the CQ must have room for all of their completions.
+#[test]
+fn an_inband_window_may_be_deeper_than_the_send_queue() {
+    let rig = Rig::fibres();
+    if !rig.takes(path("push/inband")) {
+        return;
+    }
+    let options = Options { sq_blocks: 64, slot_bytes: 128, ..Options::default() };
+    let pair = rig.pair(path("push/inband"), 1 << 16, options);
+    let sent = pattern(12, 1 << 16);
+    pair.src.write(0, &sent).unwrap();
+    let mut op = op(&pair, Verb::Put, Scope::Block, 8);
+    (op.count, op.local_stride, op.remote_stride, op.quiet_after) = (3000, 16, 16, 1);
+    assert_eq!(rig.launch("bp_verb_push_inband_12_4", (1, 1), op), [OK]);
+    for at in (0..48_000).step_by(16) {
+        assert_eq!(read(&pair.dst, at, 8), sent[at..at + 8]);
+    }
+}
+
+/// Without credits a slot is written again before the NIC has read it: that this is seen shows that
+/// the tests above would see it.
+#[test]
+fn without_credits_slots_are_overwritten() {
+    let rig = Rig::fibres();
+    for credits in [true, false] {
+        let options =
+            Options { window_bytes: 4 * 64, slot_bytes: 64, credits, ..Options::default() };
+        let pair = rig.pair(path("push/kernel"), 4096, options);
+        let sent = pattern(13, 4096);
+        pair.src.write(0, &sent).unwrap();
+        let mut op = op(&pair, Verb::Put, Scope::Block, 64);
+        (op.count, op.local_stride, op.remote_stride) = (16, 64, 64);
+        (op.flags, op.quiet_after) = (DEFER_RING, 1);
+        assert_eq!(rig.launch("bp_verb_push_kernel", (1, 32), op), [OK]);
+        let found = read(&pair.dst, 0, 1024);
+        assert_eq!(found == sent[..1024], credits, "credits: {credits}");
+        assert_eq!(pair.a.max_credits_in_use().unwrap(), if credits { 4 } else { 16 });
+    }
+}

@@ -1,0 +1,10 @@
+//! Programs that are not ours, or not Rust, on the preloaded object and the C library: one at a time.
+
+#[path = "../support/preloaded.rs"]
+mod preloaded;
+
+mod c_abi;
+mod closing;
+mod perftest;
+mod pyverbs;
+mod shim;

@@ -1,0 +1,135 @@
+//! When acknowledgements leave: beside an answer where that saves a datagram, soon in any case.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use crate::queue_pairs::{Pair, attr, inline, packet_nics_over};
+use bellpush::nic::soft::link::{
+    Carries, Link, LinkCounters, LinkError, Received, ShmLink, TxBatch,
+};
+use bellpush::nic::{Change, Nic, QpState, QueuePair};
+use bellpush::wire::wqe::{Opcode, SendWr};
+
+/// How many packets each call of [`Link::send`] took.
+type Sends = Arc<Mutex<Vec<usize>>>;
+
+struct Watched {
+    inner: ShmLink,
+    joins: bool,
+    sends: Sends,
+}
+
+impl Link for Watched {
+    fn address(&self) -> IpAddr {
+        self.inner.address()
+    }
+
+    fn mtu(&self) -> usize {
+        self.inner.mtu()
+    }
+
+    fn src_port(&self) -> u16 {
+        self.inner.src_port()
+    }
+
+    fn carries(&self) -> Carries {
+        self.inner.carries()
+    }
+
+    fn joins(&self) -> bool {
+        self.joins
+    }
+
+    fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
+        let taken = self.inner.send(now_ns, batch)?;
+        self.sends.lock().unwrap().push(taken);
+        Ok(taken)
+    }
+
+    fn recv(
+        &mut self,
+        now_ns: u64,
+        most: usize,
+        each: &mut dyn FnMut(&Received<'_>),
+    ) -> Result<usize, LinkError> {
+        self.inner.recv(now_ns, most, each)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.inner.counters()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
+
+/// Two NICs, and what B's link was given.
+fn pair(joins: bool) -> (Pair, Sends) {
+    let sends = [Sends::default(), Sends::default()];
+    let nics = packet_nics_over(true, |host, inner| {
+        Box::new(Watched { inner, joins, sends: sends[usize::from(host) - 1].clone() })
+    });
+    let [_, sends] = sends;
+    (Pair::of(nics, &attr(), &attr(), &Change::default()), sends)
+}
+
+/// A write of A that has come to B in its first step; B's poster answers after that step, or not.
+fn write_and_answer(joins: bool, answers: bool) -> Vec<usize> {
+    let (mut p, sends) = pair(joins);
+    let payload = inline(b"ping");
+    let write = SendWr::new(Opcode::RdmaWrite).payload(&payload);
+    p.a.host.send(&write.to(p.b.buf.at(0), p.b.buf.mr.rkey)).unwrap();
+    p.step();
+    assert_eq!(p.b.buf.get(0, 4), b"ping", "what came is there after the step");
+    if answers {
+        p.b.host.send(&write.to(p.a.buf.at(0), p.a.buf.mr.rkey)).unwrap();
+    }
+    p.settle();
+    p.settle(); // what left in the last step arrives
+    assert_eq!(p.sent().len(), 1, "acknowledged");
+    let sends = sends.lock().unwrap();
+    sends.iter().copied().filter(|&n| n > 0).collect()
+}
+
+#[test]
+fn an_acknowledgement_leaves_with_the_answer_where_that_costs_less() {
+    assert_eq!(write_and_answer(true, true), [2]);
+    assert_eq!(write_and_answer(false, true), [1, 1], "control: the link gains nothing");
+}
+
+#[test]
+fn an_acknowledgement_without_an_answer_leaves_at_the_next_visit() {
+    assert_eq!(write_and_answer(true, false), [1]);
+    let (mut p, sends) = pair(true);
+    let payload = inline(b"x");
+    let write = SendWr::new(Opcode::RdmaWrite).payload(&payload);
+    p.a.host.send(&write.to(p.b.buf.at(0), p.b.buf.mr.rkey)).unwrap();
+    p.step();
+    let count = |sends: &Sends| sends.lock().unwrap().iter().sum::<usize>();
+    assert_eq!(count(&sends), 0, "held");
+    p.step();
+    assert_eq!(count(&sends), 1);
+}
+
+#[test]
+fn a_queue_pair_that_goes_acknowledges_what_it_has_received() {
+    for which in 0..3 {
+        let (mut p, sends) = pair(true);
+        let payload = inline(b"last");
+        let write = SendWr::new(Opcode::RdmaWrite).payload(&payload);
+        p.a.host.send(&write.to(p.b.buf.at(0), p.b.buf.mr.rkey)).unwrap();
+        p.step();
+        assert_eq!(p.b.buf.get(0, 4), b"last");
+        assert_eq!(sends.lock().unwrap().iter().sum::<usize>(), 0, "control: it is held");
+        match which {
+            0 => p.nics[1].destroy_qp(p.b.qp.qpn()).unwrap(),
+            1 => p.b.qp.modify(QpState::Reset, &Change::default()).unwrap(),
+            _ => p.b.qp.modify(QpState::Err, &Change::default()).unwrap(),
+        }
+        p.step();
+        p.step();
+        let sent = p.sent();
+        assert!(sent.len() == 1 && !sent[0].opcode.is_error(), "{which}: {sent:?}");
+    }
+}

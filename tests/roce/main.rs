@@ -1,0 +1,21 @@
+//! The software NIC over packets: RoCEv2 as it is sent, lost, refused and captured.
+
+#[path = "../support/queue_pairs.rs"]
+mod queue_pairs;
+
+mod ack;
+mod errors;
+mod faults;
+mod fields;
+mod hostile;
+mod kill;
+mod many;
+mod meanwhile;
+mod pcap;
+mod rc;
+mod refusals;
+mod uc_ud;
+mod xrc;
+
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";

@@ -1,0 +1,17 @@
+//! The software NIC: what is posted, what comes of it, and what is refused.
+
+#[path = "../support/queue_pairs.rs"]
+mod queue_pairs;
+
+mod errors;
+mod hostile;
+mod inband;
+mod join;
+mod layouts;
+mod mkeys;
+mod objects;
+mod ops;
+mod threads;
+
+/// Which engine the NICs have.
+const ENGINE: &str = "cpu";
