@@ -1,5 +1,5 @@
 /* A program of libibverbs and libmlx5 that uses what the device says it can do, where rdma-core's own
- * programs do not. It is run on software devices by tests/shim.rs: "capabilities CASE" ends with 0
+ * programs do not. It is run on software devices by tests/external/shim.rs: "capabilities CASE" ends with 0
  * when everything was as the case says, and else with one line that names what was not.
  */
 #include "preloaded.h"

@@ -1,5 +1,5 @@
 /* What programs do to descriptors: they close those that they do not know, make children that do,
- * and call close in signal handlers. Run by tests/shim_closing.rs as interop/preloaded.c is.
+ * and call close in signal handlers. Run by tests/external/closing.rs as interop/preloaded.c is.
  */
 #include "preloaded.h"
 

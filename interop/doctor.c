@@ -1,4 +1,4 @@
-/* Preloaded before everything else, makes a machine worse than it is; tests/mlx5.rs looks how that is
+/* Preloaded before everything else, makes a machine worse than it is; tests/endpoint/mlx5.rs looks how that is
  * told. DOCTOR says how: "permission" (nobody may open a device), "library" (there is no libmlx5),
  * "cqe" (the card writes CQEs of version 0), "atomics" (it has none). */
 #define _GNU_SOURCE

@@ -1,5 +1,5 @@
 /* A program of libibverbs and libmlx5 that does what programs should not, and what they rarely do.
- * It is run on software devices by tests/shim.rs: "preloaded CASE" ends with 0 when everything was
+ * It is run on software devices by tests/external/shim.rs: "preloaded CASE" ends with 0 when everything was
  * as the case says, and else with one line that names what was not.
  */
 #include "preloaded.h"

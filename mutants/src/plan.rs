@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! what = "the answer of the oldest entry is given to a duplicate"
-//! test = "--test roce_faults replay_answers_the_newest"
+//! test = "--test roce faults::replay_answers_the_newest"
 //! [[edit]]
 //! file = "crates/soft-nic/src/service/rc/replay.rs"
 //! find = '''exact text, occurring exactly once in the file'''

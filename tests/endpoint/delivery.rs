@@ -280,7 +280,7 @@ fn inband_sequences_wrap_around() {
 /// A whole cycle of the 16-bit sequence on one slot: 65,535 laps, and the restart twice.
 #[test]
 fn a_short_sequence_goes_round_twice() {
-    // On the engine as a kernel, nic_inband has it stepped: 66,000 round trips between two spinning
+    // On the engine as a kernel, `inband` of the NIC's tests has it stepped: 66,000 round trips between two spinning
     // threads take minutes where processors are few.
     let rig = Rig::fibres();
     if ON_GPU_ENGINE || !rig.takes(path("push/inband")) {

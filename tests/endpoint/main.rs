@@ -1,5 +1,7 @@
-//! Endpoints and the verbs of device code. With `BELLPUSH_TEST_NIC=NAME` on a verbs device: `./x test` runs them once more
-//! on the software device, but `calls`, whose subject is the host's side.
+//! Endpoints, and the verbs of device code; with `BELLPUSH_TEST_NIC=NAME` on a verbs device, with `BELLPUSH_TEST_GPU=N` on a
+//! GPU (`calls` then with `--test-threads 1`: tests that free memory wait for each other's kernels).
+//!
+//! `./x test` runs them a second time, on the software device, all but `calls`.
 
 #[cfg(feature = "mlx5")]
 #[path = "../support/preloaded.rs"]

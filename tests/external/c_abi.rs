@@ -6,6 +6,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use crate::preloaded::alone;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const PROGRAM: &str = r#"
@@ -165,6 +167,7 @@ fn port() -> u16 {
 
 #[test]
 fn a_c_program_reduces() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let (source, program) = (folder.path().join("reduce.c"), folder.path().join("reduce"));
     std::fs::write(&source, PROGRAM).unwrap();
@@ -186,6 +189,7 @@ fn a_c_program_reduces() {
 
 #[test]
 fn a_python_program_reduces() {
+    let _alone = alone();
     if Command::new("python3").arg("-c").output().is_err() {
         println!("SKIPPED: no python3");
         return;

@@ -412,7 +412,7 @@ fn processor_ns() -> f64 {
     t.tv_sec as f64 * 1e9 + t.tv_nsec as f64
 }
 
-/// Not an assertion: `cargo test --release --test executor -- --ignored --nocapture`.
+/// Not an assertion: `cargo test --release --test kernels executor:: -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints measurements, in release: ./x test --long runs it"]
 fn what_a_launch_and_a_yield_cost() {

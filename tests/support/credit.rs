@@ -4,7 +4,7 @@
 //! each basic block (or in-band slot), and a WQE owns the tickets `start..end`. Rings hold only the
 //! low bits of a ticket, so what is read back from one is extended again by the rules below.
 //!
-//! Guarantees, each of them a property test in `tests/credit.rs`:
+//! Guarantees, each of them a property test in `tests/kernels/window.rs`:
 //! - **Slot.** Ticket `t` owns slot `t % slots`.
 //! - **Credit.** `done` counts the tickets known to be complete: all below it are. Ticket `t` may
 //!   write its slot only when `done > t - slots`, that is, when the ticket that owned the slot one

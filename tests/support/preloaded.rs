@@ -1,6 +1,6 @@
 //! What tests of programs on the preloaded device share: starting them, waiting for them.
 
-#![allow(dead_code)] // each test binary uses some of it
+#![allow(dead_code, reason = "each test program uses its part")]
 
 use std::fs::{self, File};
 use std::io::Read;

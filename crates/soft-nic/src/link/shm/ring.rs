@@ -11,7 +11,7 @@
 //! A short packet is one cache line from one core to the other. One producer and one consumer own
 //! a ring at a time; who takes it over from a process that died goes on where that one stopped.
 //! What the other side wrote is hostile: lengths are checked before copying, a head that makes no
-//! sense leaves the ring full. `tests/loom_shm.rs` models the ring.
+//! sense leaves the ring full. `tests/links/loom_shm.rs` models the ring.
 
 use std::sync::atomic::Ordering;
 
