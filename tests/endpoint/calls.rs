@@ -18,23 +18,23 @@ fn put(ep: &Endpoint, stream: &Stream, n: usize) -> Result<(), Error> {
 }
 
 /// A pair that sends from the GPU's own memory.
-fn device_pair(rig: &Rig, path: Path, bytes: usize, options: Options) -> Pair {
-    let (src, dst) = (Memory::from(rig.gpu.alloc(bytes).unwrap()), rig.memory(bytes));
+fn device_pair(bed: &TestBed, path: Path, bytes: usize, options: Options) -> Pair {
+    let (src, dst) = (Memory::from(bed.gpu.alloc(bytes).unwrap()), bed.memory(bytes));
     let memory = (src.clone(), dst.clone());
-    let (a, b) = Endpoint::pair(&rig.gpu, &rig.nic, path, memory, options).unwrap();
+    let (a, b) = Endpoint::pair(&bed.gpu, &bed.nic, path, memory, options).unwrap();
     Pair { a, b, src, dst }
 }
 
 /// What was accepted arrives, what is not is refused with its reason, and nothing else happens.
 #[test]
 fn two_streams_are_ordered_or_refused_on_every_path() {
-    let rig = Rig::fibres();
-    let other = rig.gpu.stream().unwrap();
-    for path in rig.paths() {
+    let bed = TestBed::fibres();
+    let other = bed.gpu.stream().unwrap();
+    for path in bed.paths() {
         for memory in ["device", "mapped"] {
             let pair = match memory {
-                "device" => device_pair(&rig, path, N * EACH, Options::default()),
-                _ => rig.pair(path, N * EACH, Options::default()),
+                "device" => device_pair(&bed, path, N * EACH, Options::default()),
+                _ => bed.pair(path, N * EACH, Options::default()),
             };
             let what = format!("{path}, {memory}");
             let sent = pattern(40, N * EACH);
@@ -42,7 +42,7 @@ fn two_streams_are_ordered_or_refused_on_every_path() {
             let mut wanted = vec![0; N * EACH];
             let mut refused = 0;
             for n in 0..N {
-                let stream = [&rig.stream, &other][n % 2];
+                let stream = [&bed.stream, &other][n % 2];
                 match put(&pair.a, stream, n) {
                     Ok(()) => wanted[n * EACH..][..EACH].copy_from_slice(&sent[n * EACH..][..EACH]),
                     Err(Error::OtherStream) => refused += 1,
@@ -54,14 +54,14 @@ fn two_streams_are_ordered_or_refused_on_every_path() {
             assert_eq!(refused, if ends { 0 } else { N / 2 }, "{what}");
             let waits = pair.a.quiet(&other);
             assert_eq!(matches!(waits, Err(Error::OtherStream)), !ends, "{what}: {waits:?}");
-            pair.a.quiet(&rig.stream).unwrap();
+            pair.a.quiet(&bed.stream).unwrap();
             assert_same(&read(&pair.dst, 0, N * EACH), &wanted, &what);
 
             // After `quiet`, and after the stream was waited for, any other may come.
             put(&pair.a, &other, 1).unwrap();
             other.synchronize(Duration::from_secs(5)).unwrap();
-            put(&pair.a, &rig.stream, 3).unwrap();
-            pair.a.quiet(&rig.stream).unwrap();
+            put(&pair.a, &bed.stream, 3).unwrap();
+            pair.a.quiet(&bed.stream).unwrap();
             for n in [1, 3] {
                 wanted[n * EACH..][..EACH].copy_from_slice(&sent[n * EACH..][..EACH]);
             }
@@ -73,19 +73,19 @@ fn two_streams_are_ordered_or_refused_on_every_path() {
 /// The same for the other verbs, which use the same queues.
 #[test]
 fn every_verb_is_refused_on_another_stream() {
-    let rig = Rig::fibres();
-    let other = rig.gpu.stream().unwrap();
-    for path in rig.paths().filter(|p| !matches!(p.kick(), None | Some(Kick::Cpu))) {
-        let pair = rig.pair(path, 4096, Options::default());
+    let bed = TestBed::fibres();
+    let other = bed.gpu.stream().unwrap();
+    for path in bed.paths().filter(|p| !matches!(p.kick(), None | Some(Kick::Cpu))) {
+        let pair = bed.pair(path, 4096, Options::default());
         let ep = &pair.a;
-        ep.get(&rig.stream, 0, 0, 8).unwrap();
+        ep.get(&bed.stream, 0, 0, 8).unwrap();
         let refused = |r| matches!(r, Err(Error::OtherStream));
         assert!(refused(ep.put(&other, 0, 0, 8)), "{path}");
         assert!(refused(ep.put_signal(&other, 0, 0, 8, 64, 1)), "{path}");
         assert!(refused(ep.get(&other, 0, 0, 8)), "{path}");
         assert!(refused(ep.fetch_add(&other, 64, 1, 64)), "{path}");
         assert!(refused(ep.compare_swap(&other, 64, 0, 1, 64)), "{path}");
-        ep.quiet(&rig.stream).unwrap();
+        ep.quiet(&bed.stream).unwrap();
         ep.fetch_add(&other, 64, 5, 128).unwrap();
         ep.quiet(&other).unwrap();
         assert_eq!((word(&pair.dst, 64), word(&pair.src, 128)), (5, 0), "{path}");
@@ -95,24 +95,24 @@ fn every_verb_is_refused_on_another_stream() {
 /// Threads take turns; each `quiet` covers at least what its own thread has put.
 #[test]
 fn two_threads_share_an_endpoint() {
-    let rig = Rig::fibres();
-    for path in rig.paths() {
-        let pair = rig.pair(path, N * EACH, Options::default());
+    let bed = TestBed::fibres();
+    for path in bed.paths() {
+        let pair = bed.pair(path, N * EACH, Options::default());
         let sent = pattern(41, N * EACH);
         pair.src.write(0, &sent).unwrap();
-        let (pair, rig, sent) = (&pair, &rig, &sent);
+        let (pair, bed, sent) = (&pair, &bed, &sent);
         std::thread::scope(|s| {
             for thread in 0..2 {
                 s.spawn(move || {
                     for n in (thread..N).step_by(2) {
-                        put(&pair.a, &rig.stream, n).unwrap();
+                        put(&pair.a, &bed.stream, n).unwrap();
                         if n % 16 < 2 {
-                            pair.a.quiet(&rig.stream).unwrap();
+                            pair.a.quiet(&bed.stream).unwrap();
                             let found = read(&pair.dst, n * EACH, EACH);
                             assert_same(&found, &sent[n * EACH..][..EACH], &format!("{path}, {n}"));
                         }
                     }
-                    pair.a.quiet(&rig.stream).unwrap();
+                    pair.a.quiet(&bed.stream).unwrap();
                 });
             }
         });
@@ -123,32 +123,32 @@ fn two_threads_share_an_endpoint() {
 /// A recorded call would run at another time, or twice.
 #[test]
 fn a_recording_stream_is_refused() {
-    let rig = Rig::fibres();
-    for path in rig.paths() {
-        let pair = device_pair(&rig, path, 4096, Options::default());
-        let graph = rig.stream.capture(|| {
-            assert!(matches!(put(&pair.a, &rig.stream, 0), Err(Error::Recording)), "{path}");
-            assert!(matches!(pair.a.quiet(&rig.stream), Err(Error::Recording)), "{path}");
+    let bed = TestBed::fibres();
+    for path in bed.paths() {
+        let pair = device_pair(&bed, path, 4096, Options::default());
+        let graph = bed.stream.capture(|| {
+            assert!(matches!(put(&pair.a, &bed.stream, 0), Err(Error::Recording)), "{path}");
+            assert!(matches!(pair.a.quiet(&bed.stream), Err(Error::Recording)), "{path}");
             Ok::<(), GpuError>(())
         });
-        assert!(graph.is_ok() || rig.gpu.is_host(), "{path}");
+        assert!(graph.is_ok() || bed.gpu.is_host(), "{path}");
         drop(graph);
-        put(&pair.a, &rig.stream, 0).unwrap();
-        pair.a.quiet(&rig.stream).unwrap();
+        put(&pair.a, &bed.stream, 0).unwrap();
+        pair.a.quiet(&bed.stream).unwrap();
     }
 }
 
 /// A failure stays `quiet`'s to report, however many calls come after it, and is reported once.
 #[test]
 fn a_failure_is_reported_by_quiet_after_any_number_of_calls() {
-    let (rig, mut engine) = Rig::manual();
+    let (bed, mut engine) = TestBed::manual();
     let timeout = Duration::from_millis(500); // one wait takes it whole, the others must not
     let options = Options { sq_blocks: 64, timeout, ..Options::default() };
-    let pair = rig.pair(path("pull/kernel"), 4096, options);
+    let pair = bed.pair(path("pull/kernel"), 4096, options);
     for _ in 0..65 {
-        pair.a.put(&rig.stream, 0, 0, 64).unwrap(); // the last finds no room
+        pair.a.put(&bed.stream, 0, 0, 64).unwrap(); // the last finds no room
     }
-    rig.stream.synchronize(Duration::from_secs(5)).unwrap();
+    bed.stream.synchronize(Duration::from_secs(5)).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -159,7 +159,7 @@ fn a_failure_is_reported_by_quiet_after_any_number_of_calls() {
                 }
             }
         });
-        let (a, stream) = (&pair.a, &rig.stream);
+        let (a, stream) = (&pair.a, &bed.stream);
         let ended = catch_unwind(AssertUnwindSafe(|| {
             for n in 0..600 {
                 a.put(stream, 0, 0, 64).unwrap_or_else(|e| panic!("call {n}: {e}"));
@@ -183,27 +183,27 @@ fn calls_that_never_ran_are_an_error() {
     let collective_timeout = Duration::from_millis(250);
     let options = HostOptions { collective_timeout, ..HostOptions::default() };
     for name in ["push/kernel", "push/stream", "pull/stream"] {
-        let rig = Rig::new(options.clone(), running_nic());
-        if !rig.gpu.is_host() {
+        let bed = TestBed::new(options.clone(), running_nic());
+        if !bed.gpu.is_host() {
             return; // a GPU's kernel that fails takes its context along
         }
         // Lanes that wait for one which waits for a signal: a fault of the host executor.
-        let waits = rig.pair(path("push/kernel"), 4096, Options::default());
+        let waits = bed.pair(path("push/kernel"), 4096, Options::default());
         let mut stuck = op(&waits, Verb::WaitSignal, Scope::Block, 0);
         (stuck.value, stuck.status) = (1, waits.src.addr() + 8);
-        let pair = device_pair(&rig, path(name), 4096, Options::default());
+        let pair = device_pair(&bed, path(name), 4096, Options::default());
         pair.src.write(0, &[1; 4096]).unwrap();
-        put(&pair.a, &rig.stream, 0).unwrap();
-        pair.a.quiet(&rig.stream).unwrap();
-        let fails = rig.gpu.stream().unwrap();
-        rig.queue_on(&fails, "bp_verb_push_kernel", &stuck);
+        put(&pair.a, &bed.stream, 0).unwrap();
+        pair.a.quiet(&bed.stream).unwrap();
+        let fails = bed.gpu.stream().unwrap();
+        bed.queue_on(&fails, "bp_verb_push_kernel", &stuck);
         put(&pair.a, &fails, 1).unwrap();
         let fault = pair.a.quiet(&fails);
         assert!(matches!(fault, Err(Error::Gpu(GpuError::Fault { .. }))), "{name}: {fault:?}");
-        assert!(matches!(pair.a.quiet(&rig.stream), Err(Error::OtherStream)), "{name}");
+        assert!(matches!(pair.a.quiet(&bed.stream), Err(Error::OtherStream)), "{name}");
         drop(fails);
         for _ in 0..2 {
-            let later = put(&pair.a, &rig.stream, 2).and_then(|()| pair.a.quiet(&rig.stream));
+            let later = put(&pair.a, &bed.stream, 2).and_then(|()| pair.a.quiet(&bed.stream));
             assert!(matches!(later, Err(Error::NotRun { .. })), "{name}: {later:?}");
         }
         assert_eq!(read(&pair.dst, EACH, EACH), [0; EACH], "{name}");
@@ -213,14 +213,14 @@ fn calls_that_never_ran_are_an_error() {
 /// More slots than the ring has blocks: a message waits for both.
 #[test]
 fn a_window_may_have_more_slots_than_the_ring_has_blocks() {
-    let rig = Rig::fibres();
-    for path in rig.paths().filter(|p| p.has_window() && p.kick() != Some(Kick::Inband)) {
+    let bed = TestBed::fibres();
+    for path in bed.paths().filter(|p| p.has_window() && p.kick() != Some(Kick::Inband)) {
         let options = Options { sq_blocks: 64, slot_bytes: 64, ..Options::default() };
-        let pair = device_pair(&rig, path, 1 << 16, options);
+        let pair = device_pair(&bed, path, 1 << 16, options);
         let sent = pattern(42, 1 << 16);
         pair.src.write(0, &sent).unwrap();
-        pair.a.put_signal(&rig.stream, 0, 0, 60_000, 65528, 7).unwrap();
-        pair.a.quiet(&rig.stream).unwrap_or_else(|e| panic!("{path}: {e}"));
+        pair.a.put_signal(&bed.stream, 0, 0, 60_000, 65528, 7).unwrap();
+        pair.a.quiet(&bed.stream).unwrap_or_else(|e| panic!("{path}: {e}"));
         assert_same(&read(&pair.dst, 0, 60_000), &sent[..60_000], &path.to_string());
         assert_eq!(word(&pair.dst, 65528), 7, "{path}");
         assert!(pair.a.max_credits_in_use().unwrap() <= 64, "{path}");
@@ -233,18 +233,18 @@ fn a_payload_behind_a_fault_is_not_sent() {
     let options =
         HostOptions { collective_timeout: Duration::from_millis(250), ..HostOptions::default() };
     for path in Path::ALL {
-        let rig = Rig::new(options.clone(), running_nic());
-        if !rig.gpu.is_host() || !rig.takes(path) {
+        let bed = TestBed::new(options.clone(), running_nic());
+        if !bed.gpu.is_host() || !bed.takes(path) {
             continue; // a GPU's kernel that fails takes its context along
         }
-        let waits = rig.pair("push/kernel".parse().unwrap(), 4096, Options::default());
+        let waits = bed.pair("push/kernel".parse().unwrap(), 4096, Options::default());
         let mut stuck = op(&waits, Verb::WaitSignal, Scope::Block, 0);
         (stuck.value, stuck.status) = (1, waits.src.addr() + 8);
-        let pair = device_pair(&rig, path, 4096, Options::default());
+        let pair = device_pair(&bed, path, 4096, Options::default());
         pair.src.write(0, &[1; 4096]).unwrap();
         pair.dst.write(0, &[9; 4096]).unwrap();
-        let fails = rig.gpu.stream().unwrap();
-        rig.queue_on(&fails, "bp_verb_push_kernel", &stuck);
+        let fails = bed.gpu.stream().unwrap();
+        bed.queue_on(&fails, "bp_verb_push_kernel", &stuck);
         let ended = put(&pair.a, &fails, 0).and_then(|()| pair.a.quiet(&fails));
         assert!(matches!(ended, Err(Error::Gpu(GpuError::Fault { .. }))), "{path}: {ended:?}");
         assert_eq!(read(&pair.dst, 0, EACH), [9; EACH], "{path}");
@@ -254,17 +254,17 @@ fn a_payload_behind_a_fault_is_not_sent() {
 /// A kernel reads what is pushed, and reaches its own GPU's memory. Other memory receives, and is pulled.
 #[test]
 fn another_gpus_memory_is_not_pushed() {
-    let (rig, other) = (Rig::fibres(), Rig::fibres());
-    for path in rig.paths() {
+    let (bed, other) = (TestBed::fibres(), TestBed::fibres());
+    for path in bed.paths() {
         let far = Memory::from(other.gpu.alloc(4096).unwrap());
-        let both = (far, rig.memory(4096));
-        let (a, b) = Endpoint::pair(&rig.gpu, &rig.nic, path, both, Options::default()).unwrap();
-        put(&b, &rig.stream, 0).unwrap();
-        b.quiet(&rig.stream).unwrap();
+        let both = (far, bed.memory(4096));
+        let (a, b) = Endpoint::pair(&bed.gpu, &bed.nic, path, both, Options::default()).unwrap();
+        put(&b, &bed.stream, 0).unwrap();
+        b.quiet(&bed.stream).unwrap();
         let refused = |r| matches!(r, Err(Error::Gpu(GpuError::OtherGpu { .. })));
         let pulls = path.data() == Data::Pull;
-        assert_eq!(refused(put(&a, &rig.stream, 0)), !pulls, "{path}");
-        assert_eq!(refused(a.put_signal(&rig.stream, 0, 0, 8, 64, 1)), !pulls, "{path}");
-        a.quiet(&rig.stream).unwrap();
+        assert_eq!(refused(put(&a, &bed.stream, 0)), !pulls, "{path}");
+        assert_eq!(refused(a.put_signal(&bed.stream, 0, 0, 8, 64, 1)), !pulls, "{path}");
+        a.quiet(&bed.stream).unwrap();
     }
 }

@@ -11,17 +11,17 @@ const SIZES: [usize; 18] =
     [1, 3, 4, 7, 8, 15, 16, 17, 63, 64, 100, 220, 221, 4095, 4096, 4097, 3 * 4096 + 5, 200_000];
 const REGION: usize = 256 << 10;
 
-fn put(rig: &Rig, pair: &Pair, local: usize, remote: usize, bytes: usize) {
+fn put(bed: &TestBed, pair: &Pair, local: usize, remote: usize, bytes: usize) {
     let ep = &pair.a;
-    ep.put(&rig.stream, local as u64, remote as u64, bytes as u64).unwrap();
-    ep.quiet(&rig.stream).unwrap_or_else(|e| panic!("{}: {bytes} bytes: {e}", ep.path()));
+    ep.put(&bed.stream, local as u64, remote as u64, bytes as u64).unwrap();
+    ep.quiet(&bed.stream).unwrap_or_else(|e| panic!("{}: {bytes} bytes: {e}", ep.path()));
 }
 
 #[test]
 fn every_size_arrives_on_every_path_and_nothing_beside_it_changes() {
-    let rig = Rig::fibres();
-    for path in rig.paths() {
-        let pair = rig.pair(path, REGION, Options::default());
+    let bed = TestBed::fibres();
+    for path in bed.paths() {
+        let pair = bed.pair(path, REGION, Options::default());
         let sent = pattern(1, REGION);
         let mut wanted = pattern(2, REGION);
         pair.src.write(0, &sent).unwrap();
@@ -29,7 +29,7 @@ fn every_size_arrives_on_every_path_and_nothing_beside_it_changes() {
         for (i, bytes) in SIZES.into_iter().enumerate() {
             let local = [1, 0, 7, 16, 4097][i % 5];
             let remote = [3, 1, 0, 4095, 17, 8][i % 6];
-            put(&rig, &pair, local, remote, bytes);
+            put(&bed, &pair, local, remote, bytes);
             wanted[remote..remote + bytes].copy_from_slice(&sent[local..local + bytes]);
             assert_same(&read(&pair.dst, 0, REGION), &wanted, &format!("{path}, {bytes} bytes"));
         }
@@ -43,16 +43,16 @@ fn every_size_arrives_on_every_path_and_nothing_beside_it_changes() {
 
 #[test]
 fn both_directions_at_once() {
-    let rig = Rig::fibres();
-    for path in rig.paths() {
-        let pair = rig.pair(path, 8192, Options::default());
+    let bed = TestBed::fibres();
+    for path in bed.paths() {
+        let pair = bed.pair(path, 8192, Options::default());
         let (a, b) = (pattern(3, 8192), pattern(4, 8192));
         pair.src.write(0, &a).unwrap();
         pair.dst.write(0, &b).unwrap();
-        pair.a.put(&rig.stream, 1, 4097, 3001).unwrap();
-        pair.b.put(&rig.stream, 5, 4099, 3003).unwrap();
-        pair.a.quiet(&rig.stream).unwrap();
-        pair.b.quiet(&rig.stream).unwrap();
+        pair.a.put(&bed.stream, 1, 4097, 3001).unwrap();
+        pair.b.put(&bed.stream, 5, 4099, 3003).unwrap();
+        pair.a.quiet(&bed.stream).unwrap();
+        pair.b.quiet(&bed.stream).unwrap();
         assert_same(&read(&pair.dst, 4097, 3001), &a[1..3002], "there");
         assert_same(&read(&pair.src, 4099, 3003), &b[5..3008], "back");
     }
@@ -60,16 +60,16 @@ fn both_directions_at_once() {
 
 #[test]
 fn a_signal_counts_and_comes_after_its_data() {
-    let rig = Rig::fibres();
-    for path in rig.paths() {
-        let pair = rig.pair(path, REGION, Options::default());
+    let bed = TestBed::fibres();
+    for path in bed.paths() {
+        let pair = bed.pair(path, REGION, Options::default());
         let sent = pattern(5, REGION);
         pair.src.write(0, &sent).unwrap();
         set_word(&pair.dst, REGION - 8, 1000);
         let signal = REGION as u64 - 8;
         for (n, bytes) in [1u64, 220, 4097, 100_001].into_iter().enumerate() {
-            pair.a.put_signal(&rig.stream, 9, 33, bytes, signal, 1 << n).unwrap();
-            pair.a.quiet(&rig.stream).unwrap();
+            pair.a.put_signal(&bed.stream, 9, 33, bytes, signal, 1 << n).unwrap();
+            pair.a.quiet(&bed.stream).unwrap();
             assert_eq!(word(&pair.dst, REGION - 8), 1000 + (2 << n) - 1, "{path}");
             let found = read(&pair.dst, 33, bytes as usize);
             assert_same(&found, &sent[9..9 + bytes as usize], &format!("{path}, {bytes} bytes"));
@@ -79,10 +79,10 @@ fn a_signal_counts_and_comes_after_its_data() {
 
 #[test]
 fn get_and_atomics_on_every_rdma_path_and_none_on_tcp() {
-    let rig = Rig::fibres();
-    for path in rig.paths() {
-        let pair = rig.pair(path, REGION, Options::default());
-        let (ep, stream) = (&pair.a, &rig.stream);
+    let bed = TestBed::fibres();
+    for path in bed.paths() {
+        let pair = bed.pair(path, REGION, Options::default());
+        let (ep, stream) = (&pair.a, &bed.stream);
         if path == Path::TCP {
             let refused = |r| matches!(r, Err(Error::Unsupported { .. }));
             assert!(refused(ep.get(stream, 0, 0, 8)));
@@ -117,10 +117,10 @@ fn get_and_atomics_on_every_rdma_path_and_none_on_tcp() {
 
 #[test]
 fn ranges_and_empty_messages_are_refused_before_anything_is_queued() {
-    let rig = Rig::fibres();
-    for path in rig.paths() {
-        let pair = rig.pair(path, 4096, Options::default());
-        let (ep, stream) = (&pair.a, &rig.stream);
+    let bed = TestBed::fibres();
+    for path in bed.paths() {
+        let pair = bed.pair(path, 4096, Options::default());
+        let (ep, stream) = (&pair.a, &bed.stream);
         assert!(matches!(ep.put(stream, 0, 0, 0), Err(Error::Empty)));
         let local = ep.put(stream, 4000, 0, 97);
         assert!(matches!(local, Err(Error::Range { which: "local", offset: 4000, .. })), "{path}");
@@ -131,15 +131,15 @@ fn ranges_and_empty_messages_are_refused_before_anything_is_queued() {
         let signal = ep.put_signal(stream, 0, 0, 8, 4096, 1);
         assert!(matches!(signal, Err(Error::Range { which: "remote", .. })), "{path}");
         pair.a.quiet(stream).unwrap();
-        put(&rig, &pair, 0, 4000, 96); // and it still works
+        put(&bed, &pair, 0, 4000, 96); // and it still works
 
-        let alone = rig.memory(4096);
-        let alone = Endpoint::new(&rig.gpu, &rig.nic, path, alone, Options::default()).unwrap();
+        let alone = bed.memory(4096);
+        let alone = Endpoint::new(&bed.gpu, &bed.nic, path, alone, Options::default()).unwrap();
         assert!(matches!(alone.put(stream, 0, 0, 1), Err(Error::NotConnected)), "{path}");
         assert!(matches!(alone.device(), Err(Error::NotConnected)), "{path}");
     }
-    let tcp = rig.pair(Path::TCP, 64, Options::default());
-    let mut soft = rig.pair(path("pull/cpu"), 64, Options::default());
+    let tcp = bed.pair(Path::TCP, 64, Options::default());
+    let mut soft = bed.pair(path("pull/cpu"), 64, Options::default());
     assert!(matches!(soft.a.connect(tcp.a.address()), Err(Error::Unsupported { .. })));
     assert!(matches!(soft.a.device(), Err(Error::Unsupported { .. })));
 }
@@ -147,10 +147,10 @@ fn ranges_and_empty_messages_are_refused_before_anything_is_queued() {
 /// An address comes from elsewhere: its region must end before addresses do.
 #[test]
 fn a_peers_region_that_no_addresses_name_is_refused() {
-    let rig = Rig::fibres();
-    for path in rig.paths() {
+    let bed = TestBed::fibres();
+    for path in bed.paths() {
         let end = || {
-            Endpoint::new(&rig.gpu, &rig.nic, path, rig.memory(4096), Options::default()).unwrap()
+            Endpoint::new(&bed.gpu, &bed.nic, path, bed.memory(4096), Options::default()).unwrap()
         };
         let (mut a, mut b) = (end(), end());
         let good = b.address();
@@ -160,23 +160,23 @@ fn a_peers_region_that_no_addresses_name_is_refused() {
         }
         a.connect(good).unwrap();
         b.connect(a.address()).unwrap();
-        a.put(&rig.stream, 0, 1024, 64).unwrap();
-        a.quiet(&rig.stream).unwrap();
+        a.put(&bed.stream, 0, 1024, 64).unwrap();
+        a.quiet(&bed.stream).unwrap();
     }
 }
 
 #[test]
 fn options_out_of_range_are_refused_by_name() {
-    let rig = Rig::fibres();
+    let bed = TestBed::fibres();
     let refused = |path: Path, options: Options| {
-        let made = Endpoint::new(&rig.gpu, &rig.nic, path, rig.memory(64), options);
+        let made = Endpoint::new(&bed.gpu, &bed.nic, path, bed.memory(64), options);
         match made.err() {
             Some(Error::Option { what, .. }) => what,
             other => panic!("{path}: {other:?}"),
         }
     };
     let default = Options::default;
-    for path in rig.paths() {
+    for path in bed.paths() {
         for sq_blocks in [0, 63, 100, 65536] {
             assert!(refused(path, Options { sq_blocks, ..default() }).contains("queue"));
         }
@@ -209,8 +209,8 @@ fn options_out_of_range_are_refused_by_name() {
 
 #[test]
 fn windows_of_one_slot_and_of_every_slot_size() {
-    let rig = Rig::fibres();
-    for path in rig.paths().filter(|p| p.has_window()) {
+    let bed = TestBed::fibres();
+    for path in bed.paths().filter(|p| p.has_window()) {
         for slot_bytes in [64u32, 128, 256, 4096] {
             let inband = path.kick() == Some(Kick::Inband);
             if inband && slot_bytes == 64 {
@@ -219,16 +219,16 @@ fn windows_of_one_slot_and_of_every_slot_size() {
             for slots in [1u32, 3] {
                 let window_bytes = u64::from(slots * slot_bytes);
                 let options = Options { window_bytes, slot_bytes, ..Options::default() };
-                let pair = rig.pair(path, 1 << 14, options);
+                let pair = bed.pair(path, 1 << 14, options);
                 let sent = pattern(u64::from(slot_bytes + slots), 1 << 14);
                 pair.src.write(0, &sent).unwrap();
                 let bytes = 3 * slot_bytes as usize + 5;
                 // Many at once, more than the window holds.
                 for k in 0..5 {
-                    pair.a.put(&rig.stream, k, 100 + k, bytes as u64).unwrap();
+                    pair.a.put(&bed.stream, k, 100 + k, bytes as u64).unwrap();
                 }
-                pair.a.put_signal(&rig.stream, 3, 77, 1, 0, 1).unwrap();
-                pair.a.quiet(&rig.stream).unwrap();
+                pair.a.put_signal(&bed.stream, 3, 77, 1, 0, 1).unwrap();
+                pair.a.quiet(&bed.stream).unwrap();
                 let what = format!("{path}, {slots} slots of {slot_bytes}");
                 let found = read(&pair.dst, 104, bytes);
                 assert_same(&found, &sent[4..4 + bytes], &what);
@@ -244,8 +244,8 @@ fn windows_of_one_slot_and_of_every_slot_size() {
 
 #[test]
 fn inband_sequences_wrap_around() {
-    let rig = Rig::fibres();
-    if !rig.takes(path("push/inband")) {
+    let bed = TestBed::fibres();
+    if !bed.takes(path("push/inband")) {
         return;
     }
     let near_end = |line| if line == LineFormat::L14S2 { 65533 } else { u32::MAX - 3 };
@@ -255,7 +255,7 @@ fn inband_sequences_wrap_around() {
             let window_bytes = 128 * slots;
             let options =
                 Options { window_bytes, slot_bytes: 128, line, inband_seq0, ..Options::default() };
-            let pair = rig.pair(path("push/inband"), 8192, options);
+            let pair = bed.pair(path("push/inband"), 8192, options);
             let sent = pattern(slots, 8192);
             pair.src.write(0, &sent).unwrap();
             let mut wanted = vec![0; 8192];
@@ -263,13 +263,13 @@ fn inband_sequences_wrap_around() {
             for n in 0..60usize {
                 let bytes = [1, 44, 5, 300, 64, 2, 17][n % 7];
                 let (local, remote) = (n * 3 % 1000, n * 97 % 7000);
-                pair.a.put(&rig.stream, local as u64, remote as u64, bytes as u64).unwrap();
+                pair.a.put(&bed.stream, local as u64, remote as u64, bytes as u64).unwrap();
                 wanted[remote..remote + bytes].copy_from_slice(&sent[local..local + bytes]);
                 if n.is_multiple_of(11) {
-                    pair.a.fetch_add(&rig.stream, 8184, 1, 8184).unwrap();
+                    pair.a.fetch_add(&bed.stream, 8184, 1, 8184).unwrap();
                 }
             }
-            pair.a.quiet(&rig.stream).unwrap();
+            pair.a.quiet(&bed.stream).unwrap();
             wanted[8184] = 6;
             let what = format!("{line:?}, {slots} slots");
             assert_same(&read(&pair.dst, 0, 8192), &wanted, &what);
@@ -282,8 +282,8 @@ fn inband_sequences_wrap_around() {
 fn a_short_sequence_goes_round_twice() {
     // On the engine as a kernel, `inband` of the NIC's tests has it stepped: 66,000 round trips between two spinning
     // threads take minutes where processors are few.
-    let rig = Rig::fibres();
-    if ON_GPU_ENGINE || !rig.takes(path("push/inband")) {
+    let bed = TestBed::fibres();
+    if ON_GPU_ENGINE || !bed.takes(path("push/inband")) {
         return;
     }
     let options = Options {
@@ -295,27 +295,27 @@ fn a_short_sequence_goes_round_twice() {
         ..Options::default()
     };
     let bytes = 66_000 * 64; // 64 bytes a slot
-    let pair = rig.pair(path("push/inband"), bytes, options);
+    let pair = bed.pair(path("push/inband"), bytes, options);
     let sent = pattern(11, bytes);
     pair.src.write(0, &sent).unwrap();
-    put(&rig, &pair, 0, 0, bytes);
+    put(&bed, &pair, 0, 0, bytes);
     assert_same(&read(&pair.dst, 0, bytes), &sent, "two rounds");
 }
 
 /// More slots than the send queue has blocks: the CQ must have room for all of their completions.
 #[test]
 fn an_inband_window_may_be_deeper_than_the_send_queue() {
-    let rig = Rig::fibres();
-    if !rig.takes(path("push/inband")) {
+    let bed = TestBed::fibres();
+    if !bed.takes(path("push/inband")) {
         return;
     }
     let options = Options { sq_blocks: 64, slot_bytes: 128, ..Options::default() };
-    let pair = rig.pair(path("push/inband"), 1 << 16, options);
+    let pair = bed.pair(path("push/inband"), 1 << 16, options);
     let sent = pattern(12, 1 << 16);
     pair.src.write(0, &sent).unwrap();
     let mut op = op(&pair, Verb::Put, Scope::Block, 8);
     (op.count, op.local_stride, op.remote_stride, op.quiet_after) = (3000, 16, 16, 1);
-    assert_eq!(rig.launch("bp_verb_push_inband_12_4", (1, 1), op), [OK]);
+    assert_eq!(bed.launch("bp_verb_push_inband_12_4", (1, 1), op), [OK]);
     for at in (0..48_000).step_by(16) {
         assert_eq!(read(&pair.dst, at, 8), sent[at..at + 8]);
     }
@@ -325,17 +325,17 @@ fn an_inband_window_may_be_deeper_than_the_send_queue() {
 /// the tests above would see it.
 #[test]
 fn without_credits_slots_are_overwritten() {
-    let rig = Rig::fibres();
+    let bed = TestBed::fibres();
     for credits in [true, false] {
         let options =
             Options { window_bytes: 4 * 64, slot_bytes: 64, credits, ..Options::default() };
-        let pair = rig.pair(path("push/kernel"), 4096, options);
+        let pair = bed.pair(path("push/kernel"), 4096, options);
         let sent = pattern(13, 4096);
         pair.src.write(0, &sent).unwrap();
         let mut op = op(&pair, Verb::Put, Scope::Block, 64);
         (op.count, op.local_stride, op.remote_stride) = (16, 64, 64);
         (op.flags, op.quiet_after) = (DEFER_RING, 1);
-        assert_eq!(rig.launch("bp_verb_push_kernel", (1, 32), op), [OK]);
+        assert_eq!(bed.launch("bp_verb_push_kernel", (1, 32), op), [OK]);
         let found = read(&pair.dst, 0, 1024);
         assert_eq!(found == sent[..1024], credits, "credits: {credits}");
         assert_eq!(pair.a.max_credits_in_use().unwrap(), if credits { 4 } else { 16 });

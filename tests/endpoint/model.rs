@@ -105,18 +105,18 @@ impl Model {
     }
 }
 
-fn rig() -> &'static Rig {
-    static RIG: OnceLock<Rig> = OnceLock::new();
-    RIG.get_or_init(Rig::fibres)
+fn bed() -> &'static TestBed {
+    static BED: OnceLock<TestBed> = OnceLock::new();
+    BED.get_or_init(TestBed::fibres)
 }
 
 fn run(path: Path, options: Options, ops: &[Op]) {
-    let rig = rig();
-    if !rig.takes(path) {
+    let bed = bed();
+    if !bed.takes(path) {
         return;
     }
-    let pair = rig.pair(path, REGION, options);
-    let (a, stream) = (&pair.a, &rig.stream);
+    let pair = bed.pair(path, REGION, options);
+    let (a, stream) = (&pair.a, &bed.stream);
     let mut model = Model { src: pattern(1, REGION), dst: pattern(2, REGION) };
     model.dst[WORDS..].fill(0);
     pair.src.write(0, &model.src).unwrap();

@@ -24,8 +24,8 @@ fn callers(scope: Scope, (grid, block): (u32, u32)) -> usize {
 }
 
 /// Those that the NIC can take.
-fn shared(rig: &Rig) -> impl Iterator<Item = (&'static str, &'static str)> {
-    SHARED.into_iter().filter(|(name, _)| rig.takes(path(name)))
+fn shared(bed: &TestBed) -> impl Iterator<Item = (&'static str, &'static str)> {
+    SHARED.into_iter().filter(|(name, _)| bed.takes(path(name)))
 }
 
 /// Few of everything, so that callers wait for room all the time.
@@ -34,20 +34,20 @@ fn narrow() -> Options {
 }
 
 /// Every caller puts `count` messages to places of their own; each arrives once.
-fn everything_arrives(rig: &Rig, dims: (u32, u32), count: u32, options: &Options) {
-    for (path_name, kernel) in shared(rig) {
+fn everything_arrives(bed: &TestBed, dims: (u32, u32), count: u32, options: &Options) {
+    for (path_name, kernel) in shared(bed) {
         for scope in SCOPES {
             for (bytes, stride) in [(8u64, 8usize), (45, 48), (301, 304)] {
                 let callers = callers(scope, dims);
                 let all = callers * count as usize * stride;
-                let pair = rig.pair(path(path_name), all, options.clone());
+                let pair = bed.pair(path(path_name), all, options.clone());
                 let sent = pattern(bytes, all);
                 pair.src.write(0, &sent).unwrap();
                 let mut op = op(&pair, Verb::Put, scope, bytes);
                 (op.count, op.quiet_after) = (count, 1);
                 (op.local_stride, op.remote_stride) = (stride as u64, stride as u64);
                 let what = format!("{path_name}, {scope:?}, {bytes} bytes");
-                assert_eq!(rig.launch(kernel, dims, op), vec![OK; callers], "{what}");
+                assert_eq!(bed.launch(kernel, dims, op), vec![OK; callers], "{what}");
                 let mut wanted = sent;
                 wanted.chunks_mut(stride).for_each(|chunk| chunk[bytes as usize..].fill(0));
                 assert_same(&read(&pair.dst, 0, all), &wanted, &what);
@@ -61,29 +61,29 @@ fn everything_arrives(rig: &Rig, dims: (u32, u32), count: u32, options: &Options
 
 #[test]
 fn callers_of_every_scope_share_a_queue_pair() {
-    everything_arrives(&Rig::fibres(), (4, 32), 7, &narrow());
+    everything_arrives(&TestBed::fibres(), (4, 32), 7, &narrow());
 }
 
 #[test]
 fn blocks_of_several_threads_of_the_executor_share_a_queue_pair() {
     let options = HostOptions { workers: 2, ..HostOptions::default() };
-    everything_arrives(&Rig::new(options, running_nic()), (2, 48), 5, &narrow());
+    everything_arrives(&TestBed::new(options, running_nic()), (2, 48), 5, &narrow());
 }
 
 #[test]
 fn lanes_that_are_threads_share_a_queue_pair() {
-    everything_arrives(&Rig::threads(), (2, 32), 3, &narrow());
+    everything_arrives(&TestBed::threads(), (2, 32), 3, &narrow());
 }
 
 /// An atomic is carried out exactly once: the old values are all different, and none is missing.
-fn sums_are_exact(rig: &Rig, dims: (u32, u32), count: u32) {
-    for (path_name, kernel) in shared(rig) {
+fn sums_are_exact(bed: &TestBed, dims: (u32, u32), count: u32) {
+    for (path_name, kernel) in shared(bed) {
         for scope in SCOPES {
             let calls = callers(scope, dims) * count as usize;
-            let pair = rig.pair(path(path_name), calls * 8, narrow());
+            let pair = bed.pair(path(path_name), calls * 8, narrow());
             let mut op = op(&pair, Verb::FetchAdd, scope, 8);
             (op.count, op.value, op.local_stride, op.quiet_after) = (count, 3, 8, 1);
-            let statuses = rig.launch(kernel, dims, op);
+            let statuses = bed.launch(kernel, dims, op);
             assert!(statuses.iter().all(|&s| s == OK), "{path_name}, {scope:?}: {statuses:?}");
             assert_eq!(word(&pair.dst, 0), 3 * calls as u64, "{path_name}, {scope:?}");
             let mut old: Vec<u64> = (0..calls).map(|n| word(&pair.src, n * 8)).collect();
@@ -96,29 +96,29 @@ fn sums_are_exact(rig: &Rig, dims: (u32, u32), count: u32) {
 
 #[test]
 fn atomics_happen_exactly_once() {
-    sums_are_exact(&Rig::fibres(), (4, 32), 5);
-    sums_are_exact(&Rig::threads(), (2, 32), 3);
+    sums_are_exact(&TestBed::fibres(), (4, 32), 5);
+    sums_are_exact(&TestBed::threads(), (2, 32), 3);
 }
 
 /// Every caller's message and signal; whoever counts them all finds them all there.
 #[test]
 fn put_signal_from_all_lanes() {
-    let rig = Rig::fibres();
-    for (path_name, kernel) in shared(&rig) {
+    let bed = TestBed::fibres();
+    for (path_name, kernel) in shared(&bed) {
         for scope in SCOPES {
             let (dims, count) = ((4, 32), 4);
             let calls = callers(scope, dims) * count;
-            let pair = rig.pair(path(path_name), calls * 304 + 8, narrow());
+            let pair = bed.pair(path(path_name), calls * 304 + 8, narrow());
             let sent = pattern(21, calls * 304);
             pair.src.write(0, &sent).unwrap();
             let mut op = op(&pair, Verb::PutSignal, scope, 304);
             (op.count, op.local_stride, op.remote_stride) = (count as u32, 304, 304);
             (op.signal_offset, op.value) = (calls as u64 * 304, 2);
-            let statuses = rig.launch(kernel, dims, op);
+            let statuses = bed.launch(kernel, dims, op);
             assert!(statuses.iter().all(|&s| s == OK), "{path_name}, {scope:?}: {statuses:?}");
             // No quiet: the signal alone says that the data are there.
             let signal = op_at(&pair, calls * 304, 2 * calls as u64);
-            assert_eq!(rig.launch(kernel, (1, 1), signal), [OK], "{path_name}, {scope:?}");
+            assert_eq!(bed.launch(kernel, (1, 1), signal), [OK], "{path_name}, {scope:?}");
             let what = format!("{path_name}, {scope:?}");
             assert_same(&read(&pair.dst, 0, calls * 304), &sent, &what);
         }
@@ -135,15 +135,15 @@ fn op_at(pair: &Pair, offset: usize, value: u64) -> OpArgs {
 
 #[test]
 fn a_signal_that_does_not_come_times_out() {
-    let rig = Rig::fibres();
+    let bed = TestBed::fibres();
     let options = Options { timeout: Duration::from_millis(50), ..narrow() };
-    let pair = rig.pair(path("push/kernel"), 64, options);
+    let pair = bed.pair(path("push/kernel"), 64, options);
     set_word(&pair.dst, 8, 6);
     for (value, status) in [(6, OK), (5, OK), (7, TIMEOUT)] {
         for scope in SCOPES {
             let mut op = op_at(&pair, 8, value);
             op.scope = scope as u32;
-            let statuses = rig.launch("bp_verb_shared_push_kernel", (1, 32), op);
+            let statuses = bed.launch("bp_verb_shared_push_kernel", (1, 32), op);
             assert!(statuses.iter().all(|&s| s == status), "{value}: {statuses:?}");
         }
     }
@@ -153,19 +153,19 @@ fn a_signal_that_does_not_come_times_out() {
 /// Deferred and unsignalled posts, in every combination: they arrive with whatever comes after.
 #[test]
 fn deferred_and_unsignalled_posts_arrive_with_the_quiet() {
-    let rig = Rig::fibres();
+    let bed = TestBed::fibres();
     for flags in [DEFER_RING, UNSIGNALLED, DEFER_RING | UNSIGNALLED] {
-        for (path_name, kernel) in shared(&rig) {
+        for (path_name, kernel) in shared(&bed) {
             for scope in SCOPES {
                 let (dims, count) = ((3, 32), 9);
                 let calls = callers(scope, dims) * count;
-                let pair = rig.pair(path(path_name), calls * 16, narrow());
+                let pair = bed.pair(path(path_name), calls * 16, narrow());
                 let sent = pattern(22, calls * 16);
                 pair.src.write(0, &sent).unwrap();
                 let mut op = op(&pair, Verb::Put, scope, 16);
                 (op.count, op.local_stride, op.remote_stride) = (count as u32, 16, 16);
                 (op.flags, op.quiet_after) = (flags, 1);
-                let statuses = rig.launch(kernel, dims, op);
+                let statuses = bed.launch(kernel, dims, op);
                 let what = format!("{path_name}, {scope:?}, flags {flags}");
                 assert!(statuses.iter().all(|&s| s == OK), "{what}: {statuses:?}");
                 assert_same(&read(&pair.dst, 0, calls * 16), &sent, &what);
@@ -178,18 +178,18 @@ fn deferred_and_unsignalled_posts_arrive_with_the_quiet() {
 /// when it took its ticket while there was room, and the room was gone by then.
 #[test]
 fn callers_that_defer_do_not_stop_those_that_wait() {
-    for (rig, rounds) in [(Rig::fibres(), 5), (Rig::threads(), 150)] {
+    for (bed, rounds) in [(TestBed::fibres(), 5), (TestBed::threads(), 150)] {
         let options = Options { timeout: Duration::from_secs(2), ..narrow() };
-        let pair = rig.pair(path("push/kernel"), 64 * 16, options);
+        let pair = bed.pair(path("push/kernel"), 64 * 16, options);
         for round in 0..rounds {
             let sent = pattern(round, 64 * 16);
             pair.src.write(0, &sent).unwrap();
             let mut op = op(&pair, Verb::Put, Scope::Thread, 16);
             (op.local_stride, op.remote_stride, op.flags) = (16, 16, DEFER_RING);
-            assert_eq!(rig.launch("bp_verb_shared_push_kernel", (4, 16), op), [OK; 64]);
+            assert_eq!(bed.launch("bp_verb_shared_push_kernel", (4, 16), op), [OK; 64]);
             let mut quiet = op;
             quiet.op = Verb::Quiet as u32;
-            assert_eq!(rig.launch("bp_verb_shared_push_kernel", (1, 1), quiet), [OK]);
+            assert_eq!(bed.launch("bp_verb_shared_push_kernel", (1, 1), quiet), [OK]);
             assert_same(&read(&pair.dst, 0, 64 * 16), &sent, "deferred");
         }
     }
@@ -197,17 +197,17 @@ fn callers_that_defer_do_not_stop_those_that_wait() {
 
 #[test]
 fn a_small_send_queue_carries_thousands_of_posts() {
-    let rig = Rig::fibres();
-    for (path_name, kernel) in shared(&rig) {
+    let bed = TestBed::fibres();
+    for (path_name, kernel) in shared(&bed) {
         let count = 3000;
         let options = Options { sq_blocks: 64, ..Options::default() };
-        let pair = rig.pair(path(path_name), 2 * count * 8, options);
+        let pair = bed.pair(path(path_name), 2 * count * 8, options);
         let sent = pattern(24, 2 * count * 8);
         pair.src.write(0, &sent).unwrap();
         let mut op = op(&pair, Verb::Put, Scope::Block, 8);
         (op.count, op.local_stride, op.remote_stride) = (count as u32, 8, 8);
         op.quiet_after = 1;
-        assert_eq!(rig.launch(kernel, (2, 1), op), [OK; 2], "{path_name}");
+        assert_eq!(bed.launch(kernel, (2, 1), op), [OK; 2], "{path_name}");
         assert_same(&read(&pair.dst, 0, 2 * count * 8), &sent, path_name);
     }
 }
@@ -215,7 +215,7 @@ fn a_small_send_queue_carries_thousands_of_posts() {
 /// Inline WQEs of one to four basic blocks, over the ring's end, by the one and by many callers.
 #[test]
 fn inline_puts_of_every_length() {
-    let rig = Rig::fibres();
+    let bed = TestBed::fibres();
     let kernels = [
         ("push/kernel", "bp_verb_push_kernel", (1, 32)),
         ("push/blueflame", "bp_verb_push_blueflame", (1, 32)),
@@ -228,10 +228,10 @@ fn inline_puts_of_every_length() {
         ("pull/kernel", "bp_verb_pull_blueflame_strict", (1, 1)),
     ];
     for (path_name, kernel, dims) in kernels {
-        if !rig.takes(path(path_name)) {
+        if !bed.takes(path(path_name)) {
             continue;
         }
-        let pair = rig.pair(path(path_name), 40 << 10, narrow());
+        let pair = bed.pair(path(path_name), 40 << 10, narrow());
         let sent = pattern(25, 40 << 10);
         pair.src.write(0, &sent).unwrap();
         let (callers, mut wanted) = (dims.0 as usize, vec![0; 40 << 10]);
@@ -240,7 +240,7 @@ fn inline_puts_of_every_length() {
             op.local += 1;
             (op.count, op.local_stride, op.remote_stride) = (21, 223, 223);
             (op.remote_offset, op.quiet_after) = (3, 1);
-            assert_eq!(rig.launch(kernel, dims, op), vec![OK; callers], "{kernel}, {bytes}");
+            assert_eq!(bed.launch(kernel, dims, op), vec![OK; callers], "{kernel}, {bytes}");
             for at in (0..callers * 21).map(|n| n * 223) {
                 let n = bytes as usize;
                 wanted[at + 3..at + 3 + n].copy_from_slice(&sent[at + 1..at + 1 + n]);
@@ -249,7 +249,7 @@ fn inline_puts_of_every_length() {
         }
         for bytes in [0, 221] {
             let op = op(&pair, Verb::PutInline, Scope::Block, bytes);
-            assert_eq!(rig.launch(kernel, dims, op), vec![INVALID; callers]);
+            assert_eq!(bed.launch(kernel, dims, op), vec![INVALID; callers]);
         }
     }
 }
@@ -257,15 +257,15 @@ fn inline_puts_of_every_length() {
 #[test]
 fn test_says_pending_until_it_is_complete() {
     for (name, kernel) in [("push/kernel", "bp_verb_push_kernel"), SHARED[0], SHARED[2]] {
-        let (rig, mut engine) = Rig::manual();
-        let pair = rig.pair(path(name), 64, Options::default());
+        let (bed, mut engine) = TestBed::manual();
+        let pair = bed.pair(path(name), 64, Options::default());
         let mut put = op(&pair, Verb::Put, Scope::Block, 8);
         put.count = 3;
-        assert_eq!(rig.launch(kernel, (1, 32), put), [OK]);
+        assert_eq!(bed.launch(kernel, (1, 32), put), [OK]);
         let test = |end| {
             let mut op = op(&pair, Verb::Test, Scope::Block, 0);
             op.value = end;
-            rig.launch(kernel, (1, 32), op)
+            bed.launch(kernel, (1, 32), op)
         };
         assert_eq!((test(0), test(1), test(3)), (vec![OK], vec![PENDING], vec![PENDING]), "{name}");
         for now in 0..100 {
@@ -279,13 +279,13 @@ fn test_says_pending_until_it_is_complete() {
 #[test]
 fn a_wait_for_an_earlier_put_leaves_later_ones_complete() {
     for (name, kernel) in [("push/kernel", "bp_verb_push_kernel"), SHARED[0], SHARED[1]] {
-        let rig = Rig::fibres();
+        let bed = TestBed::fibres();
         let options = Options { timeout: Duration::from_millis(500), ..Options::default() };
-        let pair = rig.pair(path(name), 128, options);
+        let pair = bed.pair(path(name), 128, options);
         pair.src.write(0, &pattern(7, 128)).unwrap();
         let launch = |verb, bytes, value, flags| {
             let op = OpArgs { value, flags, ..op(&pair, verb, Scope::Block, bytes) };
-            rig.launch(kernel, (1, 32), op)
+            bed.launch(kernel, (1, 32), op)
         };
         assert_eq!(launch(Verb::Put, 64, 0, UNSIGNALLED), [OK], "{name}");
         assert_eq!(launch(Verb::PutInline, 100, 0, 0), [OK], "{name}"); // three blocks
@@ -301,7 +301,7 @@ fn a_wait_for_an_earlier_put_leaves_later_ones_complete() {
 
 #[test]
 fn arguments_out_of_range_are_refused_and_nothing_is_posted() {
-    let rig = Rig::fibres();
+    let bed = TestBed::fibres();
     let kernels = [
         ("push/kernel", "bp_verb_push_kernel"),
         ("pull/kernel", "bp_verb_pull_kernel"),
@@ -311,12 +311,12 @@ fn arguments_out_of_range_are_refused_and_nothing_is_posted() {
         SHARED[1],
         SHARED[2],
     ];
-    for (name, kernel) in kernels.into_iter().filter(|(name, _)| rig.takes(path(name))) {
-        let pair = rig.pair(path(name), 4096, Options::default());
+    for (name, kernel) in kernels.into_iter().filter(|(name, _)| bed.takes(path(name))) {
+        let pair = bed.pair(path(name), 4096, Options::default());
         let bad = |verb, change: &dyn Fn(&mut OpArgs)| {
             let mut op = op(&pair, verb, Scope::Block, 8);
             change(&mut op);
-            assert_eq!(rig.launch(kernel, (1, 32), op), [INVALID], "{kernel}: {verb:?}");
+            assert_eq!(bed.launch(kernel, (1, 32), op), [INVALID], "{kernel}: {verb:?}");
         };
         bad(Verb::Put, &|op| op.bytes = 0);
         bad(Verb::PutInline, &|op| op.bytes = 0);
@@ -334,7 +334,7 @@ fn arguments_out_of_range_are_refused_and_nothing_is_posted() {
             bad(Verb::Put, &|op| op.local += 4089);
         }
         assert_eq!(pair.a.max_credits_in_use().unwrap(), 0, "{kernel}: nothing was posted");
-        pair.a.put(&rig.stream, 0, 0, 8).unwrap();
-        pair.a.quiet(&rig.stream).unwrap();
+        pair.a.put(&bed.stream, 0, 0, 8).unwrap();
+        pair.a.quiet(&bed.stream).unwrap();
     }
 }

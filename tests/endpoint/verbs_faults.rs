@@ -42,10 +42,10 @@ fn shared(kernel: &str) -> bool {
 }
 
 /// A pair whose `a` addresses the peer's region by `rkey`.
-fn pair_by_key(rig: &Rig, path: Path, bytes: usize, options: &Options, rkey: Rkey) -> Pair {
-    let (src, dst) = (rig.memory(bytes), rig.memory(bytes));
+fn pair_by_key(bed: &TestBed, path: Path, bytes: usize, options: &Options, rkey: Rkey) -> Pair {
+    let (src, dst) = (bed.memory(bytes), bed.memory(bytes));
     let end = |memory: &Memory| {
-        Endpoint::new(&rig.gpu, &rig.nic, path, memory.clone(), options.clone()).unwrap()
+        Endpoint::new(&bed.gpu, &bed.nic, path, memory.clone(), options.clone()).unwrap()
     };
     let (mut a, mut b) = (end(&src), end(&dst));
     a.connect(Address { rkey, ..b.address() }).unwrap();
@@ -55,18 +55,18 @@ fn pair_by_key(rig: &Rig, path: Path, bytes: usize, options: &Options, rkey: Rke
 
 #[test]
 fn a_wrong_key_ends_every_rdma_path_with_its_syndrome() {
-    let rig = Rig::fibres();
-    for path in rig.paths().filter(|&p| p != Path::TCP) {
+    let bed = TestBed::fibres();
+    for path in bed.paths().filter(|&p| p != Path::TCP) {
         let Pair { a, b, src: _src, dst } =
-            pair_by_key(&rig, path, 4096, &Options::default(), Rkey(0x00ab_cd00));
-        a.put(&rig.stream, 0, 0, 100).unwrap();
-        let ended = a.quiet(&rig.stream).unwrap_err();
+            pair_by_key(&bed, path, 4096, &Options::default(), Rkey(0x00ab_cd00));
+        a.put(&bed.stream, 0, 0, 100).unwrap();
+        let ended = a.quiet(&bed.stream).unwrap_err();
         assert!(matches!(ended, Error::Completion { code: Code::CqeError, .. }), "{path}: {ended}");
         assert_eq!(syndrome(a.failure()), Some(REMOTE_ACCESS), "{path}");
         // It stays so, and nothing waits for its timeout.
         let since = Instant::now();
-        let _ = a.put(&rig.stream, 0, 0, 100);
-        assert!(a.quiet(&rig.stream).is_err(), "{path}");
+        let _ = a.put(&bed.stream, 0, 0, 100);
+        assert!(a.quiet(&bed.stream).is_err(), "{path}");
         assert!(since.elapsed() < Duration::from_secs(2), "{path}");
         assert_eq!(read(&dst, 0, 100), [0; 100]);
         assert!(b.failure().is_none(), "{path}");
@@ -77,24 +77,24 @@ fn a_wrong_key_ends_every_rdma_path_with_its_syndrome() {
 #[test]
 fn a_region_that_goes_ends_a_stream_of_puts() {
     for (name, kernel) in KERNELS {
-        let rig = Rig::fibres();
-        if !rig.takes(path(name)) {
+        let bed = TestBed::fibres();
+        if !bed.takes(path(name)) {
             continue;
         }
-        let target = rig.memory(1 << 16);
-        let mr = rig.nic.register(target.dma().unwrap(), Iova(target.addr()), Access::ALL).unwrap();
-        let mut pair = pair_by_key(&rig, path(name), 1 << 16, &small(5000), mr.rkey);
+        let target = bed.memory(1 << 16);
+        let mr = bed.nic.register(target.dma().unwrap(), Iova(target.addr()), Access::ALL).unwrap();
+        let mut pair = pair_by_key(&bed, path(name), 1 << 16, &small(5000), mr.rkey);
         let address = Address { iova: mr.iova.0, rkey: mr.rkey, ..pair.b.address() };
         let mut op = op(&pair, Verb::Put, Scope::Block, 600);
         (op.ep.remote_iova, op.count) = (address.iova, u32::MAX); // more than there is time for
-        let nic = rig.nic.clone();
+        let nic = bed.nic.clone();
         let gone = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
             nic.deregister(mr).unwrap();
         });
         let callers = if shared(kernel) { 4 } else { 1 };
         let since = Instant::now();
-        let statuses = rig.launch(kernel, (callers, 32), op);
+        let statuses = bed.launch(kernel, (callers, 32), op);
         gone.join().unwrap();
         assert_eq!(statuses.len(), callers as usize, "{kernel}");
         // Who has it alone finds the error CQE itself; of those who share it, others come after.
@@ -118,7 +118,7 @@ fn a_region_that_goes_ends_a_stream_of_puts() {
             (Verb::WaitSignal, 0, 0, OK),
         ] {
             (op.op, op.count, op.bytes, op.value) = (verb as u32, 1, bytes, value);
-            let statuses = rig.launch(kernel, (callers, 32), op);
+            let statuses = bed.launch(kernel, (callers, 32), op);
             assert!(statuses.iter().all(|&s| s == wanted), "{kernel}, {verb:?}: {statuses:?}");
         }
         assert!(since.elapsed() < Duration::from_secs(5), "{kernel}: {:?}", since.elapsed());
@@ -130,11 +130,11 @@ fn a_region_that_goes_ends_a_stream_of_puts() {
 #[test]
 fn a_quiet_behind_unsignalled_posts_says_what_every_wait_says() {
     for (name, kernel) in KERNELS {
-        let (rig, mut engine) = Rig::manual();
-        let pair = pair_by_key(&rig, path(name), 4096, &Options::default(), Rkey(0x00ab_cd00));
+        let (bed, mut engine) = TestBed::manual();
+        let pair = pair_by_key(&bed, path(name), 4096, &Options::default(), Rkey(0x00ab_cd00));
         let launch = |verb: Verb, flags: u32, value: u64| {
             let op = OpArgs { flags, value, ..op(&pair, verb, Scope::Block, 8) };
-            rig.launch(kernel, (1, 32), op)[0]
+            bed.launch(kernel, (1, 32), op)[0]
         };
         assert_eq!(launch(Verb::Get, 0, 0), OK, "{kernel}");
         assert_eq!(launch(Verb::Get, UNSIGNALLED, 0), OK, "{kernel}");
@@ -152,14 +152,14 @@ fn a_quiet_behind_unsignalled_posts_says_what_every_wait_says() {
 
 #[test]
 fn a_peer_that_goes_ends_a_wait() {
-    let rig = Rig::fibres();
-    for (name, _) in KERNELS.into_iter().filter(|(name, _)| rig.takes(path(name))) {
-        let Pair { a, b, src: _src, dst: _dst } = rig.pair(path(name), 4096, small(3000));
-        a.put(&rig.stream, 0, 0, 100).unwrap();
-        a.quiet(&rig.stream).unwrap();
+    let bed = TestBed::fibres();
+    for (name, _) in KERNELS.into_iter().filter(|(name, _)| bed.takes(path(name))) {
+        let Pair { a, b, src: _src, dst: _dst } = bed.pair(path(name), 4096, small(3000));
+        a.put(&bed.stream, 0, 0, 100).unwrap();
+        a.quiet(&bed.stream).unwrap();
         drop(b);
-        a.put(&rig.stream, 0, 0, 100).unwrap();
-        let ended = a.quiet(&rig.stream).unwrap_err();
+        a.put(&bed.stream, 0, 0, 100).unwrap();
+        let ended = a.quiet(&bed.stream).unwrap_err();
         assert!(matches!(ended, Error::Completion { .. }), "{name}: {ended}");
     }
 }
@@ -176,8 +176,8 @@ fn step(engine: &mut Engine, now: &mut u64) {
 #[test]
 fn a_full_queue_times_out_and_takes_nothing() {
     for (name, kernel) in KERNELS {
-        let (rig, mut engine) = Rig::manual();
-        let pair = rig.pair(path(name), 1 << 16, small(100));
+        let (bed, mut engine) = TestBed::manual();
+        let pair = bed.pair(path(name), 1 << 16, small(100));
         let sent = pattern(31, 1 << 16);
         pair.src.write(0, &sent).unwrap();
         // One caller, more than fits: the window's 8 slots, or the ring's 64 blocks.
@@ -189,10 +189,10 @@ fn a_full_queue_times_out_and_takes_nothing() {
         (put.count, put.local_stride, put.remote_stride) = (fits + 1, 360, 360);
         let since = Instant::now();
         let what = format!("{name}, {kernel}");
-        assert_eq!(rig.launch(kernel, (1, 32), put), [TIMEOUT], "{what}");
+        assert_eq!(bed.launch(kernel, (1, 32), put), [TIMEOUT], "{what}");
         let mut quiet = put;
         (quiet.op, quiet.count) = (Verb::Quiet as u32, 1);
-        assert_eq!(rig.launch(kernel, (1, 32), quiet), [TIMEOUT], "{what}");
+        assert_eq!(bed.launch(kernel, (1, 32), quiet), [TIMEOUT], "{what}");
         let took = since.elapsed();
         let bounds = Duration::from_millis(200)..Duration::from_secs(5);
         assert!(bounds.contains(&took), "{what}: {took:?}");
@@ -201,7 +201,7 @@ fn a_full_queue_times_out_and_takes_nothing() {
         // The engine moves again, and the very calls that timed out are made again.
         let mut now = 0;
         step(&mut engine, &mut now);
-        assert_eq!(rig.launch(kernel, (1, 32), quiet), [OK], "{what}");
+        assert_eq!(bed.launch(kernel, (1, 32), quiet), [OK], "{what}");
         for n in 0..fits as usize {
             assert_eq!(read(&pair.dst, n * 360, bytes as usize), sent[n * 360..][..bytes as usize]);
         }
@@ -214,7 +214,7 @@ fn a_full_queue_times_out_and_takes_nothing() {
             });
             put.quiet_after = 1;
             let statuses =
-                std::panic::catch_unwind(AssertUnwindSafe(|| rig.launch(kernel, (1, 32), put)));
+                std::panic::catch_unwind(AssertUnwindSafe(|| bed.launch(kernel, (1, 32), put)));
             done.store(true, Ordering::Relaxed);
             assert_eq!(statuses.unwrap(), [OK], "{what}");
         });
@@ -228,14 +228,14 @@ fn a_full_queue_times_out_and_takes_nothing() {
 #[test]
 fn no_room_takes_nothing_whatever_the_verb() {
     for (name, kernel) in KERNELS {
-        let (rig, mut engine) = Rig::manual();
-        let pair = rig.pair(path(name), 4096, small(10));
+        let (bed, mut engine) = TestBed::manual();
+        let pair = bed.pair(path(name), 4096, small(10));
         let room = if name == "push/inband" { 8 } else { 64 };
         let launch = |verb: Verb, count: u32, value: u64| {
             let mut op = op(&pair, verb, Scope::Block, 8);
             (op.op, op.count, op.value) = (verb as u32, count, value);
             (op.signal_offset, op.remote_offset) = (512, 256);
-            rig.launch(kernel, (1, 32), op)[0]
+            bed.launch(kernel, (1, 32), op)[0]
         };
         let what = format!("{name}, {kernel}");
         assert_eq!(launch(Verb::FetchAdd, room, 3), OK, "{what}");
@@ -259,9 +259,9 @@ fn no_room_takes_nothing_whatever_the_verb() {
 #[test]
 fn a_put_signal_may_end_between_its_data_and_its_signal() {
     for (name, kernel) in KERNELS {
-        let (rig, mut engine) = Rig::manual();
+        let (bed, mut engine) = TestBed::manual();
         let options = Options { window_bytes: 64 * 128, ..small(20) };
-        let pair = rig.pair(path(name), 4096, options);
+        let pair = bed.pair(path(name), 4096, options);
         let sent = pattern(33, 4096);
         pair.src.write(0, &sent).unwrap();
         // 48 bytes within a WQE take two blocks.
@@ -272,15 +272,15 @@ fn a_put_signal_may_end_between_its_data_and_its_signal() {
         (put.signal_offset, put.value) = (1024, 5);
         let quiet = op(&pair, Verb::Quiet, Scope::Block, 0);
         let what = format!("{name}, {kernel}");
-        assert_eq!(rig.launch(kernel, (1, 32), fill), [OK], "{what}");
-        assert_eq!(rig.launch(kernel, (1, 32), put), [TIMEOUT], "{what}");
+        assert_eq!(bed.launch(kernel, (1, 32), fill), [OK], "{what}");
+        assert_eq!(bed.launch(kernel, (1, 32), put), [TIMEOUT], "{what}");
         let mut now = 0;
         step(&mut engine, &mut now);
         assert_eq!(read(&pair.dst, 0, 48), sent[..48], "{what}: the data are posted, and rung for");
         assert_eq!(word(&pair.dst, 1024), 0, "{what}");
-        assert_eq!(rig.launch(kernel, (1, 32), put), [OK], "{what}");
+        assert_eq!(bed.launch(kernel, (1, 32), put), [OK], "{what}");
         step(&mut engine, &mut now);
-        assert_eq!(rig.launch(kernel, (1, 32), quiet), [OK], "{what}");
+        assert_eq!(bed.launch(kernel, (1, 32), quiet), [OK], "{what}");
         assert_eq!(word(&pair.dst, 1024), 5, "{what}");
         assert!(pair.a.failure().is_none(), "{what}");
     }
@@ -290,14 +290,14 @@ fn a_put_signal_may_end_between_its_data_and_its_signal() {
 #[test]
 fn a_long_message_may_end_between_its_batches() {
     for (name, kernel) in KERNELS.into_iter().filter(|k| !k.0.starts_with("pull")) {
-        let (rig, mut engine) = Rig::manual();
-        let pair = rig.pair(path(name), 4096, small(20));
+        let (bed, mut engine) = TestBed::manual();
+        let pair = bed.pair(path(name), 4096, small(20));
         let sent = pattern(34, 4096);
         pair.src.write(0, &sent).unwrap();
         let capacity = if name == "push/inband" { 48 } else { 128 };
         let put = op(&pair, Verb::Put, Scope::Block, 12 * capacity as u64);
         let what = format!("{name}, {kernel}");
-        assert_eq!(rig.launch(kernel, (1, 32), put), [TIMEOUT], "{what}");
+        assert_eq!(bed.launch(kernel, (1, 32), put), [TIMEOUT], "{what}");
         step(&mut engine, &mut 0);
         let found = read(&pair.dst, 0, 12 * capacity);
         assert_same(&found[..8 * capacity], &sent[..8 * capacity], &what);
@@ -310,14 +310,14 @@ fn a_long_message_may_end_between_its_batches() {
 #[test]
 fn an_endpoint_may_go_before_its_kernels() {
     for (name, _) in &KERNELS[..6] {
-        let (rig, _engine) = Rig::manual();
-        let pair = rig.pair(path(name), 1 << 16, small(200));
+        let (bed, _engine) = TestBed::manual();
+        let pair = bed.pair(path(name), 1 << 16, small(200));
         for _ in 0..3 {
-            pair.a.put(&rig.stream, 0, 0, 1 << 16).unwrap();
-            pair.a.fetch_add(&rig.stream, 0, 1, 0).unwrap();
+            pair.a.put(&bed.stream, 0, 0, 1 << 16).unwrap();
+            pair.a.fetch_add(&bed.stream, 0, 1, 0).unwrap();
         }
         drop(pair);
-        rig.stream.synchronize(Duration::from_secs(10)).unwrap();
+        bed.stream.synchronize(Duration::from_secs(10)).unwrap();
     }
 }
 
@@ -327,12 +327,12 @@ fn host_posted_paths_end_when_the_engine_stands_still() {
     for name in
         ["push/cpu", "push/stream", "pull/cpu", "pull/stream", "staged/cpu", "staged/stream"]
     {
-        let (rig, _engine) = Rig::manual();
-        let pair = rig.pair(path(name), 1 << 16, small(50));
+        let (bed, _engine) = TestBed::manual();
+        let pair = bed.pair(path(name), 1 << 16, small(50));
         let begun = Instant::now();
         // More than window and ring hold: some put, or the quiet, has to give up.
-        let ended = (0..40).try_for_each(|_| pair.a.put(&rig.stream, 0, 0, 1 << 16));
-        let ended = ended.and_then(|()| pair.a.quiet(&rig.stream));
+        let ended = (0..40).try_for_each(|_| pair.a.put(&bed.stream, 0, 0, 1 << 16));
+        let ended = ended.and_then(|()| pair.a.quiet(&bed.stream));
         assert!(matches!(ended, Err(Error::Timeout { .. })), "{name}: {ended:?}");
         assert!(begun.elapsed() < Duration::from_secs(20), "{name}: {:?}", begun.elapsed());
     }
@@ -340,13 +340,13 @@ fn host_posted_paths_end_when_the_engine_stands_still() {
 
 /// Many callers on a queue pair whose engine stands still. Either nobody took a ticket that it could
 /// not fill, and then all works again; or the queue pair is in error, for everybody.
-fn full_for_many(rig: &Rig, engine: &mut Engine, name: &str, kernel: &str) -> bool {
-    let pair = rig.pair(path(name), 1 << 14, small(100));
+fn full_for_many(bed: &TestBed, engine: &mut Engine, name: &str, kernel: &str) -> bool {
+    let pair = bed.pair(path(name), 1 << 14, small(100));
     let sent = pattern(32, 1 << 14);
     pair.src.write(0, &sent).unwrap();
     let mut put = op(&pair, Verb::Put, Scope::Thread, 8);
     (put.count, put.local_stride, put.remote_stride) = (2, 8, 8);
-    let statuses = rig.launch(kernel, (4, 32), put);
+    let statuses = bed.launch(kernel, (4, 32), put);
     assert_eq!(statuses.len(), 128);
     // BP_TIMEOUT says that one may go on, BP_DEAD that the queue pair ended.
     let ended = pair.a.failure().is_some();
@@ -357,20 +357,20 @@ fn full_for_many(rig: &Rig, engine: &mut Engine, name: &str, kernel: &str) -> bo
     step(engine, &mut now);
     let mut quiet = put;
     (quiet.op, quiet.count) = (Verb::Quiet as u32, 1);
-    let after = rig.launch(kernel, (1, 32), quiet);
+    let after = bed.launch(kernel, (1, 32), quiet);
     match pair.a.failure() {
         None => {
             assert!(after.iter().all(|&s| s == OK), "{kernel}: {after:?}");
             (put.count, put.quiet_after) = (1, 0);
-            assert_eq!(rig.launch(kernel, (1, 4), put), [OK; 4], "{kernel}");
+            assert_eq!(bed.launch(kernel, (1, 4), put), [OK; 4], "{kernel}");
             true
         }
         Some(Error::Completion { code, .. }) => {
             assert_eq!(code, Code::Timeout, "{kernel}");
             assert!(after.iter().all(|&s| s == DEAD), "{kernel}: {after:?}");
-            assert_eq!(rig.launch(kernel, (1, 2), put), [DEAD; 2], "{kernel}");
+            assert_eq!(bed.launch(kernel, (1, 2), put), [DEAD; 2], "{kernel}");
             (put.op, put.value) = (Verb::WaitSignal as u32, u64::MAX);
-            assert_eq!(rig.launch(kernel, (1, 2), put), [DEAD; 2], "{kernel}");
+            assert_eq!(bed.launch(kernel, (1, 2), put), [DEAD; 2], "{kernel}");
             false
         }
         Some(other) => panic!("{kernel}: {other}"),
@@ -381,13 +381,13 @@ fn full_for_many(rig: &Rig, engine: &mut Engine, name: &str, kernel: &str) -> bo
 fn a_full_shared_queue_works_again_or_is_in_error_for_everybody() {
     let shared = KERNELS.iter().filter(|k| shared(k.1));
     for (name, kernel) in shared {
-        let (rig, mut engine) = Rig::manual();
+        let (bed, mut engine) = TestBed::manual();
         // Fibres give way in waits only, so the room that one has seen is still there; a GPU's
         // threads may all see the last room at once.
-        assert!(full_for_many(&rig, &mut engine, name, kernel) || !rig.gpu.is_host());
+        assert!(full_for_many(&bed, &mut engine, name, kernel) || !bed.gpu.is_host());
         for _ in 0..3 {
-            let rig = Rig::new(HostOptions::threads(), rig.nic.clone());
-            full_for_many(&rig, &mut engine, name, kernel);
+            let bed = TestBed::new(HostOptions::threads(), bed.nic.clone());
+            full_for_many(&bed, &mut engine, name, kernel);
         }
     }
 }

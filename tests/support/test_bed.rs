@@ -29,7 +29,7 @@ pub const UNSIGNALLED: u32 = 2;
 
 pub const LINES: [LineFormat; 3] = [LineFormat::L12S4, LineFormat::L14S2, LineFormat::L60S4];
 
-pub struct Rig {
+pub struct TestBed {
     pub gpu: Arc<Gpu>,
     pub nic: Arc<dyn Nic>,
     pub stream: Stream,
@@ -65,7 +65,7 @@ pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     all
 }
 
-impl Rig {
+impl TestBed {
     pub fn new(options: HostOptions, nic: Arc<dyn Nic>) -> Self {
         // BELLPUSH_TEST_GPU=N: the same tests on a CUDA GPU, where the options mean nothing.
         let executor = match std::env::var("BELLPUSH_TEST_GPU") {
