@@ -6,31 +6,31 @@
 
 enum { BP_BENCH_MAX_ENDPOINTS = 8 };
 
-// Messages of one size, in a row. One block.
+// Messages of one size, in sequence, by one block.
 struct bp_bench_args {
   struct bp_endpoint ep[BP_BENCH_MAX_ENDPOINTS];
-  uint32_t endpoints;      // message m goes by endpoint m % endpoints
+  uint32_t endpoints;      // message m uses endpoint m % endpoints
   uint32_t messages;
-  uint32_t each_quiet;     // latency: a quiet after so many messages, a row; 0: streaming
-  uint32_t ring_every;     // streaming: messages a doorbell
+  uint32_t each_quiet;     // latency: messages per row, each row followed by a quiet; 0: streaming
+  uint32_t ring_every;     // streaming: messages per doorbell
   uint64_t src;            // message m: src + m * stride
   uint64_t remote_offset;  // message m: remote_offset + m * stride
   uint64_t stride;
   uint64_t bytes;
-  uint64_t ticks;          // uint64_t a whole row: clock ticks of each (latency only)
+  uint64_t ticks;          // one uint64_t per row: its clock ticks (latency only)
   uint64_t result;         // struct bp_bench_result
 };
 BP_ASSERT_SIZE(bp_bench_args, 192 * 8 + 64);
 
 struct bp_bench_result {
-  uint32_t status;         // first status that was not BP_OK
+  uint32_t status;         // first status other than BP_OK
   uint32_t posted;         // messages whose put returned BP_OK
   uint64_t start_ns, end_ns;
   uint64_t start_ticks, end_ticks;
 };
 BP_ASSERT_SIZE(bp_bench_result, 40);
 
-// Plain stores into a window, over and over: what this GPU can push at most.
+// Plain stores into a window, repeatedly: the highest rate at which this GPU can push.
 struct bp_store_args {
   uint64_t window;
   uint64_t window_bytes;   // multiple of 16 * threads
@@ -40,7 +40,7 @@ struct bp_store_args {
 };
 BP_ASSERT_SIZE(bp_store_args, 40);
 
-// Lines rewritten for a while, each by one store of a warp (16 bytes a lane).
+// Lines that are rewritten continuously, each with one store of a warp (16 bytes per lane).
 struct bp_tear_args {
   uint64_t lines;          // `count` lines of `line_bytes`
   uint32_t line_bytes;     // 16, 32, 64 or 128
@@ -50,39 +50,39 @@ struct bp_tear_args {
 };
 BP_ASSERT_SIZE(bp_tear_args, 32);
 
-// What ends each lap of bp_link_store and bp_link_load.
+// End of each lap of bp_link_store and bp_link_load.
 enum bp_link_lap {
-  BP_LINK_RUN_ON = 0,        // nothing: laps overlap
+  BP_LINK_RUN_ON = 0,        // no operation: laps overlap
   BP_LINK_FENCE_GPU = 1,     // barrier, the leader's gpu-scope fence, barrier
   BP_LINK_FENCE_SYSTEM = 2,  // barrier, the leader's system-scope fence, barrier
-  BP_LINK_BARRIER = 3,       // barrier (loads: all values are there)
+  BP_LINK_BARRIER = 3,       // barrier (loads: all values have arrived)
 };
 
-// The same accesses in every lap: number i of lap n at target + n * lap_bytes + i * stride_bytes,
-// dealt to the grid's threads one by one.
+// The same accesses in every lap: access i of lap n is at target + n * lap_bytes + i * stride_bytes. The grid's
+// threads take them in turn.
 struct bp_link_move_args {
   uint64_t target;
-  uint64_t accesses;       // of the whole grid in a lap
-  uint64_t results;        // struct bp_link_result a block, in this GPU's memory, zeroed
-  uint64_t limit_ns;       // no lap begins after this time
+  uint64_t accesses;       // accesses of the whole grid per lap
+  uint64_t results;        // one struct bp_link_result per block, in this GPU's memory, zeroed
+  uint64_t limit_ns;       // no lap begins later
   uint32_t access_bytes;   // 4, 8 or 16
   uint32_t stride_bytes;   // a multiple of access_bytes
   uint32_t laps;
   uint32_t each_lap;       // enum bp_link_lap
-  uint32_t value;          // every word stored
-  uint32_t lap_bytes;      // from a lap to the next; a multiple of access_bytes
+  uint32_t value;          // value of every stored word
+  uint32_t lap_bytes;      // from one lap to the next; a multiple of access_bytes
 };
 BP_ASSERT_SIZE(bp_link_move_args, 56);
 
 struct bp_link_result {
   uint32_t status;         // BP_OK, BP_TIMEOUT, BP_INVALID
-  uint32_t laps;           // laps (rounds, loads) that were done
+  uint32_t laps;           // laps (rounds, loads) that were completed
   uint64_t start_ns, end_ns;
-  uint64_t sum;            // of the 4-byte words that were loaded
+  uint64_t sum;            // sum of the loaded 4-byte words
 };
 BP_ASSERT_SIZE(bp_link_result, 32);
 
-// Loads that wait for each other, by one thread.
+// Dependent loads, by one thread.
 struct bp_link_chase_args {
   uint64_t target;         // span_bytes of zeros
   uint64_t span_bytes;     // a power of two
@@ -93,36 +93,36 @@ struct bp_link_chase_args {
 };
 BP_ASSERT_SIZE(bp_link_chase_args, 40);
 
-// Round trips of a flag, by one thread: stores n, waits for n elsewhere; or the other way.
+// Round trips of a flag, by one thread: it stores n, then waits for n elsewhere; or the reverse.
 struct bp_link_flag_args {
   uint64_t store_at;       // uint64_t
   uint64_t watch_at;       // uint64_t
   uint64_t results;        // struct bp_link_result
-  uint64_t limit_ns;       // of each wait
+  uint64_t limit_ns;       // bound of each wait
   uint32_t rounds;
   uint32_t answers;        // 1: waits first
 };
 BP_ASSERT_SIZE(bp_link_flag_args, 40);
 
-// One all-reduce (f32, sum) by bare stores: each rank stores its elements as units of 16 bytes, three words with
-// the call's number + 1 behind them, for whoever copies units to where the other ranks look for them.
+// One all-reduce (f32, sum) by plain stores. Each rank stores its elements as units of 16 bytes, three words and
+// the call's number + 1. Another party copies the units to the other ranks.
 struct bp_link_exchange_args {
   uint64_t in, out;        // float[count]
-  uint64_t send;           // [2][most] units, host memory: calls take turns
-  uint64_t receive;        // [ranks][2][most] units, host memory; the own rank's are not used
+  uint64_t send;           // [2][most] units in host memory, which calls use alternately
+  uint64_t receive;        // [ranks][2][most] units in host memory; this rank's are not used
   uint64_t state;          // struct bp_link_exchange_state
-  uint64_t limit_ns;       // of each wait
+  uint64_t limit_ns;       // bound of each wait
   uint32_t count;
-  uint32_t most;           // units of a call at most
+  uint32_t most;           // most units of a call
   uint32_t rank, ranks;
 };
 BP_ASSERT_SIZE(bp_link_exchange_args, 64);
 
-// This rank's, in its GPU's memory; zeros at first.
+// State of this rank, in its GPU's memory; initially zero.
 struct bp_link_exchange_state {
-  uint64_t calls;          // that were made
-  uint64_t ended;          // blocks of this call that have
-  uint64_t status;         // BP_TIMEOUT once a wait has ended so; for good
+  uint64_t calls;          // calls made
+  uint64_t ended;          // blocks of this call that have ended
+  uint64_t status;         // BP_TIMEOUT, for good, once a wait has timed out
 };
 BP_ASSERT_SIZE(bp_link_exchange_state, 24);
 

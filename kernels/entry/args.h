@@ -17,8 +17,8 @@ enum bp_op {
 };
 enum bp_scope { BP_SCOPE_THREAD = 0, BP_SCOPE_WARP = 1, BP_SCOPE_BLOCK = 2 };
 
-// One verb, called `count` times by every caller (thread, warp or block of the grid). Caller k's
-// n-th call works at offset + (k * count + n) * stride.
+// One verb, which every caller (thread, warp or block of the grid) calls `count` times. Caller k's n-th call uses
+// offset + (k * count + n) * stride.
 struct bp_op_args {
   struct bp_endpoint ep;
   uint32_t op;

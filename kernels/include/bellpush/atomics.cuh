@@ -6,8 +6,8 @@
 
 namespace bp {
 
-// Adds `value` to the 8-byte word at `remote_offset`; the old value goes to `result` (8 bytes in the
-// local region, aligned; null: nowhere) by the time the verb is complete.
+// Adds `value` to the 8-byte word at `remote_offset`. When the verb is complete, the old value is at `result` (8
+// aligned bytes in the local region; null: discarded).
 template <class P, class Scope>
 BP_DEV bp_status_code fetch_add(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                 uint64_t value, void* result, uint32_t flags = none,
@@ -26,7 +26,7 @@ BP_DEV bp_status_code fetch_add(const bp_endpoint& ep, Scope scope, uint64_t rem
   return detail::post<P, false>(ep.qp, scope, w, flags, end);
 }
 
-// Writes `swap` to the 8-byte word at `remote_offset` if it holds `compare`; `result` as above.
+// Writes `swap` to the 8-byte word at `remote_offset` if it equals `compare`; `result` as in fetch_add.
 template <class P, class Scope>
 BP_DEV bp_status_code compare_swap(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                    uint64_t compare, uint64_t swap, void* result,

@@ -6,7 +6,7 @@
 
 namespace bp {
 
-// Reads `bytes` bytes of the peer's region at `remote_offset` into `dst` (in the local region).
+// Reads `bytes` bytes of the peer's region at `remote_offset` into `dst`, in the local region.
 template <class P, class Scope>
 BP_DEV bp_status_code get(const bp_endpoint& ep, Scope scope, void* dst, uint64_t remote_offset,
                           uint64_t bytes, uint32_t flags = none, uint64_t* end = nullptr) {

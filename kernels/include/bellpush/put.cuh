@@ -9,7 +9,7 @@ namespace bp {
 
 constexpr uint32_t max_inline_bytes = BP_UAR_BF_BYTES - inband_header_bytes;  // 220
 
-// Writes up to 220 bytes that travel in the WQE itself. `src` may be reused at once.
+// Writes up to 220 bytes that travel in the WQE itself. `src` may be reused after the return.
 template <class P, class Scope>
 BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                  const void* src, uint64_t bytes, uint32_t flags = none,
@@ -19,7 +19,7 @@ BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t re
     return BP_INVALID;
   }
   if constexpr (P::inband) {
-    // A slot of 64 bytes holds 12 bytes of payload or none: larger ones take several.
+    // A slot of 64 bytes holds 12 bytes of payload or none: a larger payload takes several slots.
     return detail::put_window<P>(ep, scope, ep.remote_iova + remote_offset, (uint64_t)src, bytes,
                                  flags, end);
   } else {
@@ -60,10 +60,10 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
   }
 }
 
-// Puts, then adds `value` to the peer's 8-byte signal word. A reliable queue pair executes in order,
-// so whoever sees the signal (wait_signal) sees the data. After an error the signal was not posted,
-// but the data may have been, and then may be rung for by the next verb only; after BP_TIMEOUT the
-// same call may be made again, as long as `src` is what it was.
+// Puts, then adds `value` to the peer's 8-byte signal word. A reliable queue pair executes in order: an observer of
+// the signal (wait_signal) also sees the data. After an error the signal is not posted, but the data may be, and
+// possibly only the next verb rings for them. After BP_TIMEOUT the same call may be repeated while `src` is
+// unchanged.
 template <class P, class Scope>
 BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                  const void* src, uint64_t bytes, uint64_t signal_offset,
@@ -72,7 +72,7 @@ BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t re
   bp_status_code s =
       put<P>(ep, scope, remote_offset, src, bytes, flags | defer_ring | unsignalled, end);
   if (s != BP_OK) return s;
-  // The signal takes its ticket after all of the data's, also where others share the QP.
+  // The signal's ticket follows all of the data's, also where other callers share the QP.
   scope.sync();
   return fetch_add<P>(ep, scope, signal_offset, value, nullptr, flags, end);
 }

@@ -6,29 +6,29 @@
 
 namespace bp {
 
-// Rings for all that was marked ready with defer_ring.
+// Rings for all WQEs that were marked ready with defer_ring.
 template <class P, class Scope>
 BP_DEV void ring(const bp_endpoint& ep, Scope scope) {
   scope.sync();
   if (scope.rank() == 0) ring_pending<P>(ep.qp);
 }
 
-// Waits until everything below ticket `end` is complete: its bytes are in the peer's memory, or the
-// local memory for get and atomics. BP_TIMEOUT ends the wait only; the operations go on. Where a NOP
-// must ask for the CQE this is a posting verb as well: see reserve() for what a timeout then does.
+// Waits until all tickets below `end` are complete: the bytes are in the peer's memory, or in local memory for get
+// and atomics. BP_TIMEOUT ends only the wait; the operations continue. If a NOP must request the CQE, this is a
+// posting verb too: see reserve() for the effect of a timeout then.
 template <class P, class Scope>
 BP_DEV bp_status_code wait(const bp_endpoint& ep, Scope scope, uint64_t end) {
   return detail::wait_all<P>(ep.qp, scope, end);
 }
 
-// Waits for everything that was posted before the call, by anyone.
+// Waits for all WQEs posted before the call, by any caller.
 template <class P, class Scope>
 BP_DEV bp_status_code quiet(const bp_endpoint& ep, Scope scope) {
   return detail::wait_all<P>(ep.qp, scope, detail::everything);
 }
 
-// Asks once whether everything below `end` is complete: BP_OK, BP_PENDING or the QP's error. An
-// unsignalled operation stays pending until something signalled follows it.
+// Tests once whether all tickets below `end` are complete: BP_OK, BP_PENDING or the QP's error. An unsignalled
+// operation stays pending until a signalled one follows it.
 template <class P, class Scope>
 BP_DEV bp_status_code test(const bp_endpoint& ep, Scope scope, uint64_t end) {
   bp_status_code s = BP_PENDING;
@@ -44,8 +44,8 @@ BP_DEV bp_status_code test(const bp_endpoint& ep, Scope scope, uint64_t end) {
   return (bp_status_code)scope.broadcast(s);
 }
 
-// One thread: takes completions if less than one in `part` of the credits (rounded down) is free, so that who sends in
-// rows finds them without a wait. Looks at the CQ only if one is due.
+// One thread: takes completions if fewer than one in `part` of the credits (rounded down) are free, so that later
+// puts find them without a wait. Polls the CQ only if a CQE is due.
 template <class P>
 BP_DEV void reclaim(const bp_endpoint& ep, uint32_t part) {
   const uint32_t limit = ticket_limit<P>(ep.qp, true);
@@ -53,9 +53,9 @@ BP_DEV void reclaim(const bp_endpoint& ep, uint32_t part) {
   if ((int64_t)(end - load_done<P>(ep.qp)) > 0) poll_cq<P>(ep.qp, end);
 }
 
-// Waits until the 8-byte word at `signal` (memory that a peer's put_signal adds to) is at least
-// `value`. Ends early when it is not and the endpoint's QP is in error. After BP_OK the data that was put before
-// the signal can be read.
+// Waits until the 8-byte word at `signal`, to which a peer's put_signal adds, is at least `value`. Ends early if it
+// is not and the endpoint's QP is in error. After BP_OK the caller can read the data that were put before the
+// signal.
 template <class Scope>
 BP_DEV bp_status_code wait_signal(const bp_endpoint& ep, Scope scope, const uint64_t* signal,
                                   uint64_t value) {
@@ -68,8 +68,8 @@ BP_DEV bp_status_code wait_signal(const bp_endpoint& ep, Scope scope, const uint
         s = error != BP_OK ? error : BP_TIMEOUT;
         break;
       }
-      // Whoever has the QP may put it into error meanwhile, so past L1. The word may have come before that: it is
-      // looked at once more.
+      // Another caller may put the QP into error meanwhile, so the load bypasses L1. The word may have come before
+      // the error: one more load follows.
       error = (bp_status_code)ld_relaxed_gpu(&state_of(ep.qp)->error);
       if (error != BP_OK) fence_sys();  // this look before that one
     }

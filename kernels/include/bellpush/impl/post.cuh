@@ -7,7 +7,7 @@
 
 namespace bp {
 
-constexpr uint64_t max_message_bytes = 1u << 30;  // one WQE of a reliable queue pair (PRM)
+constexpr uint64_t max_message_bytes = 1u << 30;  // bytes of one WQE's message on a reliable queue pair (PRM)
 
 namespace detail {
 
@@ -15,14 +15,14 @@ BP_DEV bool in_range(uint64_t offset, uint64_t bytes, uint64_t limit) {
   return bytes <= limit && offset <= limit - bytes;
 }
 
-// A local address as the local region names it; false where it lies outside.
+// Translates a local address into the local region's address in WQEs; false where it lies outside.
 BP_DEV bool local_iova(const bp_endpoint& ep, uint64_t va, uint64_t bytes, uint64_t* iova) {
   if (!in_range(va - ep.local_va, bytes, ep.local_bytes)) return false;
   *iova = ep.local_iova + (va - ep.local_va);
   return true;
 }
 
-// Stores one WQE into the SQ, all threads of the scope together.
+// Stores one WQE into the SQ; all threads of the scope take part.
 template <bool inline_v, class Scope>
 BP_DEV void store_wqe(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
   const uint32_t units = wqe_blocks(w) * 4;
@@ -31,14 +31,14 @@ BP_DEV void store_wqe(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticke
   }
 }
 
-// What a reservation brought.
+// Result of a reservation.
 struct tickets {
   bp_status_code status;
   uint64_t first;
-  bool idle;  // nothing else is out
+  bool idle;  // no other ticket is outstanding
 };
 
-// The leader waits for tickets and tells the others, in one word: no QP lives for 2^56 tickets.
+// The leader waits for tickets and broadcasts the result in one word: no QP lives for 2^56 tickets.
 template <class P, class Scope>
 BP_DEV uint64_t reserve_word(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
   uint64_t t = 0, done = 0;
@@ -46,14 +46,14 @@ BP_DEV uint64_t reserve_word(const bp_qp& qp, Scope scope, uint32_t n, bool slot
   if (scope.rank() == 0) s = reserve<P>(qp, n, slots, &t, &done);
   return scope.broadcast(t << 8 | (uint64_t)(t == done) << 7 | (uint32_t)s);
 }
-// By value: a queue pair that a caller has in registers would have to lie in memory for a reference.
+// By value: a reference would force a queue pair in the caller's registers into memory.
 template <class P, class Scope>
 BP_DEV_COLD uint64_t reserve_word_cold(bp_qp qp, Scope scope, uint32_t n, bool slots) {
   return reserve_word<P>(qp, scope, n, slots);
 }
 
-// What an exclusive caller looks at before it takes tickets. All threads of its scope do: they see the same, because
-// the leader changes these words only between the sync in take_room() and the one that ends its verb.
+// State that an exclusive caller reads before it takes tickets. All threads of its scope read it and see the same
+// values: the leader changes these words only between the sync in take_room() and the one that ends its verb.
 struct room {
   bp_status_code error;
   uint64_t next, done;
@@ -66,21 +66,20 @@ BP_DEV room load_room([[maybe_unused]] const bp_qp& qp) {
           load_state<P>(&state_of(qp)->max_credits)};
 }
 
-// Tickets for the whole scope.
+// Takes tickets for the whole scope.
 template <class P, class Scope>
 BP_DEV tickets take_room(const bp_qp& qp, Scope scope, uint32_t n, bool slots, [[maybe_unused]] const room& r) {
   uint64_t word;
   if constexpr (!P::shared) {
-    // Mostly there is room, and no thread needs to be told. There is no branch between the loads and their use:
-    // across one, ptxas would have them wait for everything that is in flight, a payload that was loaded ahead
-    // included.
+    // There is room as a rule, and no thread needs to be told. No branch separates the loads from their use: ptxas
+    // would make them wait there for everything in flight, a payload that was loaded ahead included.
     const bool there = (r.error == BP_OK) & (r.next + n <= r.done + ticket_limit<P>(qp, slots));
     scope.sync();
     if (there) {
       if (scope.rank() == 0) take<P>(qp, r.next, n, r.done, r.most, slots);
       return {BP_OK, r.next, r.next == r.done};
     }
-    // Out of line: what is mostly done stays one short piece of code.
+    // Out of line: the usual case stays one short piece of code.
     word = reserve_word_cold<P>(qp, scope, n, slots);
   } else {
     word = reserve_word<P>(qp, scope, n, slots);
@@ -105,7 +104,7 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
                       last_credit_end(qp, ticket, blocks) > ticket;
   if (signal) {
     w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
-    // Before anything is told to the NIC: the CQE may come at once.
+    // Before the NIC is told anything: the CQE may come at once.
     if (scope.rank() == 0) note_signalled<P>(qp, after);
   }
   if constexpr (!inline_v) {
@@ -119,7 +118,7 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
     return BP_OK;
   }
   if constexpr (P::kick_v == kick::blueflame) {
-    // Idle and small enough: the WQE goes into the UAR whole. (An immediate needs ctrl.imm.)
+    // Idle and small enough: the whole WQE goes into the UAR. (An immediate needs ctrl.imm.)
     if (got.idle && w.opcode == BP_OP_RDMA_WRITE && blocks * BP_WQEBB_BYTES <= BP_UAR_BF_BYTES) {
       if (scope.rank() == 0) {
         mark_ready<P>(qp, ticket, 1, blocks);
@@ -132,7 +131,7 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
         scope.sync();  // as below
         return BP_OK;
       }
-      // A gathered payload lies elsewhere and must be there first; an inline one travels along.
+      // A gathered payload lies elsewhere and must be visible first; an inline one travels in the store.
       if constexpr (!inline_v) {
         scope.sync();
         if (scope.rank() == 0) fence_before_doorbell<P::reach_v>();

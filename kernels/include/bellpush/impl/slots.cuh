@@ -8,8 +8,7 @@ namespace bp {
 
 namespace detail {
 
-// Copies into a window slot: 16-byte stores; an odd tail is padded with zeros. Reads no byte past
-// the source's end.
+// Copies into a window slot with 16-byte stores. Zeros pad an odd tail. Reads no byte past the source's end.
 template <class Scope>
 BP_DEV void copy_to_slot(Scope scope, uint64_t slot, uint64_t src, uint32_t bytes) {
   u128* to = reinterpret_cast<u128*>(slot);
@@ -37,8 +36,8 @@ BP_DEV void copy_to_slot(Scope scope, uint64_t slot, uint64_t src, uint32_t byte
   }
 }
 
-// Fills the slot of `ticket` with w.bytes bytes from `src`, and posts its WQE short of the doorbell.
-// `early`: what early_payload said.
+// Fills the slot of `ticket` with w.bytes bytes from `src`, and posts its WQE, without the doorbell. `early` is the
+// result of early_payload().
 template <class P, class Scope>
 BP_DEV void fill_slot(const bp_qp& qp, Scope scope, wqe w, uint64_t src, uint64_t ticket,
                       const u128& early) {
@@ -55,11 +54,11 @@ BP_DEV void fill_slot(const bp_qp& qp, Scope scope, wqe w, uint64_t src, uint64_
   }
 }
 
-// After all of the scope have filled `n` slots from `ticket` on: has them sent.
+// Has `n` slots from `ticket` on sent, after the whole scope has filled them.
 template <class P, class Scope>
 BP_DEV void send_slots(const bp_qp& qp, Scope scope, uint64_t ticket, uint32_t n, bool ring) {
-  // All threads' payload and WQEs before the leader's fence; and all have read the source, which
-  // any of them may write again. (In-band there is no fence, but the same promise.)
+  // Orders all threads' payload and WQEs before the leader's fence, and all threads' reads of the source before the
+  // return, after which it may be overwritten. (In-band has no fence, but makes the same promise.)
   scope.sync();
   if constexpr (!P::inband) {
     if (scope.rank() == 0) {
@@ -69,7 +68,7 @@ BP_DEV void send_slots(const bp_qp& qp, Scope scope, uint64_t ticket, uint32_t n
   }
 }
 
-// A message of one slot, which `fill(w, ticket)` fills.
+// Sends a message of one slot, which `fill(w, ticket)` fills.
 template <class P, class Scope, class Fill>
 BP_DEV bp_status_code post_slot(const bp_endpoint& ep, const room& r, Scope scope, uint64_t remote, uint32_t bytes,
                                 uint32_t flags, uint64_t* end, Fill fill) {
@@ -81,7 +80,7 @@ BP_DEV bp_status_code post_slot(const bp_endpoint& ep, const room& r, Scope scop
   const uint64_t ticket = got.first;
   if (!(flags & unsignalled) || last_credit_end(qp, ticket, 1) > ticket) {
     w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
-    // Before the slot is written: its CQE may come at once.
+    // Before the slot is written: the CQE may come at once.
     if (scope.rank() == 0) note_signalled<P>(qp, ticket + 1);
   }
   if (end) *end = ticket + 1;
@@ -101,8 +100,8 @@ BP_DEV bp_status_code put_slot(const bp_endpoint& ep, Scope scope, uint64_t remo
   });
 }
 
-// In-band: a message of one slot that lies nowhere; `payload` and `early` as write_lines() takes them. The caller has
-// seen that a slot holds it, and loaded `r` since it called the endpoint's verbs last.
+// In-band: sends a message of one slot whose payload is in registers; `payload` and `early` as in write_lines().
+// The caller has checked that a slot holds it, and has loaded `r` after its last verb on the endpoint.
 template <class P, class Scope, class Payload>
 BP_DEV bp_status_code put_words(const bp_endpoint& ep, const room& r, Scope scope, uint64_t remote_offset,
                                 uint32_t bytes, const u128& early, Payload payload) {
@@ -115,8 +114,8 @@ BP_DEV bp_status_code put_words(const bp_endpoint& ep, const room& r, Scope scop
   });
 }
 
-// A message streamed through slots in chunks of `capacity`: as many at a time as half the window, so
-// that one half is filled while the NIC empties the other.
+// Streams a message through slots in chunks of `capacity`, half a window at a time: the caller fills one half while
+// the NIC empties the other.
 template <class P, class Scope>
 BP_DEV_COLD bp_status_code put_slots(const bp_endpoint& ep, Scope scope, uint32_t capacity,
                                      uint64_t remote, uint64_t src, uint64_t bytes, uint32_t flags,
@@ -135,7 +134,7 @@ BP_DEV_COLD bp_status_code put_slots(const bp_endpoint& ep, Scope scope, uint32_
     const uint64_t after = ticket + n;
     const bool signal_last = last_batch && !(flags & unsignalled);
     if (scope.rank() == 0) {
-      // Before a slot is written: its CQE may come at once.
+      // Before a slot is written: the CQE may come at once.
       const uint64_t top = signal_last ? after : last_credit_end(qp, ticket, n);
       if (top > ticket) note_signalled<P>(qp, top);
     }
@@ -159,7 +158,7 @@ BP_DEV_COLD bp_status_code put_slots(const bp_endpoint& ep, Scope scope, uint32_
   return BP_OK;
 }
 
-// A message through window slots.
+// Sends a message through window slots.
 template <class P, class Scope>
 BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t src,
                                  uint64_t bytes, uint32_t flags, uint64_t* end) {
