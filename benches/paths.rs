@@ -103,7 +103,7 @@ impl Lane {
         let data: Vec<u8> = (0..REGION_BYTES as u32).map(|i| ((i * 3) >> 2) as u8).collect();
         from.write(0, &data).expect(say);
 
-        let options = Options { host_numa: node, ..Options::default() };
+        let options = Options::default().host_numa(node);
         let name =
             path.kernel_name(options.line, Order::Later).expect("a kernel posts on this path");
         let regions = (from.clone(), to.clone());

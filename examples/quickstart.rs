@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::nic::Nic;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
-use bellpush::transport::{Endpoint, Memory, Options, Path};
+use bellpush::transport::{Endpoint, Local, Memory, Options, Path, Put, Remote};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path: Path = std::env::args().nth(1).as_deref().unwrap_or("push/inband").parse()?;
@@ -38,7 +38,10 @@ pub fn put_and_look(gpu: &Arc<Gpu>, path: Path) -> Result<String, Box<dyn Error>
     // The put is queued on a stream, behind the kernels that would have made the payload. A message
     // longer than a slot of the window goes in chunks, each under a credit.
     let stream = gpu.stream()?;
-    sender.put(&stream, 256, 512, message.len() as u64)?;
+    sender.put(
+        &stream,
+        Put { from: Local(256), to: Remote(512), bytes: message.len() as u64, signal: None },
+    )?;
     sender.quiet(&stream)?; // bounded; reports the first error of all that was queued
 
     let mut arrived = vec![0; message.len()];

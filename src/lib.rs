@@ -37,6 +37,17 @@
 //! | `ARCHITECTURE.md`, `docs/design` | map, layers, glossary; how each part works |
 //! | `CHANGELOG.md` | changes |
 
+/// A method for each option, which returns the options with another value.
+macro_rules! setters {
+    ($($option:ident: $type:ty),* $(,)?) => {$(
+        #[doc = concat!("These options with another [`", stringify!($option), "`](Self#structfield.", stringify!($option), ").")]
+        #[must_use]
+        pub fn $option(self, $option: $type) -> Self {
+            Self { $option, ..self }
+        }
+    )*};
+}
+
 pub mod collective;
 pub mod engine;
 pub mod gpu;

@@ -36,8 +36,9 @@ pub enum Place {
     Host,
 }
 
-/// Options of a communicator.
+/// Options of a communicator: [`Options::new`], and a method for each option that differs from it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// Path of the messages: one on which kernels post.
     pub path: Path,
@@ -75,8 +76,8 @@ pub struct Options {
     pub window_bytes: Option<u64>,
     /// Slots and queues of the endpoints. Their timeout and window size are ignored.
     pub endpoint: transport::Options,
-    /// `false` is a negative control: messages are read without a wait for them.
-    pub waits: bool,
+    /// Whether messages are awaited before they are read.
+    pub(super) waits: bool,
 }
 
 impl Options {
@@ -97,9 +98,32 @@ impl Options {
             timeout: Duration::from_secs(300),
             // A slot holds any quick message in any line format: up to 8 KiB, and a third more for
             // its flags. Kernels build a message at once if it fits in the slot's lines.
-            endpoint: transport::Options { slot_bytes: 16 << 10, ..transport::Options::default() },
+            endpoint: transport::Options::default().slot_bytes(16 << 10),
             waits: true,
         }
+    }
+
+    setters! {
+        path: Path,
+        algorithm: Option<Algorithm>,
+        channels: u32,
+        channel_bytes: u64,
+        quick_bytes: u64,
+        quick_messages: u32,
+        chunk_bytes: Option<u32>,
+        message_bytes: u64,
+        threads: Option<u32>,
+        region: Place,
+        timeout: Duration,
+        window_bytes: Option<u64>,
+        endpoint: transport::Options,
+    }
+
+    /// `false` is a negative control: messages are read without a wait for them.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn waits(self, waits: bool) -> Self {
+        Self { waits, ..self }
     }
 
     /// Largest payload of a message with `ranks` ranks, in bytes. A rank has slots for eight
@@ -233,11 +257,8 @@ impl Member {
             true => None,
             false => Some(gpu.alloc(layout.stage_bytes as usize)?),
         };
-        let endpoint = transport::Options {
-            timeout: options.timeout,
-            window_bytes: options.window(ranks),
-            ..options.endpoint.clone()
-        };
+        let endpoint =
+            options.endpoint.clone().timeout(options.timeout).window_bytes(options.window(ranks));
         let mut endpoints = Vec::new();
         for (channel, peer) in (0..channels as usize).flat_map(|c| (0..ranks).map(move |r| (c, r)))
         {

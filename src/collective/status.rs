@@ -16,7 +16,7 @@ impl Inner {
 
     pub fn has_ended(&self) -> bool {
         let code = |host: &HostMem| host.load_u32(size_of::<CollStatus>(), Ordering::Relaxed);
-        self.status.host().is_some_and(|host| code(host).is_ok_and(|code| code != 0))
+        code(self.status.host()).is_ok_and(|code| code != 0)
     }
 
     /// The failure that the kernels reported, if any.
@@ -33,7 +33,7 @@ impl Inner {
 
     /// Consumes the report in one of the two places.
     fn status_at(&self, at: usize) -> Result<Option<Error>, Error> {
-        let Some(host) = self.status.host() else { return Ok(None) };
+        let host = self.status.host();
         // Acquire: pairs with device code, which writes the reason before the code.
         let code = host.load_u32(at, Ordering::Acquire)?;
         if code == 0 {

@@ -237,7 +237,7 @@ impl Accelerator for GpuEngine {
 
     fn alloc_host(&self, bytes: usize) -> Result<View, MemError> {
         let mapped = self.gpu.alloc_mapped(bytes, None).map_err(refused)?;
-        let memory = mapped.host().expect("allocated just now").clone();
+        let memory = mapped.host().clone();
         lock(&self.mapped).push(mapped);
         View::new(&memory, 0, bytes)
     }

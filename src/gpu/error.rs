@@ -176,9 +176,6 @@ pub enum GpuError {
         /// The object.
         what: &'static str,
     },
-    /// Mapped registers of a device have no bulk copies; only words can be written to them.
-    #[error("mapped registers cannot be copied from or to")]
-    Registers,
     /// A bounded wait ended; the work continues.
     #[error("{what} did not finish within {after:?}")]
     Timeout {

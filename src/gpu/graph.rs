@@ -95,8 +95,8 @@ mod tests {
             Ok(7)
         };
         assert_eq!(recorded(|| Ok::<_, GpuError>(()), &mut end).unwrap(), 7);
-        let refused = recorded(|| Err(GpuError::Registers), &mut end).unwrap_err();
-        assert!(matches!(refused, GpuError::Registers));
+        let refused = recorded(|| Err(GpuError::NotRecorded), &mut end).unwrap_err();
+        assert!(matches!(refused, GpuError::NotRecorded));
         let panics = || -> Result<(), GpuError> { panic!("planted") };
         assert!(catch_unwind(AssertUnwindSafe(|| recorded(panics, &mut end))).is_err());
         assert_eq!(ended, 3);

@@ -86,14 +86,12 @@ impl Gpu {
         if !self.is_host() {
             mem.read_by_device();
         }
-        // SAFETY: the mapping is `mem`'s, which the result keeps.
-        let map = |io| unsafe { self.map(mem.addr(), mem.len(), io, Owner::Memory(mem.clone())) };
         if !mem.is_device() {
-            return map(false);
+            return self.map(mem, false);
         }
         // The driver accepts a device's pages as I/O memory only, and ordinary pages, which a
         // software device has in their place, only as ordinary memory.
-        map(true).or_else(|refused| map(false).map_err(|_| refused))
+        self.map(mem, true).or_else(|refused| self.map(mem, false).map_err(|_| refused))
     }
 
     /// Allocates host memory, on a NUMA node if one is given, and maps it for the GPU.
@@ -110,25 +108,6 @@ impl Gpu {
             None => HostMem::alloc(bytes)?,
         };
         self.register(&mem)
-    }
-
-    /// Maps registers or memory of another device (a UAR page, a DM window) for the GPU.
-    ///
-    /// # Safety
-    /// `addr .. addr + bytes` stays a mapping of that device while `owner` lives, and writing any
-    /// word there is sound for this program.
-    ///
-    /// # Errors
-    /// [`GpuError::Pin`] when the driver refuses, as it does without the privilege to map I/O
-    /// memory.
-    pub unsafe fn register_io(
-        self: &Arc<Self>,
-        addr: u64,
-        bytes: usize,
-        owner: Arc<dyn Any + Send + Sync>,
-    ) -> Result<Mapped, GpuError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.map(addr, bytes, true, Owner::Registers(owner)) }
     }
 
     /// Address at which this GPU's kernels access memory: their own GPU's, that of the GPUs
@@ -161,29 +140,21 @@ impl Gpu {
         }
     }
 
-    /// # Safety
-    /// The range is mapped while `owner` lives.
-    unsafe fn map(
-        self: &Arc<Self>,
-        host: u64,
-        bytes: usize,
-        io: bool,
-        owner: Owner,
-    ) -> Result<Mapped, GpuError> {
+    fn map(self: &Arc<Self>, mem: &Arc<HostMem>, io: bool) -> Result<Mapped, GpuError> {
         let (device, pin) = match &self.backend {
             Backend::Host(_) => {
                 let _ = io;
-                (host, Pinned::No)
+                (mem.addr(), Pinned::No)
             }
             #[cfg(feature = "cuda")]
             Backend::Cuda(gpu) => {
-                // SAFETY: the range stays mapped as long as the pin, which is dropped before
-                // `owner`.
-                let pin = unsafe { super::cuda::Pin::take(gpu, host, bytes, io)? };
-                (gpu.device_address(host)?, Pinned::Cuda(pin))
+                // SAFETY: the range is `mem`'s, which the result keeps longer than the pin.
+                let pin = unsafe { super::cuda::Pin::take(gpu, mem.addr(), mem.len(), io)? };
+                (gpu.device_address(mem.addr())?, Pinned::Cuda(pin))
             }
         };
-        Ok(Mapped(Arc::new(Inner { _pin: pin, owner, gpu: self.clone(), host, device, bytes })))
+        let (gpu, memory) = (self.clone(), mem.clone());
+        Ok(Mapped(Arc::new(Inner { _pin: pin, memory, gpu, device })))
     }
 }
 
@@ -282,31 +253,23 @@ unsafe impl Dma for DeviceMem {
     }
 }
 
-/// Host memory, or another device's registers, mapped for the GPU. Clones share the mapping.
+/// Host memory, or memory of a device that the processor reaches too, mapped for the GPU. Clones share the
+/// mapping.
 #[derive(Clone)]
 pub struct Mapped(Arc<Inner>);
 
 /// The pin is dropped first: it must not outlive the memory.
 struct Inner {
     _pin: Pinned,
-    owner: Owner,
+    memory: Arc<HostMem>,
     gpu: Arc<Gpu>,
-    host: u64,
     device: u64,
-    bytes: usize,
 }
 
 enum Pinned {
     No,
     #[cfg(feature = "cuda")]
     Cuda(#[expect(dead_code, reason = "held for its drop")] Arc<super::cuda::Pin>),
-}
-
-enum Owner {
-    Memory(Arc<HostMem>),
-    Registers(
-        #[expect(dead_code, reason = "keeps the registers mapped")] Arc<dyn Any + Send + Sync>,
-    ),
 }
 
 impl Mapped {
@@ -317,20 +280,17 @@ impl Mapped {
 
     /// Address of the memory in this process.
     pub fn host_addr(&self) -> u64 {
-        self.0.host
+        self.0.memory.addr()
     }
 
     /// Length in bytes.
     pub fn bytes(&self) -> usize {
-        self.0.bytes
+        self.0.memory.len()
     }
 
-    /// The host memory; `None` for a device's registers.
-    pub fn host(&self) -> Option<&Arc<HostMem>> {
-        match &self.0.owner {
-            Owner::Memory(mem) => Some(mem),
-            Owner::Registers(_) => None,
-        }
+    /// The memory as this process reaches it.
+    pub fn host(&self) -> &Arc<HostMem> {
+        &self.0.memory
     }
 
     /// The GPU for which the memory is mapped.
@@ -340,15 +300,15 @@ impl Mapped {
 
     pub(super) fn check(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
         match offset.checked_add(bytes) {
-            Some(end) if end <= self.0.bytes => Ok(()),
-            _ => Err(MemError::OutOfBounds { offset, bytes, len: self.0.bytes }),
+            Some(end) if end <= self.bytes() => Ok(()),
+            _ => Err(MemError::OutOfBounds { offset, bytes, len: self.bytes() }),
         }
     }
 
     /// Checks that a whole word of `bytes` bytes lies at `offset`.
     pub(super) fn check_word(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
         self.check(offset, bytes)?;
-        if (self.0.host as usize + offset).is_multiple_of(bytes) {
+        if (self.host_addr() as usize + offset).is_multiple_of(bytes) {
             Ok(())
         } else {
             Err(MemError::Misaligned { offset, align: bytes })

@@ -243,7 +243,7 @@ impl Stream {
         let _queueing = self.check_copy(from, from_offset, to, to_offset, bytes)?;
         match (&self.kind, &to.kind) {
             (Kind::Host(worker), DeviceKind::Host(view)) => {
-                let mem = from.host().ok_or(GpuError::Registers)?.clone();
+                let mem = from.host().clone();
                 worker.copy(mem, from_offset, view.mem().clone(), view.offset() + to_offset, bytes)
             }
             #[cfg(feature = "cuda")]
@@ -271,7 +271,7 @@ impl Stream {
         let _queueing = self.check_copy(to, to_offset, from, from_offset, bytes)?;
         match (&self.kind, &from.kind) {
             (Kind::Host(worker), DeviceKind::Host(view)) => {
-                let mem = to.host().ok_or(GpuError::Registers)?.clone();
+                let mem = to.host().clone();
                 worker.copy(view.mem().clone(), view.offset() + from_offset, mem, to_offset, bytes)
             }
             #[cfg(feature = "cuda")]
@@ -469,7 +469,6 @@ impl Stream {
     ) -> Result<MutexGuard<'_, State>, GpuError> {
         self.same_gpu(mapped.gpu(), "memory")?;
         self.same_gpu(device.gpu(), "memory")?;
-        mapped.host().ok_or(GpuError::Registers)?;
         mapped.check(mapped_offset, bytes)?;
         match device_offset.checked_add(bytes) {
             Some(end) if end <= device.bytes() => {}

@@ -1,93 +1,18 @@
-//! The endpoint: options, connection, and the calls that are the same on every path.
+//! The endpoint: its connection, and the calls that are the same on every path.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::host_posted::HostPosted;
 use super::kernel_posted::KernelPosted;
 use super::tcp::Tcp;
-use super::{Error, Kick, Memory, Path};
+use super::{
+    CompareSwap, Data, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Remote, Signal,
+};
 use crate::gpu::args::{Code, DeviceEndpoint};
 use crate::gpu::{Gpu, Stream};
-use crate::nic::{LineFormat, Nic, QpAddress};
+use crate::nic::{Nic, QpAddress};
 use crate::wire::Rkey;
-
-/// How an endpoint is made.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Bytes of the window (push, staged); 128 KiB is what a ConnectX's MEMIC holds.
-    pub window_bytes: u64,
-    /// Bytes of a slot, a multiple of 64.
-    pub slot_bytes: u32,
-    /// Line format of in-band slots.
-    pub line: LineFormat,
-    /// Sequence of the first lap; 2, so that the zero-filled window needs no scrubbing. Tests start
-    /// it near its end.
-    pub inband_seq0: u32,
-    /// Depth of the send queue in 64-byte blocks, a power of two from 64 to 32768.
-    pub sq_blocks: u32,
-    /// Bound of every single wait, on the GPU and on the host. A call may make more than one: see
-    /// [`Endpoint::quiet`].
-    pub timeout: Duration,
-    /// NUMA node for queues and window; `None` leaves it to the system.
-    pub host_numa: Option<usize>,
-    /// `false` is a negative control: slots are written without a credit, so messages are lost.
-    pub credits: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            window_bytes: 128 << 10,
-            slot_bytes: 4096,
-            line: LineFormat::L12S4,
-            inband_seq0: 2,
-            sq_blocks: 1024,
-            timeout: Duration::from_secs(5),
-            host_numa: None,
-            credits: true,
-        }
-    }
-}
-
-impl Options {
-    /// Refuses what no endpoint of this path can be made with.
-    ///
-    /// # Errors
-    /// [`Error::Option`], naming the option.
-    pub fn check(&self, path: Path) -> Result<(), Error> {
-        let refuse = |what, value, must| Err(Error::Option { what, value, must });
-        if !self.sq_blocks.is_power_of_two() || !(64..=32768).contains(&self.sq_blocks) {
-            return refuse(
-                "the send queue's depth",
-                self.sq_blocks.into(),
-                "a power of two from 64 to 32768",
-            );
-        }
-        if self.timeout.is_zero() {
-            return refuse("the timeout", 0, "more than 0");
-        }
-        if !path.has_window() {
-            return Ok(());
-        }
-        let slot = u64::from(self.slot_bytes);
-        if slot == 0 || slot % 64 != 0 {
-            return refuse("the slot size", slot, "a multiple of 64 bytes");
-        }
-        if self.window_bytes < slot {
-            return refuse("the window size", self.window_bytes, "at least one slot");
-        }
-        if self.window_bytes > 1 << 30 || self.window_bytes / slot > 32768 {
-            return refuse("the window size", self.window_bytes, "at most 1 GiB and 32768 slots");
-        }
-        // An atomic's WQE has 64 bytes, and the sequences come on top, whatever the line.
-        if path.kick() == Some(Kick::Inband) && slot < 128 {
-            return refuse("the slot size", slot, "at least 128 bytes for in-band slots");
-        }
-        Ok(())
-    }
-}
 
 /// What a peer needs to know to connect and to address the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,13 +137,17 @@ impl Endpoint {
     /// Connects to a peer, once.
     ///
     /// # Errors
-    /// [`Error::Option`] for a region that no addresses can name, and what the NIC or the system refuses.
+    /// [`Error::AlreadyConnected`], [`Error::PeerRegion`], [`Error::OtherLink`], and what the NIC or the system refuses.
     pub fn connect(&mut self, peer: Address) -> Result<(), Error> {
-        // Every address of the region can be named, which nothing checks later.
-        if peer.iova.checked_add(peer.bytes).is_none() {
-            let must = "within 64 bits, from the region's address to its end";
-            return Err(Error::Option { what: "the peer's region", value: peer.bytes, must });
+        if self.peer.is_some() {
+            return Err(Error::AlreadyConnected);
         }
+        // Every address of the region can be named, which nothing checks later.
+        let Address { iova, bytes, .. } = peer;
+        if iova.checked_add(bytes).is_none() {
+            return Err(Error::PeerRegion { iova, bytes });
+        }
+        let path = self.path;
         match (&mut self.inner, peer.link) {
             (Inner::Kernel(posted), Link::Qp(qp)) => {
                 posted.rdma.qp.connect(qp)?;
@@ -226,10 +155,8 @@ impl Endpoint {
             }
             (Inner::Host(posted), Link::Qp(qp)) => posted.rdma.qp.connect(qp)?,
             (Inner::Tcp(tcp), Link::Tcp(to)) => tcp.connect(to)?,
-            _ => {
-                let why = "the peer's address is of another kind; make both ends with one path";
-                return Err(Error::Unsupported { path: self.path, what: "connect", why });
-            }
+            (_, Link::Qp(_)) => return Err(Error::OtherLink { path, theirs: "a queue pair" }),
+            (_, Link::Tcp(_)) => return Err(Error::OtherLink { path, theirs: "a TCP listener" }),
         }
         self.peer = Some(peer);
         Ok(())
@@ -240,9 +167,8 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Unsupported`] on paths that the host posts, [`Error::NotConnected`].
     pub fn device(&self) -> Result<DeviceEndpoint, Error> {
-        self.peer.ok_or(Error::NotConnected)?;
         match &self.inner {
-            Inner::Kernel(posted) => Ok(posted.device),
+            Inner::Kernel(posted) => self.peer.map(|_| posted.device).ok_or(Error::NotConnected),
             _ => Err(Error::Unsupported {
                 path: self.path,
                 what: "be used by a kernel",
@@ -252,123 +178,87 @@ impl Endpoint {
     }
 
     /// Checks a message against both regions; the peer's address if it fits.
-    fn message(&self, local: u64, remote: u64, bytes: u64) -> Result<Address, Error> {
+    fn message(&self, local: Local, remote: Remote, bytes: u64) -> Result<Address, Error> {
         let peer = self.peer.ok_or(Error::NotConnected)?;
         if bytes == 0 {
             return Err(Error::Empty);
         }
-        let fits = |which, offset: u64, len: u64| match offset.checked_add(bytes) {
-            Some(end) if end <= len => Ok(()),
-            _ => Err(Error::Range { which, offset, bytes, len }),
-        };
-        fits("local", local, self.local_bytes)?;
-        fits("remote", remote, peer.bytes)?;
+        within("local", local.0, bytes, self.local_bytes)?;
+        within("remote", remote.0, bytes, peer.bytes)?;
         Ok(peer)
     }
 
-    /// Writes `bytes` bytes of the local region at `local` to the peer's region at `remote`.
+    /// Writes bytes of the endpoint's region to the peer's, then adds to the signal's word if there is one.
     ///
     /// # Errors
-    /// For 0 bytes, a range outside a region, [`Error::OtherStream`] and [`Error::Recording`], nothing is queued. A
-    /// call that has to wait for room (host-posted paths), or for the 511 calls that are queued (kernel-posted ones),
-    /// returns that wait's error. What fails later is [`Endpoint::quiet`]'s to report, and nobody else's.
-    pub fn put(&self, stream: &Stream, local: u64, remote: u64, bytes: u64) -> Result<(), Error> {
-        let peer = self.message(local, remote, bytes)?;
+    /// For 0 bytes, a range outside a region, [`Error::Misaligned`], [`Error::TooLong`] (on pull paths),
+    /// [`Error::OtherStream`] and [`Error::Recording`], nothing is queued. A call that has to wait for room
+    /// (host-posted paths), or for the 511 calls that are queued (kernel-posted ones), returns that wait's error. What
+    /// fails later is [`Endpoint::quiet`]'s to report, and nobody else's. Whenever a put fails, its signal is not
+    /// added, and its data may have been written; after a timeout the same call may be made again.
+    pub fn put(&self, stream: &Stream, put: Put) -> Result<(), Error> {
+        let peer = self.message(put.from, put.to, put.bytes)?;
+        if self.path.data() == Data::Pull {
+            one_wqe(put.bytes)?;
+        }
+        if let Some(Signal { word, .. }) = put.signal {
+            self.atomic(&peer, word)?;
+        }
         match &self.inner {
-            Inner::Kernel(posted) => posted.put(stream, local, remote, bytes),
-            Inner::Host(posted) => posted.put(stream, &peer, local, remote, bytes),
-            Inner::Tcp(tcp) => tcp.put(stream, local, remote, bytes),
+            Inner::Kernel(posted) => posted.put(stream, put),
+            Inner::Host(posted) => posted.put(stream, &peer, put),
+            Inner::Tcp(tcp) => tcp.put(stream, put),
         }
     }
 
-    /// As [`Endpoint::put`], then adds `value` to the 8-byte word of the peer's region at `signal`;
-    /// who sees the signal sees the data.
+    /// Reads bytes of the peer's region into the endpoint's.
     ///
     /// # Errors
-    /// As [`Endpoint::put`]. The signal is not added then; the data may have been written. After a timeout the same
-    /// call may be made again.
-    pub fn put_signal(
-        &self,
-        stream: &Stream,
-        local: u64,
-        remote: u64,
-        bytes: u64,
-        signal: u64,
-        value: u64,
-    ) -> Result<(), Error> {
-        self.word(signal)?;
-        self.atomics()?;
-        let peer = self.message(local, remote, bytes)?;
+    /// As [`Endpoint::put`]; [`Error::TooLong`] on every path, [`Error::Unsupported`] on tcp.
+    pub fn get(&self, stream: &Stream, get: Get) -> Result<(), Error> {
+        let peer = self.message(get.to, get.from, get.bytes)?;
+        one_wqe(get.bytes)?;
         match &self.inner {
-            Inner::Kernel(posted) => posted.put_signal(stream, local, remote, bytes, signal, value),
-            Inner::Host(posted) => {
-                posted.put_signal(stream, &peer, (local, remote, bytes), signal, value)
-            }
-            Inner::Tcp(tcp) => tcp.put_signal(stream, (local, remote, bytes), signal, value),
-        }
-    }
-
-    /// Reads `bytes` bytes of the peer's region at `remote` into the local region at `local`.
-    ///
-    /// # Errors
-    /// As [`Endpoint::put`]; [`Error::Unsupported`] on tcp.
-    pub fn get(&self, stream: &Stream, local: u64, remote: u64, bytes: u64) -> Result<(), Error> {
-        let peer = self.message(local, remote, bytes)?;
-        match &self.inner {
-            Inner::Kernel(posted) => posted.get(stream, local, remote, bytes),
-            Inner::Host(posted) => posted.get(stream, &peer, local, remote, bytes),
+            Inner::Kernel(posted) => posted.get(stream, get),
+            Inner::Host(posted) => posted.get(stream, &peer, get),
             Inner::Tcp(_) => Err(self.one_sided("get")),
         }
     }
 
-    /// Adds `value` to the 8-byte word of the peer's region at `remote`; the old value goes to the
-    /// local region at `result`.
+    /// Adds to a word of the peer's region; its old value comes to the endpoint's.
     ///
     /// # Errors
-    /// As [`Endpoint::get`]; offsets must be multiples of 8.
-    pub fn fetch_add(
-        &self,
-        stream: &Stream,
-        remote: u64,
-        value: u64,
-        result: u64,
-    ) -> Result<(), Error> {
-        let peer = self.message(result, remote, 8)?;
-        self.word(remote)?;
-        self.atomics()?;
+    /// As [`Endpoint::get`].
+    pub fn fetch_add(&self, stream: &Stream, op: FetchAdd) -> Result<(), Error> {
+        let peer = self.message(op.old, op.word, 8)?;
+        self.atomic(&peer, op.word)?;
         match &self.inner {
-            Inner::Kernel(posted) => posted.fetch_add(stream, remote, value, result),
-            Inner::Host(posted) => posted.fetch_add(stream, &peer, remote, value, result),
+            Inner::Kernel(posted) => posted.fetch_add(stream, op),
+            Inner::Host(posted) => posted.fetch_add(stream, &peer, op),
             Inner::Tcp(_) => Err(self.one_sided("fetch_add")),
         }
     }
 
-    /// Writes `swap` to the 8-byte word of the peer's region at `remote` if it holds `compare`; the
-    /// old value goes to the local region at `result`.
+    /// Writes a word of the peer's region if it holds the value to compare; its old value comes to the endpoint's.
     ///
     /// # Errors
-    /// As [`Endpoint::fetch_add`].
-    pub fn compare_swap(
-        &self,
-        stream: &Stream,
-        remote: u64,
-        compare: u64,
-        swap: u64,
-        result: u64,
-    ) -> Result<(), Error> {
-        let peer = self.message(result, remote, 8)?;
-        self.word(remote)?;
-        self.atomics()?;
+    /// As [`Endpoint::get`].
+    pub fn compare_swap(&self, stream: &Stream, op: CompareSwap) -> Result<(), Error> {
+        let peer = self.message(op.old, op.word, 8)?;
+        self.atomic(&peer, op.word)?;
         match &self.inner {
-            Inner::Kernel(posted) => posted.compare_swap(stream, remote, compare, swap, result),
-            Inner::Host(posted) => {
-                posted.compare_swap(stream, &peer, remote, compare, swap, result)
-            }
+            Inner::Kernel(posted) => posted.compare_swap(stream, op),
+            Inner::Host(posted) => posted.compare_swap(stream, &peer, op),
             Inner::Tcp(_) => Err(self.one_sided("compare_swap")),
         }
     }
 
-    fn atomics(&self) -> Result<(), Error> {
+    /// Checks an atomic's word, and whether the NIC has atomics.
+    fn atomic(&self, peer: &Address, word: Remote) -> Result<(), Error> {
+        if !word.0.is_multiple_of(8) {
+            return Err(Error::Misaligned { offset: word.0 });
+        }
+        within("remote", word.0, 8, peer.bytes)?;
         match &self.inner {
             Inner::Kernel(posted) => posted.rdma.atomics(),
             Inner::Host(posted) => posted.rdma.atomics(),
@@ -421,23 +311,49 @@ impl Endpoint {
         }
     }
 
-    fn word(&self, offset: u64) -> Result<(), Error> {
-        let peer = self.peer.ok_or(Error::NotConnected)?;
-        if !offset.is_multiple_of(8) {
-            return Err(Error::Option {
-                what: "the word's offset",
-                value: offset,
-                must: "a multiple of 8",
-            });
-        }
-        match offset.checked_add(8) {
-            Some(end) if end <= peer.bytes => Ok(()),
-            _ => Err(Error::Range { which: "remote", offset, bytes: 8, len: peer.bytes }),
-        }
-    }
-
     fn one_sided(&self, what: &'static str) -> Error {
         let why = "tcp carries puts only; take an RDMA path";
         Error::Unsupported { path: self.path, what, why }
+    }
+}
+
+/// Longest message of one WQE (mlx5 PRM, `log_max_msg`), which `bp::max_message_bytes` is as well.
+const MAX_MESSAGE_BYTES: u64 = 1 << 30;
+
+fn one_wqe(bytes: u64) -> Result<(), Error> {
+    match bytes {
+        0..=MAX_MESSAGE_BYTES => Ok(()),
+        _ => Err(Error::TooLong { bytes, most: MAX_MESSAGE_BYTES }),
+    }
+}
+
+fn within(which: &'static str, offset: u64, bytes: u64, len: u64) -> Result<(), Error> {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= len => Ok(()),
+        _ => Err(Error::Range { which, offset, bytes, len }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wqe_carries_a_gibibyte() {
+        assert!(one_wqe(1 << 30).is_ok());
+        for bytes in [(1 << 30) + 1, u64::MAX] {
+            let told = one_wqe(bytes).unwrap_err();
+            assert!(matches!(told, Error::TooLong { bytes: b, most: 0x4000_0000 } if b == bytes));
+            assert!(told.to_string().contains("in parts"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_range_that_wraps_is_outside() {
+        assert!(within("local", 8, 8, 16).is_ok());
+        for (offset, bytes) in [(9, 8), (u64::MAX, 1), (u64::MAX, u64::MAX), (1, u64::MAX), (17, 0)]
+        {
+            assert!(matches!(within("local", offset, bytes, 16), Err(Error::Range { .. })));
+        }
     }
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::order::OneStream;
 use super::rdma::{Rdma, WindowMem};
-use super::{Address, Data, Error, Kick, Memory, Options, Path};
+use super::{
+    Address, CompareSwap, Error, FetchAdd, Get, Kick, Local, Memory, Options, Path, Put, Remote,
+};
 use crate::gpu::args::Code;
 use crate::gpu::{Gpu, Mapped, Stream};
 use crate::mem::PAGE_BYTES;
@@ -14,14 +16,10 @@ use crate::nic::queue::{Bell, HostQp};
 use crate::nic::{Access, Mr, Nic};
 use crate::wire::Iova;
 use crate::wire::cqe::CqeOpcode;
-use crate::wire::wqe::{Opcode, Operands, Piece, Remote, SendWr, Sge};
-
-/// Largest message of one WQE (mlx5 PRM, `log_max_msg`).
-const MAX_MESSAGE_BYTES: u64 = 1 << 30;
+use crate::wire::wqe::{self, Opcode, Operands, Piece, SendWr, Sge};
 
 pub(super) struct HostPosted {
     pub rdma: Rdma,
-    data: Data,
     kick: Kick,
     timeout: Duration,
     credits: bool,
@@ -57,7 +55,6 @@ impl HostPosted {
         let state = State { qp, order, posted: 0, done: 0, max_in_use: 0, failure: None };
         Ok(Self {
             rdma,
-            data: path.data(),
             kick: path.kick().unwrap_or(Kick::Cpu),
             timeout: options.timeout,
             credits: options.credits,
@@ -77,7 +74,7 @@ impl HostPosted {
         if self.kick == Kick::Stream && state.posted > 0 && !state.order.is_busy() {
             let Bell { dbr_addr, dbr, .. } = state.qp.sq.bell();
             let (queues, record) = self.rdma.mapping(dbr_addr);
-            let host = queues.host().ok_or(Error::NotConnected)?;
+            let host = queues.host();
             // Acquire: pairs with the stream's store, its last but the doorbell's.
             if host.load_u32(record as usize, Ordering::Acquire)? != dbr {
                 return Err(Error::NotRun { verb: "a call" });
@@ -102,29 +99,13 @@ impl HostPosted {
         queued
     }
 
-    pub fn put(
-        &self,
-        stream: &Stream,
-        peer: &Address,
-        local: u64,
-        remote: u64,
-        bytes: u64,
-    ) -> Result<(), Error> {
-        self.call(stream, |state| self.write(state, stream, peer, local, remote, bytes))
-    }
-
-    pub fn put_signal(
-        &self,
-        stream: &Stream,
-        peer: &Address,
-        (local, remote, bytes): (u64, u64, u64),
-        signal: u64,
-        value: u64,
-    ) -> Result<(), Error> {
-        let operands = Operands { swap_add: value, compare: 0 };
+    pub fn put(&self, stream: &Stream, peer: &Address, put: Put) -> Result<(), Error> {
         self.call(stream, |state| {
-            self.write(state, stream, peer, local, remote, bytes)?;
-            self.atomic(state, stream, peer, (Opcode::AtomicFa, operands), signal, None)
+            self.write(state, stream, peer, &put)?;
+            let Some(signal) = put.signal else { return Ok(()) };
+            let operands = Operands { swap_add: signal.add, compare: 0 };
+            let what = (Opcode::AtomicFa, operands);
+            self.atomic(state, stream, peer, what, signal.word, None)
         })
     }
 
@@ -133,42 +114,39 @@ impl HostPosted {
         state: &mut State,
         stream: &Stream,
         peer: &Address,
-        local: u64,
-        remote: u64,
-        bytes: u64,
+        &Put { from, to, bytes, .. }: &Put,
     ) -> Result<(), Error> {
-        let to = |at: u64| Remote { addr: Iova(peer.iova + remote + at), rkey: peer.rkey };
         let ring = u64::from(self.rdma.sq_blocks);
-        if self.data == Data::Pull {
-            let from = self.local_sge(local, bytes)?;
+        let Some(window) = &self.rdma.window else {
+            // pull
+            let from = self.local_sge(from, bytes);
             self.room(state, 1, ring)?;
-            return self.post(state, stream, Opcode::RdmaWrite, to(0), None, &[from]);
-        }
-        let Some(window) = &self.rdma.window else { return Err(Error::NotConnected) };
+            return self.post(state, stream, Opcode::RdmaWrite, at(peer, to, 0), None, from);
+        };
         let slot_bytes = u64::from(window.slot_bytes);
         // A WQE needs a block of the ring, and a credit for its slot.
         let limit = if self.credits { ring.min(window.slots.into()) } else { ring };
         // Half a window at a time: one half is filled while the NIC empties the other.
         let batch = (limit / 2).max(1);
-        let mut at = 0;
-        while at < bytes {
-            let n = (bytes - at).div_ceil(slot_bytes).min(batch);
+        let mut done = 0;
+        while done < bytes {
+            let n = (bytes - done).div_ceil(slot_bytes).min(batch);
             self.room(state, n, limit)?;
             state.max_in_use = state.max_in_use.max((state.posted + n - state.done) as u32);
             let mut sges = Vec::with_capacity(n as usize);
             for ticket in state.posted..state.posted + n {
-                let len = (bytes - at).min(slot_bytes);
+                let len = (bytes - done).min(slot_bytes);
                 let slot = ticket % u64::from(window.slots) * slot_bytes;
-                self.copy_to_slot(stream, local + at, window, slot, len)?;
+                self.copy_to_slot(stream, from.0 + done, window, slot, len)?;
                 let addr = Iova(window.mr.iova.0 + slot);
-                sges.push((at, Sge { addr, lkey: window.mr.lkey, bytes: len as u32 }));
-                at += len;
+                sges.push((done, Sge { addr, lkey: window.mr.lkey, bytes: len as u32 }));
+                done += len;
             }
             if self.kick == Kick::Cpu {
                 stream.synchronize(self.timeout)?; // the copies, before the CPU rings
             }
-            for (at, sge) in &sges {
-                self.write_wqe(state, Opcode::RdmaWrite, to(*at), None, &[*sge])?;
+            for (offset, sge) in sges {
+                self.write_wqe(state, Opcode::RdmaWrite, at(peer, to, offset), None, sge)?;
             }
             self.ring(state, stream)?;
         }
@@ -190,47 +168,30 @@ impl HostPosted {
             Memory::Device(device) => Ok(stream.copy_to_host(device, local, mapped, slot, bytes)?),
             Memory::Host(mapped) => {
                 stream.synchronize(self.timeout)?; // the work that wrote the payload
-                let from = mapped.host().ok_or(Error::NotConnected)?;
-                Ok(from.copy_to(local, window.view.mem(), slot, bytes)?)
+                Ok(mapped.host().copy_to(local, window.view.mem(), slot, bytes)?)
             }
         }
     }
 
-    fn local_sge(&self, offset: u64, bytes: u64) -> Result<Sge, Error> {
-        if bytes > MAX_MESSAGE_BYTES {
-            return Err(Error::Option { what: "the message", value: bytes, must: "at most 1 GiB" });
-        }
+    /// `bytes` are a message's that one WQE carries.
+    fn local_sge(&self, place: Local, bytes: u64) -> Sge {
         let mr = &self.rdma.local_mr;
-        Ok(Sge { addr: Iova(mr.iova.0 + offset), lkey: mr.lkey, bytes: bytes as u32 })
+        let bytes = u32::try_from(bytes).expect("at most a GiB");
+        Sge { addr: Iova(mr.iova.0 + place.0), lkey: mr.lkey, bytes }
     }
 
-    pub fn get(
-        &self,
-        stream: &Stream,
-        peer: &Address,
-        local: u64,
-        remote: u64,
-        bytes: u64,
-    ) -> Result<(), Error> {
-        let into = self.local_sge(local, bytes)?;
-        let from = Remote { addr: Iova(peer.iova + remote), rkey: peer.rkey };
+    pub fn get(&self, stream: &Stream, peer: &Address, get: Get) -> Result<(), Error> {
+        let into = self.local_sge(get.to, get.bytes);
         self.call(stream, |state| {
             self.room(state, 1, u64::from(self.rdma.sq_blocks))?;
-            self.post(state, stream, Opcode::RdmaRead, from, None, &[into])
+            self.post(state, stream, Opcode::RdmaRead, at(peer, get.from, 0), None, into)
         })
     }
 
-    pub fn fetch_add(
-        &self,
-        stream: &Stream,
-        peer: &Address,
-        remote: u64,
-        value: u64,
-        result: u64,
-    ) -> Result<(), Error> {
-        let operands = Operands { swap_add: value, compare: 0 };
+    pub fn fetch_add(&self, stream: &Stream, peer: &Address, op: FetchAdd) -> Result<(), Error> {
+        let operands = Operands { swap_add: op.add, compare: 0 };
         self.call(stream, |state| {
-            self.atomic(state, stream, peer, (Opcode::AtomicFa, operands), remote, Some(result))
+            self.atomic(state, stream, peer, (Opcode::AtomicFa, operands), op.word, Some(op.old))
         })
     }
 
@@ -238,14 +199,11 @@ impl HostPosted {
         &self,
         stream: &Stream,
         peer: &Address,
-        remote: u64,
-        compare: u64,
-        swap: u64,
-        result: u64,
+        op: CompareSwap,
     ) -> Result<(), Error> {
-        let operands = Operands { swap_add: swap, compare };
+        let operands = Operands { swap_add: op.swap, compare: op.compare };
         self.call(stream, |state| {
-            self.atomic(state, stream, peer, (Opcode::AtomicCs, operands), remote, Some(result))
+            self.atomic(state, stream, peer, (Opcode::AtomicCs, operands), op.word, Some(op.old))
         })
     }
 
@@ -255,16 +213,15 @@ impl HostPosted {
         stream: &Stream,
         peer: &Address,
         (opcode, operands): (Opcode, Operands),
-        remote: u64,
-        result: Option<u64>,
+        word: Remote,
+        old: Option<Local>,
     ) -> Result<(), Error> {
         self.room(state, 1, u64::from(self.rdma.sq_blocks))?;
-        let into = match result {
-            Some(offset) => self.local_sge(offset, 8)?,
+        let into = match old {
+            Some(place) => self.local_sge(place, 8),
             None => Sge { addr: self.sink.1.iova, lkey: self.sink.1.lkey, bytes: 8 },
         };
-        let to = Remote { addr: Iova(peer.iova + remote), rkey: peer.rkey };
-        self.post(state, stream, opcode, to, Some(operands), &[into])
+        self.post(state, stream, opcode, at(peer, word, 0), Some(operands), into)
     }
 
     /// One WQE, rung at once; with the CPU's kick after the stream's earlier work.
@@ -273,14 +230,14 @@ impl HostPosted {
         state: &mut State,
         stream: &Stream,
         opcode: Opcode,
-        remote: Remote,
+        remote: wqe::Remote,
         atomic: Option<Operands>,
-        sges: &[Sge],
+        sge: Sge,
     ) -> Result<(), Error> {
         if self.kick == Kick::Cpu {
             stream.synchronize(self.timeout)?;
         }
-        self.write_wqe(state, opcode, remote, atomic, sges)?;
+        self.write_wqe(state, opcode, remote, atomic, sge)?;
         self.ring(state, stream)
     }
 
@@ -288,12 +245,11 @@ impl HostPosted {
         &self,
         state: &mut State,
         opcode: Opcode,
-        remote: Remote,
+        remote: wqe::Remote,
         atomic: Option<Operands>,
-        sges: &[Sge],
+        sge: Sge,
     ) -> Result<(), Error> {
-        let [sge] = sges else { return Err(Error::Empty) };
-        let payload = [Piece::Data(*sge)];
+        let payload = [Piece::Data(sge)];
         let wr = SendWr { remote: Some(remote), atomic, payload: &payload, ..SendWr::new(opcode) };
         state.qp.sq.post(&wr)?;
         state.posted += 1;
@@ -358,6 +314,11 @@ impl HostPosted {
     pub fn max_credits_in_use(&self) -> u32 {
         self.lock().max_in_use
     }
+}
+
+/// A place in the peer's region as WQEs name it: `offset` bytes behind the start of a range that lies in it.
+fn at(peer: &Address, place: Remote, offset: u64) -> wqe::Remote {
+    wqe::Remote { addr: Iova(peer.iova + place.0 + offset), rkey: peer.rkey }
 }
 
 impl State {

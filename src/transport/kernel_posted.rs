@@ -9,7 +9,9 @@ use std::time::Duration;
 use super::memory::Place;
 use super::order::OneStream;
 use super::rdma::Rdma;
-use super::{Address, Error, Memory, Options, Path};
+use super::{
+    Address, CompareSwap, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Remote,
+};
 use crate::gpu::args::{
     Code, DeviceEndpoint, OpArgs, QP_STATE_BYTES, QP_STATE_MAX_CREDITS, Scope, Status, Verb,
 };
@@ -103,14 +105,14 @@ impl KernelPosted {
         self.device.remote_rkey = peer.rkey.0;
     }
 
-    fn op(&self, verb: Verb, local: Option<u64>, remote: u64, bytes: u64) -> OpArgs {
+    fn op(&self, verb: Verb, local: Option<Local>, remote: Remote, bytes: u64) -> OpArgs {
         let mut op: OpArgs = bytemuck::Zeroable::zeroed();
         op.ep = self.device;
         op.op = verb as u32;
         op.scope = Scope::Block as u32;
         op.count = 1;
-        op.local = local.map_or(0, |offset| self.device.local_va + offset);
-        op.remote_offset = remote;
+        op.local = local.map_or(0, |local| self.device.local_va + local.0);
+        op.remote_offset = remote.0;
         op.bytes = bytes;
         op
     }
@@ -136,7 +138,7 @@ impl KernelPosted {
         }
         let at = VERBS + calls.queued.len() * 4;
         // Relaxed: launching a kernel orders what was stored before it.
-        self.aux.host().ok_or(Error::NotConnected)?.store_u32(at, NOT_RUN, Ordering::Relaxed)?;
+        self.aux.host().store_u32(at, NOT_RUN, Ordering::Relaxed)?;
         let op = OpArgs { status: self.aux.addr() + at as u64, ..*op };
         // A warp posts fastest; more threads only where there is payload for them to copy.
         let threads = if op.bytes <= 4096 { 32 } else { 512 };
@@ -158,7 +160,7 @@ impl KernelPosted {
             stream.synchronize(self.timeout.saturating_mul(2))?;
             calls.order.waited();
         }
-        let aux = self.aux.host().ok_or(Error::NotConnected)?;
+        let aux = self.aux.host();
         for (i, verb) in std::mem::take(&mut calls.queued).into_iter().enumerate() {
             // Acquire: the status before whatever the caller reads next; written by a kernel that
             // has ended.
@@ -176,7 +178,7 @@ impl KernelPosted {
 
     /// The reason as an error, if the queue pair ended.
     pub fn ended(&self) -> Result<(), Error> {
-        let Some(aux) = self.aux.host() else { return Ok(()) };
+        let aux = self.aux.host();
         // Acquire: pairs with device code, which writes the reason before the code.
         let code = aux.load_u32(STATUS, Ordering::Acquire)?;
         let mut raw = [0; size_of::<Status>()];
@@ -206,54 +208,30 @@ impl KernelPosted {
         }
     }
 
-    pub fn put(&self, stream: &Stream, local: u64, remote: u64, bytes: u64) -> Result<(), Error> {
+    pub fn put(&self, stream: &Stream, put: Put) -> Result<(), Error> {
         self.payload()?;
-        self.call(stream, "put", &self.op(Verb::Put, Some(local), remote, bytes))
-    }
-
-    pub fn put_signal(
-        &self,
-        stream: &Stream,
-        local: u64,
-        remote: u64,
-        bytes: u64,
-        signal: u64,
-        value: u64,
-    ) -> Result<(), Error> {
-        self.payload()?;
-        let mut op = self.op(Verb::PutSignal, Some(local), remote, bytes);
-        op.signal_offset = signal;
-        op.value = value;
+        let Some(signal) = put.signal else {
+            let op = self.op(Verb::Put, Some(put.from), put.to, put.bytes);
+            return self.call(stream, "put", &op);
+        };
+        let mut op = self.op(Verb::PutSignal, Some(put.from), put.to, put.bytes);
+        (op.signal_offset, op.value) = (signal.word.0, signal.add);
         self.call(stream, "put_signal", &op)
     }
 
-    pub fn get(&self, stream: &Stream, local: u64, remote: u64, bytes: u64) -> Result<(), Error> {
-        self.call(stream, "get", &self.op(Verb::Get, Some(local), remote, bytes))
+    pub fn get(&self, stream: &Stream, get: Get) -> Result<(), Error> {
+        self.call(stream, "get", &self.op(Verb::Get, Some(get.to), get.from, get.bytes))
     }
 
-    pub fn fetch_add(
-        &self,
-        stream: &Stream,
-        remote: u64,
-        value: u64,
-        result: u64,
-    ) -> Result<(), Error> {
-        let mut op = self.op(Verb::FetchAdd, Some(result), remote, 8);
-        op.value = value;
+    pub fn fetch_add(&self, stream: &Stream, add: FetchAdd) -> Result<(), Error> {
+        let mut op = self.op(Verb::FetchAdd, Some(add.old), add.word, 8);
+        op.value = add.add;
         self.call(stream, "fetch_add", &op)
     }
 
-    pub fn compare_swap(
-        &self,
-        stream: &Stream,
-        remote: u64,
-        compare: u64,
-        swap: u64,
-        result: u64,
-    ) -> Result<(), Error> {
-        let mut op = self.op(Verb::CompareSwap, Some(result), remote, 8);
-        op.value = swap;
-        op.compare = compare;
+    pub fn compare_swap(&self, stream: &Stream, swap: CompareSwap) -> Result<(), Error> {
+        let mut op = self.op(Verb::CompareSwap, Some(swap.old), swap.word, 8);
+        (op.compare, op.value) = (swap.compare, swap.swap);
         self.call(stream, "compare_swap", &op)
     }
 
@@ -263,7 +241,7 @@ impl KernelPosted {
         if calls.queued.len() >= MAX_QUEUED {
             self.wait(&mut calls, stream)?; // a `quiet` before this one gave up
         }
-        self.launch(&mut calls, stream, "quiet", &self.op(Verb::Quiet, None, 0, 0))?;
+        self.launch(&mut calls, stream, "quiet", &self.op(Verb::Quiet, None, Remote(0), 0))?;
         self.wait(&mut calls, stream)?;
         if let Some(verb) = calls.not_run {
             return Err(Error::NotRun { verb });
@@ -299,11 +277,11 @@ mod tests {
         let (nic, _engine) = SoftNic::manual(&SoftConfig::new(&InProcess::new())).unwrap();
         let nic: Arc<dyn Nic> = nic;
         let local = Memory::from(gpu.alloc(4096).unwrap());
-        let options = Options { timeout: Duration::from_millis(5), ..Options::default() };
+        let options = Options::default().timeout(Duration::from_millis(5));
         let path = "push/kernel".parse().unwrap();
         let posted = KernelPosted::new(&gpu, &nic, path, local, &options).unwrap();
         let stream = gpu.stream().unwrap();
-        let mut held = posted.op(Verb::WaitSignal, None, 0, 0);
+        let mut held = posted.op(Verb::WaitSignal, None, Remote(0), 0);
         held.local = posted.aux.addr() + SINK as u64;
         held.value = 1;
         held.ep.qp.timeout_ns = 60_000_000_000;
@@ -314,15 +292,16 @@ mod tests {
         let late = |ended: Result<(), Error>| {
             assert!(matches!(ended, Err(Error::Gpu(GpuError::Timeout { .. }))), "{ended:?}");
         };
+        let put = Put { from: Local(0), to: Remote(0), bytes: 8, signal: None };
         for _ in 0..MAX_QUEUED - 1 {
-            posted.put(&stream, 0, 0, 8).unwrap();
+            posted.put(&stream, put).unwrap();
         }
         for _ in 0..3 {
-            late(posted.put(&stream, 0, 0, 8));
+            late(posted.put(&stream, put));
             late(posted.quiet(&stream));
             assert_eq!(posted.lock().queued.len(), MAX_QUEUED);
         }
-        posted.aux.host().unwrap().store_u32(SINK, 1, Ordering::Release).unwrap();
+        posted.aux.host().store_u32(SINK, 1, Ordering::Release).unwrap();
         stream.synchronize(Duration::from_secs(30)).unwrap();
         // The put went nowhere: there is no peer.
         let ended = posted.quiet(&stream);

@@ -33,14 +33,11 @@ impl Memory {
     }
 
     /// The memory as a NIC reaches it.
-    ///
-    /// # Errors
-    /// [`MemError::OutOfBounds`] for another device's registers, which are no memory to send.
-    pub fn dma(&self) -> Result<Arc<dyn Dma>, MemError> {
-        Ok(match self {
+    pub fn dma(&self) -> Arc<dyn Dma> {
+        match self {
             Self::Device(mem) => mem.clone(),
-            Self::Host(mem) => Arc::new(view_of(mem)?),
-        })
+            Self::Host(mem) => Arc::new(view_of(mem)),
+        }
     }
 
     /// Copies bytes in from this process, and returns when they are there.
@@ -48,7 +45,7 @@ impl Memory {
     /// # Errors
     /// When the range leaves the memory, or the copy engine fails.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
-        self.dma()?.write(offset, from)
+        self.dma().write(offset, from)
     }
 
     /// Copies bytes out to this process.
@@ -56,7 +53,7 @@ impl Memory {
     /// # Errors
     /// As [`Memory::write`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
-        self.dma()?.read(offset, into)
+        self.dma().read(offset, into)
     }
 }
 
@@ -109,9 +106,6 @@ impl Place {
 }
 
 /// All of a mapped host memory as a view.
-pub(super) fn view_of(mapped: &Mapped) -> Result<View, MemError> {
-    match mapped.host() {
-        Some(mem) => View::new(mem, 0, mapped.bytes()),
-        None => Err(MemError::OutOfBounds { offset: 0, bytes: mapped.bytes(), len: 0 }),
-    }
+pub(super) fn view_of(mapped: &Mapped) -> View {
+    View::new(mapped.host(), 0, mapped.bytes()).expect("all of it lies within it")
 }

@@ -8,14 +8,18 @@ mod endpoint;
 mod host_posted;
 mod kernel_posted;
 mod memory;
+mod options;
 mod order;
 mod path;
 mod rdma;
 mod tcp;
+mod verbs;
 
-pub use endpoint::{Address, Endpoint, Link, Options};
+pub use endpoint::{Address, Endpoint, Link};
 pub use memory::Memory;
+pub use options::Options;
 pub use path::{Data, Kick, Path, PathError};
+pub use verbs::{CompareSwap, FetchAdd, Get, Local, Put, Remote, Signal};
 
 use crate::gpu::{GpuError, args::Code};
 use crate::mem::MemError;
@@ -65,6 +69,22 @@ pub enum Error {
     /// A message of 0 bytes.
     #[error("a message has at least one byte")]
     Empty,
+    /// A message that one WQE must carry, and cannot.
+    #[error(
+        "{bytes} bytes are more than the {most} that one WQE carries: send the message in parts"
+    )]
+    TooLong {
+        /// Its length.
+        bytes: u64,
+        /// The longest.
+        most: u64,
+    },
+    /// A word for an atomic, at a place where none can be.
+    #[error("the 8-byte word at offset {offset} of the peer's region is not at a multiple of 8")]
+    Misaligned {
+        /// Its place.
+        offset: u64,
+    },
     /// Calls on two streams, which nothing orders.
     #[error(
         "calls of this endpoint were queued on another stream and have not been waited for: call quiet there first"
@@ -80,8 +100,30 @@ pub enum Error {
         verb: &'static str,
     },
     /// The endpoint has no peer.
-    #[error("the endpoint is not connected")]
+    #[error("the endpoint is not connected: call connect with the peer's address first")]
     NotConnected,
+    /// The endpoint has a peer, and what was sent there was perhaps not waited for.
+    #[error("the endpoint is connected already: make another one for another peer")]
+    AlreadyConnected,
+    /// The peer's address is of another kind than this path's.
+    #[error("{path} cannot connect to {theirs}: make both ends with one path")]
+    OtherLink {
+        /// This end's path.
+        path: Path,
+        /// The peer's link.
+        theirs: &'static str,
+    },
+    /// The peer's region ends behind the last address.
+    #[error(
+        "the peer's region of {bytes} bytes at {iova:#x} leaves the 64-bit address space: the address is not what \
+         the peer's endpoint said"
+    )]
+    PeerRegion {
+        /// Address of its first byte.
+        iova: u64,
+        /// Its length.
+        bytes: u64,
+    },
     /// What this path cannot do.
     #[error("{path} cannot {what}: {why}")]
     Unsupported {

@@ -56,7 +56,7 @@ impl Rdma {
     ) -> Result<Self, Error> {
         let inband = path.kick() == Some(Kick::Inband);
         let mut guard = Undo { nic: nic.clone(), qp: None, mrs: Vec::new() };
-        let local_mr = nic.register(local.dma()?, Iova(local.addr()), Access::ALL)?;
+        let local_mr = nic.register(local.dma(), Iova(local.addr()), Access::ALL)?;
         guard.mrs.push(local_mr);
         let window = match path.has_window() {
             true => Some(Self::window(gpu, nic, path, options, &mut guard)?),
@@ -118,7 +118,7 @@ impl Rdma {
         let own = if path.posted_by_gpu() { nic.alloc_queues(bytes)? } else { None };
         let Some(own) = own else {
             let queues = gpu.alloc_mapped(bytes, options.host_numa)?;
-            let qp = nic.create_qp(attr, view_of(&queues)?)?;
+            let qp = nic.create_qp(attr, view_of(&queues))?;
             return Ok((qp, vec![Place::Mapped(queues)]));
         };
         let near = gpu.alloc(attr.send_cqes as usize * CQE_BYTES)?;
@@ -154,7 +154,7 @@ impl Rdma {
             }
             None => {
                 let mapped = gpu.alloc_mapped(bytes, options.host_numa)?;
-                let view = View::new(mapped.host().ok_or(Error::NotConnected)?, 0, bytes)?;
+                let view = View::new(mapped.host(), 0, bytes)?;
                 // A push window is zero-based, as device memory is.
                 let base = Iova(if push { 0 } else { mapped.addr() });
                 let mr = nic.register(Arc::new(view.clone()), base, Access::NONE)?;
@@ -173,7 +173,7 @@ impl Rdma {
     }
 
     pub fn register(&self, memory: &Memory, access: Access) -> Result<Mr, Error> {
-        Ok(self.nic.register(memory.dma()?, Iova(memory.addr()), access)?)
+        Ok(self.nic.register(memory.dma(), Iova(memory.addr()), access)?)
     }
 
     /// What happened to the NIC or the queue pair, where that may be why a wait ended.

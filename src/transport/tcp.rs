@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::endpoint::{Address, Link};
 use super::order::OneStream;
-use super::{Error, Memory, Options};
+use super::{Error, Memory, Options, Put};
 use crate::gpu::{Event, Gpu, Mapped, Stream};
 use crate::mem::{Dma, own_thread};
 use crate::wire::Rkey;
@@ -73,7 +73,7 @@ fn tcp(what: &'static str) -> impl FnOnce(io::Error) -> Error {
 
 impl Tcp {
     pub fn new(gpu: &Arc<Gpu>, local: Memory, options: &Options) -> Result<Self, Error> {
-        let memory = local.dma()?;
+        let memory = local.dma();
         Self::receiving_into(gpu, local, memory, options)
     }
 
@@ -125,10 +125,6 @@ impl Tcp {
     }
 
     pub fn connect(&mut self, to: SocketAddr) -> Result<(), Error> {
-        if self.lock().sender.is_some() {
-            let source = ErrorKind::AlreadyExists.into(); // what was sent there was perhaps not waited for
-            return Err(Error::Tcp { what: "connected already", source });
-        }
         let stream =
             TcpStream::connect_timeout(&to, self.timeout).map_err(tcp("cannot connect"))?;
         stream.set_nodelay(true).map_err(tcp("cannot connect"))?;
@@ -169,31 +165,16 @@ impl Tcp {
         sent
     }
 
-    pub fn put(&self, stream: &Stream, local: u64, remote: u64, bytes: u64) -> Result<(), Error> {
-        self.call(stream, |state| self.write(state, stream, local, remote, bytes))
-    }
-
-    pub fn put_signal(
-        &self,
-        stream: &Stream,
-        (local, remote, bytes): (u64, u64, u64),
-        signal: u64,
-        value: u64,
-    ) -> Result<(), Error> {
+    pub fn put(&self, stream: &Stream, put: Put) -> Result<(), Error> {
         self.call(stream, |state| {
-            self.write(state, stream, local, remote, bytes)?;
-            state.send(|sender| sender.frame(ADD, signal, value))
+            self.write(state, stream, &put)?;
+            let Some(signal) = put.signal else { return Ok(()) };
+            state.send(|sender| sender.frame(ADD, signal.word.0, signal.add))
         })
     }
 
-    fn write(
-        &self,
-        state: &mut State,
-        stream: &Stream,
-        local: u64,
-        remote: u64,
-        bytes: u64,
-    ) -> Result<(), Error> {
+    fn write(&self, state: &mut State, stream: &Stream, put: &Put) -> Result<(), Error> {
+        let (local, remote, bytes) = (put.from.0, put.to.0, put.bytes);
         let pieces: Vec<(u64, usize)> = (0..bytes)
             .step_by(PIECE)
             .map(|at| (local + at, (bytes - at).min(PIECE as u64) as usize))
@@ -224,8 +205,7 @@ impl Tcp {
                     stage(i + 1)?;
                 }
                 self.copied[i % 2].wait(self.timeout)?;
-                let staged = self.staging.host().ok_or(Error::NotConnected)?;
-                staged.read(i % 2 * PIECE, &mut sender.buffer[..*n])?;
+                self.staging.host().read(i % 2 * PIECE, &mut sender.buffer[..*n])?;
                 sender.write_buffer(*n)?;
             }
             Ok(())

@@ -2,12 +2,15 @@
 
 use super::*;
 use crate::gpu::{DeviceMem, Executor, HostOptions};
+use crate::transport::{Local, Remote};
 use bellpush_broken_mem::Broken;
+
+const EIGHT: Put = Put { from: Local(0), to: Remote(0), bytes: 8, signal: None };
 
 fn pair(memory: Option<Broken>) -> (Arc<Gpu>, Tcp, Tcp) {
     let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
     let region = || Memory::from(gpu.alloc(4096).unwrap());
-    let options = Options { timeout: Duration::from_secs(5), ..Options::default() };
+    let options = Options::default().timeout(Duration::from_secs(5));
     let mut a = Tcp::new(&gpu, region(), &options).unwrap();
     let mut b = match memory {
         Some(bad) => Tcp::receiving_into(&gpu, region(), Arc::new(bad), &options).unwrap(),
@@ -25,15 +28,15 @@ fn a_receiver_that_panics_or_fails_ends_its_endpoint_with_an_error() {
         let (gpu, a, b) = pair(Some(Broken { panics }));
         let stream = gpu.stream().unwrap();
         assert!(b.failure().is_none());
-        a.put(&stream, 0, 0, 8).unwrap();
+        a.put(&stream, EIGHT).unwrap();
         assert!(matches!(a.quiet(&stream), Err(Error::Tcp { .. })));
-        assert!(a.failure().is_some() && a.put(&stream, 0, 0, 8).is_err());
+        assert!(a.failure().is_some() && a.put(&stream, EIGHT).is_err());
         // The thread says why before its connection's end can be seen, or shortly after.
         let until = Instant::now() + Duration::from_secs(5);
         while b.failure().is_none() && Instant::now() < until {
             std::thread::yield_now();
         }
-        let why = b.put(&stream, 0, 0, 8).unwrap_err().to_string();
+        let why = b.put(&stream, EIGHT).unwrap_err().to_string();
         assert_eq!(why.contains("the receiving thread panicked: planted"), panics, "{why}");
         assert_eq!(b.quiet(&stream).unwrap_err().to_string(), why);
     }
@@ -49,7 +52,7 @@ fn a_frame_that_was_cut_short_ends_the_connection() {
         Err(Error::Empty)
     });
     assert!(matches!(cut, Err(Error::Empty)));
-    let why = a.put(&stream, 0, 0, 8).unwrap_err().to_string();
+    let why = a.put(&stream, EIGHT).unwrap_err().to_string();
     assert!(why.contains("half-way"), "{why}");
     assert!(a.quiet(&stream).is_err());
     let until = Instant::now() + Duration::from_secs(5);
@@ -63,7 +66,7 @@ fn a_frame_that_was_cut_short_ends_the_connection() {
 fn a_peer_that_goes_between_two_frames_is_no_failure() {
     let (gpu, mut a, b) = pair(None);
     let stream = gpu.stream().unwrap();
-    b.put(&stream, 0, 0, 8).unwrap();
+    b.put(&stream, EIGHT).unwrap();
     b.quiet(&stream).unwrap();
     drop(b);
     a.receiver.take().unwrap().join().unwrap();
@@ -119,7 +122,7 @@ fn assert_gone(ep: Tcp, region: &Arc<DeviceMem>) {
 fn an_endpoint_that_cannot_be_made_leaves_no_thread() {
     let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
     let region = gpu.alloc(4096).unwrap();
-    let options = Options { host_numa: Some(usize::MAX), ..Options::default() };
+    let options = Options::default().host_numa(Some(usize::MAX));
     assert!(Tcp::new(&gpu, region.clone().into(), &options).is_err());
     assert_eq!(Arc::strong_count(&region), 1);
 }
@@ -143,14 +146,4 @@ fn an_answer_in_parts_is_waited_for_once() {
         let ended = a.quiet(&gpu.stream().unwrap());
         assert!(matches!(ended, Err(Error::Tcp { .. })), "{ended:?}");
     });
-}
-
-/// What was sent on the first connection and not waited for would be forgotten.
-#[test]
-fn an_endpoint_connects_once() {
-    let (gpu, mut a, b) = pair(None);
-    let stream = gpu.stream().unwrap();
-    a.put(&stream, 0, 0, 8).unwrap();
-    assert!(matches!(a.connect(b.listening), Err(Error::Tcp { .. })));
-    a.quiet(&stream).unwrap();
 }

@@ -35,7 +35,7 @@ fn every_algorithm_type_and_operation_from_1_to_8_ranks() {
 fn every_path_carries_it() {
     for path in Options::paths() {
         for &algorithm in Algorithm::ALL {
-            let world = World::new(3, &Options { path, ..small(algorithm) });
+            let world = World::new(3, &small(algorithm).path(path));
             for count in [5, 3001] {
                 world.reduce(Dtype::F32, Op::Sum, count, Kind::Random, false);
             }
@@ -49,7 +49,7 @@ fn every_path_carries_it() {
 fn quick_messages_lie_in_lines_of_every_format() {
     for line in [LineFormat::L12S4, LineFormat::L14S2, LineFormat::L60S4] {
         for threads in [None, Some(64)] {
-            let mut options = Options { threads, ..small(Algorithm::Quick) };
+            let mut options = small(Algorithm::Quick).threads(threads);
             options.endpoint.line = line;
             options.window_bytes = Some(128 << 10);
             options.endpoint.slot_bytes = 16 << 10;
@@ -71,7 +71,7 @@ fn quick_messages_lie_in_lines_of_every_format() {
 fn blocks_of_several_warps_send_long_messages() {
     for name in ["pull/kernel", "push/kernel", "push/inband"] {
         for algorithm in [Algorithm::OneShot, Algorithm::TwoShot] {
-            let mut options = Options { path: path(name), ..small(algorithm) };
+            let mut options = small(algorithm).path(path(name));
             (options.threads, options.chunk_bytes) = (Some(64), Some(4096));
             options.endpoint.slot_bytes = 8192;
             World::new(4, &options).reduce(Dtype::F32, Op::Sum, 20_001, Kind::Random, false);
@@ -87,7 +87,7 @@ fn channels_are_dealt_to_as_many_nics_at_every_rank() {
         let nic = |_| -> Arc<dyn Nic> { SoftNic::open(SoftConfig::new(&net)).unwrap() };
         (0..n).map(nic).collect()
     };
-    let options = Options { channels: 5, ..small(Algorithm::TwoShot) };
+    let options = small(Algorithm::TwoShot).channels(5);
     let world = |counts: [usize; 2]| {
         let member = |(rank, n)| Member::new(&gpu, &nics(n), rank, 2, &options);
         let members = (0..).zip(counts).map(member).collect::<Result<Vec<_>, _>>()?;
@@ -122,7 +122,7 @@ fn a_single_rank_canonicalises_too() {
 #[test]
 fn shares_around_what_a_quick_message_holds() {
     for (ranks, channels) in [(2, 1), (3, 4), (9, 1)] {
-        let options = Options { channels, ..small(Algorithm::Quick) };
+        let options = small(Algorithm::Quick).channels(channels);
         let world = World::new(ranks, &options);
         let most = 8192.min(32_832 / ranks as usize / 12 * 12 / 16 * 16) * channels as usize;
         for bytes in [most - 64, most - 4, most, most + 4, most + 64] {
@@ -136,8 +136,7 @@ fn shares_around_what_a_quick_message_holds() {
 /// leaves alone go on where they stood.
 #[test]
 fn calls_of_all_kinds_in_turn() {
-    let options =
-        Options { algorithm: None, channels: 3, quick_bytes: 16_384, ..small(Algorithm::Ring) };
+    let options = small(Algorithm::Ring).algorithm(None).channels(3).quick_bytes(16_384);
     let world = World::new(3, &options);
     let counts = [1, 9000, 300, 50_000, 2, 70_000, 40, 50_000, 1];
     let algorithms: std::collections::HashSet<_> =
@@ -152,7 +151,7 @@ fn calls_of_all_kinds_in_turn() {
 #[test]
 fn quick_calls_get_shorter_with_more_ranks() {
     for (ranks, longest, channels) in [(2, 192 << 10, 24), (4, 32 << 10, 8), (7, 16 << 10, 4)] {
-        let options = Options { channels: 24, algorithm: None, ..small(Algorithm::Ring) };
+        let options = small(Algorithm::Ring).channels(24).algorithm(None);
         let world = World::new(ranks, &options);
         let plan = |bytes: u64| world.ranks[0].plan(bytes / 4, Dtype::F32, Op::Sum);
         let call = plan(longest);
@@ -207,7 +206,7 @@ fn a_thousand_calls_in_a_row_need_no_barrier() {
 fn a_window_of_one_slot_is_enough() {
     for name in ["push/inband", "push/kernel"] {
         for &algorithm in Algorithm::ALL {
-            let mut options = Options { path: path(name), ..small(algorithm) };
+            let mut options = small(algorithm).path(path(name));
             options.window_bytes = Some(1024);
             World::new(3, &options).reduce(Dtype::F32, Op::Sum, 2055, Kind::Random, true);
         }
@@ -227,7 +226,7 @@ fn units_of_quick_messages_come_whole() {
             let offload = Some(engine::open(&gpu, &[], own).unwrap());
             SoftNic::open(SoftConfig { offload, ..SoftConfig::new(&net) }).unwrap()
         };
-        let mut options = Options { path: path(name), ..small(Algorithm::Quick) };
+        let mut options = small(Algorithm::Quick).path(path(name));
         (options.channels, options.threads) = (1, Some(1));
         options.window_bytes = Some(128 << 10);
         options.endpoint.slot_bytes = 16 << 10;
@@ -275,7 +274,7 @@ fn five_percent_of_lost_packets_change_nothing() {
                 let link = Faulty::new(net.attach_free().unwrap(), faults).unwrap();
                 SoftNic::open_on(SoftConfig::default(), Box::new(link)).unwrap()
             };
-            let options = Options { path: path(name), ..small(algorithm) };
+            let options = small(algorithm).path(path(name));
             let world = World::on((0..3).map(nic).collect(), &options);
             world.reduce(Dtype::F32, Op::Sum, 1031, Kind::Random, false);
             world.reduce(Dtype::Bf16, Op::Mean, 515, Kind::Random, false);
@@ -293,8 +292,7 @@ fn calls_of_other_kinds_follow_before_all_have_ended() {
         let link = Faulty::new(net.attach_free().unwrap(), faults).unwrap();
         SoftNic::open_on(SoftConfig::default(), Box::new(link)).unwrap()
     };
-    let options =
-        Options { algorithm: None, channels: 2, quick_bytes: 1536, ..small(Algorithm::Ring) };
+    let options = small(Algorithm::Ring).algorithm(None).channels(2).quick_bytes(1536);
     let world = World::on((0..4).map(nic).collect(), &options);
     let errors = world.each(|rank, stream| {
         let memory = world.memory(1000);
@@ -319,7 +317,7 @@ fn a_rank_that_sends_late_has_sent_what_it_writes_over() {
         SoftNic::open_on(SoftConfig::default(), Box::new(link)).unwrap()
     };
     for algorithm in [Algorithm::OneShot, Algorithm::TwoShot] {
-        let mut options = Options { channels: 1, ..small(algorithm) };
+        let mut options = small(algorithm).channels(1);
         // One slot, so that a message goes when the one before has been acknowledged.
         options.window_bytes = Some(1024);
         let world = World::on((0..3).map(nic).collect(), &options);

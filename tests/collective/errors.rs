@@ -21,7 +21,7 @@ fn ranks_whose_regions_lie_elsewhere_are_refused() {
     let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
     let nic: Arc<dyn Nic> = SoftNic::open(SoftConfig::new(&InProcess::new())).unwrap();
     let member = |(rank, region)| {
-        let options = Options { region, ..small(Algorithm::OneShot) };
+        let options = small(Algorithm::OneShot).region(region);
         Member::new(&gpu, std::slice::from_ref(&nic), rank, 2, &options).unwrap()
     };
     let members: Vec<_> = (0..).zip([Place::Host, Place::Gpu]).map(member).collect();
@@ -68,7 +68,7 @@ fn ranks_that_call_different_things_are_told_and_go_on() {
 /// messages where others expect none.
 #[test]
 fn ranks_that_choose_different_algorithms_go_on_too() {
-    let world = World::new(3, &Options { algorithm: None, channels: 4, ..small(Algorithm::Ring) });
+    let world = World::new(3, &small(Algorithm::Ring).algorithm(None).channels(4));
     let counts: [u64; 4] = [8, 500, 100_000, 9_000_000];
     let memory = Memory::from(world.gpu.alloc(36_000_000).unwrap());
     let since = Instant::now();
@@ -84,8 +84,7 @@ fn ranks_that_choose_different_algorithms_go_on_too() {
         world.reduce(Dtype::F32, Op::Sum, 2055, Kind::Random, false);
     }
     // All but the first by exchanges, on 1, 2, 4 and 4 channels.
-    let options =
-        Options { algorithm: None, channels: 4, quick_bytes: 1024, ..small(Algorithm::Ring) };
+    let options = small(Algorithm::Ring).algorithm(None).channels(4).quick_bytes(1024);
     let world = World::new(3, &options);
     let counts: [u64; 5] = [8, 200, 500, 900, 50_000];
     for (a, b, c) in
@@ -114,7 +113,7 @@ fn ranks_that_choose_different_algorithms_go_on_too() {
 fn a_rank_that_does_not_call_is_named_by_all_others_in_time() {
     for &algorithm in Algorithm::ALL {
         let timeout = Duration::from_millis(600);
-        let world = World::new(4, &Options { timeout, ..small(algorithm) });
+        let world = World::new(4, &small(algorithm).timeout(timeout));
         // A first call by all, so that the silence falls into the middle of the streams.
         world.reduce(Dtype::F32, Op::Sum, 1031, Kind::Random, false);
         let since = Instant::now();
@@ -156,7 +155,7 @@ fn a_rank_that_does_not_call_is_named_by_all_others_in_time() {
 fn who_ends_the_communicator_is_told_before_who_differs() {
     for &algorithm in Algorithm::ALL {
         let timeout = Duration::from_millis(600);
-        let world = World::new(3, &Options { timeout, ..small(algorithm) });
+        let world = World::new(3, &small(algorithm).timeout(timeout));
         let errors = world.each(|rank, stream| {
             let memory = Memory::from(world.gpu.alloc(4000).unwrap());
             let calls = if rank.rank() == 2 { 1 } else { 2 };
@@ -183,7 +182,7 @@ fn a_missing_wait_is_found() {
     for &algorithm in Algorithm::ALL {
         // A rank may see a difference that is none, and wait for those who have gone on.
         let timeout = Duration::from_secs(1);
-        let options = Options { waits: false, timeout, ..small(algorithm) };
+        let options = small(algorithm).waits(false).timeout(timeout);
         let world = World::new(3, &options);
         let results = world.each(|rank, stream| {
             let memory = Memory::from(world.gpu.alloc(8000).unwrap());
@@ -212,7 +211,7 @@ fn a_wrong_element_is_found() {
 
 /// Two ranks, for calls that one of them does not make.
 fn pair(timeout: Duration, algorithm: Algorithm) -> World {
-    World::new(2, &Options { timeout, ..small(algorithm) })
+    World::new(2, &small(algorithm).timeout(timeout))
 }
 
 /// Its work is ended where it stands: whoever went on would take up streams of messages in the middle.
@@ -426,8 +425,8 @@ fn bad_arguments_are_refused_by_name_and_lose_nothing() {
     let ring = || small(Algorithm::Ring);
     assert!(refused(0, ring()).contains("number of ranks is 0"));
     assert!(refused(65, ring()).contains("number of ranks is 65"));
-    assert!(refused(2, Options { channels: 0, ..ring() }).contains("channels is 0"));
-    assert!(refused(2, Options { chunk_bytes: Some(100), ..ring() }).contains("chunk size is 100"));
-    assert!(refused(2, Options { threads: Some(48), ..ring() }).contains("threads"));
-    assert!(refused(2, Options { path: Path::TCP, ..ring() }).contains("tcp cannot"));
+    assert!(refused(2, ring().channels(0)).contains("channels is 0"));
+    assert!(refused(2, ring().chunk_bytes(Some(100))).contains("chunk size is 100"));
+    assert!(refused(2, ring().threads(Some(48))).contains("threads"));
+    assert!(refused(2, ring().path(Path::TCP)).contains("tcp cannot"));
 }

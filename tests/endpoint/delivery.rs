@@ -5,7 +5,13 @@ use std::time::Duration;
 use crate::test_bed::*;
 use bellpush::gpu::args::{Scope, Verb};
 use bellpush::nic::LineFormat;
-use bellpush::transport::{Address, Data, Endpoint, Error, Kick, Options, Path};
+use bellpush::transport::{
+    Address, CompareSwap, Data, Endpoint, Error, FetchAdd, Get, Kick, Local, Options, Path, Put,
+    Remote, Signal,
+};
+
+/// Which engine the NICs have, unless tests/engine.rs takes this in: it says its own.
+#[allow(dead_code)]
 
 const SIZES: [usize; 18] =
     [1, 3, 4, 7, 8, 15, 16, 17, 63, 64, 100, 220, 221, 4095, 4096, 4097, 3 * 4096 + 5, 200_000];
@@ -13,7 +19,16 @@ const REGION: usize = 256 << 10;
 
 fn put(bed: &TestBed, pair: &Pair, local: usize, remote: usize, bytes: usize) {
     let ep = &pair.a;
-    ep.put(&bed.stream, local as u64, remote as u64, bytes as u64).unwrap();
+    ep.put(
+        &bed.stream,
+        Put {
+            from: Local(local as u64),
+            to: Remote(remote as u64),
+            bytes: bytes as u64,
+            signal: None,
+        },
+    )
+    .unwrap();
     ep.quiet(&bed.stream).unwrap_or_else(|e| panic!("{}: {bytes} bytes: {e}", ep.path()));
 }
 
@@ -49,8 +64,12 @@ fn both_directions_at_once() {
         let (a, b) = (pattern(3, 8192), pattern(4, 8192));
         pair.src.write(0, &a).unwrap();
         pair.dst.write(0, &b).unwrap();
-        pair.a.put(&bed.stream, 1, 4097, 3001).unwrap();
-        pair.b.put(&bed.stream, 5, 4099, 3003).unwrap();
+        pair.a
+            .put(&bed.stream, Put { from: Local(1), to: Remote(4097), bytes: 3001, signal: None })
+            .unwrap();
+        pair.b
+            .put(&bed.stream, Put { from: Local(5), to: Remote(4099), bytes: 3003, signal: None })
+            .unwrap();
         pair.a.quiet(&bed.stream).unwrap();
         pair.b.quiet(&bed.stream).unwrap();
         assert_same(&read(&pair.dst, 4097, 3001), &a[1..3002], "there");
@@ -68,7 +87,17 @@ fn a_signal_counts_and_comes_after_its_data() {
         set_word(&pair.dst, REGION - 8, 1000);
         let signal = REGION as u64 - 8;
         for (n, bytes) in [1u64, 220, 4097, 100_001].into_iter().enumerate() {
-            pair.a.put_signal(&bed.stream, 9, 33, bytes, signal, 1 << n).unwrap();
+            pair.a
+                .put(
+                    &bed.stream,
+                    Put {
+                        from: Local(9),
+                        to: Remote(33),
+                        bytes,
+                        signal: Some(Signal { word: Remote(signal), add: 1 << n }),
+                    },
+                )
+                .unwrap();
             pair.a.quiet(&bed.stream).unwrap();
             assert_eq!(word(&pair.dst, REGION - 8), 1000 + (2 << n) - 1, "{path}");
             let found = read(&pair.dst, 33, bytes as usize);
@@ -85,9 +114,14 @@ fn get_and_atomics_on_every_rdma_path_and_none_on_tcp() {
         let (ep, stream) = (&pair.a, &bed.stream);
         if path == Path::TCP {
             let refused = |r| matches!(r, Err(Error::Unsupported { .. }));
-            assert!(refused(ep.get(stream, 0, 0, 8)));
-            assert!(refused(ep.fetch_add(stream, 0, 1, 0)));
-            assert!(refused(ep.compare_swap(stream, 0, 1, 2, 0)));
+            assert!(refused(ep.get(stream, Get { from: Remote(0), to: Local(0), bytes: 8 })));
+            assert!(refused(
+                ep.fetch_add(stream, FetchAdd { word: Remote(0), add: 1, old: Local(0) })
+            ));
+            assert!(refused(ep.compare_swap(
+                stream,
+                CompareSwap { word: Remote(0), compare: 1, swap: 2, old: Local(0) }
+            )));
             continue;
         }
         let there = pattern(6, REGION);
@@ -95,19 +129,27 @@ fn get_and_atomics_on_every_rdma_path_and_none_on_tcp() {
         pair.dst.write(0, &there).unwrap();
         pair.src.write(0, &here).unwrap();
         for (local, remote, bytes) in [(1, 2, 1), (7, 33, 221), (5, 4095, 4097), (9, 1, 150_003)] {
-            ep.get(stream, local as u64, remote as u64, bytes as u64).unwrap();
+            ep.get(
+                stream,
+                Get { from: Remote(remote as u64), to: Local(local as u64), bytes: bytes as u64 },
+            )
+            .unwrap();
             ep.quiet(stream).unwrap();
             here[local..local + bytes].copy_from_slice(&there[remote..remote + bytes]);
             assert_same(&read(&pair.src, 0, REGION), &here, &format!("{path}: get {bytes}"));
         }
         set_word(&pair.dst, 64, u64::MAX - 1);
         for (n, old) in [(3, u64::MAX - 1), (5, 1), (0, 6)] {
-            ep.fetch_add(stream, 64, n, 128).unwrap();
+            ep.fetch_add(stream, FetchAdd { word: Remote(64), add: n, old: Local(128) }).unwrap();
             ep.quiet(stream).unwrap();
             assert_eq!(word(&pair.src, 128), old, "{path}: fetch_add");
         }
         for (compare, swap, old, new) in [(6, 99, 6, 99), (6, 1, 99, 99), (99, 0, 99, 0)] {
-            ep.compare_swap(stream, 64, compare, swap, 136).unwrap();
+            ep.compare_swap(
+                stream,
+                CompareSwap { word: Remote(64), compare, swap, old: Local(136) },
+            )
+            .unwrap();
             ep.quiet(stream).unwrap();
             assert_eq!((word(&pair.src, 136), word(&pair.dst, 64)), (old, new), "{path}: swap");
         }
@@ -118,30 +160,61 @@ fn get_and_atomics_on_every_rdma_path_and_none_on_tcp() {
 #[test]
 fn ranges_and_empty_messages_are_refused_before_anything_is_queued() {
     let bed = TestBed::fibres();
+    let eight = Put { from: Local(0), to: Remote(0), bytes: 8, signal: None };
     for path in bed.paths() {
         let pair = bed.pair(path, 4096, Options::default());
         let (ep, stream) = (&pair.a, &bed.stream);
-        assert!(matches!(ep.put(stream, 0, 0, 0), Err(Error::Empty)));
-        let local = ep.put(stream, 4000, 0, 97);
-        assert!(matches!(local, Err(Error::Range { which: "local", offset: 4000, .. })), "{path}");
-        let remote = ep.put(stream, 0, u64::MAX, 2);
-        assert!(matches!(remote, Err(Error::Range { which: "remote", .. })), "{path}");
-        let signal = ep.put_signal(stream, 0, 0, 8, 4089, 1);
-        assert!(matches!(signal, Err(Error::Option { value: 4089, .. })), "{path}");
-        let signal = ep.put_signal(stream, 0, 0, 8, 4096, 1);
-        assert!(matches!(signal, Err(Error::Range { which: "remote", .. })), "{path}");
+        let told = |put| ep.put(stream, put).unwrap_err();
+        let signal = |word| Some(Signal { word: Remote(word), add: 1 });
+        assert!(matches!(told(Put { bytes: 0, ..eight }), Error::Empty));
+        let local = told(Put { from: Local(4000), bytes: 97, ..eight });
+        assert!(matches!(local, Error::Range { which: "local", offset: 4000, .. }), "{path}");
+        let remote = told(Put { to: Remote(u64::MAX), bytes: 2, ..eight });
+        assert!(matches!(remote, Error::Range { which: "remote", .. }), "{path}");
+        let word = told(Put { signal: signal(4089), ..eight });
+        assert!(matches!(word, Error::Misaligned { offset: 4089 }), "{path}: {word}");
+        let word = told(Put { signal: signal(4096), ..eight });
+        assert!(matches!(word, Error::Range { which: "remote", .. }), "{path}: {word}");
+        let word = ep.fetch_add(stream, FetchAdd { word: Remote(4), add: 1, old: Local(0) });
+        assert!(matches!(word, Err(Error::Misaligned { offset: 4 })), "{path}: {word:?}");
+        let swap = CompareSwap { word: Remote(8), compare: 0, swap: 1, old: Local(4089) };
+        let old = ep.compare_swap(stream, swap);
+        assert!(matches!(old, Err(Error::Range { which: "local", .. })), "{path}: {old:?}");
         pair.a.quiet(stream).unwrap();
         put(&bed, &pair, 0, 4000, 96); // and it still works
-
-        let alone = bed.memory(4096);
-        let alone = Endpoint::new(&bed.gpu, &bed.nic, path, alone, Options::default()).unwrap();
-        assert!(matches!(alone.put(stream, 0, 0, 1), Err(Error::NotConnected)), "{path}");
-        assert!(matches!(alone.device(), Err(Error::NotConnected)), "{path}");
     }
-    let tcp = bed.pair(Path::TCP, 64, Options::default());
-    let mut soft = bed.pair(path("pull/cpu"), 64, Options::default());
-    assert!(matches!(soft.a.connect(tcp.a.address()), Err(Error::Unsupported { .. })));
-    assert!(matches!(soft.a.device(), Err(Error::Unsupported { .. })));
+}
+
+/// An endpoint without a peer says so, one with a peer takes no other, and each path wants its own kind.
+#[test]
+fn an_endpoint_connects_once_and_to_its_own_kind() {
+    let bed = TestBed::fibres();
+    let end = |path| Endpoint::new(&bed.gpu, &bed.nic, path, bed.memory(64), Options::default());
+    let eight = Put { from: Local(0), to: Remote(0), bytes: 8, signal: None };
+    for path in bed.paths() {
+        let (mut a, mut b) = (end(path).unwrap(), end(path).unwrap());
+        assert!(matches!(a.put(&bed.stream, eight), Err(Error::NotConnected)), "{path}");
+        let device = a.device().err();
+        match path.posted_by_gpu() {
+            true => assert!(matches!(device, Some(Error::NotConnected)), "{path}: {device:?}"),
+            false => assert!(matches!(device, Some(Error::Unsupported { .. })), "{path}"),
+        }
+        let other = if path == Path::TCP { path_of_a_nic(&bed) } else { Path::TCP };
+        let stranger = end(other).unwrap();
+        let refused = a.connect(stranger.address()).unwrap_err();
+        assert!(matches!(refused, Error::OtherLink { .. }), "{path}: {refused}");
+        a.connect(b.address()).unwrap();
+        b.connect(a.address()).unwrap();
+        a.put(&bed.stream, eight).unwrap();
+        // What was sent there was not waited for, and would be forgotten.
+        let again = a.connect(b.address());
+        assert!(matches!(again, Err(Error::AlreadyConnected)), "{path}: {again:?}");
+        a.quiet(&bed.stream).unwrap();
+    }
+}
+
+fn path_of_a_nic(bed: &TestBed) -> Path {
+    bed.paths().find(|&path| path != Path::TCP).unwrap()
 }
 
 /// An address comes from elsewhere: its region must end before addresses do.
@@ -156,11 +229,12 @@ fn a_peers_region_that_no_addresses_name_is_refused() {
         let good = b.address();
         for (iova, bytes) in [(u64::MAX - 100, 4096), (1, u64::MAX)] {
             let refused = a.connect(Address { iova, bytes, ..good });
-            assert!(matches!(refused, Err(Error::Option { .. })), "{path}: {refused:?}");
+            assert!(matches!(refused, Err(Error::PeerRegion { .. })), "{path}: {refused:?}");
         }
         a.connect(good).unwrap();
         b.connect(a.address()).unwrap();
-        a.put(&bed.stream, 0, 1024, 64).unwrap();
+        a.put(&bed.stream, Put { from: Local(0), to: Remote(1024), bytes: 64, signal: None })
+            .unwrap();
         a.quiet(&bed.stream).unwrap();
     }
 }
@@ -178,24 +252,24 @@ fn options_out_of_range_are_refused_by_name() {
     let default = Options::default;
     for path in bed.paths() {
         for sq_blocks in [0, 63, 100, 65536] {
-            assert!(refused(path, Options { sq_blocks, ..default() }).contains("queue"));
+            assert!(refused(path, default().sq_blocks(sq_blocks)).contains("queue"));
         }
         let none = Duration::ZERO;
-        assert!(refused(path, Options { timeout: none, ..default() }).contains("timeout"));
+        assert!(refused(path, default().timeout(none)).contains("timeout"));
         if !path.has_window() {
             continue;
         }
         for slot_bytes in [0, 1, 63, 65, 4095] {
-            assert!(refused(path, Options { slot_bytes, ..default() }).contains("slot"));
+            assert!(refused(path, default().slot_bytes(slot_bytes)).contains("slot"));
         }
         for window_bytes in [0, 4095, 2 << 30] {
-            assert!(refused(path, Options { window_bytes, ..default() }).contains("window"));
+            assert!(refused(path, default().window_bytes(window_bytes)).contains("window"));
         }
-        let tiny = Options { slot_bytes: 64, window_bytes: 64 * 32769, ..default() };
+        let tiny = default().slot_bytes(64).window_bytes(64 * 32769);
         if path.kick() == Some(Kick::Inband) {
             // An atomic's 64 bytes do not fit beside the sequences, whatever the line.
             for line in LINES {
-                let slot = Options { slot_bytes: 64, line, ..default() };
+                let slot = default().slot_bytes(64).line(line);
                 assert!(refused(path, slot).contains("slot"), "{line:?}");
             }
         } else {
@@ -218,16 +292,36 @@ fn windows_of_one_slot_and_of_every_slot_size() {
             }
             for slots in [1u32, 3] {
                 let window_bytes = u64::from(slots * slot_bytes);
-                let options = Options { window_bytes, slot_bytes, ..Options::default() };
+                let options = Options::default().window_bytes(window_bytes).slot_bytes(slot_bytes);
                 let pair = bed.pair(path, 1 << 14, options);
                 let sent = pattern(u64::from(slot_bytes + slots), 1 << 14);
                 pair.src.write(0, &sent).unwrap();
                 let bytes = 3 * slot_bytes as usize + 5;
                 // Many at once, more than the window holds.
                 for k in 0..5 {
-                    pair.a.put(&bed.stream, k, 100 + k, bytes as u64).unwrap();
+                    pair.a
+                        .put(
+                            &bed.stream,
+                            Put {
+                                from: Local(k),
+                                to: Remote(100 + k),
+                                bytes: bytes as u64,
+                                signal: None,
+                            },
+                        )
+                        .unwrap();
                 }
-                pair.a.put_signal(&bed.stream, 3, 77, 1, 0, 1).unwrap();
+                pair.a
+                    .put(
+                        &bed.stream,
+                        Put {
+                            from: Local(3),
+                            to: Remote(77),
+                            bytes: 1,
+                            signal: Some(Signal { word: Remote(0), add: 1 }),
+                        },
+                    )
+                    .unwrap();
                 pair.a.quiet(&bed.stream).unwrap();
                 let what = format!("{path}, {slots} slots of {slot_bytes}");
                 let found = read(&pair.dst, 104, bytes);
@@ -253,8 +347,11 @@ fn inband_sequences_wrap_around() {
         for slots in [1, 2, 5] {
             let inband_seq0 = near_end(line);
             let window_bytes = 128 * slots;
-            let options =
-                Options { window_bytes, slot_bytes: 128, line, inband_seq0, ..Options::default() };
+            let options = Options::default()
+                .window_bytes(window_bytes)
+                .slot_bytes(128)
+                .line(line)
+                .inband_seq0(inband_seq0);
             let pair = bed.pair(path("push/inband"), 8192, options);
             let sent = pattern(slots, 8192);
             pair.src.write(0, &sent).unwrap();
@@ -263,10 +360,25 @@ fn inband_sequences_wrap_around() {
             for n in 0..60usize {
                 let bytes = [1, 44, 5, 300, 64, 2, 17][n % 7];
                 let (local, remote) = (n * 3 % 1000, n * 97 % 7000);
-                pair.a.put(&bed.stream, local as u64, remote as u64, bytes as u64).unwrap();
+                pair.a
+                    .put(
+                        &bed.stream,
+                        Put {
+                            from: Local(local as u64),
+                            to: Remote(remote as u64),
+                            bytes: bytes as u64,
+                            signal: None,
+                        },
+                    )
+                    .unwrap();
                 wanted[remote..remote + bytes].copy_from_slice(&sent[local..local + bytes]);
                 if n.is_multiple_of(11) {
-                    pair.a.fetch_add(&bed.stream, 8184, 1, 8184).unwrap();
+                    pair.a
+                        .fetch_add(
+                            &bed.stream,
+                            FetchAdd { word: Remote(8184), add: 1, old: Local(8184) },
+                        )
+                        .unwrap();
                 }
             }
             pair.a.quiet(&bed.stream).unwrap();
@@ -286,14 +398,12 @@ fn a_short_sequence_goes_round_twice() {
     if ON_GPU_ENGINE || !bed.takes(path("push/inband")) {
         return;
     }
-    let options = Options {
-        window_bytes: 128,
-        slot_bytes: 128,
-        line: LineFormat::L14S2,
-        inband_seq0: 65533,
-        timeout: Duration::from_secs(150),
-        ..Options::default()
-    };
+    let options = Options::default()
+        .window_bytes(128)
+        .slot_bytes(128)
+        .line(LineFormat::L14S2)
+        .inband_seq0(65533)
+        .timeout(Duration::from_secs(150));
     let bytes = 66_000 * 64; // 64 bytes a slot
     let pair = bed.pair(path("push/inband"), bytes, options);
     let sent = pattern(11, bytes);
@@ -309,7 +419,7 @@ fn an_inband_window_may_be_deeper_than_the_send_queue() {
     if !bed.takes(path("push/inband")) {
         return;
     }
-    let options = Options { sq_blocks: 64, slot_bytes: 128, ..Options::default() };
+    let options = Options::default().sq_blocks(64).slot_bytes(128);
     let pair = bed.pair(path("push/inband"), 1 << 16, options);
     let sent = pattern(12, 1 << 16);
     pair.src.write(0, &sent).unwrap();
@@ -327,8 +437,7 @@ fn an_inband_window_may_be_deeper_than_the_send_queue() {
 fn without_credits_slots_are_overwritten() {
     let bed = TestBed::fibres();
     for credits in [true, false] {
-        let options =
-            Options { window_bytes: 4 * 64, slot_bytes: 64, credits, ..Options::default() };
+        let options = Options::default().window_bytes(4 * 64).slot_bytes(64).credits(credits);
         let pair = bed.pair(path("push/kernel"), 4096, options);
         let sent = pattern(13, 4096);
         pair.src.write(0, &sent).unwrap();

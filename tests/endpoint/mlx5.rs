@@ -18,7 +18,9 @@ use bellpush::nic::queue::HostQp;
 use bellpush::nic::{
     Access, Mr, Nic, NicAddress, NicError, Order, QpAddress, QpAttr, QpState, QueuePair,
 };
-use bellpush::transport::{Endpoint, Memory, Options};
+use bellpush::transport::{
+    CompareSwap, Endpoint, FetchAdd, Local, Memory, Options, Put, Remote, Signal,
+};
 use bellpush::wire::cqe::CqeOpcode;
 use bellpush::wire::wqe::{Opcode, Operands, Piece, SendWr, Sge};
 use bellpush::wire::{Iova, Lkey, Qpn};
@@ -362,14 +364,25 @@ fn on_a_card_without_atomics_they_are_refused() {
     let (a, _b) = Endpoint::pair(&gpu, &nic, path, both, Options::default()).unwrap();
     let stream = gpu.stream().unwrap();
     for refused in [
-        a.fetch_add(&stream, 0, 1, 0),
-        a.compare_swap(&stream, 0, 1, 2, 0),
-        a.put_signal(&stream, 0, 0, 8, 64, 1),
+        a.fetch_add(&stream, FetchAdd { word: Remote(0), add: 1, old: Local(0) }),
+        a.compare_swap(
+            &stream,
+            CompareSwap { word: Remote(0), compare: 1, swap: 2, old: Local(0) },
+        ),
+        a.put(
+            &stream,
+            Put {
+                from: Local(0),
+                to: Remote(0),
+                bytes: 8,
+                signal: Some(Signal { word: Remote(64), add: 1 }),
+            },
+        ),
     ] {
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("atomics") && error.contains(nic.name()), "{error}");
     }
-    a.put(&stream, 0, 0, 8).unwrap();
+    a.put(&stream, Put { from: Local(0), to: Remote(0), bytes: 8, signal: None }).unwrap();
     a.quiet(&stream).unwrap();
 }
 

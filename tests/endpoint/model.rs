@@ -3,7 +3,9 @@
 use std::sync::OnceLock;
 
 use crate::test_bed::*;
-use bellpush::transport::{Kick, Options, Path};
+use bellpush::transport::{
+    CompareSwap, FetchAdd, Get, Kick, Local, Options, Path, Put, Remote, Signal,
+};
 use proptest::prelude::*;
 
 const REGION: usize = 16 << 10;
@@ -50,13 +52,13 @@ fn operation() -> impl Strategy<Value = Op> {
 fn options() -> impl Strategy<Value = Options> {
     let window = prop_oneof![Just((128u32, 1u64)), Just((128, 5)), Just((256, 8)), Just((4096, 2))];
     let seq0 = prop_oneof![Just(2u32), Just(65533), Just(u32::MAX - 3)];
-    (window, 0usize..3, seq0).prop_map(|((slot_bytes, slots), line, inband_seq0)| Options {
-        slot_bytes,
-        window_bytes: slots * u64::from(slot_bytes),
-        line: LINES[line],
-        inband_seq0: if line == 1 { inband_seq0.min(65533) } else { inband_seq0 },
-        sq_blocks: 64,
-        ..Options::default()
+    (window, 0usize..3, seq0).prop_map(|((slot_bytes, slots), line, inband_seq0)| {
+        Options::default()
+            .slot_bytes(slot_bytes)
+            .window_bytes(slots * u64::from(slot_bytes))
+            .line(LINES[line])
+            .inband_seq0(if line == 1 { inband_seq0.min(65533) } else { inband_seq0 })
+            .sq_blocks(64)
     })
 }
 
@@ -135,19 +137,49 @@ fn run(path: Path, options: Options, ops: &[Op]) {
         model.apply(op);
         match op {
             Op::Put { local, remote, bytes } => {
-                a.put(stream, u(local), u(remote), u(bytes)).unwrap();
+                a.put(
+                    stream,
+                    Put {
+                        from: Local(u(local)),
+                        to: Remote(u(remote)),
+                        bytes: u(bytes),
+                        signal: None,
+                    },
+                )
+                .unwrap();
             }
             Op::PutSignal { local, remote, bytes, word, value } => {
-                a.put_signal(stream, u(local), u(remote), u(bytes), u(word), value).unwrap();
+                a.put(
+                    stream,
+                    Put {
+                        from: Local(u(local)),
+                        to: Remote(u(remote)),
+                        bytes: u(bytes),
+                        signal: Some(Signal { word: Remote(u(word)), add: value }),
+                    },
+                )
+                .unwrap();
             }
             Op::Get { local, remote, bytes } => {
-                a.get(stream, u(local), u(remote), u(bytes)).unwrap();
+                a.get(
+                    stream,
+                    Get { from: Remote(u(remote)), to: Local(u(local)), bytes: u(bytes) },
+                )
+                .unwrap();
             }
             Op::FetchAdd { word, value, result } => {
-                a.fetch_add(stream, u(word), value, u(result)).unwrap();
+                a.fetch_add(
+                    stream,
+                    FetchAdd { word: Remote(u(word)), add: value, old: Local(u(result)) },
+                )
+                .unwrap();
             }
             Op::CompareSwap { word, compare, swap, result } => {
-                a.compare_swap(stream, u(word), compare, swap, u(result)).unwrap();
+                a.compare_swap(
+                    stream,
+                    CompareSwap { word: Remote(u(word)), compare, swap, old: Local(u(result)) },
+                )
+                .unwrap();
             }
             Op::Quiet => quiet(&model, n),
         }

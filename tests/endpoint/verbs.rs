@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::test_bed::*;
 use bellpush::gpu::HostOptions;
 use bellpush::gpu::args::{OpArgs, Scope, Verb};
-use bellpush::transport::Options;
+use bellpush::transport::{Local, Options, Put, Remote};
+
 
 /// Paths whose kernels are built for sharing.
 const SHARED: [(&str, &str); 3] = [
@@ -30,7 +31,7 @@ fn shared(bed: &TestBed) -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// Few of everything, so that callers wait for room all the time.
 fn narrow() -> Options {
-    Options { sq_blocks: 64, window_bytes: 8 * 128, slot_bytes: 128, ..Options::default() }
+    Options::default().sq_blocks(64).window_bytes(8 * 128).slot_bytes(128)
 }
 
 /// Every caller puts `count` messages to places of their own; each arrives once.
@@ -136,7 +137,7 @@ fn op_at(pair: &Pair, offset: usize, value: u64) -> OpArgs {
 #[test]
 fn a_signal_that_does_not_come_times_out() {
     let bed = TestBed::fibres();
-    let options = Options { timeout: Duration::from_millis(50), ..narrow() };
+    let options = narrow().timeout(Duration::from_millis(50));
     let pair = bed.pair(path("push/kernel"), 64, options);
     set_word(&pair.dst, 8, 6);
     for (value, status) in [(6, OK), (5, OK), (7, TIMEOUT)] {
@@ -179,7 +180,7 @@ fn deferred_and_unsignalled_posts_arrive_with_the_quiet() {
 #[test]
 fn callers_that_defer_do_not_stop_those_that_wait() {
     for (bed, rounds) in [(TestBed::fibres(), 5), (TestBed::threads(), 150)] {
-        let options = Options { timeout: Duration::from_secs(2), ..narrow() };
+        let options = narrow().timeout(Duration::from_secs(2));
         let pair = bed.pair(path("push/kernel"), 64 * 16, options);
         for round in 0..rounds {
             let sent = pattern(round, 64 * 16);
@@ -200,7 +201,7 @@ fn a_small_send_queue_carries_thousands_of_posts() {
     let bed = TestBed::fibres();
     for (path_name, kernel) in shared(&bed) {
         let count = 3000;
-        let options = Options { sq_blocks: 64, ..Options::default() };
+        let options = Options::default().sq_blocks(64);
         let pair = bed.pair(path(path_name), 2 * count * 8, options);
         let sent = pattern(24, 2 * count * 8);
         pair.src.write(0, &sent).unwrap();
@@ -280,7 +281,7 @@ fn test_says_pending_until_it_is_complete() {
 fn a_wait_for_an_earlier_put_leaves_later_ones_complete() {
     for (name, kernel) in [("push/kernel", "bp_verb_push_kernel"), SHARED[0], SHARED[1]] {
         let bed = TestBed::fibres();
-        let options = Options { timeout: Duration::from_millis(500), ..Options::default() };
+        let options = Options::default().timeout(Duration::from_millis(500));
         let pair = bed.pair(path(name), 128, options);
         pair.src.write(0, &pattern(7, 128)).unwrap();
         let launch = |verb, bytes, value, flags| {
@@ -334,7 +335,9 @@ fn arguments_out_of_range_are_refused_and_nothing_is_posted() {
             bad(Verb::Put, &|op| op.local += 4089);
         }
         assert_eq!(pair.a.max_credits_in_use().unwrap(), 0, "{kernel}: nothing was posted");
-        pair.a.put(&bed.stream, 0, 0, 8).unwrap();
+        pair.a
+            .put(&bed.stream, Put { from: Local(0), to: Remote(0), bytes: 8, signal: None })
+            .unwrap();
         pair.a.quiet(&bed.stream).unwrap();
     }
 }

@@ -9,7 +9,9 @@ use bellpush::gpu::HostOptions;
 use bellpush::gpu::args::{Code, OpArgs, Scope, Verb};
 use bellpush::nic::Access;
 use bellpush::nic::soft::Engine;
-use bellpush::transport::{Address, Endpoint, Error, Memory, Options, Path};
+use bellpush::transport::{
+    Address, Endpoint, Error, FetchAdd, Local, Memory, Options, Path, Put, Remote,
+};
 use bellpush::wire::{Iova, Rkey};
 
 const REMOTE_ACCESS: u8 = 0x13;
@@ -28,13 +30,11 @@ const KERNELS: [(&str, &str); 9] = [
 ];
 
 fn small(timeout_ms: u64) -> Options {
-    Options {
-        sq_blocks: 64,
-        window_bytes: 8 * 128,
-        slot_bytes: 128,
-        timeout: Duration::from_millis(timeout_ms),
-        ..Options::default()
-    }
+    Options::default()
+        .sq_blocks(64)
+        .window_bytes(8 * 128)
+        .slot_bytes(128)
+        .timeout(Duration::from_millis(timeout_ms))
 }
 
 fn shared(kernel: &str) -> bool {
@@ -59,13 +59,14 @@ fn a_wrong_key_ends_every_rdma_path_with_its_syndrome() {
     for path in bed.paths().filter(|&p| p != Path::TCP) {
         let Pair { a, b, src: _src, dst } =
             pair_by_key(&bed, path, 4096, &Options::default(), Rkey(0x00ab_cd00));
-        a.put(&bed.stream, 0, 0, 100).unwrap();
+        a.put(&bed.stream, Put { from: Local(0), to: Remote(0), bytes: 100, signal: None })
+            .unwrap();
         let ended = a.quiet(&bed.stream).unwrap_err();
         assert!(matches!(ended, Error::Completion { code: Code::CqeError, .. }), "{path}: {ended}");
         assert_eq!(syndrome(a.failure()), Some(REMOTE_ACCESS), "{path}");
         // It stays so, and nothing waits for its timeout.
         let since = Instant::now();
-        let _ = a.put(&bed.stream, 0, 0, 100);
+        let _ = a.put(&bed.stream, Put { from: Local(0), to: Remote(0), bytes: 100, signal: None });
         assert!(a.quiet(&bed.stream).is_err(), "{path}");
         assert!(since.elapsed() < Duration::from_secs(2), "{path}");
         assert_eq!(read(&dst, 0, 100), [0; 100]);
@@ -82,7 +83,7 @@ fn a_region_that_goes_ends_a_stream_of_puts() {
             continue;
         }
         let target = bed.memory(1 << 16);
-        let mr = bed.nic.register(target.dma().unwrap(), Iova(target.addr()), Access::ALL).unwrap();
+        let mr = bed.nic.register(target.dma(), Iova(target.addr()), Access::ALL).unwrap();
         let mut pair = pair_by_key(&bed, path(name), 1 << 16, &small(5000), mr.rkey);
         let address = Address { iova: mr.iova.0, rkey: mr.rkey, ..pair.b.address() };
         let mut op = op(&pair, Verb::Put, Scope::Block, 600);
@@ -155,10 +156,12 @@ fn a_peer_that_goes_ends_a_wait() {
     let bed = TestBed::fibres();
     for (name, _) in KERNELS.into_iter().filter(|(name, _)| bed.takes(path(name))) {
         let Pair { a, b, src: _src, dst: _dst } = bed.pair(path(name), 4096, small(3000));
-        a.put(&bed.stream, 0, 0, 100).unwrap();
+        a.put(&bed.stream, Put { from: Local(0), to: Remote(0), bytes: 100, signal: None })
+            .unwrap();
         a.quiet(&bed.stream).unwrap();
         drop(b);
-        a.put(&bed.stream, 0, 0, 100).unwrap();
+        a.put(&bed.stream, Put { from: Local(0), to: Remote(0), bytes: 100, signal: None })
+            .unwrap();
         let ended = a.quiet(&bed.stream).unwrap_err();
         assert!(matches!(ended, Error::Completion { .. }), "{name}: {ended}");
     }
@@ -260,7 +263,7 @@ fn no_room_takes_nothing_whatever_the_verb() {
 fn a_put_signal_may_end_between_its_data_and_its_signal() {
     for (name, kernel) in KERNELS {
         let (bed, mut engine) = TestBed::manual();
-        let options = Options { window_bytes: 64 * 128, ..small(20) };
+        let options = small(20).window_bytes(64 * 128);
         let pair = bed.pair(path(name), 4096, options);
         let sent = pattern(33, 4096);
         pair.src.write(0, &sent).unwrap();
@@ -313,8 +316,15 @@ fn an_endpoint_may_go_before_its_kernels() {
         let (bed, _engine) = TestBed::manual();
         let pair = bed.pair(path(name), 1 << 16, small(200));
         for _ in 0..3 {
-            pair.a.put(&bed.stream, 0, 0, 1 << 16).unwrap();
-            pair.a.fetch_add(&bed.stream, 0, 1, 0).unwrap();
+            pair.a
+                .put(
+                    &bed.stream,
+                    Put { from: Local(0), to: Remote(0), bytes: 1 << 16, signal: None },
+                )
+                .unwrap();
+            pair.a
+                .fetch_add(&bed.stream, FetchAdd { word: Remote(0), add: 1, old: Local(0) })
+                .unwrap();
         }
         drop(pair);
         bed.stream.synchronize(Duration::from_secs(10)).unwrap();
@@ -331,7 +341,12 @@ fn host_posted_paths_end_when_the_engine_stands_still() {
         let pair = bed.pair(path(name), 1 << 16, small(50));
         let begun = Instant::now();
         // More than window and ring hold: some put, or the quiet, has to give up.
-        let ended = (0..40).try_for_each(|_| pair.a.put(&bed.stream, 0, 0, 1 << 16));
+        let ended = (0..40).try_for_each(|_| {
+            pair.a.put(
+                &bed.stream,
+                Put { from: Local(0), to: Remote(0), bytes: 1 << 16, signal: None },
+            )
+        });
         let ended = ended.and_then(|()| pair.a.quiet(&bed.stream));
         assert!(matches!(ended, Err(Error::Timeout { .. })), "{name}: {ended:?}");
         assert!(begun.elapsed() < Duration::from_secs(20), "{name}: {:?}", begun.elapsed());

@@ -87,7 +87,7 @@ fn work_of_a_stream_runs_in_order() {
         let n = words as usize * 8;
         let host = gpu.alloc_mapped(n + 4096, None).unwrap();
         let (a, b) = (gpu.alloc(n).unwrap(), gpu.alloc(n).unwrap());
-        let mem = host.host().unwrap();
+        let mem = host.host();
         for i in 0..words {
             mem.store_u64(i as usize * 8, i * i, Ordering::Relaxed).unwrap();
         }
@@ -157,7 +157,7 @@ fn run_to_flag(stream: &Stream, host: &Mapped, timeout: Duration, dims: Dims) {
     };
     launch(stream, &flag, dims, &args).unwrap();
     let since = Instant::now();
-    while host.host().unwrap().load_u32(64, Ordering::Acquire).unwrap() == 0 {
+    while host.host().load_u32(64, Ordering::Acquire).unwrap() == 0 {
         assert!(since.elapsed() < LIMIT);
         std::thread::yield_now();
     }
@@ -196,8 +196,8 @@ fn a_running_kernel_sees_the_host_and_disturbs_nobody() {
         assert_eq!(count, 40, "{name}");
         mem.read_to_host(4096, &free, 0, 8192).unwrap(); // not registered
         mem.write_from_host(65536, &free, 0, 8192).unwrap();
-        mem.read_to_host(65536, plain.host().unwrap(), 8, 16).unwrap(); // registered
-        assert_eq!(plain.host().unwrap().load_u32(8, Ordering::Relaxed).unwrap(), 0x0202_0202);
+        mem.read_to_host(65536, plain.host(), 8, 16).unwrap(); // registered
+        assert_eq!(plain.host().load_u32(8, Ordering::Relaxed).unwrap(), 0x0202_0202);
         assert!(mem.read_to_host(0, &free, (1 << 20) - 4, 8).is_err());
         assert!(mem.copy_out((1 << 20) - 4, &mut [0; 8]).is_err());
         assert!(mem.fetch_add(3, 1).is_err());
@@ -205,7 +205,7 @@ fn a_running_kernel_sees_the_host_and_disturbs_nobody() {
         other.write_u32(&host, 0, 1).unwrap();
         other.synchronize(LIMIT).unwrap();
         stream.synchronize(LIMIT).unwrap();
-        assert_eq!(host.host().unwrap().load_u32(64, Ordering::Acquire).unwrap(), 2, "{name}");
+        assert_eq!(host.host().load_u32(64, Ordering::Acquire).unwrap(), 2, "{name}");
     }
 }
 
@@ -215,7 +215,7 @@ fn a_device_side_wait_ends_by_itself() {
     for (name, gpu) in executors() {
         let (stream, host) = wait_for_flag(&gpu, Duration::from_millis(30), Dims::new(1, 32));
         stream.synchronize(LIMIT).unwrap();
-        assert_eq!(host.host().unwrap().load_u32(64, Ordering::Acquire).unwrap(), 3, "{name}");
+        assert_eq!(host.host().load_u32(64, Ordering::Acquire).unwrap(), 3, "{name}");
     }
 }
 
@@ -278,7 +278,7 @@ fn lanes_that_do_not_meet_are_a_fault_and_not_a_hang() {
         drop(stream);
         // The stacks of the lanes that were given up serve the next launch.
         let stream = gpu.stream().unwrap();
-        host.host().unwrap().store_u32(0, 1, Ordering::Release).unwrap();
+        host.host().store_u32(0, 1, Ordering::Release).unwrap();
         launch(&stream, &stuck, Dims::new(2, 32), &StuckArgs { flag: host.addr() }).unwrap();
         stream.synchronize(LIMIT).unwrap();
     }
@@ -332,7 +332,7 @@ fn memory_outlives_a_stream_whose_kernel_cannot_be_ended() {
                 let args = StuckArgs { flag: host.addr() };
                 stream.copy_to_device(&host, 0, &device, 0, 64).unwrap(); // the stream keeps both
                 launch(&stream, &kernel, Dims::new(1, 2), &args).unwrap();
-                let given = Arc::downgrade(host.host().unwrap());
+                let given = Arc::downgrade(host.host());
                 let given_device = Arc::downgrade(&device);
                 drop((host, device));
                 let since = Instant::now();
@@ -357,7 +357,7 @@ fn memory_outlives_a_stream_that_could_not_be_ended() {
     run_to_flag(&stream, &host, Duration::from_secs(3600), Dims::new(1, 2));
     assert!(!stream.end(), "lanes that are threads cannot be ended");
     assert!(matches!(stream.synchronize(Duration::ZERO), Err(GpuError::Fault { .. })));
-    let given = Arc::downgrade(host.host().unwrap());
+    let given = Arc::downgrade(host.host());
     drop((host, device, stream));
     let memory = given.upgrade().expect("freed below the lanes that use it");
     memory.store_u32(0, 1, Ordering::Release).unwrap(); // and now they end
@@ -371,7 +371,7 @@ fn a_stream_that_was_ended_runs_nothing_more() {
         Duration::from_secs(3600),
         Dims::new(1, 7),
     );
-    let given = Arc::downgrade(host.host().unwrap());
+    let given = Arc::downgrade(host.host());
     assert!(stream.end(), "fibres end at their next yield");
     let refused = stream.write_u32(&host, 0, 1).unwrap_err();
     assert!(matches!(refused, GpuError::Fault { .. }), "{refused}");

@@ -11,7 +11,7 @@ use bellpush::collective::{Algorithm, Buffer, Communicator, Dtype, Op, Options};
 use bellpush::gpu::{Executor, Gpu, HostOptions, Stream};
 use bellpush::nic::Nic;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
-use bellpush::transport::{Memory, Path};
+use bellpush::transport::{Memory, Options as EndpointOptions, Path};
 use check::{Kind, check, elements};
 
 /// Long enough for a loaded machine.
@@ -23,17 +23,15 @@ pub fn path(name: &str) -> Path {
 
 /// Many small messages, so that slots are used again and again.
 pub fn small(algorithm: Algorithm) -> Options {
-    let mut options = Options::new(path("push/inband"));
-    options.algorithm = Some(algorithm);
-    options.channels = 2;
-    options.channel_bytes = 1024;
-    options.chunk_bytes = Some(256);
-    options.message_bytes = 64;
-    options.timeout = PATIENT;
-    options.window_bytes = Some(16 << 10);
-    options.endpoint.slot_bytes = 1024;
-    options.endpoint.sq_blocks = 64;
-    options
+    Options::new(path("push/inband"))
+        .algorithm(Some(algorithm))
+        .channels(2)
+        .channel_bytes(1024)
+        .chunk_bytes(Some(256))
+        .message_bytes(64)
+        .timeout(PATIENT)
+        .window_bytes(Some(16 << 10))
+        .endpoint(EndpointOptions::default().slot_bytes(1024).sq_blocks(64))
 }
 
 /// Ranks that are threads of this process, on the host executor.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bellpush::gpu::args::{BENCH_MAX_ENDPOINTS, BenchArgs, BenchResult, Code, DeviceEndpoint};
 use bellpush::gpu::{Dims, Kernel, Module};
 use bellpush::report::stats::Samples;
-use bellpush::transport::{Endpoint, Error, Memory, Options, Path};
+use bellpush::transport::{Endpoint, Error, Local, Memory, Options, Path, Put, Remote};
 
 use super::payload::{Arrived, POISON, Payload, Tally};
 use super::rig::{ROUND_MESSAGES, Rig};
@@ -261,7 +261,10 @@ impl<'a> Lane<'a> {
             if m % row == 0 {
                 begun = Instant::now();
             }
-            let mut done = sender.put(&self.rig.stream, at, at, size as u64);
+            let mut done = sender.put(
+                &self.rig.stream,
+                Put { from: Local(at), to: Remote(at), bytes: size as u64, signal: None },
+            );
             let whole = (m + 1) % row == 0;
             if !streaming && whole {
                 done = done.and_then(|()| sender.quiet(&self.rig.stream));

@@ -202,16 +202,14 @@ fn progress(rows: usize) -> ProgressBar {
 }
 
 fn options(plan: &BenchPlan, rig: &Rig, path: Path) -> Options {
-    Options {
-        window_bytes: plan.window_bytes,
-        slot_bytes: plan.slot_bytes as u32,
-        line: plan.line.into(),
-        timeout: plan.timeout,
-        host_numa: rig.host_numa,
+    Options::default()
+        .window_bytes(plan.window_bytes)
+        .slot_bytes(plan.slot_bytes as u32)
+        .line(plan.line.into())
+        .timeout(plan.timeout)
+        .host_numa(rig.host_numa)
         // Without a window there are no credits to keep within.
-        credits: plan.credits || !path.has_window(),
-        ..Options::default()
-    }
+        .credits(plan.credits || !path.has_window())
 }
 
 fn row(rig: &Rig, plan: &BenchPlan, path: Path, size: u64, seen: &Seen, sent: Option<&str>) -> Row {

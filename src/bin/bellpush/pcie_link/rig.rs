@@ -85,12 +85,6 @@ fn bug(error: MemError) -> CliError {
     CliError::new(error, "this is a bug: please report it")
 }
 
-fn host_memory(mapped: &Mapped) -> Result<&Arc<HostMem>, CliError> {
-    mapped.host().ok_or_else(|| {
-        CliError::new("the memory is not the host's", "this is a bug: please report it")
-    })
-}
-
 impl Rig {
     pub fn new(
         gpu: Arc<Gpu>,
@@ -109,7 +103,7 @@ impl Rig {
         };
         let peer = peer.map(|other| Peer::new(&gpu, other, span)).transpose()?;
         let host = gpu.alloc_mapped(span, host_numa)?;
-        let host_view = View::new(host_memory(&host)?, 0, span).map_err(bug)?;
+        let host_view = View::new(host.host(), 0, span).map_err(bug)?;
         Ok(Self {
             stream: gpu.stream()?,
             kernels,
@@ -190,7 +184,7 @@ impl Rig {
             }
         }
         let found = self.burst(Target::Host, Access::Load, bytes, 0);
-        host_memory(&self.host)?.evict(0, length);
+        self.host.host().evict(0, length);
         found
     }
 
@@ -347,7 +341,7 @@ impl Rig {
         self.touch(target)?;
         if target == Target::Host {
             // Its start, or all of it where the cache is large, is still in a cache.
-            host_memory(&self.host)?.evict(0, self.scale.span_bytes as usize);
+            self.host.host().evict(0, self.scale.span_bytes as usize);
         }
         Ok(())
     }
@@ -395,7 +389,7 @@ impl Rig {
             answers: 0,
         };
         if target == Target::Host {
-            let page = host_memory(&self.flags)?;
+            let page = self.flags.host();
             page.fill(0, PAGE_BYTES, 0).map_err(bug)?;
             self.clear(&self.results)?;
             launch(&self.stream, &self.kernels.flag, Dims::new(1, 1), &args)?;
