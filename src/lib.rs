@@ -40,7 +40,9 @@
 /// A method for each option, which returns the options with another value.
 macro_rules! setters {
     ($($option:ident: $type:ty),* $(,)?) => {$(
-        #[doc = concat!("These options with another [`", stringify!($option), "`](Self#structfield.", stringify!($option), ").")]
+        #[doc = concat!(
+            "These options with another [`", stringify!($option), "`](Self#structfield.", stringify!($option), ")."
+        )]
         #[must_use]
         pub fn $option(self, $option: $type) -> Self {
             Self { $option, ..self }

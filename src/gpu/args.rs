@@ -104,8 +104,30 @@ pub struct DeviceEndpoint {
     pub sink_iova: u64,
     /// Local key of these eight bytes.
     pub sink_lkey: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Bits of [`tag`]: the path that a kernel must be compiled for.
+    pub tag: u32,
+}
+
+/// `enum bp_tag`: what a kernel must be compiled for to use an endpoint.
+pub mod tag {
+    /// Data: push or staged.
+    pub const PUSH: u32 = 1 << 0;
+    /// Data: pull.
+    pub const PULL: u32 = 1 << 1;
+    /// Kick: doorbell by kernel.
+    pub const KERNEL: u32 = 1 << 2;
+    /// Kick: BlueFlame.
+    pub const BLUEFLAME: u32 = 1 << 3;
+    /// Kick: in-band, lines of 12 and 4 bytes.
+    pub const INBAND_12_4: u32 = 1 << 4;
+    /// Kick: in-band, lines of 14 and 2 bytes.
+    pub const INBAND_14_2: u32 = 1 << 5;
+    /// Kick: in-band, lines of 60 and 4 bytes.
+    pub const INBAND_60_4: u32 = 1 << 6;
+    /// The fence before the doorbell has system scope.
+    pub const SYSTEM: u32 = 1 << 7;
+    /// The doorbell record is visible before the doorbell.
+    pub const STRICT: u32 = 1 << 8;
 }
 
 /// `enum bp_op`: the device verbs that the host can request.
@@ -446,8 +468,10 @@ pub enum Code {
     /// The queue pair is in error; the call posted nothing more.
     #[error("the queue pair is in error")]
     Dead,
-    /// The arguments were refused.
-    #[error("the arguments were refused")]
+    /// The arguments were refused, or the kernel was compiled for another path than the endpoint's ([`tag`]).
+    #[error(
+        "the arguments were refused, or the kernel was compiled for another path than the endpoint's"
+    )]
     Invalid,
     /// The operation has not completed yet.
     #[error("not complete yet")]

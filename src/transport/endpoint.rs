@@ -137,7 +137,8 @@ impl Endpoint {
     /// Connects to a peer, once.
     ///
     /// # Errors
-    /// [`Error::AlreadyConnected`], [`Error::PeerRegion`], [`Error::OtherLink`], and what the NIC or the system refuses.
+    /// [`Error::AlreadyConnected`], [`Error::PeerRegion`], [`Error::OtherLink`], and what the NIC or the system
+    /// refuses.
     pub fn connect(&mut self, peer: Address) -> Result<(), Error> {
         if self.peer.is_some() {
             return Err(Error::AlreadyConnected);

@@ -85,6 +85,7 @@ impl KernelPosted {
         let mut device = rdma.device(options);
         device.qp.state = state.addr();
         device.qp.ready = state.addr() + QP_STATE_BYTES as u64;
+        device.tag = path.tag(options.line, nic.order());
         device.qp.status = aux.addr() + STATUS as u64;
         device.sink_iova = aux_mr.iova.0 + SINK as u64;
         device.sink_lkey = aux_mr.lkey.0;

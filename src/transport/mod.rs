@@ -4,6 +4,8 @@
 //! NIC. On paths whose posts a kernel makes ([`Path::posted_by_gpu`]) device code can call the same
 //! verbs itself (`kernels/include/bellpush/bellpush.cuh`) with [`Endpoint::device`].
 
+#![deny(missing_docs)]
+
 mod endpoint;
 mod host_posted;
 mod kernel_posted;

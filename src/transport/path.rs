@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::gpu::args::tag;
 use crate::nic::{LineFormat, Order};
 
 /// Who moves the payload to the NIC.
@@ -152,6 +153,21 @@ impl Path {
             (Data::Pull, Kick::Blueflame) => "pull_blueflame",
             _ => return None,
         })
+    }
+
+    /// `bp_endpoint::tag` of an endpoint on which kernels post: what they must be compiled for.
+    pub(super) fn tag(self, line: LineFormat, order: Order) -> u32 {
+        let data = if self.data == Data::Pull { tag::PULL } else { tag::PUSH };
+        let kick = match (self.kick, line) {
+            (Some(Kick::Inband), LineFormat::L12S4) => tag::INBAND_12_4,
+            (Some(Kick::Inband), LineFormat::L14S2) => tag::INBAND_14_2,
+            (Some(Kick::Inband), LineFormat::L60S4) => tag::INBAND_60_4,
+            (Some(Kick::Blueflame), _) => tag::BLUEFLAME,
+            _ => tag::KERNEL,
+        };
+        let strict = if order == Order::Strict { tag::STRICT } else { 0 };
+        // Queues and windows lie in host memory or in a device's, never in the sending GPU's alone.
+        data | kick | strict | tag::SYSTEM
     }
 }
 

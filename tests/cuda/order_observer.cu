@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(noise_threads) post(const __grid_constant__ po
   }
   __syncwarp();
   if (threadIdx.x < lanes) {
-    const bp_endpoint ep = a.eps[b % a.qps];
+    bp_endpoint ep = a.eps[b % a.qps];
+    ep.tag = P::tag_v;  // the controls' fences are weaker than these queues need
     const uint32_t caller = b / a.qps * lanes + threadIdx.x;
     uint32_t bad = 0;
     for (uint32_t i = 0; i < each; i++) {

@@ -13,7 +13,6 @@ use bellpush::transport::{
     Remote, Signal,
 };
 
-
 const N: usize = 96;
 const EACH: usize = 64;
 

@@ -1,12 +1,13 @@
 //! Device verbs called by many on one queue pair: threads, warps and blocks.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::test_bed::*;
 use bellpush::gpu::HostOptions;
-use bellpush::gpu::args::{OpArgs, Scope, Verb};
-use bellpush::transport::{Local, Options, Put, Remote};
-
+use bellpush::gpu::args::{OpArgs, Scope, Verb, tag};
+use bellpush::nic::Order;
+use bellpush::transport::{Kick, Local, Options, Path, Put, Remote};
 
 /// Paths whose kernels are built for sharing.
 const SHARED: [(&str, &str); 3] = [
@@ -213,6 +214,14 @@ fn a_small_send_queue_carries_thousands_of_posts() {
     }
 }
 
+/// The call as a kernel for BlueFlame accepts it, whatever the endpoint was made for.
+fn for_kernel(mut op: OpArgs, kernel: &str) -> OpArgs {
+    if kernel.contains("blueflame") {
+        op.ep.tag = op.ep.tag & !tag::KERNEL | tag::BLUEFLAME;
+    }
+    op
+}
+
 /// Inline WQEs of one to four basic blocks, over the ring's end, by the one and by many callers.
 #[test]
 fn inline_puts_of_every_length() {
@@ -237,7 +246,7 @@ fn inline_puts_of_every_length() {
         pair.src.write(0, &sent).unwrap();
         let (callers, mut wanted) = (dims.0 as usize, vec![0; 40 << 10]);
         for bytes in [1, 12, 28, 29, 44, 45, 92, 93, 220] {
-            let mut op = op(&pair, Verb::PutInline, Scope::Block, bytes);
+            let mut op = for_kernel(op(&pair, Verb::PutInline, Scope::Block, bytes), kernel);
             op.local += 1;
             (op.count, op.local_stride, op.remote_stride) = (21, 223, 223);
             (op.remote_offset, op.quiet_after) = (3, 1);
@@ -249,7 +258,7 @@ fn inline_puts_of_every_length() {
             assert_same(&read(&pair.dst, 0, 40 << 10), &wanted, &format!("{kernel}, {bytes}"));
         }
         for bytes in [0, 221] {
-            let op = op(&pair, Verb::PutInline, Scope::Block, bytes);
+            let op = for_kernel(op(&pair, Verb::PutInline, Scope::Block, bytes), kernel);
             assert_eq!(bed.launch(kernel, dims, op), vec![INVALID; callers]);
         }
     }
@@ -339,5 +348,52 @@ fn arguments_out_of_range_are_refused_and_nothing_is_posted() {
             .put(&bed.stream, Put { from: Local(0), to: Remote(0), bytes: 8, signal: None })
             .unwrap();
         pair.a.quiet(&bed.stream).unwrap();
+    }
+}
+
+/// Nothing is posted, whatever a kernel calls that was compiled for another path, line format or order of stores than
+/// the endpoint's. (tests/device/tags.cpp has the other fences, and the verbs that no kernel of ours calls by itself.)
+#[test]
+fn a_kernel_of_another_path_is_refused() {
+    let rig = Rig::fibres();
+    let kernel_of = |path: Path, line| path.kernel_name(line, Order::Later);
+    let built: BTreeSet<_> =
+        Path::ALL.iter().flat_map(|&p| LINES.map(|l| kernel_of(p, l))).flatten().collect();
+    assert_eq!(built.len(), 7);
+    let verbs = [
+        Verb::Put,
+        Verb::PutInline,
+        Verb::PutSignal,
+        Verb::Get,
+        Verb::FetchAdd,
+        Verb::CompareSwap,
+        Verb::Quiet,
+        Verb::Test,
+    ];
+    for path in rig.paths().filter(|p| p.posted_by_gpu()) {
+        let lines = if path.kick() == Some(Kick::Inband) { &LINES[..] } else { &LINES[..1] };
+        for &line in lines {
+            let pair = rig.pair(path, 4096, Options::default().line(line));
+            let own = kernel_of(path, line).unwrap();
+            pair.src.write(0, &[7; 4096]).unwrap();
+            for kernel in built.iter().filter(|&&kernel| kernel != own) {
+                for verb in verbs {
+                    let op = op(&pair, verb, Scope::Block, 8);
+                    let ended = rig.launch(&format!("bp_verb_{kernel}"), (1, 32), op);
+                    assert_eq!(ended, [INVALID], "{verb:?} by {kernel} on {path}, {line:?}");
+                }
+            }
+            let mut put = op(&pair, Verb::Put, Scope::Block, 8);
+            put.quiet_after = 1;
+            let own = format!("bp_verb_{own}");
+            assert_eq!(rig.launch(&own, (1, 32), put), [OK], "{path}, {line:?}");
+            assert_eq!(read(&pair.dst, 0, 16), [[7; 8], [0; 8]].concat(), "{path}, {line:?}");
+            assert!(pair.a.failure().is_none());
+            // A NIC that reads the doorbell record when the doorbell comes.
+            put.ep.tag |= tag::STRICT;
+            if rig.nic.order() == Order::Later {
+                assert_eq!(rig.launch(&own, (1, 32), put), [INVALID], "{path}, {line:?}");
+            }
+        }
     }
 }

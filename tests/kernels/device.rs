@@ -66,6 +66,11 @@ fn clocks() {
 }
 
 #[test]
+fn kernels_of_another_path() {
+    run("tags");
+}
+
+#[test]
 fn waits_and_errors() {
     run("waits");
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bellpush::engine::EngineOptions;
-use bellpush::gpu::args::{OpArgs, Scope, Verb};
+use bellpush::gpu::args::{OpArgs, Scope, Verb, tag};
 use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Loaded, Module, Stream};
 use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
@@ -147,6 +147,9 @@ impl TestBed {
             Order::Strict if !kernel.contains("shared") && !kernel.ends_with("strict") => "_strict",
             _ => "",
         };
+        if kernel.contains("shared") {
+            op.ep.tag &= !tag::STRICT;
+        }
         let kernel = self.kernels.kernel(&format!("{kernel}{strict}")).expect("a kernel of ours");
         // SAFETY: the pair and the statuses live until the stream is idle, and one that never is ends the test.
         let launched = unsafe { self.stream.launch(&kernel, Dims::new(grid, block), &op) };

@@ -14,7 +14,7 @@ use bellpush::collective::{Algorithm, Dtype, Op};
 use bellpush::gpu::args::{
     self, BenchArgs, BenchResult, DeviceEndpoint, LinkChaseArgs, LinkExchangeArgs,
     LinkExchangeState, LinkFlagArgs, LinkLap, LinkMoveArgs, LinkResult, OpArgs, Qp, Scope, Status,
-    StoreArgs, TearArgs, Verb, Window,
+    StoreArgs, TearArgs, Verb, Window, tag,
 };
 use bellpush::gpu::collective_args::{self as coll, CollArgs, CollCall, CollStatus};
 use bellpush::wire::cqe::{CQE_BYTES, CqeBytes, CqeOpcode, Syndrome};
@@ -236,7 +236,7 @@ fn kernel_structures() -> Vec<Claim> {
         }),
         layout!(DeviceEndpoint = bp_endpoint {
             qp; local_va; local_iova; local_bytes; remote_iova; remote_bytes; local_lkey;
-            remote_rkey; sink_iova; sink_lkey; reserved;
+            remote_rkey; sink_iova; sink_lkey; tag;
         }),
         layout!(OpArgs = bp_op_args {
             ep; op; scope; count; flags; remote_offset; remote_stride; local; local_stride; bytes;
@@ -323,6 +323,15 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["BP_OK"], args::Code::check(0).is_err() as u64),
     ];
     claims.extend([
+        claim(&["BP_TAG_PUSH"], u64::from(tag::PUSH)),
+        claim(&["BP_TAG_PULL"], u64::from(tag::PULL)),
+        claim(&["BP_TAG_KERNEL"], u64::from(tag::KERNEL)),
+        claim(&["BP_TAG_BLUEFLAME"], u64::from(tag::BLUEFLAME)),
+        claim(&["BP_TAG_INBAND_12_4"], u64::from(tag::INBAND_12_4)),
+        claim(&["BP_TAG_INBAND_14_2"], u64::from(tag::INBAND_14_2)),
+        claim(&["BP_TAG_INBAND_60_4"], u64::from(tag::INBAND_60_4)),
+        claim(&["BP_TAG_SYSTEM"], u64::from(tag::SYSTEM)),
+        claim(&["BP_TAG_STRICT"], u64::from(tag::STRICT)),
         claim(&["BP_VERB_PUT"], Verb::Put as u64),
         claim(&["BP_VERB_PUT_INLINE"], Verb::PutInline as u64),
         claim(&["BP_VERB_PUT_SIGNAL"], Verb::PutSignal as u64),

@@ -12,7 +12,7 @@ template <class P, class Scope>
 BP_DEV bp_status_code fetch_add(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                 uint64_t value, void* result, uint32_t flags = none,
                                 uint64_t* end = nullptr) {
-  if (!detail::in_range(remote_offset, 8, ep.remote_bytes)) return BP_INVALID;
+  if (detail::refuses<P>(ep, remote_offset, 8)) return BP_INVALID;
   wqe w = make_wqe(BP_OP_ATOMIC_FA, 4, ep.remote_iova + remote_offset, ep.remote_rkey);
   w.bytes = 8;
   w.swap_add = value;
@@ -31,7 +31,7 @@ template <class P, class Scope>
 BP_DEV bp_status_code compare_swap(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                    uint64_t compare, uint64_t swap, void* result,
                                    uint32_t flags = none, uint64_t* end = nullptr) {
-  if (!detail::in_range(remote_offset, 8, ep.remote_bytes)) return BP_INVALID;
+  if (detail::refuses<P>(ep, remote_offset, 8)) return BP_INVALID;
   wqe w = make_wqe(BP_OP_ATOMIC_CS, 4, ep.remote_iova + remote_offset, ep.remote_rkey);
   w.bytes = 8;
   w.swap_add = swap;

@@ -6,9 +6,9 @@
 //
 // A verb is called by all threads of a scope (thread_scope, warp_scope, block_scope) with the same
 // arguments, and returns the same bp_status_code to all of them. The endpoint's path, a template
-// argument, must be the one that the host made the endpoint for. Remote addresses are offsets into
-// the peer's region, local ones addresses of this GPU (in the local region where the NIC reads or
-// writes them). Every wait is bounded by the endpoint's timeout; after an error CQE verbs post nothing
+// argument, must be the one that the host made the endpoint for: verbs of another return BP_INVALID. Remote
+// addresses are offsets into the peer's region, local ones addresses of this GPU (in the local region where
+// the NIC reads or writes them). Every wait is bounded by the endpoint's timeout; after an error CQE verbs post nothing
 // (docs/device-api.md, "Statuses": which verb returns what, and what was posted then).
 #ifndef BELLPUSH_CUH
 #define BELLPUSH_CUH

@@ -11,8 +11,7 @@ template <class P, class Scope>
 BP_DEV bp_status_code get(const bp_endpoint& ep, Scope scope, void* dst, uint64_t remote_offset,
                           uint64_t bytes, uint32_t flags = none, uint64_t* end = nullptr) {
   wqe w = make_wqe(BP_OP_RDMA_READ, 3, ep.remote_iova + remote_offset, ep.remote_rkey);
-  if (bytes == 0 || bytes > max_message_bytes ||
-      !detail::in_range(remote_offset, bytes, ep.remote_bytes) ||
+  if (bytes > max_message_bytes || detail::refuses<P>(ep, remote_offset, bytes) ||
       !detail::local_iova(ep, (uint64_t)dst, bytes, &w.gather)) {
     return BP_INVALID;
   }

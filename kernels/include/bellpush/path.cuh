@@ -42,10 +42,26 @@ struct path {
   static constexpr line line_v = L;
   static constexpr bool inband = K == kick::inband;
   static constexpr bool shared = S == share::shared;
+  // What serves() compares with the endpoint's tag.
+  static constexpr uint32_t fences_v = (reach_v == reach::system ? BP_TAG_SYSTEM : 0) |
+                                       (O == order::strict ? BP_TAG_STRICT : 0);
+  static constexpr uint32_t tag_v = fences_v | (D == data::push ? BP_TAG_PUSH : BP_TAG_PULL) |
+                                    (K == kick::kernel      ? BP_TAG_KERNEL
+                                     : K == kick::blueflame ? BP_TAG_BLUEFLAME
+                                     : L == line::d12s4     ? BP_TAG_INBAND_12_4
+                                     : L == line::d14s2     ? BP_TAG_INBAND_14_2
+                                                            : BP_TAG_INBAND_60_4);
   static_assert(!(inband && D == data::pull), "in-band is push only: the data announce themselves");
   static_assert(!(K == kick::blueflame && shared),
                 "BlueFlame needs a QP of its own: two callers' stores would mix in one buffer");
 };
+
+// Whether path P is the endpoint's: another would write slots, WQEs or doorbells that the NIC takes for
+// something else. Fences beyond those that the endpoint needs do no harm.
+template <class P>
+BP_DEV bool serves(const bp_endpoint& ep) {
+  return (ep.tag | P::fences_v) == P::tag_v;
+}
 
 // Lane 0's value. As the broadcast of every scope does, it also orders lane 0's earlier loads and stores before the
 // other lanes' later ones (a shuffle alone orders no memory).

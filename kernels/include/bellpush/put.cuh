@@ -14,10 +14,7 @@ template <class P, class Scope>
 BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                  const void* src, uint64_t bytes, uint32_t flags = none,
                                  uint64_t* end = nullptr) {
-  if (bytes == 0 || bytes > max_inline_bytes ||
-      !detail::in_range(remote_offset, bytes, ep.remote_bytes)) {
-    return BP_INVALID;
-  }
+  if (bytes > max_inline_bytes || detail::refuses<P>(ep, remote_offset, bytes)) return BP_INVALID;
   if constexpr (P::inband) {
     // A slot of 64 bytes holds 12 bytes of payload or none: a larger payload takes several slots.
     return detail::put_window<P>(ep, scope, ep.remote_iova + remote_offset, (uint64_t)src, bytes,
@@ -40,7 +37,7 @@ template <class P, class Scope>
 BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                           const void* src, uint64_t bytes, uint32_t flags = none,
                           uint64_t* end = nullptr) {
-  if (bytes == 0 || !detail::in_range(remote_offset, bytes, ep.remote_bytes)) return BP_INVALID;
+  if (detail::refuses<P>(ep, remote_offset, bytes)) return BP_INVALID;
   if constexpr (P::data_v == data::push && P::kick_v == kick::blueflame) {
     if (bytes <= max_inline_bytes) {
       return put_inline<P>(ep, scope, remote_offset, src, bytes, flags, end);

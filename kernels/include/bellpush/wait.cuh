@@ -9,6 +9,7 @@ namespace bp {
 // Rings for all WQEs that were marked ready with defer_ring.
 template <class P, class Scope>
 BP_DEV void ring(const bp_endpoint& ep, Scope scope) {
+  if (!serves<P>(ep)) return;
   scope.sync();
   if (scope.rank() == 0) ring_pending<P>(ep.qp);
 }
@@ -18,12 +19,14 @@ BP_DEV void ring(const bp_endpoint& ep, Scope scope) {
 // posting verb too: see reserve() for the effect of a timeout then.
 template <class P, class Scope>
 BP_DEV bp_status_code wait(const bp_endpoint& ep, Scope scope, uint64_t end) {
+  if (!serves<P>(ep)) return BP_INVALID;
   return detail::wait_all<P>(ep.qp, scope, end);
 }
 
 // Waits for all WQEs posted before the call, by any caller.
 template <class P, class Scope>
 BP_DEV bp_status_code quiet(const bp_endpoint& ep, Scope scope) {
+  if (!serves<P>(ep)) return BP_INVALID;
   return detail::wait_all<P>(ep.qp, scope, detail::everything);
 }
 
@@ -31,6 +34,7 @@ BP_DEV bp_status_code quiet(const bp_endpoint& ep, Scope scope) {
 // operation stays pending until a signalled one follows it.
 template <class P, class Scope>
 BP_DEV bp_status_code test(const bp_endpoint& ep, Scope scope, uint64_t end) {
+  if (!serves<P>(ep)) return BP_INVALID;
   bp_status_code s = BP_PENDING;
   if (scope.rank() == 0) {
     bp_status_code e = BP_OK;
@@ -48,6 +52,7 @@ BP_DEV bp_status_code test(const bp_endpoint& ep, Scope scope, uint64_t end) {
 // puts find them without a wait. Polls the CQ only if a CQE is due.
 template <class P>
 BP_DEV void reclaim(const bp_endpoint& ep, uint32_t part) {
+  if (!serves<P>(ep)) return;
   const uint32_t limit = ticket_limit<P>(ep.qp, true);
   const uint64_t end = load_state<P>(&state_of(ep.qp)->reserved) - (limit - limit / part);
   if ((int64_t)(end - load_done<P>(ep.qp)) > 0) poll_cq<P>(ep.qp, end);

@@ -158,7 +158,7 @@ enum bp_status_code {
   BP_TIMEOUT = 1,    // a bounded wait ended; the QP goes on (docs/device-api.md)
   BP_CQE_ERROR = 2,  // the NIC completed a WQE in error
   BP_DEAD = 3,       // the QP is in error, and this call posted no more
-  BP_INVALID = 4,    // the call's arguments are refused; nothing was posted
+  BP_INVALID = 4,    // the call's arguments, or its path for this endpoint, are refused; nothing was posted
   BP_PENDING = 5,    // test(): not complete yet
 };
 
@@ -190,6 +190,20 @@ struct bp_qp {
 };
 BP_ASSERT_SIZE(bp_qp, 128);
 
+// What a kernel must be compiled for to use an endpoint, or'ed: the data path, the kick (in-band with its
+// line format), and the fences. A kernel's path names the same in its template arguments (path.cuh).
+enum bp_tag {
+  BP_TAG_PUSH = 1 << 0,         // data: push or staged
+  BP_TAG_PULL = 1 << 1,
+  BP_TAG_KERNEL = 1 << 2,       // kick
+  BP_TAG_BLUEFLAME = 1 << 3,
+  BP_TAG_INBAND_12_4 = 1 << 4,
+  BP_TAG_INBAND_14_2 = 1 << 5,
+  BP_TAG_INBAND_60_4 = 1 << 6,
+  BP_TAG_SYSTEM = 1 << 7,       // window, SQ or DBR lies outside this GPU's memory: reach::system
+  BP_TAG_STRICT = 1 << 8,       // the NIC reads the DBR when the doorbell comes: order::strict
+};
+
 // One end of a connection as device code sees it: queue pair, local and remote memory.
 struct bp_endpoint {
   struct bp_qp qp;
@@ -202,7 +216,7 @@ struct bp_endpoint {
   uint32_t remote_rkey;
   uint64_t sink_iova;      // 8 bytes where results of atomics go that nobody asked for
   uint32_t sink_lkey;
-  uint32_t reserved;
+  uint32_t tag;            // enum bp_tag
 };
 BP_ASSERT_SIZE(bp_endpoint, 192);
 

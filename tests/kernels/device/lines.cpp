@@ -30,11 +30,12 @@ alignas(64) uint8_t window[slot_bytes];
 uint8_t payload[3000];
 bp_qp_state state;
 
-bp_endpoint endpoint(uint64_t seq0) {
+bp_endpoint endpoint(uint64_t seq0, uint32_t tag) {
   state = {};
   memset(window, 0, sizeof window);
   for (uint32_t i = 0; i < sizeof payload; i++) payload[i] = (uint8_t)(i * 7 + 1);
   bp_endpoint ep = {};
+  ep.tag = tag;
   ep.remote_bytes = 1 << 20;
   ep.qp.state = (uint64_t)&state;
   ep.qp.window.va = (uint64_t)window;
@@ -97,7 +98,7 @@ void lines_are_stored_whole(uint32_t threads, uint32_t bytes) {
   bp::at_store = late_store;
   for (late_warp = 0; late_warp < (threads + 31) / 32; late_warp++) {
     uint32_t status = 99;
-    const put_args args{endpoint(1), bytes, (uint64_t)&status};
+    const put_args args{endpoint(1, wide::tag_v), bytes, (uint64_t)&status};
     for (auto& s : stored) s = 0;
     torn = 0;
     bp_host::run_threads(put_by_block<wide>, 1, threads, 0, args);
@@ -120,7 +121,7 @@ void trailing_lines_come_first(uint64_t bytes) {
   static std::set<const uint8_t*> seen;
   static uint32_t used;
   using F = bp::line_format<L>;
-  const bp_endpoint ep = endpoint(1);
+  const bp_endpoint ep = endpoint(1, path<L, bp::share::shared>::tag_v);
   unfenced.clear();
   seen.clear();
   used = (uint32_t)(bp::inband_header_bytes + bytes + F::data - 1) / F::data * F::bytes;

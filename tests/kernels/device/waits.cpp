@@ -45,6 +45,7 @@ bp_status_code waited, tested;
 
 void what_is_complete_stays_so() {
   bp::error_word = nullptr;
+  ep.tag = shared::tag_v;
   state = {};
   ep.qp.ready = (uint64_t)ready;
   ep.qp.dbr = ep.qp.cq_dbr = (uint64_t)dbr;

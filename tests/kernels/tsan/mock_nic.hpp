@@ -149,6 +149,7 @@ inline int check(size_t (*kernel)(const void*) noexcept, uint32_t blocks, uint32
   qp.timeout_ns = 20ull * 1000 * 1000 * 1000;
   qp.qpn = qpn, qp.slot_limit = MOCK_CREDITS, qp.sq_log = sq_log, qp.cq_log = cq_log;
   a.ep.remote_bytes = bytes, a.ep.remote_rkey = rkey;
+  a.ep.tag = BP_TAG_PUSH | BP_TAG_KERNEL;  // threads of one process: any fences will do
   a.src = src.data(), a.failed = failed.data(), a.puts = puts;
 
   Nic nic{m, remote};

@@ -15,6 +15,12 @@ BP_DEV bool in_range(uint64_t offset, uint64_t bytes, uint64_t limit) {
   return bytes <= limit && offset <= limit - bytes;
 }
 
+// Refuses a path that is not the endpoint's, a message of 0 bytes and a range that leaves the peer's region.
+template <class P>
+BP_DEV bool refuses(const bp_endpoint& ep, uint64_t remote_offset, uint64_t bytes) {
+  return !serves<P>(ep) || bytes == 0 || !in_range(remote_offset, bytes, ep.remote_bytes);
+}
+
 // Translates a local address into the local region's address in WQEs; false where it lies outside.
 BP_DEV bool local_iova(const bp_endpoint& ep, uint64_t va, uint64_t bytes, uint64_t* iova) {
   if (!in_range(va - ep.local_va, bytes, ep.local_bytes)) return false;
