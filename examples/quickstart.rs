@@ -38,10 +38,8 @@ pub fn put_and_look(gpu: &Arc<Gpu>, path: Path) -> Result<String, Box<dyn Error>
     // The put is queued on a stream, behind the kernels that would have made the payload. A message
     // longer than a slot of the window goes in chunks, each under a credit.
     let stream = gpu.stream()?;
-    sender.put(
-        &stream,
-        Put { from: Local(256), to: Remote(512), bytes: message.len() as u64, signal: None },
-    )?;
+    let bytes = message.len() as u64;
+    sender.put(&stream, Put { from: Local(256), to: Remote(512), bytes, signal: None })?;
     sender.quiet(&stream)?; // bounded; reports the first error of all that was queued
 
     let mut arrived = vec![0; message.len()];

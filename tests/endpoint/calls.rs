@@ -10,22 +10,15 @@ use bellpush::gpu::args::{Code, Scope, Verb};
 use bellpush::gpu::{GpuError, HostOptions, Stream};
 use bellpush::transport::{
     CompareSwap, Data, Endpoint, Error, FetchAdd, Get, Kick, Local, Memory, Options, Path, Put,
-    Remote, Signal,
+    Remote,
 };
 
 const N: usize = 96;
 const EACH: usize = 64;
 
 fn put(ep: &Endpoint, stream: &Stream, n: usize) -> Result<(), Error> {
-    ep.put(
-        stream,
-        Put {
-            from: Local((n * EACH) as u64),
-            to: Remote((n * EACH) as u64),
-            bytes: EACH as u64,
-            signal: None,
-        },
-    )
+    let at = (n * EACH) as u64;
+    ep.put(stream, message(at, at, EACH as u64))
 }
 
 /// A pair that sends from the GPU's own memory.
@@ -91,34 +84,15 @@ fn every_verb_is_refused_on_another_stream() {
         let ep = &pair.a;
         ep.get(&bed.stream, Get { from: Remote(0), to: Local(0), bytes: 8 }).unwrap();
         let refused = |r| matches!(r, Err(Error::OtherStream));
-        assert!(
-            refused(ep.put(&other, Put { from: Local(0), to: Remote(0), bytes: 8, signal: None })),
-            "{path}"
-        );
-        assert!(
-            refused(ep.put(
-                &other,
-                Put {
-                    from: Local(0),
-                    to: Remote(0),
-                    bytes: 8,
-                    signal: Some(Signal { word: Remote(64), add: 1 })
-                }
-            )),
-            "{path}"
-        );
+        assert!(refused(ep.put(&other, message(0, 0, 8))), "{path}");
+        let signalled = Put { signal: signal(64, 1), ..message(0, 0, 8) };
+        assert!(refused(ep.put(&other, signalled)), "{path}");
         assert!(refused(ep.get(&other, Get { from: Remote(0), to: Local(0), bytes: 8 })), "{path}");
-        assert!(
-            refused(ep.fetch_add(&other, FetchAdd { word: Remote(64), add: 1, old: Local(64) })),
-            "{path}"
-        );
-        assert!(
-            refused(ep.compare_swap(
-                &other,
-                CompareSwap { word: Remote(64), compare: 0, swap: 1, old: Local(64) }
-            )),
-            "{path}"
-        );
+        let (place, old) = (Remote(64), Local(64));
+        let add = FetchAdd { word: place, add: 1, old };
+        assert!(refused(ep.fetch_add(&other, add)), "{path}");
+        let swap = CompareSwap { word: place, compare: 0, swap: 1, old };
+        assert!(refused(ep.compare_swap(&other, swap)), "{path}");
         ep.quiet(&bed.stream).unwrap();
         ep.fetch_add(&other, FetchAdd { word: Remote(64), add: 5, old: Local(128) }).unwrap();
         ep.quiet(&other).unwrap();
@@ -180,9 +154,7 @@ fn a_failure_is_reported_by_quiet_after_any_number_of_calls() {
     let options = Options::default().sq_blocks(64).timeout(timeout);
     let pair = bed.pair(path("pull/kernel"), 4096, options);
     for _ in 0..65 {
-        pair.a
-            .put(&bed.stream, Put { from: Local(0), to: Remote(0), bytes: 64, signal: None })
-            .unwrap(); // the last finds no room
+        pair.a.put(&bed.stream, message(0, 0, 64)).unwrap(); // the last finds no room
     }
     bed.stream.synchronize(Duration::from_secs(5)).unwrap();
     let done = AtomicBool::new(false);
@@ -198,8 +170,7 @@ fn a_failure_is_reported_by_quiet_after_any_number_of_calls() {
         let (a, stream) = (&pair.a, &bed.stream);
         let ended = catch_unwind(AssertUnwindSafe(|| {
             for n in 0..600 {
-                a.put(stream, Put { from: Local(0), to: Remote(0), bytes: 64, signal: None })
-                    .unwrap_or_else(|e| panic!("call {n}: {e}"));
+                a.put(stream, message(0, 0, 64)).unwrap_or_else(|e| panic!("call {n}: {e}"));
                 if n % 32 == 31 {
                     stream.synchronize(Duration::from_secs(5)).unwrap(); // fewer than time out in a queue
                 }
@@ -256,17 +227,7 @@ fn a_window_may_have_more_slots_than_the_ring_has_blocks() {
         let pair = device_pair(&bed, path, 1 << 16, options);
         let sent = pattern(42, 1 << 16);
         pair.src.write(0, &sent).unwrap();
-        pair.a
-            .put(
-                &bed.stream,
-                Put {
-                    from: Local(0),
-                    to: Remote(0),
-                    bytes: 60_000,
-                    signal: Some(Signal { word: Remote(65528), add: 7 }),
-                },
-            )
-            .unwrap();
+        pair.a.put(&bed.stream, Put { signal: signal(65528, 7), ..message(0, 0, 60_000) }).unwrap();
         pair.a.quiet(&bed.stream).unwrap_or_else(|e| panic!("{path}: {e}"));
         assert_same(&read(&pair.dst, 0, 60_000), &sent[..60_000], &path.to_string());
         assert_eq!(word(&pair.dst, 65528), 7, "{path}");
@@ -311,19 +272,8 @@ fn another_gpus_memory_is_not_pushed() {
         let refused = |r| matches!(r, Err(Error::Gpu(GpuError::OtherGpu { .. })));
         let pulls = path.data() == Data::Pull;
         assert_eq!(refused(put(&a, &bed.stream, 0)), !pulls, "{path}");
-        assert_eq!(
-            refused(a.put(
-                &bed.stream,
-                Put {
-                    from: Local(0),
-                    to: Remote(0),
-                    bytes: 8,
-                    signal: Some(Signal { word: Remote(64), add: 1 })
-                }
-            )),
-            !pulls,
-            "{path}"
-        );
+        let signalled = Put { signal: signal(64, 1), ..message(0, 0, 8) };
+        assert_eq!(refused(a.put(&bed.stream, signalled)), !pulls, "{path}");
         a.quiet(&bed.stream).unwrap();
     }
 }

@@ -7,7 +7,7 @@ use bellpush::gpu::args::{Scope, Verb};
 use bellpush::nic::LineFormat;
 use bellpush::transport::{
     Address, CompareSwap, Data, Endpoint, Error, FetchAdd, Get, Kick, Local, Options, Path, Put,
-    Remote, Signal,
+    Remote,
 };
 
 /// Which engine the NICs have, unless tests/engine.rs takes this in: it says its own.
@@ -19,16 +19,7 @@ const REGION: usize = 256 << 10;
 
 fn put(bed: &TestBed, pair: &Pair, local: usize, remote: usize, bytes: usize) {
     let ep = &pair.a;
-    ep.put(
-        &bed.stream,
-        Put {
-            from: Local(local as u64),
-            to: Remote(remote as u64),
-            bytes: bytes as u64,
-            signal: None,
-        },
-    )
-    .unwrap();
+    ep.put(&bed.stream, message(local as u64, remote as u64, bytes as u64)).unwrap();
     ep.quiet(&bed.stream).unwrap_or_else(|e| panic!("{}: {bytes} bytes: {e}", ep.path()));
 }
 
@@ -64,12 +55,8 @@ fn both_directions_at_once() {
         let (a, b) = (pattern(3, 8192), pattern(4, 8192));
         pair.src.write(0, &a).unwrap();
         pair.dst.write(0, &b).unwrap();
-        pair.a
-            .put(&bed.stream, Put { from: Local(1), to: Remote(4097), bytes: 3001, signal: None })
-            .unwrap();
-        pair.b
-            .put(&bed.stream, Put { from: Local(5), to: Remote(4099), bytes: 3003, signal: None })
-            .unwrap();
+        pair.a.put(&bed.stream, message(1, 4097, 3001)).unwrap();
+        pair.b.put(&bed.stream, message(5, 4099, 3003)).unwrap();
         pair.a.quiet(&bed.stream).unwrap();
         pair.b.quiet(&bed.stream).unwrap();
         assert_same(&read(&pair.dst, 4097, 3001), &a[1..3002], "there");
@@ -85,18 +72,10 @@ fn a_signal_counts_and_comes_after_its_data() {
         let sent = pattern(5, REGION);
         pair.src.write(0, &sent).unwrap();
         set_word(&pair.dst, REGION - 8, 1000);
-        let signal = REGION as u64 - 8;
+        let last = REGION as u64 - 8;
         for (n, bytes) in [1u64, 220, 4097, 100_001].into_iter().enumerate() {
             pair.a
-                .put(
-                    &bed.stream,
-                    Put {
-                        from: Local(9),
-                        to: Remote(33),
-                        bytes,
-                        signal: Some(Signal { word: Remote(signal), add: 1 << n }),
-                    },
-                )
+                .put(&bed.stream, Put { signal: signal(last, 1 << n), ..message(9, 33, bytes) })
                 .unwrap();
             pair.a.quiet(&bed.stream).unwrap();
             assert_eq!(word(&pair.dst, REGION - 8), 1000 + (2 << n) - 1, "{path}");
@@ -160,20 +139,19 @@ fn get_and_atomics_on_every_rdma_path_and_none_on_tcp() {
 #[test]
 fn ranges_and_empty_messages_are_refused_before_anything_is_queued() {
     let bed = TestBed::fibres();
-    let eight = Put { from: Local(0), to: Remote(0), bytes: 8, signal: None };
+    let eight = message(0, 0, 8);
     for path in bed.paths() {
         let pair = bed.pair(path, 4096, Options::default());
         let (ep, stream) = (&pair.a, &bed.stream);
         let told = |put| ep.put(stream, put).unwrap_err();
-        let signal = |word| Some(Signal { word: Remote(word), add: 1 });
         assert!(matches!(told(Put { bytes: 0, ..eight }), Error::Empty));
         let local = told(Put { from: Local(4000), bytes: 97, ..eight });
         assert!(matches!(local, Error::Range { which: "local", offset: 4000, .. }), "{path}");
         let remote = told(Put { to: Remote(u64::MAX), bytes: 2, ..eight });
         assert!(matches!(remote, Error::Range { which: "remote", .. }), "{path}");
-        let word = told(Put { signal: signal(4089), ..eight });
+        let word = told(Put { signal: signal(4089, 1), ..eight });
         assert!(matches!(word, Error::Misaligned { offset: 4089 }), "{path}: {word}");
-        let word = told(Put { signal: signal(4096), ..eight });
+        let word = told(Put { signal: signal(4096, 1), ..eight });
         assert!(matches!(word, Error::Range { which: "remote", .. }), "{path}: {word}");
         let word = ep.fetch_add(stream, FetchAdd { word: Remote(4), add: 1, old: Local(0) });
         assert!(matches!(word, Err(Error::Misaligned { offset: 4 })), "{path}: {word:?}");
@@ -190,7 +168,7 @@ fn ranges_and_empty_messages_are_refused_before_anything_is_queued() {
 fn an_endpoint_connects_once_and_to_its_own_kind() {
     let bed = TestBed::fibres();
     let end = |path| Endpoint::new(&bed.gpu, &bed.nic, path, bed.memory(64), Options::default());
-    let eight = Put { from: Local(0), to: Remote(0), bytes: 8, signal: None };
+    let eight = message(0, 0, 8);
     for path in bed.paths() {
         let (mut a, mut b) = (end(path).unwrap(), end(path).unwrap());
         assert!(matches!(a.put(&bed.stream, eight), Err(Error::NotConnected)), "{path}");
@@ -233,8 +211,7 @@ fn a_peers_region_that_no_addresses_name_is_refused() {
         }
         a.connect(good).unwrap();
         b.connect(a.address()).unwrap();
-        a.put(&bed.stream, Put { from: Local(0), to: Remote(1024), bytes: 64, signal: None })
-            .unwrap();
+        a.put(&bed.stream, message(0, 1024, 64)).unwrap();
         a.quiet(&bed.stream).unwrap();
     }
 }
@@ -299,29 +276,9 @@ fn windows_of_one_slot_and_of_every_slot_size() {
                 let bytes = 3 * slot_bytes as usize + 5;
                 // Many at once, more than the window holds.
                 for k in 0..5 {
-                    pair.a
-                        .put(
-                            &bed.stream,
-                            Put {
-                                from: Local(k),
-                                to: Remote(100 + k),
-                                bytes: bytes as u64,
-                                signal: None,
-                            },
-                        )
-                        .unwrap();
+                    pair.a.put(&bed.stream, message(k, 100 + k, bytes as u64)).unwrap();
                 }
-                pair.a
-                    .put(
-                        &bed.stream,
-                        Put {
-                            from: Local(3),
-                            to: Remote(77),
-                            bytes: 1,
-                            signal: Some(Signal { word: Remote(0), add: 1 }),
-                        },
-                    )
-                    .unwrap();
+                pair.a.put(&bed.stream, Put { signal: signal(0, 1), ..message(3, 77, 1) }).unwrap();
                 pair.a.quiet(&bed.stream).unwrap();
                 let what = format!("{path}, {slots} slots of {slot_bytes}");
                 let found = read(&pair.dst, 104, bytes);
@@ -361,15 +318,7 @@ fn inband_sequences_wrap_around() {
                 let bytes = [1, 44, 5, 300, 64, 2, 17][n % 7];
                 let (local, remote) = (n * 3 % 1000, n * 97 % 7000);
                 pair.a
-                    .put(
-                        &bed.stream,
-                        Put {
-                            from: Local(local as u64),
-                            to: Remote(remote as u64),
-                            bytes: bytes as u64,
-                            signal: None,
-                        },
-                    )
+                    .put(&bed.stream, message(local as u64, remote as u64, bytes as u64))
                     .unwrap();
                 wanted[remote..remote + bytes].copy_from_slice(&sent[local..local + bytes]);
                 if n.is_multiple_of(11) {

@@ -363,26 +363,18 @@ fn on_a_card_without_atomics_they_are_refused() {
     let both = (memory(), memory());
     let (a, _b) = Endpoint::pair(&gpu, &nic, path, both, Options::default()).unwrap();
     let stream = gpu.stream().unwrap();
+    let (word, old) = (Remote(0), Local(0));
+    let put = Put { from: Local(0), to: Remote(0), bytes: 8, signal: None };
+    let signal = Some(Signal { word: Remote(64), add: 1 });
     for refused in [
-        a.fetch_add(&stream, FetchAdd { word: Remote(0), add: 1, old: Local(0) }),
-        a.compare_swap(
-            &stream,
-            CompareSwap { word: Remote(0), compare: 1, swap: 2, old: Local(0) },
-        ),
-        a.put(
-            &stream,
-            Put {
-                from: Local(0),
-                to: Remote(0),
-                bytes: 8,
-                signal: Some(Signal { word: Remote(64), add: 1 }),
-            },
-        ),
+        a.fetch_add(&stream, FetchAdd { word, add: 1, old }),
+        a.compare_swap(&stream, CompareSwap { word, compare: 1, swap: 2, old }),
+        a.put(&stream, Put { signal, ..put }),
     ] {
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("atomics") && error.contains(nic.name()), "{error}");
     }
-    a.put(&stream, Put { from: Local(0), to: Remote(0), bytes: 8, signal: None }).unwrap();
+    a.put(&stream, put).unwrap();
     a.quiet(&stream).unwrap();
 }
 

@@ -3,9 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::test_bed::*;
-use bellpush::transport::{
-    CompareSwap, FetchAdd, Get, Kick, Local, Options, Path, Put, Remote, Signal,
-};
+use bellpush::transport::{CompareSwap, FetchAdd, Get, Kick, Local, Options, Path, Put, Remote};
 use proptest::prelude::*;
 
 const REGION: usize = 16 << 10;
@@ -137,49 +135,23 @@ fn run(path: Path, options: Options, ops: &[Op]) {
         model.apply(op);
         match op {
             Op::Put { local, remote, bytes } => {
-                a.put(
-                    stream,
-                    Put {
-                        from: Local(u(local)),
-                        to: Remote(u(remote)),
-                        bytes: u(bytes),
-                        signal: None,
-                    },
-                )
-                .unwrap();
+                a.put(stream, message(u(local), u(remote), u(bytes))).unwrap();
             }
             Op::PutSignal { local, remote, bytes, word, value } => {
-                a.put(
-                    stream,
-                    Put {
-                        from: Local(u(local)),
-                        to: Remote(u(remote)),
-                        bytes: u(bytes),
-                        signal: Some(Signal { word: Remote(u(word)), add: value }),
-                    },
-                )
-                .unwrap();
+                let put = message(u(local), u(remote), u(bytes));
+                a.put(stream, Put { signal: signal(u(word), value), ..put }).unwrap();
             }
             Op::Get { local, remote, bytes } => {
-                a.get(
-                    stream,
-                    Get { from: Remote(u(remote)), to: Local(u(local)), bytes: u(bytes) },
-                )
-                .unwrap();
+                let (from, to) = (Remote(u(remote)), Local(u(local)));
+                a.get(stream, Get { from, to, bytes: u(bytes) }).unwrap();
             }
             Op::FetchAdd { word, value, result } => {
-                a.fetch_add(
-                    stream,
-                    FetchAdd { word: Remote(u(word)), add: value, old: Local(u(result)) },
-                )
-                .unwrap();
+                let (word, old) = (Remote(u(word)), Local(u(result)));
+                a.fetch_add(stream, FetchAdd { word, add: value, old }).unwrap();
             }
             Op::CompareSwap { word, compare, swap, result } => {
-                a.compare_swap(
-                    stream,
-                    CompareSwap { word: Remote(u(word)), compare, swap, old: Local(u(result)) },
-                )
-                .unwrap();
+                let (word, old) = (Remote(u(word)), Local(u(result)));
+                a.compare_swap(stream, CompareSwap { word, compare, swap, old }).unwrap();
             }
             Op::Quiet => quiet(&model, n),
         }

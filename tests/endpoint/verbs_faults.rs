@@ -10,7 +10,7 @@ use bellpush::gpu::args::{Code, OpArgs, Scope, Verb};
 use bellpush::nic::Access;
 use bellpush::nic::soft::Engine;
 use bellpush::transport::{
-    Address, Endpoint, Error, FetchAdd, Local, Memory, Options, Path, Put, Remote,
+    Address, Endpoint, Error, FetchAdd, Local, Memory, Options, Path, Remote,
 };
 use bellpush::wire::{Iova, Rkey};
 
@@ -59,14 +59,13 @@ fn a_wrong_key_ends_every_rdma_path_with_its_syndrome() {
     for path in bed.paths().filter(|&p| p != Path::TCP) {
         let Pair { a, b, src: _src, dst } =
             pair_by_key(&bed, path, 4096, &Options::default(), Rkey(0x00ab_cd00));
-        a.put(&bed.stream, Put { from: Local(0), to: Remote(0), bytes: 100, signal: None })
-            .unwrap();
+        a.put(&bed.stream, message(0, 0, 100)).unwrap();
         let ended = a.quiet(&bed.stream).unwrap_err();
         assert!(matches!(ended, Error::Completion { code: Code::CqeError, .. }), "{path}: {ended}");
         assert_eq!(syndrome(a.failure()), Some(REMOTE_ACCESS), "{path}");
         // It stays so, and nothing waits for its timeout.
         let since = Instant::now();
-        let _ = a.put(&bed.stream, Put { from: Local(0), to: Remote(0), bytes: 100, signal: None });
+        let _ = a.put(&bed.stream, message(0, 0, 100));
         assert!(a.quiet(&bed.stream).is_err(), "{path}");
         assert!(since.elapsed() < Duration::from_secs(2), "{path}");
         assert_eq!(read(&dst, 0, 100), [0; 100]);
@@ -156,12 +155,10 @@ fn a_peer_that_goes_ends_a_wait() {
     let bed = TestBed::fibres();
     for (name, _) in KERNELS.into_iter().filter(|(name, _)| bed.takes(path(name))) {
         let Pair { a, b, src: _src, dst: _dst } = bed.pair(path(name), 4096, small(3000));
-        a.put(&bed.stream, Put { from: Local(0), to: Remote(0), bytes: 100, signal: None })
-            .unwrap();
+        a.put(&bed.stream, message(0, 0, 100)).unwrap();
         a.quiet(&bed.stream).unwrap();
         drop(b);
-        a.put(&bed.stream, Put { from: Local(0), to: Remote(0), bytes: 100, signal: None })
-            .unwrap();
+        a.put(&bed.stream, message(0, 0, 100)).unwrap();
         let ended = a.quiet(&bed.stream).unwrap_err();
         assert!(matches!(ended, Error::Completion { .. }), "{name}: {ended}");
     }
@@ -316,12 +313,7 @@ fn an_endpoint_may_go_before_its_kernels() {
         let (bed, _engine) = TestBed::manual();
         let pair = bed.pair(path(name), 1 << 16, small(200));
         for _ in 0..3 {
-            pair.a
-                .put(
-                    &bed.stream,
-                    Put { from: Local(0), to: Remote(0), bytes: 1 << 16, signal: None },
-                )
-                .unwrap();
+            pair.a.put(&bed.stream, message(0, 0, 1 << 16)).unwrap();
             pair.a
                 .fetch_add(&bed.stream, FetchAdd { word: Remote(0), add: 1, old: Local(0) })
                 .unwrap();
@@ -341,12 +333,7 @@ fn host_posted_paths_end_when_the_engine_stands_still() {
         let pair = bed.pair(path(name), 1 << 16, small(50));
         let begun = Instant::now();
         // More than window and ring hold: some put, or the quiet, has to give up.
-        let ended = (0..40).try_for_each(|_| {
-            pair.a.put(
-                &bed.stream,
-                Put { from: Local(0), to: Remote(0), bytes: 1 << 16, signal: None },
-            )
-        });
+        let ended = (0..40).try_for_each(|_| pair.a.put(&bed.stream, message(0, 0, 1 << 16)));
         let ended = ended.and_then(|()| pair.a.quiet(&bed.stream));
         assert!(matches!(ended, Err(Error::Timeout { .. })), "{name}: {ended:?}");
         assert!(begun.elapsed() < Duration::from_secs(20), "{name}: {:?}", begun.elapsed());

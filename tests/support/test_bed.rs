@@ -12,7 +12,7 @@ use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Loaded, Module, Stream};
 use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{LineFormat, Nic, NicError, Order, open_verbs};
-use bellpush::transport::{Endpoint, Error, Memory, Options, Path};
+use bellpush::transport::{Endpoint, Error, Local, Memory, Options, Path, Put, Remote, Signal};
 
 /// Statuses as a kernel writes them.
 pub const OK: u32 = 0;
@@ -216,6 +216,16 @@ pub fn op(pair: &Pair, verb: Verb, scope: Scope, bytes: u64) -> OpArgs {
     op.local = pair.src.addr();
     op.bytes = bytes;
     op
+}
+
+/// A message without a signal.
+pub fn message(from: u64, to: u64, bytes: u64) -> Put {
+    Put { from: Local(from), to: Remote(to), bytes, signal: None }
+}
+
+/// What adds to the peer's word behind a message.
+pub fn signal(word: u64, add: u64) -> Option<Signal> {
+    Some(Signal { word: Remote(word), add })
 }
 
 pub fn read(memory: &Memory, offset: usize, bytes: usize) -> Vec<u8> {

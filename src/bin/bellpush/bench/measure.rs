@@ -261,10 +261,8 @@ impl<'a> Lane<'a> {
             if m % row == 0 {
                 begun = Instant::now();
             }
-            let mut done = sender.put(
-                &self.rig.stream,
-                Put { from: Local(at), to: Remote(at), bytes: size as u64, signal: None },
-            );
+            let put = Put { from: Local(at), to: Remote(at), bytes: size as u64, signal: None };
+            let mut done = sender.put(&self.rig.stream, put);
             let whole = (m + 1) % row == 0;
             if !streaming && whole {
                 done = done.and_then(|()| sender.quiet(&self.rig.stream));
