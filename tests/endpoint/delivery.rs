@@ -10,9 +10,6 @@ use bellpush::transport::{
     Remote,
 };
 
-/// Which engine the NICs have, unless tests/engine.rs takes this in: it says its own.
-#[allow(dead_code)]
-
 const SIZES: [usize; 18] =
     [1, 3, 4, 7, 8, 15, 16, 17, 63, 64, 100, 220, 221, 4095, 4096, 4097, 3 * 4096 + 5, 200_000];
 const REGION: usize = 256 << 10;
