@@ -13,6 +13,7 @@ use crate::vendor::Vendor;
 use bellpush_nic::Mtu;
 use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use bellpush_wire::roce::{Operation, Packet, Position, Reth};
+use bellpush_wire::wqe::MAX_MESSAGE_BYTES;
 use bellpush_wire::{Iova, Rkey};
 
 /// The message that is coming in.
@@ -107,6 +108,8 @@ impl Assembly {
         };
         let receive = self.take(qp)?;
         let room: u64 = receive.entries().iter().map(|e| u64::from(e.bytes)).sum();
+        // No message is longer, whatever the entries hold: a CQE counts its bytes in 32 bits.
+        let room = room.min(MAX_MESSAGE_BYTES.into());
         let end = offset + packet.payload.len();
         let moving = recv::Moving { qp, counter: receive.counter };
         let moved = match end as u64 <= room {
@@ -264,4 +267,56 @@ fn deliver(
     }
     Live::add(&qp.counters.receives, 1);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SoftConfig, SoftNic};
+    use bellpush_mem::{HostMem, View};
+    use bellpush_nic::queue::HostQp;
+    use bellpush_nic::{Nic, QpAttr};
+    use bellpush_wire::roce::{Bth, Headers, Opcode, Service, Tail};
+    use bellpush_wire::wqe::Sge;
+    use bellpush_wire::{Lkey, Psn};
+
+    /// Its CQE would say the bytes that are left over 4 GiB.
+    #[test]
+    fn no_send_is_longer_than_a_message_whatever_its_receive_holds() {
+        let attr = QpAttr {
+            sq_blocks: 4,
+            rq_wqes: 4,
+            rq_sges: 4,
+            send_cqes: 4,
+            recv_cqes: 4,
+            rnr_retry: 7,
+            ack_timeout: 14,
+            inband: None,
+            blueflame: false,
+        };
+        // One byte more than a message, and one less.
+        for (offset, expected) in [
+            (MAX_MESSAGE_BYTES, Syndrome::LocalLength),
+            (MAX_MESSAGE_BYTES - 1, Syndrome::LocalProt),
+        ] {
+            let (nic, _engines) = SoftNic::manual(&SoftConfig::default()).unwrap();
+            let memory = HostMem::alloc(nic.queue_bytes(&attr)).unwrap();
+            let qp = nic.create(&attr, &View::new(&memory, 0, memory.len()).unwrap()).unwrap();
+            let mut host = HostQp::new(&*qp);
+            // Of a key that is none: what fits is refused when it is to be written.
+            let entry = Sge { addr: Iova(0), lkey: Lkey(1), bytes: MAX_MESSAGE_BYTES };
+            host.rq.post(&[entry; 4]).unwrap();
+            let operation = Operation::send(Position::Last, Tail::Plain);
+            let bth = Bth::new(Opcode::new(Service::Rc, operation), qp.qpn, Psn::new(0));
+            let packet = Packet { headers: Headers::new(bth), payload: &[1] };
+            let message = Message::Send { offset: offset as usize };
+            let mut assembly = Assembly { message, receive: None };
+            let regions = nic.device.mrs.read();
+            let refused =
+                assembly.accept(&qp, Domain::of(&qp, &regions), &packet, Mtu::new(256).unwrap());
+            assert!(matches!(refused, Err(Refused::Receive(..))), "{refused:?}");
+            let cqe = host.poll_recv().unwrap().unwrap();
+            assert_eq!(Syndrome::from_code(cqe.syndrome), Some(expected));
+        }
+    }
 }
