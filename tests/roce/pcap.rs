@@ -317,6 +317,22 @@ fn a_capture_is_its_owners_alone_and_goes_where_it_was_sent() {
 }
 
 #[test]
+fn a_pipe_without_a_reader_is_refused_and_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (told, tells) = std::sync::mpsc::channel();
+    let there = path.clone();
+    std::thread::spawn(move || told.send(Pcap::create(&there).map(drop)));
+    let refused = tells.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits");
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::ENXIO));
+    // To one that is read, writing waits for the reader, whatever opening did.
+    let reader = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+    drop(Pcap::create(&path).unwrap());
+    assert_eq!(std::io::Read::read(&mut reader.unwrap(), &mut [0; 64]).unwrap(), 24);
+}
+
+#[test]
 fn a_file_that_cannot_be_written_is_named_once_and_stops_nothing() {
     let net = ShmNet::anonymous(false).unwrap();
     for path in ["/nowhere/x.pcap", "/dev/full"] {

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use bellpush_mem::hidden::Hidden;
 use bellpush_wire::roce::{Addresses, Envelope, ICRC_BYTES, MAX_IP_UDP_BYTES, icrc};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
 const LINKTYPE_ETHERNET: u32 = 1;
@@ -30,10 +31,11 @@ pub struct Pcap {
 impl Pcap {
     /// Makes the file, or empties the one that is there. It holds payload, so it is for its owner
     /// alone. Neither a link is followed nor another user's file taken: in a directory that others
-    /// can write to, such as `/tmp`, they could have the capture written where they want it.
+    /// can write to, such as `/tmp`, they could have the capture written where they want it. A named pipe needs its
+    /// reader first.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's; `ENXIO` for a named pipe without a reader.
     pub fn create(path: &Path) -> io::Result<Self> {
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, Kept(Hidden::new(open(path)?)));
         out.write_all(&MAGIC_NS.to_le_bytes())?;
@@ -93,8 +95,11 @@ impl Pcap {
 
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.write(true).create(true).truncate(false).mode(0o600);
+    // Who opens a named pipe would wait for its reader, and a device's engine with it.
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = options.open(path)?;
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
     let meta = file.metadata()?;
     // A pipe to a program that reads along is as it is.
     if meta.is_file() {
