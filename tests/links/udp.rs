@@ -12,7 +12,7 @@ use crate::suite;
 use crate::suite::{Maker, expect, push, send_all, send_one};
 use bellpush::nic::soft::link::{Link, LinkError, TxBatch, UdpLink};
 use bellpush::wire::roce::{
-    Addresses, Bth, Envelope, Headers, Opcode, Operation, Packet, ROCE_PORT,
+    Addresses, Bth, Envelope, Fields, Headers, Opcode, Operation, Packet, ROCE_PORT,
 };
 use bellpush::wire::{Psn, Qpn};
 use nix::sched::{CloneFlags, unshare};
@@ -304,6 +304,28 @@ fn a_port_goes_down_with_its_interface() {
         assert!(ip("link set wire0 up"));
         becomes(true);
     });
+}
+
+/// No socket takes a hop limit of 0. The packet is lost, and what went before it goes once.
+#[test]
+fn a_packet_whose_fields_the_socket_refuses_costs_no_other() {
+    let (mut a, mut b) = (UdpLink::open_free().unwrap(), UdpLink::open_free().unwrap());
+    let (from, to) = (a.address(), b.address());
+    let mut batch = TxBatch::new(3);
+    for (psn, hop_limit) in [(0, 64), (1, 0), (2, 64)] {
+        let fields = Fields { hop_limit, traffic_class: 8, ..Fields::default() };
+        let bth = Bth::new(Opcode::rc(Operation::SendOnly), Qpn(7), Psn::new(psn));
+        let envelope = Envelope::new(Addresses::new(from, to).unwrap(), ROCE_PORT).with(&fields);
+        assert!(batch.push_with(to, fields, |buf| {
+            Some(Headers::new(bth).emit(0, buf).finish(Some(&envelope)))
+        }));
+    }
+    send_all(&mut a, &mut batch);
+    let psns: Vec<_> = expect(&mut b, 2).into_iter().map(|(psn, ..)| psn).collect();
+    assert_eq!(psns, [0, 2]);
+    thread::sleep(Duration::from_millis(50));
+    assert!(suite::drain(&mut b).is_empty(), "a packet came twice");
+    assert_eq!((a.counters().tx_packets, a.counters().tx_lost), (2, 1));
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! whether it still is what it was.
 
 use std::cell::RefCell;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, RangeInclusive};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -98,6 +99,33 @@ impl<F> Hidden<F> {
     /// Whether the descriptor still stands for the file.
     pub fn is_there(&self) -> bool {
         self.mark.is_there()
+    }
+}
+
+impl<F: AsRawFd> Hidden<F> {
+    /// Flags of a network interface (`IFF_UP` and so on), as this socket's network namespace has it.
+    ///
+    /// Libc's own functions open a socket for each look. A program that closed that meanwhile would be ended by glibc,
+    /// which takes what it then reads for somebody else's.
+    ///
+    /// # Errors
+    /// The system's; `ENODEV` where no interface has the name.
+    pub fn interface_flags(&self, name: &str) -> io::Result<libc::c_int> {
+        // SAFETY: all zeros are a request.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        // The last byte stays 0; the system's names are shorter.
+        let most = request.ifr_name.len() - 1;
+        for (to, from) in request.ifr_name[..most].iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let fd = self.file.as_raw_fd();
+        // By the system call itself, as above.
+        // SAFETY: reads the name and writes the flags; what is no socket refuses.
+        match unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::SIOCGIFFLAGS, &raw mut request) } {
+            // SAFETY: the call has written this field.
+            0 => Ok(unsafe { request.ifr_ifru.ifru_flags }.into()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 
@@ -201,6 +229,19 @@ mod tests {
         drop(kept);
         assert!(!is_hidden(fd) && hidden_in(fd..=fd).next().is_none());
         assert!(!is_hidden(-1) && !is_hidden(RawFd::MAX));
+    }
+
+    #[test]
+    fn a_socket_that_is_there_tells_of_interfaces() {
+        let socket = Hidden::new(std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap());
+        let flags = socket.interface_flags("lo").unwrap();
+        assert_eq!(flags & (libc::IFF_UP | libc::IFF_LOOPBACK), libc::IFF_UP | libc::IFF_LOOPBACK);
+        for none in ["no such one", "a name that is longer than one of an interface"] {
+            let refused = socket.interface_flags(none).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::ENODEV));
+        }
+        let file = Hidden::new(file(1000));
+        assert!(file.interface_flags("lo").is_err());
     }
 
     #[test]

@@ -23,12 +23,13 @@ use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 
+use nix::net::if_::InterfaceFlags;
 use quinn_udp::{Transmit, UdpSockRef};
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg, sockopt};
 
 use self::inbox::{Datagram, Inbox};
-use self::socket::{Interface, endpoint, interface_of};
+use self::socket::{Interface, endpoint, interface_of, is_up};
 use super::{Carries, Link, LinkCounters, LinkError, Outgoing, Received, Run, TxBatch};
 use bellpush_wire::roce::{
     Addresses, Envelope, Fields, MAX_PACKET_BYTES, ROCE_PORT, UDP_HEADER_BYTES,
@@ -140,6 +141,8 @@ impl UdpLink {
         if self.fields == Some(fields) {
             return Ok(());
         }
+        // Until both are set: the socket may take one and refuse the other.
+        self.fields = None;
         let socket = &self.udp.opened.socket;
         let (class, hops) = (fields.traffic_class, fields.hop_limit);
         let set = match self.addr {
@@ -277,7 +280,12 @@ impl Link for UdpLink {
     fn send(&mut self, _now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
         let (mut taken, mut one_by_one) = (0, 0);
         while let Some(fields) = batch.iter().nth(taken).map(|packet| packet.fields) {
-            self.set_fields(fields)?;
+            if self.set_fields(fields).is_err() {
+                // An error would have what was sent before it sent again.
+                self.counters.tx_lost += 1;
+                taken += 1;
+                continue;
+            }
             let run = self.gso_run(batch, taken).filter(|_| one_by_one <= taken);
             let sent = if let Some(run) = &run {
                 self.send_run(run)
@@ -344,9 +352,13 @@ impl Link for UdpLink {
     }
 
     fn is_up(&mut self) -> bool {
-        // To look takes a descriptor. A process that has no more keeps its port as it was.
-        if let Ok(found) = interface_of(self.addr) {
-            self.interface.is_up = found.is_some_and(|interface| interface.is_up);
+        // What else goes wrong says nothing of the interface: the program may have closed the socket.
+        match self.udp.opened.socket.interface_flags(&self.interface.name) {
+            Ok(flags) => self.interface.is_up = is_up(InterfaceFlags::from_bits_retain(flags)),
+            Err(e) if e.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
+                self.interface.is_up = false;
+            }
+            Err(_) => {}
         }
         self.interface.is_up
     }

@@ -80,6 +80,7 @@ fn with_state(socket: Socket) -> Result<Opened, LinkError> {
         socket.set_recv_buffer_size(RECV_BUFFER_BYTES).map_err(system("SO_RCVBUF"))?;
     }
     let recv_bytes = socket.recv_buffer_size().map_err(system("SO_RCVBUF"))?;
+    // The child of a fork in another thread, after the bind and before this, holds the address.
     Ok(Opened { socket: Hidden::new(socket), state, recv_bytes })
 }
 
@@ -143,13 +144,17 @@ pub(super) fn interface_of(addr: IpAddr) -> Result<Option<Interface>, LinkError>
             };
             return Ok(Some(Interface {
                 mtu: mtu.unwrap_or(default),
-                is_up: flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING),
+                is_up: is_up(flags),
                 scope: scope.unwrap_or(0),
                 name: entry.interface_name,
             }));
         }
     }
     Ok(None)
+}
+
+pub(super) fn is_up(flags: InterfaceFlags) -> bool {
+    flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING)
 }
 
 fn ip(addr: &SockaddrStorage) -> Option<IpAddr> {
