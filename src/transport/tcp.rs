@@ -49,6 +49,8 @@ struct State {
 
 struct Sender {
     stream: TcpStream,
+    /// Bound of each header, piece of a payload, and answer.
+    timeout: Duration,
     frames: u64,
     buffer: Vec<u8>,
 }
@@ -130,7 +132,8 @@ impl Tcp {
         stream.set_nodelay(true).map_err(tcp("cannot connect"))?;
         stream.set_read_timeout(Some(self.timeout)).map_err(tcp("cannot connect"))?;
         stream.set_write_timeout(Some(self.timeout)).map_err(tcp("cannot connect"))?;
-        let sender = Some(Sender { stream, frames: 0, buffer: vec![0; PIECE] });
+        let sender =
+            Some(Sender { stream, timeout: self.timeout, frames: 0, buffer: vec![0; PIECE] });
         *self.lock() = State { sender, ..State::default() };
         Ok(())
     }
@@ -222,7 +225,7 @@ impl Tcp {
         self.ended(&state)?;
         state.send(|sender| {
             sender.frame(FLUSH, 0, 0)?;
-            let answer = sender.answer(self.timeout).map_err(tcp("no answer from the peer"))?;
+            let answer = sender.answer().map_err(tcp("no answer from the peer"))?;
             if answer != sender.frames {
                 let source = io::Error::new(ErrorKind::InvalidData, "the peer lost frames");
                 return Err(Error::Tcp { what: "flush", source });
@@ -262,32 +265,44 @@ impl Sender {
         for (word, value) in header.chunks_exact_mut(8).zip([kind, offset, bytes]) {
             word.copy_from_slice(&value.to_le_bytes());
         }
-        self.stream.write_all(&header).map_err(tcp("cannot send"))?;
+        self.whole(header.len(), |mut stream, done| stream.write(&header[done..]))
+            .map_err(tcp("cannot send"))?;
         self.frames += 1;
         Ok(())
     }
 
-    /// The answer to a flush: one wait, however many parts it comes in.
-    fn answer(&mut self, timeout: Duration) -> io::Result<u64> {
-        let (mut answer, mut have, since) = ([0; 8], 0, Instant::now());
-        loop {
-            match self.stream.read(&mut answer[have..]) {
+    /// The answer to a flush.
+    fn answer(&self) -> io::Result<u64> {
+        let mut answer = [0; 8];
+        self.whole(answer.len(), |mut stream, done| stream.read(&mut answer[done..]))?;
+        Ok(u64::from_le_bytes(answer))
+    }
+
+    fn write_buffer(&self, n: usize) -> Result<(), Error> {
+        self.whole(n, |mut stream, done| stream.write(&self.buffer[done..n]))
+            .map_err(tcp("cannot send"))
+    }
+
+    /// Reads or writes `bytes` bytes: one wait, however many parts they go in. A peer that takes or
+    /// gives a byte now and then does not make it longer.
+    fn whole(
+        &self,
+        bytes: usize,
+        mut part: impl FnMut(&TcpStream, usize) -> io::Result<usize>,
+    ) -> io::Result<()> {
+        let (mut done, since) = (0, Instant::now());
+        while done < bytes {
+            if since.elapsed() >= self.timeout {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            match part(&self.stream, done) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(n) => have += n,
+                Ok(n) => done += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
-            if have == answer.len() {
-                return Ok(u64::from_le_bytes(answer));
-            }
-            if since.elapsed() >= timeout {
-                return Err(ErrorKind::TimedOut.into());
-            }
         }
-    }
-
-    fn write_buffer(&mut self, n: usize) -> Result<(), Error> {
-        self.stream.write_all(&self.buffer[..n]).map_err(tcp("cannot send"))
+        Ok(())
     }
 }
 

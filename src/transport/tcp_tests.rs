@@ -147,3 +147,33 @@ fn an_answer_in_parts_is_waited_for_once() {
         assert!(matches!(ended, Err(Error::Tcp { .. })), "{ended:?}");
     });
 }
+
+/// The same of a put's piece, which a peer takes little by little.
+#[test]
+fn a_piece_that_is_taken_in_parts_is_waited_for_once() {
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    let options = Options::default().timeout(Duration::from_millis(400));
+    let mut a = Tcp::new(&gpu, gpu.alloc(PIECE).unwrap().into(), &options).unwrap();
+    let strange = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    // Little is on its way at once, so that every part that is taken lets some more go.
+    socket2::SockRef::from(&strange).set_recv_buffer_size(4096).unwrap();
+    a.connect(strange.local_addr().unwrap()).unwrap();
+    let (mut peer, _) = strange.accept().unwrap();
+    let state = a.lock();
+    socket2::SockRef::from(&state.sender.as_ref().unwrap().stream)
+        .set_send_buffer_size(4096)
+        .unwrap();
+    drop(state);
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            let mut part = [0; 4096];
+            while peer.read(&mut part).is_ok_and(|n| n > 0) {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let put = Put { from: Local(0), to: Remote(0), bytes: PIECE as u64, signal: None };
+        let ended = a.put(&gpu.stream().unwrap(), put);
+        assert!(matches!(ended, Err(Error::Tcp { .. })), "{ended:?}");
+        drop(a); // and with it the connection, which the peer reads to its end
+    });
+}
