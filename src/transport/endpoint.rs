@@ -303,7 +303,9 @@ impl Endpoint {
         }
     }
 
-    /// Why the queue pair ended, if it did; readable while kernels run.
+    /// Why the queue pair or the connection ended, if it did; readable while kernels run. On paths
+    /// that kernels post, one of their waits has to have met the error: they alone take completions
+    /// there.
     pub fn failure(&self) -> Option<Error> {
         match &self.inner {
             Inner::Kernel(posted) => posted.ended().err(),

@@ -308,7 +308,8 @@ impl HostPosted {
     }
 
     pub fn failure(&self) -> Option<Error> {
-        self.lock().error()
+        let mut state = self.lock();
+        state.poll().err().or_else(|| state.error())
     }
 
     pub fn max_credits_in_use(&self) -> u32 {

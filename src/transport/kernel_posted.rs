@@ -196,8 +196,8 @@ impl KernelPosted {
         }
     }
 
-    /// What is pushed, a kernel reads. Another GPU's memory may receive, and be pulled, but this GPU's kernels may not
-    /// reach it.
+    /// What is pushed, a kernel reads: another GPU's memory may receive, and be pulled, but this GPU's
+    /// kernels may not reach it.
     fn payload(&self) -> Result<(), Error> {
         match &self.rdma.local {
             Memory::Device(mem)
