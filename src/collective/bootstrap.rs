@@ -70,6 +70,12 @@ pub enum BootstrapError {
         /// Number of ranks.
         ranks: u32,
     },
+    /// A timeout of 0.
+    #[error("the timeout of {what} is 0, and must be more")]
+    NoTime {
+        /// Of what.
+        what: &'static str,
+    },
     /// Rank 0 could not listen.
     #[error("rank 0 cannot listen at {root}: {source}")]
     Listen {

@@ -9,7 +9,10 @@ use super::calls::Calls;
 use super::layout::Layout;
 use super::member::{MAX_THREADS, Member, Options};
 use super::{Algorithm, Call, Dtype, Error, Op};
-use crate::gpu::collective_args::{BLOCK_BYTES, CollArgs, DEPTH, SHARED_BYTES};
+use crate::gpu::collective_args::{
+    BLOCK_BYTES, CollArgs, DEPTH, HEADER_BYTES, QUICK_ALL_BYTES, QUICK_BYTES, QUICK_SLOT_BYTES,
+    QUICK_SLOTS, SHARED_BYTES,
+};
 use crate::gpu::{DeviceMem, Dims, Gpu, GpuError, Graph, Kept, Kernel, Mapped, Stream};
 use crate::nic::Nic;
 use crate::transport::{Endpoint, Memory};
@@ -35,6 +38,22 @@ const PIECES: u64 = 3;
 /// their successors where an engine may run on the same GPU: the engine needs room beside twice as
 /// many.
 const EARLY_BESIDE_ENGINE: u32 = 16;
+/// Constants of this build that decide how a call goes and where its messages lie. They must be
+/// equal at all ranks.
+pub(super) const ALIKE: [u64; 12] = [
+    HEADER_BYTES,
+    DEPTH,
+    QUICK_BYTES,
+    QUICK_SLOTS,
+    QUICK_SLOT_BYTES,
+    QUICK_ALL_BYTES,
+    QUICK_SHARE,
+    QUICK_AT_ONCE,
+    QUICK_BEYOND,
+    QUICK_SHARE_IN_GPU,
+    QUICK_BEYOND_IN_GPU,
+    PIECES,
+];
 /// Interval at which a waiting thread checks whether a call has ended the communicator.
 const LOOK: Duration = Duration::from_millis(50);
 /// Bound of a drop's wait for sent messages.

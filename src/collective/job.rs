@@ -163,6 +163,11 @@ impl Job {
 
     /// Checks that the numbers form a job.
     pub(super) fn check(&self) -> Result<(), BootstrapError> {
+        for (what, timeout) in [("joining", self.join_timeout), ("an exchange", self.timeout)] {
+            if timeout.is_zero() {
+                return Err(BootstrapError::NoTime { what });
+            }
+        }
         check(self.rank, self.ranks)
     }
 }
@@ -209,6 +214,7 @@ fn resolve(name: &'static str, given: &str, port: u16) -> Result<SocketAddr, Boo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collective::Bootstrap;
 
     fn job(vars: &[(&str, &str)]) -> Result<Option<Job>, BootstrapError> {
         let var = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
@@ -235,6 +241,19 @@ mod tests {
         assert_ne!(step(slurm, "0"), step(slurm, "1"));
         let mpi = ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"];
         assert_eq!(step(mpi, "0"), step(mpi, "1"));
+    }
+
+    #[test]
+    fn a_timeout_of_0_is_named() {
+        let vars = [("RANK", "1"), ("WORLD_SIZE", "2"), ("BELLPUSH_JOB_SECRET", "s")];
+        let job = job(&[&vars[..], &[("BELLPUSH_ROOT", "127.0.0.1:1")]].concat()).unwrap().unwrap();
+        for job in [
+            Job { join_timeout: Duration::ZERO, ..job.clone() },
+            Job { timeout: Duration::ZERO, ..job.clone() },
+        ] {
+            let refused = Bootstrap::join(&job).err().expect("no time");
+            assert!(matches!(refused, BootstrapError::NoTime { .. }), "{refused}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::{End, RankAddress};
-use super::communicator::{Communicator, Inner};
+use super::communicator::{ALIKE, Communicator, Inner};
 use super::layout::Layout;
 use super::{Algorithm, Error};
 use crate::gpu::args::DeviceEndpoint;
@@ -201,6 +201,8 @@ impl Options {
         let named = |name: &str, value: &dyn std::fmt::Display| (name.into(), value.to_string());
         vec![
             named("version", &env!("CARGO_PKG_VERSION")),
+            // Builds of one version may differ in these.
+            named("constants", &format!("{ALIKE:?}")),
             named("ranks", &ranks),
             named("NICs", &nics),
             named("channels", &self.channels),
