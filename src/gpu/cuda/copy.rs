@@ -43,13 +43,23 @@ impl CopyLanes {
         Ok(Self { lanes, next: AtomicUsize::new(0) })
     }
 
-    /// A free lane, or a wait for the next one in turn.
     fn take(&self) -> MutexGuard<'_, Lane> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
-        (0..LANES).find_map(|i| self.lanes[(first + i) % LANES].try_lock().ok()).unwrap_or_else(
-            || self.lanes[first % LANES].lock().unwrap_or_else(PoisonError::into_inner),
-        )
+        free(&self.lanes, first, |lane| !lane.broken)
     }
+}
+
+/// A free lane that works, or the turn of one that does. Where none does any more, one that says why.
+fn free<'a, T>(
+    lanes: &'a [Mutex<T>],
+    first: usize,
+    works: impl Fn(&T) -> bool,
+) -> MutexGuard<'a, T> {
+    let wait = |lane: &'a Mutex<T>| lane.lock().unwrap_or_else(PoisonError::into_inner);
+    let in_turn = || (0..lanes.len()).map(|i| &lanes[(first + i) % lanes.len()]);
+    let free = in_turn().filter_map(|lane| lane.try_lock().ok()).find(|lane| works(lane));
+    free.or_else(|| in_turn().map(wait).find(|lane| works(lane)))
+        .unwrap_or_else(|| wait(&lanes[first % lanes.len()]))
 }
 
 impl Lane {
@@ -354,4 +364,23 @@ fn finish(ended: Result<(), GpuError>, pin: Arc<Pin>) -> Result<(), MemError> {
         pin.lose();
     }
     ended.map_err(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_did_not_end_costs_its_own_lane_alone() {
+        let lanes = [true, false, true, true].map(Mutex::new);
+        let works = |works: &bool| *works;
+        for first in 0..8 {
+            assert!(*free(&lanes, first, works));
+        }
+        let held = [0, 2].map(|n| lanes[n].lock().unwrap());
+        assert!((0..4).all(|first| *free(&lanes, first, works)), "one is free");
+        drop(held);
+        lanes.iter().for_each(|lane| *lane.lock().unwrap() = false);
+        assert!((0..4).all(|first| !*free(&lanes, first, works)), "it says why");
+    }
 }

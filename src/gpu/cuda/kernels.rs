@@ -122,7 +122,8 @@ impl Device {
 }
 
 impl LoadedModule {
-    /// Records every kernel of a module and loads it now, whatever CUDA_MODULE_LOADING says.
+    /// Records every kernel of a module that takes one parameter or none, and loads it now,
+    /// whatever CUDA_MODULE_LOADING says.
     fn find_functions(&mut self, module: CUmodule) -> Result<(), GpuError> {
         let mut count = 0;
         // SAFETY: writes one count.
@@ -142,9 +143,12 @@ impl LoadedModule {
             check("cuFuncGetName", unsafe { sys::cuFuncGetName(&raw mut name, function) })?;
             // SAFETY: the driver's string ends with 0 and lives as long as the module.
             let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+            if parameter(function, 1)?.is_some() {
+                continue; // a launch hands one over, and the driver would read the next from behind it
+            }
             let entry = Entry {
                 raw: function,
-                args_bytes: args_bytes(function)?,
+                args_bytes: parameter(function, 0)?.unwrap_or(0),
                 compiled_for: compiled_for(function)?,
             };
             self.functions.insert(name, entry);
@@ -162,14 +166,14 @@ impl LoadedModule {
     }
 }
 
-/// Bytes of a kernel's first parameter; 0 if it has none.
-fn args_bytes(function: CUfunction) -> Result<usize, GpuError> {
+/// Bytes of a kernel's n-th parameter; `None` if it has fewer.
+fn parameter(function: CUfunction, n: usize) -> Result<Option<usize>, GpuError> {
     let (mut offset, mut bytes) = (0, 0);
     // SAFETY: writes two words.
-    let code = unsafe { sys::cuFuncGetParamInfo(function, 0, &raw mut offset, &raw mut bytes) };
+    let code = unsafe { sys::cuFuncGetParamInfo(function, n, &raw mut offset, &raw mut bytes) };
     match code {
-        CUresult::CUDA_SUCCESS => Ok(bytes),
-        CUresult::CUDA_ERROR_INVALID_VALUE => Ok(0), // no such parameter
+        CUresult::CUDA_SUCCESS => Ok(Some(bytes)),
+        CUresult::CUDA_ERROR_INVALID_VALUE => Ok(None),
         code => Err(failed("cuFuncGetParamInfo", code)),
     }
 }

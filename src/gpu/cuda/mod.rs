@@ -215,6 +215,9 @@ fn covered(addr: u64, bytes: usize, piece: impl Fn(u64) -> Option<u64>) -> bool 
 /// threads the outermost one leaves its context current: no other code relies on another context
 /// there, and two changes around each copy of the engine would be noticeable.
 fn make_current(ctx: &CudaContext) -> Result<Current, GpuError> {
+    // What a drop of cudarc's met it keeps, and says as the next call's error. Nobody can do anything about it, and a
+    // context that is broken says so by itself.
+    let _ = ctx.check_err();
     let raw = ctx.cu_ctx() as usize;
     let (before, depth) = HELD.get();
     let mut callers = None;
