@@ -1,7 +1,7 @@
 //! A process's part of a job: its GPU, its NICs, its communicator.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bellpush::collective::{
@@ -94,6 +94,9 @@ pub struct Comm {
     bootstrap: Bootstrap,
     /// Number of calls since the last synchronisation.
     calls: AtomicU32,
+    /// Why calls ended where the communicator itself continues, such as a call that did not end in
+    /// time: every later call returns it.
+    ended: OnceLock<String>,
     /// Process that joined. The child of a fork has neither its threads nor its memory, and must
     /// not use its connections.
     process: u32,
@@ -135,8 +138,8 @@ impl Comm {
         let communicator = Self::connect(options, &made, &job, &gpu, &mut bootstrap)
             .inspect_err(|why| bootstrap.fail(&why.text))?;
         let (stream, event) = (gpu.stream()?, gpu.event()?);
-        let (calls, process) = (AtomicU32::new(0), std::process::id());
-        Ok(Self { communicator, stream, event, gpu, bootstrap, calls, process })
+        let (calls, ended, process) = (AtomicU32::new(0), OnceLock::new(), std::process::id());
+        Ok(Self { communicator, stream, event, gpu, bootstrap, calls, ended, process })
     }
 
     /// NICs of this process, and the rank on them.
@@ -204,6 +207,7 @@ impl Comm {
         if self.gpu.is_host() {
             self.check_process()?; // with CUDA the driver refuses, and a call costs no system call
         }
+        self.check_ended()?;
         let bytes = usize::try_from(count.saturating_mul(dtype.bytes())).unwrap_or(usize::MAX);
         if self.gpu.is_host() && stream != 0 {
             return Err(Failure::refused("the host executor has no CUDA streams: pass NULL"));
@@ -227,7 +231,7 @@ impl Comm {
             return self.synchronize();
         }
         // SAFETY: the caller's promise.
-        unsafe { self.stream.precede(stream, &self.event) }.map_err(queued)?;
+        unsafe { self.stream.precede(stream, &self.event) }.map_err(|why| self.end(why))?;
         if self.calls.fetch_add(1, Ordering::Relaxed) >= CALLS {
             self.synchronize()
         } else {
@@ -242,17 +246,33 @@ impl Comm {
         Err(Failure::refused("the communicator is of the process that forked this one"))
     }
 
+    fn check_ended(&self) -> Result<(), Failure> {
+        self.ended.get().map_or(Ok(()), |why| Err(Failure::failed(why)))
+    }
+
+    /// Takes note of what ends the communicator, of calls that were queued.
+    fn end(&self, why: impl Into<Failure>) -> Failure {
+        let failure = queued(why);
+        if failure.code != Code::Differs {
+            self.ended.get_or_init(|| failure.text.clone());
+        }
+        failure
+    }
+
     pub fn synchronize(&self) -> Result<(), Failure> {
         self.check_process()?;
         self.calls.store(0, Ordering::Relaxed);
-        let ended = self.communicator.synchronize(&self.stream);
+        let waited = || Ok(self.communicator.synchronize(&self.stream)?);
+        let ended =
+            self.check_ended().and_then(|()| waited().map_err(|why: Failure| self.end(why)));
         let Err(why) = ended else { return Ok(()) };
         // After the return the elements are the program's again, which may free them.
         let _ = self.stream.synchronize(END);
         if at_rest(&self.stream, LANES) {
-            return Err(queued(why));
+            return Err(why);
         }
-        let text = format!("{why}; kernels are still at it: the elements must stay for good");
+        let text =
+            format!("{}; kernels are still at it: the elements must stay for good", why.text);
         Err(Failure { code: Code::InUse, text })
     }
 
@@ -331,15 +351,60 @@ mod tests {
         assert_eq!(queued(collective::Error::Overlap).code, Code::Failed);
     }
 
+    fn pair(timeout: Duration, executor: HostOptions) -> (Arc<Gpu>, Vec<Communicator>) {
+        let gpu = Gpu::open(gpu::Executor::Host(executor)).unwrap();
+        let nic: Arc<dyn Nic> = SoftNic::open(SoftConfig::default()).unwrap();
+        let mut options = collective::Options::new("push/inband".parse().unwrap());
+        (options.channels, options.timeout) = (1, timeout);
+        let places = [(gpu.clone(), nic.clone()), (gpu.clone(), nic)];
+        let ranks = Communicator::threads(&places, &options).unwrap();
+        (gpu, ranks)
+    }
+
+    /// The communicator itself goes on after a wait that was too short, but its calls' elements are the program's.
+    #[test]
+    fn after_a_failure_every_call_says_failed() {
+        let (gpu, mut ranks) = pair(Duration::from_secs(3), HostOptions::default());
+        let job = Job {
+            rank: 0,
+            ranks: 1,
+            local_rank: 0,
+            root: ([127, 0, 0, 1], 1).into(),
+            secret: String::new(),
+            start: String::new(),
+            communicator: "after a failure".into(),
+            join_timeout: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+        };
+        let (stream, event) = (gpu.stream().unwrap(), gpu.event().unwrap());
+        let comm = Comm {
+            communicator: ranks.remove(0),
+            stream,
+            event,
+            gpu,
+            bootstrap: Bootstrap::join(&job).unwrap(),
+            calls: AtomicU32::new(0),
+            ended: OnceLock::new(),
+            process: std::process::id(),
+        };
+        comm.synchronize().unwrap();
+        let late = GpuError::Timeout { what: "the stream", after: Duration::from_secs(1) };
+        assert_eq!(comm.end(late).code, Code::Failed);
+        let mut elements = [0f32; 4];
+        let at = elements.as_mut_ptr() as u64;
+        // SAFETY: the elements are there, and nothing is queued.
+        let call = unsafe { comm.all_reduce((at, at), 4, Dtype::F32, Op::Sum, 0) };
+        for said in [call, comm.synchronize(), comm.synchronize()] {
+            let failure = said.unwrap_err();
+            assert_eq!(failure.code, Code::Failed);
+            assert!(failure.text.contains("the stream"), "{}", failure.text);
+        }
+    }
+
     /// Lanes that are threads cannot be ended: they go on until they have waited in vain.
     #[test]
     fn lanes_that_go_on_are_told_of_and_not_waited_for_without_end() {
-        let gpu = Gpu::open(gpu::Executor::Host(HostOptions::threads())).unwrap();
-        let nic: Arc<dyn Nic> = SoftNic::open(SoftConfig::default()).unwrap();
-        let mut options = collective::Options::new("push/inband".parse().unwrap());
-        (options.channels, options.timeout) = (1, Duration::from_secs(3));
-        let places = [(gpu.clone(), nic.clone()), (gpu.clone(), nic)];
-        let ranks = Communicator::threads(&places, &options).unwrap();
+        let (gpu, ranks) = pair(Duration::from_secs(3), HostOptions::threads());
         let (stream, memory) = (gpu.stream().unwrap(), Memory::from(gpu.alloc(400).unwrap()));
         assert!(at_rest(&stream, Duration::ZERO), "it has no work");
         let stream = gpu.stream().unwrap();
