@@ -45,7 +45,7 @@ enum bellpush_code {
  *    "address": first free,    IP address of this process's NIC for udp; or a list, one for each NIC
  *    "nics": by cores,         NICs of this process, one thread each (host: 1; with a list of addresses, its length);
  *                              all ranks use as many as the rank with the fewest
- *    "algorithm": by size,     quick, one-shot, two-shot, ring
+ *    "algorithm": by size,     ll, one-shot, two-shot, ring
  *    "channels": 24 (host: 1), "chunk_bytes": by the number of ranks,
  *    "name": "",               name of the communicator, equal at all ranks
  *    "join_timeout_s": 300,    time for which the first rank waits for the last

@@ -57,7 +57,7 @@ struct Args {
     /// Bytes a rank, such as 8,4100,1MiB or 4KiB..64KiB (powers of two)
     #[arg(long, default_value = "8,4100,1048580")]
     sizes: String,
-    /// one-shot, two-shot, ring or quick [default: by size]
+    /// one-shot, two-shot, ring or ll [default: by size]
     #[arg(long)]
     algorithm: Option<Algorithm>,
     /// push or pull
@@ -189,8 +189,8 @@ fn options(args: &Args) -> Result<Options, Failure> {
         options.region = Place::Gpu; // which an engine on a GPU reaches
         // Looked at where they lie, and carried by blocks of which there are many.
         let others = args.ranks.saturating_sub(1).max(1);
-        options.quick_bytes = u64::from(others) * (256 << 10);
-        options.quick_messages = others.saturating_mul(options.channels);
+        options.ll_bytes = u64::from(others) * (256 << 10);
+        options.ll_messages = others.saturating_mul(options.channels);
         options.message_bytes = options.chunk(args.ranks).into();
     }
     match args.region.as_deref() {

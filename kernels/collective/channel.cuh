@@ -40,10 +40,10 @@ struct cut {
   }
 };
 
-// Words of a block's shared memory; what quick messages need comes behind them.
+// Words of a block's shared memory; what LL messages need comes behind them.
 struct block_words {
   uint32_t failed;  // the rank + 1 that a send failed to
-  uint32_t ended;   // why a thread waits no longer (quick.cuh)
+  uint32_t ended;   // why a thread waits no longer (ll.cuh)
   uint32_t pad[14];
   bp_endpoint near[BP_COLL_NEAR_ENDPOINTS];
 };
@@ -71,17 +71,17 @@ BP_DEV_COLD bp_status_code send_bytes(const bp_endpoint& ep, Scope scope, uint64
 template <class P>
 BP_DEV_COLD void send_report(const bp_endpoint& ep, uint64_t remote, const uint64_t* word,
                              uint64_t timeout_ns) {
-  bp_endpoint quick = ep;
-  quick.qp.timeout_ns = timeout_ns;
-  put_inline<P>(quick, block_scope{}, remote, word, 8);
+  bp_endpoint bounded = ep;
+  bounded.qp.timeout_ns = timeout_ns;
+  put_inline<P>(bounded, block_scope{}, remote, word, 8);
 }
 
 // Waits until the other side has all that was sent to it: BP_TIMEOUT if that is not so yet.
 template <class P>
 BP_DEV_COLD bp_status_code await_told(const bp_endpoint& ep, uint64_t timeout_ns) {
-  bp_endpoint quick = ep;
-  quick.qp.timeout_ns = timeout_ns;
-  return quiet<P>(quick, block_scope{});
+  bp_endpoint bounded = ep;
+  bounded.qp.timeout_ns = timeout_ns;
+  return quiet<P>(bounded, block_scope{});
 }
 
 BP_DEV const bp_endpoint& endpoint_of(const bp_coll_args& a, uint32_t channel, uint32_t rank) {
@@ -119,10 +119,10 @@ BP_DEV bp_endpoint copy_of(const bp_coll_args& a, uint32_t channel, bool fetched
   return endpoint_of(a, channel, a.rank + i < a.ranks ? a.rank + i : a.rank + i - a.ranks);
 }
 
-// Offset in a region of quick message n from `rank`.
-BP_DEV uint64_t quick_slot_of(const bp_coll_args& a, uint32_t channel, uint32_t rank, uint64_t n) {
-  return a.quick_slots + (((uint64_t)channel * a.ranks + rank) * BP_COLL_QUICK_SLOTS + n % BP_COLL_QUICK_SLOTS) *
-                             BP_COLL_QUICK_SLOT_BYTES;
+// Offset in a region of LL message n from `rank`.
+BP_DEV uint64_t ll_slot_of(const bp_coll_args& a, uint32_t channel, uint32_t rank, uint64_t n) {
+  return a.ll_slots + (((uint64_t)channel * a.ranks + rank) * BP_COLL_LL_SLOTS + n % BP_COLL_LL_SLOTS) *
+                             BP_COLL_LL_SLOT_BYTES;
 }
 
 // A channel's elements of a call.
@@ -143,7 +143,7 @@ struct channel {
   bool fetched;  // its endpoints, by fetch_endpoints()
   uint32_t dead;  // as it was at first
   uint64_t call;
-  uint64_t quick, exchange, ring;  // messages of each stream before this call
+  uint64_t ll, all_to_all, ring;  // messages of each stream before this call
   uint64_t first, count;    // this channel's elements
 
   BP_DEV channel(const bp_coll_args& args, uint32_t number, bool has_fetched = false)
@@ -153,8 +153,8 @@ struct channel {
     // All on their way at once: what is made of one waits for those before it.
     call = ld_relaxed_gpu(&shared()->call);
     dead = ld_relaxed_gpu(&shared()->dead);
-    quick = st->quick;
-    exchange = st->exchange;
+    ll = st->ll;
+    all_to_all = st->all_to_all;
     ring = st->ring;
     const elements mine = elements_of(a, index);
     first = mine.first;
@@ -201,13 +201,13 @@ struct channel {
   }
 
   // Offsets in a region: where message n from `rank` lies, and its signal.
-  BP_DEV uint64_t quick_slot(uint32_t rank, uint64_t n) const { return quick_slot_of(a, index, rank, n); }
-  BP_DEV uint64_t exchange_slot(uint32_t rank, uint64_t n) const {
-    return a.exchange_slots +
+  BP_DEV uint64_t ll_slot(uint32_t rank, uint64_t n) const { return ll_slot_of(a, index, rank, n); }
+  BP_DEV uint64_t all_to_all_slot(uint32_t rank, uint64_t n) const {
+    return a.all_to_all_slots +
            (((uint64_t)index * a.ranks + rank) * 2 * depth + n % (2 * depth)) * slot_bytes();
   }
-  BP_DEV uint64_t exchange_signal(uint32_t rank) const {
-    return a.exchange_signals + ((uint64_t)index * a.ranks + rank) * 8;
+  BP_DEV uint64_t all_to_all_signal(uint32_t rank) const {
+    return a.all_to_all_signals + ((uint64_t)index * a.ranks + rank) * 8;
   }
   BP_DEV uint64_t ring_slot(uint64_t n) const {
     const uint64_t slots = (uint64_t)a.ranks * depth;
@@ -215,13 +215,13 @@ struct channel {
   }
   BP_DEV uint64_t ring_signal() const { return a.ring_signals + (uint64_t)index * 8; }
   // Where message n is made.
-  BP_DEV uint64_t quick_stage(uint64_t n) const {
-    return a.quick_stage + ((uint64_t)index * BP_COLL_QUICK_SLOTS + n % BP_COLL_QUICK_SLOTS) *
-                               BP_COLL_QUICK_SLOT_BYTES;
+  BP_DEV uint64_t ll_stage(uint64_t n) const {
+    return a.ll_stage + ((uint64_t)index * BP_COLL_LL_SLOTS + n % BP_COLL_LL_SLOTS) *
+                               BP_COLL_LL_SLOT_BYTES;
   }
-  // Exchange: a column for each rank that gets one of its own, the own
+  // All-to-all: a column for each rank that gets one of its own, the own
   // rank's for what all get.
-  BP_DEV uint64_t exchange_stage(uint64_t n, uint32_t column) const {
+  BP_DEV uint64_t all_to_all_stage(uint64_t n, uint32_t column) const {
     return stage((n % (2 * depth)) * a.ranks + column);
   }
   BP_DEV uint64_t ring_stage(uint64_t n) const {
@@ -279,13 +279,13 @@ struct channel {
     return who ? outcome{BP_COLL_LINK, who - 1} : outcome{BP_COLL_OK, 0};
   }
 
-  // Sends message n of the exchange stream to everyone: `bytes(rank)` of payload from the stage's
+  // Sends message n of the all-to-all stream to everyone: `bytes(rank)` of payload from the stage's
   // column `column(rank)`.
   template <class Bytes, class Column>
   BP_DEV outcome send_all(uint64_t n, Bytes bytes, Column column) const {
     return to_all(bytes(next()) <= 2048, [&](auto scope, uint32_t r) {
-      return send_message<P>(to(r), scope, exchange_slot(a.rank, n), exchange_stage(n, column(r)),
-                             BP_COLL_HEADER_BYTES + bytes(r), exchange_signal(a.rank)) == BP_OK;
+      return send_message<P>(to(r), scope, all_to_all_slot(a.rank, n), all_to_all_stage(n, column(r)),
+                             BP_COLL_HEADER_BYTES + bytes(r), all_to_all_signal(a.rank)) == BP_OK;
     });
   }
 
@@ -386,7 +386,7 @@ struct channel {
     return await([&](uint32_t r) -> uint32_t {
       if (r == a.rank) return own();
       bool was = announced == r;
-      const uint32_t found = look_at(exchange_slot(r, n), exchange_signal(r), n, &was);
+      const uint32_t found = look_at(all_to_all_slot(r, n), all_to_all_signal(r), n, &was);
       if (was) announced = r;
       return found == BP_COLL_MISMATCH && any ? (uint32_t)BP_COLL_OK : found;
     }, differs);
@@ -404,9 +404,9 @@ struct channel {
     }, never);
   }
 
-  // ---- What the first channel found (agree.cuh) ----------------------------------------------
+  // ---- What the first channel found (call_mismatch.cuh) ----------------------------------------------
 
-  // `settles`: what channels take where ranks differ (agree.cuh).
+  // `settles`: what channels take where ranks differ (call_mismatch.cuh).
   BP_DEV void publish(uint32_t code, uint64_t settles) const {
     st_relaxed_gpu(&shared()->settles, settles);
     st_release_gpu(&shared()->verdict, 2 * call + (code == BP_COLL_OK ? 1 : 2));

@@ -1,20 +1,20 @@
 // All-reduce by kernels that reduce and send, on channels: each has queue pairs of its own to every other
 // rank, a share of the elements, and a block, or two where it exchanges: one sends and one receives.
 //
-// Streams. What a channel sends to a rank is a stream of messages, counted over all calls: the quick
-// stream and the exchange stream go from every rank to every other, the ring stream from each to the
+// Streams. What a channel sends to a rank is a stream of messages, counted over all calls: the LL
+// stream and the all-to-all stream go from every rank to every other, the ring stream from each to the
 // next. A message of the latter two is put into a slot of the receiver's region, header and payload in
 // one, and its signal is added to afterwards; so a receiver that sees the signal at n + 1 may read message
-// n. A quick message is small, has no signal, and shows by itself what of it has come (quick.cuh).
-// Every message says what is called, but those of a ring, which begins with a quick message for that
-// (agree.cuh); a call that is small enough is nothing but one quick message a channel.
+// n. An LL message is small, has no signal, and shows by itself what of it has come (ll.cuh).
+// Every message says what is called, but those of a ring, which begins with an LL message for that
+// (call_mismatch.cuh); a call that is small enough is nothing but one LL message a channel.
 //
 // Why a slot may be written again. Every rank keeps one rule: it sends message n + K (K is
 // BP_COLL_DEPTH) only after it has consumed message n of everyone that it receives from. At a call's
 // end all messages are sent and consumed, so the rule holds from call to call without any barrier.
-//   * Exchange: whoever sends n + K has consumed everyone's n; everyone who sent n had consumed
+//   * All-to-all: whoever sends n + K has consumed everyone's n; everyone who sent n had consumed
 //     everyone's n - K. So n - K is consumed everywhere, and n + K may take its slot: 2 K slots.
-//   * Quick: whoever sends n + 1 has consumed everyone's n; everyone who sent n had consumed everyone's
+//   * LL: whoever sends n + 1 has consumed everyone's n; everyone who sent n had consumed everyone's
 //     n - 1. So n + 1 may take the slot of n - 1: 2 slots.
 //   * Ring of N: whoever sends n + K has consumed n of the rank before, which had consumed n - K of
 //     the one before it, and so on to the rank after: that one has consumed n - (N - 1) K. So
@@ -33,7 +33,7 @@
 #ifndef BELLPUSH_COLLECTIVE_CUH
 #define BELLPUSH_COLLECTIVE_CUH
 
-#include "exchange.cuh"
+#include "all_to_all.cuh"
 
 namespace bp {
 namespace coll {
@@ -47,7 +47,7 @@ template <class P>
 BP_DEV outcome ring_around(channel<P>& c) {
   outcome o = announce(c);
   if (tid() + 1 == block_threads()) c.begin();
-  if (o.ok()) o = agree(c);
+  if (o.ok()) o = call_mismatch(c);
   if (!o.ok()) return o;
   const uint64_t size = element_bytes(c.a.dtype), partial = partial_bytes(c.a.dtype, c.a.op);
   const uint32_t last = c.a.ranks - 1;
@@ -131,41 +131,41 @@ BP_DEV void begin_early(const bp_coll_args& args) {
 
 template <class P>
 BP_DEV void all_reduce(const bp_coll_args& args) {
-  // The second half of an exchange's blocks receive.
+  // The second half of an all-to-all's blocks receive.
   const bool sends = bid() < args.channels;
   const uint32_t index = sends ? bid() : bid() - args.channels;
   prepare(args, index);
   begin_early(args);
   channel<P> c(args, index, true);
-  const bool exchanges = args.algorithm == BP_COLL_ONE_SHOT || args.algorithm == BP_COLL_TWO_SHOT;
+  const bool all_to_all_call = args.algorithm == BP_COLL_ONE_SHOT || args.algorithm == BP_COLL_TWO_SHOT;
   if (args.ranks == 1) {
     if (sends) reduce_alone(c);
     return;
   }
   if (has_ended(c)) {
-    if (exchanges) stay_away(c, sends);
+    if (all_to_all_call) stay_away(c, sends);
     return;
   }
-  if (args.algorithm == BP_COLL_ONE_SHOT) return exchange<P, one_shot>(c, sends);
-  if (args.algorithm == BP_COLL_TWO_SHOT) return exchange<P, two_shot>(c, sends);
+  if (args.algorithm == BP_COLL_ONE_SHOT) return all_to_all<P, one_shot>(c, sends);
+  if (args.algorithm == BP_COLL_TWO_SHOT) return all_to_all<P, two_shot>(c, sends);
   const outcome o = ring_around(c);
   syncthreads();
   if (!o.ok()) return end_otherwise(c, o, {c.index == 0, 0});
   if (tid() == 0) {
-    c.state()->quick = c.quick;
+    c.state()->ll = c.ll;
     c.state()->ring = c.ring;
   }
 }
 
-// Every rank sends all its elements to all others in one quick message, and adds up all of them. A kernel
+// Every rank sends all its elements to all others in one LL message, and adds up all of them. A kernel
 // of its own: a launch of few microseconds feels how much code it brings along.
 template <class P>
-BP_DEV void all_reduce_quick(const bp_coll_args& args) {
+BP_DEV void all_reduce_ll(const bp_coll_args& args) {
   prepare(args, bid());
   const elements mine = elements_of(args, bid());
   const uint32_t size = element_bytes(args.dtype), bytes = (uint32_t)mine.count * size;
-  quick::outlet<P> to(args, bid(), true, bytes);
-  quick::payload payload(args.in + mine.first * size, bytes, to.first_word());
+  ll::sender<P> to(args, bid(), true, bytes);
+  ll::payload payload(args.in + mine.first * size, bytes, to.first_word());
   make_here(payload.from);
   begin_early(args);
   payload.start();
@@ -175,13 +175,13 @@ BP_DEV void all_reduce_quick(const bp_coll_args& args) {
   if (args.ranks > 1) {
     // After which all have read the call's number.
     if (has_ended(c)) return;
-    quick::post(c, c.quick, payload, to);
+    ll::post(c, c.ll, payload, to);
     if (tid() + 1 == block_threads()) c.begin();
-    const outcome o = quick::receive(c, c.quick, bytes);
+    const outcome o = ll::receive(c, c.ll, bytes);
     if (!o.ok()) return end_otherwise(c, o, {true, 0});
   }
-  quick::fold(c, payload, args.out + mine.first * size);
-  if (tid() == 0) c.state()->quick = c.quick + 1;
+  ll::fold(c, payload, args.out + mine.first * size);
+  if (tid() == 0) c.state()->ll = c.ll + 1;
 }
 
 // Waits for all that was sent, so that queue pairs can go: a block a channel.

@@ -9,7 +9,7 @@ enum bp_coll_algorithm {
   BP_COLL_ONE_SHOT = 0,
   BP_COLL_TWO_SHOT = 1,
   BP_COLL_RING = 2,
-  BP_COLL_QUICK = 3,  // shares are at most BP_COLL_QUICK_BYTES, those of all ranks BP_COLL_QUICK_ALL_BYTES
+  BP_COLL_LL = 3,  // shares are at most BP_COLL_LL_BYTES, those of all ranks BP_COLL_LL_ALL_BYTES
 };
 enum bp_coll_dtype { BP_COLL_F32 = 0, BP_COLL_F16 = 1, BP_COLL_BF16 = 2, BP_COLL_I32 = 3 };
 enum bp_coll_op { BP_COLL_SUM = 0, BP_COLL_MAX = 1, BP_COLL_MIN = 2, BP_COLL_MEAN = 3 };
@@ -26,16 +26,16 @@ enum bp_coll_code {
 enum {
   BP_COLL_HEADER_BYTES = 64,  // before a message's payload
   BP_COLL_DEPTH = 4,          // messages of a stream on their way to a rank
-  // A quick message (quick.cuh): bytes of payload at most, of one and of all ranks together, in units of 12; slots of
+  // An LL message (ll.cuh): bytes of payload at most, of one and of all ranks together, in units of 12; slots of
   // a stream, and bytes of a slot, which holds struct bp_coll_call and payload, three words beside a flag.
-  BP_COLL_QUICK_BYTES = 8192,
-  BP_COLL_QUICK_ALL_BYTES = 8 * 4104,
-  BP_COLL_QUICK_SLOTS = 2,
-  BP_COLL_QUICK_SLOT_BYTES = 11008,
-  // Shared memory of a block: a few words, endpoints of the first ranks that it sends to, what quick
+  BP_COLL_LL_BYTES = 8192,
+  BP_COLL_LL_ALL_BYTES = 8 * 4104,
+  BP_COLL_LL_SLOTS = 2,
+  BP_COLL_LL_SLOT_BYTES = 11008,
+  // Shared memory of a block: a few words, endpoints of the first ranks that it sends to, what LL
   // messages of all ranks bring, and one to send.
   BP_COLL_NEAR_ENDPOINTS = 8,
-  BP_COLL_BLOCK_BYTES = 64 + BP_COLL_NEAR_ENDPOINTS * 192 + BP_COLL_QUICK_ALL_BYTES + BP_COLL_QUICK_SLOT_BYTES,
+  BP_COLL_BLOCK_BYTES = 64 + BP_COLL_NEAR_ENDPOINTS * 192 + BP_COLL_LL_ALL_BYTES + BP_COLL_LL_SLOT_BYTES,
 };
 
 // What a rank calls, as its messages say.
@@ -65,12 +65,12 @@ struct bp_coll_status {
 BP_ASSERT_SIZE(bp_coll_status, 72);
 
 // How far a channel's streams are: messages of earlier calls. GPU memory, a channel's blocks alone; below, what
-// the two blocks of an exchange tell each other (exchange.cuh).
+// the two blocks of an all-to-all tell each other (all_to_all.cuh).
 struct bp_coll_channel {
-  uint64_t quick;
-  uint64_t exchange;
+  uint64_t ll;
+  uint64_t all_to_all;
   uint64_t ring;
-  uint64_t sent;      // messages of the exchange stream that were sent, over all calls
+  uint64_t sent;      // messages of the all-to-all stream that were sent, over all calls
   uint64_t consumed;  // and that were consumed
   uint64_t stopped;   // call + 1: the one that receives has ended before its time
   uint64_t left;      // call + 1: the one that sends has ended
@@ -87,7 +87,7 @@ struct bp_coll_shared {
   uint32_t status;    // 1 while the first bp_coll_status is being, or was, written
   uint64_t call;      // number of the next call; counted here, so that a recorded call can be replayed
   uint64_t begun;     // blocks of this call that have read it
-  uint64_t settles;   // where ranks differ: channels that take a quick message << 32 | exchange messages
+  uint64_t settles;   // where ranks differ: channels that take an LL message << 32 | all-to-all messages
   uint64_t pad[10];
 };
 BP_ASSERT_SIZE(bp_coll_shared, 128);
@@ -111,12 +111,12 @@ struct bp_coll_args {
   // This rank's region; offsets in it are the same at every rank.
   uint64_t region;
   uint64_t reports;            // uint64_t[ranks]: rank r gave up waiting for rank (word - 1)
-  uint64_t quick_slots;        // [][ranks][BP_COLL_QUICK_SLOTS]
-  uint64_t exchange_signals;   // uint64_t[][ranks]: messages that rank r has sent
+  uint64_t ll_slots;        // [][ranks][BP_COLL_LL_SLOTS]
+  uint64_t all_to_all_signals;   // uint64_t[][ranks]: messages that rank r has sent
   uint64_t ring_signals;       // uint64_t[]
-  uint64_t exchange_slots;     // [][ranks][2 * BP_COLL_DEPTH]
+  uint64_t all_to_all_slots;     // [][ranks][2 * BP_COLL_DEPTH]
   uint64_t ring_slots;         // [][ranks * BP_COLL_DEPTH]
-  uint64_t quick_stage;        // address: [][BP_COLL_QUICK_SLOTS], where the NIC pulls
+  uint64_t ll_stage;        // address: [][BP_COLL_LL_SLOTS], where the NIC pulls
   uint64_t stage;              // address: [][3 * BP_COLL_DEPTH * ranks] slots to send from
   uint64_t piece_bytes;        // payload of a message of this call at most; multiple of 64
   uint64_t timeout_ns;         // bound of each wait

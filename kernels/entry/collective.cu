@@ -11,13 +11,13 @@ BP_KERNEL(bp_all_reduce_push_inband_60_4, bp_coll_args) { bp::coll::all_reduce<p
 BP_KERNEL(bp_all_reduce_pull_kernel, bp_coll_args) { bp::coll::all_reduce<pull_kernel>(args); }
 BP_KERNEL(bp_all_reduce_pull_blueflame, bp_coll_args) { bp::coll::all_reduce<pull_blueflame>(args); }
 
-BP_KERNEL(bp_all_reduce_quick_push_kernel, bp_coll_args) { bp::coll::all_reduce_quick<push_kernel>(args); }
-BP_KERNEL(bp_all_reduce_quick_push_blueflame, bp_coll_args) { bp::coll::all_reduce_quick<push_blueflame>(args); }
-BP_KERNEL(bp_all_reduce_quick_push_inband_12_4, bp_coll_args) { bp::coll::all_reduce_quick<push_inband_12_4>(args); }
-BP_KERNEL(bp_all_reduce_quick_push_inband_14_2, bp_coll_args) { bp::coll::all_reduce_quick<push_inband_14_2>(args); }
-BP_KERNEL(bp_all_reduce_quick_push_inband_60_4, bp_coll_args) { bp::coll::all_reduce_quick<push_inband_60_4>(args); }
-BP_KERNEL(bp_all_reduce_quick_pull_kernel, bp_coll_args) { bp::coll::all_reduce_quick<pull_kernel>(args); }
-BP_KERNEL(bp_all_reduce_quick_pull_blueflame, bp_coll_args) { bp::coll::all_reduce_quick<pull_blueflame>(args); }
+BP_KERNEL(bp_all_reduce_ll_push_kernel, bp_coll_args) { bp::coll::all_reduce_ll<push_kernel>(args); }
+BP_KERNEL(bp_all_reduce_ll_push_blueflame, bp_coll_args) { bp::coll::all_reduce_ll<push_blueflame>(args); }
+BP_KERNEL(bp_all_reduce_ll_push_inband_12_4, bp_coll_args) { bp::coll::all_reduce_ll<push_inband_12_4>(args); }
+BP_KERNEL(bp_all_reduce_ll_push_inband_14_2, bp_coll_args) { bp::coll::all_reduce_ll<push_inband_14_2>(args); }
+BP_KERNEL(bp_all_reduce_ll_push_inband_60_4, bp_coll_args) { bp::coll::all_reduce_ll<push_inband_60_4>(args); }
+BP_KERNEL(bp_all_reduce_ll_pull_kernel, bp_coll_args) { bp::coll::all_reduce_ll<pull_kernel>(args); }
+BP_KERNEL(bp_all_reduce_ll_pull_blueflame, bp_coll_args) { bp::coll::all_reduce_ll<pull_blueflame>(args); }
 
 BP_KERNEL(bp_drain_push_kernel, bp_coll_args) { bp::coll::drain<push_kernel>(args); }
 BP_KERNEL(bp_drain_push_blueflame, bp_coll_args) { bp::coll::drain<push_blueflame>(args); }

@@ -10,8 +10,8 @@ use super::layout::Layout;
 use super::member::{MAX_THREADS, Member, Options};
 use super::{Algorithm, Call, Dtype, Error, Op};
 use crate::gpu::collective_args::{
-    BLOCK_BYTES, CollArgs, DEPTH, HEADER_BYTES, QUICK_ALL_BYTES, QUICK_BYTES, QUICK_SLOT_BYTES,
-    QUICK_SLOTS, SHARED_BYTES,
+    BLOCK_BYTES, CollArgs, DEPTH, HEADER_BYTES, LL_ALL_BYTES, LL_BYTES, LL_SLOT_BYTES, LL_SLOTS,
+    SHARED_BYTES,
 };
 use crate::gpu::{DeviceMem, Dims, Gpu, GpuError, Graph, Kept, Kernel, Mapped, Stream};
 use crate::nic::Nic;
@@ -20,17 +20,17 @@ use crate::transport::{Endpoint, Memory};
 /// Threads per block on the host executor, where a lane is a fibre and a barrier switches to each
 /// of them.
 const HOST_THREADS: u32 = 8;
-/// Bytes per channel of a quick call, up to [`Options::quick_messages`]: beyond them a NIC's engine
+/// Bytes per channel of an LL call, up to [`Options::ll_messages`]: beyond them a NIC's engine
 /// on the host takes longer than a further channel costs (docs/results/allreduce-h200.md).
-const QUICK_SHARE: u64 = 680;
+const LL_SHARE: u64 = 680;
 /// Channels that a host's engine serves with a thread each; and bytes per further channel: up to
 /// this length, a thread with two messages takes longer than with one of their total length.
-const QUICK_AT_ONCE: u64 = 12;
-const QUICK_BEYOND: u64 = 2731;
+const LL_AT_ONCE: u64 = 12;
+const LL_BEYOND: u64 = 2731;
 /// Bytes per channel where regions lie in GPU memory, and for channels beyond those that begin
 /// early.
-const QUICK_SHARE_IN_GPU: u64 = 1024;
-const QUICK_BEYOND_IN_GPU: u64 = 4096;
+const LL_SHARE_IN_GPU: u64 = 1024;
+const LL_BEYOND_IN_GPU: u64 = 4096;
 /// Messages per one-shot share: one is built while another is on its way and a third is consumed
 /// (measured: docs/results/allreduce-h200.md).
 const PIECES: u64 = 3;
@@ -43,15 +43,15 @@ const EARLY_BESIDE_ENGINE: u32 = 16;
 pub(super) const ALIKE: [u64; 12] = [
     HEADER_BYTES,
     DEPTH,
-    QUICK_BYTES,
-    QUICK_SLOTS,
-    QUICK_SLOT_BYTES,
-    QUICK_ALL_BYTES,
-    QUICK_SHARE,
-    QUICK_AT_ONCE,
-    QUICK_BEYOND,
-    QUICK_SHARE_IN_GPU,
-    QUICK_BEYOND_IN_GPU,
+    LL_BYTES,
+    LL_SLOTS,
+    LL_SLOT_BYTES,
+    LL_ALL_BYTES,
+    LL_SHARE,
+    LL_AT_ONCE,
+    LL_BEYOND,
+    LL_SHARE_IN_GPU,
+    LL_BEYOND_IN_GPU,
     PIECES,
 ];
 /// Interval at which a waiting thread checks whether a call has ended the communicator.
@@ -112,7 +112,7 @@ pub(super) struct Inner {
     pub options: Options,
     pub layout: Layout,
     pub all_reduce: Kernel,
-    pub all_reduce_quick: Kernel,
+    pub all_reduce_ll: Kernel,
     pub drain: Kernel,
     /// By channel and peer.
     pub endpoints: Vec<Option<Endpoint>>,
@@ -205,14 +205,12 @@ impl Communicator {
         let Inner { ranks, channels, options, .. } = self.inner();
         let bytes = count.saturating_mul(dtype.bytes());
         let others = u64::from(*ranks - 1).max(1);
-        let holds = Algorithm::quick_holds(bytes, *ranks, *channels);
+        let holds = Algorithm::ll_holds(bytes, *ranks, *channels);
         let algorithm = match options.algorithm {
-            Some(Algorithm::Quick) if !holds => Algorithm::OneShot,
+            Some(Algorithm::Ll) if !holds => Algorithm::OneShot,
             Some(named) => named,
-            None if holds
-                && bytes.saturating_mul(others * others.min(2)) <= options.quick_bytes =>
-            {
-                Algorithm::Quick
+            None if holds && bytes.saturating_mul(others * others.min(2)) <= options.ll_bytes => {
+                Algorithm::Ll
             }
             None => {
                 let in_gpu = matches!(self.inner().region, Memory::Device(_));
@@ -220,21 +218,18 @@ impl Communicator {
             }
         };
         let wanted = match algorithm {
-            Algorithm::Quick => {
-                let needed = bytes.div_ceil(Algorithm::quick_share(*ranks));
+            Algorithm::Ll => {
+                let needed = bytes.div_ceil(Algorithm::ll_share(*ranks));
                 let (shares, most) = match self.inner().region {
                     Memory::Host(_) => {
-                        (bytes / QUICK_SHARE, bytes.div_ceil(QUICK_BEYOND).max(QUICK_AT_ONCE))
+                        (bytes / LL_SHARE, bytes.div_ceil(LL_BEYOND).max(LL_AT_ONCE))
                     }
                     Memory::Device(_) => (
-                        bytes.div_ceil(QUICK_SHARE_IN_GPU),
-                        bytes.div_ceil(QUICK_BEYOND_IN_GPU).max(EARLY_BESIDE_ENGINE.into()),
+                        bytes.div_ceil(LL_SHARE_IN_GPU),
+                        bytes.div_ceil(LL_BEYOND_IN_GPU).max(EARLY_BESIDE_ENGINE.into()),
                     ),
                 };
-                shares
-                    .min(most)
-                    .min((u64::from(options.quick_messages) / others).max(1))
-                    .max(needed)
+                shares.min(most).min((u64::from(options.ll_messages) / others).max(1)).max(needed)
             }
             _ => bytes.div_ceil(options.channel_bytes.saturating_mul(others.min(2))),
         };
@@ -282,7 +277,7 @@ impl Communicator {
         };
         let kept = [keep(from.memory), keep(to.memory), self.running.clone()];
         let kernel = match call.algorithm {
-            Algorithm::Quick => &inner.all_reduce_quick,
+            Algorithm::Ll => &inner.all_reduce_ll,
             _ => &inner.all_reduce,
         };
         stream.launch_own(kernel, inner.dims(&call), &args, kept)?;
@@ -457,13 +452,13 @@ impl Inner {
             status: self.status.addr(),
             region: self.region.addr(),
             reports: l.reports,
-            quick_slots: l.quick_slots,
-            exchange_signals: l.exchange_signals,
+            ll_slots: l.ll_slots,
+            all_to_all_signals: l.all_to_all_signals,
             ring_signals: l.ring_signals,
-            exchange_slots: l.exchange_slots,
+            all_to_all_slots: l.all_to_all_slots,
             ring_slots: l.ring_slots,
-            quick_stage: stage,
-            stage: stage + l.quick_stage_bytes,
+            ll_stage: stage,
+            stage: stage + l.ll_stage_bytes,
             piece_bytes: self.piece(call),
             timeout_ns: ns(self.options.timeout),
             grace_ns: ns(self.options.grace()),
@@ -484,7 +479,7 @@ impl Inner {
             Algorithm::OneShot => (share, PIECES),
             // As many as may be outstanding: scattering runs some rounds ahead of gathering.
             Algorithm::TwoShot => (share.div_ceil(self.ranks.into()), DEPTH),
-            Algorithm::Ring | Algorithm::Quick => return most,
+            Algorithm::Ring | Algorithm::Ll => return most,
         };
         let messages = (part / self.options.message_bytes.max(1)).clamp(1, pieces);
         part.div_ceil(messages).next_multiple_of(64).clamp(64, most)
@@ -503,7 +498,7 @@ impl Inner {
         }
     }
 
-    /// Threads per block. A quick call has one per unit that it waits for, and no more: a barrier
+    /// Threads per block. An LL call has one per unit that it waits for, and no more: a barrier
     /// takes longer with more threads.
     fn threads(&self, call: &Call) -> u32 {
         let units = (call.share() * call.dtype.bytes() / 12 + 4) * u64::from(self.ranks - 1).max(1);
@@ -513,7 +508,7 @@ impl Inner {
             _ if host => HOST_THREADS,
             Algorithm::OneShot | Algorithm::TwoShot => MAX_THREADS / 2, // of each of its two blocks
             Algorithm::Ring => MAX_THREADS,
-            Algorithm::Quick => units.next_multiple_of(32).min(MAX_THREADS.into()) as u32,
+            Algorithm::Ll => units.next_multiple_of(32).min(MAX_THREADS.into()) as u32,
         })
     }
 

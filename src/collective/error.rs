@@ -31,7 +31,7 @@ impl Call {
     pub(super) fn blocks(&self) -> u32 {
         match self.algorithm {
             Algorithm::OneShot | Algorithm::TwoShot => 2 * self.channels,
-            Algorithm::Ring | Algorithm::Quick => self.channels,
+            Algorithm::Ring | Algorithm::Ll => self.channels,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Error;
-use crate::gpu::collective_args::{QUICK_ALL_BYTES, QUICK_BYTES};
+use crate::gpu::collective_args::{LL_ALL_BYTES, LL_BYTES};
 
 /// Type of the elements. The discriminants are `enum bp_coll_dtype`'s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,7 +54,7 @@ pub enum Algorithm {
     /// As [`Algorithm::OneShot`], in one message per channel with flags between the data, as NCCL's
     /// LL protocol: no signal, but a third more bytes. For shares of up to 8 KiB, and 32 KiB of all
     /// ranks together; longer calls are one-shot.
-    Quick = 3,
+    Ll = 3,
 }
 
 macro_rules! named {
@@ -100,7 +100,7 @@ named!(
     OneShot = "one-shot",
     TwoShot = "two-shot",
     Ring = "ring",
-    Quick = "quick"
+    Ll = "ll"
 );
 
 impl Dtype {
@@ -115,7 +115,7 @@ impl Dtype {
 
 impl Algorithm {
     /// The fastest algorithm for `bytes` bytes among `ranks` ranks, if the caller names none and
-    /// quick messages do not hold the call (measured: docs/results/allreduce-h200.md). One step
+    /// LL messages do not hold the call (measured: docs/results/allreduce-h200.md). One step
     /// wins while latency dominates a message's time. Between two ranks it wins for longer, since
     /// there it sends no more than the others. The ring keeps each rank's traffic to one neighbour.
     /// That pays off among more than two ranks where regions lie in GPU memory (`in_gpu`), and only
@@ -132,14 +132,14 @@ impl Algorithm {
         }
     }
 
-    /// Whether quick messages hold a call of `bytes` bytes on `channels` channels.
-    pub(super) fn quick_holds(bytes: u64, ranks: u32, channels: u32) -> bool {
-        bytes <= Self::quick_share(ranks) * u64::from(channels)
+    /// Whether LL messages hold a call of `bytes` bytes on `channels` channels.
+    pub(super) fn ll_holds(bytes: u64, ranks: u32, channels: u32) -> bool {
+        bytes <= Self::ll_share(ranks) * u64::from(channels)
     }
 
-    /// Bytes of a share that a quick message holds: a multiple of 16; the shares of all ranks fit
+    /// Bytes of a share that an LL message holds: a multiple of 16; the shares of all ranks fit
     /// in units of 12 bytes.
-    pub(super) fn quick_share(ranks: u32) -> u64 {
-        QUICK_BYTES.min(QUICK_ALL_BYTES / u64::from(ranks.max(1)) / 12 * 12 / 16 * 16)
+    pub(super) fn ll_share(ranks: u32) -> u64 {
+        LL_BYTES.min(LL_ALL_BYTES / u64::from(ranks.max(1)) / 12 * 12 / 16 * 16)
     }
 }

@@ -1,21 +1,21 @@
 //! Layout of a rank's region. It is the same at every rank, so that an offset is valid at all of
 //! them.
 
-use crate::gpu::collective_args::{DEPTH, HEADER_BYTES, QUICK_SLOT_BYTES, QUICK_SLOTS};
+use crate::gpu::collective_args::{DEPTH, HEADER_BYTES, LL_SLOT_BYTES, LL_SLOTS};
 
 /// Offsets and lengths in bytes; see `kernels/collective/collective.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     pub reports: u64,
-    pub exchange_signals: u64,
+    pub all_to_all_signals: u64,
     pub ring_signals: u64,
-    pub quick_slots: u64,
-    pub exchange_slots: u64,
+    pub ll_slots: u64,
+    pub all_to_all_slots: u64,
     pub ring_slots: u64,
-    /// Offset of the slots to send from, if the region holds them; those of quick messages come
+    /// Offset of the slots to send from, if the region holds them; those of LL messages come
     /// first.
     pub stage: u64,
-    pub quick_stage_bytes: u64,
+    pub ll_stage_bytes: u64,
     pub stage_bytes: u64,
     /// Bytes of the region without the slots to send from.
     pub received: u64,
@@ -28,25 +28,25 @@ impl Layout {
         // on pages.
         let line = |n: u64| n.next_multiple_of(128);
         let reports = 0;
-        let exchange_signals = line(ranks * 8);
-        let ring_signals = exchange_signals + line(channels * ranks * 8);
-        let quick_slots = (ring_signals + line(channels * 8)).next_multiple_of(4096);
-        let quick = channels * QUICK_SLOTS * QUICK_SLOT_BYTES;
-        let exchange_slots = (quick_slots + ranks * quick).next_multiple_of(4096);
-        let ring_slots = exchange_slots + channels * ranks * 2 * DEPTH * slot;
+        let all_to_all_signals = line(ranks * 8);
+        let ring_signals = all_to_all_signals + line(channels * ranks * 8);
+        let ll_slots = (ring_signals + line(channels * 8)).next_multiple_of(4096);
+        let ll = channels * LL_SLOTS * LL_SLOT_BYTES;
+        let all_to_all_slots = (ll_slots + ranks * ll).next_multiple_of(4096);
+        let ring_slots = all_to_all_slots + channels * ranks * 2 * DEPTH * slot;
         let received = ring_slots + channels * ranks * DEPTH * slot;
-        let quick_stage_bytes = quick.next_multiple_of(4096);
-        let stage_bytes = quick_stage_bytes + channels * 3 * DEPTH * ranks * slot;
+        let ll_stage_bytes = ll.next_multiple_of(4096);
+        let stage_bytes = ll_stage_bytes + channels * 3 * DEPTH * ranks * slot;
         let stage = received.next_multiple_of(4096);
         Self {
             reports,
-            exchange_signals,
+            all_to_all_signals,
             ring_signals,
-            quick_slots,
-            exchange_slots,
+            ll_slots,
+            all_to_all_slots,
             ring_slots,
             stage,
-            quick_stage_bytes,
+            ll_stage_bytes,
             stage_bytes,
             received,
         }
@@ -64,10 +64,10 @@ mod tests {
             let slot = chunk + 64;
             let parts = [
                 (l.reports, ranks * 8),
-                (l.exchange_signals, channels * ranks * 8),
+                (l.all_to_all_signals, channels * ranks * 8),
                 (l.ring_signals, channels * 8),
-                (l.quick_slots, channels * ranks * 2 * 11008),
-                (l.exchange_slots, channels * ranks * 2 * DEPTH * slot),
+                (l.ll_slots, channels * ranks * 2 * 11008),
+                (l.all_to_all_slots, channels * ranks * 2 * DEPTH * slot),
                 (l.ring_slots, channels * ranks * DEPTH * slot),
                 (l.stage, l.stage_bytes),
             ];
@@ -75,7 +75,7 @@ mod tests {
                 assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{l:?}");
             }
             assert!(l.ring_slots + channels * ranks * DEPTH * slot <= l.received);
-            let aligned = [l.quick_slots, l.quick_stage_bytes, l.exchange_slots, l.stage, slot]
+            let aligned = [l.ll_slots, l.ll_stage_bytes, l.all_to_all_slots, l.stage, slot]
                 .iter()
                 .all(|n| n.is_multiple_of(64));
             assert!(aligned, "{l:?}");

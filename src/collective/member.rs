@@ -49,12 +49,12 @@ pub struct Options {
     pub channels: u32,
     /// Bytes of a call per channel between two ranks; with more ranks twice as many.
     pub channel_bytes: u64,
-    /// Longest call of two ranks for which quick messages are the default algorithm, in bytes that
+    /// Longest call of two ranks for which LL messages are the default algorithm, in bytes that
     /// a rank sends to the other; with more ranks half as much, to all others together.
-    pub quick_bytes: u64,
-    /// Most quick messages of a call that a rank sends to all others, one per channel and rank. A
+    pub ll_bytes: u64,
+    /// Most LL messages of a call that a rank sends to all others, one per channel and rank. A
     /// call has more if it would not fit otherwise.
-    pub quick_messages: u32,
+    pub ll_messages: u32,
     /// Largest payload of a message in bytes, a multiple of 64. `None`: 64 KiB with two ranks and
     /// less with more, see [`Options::chunk`].
     pub chunk_bytes: Option<u32>,
@@ -63,7 +63,7 @@ pub struct Options {
     /// this long.
     pub message_bytes: u64,
     /// Threads per block; with CUDA rounded up to whole warps. `None`: on CUDA one per unit of a
-    /// quick call, and 256 or 512 in other calls; few on the host executor, where each thread is a
+    /// LL call, and 256 or 512 in other calls; few on the host executor, where each thread is a
     /// fibre.
     pub threads: Option<u32>,
     /// Place of the region.
@@ -88,15 +88,15 @@ impl Options {
             algorithm: None,
             channels: 24,
             channel_bytes: 8 << 10,
-            quick_bytes: 192 << 10,
-            quick_messages: 24,
+            ll_bytes: 192 << 10,
+            ll_messages: 24,
             chunk_bytes: None,
             message_bytes: 12 << 10,
             threads: None,
             region: Place::Auto,
             window_bytes: None,
             timeout: Duration::from_secs(300),
-            // A slot holds any quick message in any line format: up to 8 KiB, and a third more for
+            // A slot holds any LL message in any line format: up to 8 KiB, and a third more for
             // its flags. Kernels build a message at once if it fits in the slot's lines.
             endpoint: transport::Options::default().slot_bytes(16 << 10),
             waits: true,
@@ -108,8 +108,8 @@ impl Options {
         algorithm: Option<Algorithm>,
         channels: u32,
         channel_bytes: u64,
-        quick_bytes: u64,
-        quick_messages: u32,
+        ll_bytes: u64,
+        ll_messages: u32,
         chunk_bytes: Option<u32>,
         message_bytes: u64,
         threads: Option<u32>,
@@ -136,7 +136,7 @@ impl Options {
     }
 
     /// Bytes of a queue pair's window with `ranks` ranks. A rank has one window for every other
-    /// rank on every channel. Credits return four times per window, so the latency of quick calls
+    /// rank on every channel. Credits return four times per window, so the latency of LL calls
     /// depends on its size (measured: docs/results/allreduce-h200.md).
     pub fn window(&self, ranks: u32) -> u64 {
         let by_ranks = (1 << 20) / u64::from(ranks.clamp(2, 8)).next_power_of_two();
@@ -160,8 +160,8 @@ impl Options {
         if self.channels == 0 || self.channels > MAX_CHANNELS {
             return refuse("the number of channels", self.channels.into(), "from 1 to 64");
         }
-        if self.quick_messages == 0 {
-            return refuse("the number of messages of quick calls", 0, "more than 0");
+        if self.ll_messages == 0 {
+            return refuse("the number of messages of LL calls", 0, "more than 0");
         }
         if self.channel_bytes == 0 {
             return refuse("bytes a channel", 0, "more than 0");
@@ -207,8 +207,8 @@ impl Options {
             named("NICs", &nics),
             named("channels", &self.channels),
             named("bytes a channel", &self.channel_bytes),
-            named("bytes of quick calls", &self.quick_bytes),
-            named("messages of quick calls", &self.quick_messages),
+            named("bytes of LL calls", &self.ll_bytes),
+            named("messages of LL calls", &self.ll_messages),
             named("chunk size", &self.chunk(ranks)),
             named("bytes of a message at least", &self.message_bytes),
             // The algorithm of long calls depends on it.
@@ -294,7 +294,7 @@ impl Member {
             options: options.clone(),
             layout,
             all_reduce: kernels.kernel(&format!("bp_all_reduce_{name}"))?,
-            all_reduce_quick: kernels.kernel(&format!("bp_all_reduce_quick_{name}"))?,
+            all_reduce_ll: kernels.kernel(&format!("bp_all_reduce_ll_{name}"))?,
             drain: kernels.kernel(&format!("bp_drain_{name}"))?,
             endpoints,
             region,

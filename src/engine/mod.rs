@@ -195,7 +195,7 @@ fn refused(error: GpuError) -> MemError {
 impl GpuEngine {
     fn launch(&self, stream: &Stream, shared: &Shared) -> Result<(), GpuError> {
         let args = EngineArgs {
-            board: shared.board,
+            control: shared.control,
             contexts: shared.contexts,
             records: shared.records,
             answers: shared.answers,
@@ -278,22 +278,22 @@ impl Accelerator for GpuEngine {
 mod tests {
     use super::*;
     use crate::gpu::{Executor, HostOptions};
-    use crate::wire::engine::{BLOCK_QPS, BOARD_BYTES, CONTEXT_BYTES, RECORD_BYTES};
+    use crate::wire::engine::{BLOCK_QPS, CONTEXT_BYTES, CONTROL_BLOCK_BYTES, RECORD_BYTES};
 
     #[test]
     fn what_host_and_engine_share_stays_while_a_launch_runs() {
         let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
         let options = EngineOptions { run: Duration::from_millis(300), ..EngineOptions::new(&gpu) };
         let engine = accelerator(&gpu, &[], options).unwrap();
-        let (board, contexts) = (2 * BOARD_BYTES, CONTEXT_BYTES * BLOCK_QPS);
+        let (control, contexts) = (2 * CONTROL_BLOCK_BYTES, CONTEXT_BYTES * BLOCK_QPS);
         let records = RECORD_BYTES * BLOCK_QPS;
-        let memory = HostMem::alloc(board + contexts + records + 8).unwrap();
+        let memory = HostMem::alloc(control + contexts + records + 8).unwrap();
         let at = |offset: usize| memory.addr() + offset as u64;
         let shared = Shared {
-            board: at(0),
-            contexts: at(board),
-            records: at(board + contexts),
-            answers: at(board + contexts + records),
+            control: at(0),
+            contexts: at(control),
+            records: at(control + contexts),
+            answers: at(control + contexts + records),
             keep: memory.clone(),
         };
         engine.run(&shared).unwrap();

@@ -16,16 +16,16 @@ pub const SHARED_BYTES: usize = 128;
 /// Offset of `status` in `struct bp_coll_shared`.
 pub const SHARED_STATUS: usize = 20;
 
-/// Largest payload of a quick message, in bytes (`BP_COLL_QUICK_BYTES`).
-pub const QUICK_BYTES: u64 = 8192;
-/// Slots per stream of quick messages (`BP_COLL_QUICK_SLOTS`).
-pub const QUICK_SLOTS: u64 = 2;
-/// Bytes of a quick message's slot (`BP_COLL_QUICK_SLOT_BYTES`).
-pub const QUICK_SLOT_BYTES: u64 = 11008;
-/// Largest total payload of all ranks' quick messages, in bytes (`BP_COLL_QUICK_ALL_BYTES`).
-pub const QUICK_ALL_BYTES: u64 = 8 * 4104;
+/// Largest payload of an LL message, in bytes (`BP_COLL_LL_BYTES`).
+pub const LL_BYTES: u64 = 8192;
+/// Slots per stream of LL messages (`BP_COLL_LL_SLOTS`).
+pub const LL_SLOTS: u64 = 2;
+/// Bytes of an LL message's slot (`BP_COLL_LL_SLOT_BYTES`).
+pub const LL_SLOT_BYTES: u64 = 11008;
+/// Largest total payload of all ranks' LL messages, in bytes (`BP_COLL_LL_ALL_BYTES`).
+pub const LL_ALL_BYTES: u64 = 8 * 4104;
 /// Shared memory of a block (`BP_COLL_BLOCK_BYTES`).
-pub const BLOCK_BYTES: u32 = (64 + 8 * 192 + QUICK_ALL_BYTES + QUICK_SLOT_BYTES) as u32;
+pub const BLOCK_BYTES: u32 = (64 + 8 * 192 + LL_ALL_BYTES + LL_SLOT_BYTES) as u32;
 
 /// `struct bp_coll_call`: the parameters of a rank's call.
 #[repr(C)]
@@ -105,18 +105,18 @@ pub struct CollArgs {
     pub region: u64,
     /// Offset in a region: each rank's reason to give up.
     pub reports: u64,
-    /// Offset in a region: slots of quick messages, by channel and rank.
-    pub quick_slots: u64,
+    /// Offset in a region: slots of LL messages, by channel and rank.
+    pub ll_slots: u64,
     /// Offset in a region: number of messages that each rank has sent, by channel.
-    pub exchange_signals: u64,
+    pub all_to_all_signals: u64,
     /// Offset in a region: number of ring messages that the preceding rank has sent, by channel.
     pub ring_signals: u64,
     /// Offset in a region: slots, by channel and rank.
-    pub exchange_slots: u64,
+    pub all_to_all_slots: u64,
     /// Offset in a region: slots of the ring, by channel.
     pub ring_slots: u64,
-    /// Address of the slots from which quick messages are sent.
-    pub quick_stage: u64,
+    /// Address of the slots from which LL messages are sent.
+    pub ll_stage: u64,
     /// Address of the slots from which other messages are sent.
     pub stage: u64,
     /// Largest payload of a message of this call, bytes.

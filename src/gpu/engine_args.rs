@@ -8,8 +8,8 @@ use super::KernelArgs;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct EngineArgs {
-    /// Address of the `struct bp_engine_board`, followed by one job per block.
-    pub board: u64,
+    /// Address of the `struct bp_engine_control_block`, followed by one job per block.
+    pub control: u64,
     /// Address of the `struct bp_qpc`s, by slot.
     pub contexts: u64,
     /// Address of the `struct bp_qpc_record`s, by slot.

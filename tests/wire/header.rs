@@ -99,7 +99,7 @@ fn what_host_and_engine_share_agrees() {
     for (name, value) in [
         ("BP_ENGINE_BLOCK_QPS", size(e::BLOCK_QPS)),
         ("BP_KEY_TABLE_KEYS", size(e::TABLE_KEYS)),
-        ("BP_ENGINE_BOARD_BYTES", size(e::BOARD_BYTES)),
+        ("BP_ENGINE_CONTROL_BLOCK_BYTES", size(e::CONTROL_BLOCK_BYTES)),
         ("BP_ENGINE_SHARED_BYTES", e::SHARED_BYTES.into()),
         ("BP_RETURN_ASKED", e::Why::Asked as u64),
         ("BP_RETURN_WQE", e::Why::Wqe as u64),
@@ -110,8 +110,8 @@ fn what_host_and_engine_share_agrees() {
         ("bp_qpc_fixed", size(size_of::<e::Fixed>())),
         ("bp_qpc", size(e::CONTEXT_BYTES)),
         ("bp_qpc_record", size(e::RECORD_BYTES)),
-        ("bp_engine_board", size(e::BOARD_BYTES)),
-        ("bp_engine_job", size(e::BOARD_BYTES)),
+        ("bp_engine_control_block", size(e::CONTROL_BLOCK_BYTES)),
+        ("bp_engine_job", size(e::CONTROL_BLOCK_BYTES)),
         ("bp_engine_args", size(size_of::<EngineArgs>())),
     ] {
         assert_eq!(said.get(name), Some(&value), "{name}");

@@ -271,7 +271,7 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(CollArgs = bp_coll_args {
             input = in; output = out; count; share; dtype; op; algorithm; channels; rank; ranks;
             chunk_bytes; unwaited; early; all_channels; endpoints; channel_state; shared; status; region; reports;
-            quick_slots; exchange_signals; ring_signals; exchange_slots; ring_slots; quick_stage; stage;
+            ll_slots; all_to_all_signals; ring_signals; all_to_all_slots; ring_slots; ll_stage; stage;
             piece_bytes; timeout_ns; grace_ns;
         }),
         kernel_constants(),
@@ -285,10 +285,10 @@ fn collective_constants() -> Vec<Claim> {
     let mut claims = vec![
         claim(&["BP_COLL_HEADER_BYTES"], coll::HEADER_BYTES),
         claim(&["BP_COLL_DEPTH"], coll::DEPTH),
-        claim(&["BP_COLL_QUICK_BYTES"], coll::QUICK_BYTES),
-        claim(&["BP_COLL_QUICK_ALL_BYTES"], coll::QUICK_ALL_BYTES),
-        claim(&["BP_COLL_QUICK_SLOTS"], coll::QUICK_SLOTS),
-        claim(&["BP_COLL_QUICK_SLOT_BYTES"], coll::QUICK_SLOT_BYTES),
+        claim(&["BP_COLL_LL_BYTES"], coll::LL_BYTES),
+        claim(&["BP_COLL_LL_ALL_BYTES"], coll::LL_ALL_BYTES),
+        claim(&["BP_COLL_LL_SLOTS"], coll::LL_SLOTS),
+        claim(&["BP_COLL_LL_SLOT_BYTES"], coll::LL_SLOT_BYTES),
         claim(&["BP_COLL_BLOCK_BYTES"], u64::from(coll::BLOCK_BYTES)),
         claim(&["sizeof(struct bp_coll_channel)"], coll::CHANNEL_BYTES as u64),
         claim(&["sizeof(struct bp_coll_shared)"], coll::SHARED_BYTES as u64),
@@ -301,7 +301,7 @@ fn collective_constants() -> Vec<Claim> {
         ("BP_COLL_ONE_SHOT", Algorithm::OneShot as u32),
         ("BP_COLL_TWO_SHOT", Algorithm::TwoShot as u32),
         ("BP_COLL_RING", Algorithm::Ring as u32),
-        ("BP_COLL_QUICK", Algorithm::Quick as u32),
+        ("BP_COLL_LL", Algorithm::Ll as u32),
         ("BP_COLL_F32", Dtype::F32 as u32),
         ("BP_COLL_F16", Dtype::F16 as u32),
         ("BP_COLL_BF16", Dtype::Bf16 as u32),

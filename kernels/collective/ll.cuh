@@ -1,15 +1,15 @@
-// Quick messages of a channel: one WRITE that shows by itself what of it has come.
+// LL messages of a channel: one WRITE that shows by itself what of it has come.
 //
 // Three words of data lie beside a flag, which is the message's number, in 16 aligned bytes. A NIC writes
 // those at once, whatever the order in which it writes the rest; so a receiver that polls the data has them
 // as soon as they have come, without a signal after them and without another trip to look at them. (In-band lines
 // take the same for granted of a GPU's stores, and NCCL's LL128 protocol of 128 bytes, on systems that it knows. Of a
 // NIC of silicon it is not known, and more than NCCL's LL asks, which has a flag in every 8 bytes: there are
-// no quick messages over one, see below.)
-// A message begins with what its sender calls; its payload is this rank's share of a call. Slots of quick messages
+// no LL messages over one, see below.)
+// A message begins with what its sender calls; its payload is this rank's share of a call. Slots of LL messages
 // hold nothing else, ever.
-#ifndef BELLPUSH_QUICK_CUH
-#define BELLPUSH_QUICK_CUH
+#ifndef BELLPUSH_LL_CUH
+#define BELLPUSH_LL_CUH
 
 #include <stddef.h>
 
@@ -17,13 +17,13 @@
 
 namespace bp {
 namespace coll {
-namespace quick {
+namespace ll {
 
 // Units of 16 bytes: three words of data and their flag.
 constexpr uint32_t unit_words = 3, unit_data = 4 * unit_words;
 constexpr uint32_t head_units = (sizeof(bp_coll_call) + unit_data - 1) / unit_data;
-constexpr uint32_t most_units = BP_COLL_QUICK_SLOT_BYTES / sizeof(u128);
-static_assert(most_units >= head_units + (BP_COLL_QUICK_BYTES + unit_data - 1) / unit_data,
+constexpr uint32_t most_units = BP_COLL_LL_SLOT_BYTES / sizeof(u128);
+static_assert(most_units >= head_units + (BP_COLL_LL_BYTES + unit_data - 1) / unit_data,
               "a slot holds all units");
 
 // Not 0 for the first messages: that is what a slot holds that was never written.
@@ -34,7 +34,7 @@ BP_DEV uint32_t payload_units(uint32_t bytes) { return (bytes + unit_data - 1) /
 // Units that message n is sent in. Flags come again after 2^32 messages; so that no older one waits in a slot
 // until then, all of it is written from time to time.
 BP_DEV uint32_t units_of(uint64_t n, uint32_t bytes) {
-  if ((n & 0xfffff) < BP_COLL_QUICK_SLOTS) return most_units;
+  if ((n & 0xfffff) < BP_COLL_LL_SLOTS) return most_units;
   return head_units + payload_units(bytes);
 }
 
@@ -55,8 +55,8 @@ BP_DEV triple* units_from(uint32_t r, uint32_t bytes) {
 // it from.
 template <class P>
 BP_DEV uint64_t made_at(const channel<P>& c, uint64_t n) {
-  if constexpr (P::data_v == data::pull) return c.quick_stage(n);
-  return reinterpret_cast<uint64_t>(words() + 1) + BP_COLL_QUICK_ALL_BYTES;
+  if constexpr (P::data_v == data::pull) return c.ll_stage(n);
+  return reinterpret_cast<uint64_t>(words() + 1) + BP_COLL_LL_ALL_BYTES;
 }
 
 // A message's data are words of 4 bytes: the head's, filled up to whole units, then the payload's.
@@ -155,7 +155,7 @@ BP_DEV u128 with_flag(const triple& v, uint32_t flag, uint32_t at) {
 
 // What a thread can have ready of its first message before it knows anything that the call before leaves.
 template <class P>
-struct outlet {
+struct sender {
   uint32_t peer = 0;  // its scope's first, this many ranks on
   bool warps = true;  // whether that is a warp
   uint32_t capacity = 0;
@@ -166,7 +166,7 @@ struct outlet {
   uint32_t flag_at = 0;
   bp_endpoint ep;
   detail::room room;
-  BP_DEV outlet(const bp_coll_args& a, uint32_t index, bool fetched, uint32_t bytes) {
+  BP_DEV sender(const bp_coll_args& a, uint32_t index, bool fetched, uint32_t bytes) {
     if constexpr (P::inband) {
       warps = is_small(bytes, a.ranks) || block_threads() <= 32;
       peer = warps ? 1 + tid() / 32 : 1;
@@ -174,7 +174,7 @@ struct outlet {
       // A warp without a rank to send to has the first one's, so that all of the block know the capacity.
       ep = copy_of(a, index, fetched, peer < a.ranks ? peer : 1);
       capacity = inband_capacity<P::line_v>(ep.qp.window);
-      slot = quick_slot_of(a, index, a.rank, 0);
+      slot = ll_slot_of(a, index, a.rank, 0);
       make_here(peer);
       make_here(capacity);
       make_here(slot);
@@ -246,7 +246,7 @@ BP_DEV void post_made(const channel<P>& c, uint64_t n, uint32_t units, const mes
   }
   syncthreads();
   c.to_each(is_small(p.bytes, c.a.ranks), [&](auto scope, uint32_t r) {
-    return send_bytes<P>(c.to(r), scope, c.quick_slot(c.a.rank, n), made_at(c, n),
+    return send_bytes<P>(c.to(r), scope, c.ll_slot(c.a.rank, n), made_at(c, n),
                          units * sizeof(u128)) == BP_OK;
   }, [](uint32_t r) { end_wait({BP_COLL_LINK, r}); });
 }
@@ -255,11 +255,11 @@ BP_DEV_COLD void post_long(channel<P> c, uint64_t n, uint32_t units, message m, 
   post_made(c, n, units, m, p);
 }
 
-// Sends message n from a scope to the rank that its outlet has ready, and to every `step`th after it.
+// Sends message n from a scope to the rank that its sender has ready, and to every `step`th after it.
 template <class P, class Scope>
 BP_DEV void post_lines(const channel<P>& c, uint64_t n, uint32_t bytes, const message& m, const payload& p,
-                       outlet<P>& to, Scope scope, uint32_t step) {
-  const uint64_t slot = to.slot + n % BP_COLL_QUICK_SLOTS * BP_COLL_QUICK_SLOT_BYTES;
+                       sender<P>& to, Scope scope, uint32_t step) {
+  const uint64_t slot = to.slot + n % BP_COLL_LL_SLOTS * BP_COLL_LL_SLOT_BYTES;
   for (uint32_t i = to.peer; i < c.a.ranks;) {
     const u128 first = to.opening(m, p.to_send);
     const bp_status_code s = detail::put_words<P>(to.ep, to.room, scope, slot, bytes, first,
@@ -275,9 +275,9 @@ BP_DEV void post_lines(const channel<P>& c, uint64_t n, uint32_t bytes, const me
   }
 }
 
-// Sends message n to everyone; payload and outlet are started. Where that fails, it ends the block's wait.
+// Sends message n to everyone; payload and sender are started. Where that fails, it ends the block's wait.
 template <class P>
-BP_DEV void post(const channel<P>& c, uint64_t n, const payload& p, [[maybe_unused]] outlet<P>& to) {
+BP_DEV void post(const channel<P>& c, uint64_t n, const payload& p, [[maybe_unused]] sender<P>& to) {
   static_assert(P::order_v == order::later, "the software NIC writes 16 aligned bytes at once");
   const uint32_t units = units_of(n, p.bytes), bytes = units * (uint32_t)sizeof(u128);
   const message m{c.call, flag_of(n)};
@@ -297,7 +297,7 @@ BP_DEV outcome send_head(const channel<P>& c, uint64_t n) {
   syncthreads();  // nobody looks at the word any more
   if (tid() == 0) words()->ended = 0;
   syncthreads();
-  outlet<P> to(c.a, c.index, c.fetched, 0);
+  sender<P> to(c.a, c.index, c.fetched, 0);
   payload p(0, 0, to.first_word());
   p.start();
   to.start(c.a.ranks);
@@ -312,7 +312,7 @@ BP_DEV triple data_of(const u128& v) { return {{v.w[0], v.w[1], v.w[2]}}; }
 // The whole unit is one load, as it was one store: nothing else has to be ordered.
 template <class P>
 BP_DEV u128 unit_from(const channel<P>& c, uint32_t r, uint64_t n, uint32_t unit) {
-  return ld_line(reinterpret_cast<const u128*>(c.a.region + c.quick_slot(r, n)) + unit);
+  return ld_line(reinterpret_cast<const u128*>(c.a.region + c.ll_slot(r, n)) + unit);
 }
 
 BP_DEV bool same(const bp_coll_call& x, const bp_coll_call& y) {
@@ -351,7 +351,7 @@ template <class P>
 BP_DEV bool wait_units(const channel<P>& c, bool wanted, uint32_t r, uint64_t n, uint32_t unit,
                        deadline* limit, u128* v) {
   const uint32_t flag = flag_of(n);
-  const u128* at = reinterpret_cast<const u128*>(c.a.region + c.quick_slot(r, n)) + unit;
+  const u128* at = reinterpret_cast<const u128*>(c.a.region + c.ll_slot(r, n)) + unit;
   for (;;) {
     if (wanted) *v = ld_line(at);
     const bool missing = wanted && !has_come(*v, flag);
@@ -487,7 +487,7 @@ BP_DEV outcome wait_heads(const channel<P>& c, uint64_t n) {
   return wait_heads(c, n, [](uint32_t, const bp_coll_call&) {});
 }
 
-}  // namespace quick
+}  // namespace ll
 }  // namespace coll
 }  // namespace bp
 

@@ -1,4 +1,4 @@
-// The exchange stream of a channel: from every rank to every other, by two blocks, one of which sends and one
+// The all-to-all stream of a channel: from every rank to every other, by two blocks, one of which sends and one
 // receives, so that both directions are busy at once. Each runs an algorithm's half:
 //
 //   messages      how many there are in this call
@@ -8,16 +8,16 @@
 //   consume(m)    adds up or copies what has come
 //
 // Every message says what its sender calls. The first K are sent at once, the next when the first one of all
-// ranks has been consumed, which says the same. One that says otherwise, or a quick message where none is due, shows
-// that the ranks differ; then the first channel says and compares as agree.cuh has it.
+// ranks has been consumed, which says the same. One that says otherwise, or an LL message where none is due, shows
+// that the ranks differ; then the first channel says and compares as call_mismatch.cuh has it.
 //
 // The queue pairs are the sending block's until it has left, and then the receiving one's, which ends the call. It
 // consumes message m only when its own rank has sent it too, for it may write over what that was made of (a call
 // in place).
-#ifndef BELLPUSH_EXCHANGE_CUH
-#define BELLPUSH_EXCHANGE_CUH
+#ifndef BELLPUSH_ALL_TO_ALL_CUH
+#define BELLPUSH_ALL_TO_ALL_CUH
 
-#include "agree.cuh"
+#include "call_mismatch.cuh"
 
 namespace bp {
 namespace coll {
@@ -46,12 +46,12 @@ BP_DEV uint64_t wait_consumed(const channel<P>& c, uint64_t least) {
 template <class P, class Algorithm>
 BP_DEV outcome send_messages(const channel<P>& c, const Algorithm& algorithm) {
   bp_coll_channel* st = c.state();
-  uint64_t consumed = c.exchange;
+  uint64_t consumed = c.all_to_all;
   for (uint64_t m = 0; m < algorithm.messages; m++) {
     uint64_t needed = algorithm.after(m);
     if (needed + depth < m + 1) needed = m + 1 - depth;
-    if (consumed < c.exchange + needed) {
-      consumed = wait_consumed(c, c.exchange + needed);
+    if (consumed < c.all_to_all + needed) {
+      consumed = wait_consumed(c, c.all_to_all + needed);
       if (consumed == 0) break;
       if (consumed == unheard) return {BP_COLL_SILENT, c.a.rank};
     }
@@ -59,7 +59,7 @@ BP_DEV outcome send_messages(const channel<P>& c, const Algorithm& algorithm) {
     const outcome o = algorithm.post(m);
     if (!o.ok()) return o;
     // All have read what the message was made of: post() ends with a barrier.
-    if (tid() == 0) st_release_gpu(&st->sent, c.exchange + m + 1);
+    if (tid() == 0) st_release_gpu(&st->sent, c.all_to_all + m + 1);
     if (m == 0 && tid() + 1 == block_threads()) c.begin();
   }
   return {BP_COLL_OK, 0};
@@ -105,11 +105,11 @@ BP_DEV outcome receive_same(const channel<P>& c, uint64_t n) {
   };
   // Now and then: whether a rank that sent nothing on this stream calls something else.
   auto differs = [&](uint32_t r) {
-    if (n != c.exchange) return false;
+    if (n != c.all_to_all) return false;
     if (c.index != 0) return c.verdict_is(BP_COLL_MISMATCH);
     // A rank that has everyone's messages of this call may have begun the next one.
     bp_coll_call said;
-    return r < c.a.ranks && r != c.a.rank && quick::head_of(c, r, c.quick, &said) && said.call <= c.call;
+    return r < c.a.ranks && r != c.a.rank && ll::head_of(c, r, c.ll, &said) && said.call <= c.call;
   };
   return c.receive_all(n, false, own, differs);
 }
@@ -119,13 +119,13 @@ BP_DEV outcome receive_messages(channel<P>& c, const Algorithm& algorithm) {
   bp_coll_channel* st = c.state();
   if (tid() + 1 == block_threads()) c.begin();
   for (uint64_t m = 0; m < algorithm.messages; m++) {
-    const outcome o = receive_same(c, c.exchange + m);
+    const outcome o = receive_same(c, c.all_to_all + m);
     if (o.code == BP_COLL_MISMATCH && m != 0) return {BP_COLL_CORRUPT, o.rank};
     if (!o.ok()) return o;
     algorithm.consume(m);
     syncthreads();
     // All have read the slots and written the results, for the sending block.
-    if (tid() == 0) st_release_gpu(&st->consumed, c.exchange + m + 1);
+    if (tid() == 0) st_release_gpu(&st->consumed, c.all_to_all + m + 1);
   }
   return {BP_COLL_OK, 0};
 }
@@ -138,11 +138,11 @@ BP_DEV void receiving_block(channel<P>& c, const Algorithm& algorithm) {
   const uint64_t failed = take_over(c);
   if (failed != 0) o = {(uint32_t)(failed >> 32), (uint32_t)failed};
   if (o.ok()) {
-    if (tid() == 0) st->exchange = c.exchange + algorithm.messages;
+    if (tid() == 0) st->all_to_all = c.all_to_all + algorithm.messages;
     return;
   }
   const uint64_t sent = block_scope{}.broadcast(ld_relaxed_gpu(&st->sent));
-  end_otherwise(c, o, {false, sent < c.exchange ? 0 : sent - c.exchange});
+  end_otherwise(c, o, {false, sent < c.all_to_all ? 0 : sent - c.all_to_all});
 }
 
 // What a block leaves for the other one if it does not take part, because the communicator has ended: they may
@@ -171,19 +171,19 @@ struct one_shot {
   BP_DEV uint64_t after(uint64_t) const { return 0; }
   BP_DEV uint64_t bytes_of(uint64_t m) const { return shares.at(m, 0).count * element_bytes(c.a.dtype); }
   BP_DEV void make(uint64_t m) const {
-    const uint64_t slot = c.exchange_stage(c.exchange + m, c.a.rank);
-    if (tid() == 0) c.head(slot, c.exchange + m);
+    const uint64_t slot = c.all_to_all_stage(c.all_to_all + m, c.a.rank);
+    if (tid() == 0) c.head(slot, c.all_to_all + m);
     copy(c.in(shares.at(m, 0).first), bytes_of(m), c.payload(slot), 0);
   }
   BP_DEV outcome post(uint64_t m) const {
     const uint64_t bytes = bytes_of(m);
-    return c.send_all(c.exchange + m, [&](uint32_t) { return bytes; }, [&](uint32_t) { return c.a.rank; });
+    return c.send_all(c.all_to_all + m, [&](uint32_t) { return bytes; }, [&](uint32_t) { return c.a.rank; });
   }
   BP_DEV void consume(uint64_t m) const {
     const auto piece = shares.at(m, 0);
     work w = c.on(piece.first, piece.count);
-    w.peers = c.a.region + c.payload(c.exchange_slot(0, c.exchange + m));
-    w.stride = c.exchange_slot(1, 0) - c.exchange_slot(0, 0);
+    w.peers = c.a.region + c.payload(c.all_to_all_slot(0, c.all_to_all + m));
+    w.stride = c.all_to_all_slot(1, 0) - c.all_to_all_slot(0, 0);
     reduce(c.a.dtype, c.a.op, kind::fold, w);
   }
 };
@@ -237,14 +237,14 @@ struct two_shot {
     const phase ph = phase_of(m);
     for (uint32_t r = 0; r < c.a.ranks; r++) {
       if ((r == c.a.rank) != ph.gathers) continue;
-      const uint64_t first = shares.at(ph.round, r).first, slot = c.exchange_stage(c.exchange + m, r);
-      if (tid() == 0) c.head(slot, c.exchange + m);
+      const uint64_t first = shares.at(ph.round, r).first, slot = c.all_to_all_stage(c.all_to_all + m, r);
+      if (tid() == 0) c.head(slot, c.all_to_all + m);
       copy(ph.gathers ? c.out(first) : c.in(first), bytes_to(ph, r), c.payload(slot), 0);
     }
   }
   BP_DEV outcome post(uint64_t m) const {
     const phase ph = phase_of(m);
-    return c.send_all(c.exchange + m, [&](uint32_t r) { return bytes_to(ph, r); },
+    return c.send_all(c.all_to_all + m, [&](uint32_t r) { return bytes_to(ph, r); },
                       [&](uint32_t r) { return column_to(ph, r); });
   }
   BP_DEV void consume(uint64_t m) const {
@@ -252,21 +252,21 @@ struct two_shot {
     if (!ph.gathers) {
       const auto piece = shares.at(ph.round, c.a.rank);
       work w = c.on(piece.first, piece.count);
-      w.peers = c.a.region + c.payload(c.exchange_slot(0, c.exchange + m));
-      w.stride = c.exchange_slot(1, 0) - c.exchange_slot(0, 0);
+      w.peers = c.a.region + c.payload(c.all_to_all_slot(0, c.all_to_all + m));
+      w.stride = c.all_to_all_slot(1, 0) - c.all_to_all_slot(0, 0);
       reduce(c.a.dtype, c.a.op, kind::fold, w);
       return;
     }
     for (uint32_t r = 0; r < c.a.ranks; r++) {
       if (r == c.a.rank) continue;
       const auto piece = shares.at(ph.round, r);
-      copy(c.a.region + c.payload(c.exchange_slot(r, c.exchange + m)), piece.count * size, c.out(piece.first), 0);
+      copy(c.a.region + c.payload(c.all_to_all_slot(r, c.all_to_all + m)), piece.count * size, c.out(piece.first), 0);
     }
   }
 };
 
 template <class P, template <class> class Algorithm>
-BP_DEV void exchange(channel<P>& c, bool sends) {
+BP_DEV void all_to_all(channel<P>& c, bool sends) {
   Algorithm<P> algorithm(c);
   if (sends) return sending_block(c, algorithm);
   return receiving_block(c, algorithm);

@@ -1,38 +1,39 @@
 // How the ranks find out that they call different things, and how they go on then.
 //
-// A ring call begins with a quick message of the first channel, which says what is called, and consumes nothing before
+// A ring call begins with an LL message of the first channel, which says what is called, and consumes nothing before
 // the first channel has compared what those of all ranks say. The messages of other calls all say it, so each
-// channel compares by itself; where one finds a difference, the first channel says it by a quick message, if it has not,
+// channel compares by itself; where one finds a difference, the first channel says it by an LL message, if it has not,
 // and compares. It tells the other channels, and the host.
 //
-// Ranks that differ have begun on channels and streams that others do not use. So that all have sent and consumed the
-// same messages, and the next call can begin, every channel that anybody uses takes one quick message and K of
-// the exchange stream, as far as anybody's call uses these: each channel's own block sends what is missing of them and
-// consumes them, and the first channel's does it for channels that this rank's call does not use, in ascending order.
+// Ranks that differ have begun on channels and streams that others do not use. So that all have sent and
+// consumed the same messages, and the next call can begin, every channel that anybody uses takes one LL
+// message and K of the all-to-all stream, as far as anybody's call uses these: each channel's own block
+// sends what is missing of them and consumes them, and the first channel's does it for channels that this
+// rank's call does not use, in ascending order.
 // So whoever waits on a channel waits for blocks that wait for nobody, or for channels below it.
-#ifndef BELLPUSH_AGREE_CUH
-#define BELLPUSH_AGREE_CUH
+#ifndef BELLPUSH_CALL_MISMATCH_CUH
+#define BELLPUSH_CALL_MISMATCH_CUH
 
-#include "quick.cuh"
+#include "ll.cuh"
 
 namespace bp {
 namespace coll {
 
 // Channels on which a call uses a stream, or says what it is.
 struct opening {
-  uint32_t quick, exchange;
+  uint32_t ll, all_to_all;
 };
 BP_DEV opening opening_of(const bp_coll_call& h, uint32_t all_channels) {
   // What another rank says may be anything.
   const uint32_t n = h.channels < 1 ? 1 : h.channels < all_channels ? h.channels : all_channels;
-  if (h.algorithm == BP_COLL_QUICK) return {n, 0};
+  if (h.algorithm == BP_COLL_LL) return {n, 0};
   return {1, h.algorithm == BP_COLL_RING ? 0 : n};
 }
 
 // The first channel says what is called, where the call itself goes by other streams.
 template <class P>
 BP_DEV outcome announce(const channel<P>& c) {
-  if (c.index == 0) return quick::send_head(c, c.quick);
+  if (c.index == 0) return ll::send_head(c, c.ll);
   return {BP_COLL_OK, 0};
 }
 
@@ -43,14 +44,14 @@ BP_DEV outcome compare(const channel<P>& c) {
   uint32_t differs = c.a.ranks;
   bp_coll_call said{};
   opening most = opening_of(c.own(), c.a.all_channels);
-  const outcome o = quick::wait_heads(c, c.quick, [&](uint32_t r, const bp_coll_call& theirs) {
-    if (differs == c.a.ranks && !quick::same(theirs, c.own())) {
+  const outcome o = ll::wait_heads(c, c.ll, [&](uint32_t r, const bp_coll_call& theirs) {
+    if (differs == c.a.ranks && !ll::same(theirs, c.own())) {
       differs = r;
       said = theirs;
     }
     const opening its = opening_of(theirs, c.a.all_channels);
-    most.quick = most.quick < its.quick ? its.quick : most.quick;
-    most.exchange = most.exchange < its.exchange ? its.exchange : most.exchange;
+    most.ll = most.ll < its.ll ? its.ll : most.ll;
+    most.all_to_all = most.all_to_all < its.all_to_all ? its.all_to_all : most.all_to_all;
   });
   if (!o.ok()) return o;
   const uint32_t other = c.find([&](uint32_t r) { return r == differs; });
@@ -68,46 +69,46 @@ BP_DEV outcome compare(const channel<P>& c) {
   if (tid() < 32) {
     // What any lane has heard.
     for (uint32_t lane_of = 0; lane_of < 32 && lane_of < block_threads(); lane_of++) {
-      const uint64_t word = shfl_u64((uint64_t)most.quick << 32 | most.exchange, lane_of);
-      most.quick = most.quick < word >> 32 ? (uint32_t)(word >> 32) : most.quick;
-      most.exchange = most.exchange < (uint32_t)word ? (uint32_t)word : most.exchange;
+      const uint64_t word = shfl_u64((uint64_t)most.ll << 32 | most.all_to_all, lane_of);
+      most.ll = most.ll < word >> 32 ? (uint32_t)(word >> 32) : most.ll;
+      most.all_to_all = most.all_to_all < (uint32_t)word ? (uint32_t)word : most.all_to_all;
     }
-    if (tid() == 0) c.publish(code, (uint64_t)most.quick << 32 | most.exchange);
+    if (tid() == 0) c.publish(code, (uint64_t)most.ll << 32 | most.all_to_all);
   }
   return {code, other};
 }
 
-// Consumes the quick message by which all ranks say what they call. BP_COLL_OK: all call the same.
+// Consumes the LL message by which all ranks say what they call. BP_COLL_OK: all call the same.
 template <class P>
-BP_DEV outcome agree(channel<P>& c) {
+BP_DEV outcome call_mismatch(channel<P>& c) {
   if (c.index != 0) return c.verdict();
   const outcome o = compare(c);
-  if (o.ok()) c.quick++;
+  if (o.ok()) c.ll++;
   return o;
 }
 
 // What this rank's call has sent on a channel.
 struct begun {
-  bool quick;         // its quick message
-  uint64_t exchange;  // messages of the exchange stream, K at most
+  bool ll;            // its LL message
+  uint64_t all_to_all;  // messages of the all-to-all stream, K at most
 };
 
 // Sends what is missing of the messages that a channel takes where ranks differ, and consumes them.
 template <class P>
 BP_DEV_COLD outcome settle_channel(channel<P> c, opening most, begun sent) {
   outcome o{BP_COLL_OK, 0};
-  if (c.index < most.quick) {
-    if (!sent.quick) o = quick::send_head(c, c.quick);
-    if (o.ok()) o = quick::wait_heads(c, c.quick);
-    if (tid() == 0) c.state()->quick = c.quick + 1;
+  if (c.index < most.ll) {
+    if (!sent.ll) o = ll::send_head(c, c.ll);
+    if (o.ok()) o = ll::wait_heads(c, c.ll);
+    if (tid() == 0) c.state()->ll = c.ll + 1;
   }
-  if (c.index >= most.exchange) return o;
-  for (uint64_t n = c.exchange + sent.exchange; n < c.exchange + depth && o.ok(); n++) {
-    if (tid() == 0) c.head(c.exchange_stage(n, c.a.rank), n);
+  if (c.index >= most.all_to_all) return o;
+  for (uint64_t n = c.all_to_all + sent.all_to_all; n < c.all_to_all + depth && o.ok(); n++) {
+    if (tid() == 0) c.head(c.all_to_all_stage(n, c.a.rank), n);
     o = c.send_all(n, [](uint32_t) { return (uint64_t)0; }, [&](uint32_t) { return c.a.rank; });
   }
-  for (uint64_t n = c.exchange; n < c.exchange + depth && o.ok(); n++) o = c.receive_any(n);
-  if (tid() == 0) c.state()->exchange = c.exchange + depth;
+  for (uint64_t n = c.all_to_all; n < c.all_to_all + depth && o.ok(); n++) o = c.receive_any(n);
+  if (tid() == 0) c.state()->all_to_all = c.all_to_all + depth;
   return o;
 }
 
@@ -119,9 +120,9 @@ BP_DEV outcome settle(channel<P>& c, uint32_t other, begun sent) {
   if (c.index != 0) {
     o = c.verdict();
   } else {
-    if (!sent.quick) o = announce(c);
+    if (!sent.ll) o = announce(c);
     if (o.ok()) o = compare(c);
-    sent.quick = true;
+    sent.ll = true;
   }
   // That rank says one thing and another, or has the first channel wait for nothing.
   if (o.ok() || (o.code == BP_COLL_SILENT && o.rank == c.a.rank)) return {BP_COLL_CORRUPT, other};
@@ -130,7 +131,7 @@ BP_DEV outcome settle(channel<P>& c, uint32_t other, begun sent) {
   const opening most{(uint32_t)(word >> 32), (uint32_t)word};
   outcome settled = settle_channel(c, most, sent);
   if (c.index == 0) {
-    const uint32_t end = most.quick > most.exchange ? most.quick : most.exchange;
+    const uint32_t end = most.ll > most.all_to_all ? most.ll : most.all_to_all;
     for (uint32_t i = c.a.channels; i < end && settled.ok(); i++) {
       channel<P> unused(c.a, i);
       unused.call = c.call;
