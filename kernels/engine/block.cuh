@@ -1,4 +1,4 @@
-// What a block of the engine has in shared memory, and its first warp, the crew.
+// What a block of the engine has in shared memory, and its first warp, the leader warp.
 #ifndef BELLPUSH_ENGINE_BLOCK_CUH
 #define BELLPUSH_ENGINE_BLOCK_CUH
 
@@ -7,12 +7,12 @@
 namespace bp {
 namespace engine {
 
-constexpr uint32_t crew_threads = 32;
+constexpr uint32_t leader_warp_threads = 32;
 constexpr uint32_t most_warps = BP_MAX_THREADS / 32;
 
 enum order_kind : uint32_t { order_move, order_copied, order_lines, order_slots, order_exit };
 
-// What the crew asks the block to do.
+// What the leader warp asks the block to do.
 struct order {
   uint32_t kind;
   uint32_t first, end;  // lines; or slots, of which each warp takes one
@@ -29,7 +29,7 @@ struct found_slot {
   uint32_t signalled;
 };
 
-// What the crew's rounds go by, and what the last one found, as bits by queue pair.
+// What the leader warp's rounds go by, and what the last one found, as bits by queue pair.
 struct watch {
   uint64_t start, epoch, confirmed;
   uint32_t round;
@@ -59,7 +59,7 @@ struct block_state {
 static_assert((offsetof(block_state, stream) + inband_header_bytes) % 16 == 0, "whole units");
 static_assert(sizeof(block_state) <= BP_ENGINE_SHARED_BYTES, "the host asks for so much");
 
-// The block, as one of its crew sees it. It has no members: what functions out of line were passed by
+// The block, as one of its leader warp sees it. It has no members: what functions out of line were passed by
 // reference would lie in local memory, which every acquire of a poll empties L1 of; and of an address
 // that is made here the compiler knows that it is shared memory.
 struct team {
@@ -67,12 +67,12 @@ struct team {
   BP_DEV context* qp(uint32_t k) const { return &b()->qps[k]; }
   BP_DEV uint32_t rank() const { return tid(); }
 #if defined(__CUDACC__)
-  BP_DEV uint32_t size() const { return crew_threads; }  // which the host sees to
+  BP_DEV uint32_t size() const { return leader_warp_threads; }  // which the host sees to
 #else
-  BP_DEV uint32_t size() const { return block_threads() < crew_threads ? block_threads() : crew_threads; }
+  BP_DEV uint32_t size() const { return block_threads() < leader_warp_threads ? block_threads() : leader_warp_threads; }
 #endif
   BP_DEV bool leads() const { return tid() == 0; }
-  BP_DEV bool alone() const { return block_threads() <= crew_threads; }
+  BP_DEV bool alone() const { return block_threads() <= leader_warp_threads; }
 };
 
 BP_DEV uint32_t ones(uint32_t mask) {
@@ -90,7 +90,7 @@ BP_DEV void each_bit(uint32_t mask, F f) {
   for (; mask != 0; mask &= mask - 1) f(ones((mask & (0 - mask)) - 1));
 }
 
-// What a crew's lanes say of up to 32 things, as bits.
+// What a leader warp's lanes say of up to 32 things, as bits.
 template <class F>
 BP_DEV uint32_t ballot_each(team t, F f) {
   uint32_t mask = 0;
@@ -117,7 +117,7 @@ BP_DEV known_key& known(team t, uint64_t table, uint32_t key) {
 }
 
 // A key of a NIC, from what the block remembers or from the table; one without a table if there is
-// none. The crew calls it together.
+// none. The leader warp calls it together.
 BP_DEV const known_key& find_key(team t, uint64_t table, uint32_t key) {
   known_key* k = &known(t, table, key);
   if (k->table != table || k->key != key) {

@@ -18,22 +18,22 @@ constexpr uint32_t few_bodies = 8;
 
 // Notes what was written last, by the leader.
 BP_DEV void note_written(context* q, uint64_t end, bool near) {
-  q->row_end = end;
+  q->coalesced_end = end;
   if (!near) q->far = 1;
 }
 
-// Messages before this one, before what it writes or reads. The crew calls it together.
-BP_DEV void settle(team t, context* q) {
+// Messages before this one, before what it writes or reads. The leader warp calls it together.
+BP_DEV void fence_coalesced(team t, context* q) {
   syncwarp();
   if (t.leads()) {
     fence_written(q->far);
-    q->row_end = 0;
+    q->coalesced_end = 0;
     q->far = 0;
   }
   syncwarp();
 }
 
-// Learns the consumer index, if it is later than the one that is known. The crew calls it together.
+// Learns the consumer index, if it is later than the one that is known. The leader warp calls it together.
 BP_DEV void refresh_room(team t, context* q) {
   const uint64_t pi = q->state.cq_pi;
   // Acquire: the consumer's reads of its entries come before our next writes to them.
@@ -70,7 +70,7 @@ BP_DEV uint64_t free_cqes(const context* q) {
   return room < 32 ? room : 32;
 }
 
-// Bodies for the next CQEs, with a fence: a lane one. The crew calls it together.
+// Bodies for the next CQEs, with a fence: a lane one. The leader warp calls it together.
 BP_DEV_COLD void write_ahead(uint32_t k) {
   const team t;
   context* q = t.qp(k);
@@ -101,7 +101,7 @@ struct cqe_tail {
 };
 
 // CQEs for messages `counter` + i of every bit i of `mask`, behind everything that was written for the
-// queue pair; `bytes` where one tells how much was scattered. There is room. The crew calls it together.
+// queue pair; `bytes` where one tells how much was scattered. There is room. The leader warp calls it together.
 BP_DEV_COLD void complete(uint32_t k, uint32_t opcode, uint32_t mask, uint32_t counter,
                           uint32_t bytes) {
   const team t;
@@ -128,7 +128,7 @@ BP_DEV_COLD void complete(uint32_t k, uint32_t opcode, uint32_t mask, uint32_t c
   syncwarp();
   if (t.leads()) {
     q->state.cq_pi = pi + n;
-    q->row_end = 0;
+    q->coalesced_end = 0;
     q->far = 0;
   }
   syncwarp();

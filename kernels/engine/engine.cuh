@@ -1,19 +1,18 @@
 // The software NIC's engine as a kernel: on a GPU it is the NIC of the in-process link.
 //
-// A block has up to BP_ENGINE_BLOCK_QPS queue pairs, a lane of its first warp (the *crew*) each.
-// The crew looks at UAR registers and in-band lines, and now and then at what the host asks for; it
+// A block has up to BP_ENGINE_BLOCK_QPS queue pairs, a lane of its first warp (the *leader warp*) each.
+// The leader warp looks at UAR registers and in-band lines, and now and then at what the host asks for; it
 // takes what was posted, checks it and completes it. A plain message by itself goes a short way
-// (lone.cuh). WQEs in a row whose ranges continue each other are one to it, and of slots in a
-// row each warp takes one (rows.cuh). The other warps
-// wait at a barrier and help with payload that is worth it, and long payload goes on a board from
-// which all blocks take pieces.
+// (single_write.cuh). WQEs in a row whose ranges continue each other are coalesced, and of slots in a
+// row each warp takes one (coalesce.cuh). The other warps wait at a barrier and help with payload that
+// is worth it. Long payload becomes a job behind the control block, of which all blocks take pieces.
 //
 // The engine does WRITE, READ, FETCH_ADD, CMP_SWAP and NOP that are correct, of reliable connections
 // with a CQ of their own. Everything else it gives back, with the queue pair (engine.h).
 //
 // Orders, each with its observer:
 //   * doorbell (or line) -> WQE, payload: the polling lane's acquire of system scope pairs with the
-//     sender's fence (a line needs none: it is one store); the crew's syncwarp and the block's
+//     sender's fence (a line needs none: it is one store); the leader warp's syncwarp and the block's
 //     barrier hand it on to the threads that load. Observer: this block.
 //   * payload -> CQE's tail: all threads' stores, a barrier, then a fence of the tail's thread, which
 //     is cumulative, then the tail (cq.cuh: its scope, and when the body is written). Observer:
@@ -56,7 +55,7 @@ BP_DEV void prepare_slots(const block_state* b, context* q) {
   n = n < f.slots ? n : f.slots;
   const uint32_t places = q->part != 0 ? b->args.slot_bytes / q->part : 0;
   n = n < places ? n : places;
-  q->row_slots = n >= 2 && q->lines <= row_lines ? n : 0;
+  q->coalesced_slots = n >= 2 && q->lines <= coalesce_max_lines ? n : 0;
 }
 
 // Takes a queue pair that the host granted with that number.
@@ -71,10 +70,10 @@ BP_DEV void take(team t, uint32_t k, uint64_t grant) {
   if (t.leads()) {
     q->grant = grant;
     q->told = q->state.wqes;
-    q->row_end = 0;
+    q->coalesced_end = 0;
     q->far = 0;
     q->bodies = q->state.cq_pi;
-    q->hint = q->in_rows = 0;
+    q->hint = q->coalescing = 0;
     q->dbr_due = 0;
     if (q->fixed.line != BP_LINE_NONE) prepare_slots(t.b(), q);
   }
@@ -166,7 +165,7 @@ BP_DEV_COLD uint32_t execute(uint32_t k, const uint8_t* copy) {
   if (is_atomic(r.opcode) && ((r.raddr | remote) & 7) != 0) return BP_RETURN_WQE;
   if (r.signalled && !has_cq_room(t, q, 1)) return BP_RETURN_CQ_FULL;
   // 2. In order: what does not go on where the last one ended comes behind a fence.
-  if (r.bytes != 0 && q->row_end != 0 && (!writes || remote != q->row_end)) settle(t, q);
+  if (r.bytes != 0 && q->coalesced_end != 0 && (!writes || remote != q->coalesced_end)) fence_coalesced(t, q);
   // 3. Move.
   if (is_atomic(r.opcode)) {
     if (t.leads()) t.b()->old_value = atomic_word(remote, r.opcode, copy);
@@ -198,7 +197,7 @@ BP_DEV_COLD uint32_t execute(uint32_t k, const uint8_t* copy) {
   return done;
 }
 
-// Whether a copy holds a request for the engine; it is noted then. The crew calls it together.
+// Whether a copy holds a request for the engine; it is noted then. The leader warp calls it together.
 BP_DEV bool understand(team t, const uint8_t* copy, uint32_t end) {
   block_state* b = t.b();
   syncwarp();  // the one before is done

@@ -15,7 +15,7 @@ enum {
   BP_ENGINE_BLOCK_QPS = 32,  // queue pairs of a block: context i belongs to block i % blocks
   BP_KEY_TABLE_KEYS = 4096,  // keys that an engine knows of a NIC; it returns what names others
   BP_ENGINE_WQE_BYTES = 2048,
-  BP_ENGINE_BOARD_BYTES = 128,
+  BP_ENGINE_CONTROL_BLOCK_BYTES = 128,
   BP_ENGINE_SHARED_BYTES = 24576,  // shared memory of a block, beside a slot's stream
 };
 
@@ -116,16 +116,16 @@ struct bp_engine_job {
 BP_ASSERT_SIZE(bp_engine_job, 128);
 
 // In the engine's memory.
-struct bp_engine_board {
+struct bp_engine_control_block {
   uint64_t epoch;     // the host's: every block answers a new one when it holds nothing
   uint64_t stop;      // the host's: not 0 ends the engine
   uint64_t open;      // jobs that have pieces left
   uint64_t reserved[13];
 };
-BP_ASSERT_SIZE(bp_engine_board, 128);
+BP_ASSERT_SIZE(bp_engine_control_block, 128);
 
 struct bp_engine_args {
-  uint64_t board;       // struct bp_engine_board, and behind it a struct bp_engine_job a block
+  uint64_t control;       // struct bp_engine_control_block, and behind it a struct bp_engine_job a block
   uint64_t contexts;    // struct bp_qpc[BP_ENGINE_BLOCK_QPS * blocks]
   uint64_t records;     // struct bp_qpc_record, as many
   uint64_t answers;     // uint64_t a block, in host memory: the last epoch that it saw

@@ -33,7 +33,7 @@ BP_DEV T ld_any(uint64_t at) {
 }
 
 // Aligned units of 16 bytes are written at once, in long messages and in short ones: a receiver may look at nothing
-// else (quick.cuh).
+// else (ll.cuh).
 template <class T>
 BP_DEV void st_any(uint64_t at, T v) {
   if constexpr (sizeof(T) == 16) {
@@ -174,13 +174,13 @@ BP_DEV void move_words(uint64_t to, const uint8_t* from, uint32_t bytes, uint32_
   }
 }
 
-// ---- The board: payload that all blocks move --------------------------------------------------
+// ---- Jobs behind the control block: payload that all blocks move -----------------------------------
 
-BP_DEV bp_engine_board* board_of(const bp_engine_args& a) {
-  return reinterpret_cast<bp_engine_board*>(a.board);
+BP_DEV bp_engine_control_block* control_block_of(const bp_engine_args& a) {
+  return reinterpret_cast<bp_engine_control_block*>(a.control);
 }
 BP_DEV bp_engine_job* job_of(const bp_engine_args& a, uint32_t block) {
-  return reinterpret_cast<bp_engine_job*>(a.board + BP_ENGINE_BOARD_BYTES) + block;
+  return reinterpret_cast<bp_engine_job*>(a.control + BP_ENGINE_CONTROL_BLOCK_BYTES) + block;
 }
 
 struct piece {
@@ -216,7 +216,7 @@ BP_DEV void open_job(const bp_engine_args& a, bp_engine_job* job, uint64_t to, u
   // behind it, before `next`, for the blocks that draw.
   fence_gpu();
   st_relaxed_gpu(&job->next, (bytes + piece_bytes - 1) / piece_bytes << 32);
-  atomic_add(&board_of(a)->open, 1);
+  atomic_add(&control_block_of(a)->open, 1);
 }
 
 // The piece that this thread's block moved is done. The caller has synchronised its block.

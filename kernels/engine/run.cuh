@@ -2,7 +2,7 @@
 #ifndef BELLPUSH_ENGINE_RUN_CUH
 #define BELLPUSH_ENGINE_RUN_CUH
 
-#include "lone.cuh"
+#include "single_write.cuh"
 
 namespace bp {
 namespace engine {
@@ -60,7 +60,7 @@ BP_DEV_COLD void visit_ring(uint32_t k) {
         copy_units(t, t.b()->wqe, q->fixed.sq, ci * 4, mask, there, (uint32_t)copied * 4);
         copy = t.b()->wqe;
       }
-      if (carry_row(t, k, copy, (uint32_t)have) != 0) continue;
+      if (execute_coalesced(t, k, copy, (uint32_t)have) != 0) continue;
     } else if (q->fixed.blueflame && t.b()->polled[k][1] != 0 && begins) {
       copied = 0;
       is_early = false;
@@ -79,7 +79,7 @@ BP_DEV_COLD void visit_ring(uint32_t k) {
     if (why != done) return give_back(k, why);
     syncwarp();
     if (t.leads()) {
-      if (q->fixed.blueflame) clear_blueflame(q);  // as in carry_row
+      if (q->fixed.blueflame) clear_blueflame(q);  // as in execute_coalesced
       q->state.ci = ci + c.blocks();
       if (q->state.producer < q->state.ci) q->state.producer = q->state.ci;
       q->state.blueflame += !by_ring;
@@ -95,7 +95,7 @@ BP_DEV_COLD bool visit_slot(uint32_t k) {
   const team t;
   context* q = t.qp(k);
   const uint32_t line = q->fixed.line, slot_lines = q->lines;
-  const uint32_t early = crew_threads * 16 / line_bytes(line);
+  const uint32_t early = leader_warp_threads * 16 / line_bytes(line);
   const uint32_t look = slot_lines < early ? slot_lines : early;
   uint8_t* stream = t.b()->stream;
   syncwarp();  // all have done with it
@@ -164,7 +164,7 @@ BP_DEV_COLD void visit_slots(uint32_t k) {
   syncwarp();  // all have read that
   if (t.leads()) w.hot = k;
   const uint64_t start_wqes = t.qp(k)->state.wqes, start_bytes = t.qp(k)->state.bytes;
-  bool rows = t.qp(k)->in_rows != 0, joins = true, has_key = false;
+  bool rows = t.qp(k)->coalescing != 0, joins = true, has_key = false;
   uint32_t looks = 1;
   for (;;) {
     context* q = t.qp(k);
@@ -173,22 +173,22 @@ BP_DEV_COLD void visit_slots(uint32_t k) {
       came = 0;  // the stream is the row's
       const uint32_t n = carry_slots(k);
       rows = joins = n > 1;
-      if (t.leads()) q->in_rows = rows;
+      if (t.leads()) q->coalescing = rows;
       syncwarp();
       if (n != 0) continue;
     }
-    const uint32_t how = lone_slot(k, came, looks);
+    const uint32_t how = single_slot(k, came, looks);
     came = 0;
-    if (how == lone_next || how == lone_row) {
-      rows = joins && how == lone_row;
+    if (how == single_next || how == single_coalesce) {
+      rows = joins && how == single_coalesce;
       looks = next_looks;
       has_key = false;
-    } else if (how == lone_key && !has_key) {
+    } else if (how == single_key && !has_key) {
       has_key = true;  // if there is one
       find_key(t, q->fixed.peer_keys, word_at(t.b()->stream, 24));
-    } else if (how == lone_body) {
+    } else if (how == single_body) {
       write_ahead(k);
-    } else if (how == lone_done || how == lone_waits || !visit_slot(k)) {
+    } else if (how == single_done || how == single_waits || !visit_slot(k)) {
       return;
     }
   }
@@ -196,15 +196,15 @@ BP_DEV_COLD void visit_slots(uint32_t k) {
 
 // Takes what a doorbell told of.
 BP_DEV void visit_doorbell(uint32_t k) {
-  uint32_t how = lone_wqe(k);
-  if (how == lone_buffer) how = lone_blueflame(k);
-  if (how != lone_done && how != lone_waits) visit_ring(k);
+  uint32_t how = single_wqe(k);
+  if (how == single_buffer) how = single_blueflame(k);
+  if (how != single_done && how != single_waits) visit_ring(k);
 }
 
 // ---- Looking ----------------------------------------------------------------------------------
 
 enum : uint32_t { nothing = 0, has_work = 1, has_news = 2, is_ahead = 4, wants_ahead = 8 };
-// Every so many rounds the crew looks at what the host asks and other blocks have to give, and does
+// Every so many rounds the leader warp looks at what the host asks and other blocks have to give, and does
 // what can wait: between them a round is one load.
 constexpr uint32_t thorough_rounds = 16;
 constexpr uint32_t telling_rounds = 32;
@@ -296,7 +296,7 @@ BP_DEV_COLD uint32_t look_out() {
   const team t;
   block_state* b = t.b();
   const bp_engine_args& a = b->args;
-  const bp_engine_board* board = board_of(a);
+  const bp_engine_control_block* control = control_block_of(a);
   const uint32_t hot = b->rounds.hot;
   const bool stepped = a.rounds != 0;
   const uint32_t ahead_end = lines_ahead(t, hot);
@@ -307,9 +307,9 @@ BP_DEV_COLD uint32_t look_out() {
     const bool telling = stepped || round % telling_rounds == 0;
     uint64_t epoch = 0, stop = 0, open = 0;
     if (thorough) {
-      epoch = ld_relaxed_sys(&board->epoch);
-      stop = ld_relaxed_sys(&board->stop);
-      open = ld_relaxed_gpu(&board->open);
+      epoch = ld_relaxed_sys(&control->epoch);
+      stop = ld_relaxed_sys(&control->stop);
+      open = ld_relaxed_gpu(&control->open);
     }
     u128 early[loads_ahead] = {};
     if (ahead_end > 32) {
@@ -358,7 +358,7 @@ BP_DEV_COLD uint32_t look_out() {
                  ? unpack_lines<loads_ahead>(early, BP_LINE_12_4, q.sequence, 0, ahead_end, b->stream)
                  : unpack_lines<1>(early, BP_LINE_14_2, q.sequence, 0, ahead_end, b->stream);
     }
-    syncwarp();  // what a lane acquired, before the crew's loads; and all have the round's number
+    syncwarp();  // what a lane acquired, before the leader warp's loads; and all have the round's number
     if (t.leads()) {
       b->rounds.round = round + 1;
       b->rounds.epoch = epoch;
@@ -418,7 +418,7 @@ BP_DEV_COLD void do_later() {
 }
 
 // The first warp, until the launch ends.
-BP_DEV void run_crew(team t) {
+BP_DEV void run_leader_warp(team t) {
   block_state* b = t.b();
   for (uint32_t k = t.rank(); k < BP_ENGINE_BLOCK_QPS; k += t.size()) b->qps[k].grant = 0;
   forget_keys(t);
@@ -450,10 +450,10 @@ BP_DEV void run_crew(team t) {
 
 BP_DEV void run(const bp_engine_args& args) {
   const team t;
-  if (tid() >= crew_threads) return assist();
+  if (tid() >= leader_warp_threads) return assist();
   if (t.leads()) t.b()->args = args;
   syncwarp();
-  run_crew(t);
+  run_leader_warp(t);
   if (!t.alone()) {
     syncwarp();
     if (t.leads()) t.b()->work.kind = order_exit;

@@ -9,10 +9,10 @@ namespace bp {
 namespace engine {
 
 constexpr uint32_t line_loads = 8;   // of a lane, in flight together
-constexpr uint32_t row_lines = 512;  // of a slot that a warp takes
+constexpr uint32_t coalesce_max_lines = 512;  // of a slot that a warp takes
 
 // Payload of a slot's stream that holds a WRITE of inline data and nothing else; 0 for all others,
-// which the crew looks at by itself. The first lines may be anything: the caller checks that they
+// which the leader warp looks at by itself. The first lines may be anything: the caller checks that they
 // have come.
 BP_DEV uint32_t plain_bytes(const uint8_t* stream, uint32_t qpn, uint64_t ticket) {
   const ctrl c(stream);
@@ -142,7 +142,7 @@ BP_DEV_COLD void perform_slots() {
   if (warp < row_of_slots(b, o.end)) {
     // Messages before these, which the block's barriers have shown to this thread, before what it
     // stores, for the peer.
-    if (q.row_end != 0 && q.row_end != b->found[0].remote) fence_written(q.far);
+    if (q.coalesced_end != 0 && q.coalesced_end != b->found[0].remote) fence_written(q.far);
     move_stream(b->found[warp].remote, stream, b->found[warp].bytes, lane(), 32);
   }
 }

@@ -1,4 +1,4 @@
-// How the crew has the block, and the other blocks, work for it.
+// How the leader warp has the block, and the other blocks, work for it.
 #ifndef BELLPUSH_ENGINE_TEAM_CUH
 #define BELLPUSH_ENGINE_TEAM_CUH
 
@@ -26,8 +26,8 @@ BP_DEV_COLD void perform(uint32_t rank, uint32_t size) {
   }
 }
 
-// Has the whole block carry out the order that the leader has written, or the crew where it is not
-// worth two barriers. The crew calls it together, after a syncwarp that follows the order before.
+// Has the whole block carry out the order that the leader has written, or the leader warp where it is not
+// worth two barriers. The leader warp calls it together, after a syncwarp that follows the order before.
 BP_DEV_COLD void dispatch(bool small) {
   const team t;
   if (small || t.alone()) {
@@ -110,7 +110,7 @@ BP_DEV_COLD void share(uint64_t to, uint64_t from, uint64_t bytes) {
   if (t.leads()) {
     while (ld_acquire_gpu(&job->done) != (bytes + piece_bytes - 1) / piece_bytes) yield_();
     fence_gpu();  // acquire: the pieces' counts, which carry their stores, before our fence
-    atomic_add(&board_of(t.b()->args)->open, ~0ull);
+    atomic_add(&control_block_of(t.b()->args)->open, ~0ull);
   }
   syncwarp();
 }
@@ -124,7 +124,7 @@ BP_DEV void move_payload(team t, uint64_t to, uint64_t from, uint64_t bytes) {
   }
 }
 
-// Helps other blocks with their jobs. The crew looks at 32 of them at a time.
+// Helps other blocks with their jobs. The leader warp looks at 32 of them at a time.
 BP_DEV_COLD void help() {
   const team t;
   for (uint32_t base = 0; base < grid_blocks(); base += 32) {

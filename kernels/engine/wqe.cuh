@@ -18,7 +18,7 @@ struct context {
   bp_qpc_state state;
   uint64_t grant;      // odd: number of the grant; 0: the engine has not got it
   uint64_t told;       // WQEs that the record tells of
-  uint64_t row_end;    // end of what was written and not fenced yet; 0: all is fenced
+  uint64_t coalesced_end;    // end of what was written and not fenced yet; 0: all is fenced
   uint64_t slot;       // in-band: where the next slot lies
   uint64_t bodies;     // CQEs before this number have their bodies, for whoever polls
   uint32_t far;        // 1: some of what is not fenced yet is not in this GPU's memory
@@ -26,10 +26,10 @@ struct context {
   uint32_t missing;    // and a line of it that had not come
   uint32_t hint;       // the last slot's remote key
   uint32_t expect;     // in-band: lines of the last message, to be looked at first
-  uint32_t in_rows;    // 1: the last slots were taken in a row
+  uint32_t coalescing;    // 1: the last slots were taken in a row
   uint32_t lines;      // in-band, of a slot
   uint32_t part;       // bytes of their data, in whole units
-  uint32_t row_slots;  // slots that a row may have; 0: there are no rows
+  uint32_t coalesced_slots;  // slots that a row may have; 0: there are no rows
   uint32_t dbr_due;    // 1: the doorbell record is to be looked at
 };
 

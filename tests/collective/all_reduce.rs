@@ -44,12 +44,12 @@ fn every_path_carries_it() {
     assert_eq!(Options::paths().count(), 6);
 }
 
-/// A quick message's words lie otherwise in the lines of each format.
+/// An LL message's words lie otherwise in the lines of each format.
 #[test]
-fn quick_messages_lie_in_lines_of_every_format() {
+fn ll_messages_lie_in_lines_of_every_format() {
     for line in [LineFormat::L12S4, LineFormat::L14S2, LineFormat::L60S4] {
         for threads in [None, Some(64)] {
-            let mut options = small(Algorithm::Quick).threads(threads);
+            let mut options = small(Algorithm::Ll).threads(threads);
             options.endpoint.line = line;
             options.window_bytes = Some(128 << 10);
             options.endpoint.slot_bytes = 16 << 10;
@@ -120,9 +120,9 @@ fn a_single_rank_canonicalises_too() {
 
 /// Shares just below and above what goes in one message without a signal, of one rank and of all.
 #[test]
-fn shares_around_what_a_quick_message_holds() {
+fn shares_around_what_an_ll_message_holds() {
     for (ranks, channels) in [(2, 1), (3, 4), (9, 1)] {
-        let options = small(Algorithm::Quick).channels(channels);
+        let options = small(Algorithm::Ll).channels(channels);
         let world = World::new(ranks, &options);
         let most = 8192.min(32_832 / ranks as usize / 12 * 12 / 16 * 16) * channels as usize;
         for bytes in [most - 64, most - 4, most, most + 4, most + 64] {
@@ -132,11 +132,11 @@ fn shares_around_what_a_quick_message_holds() {
     }
 }
 
-/// Calls on one channel and on several, by quick messages, in one step and in two: streams that one call
+/// Calls on one channel and on several, by LL messages, in one step and in two: streams that one call
 /// leaves alone go on where they stood.
 #[test]
 fn calls_of_all_kinds_in_turn() {
-    let options = small(Algorithm::Ring).algorithm(None).channels(3).quick_bytes(16_384);
+    let options = small(Algorithm::Ring).algorithm(None).channels(3).ll_bytes(16_384);
     let world = World::new(3, &options);
     let counts = [1, 9000, 300, 50_000, 2, 70_000, 40, 50_000, 1];
     let algorithms: std::collections::HashSet<_> =
@@ -147,16 +147,16 @@ fn calls_of_all_kinds_in_turn() {
     }
 }
 
-/// Quick calls are limited by what a rank sends to all: more ranks, shorter calls on fewer channels.
+/// LL calls are limited by what a rank sends to all: more ranks, shorter calls on fewer channels.
 #[test]
-fn quick_calls_get_shorter_with_more_ranks() {
+fn ll_calls_get_shorter_with_more_ranks() {
     for (ranks, longest, channels) in [(2, 192 << 10, 24), (4, 32 << 10, 8), (7, 16 << 10, 4)] {
         let options = small(Algorithm::Ring).channels(24).algorithm(None);
         let world = World::new(ranks, &options);
         let plan = |bytes: u64| world.ranks[0].plan(bytes / 4, Dtype::F32, Op::Sum);
         let call = plan(longest);
-        assert_eq!((call.algorithm, call.channels), (Algorithm::Quick, channels), "{ranks} ranks");
-        assert_ne!(plan(longest + 4).algorithm, Algorithm::Quick, "{ranks} ranks");
+        assert_eq!((call.algorithm, call.channels), (Algorithm::Ll, channels), "{ranks} ranks");
+        assert_ne!(plan(longest + 4).algorithm, Algorithm::Ll, "{ranks} ranks");
         assert_eq!(plan(8).channels, 1);
     }
 }
@@ -215,7 +215,7 @@ fn a_window_of_one_slot_is_enough() {
 
 /// On the engine of `kernels/engine/engine.cuh`: a unit in parts would bring its flag with words of the message before.
 #[test]
-fn units_of_quick_messages_come_whole() {
+fn units_of_ll_messages_come_whole() {
     const RANKS: i32 = 2;
     const CALLS: u32 = 500;
     let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
@@ -226,7 +226,7 @@ fn units_of_quick_messages_come_whole() {
             let offload = Some(engine::open(&gpu, &[], own).unwrap());
             SoftNic::open(SoftConfig { offload, ..SoftConfig::new(&net) }).unwrap()
         };
-        let mut options = small(Algorithm::Quick).path(path(name));
+        let mut options = small(Algorithm::Ll).path(path(name));
         (options.channels, options.threads) = (1, Some(1));
         options.window_bytes = Some(128 << 10);
         options.endpoint.slot_bytes = 16 << 10;
@@ -292,7 +292,7 @@ fn calls_of_other_kinds_follow_before_all_have_ended() {
         let link = Faulty::new(net.attach_free().unwrap(), faults).unwrap();
         SoftNic::open_on(SoftConfig::default(), Box::new(link)).unwrap()
     };
-    let options = small(Algorithm::Ring).algorithm(None).channels(2).quick_bytes(1536);
+    let options = small(Algorithm::Ring).algorithm(None).channels(2).ll_bytes(1536);
     let world = World::on((0..4).map(nic).collect(), &options);
     let errors = world.each(|rank, stream| {
         let memory = world.memory(1000);

@@ -84,7 +84,7 @@ fn ranks_that_choose_different_algorithms_go_on_too() {
         world.reduce(Dtype::F32, Op::Sum, 2055, Kind::Random, false);
     }
     // All but the first by exchanges, on 1, 2, 4 and 4 channels.
-    let options = small(Algorithm::Ring).algorithm(None).channels(4).quick_bytes(1024);
+    let options = small(Algorithm::Ring).algorithm(None).channels(4).ll_bytes(1024);
     let world = World::new(3, &options);
     let counts: [u64; 5] = [8, 200, 500, 900, 50_000];
     for (a, b, c) in
@@ -144,7 +144,7 @@ fn a_rank_that_does_not_call_is_named_by_all_others_in_time() {
         match late.synchronize(&stream) {
             Err(Error::Late { .. }) => {}
             // One step, whose messages had all arrived: its result is right.
-            Ok(()) if [Algorithm::OneShot, Algorithm::Quick].contains(&algorithm) => {}
+            Ok(()) if [Algorithm::OneShot, Algorithm::Ll].contains(&algorithm) => {}
             other => panic!("{algorithm}: {other:?}"),
         }
     }
@@ -217,7 +217,7 @@ fn pair(timeout: Duration, algorithm: Algorithm) -> World {
 /// Its work is ended where it stands: whoever went on would take up streams of messages in the middle.
 #[test]
 fn a_stream_that_is_dropped_before_its_calls_are_done_ends_the_communicator() {
-    for algorithm in [Algorithm::Quick, Algorithm::OneShot] {
+    for algorithm in [Algorithm::Ll, Algorithm::OneShot] {
         let timeout = Duration::from_secs(4);
         let world = pair(timeout, algorithm);
         let memory = world.memory(300);
@@ -383,7 +383,7 @@ fn a_second_stream_is_refused_until_the_first_is_waited_for() {
 
 #[test]
 fn recording_without_a_gpu_is_refused() {
-    let world = World::new(2, &small(Algorithm::Quick));
+    let world = World::new(2, &small(Algorithm::Ll));
     world.each(|rank, stream| {
         let memory = Memory::from(world.gpu.alloc(64).unwrap());
         let make = || rank.all_reduce(stream, &memory, &memory, 16, Dtype::F32, Op::Sum);

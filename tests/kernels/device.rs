@@ -52,7 +52,7 @@ fn ready_words_and_ringers() {
 
 #[test]
 fn pieces_of_shared_payload() {
-    run("board");
+    run("control_block");
 }
 
 #[test]

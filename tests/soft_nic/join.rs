@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const UNSIGNALLED: Flags = Flags { cq_update: false, solicited: false, fence: false };
 const BYTES: usize = 1 << 16;
-/// Rows are joined where much was moved before them.
+/// Rows are coalesced where much was moved before them.
 const BEFORE: u32 = 64 << 10;
 
 fn pair() -> Pair {

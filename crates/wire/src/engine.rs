@@ -7,12 +7,12 @@ use bytemuck::{Pod, Zeroable};
 pub const BLOCK_QPS: usize = 32;
 /// Largest number of memory keys of a NIC that an engine has room for.
 pub const TABLE_KEYS: usize = 4096;
-/// Bytes of `struct bp_engine_board`, and of each job that follows it.
-pub const BOARD_BYTES: usize = 128;
-/// Offset of the epoch on the board.
-pub const BOARD_EPOCH: usize = 0;
-/// Offset of the word on the board that ends the engine.
-pub const BOARD_STOP: usize = 8;
+/// Bytes of `struct bp_engine_control_block`, and of each job that follows it.
+pub const CONTROL_BLOCK_BYTES: usize = 128;
+/// Offset of the epoch on the control block.
+pub const CONTROL_BLOCK_EPOCH: usize = 0;
+/// Offset of the word on the control block that ends the engine.
+pub const CONTROL_BLOCK_STOP: usize = 8;
 /// Shared memory of a thread block, without the buffer for a slot's data stream.
 pub const SHARED_BYTES: u32 = 24576;
 /// Longest in-band slot that the GPU engine accepts, in bytes.

@@ -31,7 +31,7 @@ uint64_t seen_load(const uint64_t* p) {
 
 using namespace bp::engine;
 
-alignas(128) uint64_t board[(BP_ENGINE_BOARD_BYTES + sizeof(bp_engine_job)) / 8];
+alignas(128) uint64_t control[(BP_ENGINE_CONTROL_BLOCK_BYTES + sizeof(bp_engine_job)) / 8];
 bp_engine_args args = {};
 constexpr uint64_t first_bytes = 5 * piece_bytes, second_bytes = 9 * piece_bytes - 7;
 constexpr uint64_t first_to = 1ull << 40, second_to = 1ull << 41;
@@ -92,6 +92,6 @@ void all_pieces_once(uint32_t i) {
 }
 
 int main() {
-  args.board = (uint64_t)board;
+  args.control = (uint64_t)control;
   for (uint32_t i = 0; i < 6; i++) all_pieces_once(i);
 }

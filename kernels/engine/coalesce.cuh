@@ -3,15 +3,15 @@
 // A row is as good as its messages one after the other, because nothing lies between them: its bytes
 // are one range at each end, and a message that does not continue the row begins behind a fence. What
 // is not plain ends a row, and is carried out, or returned, by itself and after it.
-#ifndef BELLPUSH_ENGINE_ROWS_CUH
-#define BELLPUSH_ENGINE_ROWS_CUH
+#ifndef BELLPUSH_ENGINE_COALESCE_CUH
+#define BELLPUSH_ENGINE_COALESCE_CUH
 
 #include "engine.cuh"
 
 namespace bp {
 namespace engine {
 
-constexpr uint32_t row_bytes = 64 << 10;  // of one message, to be joined with others
+constexpr uint32_t coalesce_max_bytes = 64 << 10;  // of one message, to be joined with others
 
 // ---- WQEs -------------------------------------------------------------------------------------
 
@@ -33,15 +33,15 @@ BP_DEV bool is_plain(const uint8_t* wqe, uint32_t qpn, uint32_t index) {
 }
 
 BP_DEV bool continues(const plain_write& w, const plain_write& before) {
-  return w.bytes <= row_bytes && before.bytes <= row_bytes && w.rkey == before.rkey &&
+  return w.bytes <= coalesce_max_bytes && before.bytes <= coalesce_max_bytes && w.rkey == before.rkey &&
          w.lkey == before.lkey && w.raddr == before.raddr + before.bytes &&
          w.addr == before.addr + before.bytes;
 }
 
-// Carries out the row that a copy of `blocks` basic blocks begins with. Returns its length; 0 when it
+// Executes, as one, the WRITEs that a copy of `blocks` basic blocks begins with. Returns its length; 0 when it
 // begins with something else, or with what is not allowed, or there is no room for its CQEs: that is
 // for whoever looks at one WQE.
-BP_DEV uint32_t carry_row(team t, uint32_t k, const uint8_t* copy, uint32_t blocks) {
+BP_DEV uint32_t execute_coalesced(team t, uint32_t k, const uint8_t* copy, uint32_t blocks) {
   context* q = t.qp(k);
   const bp_qpc_fixed& f = q->fixed;
   const uint32_t ci = (uint32_t)q->state.ci;
@@ -66,7 +66,7 @@ BP_DEV uint32_t carry_row(team t, uint32_t k, const uint8_t* copy, uint32_t bloc
   const uint64_t local = resolve(ours, f.pd, first.addr, bytes, BP_RIGHT_GATHER);
   if (remote == 0 || local == 0 || !has_cq_room(t, q, ones(asked))) return 0;
   // 3. Carry out.
-  if (q->row_end != 0 && remote != q->row_end) settle(t, q);
+  if (q->coalesced_end != 0 && remote != q->coalesced_end) fence_coalesced(t, q);
   move_payload(t, remote, local, bytes);
   if (t.leads()) {
     note_written(q, remote + bytes, near);
@@ -93,7 +93,7 @@ BP_DEV_COLD uint32_t carry_slots(uint32_t k) {
   const team t;
   context* q = t.qp(k);
   const bp_qpc_fixed& f = q->fixed;
-  const uint32_t warps = q->row_slots;
+  const uint32_t warps = q->coalesced_slots;
   if (warps == 0 || (f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return 0;
   const known_key& key = find_key(t, f.peer_keys, q->hint);
   if (key.table == 0 || !has_cq_room(t, q, warps)) return 0;
