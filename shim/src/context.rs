@@ -318,7 +318,7 @@ impl Context {
             }
             _ => {}
         }
-        nic.settle();
+        nic.quiesce();
         Ok(())
     }
 

@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// What quick messages of collectives rest on. A unit's words count up together: whoever reads its later half and
+    /// What LL messages of collectives rest on. A unit's words count up together: whoever reads its later half and
     /// then its earlier one finds the earlier one no older.
     #[test]
     #[cfg(target_arch = "x86_64")]

@@ -24,7 +24,7 @@ use crate::objects::xrc::{Target, XrcSrq, Xrcd};
 use crate::offload::Offload;
 use crate::service::Transport;
 use crate::service::local::InProcess;
-use crate::service::local::capture::Tap;
+use crate::service::local::capture::InprocCapture;
 use crate::service::requester::Timers;
 use bellpush_mem::{HostMem, View};
 use bellpush_nic::{Change, Mtu, NicAddress, NicError, QpAttr, QpState, QpType, QueuePair, Queues};
@@ -86,7 +86,7 @@ impl Device {
         offload: Option<Arc<Offload>>,
     ) -> Arc<Self> {
         // A capture shows each WQE's message, which another engine does not.
-        let offload = offload.filter(|_| link.tap().is_none());
+        let offload = offload.filter(|_| link.inproc_capture().is_none());
         let place = |id| Place::InProcess(link.clone(), id);
         link.attach(|id| Self::new(place(id), engines, timers, seed, offload))
     }
@@ -167,11 +167,13 @@ impl Device {
                 let engine = self.offload.as_ref().map_or_else(String::new, |it| it.describe());
                 format!("in-process link, NIC {id}; engine on {engine}")
             }
-            Place::InProcess(link, id) => match link.tap().map(Tap::is_whole) {
-                None => format!("in-process link, NIC {id}"),
-                Some(true) => format!("in-process link, NIC {id}; captured as packets"),
-                Some(false) => format!("in-process link, NIC {id}; capture failed"),
-            },
+            Place::InProcess(link, id) => {
+                match link.inproc_capture().map(InprocCapture::is_whole) {
+                    None => format!("in-process link, NIC {id}"),
+                    Some(true) => format!("in-process link, NIC {id}; captured as packets"),
+                    Some(false) => format!("in-process link, NIC {id}; capture failed"),
+                }
+            }
             Place::Packets { description, .. } => description.clone(),
         }
     }
@@ -185,9 +187,9 @@ impl Device {
     }
 
     /// Who records what goes over the in-process link.
-    pub(crate) fn tap(&self) -> Option<&Tap> {
+    pub(crate) fn inproc_capture(&self) -> Option<&InprocCapture> {
         match &self.place {
-            Place::InProcess(link, _) => link.tap(),
+            Place::InProcess(link, _) => link.inproc_capture(),
             Place::Packets { .. } => None,
         }
     }

@@ -19,9 +19,9 @@ use crate::queue::sq::{Posted, Scratch};
 use crate::queue::uar::{ArmPage, Kind, Rung, Uar};
 use crate::report::SendReport;
 use crate::service::Transport;
-use crate::service::local::coalesce::ROW_WQES;
+use crate::service::local::coalesce::COALESCE_MAX_WQES;
 use crate::service::payload::Domain;
-use crate::service::requester::{Requester, Tally, Visit, Visitor};
+use crate::service::requester::{Requester, StepContext, Tally, Visit};
 use bellpush_mem::{MemError, View};
 use bellpush_nic::{QpState, QueuePair};
 use bellpush_wire::roce::Opcode;
@@ -144,7 +144,7 @@ pub(crate) struct Core {
     /// Queue pairs in ERR: their receives announce themselves by no doorbell.
     failed: Vec<usize>,
     scratch: Scratch,
-    row: Vec<Posted>,
+    coalesced: Vec<Posted>,
     /// The packet link, on a NIC that has one; such a NIC has one engine.
     pub(crate) port: Option<Port>,
     /// The slot that is being visited, or [`NOBODY`].
@@ -163,7 +163,7 @@ impl Default for Core {
             active: Vec::new(),
             failed: Vec::new(),
             scratch: [0; size_of::<Scratch>()],
-            row: Vec::with_capacity(ROW_WQES),
+            coalesced: Vec::with_capacity(COALESCE_MAX_WQES),
             port: None,
             visited: NOBODY,
         }
@@ -313,9 +313,9 @@ impl Core {
         self.farewell(qpn);
         let Some(&slot) = self.by_qpn.get(&qpn) else { return Ok(()) };
         if let Some(requester) = self.slots[slot].as_deref_mut() {
-            let (listed, lent) = (requester.listed, requester.lent.take());
+            let (listed, leased) = (requester.listed, requester.leased.take());
             *requester = Requester::new(requester.qp().clone())?;
-            (requester.listed, requester.lent) = (listed, lent);
+            (requester.listed, requester.leased) = (listed, leased);
         }
         self.failed.retain(|&s| s != slot);
         for uar in self.uars.iter_mut().filter(|u| u.qps.contains(&slot)) {
@@ -340,15 +340,15 @@ impl Core {
     ) -> Progress {
         let mut tally = Tally::default();
         let returned = device.offload.as_ref().is_some_and(|it| self.offload(it, &mut tally));
-        let mut cx = Visitor {
+        let mut cx = StepContext {
             now_ns,
             timers: device.timers,
             scratch: &mut self.scratch,
-            row: &mut self.row,
+            coalesced: &mut self.coalesced,
             counters: &device.counters,
             tally,
             port: None,
-            tap: device.tap(),
+            inproc_capture: device.inproc_capture(),
         };
         let mut progress = Progress { more: returned, ..Progress::default() };
         // 1. Doorbells.
@@ -375,8 +375,8 @@ impl Core {
             for (slot, requester) in self.slots.iter_mut().enumerate() {
                 let Some(requester) = requester else { continue };
                 if QueuePair::state(&**requester.qp()) == QpState::Err {
-                    if let Some(lent) = &requester.lent {
-                        lent.lease.ask_back();
+                    if let Some(leased) = &requester.leased {
+                        leased.lease.ask_back();
                     }
                     if requester.is_out() {
                         if !self.failed.contains(&slot) {
@@ -474,8 +474,8 @@ impl Core {
                 note(Visit::Later(at), &mut progress);
             }
         }
-        if let Some(tap) = cx.tap {
-            tap.pass();
+        if let Some(capture) = cx.inproc_capture {
+            capture.pass();
         }
         for cq in self.moderated.iter().filter_map(Weak::upgrade) {
             if let Some(at) = cq.release(now_ns) {
@@ -501,7 +501,7 @@ impl Core {
 }
 
 /// Whether the packet link, if there is one, has room for a visit's packets.
-fn has_room(cx: &mut Visitor<'_>) -> bool {
+fn has_room(cx: &mut StepContext<'_>) -> bool {
     let Some(port) = &mut cx.port else { return true };
     if port.room() < VISIT_ROOM {
         port.flush();

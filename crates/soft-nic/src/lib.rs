@@ -16,7 +16,7 @@
 //! | `service::local` | messages between NICs of one process, without packets |
 //! | `service::rc` `uc` `ud` | services over packets |
 //! | `link` | packet links: to other processes and hosts; what an engine keeps of one; captures |
-//! | `offload` | an engine on a GPU: queue pairs that are lent to it, keys that it knows |
+//! | `offload` | an engine on a GPU: queue pairs that are leased to it, keys that it knows |
 //! | `report` `vendor` | what queue pairs are at, in words; error codes |
 
 #![forbid(unsafe_code)]
@@ -324,7 +324,7 @@ impl SoftNic {
 
     /// Returns when no engine is in a step that began before, and forgets armings of CQs that are
     /// gone: what the caller has let go is not touched any more.
-    pub fn settle(&self) {
+    pub fn quiesce(&self) {
         for seat in &self.device.engines {
             seat.control().forget_arming();
         }

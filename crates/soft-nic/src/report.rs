@@ -9,7 +9,7 @@ use crate::SoftNic;
 use crate::objects::cq::CqReport;
 use crate::objects::qp::Qp;
 use crate::queue::sq::SendQueue;
-use crate::service::flight::Flight;
+use crate::service::outstanding::Outstanding;
 use bellpush_nic::{QpState, QpType, QueuePair};
 use bellpush_wire::Qpn;
 use bellpush_wire::cqe::Syndrome;
@@ -57,8 +57,8 @@ pub struct SendReport {
 }
 
 impl SendReport {
-    pub(crate) fn new(sq: &SendQueue, (on_way, oldest): (usize, Option<&Flight>)) -> Self {
-        let oldest = oldest.map(|flight| (flight.counter, flight.opcode));
+    pub(crate) fn new(sq: &SendQueue, (on_way, oldest): (usize, Option<&Outstanding>)) -> Self {
+        let oldest = oldest.map(|message| (message.counter, message.opcode));
         Self { posted: sq.producer(), taken: sq.position(), on_way, oldest }
     }
 }

@@ -210,7 +210,7 @@ impl Regions {
         self.free.extend((0..count).map(|i| first + (begin + i) % count));
     }
 
-    /// Takes a key away from engines elsewhere. The caller lets the lock go, and settles.
+    /// Takes a key away from engines elsewhere. The caller lets the lock go, and quiesces.
     fn recall(&self, index: usize) -> Recalled {
         let mirrors: Vec<_> = self.mirrors.iter().filter_map(Weak::upgrade).collect();
         mirrors.iter().for_each(|mirror| mirror.clear(index));
@@ -227,10 +227,10 @@ struct Recalled {
 impl Recalled {
     /// Waits until none does, and drops what its memory is; or keeps that for ever, when an engine
     /// does not answer.
-    fn settle<T>(self, what: T) {
+    fn quiesce<T>(self, what: T) {
         let mut all = true;
         for mirror in &self.mirrors {
-            all &= mirror.settle(self.index);
+            all &= mirror.quiesce(self.index);
         }
         if all {
             drop(what);
@@ -329,7 +329,7 @@ impl MrTable {
         let recalled = regions.recall(index);
         drop(regions);
         let mirrors = recalled.mirrors.clone();
-        recalled.settle(old); // may unmap memory: not under the lock
+        recalled.quiesce(old); // may unmap memory: not under the lock
         if let Some(entry) = self.read().entries.get(index)
             && let Some(region) = &entry.region
             && entry.variant == mr.lkey.0 as u8
@@ -373,7 +373,7 @@ impl MrTable {
         regions.free.push_back(index);
         let recalled = regions.recall(index);
         drop(regions);
-        recalled.settle(region); // may unmap memory: not under the lock
+        recalled.quiesce(region); // may unmap memory: not under the lock
         Ok(())
     }
 
@@ -390,7 +390,7 @@ impl MrTable {
         for (recalled, entry) in
             recalled.into_iter().zip(old.entries.into_iter().filter(|entry| entry.region.is_some()))
         {
-            recalled.settle(entry);
+            recalled.quiesce(entry);
         }
     }
 

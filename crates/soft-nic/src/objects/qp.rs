@@ -184,7 +184,7 @@ impl Qp {
         NicError::State { qpn: self.qpn.0, from: QueuePair::state(self), to }
     }
 
-    /// Lends the send side to an engine elsewhere, as it stands and towards that peer. `None`: it is
+    /// Leases the send side to an engine elsewhere, as it stands and towards that peer. `None`: it is
     /// not for that engine.
     pub(crate) fn grant(&self, lease: &Arc<Lease>, peer: &Qp, state: State) -> Option<bool> {
         let (cq, cq_dbr, [cq_pi, cq_ci]) = self.send_cq.hand_over()?;

@@ -1,6 +1,6 @@
-//! An engine that runs elsewhere, on a GPU: what it is lent, and how it gives it back.
+//! An engine that runs elsewhere, on a GPU: what it is leased, and how it gives it back.
 //!
-//! A queue pair's send side belongs to this NIC's own engine or is lent to the other one
+//! A queue pair's send side belongs to this NIC's own engine or is leased to the other one
 //! (`kernels/engine/engine.h` says how it changes hands). The other engine carries out what is plain and
 //! correct; it returns everything else, and the queue pair's own engine goes on where it stood, with
 //! the code that it has anyway: an error, a full CQ, a SEND is found and answered here alone.
@@ -9,7 +9,7 @@
 //! Every wait for the engine is bounded; an engine that does not answer is given up, and memory that
 //! it may still reach is never freed.
 
-pub(crate) mod lend;
+pub(crate) mod lease;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -21,9 +21,9 @@ use crate::objects::mr::{Region, Regions, Right, Target};
 use bellpush_mem::{Dma, MemError, View};
 use bellpush_nic::NicError;
 use bellpush_wire::engine::{
-    BLOCK_QPS, BOARD_BYTES, BOARD_EPOCH, CONTEXT_ASKED, CONTEXT_BYTES, CONTEXT_FIXED, Fixed,
-    KEY_KEY, KEY_NEAR, Key, MAX_SLOT_BYTES, RECORD_BYTES, RECORD_RETURNED, RECORD_STATE, State,
-    TABLE_KEYS,
+    BLOCK_QPS, CONTEXT_ASKED, CONTEXT_BYTES, CONTEXT_FIXED, CONTROL_BLOCK_BYTES,
+    CONTROL_BLOCK_EPOCH, Fixed, KEY_KEY, KEY_NEAR, Key, MAX_SLOT_BYTES, RECORD_BYTES,
+    RECORD_RETURNED, RECORD_STATE, State, TABLE_KEYS,
 };
 
 /// How long an engine may take to answer. It ends what it carries out first, 2³¹ bytes at most.
@@ -41,8 +41,8 @@ pub struct Reached {
 
 /// Addresses of what host and engine share, for the engine.
 pub struct Shared {
-    /// `struct bp_engine_board`, and a job a block behind it.
-    pub board: u64,
+    /// `struct bp_engine_control_block`, and a job a block behind it.
+    pub control: u64,
     /// `struct bp_qpc` by slot.
     pub contexts: u64,
     /// `struct bp_qpc_record` by slot.
@@ -93,7 +93,7 @@ pub struct Offload {
 
 /// The memory that host and engine share. A kernel that does not end has it for ever.
 struct Common {
-    board: View,
+    control: View,
     contexts: View,
     records: View,
     answers: View,
@@ -112,16 +112,16 @@ impl Offload {
     pub fn new(accelerator: Arc<dyn Accelerator>) -> Result<Arc<Self>, NicError> {
         let blocks = accelerator.blocks();
         let slots = blocks * BLOCK_QPS;
-        let board = accelerator.alloc(BOARD_BYTES * (1 + blocks))?;
+        let control = accelerator.alloc(CONTROL_BLOCK_BYTES * (1 + blocks))?;
         let contexts = accelerator.alloc(CONTEXT_BYTES * slots)?;
         let records = accelerator.alloc_host(RECORD_BYTES * slots)?;
         let answers = accelerator.alloc_host(8 * blocks)?;
         let mirrors = Mutex::default();
-        let common = Arc::new(Common { board, contexts, records, answers, mirrors });
-        let Common { board, contexts, records, answers, .. } = &*common;
+        let common = Arc::new(Common { control, contexts, records, answers, mirrors });
+        let Common { control, contexts, records, answers, .. } = &*common;
         let at = |view: &View| accelerator.reach(view).map(|r| r.addr).ok_or(MemError::Far);
         let shared = Shared {
-            board: at(board)?,
+            control: at(control)?,
             contexts: at(contexts)?,
             records: at(records)?,
             answers: at(answers)?,
@@ -194,14 +194,14 @@ impl Offload {
 
     /// Waits until no block uses what it looked at before. False: the engine was given up, and may
     /// use it for ever.
-    pub(crate) fn settle(&self) -> bool {
+    pub(crate) fn quiesce(&self) -> bool {
         let mut epoch = lock(&self.epoch);
         if self.failed.get().is_some() {
             return false;
         }
         *epoch += 1;
         let now = *epoch;
-        if self.common.board.store_u64(BOARD_EPOCH, now, Ordering::Release).is_err() {
+        if self.common.control.store_u64(CONTROL_BLOCK_EPOCH, now, Ordering::Release).is_err() {
             return self.give_up("its memory cannot be written");
         }
         // Acquire: all that the blocks did before they answered.
@@ -298,22 +298,22 @@ impl Mirror {
         }
     }
 
-    /// Forgets a region: after [`Mirror::settle`] the engine does not reach it any more.
+    /// Forgets a region: after [`Mirror::quiesce`] the engine does not reach it any more.
     pub(crate) fn clear(&self, index: usize) {
         if index < TABLE_KEYS {
-            // What cannot be written is an engine that the next settle gives up.
+            // What cannot be written is an engine that the next quiesce gives up.
             let _ = self.keys.store_u32(index * size_of::<Key>() + KEY_KEY, 0, Ordering::Release);
         }
     }
 
     /// Waits until the engine has noticed what was cleared. False: it may never.
-    pub(crate) fn settle(&self, index: usize) -> bool {
-        let settled = self.offload.upgrade().is_none_or(|offload| offload.settle());
+    pub(crate) fn quiesce(&self, index: usize) -> bool {
+        let quiesced = self.offload.upgrade().is_none_or(|offload| offload.quiesce());
         let keep = lock(&self.kept).remove(&index);
-        if !settled {
+        if !quiesced {
             std::mem::forget(keep);
         }
-        settled
+        quiesced
     }
 }
 
@@ -338,7 +338,7 @@ impl Lease {
         self.out.load(Ordering::Acquire)
     }
 
-    /// Lends the queue pair. The caller has it, and has not any more when this returns true.
+    /// Leases the queue pair. The caller has it, and has not any more when this returns true.
     pub(crate) fn grant(
         &self,
         fixed: &Fixed,

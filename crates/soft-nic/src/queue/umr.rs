@@ -6,21 +6,21 @@
 
 use crate::objects::mr::User;
 use crate::queue::sq::{Scratch, SendQueue};
-use crate::service::flight::{Failure, Flight};
+use crate::service::outstanding::{Failure, Outstanding};
 use crate::vendor::of_parse;
 use bellpush_wire::cqe::Syndrome;
 use bellpush_wire::umr::Umr;
 use bellpush_wire::wqe::DS_BYTES;
 
 /// Carries out a UMR that is next. No lock of the regions may be held.
-pub(crate) fn carry_out(flight: &mut Flight, sq: &SendQueue, scratch: &mut Scratch) {
-    flight.waits = false;
-    flight.failed = change(flight, sq, scratch).err();
+pub(crate) fn execute(message: &mut Outstanding, sq: &SendQueue, scratch: &mut Scratch) {
+    message.waits = false;
+    message.failed = change(message, sq, scratch).err();
 }
 
-fn change(flight: &Flight, sq: &SendQueue, scratch: &mut Scratch) -> Result<(), Failure> {
-    let wqe = flight.load(sq, scratch)?;
-    let bytes = flight.wqe_bytes(scratch);
+fn change(message: &Outstanding, sq: &SendQueue, scratch: &mut Scratch) -> Result<(), Failure> {
+    let wqe = message.load(sq, scratch)?;
+    let bytes = message.wqe_bytes(scratch);
     let umr = Umr::parse(&bytes[..usize::from(wqe.ds) * DS_BYTES]).map_err(of_parse);
     let umr = umr.map_err(|(_, vendor)| (Syndrome::MwBind, vendor))?;
     let qp = &sq.qp;

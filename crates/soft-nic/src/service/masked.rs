@@ -19,7 +19,7 @@ pub(crate) fn word(addr: Iova, masks: &Masks) -> Option<Iova> {
 ///
 /// # Errors
 /// Those of the memory; [`MemError::Contended`] when others never let it through.
-pub(crate) fn carry_out(
+pub(crate) fn execute(
     mem: &dyn Dma,
     offset: usize,
     addr: Iova,
@@ -60,7 +60,7 @@ mod tests {
         for (addr, wanted) in [(8u64, [0, 0, 0, 0, 0x11, 0x11, 0x11, 0x11]), (12, [0; 8])] {
             let addr = Iova(0x1000 + addr);
             assert_eq!(word(addr, &masks), Some(Iova(0x1008)));
-            let old = carry_out(&view, 8, addr, Kind::FetchAdd, add).unwrap();
+            let old = execute(&view, 8, addr, Kind::FetchAdd, add).unwrap();
             assert_eq!(old, 0x1111_1111);
             let mut got = [0; 8];
             view.read(8, &mut got).unwrap();
@@ -83,7 +83,7 @@ mod tests {
                 s.spawn(|| {
                     for _ in 0..2000 {
                         let add = (Operands { swap_add: 3, compare: 0 }, &masks);
-                        carry_out(&view, 0, Iova(0), Kind::FetchAdd, add).unwrap();
+                        execute(&view, 0, Iova(0), Kind::FetchAdd, add).unwrap();
                     }
                 });
             }

@@ -1,11 +1,11 @@
 //! The transport of a queue pair on a packet link: what the engine hands packets to and visits.
 
-pub(crate) mod assembly;
-pub(crate) mod flight;
 pub(crate) mod local;
 pub(crate) mod masked;
+pub(crate) mod outstanding;
 pub(crate) mod payload;
 pub(crate) mod rc;
+pub(crate) mod reassembly;
 pub(crate) mod requester;
 pub(crate) mod uc;
 pub(crate) mod ud;
@@ -18,10 +18,10 @@ use crate::objects::events::Event;
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
 use crate::queue::umr;
-use crate::service::flight::Flight;
+use crate::service::outstanding::Outstanding;
 use crate::service::payload::Domain;
 use crate::service::rc::Rc;
-use crate::service::requester::{Visit, Visitor};
+use crate::service::requester::{StepContext, Visit};
 use crate::service::uc::Uc;
 use crate::service::ud::Ud;
 use bellpush_nic::{Mtu, NicAddress, QpState, QpType, QueuePair};
@@ -123,7 +123,7 @@ impl Transport {
     pub(crate) fn on_packet(
         &mut self,
         sq: &SendQueue,
-        cx: &mut Visitor<'_>,
+        cx: &mut StepContext<'_>,
         domain: Domain<'_>,
         arrived: &Arrived<'_>,
     ) {
@@ -155,7 +155,7 @@ impl Transport {
     }
 
     /// Sends what is due and takes new WQEs, as far as the link has room.
-    pub(crate) fn visit(&mut self, sq: &mut SendQueue, cx: &mut Visitor<'_>) -> Visit {
+    pub(crate) fn visit(&mut self, sq: &mut SendQueue, cx: &mut StepContext<'_>) -> Visit {
         let qp = sq.qp.clone();
         let regions = qp.mrs.read();
         let domain = Domain::of(&qp, &regions);
@@ -170,8 +170,8 @@ impl Transport {
             Of::Uc(uc) => uc.umr(),
             Of::Ud(_) => None,
         };
-        if let Some(flight) = umr {
-            umr::carry_out(flight, sq, cx.scratch);
+        if let Some(message) = umr {
+            umr::execute(message, sq, cx.scratch);
             visit = Visit::More;
         }
         if QueuePair::state(&*qp) == QpState::Sqd && !self.drained && self.is_drained() {
@@ -192,7 +192,7 @@ impl Transport {
     }
 
     /// How many messages were taken and are not complete, and the oldest of them.
-    pub(crate) fn on_way(&self) -> (usize, Option<&Flight>) {
+    pub(crate) fn on_way(&self) -> (usize, Option<&Outstanding>) {
         match &self.service {
             Of::Rc(rc) => rc.on_way(),
             Of::Uc(uc) => uc.on_way(),

@@ -11,7 +11,7 @@ use crate::offload::Lease;
 use crate::queue::sq::{Posted, Scratch, SendQueue, Source};
 use crate::report::SendReport;
 use crate::service::Transport;
-use crate::service::local::capture::Tap;
+use crate::service::local::capture::InprocCapture;
 use crate::service::local::coalesce;
 use crate::service::local::execute::{self, Message};
 use crate::service::local::responder::{self, Refusal};
@@ -27,20 +27,20 @@ use bellpush_wire::wqe::Piece;
 const VISIT_WQES: u32 = 64;
 const VISIT_BYTES: u64 = 256 << 10;
 
-/// What an engine lends a queue pair for a visit.
-pub(crate) struct Visitor<'a> {
+/// What an engine leases a queue pair for a visit.
+pub(crate) struct StepContext<'a> {
     pub(crate) now_ns: u64,
     pub(crate) timers: Timers,
     /// Where a WQE is copied to before it is looked at.
     pub(crate) scratch: &'a mut Scratch,
     /// WQEs that one copy is carried out for, besides the first.
-    pub(crate) row: &'a mut Vec<Posted>,
+    pub(crate) coalesced: &'a mut Vec<Posted>,
     pub(crate) counters: &'a Live,
     pub(crate) tally: Tally,
     /// The packet link, on a NIC that has one.
     pub(crate) port: Option<&'a mut Port>,
     /// Who records what goes over the in-process link.
-    pub(crate) tap: Option<&'a Tap>,
+    pub(crate) inproc_capture: Option<&'a InprocCapture>,
 }
 
 /// How long a requester waits, in nanoseconds.
@@ -88,11 +88,11 @@ pub(crate) struct Requester {
     /// Whether the engine's list of queue pairs to visit has this one.
     pub(crate) listed: bool,
     /// The place in an engine elsewhere, and what is known of its doings.
-    pub(crate) lent: Option<Lent>,
+    pub(crate) leased: Option<Leased>,
 }
 
 /// A queue pair's place in an engine elsewhere.
-pub(crate) struct Lent {
+pub(crate) struct Leased {
     pub(crate) lease: Arc<Lease>,
     /// What it had done when its counts were looked at last.
     told: State,
@@ -100,7 +100,7 @@ pub(crate) struct Lent {
     owed: bool,
 }
 
-impl Lent {
+impl Leased {
     pub(crate) fn new(lease: Arc<Lease>) -> Self {
         Self { lease, told: State::default(), owed: false }
     }
@@ -131,7 +131,7 @@ impl Requester {
             moved: 0,
             transport: None,
             listed: false,
-            lent: None,
+            leased: None,
         })
     }
 
@@ -148,14 +148,14 @@ impl Requester {
     /// Whether an engine elsewhere has the queue pair.
     #[inline]
     pub(crate) fn is_out(&self) -> bool {
-        self.lent.as_ref().is_some_and(|lent| lent.lease.is_out())
+        self.leased.as_ref().is_some_and(|leased| leased.lease.is_out())
     }
 
-    /// Lends the queue pair to the engine elsewhere, if it may have it now. `seen` are the UAR's
+    /// Leases the queue pair to the engine elsewhere, if it may have it now. `seen` are the UAR's
     /// registers.
-    pub(crate) fn lend(&mut self, seen: [u64; 2]) -> bool {
-        let Some(lent) = &self.lent else { return false };
-        if lent.owed || lent.lease.is_out() || self.retry != Retry::default() {
+    pub(crate) fn lease(&mut self, seen: [u64; 2]) -> bool {
+        let Some(leased) = &self.leased else { return false };
+        if leased.owed || leased.lease.is_out() || self.retry != Retry::default() {
             return false;
         }
         let qp = &self.sq.qp;
@@ -164,7 +164,7 @@ impl Requester {
         {
             return false;
         }
-        let counts = lent.told;
+        let counts = leased.told;
         let told = State { registers: seen, ..self.sq.stands() };
         let state = State {
             wqes: counts.wqes,
@@ -174,13 +174,13 @@ impl Requester {
             doorbells: counts.doorbells,
             ..told
         };
-        let Some(granted) = qp.grant(&lent.lease, &peer.qp, state) else {
-            self.lent = None; // not for that engine, now or later
+        let Some(granted) = qp.grant(&leased.lease, &peer.qp, state) else {
+            self.leased = None; // not for that engine, now or later
             return false;
         };
         // The peer may have left meanwhile, before it knew of the lease.
         if granted && !responder::answers(&peer.qp, qp.in_process()) {
-            lent.lease.ask_back();
+            leased.lease.ask_back();
         }
         granted
     }
@@ -188,13 +188,13 @@ impl Requester {
     /// Counts what the engine elsewhere has done, and goes on where it stood if it has returned the
     /// queue pair; the UAR's registers then.
     pub(crate) fn look(&mut self, tally: &mut Tally) -> Option<[u64; 2]> {
-        let lent = self.lent.as_mut()?;
-        if !lent.lease.is_out() {
+        let leased = self.leased.as_mut()?;
+        if !leased.lease.is_out() {
             return None;
         }
-        let back = lent.lease.take_back();
-        let now = back.unwrap_or_else(|| lent.lease.look());
-        let told = std::mem::replace(&mut lent.told, now);
+        let back = leased.lease.take_back();
+        let now = back.unwrap_or_else(|| leased.lease.look());
+        let told = std::mem::replace(&mut leased.told, now);
         tally.wqes += now.wqes.wrapping_sub(told.wqes);
         tally.offloaded += now.wqes.wrapping_sub(told.wqes);
         tally.bytes += now.bytes.wrapping_sub(told.bytes);
@@ -202,8 +202,8 @@ impl Requester {
         tally.blueflame += now.blueflame.wrapping_sub(told.blueflame);
         tally.doorbells += now.doorbells.wrapping_sub(told.doorbells);
         let state = back?;
-        lent.owed = state.why != Why::Asked as u32;
-        tally.returned += u64::from(lent.owed);
+        leased.owed = state.why != Why::Asked as u32;
+        tally.returned += u64::from(leased.owed);
         self.sq.go_on(&state);
         self.sq.qp.send_cq.take_over([state.cq_pi, state.cq_ci]);
         self.moved = 0;
@@ -212,11 +212,11 @@ impl Requester {
 
     /// Gets the queue pair back, and waits for it. False: the engine was given up, and has it.
     pub(crate) fn recall(&self) -> bool {
-        self.lent.as_ref().is_none_or(|lent| lent.lease.recall())
+        self.leased.as_ref().is_none_or(|leased| leased.lease.recall())
     }
 
     /// Takes up to a budget of WQEs.
-    pub(crate) fn visit(&mut self, cx: &mut Visitor<'_>) -> Visit {
+    pub(crate) fn visit(&mut self, cx: &mut StepContext<'_>) -> Visit {
         let visit = self.attend(cx);
         if visit == Visit::Idle {
             self.settled();
@@ -226,12 +226,12 @@ impl Requester {
 
     /// What the engine elsewhere left has been carried out.
     fn settled(&mut self) {
-        if let Some(lent) = &mut self.lent {
-            lent.owed = false;
+        if let Some(leased) = &mut self.leased {
+            leased.owed = false;
         }
     }
 
-    fn attend(&mut self, cx: &mut Visitor<'_>) -> Visit {
+    fn attend(&mut self, cx: &mut StepContext<'_>) -> Visit {
         if let Some(transport) = &mut self.transport {
             let visit = transport.visit(&mut self.sq, cx);
             if visit != Visit::Idle || QueuePair::state(&*self.sq.qp) != QpState::Err {
@@ -265,7 +265,13 @@ impl Requester {
         self.peer = Some(Peer { qp: peer, local: self.sq.qp.mrs.clone() });
     }
 
-    fn run(&mut self, cx: &mut Visitor<'_>, peer: &Qp, local: &Regions, remote: &Regions) -> Visit {
+    fn run(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        peer: &Qp,
+        local: &Regions,
+        remote: &Regions,
+    ) -> Visit {
         let limit = cx.tally.bytes + VISIT_BYTES;
         for _ in 0..VISIT_WQES {
             // 1. Take: copied out before anything of it is believed.
@@ -275,8 +281,8 @@ impl Requester {
             };
             let (own, other) = (self.sq.qp.pd, peer.pd);
             // A capture shows each WQE's message.
-            if self.moved >= coalesce::ROWS_FROM && cx.tap.is_none() {
-                coalesce::join(&self.sq, &mut posted, cx.scratch, cx.row, |sge, to| {
+            if self.moved >= coalesce::COALESCE_FROM_BYTES && cx.inproc_capture.is_none() {
+                coalesce::collect(&self.sq, &mut posted, cx.scratch, cx.coalesced, |sge, to| {
                     let (n, write) = (sge.bytes, Right::RemoteWrite);
                     peer.permits(write)
                         && local.resolve(own, sge.lkey.0, sge.addr, n, Right::Gather).is_ok()
@@ -290,9 +296,9 @@ impl Requester {
                     let (from, pd) = (self.sq.qp.in_process(), self.sq.qp.pd);
                     let msg = Message { wqe, bytes, local, from, pd };
                     check_local(&msg).and_then(|()| {
-                        let done = execute::carry_out(&msg, peer, remote);
-                        if let Some(tap) = cx.tap {
-                            tap.record(&msg, peer, done);
+                        let done = execute::execute(&msg, peer, remote);
+                        if let Some(capture) = cx.inproc_capture {
+                            capture.record(&msg, peer, done);
                         }
                         done
                     })
@@ -310,11 +316,11 @@ impl Requester {
             };
             self.finish(cx, &posted, failed);
             if failed.is_none() {
-                let mut row = std::mem::take(cx.row);
-                row.drain(..).for_each(|part| self.finish(cx, &part, None));
-                *cx.row = row; // with its room
+                let mut coalesced = std::mem::take(cx.coalesced);
+                coalesced.drain(..).for_each(|part| self.finish(cx, &part, None));
+                *cx.coalesced = coalesced; // with its room
             }
-            cx.row.clear();
+            cx.coalesced.clear();
             // Also when the peer's engine moved this queue pair to ERR meanwhile.
             if QueuePair::state(&*self.sq.qp) != QpState::Rts || cx.tally.bytes >= limit {
                 break;
@@ -324,7 +330,7 @@ impl Requester {
     }
 
     /// Decides about a message that the peer did not take: when to try again, or how it fails.
-    fn retry(&mut self, cx: &Visitor<'_>, why: Refusal) -> Result<u64, (Syndrome, Vendor)> {
+    fn retry(&mut self, cx: &StepContext<'_>, why: Refusal) -> Result<u64, (Syndrome, Vendor)> {
         let retry = &mut self.retry;
         let pause = match why {
             Refusal::Rnr => {
@@ -351,7 +357,7 @@ impl Requester {
 
     fn finish(
         &mut self,
-        cx: &mut Visitor<'_>,
+        cx: &mut StepContext<'_>,
         posted: &Posted,
         failed: Option<(Syndrome, Vendor)>,
     ) {
@@ -383,7 +389,7 @@ impl Requester {
     }
 
     /// Completes what is posted to a queue pair in ERR with flush errors.
-    fn flush(&mut self, cx: &mut Visitor<'_>) -> Visit {
+    fn flush(&mut self, cx: &mut StepContext<'_>) -> Visit {
         self.retry = Retry::default();
         for _ in 0..VISIT_WQES {
             let Some(posted) = self.sq.fetch(cx.scratch) else { return Visit::Idle };

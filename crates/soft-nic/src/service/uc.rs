@@ -12,10 +12,10 @@ use crate::objects::events::Event;
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
 use crate::service::Path;
-use crate::service::assembly::{Assembly, Refused};
-use crate::service::flight::Flight;
+use crate::service::outstanding::Outstanding;
 use crate::service::payload::Domain;
-use crate::service::requester::{Visit, Visitor};
+use crate::service::reassembly::{Reassembly, Refused};
+use crate::service::requester::{StepContext, Visit};
 use crate::vendor::Vendor;
 use bellpush_nic::{QpState, QueuePair};
 use bellpush_wire::Psn;
@@ -31,11 +31,11 @@ pub(crate) struct Uc {
     path: Path,
     /// PSN of the next message; the message that is being sent, and its next packet.
     next: Psn,
-    flight: Option<Flight>,
+    message: Option<Outstanding>,
     at: u32,
     /// PSN expected next.
     expected: Psn,
-    assembly: Assembly,
+    reassembly: Reassembly,
 }
 
 impl Uc {
@@ -43,10 +43,10 @@ impl Uc {
         Self {
             path,
             next: attributes.sq_psn,
-            flight: None,
+            message: None,
             at: 0,
             expected: attributes.rq_psn,
-            assembly: Assembly::default(),
+            reassembly: Reassembly::default(),
         }
     }
 
@@ -63,8 +63,8 @@ impl Uc {
         self.path = path;
     }
 
-    pub(crate) fn on_way(&self) -> (usize, Option<&Flight>) {
-        (self.flight.iter().len(), self.flight.as_ref())
+    pub(crate) fn on_way(&self) -> (usize, Option<&Outstanding>) {
+        (self.message.iter().len(), self.message.as_ref())
     }
 
     pub(crate) fn on_packet(&mut self, sq: &SendQueue, domain: Domain<'_>, packet: &Packet<'_>) {
@@ -76,20 +76,20 @@ impl Uc {
             return qp.counters.dropped(DropReason::Duplicate);
         }
         if distance > 0 || starts {
-            self.assembly.abandon();
+            self.reassembly.abandon();
         }
         self.expected = psn.plus(1);
-        if !starts && !self.assembly.is_under_way() {
+        if !starts && !self.reassembly.is_under_way() {
             return qp.counters.dropped(DropReason::Message);
         }
-        match self.assembly.accept(qp, domain, packet, self.path.mtu) {
+        match self.reassembly.accept(qp, domain, packet, self.path.mtu) {
             Ok(_) => {}
             Err(Refused::Receive(..)) => {
                 qp.events.push(Event::QpFatal(qp.qpn));
                 qp.set_error();
             }
             Err(refused) => {
-                self.assembly.abandon();
+                self.reassembly.abandon();
                 qp.counters.dropped(match refused {
                     Refused::NotReady => DropReason::NoReceive,
                     _ => DropReason::Refused,
@@ -101,35 +101,35 @@ impl Uc {
     pub(crate) fn visit(
         &mut self,
         sq: &mut SendQueue,
-        cx: &mut Visitor<'_>,
+        cx: &mut StepContext<'_>,
         domain: Domain<'_>,
     ) -> Visit {
         let state = QueuePair::state(&*sq.qp);
         if state == QpState::Err {
-            if let Some(flight) = self.flight.take() {
-                flight.fail(&sq.qp, &mut cx.tally, (Cause::WrFlush, Vendor::Flush));
+            if let Some(message) = self.message.take() {
+                message.fail(&sq.qp, &mut cx.tally, (Cause::WrFlush, Vendor::Flush));
             }
-            self.assembly.flush(&sq.qp);
+            self.reassembly.flush(&sq.qp);
             return Visit::Idle;
         }
         let mut loaded = None;
         for _ in 0..VISIT_PACKETS {
-            if self.flight.is_none() {
+            if self.message.is_none() {
                 if state != QpState::Rts || !sq.has_work() {
                     return Visit::Idle;
                 }
                 let from = (self.next, self.path.mtu);
-                let Some((mut flight, wqe)) =
-                    Flight::take(sq, cx.scratch, domain, from, &mut Vec::new())
+                let Some((mut message, wqe)) =
+                    Outstanding::take(sq, cx.scratch, domain, from, &mut Vec::new())
                 else {
                     return Visit::Idle;
                 };
-                if flight.opcode.scatters() || flight.opcode == Opcode::SendInval {
-                    flight.waits = false;
-                    flight.failed = flight.failed.or(Some((Cause::LocalQpOp, Vendor::Opcode)));
+                if message.opcode.scatters() || message.opcode == Opcode::SendInval {
+                    message.waits = false;
+                    message.failed = message.failed.or(Some((Cause::LocalQpOp, Vendor::Opcode)));
                 }
-                (self.next, self.at, loaded) = (flight.end(), 0, wqe);
-                self.flight = Some(flight);
+                (self.next, self.at, loaded) = (message.end(), 0, wqe);
+                self.message = Some(message);
             }
             if !self.send_next(sq, cx, domain, &mut loaded) {
                 return Visit::More;
@@ -142,37 +142,37 @@ impl Uc {
     }
 
     /// The UMR that is next, if there is one.
-    pub(crate) fn umr(&mut self) -> Option<&mut Flight> {
-        self.flight.as_mut().filter(|flight| flight.waits)
+    pub(crate) fn umr(&mut self) -> Option<&mut Outstanding> {
+        self.message.as_mut().filter(|message| message.waits)
     }
 
     /// Sends the next packet of the message; says whether there was room, and no UMR in the way.
     fn send_next(
         &mut self,
         sq: &SendQueue,
-        cx: &mut Visitor<'_>,
+        cx: &mut StepContext<'_>,
         domain: Domain<'_>,
         loaded: &mut Option<Wqe>,
     ) -> bool {
-        let Some(mut flight) = self.flight.take() else { return true };
+        let Some(mut message) = self.message.take() else { return true };
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
-        if flight.waits {
-            self.flight = Some(flight);
+        if message.waits {
+            self.message = Some(message);
             return false;
         }
-        if flight.failed.is_none() && self.at < flight.packets {
+        if message.failed.is_none() && self.at < message.packets {
             if port.room() == 0 {
-                self.flight = Some(flight);
+                self.message = Some(message);
                 return false;
             }
             let wqe = match loaded.take() {
                 Some(wqe) => Ok(wqe),
-                None => flight.load(sq, cx.scratch),
+                None => message.load(sq, cx.scratch),
             };
             let sent = wqe.and_then(|wqe| {
                 let service = (self.path.service, self.path.dest);
-                let (headers, part) = flight.request(&wqe, self.at, self.path.mtu, service);
-                let pieces = wqe.pieces(flight.wqe_bytes(cx.scratch));
+                let (headers, part) = message.request(&wqe, self.at, self.path.mtu, service);
+                let pieces = wqe.pieces(message.wqe_bytes(cx.scratch));
                 port.send(&self.path.route, &headers, part.len(), |into| {
                     domain.gather(pieces, part.start, into)
                 })
@@ -181,17 +181,17 @@ impl Uc {
             });
             match sent {
                 Ok(wqe) => *loaded = Some(wqe),
-                Err(failure) => flight.failed = Some(failure),
+                Err(failure) => message.failed = Some(failure),
             }
             self.at += 1;
         }
-        match flight.failed {
-            Some(failure) => flight.fail(&sq.qp, &mut cx.tally, failure),
-            None if self.at >= flight.packets => {
-                flight.complete(&sq.qp, &mut cx.tally);
+        match message.failed {
+            Some(failure) => message.fail(&sq.qp, &mut cx.tally, failure),
+            None if self.at >= message.packets => {
+                message.complete(&sq.qp, &mut cx.tally);
                 *loaded = None;
             }
-            None => self.flight = Some(flight),
+            None => self.message = Some(message),
         }
         true
     }

@@ -10,10 +10,10 @@ use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::recv;
 use crate::queue::sq::{Scratch, SendQueue};
-use crate::service::assembly::spoil;
-use crate::service::flight::{Failure, Flight};
+use crate::service::outstanding::{Failure, Outstanding};
 use crate::service::payload::Domain;
-use crate::service::requester::{Visit, Visitor};
+use crate::service::reassembly::spoil;
+use crate::service::requester::{StepContext, Visit};
 use crate::vendor::Vendor;
 use bellpush_nic::{Mtu, QpState, QueuePair};
 use bellpush_wire::Psn;
@@ -97,7 +97,7 @@ impl Ud {
     pub(crate) fn visit(
         &mut self,
         sq: &mut SendQueue,
-        cx: &mut Visitor<'_>,
+        cx: &mut StepContext<'_>,
         domain: Domain<'_>,
     ) -> Visit {
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
@@ -109,18 +109,19 @@ impl Ud {
                 return Visit::More;
             }
             let from = (self.next, self.mtu);
-            let Some((flight, wqe)) = Flight::take(sq, cx.scratch, domain, from, &mut Vec::new())
+            let Some((message, wqe)) =
+                Outstanding::take(sq, cx.scratch, domain, from, &mut Vec::new())
             else {
                 return Visit::Idle;
             };
-            let sent = match (flight.failed, &wqe) {
+            let sent = match (message.failed, &wqe) {
                 (Some(failure), _) => Err(failure),
                 (None, Some(wqe)) => self.send(sq, port, cx.scratch, domain, wqe),
                 (None, None) => Ok(()),
             };
             match sent {
-                Ok(()) => flight.complete(&sq.qp, &mut cx.tally),
-                Err(failure) => flight.fail(&sq.qp, &mut cx.tally, failure),
+                Ok(()) => message.complete(&sq.qp, &mut cx.tally),
+                Err(failure) => message.fail(&sq.qp, &mut cx.tally, failure),
             }
         }
         Visit::More

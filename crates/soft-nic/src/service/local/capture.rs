@@ -15,9 +15,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::link::pcap::Pcap;
 use crate::objects::mr::User;
 use crate::objects::qp::Qp;
-use crate::service::flight::{self, atomic_operation};
 use crate::service::local::execute::Message;
 use crate::service::local::responder::Refusal;
+use crate::service::outstanding::{self, atomic_operation};
 use crate::service::payload::Domain;
 use crate::vendor::Vendor;
 use bellpush_nic::{Mtu, QpType};
@@ -30,7 +30,7 @@ use bellpush_wire::wqe::{Opcode, Wqe};
 use bellpush_wire::{Psn, Qpn};
 
 /// Records what goes over an in-process link.
-pub(crate) struct Tap(Mutex<State>);
+pub(crate) struct InprocCapture(Mutex<State>);
 
 struct State {
     /// Nothing after it could not be written: the link goes on without.
@@ -56,7 +56,7 @@ struct Way {
     dest: Qpn,
 }
 
-impl Tap {
+impl InprocCapture {
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let (pcap, buf) = (Some(Pcap::create(path)?), Box::new([0; MAX_PACKET_BYTES]));
         Ok(Self(Mutex::new(State { pcap, connections: HashMap::new(), buf })))
@@ -168,8 +168,13 @@ impl State {
         }
         let packets = Mtu::MAX.packets(wqe.bytes);
         for index in 0..packets {
-            let (mut headers, part) =
-                flight::request(wqe, (first, packets), index, Mtu::MAX, (way.service, way.dest));
+            let (mut headers, part) = outstanding::request(
+                wqe,
+                (first, packets),
+                index,
+                Mtu::MAX,
+                (way.service, way.dest),
+            );
             headers.bth.ack_req = way.service == Service::Rc && index + 1 == packets;
             self.packet(&way, &headers, part.len(), |into| {
                 local(msg).gather(wqe.pieces(msg.bytes), part.start, into)

@@ -1,35 +1,35 @@
 //! WQEs that continue each other, carried out as one copy.
 //!
-//! A message streamed through window slots is a row of RDMA WRITEs, each of which goes on where the
+//! A message streamed through window slots is a series of RDMA WRITEs, each of which goes on where the
 //! one before ended, at both ends. One long copy stores past the cache and runs faster than several
 //! short ones. Nothing else changes: every WQE is copied out and checked by itself, and completes by
-//! itself. WQEs are joined only where both ranges are allowed as a whole, so that none of the row
+//! itself. WQEs are coalesced only where both ranges are allowed as a whole, so that none of them
 //! can be refused for its keys or bounds.
 
 use crate::queue::sq::{Posted, Scratch, SendQueue, Source};
 use bellpush_wire::Iova;
 use bellpush_wire::wqe::{Opcode, Piece, Remote, Sge, WQEBB_BYTES, Wqe};
 
-/// Most bytes of a row: half of a window of the usual size, so that credits return in time.
-const ROW_BYTES: u32 = 64 << 10;
+/// Most bytes of one copy: half of a window of the usual size, so that credits return in time.
+const COALESCE_MAX_BYTES: u32 = 64 << 10;
 /// What a queue pair must have moved since it last had nothing to do. Less than this is likely to
 /// find its destination in the cache, where short copies are quicker: on a Sapphire Rapids server
-/// 64 KiB alone took 10 us in 4 KiB copies and 13 us joined, 1 MiB in a row 8.8 and 12.6 GB/s.
-pub(crate) const ROWS_FROM: u64 = 64 << 10;
-/// Most WQEs of a row. More would wait for their completion long.
-pub(crate) const ROW_WQES: usize = 16;
+/// 64 KiB alone took 10 us in 4 KiB copies and 13 us coalesced, 1 MiB in a coalesced 8.8 and 12.6 GB/s.
+pub(crate) const COALESCE_FROM_BYTES: u64 = 64 << 10;
+/// Most WQEs of one copy. More would wait for their completion long.
+pub(crate) const COALESCE_MAX_WQES: usize = 16;
 /// A WQE of this size needs no company.
 const LONG_BYTES: u32 = 16 << 10;
 
 /// Takes along what continues `first`, whose WQE lies in the scratch buffer.
 ///
-/// The WQEs behind it go to `row`, and both `first` and its copy then speak of the bytes of all.
+/// The WQEs behind it go to `coalesced`, and both `first` and its copy then speak of the bytes of all.
 /// `allowed` says whether a range may be gathered from and written to.
-pub(crate) fn join(
+pub(crate) fn collect(
     sq: &SendQueue,
     first: &mut Posted,
     scratch: &mut Scratch,
-    row: &mut Vec<Posted>,
+    coalesced: &mut Vec<Posted>,
     allowed: impl Fn(Sge, Remote) -> bool,
 ) {
     let Some((mut sge, remote)) = plain(first, scratch).filter(|p| p.0.bytes < LONG_BYTES) else {
@@ -37,25 +37,25 @@ pub(crate) fn join(
     };
     let mut block = [0; WQEBB_BYTES];
     let mut position = sq.position() + u64::from(first.blocks);
-    while row.len() < ROW_WQES - 1 {
+    while coalesced.len() < COALESCE_MAX_WQES - 1 {
         let Some(mut next) = sq.peek(position, &mut block) else { break };
         let Some((part, to)) = plain(&next, &block) else { break };
         let continues = part.lkey == sge.lkey
             && to.rkey == remote.rkey
             && after(sge.addr, sge.bytes) == Some(part.addr)
             && after(remote.addr, sge.bytes) == Some(to.addr);
-        let bytes = sge.bytes + part.bytes; // both are below ROW_BYTES
-        if !continues || bytes > ROW_BYTES {
+        let bytes = sge.bytes + part.bytes; // both are below COALESCE_MAX_BYTES
+        if !continues || bytes > COALESCE_MAX_BYTES {
             break;
         }
         sge.bytes = bytes;
         position += u64::from(next.blocks);
         // Its bytes are counted with the first one's.
         next.wqe.as_mut().expect("a plain write was parsed").bytes = 0;
-        row.push(next);
+        coalesced.push(next);
     }
-    if row.is_empty() || !allowed(sge, remote) {
-        row.clear();
+    if coalesced.is_empty() || !allowed(sge, remote) {
+        coalesced.clear();
         return;
     }
     let wqe = first.wqe.as_mut().expect("a plain write was parsed");
@@ -65,7 +65,10 @@ pub(crate) fn join(
 /// The only entry and the target of a WRITE without immediate that came by the ring.
 fn plain(posted: &Posted, bytes: &[u8]) -> Option<(Sge, Remote)> {
     let wqe: &Wqe = posted.wqe.as_ref().ok()?;
-    if posted.source != Source::Ring || wqe.opcode != Opcode::RdmaWrite || wqe.bytes > ROW_BYTES {
+    if posted.source != Source::Ring
+        || wqe.opcode != Opcode::RdmaWrite
+        || wqe.bytes > COALESCE_MAX_BYTES
+    {
         return None;
     }
     let mut pieces = wqe.pieces(bytes);

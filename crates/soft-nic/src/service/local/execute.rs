@@ -22,7 +22,7 @@ pub(crate) struct Message<'a> {
 }
 
 /// Carries a request out at the peer.
-pub(crate) fn carry_out(msg: &Message<'_>, peer: &Qp, remote: &Regions) -> Result<(), Refusal> {
+pub(crate) fn execute(msg: &Message<'_>, peer: &Qp, remote: &Regions) -> Result<(), Refusal> {
     if matches!(msg.wqe.opcode, Opcode::Umr | Opcode::SendInval) {
         // There are no keys that these could change, see `SoftNic::create_mkey`.
         return Err(Refusal::Nak(Syndrome::LocalQpOp, Vendor::Opcode));

@@ -17,14 +17,14 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use crate::device::Device;
 use crate::objects::qp::Qp;
-use crate::service::local::capture::Tap;
+use crate::service::local::capture::InprocCapture;
 use bellpush_wire::Qpn;
 
 /// The NICs of this process that can reach each other.
 #[derive(Default)]
 pub struct InProcess {
     nics: RwLock<(u64, HashMap<u64, Weak<Device>>)>,
-    tap: Option<Tap>,
+    inproc_capture: Option<InprocCapture>,
 }
 
 impl InProcess {
@@ -39,12 +39,12 @@ impl InProcess {
     /// # Errors
     /// The system's, when the file cannot be made.
     pub fn captured(path: &Path) -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { tap: Some(Tap::create(path)?), ..Self::default() }))
+        Ok(Arc::new(Self { inproc_capture: Some(InprocCapture::create(path)?), ..Self::default() }))
     }
 
     /// Who records what goes over the link.
-    pub(crate) fn tap(&self) -> Option<&Tap> {
-        self.tap.as_ref()
+    pub(crate) fn inproc_capture(&self) -> Option<&InprocCapture> {
+        self.inproc_capture.as_ref()
     }
 
     /// Puts a NIC on the link, which `make` builds for its number.

@@ -96,7 +96,7 @@ pub(crate) fn atomic(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<()
     let ops = msg.wqe.atomic.expect("an atomic was parsed with its operands");
     let old = match (masked, msg.wqe.opcode) {
         (Some((kind, masks)), _) => {
-            masked::carry_out(at.mem, at.offset, remote.addr, kind, (ops, &masks))
+            masked::execute(at.mem, at.offset, remote.addr, kind, (ops, &masks))
         }
         (None, Opcode::AtomicFa) => at.mem.fetch_add(at.offset, ops.swap_add),
         (None, _) => at.mem.compare_swap(at.offset, ops.compare, ops.swap_add),

@@ -15,9 +15,9 @@ use crate::link::port::Port;
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
 use crate::service::Path;
-use crate::service::flight::Flight;
+use crate::service::outstanding::Outstanding;
 use crate::service::payload::Domain;
-use crate::service::requester::{Visit, Visitor};
+use crate::service::requester::{StepContext, Visit};
 use bellpush_nic::{QpState, QueuePair};
 use bellpush_wire::roce::{Packet, Service};
 
@@ -62,7 +62,7 @@ impl Rc {
     pub(crate) fn on_packet(
         &mut self,
         sq: &SendQueue,
-        cx: &mut Visitor<'_>,
+        cx: &mut StepContext<'_>,
         domain: Domain<'_>,
         packet: &Packet<'_>,
     ) {
@@ -80,7 +80,7 @@ impl Rc {
     pub(crate) fn visit(
         &mut self,
         sq: &mut SendQueue,
-        cx: &mut Visitor<'_>,
+        cx: &mut StepContext<'_>,
         domain: Domain<'_>,
     ) -> Visit {
         // Timers first: they run whether the link has room or not.
@@ -113,12 +113,12 @@ impl Rc {
     }
 
     /// The UMR that is next, if there is one.
-    pub(crate) fn umr(&mut self) -> Option<&mut Flight> {
+    pub(crate) fn umr(&mut self) -> Option<&mut Outstanding> {
         self.requester.umr()
     }
 
     /// How many messages are on their way, and the oldest of them.
-    pub(crate) fn on_way(&self) -> (usize, Option<&Flight>) {
+    pub(crate) fn on_way(&self) -> (usize, Option<&Outstanding>) {
         self.requester.on_way()
     }
 }

@@ -13,9 +13,11 @@ use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::{Scratch, SendQueue};
 use crate::service::Path;
-use crate::service::flight::{Failure, Flight, MAX_FLIGHTS, atomic_operation, entries};
+use crate::service::outstanding::{
+    Failure, MAX_OUTSTANDING, Outstanding, atomic_operation, entries,
+};
 use crate::service::payload::Domain;
-use crate::service::requester::{Tally, Visit, Visitor};
+use crate::service::requester::{StepContext, Tally, Visit};
 use crate::vendor::Vendor;
 use bellpush_wire::cqe::Syndrome as Cause;
 use bellpush_wire::roce::{
@@ -33,9 +35,10 @@ const READ_PART: u32 = 32;
 /// Packets after which an acknowledgement is asked for within a message.
 const ACK_EVERY: u32 = 16;
 
-/// First interval of a timer that is longer than it. A loss that nothing else shows need not wait out a long timer, which says
-/// how long a peer may be silent: what is missing goes again after this time, twice that, and so on, up to the timer's. The sum
-/// of all intervals stays what the timer and the number of retries say. (ConnectX retransmits adaptively as well.)
+/// First interval of a timer that is longer than it. A loss that nothing else shows need not wait out
+/// a long timer, which says how long a peer may be silent: what is missing goes again after this time,
+/// twice that, and so on, up to the timer's. The sum of all intervals stays what the timer and the
+/// number of retries say. (ConnectX retransmits adaptively as well.)
 const FIRST_NS: u64 = 4096 << 14;
 
 pub(super) struct Requester {
@@ -44,13 +47,13 @@ pub(super) struct Requester {
     retry_cnt: u8,
     rnr_retry: u8,
     max_rd_atomic: u8,
-    flights: VecDeque<Flight>,
+    outstanding: VecDeque<Outstanding>,
     /// PSN of the next message, the oldest that is not acknowledged, and the one after the last
     /// that was ever sent.
     next: Psn,
     oldest: Psn,
     sent: Psn,
-    /// The packet to be sent next: of which flight, and which of its packets.
+    /// The packet to be sent next: of which outstanding message, and which of its packets.
     cursor: usize,
     at: u32,
     /// READ requests and atomics that are not answered.
@@ -80,7 +83,7 @@ impl Requester {
             retry_cnt: 0,
             rnr_retry: 0,
             max_rd_atomic: 0,
-            flights: VecDeque::new(),
+            outstanding: VecDeque::new(),
             next: psn,
             oldest: psn,
             sent: psn,
@@ -111,13 +114,13 @@ impl Requester {
         self.max_rd_atomic = attributes.max_rd_atomic;
     }
 
-    pub(super) fn on_way(&self) -> (usize, Option<&Flight>) {
-        (self.flights.len(), self.flights.front())
+    pub(super) fn on_way(&self) -> (usize, Option<&Outstanding>) {
+        (self.outstanding.len(), self.outstanding.front())
     }
 
     /// The UMR that everything before is complete of, if there is one.
-    pub(super) fn umr(&mut self) -> Option<&mut Flight> {
-        self.flights.front_mut().filter(|flight| flight.waits)
+    pub(super) fn umr(&mut self) -> Option<&mut Outstanding> {
+        self.outstanding.front_mut().filter(|message| message.waits)
     }
 
     fn is_outstanding(&self) -> bool {
@@ -130,7 +133,7 @@ impl Requester {
     pub(super) fn transmit(
         &mut self,
         sq: &mut SendQueue,
-        cx: &mut Visitor<'_>,
+        cx: &mut StepContext<'_>,
         domain: Domain<'_>,
         may_take: bool,
     ) -> Visit {
@@ -139,13 +142,13 @@ impl Requester {
         }
         let mut loaded = None;
         let mut left = VISIT_PACKETS;
-        while self.cursor < self.flights.len() || may_take {
+        while self.cursor < self.outstanding.len() || may_take {
             if left == 0 || cx.port.as_ref().is_none_or(|port| port.room() == 0) {
                 self.settle(sq, cx);
                 return Visit::More;
             }
             left -= 1;
-            if self.cursor == self.flights.len() {
+            if self.cursor == self.outstanding.len() {
                 match self.take(sq, cx.scratch, domain) {
                     Some(wqe) => loaded = wqe,
                     None => break,
@@ -169,19 +172,20 @@ impl Requester {
         scratch: &mut Scratch,
         domain: Domain<'_>,
     ) -> Option<Loaded> {
-        let stopped = self.flights.back().is_some_and(|f| f.failed.is_some() || f.waits);
-        let full = self.flights.len() >= MAX_FLIGHTS || self.next.distance(self.oldest) >= WINDOW;
+        let stopped = self.outstanding.back().is_some_and(|f| f.failed.is_some() || f.waits);
+        let full =
+            self.outstanding.len() >= MAX_OUTSTANDING || self.next.distance(self.oldest) >= WINDOW;
         if stopped || full || !sq.has_work() {
             return None;
         }
         let from = (self.next, self.path.mtu);
-        let (mut flight, wqe) = Flight::take(sq, scratch, domain, from, &mut self.spare)?;
-        if flight.opcode.scatters() && self.max_rd_atomic == 0 && flight.failed.is_none() {
-            flight.failed = Some((Cause::LocalQpOp, Vendor::Opcode));
+        let (mut message, wqe) = Outstanding::take(sq, scratch, domain, from, &mut self.spare)?;
+        if message.opcode.scatters() && self.max_rd_atomic == 0 && message.failed.is_none() {
+            message.failed = Some((Cause::LocalQpOp, Vendor::Opcode));
         }
-        self.next = flight.end();
+        self.next = message.end();
         self.at = 0;
-        self.flights.push_back(flight);
+        self.outstanding.push_back(message);
         Some(wqe)
     }
 
@@ -189,27 +193,27 @@ impl Requester {
     fn send_next(
         &mut self,
         sq: &SendQueue,
-        cx: &mut Visitor<'_>,
+        cx: &mut StepContext<'_>,
         domain: Domain<'_>,
         loaded: &mut Loaded,
     ) -> bool {
-        let flight = &self.flights[self.cursor];
-        if flight.failed.is_some() {
+        let message = &self.outstanding[self.cursor];
+        if message.failed.is_some() {
             return false;
         }
-        if self.at >= flight.packets {
+        if self.at >= message.packets {
             (self.cursor, self.at, *loaded) = (self.cursor + 1, 0, None);
             return true;
         }
-        let psn = flight.first.plus(self.at);
-        let waits = flight.flags.fence && self.at == 0 && self.reads > 0
-            || flight.opcode.scatters() && self.reads >= self.max_rd_atomic;
+        let psn = message.first.plus(self.at);
+        let waits = message.flags.fence && self.at == 0 && self.reads > 0
+            || message.opcode.scatters() && self.reads >= self.max_rd_atomic;
         if waits || psn.distance(self.oldest) >= WINDOW {
             return false;
         }
         let wqe = match loaded.take() {
             Some(wqe) => Ok(wqe),
-            None => flight.load(sq, cx.scratch),
+            None => message.load(sq, cx.scratch),
         };
         let n = match wqe.and_then(|wqe| {
             let n = self.emit(cx, domain, psn, &wqe)?;
@@ -218,7 +222,7 @@ impl Requester {
         }) {
             Ok(n) => n,
             Err(failure) => {
-                self.flights[self.cursor].failed = Some(failure);
+                self.outstanding[self.cursor].failed = Some(failure);
                 return false;
             }
         };
@@ -238,18 +242,18 @@ impl Requester {
     /// Builds the packet at the cursor; returns how many PSNs it takes.
     fn emit(
         &mut self,
-        cx: &mut Visitor<'_>,
+        cx: &mut StepContext<'_>,
         domain: Domain<'_>,
         psn: Psn,
         wqe: &Wqe,
     ) -> Result<u32, Failure> {
         let (path, at) = (self.path, self.at);
-        let flight = &self.flights[self.cursor];
+        let message = &self.outstanding[self.cursor];
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
-        if !flight.opcode.scatters() {
-            let (mut headers, part) = flight.request(wqe, at, path.mtu, (path.service, path.dest));
-            headers.bth.ack_req = at + 1 == flight.packets || (at + 1).is_multiple_of(ACK_EVERY);
-            let pieces = wqe.pieces(flight.wqe_bytes(cx.scratch));
+        if !message.opcode.scatters() {
+            let (mut headers, part) = message.request(wqe, at, path.mtu, (path.service, path.dest));
+            headers.bth.ack_req = at + 1 == message.packets || (at + 1).is_multiple_of(ACK_EVERY);
+            let pieces = wqe.pieces(message.wqe_bytes(cx.scratch));
             port.send(&path.route, &headers, part.len(), |into| {
                 domain.gather(pieces, part.start, into)
             })
@@ -257,9 +261,9 @@ impl Requester {
             return Ok(1);
         }
         let remote = wqe.remote.ok_or((Cause::LocalQpOp, Vendor::Segment))?;
-        let (operation, n) = match flight.opcode {
+        let (operation, n) = match message.opcode {
             Opcode::RdmaRead => {
-                (Operation::ReadRequest, (READ_PART - at % READ_PART).min(flight.packets - at))
+                (Operation::ReadRequest, (READ_PART - at % READ_PART).min(message.packets - at))
             }
             op => (atomic_operation(op), 1),
         };
@@ -272,8 +276,8 @@ impl Requester {
                 Some(AtomicEth { addr, rkey, swap_add: ops.swap_add, compare: ops.compare });
             headers.ext.masks = wqe.masks;
         } else {
-            let start = path.mtu.part(at, flight.bytes).start;
-            let end = path.mtu.part(at + n - 1, flight.bytes).end;
+            let start = path.mtu.part(at, message.bytes).start;
+            let end = path.mtu.part(at + n - 1, message.bytes).end;
             let addr = Iova(remote.addr.0.wrapping_add(start as u64));
             headers.ext.reth = Some(Reth { addr, rkey: remote.rkey, bytes: (end - start) as u32 });
         }
@@ -288,7 +292,7 @@ impl Requester {
     pub(super) fn on_response(
         &mut self,
         sq: &SendQueue,
-        cx: &mut Visitor<'_>,
+        cx: &mut StepContext<'_>,
         domain: Domain<'_>,
         packet: &Packet<'_>,
     ) {
@@ -313,7 +317,7 @@ impl Requester {
             (Operation::Acknowledge, Some(aeth)) => self.on_syndrome(aeth.syndrome, psn, sq, cx),
             (Operation::AtomicAcknowledge, _) => {
                 let old = packet.headers.ext.atomic_ack.unwrap_or(0);
-                let (bytes, n) = self.flights.front().map_or(([0; 8], 8), |f| f.scattered(old));
+                let (bytes, n) = self.outstanding.front().map_or(([0; 8], 8), |f| f.scattered(old));
                 self.on_data(sq, cx, domain, &bytes[..n], (true, true));
             }
             (operation, _) => {
@@ -323,7 +327,13 @@ impl Requester {
         }
     }
 
-    fn on_syndrome(&mut self, syndrome: Syndrome, psn: Psn, sq: &SendQueue, cx: &mut Visitor<'_>) {
+    fn on_syndrome(
+        &mut self,
+        syndrome: Syndrome,
+        psn: Psn,
+        sq: &SendQueue,
+        cx: &mut StepContext<'_>,
+    ) {
         let cause = match syndrome {
             Syndrome::Ack { .. } => return,
             _ if psn != self.oldest => return cx.counters.dropped(DropReason::Response),
@@ -341,7 +351,7 @@ impl Requester {
         self.fail(sq, cx, (cause, Vendor::Nak));
     }
 
-    fn on_rnr(&mut self, timer: u8, sq: &SendQueue, cx: &mut Visitor<'_>) {
+    fn on_rnr(&mut self, timer: u8, sq: &SendQueue, cx: &mut StepContext<'_>) {
         if self.not_before > cx.now_ns {
             return; // of a packet that was sent twice
         }
@@ -356,37 +366,37 @@ impl Requester {
         self.deadline = None;
     }
 
-    /// Data for the oldest flight: all before it is acknowledged, and its PSN is the one expected.
+    /// Data for the oldest outstanding message: all before it is acknowledged, and its PSN is the one expected.
     fn on_data(
         &mut self,
         sq: &SendQueue,
-        cx: &mut Visitor<'_>,
+        cx: &mut StepContext<'_>,
         domain: Domain<'_>,
         data: &[u8],
         (atomic, ends): (bool, bool),
     ) {
-        let Some(flight) = self.flights.front_mut() else {
+        let Some(message) = self.outstanding.front_mut() else {
             return cx.counters.dropped(DropReason::Response);
         };
-        let part = self.path.mtu.part(flight.got, flight.bytes);
+        let part = self.path.mtu.part(message.got, message.bytes);
         let part_ends =
-            (flight.got + 1).is_multiple_of(READ_PART) || flight.got + 1 == flight.packets;
-        let fits = flight.opcode.scatters()
-            && flight.opcode.is_atomic() == atomic
-            && flight.failed.is_none()
+            (message.got + 1).is_multiple_of(READ_PART) || message.got + 1 == message.packets;
+        let fits = message.opcode.scatters()
+            && message.opcode.is_atomic() == atomic
+            && message.failed.is_none()
             && (data.len(), ends) == (part.len(), part_ends);
         if !fits {
             return self.fail(sq, cx, (Cause::BadResp, Vendor::Sequence));
         }
-        let moved = flight.load(sq, cx.scratch).and_then(|wqe| {
-            let to = entries(&wqe, flight.wqe_bytes(cx.scratch));
+        let moved = message.load(sq, cx.scratch).and_then(|wqe| {
+            let to = entries(&wqe, message.wqe_bytes(cx.scratch));
             domain.scatter(to, part.start, data).map_err(|vendor| (Cause::LocalProt, vendor))
         });
         if let Err(failure) = moved {
             return self.fail(sq, cx, failure);
         }
-        flight.got += 1;
-        let next = flight.first.plus(flight.got);
+        message.got += 1;
+        let next = message.first.plus(message.got);
         if part_ends {
             self.reads = self.reads.saturating_sub(1);
         }
@@ -395,25 +405,25 @@ impl Requester {
 
     /// Everything before `end` has arrived, as far as that needs no response with data. Says
     /// whether there is one that should have come before `end`.
-    fn acknowledge(&mut self, end: Psn, sq: &SendQueue, cx: &mut Visitor<'_>) -> bool {
+    fn acknowledge(&mut self, end: Psn, sq: &SendQueue, cx: &mut StepContext<'_>) -> bool {
         let before = self.oldest;
         let mut missing = false;
-        while let Some(flight) = self.flights.front().filter(|flight| !flight.waits) {
-            let arrived = match flight.opcode.scatters() {
-                true => flight.first.plus(flight.got),
-                false if end.distance(flight.end()) >= 0 => flight.end(),
+        while let Some(message) = self.outstanding.front().filter(|message| !message.waits) {
+            let arrived = match message.opcode.scatters() {
+                true => message.first.plus(message.got),
+                false if end.distance(message.end()) >= 0 => message.end(),
                 false if end.distance(self.oldest) > 0 => end,
                 false => self.oldest,
             };
             self.oldest = arrived;
-            if arrived != flight.end() || flight.failed.is_some() {
-                missing = flight.opcode.scatters() && end.distance(arrived) > 0;
+            if arrived != message.end() || message.failed.is_some() {
+                missing = message.opcode.scatters() && end.distance(arrived) > 0;
                 break;
             }
             self.pop(&sq.qp, &mut cx.tally);
         }
-        if let (0, Some(flight)) = (self.cursor, self.flights.front()) {
-            self.at = self.at.max(self.oldest.distance(flight.first).max(0) as u32);
+        if let (0, Some(message)) = (self.cursor, self.outstanding.front()) {
+            self.at = self.at.max(self.oldest.distance(message.first).max(0) as u32);
         }
         if self.oldest != before {
             (self.tries, self.waited_ns) = (0, 0);
@@ -427,9 +437,9 @@ impl Requester {
     }
 
     fn pop(&mut self, qp: &Qp, tally: &mut Tally) {
-        let Some(flight) = self.flights.pop_front() else { return };
-        flight.complete(qp, tally);
-        flight.recycle(&mut self.spare);
+        let Some(message) = self.outstanding.pop_front() else { return };
+        message.complete(qp, tally);
+        message.recycle(&mut self.spare);
         match self.cursor {
             0 => self.at = 0,
             _ => self.cursor -= 1,
@@ -468,14 +478,14 @@ impl Requester {
     fn rewind(&mut self) {
         self.cursor = 0;
         self.reads = 0;
-        self.at = match self.flights.front() {
-            Some(flight) => self.oldest.distance(flight.first).max(0) as u32,
+        self.at = match self.outstanding.front() {
+            Some(message) => self.oldest.distance(message.first).max(0) as u32,
             None => 0,
         };
     }
 
     /// Looks at the timer: what nothing was heard of for so long goes again, or is given up.
-    pub(super) fn tick(&mut self, sq: &SendQueue, cx: &mut Visitor<'_>) {
+    pub(super) fn tick(&mut self, sq: &SendQueue, cx: &mut StepContext<'_>) {
         if self.deadline.is_none_or(|at| cx.now_ns < at) {
             return;
         }
@@ -498,25 +508,25 @@ impl Requester {
 
     /// Completes what needs no answer and has nothing before it, and reports a failed WQE whose
     /// turn has come.
-    fn settle(&mut self, sq: &SendQueue, cx: &mut Visitor<'_>) {
+    fn settle(&mut self, sq: &SendQueue, cx: &mut StepContext<'_>) {
         self.acknowledge(self.oldest, sq, cx);
-        if let Some(failure) = self.flights.front().and_then(|flight| flight.failed) {
+        if let Some(failure) = self.outstanding.front().and_then(|message| message.failed) {
             self.fail(sq, cx, failure);
         }
     }
 
-    /// The oldest flight fails, and with it the queue pair.
-    fn fail(&mut self, sq: &SendQueue, cx: &mut Visitor<'_>, failure: Failure) {
-        if let Some(flight) = self.flights.pop_front() {
-            flight.fail(&sq.qp, &mut cx.tally, failure);
+    /// The oldest outstanding message fails, and with it the queue pair.
+    fn fail(&mut self, sq: &SendQueue, cx: &mut StepContext<'_>, failure: Failure) {
+        if let Some(message) = self.outstanding.pop_front() {
+            message.fail(&sq.qp, &mut cx.tally, failure);
         }
         self.flush(&sq.qp, &mut cx.tally);
     }
 
     /// Flushes what is on its way, of a queue pair in ERR.
     pub(super) fn flush(&mut self, qp: &Qp, tally: &mut Tally) {
-        for flight in std::mem::take(&mut self.flights) {
-            flight.fail(qp, tally, (Cause::WrFlush, Vendor::Flush));
+        for message in std::mem::take(&mut self.outstanding) {
+            message.fail(qp, tally, (Cause::WrFlush, Vendor::Flush));
         }
         (self.cursor, self.at, self.deadline, self.not_before) = (0, 0, None, 0);
         self.oldest = self.sent;

@@ -13,10 +13,10 @@ use crate::objects::mr::Right;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::service::Path;
-use crate::service::assembly::{Assembly, Refused, reach};
 use crate::service::local::responder::nak;
 use crate::service::masked;
 use crate::service::payload::{Domain, Remote};
+use crate::service::reassembly::{Reassembly, Refused, reach};
 use crate::vendor::Vendor;
 use bellpush_mem::MemError;
 use bellpush_wire::Psn;
@@ -34,7 +34,7 @@ pub(super) struct Responder {
     expected: Psn,
     /// Requests completed, modulo 2^24.
     msn: u32,
-    assembly: Assembly,
+    reassembly: Reassembly,
     replay: Replay,
     /// What is to be said when no response is due.
     reply: Option<(Psn, Syndrome)>,
@@ -76,7 +76,7 @@ impl Responder {
             rnr_timer: attributes.min_rnr_timer,
             expected: attributes.rq_psn,
             msn: 0,
-            assembly: Assembly::default(),
+            reassembly: Reassembly::default(),
             replay: Replay::new(attributes.max_dest_rd_atomic),
             reply: None,
             held: false,
@@ -109,7 +109,7 @@ impl Responder {
     }
 
     fn on_expected(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) {
-        let done = self.carry_out(qp, domain, packet);
+        let done = self.execute(qp, domain, packet);
         match done {
             Ok(()) => self.refused = false,
             Err(No::NotReady) => {
@@ -123,13 +123,13 @@ impl Responder {
         }
     }
 
-    fn carry_out(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) -> Result<(), No> {
+    fn execute(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) -> Result<(), No> {
         let ext = &packet.headers.ext;
         // The keys of XRC's requests are those of their SRQ's protection domain.
         let domain = match &qp.xrc {
             None => domain,
             Some(xrc) => {
-                let begins = !self.assembly.is_under_way();
+                let begins = !self.reassembly.is_under_way();
                 let srq = xrc.enter(ext.srqn, begins);
                 let srq = srq.map_err(|vendor| No::Nak(Cause::RemoteAccess, vendor))?;
                 domain.in_domain(srq.pd().number())
@@ -143,7 +143,7 @@ impl Responder {
     }
 
     fn message(&mut self, qp: &Qp, domain: Domain<'_>, packet: &Packet<'_>) -> Result<(), No> {
-        let ended = self.assembly.accept(qp, domain, packet, self.path.mtu)?;
+        let ended = self.reassembly.accept(qp, domain, packet, self.path.mtu)?;
         let bth = &packet.headers.bth;
         self.expect(bth.psn.plus(1));
         self.msn += u32::from(ended);
@@ -158,7 +158,7 @@ impl Responder {
     }
 
     fn read(&mut self, qp: &Qp, domain: Domain<'_>, from: Reth) -> Result<(), No> {
-        if from.bytes > MAX_MESSAGE_BYTES || self.assembly.is_under_way() {
+        if from.bytes > MAX_MESSAGE_BYTES || self.reassembly.is_under_way() {
             return Err(invalid(Vendor::Sequence));
         }
         let packets = self.path.mtu.packets(from.bytes);
@@ -179,7 +179,7 @@ impl Responder {
         packet: &Packet<'_>,
         atomic: AtomicEth,
     ) -> Result<(), No> {
-        if self.assembly.is_under_way() || !self.replay.has_room() {
+        if self.reassembly.is_under_way() || !self.replay.has_room() {
             return Err(invalid(Vendor::Sequence));
         }
         let kind = match packet.opcode().operation() {
@@ -195,7 +195,7 @@ impl Responder {
         let old = domain.atomic((rkey, addr), |at| match (masked, packet.opcode().operation()) {
             (Some((kind, masks)), _) => {
                 let operands = Operands { swap_add: atomic.swap_add, compare: atomic.compare };
-                masked::carry_out(at.mem, at.offset, atomic.addr, kind, (operands, &masks))
+                masked::execute(at.mem, at.offset, atomic.addr, kind, (operands, &masks))
             }
             (None, Operation::FetchAdd) => at.mem.fetch_add(at.offset, atomic.swap_add),
             (None, _) => at.mem.compare_swap(at.offset, atomic.compare, atomic.swap_add),
@@ -355,7 +355,7 @@ impl Responder {
 
     /// The queue pair is in ERR: only a refusal of its own making is still said.
     pub(super) fn flush(&mut self, qp: &Qp) {
-        self.assembly.flush(qp);
+        self.reassembly.flush(qp);
         if !self.dead {
             self.replay.forget();
             self.reply = None;

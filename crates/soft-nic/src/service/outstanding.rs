@@ -18,7 +18,7 @@ use bellpush_wire::wqe::{Flags, Masks, Opcode, Piece, Sge, Wqe};
 use bellpush_wire::{Psn, Qpn, Rkey};
 
 /// Messages of a queue pair that may be on their way.
-pub(crate) const MAX_FLIGHTS: usize = 128;
+pub(crate) const MAX_OUTSTANDING: usize = 128;
 /// A message takes fewer packets than half of all PSNs: its first must come before its last.
 const MAX_PACKETS: u32 = 1 << 23;
 
@@ -26,7 +26,7 @@ const MAX_PACKETS: u32 = 1 << 23;
 pub(crate) type Failure = (Syndrome, Vendor);
 
 /// A message on its way.
-pub(crate) struct Flight {
+pub(crate) struct Outstanding {
     source: Source,
     /// Where the WQE lies in the ring, and its length there.
     position: u64,
@@ -49,10 +49,10 @@ pub(crate) struct Flight {
     copy: Vec<u8>,
 }
 
-impl Flight {
+impl Outstanding {
     /// Takes the next WQE that is posted, if there is one, and checks its local entries. What is
     /// wrong with it is to be reported after everything before it. `spare` is memory for WQEs that
-    /// do not stay in a ring, see [`Flight::recycle`].
+    /// do not stay in a ring, see [`Outstanding::recycle`].
     pub(crate) fn take(
         sq: &mut SendQueue,
         scratch: &mut Scratch,
@@ -79,7 +79,7 @@ impl Flight {
         let position = sq.position();
         sq.consume(&posted);
         let wqe = posted.wqe.ok();
-        let flight = Self {
+        let message = Self {
             source: posted.source,
             position,
             blocks: posted.blocks,
@@ -94,7 +94,7 @@ impl Flight {
             failed: checked.err(),
             copy,
         };
-        Some((flight, wqe))
+        Some((message, wqe))
     }
 
     /// Reads the WQE once more, into the scratch buffer unless it is kept here.
@@ -108,7 +108,7 @@ impl Flight {
         if same { Ok(wqe) } else { Err((Syndrome::LocalQpOp, Vendor::Changed)) }
     }
 
-    /// The bytes that [`Flight::load`] parsed.
+    /// The bytes that [`Outstanding::load`] parsed.
     pub(crate) fn wqe_bytes<'a>(&'a self, scratch: &'a Scratch) -> &'a [u8] {
         if self.source == Source::Ring { scratch } else { &self.copy }
     }

@@ -18,7 +18,7 @@ use bellpush_wire::{Iova, Rkey};
 
 /// The message that is coming in.
 #[derive(Default)]
-pub(crate) struct Assembly {
+pub(crate) struct Reassembly {
     message: Message,
     /// The receive of a SEND that has begun. When the SEND is given up, the next message's.
     receive: Option<Receive>,
@@ -54,7 +54,7 @@ const fn invalid(vendor: Vendor) -> Refused {
     Refused::Request(Syndrome::RemoteInvalReq, vendor)
 }
 
-impl Assembly {
+impl Reassembly {
     /// Takes a packet of a SEND or WRITE; says whether it was its message's last.
     pub(crate) fn accept(
         &mut self,
@@ -310,10 +310,10 @@ mod tests {
             let bth = Bth::new(Opcode::new(Service::Rc, operation), qp.qpn, Psn::new(0));
             let packet = Packet { headers: Headers::new(bth), payload: &[1] };
             let message = Message::Send { offset: offset as usize };
-            let mut assembly = Assembly { message, receive: None };
+            let mut reassembly = Reassembly { message, receive: None };
             let regions = nic.device.mrs.read();
             let refused =
-                assembly.accept(&qp, Domain::of(&qp, &regions), &packet, Mtu::new(256).unwrap());
+                reassembly.accept(&qp, Domain::of(&qp, &regions), &packet, Mtu::new(256).unwrap());
             assert!(matches!(refused, Err(Refused::Receive(..))), "{refused:?}");
             let cqe = host.poll_recv().unwrap().unwrap();
             assert_eq!(Syndrome::from_code(cqe.syndrome), Some(expected));

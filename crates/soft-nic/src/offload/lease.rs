@@ -1,4 +1,4 @@
-//! An engine's queue pairs that are lent to an engine elsewhere: what is lent when, and how it comes
+//! An engine's queue pairs that are leased to an engine elsewhere: what is leased when, and how it comes
 //! back ([`crate::offload`] is the other side).
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::engine::{Core, activate};
 use crate::offload::Offload;
 use crate::queue::uar::{Rung, Uar};
-use crate::service::requester::{Lent, Tally};
+use crate::service::requester::{Leased, Tally};
 use bellpush_nic::{QpState, QueuePair};
 
 impl Core {
@@ -20,7 +20,7 @@ impl Core {
                     let Some(requester) = &mut self.slots[other] else { continue };
                     if requester.recall() {
                         requester.look(&mut Tally::default());
-                        requester.lent = None;
+                        requester.leased = None;
                     }
                 }
                 false
@@ -30,7 +30,7 @@ impl Core {
         if let Some(requester) = &mut self.slots[slot]
             && requester.qp().suits(alone)
         {
-            requester.lent = offload.lease().map(Lent::new);
+            requester.leased = offload.lease().map(Leased::new);
         }
     }
 
@@ -60,24 +60,24 @@ impl Core {
         true
     }
 
-    /// Lends what may be lent, keeps the engine elsewhere running, and takes back what it returned.
+    /// Leases what may be leased, keeps the engine elsewhere running, and takes back what it returned.
     pub(crate) fn offload(&mut self, offload: &Offload, tally: &mut Tally) -> bool {
-        let mut lent = false;
+        let mut leased = false;
         for slot in 0..self.slots.len() {
             let Some(requester) = &mut self.slots[slot] else { continue };
-            if requester.lent.is_none() {
+            if requester.leased.is_none() {
                 continue;
             }
             if !requester.is_out() {
                 let uar = self.uars.iter().find(|uar| uar.qps.contains(&slot));
-                if requester.lend(uar.map_or([0; 2], Uar::seen)) {
+                if requester.lease(uar.map_or([0; 2], Uar::seen)) {
                     requester.listed = false;
                     self.active.retain(|&s| s != slot);
                 }
             }
-            lent |= requester.is_out();
+            leased |= requester.is_out();
         }
-        if !lent || !offload.turn() {
+        if !leased || !offload.turn() {
             return false;
         }
         let mut any = false;
