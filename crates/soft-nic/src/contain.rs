@@ -66,13 +66,13 @@ impl Core {
             port.stop();
         }
         // Lists may lack what was taken out of them for a moment.
-        for (slot, requester) in self.slots.iter_mut().enumerate() {
+        for (slot, requester) in self.queues.slots.iter_mut().enumerate() {
             if let Some(requester) = requester {
-                requester.listed = self.active.contains(&slot);
+                requester.listed = self.queues.active.contains(&slot);
             }
         }
-        let visited = std::mem::replace(&mut self.visited, NOBODY);
-        let visited = self.slots.get(visited).and_then(Option::as_deref);
+        let visited = std::mem::replace(&mut self.queues.visited, NOBODY);
+        let visited = self.queues.slots.get(visited).and_then(Option::as_deref);
         if let Some(qpn) = visited.map(|requester| requester.qp().qpn.0).filter(|_| !first) {
             self.let_go(qpn);
         }

@@ -1,0 +1,230 @@
+//! A step of an engine: doorbells, state changes, packets, work, counters.
+
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Core, NOBODY, Progress, Queues, activate};
+use crate::counters::{DropReason, Live};
+use crate::device::Device;
+use crate::link::port::Port;
+use crate::queue::uar::{ArmPage, Rung};
+use crate::service::payload::Domain;
+use crate::service::requester::{StepContext, Tally, Visit};
+use bellpush_nic::{QpState, QueuePair};
+use bellpush_wire::roce::Opcode;
+
+/// Every partition key that the one partition's matches, but for the membership bit on top.
+const PKEY_BASE: u16 = 0x7fff;
+/// Packets that there should be room for when a queue pair is visited.
+const VISIT_ROOM: usize = 64;
+
+impl Core {
+    /// One bounded round.
+    pub(super) fn step(
+        &mut self,
+        device: &Device,
+        now_ns: u64,
+        attention: &AtomicBool,
+        live: &Live,
+    ) -> Progress {
+        let mut tally = Tally::default();
+        let returned = device.offload.as_ref().is_some_and(|it| self.offload(it, &mut tally));
+        let Self { queues, workspace, port } = self;
+        let mut cx = StepContext {
+            now_ns,
+            timers: device.timers,
+            scratch: &mut workspace.scratch,
+            coalesced: &mut workspace.coalesced,
+            counters: &device.counters,
+            tally,
+            port: None,
+            inproc_capture: device.inproc_capture(),
+        };
+        let mut progress = Progress { more: returned, ..Progress::default() };
+        cx.tally.doorbells += queues.take_doorbells();
+        queues.take_state_changes(attention);
+        if let Some(port) = port {
+            progress.more |= queues.receive(port, device, &mut cx);
+            cx.port = Some(port);
+        }
+        queues.work(&mut cx, &mut progress);
+        count(&cx.tally, live, &mut progress);
+        progress
+    }
+}
+
+impl Queues {
+    /// Looks at the doorbells; says how many pages were rung.
+    fn take_doorbells(&mut self) -> u64 {
+        let mut rung_count = 0;
+        for uar in &mut self.uars {
+            if uar.qps.iter().all(|&slot| self.slots[slot].as_ref().is_some_and(|r| r.is_out())) {
+                continue; // an engine elsewhere looks at them
+            }
+            let Some(rung) = uar.poll() else { continue };
+            rung_count += u64::from(rung.iter().any(Option::is_some));
+            for &slot in &uar.qps {
+                if let Some(requester) = &mut self.slots[slot] {
+                    requester.sq.ring(rung);
+                    // Those that share the page and have nothing cost no more than this.
+                    if requester.sq.has_work() {
+                        activate(requester, slot, &mut self.active);
+                    }
+                }
+            }
+        }
+        self.arm_pages.iter_mut().for_each(ArmPage::poll);
+        rung_count
+    }
+
+    /// Looks at state changes that other threads made.
+    fn take_state_changes(&mut self, attention: &AtomicBool) {
+        if attention.load(Ordering::Relaxed) && attention.swap(false, Ordering::Acquire) {
+            for (slot, requester) in self.slots.iter_mut().enumerate() {
+                let Some(requester) = requester else { continue };
+                if QueuePair::state(&**requester.qp()) == QpState::Err {
+                    if let Some(leased) = &requester.leased {
+                        leased.lease.ask_back();
+                    }
+                    if requester.is_out() {
+                        if !self.failed.contains(&slot) {
+                            self.failed.push(slot);
+                        }
+                        continue;
+                    }
+                    requester.sq.ring(Rung::default());
+                    activate(requester, slot, &mut self.active);
+                    if !self.failed.contains(&slot) {
+                        self.failed.push(slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands the packets that came to their queue pairs; says whether there were any.
+    fn receive(&mut self, port: &mut Port, device: &Device, cx: &mut StepContext<'_>) -> bool {
+        port.begin(cx.now_ns);
+        let regions = device.mrs.read();
+        let came = port.receive(|arrived| {
+            let bth = &arrived.packet.headers.bth;
+            if arrived.packet.opcode() == Opcode::CNP {
+                return device.counters.dropped(DropReason::Congestion);
+            }
+            if bth.pkey & PKEY_BASE != PKEY_BASE {
+                return device.counters.dropped(DropReason::Pkey);
+            }
+            let found = self.by_qpn.get(&bth.dest.0);
+            let Some((slot, requester)) =
+                found.and_then(|&slot| Some((slot, self.slots[slot].as_deref_mut()?)))
+            else {
+                return device.counters.dropped(DropReason::NoSuchQp);
+            };
+            self.visited = slot;
+            let domain = Domain::of(requester.qp(), &regions);
+            match &mut requester.transport {
+                Some(transport) => {
+                    transport.on_packet(&requester.sq, cx, domain, arrived);
+                    activate(requester, slot, &mut self.active);
+                }
+                None => device.counters.dropped(DropReason::State),
+            }
+        });
+        self.visited = NOBODY;
+        came > 0
+    }
+
+    /// Visits the queue pairs that have work, or may have; sends what they built.
+    fn work(&mut self, cx: &mut StepContext<'_>, progress: &mut Progress) {
+        for &slot in &self.inband {
+            if let Some(requester) = &mut self.slots[slot]
+                && !requester.is_out()
+            {
+                self.visited = slot;
+                note(requester.visit(cx), progress);
+            }
+        }
+        let mut i = 0;
+        let mut unserved = None;
+        while let Some(&slot) = self.active.get(i) {
+            // Without room there are still timers to be looked at.
+            if unserved.is_none() && !has_room(cx) {
+                unserved = Some(i);
+            }
+            self.visited = slot;
+            let requester = self.slots[slot].as_deref_mut();
+            let visit = requester.map_or(Visit::Idle, |r| {
+                let visit = r.visit(cx);
+                r.listed = visit != Visit::Idle;
+                visit
+            });
+            note(visit, progress);
+            if visit == Visit::Idle {
+                self.active.swap_remove(i);
+            } else {
+                i += 1;
+            }
+        }
+        if let Some(first) = unserved {
+            // Those that were not served come first next time.
+            let first = first.min(self.active.len());
+            self.active.rotate_left(first);
+            progress.more = true;
+        }
+        for &slot in &self.failed {
+            self.visited = slot;
+            if self.slots[slot].as_ref().is_some_and(|r| r.flush_receives()) {
+                cx.tally.errors += 1;
+            }
+        }
+        self.visited = NOBODY;
+        if let Some(port) = &mut cx.port {
+            port.flush();
+            progress.more |= port.is_full();
+            if let Some(at) = port.poll_at() {
+                note(Visit::Later(at), progress);
+            }
+        }
+        if let Some(capture) = cx.inproc_capture {
+            capture.pass();
+        }
+        for cq in self.moderated.iter().filter_map(Weak::upgrade) {
+            if let Some(at) = cq.release(cx.now_ns) {
+                note(Visit::Later(at), progress);
+            }
+        }
+    }
+}
+
+/// Adds a step's counts to those that others read.
+fn count(tally: &Tally, live: &Live, progress: &mut Progress) {
+    for (counter, n) in [
+        (&live.wqes, tally.wqes),
+        (&live.bytes, tally.bytes),
+        (&live.inband, tally.inband),
+        (&live.blueflame, tally.blueflame),
+        (&live.doorbells, tally.doorbells),
+        (&live.offloaded, tally.offloaded),
+        (&live.returned, tally.returned),
+    ] {
+        Live::add(counter, n);
+    }
+    (progress.wqes, progress.bytes, progress.errors) = (tally.wqes, tally.bytes, tally.errors);
+}
+
+/// Whether the packet link, if there is one, has room for a visit's packets.
+fn has_room(cx: &mut StepContext<'_>) -> bool {
+    let Some(port) = &mut cx.port else { return true };
+    if port.room() < VISIT_ROOM {
+        port.flush();
+    }
+    port.room() > 0
+}
+
+fn note(visit: Visit, progress: &mut Progress) {
+    match visit {
+        Visit::Idle => {}
+        Visit::More => progress.more = true,
+        Visit::Later(at) => progress.next_ns = Some(progress.next_ns.map_or(at, |n| n.min(at))),
+    }
+}
