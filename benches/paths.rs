@@ -18,7 +18,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellpush::gpu::args::{BenchArgs, BenchResult, Code};
+use bellpush::abi::bench::{BenchArgs, BenchResult};
+use bellpush::abi::wire::Code;
 use bellpush::gpu::{Dims, Event, Executor, Gpu, HostOptions, Kernel, Mapped, Module, Stream};
 use bellpush::mem;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};

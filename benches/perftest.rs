@@ -130,7 +130,7 @@ fn median(values: &[f64]) -> Option<f64> {
 fn build_object() {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--release", "--package", "bellpush-shim"]);
-    let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    let status = cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).status();
     assert!(status.is_ok_and(|status| status.success()), "the preloaded object is not built");
 }
 
@@ -175,7 +175,8 @@ fn main() -> ExitCode {
         writeln!(text, "{line}").expect("text grows");
     }
     if std::env::var_os("BELLPUSH_WRITE_RESULTS").is_some() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/results/perftest.md");
+        let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+            .join("docs/results/perftest.md");
         std::fs::write(&file, text).expect("the results' file can be written");
     }
     aims.end()

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bellpush::gpu::args::OpArgs;
+use bellpush::abi::entry::OpArgs;
 use bellpush::gpu::{DeviceMem, Dims, Executor, Gpu, HostOptions, Kernel, Module, Stream};
 use bellpush::wire::wqe::{Opcode, Piece, SendWr, Sge, WQEBB_BYTES};
 use bellpush::wire::{Iova, Lkey, Qpn, Rkey};

@@ -8,18 +8,18 @@
 //! |---|---|
 //! | [`transport`] | paths and endpoints: `put`, `get`, atomics, `quiet` |
 //! | [`collective`] | all-reduce among threads or processes |
-//! | [`gpu`] | CUDA GPUs and the host executor: memory, kernels, streams |
+//! | [`gpu_engine`] | the software NIC's engine on a GPU |
 //! | [`nic`] | the software NIC, and mlx5 devices through libibverbs |
-//! | [`engine`] | the software NIC's engine on a GPU |
+//! | [`gpu`] | CUDA GPUs and the host executor: memory, kernels, streams |
+//! | [`abi`] | kernel arguments, statuses and structures that host and kernels share |
 //! | [`mem`] | memory shared with GPUs and NICs |
 //! | [`wire`] | mlx5 and RoCEv2 formats |
 //! | [`pcie`] | the PCIe model |
-//! | [`report`] | results: rows, statistics, JSON |
 //! | [`preload`] | configuration of the preloaded object (`bellpush run`) |
 //!
-//! Dependencies point one way: `collective` uses `transport`, which uses `nic` and `gpu`; `engine` uses `nic` and
-//! `gpu`; `report` uses `transport`. The layers below are separate crates, which build without a C++ compiler: [`wire`],
-//! [`pcie`], [`mem`], and those that [`nic`] re-exports.
+//! This package is `transport`, `collective` and `gpu_engine`; `collective` uses `transport`. All others are crates of
+//! their own, re-exported. Of these [`gpu`] alone needs a C++ compiler. The command line, its measurements and reports
+//! are the crate `bellpush-cli`, which uses this one.
 //!
 //! Documents in the repository:
 //!
@@ -51,13 +51,14 @@ macro_rules! setters {
 }
 
 pub mod collective;
-pub mod engine;
-pub mod gpu;
+pub mod gpu_engine;
 pub mod nic;
-pub mod report;
 pub mod transport;
 
+pub use bellpush_abi as abi;
+pub use bellpush_gpu as gpu;
 pub use bellpush_mem as mem;
 pub use bellpush_pcie as pcie;
 pub use bellpush_preload as preload;
 pub use bellpush_wire as wire;
+pub use gpu::host_kernels;

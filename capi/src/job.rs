@@ -127,7 +127,7 @@ impl Comm {
             Executor::Cuda => made.channels,
         });
         made.chunk_bytes = options.chunk_bytes;
-        made.endpoint.line = options.line.into();
+        made.endpoint.line = options.line;
 
         let job = Job::from_env(join_timeout, timeout)?.ok_or_else(|| {
             Failure::refused("no launcher started this process: RANK and WORLD_SIZE are not set")

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int};
 use std::net::IpAddr;
 
 use bellpush::collective::{Dtype, Op};
-use bellpush::report::Line;
+use bellpush::wire::inband::LineFormat;
 use serde::Deserialize;
 
 use crate::job::Failure;
@@ -16,7 +16,7 @@ pub struct Options {
     pub executor: Executor,
     pub gpu: Option<usize>,
     pub path: String,
-    pub line: Line,
+    pub line: LineFormat,
     pub link: Link,
     pub address: Addresses,
     pub nics: Option<usize>,
@@ -71,7 +71,7 @@ impl Default for Options {
             executor: Executor::Cuda,
             gpu: None,
             path: "push/inband".into(),
-            line: Line::L12p4,
+            line: LineFormat::L12S4,
             link: Link::Shm,
             address: Addresses::default(),
             nics: None,
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(addresses(c"{\"address\": [\"127.0.0.1\"]}"), one);
         assert!(addresses(c"{}").is_empty());
         assert!(parse(c"{\"address\": \"here\"}").is_err());
-        assert_eq!(parse(c"{\"line\": \"60+4\"}").unwrap().line, Line::L60p4);
+        assert_eq!(parse(c"{\"line\": \"60+4\"}").unwrap().line, LineFormat::L60S4);
         assert!(parse(c"{\"line\": \"61+3\"}").unwrap_err().contains("14+2"));
         assert!(parse(c"{\"colour\": 1}").unwrap_err().contains("colour"));
         assert!(parse(c"{").unwrap_err().starts_with("options: "));

@@ -1,4 +1,4 @@
-// Arguments of the kernels that measure, shared with Rust (src/gpu/args.rs mirrors them).
+// Arguments of the kernels that measure, shared with Rust (crates/abi/src/bench.rs mirrors them).
 #ifndef BELLPUSH_BENCH_ARGS_H
 #define BELLPUSH_BENCH_ARGS_H
 

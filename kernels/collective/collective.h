@@ -1,5 +1,5 @@
 // What Rust hands to the collective kernels, and what ranks say to each other
-// (src/gpu/collective_args.rs mirrors it).
+// (crates/abi/src/collective.rs mirrors it).
 #ifndef BELLPUSH_COLLECTIVE_H
 #define BELLPUSH_COLLECTIVE_H
 

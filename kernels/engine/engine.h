@@ -1,4 +1,4 @@
-// What the host and an engine on a GPU share (crates/wire/src/engine.rs mirrors it). All fields are in the
+// What the host and an engine on a GPU share (crates/abi/src/engine.rs mirrors it). All fields are in the
 // machine's own order.
 //
 // A queue pair's send side belongs to the host or to the engine, never to both. The host *grants* it:

@@ -1,4 +1,4 @@
-// Arguments of the kernels that call one verb, shared with Rust (src/gpu/args.rs mirrors them).
+// Arguments of the kernels that call one verb, shared with Rust (crates/abi/src/entry.rs mirrors them).
 #ifndef BELLPUSH_ARGS_H
 #define BELLPUSH_ARGS_H
 

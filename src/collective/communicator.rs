@@ -9,7 +9,7 @@ use super::calls::Calls;
 use super::layout::Layout;
 use super::member::{MAX_THREADS, Member, Options};
 use super::{Algorithm, Call, Dtype, Error, Op};
-use crate::gpu::collective_args::{
+use crate::abi::collective::{
     BLOCK_BYTES, CollArgs, DEPTH, HEADER_BYTES, LL_ALL_BYTES, LL_BYTES, LL_SLOT_BYTES, LL_SLOTS,
     SHARED_BYTES,
 };
@@ -280,7 +280,8 @@ impl Communicator {
             Algorithm::Ll => &inner.all_reduce_ll,
             _ => &inner.all_reduce,
         };
-        stream.launch_own(kernel, inner.dims(&call), &args, kept)?;
+        // SAFETY: the kernel takes this argument; its addresses are of memory that `kept` keeps.
+        unsafe { stream.launch_keeping(kernel, inner.dims(&call), &args, kept) }?;
         self.running.sends.store(inner.ranks > 1, Ordering::Relaxed);
         calls.queue(stream, inner.waits(&call));
         Ok(())
@@ -538,7 +539,10 @@ impl Drop for Running {
         // A rank that does not acknowledge cannot be helped.
         let Ok(stream) = inner.gpu.stream() else { return };
         let (dims, args) = (inner.dims(&all), inner.args(&all));
-        if stream.launch_own(&inner.drain, dims, &args, [inner.clone() as Kept]).is_ok() {
+        // SAFETY: as in `all_reduce`; nothing is read or written of input and output.
+        if unsafe { stream.launch_keeping(&inner.drain, dims, &args, [inner.clone() as Kept]) }
+            .is_ok()
+        {
             let _ = stream.synchronize(DRAIN);
         }
     }

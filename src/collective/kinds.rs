@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Error;
-use crate::gpu::collective_args::{LL_ALL_BYTES, LL_BYTES};
+use crate::abi::collective::{LL_ALL_BYTES, LL_BYTES};
 
 /// Type of the elements. The discriminants are `enum bp_coll_dtype`'s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! Layout of a rank's region. It is the same at every rank, so that an offset is valid at all of
 //! them.
 
-use crate::gpu::collective_args::{DEPTH, HEADER_BYTES, LL_SLOT_BYTES, LL_SLOTS};
+use crate::abi::collective::{DEPTH, HEADER_BYTES, LL_SLOT_BYTES, LL_SLOTS};
 
 /// Offsets and lengths in bytes; see `kernels/collective/collective.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

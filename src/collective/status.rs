@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::communicator::Inner;
 use super::{Algorithm, Call, Dtype, Error, Op};
-use crate::gpu::collective_args::{CollCall, CollStatus, SHARED_STATUS};
+use crate::abi::collective::{CollCall, CollStatus, SHARED_STATUS};
 use crate::mem::HostMem;
 use crate::transport::Endpoint;
 

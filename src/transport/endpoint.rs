@@ -9,7 +9,7 @@ use super::tcp::Tcp;
 use super::{
     CompareSwap, Data, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Remote, Signal,
 };
-use crate::gpu::args::{Code, DeviceEndpoint};
+use crate::abi::wire::{Code, DeviceEndpoint};
 use crate::gpu::{Gpu, Stream};
 use crate::nic::{Nic, QpAddress};
 use crate::wire::Rkey;

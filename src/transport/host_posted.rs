@@ -9,7 +9,7 @@ use super::rdma::{Rdma, WindowMem};
 use super::{
     Address, CompareSwap, Error, FetchAdd, Get, Kick, Local, Memory, Options, Path, Put, Remote,
 };
-use crate::gpu::args::Code;
+use crate::abi::wire::Code;
 use crate::gpu::{Gpu, Mapped, Stream};
 use crate::mem::PAGE_BYTES;
 use crate::nic::queue::{Bell, HostQp};

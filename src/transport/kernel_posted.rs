@@ -12,9 +12,8 @@ use super::rdma::Rdma;
 use super::{
     Address, CompareSwap, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Remote,
 };
-use crate::gpu::args::{
-    Code, DeviceEndpoint, OpArgs, QP_STATE_BYTES, QP_STATE_MAX_CREDITS, Scope, Status, Verb,
-};
+use crate::abi::entry::{OpArgs, Scope, Verb};
+use crate::abi::wire::{Code, DeviceEndpoint, QP_STATE_BYTES, QP_STATE_MAX_CREDITS, Status};
 use crate::gpu::{DeviceMem, Dims, Gpu, GpuError, Kept, Kernel, Mapped, Module, Stream};
 use crate::nic::{Access, Mr, Nic};
 
@@ -144,7 +143,8 @@ impl KernelPosted {
         // A warp posts fastest; more threads only where there is payload for them to copy.
         let threads = if op.bytes <= 4096 { 32 } else { 512 };
         let dims = Dims::new(1, threads);
-        stream.launch_own(&self.verb, dims, &op, [self.reached.clone() as Kept])?;
+        // SAFETY: the verb takes this argument; its addresses are of memory that `reached` keeps.
+        unsafe { stream.launch_keeping(&self.verb, dims, &op, [self.reached.clone() as Kept]) }?;
         calls.queued.push(name);
         calls.order.queued(stream);
         Ok(())
@@ -287,9 +287,9 @@ mod tests {
         held.value = 1;
         held.ep.qp.timeout_ns = 60_000_000_000;
         held.status = posted.aux.addr() + SINK as u64 + 8;
-        stream
-            .launch_own(&posted.verb, Dims::new(1, 32), &held, [posted.reached.clone() as Kept])
-            .unwrap();
+        let kept = [posted.reached.clone() as Kept];
+        // SAFETY: as in `launch`.
+        unsafe { stream.launch_keeping(&posted.verb, Dims::new(1, 32), &held, kept) }.unwrap();
         let late = |ended: Result<(), Error>| {
             assert!(matches!(ended, Err(Error::Gpu(GpuError::Timeout { .. }))), "{ended:?}");
         };

@@ -23,7 +23,8 @@ pub use options::Options;
 pub use path::{Data, Kick, Path, PathError};
 pub use verbs::{CompareSwap, FetchAdd, Get, Local, Put, Remote, Signal};
 
-use crate::gpu::{GpuError, args::Code};
+use crate::abi::wire::Code;
+use crate::gpu::GpuError;
 use crate::mem::MemError;
 use crate::nic::NicError;
 use crate::nic::queue::QueueError;

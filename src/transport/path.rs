@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::gpu::args::tag;
+use crate::abi::wire::tag;
 use crate::nic::{LineFormat, Order};
 
 /// Who moves the payload to the NIC.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::memory::{Place, view_of};
 use super::{Error, Kick, Memory, Options, Path};
-use crate::gpu::args::{self, DeviceEndpoint};
+use crate::abi::wire::{DeviceEndpoint, Window};
 use crate::gpu::{Gpu, Mapped};
 use crate::mem::{Dma, HostMem, MemError, View};
 use crate::nic::{Access, Inband, Mr, Nic, NicError, QpAttr, QueuePair};
@@ -241,7 +241,7 @@ impl Rdma {
         let slots = self.window.as_ref().map_or(self.sq_blocks, |w| w.slots.min(self.sq_blocks));
         ep.qp.credit_period = 1 << (slots / 4).max(1).ilog2();
         if let Some(w) = &self.window {
-            ep.qp.window = args::Window {
+            ep.qp.window = Window {
                 va: w.place.device_addr(&w.view).expect("a window lies in its memory"),
                 gather_base: w.mr.iova.0,
                 lkey: w.mr.lkey.0,

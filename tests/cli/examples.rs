@@ -24,7 +24,7 @@ fn quickstart_delivers_by_every_path() {
 fn custom_kernel_computes_sends_and_sums() {
     let mut cargo = Command::new(env!("CARGO"))
         .args(["run", "--quiet", "--offline", "-p", "custom_kernel", "--", "host"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -1,10 +1,13 @@
-//! `./x` and `build.rs` where machines are unusual: a path with a space, a target directory elsewhere,
+//! `./x` and the build scripts where machines are unusual: a path with a space, a target directory elsewhere,
 //! a package that this distribution does not have, an nvcc that comes later. Each function of `x` runs
 //! in a copy, with programs of the test's own in front on the path.
 
 #[allow(dead_code, reason = "cargo runs its main")]
-#[path = "../../build.rs"]
-mod build;
+#[path = "../../crates/cli/build.rs"]
+mod commit_build;
+#[allow(dead_code, reason = "cargo runs its main")]
+#[path = "../../crates/gpu/build.rs"]
+mod kernels_build;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -26,8 +29,13 @@ impl Copy {
         let (root, programs) = (temp.path().join("a b"), temp.path().join("programs"));
         fs::create_dir_all(root.join(".tools")).unwrap();
         fs::create_dir_all(&programs).unwrap();
-        for file in ["x", "Cargo.toml", "build.rs"] {
-            fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join(file), root.join(file)).unwrap();
+        fs::create_dir_all(root.join("crates/gpu")).unwrap();
+        for file in ["x", "Cargo.toml", "crates/gpu/build.rs"] {
+            fs::copy(
+                Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(file),
+                root.join(file),
+            )
+            .unwrap();
         }
         Self { _temp: temp, root, programs }
     }
@@ -112,10 +120,12 @@ fn an_nvcc_that_comes_or_goes_has_the_build_look_again() {
     let copy = Copy::new();
     // Whatever this machine has is out of sight: only the last of the places that x looks at counts.
     let lines = "find_nvcc() { cat .tools/found 2>/dev/null || true; }; tell_build";
-    let written = || fs::metadata(copy.root.join("build.rs")).unwrap().modified().unwrap();
+    let written =
+        || fs::metadata(copy.root.join("crates/gpu/build.rs")).unwrap().modified().unwrap();
     let old = std::time::SystemTime::UNIX_EPOCH;
     let touched = || {
-        let build = fs::File::options().append(true).open(copy.root.join("build.rs")).unwrap();
+        let build =
+            fs::File::options().append(true).open(copy.root.join("crates/gpu/build.rs")).unwrap();
         build.set_modified(old).unwrap();
         let (output, _) = copy.run(lines);
         assert!(output.status.success(), "{output:?}");
@@ -152,7 +162,7 @@ fn a_first_table_fetches_nothing_for_a_gpu_that_is_not_there() {
 
 #[test]
 fn kernels_are_compiled_for_the_gpus_that_are_there() {
-    let archs = |listed: &str| build::capabilities(listed.as_bytes());
+    let archs = |listed: &str| kernels_build::capabilities(listed.as_bytes());
     assert_eq!(archs("9.0\n8.0\n9.0\n").as_deref(), Some("80,90"));
     assert_eq!(archs("12.1\n7.5\n").as_deref(), Some("121"));
     assert_eq!(archs("7.0\n"), None);
@@ -182,7 +192,7 @@ fn the_build_runs_again_after_a_commit_and_not_after_a_look() {
     git(&root, &["commit", "-q", "-m", "one"]);
     git(&root, &["worktree", "add", "-q", tree.to_str().unwrap()]);
     for root in [&root, &tree] {
-        let watched = build::head_files(root);
+        let watched = commit_build::head_files(root);
         assert!(watched.len() >= 2, "{watched:?}");
         let contents = || watched.iter().map(|file| fs::read(file).unwrap()).collect::<Vec<_>>();
         let before = contents();
@@ -199,6 +209,6 @@ fn the_build_runs_again_after_a_commit_and_not_after_a_look() {
 #[test]
 fn what_nvcc_is_told_by_variables_is_watched() {
     for name in ["NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"] {
-        assert!(build::NVCC_VARIABLES.contains(&name), "{name}");
+        assert!(kernels_build::NVCC_VARIABLES.contains(&name), "{name}");
     }
 }

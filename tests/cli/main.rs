@@ -1,33 +1,25 @@
 //! The command line, the examples, and `./x`.
 
-#[cfg(feature = "cli")]
 #[allow(dead_code)]
-#[path = "../../src/bin/bellpush/cli.rs"]
+#[path = "../../crates/cli/src/cli.rs"]
 mod cli;
-#[cfg(feature = "cli")]
 #[allow(dead_code)]
-#[path = "../../src/bin/bellpush/sim.rs"]
+#[path = "../../crates/cli/src/sim.rs"]
 mod sim;
-#[cfg(feature = "cli")]
 #[allow(dead_code)]
-#[path = "../../src/bin/bellpush/sim_report.rs"]
+#[path = "../../crates/cli/src/sim_report.rs"]
 mod sim_report;
-#[cfg(feature = "cli")]
 #[allow(dead_code)]
-#[path = "../../src/bin/bellpush/tlp.rs"]
+#[path = "../../crates/cli/src/tlp.rs"]
 mod tlp;
-#[cfg(feature = "cli")]
 #[allow(dead_code)]
-#[path = "../../src/bin/bellpush/topo.rs"]
+#[path = "../../crates/cli/src/topo.rs"]
 mod topo;
-#[cfg(feature = "cli")]
 #[allow(dead_code)]
-#[path = "../../src/bin/bellpush/values.rs"]
+#[path = "../../crates/cli/src/values.rs"]
 mod values;
 
 mod examples;
 mod front_door;
-#[cfg(feature = "cli")]
 mod pcie;
-#[cfg(feature = "cli")]
 mod show;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use bellpush::report::{Data, Kick, Meta, Nic, Results, Row, Side};
+use bellpush_cli::report::{Data, Kick, Meta, Nic, Results, Row, Side};
 
 fn bellpush(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bellpush")).args(args).output().unwrap()

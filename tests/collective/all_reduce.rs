@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use crate::world::check::Kind;
 use crate::world::{World, path, small};
 use bellpush::collective::{Algorithm, Communicator, Dtype, Error, Member, Op, Options};
-use bellpush::engine::{self, EngineOptions};
 use bellpush::gpu::{Executor, Gpu, HostOptions};
+use bellpush::gpu_engine::{self, EngineOptions};
 use bellpush::nic::soft::link::{Faulty, ShmNet};
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{LineFormat, Nic};
@@ -223,7 +223,7 @@ fn units_of_ll_messages_come_whole() {
         let net = InProcess::new();
         let nic = || -> Arc<dyn Nic> {
             let own = EngineOptions { blocks: 1, threads: 1, ..EngineOptions::new(&gpu) };
-            let offload = Some(engine::open(&gpu, &[], own).unwrap());
+            let offload = Some(gpu_engine::open(&gpu, &[], own).unwrap());
             SoftNic::open(SoftConfig { offload, ..SoftConfig::new(&net) }).unwrap()
         };
         let mut options = small(Algorithm::Ll).path(path(name));

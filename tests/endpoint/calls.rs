@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::test_bed::*;
-use bellpush::gpu::args::{Code, Scope, Verb};
+use bellpush::abi::entry::{Scope, Verb};
+use bellpush::abi::wire::Code;
 use bellpush::gpu::{GpuError, HostOptions, Stream};
 use bellpush::transport::{
     CompareSwap, Data, Endpoint, Error, FetchAdd, Get, Kick, Local, Memory, Options, Path, Put,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::test_bed::*;
-use bellpush::gpu::args::{Scope, Verb};
+use bellpush::abi::entry::{Scope, Verb};
 use bellpush::nic::LineFormat;
 use bellpush::transport::{
     Address, CompareSwap, Data, Endpoint, Error, FetchAdd, Get, Kick, Local, Options, Path, Put,

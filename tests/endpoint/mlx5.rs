@@ -232,7 +232,7 @@ fn what_a_device_cannot_be_opened_for_is_told_in_one_line() {
 fn told(object: &Path, doctor: &str) -> String {
     let nic = std::env::var("BELLPUSH_TEST_NIC").unwrap();
     let others = std::env::var("LD_PRELOAD").unwrap_or_default();
-    let output = Command::new(env!("CARGO_BIN_EXE_bellpush"))
+    let output = Command::new(preloaded::bellpush())
         .args(["bench", "--gpu", "host", "--sizes", "8", "--messages", "1", "--nic", &nic])
         .args(["--data", "pull", "--kick", "cpu"])
         .env("LD_PRELOAD", format!("{}:{others}", object.display()))

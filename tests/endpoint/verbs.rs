@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::test_bed::*;
+use bellpush::abi::entry::{OpArgs, Scope, Verb};
+use bellpush::abi::wire::tag;
 use bellpush::gpu::HostOptions;
-use bellpush::gpu::args::{OpArgs, Scope, Verb, tag};
 use bellpush::nic::Order;
 use bellpush::transport::{Kick, Options, Path};
 

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::test_bed::*;
+use bellpush::abi::entry::{OpArgs, Scope, Verb};
+use bellpush::abi::wire::Code;
 use bellpush::gpu::HostOptions;
-use bellpush::gpu::args::{Code, OpArgs, Scope, Verb};
 use bellpush::nic::Access;
 use bellpush::nic::soft::Engine;
 use bellpush::transport::{

@@ -27,8 +27,8 @@ mod own {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use bellpush::engine::EngineOptions;
     use bellpush::gpu::{Executor, Gpu, HostOptions};
+    use bellpush::gpu_engine::EngineOptions;
     use bellpush::mem::{Dma, HostMem, View};
     use bellpush::nic::queue::HostQp;
     use bellpush::nic::slots::HostSlots;
@@ -275,7 +275,7 @@ mod own {
     pub fn running(run: Duration) -> Arc<SoftNic> {
         let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
         let options = EngineOptions { blocks: 2, threads: 1, run, ..EngineOptions::new(&gpu) };
-        let offload = Some(bellpush::engine::open(&gpu, &[], options).unwrap());
+        let offload = Some(bellpush::gpu_engine::open(&gpu, &[], options).unwrap());
         SoftNic::open(SoftConfig { offload, ..SoftConfig::new(&InProcess::new()) }).unwrap()
     }
 
@@ -376,7 +376,7 @@ mod own {
         let gpu = Gpu::open(Executor::Host(HostOptions { max_lanes: 1, ..Default::default() }));
         let gpu = gpu.unwrap();
         let options = EngineOptions { threads: 2, rounds: Some(2), ..EngineOptions::new(&gpu) };
-        let offload = bellpush::engine::open(&gpu, &[], options).unwrap();
+        let offload = bellpush::gpu_engine::open(&gpu, &[], options).unwrap();
         let (nic, mut engines, _) = one(offload, 4096);
         let (a, _ma) = make_qp(&nic, &attr());
         let (b, _mb) = make_qp(&nic, &attr());
@@ -391,7 +391,7 @@ mod own {
     fn an_engine_that_dies_is_the_nics_trouble_and_holds_nobody_up() {
         let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
         let options = EngineOptions { rounds: Some(2), ..EngineOptions::new(&gpu) };
-        let offload = bellpush::engine::open(&gpu, &[], options).unwrap();
+        let offload = bellpush::gpu_engine::open(&gpu, &[], options).unwrap();
         let (nic, mut engines, [_, dst]) = one(offload.clone(), 4096);
         let (a, _ma) = make_qp(&nic, &attr());
         let (b, _mb) = make_qp(&nic, &attr());

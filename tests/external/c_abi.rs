@@ -119,7 +119,7 @@ print("right")
 "#;
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// The library, without CUDA, below the folder that this test was built in.

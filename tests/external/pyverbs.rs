@@ -64,7 +64,7 @@ struct Line {
 }
 
 fn source() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let named = std::env::var_os("BELLPUSH_RDMA_CORE").map(PathBuf::from);
     let source = named.unwrap_or_else(|| root.join(".tools/rdma-core-44.0")).join("tests");
     if source.join("run_tests.py").is_file() {
@@ -88,7 +88,8 @@ fn has_pyverbs() -> bool {
 fn run(source: &Path, said: &Path) -> Vec<Line> {
     LazyLock::force(&OBJECT);
     let lines = said.with_extension("json");
-    let runner = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/pyverbs_run.py");
+    let runner =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("interop/pyverbs_run.py");
     let mut command = Command::new(bellpush());
     command.args(["run", "--", PYTHON, "-B"]).arg(runner).arg(source).arg(&lines);
     command.args(["--dev", "mlx5_0", "-v"]);
@@ -149,7 +150,8 @@ fn all_modules_pass_or_say_what_is_missing() {
     assert!(lines.len() >= TESTS, "{} of {TESTS} tests ran: see {said:?}", lines.len());
     let table = table(&lines);
     if std::env::var_os("BELLPUSH_WRITE_RESULTS").is_some() {
-        let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/results/pyverbs.md");
+        let results = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+            .join("docs/results/pyverbs.md");
         fs::write(results, &table).unwrap();
     }
     println!("{table}");

@@ -28,7 +28,7 @@ use guest::{GID_IPV4, GID_IPV6, GUEST_IP, GUEST_IP6, Guest, HOST_IP, HOST_IP6};
 use peer::{Peer, RXE, SOFT};
 use soft::Served;
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.tools/interop");
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.tools/interop");
 /// Set by `./x interop`: what is missing is then a failure.
 const REQUIRED: &str = "BELLPUSH_INTEROP";
 /// Set for the process in the namespace.

@@ -19,8 +19,34 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The checkout, for tests of any of its packages.
+pub fn root() -> &'static Path {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.ancestors().find(|folder| folder.join("x").is_file()).expect("a checkout")
+}
+
+/// The program. Cargo names it to the tests of its own package; for others' it is built, with verbs devices.
 pub fn bellpush() -> &'static str {
-    env!("CARGO_BIN_EXE_bellpush")
+    static PROGRAM: LazyLock<String> = LazyLock::new(|| {
+        if let Some(program) = option_env!("CARGO_BIN_EXE_bellpush") {
+            return program.into();
+        }
+        let test = std::env::current_exe().unwrap(); // target/debug/deps/NAME
+        let folder = test.ancestors().nth(2).unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "bellpush-cli", "--features", "mlx5"]);
+        cargo.arg("--target-dir").arg(folder.parent().unwrap()).current_dir(root());
+        if folder.ends_with("release") {
+            cargo.arg("--release");
+        }
+        // This may be a program on a software device, and cargo is none.
+        assert!(
+            cargo.env_remove("LD_PRELOAD").status().unwrap().success(),
+            "bellpush is not built"
+        );
+        folder.join("bellpush").to_str().unwrap().into()
+    });
+    &PROGRAM
 }
 
 /// Builds the preloaded object beside the program. `cargo test` builds one package's tests.
@@ -32,7 +58,7 @@ pub static OBJECT: LazyLock<()> = LazyLock::new(|| {
     if folder.ends_with("release") {
         cargo.arg("--release");
     }
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).env("BELLPUSH_NVCC", "none");
+    cargo.current_dir(root()).env("BELLPUSH_NVCC", "none");
     assert!(cargo.status().unwrap().success(), "the preloaded object is not built");
 });
 
@@ -167,7 +193,7 @@ pub fn pair_succeeds(options: &[&str], command: &[&str]) -> [String; 2] {
 /// A program of `interop/`, compiled.
 pub fn compiled(name: &str) -> Option<PathBuf> {
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("interop/{name}.c"));
+    let source = root().join(format!("interop/{name}.c"));
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&to).arg(source);
     let output = compiler.args(["-libverbs", "-lmlx5"]).output().ok()?;

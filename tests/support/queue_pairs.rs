@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bellpush::engine::EngineOptions;
 use bellpush::gpu::{Executor, Gpu, HostOptions};
+use bellpush::gpu_engine::EngineOptions;
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmLink, ShmNet};
@@ -266,7 +266,7 @@ pub fn offload() -> Option<Arc<Offload>> {
 pub fn stepped_engine(blocks: u32, threads: u32) -> Arc<Offload> {
     let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
     let options = EngineOptions { blocks, threads, rounds: Some(2), ..EngineOptions::new(&gpu) };
-    bellpush::engine::open(&gpu, &[], options).unwrap()
+    bellpush::gpu_engine::open(&gpu, &[], options).unwrap()
 }
 
 /// Two NICs on a packet link in memory, each with its engine.

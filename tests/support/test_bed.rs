@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellpush::engine::EngineOptions;
-use bellpush::gpu::args::{OpArgs, Scope, Verb, tag};
+use bellpush::abi::entry::{OpArgs, Scope, Verb};
+use bellpush::abi::wire::tag;
 use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Loaded, Module, Stream};
+use bellpush::gpu_engine::EngineOptions;
 use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{LineFormat, Nic, NicError, Order, open_verbs};
@@ -203,7 +204,7 @@ fn offload(rounds: Option<u32>) -> Option<Arc<Offload>> {
     let (blocks, threads) = shape.unwrap_or((usual.blocks, usual.threads));
     let options = EngineOptions { blocks, threads, rounds, ..usual };
     let peers: Vec<_> = peers.into_iter().filter(|p| p.ordinal() != gpu.ordinal()).collect();
-    Some(bellpush::engine::open(&gpu, &peers, options).expect("an engine"))
+    Some(bellpush::gpu_engine::open(&gpu, &peers, options).expect("an engine"))
 }
 
 /// One call of a verb by every caller, from the region's start to the region's start.

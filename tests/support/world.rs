@@ -1,7 +1,7 @@
 //! What the tests of all-reduce share: a world of ranks that are threads of this process, on the host executor, and
 //! calls by all of them, checked element by element.
 
-#[path = "../../examples/allreduce/check.rs"]
+#[path = "../../examples/allreduce/src/check.rs"]
 pub mod check;
 
 use std::sync::Arc;

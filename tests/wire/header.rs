@@ -92,8 +92,8 @@ fn a_changed_constant_is_noticed() {
 
 #[test]
 fn what_host_and_engine_share_agrees() {
-    use bellpush::gpu::engine_args::EngineArgs;
-    use bellpush::wire::engine as e;
+    use bellpush::abi::engine as e;
+    use bellpush::abi::engine::EngineArgs;
     let said = said(include_str!("../../kernels/engine/engine.h"));
     let size = |n: usize| n as u64;
     for (name, value) in [

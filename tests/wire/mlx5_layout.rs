@@ -10,13 +10,14 @@ use std::io::Write;
 use std::mem::offset_of;
 use std::process::Command;
 
-use bellpush::collective::{Algorithm, Dtype, Op};
-use bellpush::gpu::args::{
-    self, BenchArgs, BenchResult, DeviceEndpoint, LinkChaseArgs, LinkExchangeArgs,
-    LinkExchangeState, LinkFlagArgs, LinkLap, LinkMoveArgs, LinkResult, OpArgs, Qp, Scope, Status,
-    StoreArgs, TearArgs, Verb, Window, tag,
+use bellpush::abi::bench::{
+    BenchArgs, BenchResult, LinkChaseArgs, LinkExchangeArgs, LinkExchangeState, LinkFlagArgs,
+    LinkLap, LinkMoveArgs, LinkResult, StoreArgs, TearArgs,
 };
-use bellpush::gpu::collective_args::{self as coll, CollArgs, CollCall, CollStatus};
+use bellpush::abi::collective::{self as coll, CollArgs, CollCall, CollStatus};
+use bellpush::abi::entry::{OpArgs, Scope, Verb};
+use bellpush::abi::wire::{self as abi, DeviceEndpoint, Qp, Status, Window, tag};
+use bellpush::collective::{Algorithm, Dtype, Op};
 use bellpush::wire::cqe::{CQE_BYTES, CqeBytes, CqeOpcode, Syndrome};
 use bellpush::wire::doorbell as db;
 use bellpush::wire::umr::{self, MkeySeg, RepeatBlockSeg, RepeatEntrySeg, UmrCtrlSeg};
@@ -317,10 +318,10 @@ fn collective_constants() -> Vec<Claim> {
 fn kernel_constants() -> Vec<Claim> {
     let max_credits = "offsetof(struct bp_qp_state, max_credits)";
     let mut claims = vec![
-        claim(&["sizeof(struct bp_qp_state)"], args::QP_STATE_BYTES as u64),
-        claim(&[max_credits], args::QP_STATE_MAX_CREDITS as u64),
-        claim(&["BP_BENCH_MAX_ENDPOINTS"], args::BENCH_MAX_ENDPOINTS as u64),
-        claim(&["BP_OK"], args::Code::check(0).is_err() as u64),
+        claim(&["sizeof(struct bp_qp_state)"], abi::QP_STATE_BYTES as u64),
+        claim(&[max_credits], abi::QP_STATE_MAX_CREDITS as u64),
+        claim(&["BP_BENCH_MAX_ENDPOINTS"], bellpush::abi::bench::BENCH_MAX_ENDPOINTS as u64),
+        claim(&["BP_OK"], abi::Code::check(0).is_err() as u64),
     ];
     claims.extend([
         claim(&["BP_TAG_PUSH"], u64::from(tag::PUSH)),
@@ -350,8 +351,8 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["BP_LINK_BARRIER"], LinkLap::Barrier as u64),
     ]);
     let codes = ["TIMEOUT", "CQE_ERROR", "DEAD", "INVALID", "PENDING"];
-    let raw = |code| (1..10).find(|&raw| args::Code::check(raw) == Err(code)).map(u64::from);
-    use args::Code::*;
+    let raw = |code| (1..10).find(|&raw| abi::Code::check(raw) == Err(code)).map(u64::from);
+    use abi::Code::*;
     let known = [Timeout, CqeError, Dead, Invalid, Pending];
     claims.extend(codes.iter().zip(known).map(|(c, code)| claim(&[&format!("BP_{c}")], raw(code))));
     claims

@@ -12,17 +12,57 @@
 //! so that no line of an earlier cycle can pass for a fresh one. The format is bellpush's own; it
 //! resembles NCCL's LL and LL128 protocols.
 
+use std::fmt;
+use std::str::FromStr;
+
 use super::wqe::{Ctrl, DS_BYTES, INLINE_FLAG, WqeError};
 
 /// Layout of the lines of an in-band slot: data bytes, then a little-endian sequence number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Named `12+4`, `14+2` and `60+4`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum LineFormat {
-    /// 16-byte lines: 12 bytes of data, then a 4-byte sequence.
+    /// 16-byte lines, each one store of one thread: 12 bytes of data, then a 4-byte sequence.
+    #[cfg_attr(feature = "serde", serde(rename = "12+4"))]
     L12S4,
     /// 16-byte lines: 14 bytes of data, then a 2-byte sequence.
+    #[cfg_attr(feature = "serde", serde(rename = "14+2"))]
     L14S2,
-    /// 64-byte lines: 60 bytes of data, then a 4-byte sequence.
+    /// 64-byte lines, stored by four threads: 60 bytes of data, then a 4-byte sequence. That a line arrives as a whole
+    /// is measured, and not guaranteed by the architecture.
+    #[cfg_attr(feature = "serde", serde(rename = "60+4"))]
     L60S4,
+}
+
+/// A name that is no line format's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownLineFormat(String);
+
+impl fmt::Display for UnknownLineFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}' is not a line format: it is one of 12+4, 14+2, 60+4", self.0)
+    }
+}
+
+impl std::error::Error for UnknownLineFormat {}
+
+impl fmt::Display for LineFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::L12S4 => "12+4",
+            Self::L14S2 => "14+2",
+            Self::L60S4 => "60+4",
+        })
+    }
+}
+
+impl FromStr for LineFormat {
+    type Err = UnknownLineFormat;
+
+    fn from_str(name: &str) -> Result<Self, UnknownLineFormat> {
+        let found = Self::ALL.into_iter().find(|format| format.to_string() == name);
+        found.ok_or_else(|| UnknownLineFormat(name.into()))
+    }
 }
 
 /// Relation of a line's sequence number to the expected one.

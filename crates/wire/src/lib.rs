@@ -12,7 +12,6 @@ pub mod be;
 pub mod blueflame;
 pub mod cqe;
 pub mod doorbell;
-pub mod engine;
 pub mod inband;
 mod masked;
 pub mod roce;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bellpush::gpu::args::{Code, DeviceEndpoint};
+use bellpush::abi::wire::{Code, DeviceEndpoint};
 use bellpush::gpu::{Dims, Executor, Gpu, HostKernel, HostOptions, KernelArgs, Module};
 use bellpush::nic::Nic;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};

@@ -13,13 +13,13 @@ use crate::objects::state::{self, Attributes};
 use crate::objects::xrc::Target;
 use crate::offload::{Lease, Offload};
 use crate::queue::recv::Receives;
+use bellpush_abi::engine::{Fixed, Line, State};
 use bellpush_mem::View;
 use bellpush_nic::{
     Change, Connection, LineFormat, MAX_RD_ATOMIC, NicAddress, NicError, QpAddress, QpAttr,
     QpState, QpType, QueuePair, Queues,
 };
 use bellpush_wire::cqe::{Cqe, Syndrome};
-use bellpush_wire::engine::{Fixed, Line, State};
 use bellpush_wire::{Psn, Qpn};
 
 /// The objects that a queue pair uses, beside its own rings.

@@ -18,13 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::objects::mr::{Region, Regions, Right, Target};
-use bellpush_mem::{Dma, MemError, View};
-use bellpush_nic::NicError;
-use bellpush_wire::engine::{
+use bellpush_abi::engine::{
     BLOCK_QPS, CONTEXT_ASKED, CONTEXT_BYTES, CONTEXT_FIXED, CONTROL_BLOCK_BYTES,
     CONTROL_BLOCK_EPOCH, Fixed, KEY_KEY, KEY_NEAR, Key, MAX_SLOT_BYTES, RECORD_BYTES,
     RECORD_RETURNED, RECORD_STATE, State, TABLE_KEYS,
 };
+use bellpush_mem::{Dma, MemError, View};
+use bellpush_nic::NicError;
 
 /// How long an engine may take to answer. It ends what it carries out first, 2³¹ bytes at most.
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);

@@ -8,12 +8,12 @@ use crate::objects::qp::Qp;
 use crate::queue::inband::{Slot, Watch};
 use crate::queue::uar::Rung;
 use crate::vendor::{Vendor, of_parse};
+use bellpush_abi::engine::State;
 use bellpush_mem::{Dma, MemError};
 use bellpush_nic::QpType;
 use bellpush_wire::blueflame::{self, BF_BYTES};
 use bellpush_wire::cqe::Syndrome;
 use bellpush_wire::doorbell::{DBR_SND_OFFSET, Doorbell, UAR_BF1_OFFSET, ahead, dbr_counter};
-use bellpush_wire::engine::State;
 use bellpush_wire::wqe::{Ctrl, MAX_WQE_BYTES, Opcode, WQEBB_BYTES, Wqe, WqeError};
 
 /// Room for the longest WQE of a ring, or of a BlueFlame buffer.

@@ -16,10 +16,10 @@ use crate::service::local::coalesce;
 use crate::service::local::execute::{self, Message};
 use crate::service::local::responder::{self, Refusal};
 use crate::vendor::Vendor;
+use bellpush_abi::engine::{State, Why};
 use bellpush_mem::MemError;
 use bellpush_nic::{QpState, QueuePair};
 use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
-use bellpush_wire::engine::{State, Why};
 use bellpush_wire::wqe::Piece;
 
 /// WQEs and bytes of one visit to a queue pair, so that none starves the others. A long WQE may

@@ -1,0 +1,250 @@
+//! `kernels/bench/args.h`: kernels that measure and test.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::KernelArgs;
+use crate::wire::DeviceEndpoint;
+
+/// Most endpoints that one benchmark kernel drives.
+pub const BENCH_MAX_ENDPOINTS: usize = 8;
+
+/// `struct bp_bench_args`: messages of one size, sent in sequence.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct BenchArgs {
+    /// Endpoints; message `m` uses endpoint `m % endpoints`.
+    pub ep: [DeviceEndpoint; BENCH_MAX_ENDPOINTS],
+    /// Endpoints in use.
+    pub endpoints: u32,
+    /// Number of messages.
+    pub messages: u32,
+    /// Latency: number of messages per row, each row followed by a quiet; 0: streaming.
+    pub each_quiet: u32,
+    /// Streaming: messages per doorbell.
+    pub ring_every: u32,
+    /// Source of message 0.
+    pub src: u64,
+    /// Offset in the peer's region of message 0.
+    pub remote_offset: u64,
+    /// Increment from message to message, at both ends.
+    pub stride: u64,
+    /// Bytes of a message.
+    pub bytes: u64,
+    /// Latency: one `u64` per row, its duration in clock ticks.
+    pub ticks: u64,
+    /// Address of the [`BenchResult`].
+    pub result: u64,
+}
+
+/// `struct bp_bench_result`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable, PartialEq, Eq)]
+pub struct BenchResult {
+    /// First status other than `BP_OK`.
+    pub status: u32,
+    /// Messages whose put succeeded.
+    pub posted: u32,
+    /// GPU wall clock at the start, ns.
+    pub start_ns: u64,
+    /// GPU wall clock at the end, ns.
+    pub end_ns: u64,
+    /// SM clock at the start.
+    pub start_ticks: u64,
+    /// SM clock at the end.
+    pub end_ticks: u64,
+}
+
+/// `struct bp_store_args`: plain stores into a window.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct StoreArgs {
+    /// Destination.
+    pub window: u64,
+    /// Length of the destination in bytes.
+    pub window_bytes: u64,
+    /// Source, of the same length.
+    pub src: u64,
+    /// Total bytes to store.
+    pub total_bytes: u64,
+    /// Address of the [`BenchResult`].
+    pub result: u64,
+}
+
+/// `struct bp_tear_args`: lines that a kernel rewrites repeatedly.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct TearArgs {
+    /// The lines.
+    pub lines: u64,
+    /// Bytes of a line: 16, 32, 64 or 128.
+    pub line_bytes: u32,
+    /// Number of lines.
+    pub count: u32,
+    /// Bound of the run, ns.
+    pub duration_ns: u64,
+    /// Address of a `u32` that ends the run when it is not 0.
+    pub stop: u64,
+}
+
+/// `enum bp_link_lap`: the operation at the end of each lap of [`LinkMoveArgs`].
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkLap {
+    /// No operation: laps overlap.
+    RunOn = 0,
+    /// A gpu-scope fence by the block's leader, between barriers.
+    FenceGpu = 1,
+    /// A system-scope fence by the block's leader, between barriers.
+    FenceSystem = 2,
+    /// A barrier.
+    Barrier = 3,
+}
+
+/// `struct bp_link_move_args`: the same stores or loads in every lap, shifted by `lap_bytes` per
+/// lap.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct LinkMoveArgs {
+    /// Address of access 0.
+    pub target: u64,
+    /// Accesses of the whole grid per lap.
+    pub accesses: u64,
+    /// One [`LinkResult`] per block, zeroed, in this GPU's memory.
+    pub results: u64,
+    /// Bound of the run, ns: no lap begins later.
+    pub limit_ns: u64,
+    /// Bytes of an access: 4, 8 or 16.
+    pub access_bytes: u32,
+    /// Bytes from one access to the next.
+    pub stride_bytes: u32,
+    /// Number of laps.
+    pub laps: u32,
+    /// A [`LinkLap`].
+    pub each_lap: u32,
+    /// Value of every stored word.
+    pub value: u32,
+    /// Bytes from one lap to the next.
+    pub lap_bytes: u32,
+}
+
+/// `struct bp_link_result`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable, PartialEq, Eq)]
+pub struct LinkResult {
+    /// A [`Code`](crate::wire::Code), or 0.
+    pub status: u32,
+    /// Laps, loads or rounds that were completed.
+    pub laps: u32,
+    /// GPU wall clock at the start, ns.
+    pub start_ns: u64,
+    /// GPU wall clock at the end, ns.
+    pub end_ns: u64,
+    /// Sum of the loaded 4-byte words.
+    pub sum: u64,
+}
+
+/// `struct bp_link_chase_args`: dependent loads.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct LinkChaseArgs {
+    /// Address of memory that holds zeros.
+    pub target: u64,
+    /// Its length in bytes: a power of two.
+    pub span_bytes: u64,
+    /// Address of the [`LinkResult`].
+    pub results: u64,
+    /// Bound of the run, ns.
+    pub limit_ns: u64,
+    /// Number of loads.
+    pub count: u32,
+    /// Bytes from one load to the next: a multiple of 8.
+    pub stride_bytes: u32,
+}
+
+/// `struct bp_link_flag_args`: round trips of a flag.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct LinkFlagArgs {
+    /// Address of the `u64` that this side stores.
+    pub store_at: u64,
+    /// Address of the `u64` that the other side stores.
+    pub watch_at: u64,
+    /// Address of the [`LinkResult`].
+    pub results: u64,
+    /// Bound of each wait, ns.
+    pub limit_ns: u64,
+    /// Number of round trips.
+    pub rounds: u32,
+    /// 1 for the side that waits first, else 0.
+    pub answers: u32,
+}
+
+/// `struct bp_link_exchange_args`: an all-reduce of `f32` by plain stores, without a NIC.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct LinkExchangeArgs {
+    /// Address of `count` elements in the GPU's memory.
+    pub input: u64,
+    /// Address of the `count` sums.
+    pub output: u64,
+    /// Units of [`LINK_UNIT_BYTES`] that this rank stores: two slots of `most` units in host
+    /// memory.
+    pub send: u64,
+    /// Units of every rank, in the same layout, as copied from the other ranks.
+    pub receive: u64,
+    /// Address of the [`LinkExchangeState`], in the GPU's memory.
+    pub state: u64,
+    /// Bound of each wait, ns.
+    pub limit_ns: u64,
+    /// Number of elements.
+    pub count: u32,
+    /// Units per slot.
+    pub most: u32,
+    /// This rank, from 0.
+    pub rank: u32,
+    /// Number of ranks.
+    pub ranks: u32,
+}
+
+/// Bytes of a unit of [`LinkExchangeArgs`]: three words of 4 bytes, then the call's number + 1.
+pub const LINK_UNIT_BYTES: usize = 16;
+
+/// `struct bp_link_exchange_state`: initially zero.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable, PartialEq, Eq)]
+pub struct LinkExchangeState {
+    /// Number of calls made.
+    pub calls: u64,
+    /// Blocks of the current call that have ended.
+    pub ended: u64,
+    /// A [`Code`](crate::wire::Code), or 0.
+    pub status: u64,
+}
+
+// SAFETY: the layout is the C struct's (asserted below, and compared field by field by a test).
+unsafe impl KernelArgs for BenchArgs {}
+// SAFETY: as for BenchArgs.
+unsafe impl KernelArgs for StoreArgs {}
+// SAFETY: as for BenchArgs.
+unsafe impl KernelArgs for TearArgs {}
+// SAFETY: as for BenchArgs.
+unsafe impl KernelArgs for LinkMoveArgs {}
+// SAFETY: as for BenchArgs.
+unsafe impl KernelArgs for LinkChaseArgs {}
+// SAFETY: as for BenchArgs.
+unsafe impl KernelArgs for LinkFlagArgs {}
+// SAFETY: as for BenchArgs.
+unsafe impl KernelArgs for LinkExchangeArgs {}
+
+const _: () = {
+    assert!(size_of::<BenchArgs>() == 1600);
+    assert!(size_of::<BenchResult>() == 40);
+    assert!(size_of::<StoreArgs>() == 40);
+    assert!(size_of::<TearArgs>() == 32);
+    assert!(size_of::<LinkMoveArgs>() == 56);
+    assert!(size_of::<LinkResult>() == 32);
+    assert!(size_of::<LinkChaseArgs>() == 40);
+    assert!(size_of::<LinkFlagArgs>() == 40);
+    assert!(size_of::<LinkExchangeArgs>() == 64);
+    assert!(size_of::<LinkExchangeState>() == 24);
+};

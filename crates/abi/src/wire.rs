@@ -1,0 +1,179 @@
+//! `kernels/include/bellpush/wire.h`: endpoints, queue pairs and statuses. The formats of mlx5, which the header has
+//! too, are `bellpush-wire`'s.
+
+use bytemuck::{Pod, Zeroable};
+
+/// `struct bp_window`: a ring of slots. Ticket `i` owns slot `i % slots`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Window {
+    /// Address at which the GPU writes the window.
+    pub va: u64,
+    /// Address of the window in gather entries; 0 for zero-based device memory.
+    pub gather_base: u64,
+    /// Local key of the window for gather entries.
+    pub lkey: u32,
+    /// Bytes of a slot, a multiple of 64.
+    pub slot_bytes: u32,
+    /// Number of slots.
+    pub slots: u32,
+    /// In-band: sequence number of lap 0.
+    pub inband_seq0: u32,
+}
+
+/// Bytes of `struct bp_qp_state`, which only device code reads.
+pub const QP_STATE_BYTES: usize = 768;
+/// Offset of `max_credits` in `struct bp_qp_state`.
+pub const QP_STATE_MAX_CREDITS: usize = 644;
+
+/// `struct bp_status`: the failure that ended a queue pair. Device code writes it, the host reads
+/// it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Status {
+    /// A [`Code`]; device code writes it last.
+    pub code: u32,
+    /// Vendor error << 8 | syndrome of the error CQE.
+    pub syndrome: u32,
+    /// Ticket of the WQE that failed, or of the wait that ended.
+    pub ticket: u64,
+}
+
+/// `struct bp_qp`: a queue pair as kernels see it. Addresses are the GPU's.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Qp {
+    /// Send queue.
+    pub sq: u64,
+    /// Send CQ.
+    pub cq: u64,
+    /// Doorbell record of the queue pair.
+    pub dbr: u64,
+    /// Doorbell record of the CQ.
+    pub cq_dbr: u64,
+    /// UAR page.
+    pub uar: u64,
+    /// `struct bp_qp_state`.
+    pub state: u64,
+    /// Ready words: one `u32` per basic block, the end of the WQE that starts there.
+    pub ready: u64,
+    /// Address of the [`Status`].
+    pub status: u64,
+    /// Window of the path, if it has one.
+    pub window: Window,
+    /// Bound of every wait, ns.
+    pub timeout_ns: u64,
+    /// Queue pair number.
+    pub qpn: u32,
+    /// Most outstanding tickets of callers that write slots.
+    pub slot_limit: u32,
+    /// log2 of the SQ's basic blocks.
+    pub sq_log: u32,
+    /// log2 of the CQ's entries.
+    pub cq_log: u32,
+    /// Interval, in tickets, at which consecutive WQEs request a CQE: a power of two.
+    pub credit_period: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `struct bp_endpoint`: one end of a connection as kernels see it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct DeviceEndpoint {
+    /// The queue pair.
+    pub qp: Qp,
+    /// Address of the local region in the GPU.
+    pub local_va: u64,
+    /// Address of the local region in WQEs.
+    pub local_iova: u64,
+    /// Length of the local region.
+    pub local_bytes: u64,
+    /// Address of the peer's region in WQEs.
+    pub remote_iova: u64,
+    /// Length of the peer's region.
+    pub remote_bytes: u64,
+    /// Key of the local region.
+    pub local_lkey: u32,
+    /// Key of the peer's region.
+    pub remote_rkey: u32,
+    /// Address of eight bytes that receive unused results of atomics.
+    pub sink_iova: u64,
+    /// Local key of these eight bytes.
+    pub sink_lkey: u32,
+    /// Bits of [`tag`]: the path that a kernel must be compiled for.
+    pub tag: u32,
+}
+
+/// `enum bp_tag`: what a kernel must be compiled for to use an endpoint.
+pub mod tag {
+    /// Data: push or staged.
+    pub const PUSH: u32 = 1 << 0;
+    /// Data: pull.
+    pub const PULL: u32 = 1 << 1;
+    /// Kick: doorbell by kernel.
+    pub const KERNEL: u32 = 1 << 2;
+    /// Kick: BlueFlame.
+    pub const BLUEFLAME: u32 = 1 << 3;
+    /// Kick: in-band, lines of 12 and 4 bytes.
+    pub const INBAND_12_4: u32 = 1 << 4;
+    /// Kick: in-band, lines of 14 and 2 bytes.
+    pub const INBAND_14_2: u32 = 1 << 5;
+    /// Kick: in-band, lines of 60 and 4 bytes.
+    pub const INBAND_60_4: u32 = 1 << 6;
+    /// The fence before the doorbell has system scope.
+    pub const SYSTEM: u32 = 1 << 7;
+    /// The doorbell record is visible before the doorbell.
+    pub const STRICT: u32 = 1 << 8;
+}
+
+/// `enum bp_status_code`: the result of a device verb.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Code {
+    /// A bounded wait ended, and the call may be repeated. As an endpoint's failure: a caller could
+    /// not fill the tickets that it held.
+    #[error("the wait timed out")]
+    Timeout,
+    /// The NIC completed a WQE in error.
+    #[error("the NIC reported an error completion")]
+    CqeError,
+    /// The queue pair is in error; the call posted nothing more.
+    #[error("the queue pair is in error")]
+    Dead,
+    /// The arguments were refused, or the kernel was compiled for another path than the endpoint's ([`tag`]).
+    #[error(
+        "the arguments were refused, or the kernel was compiled for another path than the endpoint's"
+    )]
+    Invalid,
+    /// The operation has not completed yet.
+    #[error("not complete yet")]
+    Pending,
+    /// A code that device code never writes.
+    #[error("unknown status {0}")]
+    Unknown(u32),
+}
+
+impl Code {
+    /// `Ok` for `BP_OK`, otherwise the code.
+    ///
+    /// # Errors
+    /// Every code but `BP_OK`.
+    pub fn check(raw: u32) -> Result<(), Code> {
+        Err(match raw {
+            0 => return Ok(()),
+            1 => Self::Timeout,
+            2 => Self::CqeError,
+            3 => Self::Dead,
+            4 => Self::Invalid,
+            5 => Self::Pending,
+            other => Self::Unknown(other),
+        })
+    }
+}
+
+const _: () = {
+    assert!(size_of::<Window>() == 32);
+    assert!(size_of::<Status>() == 16);
+    assert!(size_of::<Qp>() == 128);
+    assert!(size_of::<DeviceEndpoint>() == 192);
+};

@@ -1,0 +1,281 @@
+//! One row: messages of one size on one path, timed and verified.
+
+use std::time::{Duration, Instant};
+
+use bellpush::abi::bench::{BENCH_MAX_ENDPOINTS, BenchArgs, BenchResult};
+use bellpush::abi::wire::{Code, DeviceEndpoint};
+use bellpush::gpu::{Dims, Kernel, Module};
+use bellpush::transport::{Endpoint, Error, Local, Memory, Options, Path, Put, Remote};
+use bellpush_cli::report::stats::Samples;
+
+use super::payload::{Arrived, POISON, Payload, Tally};
+use super::rig::{ROUND_MESSAGES, Rig};
+use crate::launch::launch;
+
+/// Parameters that all rows share.
+pub struct Ask {
+    pub options: Options,
+    pub qps: usize,
+    pub messages: u64,
+    pub in_flight: u32,
+    pub limit: Duration,
+}
+
+/// Measurements of a row.
+#[derive(Default)]
+pub struct Seen {
+    pub posted: u64,
+    pub tally: Tally,
+    pub latency_ns: Option<Samples>,
+    pub streamed: u64,
+    pub streaming: Duration,
+    pub max_credits: u32,
+    /// Reason of an early end.
+    pub failure: Option<String>,
+    /// SHA-256 of the received file (with `--payload`).
+    pub arrived: Option<String>,
+    /// Whether source bytes changed after they were sent.
+    pub source_damaged: bool,
+}
+
+/// A row while it is being measured.
+struct Running {
+    seen: Seen,
+    latencies: Vec<u64>,
+    file: Option<Arrived>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Latency,
+    Streaming,
+}
+
+/// One path, ready to measure.
+pub struct Lane<'a> {
+    rig: &'a Rig,
+    ends: Vec<(Endpoint, Endpoint)>,
+    kernel: Option<Kernel>,
+    in_flight: u32,
+}
+
+impl<'a> Lane<'a> {
+    pub fn new(rig: &'a Rig, path: Path, ask: &Ask) -> Result<Self, Error> {
+        let mut ends = Vec::new();
+        // tcp has one connection; the number of queue pairs applies to the other paths.
+        let qps = if path == Path::TCP { 1 } else { ask.qps };
+        for _ in 0..qps {
+            let memories = (rig.src.clone(), rig.dst.clone());
+            let nics = [&rig.nic, &rig.peer];
+            ends.push(Endpoint::between(&rig.gpu, nics, path, memories, &ask.options)?);
+        }
+        let kernel = match path.kernel_name(ask.options.line, rig.nic.order()) {
+            Some(name) => {
+                let module = rig.gpu.load(&Module::builtin())?;
+                Some(module.kernel(&format!("bp_bench_{name}"))?)
+            }
+            None => None,
+        };
+        Ok(Self { rig, ends, kernel, in_flight: ask.in_flight })
+    }
+
+    /// Sends and checks messages of `size` bytes.
+    pub fn row(&self, size: usize, payload: &Payload, ask: &Ask) -> Result<Seen, Error> {
+        let stride = size.next_multiple_of(64);
+        let most = (self.rig.src.bytes() / stride).clamp(1, ROUND_MESSAGES);
+        let mut row = Running {
+            seen: Seen::default(),
+            latencies: Vec::new(),
+            file: match payload {
+                Payload::File(bytes) => Some(Arrived::new(bytes.len())),
+                Payload::Tags(_) => None,
+            },
+        };
+        let wanted = ask.messages.max(payload.pieces(size));
+        // A short first round warms up; it is verified, but not timed.
+        let warm_up = (wanted / 8).min(16);
+        let latency = (wanted / 4).max(1);
+        let plan = [
+            (None, warm_up),
+            (Some(Phase::Latency), latency),
+            (Some(Phase::Streaming), wanted - warm_up - latency),
+        ];
+        for (phase, count) in plan {
+            let since = Instant::now();
+            let mut left = count;
+            let mut round = most.min(64) as u64;
+            while left > 0 && row.seen.failure.is_none() {
+                let n = round.min(left);
+                let begun = Instant::now();
+                self.round(size, n as u32, phase, payload, &mut row)?;
+                left -= n;
+                // Rounds grow until they take a tenth of the limit.
+                if begun.elapsed() < ask.limit / 10 {
+                    round = (round * 2).min(most as u64);
+                }
+                let file_done = row.seen.posted >= payload.pieces(size);
+                if since.elapsed() > ask.limit / 2 && (phase != Some(Phase::Streaming) || file_done)
+                {
+                    break;
+                }
+            }
+        }
+        let Running { mut seen, latencies, file } = row;
+        seen.arrived = file.and_then(Arrived::finish);
+        seen.latency_ns = (!latencies.is_empty()).then(|| Samples::new(latencies));
+        for (sender, _) in &self.ends {
+            seen.max_credits = seen.max_credits.max(sender.max_credits_in_use()?);
+        }
+        Ok(seen)
+    }
+
+    fn round(
+        &self,
+        size: usize,
+        n: u32,
+        phase: Option<Phase>,
+        payload: &Payload,
+        row: &mut Running,
+    ) -> Result<(), Error> {
+        let stride = size.next_multiple_of(64);
+        let bytes = stride * n as usize;
+        let first = row.seen.posted;
+        let mut sent = vec![0; bytes];
+        for (i, message) in sent.chunks_exact_mut(stride).enumerate() {
+            payload.fill(first + i as u64, &mut message[..size]);
+        }
+        self.rig.src.write(0, &sent)?;
+        self.rig.dst.write(0, &vec![POISON; bytes])?;
+
+        let outcome = match &self.kernel {
+            Some(kernel) => self.by_kernel(kernel, size, n, phase, &mut row.latencies),
+            None => self.by_host(size, n, phase, &mut row.latencies),
+        };
+        let seen = &mut row.seen;
+        let (posted, took) = match outcome {
+            Ok(done) => done,
+            Err((posted, why)) => {
+                seen.failure = Some(why);
+                (posted, Duration::ZERO)
+            }
+        };
+        if phase == Some(Phase::Streaming) && seen.failure.is_none() {
+            seen.streamed += u64::from(posted);
+            seen.streaming += took;
+        }
+        seen.posted += u64::from(posted);
+
+        let mut got = vec![0; bytes];
+        self.rig.dst.read(0, &mut got)?;
+        for (i, message) in got.chunks_exact(stride).take(posted as usize).enumerate() {
+            // A foreign tag may belong to a message that the failed call did not count as posted.
+            let all = first + u64::from(n);
+            seen.tally.count(payload.look(first + i as u64, all, &message[..size]));
+            if let Some(file) = &mut row.file {
+                file.take(&message[..size]);
+            }
+        }
+        self.rig.src.read(0, &mut got)?;
+        seen.source_damaged |= got != sent;
+        Ok(())
+    }
+
+    /// A round that a kernel posts, timed by the GPU's clock.
+    fn by_kernel(
+        &self,
+        kernel: &Kernel,
+        size: usize,
+        n: u32,
+        phase: Option<Phase>,
+        latencies: &mut Vec<u64>,
+    ) -> Result<(u32, Duration), (u32, String)> {
+        let fail = |e: &dyn std::fmt::Display| (0, e.to_string());
+        let mut args: BenchArgs = bytemuck::Zeroable::zeroed();
+        for (slot, (sender, _)) in args.ep.iter_mut().zip(&self.ends) {
+            let device: DeviceEndpoint = sender.device().map_err(|e| fail(&e))?;
+            *slot = device;
+        }
+        let stride = size.next_multiple_of(64);
+        args.endpoints = self.ends.len().min(BENCH_MAX_ENDPOINTS) as u32;
+        args.messages = n;
+        let row = self.in_flight.min(n);
+        args.each_quiet = if phase == Some(Phase::Streaming) { 0 } else { row };
+        args.ring_every = (32768 / size).clamp(1, 32) as u32;
+        args.src = self.rig.src.addr();
+        args.stride = stride as u64;
+        args.bytes = size as u64;
+        args.ticks = self.rig.ticks.addr();
+        args.result = self.rig.result.addr();
+        let threads = match (self.rig.gpu.is_host(), size) {
+            (true, _) => 1, // lanes on one processor would only take turns
+            (false, ..=512) => 32,
+            (false, ..=4096) => 128,
+            (false, _) => 512,
+        };
+        let launched = launch(&self.rig.stream, kernel, Dims::new(1, threads), &args);
+        launched.map_err(|e| fail(&e))?;
+        // The timeout bounds each of the kernel's waits, and the first that fails ends the kernel.
+        let bound = self.rig.timeout.saturating_mul(3).saturating_add(Duration::from_secs(60));
+        self.rig.stream.synchronize(bound).map_err(|e| fail(&e))?;
+
+        let mut raw = [0; size_of::<BenchResult>()];
+        let result = Memory::Host(self.rig.result.clone());
+        result.read(0, &mut raw).map_err(|e| fail(&e))?;
+        let result: BenchResult = bytemuck::pod_read_unaligned(&raw);
+        if let Err(code) = Code::check(result.status) {
+            let reasons = self.ends.iter().filter_map(|(sender, _)| sender.failure());
+            let reason = reasons.map(|e| e.to_string()).next();
+            return Err((result.posted, reason.unwrap_or_else(|| code.to_string())));
+        }
+        let ns = result.end_ns.saturating_sub(result.start_ns);
+        let ticks = result.end_ticks.saturating_sub(result.start_ticks).max(1);
+        if phase == Some(Phase::Latency) {
+            let mut raw = vec![0; (n / row) as usize * 8]; // whole rows
+            self.rig.ticks.read(0, &mut raw).map_err(|e| fail(&e))?;
+            let scale = ns as f64 / ticks as f64;
+            latencies.extend(raw.chunks_exact(8).map(|tick| {
+                let tick = u64::from_ne_bytes(tick.try_into().expect("eight bytes"));
+                (tick as f64 * scale).round() as u64
+            }));
+        }
+        Ok((result.posted, Duration::from_nanos(ns)))
+    }
+
+    /// A round that the host posts, timed by the host's clock.
+    fn by_host(
+        &self,
+        size: usize,
+        n: u32,
+        phase: Option<Phase>,
+        latencies: &mut Vec<u64>,
+    ) -> Result<(u32, Duration), (u32, String)> {
+        let stride = size.next_multiple_of(64) as u64;
+        let streaming = phase == Some(Phase::Streaming);
+        let since = Instant::now();
+        let row = self.in_flight.min(n);
+        let mut begun = Instant::now();
+        for m in 0..n {
+            // One queue pair sends the whole row, as in a kernel.
+            let by = if streaming { m as usize % self.ends.len() } else { 0 };
+            let sender = &self.ends[by].0;
+            let at = u64::from(m) * stride;
+            if m % row == 0 {
+                begun = Instant::now();
+            }
+            let put = Put { from: Local(at), to: Remote(at), bytes: size as u64, signal: None };
+            let mut done = sender.put(&self.rig.stream, put);
+            let whole = (m + 1) % row == 0;
+            if !streaming && whole {
+                done = done.and_then(|()| sender.quiet(&self.rig.stream));
+            }
+            done.map_err(|e| (m, e.to_string()))?;
+            if phase == Some(Phase::Latency) && whole {
+                latencies.push(begun.elapsed().as_nanos() as u64);
+            }
+        }
+        for (sender, _) in &self.ends {
+            sender.quiet(&self.rig.stream).map_err(|e| (n, e.to_string()))?;
+        }
+        Ok((n, since.elapsed()))
+    }
+}

@@ -1,0 +1,298 @@
+//! `bellpush bench`: measures and verifies the paths between GPU and NIC.
+
+mod measure;
+mod payload;
+pub mod rig;
+mod store;
+mod tearing;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bellpush::gpu::GpuError;
+use bellpush::nic::NicError;
+use bellpush::transport::{Data, Error, Kick, Options, Path};
+use bellpush_cli::report::{self, Results, Row, Side};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use self::measure::{Ask, Lane, Seen};
+use self::payload::{Payload, Tags, sha256};
+use self::rig::Rig;
+use crate::cli::{self, CliError};
+use crate::link::LinkSpec;
+use crate::plan::{BenchPlan, Dest, Numa};
+
+/// The command line; [`BenchPlan`] is its checked meaning.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Sizes: 8, 4KiB, 1MiB; lists 8,64,4KiB; ranges 8..4MiB in powers of two. \
+                        Exit status: 0 every row was verified, 1 some row was not, 2 wrong input \
+                        or something missing.")]
+pub struct BenchArgs {
+    /// CUDA device, or `host` for kernels on CPU threads [default: 0 if there is one, else host]
+    #[arg(long, value_name = "N|host", allow_hyphen_values = true)]
+    pub gpu: Option<String>,
+    /// Host memory near the GPU or on another NUMA node [default: where the system puts it]
+    #[arg(long, value_name = "near|far")]
+    pub host_numa: Option<String>,
+    /// `soft` for the software NIC, or a verbs device's name
+    #[arg(long, value_name = "NIC", default_value = "soft")]
+    pub nic: String,
+    /// Data paths, by the mover of the payload: push, pull, staged, tcp [default: all]
+    #[arg(long, value_name = "LIST")]
+    pub data: Option<String>,
+    /// Kicks, which signal the NIC: kernel, blueflame, inband, stream, cpu [default: all]
+    #[arg(long, value_name = "LIST")]
+    pub kick: Option<String>,
+    /// Message sizes
+    #[arg(long, value_name = "LIST", default_value = "8..4MiB", allow_hyphen_values = true)]
+    pub sizes: String,
+    /// Messages per row
+    #[arg(long, value_name = "N", default_value = "10000", allow_negative_numbers = true)]
+    pub messages: u64,
+    /// Time limit of a row in seconds; a row that reaches it has fewer messages
+    #[arg(long, value_name = "S", default_value = "2", allow_negative_numbers = true)]
+    pub seconds: f64,
+    /// Window of NIC-side memory
+    #[arg(long, value_name = "SIZE", default_value = "128KiB", allow_hyphen_values = true)]
+    pub window: String,
+    /// Slot size of the window, a multiple of 64
+    #[arg(long, value_name = "SIZE", default_value = "4096", allow_hyphen_values = true)]
+    pub slot: String,
+    /// Format of in-band lines, payload bytes + sequence bytes: 12+4, 14+2 or 60+4 [default: 12+4]
+    #[arg(long, value_name = "FORMAT")]
+    pub line: Option<String>,
+    /// Place of the software NIC's engine: threads of this process (`host`), or a kernel on another
+    /// GPU (`gpu:N`), which then is the other PCIe device
+    #[arg(long, value_name = "host|gpu:N", default_value = "host")]
+    pub engine: String,
+    /// Messages posted in a row before the first wait, when latency is measured; the latency is
+    /// that of the whole row
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
+    pub in_flight: u32,
+    /// Number of engines of the software NIC
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
+    pub engines: u32,
+    /// Number of queue pairs
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
+    pub qps: u32,
+    /// Send RoCEv2 packets between two NICs, over shared memory or UDP, with faults: shm, udp,
+    /// udp,loss=1%,dup=0.1%,reorder=1%,seed=7 [default: copies, without packets]
+    #[arg(long, value_name = "LINK")]
+    pub link: Option<LinkSpec>,
+    /// Record the packets; the link is shared memory unless --link selects another
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+    /// Seed of payloads and faults
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
+    pub seed: u64,
+    /// Send this file's bytes instead of generated ones
+    #[arg(long, value_name = "FILE")]
+    pub payload: Option<PathBuf>,
+    /// Save the result; `-` prints it on stdout
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write an HTML page with plots into this directory
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// Whether senders keep within the window's credits; `off` shows the loss without them
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    pub credits: String,
+    /// Test this machine for torn lines, instead of measuring paths
+    #[arg(long)]
+    pub tearing: bool,
+    /// Memory in which messages arrive; `engine` is the memory of the engine's GPU
+    #[arg(long, value_name = "host|gpu|engine", default_value = "host")]
+    pub dest: String,
+    /// Timeout of one wait for a completion, in milliseconds
+    #[arg(long, value_name = "MS", default_value = "5000", allow_negative_numbers = true)]
+    pub timeout_ms: u64,
+}
+
+/// Measures, prints and saves.
+///
+/// # Errors
+/// One line for invalid input or a missing device; nothing is written then.
+pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
+    let plan = BenchPlan::try_from(&args)?;
+    let payload = match &plan.payload {
+        Some(path) => Payload::File(cli::read_payload(path)?),
+        None => Payload::Tags(Tags::new(plan.seed)),
+    };
+    cli::check_places(plan.json.as_deref(), plan.report.as_deref())?;
+    let rig = Rig::new(&plan)?;
+    if plan.tearing {
+        return tearing::run(&rig, &plan);
+    }
+    let results = measure_all(&rig, &plan, &payload)?;
+    cli::emit(&results, plan.json.as_deref(), plan.report.as_deref())
+}
+
+fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results, CliError> {
+    let executor = rig.gpu.describe().to_string();
+    let nic = report::Nic { name: rig.nic.name().into(), software: rig.nic.is_software() };
+    let mut meta = report::machine::meta(nic, &executor, plan.seed);
+    if rig.gpu.is_host() {
+        meta.gpu = None; // a GPU may be present, but the run does not use it
+    }
+    let sent = match payload {
+        Payload::File(bytes) => Some(sha256(bytes)),
+        Payload::Tags(_) => None,
+    };
+    if let Some(sha) = &sent {
+        meta.notes
+            .push(format!("payload file: SHA-256 {sha}, compared with what arrived in every row"));
+    }
+    meta.notes.extend(rig.link.iter().chain(&rig.engine).cloned());
+    if !plan.credits {
+        meta.notes.push("credits are off (negative control): messages must be lost".into());
+    }
+    if let Some(gb_s) = store::rate(rig, plan.window_bytes)? {
+        meta.notes.push(format!(
+            "plain stores of one block into a window of {} reach {gb_s:.1} GB/s here: what a push \
+             through it can reach at most",
+            report::size::print(plan.window_bytes)
+        ));
+    }
+    let bar = progress(plan.paths.len() * plan.sizes_bytes.len());
+    let mut rows = Vec::new();
+    let mut refused = None;
+    'paths: for &path in &plan.paths {
+        let ask = Ask {
+            options: options(plan, rig, path),
+            qps: plan.qps as usize,
+            messages: plan.messages,
+            in_flight: plan.in_flight,
+            limit: plan.row_limit,
+        };
+        for &size in &plan.sizes_bytes {
+            bar.set_message(format!("{path} {}", report::size::print(size)));
+            // A new pair for each row: the state of a failed one ends with it.
+            let lane = match Lane::new(rig, path, &ask) {
+                Err(why @ Error::Nic(NicError::Unsupported { .. })) => {
+                    bar.suspend(|| eprintln!("bellpush: {path} is left out: {why}"));
+                    bar.inc(plan.sizes_bytes.len() as u64);
+                    refused = Some(why);
+                    continue 'paths;
+                }
+                lane => lane.map_err(|e| transport_error(&e))?,
+            };
+            let seen = lane.row(size as usize, payload, &ask).map_err(|e| transport_error(&e))?;
+            if let Some(why) = &seen.failure {
+                bar.suspend(|| eprintln!("bellpush: {path}, {size} B ended early: {why}"));
+            }
+            rows.push(row(rig, plan, path, size, &seen, sent.as_deref()));
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    if let (true, Some(why)) = (rows.is_empty(), refused) {
+        return Err(transport_error(&why));
+    }
+    Ok(Results { meta, results: rows })
+}
+
+fn progress(rows: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} ({eta} left)");
+    let bar = ProgressBar::new(rows as u64);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar, // the template is ours; a bar of another look would do
+    }
+}
+
+fn options(plan: &BenchPlan, rig: &Rig, path: Path) -> Options {
+    Options::default()
+        .window_bytes(plan.window_bytes)
+        .slot_bytes(plan.slot_bytes as u32)
+        .line(plan.line)
+        .timeout(plan.timeout)
+        .host_numa(rig.host_numa)
+        // Without a window there are no credits to keep within.
+        .credits(plan.credits || !path.has_window())
+}
+
+fn row(rig: &Rig, plan: &BenchPlan, path: Path, size: u64, seen: &Seen, sent: Option<&str>) -> Row {
+    let window = path.has_window();
+    let soft = path != Path::TCP && rig.nic.is_software();
+    let delivered = seen.tally.all() - seen.tally.missing;
+    let dropped = seen.posted.saturating_sub(delivered);
+    let seconds = seen.streaming.as_secs_f64();
+    let per_s = if seconds > 0.0 { seen.streamed as f64 / seconds } else { 0.0 };
+    let latency =
+        |percent| seen.latency_ns.as_ref().and_then(|s| s.percentile(percent)).map(|ns| ns as f64);
+    let verified = seen.failure.is_none()
+        && !seen.source_damaged
+        && seen.posted > 0
+        && seen.tally.whole == seen.posted
+        && sent == seen.arrived.as_deref();
+    Row {
+        nic: if path == Path::TCP { "none".into() } else { rig.nic.name().into() },
+        engine: soft.then_some(if rig.engine.is_some() { Side::Gpu } else { Side::Host }),
+        executor: rig.gpu.describe().to_string(),
+        messages: seen.posted,
+        latency_ns_p50: latency(50.0),
+        latency_ns_p99: latency(99.0),
+        bandwidth_gb_s: per_s * size as f64 / 1e9,
+        messages_per_s: per_s,
+        verified,
+        dropped,
+        overwritten: seen.tally.overwritten,
+        corrupted: seen.tally.corrupted,
+        max_credits_in_use: Some(if window { seen.max_credits.into() } else { 0 }),
+        window_bytes: Some(if window { plan.window_bytes } else { 0 }),
+        slot_bytes: window.then_some(plan.slot_bytes),
+        line: (path.kick() == Some(Kick::Inband)).then_some(plan.line),
+        observer: Some(if path.posted_by_gpu() { Side::Gpu } else { Side::Host }),
+        host_numa: plan.host_numa.map(|numa| match numa {
+            Numa::Near => "near".into(),
+            Numa::Far => "far".into(),
+        }),
+        dest: Some(plan.dest.side()),
+        in_flight: Some(plan.in_flight),
+        qps: Some(if path == Path::TCP { 1 } else { plan.qps }),
+        engines: soft.then_some(plan.engines),
+        credits: window.then_some(plan.credits),
+        artefact: artefact(rig, plan, path, soft),
+        ..Row::new(path.data(), path.kick(), size)
+    }
+}
+
+/// Reason, beyond the notes, why a row's times are an artefact of the software NIC.
+fn artefact(rig: &Rig, plan: &BenchPlan, path: Path, soft: bool) -> Option<String> {
+    if !soft || rig.gpu.is_host() {
+        return None;
+    }
+    if rig.engine.is_some() && path != Path::TCP {
+        return Some(
+            "the engine is a kernel: what crosses the interconnect is physical, and what it takes \
+             to look, check and complete is its own"
+                .into(),
+        );
+    }
+    if plan.dest == Dest::Gpu && path.data() != Data::Tcp {
+        return Some(
+            "the engine writes to GPU memory through the copy engine, a copy a WQE".into(),
+        );
+    }
+    (path.data() == Data::Push).then(|| {
+        "the window is host memory, so a push crosses PCIe once and the engine's copy to the \
+         destination stands in for NIC and wire"
+            .into()
+    })
+}
+
+fn transport_error(error: &Error) -> CliError {
+    match error {
+        Error::Gpu(e) => rig::gpu_error(e),
+        Error::Option { .. } => CliError::new(error, "change the option"),
+        Error::Memory(_) => CliError::new(error, "use smaller sizes or windows"),
+        _ => CliError::new(error, "see the message"),
+    }
+}
+
+impl From<GpuError> for CliError {
+    fn from(error: GpuError) -> Self {
+        rig::gpu_error(&error)
+    }
+}

@@ -1,0 +1,207 @@
+//! The set-up of a run: GPU, NIC, stream, source and destination memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bellpush::gpu::{Executor, Gpu, GpuError, HostOptions, Mapped, Stream};
+use bellpush::gpu_engine::{self, EngineOptions};
+use bellpush::mem;
+use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
+use bellpush::nic::{Nic, open_verbs};
+use bellpush::transport::Memory;
+
+use crate::cli::CliError;
+use crate::plan::{self, BenchPlan, Dest, EngineAt, Numa};
+
+/// Bytes of source and destination, each of which holds a round of messages.
+pub const REGION_BYTES: usize = 32 << 20;
+/// Messages of a round.
+pub const ROUND_MESSAGES: usize = 4096;
+
+pub struct Rig {
+    pub gpu: Arc<Gpu>,
+    /// The sending and the receiving NIC, which are the same one without packets.
+    pub nic: Arc<dyn Nic>,
+    pub peer: Arc<dyn Nic>,
+    /// A note: the carrier of packets between them, or the recording of messages as packets.
+    pub link: Option<String>,
+    /// A note: the GPU of the NIC's engine, and the places of memory.
+    pub engine: Option<String>,
+    pub stream: Stream,
+    pub src: Memory,
+    pub dst: Memory,
+    /// `u64` ticks of each message of a round.
+    pub ticks: Memory,
+    /// A `BenchResult`, followed by the stop word of the tearing test.
+    pub result: Mapped,
+    pub host_numa: Option<usize>,
+    pub timeout: Duration,
+}
+
+impl Rig {
+    pub fn new(plan: &BenchPlan) -> Result<Self, CliError> {
+        let gpu = open_gpu(plan.gpu)?;
+        let host_numa = plan.host_numa.map(|numa| node(&gpu, numa)).transpose()?;
+        let engine_gpu = engine_gpu(plan.engine, &gpu)?;
+        let (nic, peer, link) = open_nics(plan, &gpu, engine_gpu.as_ref())?;
+        let engine = engine_gpu.as_ref().map(|at| lie(plan, &gpu, at));
+        let region = REGION_BYTES.max(plan.largest_bytes());
+        let refused = |e: GpuError| gpu_error(&e);
+        let dst = match plan.dest {
+            Dest::Host => Memory::Host(gpu.alloc_mapped(region, host_numa).map_err(refused)?),
+            Dest::Gpu => Memory::Device(gpu.alloc(region).map_err(refused)?),
+            Dest::Engine => {
+                let at = engine_gpu.as_ref().unwrap_or(&gpu);
+                Memory::Device(at.alloc(region).map_err(refused)?)
+            }
+        };
+        Ok(Self {
+            stream: gpu.stream().map_err(refused)?,
+            src: Memory::Device(gpu.alloc(region).map_err(refused)?),
+            dst,
+            ticks: Memory::Device(gpu.alloc(ROUND_MESSAGES * 8).map_err(refused)?),
+            result: gpu.alloc_mapped(mem::PAGE_BYTES, host_numa).map_err(refused)?,
+            host_numa,
+            timeout: plan.timeout,
+            nic,
+            peer,
+            link,
+            engine,
+            gpu,
+        })
+    }
+}
+
+/// The requested GPU; by default the first one, or the host executor if there is none.
+pub fn open_gpu(wanted: plan::Gpu) -> Result<Arc<Gpu>, CliError> {
+    let host = || Gpu::open(Executor::Host(HostOptions::default())).map_err(|e| gpu_error(&e));
+    match wanted {
+        plan::Gpu::Host => host(),
+        plan::Gpu::Cuda(n) => Gpu::open(Executor::Cuda(n as usize)).map_err(|e| gpu_error(&e)),
+        plan::Gpu::Auto => match Gpu::open(Executor::Cuda(0)) {
+            Ok(gpu) => Ok(gpu),
+            Err(why) => {
+                eprintln!("bellpush: no GPU measurements: {why}; kernels run on the host executor");
+                host()
+            }
+        },
+    }
+}
+
+/// The NUMA node that is near or far from the GPU.
+pub fn node(gpu: &Gpu, numa: Numa) -> Result<usize, CliError> {
+    let option = match numa {
+        Numa::Near => "near",
+        Numa::Far => "far",
+    };
+    let nodes = mem::node_count();
+    if nodes < 2 {
+        return Err(CliError::new(
+            format!("--host-numa {option}: this machine has one NUMA node"),
+            "leave it out, or run on a machine with two sockets",
+        ));
+    }
+    let pci = gpu.describe().pci.clone();
+    let near = pci.as_deref().and_then(mem::node_of_pci).ok_or_else(|| {
+        CliError::new(
+            format!("--host-numa {option}: the system does not say which node is the GPU's"),
+            "leave it out",
+        )
+    })?;
+    Ok(match numa {
+        Numa::Near => near,
+        Numa::Far => (0..nodes).find(|n| *n != near).unwrap_or(near),
+    })
+}
+
+/// The engine's GPU, if the engine runs on one.
+fn engine_gpu(at: EngineAt, gpu: &Arc<Gpu>) -> Result<Option<Arc<Gpu>>, CliError> {
+    match at {
+        EngineAt::Host => Ok(None),
+        EngineAt::Gpu(n) if gpu.ordinal() == Some(n as usize) => Ok(Some(gpu.clone())),
+        // With kernels on CPU threads, the engine runs on other CPU threads.
+        EngineAt::Gpu(_) if gpu.is_host() => open_gpu(plan::Gpu::Host).map(Some),
+        EngineAt::Gpu(n) => open_gpu(plan::Gpu::Cuda(n)).map(Some),
+    }
+}
+
+/// The places of memory, and the number of crossings of the payload between the two GPUs.
+fn lie(plan: &BenchPlan, gpu: &Gpu, engine: &Gpu) -> String {
+    let name = |gpu: &Gpu| gpu.ordinal().map_or("the host executor".into(), |n| format!("gpu:{n}"));
+    let (sender, engine_at) = (name(gpu), name(engine));
+    let (dest, back) = match plan.dest {
+        Dest::Host => ("host memory".to_string(), 0),
+        Dest::Gpu => (sender.clone(), 1),
+        Dest::Engine => (engine_at.clone(), 0),
+    };
+    let crosses = match (gpu.ordinal(), engine.ordinal()) {
+        (Some(a), Some(b)) if a != b => {
+            format!("the payload crosses between the GPUs {} time(s)", 1 + back)
+        }
+        _ => "the payload crosses between no GPUs".into(),
+    };
+    format!(
+        "engine on {engine_at}: queues and push window there (of posts by the host, and staged, in \
+         host memory); source and send CQ on {sender}, destination {dest}; {crosses}"
+    )
+}
+
+type Nics = (Arc<dyn Nic>, Arc<dyn Nic>, Option<String>);
+
+fn open_nics(
+    plan: &BenchPlan,
+    gpu: &Arc<Gpu>,
+    engine_gpu: Option<&Arc<Gpu>>,
+) -> Result<Nics, CliError> {
+    if plan.nic != "soft" {
+        let nic = open_verbs(&plan.nic).map_err(|e| {
+            CliError::new(format!("--nic: {e}"), "docs/hardware.md says what a real NIC needs")
+        })?;
+        return Ok((nic.clone(), nic, None));
+    }
+    let refused =
+        |e| CliError::new(format!("the software NIC did not start: {e}"), "try --engines 1");
+    let Some(link) = &plan.link else {
+        let link = match &plan.pcap {
+            Some(path) => InProcess::captured(path).map_err(|e| {
+                CliError::new(format!("--pcap {}: {e}", path.display()), "give another file")
+            })?,
+            None => InProcess::new(),
+        };
+        let offload = engine_gpu.map(|at| {
+            let peers: &[Arc<Gpu>] =
+                if Arc::ptr_eq(at, gpu) { &[] } else { std::slice::from_ref(gpu) };
+            gpu_engine::open(at, peers, EngineOptions::new(at)).map_err(|e| {
+                CliError::new(format!("--engine: {e}"), "give another GPU, or --engine host")
+            })
+        });
+        let offload = offload.transpose()?;
+        let config =
+            SoftConfig { engines: plan.engines as usize, offload, ..SoftConfig::new(&link) };
+        let nic = SoftNic::open(config).map_err(refused)?;
+        let recorded = |_| format!("{}: times include recording", nic.describe());
+        let described = plan.pcap.as_ref().map(recorded);
+        return Ok((nic.clone(), nic, described));
+    };
+    let ends = link
+        .pair(plan.pcap.as_deref())
+        .map_err(|e| CliError::new(format!("--link: {e}"), "give another link, or leave it out"))?;
+    let [a, b] = ends.map(|end| SoftNic::open_on(SoftConfig::default(), end));
+    let (a, b) = (a.map_err(refused)?, b.map_err(refused)?);
+    let link = format!("RoCEv2 packets between two software NICs: {}", a.describe());
+    Ok((a, b, Some(link)))
+}
+
+pub fn gpu_error(error: &GpuError) -> CliError {
+    let remedy = match error {
+        GpuError::NoDriver | GpuError::NoDevice | GpuError::NoSuchDevice { .. } => {
+            "give another --gpu, or --gpu host for kernels on CPU threads"
+        }
+        GpuError::NotBuilt { .. } => "run ./x setup and build again, or give --gpu host",
+        GpuError::Pin { .. } => {
+            "raise the locked-memory limit (ulimit -l unlimited), or --gpu host"
+        }
+        _ => "see the message; --gpu host runs without a GPU",
+    };
+    CliError::new(error, remedy)
+}

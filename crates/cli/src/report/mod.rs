@@ -1,0 +1,34 @@
+//! Results: rows, statistics, JSON, tables, plots and pages.
+//!
+//! A run yields [`Results`]: its circumstances ([`Meta`]) and one [`Row`] per path and size. Rows,
+//! [`stats`] and [`size`] need only the library; the terminal table, the SVG plots and the HTML
+//! page need the `cli` feature. All of them print the same notes and footnotes ([`notes`]), so that
+//! no number of the software NIC can pass for a NIC's.
+//!
+//! GB is 10⁹ bytes; sizes are in KiB and MiB. From the rest of the crate this module uses the names
+//! of paths only.
+
+pub mod chart;
+mod checkout;
+mod error;
+mod file;
+pub mod html;
+pub mod human;
+pub mod label;
+pub mod machine;
+mod names;
+pub mod notes;
+pub mod page;
+pub mod plot;
+mod row;
+mod series;
+pub mod size;
+pub mod stats;
+pub mod table;
+
+pub use error::ReportError;
+pub use html::write_report;
+pub use names::{Side, UnknownSide};
+
+pub use bellpush::transport::{Data, Kick};
+pub use row::{Machine, Meta, Nic, Results, Row};
