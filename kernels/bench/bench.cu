@@ -8,8 +8,8 @@ namespace {
 
 constexpr uint64_t fresh_bytes = 16 << 20;  // of an L2 that holds more
 
-// Latency: a quiet after each message, or after each row of several, through the first endpoint. Named, not looked up, as in a
-// kernel whose argument it is: an index would make each of its words a load.
+// Latency: a quiet after each message, or after each row of several, through the first endpoint. Named, not looked up,
+// as in a kernel whose argument it is: an index would make each of its words a load.
 template <class P>
 BP_DEV bp_status_code one_by_one(const bp_bench_args& a, uint32_t* posted) {
   const bp::block_scope scope;

@@ -273,8 +273,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// The first failure since the `quiet` before, reported once, unless it ended the queue pair or the connection:
-    /// then always. [`Error::Timeout`] or [`GpuError::Timeout`](crate::gpu::GpuError::Timeout), after which the calls go
-    /// on and can be waited for again, or what the NIC reports in its place, such as a port that went down.
+    /// then always. [`Error::Timeout`] or [`GpuError::Timeout`](crate::gpu::GpuError::Timeout), after which the calls
+    /// go on and can be waited for again, or what the NIC reports in its place, such as a port that went down.
     /// [`Error::OtherStream`], without waiting, where calls are on another stream; [`Error::NotRun`] where one ended
     /// before it ran them.
     pub fn quiet(&self, stream: &Stream) -> Result<(), Error> {

@@ -299,8 +299,9 @@ impl Rdma {
     }
 }
 
-/// The longest local ACK timeout with which a queue pair fails within the time that this end waits, so that the wait tells why;
-/// until then a peer may be silent, which is stopped for a while and goes on. Not below the usual 67 ms (code 14).
+/// The longest local ACK timeout with which a queue pair fails within the time that this end waits, so that the wait
+/// tells why; until then a peer may be silent, which is stopped for a while and goes on. Not below the usual 67 ms
+/// (code 14).
 fn ack_timeout_for(timeout: Duration) -> u8 {
     let each = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX) / 8; // with 7 retries
     (14..31).rev().find(|&code| ack_timeout_ns(code).is_some_and(|ns| ns <= each)).unwrap_or(14)

@@ -306,8 +306,8 @@ fn calls_of_other_kinds_follow_before_all_have_ended() {
     world.reduce(Dtype::F32, Op::Sum, 515, Kind::Random, false);
 }
 
-/// In place, what others sent is added to elements that this rank has sent before. A rank whose packets are lost sends later than
-/// it receives.
+/// In place, what others sent is added to elements that this rank has sent before. A rank whose packets are lost sends
+/// later than it receives.
 #[test]
 fn a_rank_that_sends_late_has_sent_what_it_writes_over() {
     let net = ShmNet::anonymous(false).unwrap();

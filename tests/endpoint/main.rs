@@ -1,5 +1,5 @@
-//! Endpoints, and the verbs of device code; with `BELLPUSH_TEST_NIC=NAME` on a verbs device, with `BELLPUSH_TEST_GPU=N` on a
-//! GPU (`calls` then with `--test-threads 1`: tests that free memory wait for each other's kernels).
+//! Endpoints, and the verbs of device code; with `BELLPUSH_TEST_NIC=NAME` on a verbs device, with `BELLPUSH_TEST_GPU=N`
+//! on a GPU (`calls` then with `--test-threads 1`: tests that free memory wait for each other's kernels).
 //!
 //! `./x test` runs them a second time, on the software device, all but `calls`.
 

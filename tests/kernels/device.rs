@@ -1,6 +1,7 @@
-//! What the device code stores and loads, in which order: each `tests/kernels/device/*.cpp` is a program of its own that
-//! includes the headers with some of `kernels/include/bellpush/impl/order.cuh`'s accesses replaced by its own, so that
-//! it sees them one by one, and can let others come between two of them. It exits with 0 when all is as it must be.
+//! What the device code stores and loads, in which order: each `tests/kernels/device/*.cpp` is a program of its own
+//! that includes the headers with some of `kernels/include/bellpush/impl/order.cuh`'s accesses replaced by its own, so
+//! that it sees them one by one, and can let others come between two of them. It exits with 0 when all is as it must
+//! be.
 
 use std::path::Path;
 use std::process::{Command, Output};

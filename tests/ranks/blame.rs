@@ -93,8 +93,8 @@ impl Link for Holds {
     }
 }
 
-/// Rank 2 is lost in the middle of a ring: rank 0 waits for it, and rank 1 for rank 0. What rank 0 says when it gives up
-/// is lost at first. Its program goes as soon as it is told, and its queue pairs with it.
+/// Rank 2 is lost in the middle of a ring: rank 0 waits for it, and rank 1 for rank 0. What rank 0 says when it gives
+/// up is lost at first. Its program goes as soon as it is told, and its queue pairs with it.
 #[test]
 fn a_rank_that_goes_has_told_the_others_whom_it_blames() {
     let net = ShmNet::anonymous(false).unwrap();

@@ -12,17 +12,17 @@ const PIECE_BYTES: usize = 1024;
 const _: () = assert!(PIECE_BYTES < 2048);
 const AHEAD_BYTES: usize = 1024;
 
-/// Copies from this size on store past the cache. On the same server 16 KiB from a window to lines
-/// out of cache take 1.1 us so and 1.4 us with fetching ahead, 64 KiB 3.7 and 5.9; where the destination is in
-/// cache, 16 KiB take 1.1 us instead of 0.4. Slots that are written again and again are: all-reduces with messages of 64 KiB
-/// take 7 to 11 % longer with stores past the cache (docs/results/allreduce-h200.md). So only what is too long for such
-/// slots goes past it.
+/// Copies from this size on store past the cache. On the same server 16 KiB from a window to lines out of cache take
+/// 1.1 us so and 1.4 us with fetching ahead, 64 KiB 3.7 and 5.9; where the destination is in cache, 16 KiB take 1.1 us
+/// instead of 0.4. Slots that are written again and again are: all-reduces with messages of 64 KiB take 7 to 11 %
+/// longer with stores past the cache (docs/results/allreduce-h200.md). So only what is too long for such slots goes
+/// past it.
 pub(crate) const STREAM_FROM: usize = 128 << 10;
 
-/// Copies of these sizes to memory that a device reads leave the core's own caches for the shared one, line by line:
-/// 1 MiB that 12 cores had just written took 24 blocks of a GPU 45 us to load, 31 so. It makes the copy
-/// itself half as fast, which long messages feel more: all-reduces with messages of 15 KiB take 8 % less so, with 43 KiB
-/// and more up to 20 % more (docs/results/allreduce-h200.md). Longer than a packet, which may be part of any message.
+/// Copies of these sizes to memory that a device reads leave the core's own caches for the shared one, line by line: 1
+/// MiB that 12 cores had just written took 24 blocks of a GPU 45 us to load, 31 so. It makes the copy itself half as
+/// fast, which long messages feel more: all-reduces with messages of 15 KiB take 8 % less so, with 43 KiB and more up
+/// to 20 % more (docs/results/allreduce-h200.md). Longer than a packet, which may be part of any message.
 pub(crate) const LEAVES: std::ops::RangeInclusive<usize> = (4 << 10) + 1..=16 << 10;
 
 /// Copies `blocks` blocks of 64 bytes with stores that bypass the cache.

@@ -284,7 +284,7 @@ impl Core {
     /// Gives the send side its peer.
     pub(crate) fn connect(&mut self, qpn: u32, peer: Arc<Qp>) {
         if let Some(requester) = self.requester(qpn) {
-            requester.connect(peer);
+            requester.transport = Some(Transport::within(requester.qp(), peer));
         }
     }
 

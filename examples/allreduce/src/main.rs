@@ -6,10 +6,10 @@
 //! BELLPUSH_ROOT=127.0.0.1 mpirun -np 4 target/release/allreduce --link shm
 //! ```
 //!
-//! As a process it is the rank that torchrun, mpirun or Slurm says it is, and `--ranks` is not looked
-//! at. With `--executor cuda` a rank has the GPU of its number on the host, modulo the number of GPUs.
-//! The NIC is the software NIC, of which a thread has one and a process as many as it has cores for. Its engines run on
-//! CPU threads, or with `--engine` as a kernel on a GPU (ranks as threads only): `own` on each rank's, `gpu:N` all on one. Exit status 1 on
+//! As a process it is the rank that torchrun, mpirun or Slurm says it is, and `--ranks` is not looked at. With
+//! `--executor cuda` a rank has the GPU of its number on the host, modulo the number of GPUs. The NIC is the software
+//! NIC, of which a thread has one and a process as many as it has cores for. Its engines run on CPU threads, or with
+//! `--engine` as a kernel on a GPU (ranks as threads only): `own` on each rank's, `gpu:N` all on one. Exit status 1 on
 //! any wrong element.
 
 mod bare;
@@ -345,8 +345,8 @@ fn machine_time() -> u128 {
     std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos())
 }
 
-/// Multiprocessors for the calls of the ranks that share a GPU: for a large one of each a multiprocessor a channel, with
-/// its two blocks; for short ones, of which the next begin while others end, 32 in all.
+/// Multiprocessors for the calls of the ranks that share a GPU: for a large one of each a multiprocessor a channel,
+/// with its two blocks; for short ones, of which the next begin while others end, 32 in all.
 fn room_for_calls(options: &Options, sharing: u32) -> u32 {
     (options.channels * sharing).max(32)
 }

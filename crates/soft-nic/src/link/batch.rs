@@ -124,9 +124,9 @@ impl TxBatch {
         self.packets[range].iter().map(outgoing)
     }
 
-    /// The longest run of packets from the front that can be sent as one: to one address, with the
-    /// same header fields, all of the same length, of which the last may be shorter; at most `most`, and at most `bytes`
-    /// bytes if more than one. Returns how many, and their bytes; `None` of an empty batch.
+    /// The longest run of packets from the front that can be sent as one: to one address, with the same header fields,
+    /// all of the same length, of which the last may be shorter; at most `most`, and at most `bytes` bytes if more than
+    /// one. Returns how many, and their bytes; `None` of an empty batch.
     pub fn run(&self, skip: usize, most: usize, bytes: usize) -> Option<Run<'_>> {
         let places = self.packets.get(self.next + skip..)?;
         let first = places.first()?;

@@ -1,4 +1,4 @@
-//! The transport of a queue pair on a packet link: what the engine hands packets to and visits.
+//! The transport of a queue pair: what the engine visits and, on a packet link, hands packets to.
 
 pub(crate) mod local;
 pub(crate) mod masked;
@@ -10,14 +10,17 @@ pub(crate) mod requester;
 pub(crate) mod uc;
 pub(crate) mod ud;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::counters::DropReason;
 use crate::link::port::{Arrived, Port, Route};
 use crate::objects::events::Event;
+use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
 use crate::queue::umr;
+use crate::service::local::requester::Local;
 use crate::service::outstanding::Outstanding;
 use crate::service::payload::Domain;
 use crate::service::rc::Rc;
@@ -73,6 +76,8 @@ pub(crate) struct Transport {
 }
 
 enum Of {
+    /// RC between queue pairs of one process.
+    Local(Local),
     Rc(Box<Rc>),
     Uc(Box<Uc>),
     Ud(Ud),
@@ -94,17 +99,40 @@ impl Transport {
         Some(Self { local, service, established: false, drained: false })
     }
 
+    /// The transport of a queue pair whose peer is in this process.
+    pub(crate) fn within(qp: &Qp, peer: Arc<Qp>) -> Self {
+        let service = Of::Local(Local::new(peer, qp.mrs.clone()));
+        Self { local: qp.qpn, service, established: false, drained: false }
+    }
+
+    /// The in-process service, if it is that.
+    pub(crate) fn in_process(&self) -> Option<&Local> {
+        match &self.service {
+            Of::Local(local) => Some(local),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn in_process_mut(&mut self) -> Option<&mut Local> {
+        match &mut self.service {
+            Of::Local(local) => Some(local),
+            _ => None,
+        }
+    }
+
     /// The queue pair enters a state, or takes attributes over within one.
     pub(crate) fn enter(&mut self, from: QpState, to: QpState, attributes: &Attributes) {
         self.drained = false;
         if (from, to) == (QpState::Rtr, QpState::Rts) {
             match &mut self.service {
+                Of::Local(_) => {}
                 Of::Rc(rc) => rc.start(attributes),
                 Of::Uc(uc) => uc.start(attributes),
                 Of::Ud(ud) => ud.start(attributes),
             }
         }
         match &mut self.service {
+            Of::Local(_) => {}
             Of::Rc(rc) => {
                 if let Some(path) = Path::new(rc.service(), self.local, attributes) {
                     rc.apply(path, attributes);
@@ -133,6 +161,7 @@ impl Transport {
             return cx.counters.dropped(DropReason::State);
         }
         let (service, from) = match &self.service {
+            Of::Local(_) => return cx.counters.dropped(DropReason::State),
             Of::Rc(rc) => (rc.service(), Some(rc.peer())),
             Of::Uc(uc) => (Service::Uc, Some(uc.peer())),
             Of::Ud(_) => (Service::Ud, None),
@@ -148,6 +177,7 @@ impl Transport {
             sq.qp.events.push(Event::Established(sq.qp.qpn));
         }
         match &mut self.service {
+            Of::Local(_) => {}
             Of::Rc(rc) => rc.on_packet(sq, cx, domain, packet),
             Of::Uc(uc) => uc.on_packet(sq, domain, packet),
             Of::Ud(ud) => ud.on_packet(&sq.qp, domain, arrived),
@@ -156,10 +186,14 @@ impl Transport {
 
     /// Sends what is due and takes new WQEs, as far as the link has room.
     pub(crate) fn visit(&mut self, sq: &mut SendQueue, cx: &mut StepContext<'_>) -> Visit {
+        if let Of::Local(local) = &mut self.service {
+            return local.visit(sq, cx);
+        }
         let qp = sq.qp.clone();
         let regions = qp.mrs.read();
         let domain = Domain::of(&qp, &regions);
         let mut visit = match &mut self.service {
+            Of::Local(_) => Visit::Idle,
             Of::Rc(rc) => rc.visit(sq, cx, domain),
             Of::Uc(uc) => uc.visit(sq, cx, domain),
             Of::Ud(ud) => ud.visit(sq, cx, domain),
@@ -168,7 +202,7 @@ impl Transport {
         let umr = match &mut self.service {
             Of::Rc(rc) => rc.umr(),
             Of::Uc(uc) => uc.umr(),
-            Of::Ud(_) => None,
+            Of::Local(_) | Of::Ud(_) => None,
         };
         if let Some(message) = umr {
             umr::execute(message, sq, cx.scratch);
@@ -196,7 +230,7 @@ impl Transport {
         match &self.service {
             Of::Rc(rc) => rc.on_way(),
             Of::Uc(uc) => uc.on_way(),
-            Of::Ud(_) => (0, None),
+            Of::Local(_) | Of::Ud(_) => (0, None),
         }
     }
 

@@ -89,6 +89,51 @@ impl<'a> Domain<'a> {
         Ok(())
     }
 
+    /// Visits the memory, and the bytes in the WQE, that hold bytes `skip..skip + want` of the pieces; `each` is told
+    /// where they begin in what is wanted.
+    pub(crate) fn sources<'p>(
+        self,
+        pieces: impl Iterator<Item = Piece<'p>>,
+        (skip, want): (usize, usize),
+        mut each: impl FnMut(Source<'_>, usize) -> Result<(), Vendor>,
+    ) -> Result<(), Vendor> {
+        let lengths = |piece: &Piece<'_>| match piece {
+            Piece::Data(sge) => sge.bytes as usize,
+            Piece::Inline(bytes) => bytes.len(),
+        };
+        for (piece, part, mut at) in parts(pieces, lengths, skip, want) {
+            match piece {
+                Piece::Inline(bytes) => each(Source::Bytes(&bytes[part]), at)?,
+                Piece::Data(sge) => {
+                    let key = (sge.lkey.0, sge.addr, sge.bytes);
+                    self.regions.walk(self.user, key, part, Right::Gather, &mut |span, n| {
+                        at += n;
+                        each(Source::Memory(span, n), at - n)
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits the memory that takes bytes `skip..skip + have` of the entries, as far as they go, with its length and
+    /// where it begins in what there is.
+    pub(crate) fn places(
+        self,
+        entries: impl Iterator<Item = Sge>,
+        (skip, have): (usize, usize),
+        mut each: impl FnMut(Span<'_>, usize, usize) -> Result<(), Vendor>,
+    ) -> Result<(), Vendor> {
+        for (sge, part, mut at) in parts(entries, |sge| sge.bytes as usize, skip, have) {
+            let key = (sge.lkey.0, sge.addr, sge.bytes);
+            self.regions.walk(self.user, key, part, Right::LocalWrite, &mut |span, n| {
+                at += n;
+                each(span, n, at - n)
+            })?;
+        }
+        Ok(())
+    }
+
     /// Copies `into.len()` bytes from byte `skip` of the pieces on.
     pub(crate) fn gather<'p>(
         self,
@@ -96,25 +141,16 @@ impl<'a> Domain<'a> {
         skip: usize,
         into: &mut [u8],
     ) -> Result<(), Vendor> {
-        let lengths = |piece: &Piece<'_>| match piece {
-            Piece::Data(sge) => sge.bytes as usize,
-            Piece::Inline(bytes) => bytes.len(),
-        };
-        for (piece, part, at) in parts(pieces, lengths, skip, into.len()) {
-            let into = &mut into[at..at + part.len()];
-            match piece {
-                Piece::Inline(bytes) => into.copy_from_slice(&bytes[part]),
-                Piece::Data(sge) => {
-                    let (key, mut done) = ((sge.lkey.0, sge.addr, sge.bytes), 0);
-                    self.regions.walk(self.user, key, part, Right::Gather, &mut |span, n| {
-                        done += n;
-                        let into = &mut into[done - n..done];
-                        span.mem.read(span.offset, into).map_err(|_| Vendor::Dma)
-                    })?;
+        self.sources(pieces, (skip, into.len()), |source, at| {
+            let into = &mut into[at..at + source.bytes()];
+            match source {
+                Source::Bytes(bytes) => into.copy_from_slice(bytes),
+                Source::Memory(span, _) => {
+                    span.mem.read(span.offset, into).map_err(|_| Vendor::Dma)?;
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Copies bytes to the entries, from byte `skip` of them on, as far as they go.
@@ -124,14 +160,34 @@ impl<'a> Domain<'a> {
         skip: usize,
         from: &[u8],
     ) -> Result<(), Vendor> {
-        for (sge, part, at) in parts(entries, |sge| sge.bytes as usize, skip, from.len()) {
-            let (key, mut done) = ((sge.lkey.0, sge.addr, sge.bytes), at);
-            self.regions.walk(self.user, key, part, Right::LocalWrite, &mut |span, n| {
-                done += n;
-                span.mem.write(span.offset, &from[done - n..done]).map_err(|_| Vendor::Dma)
-            })?;
+        self.places(entries, (skip, from.len()), |span, n, at| {
+            span.mem.write(span.offset, &from[at..at + n]).map_err(|_| Vendor::Dma)
+        })
+    }
+}
+
+/// Where a part of a message comes from.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    Memory(Span<'a>, usize),
+    /// Inline in the WQE.
+    Bytes(&'a [u8]),
+}
+
+impl Source<'_> {
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Memory(_, n) => *n,
+            Self::Bytes(bytes) => bytes.len(),
         }
-        Ok(())
+    }
+
+    /// Copies `bytes` of them from byte `skip` on.
+    pub(crate) fn copy_to(self, skip: usize, to: Span<'_>, bytes: usize) -> Result<(), MemError> {
+        match self {
+            Self::Memory(span, _) => span.plus(skip).copy_to(to, bytes),
+            Self::Bytes(from) => to.mem.write(to.offset, &from[skip..skip + bytes]),
+        }
     }
 }
 

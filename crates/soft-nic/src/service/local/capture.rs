@@ -13,12 +13,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::link::pcap::Pcap;
-use crate::objects::mr::User;
 use crate::objects::qp::Qp;
 use crate::service::local::execute::Message;
 use crate::service::local::responder::Refusal;
 use crate::service::outstanding::{self, atomic_operation};
-use crate::service::payload::Domain;
 use crate::vendor::Vendor;
 use bellpush_nic::{Mtu, QpType};
 use bellpush_wire::cqe::Syndrome as Cause;
@@ -177,7 +175,7 @@ impl State {
             );
             headers.bth.ack_req = way.service == Service::Rc && index + 1 == packets;
             self.packet(&way, &headers, part.len(), |into| {
-                local(msg).gather(wqe.pieces(msg.bytes), part.start, into)
+                msg.domain.gather(wqe.pieces(msg.bytes), part.start, into)
             })?;
         }
         Ok(())
@@ -188,7 +186,7 @@ impl State {
         if msg.wqe.opcode != Opcode::RdmaRead {
             let mut old = [0; 8];
             let into = &mut old[..msg.wqe.bytes as usize];
-            let _ = local(msg).gather(msg.wqe.pieces(msg.bytes), 0, into); // was written just now
+            let _ = msg.domain.gather(msg.wqe.pieces(msg.bytes), 0, into); // was written just now
             let mut headers = way.headers(Operation::AtomicAcknowledge, first);
             (headers.ext.aeth, headers.ext.atomic_ack) = (Some(aeth), Some(returned(msg.wqe, old)));
             return self.packet(&way, &headers, 0, |_| Ok(()));
@@ -200,7 +198,7 @@ impl State {
             let mut headers = way.headers(Operation::read_response(at), first.plus(index));
             headers.ext.aeth = (at != Position::Middle).then_some(aeth);
             self.packet(&way, &headers, part.len(), |into| {
-                local(msg).gather(msg.wqe.pieces(msg.bytes), part.start, into)
+                msg.domain.gather(msg.wqe.pieces(msg.bytes), part.start, into)
             })?;
         }
         Ok(())
@@ -228,10 +226,6 @@ impl Way {
     fn headers(&self, operation: Operation, psn: Psn) -> Headers {
         Headers::new(Bth::new(Packet::new(self.service, operation), self.dest, psn))
     }
-}
-
-fn local<'a>(msg: &Message<'a>) -> Domain<'a> {
-    Domain { regions: msg.local, user: User { pd: msg.pd, qpn: Qpn(msg.from.1) } }
 }
 
 fn host(nic: u64) -> Ipv4Addr {

@@ -2,11 +2,13 @@
 
 use bellpush_mem::MemError;
 use bellpush_wire::cqe::Syndrome;
-use bellpush_wire::wqe::{Opcode, Piece, Remote, Sge, Wqe};
+use bellpush_wire::wqe::{Opcode, Remote, Wqe};
 
-use crate::objects::mr::{Regions, Right, Span};
+use crate::objects::mr::{Regions, Span};
 use crate::objects::qp::Qp;
 use crate::service::local::responder::{self, Refusal};
+use crate::service::outstanding::entries;
+use crate::service::payload::Domain;
 use crate::vendor::Vendor;
 
 /// A checked request with its payload's bytes and regions.
@@ -14,11 +16,10 @@ pub(crate) struct Message<'a> {
     pub(crate) wqe: &'a Wqe,
     /// What the WQE was parsed from.
     pub(crate) bytes: &'a [u8],
-    /// Regions of the requester.
-    pub(crate) local: &'a Regions,
-    /// The requester's NIC and queue pair, and its protection domain.
+    /// Regions of the requester, as its queue pair may use them.
+    pub(crate) domain: Domain<'a>,
+    /// The requester's NIC and queue pair.
     pub(crate) from: (u64, u32),
-    pub(crate) pd: u32,
 }
 
 /// Carries a request out at the peer.
@@ -43,24 +44,19 @@ pub(crate) fn execute(msg: &Message<'_>, peer: &Qp, remote: &Regions) -> Result<
     }
 }
 
-impl<'a> Message<'a> {
+impl Message<'_> {
     pub(crate) fn remote(&self) -> Remote {
         self.wqe.remote.expect("the opcode was parsed with a remote address")
     }
 
-    /// The place of an entry; it was checked, and stays registered under the table's lock.
-    fn span(&self, sge: &Sge) -> Span<'a> {
-        let span = self.local.resolve(self.pd, sge.lkey.0, sge.addr, sge.bytes, Right::Gather);
-        span.expect("local entries were checked under the same lock")
-    }
-
     /// Copies the payload to one place.
     pub(crate) fn gather(&self, to: Span<'_>) -> Result<(), MemError> {
-        let mut at = 0;
-        for piece in self.wqe.pieces(self.bytes) {
-            at += move_piece(&self.source(piece), 0, to.plus(at), usize::MAX)?;
-        }
-        Ok(())
+        let (pieces, all) = (self.wqe.pieces(self.bytes), (0, usize::MAX));
+        moved(|told| {
+            self.domain.sources(pieces, all, |source, at| {
+                told(source.copy_to(0, to.plus(at), source.bytes()))
+            })
+        })
     }
 
     /// Copies the payload to several places, one after the other, as far as it goes.
@@ -68,80 +64,55 @@ impl<'a> Message<'a> {
         &self,
         mut to: impl Iterator<Item = (Span<'s>, usize)>,
     ) -> Result<(), MemError> {
+        let (pieces, all) = (self.wqe.pieces(self.bytes), (0, usize::MAX));
         let mut room: Option<(Span<'s>, usize)> = None;
-        for piece in self.wqe.pieces(self.bytes) {
-            let source = self.source(piece);
-            let mut done = 0;
-            while done < source.bytes() {
-                let Some((span, left)) = room.take().filter(|r| r.1 > 0).or_else(|| to.next())
-                else {
-                    return Ok(()); // lengths were compared before
-                };
-                let n = move_piece(&source, done, span, left)?;
-                done += n;
-                room = Some((span.plus(n), left - n));
-            }
-        }
-        Ok(())
+        moved(|told| {
+            self.domain.sources(pieces, all, |source, _| {
+                let mut done = 0;
+                while done < source.bytes() {
+                    let Some((span, left)) = room.take().filter(|r| r.1 > 0).or_else(|| to.next())
+                    else {
+                        return Ok(()); // lengths were compared before
+                    };
+                    let n = (source.bytes() - done).min(left);
+                    told(source.copy_to(done, span, n))?;
+                    done += n;
+                    room = Some((span.plus(n), left - n));
+                }
+                Ok(())
+            })
+        })
     }
 
     /// Copies from one place to the local entries.
     pub(crate) fn scatter(&self, from: Span<'_>) -> Result<(), MemError> {
-        let mut at = 0;
-        for piece in self.wqe.pieces(self.bytes) {
-            let Piece::Data(sge) = piece else { continue };
-            let n = sge.bytes as usize;
-            from.plus(at).copy_to(self.span(&sge), n)?;
-            at += n;
-        }
-        Ok(())
+        let (entries, all) = (entries(self.wqe, self.bytes), (0, usize::MAX));
+        moved(|told| {
+            self.domain.places(entries, all, |span, n, at| told(from.plus(at).copy_to(span, n)))
+        })
     }
 
     /// Copies bytes to the local entries.
-    pub(crate) fn scatter_bytes(&self, mut from: &[u8]) -> Result<(), MemError> {
-        for piece in self.wqe.pieces(self.bytes) {
-            let Piece::Data(sge) = piece else { continue };
-            let to = self.span(&sge);
-            let (now, later) = from.split_at(from.len().min(sge.bytes as usize));
-            to.mem.write(to.offset, now)?;
-            from = later;
-        }
-        Ok(())
-    }
-
-    fn source(&self, piece: Piece<'a>) -> Source<'a> {
-        match piece {
-            Piece::Data(sge) => Source::Memory(self.span(&sge), sge.bytes as usize),
-            Piece::Inline(bytes) => Source::Bytes(bytes),
-        }
+    pub(crate) fn scatter_bytes(&self, from: &[u8]) -> Result<(), MemError> {
+        let (entries, all) = (entries(self.wqe, self.bytes), (0, from.len()));
+        moved(|told| {
+            self.domain.places(entries, all, |span, n, at| {
+                told(span.mem.write(span.offset, &from[at..at + n]))
+            })
+        })
     }
 }
 
-enum Source<'a> {
-    Memory(Span<'a>, usize),
-    Bytes(&'a [u8]),
-}
-
-impl Source<'_> {
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Memory(_, n) => *n,
-            Self::Bytes(bytes) => bytes.len(),
-        }
-    }
-}
-
-/// Copies a piece from byte `skip` on, at most `most` bytes; returns how many.
-fn move_piece(
-    from: &Source<'_>,
-    skip: usize,
-    to: Span<'_>,
-    most: usize,
-) -> Result<usize, MemError> {
-    let n = (from.bytes() - skip).min(most);
-    match from {
-        Source::Memory(span, _) => span.plus(skip).copy_to(to, n)?,
-        Source::Bytes(bytes) => to.mem.write(to.offset, &bytes[skip..skip + n])?,
-    }
-    Ok(n)
+/// The memory's own error of a move between entries that were checked, under the same lock.
+fn moved(
+    visit: impl FnOnce(&mut dyn FnMut(Result<(), MemError>) -> Result<(), Vendor>) -> Result<(), Vendor>,
+) -> Result<(), MemError> {
+    let mut failed = None;
+    let visited = visit(&mut |moved| {
+        moved.map_err(|error| {
+            failed = Some(error);
+            Vendor::Dma
+        })
+    });
+    visited.map_err(|_| failed.expect("local entries were checked under the same lock"))
 }

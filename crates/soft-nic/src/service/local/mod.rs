@@ -1,13 +1,12 @@
 //! The in-process link: NICs of one process, and messages between their queue pairs.
 //!
 //! A message moves as a whole and directly: the requester's engine resolves the peer's keys and
-//! copies from the local regions to the remote ones, without packets in between. Another link can
-//! stand beside it: it takes the same checked [`Message`](execute::Message) on the requester's side and ends in the
-//! same responder functions.
+//! copies from the local regions to the remote ones, without packets in between.
 
 pub(crate) mod capture;
 pub(crate) mod coalesce;
 pub(crate) mod execute;
+pub(crate) mod requester;
 pub(crate) mod responder;
 
 use std::collections::HashMap;
