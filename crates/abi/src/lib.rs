@@ -7,7 +7,7 @@
 //! | [`entry`] | `kernels/entry/args.h` | the verbs that the host requests |
 //! | [`collective`] | `kernels/collective/collective.h` | all-reduce |
 //! | [`engine`] | `kernels/engine/engine.h` | the software NIC's engine on a GPU |
-//! | [`bench`] | `kernels/bench/args.h` | kernels that measure and test |
+//! | [`bench`](mod@bench) | `kernels/bench/args.h` | kernels that measure and test |
 //!
 //! Tests compare sizes, offsets and constants with the C side (`tests/wire/header.rs`, `tests/wire/mlx5_layout.rs`).
 
