@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -39,6 +40,13 @@ impl Scratch {
         for file in &listed {
             let (here, there) = (from.join(file), scratch.tree.join(file));
             let bad = |e| format!("{}: {e}", there.display());
+            if let Ok(to) = fs::read_link(&here) {
+                if fs::read_link(&there).ok().as_ref() != Some(&to) {
+                    fs::create_dir_all(there.parent().expect("within the tree")).map_err(bad)?;
+                    symlink(to, &there).map_err(bad)?;
+                }
+                continue;
+            }
             let new = fs::read(&here).map_err(|e| format!("{}: {e}", here.display()))?;
             // An equal file keeps its time, by which cargo knows that nothing is to be done.
             if fs::read(&there).ok().as_ref() != Some(&new) {
@@ -55,8 +63,9 @@ impl Scratch {
     fn remove_others(&self, folder: &Path, listed: &BTreeSet<PathBuf>) -> Result<(), String> {
         let bad = |e| format!("{}: {e}", folder.display());
         for entry in fs::read_dir(folder).map_err(bad)? {
-            let path = entry.map_err(bad)?.path();
-            if path.is_dir() {
+            let entry = entry.map_err(bad)?;
+            let path = entry.path();
+            if entry.file_type().map_err(bad)?.is_dir() {
                 self.remove_others(&path, listed)?;
             } else if !listed.contains(path.strip_prefix(&self.tree).expect("within it")) {
                 fs::remove_file(&path).map_err(bad)?;
@@ -145,7 +154,8 @@ fn git_files(tree: &Path) -> Result<BTreeSet<PathBuf>, String> {
     let names = String::from_utf8(out.stdout).map_err(|_| "a file's name is no UTF-8")?;
     let files = names.split_terminator('\0').map(PathBuf::from);
     // One that was deleted and not yet taken out of the index is listed all the same.
-    Ok(files.filter(|file| tree.join(file).is_file()).collect())
+    let there = |file: &PathBuf| fs::symlink_metadata(tree.join(file)).is_ok_and(|it| !it.is_dir());
+    Ok(files.filter(there).collect())
 }
 
 fn first_error(log: &str) -> String {
@@ -219,6 +229,9 @@ mod tests {
         write(".gitignore", "/target\n");
         write("kept", "1");
         write("gone", "1");
+        fs::create_dir(from.path().join("folder")).unwrap();
+        write("folder/file", "1");
+        symlink("folder", from.path().join("link")).unwrap();
         git(&["add", "."]);
         let names = |scratch: &Scratch| {
             let mut names: Vec<_> = fs::read_dir(&scratch.tree)
@@ -229,7 +242,7 @@ mod tests {
             names
         };
         let scratch = Scratch::copy(from.path(), vec![]).unwrap();
-        assert_eq!(names(&scratch), [".gitignore", "gone", "kept"]);
+        assert_eq!(names(&scratch), [".gitignore", "folder", "gone", "kept", "link"]);
         let time = || fs::metadata(scratch.tree.join(".gitignore")).unwrap().modified().unwrap();
         let before = time();
 
@@ -238,8 +251,10 @@ mod tests {
         fs::remove_file(from.path().join("gone")).unwrap();
         write("new", "1");
         let scratch = Scratch::copy(from.path(), vec![]).unwrap();
-        assert_eq!(names(&scratch), [".gitignore", "kept", "new"]);
+        assert_eq!(names(&scratch), [".gitignore", "folder", "kept", "link", "new"]);
         assert_eq!(fs::read(scratch.tree.join("kept")).unwrap(), b"1");
         assert_eq!(time(), before, "an equal file was written");
+        assert_eq!(fs::read_link(scratch.tree.join("link")).unwrap(), Path::new("folder"));
+        assert_eq!(fs::read(scratch.tree.join("link/file")).unwrap(), b"1");
     }
 }
