@@ -9,7 +9,7 @@ mod aim;
 use std::process::ExitCode;
 
 use bellpush::pcie::scale::{Algorithm, Cost, dgx_cluster};
-use bellpush::pcie::sim::{Load, Params, Path, Program, Rig, RigSpec, Step, Until, predict};
+use bellpush::pcie::sim::{Load, Params, PathModel, Program, Rig, RigSpec, Step, Until, predict};
 use bellpush::pcie::topology::builtin;
 use criterion::{Criterion, Throughput};
 
@@ -46,7 +46,7 @@ fn operations(c: &mut Criterion) {
         let topology = builtin(name).unwrap();
         let (gpu, nic) = (topology.find("gpu0").unwrap(), topology.find("nic0").unwrap());
         let spec = RigSpec { topology: &topology, gpu, nic, params: &params, seed: 1 };
-        for path in [Path::PushInband, Path::Pull] {
+        for path in [PathModel::PushInband, PathModel::Pull] {
             group.bench_function(format!("{name}/{}/4096", path.name()), |b| {
                 aim::iter(b, "predict", 1, || predict(spec, path, 4096, 1).unwrap());
             });

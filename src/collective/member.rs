@@ -10,7 +10,7 @@ use super::{Algorithm, Error};
 use crate::abi::collective::{CHANNEL_BYTES, CollStatus, SHARED_BYTES};
 use crate::abi::wire::DeviceEndpoint;
 use crate::gpu::{Gpu, MAX_BLOCK, Module};
-use crate::nic::Nic;
+use crate::nic::{Nic, NicError, Order};
 use crate::transport::{self, Data, Endpoint, Kick, Memory, Path};
 
 /// Most ranks of a communicator: each has queue pairs to every other one.
@@ -229,7 +229,8 @@ impl Member {
     /// list.
     ///
     /// # Errors
-    /// [`Error::Option`] for a value out of range, and errors of the GPU and the NICs.
+    /// [`Error::Option`] for a value out of range, [`NicError::Unsupported`] on a card, and errors of the GPU and the
+    /// NICs.
     pub fn new(
         gpu: &Arc<Gpu>,
         nics: &[Arc<dyn Nic>],
@@ -239,6 +240,14 @@ impl Member {
     ) -> Result<Self, Error> {
         options.check(rank, ranks)?;
         let nic = one_kind(nics)?;
+        if nic.order() == Order::Strict {
+            let what = "all-reduce: its kernels are for NICs that take the later of doorbell record and doorbell";
+            return Err(transport::Error::from(NicError::Unsupported {
+                nic: nic.name().into(),
+                what,
+            })
+            .into());
+        }
         let channels = options.channels;
         // A communicator of one rank copies on all channels, and sends nothing.
         let sending = if ranks == 1 { 1 } else { channels };

@@ -11,6 +11,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use crate::preloaded;
+use bellpush::collective::Member;
 use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::mem::{Dma, HostMem, MemError, View};
 use bellpush::nic::mlx5::{DeviceName, Mlx5Error, Mlx5Nic, devices};
@@ -391,6 +392,17 @@ fn all_of_it_passes_on_the_software_device() {
     running.wait(6 * WAIT); // a test of them may hang: that is what some are about
     let ended = running.end();
     assert_eq!(ended.code, Some(0), "{}", ended.text);
+}
+
+#[test]
+fn all_reduce_refuses_a_card_before_it_makes_anything() {
+    let Some(nic) = device() else { return };
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    let nic: Arc<dyn Nic> = nic;
+    let options = bellpush::collective::Options::new("push/kernel".parse().unwrap());
+    let made = Member::new(&gpu, std::slice::from_ref(&nic), 0, 2, &options);
+    let why = made.err().expect("it is refused").to_string();
+    assert!(why.contains("cannot take all-reduce") && why.contains(nic.name()), "{why}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
     Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_RESIDUALS, HOST_ROWS, HopPath, LAYOUT,
-    Metric, NO_CARD, NfpHost, Params, Path, RigSpec, SweepRow, crossings, losses, sensitivity,
+    Metric, NO_CARD, NfpHost, Params, PathModel, RigSpec, SweepRow, crossings, losses, sensitivity,
     simulate_curve, simulate_hop, simulate_host_row, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_toml};
@@ -137,11 +137,11 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let sizes: Vec<u32> = args.sizes.iter().map(|s| parse_size(s)).collect::<Result<_>>()?;
     let mut paths = Vec::new();
     for name in &args.path {
-        let found = Path::ALL.into_iter().find(|p| p.name() == name);
+        let found = PathModel::ALL.into_iter().find(|p| p.name() == name);
         paths.push(found.ok_or_else(|| format!("--path {name}: unknown"))?);
     }
     if paths.is_empty() {
-        paths = Path::ALL.into();
+        paths = PathModel::ALL.into();
     }
     let mut names = args.topology.clone();
     if names.is_empty() {
@@ -184,10 +184,12 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
                 }
             }
         } else if args.sensitivity {
-            for push in [Path::PushKernel, Path::PushInband] {
+            for push in [PathModel::PushKernel, PathModel::PushInband] {
                 for &bytes in &sizes {
                     // Without pull there is nothing to compare.
-                    let Ok(rows) = sensitivity(spec, push, Path::Pull, bytes) else { continue };
+                    let Ok(rows) = sensitivity(spec, push, PathModel::Pull, bytes) else {
+                        continue;
+                    };
                     for row in rows {
                         results.push(json!({
                             "topology": topology.name, "push": push, "bytes": bytes,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Access, Curve, H200_CURVES, Machine, Params, Path, Pattern, Probe, RigSpec, SweepRow, Target,
-    crossings, predict, predict_probe, window_needed_bytes,
+    Access, Curve, H200_CURVES, Machine, Params, PathModel, Pattern, Probe, RigSpec, SweepRow,
+    Target, crossings, predict, predict_probe, window_needed_bytes,
 };
 use bellpush_cli::report::chart::{Chart, Line, Quantity};
 use bellpush_cli::report::page::{Section, Table, page};
@@ -44,18 +44,18 @@ impl Swept {
         for kib in WINDOWS_KIB {
             let params = Params { window_kib: f64::from(kib), ..spec.params.clone() };
             let bytes = f64::from(kib) * 1024.0;
-            if let Some(p) = with(&params, Path::PushInband, MESSAGE_BYTES, in_flight) {
+            if let Some(p) = with(&params, PathModel::PushInband, MESSAGE_BYTES, in_flight) {
                 window[0].push((bytes, p.gb_per_s));
             }
             // A slot is in use from its first store until its credit returns.
-            if let Some(p) = with(&params, Path::PushInband, 4096, 1) {
+            if let Some(p) = with(&params, PathModel::PushInband, 4096, 1) {
                 window[1].push((bytes, bytes / p.completed_ns));
             }
         }
         let mut tags = Vec::new();
         for n in TAGS {
             let params = Params { nic_tags: f64::from(n), ..spec.params.clone() };
-            if let Some(p) = with(&params, Path::Pull, MESSAGE_BYTES, in_flight) {
+            if let Some(p) = with(&params, PathModel::Pull, MESSAGE_BYTES, in_flight) {
                 tags.push((f64::from(n), p.gb_per_s));
             }
         }
@@ -69,7 +69,7 @@ impl Swept {
     }
 
     fn section(&self) -> Result<Section> {
-        let line = |path: Path, value: fn(&SweepRow) -> Option<f64>| Line {
+        let line = |path: PathModel, value: fn(&SweepRow) -> Option<f64>| Line {
             label: path.name().into(),
             points: self
                 .rows
@@ -83,7 +83,7 @@ impl Swept {
             x_name: "message size",
             x: Quantity::Bytes,
             y,
-            lines: Path::ALL.into_iter().map(|path| line(path, value)).collect(),
+            lines: PathModel::ALL.into_iter().map(|path| line(path, value)).collect(),
             remarks: Vec::new(),
         };
         let latency = chart(

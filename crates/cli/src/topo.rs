@@ -2,7 +2,7 @@
 
 use std::path::{Path as FsPath, PathBuf};
 
-use bellpush::pcie::sim::{LAYOUT, NO_CARD, Params, Path, RigSpec, predict};
+use bellpush::pcie::sim::{LAYOUT, NO_CARD, Params, PathModel, RigSpec, predict};
 use bellpush::pcie::topology::{
     BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_sysfs, from_toml, to_svg, to_text,
 };
@@ -65,13 +65,13 @@ fn advise(topology: &Topology, gpu: NodeId, nic: NodeId) -> Vec<Advice> {
     let spec = RigSpec { topology, gpu, nic, params: &params, seed: 1 };
     let of = |bytes| {
         let mut ns = Vec::new();
-        for path in Path::ALL {
+        for path in PathModel::ALL {
             // A path that does not exist here is part of the answer, not a failure.
             let p = predict(spec, path, bytes, 1).ok().flatten();
             ns.push((path.name(), p.map(|p| p.completed_ns)));
         }
         // A path that no card supports is shown, but not recommended.
-        let on_a_card = Path::ALL.iter().zip(&ns).filter(|(path, _)| path.on_a_card());
+        let on_a_card = PathModel::ALL.iter().zip(&ns).filter(|(path, _)| path.on_a_card());
         let known = on_a_card.filter_map(|(_, &(name, ns))| Some((name, ns?)));
         let best = known.min_by(|a, b| a.1.total_cmp(&b.1)).map_or("none", |b| b.0);
         let id = |n| topology.node(n).id.clone();

@@ -32,7 +32,7 @@ pub use h200::{
     simulate_doorbell, simulate_hop,
 };
 pub use hosts::{HOST_RESIDUALS, HOST_ROWS, HostRow, Metric, NfpHost, simulate_host_row};
-pub use ops::{LAYOUT, NO_CARD, Path, Prediction, predict};
+pub use ops::{LAYOUT, NO_CARD, PathModel, Prediction, predict};
 pub use params::{ParamError, Params};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
 

@@ -8,10 +8,10 @@
 use super::build::{Host, MTU_BYTES, Rig, RigSpec};
 use super::{Load, LoadResult, Params, Program, SimError, Step, TaskId, Until};
 
-/// Mover of the data, and kick of the NIC.
+/// The model of a path: mover of the data, and kick of the NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub enum Path {
+pub enum PathModel {
     /// Payload into the window, system fence, WQE, DBR, fence, doorbell, WQE fetch.
     #[cfg_attr(feature = "serde", serde(rename = "push/kernel"))]
     PushKernel,
@@ -36,7 +36,7 @@ pub const LAYOUT: &str = "push/kernel and pull: modelled with WQE and doorbell r
 pub const NO_CARD: &str = "push/inband and push/blueflame: modelled as the software NIC takes them, without a fence; no card \
      does (on a card BlueFlame saves the WQE's fetch and no fence)";
 
-impl Path {
+impl PathModel {
     /// All paths.
     pub const ALL: [Self; 5] =
         [Self::PushKernel, Self::PushInband, Self::PushBlueflame, Self::Pull, Self::Staged];
@@ -99,7 +99,7 @@ const STAGE_BYTES: u32 = 64 << 10;
 /// the path cannot carry the size; an error where the path cannot exist on the topology.
 pub fn predict(
     spec: RigSpec<'_>,
-    path: Path,
+    path: PathModel,
     bytes: u32,
     in_flight: u32,
 ) -> Result<Option<Prediction>, SimError> {
@@ -126,7 +126,7 @@ pub fn predict(
 
 fn measure(
     spec: RigSpec<'_>,
-    path: Path,
+    path: PathModel,
     bytes: u32,
     window: u32,
     count: u64,
@@ -240,16 +240,16 @@ fn line_write(from: super::EndpointId, to: super::EndpointId, bytes: u32, addr: 
 }
 
 /// The program of one operation, which may use `share` bytes of the window.
-fn program(rig: &Rig, p: &Params, path: Path, bytes: u32, share: u32) -> Program {
+fn program(rig: &Rig, p: &Params, path: PathModel, bytes: u32, share: u32) -> Program {
     let g = Program::new(u64::from(bytes));
     let (near, far, mrrs_bytes) = (rig.near, rig.far, rig.mrrs_bytes);
     let peer_reads = rig.peer_reads;
     let (wired, landed) = (Vec::new(), Vec::new());
     let mut w = Writer { g, p, near, far, mrrs_bytes, peer_reads, wired, landed };
     match path {
-        Path::PushInband => inband(&mut w, bytes, share),
-        Path::PushKernel => push_kernel(&mut w, bytes, share),
-        Path::PushBlueflame => {
+        PathModel::PushInband => inband(&mut w, bytes, share),
+        PathModel::PushKernel => push_kernel(&mut w, bytes, share),
+        PathModel::PushBlueflame => {
             // Control segment, remote address and inline header, in 64 B stores.
             let total = (bytes + 36).next_multiple_of(64);
             let built = w.delay(p.post_ns, &[]);
@@ -265,14 +265,14 @@ fn program(rig: &Rig, p: &Params, path: Path, bytes: u32, share: u32) -> Program
             let begun = w.delay(p.nic_process_ns, &[stored]);
             w.send(bytes, 0, begun);
         }
-        Path::Pull => {
+        PathModel::Pull => {
             let wqe = w.ring(&[]);
             for (addr, n) in chunks(bytes, MTU_BYTES) {
                 let here = w.fetch(near.hbm, n, addr, wqe);
                 w.send(n, addr, here);
             }
         }
-        Path::Staged => staged(&mut w, bytes),
+        PathModel::Staged => staged(&mut w, bytes),
     }
     finish(w)
 }
@@ -379,7 +379,7 @@ mod tests {
     use super::*;
     use crate::topology::{BUILTIN_NAMES, builtin};
 
-    fn ns(name: &str, path: Path, bytes: u32, params: &Params) -> Result<f64, SimError> {
+    fn ns(name: &str, path: PathModel, bytes: u32, params: &Params) -> Result<f64, SimError> {
         let t = builtin(name).unwrap();
         let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
         let spec = RigSpec { topology: &t, gpu, nic, params, seed: 1 };
@@ -390,7 +390,9 @@ mod tests {
     fn every_path_runs_on_every_builtin_that_has_it() {
         let params = Params::default();
         for name in BUILTIN_NAMES {
-            for path in [Path::PushKernel, Path::PushInband, Path::Pull, Path::Staged] {
+            for path in
+                [PathModel::PushKernel, PathModel::PushInband, PathModel::Pull, PathModel::Staged]
+            {
                 match ns(name, path, 4096, &params) {
                     Ok(ns) => assert!(ns > 1000.0 && ns < 50_000.0, "{name} {path:?} {ns}"),
                     // A client CPU forwards no peer reads, so its NIC cannot fetch from the GPU.
@@ -399,7 +401,7 @@ mod tests {
                 }
             }
         }
-        let desktop = ns("desktop", Path::PushInband, 4096, &params);
+        let desktop = ns("desktop", PathModel::PushInband, 4096, &params);
         assert!(desktop.is_ok(), "posted writes pass: {desktop:?}");
     }
 
@@ -407,11 +409,11 @@ mod tests {
     fn the_fence_is_what_makes_push_lose() {
         let p = Params::default();
         let t = "two-root-complexes";
-        let kernel = ns(t, Path::PushKernel, 64, &p).unwrap();
-        let pull = ns(t, Path::Pull, 64, &p).unwrap();
-        let inband = ns(t, Path::PushInband, 64, &p).unwrap();
+        let kernel = ns(t, PathModel::PushKernel, 64, &p).unwrap();
+        let pull = ns(t, PathModel::Pull, 64, &p).unwrap();
+        let inband = ns(t, PathModel::PushInband, 64, &p).unwrap();
         assert!(inband < pull && pull < kernel, "{inband} {pull} {kernel}");
-        let flame = ns(t, Path::PushBlueflame, 64, &p).unwrap();
+        let flame = ns(t, PathModel::PushBlueflame, 64, &p).unwrap();
         assert!(flame < pull);
     }
 
@@ -422,7 +424,8 @@ mod tests {
         let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
         let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
         let rate = |path| predict(spec, path, 1 << 20, 4).unwrap().unwrap().gb_per_s;
-        let (push, pull, staged) = (rate(Path::PushInband), rate(Path::Pull), rate(Path::Staged));
+        let (push, pull, staged) =
+            (rate(PathModel::PushInband), rate(PathModel::Pull), rate(PathModel::Staged));
         assert!(push > 5.0 * pull && staged > 5.0 * pull, "{push} {pull} {staged}");
     }
 
@@ -433,7 +436,7 @@ mod tests {
         let gb_per_s = |kib: f64| {
             let params = Params { wire_ns: 20_000.0, window_kib: kib, ..Params::default() };
             let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
-            predict(spec, Path::PushInband, 1 << 20, 4).unwrap().unwrap().gb_per_s
+            predict(spec, PathModel::PushInband, 1 << 20, 4).unwrap().unwrap().gb_per_s
         };
         let (small, large) = (gb_per_s(128.0), gb_per_s(4096.0));
         // 128 KiB in flight on a round trip of at least 40 us: at most 3.3 GB/s.
@@ -446,8 +449,8 @@ mod tests {
         let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
         let params = Params { window_kib: 16.0, ..Params::default() };
         let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
-        let alone = predict(spec, Path::PushInband, 4096, 1).unwrap().unwrap().completed_ns;
-        for path in [Path::PushInband, Path::PushKernel] {
+        let alone = predict(spec, PathModel::PushInband, 4096, 1).unwrap().unwrap().completed_ns;
+        for path in [PathModel::PushInband, PathModel::PushKernel] {
             let rate = predict(spec, path, 64 << 10, 8).unwrap().unwrap().gb_per_s;
             // Four slots, each away for at least the time of one operation alone.
             assert!(rate < 1.02 * 16384.0 / alone, "{path:?}: {rate}");
@@ -461,7 +464,7 @@ mod tests {
             let t = builtin(name).unwrap();
             let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
             let spec = RigSpec { topology: &t, gpu, nic, params: &p, seed: 1 };
-            for path in [Path::PushInband, Path::PushKernel] {
+            for path in [PathModel::PushInband, PathModel::PushKernel] {
                 let rate = predict(spec, path, 1 << 20, 8).unwrap().unwrap().gb_per_s;
                 assert!(rate < 1.01 * cap, "{name} {path:?}: {rate} over {cap}");
             }
@@ -474,8 +477,8 @@ mod tests {
         let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
         let params = Params::default();
         let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
-        assert!(predict(spec, Path::PushBlueflame, 220, 1).unwrap().is_some());
-        assert_eq!(predict(spec, Path::PushBlueflame, 221, 1), Ok(None));
-        assert_eq!(predict(spec, Path::Pull, 0, 1), Ok(None));
+        assert!(predict(spec, PathModel::PushBlueflame, 220, 1).unwrap().is_some());
+        assert_eq!(predict(spec, PathModel::PushBlueflame, 221, 1), Ok(None));
+        assert_eq!(predict(spec, PathModel::Pull, 0, 1), Ok(None));
     }
 }

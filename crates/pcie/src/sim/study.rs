@@ -1,6 +1,6 @@
 //! Studies with the simulation: sweeps, crossings, losses and their causes, sensitivity.
 
-use super::{Params, Path, Prediction, RigSpec, SimError, predict};
+use super::{Params, PathModel, Prediction, RigSpec, SimError, predict};
 use crate::topology::{Distance, Topology};
 
 /// One point of a sweep.
@@ -12,7 +12,7 @@ pub struct SweepRow {
     /// Distance between GPU and NIC.
     pub distance: Distance,
     /// Path.
-    pub path: Path,
+    pub path: PathModel,
     /// Payload, bytes.
     pub bytes: u32,
     /// Prediction; `None` where the path cannot carry the payload.
@@ -22,7 +22,12 @@ pub struct SweepRow {
 }
 
 /// Predicts every path and size.
-pub fn sweep(spec: RigSpec<'_>, paths: &[Path], sizes: &[u32], in_flight: u32) -> Vec<SweepRow> {
+pub fn sweep(
+    spec: RigSpec<'_>,
+    paths: &[PathModel],
+    sizes: &[u32],
+    in_flight: u32,
+) -> Vec<SweepRow> {
     let mut rows = Vec::new();
     for &path in paths {
         for &bytes in sizes {
@@ -49,9 +54,9 @@ pub fn sweep(spec: RigSpec<'_>, paths: &[Path], sizes: &[u32], in_flight: u32) -
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Crossing {
     /// The path that is faster up to `below_bytes`.
-    pub small: Path,
+    pub small: PathModel,
     /// The path that is faster from `above_bytes`.
-    pub large: Path,
+    pub large: PathModel,
     /// Last size at which `small` is faster.
     pub below_bytes: u32,
     /// First size at which `large` is faster.
@@ -60,7 +65,7 @@ pub struct Crossing {
 
 /// Crossings of completion latency, for every pair of paths of one topology's sweep.
 pub fn crossings(rows: &[SweepRow]) -> Vec<Crossing> {
-    let ns = |path: Path, bytes: u32| {
+    let ns = |path: PathModel, bytes: u32| {
         rows.iter()
             .find(|r| r.path == path && r.bytes == bytes)
             .and_then(|r| r.prediction.map(|p| p.completed_ns))
@@ -69,8 +74,8 @@ pub fn crossings(rows: &[SweepRow]) -> Vec<Crossing> {
     sizes.sort_unstable();
     sizes.dedup();
     let mut found = Vec::new();
-    for (i, &a) in Path::ALL.iter().enumerate() {
-        for &b in &Path::ALL[i + 1..] {
+    for (i, &a) in PathModel::ALL.iter().enumerate() {
+        for &b in &PathModel::ALL[i + 1..] {
             for pair in sizes.windows(2) {
                 let all = (ns(a, pair[0]), ns(b, pair[0]), ns(a, pair[1]), ns(b, pair[1]));
                 let (Some(a0), Some(b0), Some(a1), Some(b1)) = all else { continue };
@@ -161,9 +166,9 @@ pub struct Loss {
     /// Topology.
     pub topology: String,
     /// The slower push path.
-    pub push: Path,
+    pub push: PathModel,
     /// The faster path.
-    pub against: Path,
+    pub against: PathModel,
     /// Payload, bytes.
     pub bytes: u32,
     /// Whether the comparison is of bandwidth; else of latency.
@@ -189,8 +194,8 @@ pub fn losses(
 ) -> Result<Vec<Loss>, SimError> {
     let mut found = Vec::new();
     for &bytes in sizes {
-        let mut best: Option<(Path, f64)> = None;
-        for other in [Path::Pull, Path::Staged] {
+        let mut best: Option<(PathModel, f64)> = None;
+        for other in [PathModel::Pull, PathModel::Staged] {
             // A path that does not exist cannot be faster.
             let Ok(Some(theirs)) = predict(spec, other, bytes, in_flight) else { continue };
             let theirs = cost(theirs, throughput);
@@ -199,7 +204,7 @@ pub fn losses(
             }
         }
         let Some((against, theirs)) = best else { continue };
-        for push in [Path::PushKernel, Path::PushInband, Path::PushBlueflame] {
+        for push in [PathModel::PushKernel, PathModel::PushInband, PathModel::PushBlueflame] {
             let Some(mine) = predict(spec, push, bytes, in_flight)? else { continue };
             let mine = cost(mine, throughput);
             if mine <= theirs * 1.02 {
@@ -245,8 +250,8 @@ pub struct SensitivityRow {
 /// Changes every parameter by ±30 % and compares two paths. Rows are sorted by effect.
 pub fn sensitivity(
     spec: RigSpec<'_>,
-    push: Path,
-    other: Path,
+    push: PathModel,
+    other: PathModel,
     bytes: u32,
 ) -> Result<Vec<SensitivityRow>, SimError> {
     let ratio = |params: &Params| -> Result<f64, SimError> {
@@ -277,7 +282,7 @@ pub fn sensitivity(
 /// slot's credit returns.
 pub fn window_needed_bytes(spec: RigSpec<'_>) -> Result<u64, SimError> {
     // 4 KiB occupy a slot from the first store to the completion that the GPU sees.
-    let away = predict(spec, Path::PushInband, 4096, 1)?.map_or(0.0, |p| p.completed_ns);
+    let away = predict(spec, PathModel::PushInband, 4096, 1)?.map_or(0.0, |p| p.completed_ns);
     Ok((away * spec.params.wire_gb_per_s).ceil() as u64)
 }
 
@@ -297,10 +302,10 @@ mod tests {
         let p = Params::default();
         let found = with("two-root-complexes", &p, |s| losses(s, &[64], 1, false).unwrap());
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!((found[0].push, found[0].causes[0].0), (Path::PushKernel, Cause::Fence));
+        assert_eq!((found[0].push, found[0].causes[0].0), (PathModel::PushKernel, Cause::Fence));
         let far = Params { wire_ns: 20_000.0, window_kib: 128.0, ..p };
         let found = with("same-switch", &far, |s| losses(s, &[1 << 20], 4, true).unwrap());
-        let inband = found.iter().find(|l| l.push == Path::PushInband).unwrap();
+        let inband = found.iter().find(|l| l.push == PathModel::PushInband).unwrap();
         assert_eq!(inband.causes[0].0, Cause::Window, "{inband:?}");
     }
 
@@ -308,7 +313,7 @@ mod tests {
     fn crossings_are_where_the_order_changes() {
         let p = Params::default();
         let sizes = [64, 4096, 65536, 1 << 20];
-        let rows = with("same-switch", &p, |s| sweep(s, &Path::ALL, &sizes, 1));
+        let rows = with("same-switch", &p, |s| sweep(s, &PathModel::ALL, &sizes, 1));
         let found = crossings(&rows);
         for c in &found {
             let ns = |path, bytes| {
@@ -327,7 +332,7 @@ mod tests {
         let rate = |kib: f64| {
             let params = Params { window_kib: kib, ..p.clone() };
             with("same-root-complex", &params, |s| {
-                predict(s, Path::PushInband, 1 << 20, 4).unwrap().unwrap().gb_per_s
+                predict(s, PathModel::PushInband, 1 << 20, 4).unwrap().unwrap().gb_per_s
             })
         };
         let kib = need as f64 / 1024.0;
@@ -339,8 +344,9 @@ mod tests {
     #[test]
     fn sensitivity_moves_the_fence() {
         let p = Params::default();
-        let rows =
-            with("same-switch", &p, |s| sensitivity(s, Path::PushKernel, Path::Pull, 64).unwrap());
+        let rows = with("same-switch", &p, |s| {
+            sensitivity(s, PathModel::PushKernel, PathModel::Pull, 64).unwrap()
+        });
         let fence = rows.iter().find(|r| r.parameter == "fence_pcie_ns").unwrap();
         assert!(fence.ratio[0] < fence.ratio[1] && fence.ratio[1] < fence.ratio[2]);
         assert_eq!(rows.len(), Params::NAMES.len());

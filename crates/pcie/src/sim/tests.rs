@@ -198,7 +198,7 @@ fn same_seed_same_numbers() {
         let gpu = t.find("gpu0").unwrap();
         let nic = t.find("nic0").unwrap();
         let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed };
-        predict(spec, Path::PushKernel, 4096, 4).unwrap().unwrap()
+        predict(spec, PathModel::PushKernel, 4096, 4).unwrap().unwrap()
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
@@ -302,7 +302,7 @@ proptest! {
         let (sent, got) = rig.sim.bytes_in_out();
         prop_assert_eq!(sent, got);
         prop_assert_eq!(sent, k * 12 * u64::from(bytes));
-        for path in [Path::PushKernel, Path::PushInband, Path::Pull, Path::Staged] {
+        for path in [PathModel::PushKernel, PathModel::PushInband, PathModel::Pull, PathModel::Staged] {
             let spec = RigSpec { topology: &t, gpu, nic, params: &p, seed: 3 };
             prop_assert!(predict(spec, path, bytes, 2).unwrap().is_some());
         }

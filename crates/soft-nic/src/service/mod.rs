@@ -35,14 +35,14 @@ use bellpush_wire::{Psn, Qpn};
 
 /// The way to a connected peer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Path {
+pub(crate) struct PeerPath {
     pub(crate) route: Route,
     pub(crate) dest: Qpn,
     pub(crate) mtu: Mtu,
     pub(crate) service: Service,
 }
 
-impl Path {
+impl PeerPath {
     /// The path from queue pair `local`. Without a flow label, the source port follows from the
     /// two queue pairs' numbers.
     fn new(service: Service, local: Qpn, attributes: &Attributes) -> Option<Self> {
@@ -87,7 +87,7 @@ impl Transport {
     /// The transport of a queue pair that enters RTR; `None` without a way to its peer. `mtu` is
     /// the most that a datagram carries.
     pub(crate) fn new(kind: QpType, local: Qpn, mtu: Mtu, attributes: &Attributes) -> Option<Self> {
-        let path = |service| Path::new(service, local, attributes);
+        let path = |service| PeerPath::new(service, local, attributes);
         let service = match kind {
             QpType::Rc => Of::Rc(Box::new(Rc::new(path(Service::Rc)?, attributes))),
             QpType::XrcSend | QpType::XrcRecv => {
@@ -134,12 +134,12 @@ impl Transport {
         match &mut self.service {
             Of::Local(_) => {}
             Of::Rc(rc) => {
-                if let Some(path) = Path::new(rc.service(), self.local, attributes) {
+                if let Some(path) = PeerPath::new(rc.service(), self.local, attributes) {
                     rc.apply(path, attributes);
                 }
             }
             Of::Uc(uc) => {
-                if let Some(path) = Path::new(Service::Uc, self.local, attributes) {
+                if let Some(path) = PeerPath::new(Service::Uc, self.local, attributes) {
                     uc.apply(path);
                 }
             }

@@ -11,7 +11,7 @@ use crate::counters::DropReason;
 use crate::objects::events::Event;
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
-use crate::service::Path;
+use crate::service::PeerPath;
 use crate::service::outstanding::Outstanding;
 use crate::service::payload::Domain;
 use crate::service::reassembly::{Reassembly, Refused};
@@ -28,7 +28,7 @@ const VISIT_PACKETS: usize = 64;
 
 /// Both sides of an unreliable connection.
 pub(crate) struct Uc {
-    path: Path,
+    path: PeerPath,
     /// PSN of the next message; the message that is being sent, and its next packet.
     next: Psn,
     message: Option<Outstanding>,
@@ -39,7 +39,7 @@ pub(crate) struct Uc {
 }
 
 impl Uc {
-    pub(crate) fn new(path: Path, attributes: &Attributes) -> Self {
+    pub(crate) fn new(path: PeerPath, attributes: &Attributes) -> Self {
         Self {
             path,
             next: attributes.sq_psn,
@@ -59,7 +59,7 @@ impl Uc {
         self.next = attributes.sq_psn;
     }
 
-    pub(crate) fn apply(&mut self, path: Path) {
+    pub(crate) fn apply(&mut self, path: PeerPath) {
         self.path = path;
     }
 

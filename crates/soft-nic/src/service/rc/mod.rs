@@ -14,7 +14,7 @@ use crate::counters::DropReason;
 use crate::link::port::Port;
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
-use crate::service::Path;
+use crate::service::PeerPath;
 use crate::service::outstanding::Outstanding;
 use crate::service::payload::Domain;
 use crate::service::requester::{StepContext, Visit};
@@ -26,13 +26,13 @@ const VISIT_RESPONSES: usize = 64;
 
 /// Both sides of a reliable connection.
 pub(crate) struct Rc {
-    path: Path,
+    path: PeerPath,
     requester: Requester,
     responder: Responder,
 }
 
 impl Rc {
-    pub(crate) fn new(path: Path, attributes: &Attributes) -> Self {
+    pub(crate) fn new(path: PeerPath, attributes: &Attributes) -> Self {
         let responder = Responder::new(path, attributes);
         Self { path, requester: Requester::new(path, attributes), responder }
     }
@@ -53,7 +53,7 @@ impl Rc {
     }
 
     /// Takes over changed attributes.
-    pub(crate) fn apply(&mut self, path: Path, attributes: &Attributes) {
+    pub(crate) fn apply(&mut self, path: PeerPath, attributes: &Attributes) {
         self.path = path;
         self.requester.apply(path, attributes);
         self.responder.apply(path, attributes);

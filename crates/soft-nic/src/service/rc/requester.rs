@@ -12,7 +12,7 @@ use crate::counters::{DropReason, Live};
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::{Scratch, SendQueue};
-use crate::service::Path;
+use crate::service::PeerPath;
 use crate::service::outstanding::{
     Failure, MAX_OUTSTANDING, Outstanding, atomic_operation, entries,
 };
@@ -42,7 +42,7 @@ const ACK_EVERY: u32 = 16;
 const FIRST_NS: u64 = 4096 << 14;
 
 pub(super) struct Requester {
-    path: Path,
+    path: PeerPath,
     timeout_ns: Option<u64>,
     retry_cnt: u8,
     rnr_retry: u8,
@@ -75,7 +75,7 @@ pub(super) struct Requester {
 type Loaded = Option<Wqe>;
 
 impl Requester {
-    pub(super) fn new(path: Path, attributes: &Attributes) -> Self {
+    pub(super) fn new(path: PeerPath, attributes: &Attributes) -> Self {
         let psn = attributes.sq_psn;
         let mut requester = Self {
             path,
@@ -106,7 +106,7 @@ impl Requester {
         (self.next, self.oldest, self.sent) = (psn, psn, psn);
     }
 
-    pub(super) fn apply(&mut self, path: Path, attributes: &Attributes) {
+    pub(super) fn apply(&mut self, path: PeerPath, attributes: &Attributes) {
         self.path = path;
         self.timeout_ns = ack_timeout_ns(attributes.timeout);
         self.retry_cnt = attributes.retry_cnt;

@@ -12,7 +12,7 @@ use crate::link::port::Port;
 use crate::objects::mr::Right;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
-use crate::service::Path;
+use crate::service::PeerPath;
 use crate::service::local::responder::nak;
 use crate::service::masked;
 use crate::service::payload::{Domain, Remote};
@@ -28,7 +28,7 @@ use bellpush_wire::wqe::{Kind, MAX_MESSAGE_BYTES, Operands};
 const ACK_EVERY: u32 = 32;
 
 pub(super) struct Responder {
-    path: Path,
+    path: PeerPath,
     rnr_timer: u8,
     /// PSN expected next.
     expected: Psn,
@@ -70,7 +70,7 @@ fn invalid(vendor: Vendor) -> No {
 }
 
 impl Responder {
-    pub(super) fn new(path: Path, attributes: &Attributes) -> Self {
+    pub(super) fn new(path: PeerPath, attributes: &Attributes) -> Self {
         Self {
             path,
             rnr_timer: attributes.min_rnr_timer,
@@ -86,7 +86,7 @@ impl Responder {
         }
     }
 
-    pub(super) fn apply(&mut self, path: Path, attributes: &Attributes) {
+    pub(super) fn apply(&mut self, path: PeerPath, attributes: &Attributes) {
         self.path = path;
         self.rnr_timer = attributes.min_rnr_timer;
         self.replay.set_limit(attributes.max_dest_rd_atomic);
@@ -385,7 +385,7 @@ mod tests {
     fn an_answer_is_forgotten_when_its_psn_comes_round() {
         let route = Route { to: IpAddr::from([127, 0, 0, 1]), fields: Fields::default() };
         let mtu = Mtu::new(256).unwrap();
-        let path = Path { route, dest: Qpn(1), mtu, service: Service::Rc };
+        let path = PeerPath { route, dest: Qpn(1), mtu, service: Service::Rc };
         let attributes = Attributes { max_dest_rd_atomic: 4, ..Attributes::default() };
         let mut responder = Responder::new(path, &attributes);
         let answer = |responder: &mut Responder, packets, what| {
