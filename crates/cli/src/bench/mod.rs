@@ -51,7 +51,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "10000", allow_negative_numbers = true)]
     pub messages: u64,
     /// Time limit of a row in seconds; a row that reaches it has fewer messages
-    #[arg(long, value_name = "S", default_value = "2", allow_negative_numbers = true)]
+    #[arg(long, value_name = "S", default_value = "0.5", allow_negative_numbers = true)]
     pub seconds: f64,
     /// Window of NIC-side memory
     #[arg(long, value_name = "SIZE", default_value = "128KiB", allow_hyphen_values = true)]
