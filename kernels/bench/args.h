@@ -11,13 +11,13 @@ struct bp_bench_args {
   struct bp_endpoint ep[BP_BENCH_MAX_ENDPOINTS];
   uint32_t endpoints;      // message m uses endpoint m % endpoints
   uint32_t messages;
-  uint32_t each_quiet;     // latency: messages per row, each row followed by a quiet; 0: streaming
+  uint32_t each_quiet;     // latency: messages per batch, each followed by a quiet; 0: streaming
   uint32_t ring_every;     // streaming: messages per doorbell
   uint64_t src;            // message m: src + m * stride
   uint64_t remote_offset;  // message m: remote_offset + m * stride
   uint64_t stride;
   uint64_t bytes;
-  uint64_t ticks;          // one uint64_t per row: its clock ticks (latency only)
+  uint64_t ticks;          // one uint64_t per batch: its clock ticks (latency only)
   uint64_t result;         // struct bp_bench_result
 };
 BP_ASSERT_SIZE(bp_bench_args, 192 * 8 + 64);

@@ -1,4 +1,4 @@
-// Entry points of the benchmark: messages in a row by every path, plain stores, torn lines.
+// Entry points of the benchmark: messages one after the other by every path, plain stores, torn lines.
 #define BP_MAX_THREADS 512
 #include <bellpush/bellpush.cuh>
 #include "args.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t fresh_bytes = 16 << 20;  // of an L2 that holds more
 
-// Latency: a quiet after each message, or after each row of several, through the first endpoint. Named, not looked up,
+// Latency: a quiet after each message, or after each batch of several, through the first endpoint. Named, not looked up,
 // as in a kernel whose argument it is: an index would make each of its words a load.
 template <class P>
 BP_DEV bp_status_code one_by_one(const bp_bench_args& a, uint32_t* posted) {
@@ -29,29 +29,29 @@ BP_DEV bp_status_code one_by_one(const bp_bench_args& a, uint32_t* posted) {
   return s;
 }
 
-// The same with `each_quiet` messages on their way at once: one doorbell and one completion a row.
+// The same with `each_quiet` messages on their way at once: one doorbell and one completion a batch.
 template <class P>
-BP_DEV bp_status_code row_by_row(const bp_bench_args& a, uint32_t* posted) {
+BP_DEV bp_status_code batch_by_batch(const bp_bench_args& a, uint32_t* posted) {
   const bp::block_scope scope;
   const bp_endpoint& ep = a.ep[0];
   uint64_t* ticks = reinterpret_cast<uint64_t*>(a.ticks);
   bp_status_code s = BP_OK;
   uint64_t start = 0;
-  for (uint32_t m = 0, in_row = 0, row = 0; m < a.messages && s == BP_OK; m++) {
+  for (uint32_t m = 0, in_batch = 0, batch = 0; m < a.messages && s == BP_OK; m++) {
     const uint64_t at = m * a.stride;
-    if (in_row == 0) {
+    if (in_batch == 0) {
       scope.sync();
       start = bp::clock_ticks();
     }
-    const bool last = ++in_row == a.each_quiet || m + 1 == a.messages;
+    const bool last = ++in_batch == a.each_quiet || m + 1 == a.messages;
     s = bp::put<P>(ep, scope, a.remote_offset + at, reinterpret_cast<const void*>(a.src + at),
                    a.bytes, last ? 0 : bp::unsignalled | bp::defer_ring);
     *posted += s == BP_OK;
     if (s != BP_OK || !last) continue;
     s = bp::quiet<P>(ep, scope);
-    if (in_row == a.each_quiet && scope.rank() == 0) ticks[row] = bp::clock_ticks() - start;
-    in_row = 0;
-    row++;
+    if (in_batch == a.each_quiet && scope.rank() == 0) ticks[batch] = bp::clock_ticks() - start;
+    in_batch = 0;
+    batch++;
   }
   return s;
 }
@@ -90,7 +90,7 @@ BP_DEV void bench(const bp_bench_args& a) {
   uint32_t posted = 0;
   const bp_status_code s = a.each_quiet == 0   ? in_a_row<P>(a, &posted)
                            : a.each_quiet == 1 ? one_by_one<P>(a, &posted)
-                                               : row_by_row<P>(a, &posted);
+                                               : batch_by_batch<P>(a, &posted);
   if (scope.rank() == 0) {
     bp_bench_result* result = reinterpret_cast<bp_bench_result*>(a.result);
     result->status = s;

@@ -25,7 +25,7 @@ struct order {
 // What a warp found in a slot.
 struct found_slot {
   uint64_t remote;
-  uint32_t bytes;  // 0: it has not come, or is not for a row
+  uint32_t bytes;  // 0: it has not come, or is not to be coalesced
   uint32_t signalled;
 };
 
@@ -82,8 +82,8 @@ BP_DEV uint32_t ones(uint32_t mask) {
   return (uint32_t)__builtin_popcount(mask);
 #endif
 }
-// Set bits in a row, from the lowest on.
-BP_DEV uint32_t row_of_ones(uint32_t mask) { return ones(mask & ~(mask + 1)); }
+// Set bits without a gap, from the lowest on.
+BP_DEV uint32_t trailing_ones(uint32_t mask) { return ones(mask & ~(mask + 1)); }
 
 template <class F>
 BP_DEV void each_bit(uint32_t mask, F f) {

@@ -1,8 +1,8 @@
-// Rows: requests that continue each other and are carried out as one.
+// Requests that continue each other, carried out as one.
 //
-// A row is as good as its messages one after the other, because nothing lies between them: its bytes
-// are one range at each end, and a message that does not continue the row begins behind a fence. What
-// is not plain ends a row, and is carried out, or returned, by itself and after it.
+// That is as good as one after the other, because nothing lies between them: their bytes are one range at each end, and
+// a message that does not continue them begins behind a fence. What is not plain ends the coalescing, and is carried
+// out, or returned, by itself and after it.
 #ifndef BELLPUSH_ENGINE_COALESCE_CUH
 #define BELLPUSH_ENGINE_COALESCE_CUH
 
@@ -11,7 +11,7 @@
 namespace bp {
 namespace engine {
 
-constexpr uint32_t coalesce_max_bytes = 64 << 10;  // of one message, to be joined with others
+constexpr uint32_t coalesce_max_bytes = 64 << 10;  // of one message, to be coalesced with others
 
 // ---- WQEs -------------------------------------------------------------------------------------
 
@@ -47,17 +47,17 @@ BP_DEV uint32_t execute_coalesced(team t, uint32_t k, const uint8_t* copy, uint3
   const uint32_t ci = (uint32_t)q->state.ci;
   const auto at = [&](uint32_t i) { return copy + i * BP_WQEBB_BYTES; };
   // 1. Look: a lane a block, at it and the one before.
-  uint32_t joined = ballot_each(t, [&](uint32_t i) {
+  uint32_t continuing = ballot_each(t, [&](uint32_t i) {
     return i < blocks && is_plain(at(i), f.qpn, ci + i) &&
            (i == 0 || continues(plain_write(at(i)), plain_write(at(i - 1))));
   });
-  uint32_t n = row_of_ones(joined);
+  uint32_t n = trailing_ones(continuing);
   if (n == 0) return 0;
   const uint32_t asked = ballot_each(
       t, [&](uint32_t i) { return i < n && (at(i)[11] & BP_CTRL_CQ_UPDATE) != 0; });
   const plain_write first(at(0)), last(at(n - 1));
   const uint64_t bytes = last.raddr - first.raddr + last.bytes;
-  // 2. Check: the row as one.
+  // 2. Check: all of them as one.
   if ((f.peer_rights & BP_RIGHT_REMOTE_WRITE) == 0) return 0;
   const known_key& theirs = find_key(t, f.peer_keys, first.rkey);
   const uint64_t remote = resolve(theirs, f.peer_pd, first.raddr, bytes, BP_RIGHT_REMOTE_WRITE);
@@ -87,7 +87,7 @@ BP_DEV uint32_t execute_coalesced(team t, uint32_t k, const uint8_t* copy, uint3
 
 // ---- Slots ------------------------------------------------------------------------------------
 
-// Has each warp take a slot, and those in a row carried out. Returns how many were; 0 when the next
+// Has each warp take a slot, and those that continue each other carried out. Returns how many were; 0 when the next
 // one has not come, or is for whoever looks at one slot.
 BP_DEV_COLD uint32_t carry_slots(uint32_t k) {
   const team t;
@@ -108,7 +108,7 @@ BP_DEV_COLD uint32_t carry_slots(uint32_t k) {
   }
   dispatch(false);
   const found_slot* found = t.b()->found;
-  const uint32_t n = row_of_slots(t.b(), warps);
+  const uint32_t n = slots_together(t.b(), warps);
   if (n == 0) return 0;
   const uint32_t counter = (uint32_t)q->state.ticket;
   const uint32_t asked = ballot_each(t, [&](uint32_t i) { return i < n && found[i].signalled != 0; });

@@ -3,8 +3,8 @@
 // A block has up to BP_ENGINE_BLOCK_QPS queue pairs, a lane of its first warp (the *leader warp*) each.
 // The leader warp looks at UAR registers and in-band lines, and now and then at what the host asks for; it
 // takes what was posted, checks it and completes it. A plain message by itself goes a short way
-// (single_write.cuh). WQEs in a row whose ranges continue each other are coalesced, and of slots in a
-// row each warp takes one (coalesce.cuh). The other warps wait at a barrier and help with payload that
+// (single_write.cuh). WQEs whose ranges continue each other are coalesced, and of slots that follow each
+// other every warp takes one (coalesce.cuh). The other warps wait at a barrier and help with payload that
 // is worth it. Long payload becomes a job behind the control block, of which all blocks take pieces.
 //
 // The engine does WRITE, READ, FETCH_ADD, CMP_SWAP and NOP that are correct, of reliable connections
@@ -49,7 +49,7 @@ BP_DEV void prepare_slots(const block_state* b, context* q) {
   q->expect = 1;
   q->lines = f.slot_bytes / line_bytes(f.line);
   q->part = (q->lines * line_data(f.line) + 15) & ~15u;
-  // A row: a slot a warp, each with its part of the stream.
+  // Coalesced: a slot a warp, each with its part of the stream.
   uint32_t n = block_threads() / 32;
   n = n < most_warps ? n : most_warps;
   n = n < f.slots ? n : f.slots;

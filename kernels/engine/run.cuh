@@ -100,7 +100,7 @@ BP_DEV_COLD bool visit_slot(uint32_t k) {
   uint8_t* stream = t.b()->stream;
   syncwarp();  // all have done with it
   // The first lines; a short stream's other lines never come.
-  const uint32_t came = row_of_ones(ballot_each(t, [&](uint32_t i) {
+  const uint32_t came = trailing_ones(ballot_each(t, [&](uint32_t i) {
     return i < look && take_line(q->slot, line, q->sequence, stream, i);
   }));
   syncwarp();
@@ -155,8 +155,8 @@ BP_DEV_COLD bool visit_slot(uint32_t k) {
   return true;
 }
 
-// Takes whole slots in their order, up to a budget. Rows of them where two more have begun to come
-// before one is done, as long as they are rows: what two or three warps do together one does as soon.
+// Takes whole slots in their order, up to a budget. Coalesces where two more have begun to come before one is done, and
+// as long as they continue each other: what two or three warps do together one does as soon.
 BP_DEV_COLD void visit_slots(uint32_t k) {
   const team t;
   watch& w = t.b()->rounds;
@@ -164,23 +164,23 @@ BP_DEV_COLD void visit_slots(uint32_t k) {
   syncwarp();  // all have read that
   if (t.leads()) w.hot = k;
   const uint64_t start_wqes = t.qp(k)->state.wqes, start_bytes = t.qp(k)->state.bytes;
-  bool rows = t.qp(k)->coalescing != 0, joins = true, has_key = false;
+  bool together = t.qp(k)->coalescing != 0, continues = true, has_key = false;
   uint32_t looks = 1;
   for (;;) {
     context* q = t.qp(k);
     if (q->state.wqes - start_wqes >= visit_wqes || q->state.bytes - start_bytes >= visit_bytes) return;
-    if (rows) {
-      came = 0;  // the stream is the row's
+    if (together) {
+      came = 0;  // the stream is that of all
       const uint32_t n = carry_slots(k);
-      rows = joins = n > 1;
-      if (t.leads()) q->coalescing = rows;
+      together = continues = n > 1;
+      if (t.leads()) q->coalescing = together;
       syncwarp();
       if (n != 0) continue;
     }
     const uint32_t how = single_slot(k, came, looks);
     came = 0;
     if (how == single_next || how == single_coalesce) {
-      rows = joins && how == single_coalesce;
+      together = continues && how == single_coalesce;
       looks = next_looks;
       has_key = false;
     } else if (how == single_key && !has_key) {

@@ -103,7 +103,7 @@ BP_DEV uint32_t leader_warp_lines(team t, const place& p, uint32_t line, uint32_
   if (t.size() == 32) return take_lines(p, line, first, end, stream);
   uint32_t came = 0;
   for (uint32_t at = first; at < end && first + came == at; at += 32) {
-    came += row_of_ones(ballot_each(t, [&](uint32_t i) {
+    came += trailing_ones(ballot_each(t, [&](uint32_t i) {
       return at + i < end && take_line(p.slot, line, p.sequence, stream, at + i);
     }));
   }

@@ -1,4 +1,4 @@
-// A row of in-band slots: each warp of a block looks at one, and those that are whole and continue
+// In-band slots that follow each other: each warp of a block looks at one, and those that are whole and continue
 // each other are carried out together.
 #ifndef BELLPUSH_ENGINE_SLOTS_CUH
 #define BELLPUSH_ENGINE_SLOTS_CUH
@@ -47,7 +47,7 @@ BP_DEV uint32_t unpack_lines(const u128* v, uint32_t line, uint32_t sequence, ui
     if (first + j * 32 >= end) break;
     const uint32_t i = first + j * 32 + lane();
     const uint32_t mask = ballot(unpack_line(v[j], line, sequence, stream + i * line_data(line)));
-    if (came == j * 32) came += row_of_ones(mask);
+    if (came == j * 32) came += trailing_ones(mask);
   }
   return came;
 }
@@ -66,7 +66,7 @@ BP_DEV_COLD uint32_t take_some_others(uint64_t slot, uint32_t line, uint32_t seq
 #endif
   for (uint32_t j = 0; j < line_loads && came == j * 32; j++) {
     const uint32_t i = first + j * 32 + lane();
-    came += row_of_ones(ballot(i < end && take_line(slot, BP_LINE_60_4, sequence, stream, i)));
+    came += trailing_ones(ballot(i < end && take_line(slot, BP_LINE_60_4, sequence, stream, i)));
   }
   return came;
 }
@@ -102,8 +102,8 @@ BP_DEV void move_stream(uint64_t to, const uint8_t* stream, uint32_t bytes, uint
   }
 }
 
-// Slots in a row that are whole and whose payload goes on where the one before ended.
-BP_DEV uint32_t row_of_slots(const block_state* b, uint32_t most) {
+// Slots from the next one on that are whole and whose payload goes on where the one before ended.
+BP_DEV uint32_t slots_together(const block_state* b, uint32_t most) {
   uint32_t n = 0;
   for (uint64_t next = 0; n < most; n++) {
     const found_slot& s = b->found[n];
@@ -139,7 +139,7 @@ BP_DEV_COLD void perform_slots() {
   }
   syncthreads();
   // 2. Carry out.
-  if (warp < row_of_slots(b, o.end)) {
+  if (warp < slots_together(b, o.end)) {
     // Messages before these, which the block's barriers have shown to this thread, before what it
     // stores, for the peer.
     if (q.coalesced_end != 0 && q.coalesced_end != b->found[0].remote) fence_written(q.far);

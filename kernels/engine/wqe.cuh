@@ -26,10 +26,10 @@ struct context {
   uint32_t missing;    // and a line of it that had not come
   uint32_t hint;       // the last slot's remote key
   uint32_t expect;     // in-band: lines of the last message, to be looked at first
-  uint32_t coalescing;    // 1: the last slots were taken in a row
+  uint32_t coalescing;    // 1: the last slots were coalesced
   uint32_t lines;      // in-band, of a slot
   uint32_t part;       // bytes of their data, in whole units
-  uint32_t coalesced_slots;  // slots that a row may have; 0: there are no rows
+  uint32_t coalesced_slots;  // most slots that are coalesced; 0: none are
   uint32_t dbr_due;    // 1: the doorbell record is to be looked at
 };
 

@@ -18,7 +18,7 @@ mod join;
 mod model;
 #[path = "../soft_nic/ops.rs"]
 mod ops;
-mod rows;
+mod coalesce;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "kernel";

@@ -18,7 +18,7 @@ pub struct BenchArgs {
     pub endpoints: u32,
     /// Number of messages.
     pub messages: u32,
-    /// Latency: number of messages per row, each row followed by a quiet; 0: streaming.
+    /// Latency: number of messages per batch, each followed by a quiet; 0: streaming.
     pub each_quiet: u32,
     /// Streaming: messages per doorbell.
     pub ring_every: u32,
@@ -30,7 +30,7 @@ pub struct BenchArgs {
     pub stride: u64,
     /// Bytes of a message.
     pub bytes: u64,
-    /// Latency: one `u64` per row, its duration in clock ticks.
+    /// Latency: one `u64` per batch, its duration in clock ticks.
     pub ticks: u64,
     /// Address of the [`BenchResult`].
     pub result: u64,

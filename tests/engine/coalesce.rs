@@ -1,4 +1,4 @@
-//! Rows of WRITEs that the engine carries out as one, and keys that it remembers.
+//! WRITEs that the engine carries out as one, and keys that it remembers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +91,7 @@ fn writes_that_continue_each_other_are_each_completed_in_order() {
 
 /// The last of two WRITEs to one place is what stays, wherever a row ends.
 #[test]
-fn what_does_not_continue_a_row_comes_after_it() {
+fn what_does_not_continue_comes_after_what_was_coalesced() {
     for shape in SHAPES {
         for turn in 1..6u64 {
             let mut t = Bench::new(shape, &attr(), 64 << 10);
@@ -120,7 +120,7 @@ fn what_does_not_continue_a_row_comes_after_it() {
 /// A row runs over its region's end: all before are done, the one that does is the host's, and its
 /// error's; nothing behind it is.
 #[test]
-fn a_fault_in_a_row_ends_it_there() {
+fn a_fault_ends_the_coalescing_there() {
     for shape in SHAPES {
         for bad in 0..5u64 {
             let mut t = Bench::new(shape, &attr(), 16 << 10);
@@ -147,7 +147,7 @@ fn a_fault_in_a_row_ends_it_there() {
 }
 
 #[test]
-fn slots_in_a_row_are_taken_as_far_as_they_are_whole_and_right() {
+fn slots_that_continue_are_taken_as_far_as_they_are_whole_and_right() {
     for (line, shape) in LineFormat::ALL.into_iter().flat_map(|l| SHAPES.map(|s| (l, s))) {
         let cfg = inband(line, 8, 1024, 1);
         let mut t = Bench::new(shape, &QpAttr { inband: Some(cfg.clone()), ..attr() }, 64 << 10);
