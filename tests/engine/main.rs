@@ -6,6 +6,7 @@ mod queue_pairs;
 #[path = "../support/test_bed.rs"]
 mod test_bed;
 
+mod coalesce;
 #[path = "../endpoint/delivery.rs"]
 mod delivery;
 #[path = "../soft_nic/errors.rs"]
@@ -18,7 +19,6 @@ mod join;
 mod model;
 #[path = "../soft_nic/ops.rs"]
 mod ops;
-mod coalesce;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "kernel";

@@ -185,10 +185,15 @@ impl Transport {
     }
 
     /// Sends what is due and takes new WQEs, as far as the link has room.
+    #[inline]
     pub(crate) fn visit(&mut self, sq: &mut SendQueue, cx: &mut StepContext<'_>) -> Visit {
-        if let Of::Local(local) = &mut self.service {
-            return local.visit(sq, cx);
+        match &mut self.service {
+            Of::Local(local) => local.visit(sq, cx),
+            _ => self.visit_packets(sq, cx),
         }
+    }
+
+    fn visit_packets(&mut self, sq: &mut SendQueue, cx: &mut StepContext<'_>) -> Visit {
         let qp = sq.qp.clone();
         let regions = qp.mrs.read();
         let domain = Domain::of(&qp, &regions);

@@ -203,13 +203,13 @@ impl Requester {
     }
 
     fn attend(&mut self, cx: &mut StepContext<'_>) -> Visit {
+        let before = (cx.tally.wqes, cx.tally.errors);
         if let Some(transport) = &mut self.transport {
-            let before = cx.tally.wqes + cx.tally.errors;
             let visit = transport.visit(&mut self.sq, cx);
-            if cx.tally.wqes + cx.tally.errors != before {
-                self.settled();
-            }
             if visit != Visit::Idle {
+                if (cx.tally.wqes, cx.tally.errors) != before {
+                    self.settled();
+                }
                 return visit;
             }
         }

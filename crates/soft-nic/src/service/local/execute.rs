@@ -52,11 +52,11 @@ impl Message<'_> {
     /// Copies the payload to one place.
     pub(crate) fn gather(&self, to: Span<'_>) -> Result<(), MemError> {
         let (pieces, all) = (self.wqe.pieces(self.bytes), (0, usize::MAX));
-        moved(|told| {
-            self.domain.sources(pieces, all, |source, at| {
-                told(source.copy_to(0, to.plus(at), source.bytes()))
-            })
-        })
+        let mut moves = Moves::default();
+        let visited = self.domain.sources(pieces, all, |source, at| {
+            moves.note(source.copy_to(0, to.plus(at), source.bytes()))
+        });
+        moves.end(visited)
     }
 
     /// Copies the payload to several places, one after the other, as far as it goes.
@@ -66,53 +66,61 @@ impl Message<'_> {
     ) -> Result<(), MemError> {
         let (pieces, all) = (self.wqe.pieces(self.bytes), (0, usize::MAX));
         let mut room: Option<(Span<'s>, usize)> = None;
-        moved(|told| {
-            self.domain.sources(pieces, all, |source, _| {
-                let mut done = 0;
-                while done < source.bytes() {
-                    let Some((span, left)) = room.take().filter(|r| r.1 > 0).or_else(|| to.next())
-                    else {
-                        return Ok(()); // lengths were compared before
-                    };
-                    let n = (source.bytes() - done).min(left);
-                    told(source.copy_to(done, span, n))?;
-                    done += n;
-                    room = Some((span.plus(n), left - n));
-                }
-                Ok(())
-            })
-        })
+        let mut moves = Moves::default();
+        let visited = self.domain.sources(pieces, all, |source, _| {
+            let mut done = 0;
+            while done < source.bytes() {
+                let Some((span, left)) = room.take().filter(|r| r.1 > 0).or_else(|| to.next())
+                else {
+                    return Ok(()); // lengths were compared before
+                };
+                let n = (source.bytes() - done).min(left);
+                moves.note(source.copy_to(done, span, n))?;
+                done += n;
+                room = Some((span.plus(n), left - n));
+            }
+            Ok(())
+        });
+        moves.end(visited)
     }
 
     /// Copies from one place to the local entries.
     pub(crate) fn scatter(&self, from: Span<'_>) -> Result<(), MemError> {
         let (entries, all) = (entries(self.wqe, self.bytes), (0, usize::MAX));
-        moved(|told| {
-            self.domain.places(entries, all, |span, n, at| told(from.plus(at).copy_to(span, n)))
-        })
+        let mut moves = Moves::default();
+        let visited = self
+            .domain
+            .places(entries, all, |span, n, at| moves.note(from.plus(at).copy_to(span, n)));
+        moves.end(visited)
     }
 
     /// Copies bytes to the local entries.
     pub(crate) fn scatter_bytes(&self, from: &[u8]) -> Result<(), MemError> {
         let (entries, all) = (entries(self.wqe, self.bytes), (0, from.len()));
-        moved(|told| {
-            self.domain.places(entries, all, |span, n, at| {
-                told(span.mem.write(span.offset, &from[at..at + n]))
-            })
-        })
+        let mut moves = Moves::default();
+        let visited = self.domain.places(entries, all, |span, n, at| {
+            moves.note(span.mem.write(span.offset, &from[at..at + n]))
+        });
+        moves.end(visited)
     }
 }
 
-/// The memory's own error of a move between entries that were checked, under the same lock.
-fn moved(
-    visit: impl FnOnce(&mut dyn FnMut(Result<(), MemError>) -> Result<(), Vendor>) -> Result<(), Vendor>,
-) -> Result<(), MemError> {
-    let mut failed = None;
-    let visited = visit(&mut |moved| {
+/// Keeps the memory's own error of a move between entries that were checked, under the same lock.
+#[derive(Default)]
+struct Moves {
+    failed: Option<MemError>,
+}
+
+impl Moves {
+    #[inline]
+    fn note(&mut self, moved: Result<(), MemError>) -> Result<(), Vendor> {
         moved.map_err(|error| {
-            failed = Some(error);
+            self.failed = Some(error);
             Vendor::Dma
         })
-    });
-    visited.map_err(|_| failed.expect("local entries were checked under the same lock"))
+    }
+
+    fn end(self, visited: Result<(), Vendor>) -> Result<(), MemError> {
+        visited.map_err(|_| self.failed.expect("local entries were checked under the same lock"))
+    }
 }

@@ -59,7 +59,8 @@ impl Local {
         self.sending.moved = 0;
     }
 
-    /// Takes up to a budget of WQEs.
+    /// Takes up to a budget of WQEs. Every step visits a queue pair with in-band slots, most often in vain.
+    #[inline]
     pub(crate) fn visit(&mut self, sq: &mut SendQueue, cx: &mut StepContext<'_>) -> Visit {
         let Self { peer, regions, sending } = self;
         if QueuePair::state(&*sq.qp) != QpState::Rts {
