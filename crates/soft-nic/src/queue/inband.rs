@@ -19,7 +19,7 @@ pub(crate) struct Watch {
     lap: u64,
     base: usize,
     expected: u32,
-    /// Data of the slot's lines that have come, coalesced.
+    /// Data of the slot's lines that have come, one after the other.
     stream: Vec<u8>,
     /// How many lines those are. The line after them is the one to be waited for: a look at a slot
     /// of which a part has come costs one load, and no line is taken twice.
@@ -145,9 +145,9 @@ impl Watch {
 
     /// Joins lines up to number `lines` to the stream, up to the first without the sequence.
     ///
-    /// Each line's sequence is loaded, with acquire, before its data: what is coalesced is what its
+    /// Each line's sequence is loaded, with acquire, before its data: what is joined is what its
     /// writer stored with, or before, that sequence. So one pass both verifies and copies, and no
-    /// line that was coalesced is to be looked at again. A writer that has no credit can still
+    /// line that was joined is to be looked at again. A writer that has no credit can still
     /// overwrite a line between the two loads; that spoils its own message, of which only this
     /// copy is looked at from here on.
     fn take(&mut self, lines: usize) -> Result<(), MemError> {

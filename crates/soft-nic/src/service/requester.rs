@@ -23,7 +23,7 @@ use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
 pub(crate) const VISIT_WQES: u32 = 64;
 pub(crate) const VISIT_BYTES: u64 = 256 << 10;
 
-/// What an engine leases a queue pair for a visit.
+/// What an engine lends a queue pair for a visit.
 pub(crate) struct StepContext<'a> {
     pub(crate) now_ns: u64,
     pub(crate) timers: Timers,
