@@ -9,7 +9,9 @@ mod aim;
 use std::process::ExitCode;
 
 use bellpush::pcie::scale::{Algorithm, Cost, dgx_cluster};
-use bellpush::pcie::sim::{Load, Params, PathModel, Program, Rig, RigSpec, Step, Until, predict};
+use bellpush::pcie::sim::{
+    Load, Params, PathModel, Program, Step, TestBed, TestBedSpec, Until, predict,
+};
 use bellpush::pcie::topology::builtin;
 use criterion::{Criterion, Throughput};
 
@@ -17,10 +19,10 @@ fn tlp_events(c: &mut Criterion) {
     let topology = builtin("two-sockets").unwrap();
     let params = Params::default();
     let (gpu, nic) = (topology.find("gpu0").unwrap(), topology.find("nic0").unwrap());
-    let spec = RigSpec { topology: &topology, gpu, nic, params: &params, seed: 1 };
+    let spec = TestBedSpec { topology: &topology, gpu, nic, params: &params, seed: 1 };
     let once = || {
-        let mut rig = Rig::new(spec);
-        let (n, bytes) = (rig.near, 65_536);
+        let mut bed = TestBed::new(spec);
+        let (n, bytes) = (bed.near, 65_536);
         let mut push = Program::new(u64::from(bytes));
         let until = Until::Visible;
         let write = Step::Write { from: n.sm, to: n.window, bytes, addr: 0, tlp_bytes: 128, until };
@@ -29,8 +31,8 @@ fn tlp_events(c: &mut Criterion) {
         let read = Step::Read { by: n.nic, at: n.hbm, bytes, addr: 0, request_bytes: 512 };
         pull.task(read, &[]);
         let load = |program| Load { program, window: 4, count: 100 };
-        rig.sim.run(vec![load(push), load(pull)]).unwrap();
-        rig.sim.tlp_events()
+        bed.sim.run(vec![load(push), load(pull)]).unwrap();
+        bed.sim.tlp_events()
     };
     let mut group = c.benchmark_group("cross_rc");
     let events = once();
@@ -45,7 +47,7 @@ fn operations(c: &mut Criterion) {
     for name in ["same-switch", "two-root-complexes", "two-sockets"] {
         let topology = builtin(name).unwrap();
         let (gpu, nic) = (topology.find("gpu0").unwrap(), topology.find("nic0").unwrap());
-        let spec = RigSpec { topology: &topology, gpu, nic, params: &params, seed: 1 };
+        let spec = TestBedSpec { topology: &topology, gpu, nic, params: &params, seed: 1 };
         for path in [PathModel::PushInband, PathModel::Pull] {
             group.bench_function(format!("{name}/{}/4096", path.name()), |b| {
                 aim::iter(b, "predict", 1, || predict(spec, path, 4096, 1).unwrap());

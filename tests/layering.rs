@@ -1,5 +1,5 @@
-//! The tree's own rules: `unsafe` stays in its places, device code includes nothing from outside, and files stay
-//! short enough to read.
+//! The tree's own rules: `unsafe` stays in its places, device code includes nothing from outside, files stay short
+//! enough to read, and documents name files that are there.
 //!
 //! Rust is read as tokens, so that comments and strings do not count and paths inside macros do.
 
@@ -212,6 +212,50 @@ fn too_long((file, text): (String, String)) -> Option<String> {
     (lines >= MAX_LINES).then(|| format!("{file} has {lines} lines; {MAX_LINES} are too many"))
 }
 
+// ---- Documents ----------------------------------------------------------------------------------
+
+/// What a document names and the tree does not have: targets of links, and files in backticks, which may begin at the
+/// root, at the document's folder or at any folder. Names with capitals are places for names.
+fn missing(file: &str, text: &str, tree: &[String]) -> Vec<String> {
+    let folder = Path::new(file).parent().expect("the file lies in a folder");
+    let there = |name: &str| {
+        let ends = format!("/{name}");
+        tree.iter().any(|path| path == name || path.ends_with(&ends))
+    };
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    let links = links.filter(|to| !to.is_empty() && !to.starts_with("http"));
+    let links = links.filter(|to| !root().join(folder).join(to).exists()).map(str::to_owned);
+    let extension = |word: &str| {
+        let known = ["rs", "cu", "cuh", "h", "hpp", "cpp", "c", "toml", "md", "py", "sh"];
+        word.rsplit_once('.').is_some_and(|(_, end)| known.contains(&end))
+    };
+    let plain =
+        |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || "0123456789/._-".contains(c));
+    let named = text.split('`').skip(1).step_by(2);
+    let named = named.filter(|word| word.contains('/') && extension(word) && plain(word));
+    let named = named.filter(|word| !there(word)).map(str::to_owned);
+    links.chain(named).map(|what| format!("{file} names {what}, which is not there")).collect()
+}
+
+#[test]
+fn documents_name_files_that_are_there() {
+    let mut tree: Vec<_> = sources().into_iter().map(|(file, _)| file).collect();
+    let folders = [".cargo", "docs", "examples", "interop", "mutants", "crates", "capi"];
+    tree.extend(
+        folders.iter().flat_map(|f| files(f, &["md", "toml", "sh", "py", "c", "cu"])).map(|f| f.0),
+    );
+    let of_others = "src/modules/transport/ibgda/ibgda.cpp"; // NVSHMEM's
+    tree.push(of_others.into());
+    let mut documents = files("docs", &["md"]);
+    documents.retain(|(file, _)| !file.starts_with("docs/results/")); // what was true then
+    for file in ["README.md", "ARCHITECTURE.md"] {
+        documents.push((file.into(), fs::read_to_string(root().join(file)).expect(file)));
+    }
+    // Fences are cut out: three backticks would turn inside and outside round.
+    let unfenced = |text: &str| text.split("```").step_by(2).collect::<String>();
+    none(documents.iter().flat_map(|(file, text)| missing(file, &unfenced(text), &tree)).collect());
+}
+
 // ---- Negative controls -------------------------------------------------------------------------
 
 #[test]
@@ -242,6 +286,19 @@ fn unsafe_is_found_in_code_alone() {
     assert!(has_unsafe("fn f() { g(|| unsafe { h() }) }"));
     assert!(has_unsafe("unsafe impl Send for X {}"));
     assert!(!has_unsafe("#![forbid(unsafe_code)] // unsafe\nconst S: &str = \"unsafe\";"));
+}
+
+#[test]
+fn a_name_that_is_not_there_is_found() {
+    let tree = ["crates/wire/src/wqe.rs".to_owned()];
+    for (text, wrong) in [
+        ("`crates/wire/src/wqe.rs`, `src/wqe.rs` and `mutants/AREA/NAME.toml`", 0),
+        ("[here](../README.md#status), [there](https://example.com/a.md)", 0),
+        ("`crates/wire/wqe.rs`", 1),
+        ("[a page](gone.md)", 1),
+    ] {
+        assert_eq!(missing("docs/a.md", text, &tree).len(), wrong, "{text}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod queue_pairs;
 #[path = "../support/test_bed.rs"]
 mod test_bed;
 
+#[path = "../soft_nic/coalesce.rs"]
 mod coalesce;
 #[path = "../endpoint/delivery.rs"]
 mod delivery;
@@ -13,8 +14,7 @@ mod delivery;
 mod errors;
 #[path = "../soft_nic/inband.rs"]
 mod inband;
-#[path = "../soft_nic/join.rs"]
-mod join;
+mod kernel;
 #[path = "../endpoint/model.rs"]
 mod model;
 #[path = "../soft_nic/ops.rs"]

@@ -3,10 +3,10 @@
 #[path = "../support/queue_pairs.rs"]
 mod queue_pairs;
 
+mod coalesce;
 mod errors;
 mod hostile;
 mod inband;
-mod join;
 mod layouts;
 mod mkeys;
 mod objects;

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
     Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_RESIDUALS, HOST_ROWS, HopPath, LAYOUT,
-    Metric, NO_CARD, NfpHost, Params, PathModel, RigSpec, SweepRow, crossings, losses, sensitivity,
-    simulate_curve, simulate_hop, simulate_host_row, sweep, window_needed_bytes,
+    Metric, NO_CARD, NfpHost, Params, PathModel, SweepRow, TestBedSpec, crossings, losses,
+    sensitivity, simulate_curve, simulate_hop, simulate_host_row, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_toml};
 use serde_json::{Value, json};
@@ -153,7 +153,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         let topology = load(name)?;
         let gpu = pick(&topology, args.gpu.as_ref(), Kind::Gpu)?;
         let nic = pick(&topology, args.nic.as_ref(), Kind::Nic)?;
-        let spec = RigSpec { topology: &topology, gpu, nic, params: &params, seed: args.seed };
+        let spec = TestBedSpec { topology: &topology, gpu, nic, params: &params, seed: args.seed };
         if !args.scale.is_empty() {
             for (path, cost) in wire_costs(spec) {
                 for (&gpus, &bytes) in
@@ -242,7 +242,7 @@ fn flat(row: &SweepRow) -> Value {
     })
 }
 
-fn print_sweep(spec: RigSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) -> Result<()> {
+fn print_sweep(spec: TestBedSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) -> Result<()> {
     let class = spec.topology.distance(spec.gpu, spec.nic);
     writeln!(out, "{} ({class}), model", spec.topology.name)?;
     writeln!(

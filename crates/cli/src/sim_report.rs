@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::error::Error;
 
 use bellpush::pcie::sim::{
-    Access, Curve, H200_CURVES, Machine, Params, PathModel, Pattern, Probe, RigSpec, SweepRow,
-    Target, crossings, predict, predict_probe, window_needed_bytes,
+    Access, Curve, H200_CURVES, Machine, Params, PathModel, Pattern, Probe, SweepRow, Target,
+    TestBedSpec, crossings, predict, predict_probe, window_needed_bytes,
 };
 use bellpush_cli::report::chart::{Chart, Line, Quantity};
 use bellpush_cli::report::page::{Section, Table, page};
@@ -36,9 +36,9 @@ pub struct Swept {
 
 impl Swept {
     /// Sweeps a topology. `rows` are its predictions by size and path.
-    pub fn new(spec: RigSpec<'_>, rows: Vec<SweepRow>, in_flight: u32) -> Result<Self> {
+    pub fn new(spec: TestBedSpec<'_>, rows: Vec<SweepRow>, in_flight: u32) -> Result<Self> {
         let with = |params: &Params, path, bytes, in_flight| {
-            predict(RigSpec { params, ..spec }, path, bytes, in_flight).ok().flatten()
+            predict(TestBedSpec { params, ..spec }, path, bytes, in_flight).ok().flatten()
         };
         let mut window = [Vec::new(), Vec::new()];
         for kib in WINDOWS_KIB {
@@ -62,7 +62,7 @@ impl Swept {
         let mut distance = Vec::new();
         for wire_ns in WIRES_NS {
             let params = Params { wire_ns: f64::from(wire_ns), ..spec.params.clone() };
-            let need = window_needed_bytes(RigSpec { params: &params, ..spec })?;
+            let need = window_needed_bytes(TestBedSpec { params: &params, ..spec })?;
             distance.push((f64::from(wire_ns), need as f64));
         }
         Ok(Self { name: spec.topology.name.clone(), rows, window, tags, distance })

@@ -2,7 +2,7 @@
 
 use std::path::{Path as FsPath, PathBuf};
 
-use bellpush::pcie::sim::{LAYOUT, NO_CARD, Params, PathModel, RigSpec, predict};
+use bellpush::pcie::sim::{LAYOUT, NO_CARD, Params, PathModel, TestBedSpec, predict};
 use bellpush::pcie::topology::{
     BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_sysfs, from_toml, to_svg, to_text,
 };
@@ -62,7 +62,7 @@ struct Advice {
 
 fn advise(topology: &Topology, gpu: NodeId, nic: NodeId) -> Vec<Advice> {
     let params = Params::default();
-    let spec = RigSpec { topology, gpu, nic, params: &params, seed: 1 };
+    let spec = TestBedSpec { topology, gpu, nic, params: &params, seed: 1 };
     let of = |bytes| {
         let mut ns = Vec::new();
         for path in PathModel::ALL {

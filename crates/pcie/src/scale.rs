@@ -6,7 +6,7 @@
 //! The simulation covers every rank and assumes no symmetry. It does not count the arithmetic of
 //! the reduction.
 
-use super::sim::{Params, PathModel, RigSpec, SimError, predict};
+use super::sim::{Params, PathModel, SimError, TestBedSpec, predict};
 
 /// LogGP parameters of one kind of link.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,7 +23,7 @@ pub struct Cost {
 impl Cost {
     /// Costs of a path on a topology: latency of one 8 B message, gap of 8 B messages in flight,
     /// bandwidth of 1 MiB messages in flight. `None` where the path cannot carry these sizes.
-    pub fn from_model(spec: RigSpec<'_>, path: PathModel) -> Result<Option<Self>, SimError> {
+    pub fn from_model(spec: TestBedSpec<'_>, path: PathModel) -> Result<Option<Self>, SimError> {
         let (small, large) = (predict(spec, path, 8, 16)?, predict(spec, path, 1 << 20, 8)?);
         Ok(small.zip(large).map(|(small, large)| Self {
             latency_ns: small.delivered_ns,
@@ -212,7 +212,7 @@ fn max(times: &[f64]) -> f64 {
 
 /// Costs of a link for each path on a topology, TCP last. Paths that do not exist there are
 /// omitted.
-pub fn wire_costs(spec: RigSpec<'_>) -> Vec<(&'static str, Cost)> {
+pub fn wire_costs(spec: TestBedSpec<'_>) -> Vec<(&'static str, Cost)> {
     let paths = [PathModel::PushKernel, PathModel::PushInband, PathModel::Pull, PathModel::Staged];
     let known = paths.into_iter().filter_map(|path| {
         let cost = Cost::from_model(spec, path).ok().flatten()?;

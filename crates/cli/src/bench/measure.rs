@@ -9,7 +9,7 @@ use bellpush::transport::{Endpoint, Error, Local, Memory, Options, Path, Put, Re
 use bellpush_cli::report::stats::Samples;
 
 use super::payload::{Arrived, POISON, Payload, Tally};
-use super::rig::{ROUND_MESSAGES, Rig};
+use super::test_bed::{ROUND_MESSAGES, TestBed};
 use crate::launch::launch;
 
 /// Parameters that all rows share.
@@ -53,36 +53,36 @@ enum Phase {
 
 /// One path, ready to measure.
 pub struct Lane<'a> {
-    rig: &'a Rig,
+    bed: &'a TestBed,
     ends: Vec<(Endpoint, Endpoint)>,
     kernel: Option<Kernel>,
     in_flight: u32,
 }
 
 impl<'a> Lane<'a> {
-    pub fn new(rig: &'a Rig, path: Path, ask: &Ask) -> Result<Self, Error> {
+    pub fn new(bed: &'a TestBed, path: Path, ask: &Ask) -> Result<Self, Error> {
         let mut ends = Vec::new();
         // tcp has one connection; the number of queue pairs applies to the other paths.
         let qps = if path == Path::TCP { 1 } else { ask.qps };
         for _ in 0..qps {
-            let memories = (rig.src.clone(), rig.dst.clone());
-            let nics = [&rig.nic, &rig.peer];
-            ends.push(Endpoint::between(&rig.gpu, nics, path, memories, &ask.options)?);
+            let memories = (bed.src.clone(), bed.dst.clone());
+            let nics = [&bed.nic, &bed.peer];
+            ends.push(Endpoint::between(&bed.gpu, nics, path, memories, &ask.options)?);
         }
-        let kernel = match path.kernel_name(ask.options.line, rig.nic.order()) {
+        let kernel = match path.kernel_name(ask.options.line, bed.nic.order()) {
             Some(name) => {
-                let module = rig.gpu.load(&Module::builtin())?;
+                let module = bed.gpu.load(&Module::builtin())?;
                 Some(module.kernel(&format!("bp_bench_{name}"))?)
             }
             None => None,
         };
-        Ok(Self { rig, ends, kernel, in_flight: ask.in_flight })
+        Ok(Self { bed, ends, kernel, in_flight: ask.in_flight })
     }
 
     /// Sends and checks messages of `size` bytes.
     pub fn row(&self, size: usize, payload: &Payload, ask: &Ask) -> Result<Seen, Error> {
         let stride = size.next_multiple_of(64);
-        let most = (self.rig.src.bytes() / stride).clamp(1, ROUND_MESSAGES);
+        let most = (self.bed.src.bytes() / stride).clamp(1, ROUND_MESSAGES);
         let mut row = Running {
             seen: Seen::default(),
             latencies: Vec::new(),
@@ -144,8 +144,8 @@ impl<'a> Lane<'a> {
         for (i, message) in sent.chunks_exact_mut(stride).enumerate() {
             payload.fill(first + i as u64, &mut message[..size]);
         }
-        self.rig.src.write(0, &sent)?;
-        self.rig.dst.write(0, &vec![POISON; bytes])?;
+        self.bed.src.write(0, &sent)?;
+        self.bed.dst.write(0, &vec![POISON; bytes])?;
 
         let outcome = match &self.kernel {
             Some(kernel) => self.by_kernel(kernel, size, n, phase, &mut row.latencies),
@@ -166,7 +166,7 @@ impl<'a> Lane<'a> {
         seen.posted += u64::from(posted);
 
         let mut got = vec![0; bytes];
-        self.rig.dst.read(0, &mut got)?;
+        self.bed.dst.read(0, &mut got)?;
         for (i, message) in got.chunks_exact(stride).take(posted as usize).enumerate() {
             // A foreign tag may belong to a message that the failed call did not count as posted.
             let all = first + u64::from(n);
@@ -175,7 +175,7 @@ impl<'a> Lane<'a> {
                 file.take(&message[..size]);
             }
         }
-        self.rig.src.read(0, &mut got)?;
+        self.bed.src.read(0, &mut got)?;
         seen.source_damaged |= got != sent;
         Ok(())
     }
@@ -201,25 +201,25 @@ impl<'a> Lane<'a> {
         let row = self.in_flight.min(n);
         args.each_quiet = if phase == Some(Phase::Streaming) { 0 } else { row };
         args.ring_every = (32768 / size).clamp(1, 32) as u32;
-        args.src = self.rig.src.addr();
+        args.src = self.bed.src.addr();
         args.stride = stride as u64;
         args.bytes = size as u64;
-        args.ticks = self.rig.ticks.addr();
-        args.result = self.rig.result.addr();
-        let threads = match (self.rig.gpu.is_host(), size) {
+        args.ticks = self.bed.ticks.addr();
+        args.result = self.bed.result.addr();
+        let threads = match (self.bed.gpu.is_host(), size) {
             (true, _) => 1, // lanes on one processor would only take turns
             (false, ..=512) => 32,
             (false, ..=4096) => 128,
             (false, _) => 512,
         };
-        let launched = launch(&self.rig.stream, kernel, Dims::new(1, threads), &args);
+        let launched = launch(&self.bed.stream, kernel, Dims::new(1, threads), &args);
         launched.map_err(|e| fail(&e))?;
         // The timeout bounds each of the kernel's waits, and the first that fails ends the kernel.
-        let bound = self.rig.timeout.saturating_mul(3).saturating_add(Duration::from_secs(60));
-        self.rig.stream.synchronize(bound).map_err(|e| fail(&e))?;
+        let bound = self.bed.timeout.saturating_mul(3).saturating_add(Duration::from_secs(60));
+        self.bed.stream.synchronize(bound).map_err(|e| fail(&e))?;
 
         let mut raw = [0; size_of::<BenchResult>()];
-        let result = Memory::Host(self.rig.result.clone());
+        let result = Memory::Host(self.bed.result.clone());
         result.read(0, &mut raw).map_err(|e| fail(&e))?;
         let result: BenchResult = bytemuck::pod_read_unaligned(&raw);
         if let Err(code) = Code::check(result.status) {
@@ -231,7 +231,7 @@ impl<'a> Lane<'a> {
         let ticks = result.end_ticks.saturating_sub(result.start_ticks).max(1);
         if phase == Some(Phase::Latency) {
             let mut raw = vec![0; (n / row) as usize * 8]; // whole rows
-            self.rig.ticks.read(0, &mut raw).map_err(|e| fail(&e))?;
+            self.bed.ticks.read(0, &mut raw).map_err(|e| fail(&e))?;
             let scale = ns as f64 / ticks as f64;
             latencies.extend(raw.chunks_exact(8).map(|tick| {
                 let tick = u64::from_ne_bytes(tick.try_into().expect("eight bytes"));
@@ -263,10 +263,10 @@ impl<'a> Lane<'a> {
                 begun = Instant::now();
             }
             let put = Put { from: Local(at), to: Remote(at), bytes: size as u64, signal: None };
-            let mut done = sender.put(&self.rig.stream, put);
+            let mut done = sender.put(&self.bed.stream, put);
             let whole = (m + 1) % row == 0;
             if !streaming && whole {
-                done = done.and_then(|()| sender.quiet(&self.rig.stream));
+                done = done.and_then(|()| sender.quiet(&self.bed.stream));
             }
             done.map_err(|e| (m, e.to_string()))?;
             if phase == Some(Phase::Latency) && whole {
@@ -274,7 +274,7 @@ impl<'a> Lane<'a> {
             }
         }
         for (sender, _) in &self.ends {
-            sender.quiet(&self.rig.stream).map_err(|e| (n, e.to_string()))?;
+            sender.quiet(&self.bed.stream).map_err(|e| (n, e.to_string()))?;
         }
         Ok((n, since.elapsed()))
     }

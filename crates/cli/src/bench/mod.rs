@@ -2,9 +2,9 @@
 
 mod measure;
 mod payload;
-pub mod rig;
 mod store;
 mod tearing;
+pub mod test_bed;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use self::measure::{Ask, Lane, Seen};
 use self::payload::{Payload, Tags, sha256};
-use self::rig::Rig;
+use self::test_bed::TestBed;
 use crate::cli::{self, CliError};
 use crate::link::LinkSpec;
 use crate::plan::{BenchPlan, Dest, Numa};
@@ -120,19 +120,19 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
         None => Payload::Tags(Tags::new(plan.seed)),
     };
     cli::check_places(plan.json.as_deref(), plan.report.as_deref())?;
-    let rig = Rig::new(&plan)?;
+    let bed = TestBed::new(&plan)?;
     if plan.tearing {
-        return tearing::run(&rig, &plan);
+        return tearing::run(&bed, &plan);
     }
-    let results = measure_all(&rig, &plan, &payload)?;
+    let results = measure_all(&bed, &plan, &payload)?;
     cli::emit(&results, plan.json.as_deref(), plan.report.as_deref())
 }
 
-fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results, CliError> {
-    let executor = rig.gpu.describe().to_string();
-    let nic = report::Nic { name: rig.nic.name().into(), software: rig.nic.is_software() };
+fn measure_all(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<Results, CliError> {
+    let executor = bed.gpu.describe().to_string();
+    let nic = report::Nic { name: bed.nic.name().into(), software: bed.nic.is_software() };
     let mut meta = report::machine::meta(nic, &executor, plan.seed);
-    if rig.gpu.is_host() {
+    if bed.gpu.is_host() {
         meta.gpu = None; // a GPU may be present, but the run does not use it
     }
     let sent = match payload {
@@ -143,11 +143,11 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
         meta.notes
             .push(format!("payload file: SHA-256 {sha}, compared with what arrived in every row"));
     }
-    meta.notes.extend(rig.link.iter().chain(&rig.engine).cloned());
+    meta.notes.extend(bed.link.iter().chain(&bed.engine).cloned());
     if !plan.credits {
         meta.notes.push("credits are off (negative control): messages must be lost".into());
     }
-    if let Some(gb_s) = store::rate(rig, plan.window_bytes)? {
+    if let Some(gb_s) = store::rate(bed, plan.window_bytes)? {
         meta.notes.push(format!(
             "plain stores of one block into a window of {} reach {gb_s:.1} GB/s here: what a push \
              through it can reach at most",
@@ -159,7 +159,7 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
     let mut refused = None;
     'paths: for &path in &plan.paths {
         let ask = Ask {
-            options: options(plan, rig, path),
+            options: options(plan, bed, path),
             qps: plan.qps as usize,
             messages: plan.messages,
             in_flight: plan.in_flight,
@@ -168,7 +168,7 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
         for &size in &plan.sizes_bytes {
             bar.set_message(format!("{path} {}", report::size::print(size)));
             // A new pair for each row: the state of a failed one ends with it.
-            let lane = match Lane::new(rig, path, &ask) {
+            let lane = match Lane::new(bed, path, &ask) {
                 Err(why @ Error::Nic(NicError::Unsupported { .. })) => {
                     bar.suspend(|| eprintln!("bellpush: {path} is left out: {why}"));
                     bar.inc(plan.sizes_bytes.len() as u64);
@@ -181,7 +181,7 @@ fn measure_all(rig: &Rig, plan: &BenchPlan, payload: &Payload) -> Result<Results
             if let Some(why) = &seen.failure {
                 bar.suspend(|| eprintln!("bellpush: {path}, {size} B ended early: {why}"));
             }
-            rows.push(row(rig, plan, path, size, &seen, sent.as_deref()));
+            rows.push(row(bed, plan, path, size, &seen, sent.as_deref()));
             bar.inc(1);
         }
     }
@@ -201,20 +201,27 @@ fn progress(rows: usize) -> ProgressBar {
     }
 }
 
-fn options(plan: &BenchPlan, rig: &Rig, path: Path) -> Options {
+fn options(plan: &BenchPlan, bed: &TestBed, path: Path) -> Options {
     Options::default()
         .window_bytes(plan.window_bytes)
         .slot_bytes(plan.slot_bytes as u32)
         .line(plan.line)
         .timeout(plan.timeout)
-        .host_numa(rig.host_numa)
+        .host_numa(bed.host_numa)
         // Without a window there are no credits to keep within.
         .credits(plan.credits || !path.has_window())
 }
 
-fn row(rig: &Rig, plan: &BenchPlan, path: Path, size: u64, seen: &Seen, sent: Option<&str>) -> Row {
+fn row(
+    bed: &TestBed,
+    plan: &BenchPlan,
+    path: Path,
+    size: u64,
+    seen: &Seen,
+    sent: Option<&str>,
+) -> Row {
     let window = path.has_window();
-    let soft = path != Path::TCP && rig.nic.is_software();
+    let soft = path != Path::TCP && bed.nic.is_software();
     let delivered = seen.tally.all() - seen.tally.missing;
     let dropped = seen.posted.saturating_sub(delivered);
     let seconds = seen.streaming.as_secs_f64();
@@ -227,9 +234,9 @@ fn row(rig: &Rig, plan: &BenchPlan, path: Path, size: u64, seen: &Seen, sent: Op
         && seen.tally.whole == seen.posted
         && sent == seen.arrived.as_deref();
     Row {
-        nic: if path == Path::TCP { "none".into() } else { rig.nic.name().into() },
-        engine: soft.then_some(if rig.engine.is_some() { Side::Gpu } else { Side::Host }),
-        executor: rig.gpu.describe().to_string(),
+        nic: if path == Path::TCP { "none".into() } else { bed.nic.name().into() },
+        engine: soft.then_some(if bed.engine.is_some() { Side::Gpu } else { Side::Host }),
+        executor: bed.gpu.describe().to_string(),
         messages: seen.posted,
         latency_ns_p50: latency(50.0),
         latency_ns_p99: latency(99.0),
@@ -253,17 +260,17 @@ fn row(rig: &Rig, plan: &BenchPlan, path: Path, size: u64, seen: &Seen, sent: Op
         qps: Some(if path == Path::TCP { 1 } else { plan.qps }),
         engines: soft.then_some(plan.engines),
         credits: window.then_some(plan.credits),
-        artefact: artefact(rig, plan, path, soft),
+        artefact: artefact(bed, plan, path, soft),
         ..Row::new(path.data(), path.kick(), size)
     }
 }
 
 /// Reason, beyond the notes, why a row's times are an artefact of the software NIC.
-fn artefact(rig: &Rig, plan: &BenchPlan, path: Path, soft: bool) -> Option<String> {
-    if !soft || rig.gpu.is_host() {
+fn artefact(bed: &TestBed, plan: &BenchPlan, path: Path, soft: bool) -> Option<String> {
+    if !soft || bed.gpu.is_host() {
         return None;
     }
-    if rig.engine.is_some() && path != Path::TCP {
+    if bed.engine.is_some() && path != Path::TCP {
         return Some(
             "the engine is a kernel: what crosses the interconnect is physical, and what it takes \
              to look, check and complete is its own"
@@ -284,7 +291,7 @@ fn artefact(rig: &Rig, plan: &BenchPlan, path: Path, soft: bool) -> Option<Strin
 
 fn transport_error(error: &Error) -> CliError {
     match error {
-        Error::Gpu(e) => rig::gpu_error(e),
+        Error::Gpu(e) => test_bed::gpu_error(e),
         Error::Option { .. } => CliError::new(error, "change the option"),
         Error::Memory(_) => CliError::new(error, "use smaller sizes or windows"),
         _ => CliError::new(error, "see the message"),
@@ -293,6 +300,6 @@ fn transport_error(error: &Error) -> CliError {
 
 impl From<GpuError> for CliError {
     fn from(error: GpuError) -> Self {
-        rig::gpu_error(&error)
+        test_bed::gpu_error(&error)
     }
 }

@@ -7,7 +7,7 @@ use bellpush::abi::bench::{BenchResult, StoreArgs};
 use bellpush::gpu::{Dims, Module};
 use bellpush::transport::Memory;
 
-use super::rig::Rig;
+use super::test_bed::TestBed;
 use crate::cli::CliError;
 use crate::launch::launch;
 
@@ -20,24 +20,24 @@ const THREADS: u32 = 512;
 ///
 /// # Errors
 /// One line when the GPU refuses a request.
-pub fn rate(rig: &Rig, window_bytes: u64) -> Result<Option<f64>, CliError> {
+pub fn rate(bed: &TestBed, window_bytes: u64) -> Result<Option<f64>, CliError> {
     // The source is as long as the window.
-    if rig.gpu.is_host() || window_bytes > rig.src.bytes() as u64 {
+    if bed.gpu.is_host() || window_bytes > bed.src.bytes() as u64 {
         return Ok(None);
     }
-    let kernel = rig.gpu.load(&Module::builtin())?.kernel("bp_store_rate")?;
-    let window = rig.gpu.alloc_mapped(window_bytes as usize, rig.host_numa)?;
+    let kernel = bed.gpu.load(&Module::builtin())?.kernel("bp_store_rate")?;
+    let window = bed.gpu.alloc_mapped(window_bytes as usize, bed.host_numa)?;
     let args = StoreArgs {
         window: window.addr(),
         window_bytes,
-        src: rig.src.addr(),
+        src: bed.src.addr(),
         total_bytes: TOTAL_BYTES.max(window_bytes),
-        result: rig.result.addr(),
+        result: bed.result.addr(),
     };
-    launch(&rig.stream, &kernel, Dims::new(1, THREADS), &args)?;
-    rig.stream.synchronize(Duration::from_secs(10))?;
+    launch(&bed.stream, &kernel, Dims::new(1, THREADS), &args)?;
+    bed.stream.synchronize(Duration::from_secs(10))?;
     let mut raw = [0; size_of::<BenchResult>()];
-    let result = Memory::Host(rig.result.clone());
+    let result = Memory::Host(bed.result.clone());
     result.read(0, &mut raw).map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
     let result: BenchResult = bytemuck::pod_read_unaligned(&raw);
     let ns = result.end_ns.saturating_sub(result.start_ns).max(1);

@@ -14,7 +14,7 @@ use bellpush::abi::bench::TearArgs;
 use bellpush::gpu::{Dims, Module};
 use bellpush::mem::HostMem;
 
-use super::rig::Rig;
+use super::test_bed::TestBed;
 use crate::cli::{CliError, UNVERIFIED};
 use crate::launch::launch;
 use crate::plan::BenchPlan;
@@ -33,11 +33,11 @@ struct Count {
 ///
 /// # Errors
 /// One line when the GPU refuses a request.
-pub fn run(rig: &Rig, plan: &BenchPlan) -> Result<ExitCode, CliError> {
-    let kernel = rig.gpu.load(&Module::builtin())?.kernel("bp_tear_writer")?;
-    let lines = rig.gpu.alloc_mapped(LINES as usize * 128, rig.host_numa)?;
-    let (memory, page) = (lines.host(), rig.result.host());
-    println!("lines in host memory, written by {}, read by a CPU thread", rig.gpu.describe());
+pub fn run(bed: &TestBed, plan: &BenchPlan) -> Result<ExitCode, CliError> {
+    let kernel = bed.gpu.load(&Module::builtin())?.kernel("bp_tear_writer")?;
+    let lines = bed.gpu.alloc_mapped(LINES as usize * 128, bed.host_numa)?;
+    let (memory, page) = (lines.host(), bed.result.host());
+    println!("lines in host memory, written by {}, read by a CPU thread", bed.gpu.describe());
     println!("{:>6}  {:>12}  {:>12}  {:>8}", "bytes", "watched word", "looks", "torn");
     let mut bad = false;
     for line_bytes in [16u32, 32, 64, 128] {
@@ -49,21 +49,21 @@ pub fn run(rig: &Rig, plan: &BenchPlan) -> Result<ExitCode, CliError> {
                 line_bytes,
                 count: LINES,
                 duration_ns: plan.row_limit.as_nanos() as u64 * 2,
-                stop: rig.result.addr() + STOP as u64,
+                stop: bed.result.addr() + STOP as u64,
             };
-            let threads = if rig.gpu.is_host() { 1 } else { 256 };
-            launch(&rig.stream, &kernel, Dims::new(1, threads), &args)?;
+            let threads = if bed.gpu.is_host() { 1 } else { 256 };
+            launch(&bed.stream, &kernel, Dims::new(1, threads), &args)?;
             let count = watch(memory, line_bytes as usize, watch_last, plan.row_limit)
                 .map_err(unreachable_range)?;
             page.store_u32(STOP, 1, Ordering::Release).map_err(unreachable_range)?;
-            rig.stream.synchronize(plan.row_limit * 2 + Duration::from_secs(10))?;
+            bed.stream.synchronize(plan.row_limit * 2 + Duration::from_secs(10))?;
             let word = if watch_last { "last" } else { "first" };
             println!("{line_bytes:>6}  {word:>12}  {:>12}  {:>8}", count.looks, count.torn);
             // The sequence number of an in-band line is in its last word.
-            bad |= count.torn > 0 && watch_last && line_bytes <= 64 && !rig.gpu.is_host();
+            bad |= count.torn > 0 && watch_last && line_bytes <= 64 && !bed.gpu.is_host();
         }
     }
-    if rig.gpu.is_host() {
+    if bed.gpu.is_host() {
         println!("on the host executor a line is several stores: torn ones are to be expected");
     }
     Ok(if bad { ExitCode::from(UNVERIFIED) } else { ExitCode::SUCCESS })

@@ -3,10 +3,10 @@
 //! The rows to which the model is fitted are printed before the measurement ([`CALIBRATION`]). All
 //! others are predictions and are shown with their errors.
 
-mod rig;
 mod rows;
 mod saved;
 mod scale;
+mod test_bed;
 
 use std::io::Write;
 use std::path::{Path as FsPath, PathBuf};
@@ -23,9 +23,9 @@ use bellpush::pcie::topology::{PcieLink, RawLink, from_sysfs};
 use bellpush_cli::report::{Nic, machine};
 use serde_json::{Value, json};
 
-use self::rig::{Measured, Rig};
 use self::saved::Saved;
-use crate::bench::rig::{node, open_gpu};
+use self::test_bed::{Measured, TestBed};
+use crate::bench::test_bed::{node, open_gpu};
 use crate::cli::{CliError, UNVERIFIED};
 use crate::{plan, values};
 
@@ -112,14 +112,14 @@ fn measure(args: &LinkArgs, start: &Params) -> Result<Taken, CliError> {
     let host_numa = numa.map(|numa| node(&gpu, numa)).transpose()?;
     let peer = peer_of(&gpu, args.peer.as_deref())?;
     let limit = Duration::from_millis(args.timeout_ms);
-    let mut rig = Rig::new(gpu.clone(), peer, host_numa, limit)?;
-    let probes = rows::of(&gpu, rig.peer.is_some());
+    let mut bed = TestBed::new(gpu.clone(), peer, host_numa, limit)?;
+    let probes = rows::of(&gpu, bed.peer.is_some());
     // Work that brings the GPU and its link out of their idle states before the link is queried.
-    rig.measure(probes[0], 1.0)?;
+    bed.measure(probes[0], 1.0)?;
     let (link, source) = link_of(&gpu, args)?;
     let modelled = !gpu.is_host();
-    let fitted = Taken::fitted(args, modelled, rig.peer.is_some());
-    let names = rig.peer.as_ref().map_or("none".to_owned(), |p| p.gpu.describe().to_string());
+    let fitted = Taken::fitted(args, modelled, bed.peer.is_some());
+    let names = bed.peer.as_ref().map_or("none".to_owned(), |p| p.gpu.describe().to_string());
     let out = Printer::new(args);
     out.head(
         &format!("{}, peer {names}", gpu.describe()),
@@ -129,9 +129,9 @@ fn measure(args: &LinkArgs, start: &Params) -> Result<Taken, CliError> {
     let mut rows: Vec<(Probe, Measured)> = Vec::new();
     for &probe in &probes {
         let expected = if modelled { predict(start, link, probe)? } else { 1.0 };
-        rows.push((probe, rig.measure(probe, expected)?));
+        rows.push((probe, bed.measure(probe, expected)?));
     }
-    Ok(Taken { rows, link, meta: meta(&rig, link, source)?, modelled })
+    Ok(Taken { rows, link, meta: meta(&bed, link, source)?, modelled })
 }
 
 /// A saved result in place of a measurement.
@@ -250,8 +250,8 @@ fn sysfs_link(gpu: &Gpu) -> Option<PcieLink> {
     topology.node(topology.find(pci)?).link
 }
 
-fn meta(rig: &Rig, link: RawLink, source: &str) -> Result<Value, CliError> {
-    let executor = rig.gpu.describe().to_string();
+fn meta(bed: &TestBed, link: RawLink, source: &str) -> Result<Value, CliError> {
+    let executor = bed.gpu.describe().to_string();
     let meta = machine::meta(Nic::default(), &executor, 0);
     let mut meta = serde_json::to_value(&meta)
         .map_err(|e| CliError::new(e, "this is a bug: please report it"))?;
@@ -260,7 +260,7 @@ fn meta(rig: &Rig, link: RawLink, source: &str) -> Result<Value, CliError> {
         meta.remove("nic");
         meta.remove("seed");
         meta.insert("command".into(), "link".into());
-        meta.insert("peer".into(), json!(rig.peer.as_ref().map(|p| p.gpu.describe().to_string())));
+        meta.insert("peer".into(), json!(bed.peer.as_ref().map(|p| p.gpu.describe().to_string())));
         meta.insert(
             "link".into(),
             json!({
@@ -268,7 +268,7 @@ fn meta(rig: &Rig, link: RawLink, source: &str) -> Result<Value, CliError> {
                 "source": source,
             }),
         );
-        if rig.gpu.is_host() {
+        if bed.gpu.is_host() {
             meta.insert("gpu".into(), Value::Null);
             meta.insert("notes".into(), json!([PROTOCOL_ONLY]));
         }

@@ -4,7 +4,7 @@ use bellpush::gpu::Gpu;
 use bellpush::pcie::sim::{Access, CALIBRATION, Calibration, Held, Pattern, Probe, Target};
 use serde_json::{Value, json};
 
-use super::rig::Measured;
+use super::test_bed::Measured;
 
 /// All rows; those of the calibration come first.
 pub fn of(gpu: &Gpu, with_peer: bool) -> Vec<Probe> {

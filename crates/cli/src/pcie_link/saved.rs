@@ -7,8 +7,8 @@ use bellpush::pcie::topology::RawLink;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::rig::Measured;
 use super::rows;
+use super::test_bed::Measured;
 use crate::cli::CliError;
 
 /// A result of `bellpush link --json`.

@@ -36,7 +36,7 @@ pub struct Host {
 
 /// The topology and the two devices to simulate.
 #[derive(Debug, Clone, Copy)]
-pub struct RigSpec<'a> {
+pub struct TestBedSpec<'a> {
     /// Topology of both hosts.
     pub topology: &'a Topology,
     /// GPU.
@@ -51,7 +51,7 @@ pub struct RigSpec<'a> {
 
 /// Two hosts and a wire between them, ready to run.
 #[derive(Debug)]
-pub struct Rig {
+pub struct TestBed {
     /// The simulator.
     pub sim: Sim,
     /// The host that starts operations.
@@ -222,9 +222,9 @@ fn pcie(link: PcieLink, latency_ns: f64, p: &Params) -> ChannelSpec {
     }
 }
 
-impl Rig {
+impl TestBed {
     /// Builds both hosts.
-    pub fn new(spec: RigSpec<'_>) -> Self {
+    pub fn new(spec: TestBedSpec<'_>) -> Self {
         let p = spec.params;
         let mut sim = Sim::new(spec.seed);
         let (near, nodes) = host(&mut sim, &spec);
@@ -242,7 +242,7 @@ impl Rig {
     }
 }
 
-fn host(sim: &mut Sim, spec: &RigSpec<'_>) -> (Host, Vec<u32>) {
+fn host(sim: &mut Sim, spec: &TestBedSpec<'_>) -> (Host, Vec<u32>) {
     let p = spec.params;
     let nodes = add_host(sim, spec.topology, p);
     let (gpu, nic) = (nodes[spec.gpu.0], nodes[spec.nic.0]);

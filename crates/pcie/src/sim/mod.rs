@@ -25,7 +25,7 @@ use thiserror::Error;
 pub use channel::{Carried, ChannelSpec, Class, Credits, Ps};
 pub use program::{EndpointId, Load, LoadResult, Program, ServerId, Step, TaskId, Until};
 
-pub use build::{Host, Rig, RigSpec};
+pub use build::{Host, TestBed, TestBedSpec};
 pub use calibrate::{CALIBRATION, Calibration, calibrate};
 pub use h200::{
     Curve, CurveRow, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, HopRow, simulate_curve,

@@ -5,7 +5,7 @@
 //! endpoint is made). Endpoints keep both in host memory, behind a fence of system scope, with a
 //! second fence on silicon (`order::strict`). [`LAYOUT`] says so in the output.
 
-use super::build::{Host, MTU_BYTES, Rig, RigSpec};
+use super::build::{Host, MTU_BYTES, TestBed, TestBedSpec};
 use super::{Load, LoadResult, Params, Program, SimError, Step, TaskId, Until};
 
 /// The model of a path: mover of the data, and kick of the NIC.
@@ -98,7 +98,7 @@ const STAGE_BYTES: u32 = 64 << 10;
 /// Simulates one operation alone for latency, and `in_flight` at once for bandwidth. `None` where
 /// the path cannot carry the size; an error where the path cannot exist on the topology.
 pub fn predict(
-    spec: RigSpec<'_>,
+    spec: TestBedSpec<'_>,
     path: PathModel,
     bytes: u32,
     in_flight: u32,
@@ -125,19 +125,19 @@ pub fn predict(
 }
 
 fn measure(
-    spec: RigSpec<'_>,
+    spec: TestBedSpec<'_>,
     path: PathModel,
     bytes: u32,
     window: u32,
     count: u64,
 ) -> Result<LoadResult, SimError> {
-    let mut rig = Rig::new(spec);
+    let mut bed = TestBed::new(spec);
     let window_bytes = (spec.params.window_kib * 1024.0) as u32;
     // Operations in flight share the window: no more of them than slots.
     let window = window.min((window_bytes / path.least_window_bytes().max(1)).max(1));
     let share = window_bytes / window;
-    let program = program(&rig, spec.params, path, bytes, share);
-    let mut results = rig.sim.run(vec![Load { program, window, count }])?;
+    let program = program(&bed, spec.params, path, bytes, share);
+    let mut results = bed.sim.run(vec![Load { program, window, count }])?;
     Ok(results.remove(0))
 }
 
@@ -240,10 +240,10 @@ fn line_write(from: super::EndpointId, to: super::EndpointId, bytes: u32, addr: 
 }
 
 /// The program of one operation, which may use `share` bytes of the window.
-fn program(rig: &Rig, p: &Params, path: PathModel, bytes: u32, share: u32) -> Program {
+fn program(bed: &TestBed, p: &Params, path: PathModel, bytes: u32, share: u32) -> Program {
     let g = Program::new(u64::from(bytes));
-    let (near, far, mrrs_bytes) = (rig.near, rig.far, rig.mrrs_bytes);
-    let peer_reads = rig.peer_reads;
+    let (near, far, mrrs_bytes) = (bed.near, bed.far, bed.mrrs_bytes);
+    let peer_reads = bed.peer_reads;
     let (wired, landed) = (Vec::new(), Vec::new());
     let mut w = Writer { g, p, near, far, mrrs_bytes, peer_reads, wired, landed };
     match path {
@@ -382,7 +382,7 @@ mod tests {
     fn ns(name: &str, path: PathModel, bytes: u32, params: &Params) -> Result<f64, SimError> {
         let t = builtin(name).unwrap();
         let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
-        let spec = RigSpec { topology: &t, gpu, nic, params, seed: 1 };
+        let spec = TestBedSpec { topology: &t, gpu, nic, params, seed: 1 };
         Ok(predict(spec, path, bytes, 1)?.unwrap().completed_ns)
     }
 
@@ -422,7 +422,7 @@ mod tests {
         let params = Params::default();
         let t = builtin("two-root-complexes-slow-reads").unwrap();
         let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
-        let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
         let rate = |path| predict(spec, path, 1 << 20, 4).unwrap().unwrap().gb_per_s;
         let (push, pull, staged) =
             (rate(PathModel::PushInband), rate(PathModel::Pull), rate(PathModel::Staged));
@@ -435,7 +435,7 @@ mod tests {
         let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
         let gb_per_s = |kib: f64| {
             let params = Params { wire_ns: 20_000.0, window_kib: kib, ..Params::default() };
-            let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+            let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
             predict(spec, PathModel::PushInband, 1 << 20, 4).unwrap().unwrap().gb_per_s
         };
         let (small, large) = (gb_per_s(128.0), gb_per_s(4096.0));
@@ -448,7 +448,7 @@ mod tests {
         let t = builtin("same-switch").unwrap();
         let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
         let params = Params { window_kib: 16.0, ..Params::default() };
-        let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
         let alone = predict(spec, PathModel::PushInband, 4096, 1).unwrap().unwrap().completed_ns;
         for path in [PathModel::PushInband, PathModel::PushKernel] {
             let rate = predict(spec, path, 64 << 10, 8).unwrap().unwrap().gb_per_s;
@@ -463,7 +463,7 @@ mod tests {
         for (name, cap) in [("same-switch", p.sm_store_gb_per_s()), ("two-sockets", 22.0)] {
             let t = builtin(name).unwrap();
             let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
-            let spec = RigSpec { topology: &t, gpu, nic, params: &p, seed: 1 };
+            let spec = TestBedSpec { topology: &t, gpu, nic, params: &p, seed: 1 };
             for path in [PathModel::PushInband, PathModel::PushKernel] {
                 let rate = predict(spec, path, 1 << 20, 8).unwrap().unwrap().gb_per_s;
                 assert!(rate < 1.01 * cap, "{name} {path:?}: {rate} over {cap}");
@@ -476,7 +476,7 @@ mod tests {
         let t = builtin("same-switch").unwrap();
         let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
         let params = Params::default();
-        let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
+        let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 };
         assert!(predict(spec, PathModel::PushBlueflame, 220, 1).unwrap().is_some());
         assert_eq!(predict(spec, PathModel::PushBlueflame, 221, 1), Ok(None));
         assert_eq!(predict(spec, PathModel::Pull, 0, 1), Ok(None));

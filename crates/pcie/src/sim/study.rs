@@ -1,6 +1,6 @@
 //! Studies with the simulation: sweeps, crossings, losses and their causes, sensitivity.
 
-use super::{Params, PathModel, Prediction, RigSpec, SimError, predict};
+use super::{Params, PathModel, Prediction, SimError, TestBedSpec, predict};
 use crate::topology::{Distance, Topology};
 
 /// One point of a sweep.
@@ -23,7 +23,7 @@ pub struct SweepRow {
 
 /// Predicts every path and size.
 pub fn sweep(
-    spec: RigSpec<'_>,
+    spec: TestBedSpec<'_>,
     paths: &[PathModel],
     sizes: &[u32],
     in_flight: u32,
@@ -187,7 +187,7 @@ fn cost(p: Prediction, throughput: bool) -> f64 {
 /// All cases among the sizes in which a push path is more than 2 % worse than the better of pull
 /// and staged.
 pub fn losses(
-    spec: RigSpec<'_>,
+    spec: TestBedSpec<'_>,
     sizes: &[u32],
     in_flight: u32,
     throughput: bool,
@@ -217,7 +217,7 @@ pub fn losses(
                 if topology == *spec.topology && params == *spec.params {
                     continue;
                 }
-                let without = RigSpec { topology: &topology, params: &params, ..spec };
+                let without = TestBedSpec { topology: &topology, params: &params, ..spec };
                 if let Some(p) = predict(without, push, bytes, in_flight)? {
                     let left = cost(p, throughput) / mine;
                     if left < 0.98 {
@@ -249,13 +249,13 @@ pub struct SensitivityRow {
 
 /// Changes every parameter by ±30 % and compares two paths. Rows are sorted by effect.
 pub fn sensitivity(
-    spec: RigSpec<'_>,
+    spec: TestBedSpec<'_>,
     push: PathModel,
     other: PathModel,
     bytes: u32,
 ) -> Result<Vec<SensitivityRow>, SimError> {
     let ratio = |params: &Params| -> Result<f64, SimError> {
-        let spec = RigSpec { params, ..spec };
+        let spec = TestBedSpec { params, ..spec };
         let ns = |path| {
             Ok::<_, SimError>(predict(spec, path, bytes, 1)?.map_or(f64::NAN, |p| p.completed_ns))
         };
@@ -280,7 +280,7 @@ pub fn sensitivity(
 
 /// Window that keeps the wire busy, in bytes: the wire's bandwidth times the simulated time until a
 /// slot's credit returns.
-pub fn window_needed_bytes(spec: RigSpec<'_>) -> Result<u64, SimError> {
+pub fn window_needed_bytes(spec: TestBedSpec<'_>) -> Result<u64, SimError> {
     // 4 KiB occupy a slot from the first store to the completion that the GPU sees.
     let away = predict(spec, PathModel::PushInband, 4096, 1)?.map_or(0.0, |p| p.completed_ns);
     Ok((away * spec.params.wire_gb_per_s).ceil() as u64)
@@ -291,10 +291,10 @@ mod tests {
     use super::*;
     use crate::topology::builtin;
 
-    fn with<T>(name: &str, params: &Params, f: impl FnOnce(RigSpec<'_>) -> T) -> T {
+    fn with<T>(name: &str, params: &Params, f: impl FnOnce(TestBedSpec<'_>) -> T) -> T {
         let t = builtin(name).unwrap();
         let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
-        f(RigSpec { topology: &t, gpu, nic, params, seed: 1 })
+        f(TestBedSpec { topology: &t, gpu, nic, params, seed: 1 })
     }
 
     #[test]

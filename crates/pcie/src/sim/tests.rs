@@ -197,7 +197,7 @@ fn same_seed_same_numbers() {
         let params = Params::default();
         let gpu = t.find("gpu0").unwrap();
         let nic = t.find("nic0").unwrap();
-        let spec = RigSpec { topology: &t, gpu, nic, params: &params, seed };
+        let spec = TestBedSpec { topology: &t, gpu, nic, params: &params, seed };
         predict(spec, PathModel::PushKernel, 4096, 4).unwrap().unwrap()
     };
     assert_eq!(run(1), run(1));
@@ -283,8 +283,8 @@ proptest! {
             ..Params::default()
         };
         let (gpu, nic) = (t.find("d0").unwrap(), t.find("d1").unwrap());
-        let mut rig = Rig::new(RigSpec { topology: &t, gpu, nic, params: &p, seed: 3 });
-        let (n, f) = (rig.near, rig.far);
+        let mut bed = TestBed::new(TestBedSpec { topology: &t, gpu, nic, params: &p, seed: 3 });
+        let (n, f) = (bed.near, bed.far);
         let load = |program| Load { program, window: 3, count: 12 };
         let loads = vec![
             load(write(n.sm, n.window, bytes)),
@@ -296,14 +296,14 @@ proptest! {
             load(write(n.sm, n.memory, bytes)),
         ];
         let k = loads.len() as u64;
-        let results = rig.sim.run(loads).unwrap();
+        let results = bed.sim.run(loads).unwrap();
         prop_assert!(results.iter().all(|r| r.done == 12));
-        prop_assert!(rig.sim.at_rest());
-        let (sent, got) = rig.sim.bytes_in_out();
+        prop_assert!(bed.sim.at_rest());
+        let (sent, got) = bed.sim.bytes_in_out();
         prop_assert_eq!(sent, got);
         prop_assert_eq!(sent, k * 12 * u64::from(bytes));
         for path in [PathModel::PushKernel, PathModel::PushInband, PathModel::Pull, PathModel::Staged] {
-            let spec = RigSpec { topology: &t, gpu, nic, params: &p, seed: 3 };
+            let spec = TestBedSpec { topology: &t, gpu, nic, params: &p, seed: 3 };
             prop_assert!(predict(spec, path, bytes, 2).unwrap().is_some());
         }
     }
@@ -316,11 +316,11 @@ fn speed() {
     let t = crate::topology::builtin("two-sockets").unwrap();
     let params = Params::default();
     let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
-    let mut rig = Rig::new(RigSpec { topology: &t, gpu, nic, params: &params, seed: 1 });
-    let (n, f) = (rig.near, rig.far);
+    let mut bed = TestBed::new(TestBedSpec { topology: &t, gpu, nic, params: &params, seed: 1 });
+    let (n, f) = (bed.near, bed.far);
     let load = |program| Load { program, window: 4, count: 2000 };
     let start = std::time::Instant::now();
-    rig.sim
+    bed.sim
         .run(vec![
             load(write(n.sm, n.window, 65536)),
             load(write(n.nic, f.nic, 65536)),
@@ -331,7 +331,7 @@ fn speed() {
     let s = start.elapsed().as_secs_f64();
     println!(
         "{} TLP events in {s:.2} s: {:.2} M/s",
-        rig.sim.tlp_events(),
-        rig.sim.tlp_events() as f64 / s / 1e6
+        bed.sim.tlp_events(),
+        bed.sim.tlp_events() as f64 / s / 1e6
     );
 }

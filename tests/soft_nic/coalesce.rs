@@ -1,4 +1,4 @@
-//! Rows of WRITEs that continue each other, which the NIC may carry out as one copy: nothing but
+//! WRITEs that continue each other, which the NIC may carry out as one copy: nothing but
 //! the time may tell.
 
 use crate::queue_pairs::{Buf, Pair, attr, inline, pattern, syndromes};

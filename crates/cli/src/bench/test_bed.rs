@@ -18,7 +18,7 @@ pub const REGION_BYTES: usize = 32 << 20;
 /// Messages of a round.
 pub const ROUND_MESSAGES: usize = 4096;
 
-pub struct Rig {
+pub struct TestBed {
     pub gpu: Arc<Gpu>,
     /// The sending and the receiving NIC, which are the same one without packets.
     pub nic: Arc<dyn Nic>,
@@ -38,7 +38,7 @@ pub struct Rig {
     pub timeout: Duration,
 }
 
-impl Rig {
+impl TestBed {
     pub fn new(plan: &BenchPlan) -> Result<Self, CliError> {
         let gpu = open_gpu(plan.gpu)?;
         let host_numa = plan.host_numa.map(|numa| node(&gpu, numa)).transpose()?;

@@ -22,7 +22,7 @@ const FILL_BYTES: usize = 1 << 20;
 /// Value of every byte that load rows read.
 const LOADED: u8 = 1;
 
-pub struct Rig {
+pub struct TestBed {
     pub gpu: Arc<Gpu>,
     pub peer: Option<Peer>,
     scale: Scale,
@@ -86,7 +86,7 @@ fn bug(error: MemError) -> CliError {
     CliError::new(error, "this is a bug: please report it")
 }
 
-impl Rig {
+impl TestBed {
     pub fn new(
         gpu: Arc<Gpu>,
         peer: Option<Arc<Gpu>>,
