@@ -34,7 +34,7 @@ fn defaults() {
     assert_eq!((plan.window_bytes, plan.slot_bytes), (128 << 10, 4096));
     assert_eq!((plan.line, plan.dest), (LineFormat::L12S4, Dest::Host));
     assert!(plan.credits && !plan.tearing);
-    assert_eq!(plan.row_limit, Duration::from_secs(2));
+    assert_eq!(plan.row_limit, Duration::from_millis(500));
     assert_eq!(plan.timeout, Duration::from_secs(5));
 }
 
