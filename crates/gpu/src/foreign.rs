@@ -29,6 +29,9 @@ impl Stream {
     /// Lets another library queue work on this stream: `call` is given the `CUstream`, with the GPU's context current.
     /// The stream keeps `kept` until it is found idle; a graph that is being recorded keeps it as long as it lives.
     ///
+    /// The stream is locked meanwhile, against threads that queue on it too: a method of this stream that queues or
+    /// waits, called in `call`, would wait for itself.
+    ///
     /// # Errors
     /// [`GpuError::NoDevice`] on the host executor, [`GpuError::Recording`] while another thread records; errors of
     /// the driver.

@@ -42,12 +42,13 @@ fn differs(commit: &str, root: &Path) -> Option<bool> {
     }
 }
 
-/// Whether a source was written after the program.
+/// Whether a source was written after the program. A link counts itself: what it leads to is listed
+/// under its own name, and a folder's time says nothing of a file's contents.
 fn newer(root: &Path, program: SystemTime) -> bool {
     let Some(files) = git(root, &["ls-files", "-z"]) else { return true };
     let files = String::from_utf8_lossy(&files.stdout);
     files.split_terminator('\0').any(|file| {
-        let written = root.join(file).metadata().and_then(|meta| meta.modified());
+        let written = root.join(file).symlink_metadata().and_then(|meta| meta.modified());
         written.map_or(true, |written| written > program)
     })
 }
@@ -81,6 +82,12 @@ mod tests {
         };
         fs::write(&source, "one").unwrap();
         fs::write(root.join("README.md"), "one").unwrap();
+        // The folder is newer than the program below, the link and what is in the folder are not.
+        fs::create_dir_all(root.join("crates")).unwrap();
+        std::os::unix::fs::symlink("../src", root.join("crates/link")).unwrap();
+        let old = ["-h", "-d", "100 seconds ago"];
+        let touched = Command::new("touch").args(old).arg(root.join("crates/link")).status().unwrap();
+        assert!(touched.success());
         run(root, &["init", "-q"]);
         run(root, &["add", "."]);
         run(root, &["commit", "-q", "-m", "one"]);

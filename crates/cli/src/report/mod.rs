@@ -1,12 +1,10 @@
 //! Results: rows, statistics, JSON, tables, plots and pages.
 //!
-//! A run yields [`Results`]: its circumstances ([`Meta`]) and one [`Row`] per path and size. Rows,
-//! [`stats`] and [`size`] need only the library; the terminal table, the SVG plots and the HTML
-//! page need the `cli` feature. All of them print the same notes and footnotes ([`notes`]), so that
-//! no number of the software NIC can pass for a NIC's.
+//! A run yields [`Results`]: its circumstances ([`Meta`]) and one [`Row`] per path and size. The
+//! terminal table, the SVG plots and the HTML page all print the same notes and footnotes
+//! ([`notes`]), so that no number of the software NIC can pass for a NIC's.
 //!
-//! GB is 10⁹ bytes; sizes are in KiB and MiB. From the rest of the crate this module uses the names
-//! of paths only.
+//! GB is 10⁹ bytes; sizes are in KiB and MiB.
 
 pub mod chart;
 mod checkout;
