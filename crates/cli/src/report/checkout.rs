@@ -86,7 +86,8 @@ mod tests {
         fs::create_dir_all(root.join("crates")).unwrap();
         std::os::unix::fs::symlink("../src", root.join("crates/link")).unwrap();
         let old = ["-h", "-d", "100 seconds ago"];
-        let touched = Command::new("touch").args(old).arg(root.join("crates/link")).status().unwrap();
+        let touched =
+            Command::new("touch").args(old).arg(root.join("crates/link")).status().unwrap();
         assert!(touched.success());
         run(root, &["init", "-q"]);
         run(root, &["add", "."]);
