@@ -217,7 +217,7 @@ fn sim_prints_json_csv_and_refuses_nonsense() {
         (["--sizes", "4GiB"], "from 1 B"),
         (["--sizes", "64MiB"], "at most 16 MiB"),
         (["--sizes", "0"], "from 1 B"),
-        (["--path", "teleport"], "unknown"),
+        (["--path", "teleport"], "no such path; there are push/kernel"),
         (["--set", "wire_ns=-1"], "wire_ns=-1: must be from 0"),
         (["--set", "wire_ns=1e300"], "must be from 0 to"),
         (["--set", "wire_gb_per_s=0"], "must be from 0.001"),
@@ -227,7 +227,7 @@ fn sim_prints_json_csv_and_refuses_nonsense() {
         (["--set", "store_tlp_bytes=0"], "must be from 4"),
         (["--in-flight", "0"], "must be from 1 to 1024"),
         (["--in-flight", "100000000"], "must be from 1 to 1024"),
-        (["--set", "speed=1"], "one of"),
+        (["--set", "speed=1"], "no such parameter; there are link_ns"),
         (["--gpu", "gpu9"], "no GPU"),
     ] {
         let error = sim(&args).unwrap_err();
@@ -275,7 +275,7 @@ fn link_runs_on_the_host_executor_and_says_that_its_numbers_are_no_links() {
         (["--peer", "0"], "no peer"),
         (["--gen", "7"], "generation 7"),
         (["--lanes", "3"], "3 lanes"),
-        (["--set", "speed=1"], "one of"),
+        (["--set", "speed=1"], "no such parameter; there are link_ns"),
         (["--timeout-ms", "0"], "nothing ends at once"),
         (["--json", "no/such/place"], "does not exist"),
     ] {

@@ -102,8 +102,8 @@ fn table(lines: &[Line]) -> String {
     let of = |how: &str| lines.iter().filter(|line| line.how == how).count();
     let mut text = format!(
         "# rdma-core 44's Python tests on the preloaded device\n\n\
+         **Of {} tests {} passed, {} failed, {} were skipped.**\n\n\
          `cargo test --release --test external pyverbs:: -- --ignored` with `BELLPUSH_WRITE_RESULTS` set writes this file.\n\n\
-         {} tests: {} passed, {} failed, {} skipped.\n\n\
          | module | passed | failed | skipped |\n|---|---|---|---|\n",
         lines.len(),
         of("passed"),

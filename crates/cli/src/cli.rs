@@ -73,7 +73,9 @@ fn one_line(text: &str) -> CliError {
     let first: Vec<&str> =
         text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
     let what = first.join(" ");
+    // Nobody means an option's name as a value.
     let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: "));
+    let tip = tip.filter(|tip| !tip.starts_with("to pass"));
     let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: "));
     let command: Vec<&str> = usage
         .unwrap_or_default()
@@ -210,6 +212,11 @@ mod tests {
                  bellpush show <FILE>\n",
                 "the following required arguments were not provided: <FILE>; see 'bellpush show \
                  --help'",
+            ),
+            (
+                "error: unexpected argument '--topology' found\n\n  tip: to pass '--topology' as a \
+                 value, use '-- --topology'\n\nUsage: bellpush topo [OPTIONS] [WHAT]\n",
+                "unexpected argument '--topology' found; see 'bellpush topo --help'",
             ),
             ("error: what?", "what?; see 'bellpush --help'"),
         ] {

@@ -65,22 +65,25 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Show(args) => show::run(&args),
-        Command::Tlp(args) => modelled(tlp::run(&args)),
-        Command::Topo(args) => modelled(topo::run(&args)),
-        Command::Sim(args) => modelled(sim::run(&args)),
+        Command::Tlp(args) => modelled("tlp", tlp::run(&args)),
+        Command::Topo(args) => modelled("topo", topo::run(&args)),
+        Command::Sim(args) => modelled("sim", sim::run(&args)),
         Command::Link(args) => pcie_link::run(&args),
     };
     outcome.unwrap_or_else(|error: CliError| error.report())
 }
 
 /// Runs a command of the model, whose error is one message. A closed pipe is no error.
-fn modelled(outcome: Result<(), Box<dyn std::error::Error>>) -> Result<ExitCode, CliError> {
+fn modelled(
+    command: &str,
+    outcome: Result<(), Box<dyn std::error::Error>>,
+) -> Result<ExitCode, CliError> {
     let Err(error) = outcome else { return Ok(ExitCode::SUCCESS) };
     let closed = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
     match error.downcast::<CliError>() {
         Ok(error) => Err(*error),
         Err(e) if e.downcast_ref().is_some_and(closed) => Ok(ExitCode::SUCCESS),
-        Err(e) => Err(CliError::new(e, "see 'bellpush --help'")),
+        Err(e) => Err(CliError::new(e, format!("see 'bellpush {command} --help'"))),
     }
 }
 

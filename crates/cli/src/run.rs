@@ -74,7 +74,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     if let Some(faults) = &args.link {
         faults.parse::<Faults>().map_err(|e| CliError::new(e, help))?;
     }
-    let object = find_object()?;
     let directory = Directory::new()?;
     let pcap = args.pcap.as_deref().map(std::path::absolute).transpose();
     let options = Preload {
@@ -92,6 +91,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         sysfs: Some(directory.0.clone()),
     };
     options.check().map_err(|e| CliError::new(e, help))?;
+    let object = find_object()?;
     let (program, arguments) = args.command.split_first().expect("clap asks for one");
     let child = Command::new(program)
         .args(arguments)

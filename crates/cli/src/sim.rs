@@ -86,11 +86,13 @@ pub fn params(sets: &[String]) -> Result<Params> {
     let mut params = Params::default();
     for set in sets {
         let (name, value) = set.split_once('=').ok_or_else(|| {
-            format!("--set {set}: name=value, with one of {}", Params::NAMES.join(", "))
+            format!("--set {set}: not name=value; the names are {}", Params::NAMES.join(", "))
         })?;
         let value: f64 = value.parse().map_err(|_| format!("--set {set}: not a number"))?;
         let names = Params::NAMES.join(", ");
-        *params.get_mut(name).ok_or_else(|| format!("--set {set}: one of {names}"))? = value;
+        *params
+            .get_mut(name)
+            .ok_or_else(|| format!("--set {set}: no such parameter; there are {names}"))? = value;
     }
     params.check().map_err(|e| format!("--set {e}"))?;
     Ok(params)
@@ -138,7 +140,10 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let mut paths = Vec::new();
     for name in &args.path {
         let found = PathModel::ALL.into_iter().find(|p| p.name() == name);
-        paths.push(found.ok_or_else(|| format!("--path {name}: unknown"))?);
+        paths.push(found.ok_or_else(|| {
+            let names = PathModel::ALL.map(|p| p.name()).join(", ");
+            format!("--path {name}: no such path; there are {names}")
+        })?);
     }
     if paths.is_empty() {
         paths = PathModel::ALL.into();

@@ -44,6 +44,7 @@ pub fn bytes(text: &str) -> Result<u64, CliError> {
         "MiB" => 20,
         "GiB" => 30,
         "TiB" => 40,
+        _ if digits.is_empty() => return Err(wrong("not a size")),
         other => return Err(wrong(&format!("unknown unit {other:?}"))),
     };
     let n: u64 = digits.parse().map_err(|_| wrong("not a size"))?;

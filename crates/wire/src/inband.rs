@@ -15,7 +15,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::wqe::{Ctrl, DS_BYTES, INLINE_FLAG, WqeError};
+use super::wqe::{Ctrl, DS_BYTES, INLINE_FLAG, Opcode, WqeError};
 
 /// Layout of the lines of an in-band slot: data bytes, then a little-endian sequence number.
 /// Named `12+4`, `14+2` and `60+4`.
@@ -275,11 +275,10 @@ pub fn stream_need(prefix: &[u8]) -> Result<Need, WqeError> {
         return Err(WqeError::Ds(0));
     }
     // The segments up to the payload have no inline header; unknown opcodes are found by parsing.
-    let header = match ctrl.opcode {
-        0x00 => return Ok(Need::Total(end)),
-        0x0a | 0x0b => 16,
-        0x11 | 0x12 => 48,
-        _ => 32,
+    let header = match Opcode::from_code(ctrl.opcode) {
+        Some(Opcode::Nop) => return Ok(Need::Total(end)),
+        Some(opcode) => opcode.header_bytes(),
+        None => 32,
     };
     let mut at = header;
     while at < end {

@@ -49,9 +49,12 @@ fn the_length_is_found_from_as_little_as_possible() {
     assert_eq!(stream_need(&stream[..15]), Ok(Need::More(16)));
     assert_eq!(stream_need(&stream[..16]), Ok(Need::More(36)));
     assert_eq!(stream_need(&stream[..36]), Ok(Need::Total(536)));
-    let wr = SendWr::new(Opcode::Send).payload(&payload);
-    assert_eq!(wr.emit_stream(5, Qpn(1), &mut stream), Ok(520));
-    assert_eq!((stream[7], stream_need(&stream[..20])), (2, Ok(Need::Total(520))));
+    for opcode in [Opcode::Send, Opcode::SendImm, Opcode::SendInval] {
+        let wr = SendWr::new(opcode).payload(&payload);
+        assert_eq!(wr.emit_stream(5, Qpn(1), &mut stream), Ok(520));
+        let need = stream_need(&stream[..20]);
+        assert_eq!((stream[7], need), (2, Ok(Need::Total(520))), "{opcode:?}");
+    }
 }
 
 #[test]

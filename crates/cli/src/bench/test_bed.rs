@@ -46,6 +46,7 @@ impl TestBed {
         let (nic, peer, link) = open_nics(plan, &gpu, engine_gpu.as_ref())?;
         let engine = engine_gpu.as_ref().map(|at| lie(plan, &gpu, at));
         let region = REGION_BYTES.max(plan.largest_bytes());
+        say_where(plan.gpu, &gpu);
         let refused = |e: GpuError| gpu_error(&e);
         let dst = match plan.dest {
             Dest::Host => Memory::Host(gpu.alloc_mapped(region, host_numa).map_err(refused)?),
@@ -72,19 +73,25 @@ impl TestBed {
     }
 }
 
-/// The requested GPU; by default the first one, or the host executor if there is none.
+/// The requested GPU; by default the first one, or the host executor if there is none, which
+/// [`say_where`] says.
 pub fn open_gpu(wanted: plan::Gpu) -> Result<Arc<Gpu>, CliError> {
     let host = || Gpu::open(Executor::Host(HostOptions::default())).map_err(|e| gpu_error(&e));
     match wanted {
         plan::Gpu::Host => host(),
         plan::Gpu::Cuda(n) => Gpu::open(Executor::Cuda(n as usize)).map_err(|e| gpu_error(&e)),
-        plan::Gpu::Auto => match Gpu::open(Executor::Cuda(0)) {
-            Ok(gpu) => Ok(gpu),
-            Err(why) => {
-                eprintln!("bellpush: no GPU measurements: {why}; kernels run on the host executor");
-                host()
-            }
-        },
+        plan::Gpu::Auto => Gpu::open(Executor::Cuda(0)).or_else(|_| host()),
+    }
+}
+
+/// Says that kernels run on the host executor, and why, where nobody asked for it. Called when all
+/// else is known to be there, so that an error is the only line.
+pub fn say_where(wanted: plan::Gpu, gpu: &Gpu) {
+    if !(wanted == plan::Gpu::Auto && gpu.is_host()) {
+        return;
+    }
+    if let Err(why) = Gpu::open(Executor::Cuda(0)) {
+        eprintln!("bellpush: no GPU measurements: {why}; kernels run on the host executor");
     }
 }
 

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use self::saved::Saved;
 use self::test_bed::{Measured, TestBed};
-use crate::bench::test_bed::{node, open_gpu};
+use crate::bench::test_bed::{node, open_gpu, say_where};
 use crate::cli::{CliError, UNVERIFIED};
 use crate::{plan, values};
 
@@ -117,6 +117,7 @@ fn measure(args: &LinkArgs, start: &Params) -> Result<Taken, CliError> {
     // Work that brings the GPU and its link out of their idle states before the link is queried.
     bed.measure(probes[0], 1.0)?;
     let (link, source) = link_of(&gpu, args)?;
+    say_where(wanted, &gpu);
     let modelled = !gpu.is_host();
     let fitted = Taken::fitted(args, modelled, bed.peer.is_some());
     let names = bed.peer.as_ref().map_or("none".to_owned(), |p| p.gpu.describe().to_string());

@@ -87,7 +87,7 @@ pub fn read(path: &Path) -> Result<Saved, CliError> {
 }
 
 fn parse(text: &str) -> Result<Saved, String> {
-    let json: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let json: Value = serde_json::from_str(text).map_err(|e| format!("no JSON ({e})"))?;
     let meta = json["meta"].clone();
     if meta["command"] != "link" {
         return Err("not a result of 'bellpush link'".into());
