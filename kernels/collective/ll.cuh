@@ -165,7 +165,7 @@ struct sender {
   triple head = {}, low = {}, high = {};
   uint32_t flag_at = 0;
   bp_endpoint ep;
-  detail::room room;
+  bp::room room;
   BP_DEV sender(const bp_coll_args& a, uint32_t index, bool fetched, uint32_t bytes) {
     if constexpr (P::inband) {
       warps = is_small(bytes, a.ranks) || block_threads() <= 32;
@@ -200,7 +200,7 @@ struct sender {
   BP_DEV void start(uint32_t ranks) {
     if constexpr (P::inband) {
       // Nobody else looks at that queue pair.
-      if (peer < ranks) room = detail::load_room<P>(ep.qp);
+      if (peer < ranks) room = detail::room_ahead<P>(ep.qp);
     }
   }
   // The words of that unit, in which the payload leaves the head's words 0.

@@ -15,6 +15,7 @@ use super::{
 use crate::abi::entry::{OpArgs, Scope, Verb};
 use crate::abi::wire::{Code, DeviceEndpoint, QP_STATE_BYTES, QP_STATE_MAX_CREDITS, Status};
 use crate::gpu::{DeviceMem, Dims, Gpu, GpuError, Kept, Kernel, Mapped, Module, Stream};
+use crate::mem::Dma;
 use crate::nic::{Access, Mr, Nic};
 
 /// Offsets in the auxiliary page: the queue pair's status, the atomics' sink, the verbs' statuses.
@@ -78,6 +79,9 @@ impl KernelPosted {
         let verb = gpu.load(&Module::builtin())?.kernel(&format!("bp_verb_{name}"))?;
         let rdma = Rdma::new(gpu, nic, path, local, options)?;
         let state = gpu.alloc(QP_STATE_BYTES + rdma.sq_blocks as usize * 4)?;
+        // Each ready word begins with its block's number, which no ticket of the block takes for ready (credit.cuh).
+        let ready: Vec<u32> = (0..rdma.sq_blocks).collect();
+        state.write(QP_STATE_BYTES, bytemuck::cast_slice(&ready))?;
         let aux = gpu.alloc_mapped(AUX_BYTES, options.host_numa)?;
         let aux_mr = rdma
             .register(&Memory::Host(aux.clone()), Access { local_write: true, ..Access::NONE })?;

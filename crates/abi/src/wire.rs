@@ -22,9 +22,9 @@ pub struct Window {
 }
 
 /// Bytes of `struct bp_qp_state`, which only device code reads.
-pub const QP_STATE_BYTES: usize = 768;
+pub const QP_STATE_BYTES: usize = 384;
 /// Offset of `max_credits` in `struct bp_qp_state`.
-pub const QP_STATE_MAX_CREDITS: usize = 644;
+pub const QP_STATE_MAX_CREDITS: usize = 44;
 
 /// `struct bp_status`: the failure that ended a queue pair. Device code writes it, the host reads
 /// it.

@@ -60,6 +60,10 @@ BP_DEV uint64_t shfl_u64(uint64_t v, uint32_t src_lane) {
 
 BP_DEV uint32_t ballot(bool pred) { return __ballot_sync(0xffffffffu, pred); }
 
+// Of a word that is not 0.
+BP_DEV uint32_t trailing_zeros(uint32_t v) { return static_cast<uint32_t>(__ffs(static_cast<int>(v))) - 1; }
+BP_DEV uint32_t bits_set(uint32_t v) { return static_cast<uint32_t>(__popc(v)); }
+
 // The root thread's value, for every thread of the block.
 BP_DEV uint64_t block_broadcast_u64(uint64_t v, uint32_t root_tid) {
   __shared__ uint64_t word;
@@ -158,6 +162,8 @@ BP_DEV void syncwarp() { bp_host::wait(&bp_host_current()->warp->barrier); }
 BP_DEV void syncthreads() { bp_host::wait(&bp_host_current()->block->barrier); }
 BP_DEV uint64_t shfl_u64(uint64_t v, uint32_t src_lane) { return bp_host::shfl(v, src_lane); }
 BP_DEV uint32_t ballot(bool pred) { return bp_host::ballot(pred); }
+BP_DEV uint32_t trailing_zeros(uint32_t v) { return static_cast<uint32_t>(__builtin_ctz(v)); }
+BP_DEV uint32_t bits_set(uint32_t v) { return static_cast<uint32_t>(__builtin_popcount(v)); }
 BP_DEV uint64_t block_broadcast_u64(uint64_t v, uint32_t root_tid) {
   return bp_host::broadcast(v, root_tid);
 }

@@ -113,6 +113,22 @@ struct block_scope {
   }
 };
 
+template <class Scope>
+constexpr bool is_thread_scope = false;
+template <>
+inline constexpr bool is_thread_scope<thread_scope> = true;
+template <class Scope>
+constexpr bool is_block_scope = false;
+template <>
+inline constexpr bool is_block_scope<block_scope> = true;
+
+// The lanes of a warp, each with a message of its own: one reservation, one fence and one doorbell for all of them. All
+// lanes of the warp call the verb together, with the same flags; each has its own arguments, ticket and status. A lane
+// that is not `active` posts nothing and gets BP_OK.
+struct lanes_scope {
+  bool active = true;
+};
+
 // Runs `f(scope, i)` for i in 0..n: one warp per call where a block has work for all its warps; otherwise all
 // threads together, call after call.
 template <class Scope, class F>

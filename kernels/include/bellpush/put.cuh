@@ -1,9 +1,9 @@
-// Writes into the peer's region: put, put_inline, put_signal.
+// Writes into the peer's region: put, put_inline, put_signal; put_batch, put_strided and put_vector of many messages.
 #ifndef BELLPUSH_PUT_CUH
 #define BELLPUSH_PUT_CUH
 
 #include <bellpush/atomics.cuh>
-#include <bellpush/impl/slots.cuh>
+#include <bellpush/impl/many.cuh>
 
 namespace bp {
 
@@ -38,8 +38,9 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
                           const void* src, uint64_t bytes, uint32_t flags = none,
                           uint64_t* end = nullptr) {
   if (detail::refuses<P>(ep, remote_offset, bytes)) return BP_INVALID;
-  if constexpr (P::data_v == data::push && P::kick_v == kick::blueflame) {
-    if (bytes <= max_inline_bytes) {
+  if constexpr (P::data_v == data::push && !P::inband) {
+    // A doorbell's WQE is read from the SQ, so only what fits into one block is cheaper there than in a slot.
+    if (bytes <= (P::kick_v == kick::blueflame ? max_inline_bytes : block_inline_bytes)) {
       return put_inline<P>(ep, scope, remote_offset, src, bytes, flags, end);
     }
   }
@@ -58,20 +59,78 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
 }
 
 // Puts, then adds `value` to the peer's 8-byte signal word. A reliable queue pair executes in order: an observer of
-// the signal (wait_signal) also sees the data. After an error the signal is not posted, but the data may be, and
-// possibly only the next verb rings for them. After BP_TIMEOUT the same call may be repeated while `src` is
+// the signal (wait_signal) also sees the data. A message of one WQE or slot takes its ticket together with the signal:
+// both are posted, or neither. Of a longer one the data may be posted without the signal when this returns an error,
+// and possibly only the next verb rings for them. After BP_TIMEOUT the same call may be repeated while `src` is
 // unchanged.
 template <class P, class Scope>
 BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
                                  const void* src, uint64_t bytes, uint64_t signal_offset,
                                  uint64_t value, uint32_t flags = none, uint64_t* end = nullptr) {
-  if (!detail::in_range(signal_offset, 8, ep.remote_bytes)) return BP_INVALID;
+  if (detail::refuses<P>(ep, remote_offset, bytes) || !detail::in_range(signal_offset, 8, ep.remote_bytes)) {
+    return BP_INVALID;
+  }
+  if constexpr (P::kick_v != kick::blueflame) {
+    const message m{remote_offset, src, bytes};
+    if (detail::is_single<P>(ep, m) && ticket_limit<P>(ep.qp, P::data_v == data::push) > 1) {
+      return detail::post_signal<P>(ep, scope, m, signal_offset, value, flags, end);
+    }
+  }
   bp_status_code s =
       put<P>(ep, scope, remote_offset, src, bytes, flags | defer_ring | unsignalled, end);
   if (s != BP_OK) return s;
   // The signal's ticket follows all of the data's, also where other callers share the QP.
   scope.sync();
   return fetch_add<P>(ep, scope, signal_offset, value, nullptr, flags, end);
+}
+
+// As put(), of a message for each lane of the warp. A lane whose message is refused, or takes more than one WQE of one
+// block (28 bytes inline) or one slot, gets BP_INVALID and posts nothing; the others' are posted. Unless `unsignalled`,
+// the last message asks for a CQE, which completes all of them. A window of fewer slots than there are messages is
+// refused with BP_INVALID.
+template <class P>
+BP_DEV bp_status_code put(const bp_endpoint& ep, lanes_scope lanes, uint64_t remote_offset, const void* src,
+                          uint64_t bytes, uint32_t flags = none, uint64_t* end = nullptr) {
+  const message m{remote_offset, src, bytes};
+  const bool fits = serves<P>(ep) && detail::is_single<P>(ep, m);
+  const bp_status_code s = detail::post_lanes<P>(
+      ep.qp, lanes.active && fits, P::data_v == data::push, flags, end, [&](uint64_t ticket, uint32_t fm_ce_se) {
+        detail::write_message<P>(ep, thread_scope{}, m, ticket, fm_ce_se);
+      });
+  return !lanes.active ? BP_OK : fits ? s : BP_INVALID;
+}
+
+// Puts `n` messages, of which `list(i)` gives the i-th: any thread of the scope may ask for any, more than once. One
+// reservation, one fence and one doorbell for a ring's (a window's) half of them. Each must fit into one WQE of one
+// block or one slot, as for lanes. Returns BP_INVALID, and posts nothing, if one does not, or is refused.
+template <class P, class Scope, class List>
+BP_DEV bp_status_code put_batch(const bp_endpoint& ep, Scope scope, uint32_t n, List list, uint32_t flags = none,
+                                uint64_t* end = nullptr) {
+  if (n == 0 || !serves<P>(ep) || !can_write_lines<P>(scope)) return BP_INVALID;
+  if (!detail::all_single<P>(ep, scope, n, list)) return BP_INVALID;
+  return detail::post_batches<P>(ep, scope, n, list, flags, end);
+}
+
+// Puts `n` messages of `bytes` bytes each: the i-th from `src + i * src_stride` to `remote_offset + i * remote_stride`.
+template <class P, class Scope>
+BP_DEV bp_status_code put_strided(const bp_endpoint& ep, Scope scope, uint32_t n, uint64_t remote_offset,
+                                  uint64_t remote_stride, const void* src, uint64_t src_stride, uint64_t bytes,
+                                  uint32_t flags = none, uint64_t* end = nullptr) {
+  const auto list = [=](uint32_t i) {
+    return message{remote_offset + i * remote_stride, static_cast<const uint8_t*>(src) + i * src_stride, bytes};
+  };
+  if (n == 0 || !serves<P>(ep) || !can_write_lines<P>(scope)) return BP_INVALID;
+  // All lie between the first and the last, unless a product wraps.
+  if (((remote_stride | src_stride) >> 31) != 0) return put_batch<P>(ep, scope, n, list, flags, end);
+  if (!detail::is_single<P>(ep, list(0)) || !detail::is_single<P>(ep, list(n - 1))) return BP_INVALID;
+  return detail::post_batches<P>(ep, scope, n, list, flags, end);
+}
+
+// Puts the `n` messages of a list in memory that this GPU reads.
+template <class P, class Scope>
+BP_DEV bp_status_code put_vector(const bp_endpoint& ep, Scope scope, uint32_t n, const message* list,
+                                 uint32_t flags = none, uint64_t* end = nullptr) {
+  return put_batch<P>(ep, scope, n, [=](uint32_t i) { return list[i]; }, flags, end);
 }
 
 }  // namespace bp

@@ -40,6 +40,7 @@ BP_DEV bp_status_code test(const bp_endpoint& ep, Scope scope, uint64_t end) {
     bp_status_code e = BP_OK;
     if (poll_cq<P>(ep.qp, end) >= end || ((e = error_of<P>(ep.qp)) && is_done<P>(ep.qp, end))) {
       s = BP_OK;
+      acquire_done<P>();
       acquire_fetched<P>(ep.qp, load_fetched<P>(ep.qp));
     } else if (e != BP_OK) {
       s = e;

@@ -130,28 +130,27 @@ struct bp_window {
 };
 BP_ASSERT_SIZE(bp_window, 32);
 
-// Counters that the GPU alone touches, in its own memory. One hot word a 128-byte line.
+// Counters that the GPU alone touches, in its own memory. What a post reads and writes comes first, in one line; words
+// of shared queue pairs over which callers contend have lines of their own.
 struct bp_qp_state {
   uint64_t reserved;       // next ticket: basic blocks (in-band: slots) handed out so far
-  uint64_t reserved_pad[15];
-  uint64_t rung;           // tickets below are known to the NIC
-  uint32_t ring_lock;
-  uint32_t rung_pad[29];
   uint64_t done;           // tickets below are complete
-  uint64_t done_pad[15];
-  uint64_t cq_ci;          // next CQE to read
-  uint64_t cq_ci_reported;
-  uint32_t cq_lock;
-  uint32_t cq_pad[27];
+  uint64_t rung;           // exclusive: tickets below are known to the NIC
   uint64_t signalled;      // tickets below are covered by a requested CQE
-  uint64_t fetched;        // exclusive: end of the last WQE that brings data here; 0 for none
-  uint32_t look_after;     // exclusive: clock ticks from a wait's beginning to its first look
-  uint32_t signalled_pad[27];
+  uint64_t marked;         // exclusive: WQEs that begin below this ticket get ready words
   uint32_t error;          // bp_status_code that ended the QP, 0 while it lives
   uint32_t max_credits;    // high-water mark of credits in use
-  uint32_t error_pad[30];
+  uint64_t fetched;        // exclusive: end of the last WQE that brings data here; 0 for none
+  uint32_t look_after;     // exclusive: clock ticks from a wait's beginning to its first look
+  uint32_t pad[17];
+  uint64_t ring;           // shared: tickets below are known to the NIC, and who rings (doorbell.cuh)
+  uint64_t ring_pad[15];
+  uint64_t cq_ci;          // next CQE to read
+  uint64_t cq_ci_reported;
+  uint32_t cq_lock;        // shared: a caller looks at the CQ
+  uint32_t cq_pad[27];
 };
-BP_ASSERT_SIZE(bp_qp_state, 768);
+BP_ASSERT_SIZE(bp_qp_state, 384);
 
 enum bp_status_code {
   BP_OK = 0,

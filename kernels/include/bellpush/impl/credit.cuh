@@ -15,14 +15,17 @@ namespace bp {
 // Ends the QP for every caller: all waits check `error`. The first reason is kept; the host can read it while
 // kernels run. Callers get BP_TIMEOUT only if they may continue: after a timeout that ended the QP they get
 // BP_DEAD.
-BP_DEV_COLD void fail(const bp_qp& qp, bp_status_code code, uint32_t syndrome, uint64_t ticket) {
-  bp_qp_state* st = state_of(qp);
+BP_DEV_COLD void fail(bp_qp_state* st, bp_status* status, bp_status_code code, uint32_t syndrome, uint64_t ticket) {
   if (atomic_cas(&st->error, 0, code == BP_TIMEOUT ? BP_DEAD : code) != 0) return;
-  bp_status* status = reinterpret_cast<bp_status*>(qp.status);
   st_relaxed_sys(&status->syndrome, syndrome);
   st_relaxed_sys(&status->ticket, ticket);
   fence_sys();  // reason before code, for the host
   st_relaxed_sys(&status->code, (uint32_t)code);
+}
+// Out of line and by value, as all that is rare: a queue pair in the caller's registers would have to be stored for a
+// reference to it.
+BP_DEV void fail(const bp_qp& qp, bp_status_code code, uint32_t syndrome, uint64_t ticket) {
+  fail(state_of(qp), reinterpret_cast<bp_status*>(qp.status), code, syndrome, ticket);
 }
 
 template <class P>
@@ -37,12 +40,19 @@ struct cq_cursor {
   uint64_t done;      // tickets below are complete
 };
 
-// Progress of the QP. Shared: acquire, which orders the NIC's reads of slots, as the finder of the CQE observed
-// them, before this caller's stores.
+// Progress of the QP. The NIC has read the slots and blocks below it before the CQE that `done` follows, so this
+// caller's stores to them come after those reads: no GPU stores before the branch on this load is decided. Data that
+// the NIC brought are not ordered by it; see acquire_done().
 template <class P>
 BP_DEV uint64_t load_done(const bp_qp& qp) {
-  if constexpr (P::shared) return ld_acquire_gpu(&state_of(qp)->done);
   return load_state<P>(&state_of(qp)->done);
+}
+
+// After a wait of a shared QP that has seen `done` or a CQE: orders data that a WQE brought here before the caller's
+// reads. One fence at the end of a wait instead of an acquire at each poll, which would empty L1 each time.
+template <class P>
+BP_DEV void acquire_done() {
+  if constexpr (P::shared) fence_acquire_sys();
 }
 
 template <class P>
@@ -63,7 +73,9 @@ BP_DEV void store_cursor(const bp_qp& qp, cq_cursor* c) {
   }
   store_state<P>(&st->cq_ci, c->ci);
   if constexpr (P::shared) {
-    // Release: the NIC's reads of the slots below `done`, before another thread writes these slots again.
+    // Acquire: the NIC's writes before the CQEs that were taken, and release: those before `done`, for the waits of
+    // other threads that find it.
+    fence_acquire_sys();
     st_release_gpu(&st->done, c->done);
   } else {
     store_state<P>(&st->done, c->done);
@@ -72,16 +84,11 @@ BP_DEV void store_cursor(const bp_qp& qp, cq_cursor* c) {
 
 // A poll of the end of a CQE: its last 8 bytes are one store of the NIC, made after the rest.
 //
-// Shared: acquire; orders the NIC's reads (window slots) and writes (READ data, atomics' results) before this CQE,
-// before any caller's next accesses.
-// Exclusive: an acquire would empty L1, and the next put would fetch its state from L2 again. The NIC's reads are
-// ordered all the same: our stores to its slots and blocks happen only if the poll has found the CQE, and no GPU
-// stores before a branch is decided. The NIC's writes are not ordered; acquire_fetched() orders them where there
-// are any.
-template <class P>
-BP_DEV uint64_t look(const uint64_t* tail) {
-  return P::shared ? ld_acquire_sys(tail) : ld_relaxed_sys(tail);
-}
+// Relaxed: an acquire would empty L1 at each poll, and the next put would fetch its state from L2 again. The NIC's
+// reads are ordered all the same: our stores to its slots and blocks happen only if the poll has found the CQE, and no
+// GPU stores before a branch is decided. The NIC's writes are not ordered; acquire_fetched() (exclusive),
+// store_cursor() and acquire_done() (shared) order them where there are any.
+BP_DEV uint64_t look(const uint64_t* tail) { return ld_relaxed_sys(tail); }
 
 // Records that the WQE which ends at `end` brings data here.
 template <class P>
@@ -99,10 +106,14 @@ BP_DEV uint64_t load_fetched(const bp_qp& qp) {
 template <class P>
 BP_DEV void acquire_fetched(const bp_qp& qp, uint64_t fetched) {
   if (fetched == 0) return;
-  fence_sys();
+  fence_acquire_sys();
   if (fetched <= load_done<P>(qp)) store_state<P>(&state_of(qp)->fetched, uint64_t{0});
 }
 
+// Ready words. Shared: each WQE has one in each of its blocks, by which others ring for it. Exclusive: they only say
+// where a WQE of several blocks ends (below); one of one block gets them within a lap of one of several (`marked`), so
+// that a word which counts several blocks is never older than a lap. The host begins with the block's own number in
+// each: no ticket of that block, in any lap, takes that for ready.
 BP_DEV uint32_t* ready_word(const bp_qp& qp, uint64_t ticket) {
   return reinterpret_cast<uint32_t*>(qp.ready) + (ticket & (sq_blocks(qp) - 1));
 }
@@ -141,7 +152,7 @@ BP_DEV uint64_t behind_last([[maybe_unused]] uint32_t word, uint64_t done) {
 
 // The same, for callers that rarely need it.
 template <class P>
-BP_DEV_COLD uint64_t behind_last(const bp_qp& qp, uint64_t done) {
+BP_DEV_COLD uint64_t behind_last(bp_qp qp, uint64_t done) {
   return behind_last<P>(last_word<P>(qp, done), done);
 }
 
@@ -153,7 +164,7 @@ template <class P>
 BP_DEV found take_cqe(const bp_qp& qp, cq_cursor* c, uint64_t target) {
   const uint32_t mask = (1u << qp.cq_log) - 1;
   const uint64_t cqe = qp.cq + (c->ci & mask) * sizeof(bp_cqe64);
-  const uint64_t tail = look<P>(reinterpret_cast<const uint64_t*>(cqe + 56));
+  const uint64_t tail = look(reinterpret_cast<const uint64_t*>(cqe + 56));
   const uint32_t op_own = (uint32_t)(tail >> 56);
   if ((op_own >> 4) == BP_CQE_INVALID || (op_own & 1) != (uint32_t)((c->ci >> qp.cq_log) & 1)) {
     return found::nothing;
@@ -169,7 +180,7 @@ BP_DEV found take_cqe(const bp_qp& qp, cq_cursor* c, uint64_t target) {
 
 // Ends the QP with the error CQE that was taken last. The cursor has been stored.
 template <class P>
-BP_DEV_COLD void fail_by_cqe(const bp_qp& qp, const cq_cursor& c) {
+BP_DEV_COLD void fail_by_cqe(bp_qp qp, cq_cursor c) {
   const uint64_t at = (c.ci - 1) & ((1u << qp.cq_log) - 1);
   const uint64_t cqe = qp.cq + at * sizeof(bp_cqe64);
   const uint64_t body = ld_acquire_sys(reinterpret_cast<const uint64_t*>(cqe + 48));
@@ -187,7 +198,7 @@ BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target, [[maybe_unused]] deadl
   bp_qp_state* st = state_of(qp);
   if constexpr (P::shared) {
     for (;;) {
-      const uint64_t done = ld_acquire_gpu(&st->done);
+      const uint64_t done = ld_relaxed_gpu(&st->done);
       if (done >= target) return done;
       if (ld_relaxed_gpu(&st->cq_lock) == 0 && atomic_cas(&st->cq_lock, 0, 1) == 0) break;
       if (turn == nullptr || turn->expired(qp.timeout_ns)) return done;
@@ -215,11 +226,17 @@ BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target, [[maybe_unused]] deadl
 // Whether a QP in error has reached `target` all the same. On a shared QP another caller may have taken that CQE
 // without having recorded it when the error came.
 template <class P>
-BP_DEV_COLD bool is_done(const bp_qp& qp, uint64_t target) {
+BP_DEV_COLD bool is_done(bp_qp qp, uint64_t target) {
   fence_gpu();  // the error before the load of `done`, which its finder stored before it
   deadline turn;
-  return poll_cq<P>(qp, target, &turn) >= target;
+  const bool is = poll_cq<P>(qp, target, &turn) >= target;
+  if (is) acquire_done<P>();
+  return is;
 }
+
+// Bits of the word `ring` (doorbell.cuh), and where its ticket begins.
+constexpr uint64_t ring_held = 1, ring_left = 2;
+constexpr uint32_t ring_shift = 2;
 
 template <class P>
 BP_DEV void ring_pending(const bp_qp& qp);  // doorbell.cuh
@@ -321,7 +338,10 @@ BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
   deadline limit;
   if constexpr (P::shared) {
     for (;;) {
-      if (poll_cq<P>(qp, target) >= target) return BP_OK;
+      if (poll_cq<P>(qp, target) >= target) {
+        acquire_done<P>();
+        return BP_OK;
+      }
       if (bp_status_code e = error_of<P>(qp)) return is_done<P>(qp, target) ? BP_OK : e;
       ring_for_others<P>(qp, limit);
       if (limit.expired(qp.timeout_ns)) return BP_TIMEOUT;
@@ -332,19 +352,22 @@ BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
   }
 }
 
-// The wait of a post that finds no room. In-band it is out of line: inlined, it slows down puts by a block, which
-// are shortest there (docs/results/fixes-h200.md).
+// What a caller reads before it takes tickets, all in flight together.
+struct room {
+  bp_status_code error;
+  uint64_t next, done;
+  uint64_t marked;  // exclusive
+  uint64_t ring;    // shared
+  uint32_t most;
+};
 template <class P>
-BP_DEV_COLD bp_status_code wait_for_slots(const bp_qp& qp, uint64_t target) {
-  return wait_done<P>(qp, target);
-}
-template <class P>
-BP_DEV bp_status_code wait_for_room(const bp_qp& qp, uint64_t target) {
-  if constexpr (P::inband) {
-    return wait_for_slots<P>(qp, target);
-  } else {
-    return wait_done<P>(qp, target);
-  }
+BP_DEV room load_room(const bp_qp& qp) {
+  static_assert(offsetof(bp_qp_state, reserved) % 16 == 0 && offsetof(bp_qp_state, marked) % 16 == 0, "pairs");
+  const bp_qp_state* st = state_of(qp);
+  const word_pair tickets = load_pair<P>(&st->reserved), rest = load_pair<P>(&st->marked);
+  const uint64_t ring = P::shared && !P::inband ? ld_relaxed_gpu(&st->ring) : 0;
+  return {(bp_status_code)(uint32_t)rest.second, tickets.first, tickets.second, rest.first, ring,
+          (uint32_t)(rest.second >> 32)};
 }
 
 // Most outstanding tickets: the ring; for a caller that writes slots, the window.
@@ -362,61 +385,75 @@ BP_DEV void take(const bp_qp& qp, uint64_t next, uint32_t n, uint64_t done, uint
   static_assert(!P::shared, "callers that share a QP take tickets by an atomic add");
   store_state<P>(&state_of(qp)->reserved, next + n);
   const uint32_t in_use = (uint32_t)(next + n - done);
+  // No branch: it would wait for all loads that are in flight, a payload that was loaded ahead included.
   if (writes_slots) store_state<P>(&state_of(qp)->max_credits, most < in_use ? in_use : most);
+}
+
+// Waits until there is room for `n` tickets; what a ticket needs, and nothing is taken yet. `next`: the tickets taken
+// so far. Out of line: there is room as a rule.
+template <class P>
+BP_DEV_COLD bp_status_code wait_for_room(bp_qp qp, uint32_t n, uint64_t limit, uint64_t next) {
+  // The WQEs that fill the ring may be waiting for a doorbell that their caller deferred.
+  ring_pending<P>(qp);
+  if constexpr (!P::shared) return wait_done<P>(qp, next + n - limit);
+  for (deadline wait;;) {
+    next = ld_relaxed_gpu(&state_of(qp)->reserved);
+    if (next + n <= limit + poll_cq<P>(qp, next + n - limit)) return BP_OK;
+    if (bp_status_code e = error_of<P>(qp)) return e;
+    ring_for_others<P>(qp, wait);
+    if (wait.expired(qp.timeout_ns)) return BP_TIMEOUT;
+    yield_();
+  }
+}
+
+// Shared: waits until tickets taken below `target + limit` have room. If that wait times out, the QP is moved to error,
+// because a ticket that is never filled would block every later one for ever.
+template <class P>
+BP_DEV_COLD bp_status_code wait_with_ticket(bp_qp qp, uint64_t target, uint64_t ticket) {
+  bp_status_code s = wait_done<P>(qp, target);
+  if (s == BP_TIMEOUT) {
+    fail(qp, BP_TIMEOUT, 0, ticket);
+    s = BP_DEAD;
+  }
+  return s;
 }
 
 // Takes `n` consecutive tickets for one caller (a scope's leader). It waits for room first, so that a wait that
 // times out has taken nothing. On a shared QP the room may be gone by the time of the atomic add; such a ticket
-// waits further. If that wait times out, the QP is moved to error, because a ticket that is never filled would
-// block every later one for ever. `done` receives the QP's progress at the time of taking.
+// waits further.
+struct reservation {
+  bp_status_code status;
+  uint64_t ticket;
+  bool idle;   // no other ticket was outstanding
+  bool alone;  // shared: all that was posted before is rung for, and nobody has come since
+};
 template <class P>
-BP_DEV bp_status_code reserve(const bp_qp& qp, uint32_t n, bool writes_slots, uint64_t* ticket,
-                              uint64_t* done) {
+BP_DEV reservation reserve(const bp_qp& qp, uint32_t n, bool writes_slots) {
   bp_qp_state* st = state_of(qp);
   const uint64_t limit = ticket_limit<P>(qp, writes_slots);
-  // Three loads in flight together; the branches follow.
-  const bp_status_code before = error_of<P>(qp);
-  uint64_t next = load_state<P>(&st->reserved);
-  *done = load_done<P>(qp);
-  if (before != BP_OK) return BP_DEAD;
-  if (next + n > *done + limit) {
-    // The WQEs that fill the ring may be waiting for a doorbell that their caller deferred.
-    ring_pending<P>(qp);
-    if constexpr (P::shared) {
-      deadline wait;
-      for (;;) {
-        next = ld_relaxed_gpu(&st->reserved);
-        if (next + n <= limit + poll_cq<P>(qp, next + n - limit)) break;
-        if (bp_status_code e = error_of<P>(qp)) return e;
-        ring_for_others<P>(qp, wait);
-        if (wait.expired(qp.timeout_ns)) return BP_TIMEOUT;
-        yield_();
-      }
-    } else {
-      bp_status_code s = wait_for_room<P>(qp, next + n - limit);
-      if (s != BP_OK) return s;
-      *done = next + n - limit;
-    }
+  const room r = load_room<P>(qp);
+  uint64_t next = r.next, done = r.done;
+  if (r.error != BP_OK) return {BP_DEAD, 0, false, false};
+  if (next + n > done + limit) {
+    if (bp_status_code s = wait_for_room<P>(qp, n, limit, next)) return {s, 0, false, false};
+    done = P::shared ? load_done<P>(qp) : next + n - limit;
   }
+  bool alone = false;
   if constexpr (P::shared) {
     next = atomic_add(&st->reserved, n);
-    *done = ld_acquire_gpu(&st->done);
-    if (next + n > *done + limit) {
-      bp_status_code s = wait_for_room<P>(qp, next + n - limit);
-      if (s == BP_TIMEOUT) {
-        fail(qp, BP_TIMEOUT, 0, next);
-        s = BP_DEAD;
-      }
-      if (s != BP_OK) return s;
-      *done = next + n - limit;
+    alone = next << ring_shift == r.ring;
+    // What was seen of the QP's progress before is enough as a rule.
+    if (next + n > done + limit) done = load_done<P>(qp);
+    if (next + n > done + limit) {
+      if (bp_status_code s = wait_with_ticket<P>(qp, next + n - limit, next)) return {s, 0, false, false};
+      done = next + n - limit;
     }
     // No thread waits for this atomic.
-    if (writes_slots) atomic_max(&st->max_credits, (uint32_t)(next + n - *done));
+    if (writes_slots) atomic_max(&st->max_credits, (uint32_t)(next + n - done));
   } else {
-    take<P>(qp, next, n, *done, load_state<P>(&st->max_credits), writes_slots);
+    take<P>(qp, next, n, done, r.most, writes_slots);
   }
-  *ticket = next;
-  return BP_OK;
+  return {BP_OK, next, next == done, alone};
 }
 
 // Records that a requested CQE covers all tickets below `end`.

@@ -26,102 +26,233 @@ BP_DEV void tell(const bp_qp& qp, uint64_t end) {
   st_mmio(reinterpret_cast<uint64_t*>(qp.uar + BP_UAR_DOORBELL_OFFSET), bell);
 }
 
-// Values of the ring lock. A holder that has rung for others often enough marks its round as the last one. A poster
-// that has polled this mark for too long asks the holder for more rounds, and leaves.
-constexpr uint32_t ring_free = 0, ring_held = 1, ring_last = 2, ring_more = 3;
-constexpr uint32_t ring_rounds = 16;
-// Polls of the lock during another caller's last round, each a trip to L2: far longer than that round, which the
-// ring's length bounds, unless its holder is not running.
-constexpr uint32_t ring_looks = 1 << 20;
+// Rings for all WQEs below `end` of an exclusive queue pair.
+template <class P>
+BP_DEV void ring_exclusive(const bp_qp& qp, uint64_t end) {
+  // Orders payload and WQEs of this thread, and through the scope's sync of its other threads, before DBR and UAR, for
+  // the NIC.
+  fence_before_doorbell<P::reach_v>();
+  tell<P>(qp, end);
+  store_state<P>(&state_of(qp)->rung, end);
+}
 
-// Rings for everything that is ready. Shared: only one caller at a time scans and rings. A caller that finds the
-// lock held leaves. The holder looks again after unlocking; the two fences ensure that either the holder sees our
-// ready word or we see its unlocked lock (each side stores, fences, loads), so no doorbell is lost. While others
-// post, a holder finds something at every look. To bound this, it marks a round as its last one before it scans,
-// with a fence between: then either its scan sees our ready word or we see the mark. In the latter case we stay
-// until the lock has another holder, or us, or for ring_looks polls; a holder that finds ring_more begins its
-// rounds anew.
+// Who rings, on a shared queue pair. `ring` is one word: the ticket below which all is rung, a bit for the caller that
+// rings at present, and one that says that somebody has left WQEs to others.
+//
+// A caller whose WQE is ready polls the word until the WQE is rung, or until it is the one that rings. That one looks
+// at the ready words from `rung` on once, rings for all that are ready without a gap, and gives the word back. So a
+// doorbell serves all callers that became ready meanwhile, and nobody is held by what others post.
+//
+// A gap is a WQE before ours whose caller has its ticket and is not yet ready. We leave then, and say so in the word:
+// that caller rings for us. It takes the word after it has become ready, and after us; the release of ours, and its
+// acquire, let it see our ready word. A caller that finds no such mark, and `rung` at its own WQE, rings without a look
+// at any ready word.
+BP_DEV uint64_t rung_of(uint64_t ring) { return ring >> ring_shift; }
+
+// How many ready words one look has in flight: of a thread, and of each lane of a warp.
+constexpr uint32_t words_a_look = 8, words_a_lane = 4;
+
+// End of the WQEs that are ready from `end` on, without a gap. The caller fences (acquire) before it tells the NIC.
+BP_DEV uint64_t scan_ready(const bp_qp& qp, thread_scope, uint64_t end) {
+  const uint64_t stop = end + sq_blocks(qp);
+  while (end < stop) {
+    uint32_t word[words_a_look];
+    for (uint32_t k = 0; k < words_a_look; k++) word[k] = ld_relaxed_gpu(ready_word(qp, end + k));
+    const uint64_t from = end;
+    bool is_open = true;
+    for (uint32_t k = 0; k < words_a_look; k++) {
+      const uint32_t blocks = ready_blocks(word[k], from + k);
+      // A block behind its WQE's first counts as part of that WQE: its word may be seen late.
+      is_open &= blocks != 0 || from + k < end;
+      if (is_open && blocks != 0) end = from + k + blocks;
+    }
+    if (!is_open) break;
+  }
+  return end;
+}
+// The same by all lanes of a warp.
+BP_DEV uint64_t scan_ready(const bp_qp& qp, warp_scope, uint64_t end) {
+  const uint64_t stop = end + sq_blocks(qp);
+  while (end < stop) {
+    uint32_t word[words_a_lane];
+    for (uint32_t k = 0; k < words_a_lane; k++) word[k] = ld_relaxed_gpu(ready_word(qp, end + k * 32 + lane()));
+    bool is_open = true;
+    for (uint32_t k = 0; k < words_a_lane && is_open; k++) {
+      const uint64_t from = end;
+      const uint32_t blocks = ready_blocks(word[k], from + lane());
+      const uint32_t there = ballot(blocks != 0);
+      const uint32_t n = there == ~0u ? 32 : trailing_zeros(~there);
+      if (n == 0) return end;
+      end = shfl_u64(from + lane() + blocks, n - 1);
+      // A WQE that ends behind what was seen, or a gap: the words in hand are no longer those from `end` on.
+      is_open = end == from + 32;
+    }
+  }
+  return end;
+}
+
+// Takes the word `ring`, of which `word` was seen: what it was before, or, with `ring_held`, that all below `end` is
+// rung. Whoever has the word gives it back after one look and one doorbell, so waiting for it is short; the bound is for
+// a caller that does not run.
+template <class P>
+BP_DEV uint64_t take_ring(const bp_qp& qp, uint64_t word, uint64_t end) {
+  bp_qp_state* st = state_of(qp);
+  for (deadline patience; (word & ring_held) != 0;) {
+    if (end != 0 && rung_of(word) >= end) return word;
+    if (patience.expired(qp.timeout_ns)) {
+      fail(qp, BP_TIMEOUT, 0, end);
+      return word;
+    }
+    yield_();
+    word = ld_relaxed_gpu(&st->ring);
+    if ((word & ring_held) == 0) word = atomic_or(&st->ring, ring_held);
+  }
+  return word;
+}
+
+// Tells the NIC of all below `to`, and gives the word `ring` back.
+template <class P>
+BP_DEV void give_ring_back(const bp_qp& qp, uint64_t from, uint64_t to, bool left) {
+  if (to != from) tell<P>(qp, to);
+  // Release: this doorbell before the next holder's, and our ready word before that holder's look.
+  st_release_gpu(&state_of(qp)->ring, to << ring_shift | (left ? ring_left : 0));
+}
+
+// The usual way out is short; this is the other, out of line: somebody else has the word, or has left WQEs, or there
+// are some before ours that are not rung.
+template <class P, class Scope>
+BP_DEV_COLD void ring_and_look(bp_qp qp, Scope scope, uint64_t word, uint64_t end) {
+  if (scope.rank() == 0) word = take_ring<P>(qp, word, end);
+  word = scope.broadcast(word);
+  if ((word & ring_held) != 0) return;
+  const uint64_t from = rung_of(word);
+  // Acquire before the look: the ready words that were left to us, by those who had `ring` before. After it: the
+  // payload and WQEs of the callers whose words were seen, before the doorbell. Each of those has fenced at the NIC's
+  // scope before its word (mark_ready), so nothing of theirs is on its way any more.
+  fence_acquire_gpu();
+  const uint64_t to = scan_ready(qp, scope, from);
+  fence_acquire_gpu();
+  if (scope.rank() == 0) {
+    bool left = to < end;
+    if (!left && (word & ring_left) != 0) left = to < ld_relaxed_gpu(&state_of(qp)->reserved);
+    give_ring_back<P>(qp, from, to, left);
+  }
+  scope.sync();
+}
+
+// The first step of ringing, by the leader.
+template <class P>
+BP_DEV uint64_t ask_ring(const bp_qp& qp) {
+  static_assert(P::shared && !P::inband, "others have no such word");
+  return atomic_or(&state_of(qp)->ring, ring_held);
+}
+
+// Rings for the caller's own WQEs, `first` up to `end`, which are ready, and for others'; with `first` and `end` 0 for
+// whatever is ready. `word` is what the leader's ask_ring() returned. Scope: the threads that look at ready words
+// together; all of them call.
+template <class P, class Scope>
+BP_DEV void ring_shared(const bp_qp& qp, Scope scope, uint64_t word, uint64_t first, uint64_t end) {
+  if (scope.rank() == 0) {
+    if (word == first << ring_shift && end != 0) {
+      give_ring_back<P>(qp, first, end, false);
+      word = ring_held | end << ring_shift;  // nothing is left to do
+    }
+  }
+  word = scope.broadcast(word);
+  if ((word & ring_held) == 0 || end == 0 || rung_of(word) < end) ring_and_look<P>(qp, scope, word, end);
+}
+
+// Rings for everything that is ready.
 template <class P>
 BP_DEV void ring_pending(const bp_qp& qp) {
   if constexpr (P::inband) {
     return;  // nothing to ring
-  } else if constexpr (!P::shared) {
-    bp_qp_state* st = state_of(qp);
-    const uint64_t end = load_state<P>(&st->reserved);
-    if (load_state<P>(&st->rung) == end) return;
-    // Orders payload and WQEs of this thread, and through the scope's sync of its other threads, before DBR and
-    // UAR, for the NIC.
-    fence_before_doorbell<P::reach_v>();
-    tell<P>(qp, end);
-    store_state<P>(&st->rung, end);
+  } else if constexpr (P::shared) {
+    const bp_qp_state* st = state_of(qp);
+    const uint64_t end = ld_relaxed_gpu(&st->reserved);
+    if (rung_of(ld_relaxed_gpu(&st->ring)) >= end) return;
+    ring_shared<P>(qp, thread_scope{}, ask_ring<P>(qp), 0, 0);
   } else {
     bp_qp_state* st = state_of(qp);
-    for (uint32_t round = 0, looks = 0;;) {
-      uint32_t holder = ld_relaxed_gpu(&st->ring_lock);
-      if (holder == ring_free) holder = atomic_cas(&st->ring_lock, ring_free, ring_held);
-      if (holder == ring_last) {
-        // Our ready word was fenced before this, so a holder that finds ring_more sees it.
-        if (++looks >= ring_looks && atomic_cas(&st->ring_lock, ring_last, ring_more) == ring_last) return;
-        yield_();
-        continue;
-      }
-      if (holder != ring_free) return;
-      const uint64_t first = ld_relaxed_gpu(&st->rung);  // in flight meanwhile
-      const bool is_last = ++round == ring_rounds;
-      if (is_last) {
-        st_relaxed_gpu(&st->ring_lock, ring_last);
-        fence_sc_gpu();  // the mark before the looks at ready words
-      }
-      uint64_t end = first;
-      while (end - first < sq_blocks(qp)) {
-        // Acquire: the marker's payload and WQE, before our fence (which then covers them too).
-        const uint32_t blocks = ready_blocks(ld_acquire_gpu(ready_word(qp, end)), end);
-        if (blocks == 0) break;
-        end += blocks;
-      }
-      if (end != first) {
-        // Payload and WQEs of all callers whose ready words were seen, before DBR and UAR, for the NIC.
-        fence_before_doorbell<P::reach_v>();
-        tell<P>(qp, end);
-        st_relaxed_gpu(&st->rung, end);
-      }
-      if (is_last) {
-        fence_gpu();  // `rung` before the unlock, for the next holder
-        // The holder of the last round leaves, whatever is there, but not what was left to it.
-        if (atomic_cas(&st->ring_lock, ring_last, ring_free) == ring_last) return;
-        // Release: the ready words that were left to us, for the next holder of the lock.
-        st_release_gpu(&st->ring_lock, ring_free);
-        round = 0;
-        continue;
-      }
-      st_release_gpu(&st->ring_lock, ring_free);
-      fence_sc_gpu();  // the unlock before the look at the next ready word
-      if (ready_blocks(ld_relaxed_gpu(ready_word(qp, end)), end) == 0) return;
-    }
+    const uint64_t end = load_state<P>(&st->reserved);
+    if (load_state<P>(&st->rung) != end) ring_exclusive<P>(qp, end);
   }
 }
 
-// Marks `count` WQEs ready, `blocks` basic blocks each, from `ticket` on. The leader calls it after the scope's
-// sync.
+// Exclusive: the words of `count` WQEs of `blocks` blocks each from `ticket` on, where they are needed. `marked` is the
+// state's word as take_room() read it.
 template <class P>
-BP_DEV void mark_ready(const bp_qp& qp, uint64_t ticket, uint32_t count, uint32_t blocks) {
+BP_DEV void mark_exclusive(const bp_qp& qp, uint64_t ticket, uint32_t count, uint32_t blocks, uint64_t marked) {
+  if (blocks == 1 && ticket >= marked) return;
+  const uint64_t end = ticket + (uint64_t)count * blocks;
+  if (blocks != 1) store_state<P>(&state_of(qp)->marked, end + sq_blocks(qp));
+  for (uint64_t at = ticket, next = ticket; at < end; at++) {
+    if (at == next) next += blocks;
+    st_relaxed_gpu(ready_word(qp, at), (uint32_t)next);
+  }
+}
+
+// Shared: makes `count` WQEs of `blocks` blocks each from `ticket` on ready. All threads of the scope have stored and
+// synchronised. With `asks` the leader asks for the word `ring` while its fence waits, and returns what it was.
+template <class P, class Scope>
+BP_DEV uint64_t mark_shared(const bp_qp& qp, Scope scope, uint64_t ticket, uint32_t count, uint32_t blocks, bool asks) {
   const auto end_of = [&](uint32_t i) { return ticket + (uint64_t)(i + 1) * blocks; };
-  // Sets the words of all blocks, so that none keeps a number that comes true 2^32 tickets later. No caller reads
-  // those behind a WQE's first; they come before the fence, because once the first word is visible, another caller
-  // may ring, and other callers may take and mark the tickets one lap on.
-  for (uint32_t i = 0; i < count; i++) {
-    for (uint32_t left = blocks - 1; left != 0; left--) {
-      st_relaxed_gpu(ready_word(qp, end_of(i) - left), (uint32_t)end_of(i));
+  uint64_t ring = 0;
+  if (scope.rank() == 0) {
+    // Sets the words of all blocks, so that none keeps a number that comes true 2^32 tickets later. Those behind a
+    // WQE's first come before the fence, because once the first word is visible, another caller may ring, and other
+    // callers may take and mark the tickets one lap on.
+    for (uint32_t i = 0; i < count; i++) {
+      for (uint32_t left = blocks - 1; left != 0; left--) {
+        st_relaxed_gpu(ready_word(qp, end_of(i) - left), (uint32_t)end_of(i));
+      }
     }
+    ring = atomic_or_if(asks, &state_of(qp)->ring, ring_held);
+    // Orders payload, WQEs (ours, and our scope's through its sync) and those words before the first ones, for the
+    // thread that will ring and for the NIC, and through them for the callers that have the tickets next. It has the
+    // NIC's scope, so that whoever rings needs no such fence for our stores.
+    fence_before_doorbell<P::reach_v>();
   }
-  // Orders payload, WQEs (ours, and our scope's through its sync) and those words before the first ones, for the
-  // thread that will ring, and through it and the NIC for the callers that have the tickets next.
-  if constexpr (P::shared) fence_gpu();
-  for (uint32_t i = 0; i < count; i++) {
+  const auto first_word = [&](uint32_t i) {
     st_relaxed_gpu(ready_word(qp, end_of(i) - blocks), (uint32_t)end_of(i));
+  };
+  if (count == 1) {
+    if (scope.rank() == 0) first_word(0);
+    return ring;
   }
-  // Orders the ready words before the look at the ringer's lock (see ring_pending).
-  if constexpr (P::shared) fence_sc_gpu();
+  scope.sync();  // the leader's fence before all threads' words
+  for (uint32_t i = scope.rank(); i < count; i += scope.size()) first_word(i);
+  scope.sync();  // and these before the leader's look, or give_ring_back()
+  return ring;
+}
+
+// Has the NIC told of `count` WQEs of `blocks` blocks each from `ticket` on, which all threads of the scope have
+// stored. All of them call it. In-band the slots have told it already.
+template <class P, class Scope>
+BP_DEV void publish([[maybe_unused]] const bp_qp& qp, Scope scope, [[maybe_unused]] uint64_t ticket,
+                    [[maybe_unused]] uint32_t count, [[maybe_unused]] uint32_t blocks,
+                    [[maybe_unused]] uint64_t marked, [[maybe_unused]] bool alone, [[maybe_unused]] bool ring) {
+  // Orders all threads' payload and WQEs before the leader's fence, and all threads' reads of the source before the
+  // return, after which it may be overwritten.
+  scope.sync();
+  [[maybe_unused]] const uint64_t end = ticket + (uint64_t)count * blocks;
+  if constexpr (P::inband) {
+    return;
+  } else if constexpr (P::shared) {
+    // Where nobody else is about, the word `ring` is asked for while the fence waits. Others would wait with us.
+    const bool early = ring && alone;
+    uint64_t word = mark_shared<P>(qp, scope, ticket, count, blocks, early);
+    if (!ring) return;
+    if (scope.rank() == 0 && !early) word = ask_ring<P>(qp);
+    if constexpr (is_block_scope<Scope>) {
+      if (scope.rank() == 0) ring_shared<P>(qp, thread_scope{}, word, ticket, end);
+    } else {
+      ring_shared<P>(qp, scope, word, ticket, end);
+    }
+  } else if (scope.rank() == 0) {
+    mark_exclusive<P>(qp, ticket, count, blocks, marked);
+    if (ring) ring_exclusive<P>(qp, end);
+  }
 }
 
 // BlueFlame (order::later). One instruction of one warp stores the whole WQE to the UAR's buffer, and the NIC
@@ -153,7 +284,7 @@ BP_DEV void blueflame_store(const bp_qp& qp, Scope scope, const wqe& w, uint64_t
   for (uint32_t u = scope.rank(); u < units; u += scope.size()) {
     u128 v = wqe_unit<inline_v>(w, u, ticket, qp.qpn);
     if (u == 0) v.w[3] = sum;
-    *sq_unit(qp, ticket, u) = v;
+    st_unit(sq_unit(qp, ticket, u), v);
     st_line(buffer + u, v);
   }
 }

@@ -139,11 +139,6 @@ BP_DEV u128 unit_line(const u128& v, uint32_t i, uint32_t seq) {
   }
 }
 
-template <class Scope>
-constexpr bool is_thread_scope = false;
-template <>
-inline constexpr bool is_thread_scope<thread_scope> = true;
-
 template <line L>
 constexpr uint32_t line_units = line_format<L>::bytes / 16;
 
@@ -260,7 +255,7 @@ BP_DEV void write_gathered(const bp_qp& qp, Scope scope, const wqe& w, uint64_t 
 // A put whose payload is not whole words. Its parts are passed one by one: passing a WQE by reference would put it
 // into memory for all callers.
 template <line L, bool shared_v, class Scope>
-BP_DEV_COLD void write_slot_bytes(const bp_qp& qp, Scope scope, uint64_t raddr, uint32_t rkey,
+BP_DEV_COLD void write_slot_bytes(bp_qp qp, Scope scope, uint64_t raddr, uint32_t rkey,
                                   uint64_t src, uint32_t bytes, uint32_t fm_ce_se,
                                   uint64_t ticket) {
   wqe w = make_wqe(BP_OP_RDMA_WRITE, header_units, raddr, rkey);
@@ -273,11 +268,39 @@ BP_DEV_COLD void write_slot_bytes(const bp_qp& qp, Scope scope, uint64_t raddr, 
 
 BP_DEV bool whole_words(uint64_t src, uint64_t bytes) { return ((src | bytes) & 3) == 0; }
 
-// This thread's first unit of a slot's payload, if the payload is whole words: loaded while the caller waits for a
-// ticket. Without a branch, see take_room().
+// The unit of a slot's payload that this thread needs first: its first one; of a thread that writes all, the first
+// that is payload.
+template <line L, class Scope>
+BP_DEV uint32_t early_unit(Scope scope) {
+  return L == line::d12s4 && is_thread_scope<Scope> ? header_units : scope.rank();
+}
+// That unit, if the payload is whole words: loaded while the caller waits for a ticket. Without a branch, see
+// take_room().
 template <line L, class Scope>
 BP_DEV u128 early_payload(Scope scope, uint64_t src, uint32_t bytes) {
-  return unit_payload<L, true>(src, whole_words(src, bytes) ? bytes : 0, scope.rank());
+  return unit_payload<L, true>(src, whole_words(src, bytes) ? bytes : 0, early_unit<L>(scope));
+}
+
+// A short payload of whole words by one thread, in 12+4 lines: the header fills the first three lines, and the payload
+// the rest, so that no word has to be selected. Nothing is written in a scrub lap.
+constexpr uint32_t short_bytes = 48;
+template <bool shared_v>
+BP_DEV bool write_short(const bp_qp& qp, const wqe& w, uint64_t ticket, const u128& early) {
+  const bp_window& win = qp.window;
+  const window_place place = place_of(win, ticket);
+  const uint32_t seq = inband_sequence<line::d12s4>(win, place.lap);
+  if (seq == 1 || w.bytes > short_bytes) return false;
+  const slot_header<true> header(w, ticket, qp.qpn);
+  u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)place.slot * win.slot_bytes);
+  for (uint32_t i = 0; i < header_units; i++) {
+    st_line(slot + i, u128{{header.w[3 * i], header.w[3 * i + 1], header.w[3 * i + 2], seq}});
+  }
+  st_line(slot + header_units, u128{{early.w[0], early.w[1], early.w[2], seq}});
+  BP_NO_UNROLL for (uint32_t at = 12; at < w.bytes; at += 12) {
+    const auto word = [&](uint32_t k) { return payload_u32(w.gather, at + 4 * k, w.bytes, true); };
+    st_line(slot + header_units + at / 12, u128{{word(0), word(1), word(2), seq}});
+  }
+  return true;
 }
 
 // Writes one slot. All threads of the scope take part; nothing is waited for.
@@ -288,6 +311,12 @@ BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tick
     if (!whole_words(w.gather, w.bytes)) {
       write_slot_bytes<L, shared_v>(qp, scope, w.raddr, w.rkey, w.gather, w.bytes, w.fm_ce_se,
                                     ticket);
+      return;
+    }
+    if constexpr (L == line::d12s4 && is_thread_scope<Scope>) {
+      if (write_short<shared_v>(qp, w, ticket, early)) return;
+      // The general way begins with the first unit, which has no payload.
+      write_gathered<L, true, shared_v, true>(qp, scope, w, ticket, unit_zero());
       return;
     }
   }

@@ -40,8 +40,19 @@ struct alignas(16) u128 {
 
 BP_DEV void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 BP_DEV void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
-// Orders a store before a later load of another word (store-load), within the GPU.
-BP_DEV void fence_sc_gpu() { asm volatile("fence.sc.gpu;" ::: "memory"); }
+// The halves of those two (PTX ISA 8.6, sm_90). A release waits until this thread's stores, and those that it has
+// observed, are performed; L1 keeps what it holds. An acquire empties L1 and waits for nothing.
+#if __CUDA_ARCH__ >= 900
+BP_DEV void fence_release_gpu() { asm volatile("fence.release.gpu;" ::: "memory"); }
+BP_DEV void fence_release_sys() { asm volatile("fence.release.sys;" ::: "memory"); }
+BP_DEV void fence_acquire_gpu() { asm volatile("fence.acquire.gpu;" ::: "memory"); }
+BP_DEV void fence_acquire_sys() { asm volatile("fence.acquire.sys;" ::: "memory"); }
+#else
+BP_DEV void fence_release_gpu() { fence_gpu(); }
+BP_DEV void fence_release_sys() { fence_sys(); }
+BP_DEV void fence_acquire_gpu() { fence_gpu(); }
+BP_DEV void fence_acquire_sys() { fence_sys(); }
+#endif
 
 BP_DEV uint64_t ld_acquire_sys(const uint64_t* p) {
   uint64_t v;
@@ -114,6 +125,25 @@ BP_DEV uint32_t ld_weak(const uint32_t* p) {
   asm volatile("ld.weak.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
+// Two adjacent words, 16-byte aligned, in one load (below: one store). Each word is an access of its own.
+struct word_pair {
+  uint64_t first, second;
+};
+BP_DEV word_pair ld_weak_pair(const uint64_t* p) {
+  word_pair v;
+  asm volatile("ld.weak.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.first), "=l"(v.second) : "l"(p) : "memory");
+  return v;
+}
+BP_DEV word_pair ld_relaxed_gpu_pair(const uint64_t* p) {
+  word_pair v;
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.first), "=l"(v.second) : "l"(p) : "memory");
+  return v;
+}
+BP_DEV void st_weak(uint64_t* p, uint64_t v) { asm volatile("st.weak.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
+BP_DEV void st_weak(uint32_t* p, uint32_t v) { asm volatile("st.weak.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+BP_DEV void st_weak_pair(uint64_t* p, uint64_t first, uint64_t second) {
+  asm volatile("st.weak.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
+}
 BP_DEV void st_relaxed_gpu(uint64_t* p, uint64_t v) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
@@ -184,6 +214,23 @@ BP_DEV uint64_t atomic_cas_sys(uint64_t* p, uint64_t expected, uint64_t desired)
                : "memory");
   return old;
 }
+// Sets bits; returns the old value.
+BP_DEV uint64_t atomic_or(uint64_t* p, uint64_t bits) {
+  uint64_t old;
+  asm volatile("atom.relaxed.gpu.global.or.b64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(bits) : "memory");
+  return old;
+}
+// The same if `is_wanted`, else 0 and no access. Without a branch, whose end would wait for the result.
+BP_DEV uint64_t atomic_or_if(bool is_wanted, uint64_t* p, uint64_t bits) {
+  uint64_t old;
+  asm volatile(
+      "{ .reg .pred wanted; setp.ne.u32 wanted, %3, 0; mov.b64 %0, 0;"
+      "  @wanted atom.relaxed.gpu.global.or.b64 %0, [%1], %2; }"
+      : "=&l"(old)
+      : "l"(p), "l"(bits), "r"((uint32_t)is_wanted)
+      : "memory");
+  return old;
+}
 // Compare-and-swap with acquire; returns the old value.
 BP_DEV uint32_t atomic_cas(uint32_t* p, uint32_t expected, uint32_t desired) {
   uint32_t old;
@@ -205,7 +252,10 @@ BP_DEV void host_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 #endif
 BP_DEV void fence_gpu() { host_fence(); }
 BP_DEV void fence_sys() { host_fence(); }
-BP_DEV void fence_sc_gpu() { host_fence(); }
+BP_DEV void fence_release_gpu() { host_fence(); }
+BP_DEV void fence_release_sys() { host_fence(); }
+BP_DEV void fence_acquire_gpu() { host_fence(); }
+BP_DEV void fence_acquire_sys() { host_fence(); }
 
 BP_DEV uint64_t ld_acquire_sys(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 BP_DEV uint64_t ld_relaxed_sys(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
@@ -218,12 +268,29 @@ BP_DEV u128 ld_line(const u128* p) {
   const uint64_t low = __atomic_load_n(q, __ATOMIC_RELAXED);
   return {{(uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32)}};
 }
-BP_DEV uint64_t ld_relaxed_gpu(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-BP_DEV uint32_t ld_relaxed_gpu(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+// Acquire: an acquire fence follows where one is needed, and ThreadSanitizer does not see it.
+BP_DEV uint64_t ld_relaxed_gpu(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+BP_DEV uint32_t ld_relaxed_gpu(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 BP_DEV uint64_t ld_weak(const uint64_t* p) { return *p; }
 BP_DEV uint32_t ld_weak(const uint32_t* p) { return *p; }
 BP_DEV uint64_t ld_acquire_gpu(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 BP_DEV uint32_t ld_acquire_gpu(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+struct word_pair {
+  uint64_t first, second;
+};
+BP_DEV word_pair ld_weak_pair(const uint64_t* p) { return {p[0], p[1]}; }
+BP_DEV word_pair ld_relaxed_gpu_pair(const uint64_t* p) {
+  const uint64_t first = __atomic_load_n(p, __ATOMIC_ACQUIRE);
+  return {first, __atomic_load_n(p + 1, __ATOMIC_ACQUIRE)};
+}
+template <class T>
+BP_DEV void st_weak(T* p, T v) {
+  *p = v;
+}
+BP_DEV void st_weak_pair(uint64_t* p, uint64_t first, uint64_t second) {
+  p[0] = first;
+  p[1] = second;
+}
 BP_DEV void st_relaxed_gpu(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 BP_DEV void st_relaxed_gpu(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 BP_DEV void st_release_gpu(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
@@ -241,6 +308,12 @@ BP_DEV void st_line(u128* p, u128 v) {
 BP_DEV void st_unit(u128* p, u128 v) { st_line(p, v); }
 BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
   return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
+}
+BP_DEV uint64_t atomic_or(uint64_t* p, uint64_t bits) {
+  return __atomic_fetch_or(p, bits, __ATOMIC_ACQ_REL);
+}
+BP_DEV uint64_t atomic_or_if(bool is_wanted, uint64_t* p, uint64_t bits) {
+  return is_wanted ? atomic_or(p, bits) : 0;
 }
 BP_DEV uint64_t atomic_add_sys(uint64_t* p, uint64_t v) {
   return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
@@ -287,14 +360,15 @@ BP_DEV void prefetch_l2([[maybe_unused]] uint64_t address) {
 #endif
 }
 
-// Before a doorbell: orders payload, WQE and all stores that this thread has observed before its next stores, for
-// the NIC.
+// Before a doorbell, or before the word that lets another caller ring for this one: orders payload, WQE and all stores
+// that this thread has observed before its next stores, for the NIC. A release is enough: the NIC needs nothing that
+// this thread has loaded, and what the caller keeps in L1 (endpoint, queue pair's state, its own data) stays there.
 template <reach R>
 BP_DEV void fence_before_doorbell() {
   if constexpr (R == reach::system) {
-    fence_sys();
+    fence_release_sys();
   } else {
-    fence_gpu();
+    fence_release_gpu();
   }
 }
 

@@ -32,8 +32,17 @@ BP_DEV bool local_iova(const bp_endpoint& ep, uint64_t va, uint64_t bytes, uint6
 template <bool inline_v, class Scope>
 BP_DEV void store_wqe(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
   const uint32_t units = wqe_blocks(w) * 4;
+  if (is_thread_scope<Scope> && units == 4) {
+    // One block lies in one piece.
+    u128* block = sq_unit(qp, ticket, 0);
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (uint32_t u = 0; u < 4; u++) st_unit(block + u, wqe_unit<inline_v>(w, u, ticket, qp.qpn));
+    return;
+  }
   for (uint32_t u = scope.rank(); u < units; u += scope.size()) {
-    *sq_unit(qp, ticket, u) = wqe_unit<inline_v>(w, u, ticket, qp.qpn);
+    st_unit(sq_unit(qp, ticket, u), wqe_unit<inline_v>(w, u, ticket, qp.qpn));
   }
 }
 
@@ -41,16 +50,17 @@ BP_DEV void store_wqe(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticke
 struct tickets {
   bp_status_code status;
   uint64_t first;
-  bool idle;  // no other ticket is outstanding
+  bool idle;        // no other ticket is outstanding
+  bool alone;       // shared: see reserve()
+  uint64_t marked;  // exclusive: see mark_exclusive()
 };
 
 // The leader waits for tickets and broadcasts the result in one word: no QP lives for 2^56 tickets.
 template <class P, class Scope>
 BP_DEV uint64_t reserve_word(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
-  uint64_t t = 0, done = 0;
-  bp_status_code s = BP_OK;
-  if (scope.rank() == 0) s = reserve<P>(qp, n, slots, &t, &done);
-  return scope.broadcast(t << 8 | (uint64_t)(t == done) << 7 | (uint32_t)s);
+  reservation r = {BP_OK, 0, false, false};
+  if (scope.rank() == 0) r = reserve<P>(qp, n, slots);
+  return scope.broadcast(r.ticket << 8 | (uint64_t)r.idle << 7 | (uint64_t)r.alone << 6 | (uint32_t)r.status);
 }
 // By value: a reference would force a queue pair in the caller's registers into memory.
 template <class P, class Scope>
@@ -58,18 +68,12 @@ BP_DEV_COLD uint64_t reserve_word_cold(bp_qp qp, Scope scope, uint32_t n, bool s
   return reserve_word<P>(qp, scope, n, slots);
 }
 
-// State that an exclusive caller reads before it takes tickets. All threads of its scope read it and see the same
-// values: the leader changes these words only between the sync in take_room() and the one that ends its verb.
-struct room {
-  bp_status_code error;
-  uint64_t next, done;
-  uint32_t most;
-};
+// What an exclusive caller reads before it takes tickets, loaded ahead. All threads of its scope read it and see the
+// same values: the leader changes these words only between the sync in take_room() and the one that ends its verb.
 template <class P>
-BP_DEV room load_room([[maybe_unused]] const bp_qp& qp) {
+BP_DEV room room_ahead([[maybe_unused]] const bp_qp& qp) {
   if constexpr (P::shared) return {};
-  return {error_of<P>(qp), load_state<P>(&state_of(qp)->reserved), load_done<P>(qp),
-          load_state<P>(&state_of(qp)->max_credits)};
+  return load_room<P>(qp);
 }
 
 // Takes tickets for the whole scope.
@@ -83,23 +87,31 @@ BP_DEV tickets take_room(const bp_qp& qp, Scope scope, uint32_t n, bool slots, [
     scope.sync();
     if (there) {
       if (scope.rank() == 0) take<P>(qp, r.next, n, r.done, r.most, slots);
-      return {BP_OK, r.next, r.next == r.done};
+      return {BP_OK, r.next, r.next == r.done, false, r.marked};
     }
     // Out of line: the usual case stays one short piece of code.
     word = reserve_word_cold<P>(qp, scope, n, slots);
   } else {
     word = reserve_word<P>(qp, scope, n, slots);
   }
-  return {(bp_status_code)(word & 0x7f), word >> 8, (word >> 7 & 1) != 0};
+  return {(bp_status_code)(word & 0x3f), word >> 8, (word >> 7 & 1) != 0, (word >> 6 & 1) != 0, r.marked};
 }
 template <class P, class Scope>
 BP_DEV tickets reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
-  return take_room<P>(qp, scope, n, slots, load_room<P>(qp));
+  return take_room<P>(qp, scope, n, slots, room_ahead<P>(qp));
 }
 
 // Posts one WQE of any kind. A signalled WQE's CQE covers it and all before it.
 template <class P, bool inline_v, class Scope>
-BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, uint64_t* end) {
+BP_DEV bp_status_code post(const bp_qp& queues, Scope scope, wqe w, uint32_t flags, uint64_t* end) {
+  // Read once, wherever it lies: no store below can change it. All of these in flight together.
+  bp_qp qp = queues;
+  if constexpr (!P::inband) {
+    make_here(qp.sq);
+    make_here(qp.dbr);
+    make_here(qp.uar);
+    make_here(qp.qpn);
+  }
   if (!can_write_lines<P>(scope)) return BP_INVALID;
   const uint32_t blocks = P::inband ? 1 : wqe_blocks(w);
   const tickets got = reserve_all<P>(qp, scope, blocks, P::inband);
@@ -120,14 +132,11 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
   if constexpr (P::inband) {
     static_assert(!inline_v, "in-band payload goes through put_window");
     write_slot<P::line_v, false, P::shared>(qp, scope, w, ticket, unit_zero());
-    scope.sync();
-    return BP_OK;
-  }
-  if constexpr (P::kick_v == kick::blueflame) {
+  } else if constexpr (P::kick_v == kick::blueflame) {
     // Idle and small enough: the whole WQE goes into the UAR. (An immediate needs ctrl.imm.)
     if (got.idle && w.opcode == BP_OP_RDMA_WRITE && blocks * BP_WQEBB_BYTES <= BP_UAR_BF_BYTES) {
       if (scope.rank() == 0) {
-        mark_ready<P>(qp, ticket, 1, blocks);
+        mark_exclusive<P>(qp, ticket, 1, blocks, got.marked);
         store_state<P>(&state_of(qp)->rung, after);
       }
       if constexpr (P::order_v == order::strict) {
@@ -148,12 +157,8 @@ BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, wqe w, uint32_t flags, 
       return BP_OK;
     }
   }
-  store_wqe<inline_v>(qp, scope, w, ticket);
-  scope.sync();
-  if (scope.rank() == 0) {
-    mark_ready<P>(qp, ticket, 1, blocks);
-    if (!(flags & defer_ring)) ring_pending<P>(qp);
-  }
+  if constexpr (!P::inband) store_wqe<inline_v>(qp, scope, w, ticket);
+  publish<P>(qp, scope, ticket, 1, blocks, got.marked, got.alone, !(flags & defer_ring));
   return BP_OK;
 }
 

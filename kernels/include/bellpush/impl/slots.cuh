@@ -54,18 +54,10 @@ BP_DEV void fill_slot(const bp_qp& qp, Scope scope, wqe w, uint64_t src, uint64_
   }
 }
 
-// Has `n` slots from `ticket` on sent, after the whole scope has filled them.
+// Has `n` WQEs of one block, or slots, of a reservation sent, after the whole scope has written them.
 template <class P, class Scope>
-BP_DEV void send_slots(const bp_qp& qp, Scope scope, uint64_t ticket, uint32_t n, bool ring) {
-  // Orders all threads' payload and WQEs before the leader's fence, and all threads' reads of the source before the
-  // return, after which it may be overwritten. (In-band has no fence, but makes the same promise.)
-  scope.sync();
-  if constexpr (!P::inband) {
-    if (scope.rank() == 0) {
-      mark_ready<P>(qp, ticket, n, 1);
-      if (ring) ring_pending<P>(qp);
-    }
-  }
+BP_DEV void send_slots(const bp_qp& qp, Scope scope, const tickets& got, uint32_t n, bool ring) {
+  publish<P>(qp, scope, got.first, n, 1, got.marked, got.alone, ring);
 }
 
 // Sends a message of one slot, which `fill(w, ticket)` fills.
@@ -85,7 +77,7 @@ BP_DEV bp_status_code post_slot(const bp_endpoint& ep, const room& r, Scope scop
   }
   if (end) *end = ticket + 1;
   fill(w, ticket);
-  send_slots<P>(qp, scope, ticket, 1, !(flags & defer_ring));
+  send_slots<P>(qp, scope, got, 1, !(flags & defer_ring));
   return BP_OK;
 }
 
@@ -94,7 +86,7 @@ BP_DEV bp_status_code put_slot(const bp_endpoint& ep, Scope scope, uint64_t remo
                                uint32_t bytes, uint32_t flags, uint64_t* end) {
   u128 early = unit_zero();
   if constexpr (P::inband) early = early_payload<P::line_v>(scope, src, bytes);
-  const room r = load_room<P>(ep.qp);
+  const room r = room_ahead<P>(ep.qp);
   return post_slot<P>(ep, r, scope, remote, bytes, flags, end, [&](const wqe& w, uint64_t ticket) {
     fill_slot<P>(ep.qp, scope, w, src, ticket, early);
   });
@@ -149,7 +141,7 @@ BP_DEV_COLD bp_status_code put_slots(const bp_endpoint& ep, Scope scope, uint32_
       if constexpr (P::inband) early = early_payload<P::line_v>(part, src + at, w.bytes);
       fill_slot<P>(qp, part, w, src + at, ticket + c, early);
     });
-    send_slots<P>(qp, scope, ticket, n, !(last_batch && (flags & defer_ring)));
+    send_slots<P>(qp, scope, got, n, !(last_batch && (flags & defer_ring)));
     remote += batch_bytes;
     src += batch_bytes;
     bytes -= batch_bytes;

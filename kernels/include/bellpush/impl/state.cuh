@@ -26,7 +26,17 @@ BP_DEV void store_state(T* word, T value) {
   if constexpr (P::shared) {
     st_relaxed_gpu(word, value);
   } else {
-    *word = value;
+    st_weak(word, value);
+  }
+}
+
+// Two adjacent words at once.
+template <class P>
+BP_DEV word_pair load_pair(const uint64_t* words) {
+  if constexpr (P::shared) {
+    return ld_relaxed_gpu_pair(words);
+  } else {
+    return ld_weak_pair(words);
   }
 }
 
@@ -37,11 +47,7 @@ struct window_place {
 };
 BP_DEV window_place place_of(const bp_window& w, uint64_t ticket) {
   const uint32_t mask = w.slots - 1;
-#if defined(__CUDACC__)
-  if ((w.slots & mask) == 0) return {(uint32_t)ticket & mask, ticket >> __popc(mask)};
-#else
-  if ((w.slots & mask) == 0) return {(uint32_t)ticket & mask, ticket >> __builtin_popcount(mask)};
-#endif
+  if ((w.slots & mask) == 0) return {(uint32_t)ticket & mask, ticket >> bits_set(mask)};
   return {(uint32_t)(ticket % w.slots), ticket / w.slots};
 }
 

@@ -1,0 +1,205 @@
+// Several WQEs of one block each with one reservation, one fence and one doorbell: batches, and the lanes of a warp,
+// each with a message of its own.
+#ifndef BELLPUSH_IMPL_MANY_CUH
+#define BELLPUSH_IMPL_MANY_CUH
+
+#include <bellpush/impl/slots.cuh>
+
+namespace bp {
+
+// A message of a batch: `bytes` bytes from `src` to the peer's region at `remote_offset`.
+struct message {
+  uint64_t remote_offset;
+  const void* src;
+  uint64_t bytes;
+};
+
+constexpr uint32_t block_inline_bytes = 28;  // payload that fits into a WQE of one block
+
+namespace detail {
+
+// Whether a put of P carries a payload of so many bytes in the WQE: it is there with the WQE, and no slot is needed.
+template <class P>
+BP_DEV bool goes_inline(uint64_t bytes) {
+  return P::data_v == data::push && !P::inband && bytes <= block_inline_bytes;
+}
+
+// Whether a message fits into one WQE of one block, or one slot, of path P, and lies in the regions.
+template <class P>
+BP_DEV bool is_single(const bp_endpoint& ep, const message& m) {
+  if (m.bytes == 0 || !in_range(m.remote_offset, m.bytes, ep.remote_bytes)) return false;
+  if constexpr (P::inband) {
+    return m.bytes <= inband_capacity<P::line_v>(ep.qp.window);
+  } else if constexpr (P::data_v == data::push) {
+    return m.bytes <= ep.qp.window.slot_bytes || goes_inline<P>(m.bytes);
+  } else {
+    return m.bytes <= max_message_bytes && in_range((uint64_t)m.src - ep.local_va, m.bytes, ep.local_bytes);
+  }
+}
+
+// Whether all of a list's messages do. Each warp of a block looks at all of them, and needs no other one's answer.
+template <class P, class List>
+BP_DEV bool all_single(const bp_endpoint& ep, thread_scope, uint32_t n, List list) {
+  bool fit = true;
+  for (uint32_t i = 0; i < n; i++) fit &= is_single<P>(ep, list(i));
+  return fit;
+}
+template <class P, class Scope, class List>
+BP_DEV bool all_single(const bp_endpoint& ep, Scope, uint32_t n, List list) {
+  bool fit = true;
+  const uint32_t step = warp_scope{}.size();
+  for (uint32_t i = lane(); i < n; i += step) fit &= is_single<P>(ep, list(i));
+  return ballot(!fit) == 0;
+}
+
+// Writes message `m` with ticket `ticket`: payload and WQE, or the slot. All threads of the scope take part.
+template <class P, class Scope>
+BP_DEV void write_message(const bp_endpoint& ep, Scope scope, const message& m, uint64_t ticket, uint32_t fm_ce_se) {
+  wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, ep.remote_iova + m.remote_offset, ep.remote_rkey);
+  w.bytes = (uint32_t)m.bytes;
+  w.fm_ce_se = fm_ce_se;
+  if constexpr (P::data_v == data::push) {
+    if (goes_inline<P>(m.bytes)) {
+      w.ds = 2 + (4 + w.bytes + BP_DS_BYTES - 1) / BP_DS_BYTES;
+      w.gather = (uint64_t)m.src;
+      store_wqe<true>(ep.qp, scope, w, ticket);
+      return;
+    }
+    u128 early = unit_zero();
+    if constexpr (P::inband) early = early_payload<P::line_v>(scope, (uint64_t)m.src, w.bytes);
+    fill_slot<P>(ep.qp, scope, w, (uint64_t)m.src, ticket, early);
+  } else {
+    w.gather = ep.local_iova + ((uint64_t)m.src - ep.local_va);
+    w.lkey = ep.local_lkey;
+    store_wqe<false>(ep.qp, scope, w, ticket);
+  }
+}
+
+// The completion bits of the WQE that ends at `after`: the last one of a batch asks for a CQE, unless the caller wants
+// none, and each at the end of a credit period.
+BP_DEV uint32_t asks(const bp_qp& qp, uint64_t after, uint64_t last, uint32_t flags) {
+  const bool is_last = after == last && !(flags & unsignalled);
+  return is_last || (after & (qp.credit_period - 1)) == 0 ? (uint32_t)BP_CTRL_CQ_UPDATE : 0;
+}
+
+// Before the NIC is told anything: the CQE may come at once. By the leader.
+template <class P>
+BP_DEV void note_asked(const bp_qp& qp, uint64_t first, uint32_t n, uint32_t flags) {
+  const uint64_t top = flags & unsignalled ? last_credit_end(qp, first, n) : first + n;
+  if (top > first) note_signalled<P>(qp, top);
+}
+
+// A message of one WQE or slot and the signal behind it, with one reservation and one doorbell.
+template <class P, class Scope>
+BP_DEV bp_status_code post_signal(const bp_endpoint& ep, Scope scope, const message& m, uint64_t signal_offset,
+                                  uint64_t value, uint32_t flags, uint64_t* end) {
+  const bp_qp& qp = ep.qp;
+  if (!can_write_lines<P>(scope)) return BP_INVALID;
+  const tickets got = reserve_all<P>(qp, scope, 2, P::data_v == data::push);
+  if (got.status != BP_OK) return got.status;
+  const uint64_t first = got.first, last = first + 2;
+  if (scope.rank() == 0) note_asked<P>(qp, first, 2, flags);
+  if (end) *end = last;
+  write_message<P>(ep, scope, m, first, asks(qp, first + 1, last, flags));
+  wqe w = make_wqe(BP_OP_ATOMIC_FA, 4, ep.remote_iova + signal_offset, ep.remote_rkey);
+  w.bytes = 8;
+  w.swap_add = value;
+  w.gather = ep.sink_iova;
+  w.lkey = ep.sink_lkey;
+  w.fm_ce_se = asks(qp, last, last, flags);
+  if constexpr (P::inband) {
+    write_slot<P::line_v, false, P::shared>(qp, scope, w, first + 1, unit_zero());
+  } else {
+    store_wqe<false>(qp, scope, w, first + 1);
+  }
+  send_slots<P>(qp, scope, got, 2, !(flags & defer_ring));
+  return BP_OK;
+}
+
+// The lanes of a warp, those with `takes_part` with one WQE of one block each, which `write(ticket, fm_ce_se)` stores.
+// All lanes call it; the result is the warp's.
+template <class P, class Write>
+BP_DEV bp_status_code post_lanes(const bp_qp& qp, bool takes_part, bool slots, uint32_t flags, uint64_t* end,
+                                 Write write) {
+  const warp_scope scope;
+  const uint32_t who = ballot(takes_part);
+  const uint32_t n = bits_set(who);
+  if (n == 0) return BP_OK;
+  if (n > ticket_limit<P>(qp, slots)) return BP_INVALID;
+  const tickets got = reserve_all<P>(qp, scope, n, slots);
+  if (got.status != BP_OK) return got.status;
+  const uint64_t mine = got.first + bits_set(who & ((1u << lane()) - 1)), last = got.first + n;
+  if (lane() == 0) note_asked<P>(qp, got.first, n, flags);
+  if (takes_part) {
+    write(mine, asks(qp, mine + 1, last, flags));
+    if (end) *end = mine + 1;
+  }
+  send_slots<P>(qp, scope, got, n, !(flags & defer_ring));
+  return BP_OK;
+}
+
+// Four neighbouring threads, who write the four units of a WQE's block. They do not synchronise.
+struct quad_scope {
+  BP_DEV uint32_t rank() const { return tid() % 4; }
+  BP_DEV uint32_t size() const {
+    const uint32_t rest = block_threads() - (tid() - rank());
+    return rest < 4 ? rest : 4;
+  }
+};
+
+// Calls `f(part, i)` for the messages 0..n, each by a part of the scope: by a thread, by four, or by all.
+template <class P, class F>
+BP_DEV void for_each_message(thread_scope scope, uint32_t n, F f) {
+  for (uint32_t i = 0; i < n; i++) f(scope, i);
+}
+template <class P, class Scope, class F>
+BP_DEV void for_each_message(Scope scope, uint32_t n, F f) {
+  if constexpr (P::inband && line_units<P::line_v> > 1) {
+    for_each_part(scope, n, f);  // lanes of a warp store a line together
+  } else if constexpr (P::inband && P::shared) {
+    for (uint32_t i = scope.rank(); i < n; i += scope.size()) f(thread_scope{}, i);  // a scrub lap synchronises
+  } else {
+    const uint32_t parts = (scope.size() + 3) / 4;
+    for (uint32_t i = scope.rank() / 4; i < n; i += parts) f(quad_scope{}, i);
+  }
+}
+
+// `n` messages, `list(i)` each, of at most a window's (a ring's) worth.
+template <class P, class Scope, class List>
+BP_DEV bp_status_code post_batch(const bp_endpoint& ep, Scope scope, uint32_t n, List list, uint32_t flags,
+                                 uint64_t* end) {
+  const bp_qp& qp = ep.qp;
+  const tickets got = reserve_all<P>(qp, scope, n, P::data_v == data::push);
+  if (got.status != BP_OK) return got.status;
+  const uint64_t first = got.first, last = first + n;
+  if (scope.rank() == 0) note_asked<P>(qp, first, n, flags);
+  if (end) *end = last;
+  for_each_message<P>(scope, n, [&](auto part, uint32_t i) {
+    write_message<P>(ep, part, list(i), first + i, asks(qp, first + i + 1, last, flags));
+  });
+  send_slots<P>(qp, scope, got, n, !(flags & defer_ring));
+  return BP_OK;
+}
+
+// Any number of messages, all of which the caller has looked at: half a window (a ring) at a time.
+template <class P, class Scope, class List>
+BP_DEV bp_status_code post_batches(const bp_endpoint& ep, Scope scope, uint32_t n, List list, uint32_t flags,
+                                   uint64_t* end) {
+  const uint32_t limit = ticket_limit<P>(ep.qp, P::data_v == data::push), most = limit < 2 ? 1 : limit / 2;
+  if (n <= most) return post_batch<P>(ep, scope, n, list, flags, end);
+  for (uint32_t at = 0; at < n; at += most) {
+    const uint32_t left = n - at;
+    const bool is_last = left <= most;
+    const bp_status_code s = post_batch<P>(
+        ep, scope, is_last ? left : most, [&](uint32_t i) { return list(at + i); },
+        is_last ? flags : (flags & ~(uint32_t)defer_ring) | unsignalled, end);
+    if (s != BP_OK) return s;
+  }
+  return BP_OK;
+}
+
+}  // namespace detail
+
+}  // namespace bp
+
+#endif
