@@ -19,6 +19,8 @@ mod kernel;
 mod model;
 #[path = "../soft_nic/ops.rs"]
 mod ops;
+#[path = "../endpoint/placement.rs"]
+mod placement;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "kernel";

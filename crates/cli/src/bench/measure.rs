@@ -69,7 +69,9 @@ impl<'a> Lane<'a> {
             let nics = [&bed.nic, &bed.peer];
             ends.push(Endpoint::between(&bed.gpu, nics, path, memories, &ask.options)?);
         }
-        let kernel = match path.kernel_name(ask.options.line, bed.nic.order()) {
+        // All senders are alike: the same places, the same source.
+        let reach = ends[0].0.reach();
+        let kernel = match path.kernel_name(ask.options.line, bed.nic.order(), reach) {
             Some(name) => {
                 let module = bed.gpu.load(&Module::builtin())?;
                 Some(module.kernel(&format!("bp_bench_{name}"))?)
