@@ -235,10 +235,10 @@ impl Rdma {
         self.places.iter().cloned().chain(window).collect()
     }
 
-    /// The scope of the fence before a doorbell: it follows from where everything lies that this GPU stores and the
-    /// NIC then looks at, which is the WQEs, the doorbell record, and the payload, in the window or in the local region.
-    /// The local region counts on every path: a get or an atomic's result must not land before what a kernel stored
-    /// there. BlueFlame has a buffer that is never this GPU's memory (path.cuh), and nothing rings for in-band slots.
+    /// The scope of the fence before a doorbell. It follows from where everything lies that this GPU stores and the NIC
+    /// then looks at: WQEs, doorbell record, and payload, in the window or in the local region. The local region counts
+    /// on every path: the result of a get or an atomic must not land before what a kernel stored there. BlueFlame
+    /// has a buffer that is never this GPU's memory (path.cuh), and nothing rings for in-band slots.
     pub fn reach(&self, path: Path) -> Reach {
         let q = self.qp.queues();
         let queues = [&q.sq, &q.dbr].map(|view| self.place_of(view).0);

@@ -37,8 +37,8 @@ fn pair(bed: &TestBed, path: Path, options: Options) -> Result<Pair, Error> {
     Ok(Pair { a, b, src, dst })
 }
 
-/// Whether the test's GPU and NIC can do it: libmlx5's queues lie in one piece, a ConnectX has no in-band slots, a GPU's
-/// memory is looked into by kernels only, and a staged window is host memory.
+/// Whether GPU and NIC can do it: libmlx5's queues lie in one piece, a GPU's memory is looked into by kernels alone, and
+/// a staged window is host memory.
 fn can(bed: &TestBed, path: Path, [sq, dbr, cq, window]: Places) -> bool {
     let queues = [sq, dbr, cq].contains(&OnGpu);
     let has_window = path.has_window() && window == OnGpu;

@@ -129,7 +129,8 @@ pub struct Row {
     /// Places of queues and window that were asked for; `None` where all were left open, and for tcp.
     #[serde(default)]
     pub places: Option<Places>,
-    /// Scope of the fence before the sender's doorbell, which follows from where they lay; `None` where no kernel posts.
+    /// Scope of the fence before the sender's doorbell, which follows from where they lay; `None` where no kernel
+    /// posts.
     #[serde(default)]
     pub reach: Option<Reach>,
     /// Whether senders kept within the credits; `None` where the path has no window.
