@@ -24,7 +24,7 @@ use bellpush::gpu::{Dims, Event, Executor, Gpu, HostOptions, Kernel, Mapped, Mod
 use bellpush::mem;
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{Nic, Order};
-use bellpush::transport::{Endpoint, Memory, Options, Path};
+use bellpush::transport::{Endpoint, Memory, Options, Path, Reach};
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{BenchmarkId, Criterion, Throughput};
 
@@ -105,8 +105,9 @@ impl Lane {
         from.write(0, &data).expect(say);
 
         let options = Options::default().host_numa(node);
-        let name =
-            path.kernel_name(options.line, Order::Later).expect("a kernel posts on this path");
+        let name = path
+            .kernel_name(options.line, Order::Later, Reach::System)
+            .expect("a kernel posts on this path");
         let regions = (from.clone(), to.clone());
         let ends = Endpoint::pair(gpu, &nic, path, regions, options).expect(say);
         let module = gpu.load(&Module::builtin()).expect(say);

@@ -111,6 +111,8 @@ BP_KERNEL(bp_bench_push_inband_14_2, bp_bench_args) { bench<push_inband_14_2>(ar
 BP_KERNEL(bp_bench_push_inband_60_4, bp_bench_args) { bench<push_inband_60_4>(args); }
 BP_KERNEL(bp_bench_pull_kernel, bp_bench_args) { bench<pull_kernel>(args); }
 BP_KERNEL(bp_bench_pull_blueflame, bp_bench_args) { bench<pull_blueflame>(args); }
+BP_KERNEL(bp_bench_push_kernel_near, bp_bench_args) { bench<push_kernel_near>(args); }
+BP_KERNEL(bp_bench_pull_kernel_near, bp_bench_args) { bench<pull_kernel_near>(args); }
 BP_KERNEL(bp_bench_push_kernel_strict, bp_bench_args) { bench<push_kernel_strict>(args); }
 BP_KERNEL(bp_bench_push_blueflame_strict, bp_bench_args) { bench<push_blueflame_strict>(args); }
 BP_KERNEL(bp_bench_pull_kernel_strict, bp_bench_args) { bench<pull_kernel_strict>(args); }

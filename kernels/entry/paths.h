@@ -17,6 +17,12 @@ using push_blueflame_strict = strict<bp::data::push, bp::kick::blueflame>;
 using pull_kernel_strict = strict<bp::data::pull, bp::kick::kernel>;
 using pull_blueflame_strict = strict<bp::data::pull, bp::kick::blueflame>;
 
+// The same where window, send queue and doorbell record lie in this GPU's memory.
+template <bp::data D>
+using near = bp::path<D, bp::kick::kernel, bp::share::exclusive, bp::reach::gpu>;
+using push_kernel_near = near<bp::data::push>;
+using pull_kernel_near = near<bp::data::pull>;
+
 template <bp::line L, bp::share S = bp::share::exclusive>
 using push_inband = bp::path<bp::data::push, bp::kick::inband, S, bp::reach::system,
                              bp::order::later, L>;

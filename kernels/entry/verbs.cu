@@ -91,6 +91,8 @@ BP_KERNEL(bp_verb_push_inband_14_2, bp_op_args) { run_block<push_inband_14_2>(ar
 BP_KERNEL(bp_verb_push_inband_60_4, bp_op_args) { run_block<push_inband_60_4>(args); }
 BP_KERNEL(bp_verb_pull_kernel, bp_op_args) { run_block<pull_kernel>(args); }
 BP_KERNEL(bp_verb_pull_blueflame, bp_op_args) { run_block<pull_blueflame>(args); }
+BP_KERNEL(bp_verb_push_kernel_near, bp_op_args) { run_block<push_kernel_near>(args); }
+BP_KERNEL(bp_verb_pull_kernel_near, bp_op_args) { run_block<pull_kernel_near>(args); }
 BP_KERNEL(bp_verb_push_kernel_strict, bp_op_args) { run_block<push_kernel_strict>(args); }
 BP_KERNEL(bp_verb_push_blueflame_strict, bp_op_args) { run_block<push_blueflame_strict>(args); }
 BP_KERNEL(bp_verb_pull_kernel_strict, bp_op_args) { run_block<pull_kernel_strict>(args); }

@@ -11,7 +11,7 @@ use crate::abi::collective::{CHANNEL_BYTES, CollStatus, SHARED_BYTES};
 use crate::abi::wire::DeviceEndpoint;
 use crate::gpu::{Gpu, MAX_BLOCK, Module};
 use crate::nic::{Nic, NicError, Order};
-use crate::transport::{self, Data, Endpoint, Kick, Memory, Path};
+use crate::transport::{self, Data, Endpoint, Kick, Memory, Path, Reach};
 
 /// Most ranks of a communicator: each has queue pairs to every other one.
 pub const MAX_RANKS: u32 = 64;
@@ -289,7 +289,8 @@ impl Member {
             endpoints: ends.collect(),
         };
 
-        let name = options.path.kernel_name(options.endpoint.line, nic.order()).unwrap_or_default();
+        let name = options.path.kernel_name(options.endpoint.line, nic.order(), Reach::System);
+        let name = name.unwrap_or_default();
         let kernels = gpu.load(&Module::builtin())?;
         let table = gpu.alloc(endpoints.len() * size_of::<DeviceEndpoint>())?;
         let state = gpu.alloc(SHARED_BYTES + channels as usize * CHANNEL_BYTES)?;

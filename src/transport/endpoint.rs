@@ -7,7 +7,8 @@ use super::host_posted::HostPosted;
 use super::kernel_posted::KernelPosted;
 use super::tcp::Tcp;
 use super::{
-    CompareSwap, Data, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Remote, Signal,
+    CompareSwap, Data, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Reach, Remote,
+    Signal,
 };
 use crate::abi::wire::{Code, DeviceEndpoint};
 use crate::gpu::{Gpu, Stream};
@@ -123,6 +124,16 @@ impl Endpoint {
     /// The options.
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// The scope of the fence that a kernel needs before a doorbell of this endpoint: with which `bp::reach` it is to
+    /// be compiled, the weaker of the two that it may have. It follows from where queues, window and local region lie
+    /// ([`Options::sq_place`] and its kin). Where no kernel rings, [`Reach::System`].
+    pub fn reach(&self) -> Reach {
+        match &self.inner {
+            Inner::Kernel(posted) => posted.reach,
+            Inner::Host(_) | Inner::Tcp(_) => Reach::System,
+        }
     }
 
     /// What the peer needs for its [`Endpoint::connect`].

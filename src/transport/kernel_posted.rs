@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::memory::Place;
 use super::order::OneStream;
+use super::place::Place;
 use super::rdma::Rdma;
 use super::{
-    Address, CompareSwap, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Remote,
+    Address, CompareSwap, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Reach, Remote,
 };
 use crate::abi::entry::{OpArgs, Scope, Verb};
 use crate::abi::wire::{Code, DeviceEndpoint, QP_STATE_BYTES, QP_STATE_MAX_CREDITS, Status};
@@ -30,6 +30,8 @@ const AUX_BYTES: usize = VERBS + MAX_QUEUED * 4;
 
 pub(super) struct KernelPosted {
     pub rdma: Rdma,
+    /// What the kernels' fence before a doorbell must reach.
+    pub reach: Reach,
     /// What kernels are handed.
     pub device: DeviceEndpoint,
     state: Arc<DeviceMem>,
@@ -75,9 +77,14 @@ impl KernelPosted {
             what: "be taken by this NIC",
             why: "it needs a doorbell: push/inband is the software NIC's own; take push/kernel",
         };
-        let name = path.kernel_name(options.line, nic.order()).ok_or(unsupported)?;
-        let verb = gpu.load(&Module::builtin())?.kernel(&format!("bp_verb_{name}"))?;
+        let kernel = |reach| path.kernel_name(options.line, nic.order(), reach);
+        if kernel(Reach::System).is_none() {
+            return Err(unsupported);
+        }
         let rdma = Rdma::new(gpu, nic, path, local, options)?;
+        let reach = rdma.reach(path);
+        let name = kernel(reach).ok_or(unsupported)?;
+        let verb = gpu.load(&Module::builtin())?.kernel(&format!("bp_verb_{name}"))?;
         let state = gpu.alloc(QP_STATE_BYTES + rdma.sq_blocks as usize * 4)?;
         // Each ready word begins with its block's number, which no ticket of the block takes for ready (credit.cuh).
         let ready: Vec<u32> = (0..rdma.sq_blocks).collect();
@@ -88,7 +95,7 @@ impl KernelPosted {
         let mut device = rdma.device(options);
         device.qp.state = state.addr();
         device.qp.ready = state.addr() + QP_STATE_BYTES as u64;
-        device.tag = path.tag(options.line, nic.order());
+        device.tag = path.tag(options.line, nic.order(), reach);
         device.qp.status = aux.addr() + STATUS as u64;
         device.sink_iova = aux_mr.iova.0 + SINK as u64;
         device.sink_lkey = aux_mr.lkey.0;
@@ -100,7 +107,7 @@ impl KernelPosted {
         });
         let timeout = options.timeout;
         let calls = Mutex::default();
-        Ok(Self { rdma, device, state, aux, aux_mr, verb, reached, timeout, calls })
+        Ok(Self { rdma, reach, device, state, aux, aux_mr, verb, reached, timeout, calls })
     }
 
     pub fn set_peer(&mut self, peer: &Address) {

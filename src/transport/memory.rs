@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::Error;
 use crate::gpu::{DeviceMem, Gpu, Mapped};
 use crate::mem::{Dma, MemError, View};
 
@@ -30,6 +29,11 @@ impl Memory {
             Self::Device(mem) => mem.bytes(),
             Self::Host(mem) => mem.bytes(),
         }
+    }
+
+    /// Whether it is this GPU's own memory.
+    pub(super) fn is_of(&self, gpu: &Arc<Gpu>) -> bool {
+        matches!(self, Self::Device(mem) if Arc::ptr_eq(mem.gpu(), gpu))
     }
 
     /// The memory as a NIC reaches it.
@@ -69,43 +73,7 @@ impl From<Mapped> for Memory {
     }
 }
 
-/// Where queues or a window lie.
-#[derive(Clone)]
-pub(super) enum Place {
-    /// Host memory, or a device's that the processor reaches too.
-    Mapped(Mapped),
-    /// A GPU's, which the processor does not reach: it has its address for kernels.
-    Far(View),
-}
-
-impl Place {
-    /// Memory of the NIC's own.
-    pub fn of_nic(gpu: &Arc<Gpu>, view: &View) -> Result<Self, Error> {
-        Ok(match view.mem().is_far() {
-            true => Self::Far(view.clone()),
-            false => Self::Mapped(gpu.register(view.mem())?),
-        })
-    }
-
-    pub fn mapped(&self) -> Option<&Mapped> {
-        match self {
-            Self::Mapped(mapped) => Some(mapped),
-            Self::Far(_) => None,
-        }
-    }
-
-    /// The kernels' address of what the NIC calls `view`, if it lies here.
-    pub fn device_addr(&self, view: &View) -> Option<u64> {
-        let (begin, bytes, addr) = match self {
-            Self::Mapped(mapped) => (mapped.host_addr(), mapped.bytes(), mapped.addr()),
-            Self::Far(all) => (all.addr(), all.len(), all.addr()),
-        };
-        let at = view.addr().checked_sub(begin)?;
-        (at < bytes as u64).then_some(addr + at)
-    }
-}
-
 /// All of a mapped host memory as a view.
-pub(super) fn view_of(mapped: &Mapped) -> View {
+fn view_of(mapped: &Mapped) -> View {
     View::new(mapped.host(), 0, mapped.bytes()).expect("all of it lies within it")
 }

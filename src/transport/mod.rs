@@ -13,6 +13,7 @@ mod memory;
 mod options;
 mod order;
 mod path;
+mod place;
 mod rdma;
 mod tcp;
 mod verbs;
@@ -21,6 +22,7 @@ pub use endpoint::{Address, Endpoint, Link};
 pub use memory::Memory;
 pub use options::Options;
 pub use path::{Data, Kick, Path, PathError};
+pub use place::{MemoryPlace, Reach};
 pub use verbs::{CompareSwap, FetchAdd, Get, Local, Put, Remote, Signal};
 
 use crate::abi::wire::Code;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Error, Kick, Path};
+use super::{Data, Error, Kick, MemoryPlace, Path};
 use crate::nic::LineFormat;
 
 /// How an endpoint is made: `Options::default()`, and a method for each option that is to be another.
@@ -29,6 +29,18 @@ pub struct Options {
     pub timeout: Duration,
     /// NUMA node for queues and window; `None` leaves it to the system.
     pub host_numa: Option<usize>,
+    /// Where the send queue lies: best near whoever reads it, which is the NIC, unless that it is in the posting GPU's
+    /// memory makes the fence before a doorbell cheaper.
+    pub sq_place: MemoryPlace,
+    /// Where the doorbell record of the send queue lies: best beside the send queue.
+    pub dbr_place: MemoryPlace,
+    /// Where the completion queue lies: best in the memory of the GPU that polls it. A look in host memory takes about
+    /// 1 µs.
+    pub cq_place: MemoryPlace,
+    /// Where the window lies (push, staged). In the posting GPU's memory a push is a local copy, which the NIC fetches:
+    /// with [`MemoryPlace::Gpu`] for send queue and doorbell record as well, one fence of GPU scope is enough. A staged
+    /// window is host memory.
+    pub window_place: MemoryPlace,
     /// Whether a slot is written under a credit only.
     pub(super) credits: bool,
     /// Sequence of an in-band window's first lap.
@@ -44,6 +56,10 @@ impl Default for Options {
             sq_blocks: 1024,
             timeout: Duration::from_secs(5),
             host_numa: None,
+            sq_place: MemoryPlace::Auto,
+            dbr_place: MemoryPlace::Auto,
+            cq_place: MemoryPlace::Auto,
+            window_place: MemoryPlace::Auto,
             credits: true,
             inband_seq0: 2, // the zero-filled window needs no scrubbing
         }
@@ -58,6 +74,10 @@ impl Options {
         sq_blocks: u32,
         timeout: Duration,
         host_numa: Option<usize>,
+        sq_place: MemoryPlace,
+        dbr_place: MemoryPlace,
+        cq_place: MemoryPlace,
+        window_place: MemoryPlace,
     }
 
     /// `false` is a negative control: slots are written without a credit, so messages are lost.
@@ -77,7 +97,7 @@ impl Options {
     /// Refuses what no endpoint of this path can be made with.
     ///
     /// # Errors
-    /// [`Error::Option`], naming the option.
+    /// [`Error::Option`], naming the option; [`Error::Unsupported`] for a place that the path cannot have.
     pub fn check(&self, path: Path) -> Result<(), Error> {
         let refuse = |what, value, must| Err(Error::Option { what, value, must });
         if !self.sq_blocks.is_power_of_two() || !(64..=32768).contains(&self.sq_blocks) {
@@ -92,6 +112,11 @@ impl Options {
         }
         if !path.has_window() {
             return Ok(());
+        }
+        if path.data() == Data::Staged && self.window_place == MemoryPlace::Gpu {
+            let (what, why) =
+                ("have its window in GPU memory", "staged means host memory; take a push path");
+            return Err(Error::Unsupported { path, what, why });
         }
         let slot = u64::from(self.slot_bytes);
         if slot == 0 || slot % 64 != 0 {

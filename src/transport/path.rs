@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::Reach;
 use crate::abi::wire::tag;
 use crate::nic::{LineFormat, Order};
 
@@ -133,11 +134,16 @@ impl Path {
         matches!(self.data, Data::Push | Data::Staged)
     }
 
-    /// The name under which our kernels are built for this path, and for NICs of this order; `None`
-    /// where the host posts, and in-band for NICs that need a doorbell.
-    pub fn kernel_name(self, line: LineFormat, order: Order) -> Option<&'static str> {
+    /// The name under which our kernels are built for this path, for NICs of this order, and for what the fence before
+    /// a doorbell must reach; `None` where the host posts, and in-band for NICs that need a doorbell.
+    ///
+    /// Where no kernel of ours is built for the weaker fence, the name is that of one with the stronger.
+    pub fn kernel_name(self, line: LineFormat, order: Order, reach: Reach) -> Option<&'static str> {
         let strict = order == Order::Strict;
+        let near = reach == Reach::Gpu && !strict;
         Some(match (self.data, self.kick?) {
+            (Data::Push | Data::Staged, Kick::Kernel) if near => "push_kernel_near",
+            (Data::Pull, Kick::Kernel) if near => "pull_kernel_near",
             (Data::Push | Data::Staged, Kick::Kernel) if strict => "push_kernel_strict",
             (Data::Push | Data::Staged, Kick::Kernel) => "push_kernel",
             (Data::Push, Kick::Blueflame) if strict => "push_blueflame_strict",
@@ -156,7 +162,7 @@ impl Path {
     }
 
     /// `bp_endpoint::tag` of an endpoint on which kernels post: what they must be compiled for.
-    pub(super) fn tag(self, line: LineFormat, order: Order) -> u32 {
+    pub(super) fn tag(self, line: LineFormat, order: Order, reach: Reach) -> u32 {
         let data = if self.data == Data::Pull { tag::PULL } else { tag::PUSH };
         let kick = match (self.kick, line) {
             (Some(Kick::Inband), LineFormat::L12S4) => tag::INBAND_12_4,
@@ -166,8 +172,8 @@ impl Path {
             _ => tag::KERNEL,
         };
         let strict = if order == Order::Strict { tag::STRICT } else { 0 };
-        // Queues and windows lie in host memory or in a device's, never in the sending GPU's alone.
-        data | kick | strict | tag::SYSTEM
+        let system = if reach == Reach::System { tag::SYSTEM } else { 0 };
+        data | kick | strict | system
     }
 }
 

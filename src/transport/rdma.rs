@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::memory::{Place, view_of};
-use super::{Error, Kick, Memory, Options, Path};
+use super::place::Place;
+use super::{Data, Error, Kick, Memory, MemoryPlace, Options, Path, Reach};
 use crate::abi::wire::{DeviceEndpoint, Window};
 use crate::gpu::{Gpu, Mapped};
-use crate::mem::{Dma, HostMem, MemError, View};
-use crate::nic::{Access, Inband, Mr, Nic, NicError, QpAttr, QueuePair};
+use crate::mem::{MemError, View};
+use crate::nic::{Access, Inband, Mr, Nic, NicError, QpAttr, QueueMemory, QueuePair};
 use crate::wire::cqe::CQE_BYTES;
+use crate::wire::doorbell::DBR_BYTES;
 use crate::wire::roce::ack_timeout_ns;
+use crate::wire::wqe::WQEBB_BYTES;
 use crate::wire::{Iova, Qpn};
 
 /// A window of slots: device memory of the NIC (push; host memory where it has none) or host memory
@@ -37,9 +39,10 @@ impl WindowMem {
 pub(super) struct Rdma {
     nic: Arc<dyn Nic>,
     pub qp: Arc<dyn QueuePair>,
-    /// Queues, a send CQ that lies elsewhere, and a UAR page that is the NIC's own.
+    /// Queues, and a UAR page that is the NIC's own.
     places: Vec<Place>,
     pub local: Memory,
+    local_is_near: bool,
     pub local_mr: Mr,
     pub window: Option<WindowMem>,
     pub sq_blocks: u32,
@@ -90,13 +93,14 @@ impl Rdma {
         guard.qp = Some(qp.qpn());
         let page = qp.queues().uar.mem();
         if page.is_device() {
-            places.push(Place::Mapped(gpu.register(page)?));
+            places.push(Place::of_nic(gpu, &qp.queues().uar)?);
         }
         (guard.mrs, guard.qp) = (Vec::new(), None); // Rdma's own drop takes over
         Ok(Self {
             nic: nic.clone(),
             qp,
             places,
+            local_is_near: local.is_of(gpu),
             local,
             local_mr,
             window,
@@ -105,8 +109,8 @@ impl Rdma {
         })
     }
 
-    /// A queue pair with its queues where they are best: in the NIC's memory where it has some and a
-    /// kernel posts, and then its CQ in the memory of the GPU that looks at it; else in host memory.
+    /// A queue pair with its queues where the options want them. What they leave open lies in the NIC's memory where
+    /// it has some and a kernel posts, and then the CQ in the memory of the GPU that looks at it; else in host memory.
     fn queue_pair(
         gpu: &Arc<Gpu>,
         nic: &Arc<dyn Nic>,
@@ -116,21 +120,34 @@ impl Rdma {
     ) -> Result<(Arc<dyn QueuePair>, Vec<Place>), Error> {
         let bytes = nic.queue_bytes(attr);
         let own = if path.posted_by_gpu() { nic.alloc_queues(bytes)? } else { None };
-        let Some(own) = own else {
-            let queues = gpu.alloc_mapped(bytes, options.host_numa)?;
-            let qp = nic.create_qp(attr, view_of(&queues))?;
-            return Ok((qp, vec![Place::Mapped(queues)]));
+        let has_own = own.is_some();
+        let main = match &own {
+            Some(own) => Place::of_nic(gpu, own)?,
+            None => Place::on_host(gpu, bytes, options.host_numa)?,
         };
-        let near = gpu.alloc(attr.send_cqes as usize * CQE_BYTES)?;
-        let cq = match near.as_host() {
-            Some(view) => view.clone(),
-            None => {
-                let far = HostMem::far(near.clone()).expect("a GPU's memory has an address");
-                View::new(&far, 0, near.bytes())?
-            }
+        let apart = |what, wanted, bytes| match wanted {
+            MemoryPlace::Gpu => reached(path, what, Place::on_gpu(gpu, bytes)?).map(Some),
+            MemoryPlace::Host if has_own => Place::on_host(gpu, bytes, options.host_numa).map(Some),
+            MemoryPlace::Host | MemoryPlace::Auto => Ok(None),
         };
-        let places = vec![Place::of_nic(gpu, &own)?, Place::of_nic(gpu, &cq)?];
-        Ok((nic.create_qp_beside(attr, own, cq)?, places))
+        let cq = match options.cq_place {
+            MemoryPlace::Auto if has_own => MemoryPlace::Gpu,
+            wanted => wanted,
+        };
+        let sq_bytes = attr.sq_blocks as usize * WQEBB_BYTES;
+        let sq = apart("have its send queue in GPU memory", options.sq_place, sq_bytes)?;
+        let dbr = apart("have its doorbell record in GPU memory", options.dbr_place, DBR_BYTES)?;
+        let cq_bytes = attr.send_cqes as usize * CQE_BYTES;
+        let send_cq = apart("have its completion queue in GPU memory", cq, cq_bytes)?;
+        let view = |place: &Option<Place>| place.as_ref().map(|place| place.view().clone());
+        let memory = QueueMemory {
+            main: main.view().clone(),
+            sq: view(&sq),
+            dbr: view(&dbr),
+            send_cq: view(&send_cq),
+        };
+        let qp = nic.create_qp(attr, memory)?;
+        Ok((qp, [Some(main), sq, dbr, send_cq].into_iter().flatten().collect()))
     }
 
     fn window(
@@ -142,8 +159,9 @@ impl Rdma {
     ) -> Result<WindowMem, Error> {
         let slots = (options.window_bytes / u64::from(options.slot_bytes)) as u32;
         let bytes = slots as usize * options.slot_bytes as usize;
-        let push = path.data() == super::Data::Push;
-        let mut dm = if push { nic.alloc_dm(bytes)? } else { None };
+        let push = path.data() == Data::Push;
+        let own = push && options.window_place == MemoryPlace::Auto;
+        let mut dm = if own { nic.alloc_dm(bytes)? } else { None };
         if let Some(far) = dm.take_if(|dm| dm.view.mem().is_far() && !path.posted_by_gpu()) {
             nic.deregister(far.mr)?; // a stream's copies go to mapped memory
         }
@@ -153,13 +171,18 @@ impl Rdma {
                 (Place::of_nic(gpu, &dm.view)?, dm.view, dm.mr)
             }
             None => {
-                let mapped = gpu.alloc_mapped(bytes, options.host_numa)?;
-                let view = View::new(mapped.host(), 0, bytes)?;
+                let what = "have its window in GPU memory";
+                let place = match options.window_place {
+                    MemoryPlace::Gpu => reached(path, what, Place::on_gpu(gpu, bytes)?)?,
+                    _ => Place::on_host(gpu, bytes, options.host_numa)?,
+                };
+                let view = place.view().clone();
                 // A push window is zero-based, as device memory is.
-                let base = Iova(if push { 0 } else { mapped.addr() });
-                let mr = nic.register(Arc::new(view.clone()), base, Access::NONE)?;
+                let addr = place.device_addr(&view).expect("a place is where it is");
+                let base = Iova(if push { 0 } else { addr });
+                let mr = nic.register(place.dma().clone(), base, Access::NONE)?;
                 guard.mrs.push(mr);
-                (Place::Mapped(mapped), view, mr)
+                (place, view, mr)
             }
         };
         Ok(WindowMem {
@@ -212,10 +235,27 @@ impl Rdma {
         self.places.iter().cloned().chain(window).collect()
     }
 
+    /// The scope of the fence before a doorbell. It follows from where everything lies that this GPU stores and the NIC
+    /// then looks at: WQEs, doorbell record, and payload, in the window or in the local region. The local region counts
+    /// on every path: the result of a get or an atomic must not land before what a kernel stored there. BlueFlame
+    /// has a buffer that is never this GPU's memory (path.cuh), and nothing rings for in-band slots.
+    pub fn reach(&self, path: Path) -> Reach {
+        let q = self.qp.queues();
+        let queues = [&q.sq, &q.dbr].map(|view| self.place_of(view).0);
+        let mut stored = queues.into_iter().chain(self.window.as_ref().map(|w| &w.place));
+        let near = self.local_is_near && stored.all(Place::is_near);
+        if near && path.kick() == Some(Kick::Kernel) { Reach::Gpu } else { Reach::System }
+    }
+
+    /// Where a queue lies, and the GPU's address of it.
+    fn place_of(&self, view: &View) -> (&Place, u64) {
+        let found = self.places.iter().find_map(|place| Some((place, place.device_addr(view)?)));
+        found.expect("queues lie in the memory that they were given, or are registers")
+    }
+
     /// The kernel's view of a queue: the GPU's address of what the NIC calls `view`.
     fn device_addr(&self, view: &View) -> u64 {
-        let found = self.places.iter().find_map(|place| place.device_addr(view));
-        found.expect("queues lie in the memory that they were given, or are registers")
+        self.place_of(view).1
     }
 
     /// The endpoint's fixed part as kernels see it; state, status and sink are the caller's.
@@ -267,6 +307,16 @@ impl Drop for Rdma {
         }
         self.deregister(self.local_mr);
     }
+}
+
+/// Refuses memory that whoever posts does not reach.
+fn reached(path: Path, what: &'static str, place: Place) -> Result<Place, Error> {
+    if path.posted_by_gpu() || place.mapped().is_some() {
+        return Ok(place);
+    }
+    let why = "the processor posts on this path, and does not reach a GPU's memory; take host memory, or a kick of a \
+               kernel's";
+    Err(Error::Unsupported { path, what, why })
 }
 
 /// Destroys and deregisters what a constructor had made when a later step failed.

@@ -18,7 +18,8 @@ use bellpush::mem::{Dma, HostMem, MemError, View};
 use bellpush::nic::mlx5::{DeviceName, Mlx5Error, Mlx5Nic, devices};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::{
-    Access, Mr, Nic, NicAddress, NicError, Order, QpAddress, QpAttr, QpState, QueuePair,
+    Access, Mr, Nic, NicAddress, NicError, Order, QpAddress, QpAttr, QpState, QueueMemory,
+    QueuePair,
 };
 use bellpush::transport::{
     CompareSwap, Endpoint, FetchAdd, Local, Memory, Options, Put, Remote, Signal,
@@ -68,7 +69,7 @@ fn view(bytes: usize) -> View {
 
 fn end(nic: &dyn Nic, attr: &QpAttr) -> End {
     let memory = view(nic.queue_bytes(attr));
-    let qp = nic.create_qp(attr, memory.clone()).unwrap_or_else(|e| panic!("{e}"));
+    let qp = nic.create_qp(attr, memory.clone().into()).unwrap_or_else(|e| panic!("{e}"));
     let buf = view(1 << 16);
     let mr = nic.register(Arc::new(buf.clone()), Iova(0x5000), Access::ALL).unwrap();
     End { host: HostQp::new(&*qp), qp, memory, buf, mr }
@@ -338,7 +339,7 @@ fn all_reduce_refuses_a_card_before_it_makes_anything() {
 #[test]
 fn queue_pairs_that_cannot_be_made_are_refused_by_name() {
     let Some(nic) = device() else { return };
-    let make = |attr: QpAttr| refused(nic.create_qp(&attr, view(8 << 20)));
+    let make = |attr: QpAttr| refused(nic.create_qp(&attr, view(8 << 20).into()));
     for sq_blocks in [0, 48, 1 << 16] {
         assert!(make(QpAttr { sq_blocks, ..attr() }).contains("send queue"));
     }
@@ -359,8 +360,17 @@ fn queue_pairs_that_cannot_be_made_are_refused_by_name() {
     // libmlx5 would store to the addresses of memory that the processor does not reach.
     let far = HostMem::far(Arc::new(view(8 << 20))).unwrap();
     let far = View::new(&far, 0, far.len()).unwrap();
-    assert!(matches!(nic.create_qp(&attr(), far), Err(NicError::Memory(MemError::Far))));
-    let line = refused(nic.create_qp(&attr(), short));
+    assert!(matches!(nic.create_qp(&attr(), far.into()), Err(NicError::Memory(MemError::Far))));
+    let main = || QueueMemory::from(view(nic.queue_bytes(&attr())));
+    for apart in [
+        QueueMemory { sq: Some(view(8 << 20)), ..main() },
+        QueueMemory { dbr: Some(view(4096)), ..main() },
+        QueueMemory { send_cq: Some(view(8 << 20)), ..main() },
+    ] {
+        let line = refused(nic.create_qp(&attr(), apart));
+        assert!(line.contains("sq_place") && line.contains("one piece of host memory"), "{line}");
+    }
+    let line = refused(nic.create_qp(&attr(), short.into()));
     assert!(line.contains("queue memory") && line.contains("queue_bytes"), "{line}");
     drop(end(&*nic, &attr())); // and it still works
 }
@@ -498,7 +508,7 @@ fn queue_pairs_in_the_same_memory_begin_with_other_packet_numbers() {
     let mut psns: Vec<u32> = (0..16)
         .map(|_| {
             memory.write(0, &vec![0; memory.len()]).unwrap();
-            let qp = nic.create_qp(&attr(), memory.clone()).unwrap();
+            let qp = nic.create_qp(&attr(), memory.clone().into()).unwrap();
             nic.destroy_qp(qp.qpn()).unwrap();
             qp.address().psn.value()
         })

@@ -8,7 +8,7 @@ use bellpush::abi::entry::{OpArgs, Scope, Verb};
 use bellpush::abi::wire::tag;
 use bellpush::gpu::HostOptions;
 use bellpush::nic::Order;
-use bellpush::transport::{Kick, Options, Path};
+use bellpush::transport::{Kick, Options, Path, Reach};
 
 /// Paths whose kernels are built for sharing.
 const SHARED: [(&str, &str); 3] = [
@@ -356,7 +356,7 @@ fn arguments_out_of_range_are_refused_and_nothing_is_posted() {
 fn a_kernel_of_another_path_is_refused() {
     let bed = TestBed::fibres();
     let order = bed.nic.order();
-    let kernel_of = |path: Path, line| path.kernel_name(line, order);
+    let kernel_of = |path: Path, line| path.kernel_name(line, order, Reach::System);
     let built: BTreeSet<_> =
         Path::ALL.iter().flat_map(|&p| LINES.map(|l| kernel_of(p, l))).flatten().collect();
     assert_eq!(built.len(), if order == Order::Later { 7 } else { 4 });

@@ -19,6 +19,8 @@ mod kernel;
 mod model;
 #[path = "../soft_nic/ops.rs"]
 mod ops;
+#[path = "../endpoint/placement.rs"]
+mod placement;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "kernel";
@@ -35,9 +37,12 @@ mod own {
     use bellpush::nic::soft::offload::Offload;
     use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
     use bellpush::nic::{Access, LineFormat, Nic, NicError, QpAttr, QpState, QueuePair};
+    use bellpush::transport::{Endpoint, Memory, MemoryPlace, Options};
     use bellpush::wire::Rkey;
     use bellpush::wire::cqe::{CqeOpcode, Syndrome};
     use bellpush::wire::wqe::{Flags, Opcode, Operands, SendWr};
+
+    use crate::test_bed::message;
 
     use crate::queue_pairs::{
         Buf, Pair, attr, inband, inline, make_qp, pattern, stepped_engine, syndromes,
@@ -324,6 +329,47 @@ mod own {
         host.send(&SendWr::new(Opcode::Nop)).unwrap();
         assert_eq!(completion(&mut host).syndrome, Syndrome::WrFlush as u8);
         assert!(nic.trouble().is_none());
+    }
+
+    /// Queues and window in the sender's memory or the host's: all is the engine's, and nothing comes back.
+    #[test]
+    fn queues_wherever_they_lie_are_the_engines() {
+        let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+        let stream = gpu.stream().unwrap();
+        let place = |n: usize, part: usize| [MemoryPlace::Host, MemoryPlace::Gpu][n >> part & 1];
+        for n in 0..16 {
+            let options = Options::default()
+                .sq_place(place(n, 0))
+                .dbr_place(place(n, 1))
+                .cq_place(place(n, 2))
+                .window_place(place(n, 3));
+            for path in ["push/inband", "push/kernel", "pull/kernel", "push/blueflame"] {
+                let soft = running(Duration::from_millis(5));
+                let nic: Arc<dyn Nic> = soft.clone();
+                let memory = [0; 2].map(|_| Memory::from(gpu.alloc(4096).unwrap()));
+                let pair = Endpoint::pair(
+                    &gpu,
+                    &nic,
+                    path.parse().unwrap(),
+                    memory.into(),
+                    options.clone(),
+                );
+                let (a, _b) = pair.unwrap();
+                for at in 0..8 {
+                    a.put(&stream, message(at * 64, at * 64, 64)).unwrap();
+                    a.quiet(&stream).unwrap();
+                }
+                // The engine tells its counts a little later.
+                let (since, what) =
+                    (std::time::Instant::now(), format!("{path}: {:?}", a.options()));
+                while soft.counters().wqes < 8 {
+                    assert!(since.elapsed() < Duration::from_secs(20), "{what}");
+                    std::thread::yield_now();
+                }
+                let seen = soft.counters();
+                assert_eq!((seen.wqes, seen.offloaded, seen.returned), (8, 8, 0), "{what}");
+            }
+        }
     }
 
     #[test]

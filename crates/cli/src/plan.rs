@@ -9,7 +9,7 @@ use bellpush::abi::bench::BENCH_MAX_ENDPOINTS;
 use bellpush::transport::Path;
 use bellpush::wire::inband::LineFormat;
 use bellpush_cli::report::size::{self, SizeError};
-use bellpush_cli::report::{Data, Kick, Side};
+use bellpush_cli::report::{Data, Kick, Places, Side};
 
 use crate::bench::BenchArgs;
 use crate::cli::CliError;
@@ -97,6 +97,8 @@ pub struct BenchPlan {
     pub window_bytes: u64,
     /// Slot size in bytes: a multiple of 64.
     pub slot_bytes: u64,
+    /// Places of queues and window.
+    pub places: Places,
     /// In-band line format.
     pub line: LineFormat,
     /// Place of the software NIC's engine.
@@ -196,6 +198,7 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             row_limit: Duration::from_secs_f64(args.seconds),
             window_bytes,
             slot_bytes,
+            places: args.place.as_deref().map_or(Ok(Places::default()), places)?,
             line: args.line.as_deref().map_or(Ok(LineFormat::L12S4), |l| one("--line", l))?,
             engine,
             in_flight: within("--in-flight", args.in_flight.into(), MAX_IN_FLIGHT)? as u32,
@@ -340,6 +343,11 @@ pub fn numa(word: &str) -> Result<Numa, CliError> {
             Err(CliError::new(format!("--host-numa: '{word}' is no placement"), "give near or far"))
         }
     }
+}
+
+fn places(list: &str) -> Result<Places, CliError> {
+    list.parse()
+        .map_err(|e| CliError::new(format!("--place: {e}"), "give for example sq=gpu,cq=host"))
 }
 
 fn on_off(option: &str, word: &str) -> Result<bool, CliError> {

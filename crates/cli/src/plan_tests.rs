@@ -57,6 +57,23 @@ fn values() {
 }
 
 #[test]
+fn places_are_named_and_wrong_ones_refused() {
+    assert!(plan("").unwrap().places.is_open());
+    let placed = plan("--place sq=gpu,cq=host --window 1MiB").unwrap();
+    assert_eq!(
+        (placed.places.to_string(), placed.window_bytes),
+        ("sq=gpu,cq=host".into(), 1 << 20)
+    );
+    for wrong in ["--place sq", "--place sq=far", "--place sq=gpu,sq=host", "--place uar=gpu"] {
+        let line = refused(wrong);
+        assert!(
+            line.starts_with("--place: ") && line.ends_with("for example sq=gpu,cq=host"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn an_engine_on_a_gpu_has_its_own_destination_and_no_packets() {
     let asked = plan("--engine gpu:1 --dest engine --in-flight 64").unwrap();
     assert_eq!((asked.engine, asked.dest), (EngineAt::Gpu(1), Dest::Engine));

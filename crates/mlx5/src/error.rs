@@ -130,7 +130,8 @@ pub enum Mlx5Error {
     /// Device memory that there is no room for.
     #[error(
         "{bytes} bytes of device memory cannot be had on '{name}' ({source}): it has {max} bytes in \
-         all, and every endpoint of a push path takes a window of it; give a smaller window"
+         all, and every endpoint of a push path takes a window of it; give a smaller window, or place it in host memory \
+         (Options::window_place)"
     )]
     DeviceMemory {
         /// The device.

@@ -51,8 +51,8 @@ use crate::device::Device;
 use crate::memory::Regions;
 use crate::object::{Destroy, Object};
 use crate::qp::Qp;
-use bellpush_mem::{Dma, View};
-use bellpush_nic::{Access, Dm, Mr, Nic, NicError, Order, QpAttr, QueuePair};
+use bellpush_mem::Dma;
+use bellpush_nic::{Access, Dm, Mr, Nic, NicError, Order, QpAttr, QueueMemory, QueuePair};
 use bellpush_wire::{Iova, Psn, Qpn};
 
 /// What the software device of `bellpush run` calls itself, somewhere in its firmware version or
@@ -144,7 +144,17 @@ impl Nic for Mlx5Nic {
         qp::queue_bytes(attr)
     }
 
-    fn create_qp(&self, attr: &QpAttr, memory: View) -> Result<Arc<dyn QueuePair>, NicError> {
+    fn create_qp(
+        &self,
+        attr: &QpAttr,
+        memory: QueueMemory,
+    ) -> Result<Arc<dyn QueuePair>, NicError> {
+        let QueueMemory { main: memory, sq: None, dbr: None, send_cq: None } = memory else {
+            let what = "a send queue, doorbell record or CQ in memory of its own (Options::sq_place, dbr_place, \
+                        cq_place): libmlx5 lays all queues out in one piece of host memory. Leave them out, or take \
+                        host";
+            return Err(NicError::Unsupported { nic: self.name().into(), what });
+        };
         // Memory is used again, at the same address: packets to its last queue pair must not fit.
         let count = self.created.fetch_add(1, Ordering::Relaxed);
         let psn = Psn::new(self.random.hash_one((memory.addr(), count)) as u32);

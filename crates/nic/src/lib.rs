@@ -141,6 +141,28 @@ pub struct Queues {
     pub recv_cq_dbr: View,
 }
 
+/// Memory for a queue pair's queues, zero-filled and mapped by the GPU that posts.
+///
+/// One piece has room for everything. What is named beside it lies in a piece of its own, and its room in the first
+/// stays unused: a queue is best near whoever reads it most.
+#[derive(Debug, Clone)]
+pub struct QueueMemory {
+    /// [`Nic::queue_bytes`]: registers, receives, the CQs' doorbell records, and what has no piece of its own.
+    pub main: View,
+    /// Send queue, `sq_blocks * 64` bytes.
+    pub sq: Option<View>,
+    /// Doorbell record of the queue pair, 8 bytes.
+    pub dbr: Option<View>,
+    /// Send CQ, `send_cqes * 64` bytes.
+    pub send_cq: Option<View>,
+}
+
+impl From<View> for QueueMemory {
+    fn from(main: View) -> Self {
+        Self { main, sq: None, dbr: None, send_cq: None }
+    }
+}
+
 /// Queue pair states (InfiniBand vol. 1, 10.3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QpState {
@@ -208,19 +230,12 @@ pub trait Nic: Send + Sync {
     }
     /// Bytes of queue memory that [`Nic::create_qp`] takes for these attributes.
     fn queue_bytes(&self, attr: &QpAttr) -> usize;
-    /// Creates a queue pair with its rings in `memory`, zero-filled and mapped by the GPU.
-    fn create_qp(&self, attr: &QpAttr, memory: View) -> Result<Arc<dyn QueuePair>, NicError>;
-    /// As [`Nic::create_qp`], with the send CQ in memory of its own, `send_cqes` entries. For queues
-    /// from [`Nic::alloc_queues`]: a CQ is best beside whoever looks at it.
-    fn create_qp_beside(
-        &self,
-        _attr: &QpAttr,
-        _memory: View,
-        _send_cq: View,
-    ) -> Result<Arc<dyn QueuePair>, NicError> {
-        let what = "a send CQ beside its queues: take create_qp";
-        Err(NicError::Unsupported { nic: self.name().into(), what })
-    }
+    /// Creates a queue pair with its queues in `memory`.
+    ///
+    /// # Errors
+    /// [`NicError::Unsupported`] from a NIC that does not reach that memory, or lays queues out in one piece only.
+    fn create_qp(&self, attr: &QpAttr, memory: QueueMemory)
+    -> Result<Arc<dyn QueuePair>, NicError>;
     /// Destroys a queue pair; its memory is not touched after this returns.
     fn destroy_qp(&self, qpn: Qpn) -> Result<(), NicError>;
 }

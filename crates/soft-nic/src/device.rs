@@ -255,6 +255,26 @@ impl Device {
         })
     }
 
+    /// Refuses queues and in-band windows in a GPU's memory that no engine of this NIC looks into: a CPU thread would
+    /// look by a copy of the driver's each time, which takes longer than any message.
+    pub(crate) fn reaches(&self, attr: &QpAttr, q: &Queues) -> Result<(), NicError> {
+        let window = attr.inband.as_ref().map(|inband| &inband.window);
+        let views = [&q.sq, &q.dbr, &q.uar, &q.send_cq, &q.send_cq_dbr].into_iter().chain(window);
+        let mut far = views.filter(|view| view.mem().is_far());
+        let what = match &self.offload {
+            None if far.next().is_some() => {
+                "queues or an in-band window in a GPU's memory (Options::sq_place, dbr_place, cq_place, window_place): \
+                 its engine is a CPU thread. Take host memory, or an engine on a GPU"
+            }
+            Some(offload) if far.any(|view| offload.reach(view).is_none()) => {
+                "queues or an in-band window in the memory of a GPU that its engine does not reach: take host memory, \
+                 or name that GPU among the peers of gpu_engine::open"
+            }
+            _ => return Ok(()),
+        };
+        Err(NicError::Unsupported { nic: "soft".into(), what })
+    }
+
     pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
     }

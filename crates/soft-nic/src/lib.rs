@@ -59,7 +59,7 @@ pub use vendor::Vendor;
 
 use bellpush_mem::{Dma, View, own_thread};
 use bellpush_nic::{
-    Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueuePair, Queues,
+    Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueueMemory, QueuePair, Queues,
 };
 use bellpush_wire::{Iova, Qpn, Rkey};
 
@@ -440,17 +440,13 @@ impl Nic for SoftNic {
         layout::queue_bytes(attr)
     }
 
-    fn create_qp(&self, attr: &QpAttr, memory: View) -> Result<Arc<dyn QueuePair>, NicError> {
-        Ok(self.create(attr, &memory)?)
-    }
-
-    fn create_qp_beside(
+    fn create_qp(
         &self,
         attr: &QpAttr,
-        memory: View,
-        send_cq: View,
+        memory: QueueMemory,
     ) -> Result<Arc<dyn QueuePair>, NicError> {
-        let queues = Queues { send_cq, ..Self::place(attr, &memory)? };
+        let queues = layout::place_apart(attr, memory)?;
+        self.device.reaches(attr, &queues)?;
         Ok(self.create_on(attr, queues)?)
     }
 

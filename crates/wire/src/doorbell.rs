@@ -6,6 +6,8 @@
 use super::Qpn;
 use super::be::Be32;
 
+/// Bytes of a doorbell record.
+pub const DBR_BYTES: usize = 8;
 /// Byte offset of the receive counter in a queue pair's doorbell record.
 pub const DBR_RCV_OFFSET: usize = 0;
 /// Byte offset of the send counter in a queue pair's doorbell record.

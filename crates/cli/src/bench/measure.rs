@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bellpush::abi::bench::{BENCH_MAX_ENDPOINTS, BenchArgs, BenchResult};
 use bellpush::abi::wire::{Code, DeviceEndpoint};
 use bellpush::gpu::{Dims, Kernel, Module};
-use bellpush::transport::{Endpoint, Error, Local, Memory, Options, Path, Put, Remote};
+use bellpush::transport::{Endpoint, Error, Local, Memory, Options, Path, Put, Reach, Remote};
 use bellpush_cli::report::stats::Samples;
 
 use super::payload::{Arrived, POISON, Payload, Tally};
@@ -30,6 +30,8 @@ pub struct Seen {
     pub streamed: u64,
     pub streaming: Duration,
     pub max_credits: u32,
+    /// What the kernel's fence before a doorbell reached; `None` where the host posted.
+    pub reach: Option<Reach>,
     /// Reason of an early end.
     pub failure: Option<String>,
     /// SHA-256 of the received file (with `--payload`).
@@ -56,6 +58,7 @@ pub struct Lane<'a> {
     bed: &'a TestBed,
     ends: Vec<(Endpoint, Endpoint)>,
     kernel: Option<Kernel>,
+    reach: Option<Reach>,
     in_flight: u32,
 }
 
@@ -69,14 +72,17 @@ impl<'a> Lane<'a> {
             let nics = [&bed.nic, &bed.peer];
             ends.push(Endpoint::between(&bed.gpu, nics, path, memories, &ask.options)?);
         }
-        let kernel = match path.kernel_name(ask.options.line, bed.nic.order()) {
+        // All senders are alike: the same places, the same source.
+        let reach = ends[0].0.reach();
+        let reach_of_kernels = path.posted_by_gpu().then_some(reach);
+        let kernel = match path.kernel_name(ask.options.line, bed.nic.order(), reach) {
             Some(name) => {
                 let module = bed.gpu.load(&Module::builtin())?;
                 Some(module.kernel(&format!("bp_bench_{name}"))?)
             }
             None => None,
         };
-        Ok(Self { bed, ends, kernel, in_flight: ask.in_flight })
+        Ok(Self { bed, ends, kernel, reach: reach_of_kernels, in_flight: ask.in_flight })
     }
 
     /// Sends and checks messages of `size` bytes.
@@ -84,7 +90,7 @@ impl<'a> Lane<'a> {
         let stride = size.next_multiple_of(64);
         let most = (self.bed.src.bytes() / stride).clamp(1, ROUND_MESSAGES);
         let mut row = Running {
-            seen: Seen::default(),
+            seen: Seen { reach: self.reach, ..Seen::default() },
             latencies: Vec::new(),
             file: match payload {
                 Payload::File(bytes) => Some(Arrived::new(bytes.len())),

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use bellpush::gpu::GpuError;
 use bellpush::nic::NicError;
-use bellpush::transport::{Data, Error, Kick, Options, Path};
+use bellpush::transport::{Data, Error, Kick, MemoryPlace, Options, Path};
 use bellpush_cli::report::{self, Results, Row, Side};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -59,6 +59,10 @@ pub struct BenchArgs {
     /// Slot size of the window, a multiple of 64
     #[arg(long, value_name = "SIZE", default_value = "4096", allow_hyphen_values = true)]
     pub slot: String,
+    /// Places of send queue, doorbell record, completion queue and window, each gpu (the sending GPU's memory), host or
+    /// auto: sq=gpu,dbr=gpu,cq=gpu,window=gpu [default: auto, the NIC's memory where it has some, else host]
+    #[arg(long, value_name = "LIST")]
+    pub place: Option<String>,
     /// Format of in-band lines, payload bytes + sequence bytes: 12+4, 14+2 or 60+4 [default: 12+4]
     #[arg(long, value_name = "FORMAT")]
     pub line: Option<String>,
@@ -144,10 +148,17 @@ fn measure_all(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<Res
             .push(format!("payload file: SHA-256 {sha}, compared with what arrived in every row"));
     }
     meta.notes.extend(bed.link.iter().chain(&bed.engine).cloned());
+    if !plan.places.is_open() {
+        let placed = plan.places;
+        meta.notes.push(format!("placed: {placed} (gpu is the sending GPU's memory)"));
+    }
     if !plan.credits {
         meta.notes.push("credits are off (negative control): messages must be lost".into());
     }
-    if let Some(gb_s) = store::rate(bed, plan.window_bytes)? {
+    // Measured with a window of host memory.
+    if plan.places.window != MemoryPlace::Gpu
+        && let Some(gb_s) = store::rate(bed, plan.window_bytes)?
+    {
         meta.notes.push(format!(
             "plain stores of one block into a window of {} reach {gb_s:.1} GB/s here: what a push \
              through it can reach at most",
@@ -169,7 +180,9 @@ fn measure_all(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<Res
             bar.set_message(format!("{path} {}", report::size::print(size)));
             // A new pair for each row: the state of a failed one ends with it.
             let lane = match Lane::new(bed, path, &ask) {
-                Err(why @ Error::Nic(NicError::Unsupported { .. })) => {
+                Err(
+                    why @ (Error::Nic(NicError::Unsupported { .. }) | Error::Unsupported { .. }),
+                ) => {
                     bar.suspend(|| eprintln!("bellpush: {path} is left out: {why}"));
                     bar.inc(plan.sizes_bytes.len() as u64);
                     refused = Some(why);
@@ -208,6 +221,10 @@ fn options(plan: &BenchPlan, bed: &TestBed, path: Path) -> Options {
         .line(plan.line)
         .timeout(plan.timeout)
         .host_numa(bed.host_numa)
+        .sq_place(plan.places.sq)
+        .dbr_place(plan.places.dbr)
+        .cq_place(plan.places.cq)
+        .window_place(plan.places.window)
         // Without a window there are no credits to keep within.
         .credits(plan.credits || !path.has_window())
 }
@@ -259,6 +276,8 @@ fn row(
         in_flight: Some(plan.in_flight),
         qps: Some(if path == Path::TCP { 1 } else { plan.qps }),
         engines: soft.then_some(plan.engines),
+        places: (path != Path::TCP && !plan.places.is_open()).then_some(plan.places),
+        reach: seen.reach,
         credits: window.then_some(plan.credits),
         artefact: artefact(bed, plan, path, soft),
         ..Row::new(path.data(), path.kick(), size)
@@ -280,6 +299,13 @@ fn artefact(bed: &TestBed, plan: &BenchPlan, path: Path, soft: bool) -> Option<S
     if plan.dest == Dest::Gpu && path.data() != Data::Tcp {
         return Some(
             "the engine writes to GPU memory through the copy engine, a copy a WQE".into(),
+        );
+    }
+    if path.data() == Data::Push && plan.places.window == MemoryPlace::Gpu {
+        return Some(
+            "the window is GPU memory, from which the engine reads through the copy engine, a copy \
+             a WQE"
+                .into(),
         );
     }
     (path.data() == Data::Push).then(|| {

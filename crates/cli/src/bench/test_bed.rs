@@ -149,7 +149,8 @@ fn lie(plan: &BenchPlan, gpu: &Gpu, engine: &Gpu) -> String {
     };
     format!(
         "engine on {engine_at}: queues and push window there (of posts by the host, and staged, in \
-         host memory); source and send CQ on {sender}, destination {dest}; {crosses}"
+         host memory) and send CQ on {sender}, unless placed otherwise; source on {sender}, \
+         destination {dest}; {crosses}"
     )
 }
 

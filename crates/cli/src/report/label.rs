@@ -6,6 +6,7 @@ use super::human::printable;
 use super::row::Row;
 use super::size;
 use super::{Data, Kick};
+use bellpush::transport::Reach;
 
 /// A label per row: its path, followed by the fields that distinguish it from the other rows of
 /// that path. Rows with the same label differ only in size.
@@ -30,7 +31,7 @@ pub fn labels(rows: &[Row]) -> Vec<String> {
     rows.iter().zip(&values).map(label).collect()
 }
 
-const FIELDS: [fn(&Row) -> String; 13] = [
+const FIELDS: [fn(&Row) -> String; 15] = [
     |r| r.nic.clone(),
     |r| r.executor.clone(),
     |r| r.engine.map_or(String::new(), |e| format!("{e} engine")),
@@ -42,6 +43,8 @@ const FIELDS: [fn(&Row) -> String; 13] = [
     |r| r.in_flight.map_or(String::new(), |n| format!("{n} in flight")),
     |r| r.qps.map_or(String::new(), |n| format!("{n} QPs")),
     |r| r.engines.map_or(String::new(), |n| format!("{n} engines")),
+    |r| r.places.map_or(String::new(), |p| p.to_string()),
+    |r| if r.reach == Some(Reach::Gpu) { "fence of the GPU".into() } else { String::new() },
     |r| r.credits.map_or("", |on| if on { "credits" } else { "no credits" }).to_string(),
     |r| r.observer.map_or(String::new(), |o| format!("{o} clock")),
 ];

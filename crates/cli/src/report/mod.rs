@@ -26,7 +26,7 @@ pub mod table;
 
 pub use error::ReportError;
 pub use html::write_report;
-pub use names::{Side, UnknownSide};
+pub use names::{Places, Side, UnknownSide, WrongPlaces};
 
 pub use bellpush::transport::{Data, Kick};
 pub use row::{Machine, Meta, Nic, Results, Row};

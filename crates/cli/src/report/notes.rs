@@ -7,6 +7,7 @@ use super::Data;
 use super::human::printable;
 use super::names::Side;
 use super::row::{Results, Row};
+use bellpush::transport::MemoryPlace;
 
 /// Reason why `pull` with a host engine is slow.
 pub const PULL_BY_COPY_ENGINE: &str = "host-engine pull goes through the copy engine: a CPU thread \
@@ -30,8 +31,11 @@ pub fn notes(results: &Results) -> Vec<String> {
     if results.meta.executor == "host" || any(Row::on_host_executor) {
         notes.push(HOST_EXECUTOR.into());
     }
-    let lands =
-        |r: &Row| r.engine == Some(Side::Host) && matches!(r.data, Data::Push | Data::Staged);
+    let lands = |r: &Row| {
+        r.engine == Some(Side::Host)
+            && matches!(r.data, Data::Push | Data::Staged)
+            && r.places.is_none_or(|places| places.window != MemoryPlace::Gpu)
+    };
     if any(lands) {
         notes.push(SAME_MEMORY.into());
     }

@@ -8,8 +8,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::names::Side;
+use super::names::{Places, Side};
 use super::{Data, Kick, ReportError, file};
+use bellpush::transport::Reach;
 use bellpush::wire::inband::LineFormat;
 
 /// The machine, without anything that identifies it: no host name, no addresses.
@@ -125,6 +126,13 @@ pub struct Row {
     /// Engine threads or blocks of the software NIC.
     #[serde(default)]
     pub engines: Option<u32>,
+    /// Places of queues and window that were asked for; `None` where all were left open, and for tcp.
+    #[serde(default)]
+    pub places: Option<Places>,
+    /// Scope of the fence before the sender's doorbell, which follows from where they lay; `None` where no kernel
+    /// posts.
+    #[serde(default)]
+    pub reach: Option<Reach>,
     /// Whether senders kept within the credits; `None` where the path has no window.
     #[serde(default)]
     pub credits: Option<bool>,
@@ -162,6 +170,8 @@ impl Row {
             in_flight: None,
             qps: None,
             engines: None,
+            places: None,
+            reach: None,
             credits: None,
             artefact: None,
         }

@@ -1,9 +1,9 @@
 //! Whole operations on every path: from the GPU's first store to the completion that it sees.
 //!
-//! The model assumes the layout that suits a path best, which is not today's layout. WQE and
-//! doorbell record lie in GPU memory, behind one fence of GPU scope (`reach::gpu`, with which no
-//! endpoint is made). Endpoints keep both in host memory, behind a fence of system scope, with a
-//! second fence on silicon (`order::strict`). [`LAYOUT`] says so in the output.
+//! The model assumes the layout that suits a path best, which is not the default one. WQE and
+//! doorbell record lie in GPU memory, behind one fence of GPU scope (`reach::gpu`). By default
+//! endpoints keep both in host memory, behind a fence of system scope, with a second fence on
+//! silicon (`order::strict`). [`LAYOUT`] says so in the output.
 
 use super::build::{Host, MTU_BYTES, TestBed, TestBedSpec};
 use super::{Load, LoadResult, Params, Program, SimError, Step, TaskId, Until};
@@ -31,7 +31,7 @@ pub enum PathModel {
 
 /// Assumption behind the modelled doorbell paths, in one sentence.
 pub const LAYOUT: &str = "push/kernel and pull: modelled with WQE and doorbell record in GPU memory behind one fence of GPU \
-     scope; today's endpoints keep them in host memory, behind a system-scope fence (two on a card), and take longer";
+     scope; endpoints keep them in host memory by default, behind a system-scope fence (two on a card): longer";
 /// Requirement of the paths without a fence, in one sentence.
 pub const NO_CARD: &str = "push/inband and push/blueflame: modelled as the software NIC takes them, without a fence; no card \
      does (on a card BlueFlame saves the WQE's fetch and no fence)";

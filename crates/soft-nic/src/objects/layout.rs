@@ -4,7 +4,7 @@ use crate::objects::cq::MAX_CQES;
 use crate::objects::qp::Objects;
 use crate::queue::recv::MAX_RQ_SGES;
 use bellpush_mem::{PAGE_BYTES, View};
-use bellpush_nic::{NicError, Order, QpAttr, QpType, Queues};
+use bellpush_nic::{NicError, Order, QpAttr, QpType, QueueMemory, Queues};
 use bellpush_wire::cqe::CQE_BYTES;
 use bellpush_wire::doorbell::UAR_BYTES;
 use bellpush_wire::wqe::{DS_BYTES, WQEBB_BYTES};
@@ -122,6 +122,19 @@ pub(crate) fn place(attr: &QpAttr, memory: &View) -> Result<Queues, NicError> {
         send_cq_dbr: part((l.dbrs + WQEBB_BYTES, 8))?,
         recv_cq: part(l.recv_cq)?,
         recv_cq_dbr: part((l.dbrs + 2 * WQEBB_BYTES, 8))?,
+    })
+}
+
+/// Lays the queues out in memory of several pieces.
+pub(crate) fn place_apart(attr: &QpAttr, memory: QueueMemory) -> Result<Queues, NicError> {
+    check(attr)?;
+    let QueueMemory { main, sq, dbr, send_cq } = memory;
+    let q = place(attr, &main)?;
+    Ok(Queues {
+        sq: sq.unwrap_or(q.sq),
+        dbr: dbr.unwrap_or(q.dbr),
+        send_cq: send_cq.unwrap_or(q.send_cq),
+        ..q
     })
 }
 
