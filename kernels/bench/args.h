@@ -126,4 +126,33 @@ struct bp_link_exchange_state {
 };
 BP_ASSERT_SIZE(bp_link_exchange_state, 24);
 
+enum {
+  BP_POST_REMOTE_BYTES = 1 << 16,  // of the peer's region, which nobody reaches
+  BP_POST_SRC_BYTES = 1 << 12,     // of the local region
+};
+
+// What `bellpush bench --post` measures: posts on queue pairs that were filled by hand and that no NIC reads. Message m
+// of a queue pair is 64 or 8 bytes at m * 64 of its peer's region, from m * 64 of its own, each modulo its length.
+// Caller c's call i has message c * calls + i (of a batch, as many from that times the batch on).
+struct bp_post_args {
+  struct bp_endpoint ep;   // queue pair 0, for kernels with their endpoint among their arguments
+  uint64_t endpoints;      // struct bp_endpoint of each queue pair, in this GPU's memory
+  uint64_t src;            // start of the local region
+  uint64_t results;        // one struct bp_post_result per block, zeroed
+  uint64_t arrived;        // uint64_t, zeroed: blocks that are there
+  uint64_t limit_ns;       // bound of the wait for the other blocks
+  uint32_t calls;          // calls by each caller
+  uint32_t one_qp;         // 1: all blocks post on queue pair 0; 0: block b posts on queue pair b
+};
+BP_ASSERT_SIZE(bp_post_args, 240);
+
+struct bp_post_result {
+  uint32_t status;         // BP_OK, or the highest status of any call of the block
+  uint32_t reserved;
+  uint64_t start_ns;       // all blocks were there
+  uint64_t end_ns;         // this block's last call had returned
+  uint64_t drained_ns;     // and its stores had arrived
+};
+BP_ASSERT_SIZE(bp_post_result, 32);
+
 #endif

@@ -22,4 +22,5 @@ mod values;
 mod examples;
 mod front_door;
 mod pcie;
+mod post;
 mod show;

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use bellpush::abi::bench::{
     BenchArgs, BenchResult, LinkChaseArgs, LinkExchangeArgs, LinkExchangeState, LinkFlagArgs,
-    LinkLap, LinkMoveArgs, LinkResult, StoreArgs, TearArgs,
+    LinkLap, LinkMoveArgs, LinkResult, PostArgs, PostResult, StoreArgs, TearArgs,
 };
 use bellpush::abi::collective::{self as coll, CollArgs, CollCall, CollStatus};
 use bellpush::abi::entry::{OpArgs, Scope, Verb};
@@ -267,6 +267,10 @@ fn kernel_structures() -> Vec<Claim> {
             input = in; output = out; send; receive; state; limit_ns; count; most; rank; ranks;
         }),
         layout!(LinkExchangeState = bp_link_exchange_state { calls; ended; status; }),
+        layout!(PostArgs = bp_post_args {
+            ep; endpoints; src; results; arrived; limit_ns; calls; one_qp;
+        }),
+        layout!(PostResult = bp_post_result { status; reserved; start_ns; end_ns; drained_ns; }),
         layout!(CollCall = bp_coll_call { call; count; dtype; op; algorithm; channels; }),
         layout!(CollStatus = bp_coll_status { code; rank; own; said; }),
         layout!(CollArgs = bp_coll_args {
@@ -321,6 +325,8 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["sizeof(struct bp_qp_state)"], abi::QP_STATE_BYTES as u64),
         claim(&[max_credits], abi::QP_STATE_MAX_CREDITS as u64),
         claim(&["BP_BENCH_MAX_ENDPOINTS"], bellpush::abi::bench::BENCH_MAX_ENDPOINTS as u64),
+        claim(&["BP_POST_REMOTE_BYTES"], bellpush::abi::bench::POST_REMOTE_BYTES as u64),
+        claim(&["BP_POST_SRC_BYTES"], bellpush::abi::bench::POST_SRC_BYTES as u64),
         claim(&["BP_OK"], abi::Code::check(0).is_err() as u64),
     ];
     claims.extend([

@@ -221,6 +221,53 @@ pub struct LinkExchangeState {
     pub status: u64,
 }
 
+/// Bytes of the peer's region of [`PostArgs`], which nobody reaches.
+pub const POST_REMOTE_BYTES: usize = 1 << 16;
+/// Bytes of its local region.
+pub const POST_SRC_BYTES: usize = 1 << 12;
+
+/// `struct bp_post_args`: posts on queue pairs that were filled by hand and that no NIC reads.
+///
+/// Message `m` of a queue pair is 64 or 8 bytes at `m * 64` of the peer's region, from `m * 64` of the local one, each
+/// modulo its length. Call `i` of caller `c` has message `c * calls + i`; of a batch, as many from that times the
+/// batch on.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct PostArgs {
+    /// Queue pair 0, for kernels that have their endpoint among their arguments.
+    pub ep: DeviceEndpoint,
+    /// A [`DeviceEndpoint`] of each queue pair, in the GPU's memory.
+    pub endpoints: u64,
+    /// Start of the local region.
+    pub src: u64,
+    /// One [`PostResult`] per block, zeroed.
+    pub results: u64,
+    /// A zeroed `u64`: blocks that are there.
+    pub arrived: u64,
+    /// Bound of the wait for the other blocks, ns.
+    pub limit_ns: u64,
+    /// Calls by each caller.
+    pub calls: u32,
+    /// 1: all blocks post on queue pair 0; 0: block `b` posts on queue pair `b`.
+    pub one_qp: u32,
+}
+
+/// `struct bp_post_result`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable, PartialEq, Eq)]
+pub struct PostResult {
+    /// 0, or the highest [`Code`](crate::wire::Code) of any call of the block.
+    pub status: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// GPU wall clock when all blocks were there, ns.
+    pub start_ns: u64,
+    /// When the block's last call had returned.
+    pub end_ns: u64,
+    /// And when its stores had arrived.
+    pub drained_ns: u64,
+}
+
 // SAFETY: the layout is the C struct's (asserted below, and compared field by field by a test).
 unsafe impl KernelArgs for BenchArgs {}
 // SAFETY: as for BenchArgs.
@@ -235,6 +282,8 @@ unsafe impl KernelArgs for LinkChaseArgs {}
 unsafe impl KernelArgs for LinkFlagArgs {}
 // SAFETY: as for BenchArgs.
 unsafe impl KernelArgs for LinkExchangeArgs {}
+// SAFETY: as for BenchArgs.
+unsafe impl KernelArgs for PostArgs {}
 
 const _: () = {
     assert!(size_of::<BenchArgs>() == 1600);
@@ -247,4 +296,6 @@ const _: () = {
     assert!(size_of::<LinkFlagArgs>() == 40);
     assert!(size_of::<LinkExchangeArgs>() == 64);
     assert!(size_of::<LinkExchangeState>() == 24);
+    assert!(size_of::<PostArgs>() == 240);
+    assert!(size_of::<PostResult>() == 32);
 };

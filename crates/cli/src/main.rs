@@ -9,6 +9,7 @@ mod launch;
 mod link;
 mod pcie_link;
 mod plan;
+mod post;
 mod run;
 mod serve;
 mod show;

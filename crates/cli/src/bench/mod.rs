@@ -22,6 +22,7 @@ use self::test_bed::TestBed;
 use crate::cli::{self, CliError};
 use crate::link::LinkSpec;
 use crate::plan::{BenchPlan, Dest, Numa};
+use crate::post::{self, PostArgs};
 
 /// The command line; [`BenchPlan`] is its checked meaning.
 #[derive(Debug, Clone, Args)]
@@ -111,6 +112,8 @@ pub struct BenchArgs {
     /// Timeout of one wait for a completion, in milliseconds
     #[arg(long, value_name = "MS", default_value = "5000", allow_negative_numbers = true)]
     pub timeout_ms: u64,
+    #[command(flatten)]
+    pub post: PostArgs,
 }
 
 /// Measures, prints and saves.
@@ -118,6 +121,9 @@ pub struct BenchArgs {
 /// # Errors
 /// One line for invalid input or a missing device; nothing is written then.
 pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
+    if args.post.post {
+        return post::run(&args);
+    }
     let plan = BenchPlan::try_from(&args)?;
     let payload = match &plan.payload {
         Some(path) => Payload::File(cli::read_payload(path)?),

@@ -1,0 +1,142 @@
+//! `bellpush bench --post`: what posting costs the GPU that posts.
+//!
+//! Kernels post on queue pairs that are filled by hand, in queues longer than what is posted, so that nobody waits for
+//! a NIC. Each row stands beside its floor: the stores and fences that it cannot do without, in the same run.
+
+mod cases;
+mod check;
+mod measure;
+mod queues;
+mod table;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bellpush::gpu::Gpu;
+use bellpush_cli::report::notes::HOST_EXECUTOR;
+use bellpush_cli::report::{Nic, machine};
+use serde_json::{Value, json};
+
+use self::cases::{BY_LANES, CASES, Case};
+use self::measure::{Bench, Line};
+use crate::bench::BenchArgs;
+use crate::bench::test_bed::{node, open_gpu, say_where};
+use crate::cli::{self, CliError, UNVERIFIED};
+use crate::{plan, values};
+
+/// Options of `bench` for posting.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PostArgs {
+    /// Measure what it costs a kernel to post, on queues that no NIC reads, instead of measuring
+    /// paths
+    #[arg(long, conflicts_with_all = ["tearing", "report", "payload", "link", "pcap"])]
+    pub post: bool,
+    /// With --post: runs of each row, after one that does not count [default: 5]
+    #[arg(long, value_name = "N", requires = "post", allow_negative_numbers = true)]
+    pub runs: Option<u32>,
+    /// With --post: only rows whose name and place have all of these words, or those behind a comma
+    #[arg(long, value_name = "WORDS", requires = "post")]
+    pub only: Option<String>,
+}
+
+const RUNS: u32 = 5;
+const MAX_RUNS: u32 = 1000;
+const MAX_TIMEOUT_MS: u64 = 600_000;
+
+const NO_NIC: &str = "no NIC reads these queues: a row is what a call takes until it returns, and \
+                      nothing of what a NIC takes";
+
+/// Measures, prints and saves. Exit status 1 when a row's queues did not hold what was posted.
+///
+/// # Errors
+/// One line for invalid input, or for a GPU that is missing or refuses.
+pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
+    let wanted = args.gpu.as_deref().map_or(Ok(plan::Gpu::Auto), plan::gpu)?;
+    let numa = args.host_numa.as_deref().map(plan::numa).transpose()?;
+    let runs = args.post.runs.unwrap_or(RUNS);
+    if !(1..=MAX_RUNS).contains(&runs) {
+        let remedy = format!("give a number from 1 to {MAX_RUNS}");
+        return Err(CliError::new(format!("--runs is {runs}"), remedy));
+    }
+    if !(1..=MAX_TIMEOUT_MS).contains(&args.timeout_ms) {
+        let remedy = format!("give a number from 1 to {MAX_TIMEOUT_MS}");
+        return Err(CliError::new(format!("--timeout-ms is {}", args.timeout_ms), remedy));
+    }
+    cli::check_places(args.json.as_deref(), None)?;
+    let gpu = open_gpu(wanted)?;
+    let host_numa = numa.map(|numa| node(&gpu, numa)).transpose()?;
+    let timeout = Duration::from_millis(args.timeout_ms);
+    let mut bench = Bench::new(gpu.clone(), host_numa, runs, timeout)?;
+    let rows = chosen(args.post.only.as_deref(), &bench)?;
+    say_where(wanted, &gpu);
+    let lines = rows.iter().map(|case| bench.line(case)).collect::<Result<Vec<_>, _>>()?;
+    emit(&gpu, runs, &lines, args.json.as_deref())
+}
+
+/// The rows that `--only` names, of those whose kernels there are.
+fn chosen(only: Option<&str>, bench: &Bench) -> Result<Vec<&'static Case>, CliError> {
+    let there = CASES.iter().chain(BY_LANES).filter(|case| bench.has(case));
+    let Some(only) = only else { return Ok(there.collect()) };
+    let named = |case: &Case, words: &str| {
+        words.split_whitespace().all(|word| case.full_name().contains(word))
+    };
+    let rows: Vec<_> =
+        there.filter(|case| only.split(',').any(|words| named(case, words))).collect();
+    if rows.is_empty() {
+        return Err(CliError::new(
+            format!("--only {only:?}: no row has these words"),
+            format!("a row is for example {:?}", CASES[0].full_name()),
+        ));
+    }
+    Ok(rows)
+}
+
+fn emit(gpu: &Gpu, runs: u32, lines: &[Line], to: Option<&Path>) -> Result<ExitCode, CliError> {
+    let mut notes = vec![NO_NIC];
+    if gpu.is_host() {
+        notes.insert(0, HOST_EXECUTOR);
+    }
+    if let Some(path) = to {
+        let results: Vec<Value> = lines.iter().map(table::json).collect();
+        let json = json!({ "meta": meta(gpu, runs, &notes)?, "results": results });
+        let text = serde_json::to_string_pretty(&json).map_err(bug)?;
+        values::put(path, &(text + "\n"), &mut io::stdout())?;
+    }
+    let text = table::render(&gpu.describe().to_string(), lines, &notes);
+    // The table gives way to the JSON on standard output.
+    let printed = match to.is_some_and(|path| path.as_os_str() == "-") {
+        true => io::stderr().lock().write_all(text.as_bytes()),
+        false => io::stdout().lock().write_all(text.as_bytes()),
+    };
+    match printed {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(CliError::new(format!("cannot print the table: {e}"), "check where output goes"))
+        }
+        _ if lines.iter().all(Line::verified) => Ok(ExitCode::SUCCESS),
+        _ => Ok(ExitCode::from(UNVERIFIED)),
+    }
+}
+
+fn meta(gpu: &Gpu, runs: u32, notes: &[&str]) -> Result<Value, CliError> {
+    let meta = machine::meta(Nic::default(), &gpu.describe().to_string(), 0);
+    let mut meta = serde_json::to_value(&meta).map_err(bug)?;
+    if let Value::Object(meta) = &mut meta {
+        // No NIC and no randomness is involved here.
+        meta.remove("nic");
+        meta.remove("seed");
+        meta.insert("command".into(), "bench --post".into());
+        meta.insert("runs".into(), runs.into());
+        meta.insert("sms".into(), gpu.describe().sms.into());
+        meta.insert("notes".into(), json!(notes));
+        if gpu.is_host() {
+            meta.insert("gpu".into(), Value::Null);
+        }
+    }
+    Ok(meta)
+}
+
+fn bug(e: impl std::fmt::Display) -> CliError {
+    CliError::new(e, "this is a bug: please report it")
+}

@@ -1,0 +1,177 @@
+// Entry points of `bellpush bench --post`: what the verbs cost their callers when no NIC reads the queues.
+// post_floors.cu has the stores and fences alone.
+#include "post.cuh"
+
+namespace {
+
+using namespace post;
+using bp::data;
+using bp::kick;
+using bp::order;
+using bp::reach;
+using bp::share;
+
+// Queues in this GPU's memory need a fence of gpu scope, those in host memory, and windows there, one of system scope.
+template <share S, reach R, order O = order::later>
+using pull = bp::path<data::pull, kick::kernel, S, R, O>;
+using own = pull<share::exclusive, reach::gpu>;
+using own_strict = pull<share::exclusive, reach::gpu, order::strict>;
+using own_system = pull<share::exclusive, reach::system>;
+using own_system_strict = pull<share::exclusive, reach::system, order::strict>;
+using shared = pull<share::shared, reach::gpu>;
+using shared_system = pull<share::shared, reach::system>;
+using own_inband = bp::path<data::push, kick::inband, share::exclusive, reach::system>;
+using shared_inband = bp::path<data::push, kick::inband, share::shared, reach::system>;
+
+using thread = bp::thread_scope;
+using warp = bp::warp_scope;
+using block = bp::block_scope;
+
+// Where a kernel has its endpoint. An index, or a reference to memory that a fence may have changed, makes each use of
+// its words a load.
+enum class at {
+  argument,  // named among the kernel's arguments
+  memory,    // by reference
+  copied,    // from memory into a variable of its own
+};
+
+template <at A, class Body>
+BP_DEV void with_endpoint(const bp_post_args& a, Body body) {
+  if constexpr (A == at::argument) {
+    body(a.ep);
+  } else if constexpr (A == at::memory) {
+    body(endpoint_of(a));
+  } else {
+    const bp_endpoint copy = endpoint_of(a);
+    body(copy);
+  }
+}
+
+// `call(ep, scope, message)` for each message of this caller.
+template <class Scope, at A, class Call>
+BP_DEV void each(const bp_post_args& a, Call call) {
+  with_endpoint<A>(a, [&](const bp_endpoint& ep) {
+    const Scope scope;
+    const uint32_t first = caller_of(a, scope).number * a.calls;
+    timed(a, [&](uint32_t i) { return call(ep, scope, first + i); });
+  });
+}
+
+BP_DEV const void* source(const bp_post_args& a, uint32_t message) {
+  return reinterpret_cast<const void*>(source_of(a, message));
+}
+
+template <class P, class Scope, at A = at::argument>
+BP_DEV void puts(const bp_post_args& a) {
+  constexpr uint32_t bytes = P::inband ? small_bytes : put_bytes;
+  each<Scope, A>(a, [&](const bp_endpoint& ep, Scope scope, uint32_t m) {
+    return bp::put<P>(ep, scope, remote_of(m), source(a, m), bytes);
+  });
+}
+
+template <class P>
+BP_DEV void inlines(const bp_post_args& a) {
+  each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
+    return bp::put_inline<P>(ep, scope, remote_of(m), source(a, m), small_bytes);
+  });
+}
+
+// A put and an addition of 1 to the first word of the peer's region.
+template <class P>
+BP_DEV void signals(const bp_post_args& a) {
+  each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
+    return bp::put_signal<P>(ep, scope, remote_of(m), source(a, m), put_bytes, 0, 1);
+  });
+}
+
+// Batches of puts of which only the last one rings.
+template <class P, class Scope>
+BP_DEV void deferred(const bp_post_args& a) {
+  each<Scope, at::argument>(a, [&](const bp_endpoint& ep, Scope scope, uint32_t call) {
+    bp_status_code s = BP_OK;
+    BP_NO_UNROLL for (uint32_t k = 0; k < batch && s == BP_OK; k++) {
+      const uint32_t m = call * batch + k;
+      s = bp::put<P>(ep, scope, remote_of(m), source(a, m), put_bytes, k == batch - 1 ? bp::none : bp::defer_ring);
+    }
+    return s;
+  });
+}
+
+// Batches by a warp, a put a lane, and one ring for all.
+template <class P>
+BP_DEV void deferred_by_lanes(const bp_post_args& a) {
+  each<warp, at::argument>(a, [&](const bp_endpoint& ep, warp scope, uint32_t call) {
+    const uint32_t m = call * batch + scope.rank();
+    const bp_status_code s = bp::put<P>(ep, thread{}, remote_of(m), source(a, m), put_bytes, bp::defer_ring);
+    bp::ring<P>(ep, scope);
+    return s;
+  });
+}
+
+#if defined(BP_HAS_LANES)
+// Every lane of full warps calls with a message of its own.
+template <class P, at A = at::argument>
+BP_DEV void by_lanes(const bp_post_args& a) {
+  constexpr uint32_t bytes = P::inband ? small_bytes : put_bytes;
+  each<thread, A>(a, [&](const bp_endpoint& ep, thread, uint32_t m) {
+    return bp::put<P>(ep, bp::lanes_scope{}, remote_of(m), source(a, m), bytes);
+  });
+}
+
+// Batches by one call each.
+template <class P, class Scope, at A = at::argument>
+BP_DEV void batches(const bp_post_args& a) {
+  each<Scope, A>(a, [&](const bp_endpoint& ep, Scope scope, uint32_t call) {
+    const auto list = [&](uint32_t k) {
+      const uint32_t m = call * batch + k;
+      return bp::message{remote_of(m), source(a, m), put_bytes};
+    };
+    return bp::put_batch<P>(ep, scope, batch, list, bp::none, nullptr);
+  });
+}
+#endif
+
+}  // namespace
+
+BP_KERNEL(bp_post_put_thread, bp_post_args) { puts<own, thread>(args); }
+BP_KERNEL(bp_post_put_thread_memory, bp_post_args) { puts<own, thread, at::memory>(args); }
+BP_KERNEL(bp_post_put_thread_copied, bp_post_args) { puts<own, thread, at::copied>(args); }
+BP_KERNEL(bp_post_put_thread_strict, bp_post_args) { puts<own_strict, thread>(args); }
+BP_KERNEL(bp_post_put_warp, bp_post_args) { puts<own, warp>(args); }
+BP_KERNEL(bp_post_put_block, bp_post_args) { puts<own, block>(args); }
+BP_KERNEL(bp_post_put_thread_system, bp_post_args) { puts<own_system, thread>(args); }
+BP_KERNEL(bp_post_put_thread_system_memory, bp_post_args) { puts<own_system, thread, at::memory>(args); }
+BP_KERNEL(bp_post_put_thread_system_copied, bp_post_args) { puts<own_system, thread, at::copied>(args); }
+BP_KERNEL(bp_post_put_thread_system_strict, bp_post_args) { puts<own_system_strict, thread>(args); }
+BP_KERNEL(bp_post_put_warp_system, bp_post_args) { puts<own_system, warp>(args); }
+BP_KERNEL(bp_post_put_block_system, bp_post_args) { puts<own_system, block>(args); }
+
+BP_KERNEL(bp_post_signal, bp_post_args) { signals<own>(args); }
+BP_KERNEL(bp_post_signal_system, bp_post_args) { signals<own_system>(args); }
+BP_KERNEL(bp_post_inline, bp_post_args) { inlines<own>(args); }
+BP_KERNEL(bp_post_inline_system, bp_post_args) { inlines<own_system>(args); }
+
+BP_KERNEL(bp_post_inband_thread, bp_post_args) { puts<own_inband, thread>(args); }
+BP_KERNEL(bp_post_inband_warp, bp_post_args) { puts<own_inband, warp>(args); }
+BP_KERNEL(bp_post_inband_block, bp_post_args) { puts<own_inband, block>(args); }
+BP_KERNEL(bp_post_inband_shared, bp_post_args) { puts<shared_inband, thread>(args); }
+
+BP_KERNEL(bp_post_put_shared, bp_post_args) { puts<shared, thread>(args); }
+BP_KERNEL(bp_post_put_shared_copied, bp_post_args) { puts<shared, thread, at::copied>(args); }
+BP_KERNEL(bp_post_put_shared_system, bp_post_args) { puts<shared_system, thread>(args); }
+
+BP_KERNEL(bp_post_deferred_thread, bp_post_args) { deferred<own, thread>(args); }
+BP_KERNEL(bp_post_deferred_warp, bp_post_args) { deferred<own, warp>(args); }
+BP_KERNEL(bp_post_deferred_shared, bp_post_args) { deferred_by_lanes<shared>(args); }
+
+// Indented until the verbs are there: build.rs takes every line that begins with BP_KERNEL for an entry point.
+#if defined(BP_HAS_LANES)
+  BP_KERNEL(bp_post_lanes_shared, bp_post_args) { by_lanes<shared>(args); }
+  BP_KERNEL(bp_post_lanes_shared_copied, bp_post_args) { by_lanes<shared, at::copied>(args); }
+  BP_KERNEL(bp_post_lanes_inband, bp_post_args) { by_lanes<shared_inband>(args); }
+  BP_KERNEL(bp_post_batch_thread, bp_post_args) { batches<own, thread>(args); }
+  BP_KERNEL(bp_post_batch_warp, bp_post_args) { batches<own, warp>(args); }
+  BP_KERNEL(bp_post_batch_warp_copied, bp_post_args) { batches<own, warp, at::copied>(args); }
+  BP_KERNEL(bp_post_batch_shared_thread, bp_post_args) { batches<shared, thread>(args); }
+  BP_KERNEL(bp_post_batch_shared_warp, bp_post_args) { batches<shared, warp>(args); }
+#endif

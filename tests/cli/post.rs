@@ -1,0 +1,78 @@
+//! `bellpush bench --post`: every row posts what it says, on the host executor.
+
+use std::process::{Command, Output};
+
+fn post(args: &[&str]) -> Output {
+    let command = [&["bench", "--post", "--gpu", "host"], args].concat();
+    Command::new(env!("CARGO_BIN_EXE_bellpush")).args(command).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn every_row_is_verified_and_has_its_floor() {
+    let output = post(&["--runs", "2", "--json", "-"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["meta"]["command"], "bench --post");
+    assert_eq!(json["meta"]["runs"], 2);
+    assert!(json["meta"]["notes"][0].as_str().unwrap().contains("host executor"));
+    let rows = json["results"].as_array().unwrap();
+    for (row, place) in [
+        ("exclusive thread", "ggh"),
+        ("exclusive thread strict", "hhh"),
+        ("exclusive in-band 8 B block", "window-h"),
+        ("exclusive batch of 32 warp", "ggh"),
+        ("shared by a warp", "ggh"),
+        ("shared by all threads", "ggh"),
+    ] {
+        assert!(rows.iter().any(|r| r["row"] == row && r["place"] == place), "{row} {place}");
+    }
+    for row in rows {
+        assert!(row["verified"] == true && row["wrong"].is_null(), "{row}");
+        let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"));
+        assert!(0.0 < number("min") && number("min") <= number("median"), "{row}");
+        assert!(number("median") <= number("max") && number("floor") > 0.0, "{row}");
+        assert!(number("times_floor") > 0.0, "{row}");
+    }
+    // The table, beside the JSON on standard output.
+    assert!(text(&output.stderr).contains("shared by all threads"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn rows_are_chosen_by_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("post.json");
+    let args = ["--runs", "1", "--only", "exclusive warp hhh,signal ggh", "--json"];
+    let output = post(&[&args[..], &[file.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let rows: Vec<_> = json["results"].as_array().unwrap().iter().map(|r| &r["row"]).collect();
+    assert_eq!(rows, ["exclusive warp", "exclusive put_signal thread"]);
+    let table = text(&output.stdout);
+    assert!(table.contains("exclusive warp") && table.contains("host executor"), "{table}");
+}
+
+#[test]
+fn nonsense_is_refused_in_one_line() {
+    for (args, reason) in [
+        (&["--only", "teleport"][..], "no row has these words"),
+        (&["--runs", "0"], "--runs is 0"),
+        (&["--runs", "-1"], "--runs"),
+        (&["--timeout-ms", "0"], "--timeout-ms is 0"),
+        (&["--json", "no/such/place"], "does not exist"),
+        (&["--tearing"], "--tearing"),
+    ] {
+        let output = post(args);
+        let error = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && error.contains(reason), "{args:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    let alone =
+        Command::new(env!("CARGO_BIN_EXE_bellpush")).args(["bench", "--runs", "3"]).output();
+    let alone = alone.unwrap();
+    assert!(alone.status.code() == Some(2) && text(&alone.stderr).contains("--post"));
+}
