@@ -73,6 +73,10 @@ pub struct BenchArgs {
     /// Number of engines of the software NIC
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub engines: u32,
+    /// Threads that help the software NIC's engines to copy, 0 to 64 [default: as many as the
+    /// machine has cores for, at most 7; none on two cores]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub copy_threads: Option<u32>,
     /// Number of queue pairs
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub qps: u32,
@@ -259,6 +263,7 @@ fn row(
         in_flight: Some(plan.in_flight),
         qps: Some(if path == Path::TCP { 1 } else { plan.qps }),
         engines: soft.then_some(plan.engines),
+        copy_threads: soft.then_some(bed.copy_threads),
         credits: window.then_some(plan.credits),
         artefact: artefact(bed, plan, path, soft),
         ..Row::new(path.data(), path.kick(), size)

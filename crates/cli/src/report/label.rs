@@ -30,7 +30,7 @@ pub fn labels(rows: &[Row]) -> Vec<String> {
     rows.iter().zip(&values).map(label).collect()
 }
 
-const FIELDS: [fn(&Row) -> String; 13] = [
+const FIELDS: [fn(&Row) -> String; 14] = [
     |r| r.nic.clone(),
     |r| r.executor.clone(),
     |r| r.engine.map_or(String::new(), |e| format!("{e} engine")),
@@ -42,6 +42,7 @@ const FIELDS: [fn(&Row) -> String; 13] = [
     |r| r.in_flight.map_or(String::new(), |n| format!("{n} in flight")),
     |r| r.qps.map_or(String::new(), |n| format!("{n} QPs")),
     |r| r.engines.map_or(String::new(), |n| format!("{n} engines")),
+    |r| r.copy_threads.map_or(String::new(), |n| format!("{n} copy threads")),
     |r| r.credits.map_or("", |on| if on { "credits" } else { "no credits" }).to_string(),
     |r| r.observer.map_or(String::new(), |o| format!("{o} clock")),
 ];

@@ -125,6 +125,9 @@ pub struct Row {
     /// Engine threads or blocks of the software NIC.
     #[serde(default)]
     pub engines: Option<u32>,
+    /// Threads that help the software NIC's engines to copy.
+    #[serde(default)]
+    pub copy_threads: Option<u32>,
     /// Whether senders kept within the credits; `None` where the path has no window.
     #[serde(default)]
     pub credits: Option<bool>,
@@ -162,6 +165,7 @@ impl Row {
             in_flight: None,
             qps: None,
             engines: None,
+            copy_threads: None,
             credits: None,
             artefact: None,
         }
