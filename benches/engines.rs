@@ -2,7 +2,11 @@
 //! own, so that all they share is what the NICs keep for all queue pairs. A WQE at a time: posted, rung for,
 //! carried out.
 //!
-//! Aims: 1 M WQE/s a thread, and beside another engine four fifths of what it does alone.
+//! And what copy threads make of one queue pair: 1 MiB from a window, in WQEs of a slot each, from the doorbell to the
+//! last completion. The rows that a machine has cores for.
+//!
+//! Aims: 1 M WQE/s a thread, and beside another engine four fifths of what it does alone. With a copy thread at
+//! least as fast as without.
 #![allow(missing_docs)]
 
 mod aim;
@@ -14,8 +18,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bellpush::nic::queue::HostQp;
-use bellpush::nic::soft::{Engine, InProcess, Qp, SoftConfig, SoftNic};
-use bellpush::nic::{Access, QueuePair};
+use bellpush::nic::soft::{Engine, InProcess, Nap, Qp, SoftConfig, SoftNic};
+use bellpush::nic::{Access, QpAttr, QueuePair};
 use bellpush::wire::wqe::{Flags, Opcode, SendWr};
 use criterion::{Criterion, Throughput};
 use queue_pairs::{Buf, attr, make_qp};
@@ -100,15 +104,71 @@ fn engines(c: &mut Criterion) {
     group.finish();
 }
 
+const MESSAGE: u64 = 1 << 20;
+/// Window and slot.
+const WINDOWS: [(u64, u64, &str); 2] = [(128 << 10, 2 << 10, "2KiB"), (1 << 20, 8 << 10, "8KiB")];
+
+fn copying(c: &mut Criterion) {
+    let mut group = c.benchmark_group("copying");
+    group.measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(300));
+    group.sample_size(20).throughput(Throughput::Bytes(MESSAGE));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for (window, slot, shown) in WINDOWS {
+        // Engine, poster and copy threads.
+        for copy_threads in [0, 1, 3, 7].into_iter().filter(|n| n + 2 <= cores || *n == 0) {
+            let nap = Nap::for_threads(copy_threads + 2, cores + 1);
+            let config = SoftConfig { copy_threads, nap, ..SoftConfig::new(&InProcess::new()) };
+            let nic = SoftNic::open(config).unwrap();
+            let wide = QpAttr { sq_blocks: 1024, send_cqes: 1024, ..attr() };
+            let ((qp, _kept), (peer, _too)) = (make_qp(&nic, &wide), make_qp(&nic, &wide));
+            qp.connect(peer.address()).unwrap();
+            peer.connect(qp.address()).unwrap();
+            let from = Buf::new(&nic, window as usize, 0, Access::ALL);
+            let to = Buf::new(&nic, MESSAGE as usize, 0, Access::ALL);
+            let mut host = HostQp::new(&*qp);
+            let name = format!("1MiB_of_{shown}_{copy_threads}_copy_threads");
+            group.bench_function(&name, |b| {
+                b.iter_custom(|iters| {
+                    let mut spent = Duration::ZERO;
+                    for _ in 0..iters {
+                        for at in (0..MESSAGE).step_by(slot as usize) {
+                            let payload = [from.data(at % window, slot as u32)];
+                            let last = at + slot == MESSAGE;
+                            let flags = if last { Flags::SIGNALLED } else { Flags::default() };
+                            let wr = SendWr::new(Opcode::RdmaWrite).to(to.at(at), to.mr.rkey);
+                            host.sq.post(&SendWr { flags, ..wr }.payload(&payload)).unwrap();
+                        }
+                        let start = Instant::now();
+                        host.sq.ring().unwrap();
+                        while host.poll_send().unwrap().is_none() {
+                            std::hint::spin_loop();
+                        }
+                        spent += start.elapsed();
+                    }
+                    aim::note(&name, MESSAGE * iters, spent);
+                    spent
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
 fn main() -> ExitCode {
     println!("engine: {ENGINE}");
     let mut c = Criterion::default().configure_from_args();
     engines(&mut c);
+    copying(&mut c);
     c.final_summary();
     let mut aims = aim::Aims::default();
     let [one, two] = [1, 2].map(|n| aim::rate(&format!("write_64B_each_rung_{n}_engines")));
     aims.at_least("one engine", one.map(|rate| rate / 1e6), 1.0, "M WQE/s");
     let ratio = one.zip(two).map(|(one, two)| two / one);
     aims.at_least("a thread of two", ratio, 0.8, "of one alone");
+    for (_, _, shown) in WINDOWS {
+        let rate = |n| aim::rate(&format!("1MiB_of_{shown}_{n}_copy_threads"));
+        let ratio = rate(0).zip(rate(1)).map(|(none, one)| one / none);
+        aims.at_least("a copy thread", ratio, 1.0, "of none");
+    }
     aims.end()
 }

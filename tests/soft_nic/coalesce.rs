@@ -1,8 +1,11 @@
 //! WRITEs that continue each other, which the NIC may carry out as one copy: nothing but
 //! the time may tell.
 
+use std::sync::Arc;
+
 use crate::queue_pairs::{Buf, Pair, attr, inline, pattern, syndromes};
-use bellpush::nic::{Access, QpState, QueuePair};
+use bellpush::nic::{Access, Nic, QpState, QueuePair};
+use bellpush::wire::Iova;
 use bellpush::wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use bellpush::wire::wqe::{Flags, Opcode, SendWr};
 use proptest::prelude::*;
@@ -104,6 +107,20 @@ fn other_requests_between_writes_keep_their_place() {
     assert_eq!(p.sent().len(), 6);
     assert_eq!(p.b.buf.get(0, 8), data);
     assert_eq!(p.b.buf.get(8, 184), p.a.buf.get(8, 184));
+}
+
+/// Each WRITE but the first takes along what the one before it wrote.
+#[test]
+fn a_row_that_reads_what_it_wrote_goes_one_by_one() {
+    let mut p = pair();
+    let view = p.a.buf.view.clone();
+    let mr = p.nics[1].register(Arc::new(view.clone()), Iova(0), Access::ALL).unwrap();
+    p.b.buf = Buf { view, mr };
+    let row: Vec<_> = (0..20).map(|i| (i * 600, (i + 1) * 600, 600, i == 19)).collect();
+    let first = p.a.buf.get(0, 600);
+    post(&mut p, &row);
+    assert_eq!(counters(&p.sent()), [19]);
+    assert_eq!(p.a.buf.get(0, 21 * 600), first.repeat(21));
 }
 
 proptest! {

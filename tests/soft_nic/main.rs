@@ -11,6 +11,7 @@ mod layouts;
 mod mkeys;
 mod objects;
 mod ops;
+mod spread;
 mod threads;
 
 /// Which engine the NICs have.

@@ -21,6 +21,7 @@ const MAX_MESSAGE_BYTES: u64 = 1 << 30;
 const SLOT_UNIT_BYTES: u64 = 64;
 const MAX_WINDOW_BYTES: u64 = 1 << 30;
 const MAX_ENGINES: u64 = 64;
+const MAX_COPY_THREADS: u32 = 64;
 const MAX_IN_FLIGHT: u64 = 64;
 const MAX_QPS: u64 = BENCH_MAX_ENDPOINTS as u64;
 const MAX_SECONDS: f64 = 3600.0;
@@ -107,6 +108,8 @@ pub struct BenchPlan {
     pub in_flight: u32,
     /// Number of engines of the software NIC.
     pub engines: u32,
+    /// Threads that help them to copy; `None`: what the machine has cores for.
+    pub copy_threads: Option<u32>,
     /// Number of queue pairs.
     pub qps: u32,
     /// Packet link between two NICs and its faults; `None`: copies.
@@ -202,6 +205,7 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             line: args.line.as_deref().map_or(Ok(LineFormat::L12S4), |l| one("--line", l))?,
             engine,
             in_flight: within("--in-flight", args.in_flight.into(), MAX_IN_FLIGHT)? as u32,
+            copy_threads: copy_threads(args)?,
             engines: within("--engines", args.engines.into(), MAX_ENGINES)? as u32,
             qps: within("--qps", args.qps.into(), MAX_QPS)? as u32,
             link: args.link,
@@ -220,6 +224,21 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             )?),
         })
     }
+}
+
+/// Copy threads, which engines of the host have that carry no packets.
+fn copy_threads(args: &BenchArgs) -> Result<Option<u32>, CliError> {
+    let Some(count) = args.copy_threads else { return Ok(None) };
+    let (wrong, remedy) = if count > MAX_COPY_THREADS {
+        ("", "give a number from 0 to 64")
+    } else if args.link.is_some() {
+        (" on a packet link", "leave it out: one engine owns the link")
+    } else if args.engine.trim() != "host" {
+        (", and the engine is on a GPU", "leave it out: its blocks copy")
+    } else {
+        return Ok(Some(count));
+    };
+    Err(CliError::new(format!("--copy-threads is {count}{wrong}"), remedy))
 }
 
 fn engine_at(text: &str) -> Result<EngineAt, CliError> {
@@ -257,6 +276,7 @@ fn soft_only(args: &BenchArgs) -> Result<(), CliError> {
         () if inband => "--kick inband",
         () if args.line.is_some() => "--line",
         () if args.engines != 1 => "--engines",
+        () if args.copy_threads.is_some() => "--copy-threads",
         () if args.engine.trim() != "host" => "--engine",
         () if args.link.is_some() => "--link",
         () if args.pcap.is_some() => "--pcap",

@@ -42,7 +42,8 @@ fn defaults() {
 fn values() {
     let plan = plan(
         "--gpu 1 --host-numa far --sizes 8,4KiB --messages 7 --seconds 0.5 \
-         --window 1MiB --slot 64 --line 60+4 --engines 2 --qps 4 --seed 9 --json - --credits off \
+         --window 1MiB --slot 64 --line 60+4 --engines 2 --copy-threads 0 --qps 4 --seed 9 --json - \
+         --credits off \
          --tearing --dest gpu --timeout-ms 10",
     )
     .unwrap();
@@ -51,6 +52,7 @@ fn values() {
     assert_eq!((plan.window_bytes, plan.slot_bytes), (1 << 20, 64));
     assert_eq!((plan.line, plan.dest), (LineFormat::L60S4, Dest::Gpu));
     assert_eq!((plan.engines, plan.qps, plan.seed, plan.messages), (2, 4, 9, 7));
+    assert_eq!(plan.copy_threads, Some(0));
     assert!(!plan.credits && plan.tearing);
     assert_eq!(super::BenchPlan { gpu: Gpu::Host, ..plan.clone() }.gpu, Gpu::Host);
     assert_eq!(plan.row_limit, Duration::from_millis(500));
@@ -97,7 +99,14 @@ fn a_verbs_device_takes_no_options_of_the_software_nic() {
     assert_eq!(plan.nic, "mlx5_0");
     let paths: Vec<String> = plan.paths.iter().map(Path::to_string).collect();
     assert_eq!(paths, ["push/blueflame", "push/kernel", "push/stream", "push/cpu"]);
-    for option in ["--kick kernel,inband", "--line 60+4", "--engines 2", "--link shm", "--pcap x"] {
+    for option in [
+        "--kick kernel,inband",
+        "--line 60+4",
+        "--engines 2",
+        "--copy-threads 0",
+        "--link shm",
+        "--pcap x",
+    ] {
         let line = refused(&format!("--nic mlx5_0:1 {option}"));
         let name = option.split(' ').next().unwrap();
         assert!(line.starts_with(name) && line.contains("mlx5_0:1"), "{line}");
@@ -210,6 +219,9 @@ fn sizes_windows_and_slots() {
 fn numbers() {
     assert_eq!(refused("--messages 0"), "--messages is 0; give at least 1");
     assert_eq!(refused("--engines 0"), "--engines is 0; give a number from 1 to 64");
+    assert_eq!(refused("--copy-threads 65"), "--copy-threads is 65; give a number from 0 to 64");
+    assert!(refused("--copy-threads 2 --link shm").contains("packet link"));
+    assert!(refused("--copy-threads 2 --engine gpu:0").contains("on a GPU"));
     assert_eq!(refused("--qps 5000"), "--qps is 5000; give a number from 1 to 8");
     assert_eq!(refused("--timeout-ms 0"), "--timeout-ms is 0; give a number from 1 to 600000");
     for seconds in ["0", "-1", "inf", "NaN", "3601"] {

@@ -46,6 +46,10 @@ pub struct SoftConfig {
     /// Number of engines. Queue pairs are dealt to them in the order of creation, each round
     /// beginning one engine later, so that pairs made together do not put all senders on one.
     pub engines: usize,
+    /// In-process: threads that help the engines to copy, 0 to 64. Many bytes in WRITEs that continue each other are
+    /// copied by several of them: one queue pair is not bound to one core then. They wait as the engines do, and park
+    /// at last. A NIC whose engines are driven by hand, or on a packet link, has none.
+    pub copy_threads: usize,
     /// The in-process link that the NIC is on, unless it is opened on a packet link.
     pub link: Arc<InProcess>,
     /// How the engines' threads wait.
@@ -70,10 +74,17 @@ impl SoftConfig {
         (cores * 3 / 4).clamp(1, 12)
     }
 
-    /// One engine on a link, with default timers.
+    /// Copy threads that so many cores have room for beside so many engines, when two cores are left to who calls; 0 to
+    /// 7: eight threads that copy are as fast as memory is, or nearly.
+    pub fn copy_threads_for(cores: usize, engines: usize) -> usize {
+        cores.saturating_sub(engines + 2).min(7)
+    }
+
+    /// One engine on a link, without copy threads, with default timers.
     pub fn new(link: &Arc<InProcess>) -> Self {
         Self {
             engines: 1,
+            copy_threads: 0,
             link: link.clone(),
             nap: Nap::default(),
             rnr_timer: Duration::from_micros(20),

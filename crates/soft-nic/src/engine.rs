@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
+use crate::copy::Copiers;
 use crate::counters::Live;
 use crate::device::Device;
 use crate::link::port::Port;
@@ -137,6 +138,8 @@ pub(crate) struct Core {
 pub(crate) struct Workspace {
     scratch: Scratch,
     coalesced: Vec<Posted>,
+    /// On a NIC with copy threads.
+    pub(crate) copiers: Option<Copiers>,
 }
 
 /// The queue pairs of an engine, and lists of those that it looks at.
@@ -162,6 +165,7 @@ impl Default for Workspace {
         Self {
             scratch: [0; size_of::<Scratch>()],
             coalesced: Vec::with_capacity(COALESCE_MAX_WQES),
+            copiers: None,
         }
     }
 }

@@ -9,6 +9,7 @@
 //! | where | what |
 //! |---|---|
 //! | `device` `config` `counters` | what everything shares; what it is made of; what it has done |
+//! | `copy` | threads that copy for the engines |
 //! | `engine` `contain` | who is to be visited, and when; a panic meanwhile |
 //! | `objects` | what a program holds: regions, keys, CQs, SRQs, queue pairs, XRC domains; numbers, states, events |
 //! | `queue` | from a doorbell or a slot to a checked WQE; receive WQEs; UMRs |
@@ -23,6 +24,7 @@
 
 mod config;
 mod contain;
+mod copy;
 mod counters;
 mod device;
 mod engine;
@@ -37,7 +39,7 @@ mod service;
 mod vendor;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -63,6 +65,7 @@ use bellpush_nic::{
 };
 use bellpush_wire::{Iova, Qpn, Rkey};
 
+use copy::{MAX_COPY_THREADS, Opened, Pool};
 use device::Device;
 use link::{Carries, Link};
 use objects::layout;
@@ -73,17 +76,52 @@ pub struct SoftNic {
     device: Arc<Device>,
     stop: Arc<AtomicBool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The copy threads, to be woken for their end.
+    pool: OnceLock<Arc<Pool>>,
 }
 
 impl SoftNic {
     /// A NIC whose engines run on threads of their own.
     ///
     /// # Errors
-    /// [`NicError::Attribute`] for no or too many engines, [`NicError::Thread`] when the system
-    /// gives no thread.
+    /// [`NicError::Attribute`] for no or too many engines, or too many copy threads;
+    /// [`NicError::Thread`] when the system gives no thread.
     pub fn open(config: SoftConfig) -> Result<Arc<Self>, NicError> {
         let (nic, engines) = Self::manual(&config)?;
+        nic.start_copying(&config)?;
         nic.start(engines, config.nap)
+    }
+
+    fn start_copying(&self, config: &SoftConfig) -> Result<(), NicError> {
+        let (count, nap) = (config.copy_threads, config.nap);
+        if count > MAX_COPY_THREADS {
+            let (what, must) = ("number of copy threads", "at most 64");
+            return Err(NicError::Attribute { what, value: count as u64, must });
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        let Opened { pool, copiers, threads } = copy::open(count, self.device.engines.len())?;
+        self.pool.get_or_init(|| pool);
+        for (seat, copiers) in self.device.engines.iter().zip(copiers) {
+            seat.control().workspace.copiers = Some(copiers);
+        }
+        for (index, thread) in threads.into_iter().enumerate() {
+            let stop = self.stop.clone();
+            self.spawn(format!("bellpush-copy-{index}"), move || thread.run(&stop, nap))?;
+        }
+        Ok(())
+    }
+
+    fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) -> Result<(), NicError> {
+        let marked = move || {
+            own_thread::mark();
+            work();
+        };
+        let thread = std::thread::Builder::new().name(name).spawn(marked);
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.push(thread.map_err(NicError::Thread)?);
+        Ok(())
     }
 
     /// A NIC on a packet link, whose one engine has a thread of its own and owns the link: what it
@@ -97,18 +135,12 @@ impl SoftNic {
     }
 
     fn start(self: Arc<Self>, engines: Vec<Engine>, nap: Nap) -> Result<Arc<Self>, NicError> {
-        let mut threads = Vec::new();
         for engine in engines {
             let stop = self.stop.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("bellpush-nic-{}", engine.index))
-                .spawn(move || {
-                    own_thread::mark();
-                    engine.contain(|engine| run(engine, &stop, nap));
-                });
-            threads.push(thread.map_err(NicError::Thread)?);
+            self.spawn(format!("bellpush-nic-{}", engine.index), move || {
+                engine.contain(|engine| run(engine, &stop, nap));
+            })?;
         }
-        *self.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
         Ok(self)
     }
 
@@ -143,7 +175,12 @@ impl SoftNic {
     }
 
     fn of(device: Arc<Device>) -> Arc<Self> {
-        Arc::new(Self { device, stop: Arc::default(), threads: Mutex::default() })
+        Arc::new(Self {
+            device,
+            stop: Arc::default(),
+            threads: Mutex::default(),
+            pool: OnceLock::new(),
+        })
     }
 
     /// The NIC's address, and the largest path MTU there.
@@ -389,6 +426,9 @@ impl SoftNic {
 impl Drop for SoftNic {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
+        if let Some(pool) = self.pool.get() {
+            pool.wake_all();
+        }
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {

@@ -78,6 +78,10 @@ pub struct BenchArgs {
     /// Number of engines of the software NIC
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub engines: u32,
+    /// Threads that help the software NIC's engines to copy, 0 to 64 [default: as many as the
+    /// machine has cores for, at most 7; none on two cores]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub copy_threads: Option<u32>,
     /// Number of queue pairs
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub qps: u32,
@@ -284,6 +288,7 @@ fn row(
         engines: soft.then_some(plan.engines),
         places: (path != Path::TCP && !plan.places.is_open()).then_some(plan.places),
         reach: seen.reach,
+        copy_threads: soft.then_some(bed.copy_threads),
         credits: window.then_some(plan.credits),
         artefact: artefact(bed, plan, path, soft),
         ..Row::new(path.data(), path.kick(), size)

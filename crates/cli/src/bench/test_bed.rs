@@ -27,6 +27,8 @@ pub struct TestBed {
     pub link: Option<String>,
     /// A note: the GPU of the NIC's engine, and the places of memory.
     pub engine: Option<String>,
+    /// Threads that help the software NIC's engines to copy.
+    pub copy_threads: u32,
     pub stream: Stream,
     pub src: Memory,
     pub dst: Memory,
@@ -43,7 +45,8 @@ impl TestBed {
         let gpu = open_gpu(plan.gpu)?;
         let host_numa = plan.host_numa.map(|numa| node(&gpu, numa)).transpose()?;
         let engine_gpu = engine_gpu(plan.engine, &gpu)?;
-        let (nic, peer, link) = open_nics(plan, &gpu, engine_gpu.as_ref())?;
+        let copy_threads = copy_threads(plan);
+        let (nic, peer, link) = open_nics(plan, &gpu, engine_gpu.as_ref(), copy_threads)?;
         let engine = engine_gpu.as_ref().map(|at| lie(plan, &gpu, at));
         let region = REGION_BYTES.max(plan.largest_bytes());
         say_where(plan.gpu, &gpu);
@@ -68,6 +71,7 @@ impl TestBed {
             peer,
             link,
             engine,
+            copy_threads,
             gpu,
         })
     }
@@ -154,12 +158,23 @@ fn lie(plan: &BenchPlan, gpu: &Gpu, engine: &Gpu) -> String {
     )
 }
 
+/// Copy threads that were asked for, or that the machine has cores for where the engine copies at all.
+fn copy_threads(plan: &BenchPlan) -> u32 {
+    if plan.nic != "soft" || plan.link.is_some() || plan.engine != EngineAt::Host {
+        return 0;
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let fitting = || SoftConfig::copy_threads_for(cores, plan.engines as usize) as u32;
+    plan.copy_threads.unwrap_or_else(fitting)
+}
+
 type Nics = (Arc<dyn Nic>, Arc<dyn Nic>, Option<String>);
 
 fn open_nics(
     plan: &BenchPlan,
     gpu: &Arc<Gpu>,
     engine_gpu: Option<&Arc<Gpu>>,
+    copy_threads: u32,
 ) -> Result<Nics, CliError> {
     if plan.nic != "soft" {
         let nic = open_verbs(&plan.nic).map_err(|e| {
@@ -184,8 +199,9 @@ fn open_nics(
             })
         });
         let offload = offload.transpose()?;
-        let config =
-            SoftConfig { engines: plan.engines as usize, offload, ..SoftConfig::new(&link) };
+        let engines = plan.engines as usize;
+        let copy_threads = copy_threads as usize;
+        let config = SoftConfig { engines, copy_threads, offload, ..SoftConfig::new(&link) };
         let nic = SoftNic::open(config).map_err(refused)?;
         let recorded = |_| format!("{}: times include recording", nic.describe());
         let described = plan.pcap.as_ref().map(recorded);

@@ -31,7 +31,7 @@ pub fn labels(rows: &[Row]) -> Vec<String> {
     rows.iter().zip(&values).map(label).collect()
 }
 
-const FIELDS: [fn(&Row) -> String; 15] = [
+const FIELDS: [fn(&Row) -> String; 16] = [
     |r| r.nic.clone(),
     |r| r.executor.clone(),
     |r| r.engine.map_or(String::new(), |e| format!("{e} engine")),
@@ -45,6 +45,7 @@ const FIELDS: [fn(&Row) -> String; 15] = [
     |r| r.engines.map_or(String::new(), |n| format!("{n} engines")),
     |r| r.places.map_or(String::new(), |p| p.to_string()),
     |r| if r.reach == Some(Reach::Gpu) { "fence of the GPU".into() } else { String::new() },
+    |r| r.copy_threads.map_or(String::new(), |n| format!("{n} copy threads")),
     |r| r.credits.map_or("", |on| if on { "credits" } else { "no credits" }).to_string(),
     |r| r.observer.map_or(String::new(), |o| format!("{o} clock")),
 ];

@@ -133,6 +133,9 @@ pub struct Row {
     /// posts.
     #[serde(default)]
     pub reach: Option<Reach>,
+    /// Threads that help the software NIC's engines to copy.
+    #[serde(default)]
+    pub copy_threads: Option<u32>,
     /// Whether senders kept within the credits; `None` where the path has no window.
     #[serde(default)]
     pub credits: Option<bool>,
@@ -172,6 +175,7 @@ impl Row {
             engines: None,
             places: None,
             reach: None,
+            copy_threads: None,
             credits: None,
             artefact: None,
         }

@@ -35,6 +35,7 @@ impl Core {
             timers: device.timers,
             scratch: &mut workspace.scratch,
             coalesced: &mut workspace.coalesced,
+            copiers: workspace.copiers.as_mut(),
             counters: &device.counters,
             tally,
             port: None,

@@ -172,6 +172,14 @@ impl Regions {
         }
     }
 
+    /// The memory of a key that stands for a region.
+    pub(crate) fn memory(&self, key: u32) -> Option<&Arc<dyn Dma>> {
+        match &self.region(key).ok()?.target {
+            Target::Memory(mem) => Some(mem),
+            Target::Parts(_) => None,
+        }
+    }
+
     pub(crate) fn region(&self, key: u32) -> Result<&Region, Vendor> {
         let entry = self.entries.get((key >> 8) as usize).ok_or(Vendor::Key)?;
         entry.region.as_ref().filter(|_| entry.variant == key as u8).ok_or(Vendor::Key)
@@ -460,6 +468,17 @@ pub(crate) fn with_both<R>(
 }
 
 impl Span<'_> {
+    /// Whether so many bytes there share one with as many of the other.
+    pub(crate) fn meets(self, other: Span<'_>, bytes: usize) -> bool {
+        let place = |span: Span<'_>| match span.mem.as_host() {
+            Some(view) => Some(view.addr()),
+            None => span.mem.device_addr(),
+        };
+        let base = |span| place(span).unwrap_or_default();
+        let [a, b] = [self, other].map(|span| base(span).wrapping_add(span.offset as u64));
+        a.abs_diff(b) < bytes as u64
+    }
+
     pub(crate) fn plus(self, bytes: usize) -> Self {
         Self { offset: self.offset + bytes, ..self }
     }

@@ -14,11 +14,10 @@ const NEXT_BYTES: usize = 1024;
 /// Where a queue pair's in-band window stands.
 pub(crate) struct Watch {
     cfg: Inband,
-    /// The next slot to be sent, where it starts in the window, and the sequence of its lines.
+    /// The next slot to be sent.
     pub(crate) ticket: u64,
     lap: u64,
-    base: usize,
-    expected: u32,
+    place: Place,
     /// Data of the slot's lines that have come, one after the other.
     stream: Vec<u8>,
     /// How many lines those are. The line after them is the one to be waited for: a look at a slot
@@ -26,6 +25,13 @@ pub(crate) struct Watch {
     have: usize,
     /// Length of the stream, when all of it is there.
     whole: Option<usize>,
+}
+
+/// A ticket's slot: where it starts in the window, and the sequence of its lines.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    base: usize,
+    expected: u32,
 }
 
 /// What is in the next slot.
@@ -47,8 +53,7 @@ impl Watch {
         Ok(Self {
             ticket: 0,
             lap: 0,
-            base: 0,
-            expected: cfg.line.seq(cfg.seq0, 0),
+            place: Place::of(cfg, 0),
             stream: vec![0; cfg.line.capacity(cfg.slot_bytes as usize)],
             have: 0,
             whole: None,
@@ -58,10 +63,10 @@ impl Watch {
 
     pub(crate) fn advance(&mut self) {
         self.ticket += 1;
-        self.base = self.next_base();
-        if self.base == 0 {
+        self.place.base = self.next_base();
+        if self.place.base == 0 {
             self.lap += 1;
-            self.expected = self.cfg.line.seq(self.cfg.seq0, self.lap);
+            self.place.expected = self.cfg.line.seq(self.cfg.seq0, self.lap);
         }
         self.have = 0;
         self.whole = None;
@@ -69,16 +74,14 @@ impl Watch {
 
     /// Goes on at a ticket's slot.
     pub(crate) fn seek(&mut self, ticket: u64) {
-        let (slot, lap) = slot_of(ticket, self.cfg.slots);
-        (self.ticket, self.lap) = (ticket, lap);
-        self.base = slot as usize * self.cfg.slot_bytes as usize;
-        self.expected = self.cfg.line.seq(self.cfg.seq0, lap);
+        (self.ticket, self.lap) = (ticket, slot_of(ticket, self.cfg.slots).1);
+        self.place = Place::of(&self.cfg, ticket);
         self.have = 0;
         self.whole = None;
     }
 
     fn next_base(&self) -> usize {
-        let next = self.base + self.cfg.slot_bytes as usize;
+        let next = self.place.base + self.cfg.slot_bytes as usize;
         if next < self.cfg.slot_bytes as usize * self.cfg.slots as usize { next } else { 0 }
     }
 
@@ -151,18 +154,43 @@ impl Watch {
     /// overwrite a line between the two loads; that spoils its own message, of which only this
     /// copy is looked at from here on.
     fn take(&mut self, lines: usize) -> Result<(), MemError> {
-        let format = self.cfg.line;
-        let at = self.base + self.have * format.line_bytes();
-        let data = format.data_bytes();
+        let data = self.cfg.line.data_bytes();
         let into = &mut self.stream[self.have * data..lines * data];
-        let (mask, value) = (u32::MAX << shift(format), self.expected << shift(format));
-        let (window, mask, value) = (&self.cfg.window, mask.to_le(), value.to_le());
-        self.have += match format {
-            LineFormat::L12S4 => window.join_lines::<16, 12>(at, mask, value, into)?,
-            LineFormat::L14S2 => window.join_lines::<16, 14>(at, mask, value, into)?,
-            LineFormat::L60S4 => window.join_lines::<64, 60>(at, mask, value, into)?,
-        };
+        self.have += self.place.join(&self.cfg, self.have, into)?;
         Ok(())
+    }
+
+    /// Whether nothing of the next slot has been taken yet.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.have == 0 && self.whole.is_none()
+    }
+
+    /// Whether the slot after the next one has begun.
+    pub(crate) fn has_company(&self) -> bool {
+        let place = Place::of(&self.cfg, self.ticket + 1);
+        place.standing(&self.cfg, 0) == Standing::Expected
+    }
+
+    /// The slots, for who joins them elsewhere.
+    pub(crate) fn cfg(&self) -> &Inband {
+        &self.cfg
+    }
+
+    /// Length of the stream in the slot of a ticket at or behind the next one, if its beginning and its last line have
+    /// come. [`Watch::stream`] has the beginning then, without a payload. Nothing of the next slot has been taken.
+    pub(crate) fn peek(&mut self, ticket: u64) -> Option<usize> {
+        let format = self.cfg.line;
+        let place = Place::of(&self.cfg, ticket);
+        let lines = (64 / format.line_bytes()).min(self.slot_lines());
+        let begin = &mut self.stream[..lines * format.data_bytes()];
+        if place.standing(&self.cfg, 0) != Standing::Expected
+            || place.join(&self.cfg, 0, begin).ok()? != lines
+        {
+            return None;
+        }
+        let Ok(Need::Total(bytes)) = stream_need(begin) else { return None };
+        let last = format.lines(bytes).checked_sub(1).filter(|&last| last < self.slot_lines())?;
+        (place.standing(&self.cfg, last) == Standing::Expected).then_some(bytes)
     }
 
     fn slot_lines(&self) -> usize {
@@ -171,11 +199,43 @@ impl Watch {
 
     /// How the sequence of the line to be waited for stands.
     fn standing(&self) -> Standing {
+        self.place.standing(&self.cfg, self.have)
+    }
+}
+
+impl Place {
+    pub(crate) fn of(cfg: &Inband, ticket: u64) -> Self {
+        let (slot, lap) = slot_of(ticket, cfg.slots);
+        let base = slot as usize * cfg.slot_bytes as usize;
+        Self { base, expected: cfg.line.seq(cfg.seq0, lap) }
+    }
+
+    /// How the sequence of a line stands.
+    fn standing(self, cfg: &Inband, line: usize) -> Standing {
         // The word that ends with the sequence: the last 4 bytes of the line, aligned.
-        let at = self.base + (self.have + 1) * self.cfg.line.line_bytes() - 4;
-        let word = self.cfg.window.load_u32(at, Ordering::Acquire);
-        let found = u32::from_le(word.unwrap_or(0)) >> shift(self.cfg.line);
-        self.cfg.line.standing(self.expected, found)
+        let at = self.base + (line + 1) * cfg.line.line_bytes() - 4;
+        let word = cfg.window.load_u32(at, Ordering::Acquire);
+        let found = u32::from_le(word.unwrap_or(0)) >> shift(cfg.line);
+        cfg.line.standing(self.expected, found)
+    }
+
+    /// Joins lines from number `from` on, up to the first without the sequence, as many as `into` holds; says how many
+    /// were joined. A line's sequence is loaded, with acquire, before its data.
+    pub(crate) fn join(
+        self,
+        cfg: &Inband,
+        from: usize,
+        into: &mut [u8],
+    ) -> Result<usize, MemError> {
+        let (window, format) = (&cfg.window, cfg.line);
+        let at = self.base + from * format.line_bytes();
+        let (mask, value) = (u32::MAX << shift(format), self.expected << shift(format));
+        let (mask, value) = (mask.to_le(), value.to_le());
+        match format {
+            LineFormat::L12S4 => window.join_lines::<16, 12>(at, mask, value, into),
+            LineFormat::L14S2 => window.join_lines::<16, 14>(at, mask, value, into),
+            LineFormat::L60S4 => window.join_lines::<64, 60>(at, mask, value, into),
+        }
     }
 }
 

@@ -10,11 +10,11 @@ use crate::queue::uar::Rung;
 use crate::vendor::{Vendor, of_parse};
 use bellpush_abi::engine::State;
 use bellpush_mem::{Dma, MemError};
-use bellpush_nic::QpType;
+use bellpush_nic::{Inband, QpType};
 use bellpush_wire::blueflame::{self, BF_BYTES};
 use bellpush_wire::cqe::Syndrome;
 use bellpush_wire::doorbell::{DBR_SND_OFFSET, Doorbell, UAR_BF1_OFFSET, ahead, dbr_counter};
-use bellpush_wire::wqe::{Ctrl, MAX_WQE_BYTES, Opcode, WQEBB_BYTES, Wqe, WqeError};
+use bellpush_wire::wqe::{Ctrl, MAX_WQE_BYTES, Opcode, Piece, WQEBB_BYTES, Wqe, WqeError};
 
 /// Room for the longest WQE of a ring, or of a BlueFlame buffer.
 pub(crate) type Scratch = [u8; MAX_WQE_BYTES.next_multiple_of(WQEBB_BYTES)];
@@ -121,6 +121,17 @@ impl SendQueue {
         self.ci
     }
 
+    /// The slots that WQEs come in, and the next one's ticket.
+    pub(crate) fn slots(&self) -> Option<(&Inband, u64)> {
+        self.watch.as_ref().map(|watch| (watch.cfg(), watch.ticket))
+    }
+
+    /// Whether the next slot is untouched and the one after it has begun.
+    #[inline]
+    pub(crate) fn has_slots_in_a_row(&self) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.is_fresh() && watch.has_company())
+    }
+
     /// Position after the last block that is known to be posted.
     pub(crate) fn producer(&self) -> u64 {
         self.producer
@@ -164,6 +175,19 @@ impl SendQueue {
         let (blocks, wqe) = self.read_ring(position, 1, block);
         let (source, counter) = (Source::Ring, position as u16);
         Some(Posted { source, counter, blocks, bytes: WQEBB_BYTES, wqe })
+    }
+
+    /// The WQE in the slot of a ticket at or behind the next one, if its header and its last line have come and all of
+    /// its payload is inline; the payload is not there yet. Nothing of the next slot has been taken.
+    pub(crate) fn peek_slot(&mut self, ticket: u64) -> Option<Posted> {
+        let watch = self.watch.as_mut()?;
+        let (bytes, counter) = (watch.peek(ticket)?, ticket as u16);
+        let wqe = Wqe::parse_stream(watch.stream(bytes)).map_err(of_parse);
+        let wqe = wqe.and_then(|wqe| check_place(&wqe, counter, &self.qp).map(|()| wqe)).ok()?;
+        let first = wqe.pieces(watch.stream(bytes)).next();
+        let inline = matches!(first, Some(Piece::Inline(data)) if data.len() == wqe.bytes as usize);
+        let (source, wqe) = (Source::Slot, Ok(wqe));
+        inline.then_some(Posted { source, counter, blocks: 0, bytes, wqe })
     }
 
     /// Copies a WQE that was taken from the ring before, and is not complete, once more. It may

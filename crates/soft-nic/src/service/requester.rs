@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::copy::Copiers;
 use crate::counters::Live;
 use crate::link::port::Port;
 use crate::objects::qp::Qp;
@@ -31,6 +32,8 @@ pub(crate) struct StepContext<'a> {
     pub(crate) scratch: &'a mut Scratch,
     /// WQEs that one copy is carried out for, besides the first.
     pub(crate) coalesced: &'a mut Vec<Posted>,
+    /// What the engine has of the copy threads, on a NIC with such.
+    pub(crate) copiers: Option<&'a mut Copiers>,
     pub(crate) counters: &'a Live,
     pub(crate) tally: Tally,
     /// The packet link, on a NIC that has one.

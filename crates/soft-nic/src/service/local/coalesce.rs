@@ -4,7 +4,7 @@
 //! one before ended, at both ends. One long copy stores past the cache and runs faster than several
 //! short ones. Nothing else changes: every WQE is copied out and checked by itself, and completes by
 //! itself. WQEs are coalesced only where both ranges are allowed as a whole, so that none of them
-//! can be refused for its keys or bounds.
+//! can be refused for its keys or bounds, and lie apart, so that none reads what one before it wrote.
 
 use crate::queue::sq::{Posted, Scratch, SendQueue, Source};
 use bellpush_wire::Iova;
@@ -24,7 +24,7 @@ const LONG_BYTES: u32 = 16 << 10;
 /// Takes along what continues `first`, whose WQE lies in the scratch buffer.
 ///
 /// The WQEs behind it go to `coalesced`, and both `first` and its copy then speak of the bytes of all.
-/// `allowed` says whether a range may be gathered from and written to.
+/// `allowed` says whether a range may be gathered from and written to, and whether the two lie apart.
 pub(crate) fn collect(
     sq: &SendQueue,
     first: &mut Posted,
@@ -63,7 +63,7 @@ pub(crate) fn collect(
 }
 
 /// The only entry and the target of a WRITE without immediate that came by the ring.
-fn plain(posted: &Posted, bytes: &[u8]) -> Option<(Sge, Remote)> {
+pub(super) fn plain(posted: &Posted, bytes: &[u8]) -> Option<(Sge, Remote)> {
     let wqe: &Wqe = posted.wqe.as_ref().ok()?;
     if posted.source != Source::Ring
         || wqe.opcode != Opcode::RdmaWrite
@@ -78,6 +78,6 @@ fn plain(posted: &Posted, bytes: &[u8]) -> Option<(Sge, Remote)> {
     }
 }
 
-fn after(at: Iova, bytes: u32) -> Option<Iova> {
+pub(super) fn after(at: Iova, bytes: u32) -> Option<Iova> {
     at.0.checked_add(bytes.into()).map(Iova)
 }

@@ -10,6 +10,7 @@ use crate::queue::sq::{Posted, SendQueue, Source};
 use crate::service::local::coalesce;
 use crate::service::local::execute::{self, Message};
 use crate::service::local::responder::Refusal;
+use crate::service::local::spread;
 use crate::service::outstanding::check_local;
 use crate::service::payload::Domain;
 use crate::service::requester::{StepContext, VISIT_BYTES, VISIT_WQES, Visit};
@@ -26,10 +27,12 @@ pub(crate) struct Local {
 }
 
 #[derive(Default)]
-struct Sending {
+pub(super) struct Sending {
     retry: Retry,
     /// Bytes since there was nothing to do.
-    moved: u64,
+    pub(super) moved: u64,
+    /// A run broke off: the next WQE goes by itself, and tells why if it must.
+    pub(super) broke_off: bool,
 }
 
 /// The message at the head of the queue, as it is tried again.
@@ -88,19 +91,35 @@ impl Sending {
     ) -> Visit {
         let domain = Domain::of(&sq.qp, local);
         let limit = cx.tally.bytes + VISIT_BYTES;
+        let between = spread::Between { domain, peer, remote };
         for _ in 0..VISIT_WQES {
+            // Also when the peer's engine moved this queue pair to ERR meanwhile.
+            if QueuePair::state(&*sq.qp) != QpState::Rts || cx.tally.bytes >= limit {
+                break;
+            }
+            let spreads = !self.broke_off && spread::is_possible(cx);
+            if spreads && sq.has_slots_in_a_row() && self.spread(sq, cx, between, 0) {
+                continue;
+            }
             // 1. Take: copied out before anything of it is believed.
             let Some(mut posted) = sq.fetch(cx.scratch) else {
                 self.moved = 0;
                 return Visit::Idle;
             };
+            if spreads
+                && let Some(known) = spread::suits(sq, &posted, cx.scratch)
+                && self.spread(sq, cx, between, known)
+            {
+                continue;
+            }
             // A capture shows each WQE's message.
             if self.moved >= coalesce::COALESCE_FROM_BYTES && cx.inproc_capture.is_none() {
                 coalesce::collect(sq, &mut posted, cx.scratch, cx.coalesced, |sge, to| {
-                    let (n, write) = (sge.bytes, Right::RemoteWrite);
+                    let (n, gather, write) = (sge.bytes, Right::Gather, Right::RemoteWrite);
+                    let from = local.resolve(sq.qp.pd, sge.lkey.0, sge.addr, n, gather);
+                    let to = remote.resolve(peer.pd, to.rkey.0, to.addr, n, write);
                     peer.permits(write)
-                        && domain.check(std::iter::once(sge), Right::Gather).is_ok()
-                        && remote.resolve(peer.pd, to.rkey.0, to.addr, n, write).is_ok()
+                        && matches!((from, to), (Ok(from), Ok(to)) if !from.meets(to, n as usize))
                 });
             }
             // 2. Check and carry out.
@@ -135,10 +154,6 @@ impl Sending {
                 *cx.coalesced = coalesced; // with its room
             }
             cx.coalesced.clear();
-            // Also when the peer's engine moved this queue pair to ERR meanwhile.
-            if QueuePair::state(&*sq.qp) != QpState::Rts || cx.tally.bytes >= limit {
-                break;
-            }
         }
         Visit::More
     }
@@ -174,7 +189,7 @@ impl Sending {
         Ok(retry.not_before)
     }
 
-    fn finish(
+    pub(super) fn finish(
         &mut self,
         sq: &mut SendQueue,
         cx: &mut StepContext<'_>,
@@ -182,6 +197,7 @@ impl Sending {
         failed: Option<(Syndrome, Vendor)>,
     ) {
         self.retry = Retry::default();
+        self.broke_off = false;
         sq.consume(posted);
         let qpn = sq.qp.qpn;
         let wqe = match (failed, &posted.wqe) {

@@ -1,0 +1,309 @@
+//! Runs: consecutive WRITEs that continue each other at the peer, whose bytes several threads copy.
+//!
+//! Nothing is seen of it but the time. The engine that owns the queue pair takes WQEs in order and checks them as if
+//! it carried them out, and completes them in order, each when all bytes up to its own have been copied. What is not
+//! part of the run (an atomic, a SEND, a READ, a WRITE elsewhere or to the same place) is looked at when all of it is
+//! complete. Within a run bytes arrive in any order; it contains no two WRITEs to one place, nor one of which another
+//! reads what it writes, nor a short one, which may be a flag that stands for the data before it.
+
+use std::ops::Range;
+
+use crate::copy::piece::{Ends, Outcome, PAYLOAD_AT, Piece};
+use crate::copy::{Run, Taken, pause};
+use crate::objects::mr::{Regions, Right};
+use crate::objects::qp::Qp;
+use crate::queue::sq::{Posted, Scratch, SendQueue, Source};
+use crate::queue::uar::Rung;
+use crate::service::local::coalesce::{after, plain};
+use crate::service::local::requester::Sending;
+use crate::service::local::responder::answers;
+use crate::service::payload::Domain;
+use crate::service::requester::{StepContext, VISIT_BYTES, VISIT_WQES};
+use bellpush_mem::Dma;
+use bellpush_nic::{QpState, QueuePair};
+use bellpush_wire::Iova;
+use bellpush_wire::wqe::{Opcode, Piece as Part, WQEBB_BYTES};
+
+/// A shorter WRITE waits for all before it: it may be a flag.
+const SHORT_BYTES: u32 = 512;
+/// Bytes of a piece: it takes a thread longer to copy these than to be told of them. A longer piece is a better share
+/// of a long run, and too long a one leaves the others idle at its end.
+const PIECE_BYTES: Range<u32> = 8 << 10..32 << 10;
+/// Pieces for each thread, if enough is known to be posted.
+const SHARES: u64 = 4;
+/// What is posted, or was moved without a pause, from which on a thread is woken: in the time that it takes to wake, an
+/// engine copies as much.
+const WAKE_BYTES: u64 = 128 << 10;
+
+/// Whose bytes go where: the queue pair and its regions, and the peer and its own.
+#[derive(Clone, Copy)]
+pub(super) struct Between<'a> {
+    pub(super) domain: Domain<'a>,
+    pub(super) peer: &'a Qp,
+    pub(super) remote: &'a Regions,
+}
+
+/// Whether there are threads for it. A capture shows each WQE's message.
+#[inline]
+pub(super) fn is_possible(cx: &StepContext<'_>) -> bool {
+    cx.copiers.is_some() && cx.inproc_capture.is_none()
+}
+
+/// Whether a WQE of the ring, which lies in the scratch buffer, begins a run that is worth it: it is long itself, or the
+/// one behind it continues it. Says how much is known to be posted, if all WQEs are of its length.
+#[inline]
+pub(super) fn suits(sq: &SendQueue, posted: &Posted, scratch: &Scratch) -> Option<u64> {
+    let wqe = posted.wqe.as_ref().ok()?;
+    if posted.source != Source::Ring || wqe.opcode != Opcode::RdmaWrite || wqe.bytes < SHORT_BYTES {
+        return None;
+    }
+    let known = (sq.producer() - sq.position()).saturating_mul(wqe.bytes.into());
+    if known <= PIECE_BYTES.start.into() {
+        return None;
+    }
+    let continues = || {
+        let mut block = [0; WQEBB_BYTES];
+        let (_, to) = plain(posted, scratch)?;
+        let next = sq.peek(sq.position() + u64::from(posted.blocks), &mut block)?;
+        let (_, next_to) = plain(&next, &block)?;
+        Some(next_to.rkey == to.rkey && Some(next_to.addr) == after(to.addr, wqe.bytes))
+    };
+    (wqe.bytes > PIECE_BYTES.start || continues() == Some(true)).then_some(known)
+}
+
+/// Where a run has come to.
+#[derive(Clone)]
+struct Stretch<'a> {
+    between: Between<'a>,
+    lkey: Option<u32>,
+    rkey: u32,
+    /// Where the next WRITE must go.
+    next: Iova,
+    /// Addresses of the memory at both ends, and those in them that the run uses so far.
+    bases: [u64; 2],
+    used: [Range<u64>; 2],
+}
+
+/// A WQE that is part of a run.
+struct Next {
+    posted: Posted,
+    /// Byte of the region, or ticket.
+    from: u64,
+    to: u64,
+    bytes: u32,
+}
+
+impl Sending {
+    /// Carries out a run, as far as it goes and a visit lasts, when the next WQE begins one; says whether any of it is
+    /// complete. `known` bytes are posted, or 0.
+    pub(super) fn spread(
+        &mut self,
+        sq: &mut SendQueue,
+        cx: &mut StepContext<'_>,
+        between: Between<'_>,
+        known: u64,
+    ) -> bool {
+        let Some(copiers) = cx.copiers.take() else { return false };
+        let mut done = 0;
+        let threads = copiers.awake();
+        if threads > 0
+            && let Some((ends, stretch)) = begin(sq, between)
+        {
+            let share = (known / (SHARES * (1 + threads))).min(PIECE_BYTES.end.into()) as u32;
+            let share = share.max(PIECE_BYTES.start);
+            done = self.carry(sq, cx, Run::begin(copiers, ends), stretch, (threads, share));
+        }
+        if threads < copiers.count() && known.max(self.moved) >= WAKE_BYTES {
+            copiers.wake_one();
+        }
+        copiers.pass_panic_on();
+        cx.copiers = Some(copiers);
+        done > 0
+    }
+
+    /// Ends when all that was handed out is copied, whatever comes in between: the run's drop sees to it.
+    fn carry(
+        &mut self,
+        sq: &mut SendQueue,
+        cx: &mut StepContext<'_>,
+        mut run: Run<'_>,
+        mut stretch: Stretch<'_>,
+        (threads, share): (u64, u32),
+    ) -> usize {
+        let mut done = 0;
+        let mut left = VISIT_BYTES * (1 + threads);
+        let mut most = (VISIT_WQES * (1 + threads as u32)) as usize;
+        if let Some((slots, _)) = sq.slots() {
+            most = most.min(slots.slots as usize - 1);
+        }
+        let mut position = sq.slots().map_or(sq.position(), |(_, ticket)| ticket);
+        // The newest piece, which is copied here unless more comes.
+        let mut open: Option<Piece> = None;
+        // Pieces that are copied, all those before them too.
+        let (mut copied, mut looks) = (0, 0);
+        loop {
+            let mut took = false;
+            while left > 0 && run.taken().len() + done < most {
+                let Some(next) = stretch.take(sq, position) else { break };
+                position += u64::from(next.posted.blocks.max(1));
+                left = left.saturating_sub(next.bytes.into());
+                extend(&mut run, &mut open, &next, share);
+                // Its last byte lies in the newest piece.
+                let last = run.count;
+                run.taken().push_back(Taken { posted: next.posted, last });
+                took = true;
+            }
+            if let Some(piece) = open.take() {
+                run.copy(piece);
+            }
+            // Complete what has been copied up to its end.
+            while let Some(outcome) = run.oldest() {
+                if outcome != Outcome::Done {
+                    self.broke_off = true;
+                    return done;
+                }
+                copied += 1;
+                while run.taken().front().is_some_and(|taken| taken.last < copied) {
+                    let taken = run.taken().pop_front().expect("there is one");
+                    self.finish(sq, cx, &taken.posted, None);
+                    done += 1;
+                    if QueuePair::state(&*sq.qp) != QpState::Rts {
+                        return done;
+                    }
+                }
+            }
+            if run.taken().is_empty() {
+                return done;
+            }
+            if took || run.help() {
+                continue;
+            }
+            pause(&mut looks);
+            // More may have been posted. A ringer that keeps no record is heard in the next step.
+            if sq.slots().is_none() {
+                sq.ring(Rung::default());
+            }
+        }
+    }
+}
+
+/// The memory and the place of a run that the next WQE begins.
+fn begin<'a>(sq: &mut SendQueue, between: Between<'a>) -> Option<(Ends, Stretch<'a>)> {
+    let ticket = sq.slots().map(|(_, ticket)| ticket);
+    let mut block = [0; WQEBB_BYTES];
+    let first = match ticket {
+        Some(ticket) => sq.peek_slot(ticket)?,
+        None => sq.peek(sq.position(), &mut block)?,
+    };
+    let wqe = first.wqe.as_ref().ok()?;
+    let remote = wqe.remote?;
+    let to = between.remote.memory(remote.rkey.0)?;
+    let to_base = near(&**to)?;
+    let (lkey, ends, from_base, used) = match sq.slots() {
+        Some((window, _)) => {
+            let base = window.window.addr();
+            let all = base..base + u64::from(window.slot_bytes) * u64::from(window.slots);
+            (None, Ends::Slots { window: window.clone(), to: to.clone() }, base, all)
+        }
+        None => {
+            let Some(Part::Data(sge)) = wqe.pieces(&block).next() else { return None };
+            let from = between.domain.regions.memory(sge.lkey.0)?;
+            let base = near(&**from)?;
+            let ends = Ends::Memory { from: from.clone(), to: to.clone() };
+            (Some(sge.lkey.0), ends, base, 0..0)
+        }
+    };
+    let (rkey, next) = (remote.rkey.0, remote.addr);
+    let (bases, used) = ([from_base, to_base], [used, 0..0]);
+    let stretch = Stretch { between, lkey, rkey, next, bases, used };
+    if let Some(ticket) = ticket {
+        // As a look at the ring has found there.
+        let mut look = stretch.clone();
+        look.take(sq, ticket)?;
+        look.take(sq, ticket + 1)?;
+    }
+    Some((ends, stretch))
+}
+
+/// Address of memory that any thread copies as well as the engine does: the host's own.
+fn near(memory: &dyn Dma) -> Option<u64> {
+    memory.as_host().filter(|view| !view.mem().is_device()).map(|view| view.addr())
+}
+
+impl Stretch<'_> {
+    /// The WQE at a position, or in the slot of a ticket, if it is part of the run; it is checked then.
+    fn take(&mut self, sq: &mut SendQueue, position: u64) -> Option<Next> {
+        let Between { domain, peer, remote } = self.between;
+        let mut block = [0; WQEBB_BYTES];
+        let posted = match self.lkey {
+            Some(_) => sq.peek(position, &mut block)?,
+            None => sq.peek_slot(position)?,
+        };
+        let wqe = posted.wqe.as_ref().ok()?;
+        let (bytes, to) = (wqe.bytes, wqe.remote?);
+        if wqe.opcode != Opcode::RdmaWrite
+            || bytes < SHORT_BYTES
+            || (to.rkey.0, to.addr) != (self.rkey, self.next)
+            || !peer.permits(Right::RemoteWrite)
+            || !answers(peer, sq.qp.in_process())
+        {
+            return None;
+        }
+        let next = after(to.addr, bytes)?;
+        let at = remote.resolve(peer.pd, self.rkey, to.addr, bytes, Right::RemoteWrite).ok()?;
+        let from = match self.lkey {
+            Some(lkey) => {
+                let mut pieces = wqe.pieces(&block);
+                let (Some(Part::Data(sge)), None) = (pieces.next(), pieces.next()) else {
+                    return None;
+                };
+                let (pd, right) = (domain.user.pd, Right::Gather);
+                let from = domain.regions.resolve(pd, lkey, sge.addr, bytes, right).ok()?;
+                (sge.lkey.0 == lkey).then_some(from.offset as u64)?
+            }
+            None => {
+                let all = PAYLOAD_AT + bytes as usize;
+                (wqe.payload == (PAYLOAD_AT as u32 - 4..all as u32)).then_some(position)?
+            }
+        };
+        let starts = [from, at.offset as u64];
+        let mut used = self.used.clone();
+        for (i, used) in used.iter_mut().enumerate().skip(usize::from(self.lkey.is_none())) {
+            let start = self.bases[i] + starts[i];
+            let end = start + u64::from(bytes);
+            let all = if used.is_empty() { start..end } else { used.clone() };
+            *used = all.start.min(start)..all.end.max(end);
+        }
+        // What one of the run reads, none of it writes.
+        if used[0].start < used[1].end && used[1].start < used[0].end {
+            return None;
+        }
+        (self.used, self.next) = (used, next);
+        Some(Next { posted, from, to: starts[1], bytes })
+    }
+}
+
+/// Adds a WQE's bytes to the newest piece; hands that out when it is long enough and more comes.
+fn extend(run: &mut Run<'_>, open: &mut Option<Piece>, next: &Next, share: u32) {
+    let slot = next.posted.source == Source::Slot;
+    let each = if slot { next.bytes } else { 0 };
+    let mut done = 0;
+    while done < next.bytes {
+        let from = if slot { next.from } else { next.from + u64::from(done) };
+        let fits = |piece: &Piece| {
+            let length = if slot { u64::from(piece.bytes / each) } else { piece.bytes.into() };
+            piece.bytes < share && piece.each == each && piece.from + length == from
+        };
+        if !open.as_ref().is_some_and(fits)
+            && let Some(piece) = open.take()
+        {
+            run.add(piece);
+        }
+        let to = next.to + u64::from(done);
+        let piece = open.get_or_insert(Piece { from, to, bytes: 0, each });
+        // A slot is copied by one thread.
+        let part = if slot { next.bytes } else { (next.bytes - done).min(share - piece.bytes) };
+        piece.bytes += part;
+        done += part;
+    }
+}
