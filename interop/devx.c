@@ -115,6 +115,7 @@ struct qp {
 	uint64_t *reg;
 	uint32_t number, posted, index;
 	int silent; /* keeps no doorbell record */
+	uint8_t syndrome; /* of the CQE that was waited for, if it is an error */
 };
 
 static struct qp make_qp_on(struct mlx5dv_devx_uar *uar, struct cq *cq, uint32_t uidx, int service)
@@ -208,7 +209,8 @@ static void ring(struct qp *qp)
 	__atomic_store_n(qp->reg, htobe64(bell), __ATOMIC_RELEASE);
 }
 
-/* Waits for the CQE of the WQE before `index`; its opcode. */
+/* Waits for the CQE of the WQE before `index`; its opcode. A collapsed CQ's entry is written again and again: the
+ * opcode is of the CQE whose counter was seen only if one load brings both. */
 static int wait_for(struct qp *qp, uint32_t uidx)
 {
 	struct cq *cq = qp->cq;
@@ -217,8 +219,10 @@ static int wait_for(struct qp *qp, uint32_t uidx)
 	for (;;) {
 		uint32_t slot = cq->collapsed ? 0 : cq->taken & (DEPTH - 1);
 		uint8_t *cqe = cq->ring.at + slot * 64;
-		uint8_t own = __atomic_load_n(cqe + 63, __ATOMIC_ACQUIRE);
-		uint16_t counter = be16toh(*(uint16_t *)(cqe + 60));
+		/* Acquire: what the CQE reports, and its other fields, are read behind its tail. */
+		uint32_t tail = be32toh(__atomic_load_n((uint32_t *)(cqe + 60), __ATOMIC_ACQUIRE));
+		uint8_t own = tail;
+		uint16_t counter = tail >> 16;
 		int fresh = cq->collapsed
 			? own != 0xff && own >> 4 != 0xf && counter == (uint16_t)(qp->index - 1)
 			: own >> 4 != 0xf && (own & 1) == (cq->taken >> DEPTH_LOG & 1);
@@ -226,6 +230,7 @@ static int wait_for(struct qp *qp, uint32_t uidx)
 			uint32_t srqn_uidx = be32toh(*(uint32_t *)(cqe + 32)) & 0xffffff;
 			MUST(srqn_uidx == uidx, "CQE of user index %u, not %u", srqn_uidx, uidx);
 			MUST(counter == (uint16_t)(qp->index - 1), "CQE of WQE %u", counter);
+			qp->syndrome = cqe[55];
 			if (!cq->collapsed) {
 				cq->taken++;
 				*(uint32_t *)cq->dbr.at = htobe32(cq->taken & 0xffffff);
@@ -315,7 +320,7 @@ static void refusals(struct cq *cq, struct qp *qp)
 	puts("refusals");
 }
 
-static void keys(struct qp *a, struct area *from, struct area *to)
+static void keys(struct qp *a, struct area *from, struct area *to, int lossy)
 {
 	uint8_t in[0x110] = { 0 }, out[16] = { 0 };
 	uint32_t key[2];
@@ -345,10 +350,12 @@ static void keys(struct qp *a, struct area *from, struct area *to)
 	MUST(wait_for(a, 1) == 0, "WRITE with keys of umems");
 	MUST(!memcmp(from->at, to->at, DATA), "bytes of a WRITE with keys of umems");
 	MUST(!mlx5dv_devx_obj_destroy(obj[1]), "DESTROY_MKEY");
-	/* The key is gone: remote access error. */
+	/* The key is gone: remote access error. A responder that said so is in ERR and says nothing more: if the link
+	 * lost its NAK, the requester's retries run out (InfiniBand vol. 1, 9.9.3). */
 	post_write(a, from->at, key[0], to->at, key[1], 64);
 	ring(a);
 	MUST(wait_for(a, 1) == 13, "WRITE with a key that is gone");
+	MUST(a->syndrome == 0x13 || (lossy && a->syndrome == 0x15), "key that is gone: syndrome %#x", a->syndrome);
 	MUST(!mlx5dv_devx_obj_destroy(obj[0]), "DESTROY_MKEY");
 	puts("mkeys");
 }
@@ -650,7 +657,7 @@ int main(int argc, char **argv)
 	puts("initiator");
 
 	target();
-	keys(&a, &from, &to);
+	keys(&a, &from, &to, argc > 1 && !strcmp(argv[1], "lossy"));
 	state_is(&a, 6, b.number);
 	uint8_t out[16] = { 0 };
 	MUST(!move(&a, 0x50a, 0, out), "2RST_QP");

@@ -321,8 +321,11 @@ const DEVX: &str = "caps\nconnected\nwrites\natomics\nsignals\nregisters\nrefusa
 fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {
     let _alone = alone();
     let Some(program) = compiled("devx") else { return };
-    for options in [&[][..], &["--link", "loss=2%,seed=7"]] {
-        let ended = Running::start(options, &[program.to_str().unwrap()]).end();
+    let program = program.to_str().unwrap();
+    for (options, command) in
+        [(&[][..], &[program][..]), (&["--link", "loss=2%,seed=7"], &[program, "lossy"])]
+    {
+        let ended = Running::start(options, command).end();
         assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);
         assert!(ended.text.contains(DEVX), "{options:?}: {}", ended.text);
     }
