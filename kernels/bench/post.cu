@@ -108,7 +108,6 @@ BP_DEV void deferred_by_lanes(const bp_post_args& a) {
   });
 }
 
-#if defined(BP_HAS_LANES)
 // Every lane of full warps calls with a message of its own.
 template <class P, at A = at::argument>
 BP_DEV void by_lanes(const bp_post_args& a) {
@@ -129,7 +128,6 @@ BP_DEV void batches(const bp_post_args& a) {
     return bp::put_batch<P>(ep, scope, batch, list, bp::none, nullptr);
   });
 }
-#endif
 
 }  // namespace
 
@@ -165,13 +163,11 @@ BP_KERNEL(bp_post_deferred_warp, bp_post_args) { deferred<own, warp>(args); }
 BP_KERNEL(bp_post_deferred_shared, bp_post_args) { deferred_by_lanes<shared>(args); }
 
 // Indented until the verbs are there: build.rs takes every line that begins with BP_KERNEL for an entry point.
-#if defined(BP_HAS_LANES)
-  BP_KERNEL(bp_post_lanes_shared, bp_post_args) { by_lanes<shared>(args); }
-  BP_KERNEL(bp_post_lanes_shared_copied, bp_post_args) { by_lanes<shared, at::copied>(args); }
-  BP_KERNEL(bp_post_lanes_inband, bp_post_args) { by_lanes<shared_inband>(args); }
-  BP_KERNEL(bp_post_batch_thread, bp_post_args) { batches<own, thread>(args); }
-  BP_KERNEL(bp_post_batch_warp, bp_post_args) { batches<own, warp>(args); }
-  BP_KERNEL(bp_post_batch_warp_copied, bp_post_args) { batches<own, warp, at::copied>(args); }
-  BP_KERNEL(bp_post_batch_shared_thread, bp_post_args) { batches<shared, thread>(args); }
-  BP_KERNEL(bp_post_batch_shared_warp, bp_post_args) { batches<shared, warp>(args); }
-#endif
+BP_KERNEL(bp_post_lanes_shared, bp_post_args) { by_lanes<shared>(args); }
+BP_KERNEL(bp_post_lanes_shared_copied, bp_post_args) { by_lanes<shared, at::copied>(args); }
+BP_KERNEL(bp_post_lanes_inband, bp_post_args) { by_lanes<shared_inband>(args); }
+BP_KERNEL(bp_post_batch_thread, bp_post_args) { batches<own, thread>(args); }
+BP_KERNEL(bp_post_batch_warp, bp_post_args) { batches<own, warp>(args); }
+BP_KERNEL(bp_post_batch_warp_copied, bp_post_args) { batches<own, warp, at::copied>(args); }
+BP_KERNEL(bp_post_batch_shared_thread, bp_post_args) { batches<shared, thread>(args); }
+BP_KERNEL(bp_post_batch_shared_warp, bp_post_args) { batches<shared, warp>(args); }

@@ -73,6 +73,13 @@ BP_DEV uint64_t block_broadcast_u64(uint64_t v, uint32_t root_tid) {
   return word;
 }
 
+// Memory of the block for a verb that all its threads call together.
+constexpr uint32_t block_scratch_bytes = 192;
+BP_DEV unsigned char* block_scratch() {
+  __shared__ __align__(16) unsigned char bytes[block_scratch_bytes];
+  return bytes;
+}
+
 // In every spin. The hardware's scheduler needs no hint.
 BP_DEV void yield_() {}
 // In a loop that may have nothing to do for long.
@@ -167,6 +174,9 @@ BP_DEV uint32_t bits_set(uint32_t v) { return static_cast<uint32_t>(__builtin_po
 BP_DEV uint64_t block_broadcast_u64(uint64_t v, uint32_t root_tid) {
   return bp_host::broadcast(v, root_tid);
 }
+
+constexpr uint32_t block_scratch_bytes = BP_HOST_SCRATCH_BYTES;
+BP_DEV unsigned char* block_scratch() { return bp_host_current()->block->scratch; }
 
 // In every spin: lets other lanes run.
 BP_DEV void yield_() { bp_host_yield(); }

@@ -202,7 +202,7 @@ pub const CASES: &[Case] = &[
     case("stores of a WQE and a ring, no fence", "bp_post_floor_thread_none", Ggh, Put, ONE, THREAD),
 ];
 
-/// Rows of the verbs for lanes and batches, where the kernels have them.
+/// Rows of the verbs for lanes and batches.
 #[rustfmt::skip] // a table
 pub const BY_LANES: &[Case] = &[
     case("exclusive put_batch of 32 thread", "bp_post_batch_thread", Ggh, Put, BATCHES,

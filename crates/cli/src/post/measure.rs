@@ -77,11 +77,6 @@ impl Bench {
         Ok(Self { gpu, stream, kernels, numa, runs, timeout, floors: Vec::new() })
     }
 
-    /// Whether the kernels have a row's.
-    pub fn has(&self, case: &Case) -> bool {
-        self.kernels.kernel(case.kernel).is_ok()
-    }
-
     /// Measures a row, and its floor if no row before it had the same.
     pub fn line(&mut self, case: &Case) -> Result<Line, CliError> {
         let (size, row) = self.measure(case)?;

@@ -39,10 +39,13 @@ struct alignas(64) bp_host_warp {
   struct bp_host_slot slots[2][32];
 };
 
+#define BP_HOST_SCRATCH_BYTES 192
+
 struct alignas(64) bp_host_block {
   struct bp_host_barrier barrier;
   uint64_t broadcast[2];
   unsigned char* shared;
+  alignas(16) unsigned char scratch[BP_HOST_SCRATCH_BYTES];
 };
 
 struct bp_host_grid {

@@ -3,7 +3,7 @@
 #ifndef BELLPUSH_IMPL_MANY_CUH
 #define BELLPUSH_IMPL_MANY_CUH
 
-#include <bellpush/impl/slots.cuh>
+#include <bellpush/impl/pipeline.cuh>
 
 namespace bp {
 
