@@ -6,7 +6,7 @@
 // those are what it may have overtaken. Other blocks store to the host all the while, so that the queues on the way are
 // deep.
 //
-//   nvcc -std=c++17 -O3 -arch=sm_90 -Ikernels -o order_observer tests/cuda/order_observer.cu
+//   nvcc -std=c++17 -O3 -arch=sm_90 -Ikernels/include -o order_observer tests/cuda/order_observer.cu
 //   timeout 60 ./order_observer [seconds a case, 5; at most 10]
 //
 // Two cases have the fence that the placement asks for (system scope): nothing may be seen too early. Their two
@@ -36,7 +36,8 @@
     }                                                                                     \
   } while (0)
 
-constexpr uint32_t ring_log = 10, ring = 1u << ring_log, message = 16, slot_bytes = 64;
+constexpr uint32_t ring_log = 10, ring = 1u << ring_log, slot_bytes = 64;
+constexpr uint32_t message = 32;  // more than what a put sends inline
 constexpr uint32_t sharers = 2, lanes = 2, callers = sharers * lanes;  // of a queue pair: blocks, and threads of each
 constexpr uint32_t each = (ring - 1) / callers, total = each * callers;  // messages of a caller, and of a queue pair
 constexpr uint32_t first_qpn = 0x123, local_key = 0x55, window_key = 0x66, remote_key = 0x77;

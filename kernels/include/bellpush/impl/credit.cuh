@@ -395,14 +395,17 @@ template <class P>
 BP_DEV_COLD bp_status_code wait_for_room(bp_qp qp, uint32_t n, uint64_t limit, uint64_t next) {
   // The WQEs that fill the ring may be waiting for a doorbell that their caller deferred.
   ring_pending<P>(qp);
-  if constexpr (!P::shared) return wait_done<P>(qp, next + n - limit);
-  for (deadline wait;;) {
-    next = ld_relaxed_gpu(&state_of(qp)->reserved);
-    if (next + n <= limit + poll_cq<P>(qp, next + n - limit)) return BP_OK;
-    if (bp_status_code e = error_of<P>(qp)) return e;
-    ring_for_others<P>(qp, wait);
-    if (wait.expired(qp.timeout_ns)) return BP_TIMEOUT;
-    yield_();
+  if constexpr (P::shared) {
+    for (deadline wait;;) {
+      next = ld_relaxed_gpu(&state_of(qp)->reserved);
+      if (next + n <= limit + poll_cq<P>(qp, next + n - limit)) return BP_OK;
+      if (bp_status_code e = error_of<P>(qp)) return e;
+      ring_for_others<P>(qp, wait);
+      if (wait.expired(qp.timeout_ns)) return BP_TIMEOUT;
+      yield_();
+    }
+  } else {
+    return wait_done<P>(qp, next + n - limit);
   }
 }
 
