@@ -12,7 +12,7 @@ use bellpush::wire::Iova;
 use bellpush::wire::cqe::{Cqe, Syndrome};
 use bellpush::wire::wqe::{Flags, Opcode, SendWr};
 
-use super::own::{completion, one, running};
+use super::own::{completion, one, running, told};
 use crate::queue_pairs::{Buf, attr, inband, inline, make_qp, pattern, stepped_engine};
 
 /// Blocks and threads: one lane, a partial warp, several warps, several blocks.
@@ -290,7 +290,7 @@ fn keys_that_are_remembered_are_forgotten_in_time() {
         assert_eq!(dst.get(0, 64), [turn * 2 + 1; 64]);
         nic.reregister(dst.mr, there(&dst.view)).unwrap();
     }
-    let seen = nic.counters();
+    let seen = told(&nic, 40);
     assert!(seen.offloaded >= 30, "{seen:?}");
     nic.deregister(dst.mr).unwrap();
     assert_eq!(write(0), Syndrome::RemoteAccess as u8);

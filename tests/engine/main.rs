@@ -35,7 +35,7 @@ mod own {
     use bellpush::nic::queue::HostQp;
     use bellpush::nic::slots::HostSlots;
     use bellpush::nic::soft::offload::Offload;
-    use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
+    use bellpush::nic::soft::{Counters, Engine, InProcess, SoftConfig, SoftNic};
     use bellpush::nic::{Access, LineFormat, Nic, NicError, QpAttr, QpState, QueuePair};
     use bellpush::transport::{Endpoint, Memory, MemoryPlace, Options};
     use bellpush::wire::Rkey;
@@ -295,6 +295,20 @@ mod own {
         }
     }
 
+    /// The counters when they tell of so many WQEs: an engine that runs tells what it did now and then, and the NIC's
+    /// thread looks now and then. A completion waits for neither.
+    pub fn told(nic: &SoftNic, wqes: u64) -> Counters {
+        let since = std::time::Instant::now();
+        loop {
+            let seen = nic.counters();
+            if seen.wqes == wqes {
+                return seen;
+            }
+            assert!(since.elapsed() < Duration::from_secs(20), "not {wqes} WQEs: {seen:?}");
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     fn nothing_is_lost_from_launch_to_launch_or_when_regions_come_and_go() {
         let nic = running(Duration::from_micros(200));
@@ -318,7 +332,7 @@ mod own {
                 nic.deregister(short_lived.mr).unwrap();
             }
         }
-        let seen = nic.counters();
+        let seen = told(&nic, 300);
         assert!(seen.offloaded > 250, "{seen:?}");
         // An error in between is the host's to say, and the engine's launches go on.
         let payload = inline(&[0; 8]);

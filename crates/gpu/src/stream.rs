@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use super::event::{Event, EventKind, poll};
+#[cfg(feature = "cuda")]
+use super::event::poll;
+use super::event::{Event, EventKind};
 use super::memory::DeviceKind;
 use super::module::Code;
 use super::{Backend, DeviceMem, Dims, Gpu, GpuError, Kernel, KernelArgs, Mapped, host};
