@@ -301,7 +301,8 @@ void deferred_posts_are_rung_for() {
 // A look finds all that is ready without a gap: over the ring's end, and where the word behind a WQE's first is seen
 // late, as it may be before the acquire.
 constexpr uint64_t scan_from = ((uint64_t)1 << 32) - 39;
-uint32_t scan_lengths[] = {1, 3, 1, 1, 16, 2, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 1, 1, 2, 1, 1, 1, 1, 3, 1, 1, 1, 2, 1, 5};
+uint32_t scan_lengths[] = {1, 3, 1, 1, 16, 2, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                           1, 4, 1, 1, 2,  1, 1, 1, 1, 3, 1, 1, 1, 2, 1, 5};
 
 struct scan_args {
   const bp_qp* qp;

@@ -92,8 +92,8 @@ BP_DEV uint64_t scan_ready(const bp_qp& qp, warp_scope, uint64_t end) {
 }
 
 // Takes the word `ring`, of which `word` was seen: what it was before, or, with `ring_held`, that all below `end` is
-// rung or the queue pair has ended. Whoever has the word gives it back after one look and one doorbell, so waiting for it is short; the bound is for
-// a caller that does not run.
+// rung or the queue pair has ended. Whoever has the word gives it back after one look and one doorbell, so waiting for
+// it is short; the bound is for a caller that does not run.
 template <class P>
 BP_DEV uint64_t take_ring(const bp_qp& qp, uint64_t word, uint64_t end) {
   bp_qp_state* st = state_of(qp);

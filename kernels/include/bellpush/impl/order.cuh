@@ -139,8 +139,12 @@ BP_DEV word_pair ld_relaxed_gpu_pair(const uint64_t* p) {
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.first), "=l"(v.second) : "l"(p) : "memory");
   return v;
 }
-BP_DEV void st_weak(uint64_t* p, uint64_t v) { asm volatile("st.weak.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
-BP_DEV void st_weak(uint32_t* p, uint32_t v) { asm volatile("st.weak.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+BP_DEV void st_weak(uint64_t* p, uint64_t v) {
+  asm volatile("st.weak.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+BP_DEV void st_weak(uint32_t* p, uint32_t v) {
+  asm volatile("st.weak.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
 BP_DEV void st_weak_pair(uint64_t* p, uint64_t first, uint64_t second) {
   asm volatile("st.weak.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
 }
