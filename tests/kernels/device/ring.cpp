@@ -1,5 +1,6 @@
 // Ready words, and who rings.
 #include <atomic>
+#include <string>
 #include <vector>
 
 #include <bellpush/impl/order.cuh>
@@ -34,14 +35,26 @@ uint32_t seen_load(const uint32_t* p) {
 }
 uint64_t seen_load(const uint64_t* p) { return ld_relaxed_gpu(p); }
 
+// What a ringer does: an acquire, a doorbell.
+std::string steps;
+std::vector<uint32_t> acquired_at;  // words seen by then
+void seen_acquire() {
+  steps += 'a';
+  acquired_at.push_back(words_seen);
+}
+
 void (*at_doorbell)(uint64_t bell);
-void seen_doorbell(uint64_t*, uint64_t v) { at_doorbell(v); }
+void seen_doorbell(uint64_t*, uint64_t v) {
+  steps += 'd';
+  at_doorbell(v);
+}
 
 }  // namespace bp
 
 #define st_relaxed_gpu seen_store
 #define ld_relaxed_gpu seen_load
 #define fence_before_doorbell seen_fence
+#define fence_acquire_gpu seen_acquire
 #define st_mmio seen_doorbell
 #include <bellpush/bellpush.cuh>
 
@@ -186,8 +199,13 @@ void a_gaps_caller_rings_for_those_behind_it() {
   q.ring(b, 2);
   CHECK(q.bells == 0 && q.is_at(0, bp::ring_left));
   q.make_ready(a);
+  bp::steps.clear();
+  bp::words_seen = 0;
+  bp::acquired_at = {};
   q.ring(a);
   CHECK(q.bells == 1 && q.rung == 3 && q.is_at(3));
+  // What was left, before the look; what was seen, before the doorbell.
+  CHECK(bp::steps == "aad" && bp::acquired_at[0] == 0 && bp::acquired_at[1] == bp::words_seen);
 }
 
 // Of two gaps, the first one's caller leaves the mark to the second's.
@@ -301,8 +319,8 @@ void deferred_posts_are_rung_for() {
 // A look finds all that is ready without a gap: over the ring's end, and where the word behind a WQE's first is seen
 // late, as it may be before the acquire.
 constexpr uint64_t scan_from = ((uint64_t)1 << 32) - 39;
-uint32_t scan_lengths[] = {1, 3, 1, 1, 16, 2, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-                           1, 4, 1, 1, 2,  1, 1, 1, 1, 3, 1, 1, 1, 2, 1, 5};
+uint32_t scan_lengths[] = {1, 3, 1, 1, 16, 2, 4, 1, 1, 1, 4, 1, 1, 1, 1, 1,
+                           1, 1, 1, 1, 2,  1, 1, 1, 1, 3, 1, 1, 1, 2, 1, 5};
 
 struct scan_args {
   const bp_qp* qp;
