@@ -128,7 +128,7 @@ BP_DEV_COLD void ring_and_look(bp_qp qp, Scope scope, uint64_t word, uint64_t en
   const uint64_t from = rung_of(word);
   // Acquire before the look: the ready words that were left to us, by those who had `ring` before. After it: the
   // payload and WQEs of the callers whose words were seen, before the doorbell. Each of those has fenced at the NIC's
-  // scope before its word (mark_ready), so nothing of theirs is on its way any more.
+  // scope before its word (mark_shared), so nothing of theirs is on its way any more.
   fence_acquire_gpu();
   const uint64_t to = scan_ready(qp, scope, from);
   fence_acquire_gpu();

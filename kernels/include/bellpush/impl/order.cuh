@@ -18,9 +18,9 @@
 // several stores, the code is therefore a fence and relaxed stores.
 //
 // PTX ISA, "Memory Consistency Model": causality order is cumulative. A thread that observes another thread's flag
-// (acquire, gpu scope) and then fences at system scope orders the other thread's earlier stores too, before its own
-// later ones, for every observer in the system. On shared queue pairs this covers all WQEs but the ringer's own;
-// tests/cuda/order_observer.cu counts violations on a GPU.
+// (acquire, gpu scope) orders the stores that the other one fenced before the flag before its own later ones, for
+// every observer in that fence's scope. On shared queue pairs each poster therefore fences at the NIC's scope before
+// its ready word, and whoever rings for it acquires; tests/cuda/order_observer.cu counts violations on a GPU.
 #ifndef BELLPUSH_ORDER_CUH
 #define BELLPUSH_ORDER_CUH
 
