@@ -22,6 +22,14 @@ BP_CALL put_inline(const bp_op_args& a, Scope scope, uint64_t remote, void* loca
 BP_CALL put_signal(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
   return bp::put_signal<P>(a.ep, scope, remote, local, a.bytes, a.signal_offset, a.value, a.flags);
 }
+BP_CALL put_batch(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
+  if (a.value >> 32 != 0) return BP_INVALID;
+  return bp::put_strided<P>(a.ep, scope, (uint32_t)a.value, remote, a.remote_stride, local, a.local_stride, a.bytes,
+                            a.flags);
+}
+BP_CALL put_lanes(const bp_op_args& a, Scope lanes, uint64_t remote, void* local) {
+  return bp::put<P>(a.ep, lanes, remote, local, a.bytes + bp::lane() * a.compare, a.flags);
+}
 BP_CALL get(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
   return bp::get<P>(a.ep, scope, local, remote, a.bytes, a.flags);
 }
@@ -35,12 +43,14 @@ BP_CALL quiet(const bp_op_args& a, Scope scope) { return bp::quiet<P>(a.ep, scop
 
 template <class P, class Scope>
 BP_DEV bp_status_code call(const bp_op_args& a, Scope scope, uint64_t call_index) {
-  const uint64_t remote = a.remote_offset + call_index * a.remote_stride;
-  void* local = a.local ? reinterpret_cast<void*>(a.local + call_index * a.local_stride) : nullptr;
+  const uint64_t row = call_index * (a.op == BP_VERB_PUT_BATCH ? a.value : 1);
+  const uint64_t remote = a.remote_offset + row * a.remote_stride;
+  void* local = a.local ? reinterpret_cast<void*>(a.local + row * a.local_stride) : nullptr;
   switch (a.op) {
     case BP_VERB_PUT: return put<P>(a, scope, remote, local);
     case BP_VERB_PUT_INLINE: return put_inline<P>(a, scope, remote, local);
     case BP_VERB_PUT_SIGNAL: return put_signal<P>(a, scope, remote, local);
+    case BP_VERB_PUT_BATCH: return put_batch<P>(a, scope, remote, local);
     case BP_VERB_GET: return get<P>(a, scope, remote, local);
     case BP_VERB_FETCH_ADD: return fetch_add<P>(a, scope, remote, local);
     case BP_VERB_COMPARE_SWAP: return compare_swap<P>(a, scope, remote, local);
@@ -64,15 +74,46 @@ BP_DEV void run(const bp_op_args& a, Scope scope, uint64_t caller) {
   if (scope.rank() == 0) reinterpret_cast<uint32_t*>(a.status)[caller] = first;
 }
 
+BP_DEV uint64_t global_thread() { return (uint64_t)bp::bid() * bp::block_threads() + bp::tid(); }
+
+// The lanes of a warp stay together, whatever status one of them gets.
+template <class P>
+BP_DEV void run_lanes(const bp_op_args& a) {
+  const uint64_t thread = global_thread();
+  bp_status_code first = BP_OK;
+  if constexpr (P::line_v == bp::line::d60s4) {
+    first = BP_INVALID;  // four lanes write a line
+  } else {
+    const bp::lanes_scope lanes{(a.value >> bp::lane() & 1) != 0};
+    for (uint32_t n = 0; n < a.count; n++) {
+      const uint64_t row = thread * a.count + n;
+      void* local = reinterpret_cast<void*>(a.local + row * a.local_stride);
+      const bp_status_code s = put_lanes<P>(a, lanes, a.remote_offset + row * a.remote_stride, local);
+      if (first == BP_OK) first = s;
+    }
+    if (a.quiet_after) {
+      const bp_status_code s = quiet<P>(a, bp::warp_scope{});
+      if (first == BP_OK) first = s;
+    }
+  }
+  reinterpret_cast<uint32_t*>(a.status)[thread] = first;
+}
+
 template <class P>
 BP_DEV void run_block(const bp_op_args& a) {
-  run<P>(a, bp::block_scope{}, bp::bid());
+  if (a.op == BP_VERB_PUT_LANES) {
+    run_lanes<P>(a);
+  } else {
+    run<P>(a, bp::block_scope{}, bp::bid());
+  }
 }
 
 template <class P>
 BP_DEV void run_any(const bp_op_args& a) {
-  const uint64_t thread = (uint64_t)bp::bid() * bp::block_threads() + bp::tid();
-  if (a.scope == BP_SCOPE_BLOCK) {
+  const uint64_t thread = global_thread();
+  if (a.op == BP_VERB_PUT_LANES) {
+    run_lanes<P>(a);
+  } else if (a.scope == BP_SCOPE_BLOCK) {
     run<P>(a, bp::block_scope{}, bp::bid());
   } else if (a.scope == BP_SCOPE_WARP) {
     run<P>(a, bp::warp_scope{}, thread / 32);

@@ -17,6 +17,7 @@ mod model;
 mod placement;
 mod verbs;
 mod verbs_faults;
+mod verbs_many;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "cpu";

@@ -1,27 +1,24 @@
 //! Model of how posters that share a queue ring its doorbell (`kernels/include/bellpush/impl/doorbell.cuh`): loom tries
 //! every interleaving and every value that a load may see under the C++ memory model.
 //!
-//! 1. *reserve*: take tickets by an atomic add, and wait until those one lap before are complete;
-//!    write the WQE.
-//! 2. *ready*: store the WQE's end in the ready words of all its tickets, in that of the first one
-//!    last (release).
-//! 3. *ring*: full fence; try the lock; who gets it scans ready words forward from `rung`,
-//!    publishes the producer index, unlocks, fences again, and looks once more whether the next
-//!    WQE is ready; if so it tries the lock again. Who finds the lock held leaves.
+//! 1. *reserve*: look at the word `ring`, take tickets by an atomic add, and wait until those one lap before are
+//!    complete; write the WQE.
+//! 2. *ready*: store the WQE's end in the ready words of its further tickets; fence (release); store it in that of the
+//!    first one.
+//! 3. *ring*: atomic or of the bit *held* into `ring`; before the fence of 2 where the look said that nobody else is
+//!    about. Who gets the word and finds in it exactly its own WQE publishes that. Else it fences (acquire), looks at
+//!    the ready words from there on once, fences again, publishes, and stores the word anew (release), with *left* if
+//!    there is a gap before its own WQE, or if there was the mark and not all tickets are rung.
+//!    Who finds the word held polls it until its WQE is published or the word is free.
 //!
-//! Nobody waits for the lock, so a poster may leave with its WQE unpublished; the holder must then
-//! see it. That is the store-buffering pattern: the poster stores *ready* and loads *lock*, the
-//! holder stores *lock* and loads *ready*. With a full fence between store and load on both sides,
-//! at least one load sees the other's store; without either fence, or without the second look, a
-//! doorbell is lost, and the negative controls below show that the model would notice.
+//! A poster that finds a gap leaves, and the gap's poster must see what it left. It takes the word after it, because it
+//! is ready only then, or it was in the word before it. The release of the one store and the acquire of the other order
+//! the ready word before the look. The negative controls below take each part away, and show that the model notices.
 //!
-//! A holder that has come round often enough marks its last round in the lock, fences, scans, and
-//! leaves without a second look. Whoever finds the mark stays until the lock has another holder. The
-//! same pattern: the mark is stored, *ready* loaded. One that has looked too often changes the mark and
-//! leaves; a holder that finds it changed comes round anew.
+//! A poster may also *defer*, which leaves out 3, and *ring* later for all that is there.
 //!
 //! The NIC has done what it was told of as soon as it was told. So tickets come round, and what a
-//! poster stores late may meet the words of the next lap.
+//! poster stores late may meet the words of the next lap. It takes the later of two indices.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -36,48 +33,71 @@ const RING: usize = 4;
 /// The protocol's parts, each of which a negative control takes away.
 #[derive(Clone, Copy)]
 struct Parts {
-    ready_is_release: bool,
     poster_fence: bool,
-    holder_fence: bool,
-    second_look: bool,
     /// The words behind a WQE's first come before it.
     first_word_last: bool,
-    last_round_fence: bool,
-    last_round_keeps_posters: bool,
-    changed_mark_is_heeded: bool,
+    acquire_before_look: bool,
+    acquire_after_look: bool,
+    release_of_word: bool,
+    /// Who finds a gap says so.
+    gap_is_marked: bool,
+    /// Who finds the mark looks, also where `ring` is at its own WQE.
+    mark_is_heeded: bool,
+    /// Who cannot ring for all leaves the mark there.
+    mark_is_kept: bool,
+    /// A call that rings for what was deferred marks a gap as well.
+    ring_marks: bool,
 }
 
 const WHOLE: Parts = Parts {
-    ready_is_release: true,
     poster_fence: true,
-    holder_fence: true,
-    second_look: true,
     first_word_last: true,
-    last_round_fence: true,
-    last_round_keeps_posters: true,
-    changed_mark_is_heeded: true,
+    acquire_before_look: true,
+    acquire_after_look: true,
+    release_of_word: true,
+    gap_is_marked: true,
+    mark_is_heeded: true,
+    mark_is_kept: true,
+    ring_marks: true,
 };
 
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-const LAST: u32 = 2;
-const MORE: u32 = 3;
+const HELD: u64 = 1;
+const LEFT: u64 = 2;
+const SHIFT: u32 = 2;
+
+/// What a poster does.
+#[derive(Clone, Copy)]
+enum Act {
+    /// Posts a WQE of so many blocks.
+    Post(u64),
+    /// The same without ringing.
+    Defer(u64),
+    /// Takes tickets for two WQEs, and posts one after the other, as two callers would: polls of three threads are too
+    /// much for loom.
+    Two,
+    /// Rings for all that is ready.
+    Ring,
+}
+use Act::{Defer, Post, Ring, Two};
 
 /// What is posted by whom, on what.
 #[derive(Clone, Copy)]
 struct Case {
-    /// Blocks of the WQEs of each poster.
-    posters: &'static [&'static [u64]],
+    posters: &'static [&'static [Act]],
     /// Blocks of the ring, at most `RING`.
     ring: u64,
-    /// Rounds of a holder.
-    rounds: u32,
-    /// Looks at a holder's last round.
-    looks: u32,
 }
 
-const fn case(posters: &'static [&'static [u64]]) -> Case {
-    Case { posters, ring: RING as u64, rounds: 100, looks: 100 }
+const fn case(posters: &'static [&'static [Act]]) -> Case {
+    Case { posters, ring: RING as u64 }
+}
+
+/// One WQE's tickets.
+struct Taken {
+    start: u64,
+    end: u64,
+    /// All that was posted before is rung for, and nobody has come since.
+    alone: bool,
 }
 
 struct Queue {
@@ -86,9 +106,7 @@ struct Queue {
     reserved: AtomicU64,
     wqes: [UnsafeCell<u64>; RING],
     ready: [AtomicU32; RING],
-    lock: AtomicU32,
-    /// Guarded by `lock`.
-    rung: UnsafeCell<u64>,
+    ring: AtomicU64,
     /// Producer index as the NIC reads it.
     dbr: AtomicU64,
 }
@@ -100,9 +118,8 @@ impl Queue {
             case,
             reserved: AtomicU64::new(0),
             wqes: std::array::from_fn(|_| UnsafeCell::new(0)),
-            ready: std::array::from_fn(|_| AtomicU32::new(0)),
-            lock: AtomicU32::new(0),
-            rung: UnsafeCell::new(0),
+            ready: std::array::from_fn(|i| AtomicU32::new(i as u32)),
+            ring: AtomicU64::new(0),
             dbr: AtomicU64::new(0),
         }
     }
@@ -111,21 +128,37 @@ impl Queue {
         (ticket % self.case.ring) as usize
     }
 
-    /// Posts one WQE of `blocks` blocks and returns without waiting for anybody but the NIC.
-    fn post(&self, blocks: u64) {
+    fn act(&self, act: Act) {
+        match act {
+            Post(blocks) => self.post(self.reserve(blocks), true),
+            Defer(blocks) => self.post(self.reserve(blocks), false),
+            Two => {
+                let (first, second) = (self.reserve(1), self.reserve(1));
+                self.post(first, true);
+                self.post(second, true);
+            }
+            Ring => self.ring_pending(),
+        }
+    }
+
+    fn reserve(&self, blocks: u64) -> Taken {
+        let seen = self.ring.load(Ordering::Relaxed);
         let start = self.reserved.fetch_add(blocks, Ordering::Relaxed);
-        let end = start + blocks;
+        Taken { start, end: start + blocks, alone: seen == start << SHIFT }
+    }
+
+    /// Posts one WQE.
+    fn post(&self, Taken { start, end, alone }: Taken, rings: bool) {
         // Acquire: those who had the tickets one lap before, through the NIC.
         let has_room = || end <= self.dbr.load(Ordering::Acquire) + self.case.ring;
         while !has_room() {
-            self.ring(); // what the NIC waits for may be ready, and its poster not here yet
+            self.ring_pending(); // what the NIC waits for may be ready, and its poster not here yet
             if !has_room() {
                 thread::yield_now();
             }
         }
         // SAFETY: the tickets are ours alone until the ready word is stored; loom checks that.
         self.wqes[self.slot(start)].with_mut(|wqe| unsafe { *wqe = end });
-        let order = if self.parts.ready_is_release { Ordering::Release } else { Ordering::Relaxed };
         let mark_others = || {
             for ticket in start + 1..end {
                 self.ready[self.slot(ticket)].store(end as u32, Ordering::Relaxed);
@@ -134,101 +167,102 @@ impl Queue {
         if self.parts.first_word_last {
             mark_others();
         }
-        self.ready[self.slot(start)].store(end as u32, order);
+        let asked = (rings && alone).then(|| self.ask());
+        if self.parts.poster_fence {
+            // Orders the WQE and the other words before the first one, for whoever rings and for the next lap.
+            fence(Ordering::Release);
+        }
+        self.ready[self.slot(start)].store(end as u32, Ordering::Relaxed);
         if !self.parts.first_word_last {
             mark_others();
         }
-        if self.parts.poster_fence {
-            // Orders the ready store before the lock load, against the holder's fence.
-            fence(Ordering::SeqCst);
+        if rings {
+            self.ring_own(asked.unwrap_or_else(|| self.ask()), start, end);
         }
-        self.ring();
     }
 
-    /// Takes the lock, unless its holder will ring for us too.
-    fn take_lock(&self) -> bool {
-        for look in 1.. {
-            let Err(found) =
-                self.lock.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            else {
-                return true;
-            };
-            if found != LAST || !self.parts.last_round_keeps_posters {
-                return false;
-            }
-            let change = || {
-                self.lock.compare_exchange(LAST, MORE, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            };
-            if look >= self.case.looks && change() {
-                return false;
+    fn ask(&self) -> u64 {
+        self.ring.fetch_or(HELD, Ordering::Relaxed)
+    }
+
+    /// Rings for the poster's own WQE, and for others'.
+    fn ring_own(&self, word: u64, start: u64, end: u64) {
+        let heeded = if self.parts.mark_is_heeded { word } else { word & !LEFT };
+        if heeded == start << SHIFT {
+            self.give_back(start, end, false);
+        } else if word & HELD == 0 || word >> SHIFT < end {
+            self.look(word, end, self.parts.gap_is_marked);
+        }
+    }
+
+    /// Rings for all that is ready.
+    fn ring_pending(&self) {
+        let end = self.reserved.load(Ordering::Relaxed);
+        if self.ring.load(Ordering::Relaxed) >> SHIFT < end {
+            self.look(self.ask(), end, self.parts.ring_marks);
+        }
+    }
+
+    /// Takes the word, or finds that all below `end` is rung.
+    fn take(&self, mut word: u64, end: u64) -> Option<u64> {
+        while word & HELD != 0 {
+            if word >> SHIFT >= end {
+                return None;
             }
             thread::yield_now();
+            // Not a load first, as on a GPU: one here may see an old value again and again.
+            word = self.ask();
         }
-        unreachable!()
+        Some(word)
     }
 
-    fn ring(&self) {
-        let mut round = 0;
-        while self.take_lock() {
-            round += 1;
-            let is_last = round == self.case.rounds;
-            if is_last {
-                self.lock.store(LAST, Ordering::Relaxed);
-                if self.parts.last_round_fence {
-                    // Orders the mark before the scan, against the posters' fences.
-                    fence(Ordering::SeqCst);
-                }
-            }
-            // SAFETY: we hold the lock; loom checks that nobody else is here.
-            let rung = self.rung.with_mut(|rung| unsafe {
-                *rung = self.scan(*rung);
-                *rung
-            });
-            if is_last {
-                fence(Ordering::Release);
-                let unlocked =
-                    self.lock.compare_exchange(LAST, FREE, Ordering::Acquire, Ordering::Relaxed);
-                if unlocked.is_ok() {
-                    return;
-                }
-                self.lock.store(FREE, Ordering::Release);
-                if !self.parts.changed_mark_is_heeded {
-                    return;
-                }
-                round = 0;
-                continue;
-            }
-            self.lock.store(FREE, Ordering::Release);
-            if self.parts.holder_fence {
-                // Orders the unlock before the second look, against the posters' fences.
-                fence(Ordering::SeqCst);
-            }
-            if !self.parts.second_look || self.ready_at(rung).is_none() {
-                return;
-            }
+    /// Takes the word, and publishes the WQEs that are ready.
+    fn look(&self, word: u64, end: u64, marks: bool) {
+        let Some(word) = self.take(word, end) else { return };
+        let from = word >> SHIFT;
+        if self.parts.acquire_before_look {
+            // The ready words that were left to us.
+            fence(Ordering::Acquire);
         }
+        let mut to = from;
+        while let Some(end) = self.ready_at(to) {
+            to = end;
+        }
+        if self.parts.acquire_after_look {
+            // The WQEs whose words were seen.
+            fence(Ordering::Acquire);
+        }
+        let mut at = from;
+        while at < to {
+            // SAFETY: the ready word says that the WQE is whole; loom checks that.
+            at = self.wqes[self.slot(at)].with(|wqe| unsafe { *wqe });
+        }
+        assert_eq!(at, to, "half a WQE");
+        let has_gap = marks && to < end;
+        let keeps = || {
+            word & LEFT != 0
+                && self.parts.mark_is_kept
+                && to < self.reserved.load(Ordering::Relaxed)
+        };
+        self.give_back(from, to, has_gap || keeps());
     }
 
-    /// Publishes the WQEs that are ready from `rung` on; returns the new producer index.
-    fn scan(&self, mut rung: u64) -> u64 {
-        let before = rung;
-        while let Some(end) = self.ready_at(rung) {
-            // SAFETY: the ready word, loaded with acquire, says that the WQE is whole.
-            self.wqes[self.slot(rung)].with(|wqe| assert_eq!(unsafe { *wqe }, end));
-            rung = end;
-        }
-        if rung != before {
-            // Only the holder stores here, so that the producer index never goes back.
-            assert_eq!(self.dbr.load(Ordering::Relaxed), before, "producer index went back");
+    /// Publishes what is below `to`, and gives the word back.
+    fn give_back(&self, from: u64, to: u64, left: bool) {
+        if to != from {
             // The WQEs before the producer index, for the NIC.
-            self.dbr.store(rung, Ordering::Release);
+            let before = self.dbr.fetch_max(to, Ordering::Release);
+            assert_eq!(before, from, "two ring at once");
         }
-        rung
+        // This doorbell before the next holder's, and our ready word before that one's look.
+        let order = if self.parts.release_of_word { Ordering::Release } else { Ordering::Relaxed };
+        // An exchange, because loom would let a plain store come before other callers' atomics that it follows.
+        self.ring.swap(to << SHIFT | if left { LEFT } else { 0 }, order);
     }
 
     fn ready_at(&self, start: u64) -> Option<u64> {
-        let word = self.ready[self.slot(start)].load(Ordering::Acquire);
-        ready_end(word, start, self.case.ring as u32)
+        let word = self.ready[self.slot(start)].load(Ordering::Relaxed);
+        ready_end(word, start)
     }
 }
 
@@ -239,27 +273,27 @@ fn explore(parts: Parts, case: Case, preemptions: Option<usize>) {
     model.preemption_bound = preemptions;
     model.check(move || {
         let queue = Arc::new(Queue::new(parts, case));
-        let post_all = |queue: &Queue, wqes: &[u64]| wqes.iter().for_each(|&n| queue.post(n));
+        let act_all = |queue: &Queue, acts: &[Act]| acts.iter().for_each(|&act| queue.act(act));
         let (mine, others) = case.posters.split_last().unwrap();
         let others: Vec<_> = others
             .iter()
-            .map(|&wqes| {
+            .map(|&acts| {
                 let queue = queue.clone();
-                thread::spawn(move || post_all(&queue, wqes))
+                thread::spawn(move || act_all(&queue, acts))
             })
             .collect();
-        post_all(&queue, mine);
+        act_all(&queue, mine);
         others.into_iter().for_each(|other| other.join().unwrap());
         let reserved = queue.reserved.load(Ordering::Relaxed);
         assert_eq!(queue.dbr.load(Ordering::Relaxed), reserved, "doorbell lost");
     });
 }
 
-const ONE_EACH: Case = case(&[&[1], &[1]]);
+const ONE_EACH: Case = case(&[&[Post(1)], &[Post(1)]]);
+const THREE: Case = case(&[&[Two], &[Post(1)]]);
 /// The second WQE of one block has the ticket of the first one's second block, one lap on.
-const LAPS: Case = Case { ring: 2, ..case(&[&[1, 1], &[2]]) };
-const SHORT_HOLDS: Case = Case { rounds: 1, ..ONE_EACH };
-const SHORT_LOOKS: Case = Case { looks: 1, ..SHORT_HOLDS };
+const LAPS: Case = Case { ring: 2, ..case(&[&[Post(1), Defer(1), Ring], &[Post(2)]]) };
+const DEFERRED: Case = case(&[&[Post(1)], &[Defer(1), Ring]]);
 
 /// What the model says when it fails, or nothing.
 fn complaint(parts: Parts, case: Case) -> Option<String> {
@@ -269,6 +303,19 @@ fn complaint(parts: Parts, case: Case) -> Option<String> {
     Some(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())
 }
 
+#[track_caller]
+fn loses_a_doorbell(parts: Parts, case: Case) {
+    let complaint = complaint(parts, case).expect("loom finds it");
+    assert!(complaint.contains("doorbell lost"), "{complaint}");
+}
+
+/// Somebody reads a WQE that is still being written.
+#[track_caller]
+fn rings_too_early(parts: Parts, case: Case) {
+    let complaint = complaint(parts, case).expect("loom finds it");
+    assert!(complaint.contains("Causality violation"), "{complaint}");
+}
+
 #[test]
 fn two_posters_lose_no_doorbell() {
     explore(WHOLE, ONE_EACH, None);
@@ -276,88 +323,74 @@ fn two_posters_lose_no_doorbell() {
 
 #[test]
 fn two_posters_of_two_wqes_lose_no_doorbell() {
-    explore(WHOLE, case(&[&[1, 1], &[1, 1]]), Some(3));
+    explore(WHOLE, case(&[&[Post(1), Post(1)], &[Post(1), Post(1)]]), Some(3));
 }
 
 #[test]
 fn posters_of_wqes_of_two_blocks_lose_no_doorbell() {
-    explore(WHOLE, case(&[&[2], &[2]]), None);
+    explore(WHOLE, case(&[&[Post(2)], &[Post(2)]]), None);
 }
 
 #[test]
-fn three_posters_lose_no_doorbell() {
-    explore(WHOLE, case(&[&[1], &[1], &[1]]), Some(3));
+fn posters_of_three_and_four_wqes_lose_no_doorbell() {
+    explore(WHOLE, THREE, None);
+    explore(WHOLE, case(&[&[Two], &[Two]]), Some(3));
 }
 
 #[test]
 fn posters_that_come_round_the_ring_lose_no_doorbell() {
     explore(WHOLE, LAPS, Some(3));
+    explore(WHOLE, Case { ring: 2, ..case(&[&[Post(1), Post(1)], &[Post(2)]]) }, Some(3));
 }
 
 #[test]
-fn holders_of_few_rounds_lose_no_doorbell() {
-    explore(WHOLE, SHORT_HOLDS, Some(4));
-    explore(WHOLE, Case { rounds: 2, ..case(&[&[1, 1], &[1]]) }, Some(3));
+fn deferred_doorbells_are_not_lost() {
+    explore(WHOLE, DEFERRED, None);
+    explore(WHOLE, case(&[&[Post(1), Post(1)], &[Defer(1), Ring]]), Some(3));
+    explore(WHOLE, case(&[&[Post(1)], &[Defer(1), Post(1)]]), Some(3));
 }
 
 #[test]
-fn posters_that_do_not_wait_for_a_last_round_lose_no_doorbell() {
-    explore(WHOLE, SHORT_LOOKS, Some(4));
-    explore(WHOLE, Case { posters: &[&[1], &[1], &[1]], ..SHORT_LOOKS }, Some(3));
+fn without_the_posters_fence_a_half_written_wqe_is_rung_for() {
+    rings_too_early(Parts { poster_fence: false, ..WHOLE }, ONE_EACH);
 }
 
 #[test]
-fn without_the_posters_fence_a_doorbell_is_lost() {
-    let complaint = complaint(Parts { poster_fence: false, ..WHOLE }, ONE_EACH);
-    let complaint = complaint.expect("loom finds it");
-    assert!(complaint.contains("doorbell lost"), "{complaint}");
-}
-
-#[test]
-fn without_the_holders_fence_a_doorbell_is_lost() {
-    let complaint = complaint(Parts { holder_fence: false, ..WHOLE }, ONE_EACH);
-    let complaint = complaint.expect("loom finds it");
-    assert!(complaint.contains("doorbell lost"), "{complaint}");
-}
-
-#[test]
-fn without_the_second_look_a_doorbell_is_lost() {
-    let complaint = complaint(Parts { second_look: false, ..WHOLE }, ONE_EACH);
-    let complaint = complaint.expect("loom finds it");
-    assert!(complaint.contains("doorbell lost"), "{complaint}");
-}
-
-#[test]
-fn without_release_a_half_written_wqe_is_published() {
-    let complaint = complaint(Parts { ready_is_release: false, ..WHOLE }, ONE_EACH);
-    let complaint = complaint.expect("loom finds it");
-    assert!(!complaint.contains("doorbell lost"), "{complaint}");
+fn without_an_acquire_behind_the_look_a_half_written_wqe_is_rung_for() {
+    rings_too_early(Parts { acquire_after_look: false, ..WHOLE }, ONE_EACH);
 }
 
 #[test]
 fn a_word_that_is_stored_after_the_first_one_takes_a_later_doorbell_away() {
-    let complaint = complaint(Parts { first_word_last: false, ..WHOLE }, LAPS);
-    let complaint = complaint.expect("loom finds it");
-    assert!(complaint.contains("doorbell lost"), "{complaint}");
+    loses_a_doorbell(Parts { first_word_last: false, ..WHOLE }, LAPS);
 }
 
 #[test]
-fn without_the_last_rounds_fence_a_doorbell_is_lost() {
-    let complaint = complaint(Parts { last_round_fence: false, ..WHOLE }, SHORT_HOLDS);
-    let complaint = complaint.expect("loom finds it");
-    assert!(complaint.contains("doorbell lost"), "{complaint}");
+fn without_an_acquire_before_the_look_a_doorbell_is_lost() {
+    loses_a_doorbell(Parts { acquire_before_look: false, ..WHOLE }, ONE_EACH);
 }
 
 #[test]
-fn a_poster_that_leaves_in_a_last_round_loses_its_doorbell() {
-    let complaint = complaint(Parts { last_round_keeps_posters: false, ..WHOLE }, SHORT_HOLDS);
-    let complaint = complaint.expect("loom finds it");
-    assert!(complaint.contains("doorbell lost"), "{complaint}");
+fn without_the_release_of_the_word_a_doorbell_is_lost() {
+    loses_a_doorbell(Parts { release_of_word: false, ..WHOLE }, ONE_EACH);
 }
 
 #[test]
-fn a_holder_that_does_not_heed_a_changed_mark_loses_a_doorbell() {
-    let complaint = complaint(Parts { changed_mark_is_heeded: false, ..WHOLE }, SHORT_LOOKS);
-    let complaint = complaint.expect("loom finds it");
-    assert!(complaint.contains("doorbell lost"), "{complaint}");
+fn without_the_mark_of_a_gap_a_doorbell_is_lost() {
+    loses_a_doorbell(Parts { gap_is_marked: false, ..WHOLE }, ONE_EACH);
+}
+
+#[test]
+fn who_does_not_heed_the_mark_loses_a_doorbell() {
+    loses_a_doorbell(Parts { mark_is_heeded: false, ..WHOLE }, ONE_EACH);
+}
+
+#[test]
+fn who_does_not_leave_the_mark_there_loses_a_doorbell() {
+    loses_a_doorbell(Parts { mark_is_kept: false, ..WHOLE }, THREE);
+}
+
+#[test]
+fn a_call_that_rings_and_does_not_mark_a_gap_loses_a_doorbell() {
+    loses_a_doorbell(Parts { ring_marks: false, ..WHOLE }, DEFERRED);
 }

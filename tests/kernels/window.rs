@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::credit::{
-    CreditError, Ledger, MAX_OUTSTANDING, Window, extend_u16, extend_u32, ready_end,
+    CreditError, Ledger, MAX_OUTSTANDING, MAX_WQE_BLOCKS, Window, extend_u16, extend_u32, ready_end,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -69,13 +69,15 @@ proptest! {
 
     #[test]
     fn a_ready_word_of_this_lap_is_read_and_one_of_an_earlier_lap_is_not(
-        start in first_ticket(), blocks in 1u32..=64, age in 0u64..(1 << 32) - (1 << 16),
+        start in first_ticket(), blocks in 1..=MAX_WQE_BLOCKS, age in 0u64..(1 << 32) - (1 << 16),
+        ring_log in 6u32..=15,
     ) {
-        let ring = 1 << 15;
         let end = start + u64::from(blocks);
-        prop_assert_eq!(ready_end(end as u32, start, ring), Some(end));
+        prop_assert_eq!(ready_end(end as u32, start), Some(end));
         // What an earlier WQE left here ended at or before this start.
-        prop_assert_eq!(ready_end((start - age.min(start)) as u32, start, ring), None);
+        prop_assert_eq!(ready_end((start - age.min(start)) as u32, start), None);
+        // What the host put here: the block's number.
+        prop_assert_eq!(ready_end((start % (1 << ring_log)) as u32, start), None);
     }
 
     #[test]
@@ -168,11 +170,11 @@ fn shapes_outside_the_arithmetic_are_refused() {
     assert_eq!(ledger.reserve(3), Err(CreditError::Tickets { tickets: 3, slots: 2 }));
 }
 
-/// Why `ready_end` says that words must be refreshed: the limit is real.
+/// Why a fresh ring does not hold zeros.
 #[test]
-fn the_zero_of_a_fresh_ring_looks_ready_just_before_the_32_bit_wrap() {
-    assert_eq!(ready_end(0, (1 << 32) - 4096, 4095), None);
-    assert_eq!(ready_end(0, (1 << 32) - 1, 4096), Some(1 << 32));
+fn a_zero_looks_ready_just_before_the_32_bit_wrap() {
+    assert_eq!(ready_end(0, (1 << 32) - 17), None);
+    assert_eq!(ready_end(0, (1 << 32) - 1), Some(1 << 32));
 }
 
 // ---- Several senders, one window, one NIC -----------------------------------------------------

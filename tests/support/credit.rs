@@ -40,15 +40,17 @@ pub const fn extend_u32(word: u32, not_before: u64) -> u64 {
     not_before + word.wrapping_sub(not_before as u32) as u64
 }
 
+/// The most blocks of a WQE: its control segment counts at most 63 units, four to a block.
+pub const MAX_WQE_BLOCKS: u32 = 16;
+
 /// End of the WQE that starts at `start`, if its ready word says that it is whole.
 ///
-/// A ready word holds the low 32 bits of the WQE's end. A whole WQE ends within one ring after its
-/// start; a word left from an earlier lap ends at or before it. The zero of a fresh ring is such a
-/// word for every start up to `2^32 - ring`, and a word that no WQE starts at for as many tickets
-/// must be refreshed before then.
-pub const fn ready_end(word: u32, start: u64, ring: u32) -> Option<u64> {
+/// A ready word holds the low 32 bits of the WQE's end, at most [`MAX_WQE_BLOCKS`] after its start; a word left from an
+/// earlier lap ends at or before the start. A fresh ring holds each block's own number, which is a whole number of laps
+/// away from each ticket of that block. A ring has more blocks than a WQE, so that none of them takes it for ready.
+pub const fn ready_end(word: u32, start: u64) -> Option<u64> {
     let blocks = word.wrapping_sub(start as u32);
-    if blocks == 0 || blocks > ring { None } else { Some(start + blocks as u64) }
+    if blocks == 0 || blocks > MAX_WQE_BLOCKS { None } else { Some(start + blocks as u64) }
 }
 
 /// Part of a message, as large as a slot at most.

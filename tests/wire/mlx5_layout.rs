@@ -348,6 +348,8 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["BP_VERB_QUIET"], Verb::Quiet as u64),
         claim(&["BP_VERB_TEST"], Verb::Test as u64),
         claim(&["BP_VERB_WAIT_SIGNAL"], Verb::WaitSignal as u64),
+        claim(&["BP_VERB_PUT_LANES"], Verb::PutLanes as u64),
+        claim(&["BP_VERB_PUT_BATCH"], Verb::PutBatch as u64),
         claim(&["BP_SCOPE_THREAD"], Scope::Thread as u64),
         claim(&["BP_SCOPE_WARP"], Scope::Warp as u64),
         claim(&["BP_SCOPE_BLOCK"], Scope::Block as u64),

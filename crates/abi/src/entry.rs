@@ -27,6 +27,10 @@ pub enum Verb {
     Test = 7,
     /// `bp::wait_signal`.
     WaitSignal = 8,
+    /// `bp::put` of `lanes_scope`: every thread is a caller.
+    PutLanes = 9,
+    /// `bp::put_strided`.
+    PutBatch = 10,
 }
 
 /// `enum bp_scope`: the group of threads that makes one call.
@@ -65,9 +69,10 @@ pub struct OpArgs {
     pub local_stride: u64,
     /// Bytes of each call.
     pub bytes: u64,
-    /// Operand of atomics and signals; ticket of `Test`.
+    /// Operand of atomics and signals; ticket of `Test`; bits of a warp's active lanes of `PutLanes`; messages of each
+    /// call of `PutBatch`.
     pub value: u64,
-    /// Compare operand.
+    /// Compare operand; bytes that each lane of `PutLanes` puts more than the lane before it.
     pub compare: u64,
     /// Offset of the signal word in the peer's region.
     pub signal_offset: u64,

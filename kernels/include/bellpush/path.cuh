@@ -122,9 +122,9 @@ constexpr bool is_block_scope = false;
 template <>
 inline constexpr bool is_block_scope<block_scope> = true;
 
-// The lanes of a warp, each with a message of its own: one reservation, one fence and one doorbell for all of them. All
-// lanes of the warp call the verb together, with the same flags; each has its own arguments, ticket and status. A lane
-// that is not `active` posts nothing and gets BP_OK.
+// The lanes of a warp, each with a message of its own: one reservation, one fence and one doorbell for all of them, as
+// far as half the window (the ring) takes them. All lanes of the warp call the verb together, with the same flags; each
+// has its own arguments, ticket and status. A lane that is not `active` posts nothing and gets BP_OK.
 struct lanes_scope {
   bool active = true;
 };

@@ -86,8 +86,8 @@ BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t re
 
 // As put(), of a message for each lane of the warp. A lane whose message is refused, or takes more than one WQE of one
 // block (28 bytes inline) or one slot, gets BP_INVALID and posts nothing; the others' are posted. Unless `unsignalled`,
-// the last message asks for a CQE, which completes all of them. A window of fewer slots than there are messages is
-// refused with BP_INVALID.
+// the last message asks for a CQE, which completes all of them. Where more lanes have messages than half the window
+// (the ring) takes, they go in turns; BP_TIMEOUT then says of each lane by itself that its message was not posted.
 template <class P>
 BP_DEV bp_status_code put(const bp_endpoint& ep, lanes_scope lanes, uint64_t remote_offset, const void* src,
                           uint64_t bytes, uint32_t flags = none, uint64_t* end = nullptr) {

@@ -59,6 +59,13 @@ void call() {
   CHECK(bp::put<P>(ep, one, 0, local, 8) == BP_INVALID);
   CHECK(bp::put_inline<P>(ep, one, 0, local, 8) == BP_INVALID);
   CHECK(bp::put_signal<P>(ep, one, 0, local, 8, 8, 1) == BP_INVALID);
+  const bp::message list[] = {{0, local, 8}, {8, local, 8}};
+  CHECK(bp::put_vector<P>(ep, one, 2, list) == BP_INVALID);
+  CHECK(bp::put_strided<P>(ep, one, 2, 0, 8, local, 8, 8) == BP_INVALID);
+  CHECK(bp::put_strided<P>(ep, one, 2, 0, (uint64_t)1 << 40, local, 8, 8) == BP_INVALID);
+  if constexpr (P::line_v != bp::line::d60s4) {
+    CHECK(bp::put<P>(ep, bp::lanes_scope{}, 0, local, 8) == BP_INVALID);
+  }
   CHECK(bp::get<P>(ep, one, local, 0, 8) == BP_INVALID);
   CHECK(bp::fetch_add<P>(ep, one, 0, 1, local) == BP_INVALID);
   CHECK(bp::compare_swap<P>(ep, one, 0, 1, 2, local) == BP_INVALID);

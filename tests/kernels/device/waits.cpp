@@ -7,11 +7,27 @@ namespace bp {
 void (*before_error)();
 const uint32_t* error_word;
 
+// Whether an acquire has come since the last look at what the NIC brings.
+bool acquired;
+const void *done_word, *cqe_words;
+bool is_look(const void* p) {
+  return p == done_word || ((uintptr_t)p >= (uintptr_t)cqe_words && (uintptr_t)p < (uintptr_t)cqe_words + 256);
+}
+void seen_acquire() { acquired = true; }
+
 uint32_t seen_load(const uint32_t* p) {
   if (p == error_word) before_error();
   return ld_relaxed_gpu(p);
 }
-uint64_t seen_load(const uint64_t* p) { return ld_relaxed_gpu(p); }
+uint64_t seen_load(const uint64_t* p) {
+  if (is_look(p)) acquired = false;
+  return ld_relaxed_gpu(p);
+}
+uint64_t seen_look(const uint64_t* p) {
+  if (is_look(p)) acquired = false;
+  return ld_relaxed_sys(p);
+}
+uint32_t seen_look(const uint32_t* p) { return ld_relaxed_sys(p); }
 
 void (*at_reason)();
 const uint32_t* reason;
@@ -24,6 +40,8 @@ void seen_store(uint64_t* p, uint64_t v) { st_relaxed_sys(p, v); }
 }  // namespace bp
 
 #define ld_relaxed_gpu seen_load
+#define ld_relaxed_sys seen_look
+#define fence_acquire_sys seen_acquire
 #define st_relaxed_sys seen_store
 #include <bellpush/bellpush.cuh>
 
@@ -53,7 +71,8 @@ void what_is_complete_stays_so() {
   ep.qp.cq_log = 2;
   ep.qp.sq_log = 6;
   ep.qp.status = (uint64_t)&status;
-  state.reserved = state.signalled = state.rung = 2;
+  state.reserved = state.signalled = 2;
+  state.ring = 2 << bp::ring_shift;
   ready[0] = 1;
   ready[1] = 2;
   for (bp_cqe64& cqe : cqes) cqe.op_own = 0xf0;
@@ -75,7 +94,8 @@ void what_is_complete_stays_so() {
 // for. (Its part is the executor's yield.)
 void a_cqe_that_another_caller_has_is_waited_for() {
   state = {};
-  state.reserved = state.signalled = state.rung = 2;
+  state.reserved = state.signalled = 2;
+  state.ring = 2 << bp::ring_shift;
   state.cq_lock = 1;
   state.error = BP_DEAD;
   bp_host_current()->grid->hooks.yield = [](void*) {
@@ -85,6 +105,37 @@ void a_cqe_that_another_caller_has_is_waited_for() {
   };
   CHECK(bp::wait<shared>(ep, bp::thread_scope{}, 1) == BP_OK);
   CHECK(bp::wait<shared>(ep, bp::thread_scope{}, 2) == BP_DEAD);
+}
+
+// After a wait, what the NIC brought can be read: behind the last look there is an acquire, whoever took the CQE. An
+// exclusive queue pair has one only where something was fetched.
+template <class P>
+void brought_data_come_before_the_return(bool fetches) {
+  bp::done_word = &state.done;
+  bp::cqe_words = cqes;
+  ep.tag = P::tag_v;
+  const auto begin = [&] {
+    state = {};
+    state.reserved = state.signalled = state.rung = 1;
+    state.ring = 1 << bp::ring_shift;
+    state.fetched = fetches && !P::shared ? 1 : 0;
+    for (bp_cqe64& cqe : cqes) cqe.op_own = 0xf0;
+    cqes[0].op_own = 0;
+    bp::acquired = false;
+  };
+  const bool wanted = P::shared || fetches;
+  begin();
+  CHECK(bp::wait<P>(ep, bp::thread_scope{}, 1) == BP_OK);
+  CHECK(bp::acquired == wanted && state.fetched == 0);
+  bp::acquired = false;
+  CHECK(bp::wait<P>(ep, bp::thread_scope{}, 1) == BP_OK);
+  CHECK(bp::acquired == P::shared);
+  begin();
+  CHECK(bp::test<P>(ep, bp::thread_scope{}, 1) == BP_OK);
+  CHECK(bp::acquired == wanted && state.fetched == 0);
+  bp::acquired = false;
+  CHECK(bp::quiet<P>(ep, bp::thread_scope{}) == BP_OK);
+  CHECK(bp::acquired == P::shared);
 }
 
 int main() {
@@ -100,4 +151,8 @@ int main() {
   CHECK(wait_for(8) == BP_CQE_ERROR);
   what_is_complete_stays_so();
   a_cqe_that_another_caller_has_is_waited_for();
+  brought_data_come_before_the_return<shared>(true);
+  using exclusive = bp::path<bp::data::pull, bp::kick::kernel, bp::share::exclusive>;
+  brought_data_come_before_the_return<exclusive>(true);
+  brought_data_come_before_the_return<exclusive>(false);
 }

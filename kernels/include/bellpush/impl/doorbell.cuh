@@ -92,13 +92,13 @@ BP_DEV uint64_t scan_ready(const bp_qp& qp, warp_scope, uint64_t end) {
 }
 
 // Takes the word `ring`, of which `word` was seen: what it was before, or, with `ring_held`, that all below `end` is
-// rung. Whoever has the word gives it back after one look and one doorbell, so waiting for it is short; the bound is for
-// a caller that does not run.
+// rung or the queue pair has ended. Whoever has the word gives it back after one look and one doorbell, so waiting for
+// it is short; the bound is for a caller that does not run.
 template <class P>
 BP_DEV uint64_t take_ring(const bp_qp& qp, uint64_t word, uint64_t end) {
   bp_qp_state* st = state_of(qp);
   for (deadline patience; (word & ring_held) != 0;) {
-    if (end != 0 && rung_of(word) >= end) return word;
+    if (rung_of(word) >= end) return word;
     if (patience.expired(qp.timeout_ns)) {
       fail(qp, BP_TIMEOUT, 0, end);
       return word;
@@ -128,7 +128,7 @@ BP_DEV_COLD void ring_and_look(bp_qp qp, Scope scope, uint64_t word, uint64_t en
   const uint64_t from = rung_of(word);
   // Acquire before the look: the ready words that were left to us, by those who had `ring` before. After it: the
   // payload and WQEs of the callers whose words were seen, before the doorbell. Each of those has fenced at the NIC's
-  // scope before its word (mark_ready), so nothing of theirs is on its way any more.
+  // scope before its word (mark_shared), so nothing of theirs is on its way any more.
   fence_acquire_gpu();
   const uint64_t to = scan_ready(qp, scope, from);
   fence_acquire_gpu();
@@ -147,22 +147,22 @@ BP_DEV uint64_t ask_ring(const bp_qp& qp) {
   return atomic_or(&state_of(qp)->ring, ring_held);
 }
 
-// Rings for the caller's own WQEs, `first` up to `end`, which are ready, and for others'; with `first` and `end` 0 for
-// whatever is ready. `word` is what the leader's ask_ring() returned. Scope: the threads that look at ready words
-// together; all of them call.
+// Rings for the caller's own WQEs, `first` up to `end`, which are ready, and for others'. `word` is what the leader's
+// ask_ring() returned. Scope: the threads that look at ready words together; all of them call.
 template <class P, class Scope>
 BP_DEV void ring_shared(const bp_qp& qp, Scope scope, uint64_t word, uint64_t first, uint64_t end) {
   if (scope.rank() == 0) {
-    if (word == first << ring_shift && end != 0) {
+    if (word == first << ring_shift) {
       give_ring_back<P>(qp, first, end, false);
       word = ring_held | end << ring_shift;  // nothing is left to do
     }
   }
   word = scope.broadcast(word);
-  if ((word & ring_held) == 0 || end == 0 || rung_of(word) < end) ring_and_look<P>(qp, scope, word, end);
+  if ((word & ring_held) == 0 || rung_of(word) < end) ring_and_look<P>(qp, scope, word, end);
 }
 
-// Rings for everything that is ready.
+// Rings for everything that is ready. What is ready behind a gap is left to the gap's caller, as a post leaves it: it
+// may have been deferred, and nobody else need come for it.
 template <class P>
 BP_DEV void ring_pending(const bp_qp& qp) {
   if constexpr (P::inband) {
@@ -171,7 +171,7 @@ BP_DEV void ring_pending(const bp_qp& qp) {
     const bp_qp_state* st = state_of(qp);
     const uint64_t end = ld_relaxed_gpu(&st->reserved);
     if (rung_of(ld_relaxed_gpu(&st->ring)) >= end) return;
-    ring_shared<P>(qp, thread_scope{}, ask_ring<P>(qp), 0, 0);
+    ring_and_look<P>(qp, thread_scope{}, ask_ring<P>(qp), end);
   } else {
     bp_qp_state* st = state_of(qp);
     const uint64_t end = load_state<P>(&st->reserved);

@@ -116,25 +116,36 @@ BP_DEV bp_status_code post_signal(const bp_endpoint& ep, Scope scope, const mess
   return BP_OK;
 }
 
+// The lowest `n` of the bits that are set.
+BP_DEV uint32_t lowest_bits(uint32_t bits, uint32_t n) {
+  uint32_t rest = bits;
+  BP_NO_UNROLL while (n-- != 0) rest &= rest - 1;
+  return bits & ~rest;
+}
+
 // The lanes of a warp, those with `takes_part` with one WQE of one block each, which `write(ticket, fm_ce_se)` stores.
-// All lanes call it; the result is the warp's.
+// All lanes call it; each gets its own result.
 template <class P, class Write>
 BP_DEV bp_status_code post_lanes(const bp_qp& qp, bool takes_part, bool slots, uint32_t flags, uint64_t* end,
                                  Write write) {
   const warp_scope scope;
-  const uint32_t who = ballot(takes_part);
-  const uint32_t n = bits_set(who);
-  if (n == 0) return BP_OK;
-  if (n > ticket_limit<P>(qp, slots)) return BP_INVALID;
-  const tickets got = reserve_all<P>(qp, scope, n, slots);
-  if (got.status != BP_OK) return got.status;
-  const uint64_t mine = got.first + bits_set(who & ((1u << lane()) - 1)), last = got.first + n;
-  if (lane() == 0) note_asked<P>(qp, got.first, n, flags);
-  if (takes_part) {
-    write(mine, asks(qp, mine + 1, last, flags));
-    if (end) *end = mine + 1;
+  const uint32_t limit = ticket_limit<P>(qp, slots), most = limit < 2 ? 1 : limit / 2;
+  // Half a window (a ring) at a time, as batches: a whole one would have to wait for the last tickets before it, of
+  // which no CQE tells if they were posted unsignalled.
+  for (uint32_t who = ballot(takes_part), now; who != 0; who &= ~now) {
+    now = bits_set(who) <= most ? who : lowest_bits(who, most);
+    const uint32_t n = bits_set(now), options = now == who ? flags : (flags & ~(uint32_t)defer_ring) | unsignalled;
+    const tickets got = reserve_all<P>(qp, scope, n, slots);
+    // A lane whose message went before is well.
+    if (got.status != BP_OK) return (who >> lane() & 1) != 0 ? got.status : BP_OK;
+    const uint64_t mine = got.first + bits_set(now & ((1u << lane()) - 1)), last = got.first + n;
+    if (lane() == 0) note_asked<P>(qp, got.first, n, options);
+    if ((now >> lane() & 1) != 0) {
+      write(mine, asks(qp, mine + 1, last, options));
+      if (end) *end = mine + 1;
+    }
+    send_slots<P>(qp, scope, got, n, !(options & defer_ring));
   }
-  send_slots<P>(qp, scope, got, n, !(flags & defer_ring));
   return BP_OK;
 }
 

@@ -18,9 +18,9 @@
 // several stores, the code is therefore a fence and relaxed stores.
 //
 // PTX ISA, "Memory Consistency Model": causality order is cumulative. A thread that observes another thread's flag
-// (acquire, gpu scope) and then fences at system scope orders the other thread's earlier stores too, before its own
-// later ones, for every observer in the system. On shared queue pairs this covers all WQEs but the ringer's own;
-// tests/cuda/order_observer.cu counts violations on a GPU.
+// (acquire, gpu scope) orders the stores that the other one fenced before the flag before its own later ones, for
+// every observer in that fence's scope. On shared queue pairs each poster therefore fences at the NIC's scope before
+// its ready word, and whoever rings for it acquires; tests/cuda/order_observer.cu counts violations on a GPU.
 #ifndef BELLPUSH_ORDER_CUH
 #define BELLPUSH_ORDER_CUH
 
@@ -139,8 +139,12 @@ BP_DEV word_pair ld_relaxed_gpu_pair(const uint64_t* p) {
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.first), "=l"(v.second) : "l"(p) : "memory");
   return v;
 }
-BP_DEV void st_weak(uint64_t* p, uint64_t v) { asm volatile("st.weak.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
-BP_DEV void st_weak(uint32_t* p, uint32_t v) { asm volatile("st.weak.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+BP_DEV void st_weak(uint64_t* p, uint64_t v) {
+  asm volatile("st.weak.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+BP_DEV void st_weak(uint32_t* p, uint32_t v) {
+  asm volatile("st.weak.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
 BP_DEV void st_weak_pair(uint64_t* p, uint64_t first, uint64_t second) {
   asm volatile("st.weak.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
 }
