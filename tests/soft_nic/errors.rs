@@ -201,6 +201,28 @@ fn a_peer_that_is_not_connected_is_tried_for_a_while() {
 }
 
 #[test]
+fn a_peer_without_the_right_to_be_written_to_refuses_writes_of_every_length() {
+    for bytes in [8, 5000] {
+        let link = InProcess::new();
+        let (mut nics, mut engines) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            let (nic, engine) = SoftNic::manual(&SoftConfig::new(&link)).unwrap();
+            nics.push(nic);
+            engines.extend(engine);
+        }
+        let nics = nics.try_into().ok().expect("two of them");
+        let access = Some(Access { remote_write: false, ..Access::ALL });
+        let with = Change { access, ..Change::default() };
+        let mut p = Pair::of((nics, engines), &attr(), &attr(), &with);
+        let payload = [p.a.buf.data(0, bytes)];
+        let wr = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey);
+        p.a.buf.put(0, &[7; 5000]);
+        fails(&mut p, &wr.payload(&payload), Syndrome::RemoteInvalReq, Vendor::Right);
+        assert_eq!(p.b.buf.get(0, 5000), [0; 5000]);
+    }
+}
+
+#[test]
 fn a_destroyed_peer_ends_in_a_timeout_and_its_memory_is_left_alone() {
     let mut p = Pair::new(&attr());
     p.b.host.rq.post(&[p.b.buf.sge(0, 8)]).unwrap();

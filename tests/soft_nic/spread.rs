@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::queue_pairs::{self, Buf, attr, inband, inline, make_qp, syndromes};
@@ -308,6 +308,58 @@ fn a_slot_that_lacks_a_line_is_waited_for_and_those_behind_it_come_once_it_is_th
             assert_eq!(bed.host.wait_send(PATIENCE).unwrap().wqe_counter, i);
         }
         assert!(to.get(0, 8 * each) == data[..8 * each]);
+    }
+}
+
+/// Rings and windows that somebody writes over while WQEs are taken from them and slots are copied.
+#[test]
+fn what_changes_under_the_copies_does_no_harm() {
+    for round in 0..12 {
+        let cfg = (round % 2 == 0).then(|| inband(LineFormat::ALL[round / 2 % 3], 16, 4096, 5));
+        let mut bed = Bed::new(2, &QpAttr { inband: cfg.clone(), ..attr() });
+        let guarded = View::new(&HostMem::alloc(3 * BYTES).unwrap(), 0, 3 * BYTES).unwrap();
+        let inside = Arc::new(guarded.part(BYTES, BYTES).unwrap());
+        let to = bed.nic.register(inside, Iova(0), Access::ALL).unwrap();
+        let mut slots = cfg.as_ref().map(|cfg| HostSlots::new(bed.qp.qpn(), cfg));
+        let target = cfg.as_ref().map_or(&bed.qp.queues().sq, |cfg| &cfg.window).clone();
+        let (data, over) = (noise(2048, 1), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut at = round as u64 + 1;
+                while !over.load(Ordering::Relaxed) {
+                    at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let place = (at >> 33) as usize % (target.len() / 8) * 8;
+                    let word = target.load_u64(place, Ordering::Relaxed).unwrap();
+                    target
+                        .store_u64(place, word ^ 1 << (at >> 20 & 63), Ordering::Relaxed)
+                        .unwrap();
+                    target.store_u64(place, word, Ordering::Relaxed).unwrap();
+                    std::thread::yield_now();
+                }
+            });
+            let start = Instant::now();
+            let payload = [[bed.from.data(0, 2048)], inline(&data)];
+            for i in (0..).take_while(|_| start.elapsed() < Duration::from_millis(20)) {
+                let wr = SendWr::new(Opcode::RdmaWrite).to(Iova(i % 32 * 2048), to.rkey);
+                match &mut slots {
+                    Some(slots) => drop(slots.post(&wr.payload(&payload[1]))),
+                    None => drop(bed.host.sq.post(&wr.payload(&payload[0]))),
+                }
+                if i % 16 == 15 {
+                    bed.host.sq.ring().unwrap();
+                }
+                while let Some(cqe) = bed.host.poll_send().unwrap() {
+                    if let Some(slots) = &mut slots {
+                        slots.retire(cqe.wqe_counter);
+                    }
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert!(bed.nic.trouble().is_none(), "a thread of the NIC panicked");
+        for at in [0, 2 * BYTES] {
+            assert!(get(&guarded, at, BYTES) == vec![0; BYTES], "round {round}");
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Copies into, out of and between [`HostMem`]s.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cache::{self, in_pieces};
 use crate::{HostMem, Intent, MemError};
@@ -29,6 +29,26 @@ impl HostMem {
         // concurrent writer changes which bytes are copied and nothing else.
         unsafe { libc::memcpy(into.as_mut_ptr().cast(), from.cast(), into.len()) };
         Ok(())
+    }
+
+    /// Aligned 8-byte words, each loaded at once. No ordering.
+    #[inline]
+    pub(crate) fn read_words<const N: usize>(&self, offset: usize) -> Result<[u64; N], MemError> {
+        if self.is_far() {
+            let mut words = [[0; 8]; N];
+            self.read(offset, words.as_flattened_mut())?;
+            return Ok(words.map(u64::from_ne_bytes));
+        }
+        let from = self.at(offset, N * 8)?;
+        if !offset.is_multiple_of(8) {
+            return Err(MemError::Misaligned { offset, align: 8 });
+        }
+        let mut words = [0; N];
+        for (i, word) in words.iter_mut().enumerate() {
+            // SAFETY: the range was checked, and the base is page-aligned; an atomic may be shared.
+            *word = unsafe { AtomicU64::from_ptr(from.add(i * 8).cast()) }.load(Ordering::Relaxed);
+        }
+        Ok(words)
     }
 
     /// Copies bytes in. No ordering. On x86-64 whoever looks meanwhile finds each aligned unit of 16 bytes that is
@@ -171,6 +191,20 @@ mod tests {
         let mut all = vec![0xff; PAGE_BYTES];
         mem.read(0, &mut all).unwrap();
         assert!(all.iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn words_are_read_as_they_lie() {
+        let mem = HostMem::alloc(PAGE_BYTES).unwrap();
+        let bytes: Vec<u8> = (0..32).collect();
+        mem.write(PAGE_BYTES - 32, &bytes).unwrap();
+        let words: [u64; 4] = mem.read_words(PAGE_BYTES - 32).unwrap();
+        assert_eq!(bytemuck::cast_slice::<_, u8>(&words), bytes);
+        let far = HostMem::far(std::sync::Arc::new(crate::View::new(&mem, 0, PAGE_BYTES).unwrap()));
+        assert_eq!(far.unwrap().read_words(PAGE_BYTES - 32).unwrap(), words);
+        let outside = mem.read_words::<4>(PAGE_BYTES - 24);
+        assert!(matches!(outside, Err(MemError::OutOfBounds { .. })));
+        assert!(matches!(mem.read_words::<1>(4), Err(MemError::Misaligned { .. })));
     }
 
     #[test]

@@ -41,6 +41,15 @@ impl View {
         self.mem.store_u64(self.at(offset, 8)?, value, order)
     }
 
+    /// Aligned 8-byte words as they lie in memory, without order: a short copy that takes no call.
+    ///
+    /// # Errors
+    /// As [`View::load_u32`].
+    #[inline]
+    pub fn read_words<const N: usize>(&self, offset: usize) -> Result<[u64; N], MemError> {
+        self.mem.read_words(self.at(offset, N * 8)?)
+    }
+
     /// Sets `bytes` bytes from `offset` to `value`.
     ///
     /// # Errors

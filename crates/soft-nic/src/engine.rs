@@ -18,7 +18,7 @@ use crate::link::port::Port;
 use crate::objects::cq::Cq;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
-use crate::queue::sq::{Posted, Scratch};
+use crate::queue::sq::{Carried, Scratch};
 use crate::queue::uar::{ArmPage, Kind, Rung, Uar};
 use crate::report::SendReport;
 use crate::service::Transport;
@@ -137,7 +137,7 @@ pub(crate) struct Core {
 /// Memory that a step works with.
 pub(crate) struct Workspace {
     scratch: Scratch,
-    coalesced: Vec<Posted>,
+    coalesced: Vec<Carried>,
     /// On a NIC with copy threads.
     pub(crate) copiers: Option<Copiers>,
 }

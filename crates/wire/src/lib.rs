@@ -14,10 +14,13 @@ pub mod cqe;
 pub mod doorbell;
 pub mod inband;
 mod masked;
+mod plain;
 pub mod roce;
 mod seg;
 pub mod umr;
 pub mod wqe;
+
+pub use plain::PlainWrite;
 
 /// Local key of a memory region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -18,7 +18,7 @@ use std::time::Instant;
 use crossbeam_utils::CachePadded;
 
 use crate::config::Nap;
-use crate::queue::sq::Posted;
+use crate::queue::sq::Carried;
 use bellpush_mem::MemError;
 use mailbox::{DEPTH, Mailbox};
 use piece::{Ends, Outcome, Piece};
@@ -191,7 +191,7 @@ struct Handed {
 
 /// A WQE of a run, and the number in the run of the piece that its last byte lies in.
 pub(crate) struct Taken {
-    pub(crate) posted: Posted,
+    pub(crate) carried: Carried,
     pub(crate) last: u64,
 }
 

@@ -27,6 +27,9 @@ pub(crate) struct Watch {
     whole: Option<usize>,
 }
 
+/// Slots between the one whose beginning and last line are looked at and the one whose are fetched.
+const LOOK_AHEAD: u64 = 4;
+
 /// A ticket's slot: where it starts in the window, and the sequence of its lines.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
@@ -190,6 +193,11 @@ impl Watch {
         }
         let Ok(Need::Total(bytes)) = stream_need(begin) else { return None };
         let last = format.lines(bytes).checked_sub(1).filter(|&last| last < self.slot_lines())?;
+        // Each is a miss in memory that a device has written.
+        let ahead = Place::of(&self.cfg, ticket + LOOK_AHEAD).base;
+        for line in [0, last] {
+            self.cfg.window.prefetch(ahead + line * format.line_bytes(), 16, Intent::Read);
+        }
         (place.standing(&self.cfg, last) == Standing::Expected).then_some(bytes)
     }
 

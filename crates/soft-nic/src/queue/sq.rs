@@ -11,6 +11,7 @@ use crate::vendor::{Vendor, of_parse};
 use bellpush_abi::engine::State;
 use bellpush_mem::{Dma, MemError};
 use bellpush_nic::{Inband, QpType};
+use bellpush_wire::PlainWrite;
 use bellpush_wire::blueflame::{self, BF_BYTES};
 use bellpush_wire::cqe::Syndrome;
 use bellpush_wire::doorbell::{DBR_SND_OFFSET, Doorbell, UAR_BF1_OFFSET, ahead, dbr_counter};
@@ -20,7 +21,7 @@ use bellpush_wire::wqe::{Ctrl, MAX_WQE_BYTES, Opcode, Piece, WQEBB_BYTES, Wqe, W
 pub(crate) type Scratch = [u8; MAX_WQE_BYTES.next_multiple_of(WQEBB_BYTES)];
 
 /// Where a WQE came from.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     Ring,
     BlueFlame,
@@ -35,6 +36,41 @@ pub(crate) struct Posted {
     pub(crate) blocks: u32,
     pub(crate) bytes: usize,
     pub(crate) wqe: Result<Wqe, (Syndrome, Vendor)>,
+}
+
+/// What is left of a WQE that was carried out: to move past it, to count it, to complete it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Carried {
+    pub(crate) source: Source,
+    pub(crate) counter: u16,
+    pub(crate) blocks: u32,
+    pub(crate) opcode: Opcode,
+    /// Of its payload.
+    pub(crate) bytes: u32,
+    pub(crate) cq_update: bool,
+}
+
+impl Carried {
+    /// A WQE of the ring, by its position.
+    pub(crate) fn plain(position: u64, write: &PlainWrite) -> Self {
+        Self {
+            source: Source::Ring,
+            counter: position as u16,
+            blocks: 1,
+            opcode: Opcode::RdmaWrite,
+            bytes: write.bytes,
+            cq_update: write.flags.cq_update,
+        }
+    }
+}
+
+impl Posted {
+    /// What is left of it once it was carried out as `wqe`, which is its own.
+    pub(crate) fn carried(&self, wqe: &Wqe) -> Carried {
+        let &Self { source, counter, blocks, .. } = self;
+        let (opcode, bytes, cq_update) = (wqe.opcode, wqe.bytes, wqe.flags.cq_update);
+        Carried { source, counter, blocks, opcode, bytes, cq_update }
+    }
 }
 
 /// What is posted on a queue pair and was not taken yet.
@@ -166,28 +202,42 @@ impl SendQueue {
         Posted { source: Source::Ring, counter: self.ci as u16, blocks, bytes, wqe }
     }
 
-    /// The WQE at a position of the ring that has not come to its turn yet, if one is posted there
-    /// that takes a single block.
-    pub(crate) fn peek(&self, position: u64, block: &mut [u8; WQEBB_BYTES]) -> Option<Posted> {
+    /// The plain WRITE at a position of the ring, and the block that it was read from, if one is posted there that is
+    /// right by itself.
+    #[inline]
+    pub(crate) fn peek(&self, position: u64) -> Option<(PlainWrite, [u8; WQEBB_BYTES])> {
         if position >= self.producer || self.is_inband() {
             return None;
         }
-        let (blocks, wqe) = self.read_ring(position, 1, block);
-        let (source, counter) = (Source::Ring, position as u16);
-        Some(Posted { source, counter, blocks, bytes: WQEBB_BYTES, wqe })
+        // Not for datagrams: these have another segment there, and are sent over packets alone.
+        let start = self.place(position);
+        let words = self.qp.queues.sq.read_words::<{ WQEBB_BYTES / 8 }>(start).ok()?;
+        let block = bytemuck::cast(words);
+        let write = PlainWrite::parse(&block)?;
+        let is_ours = write.index == position as u16 && write.qpn == self.qp.qpn;
+        is_ours.then_some((write, block))
     }
 
-    /// The WQE in the slot of a ticket at or behind the next one, if its header and its last line have come and all of
-    /// its payload is inline; the payload is not there yet. Nothing of the next slot has been taken.
-    pub(crate) fn peek_slot(&mut self, ticket: u64) -> Option<Posted> {
+    /// Where a position of the ring lies. The number of blocks is a power of two.
+    #[inline]
+    fn place(&self, position: u64) -> usize {
+        (position as usize & (self.qp.attr.sq_blocks as usize - 1)) * WQEBB_BYTES
+    }
+
+    /// The WRITE in the slot of a ticket at or behind the next one, if its header and its last line have come, it is
+    /// right by itself and all of its payload is inline; the payload is not there yet. Nothing of the next slot has
+    /// been taken.
+    pub(crate) fn peek_slot(&mut self, ticket: u64) -> Option<PlainWrite> {
         let watch = self.watch.as_mut()?;
-        let (bytes, counter) = (watch.peek(ticket)?, ticket as u16);
-        let wqe = Wqe::parse_stream(watch.stream(bytes)).map_err(of_parse);
-        let wqe = wqe.and_then(|wqe| check_place(&wqe, counter, &self.qp).map(|()| wqe)).ok()?;
-        let first = wqe.pieces(watch.stream(bytes)).next();
+        let bytes = watch.peek(ticket)?;
+        let stream = watch.stream(bytes);
+        let wqe = Wqe::parse_stream(stream).ok()?;
+        check_place(&wqe, ticket as u16, &self.qp).ok()?;
+        let (index, qpn, flags, remote) = (wqe.index, wqe.qpn, wqe.flags, wqe.remote?);
+        let first = wqe.pieces(stream).next();
         let inline = matches!(first, Some(Piece::Inline(data)) if data.len() == wqe.bytes as usize);
-        let (source, wqe) = (Source::Slot, Ok(wqe));
-        inline.then_some(Posted { source, counter, blocks: 0, bytes, wqe })
+        let write = PlainWrite { index, qpn, flags, remote, bytes: wqe.bytes, from: None };
+        (inline && wqe.opcode == Opcode::RdmaWrite).then_some(write)
     }
 
     /// Copies a WQE that was taken from the ring before, and is not complete, once more. It may
@@ -212,7 +262,7 @@ impl SendQueue {
     ) -> (u32, Result<Wqe, (Syndrome, Vendor)>) {
         let ring = &self.qp.queues.sq;
         let size = self.qp.attr.sq_blocks as usize * WQEBB_BYTES;
-        let start = (position % u64::from(self.qp.attr.sq_blocks)) as usize * WQEBB_BYTES;
+        let start = self.place(position);
         let checked = "the ring was checked when the queue pair was created";
         ring.read(start, &mut scratch[..WQEBB_BYTES]).expect(checked);
         let ctrl = Ctrl::parse(&scratch[..WQEBB_BYTES]).expect("a block holds it");
@@ -275,8 +325,8 @@ impl SendQueue {
 
     /// Moves past a WQE, before its CQE tells anyone that its place is free.
     #[inline]
-    pub(crate) fn consume(&mut self, posted: &Posted) {
-        match posted.source {
+    pub(crate) fn consume(&mut self, source: Source, blocks: u32) {
+        match source {
             Source::Slot => {
                 self.watch.as_mut().expect("a slot has a window").advance();
                 return;
@@ -289,7 +339,7 @@ impl SendQueue {
             Source::Ring if self.qp.attr.blueflame => self.clear_blueflame(),
             Source::Ring => {}
         }
-        self.ci += u64::from(posted.blocks);
+        self.ci += u64::from(blocks);
         self.producer = self.producer.max(self.ci);
     }
 }

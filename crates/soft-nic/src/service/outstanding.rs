@@ -77,7 +77,7 @@ impl Outstanding {
             copy.extend_from_slice(bytes);
         }
         let position = sq.position();
-        sq.consume(&posted);
+        sq.consume(posted.source, posted.blocks);
         let wqe = posted.wqe.ok();
         let message = Self {
             source: posted.source,

@@ -8,7 +8,7 @@ use crate::counters::Live;
 use crate::link::port::Port;
 use crate::objects::qp::Qp;
 use crate::offload::Lease;
-use crate::queue::sq::{Posted, Scratch, SendQueue};
+use crate::queue::sq::{Carried, Scratch, SendQueue};
 use crate::report::SendReport;
 use crate::service::Transport;
 use crate::service::local::capture::InprocCapture;
@@ -31,7 +31,7 @@ pub(crate) struct StepContext<'a> {
     /// Where a WQE is copied to before it is looked at.
     pub(crate) scratch: &'a mut Scratch,
     /// WQEs that one copy is carried out for, besides the first.
-    pub(crate) coalesced: &'a mut Vec<Posted>,
+    pub(crate) coalesced: &'a mut Vec<Carried>,
     /// What the engine has of the copy threads, on a NIC with such.
     pub(crate) copiers: Option<&'a mut Copiers>,
     pub(crate) counters: &'a Live,
@@ -229,7 +229,7 @@ impl Requester {
             if matches!(posted.wqe, Err((_, Vendor::Overrun))) {
                 return Visit::Idle; // nothing that was posted with a credit
             }
-            self.sq.consume(&posted);
+            self.sq.consume(posted.source, posted.blocks);
             let (op, syndrome) = (CqeOpcode::ReqErr, Syndrome::WrFlush);
             let vendor = Vendor::Flush as u8;
             cx.tally.errors += 1;

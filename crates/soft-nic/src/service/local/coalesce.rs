@@ -6,9 +6,9 @@
 //! itself. WQEs are coalesced only where both ranges are allowed as a whole, so that none of them
 //! can be refused for its keys or bounds, and lie apart, so that none reads what one before it wrote.
 
-use crate::queue::sq::{Posted, Scratch, SendQueue, Source};
-use bellpush_wire::Iova;
-use bellpush_wire::wqe::{Opcode, Piece, Remote, Sge, WQEBB_BYTES, Wqe};
+use crate::queue::sq::{Carried, Posted, Scratch, SendQueue, Source};
+use bellpush_wire::wqe::{Remote, Sge, WQEBB_BYTES};
+use bellpush_wire::{Iova, PlainWrite};
 
 /// Most bytes of one copy: half of a window of the usual size, so that credits return in time.
 const COALESCE_MAX_BYTES: u32 = 64 << 10;
@@ -21,61 +21,43 @@ pub(crate) const COALESCE_MAX_WQES: usize = 16;
 /// A WQE of this size needs no company.
 const LONG_BYTES: u32 = 16 << 10;
 
-/// Takes along what continues `first`, whose WQE lies in the scratch buffer.
+/// Takes along what continues `first`, whose WQE lies in the scratch buffer, if that is a WRITE that suits.
 ///
 /// The WQEs behind it go to `coalesced`, and both `first` and its copy then speak of the bytes of all.
 /// `allowed` says whether a range may be gathered from and written to, and whether the two lie apart.
-pub(crate) fn collect(
+pub(super) fn collect(
     sq: &SendQueue,
     first: &mut Posted,
     scratch: &mut Scratch,
-    coalesced: &mut Vec<Posted>,
+    coalesced: &mut Vec<Carried>,
     allowed: impl Fn(Sge, Remote) -> bool,
 ) {
-    let Some((mut sge, remote)) = plain(first, scratch).filter(|p| p.0.bytes < LONG_BYTES) else {
-        return;
-    };
-    let mut block = [0; WQEBB_BYTES];
-    let mut position = sq.position() + u64::from(first.blocks);
+    let (Source::Ring, Ok(wqe)) = (first.source, &mut first.wqe) else { return };
+    let Some(write) = scratch.first_chunk().and_then(PlainWrite::parse) else { return };
+    let Some(mut sge) = write.from.filter(|sge| sge.bytes < LONG_BYTES) else { return };
+    let remote = write.remote;
+    let mut position = sq.position();
     while coalesced.len() < COALESCE_MAX_WQES - 1 {
-        let Some(mut next) = sq.peek(position, &mut block) else { break };
-        let Some((part, to)) = plain(&next, &block) else { break };
+        position += 1;
+        let Some((next, _)) = sq.peek(position) else { break };
+        let Some(part) = next.from else { break };
         let continues = part.lkey == sge.lkey
-            && to.rkey == remote.rkey
+            && next.remote.rkey == remote.rkey
             && after(sge.addr, sge.bytes) == Some(part.addr)
-            && after(remote.addr, sge.bytes) == Some(to.addr);
-        let bytes = sge.bytes + part.bytes; // both are below COALESCE_MAX_BYTES
+            && after(remote.addr, sge.bytes) == Some(next.remote.addr);
+        let bytes = sge.bytes.saturating_add(part.bytes);
         if !continues || bytes > COALESCE_MAX_BYTES {
             break;
         }
         sge.bytes = bytes;
-        position += u64::from(next.blocks);
         // Its bytes are counted with the first one's.
-        next.wqe.as_mut().expect("a plain write was parsed").bytes = 0;
-        coalesced.push(next);
+        coalesced.push(Carried { bytes: 0, ..Carried::plain(position, &next) });
     }
     if coalesced.is_empty() || !allowed(sge, remote) {
         coalesced.clear();
         return;
     }
-    let wqe = first.wqe.as_mut().expect("a plain write was parsed");
-    wqe.extend(&mut scratch[..first.bytes], sge.bytes);
-}
-
-/// The only entry and the target of a WRITE without immediate that came by the ring.
-pub(super) fn plain(posted: &Posted, bytes: &[u8]) -> Option<(Sge, Remote)> {
-    let wqe: &Wqe = posted.wqe.as_ref().ok()?;
-    if posted.source != Source::Ring
-        || wqe.opcode != Opcode::RdmaWrite
-        || wqe.bytes > COALESCE_MAX_BYTES
-    {
-        return None;
-    }
-    let mut pieces = wqe.pieces(bytes);
-    match (pieces.next()?, pieces.next()) {
-        (Piece::Data(sge), None) => Some((sge, wqe.remote?)),
-        _ => None,
-    }
+    wqe.extend(&mut scratch[..WQEBB_BYTES], sge.bytes);
 }
 
 pub(super) fn after(at: Iova, bytes: u32) -> Option<Iova> {

@@ -6,17 +6,19 @@ use std::sync::Arc;
 use crate::counters::Live;
 use crate::objects::mr::{MrTable, Regions, Right, with_both};
 use crate::objects::qp::Qp;
-use crate::queue::sq::{Posted, SendQueue, Source};
+use crate::queue::sq::{Carried, Posted, SendQueue, Source};
 use crate::service::local::coalesce;
 use crate::service::local::execute::{self, Message};
-use crate::service::local::responder::Refusal;
+use crate::service::local::responder::{Refusal, answers};
 use crate::service::local::spread;
 use crate::service::outstanding::check_local;
 use crate::service::payload::Domain;
 use crate::service::requester::{StepContext, VISIT_BYTES, VISIT_WQES, Visit};
 use crate::vendor::Vendor;
 use bellpush_nic::{QpState, QueuePair};
+use bellpush_wire::PlainWrite;
 use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
+use bellpush_wire::wqe::WQEBB_BYTES;
 
 /// A queue pair's send side, whose peer is in this process.
 pub(crate) struct Local {
@@ -97,8 +99,21 @@ impl Sending {
             if QueuePair::state(&*sq.qp) != QpState::Rts || cx.tally.bytes >= limit {
                 break;
             }
+            // What most WQEs are. A capture shows each WQE's message, and whole.
+            let plain = if cx.inproc_capture.is_none() { sq.peek(sq.position()) } else { None };
             let spreads = !self.broke_off && spread::is_possible(cx);
-            if spreads && sq.has_slots_in_a_row() && self.spread(sq, cx, between, 0) {
+            let goes_on = match &plain {
+                Some((write, _)) if spreads && write.bytes >= spread::SHORT_BYTES => {
+                    spread::suits(sq, write)
+                        .is_some_and(|known| self.spread(sq, cx, between, known))
+                }
+                Some((write, block)) if write.bytes < spread::SHORT_BYTES => {
+                    self.write_short(sq, cx, between, (write, block))
+                }
+                None if spreads && sq.has_slots_in_a_row() => self.spread(sq, cx, between, 0),
+                _ => false,
+            };
+            if goes_on {
                 continue;
             }
             // 1. Take: copied out before anything of it is believed.
@@ -106,13 +121,7 @@ impl Sending {
                 self.moved = 0;
                 return Visit::Idle;
             };
-            if spreads
-                && let Some(known) = spread::suits(sq, &posted, cx.scratch)
-                && self.spread(sq, cx, between, known)
-            {
-                continue;
-            }
-            // A capture shows each WQE's message.
+            // Of these bytes alone: the ring may have changed since the look above.
             if self.moved >= coalesce::COALESCE_FROM_BYTES && cx.inproc_capture.is_none() {
                 coalesce::collect(sq, &mut posted, cx.scratch, cx.coalesced, |sge, to| {
                     let (n, gather, write) = (sge.bytes, Right::Gather, Right::RemoteWrite);
@@ -147,13 +156,19 @@ impl Sending {
                     Err(failed) => Some(failed),
                 },
             };
-            self.finish(sq, cx, &posted, failed);
-            if failed.is_none() {
-                let mut coalesced = std::mem::take(cx.coalesced);
-                coalesced.drain(..).for_each(|part| self.finish(sq, cx, &part, None));
-                *cx.coalesced = coalesced; // with its room
+            match (failed, &posted.wqe) {
+                (None, Ok(wqe)) => {
+                    self.complete(sq, cx, posted.carried(wqe));
+                    let mut coalesced = std::mem::take(cx.coalesced);
+                    coalesced.drain(..).for_each(|part| self.complete(sq, cx, part));
+                    *cx.coalesced = coalesced; // with its room
+                }
+                (failed, _) => {
+                    cx.coalesced.clear();
+                    let why = failed.unwrap_or((Syndrome::LocalQpOp, Vendor::Segment));
+                    self.fail(sq, cx, &posted, why);
+                }
             }
-            cx.coalesced.clear();
         }
         Visit::More
     }
@@ -189,37 +204,73 @@ impl Sending {
         Ok(retry.not_before)
     }
 
-    pub(super) fn finish(
+    /// Carries out a short WRITE whose memory may be accessed; false when anything is not as it should be: the usual
+    /// way says what.
+    #[inline]
+    fn write_short(
+        &mut self,
+        sq: &mut SendQueue,
+        cx: &mut StepContext<'_>,
+        spread::Between { domain, peer, remote }: spread::Between<'_>,
+        (write, block): (&PlainWrite, &[u8; WQEBB_BYTES]),
+    ) -> bool {
+        let (n, to, right) = (write.bytes, write.remote, Right::RemoteWrite);
+        if !answers(peer, sq.qp.in_process()) || !peer.permits(right) {
+            return false;
+        }
+        let Ok(to) = remote.resolve(peer.pd, to.rkey.0, to.addr, n, right) else { return false };
+        let moved = match write.from {
+            None => to.mem.write(to.offset, &block[PlainWrite::INLINE_AT..][..n as usize]),
+            Some(sge) => {
+                let (key, pd) = (sge.lkey.0, domain.user.pd);
+                let from = domain.regions.resolve(pd, key, sge.addr, n, Right::Gather);
+                let Ok(from) = from else { return false };
+                from.copy_to(to, n as usize)
+            }
+        };
+        if moved.is_ok() {
+            self.complete(sq, cx, Carried::plain(sq.position(), write));
+        }
+        moved.is_ok()
+    }
+
+    fn fail(
         &mut self,
         sq: &mut SendQueue,
         cx: &mut StepContext<'_>,
         posted: &Posted,
-        failed: Option<(Syndrome, Vendor)>,
+        (syndrome, vendor): (Syndrome, Vendor),
     ) {
+        self.take(sq, posted.source, posted.blocks);
+        cx.tally.errors += 1;
+        let (op, qpn) = (CqeOpcode::ReqErr, sq.qp.qpn);
+        // ERR first: whoever sees the CQE finds the queue pair in the state it implies.
+        sq.qp.set_error();
+        sq.qp.complete(&Cqe::error(op, qpn, posted.counter, syndrome, vendor as u8));
+    }
+
+    pub(super) fn complete(
+        &mut self,
+        sq: &mut SendQueue,
+        cx: &mut StepContext<'_>,
+        carried: Carried,
+    ) {
+        let Carried { source, counter, blocks, opcode, bytes, cq_update } = carried;
+        self.take(sq, source, blocks);
+        cx.tally.wqes += 1;
+        cx.tally.bytes += u64::from(bytes);
+        self.moved += u64::from(bytes);
+        cx.tally.inband += u64::from(source == Source::Slot);
+        cx.tally.blueflame += u64::from(source == Source::BlueFlame);
+        if cq_update {
+            let bytes = if opcode.scatters() { bytes } else { 0 };
+            sq.qp.complete(&Cqe::requester(sq.qp.qpn, opcode as u8, counter, bytes));
+        }
+    }
+
+    fn take(&mut self, sq: &mut SendQueue, source: Source, blocks: u32) {
         self.retry = Retry::default();
         self.broke_off = false;
-        sq.consume(posted);
-        let qpn = sq.qp.qpn;
-        let wqe = match (failed, &posted.wqe) {
-            (None, Ok(wqe)) => wqe,
-            (failed, _) => {
-                let (syndrome, vendor) = failed.unwrap_or((Syndrome::LocalQpOp, Vendor::Segment));
-                cx.tally.errors += 1;
-                let op = CqeOpcode::ReqErr;
-                // ERR first: whoever sees the CQE finds the queue pair in the state it implies.
-                sq.qp.set_error();
-                sq.qp.complete(&Cqe::error(op, qpn, posted.counter, syndrome, vendor as u8));
-                return;
-            }
-        };
-        cx.tally.wqes += 1;
-        cx.tally.bytes += u64::from(wqe.bytes);
-        self.moved += u64::from(wqe.bytes);
-        cx.tally.inband += u64::from(posted.source == Source::Slot);
-        cx.tally.blueflame += u64::from(posted.source == Source::BlueFlame);
-        if wqe.flags.cq_update {
-            let bytes = if wqe.opcode.scatters() { wqe.bytes } else { 0 };
-            sq.qp.complete(&Cqe::requester(qpn, wqe.opcode as u8, posted.counter, bytes));
-        }
+        sq.consume(source, blocks);
     }
 }

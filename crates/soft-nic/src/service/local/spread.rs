@@ -8,24 +8,23 @@
 
 use std::ops::Range;
 
-use crate::copy::piece::{Ends, Outcome, PAYLOAD_AT, Piece};
+use crate::copy::piece::{Ends, Outcome, Piece};
 use crate::copy::{Run, Taken, pause};
 use crate::objects::mr::{Regions, Right};
 use crate::objects::qp::Qp;
-use crate::queue::sq::{Posted, Scratch, SendQueue, Source};
+use crate::queue::sq::{Carried, SendQueue, Source};
 use crate::queue::uar::Rung;
-use crate::service::local::coalesce::{after, plain};
+use crate::service::local::coalesce::after;
 use crate::service::local::requester::Sending;
 use crate::service::local::responder::answers;
 use crate::service::payload::Domain;
 use crate::service::requester::{StepContext, VISIT_BYTES, VISIT_WQES};
 use bellpush_mem::Dma;
 use bellpush_nic::{QpState, QueuePair};
-use bellpush_wire::Iova;
-use bellpush_wire::wqe::{Opcode, Piece as Part, WQEBB_BYTES};
+use bellpush_wire::{Iova, PlainWrite};
 
 /// A shorter WRITE waits for all before it: it may be a flag.
-const SHORT_BYTES: u32 = 512;
+pub(super) const SHORT_BYTES: u32 = 512;
 /// Bytes of a piece: it takes a thread longer to copy these than to be told of them. A longer piece is a better share
 /// of a long run, and too long a one leaves the others idle at its end.
 const PIECE_BYTES: Range<u32> = 8 << 10..32 << 10;
@@ -49,26 +48,20 @@ pub(super) fn is_possible(cx: &StepContext<'_>) -> bool {
     cx.copiers.is_some() && cx.inproc_capture.is_none()
 }
 
-/// Whether a WQE of the ring, which lies in the scratch buffer, begins a run that is worth it: it is long itself, or the
-/// one behind it continues it. Says how much is known to be posted, if all WQEs are of its length.
+/// Whether the next WQE of the ring, which is this one, begins a run that is worth it: it is long itself, or the one
+/// behind it continues it. Says how much is known to be posted, if all WQEs are of its length.
 #[inline]
-pub(super) fn suits(sq: &SendQueue, posted: &Posted, scratch: &Scratch) -> Option<u64> {
-    let wqe = posted.wqe.as_ref().ok()?;
-    if posted.source != Source::Ring || wqe.opcode != Opcode::RdmaWrite || wqe.bytes < SHORT_BYTES {
-        return None;
-    }
-    let known = (sq.producer() - sq.position()).saturating_mul(wqe.bytes.into());
+pub(super) fn suits(sq: &SendQueue, write: &PlainWrite) -> Option<u64> {
+    let known = (sq.producer() - sq.position()).saturating_mul(write.bytes.into());
     if known <= PIECE_BYTES.start.into() {
         return None;
     }
     let continues = || {
-        let mut block = [0; WQEBB_BYTES];
-        let (_, to) = plain(posted, scratch)?;
-        let next = sq.peek(sq.position() + u64::from(posted.blocks), &mut block)?;
-        let (_, next_to) = plain(&next, &block)?;
-        Some(next_to.rkey == to.rkey && Some(next_to.addr) == after(to.addr, wqe.bytes))
+        let (next, _) = sq.peek(sq.position() + 1)?;
+        let end = after(write.remote.addr, write.bytes);
+        Some(next.remote.rkey == write.remote.rkey && Some(next.remote.addr) == end)
     };
-    (wqe.bytes > PIECE_BYTES.start || continues() == Some(true)).then_some(known)
+    (write.bytes > PIECE_BYTES.start || continues() == Some(true)).then_some(known)
 }
 
 /// Where a run has come to.
@@ -86,7 +79,7 @@ struct Stretch<'a> {
 
 /// A WQE that is part of a run.
 struct Next {
-    posted: Posted,
+    carried: Carried,
     /// Byte of the region, or ticket.
     from: u64,
     to: u64,
@@ -132,29 +125,32 @@ impl Sending {
     ) -> usize {
         let mut done = 0;
         let mut left = VISIT_BYTES * (1 + threads);
-        let mut most = (VISIT_WQES * (1 + threads as u32)) as usize;
-        if let Some((slots, _)) = sq.slots() {
-            most = most.min(slots.slots as usize - 1);
-        }
+        let most = (VISIT_WQES * (1 + threads as u32)) as usize;
+        // A window behind the next slot is that slot again.
+        let room = sq.slots().map_or(usize::MAX, |(window, _)| window.slots as usize - 1);
         let mut position = sq.slots().map_or(sq.position(), |(_, ticket)| ticket);
         // The newest piece, which is copied here unless more comes.
         let mut open: Option<Piece> = None;
         // Pieces that are copied, all those before them too.
         let (mut copied, mut looks) = (0, 0);
         loop {
-            let mut took = false;
-            while left > 0 && run.taken().len() + done < most {
-                let Some(next) = stretch.take(sq, position) else { break };
-                position += u64::from(next.posted.blocks.max(1));
+            let taken = run.taken().len();
+            let more = left > 0 && taken < room && taken + done < most;
+            if let Some(next) = more.then(|| stretch.take(sq, position)).flatten() {
+                position += u64::from(next.carried.blocks.max(1));
                 left = left.saturating_sub(next.bytes.into());
                 extend(&mut run, &mut open, &next, share);
                 // Its last byte lies in the newest piece.
                 let last = run.count;
-                run.taken().push_back(Taken { posted: next.posted, last });
-                took = true;
-            }
-            if let Some(piece) = open.take() {
+                run.taken().push_back(Taken { carried: next.carried, last });
+            } else if let Some(piece) = open.take() {
                 run.copy(piece);
+            } else if !run.help() {
+                pause(&mut looks);
+                // More may have been posted. A ringer that keeps no record is heard in the next step.
+                if sq.slots().is_none() {
+                    sq.ring(Rung::default());
+                }
             }
             // Complete what has been copied up to its end.
             while let Some(outcome) = run.oldest() {
@@ -165,7 +161,7 @@ impl Sending {
                 copied += 1;
                 while run.taken().front().is_some_and(|taken| taken.last < copied) {
                     let taken = run.taken().pop_front().expect("there is one");
-                    self.finish(sq, cx, &taken.posted, None);
+                    self.complete(sq, cx, taken.carried);
                     done += 1;
                     if QueuePair::state(&*sq.qp) != QpState::Rts {
                         return done;
@@ -175,14 +171,6 @@ impl Sending {
             if run.taken().is_empty() {
                 return done;
             }
-            if took || run.help() {
-                continue;
-            }
-            pause(&mut looks);
-            // More may have been posted. A ringer that keeps no record is heard in the next step.
-            if sq.slots().is_none() {
-                sq.ring(Rung::default());
-            }
         }
     }
 }
@@ -190,30 +178,23 @@ impl Sending {
 /// The memory and the place of a run that the next WQE begins.
 fn begin<'a>(sq: &mut SendQueue, between: Between<'a>) -> Option<(Ends, Stretch<'a>)> {
     let ticket = sq.slots().map(|(_, ticket)| ticket);
-    let mut block = [0; WQEBB_BYTES];
-    let first = match ticket {
-        Some(ticket) => sq.peek_slot(ticket)?,
-        None => sq.peek(sq.position(), &mut block)?,
-    };
-    let wqe = first.wqe.as_ref().ok()?;
-    let remote = wqe.remote?;
-    let to = between.remote.memory(remote.rkey.0)?;
+    let (first, _) = look(sq, ticket.unwrap_or(sq.position()))?;
+    let to = between.remote.memory(first.remote.rkey.0)?;
     let to_base = near(&**to)?;
-    let (lkey, ends, from_base, used) = match sq.slots() {
-        Some((window, _)) => {
+    let (lkey, ends, from_base, used) = match (sq.slots(), first.from) {
+        (Some((window, _)), _) => {
             let base = window.window.addr();
             let all = base..base + u64::from(window.slot_bytes) * u64::from(window.slots);
             (None, Ends::Slots { window: window.clone(), to: to.clone() }, base, all)
         }
-        None => {
-            let Some(Part::Data(sge)) = wqe.pieces(&block).next() else { return None };
-            let from = between.domain.regions.memory(sge.lkey.0)?;
-            let base = near(&**from)?;
+        (None, from) => {
+            let lkey = from?.lkey.0;
+            let from = between.domain.regions.memory(lkey)?;
             let ends = Ends::Memory { from: from.clone(), to: to.clone() };
-            (Some(sge.lkey.0), ends, base, 0..0)
+            (Some(lkey), ends, near(&**from)?, 0..0)
         }
     };
-    let (rkey, next) = (remote.rkey.0, remote.addr);
+    let (rkey, next) = (first.remote.rkey.0, first.remote.addr);
     let (bases, used) = ([from_base, to_base], [used, 0..0]);
     let stretch = Stretch { between, lkey, rkey, next, bases, used };
     if let Some(ticket) = ticket {
@@ -225,6 +206,18 @@ fn begin<'a>(sq: &mut SendQueue, between: Between<'a>) -> Option<(Ends, Stretch<
     Some((ends, stretch))
 }
 
+/// The WRITE at a position, or in the slot of a ticket, of which no more than the header need have come, if there is
+/// one that may be part of a run; and what is left of it once it was carried out.
+fn look(sq: &mut SendQueue, position: u64) -> Option<(PlainWrite, Carried)> {
+    if sq.slots().is_none() {
+        let (write, _) = sq.peek(position)?;
+        return Some((write, Carried::plain(position, &write)));
+    }
+    let write = sq.peek_slot(position)?;
+    let carried = Carried { source: Source::Slot, blocks: 0, ..Carried::plain(position, &write) };
+    Some((write, carried))
+}
+
 /// Address of memory that any thread copies as well as the engine does: the host's own.
 fn near(memory: &dyn Dma) -> Option<u64> {
     memory.as_host().filter(|view| !view.mem().is_device()).map(|view| view.addr())
@@ -234,15 +227,9 @@ impl Stretch<'_> {
     /// The WQE at a position, or in the slot of a ticket, if it is part of the run; it is checked then.
     fn take(&mut self, sq: &mut SendQueue, position: u64) -> Option<Next> {
         let Between { domain, peer, remote } = self.between;
-        let mut block = [0; WQEBB_BYTES];
-        let posted = match self.lkey {
-            Some(_) => sq.peek(position, &mut block)?,
-            None => sq.peek_slot(position)?,
-        };
-        let wqe = posted.wqe.as_ref().ok()?;
-        let (bytes, to) = (wqe.bytes, wqe.remote?);
-        if wqe.opcode != Opcode::RdmaWrite
-            || bytes < SHORT_BYTES
+        let (write, carried) = look(sq, position)?;
+        let (bytes, to) = (write.bytes, write.remote);
+        if bytes < SHORT_BYTES
             || (to.rkey.0, to.addr) != (self.rkey, self.next)
             || !peer.permits(Right::RemoteWrite)
             || !answers(peer, sq.qp.in_process())
@@ -251,20 +238,14 @@ impl Stretch<'_> {
         }
         let next = after(to.addr, bytes)?;
         let at = remote.resolve(peer.pd, self.rkey, to.addr, bytes, Right::RemoteWrite).ok()?;
-        let from = match self.lkey {
-            Some(lkey) => {
-                let mut pieces = wqe.pieces(&block);
-                let (Some(Part::Data(sge)), None) = (pieces.next(), pieces.next()) else {
-                    return None;
-                };
+        let from = match (self.lkey, write.from) {
+            (None, None) => position,
+            (Some(lkey), Some(sge)) if sge.lkey.0 == lkey => {
                 let (pd, right) = (domain.user.pd, Right::Gather);
                 let from = domain.regions.resolve(pd, lkey, sge.addr, bytes, right).ok()?;
-                (sge.lkey.0 == lkey).then_some(from.offset as u64)?
+                from.offset as u64
             }
-            None => {
-                let all = PAYLOAD_AT + bytes as usize;
-                (wqe.payload == (PAYLOAD_AT as u32 - 4..all as u32)).then_some(position)?
-            }
+            _ => return None,
         };
         let starts = [from, at.offset as u64];
         let mut used = self.used.clone();
@@ -279,13 +260,13 @@ impl Stretch<'_> {
             return None;
         }
         (self.used, self.next) = (used, next);
-        Some(Next { posted, from, to: starts[1], bytes })
+        Some(Next { carried, from, to: starts[1], bytes })
     }
 }
 
 /// Adds a WQE's bytes to the newest piece; hands that out when it is long enough and more comes.
 fn extend(run: &mut Run<'_>, open: &mut Option<Piece>, next: &Next, share: u32) {
-    let slot = next.posted.source == Source::Slot;
+    let slot = next.carried.source == Source::Slot;
     let each = if slot { next.bytes } else { 0 };
     let mut done = 0;
     while done < next.bytes {
