@@ -150,30 +150,6 @@ BP_DEV_COLD bp_status_code put_slots(const bp_endpoint& ep, Scope scope, uint32_
   return BP_OK;
 }
 
-template <class P>
-BP_DEV_COLD bp_status_code put_pipeline(const bp_endpoint& ep, uint32_t capacity, uint64_t remote, uint64_t src,
-                                   uint64_t bytes, uint32_t flags, uint64_t* end);  // pipeline.cuh
-BP_DEV bool fits_pipeline(const bp_qp& qp, uint64_t bytes, uint32_t capacity);
-
-// Sends a message through window slots.
-template <class P, class Scope>
-BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t src,
-                                 uint64_t bytes, uint32_t flags, uint64_t* end) {
-  if (!can_write_lines<P>(scope)) return BP_INVALID;
-  const bp_window& win = ep.qp.window;
-  uint32_t capacity;
-  if constexpr (P::inband) {
-    capacity = inband_capacity<P::line_v>(win);
-  } else {
-    capacity = win.slot_bytes;
-  }
-  if (bytes <= capacity) return put_slot<P>(ep, scope, remote, src, (uint32_t)bytes, flags, end);
-  if constexpr (!P::shared && is_block_scope<Scope>) {
-    if (fits_pipeline(ep.qp, bytes, capacity)) return put_pipeline<P>(ep, capacity, remote, src, bytes, flags, end);
-  }
-  return put_slots<P>(ep, scope, capacity, remote, src, bytes, flags, end);
-}
-
 }  // namespace detail
 
 }  // namespace bp
