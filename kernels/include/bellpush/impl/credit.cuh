@@ -390,9 +390,9 @@ BP_DEV void take(const bp_qp& qp, uint64_t next, uint32_t n, uint64_t done, uint
 }
 
 // Waits until there is room for `n` tickets; what a ticket needs, and nothing is taken yet. `next`: the tickets taken
-// so far. Out of line: there is room as a rule.
+// so far.
 template <class P>
-BP_DEV_COLD bp_status_code wait_for_room(bp_qp qp, uint32_t n, uint64_t limit, uint64_t next) {
+BP_DEV bp_status_code wait_for_room(const bp_qp& qp, uint32_t n, uint64_t limit, uint64_t next) {
   // The WQEs that fill the ring may be waiting for a doorbell that their caller deferred.
   ring_pending<P>(qp);
   if constexpr (P::shared) {
@@ -411,8 +411,11 @@ BP_DEV_COLD bp_status_code wait_for_room(bp_qp qp, uint32_t n, uint64_t limit, u
 
 // Shared: waits until tickets taken below `target + limit` have room. If that wait times out, the QP is moved to error,
 // because a ticket that is never filled would block every later one for ever.
+//
+// In line: other lanes of the warp may have tickets with room, and their WQEs are what this one waits for. A GPU lets
+// them go on past a lane that yields in a loop beside them, but not past one that is inside a call.
 template <class P>
-BP_DEV_COLD bp_status_code wait_with_ticket(bp_qp qp, uint64_t target, uint64_t ticket) {
+BP_DEV bp_status_code wait_with_ticket(const bp_qp& qp, uint64_t target, uint64_t ticket) {
   bp_status_code s = wait_done<P>(qp, target);
   if (s == BP_TIMEOUT) {
     fail(qp, BP_TIMEOUT, 0, ticket);

@@ -91,25 +91,6 @@ BP_DEV uint64_t scan_ready(const bp_qp& qp, warp_scope, uint64_t end) {
   return end;
 }
 
-// Takes the word `ring`, of which `word` was seen: what it was before, or, with `ring_held`, that all below `end` is
-// rung or the queue pair has ended. Whoever has the word gives it back after one look and one doorbell, so waiting for
-// it is short; the bound is for a caller that does not run.
-template <class P>
-BP_DEV uint64_t take_ring(const bp_qp& qp, uint64_t word, uint64_t end) {
-  bp_qp_state* st = state_of(qp);
-  for (deadline patience; (word & ring_held) != 0;) {
-    if (rung_of(word) >= end) return word;
-    if (patience.expired(qp.timeout_ns)) {
-      fail(qp, BP_TIMEOUT, 0, end);
-      return word;
-    }
-    yield_();
-    word = ld_relaxed_gpu(&st->ring);
-    if ((word & ring_held) == 0) word = atomic_or(&st->ring, ring_held);
-  }
-  return word;
-}
-
 // Tells the NIC of all below `to`, and gives the word `ring` back.
 template <class P>
 BP_DEV void give_ring_back(const bp_qp& qp, uint64_t from, uint64_t to, bool left) {
@@ -118,13 +99,9 @@ BP_DEV void give_ring_back(const bp_qp& qp, uint64_t from, uint64_t to, bool lef
   st_release_gpu(&state_of(qp)->ring, to << ring_shift | (left ? ring_left : 0));
 }
 
-// The usual way out is short; this is the other, out of line: somebody else has the word, or has left WQEs, or there
-// are some before ours that are not rung.
+// One look at the ready words, by whoever has the word `ring`, which was `word` before; and gives it back.
 template <class P, class Scope>
-BP_DEV_COLD void ring_and_look(bp_qp qp, Scope scope, uint64_t word, uint64_t end) {
-  if (scope.rank() == 0) word = take_ring<P>(qp, word, end);
-  word = scope.broadcast(word);
-  if ((word & ring_held) != 0) return;
+BP_DEV void look_and_ring(const bp_qp& qp, Scope scope, uint64_t word, uint64_t end) {
   const uint64_t from = rung_of(word);
   // Acquire before the look: the ready words that were left to us, by those who had `ring` before. After it: the
   // payload and WQEs of the callers whose words were seen, before the doorbell. Each of those has fenced at the NIC's
@@ -138,6 +115,42 @@ BP_DEV_COLD void ring_and_look(bp_qp qp, Scope scope, uint64_t word, uint64_t en
     give_ring_back<P>(qp, from, to, left);
   }
   scope.sync();
+}
+
+// The usual way out is short; this is the other, out of line: somebody else has the word, or has left WQEs, or there
+// are some before ours that are not rung. Ends once all below `end` is rung, or the word was ours; whoever has the word
+// gives it back after one look and one doorbell, so waiting for it is short, and the bound is for a caller that does not
+// run.
+//
+// Lanes of a warp may all be here, each for itself, and a GPU may hold one that leaves the loop until the others do. So
+// what belongs to holding the word is done within the loop, and no lane leaves it with the word.
+template <class P, class Scope>
+BP_DEV_COLD void ring_and_look(bp_qp qp, Scope scope, uint64_t word, uint64_t end) {
+  bp_qp_state* st = state_of(qp);
+  deadline patience;
+  for (bool is_over = false; !is_over;) {
+    word = scope.broadcast(word);
+    if ((word & ring_held) == 0) {
+      look_and_ring<P>(qp, scope, word, end);
+      is_over = true;
+    } else if (rung_of(word) >= end) {
+      is_over = true;
+    } else {
+      uint64_t gives_up = 0;
+      if (scope.rank() == 0) {
+        gives_up = patience.expired(qp.timeout_ns);
+        if (gives_up != 0) {
+          fail(qp, BP_TIMEOUT, 0, end);
+        } else {
+          word = ld_relaxed_gpu(&st->ring);
+          if ((word & ring_held) == 0 && rung_of(word) < end) word = atomic_or(&st->ring, ring_held);
+          else word |= ring_held;  // seen, not taken
+        }
+      }
+      is_over = scope.broadcast(gives_up) != 0;
+      yield_();
+    }
+  }
 }
 
 // The first step of ringing, by the leader.
