@@ -357,6 +357,23 @@ BP_DEV void st_shared(uint32_t* p, uint32_t v) {
 #endif
 }
 
+// The same as atomics, for a word that one thread stores while others poll it: a race checker takes these for what they
+// are.
+BP_DEV uint32_t poll_shared(uint32_t* p) {
+#if defined(__CUDACC__)
+  return atomicAdd(p, 0u);
+#else
+  return ld_shared(p);
+#endif
+}
+BP_DEV void post_shared(uint32_t* p, uint32_t v) {
+#if defined(__CUDACC__)
+  atomicExch(p, v);
+#else
+  st_shared(p, v);
+#endif
+}
+
 // Prefetches a line into this GPU's L2.
 BP_DEV void prefetch_l2([[maybe_unused]] uint64_t address) {
 #if defined(__CUDACC__)

@@ -46,7 +46,7 @@ BP_DEV void grant(const bp_qp& qp, pipeline_words* words, const pipeline& p, cq_
     const uint64_t room = cursor->done + limit - p.first;
     if (f == found::cqe && room > granted) {
       granted = room < p.chunks ? (uint32_t)room : p.chunks;
-      st_shared(&words->granted, granted);
+      post_shared(&words->granted, granted);
       patience = deadline{};
       continue;
     }
@@ -57,16 +57,16 @@ BP_DEV void grant(const bp_qp& qp, pipeline_words* words, const pipeline& p, cq_
     yield_();
   }
   words->status = s;
-  if (s != BP_OK) st_shared(&words->stop, 1u);
+  if (s != BP_OK) post_shared(&words->stop, 1u);
 }
 
 // Whether chunk `c` may be written, as soon as that is known. By a whole warp.
-BP_DEV bool is_granted(const pipeline_words* words, uint32_t c) {
+BP_DEV bool is_granted(pipeline_words* words, uint32_t c) {
   uint64_t may = 0;
   if (lane() == 0) {
     for (;;) {
-      const bool stopped = ld_shared(&words->stop) != 0;  // before the look at what was granted until then
-      may = ld_shared(&words->granted) > c;
+      const bool stopped = poll_shared(&words->stop) != 0;  // before the look at what was granted until then
+      may = poll_shared(&words->granted) > c;
       if (may || stopped) break;
       yield_();
     }
@@ -75,7 +75,7 @@ BP_DEV bool is_granted(const pipeline_words* words, uint32_t c) {
 }
 
 template <class P>
-BP_DEV void fill_chunks(const bp_endpoint& ep, const pipeline_words* words, const pipeline& p, uint32_t writer,
+BP_DEV void fill_chunks(const bp_endpoint& ep, pipeline_words* words, const pipeline& p, uint32_t writer,
                         uint32_t writers) {
   const bp_qp& qp = ep.qp;
   const warp_scope scope;
