@@ -37,7 +37,7 @@
   } while (0)
 
 constexpr uint32_t ring_log = 10, ring = 1u << ring_log, slot_bytes = 64;
-constexpr uint32_t message = 32;  // more than what a put sends inline
+constexpr uint32_t message = 32;
 constexpr uint32_t sharers = 2, lanes = 2, callers = sharers * lanes;  // of a queue pair: blocks, and threads of each
 constexpr uint32_t each = (ring - 1) / callers, total = each * callers;  // messages of a caller, and of a queue pair
 constexpr uint32_t first_qpn = 0x123, local_key = 0x55, window_key = 0x66, remote_key = 0x77;

@@ -38,9 +38,8 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
                           const void* src, uint64_t bytes, uint32_t flags = none,
                           uint64_t* end = nullptr) {
   if (detail::refuses<P>(ep, remote_offset, bytes)) return BP_INVALID;
-  if constexpr (P::data_v == data::push && !P::inband) {
-    // A doorbell's WQE is read from the SQ, so only what fits into one block is cheaper there than in a slot.
-    if (bytes <= (P::kick_v == kick::blueflame ? max_inline_bytes : block_inline_bytes)) {
+  if constexpr (P::data_v == data::push && P::kick_v == kick::blueflame) {
+    if (bytes <= max_inline_bytes) {
       return put_inline<P>(ep, scope, remote_offset, src, bytes, flags, end);
     }
   }
@@ -85,7 +84,7 @@ BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t re
 }
 
 // As put(), of a message for each lane of the warp. A lane whose message is refused, or takes more than one WQE of one
-// block (28 bytes inline) or one slot, gets BP_INVALID and posts nothing; the others' are posted. Unless `unsignalled`,
+// block or one slot, gets BP_INVALID and posts nothing; the others' are posted. Unless `unsignalled`,
 // the last message asks for a CQE, which completes all of them. Where more lanes have messages than half the window
 // (the ring) takes, they go in turns; BP_TIMEOUT then says of each lane by itself that its message was not posted.
 template <class P>

@@ -14,15 +14,7 @@ struct message {
   uint64_t bytes;
 };
 
-constexpr uint32_t block_inline_bytes = 28;  // payload that fits into a WQE of one block
-
 namespace detail {
-
-// Whether a put of P carries a payload of so many bytes in the WQE: it is there with the WQE, and no slot is needed.
-template <class P>
-BP_DEV bool goes_inline(uint64_t bytes) {
-  return P::data_v == data::push && !P::inband && bytes <= block_inline_bytes;
-}
 
 // Whether a message fits into one WQE of one block, or one slot, of path P, and lies in the regions.
 template <class P>
@@ -31,7 +23,7 @@ BP_DEV bool is_single(const bp_endpoint& ep, const message& m) {
   if constexpr (P::inband) {
     return m.bytes <= inband_capacity<P::line_v>(ep.qp.window);
   } else if constexpr (P::data_v == data::push) {
-    return m.bytes <= ep.qp.window.slot_bytes || goes_inline<P>(m.bytes);
+    return m.bytes <= ep.qp.window.slot_bytes;
   } else {
     return m.bytes <= max_message_bytes && in_range((uint64_t)m.src - ep.local_va, m.bytes, ep.local_bytes);
   }
@@ -59,12 +51,6 @@ BP_DEV void write_message(const bp_endpoint& ep, Scope scope, const message& m, 
   w.bytes = (uint32_t)m.bytes;
   w.fm_ce_se = fm_ce_se;
   if constexpr (P::data_v == data::push) {
-    if (goes_inline<P>(m.bytes)) {
-      w.ds = 2 + (4 + w.bytes + BP_DS_BYTES - 1) / BP_DS_BYTES;
-      w.gather = (uint64_t)m.src;
-      store_wqe<true>(ep.qp, scope, w, ticket);
-      return;
-    }
     u128 early = unit_zero();
     if constexpr (P::inband) early = early_payload<P::line_v>(scope, (uint64_t)m.src, w.bytes);
     fill_slot<P>(ep.qp, scope, w, (uint64_t)m.src, ticket, early);
