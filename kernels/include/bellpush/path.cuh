@@ -122,6 +122,27 @@ constexpr bool is_block_scope = false;
 template <>
 inline constexpr bool is_block_scope<block_scope> = true;
 
+// Calls `f()`, which posts. Lanes of a warp that call it at once on a shared queue pair, each for itself, take turns. A
+// GPU may hold a lane that has left a wait, or never waited, until those beside it have left it too; and a lane that
+// waits for room waits for the WQEs of all tickets before its own. So no lane waits while one beside it has taken a
+// ticket, or the word `ring`, and not yet posted.
+template <class P, class Scope, class F>
+BP_DEV auto in_turn([[maybe_unused]] Scope scope, F f) -> decltype(f()) {
+#if defined(__CUDACC__)
+  if constexpr (P::shared && is_thread_scope<Scope>) {
+    decltype(f()) result{};
+    BP_NO_UNROLL for (uint32_t left = __activemask(); left != 0; left &= left - 1) {
+      if (lane() == trailing_zeros(left)) result = f();
+    }
+    return result;
+  } else {
+    return f();
+  }
+#else
+  return f();  // lanes wait for nobody but at collectives
+#endif
+}
+
 // The lanes of a warp, each with a message of its own: one reservation, one fence and one doorbell for all of them, as
 // far as half the window (the ring) takes them. All lanes of the warp call the verb together, with the same flags; each
 // has its own arguments, ticket and status. A lane that is not `active` posts nothing and gets BP_OK.

@@ -72,7 +72,7 @@ BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t re
   if constexpr (P::kick_v != kick::blueflame) {
     const message m{remote_offset, src, bytes};
     if (detail::is_single<P>(ep, m) && ticket_limit<P>(ep.qp, P::data_v == data::push) > 1) {
-      return detail::post_signal<P>(ep, scope, m, signal_offset, value, flags, end);
+      return in_turn<P>(scope, [&] { return detail::post_signal<P>(ep, scope, m, signal_offset, value, flags, end); });
     }
   }
   bp_status_code s =
@@ -107,7 +107,7 @@ BP_DEV bp_status_code put_batch(const bp_endpoint& ep, Scope scope, uint32_t n, 
                                 uint64_t* end = nullptr) {
   if (n == 0 || !serves<P>(ep) || !can_write_lines<P>(scope)) return BP_INVALID;
   if (!detail::all_single<P>(ep, scope, n, list)) return BP_INVALID;
-  return detail::post_batches<P>(ep, scope, n, list, flags, end);
+  return in_turn<P>(scope, [&] { return detail::post_batches<P>(ep, scope, n, list, flags, end); });
 }
 
 // Puts `n` messages of `bytes` bytes each: the i-th from `src + i * src_stride` to `remote_offset + i * remote_stride`.
@@ -122,7 +122,7 @@ BP_DEV bp_status_code put_strided(const bp_endpoint& ep, Scope scope, uint32_t n
   // All lie between the first and the last, unless a product wraps.
   if (((remote_stride | src_stride) >> 31) != 0) return put_batch<P>(ep, scope, n, list, flags, end);
   if (!detail::is_single<P>(ep, list(0)) || !detail::is_single<P>(ep, list(n - 1))) return BP_INVALID;
-  return detail::post_batches<P>(ep, scope, n, list, flags, end);
+  return in_turn<P>(scope, [&] { return detail::post_batches<P>(ep, scope, n, list, flags, end); });
 }
 
 // Puts the `n` messages of a list in memory that this GPU reads.

@@ -411,9 +411,6 @@ BP_DEV bp_status_code wait_for_room(const bp_qp& qp, uint32_t n, uint64_t limit,
 
 // Shared: waits until tickets taken below `target + limit` have room. If that wait times out, the QP is moved to error,
 // because a ticket that is never filled would block every later one for ever.
-//
-// In line: other lanes of the warp may have tickets with room, and their WQEs are what this one waits for. A GPU lets
-// them go on past a lane that yields in a loop beside them, but not past one that is inside a call.
 template <class P>
 BP_DEV bp_status_code wait_with_ticket(const bp_qp& qp, uint64_t target, uint64_t ticket) {
   bp_status_code s = wait_done<P>(qp, target);

@@ -118,8 +118,8 @@ BP_DEV void look_and_ring(const bp_qp& qp, Scope scope, uint64_t word, uint64_t 
 }
 
 // The usual way out is short; this is the other, out of line: somebody else has the word, or has left WQEs, or there
-// are some before ours that are not rung. Ends once all below `end` is rung, or the word was ours; whoever has the word
-// gives it back after one look and one doorbell, so waiting for it is short, and the bound is for a caller that does not
+// are some before ours that are not rung. Ends once all below `end` is rung, or the word was ours. Whoever has the word
+// gives it back after one look and one doorbell, so waiting for it is short. The bound is for a caller that does not
 // run.
 //
 // Lanes of a warp may all be here, each for itself, and a GPU may hold one that leaves the loop until the others do. So

@@ -166,11 +166,13 @@ BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t re
   } else {
     capacity = win.slot_bytes;
   }
-  if (bytes <= capacity) return put_slot<P>(ep, scope, remote, src, (uint32_t)bytes, flags, end);
+  if (bytes <= capacity) {
+    return in_turn<P>(scope, [&] { return put_slot<P>(ep, scope, remote, src, (uint32_t)bytes, flags, end); });
+  }
   if constexpr (P::inband && !P::shared && is_block_scope<Scope>) {
     if (fits_pipeline(ep.qp, bytes, capacity)) return put_pipeline<P>(ep, capacity, remote, src, bytes, flags, end);
   }
-  return put_slots<P>(ep, scope, capacity, remote, src, bytes, flags, end);
+  return in_turn<P>(scope, [&] { return put_slots<P>(ep, scope, capacity, remote, src, bytes, flags, end); });
 }
 
 }  // namespace detail

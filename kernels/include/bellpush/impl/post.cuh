@@ -103,7 +103,7 @@ BP_DEV tickets reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots)
 
 // Posts one WQE of any kind. A signalled WQE's CQE covers it and all before it.
 template <class P, bool inline_v, class Scope>
-BP_DEV bp_status_code post(const bp_qp& queues, Scope scope, wqe w, uint32_t flags, uint64_t* end) {
+BP_DEV bp_status_code post_now(const bp_qp& queues, Scope scope, wqe w, uint32_t flags, uint64_t* end) {
   // Read once, wherever it lies: no store below can change it. All of these in flight together.
   bp_qp qp = queues;
   if constexpr (!P::inband) {
@@ -160,6 +160,10 @@ BP_DEV bp_status_code post(const bp_qp& queues, Scope scope, wqe w, uint32_t fla
   if constexpr (!P::inband) store_wqe<inline_v>(qp, scope, w, ticket);
   publish<P>(qp, scope, ticket, 1, blocks, got.marked, got.alone, !(flags & defer_ring));
   return BP_OK;
+}
+template <class P, bool inline_v, class Scope>
+BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, const wqe& w, uint32_t flags, uint64_t* end) {
+  return in_turn<P>(scope, [&] { return post_now<P, inline_v>(qp, scope, w, flags, end); });
 }
 
 }  // namespace detail
