@@ -142,13 +142,13 @@ BP_DEV_COLD void ring_and_look(bp_qp qp, Scope scope, uint64_t word, uint64_t en
         if (gives_up != 0) {
           fail(qp, BP_TIMEOUT, 0, end);
         } else {
+          yield_();
           word = ld_relaxed_gpu(&st->ring);
-          if ((word & ring_held) == 0 && rung_of(word) < end) word = atomic_or(&st->ring, ring_held);
-          else word |= ring_held;  // seen, not taken
+          const bool asks = (word & ring_held) == 0 && rung_of(word) < end;
+          word = asks ? atomic_or(&st->ring, ring_held) : word | ring_held;  // seen, not taken
         }
       }
       is_over = scope.broadcast(gives_up) != 0;
-      yield_();
     }
   }
 }
