@@ -131,8 +131,10 @@ BP_DEV auto in_turn([[maybe_unused]] Scope scope, F f) -> decltype(f()) {
 #if defined(__CUDACC__)
   if constexpr (P::shared && is_thread_scope<Scope>) {
     decltype(f()) result{};
-    BP_NO_UNROLL for (uint32_t left = __activemask(); left != 0; left &= left - 1) {
+    const uint32_t all = __activemask();
+    BP_NO_UNROLL for (uint32_t left = all; left != 0; left &= left - 1) {
       if (lane() == trailing_zeros(left)) result = f();
+      __syncwarp(all);  // the next lane's turn comes after this one's
     }
     return result;
   } else {

@@ -192,19 +192,16 @@ BP_DEV_COLD void fail_by_cqe(bp_qp qp, cq_cursor c) {
 }
 
 // Takes CQEs towards `target` and returns the QP's progress. On a shared QP one caller at a time does so; the
-// others read its result, or with `turn` wait that long for their turn.
+// others read its result. `had_turn` (may be null): set if this caller was the one.
 template <class P>
-BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target, [[maybe_unused]] deadline* turn = nullptr) {
+BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target, bool* had_turn = nullptr) {
   bp_qp_state* st = state_of(qp);
   if constexpr (P::shared) {
-    for (;;) {
-      const uint64_t done = ld_relaxed_gpu(&st->done);
-      if (done >= target) return done;
-      if (ld_relaxed_gpu(&st->cq_lock) == 0 && atomic_cas(&st->cq_lock, 0, 1) == 0) break;
-      if (turn == nullptr || turn->expired(qp.timeout_ns)) return done;
-      yield_();
-    }
+    const uint64_t done = ld_relaxed_gpu(&st->done);
+    if (done >= target) return done;
+    if (ld_relaxed_gpu(&st->cq_lock) != 0 || atomic_cas(&st->cq_lock, 0, 1) != 0) return done;
   }
+  if (had_turn) *had_turn = true;
   const cq_cursor before = load_cursor<P>(qp);
   cq_cursor c = before;
   if (c.done < target) {
@@ -228,8 +225,12 @@ BP_DEV uint64_t poll_cq(const bp_qp& qp, uint64_t target, [[maybe_unused]] deadl
 template <class P>
 BP_DEV_COLD bool is_done(bp_qp qp, uint64_t target) {
   fence_gpu();  // the error before the load of `done`, which its finder stored before it
-  deadline turn;
-  const bool is = poll_cq<P>(qp, target, &turn) >= target;
+  bool is = false, had_turn = false;
+  for (deadline turn;;) {
+    is = poll_cq<P>(qp, target, &had_turn) >= target;
+    if (is || had_turn || turn.expired(qp.timeout_ns)) break;
+    yield_();
+  }
   if (is) acquire_done<P>();
   return is;
 }

@@ -142,10 +142,10 @@ BP_DEV_COLD void ring_and_look(bp_qp qp, Scope scope, uint64_t word, uint64_t en
         if (gives_up != 0) {
           fail(qp, BP_TIMEOUT, 0, end);
         } else {
-          yield_();
           word = ld_relaxed_gpu(&st->ring);
           const bool asks = (word & ring_held) == 0 && rung_of(word) < end;
           word = asks ? atomic_or(&st->ring, ring_held) : word | ring_held;  // seen, not taken
+          if ((word & ring_held) != 0 && rung_of(word) < end) yield_();
         }
       }
       is_over = scope.broadcast(gives_up) != 0;
@@ -184,7 +184,7 @@ BP_DEV void ring_pending(const bp_qp& qp) {
     const bp_qp_state* st = state_of(qp);
     const uint64_t end = ld_relaxed_gpu(&st->reserved);
     if (rung_of(ld_relaxed_gpu(&st->ring)) >= end) return;
-    ring_and_look<P>(qp, thread_scope{}, ask_ring<P>(qp), end);
+    ring_and_look<P>(qp, thread_scope{}, ring_held, end);  // which asks for the word itself
   } else {
     bp_qp_state* st = state_of(qp);
     const uint64_t end = load_state<P>(&st->reserved);
