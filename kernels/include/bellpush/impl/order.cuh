@@ -125,7 +125,7 @@ BP_DEV uint32_t ld_weak(const uint32_t* p) {
   asm volatile("ld.weak.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
-// Two adjacent words, 16-byte aligned, in one load (below: one store). Each word is an access of its own.
+// Two adjacent words, 16-byte aligned, in one load. Each word is an access of its own.
 struct word_pair {
   uint64_t first, second;
 };
@@ -144,9 +144,6 @@ BP_DEV void st_weak(uint64_t* p, uint64_t v) {
 }
 BP_DEV void st_weak(uint32_t* p, uint32_t v) {
   asm volatile("st.weak.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
-}
-BP_DEV void st_weak_pair(uint64_t* p, uint64_t first, uint64_t second) {
-  asm volatile("st.weak.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(first), "l"(second) : "memory");
 }
 BP_DEV void st_relaxed_gpu(uint64_t* p, uint64_t v) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
@@ -290,10 +287,6 @@ BP_DEV word_pair ld_relaxed_gpu_pair(const uint64_t* p) {
 template <class T>
 BP_DEV void st_weak(T* p, T v) {
   *p = v;
-}
-BP_DEV void st_weak_pair(uint64_t* p, uint64_t first, uint64_t second) {
-  p[0] = first;
-  p[1] = second;
 }
 BP_DEV void st_relaxed_gpu(uint64_t* p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 BP_DEV void st_relaxed_gpu(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
