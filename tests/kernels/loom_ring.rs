@@ -152,7 +152,7 @@ impl Queue {
         // Acquire: those who had the tickets one lap before, through the NIC.
         let has_room = || end <= self.dbr.load(Ordering::Acquire) + self.case.ring;
         while !has_room() {
-            self.ring_pending(); // what the NIC waits for may be ready, and its poster not here yet
+            self.ring_ready(); // what the NIC waits for may be ready, and its poster not here yet
             if !has_room() {
                 thread::yield_now();
             }
@@ -200,6 +200,17 @@ impl Queue {
         let end = self.reserved.load(Ordering::Relaxed);
         if self.ring.load(Ordering::Relaxed) >> SHIFT < end {
             self.look(self.ask(), end, self.parts.ring_marks);
+        }
+    }
+
+    /// Rings for what is ready, if nobody else does at present and there is something.
+    fn ring_ready(&self) {
+        let word = self.ring.load(Ordering::Relaxed);
+        if word & HELD == 0 && self.ready_at(word >> SHIFT).is_some() {
+            let word = self.ask();
+            if word & HELD == 0 {
+                self.look(word, 0, false);
+            }
         }
     }
 

@@ -132,11 +132,12 @@ BP_DEV auto in_turn([[maybe_unused]] Scope scope, F f) -> decltype(f()) {
   if constexpr (P::shared && is_thread_scope<Scope>) {
     decltype(f()) result{};
     const uint32_t all = __activemask();
-    BP_NO_UNROLL for (uint32_t left = all; left != 0; left &= left - 1) {
+    BP_NO_UNROLL for (uint32_t left = all;;) {
       if (lane() == trailing_zeros(left)) result = f();
-      __syncwarp(all);  // the next lane's turn comes after this one's
+      left &= left - 1;
+      if (left == 0) return result;  // after the last turn no lane depends on another
+      __syncwarp(all);               // the next lane's turn comes after this one's
     }
-    return result;
   } else {
     return f();
   }
@@ -150,7 +151,29 @@ BP_DEV auto in_turn([[maybe_unused]] Scope scope, F f) -> decltype(f()) {
 // has its own arguments, ticket and status. A lane that is not `active` posts nothing and gets BP_OK.
 struct lanes_scope {
   bool active = true;
+  BP_DEV uint32_t vote(bool pred) const { return ballot(pred); }
+  BP_DEV warp_scope all() const { return {}; }
 };
+
+#if defined(__CUDACC__)
+// Lanes of a warp that are at one instruction together, by chance, as a scope. Their number changes nothing but the
+// time.
+struct mask_scope {
+  uint32_t mask;
+  BP_DEV uint32_t rank() const { return bits_set(mask & ((1u << lane()) - 1)); }
+  BP_DEV uint32_t size() const { return bits_set(mask); }
+  BP_DEV bool leads() const { return true; }
+  BP_DEV void sync_leading() const { sync(); }
+  BP_DEV void sync() const { __syncwarp(mask); }
+  BP_DEV uint64_t broadcast(uint64_t v) const {
+    v = __shfl_sync(mask, static_cast<unsigned long long>(v), static_cast<int>(trailing_zeros(mask)));
+    sync();
+    return v;
+  }
+  BP_DEV uint32_t vote(bool pred) const { return __ballot_sync(mask, pred); }
+  BP_DEV mask_scope all() const { return *this; }
+};
+#endif
 
 // Runs `f(scope, i)` for i in 0..n: one warp per call where a block has work for all its warps; otherwise all
 // threads together, call after call.

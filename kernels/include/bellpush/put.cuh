@@ -43,6 +43,12 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
       return put_inline<P>(ep, scope, remote_offset, src, bytes, flags, end);
     }
   }
+#if defined(__CUDACC__)
+  if constexpr (P::shared && is_thread_scope<Scope>) {
+    bp_status_code s;
+    if (detail::put_together<P>(ep, message{remote_offset, src, bytes}, flags, end, &s)) return s;
+  }
+#endif
   if constexpr (P::data_v == data::push) {
     return detail::put_window<P>(ep, scope, ep.remote_iova + remote_offset, (uint64_t)src, bytes,
                                  flags, end);
@@ -93,7 +99,7 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, lanes_scope lanes, uint64_t rem
   const message m{remote_offset, src, bytes};
   const bool fits = serves<P>(ep) && detail::is_single<P>(ep, m);
   const bp_status_code s = detail::post_lanes<P>(
-      ep.qp, lanes.active && fits, P::data_v == data::push, flags, end, [&](uint64_t ticket, uint32_t fm_ce_se) {
+      ep.qp, lanes, lanes.active && fits, P::data_v == data::push, flags, end, [&](uint64_t ticket, uint32_t fm_ce_se) {
         detail::write_message<P>(ep, thread_scope{}, m, ticket, fm_ce_se);
       });
   return !lanes.active ? BP_OK : fits ? s : BP_INVALID;

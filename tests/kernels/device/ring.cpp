@@ -261,6 +261,28 @@ void a_poster_outlasts_whoever_rings() {
 }
 
 // One that has the word and does not run ends the queue pair, in time, for everybody.
+// Who waits for completions neither waits for the word `ring` nor takes it where nothing is ready: hundreds that did
+// would keep it from a poster.
+void a_wait_does_not_wait_to_ring() {
+  queue q;
+  q.take(4);
+  q.make_ready(0);
+  q.state.ring |= bp::ring_held;
+  bp::ring_ready<P>(q.qp);  // held: returns at once
+  CHECK(q.is_at(0, bp::ring_held) && q.bells == 0 && q.state.error == BP_OK);
+  q.state.ring = 0;
+  bp::ring_ready<P>(q.qp);
+  CHECK(q.is_at(1) && q.bells == 1 && q.rung == 1);
+  bp::words_seen = 0;
+  bp::ring_ready<P>(q.qp);  // a gap: one look at its word, and `ring` is not taken
+  CHECK(q.is_at(1) && q.bells == 1 && bp::words_seen == 1);
+  q.make_ready(2);
+  q.state.ring |= bp::ring_left;
+  q.make_ready(1);
+  bp::ring_ready<P>(q.qp);  // keeps the mark for the gap behind
+  CHECK(q.is_at(3, bp::ring_left) && q.bells == 2);
+}
+
 void a_ringer_that_does_not_run_ends_the_queue_pair() {
   queue q;
   bp_host_current()->grid->hooks.yield = [](void*) {};
@@ -424,6 +446,7 @@ int main() {
   a_mark_outlasts_a_caller_that_cannot_ring_for_all();
   a_ringer_does_not_ring_for_ever();
   a_poster_outlasts_whoever_rings();
+  a_wait_does_not_wait_to_ring();
   a_ringer_that_does_not_run_ends_the_queue_pair();
   deferred_posts_are_rung_for();
   for (const uint32_t n : {0u, 1u, 5u, 6u, 7u, 20u, 31u, 32u}) a_look_finds_what_is_ready(n, 39);

@@ -240,13 +240,13 @@ constexpr uint64_t ring_held = 1, ring_left = 2;
 constexpr uint32_t ring_shift = 2;
 
 template <class P>
-BP_DEV void ring_pending(const bp_qp& qp);  // doorbell.cuh
+BP_DEV void ring_ready(const bp_qp& qp);  // doorbell.cuh
 
 // For waits on a shared QP, now and then: the awaited WQEs may have been made ready since the wait began, by a
 // caller that deferred its doorbell and left.
 template <class P>
 BP_DEV void ring_for_others(const bp_qp& qp, const deadline& wait) {
-  if ((wait.polls & 31) == 31) ring_pending<P>(qp);
+  if ((wait.polls & 31) == 31) ring_ready<P>(qp);
 }
 
 // Time of the first poll for a CQE. A poll crosses to the CQ's memory and back, about 1 us; one that comes just too
@@ -391,11 +391,11 @@ BP_DEV void take(const bp_qp& qp, uint64_t next, uint32_t n, uint64_t done, uint
 }
 
 // Waits until there is room for `n` tickets; what a ticket needs, and nothing is taken yet. `next`: the tickets taken
-// so far.
+// so far. Out of line, as wait_with_ticket(): the usual way stays one short piece of code.
 template <class P>
-BP_DEV bp_status_code wait_for_room(const bp_qp& qp, uint32_t n, uint64_t limit, uint64_t next) {
+BP_DEV_COLD bp_status_code wait_for_room(bp_qp qp, uint32_t n, uint64_t limit, uint64_t next) {
   // The WQEs that fill the ring may be waiting for a doorbell that their caller deferred.
-  ring_pending<P>(qp);
+  ring_ready<P>(qp);
   if constexpr (P::shared) {
     for (deadline wait;;) {
       next = ld_relaxed_gpu(&state_of(qp)->reserved);
@@ -413,7 +413,7 @@ BP_DEV bp_status_code wait_for_room(const bp_qp& qp, uint32_t n, uint64_t limit,
 // Shared: waits until tickets taken below `target + limit` have room. If that wait times out, the QP is moved to error,
 // because a ticket that is never filled would block every later one for ever.
 template <class P>
-BP_DEV bp_status_code wait_with_ticket(const bp_qp& qp, uint64_t target, uint64_t ticket) {
+BP_DEV_COLD bp_status_code wait_with_ticket(bp_qp qp, uint64_t target, uint64_t ticket) {
   bp_status_code s = wait_done<P>(qp, target);
   if (s == BP_TIMEOUT) {
     fail(qp, BP_TIMEOUT, 0, ticket);

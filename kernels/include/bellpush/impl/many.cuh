@@ -109,23 +109,23 @@ BP_DEV uint32_t lowest_bits(uint32_t bits, uint32_t n) {
   return bits & ~rest;
 }
 
-// The lanes of a warp, those with `takes_part` with one WQE of one block each, which `write(ticket, fm_ce_se)` stores.
-// All lanes call it; each gets its own result.
-template <class P, class Write>
-BP_DEV bp_status_code post_lanes(const bp_qp& qp, bool takes_part, bool slots, uint32_t flags, uint64_t* end,
-                                 Write write) {
-  const warp_scope scope;
+// Lanes of a warp, those with `takes_part` with one WQE of one block each, which `write(ticket, fm_ce_se)` stores. All
+// of `lanes` call it, with the same flags; each gets its own result.
+template <class P, class Lanes, class Write>
+BP_DEV bp_status_code post_lanes(const bp_qp& qp, Lanes lanes, bool takes_part, bool slots, uint32_t flags,
+                                 uint64_t* end, Write write) {
+  const auto scope = lanes.all();
   const uint32_t limit = ticket_limit<P>(qp, slots), most = limit < 2 ? 1 : limit / 2;
   // Half a window (a ring) at a time, as batches: a whole one would have to wait for the last tickets before it, of
   // which no CQE tells if they were posted unsignalled.
-  for (uint32_t who = ballot(takes_part), now; who != 0; who &= ~now) {
+  for (uint32_t who = lanes.vote(takes_part), now; who != 0; who &= ~now) {
     now = bits_set(who) <= most ? who : lowest_bits(who, most);
     const uint32_t n = bits_set(now), options = now == who ? flags : (flags & ~(uint32_t)defer_ring) | unsignalled;
     const tickets got = reserve_all<P>(qp, scope, n, slots);
     // A lane whose message went before is well.
     if (got.status != BP_OK) return (who >> lane() & 1) != 0 ? got.status : BP_OK;
     const uint64_t mine = got.first + bits_set(now & ((1u << lane()) - 1)), last = got.first + n;
-    if (lane() == 0) note_asked<P>(qp, got.first, n, options);
+    if (scope.rank() == 0) note_asked<P>(qp, got.first, n, options);
     if ((now >> lane() & 1) != 0) {
       write(mine, asks(qp, mine + 1, last, options));
       if (end) *end = mine + 1;
@@ -134,6 +134,26 @@ BP_DEV bp_status_code post_lanes(const bp_qp& qp, bool takes_part, bool slots, u
   }
   return BP_OK;
 }
+
+#if defined(__CUDACC__)
+// Lanes of a warp that put at once on one shared queue pair, each for itself, post together; by turns each would pay for
+// the fences and atomics of all before it. False: not so, or this lane's message takes more than one WQE or slot.
+template <class P>
+BP_DEV bool put_together(const bp_endpoint& ep, const message& m, uint32_t flags, uint64_t* end,
+                         bp_status_code* status) {
+  const mask_scope here{__activemask()};
+  if (__builtin_expect((here.mask & (here.mask - 1)) == 0, 1)) return false;
+  int same = 0;
+  __match_all_sync(here.mask, static_cast<unsigned long long>(ep.qp.state | (uint64_t)flags << 60), &same);
+  if (!same) return false;
+  const bool fits = is_single<P>(ep, m);
+  *status = post_lanes<P>(ep.qp, here, fits, P::data_v == data::push, flags, end,
+                          [&](uint64_t ticket, uint32_t fm_ce_se) {
+                            write_message<P>(ep, thread_scope{}, m, ticket, fm_ce_se);
+                          });
+  return fits;
+}
+#endif
 
 // Four neighbouring threads, who write the four units of a WQE's block. They do not synchronise.
 struct quad_scope {
