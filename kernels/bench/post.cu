@@ -80,7 +80,7 @@ BP_DEV void inlines(const bp_post_args& a) {
 template <class P>
 BP_DEV void signals(const bp_post_args& a) {
   each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
-    return bp::put_signal<P>(ep, scope, remote_of(m), source(a, m), put_bytes, 0, 1);
+    return bp::put_signal<P>(ep, scope, remote_of(m), source(a, m), put_bytes, 0, bp::signal_add{1});
   });
 }
 

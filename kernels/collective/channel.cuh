@@ -60,7 +60,7 @@ struct outcome {
 template <class P, class Scope>
 BP_DEV_COLD bp_status_code send_message(const bp_endpoint& ep, Scope scope, uint64_t remote,
                                         uint64_t from, uint64_t bytes, uint64_t signal) {
-  return put_signal<P>(ep, scope, remote, reinterpret_cast<void*>(from), bytes, signal, 1,
+  return put_signal<P>(ep, scope, remote, reinterpret_cast<void*>(from), bytes, signal, signal_add{1},
                        unsignalled);
 }
 template <class P, class Scope>

@@ -18,6 +18,7 @@ mod placement;
 mod verbs;
 mod verbs_faults;
 mod verbs_many;
+mod verbs_signals;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "cpu";

@@ -21,6 +21,8 @@ mod model;
 mod ops;
 #[path = "../endpoint/placement.rs"]
 mod placement;
+#[path = "../endpoint/verbs_signals.rs"]
+mod verbs_signals;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "kernel";

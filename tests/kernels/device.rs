@@ -62,6 +62,11 @@ fn in_band_lines() {
 }
 
 #[test]
+fn signals_that_the_gpu_engine_sets() {
+    run("marked");
+}
+
+#[test]
 fn clocks() {
     run("clock");
 }

@@ -1,4 +1,4 @@
-// What comes after a post: ring, wait, quiet, test, reclaim; and a peer's signal: wait_signal.
+// What comes after a post: ring, wait, quiet, test, reclaim.
 #ifndef BELLPUSH_WAIT_CUH
 #define BELLPUSH_WAIT_CUH
 
@@ -57,30 +57,6 @@ BP_DEV void reclaim(const bp_endpoint& ep, uint32_t part) {
   const uint32_t limit = ticket_limit<P>(ep.qp, true);
   const uint64_t end = load_state<P>(&state_of(ep.qp)->reserved) - (limit - limit / part);
   if ((int64_t)(end - load_done<P>(ep.qp)) > 0) poll_cq<P>(ep.qp, end);
-}
-
-// Waits until the 8-byte word at `signal`, to which a peer's put_signal adds, is at least `value`. Ends early if it
-// is not and the endpoint's QP is in error. After BP_OK the caller can read the data that were put before the
-// signal.
-template <class Scope>
-BP_DEV bp_status_code wait_signal(const bp_endpoint& ep, Scope scope, const uint64_t* signal,
-                                  uint64_t value) {
-  bp_status_code s = BP_OK;
-  if (scope.rank() == 0) {
-    deadline limit;
-    // Acquire, system scope: the peer's data (written by the NIC before the signal) before our reads of them.
-    for (bp_status_code error = BP_OK; ld_acquire_sys(signal) < value; yield_()) {
-      if (error != BP_OK || limit.expired(ep.qp.timeout_ns)) {
-        s = error != BP_OK ? error : BP_TIMEOUT;
-        break;
-      }
-      // Another caller may put the QP into error meanwhile, so the load bypasses L1. The word may have come before
-      // the error: one more load follows.
-      error = (bp_status_code)ld_relaxed_gpu(&state_of(ep.qp)->error);
-      if (error != BP_OK) fence_sys();  // this look before that one
-    }
-  }
-  return (bp_status_code)scope.broadcast(s);
 }
 
 }  // namespace bp
