@@ -71,17 +71,13 @@ BP_DEV_COLD bp_status_code send_bytes(const bp_endpoint& ep, Scope scope, uint64
 template <class P>
 BP_DEV_COLD void send_report(const bp_endpoint& ep, uint64_t remote, const uint64_t* word,
                              uint64_t timeout_ns) {
-  bp_endpoint bounded = ep;
-  bounded.qp.timeout_ns = timeout_ns;
-  put_inline<P>(bounded, block_scope{}, remote, word, 8);
+  put_inline<P>(within(ep, timeout_ns), block_scope{}, remote, word, 8);
 }
 
 // Waits until the other side has all that was sent to it: BP_TIMEOUT if that is not so yet.
 template <class P>
 BP_DEV_COLD bp_status_code await_told(const bp_endpoint& ep, uint64_t timeout_ns) {
-  bp_endpoint bounded = ep;
-  bounded.qp.timeout_ns = timeout_ns;
-  return quiet<P>(bounded, block_scope{});
+  return quiet<P>(within(ep, timeout_ns), block_scope{});
 }
 
 BP_DEV const bp_endpoint& endpoint_of(const bp_coll_args& a, uint32_t channel, uint32_t rank) {

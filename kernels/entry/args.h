@@ -21,6 +21,11 @@ enum bp_op {
   BP_VERB_SIGNAL_ADD = 12,
   BP_VERB_SIGNAL_SET = 13,
   BP_VERB_PUT_VALUE = 14,
+  BP_VERB_PUT_WITHIN = 15,
+  BP_VERB_WAIT_WITHIN = 16,
+  BP_VERB_WAIT_LOCAL = 17,
+  BP_VERB_FENCE = 18,
+  BP_VERB_COUNT_TICKETS = 19,
 };
 enum bp_scope { BP_SCOPE_THREAD = 0, BP_SCOPE_WARP = 1, BP_SCOPE_BLOCK = 2 };
 
@@ -35,12 +40,14 @@ struct bp_op_args {
   uint32_t flags;
   uint64_t remote_offset;
   uint64_t remote_stride;
-  uint64_t local;          // address of source, destination or result; 0: none
+  uint64_t local;          // address of source, destination or result, 0: none; fence: of a second endpoint;
+                           // count_tickets: of two words, for what was posted and what is complete
   uint64_t local_stride;
   uint64_t bytes;
   uint64_t value;          // atomics, signal; test: ticket; put_lanes: a warp's active lanes; put_batch: messages;
-                           // put_value: the first 8 bytes
-  uint64_t compare;        // put_lanes: bytes that each lane puts more than the lane before it; put_value: the last 8
+                           // put_value: the first 8 bytes; wait_within, wait_local: ticket
+  uint64_t compare;        // put_lanes: bytes that each lane puts more than the lane before it; put_value: the last 8;
+                           // put_within, wait_within: the bound in ns
   uint64_t signal_offset;
   uint64_t status;         // uint32_t a caller: first status that was not BP_OK
   uint32_t quiet_after;    // each caller calls quiet at its end

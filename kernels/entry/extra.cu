@@ -35,6 +35,22 @@ BP_CALL put_value(const bp_op_args& a, Scope scope, uint64_t remote) {
     default: return BP_INVALID;
   }
 }
+BP_CALL put_within(const bp_op_args& a, Scope scope, uint64_t remote, const void* local) {
+  return bp::put<P>(bp::within(a.ep, a.compare), scope, remote, local, a.bytes, a.flags);
+}
+BP_CALL wait_within(const bp_op_args& a, Scope scope) {
+  return bp::wait<P>(bp::within(a.ep, a.compare), scope, a.value);
+}
+BP_CALL fence(const bp_op_args& a, Scope scope, const void* other) {
+  return bp::fence<P>(scope, a.ep, *static_cast<const bp_endpoint*>(other));
+}
+BP_CALL count_tickets(const bp_op_args& a, Scope scope, void* local) {
+  uint64_t* words = static_cast<uint64_t*>(local);
+  const uint64_t done = bp::completed<P>(a.ep, scope);
+  if (scope.rank() == scope.size() - 1) words[1] = done;  // every thread is told
+  if (scope.rank() == 0) words[0] = bp::posted<P>(a.ep);
+  return BP_OK;
+}
 BP_CALL quiet(const bp_op_args& a, Scope scope) { return bp::quiet<P>(a.ep, scope); }
 
 template <class P, class Scope>
@@ -46,6 +62,11 @@ BP_DEV bp_status_code call(const bp_op_args& a, Scope scope, uint64_t call_index
     case BP_VERB_SIGNAL_ADD: return signal_add<P>(a, scope, remote);
     case BP_VERB_SIGNAL_SET: return signal_set<P>(a, scope, remote);
     case BP_VERB_PUT_VALUE: return put_value<P>(a, scope, remote);
+    case BP_VERB_PUT_WITHIN: return put_within<P>(a, scope, remote, local);
+    case BP_VERB_WAIT_WITHIN: return wait_within<P>(a, scope);
+    case BP_VERB_WAIT_LOCAL: return bp::wait_local<P>(a.ep, scope, a.value);
+    case BP_VERB_FENCE: return fence<P>(a, scope, local);
+    case BP_VERB_COUNT_TICKETS: return count_tickets<P>(a, scope, local);
     default: return BP_INVALID;
   }
 }

@@ -16,6 +16,7 @@ mod mlx5;
 mod model;
 mod placement;
 mod verbs;
+mod verbs_bounds;
 mod verbs_faults;
 mod verbs_many;
 mod verbs_signals;

@@ -67,6 +67,11 @@ fn signals_that_the_gpu_engine_sets() {
 }
 
 #[test]
+fn bounds_of_single_calls() {
+    run("bounded");
+}
+
+#[test]
 fn clocks() {
     run("clock");
 }

@@ -233,7 +233,7 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(Status = bp_status { code; syndrome; ticket; }),
         layout!(Qp = bp_qp {
             sq; cq; dbr; cq_dbr; uar; state; ready; status; window; timeout_ns; qpn; slot_limit; sq_log;
-            cq_log; reserved;
+            cq_log; credit_period; own_timeout_us;
         }),
         layout!(DeviceEndpoint = bp_endpoint {
             qp; local_va; local_iova; local_bytes; remote_iova; remote_bytes; local_lkey;
@@ -357,6 +357,11 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["BP_VERB_SIGNAL_ADD"], Verb::SignalAdd as u64),
         claim(&["BP_VERB_SIGNAL_SET"], Verb::SignalSet as u64),
         claim(&["BP_VERB_PUT_VALUE"], Verb::PutValue as u64),
+        claim(&["BP_VERB_PUT_WITHIN"], Verb::PutWithin as u64),
+        claim(&["BP_VERB_WAIT_WITHIN"], Verb::WaitWithin as u64),
+        claim(&["BP_VERB_WAIT_LOCAL"], Verb::WaitLocal as u64),
+        claim(&["BP_VERB_FENCE"], Verb::Fence as u64),
+        claim(&["BP_VERB_COUNT_TICKETS"], Verb::CountTickets as u64),
         claim(&["BP_WATCH_TEST"], Watch::Test as u64),
         claim(&["BP_WATCH_WAIT"], Watch::Wait as u64),
         claim(&["BP_WATCH_ALL"], Watch::All as u64),

@@ -39,6 +39,16 @@ pub enum Verb {
     SignalSet = 13,
     /// `bp::put_value` of as many bytes.
     PutValue = 14,
+    /// `bp::put` on `bp::within`, of `compare` ns.
+    PutWithin = 15,
+    /// `bp::wait` on `bp::within`, of `compare` ns.
+    WaitWithin = 16,
+    /// `bp::wait_local`.
+    WaitLocal = 17,
+    /// `bp::fence` of the endpoint and another.
+    Fence = 18,
+    /// `bp::posted` and `bp::completed`.
+    CountTickets = 19,
 }
 
 /// `enum bp_scope`: the group of threads that makes one call.
@@ -71,16 +81,18 @@ pub struct OpArgs {
     pub remote_offset: u64,
     /// Increment of `remote_offset` from call to call.
     pub remote_stride: u64,
-    /// Source, destination or result of the first call; 0 for none.
+    /// Source, destination or result of the first call; 0 for none. Of `Fence` another [`DeviceEndpoint`], of
+    /// `CountTickets` two `u64`.
     pub local: u64,
     /// Increment of `local` from call to call.
     pub local_stride: u64,
     /// Bytes of each call.
     pub bytes: u64,
     /// Operand of atomics and signals; ticket of `Test`; bits of a warp's active lanes of `PutLanes`; messages of each
-    /// call of `PutBatch`; the first 8 bytes of `PutValue`.
+    /// call of `PutBatch`; the first 8 bytes of `PutValue`; ticket of `WaitWithin` and `WaitLocal`.
     pub value: u64,
-    /// Compare operand; bytes that each lane of `PutLanes` puts more than the lane before it; the last 8 of `PutValue`.
+    /// Compare operand; bytes that each lane of `PutLanes` puts more than the lane before it; the last 8 of `PutValue`;
+    /// nanoseconds of `PutWithin` and `WaitWithin`.
     pub compare: u64,
     /// Offset of the signal word in the peer's region.
     pub signal_offset: u64,

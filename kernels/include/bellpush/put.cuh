@@ -29,8 +29,8 @@ BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t re
   }
 }
 
-// Writes a value of 1, 2, 4, 8 or 16 bytes, from registers into the WQE (in-band: into a slot). All threads of the scope
-// give the same one.
+// Writes a value of 1, 2, 4, 8 or 16 bytes, from registers into the WQE (in-band: into a slot). All threads of the
+// scope give the same one.
 template <class P, class Scope, class T>
 BP_DEV bp_status_code put_value(const bp_endpoint& ep, Scope scope, uint64_t remote_offset, T value,
                                 uint32_t flags = none, uint64_t* end = nullptr) {

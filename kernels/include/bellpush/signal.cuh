@@ -20,8 +20,8 @@ BP_DEV bool may_signal(const bp_endpoint& ep, uint64_t signal_offset, signal_set
 
 }  // namespace detail
 
-// Does `op` (signal_add or signal_set) to the peer's 8-byte word at `signal_offset`, behind all that was posted on the
-// queue pair before: whoever sees it sees what was put before.
+// Does `op` (signal_add or signal_set) to the peer's 8-byte word at `signal_offset`, behind all that was posted on
+// the queue pair before: whoever sees it sees what was put before.
 template <class P, class Scope, class Op>
 BP_DEV bp_status_code signal(const bp_endpoint& ep, Scope scope, uint64_t signal_offset, Op op, uint32_t flags = none,
                              uint64_t* end = nullptr) {
@@ -29,9 +29,9 @@ BP_DEV bp_status_code signal(const bp_endpoint& ep, Scope scope, uint64_t signal
   return detail::post<P, detail::is_set<Op>>(ep.qp, scope, detail::signal_wqe<P>(ep, signal_offset, op), flags, end);
 }
 
-// Tests once whether the 8-byte word at `signal` (this end's memory) compares with `value`, by default is at least that:
-// BP_OK, BP_PENDING, or the error of the endpoint's QP if it is not. After BP_OK all threads of the scope can read the
-// data that were put before the signal.
+// Tests once whether the 8-byte word at `signal` (this end's memory) compares with `value`, by default is at least
+// that: BP_OK, BP_PENDING, or the error of the endpoint's QP if it is not. After BP_OK all threads of the scope can
+// read the data that were put before the signal.
 template <cmp C = cmp::ge, class Scope>
 BP_DEV bp_status_code test_signal(const bp_endpoint& ep, Scope scope, const uint64_t* signal, uint64_t value) {
   return detail::watch_word<C>(ep, scope, signal, value, true);
@@ -60,8 +60,8 @@ BP_DEV bp_status_code wait_signal_any(const bp_endpoint& ep, Scope scope, const 
   return detail::watch_any<C>(ep, scope, detail::signal_words{signals, skip, n}, value, index);
 }
 
-// Waits until at least one of them does. `indices`, room for `n` in memory that all threads of the scope reach, receives
-// the numbers of all that do, in order; `count` how many, 0 where all are passed over.
+// Waits until at least one of them does. `indices`, room for `n` in memory that all threads of the scope reach,
+// receives the numbers of all that do, in order; `count` how many, 0 where all are passed over.
 template <cmp C = cmp::ge, class Scope>
 BP_DEV bp_status_code wait_signal_some(const bp_endpoint& ep, Scope scope, const uint64_t* signals, uint32_t n,
                                        uint64_t value, uint32_t* indices, uint32_t* count,

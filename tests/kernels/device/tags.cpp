@@ -76,6 +76,9 @@ void call() {
   CHECK(bp::wait<P>(ep, one, 1) == BP_INVALID);
   CHECK(bp::quiet<P>(ep, one) == BP_INVALID);
   CHECK(bp::test<P>(ep, one, 1) == BP_INVALID);
+  CHECK(bp::wait_local<P>(ep, one, 1) == BP_INVALID);
+  CHECK(bp::fence<P>(one, ep, ep) == BP_INVALID);
+  CHECK(bp::posted<P>(ep) == 0 && bp::completed<P>(ep, one) == 0);
   bp::ring<P>(ep, one);
   bp::reclaim<P>(ep, 1);
   CHECK(memcmp(&state, &before, sizeof state) == 0);
