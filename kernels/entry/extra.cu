@@ -35,6 +35,12 @@ BP_CALL put_value(const bp_op_args& a, Scope scope, uint64_t remote) {
     default: return BP_INVALID;
   }
 }
+BP_CALL put_imm(const bp_op_args& a, Scope scope, uint64_t remote, const void* local) {
+  return bp::put_imm<P>(a.ep, scope, remote, local, a.bytes, (uint32_t)a.value, a.flags);
+}
+BP_CALL signal_imm(const bp_op_args& a, Scope scope, uint64_t remote) {
+  return bp::signal<P>(a.ep, scope, remote, bp::signal_imm{(uint32_t)a.value}, a.flags);
+}
 BP_CALL put_within(const bp_op_args& a, Scope scope, uint64_t remote, const void* local) {
   return bp::put<P>(bp::within(a.ep, a.compare), scope, remote, local, a.bytes, a.flags);
 }
@@ -66,6 +72,8 @@ BP_DEV bp_status_code call(const bp_op_args& a, Scope scope, uint64_t call_index
     case BP_VERB_WAIT_WITHIN: return wait_within<P>(a, scope);
     case BP_VERB_WAIT_LOCAL: return bp::wait_local<P>(a.ep, scope, a.value);
     case BP_VERB_FENCE: return fence<P>(a, scope, local);
+    case BP_VERB_PUT_IMM: return put_imm<P>(a, scope, remote, local);
+    case BP_VERB_SIGNAL_IMM: return signal_imm<P>(a, scope, remote);
     case BP_VERB_COUNT_TICKETS: return count_tickets<P>(a, scope, local);
     default: return BP_INVALID;
   }

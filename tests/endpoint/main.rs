@@ -18,6 +18,7 @@ mod placement;
 mod verbs;
 mod verbs_bounds;
 mod verbs_faults;
+mod verbs_immediates;
 mod verbs_many;
 mod verbs_signals;
 

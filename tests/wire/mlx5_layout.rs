@@ -362,6 +362,8 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["BP_VERB_WAIT_LOCAL"], Verb::WaitLocal as u64),
         claim(&["BP_VERB_FENCE"], Verb::Fence as u64),
         claim(&["BP_VERB_COUNT_TICKETS"], Verb::CountTickets as u64),
+        claim(&["BP_VERB_PUT_IMM"], Verb::PutImm as u64),
+        claim(&["BP_VERB_SIGNAL_IMM"], Verb::SignalImm as u64),
         claim(&["BP_WATCH_TEST"], Watch::Test as u64),
         claim(&["BP_WATCH_WAIT"], Watch::Wait as u64),
         claim(&["BP_WATCH_ALL"], Watch::All as u64),

@@ -49,6 +49,10 @@ pub enum Verb {
     Fence = 18,
     /// `bp::posted` and `bp::completed`.
     CountTickets = 19,
+    /// `bp::put_imm` of `value`.
+    PutImm = 20,
+    /// `bp::signal` of `signal_imm`, of `value`.
+    SignalImm = 21,
 }
 
 /// `enum bp_scope`: the group of threads that makes one call.

@@ -183,6 +183,12 @@ struct signal_set {
   uint64_t value;  // a write of 8 bytes: cheaper for the NIC than an atomic, and for one sender a word
 };
 
+// Instead of a word an immediate: the peer's oldest receive completes, and brings the number. The signal's offset may
+// be any in the peer's region.
+struct signal_imm {
+  uint32_t value;
+};
+
 }  // namespace bp
 
 #endif

@@ -1,5 +1,5 @@
-// Writes into the peer's region: put, put_inline, put_value, put_signal; put_batch, put_strided and put_vector of many
-// messages.
+// Writes into the peer's region: put, put_inline, put_value, put_signal, put_imm; put_batch, put_strided and put_vector
+// of many messages.
 #ifndef BELLPUSH_PUT_CUH
 #define BELLPUSH_PUT_CUH
 
@@ -95,6 +95,26 @@ BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t re
   // The signal's ticket follows all of the data's, also where other callers share the QP.
   scope.sync();
   return signal<P>(ep, scope, signal_offset, op, flags, end);
+}
+
+// Puts, and brings the number `imm` to the peer with its oldest receive (Options::receives, Endpoint::poll_immediate):
+// whoever takes it sees the data. pull: in one WQE; push: by a WQE or slot of its own behind the data, as a signal.
+template <class P, class Scope>
+BP_DEV bp_status_code put_imm(const bp_endpoint& ep, Scope scope, uint64_t remote_offset, const void* src,
+                              uint64_t bytes, uint32_t imm, uint32_t flags = none, uint64_t* end = nullptr) {
+  if constexpr (P::data_v == data::push) {
+    return put_signal<P>(ep, scope, remote_offset, src, bytes, remote_offset, signal_imm{imm}, flags, end);
+  } else {
+    wqe w = make_wqe(BP_OP_RDMA_WRITE_IMM, 3, ep.remote_iova + remote_offset, ep.remote_rkey);
+    if (bytes > max_message_bytes || detail::refuses<P>(ep, remote_offset, bytes) ||
+        !detail::local_iova(ep, (uint64_t)src, bytes, &w.gather)) {
+      return BP_INVALID;
+    }
+    w.imm = imm;
+    w.bytes = (uint32_t)bytes;
+    w.lkey = ep.local_lkey;
+    return detail::post<P, false>(ep.qp, scope, w, flags, end);
+  }
 }
 
 // As put(), of a message for each lane of the warp. A lane whose message is refused, or takes more than one WQE of one

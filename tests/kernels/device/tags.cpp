@@ -61,7 +61,9 @@ void call() {
   CHECK(bp::put_value<P>(ep, one, 0, 1u) == BP_INVALID);
   CHECK(bp::put_signal<P>(ep, one, 0, local, 8, 8, bp::signal_add{1}) == BP_INVALID);
   CHECK(bp::put_signal<P>(ep, one, 0, local, 8, 8, bp::signal_set{1}) == BP_INVALID);
+  CHECK(bp::put_imm<P>(ep, one, 0, local, 8, 1) == BP_INVALID);
   CHECK(bp::signal<P>(ep, one, 8, bp::signal_add{1}) == BP_INVALID);
+  CHECK(bp::signal<P>(ep, one, 8, bp::signal_imm{1}) == BP_INVALID);
   CHECK(bp::signal<P>(ep, one, 8, bp::signal_set{1}) == BP_INVALID);
   const bp::message list[] = {{0, local, 8}, {8, local, 8}};
   CHECK(bp::put_vector<P>(ep, one, 2, list) == BP_INVALID);

@@ -228,6 +228,12 @@ BP_DEV wqe signal_wqe(const bp_endpoint& ep, uint64_t signal_offset, signal_set 
   if (P::order_v == order::later) w.fm_ce_se = BP_CTRL_FENCE_SMALL;
   return w;
 }
+template <class P>
+BP_DEV wqe signal_wqe(const bp_endpoint& ep, uint64_t signal_offset, signal_imm op) {
+  wqe w = make_wqe(BP_OP_RDMA_WRITE_IMM, 2, ep.remote_iova + signal_offset, ep.remote_rkey);  // of 0 bytes
+  w.imm = op.value;
+  return w;
+}
 
 }  // namespace detail
 
