@@ -39,7 +39,7 @@ BP_KERNEL(saxpy_and_put, producer_args) {
 
   bp_status_code s = bp::put_signal<path>(args.ep, block, first * sizeof(float), y,
                                           args.per_block * sizeof(float),
-                                          args.signal_offset + bp::bid() * 8, 1);
+                                          args.signal_offset + bp::bid() * 8, bp::signal_add{1});
   // The last block's quiet covers what the others posted before it; each asks for its own.
   if (s == BP_OK) s = bp::quiet<path>(args.ep, block);
   if (bp::tid() == 0) reinterpret_cast<uint32_t*>(args.status)[bp::bid()] = s;

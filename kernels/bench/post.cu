@@ -76,12 +76,53 @@ BP_DEV void inlines(const bp_post_args& a) {
   });
 }
 
-// A put and an addition of 1 to the first word of the peer's region.
-template <class P>
+// What signals do to the first word of the peer's region: an addition of 1, or the message's number + 1.
+struct add {
+  BP_DEV bp::signal_add operator()(uint32_t) const { return {1}; }
+};
+struct set {
+  BP_DEV bp::signal_set operator()(uint32_t m) const { return {m + 1}; }
+};
+
+template <class P, class Op = add>
+BP_DEV void put_signals(const bp_post_args& a) {
+  each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
+    return bp::put_signal<P>(ep, scope, remote_of(m), source(a, m), put_bytes, 0, Op{}(m));
+  });
+}
+template <class P, class Op>
 BP_DEV void signals(const bp_post_args& a) {
   each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
-    return bp::put_signal<P>(ep, scope, remote_of(m), source(a, m), put_bytes, 0, 1);
+    return bp::signal<P>(ep, scope, 0, Op{}(m));
   });
+}
+
+// The 8 bytes that inlines() takes from memory, from a register (`source` in crates/cli/src/post/queues.rs).
+template <class P>
+BP_DEV void values(const bp_post_args& a) {
+  each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
+    const uint64_t word = (source_of(a, m) - a.src) / 8 + 1;
+    return bp::put_value<P>(ep, scope, remote_of(m), word * 0x9e3779b97f4a7c15);
+  });
+}
+
+// Puts that do not wait for room.
+template <class P>
+BP_DEV void tries(const bp_post_args& a) {
+  each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
+    return bp::put<P>(bp::within(ep, 0), scope, remote_of(m), source(a, m), put_bytes);
+  });
+}
+
+// A look at a word that is there, and a wait for what is complete: nothing is posted.
+BP_DEV void looks(const bp_post_args& a) {
+  each<thread, at::argument>(a, [&](const bp_endpoint& ep, thread scope, uint32_t m) {
+    return bp::test_signal(ep, scope, static_cast<const uint64_t*>(source(a, m)), 1);
+  });
+}
+template <class P>
+BP_DEV void waits(const bp_post_args& a) {
+  each<thread, at::argument>(a, [](const bp_endpoint& ep, thread scope, uint32_t) { return bp::wait<P>(ep, scope, 0); });
 }
 
 // Batches of puts of which only the last one rings.
@@ -144,8 +185,23 @@ BP_KERNEL(bp_post_put_thread_system_strict, bp_post_args) { puts<own_system_stri
 BP_KERNEL(bp_post_put_warp_system, bp_post_args) { puts<own_system, warp>(args); }
 BP_KERNEL(bp_post_put_block_system, bp_post_args) { puts<own_system, block>(args); }
 
-BP_KERNEL(bp_post_signal, bp_post_args) { signals<own>(args); }
-BP_KERNEL(bp_post_signal_system, bp_post_args) { signals<own_system>(args); }
+BP_KERNEL(bp_post_signal, bp_post_args) { put_signals<own>(args); }
+BP_KERNEL(bp_post_signal_system, bp_post_args) { put_signals<own_system>(args); }
+BP_KERNEL(bp_post_put_set, bp_post_args) { put_signals<own, set>(args); }
+BP_KERNEL(bp_post_put_set_system, bp_post_args) { put_signals<own_system, set>(args); }
+BP_KERNEL(bp_post_signal_alone, bp_post_args) { signals<own, add>(args); }
+BP_KERNEL(bp_post_set_alone, bp_post_args) { signals<own, set>(args); }
+BP_KERNEL(bp_post_set_alone_system, bp_post_args) { signals<own_system, set>(args); }
+BP_KERNEL(bp_post_value, bp_post_args) { values<own>(args); }
+BP_KERNEL(bp_post_value_system, bp_post_args) { values<own_system>(args); }
+BP_KERNEL(bp_post_value_shared, bp_post_args) { values<shared>(args); }
+BP_KERNEL(bp_post_value_inband, bp_post_args) { values<own_inband>(args); }
+BP_KERNEL(bp_post_value_inband_shared, bp_post_args) { values<shared_inband>(args); }
+BP_KERNEL(bp_post_try, bp_post_args) { tries<own>(args); }
+BP_KERNEL(bp_post_try_shared, bp_post_args) { tries<shared>(args); }
+BP_KERNEL(bp_post_test_signal, bp_post_args) { looks(args); }
+BP_KERNEL(bp_post_wait, bp_post_args) { waits<own>(args); }
+BP_KERNEL(bp_post_wait_shared, bp_post_args) { waits<shared>(args); }
 BP_KERNEL(bp_post_inline, bp_post_args) { inlines<own>(args); }
 BP_KERNEL(bp_post_inline_system, bp_post_args) { inlines<own_system>(args); }
 

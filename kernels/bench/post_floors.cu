@@ -111,6 +111,17 @@ BP_DEV void batches_by_warps(const bp_post_args& a) {
   });
 }
 
+// One load, whose value is needed: of a word that a NIC could write, past L1, and of a queue pair's own state.
+BP_DEV void by_look(const bp_post_args& a) {
+  timed(a, [&](uint32_t i) {
+    return bp::ld_relaxed_sys(reinterpret_cast<const uint64_t*>(source_of(a, i))) != 0 ? BP_OK : BP_PENDING;
+  });
+}
+BP_DEV void by_state(const bp_post_args& a) {
+  const bp_qp_state* state = bp::state_of(a.ep.qp);
+  timed(a, [&](uint32_t) { return bp::ld_weak(&state->done) == 0 ? BP_OK : BP_PENDING; });
+}
+
 // An in-band slot of the window's first lap: the four lines of 12 + 4 bytes that 8 bytes take, and no fence.
 BP_DEV void store_slot(const bp_post_args& a, const bp_endpoint& ep, uint32_t slot) {
   const bp::wqe w = wqe_of(a, ep, slot, small_bytes);
@@ -139,3 +150,6 @@ BP_KERNEL(bp_post_floor_batch_warp, bp_post_args) { batches_by_warps<fence::gpu>
 BP_KERNEL(bp_post_floor_inband, bp_post_args) {
   by_all<bp::thread_scope>(args, [&](const bp_endpoint& ep, uint32_t slot) { store_slot(args, ep, slot); });
 }
+
+BP_KERNEL(bp_post_floor_look, bp_post_args) { by_look(args); }
+BP_KERNEL(bp_post_floor_state, bp_post_args) { by_state(args); }

@@ -60,7 +60,7 @@ struct outcome {
 template <class P, class Scope>
 BP_DEV_COLD bp_status_code send_message(const bp_endpoint& ep, Scope scope, uint64_t remote,
                                         uint64_t from, uint64_t bytes, uint64_t signal) {
-  return put_signal<P>(ep, scope, remote, reinterpret_cast<void*>(from), bytes, signal, 1,
+  return put_signal<P>(ep, scope, remote, reinterpret_cast<void*>(from), bytes, signal, signal_add{1},
                        unsignalled);
 }
 template <class P, class Scope>
@@ -71,17 +71,13 @@ BP_DEV_COLD bp_status_code send_bytes(const bp_endpoint& ep, Scope scope, uint64
 template <class P>
 BP_DEV_COLD void send_report(const bp_endpoint& ep, uint64_t remote, const uint64_t* word,
                              uint64_t timeout_ns) {
-  bp_endpoint bounded = ep;
-  bounded.qp.timeout_ns = timeout_ns;
-  put_inline<P>(bounded, block_scope{}, remote, word, 8);
+  put_inline<P>(within(ep, timeout_ns), block_scope{}, remote, word, 8);
 }
 
 // Waits until the other side has all that was sent to it: BP_TIMEOUT if that is not so yet.
 template <class P>
 BP_DEV_COLD bp_status_code await_told(const bp_endpoint& ep, uint64_t timeout_ns) {
-  bp_endpoint bounded = ep;
-  bounded.qp.timeout_ns = timeout_ns;
-  return quiet<P>(bounded, block_scope{});
+  return quiet<P>(within(ep, timeout_ns), block_scope{});
 }
 
 BP_DEV const bp_endpoint& endpoint_of(const bp_coll_args& a, uint32_t channel, uint32_t rank) {

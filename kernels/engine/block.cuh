@@ -26,7 +26,8 @@ struct order {
 struct found_slot {
   uint64_t remote;
   uint32_t bytes;  // 0: it has not come, or is not to be coalesced
-  uint32_t signalled;
+  uint16_t signalled;
+  uint16_t marked;  // as is_marked() says
 };
 
 // What the leader warp's rounds go by, and what the last one found, as bits by queue pair.

@@ -66,7 +66,7 @@ BP_DEV uint32_t execute_coalesced(team t, uint32_t k, const uint8_t* copy, uint3
   const uint64_t local = resolve(ours, f.pd, first.addr, bytes, BP_RIGHT_GATHER);
   if (remote == 0 || local == 0 || !has_cq_room(t, q, ones(asked))) return 0;
   // 3. Carry out.
-  if (q->coalesced_end != 0 && remote != q->coalesced_end) fence_coalesced(t, q);
+  if (needs_fence(*q, remote, false)) fence_coalesced(t, q);
   move_payload(t, remote, local, bytes);
   if (t.leads()) {
     note_written(q, remote + bytes, near);

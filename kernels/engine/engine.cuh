@@ -165,7 +165,7 @@ BP_DEV_COLD uint32_t execute(uint32_t k, const uint8_t* copy) {
   if (is_atomic(r.opcode) && ((r.raddr | remote) & 7) != 0) return BP_RETURN_WQE;
   if (r.signalled && !has_cq_room(t, q, 1)) return BP_RETURN_CQ_FULL;
   // 2. In order: what does not go on where the last one ended comes behind a fence.
-  if (r.bytes != 0 && q->coalesced_end != 0 && (!writes || remote != q->coalesced_end)) fence_coalesced(t, q);
+  if (r.bytes != 0 && needs_fence(*q, remote, !writes || is_marked(copy))) fence_coalesced(t, q);
   // 3. Move.
   if (is_atomic(r.opcode)) {
     if (t.leads()) t.b()->old_value = atomic_word(remote, r.opcode, copy);

@@ -162,13 +162,15 @@ BP_DEV void move_little(uint64_t to, uint64_t from, uint32_t bytes, uint32_t ran
     move_few<uint32_t>(to, bytes, rank, size, [&](uint32_t at) { return ld_any<uint32_t>(from + at); });
   }
 }
-// From a copy: words only.
+// From a copy: words only. One of 8 bytes is written at once, as a signal's word is read.
 BP_DEV void move_words(uint64_t to, const uint8_t* from, uint32_t bytes, uint32_t rank, uint32_t size) {
   const auto word = [&](uint32_t at) { return *reinterpret_cast<const uint32_t*>(from + at); };
   if (((to | bytes) & 15) == 0) {
     move_few<u128>(to, bytes, rank, size, [&](uint32_t at) {
       return u128{{word(at), word(at + 4), word(at + 8), word(at + 12)}};
     });
+  } else if (bytes == 8 && (to & 7) == 0) {
+    if (rank == 0) st_any<uint64_t>(to, (uint64_t)word(4) << 32 | word(0));
   } else {
     move_few<uint32_t>(to, bytes, rank, size, word);
   }

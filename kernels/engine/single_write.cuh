@@ -73,7 +73,7 @@ BP_DEV uint32_t write_inline(team t, context* q, const uint8_t* copy, uint32_t b
   }
   // 2. Carry out.
   const bool near = (theirs.rights & BP_KEY_NEAR) != 0;
-  if (q->coalesced_end != 0 && remote != q->coalesced_end) fence_coalesced(t, q);
+  if (needs_fence(*q, remote, is_marked(copy))) fence_coalesced(t, q);
   const uint8_t* payload = copy + inband_header_bytes;
   if (((remote | bytes) & 3) == 0 && bytes <= 4 * 32) {
     move_words(remote, payload, bytes, t.rank(), t.size());
@@ -230,7 +230,7 @@ BP_DEV_COLD uint32_t single_gather(uint32_t k, uint32_t offset) {
   }
   // 2. Carry out.
   const bool near = (theirs.rights & BP_KEY_NEAR) != 0;
-  if (q->coalesced_end != 0 && remote != q->coalesced_end) fence_coalesced(t, q);
+  if (needs_fence(*q, remote, false)) fence_coalesced(t, q);
   if (in_units) {
     move_single(remote, local, w.bytes, t.rank(), t.size());
   } else {

@@ -102,12 +102,12 @@ BP_DEV void move_stream(uint64_t to, const uint8_t* stream, uint32_t bytes, uint
   }
 }
 
-// Slots from the next one on that are whole and whose payload goes on where the one before ended.
+// Slots from the next one on that are whole and whose payload goes on where the one before ended, unless one is marked.
 BP_DEV uint32_t slots_together(const block_state* b, uint32_t most) {
   uint32_t n = 0;
   for (uint64_t next = 0; n < most; n++) {
     const found_slot& s = b->found[n];
-    if (s.bytes == 0 || (n != 0 && s.remote != next)) break;
+    if (s.bytes == 0 || (n != 0 && (s.remote != next || s.marked != 0))) break;
     next = s.remote + s.bytes;
   }
   return n;
@@ -133,8 +133,8 @@ BP_DEV_COLD void perform_slots() {
       remote = resolve(b->keys[o.key], f.peer_pd, long_at(stream, 16), bytes, BP_RIGHT_REMOTE_WRITE);
     }
     if (lane() == 0) {
-      const uint32_t signalled = (stream[11] & BP_CTRL_CQ_UPDATE) != 0;
-      b->found[warp] = found_slot{remote, remote != 0 ? bytes : 0, signalled};
+      const uint16_t signalled = (stream[11] & BP_CTRL_CQ_UPDATE) != 0;
+      b->found[warp] = found_slot{remote, remote != 0 ? bytes : 0, signalled, is_marked(stream)};
     }
   }
   syncthreads();
@@ -142,7 +142,7 @@ BP_DEV_COLD void perform_slots() {
   if (warp < slots_together(b, o.end)) {
     // Messages before these, which the block's barriers have shown to this thread, before what it
     // stores, for the peer.
-    if (q.coalesced_end != 0 && q.coalesced_end != b->found[0].remote) fence_written(q.far);
+    if (needs_fence(q, b->found[0].remote, b->found[0].marked != 0)) fence_written(q.far);
     move_stream(b->found[warp].remote, stream, b->found[warp].bytes, lane(), 32);
   }
 }

@@ -64,6 +64,15 @@ BP_DEV bool is_atomic(uint32_t opcode) {
 }
 BP_DEV bool scatters(uint32_t opcode) { return opcode == BP_OP_RDMA_READ || is_atomic(opcode); }
 
+// Whether a WRITE's writer wants it seen behind all before it, wherever they ended: a signal that is set.
+BP_DEV bool is_marked(const uint8_t* copy) { return (copy[11] & BP_CTRL_FENCE_SMALL) != 0; }
+
+// Whether a fence belongs between what was written before, and a write to `remote`: unless that goes on where the other
+// ended.
+BP_DEV bool needs_fence(const context& q, uint64_t remote, bool marked) {
+  return q.coalesced_end != 0 && (marked || remote != q.coalesced_end);
+}
+
 struct ctrl {
   uint32_t opcode, index, qpn, ds;
   BP_DEV explicit ctrl(const uint8_t* copy) {

@@ -20,7 +20,8 @@ BP_CALL put_inline(const bp_op_args& a, Scope scope, uint64_t remote, void* loca
   return bp::put_inline<P>(a.ep, scope, remote, local, a.bytes, a.flags);
 }
 BP_CALL put_signal(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
-  return bp::put_signal<P>(a.ep, scope, remote, local, a.bytes, a.signal_offset, a.value, a.flags);
+  return bp::put_signal<P>(a.ep, scope, remote, local, a.bytes, a.signal_offset,
+                           bp::signal_add{a.value}, a.flags);
 }
 BP_CALL put_batch(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
   if (a.value >> 32 != 0) return BP_INVALID;

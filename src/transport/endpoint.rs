@@ -1,10 +1,11 @@
 //! The endpoint: its connection, and the calls that are the same on every path.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::host_posted::HostPosted;
 use super::kernel_posted::KernelPosted;
+use super::receives::Receives;
 use super::tcp::Tcp;
 use super::{
     CompareSwap, Data, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Reach, Remote,
@@ -50,6 +51,7 @@ pub struct Endpoint {
     options: Options,
     local_bytes: u64,
     peer: Option<Address>,
+    receives: Option<Mutex<Receives>>,
     inner: Inner,
 }
 
@@ -80,7 +82,7 @@ impl Endpoint {
             }
             Some(_) => Inner::Host(HostPosted::new(gpu, nic, path, local, &options)?),
         };
-        Ok(Self { path, options, local_bytes, peer: None, inner })
+        Ok(Self { path, options, local_bytes, peer: None, receives: None, inner })
     }
 
     /// Two endpoints of one process, connected with each other.
@@ -170,8 +172,30 @@ impl Endpoint {
             (_, Link::Qp(_)) => return Err(Error::OtherLink { path, theirs: "a queue pair" }),
             (_, Link::Tcp(_)) => return Err(Error::OtherLink { path, theirs: "a TCP listener" }),
         }
+        if self.options.receives != 0 {
+            let qp = match &self.inner {
+                Inner::Kernel(posted) => &posted.rdma.qp,
+                Inner::Host(posted) => &posted.rdma.qp,
+                Inner::Tcp(_) => unreachable!("Options::check refuses receives on tcp"),
+            };
+            self.receives = Some(Mutex::new(Receives::post_all(&**qp)?));
+        }
         self.peer = Some(peer);
         Ok(())
+    }
+
+    /// Takes the oldest immediate that the peer has sent (`bp::put_imm`, `bp::signal_imm`), and makes room for another;
+    /// `None` if none has come. What the peer put before it is in the local region. Needs [`Options::receives`].
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`]; [`Error::Option`] without receives; [`Error::Completion`] once the queue pair has ended,
+    /// once for each receive that was left.
+    pub fn poll_immediate(&self) -> Result<Option<u32>, Error> {
+        self.peer.ok_or(Error::NotConnected)?;
+        let must = "at least 1 for immediates: say so in the endpoint's options";
+        let none = Error::Option { what: "the number of receives", value: 0, must };
+        let receives = self.receives.as_ref().ok_or(none)?;
+        receives.lock().unwrap_or_else(PoisonError::into_inner).poll()
     }
 
     /// What kernels need to call the device verbs with this endpoint.

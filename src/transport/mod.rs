@@ -15,6 +15,7 @@ mod order;
 mod path;
 mod place;
 mod rdma;
+mod receives;
 mod tcp;
 mod verbs;
 

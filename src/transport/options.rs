@@ -24,6 +24,9 @@ pub struct Options {
     pub line: LineFormat,
     /// Depth of the send queue in 64-byte blocks, a power of two from 64 to 32768.
     pub sq_blocks: u32,
+    /// Immediates that may have come and not been taken, a power of two up to 32768; 0 for none. A peer that sends one
+    /// more waits ([`Endpoint::poll_immediate`](super::Endpoint::poll_immediate)).
+    pub receives: u32,
     /// Bound of every single wait, on the GPU and on the host. A call may make more than one: see
     /// [`Endpoint::quiet`](super::Endpoint::quiet).
     pub timeout: Duration,
@@ -54,6 +57,7 @@ impl Default for Options {
             slot_bytes: 4096,
             line: LineFormat::L12S4,
             sq_blocks: 1024,
+            receives: 0,
             timeout: Duration::from_secs(5),
             host_numa: None,
             sq_place: MemoryPlace::Auto,
@@ -72,6 +76,7 @@ impl Options {
         slot_bytes: u32,
         line: LineFormat,
         sq_blocks: u32,
+        receives: u32,
         timeout: Duration,
         host_numa: Option<usize>,
         sq_place: MemoryPlace,
@@ -106,6 +111,17 @@ impl Options {
                 self.sq_blocks.into(),
                 "a power of two from 64 to 32768",
             );
+        }
+        if self.receives != 0 && (!self.receives.is_power_of_two() || self.receives > 32768) {
+            return refuse(
+                "the number of receives",
+                self.receives.into(),
+                "0, or a power of two up to 32768",
+            );
+        }
+        if self.receives != 0 && path.kick().is_none() {
+            let (what, why) = ("have receives", "tcp carries puts only; take an RDMA path");
+            return Err(Error::Unsupported { path, what, why });
         }
         if self.timeout.is_zero() {
             return refuse("the timeout", 0, "more than 0");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::place::Place;
-use super::{Data, Error, Kick, Memory, MemoryPlace, Options, Path, Reach};
+use super::{Data, Error, Kick, Memory, MemoryPlace, Options, Path, Reach, receives};
 use crate::abi::wire::{DeviceEndpoint, Window};
 use crate::gpu::{Gpu, Mapped};
 use crate::mem::{MemError, View};
@@ -70,11 +70,11 @@ impl Rdma {
         let slots = window.as_ref().filter(|_| inband).map_or(0, |w| w.slots.next_power_of_two());
         let attr = QpAttr {
             sq_blocks: options.sq_blocks,
-            rq_wqes: 0,
-            rq_sges: 0,
+            rq_wqes: options.receives,
+            rq_sges: 1, // which stays empty
             // Twice that: device code reports its consumer index a quarter ring late.
             send_cqes: options.sq_blocks.max(slots) * 2,
-            recv_cqes: 0,
+            recv_cqes: options.receives,
             rnr_retry: 7,
             ack_timeout: ack_timeout_for(options.timeout),
             inband: match &window {
@@ -91,6 +91,11 @@ impl Rdma {
         };
         let (qp, mut places) = Self::queue_pair(gpu, nic, path, &attr, options)?;
         guard.qp = Some(qp.qpn());
+        if options.receives != 0 && !receives::are_reached(&*qp) {
+            let why = "the host posts and takes them, and their queue or doorbell record lies in a GPU's memory; take \
+                       host memory for it";
+            return Err(Error::Unsupported { path, what: "have receives", why });
+        }
         let page = qp.queues().uar.mem();
         if page.is_device() {
             places.push(Place::of_nic(gpu, &qp.queues().uar)?);

@@ -27,6 +27,9 @@ fn every_row_is_verified_and_has_its_floor() {
         ("exclusive batch of 32 warp", "ggh"),
         ("shared by a warp", "ggh"),
         ("shared by all threads", "ggh"),
+        ("exclusive put_signal set thread", "hhh"),
+        ("exclusive in-band put_value 8 B thread", "window-h"),
+        ("test_signal thread", "ggh"),
     ] {
         assert!(rows.iter().any(|r| r["row"] == row && r["place"] == place), "{row} {place}");
     }
@@ -45,13 +48,13 @@ fn every_row_is_verified_and_has_its_floor() {
 fn rows_are_chosen_by_words() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("post.json");
-    let args = ["--runs", "1", "--only", "exclusive warp hhh,signal ggh", "--json"];
+    let args = ["--runs", "1", "--only", "exclusive warp hhh,strict ggh", "--json"];
     let output = post(&[&args[..], &[file.to_str().unwrap()]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let json: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let rows: Vec<_> = json["results"].as_array().unwrap().iter().map(|r| &r["row"]).collect();
-    assert_eq!(rows, ["exclusive warp", "exclusive put_signal thread"]);
+    assert_eq!(rows, ["exclusive thread strict", "exclusive warp"]);
     let table = text(&output.stdout);
     assert!(table.contains("exclusive warp") && table.contains("host executor"), "{table}");
 }

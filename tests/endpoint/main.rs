@@ -16,8 +16,11 @@ mod mlx5;
 mod model;
 mod placement;
 mod verbs;
+mod verbs_bounds;
 mod verbs_faults;
+mod verbs_immediates;
 mod verbs_many;
+mod verbs_signals;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "cpu";

@@ -21,6 +21,10 @@ mod model;
 mod ops;
 #[path = "../endpoint/placement.rs"]
 mod placement;
+#[path = "../endpoint/verbs_immediates.rs"]
+mod verbs_immediates;
+#[path = "../endpoint/verbs_signals.rs"]
+mod verbs_signals;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "kernel";

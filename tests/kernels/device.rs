@@ -62,6 +62,16 @@ fn in_band_lines() {
 }
 
 #[test]
+fn signals_that_the_gpu_engine_sets() {
+    run("marked");
+}
+
+#[test]
+fn bounds_of_single_calls() {
+    run("bounded");
+}
+
+#[test]
 fn clocks() {
     run("clock");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bellpush::abi::entry::{OpArgs, Scope, Verb};
 use bellpush::abi::wire::tag;
-use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Loaded, Module, Stream};
+use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, KernelArgs, Loaded, Module, Stream};
 use bellpush::gpu_engine::EngineOptions;
 use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
@@ -135,6 +135,15 @@ impl TestBed {
         launched.expect("a launch");
     }
 
+    /// Launches a kernel of ours, and waits for it. What its argument names lives until then.
+    pub fn run(&self, kernel: &str, (grid, block): (u32, u32), args: &impl KernelArgs) {
+        let kernel = self.kernels.kernel(kernel).expect("a kernel of ours");
+        // SAFETY: the memory lives until the stream is idle, and one that never is ends the test.
+        let launched = unsafe { self.stream.launch(&kernel, Dims::new(grid, block), args) };
+        launched.expect("a launch");
+        self.stream.synchronize(Duration::from_secs(30)).expect("the kernel ends");
+    }
+
     /// Launches a verb kernel and returns what its callers wrote.
     pub fn launch(&self, kernel: &str, (grid, block): (u32, u32), mut op: OpArgs) -> Vec<u32> {
         let callers = (grid * block) as usize;
@@ -151,11 +160,7 @@ impl TestBed {
         if kernel.contains("shared") {
             op.ep.tag &= !tag::STRICT;
         }
-        let kernel = self.kernels.kernel(&format!("{kernel}{strict}")).expect("a kernel of ours");
-        // SAFETY: the pair and the statuses live until the stream is idle, and one that never is ends the test.
-        let launched = unsafe { self.stream.launch(&kernel, Dims::new(grid, block), &op) };
-        launched.expect("a launch");
-        self.stream.synchronize(Duration::from_secs(30)).expect("the kernel ends");
+        self.run(&format!("{kernel}{strict}"), (grid, block), &op);
         let raw = read(&statuses, 0, callers * 4);
         let words = raw.chunks_exact(4).map(|w| u32::from_ne_bytes(w.try_into().expect("four")));
         words.take_while(|&s| s != UNWRITTEN).collect()

@@ -15,7 +15,7 @@ use bellpush::abi::bench::{
     LinkLap, LinkMoveArgs, LinkResult, PostArgs, PostResult, StoreArgs, TearArgs,
 };
 use bellpush::abi::collective::{self as coll, CollArgs, CollCall, CollStatus};
-use bellpush::abi::entry::{OpArgs, Scope, Verb};
+use bellpush::abi::entry::{Cmp, OpArgs, Scope, Verb, Watch, WatchArgs};
 use bellpush::abi::wire::{self as abi, DeviceEndpoint, Qp, Status, Window, tag};
 use bellpush::collective::{Algorithm, Dtype, Op};
 use bellpush::wire::cqe::{CQE_BYTES, CqeBytes, CqeOpcode, Syndrome};
@@ -233,7 +233,7 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(Status = bp_status { code; syndrome; ticket; }),
         layout!(Qp = bp_qp {
             sq; cq; dbr; cq_dbr; uar; state; ready; status; window; timeout_ns; qpn; slot_limit; sq_log;
-            cq_log; reserved;
+            cq_log; credit_period; own_timeout_us;
         }),
         layout!(DeviceEndpoint = bp_endpoint {
             qp; local_va; local_iova; local_bytes; remote_iova; remote_bytes; local_lkey;
@@ -242,6 +242,9 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(OpArgs = bp_op_args {
             ep; op; scope; count; flags; remote_offset; remote_stride; local; local_stride; bytes;
             value; compare; signal_offset; status; quiet_after; reserved;
+        }),
+        layout!(WatchArgs = bp_watch_args {
+            ep; watch; scope; cmp; n; words; skip; value; found; status;
         }),
         layout!(BenchArgs = bp_bench_args {
             ep; endpoints; messages; each_quiet; ring_every; src; remote_offset; stride; bytes;
@@ -350,6 +353,28 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["BP_VERB_WAIT_SIGNAL"], Verb::WaitSignal as u64),
         claim(&["BP_VERB_PUT_LANES"], Verb::PutLanes as u64),
         claim(&["BP_VERB_PUT_BATCH"], Verb::PutBatch as u64),
+        claim(&["BP_VERB_PUT_SET"], Verb::PutSet as u64),
+        claim(&["BP_VERB_SIGNAL_ADD"], Verb::SignalAdd as u64),
+        claim(&["BP_VERB_SIGNAL_SET"], Verb::SignalSet as u64),
+        claim(&["BP_VERB_PUT_VALUE"], Verb::PutValue as u64),
+        claim(&["BP_VERB_PUT_WITHIN"], Verb::PutWithin as u64),
+        claim(&["BP_VERB_WAIT_WITHIN"], Verb::WaitWithin as u64),
+        claim(&["BP_VERB_WAIT_LOCAL"], Verb::WaitLocal as u64),
+        claim(&["BP_VERB_FENCE"], Verb::Fence as u64),
+        claim(&["BP_VERB_COUNT_TICKETS"], Verb::CountTickets as u64),
+        claim(&["BP_VERB_PUT_IMM"], Verb::PutImm as u64),
+        claim(&["BP_VERB_SIGNAL_IMM"], Verb::SignalImm as u64),
+        claim(&["BP_WATCH_TEST"], Watch::Test as u64),
+        claim(&["BP_WATCH_WAIT"], Watch::Wait as u64),
+        claim(&["BP_WATCH_ALL"], Watch::All as u64),
+        claim(&["BP_WATCH_ANY"], Watch::Any as u64),
+        claim(&["BP_WATCH_SOME"], Watch::Some as u64),
+        claim(&["BP_CMP_EQ"], Cmp::Eq as u64),
+        claim(&["BP_CMP_NE"], Cmp::Ne as u64),
+        claim(&["BP_CMP_GT"], Cmp::Gt as u64),
+        claim(&["BP_CMP_GE"], Cmp::Ge as u64),
+        claim(&["BP_CMP_LT"], Cmp::Lt as u64),
+        claim(&["BP_CMP_LE"], Cmp::Le as u64),
         claim(&["BP_SCOPE_THREAD"], Scope::Thread as u64),
         claim(&["BP_SCOPE_WARP"], Scope::Warp as u64),
         claim(&["BP_SCOPE_BLOCK"], Scope::Block as u64),

@@ -61,7 +61,7 @@ pub struct Qp {
     pub status: u64,
     /// Window of the path, if it has one.
     pub window: Window,
-    /// Bound of every wait, ns.
+    /// Bound of every wait, ns; of a copy that `bp::within` made, of waits that may be given up.
     pub timeout_ns: u64,
     /// Queue pair number.
     pub qpn: u32,
@@ -73,8 +73,8 @@ pub struct Qp {
     pub cq_log: u32,
     /// Interval, in tickets, at which consecutive WQEs request a CQE: a power of two.
     pub credit_period: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Of a copy that `bp::within` made: what `timeout_ns` was, in µs; otherwise 0.
+    pub own_timeout_us: u32,
 }
 
 /// `struct bp_endpoint`: one end of a connection as kernels see it.

@@ -198,6 +198,20 @@ enum flags : uint32_t {
   unsignalled = 2,  // ask for no CQE; quiet() and wait() still work
 };
 
+// What a signal does to the peer's 8-byte word. It is a type, so that no kernel selects a WQE's kind at run time.
+struct signal_add {
+  uint64_t value;  // an atomic addition: signals of many senders count up
+};
+struct signal_set {
+  uint64_t value;  // a write of 8 bytes: cheaper for the NIC than an atomic, and for one sender a word
+};
+
+// Instead of a word an immediate: the peer's oldest receive completes, and brings the number. The signal's offset may
+// be any in the peer's region.
+struct signal_imm {
+  uint32_t value;
+};
+
 }  // namespace bp
 
 #endif

@@ -1,9 +1,10 @@
-// Writes into the peer's region: put, put_inline, put_signal; put_batch, put_strided and put_vector of many messages.
+// Writes into the peer's region: put, put_inline, put_value, put_signal, put_imm; put_batch, put_strided and put_vector
+// of many messages.
 #ifndef BELLPUSH_PUT_CUH
 #define BELLPUSH_PUT_CUH
 
-#include <bellpush/atomics.cuh>
 #include <bellpush/impl/many.cuh>
+#include <bellpush/signal.cuh>
 
 namespace bp {
 
@@ -26,6 +27,21 @@ BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t re
     w.gather = (uint64_t)src;
     return detail::post<P, true>(ep.qp, scope, w, flags, end);
   }
+}
+
+// Writes a value of 1, 2, 4, 8 or 16 bytes, from registers into the WQE (in-band: into a slot). All threads of the
+// scope give the same one.
+template <class P, class Scope, class T>
+BP_DEV bp_status_code put_value(const bp_endpoint& ep, Scope scope, uint64_t remote_offset, T value,
+                                uint32_t flags = none, uint64_t* end = nullptr) {
+  constexpr uint32_t bytes = sizeof(T);
+  static_assert(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16, "a value fits into registers");
+  static_assert(__is_trivially_copyable(T), "a value's bytes are all that there is to it");
+  if (detail::refuses<P>(ep, remote_offset, bytes)) return BP_INVALID;
+  uint64_t words[2] = {0, 0};
+  __builtin_memcpy(words, &value, bytes);
+  const wqe w = detail::write_of_value<P>(ep, remote_offset, bytes, words[0], words[1]);
+  return detail::post<P, true>(ep.qp, scope, w, flags, end);
 }
 
 // Writes `bytes` bytes from `src` to the peer's region at `remote_offset`. push: `src` may be any
@@ -63,22 +79,20 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
   }
 }
 
-// Puts, then adds `value` to the peer's 8-byte signal word. A reliable queue pair executes in order: an observer of
-// the signal (wait_signal) also sees the data. A message of one WQE or slot takes its ticket together with the signal:
-// both are posted, or neither. Of a longer one the data may be posted without the signal when this returns an error,
-// and possibly only the next verb rings for them. After BP_TIMEOUT the same call may be repeated while `src` is
-// unchanged.
-template <class P, class Scope>
+// Puts, then does `op` (signal_add or signal_set) to the peer's 8-byte signal word. A reliable queue pair executes in
+// order: an observer of the signal (wait_signal) also sees the data. A message of one WQE or slot takes its ticket
+// together with the signal: both are posted, or neither. Of a longer one the data may be posted without the signal when
+// this returns an error, and possibly only the next verb rings for them. After BP_TIMEOUT the same call may be repeated
+// while `src` is unchanged.
+template <class P, class Scope, class Op>
 BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
-                                 const void* src, uint64_t bytes, uint64_t signal_offset,
-                                 uint64_t value, uint32_t flags = none, uint64_t* end = nullptr) {
-  if (detail::refuses<P>(ep, remote_offset, bytes) || !detail::in_range(signal_offset, 8, ep.remote_bytes)) {
-    return BP_INVALID;
-  }
+                                 const void* src, uint64_t bytes, uint64_t signal_offset, Op op,
+                                 uint32_t flags = none, uint64_t* end = nullptr) {
+  if (detail::refuses<P>(ep, remote_offset, bytes) || !detail::may_signal(ep, signal_offset, op)) return BP_INVALID;
   if constexpr (P::kick_v != kick::blueflame) {
     const message m{remote_offset, src, bytes};
     if (detail::is_single<P>(ep, m) && ticket_limit<P>(ep.qp, P::data_v == data::push) > 1) {
-      return in_turn<P>(scope, [&] { return detail::post_signal<P>(ep, scope, m, signal_offset, value, flags, end); });
+      return in_turn<P>(scope, [&] { return detail::post_signal<P>(ep, scope, m, signal_offset, op, flags, end); });
     }
   }
   bp_status_code s =
@@ -86,7 +100,27 @@ BP_DEV bp_status_code put_signal(const bp_endpoint& ep, Scope scope, uint64_t re
   if (s != BP_OK) return s;
   // The signal's ticket follows all of the data's, also where other callers share the QP.
   scope.sync();
-  return fetch_add<P>(ep, scope, signal_offset, value, nullptr, flags, end);
+  return signal<P>(ep, scope, signal_offset, op, flags, end);
+}
+
+// Puts, and brings the number `imm` to the peer with its oldest receive (Options::receives, Endpoint::poll_immediate):
+// whoever takes it sees the data. pull: in one WQE; push: by a WQE or slot of its own behind the data, as a signal.
+template <class P, class Scope>
+BP_DEV bp_status_code put_imm(const bp_endpoint& ep, Scope scope, uint64_t remote_offset, const void* src,
+                              uint64_t bytes, uint32_t imm, uint32_t flags = none, uint64_t* end = nullptr) {
+  if constexpr (P::data_v == data::push) {
+    return put_signal<P>(ep, scope, remote_offset, src, bytes, remote_offset, signal_imm{imm}, flags, end);
+  } else {
+    wqe w = make_wqe(BP_OP_RDMA_WRITE_IMM, 3, ep.remote_iova + remote_offset, ep.remote_rkey);
+    if (bytes > max_message_bytes || detail::refuses<P>(ep, remote_offset, bytes) ||
+        !detail::local_iova(ep, (uint64_t)src, bytes, &w.gather)) {
+      return BP_INVALID;
+    }
+    w.imm = imm;
+    w.bytes = (uint32_t)bytes;
+    w.lkey = ep.local_lkey;
+    return detail::post<P, false>(ep.qp, scope, w, flags, end);
+  }
 }
 
 // As put(), of a message for each lane of the warp. A lane whose message is refused, or takes more than one WQE of one

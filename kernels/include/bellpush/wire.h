@@ -179,13 +179,13 @@ struct bp_qp {
   uint64_t ready;          // uint32_t[1 << sq_log]: end ticket of the WQE that starts here
   uint64_t status;         // struct bp_status
   struct bp_window window;
-  uint64_t timeout_ns;     // bound of every wait
+  uint64_t timeout_ns;     // bound of every wait; of a copy that within() made, of waits that may be given up
   uint32_t qpn;
   uint32_t slot_limit;     // tickets out at once of callers that write slots: the credits
   uint32_t sq_log;
   uint32_t cq_log;
   uint32_t credit_period;  // power of two: how often a row of WQEs asks for a CQE
-  uint32_t reserved;
+  uint32_t own_timeout_us; // of a copy that within() made: what timeout_ns was, rounded up; otherwise 0
 };
 BP_ASSERT_SIZE(bp_qp, 128);
 

@@ -27,6 +27,7 @@ int main() {
   bp::deadline patient;
   CHECK(!expires_at(&patient, 5000, ~0ull));
   CHECK(!expires_at(&patient, 4000, ~0ull));
+  CHECK(bp::deadline{}.expired(0));  // at the first poll
   bp::told = 4000;
   CHECK(bp::elapsed_ns(5000) == 0 && bp::elapsed_ns(3000) == 1000);
 }

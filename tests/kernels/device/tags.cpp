@@ -58,7 +58,13 @@ void call() {
   const caller one;
   CHECK(bp::put<P>(ep, one, 0, local, 8) == BP_INVALID);
   CHECK(bp::put_inline<P>(ep, one, 0, local, 8) == BP_INVALID);
-  CHECK(bp::put_signal<P>(ep, one, 0, local, 8, 8, 1) == BP_INVALID);
+  CHECK(bp::put_value<P>(ep, one, 0, 1u) == BP_INVALID);
+  CHECK(bp::put_signal<P>(ep, one, 0, local, 8, 8, bp::signal_add{1}) == BP_INVALID);
+  CHECK(bp::put_signal<P>(ep, one, 0, local, 8, 8, bp::signal_set{1}) == BP_INVALID);
+  CHECK(bp::put_imm<P>(ep, one, 0, local, 8, 1) == BP_INVALID);
+  CHECK(bp::signal<P>(ep, one, 8, bp::signal_add{1}) == BP_INVALID);
+  CHECK(bp::signal<P>(ep, one, 8, bp::signal_imm{1}) == BP_INVALID);
+  CHECK(bp::signal<P>(ep, one, 8, bp::signal_set{1}) == BP_INVALID);
   const bp::message list[] = {{0, local, 8}, {8, local, 8}};
   CHECK(bp::put_vector<P>(ep, one, 2, list) == BP_INVALID);
   CHECK(bp::put_strided<P>(ep, one, 2, 0, 8, local, 8, 8) == BP_INVALID);
@@ -72,6 +78,9 @@ void call() {
   CHECK(bp::wait<P>(ep, one, 1) == BP_INVALID);
   CHECK(bp::quiet<P>(ep, one) == BP_INVALID);
   CHECK(bp::test<P>(ep, one, 1) == BP_INVALID);
+  CHECK(bp::wait_local<P>(ep, one, 1) == BP_INVALID);
+  CHECK(bp::fence<P>(one, ep, ep) == BP_INVALID);
+  CHECK(bp::posted<P>(ep) == 0 && bp::completed<P>(ep, one) == 0);
   bp::ring<P>(ep, one);
   bp::reclaim<P>(ep, 1);
   CHECK(memcmp(&state, &before, sizeof state) == 0);

@@ -9,9 +9,9 @@ const uint32_t* error_word;
 
 // Whether an acquire has come since the last look at what the NIC brings.
 bool acquired;
-const void *done_word, *cqe_words;
+const void *done_word, *cqe_words, *signalled;
 bool is_look(const void* p) {
-  return p == done_word || ((uintptr_t)p >= (uintptr_t)cqe_words && (uintptr_t)p < (uintptr_t)cqe_words + 256);
+  return p == done_word || p == signalled || ((uintptr_t)p >= (uintptr_t)cqe_words && (uintptr_t)p < (uintptr_t)cqe_words + 256);
 }
 void seen_acquire() { acquired = true; }
 
@@ -51,6 +51,10 @@ uint64_t signal_word;
 
 bp_status_code wait_for(uint64_t value) {
   return bp::wait_signal(ep, bp::thread_scope{}, &signal_word, value);
+}
+
+bp_status_code test_for(uint64_t value) {
+  return bp::test_signal(ep, bp::thread_scope{}, &signal_word, value);
 }
 
 // A shared queue pair's CQ: ticket 0 is complete, ticket 1 is in error. While the finder of both writes down why,
@@ -147,8 +151,16 @@ int main() {
     signal_word = 7;
     state.error = BP_CQE_ERROR;
   };
+  bp::signalled = &signal_word;
   CHECK(wait_for(7) == BP_OK);
+  CHECK(bp::acquired);  // the data, which came before the word
   CHECK(wait_for(8) == BP_CQE_ERROR);
+  CHECK(test_for(8) == BP_CQE_ERROR);
+  bp::acquired = false;
+  CHECK(test_for(7) == BP_OK && bp::acquired);
+  bp::before_error = [] {};
+  state.error = BP_OK;
+  CHECK(test_for(8) == BP_PENDING);
   what_is_complete_stays_so();
   a_cqe_that_another_caller_has_is_waited_for();
   brought_data_come_before_the_return<shared>(true);

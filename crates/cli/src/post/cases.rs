@@ -30,10 +30,29 @@ pub enum What {
     Put,
     /// The same, an addition to a signal word after each.
     Signal,
+    /// The same, a signal word that is set to the message's number + 1 after each.
+    PutSet,
+    /// The additions alone.
+    AddAlone,
+    /// The words that are set alone.
+    SetAlone,
     /// RDMA WRITEs of 8 bytes within the WQE.
     Inline,
     /// Slots with 8 bytes.
     Inband,
+    /// Nothing.
+    Nothing,
+}
+
+impl What {
+    /// WQEs of each message.
+    pub fn wqes(self) -> u32 {
+        match self {
+            Self::Nothing => 0,
+            Self::Signal | Self::PutSet => 2,
+            Self::Put | Self::AddAlone | Self::SetAlone | Self::Inline | Self::Inband => 1,
+        }
+    }
 }
 
 /// Who makes one call.
@@ -158,7 +177,7 @@ const fn case(
 }
 
 use Place::{Ggh, Hhh, Window};
-use What::{Inband, Inline, Put, Signal};
+use What::{AddAlone, Inband, Inline, Nothing, Put, PutSet, SetAlone, Signal};
 
 /// All rows. A name says whose the queue pair is (`exclusive`, `shared`), the verb where it is not put, and who calls.
 #[rustfmt::skip] // a table
@@ -202,6 +221,27 @@ pub const CASES: &[Case] = &[
     case("stores of a WQE and a ring, no fence", "bp_post_floor_thread_none", Ggh, Put, ONE, THREAD),
 ];
 
+/// Rows of signals and values, of puts that do not wait, and of what posts nothing.
+#[rustfmt::skip] // a table
+pub const SIGNALS: &[Case] = &[
+    case("exclusive put_signal set thread", "bp_post_put_set", Ggh, PutSet, ONE, THREAD),
+    case("exclusive put_signal set thread", "bp_post_put_set_system", Hhh, PutSet, ONE, THREAD_SYSTEM),
+    case("exclusive signal add alone thread", "bp_post_signal_alone", Ggh, AddAlone, ONE, THREAD),
+    case("exclusive signal set alone thread", "bp_post_set_alone", Ggh, SetAlone, ONE, THREAD),
+    case("exclusive signal set alone thread", "bp_post_set_alone_system", Hhh, SetAlone, ONE, THREAD_SYSTEM),
+    case("exclusive put_value 8 B thread", "bp_post_value", Ggh, Inline, ONE, THREAD),
+    case("exclusive put_value 8 B thread", "bp_post_value_system", Hhh, Inline, ONE, THREAD_SYSTEM),
+    case("shared put_value 8 B thread", "bp_post_value_shared", Ggh, Inline, ONE, THREAD),
+    case("exclusive in-band put_value 8 B thread", "bp_post_value_inband", Window, Inband, ONE, SLOT),
+    case("shared in-band put_value 8 B thread", "bp_post_value_inband_shared", Window, Inband, ONE, SLOT),
+    case("exclusive thread, without waiting", "bp_post_try", Ggh, Put, ONE, THREAD),
+    case("shared thread, without waiting", "bp_post_try_shared", Ggh, Put, ONE, THREAD),
+    case("test_signal thread", "bp_post_test_signal", Ggh, Nothing, ONE, floor("bp_post_floor_look")),
+    case("exclusive wait for what is complete thread", "bp_post_wait", Ggh, Nothing, ONE, floor("bp_post_floor_state")),
+    case("shared wait for what is complete thread", "bp_post_wait_shared", Ggh, Nothing, ONE,
+         floor("bp_post_floor_state")),
+];
+
 /// Rows of the verbs for lanes and batches.
 #[rustfmt::skip] // a table
 pub const BY_LANES: &[Case] = &[
@@ -234,7 +274,10 @@ impl Case {
         Some(Case {
             name: "floor",
             kernel,
-            what: if self.place == Window { Inband } else { Put },
+            what: match self.what {
+                Inband | Nothing => self.what,
+                _ => Put,
+            },
             shape: shape.unwrap_or(self.shape),
             floor: None,
             ..*self
@@ -283,7 +326,7 @@ impl Case {
         };
         let (qps, callers) = if s.one_qp { (1, callers * blocks) } else { (blocks, callers) };
         let puts = callers * calls * s.each;
-        let wqes = if self.what == Signal { 2 * puts } else { puts };
+        let wqes = self.what.wqes() * puts;
         let ring = (wqes + 1).next_power_of_two().max(128);
         Size { blocks, threads, calls, qps, puts, wqes, ring }
     }

@@ -6,7 +6,7 @@ use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Module};
 
 use super::*;
 use crate::launch::launch;
-use crate::post::cases::{CASES, Place};
+use crate::post::cases::{CASES, Place, SIGNALS};
 use crate::post::queues::Queues;
 
 /// A row as the host executor has posted it.
@@ -19,7 +19,8 @@ struct Run {
 
 impl Run {
     fn of(name: &str, place: Place) -> Self {
-        let case = CASES.iter().find(|case| case.name == name && case.place == place);
+        let case =
+            CASES.iter().chain(SIGNALS).find(|case| case.name == name && case.place == place);
         Self::of_case(*case.unwrap_or_else(|| panic!("no row {name}")))
     }
 
@@ -69,9 +70,15 @@ fn what_is_missing_or_too_much_in_a_queue_is_found() {
 
 #[test]
 fn a_wqe_that_differs_in_any_field_is_found() {
-    for name in
-        ["exclusive thread", "exclusive put_inline 8 B thread", "exclusive batch of 32 warp"]
-    {
+    for name in [
+        "exclusive thread",
+        "exclusive put_inline 8 B thread",
+        "exclusive batch of 32 warp",
+        "exclusive put_signal set thread",
+        "exclusive signal add alone thread",
+        "exclusive signal set alone thread",
+        "exclusive put_value 8 B thread",
+    ] {
         let run = Run::of(name, Place::Ggh);
         assert_eq!(run.check(), Ok(()), "{name}");
         let wrong = Err(Wrong::Content { qp: 0, at: 1 });
@@ -85,6 +92,19 @@ fn a_wqe_that_differs_in_any_field_is_found() {
     let run = Run::of("exclusive, a thread an SM, endpoint copied", Place::Ggh);
     let second = run.size.ring as usize * WQEBB_BYTES;
     assert_eq!(run.with(|f| f.sq[second + 40] ^= 1), Err(Wrong::Content { qp: 1, at: 0 }));
+}
+
+/// Where nothing is posted, nothing may be there.
+#[test]
+fn what_a_row_that_posts_nothing_leaves_is_found() {
+    let run = Run::of("test_signal thread", Place::Ggh);
+    assert_eq!(run.check(), Ok(()));
+    let posted = run.with(|f| f.sq[70] = 1);
+    assert_eq!(posted, Err(Wrong::Count { qp: 0, found: 1, wanted: 0 }));
+    let bell = run.with(|f| f.doorbells[0] = Doorbell { qpn: Qpn(FIRST_QPN), next: 1 }.emit(0));
+    assert_eq!(bell, Err(Wrong::Bell { qp: 0, found: 1, on: FIRST_QPN, wanted: 0 }));
+    let pending = run.with(|f| f.results[0].status = 5);
+    assert!(matches!(pending, Err(Wrong::Call(_))), "{pending:?}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use bellpush_cli::report::notes::HOST_EXECUTOR;
 use bellpush_cli::report::{Nic, machine};
 use serde_json::{Value, json};
 
-use self::cases::{BY_LANES, CASES, Case};
+use self::cases::{BY_LANES, CASES, Case, SIGNALS};
 use self::measure::{Bench, Line};
 use crate::bench::BenchArgs;
 use crate::bench::test_bed::{node, open_gpu, say_where};
@@ -77,7 +77,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
 
 /// The rows that `--only` names.
 fn chosen(only: Option<&str>) -> Result<Vec<&'static Case>, CliError> {
-    let there = CASES.iter().chain(BY_LANES);
+    let there = CASES.iter().chain(SIGNALS).chain(BY_LANES);
     let Some(only) = only else { return Ok(there.collect()) };
     let named = |case: &Case, words: &str| {
         words.split_whitespace().all(|word| case.full_name().contains(word))

@@ -173,7 +173,7 @@ impl Queues {
                 sq_log: self.size.ring.ilog2(),
                 cq_log: CQ_LOG,
                 credit_period: self.size.ring / 4,
-                reserved: 0,
+                own_timeout_us: 0,
             },
             local_va: self.src.addr(),
             local_iova: self.src.addr(),

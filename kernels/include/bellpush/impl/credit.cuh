@@ -228,7 +228,7 @@ BP_DEV_COLD bool is_done(bp_qp qp, uint64_t target) {
   bool is = false, had_turn = false;
   for (deadline turn;;) {
     is = poll_cq<P>(qp, target, &had_turn) >= target;
-    if (is || had_turn || turn.expired(qp.timeout_ns)) break;
+    if (is || had_turn || turn.expired(qp_timeout_ns(qp))) break;
     yield_();
   }
   if (is) acquire_done<P>();
@@ -307,7 +307,8 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
   if (s != BP_OK) return s;
   deadline limit;
   uint32_t missed = 0;
-  o.first.wait();
+  const bool may_wait = qp.timeout_ns != 0;  // otherwise the caller wants one poll, which says nothing of when to begin
+  if (may_wait) o.first.wait();
   do {
     const found f = take_cqe<P>(qp, &c, target);
     if (f == found::cqe) continue;
@@ -328,7 +329,7 @@ BP_DEV bp_status_code wait_exclusive(const bp_qp& qp, bool leader, const outlook
   } while (c.done < target);
   if (leader) {
     if (c.ci != o.cursor.ci || c.done != o.cursor.done) store_cursor<P>(qp, &c);
-    o.first.template learn<P>(qp, missed);
+    if (may_wait) o.first.template learn<P>(qp, missed);
   }
   return s;
 }

@@ -144,7 +144,7 @@ BP_DEV_COLD void ring_and_look(bp_qp qp, Scope scope, uint64_t word, uint64_t en
     } else {
       uint64_t gives_up = 0;
       if (scope.rank() == 0) {
-        gives_up = patience.expired(qp.timeout_ns);
+        gives_up = patience.expired(qp_timeout_ns(qp));
         if (gives_up != 0) {
           fail(qp, BP_TIMEOUT, 0, end);
         } else {

@@ -282,10 +282,11 @@ BP_DEV u128 early_payload(Scope scope, uint64_t src, uint32_t bytes) {
 }
 
 // A short payload of whole words by one thread, in 12+4 lines: the header fills the first three lines, and the payload
-// the rest, so that no word has to be selected. Nothing is written in a scrub lap.
+// the rest, so that no word has to be selected: `early` its first three, `word(k)` the k-th. Nothing is written in a
+// scrub lap.
 constexpr uint32_t short_bytes = 48;
-template <bool shared_v>
-BP_DEV bool write_short(const bp_qp& qp, const wqe& w, uint64_t ticket, const u128& early) {
+template <class Word>
+BP_DEV bool write_short(const bp_qp& qp, const wqe& w, uint64_t ticket, const u128& early, Word word) {
   const bp_window& win = qp.window;
   const window_place place = place_of(win, ticket);
   const uint32_t seq = inband_sequence<line::d12s4>(win, place.lap);
@@ -297,8 +298,8 @@ BP_DEV bool write_short(const bp_qp& qp, const wqe& w, uint64_t ticket, const u1
   }
   st_line(slot + header_units, u128{{early.w[0], early.w[1], early.w[2], seq}});
   BP_NO_UNROLL for (uint32_t at = 12; at < w.bytes; at += 12) {
-    const auto word = [&](uint32_t k) { return payload_u32(w.gather, at + 4 * k, w.bytes, true); };
-    st_line(slot + header_units + at / 12, u128{{word(0), word(1), word(2), seq}});
+    const uint32_t k = at / 4;
+    st_line(slot + header_units + at / 12, u128{{word(k), word(k + 1), word(k + 2), seq}});
   }
   return true;
 }
@@ -314,13 +315,28 @@ BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tick
       return;
     }
     if constexpr (L == line::d12s4 && is_thread_scope<Scope>) {
-      if (write_short<shared_v>(qp, w, ticket, early)) return;
+      const auto word = [&](uint32_t k) { return payload_u32(w.gather, 4 * k, w.bytes, true); };
+      if (write_short(qp, w, ticket, early, word)) return;
       // The general way begins with the first unit, which has no payload.
       write_gathered<L, true, shared_v, true>(qp, scope, w, ticket, unit_zero());
       return;
     }
   }
   write_gathered<L, inline_v, shared_v, true>(qp, scope, w, ticket, early);
+}
+
+// Writes one slot whose payload is a value in registers.
+template <line L, bool shared_v, class Scope>
+BP_DEV void write_value(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
+  const auto unit = [&](uint32_t i) {
+    const uint32_t k = first_word<L>(i) - inband_header_bytes / 4;  // wraps, and is no payload, for the header's words
+    return u128{{value_word(w, k), value_word(w, k + 1), value_word(w, k + 2), value_word(w, k + 3)}};
+  };
+  if constexpr (L == line::d12s4 && is_thread_scope<Scope>) {
+    const auto word = [&](uint32_t k) { return value_word(w, k); };
+    if (write_short(qp, w, ticket, unit(header_units), word)) return;
+  }
+  write_lines<L, true, shared_v>(qp, scope, w, ticket, unit(scope.rank()), unit);
 }
 
 }  // namespace bp

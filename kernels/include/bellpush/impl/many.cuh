@@ -76,9 +76,9 @@ BP_DEV void note_asked(const bp_qp& qp, uint64_t first, uint32_t n, uint32_t fla
 }
 
 // A message of one WQE or slot and the signal behind it, with one reservation and one doorbell.
-template <class P, class Scope>
-BP_DEV bp_status_code post_signal(const bp_endpoint& ep, Scope scope, const message& m, uint64_t signal_offset,
-                                  uint64_t value, uint32_t flags, uint64_t* end) {
+template <class P, class Scope, class Op>
+BP_DEV bp_status_code post_signal(const bp_endpoint& ep, Scope scope, const message& m, uint64_t signal_offset, Op op,
+                                  uint32_t flags, uint64_t* end) {
   const bp_qp& qp = ep.qp;
   if (!can_write_lines<P>(scope)) return BP_INVALID;
   const tickets got = reserve_all<P>(qp, scope, 2, P::data_v == data::push);
@@ -87,17 +87,9 @@ BP_DEV bp_status_code post_signal(const bp_endpoint& ep, Scope scope, const mess
   if (scope.rank() == 0) note_asked<P>(qp, first, 2, flags);
   if (end) *end = last;
   write_message<P>(ep, scope, m, first, asks(qp, first + 1, last, flags));
-  wqe w = make_wqe(BP_OP_ATOMIC_FA, 4, ep.remote_iova + signal_offset, ep.remote_rkey);
-  w.bytes = 8;
-  w.swap_add = value;
-  w.gather = ep.sink_iova;
-  w.lkey = ep.sink_lkey;
-  w.fm_ce_se = asks(qp, last, last, flags);
-  if constexpr (P::inband) {
-    write_slot<P::line_v, false, P::shared>(qp, scope, w, first + 1, unit_zero());
-  } else {
-    store_wqe<false>(qp, scope, w, first + 1);
-  }
+  wqe w = signal_wqe<P>(ep, signal_offset, op);
+  w.fm_ce_se |= asks(qp, last, last, flags);
+  write_posted<P, is_set<Op>>(qp, scope, w, first + 1);
   send_slots<P>(qp, scope, got, 2, !(flags & defer_ring));
   return BP_OK;
 }

@@ -2,6 +2,7 @@
 #ifndef BELLPUSH_IMPL_POST_CUH
 #define BELLPUSH_IMPL_POST_CUH
 
+#include <bellpush/impl/bounded.cuh>
 #include <bellpush/impl/doorbell.cuh>
 #include <bellpush/impl/inband.cuh>
 
@@ -46,6 +47,18 @@ BP_DEV void store_wqe(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticke
   }
 }
 
+// Stores one WQE into the SQ, or the slot; in-band an inline payload is a value: one in memory goes through put_window.
+template <class P, bool inline_v, class Scope>
+BP_DEV void write_posted(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
+  if constexpr (!P::inband) {
+    store_wqe<inline_v>(qp, scope, w, ticket);
+  } else if constexpr (inline_v) {
+    write_value<P::line_v, P::shared>(qp, scope, w, ticket);
+  } else {
+    write_slot<P::line_v, false, P::shared>(qp, scope, w, ticket, unit_zero());
+  }
+}
+
 // Result of a reservation.
 struct tickets {
   bp_status_code status;
@@ -55,17 +68,30 @@ struct tickets {
   uint64_t marked;  // exclusive: see mark_exclusive()
 };
 
-// The leader waits for tickets and broadcasts the result in one word: no QP lives for 2^56 tickets.
+// A reservation as the leader broadcasts it, in one word: no QP lives for 2^56 tickets.
+template <class Scope>
+BP_DEV uint64_t reservation_word(Scope scope, const reservation& r) {
+  return scope.broadcast(r.ticket << 8 | (uint64_t)r.idle << 7 | (uint64_t)r.alone << 6 | (uint32_t)r.status);
+}
+// The leader waits for tickets.
 template <class P, class Scope>
 BP_DEV uint64_t reserve_word(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
   reservation r = {BP_OK, 0, false, false};
   if (scope.rank() == 0) r = reserve<P>(qp, n, slots);
-  return scope.broadcast(r.ticket << 8 | (uint64_t)r.idle << 7 | (uint64_t)r.alone << 6 | (uint32_t)r.status);
+  return reservation_word(scope, r);
 }
 // By value: a reference would force a queue pair in the caller's registers into memory.
 template <class P, class Scope>
 BP_DEV_COLD uint64_t reserve_word_cold(bp_qp qp, Scope scope, uint32_t n, bool slots) {
   return reserve_word<P>(qp, scope, n, slots);
+}
+
+// The same on a shared queue pair for a caller with a bound of its own.
+template <class P, class Scope>
+BP_DEV_COLD uint64_t reserve_word_bounded(bp_qp qp, Scope scope, uint32_t n, bool slots) {
+  reservation r = {BP_OK, 0, false, false};
+  if (scope.rank() == 0) r = reserve_bounded<P>(qp, n, slots);
+  return reservation_word(scope, r);
 }
 
 // What an exclusive caller reads before it takes tickets, loaded ahead. All threads of its scope read it and see the
@@ -91,6 +117,8 @@ BP_DEV tickets take_room(const bp_qp& qp, Scope scope, uint32_t n, bool slots, [
     }
     // Out of line: the usual case stays one short piece of code.
     word = reserve_word_cold<P>(qp, scope, n, slots);
+  } else if (has_own_bound(qp)) {
+    word = reserve_word_bounded<P>(qp, scope, n, slots);
   } else {
     word = reserve_word<P>(qp, scope, n, slots);
   }
@@ -130,8 +158,7 @@ BP_DEV bp_status_code post_now(const bp_qp& queues, Scope scope, wqe w, uint32_t
   }
   if (end) *end = after;
   if constexpr (P::inband) {
-    static_assert(!inline_v, "in-band payload goes through put_window");
-    write_slot<P::line_v, false, P::shared>(qp, scope, w, ticket, unit_zero());
+    write_posted<P, inline_v>(qp, scope, w, ticket);
   } else if constexpr (P::kick_v == kick::blueflame) {
     // Idle and small enough: the whole WQE goes into the UAR. (An immediate needs ctrl.imm.)
     if (got.idle && w.opcode == BP_OP_RDMA_WRITE && blocks * BP_WQEBB_BYTES <= BP_UAR_BF_BYTES) {
@@ -164,6 +191,48 @@ BP_DEV bp_status_code post_now(const bp_qp& queues, Scope scope, wqe w, uint32_t
 template <class P, bool inline_v, class Scope>
 BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, const wqe& w, uint32_t flags, uint64_t* end) {
   return in_turn<P>(scope, [&] { return post_now<P, inline_v>(qp, scope, w, flags, end); });
+}
+
+// A WRITE of 1 to 16 bytes that are in registers, the first in the lowest bits of `low`. To be posted as inline.
+template <class P>
+BP_DEV wqe write_of_value(const bp_endpoint& ep, uint64_t remote_offset, uint32_t bytes, uint64_t low, uint64_t high) {
+  // In-band a slot's WQE counts its units up to the inline header.
+  const uint32_t ds = P::inband || bytes <= BP_DS_BYTES - 4 ? 3 : 4;
+  wqe w = make_wqe(BP_OP_RDMA_WRITE, ds, ep.remote_iova + remote_offset, ep.remote_rkey);
+  w.bytes = bytes;
+  w.swap_add = low;
+  w.compare = high;
+  w.is_value = true;
+  return w;
+}
+
+// What a signal does to the peer's word, as a WQE; `is_set`: to be posted as inline.
+template <class Op>
+constexpr bool is_set = false;
+template <>
+inline constexpr bool is_set<signal_set> = true;
+template <class P>
+BP_DEV wqe signal_wqe(const bp_endpoint& ep, uint64_t signal_offset, signal_add op) {
+  wqe w = make_wqe(BP_OP_ATOMIC_FA, 4, ep.remote_iova + signal_offset, ep.remote_rkey);
+  w.bytes = 8;
+  w.swap_add = op.value;
+  w.gather = ep.sink_iova;
+  w.lkey = ep.sink_lkey;
+  return w;
+}
+template <class P>
+BP_DEV wqe signal_wqe(const bp_endpoint& ep, uint64_t signal_offset, signal_set op) {
+  wqe w = write_of_value<P>(ep, signal_offset, 8, op.value, 0);
+  // The software NIC's engine on a GPU stores WRITEs that continue each other in any order, but for one with this mark.
+  // Silicon's writes arrive in order without it.
+  if (P::order_v == order::later) w.fm_ce_se = BP_CTRL_FENCE_SMALL;
+  return w;
+}
+template <class P>
+BP_DEV wqe signal_wqe(const bp_endpoint& ep, uint64_t signal_offset, signal_imm op) {
+  wqe w = make_wqe(BP_OP_RDMA_WRITE_IMM, 2, ep.remote_iova + signal_offset, ep.remote_rkey);  // of 0 bytes
+  w.imm = op.value;
+  return w;
 }
 
 }  // namespace detail

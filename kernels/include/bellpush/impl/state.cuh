@@ -10,6 +10,13 @@ namespace bp {
 BP_DEV bp_qp_state* state_of(const bp_qp& qp) { return reinterpret_cast<bp_qp_state*>(qp.state); }
 BP_DEV uint32_t sq_blocks(const bp_qp& qp) { return 1u << qp.sq_log; }
 
+// Whether a caller has given a bound of its own (within()), and the queue pair's bound all the same: of waits that
+// nobody may give up early, because others' WQEs depend on them.
+BP_DEV bool has_own_bound(const bp_qp& qp) { return qp.own_timeout_us != 0; }
+BP_DEV uint64_t qp_timeout_ns(const bp_qp& qp) {
+  return has_own_bound(qp) ? (uint64_t)qp.own_timeout_us * 1000 : qp.timeout_ns;
+}
+
 // Words of the QP's state. Shared: other callers change them at any time. Exclusive: this caller's
 // alone, or handed to it by a synchronisation of its own; so they are plain memory and stay in L1,
 // which spares a verb the trips to L2 before its first store.

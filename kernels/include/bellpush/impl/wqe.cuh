@@ -19,8 +19,9 @@ struct wqe {
   uint32_t bytes;       // gather or inline length
   uint64_t gather;      // gather or scatter address; inline: the payload's address in this GPU
   uint32_t lkey;
-  uint64_t swap_add;    // atomics
-  uint64_t compare;
+  uint64_t swap_add;    // atomics; of a value the first 8 bytes
+  uint64_t compare;     // atomics; of a value the last 8 bytes
+  bool is_value;        // inline: the payload is those two words, and lies in no memory
   bool fetches;         // brings data here that the caller will read
 };
 
@@ -37,6 +38,7 @@ BP_DEV wqe make_wqe(uint32_t opcode, uint32_t ds, uint64_t raddr, uint32_t rkey)
   w.lkey = 0;
   w.swap_add = 0;
   w.compare = 0;
+  w.is_value = false;
   w.fetches = false;
   return w;
 }
@@ -95,11 +97,17 @@ BP_DEV bool is_atomic(const wqe& w) {
   return w.opcode == BP_OP_ATOMIC_FA || w.opcode == BP_OP_ATOMIC_CS;
 }
 
+// Word `k` of a payload that is in registers; 0 behind its end.
+BP_DEV uint32_t value_word(const wqe& w, uint32_t k) {
+  const uint64_t half = k < 2 ? w.swap_add : w.compare;
+  return k < 4 ? (uint32_t)(half >> (32 * (k & 1))) : 0;
+}
+
 // Word `k` of a WQE with inline payload, counted after the control segment's four words and the
 // remote address's four: word 0 is the inline header.
 BP_DEV uint32_t inline_word(const wqe& w, uint32_t k, bool words) {
-  return k == 0 ? be32(BP_INLINE_FLAG | w.bytes)
-                : payload_u32(w.gather, (k - 1) * 4, w.bytes, words);
+  if (k == 0) return be32(BP_INLINE_FLAG | w.bytes);
+  return w.is_value ? value_word(w, k - 1) : payload_u32(w.gather, (k - 1) * 4, w.bytes, words);
 }
 
 // 16-byte unit `u` of a WQE. `inline_v` says that the payload follows in the WQE itself.

@@ -1,0 +1,37 @@
+// What the engine on a GPU does with a signal that is set: it is carried out behind all before it, also right behind
+// the data, and its word is written at once.
+#include "check.hpp"
+#include "engine/slots.cuh"
+
+using namespace bp::engine;
+
+block_state b = {};
+context q = {};
+
+// Slots of 48 bytes, each behind the one before.
+void four_slots() {
+  for (uint32_t i = 0; i < 4; i++) b.found[i] = found_slot{0x1000 + 48 * i, 48, 0, 0};
+}
+
+int main() {
+  four_slots();
+  CHECK(slots_together(&b, 4) == 4);
+  b.found[2].marked = 1;
+  CHECK(slots_together(&b, 4) == 2);
+  b.found[0].marked = 1;  // the first begins behind the fence
+  CHECK(slots_together(&b, 4) == 2);
+
+  q.coalesced_end = 0x1030;
+  CHECK(!needs_fence(q, 0x1030, false) && needs_fence(q, 0x1030, true));
+  CHECK(needs_fence(q, 0x2000, false));
+  q.coalesced_end = 0;
+  CHECK(!needs_fence(q, 0x2000, true));  // nothing is unfenced
+
+  // One lane writes both halves.
+  alignas(16) uint8_t copy[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  alignas(16) uint8_t to[16] = {};
+  move_words((uint64_t)to + 8, copy, 8, 1, 32);
+  for (const uint8_t byte : to) CHECK(byte == 0);
+  move_words((uint64_t)to + 8, copy, 8, 0, 32);
+  for (uint32_t i = 0; i < 16; i++) CHECK(to[i] == (i < 8 ? 0 : i - 7));
+}
