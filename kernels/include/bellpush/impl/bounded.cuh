@@ -26,7 +26,7 @@ BP_DEV reservation reserve_bounded(const bp_qp& qp, uint32_t n, bool writes_slot
       if (crowd.expired(qp_timeout_ns(qp))) return {BP_TIMEOUT, 0, false, false};
     } else {
       // The WQEs that fill the ring may be waiting for a doorbell that their caller deferred, before this wait or since.
-      if ((wait.polls & 31) == 0) ring_pending<P>(qp);
+      if ((wait.polls & 31) == 0) ring_ready<P>(qp);
       if (poll_cq<P>(qp, r.next + n - limit) < r.next + n - limit && wait.expired(qp.timeout_ns)) {
         return {BP_TIMEOUT, 0, false, false};
       }
