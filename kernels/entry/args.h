@@ -16,6 +16,7 @@ enum bp_op {
   BP_VERB_WAIT_SIGNAL = 8,
   BP_VERB_PUT_LANES = 9,
   BP_VERB_PUT_BATCH = 10,
+  BP_VERB_FENCE = 11,  // of auto endpoints only
 };
 enum bp_scope { BP_SCOPE_THREAD = 0, BP_SCOPE_WARP = 1, BP_SCOPE_BLOCK = 2 };
 

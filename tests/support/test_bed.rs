@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bellpush::abi::entry::{OpArgs, Scope, Verb};
 use bellpush::abi::wire::tag;
-use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Loaded, Module, Stream};
+use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, KernelArgs, Loaded, Module, Stream};
 use bellpush::gpu_engine::EngineOptions;
 use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
@@ -136,12 +136,7 @@ impl TestBed {
     }
 
     /// Launches a verb kernel and returns what its callers wrote.
-    pub fn launch(&self, kernel: &str, (grid, block): (u32, u32), mut op: OpArgs) -> Vec<u32> {
-        let callers = (grid * block) as usize;
-        let statuses = self.memory(callers * 4);
-        let unwritten: Vec<u8> = UNWRITTEN.to_ne_bytes().repeat(callers);
-        statuses.write(0, &unwritten).expect("in range");
-        op.status = statuses.addr();
+    pub fn launch(&self, kernel: &str, dims: (u32, u32), mut op: OpArgs) -> Vec<u32> {
         // A NIC that needs the doorbell record first gets the kernels that see to it. (Those for
         // sharing are built for the software NIC's order only, which a software device has as well.)
         let strict = match self.nic.order() {
@@ -151,9 +146,24 @@ impl TestBed {
         if kernel.contains("shared") {
             op.ep.tag &= !tag::STRICT;
         }
-        let kernel = self.kernels.kernel(&format!("{kernel}{strict}")).expect("a kernel of ours");
+        self.launch_any(&format!("{kernel}{strict}"), dims, |status| OpArgs { status, ..op })
+    }
+
+    /// Launches a kernel whose arguments are made with the address of its callers' statuses, which it returns.
+    pub fn launch_any<A: KernelArgs>(
+        &self,
+        kernel: &str,
+        (grid, block): (u32, u32),
+        args: impl FnOnce(u64) -> A,
+    ) -> Vec<u32> {
+        let callers = (grid * block) as usize;
+        let statuses = self.memory(callers * 4);
+        let unwritten: Vec<u8> = UNWRITTEN.to_ne_bytes().repeat(callers);
+        statuses.write(0, &unwritten).expect("in range");
+        let args = args(statuses.addr());
+        let kernel = self.kernels.kernel(kernel).expect("a kernel of ours");
         // SAFETY: the pair and the statuses live until the stream is idle, and one that never is ends the test.
-        let launched = unsafe { self.stream.launch(&kernel, Dims::new(grid, block), &op) };
+        let launched = unsafe { self.stream.launch(&kernel, Dims::new(grid, block), &args) };
         launched.expect("a launch");
         self.stream.synchronize(Duration::from_secs(30)).expect("the kernel ends");
         let raw = read(&statuses, 0, callers * 4);

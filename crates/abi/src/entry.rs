@@ -31,6 +31,8 @@ pub enum Verb {
     PutLanes = 9,
     /// `bp::put_strided`.
     PutBatch = 10,
+    /// `bp::fence` between two puts; of auto endpoints only.
+    Fence = 11,
 }
 
 /// `enum bp_scope`: the group of threads that makes one call.

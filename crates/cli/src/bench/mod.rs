@@ -39,7 +39,8 @@ pub struct BenchArgs {
     /// `soft` for the software NIC, or a verbs device's name
     #[arg(long, value_name = "NIC", default_value = "soft")]
     pub nic: String,
-    /// Data paths, by the mover of the payload: push, pull, staged, tcp [default: all]
+    /// Data paths, by the mover of the payload: push, pull, staged, tcp, and auto, which chooses by size
+    /// [default: all but auto]
     #[arg(long, value_name = "LIST")]
     pub data: Option<String>,
     /// Kicks, which signal the NIC: kernel, blueflame, inband, stream, cpu [default: all]
@@ -255,11 +256,7 @@ fn row(
     let per_s = if seconds > 0.0 { seen.streamed as f64 / seconds } else { 0.0 };
     let latency =
         |percent| seen.latency_ns.as_ref().and_then(|s| s.percentile(percent)).map(|ns| ns as f64);
-    let verified = seen.failure.is_none()
-        && !seen.source_damaged
-        && seen.posted > 0
-        && seen.tally.whole == seen.posted
-        && sent == seen.arrived.as_deref();
+    let verified = seen.is_whole() && sent == seen.arrived.as_deref();
     Row {
         nic: if path == Path::TCP { "none".into() } else { bed.nic.name().into() },
         engine: soft.then_some(if bed.engine.is_some() { Side::Gpu } else { Side::Host }),
@@ -331,6 +328,7 @@ fn transport_error(error: &Error) -> CliError {
         Error::Gpu(e) => test_bed::gpu_error(e),
         Error::Option { .. } => CliError::new(error, "change the option"),
         Error::Memory(_) => CliError::new(error, "use smaller sizes or windows"),
+        Error::Tuning(_) => CliError::new(error, "see docs/auto.md"),
         _ => CliError::new(error, "see the message"),
     }
 }
