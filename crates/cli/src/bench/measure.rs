@@ -71,6 +71,31 @@ pub struct Lane<'a> {
     reach: Option<Reach>,
     in_flight: u32,
     is_auto: bool,
+    callers: Callers,
+}
+
+/// Who posts: the kernel's block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Callers {
+    /// As many threads as the size wants: a warp, then more.
+    BySize,
+    /// One thread.
+    Thread,
+    /// A warp.
+    Warp,
+    /// More than a warp, as many as the size wants.
+    Block,
+}
+
+impl Callers {
+    fn threads(self, size: usize) -> u32 {
+        match (self, size) {
+            (Self::Thread, _) => 1,
+            (Self::Warp, _) | (Self::BySize, ..=512) => 32,
+            (_, ..=4096) => 128,
+            _ => 512,
+        }
+    }
 }
 
 impl<'a> Lane<'a> {
@@ -99,7 +124,39 @@ impl<'a> Lane<'a> {
         };
         let is_auto = path == Path::AUTO;
         let in_flight = ask.in_flight;
-        Ok(Self { bed, ends, kernel, reach: reach_of_kernels, in_flight, is_auto })
+        let (reach, callers) = (reach_of_kernels, Callers::BySize);
+        Ok(Self { bed, ends, kernel, reach, in_flight, is_auto, callers })
+    }
+
+    /// The same by other callers.
+    pub fn by(self, callers: Callers) -> Self {
+        Self { callers, ..self }
+    }
+
+    /// Latencies alone, at most `ask.messages` of them. Every byte is checked all the same.
+    pub fn latencies(&self, size: usize, payload: &Payload, ask: &Ask) -> Result<Seen, Error> {
+        let mut row = Running { seen: Seen::default(), latencies: Vec::new(), file: None };
+        let at_once = u64::from(ask.in_flight);
+        let most = (self.bed.src.bytes() / size.next_multiple_of(64)).min(ROUND_MESSAGES) as u64;
+        // The first round warms up, and shows how long a message takes.
+        let (mut phase, mut rows, since) = (None, 2, Instant::now());
+        while row.seen.failure.is_none() {
+            let begun = Instant::now();
+            let left = ask.messages.saturating_sub(row.latencies.len() as u64).max(1);
+            let n = (rows.min(left) * at_once).clamp(1, most.max(1));
+            self.round(size, n as u32, phase, payload, &mut row)?;
+            let done = row.latencies.len() as u64 >= ask.messages || since.elapsed() > ask.limit;
+            if phase.is_some() && done {
+                break;
+            }
+            phase = Some(Phase::Latency);
+            if begun.elapsed() < ask.limit / 10 {
+                rows *= 4;
+            }
+        }
+        let Running { mut seen, latencies, .. } = row;
+        seen.latency_ns = (!latencies.is_empty()).then(|| Samples::new(latencies));
+        Ok(seen)
     }
 
     /// Sends and checks messages of `size` bytes.
@@ -225,11 +282,9 @@ impl<'a> Lane<'a> {
         rows.bytes = size as u64;
         rows.ticks = self.bed.ticks.addr();
         rows.result = self.bed.result.addr();
-        let threads = match (self.bed.gpu.is_host(), size) {
-            (true, _) => 1, // lanes on one processor would only take turns
-            (false, ..=512) => 32,
-            (false, ..=4096) => 128,
-            (false, _) => 512,
+        let threads = match self.bed.gpu.is_host() {
+            true => 1, // lanes on one processor would only take turns
+            false => self.callers.threads(size),
         };
         let (stream, dims) = (&self.bed.stream, Dims::new(1, threads));
         let senders = || self.ends.iter().map(|(sender, _)| sender);

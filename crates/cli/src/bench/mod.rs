@@ -5,6 +5,7 @@ mod payload;
 mod store;
 mod tearing;
 pub mod test_bed;
+mod tune;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -111,6 +112,12 @@ pub struct BenchArgs {
     /// Test this machine for torn lines, instead of measuring paths
     #[arg(long)]
     pub tearing: bool,
+    /// Measure which path is best for which size, keep that for the path auto (docs/auto.md), and measure auto beside
+    /// the best
+    #[arg(long, conflicts_with_all = [
+        "tearing", "post", "data", "kick", "line", "payload", "report", "json", "credits"
+    ])]
+    pub tune: bool,
     /// Memory in which messages arrive; `engine` is the memory of the engine's GPU
     #[arg(long, value_name = "host|gpu|engine", default_value = "host")]
     pub dest: String,
@@ -135,6 +142,9 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
         None => Payload::Tags(Tags::new(plan.seed)),
     };
     cli::check_places(plan.json.as_deref(), plan.report.as_deref())?;
+    if args.tune {
+        return tune::run(&plan, &payload);
+    }
     let bed = TestBed::new(&plan)?;
     if plan.tearing {
         return tearing::run(&bed, &plan);
@@ -175,6 +185,9 @@ fn measure_all(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<Res
              through it can reach at most",
             report::size::print(plan.window_bytes)
         ));
+    }
+    if plan.paths.contains(&Path::AUTO) {
+        meta.notes.push(format!("auto's table: {}", tune::origin(bed, plan)?));
     }
     let bar = progress(plan.paths.len() * plan.sizes_bytes.len());
     let mut rows = Vec::new();
