@@ -115,13 +115,13 @@ impl Lane {
 
         let mut args: BenchArgs = bytemuck::Zeroable::zeroed();
         args.ep[0] = ends.0.device().expect("the endpoint is connected");
-        args.endpoints = 1;
-        args.messages = MESSAGES;
-        args.ring_every = (32768 / bytes).clamp(1, 32) as u32;
-        args.src = from.addr();
-        args.stride = bytes as u64;
-        args.bytes = bytes as u64;
-        args.result = result.addr();
+        args.rows.endpoints = 1;
+        args.rows.messages = MESSAGES;
+        args.rows.ring_every = (32768 / bytes).clamp(1, 32) as u32;
+        args.rows.src = from.addr();
+        args.rows.stride = bytes as u64;
+        args.rows.bytes = bytes as u64;
+        args.rows.result = result.addr();
         // Lanes of the host executor would only take turns on one processor.
         let threads = if gpu.is_host() { 1 } else { 512 };
         Self { stream: stream.clone(), kernel, args, threads, result, from, to, ends }
@@ -157,7 +157,7 @@ impl Lane {
         if let Err(code) = Code::check(result.status) {
             panic!("{path}: {code}: {:?}", self.ends.0.failure());
         }
-        let bytes = self.args.bytes as usize * MESSAGES as usize;
+        let bytes = self.args.rows.bytes as usize * MESSAGES as usize;
         let (mut sent, mut arrived) = (vec![0; bytes], vec![0; bytes]);
         self.from.read(0, &mut sent).expect("the range fits");
         self.to.read(0, &mut arrived).expect("the range fits");

@@ -3,12 +3,12 @@
 #define BELLPUSH_BENCH_ARGS_H
 
 #include <bellpush/wire.h>
+#include "entry/args.h"
 
 enum { BP_BENCH_MAX_ENDPOINTS = 8 };
 
 // Messages of one size, in sequence, by one block.
-struct bp_bench_args {
-  struct bp_endpoint ep[BP_BENCH_MAX_ENDPOINTS];
+struct bp_bench_rows {
   uint32_t endpoints;      // message m uses endpoint m % endpoints
   uint32_t messages;
   uint32_t each_quiet;     // latency: messages per batch, each followed by a quiet; 0: streaming
@@ -20,7 +20,29 @@ struct bp_bench_args {
   uint64_t ticks;          // one uint64_t per batch: its clock ticks (latency only)
   uint64_t result;         // struct bp_bench_result
 };
+BP_ASSERT_SIZE(bp_bench_rows, 64);
+
+struct bp_bench_args {
+  struct bp_endpoint ep[BP_BENCH_MAX_ENDPOINTS];
+  struct bp_bench_rows rows;
+};
 BP_ASSERT_SIZE(bp_bench_args, 192 * 8 + 64);
+
+// The same on auto endpoints.
+struct bp_auto_bench_args {
+  struct bp_auto_endpoint ep[BP_BENCH_MAX_ENDPOINTS];
+  struct bp_bench_rows rows;
+};
+BP_ASSERT_SIZE(bp_auto_bench_args, 488 * 8 + 64);
+
+// One verb of an auto endpoint, as bp_op_args calls one of others; its endpoint is not used. `test` puts, and waits for
+// the put's own ticket; `fence` puts, fences, and puts the first byte once more, with the signal. `compare` of a put by
+// threads: bytes that each lane puts more than the lane before it.
+struct bp_auto_op_args {
+  struct bp_auto_endpoint ep;
+  struct bp_op_args op;
+};
+BP_ASSERT_SIZE(bp_auto_op_args, 488 + 288);
 
 struct bp_bench_result {
   uint32_t status;         // first status other than BP_OK

@@ -2,6 +2,7 @@
 #ifndef BELLPUSH_PATHS_H
 #define BELLPUSH_PATHS_H
 
+#include <bellpush/auto.cuh>
 #include <bellpush/path.cuh>
 
 using push_kernel = bp::path<bp::data::push, bp::kick::kernel>;
@@ -33,5 +34,11 @@ using push_inband_60_4 = push_inband<bp::line::d60s4>;
 using shared_push_kernel = bp::path<bp::data::push, bp::kick::kernel, bp::share::shared>;
 using shared_pull_kernel = bp::path<bp::data::pull, bp::kick::kernel, bp::share::shared>;
 using shared_push_inband = push_inband<bp::line::d12s4, bp::share::shared>;
+
+// Auto endpoints: one caller at a time, for the software NIC, queues in this GPU's memory, silicon; and many callers.
+using auto_later = bp::auto_path<>;
+using auto_near = bp::auto_path<bp::share::exclusive, bp::reach::gpu>;
+using auto_strict = bp::auto_path<bp::share::exclusive, bp::reach::system, bp::order::strict>;
+using shared_auto = bp::auto_path<bp::share::shared>;
 
 #endif

@@ -3,15 +3,16 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::auto_posted::AutoPosted;
 use super::host_posted::HostPosted;
 use super::kernel_posted::KernelPosted;
 use super::receives::Receives;
 use super::tcp::Tcp;
 use super::{
     CompareSwap, Data, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Reach, Remote,
-    Signal,
+    Signal, Tuning,
 };
-use crate::abi::wire::{Code, DeviceEndpoint};
+use crate::abi::wire::{Code, DeviceAutoEndpoint, DeviceEndpoint};
 use crate::gpu::{Gpu, Stream};
 use crate::nic::{Nic, QpAddress};
 use crate::wire::Rkey;
@@ -36,6 +37,13 @@ pub enum Link {
     Qp(QpAddress),
     /// A TCP listener.
     Tcp(SocketAddr),
+    /// The two queue pairs of an auto endpoint.
+    Auto {
+        /// The one with a doorbell.
+        bell: QpAddress,
+        /// The in-band one, where it has one.
+        inband: Option<QpAddress>,
+    },
 }
 
 /// One end of a connection: a path, a local region, a peer's region.
@@ -57,6 +65,7 @@ pub struct Endpoint {
 
 enum Inner {
     Kernel(KernelPosted),
+    Auto(Box<AutoPosted>),
     Host(HostPosted),
     Tcp(Tcp),
 }
@@ -76,6 +85,9 @@ impl Endpoint {
         options.check(path)?;
         let local_bytes = local.bytes() as u64;
         let inner = match path.kick() {
+            _ if path == Path::AUTO => {
+                Inner::Auto(Box::new(AutoPosted::new(gpu, nic, local, &options)?))
+            }
             None => Inner::Tcp(Tcp::new(gpu, local, &options)?),
             Some(_) if path.posted_by_gpu() => {
                 Inner::Kernel(KernelPosted::new(gpu, nic, path, local, &options)?)
@@ -134,6 +146,7 @@ impl Endpoint {
     pub fn reach(&self) -> Reach {
         match &self.inner {
             Inner::Kernel(posted) => posted.reach,
+            Inner::Auto(posted) => posted.bell.reach,
             Inner::Host(_) | Inner::Tcp(_) => Reach::System,
         }
     }
@@ -142,6 +155,7 @@ impl Endpoint {
     pub fn address(&self) -> Address {
         match &self.inner {
             Inner::Kernel(posted) => posted.rdma.address(),
+            Inner::Auto(posted) => posted.address(),
             Inner::Host(posted) => posted.rdma.address(),
             Inner::Tcp(tcp) => tcp.address(),
         }
@@ -169,6 +183,12 @@ impl Endpoint {
             }
             (Inner::Host(posted), Link::Qp(qp)) => posted.rdma.qp.connect(qp)?,
             (Inner::Tcp(tcp), Link::Tcp(to)) => tcp.connect(to)?,
+            (Inner::Auto(posted), Link::Auto { bell, inband }) => {
+                posted.connect(&peer, bell, inband)?;
+            }
+            (_, Link::Auto { .. }) => {
+                return Err(Error::OtherLink { path, theirs: "an auto endpoint" });
+            }
             (_, Link::Qp(_)) => return Err(Error::OtherLink { path, theirs: "a queue pair" }),
             (_, Link::Tcp(_)) => return Err(Error::OtherLink { path, theirs: "a TCP listener" }),
         }
@@ -176,7 +196,7 @@ impl Endpoint {
             let qp = match &self.inner {
                 Inner::Kernel(posted) => &posted.rdma.qp,
                 Inner::Host(posted) => &posted.rdma.qp,
-                Inner::Tcp(_) => unreachable!("Options::check refuses receives on tcp"),
+                Inner::Tcp(_) | Inner::Auto(_) => unreachable!("Options::check refuses receives"),
             };
             self.receives = Some(Mutex::new(Receives::post_all(&**qp)?));
         }
@@ -205,11 +225,39 @@ impl Endpoint {
     pub fn device(&self) -> Result<DeviceEndpoint, Error> {
         match &self.inner {
             Inner::Kernel(posted) => self.peer.map(|_| posted.device).ok_or(Error::NotConnected),
+            Inner::Auto(_) => Err(Error::Unsupported {
+                path: self.path,
+                what: "be used as one queue pair",
+                why: "it has two; take Endpoint::auto_device",
+            }),
             _ => Err(Error::Unsupported {
                 path: self.path,
                 what: "be used by a kernel",
                 why: "the host posts on this path; take kick kernel, blueflame or inband",
             }),
+        }
+    }
+
+    /// What kernels need to call the verbs of auto endpoints (`bellpush/auto.cuh`).
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on other paths than [`Path::AUTO`], [`Error::NotConnected`].
+    pub fn auto_device(&self) -> Result<DeviceAutoEndpoint, Error> {
+        match &self.inner {
+            Inner::Auto(posted) => self.peer.map(|_| posted.device()).ok_or(Error::NotConnected),
+            _ => Err(Error::Unsupported {
+                path: self.path,
+                what: "choose a path by size",
+                why: "it is one; make the endpoint with Path::AUTO",
+            }),
+        }
+    }
+
+    /// The table by which an endpoint of [`Path::AUTO`] chooses, without what its NIC, or its peer, cannot do.
+    pub fn tuning(&self) -> Option<&Tuning> {
+        match &self.inner {
+            Inner::Auto(posted) => Some(posted.tuning()),
+            _ => None,
         }
     }
 
@@ -242,6 +290,7 @@ impl Endpoint {
         }
         match &self.inner {
             Inner::Kernel(posted) => posted.put(stream, put),
+            Inner::Auto(posted) => posted.put(stream, put),
             Inner::Host(posted) => posted.put(stream, &peer, put),
             Inner::Tcp(tcp) => tcp.put(stream, put),
         }
@@ -256,6 +305,7 @@ impl Endpoint {
         one_wqe(get.bytes)?;
         match &self.inner {
             Inner::Kernel(posted) => posted.get(stream, get),
+            Inner::Auto(posted) => posted.get(stream, get),
             Inner::Host(posted) => posted.get(stream, &peer, get),
             Inner::Tcp(_) => Err(self.one_sided("get")),
         }
@@ -270,6 +320,7 @@ impl Endpoint {
         self.atomic(&peer, op.word)?;
         match &self.inner {
             Inner::Kernel(posted) => posted.fetch_add(stream, op),
+            Inner::Auto(posted) => posted.fetch_add(stream, op),
             Inner::Host(posted) => posted.fetch_add(stream, &peer, op),
             Inner::Tcp(_) => Err(self.one_sided("fetch_add")),
         }
@@ -284,6 +335,7 @@ impl Endpoint {
         self.atomic(&peer, op.word)?;
         match &self.inner {
             Inner::Kernel(posted) => posted.compare_swap(stream, op),
+            Inner::Auto(posted) => posted.compare_swap(stream, op),
             Inner::Host(posted) => posted.compare_swap(stream, &peer, op),
             Inner::Tcp(_) => Err(self.one_sided("compare_swap")),
         }
@@ -297,6 +349,7 @@ impl Endpoint {
         within("remote", word.0, 8, peer.bytes)?;
         match &self.inner {
             Inner::Kernel(posted) => posted.rdma.atomics(),
+            Inner::Auto(posted) => posted.bell.rdma.atomics(),
             Inner::Host(posted) => posted.rdma.atomics(),
             Inner::Tcp(_) => Ok(()),
         }
@@ -315,6 +368,7 @@ impl Endpoint {
     pub fn quiet(&self, stream: &Stream) -> Result<(), Error> {
         let (ended, rdma) = match &self.inner {
             Inner::Kernel(posted) => (posted.quiet(stream), &posted.rdma),
+            Inner::Auto(posted) => (posted.quiet(stream), &posted.bell.rdma),
             Inner::Host(posted) => (posted.quiet(stream), &posted.rdma),
             Inner::Tcp(tcp) => return tcp.quiet(stream),
         };
@@ -333,6 +387,7 @@ impl Endpoint {
     pub fn max_credits_in_use(&self) -> Result<u32, Error> {
         match &self.inner {
             Inner::Kernel(posted) => posted.max_credits_in_use(),
+            Inner::Auto(posted) => posted.max_credits_in_use(),
             Inner::Host(posted) => Ok(posted.max_credits_in_use()),
             Inner::Tcp(_) => Ok(0),
         }
@@ -344,6 +399,7 @@ impl Endpoint {
     pub fn failure(&self) -> Option<Error> {
         match &self.inner {
             Inner::Kernel(posted) => posted.ended().err(),
+            Inner::Auto(posted) => posted.ended().err(),
             Inner::Host(posted) => posted.failure(),
             Inner::Tcp(tcp) => tcp.failure(),
         }

@@ -26,6 +26,8 @@ const VERBS: usize = 128;
 const MAX_QUEUED: usize = 512;
 /// A status that no kernel has written yet; none writes it.
 const NOT_RUN: u32 = u32::MAX;
+/// Longest payload that a warp copies by itself.
+pub(super) const WARP_BYTES: u64 = 4096;
 const AUX_BYTES: usize = VERBS + MAX_QUEUED * 4;
 
 pub(super) struct KernelPosted {
@@ -116,7 +118,7 @@ impl KernelPosted {
         self.device.remote_rkey = peer.rkey.0;
     }
 
-    fn op(&self, verb: Verb, local: Option<Local>, remote: Remote, bytes: u64) -> OpArgs {
+    pub fn op(&self, verb: Verb, local: Option<Local>, remote: Remote, bytes: u64) -> OpArgs {
         let mut op: OpArgs = bytemuck::Zeroable::zeroed();
         op.ep = self.device;
         op.op = verb as u32;
@@ -129,17 +131,37 @@ impl KernelPosted {
     }
 
     fn call(&self, stream: &Stream, name: &'static str, op: &OpArgs) -> Result<(), Error> {
+        self.call_by(&self.verb, stream, name, op)
+    }
+
+    /// Queues a verb's kernel, which is compiled for the path in `op.ep.tag`.
+    pub fn call_by(
+        &self,
+        kernel: &Kernel,
+        stream: &Stream,
+        name: &'static str,
+        op: &OpArgs,
+    ) -> Result<(), Error> {
         let mut calls = self.lock();
         calls.order.admit(stream)?;
         if calls.queued.len() + 1 >= MAX_QUEUED {
             self.wait(&mut calls, stream)?;
         }
-        self.launch(&mut calls, stream, name, op)
+        self.launch(&mut calls, kernel, stream, name, op)
+    }
+
+    /// Whether a call may be queued on this stream.
+    ///
+    /// # Errors
+    /// [`Error::OtherStream`], [`Error::Recording`].
+    pub fn admit(&self, stream: &Stream) -> Result<(), Error> {
+        self.lock().order.admit(stream)
     }
 
     fn launch(
         &self,
         calls: &mut Calls,
+        kernel: &Kernel,
         stream: &Stream,
         name: &'static str,
         op: &OpArgs,
@@ -152,10 +174,10 @@ impl KernelPosted {
         self.aux.host().store_u32(at, NOT_RUN, Ordering::Relaxed)?;
         let op = OpArgs { status: self.aux.addr() + at as u64, ..*op };
         // A warp posts fastest; more threads only where there is payload for them to copy.
-        let threads = if op.bytes <= 4096 { 32 } else { 512 };
+        let threads = if op.bytes <= WARP_BYTES { 32 } else { 512 };
         let dims = Dims::new(1, threads);
         // SAFETY: the verb takes this argument; its addresses are of memory that `reached` keeps.
-        unsafe { stream.launch_keeping(&self.verb, dims, &op, [self.reached.clone() as Kept]) }?;
+        unsafe { stream.launch_keeping(kernel, dims, &op, [self.reached.clone() as Kept]) }?;
         calls.queued.push(name);
         calls.order.queued(stream);
         Ok(())
@@ -209,7 +231,7 @@ impl KernelPosted {
 
     /// What is pushed, a kernel reads: another GPU's memory may receive, and be pulled, but this GPU's
     /// kernels may not reach it.
-    fn payload(&self) -> Result<(), Error> {
+    pub fn payload(&self) -> Result<(), Error> {
         match &self.rdma.local {
             Memory::Device(mem)
                 if self.rdma.window.is_some() && !Arc::ptr_eq(mem.gpu(), self.state.gpu()) =>
@@ -253,7 +275,8 @@ impl KernelPosted {
         if calls.queued.len() >= MAX_QUEUED {
             self.wait(&mut calls, stream)?; // a `quiet` before this one gave up
         }
-        self.launch(&mut calls, stream, "quiet", &self.op(Verb::Quiet, None, Remote(0), 0))?;
+        let op = self.op(Verb::Quiet, None, Remote(0), 0);
+        self.launch(&mut calls, &self.verb, stream, "quiet", &op)?;
         self.wait(&mut calls, stream)?;
         if let Some(verb) = calls.not_run {
             return Err(Error::NotRun { verb });

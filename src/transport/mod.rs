@@ -6,6 +6,7 @@
 
 #![deny(missing_docs)]
 
+mod auto_posted;
 mod endpoint;
 mod host_posted;
 mod kernel_posted;
@@ -17,6 +18,8 @@ mod place;
 mod rdma;
 mod receives;
 mod tcp;
+mod tuning;
+mod tuning_file;
 mod verbs;
 
 pub use endpoint::{Address, Endpoint, Link};
@@ -24,6 +27,8 @@ pub use memory::Memory;
 pub use options::Options;
 pub use path::{Data, Kick, Path, PathError};
 pub use place::{MemoryPlace, Reach};
+pub use tuning::{Choice, MAX_RANGES, Range, Ranges, Tuning};
+pub use tuning_file::{EngineSide, Machine, Origin, TuningError};
 pub use verbs::{CompareSwap, FetchAdd, Get, Local, Put, Remote, Signal};
 
 use crate::abi::wire::Code;
@@ -50,6 +55,9 @@ pub enum Error {
     /// Memory trouble.
     #[error(transparent)]
     Memory(#[from] MemError),
+    /// The table of an auto endpoint.
+    #[error(transparent)]
+    Tuning(#[from] TuningError),
     /// An option out of range.
     #[error("{what} is {value}, but must be {must}")]
     Option {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Data, Error, Kick, MemoryPlace, Path};
+use super::{Data, Error, Kick, MemoryPlace, Path, Tuning};
 use crate::nic::LineFormat;
 
 /// How an endpoint is made: `Options::default()`, and a method for each option that is to be another.
@@ -44,6 +44,9 @@ pub struct Options {
     /// with [`MemoryPlace::Gpu`] for send queue and doorbell record as well, one fence of GPU scope is enough. A staged
     /// window is host memory.
     pub window_place: MemoryPlace,
+    /// Which path a message takes by its length ([`Path::AUTO`]); `None` looks for the table that was measured on this
+    /// machine ([`Tuning::of`]).
+    pub tuning: Option<Tuning>,
     /// Whether a slot is written under a credit only.
     pub(super) credits: bool,
     /// Sequence of an in-band window's first lap.
@@ -64,6 +67,7 @@ impl Default for Options {
             dbr_place: MemoryPlace::Auto,
             cq_place: MemoryPlace::Auto,
             window_place: MemoryPlace::Auto,
+            tuning: None,
             credits: true,
             inband_seq0: 2, // the zero-filled window needs no scrubbing
         }
@@ -83,6 +87,7 @@ impl Options {
         dbr_place: MemoryPlace,
         cq_place: MemoryPlace,
         window_place: MemoryPlace,
+        tuning: Option<Tuning>,
     }
 
     /// `false` is a negative control: slots are written without a credit, so messages are lost.
@@ -120,7 +125,11 @@ impl Options {
             );
         }
         if self.receives != 0 && path.kick().is_none() {
-            let (what, why) = ("have receives", "tcp carries puts only; take an RDMA path");
+            let why = match path {
+                Path::AUTO => "it has two queue pairs; take one RDMA path for immediates",
+                _ => "tcp carries puts only; take an RDMA path",
+            };
+            let what = "have receives";
             return Err(Error::Unsupported { path, what, why });
         }
         if self.timeout.is_zero() {
@@ -145,7 +154,8 @@ impl Options {
             return refuse("the window size", self.window_bytes, "at most 1 GiB and 32768 slots");
         }
         // An atomic's WQE has 64 bytes, and the sequences come on top, whatever the line.
-        if path.kick() == Some(Kick::Inband) && slot < 128 {
+        let inband = path == Path::AUTO || path.kick() == Some(Kick::Inband);
+        if inband && slot < 128 {
             return refuse("the slot size", slot, "at least 128 bytes for in-band slots");
         }
         Ok(())

@@ -21,6 +21,8 @@ pub enum Data {
     Staged,
     /// No RDMA: a TCP connection.
     Tcp,
+    /// Push or pull, as a table has it for the message's length.
+    Auto,
 }
 
 /// What tells the NIC that there is something to send.
@@ -72,7 +74,7 @@ pub enum PathError {
 }
 
 impl Path {
-    /// Every path there is, in the order of the tables.
+    /// Every fixed path, in the order of the tables: all but [`Path::AUTO`].
     pub const ALL: [Path; 13] = [
         Self::of(Data::Push, Kick::Inband),
         Self::of(Data::Push, Kick::Blueflame),
@@ -90,6 +92,8 @@ impl Path {
     ];
     /// The baseline without RDMA.
     pub const TCP: Path = Self { data: Data::Tcp, kick: None };
+    /// Each message by the path that a table has for its length ([`Tuning`](super::Tuning)).
+    pub const AUTO: Path = Self { data: Data::Auto, kick: None };
 
     const fn of(data: Data, kick: Kick) -> Self {
         Self { data, kick: Some(kick) }
@@ -109,6 +113,7 @@ impl Path {
                  is there to save; take staged/kernel"
             }
             (Data::Tcp, _) => "tcp has no NIC queue to kick; take tcp alone",
+            (Data::Auto, _) => "auto chooses the kick too; take auto alone",
             _ => return Ok(Self::of(data, kick)),
         };
         Err(PathError::Refused { data, kick, why })
@@ -119,28 +124,40 @@ impl Path {
         self.data
     }
 
-    /// What tells the NIC; `None` for tcp.
+    /// What tells the NIC; `None` for tcp, which has none, and for auto, which chooses it.
     pub fn kick(self) -> Option<Kick> {
         self.kick
     }
 
     /// Whether kernels post, so that device code can use the endpoint.
     pub fn posted_by_gpu(self) -> bool {
-        matches!(self.kick, Some(Kick::Kernel | Kick::Blueflame | Kick::Inband))
+        self == Self::AUTO
+            || matches!(self.kick, Some(Kick::Kernel | Kick::Blueflame | Kick::Inband))
     }
 
     /// Whether payload passes through a window of slots.
     pub fn has_window(self) -> bool {
-        matches!(self.data, Data::Push | Data::Staged)
+        matches!(self.data, Data::Push | Data::Staged | Data::Auto)
     }
 
     /// The name under which our kernels are built for this path, for NICs of this order, and for what the fence before
-    /// a doorbell must reach; `None` where the host posts, and in-band for NICs that need a doorbell.
+    /// a doorbell must reach; `None` where the host posts, in-band for NICs that need a doorbell, and for auto with
+    /// lines other than 12+4.
     ///
     /// Where no kernel of ours is built for the weaker fence, the name is that of one with the stronger.
     pub fn kernel_name(self, line: LineFormat, order: Order, reach: Reach) -> Option<&'static str> {
         let strict = order == Order::Strict;
         let near = reach == Reach::Gpu && !strict;
+        if self == Self::AUTO {
+            let name = if strict {
+                "auto_strict"
+            } else if near {
+                "auto_near"
+            } else {
+                "auto"
+            };
+            return (line == LineFormat::L12S4).then_some(name);
+        }
         Some(match (self.data, self.kick?) {
             (Data::Push | Data::Staged, Kick::Kernel) if near => "push_kernel_near",
             (Data::Pull, Kick::Kernel) if near => "pull_kernel_near",
@@ -179,7 +196,7 @@ impl Path {
 
 impl Data {
     /// Every value, in the order of the tables.
-    pub const ALL: &[Self] = &[Self::Push, Self::Pull, Self::Staged, Self::Tcp];
+    pub const ALL: &[Self] = &[Self::Push, Self::Pull, Self::Staged, Self::Tcp, Self::Auto];
 
     /// The name in results and on the command line.
     pub const fn as_str(self) -> &'static str {
@@ -188,6 +205,7 @@ impl Data {
             Self::Pull => "pull",
             Self::Staged => "staged",
             Self::Tcp => "tcp",
+            Self::Auto => "auto",
         }
     }
 }
@@ -238,7 +256,7 @@ impl fmt::Display for Path {
 impl FromStr for Data {
     type Err = PathError;
     fn from_str(s: &str) -> Result<Self, PathError> {
-        let known = "push, pull, staged, tcp";
+        let known = "push, pull, staged, tcp, auto";
         let found = Self::ALL.iter().copied().find(|v| v.as_str() == s);
         found.ok_or_else(|| PathError::Unknown { what: "data path", given: s.into(), known })
     }
@@ -255,15 +273,16 @@ impl FromStr for Kick {
 
 impl FromStr for Path {
     type Err = PathError;
-    /// `push/inband`, `pull/kernel`, …, `tcp`.
+    /// `push/inband`, `pull/kernel`, …, `tcp`, `auto`.
     fn from_str(s: &str) -> Result<Self, PathError> {
         match s.split_once('/') {
             Some((data, kick)) => Self::new(data.parse()?, kick.parse()?),
             None if s == "tcp" => Ok(Self::TCP),
+            None if s == "auto" => Ok(Self::AUTO),
             None => Err(PathError::Unknown {
                 what: "path",
                 given: s.into(),
-                known: "DATA/KICK (push/inband, pull/kernel, …) and tcp",
+                known: "DATA/KICK (push/inband, pull/kernel, …), tcp and auto",
             }),
         }
     }
@@ -276,7 +295,7 @@ mod tests {
     #[test]
     fn every_combination_is_a_path_or_refused_by_name() {
         let mut known = 0;
-        for data in [Data::Push, Data::Pull, Data::Staged, Data::Tcp] {
+        for &data in Data::ALL {
             for kick in [Kick::Kernel, Kick::Blueflame, Kick::Inband, Kick::Stream, Kick::Cpu] {
                 match Path::new(data, kick) {
                     Ok(path) => {
@@ -288,8 +307,10 @@ mod tests {
                 }
             }
         }
-        assert_eq!(known + 1, Path::ALL.len());
-        assert_eq!("tcp".parse(), Ok(Path::TCP));
+        assert_eq!(known + 1, Path::ALL.len(), "and tcp");
+        for path in [Path::TCP, Path::AUTO] {
+            assert_eq!(path.to_string().parse(), Ok(path));
+        }
     }
 
     #[test]

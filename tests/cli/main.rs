@@ -24,3 +24,4 @@ mod front_door;
 mod pcie;
 mod post;
 mod show;
+mod tune;

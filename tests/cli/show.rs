@@ -135,7 +135,10 @@ fn files_that_cannot_be_shown() {
     assert!(line.contains("unknown variant `shout`"), "{line}");
     let line =
         refused(&["show", &write("kick.json", json.replace("\"tcp\"", "\"pull\"").as_bytes())]);
-    assert!(line.contains("row 3 is not valid: kick is null, which is for tcp only"), "{line}");
+    assert!(
+        line.contains("row 3 is not valid: kick is null, which is for tcp and auto only"),
+        "{line}"
+    );
     let mut none = results();
     none.results.clear();
     let line = refused(&["show", &write("none.json", &serde_json::to_vec(&none).unwrap())]);

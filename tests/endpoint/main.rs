@@ -9,6 +9,7 @@ mod preloaded;
 #[path = "../support/test_bed.rs"]
 mod test_bed;
 
+mod auto;
 mod calls;
 mod delivery;
 #[cfg(feature = "mlx5")]

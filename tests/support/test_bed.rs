@@ -145,12 +145,7 @@ impl TestBed {
     }
 
     /// Launches a verb kernel and returns what its callers wrote.
-    pub fn launch(&self, kernel: &str, (grid, block): (u32, u32), mut op: OpArgs) -> Vec<u32> {
-        let callers = (grid * block) as usize;
-        let statuses = self.memory(callers * 4);
-        let unwritten: Vec<u8> = UNWRITTEN.to_ne_bytes().repeat(callers);
-        statuses.write(0, &unwritten).expect("in range");
-        op.status = statuses.addr();
+    pub fn launch(&self, kernel: &str, dims: (u32, u32), mut op: OpArgs) -> Vec<u32> {
         // A NIC that needs the doorbell record first gets the kernels that see to it. (Those for
         // sharing are built for the software NIC's order only, which a software device has as well.)
         let strict = match self.nic.order() {
@@ -160,7 +155,22 @@ impl TestBed {
         if kernel.contains("shared") {
             op.ep.tag &= !tag::STRICT;
         }
-        self.run(&format!("{kernel}{strict}"), (grid, block), &op);
+        self.launch_any(&format!("{kernel}{strict}"), dims, |status| OpArgs { status, ..op })
+    }
+
+    /// Launches a kernel whose arguments are made with the address of its callers' statuses, which it returns.
+    pub fn launch_any<A: KernelArgs>(
+        &self,
+        kernel: &str,
+        (grid, block): (u32, u32),
+        args: impl FnOnce(u64) -> A,
+    ) -> Vec<u32> {
+        let callers = (grid * block) as usize;
+        let statuses = self.memory(callers * 4);
+        let unwritten: Vec<u8> = UNWRITTEN.to_ne_bytes().repeat(callers);
+        statuses.write(0, &unwritten).expect("in range");
+        let args = args(statuses.addr());
+        self.run(kernel, (grid, block), &args);
         let raw = read(&statuses, 0, callers * 4);
         let words = raw.chunks_exact(4).map(|w| u32::from_ne_bytes(w.try_into().expect("four")));
         words.take_while(|&s| s != UNWRITTEN).collect()

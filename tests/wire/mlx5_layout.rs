@@ -11,13 +11,17 @@ use std::mem::offset_of;
 use std::process::Command;
 
 use bellpush::abi::bench::{
-    BenchArgs, BenchResult, LinkChaseArgs, LinkExchangeArgs, LinkExchangeState, LinkFlagArgs,
-    LinkLap, LinkMoveArgs, LinkResult, PostArgs, PostResult, StoreArgs, TearArgs,
+    AutoBenchArgs, AutoOpArgs, BenchArgs, BenchResult, BenchRows, LinkChaseArgs, LinkExchangeArgs,
+    LinkExchangeState, LinkFlagArgs, LinkLap, LinkMoveArgs, LinkResult, PostArgs, PostResult,
+    StoreArgs, TearArgs,
 };
 use bellpush::abi::collective::{self as coll, CollArgs, CollCall, CollStatus};
 use bellpush::abi::entry::{Cmp, OpArgs, Scope, Verb, Watch, WatchArgs};
-use bellpush::abi::wire::{self as abi, DeviceEndpoint, Qp, Status, Window, tag};
+use bellpush::abi::wire::{
+    self as abi, Choices, DeviceAutoEndpoint, DeviceEndpoint, Qp, Status, Window, tag,
+};
 use bellpush::collective::{Algorithm, Dtype, Op};
+use bellpush::transport::Choice;
 use bellpush::wire::cqe::{CQE_BYTES, CqeBytes, CqeOpcode, Syndrome};
 use bellpush::wire::doorbell as db;
 use bellpush::wire::umr::{self, MkeySeg, RepeatBlockSeg, RepeatEntrySeg, UmrCtrlSeg};
@@ -246,10 +250,17 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(WatchArgs = bp_watch_args {
             ep; watch; scope; cmp; n; words; skip; value; found; status;
         }),
-        layout!(BenchArgs = bp_bench_args {
-            ep; endpoints; messages; each_quiet; ring_every; src; remote_offset; stride; bytes;
-            ticks; result;
+        layout!(Choices = bp_choices { up_to; choice; }),
+        layout!(DeviceAutoEndpoint = bp_auto_endpoint {
+            bell; inband; by_thread; by_warp; by_block; tag; reserved;
         }),
+        layout!(BenchRows = bp_bench_rows {
+            endpoints; messages; each_quiet; ring_every; src; remote_offset; stride; bytes; ticks;
+            result;
+        }),
+        layout!(BenchArgs = bp_bench_args { ep; rows; }),
+        layout!(AutoBenchArgs = bp_auto_bench_args { ep; rows; }),
+        layout!(AutoOpArgs = bp_auto_op_args { ep; op; }),
         layout!(BenchResult = bp_bench_result {
             status; posted; start_ns; end_ns; start_ticks; end_ticks;
         }),
@@ -342,6 +353,15 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["BP_TAG_INBAND_60_4"], u64::from(tag::INBAND_60_4)),
         claim(&["BP_TAG_SYSTEM"], u64::from(tag::SYSTEM)),
         claim(&["BP_TAG_STRICT"], u64::from(tag::STRICT)),
+        claim(&["BP_TAG_AUTO"], u64::from(tag::AUTO)),
+        claim(&["BP_CHOICE_RANGES"], abi::CHOICE_RANGES as u64),
+        claim(&["BP_CHOICE_BITS"], u64::from(abi::CHOICE_BITS)),
+        claim(&["BP_CHOICE_PUSH"], Choice::Push as u64),
+        claim(&["BP_CHOICE_INBAND"], Choice::Inband as u64),
+        claim(&["BP_CHOICE_INLINE"], Choice::Inline as u64),
+        claim(&["BP_CHOICE_BLUEFLAME"], Choice::Blueflame as u64),
+        claim(&["BP_CHOICE_PULL"], Choice::Pull as u64),
+        claim(&["BP_CHOICE_PULL_BLUEFLAME"], Choice::PullBlueflame as u64),
         claim(&["BP_VERB_PUT"], Verb::Put as u64),
         claim(&["BP_VERB_PUT_INLINE"], Verb::PutInline as u64),
         claim(&["BP_VERB_PUT_SIGNAL"], Verb::PutSignal as u64),

@@ -3,18 +3,17 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::KernelArgs;
-use crate::wire::DeviceEndpoint;
+use crate::entry::OpArgs;
+use crate::wire::{DeviceAutoEndpoint, DeviceEndpoint};
 
 /// Most endpoints that one benchmark kernel drives.
 pub const BENCH_MAX_ENDPOINTS: usize = 8;
 
-/// `struct bp_bench_args`: messages of one size, sent in sequence.
+/// `struct bp_bench_rows`: messages of one size, sent in sequence.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub struct BenchArgs {
-    /// Endpoints; message `m` uses endpoint `m % endpoints`.
-    pub ep: [DeviceEndpoint; BENCH_MAX_ENDPOINTS],
-    /// Endpoints in use.
+pub struct BenchRows {
+    /// Endpoints in use; message `m` uses endpoint `m % endpoints`.
     pub endpoints: u32,
     /// Number of messages.
     pub messages: u32,
@@ -34,6 +33,36 @@ pub struct BenchArgs {
     pub ticks: u64,
     /// Address of the [`BenchResult`].
     pub result: u64,
+}
+
+/// `struct bp_bench_args`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct BenchArgs {
+    /// The endpoints.
+    pub ep: [DeviceEndpoint; BENCH_MAX_ENDPOINTS],
+    /// The messages.
+    pub rows: BenchRows,
+}
+
+/// `struct bp_auto_bench_args`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct AutoBenchArgs {
+    /// The endpoints.
+    pub ep: [DeviceAutoEndpoint; BENCH_MAX_ENDPOINTS],
+    /// The messages.
+    pub rows: BenchRows,
+}
+
+/// `struct bp_auto_op_args`: one verb of an auto endpoint.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct AutoOpArgs {
+    /// The endpoint.
+    pub ep: DeviceAutoEndpoint,
+    /// The verb; its own endpoint is not used.
+    pub op: OpArgs,
 }
 
 /// `struct bp_bench_result`.
@@ -271,6 +300,10 @@ pub struct PostResult {
 // SAFETY: the layout is the C struct's (asserted below, and compared field by field by a test).
 unsafe impl KernelArgs for BenchArgs {}
 // SAFETY: as for BenchArgs.
+unsafe impl KernelArgs for AutoBenchArgs {}
+// SAFETY: as for BenchArgs.
+unsafe impl KernelArgs for AutoOpArgs {}
+// SAFETY: as for BenchArgs.
 unsafe impl KernelArgs for StoreArgs {}
 // SAFETY: as for BenchArgs.
 unsafe impl KernelArgs for TearArgs {}
@@ -287,6 +320,8 @@ unsafe impl KernelArgs for PostArgs {}
 
 const _: () = {
     assert!(size_of::<BenchArgs>() == 1600);
+    assert!(size_of::<AutoBenchArgs>() == 3968);
+    assert!(size_of::<AutoOpArgs>() == 776);
     assert!(size_of::<BenchResult>() == 40);
     assert!(size_of::<StoreArgs>() == 40);
     assert!(size_of::<TearArgs>() == 32);

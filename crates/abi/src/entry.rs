@@ -45,7 +45,7 @@ pub enum Verb {
     WaitWithin = 16,
     /// `bp::wait_local`.
     WaitLocal = 17,
-    /// `bp::fence` of the endpoint and another.
+    /// `bp::fence` of the endpoint and another; of an auto endpoint, between two puts.
     Fence = 18,
     /// `bp::posted` and `bp::completed`.
     CountTickets = 19,

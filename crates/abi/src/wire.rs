@@ -105,6 +105,41 @@ pub struct DeviceEndpoint {
     pub tag: u32,
 }
 
+/// Ranges of lengths in [`Choices`], at most.
+pub const CHOICE_RANGES: usize = 8;
+/// Bits of a choice in [`Choices::choice`].
+pub const CHOICE_BITS: u32 = 4;
+
+/// `struct bp_choices`: which choice a message of a length takes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub struct Choices {
+    /// Longest message of each range but the last, in bytes, ascending; `u32::MAX` where there are fewer ranges.
+    pub up_to: [u32; CHOICE_RANGES - 1],
+    /// The ranges' choices, [`CHOICE_BITS`] bits each.
+    pub choice: u32,
+}
+
+/// `struct bp_auto_endpoint`: two queue pairs to one peer, and a table of choices for each scope.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct DeviceAutoEndpoint {
+    /// The queue pair with a doorbell, as an endpoint of `push/kernel`.
+    pub bell: DeviceEndpoint,
+    /// The in-band one, as an endpoint of `push/inband`; zeros where there is none.
+    pub inband: DeviceEndpoint,
+    /// Choices of one thread.
+    pub by_thread: Choices,
+    /// Choices of a warp.
+    pub by_warp: Choices,
+    /// Choices of a block of more than a warp.
+    pub by_block: Choices,
+    /// [`tag::AUTO`], the fences, and the line format if there is an in-band queue pair.
+    pub tag: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
 /// `enum bp_tag`: what a kernel must be compiled for to use an endpoint.
 pub mod tag {
     /// Data: push or staged.
@@ -125,6 +160,8 @@ pub mod tag {
     pub const SYSTEM: u32 = 1 << 7;
     /// The doorbell record is visible before the doorbell.
     pub const STRICT: u32 = 1 << 8;
+    /// An auto endpoint.
+    pub const AUTO: u32 = 1 << 9;
 }
 
 /// `enum bp_status_code`: the result of a device verb.
@@ -176,4 +213,6 @@ const _: () = {
     assert!(size_of::<Status>() == 16);
     assert!(size_of::<Qp>() == 128);
     assert!(size_of::<DeviceEndpoint>() == 192);
+    assert!(size_of::<Choices>() == 32);
+    assert!(size_of::<DeviceAutoEndpoint>() == 488);
 };

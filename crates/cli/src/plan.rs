@@ -86,7 +86,7 @@ pub struct BenchPlan {
     pub host_numa: Option<Numa>,
     /// `soft`, or a verbs device's name.
     pub nic: String,
-    /// The paths, in the order of [`Path::ALL`].
+    /// The paths, in the order of [`Path::ALL`], and [`Path::AUTO`] where it was asked for.
     pub paths: Vec<Path>,
     /// Message sizes, ascending.
     pub sizes_bytes: Vec<u64>,
@@ -300,7 +300,11 @@ fn paths(data: Option<&str>, kick: Option<&str>) -> Result<Vec<Path>, CliError> 
         // tcp is included unless only kicks were requested.
         None => data.contains(&Data::Tcp) && (asked_data.is_some() || asked_kicks.is_none()),
     };
-    let paths: Vec<Path> = Path::ALL.into_iter().filter(wanted).collect();
+    let mut paths: Vec<Path> = Path::ALL.into_iter().filter(wanted).collect();
+    // It consists of others, and is measured when it is asked for.
+    if asked_data.as_ref().is_some_and(|data| data.contains(&Data::Auto)) {
+        paths.push(Path::AUTO);
+    }
     let absent_data = asked_data.iter().flatten().find(|d| paths.iter().all(|p| p.data() != **d));
     if let Some(data) = absent_data {
         let fitting: Vec<&str> =

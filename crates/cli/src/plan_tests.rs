@@ -128,13 +128,15 @@ fn paths_are_the_combinations_that_exist() {
         ["pull/blueflame", "pull/kernel", "pull/stream", "pull/cpu"]
     );
     assert_eq!(paths_of("--data tcp"), ["tcp"]);
+    assert_eq!(paths_of("--data auto"), ["auto"]);
+    assert_eq!(paths_of("--data auto,push --kick kernel"), ["push/kernel", "auto"]);
 }
 
 #[test]
 fn names() {
     assert_eq!(
         refused("--data shove"),
-        "--data: 'shove' is not a data path: it is one of push, pull, staged, tcp; give one of these"
+        "--data: 'shove' is not a data path: it is one of push, pull, staged, tcp, auto; give one of these"
     );
     assert_eq!(
         refused("--kick bell"),

@@ -14,6 +14,7 @@
 #define BELLPUSH_CUH
 
 #include <bellpush/atomics.cuh>
+#include <bellpush/auto.cuh>
 #include <bellpush/get.cuh>
 #include <bellpush/path.cuh>
 #include <bellpush/put.cuh>

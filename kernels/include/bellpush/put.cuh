@@ -10,6 +10,32 @@ namespace bp {
 
 constexpr uint32_t max_inline_bytes = BP_UAR_BF_BYTES - inband_header_bytes;  // 220
 
+namespace detail {
+
+// Posts `bytes` bytes, at most max_inline_bytes, in the WQE itself.
+template <class P, class Scope>
+BP_DEV bp_status_code post_inline(const bp_endpoint& ep, Scope scope, uint64_t remote, const void* src, uint64_t bytes,
+                                  uint32_t flags, uint64_t* end) {
+  const uint32_t ds = 2 + (4 + (uint32_t)bytes + BP_DS_BYTES - 1) / BP_DS_BYTES;
+  wqe w = make_wqe(BP_OP_RDMA_WRITE, ds, remote, ep.remote_rkey);
+  w.bytes = (uint32_t)bytes;
+  w.gather = (uint64_t)src;
+  return post<P, true>(ep.qp, scope, w, flags, end);
+}
+
+// Posts `bytes` bytes, at most max_message_bytes, that the NIC gathers from `gather` in the local region.
+template <class P, class Scope>
+BP_DEV bp_status_code post_gather(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t gather, uint64_t bytes,
+                                  uint32_t flags, uint64_t* end) {
+  wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote, ep.remote_rkey);
+  w.bytes = (uint32_t)bytes;
+  w.gather = gather;
+  w.lkey = ep.local_lkey;
+  return post<P, false>(ep.qp, scope, w, flags, end);
+}
+
+}  // namespace detail
+
 // Writes up to 220 bytes that travel in the WQE itself. `src` may be reused after the return.
 template <class P, class Scope>
 BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t remote_offset,
@@ -21,11 +47,7 @@ BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t re
     return detail::put_window<P>(ep, scope, ep.remote_iova + remote_offset, (uint64_t)src, bytes,
                                  flags, end);
   } else {
-    const uint32_t ds = 2 + (4 + (uint32_t)bytes + BP_DS_BYTES - 1) / BP_DS_BYTES;
-    wqe w = make_wqe(BP_OP_RDMA_WRITE, ds, ep.remote_iova + remote_offset, ep.remote_rkey);
-    w.bytes = (uint32_t)bytes;
-    w.gather = (uint64_t)src;
-    return detail::post<P, true>(ep.qp, scope, w, flags, end);
+    return detail::post_inline<P>(ep, scope, ep.remote_iova + remote_offset, src, bytes, flags, end);
   }
 }
 
@@ -69,13 +91,9 @@ BP_DEV bp_status_code put(const bp_endpoint& ep, Scope scope, uint64_t remote_of
     return detail::put_window<P>(ep, scope, ep.remote_iova + remote_offset, (uint64_t)src, bytes,
                                  flags, end);
   } else {
-    wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, ep.remote_iova + remote_offset, ep.remote_rkey);
-    if (bytes > max_message_bytes || !detail::local_iova(ep, (uint64_t)src, bytes, &w.gather)) {
-      return BP_INVALID;
-    }
-    w.bytes = (uint32_t)bytes;
-    w.lkey = ep.local_lkey;
-    return detail::post<P, false>(ep.qp, scope, w, flags, end);
+    uint64_t gather;
+    if (bytes > max_message_bytes || !detail::local_iova(ep, (uint64_t)src, bytes, &gather)) return BP_INVALID;
+    return detail::post_gather<P>(ep, scope, ep.remote_iova + remote_offset, gather, bytes, flags, end);
   }
 }
 

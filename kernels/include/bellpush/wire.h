@@ -201,6 +201,7 @@ enum bp_tag {
   BP_TAG_INBAND_60_4 = 1 << 6,
   BP_TAG_SYSTEM = 1 << 7,       // window, SQ or DBR lies outside this GPU's memory: reach::system
   BP_TAG_STRICT = 1 << 8,       // the NIC reads the DBR when the doorbell comes: order::strict
+  BP_TAG_AUTO = 1 << 9,         // an auto endpoint: with fences and, if it has the queue pair, the line format
 };
 
 // One end of a connection as device code sees it: queue pair, local and remote memory.
@@ -218,5 +219,34 @@ struct bp_endpoint {
   uint32_t tag;            // enum bp_tag
 };
 BP_ASSERT_SIZE(bp_endpoint, 192);
+
+// How a put of an auto endpoint goes (auto.cuh).
+enum bp_choice {
+  BP_CHOICE_PUSH = 0,           // through slots, by doorbell
+  BP_CHOICE_INBAND = 1,         // through slots of the in-band queue pair
+  BP_CHOICE_INLINE = 2,         // in the WQE, by doorbell; what is longer: push
+  BP_CHOICE_BLUEFLAME = 3,      // inline, by BlueFlame where the queue pair is idle
+  BP_CHOICE_PULL = 4,           // the NIC reads it, by doorbell; what lies outside the local region: push
+  BP_CHOICE_PULL_BLUEFLAME = 5, // the same by BlueFlame
+};
+enum { BP_CHOICE_RANGES = 8, BP_CHOICE_BITS = 4 };
+
+// Which choice a message of a length takes. Range i is of the messages that are longer than i of the lengths here; its
+// choice is in bits 4 i to 4 i + 3 of `choice`.
+struct bp_choices {
+  uint32_t up_to[BP_CHOICE_RANGES - 1];  // bytes, ascending; UINT32_MAX where there are fewer ranges
+  uint32_t choice;
+};
+BP_ASSERT_SIZE(bp_choices, 32);
+
+// Two queue pairs to one peer, and a table of choices for each scope.
+struct bp_auto_endpoint {
+  struct bp_endpoint bell;    // by doorbell; as an endpoint of push/kernel
+  struct bp_endpoint inband;  // as an endpoint of push/inband; zeros where there is none
+  struct bp_choices by_thread, by_warp, by_block;
+  uint32_t tag;               // enum bp_tag
+  uint32_t reserved;
+};
+BP_ASSERT_SIZE(bp_auto_endpoint, 488);
 
 #endif

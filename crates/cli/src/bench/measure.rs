@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use bellpush::abi::bench::{BENCH_MAX_ENDPOINTS, BenchArgs, BenchResult};
-use bellpush::abi::wire::{Code, DeviceEndpoint};
+use bellpush::abi::bench::{AutoBenchArgs, BENCH_MAX_ENDPOINTS, BenchArgs, BenchResult, BenchRows};
+use bellpush::abi::wire::Code;
 use bellpush::gpu::{Dims, Kernel, Module};
 use bellpush::transport::{Endpoint, Error, Local, Memory, Options, Path, Put, Reach, Remote};
 use bellpush_cli::report::stats::Samples;
@@ -40,6 +40,16 @@ pub struct Seen {
     pub source_damaged: bool,
 }
 
+impl Seen {
+    /// Whether every message arrived as it was sent.
+    pub fn is_whole(&self) -> bool {
+        self.failure.is_none()
+            && !self.source_damaged
+            && self.posted > 0
+            && self.tally.whole == self.posted
+    }
+}
+
 /// A row while it is being measured.
 struct Running {
     seen: Seen,
@@ -60,6 +70,32 @@ pub struct Lane<'a> {
     kernel: Option<Kernel>,
     reach: Option<Reach>,
     in_flight: u32,
+    is_auto: bool,
+    callers: Callers,
+}
+
+/// Who posts: the kernel's block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Callers {
+    /// As many threads as the size wants: a warp, then more.
+    BySize,
+    /// One thread.
+    Thread,
+    /// A warp.
+    Warp,
+    /// More than a warp, as many as the size wants.
+    Block,
+}
+
+impl Callers {
+    fn threads(self, size: usize) -> u32 {
+        match (self, size) {
+            (Self::Thread, _) => 1,
+            (Self::Warp, _) | (Self::BySize, ..=512) => 32,
+            (_, ..=4096) => 128,
+            _ => 512,
+        }
+    }
 }
 
 impl<'a> Lane<'a> {
@@ -80,9 +116,47 @@ impl<'a> Lane<'a> {
                 let module = bed.gpu.load(&Module::builtin())?;
                 Some(module.kernel(&format!("bp_bench_{name}"))?)
             }
+            None if path == Path::AUTO => {
+                let (what, why) = ("be measured with these lines", "take --line 12+4");
+                return Err(Error::Unsupported { path, what, why });
+            }
             None => None,
         };
-        Ok(Self { bed, ends, kernel, reach: reach_of_kernels, in_flight: ask.in_flight })
+        let is_auto = path == Path::AUTO;
+        let in_flight = ask.in_flight;
+        let (reach, callers) = (reach_of_kernels, Callers::BySize);
+        Ok(Self { bed, ends, kernel, reach, in_flight, is_auto, callers })
+    }
+
+    /// The same by other callers.
+    pub fn by(self, callers: Callers) -> Self {
+        Self { callers, ..self }
+    }
+
+    /// Latencies alone, at most `ask.messages` of them. Every byte is checked all the same.
+    pub fn latencies(&self, size: usize, payload: &Payload, ask: &Ask) -> Result<Seen, Error> {
+        let mut row = Running { seen: Seen::default(), latencies: Vec::new(), file: None };
+        let at_once = u64::from(ask.in_flight);
+        let most = (self.bed.src.bytes() / size.next_multiple_of(64)).min(ROUND_MESSAGES) as u64;
+        // The first round warms up, and shows how long a message takes.
+        let (mut phase, mut rows, since) = (None, 2, Instant::now());
+        while row.seen.failure.is_none() {
+            let begun = Instant::now();
+            let left = ask.messages.saturating_sub(row.latencies.len() as u64).max(1);
+            let n = (rows.min(left) * at_once).clamp(1, most.max(1));
+            self.round(size, n as u32, phase, payload, &mut row)?;
+            let done = row.latencies.len() as u64 >= ask.messages || since.elapsed() > ask.limit;
+            if phase.is_some() && done {
+                break;
+            }
+            phase = Some(Phase::Latency);
+            if begun.elapsed() < ask.limit / 10 {
+                rows *= 4;
+            }
+        }
+        let Running { mut seen, latencies, .. } = row;
+        seen.latency_ns = (!latencies.is_empty()).then(|| Samples::new(latencies));
+        Ok(seen)
     }
 
     /// Sends and checks messages of `size` bytes.
@@ -196,29 +270,37 @@ impl<'a> Lane<'a> {
         latencies: &mut Vec<u64>,
     ) -> Result<(u32, Duration), (u32, String)> {
         let fail = |e: &dyn std::fmt::Display| (0, e.to_string());
-        let mut args: BenchArgs = bytemuck::Zeroable::zeroed();
-        for (slot, (sender, _)) in args.ep.iter_mut().zip(&self.ends) {
-            let device: DeviceEndpoint = sender.device().map_err(|e| fail(&e))?;
-            *slot = device;
-        }
+        let mut rows: BenchRows = bytemuck::Zeroable::zeroed();
         let stride = size.next_multiple_of(64);
-        args.endpoints = self.ends.len().min(BENCH_MAX_ENDPOINTS) as u32;
-        args.messages = n;
+        rows.endpoints = self.ends.len().min(BENCH_MAX_ENDPOINTS) as u32;
+        rows.messages = n;
         let row = self.in_flight.min(n);
-        args.each_quiet = if phase == Some(Phase::Streaming) { 0 } else { row };
-        args.ring_every = (32768 / size).clamp(1, 32) as u32;
-        args.src = self.bed.src.addr();
-        args.stride = stride as u64;
-        args.bytes = size as u64;
-        args.ticks = self.bed.ticks.addr();
-        args.result = self.bed.result.addr();
-        let threads = match (self.bed.gpu.is_host(), size) {
-            (true, _) => 1, // lanes on one processor would only take turns
-            (false, ..=512) => 32,
-            (false, ..=4096) => 128,
-            (false, _) => 512,
+        rows.each_quiet = if phase == Some(Phase::Streaming) { 0 } else { row };
+        rows.ring_every = (32768 / size).clamp(1, 32) as u32;
+        rows.src = self.bed.src.addr();
+        rows.stride = stride as u64;
+        rows.bytes = size as u64;
+        rows.ticks = self.bed.ticks.addr();
+        rows.result = self.bed.result.addr();
+        let threads = match self.bed.gpu.is_host() {
+            true => 1, // lanes on one processor would only take turns
+            false => self.callers.threads(size),
         };
-        let launched = launch(&self.bed.stream, kernel, Dims::new(1, threads), &args);
+        let (stream, dims) = (&self.bed.stream, Dims::new(1, threads));
+        let senders = || self.ends.iter().map(|(sender, _)| sender);
+        let launched = if self.is_auto {
+            let mut args = AutoBenchArgs { rows, ..bytemuck::Zeroable::zeroed() };
+            for (slot, sender) in args.ep.iter_mut().zip(senders()) {
+                *slot = sender.auto_device().map_err(|e| fail(&e))?;
+            }
+            launch(stream, kernel, dims, &args)
+        } else {
+            let mut args = BenchArgs { rows, ..bytemuck::Zeroable::zeroed() };
+            for (slot, sender) in args.ep.iter_mut().zip(senders()) {
+                *slot = sender.device().map_err(|e| fail(&e))?;
+            }
+            launch(stream, kernel, dims, &args)
+        };
         launched.map_err(|e| fail(&e))?;
         // The timeout bounds each of the kernel's waits, and the first that fails ends the kernel.
         let bound = self.bed.timeout.saturating_mul(3).saturating_add(Duration::from_secs(60));

@@ -5,6 +5,7 @@ mod payload;
 mod store;
 mod tearing;
 pub mod test_bed;
+mod tune;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,7 +40,8 @@ pub struct BenchArgs {
     /// `soft` for the software NIC, or a verbs device's name
     #[arg(long, value_name = "NIC", default_value = "soft")]
     pub nic: String,
-    /// Data paths, by the mover of the payload: push, pull, staged, tcp [default: all]
+    /// Data paths, by the mover of the payload: push, pull, staged, tcp, and auto, which chooses by size
+    /// [default: all but auto]
     #[arg(long, value_name = "LIST")]
     pub data: Option<String>,
     /// Kicks, which signal the NIC: kernel, blueflame, inband, stream, cpu [default: all]
@@ -110,6 +112,12 @@ pub struct BenchArgs {
     /// Test this machine for torn lines, instead of measuring paths
     #[arg(long)]
     pub tearing: bool,
+    /// Measure which path is best for which size, keep that for the path auto (docs/auto.md), and measure auto beside
+    /// the best
+    #[arg(long, conflicts_with_all = [
+        "tearing", "post", "data", "kick", "line", "payload", "report", "json", "credits"
+    ])]
+    pub tune: bool,
     /// Memory in which messages arrive; `engine` is the memory of the engine's GPU
     #[arg(long, value_name = "host|gpu|engine", default_value = "host")]
     pub dest: String,
@@ -134,6 +142,9 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
         None => Payload::Tags(Tags::new(plan.seed)),
     };
     cli::check_places(plan.json.as_deref(), plan.report.as_deref())?;
+    if args.tune {
+        return tune::run(&plan, &payload);
+    }
     let bed = TestBed::new(&plan)?;
     if plan.tearing {
         return tearing::run(&bed, &plan);
@@ -174,6 +185,9 @@ fn measure_all(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<Res
              through it can reach at most",
             report::size::print(plan.window_bytes)
         ));
+    }
+    if plan.paths.contains(&Path::AUTO) {
+        meta.notes.push(format!("auto's table: {}", tune::origin(bed, plan)?));
     }
     let bar = progress(plan.paths.len() * plan.sizes_bytes.len());
     let mut rows = Vec::new();
@@ -255,11 +269,7 @@ fn row(
     let per_s = if seconds > 0.0 { seen.streamed as f64 / seconds } else { 0.0 };
     let latency =
         |percent| seen.latency_ns.as_ref().and_then(|s| s.percentile(percent)).map(|ns| ns as f64);
-    let verified = seen.failure.is_none()
-        && !seen.source_damaged
-        && seen.posted > 0
-        && seen.tally.whole == seen.posted
-        && sent == seen.arrived.as_deref();
+    let verified = seen.is_whole() && sent == seen.arrived.as_deref();
     Row {
         nic: if path == Path::TCP { "none".into() } else { bed.nic.name().into() },
         engine: soft.then_some(if bed.engine.is_some() { Side::Gpu } else { Side::Host }),
@@ -331,6 +341,7 @@ fn transport_error(error: &Error) -> CliError {
         Error::Gpu(e) => test_bed::gpu_error(e),
         Error::Option { .. } => CliError::new(error, "change the option"),
         Error::Memory(_) => CliError::new(error, "use smaller sizes or windows"),
+        Error::Tuning(_) => CliError::new(error, "see docs/auto.md"),
         _ => CliError::new(error, "see the message"),
     }
 }

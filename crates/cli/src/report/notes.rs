@@ -33,7 +33,7 @@ pub fn notes(results: &Results) -> Vec<String> {
     }
     let lands = |r: &Row| {
         r.engine == Some(Side::Host)
-            && matches!(r.data, Data::Push | Data::Staged)
+            && matches!(r.data, Data::Push | Data::Staged | Data::Auto)
             && r.places.is_none_or(|places| places.window != MemoryPlace::Gpu)
     };
     if any(lands) {
@@ -75,8 +75,8 @@ impl Footnotes {
     }
 
     fn texts_of(row: &Row) -> Vec<String> {
-        let by_copy_engine =
-            row.data == Data::Pull && row.engine == Some(Side::Host) && !row.on_host_executor();
+        let may_pull = matches!(row.data, Data::Pull | Data::Auto);
+        let by_copy_engine = may_pull && row.engine == Some(Side::Host) && !row.on_host_executor();
         let standing = by_copy_engine.then(|| PULL_BY_COPY_ENGINE.to_string());
         standing.into_iter().chain(row.artefact.as_deref().map(printable)).collect()
     }

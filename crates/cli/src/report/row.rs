@@ -71,7 +71,7 @@ pub struct Meta {
 pub struct Row {
     /// Data path: the mover of the payload.
     pub data: Data,
-    /// Kick: the signal to the NIC; `None` for tcp only.
+    /// Kick: the signal to the NIC; `None` for tcp and auto only.
     pub kick: Option<Kick>,
     /// `soft`, or a verbs device's name.
     pub nic: String,
@@ -181,7 +181,7 @@ impl Row {
         }
     }
 
-    /// `data/kick`, or `tcp`.
+    /// `data/kick`, `tcp` or `auto`.
     pub fn path(&self) -> String {
         match self.kick {
             Some(kick) => format!("{}/{kick}", self.data),
@@ -199,8 +199,9 @@ impl Row {
         let kick = || self.kick.map_or("null", Kick::as_str).to_string();
         match (self.data, self.kick) {
             (Data::Tcp, Some(_)) => return Some(("kick", kick(), "but tcp has none")),
-            (Data::Tcp, None) => {}
-            (_, None) => return Some(("kick", kick(), "which is for tcp only")),
+            (Data::Auto, Some(_)) => return Some(("kick", kick(), "but auto chooses it")),
+            (Data::Tcp | Data::Auto, None) => {}
+            (_, None) => return Some(("kick", kick(), "which is for tcp and auto only")),
             (data, Some(Kick::Inband)) if data != Data::Push => {
                 return Some(("kick", kick(), "which is for push only"));
             }
@@ -350,7 +351,7 @@ pub(super) mod tests {
         };
         assert_eq!(
             refuse(|r| r.kick = None),
-            "row 3 is not valid: kick is null, which is for tcp only"
+            "row 3 is not valid: kick is null, which is for tcp and auto only"
         );
         assert_eq!(
             refuse(|r| r.kick = Some(Kick::Inband)),
@@ -359,6 +360,10 @@ pub(super) mod tests {
         assert_eq!(
             refuse(|r| r.data = Data::Tcp),
             "row 3 is not valid: kick is kernel, but tcp has none"
+        );
+        assert_eq!(
+            refuse(|r| r.data = Data::Auto),
+            "row 3 is not valid: kick is kernel, but auto chooses it"
         );
         assert_eq!(
             refuse(|r| r.latency_ns_p50 = Some(f64::NAN)),

@@ -114,6 +114,7 @@ fn colour(data: Data) -> (u8, u8, u8) {
         Data::Pull => (0xd5, 0x5e, 0x00),
         Data::Staged => (0x00, 0x9e, 0x73),
         Data::Tcp => (0x6e, 0x6e, 0x6e),
+        Data::Auto => (0xcc, 0x79, 0xa7),
     }
 }
 

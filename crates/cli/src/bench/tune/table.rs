@@ -1,0 +1,61 @@
+//! What `--tune` prints.
+
+use std::fmt::Write;
+
+use bellpush::transport::{Choice, Machine, Ranges};
+use bellpush_cli::report::size;
+
+use crate::bench::measure::Callers;
+
+/// Auto beside the best fixed path, at one size.
+pub struct Beside {
+    pub scope: &'static str,
+    pub bytes: u64,
+    pub best: Choice,
+    pub best_ns: f64,
+    pub auto_ns: f64,
+}
+
+impl Beside {
+    fn times(&self) -> f64 {
+        self.auto_ns / self.best_ns
+    }
+}
+
+/// The ranges, the comparison with its worst row, and notes.
+pub fn render(
+    machine: &Machine,
+    scopes: &[(&'static str, Callers)],
+    tables: &[Ranges],
+    rows: &[Beside],
+    notes: &[String],
+) -> String {
+    let mut text = format!("{machine}\n\n{:<8} {:>10} path\n", "scope", "up to");
+    let mut line = |args: std::fmt::Arguments| _ = writeln!(text, "{args}"); // a String takes everything
+    for ((scope, _), table) in scopes.iter().zip(tables) {
+        for range in table.ranges() {
+            let up_to = range.up_to.map_or("-".into(), |bytes| size::print(bytes.into()));
+            line(format_args!("{scope:<8} {up_to:>10} {}", range.path));
+        }
+    }
+    line(format_args!(
+        "\nauto beside the best fixed path, in turn: medians from put to completion, us"
+    ));
+    let heads = ["scope", "size", "best", "us", "auto", "times"];
+    let [scope, bytes, best, us, auto, times] = heads;
+    line(format_args!("{scope:<8} {bytes:>10} {best:<15} {us:>9} {auto:>9} {times:>6}"));
+    for row in rows {
+        let (us, auto) = (row.best_ns / 1e3, row.auto_ns / 1e3);
+        let Beside { scope, bytes, best, .. } = row;
+        let (bytes, times) = (size::print(*bytes), row.times());
+        line(format_args!("{scope:<8} {bytes:>10} {best:<15} {us:>9.2} {auto:>9.2} {times:>6.3}"));
+    }
+    if let Some(worst) = rows.iter().max_by(|a, b| a.times().total_cmp(&b.times())) {
+        let (scope, bytes) = (worst.scope, size::print(worst.bytes));
+        line(format_args!("worst: {:.3} times the best, {scope}, {bytes}", worst.times()));
+    }
+    for note in notes {
+        line(format_args!("note: {note}"));
+    }
+    text
+}

@@ -1,0 +1,112 @@
+// Rows of the benchmark: messages of one length one after the other, by one block, on endpoints of path P.
+#ifndef BELLPUSH_BENCH_ROWS_CUH
+#define BELLPUSH_BENCH_ROWS_CUH
+
+#include <bellpush/bellpush.cuh>
+#include "args.h"
+
+namespace {
+
+constexpr uint64_t fresh_bytes = 16 << 20;  // of an L2 that holds more
+
+// Latency: a quiet after each message, or after each batch of several, through the first endpoint. Named, not looked up,
+// as in a kernel whose argument it is: an index would make each of its words a load.
+template <class P, class Args>
+BP_DEV bp_status_code one_by_one(const Args& args, uint32_t* posted) {
+  const bp::block_scope scope;
+  const auto& ep = args.ep[0];
+  const bp_bench_rows& a = args.rows;
+  uint64_t* ticks = reinterpret_cast<uint64_t*>(a.ticks);
+  bp_status_code s = BP_OK;
+  for (uint32_t m = 0; m < a.messages && s == BP_OK; m++) {
+    const uint64_t at = m * a.stride;
+    scope.sync();
+    const uint64_t t = bp::clock_ticks();
+    s = bp::put<P>(ep, scope, a.remote_offset + at, reinterpret_cast<const void*>(a.src + at),
+                   a.bytes);
+    *posted += s == BP_OK;
+    if (s == BP_OK) s = bp::quiet<P>(ep, scope);
+    if (scope.rank() == 0) ticks[m] = bp::clock_ticks() - t;
+  }
+  return s;
+}
+
+// The same with `each_quiet` messages on their way at once: one doorbell and one completion a batch.
+template <class P, class Args>
+BP_DEV bp_status_code batch_by_batch(const Args& args, uint32_t* posted) {
+  const bp::block_scope scope;
+  const auto& ep = args.ep[0];
+  const bp_bench_rows& a = args.rows;
+  uint64_t* ticks = reinterpret_cast<uint64_t*>(a.ticks);
+  bp_status_code s = BP_OK;
+  uint64_t start = 0;
+  for (uint32_t m = 0, in_batch = 0, batch = 0; m < a.messages && s == BP_OK; m++) {
+    const uint64_t at = m * a.stride;
+    if (in_batch == 0) {
+      scope.sync();
+      start = bp::clock_ticks();
+    }
+    const bool last = ++in_batch == a.each_quiet || m + 1 == a.messages;
+    s = bp::put<P>(ep, scope, a.remote_offset + at, reinterpret_cast<const void*>(a.src + at),
+                   a.bytes, last ? 0 : bp::unsignalled | bp::defer_ring);
+    *posted += s == BP_OK;
+    if (s != BP_OK || !last) continue;
+    s = bp::quiet<P>(ep, scope);
+    if (in_batch == a.each_quiet && scope.rank() == 0) ticks[batch] = bp::clock_ticks() - start;
+    in_batch = 0;
+    batch++;
+  }
+  return s;
+}
+
+// Throughput: messages through all endpoints in turn, rung for now and then.
+template <class P, class Args>
+BP_DEV bp_status_code in_a_row(const Args& args, uint32_t* posted) {
+  const bp::block_scope scope;
+  const bp_bench_rows& a = args.rows;
+  bp_status_code s = BP_OK;
+  uint32_t e = 0, unrung = 0;
+  for (uint32_t m = 0; m < a.messages && s == BP_OK; m++) {
+    const uint64_t at = m * a.stride;
+    const bool ring = ++unrung == a.ring_every;
+    if (ring) unrung = 0;
+    s = bp::put<P>(args.ep[e], scope, a.remote_offset + at, reinterpret_cast<const void*>(a.src + at),
+                   a.bytes, ring ? bp::unsignalled : bp::unsignalled | bp::defer_ring);
+    *posted += s == BP_OK;
+    if (++e == a.endpoints) e = 0;
+  }
+  for (e = 0; e < a.endpoints && s == BP_OK; e++) s = bp::quiet<P>(args.ep[e], scope);
+  return s;
+}
+
+template <class P, class Args>
+BP_DEV void bench(const Args& args) {
+  const bp::block_scope scope;
+  const bp_bench_rows& a = args.rows;
+  // Messages begin where a kernel that has just computed them would have left them.
+  const uint64_t bytes = a.messages * a.stride;
+  const uint64_t fresh = bytes < fresh_bytes ? bytes : fresh_bytes;
+  for (uint64_t at = scope.rank() * 128; at < fresh; at += scope.size() * 128) {
+    bp::prefetch_l2(a.src + at);
+  }
+  scope.sync();
+  const uint64_t start_ns = bp::now_ns();
+  const uint64_t start_ticks = bp::clock_ticks();
+  uint32_t posted = 0;
+  const bp_status_code s = a.each_quiet == 0   ? in_a_row<P>(args, &posted)
+                           : a.each_quiet == 1 ? one_by_one<P>(args, &posted)
+                                               : batch_by_batch<P>(args, &posted);
+  if (scope.rank() == 0) {
+    bp_bench_result* result = reinterpret_cast<bp_bench_result*>(a.result);
+    result->status = s;
+    result->posted = posted;
+    result->start_ns = start_ns;
+    result->end_ns = bp::now_ns();
+    result->start_ticks = start_ticks;
+    result->end_ticks = bp::clock_ticks();
+  }
+}
+
+}  // namespace
+
+#endif

@@ -1,0 +1,110 @@
+//! `bellpush bench --tune`, and rows of the path `auto`, on the host executor.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn bench(file: &Path, args: &[&str]) -> Output {
+    let short = ["bench", "--gpu", "host", "--sizes", "8,64,4KiB,64KiB", "--seconds", "0.1"];
+    Command::new(env!("CARGO_BIN_EXE_bellpush"))
+        .args(short)
+        .args(args)
+        .env("BELLPUSH_TUNING", file)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn tuning_keeps_a_table_with_which_auto_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tuning.json");
+    let tuned = bench(&file, &["--tune", "--messages", "320"]);
+    let (out, told) = (text(&tuned.stdout), text(&tuned.stderr));
+    assert!(tuned.status.success(), "{out}{told}");
+    for part in ["GPU host, NIC soft, engine on the host", "worst: ", "kept in ", "host executor"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    for size in ["8 B", "64 B", "4 KiB", "64 KiB"] {
+        let rows = out.lines().filter(|line| line.contains(&format!(" {size} ")));
+        assert!(rows.count() >= 1, "{size}: {out}");
+    }
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(json["version"], 1);
+    let table = &json["tables"][0];
+    assert_eq!(table["machine"]["gpu"], "host");
+    for scope in ["thread", "warp", "block"] {
+        let ranges = table[scope].as_array().unwrap();
+        assert!((1..=8).contains(&ranges.len()) && ranges.last().unwrap()["up_to"].is_null());
+    }
+
+    let rows = bench(
+        &file,
+        &["--data", "auto,push", "--kick", "kernel", "--messages", "64", "--json", "-"],
+    );
+    assert!(rows.status.success(), "{}", text(&rows.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&rows.stdout).unwrap();
+    let auto: Vec<_> =
+        json["results"].as_array().unwrap().iter().filter(|row| row["data"] == "auto").collect();
+    assert_eq!(auto.len(), 4);
+    assert!(auto.iter().all(|row| row["verified"] == true && row["kick"].is_null()), "{auto:?}");
+    let notes = json["meta"]["notes"].to_string();
+    assert!(
+        notes.contains("auto's table: measured, from") && notes.contains("tuning.json"),
+        "{notes}"
+    );
+}
+
+#[test]
+fn without_a_table_rows_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().to_str().unwrap();
+    let rows = Command::new(env!("CARGO_BIN_EXE_bellpush"))
+        .args([
+            "bench",
+            "--gpu",
+            "host",
+            "--sizes",
+            "8",
+            "--seconds",
+            "0.05",
+            "--data",
+            "auto",
+            "--json",
+            "-",
+        ])
+        .env_remove("BELLPUSH_TUNING")
+        .env("XDG_CONFIG_HOME", home)
+        .output()
+        .unwrap();
+    assert!(rows.status.success(), "{}", text(&rows.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&rows.stdout).unwrap();
+    let notes = json["meta"]["notes"].to_string();
+    assert!(notes.contains("auto's table: built in") && notes.contains(home), "{notes}");
+    assert!(fs::read_dir(home).unwrap().next().is_none(), "a bench without --tune keeps nothing");
+}
+
+#[test]
+fn what_cannot_be_kept_is_refused_before_it_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tuning.json");
+    fs::write(&file, "{\"version\": 7}").unwrap();
+    for args in [&["--tune"][..], &["--data", "auto"]] {
+        let refused = bench(&file, args);
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stdout));
+        let told = text(&refused.stderr);
+        assert!(told.lines().count() == 1 && told.contains("version 7"), "{told}");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{\"version\": 7}");
+    for option in [&["--data", "push"][..], &["--tearing"], &["--json", "x"], &["--line", "60+4"]] {
+        let refused = bench(&file, &[&["--tune"], option].concat());
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused.stderr).contains("cannot be used with"), "{}", text(&refused.stderr));
+    }
+    let named = bench(&folder.path().join("none.json"), &["--data", "auto"]);
+    assert_eq!(named.status.code(), Some(2));
+    assert!(text(&named.stderr).contains("none.json"), "{}", text(&named.stderr));
+}
