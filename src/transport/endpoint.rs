@@ -7,8 +7,8 @@ use super::host_posted::HostPosted;
 use super::kernel_posted::KernelPosted;
 use super::tcp::Tcp;
 use super::{
-    CompareSwap, Data, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Reach, Remote,
-    Signal,
+    CompareSwap, Data, Error, FetchAdd, Get, Local, Memory, Options, Path, Progress, Put, Reach,
+    Remote, Signal,
 };
 use crate::abi::wire::{Code, DeviceEndpoint};
 use crate::gpu::{Gpu, Stream};
@@ -50,6 +50,8 @@ pub struct Endpoint {
     options: Options,
     local_bytes: u64,
     peer: Option<Address>,
+    /// The peer before the last reset, whose address must be another now.
+    before: Option<Address>,
     inner: Inner,
 }
 
@@ -80,7 +82,7 @@ impl Endpoint {
             }
             Some(_) => Inner::Host(HostPosted::new(gpu, nic, path, local, &options)?),
         };
-        Ok(Self { path, options, local_bytes, peer: None, inner })
+        Ok(Self { path, options, local_bytes, peer: None, before: None, inner })
     }
 
     /// Two endpoints of one process, connected with each other.
@@ -145,14 +147,17 @@ impl Endpoint {
         }
     }
 
-    /// Connects to a peer, once.
+    /// Connects to a peer, once, and once more after each [`Endpoint::reset`].
     ///
     /// # Errors
-    /// [`Error::AlreadyConnected`], [`Error::PeerRegion`], [`Error::OtherLink`], and what the NIC or the system
-    /// refuses.
+    /// [`Error::AlreadyConnected`], [`Error::PeerRegion`], [`Error::PeerNotReset`], [`Error::OtherLink`], and what the
+    /// NIC or the system refuses.
     pub fn connect(&mut self, peer: Address) -> Result<(), Error> {
         if self.peer.is_some() {
             return Err(Error::AlreadyConnected);
+        }
+        if self.before.is_some_and(|before| before.link == peer.link) {
+            return Err(Error::PeerNotReset);
         }
         // Every address of the region can be named, which nothing checks later.
         let Address { iova, bytes, .. } = peer;
@@ -323,6 +328,32 @@ impl Endpoint {
             Inner::Host(posted) => posted.failure(),
             Inner::Tcp(tcp) => tcp.failure(),
         }
+    }
+
+    /// Takes the endpoint back to before [`Endpoint::connect`], in the same memory: after an error, or a timeout that
+    /// ended its queue pair. Then [`Endpoint::address`] is another, with another first PSN, and the endpoint connects
+    /// again.
+    ///
+    /// Both ends are reset before either connects. Region, keys and queue pair number stay, so [`Endpoint::device`] is
+    /// the same again if the peer is, and kernels that hold it (recorded ones too) may go on with it. Tickets count
+    /// from 0 again. Other endpoints go on meanwhile.
+    ///
+    /// Kernels of your own must not use the endpoint while this runs; nobody counts them.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while calls of this endpoint are queued, and what the NIC refuses. [`Error::Unsupported`] on tcp.
+    pub fn reset(&mut self) -> Result<Progress, Error> {
+        let progress = match &mut self.inner {
+            Inner::Kernel(posted) => posted.reset()?,
+            Inner::Host(posted) => posted.reset()?,
+            Inner::Tcp(_) => {
+                let why =
+                    "a TCP connection has nothing that could be used again; make another endpoint";
+                return Err(Error::Unsupported { path: self.path, what: "be reset", why });
+            }
+        };
+        self.before = self.peer.take().or(self.before);
+        Ok(progress)
     }
 
     fn one_sided(&self, what: &'static str) -> Error {

@@ -15,6 +15,7 @@ mod order;
 mod path;
 mod place;
 mod rdma;
+mod reset;
 mod tcp;
 mod verbs;
 
@@ -23,6 +24,7 @@ pub use memory::Memory;
 pub use options::Options;
 pub use path::{Data, Kick, Path, PathError};
 pub use place::{MemoryPlace, Reach};
+pub use reset::Progress;
 pub use verbs::{CompareSwap, FetchAdd, Get, Local, Put, Remote, Signal};
 
 use crate::abi::wire::Code;
@@ -99,7 +101,7 @@ pub enum Error {
     #[error("an endpoint's calls cannot be recorded: launch a kernel that calls the device verbs")]
     Recording,
     /// A call was queued, and its stream ended before it ran.
-    #[error("{verb} did not run: its stream ended before; make the endpoint anew")]
+    #[error("{verb} did not run: its stream ended before; reset both ends and connect them again")]
     NotRun {
         /// The call.
         verb: &'static str,
@@ -110,6 +112,17 @@ pub enum Error {
     /// The endpoint has a peer, and what was sent there was perhaps not waited for.
     #[error("the endpoint is connected already: make another one for another peer")]
     AlreadyConnected,
+    /// A reset while calls may run.
+    #[error(
+        "calls of this endpoint are queued and were not waited for: synchronize their stream first"
+    )]
+    Busy,
+    /// The peer's address is that of the connection before the reset.
+    #[error(
+        "the peer's address is that of the connection before the reset: reset the peer too, and exchange addresses \
+         before either connects"
+    )]
+    PeerNotReset,
     /// The peer's address is of another kind than this path's.
     #[error("{path} cannot connect to {theirs}: make both ends with one path")]
     OtherLink {

@@ -15,6 +15,7 @@ mod delivery;
 mod mlx5;
 mod model;
 mod placement;
+mod reset;
 mod verbs;
 mod verbs_faults;
 mod verbs_many;

@@ -21,6 +21,8 @@ mod model;
 mod ops;
 #[path = "../endpoint/placement.rs"]
 mod placement;
+#[path = "../endpoint/reset.rs"]
+mod reset;
 
 /// Which engine the NICs have.
 const ENGINE: &str = "kernel";

@@ -230,6 +230,10 @@ fn mlx5_constants() -> Vec<Claim> {
 fn kernel_structures() -> Vec<Claim> {
     [
         layout!(Window = bp_window { va; gather_base; lkey; slot_bytes; slots; inband_seq0; }),
+        layout!(abi::QpState = bp_qp_state {
+            reserved; done; rung; signalled; marked; error; max_credits; fetched; look_after; pad; ring; ring_pad;
+            cq_ci; cq_ci_reported; cq_lock; cq_pad;
+        }),
         layout!(Status = bp_status { code; syndrome; ticket; }),
         layout!(Qp = bp_qp {
             sq; cq; dbr; cq_dbr; uar; state; ready; status; window; timeout_ns; qpn; slot_limit; sq_log;
@@ -320,10 +324,7 @@ fn collective_constants() -> Vec<Claim> {
 }
 
 fn kernel_constants() -> Vec<Claim> {
-    let max_credits = "offsetof(struct bp_qp_state, max_credits)";
     let mut claims = vec![
-        claim(&["sizeof(struct bp_qp_state)"], abi::QP_STATE_BYTES as u64),
-        claim(&[max_credits], abi::QP_STATE_MAX_CREDITS as u64),
         claim(&["BP_BENCH_MAX_ENDPOINTS"], bellpush::abi::bench::BENCH_MAX_ENDPOINTS as u64),
         claim(&["BP_POST_REMOTE_BYTES"], bellpush::abi::bench::POST_REMOTE_BYTES as u64),
         claim(&["BP_POST_SRC_BYTES"], bellpush::abi::bench::POST_SRC_BYTES as u64),
