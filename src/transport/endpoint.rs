@@ -11,7 +11,7 @@ use super::{
     Remote, Signal,
 };
 use crate::abi::wire::{Code, DeviceEndpoint};
-use crate::gpu::{Gpu, Stream};
+use crate::gpu::{Gpu, Kept, Stream};
 use crate::nic::{Nic, QpAddress};
 use crate::wire::Rkey;
 
@@ -191,6 +191,14 @@ impl Endpoint {
                 what: "be used by a kernel",
                 why: "the host posts on this path; take kick kernel, blueflame or inband",
             }),
+        }
+    }
+
+    /// All memory that kernels reach through [`Endpoint::device`], for the streams that run them to keep.
+    pub(super) fn reached(&self) -> Option<Kept> {
+        match &self.inner {
+            Inner::Kernel(posted) => Some(posted.reached()),
+            Inner::Host(_) | Inner::Tcp(_) => None,
         }
     }
 

@@ -122,6 +122,11 @@ impl KernelPosted {
         self.device.remote_rkey = peer.rkey.0;
     }
 
+    /// See [`super::Endpoint`]'s.
+    pub fn reached(&self) -> Kept {
+        self.reached.clone()
+    }
+
     fn op(&self, verb: Verb, local: Option<Local>, remote: Remote, bytes: u64) -> OpArgs {
         let mut op: OpArgs = bytemuck::Zeroable::zeroed();
         op.ep = self.device;

@@ -6,6 +6,7 @@
 
 #![deny(missing_docs)]
 
+mod address;
 mod endpoint;
 mod host_posted;
 mod kernel_posted;
@@ -13,16 +14,19 @@ mod memory;
 mod options;
 mod order;
 mod path;
+mod peers;
 mod place;
 mod rdma;
 mod reset;
 mod tcp;
 mod verbs;
 
+pub(crate) use address::End;
 pub use endpoint::{Address, Endpoint, Link};
 pub use memory::Memory;
 pub use options::Options;
 pub use path::{Data, Kick, Path, PathError};
+pub use peers::{Peers, PeersAddress};
 pub use place::{MemoryPlace, Reach};
 pub use reset::Progress;
 pub use verbs::{CompareSwap, FetchAdd, Get, Local, Put, Remote, Signal};
@@ -181,6 +185,32 @@ pub enum Error {
         what: &'static str,
         /// The bound.
         ms: u128,
+    },
+    /// A rank's address in a table of peers does not go with this rank's.
+    #[error(
+        "rank {rank}'s address has {what} {theirs}, and this rank {ours}: make all tables alike"
+    )]
+    Differs {
+        /// The rank.
+        rank: u32,
+        /// What differs.
+        what: &'static str,
+        /// Its value there.
+        theirs: String,
+        /// Its value here.
+        ours: String,
+    },
+    /// A call on a table of peers returned a status.
+    #[error("{what} of rank {rank}'s, waiting for rank {whom}: {code}")]
+    Peers {
+        /// The call.
+        what: &'static str,
+        /// This rank.
+        rank: u32,
+        /// The rank that it concerns, as far as this one knows.
+        whom: u32,
+        /// What it returned.
+        code: Code,
     },
     /// The TCP connection failed.
     #[error("tcp: {what}: {source}")]

@@ -14,6 +14,7 @@ mod delivery;
 #[cfg(feature = "mlx5")]
 mod mlx5;
 mod model;
+mod peers;
 mod placement;
 mod reset;
 mod verbs;

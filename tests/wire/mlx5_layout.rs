@@ -16,6 +16,7 @@ use bellpush::abi::bench::{
 };
 use bellpush::abi::collective::{self as coll, CollArgs, CollCall, CollStatus};
 use bellpush::abi::entry::{OpArgs, Scope, Verb};
+use bellpush::abi::peers::{PeersArgs, PeersOp, PeersStatus};
 use bellpush::abi::wire::{self as abi, DeviceEndpoint, Qp, Status, Window, tag};
 use bellpush::collective::{Algorithm, Dtype, Op};
 use bellpush::wire::cqe::{CQE_BYTES, CqeBytes, CqeOpcode, Syndrome};
@@ -243,6 +244,14 @@ fn kernel_structures() -> Vec<Claim> {
             qp; local_va; local_iova; local_bytes; remote_iova; remote_bytes; local_lkey;
             remote_rkey; sink_iova; sink_lkey; tag;
         }),
+        layout!(abi::RemoteWords = bp_remote { iova; rkey; reserved; }),
+        layout!(abi::DevicePeers = bp_peers {
+            endpoints; remotes; words; progress; rank; n; rails; rounds;
+        }),
+        layout!(PeersStatus = bp_peers_status { code; whom; }),
+        layout!(PeersArgs = bp_peers_args {
+            peers; op; scope; local; bytes; status; count; reserved;
+        }),
         layout!(OpArgs = bp_op_args {
             ep; op; scope; count; flags; remote_offset; remote_stride; local; local_stride; bytes;
             value; compare; signal_offset; status; quiet_after; reserved;
@@ -340,6 +349,11 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["BP_TAG_INBAND_60_4"], u64::from(tag::INBAND_60_4)),
         claim(&["BP_TAG_SYSTEM"], u64::from(tag::SYSTEM)),
         claim(&["BP_TAG_STRICT"], u64::from(tag::STRICT)),
+        claim(&["BP_PEERS_WORDS"], abi::PEERS_WORDS as u64),
+        claim(&["BP_PEERS_QUIET"], PeersOp::Quiet as u64),
+        claim(&["BP_PEERS_SYNC"], PeersOp::Sync as u64),
+        claim(&["BP_PEERS_BARRIER"], PeersOp::Barrier as u64),
+        claim(&["BP_PEERS_ALL_GATHER"], PeersOp::AllGather as u64),
         claim(&["BP_VERB_PUT"], Verb::Put as u64),
         claim(&["BP_VERB_PUT_INLINE"], Verb::PutInline as u64),
         claim(&["BP_VERB_PUT_SIGNAL"], Verb::PutSignal as u64),
@@ -463,7 +477,12 @@ fn libmlx5_wire_h_and_rust_agree() {
 fn our_headers_and_rust_agree() {
     let mut claims = [mlx5_structures(), mlx5_constants(), kernel_structures()].concat();
     claims.iter_mut().for_each(|claim| claim.c.retain(|c| !about_mlx5(c)));
-    assert!(check(&["entry/args.h", "bench/args.h", "collective/collective.h"], &claims) > 320);
+    assert!(
+        check(
+            &["entry/args.h", "entry/peers.h", "bench/args.h", "collective/collective.h"],
+            &claims
+        ) > 320
+    );
 }
 
 /// Negative control: a wrong offset, size or constant on either side is told.

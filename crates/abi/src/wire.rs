@@ -141,6 +141,43 @@ pub struct DeviceEndpoint {
     pub tag: u32,
 }
 
+/// Words of a rank's barriers, one for each round.
+pub const PEERS_WORDS: usize = 32;
+
+/// `struct bp_remote`: where a peer's words of barriers lie.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct RemoteWords {
+    /// Address of the first in WQEs.
+    pub iova: u64,
+    /// Key of their region.
+    pub rkey: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `struct bp_peers`: a table of peers as kernels see it. Addresses are the GPU's.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct DevicePeers {
+    /// [`DeviceEndpoint`]s, `n * rails` of them, a rank's rails beside each other.
+    pub endpoints: u64,
+    /// [`RemoteWords`], one for each rank, on rail 0.
+    pub remotes: u64,
+    /// [`PEERS_WORDS`] words, to which peers add.
+    pub words: u64,
+    /// A word that says how far this rank's barriers have come.
+    pub progress: u64,
+    /// This rank.
+    pub rank: u32,
+    /// Ranks.
+    pub n: u32,
+    /// Rails, at least 1.
+    pub rails: u32,
+    /// Rounds of a barrier: log2 of `n`, rounded up.
+    pub rounds: u32,
+}
+
 /// `enum bp_tag`: what a kernel must be compiled for to use an endpoint.
 pub mod tag {
     /// Data: push or staged.
@@ -213,4 +250,6 @@ const _: () = {
     assert!(size_of::<Status>() == 16);
     assert!(size_of::<Qp>() == 128);
     assert!(size_of::<DeviceEndpoint>() == 192);
+    assert!(size_of::<RemoteWords>() == 16);
+    assert!(size_of::<DevicePeers>() == 48);
 };

@@ -16,6 +16,7 @@
 #include <bellpush/atomics.cuh>
 #include <bellpush/get.cuh>
 #include <bellpush/path.cuh>
+#include <bellpush/peers.cuh>
 #include <bellpush/put.cuh>
 #include <bellpush/wait.cuh>
 
