@@ -54,7 +54,7 @@ fn all_verbs(
     let sent = pattern(seed, REGION);
     here.write(0, &sent).unwrap();
     to.write(0, &pattern(seed + 1, REGION)).unwrap();
-    for (at, bytes) in [(0, 1), (1, 100), (200, 5000), (8192, 10_000)] {
+    for (at, bytes) in [(0, 1), (1, 100), (200, 5000), (8192, 40_000)] {
         ep.put(stream, message(at, at, bytes)).unwrap();
         done("put");
         let found = read(to, at as usize, bytes as usize);
