@@ -13,11 +13,12 @@ BP_DEV bp_status_code all_gather(const bp_peers_args& a, Scope scope, uint32_t* 
   const uint32_t next = (p.rank + 1) % p.n;
   for (uint32_t step = 0; step + 1 < p.n; step++) {
     const uint64_t first = (p.rank + p.n - step) % p.n * a.bytes;
-    for (uint32_t rail = 0; rail < p.rails; rail++) {
-      const uint64_t begin = a.bytes * rail / p.rails, end = a.bytes * (rail + 1) / p.rails;
+    for (uint32_t part = 0; part < p.rails; part++) {
+      const uint64_t begin = a.bytes * part / p.rails, end = a.bytes * (part + 1) / p.rails;
       if (begin == end) continue;
       const void* from = reinterpret_cast<const void*>(a.local + first + begin);
-      const bp_status_code s = bp::put<P>(bp::peer(p, next, rail), scope, first + begin, from, end - begin);
+      const bp_endpoint ep = bp::peer(p, next, bp::rail_of(p, step + part));
+      const bp_status_code s = bp::put<P>(ep, scope, first + begin, from, end - begin);
       if (s != BP_OK) {
         *whom = next;
         return s;

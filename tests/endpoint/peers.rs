@@ -27,7 +27,10 @@ struct Net {
 impl Net {
     /// One NIC a rail, which all ranks use: few threads.
     fn new(ranks: u32, rails: usize) -> Self {
-        let bed = TestBed::fibres();
+        Self::on(TestBed::fibres(), ranks, rails)
+    }
+
+    fn on(bed: TestBed, ranks: u32, rails: usize) -> Self {
         let link = InProcess::new();
         let open = || SoftNic::open(SoftConfig::new(&link)).unwrap() as Arc<dyn Nic>;
         let nics: Vec<_> = (0..rails).map(|_| open()).collect();
@@ -107,6 +110,17 @@ fn what_all_ranks_put_is_there_after_a_barrier_on_every_path() {
             for round in 0..3 {
                 gather(&ranks, 1999, 100 * round, &what);
             }
+        }
+    }
+}
+
+#[test]
+fn lanes_that_are_threads_meet_at_barriers() {
+    let net = Net::on(TestBed::threads(), 2, 2);
+    for name in ["push/inband", "pull/kernel"] {
+        let ranks = net.ranks(path(name), 2 * 300, &small());
+        for round in 0..5 {
+            gather(&ranks, 300, round, name);
         }
     }
 }

@@ -1,13 +1,18 @@
 //! Endpoints whose queue pairs ended, taken back to their beginning in the same memory.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::test_bed::*;
 use bellpush::abi::entry::{OpArgs, Scope, Verb};
-use bellpush::nic::soft::Engine;
-use bellpush::nic::{Access, NicError};
+use bellpush::abi::wire::DeviceEndpoint;
+use bellpush::nic::soft::link::ShmNet;
+use bellpush::nic::soft::{Engine, SoftConfig, SoftNic};
+use bellpush::nic::{Access, Nic, NicError, QpAddress};
 use bellpush::transport::{
-    Address, CompareSwap, Endpoint, Error, FetchAdd, Get, Local, Options, Path, Progress, Remote,
+    Address, CompareSwap, Endpoint, Error, FetchAdd, Get, Link, Local, Memory, Options, Path,
+    Progress, Put, Remote,
 };
 use bellpush::wire::{Iova, Rkey};
 
@@ -43,12 +48,7 @@ fn again(pair: &mut Pair) -> Progress {
 }
 
 /// All verbs of an endpoint's, one way.
-fn all_verbs(
-    bed: &TestBed,
-    from: (&Endpoint, &bellpush::transport::Memory),
-    to: &bellpush::transport::Memory,
-    seed: u64,
-) {
+fn all_verbs(bed: &TestBed, from: (&Endpoint, &Memory), to: &Memory, seed: u64) {
     let ((ep, here), stream, path) = (from, &bed.stream, from.0.path());
     let done = |what| ep.quiet(stream).unwrap_or_else(|e| panic!("{path}, {what}: {e}"));
     let sent = pattern(seed, REGION);
@@ -62,7 +62,7 @@ fn all_verbs(
     }
     set_word(to, 56 << 10, 5);
     let signalled = message(0, 0, 3000);
-    ep.put(stream, bellpush::transport::Put { signal: signal(56 << 10, 2), ..signalled }).unwrap();
+    ep.put(stream, Put { signal: signal(56 << 10, 2), ..signalled }).unwrap();
     done("put with a signal");
     assert_eq!(word(to, 56 << 10), 7, "{path}");
     let get = Get { from: Remote(8192), to: Local(32 << 10), bytes: 3001 };
@@ -108,7 +108,7 @@ fn every_verb_of_every_path_works_after_a_reset() {
             other.a.quiet(&bed.stream).unwrap();
         }
         // What kernels hold is as good as before.
-        let bytes = |d: &bellpush::abi::wire::DeviceEndpoint| bytemuck::bytes_of(d).to_vec();
+        let bytes = |d: &DeviceEndpoint| bytemuck::bytes_of(d).to_vec();
         assert_eq!(pair.a.device().ok().as_ref().map(bytes), device.as_ref().map(bytes), "{path}");
     }
 }
@@ -279,11 +279,9 @@ fn a_peer_that_is_not_reset_or_is_gone_is_told_at_once() {
 }
 
 /// As if the peer had been reset before it went.
-fn reset_link(old: Address) -> bellpush::transport::Link {
+fn reset_link(old: Address) -> Link {
     match old.link {
-        bellpush::transport::Link::Qp(qp) => {
-            bellpush::transport::Link::Qp(bellpush::nic::QpAddress { psn: qp.psn.plus(7), ..qp })
-        }
+        Link::Qp(qp) => Link::Qp(QpAddress { psn: qp.psn.plus(7), ..qp }),
         tcp => tcp,
     }
 }
@@ -295,4 +293,50 @@ fn tcp_is_not_reset() {
     assert!(matches!(pair.a.reset(), Err(Error::Unsupported { what: "be reset", .. })));
     pair.a.put(&bed.stream, message(0, 0, 8)).unwrap();
     pair.a.quiet(&bed.stream).unwrap();
+}
+
+/// A NIC on a link of packets, which goes with all of its queue pairs when it is dropped.
+fn on_packets(net: &ShmNet, host: u8) -> Arc<dyn Nic> {
+    let link = net.attach(IpAddr::from([127, 0, 0, host])).unwrap();
+    SoftNic::open_on(SoftConfig::default(), Box::new(link)).unwrap()
+}
+
+/// Over packets: a peer is killed, which is told in time, also to who connects to it again; another takes its place.
+#[test]
+fn a_peer_that_was_killed_over_packets_is_replaced() {
+    let bed = TestBed::fibres();
+    for name in ["push/inband", "push/kernel", "pull/blueflame", "staged/cpu"] {
+        let net = ShmNet::anonymous(true).unwrap();
+        let (nic, path) = (on_packets(&net, 1), path(name));
+        let options = || narrow().timeout(Duration::from_millis(900));
+        let end = |nic: &Arc<dyn Nic>, memory: &Memory| {
+            Endpoint::new(&bed.gpu, nic, path, memory.clone(), options()).unwrap()
+        };
+        let (src, dst) = (bed.memory(REGION), bed.memory(REGION));
+        let mut a = end(&nic, &src);
+        let fails = |a: &Endpoint| {
+            let since = Instant::now();
+            let told = a.put(&bed.stream, message(0, 0, 300)).and_then(|()| a.quiet(&bed.stream));
+            assert!(told.is_err(), "{name}");
+            assert!(since.elapsed() < Duration::from_secs(8), "{name}: {:?}", since.elapsed());
+        };
+        for round in 0..2u8 {
+            let theirs = on_packets(&net, 2 + round);
+            let mut b = end(&theirs, &dst);
+            a.connect(b.address()).unwrap();
+            b.connect(a.address()).unwrap();
+            all_verbs(&bed, (&a, &src), &dst, round.into());
+            b.reset().unwrap();
+            let reset = b.address();
+            drop((b, theirs));
+            fails(&a);
+            bed.stream.synchronize(Duration::from_secs(30)).unwrap();
+            assert!(a.reset().unwrap().lost() > 0, "{name}");
+            // A link of packets does not know who is there.
+            a.connect(reset).unwrap();
+            fails(&a);
+            bed.stream.synchronize(Duration::from_secs(30)).unwrap();
+            a.reset().unwrap();
+        }
+    }
 }
