@@ -28,6 +28,7 @@
 //! | `README.md` | first steps, and which path to choose |
 //! | `docs/device-api.md` | the verbs in kernels, statuses, the host's calls |
 //! | `docs/auto.md` | endpoints that choose the path by size |
+//! | `docs/peers.md` | tables of peers, rails, barriers; recovery of a queue pair that ended |
 //! | `docs/all-reduce.md` | all-reduce from Rust, C and PyTorch |
 //! | `docs/protocol.md` | the protocol between GPU and NIC, normative |
 //! | `docs/hardware.md` | real NICs |

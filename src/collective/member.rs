@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::address::{End, RankAddress};
+use super::address::RankAddress;
 use super::communicator::{ALIKE, Communicator, Inner};
 use super::layout::Layout;
 use super::{Algorithm, Error};
@@ -11,7 +11,7 @@ use crate::abi::collective::{CHANNEL_BYTES, CollStatus, SHARED_BYTES};
 use crate::abi::wire::DeviceEndpoint;
 use crate::gpu::{Gpu, MAX_BLOCK, Module};
 use crate::nic::{Nic, NicError, Order};
-use crate::transport::{self, Data, Endpoint, Kick, Memory, Path, Reach};
+use crate::transport::{self, Data, End, Endpoint, Kick, Memory, Path, Reach};
 
 /// Most ranks of a communicator: each has queue pairs to every other one.
 pub const MAX_RANKS: u32 = 64;

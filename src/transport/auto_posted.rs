@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::kernel_posted::{KernelPosted, WARP_BYTES};
 use super::{
     Address, Choice, CompareSwap, Data, Error, FetchAdd, Get, Kick, Machine, Memory, Options, Path,
-    Put, Reach, Tuning,
+    Progress, Put, Reach, Tuning,
 };
 use crate::abi::entry::{Scope, Verb};
 use crate::abi::wire::{DeviceAutoEndpoint, DeviceEndpoint, tag};
@@ -204,6 +204,20 @@ impl AutoPosted {
     pub fn ended(&self) -> Result<(), Error> {
         self.bell.ended()?;
         self.inband.as_ref().map_or(Ok(()), KernelPosted::ended)
+    }
+
+    /// Takes both queue pairs back to their beginning, or neither; what is said of them is the sum.
+    pub fn reset(&mut self) -> Result<Progress, Error> {
+        let Self { bell, inband, .. } = self;
+        if bell.is_busy() || inband.as_ref().is_some_and(KernelPosted::is_busy) {
+            return Err(Error::Busy);
+        }
+        let mut all = bell.reset()?;
+        if let Some(inband) = inband {
+            let Progress { posted, complete } = inband.reset()?;
+            all = Progress { posted: all.posted + posted, complete: all.complete + complete };
+        }
+        Ok(all)
     }
 
     pub fn max_credits_in_use(&self) -> Result<u32, Error> {

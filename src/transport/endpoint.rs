@@ -9,11 +9,11 @@ use super::kernel_posted::KernelPosted;
 use super::receives::Receives;
 use super::tcp::Tcp;
 use super::{
-    CompareSwap, Data, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Reach, Remote,
-    Signal, Tuning,
+    CompareSwap, Data, Error, FetchAdd, Get, Local, Memory, Options, Path, Progress, Put, Reach,
+    Remote, Signal, Tuning,
 };
 use crate::abi::wire::{Code, DeviceAutoEndpoint, DeviceEndpoint};
-use crate::gpu::{Gpu, Stream};
+use crate::gpu::{Gpu, Kept, Stream};
 use crate::nic::{Nic, QpAddress};
 use crate::wire::Rkey;
 
@@ -60,6 +60,8 @@ pub struct Endpoint {
     local_bytes: u64,
     peer: Option<Address>,
     receives: Option<Mutex<Receives>>,
+    /// The peer before the last reset, whose address must be another now.
+    before: Option<Address>,
     inner: Inner,
 }
 
@@ -94,7 +96,8 @@ impl Endpoint {
             }
             Some(_) => Inner::Host(HostPosted::new(gpu, nic, path, local, &options)?),
         };
-        Ok(Self { path, options, local_bytes, peer: None, receives: None, inner })
+        let (peer, before, receives) = (None, None, None);
+        Ok(Self { path, options, local_bytes, peer, before, receives, inner })
     }
 
     /// Two endpoints of one process, connected with each other.
@@ -161,14 +164,17 @@ impl Endpoint {
         }
     }
 
-    /// Connects to a peer, once.
+    /// Connects to a peer, once, and once more after each [`Endpoint::reset`].
     ///
     /// # Errors
-    /// [`Error::AlreadyConnected`], [`Error::PeerRegion`], [`Error::OtherLink`], and what the NIC or the system
-    /// refuses.
+    /// [`Error::AlreadyConnected`], [`Error::PeerRegion`], [`Error::PeerNotReset`], [`Error::OtherLink`], and what the
+    /// NIC or the system refuses.
     pub fn connect(&mut self, peer: Address) -> Result<(), Error> {
         if self.peer.is_some() {
             return Err(Error::AlreadyConnected);
+        }
+        if self.before.is_some_and(|before| before.link == peer.link) {
+            return Err(Error::PeerNotReset);
         }
         // Every address of the region can be named, which nothing checks later.
         let Address { iova, bytes, .. } = peer;
@@ -198,7 +204,11 @@ impl Endpoint {
                 Inner::Host(posted) => &posted.rdma.qp,
                 Inner::Tcp(_) | Inner::Auto(_) => unreachable!("Options::check refuses receives"),
             };
-            self.receives = Some(Mutex::new(Receives::post_all(&**qp)?));
+            let before = self
+                .receives
+                .take()
+                .map(|it| it.into_inner().unwrap_or_else(PoisonError::into_inner));
+            self.receives = Some(Mutex::new(Receives::post_all(&**qp, before)?));
         }
         self.peer = Some(peer);
         Ok(())
@@ -258,6 +268,14 @@ impl Endpoint {
         match &self.inner {
             Inner::Auto(posted) => Some(posted.tuning()),
             _ => None,
+        }
+    }
+
+    /// All memory that kernels reach through [`Endpoint::device`], for the streams that run them to keep.
+    pub(super) fn reached(&self) -> Option<Kept> {
+        match &self.inner {
+            Inner::Kernel(posted) => Some(posted.reached()),
+            Inner::Host(_) | Inner::Tcp(_) | Inner::Auto(_) => None,
         }
     }
 
@@ -403,6 +421,34 @@ impl Endpoint {
             Inner::Host(posted) => posted.failure(),
             Inner::Tcp(tcp) => tcp.failure(),
         }
+    }
+
+    /// Takes the endpoint back to before [`Endpoint::connect`], in the same memory: after an error, or a timeout that
+    /// ended its queue pair. Then [`Endpoint::address`] is another, with another first PSN, and the endpoint connects
+    /// again.
+    ///
+    /// Both ends are reset before either connects. Region, keys and queue pair number stay, so [`Endpoint::device`] is
+    /// the same again if the peer is, and kernels that hold it (recorded ones too) may go on with it. Tickets count
+    /// from 0 again. Other endpoints go on meanwhile.
+    ///
+    /// Kernels of your own must not use the endpoint while this runs; nobody counts them. Immediates that nobody has taken
+    /// are lost. Of [`Path::AUTO`] both queue pairs are reset, and their tickets counted together.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while calls of this endpoint are queued, and what the NIC refuses. [`Error::Unsupported`] on tcp.
+    pub fn reset(&mut self) -> Result<Progress, Error> {
+        let progress = match &mut self.inner {
+            Inner::Kernel(posted) => posted.reset()?,
+            Inner::Host(posted) => posted.reset()?,
+            Inner::Auto(posted) => posted.reset()?,
+            Inner::Tcp(_) => {
+                let why =
+                    "a TCP connection has nothing that could be used again; make another endpoint";
+                return Err(Error::Unsupported { path: self.path, what: "be reset", why });
+            }
+        };
+        self.before = self.peer.take().or(self.before);
+        Ok(progress)
     }
 
     fn one_sided(&self, what: &'static str) -> Error {

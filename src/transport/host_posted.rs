@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::order::OneStream;
 use super::rdma::{Rdma, WindowMem};
+use super::reset::Tally;
 use super::{
-    Address, CompareSwap, Error, FetchAdd, Get, Kick, Local, Memory, Options, Path, Put, Remote,
+    Address, CompareSwap, Error, FetchAdd, Get, Kick, Local, Memory, Options, Path, Progress, Put,
+    Remote,
 };
 use crate::abi::wire::Code;
 use crate::gpu::{Gpu, Mapped, Stream};
@@ -305,6 +307,21 @@ impl HostPosted {
         stream.synchronize(self.timeout)?; // the copies and rings that are still to come
         state.order.waited();
         self.wait(&mut state, "completion", |state| state.done == state.posted)
+    }
+
+    /// Takes the queue pair back to its beginning.
+    pub fn reset(&mut self) -> Result<Progress, Error> {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if state.order.is_busy() {
+            return Err(Error::Busy);
+        }
+        state.poll()?;
+        let failed = state.failure.map(|(.., ticket)| ticket);
+        let mut tally = Tally::new(state.posted, state.done, failed);
+        self.rdma.reset(state.qp.send_cq(), &mut tally)?;
+        state.qp.begin_again(&*self.rdma.qp);
+        (state.posted, state.done, state.max_in_use, state.failure) = (0, 0, 0, None);
+        Ok(tally.progress)
     }
 
     pub fn failure(&self) -> Option<Error> {

@@ -6,16 +6,21 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytemuck::Zeroable;
+
 use super::order::OneStream;
 use super::place::Place;
 use super::rdma::Rdma;
+use super::reset::Tally;
 use super::{
-    Address, CompareSwap, Error, FetchAdd, Get, Local, Memory, Options, Path, Put, Reach, Remote,
+    Address, CompareSwap, Error, FetchAdd, Get, Kick, Local, Memory, Options, Path, Progress, Put,
+    Reach, Remote,
 };
 use crate::abi::entry::{OpArgs, Scope, Verb};
-use crate::abi::wire::{Code, DeviceEndpoint, QP_STATE_BYTES, QP_STATE_MAX_CREDITS, Status};
+use crate::abi::wire::{Code, DeviceEndpoint, QP_STATE_BYTES, QpState, Status};
 use crate::gpu::{DeviceMem, Dims, Gpu, GpuError, Kept, Kernel, Mapped, Module, Stream};
 use crate::mem::Dma;
+use crate::nic::queue::HostCq;
 use crate::nic::{Access, Mr, Nic};
 
 /// Offsets in the auxiliary page: the queue pair's status, the atomics' sink, the verbs' statuses.
@@ -28,6 +33,8 @@ const MAX_QUEUED: usize = 512;
 const NOT_RUN: u32 = u32::MAX;
 /// Longest payload that a warp copies by itself.
 pub(super) const WARP_BYTES: u64 = 4096;
+/// Blocks of the longest WQE: its control segment counts at most 63 units of 16 bytes.
+const MAX_WQE_BLOCKS: u32 = 16;
 const AUX_BYTES: usize = VERBS + MAX_QUEUED * 4;
 
 pub(super) struct KernelPosted {
@@ -36,6 +43,7 @@ pub(super) struct KernelPosted {
     pub reach: Reach,
     /// What kernels are handed.
     pub device: DeviceEndpoint,
+    kick: Option<Kick>,
     state: Arc<DeviceMem>,
     aux: Mapped,
     aux_mr: Mr,
@@ -88,9 +96,7 @@ impl KernelPosted {
         let name = kernel(reach).ok_or(unsupported)?;
         let verb = gpu.load(&Module::builtin())?.kernel(&format!("bp_verb_{name}"))?;
         let state = gpu.alloc(QP_STATE_BYTES + rdma.sq_blocks as usize * 4)?;
-        // Each ready word begins with its block's number, which no ticket of the block takes for ready (credit.cuh).
-        let ready: Vec<u32> = (0..rdma.sq_blocks).collect();
-        state.write(QP_STATE_BYTES, bytemuck::cast_slice(&ready))?;
+        begin(&state, &QpState::zeroed(), rdma.sq_blocks)?;
         let aux = gpu.alloc_mapped(AUX_BYTES, options.host_numa)?;
         let aux_mr = rdma
             .register(&Memory::Host(aux.clone()), Access { local_write: true, ..Access::NONE })?;
@@ -108,14 +114,19 @@ impl KernelPosted {
             _local: rdma.local.clone(),
         });
         let timeout = options.timeout;
-        let calls = Mutex::default();
-        Ok(Self { rdma, reach, device, state, aux, aux_mr, verb, reached, timeout, calls })
+        let (calls, kick) = (Mutex::default(), path.kick());
+        Ok(Self { rdma, reach, device, kick, state, aux, aux_mr, verb, reached, timeout, calls })
     }
 
     pub fn set_peer(&mut self, peer: &Address) {
         self.device.remote_iova = peer.iova;
         self.device.remote_bytes = peer.bytes;
         self.device.remote_rkey = peer.rkey.0;
+    }
+
+    /// See [`super::Endpoint`]'s.
+    pub fn reached(&self) -> Kept {
+        self.reached.clone()
     }
 
     pub fn op(&self, verb: Verb, local: Option<Local>, remote: Remote, bytes: u64) -> OpArgs {
@@ -287,10 +298,63 @@ impl KernelPosted {
     }
 
     pub fn max_credits_in_use(&self) -> Result<u32, Error> {
-        let mut raw = [0; 4];
-        self.state.copy_out(QP_STATE_MAX_CREDITS, &mut raw)?;
-        Ok(u32::from_ne_bytes(raw))
+        Ok(self.counters()?.max_credits)
     }
+
+    fn counters(&self) -> Result<QpState, Error> {
+        let mut raw = [0; QP_STATE_BYTES];
+        self.state.copy_out(0, &mut raw)?;
+        Ok(bytemuck::pod_read_unaligned(&raw))
+    }
+
+    /// Whether calls of the host's are queued.
+    pub fn is_busy(&self) -> bool {
+        self.lock().order.is_busy()
+    }
+
+    /// Takes the queue pair back to its beginning, with all that kernels count.
+    pub fn reset(&mut self) -> Result<Progress, Error> {
+        if self.is_busy() {
+            return Err(Error::Busy);
+        }
+        let counters = self.counters()?;
+        let failed = match self.ended() {
+            Err(Error::Completion { code: Code::CqeError, ticket, .. }) => Some(ticket),
+            _ => None,
+        };
+        let mut tally = Tally::new(counters.reserved, counters.done, failed);
+        let q = self.rdma.qp.queues();
+        let mut cq = HostCq::at(&q.send_cq, &q.send_cq_dbr, counters.cq_ci);
+        self.rdma.reset(&mut cq, &mut tally)?;
+        let complete = self.behind_last(tally.progress.complete)?;
+        let taken = cq.consumer();
+        let start = QpState { cq_ci: taken, cq_ci_reported: taken, ..QpState::zeroed() };
+        begin(&self.state, &start, self.rdma.sq_blocks)?;
+        self.aux.host().write(STATUS, &[0; size_of::<Status>()])?;
+        *self.lock() = Calls::default();
+        Ok(Progress { complete, ..tally.progress })
+    }
+
+    /// `done`, moved to the end of the WQE in whose middle it may be: its CQE names its first block
+    /// (`kernels/include/bellpush/impl/credit.cuh`). In-band a WQE has one ticket.
+    fn behind_last(&self, done: u64) -> Result<u64, Error> {
+        if done == 0 || self.kick == Some(Kick::Inband) {
+            return Ok(done);
+        }
+        let (start, mut word) = (done - 1, [0; 4]);
+        let block = (start % u64::from(self.rdma.sq_blocks)) as usize;
+        self.state.copy_out(QP_STATE_BYTES + block * 4, &mut word)?;
+        let blocks = u32::from_ne_bytes(word).wrapping_sub(start as u32);
+        Ok(if (1..=MAX_WQE_BLOCKS).contains(&blocks) { start + u64::from(blocks) } else { done })
+    }
+}
+
+/// Writes what kernels count, and the ready words of a queue pair that has posted nothing.
+fn begin(state: &Arc<DeviceMem>, counters: &QpState, sq_blocks: u32) -> Result<(), Error> {
+    state.write(0, bytemuck::bytes_of(counters))?;
+    // Each ready word begins with its block's number, which no ticket of the block takes for ready (credit.cuh).
+    let ready: Vec<u32> = (0..sq_blocks).collect();
+    Ok(state.write(QP_STATE_BYTES, bytemuck::cast_slice(&ready))?)
 }
 
 impl Drop for KernelPosted {

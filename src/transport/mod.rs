@@ -6,6 +6,7 @@
 
 #![deny(missing_docs)]
 
+mod address;
 mod auto_posted;
 mod endpoint;
 mod host_posted;
@@ -14,19 +15,24 @@ mod memory;
 mod options;
 mod order;
 mod path;
+mod peers;
 mod place;
 mod rdma;
 mod receives;
+mod reset;
 mod tcp;
 mod tuning;
 mod tuning_file;
 mod verbs;
 
+pub(crate) use address::End;
 pub use endpoint::{Address, Endpoint, Link};
 pub use memory::Memory;
 pub use options::Options;
 pub use path::{Data, Kick, Path, PathError};
+pub use peers::{Peers, PeersAddress};
 pub use place::{MemoryPlace, Reach};
+pub use reset::Progress;
 pub use tuning::{Choice, MAX_RANGES, Range, Ranges, Tuning};
 pub use tuning_file::{EngineSide, Machine, Origin, TuningError};
 pub use verbs::{CompareSwap, FetchAdd, Get, Local, Put, Remote, Signal};
@@ -108,7 +114,7 @@ pub enum Error {
     #[error("an endpoint's calls cannot be recorded: launch a kernel that calls the device verbs")]
     Recording,
     /// A call was queued, and its stream ended before it ran.
-    #[error("{verb} did not run: its stream ended before; make the endpoint anew")]
+    #[error("{verb} did not run: its stream ended before; reset both ends and connect them again")]
     NotRun {
         /// The call.
         verb: &'static str,
@@ -119,6 +125,17 @@ pub enum Error {
     /// The endpoint has a peer, and what was sent there was perhaps not waited for.
     #[error("the endpoint is connected already: make another one for another peer")]
     AlreadyConnected,
+    /// A reset while calls may run.
+    #[error(
+        "calls of this endpoint are queued and were not waited for: synchronize their stream first"
+    )]
+    Busy,
+    /// The peer's address is that of the connection before the reset.
+    #[error(
+        "the peer's address is that of the connection before the reset: reset the peer too, and exchange addresses \
+         before either connects"
+    )]
+    PeerNotReset,
     /// The peer's address is of another kind than this path's.
     #[error("{path} cannot connect to {theirs}: make both ends with one path")]
     OtherLink {
@@ -177,6 +194,32 @@ pub enum Error {
         what: &'static str,
         /// The bound.
         ms: u128,
+    },
+    /// A rank's address in a table of peers does not go with this rank's.
+    #[error(
+        "rank {rank}'s address has {what} {theirs}, and this rank {ours}: make all tables alike"
+    )]
+    Differs {
+        /// The rank.
+        rank: u32,
+        /// What differs.
+        what: &'static str,
+        /// Its value there.
+        theirs: String,
+        /// Its value here.
+        ours: String,
+    },
+    /// A call on a table of peers returned a status.
+    #[error("{what} of rank {rank}'s, waiting for rank {whom}: {code}")]
+    Peers {
+        /// The call.
+        what: &'static str,
+        /// This rank.
+        rank: u32,
+        /// The rank that it concerns, as far as this one knows.
+        whom: u32,
+        /// What it returned.
+        code: Code,
     },
     /// The TCP connection failed.
     #[error("tcp: {what}: {source}")]

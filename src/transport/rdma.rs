@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::place::Place;
+use super::reset::Tally;
 use super::{Data, Error, Kick, Memory, MemoryPlace, Options, Path, Reach, receives};
 use crate::abi::wire::{DeviceEndpoint, Window};
 use crate::gpu::{Gpu, Mapped};
 use crate::mem::{MemError, View};
+use crate::nic::queue::HostCq;
 use crate::nic::{Access, Inband, Mr, Nic, NicError, QpAttr, QueueMemory, QueuePair};
 use crate::wire::cqe::CQE_BYTES;
 use crate::wire::doorbell::DBR_BYTES;
@@ -218,6 +220,17 @@ impl Rdma {
         let what = "fetch_add, compare_swap and signals: it has no atomics with results in this \
                     machine's byte order";
         Err(NicError::Unsupported { nic: self.nic.name().into(), what }.into())
+    }
+
+    /// Moves the queue pair to RESET and takes what is left in its send CQ: what completed before, and what was flushed.
+    /// (libmlx5 leaves a CQ alone whose memory it has handed out: `MLX5_CQ_FLAGS_DV_OWNED`.)
+    pub fn reset(&self, cq: &mut HostCq, tally: &mut Tally) -> Result<(), Error> {
+        self.qp.reset()?;
+        for _ in 0..self.send_cqes {
+            let Some(cqe) = cq.poll()? else { break };
+            tally.take(&cqe);
+        }
+        Ok(cq.report()?) // kernels report what they take a quarter ring late
     }
 
     pub fn deregister(&self, mr: Mr) {

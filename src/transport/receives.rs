@@ -23,9 +23,15 @@ pub(super) struct Receives {
 impl Receives {
     /// Posts as many receives as there is room for. The queue pair is connected: earlier ones might be forgotten when
     /// its state changes. A peer that is early waits, as RNR has it.
-    pub fn post_all(qp: &dyn QueuePair) -> Result<Self, Error> {
+    ///
+    /// After a reset the CQ goes on where it was: what `before` had not taken is passed over.
+    pub fn post_all(qp: &dyn QueuePair, before: Option<Self>) -> Result<Self, Error> {
         let queues = qp.queues();
-        let cq = HostCq::new(&queues.recv_cq, &queues.recv_cq_dbr);
+        let mut cq = match before {
+            Some(before) => before.cq,
+            None => HostCq::new(&queues.recv_cq, &queues.recv_cq_dbr),
+        };
+        while cq.poll()?.is_some() {}
         let mut receives = Self { rq: HostRq::new(queues), cq };
         while receives.rq.free() > 0 {
             receives.rq.post(&[])?;

@@ -7,8 +7,20 @@ use bellpush::gpu::{Executor, Gpu, HostOptions};
 use bellpush::transport::Path;
 
 #[allow(dead_code)] // its main
+#[path = "../../examples/peers.rs"]
+mod peers;
+#[allow(dead_code)] // its main
 #[path = "../../examples/quickstart.rs"]
 mod quickstart;
+
+#[test]
+fn peers_exchange_by_every_path_that_kernels_post() {
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    for path in Path::ALL.into_iter().filter(|path| path.posted_by_gpu()) {
+        let told = peers::exchange(&gpu, path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        assert_eq!(told, "4 ranks on 2 rails have 12000 bytes each", "{path}");
+    }
+}
 
 #[test]
 fn quickstart_delivers_by_every_path() {

@@ -200,7 +200,7 @@ fn calls_that_never_ran_are_an_error() {
         let waits = bed.pair(path("push/kernel"), 4096, Options::default());
         let mut stuck = op(&waits, Verb::WaitSignal, Scope::Block, 0);
         (stuck.value, stuck.status) = (1, waits.src.addr() + 8);
-        let pair = device_pair(&bed, path(name), 4096, Options::default());
+        let mut pair = device_pair(&bed, path(name), 4096, Options::default());
         pair.src.write(0, &[1; 4096]).unwrap();
         put(&pair.a, &bed.stream, 0).unwrap();
         pair.a.quiet(&bed.stream).unwrap();
@@ -216,6 +216,14 @@ fn calls_that_never_ran_are_an_error() {
             assert!(matches!(later, Err(Error::NotRun { .. })), "{name}: {later:?}");
         }
         assert_eq!(read(&pair.dst, EACH, EACH), [0; EACH], "{name}");
+        // Both ends begin again.
+        pair.a.reset().unwrap();
+        pair.b.reset().unwrap();
+        pair.a.connect(pair.b.address()).unwrap();
+        pair.b.connect(pair.a.address()).unwrap();
+        put(&pair.a, &bed.stream, 2).unwrap();
+        pair.a.quiet(&bed.stream).unwrap();
+        assert_eq!(read(&pair.dst, EACH, 2 * EACH), [[0; EACH], [1; EACH]].concat(), "{name}");
     }
 }
 

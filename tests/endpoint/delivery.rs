@@ -44,6 +44,25 @@ fn every_size_arrives_on_every_path_and_nothing_beside_it_changes() {
     }
 }
 
+/// One message with more CQEs than the CQ has entries.
+#[test]
+fn a_long_message_passes_through_few_slots_and_a_small_queue() {
+    let bed = TestBed::fibres();
+    for path in bed.paths() {
+        for slots in [8, 15, 63] {
+            let options =
+                Options::default().sq_blocks(64).slot_bytes(128).window_bytes(slots * 128);
+            let pair = bed.pair(path, REGION, options);
+            let sent = pattern(slots, REGION);
+            pair.src.write(0, &sent).unwrap();
+            put(&bed, &pair, 0, 0, REGION);
+            let what = format!("{path}, {slots} slots");
+            assert_same(&read(&pair.dst, 0, REGION), &sent, &what);
+            assert!(pair.a.failure().is_none(), "{what}");
+        }
+    }
+}
+
 #[test]
 fn both_directions_at_once() {
     let bed = TestBed::fibres();

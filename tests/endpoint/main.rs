@@ -15,7 +15,9 @@ mod delivery;
 #[cfg(feature = "mlx5")]
 mod mlx5;
 mod model;
+mod peers;
 mod placement;
+mod reset;
 mod verbs;
 mod verbs_bounds;
 mod verbs_faults;

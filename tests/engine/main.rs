@@ -21,6 +21,8 @@ mod model;
 mod ops;
 #[path = "../endpoint/placement.rs"]
 mod placement;
+#[path = "../endpoint/reset.rs"]
+mod reset;
 #[path = "../endpoint/verbs_immediates.rs"]
 mod verbs_immediates;
 #[path = "../endpoint/verbs_signals.rs"]

@@ -14,6 +14,7 @@ mod meanwhile;
 mod pcap;
 mod rc;
 mod refusals;
+mod reset;
 mod uc_ud;
 mod xrc;
 

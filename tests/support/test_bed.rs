@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bellpush::abi::KernelArgs;
 use bellpush::abi::entry::{OpArgs, Scope, Verb};
 use bellpush::abi::wire::tag;
-use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, KernelArgs, Loaded, Module, Stream};
+use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Loaded, Module, Stream};
 use bellpush::gpu_engine::EngineOptions;
 use bellpush::nic::soft::offload::Offload;
 use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
@@ -128,7 +129,7 @@ impl TestBed {
 
     /// Queues a verb's kernel of one warp on a stream, and does not wait for it. The endpoint in `op`, and the
     /// memory that it names, must live until the stream is idle or dropped.
-    pub fn queue_on(&self, stream: &Stream, kernel: &str, op: &OpArgs) {
+    pub fn queue_on<A: KernelArgs>(&self, stream: &Stream, kernel: &str, op: &A) {
         let kernel = self.kernels.kernel(kernel).expect("a verb's kernel");
         // SAFETY: as the caller says; all tests keep their endpoints longer than their streams.
         let launched = unsafe { stream.launch(&kernel, Dims::new(1, 32), op) };

@@ -17,6 +17,7 @@ use bellpush::abi::bench::{
 };
 use bellpush::abi::collective::{self as coll, CollArgs, CollCall, CollStatus};
 use bellpush::abi::entry::{Cmp, OpArgs, Scope, Verb, Watch, WatchArgs};
+use bellpush::abi::peers::{PeersArgs, PeersOp, PeersStatus};
 use bellpush::abi::wire::{
     self as abi, Choices, DeviceAutoEndpoint, DeviceEndpoint, Qp, Status, Window, tag,
 };
@@ -234,6 +235,10 @@ fn mlx5_constants() -> Vec<Claim> {
 fn kernel_structures() -> Vec<Claim> {
     [
         layout!(Window = bp_window { va; gather_base; lkey; slot_bytes; slots; inband_seq0; }),
+        layout!(abi::QpState = bp_qp_state {
+            reserved; done; rung; signalled; marked; error; max_credits; fetched; look_after; pad; ring; ring_pad;
+            cq_ci; cq_ci_reported; cq_lock; cq_pad;
+        }),
         layout!(Status = bp_status { code; syndrome; ticket; }),
         layout!(Qp = bp_qp {
             sq; cq; dbr; cq_dbr; uar; state; ready; status; window; timeout_ns; qpn; slot_limit; sq_log;
@@ -242,6 +247,14 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(DeviceEndpoint = bp_endpoint {
             qp; local_va; local_iova; local_bytes; remote_iova; remote_bytes; local_lkey;
             remote_rkey; sink_iova; sink_lkey; tag;
+        }),
+        layout!(abi::RemoteWords = bp_remote { iova; rkey; reserved; }),
+        layout!(abi::DevicePeers = bp_peers {
+            endpoints; remotes; words; progress; rank; n; rails; rounds;
+        }),
+        layout!(PeersStatus = bp_peers_status { code; whom; }),
+        layout!(PeersArgs = bp_peers_args {
+            peers; op; scope; local; bytes; status; count; reserved;
         }),
         layout!(OpArgs = bp_op_args {
             ep; op; scope; count; flags; remote_offset; remote_stride; local; local_stride; bytes;
@@ -334,10 +347,7 @@ fn collective_constants() -> Vec<Claim> {
 }
 
 fn kernel_constants() -> Vec<Claim> {
-    let max_credits = "offsetof(struct bp_qp_state, max_credits)";
     let mut claims = vec![
-        claim(&["sizeof(struct bp_qp_state)"], abi::QP_STATE_BYTES as u64),
-        claim(&[max_credits], abi::QP_STATE_MAX_CREDITS as u64),
         claim(&["BP_BENCH_MAX_ENDPOINTS"], bellpush::abi::bench::BENCH_MAX_ENDPOINTS as u64),
         claim(&["BP_POST_REMOTE_BYTES"], bellpush::abi::bench::POST_REMOTE_BYTES as u64),
         claim(&["BP_POST_SRC_BYTES"], bellpush::abi::bench::POST_SRC_BYTES as u64),
@@ -362,6 +372,11 @@ fn kernel_constants() -> Vec<Claim> {
         claim(&["BP_CHOICE_BLUEFLAME"], Choice::Blueflame as u64),
         claim(&["BP_CHOICE_PULL"], Choice::Pull as u64),
         claim(&["BP_CHOICE_PULL_BLUEFLAME"], Choice::PullBlueflame as u64),
+        claim(&["BP_PEERS_WORDS"], abi::PEERS_WORDS as u64),
+        claim(&["BP_PEERS_QUIET"], PeersOp::Quiet as u64),
+        claim(&["BP_PEERS_SYNC"], PeersOp::Sync as u64),
+        claim(&["BP_PEERS_BARRIER"], PeersOp::Barrier as u64),
+        claim(&["BP_PEERS_ALL_GATHER"], PeersOp::AllGather as u64),
         claim(&["BP_VERB_PUT"], Verb::Put as u64),
         claim(&["BP_VERB_PUT_INLINE"], Verb::PutInline as u64),
         claim(&["BP_VERB_PUT_SIGNAL"], Verb::PutSignal as u64),
@@ -507,7 +522,12 @@ fn libmlx5_wire_h_and_rust_agree() {
 fn our_headers_and_rust_agree() {
     let mut claims = [mlx5_structures(), mlx5_constants(), kernel_structures()].concat();
     claims.iter_mut().for_each(|claim| claim.c.retain(|c| !about_mlx5(c)));
-    assert!(check(&["entry/args.h", "bench/args.h", "collective/collective.h"], &claims) > 320);
+    assert!(
+        check(
+            &["entry/args.h", "entry/peers.h", "bench/args.h", "collective/collective.h"],
+            &claims
+        ) > 320
+    );
 }
 
 /// Negative control: a wrong offset, size or constant on either side is told.

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | [`wire`] | `kernels/include/bellpush/wire.h` | endpoints, queue pairs, statuses |
 //! | [`entry`] | `kernels/entry/args.h` | the verbs that the host requests |
+//! | [`peers`] | `kernels/entry/peers.h` | what the host requests of a table of peers |
 //! | [`collective`] | `kernels/collective/collective.h` | all-reduce |
 //! | [`engine`] | `kernels/engine/engine.h` | the software NIC's engine on a GPU |
 //! | [`bench`](mod@bench) | `kernels/bench/args.h` | kernels that measure and test |
@@ -15,6 +16,7 @@ pub mod bench;
 pub mod collective;
 pub mod engine;
 pub mod entry;
+pub mod peers;
 pub mod wire;
 
 /// The one struct that a kernel takes, by value.

@@ -21,10 +21,46 @@ pub struct Window {
     pub inband_seq0: u32,
 }
 
-/// Bytes of `struct bp_qp_state`, which only device code reads.
-pub const QP_STATE_BYTES: usize = 384;
-/// Offset of `max_credits` in `struct bp_qp_state`.
-pub const QP_STATE_MAX_CREDITS: usize = 44;
+/// `struct bp_qp_state`: counters that device code alone touches while kernels run.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct QpState {
+    /// Next ticket.
+    pub reserved: u64,
+    /// Tickets below are complete.
+    pub done: u64,
+    /// Exclusive: tickets below are known to the NIC.
+    pub rung: u64,
+    /// Tickets below are covered by a requested CQE.
+    pub signalled: u64,
+    /// Exclusive: WQEs that begin below this ticket get ready words.
+    pub marked: u64,
+    /// The [`Code`] that ended the queue pair, 0 while it lives.
+    pub error: u32,
+    /// High-water mark of credits in use.
+    pub max_credits: u32,
+    /// Exclusive: end of the last WQE that brings data here.
+    pub fetched: u64,
+    /// Exclusive: clock ticks from a wait's beginning to its first look.
+    pub look_after: u32,
+    /// Fills the line.
+    pub pad: [u32; 17],
+    /// Shared: tickets below are known to the NIC, and who rings.
+    pub ring: u64,
+    /// Fills the line.
+    pub ring_pad: [u64; 15],
+    /// Next CQE to read, counted from 0.
+    pub cq_ci: u64,
+    /// The same as it was last reported to the NIC.
+    pub cq_ci_reported: u64,
+    /// Shared: a caller looks at the CQ.
+    pub cq_lock: u32,
+    /// Fills the line.
+    pub cq_pad: [u32; 27],
+}
+
+/// Bytes of a [`QpState`].
+pub const QP_STATE_BYTES: usize = size_of::<QpState>();
 
 /// `struct bp_status`: the failure that ended a queue pair. Device code writes it, the host reads
 /// it.
@@ -140,6 +176,43 @@ pub struct DeviceAutoEndpoint {
     pub reserved: u32,
 }
 
+/// Words of a rank's barriers, one for each round.
+pub const PEERS_WORDS: usize = 32;
+
+/// `struct bp_remote`: where a peer's words of barriers lie.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct RemoteWords {
+    /// Address of the first in WQEs.
+    pub iova: u64,
+    /// Key of their region.
+    pub rkey: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `struct bp_peers`: a table of peers as kernels see it. Addresses are the GPU's.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct DevicePeers {
+    /// [`DeviceEndpoint`]s, `n * rails` of them, a rank's rails beside each other.
+    pub endpoints: u64,
+    /// [`RemoteWords`], one for each rank, on rail 0.
+    pub remotes: u64,
+    /// [`PEERS_WORDS`] words, to which peers add.
+    pub words: u64,
+    /// A word that says how far this rank's barriers have come.
+    pub progress: u64,
+    /// This rank.
+    pub rank: u32,
+    /// Ranks.
+    pub n: u32,
+    /// Rails, at least 1.
+    pub rails: u32,
+    /// Rounds of a barrier: log2 of `n`, rounded up.
+    pub rounds: u32,
+}
+
 /// `enum bp_tag`: what a kernel must be compiled for to use an endpoint.
 pub mod tag {
     /// Data: push or staged.
@@ -210,9 +283,12 @@ impl Code {
 
 const _: () = {
     assert!(size_of::<Window>() == 32);
+    assert!(size_of::<QpState>() == 384);
     assert!(size_of::<Status>() == 16);
     assert!(size_of::<Qp>() == 128);
     assert!(size_of::<DeviceEndpoint>() == 192);
     assert!(size_of::<Choices>() == 32);
     assert!(size_of::<DeviceAutoEndpoint>() == 488);
+    assert!(size_of::<RemoteWords>() == 16);
+    assert!(size_of::<DevicePeers>() == 48);
 };

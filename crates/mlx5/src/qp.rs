@@ -1,9 +1,10 @@
 //! Reliable connections whose rings lie in the caller's memory.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::mem::zeroed;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_sys::{
@@ -52,7 +53,10 @@ pub(super) struct Qp {
     /// Addresses of the queue pair and its CQs, which events name.
     events_of: [usize; 3],
     queues: Queues,
+    /// With the first PSN that the queue pair was made with.
     address: QpAddress,
+    /// First PSN of the next connection.
+    first_psn: AtomicU32,
     rnr_retry: u8,
     ack_timeout: u8,
     connected: AtomicBool,
@@ -289,6 +293,7 @@ impl Qp {
             object: Mutex::new(Some(object)),
             queues,
             address: address(device, qpn, psn),
+            first_psn: AtomicU32::new(psn.value()),
             rnr_retry: attr.rnr_retry,
             ack_timeout: attr.ack_timeout,
             connected: AtomicBool::new(false),
@@ -490,7 +495,8 @@ impl QueuePair for Qp {
     }
 
     fn address(&self) -> QpAddress {
-        self.address
+        // Acquire: pairs with a reset of another thread's, after which the queue pair is in RESET.
+        QpAddress { psn: Psn::new(self.first_psn.load(Ordering::Acquire)), ..self.address }
     }
 
     fn state(&self) -> QpState {
@@ -514,7 +520,7 @@ impl QueuePair for Qp {
             let (qpn, from, to) = (self.address.qpn.0, self.state(), QpState::Init);
             return Err(NicError::State { qpn, from, to });
         }
-        let mut connection = Connection::new(self.address, peer);
+        let mut connection = Connection::new(QueuePair::address(self), peer);
         connection.with.rnr_retry = Some(self.rnr_retry);
         connection.with.timeout = Some(self.ack_timeout);
         let mut steps = [QpState::Init, QpState::Rtr, QpState::Rts].into_iter();
@@ -534,6 +540,17 @@ impl QueuePair for Qp {
     fn fail(&self) {
         // A device that refuses this has failed the queue pair itself.
         let _ = self.modify(QpState::Err, &Change::default());
+    }
+
+    fn reset(&self) -> Result<(), NicError> {
+        // libmlx5 clears the doorbell record.
+        self.modify(QpState::Reset, &Change::default())?;
+        // A hasher's keys are drawn at random.
+        let psn =
+            Psn::new(RandomState::new().hash_one(self.first_psn.load(Ordering::Relaxed)) as u32);
+        self.first_psn.store(psn.value(), Ordering::Release);
+        self.connected.store(false, Ordering::Release);
+        Ok(())
     }
 }
 

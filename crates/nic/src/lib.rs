@@ -194,6 +194,16 @@ pub trait QueuePair: Send + Sync {
     fn connect(&self, peer: QpAddress) -> Result<(), NicError>;
     /// Moves to ERR: what is outstanding is flushed with error CQEs.
     fn fail(&self);
+    /// Moves to RESET, whatever state it is in, for another [`QueuePair::connect`]. All that was posted and did not
+    /// complete is forgotten. [`QueuePair::address`] has another first PSN, drawn at random, so that packets of the
+    /// connection before do not fit. Doorbell record and in-band slots are cleared; posters begin at WQE 0. The CQs go
+    /// on where they were: CQEs that were not taken stay, and no more come until it is connected.
+    ///
+    /// Nobody may post or ring while this runs.
+    ///
+    /// # Errors
+    /// What the NIC refuses; the queue pair does not work then.
+    fn reset(&self) -> Result<(), NicError>;
     /// What happened to it outside of any request, or to its NIC, that may be why a wait of its own
     /// ended. Other queue pairs' troubles are not its.
     fn trouble(&self) -> Option<NicError> {

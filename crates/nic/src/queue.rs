@@ -316,6 +316,26 @@ impl HostCq {
         Self { ring: ring.clone(), dbr: dbr.clone(), entries, ci: 0 }
     }
 
+    /// The consumer of a CQ of which all entries before `ci`, counted from 0, were taken.
+    pub fn at(ring: &View, dbr: &View, ci: u64) -> Self {
+        Self { ci, ..Self::new(ring, dbr) }
+    }
+
+    /// Index of the next entry, counted from 0.
+    pub fn consumer(&self) -> u64 {
+        self.ci
+    }
+
+    /// Reports to the NIC what was taken, as [`HostCq::poll`] does by itself.
+    ///
+    /// # Errors
+    /// [`QueueError::Memory`] when the record's view is not what it should be.
+    #[inline]
+    pub fn report(&self) -> Result<(), QueueError> {
+        // Release: the entries were read before the NIC may write them again.
+        Ok(self.dbr.store_u32(DBR_CQ_CI_OFFSET, cq_ci_word(self.ci), Ordering::Release)?)
+    }
+
     /// Takes the next completion, if there is one, and reports its entry free.
     ///
     /// # Errors
@@ -334,8 +354,7 @@ impl HostCq {
         let mut bytes = [0; CQE_BYTES];
         self.ring.read(at, &mut bytes)?;
         self.ci += 1;
-        // Release: the entry was read before the NIC may write it again.
-        self.dbr.store_u32(DBR_CQ_CI_OFFSET, cq_ci_word(self.ci), Ordering::Release)?;
+        self.report()?;
         Ok(Some(Cqe::parse(&bytes)?))
     }
 }
@@ -362,6 +381,13 @@ impl HostQp {
         }
     }
 
+    /// Begins again at WQE 0, as the queue pair does after [`QueuePair::reset`]; the CQs go on. Completions of WQEs
+    /// before the reset are to be taken first.
+    pub fn begin_again(&mut self, qp: &dyn QueuePair) {
+        let q = qp.queues();
+        (self.sq, self.rq) = (HostSq::new(qp.qpn(), q), HostRq::new(q));
+    }
+
     /// Posts a WQE and rings.
     ///
     /// # Errors
@@ -370,6 +396,11 @@ impl HostQp {
         let index = self.sq.post(wr)?;
         self.sq.ring()?;
         Ok(index)
+    }
+
+    /// The send CQ, to take what is left there of a queue pair that is reset.
+    pub fn send_cq(&mut self) -> &mut HostCq {
+        &mut self.send_cq
     }
 
     /// Takes the next send completion and frees what it reports.

@@ -249,4 +249,29 @@ struct bp_auto_endpoint {
 };
 BP_ASSERT_SIZE(bp_auto_endpoint, 488);
 
+enum {
+  BP_PEERS_WORDS = 32,  // words of a rank's barriers, one for each round
+};
+
+// Where a peer's words of barriers lie.
+struct bp_remote {
+  uint64_t iova;
+  uint32_t rkey;
+  uint32_t reserved;
+};
+BP_ASSERT_SIZE(bp_remote, 16);
+
+// A table of peers (peers.cuh). Every address is this GPU's.
+struct bp_peers {
+  uint64_t endpoints;  // struct bp_endpoint[n * rails], a rank's rails beside each other
+  uint64_t remotes;    // struct bp_remote[n], on rail 0
+  uint64_t words;      // uint64_t[BP_PEERS_WORDS], to which peers add
+  uint64_t progress;   // uint64_t, this rank's own: how far its barriers have come
+  uint32_t rank;
+  uint32_t n;          // ranks
+  uint32_t rails;      // at least 1
+  uint32_t rounds;     // of a barrier: log2 of n, rounded up
+};
+BP_ASSERT_SIZE(bp_peers, 48);
+
 #endif

@@ -20,6 +20,7 @@ use bellpush_nic::{
     QpState, QpType, QueuePair, Queues,
 };
 use bellpush_wire::cqe::{Cqe, Syndrome};
+use bellpush_wire::doorbell::{DBR_RCV_OFFSET, DBR_SND_OFFSET};
 use bellpush_wire::{Psn, Qpn};
 
 /// The objects that a queue pair uses, beside its own rings.
@@ -388,5 +389,15 @@ impl QueuePair for Qp {
 
     fn fail(&self) {
         self.set_error();
+    }
+
+    fn reset(&self) -> Result<(), NicError> {
+        self.modify(QpState::Reset, &Change::default())?;
+        // After the move: an engine that is still at work would take an older record for one that wrapped. Before the
+        // next connection, which looks at it: what it said would be WQEs. libmlx5 does the same.
+        for word in [DBR_RCV_OFFSET, DBR_SND_OFFSET] {
+            self.queues.dbr.store_u32(word, 0, Ordering::Release)?;
+        }
+        Ok(())
     }
 }

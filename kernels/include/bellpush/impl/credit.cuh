@@ -61,16 +61,20 @@ BP_DEV cq_cursor load_cursor(const bp_qp& qp) {
   return {load_state<P>(&st->cq_ci), load_state<P>(&st->cq_ci_reported), load_done<P>(qp)};
 }
 
+// Tells the NIC how many CQEs were taken, once every quarter of the ring. The NIC reads this only to detect an overrun,
+// and the CQ is twice as deep as the SQ, so that is in time.
+template <class P>
+BP_DEV void report_cqes(const bp_qp& qp, cq_cursor* c) {
+  if (c->ci - c->reported <= (1u << qp.cq_log) / 4) return;
+  c->reported = c->ci;
+  store_state<P>(&state_of(qp)->cq_ci_reported, c->ci);
+  st_relaxed_sys(reinterpret_cast<uint32_t*>(qp.cq_dbr), be32((uint32_t)c->ci & 0xffffff));
+}
+
 template <class P>
 BP_DEV void store_cursor(const bp_qp& qp, cq_cursor* c) {
   bp_qp_state* st = state_of(qp);
-  if (c->ci - c->reported > (1u << qp.cq_log) / 4) {
-    // The NIC reads this only to detect an overrun. The CQ is twice as deep as the SQ, so a report once every
-    // quarter of the ring is in time.
-    c->reported = c->ci;
-    store_state<P>(&st->cq_ci_reported, c->ci);
-    st_relaxed_sys(reinterpret_cast<uint32_t*>(qp.cq_dbr), be32((uint32_t)c->ci & 0xffffff));
-  }
+  report_cqes<P>(qp, c);
   store_state<P>(&st->cq_ci, c->ci);
   if constexpr (P::shared) {
     // Acquire: the NIC's writes before the CQEs that were taken, and release: those before `done`, for the waits of

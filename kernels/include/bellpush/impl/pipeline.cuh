@@ -43,6 +43,7 @@ BP_DEV void grant(const bp_qp& qp, pipeline_words* words, const pipeline& p, cq_
       s = BP_CQE_ERROR;
       break;
     }
+    report_cqes<P>(qp, cursor);  // a part may have more CQEs than the CQ has entries
     const uint64_t room = cursor->done + limit - p.first;
     if (f == found::cqe && room > granted) {
       granted = room < p.chunks ? (uint32_t)room : p.chunks;
