@@ -5,17 +5,24 @@
 
 namespace bp {
 
-void (*after_room)();  // another caller, behind a look at the room
-const uint64_t* tickets;
+void (*after_room)(), (*after_done)();  // another caller, behind a look at the room, and before a ticket is taken
+const uint64_t *tickets, *progress;
 word_pair seen_pair(const uint64_t* p) {
   const word_pair v = ld_relaxed_gpu_pair(p);
   if (p == tickets) after_room();
   return v;
 }
+uint64_t seen_load(const uint64_t* p) {
+  const uint64_t v = ld_relaxed_gpu(p);
+  if (p == progress) after_done();
+  return v;
+}
+uint32_t seen_load(const uint32_t* p) { return ld_relaxed_gpu(p); }
 
 }  // namespace bp
 
 #define ld_relaxed_gpu_pair seen_pair
+#define ld_relaxed_gpu seen_load
 #include <bellpush/bellpush.cuh>
 
 using shared = bp::path<bp::data::pull, bp::kick::kernel, bp::share::shared>;
@@ -47,7 +54,8 @@ bp_endpoint endpoint() {
   for (bp_cqe64& cqe : cqes) cqe.op_own = 0xf0;
   for (uint32_t i = 0; i < 64; i++) ready[i] = i;
   bp::tickets = &state.reserved;
-  bp::after_room = [] {};
+  bp::progress = &state.done;
+  bp::after_room = bp::after_done = [] {};
   return ep;
 }
 
@@ -62,9 +70,18 @@ int main() {
   CHECK(put(bp::within(full, 0)) == BP_TIMEOUT);
   CHECK(state.reserved == 64 && state.error == 0 && status.code == 0);
 
+  // The same, right before the ticket.
+  const bp_endpoint late = endpoint();
+  state.reserved = 63;
+  state.ring = (uint64_t)63 << bp::ring_shift;
+  bp::after_done = [] { state.reserved = 64; };
+  CHECK(put(bp::within(late, 0)) == BP_TIMEOUT);
+  CHECK(put(bp::within(late, 1000)) == BP_TIMEOUT);
+  CHECK(state.reserved == 64 && state.error == 0 && status.code == 0);
+
   // Others come all the time, and there is room: it is taken at last.
   const bp_endpoint crowd = endpoint();
-  bp::after_room = [] {
+  bp::after_done = [] {
     if (state.reserved < 5) state.reserved++;
   };
   state.ring = (uint64_t)5 << bp::ring_shift;

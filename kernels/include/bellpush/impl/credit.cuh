@@ -427,9 +427,23 @@ BP_DEV_COLD bp_status_code wait_with_ticket(bp_qp qp, uint64_t target, uint64_t 
   return s;
 }
 
+// Shared: takes `n` tickets for a caller with a bound of its own (within()), only while there is room for all of them.
+// None that is taken has to wait for room, so the bound's end leaves no ticket behind, however short it is.
+constexpr uint64_t no_ticket = ~uint64_t{0};
+BP_DEV_COLD uint64_t take_bounded(bp_qp_state* st, uint32_t n, uint64_t limit) {
+  constexpr uint32_t tries = 1024;  // of which each that fails has let another caller take a ticket
+  BP_NO_UNROLL for (uint32_t i = 0; i < tries; i++) {
+    const uint64_t next = ld_relaxed_gpu(&st->reserved), done = ld_relaxed_gpu(&st->done);
+    if (next + n > done + limit) break;
+    // `done` only grows, so there is room if nobody has taken a ticket since.
+    if (atomic_cas_relaxed(&st->reserved, next, next + n) == next) return next;
+  }
+  return no_ticket;
+}
+
 // Takes `n` consecutive tickets for one caller (a scope's leader). It waits for room first, so that a wait that
 // times out has taken nothing. On a shared QP the room may be gone by the time of the atomic add; such a ticket
-// waits further.
+// waits further. A caller with a bound of its own waits for room again instead, at most for another such bound.
 struct reservation {
   bp_status_code status;
   uint64_t ticket;
@@ -443,13 +457,22 @@ BP_DEV reservation reserve(const bp_qp& qp, uint32_t n, bool writes_slots) {
   const room r = load_room<P>(qp);
   uint64_t next = r.next, done = r.done;
   if (r.error != BP_OK) return {BP_DEAD, 0, false, false};
-  if (next + n > done + limit) {
-    if (bp_status_code s = wait_for_room<P>(qp, n, limit, next)) return {s, 0, false, false};
-    done = P::shared ? load_done<P>(qp) : next + n - limit;
+  BP_NO_UNROLL for (uint64_t lost_ns = 0;;) {
+    if (next + n > done + limit) {
+      if (bp_status_code s = wait_for_room<P>(qp, n, limit, next)) return {s, 0, false, false};
+      done = P::shared ? load_done<P>(qp) : next + n - limit;
+    }
+    if (!P::shared || !has_own_bound(qp)) break;
+    next = take_bounded(st, n, limit);
+    if (next != no_ticket) break;
+    if (lost_ns == 0) lost_ns = now_ns();
+    if (elapsed_ns(lost_ns) >= qp.timeout_ns) return {BP_TIMEOUT, 0, false, false};
+    next = ld_relaxed_gpu(&st->reserved);
+    done = load_done<P>(qp);
   }
   bool alone = false;
   if constexpr (P::shared) {
-    next = atomic_add(&st->reserved, n);
+    if (!has_own_bound(qp)) next = atomic_add(&st->reserved, n);
     alone = next << ring_shift == r.ring;
     // What was seen of the QP's progress before is enough as a rule.
     if (next + n > done + limit) done = load_done<P>(qp);

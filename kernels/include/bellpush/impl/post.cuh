@@ -2,7 +2,6 @@
 #ifndef BELLPUSH_IMPL_POST_CUH
 #define BELLPUSH_IMPL_POST_CUH
 
-#include <bellpush/impl/bounded.cuh>
 #include <bellpush/impl/doorbell.cuh>
 #include <bellpush/impl/inband.cuh>
 
@@ -68,30 +67,17 @@ struct tickets {
   uint64_t marked;  // exclusive: see mark_exclusive()
 };
 
-// A reservation as the leader broadcasts it, in one word: no QP lives for 2^56 tickets.
-template <class Scope>
-BP_DEV uint64_t reservation_word(Scope scope, const reservation& r) {
-  return scope.broadcast(r.ticket << 8 | (uint64_t)r.idle << 7 | (uint64_t)r.alone << 6 | (uint32_t)r.status);
-}
-// The leader waits for tickets.
+// The leader waits for tickets and broadcasts the result in one word: no QP lives for 2^56 tickets.
 template <class P, class Scope>
 BP_DEV uint64_t reserve_word(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
   reservation r = {BP_OK, 0, false, false};
   if (scope.rank() == 0) r = reserve<P>(qp, n, slots);
-  return reservation_word(scope, r);
+  return scope.broadcast(r.ticket << 8 | (uint64_t)r.idle << 7 | (uint64_t)r.alone << 6 | (uint32_t)r.status);
 }
 // By value: a reference would force a queue pair in the caller's registers into memory.
 template <class P, class Scope>
 BP_DEV_COLD uint64_t reserve_word_cold(bp_qp qp, Scope scope, uint32_t n, bool slots) {
   return reserve_word<P>(qp, scope, n, slots);
-}
-
-// The same on a shared queue pair for a caller with a bound of its own.
-template <class P, class Scope>
-BP_DEV_COLD uint64_t reserve_word_bounded(bp_qp qp, Scope scope, uint32_t n, bool slots) {
-  reservation r = {BP_OK, 0, false, false};
-  if (scope.rank() == 0) r = reserve_bounded<P>(qp, n, slots);
-  return reservation_word(scope, r);
 }
 
 // What an exclusive caller reads before it takes tickets, loaded ahead. All threads of its scope read it and see the
@@ -117,8 +103,6 @@ BP_DEV tickets take_room(const bp_qp& qp, Scope scope, uint32_t n, bool slots, [
     }
     // Out of line: the usual case stays one short piece of code.
     word = reserve_word_cold<P>(qp, scope, n, slots);
-  } else if (has_own_bound(qp)) {
-    word = reserve_word_bounded<P>(qp, scope, n, slots);
   } else {
     word = reserve_word<P>(qp, scope, n, slots);
   }
