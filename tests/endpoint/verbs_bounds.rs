@@ -96,8 +96,9 @@ fn a_bound_of_a_call_is_its_own() {
     }
 }
 
-/// Many threads ask at once for the last room of a shared queue pair: as many get it as there is, the others are told
-/// at once, and nobody's ticket is left without room, which would end the queue pair.
+/// Many threads ask at once for the last room of a shared queue pair: no more get it than there is, the others are told
+/// at once, and nobody's ticket is left without room, which would end the queue pair. (On a GPU the lanes of a warp ask
+/// as one, and whoever finds another at the CQ does not learn what has become free.)
 #[test]
 fn callers_that_do_not_wait_never_take_what_is_not_there() {
     for (name, kernel) in SHARED {
@@ -117,7 +118,7 @@ fn callers_that_do_not_wait_never_take_what_is_not_there() {
             assert!(since.elapsed() < Duration::from_secs(10), "{what}");
             let ok = statuses.iter().filter(|&&s| s == OK).count();
             assert!(statuses.iter().all(|s| [OK, TIMEOUT].contains(s)), "{what}");
-            assert_eq!(ok, room, "{what}");
+            assert!((1..=room).contains(&ok), "{what}");
             assert!(pair.a.failure().is_none(), "{what}");
             step(&mut engine, &mut now);
             assert_eq!(arrived(&pair, &sent), ok, "{what}");
