@@ -43,7 +43,7 @@ BP_DEV bp_status_code put_inline(const bp_endpoint& ep, Scope scope, uint64_t re
                                  uint64_t* end = nullptr) {
   if (bytes > max_inline_bytes || detail::refuses<P>(ep, remote_offset, bytes)) return BP_INVALID;
   if constexpr (P::inband) {
-    // A slot of 64 bytes holds 12 bytes of payload or none: a larger payload takes several slots.
+    // The smallest slot holds 48 bytes of payload: a larger one may take several slots.
     return detail::put_window<P>(ep, scope, ep.remote_iova + remote_offset, (uint64_t)src, bytes,
                                  flags, end);
   } else {

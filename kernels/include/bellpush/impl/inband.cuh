@@ -46,6 +46,13 @@ BP_DEV uint32_t inband_capacity(const bp_window& w) {
   return (w.slot_bytes / line_format<L>::bytes * line_format<L>::data - inband_header_bytes) & ~15u;
 }
 
+// The smallest slot (an atomic's WQE and the sequences must fit), and what it holds: a put of no more needs no look at
+// the size of the window's slots.
+constexpr uint32_t inband_least_slot = 128;
+template <line L>
+constexpr uint32_t least_capacity =
+    (inband_least_slot / line_format<L>::bytes * line_format<L>::data - inband_header_bytes) & ~15u;
+
 template <line L>
 BP_DEV uint32_t inband_sequence(const bp_window& w, uint64_t lap_number) {
   // Modulo 2^32 - 1: the sum of the halves, twice, and once less if that is the modulus itself. Cheaper than a

@@ -145,7 +145,7 @@ BP_DEV bp_status_code put_part(const bp_endpoint& ep, uint32_t capacity, uint64_
 // Sends a message of several slots, so many windows at a time: what a warp waits for others is bounded by that.
 constexpr uint32_t part_windows = 64;
 template <class P>
-BP_DEV_COLD bp_status_code put_pipeline(const bp_endpoint& ep, uint32_t capacity, uint64_t remote, uint64_t src,
+BP_DEV_COLD bp_status_code put_pipeline(bp_endpoint ep, uint32_t capacity, uint64_t remote, uint64_t src,
                                         uint64_t bytes, uint32_t flags, uint64_t* end) {
   const uint64_t most = (uint64_t)capacity * ep.qp.slot_limit * part_windows;
   for (; bytes > most; bytes -= most, remote += most, src += most) {
@@ -161,13 +161,14 @@ BP_DEV bp_status_code put_window(const bp_endpoint& ep, Scope scope, uint64_t re
                                  uint64_t bytes, uint32_t flags, uint64_t* end) {
   if (!can_write_lines<P>(scope)) return BP_INVALID;
   const bp_window& win = ep.qp.window;
-  uint32_t capacity;
+  uint32_t capacity, least = 0;
   if constexpr (P::inband) {
     capacity = inband_capacity<P::line_v>(win);
+    least = least_capacity<P::line_v>;
   } else {
     capacity = win.slot_bytes;
   }
-  if (bytes <= capacity) {
+  if (bytes <= least || bytes <= capacity) {
     return in_turn<P>(scope, [&] { return put_slot<P>(ep, scope, remote, src, (uint32_t)bytes, flags, end); });
   }
   if constexpr (P::inband && !P::shared && is_block_scope<Scope>) {

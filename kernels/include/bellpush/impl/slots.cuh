@@ -109,7 +109,7 @@ BP_DEV bp_status_code put_words(const bp_endpoint& ep, const room& r, Scope scop
 // Streams a message through slots in chunks of `capacity`, half a window at a time: the caller fills one half while
 // the NIC empties the other.
 template <class P, class Scope>
-BP_DEV_COLD bp_status_code put_slots(const bp_endpoint& ep, Scope scope, uint32_t capacity,
+BP_DEV_COLD bp_status_code put_slots(bp_endpoint ep, Scope scope, uint32_t capacity,
                                      uint64_t remote, uint64_t src, uint64_t bytes, uint32_t flags,
                                      uint64_t* end) {
   const bp_qp& qp = ep.qp;
