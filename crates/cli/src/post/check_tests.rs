@@ -30,7 +30,7 @@ impl Run {
         let size = case.size(None);
         let queues = Queues::new(&gpu, None, &case, size).unwrap();
         let limit = Duration::from_secs(20);
-        let args = queues.reset(limit).unwrap();
+        let args = queues.reset(limit, 0).unwrap();
         let kernel = kernels.kernel(case.kernel).unwrap();
         launch(&stream, &kernel, Dims::new(size.blocks, size.threads), &args).unwrap();
         stream.synchronize(limit).unwrap();

@@ -100,7 +100,7 @@ impl Bench {
         let queues = Queues::new(&self.gpu, self.numa, case, size)?;
         let (mut values, mut drained, mut wrong) = (Vec::new(), Vec::new(), None);
         for run in 0..=self.runs {
-            let args = queues.reset(self.timeout).map_err(bug)?;
+            let args = queues.reset(self.timeout, run).map_err(bug)?;
             launch(&self.stream, &kernel, Dims::new(size.blocks, size.threads), &args)?;
             self.stream.synchronize(self.timeout * 2 + Duration::from_secs(10))?;
             let found = queues.found().map_err(bug)?;

@@ -34,6 +34,10 @@ const DBR_BYTES: usize = 64;
 const CQ_LOG: u32 = 6;
 /// In the page beside the CQ: its doorbell record, and after it the queue pairs' status.
 const STATUS: usize = 1024;
+/// Places of the queue pairs' words, whole lines apart. How far a word lies from an SM depends on its address, and a
+/// caller that shares a queue pair makes several trips to it.
+const STATE_PLACES: usize = 16;
+const STATE_STEP: usize = 1031 * 128;
 
 /// The memory of a row's queue pairs.
 pub struct Queues {
@@ -99,7 +103,7 @@ impl Queues {
             dbr: memory(on_host, qps * DBR_BYTES)?,
             uar: memory(true, qps * UAR_BYTES)?,
             window: window.then(|| memory(true, blocks * SLOT_BYTES)).transpose()?,
-            state: memory(false, qps * QP_STATE_BYTES)?,
+            state: memory(false, qps * QP_STATE_BYTES + STATE_PLACES * STATE_STEP)?,
             ready: memory(false, blocks * 4)?,
             cq: memory(true, 64 << CQ_LOG)?,
             status: memory(true, PAGE_BYTES)?,
@@ -110,11 +114,12 @@ impl Queues {
         })
     }
 
-    /// Makes all of it as it was before anything was posted, and returns a kernel's argument.
+    /// Makes all of it as it was before anything was posted, and returns a kernel's argument. Each run has the queue
+    /// pairs' words elsewhere.
     ///
     /// # Errors
     /// When a copy fails.
-    pub fn reset(&self, timeout: Duration) -> Result<PostArgs, MemError> {
+    pub fn reset(&self, timeout: Duration, run: u32) -> Result<PostArgs, MemError> {
         let zeroed = [
             &self.sq,
             &self.dbr,
@@ -132,7 +137,7 @@ impl Queues {
         self.src.write(0, &source())?;
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let endpoints: Vec<DeviceEndpoint> =
-            (0..self.size.qps).map(|qp| self.endpoint(qp, timeout_ns)).collect();
+            (0..self.size.qps).map(|qp| self.endpoint(qp, timeout_ns, run)).collect();
         self.endpoints.write(0, bytemuck::cast_slice(&endpoints))?;
         Ok(PostArgs {
             ep: endpoints[0],
@@ -146,7 +151,8 @@ impl Queues {
         })
     }
 
-    fn endpoint(&self, qp: u32, timeout_ns: u64) -> DeviceEndpoint {
+    fn endpoint(&self, qp: u32, timeout_ns: u64, run: u32) -> DeviceEndpoint {
+        let place = run as usize % STATE_PLACES * STATE_STEP;
         let (nth, ring) = (u64::from(qp), u64::from(self.size.ring));
         let window = self.window.as_ref().map_or(Window::zeroed(), |window| Window {
             va: window.addr() + nth * ring * SLOT_BYTES as u64,
@@ -163,7 +169,7 @@ impl Queues {
                 dbr: self.dbr.addr() + nth * DBR_BYTES as u64,
                 cq_dbr: self.status.addr(),
                 uar: self.uar.addr() + nth * UAR_BYTES as u64,
-                state: self.state.addr() + nth * QP_STATE_BYTES as u64,
+                state: self.state.addr() + place as u64 + nth * QP_STATE_BYTES as u64,
                 ready: self.ready.addr() + nth * ring * 4,
                 status: self.status.addr() + STATUS as u64,
                 window,
