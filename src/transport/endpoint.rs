@@ -279,6 +279,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether a reset is refused because calls that a kernel posts are queued.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(&self.inner, Inner::Kernel(posted) if posted.is_busy())
+    }
+
     /// Checks a message against both regions; the peer's address if it fits.
     fn message(&self, local: Local, remote: Remote, bytes: u64) -> Result<Address, Error> {
         let peer = self.peer.ok_or(Error::NotConnected)?;

@@ -363,7 +363,7 @@ impl Peers {
     pub fn finish(&self, stream: &Stream) -> Result<(), Error> {
         let mut calls = self.lock();
         calls.order.admit(stream)?;
-        stream.synchronize(self.timeout.saturating_mul(calls.waits + 1))?;
+        stream.synchronize(self.timeout.saturating_mul(calls.waits.saturating_add(1)))?;
         calls.order.waited();
         calls.waits = 0;
         let status = self.memory.status.host();
@@ -380,9 +380,11 @@ impl Peers {
     /// rank and rail.
     ///
     /// # Errors
-    /// As [`Endpoint::reset`]; [`Error::Busy`] also while calls of this table are queued. After an error call it again.
+    /// [`Error::Busy`] while calls of this table, or of one of its endpoints, are queued: nothing is reset then. As
+    /// [`Endpoint::reset`]; after that call it again.
     pub fn reset(&mut self) -> Result<Vec<Option<Progress>>, Error> {
-        if self.lock().order.is_busy() {
+        // Before anything is reset: what was refused goes on as it was.
+        if self.lock().order.is_busy() || self.endpoints.iter().flatten().any(Endpoint::is_busy) {
             return Err(Error::Busy);
         }
         self.connected = false;

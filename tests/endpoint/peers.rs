@@ -254,6 +254,18 @@ fn a_reset_waits_for_no_barrier() {
     assert!(matches!(ranks[0].peers.connect(&old), Err(Error::AlreadyConnected)));
 }
 
+/// A reset that is refused because of one endpoint leaves all of them connected.
+#[test]
+fn a_reset_that_is_refused_changes_nothing() {
+    let net = Net::new(3, 2);
+    let mut ranks = net.ranks(path("push/kernel"), 3 * 100, &small());
+    let Rank { peers, stream, .. } = &mut ranks[0];
+    peers.endpoint(2, 1).unwrap().put(stream, message(0, 0, 8)).unwrap();
+    assert!(matches!(peers.reset(), Err(Error::Busy)));
+    peers.endpoint(2, 1).unwrap().quiet(stream).unwrap();
+    gather(&ranks, 100, 3, "after a reset that was refused");
+}
+
 /// What is not there is refused by every verb, the rank's own entry too.
 #[test]
 fn a_rank_has_no_endpoint_to_itself() {
