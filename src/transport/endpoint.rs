@@ -13,7 +13,7 @@ use super::{
     Remote, Signal, Tuning,
 };
 use crate::abi::wire::{Code, DeviceAutoEndpoint, DeviceEndpoint};
-use crate::gpu::{Gpu, Kept, Stream};
+use crate::gpu::{Gpu, Stream};
 use crate::nic::{Nic, QpAddress};
 use crate::wire::Rkey;
 
@@ -271,17 +271,12 @@ impl Endpoint {
         }
     }
 
-    /// All memory that kernels reach through [`Endpoint::device`], for the streams that run them to keep.
-    pub(super) fn reached(&self) -> Option<Kept> {
+    /// What is behind [`Endpoint::device`].
+    pub(super) fn kernel_posted(&self) -> Option<&KernelPosted> {
         match &self.inner {
-            Inner::Kernel(posted) => Some(posted.reached()),
+            Inner::Kernel(posted) => Some(posted),
             Inner::Host(_) | Inner::Tcp(_) | Inner::Auto(_) => None,
         }
-    }
-
-    /// Whether a reset is refused because calls that a kernel posts are queued.
-    pub(super) fn is_busy(&self) -> bool {
-        matches!(&self.inner, Inner::Kernel(posted) if posted.is_busy())
     }
 
     /// Checks a message against both regions; the peer's address if it fits.
