@@ -107,14 +107,14 @@ impl AutoPosted {
     ) -> Result<(), Error> {
         self.bell.rdma.qp.connect(bell)?;
         self.bell.set_peer(peer);
-        self.inband = match (self.inband.take(), inband) {
-            (Some(mut ours), Some(theirs)) => {
+        match (&mut self.inband, inband) {
+            // It stays where it cannot connect: after a reset it may.
+            (Some(ours), Some(theirs)) => {
                 ours.rdma.qp.connect(theirs)?;
                 ours.set_peer(peer);
-                Some(ours)
             }
-            _ => None,
-        };
+            _ => self.inband = None,
+        }
         self.replace_inband();
         Ok(())
     }

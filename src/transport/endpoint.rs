@@ -13,7 +13,7 @@ use super::{
     Remote, Signal, Tuning,
 };
 use crate::abi::wire::{Code, DeviceAutoEndpoint, DeviceEndpoint};
-use crate::gpu::{Gpu, Kept, Stream};
+use crate::gpu::{Gpu, Stream};
 use crate::nic::{Nic, QpAddress};
 use crate::wire::Rkey;
 
@@ -271,10 +271,10 @@ impl Endpoint {
         }
     }
 
-    /// All memory that kernels reach through [`Endpoint::device`], for the streams that run them to keep.
-    pub(super) fn reached(&self) -> Option<Kept> {
+    /// What is behind [`Endpoint::device`].
+    pub(super) fn kernel_posted(&self) -> Option<&KernelPosted> {
         match &self.inner {
-            Inner::Kernel(posted) => Some(posted.reached()),
+            Inner::Kernel(posted) => Some(posted),
             Inner::Host(_) | Inner::Tcp(_) | Inner::Auto(_) => None,
         }
     }

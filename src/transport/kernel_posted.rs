@@ -57,8 +57,8 @@ pub(super) struct KernelPosted {
 }
 
 #[derive(Default)]
-struct Calls {
-    order: OneStream,
+pub(super) struct Calls {
+    pub order: OneStream,
     /// Names of the verbs whose statuses were not looked at yet; the n-th owns the n-th status.
     queued: Vec<&'static str>,
     /// The first failure that no `quiet` has reported yet.
@@ -124,7 +124,7 @@ impl KernelPosted {
         self.device.remote_rkey = peer.rkey.0;
     }
 
-    /// See [`super::Endpoint`]'s.
+    /// All memory that kernels reach through `device`, for the streams that run them to keep.
     pub fn reached(&self) -> Kept {
         self.reached.clone()
     }
@@ -194,7 +194,8 @@ impl KernelPosted {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Calls> {
+    /// What is queued, which is the caller's to add to until it lets go.
+    pub fn lock(&self) -> MutexGuard<'_, Calls> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

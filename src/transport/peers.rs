@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::kernel_posted::KernelPosted;
 use super::order::OneStream;
 use super::{End, Endpoint, Error, Memory, Options, Path, Progress, Reach};
 use crate::abi::entry::Scope;
@@ -46,7 +47,7 @@ pub struct PeersAddress {
 /// NICs of the same place in the lists. There is no endpoint to the rank itself: its own memory is at hand.
 ///
 /// Kernels use [`Peers::device`] (`kernels/include/bellpush/peers.cuh`), the host [`Peers::endpoint`] and the calls
-/// here, which are queued on one stream at a time, as an endpoint's are.
+/// here, which are queued on one stream at a time, that of the endpoints' calls.
 pub struct Peers {
     address: PeersAddress,
     endpoints: Vec<Option<Endpoint>>,
@@ -280,7 +281,8 @@ impl Peers {
     /// rank had put before its own barrier is there. What it came to, [`Peers::finish`] says.
     ///
     /// # Errors
-    /// [`Error::NotConnected`], [`Error::OtherStream`], [`Error::Recording`], and what the GPU refuses.
+    /// [`Error::NotConnected`], [`Error::OtherStream`] also for calls of the endpoints, [`Error::Recording`], and what
+    /// the GPU refuses.
     pub fn barrier(&self, stream: &Stream) -> Result<(), Error> {
         self.call(stream, "a barrier", PeersOp::Barrier, 0)
     }
@@ -322,6 +324,9 @@ impl Peers {
         let peers = self.device()?;
         let mut calls = self.lock();
         calls.order.admit(stream)?;
+        // The table's kernel and the endpoints' calls use the same queue pairs. Nobody queues on one meanwhile.
+        let mut others: Vec<_> = self.posted().map(KernelPosted::lock).collect();
+        others.iter().try_for_each(|its| its.order.admit(stream))?;
         let args = PeersArgs {
             peers,
             op: op as u32,
@@ -332,11 +337,12 @@ impl Peers {
             count: 1,
             reserved: 0,
         };
-        let endpoints = self.endpoints.iter().flatten().filter_map(Endpoint::reached);
+        let endpoints = self.posted().map(KernelPosted::reached);
         let kept: Vec<Kept> = endpoints.chain([self.memory.clone() as Kept]).collect();
         // SAFETY: the kernel takes this argument; its addresses are of memory that the stream keeps.
         unsafe { stream.launch_keeping(&self.kernel, Dims::new(1, self.threads()), &args, kept) }?;
         calls.order.queued(stream);
+        others.iter_mut().for_each(|its| its.order.queued(stream));
         let entries = peers.n * peers.rails;
         let barrier = entries + 2 * peers.rounds;
         let waits = match op {
@@ -363,7 +369,7 @@ impl Peers {
     pub fn finish(&self, stream: &Stream) -> Result<(), Error> {
         let mut calls = self.lock();
         calls.order.admit(stream)?;
-        stream.synchronize(self.timeout.saturating_mul(calls.waits + 1))?;
+        stream.synchronize(self.timeout.saturating_mul(calls.waits.saturating_add(1)))?;
         calls.order.waited();
         calls.waits = 0;
         let status = self.memory.status.host();
@@ -380,9 +386,11 @@ impl Peers {
     /// rank and rail.
     ///
     /// # Errors
-    /// As [`Endpoint::reset`]; [`Error::Busy`] also while calls of this table are queued. After an error call it again.
+    /// [`Error::Busy`] while calls of this table, or of one of its endpoints, are queued: nothing is reset then. As
+    /// [`Endpoint::reset`]; after that call it again.
     pub fn reset(&mut self) -> Result<Vec<Option<Progress>>, Error> {
-        if self.lock().order.is_busy() {
+        // Before anything is reset: what was refused goes on as it was.
+        if self.lock().order.is_busy() || self.posted().any(KernelPosted::is_busy) {
             return Err(Error::Busy);
         }
         self.connected = false;
@@ -395,6 +403,10 @@ impl Peers {
         *self.lock() = Calls::default();
         self.note_ends();
         Ok(progress)
+    }
+
+    fn posted(&self) -> impl Iterator<Item = &KernelPosted> {
+        self.endpoints.iter().flatten().filter_map(Endpoint::kernel_posted)
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {

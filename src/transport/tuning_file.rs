@@ -2,8 +2,11 @@
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
-use std::{env, fmt, fs, io};
+use std::time::{Duration, Instant};
+use std::{env, fmt, fs, io, thread};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::place::Place;
@@ -18,6 +21,8 @@ const VERSION: u32 = 1;
 const LIBRARY: &str = env!("CARGO_PKG_VERSION");
 /// Names a file to be read in place of the user's own.
 const VARIABLE: &str = "BELLPUSH_TUNING";
+/// Longest wait for others that keep a table; each takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Who carries a NIC's WQEs out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -273,6 +278,13 @@ impl Tuning {
     /// [`TuningError`] for a file that cannot be written, or that is there and not one of ours.
     pub fn save(&self, file: &FilePath, machine: &Machine) -> Result<(), TuningError> {
         let trouble = |source| TuningError::File { file: file.into(), source };
+        let folder = match file.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => FilePath::new("."),
+        };
+        fs::create_dir_all(folder).map_err(trouble)?;
+        // Until the file is replaced: another's table that came meanwhile would be lost. It ends with `_turn`.
+        let _turn = turn(folder).map_err(trouble)?;
         let mut tables = match read(file) {
             Ok(there) => there.tables,
             Err(TuningError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -290,9 +302,6 @@ impl Tuning {
         });
         let text = serde_json::to_string_pretty(&File { version: VERSION, tables })
             .map_err(|e| trouble(e.into()))?;
-        if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            fs::create_dir_all(folder).map_err(trouble)?;
-        }
         // Whoever reads it meanwhile finds the old one or the new one.
         let mut beside = file.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
@@ -325,9 +334,30 @@ fn user_file() -> Result<PathBuf, TuningError> {
     Ok(config.ok_or(TuningError::NoFolder)?.join("bellpush").join("tuning.json"))
 }
 
+/// Takes the folder's lock, once no other process or thread that keeps a table has it. `None` where the file system has
+/// no such lock, as NFS for folders.
+fn turn(folder: &FilePath) -> io::Result<Option<fs::File>> {
+    let Ok(folder) = fs::File::open(folder) else { return Ok(None) };
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(folder)),
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(Errno::WOULDBLOCK) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
 fn read(file: &FilePath) -> Result<File, TuningError> {
-    let text = fs::read_to_string(file)
-        .map_err(|source| TuningError::File { file: file.into(), source })?;
+    let trouble = |source| TuningError::File { file: file.into(), source };
+    // A pipe might never end.
+    if !fs::metadata(file).map_err(trouble)?.is_file() {
+        return Err(trouble(io::Error::other("it is no ordinary file")));
+    }
+    let text = fs::read_to_string(file).map_err(trouble)?;
     let form = |source| TuningError::Form { file: file.into(), source };
     // Another version may have other fields.
     let AnyVersion { version } = serde_json::from_str(&text).map_err(form)?;
@@ -375,6 +405,23 @@ mod tests {
     }
 
     #[test]
+    fn tables_that_are_kept_at_once_all_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tuning.json");
+        let machines: Vec<Machine> = (0..8).map(|n| machine(&format!("GPU {n}"))).collect();
+        for up_to in 1..=20 {
+            thread::scope(|s| {
+                for machine in &machines {
+                    s.spawn(|| tuning(up_to).save(&file, machine).unwrap());
+                }
+            });
+            for machine in &machines {
+                assert_eq!(Tuning::load(&file, machine).unwrap().thread, tuning(up_to).thread);
+            }
+        }
+    }
+
+    #[test]
     fn another_machines_table_is_not_taken() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tuning.json");
@@ -407,6 +454,8 @@ mod tests {
         }
         let told = Tuning::load(&folder.path().join("none.json"), &machine("A")).unwrap_err();
         assert!(told.to_string().contains("none.json"), "{told}");
+        let told = Tuning::load(FilePath::new("/dev/zero"), &machine("A")).unwrap_err().to_string();
+        assert!(told.contains("/dev/zero: it is no ordinary file"), "{told}");
     }
 
     #[test]

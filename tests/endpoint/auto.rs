@@ -6,11 +6,12 @@ use crate::test_bed::*;
 use bellpush::abi::bench::AutoOpArgs;
 use bellpush::abi::entry::{OpArgs, Scope, Verb};
 use bellpush::abi::wire::{DeviceAutoEndpoint, tag};
-use bellpush::nic::Order;
+use bellpush::nic::{Order, QpAddress};
 use bellpush::transport::{
-    Choice, CompareSwap, Endpoint, Error, FetchAdd, Get, Link, Local, Memory, Options, Path, Put,
-    Range, Ranges, Reach, Remote, Tuning,
+    Address, Choice, CompareSwap, Endpoint, Error, FetchAdd, Get, Link, Local, Memory, Options,
+    Path, Put, Range, Ranges, Reach, Remote, Tuning,
 };
+use bellpush::wire::Qpn;
 
 const BYTES: usize = 80 << 10;
 const SIGNAL: u64 = BYTES as u64 - 8;
@@ -463,4 +464,31 @@ fn near_endpoints_take_the_weaker_fence() {
             assert_same(&read(&pair.dst, 0, 9001), &sent[..9001], kernel);
         }
     }
+}
+
+/// A connection that fails, and a reset, take no queue pair away.
+#[test]
+fn the_in_band_queue_pair_is_there_after_a_connection_that_failed() {
+    let bed = TestBed::fibres();
+    if bed.nic.order() == Order::Strict {
+        return;
+    }
+    let mut pair = bed.pair(Path::AUTO, BYTES, options(each_its_own()));
+    pair.a.reset().unwrap();
+    pair.b.reset().unwrap();
+    let to = pair.b.address();
+    let Link::Auto { bell, inband: Some(inband) } = to.link else { panic!("{to:?}") };
+    let nobody = QpAddress { qpn: Qpn(0x00ab_cdef), ..inband };
+    let link = Link::Auto { bell, inband: Some(nobody) };
+    assert!(pair.a.connect(Address { link, ..to }).is_err());
+    pair.a.reset().unwrap();
+    pair.a.connect(to).unwrap();
+    pair.b.connect(pair.a.address()).unwrap();
+    assert_eq!(pair.a.tuning().unwrap().block, each_its_own().block);
+    let args = op(&pair, Verb::Put, Scope::Block, 64);
+    let args = AutoOpArgs { op: OpArgs { quiet_after: 1, ..args.op }, ..args };
+    let sent = pattern(3, 64);
+    pair.src.write(0, &sent).unwrap();
+    assert_eq!(launch(&bed, kernel_of(&bed), (1, 32), args), [OK]);
+    assert_same(&read(&pair.dst, 0, 64), &sent, "in-band");
 }

@@ -254,6 +254,39 @@ fn a_reset_waits_for_no_barrier() {
     assert!(matches!(ranks[0].peers.connect(&old), Err(Error::AlreadyConnected)));
 }
 
+/// The table's calls and its endpoints' use the same queue pairs, which one stream alone orders.
+#[test]
+fn a_table_and_its_endpoints_are_on_one_stream() {
+    let net = Net::new(2, 2);
+    let ranks = net.ranks(path("push/kernel"), 2 * 100, &small());
+    let other = net.bed.gpu.stream().unwrap();
+    let refused = |told| assert!(matches!(told, Err(Error::OtherStream)), "{told:?}");
+    let Rank { peers, stream, .. } = &ranks[0];
+    let put = |stream| peers.endpoint(1, 1).unwrap().put(stream, message(0, 0, 8));
+    put(&other).unwrap();
+    refused(peers.quiet(stream));
+    other.synchronize(Duration::from_secs(10)).unwrap();
+    peers.quiet(stream).unwrap();
+    refused(put(&other));
+    put(stream).unwrap();
+    peers.finish(stream).unwrap();
+    put(&other).unwrap();
+    other.synchronize(Duration::from_secs(10)).unwrap();
+    gather(&ranks, 100, 3, "on one stream");
+}
+
+/// A reset that is refused because of one endpoint leaves all of them connected.
+#[test]
+fn a_reset_that_is_refused_changes_nothing() {
+    let net = Net::new(3, 2);
+    let mut ranks = net.ranks(path("push/kernel"), 3 * 100, &small());
+    let Rank { peers, stream, .. } = &mut ranks[0];
+    peers.endpoint(2, 1).unwrap().put(stream, message(0, 0, 8)).unwrap();
+    assert!(matches!(peers.reset(), Err(Error::Busy)));
+    peers.endpoint(2, 1).unwrap().quiet(stream).unwrap();
+    gather(&ranks, 100, 3, "after a reset that was refused");
+}
+
 /// What is not there is refused by every verb, the rank's own entry too.
 #[test]
 fn a_rank_has_no_endpoint_to_itself() {

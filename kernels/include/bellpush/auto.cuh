@@ -136,7 +136,8 @@ BP_DEV bp_status_code put_signal(const bp_auto_endpoint& ep, Scope scope, uint64
   return in_turn<bell>(scope, [&] {
     switch (choice) {
       case BP_CHOICE_INBAND:
-        return put_signal<typename A::inband>(ep.inband, scope, remote_offset, src, bytes, signal_offset, op, flags, at);
+        return put_signal<typename A::inband>(ep.inband, scope, remote_offset, src, bytes, signal_offset, op, flags,
+                                              at);
       case BP_CHOICE_PULL:
       case BP_CHOICE_PULL_BLUEFLAME: {
         // One doorbell for both.

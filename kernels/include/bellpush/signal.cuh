@@ -46,8 +46,8 @@ BP_DEV bp_status_code wait_signal(const bp_endpoint& ep, Scope scope, const uint
   return detail::watch_word<C>(ep, scope, signal, value, false);
 }
 
-// Of these three `signals` is an array of `n` words, each of which is compared with `value`; those with a `skip` that is
-// not 0 (null: none) are passed over. A warp or block looks at 32 words at once.
+// Of these three `signals` is an array of `n` words, each of which is compared with `value`; those with a `skip` that
+// is not 0 (null: none) are passed over. A warp or block looks at 32 words at once.
 
 // Waits until all of the words compare.
 template <cmp C = cmp::ge, class Scope>

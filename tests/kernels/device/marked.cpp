@@ -1,9 +1,22 @@
 // What the engine on a GPU does with a signal that is set: it is carried out behind all before it, also right behind
 // the data, and its word is written at once.
 #include "check.hpp"
+#include <bellpush/bellpush.cuh>
 #include "engine/slots.cuh"
 
 using namespace bp::engine;
+
+using later = bp::path<bp::data::push, bp::kick::kernel>;
+using strict = bp::path<bp::data::push, bp::kick::kernel, bp::share::exclusive, bp::reach::system, bp::order::strict>;
+
+// Whether kernels of path P mark a signal that they set on an endpoint of this tag.
+template <class P>
+bool marks(uint32_t tag) {
+  bp_endpoint ep = {};
+  ep.tag = tag;
+  CHECK(bp::serves<P>(ep));
+  return bp::detail::signal_wqe<P>(ep, 0, bp::signal_set{1}).fm_ce_se == BP_CTRL_FENCE_SMALL;
+}
 
 block_state b = {};
 context q = {};
@@ -26,6 +39,11 @@ int main() {
   CHECK(needs_fence(q, 0x2000, false));
   q.coalesced_end = 0;
   CHECK(!needs_fence(q, 0x2000, true));  // nothing is unfenced
+
+  // What the NIC is decides, not what the kernel was compiled for.
+  CHECK(marks<later>(later::tag_v));
+  CHECK(marks<strict>(later::tag_v));
+  CHECK(!marks<strict>(strict::tag_v));
 
   // One lane writes both halves.
   alignas(16) uint8_t copy[8] = {1, 2, 3, 4, 5, 6, 7, 8};

@@ -129,14 +129,17 @@ BP_DEV bp_status_code post_lanes(const bp_qp& qp, Lanes lanes, bool takes_part, 
 
 #if defined(__CUDACC__)
 // Lanes of a warp that put at once on one shared queue pair, each for itself, post together; by turns each would pay for
-// the fences and atomics of all before it. They have the same flags and the same bound. False: not so, or this lane's message takes more than one WQE or slot.
+// the fences and atomics of all before it. They have the same flags and the same bound, all of their own or all the
+// queue pair's. False: not so, or this lane's message takes more than one WQE or slot.
 template <class P>
 BP_DEV bool put_together(const bp_endpoint& ep, const message& m, uint32_t flags, uint64_t* end,
                          bp_status_code* status) {
   const mask_scope here{__activemask()};
   if (__builtin_expect((here.mask & (here.mask - 1)) == 0, 1)) return false;
   int same_queue = 0, same_bound = 0;
-  __match_all_sync(here.mask, static_cast<unsigned long long>(ep.qp.state | (uint64_t)flags << 60), &same_queue);
+  // The first of them takes the tickets of all: with the queue pair's bound it may end the queue pair.
+  const uint64_t key = flags | (uint64_t)has_own_bound(ep.qp) << 2;
+  __match_all_sync(here.mask, static_cast<unsigned long long>(ep.qp.state | key << 60), &same_queue);
   __match_all_sync(here.mask, static_cast<unsigned long long>(ep.qp.timeout_ns), &same_bound);
   if (!same_queue || !same_bound) return false;
   const bool fits = is_single<P>(ep, m);

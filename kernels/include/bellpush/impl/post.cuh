@@ -208,8 +208,8 @@ template <class P>
 BP_DEV wqe signal_wqe(const bp_endpoint& ep, uint64_t signal_offset, signal_set op) {
   wqe w = write_of_value<P>(ep, signal_offset, 8, op.value, 0);
   // The software NIC's engine on a GPU stores WRITEs that continue each other in any order, but for one with this mark.
-  // Silicon's writes arrive in order without it.
-  if (P::order_v == order::later) w.fm_ce_se = BP_CTRL_FENCE_SMALL;
+  // Silicon's writes arrive in order without it. A kernel of order::strict may have an endpoint of either.
+  if (P::order_v == order::later || (ep.tag & BP_TAG_STRICT) == 0) w.fm_ce_se = BP_CTRL_FENCE_SMALL;
   return w;
 }
 template <class P>
