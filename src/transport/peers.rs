@@ -96,7 +96,7 @@ impl Peers {
     /// Rank `rank` of `ranks`, not connected yet. `region` is the local region of all endpoints.
     ///
     /// # Errors
-    /// [`Error::Option`] for numbers out of range, [`Error::Unsupported`] for a path that the host posts,
+    /// [`Error::Option`] for numbers out of range, [`Error::Unsupported`] for a path that the host posts and for `auto`,
     /// [`NicError::Unsupported`] for a NIC without atomics, and as [`Endpoint::new`].
     pub fn new(
         gpu: &Arc<Gpu>,
@@ -110,7 +110,7 @@ impl Peers {
         let name = kernel_name(path, options.line).ok_or(Error::Unsupported {
             path,
             what: "be used by a table of peers",
-            why: "the host posts on this path; take kick kernel, blueflame or inband",
+            why: "a table has one path, on which kernels post; take kick kernel, blueflame or inband",
         })?;
         let endpoints = (0..ranks)
             .flat_map(|peer| nics.iter().map(move |nic| (peer, nic)))
@@ -416,7 +416,7 @@ impl Peers {
 
 /// The kernel of a path: the strict one, which does for every NIC, but in-band, where there is no doorbell.
 fn kernel_name(path: Path, line: LineFormat) -> Option<&'static str> {
-    if !path.posted_by_gpu() {
+    if !path.posted_by_gpu() || path == Path::AUTO {
         return None;
     }
     let name = |order| path.kernel_name(line, order, Reach::System);

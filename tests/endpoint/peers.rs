@@ -351,8 +351,9 @@ fn what_no_table_can_be_made_of_is_refused() {
     assert!(option(new(nics, (0, 0), "push/kernel")));
     assert!(option(new(nics, (0, 4097), "push/kernel")));
     assert!(option(new(&[], (0, 2), "push/kernel")));
-    assert!(matches!(new(nics, (0, 2), "push/cpu"), Err(Error::Unsupported { .. })));
-    assert!(matches!(new(nics, (0, 2), "tcp"), Err(Error::Unsupported { .. })));
+    for path in ["push/cpu", "tcp", "auto"] {
+        assert!(matches!(new(nics, (0, 2), path), Err(Error::Unsupported { .. })), "{path}");
+    }
     let ranks = net.ranks(path("push/kernel"), 4096, &small());
     let too_long = ranks[0].peers.all_gather(&ranks[0].stream, 2049);
     assert!(matches!(too_long, Err(Error::Range { which: "local", .. })), "{too_long:?}");
