@@ -122,7 +122,9 @@ BP_DEV void looks(const bp_post_args& a) {
 }
 template <class P>
 BP_DEV void waits(const bp_post_args& a) {
-  each<thread, at::argument>(a, [](const bp_endpoint& ep, thread scope, uint32_t) { return bp::wait<P>(ep, scope, 0); });
+  each<thread, at::argument>(a, [](const bp_endpoint& ep, thread scope, uint32_t) {
+    return bp::wait<P>(ep, scope, 0);
+  });
 }
 
 // Batches of puts of which only the last one rings.

@@ -9,8 +9,8 @@ namespace {
 
 constexpr uint64_t fresh_bytes = 16 << 20;  // of an L2 that holds more
 
-// Latency: a quiet after each message, or after each batch of several, through the first endpoint. Named, not looked up,
-// as in a kernel whose argument it is: an index would make each of its words a load.
+// Latency: a quiet after each message, or after each batch of several, through the first endpoint. Named, not looked
+// up, as in a kernel whose argument it is: an index would make each of its words a load.
 template <class P, class Args>
 BP_DEV bp_status_code one_by_one(const Args& args, uint32_t* posted) {
   const bp::block_scope scope;

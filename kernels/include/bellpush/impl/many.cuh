@@ -128,9 +128,9 @@ BP_DEV bp_status_code post_lanes(const bp_qp& qp, Lanes lanes, bool takes_part, 
 }
 
 #if defined(__CUDACC__)
-// Lanes of a warp that put at once on one shared queue pair, each for itself, post together; by turns each would pay for
-// the fences and atomics of all before it. They have the same flags and the same bound, all of their own or all the
-// queue pair's. False: not so, or this lane's message takes more than one WQE or slot.
+// Lanes of a warp that put at once on one shared queue pair, each for itself, post together; by turns each would pay
+// for the fences and atomics of all before it. They have the same flags and the same bound, all of their own or all
+// the queue pair's. False: not so, or this lane's message takes more than one WQE or slot.
 template <class P>
 BP_DEV bool put_together(const bp_endpoint& ep, const message& m, uint32_t flags, uint64_t* end,
                          bp_status_code* status) {

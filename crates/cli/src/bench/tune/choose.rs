@@ -17,8 +17,8 @@ pub fn best(costs: &Costs, at: usize) -> Choice {
     best.expect("something was measured at each size").0.0
 }
 
-/// The fewest ranges that take nowhere more than [`SLACK`] times the best; where there are no such, those whose worst is
-/// least. Of ranges as good as that, those that take least in all.
+/// The fewest ranges that take nowhere more than [`SLACK`] times the best; where there are no such, those whose worst
+/// is least. Of ranges as good as that, those that take least in all.
 pub fn ranges(sizes: &[u64], costs: &Costs) -> Ranges {
     let losses = |at: usize| {
         let least = costs[&(best(costs, at), at)];
