@@ -24,7 +24,7 @@ pub struct Options {
     pub line: LineFormat,
     /// Depth of the send queue in 64-byte blocks, a power of two from 64 to 32768.
     pub sq_blocks: u32,
-    /// Immediates that may have come and not been taken, a power of two up to 32768; 0 for none. A peer that sends one
+    /// Immediates that may have come and not been taken, a power of two from 4 to 32768; 0 for none. A peer that sends one
     /// more waits ([`Endpoint::poll_immediate`](super::Endpoint::poll_immediate)).
     pub receives: u32,
     /// Bound of every single wait, on the GPU and on the host. A call may make more than one: see
@@ -117,11 +117,13 @@ impl Options {
                 "a power of two from 64 to 32768",
             );
         }
-        if self.receives != 0 && (!self.receives.is_power_of_two() || self.receives > 32768) {
+        // libmlx5 makes no shorter receive queue than one of 64 bytes.
+        let allowed = self.receives.is_power_of_two() && (4..=32768).contains(&self.receives);
+        if self.receives != 0 && !allowed {
             return refuse(
                 "the number of receives",
                 self.receives.into(),
-                "0, or a power of two up to 32768",
+                "0, or a power of two from 4 to 32768",
             );
         }
         if self.receives != 0 && path.kick().is_none() {

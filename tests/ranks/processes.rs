@@ -26,7 +26,7 @@ const CHILD: &str = "BELLPUSH_TEST_RANK";
 /// After this a rank's process ends by itself.
 const LIFE: Duration = Duration::from_secs(40);
 /// Bound of a rank's waits.
-const TIMEOUT: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a rank is stopped that goes on: shorter than that, longer than a queue pair's usual patience (0.54 s).
 const SLOW: Duration = Duration::from_millis(1500);
 const SAYS: &str = "rank says: ";
