@@ -24,8 +24,8 @@ pub struct Options {
     pub line: LineFormat,
     /// Depth of the send queue in 64-byte blocks, a power of two from 64 to 32768.
     pub sq_blocks: u32,
-    /// Immediates that may have come and not been taken, a power of two from 4 to 32768; 0 for none. A peer that sends one
-    /// more waits ([`Endpoint::poll_immediate`](super::Endpoint::poll_immediate)).
+    /// Immediates that may have come and not been taken, a power of two from 4 to 32768; 0 for none. A peer that sends
+    /// one more waits ([`Endpoint::poll_immediate`](super::Endpoint::poll_immediate)).
     pub receives: u32,
     /// Bound of every single wait, on the GPU and on the host. A call may make more than one: see
     /// [`Endpoint::quiet`](super::Endpoint::quiet).
