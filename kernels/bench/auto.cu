@@ -5,46 +5,39 @@
 
 namespace {
 
-// Each verb a function of its own: one kernel with all of them inlined takes ptxas minutes.
-#if defined(__CUDACC__)
-#define BP_CALL template <class A, class Scope> __device__ __noinline__ bp_status_code
-#else
-#define BP_CALL template <class A, class Scope> bp_status_code
-#endif
-
 BP_CALL put(const bp_auto_op_args& a, Scope scope, uint64_t remote, void* local) {
   const uint64_t bytes = a.op.bytes + bp::lane() * a.op.compare;
-  return bp::put<A>(a.ep, scope, remote, local, bytes, a.op.flags);
+  return bp::put<P>(a.ep, scope, remote, local, bytes, a.op.flags);
 }
 BP_CALL put_signal(const bp_auto_op_args& a, Scope scope, uint64_t remote, void* local) {
-  return bp::put_signal<A>(a.ep, scope, remote, local, a.op.bytes, a.op.signal_offset,
+  return bp::put_signal<P>(a.ep, scope, remote, local, a.op.bytes, a.op.signal_offset,
                            bp::signal_add{a.op.value}, a.op.flags);
 }
 // Waits for the put's own ticket, after a look.
 BP_CALL put_and_wait(const bp_auto_op_args& a, Scope scope, uint64_t remote, void* local) {
   bp::auto_ticket end;
-  bp_status_code s = bp::put<A>(a.ep, scope, remote, local, a.op.bytes, a.op.flags, &end);
-  if (s == BP_OK) s = bp::test<A>(a.ep, scope, end);
-  return s == BP_PENDING ? bp::wait<A>(a.ep, scope, end) : s;
+  bp_status_code s = bp::put<P>(a.ep, scope, remote, local, a.op.bytes, a.op.flags, &end);
+  if (s == BP_OK) s = bp::test<P>(a.ep, scope, end);
+  return s == BP_PENDING ? bp::wait<P>(a.ep, scope, end) : s;
 }
 // The signal may go by the other queue pair: its message is the first byte alone.
 BP_CALL put_fence_signal(const bp_auto_op_args& a, Scope scope, uint64_t remote, void* local) {
-  bp_status_code s = bp::put<A>(a.ep, scope, remote, local, a.op.bytes, a.op.flags);
-  if (s == BP_OK) s = bp::fence<A>(a.ep, scope);
+  bp_status_code s = bp::put<P>(a.ep, scope, remote, local, a.op.bytes, a.op.flags);
+  if (s == BP_OK) s = bp::fence<P>(a.ep, scope);
   if (s != BP_OK) return s;
-  return bp::put_signal<A>(a.ep, scope, remote, local, 1, a.op.signal_offset,
+  return bp::put_signal<P>(a.ep, scope, remote, local, 1, a.op.signal_offset,
                            bp::signal_add{a.op.value}, a.op.flags);
 }
 BP_CALL get(const bp_auto_op_args& a, Scope scope, uint64_t remote, void* local) {
-  return bp::get<A>(a.ep, scope, local, remote, a.op.bytes, a.op.flags);
+  return bp::get<P>(a.ep, scope, local, remote, a.op.bytes, a.op.flags);
 }
 BP_CALL fetch_add(const bp_auto_op_args& a, Scope scope, uint64_t remote, void* local) {
-  return bp::fetch_add<A>(a.ep, scope, remote, a.op.value, local, a.op.flags);
+  return bp::fetch_add<P>(a.ep, scope, remote, a.op.value, local, a.op.flags);
 }
 BP_CALL compare_swap(const bp_auto_op_args& a, Scope scope, uint64_t remote, void* local) {
-  return bp::compare_swap<A>(a.ep, scope, remote, a.op.compare, a.op.value, local, a.op.flags);
+  return bp::compare_swap<P>(a.ep, scope, remote, a.op.compare, a.op.value, local, a.op.flags);
 }
-BP_CALL quiet(const bp_auto_op_args& a, Scope scope) { return bp::quiet<A>(a.ep, scope); }
+BP_CALL quiet(const bp_auto_op_args& a, Scope scope) { return bp::quiet<P>(a.ep, scope); }
 
 template <class A, class Scope>
 BP_DEV bp_status_code call(const bp_auto_op_args& args, Scope scope, uint64_t row) {

@@ -6,13 +6,6 @@
 
 namespace {
 
-// As in verbs.cu.
-#if defined(__CUDACC__)
-#define BP_CALL template <class P, class Scope> __device__ __noinline__ bp_status_code
-#else
-#define BP_CALL template <class P, class Scope> bp_status_code
-#endif
-
 BP_CALL put_set(const bp_op_args& a, Scope scope, uint64_t remote, const void* local) {
   return bp::put_signal<P>(a.ep, scope, remote, local, a.bytes, a.signal_offset, bp::signal_set{a.value}, a.flags);
 }

@@ -1,4 +1,4 @@
-// The paths that our own kernels are built for, by the name that the host asks for.
+// The paths that our own kernels are built for, by the name that the host asks for; and how they call verbs.
 #ifndef BELLPUSH_PATHS_H
 #define BELLPUSH_PATHS_H
 
@@ -40,5 +40,12 @@ using auto_later = bp::auto_path<>;
 using auto_near = bp::auto_path<bp::share::exclusive, bp::reach::gpu>;
 using auto_strict = bp::auto_path<bp::share::exclusive, bp::reach::system, bp::order::strict>;
 using shared_auto = bp::auto_path<bp::share::shared>;
+
+// A function that calls one verb. Out of line: one kernel with all of them inlined takes ptxas minutes.
+#if defined(__CUDACC__)
+#define BP_CALL template <class P, class Scope> __device__ __noinline__ bp_status_code
+#else
+#define BP_CALL template <class P, class Scope> bp_status_code
+#endif
 
 #endif

@@ -6,13 +6,6 @@
 
 namespace {
 
-// Each verb a function of its own: one kernel with all of them inlined takes ptxas minutes.
-#if defined(__CUDACC__)
-#define BP_CALL template <class P, class Scope> __device__ __noinline__ bp_status_code
-#else
-#define BP_CALL template <class P, class Scope> bp_status_code
-#endif
-
 BP_CALL put(const bp_op_args& a, Scope scope, uint64_t remote, void* local) {
   return bp::put<P>(a.ep, scope, remote, local, a.bytes, a.flags);
 }

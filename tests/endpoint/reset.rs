@@ -8,7 +8,7 @@ use crate::test_bed::*;
 use bellpush::abi::entry::{OpArgs, Scope, Verb};
 use bellpush::abi::wire::DeviceEndpoint;
 use bellpush::nic::soft::link::ShmNet;
-use bellpush::nic::soft::{Engine, SoftConfig, SoftNic};
+use bellpush::nic::soft::{SoftConfig, SoftNic};
 use bellpush::nic::{Access, Nic, NicError, QpAddress};
 use bellpush::transport::{
     Address, CompareSwap, Endpoint, Error, FetchAdd, Get, Link, Local, Memory, Options, Path,
@@ -148,13 +148,6 @@ fn a_reset_tells_how_far_it_came() {
         assert_eq!(bed.launch(kernel, (1, 32), test), [OK], "{name}, {kernel}");
         let progress = again(&mut pair);
         assert_eq!(progress.lost(), 0, "{name}, {kernel}: {progress:?}");
-    }
-}
-
-fn step(engine: &mut Engine, now: &mut u64) {
-    for _ in 0..2000 {
-        *now += 1000;
-        engine.step(*now);
     }
 }
 

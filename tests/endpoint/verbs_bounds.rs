@@ -5,33 +5,13 @@ use std::time::{Duration, Instant};
 use crate::test_bed::*;
 use bellpush::abi::entry::{OpArgs, Scope, Verb};
 use bellpush::gpu::HostOptions;
-use bellpush::nic::soft::Engine;
 use bellpush::transport::Options;
 
-const ALONE: [(&str, &str); 5] = [
-    ("push/kernel", "bp_extra_push_kernel"),
-    ("push/blueflame", "bp_extra_push_blueflame"),
-    ("push/inband", "bp_extra_push_inband_12_4"),
-    ("pull/kernel", "bp_extra_pull_kernel"),
-    ("staged/kernel", "bp_extra_push_kernel"),
-];
-const SHARED: [(&str, &str); 3] = [
-    ("push/kernel", "bp_extra_shared_push_kernel"),
-    ("pull/kernel", "bp_extra_shared_pull_kernel"),
-    ("push/inband", "bp_extra_shared_push_inband_12_4"),
-];
 /// 48 bytes are a slot's, or of a WQE for BlueFlame two blocks.
 const BYTES: u64 = 48;
 
 fn small(timeout: Duration) -> Options {
     Options::default().sq_blocks(64).window_bytes(8 * 128).slot_bytes(128).timeout(timeout)
-}
-
-fn step(engine: &mut Engine, now: &mut u64) {
-    for _ in 0..2000 {
-        *now += 1000;
-        engine.step(*now);
-    }
 }
 
 /// Puts of that many messages at once, whatever their status is, for at most so many nanoseconds each.
@@ -54,7 +34,7 @@ fn arrived(pair: &Pair, sent: &[u8]) -> usize {
 /// posts nothing. So does a wait.
 #[test]
 fn what_would_wait_returns_at_once() {
-    for (name, kernel) in ALONE.into_iter().chain(SHARED) {
+    for (name, kernel) in EXTRA_ALONE.into_iter().chain(EXTRA_SHARED) {
         let (bed, mut engine) = TestBed::manual();
         let pair = bed.pair(path(name), 8192, small(Duration::from_secs(20)));
         let sent = pattern(51, 100 * BYTES as usize);
@@ -81,7 +61,7 @@ fn what_would_wait_returns_at_once() {
 /// A short bound ends its own wait only, long before the queue pair's.
 #[test]
 fn a_bound_of_a_call_is_its_own() {
-    for (name, kernel) in ALONE.into_iter().chain(SHARED) {
+    for (name, kernel) in EXTRA_ALONE.into_iter().chain(EXTRA_SHARED) {
         let (bed, _engine) = TestBed::manual();
         let pair = bed.pair(path(name), 8192, small(Duration::from_secs(20)));
         for within in [30_000_000, 60_000_000] {
@@ -101,7 +81,7 @@ fn a_bound_of_a_call_is_its_own() {
 /// as one, and whoever finds another at the CQ does not learn what has become free.)
 #[test]
 fn callers_that_do_not_wait_never_take_what_is_not_there() {
-    for (name, kernel) in SHARED {
+    for (name, kernel) in EXTRA_SHARED {
         let (bed, mut engine) = TestBed::manual();
         let bed = TestBed::new(HostOptions::threads(), bed.nic.clone());
         let pair = bed.pair(path(name), 8192, small(Duration::from_secs(20)));
@@ -129,7 +109,7 @@ fn callers_that_do_not_wait_never_take_what_is_not_there() {
 /// Counts of tickets that were taken, and of those that are complete.
 #[test]
 fn tickets_are_counted() {
-    for (name, kernel) in ALONE.into_iter().chain(SHARED) {
+    for (name, kernel) in EXTRA_ALONE.into_iter().chain(EXTRA_SHARED) {
         let (bed, mut engine) = TestBed::manual();
         let pair = bed.pair(path(name), 8192, small(Duration::from_secs(20)));
         let counts = bed.memory(16);
@@ -155,7 +135,7 @@ fn tickets_are_counted() {
 /// After a fence what was posted on both endpoints is at their peers, and a fence that comes too early does not say so.
 #[test]
 fn a_fence_waits_for_every_endpoint() {
-    for (name, kernel) in ALONE.into_iter().chain(SHARED) {
+    for (name, kernel) in EXTRA_ALONE.into_iter().chain(EXTRA_SHARED) {
         let (bed, mut engine) = TestBed::manual();
         let pairs = [(); 2].map(|()| bed.pair(path(name), 4096, small(Duration::from_millis(20))));
         let sent = pattern(53, 4096);
@@ -185,7 +165,7 @@ fn a_fence_waits_for_every_endpoint() {
 /// A source may be written again at once after a push, and after a pull's completion.
 #[test]
 fn a_source_is_waited_for_where_the_nic_reads_it() {
-    for (name, kernel) in ALONE.into_iter().chain(SHARED) {
+    for (name, kernel) in EXTRA_ALONE.into_iter().chain(EXTRA_SHARED) {
         let (bed, mut engine) = TestBed::manual();
         let pair = bed.pair(path(name), 4096, small(Duration::from_millis(20)));
         let sent = pattern(54, BYTES as usize);

@@ -165,13 +165,6 @@ fn a_peer_that_goes_ends_a_wait() {
     }
 }
 
-fn step(engine: &mut Engine, now: &mut u64) {
-    for _ in 0..2000 {
-        *now += 1000;
-        engine.step(*now);
-    }
-}
-
 /// The engine stands still: what fits is posted, what does not times out and has taken nothing, and
 /// when the engine moves again the queue pair works.
 #[test]

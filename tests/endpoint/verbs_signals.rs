@@ -6,19 +6,6 @@ use crate::test_bed::*;
 use bellpush::abi::entry::{Cmp, OpArgs, Scope, Verb, Watch, WatchArgs};
 use bellpush::transport::{Memory, Options};
 
-/// Paths and their kernels in `kernels/entry/extra.cu`: of one caller, a block, and shared.
-const ALONE: [(&str, &str); 5] = [
-    ("push/kernel", "bp_extra_push_kernel"),
-    ("push/blueflame", "bp_extra_push_blueflame"),
-    ("push/inband", "bp_extra_push_inband_12_4"),
-    ("pull/kernel", "bp_extra_pull_kernel"),
-    ("staged/kernel", "bp_extra_push_kernel"),
-];
-const SHARED: [(&str, &str); 3] = [
-    ("push/kernel", "bp_extra_shared_push_kernel"),
-    ("pull/kernel", "bp_extra_shared_pull_kernel"),
-    ("push/inband", "bp_extra_shared_push_inband_12_4"),
-];
 const SCOPES: [Scope; 3] = [Scope::Thread, Scope::Warp, Scope::Block];
 
 fn narrow() -> Options {
@@ -27,8 +14,8 @@ fn narrow() -> Options {
 
 /// Every kernel that the NIC can take, with a scope and the launch's size.
 fn kernels(bed: &TestBed) -> Vec<(&'static str, &'static str, Scope, (u32, u32))> {
-    let alone = ALONE.iter().map(|&(name, kernel)| (name, kernel, Scope::Block, (1, 45)));
-    let shared = SHARED
+    let alone = EXTRA_ALONE.iter().map(|&(name, kernel)| (name, kernel, Scope::Block, (1, 45)));
+    let shared = EXTRA_SHARED
         .iter()
         .flat_map(|&(name, kernel)| SCOPES.map(|scope| (name, kernel, scope, (2, 64))));
     alone.chain(shared).filter(|(name, ..)| bed.takes(path(name))).collect()
@@ -189,7 +176,9 @@ fn words_that_cannot_be_set_are_refused() {
 /// Data and the word that is set behind them are posted together, or neither is.
 #[test]
 fn a_put_of_one_slot_and_its_set_are_posted_together() {
-    for (name, kernel) in ALONE.into_iter().chain(SHARED).filter(|k| k.0 != "push/blueflame") {
+    for (name, kernel) in
+        EXTRA_ALONE.into_iter().chain(EXTRA_SHARED).filter(|k| k.0 != "push/blueflame")
+    {
         let (bed, mut engine) = TestBed::manual();
         let options = narrow().timeout(Duration::from_millis(50));
         let pair = bed.pair(path(name), 4096, options);

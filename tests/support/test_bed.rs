@@ -31,6 +31,29 @@ pub const UNSIGNALLED: u32 = 2;
 
 pub const LINES: [LineFormat; 3] = [LineFormat::L12S4, LineFormat::L14S2, LineFormat::L60S4];
 
+/// Paths and their kernels in `kernels/entry/extra.cu`, of one caller, a block.
+pub const EXTRA_ALONE: [(&str, &str); 5] = [
+    ("push/kernel", "bp_extra_push_kernel"),
+    ("push/blueflame", "bp_extra_push_blueflame"),
+    ("push/inband", "bp_extra_push_inband_12_4"),
+    ("pull/kernel", "bp_extra_pull_kernel"),
+    ("staged/kernel", "bp_extra_push_kernel"),
+];
+/// Those of many callers.
+pub const EXTRA_SHARED: [(&str, &str); 3] = [
+    ("push/kernel", "bp_extra_shared_push_kernel"),
+    ("pull/kernel", "bp_extra_shared_pull_kernel"),
+    ("push/inband", "bp_extra_shared_push_inband_12_4"),
+];
+
+/// Steps an engine long enough for all that is posted.
+pub fn step(engine: &mut Engine, now: &mut u64) {
+    for _ in 0..2000 {
+        *now += 1000;
+        engine.step(*now);
+    }
+}
+
 pub struct TestBed {
     pub gpu: Arc<Gpu>,
     pub nic: Arc<dyn Nic>,
