@@ -25,6 +25,15 @@ pub struct PlainWrite {
     pub from: Option<Sge>,
 }
 
+/// The segments up to an inline payload.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Header {
+    ctrl: CtrlSeg,
+    raddr: RaddrSeg,
+    inline: InlineHeader,
+}
+
 /// The first three segments.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
@@ -38,6 +47,24 @@ struct Segments {
 impl PlainWrite {
     /// Where inline payload lies in the block.
     pub const INLINE_AT: usize = 2 * DS_BYTES + size_of::<InlineHeader>();
+
+    /// Reads the beginning of an in-band slot's stream, if it is that of a WRITE whose payload is all inline and follows
+    /// in the stream, however long. Nothing is said of others.
+    #[inline]
+    pub fn parse_stream(begin: &[u8; Self::INLINE_AT]) -> Option<Self> {
+        let Header { ctrl, raddr, inline } = bytemuck::pod_read_unaligned(begin);
+        let (first, second) = (ctrl.opmod_idx_opcode.get(), ctrl.qpn_ds.get());
+        let (count, bytes) = (inline.byte_count.get(), inline.byte_count.get() & !INLINE_FLAG);
+        // The stream's WQE ends with the unit that the inline header begins.
+        if first as u8 != Opcode::RdmaWrite as u8
+            || second & 0x3f != 3
+            || bytes == 0
+            || count == bytes
+        {
+            return None;
+        }
+        Some(Self::of(ctrl, raddr, bytes, None))
+    }
 
     /// Reads a block, if that is what it holds. Nothing is said of others: they may be as right.
     #[inline]
@@ -55,14 +82,18 @@ impl PlainWrite {
         if end > WQEBB_BYTES || ds != end.div_ceil(DS_BYTES) || bytes == 0 {
             return None;
         }
-        Some(Self {
-            index: (first >> 8) as u16,
-            qpn: Qpn(second >> 8),
+        Some(Self::of(ctrl, raddr, bytes, (!inline).then(|| Sge::parse(&data))))
+    }
+
+    fn of(ctrl: CtrlSeg, raddr: RaddrSeg, bytes: u32, from: Option<Sge>) -> Self {
+        Self {
+            index: (ctrl.opmod_idx_opcode.get() >> 8) as u16,
+            qpn: Qpn(ctrl.qpn_ds.get() >> 8),
             flags: Flags::from_bits(ctrl.fm_ce_se),
             remote: Remote { addr: Iova(raddr.raddr.get()), rkey: Rkey(raddr.rkey.get()) },
             bytes,
-            from: (!inline).then(|| Sge::parse(&data)),
-        })
+            from,
+        }
     }
 }
 
@@ -90,6 +121,34 @@ mod tests {
     }
 
     proptest! {
+        /// Streams that nearly are.
+        #[test]
+        fn a_stream_is_what_the_general_parser_finds(
+            noise in prop::collection::vec(any::<u8>(), 300),
+            opcode in prop_oneof![9 => Just(8u8), 1 => any::<u8>()],
+            ds in prop_oneof![9 => Just(3u8), 1 => 0u8..64],
+            count in prop_oneof![9 => 0u32..264, 1 => any::<u32>()],
+            inline in prop_oneof![9 => Just(true), 1 => Just(false)],
+        ) {
+            let mut stream = noise;
+            stream[3] = opcode;
+            stream[7] = ds;
+            let count = if inline { count | INLINE_FLAG } else { count & !INLINE_FLAG };
+            stream[32..36].copy_from_slice(&count.to_be_bytes());
+            let begin = stream.first_chunk().unwrap();
+            let bytes = (count & !INLINE_FLAG) as usize;
+            let plain = PlainWrite::parse_stream(begin);
+            prop_assert_eq!(plain.is_some(), opcode == 8 && ds == 3 && inline && bytes != 0);
+            let Some(plain) = plain.filter(|_| bytes <= 264) else { return Ok(()) };
+            let stream = &stream[..36 + bytes];
+            let wqe = Wqe::parse_stream(stream).expect("it is a WQE");
+            prop_assert_eq!((wqe.opcode, wqe.index, wqe.qpn), (Opcode::RdmaWrite, plain.index, plain.qpn));
+            prop_assert_eq!((wqe.flags, wqe.remote), (plain.flags, Some(plain.remote)));
+            prop_assert_eq!((wqe.bytes, plain.bytes as usize, plain.from), (plain.bytes, bytes, None));
+            let pieces: Vec<_> = wqe.pieces(stream).collect();
+            prop_assert_eq!(pieces, [Piece::Inline(&stream[36..])]);
+        }
+
         /// Blocks that are nearly plain WRITEs.
         #[test]
         fn a_plain_write_is_what_the_general_parser_finds(

@@ -12,16 +12,18 @@ use bellpush_mem::{Dma, LINE_BYTES, MemError, View};
 /// Pieces that a thread has before it while it copies another: it finds the next one at once.
 pub(crate) const DEPTH: usize = 4;
 
-/// Bytes of the words of one mailbox, a cache line for each piece.
-pub(crate) const MAILBOX_BYTES: usize = DEPTH * LINE_BYTES;
+/// Bytes of the words of one mailbox: a cache line for each piece, and one that the thread alone writes.
+pub(crate) const MAILBOX_BYTES: usize = (DEPTH + 1) * LINE_BYTES;
+/// Where the thread says how many pieces it has carried out, shifted left by one; the lowest bit says that one of them
+/// was not copied, and its entry why. The engine looks at this word alone, which changes once a piece.
+const CARRIED_AT: usize = DEPTH * LINE_BYTES;
 
 /// States of an entry, its first word. The rest is the piece.
 const FREE: u64 = 0;
 const POSTED: u64 = 1;
 const TAKEN: u64 = 2;
-const DONE: u64 = 3;
-const UNDONE: u64 = 4;
-const PANICKED: u64 = 5;
+const UNDONE: u64 = 3;
+const PANICKED: u64 = 4;
 
 /// One engine's mailbox at one copy thread.
 #[derive(Clone)]
@@ -84,15 +86,19 @@ impl Mailbox {
     pub(crate) fn outcome(&self, number: u64) -> Option<Outcome> {
         // Acquire: the thread's copy comes before what the engine does next, such as the CQE that covers it, and
         // its reads of a slot before the credit that allows the slot's next writer.
-        let outcome = match self.state(number, Ordering::Acquire) {
-            DONE => Outcome::Done,
+        let carried = self.0.words.load_u64(CARRIED_AT, Ordering::Acquire).expect(OWN);
+        if carried >> 1 <= number {
+            return None;
+        }
+        if carried & 1 == 0 {
+            return Some(Outcome::Done);
+        }
+        // Relaxed: it was stored before the word above.
+        Some(match self.state(number, Ordering::Relaxed) {
             UNDONE => Outcome::Undone,
             PANICKED => Outcome::Panicked,
-            _ => return None,
-        };
-        // Relaxed: the engine alone posts here.
-        self.set(number, FREE, Ordering::Relaxed);
-        Some(outcome)
+            _ => Outcome::Done,
+        })
     }
 
     /// The thread's: carries piece `number` out if it is posted; says whether it was.
@@ -108,13 +114,18 @@ impl Mailbox {
             let ends = self.ends();
             ends.as_ref().map_or(Outcome::Undone, |ends| ends.contained(Piece::of(words), room))
         };
+        let before = self.0.words.load_u64(CARRIED_AT, Ordering::Relaxed).expect(OWN);
         let state = match outcome {
-            Outcome::Done => DONE,
+            Outcome::Done => TAKEN,
             Outcome::Undone => UNDONE,
             Outcome::Panicked => PANICKED,
         };
+        if state != TAKEN {
+            self.set(number, state, Ordering::Relaxed);
+        }
+        let carried = (number + 1) << 1 | before & 1 | u64::from(state != TAKEN);
         // Release: the copy, for the engine and through its CQE for everyone; and the reads that it was made from.
-        self.set(number, state, Ordering::Release);
+        self.0.words.store_u64(CARRIED_AT, carried, Ordering::Release).expect(OWN);
         true
     }
 }
@@ -144,7 +155,7 @@ mod tests {
         explore(3, || {
             let words = HostMem::modelled(MAILBOX_BYTES, Shape::Guarded);
             let words = View::new(&words, 0, MAILBOX_BYTES).unwrap();
-            for at in (0..2 * LINE_BYTES).step_by(8) {
+            for at in (0..2 * LINE_BYTES).step_by(8).chain([CARRIED_AT]) {
                 words.load_u64(at, Ordering::Relaxed).unwrap();
             }
             let mailbox = Mailbox::new(words);

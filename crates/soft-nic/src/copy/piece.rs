@@ -9,7 +9,7 @@ use bellpush_nic::Inband;
 
 /// Where a payload lies in a slot's stream: behind the two segments of an RDMA WRITE and an inline count.
 pub(crate) const PAYLOAD_AT: usize = 36;
-/// Looks at a line that is missing in a slot whose first and last lines have come, some 20 us of them. What is still
+/// Looks at a line that is missing in a slot whose header has come, some 20 us of them. What is still
 /// missing then is left to the engine, which waits for it by single looks.
 const LOOKS: usize = 2000;
 

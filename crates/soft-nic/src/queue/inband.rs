@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use crate::vendor::{Vendor, of_parse};
-use bellpush_mem::{Intent, MemError};
+use bellpush_mem::{Intent, LINE_BYTES, MemError};
 use bellpush_nic::{Inband, LineFormat};
+use bellpush_wire::PlainWrite;
 use bellpush_wire::cqe::Syndrome;
 use bellpush_wire::inband::{Need, Standing, slot_of, stream_need};
 
@@ -27,8 +28,8 @@ pub(crate) struct Watch {
     whole: Option<usize>,
 }
 
-/// Slots between the one whose beginning and last line are looked at and the one whose are fetched.
-const LOOK_AHEAD: u64 = 4;
+/// Slots from the one whose beginning is looked at to those whose are fetched.
+const LOOKS_AHEAD: [u64; 3] = [1, 2, 4];
 
 /// A ticket's slot: where it starts in the window, and the sequence of its lines.
 #[derive(Clone, Copy)]
@@ -179,26 +180,30 @@ impl Watch {
         &self.cfg
     }
 
-    /// Length of the stream in the slot of a ticket at or behind the next one, if its beginning and its last line have
-    /// come. [`Watch::stream`] has the beginning then, without a payload. Nothing of the next slot has been taken.
-    pub(crate) fn peek(&mut self, ticket: u64) -> Option<usize> {
+    /// The WRITE in the slot of a ticket at or behind the next one, if its beginning has come, and all of its payload is
+    /// inline and fits. Nothing of the next slot has been taken.
+    pub(crate) fn peek(&mut self, ticket: u64) -> Option<PlainWrite> {
         let format = self.cfg.line;
+        let lines = LINE_BYTES / format.line_bytes();
+        // Each look is a miss in memory that a device has written: those behind it are on their way meanwhile. One that
+        // was asked for too early is asked for again.
+        for ahead in LOOKS_AHEAD {
+            self.cfg.window.prefetch(
+                Place::of(&self.cfg, ticket + ahead).base,
+                LINE_BYTES,
+                Intent::Read,
+            );
+        }
         let place = Place::of(&self.cfg, ticket);
-        let lines = (64 / format.line_bytes()).min(self.slot_lines());
         let begin = &mut self.stream[..lines * format.data_bytes()];
         if place.standing(&self.cfg, 0) != Standing::Expected
             || place.join(&self.cfg, 0, begin).ok()? != lines
         {
             return None;
         }
-        let Ok(Need::Total(bytes)) = stream_need(begin) else { return None };
-        let last = format.lines(bytes).checked_sub(1).filter(|&last| last < self.slot_lines())?;
-        // Each is a miss in memory that a device has written.
-        let ahead = Place::of(&self.cfg, ticket + LOOK_AHEAD).base;
-        for line in [0, last] {
-            self.cfg.window.prefetch(ahead + line * format.line_bytes(), 16, Intent::Read);
-        }
-        (place.standing(&self.cfg, last) == Standing::Expected).then_some(bytes)
+        let write = PlainWrite::parse_stream(begin.first_chunk()?)?;
+        let end = PlainWrite::INLINE_AT.checked_add(write.bytes as usize)?;
+        (end <= format.capacity(self.cfg.slot_bytes as usize)).then_some(write)
     }
 
     fn slot_lines(&self) -> usize {

@@ -15,7 +15,7 @@ use bellpush_wire::PlainWrite;
 use bellpush_wire::blueflame::{self, BF_BYTES};
 use bellpush_wire::cqe::Syndrome;
 use bellpush_wire::doorbell::{DBR_SND_OFFSET, Doorbell, UAR_BF1_OFFSET, ahead, dbr_counter};
-use bellpush_wire::wqe::{Ctrl, MAX_WQE_BYTES, Opcode, Piece, WQEBB_BYTES, Wqe, WqeError};
+use bellpush_wire::wqe::{Ctrl, MAX_WQE_BYTES, Opcode, WQEBB_BYTES, Wqe, WqeError};
 
 /// Room for the longest WQE of a ring, or of a BlueFlame buffer.
 pub(crate) type Scratch = [u8; MAX_WQE_BYTES.next_multiple_of(WQEBB_BYTES)];
@@ -224,20 +224,11 @@ impl SendQueue {
         (position as usize & (self.qp.attr.sq_blocks as usize - 1)) * WQEBB_BYTES
     }
 
-    /// The WRITE in the slot of a ticket at or behind the next one, if its header and its last line have come, it is
-    /// right by itself and all of its payload is inline; the payload is not there yet. Nothing of the next slot has
-    /// been taken.
+    /// The WRITE in the slot of a ticket at or behind the next one, if its header has come, it is right by itself and all
+    /// of its payload is inline; lines of that may be missing. Nothing of the next slot has been taken.
     pub(crate) fn peek_slot(&mut self, ticket: u64) -> Option<PlainWrite> {
-        let watch = self.watch.as_mut()?;
-        let bytes = watch.peek(ticket)?;
-        let stream = watch.stream(bytes);
-        let wqe = Wqe::parse_stream(stream).ok()?;
-        check_place(&wqe, ticket as u16, &self.qp).ok()?;
-        let (index, qpn, flags, remote) = (wqe.index, wqe.qpn, wqe.flags, wqe.remote?);
-        let first = wqe.pieces(stream).next();
-        let inline = matches!(first, Some(Piece::Inline(data)) if data.len() == wqe.bytes as usize);
-        let write = PlainWrite { index, qpn, flags, remote, bytes: wqe.bytes, from: None };
-        (inline && wqe.opcode == Opcode::RdmaWrite).then_some(write)
+        let write = self.watch.as_mut()?.peek(ticket)?;
+        (write.index == ticket as u16 && write.qpn == self.qp.qpn).then_some(write)
     }
 
     /// Copies a WQE that was taken from the ring before, and is not complete, once more. It may

@@ -27,7 +27,7 @@ use bellpush_wire::{Iova, PlainWrite};
 pub(super) const SHORT_BYTES: u32 = 512;
 /// Bytes of a piece: it takes a thread longer to copy these than to be told of them. A longer piece is a better share
 /// of a long run, and too long a one leaves the others idle at its end.
-const PIECE_BYTES: Range<u32> = 8 << 10..32 << 10;
+const PIECE_BYTES: Range<u32> = 12 << 10..32 << 10;
 /// Pieces for each thread, if enough is known to be posted.
 const SHARES: u64 = 4;
 /// What is posted, or was moved without a pause, from which on a thread is woken: in the time that it takes to wake, an
