@@ -35,6 +35,14 @@ struct bp_auto_bench_args {
 };
 BP_ASSERT_SIZE(bp_auto_bench_args, 488 * 8 + 64);
 
+// Each message by all blocks of the grid together, on one endpoint of a path that several callers share.
+struct bp_blocks_bench_args {
+  struct bp_endpoint ep;
+  struct bp_bench_rows rows;
+  uint64_t state;          // bp::blocks_state, zeroed, in this GPU's memory
+};
+BP_ASSERT_SIZE(bp_blocks_bench_args, 192 + 64 + 8);
+
 // One verb of an auto endpoint, as bp_op_args calls one of others; its endpoint is not used. `test` puts, and waits for
 // the put's own ticket; `fence` puts, fences, and puts the first byte once more, with the signal. `compare` of a put by
 // threads: bytes that each lane puts more than the lane before it.

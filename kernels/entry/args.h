@@ -28,16 +28,19 @@ enum bp_op {
   BP_VERB_COUNT_TICKETS = 19,
   BP_VERB_PUT_IMM = 20,
   BP_VERB_SIGNAL_IMM = 21,
+  BP_VERB_PUT_BLOCKS = 22,
+  BP_VERB_PUT_SIGNAL_BLOCKS = 23,
 };
 enum bp_scope { BP_SCOPE_THREAD = 0, BP_SCOPE_WARP = 1, BP_SCOPE_BLOCK = 2 };
 
 // One verb, which every caller (thread, warp or block of the grid) calls `count` times. Caller k's n-th call uses
 // offset + (k * count + n) * stride. Of put_lanes every thread is a caller, whatever the scope; of put_batch each call
-// has `value` messages, and the k-th call's first one comes behind the calls' before.
+// has `value` messages, and the k-th call's first one comes behind the calls' before; of put_blocks all blocks make
+// the n-th call together, with offset + n * stride.
 struct bp_op_args {
   struct bp_endpoint ep;
   uint32_t op;
-  uint32_t scope;
+  uint32_t scope;          // enum bp_scope; put_blocks: the first block's rank
   uint32_t count;
   uint32_t flags;
   uint64_t remote_offset;
@@ -49,11 +52,11 @@ struct bp_op_args {
   uint64_t value;          // atomics, signal; test: ticket; put_lanes: a warp's active lanes; put_batch: messages;
                            // put_value: the first 8 bytes; wait_within, wait_local: ticket
   uint64_t compare;        // put_lanes: bytes that each lane puts more than the lane before it; put_value: the last 8;
-                           // put_within, wait_within: the bound in ns
+                           // put_within, wait_within: the bound in ns; put_blocks: address of the blocks' state
   uint64_t signal_offset;
   uint64_t status;         // uint32_t a caller: first status that was not BP_OK
   uint32_t quiet_after;    // each caller calls quiet at its end
-  uint32_t reserved;
+  uint32_t others;         // put_blocks: blocks that are not of this grid
 };
 BP_ASSERT_SIZE(bp_op_args, 192 + 16 + 72 + 8);
 

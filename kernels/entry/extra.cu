@@ -51,6 +51,14 @@ BP_CALL count_tickets(const bp_op_args& a, Scope scope, void* local) {
   return BP_OK;
 }
 BP_CALL quiet(const bp_op_args& a, Scope scope) { return bp::quiet<P>(a.ep, scope); }
+BP_CALL wait(const bp_op_args& a, Scope scope, uint64_t end) { return bp::wait<P>(a.ep, scope, end); }
+BP_CALL put_by_blocks(const bp_op_args& a, Scope who, uint32_t n, uint64_t* end) {
+  const uint64_t remote = a.remote_offset + n * a.remote_stride;
+  const void* local = reinterpret_cast<const void*>(a.local + n * a.local_stride);
+  if (a.op == BP_VERB_PUT_BLOCKS) return bp::put<P>(a.ep, who, remote, local, a.bytes, a.flags, end);
+  const bp::signal_add op{a.value};
+  return bp::put_signal<P>(a.ep, who, remote, local, a.bytes, a.signal_offset, op, a.flags, end);
+}
 
 template <class P, class Scope>
 BP_DEV bp_status_code call(const bp_op_args& a, Scope scope, uint64_t call_index) {
@@ -98,8 +106,22 @@ template <class P>
 BP_DEV void run_block(const bp_op_args& a) {
   run<P>(a, bp::block_scope{}, bp::bid());
 }
+// All blocks make each call together; thread 0 of each has a ticket too, and waits for it.
+template <class P>
+BP_DEV void run_blocks(const bp_op_args& a) {
+  auto* state = reinterpret_cast<bp::blocks_state*>(a.compare);
+  const bp::blocks_scope who{a.scope + bp::bid(), bp::grid_blocks() + a.others, state};
+  bp_status_code first = BP_OK;
+  for (uint32_t n = 0; n < a.count && first == BP_OK; n++) {
+    uint64_t end = 0;
+    first = put_by_blocks<P>(a, who, n, &end);
+    if (a.quiet_after && first == BP_OK) first = wait<P>(a, bp::block_scope{}, end);
+  }
+  if (bp::tid() == 0) reinterpret_cast<uint32_t*>(a.status)[bp::bid()] = first;
+}
 template <class P>
 BP_DEV void run_any(const bp_op_args& a) {
+  if (a.op == BP_VERB_PUT_BLOCKS || a.op == BP_VERB_PUT_SIGNAL_BLOCKS) return run_blocks<P>(a);
   in_scope(a.scope, [&](auto scope, uint64_t caller) { run<P>(a, scope, caller); });
 }
 

@@ -63,6 +63,43 @@ fn a_long_message_passes_through_few_slots_and_a_small_queue() {
     }
 }
 
+/// In lines of every format, of slots that a warp loads ahead and of longer ones, aligned or not, past the restart of
+/// the sequences.
+#[test]
+fn a_long_message_by_many_warps_arrives_in_lines_of_every_format() {
+    let bed = TestBed::fibres();
+    if !bed.takes(path("push/inband")) {
+        return;
+    }
+    let kernels =
+        ["bp_verb_push_inband_12_4", "bp_verb_push_inband_14_2", "bp_verb_push_inband_60_4"];
+    for (line, kernel) in LINES.into_iter().zip(kernels) {
+        let last = if line == LineFormat::L14S2 { 0xffff } else { u32::MAX };
+        for (slot_bytes, bytes) in [(128u32, 20_000u64), (4096, 200_000), (8192, 400_000)] {
+            let options = Options::default()
+                .slot_bytes(slot_bytes)
+                .window_bytes(9 * u64::from(slot_bytes))
+                .line(line)
+                .inband_seq0(last - 1);
+            let pair = bed.pair(path("push/inband"), bytes as usize + 64, options);
+            let sent = pattern(bytes, bytes as usize + 64);
+            pair.src.write(0, &sent).unwrap();
+            for (from, to, cut) in [(0, 0, 0), (4, 8, 20), (3, 5, 1), (1, 16, 7)] {
+                pair.dst.write(0, &vec![0; sent.len()]).unwrap();
+                let mut call = op(&pair, Verb::Put, Scope::Block, bytes - cut);
+                (call.local, call.remote_offset, call.quiet_after) = (call.local + from, to, 1);
+                let what = format!("{line}, slots of {slot_bytes}, {from} to {to}");
+                assert_eq!(bed.launch(kernel, (1, 160), call), [OK], "{what}");
+                let [from, to, n] = [from, to, bytes - cut].map(|n| n as usize);
+                let mut wanted = vec![0; sent.len()];
+                wanted[to..to + n].copy_from_slice(&sent[from..from + n]);
+                assert_same(&read(&pair.dst, 0, sent.len()), &wanted, &what);
+            }
+            assert!(pair.a.failure().is_none(), "{line}, {slot_bytes}");
+        }
+    }
+}
+
 #[test]
 fn both_directions_at_once() {
     let bed = TestBed::fibres();

@@ -19,6 +19,7 @@ mod peers;
 mod placement;
 mod reset;
 mod verbs;
+mod verbs_blocks;
 mod verbs_bounds;
 mod verbs_faults;
 mod verbs_immediates;

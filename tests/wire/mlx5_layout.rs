@@ -11,9 +11,9 @@ use std::mem::offset_of;
 use std::process::Command;
 
 use bellpush::abi::bench::{
-    AutoBenchArgs, AutoOpArgs, BenchArgs, BenchResult, BenchRows, LinkChaseArgs, LinkExchangeArgs,
-    LinkExchangeState, LinkFlagArgs, LinkLap, LinkMoveArgs, LinkResult, PostArgs, PostResult,
-    StoreArgs, TearArgs,
+    AutoBenchArgs, AutoOpArgs, BenchArgs, BenchResult, BenchRows, BlocksBenchArgs, LinkChaseArgs,
+    LinkExchangeArgs, LinkExchangeState, LinkFlagArgs, LinkLap, LinkMoveArgs, LinkResult, PostArgs,
+    PostResult, StoreArgs, TearArgs,
 };
 use bellpush::abi::collective::{self as coll, CollArgs, CollCall, CollStatus};
 use bellpush::abi::entry::{Cmp, OpArgs, Scope, Verb, Watch, WatchArgs};
@@ -258,7 +258,7 @@ fn kernel_structures() -> Vec<Claim> {
         }),
         layout!(OpArgs = bp_op_args {
             ep; op; scope; count; flags; remote_offset; remote_stride; local; local_stride; bytes;
-            value; compare; signal_offset; status; quiet_after; reserved;
+            value; compare; signal_offset; status; quiet_after; others;
         }),
         layout!(WatchArgs = bp_watch_args {
             ep; watch; scope; cmp; n; words; skip; value; found; status;
@@ -273,6 +273,7 @@ fn kernel_structures() -> Vec<Claim> {
         }),
         layout!(BenchArgs = bp_bench_args { ep; rows; }),
         layout!(AutoBenchArgs = bp_auto_bench_args { ep; rows; }),
+        layout!(BlocksBenchArgs = bp_blocks_bench_args { ep; rows; state; }),
         layout!(AutoOpArgs = bp_auto_op_args { ep; op; }),
         layout!(BenchResult = bp_bench_result {
             status; posted; start_ns; end_ns; start_ticks; end_ticks;

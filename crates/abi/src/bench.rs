@@ -55,6 +55,21 @@ pub struct AutoBenchArgs {
     pub rows: BenchRows,
 }
 
+/// `struct bp_blocks_bench_args`: each message by all blocks together.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct BlocksBenchArgs {
+    /// The endpoint.
+    pub ep: DeviceEndpoint,
+    /// The messages.
+    pub rows: BenchRows,
+    /// Address of [`BLOCKS_STATE_BYTES`] zeros in the GPU's memory: `bp::blocks_state`.
+    pub state: u64,
+}
+
+/// Size of a `bp::blocks_state`.
+pub const BLOCKS_STATE_BYTES: usize = 48;
+
 /// `struct bp_auto_op_args`: one verb of an auto endpoint.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -301,6 +316,8 @@ pub struct PostResult {
 unsafe impl KernelArgs for BenchArgs {}
 // SAFETY: as for BenchArgs.
 unsafe impl KernelArgs for AutoBenchArgs {}
+// SAFETY: as above.
+unsafe impl KernelArgs for BlocksBenchArgs {}
 // SAFETY: as for BenchArgs.
 unsafe impl KernelArgs for AutoOpArgs {}
 // SAFETY: as for BenchArgs.
@@ -321,6 +338,7 @@ unsafe impl KernelArgs for PostArgs {}
 const _: () = {
     assert!(size_of::<BenchArgs>() == 1600);
     assert!(size_of::<AutoBenchArgs>() == 3968);
+    assert!(size_of::<BlocksBenchArgs>() == 264);
     assert!(size_of::<AutoOpArgs>() == 776);
     assert!(size_of::<BenchResult>() == 40);
     assert!(size_of::<StoreArgs>() == 40);

@@ -53,6 +53,10 @@ pub enum Verb {
     PutImm = 20,
     /// `bp::signal` of `signal_imm`, of `value`.
     SignalImm = 21,
+    /// `bp::put` of `blocks_scope`: all blocks together.
+    PutBlocks = 22,
+    /// `bp::put_signal` of `blocks_scope` and `signal_add`.
+    PutSignalBlocks = 23,
 }
 
 /// `enum bp_scope`: the group of threads that makes one call.
@@ -75,7 +79,7 @@ pub struct OpArgs {
     pub ep: DeviceEndpoint,
     /// A [`Verb`].
     pub op: u32,
-    /// A [`Scope`].
+    /// A [`Scope`]; of `PutBlocks` the first block's rank.
     pub scope: u32,
     /// Calls by each caller.
     pub count: u32,
@@ -96,7 +100,7 @@ pub struct OpArgs {
     /// call of `PutBatch`; the first 8 bytes of `PutValue`; ticket of `WaitWithin` and `WaitLocal`.
     pub value: u64,
     /// Compare operand; bytes that each lane of `PutLanes` puts more than the lane before it; the last 8 of `PutValue`;
-    /// nanoseconds of `PutWithin` and `WaitWithin`.
+    /// nanoseconds of `PutWithin` and `WaitWithin`; address of a `bp::blocks_state` of `PutBlocks`.
     pub compare: u64,
     /// Offset of the signal word in the peer's region.
     pub signal_offset: u64,
@@ -104,8 +108,8 @@ pub struct OpArgs {
     pub status: u64,
     /// Whether each caller ends with a `quiet`.
     pub quiet_after: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Blocks of `PutBlocks` that are not of this grid.
+    pub others: u32,
 }
 
 // SAFETY: the layout is the C struct's (asserted below, and compared field by field by a test).

@@ -23,6 +23,8 @@ const MAX_WINDOW_BYTES: u64 = 1 << 30;
 const MAX_ENGINES: u64 = 64;
 const MAX_COPY_THREADS: u32 = 64;
 const MAX_IN_FLIGHT: u64 = 64;
+/// As many as every GPU runs at once.
+const MAX_BLOCKS: u64 = 64;
 const MAX_QPS: u64 = BENCH_MAX_ENDPOINTS as u64;
 const MAX_SECONDS: f64 = 3600.0;
 const MAX_TIMEOUT_MS: u64 = 600_000;
@@ -106,6 +108,8 @@ pub struct BenchPlan {
     pub engine: EngineAt,
     /// Messages in a row before the first wait.
     pub in_flight: u32,
+    /// Blocks that post each message together.
+    pub blocks: u32,
     /// Number of engines of the software NIC.
     pub engines: u32,
     /// Threads that help them to copy; `None`: what the machine has cores for.
@@ -205,6 +209,7 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             line: args.line.as_deref().map_or(Ok(LineFormat::L12S4), |l| one("--line", l))?,
             engine,
             in_flight: within("--in-flight", args.in_flight.into(), MAX_IN_FLIGHT)? as u32,
+            blocks: blocks(args)?,
             copy_threads: copy_threads(args)?,
             engines: within("--engines", args.engines.into(), MAX_ENGINES)? as u32,
             qps: within("--qps", args.qps.into(), MAX_QPS)? as u32,
@@ -224,6 +229,19 @@ impl TryFrom<&BenchArgs> for BenchPlan {
             )?),
         })
     }
+}
+
+/// Several blocks, which have one queue pair and wait for each message.
+fn blocks(args: &BenchArgs) -> Result<u32, CliError> {
+    let count = within("--blocks", args.blocks.into(), MAX_BLOCKS)? as u32;
+    let with = match () {
+        () if count == 1 => return Ok(1),
+        () if args.qps != 1 => "--qps",
+        () if args.in_flight != 1 => "--in-flight",
+        () => return Ok(count),
+    };
+    let remedy = "leave it out: blocks that put together share one queue pair, a message at a time";
+    Err(CliError::new(format!("{with} with --blocks {count}"), remedy))
 }
 
 /// Copy threads, which engines of the host have that carry no packets.

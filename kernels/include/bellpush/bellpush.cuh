@@ -15,6 +15,7 @@
 
 #include <bellpush/atomics.cuh>
 #include <bellpush/auto.cuh>
+#include <bellpush/blocks.cuh>
 #include <bellpush/get.cuh>
 #include <bellpush/path.cuh>
 #include <bellpush/peers.cuh>

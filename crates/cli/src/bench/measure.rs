@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use bellpush::abi::bench::{AutoBenchArgs, BENCH_MAX_ENDPOINTS, BenchArgs, BenchResult, BenchRows};
+use bellpush::abi::bench::{
+    AutoBenchArgs, BENCH_MAX_ENDPOINTS, BLOCKS_STATE_BYTES, BenchArgs, BenchResult, BenchRows,
+    BlocksBenchArgs,
+};
 use bellpush::abi::wire::Code;
 use bellpush::gpu::{Dims, Kernel, Module};
 use bellpush::transport::{Endpoint, Error, Local, Memory, Options, Path, Put, Reach, Remote};
@@ -18,6 +21,7 @@ pub struct Ask {
     pub qps: usize,
     pub messages: u64,
     pub in_flight: u32,
+    pub blocks: u32,
     pub limit: Duration,
 }
 
@@ -50,6 +54,9 @@ impl Seen {
     }
 }
 
+/// Kernels of paths that several blocks post by together.
+const BY_BLOCKS: [&str; 3] = ["push_kernel", "push_inband_12_4", "push_inband_60_4"];
+
 /// A row while it is being measured.
 struct Running {
     seen: Seen,
@@ -71,6 +78,8 @@ pub struct Lane<'a> {
     reach: Option<Reach>,
     in_flight: u32,
     is_auto: bool,
+    /// Several blocks that post together, and the state that they share.
+    blocks: Option<(u32, Memory)>,
     callers: Callers,
 }
 
@@ -112,6 +121,16 @@ impl<'a> Lane<'a> {
         let reach = ends[0].0.reach();
         let reach_of_kernels = path.posted_by_gpu().then_some(reach);
         let kernel = match path.kernel_name(ask.options.line, bed.nic.order(), reach) {
+            name if ask.blocks > 1 => {
+                let name = name.filter(|name| BY_BLOCKS.contains(name)).ok_or({
+                    let (what, why) = (
+                        "be posted by several blocks",
+                        "take push/kernel or push/inband of 12+4 or 60+4",
+                    );
+                    Error::Unsupported { path, what, why }
+                })?;
+                Some(bed.gpu.load(&Module::builtin())?.kernel(&format!("bp_bench_blocks_{name}"))?)
+            }
             Some(name) => {
                 let module = bed.gpu.load(&Module::builtin())?;
                 Some(module.kernel(&format!("bp_bench_{name}"))?)
@@ -123,9 +142,16 @@ impl<'a> Lane<'a> {
             None => None,
         };
         let is_auto = path == Path::AUTO;
+        let blocks = if ask.blocks > 1 {
+            let state = Memory::Device(bed.gpu.alloc(BLOCKS_STATE_BYTES)?);
+            state.write(0, &[0; BLOCKS_STATE_BYTES])?;
+            Some((ask.blocks, state))
+        } else {
+            None
+        };
         let in_flight = ask.in_flight;
         let (reach, callers) = (reach_of_kernels, Callers::BySize);
-        Ok(Self { bed, ends, kernel, reach, in_flight, is_auto, callers })
+        Ok(Self { bed, ends, kernel, reach, in_flight, is_auto, blocks, callers })
     }
 
     /// The same by other callers.
@@ -288,7 +314,11 @@ impl<'a> Lane<'a> {
         };
         let (stream, dims) = (&self.bed.stream, Dims::new(1, threads));
         let senders = || self.ends.iter().map(|(sender, _)| sender);
-        let launched = if self.is_auto {
+        let launched = if let Some((blocks, state)) = &self.blocks {
+            let ep = self.ends[0].0.device().map_err(|e| fail(&e))?;
+            let args = BlocksBenchArgs { ep, rows, state: state.addr() };
+            launch(stream, kernel, Dims::new(*blocks, threads), &args)
+        } else if self.is_auto {
             let mut args = AutoBenchArgs { rows, ..bytemuck::Zeroable::zeroed() };
             for (slot, sender) in args.ep.iter_mut().zip(senders()) {
                 *slot = sender.auto_device().map_err(|e| fail(&e))?;

@@ -84,6 +84,10 @@ pub struct BenchArgs {
     /// machine has cores for, at most 7; none on two cores]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub copy_threads: Option<u32>,
+    /// Blocks of the kernel that post each message together, on one queue pair that they share: push/kernel, and
+    /// push/inband by lines of 12+4 or 60+4
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
+    pub blocks: u32,
     /// Number of queue pairs
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub qps: u32,
@@ -198,6 +202,7 @@ fn measure_all(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<Res
             qps: plan.qps as usize,
             messages: plan.messages,
             in_flight: plan.in_flight,
+            blocks: plan.blocks,
             limit: plan.row_limit,
         };
         for &size in &plan.sizes_bytes {
@@ -294,6 +299,7 @@ fn row(
         }),
         dest: Some(plan.dest.side()),
         in_flight: Some(plan.in_flight),
+        blocks: path.posted_by_gpu().then_some(plan.blocks),
         qps: Some(if path == Path::TCP { 1 } else { plan.qps }),
         engines: soft.then_some(plan.engines),
         places: (path != Path::TCP && !plan.places.is_open()).then_some(plan.places),

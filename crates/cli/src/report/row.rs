@@ -120,6 +120,9 @@ pub struct Row {
     /// Messages posted in a row before the first wait; the latency is that of the whole row.
     #[serde(default)]
     pub in_flight: Option<u32>,
+    /// Blocks of the kernel that posted each message together; `None` where no kernel posts.
+    #[serde(default)]
+    pub blocks: Option<u32>,
     /// Queue pairs used.
     #[serde(default)]
     pub qps: Option<u32>,
@@ -171,6 +174,7 @@ impl Row {
             host_numa: None,
             dest: None,
             in_flight: None,
+            blocks: None,
             qps: None,
             engines: None,
             places: None,

@@ -75,19 +75,60 @@ BP_DEV bool is_granted(pipeline_words* words, uint32_t c) {
   return warp_broadcast(may) != 0;
 }
 
+// Units of a slot that each lane of a warp has loaded before the slot is granted: the loads take as long as the grant.
+constexpr uint32_t units_ahead = 8;
+
+// Writes a slot's lines from what was loaded: unit `lane + k * 32` of its stream is `v[k]`. By a whole warp.
+template <line L>
+BP_DEV void write_ahead(const bp_qp& qp, const wqe& w, uint64_t ticket, const u128 (&v)[units_ahead]) {
+  using F = line_format<L>;
+  const bp_window& win = qp.window;
+  const slot_header<true> header(w, ticket, qp.qpn);
+  const window_place place = place_of(win, ticket);
+  const uint32_t seq = inband_sequence<L>(win, place.lap);
+  const uint32_t used = (inband_header_bytes + w.bytes + F::data - 1) / F::data;
+  // As in write_lines(): all of the slot when the count restarts.
+  const uint32_t n = (seq == 1 ? win.slot_bytes / F::bytes : used) * line_units<L>;
+  u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)place.slot * win.slot_bytes);
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+  for (uint32_t k = 0; k < units_ahead; k++) {
+    const uint32_t i = k * 32 + lane();
+    if (k * 32 >= n) break;  // for all lanes
+    u128 unit = v[k];
+    if (k == 0) header.template over<L>(&unit, i);
+    st_line_unit<L>(slot, i, unit_line<L>(unit, i, seq), i < n);
+  }
+}
+
 template <class P>
 BP_DEV void fill_chunks(const bp_endpoint& ep, pipeline_words* words, const pipeline& p, uint32_t writer,
                         uint32_t writers) {
   const bp_qp& qp = ep.qp;
   const warp_scope scope;
-  for (uint32_t c = writer; c < p.chunks && is_granted(words, c); c += writers) {
-    const uint64_t at = (uint64_t)c * p.capacity, ticket = p.first + c;
+  const bool fits = qp.window.slot_bytes <= units_ahead * 32 * sizeof(u128);
+  for (uint32_t c = writer; c < p.chunks; c += writers) {
+    const uint64_t at = (uint64_t)c * p.capacity, ticket = p.first + c, src = p.src + at;
     wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, p.remote + at, ep.remote_rkey);
     w.bytes = (uint32_t)(p.bytes - at < p.capacity ? p.bytes - at : p.capacity);
+    const bool is_ahead = fits && whole_words(src, w.bytes);
+    u128 ahead[units_ahead];
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (uint32_t k = 0; k < units_ahead; k++) {
+      ahead[k] = unit_payload<P::line_v, true>(src, is_ahead ? w.bytes : 0, k * 32 + lane());
+    }
+    if (!is_granted(words, c)) break;
     if ((p.signals && c == p.chunks - 1) || ((ticket + 1) & (qp.credit_period - 1)) == 0) {
       w.fm_ce_se |= BP_CTRL_CQ_UPDATE;
     }
-    fill_slot<P>(qp, scope, w, p.src + at, ticket, early_payload<P::line_v>(scope, p.src + at, w.bytes));
+    if (is_ahead) {
+      write_ahead<P::line_v>(qp, w, ticket, ahead);
+    } else {
+      fill_slot<P>(qp, scope, w, src, ticket, early_payload<P::line_v>(scope, src, w.bytes));
+    }
   }
 }
 

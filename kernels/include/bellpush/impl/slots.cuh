@@ -106,15 +106,21 @@ BP_DEV bp_status_code put_words(const bp_endpoint& ep, const room& r, Scope scop
   });
 }
 
+// Slots that a caller fills at a time, of so many callers that fill them together: as many are left for the NIC.
+template <class P>
+BP_DEV uint32_t slots_a_batch(const bp_qp& qp, uint32_t callers) {
+  const uint32_t part = ticket_limit<P>(qp, true) / (callers + 1);
+  return part == 0 ? 1 : part < 64 ? part : 64;
+}
+
 // Streams a message through slots in chunks of `capacity`, half a window at a time: the caller fills one half while
 // the NIC empties the other.
 template <class P, class Scope>
 BP_DEV_COLD bp_status_code put_slots(bp_endpoint ep, Scope scope, uint32_t capacity,
                                      uint64_t remote, uint64_t src, uint64_t bytes, uint32_t flags,
-                                     uint64_t* end) {
+                                     uint64_t* end, uint32_t callers = 1) {
   const bp_qp& qp = ep.qp;
-  const uint32_t limit = ticket_limit<P>(qp, true);
-  const uint32_t batch = limit < 2 ? 1 : (limit / 2 < 64 ? limit / 2 : 64);
+  const uint32_t batch = slots_a_batch<P>(qp, callers);
   while (bytes > 0) {
     const uint64_t chunks = (bytes + capacity - 1) / capacity;
     const uint32_t n = chunks < batch ? (uint32_t)chunks : batch;

@@ -252,6 +252,7 @@ impl Run<'_> {
             qps: 1,
             messages: (self.plan.messages / u64::from(PART)).max(1),
             in_flight: self.plan.in_flight,
+            blocks: 1,
             limit: self.plan.row_limit / PART,
         };
         let lane = match Lane::new(self.bed, path, &ask) {
