@@ -17,6 +17,7 @@ struct order {
   uint32_t kind;
   uint32_t first, end;  // lines; or slots, of which each warp takes one
   uint32_t missing;     // out: a line that had not come
+  uint32_t taken;       // out: slots that were
   uint32_t k;           // whose lines or slots
   uint32_t key;         // slots: what their WRITEs name, of what the block remembers
   uint64_t to, from, bytes;
@@ -26,8 +27,10 @@ struct order {
 struct found_slot {
   uint64_t remote;
   uint32_t bytes;  // 0: it has not come, or is not to be coalesced
-  uint16_t signalled;
-  uint16_t marked;  // as is_marked() says
+  uint8_t signalled;
+  uint8_t marked;  // as is_marked() says
+  uint8_t comes;   // 1: not all of it has come
+  uint8_t reserved;
 };
 
 // What the leader warp's rounds go by, and what the last one found, as bits by queue pair.

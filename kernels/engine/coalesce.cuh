@@ -87,6 +87,9 @@ BP_DEV uint32_t execute_coalesced(team t, uint32_t k, const uint8_t* copy, uint3
 
 // ---- Slots ------------------------------------------------------------------------------------
 
+// Beside a number of slots: the one behind them had not come.
+constexpr uint32_t slots_wait = 1u << 31;
+
 // Has each warp take a slot, and those that continue each other carried out. Returns how many were; 0 when the next
 // one has not come, or is for whoever looks at one slot.
 BP_DEV_COLD uint32_t carry_slots(uint32_t k) {
@@ -108,8 +111,9 @@ BP_DEV_COLD uint32_t carry_slots(uint32_t k) {
   }
   dispatch(false);
   const found_slot* found = t.b()->found;
-  const uint32_t n = slots_together(t.b(), warps);
-  if (n == 0) return 0;
+  const uint32_t n = t.b()->work.taken;
+  const uint32_t waits = n < warps && found[n].comes != 0 ? slots_wait : 0;
+  if (n == 0) return waits;
   const uint32_t counter = (uint32_t)q->state.ticket;
   const uint32_t asked = ballot_each(t, [&](uint32_t i) { return i < n && found[i].signalled != 0; });
   if (t.leads()) {
@@ -126,7 +130,7 @@ BP_DEV_COLD uint32_t carry_slots(uint32_t k) {
     aim(q, place(*q, n));
   }
   syncwarp();
-  return n;
+  return n | waits;
 }
 
 }  // namespace engine

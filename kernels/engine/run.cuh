@@ -171,8 +171,9 @@ BP_DEV_COLD void visit_slots(uint32_t k) {
     if (q->state.wqes - start_wqes >= visit_wqes || q->state.bytes - start_bytes >= visit_bytes) return;
     if (together) {
       came = 0;  // the stream is that of all
-      const uint32_t n = carry_slots(k);
-      together = continues = n > 1;
+      const uint32_t taken = carry_slots(k), n = taken & ~slots_wait;
+      together = n > 1;
+      continues = together || (taken & slots_wait) != 0;  // what has not come may continue these
       if (t.leads()) q->coalescing = together;
       syncwarp();
       if (n != 0) continue;

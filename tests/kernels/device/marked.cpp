@@ -18,21 +18,28 @@ bool marks(uint32_t tag) {
   return bp::detail::signal_wqe<P>(ep, 0, bp::signal_set{1}).fm_ce_se == BP_CTRL_FENCE_SMALL;
 }
 
-block_state b = {};
+found_slot found[4];
 context q = {};
 
 // Slots of 48 bytes, each behind the one before.
 void four_slots() {
-  for (uint32_t i = 0; i < 4; i++) b.found[i] = found_slot{0x1000 + 48 * i, 48, 0, 0};
+  for (uint32_t i = 0; i < 4; i++) found[i] = found_slot{0x1000 + 48 * i, 48, 0, 0, 0, 0};
+}
+
+// Those that are carried out together, from the first on.
+uint32_t slots_together() {
+  uint32_t n = 0;
+  while (n < 4 && goes_on(found, n)) n++;
+  return n;
 }
 
 int main() {
   four_slots();
-  CHECK(slots_together(&b, 4) == 4);
-  b.found[2].marked = 1;
-  CHECK(slots_together(&b, 4) == 2);
-  b.found[0].marked = 1;  // the first begins behind the fence
-  CHECK(slots_together(&b, 4) == 2);
+  CHECK(slots_together() == 4);
+  found[2].marked = 1;
+  CHECK(slots_together() == 2);
+  found[0].marked = 1;  // the first begins behind the fence
+  CHECK(slots_together() == 2);
 
   q.coalesced_end = 0x1030;
   CHECK(!needs_fence(q, 0x1030, false) && needs_fence(q, 0x1030, true));
