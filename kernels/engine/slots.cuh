@@ -146,11 +146,15 @@ BP_DEV_COLD void perform_slots() {
   const context& q = b->qps[o.k];
   const uint32_t warp = tid() / 32;
   uint8_t* stream = b->stream + warp * q.part;
-  // 1. Look.
+  // 1. Look. On its way meanwhile: whether one far ahead has begun.
+  const bool looks_ahead = warp == 0 && o.ahead != 0;
+  const place far_ahead(q, looks_ahead ? o.ahead : 0);
+  const uint32_t word = looks_ahead ? ld_relaxed_sys(sequence_at(far_ahead, q.fixed.line, 0)) : 0;
   if (warp < o.end) {
     const found_slot found = look_at_slot(q, b->keys[o.key], warp, stream);
     if (lane() == 0) b->found[warp] = found;
   }
+  if (tid() == 0) b->work.begun = looks_ahead && sequence_of(q.fixed.line, word) == far_ahead.sequence;
   syncthreads();
   // 2. Carry out.
   const uint32_t n = trailing_ones(ballot(lane() < o.end && goes_on(b->found, lane())));

@@ -15,10 +15,11 @@ void let_others_come() {
   at_load[loads] = nullptr;
   if (then != nullptr) then();
 }
-uint64_t seen_load(const uint64_t* p) {
+template <class T>
+T seen_load(const T* p) {
   if (loads >= 8) return ld_relaxed_gpu(p);
   if (loads != 0) let_others_come();
-  const uint64_t v = ld_relaxed_gpu(p);
+  const T v = ld_relaxed_gpu(p);
   if (loads == 0) let_others_come();
   loads++;
   return v;
@@ -40,6 +41,7 @@ std::vector<uint64_t> taken;  // of the second job
 bp_engine_job* job() { return job_of(args, 0); }
 
 bool take() {
+  if (!has_pieces(job())) return false;
   const piece p = take_piece(job());
   if (p.bytes == 0) return false;
   end_piece(job());
@@ -91,7 +93,29 @@ void all_pieces_once(uint32_t i) {
   CHECK(job()->done == seen.size());
 }
 
+// A run of 13 slots, four a piece, and after it a job of memory again.
+void pieces_of_slots() {
+  bp_engine_run run = {};
+  run.line = BP_LINE_12_4;
+  run.count = 13;
+  run.bytes = 100;
+  run.piece = 4;
+  job()->missing = 5;  // the run's before this
+  open_run(args, job(), first_to, run);
+  CHECK(job()->missing == 0);
+  for (uint32_t first = 0; first < 13; first += 4) {
+    const piece p = take_piece(job());
+    const uint32_t slots = first == 12 ? 1 : 4;
+    CHECK(p.from == first && p.slots == slots && p.bytes == slots * 100 && p.to == first_to + first * 100);
+    end_piece(job());
+  }
+  CHECK(take_piece(job()).bytes == 0 && job()->done == pieces_of(run));
+  open_job(args, job(), first_to, 1, first_bytes);
+  CHECK(take_piece(job()).slots == 0);
+}
+
 int main() {
   args.control = (uint64_t)control;
   for (uint32_t i = 0; i < 6; i++) all_pieces_once(i);
+  pieces_of_slots();
 }
