@@ -197,55 +197,62 @@ struct piece {
 BP_DEV bool is_piece(uint64_t word) { return (uint32_t)word < word >> 32; }
 BP_DEV bool has_pieces(const bp_engine_job* job) { return is_piece(ld_relaxed_gpu(&job->next)); }
 
-// Takes the next piece of a job, of which the caller has seen that there are pieces, or has taken one.
-BP_DEV piece take_piece(bp_engine_job* job) {
+constexpr uint32_t run_words = sizeof(bp_engine_run) / 8;
+BP_DEV uint64_t* words_of(bp_engine_run* run) { return reinterpret_cast<uint64_t*>(run); }
+
+BP_DEV piece piece_of(uint64_t to, const bp_engine_run& run, uint64_t number) {
+  const uint64_t first = number * run.piece, left = run.count - first, n = left < run.piece ? left : run.piece;
+  return {to + first * run.bytes, first, n * run.bytes, (uint32_t)n};
+}
+BP_DEV piece piece_of(uint64_t to, uint64_t from, uint64_t bytes, uint64_t number) {
+  const uint64_t at = number * piece_bytes;
+  return {to + at, from + at, bytes - at < piece_bytes ? bytes - at : piece_bytes, 0};
+}
+
+// Takes the next piece of a job, of which the caller has seen that there are pieces, or has taken one; and reads the run
+// that it is of.
+BP_DEV piece take_piece(bp_engine_job* job, bp_engine_run* run) {
   const uint64_t drawn = atomic_add(&job->next, 1);
   if (!is_piece(drawn)) return {};
-  fence_gpu();  // acquire: the job's description, written before `next`, before it is read here
-  const bp_engine_run& run = job->run;
-  const uint64_t number = (uint32_t)drawn, to = ld_relaxed_gpu(&job->to), bytes = ld_relaxed_gpu(&job->bytes);
-  if (ld_relaxed_gpu(&run.line) != BP_LINE_NONE) {
-    const uint64_t each = ld_relaxed_gpu(&run.bytes), most = ld_relaxed_gpu(&run.piece), first = number * most;
-    const uint64_t left = ld_relaxed_gpu(&run.count) - first, n = left < most ? left : most;
-    return {to + first * each, first, n * each, (uint32_t)n};
-  }
-  const uint64_t at = number * piece_bytes;
-  return {to + at, ld_relaxed_gpu(&job->from) + at, bytes - at < piece_bytes ? bytes - at : piece_bytes, 0};
+  fence_acquire_gpu();  // the job's description, written before `next`, before it is read here
+  const uint64_t number = (uint32_t)drawn;
+  // All of it at once.
+  const uint64_t to = ld_relaxed_gpu(&job->to), from = ld_relaxed_gpu(&job->from);
+  const uint64_t bytes = ld_relaxed_gpu(&job->bytes);
+  for (uint32_t i = 0; i < run_words; i++) words_of(run)[i] = ld_relaxed_gpu(words_of(&job->run) + i);
+  return run->line != BP_LINE_NONE ? piece_of(to, *run, number) : piece_of(to, from, bytes, number);
 }
 
 BP_DEV uint64_t pieces_of(uint64_t bytes) { return (bytes + piece_bytes - 1) / piece_bytes; }
 BP_DEV uint64_t pieces_of(const bp_engine_run& run) { return (run.count + run.piece - 1) / run.piece; }
 
-// Lets the blocks take pieces of a job whose description this thread has written.
+// Lets the blocks take pieces of a job whose description this thread has written: all but number 0, which is this
+// block's.
 BP_DEV void open_pieces(const bp_engine_args& a, bp_engine_job* job, uint64_t pieces) {
   st_relaxed_gpu(&job->done, uint64_t{0});
   // The description, and through causality the doorbell that this block acquired and the payload
   // behind it, before `next`, for the blocks that draw.
   fence_gpu();
-  st_relaxed_gpu(&job->next, pieces << 32);
+  st_relaxed_gpu(&job->next, pieces << 32 | 1);
   atomic_add(&control_block_of(a)->open, 1);
 }
 
 // Nobody reads a job's description while it is written: the job before has no piece that is not done.
-BP_DEV void open_job(const bp_engine_args& a, bp_engine_job* job, uint64_t to, uint64_t from,
-                     uint64_t bytes) {
+BP_DEV piece open_job(const bp_engine_args& a, bp_engine_job* job, uint64_t to, uint64_t from,
+                      uint64_t bytes) {
   st_relaxed_gpu(&job->to, to);
   st_relaxed_gpu(&job->from, from);
   st_relaxed_gpu(&job->bytes, bytes);
   st_relaxed_gpu(&job->run.line, (uint32_t)BP_LINE_NONE);
   open_pieces(a, job, pieces_of(bytes));
+  return piece_of(to, from, bytes, 0);
 }
-
-constexpr uint32_t run_words = sizeof(bp_engine_run) / 8;
-BP_DEV const uint64_t* words_of(const bp_engine_run* run) { return reinterpret_cast<const uint64_t*>(run); }
-
-BP_DEV void open_run(const bp_engine_args& a, bp_engine_job* job, uint64_t to, const bp_engine_run& run) {
+BP_DEV piece open_job(const bp_engine_args& a, bp_engine_job* job, uint64_t to, bp_engine_run run) {
   st_relaxed_gpu(&job->to, to);
   st_relaxed_gpu(&job->missing, uint64_t{0});
-  for (uint32_t i = 0; i < run_words; i++) {
-    st_relaxed_gpu(const_cast<uint64_t*>(words_of(&job->run)) + i, words_of(&run)[i]);
-  }
+  for (uint32_t i = 0; i < run_words; i++) st_relaxed_gpu(words_of(&job->run) + i, words_of(&run)[i]);
   open_pieces(a, job, pieces_of(run));
+  return piece_of(to, run, 0);
 }
 
 // The piece that this thread's block moved is done, or given up. The caller has synchronised its block.

@@ -308,7 +308,7 @@ BP_DEV_COLD uint32_t look_out() {
   const uint32_t ahead_end = lines_ahead(t, hot);
   const uint64_t ahead_at = t.qp(hot % BP_ENGINE_BLOCK_QPS)->slot;
   const sight mine(b, t.rank());
-  // Without a queue pair a block has only the others' jobs to look at, which then need not wait for a thorough round.
+  // A block without a queue pair has only the others' jobs to look at, and does so every round.
   const bool watches = mine.line_word != nullptr || mine.doorbell != nullptr;
   const bool idle = ballot(watches) == 0 && t.size() == BP_ENGINE_BLOCK_QPS;
   for (uint32_t round = b->rounds.round;; round++) {
@@ -318,8 +318,8 @@ BP_DEV_COLD uint32_t look_out() {
     if (thorough) {
       epoch = ld_relaxed_sys(&control->epoch);
       stop = ld_relaxed_sys(&control->stop);
+      open = ld_relaxed_gpu(&control->open);
     }
-    if (thorough || idle) open = ld_relaxed_gpu(&control->open);
     u128 early[loads_ahead] = {};
     if (ahead_end > 32) {
       load_lines<loads_ahead>(ahead_at, 0, ahead_end, early);
@@ -353,7 +353,8 @@ BP_DEV_COLD uint32_t look_out() {
       }
       flags |= (uint32_t)warp_broadcast(mine);
     } else if (idle) {
-      flags |= ballot(open != 0) != 0 ? has_jobs : 0;
+      rest_();
+      flags |= has_jobs;
     }
     // What was given back in this round is not visited.
     work &= ~(news | ahead);

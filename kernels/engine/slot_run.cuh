@@ -1,14 +1,14 @@
-// In-band slots in a row that are more than a block has warps for: all blocks take them.
+// Runs of in-band slots that are longer than a block has warps for: all blocks take them.
 //
-// The block whose queue pair it is looks at headers and last lines, a thread a slot, and checks them. The row that it
-// then opens as a job (move.cuh) is of plain WRITEs that continue each other and have one length, so that a slot's number
-// says where its payload goes; all blocks join slots and move payload. A header is joined again with the rest and not
+// The block whose queue pair it is looks at headers and last lines, a thread a slot, and checks them. The run that it
+// then opens as a job (move.cuh) is of plain WRITEs that continue each other and have one length, so a slot's number
+// says where its payload goes. All blocks join slots and move payload. A header is joined again with the rest, and not
 // looked at again: what counts is the copy that was checked.
 //
-// A last line does not say that the others have come. Who joins a slot looks for each of its lines, so often; where one is
-// missing still, the slot and all behind it are left to the queue pair's block, which waits for it by single looks. Of the
-// slots behind it some may have been moved, and are moved again: nobody was told of them. Nothing behind a slot that is no
-// such WRITE, or is not allowed, is moved before it: the row has ended there.
+// A last line does not say that the others have come. Who joins a slot looks for each of its lines, so many times.
+// Where one is missing still, the slot and all behind it are left to the queue pair's block, which waits for it by
+// single looks. Of the slots behind it some may have been moved, and are moved again: nobody was told of them. Nothing
+// behind a slot that is no such WRITE, or is not allowed, is moved before it: the run has ended there.
 #ifndef BELLPUSH_ENGINE_SLOT_RUN_CUH
 #define BELLPUSH_ENGINE_SLOT_RUN_CUH
 

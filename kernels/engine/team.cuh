@@ -85,29 +85,27 @@ BP_DEV void assist() {
   }
 }
 
-// Writes the order for the next piece of a job. The leader's.
-BP_DEV void order_piece(order& o, bp_engine_job* job) {
-  const piece p = take_piece(job);
+// Writes the order for a piece of a job, and of a run if it is of one. The leader's.
+BP_DEV void order_piece(order& o, const piece& p, bp_engine_job* job) {
   o.kind = p.slots != 0 ? order_run : order_move;
   o.to = p.to;
   o.from = p.from;
   o.bytes = p.bytes;
-  if (p.slots == 0) return;
   o.first = (uint32_t)p.from;
   o.end = p.slots;
   o.job = reinterpret_cast<uint64_t>(job);
-  uint64_t* run = const_cast<uint64_t*>(words_of(&o.run));
-  for (uint32_t i = 0; i < run_words; i++) run[i] = ld_relaxed_gpu(words_of(&job->run) + i);
 }
 
 // Moves pieces of a job that are left to be taken.
 BP_DEV_COLD void work_off(uint32_t block) {
   const team t;
   bp_engine_job* job = job_of(t.b()->args, block);
-  const order& o = t.b()->work;
+  order& o = t.b()->work;
   for (;;) {
     syncwarp();  // all have done with the order before
-    if (t.leads()) order_piece(t.b()->work, job);
+    if (t.leads()) {
+      order_piece(o, take_piece(job, &o.run), job);
+    }
     syncwarp();
     if (o.bytes == 0) return;
     dispatch(o.kind == order_move && o.bytes <= warp_bytes);
@@ -115,9 +113,12 @@ BP_DEV_COLD void work_off(uint32_t block) {
   }
 }
 
-// Takes pieces of this block's own job, which is open, until all are done.
-BP_DEV void see_through(team t, bp_engine_job* job, uint64_t pieces) {
-  syncwarp();
+// Sees this block's own job through, which is open, and of which it has the order for the first piece.
+BP_DEV void see_through(uint64_t pieces) {
+  const team t;
+  bp_engine_job* job = job_of(t.b()->args, bid());
+  dispatch(false);
+  if (t.leads()) end_piece(job);
   work_off(bid());
   // Bounded: whoever took a piece moves it, or gives it up after so many looks; the launch's other blocks may
   // not have begun, and then have taken none.
@@ -132,18 +133,19 @@ BP_DEV void see_through(team t, bp_engine_job* job, uint64_t pieces) {
 BP_DEV_COLD void share(uint64_t to, uint64_t from, uint64_t bytes) {
   const team t;
   bp_engine_job* job = job_of(t.b()->args, bid());
-  if (t.leads()) open_job(t.b()->args, job, to, from, bytes);
-  see_through(t, job, pieces_of(bytes));
+  syncwarp();
+  if (t.leads()) order_piece(t.b()->work, open_job(t.b()->args, job, to, from, bytes), job);
+  see_through(pieces_of(bytes));
 }
 
-// Has all blocks take the slots of a run. Returns how many of them, from the last one back to the first that lacked a
-// line, were not.
+// Has all blocks take the slots of a run, which the order describes. Returns how many of them, from the last one back
+// to the first that lacked a line, were not.
 BP_DEV_COLD uint32_t share_run(uint64_t to) {
   const team t;
   bp_engine_job* job = job_of(t.b()->args, bid());
   const bp_engine_run& run = t.b()->work.run;
-  if (t.leads()) open_run(t.b()->args, job, to, run);
-  see_through(t, job, pieces_of(run));
+  if (t.leads()) order_piece(t.b()->work, open_job(t.b()->args, job, to, run), job);
+  see_through(pieces_of(run));
   return (uint32_t)warp_broadcast(t.leads() ? ld_relaxed_gpu(&job->missing) : 0);
 }
 

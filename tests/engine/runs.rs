@@ -179,8 +179,8 @@ fn a_refused_wqe_ends_a_run_for_good() {
     }
 }
 
-/// An atomic in the middle finds all before it done, and nothing behind it; so does a WRITE elsewhere, a shorter one, and
-/// one that is marked.
+/// An atomic in the middle finds all before it done, and nothing behind it. So does a WRITE elsewhere, a shorter one,
+/// and one that is marked.
 #[test]
 fn what_is_not_of_the_run_keeps_its_place() {
     let data = pattern(BYTES, 24);
