@@ -159,12 +159,13 @@ BP_DEV_COLD bool share_slots(uint32_t k) {
   const bp_qpc_fixed& f = q->fixed;
   const known_key& key = find_key(t, f.peer_keys, q->hint);
   if (key.table == 0) return false;
-  const uint64_t remote = q->run_end, addr = remote - key.va + key.iova, each = q->run_bytes;
+  const uint64_t remote = q->run_end, addr = remote - key.va + key.iova;
+  const uint32_t each = q->run_bytes;
   // 1. Look.
-  const uint64_t fit = shared_run_bytes / each, room = t.b()->args.slot_bytes / peek_bytes;
+  const uint32_t fit = shared_run_bytes / each, room = t.b()->args.slot_bytes / peek_bytes;
   uint32_t most = block_threads() < f.slots ? block_threads() : f.slots;
-  most = most < fit ? most : (uint32_t)fit;
-  most = most < room ? most : (uint32_t)room;
+  most = most < fit ? most : fit;
+  most = most < room ? most : room;
   syncwarp();
   if (t.leads()) {
     order& o = t.b()->work;
@@ -181,29 +182,30 @@ BP_DEV_COLD bool share_slots(uint32_t k) {
   uint32_t asked = 0;
   for (uint32_t first = 0; first < n; first += 32) asked += ones(peeked_asked(t, first, n));
   if (n < shared_rounds * q->coalesced_slots || !has_cq_room(t, q, asked)) return false;
-  if (resolve(key, f.peer_pd, addr, n * each, BP_RIGHT_REMOTE_WRITE) != remote) return false;
+  if (resolve(key, f.peer_pd, addr, (uint64_t)n * each, BP_RIGHT_REMOTE_WRITE) != remote) return false;
   const bool near = (key.rights & BP_KEY_NEAR) != 0;
   // 3. Carry out. No fence: these go on where the round before ended, and none is marked.
   syncwarp();
   if (t.leads()) {
-    t.b()->work.run = bp_engine_run{f.window,    q->slot, f.slots,        f.slot_bytes,       f.line,
-                                    q->sequence, n,       (uint32_t)each, q->coalesced_slots, q->part};
+    t.b()->work.run = bp_engine_run{f.window,    q->slot, f.slots, f.slot_bytes,       f.line,
+                                    q->sequence, n,       each,    q->coalesced_slots, q->part};
   }
   const uint32_t done = n - share_run(remote);
   const uint32_t ticket = (uint32_t)q->state.ticket;
+  const uint64_t bytes = (uint64_t)done * each;
   for (uint32_t first = 0; first < done; first += 32) {
     // Each time: a lane's CQEs come behind its own fence, of the scope that the bytes want.
-    if (t.leads()) note_written(q, remote + done * each, near);
+    if (t.leads()) note_written(q, remote + bytes, near);
     syncwarp();
     const uint32_t mask = peeked_asked(t, first, done);
     if (mask != 0) complete(k, BP_OP_RDMA_WRITE, mask, ticket + first, 0);
   }
   if (t.leads()) {
-    q->state.bytes += done * each;
+    q->state.bytes += bytes;
     q->state.ticket += done;
     q->state.inband += done;
     q->state.wqes += done;
-    q->run_end = remote + done * each;
+    q->run_end = remote + bytes;
     aim(q, place(*q, done));
   }
   syncwarp();

@@ -209,8 +209,8 @@ BP_DEV piece piece_of(uint64_t to, uint64_t from, uint64_t bytes, uint64_t numbe
   return {to + at, from + at, bytes - at < piece_bytes ? bytes - at : piece_bytes, 0};
 }
 
-// Takes the next piece of a job, of which the caller has seen that there are pieces, or has taken one; and reads the run
-// that it is of.
+// Takes the next piece of a job, of which the caller has seen that there are some, or has taken one. Reads the run that
+// it is of.
 BP_DEV piece take_piece(bp_engine_job* job, bp_engine_run* run) {
   const uint64_t drawn = atomic_add(&job->next, 1);
   if (!is_piece(drawn)) return {};

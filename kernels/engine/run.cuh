@@ -310,7 +310,7 @@ BP_DEV_COLD uint32_t look_out() {
   const sight mine(b, t.rank());
   // A block without a queue pair has only the others' jobs to look at, and does so every round.
   const bool watches = mine.line_word != nullptr || mine.doorbell != nullptr;
-  const bool idle = ballot(watches) == 0 && t.size() == BP_ENGINE_BLOCK_QPS;
+  const bool idle = ballot(watches) == 0 && t.size() == BP_ENGINE_BLOCK_QPS && grid_blocks() > 1;
   for (uint32_t round = b->rounds.round;; round++) {
     const bool thorough = stepped || round % thorough_rounds == 0;
     const bool telling = stepped || round % telling_rounds == 0;

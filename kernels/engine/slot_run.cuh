@@ -21,7 +21,7 @@ namespace engine {
 // back is about as long.
 constexpr uint32_t shared_rounds = 2;
 // And the most payload, so that the block's other queue pairs get their turn.
-constexpr uint64_t shared_run_bytes = 1 << 20;
+constexpr uint32_t shared_run_bytes = 1 << 20;
 // Looks for the lines of a slot whose last one has come.
 constexpr uint32_t join_looks = 16;
 // Room for a slot's first lines, of each thread's: an odd number of words, so that threads are not in each other's way.

@@ -12,7 +12,7 @@ use bellpush::wire::cqe::{Cqe, Syndrome};
 use bellpush::wire::wqe::{Flags, Opcode, Operands, SendWr};
 
 use super::kernel::{Bench, counters};
-use super::own::completion;
+use super::own::{completion, told};
 use crate::queue_pairs::{Buf, attr, inband, inline, make_qp, pattern};
 
 /// A block takes a slot a warp by itself. Of two warps and of three, and with one block, which is the control.
@@ -159,7 +159,7 @@ fn a_refused_wqe_ends_a_run_for_good() {
                 p.slots.post(&wr.payload(&payload)).unwrap();
             }
             if which == 1 {
-                let count = (0x8000_0000 | 2 * SLOT).to_be_bytes();
+                let count = (0x8000_0000 | (2 * SLOT)).to_be_bytes();
                 let n = line.data_bytes();
                 let place = MIDDLE * SLOT as usize + 32 / n * line.line_bytes() + 32 % n;
                 p.cfg.window.write(place, &count).unwrap();
@@ -206,9 +206,9 @@ fn what_is_not_of_the_run_keeps_its_place() {
                 }
                 1 => {
                     // Over the last of the run and the first behind it, which comes later.
-                    let over = at + (MIDDLE - 1) * EACH;
-                    p.write(over, &[0xee; EACH + 9], Flags::SIGNALLED);
-                    expected[(MIDDLE - 1) * EACH..][..EACH].fill(0xee);
+                    let over = (MIDDLE - 1) * EACH + 9;
+                    p.write(at + over, &[0xee; EACH], Flags::SIGNALLED);
+                    expected[over..MIDDLE * EACH].fill(0xee);
                     MIDDLE * EACH
                 }
                 _ => {
@@ -245,7 +245,7 @@ fn long_messages_pass_through_an_engine_that_runs() {
     let nic = SoftNic::open(SoftConfig { offload, ..SoftConfig::new(&InProcess::new()) }).unwrap();
     for line in LineFormat::ALL {
         let dst = Buf::new(&nic, MESSAGE, 0, Access::ALL);
-        let cfg = inband(line, SLOTS, SLOT, 1);
+        let cfg = inband(line, SLOTS, SLOT, line.modulus()); // sequences restart with the second lap
         let (a, _ma) = make_qp(&nic, &QpAttr { inband: Some(cfg.clone()), ..attr() });
         let (b, _mb) = make_qp(&nic, &attr());
         a.connect(b.address()).unwrap();
@@ -273,5 +273,7 @@ fn long_messages_pass_through_an_engine_that_runs() {
             assert!(dst.get(0, MESSAGE) == data, "{line:?} {round}");
         }
     }
+    let seen = told(&nic, 3 * 3 * MESSAGE.div_ceil(EACH) as u64);
+    assert_eq!((seen.offloaded, seen.returned), (seen.wqes, 0));
     assert!(nic.trouble().is_none());
 }
