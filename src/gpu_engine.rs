@@ -54,7 +54,8 @@ pub struct EngineOptions {
 
 impl EngineOptions {
     /// Defaults: on a GPU 16 blocks (an eighth of an H200's multiprocessors), on the host executor
-    /// one lane.
+    /// one lane. 512 threads have all registers of a multiprocessor. The 16 warps of each block take
+    /// 256 slots of a run at once: all of a window of 1 MiB.
     pub fn new(gpu: &Gpu) -> Self {
         let (blocks, threads) = if gpu.is_host() { (1, 1) } else { (16, MAX_THREADS) };
         Self { blocks, threads, run: Duration::from_millis(20), rounds: None }

@@ -10,24 +10,37 @@ namespace engine {
 constexpr uint32_t leader_warp_threads = 32;
 constexpr uint32_t most_warps = BP_MAX_THREADS / 32;
 
-enum order_kind : uint32_t { order_move, order_copied, order_lines, order_slots, order_exit };
+enum order_kind : uint32_t { order_move, order_copied, order_lines, order_slots, order_peek, order_run, order_exit };
 
 // What the leader warp asks the block to do.
 struct order {
   uint32_t kind;
-  uint32_t first, end;  // lines; or slots, of which each warp takes one
+  uint32_t first, end;  // lines; or slots, of which each warp takes one, or in a peek each thread
   uint32_t missing;     // out: a line that had not come
+  uint32_t taken;       // out: slots that were
+  uint32_t ahead;       // slots: how far ahead one more is looked at; 0: none is
+  uint32_t begun;       // out: 1: that one has begun to come
   uint32_t k;           // whose lines or slots
-  uint32_t key;         // slots: what their WRITEs name, of what the block remembers
+  uint32_t key;         // slots: what their WRITEs name, of what the block remembers; peek: the key itself
   uint64_t to, from, bytes;
+  uint64_t job;         // row: whose slots these are
+  bp_engine_run run;
 };
 
 // What a warp found in a slot.
 struct found_slot {
   uint64_t remote;
   uint32_t bytes;  // 0: it has not come, or is not to be coalesced
-  uint16_t signalled;
-  uint16_t marked;  // as is_marked() says
+  uint8_t signalled;
+  uint8_t marked;  // as is_marked() says
+  uint8_t comes;   // 1: not all of it has come
+  uint8_t reserved;
+};
+
+// What a warp's threads found in 32 slots, as bits.
+struct peeked_slots {
+  uint32_t whole;  // so they seem, and they continue each other
+  uint32_t asked;  // they ask for a CQE
 };
 
 // What the leader warp's rounds go by, and what the last one found, as bits by queue pair.
@@ -49,6 +62,7 @@ struct block_state {
   uint32_t parsed;   // 1: that it is one
   watch rounds;
   found_slot found[most_warps];
+  peeked_slots peeked[most_warps];
   uint64_t old_value;
   alignas(16) uint8_t wqe[BP_ENGINE_WQE_BYTES];
   // A slot's stream, args.slot_bytes of it, behind 12 bytes: its payload is then in whole units, which

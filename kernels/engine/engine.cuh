@@ -5,7 +5,8 @@
 // takes what was posted, checks it and completes it. A plain message by itself goes a short way
 // (single_write.cuh). WQEs whose ranges continue each other are coalesced, and of slots that follow each
 // other every warp takes one (coalesce.cuh). The other warps wait at a barrier and help with payload that
-// is worth it. Long payload becomes a job behind the control block, of which all blocks take pieces.
+// is worth it. Long payload, and a long run of slots (slot_run.cuh), become a job behind the control block, of
+// which all blocks take pieces.
 //
 // The engine does WRITE, READ, FETCH_ADD, CMP_SWAP and NOP that are correct, of reliable connections
 // with a CQ of their own. Everything else it gives back, with the queue pair (engine.h).
@@ -15,7 +16,8 @@
 //     sender's fence (a line needs none: it is one store); the leader warp's syncwarp and the block's
 //     barrier hand it on to the threads that load. Observer: this block.
 //   * payload -> CQE's tail: all threads' stores, a barrier, then a fence of the tail's thread, which
-//     is cumulative, then the tail (cq.cuh: its scope, and when the body is written). Observer:
+//     is cumulative, then the tail (cq.cuh: its scope, and when the body is written). Other blocks' stores:
+//     their barrier, a fence, their count of pieces, which the job's owner acquires before that. Observer:
 //     whoever polls the CQ, and after it reads what arrived.
 //   * message -> message: a WQE that does not continue the one before is carried out behind a
 //     fence, so that a flag written after data is seen after them. Observer: the peer.

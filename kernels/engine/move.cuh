@@ -187,41 +187,75 @@ BP_DEV bp_engine_job* job_of(const bp_engine_args& a, uint32_t block) {
 
 struct piece {
   uint64_t to, from, bytes;  // 0 bytes: there is none
+  uint32_t slots;            // 0: `bytes` from `from` on; else so many of the row's slots, from number `from` on
 };
 
 // A job's word: its pieces << 32 | the next one. It is drawn from and read as one, so a number that was
 // drawn says by itself whether it is a piece of the job that it was drawn from, whatever is opened
 // since. And that one's description stays as it is until the piece is done. Draws that find nothing
-// left are few (one a block), and never reach the upper half.
+// left are few (one for each look that found some), and never reach the upper half.
 BP_DEV bool is_piece(uint64_t word) { return (uint32_t)word < word >> 32; }
 BP_DEV bool has_pieces(const bp_engine_job* job) { return is_piece(ld_relaxed_gpu(&job->next)); }
 
-// Takes the next piece of a job.
-BP_DEV piece take_piece(bp_engine_job* job) {
-  if (!has_pieces(job)) return {0, 0, 0};
-  const uint64_t drawn = atomic_add(&job->next, 1);
-  if (!is_piece(drawn)) return {0, 0, 0};
-  fence_gpu();  // acquire: the job's description, written before `next`, before it is read here
-  const uint64_t at = (uint32_t)drawn * piece_bytes, bytes = ld_relaxed_gpu(&job->bytes);
-  return {ld_relaxed_gpu(&job->to) + at, ld_relaxed_gpu(&job->from) + at,
-          bytes - at < piece_bytes ? bytes - at : piece_bytes};
+constexpr uint32_t run_words = sizeof(bp_engine_run) / 8;
+BP_DEV uint64_t* words_of(bp_engine_run* run) { return reinterpret_cast<uint64_t*>(run); }
+
+BP_DEV piece piece_of(uint64_t to, const bp_engine_run& run, uint64_t number) {
+  const uint64_t first = number * run.piece, left = run.count - first, n = left < run.piece ? left : run.piece;
+  return {to + first * run.bytes, first, n * run.bytes, (uint32_t)n};
+}
+BP_DEV piece piece_of(uint64_t to, uint64_t from, uint64_t bytes, uint64_t number) {
+  const uint64_t at = number * piece_bytes;
+  return {to + at, from + at, bytes - at < piece_bytes ? bytes - at : piece_bytes, 0};
 }
 
-BP_DEV void open_job(const bp_engine_args& a, bp_engine_job* job, uint64_t to, uint64_t from,
-                     uint64_t bytes) {
-  // Nobody reads these meanwhile: the job before has no piece that is not done.
-  st_relaxed_gpu(&job->to, to);
-  st_relaxed_gpu(&job->from, from);
-  st_relaxed_gpu(&job->bytes, bytes);
+// Takes the next piece of a job, of which the caller has seen that there are some, or has taken one. Reads the run that
+// it is of.
+BP_DEV piece take_piece(bp_engine_job* job, bp_engine_run* run) {
+  const uint64_t drawn = atomic_add(&job->next, 1);
+  if (!is_piece(drawn)) return {};
+  fence_acquire_gpu();  // the job's description, written before `next`, before it is read here
+  const uint64_t number = (uint32_t)drawn;
+  // All of it at once.
+  const uint64_t to = ld_relaxed_gpu(&job->to), from = ld_relaxed_gpu(&job->from);
+  const uint64_t bytes = ld_relaxed_gpu(&job->bytes);
+  for (uint32_t i = 0; i < run_words; i++) words_of(run)[i] = ld_relaxed_gpu(words_of(&job->run) + i);
+  return run->line != BP_LINE_NONE ? piece_of(to, *run, number) : piece_of(to, from, bytes, number);
+}
+
+BP_DEV uint64_t pieces_of(uint64_t bytes) { return (bytes + piece_bytes - 1) / piece_bytes; }
+BP_DEV uint64_t pieces_of(const bp_engine_run& run) { return (run.count + run.piece - 1) / run.piece; }
+
+// Lets the blocks take pieces of a job whose description this thread has written: all but number 0, which is this
+// block's.
+BP_DEV void open_pieces(const bp_engine_args& a, bp_engine_job* job, uint64_t pieces) {
   st_relaxed_gpu(&job->done, uint64_t{0});
   // The description, and through causality the doorbell that this block acquired and the payload
   // behind it, before `next`, for the blocks that draw.
   fence_gpu();
-  st_relaxed_gpu(&job->next, (bytes + piece_bytes - 1) / piece_bytes << 32);
+  st_relaxed_gpu(&job->next, pieces << 32 | 1);
   atomic_add(&control_block_of(a)->open, 1);
 }
 
-// The piece that this thread's block moved is done. The caller has synchronised its block.
+// Nobody reads a job's description while it is written: the job before has no piece that is not done.
+BP_DEV piece open_job(const bp_engine_args& a, bp_engine_job* job, uint64_t to, uint64_t from,
+                      uint64_t bytes) {
+  st_relaxed_gpu(&job->to, to);
+  st_relaxed_gpu(&job->from, from);
+  st_relaxed_gpu(&job->bytes, bytes);
+  st_relaxed_gpu(&job->run.line, (uint32_t)BP_LINE_NONE);
+  open_pieces(a, job, pieces_of(bytes));
+  return piece_of(to, from, bytes, 0);
+}
+BP_DEV piece open_job(const bp_engine_args& a, bp_engine_job* job, uint64_t to, bp_engine_run run) {
+  st_relaxed_gpu(&job->to, to);
+  st_relaxed_gpu(&job->missing, uint64_t{0});
+  for (uint32_t i = 0; i < run_words; i++) st_relaxed_gpu(words_of(&job->run) + i, words_of(&run)[i]);
+  open_pieces(a, job, pieces_of(run));
+  return piece_of(to, run, 0);
+}
+
+// The piece that this thread's block moved is done, or given up. The caller has synchronised its block.
 BP_DEV void end_piece(bp_engine_job* job) {
   // The block's stores before the count, for the job's owner, whose fence of system scope then
   // covers them (causality order is cumulative).

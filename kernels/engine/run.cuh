@@ -164,15 +164,21 @@ BP_DEV_COLD void visit_slots(uint32_t k) {
   syncwarp();  // all have read that
   if (t.leads()) w.hot = k;
   const uint64_t start_wqes = t.qp(k)->state.wqes, start_bytes = t.qp(k)->state.bytes;
-  bool together = t.qp(k)->coalescing != 0, continues = true, has_key = false;
+  bool together = t.qp(k)->coalescing != 0, continues = true, many = false, has_key = false;
   uint32_t looks = 1;
   for (;;) {
     context* q = t.qp(k);
     if (q->state.wqes - start_wqes >= visit_wqes || q->state.bytes - start_bytes >= visit_bytes) return;
+    if (many) {
+      many = share_slots(k);
+      continue;
+    }
     if (together) {
       came = 0;  // the stream is that of all
-      const uint32_t n = carry_slots(k);
-      together = continues = n > 1;
+      const uint32_t taken = carry_slots(k), n = taken & slots_count;
+      many = (taken & slots_many) != 0;
+      together = n > 1;
+      continues = together || (taken & slots_wait) != 0;  // what has not come may continue these
       if (t.leads()) q->coalescing = together;
       syncwarp();
       if (n != 0) continue;
@@ -302,6 +308,9 @@ BP_DEV_COLD uint32_t look_out() {
   const uint32_t ahead_end = lines_ahead(t, hot);
   const uint64_t ahead_at = t.qp(hot % BP_ENGINE_BLOCK_QPS)->slot;
   const sight mine(b, t.rank());
+  // A block without a queue pair has only the others' jobs to look at, and does so every round.
+  const bool watches = mine.line_word != nullptr || mine.doorbell != nullptr;
+  const bool idle = ballot(watches) == 0 && t.size() == BP_ENGINE_BLOCK_QPS && grid_blocks() > 1;
   for (uint32_t round = b->rounds.round;; round++) {
     const bool thorough = stepped || round % thorough_rounds == 0;
     const bool telling = stepped || round % telling_rounds == 0;
@@ -343,6 +352,9 @@ BP_DEV_COLD uint32_t look_out() {
                (epoch != b->rounds.confirmed ? has_epoch : 0);
       }
       flags |= (uint32_t)warp_broadcast(mine);
+    } else if (idle) {
+      rest_();
+      flags |= has_jobs;
     }
     // What was given back in this round is not visited.
     work &= ~(news | ahead);

@@ -110,11 +110,6 @@ BP_DEV uint32_t leader_warp_lines(team t, const place& p, uint32_t line, uint32_
   return came;
 }
 
-// Where the sequence of a slot's first line stands, which says whether the slot has begun to come.
-BP_DEV const uint32_t* sequence_at(const place& p, uint32_t line) {
-  return reinterpret_cast<const uint32_t*>(p.slot + line_bytes(line) - 4);
-}
-
 // Carries out the next slot if it holds a WRITE of inline data, as most do. `came` lines of it lie in
 // the stream already. `looks`: how often to look for its beginning.
 BP_DEV_COLD uint32_t single_slot(uint32_t k, uint32_t came, uint32_t looks) {
@@ -159,8 +154,8 @@ BP_DEV_COLD uint32_t single_slot(uint32_t k, uint32_t came, uint32_t looks) {
     syncwarp();  // the stream, before the looks at it
   }
   // 2. Carry out. On their way meanwhile: whether the next ones have begun.
-  const uint32_t beyond = ld_relaxed_sys(sequence_at(next, line));
-  const uint32_t further = ld_relaxed_sys(sequence_at(third, line));
+  const uint32_t beyond = ld_relaxed_sys(sequence_at(next, line, 0));
+  const uint32_t further = ld_relaxed_sys(sequence_at(third, line, 0));
   const uint32_t why = write_inline(t, q, stream, bytes, (uint32_t)q->state.ticket, false);
   if (why != single_done) return why;
   // No room for another unit: there is more, which continues this.

@@ -102,15 +102,41 @@ BP_DEV void move_stream(uint64_t to, const uint8_t* stream, uint32_t bytes, uint
   }
 }
 
-// Slots from the next one on that are whole and whose payload goes on where the one before ended, unless one is marked.
-BP_DEV uint32_t slots_together(const block_state* b, uint32_t most) {
-  uint32_t n = 0;
-  for (uint64_t next = 0; n < most; n++) {
-    const found_slot& s = b->found[n];
-    if (s.bytes == 0 || (n != 0 && (s.remote != next || s.marked != 0))) break;
-    next = s.remote + s.bytes;
+// Whether slot `i` of those that were looked at is carried out together with the ones before it: it is whole, its
+// payload goes on where the one before ended, and it is not marked.
+BP_DEV bool goes_on(const found_slot* found, uint32_t i) {
+  if (found[i].bytes == 0 || i == 0) return found[i].bytes != 0;
+  return found[i].marked == 0 && found[i].remote == found[i - 1].remote + found[i - 1].bytes;
+}
+
+// Looks at a slot that has begun to come: those behind it have come about as far, and what is not whole now is another
+// round's.
+constexpr uint32_t begun_looks = 3;
+
+// A warp's look at a slot, whose lines go to the stream. It counts only when every line that its stream needs has come.
+BP_DEV found_slot look_at_slot(const context& q, const known_key& key, uint32_t i, uint8_t* stream) {
+  const bp_qpc_fixed& f = q.fixed;
+  const uint32_t line = f.line;
+  const place p(q, i);
+  uint32_t came = 0, need = lines_of(line, inband_header_bytes), bytes = 0;
+  for (uint32_t look = 1;; look++) {
+    came += take_lines(p, line, came, bytes != 0 ? need : q.lines, stream);
+    syncwarp();  // the stream, before the looks at its header
+    if (bytes == 0 && came >= need) {
+      bytes = plain_bytes(stream, f.qpn, q.state.ticket + i);
+      need = lines_of(line, inband_header_bytes + bytes);
+      if (bytes == 0 || need > q.lines) return {};
+    }
+    // What has come is not looked at again, so what was checked of it stays.
+    if (bytes != 0 && came >= need) break;
+    if (came == 0 || look == begun_looks) return found_slot{0, 0, 0, 0, 1, 0};
   }
-  return n;
+  uint64_t remote = 0;
+  if (word_at(stream, 24) == key.key) {
+    remote = resolve(key, f.peer_pd, long_at(stream, 16), bytes, BP_RIGHT_REMOTE_WRITE);
+  }
+  const uint8_t signalled = (stream[11] & BP_CTRL_CQ_UPDATE) != 0;
+  return found_slot{remote, remote != 0 ? bytes : 0, signalled, is_marked(stream), 0, 0};
 }
 
 // The whole block's.
@@ -118,28 +144,22 @@ BP_DEV_COLD void perform_slots() {
   block_state* b = team{}.b();
   const order& o = b->work;
   const context& q = b->qps[o.k];
-  const bp_qpc_fixed& f = q.fixed;
-  const uint32_t warp = tid() / 32, line = f.line;
+  const uint32_t warp = tid() / 32;
   uint8_t* stream = b->stream + warp * q.part;
-  // 1. Look. A slot counts only when every line that its stream needs has come.
+  // 1. Look. On its way meanwhile: whether one far ahead has begun.
+  const bool looks_ahead = warp == 0 && o.ahead != 0;
+  const place far_ahead(q, looks_ahead ? o.ahead : 0);
+  const uint32_t word = looks_ahead ? ld_relaxed_sys(sequence_at(far_ahead, q.fixed.line, 0)) : 0;
   if (warp < o.end) {
-    const uint64_t ticket = q.state.ticket + warp;
-    const uint32_t came = take_lines(place(q, warp), line, 0, q.lines, stream);
-    syncwarp();  // the stream, before the looks at its header
-    const uint32_t bytes = plain_bytes(stream, f.qpn, ticket);
-    const uint32_t need = lines_of(line, inband_header_bytes + bytes);
-    uint64_t remote = 0;
-    if (bytes != 0 && need <= came && word_at(stream, 24) == b->keys[o.key].key) {
-      remote = resolve(b->keys[o.key], f.peer_pd, long_at(stream, 16), bytes, BP_RIGHT_REMOTE_WRITE);
-    }
-    if (lane() == 0) {
-      const uint16_t signalled = (stream[11] & BP_CTRL_CQ_UPDATE) != 0;
-      b->found[warp] = found_slot{remote, remote != 0 ? bytes : 0, signalled, is_marked(stream)};
-    }
+    const found_slot found = look_at_slot(q, b->keys[o.key], warp, stream);
+    if (lane() == 0) b->found[warp] = found;
   }
+  if (tid() == 0) b->work.begun = looks_ahead && sequence_of(q.fixed.line, word) == far_ahead.sequence;
   syncthreads();
   // 2. Carry out.
-  if (warp < slots_together(b, o.end)) {
+  const uint32_t n = trailing_ones(ballot(lane() < o.end && goes_on(b->found, lane())));
+  if (tid() == 0) b->work.taken = n;
+  if (warp < n) {
     // Messages before these, which the block's barriers have shown to this thread, before what it
     // stores, for the peer.
     if (needs_fence(q, b->found[0].remote, b->found[0].marked != 0)) fence_written(q.far);

@@ -2,7 +2,7 @@
 #ifndef BELLPUSH_ENGINE_TEAM_CUH
 #define BELLPUSH_ENGINE_TEAM_CUH
 
-#include "slots.cuh"
+#include "slot_run.cuh"
 
 namespace bp {
 namespace engine {
@@ -16,6 +16,10 @@ BP_DEV_COLD void perform(uint32_t rank, uint32_t size) {
     move_copied(o.to, reinterpret_cast<const uint8_t*>(o.from), o.bytes, rank, size);
   } else if (o.kind == order_slots) {
     perform_slots();
+  } else if (o.kind == order_peek) {
+    perform_peek();
+  } else if (o.kind == order_run) {
+    perform_run();
   } else if (o.kind == order_lines) {
     for (uint32_t i = o.first + rank; i < o.end; i += size) {
       const context* q = &b->qps[o.k];
@@ -81,38 +85,68 @@ BP_DEV void assist() {
   }
 }
 
-// Moves pieces of a job that are left to be taken; says whether there was one.
-BP_DEV_COLD bool work_off(uint32_t block) {
+// Writes the order for a piece of a job, and of a run if it is of one. The leader's.
+BP_DEV void order_piece(order& o, const piece& p, bp_engine_job* job) {
+  o.kind = p.slots != 0 ? order_run : order_move;
+  o.to = p.to;
+  o.from = p.from;
+  o.bytes = p.bytes;
+  o.first = (uint32_t)p.from;
+  o.end = p.slots;
+  o.job = reinterpret_cast<uint64_t>(job);
+}
+
+// Moves pieces of a job that are left to be taken.
+BP_DEV_COLD void work_off(uint32_t block) {
   const team t;
   bp_engine_job* job = job_of(t.b()->args, block);
-  bool any = false;
+  order& o = t.b()->work;
   for (;;) {
-    piece p{0, 0, 0};
-    if (t.leads()) p = take_piece(job);
-    p.bytes = warp_broadcast(p.bytes);
-    if (p.bytes == 0) return any;
-    p.to = warp_broadcast(p.to);
-    p.from = warp_broadcast(p.from);
-    carry_move(t, p.to, p.from, p.bytes);
+    syncwarp();  // all have done with the order before
+    if (t.leads()) {
+      order_piece(o, take_piece(job, &o.run), job);
+    }
+    syncwarp();
+    if (o.bytes == 0) return;
+    dispatch(o.kind == order_move && o.bytes <= warp_bytes);
     if (t.leads()) end_piece(job);
-    any = true;
   }
+}
+
+// Sees this block's own job through, which is open, and of which it has the order for the first piece.
+BP_DEV void see_through(uint64_t pieces) {
+  const team t;
+  bp_engine_job* job = job_of(t.b()->args, bid());
+  dispatch(false);
+  if (t.leads()) end_piece(job);
+  work_off(bid());
+  // Bounded: whoever took a piece moves it, or gives it up after so many looks; the launch's other blocks may
+  // not have begun, and then have taken none.
+  if (t.leads()) {
+    while (ld_acquire_gpu(&job->done) != pieces) yield_();
+    fence_gpu();  // acquire: the pieces' counts, which carry their stores, before our fence
+    atomic_add(&control_block_of(t.b()->args)->open, ~0ull);
+  }
+  syncwarp();
 }
 
 BP_DEV_COLD void share(uint64_t to, uint64_t from, uint64_t bytes) {
   const team t;
   bp_engine_job* job = job_of(t.b()->args, bid());
-  if (t.leads()) open_job(t.b()->args, job, to, from, bytes);
   syncwarp();
-  work_off(bid());
-  // Bounded: whoever took a piece moves it; the launch's other blocks may not have begun, and then
-  // have taken none.
-  if (t.leads()) {
-    while (ld_acquire_gpu(&job->done) != (bytes + piece_bytes - 1) / piece_bytes) yield_();
-    fence_gpu();  // acquire: the pieces' counts, which carry their stores, before our fence
-    atomic_add(&control_block_of(t.b()->args)->open, ~0ull);
-  }
-  syncwarp();
+  if (t.leads()) order_piece(t.b()->work, open_job(t.b()->args, job, to, from, bytes), job);
+  see_through(pieces_of(bytes));
+}
+
+// Has all blocks take the slots of a run, which the order describes. Returns how many of them, from the last one back
+// to the first that lacked a line, were not.
+BP_DEV_COLD uint32_t share_run(uint64_t to) {
+  const team t;
+  bp_engine_job* job = job_of(t.b()->args, bid());
+  const bp_engine_run& run = t.b()->work.run;
+  if (t.leads()) order_piece(t.b()->work, open_job(t.b()->args, job, to, run), job);
+  see_through(pieces_of(run));
+  return (uint32_t)warp_broadcast(t.leads() ? ld_relaxed_gpu(&job->missing) : 0);
 }
 
 // Moves payload with as many threads as it is worth.

@@ -30,6 +30,8 @@ struct context {
   uint32_t lines;      // in-band, of a slot
   uint32_t part;       // bytes of their data, in whole units
   uint32_t coalesced_slots;  // most slots that are coalesced; 0: none are
+  uint32_t run_bytes;  // payload of the last one of those
+  uint64_t run_end;    // and where it ended
   uint32_t dbr_due;    // 1: the doorbell record is to be looked at
 };
 
@@ -237,16 +239,27 @@ struct place {
                                       : inband_sequence<line::d12s4>(w, at.lap);
     slot = f.window + (uint64_t)at.slot * f.slot_bytes;
   }
-  // `n` slots after the one that the context points at, less than a lap: without the divisions.
+  // `n` slots after the one that the context points at, or a row begins with, at most a lap: without the divisions.
   BP_DEV place(const context& q, uint32_t n) : slot(q.slot), sequence(q.sequence) {
-    const bp_qpc_fixed& f = q.fixed;
-    const uint64_t lap = (uint64_t)f.slots * f.slot_bytes;
-    slot += (uint64_t)n * f.slot_bytes;
-    if (slot - f.window < lap) return;
+    pass(q.fixed.window, q.fixed.slots, q.fixed.slot_bytes, q.fixed.line, n);
+  }
+  BP_DEV place(const bp_engine_run& r, uint32_t n) : slot(r.slot), sequence(r.sequence) {
+    pass(r.window, r.slots, r.slot_bytes, r.line, n);
+  }
+
+ private:
+  BP_DEV void pass(uint64_t window, uint32_t slots, uint32_t slot_bytes, uint32_t line, uint32_t n) {
+    const uint64_t lap = (uint64_t)slots * slot_bytes;
+    slot += (uint64_t)n * slot_bytes;
+    if (slot - window < lap) return;
     slot -= lap;
-    sequence = sequence == (f.line == BP_LINE_14_2 ? 0xffffu : 0xffffffffu) ? 1 : sequence + 1;
+    sequence = sequence == (line == BP_LINE_14_2 ? 0xffffu : 0xffffffffu) ? 1 : sequence + 1;
   }
 };
+// Where the sequence of a slot's line `i` stands.
+BP_DEV const uint32_t* sequence_at(const place& p, uint32_t line, uint32_t i) {
+  return reinterpret_cast<const uint32_t*>(p.slot + (uint64_t)(i + 1) * line_bytes(line) - 4);
+}
 
 // Points the context at a slot.
 BP_DEV void aim(context* q, const place& p) {

@@ -19,19 +19,19 @@ use crate::queue_pairs::{Buf, attr, inband, inline, make_qp, pattern, stepped_en
 const SHAPES: [(u32, u32); 4] = [(1, 1), (1, 7), (1, 96), (3, 64)];
 
 /// Two connected queue pairs and two regions on an engine of that shape.
-struct Bench {
+pub(super) struct Bench {
     engines: Vec<Engine>,
-    host: HostQp,
-    src: Buf,
-    dst: Buf,
+    pub(super) host: HostQp,
+    pub(super) src: Buf,
+    pub(super) dst: Buf,
     now: u64,
-    nic: Arc<SoftNic>,
-    a: Arc<Qp>,
+    pub(super) nic: Arc<SoftNic>,
+    pub(super) a: Arc<Qp>,
     _rest: (Arc<Qp>, [Arc<HostMem>; 2]),
 }
 
 impl Bench {
-    fn new(shape: (u32, u32), attr: &QpAttr, bytes: usize) -> Self {
+    pub(super) fn new(shape: (u32, u32), attr: &QpAttr, bytes: usize) -> Self {
         let (nic, engines, [src, dst]) = one(stepped_engine(shape.0, shape.1), bytes);
         let (a, ma) = make_qp(&nic, attr);
         let (b, mb) = make_qp(&nic, &QpAttr { inband: None, ..attr.clone() });
@@ -41,7 +41,7 @@ impl Bench {
         Self { engines, host, src, dst, now: 0, nic, a, _rest: (b, [ma, mb]) }
     }
 
-    fn step(&mut self) -> Vec<Cqe> {
+    pub(super) fn step(&mut self) -> Vec<Cqe> {
         for _ in 0..4 {
             self.now += 1000;
             self.engines.iter_mut().for_each(|e| _ = e.step(self.now));
@@ -56,7 +56,7 @@ impl Bench {
     }
 }
 
-fn counters(cqes: &[Cqe]) -> Vec<u16> {
+pub(super) fn counters(cqes: &[Cqe]) -> Vec<u16> {
     cqes.iter().map(|cqe| cqe.wqe_counter).collect()
 }
 

@@ -23,6 +23,7 @@ mod ops;
 mod placement;
 #[path = "../endpoint/reset.rs"]
 mod reset;
+mod runs;
 #[path = "../endpoint/verbs_immediates.rs"]
 mod verbs_immediates;
 #[path = "../endpoint/verbs_signals.rs"]
