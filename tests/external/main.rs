@@ -8,3 +8,4 @@ mod closing;
 mod perftest;
 mod pyverbs;
 mod shim;
+mod ucx;
