@@ -149,7 +149,7 @@ impl Device {
         nic.tell_events(Box::new(move |event| told.tell(event)));
         let stop = Arc::new(AtomicBool::new(false));
         let thread = start(index, engine, arrivals, stop.clone())?;
-        let watch = options.verbose.then(|| Watch::start(index, nic.clone())).transpose();
+        let watch = Watch::start(index, nic.clone(), options.verbose);
         let watch = watch.inspect_err(|_| stop.store(true, Ordering::Release))?;
         Ok(Arc::new(Self {
             index,
@@ -162,7 +162,7 @@ impl Device {
             xrcds: Mutex::default(),
             stop,
             thread: Mutex::new(Some(thread)),
-            watch: Mutex::new(watch),
+            watch: Mutex::new(Some(watch)),
         }))
     }
 }

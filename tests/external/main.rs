@@ -7,5 +7,6 @@ mod c_abi;
 mod closing;
 mod perftest;
 mod pyverbs;
+mod run;
 mod shim;
 mod ucx;

@@ -345,8 +345,9 @@ fn a_queue_pair_that_stands_still_is_told_with_what_its_program_and_its_nic_know
     for part in ["(Rc, Rts)", "doorbell record 1;", "0 blocks posted, 0 taken", "0 written"] {
         assert!(still[0].contains(part), "{part}: {}", still[0]);
     }
-    // Without the option SIGUSR2 does what it always does.
+    // Without the option it is told when it is asked for, and no more.
     let ended = Running::start(&[], &program).end();
-    assert_ne!(ended.code, Some(0), "{}", ended.text);
-    assert!(!ended.text.contains("queue pair 0x"), "{}", ended.text);
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    let told = ended.text.matches("queue pair 0x").count();
+    assert_eq!((told, ended.text.matches("stands still").count()), (2, 0), "{}", ended.text);
 }
