@@ -24,8 +24,8 @@ use crate::error::Refusal;
 use crate::events::Reporter;
 use crate::files::FileId;
 use crate::guard::Guarded;
+use crate::layout;
 use crate::process::say;
-use crate::tree;
 use crate::watch::Watch;
 
 /// Name of the shared-memory link that `--link-type shm` is on.
@@ -153,7 +153,7 @@ impl Device {
         let watch = watch.inspect_err(|_| stop.store(true, Ordering::Release))?;
         Ok(Arc::new(Self {
             index,
-            rdev: tree::rdev(index),
+            rdev: layout::rdev(index),
             nic,
             address,
             mtu: asked.min(most),

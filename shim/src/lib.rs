@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `hooks` `closing` `real` | what is interposed, and what lies behind it |
 //! | `process` `files` | options, open descriptors, forks |
-//! | `tree` `dir` | the devices' sysfs files, and where they may be written |
+//! | `tree` `layout` `dir` | the devices' sysfs files, what they say, and where they may be written |
 //! | `cuda` | GPU memory that programs register |
 //! | `device` `guard` | a software NIC, its engine's thread, its limits; its own descriptors |
 //! | `request` `abi` | commands: copied out, then checked; the kernel's structs |
@@ -40,6 +40,7 @@ mod events;
 mod files;
 mod guard;
 mod hooks;
+mod layout;
 mod process;
 mod real;
 mod request;

@@ -9,4 +9,5 @@ mod perftest;
 mod pyverbs;
 mod run;
 mod shim;
+mod sysfs;
 mod ucx;

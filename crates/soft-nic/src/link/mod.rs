@@ -19,7 +19,7 @@ pub use batch::{Outgoing, Run, TxBatch};
 pub use capture::Captured;
 pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
 pub use shm::{STALL_NS, ShmLink, ShmNet};
-pub use udp::UdpLink;
+pub use udp::{UdpLink, interface_name};
 
 use bellpush_wire::roce::{Envelope, Fields};
 

@@ -58,6 +58,11 @@ pub struct UdpLink {
     to: Vec<SocketAddrAny>,
 }
 
+/// Name of the network interface that has an address; `None` where none has.
+pub fn interface_name(addr: IpAddr) -> Option<String> {
+    Some(interface_of(addr.to_canonical()).ok()??.name)
+}
+
 impl UdpLink {
     /// A NIC at an address of this machine. `mtu` is the interface's, in bytes of IP packets, where
     /// it is to be another than what the system says.
