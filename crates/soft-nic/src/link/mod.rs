@@ -189,8 +189,7 @@ impl Carries {
 #[derive(Debug)]
 pub struct Received<'a> {
     /// IP and UDP headers. Where the link does not see a field (a UDP socket shows neither IPv4's
-    /// ID nor the hop limit, and of the traffic class two bits), it has the value of
-    /// [`Envelope::new`].
+    /// ID nor IPv6's flow label), it has the value of [`Envelope::new`].
     pub envelope: Envelope,
     /// BTH to ICRC. A private copy: nobody changes it any more.
     pub bytes: &'a [u8],
