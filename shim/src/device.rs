@@ -20,6 +20,7 @@ use bellpush_soft_nic::link::{
 use bellpush_soft_nic::{Engine, Event, SoftConfig, SoftNic, Xrcd};
 
 use crate::abi::verbs::event;
+use crate::devx::Subscriptions;
 use crate::error::Refusal;
 use crate::events::Reporter;
 use crate::files::FileId;
@@ -47,6 +48,8 @@ pub enum Source {
 pub struct Listeners {
     objects: Mutex<HashMap<Source, Arc<Reporter>>>,
     ports: Mutex<Vec<Weak<Reporter>>>,
+    /// Whom DEVX has told.
+    pub subscriptions: Subscriptions,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -72,6 +75,7 @@ impl Listeners {
     }
 
     fn tell(&self, what: Event) {
+        self.subscriptions.tell(what);
         let port = |code| {
             let ports = lock(&self.ports).clone();
             ports.iter().filter_map(Weak::upgrade).for_each(|port| port.event(code));

@@ -354,7 +354,7 @@ extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, arg: *mut c_void) -> c_in
                 return answer(|| context.ioctl(process, fd, request, arg as u64).map(|()| 0));
             }
             Some(Kind::Inherited { .. }) => return answer(|| Err(libc::EIO)),
-            Some(Kind::Events(_)) | None => {}
+            Some(Kind::Events(_) | Kind::Subscribed(_)) | None => {}
         }
     }
     // SAFETY: the program's own arguments.

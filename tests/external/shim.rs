@@ -332,6 +332,15 @@ fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {
 }
 
 #[test]
+fn events_of_the_device_and_receive_pools_are_what_devx_programs_wait_for() {
+    let _alone = alone();
+    let Some(program) = compiled("devx_events") else { return };
+    let ended = Running::start(&[], &[program.to_str().unwrap()]).end();
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    assert!(ended.text.contains("completions\nrefusals\npool 0\npool 1\nend\n"), "{}", ended.text);
+}
+
+#[test]
 fn a_queue_pair_that_stands_still_is_told_with_what_its_program_and_its_nic_know() {
     let _alone = alone();
     let Some(program) = compiled("devx") else { return };
