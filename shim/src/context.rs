@@ -25,6 +25,7 @@ use crate::devx::{DevxCq, DevxMkey, DevxQp, DevxRmp, Key, Umem};
 use crate::error::Refusal;
 use crate::events::{EventPipe, Reporter};
 use crate::files::Kind;
+use crate::names;
 use crate::process::Process;
 use crate::request::Request;
 
@@ -218,9 +219,9 @@ impl Context {
             process.refused("a command", &refusal);
             refusal.errno()
         })?;
-        let what = (request.object, request.method);
+        let what = process.options.verbose.then(|| names::of(&request));
         self.carry_out(process, fd, request).map_err(|refusal| {
-            process.refused(&format!("object {:#x} method {:#x}", what.0, what.1), &refusal);
+            process.refused(what.as_deref().unwrap_or_default(), &refusal);
             refusal.errno()
         })
     }

@@ -15,7 +15,7 @@
 //! | `device` `guard` | a software NIC, its engine's thread, its limits; its own descriptors |
 //! | `request` `abi` | commands: copied out, then checked; the kernel's structs |
 //! | `context` | an open device: its objects, and which command does what |
-//! | `commands` | the commands |
+//! | `commands` `names` | the commands, and what people know them by |
 //! | `devx` | commands of the device that programs word themselves |
 //! | `events` | completion channels and asynchronous events |
 //! | `watch` | says which queue pairs stand still |
@@ -41,6 +41,7 @@ mod files;
 mod guard;
 mod hooks;
 mod layout;
+mod names;
 mod process;
 mod real;
 mod request;

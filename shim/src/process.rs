@@ -269,8 +269,9 @@ impl Process {
 
     /// Tells what a program was refused, if the options say so; the same is told once.
     pub fn refused(&self, what: &str, refusal: &Refusal) {
-        // That an entry of the GID table is empty is an answer, which programs look for.
-        if !self.options.verbose || matches!(refusal, Refusal::NoGid(_)) {
+        // Answers that libraries look for: that an entry of the GID table is empty, that commands go by `ioctl`.
+        let is_answer = matches!(refusal, Refusal::NoGid(_) | Refusal::NoCore);
+        if !self.options.verbose || is_answer {
             return;
         }
         let line = format!("{what}: {refusal}");

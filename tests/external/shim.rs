@@ -182,6 +182,29 @@ fn a_ports_counters_count() {
 }
 
 #[test]
+fn what_is_not_there_is_refused_and_named() {
+    let _alone = alone();
+    let Some(program) = &*CAPABILITIES else { return };
+    let ended = run(&["--verbose"], &[program.to_str().unwrap(), "refused"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    let refusals: Vec<_> = ended.text.lines().skip(1).collect(); // the first says where the device is
+    let calls = [
+        "ibv_create_counters: this device has no such call",
+        "ibv_create_wq: this device has no such call", // and then the older way
+        "ibv_create_wq: this device has no such command",
+        "ibv_create_qp: ",
+        "ibv_attach_mcast: this device has no such command",
+        "mlx5dv_alloc_var: this device has no such call",
+        "mlx5dv_devx_general_cmd, QUERY_LAG: this device has no such command",
+        "mlx5dv_devx_create_cmd_comp: this device has no such call",
+    ];
+    assert_eq!(refusals.len(), calls.len(), "{refusals:#?}");
+    for (refusal, call) in refusals.iter().zip(calls) {
+        assert!(refusal.starts_with(&format!("bellpush: {call}")), "{refusal} is not {call}");
+    }
+}
+
+#[test]
 fn a_fork_takes_nothing_along() {
     case(&["forks"]);
 }
