@@ -256,11 +256,32 @@ static void counters(void)
 	close_pair(&p);
 }
 
+/* What is not there, each refused as the kernel refuses it. */
+static void refused(void)
+{
+	uint8_t in[16] = { 0x08, 0x42 }, out[16] = { 0 };
+	struct pair p;
+	open_pair(&p);
+	struct ibv_counters_init_attr counters_attr = { 0 };
+	NONE(ibv_create_counters(p.ctx, &counters_attr), EPROTONOSUPPORT);
+	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ, .max_wr = 4, .max_sge = 1, .pd = p.pd, .cq = p.cq[0] };
+	NONE(ibv_create_wq(p.ctx, &wq), EOPNOTSUPP);
+	struct ibv_qp_init_attr raw = { .send_cq = p.cq[0], .recv_cq = p.cq[0], .qp_type = IBV_QPT_RAW_PACKET,
+					.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1 } };
+	NONE(ibv_create_qp(p.pd, &raw), EOPNOTSUPP);
+	REFUSED(ibv_attach_mcast(p.qp[0], &p.gid, 0), EOPNOTSUPP);
+	NONE(mlx5dv_alloc_var(p.ctx, 0), EPROTONOSUPPORT);
+	REFUSED(mlx5dv_devx_general_cmd(p.ctx, in, sizeof in, out, sizeof out), EREMOTEIO);
+	NONE(mlx5dv_devx_create_cmd_comp(p.ctx), EPROTONOSUPPORT);
+	close_pair(&p);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "paging", paging }, { "timestamps", timestamps }, { "domains", domains },
 		{ "keys", keys }, { "moderation", moderation }, { "counters", counters },
+		{ "refused", refused },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

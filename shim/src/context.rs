@@ -21,10 +21,11 @@ use crate::commands::srq::SrqObj;
 use crate::commands::xrcd::XrcdObj;
 use crate::commands::{self, Command, Undo};
 use crate::device::{Device, Source};
-use crate::devx::{DevxCq, DevxMkey, DevxQp, Key, Umem};
+use crate::devx::{DevxCq, DevxMkey, DevxQp, DevxRmp, Key, Umem};
 use crate::error::Refusal;
 use crate::events::{EventPipe, Reporter};
 use crate::files::Kind;
+use crate::names;
 use crate::process::Process;
 use crate::request::Request;
 
@@ -65,6 +66,8 @@ pub enum Object {
     DevxQp(DevxQp),
     /// Target of dynamic connections, which nobody reaches.
     Dct(Dct),
+    /// Receive memory pool made through DEVX.
+    DevxRmp(Arc<DevxRmp>),
     /// Key made through DEVX.
     DevxMkey(DevxMkey),
 }
@@ -216,9 +219,9 @@ impl Context {
             process.refused("a command", &refusal);
             refusal.errno()
         })?;
-        let what = (request.object, request.method);
+        let what = process.options.verbose.then(|| names::of(&request));
         self.carry_out(process, fd, request).map_err(|refusal| {
-            process.refused(&format!("object {:#x} method {:#x}", what.0, what.1), &refusal);
+            process.refused(what.as_deref().unwrap_or_default(), &refusal);
             refusal.errno()
         })
     }
@@ -288,6 +291,9 @@ impl Context {
             Object::Srq(srq) if Arc::strong_count(srq) > 1 => {
                 return Err(Refusal::Busy("shared receive queue"));
             }
+            Object::DevxRmp(rmp) if Arc::strong_count(rmp) > 1 => {
+                return Err(Refusal::Busy("receive memory pool"));
+            }
             Object::Xrcd(xrcd) if Arc::strong_count(xrcd) > 1 => {
                 return Err(Refusal::Busy("XRC domain"));
             }
@@ -306,10 +312,17 @@ impl Context {
             Object::DevxQp(qp) => nic.destroy_qp(qp.qp.qpn())?,
             Object::Dct(dct) => nic.destroy_qp(dct.qp.qpn())?,
             Object::Srq(srq) => srq.srq.close(),
+            Object::DevxRmp(rmp) => rmp.srq.close(),
             Object::Mw(mw) => nic.destroy_mkey(mw.key)?,
             Object::Qp(qp) => nic.destroy_qp(qp.qp.qpn())?,
             _ => {}
         }
+        let source = match objects.get(handle) {
+            Some(Object::DevxCq(cq)) => Some(Source::Cq(cq.cq.number())),
+            Some(Object::DevxQp(qp)) => Some(Source::Qp(qp.qp.qpn().0)),
+            Some(Object::DevxRmp(rmp)) => Some(Source::Srq(rmp.srq.number())),
+            _ => None,
+        };
         match objects.remove(handle) {
             Some(Object::Uar(page)) => drop(objects.uars.remove(&page)),
             Some(Object::Dm(dm)) => {
@@ -317,6 +330,9 @@ impl Context {
                 dm.give_back(&self.device);
             }
             _ => {}
+        }
+        if let Some(source) = source {
+            self.device.listeners.subscriptions.remove(source);
         }
         nic.quiesce();
         Ok(())
@@ -335,7 +351,7 @@ impl Context {
         let rank = |object: &Object| match object {
             Object::Qp(_) | Object::DevxQp(_) | Object::Dct(_) => 0,
             Object::Mr(_) | Object::Mw(_) | Object::DevxMkey(_) | Object::Ah(_) => 1,
-            Object::Srq(_) => 2,
+            Object::Srq(_) | Object::DevxRmp(_) => 2,
             Object::Cq(_) | Object::DevxCq(_) | Object::Dm(_) | Object::Uar(_) => 3,
             Object::Pd(_) | Object::Umem(_) | Object::Xrcd(_) => 4,
         };

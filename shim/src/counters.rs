@@ -8,6 +8,7 @@ use std::io;
 use bellpush_soft_nic::{Counters, DropReason};
 
 use crate::dir::Dir;
+use crate::layout;
 
 /// The files below a port's directory, with their values.
 pub fn values(c: &Counters) -> [(&'static str, u64); 14] {
@@ -32,26 +33,15 @@ pub fn values(c: &Counters) -> [(&'static str, u64); 14] {
     ]
 }
 
-/// The port's directory of a device, below the tree's root.
-pub fn port(index: usize) -> String {
-    format!("class/infiniband/mlx5_{index}/ports/1")
+/// Whether a file below a device's directory is a counter.
+pub fn is_counter(file: &str) -> bool {
+    file.starts_with("ports/1/counters/") || file.starts_with("ports/1/hw_counters/")
 }
 
-/// The device whose counter a path below the tree's root names.
-pub fn device_of(path: &str) -> Option<usize> {
-    let (device, rest) = path.strip_prefix("class/infiniband/mlx5_")?.split_once('/')?;
-    let is_counter =
-        rest.starts_with("ports/1/counters/") || rest.starts_with("ports/1/hw_counters/");
-    device.parse().ok().filter(|_| is_counter)
-}
-
-/// Writes a device's counters into the tree's directory. Each file is replaced as a whole: another
-/// process may be reading it.
+/// Writes a device's counters into the tree's directory.
 pub fn write(dir: &Dir, index: usize, counters: &Counters) -> io::Result<()> {
-    let scratch = format!(".counter-{}", std::process::id());
-    for (name, value) in values(counters) {
-        dir.write(&scratch, &format!("{value}\n"))?;
-        dir.rename(&scratch, &format!("{}/{name}", port(index)))?;
-    }
-    Ok(())
+    let port = layout::port(index);
+    values(counters)
+        .iter()
+        .try_for_each(|(name, value)| dir.replace(&format!("{port}/{name}"), &value.to_string()))
 }

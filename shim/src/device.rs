@@ -20,12 +20,13 @@ use bellpush_soft_nic::link::{
 use bellpush_soft_nic::{Engine, Event, SoftConfig, SoftNic, Xrcd};
 
 use crate::abi::verbs::event;
+use crate::devx::Subscriptions;
 use crate::error::Refusal;
 use crate::events::Reporter;
 use crate::files::FileId;
 use crate::guard::Guarded;
+use crate::layout;
 use crate::process::say;
-use crate::tree;
 use crate::watch::Watch;
 
 /// Name of the shared-memory link that `--link-type shm` is on.
@@ -47,6 +48,8 @@ pub enum Source {
 pub struct Listeners {
     objects: Mutex<HashMap<Source, Arc<Reporter>>>,
     ports: Mutex<Vec<Weak<Reporter>>>,
+    /// Whom DEVX has told.
+    pub subscriptions: Subscriptions,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -72,6 +75,7 @@ impl Listeners {
     }
 
     fn tell(&self, what: Event) {
+        self.subscriptions.tell(what);
         let port = |code| {
             let ports = lock(&self.ports).clone();
             ports.iter().filter_map(Weak::upgrade).for_each(|port| port.event(code));
@@ -149,11 +153,11 @@ impl Device {
         nic.tell_events(Box::new(move |event| told.tell(event)));
         let stop = Arc::new(AtomicBool::new(false));
         let thread = start(index, engine, arrivals, stop.clone())?;
-        let watch = options.verbose.then(|| Watch::start(index, nic.clone())).transpose();
+        let watch = Watch::start(index, nic.clone(), options.verbose);
         let watch = watch.inspect_err(|_| stop.store(true, Ordering::Release))?;
         Ok(Arc::new(Self {
             index,
-            rdev: tree::rdev(index),
+            rdev: layout::rdev(index),
             nic,
             address,
             mtu: asked.min(most),
@@ -162,7 +166,7 @@ impl Device {
             xrcds: Mutex::default(),
             stop,
             thread: Mutex::new(Some(thread)),
-            watch: Mutex::new(watch),
+            watch: Mutex::new(Some(watch)),
         }))
     }
 }

@@ -90,6 +90,20 @@ impl Dir {
         (&*file).write_all(text.as_bytes())
     }
 
+    /// Writes a line in place of a file, as a whole: another process may be reading it.
+    pub fn replace(&self, name: &str, line: &str) -> io::Result<()> {
+        let scratch = format!(".new-{}", std::process::id());
+        self.write(&scratch, &format!("{line}\n"))?;
+        self.rename(&scratch, name)
+    }
+
+    /// Makes a link, which is not followed.
+    pub fn link(&self, name: &str, to: &str) -> io::Result<()> {
+        let (name, to) = (CString::new(name)?, CString::new(to)?);
+        // SAFETY: C strings and a descriptor of ours.
+        done(unsafe { libc::symlinkat(to.as_ptr(), self.0.as_raw_fd(), name.as_ptr()) })
+    }
+
     /// Moves a file or a directory.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let (from, to, fd) = (CString::new(from)?, CString::new(to)?, self.0.as_raw_fd());

@@ -8,7 +8,7 @@ use bellpush_soft_nic::link::LinkError;
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// `EPROTONOSUPPORT`, by which the kernel tells a library to try another way.
-    #[error("object {object:#x} has no method {method:#x} here")]
+    #[error("this device has no such call (object {object:#x}, method {method:#x})")]
     Method {
         /// `object_id`.
         object: u16,
@@ -22,7 +22,7 @@ pub enum Refusal {
     #[error("{0} is not supported")]
     Unsupported(&'static str),
     /// `EOPNOTSUPP`, for a command by its number.
-    #[error("command {0:#x} is not supported")]
+    #[error("this device has no such command ({0:#x})")]
     Command(u32),
     /// `EINVAL`.
     #[error("{what} is {value:#x}, but must be {must}")]
@@ -62,7 +62,7 @@ pub enum Refusal {
         need: usize,
     },
     /// `EREMOTEIO`: the device refused a command, and its answer says so.
-    #[error("the device refuses the command: {0}")]
+    #[error("{0}")]
     Firmware(#[source] Box<Refusal>),
     /// `EPERM`.
     #[error("not allowed: {0}")]

@@ -74,9 +74,18 @@ pub struct EventPipe {
 impl EventPipe {
     /// A pipe, and the descriptor for the program.
     pub fn new(event_bytes: usize) -> Result<(Self, OwnedFd), Refusal> {
+        Self::with(event_bytes, 0)
+    }
+
+    /// One whose every read takes one event, however much room it has.
+    pub fn of_packets(event_bytes: usize) -> Result<(Self, OwnedFd), Refusal> {
+        Self::with(event_bytes, libc::O_DIRECT)
+    }
+
+    fn with(event_bytes: usize, flags: libc::c_int) -> Result<(Self, OwnedFd), Refusal> {
         let mut ends = [0; 2];
         // SAFETY: room for two descriptors.
-        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | flags) } != 0 {
             return Err(Refusal::last("pipe"));
         }
         // SAFETY: two new descriptors that nobody else has.
@@ -87,7 +96,7 @@ impl EventPipe {
         let keep = keep.map_err(|source| Refusal::System { call: "open of a pipe", source })?;
         // SAFETY: flags and sizes of a pipe of ours; without more room it holds less.
         unsafe {
-            libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
+            libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK | flags);
             libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES);
         }
         let waiting = Mutex::default();

@@ -23,6 +23,8 @@ pub enum Kind {
     Device(Arc<Context>),
     /// A completion channel or an asynchronous event descriptor.
     Events(Arc<EventPipe>),
+    /// An event channel of DEVX.
+    Subscribed(Arc<EventPipe>),
     /// Either, opened by the process that this one was forked from.
     Inherited {
         /// Device number that `fstat` reports of an open device.
@@ -35,7 +37,7 @@ impl Kind {
     fn rdev(&self) -> Option<u64> {
         match self {
             Self::Device(context) => Some(context.device.rdev),
-            Self::Events(_) => None,
+            Self::Events(_) | Self::Subscribed(_) => None,
             Self::Inherited { rdev } => *rdev,
         }
     }

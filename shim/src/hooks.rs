@@ -16,9 +16,10 @@ use std::path::Path;
 use crate::abi::ids::IOCTL_MAGIC;
 use crate::context::Context;
 use crate::files::Kind;
+use crate::layout::rdev;
 use crate::process::{self, process};
-use crate::real;
-use crate::tree::{Target, rdev};
+use crate::real::{self, Choose, Compare};
+use crate::tree::Target;
 
 /// Runs when the object is loaded, after libc's own initialisation.
 #[used]
@@ -122,9 +123,64 @@ hook_paths! {
     fopen = fopen [] path [mode: *const c_char] -> *mut libc::FILE;
     fopen64 = fopen [] path [mode: *const c_char] -> *mut libc::FILE;
     access = access [] path [mode: c_int] -> c_int;
+    euidaccess = euidaccess [] path [mode: c_int] -> c_int;
+    eaccess = euidaccess [] path [mode: c_int] -> c_int;
+    faccessat = faccessat [dir: c_int] path [mode: c_int, flags: c_int] -> c_int;
+    chdir = chdir [] path [] -> c_int;
+    getxattr = getxattr [] path [name: *const c_char, value: *mut c_void, size: usize] -> isize;
+    lgetxattr = lgetxattr [] path [name: *const c_char, value: *mut c_void, size: usize] -> isize;
+    listxattr = listxattr [] path [list: *mut c_char, size: usize] -> isize;
+    llistxattr = llistxattr [] path [list: *mut c_char, size: usize] -> isize;
     readlink = readlink [] path [buf: *mut c_char, size: usize] -> isize;
-    realpath = realpath [] path [buf: *mut c_char] -> *mut c_char;
+    __readlink_chk = readlink_chk [] path [buf: *mut c_char, size: usize, room: usize] -> isize;
+    readlinkat = readlinkat [dir: c_int] path [buf: *mut c_char, size: usize] -> isize;
+    __readlinkat_chk = readlinkat_chk
+        [dir: c_int] path [buf: *mut c_char, size: usize, room: usize] -> isize;
+    scandir = scandir [] path
+        [list: *mut *mut *mut libc::dirent, choose: Choose, compare: Compare] -> c_int;
+    scandir64 = scandir [] path
+        [list: *mut *mut *mut libc::dirent, choose: Choose, compare: Compare] -> c_int;
     statx = statx [dir: c_int] path [flags: c_int, mask: u32, buf: *mut libc::statx] -> c_int;
+}
+
+/// Has a canonical path that leads into the tree begin as programs know it.
+///
+/// # Safety
+/// `found` is null, or a C string that `realpath` has put into `given`, with room for `PATH_MAX` bytes, or without that
+/// allocated.
+unsafe fn as_known(found: *mut c_char, given: *mut c_char) -> *mut c_char {
+    if found.is_null() {
+        return found;
+    }
+    // SAFETY: as the caller promises.
+    let canonical = unsafe { CStr::from_ptr(found) };
+    let known = || process()?.tree.known(canonical.to_bytes());
+    let Ok(Some(known)) = catch_unwind(AssertUnwindSafe(known)) else { return found };
+    // SAFETY: a C string of less than PATH_MAX bytes, into room for as many or into a copy of its own.
+    unsafe {
+        if !given.is_null() {
+            return libc::strcpy(given, known.as_ptr());
+        }
+        libc::free(found.cast());
+        libc::strdup(known.as_ptr())
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn realpath(path: *const c_char, buf: *mut c_char) -> *mut c_char {
+    // SAFETY: the program's own arguments, of which the path may be replaced.
+    unsafe { as_known(redirect(path, |path| real::realpath(path, buf)), buf) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __realpath_chk(path: *const c_char, buf: *mut c_char, room: usize) -> *mut c_char {
+    // SAFETY: as above; what has less room than PATH_MAX ends the program before it comes back.
+    unsafe { as_known(redirect(path, |path| real::realpath_chk(path, buf, room)), buf) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
+    realpath(path, std::ptr::null_mut())
 }
 
 /// Opens a path.
@@ -255,9 +311,10 @@ macro_rules! hook_fstats {
 hook_fstats! { fstat (); fstat64 (); __fxstat (_version); __fxstat64 (_version); }
 
 macro_rules! hook_stats_at {
-    ($($name:ident)*) => {$(
+    ($($name:ident ($($version:ident)?);)*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(
+            $($version: c_int,)?
             dir: c_int,
             path: *const c_char,
             buf: *mut libc::stat,
@@ -271,7 +328,7 @@ macro_rules! hook_stats_at {
         }
     )*};
 }
-hook_stats_at! { fstatat fstatat64 }
+hook_stats_at! { fstatat (); fstatat64 (); __fxstatat (_version); __fxstatat64 (_version); }
 
 /// Discovery by netlink would find the machine's own devices: without it libibverbs reads sysfs.
 #[unsafe(no_mangle)]
@@ -297,7 +354,7 @@ extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, arg: *mut c_void) -> c_in
                 return answer(|| context.ioctl(process, fd, request, arg as u64).map(|()| 0));
             }
             Some(Kind::Inherited { .. }) => return answer(|| Err(libc::EIO)),
-            Some(Kind::Events(_)) | None => {}
+            Some(Kind::Events(_) | Kind::Subscribed(_)) | None => {}
         }
     }
     // SAFETY: the program's own arguments.

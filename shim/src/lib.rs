@@ -10,12 +10,12 @@
 //! |---|---|
 //! | `hooks` `closing` `real` | what is interposed, and what lies behind it |
 //! | `process` `files` | options, open descriptors, forks |
-//! | `tree` `dir` | the devices' sysfs files, and where they may be written |
+//! | `tree` `layout` `dir` | the devices' sysfs files, what they say, and where they may be written |
 //! | `cuda` | GPU memory that programs register |
 //! | `device` `guard` | a software NIC, its engine's thread, its limits; its own descriptors |
 //! | `request` `abi` | commands: copied out, then checked; the kernel's structs |
 //! | `context` | an open device: its objects, and which command does what |
-//! | `commands` | the commands |
+//! | `commands` `names` | the commands, and what people know them by |
 //! | `devx` | commands of the device that programs word themselves |
 //! | `events` | completion channels and asynchronous events |
 //! | `watch` | says which queue pairs stand still |
@@ -40,6 +40,8 @@ mod events;
 mod files;
 mod guard;
 mod hooks;
+mod layout;
+mod names;
 mod process;
 mod real;
 mod request;

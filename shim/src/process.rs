@@ -5,6 +5,7 @@
 //! (`vfork`, `posix_spawn`, the bare system call) opens none and leaves the parent's alone.
 
 use std::collections::HashSet;
+use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -18,6 +19,7 @@ use crate::counters;
 use crate::device::Device;
 use crate::error::Refusal;
 use crate::files::{FileId, Files, Kind, descriptors, file_id};
+use crate::layout;
 use crate::real;
 use crate::tree::Tree;
 
@@ -223,27 +225,53 @@ impl Process {
         }
         let device = Device::open(&self.options, index, slot.last)?;
         *slot = Slot { open: Arc::downgrade(&device), last: Some(device.address) };
+        drop(devices);
+        // For those that read below a directory that they have opened.
+        if let Err(e) = self.tree.stay(&self.options).and_then(|()| self.show_gid(index)) {
+            say(&format!("cannot show the GID of mlx5_{index}: {e}"));
+        }
         Ok(device)
     }
 
-    /// A file of the tree is opened: it is there, and one of a port's counters shows what this
-    /// process's device has counted by now.
+    /// A file of the tree is opened: it is there, and says what this process's device has by now, if it is a counter or
+    /// the GID.
     pub fn opening(&self, path: &Path) {
         let _ = self.tree.stay(&self.options); // without it, there is no such file
         let below = path.strip_prefix(self.tree.path()).ok().and_then(Path::to_str);
-        let Some(index) = below.and_then(counters::device_of) else { return };
-        let device = lock(&self.devices).get(index).and_then(|slot| slot.open.upgrade());
-        let counted = device.map(|device| device.nic.counters()).unwrap_or_default();
-        let written = self.tree.dir().and_then(|dir| counters::write(&dir, index, &counted));
+        let Some((index, file)) = below.and_then(layout::of_device) else { return };
+        let written = if counters::is_counter(file) {
+            let counted =
+                self.opened(index).map(|device| device.nic.counters()).unwrap_or_default();
+            self.tree.dir().and_then(|dir| counters::write(&dir, index, &counted))
+        } else if file == layout::GID {
+            self.show_gid(index)
+        } else {
+            Ok(())
+        };
         if let Err(e) = written {
-            say(&format!("cannot write the counters of mlx5_{index}: {e}"));
+            say(&format!("cannot write {file} of mlx5_{index}: {e}"));
         }
+    }
+
+    /// A device that is open.
+    fn opened(&self, index: usize) -> Option<Arc<Device>> {
+        lock(&self.devices).get(index)?.open.upgrade()
+    }
+
+    /// Has a device's files show its address: where it is, else where it was, else where it is to be.
+    fn show_gid(&self, index: usize) -> io::Result<()> {
+        let last = lock(&self.devices).get(index).and_then(|slot| slot.last);
+        let address = last.or_else(|| self.options.addresses.get(index).copied());
+        let (dir, port) = (self.tree.dir()?, layout::port(index));
+        dir.replace(&format!("{port}/gid_attrs/ndevs/0"), &layout::interface(address))?;
+        dir.replace(&format!("{port}/gids/0"), &layout::gid_line(address))
     }
 
     /// Tells what a program was refused, if the options say so; the same is told once.
     pub fn refused(&self, what: &str, refusal: &Refusal) {
-        // That an entry of the GID table is empty is an answer, which programs look for.
-        if !self.options.verbose || matches!(refusal, Refusal::NoGid(_)) {
+        // Answers that libraries look for: that an entry of the GID table is empty, that commands go by `ioctl`.
+        let is_answer = matches!(refusal, Refusal::NoGid(_) | Refusal::NoCore);
+        if !self.options.verbose || is_answer {
             return;
         }
         let line = format!("{what}: {refusal}");

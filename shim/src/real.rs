@@ -6,6 +6,12 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+/// What `scandir` asks which entries are wanted.
+pub type Choose = Option<unsafe extern "C" fn(*const libc::dirent) -> c_int>;
+/// What `scandir` sorts by.
+pub type Compare =
+    Option<unsafe extern "C" fn(*mut *const libc::dirent, *mut *const libc::dirent) -> c_int>;
+
 /// A function of libc, once it was looked for.
 pub struct Real(&'static CStr, AtomicPtr<c_void>);
 
@@ -70,6 +76,18 @@ real! {
     access as c"access" (path: *const c_char, mode: c_int) -> c_int;
     readlink as c"readlink" (path: *const c_char, buf: *mut c_char, size: usize) -> isize;
     realpath as c"realpath" (path: *const c_char, buf: *mut c_char) -> *mut c_char;
+    realpath_chk as c"__realpath_chk" (path: *const c_char, buf: *mut c_char, room: usize) -> *mut c_char;
+    readlink_chk as c"__readlink_chk" (path: *const c_char, buf: *mut c_char, size: usize, room: usize) -> isize;
+    readlinkat as c"readlinkat" (dir: c_int, path: *const c_char, buf: *mut c_char, size: usize) -> isize;
+    readlinkat_chk as c"__readlinkat_chk" (dir: c_int, path: *const c_char, buf: *mut c_char, size: usize, room: usize) -> isize;
+    euidaccess as c"euidaccess" (path: *const c_char, mode: c_int) -> c_int;
+    faccessat as c"faccessat" (dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int;
+    getxattr as c"getxattr" (path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
+    lgetxattr as c"lgetxattr" (path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
+    listxattr as c"listxattr" (path: *const c_char, list: *mut c_char, size: usize) -> isize;
+    llistxattr as c"llistxattr" (path: *const c_char, list: *mut c_char, size: usize) -> isize;
+    chdir as c"chdir" (path: *const c_char) -> c_int;
+    scandir as c"scandir64" (path: *const c_char, list: *mut *mut *mut libc::dirent, choose: Choose, compare: Compare) -> c_int;
     ioctl as c"ioctl" (fd: c_int, request: u64, arg: *mut c_void) -> c_int;
     close as c"close" (fd: c_int) -> c_int;
     dup2 as c"dup2" (old: c_int, new: c_int) -> c_int;

@@ -4,39 +4,36 @@
 //! files. What a kernel would answer anew at each look (GIDs) is asked for by `ioctl`; the files
 //! have what is known beforehand.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, OsStr, c_char};
 use std::fs::DirBuilder;
 use std::io;
-use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bellpush_preload::Preload;
-use bellpush_soft_nic::Counters;
 
-use crate::counters;
 use crate::dir::{self, Dir};
+use crate::layout::{self, Entry};
 
-/// `major` of the devices' character devices: that of InfiniBand (Linux's `devices.txt`), with
-/// minors from `IB_UVERBS_BASE_MINOR` on.
-const MAJOR: u32 = 231;
-const FIRST_MINOR: u32 = 192;
 /// What every path that leads to the tree begins with, and where it leads.
-const PREFIXES: [(&[u8], &[u8]); 6] = [
+const PREFIXES: [(&[u8], &[u8]); 8] = [
     (b"/sys/class/infiniband_verbs", b"/class/infiniband_verbs"),
     (b"/sys/class/infiniband_mad", b"/class/infiniband_mad"),
     (b"/sys/class/infiniband_cm", b"/class/infiniband_cm"),
     (b"/sys/class/infiniband", b"/class/infiniband"),
     (b"/dev/infiniband", b"/dev/infiniband"),
+    // The PCI functions: no machine's own have that domain.
+    (b"/sys/devices/pcibe11:00", b"/devices/pcibe11:00"),
+    (b"/sys/bus/pci/devices/be11:", b"/bus/pci/devices/be11:"),
     // Libraries look for it before they register GPU memory by its address.
     (b"/sys/module/nvidia_peermem", b"/class/nvidia_peermem"),
 ];
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
 
 /// What lies in its directory; the last one is there when all is.
-const PARTS: [&str; 2] = ["dev", "class"];
+const PARTS: [&str; 4] = ["dev", "bus", "devices", "class"];
 
 /// Names that are tried for a directory of this process's own.
 const MOST_NAMES: usize = 100;
@@ -80,72 +77,10 @@ impl Inside<'_> {
     }
 }
 
-/// `st_rdev` of a device.
-pub fn rdev(index: usize) -> u64 {
-    libc::makedev(MAJOR, FIRST_MINOR + index as u32)
-}
-
-/// `node_guid` of a device: of the locally administered kind, and the same in every process.
-pub fn guid(index: usize) -> [u8; 8] {
-    [0x02, 0x62, 0x70, 0xff, 0xfe, 0, 0, index as u8 + 1]
-}
-
-/// GID of an address.
-pub fn gid(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
-
-fn words(bytes: &[u8]) -> String {
-    let pairs = bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1]));
-    pairs.collect::<Vec<_>>().join(":")
-}
-
-/// Board: what says to people and programs that this is software.
-pub const BOARD: &str = "bellpush soft";
-/// Firmware version: the crate's.
-pub const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
-
-/// The files of a device, with their contents, below the tree's root.
-fn files(index: usize, address: Option<IpAddr>) -> Vec<(String, String)> {
-    let verbs = format!("class/infiniband_verbs/uverbs{index}");
-    let ib = format!("class/infiniband/mlx5_{index}");
-    let port = format!("{ib}/ports/1");
-    let (guid, gid) = (words(&guid(index)), words(&address.map_or([0; 16], gid)));
-    let (major, minor) = (MAJOR, FIRST_MINOR + index as u32);
-    let modalias = "pci:v000015B3d00001021sv000015B3sd00000000bc02sc07i00";
-    [
-        (format!("{verbs}/ibdev"), format!("mlx5_{index}")),
-        (format!("{verbs}/dev"), format!("{major}:{minor}")),
-        (format!("{verbs}/abi_version"), "1".into()),
-        (format!("{ib}/node_type"), "1: CA".into()),
-        (format!("{ib}/node_guid"), guid.clone()),
-        (format!("{ib}/sys_image_guid"), guid),
-        (format!("{ib}/node_desc"), format!("{BOARD} {FIRMWARE}")),
-        (format!("{ib}/board_id"), BOARD.into()),
-        (format!("{ib}/hca_type"), BOARD.into()),
-        (format!("{ib}/hw_rev"), "0".into()),
-        (format!("{ib}/fw_ver"), FIRMWARE.into()),
-        (format!("{ib}/device/vendor"), "0x15b3".into()),
-        (format!("{ib}/device/device"), "0x1021".into()),
-        (format!("{ib}/device/subsystem_vendor"), "0x15b3".into()),
-        (format!("{ib}/device/subsystem_device"), "0x0000".into()),
-        (format!("{ib}/device/numa_node"), "-1".into()),
-        (format!("{ib}/device/modalias"), modalias.into()),
-        (format!("{ib}/device/infiniband_verbs/uverbs{index}/dev"), format!("{major}:{minor}")),
-        (format!("{port}/state"), "4: ACTIVE".into()),
-        (format!("{port}/phys_state"), "5: LinkUp".into()),
-        (format!("{port}/link_layer"), "Ethernet".into()),
-        (format!("{port}/lid"), "0x0".into()),
-        (format!("{port}/rate"), "100 Gb/sec (4X EDR)".into()),
-        (format!("{port}/gids/0"), gid),
-        (format!("{port}/gid_attrs/types/0"), "RoCE v2".into()),
-        (format!("{port}/pkeys/0"), "0xffff".into()),
-        (format!("dev/infiniband/uverbs{index}"), String::new()),
-    ]
-    .into()
+/// Whether a path begins with a prefix, as a whole name or up to a colon.
+fn begins(path: &[u8], prefix: &[u8]) -> bool {
+    let ends = prefix.ends_with(b":") || matches!(path.get(prefix.len()), None | Some(b'/'));
+    path.starts_with(prefix) && ends
 }
 
 impl Tree {
@@ -177,6 +112,8 @@ impl Tree {
         if !dir.has("class") {
             lay_out(&dir, options)?;
         }
+        // As `realpath` has it.
+        let root = path(&std::fs::canonicalize(Path::new(OsStr::from_bytes(root.as_bytes())))?)?;
         Ok(Self { root, made: made.into() })
     }
 
@@ -214,10 +151,8 @@ impl Tree {
         }
         // SAFETY: as the caller promises.
         let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-        let below = |prefix: &[u8]| {
-            path.starts_with(prefix) && matches!(path.get(prefix.len()), None | Some(b'/'))
-        };
-        let Some((prefix, inside)) = PREFIXES.iter().find(|(prefix, _)| below(prefix)) else {
+        let Some((prefix, inside)) = PREFIXES.iter().find(|(prefix, _)| begins(path, prefix))
+        else {
             return Target::Foreign;
         };
         let parts = [self.root.as_bytes(), inside, &path[prefix.len()..]];
@@ -232,6 +167,14 @@ impl Tree {
         }
     }
 
+    /// What programs know a canonical path as that leads into the tree.
+    pub fn known(&self, canonical: &[u8]) -> Option<CString> {
+        let inside = canonical.strip_prefix(self.root.as_bytes())?;
+        let (prefix, part) = PREFIXES.iter().find(|(_, part)| begins(inside, part))?;
+        let known = [*prefix, &inside[part.len()..]].concat();
+        CString::new(known).ok().filter(|known| known.as_bytes().len() < PATH_BYTES)
+    }
+
     /// Its directory, opened.
     pub fn dir(&self) -> io::Result<Dir> {
         Dir::open(&self.root, !self.is_made())
@@ -239,7 +182,7 @@ impl Tree {
 
     /// Its directory.
     pub fn path(&self) -> &Path {
-        Path::new(std::ffi::OsStr::from_bytes(self.root.as_bytes()))
+        Path::new(OsStr::from_bytes(self.root.as_bytes()))
     }
 
     /// Removes a directory that this process made.
@@ -276,20 +219,17 @@ fn own(name: CString) -> io::Result<(CString, Dir)> {
 /// wins, and none sees half a tree.
 fn lay_out(dir: &Dir, options: &Preload) -> io::Result<()> {
     let scratch = format!(".{}", std::process::id());
-    let write = |name: &str, text: &str| {
+    let mut entries = layout::common();
+    for index in 0..options.devices {
+        entries.extend(layout::device(index, options.addresses.get(index).copied()));
+    }
+    for (name, entry) in entries {
         let path = format!("{scratch}/{name}");
         let (folder, _) = path.rsplit_once('/').expect("below the scratch directory");
         dir.make(folder)?;
-        dir.write(&path, &format!("{text}\n"))
-    };
-    write("class/infiniband_verbs/abi_version", "6")?;
-    write("class/nvidia_peermem/version", BOARD)?;
-    for index in 0..options.devices {
-        for (name, text) in files(index, options.addresses.get(index).copied()) {
-            write(&name, &text)?;
-        }
-        for (name, none) in counters::values(&Counters::default()) {
-            write(&format!("{}/{name}", counters::port(index)), &none.to_string())?;
+        match entry {
+            Entry::Text(text) => dir.write(&path, &format!("{text}\n"))?,
+            Entry::Link(to) => dir.link(&path, &to)?,
         }
     }
     for part in PARTS {

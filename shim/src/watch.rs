@@ -1,6 +1,6 @@
 //! Looks after queue pairs that stand still, for people who debug a program or a kernel of their own:
-//! with `--verbose`, one line for each that has had work to do for two seconds and did not get on,
-//! and one for every queue pair whenever the program gets SIGUSR2.
+//! one line for every queue pair whenever the program gets SIGUSR2, and with `--verbose` one for each
+//! that has had work to do for two seconds and did not get on.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -54,11 +54,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to look after a device's queue pairs.
-    pub fn start(index: usize, nic: Arc<SoftNic>) -> Result<Self, Refusal> {
+    /// Begins to look after a device's queue pairs, which tells unasked if it is `verbose`.
+    pub fn start(index: usize, nic: Arc<SoftNic>, verbose: bool) -> Result<Self, Refusal> {
         listen();
         let (stop, stopped) = channel::<()>();
-        let mut look = Look { index, asked: ASKED.load(Ordering::Relaxed), ..Look::default() };
+        let asked = ASKED.load(Ordering::Relaxed);
+        let mut look = Look { index, verbose, asked, ..Look::default() };
         let quiet = Quiet::new();
         let spawned =
             std::thread::Builder::new().name(format!("bellpush-watch{index}")).spawn(move || {
@@ -84,6 +85,7 @@ impl Drop for Watch {
 #[derive(Default)]
 struct Look {
     index: usize,
+    verbose: bool,
     asked: u32,
     ticks: u32,
     /// What was outstanding at the last look, and whether that was said.
@@ -98,7 +100,7 @@ impl Look {
             self.asked = asked;
             self.tell_all(&nic.reports(PATIENCE));
         }
-        self.ticks += 1;
+        self.ticks += u32::from(self.verbose);
         if self.ticks == TICKS {
             self.ticks = 0;
             self.tell_standing(nic.reports(PATIENCE));

@@ -88,6 +88,18 @@ fn tests_on_a_device_start_in_any_checkout_and_target_directory() {
 }
 
 #[test]
+fn what_bellpush_run_preloads_is_built_for_it_alone() {
+    let copy = Copy::new();
+    copy.program("cargo", "");
+    let (output, said) = copy.run("(bellpush run -- ls); (bellpush show)");
+    assert!(output.status.success(), "{output:?}");
+    let lines: Vec<_> = said.lines().collect();
+    let object = "cargo|build|--release|--package|bellpush-shim|";
+    assert_eq!((lines.len(), lines[0]), (3, object), "{said}");
+    assert!(lines[1].ends_with("|--|run|--|ls|") && lines[2].ends_with("|--|show|"), "{said}");
+}
+
+#[test]
 fn a_package_that_is_not_to_be_had_keeps_no_other_away() {
     let copy = Copy::new();
     copy.program("id", "echo 0").program("apt-get", "[[ $* != *--simulate*' gone' ]]");

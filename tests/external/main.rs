@@ -7,4 +7,7 @@ mod c_abi;
 mod closing;
 mod perftest;
 mod pyverbs;
+mod run;
 mod shim;
+mod sysfs;
+mod ucx;

@@ -182,6 +182,29 @@ fn a_ports_counters_count() {
 }
 
 #[test]
+fn what_is_not_there_is_refused_and_named() {
+    let _alone = alone();
+    let Some(program) = &*CAPABILITIES else { return };
+    let ended = run(&["--verbose"], &[program.to_str().unwrap(), "refused"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    let refusals: Vec<_> = ended.text.lines().skip(1).collect(); // the first says where the device is
+    let calls = [
+        "ibv_create_counters: this device has no such call",
+        "ibv_create_wq: this device has no such call", // and then the older way
+        "ibv_create_wq: this device has no such command",
+        "ibv_create_qp: ",
+        "ibv_attach_mcast: this device has no such command",
+        "mlx5dv_alloc_var: this device has no such call",
+        "mlx5dv_devx_general_cmd, QUERY_LAG: this device has no such command",
+        "mlx5dv_devx_create_cmd_comp: this device has no such call",
+    ];
+    assert_eq!(refusals.len(), calls.len(), "{refusals:#?}");
+    for (refusal, call) in refusals.iter().zip(calls) {
+        assert!(refusal.starts_with(&format!("bellpush: {call}")), "{refusal} is not {call}");
+    }
+}
+
+#[test]
 fn a_fork_takes_nothing_along() {
     case(&["forks"]);
 }
@@ -332,6 +355,15 @@ fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {
 }
 
 #[test]
+fn events_of_the_device_and_receive_pools_are_what_devx_programs_wait_for() {
+    let _alone = alone();
+    let Some(program) = compiled("devx_events") else { return };
+    let ended = Running::start(&[], &[program.to_str().unwrap()]).end();
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    assert!(ended.text.contains("completions\nrefusals\npool 0\npool 1\nend\n"), "{}", ended.text);
+}
+
+#[test]
 fn a_queue_pair_that_stands_still_is_told_with_what_its_program_and_its_nic_know() {
     let _alone = alone();
     let Some(program) = compiled("devx") else { return };
@@ -345,8 +377,9 @@ fn a_queue_pair_that_stands_still_is_told_with_what_its_program_and_its_nic_know
     for part in ["(Rc, Rts)", "doorbell record 1;", "0 blocks posted, 0 taken", "0 written"] {
         assert!(still[0].contains(part), "{part}: {}", still[0]);
     }
-    // Without the option SIGUSR2 does what it always does.
+    // Without the option it is told when it is asked for, and no more.
     let ended = Running::start(&[], &program).end();
-    assert_ne!(ended.code, Some(0), "{}", ended.text);
-    assert!(!ended.text.contains("queue pair 0x"), "{}", ended.text);
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    let told = ended.text.matches("queue pair 0x").count();
+    assert_eq!((told, ended.text.matches("stands still").count()), (2, 0), "{}", ended.text);
 }

@@ -85,7 +85,7 @@ fn a_udp_link_says_what_it_cannot_send_and_keeps_its_port() {
         ..marked(av)
     });
     assert_eq!(envelope.src_port, ROCE_PORT);
-    assert_eq!(envelope.traffic_class, 0xab & 3, "a UDP socket shows two bits of it");
+    assert_eq!((envelope.traffic_class, envelope.hop_limit), (0xab, 9));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::queue_pairs::{self, Pair, attr, inline, pattern, syndromes};
 use bellpush::nic::soft::{DropReason, Event};
 use bellpush::nic::{Change, Mtu, QpAttr, QpState, QpType, QueuePair};
 use bellpush::wire::Qpn;
-use bellpush::wire::cqe::{CqeOpcode, Syndrome};
+use bellpush::wire::cqe::{CqeOpcode, NetworkHeader, Syndrome};
 use bellpush::wire::wqe::{Datagram, Opcode, SendWr};
 
 fn uc(faults: &str, mtu: usize) -> Pair {
@@ -126,7 +126,7 @@ fn a_datagram_arrives_behind_its_ip_header() {
     assert_eq!(p.send(&wr)[0].opcode, CqeOpcode::Req);
     let got = p.received();
     assert_eq!((got[0].opcode, got[0].byte_cnt, got[0].imm), (CqeOpcode::RespSendImm, 1040, 77));
-    assert_eq!(got[0].source, p.a.qp.qpn());
+    assert_eq!((got[0].source, got[0].network), (p.a.qp.qpn(), Some(NetworkHeader::Ipv4)));
     let grh = [p.b.buf.get(0, 30), p.b.buf.get(100, 10)].concat();
     assert_eq!(grh[..20], [0; 20]);
     assert_eq!((grh[20], grh[29]), (0x45, 17), "IPv4 without options, UDP");

@@ -122,6 +122,10 @@ impl Running {
         Ended { code, text }
     }
 
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     pub fn kill(&mut self) -> std::io::Result<()> {
         self.0.kill()
     }

@@ -5,6 +5,7 @@
 
 mod bench;
 mod cli;
+mod guard;
 mod launch;
 mod link;
 mod pcie_link;
@@ -41,6 +42,9 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Run a program on software mlx5 devices, unchanged
     Run(run::RunArgs),
+    /// Tidy up when `run` is killed
+    #[command(name = guard::COMMAND, hide = true)]
+    Guard(guard::GuardArgs),
     /// Act as server for rdma-core's pingpong programs or perftest, on the software NIC
     Serve(serve::ServeArgs),
     /// Print the table of a saved result, or make its report
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(*args),
         Command::Run(args) => run::run(&args),
+        Command::Guard(args) => guard::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Tlp(args) => modelled("tlp", tlp::run(&args)),

@@ -18,9 +18,11 @@ use std::thread;
 use bellpush::nic::soft::link::Faults;
 use bellpush::preload::{Preload, VARIABLE, Wire};
 use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use crate::cli::CliError;
+use crate::guard::Guard;
 
 /// File name of the preloaded object.
 const OBJECT: &str = "libbellpush_shim.so";
@@ -93,16 +95,21 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     options.check().map_err(|e| CliError::new(e, help))?;
     let object = find_object()?;
     let (program, arguments) = args.command.split_first().expect("clap asks for one");
+    let fault = "this is a fault; please report it";
+    let guard = Guard::start(&directory.0).map_err(|e| CliError::new(e, fault))?;
     let child = Command::new(program)
         .args(arguments)
         .env(VARIABLE, options.emit())
         .env("LD_PRELOAD", preload(&object))
         .spawn();
     let child = child.map_err(|e| {
+        guard.done();
         let what = format!("cannot start {}: {e}", program.display());
         CliError::new(what, "name a program")
     })?;
-    let status = wait(child).map_err(|e| CliError::new(e, "this is a fault; please report it"))?;
+    guard.watch(child.id());
+    let status = wait(child).map_err(|e| CliError::new(e, fault))?;
+    guard.done();
     Ok(code(status))
 }
 
@@ -164,19 +171,23 @@ impl Drop for Directory {
     }
 }
 
-/// Waits for the program. Signals that would end this process do not prevent it from tidying up:
-/// those from a terminal reach the program directly, the others are passed on.
+/// Waits for the program, and passes signals on to it: none of them ends this process any more. Those from a terminal
+/// reach the program directly.
 fn wait(mut child: Child) -> io::Result<ExitStatus> {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP] {
-        signals.add(signal);
-    }
+    use Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+    // Not before the program is started, which would have them blocked.
+    let signals = SigSet::from_iter([SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]);
     signals.thread_block()?;
+    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
     let pid = Pid::from_raw(child.id() as i32);
     thread::Builder::new().name("bellpush-signals".into()).spawn(move || {
-        while let Ok(signal) = signals.wait() {
-            if matches!(signal, Signal::SIGTERM | Signal::SIGHUP) {
-                let _ = kill(pid, signal); // it may have ended
+        while let Ok(Some(info)) = signals.read_signal() {
+            // SI_USER and its kin; a terminal's are SI_KERNEL, which is above.
+            let by_a_process = info.ssi_code <= 0;
+            match Signal::try_from(info.ssi_signo as i32) {
+                Ok(Signal::SIGINT | Signal::SIGQUIT) if !by_a_process => {}
+                Ok(signal) => drop(kill(pid, signal)), // it may have ended
+                Err(_) => {}
             }
         }
     })?;

@@ -9,6 +9,7 @@
 
 mod cache;
 mod copies;
+pub mod datagrams;
 mod dma;
 pub mod hidden;
 mod host;

@@ -214,6 +214,11 @@ impl Device {
         Ok(Arc::new(Srq::new(self.numbers.take()?, attr, xrc, self.events.clone())?))
     }
 
+    pub(crate) fn create_cyclic_srq(&self, attr: &SrqAttr) -> Result<Arc<Srq>, NicError> {
+        let srq = Srq::new(self.numbers.take()?, attr, None, self.events.clone())?;
+        Ok(Arc::new(srq.cyclic()))
+    }
+
     /// The receiving end of an XRC connection. What it has of queues nobody writes to.
     pub(crate) fn create_xrc_recv(&self, xrcd: &Arc<Xrcd>) -> Result<Arc<Qp>, NicError> {
         let attr = QpAttr {

@@ -287,11 +287,29 @@ impl SoftNic {
         self.device.create_cq(attr, layout)
     }
 
+    /// Has the consumer of a CQ that was created without `notify` told when it has armed it, from now on. `uar` is the
+    /// page that it rings then. A CQ has one way of being told.
+    pub fn notify(&self, cq: &Arc<Cq>, uar: &View, notify: Notify) {
+        if cq.notify_with(notify) {
+            self.device.engines[0].control().watch_arming(uar, cq);
+            cq.armed();
+        }
+    }
+
     /// Has the consumer of a CQ that several queue pairs may share told of several entries together
     /// (`ibv_modify_cq`), from now on.
     pub fn moderate(&self, cq: &Arc<Cq>, moderation: Moderation) {
         cq.moderate(moderation);
         self.device.engines[0].control().watch_moderated(cq);
+    }
+
+    /// Creates a shared receive queue whose WQEs come in the order of its ring. Completions count them: `wqe_counter` is
+    /// not the place in the ring, but goes on.
+    ///
+    /// # Errors
+    /// As [`SoftNic::create_srq`].
+    pub fn create_cyclic_srq(&self, attr: &SrqAttr) -> Result<Arc<Srq>, NicError> {
+        self.device.create_cyclic_srq(attr)
     }
 
     /// Creates a shared receive queue.

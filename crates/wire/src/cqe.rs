@@ -21,7 +21,7 @@ pub const OP_OWN_INIT: u8 = 0xf1;
 pub struct CqeBytes {
     /// Scattered data and offload results; not used.
     pub reserved0: [u8; 24],
-    /// Received datagrams: GRH present 29:28, source queue pair 23:0.
+    /// Received datagrams: GRH present 29:28, UDP header 27, kind of network header 26:24, source queue pair 23:0.
     pub flags_rqpn: Be32,
     /// Offload results; not used.
     pub reserved2: [u8; 4],
@@ -144,6 +144,38 @@ impl Syndrome {
     }
 }
 
+/// Network header of a received datagram (`L3_Header_Type` of a responder's CQE over RoCE): where in the 40 bytes
+/// that its buffer begins with a program finds the addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum NetworkHeader {
+    /// All 40 bytes.
+    Ipv6 = 1,
+    /// The last 20 bytes.
+    Ipv4 = 2,
+}
+
+impl NetworkHeader {
+    /// Whether there is a header, in the buffer.
+    const IN_BUFFER: u32 = 1 << 28;
+    /// Whether a UDP header follows: RoCEv2.
+    const UDP: u32 = 1 << 27;
+
+    #[inline]
+    fn to_flags(header: Option<Self>) -> u32 {
+        header.map_or(0, |kind| Self::IN_BUFFER | Self::UDP | (kind as u32) << 24)
+    }
+
+    #[inline]
+    fn from_flags(flags: u32) -> Option<Self> {
+        match flags >> 24 & 7 {
+            1 => Some(Self::Ipv6),
+            2 => Some(Self::Ipv4),
+            _ => None,
+        }
+    }
+}
+
 /// The fields of a CQE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cqe {
@@ -161,9 +193,10 @@ pub struct Cqe {
     pub imm: u32,
     /// User index (CQE version 1), 24 bits.
     pub uidx: u32,
-    /// Sender's queue pair of a received datagram, whose receive buffer begins with a 40-byte GRH;
-    /// 0 for any other message.
+    /// Sender's queue pair of a received datagram; 0 for any other message.
     pub source: Qpn,
+    /// What the receive buffer of a datagram begins with; `None` for any other message.
+    pub network: Option<NetworkHeader>,
     /// Whether the sender asked for an event.
     pub solicited: bool,
     /// Syndrome code of an error; else 0.
@@ -198,6 +231,7 @@ impl Cqe {
             imm: 0,
             uidx: 0,
             source: Qpn(0),
+            network: None,
             solicited: false,
             syndrome: 0,
             vendor_err: 0,
@@ -223,7 +257,7 @@ impl Cqe {
         let tail = u64::from(self.vendor_err) << 8 | u64::from(self.syndrome);
         let op_own = (self.opcode as u8) << 4 | u8::from(self.solicited) << 1 | (owner & 1);
         bytemuck::cast(CqeBytes {
-            flags_rqpn: (u32::from(self.source.0 != 0) << 28 | self.source.0 & Qpn::MAX).into(),
+            flags_rqpn: (NetworkHeader::to_flags(self.network) | self.source.0 & Qpn::MAX).into(),
             srqn_uidx: self.uidx.into(),
             imm_inval_pkey: self.imm.into(),
             byte_cnt: self.byte_cnt.into(),
@@ -255,6 +289,7 @@ impl Cqe {
             imm: raw.imm_inval_pkey.get(),
             uidx: raw.srqn_uidx.get() & Qpn::MAX,
             source: Qpn(raw.flags_rqpn.get() & Qpn::MAX),
+            network: NetworkHeader::from_flags(raw.flags_rqpn.get()),
             solicited: raw.op_own & 2 != 0,
             syndrome: tail as u8,
             vendor_err: (tail >> 8) as u8,
@@ -292,6 +327,18 @@ mod tests {
     }
 
     #[test]
+    fn a_datagrams_network_header_is_told_as_mlx5_tells_it() {
+        for (network, first) in
+            [(None, 0), (Some(NetworkHeader::Ipv6), 0x19), (Some(NetworkHeader::Ipv4), 0x1a)]
+        {
+            let cqe = Cqe { source: Qpn(0x12_3456), network, ..Cqe::requester(Qpn(1), 0, 0, 40) };
+            let bytes = cqe.emit(0);
+            assert_eq!(bytes[24..28], [first, 0x12, 0x34, 0x56]);
+            assert_eq!(Cqe::parse(&bytes), Ok(cqe));
+        }
+    }
+
+    #[test]
     fn owner_bit_flips_each_lap_and_unwritten_entries_are_not_ready() {
         assert_eq!([0, 15, 16, 31, 32].map(|i| owner_bit(i, 16)), [0, 0, 1, 1, 0]);
         let mut tail = [0; 8];
@@ -320,6 +367,7 @@ mod tests {
             words: (u32, u32, u16, u8),
             error: (u8, u8),
             solicited: bool,
+            header in 0usize..3,
             owner in 0u8..2,
         ) {
             let opcode = [0, 1, 2, 3, 4, 5, 0xd, 0xe].map(|b| CqeOpcode::from_bits(b).unwrap())[op];
@@ -327,6 +375,7 @@ mod tests {
             let cqe = Cqe {
                 opcode, qpn: Qpn(qpn), send_opcode: words.3, wqe_counter: words.2,
                 byte_cnt: words.0, imm: words.1, uidx, source: Qpn(source), solicited, syndrome, vendor_err,
+                network: [None, Some(NetworkHeader::Ipv6), Some(NetworkHeader::Ipv4)][header],
             };
             let bytes = cqe.emit(owner);
             prop_assert_eq!(bytes[63] & 1, owner);

@@ -28,6 +28,7 @@ pub mod object {
     pub const DEVX: u16 = 0x1000;
     pub const DEVX_OBJ: u16 = 0x1001;
     pub const DEVX_UMEM: u16 = 0x1002;
+    pub const DEVX_EVENTS: u16 = 0x1005;
     pub const UAR: u16 = 0x1008;
 }
 
@@ -61,6 +62,8 @@ pub mod method {
     pub const DEVX_OTHER: u16 = 0x1000;
     pub const DEVX_QUERY_UAR: u16 = 0x1001;
     pub const DEVX_QUERY_EQN: u16 = 0x1002;
+    pub const DEVX_SUBSCRIBE: u16 = 0x1003;
+    pub const DEVX_EVENTS_ALLOC: u16 = 0x1000;
     pub const DEVX_OBJ_CREATE: u16 = 0x1000;
     pub const DEVX_OBJ_DESTROY: u16 = 0x1001;
     pub const DEVX_OBJ_MODIFY: u16 = 0x1002;
@@ -187,6 +190,13 @@ pub mod attr {
     pub const DEVX_QUERY_UAR_DEV_IDX: u16 = 0x1001;
     pub const DEVX_QUERY_EQN_USER_VEC: u16 = 0x1000;
     pub const DEVX_QUERY_EQN_DEV_EQN: u16 = 0x1001;
+    pub const DEVX_SUBSCRIBE_FD_HANDLE: u16 = 0x1000;
+    pub const DEVX_SUBSCRIBE_OBJ_HANDLE: u16 = 0x1001;
+    pub const DEVX_SUBSCRIBE_TYPES: u16 = 0x1002;
+    pub const DEVX_SUBSCRIBE_FD_NUM: u16 = 0x1003;
+    pub const DEVX_SUBSCRIBE_COOKIE: u16 = 0x1004;
+    pub const DEVX_EVENT_FD_HANDLE: u16 = 0x1000;
+    pub const DEVX_EVENT_FD_FLAGS: u16 = 0x1001;
     pub const DEVX_OBJ_CREATE_HANDLE: u16 = 0x1000;
     pub const DEVX_OBJ_CREATE_CMD_IN: u16 = 0x1001;
     pub const DEVX_OBJ_CREATE_CMD_OUT: u16 = 0x1002;

@@ -1,5 +1,6 @@
 //! The device itself: what it can do, its port, its UAR pages, its asynchronous events.
 
+use std::ffi::CString;
 use std::net::IpAddr;
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::device::Device;
 use crate::error::Refusal;
 use crate::events::{EventPipe, Reporter};
 use crate::files::Kind;
-use crate::tree;
+use crate::layout;
 
 /// Completion vectors: all completions come from one engine.
 const COMP_VECTORS: u32 = 1;
@@ -112,13 +113,14 @@ fn describe(c: &mut Command<'_>, driver: u16) {
 
 /// The firmware's version as libmlx5 takes it apart: 16, 16 and 16 bits.
 fn fw_ver() -> u64 {
-    let mut parts = tree::FIRMWARE.split('.').map(|part| part.parse::<u64>().unwrap_or(0) & 0xffff);
+    let mut parts =
+        layout::FIRMWARE.split('.').map(|part| part.parse::<u64>().unwrap_or(0) & 0xffff);
     let mut next = || parts.next().unwrap_or(0);
     next() << 32 | next() << 16 | next()
 }
 
 fn limits(device: &Device) -> QueryDeviceResp {
-    let guid = tree::guid(device.index);
+    let guid = layout::guid(device.index);
     QueryDeviceResp {
         fw_ver: fw_ver(),
         node_guid: guid,
@@ -199,7 +201,7 @@ pub fn mtu_code(bytes: usize) -> u8 {
 pub fn query_port(c: &mut Command<'_>) -> Result<(), Refusal> {
     the_port(c.request.number(attr::QUERY_PORT_PORT_NUM)?)?;
     let response = QueryPortRespEx {
-        port_cap_flags: 1 << 26, // IP_BASED_GIDS
+        port_cap_flags: layout::PORT_CAPS,
         max_msg_sz: MAX_MESSAGE,
         gid_tbl_len: GIDS,
         pkey_tbl_len: 1,
@@ -227,7 +229,7 @@ pub fn query_switch_port(c: &mut Command<'_>) -> Result<(), Refusal> {
 
 fn gid_entry(device: &Device) -> GidEntry {
     GidEntry {
-        gid: tree::gid(device.address),
+        gid: layout::gid(device.address),
         gid_index: 0,
         port_num: 1,
         gid_type: 2, // RoCE v2
@@ -237,7 +239,7 @@ fn gid_entry(device: &Device) -> GidEntry {
 
 /// Index of the interface that has the address; 0 for none.
 fn ifindex(address: IpAddr) -> u32 {
-    let name = if address.is_loopback() { c"lo" } else { return 0 };
+    let name = CString::new(layout::interface(Some(address))).unwrap_or_default();
     // SAFETY: the name is a C string.
     unsafe { libc::if_nametoindex(name.as_ptr()) }
 }

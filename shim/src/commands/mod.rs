@@ -136,6 +136,11 @@ fn find(object: u16, method: u16) -> Option<(&'static [u16], Handler)> {
             &[DEVX_QUERY_UAR_USER_IDX, DEVX_QUERY_UAR_DEV_IDX], devx::query_uar),
         (object::DEVX, method::DEVX_QUERY_EQN) => (
             &[DEVX_QUERY_EQN_USER_VEC, DEVX_QUERY_EQN_DEV_EQN], devx::query_eqn),
+        (object::DEVX, method::DEVX_SUBSCRIBE) => (
+            &[DEVX_SUBSCRIBE_FD_HANDLE, DEVX_SUBSCRIBE_OBJ_HANDLE, DEVX_SUBSCRIBE_TYPES,
+              DEVX_SUBSCRIBE_FD_NUM, DEVX_SUBSCRIBE_COOKIE], devx::subscribe),
+        (object::DEVX_EVENTS, method::DEVX_EVENTS_ALLOC) => (
+            &[DEVX_EVENT_FD_HANDLE, DEVX_EVENT_FD_FLAGS], devx::create_channel),
         (object::DEVX_OBJ, method::DEVX_OBJ_CREATE) => (
             &[DEVX_OBJ_CREATE_HANDLE, DEVX_OBJ_CREATE_CMD_IN, DEVX_OBJ_CREATE_CMD_OUT],
             devx::create),

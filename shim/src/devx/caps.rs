@@ -48,6 +48,7 @@ fn general(out: &mut Mailbox) {
         (cap::MAX_WQE_SZ_SQ, MAX_SQ_DESC.into()),
         (cap::MAX_WQE_SZ_RQ, MAX_RQ_DESC.into()),
         (cap::LOG_MAX_PD, 24),
+        (cap::LOG_MAX_RMP, 24),
     ] {
         out.set(field, value);
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bellpush_mem::View;
 use bellpush_soft_nic::{Cq, CqAttr, CqLayout};
 
 use super::prm::{Mailbox, cq};
@@ -18,15 +19,14 @@ pub const LOG_MAX_CQ_SZ: u32 = 22;
 pub struct DevxCq {
     /// The NIC's.
     pub cq: Arc<Cq>,
+    /// The page that a program rings when it has armed it.
+    pub uar: View,
     _umems: [Arc<Umem>; 2],
 }
 
-/// Creates a CQ. It is only polled: events of DEVX objects are not reported.
+/// Creates a CQ. Until somebody subscribes to its completion events, it is only polled.
 pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refusal> {
     at_least(cmd, cq::IN_BYTES)?;
-    if !cmd.flag(cq::UMEM_VALID) || !cmd.flag(cq::DBR_UMEM_VALID) {
-        return Err(Refusal::Unsupported("a CQ outside of umems"));
-    }
     if cmd.flag(cq::CQE_COMP_EN) {
         return Err(Refusal::Unsupported("a CQ with compressed entries"));
     }
@@ -57,7 +57,7 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
     let page = page.ok_or(Refusal::Number { what: "UAR page", number: uar })?.clone();
     let buffer = super::umem(c.objects, cmd.word(cq::UMEM_ID))?;
     let record = super::umem(c.objects, cmd.word(cq::DBR_UMEM_ID))?;
-    let ring = buffer.queue(cmd.get(cq::UMEM_OFFSET), entry_bytes << log)?;
+    let ring = buffer.written(cmd.get(cq::UMEM_OFFSET), entry_bytes << log)?;
     let dbr = record.queue(cmd.get(cq::DBR_ADDR), DBR_BYTES)?;
     let layout = CqLayout {
         entry_bytes,
@@ -65,9 +65,9 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
         overrun_ignored: cmd.flag(cq::OI),
         timestamp: None,
     };
-    let attr = CqAttr { ring, dbr, uar: page, notify: None };
+    let attr = CqAttr { ring, dbr, uar: page.clone(), notify: None };
     let cq = c.context.device.nic.create_cq_with(&attr, layout)?;
     let number = cq.number();
-    let object = DevxCq { cq, _umems: [buffer, record] };
+    let object = DevxCq { cq, uar: page, _umems: [buffer, record] };
     Ok((Object::DevxCq(Arc::new(object)), number))
 }

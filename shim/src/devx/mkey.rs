@@ -43,8 +43,8 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
     if cmd.flag(mkey::BSF_EN) {
         return Err(Refusal::Unsupported("an mkey with signatures or encryption"));
     }
-    match (mode, cmd.flag(mkey::FREE), cmd.flag(mkey::UMR_EN), cmd.flag(mkey::UMEM_VALID)) {
-        (MTT, false, false, true) | (KLMS, true, true, false) => {}
+    match (mode, cmd.flag(mkey::FREE), cmd.flag(mkey::UMR_EN)) {
+        (MTT, false, false) | (KLMS, true, true) => {}
         _ => {
             let what = "an mkey that is neither MTT over a umem nor free KLMS for UMR";
             return Err(Refusal::Unsupported(what));

@@ -12,10 +12,12 @@
 
 mod caps;
 mod cq;
+mod events;
 mod mkey;
 mod moves;
 mod prm;
 mod qp;
+mod rmp;
 mod umem;
 
 use std::sync::Arc;
@@ -27,8 +29,10 @@ use crate::error::Refusal;
 use prm::{Mailbox, header, op};
 
 pub use cq::DevxCq;
+pub use events::{Subscriptions, create_channel, subscribe};
 pub use mkey::{DevxMkey, Key};
 pub use qp::DevxQp;
+pub use rmp::DevxRmp;
 pub use umem::{Umem, deregister as umem_dereg, register as umem_reg};
 
 /// Longest mailbox: the capabilities'.
@@ -118,6 +122,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         op::CREATE_CQ => cq::create(c, &cmd),
         op::CREATE_QP => qp::create(c, &cmd),
         op::CREATE_MKEY => mkey::create(c, &cmd),
+        op::CREATE_RMP => rmp::create(c, &cmd),
         code => Err(Refusal::Command(code.into())),
     };
     let out = made.map(|(object, named)| {
@@ -152,7 +157,7 @@ pub fn query(c: &mut Command<'_>) -> Result<(), Refusal> {
 pub fn destroy(c: &mut Command<'_>) -> Result<(), Refusal> {
     let handle = c.request.handle(attr::DEVX_OBJ_HANDLE)?;
     match c.objects.get(handle) {
-        Some(Object::DevxCq(_) | Object::DevxQp(_) | Object::DevxMkey(_)) => {
+        Some(Object::DevxCq(_) | Object::DevxQp(_) | Object::DevxMkey(_) | Object::DevxRmp(_)) => {
             c.context.destroy(c.objects, handle)
         }
         _ => Err(Refusal::Handle { what: "DEVX object", handle }),

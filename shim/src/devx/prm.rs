@@ -125,6 +125,7 @@ pub mod op {
     pub const CREATE_MKEY: u16 = 0x200;
     pub const CREATE_CQ: u16 = 0x400;
     pub const CREATE_QP: u16 = 0x500;
+    pub const CREATE_RMP: u16 = 0x90c;
     pub const RST2INIT_QP: u16 = 0x502;
     pub const INIT2RTR_QP: u16 = 0x503;
     pub const RTR2RTS_QP: u16 = 0x504;
@@ -135,6 +136,26 @@ pub mod op {
     pub const INIT2INIT_QP: u16 = 0x50e;
 }
 
+/// `create_rmp_in`, `rmpc` and `wq`.
+pub mod rmp {
+    #![allow(missing_docs)] // the header's names
+    use super::{Field, field};
+    const RMPC: usize = 0x20;
+    const WQ: usize = RMPC + 0x30;
+    pub const IN_BYTES: usize = WQ + 0xc0;
+    pub const BASIC_CYCLIC: Field = field(4, 0, 1).within(RMPC);
+    pub const WQ_TYPE: Field = field(0, 0, 4).within(WQ);
+    pub const PAGE_OFFSET: Field = field(5, 3, 5).within(WQ);
+    pub const LWM: Field = field(6, 0, 16).within(WQ);
+    pub const PD: Field = field(9, 0, 24).within(WQ);
+    pub const DBR_ADDR: Field = field(0x10, 0, 64).within(WQ);
+    pub const LOG_WQ_STRIDE: Field = field(0x21, 4, 4).within(WQ);
+    pub const LOG_WQ_SZ: Field = field(0x23, 3, 5).within(WQ);
+    pub const DBR_UMEM_ID: Field = field(0x28, 0, 32).within(WQ);
+    pub const WQ_UMEM_ID: Field = field(0x2c, 0, 32).within(WQ);
+    pub const WQ_UMEM_OFFSET: Field = field(0x30, 0, 64).within(WQ);
+}
+
 /// `create_cq_in` and `cqc`.
 pub mod cq {
     #![allow(missing_docs)] // the header's names
@@ -143,8 +164,6 @@ pub mod cq {
     pub const IN_BYTES: usize = 0x60;
     pub const UMEM_OFFSET: Field = field(0x50, 0, 64);
     pub const UMEM_ID: Field = field(0x58, 0, 32);
-    pub const UMEM_VALID: Field = field(0x5c, 0, 1);
-    pub const DBR_UMEM_VALID: Field = field(0, 6, 1).within(CQC);
     pub const DBR_UMEM_ID: Field = field(4, 0, 32).within(CQC);
     pub const DBR_ADDR: Field = field(0x38, 0, 64).within(CQC);
     pub const CQE_SZ: Field = field(1, 0, 3).within(CQC);
@@ -171,7 +190,6 @@ pub mod qp {
     pub const OPT_PARAM_MASK: Field = field(0x10, 0, 32);
     pub const WQ_UMEM_OFFSET: Field = field(0x100, 0, 64);
     pub const WQ_UMEM_ID: Field = field(0x108, 0, 32);
-    pub const WQ_UMEM_VALID: Field = field(0x10c, 0, 1);
     pub const STATE: Field = field(0, 0, 4).within(QPC);
     pub const ST: Field = field(1, 0, 8).within(QPC);
     pub const PM_STATE: Field = field(2, 3, 2).within(QPC);
@@ -202,7 +220,6 @@ pub mod qp {
     pub const Q_KEY: Field = field(0xa8, 0, 32).within(QPC);
     pub const RQ_TYPE: Field = field(0xac, 5, 3).within(QPC);
     pub const SRQN: Field = field(0xad, 0, 24).within(QPC);
-    pub const DBR_UMEM_VALID: Field = field(0xd0, 3, 1).within(QPC);
     pub const DBR_UMEM_ID: Field = field(0xe4, 0, 32).within(QPC);
     pub const PKEY_INDEX: Field = field(2, 0, 16).within(ADS);
     pub const ACK_TIMEOUT: Field = field(8, 0, 5).within(ADS);
@@ -221,7 +238,6 @@ pub mod mkey {
     use super::{Field, field};
     const MKC: usize = 0x10;
     pub const IN_BYTES: usize = 0x110;
-    pub const UMEM_VALID: Field = field(0xc, 1, 1);
     pub const UMEM_ID: Field = field(0x64, 0, 32);
     pub const UMEM_OFFSET: Field = field(0x68, 0, 64);
     pub const FREE: Field = field(0, 1, 1).within(MKC);
@@ -274,6 +290,7 @@ pub mod cap {
     pub const LOG_BF_REG_SIZE: Field = field(0x4d, 3, 5).within(AT);
     pub const MAX_WQE_SZ_SQ: Field = field(0x52, 0, 16).within(AT);
     pub const MAX_WQE_SZ_RQ: Field = field(0x56, 0, 16).within(AT);
+    pub const LOG_MAX_RMP: Field = field(0x70, 3, 5).within(AT);
     pub const LOG_MAX_PD: Field = field(0x65, 3, 5).within(AT);
     // odp_cap
     pub const ODP_SIG: Field = field(8, 0, 1).within(AT);

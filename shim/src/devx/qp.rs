@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use bellpush_mem::{HostMem, PAGE_BYTES, View};
 use bellpush_nic::{Change, Order, QpAttr, QpState, QpType, QueuePair, Queues};
-use bellpush_soft_nic::{Cq, Objects as Used, Qp};
+use bellpush_soft_nic::{Cq, Objects as Used, Qp, Srq};
 use bellpush_wire::Qpn;
 
 use super::cq::DevxCq;
 use super::moves;
 use super::prm::{Mailbox, header, op, qp};
+use super::rmp::DevxRmp;
 use super::{Umem, at_least, named};
 use crate::commands::Command;
 use crate::commands::cq::CqObj;
@@ -46,6 +47,29 @@ impl AnyCq {
     }
 }
 
+/// An SRQ, whoever made it.
+enum AnySrq {
+    Verbs(Arc<SrqObj>),
+    Devx(Arc<DevxRmp>),
+}
+
+impl AnySrq {
+    fn find(objects: &Objects, number: u32) -> Result<Self, Refusal> {
+        named(objects, "SRQ or RMP", number, |object| match object {
+            Object::Srq(srq) if srq.srq.number() == number => Some(Self::Verbs(srq.clone())),
+            Object::DevxRmp(rmp) if rmp.srq.number() == number => Some(Self::Devx(rmp.clone())),
+            _ => None,
+        })
+    }
+
+    fn srq(&self) -> Arc<Srq> {
+        match self {
+            Self::Verbs(srq) => srq.srq.clone(),
+            Self::Devx(rmp) => rmp.srq.clone(),
+        }
+    }
+}
+
 /// A queue pair in umems.
 pub struct DevxQp {
     /// The NIC's.
@@ -56,12 +80,12 @@ pub struct DevxQp {
 }
 
 /// What a queue pair keeps: protection domain, CQs, SRQ, the umems of its queues and of its records.
-type Uses = (Arc<PdObj>, [Option<AnyCq>; 2], Option<Arc<SrqObj>>, Option<Arc<Umem>>, Arc<Umem>);
+type Uses = (Arc<PdObj>, [Option<AnyCq>; 2], Option<AnySrq>, Option<Arc<Umem>>, Arc<Umem>);
 
 /// Where receives come from: `rq_type`.
 enum Receives {
     Queue { wqes: u32, sges: u32 },
-    Shared(Arc<SrqObj>),
+    Shared(AnySrq),
     None,
 }
 
@@ -71,15 +95,9 @@ fn receives(objects: &Objects, cmd: &Mailbox) -> Result<Receives, Refusal> {
             wqes: 1 << cmd.word(qp::LOG_RQ_SIZE),
             sges: 1 << cmd.word(qp::LOG_RQ_STRIDE),
         },
-        1 => {
-            let number = cmd.word(qp::SRQN);
-            Receives::Shared(named(objects, "SRQ", number, |object| match object {
-                Object::Srq(srq) if srq.srq.number() == number => Some(srq.clone()),
-                _ => None,
-            })?)
-        }
+        1 => Receives::Shared(AnySrq::find(objects, cmd.word(qp::SRQN))?),
         3 => Receives::None,
-        _ => return Err(Refusal::Unsupported("a receive queue of the type RMP")),
+        _ => return Err(Refusal::Unsupported("a receive queue of that type")),
     })
 }
 
@@ -102,9 +120,6 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
         6 => return Err(Refusal::Unsupported("a DC target")),
         _ => return Err(Refusal::Unsupported("a queue pair of a type other than RC, UC, UD, DCI")),
     };
-    if !cmd.flag(qp::DBR_UMEM_VALID) {
-        return Err(Refusal::Unsupported("a queue pair whose doorbell record is in no umem"));
-    }
     if cmd.get(qp::PAGE_OFFSET) != 0 {
         let value = cmd.get(qp::PAGE_OFFSET);
         return Err(Refusal::Value { what: "queue pair's page_offset", value, must: "0" });
@@ -143,9 +158,6 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
     let mut buffer = None;
     let (mut rq, mut sq) = (none()?, none()?);
     if rq_bytes + sq_bytes > 0 {
-        if !cmd.flag(qp::WQ_UMEM_VALID) {
-            return Err(Refusal::Unsupported("a queue pair whose queues are in no umem"));
-        }
         let umem = super::umem(c.objects, cmd.word(qp::WQ_UMEM_ID))?;
         let all = umem.queue(cmd.get(qp::WQ_UMEM_OFFSET), rq_bytes + sq_bytes)?;
         if rq_bytes > 0 {
@@ -186,7 +198,7 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
         pd: pd.pd.clone(),
         send_cq: send,
         recv_cq: recv_cq.as_ref().map(AnyCq::cq),
-        srq: srq.as_ref().map(|srq| srq.srq.clone()),
+        srq: srq.as_ref().map(AnySrq::srq),
         uidx: cmd.word(qp::USER_INDEX),
     };
     let made = c.context.device.nic.create_with(&attr, queues, objects)?;

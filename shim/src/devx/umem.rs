@@ -31,16 +31,25 @@ impl Umem {
         }
     }
 
-    /// A part of the memory as a queue.
+    /// A part of the memory as a ring that the device writes.
     ///
     /// # Errors
-    /// [`Refusal::Value`] where the umem ends before, or may not be written by the device.
-    pub fn queue(&self, offset: u64, bytes: usize) -> Result<View, Refusal> {
-        self.check(offset, bytes as u64)?;
+    /// As [`Umem::queue`], and [`Refusal::Value`] where the device may not write.
+    pub fn written(&self, offset: u64, bytes: usize) -> Result<View, Refusal> {
         if !self.writable {
-            let must = "with local write for a queue";
+            let must = "with local write for a CQ";
             return Err(Refusal::Value { what: "umem's access", value: 0, must });
         }
+        self.queue(offset, bytes)
+    }
+
+    /// A part of the memory as a queue that the device reads, or as a record. (Of a record, this device takes back what
+    /// is old: in memory that may be written, whatever the umem's access says.)
+    ///
+    /// # Errors
+    /// [`Refusal::Value`] where the umem ends before.
+    pub fn queue(&self, offset: u64, bytes: usize) -> Result<View, Refusal> {
+        self.check(offset, bytes as u64)?;
         if !(self.addr + offset).is_multiple_of(8) {
             let (value, must) = (offset, "a multiple of 8 in memory");
             return Err(Refusal::Value { what: "umem's offset", value, must });

@@ -19,7 +19,7 @@ pub use batch::{Outgoing, Run, TxBatch};
 pub use capture::Captured;
 pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
 pub use shm::{STALL_NS, ShmLink, ShmNet};
-pub use udp::UdpLink;
+pub use udp::{UdpLink, interface_name};
 
 use bellpush_wire::roce::{Envelope, Fields};
 
@@ -189,8 +189,7 @@ impl Carries {
 #[derive(Debug)]
 pub struct Received<'a> {
     /// IP and UDP headers. Where the link does not see a field (a UDP socket shows neither IPv4's
-    /// ID nor the hop limit, and of the traffic class two bits), it has the value of
-    /// [`Envelope::new`].
+    /// ID nor IPv6's flow label), it has the value of [`Envelope::new`].
     pub envelope: Envelope,
     /// BTH to ICRC. A private copy: nobody changes it any more.
     pub bytes: &'a [u8],

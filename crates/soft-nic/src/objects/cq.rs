@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::objects::events::{Event, Events};
 use crate::objects::moderation::{Held, Moderation};
@@ -174,7 +174,8 @@ pub struct Cq {
 struct Shared {
     /// Held by whoever writes an entry. The ring that the CQ was resized to.
     resized: Mutex<Option<Ring>>,
-    notify: Option<Notify>,
+    /// Without it, nobody looks at the arm word, which may lie on another device.
+    notify: OnceLock<Notify>,
     /// Sequence of the arming that was answered last; 2 bits.
     answered: AtomicU64,
     /// Past the index of the last entry that is solicited or an error.
@@ -229,7 +230,7 @@ impl Cq {
         attr.dbr.store_u32(DBR_CQ_ARM_OFFSET, CqArm::NEVER, Ordering::Relaxed)?;
         let shared = Shared {
             resized: Mutex::default(),
-            notify: attr.notify.clone(),
+            notify: attr.notify.clone().map_or_else(OnceLock::new, OnceLock::from),
             answered: AtomicU64::new(CqArm::parse(CqArm::NEVER).sequence.into()),
             solicited: AtomicU64::new(0),
             held: Held::default(),
@@ -338,6 +339,11 @@ impl Cq {
         Overrun
     }
 
+    /// Has the consumer told, if it is not yet; says whether it was not.
+    pub(crate) fn notify_with(&self, notify: Notify) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.notify.set(notify).is_ok())
+    }
+
     /// The consumer rang: entries may have come before it armed the CQ.
     pub(crate) fn armed(&self) {
         if let Some(shared) = &self.shared {
@@ -372,7 +378,7 @@ impl Cq {
     /// Tells the consumer, once for each arming, when there is an entry that it asked for, or as many
     /// as it wants together; `now` if it waited long enough for those.
     fn answer(&self, shared: &Shared, now: bool) {
-        let Some(notify) = &shared.notify else { return };
+        let Some(notify) = shared.notify.get() else { return };
         // Acquire: pairs with the consumer's release of the record.
         let Ok(word) = self.dbr.load_u32(DBR_CQ_ARM_OFFSET, Ordering::Acquire) else { return };
         let arm = CqArm::parse(word);

@@ -2,7 +2,7 @@
 //!
 //! Each WQE begins with a next segment whose bytes 2 and 3 are the index of the WQE that comes
 //! after it. The poster links WQEs as they become free, so the NIC follows the links and does not
-//! count positions.
+//! count positions. A cyclic one's WQEs come one after the other, and its CQEs count them.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,6 +46,8 @@ pub struct Srq {
     ring: View,
     stride: usize,
     wqes: u32,
+    /// Whether WQEs come in the order of the ring.
+    cyclic: bool,
     dbr: View,
     state: Mutex<State>,
     /// Where receives complete, of an SRQ of an XRC domain.
@@ -86,6 +88,7 @@ impl Srq {
             ring: attr.ring.clone(),
             stride: 1 << attr.stride_log,
             wqes: wqes as u32,
+            cyclic: false,
             dbr: attr.dbr.clone(),
             state: Mutex::new(State { head: 0, taken: 0, limit: 0, closed: false }),
             xrc,
@@ -93,6 +96,11 @@ impl Srq {
         };
         srq.arm_limit(attr.limit)?;
         Ok(srq)
+    }
+
+    /// The same, whose WQEs come in the order of the ring.
+    pub(crate) fn cyclic(self) -> Self {
+        Self { cyclic: true, ..self }
     }
 
     /// Its number on the NIC.
@@ -164,10 +172,15 @@ impl Srq {
         let bytes = &mut bytes[..self.stride];
         let checked = "the ring was checked when the SRQ was created";
         self.ring.read(state.head as usize * self.stride, bytes).expect(checked);
-        let index = state.head as u16;
-        // A link that leaves the ring is the program's mistake; it finds its WQEs in odd order.
-        state.head = u32::from(u16::from_be_bytes([bytes[2], bytes[3]])) & (self.wqes - 1);
+        // CQEs name a WQE by its place, or count, of which only 16 bits are said.
+        let index = if self.cyclic { state.taken as u16 } else { state.head as u16 };
         state.taken += 1;
+        // A link that leaves the ring is the program's mistake; it finds its WQEs in odd order.
+        let next = match self.cyclic {
+            true => state.taken as u32,
+            false => u16::from_be_bytes([bytes[2], bytes[3]]).into(),
+        };
+        state.head = next & (self.wqes - 1);
         self.watch(&mut state);
         into.read(index, &bytes[DS_BYTES..]);
         true
@@ -255,6 +268,19 @@ mod tests {
         assert_eq!(p.take(), None);
         p.post(1000);
         assert_eq!(p.take(), None, "a count from nowhere posts nothing");
+    }
+
+    #[test]
+    fn a_cyclic_queue_goes_round_its_ring_and_counts_on() {
+        let p = Poster::new();
+        let p = Poster { srq: p.srq.cyclic(), ..p };
+        // Links lead nowhere.
+        (0..4).for_each(|index| p.write(index, 0, 0x1000 + u64::from(index)));
+        for count in 0..10 {
+            p.post(count + 1);
+            assert_eq!(p.take(), Some((count, 0x1000 + u64::from(count) % 4)));
+            assert_eq!(p.take(), None);
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::service::requester::{StepContext, Visit};
 use crate::vendor::Vendor;
 use bellpush_nic::{Mtu, QpState, QueuePair};
 use bellpush_wire::Psn;
-use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome as Cause};
+use bellpush_wire::cqe::{Cqe, CqeOpcode, NetworkHeader, Syndrome as Cause};
 use bellpush_wire::roce::{
     Addresses, Bth, Deth, Headers, MAX_IP_UDP_BYTES, Opcode as Wire, Operation, Service,
     UDP_HEADER_BYTES,
@@ -87,6 +87,10 @@ impl Ud {
             imm: imm.unwrap_or(0),
             solicited: packet.headers.bth.solicited,
             source: deth.source,
+            network: Some(match arrived.envelope.addresses {
+                Addresses::V4 { .. } => NetworkHeader::Ipv4,
+                Addresses::V6 { .. } => NetworkHeader::Ipv6,
+            }),
             ..Cqe::requester(qp.qpn, 0, receive.counter, bytes as u32)
         };
         if qp.complete_receive(&cqe) {

@@ -58,6 +58,11 @@ pub struct UdpLink {
     to: Vec<SocketAddrAny>,
 }
 
+/// Name of the network interface that has an address; `None` where none has.
+pub fn interface_name(addr: IpAddr) -> Option<String> {
+    Some(interface_of(addr.to_canonical()).ok()??.name)
+}
+
 impl UdpLink {
     /// A NIC at an address of this machine. `mtu` is the interface's, in bytes of IP packets, where
     /// it is to be another than what the system says.
@@ -219,6 +224,13 @@ impl Sent {
     }
 }
 
+/// The headers that a packet came with, as far as the socket tells.
+fn envelope_of(datagram: &Datagram<'_>, addresses: Addresses, src_port: u16) -> Envelope {
+    let usual = Envelope::new(addresses, src_port);
+    let hop_limit = datagram.hops.unwrap_or(usual.hop_limit);
+    Envelope { traffic_class: datagram.class, hop_limit, ..usual }
+}
+
 /// What a raw socket gave: of IPv4 from the IP header on, of IPv6 from the UDP header on.
 fn of_raw<'a>(datagram: &Datagram<'a>, addr: IpAddr) -> Option<Received<'a>> {
     if addr.is_ipv4() {
@@ -232,7 +244,7 @@ fn of_raw<'a>(datagram: &Datagram<'a>, addr: IpAddr) -> Option<Received<'a>> {
         return None;
     }
     let addresses = Addresses::new(datagram.from.ip(), addr)?;
-    let envelope = Envelope { traffic_class: datagram.ecn, ..Envelope::new(addresses, src_port) };
+    let envelope = envelope_of(datagram, addresses, src_port);
     Some(Received { envelope, bytes })
 }
 
@@ -332,10 +344,8 @@ impl Link for UdpLink {
         {
             tried += 1;
             let addresses = Addresses::new(datagram.from.ip(), self.addr);
-            let envelope = Envelope {
-                traffic_class: datagram.ecn,
-                ..Envelope::new(addresses.expect("the socket's family"), datagram.from.port())
-            };
+            let addresses = addresses.expect("the socket's family");
+            let envelope = envelope_of(&datagram, addresses, datagram.from.port());
             hand_out(&mut self.counters, each, &Received { envelope, bytes: datagram.bytes });
         }
         while tried < most
@@ -399,12 +409,14 @@ mod tests {
         let (addr, from): (IpAddr, Ipv6Addr) = (ours.parse().unwrap(), theirs.parse().unwrap());
         // Source port 51770, port 4791, 12 bytes, no checksum; then BTH to ICRC.
         let bytes = [0xca, 0x3a, 0x12, 0xb7, 0, 12, 0, 0, 1, 2, 3, 4];
-        let datagram = |bytes| Datagram { from: SocketAddr::from((from, 0)), ecn: 2, bytes };
+        let from_them = SocketAddr::from((from, 0));
+        let datagram = |bytes| Datagram { from: from_them, class: 0x6a, hops: Some(3), bytes };
         let received = datagram(&bytes);
         let received = of_raw(&received, addr).unwrap();
         assert_eq!(received.bytes, [1, 2, 3, 4]);
-        let Envelope { addresses, src_port, traffic_class, .. } = received.envelope;
-        assert_eq!((addresses.src(), src_port, traffic_class), (from.into(), 51770, 2));
+        let Envelope { addresses, src_port, traffic_class, hop_limit, .. } = received.envelope;
+        assert_eq!((addresses.src(), src_port), (from.into(), 51770));
+        assert_eq!((traffic_class, hop_limit), (0x6a, 3));
         for wrong in [&bytes[..7], &bytes[..11], &[&bytes[..], &[5]].concat()] {
             assert!(of_raw(&datagram(wrong), addr).is_none(), "{wrong:?}");
         }

@@ -74,7 +74,14 @@ pub(super) fn open_raw(addr: IpAddr, scope: u32) -> Result<Option<Opened>, LinkE
 }
 
 fn with_state(socket: Socket) -> Result<Opened, LinkError> {
+    // It asks for the class, too.
     let state = UdpSocketState::new(UdpSockRef::from(&socket)).map_err(system("UDP options"))?;
+    let is_v6 = socket.domain().map_err(system("SO_DOMAIN"))? == Domain::IPV6;
+    let hops = match is_v6 {
+        true => setsockopt(&socket, sockopt::Ipv6RecvHopLimit, &true),
+        false => setsockopt(&socket, sockopt::Ipv4RecvTtl, &true),
+    };
+    hops.map_err(|errno| system("IP_RECVTTL")(errno.into()))?;
     // Force needs CAP_NET_ADMIN; without it the system's limit holds, which the size got shows.
     if setsockopt(&socket, sockopt::RcvBufForce, &RECV_BUFFER_BYTES).is_err() {
         socket.set_recv_buffer_size(RECV_BUFFER_BYTES).map_err(system("SO_RCVBUF"))?;

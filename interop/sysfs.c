@@ -1,0 +1,120 @@
+/* What programs find of a device in sysfs, by all of libc's functions that take a path. Also with what
+ * _FORTIFY_SOURCE makes of them. */
+#define _GNU_SOURCE
+#define _FORTIFY_SOURCE 2
+#include <dirent.h>
+#include <limits.h>
+
+#include "preloaded.h"
+
+#define IB "/sys/class/infiniband/mlx5_0"
+#define PCI "/sys/devices/pcibe11:00/be11:00:00.0/be11:01:00.0"
+
+/* A length that the compiler does not know. */
+static volatile size_t unknown = PATH_MAX;
+
+static const char *line_of(const char *path)
+{
+	static char line[256];
+	FILE *f = fopen(path, "r");
+	if (!f)
+		fprintf(stderr, "%s: %s\n", path, strerror(errno));
+	CHECK(f && fgets(line, sizeof line, f));
+	fclose(f);
+	line[strcspn(line, "\n")] = 0;
+	return line;
+}
+
+#define SAYS(path, text) do { if (strcmp(line_of(path), text)) { \
+	fprintf(stderr, "%s says %s instead of %s\n", path, line_of(path), text); exit(1); } } while (0)
+
+static void is_path(char *is, const char *want)
+{
+	if (!is || strcmp(is, want)) {
+		fprintf(stderr, "%s instead of %s\n", is ? is : strerror(errno), want);
+		exit(1);
+	}
+}
+
+static int wanted(const struct dirent *entry)
+{
+	return entry->d_name[0] != '.';
+}
+
+/* Each function finds the device's files, and what is not there. */
+static void functions(void)
+{
+	char buf[PATH_MAX];
+	struct dirent **list;
+	is_path(realpath(IB, buf), PCI "/infiniband/mlx5_0");
+	is_path(realpath(IB "/device", NULL), PCI);
+	is_path(canonicalize_file_name("/sys/bus/pci/devices/be11:01:00.0"), PCI);
+	NONE(realpath("/sys/class/infiniband/mlx5_9", buf), ENOENT);
+	is_path(realpath("/dev/../dev/null", buf), "/dev/null");
+	CHECK(scandir("/sys/class/infiniband", &list, wanted, alphasort) == 1);
+	CHECK(strcmp(list[0]->d_name, "mlx5_0") == 0);
+	CHECK(faccessat(AT_FDCWD, IB "/node_guid", R_OK, 0) == 0);
+	REFUSED(faccessat(AT_FDCWD, IB "/nothing", R_OK, 0), ENOENT);
+	CHECK(euidaccess(IB "/node_guid", R_OK) == 0 && eaccess(IB "/node_guid", R_OK) == 0);
+	ssize_t n = readlinkat(AT_FDCWD, IB "/device", buf, unknown);
+	CHECK(n > 0 && strncmp(buf, "../../../be11:01:00.0", n) == 0);
+	n = readlink("/sys/class/infiniband_verbs/uverbs0", buf, unknown);
+	CHECK(n > 0 && strncmp(buf, "../../devices/pcibe11:00/", 25) == 0);
+	CHECK(chdir("/sys/class/infiniband/mlx5_0/ports") == 0 && access("1/state", R_OK) == 0);
+	is_path(realpath("1", NULL), PCI "/infiniband/mlx5_0/ports/1");
+}
+
+/* The device is a PCI function behind a bridge, with a slot and a port. */
+static void layout(void)
+{
+	SAYS(IB "/device/vendor", "0x15b3");
+	SAYS(IB "/device/class", "0x020700");
+	SAYS(IB "/device/current_link_speed", "16.0 GT/s PCIe");
+	SAYS(PCI "/max_link_width", "16");
+	SAYS("/sys/bus/pci/devices/be11:01:00.0/numa_node", "-1");
+	SAYS(PCI "/../class", "0x060400");
+	CHECK(strspn(line_of(IB "/device/local_cpus"), "0123456789abcdef,") > 7);
+	CHECK(strncmp(line_of(IB "/device/local_cpulist"), "0-", 2) == 0);
+	SAYS("/sys/class/infiniband_verbs/uverbs0/device/infiniband/mlx5_0/node_type", "1: CA");
+	SAYS(IB "/ports/1/lid_mask_count", "0");
+	SAYS(IB "/ports/1/sm_lid", "0x0");
+	SAYS(IB "/ports/1/sm_sl", "0");
+	SAYS(IB "/ports/1/cap_mask", "0x04000000");
+	SAYS(IB "/ports/1/gid_attrs/ndevs/0", "lo");
+	struct ibv_context *ctx = open_device();
+	struct ibv_port_attr port;
+	CHECK(ibv_query_port(ctx, 1, &port) == 0 && port.port_cap_flags == 0x04000000);
+	CHECK(ibv_close_device(ctx) == 0);
+}
+
+/* The GID is nobody's before the device is opened for the first time, unless it was given, and is right after that,
+ * also below a directory that was opened before. */
+static void gids(void)
+{
+	char want[64], line[64] = "";
+	union ibv_gid gid;
+	int dir = open(IB "/ports/1", O_RDONLY | O_DIRECTORY);
+	CHECK(dir >= 0);
+	const char *given = getenv("GIVEN");
+	SAYS(IB "/ports/1/gids/0", given ? given : "0000:0000:0000:0000:0000:0000:0000:0000");
+	struct ibv_context *ctx = open_device();
+	CHECK(ibv_query_gid(ctx, 1, 0, &gid) == 0);
+	for (int i = 0; i < 16; i++)
+		sprintf(want + i / 2 * 5 + i % 2 * 2, "%02x:", gid.raw[i]);
+	want[39] = 0;
+	CHECK(!given || strcmp(given, want) == 0);
+	int file = openat(dir, "gids/0", O_RDONLY);
+	CHECK(file >= 0 && read(file, line, sizeof line - 1) == 40);
+	CHECK(strncmp(line, want, 39) == 0);
+	SAYS(IB "/ports/1/gids/0", want);
+	CHECK(ibv_close_device(ctx) == 0);
+	SAYS(IB "/ports/1/gids/0", want);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "functions", functions }, { "layout", layout }, { "gids", gids },
+	};
+	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
+}

@@ -1,0 +1,45 @@
+//! What programs find of a device in sysfs (`interop/sysfs.c`).
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use crate::preloaded::{alone, compiled, succeeds};
+
+static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("sysfs"));
+
+#[track_caller]
+fn case(options: &[&str], environment: &[&str], name: &str) {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    let program = [program.to_str().unwrap(), name];
+    succeeds(options, &[&["env"], environment, &program[..]].concat());
+}
+
+#[test]
+fn each_function_of_libc_that_takes_a_path_finds_the_device() {
+    case(&[], &[], "functions");
+}
+
+#[test]
+fn a_shell_finds_its_way_about() {
+    let _alone = alone();
+    let lines = "cd /sys/class/infiniband && ls -l mlx5_0 && cd mlx5_0/device/infiniband_verbs && ls -lL uverbs0";
+    let text = succeeds(&[], &["sh", "-ec", lines]);
+    assert!(
+        text.contains("-> ../../devices/pcibe11:00/") && text.contains("abi_version"),
+        "{text}"
+    );
+    assert!(!text.contains("No such file"), "{text}");
+}
+
+#[test]
+fn a_device_is_a_pci_function_with_a_port() {
+    case(&[], &[], "layout");
+}
+
+#[test]
+fn a_gid_is_shown_as_soon_as_there_is_one() {
+    case(&[], &[], "gids");
+    let given = "GIVEN=0000:0000:0000:0000:0000:ffff:7f09:0807";
+    case(&["--address", "127.9.8.7"], &[given], "gids");
+}
