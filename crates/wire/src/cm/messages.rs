@@ -13,12 +13,18 @@ pub mod transport {
 pub mod reason {
     /// What was asked for did not come in time.
     pub const TIMEOUT: u16 = 4;
+    /// The communication ID is nobody's.
+    pub const INVALID_ID: u16 = 6;
     /// The service ID is nobody's.
     pub const INVALID_SERVICE: u16 = 8;
     /// Not a transport that the service has.
     pub const INVALID_TRANSPORT: u16 = 9;
     /// The peer takes a connection for alive that is none any more.
     pub const STALE: u16 = 10;
+    /// The path's GID is not the sender's.
+    pub const INVALID_GID: u16 = 12;
+    /// The path MTU is none.
+    pub const INVALID_MTU: u16 = 26;
     /// The consumer says so: its private data say why.
     pub const CONSUMER: u16 = 28;
 }
