@@ -371,7 +371,7 @@ impl Ids {
             _ => return Err(IdError::Unsupported("an address of InfiniBand's on Ethernet")),
         };
         let (space, choice) = (id.space, (id.shares, id.v6_only));
-        let at = SocketAddr::new(at.ip().to_canonical(), at.port());
+        let at = SocketAddr::new(self.unless_loopback(at.ip().to_canonical()), at.port());
         let device = match at.ip().is_unspecified() {
             true => None,
             false => {
@@ -385,6 +385,17 @@ impl Ids {
         (id.source, id.device) = (Some(SocketAddr::new(at.ip(), port)), device);
         (id.stage, id.has_port) = (Stage::Bound, true);
         Ok(())
+    }
+
+    /// Any address for this host's own, where no device is on the loopback interface: Linux does the
+    /// same.
+    fn unless_loopback(&self, ip: IpAddr) -> IpAddr {
+        let on_loopback = self.devices.values().any(|device| device.info.address.is_loopback());
+        match ip {
+            IpAddr::V4(Ipv4Addr::LOCALHOST) if !on_loopback => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(Ipv6Addr::LOCALHOST) if !on_loopback => Ipv6Addr::UNSPECIFIED.into(),
+            _ => ip,
+        }
     }
 
     /// Finds the device that leads to an address. The answer is an event.
@@ -415,13 +426,9 @@ impl Ids {
                 IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                 IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
             };
-            let device = match &from {
-                Some(from) if !from.ip().is_unspecified() => None,
-                _ => Some(first.ok_or(IdError::NoDevice)?),
-            };
+            let first = first.ok_or(IdError::NoDevice)?;
             self.bind(channel, number, Address::Ip(from.unwrap_or(SocketAddr::new(any, 0))))?;
-            let id = self.get(channel, number)?;
-            id.device = id.device.or(device);
+            self.get(channel, number)?.device.get_or_insert(first);
         } else {
             self.get(channel, number)?.device = Some(bound.or(first).ok_or(IdError::NoDevice)?);
         }
@@ -433,7 +440,9 @@ impl Ids {
         let id = self.get(channel, number)?;
         let port = id.source.map_or(0, |source| source.port());
         id.source = Some(SocketAddr::new(own.address, port));
-        let ip = if ip.is_unspecified() { own.address } else { ip };
+        // A device that is not on the loopback interface reaches nobody there but itself.
+        let is_own = ip.is_unspecified() || ip.is_loopback() && !own.address.is_loopback();
+        let ip = if is_own { own.address } else { ip };
         id.destination = Some(SocketAddr::new(ip, to.port()));
         id.stage = Stage::AddrResolved;
         self.push(number, EventKind::AddrResolved, 0, None);

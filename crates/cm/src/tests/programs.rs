@@ -272,3 +272,22 @@ fn changes_of_channels_are_told_once() {
     w.event(1);
     assert_eq!(w.hosts[1].next_changed(), Some((CHANNEL, false)));
 }
+
+#[test]
+fn localhost_is_any_address_where_no_device_is_on_it() {
+    let mut w = World::new(2);
+    let ids = &mut w.hosts[1];
+    let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let listener = ids.create(CHANNEL, UID, Space::Tcp).unwrap();
+    ids.bind(CHANNEL, listener, Address::Ip(at("127.0.0.1:7174"))).unwrap();
+    let facts = ids.facts(CHANNEL, listener).unwrap();
+    assert_eq!((facts.source, facts.device), (Some(at("0.0.0.0:7174")), None));
+    let other = ids.create(CHANNEL, UID, Space::Tcp).unwrap();
+    let not_local = Err(IdError::NotLocal(at("127.0.0.2:1").ip()));
+    assert_eq!(ids.bind(CHANNEL, other, Address::Ip(at("127.0.0.2:1"))), not_local);
+    // Of a device elsewhere, the loopback interface's addresses are its own.
+    ids.resolve_address(CHANNEL, other, Some(at("127.0.0.1:0")), at("127.0.0.1:7174")).unwrap();
+    let facts = ids.facts(CHANNEL, other).unwrap();
+    assert_eq!(facts.destination, Some(at("10.0.0.2:7174")));
+    assert_eq!(facts.source.unwrap().ip(), at("10.0.0.2:0").ip());
+}
