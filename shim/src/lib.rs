@@ -17,6 +17,7 @@
 //! | `context` | an open device: its objects, and which command does what |
 //! | `commands` | the commands |
 //! | `devx` | commands of the device that programs word themselves |
+//! | `rdma_cm` | connections by librdmacm |
 //! | `events` | completion channels and asynchronous events |
 //! | `watch` | says which queue pairs stand still |
 //!
@@ -41,6 +42,7 @@ mod files;
 mod guard;
 mod hooks;
 mod process;
+mod rdma_cm;
 mod real;
 mod request;
 mod tree;

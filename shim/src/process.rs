@@ -5,6 +5,7 @@
 //! (`vfork`, `posix_spawn`, the bare system call) opens none and leaves the parent's alone.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -18,6 +19,7 @@ use crate::counters;
 use crate::device::Device;
 use crate::error::Refusal;
 use crate::files::{FileId, Files, Kind, descriptors, file_id};
+use crate::rdma_cm::RdmaCm;
 use crate::real;
 use crate::tree::Tree;
 
@@ -33,6 +35,8 @@ pub struct Process {
     /// The program's descriptors that are ours.
     pub files: Files,
     devices: Mutex<Vec<Slot>>,
+    /// Its connection management, once somebody has opened the device for it.
+    rdma_cm: Mutex<Option<Arc<RdmaCm>>>,
     /// Refusals that were told.
     told: Mutex<HashSet<String>>,
 }
@@ -42,7 +46,7 @@ pub struct Process {
 struct Slot {
     open: Weak<Device>,
     /// Where it was: it comes back there if it can.
-    last: Option<std::net::IpAddr>,
+    last: Option<IpAddr>,
 }
 
 /// Refusals that are told at most.
@@ -124,7 +128,8 @@ fn install(options: Preload, tree: Tree, files: Files) {
     // SAFETY: takes nothing and cannot fail.
     let pid = unsafe { libc::getpid() };
     let devices = Mutex::new(devices);
-    let process = Process { pid, options, tree, files, devices, told: Mutex::default() };
+    let (rdma_cm, told) = (Mutex::default(), Mutex::default());
+    let process = Process { pid, options, tree, files, devices, rdma_cm, told };
     PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
 }
 
@@ -189,8 +194,13 @@ impl Process {
 
     /// Nothing leads to a file any more.
     fn let_go(&self, id: FileId) {
-        if let Some(Kind::Device(context)) = self.files.remove(id) {
-            context.shut_down();
+        match self.files.remove(id) {
+            Some(Kind::Device(context)) => context.shut_down(),
+            Some(Kind::RdmaCm(file)) => {
+                let cm = lock(&self.rdma_cm).clone();
+                cm.inspect(|cm| cm.close(&file));
+            }
+            _ => {}
         }
     }
 
@@ -214,14 +224,33 @@ impl Process {
         inside.filter(|&fd| self.ours(fd).is_some()).collect()
     }
 
-    /// A device, opened if it is not.
-    pub fn device(&self, index: usize) -> Result<Arc<Device>, Refusal> {
+    /// Connection management, begun if it is not.
+    pub fn rdma_cm(&self) -> Result<Arc<RdmaCm>, Refusal> {
+        let mut slot = lock(&self.rdma_cm);
+        if let Some(cm) = &*slot {
+            return Ok(cm.clone());
+        }
+        let cm = RdmaCm::start(self.options.devices)?;
+        *slot = Some(cm.clone());
+        Ok(cm)
+    }
+
+    /// The process ends.
+    pub fn end(&self) {
+        let cm = lock(&self.rdma_cm).clone();
+        cm.inspect(|cm| cm.farewell());
+        self.tree.remove();
+    }
+
+    /// A device, opened if it is not: at an address that is `wanted`, if the options give it none and
+    /// the address is free.
+    pub fn device(&self, index: usize, wanted: Option<IpAddr>) -> Result<Arc<Device>, Refusal> {
         let mut devices = lock(&self.devices);
         let slot = devices.get_mut(index).ok_or(Refusal::Unsupported("a device of that number"))?;
         if let Some(device) = slot.open.upgrade() {
             return Ok(device);
         }
-        let device = Device::open(&self.options, index, slot.last)?;
+        let device = Device::open(&self.options, index, wanted.or(slot.last))?;
         *slot = Slot { open: Arc::downgrade(&device), last: Some(device.address) };
         Ok(device)
     }
@@ -242,8 +271,9 @@ impl Process {
 
     /// Tells what a program was refused, if the options say so; the same is told once.
     pub fn refused(&self, what: &str, refusal: &Refusal) {
-        // That an entry of the GID table is empty is an answer, which programs look for.
-        if !self.options.verbose || matches!(refusal, Refusal::NoGid(_)) {
+        // That an entry of the GID table is empty, or that nothing has happened, is an answer, which
+        // programs look for.
+        if !self.options.verbose || matches!(refusal, Refusal::NoGid(_) | Refusal::NoEvent) {
             return;
         }
         let line = format!("{what}: {refusal}");

@@ -18,22 +18,27 @@ use bellpush_soft_nic::Counters;
 
 use crate::counters;
 use crate::dir::{self, Dir};
+use crate::rdma_cm;
 
 /// `major` of the devices' character devices: that of InfiniBand (Linux's `devices.txt`), with
 /// minors from `IB_UVERBS_BASE_MINOR` on.
 const MAJOR: u32 = 231;
 const FIRST_MINOR: u32 = 192;
 /// What every path that leads to the tree begins with, and where it leads.
-const PREFIXES: [(&[u8], &[u8]); 6] = [
+const PREFIXES: [(&[u8], &[u8]); 7] = [
     (b"/sys/class/infiniband_verbs", b"/class/infiniband_verbs"),
     (b"/sys/class/infiniband_mad", b"/class/infiniband_mad"),
     (b"/sys/class/infiniband_cm", b"/class/infiniband_cm"),
     (b"/sys/class/infiniband", b"/class/infiniband"),
+    (b"/sys/class/misc/rdma_cm", b"/class/misc/rdma_cm"),
     (b"/dev/infiniband", b"/dev/infiniband"),
     // Libraries look for it before they register GPU memory by its address.
     (b"/sys/module/nvidia_peermem", b"/class/nvidia_peermem"),
 ];
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
+const RDMA_CM_PATH: &[u8] = b"/dev/infiniband/rdma_cm";
+/// `st_rdev` of the connection manager's device: a miscellaneous one.
+pub const RDMA_CM: u64 = libc::makedev(10, 255);
 
 /// What lies in its directory; the last one is there when all is.
 const PARTS: [&str; 2] = ["dev", "class"];
@@ -59,6 +64,8 @@ pub enum Target<'a> {
     File(Inside<'a>),
     /// The character device with this index, and the file that stands for it.
     Uverbs(usize, Inside<'a>),
+    /// The connection manager's device, and the file that stands for it.
+    RdmaCm(Inside<'a>),
 }
 
 /// A path below the tree's root, in parts: programs look at paths in signal handlers, with little
@@ -225,6 +232,9 @@ impl Tree {
             return Target::Foreign;
         }
         let to = Inside(parts);
+        if path == RDMA_CM_PATH {
+            return Target::RdmaCm(to);
+        }
         let number = path.strip_prefix(UVERBS).and_then(|digits| std::str::from_utf8(digits).ok());
         match number.and_then(|digits| digits.parse().ok()) {
             Some(index) => Target::Uverbs(index, to),
@@ -284,6 +294,8 @@ fn lay_out(dir: &Dir, options: &Preload) -> io::Result<()> {
     };
     write("class/infiniband_verbs/abi_version", "6")?;
     write("class/nvidia_peermem/version", BOARD)?;
+    write("class/misc/rdma_cm/abi_version", rdma_cm::VERSION)?;
+    write("dev/infiniband/rdma_cm", "")?;
     for index in 0..options.devices {
         for (name, text) in files(index, options.addresses.get(index).copied()) {
             write(&name, &text)?;

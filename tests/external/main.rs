@@ -7,4 +7,5 @@ mod c_abi;
 mod closing;
 mod perftest;
 mod pyverbs;
+mod rdma_cm;
 mod shim;
