@@ -17,14 +17,14 @@ root=$work/root
 guest=$work/guest
 
 KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
-PACKAGES='busybox-static ibverbs-utils ibverbs-providers perftest iproute2
+PACKAGES='busybox-static ibverbs-utils ibverbs-providers rdmacm-utils perftest iproute2
   libibverbs1 librdmacm1 libibumad3 libpci3 libudev1 zlib1g libnl-3-200 libnl-route-3-200
   libbpf1 libelf1 libmnl0 libxtables12 libbsd0 libmd0 libcap2 libselinux1 libpcre2-8-0 libc6 libgcc-s1
   libibverbs-dev libc6-dev linux-libc-dev'
 PROGRAMS='bin/busybox usr/bin/rdma sbin/tc usr/bin/ibv_devinfo
   usr/bin/ibv_rc_pingpong usr/bin/ibv_uc_pingpong usr/bin/ibv_ud_pingpong
-  usr/bin/ib_write_bw usr/bin/ib_read_bw usr/bin/ib_send_bw'
-MODULES='virtio_pci virtio_net crc32_generic ib_uverbs rdma_rxe sch_netem'
+  usr/bin/ib_write_bw usr/bin/ib_read_bw usr/bin/ib_send_bw usr/bin/rping usr/bin/udaddy'
+MODULES='virtio_pci virtio_net crc32_generic ib_uverbs rdma_rxe rdma_ucm sch_netem'
 
 die() {
   echo "interop: $*" >&2

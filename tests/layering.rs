@@ -169,7 +169,7 @@ fn unsafe_stays_in_its_places() {
 
 #[test]
 fn pure_modules_forbid_unsafe() {
-    for name in ["wire", "pcie", "preload", "nic", "soft-nic"] {
+    for name in ["wire", "cm", "pcie", "preload", "nic", "soft-nic"] {
         let file = format!("crates/{name}/src/lib.rs");
         let text = fs::read_to_string(root().join(&file)).expect(&file);
         assert!(text.contains("#![forbid(unsafe_code)]"), "{file} does not forbid unsafe code");

@@ -175,7 +175,7 @@ impl Context {
     /// system's own, and shows the pages that the engine sees.
     pub fn open(process: &Process, index: usize, cloexec: bool) -> Result<OwnedFd, Refusal> {
         process.sweep();
-        let device = process.device(index)?;
+        let device = process.device(index, None)?;
         let flags = libc::MFD_ALLOW_SEALING | if cloexec { libc::MFD_CLOEXEC } else { 0 };
         // SAFETY: the name is a C string; what comes back is checked.
         let fd = unsafe { libc::memfd_create(c"bellpush-uverbs".as_ptr(), flags) };

@@ -1,5 +1,6 @@
 //! Why a command is refused, and the errno that says so to the program.
 
+use bellpush_cm::IdError;
 use bellpush_mem::MemError;
 use bellpush_nic::NicError;
 use bellpush_soft_nic::link::LinkError;
@@ -90,6 +91,23 @@ pub enum Refusal {
     /// `ENOSPC`: the answer of a kernel whose commands all go by `ioctl`.
     #[error("the command has no core part")]
     NoCore,
+    /// `ENOSYS`, by which the kernel says that its version has no such thing.
+    #[error("{0} is not known")]
+    NoSystemCall(&'static str),
+    /// `ENOSPC`: the answer finds no room.
+    #[error("the answer has {need} bytes, and there is room for {have}")]
+    NoAnswerRoom {
+        /// Bytes that the program has room for.
+        have: usize,
+        /// Bytes needed.
+        need: usize,
+    },
+    /// `EAGAIN`: nothing has happened, and the program does not wait.
+    #[error("there is no event")]
+    NoEvent,
+    /// Of connection management.
+    #[error(transparent)]
+    Id(#[from] IdError),
     /// The NIC's own reason.
     #[error(transparent)]
     Nic(#[from] NicError),
@@ -125,7 +143,18 @@ impl Refusal {
             Self::NoGid(_) => libc::ENODATA,
             Self::NoDomain => libc::EAGAIN,
             Self::Room(_) => libc::ENOMEM,
-            Self::NoCore => libc::ENOSPC,
+            Self::NoCore | Self::NoAnswerRoom { .. } => libc::ENOSPC,
+            Self::NoSystemCall(_) => libc::ENOSYS,
+            Self::NoEvent => libc::EAGAIN,
+            Self::Id(error) => match error {
+                IdError::Unknown => libc::ENOENT,
+                IdError::OtherChannel | IdError::Stage | IdError::Value(_) => libc::EINVAL,
+                IdError::InUse => libc::EADDRINUSE,
+                IdError::NotLocal(_) => libc::EADDRNOTAVAIL,
+                IdError::NoDevice => libc::ENODEV,
+                IdError::Unsupported(_) => libc::EOPNOTSUPP,
+                IdError::Full => libc::ENOMEM,
+            },
             Self::Link(_) => libc::EIO,
             Self::Nic(NicError::Memory(MemError::Fault { .. })) => libc::EFAULT,
             Self::Nic(NicError::Full { .. } | NicError::Thread(_)) => libc::ENOMEM,

@@ -14,7 +14,9 @@ use bellpush_mem::hidden;
 use crate::context::Context;
 use crate::error::Refusal;
 use crate::events::EventPipe;
+use crate::rdma_cm::CmFile;
 use crate::real;
+use crate::tree;
 
 /// What a descriptor of ours is.
 #[derive(Clone)]
@@ -25,7 +27,9 @@ pub enum Kind {
     Events(Arc<EventPipe>),
     /// An event channel of DEVX.
     Subscribed(Arc<EventPipe>),
-    /// Either, opened by the process that this one was forked from.
+    /// An event channel of librdmacm's.
+    RdmaCm(Arc<CmFile>),
+    /// Any of them, opened by the process that this one was forked from.
     Inherited {
         /// Device number that `fstat` reports of an open device.
         rdev: Option<u64>,
@@ -38,6 +42,7 @@ impl Kind {
         match self {
             Self::Device(context) => Some(context.device.rdev),
             Self::Events(_) | Self::Subscribed(_) => None,
+            Self::RdmaCm(_) => Some(tree::RDMA_CM),
             Self::Inherited { rdev } => *rdev,
         }
     }
@@ -115,6 +120,8 @@ pub struct Files {
     list: Mutex<Vec<OpenFile>>,
     /// How many there are: without any, nobody need look.
     count: AtomicUsize,
+    /// How many of them take commands by `write`.
+    written: AtomicUsize,
 }
 
 impl Files {
@@ -127,6 +134,11 @@ impl Files {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether there is none that takes commands by `write`.
+    pub fn none_is_written(&self) -> bool {
+        self.written.load(Ordering::Relaxed) == 0
     }
 
     /// Whether a file is ours.
@@ -154,6 +166,7 @@ impl Files {
     /// Takes a file on.
     pub fn add(&self, file: &File, kind: Kind) -> Result<(), Refusal> {
         let id = file_id(file.as_raw_fd()).ok_or_else(|| Refusal::last("fstat"))?;
+        let written = usize::from(matches!(kind, Kind::RdmaCm(_)));
         let mut spare = Vec::new();
         loop {
             let mut held = self.hold();
@@ -172,6 +185,7 @@ impl Files {
             spare = Vec::with_capacity(2 * used + 8);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
+        self.written.fetch_add(written, Ordering::Relaxed);
         Ok(())
     }
 
@@ -181,6 +195,9 @@ impl Files {
         let at = held.list.iter().position(|file| file.id == id)?;
         let gone = held.list.swap_remove(at);
         self.count.fetch_sub(1, Ordering::Relaxed);
+        if matches!(gone.kind, Kind::RdmaCm(_)) {
+            self.written.fetch_sub(1, Ordering::Relaxed);
+        }
         drop(held);
         Some(gone.kind)
     }
@@ -213,6 +230,7 @@ impl Files {
                 list.iter().map(file).collect()
             },
         );
-        Self { count: inherited.len().into(), list: Mutex::new(inherited) }
+        let written = self.written.load(Ordering::Relaxed).into();
+        Self { count: inherited.len().into(), list: Mutex::new(inherited), written }
     }
 }

@@ -15,11 +15,12 @@ use std::path::Path;
 
 use crate::abi::ids::IOCTL_MAGIC;
 use crate::context::Context;
-use crate::files::Kind;
+use crate::files::{FileId, Kind, file_id};
 use crate::layout::rdev;
-use crate::process::{self, process};
+use crate::process::{self, Process, process};
+use crate::rdma_cm::{self, MAX_COMMAND_BYTES, Outcome};
 use crate::real::{self, Choose, Compare};
-use crate::tree::Target;
+use crate::tree::{self, Target};
 
 /// Runs when the object is loaded, after libc's own initialisation.
 #[used]
@@ -37,8 +38,8 @@ static START: extern "C" fn() = {
 static END: extern "C" fn() = {
     extern "C" fn end() {
         // A child that was made past `fork` leaves the files to its parent.
-        let remove = || process::own().map(|process| process.tree.remove());
-        let _ = catch_unwind(remove); // nobody is left to be told
+        let end = || process::own().map(|process| process.end());
+        let _ = catch_unwind(end); // nobody is left to be told
     }
     end
 };
@@ -90,6 +91,17 @@ fn open_device(index: usize, flags: c_int) -> c_int {
     })
 }
 
+/// Opens the connection manager's device.
+fn open_rdma_cm() -> c_int {
+    answer(|| {
+        let process = process::own().ok_or(libc::EIO)?;
+        rdma_cm::open(process).map_err(|refusal| {
+            process::say(&format!("rdma_cm cannot be opened: {refusal}"));
+            refusal.errno()
+        })
+    })
+}
+
 /// Calls libc's function with the path that a path of ours leads to; of a character device, with that
 /// of the file that stands for it.
 ///
@@ -99,10 +111,12 @@ unsafe fn redirect<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R
     // SAFETY: as the caller promises.
     match unsafe { target(path) } {
         Target::Foreign => call(path),
-        Target::File(inside) | Target::Uverbs(_, inside) => inside.with(|inside| {
-            opening(inside);
-            call(inside.as_ptr())
-        }),
+        Target::File(inside) | Target::Uverbs(_, inside) | Target::RdmaCm(inside) => {
+            inside.with(|inside| {
+                opening(inside);
+                call(inside.as_ptr())
+            })
+        }
     }
 }
 
@@ -192,6 +206,7 @@ unsafe fn open_path(dir: c_int, path: *const c_char, flags: c_int, mode: libc::m
     unsafe {
         match target(path) {
             Target::Uverbs(index, _) => open_device(index, flags),
+            Target::RdmaCm(_) => open_rdma_cm(),
             Target::File(inside) => inside.with(|inside| {
                 opening(inside);
                 real::openat(dir, inside.as_ptr(), flags, mode)
@@ -254,6 +269,10 @@ unsafe fn stat_path(dir: c_int, path: *const c_char, buf: *mut libc::stat, flags
             Target::Uverbs(index, inside) => {
                 let done = inside.with(|inside| real::fstatat(dir, inside.as_ptr(), buf, flags));
                 as_device(done, buf, rdev(index))
+            }
+            Target::RdmaCm(inside) => {
+                let done = inside.with(|inside| real::fstatat(dir, inside.as_ptr(), buf, flags));
+                as_device(done, buf, tree::RDMA_CM)
             }
         }
     }
@@ -354,9 +373,101 @@ extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, arg: *mut c_void) -> c_in
                 return answer(|| context.ioctl(process, fd, request, arg as u64).map(|()| 0));
             }
             Some(Kind::Inherited { .. }) => return answer(|| Err(libc::EIO)),
-            Some(Kind::Events(_) | Kind::Subscribed(_)) | None => {}
+            Some(Kind::Events(_) | Kind::Subscribed(_) | Kind::RdmaCm(_)) | None => {}
         }
     }
     // SAFETY: the program's own arguments.
     unsafe { real::ioctl(fd, request, arg) }
+}
+
+/// What became of a `write`. Nothing that is to be dropped: see [`write`].
+#[derive(Clone, Copy)]
+enum Written {
+    /// It is not to a file of ours.
+    Foreign,
+    /// It is a command that waits for an event of this file.
+    Waits(FileId),
+    /// The file that it waits for an event of is closed: it waits on, as in the kernel.
+    WaitsForNothing,
+    /// It is done.
+    Done(isize),
+}
+
+/// A command by `write`, if it is one. `waited`: the file for which it has waited already. By now the
+/// number may be another's, to which nothing must be written.
+fn command(fd: c_int, buf: *const c_void, count: usize, waited: Option<FileId>) -> Written {
+    let looks = |process: &&Process| waited.is_some() || !process.files.none_is_written();
+    let Some(process) = process().filter(looks) else {
+        return Written::Foreign;
+    };
+    if count > MAX_COMMAND_BYTES {
+        return Written::Foreign; // longer than any command
+    }
+    let id = file_id(fd);
+    if waited.is_some() && waited != id {
+        return Written::WaitsForNothing;
+    }
+    let file = match catch_unwind(AssertUnwindSafe(|| process.find(fd))) {
+        Ok(Some(Kind::RdmaCm(file))) => file,
+        Ok(Some(Kind::Inherited { rdev: Some(tree::RDMA_CM) })) => {
+            set_errno(libc::EIO);
+            return Written::Done(-1);
+        }
+        _ if waited.is_some() => return Written::WaitsForNothing,
+        _ => return Written::Foreign,
+    };
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        let cm = process.rdma_cm()?;
+        cm.command(process, &file, fd, (buf as u64, count))
+    }));
+    let errno = match done {
+        Ok(Ok(Outcome::Done)) => return Written::Done(count as isize),
+        Ok(Ok(Outcome::Wait)) => return id.map_or(Written::WaitsForNothing, Written::Waits),
+        Ok(Err(refusal)) => {
+            process.refused("rdma_cm", &refusal);
+            refusal.errno()
+        }
+        Err(_) => libc::EIO,
+    };
+    set_errno(errno);
+    Written::Done(-1)
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+const CANCEL_DISABLE: c_int = 1;
+
+/// Longest that a command waits before it looks again whether there is an event.
+const LOOK_MS: c_int = 1000;
+
+/// Commands of librdmacm's. One that waits for an event is interrupted by signals, and ends with its
+/// thread when that is cancelled (`pthread_cancel`): in `poll`, while nothing is here that is to be
+/// dropped, and nowhere else.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: usize) -> isize {
+    let mut waited = None;
+    loop {
+        let mut cancel = 0;
+        // SAFETY: the calling thread's own state, which is put back.
+        let written = unsafe {
+            pthread_setcancelstate(CANCEL_DISABLE, &mut cancel);
+            let written = command(fd, buf, count, waited);
+            pthread_setcancelstate(cancel, std::ptr::null_mut());
+            written
+        };
+        match written {
+            Written::Done(result) => return result,
+            // SAFETY: the program's own arguments.
+            Written::Foreign => return unsafe { real::write(fd, buf, count) },
+            Written::Waits(file) => waited = Some(file),
+            Written::WaitsForNothing => {}
+        }
+        let mut event = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let entries = matches!(written, Written::Waits(_)).into();
+        // SAFETY: one entry or none, which outlives the call.
+        if unsafe { real::poll(&mut event, entries, LOOK_MS) } < 0 {
+            return -1;
+        }
+    }
 }

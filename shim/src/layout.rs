@@ -8,6 +8,7 @@ use bellpush_soft_nic::Counters;
 use bellpush_soft_nic::link::interface_name;
 
 use crate::counters;
+use crate::rdma_cm;
 
 /// `major` of the devices' character devices: that of InfiniBand (Linux's `devices.txt`), with
 /// minors from `IB_UVERBS_BASE_MINOR` on.
@@ -122,9 +123,13 @@ fn pci_entries(folder: &str, class: &str, rest: [(&str, &str); 2]) -> Vec<(Strin
 
 /// Files that stand for no device.
 pub fn common() -> Vec<(String, Entry)> {
-    [("class/infiniband_verbs/abi_version", "6"), ("class/nvidia_peermem/version", BOARD)]
-        .map(|(name, text)| (name.into(), Entry::Text(text.into())))
-        .into()
+    let files = [
+        ("class/infiniband_verbs/abi_version", "6"),
+        ("class/nvidia_peermem/version", BOARD),
+        ("class/misc/rdma_cm/abi_version", rdma_cm::VERSION),
+        ("dev/infiniband/rdma_cm", ""),
+    ];
+    files.map(|(name, text)| (name.into(), Entry::Text(text.into()))).into()
 }
 
 /// The files of a device, below the tree's root.

@@ -17,6 +17,7 @@
 //! | `context` | an open device: its objects, and which command does what |
 //! | `commands` `names` | the commands, and what people know them by |
 //! | `devx` | commands of the device that programs word themselves |
+//! | `rdma_cm` | connections by librdmacm |
 //! | `events` | completion channels and asynchronous events |
 //! | `watch` | says which queue pairs stand still |
 //!
@@ -43,6 +44,7 @@ mod hooks;
 mod layout;
 mod names;
 mod process;
+mod rdma_cm;
 mod real;
 mod request;
 mod tree;

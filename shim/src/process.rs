@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -20,6 +21,7 @@ use crate::device::Device;
 use crate::error::Refusal;
 use crate::files::{FileId, Files, Kind, descriptors, file_id};
 use crate::layout;
+use crate::rdma_cm::RdmaCm;
 use crate::real;
 use crate::tree::Tree;
 
@@ -35,6 +37,8 @@ pub struct Process {
     /// The program's descriptors that are ours.
     pub files: Files,
     devices: Mutex<Vec<Slot>>,
+    /// Its connection management, once somebody has opened the device for it.
+    rdma_cm: Mutex<Option<Arc<RdmaCm>>>,
     /// Refusals that were told.
     told: Mutex<HashSet<String>>,
 }
@@ -44,7 +48,7 @@ pub struct Process {
 struct Slot {
     open: Weak<Device>,
     /// Where it was: it comes back there if it can.
-    last: Option<std::net::IpAddr>,
+    last: Option<IpAddr>,
 }
 
 /// Refusals that are told at most.
@@ -126,7 +130,8 @@ fn install(options: Preload, tree: Tree, files: Files) {
     // SAFETY: takes nothing and cannot fail.
     let pid = unsafe { libc::getpid() };
     let devices = Mutex::new(devices);
-    let process = Process { pid, options, tree, files, devices, told: Mutex::default() };
+    let (rdma_cm, told) = (Mutex::default(), Mutex::default());
+    let process = Process { pid, options, tree, files, devices, rdma_cm, told };
     PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
 }
 
@@ -191,8 +196,13 @@ impl Process {
 
     /// Nothing leads to a file any more.
     fn let_go(&self, id: FileId) {
-        if let Some(Kind::Device(context)) = self.files.remove(id) {
-            context.shut_down();
+        match self.files.remove(id) {
+            Some(Kind::Device(context)) => context.shut_down(),
+            Some(Kind::RdmaCm(file)) => {
+                let cm = lock(&self.rdma_cm).clone();
+                cm.inspect(|cm| cm.close(&file));
+            }
+            _ => {}
         }
     }
 
@@ -216,14 +226,33 @@ impl Process {
         inside.filter(|&fd| self.ours(fd).is_some()).collect()
     }
 
-    /// A device, opened if it is not.
-    pub fn device(&self, index: usize) -> Result<Arc<Device>, Refusal> {
+    /// Connection management, begun if it is not.
+    pub fn rdma_cm(&self) -> Result<Arc<RdmaCm>, Refusal> {
+        let mut slot = lock(&self.rdma_cm);
+        if let Some(cm) = &*slot {
+            return Ok(cm.clone());
+        }
+        let cm = RdmaCm::start(self.options.devices)?;
+        *slot = Some(cm.clone());
+        Ok(cm)
+    }
+
+    /// The process ends.
+    pub fn end(&self) {
+        let cm = lock(&self.rdma_cm).clone();
+        cm.inspect(|cm| cm.farewell());
+        self.tree.remove();
+    }
+
+    /// A device, opened if it is not: at an address that is `wanted`, if the options give it none and
+    /// the address is free.
+    pub fn device(&self, index: usize, wanted: Option<IpAddr>) -> Result<Arc<Device>, Refusal> {
         let mut devices = lock(&self.devices);
         let slot = devices.get_mut(index).ok_or(Refusal::Unsupported("a device of that number"))?;
         if let Some(device) = slot.open.upgrade() {
             return Ok(device);
         }
-        let device = Device::open(&self.options, index, slot.last)?;
+        let device = Device::open(&self.options, index, wanted.or(slot.last))?;
         *slot = Slot { open: Arc::downgrade(&device), last: Some(device.address) };
         drop(devices);
         // For those that read below a directory that they have opened.
@@ -269,8 +298,9 @@ impl Process {
 
     /// Tells what a program was refused, if the options say so; the same is told once.
     pub fn refused(&self, what: &str, refusal: &Refusal) {
-        // Answers that libraries look for: that an entry of the GID table is empty, that commands go by `ioctl`.
-        let is_answer = matches!(refusal, Refusal::NoGid(_) | Refusal::NoCore);
+        // Answers that libraries look for: that an entry of the GID table is empty, that commands go by `ioctl`, that
+        // nothing has happened.
+        let is_answer = matches!(refusal, Refusal::NoGid(_) | Refusal::NoCore | Refusal::NoEvent);
         if !self.options.verbose || is_answer {
             return;
         }

@@ -38,14 +38,14 @@ impl Real {
 
 /// Declares callers of libc's functions by their C signatures.
 macro_rules! real {
-    ($($name:ident as $symbol:literal ( $($arg:ident : $type:ty),* ) -> $ret:ty;)*) => {
+    ($($name:ident as $symbol:literal in $abi:literal ( $($arg:ident : $type:ty),* ) -> $ret:ty;)*) => {
     $(
         /// libc's function of that name.
         ///
         /// # Safety
         /// As the C function.
         pub unsafe fn $name($($arg: $type),*) -> $ret {
-            type Function = unsafe extern "C" fn($($type),*) -> $ret;
+            type Function = unsafe extern $abi fn($($type),*) -> $ret;
             // SAFETY: the symbol is libc's function of this signature.
             let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found::$name.address()) };
             // SAFETY: as the caller promises.
@@ -64,33 +64,38 @@ macro_rules! real {
     };
 }
 
+// A thread that is cancelled (`pthread_cancel`) in a function of "C-unwind" is unwound through its
+// callers here, which have nothing to be dropped.
+//
 // Variadic functions (open, openat, ioctl) are called with their longest argument list: the
 // integer arguments of the System V and AArch64 conventions lie where fixed ones would.
 real! {
-    openat as c"openat64" (dir: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int;
-    opendir as c"opendir" (path: *const c_char) -> *mut libc::DIR;
-    fopen as c"fopen64" (path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
-    fstat as c"fstat64" (fd: c_int, buf: *mut libc::stat) -> c_int;
-    fstatat as c"fstatat64" (dir: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> c_int;
-    statx as c"statx" (dir: c_int, path: *const c_char, flags: c_int, mask: u32, buf: *mut libc::statx) -> c_int;
-    access as c"access" (path: *const c_char, mode: c_int) -> c_int;
-    readlink as c"readlink" (path: *const c_char, buf: *mut c_char, size: usize) -> isize;
-    realpath as c"realpath" (path: *const c_char, buf: *mut c_char) -> *mut c_char;
-    realpath_chk as c"__realpath_chk" (path: *const c_char, buf: *mut c_char, room: usize) -> *mut c_char;
-    readlink_chk as c"__readlink_chk" (path: *const c_char, buf: *mut c_char, size: usize, room: usize) -> isize;
-    readlinkat as c"readlinkat" (dir: c_int, path: *const c_char, buf: *mut c_char, size: usize) -> isize;
-    readlinkat_chk as c"__readlinkat_chk" (dir: c_int, path: *const c_char, buf: *mut c_char, size: usize, room: usize) -> isize;
-    euidaccess as c"euidaccess" (path: *const c_char, mode: c_int) -> c_int;
-    faccessat as c"faccessat" (dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int;
-    getxattr as c"getxattr" (path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
-    lgetxattr as c"lgetxattr" (path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
-    listxattr as c"listxattr" (path: *const c_char, list: *mut c_char, size: usize) -> isize;
-    llistxattr as c"llistxattr" (path: *const c_char, list: *mut c_char, size: usize) -> isize;
-    chdir as c"chdir" (path: *const c_char) -> c_int;
-    scandir as c"scandir64" (path: *const c_char, list: *mut *mut *mut libc::dirent, choose: Choose, compare: Compare) -> c_int;
-    ioctl as c"ioctl" (fd: c_int, request: u64, arg: *mut c_void) -> c_int;
-    close as c"close" (fd: c_int) -> c_int;
-    dup2 as c"dup2" (old: c_int, new: c_int) -> c_int;
-    dup3 as c"dup3" (old: c_int, new: c_int, flags: c_int) -> c_int;
-    socket as c"socket" (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    openat as c"openat64" in "C" (dir: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int;
+    opendir as c"opendir" in "C" (path: *const c_char) -> *mut libc::DIR;
+    fopen as c"fopen64" in "C" (path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    fstat as c"fstat64" in "C" (fd: c_int, buf: *mut libc::stat) -> c_int;
+    fstatat as c"fstatat64" in "C" (dir: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> c_int;
+    statx as c"statx" in "C" (dir: c_int, path: *const c_char, flags: c_int, mask: u32, buf: *mut libc::statx) -> c_int;
+    access as c"access" in "C" (path: *const c_char, mode: c_int) -> c_int;
+    readlink as c"readlink" in "C" (path: *const c_char, buf: *mut c_char, size: usize) -> isize;
+    realpath as c"realpath" in "C" (path: *const c_char, buf: *mut c_char) -> *mut c_char;
+    realpath_chk as c"__realpath_chk" in "C" (path: *const c_char, buf: *mut c_char, room: usize) -> *mut c_char;
+    readlink_chk as c"__readlink_chk" in "C" (path: *const c_char, buf: *mut c_char, size: usize, room: usize) -> isize;
+    readlinkat as c"readlinkat" in "C" (dir: c_int, path: *const c_char, buf: *mut c_char, size: usize) -> isize;
+    readlinkat_chk as c"__readlinkat_chk" in "C" (dir: c_int, path: *const c_char, buf: *mut c_char, size: usize, room: usize) -> isize;
+    euidaccess as c"euidaccess" in "C" (path: *const c_char, mode: c_int) -> c_int;
+    faccessat as c"faccessat" in "C" (dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int;
+    getxattr as c"getxattr" in "C" (path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
+    lgetxattr as c"lgetxattr" in "C" (path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
+    listxattr as c"listxattr" in "C" (path: *const c_char, list: *mut c_char, size: usize) -> isize;
+    llistxattr as c"llistxattr" in "C" (path: *const c_char, list: *mut c_char, size: usize) -> isize;
+    chdir as c"chdir" in "C" (path: *const c_char) -> c_int;
+    scandir as c"scandir64" in "C" (path: *const c_char, list: *mut *mut *mut libc::dirent, choose: Choose, compare: Compare) -> c_int;
+    ioctl as c"ioctl" in "C" (fd: c_int, request: u64, arg: *mut c_void) -> c_int;
+    close as c"close" in "C" (fd: c_int) -> c_int;
+    dup2 as c"dup2" in "C" (old: c_int, new: c_int) -> c_int;
+    dup3 as c"dup3" in "C" (old: c_int, new: c_int, flags: c_int) -> c_int;
+    write as c"write" in "C-unwind" (fd: c_int, buf: *const c_void, count: usize) -> isize;
+    poll as c"poll" in "C-unwind" (fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
+    socket as c"socket" in "C" (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
 }

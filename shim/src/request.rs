@@ -23,7 +23,7 @@ pub fn read_user(addr: u64, into: &mut [u8]) -> Result<(), Refusal> {
 ///
 /// # Safety
 /// The program asked for something to be written there.
-unsafe fn write_user(addr: u64, from: &[u8]) -> Result<(), Refusal> {
+pub unsafe fn write_user(addr: u64, from: &[u8]) -> Result<(), Refusal> {
     // SAFETY: as the caller promises.
     let mem = unsafe { UserMem::unchecked(addr, from.len()) };
     mem.write(0, from).map_err(|_| Refusal::Fault { addr, bytes: from.len() })

@@ -18,11 +18,12 @@ use crate::dir::{self, Dir};
 use crate::layout::{self, Entry};
 
 /// What every path that leads to the tree begins with, and where it leads.
-const PREFIXES: [(&[u8], &[u8]); 8] = [
+const PREFIXES: [(&[u8], &[u8]); 9] = [
     (b"/sys/class/infiniband_verbs", b"/class/infiniband_verbs"),
     (b"/sys/class/infiniband_mad", b"/class/infiniband_mad"),
     (b"/sys/class/infiniband_cm", b"/class/infiniband_cm"),
     (b"/sys/class/infiniband", b"/class/infiniband"),
+    (b"/sys/class/misc/rdma_cm", b"/class/misc/rdma_cm"),
     (b"/dev/infiniband", b"/dev/infiniband"),
     // The PCI functions: no machine's own have that domain.
     (b"/sys/devices/pcibe11:00", b"/devices/pcibe11:00"),
@@ -31,6 +32,9 @@ const PREFIXES: [(&[u8], &[u8]); 8] = [
     (b"/sys/module/nvidia_peermem", b"/class/nvidia_peermem"),
 ];
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
+const RDMA_CM_PATH: &[u8] = b"/dev/infiniband/rdma_cm";
+/// `st_rdev` of the connection manager's device: a miscellaneous one.
+pub const RDMA_CM: u64 = libc::makedev(10, 255);
 
 /// What lies in its directory; the last one is there when all is.
 const PARTS: [&str; 4] = ["dev", "bus", "devices", "class"];
@@ -56,6 +60,8 @@ pub enum Target<'a> {
     File(Inside<'a>),
     /// The character device with this index, and the file that stands for it.
     Uverbs(usize, Inside<'a>),
+    /// The connection manager's device, and the file that stands for it.
+    RdmaCm(Inside<'a>),
 }
 
 /// A path below the tree's root, in parts: programs look at paths in signal handlers, with little
@@ -160,6 +166,9 @@ impl Tree {
             return Target::Foreign;
         }
         let to = Inside(parts);
+        if path == RDMA_CM_PATH {
+            return Target::RdmaCm(to);
+        }
         let number = path.strip_prefix(UVERBS).and_then(|digits| std::str::from_utf8(digits).ok());
         match number.and_then(|digits| digits.parse().ok()) {
             Some(index) => Target::Uverbs(index, to),

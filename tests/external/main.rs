@@ -7,6 +7,7 @@ mod c_abi;
 mod closing;
 mod perftest;
 mod pyverbs;
+mod rdma_cm;
 mod run;
 mod shim;
 mod sysfs;

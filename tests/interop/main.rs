@@ -9,6 +9,9 @@ mod failure;
 mod guest;
 mod packets;
 mod peer;
+#[path = "../support/preloaded.rs"]
+mod preloaded;
+mod rdma_cm;
 mod soft;
 mod stock;
 mod transfers;
@@ -20,6 +23,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,7 +54,11 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS; // `cargo test PART` means cases of other tests
     }
     match missing() {
-        None => enter(),
+        None => {
+            // Before there is a network without others in it.
+            LazyLock::force(&preloaded::OBJECT);
+            enter()
+        }
         Some(what) if required => {
             eprintln!("interop: {what}");
             ExitCode::FAILURE
@@ -239,6 +247,7 @@ fn of_family(report: &mut Report, guest: &Guest, family: &Family) -> Result<(), 
     }
     drop(served); // its address is free again
     lossy(report, guest, family, &rxe)?;
+    by_rdma_cm(report, guest, family);
     report.case(&format!("{name} capture of a pingpong"), || {
         stock::captured(guest, gid, host, &Path::new(FOLDER).join("pingpong.pcap"))
     });
@@ -252,6 +261,29 @@ fn of_family(report: &mut Report, guest: &Guest, family: &Family) -> Result<(), 
         });
     }
     Ok(())
+}
+
+/// Connections by rdma_cm, asked for from either side.
+fn by_rdma_cm(report: &mut Report, guest: &Guest, family: &Family) {
+    let Family { name, host, guest: at, .. } = *family;
+    for &(server, client) in rdma_cm::CASES {
+        // Of the others, servers are at IPv4's addresses.
+        let server = match (host.is_ipv6(), server.starts_with("rping")) {
+            (true, true) => format!("{server} -a ::"),
+            (true, false) => continue,
+            (false, _) => server.to_owned(),
+        };
+        let case = (server.as_str(), client);
+        report.case(&format!("{name} rdma_cm: {client} {RXE} -> {SOFT}"), || {
+            rdma_cm::asked(guest, case, host)
+        });
+        report.case(&format!("{name} rdma_cm: {client} {SOFT} -> {RXE}"), || {
+            rdma_cm::asking(guest, case, host, at)
+        });
+    }
+    report.case(&format!("{name} rdma_cm: nobody listens {SOFT} -> {RXE}"), || {
+        rdma_cm::rejected(host, at)
+    });
 }
 
 /// RC over a link on which each side's packets are lost, doubled and reordered: ours by the link,

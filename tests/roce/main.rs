@@ -7,6 +7,7 @@ mod ack;
 mod errors;
 mod faults;
 mod fields;
+mod gsi;
 mod hostile;
 mod kill;
 mod many;

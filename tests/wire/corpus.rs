@@ -1,5 +1,7 @@
 //! The fuzz targets' checks, on the corpora that fuzzing has found (`./x fuzz`).
 
+#[path = "../../fuzz/checks/mad.rs"]
+mod mad;
 #[path = "../../fuzz/checks/packet.rs"]
 mod packet;
 
@@ -22,4 +24,9 @@ fn run(name: &str, check: impl Fn(&[u8])) -> usize {
 #[test]
 fn packets() {
     assert!(run("packet", packet::run) > 40);
+}
+
+#[test]
+fn messages_of_the_connection_manager() {
+    assert!(run("mad", mad::run) >= 12);
 }

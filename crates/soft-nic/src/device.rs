@@ -23,6 +23,7 @@ use crate::objects::state::Attributes;
 use crate::objects::xrc::{Target, XrcSrq, Xrcd};
 use crate::offload::Offload;
 use crate::service::Transport;
+use crate::service::gsi::Gsi;
 use crate::service::local::InProcess;
 use crate::service::local::capture::InprocCapture;
 use crate::service::requester::Timers;
@@ -71,6 +72,8 @@ pub(crate) struct Device {
     pub(crate) engines: Vec<CachePadded<Seat>>,
     pub(crate) counters: Arc<Live>,
     pub(crate) events: Arc<Events>,
+    /// Queue pair 1.
+    pub(crate) gsi: Gsi,
     pub(crate) timers: Timers,
     /// An engine elsewhere that carries out what is plain and correct.
     pub(crate) offload: Option<Arc<Offload>>,
@@ -139,6 +142,7 @@ impl Device {
             engines: (0..engines).map(|_| CachePadded::default()).collect(),
             counters: Arc::default(),
             events: Arc::default(),
+            gsi: Gsi::default(),
             timers,
             offload,
         })

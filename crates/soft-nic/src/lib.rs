@@ -15,7 +15,7 @@
 //! | `queue` | from a doorbell or a slot to a checked WQE; receive WQEs; UMRs |
 //! | `service` | from WQEs to CQEs: the visit of a queue pair, messages that are sent and that come in, their bytes |
 //! | `service::local` | messages between NICs of one process, without packets |
-//! | `service::rc` `uc` `ud` | services over packets |
+//! | `service::rc` `uc` `ud` `gsi` | services over packets; queue pair 1 |
 //! | `link` | packet links: to other processes and hosts; what an engine keeps of one; captures |
 //! | `offload` | an engine on a GPU: queue pairs that are leased to it, keys that it knows |
 //! | `report` `vendor` | what queue pairs are at, in words; error codes |
@@ -38,6 +38,7 @@ mod report;
 mod service;
 mod vendor;
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -56,6 +57,7 @@ pub use objects::qp::{Objects, Qp};
 pub use objects::srq::{Srq, SrqAttr};
 pub use objects::xrc::{XrcSrq, Xrcd};
 pub use report::{QpReport, SendReport};
+pub use service::gsi::MadSink;
 pub use service::local::InProcess;
 pub use vendor::Vendor;
 
@@ -63,6 +65,7 @@ use bellpush_mem::{Dma, View, own_thread};
 use bellpush_nic::{
     Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueueMemory, QueuePair, Queues,
 };
+use bellpush_wire::cm::MAD_BYTES;
 use bellpush_wire::{Iova, Qpn, Rkey};
 
 use copy::{MAX_COPY_THREADS, Opened, Pool};
@@ -389,6 +392,31 @@ impl SoftNic {
     /// first who asks for it has them; says whether that is the caller.
     pub fn tell_events(&self, sink: EventSink) -> bool {
         self.device.events.tell(sink)
+    }
+
+    /// Has management datagrams to queue pair 1 told from now on, which are dropped before. The first
+    /// who asks for it has them; says whether that is the caller.
+    pub fn tell_mads(&self, sink: MadSink) -> bool {
+        self.device.gsi.tell(sink)
+    }
+
+    /// Sends a management datagram from queue pair 1 to that of another NIC, like any datagram: it may
+    /// be lost.
+    ///
+    /// # Errors
+    /// [`NicError::Full`] when too many wait for the engine; [`NicError::Unsupported`] on the
+    /// in-process link.
+    pub fn send_mad(&self, to: IpAddr, mad: [u8; MAD_BYTES]) -> Result<(), NicError> {
+        if let NicAddress::InProcess(_) = self.device.here().0 {
+            let what = "management datagrams without packets: take a packet link";
+            return Err(NicError::Unsupported { nic: "soft".into(), what });
+        }
+        self.device.gsi.post(to, mad)
+    }
+
+    /// Whether the engine has given all management datagrams to the link.
+    pub fn has_sent_mads(&self) -> bool {
+        self.device.gsi.is_empty()
     }
 
     /// Changes a registration, whose keys stay as they are (`ibv_rereg_mr`). Accesses that are under

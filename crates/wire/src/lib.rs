@@ -1,7 +1,7 @@
 //! Wire formats as typed values. The crate does no I/O, has no unsafe code and depends on no other
 //! crate of bellpush.
 //!
-//! Packets are in [`roce`]; the other modules hold the formats that a program and a NIC share.
+//! Packets are in [`roce`], messages of the connection manager in [`cm`]; the other modules hold the formats that a program and a NIC share.
 //! Their layouts follow the mlx5 Programmer's Reference Manual ("Work Queue Structures",
 //! "Completion Queue Entries", "Doorbells") and agree byte for byte with `kernels/include/bellpush/wire.h`. No
 //! parser trusts its input: it takes a copy of the bytes, checks the copy once and returns values.
@@ -10,6 +10,7 @@
 
 pub mod be;
 pub mod blueflame;
+pub mod cm;
 pub mod cqe;
 pub mod doorbell;
 pub mod inband;

@@ -11,6 +11,8 @@ use crate::queue::uar::{ArmPage, Rung};
 use crate::service::payload::Domain;
 use crate::service::requester::{StepContext, Tally, Visit};
 use bellpush_nic::{QpState, QueuePair};
+use bellpush_wire::Qpn;
+use bellpush_wire::cm::GSI_QPN;
 use bellpush_wire::roce::Opcode;
 
 /// Every partition key that the one partition's matches, but for the membership bit on top.
@@ -46,6 +48,7 @@ impl Core {
         queues.take_state_changes(attention);
         if let Some(port) = port {
             progress.more |= queues.receive(port, device, &mut cx);
+            device.gsi.send(port);
             cx.port = Some(port);
         }
         queues.work(&mut cx, &mut progress);
@@ -119,7 +122,10 @@ impl Queues {
             let Some((slot, requester)) =
                 found.and_then(|&slot| Some((slot, self.slots[slot].as_deref_mut()?)))
             else {
-                return device.counters.dropped(DropReason::NoSuchQp);
+                return match bth.dest {
+                    Qpn(GSI_QPN) => device.gsi.on_packet(arrived, &device.counters),
+                    _ => device.counters.dropped(DropReason::NoSuchQp),
+                };
             };
             self.visited = slot;
             let domain = Domain::of(requester.qp(), &regions);

@@ -1,5 +1,6 @@
 //! The transport of a queue pair: what the engine visits and, on a packet link, hands packets to.
 
+pub(crate) mod gsi;
 pub(crate) mod local;
 pub(crate) mod masked;
 pub(crate) mod outstanding;

@@ -1,0 +1,8 @@
+//! libFuzzer's entry to [`check`].
+
+#![no_main]
+
+#[path = "../checks/mad.rs"]
+mod check;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| check::run(data));

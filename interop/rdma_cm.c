@@ -1,0 +1,293 @@
+// Commands of librdmacm's device, worded by hand: what is wrong with one is said by the kernel's errno, and what
+// waits for an event can be interrupted, cancelled and closed. Run on a software device; each case by its name.
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <rdma/rdma_user_cm.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                            \
+    do {                                                                            \
+        if (!(condition)) {                                                         \
+            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #condition, errno); \
+            exit(1);                                                                \
+        }                                                                           \
+    } while (0)
+
+#define PATH "/dev/infiniband/rdma_cm"
+
+// Where nothing is.
+static void *volatile nowhere = (void *)8;
+
+static int channel(void) {
+    int fd = open(PATH, O_RDWR | O_CLOEXEC);
+    struct stat st;
+    CHECK(fd >= 0 && fstat(fd, &st) == 0 && S_ISCHR(st.st_mode));
+    return fd;
+}
+
+// Writes a command; 0, or the errno.
+static int command(int fd, uint32_t cmd, const void *body, uint16_t in, uint16_t out) {
+    char buf[1024];
+    struct rdma_ucm_cmd_hdr hdr = {.cmd = cmd, .in = in, .out = out};
+    memcpy(buf, &hdr, sizeof hdr);
+    memcpy(buf + sizeof hdr, body, in);
+    ssize_t all = sizeof hdr + in, n = write(fd, buf, all);
+    return n == all ? 0 : n < 0 ? errno : -1;
+}
+
+#define SAY(fd, name, body, out) command(fd, RDMA_USER_CM_CMD_##name, &(body), sizeof(body), out)
+
+static uint32_t create(int fd, uint16_t ps) {
+    struct rdma_ucm_create_id_resp resp = {0};
+    struct rdma_ucm_create_id cmd = {.uid = 77, .response = (uintptr_t)&resp, .ps = ps};
+    CHECK(SAY(fd, CREATE_ID, cmd, sizeof resp) == 0);
+    return resp.id;
+}
+
+static struct sockaddr_in loopback(int last) {
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(7174)};
+    in.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + last);
+    return in;
+}
+
+static void resolve_to(int fd, uint32_t id, struct sockaddr_in to) {
+    struct rdma_ucm_resolve_ip cmd = {.id = id, .timeout_ms = 1000};
+    memcpy(&cmd.dst_addr, &to, sizeof to);
+    CHECK(SAY(fd, RESOLVE_IP, cmd, 0) == 0);
+}
+
+// Resolves the own address: an event.
+static void resolve(int fd, uint32_t id) {
+    resolve_to(fd, id, (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(7)});
+}
+
+static int event(int fd, struct rdma_ucm_event_resp *resp) {
+    struct rdma_ucm_get_event cmd = {.response = (uintptr_t)resp};
+    return SAY(fd, GET_EVENT, cmd, sizeof *resp);
+}
+
+static int readable(int fd) {
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+    return poll(&poll_fd, 1, 0);
+}
+
+static void errors(void) {
+    int fd = channel(), other = channel();
+    uint32_t id = create(fd, RDMA_PS_TCP);
+    char nothing[8] = {0};
+    CHECK(write(fd, nothing, 7) < 0 && errno == EINVAL);
+    CHECK(write(fd, nowhere, 16) < 0 && errno == EFAULT);
+    CHECK(command(fd, 23, nothing, 8, 0) == EINVAL);
+    CHECK(command(fd, RDMA_USER_CM_CMD_GET_OPTION, nothing, 8, 0) == ENOSYS);
+    struct rdma_ucm_cmd_hdr longer = {.cmd = RDMA_USER_CM_CMD_DISCONNECT, .in = 100};
+    CHECK(write(fd, &longer, sizeof longer) < 0 && errno == EINVAL);
+    CHECK(command(fd, RDMA_USER_CM_CMD_LISTEN, nothing, 4, 0) == EINVAL); // half a struct
+
+    struct rdma_ucm_create_id create_id = {.response = 8, .ps = RDMA_PS_TCP};
+    CHECK(SAY(fd, CREATE_ID, create_id, 0) == ENOSPC);
+    CHECK(SAY(fd, CREATE_ID, create_id, 4) == EFAULT);
+    uint32_t resp;
+    create_id.response = (uintptr_t)&resp;
+    create_id.ps = 5;
+    CHECK(SAY(fd, CREATE_ID, create_id, 4) == EINVAL);
+    CHECK(create(fd, RDMA_PS_TCP) == id + 1); // those that failed left none behind
+
+    struct rdma_ucm_disconnect disconnect = {.id = 999};
+    CHECK(SAY(fd, DISCONNECT, disconnect, 0) == ENOENT);
+    disconnect.id = id;
+    CHECK(SAY(fd, DISCONNECT, disconnect, 0) == EINVAL);
+    CHECK(SAY(other, DISCONNECT, disconnect, 0) == EINVAL); // of another channel
+    struct rdma_ucm_connect connect = {.id = id};
+    CHECK(SAY(fd, CONNECT, connect, 0) == EINVAL); // without parameters
+    connect.conn_param.valid = 1;
+    CHECK(SAY(fd, CONNECT, connect, 0) == EINVAL); // without an address
+    struct rdma_ucm_init_qp_attr attr = {.id = id, .qp_state = 1};
+    CHECK(SAY(fd, INIT_QP_ATTR, attr, 200) == EINVAL);
+
+    struct rdma_ucm_bind bind = {.id = id, .addr_size = 28};
+    struct sockaddr_in in = loopback(250);
+    memcpy(&bind.addr, &in, sizeof in);
+    CHECK(SAY(fd, BIND, bind, 0) == EINVAL); // IPv6's length
+    bind.addr_size = sizeof in;
+    bind.reserved = 1;
+    CHECK(SAY(fd, BIND, bind, 0) == EINVAL);
+    bind.reserved = 0;
+    CHECK(SAY(fd, BIND, bind, 0) == 0); // the first to ask chooses where on the loopback interface
+    CHECK(SAY(fd, BIND, bind, 0) == EINVAL);
+    bind.id = id + 1;
+    CHECK(SAY(fd, BIND, bind, 0) == EADDRINUSE);
+    in = loopback(251);
+    memcpy(&bind.addr, &in, sizeof in);
+    CHECK(SAY(fd, BIND, bind, 0) == EADDRNOTAVAIL);
+
+    struct rdma_ucm_join_mcast join = {.id = id};
+    CHECK(SAY(fd, JOIN_MCAST, join, 4) == EOPNOTSUPP);
+    struct rdma_ucm_reject reject = {.id = id, .reason = 3};
+    CHECK(SAY(fd, REJECT, reject, 0) == EINVAL);
+    uint8_t tos = 8;
+    struct rdma_ucm_set_option option = {.optval = (uintptr_t)&tos, .id = id, .optlen = 4};
+    CHECK(SAY(fd, SET_OPTION, option, 0) == EINVAL);
+    option.optlen = 1;
+    CHECK(SAY(fd, SET_OPTION, option, 0) == 0);
+    option.optname = 9;
+    CHECK(SAY(fd, SET_OPTION, option, 0) == ENOSYS);
+    struct rdma_ucm_migrate_resp migrated;
+    struct rdma_ucm_migrate_id migrate = {.response = (uintptr_t)&migrated, .id = id, .fd = 0};
+    CHECK(SAY(other, MIGRATE_ID, migrate, 4) == ENOENT); // no event channel
+    migrate.fd = fd;
+    CHECK(SAY(other, MIGRATE_ID, migrate, 4) == 0 && migrated.events_reported == 0);
+    disconnect.id = id;
+    CHECK(SAY(fd, DISCONNECT, disconnect, 0) == EINVAL);
+    CHECK(SAY(other, DISCONNECT, disconnect, 0) == 0);
+    CHECK(close(other) == 0 && close(fd) == 0);
+}
+
+static void old(void) {
+    int fd = channel();
+    uint32_t id = create(fd, RDMA_PS_TCP);
+    resolve(fd, id);
+    struct rdma_ucm_event_resp resp = {0};
+    CHECK(event(fd, &resp) == 0 && resp.event == 0 && resp.uid == 77 && resp.id == id);
+    struct rdma_ucm_resolve_route route = {.id = id};
+    CHECK(SAY(fd, RESOLVE_ROUTE, route, 0) == 0);
+    CHECK(event(fd, &resp) == 0 && resp.event == 2);
+    struct rdma_ucm_query_route_resp found = {0};
+    struct rdma_ucm_query query = {.response = (uintptr_t)&found, .id = id};
+    CHECK(SAY(fd, QUERY_ROUTE, query, sizeof found) == 0);
+    CHECK(found.num_paths == 1 && found.port_num == 1 && found.node_guid != 0);
+    CHECK(memcmp(found.ib_route[0].dgid, found.ib_route[0].sgid, 16) == 0); // to itself
+    CHECK(found.ib_route[0].dgid[10] == 0xff && found.ib_route[0].dgid[12] == 127);
+    struct sockaddr_in *in = (struct sockaddr_in *)&found.src_addr;
+    CHECK(in->sin_family == AF_INET && in->sin_port != 0);
+    struct rdma_ucm_destroy_id_resp destroyed;
+    struct rdma_ucm_destroy_id destroy = {.response = (uintptr_t)&destroyed, .id = id};
+    CHECK(SAY(fd, DESTROY_ID, destroy, 4) == 0 && destroyed.events_reported == 2);
+    CHECK(close(fd) == 0);
+}
+
+static void events(void) {
+    int fd = channel();
+    uint32_t id = create(fd, RDMA_PS_TCP);
+    CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+    struct rdma_ucm_event_resp resp = {0};
+    CHECK(readable(fd) == 0 && event(fd, &resp) == EAGAIN);
+    resolve(fd, id);
+    CHECK(readable(fd) == 1);
+    CHECK(event(fd, nowhere) == EFAULT && readable(fd) == 1); // it stays
+    CHECK(event(fd, &resp) == 0 && resp.id == id && readable(fd) == 0);
+    resolve(fd, create(fd, RDMA_PS_TCP));
+    struct rdma_ucm_destroy_id_resp destroyed;
+    struct rdma_ucm_destroy_id destroy = {.response = (uintptr_t)&destroyed, .id = id + 1};
+    CHECK(SAY(fd, DESTROY_ID, destroy, 4) == 0 && destroyed.events_reported == 0);
+    CHECK(readable(fd) == 0); // its event went with it
+    CHECK(close(fd) == 0);
+}
+
+static int waited_on;
+
+static void *wait_for_event(void *result) {
+    struct rdma_ucm_event_resp resp;
+    *(int *)result = event(waited_on, &resp);
+    return result;
+}
+
+static void nothing(int signal) { (void)signal; }
+
+static void waiting(void) {
+    waited_on = channel();
+    uint32_t id = create(waited_on, RDMA_PS_TCP);
+    pthread_t thread;
+    int result = -1;
+    void *joined;
+
+    // An event ends the wait.
+    CHECK(pthread_create(&thread, NULL, wait_for_event, &result) == 0);
+    usleep(50000);
+    resolve(waited_on, id);
+    CHECK(pthread_join(thread, &joined) == 0 && result == 0);
+
+    // So does a signal.
+    struct sigaction action = {.sa_handler = nothing};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    CHECK(pthread_create(&thread, NULL, wait_for_event, &result) == 0);
+    usleep(50000);
+    CHECK(pthread_kill(thread, SIGUSR1) == 0);
+    CHECK(pthread_join(thread, &joined) == 0 && result == EINTR);
+
+    // The thread can be cancelled.
+    CHECK(pthread_create(&thread, NULL, wait_for_event, &result) == 0);
+    usleep(50000);
+    CHECK(pthread_cancel(thread) == 0);
+    CHECK(pthread_join(thread, &joined) == 0 && joined == PTHREAD_CANCELED);
+    id = create(waited_on, RDMA_PS_TCP); // nothing is held
+
+    // Whoever closes the channel leaves it waiting, and nothing is written into what has the number then.
+    CHECK(pthread_create(&thread, NULL, wait_for_event, &result) == 0);
+    usleep(50000);
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    CHECK(dup2(ends[1], waited_on) == waited_on);
+    usleep(1500000);
+    CHECK(readable(ends[0]) == 0);
+    CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &joined) == 0 && joined == PTHREAD_CANCELED);
+}
+
+static void forks(void) {
+    int fd = channel();
+    create(fd, RDMA_PS_TCP);
+    pid_t child = fork();
+    if (child == 0) {
+        struct rdma_ucm_event_resp resp;
+        int inherited = event(fd, &resp);
+        int own = channel();
+        resolve(own, create(own, RDMA_PS_TCP)); // it may have its own
+        _exit(inherited == EIO && event(own, &resp) == 0 ? 0 : 1);
+    }
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    resolve(fd, create(fd, RDMA_PS_TCP));
+    CHECK(readable(fd) == 1);
+}
+
+// Connects to a server on 127.0.0.1, and ends without a word.
+static void leaves(void) {
+    int fd = channel();
+    uint32_t id = create(fd, RDMA_PS_TCP);
+    struct rdma_ucm_event_resp resp = {0};
+    resolve_to(fd, id, loopback(1));
+    CHECK(event(fd, &resp) == 0 && resp.event == 0);
+    struct rdma_ucm_resolve_route route = {.id = id};
+    CHECK(SAY(fd, RESOLVE_ROUTE, route, 0) == 0);
+    CHECK(event(fd, &resp) == 0 && resp.event == 2);
+    struct rdma_ucm_connect connect = {.id = id, .conn_param = {.valid = 1, .qp_num = 5, .retry_count = 7}};
+    CHECK(SAY(fd, CONNECT, connect, 0) == 0);
+    CHECK(event(fd, &resp) == 0 && resp.event == 5 && resp.param.conn.qp_num != 0);
+    struct rdma_ucm_accept ready = {.id = id};
+    CHECK(SAY(fd, ACCEPT, ready, 0) == 0);
+}
+
+int main(int argc, char **argv) {
+    struct {
+        const char *name;
+        void (*run)(void);
+    } cases[] = {{"errors", errors}, {"old", old}, {"events", events}, {"waiting", waiting}, {"forks", forks}, {"leaves", leaves}};
+    for (size_t i = 0; argc == 2 && i < sizeof cases / sizeof *cases; i++) {
+        if (strcmp(argv[1], cases[i].name) == 0) {
+            cases[i].run();
+            return 0;
+        }
+    }
+    fprintf(stderr, "usage: rdma_cm CASE\n");
+    return 2;
+}

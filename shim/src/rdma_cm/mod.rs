@@ -1,0 +1,251 @@
+//! `/dev/infiniband/rdma_cm`: connections by librdmacm.
+//!
+//! A program's descriptor is the reading end of a pipe, in which there is a byte as long as there are
+//! events: `poll` and `epoll` are the system's own. Commands come by `write`. What they mean is in
+//! `bellpush_cm`; here is what it needs of the world: a thread that has the time, and the devices'
+//! queue pairs 1.
+//!
+//! | file | what |
+//! |---|---|
+//! | `abi` | the kernel's structs |
+//! | `commands` | commands: copied out, then checked |
+//! | `answers` | what queries and events say |
+
+mod abi;
+mod answers;
+mod commands;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bellpush_cm::{ChannelId, DeviceInfo, Ids};
+use bellpush_wire::cm::MAD_BYTES;
+
+use crate::device::{Device, Quiet};
+use crate::error::Refusal;
+use crate::events::EventPipe;
+use crate::files::Kind;
+use crate::layout;
+use crate::process::Process;
+
+pub use abi::VERSION;
+pub use commands::{MAX_COMMAND_BYTES, Outcome};
+
+/// Messages that wait for the thread at most; like any datagram, those beyond are lost.
+const MOST_MESSAGES: usize = 1024;
+/// How long a program that ends waits until its peers were told.
+const FAREWELL: Duration = Duration::from_millis(50);
+
+/// What the thread is told.
+enum Note {
+    /// A management datagram came to a device.
+    Message { device: usize, from: IpAddr, mad: Box<[u8; MAD_BYTES]> },
+    /// Something may be due earlier than it was.
+    Wake,
+}
+
+/// An open file of the device.
+pub struct CmFile {
+    channel: ChannelId,
+    pipe: EventPipe,
+    /// Whether there is a byte in the pipe. Changes under the state's lock.
+    is_ready: AtomicBool,
+}
+
+impl CmFile {
+    fn set_ready(&self, ready: bool) {
+        if self.is_ready.swap(ready, Ordering::Relaxed) == ready {
+            return;
+        }
+        match ready {
+            true => self.pipe.push(&[0]),
+            false => drop(self.pipe.purge(|_| true)),
+        }
+    }
+}
+
+/// What the process has of it.
+struct State {
+    ids: Ids,
+    devices: Vec<Option<Arc<Device>>>,
+    files: HashMap<ChannelId, Arc<CmFile>>,
+}
+
+/// Connection management of a process.
+pub struct RdmaCm {
+    state: Mutex<State>,
+    begin: Instant,
+    notes: SyncSender<Note>,
+    next_channel: AtomicU64,
+}
+
+impl RdmaCm {
+    /// Starts the thread.
+    pub fn start(devices: usize) -> Result<Arc<Self>, Refusal> {
+        let mut seed = [0; 8];
+        // SAFETY: writes as many bytes as are there. Without them, IDs are easier to guess.
+        unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+        let (notes, inbox) = sync_channel(MOST_MESSAGES);
+        let ids = Ids::new(u64::from_ne_bytes(seed));
+        let state = State { ids, devices: vec![None; devices], files: HashMap::new() };
+        let (state, begin, next_channel) = (Mutex::new(state), Instant::now(), AtomicU64::new(0));
+        let cm = Arc::new(Self { state, begin, notes, next_channel });
+        let own = cm.clone();
+        let quiet = Quiet::new();
+        let spawned =
+            std::thread::Builder::new().name("bellpush-cm".into()).spawn(move || own.run(&inbox));
+        drop(quiet);
+        spawned.map_err(|source| Refusal::System { call: "a thread", source })?;
+        Ok(cm)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begin.elapsed().as_nanos() as u64
+    }
+
+    /// The thread: messages and time.
+    fn run(&self, inbox: &Receiver<Note>) {
+        loop {
+            let due = self.state().ids.due_ns();
+            let now = self.now_ns();
+            let wait =
+                due.map_or(Duration::MAX, |due| Duration::from_nanos(due.saturating_sub(now)));
+            let note = match due {
+                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(_) => inbox.recv_timeout(wait),
+            };
+            let mut state = self.state();
+            match note {
+                Ok(Note::Message { device, from, mad }) => {
+                    state.ids.receive(self.now_ns(), device, from, &mad[..]);
+                }
+                Ok(Note::Wake) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            state.ids.poll(self.now_ns());
+            flush(&mut state);
+            let unused = take_unused(&mut state);
+            drop(state);
+            // Their engines end, which may be about to tell of a message.
+            drop(unused);
+        }
+    }
+
+    /// Opens the device; what comes back is the program's descriptor.
+    pub fn open(&self, process: &Process) -> Result<OwnedFd, Refusal> {
+        let (pipe, reader) = EventPipe::new(1)?;
+        let reader = std::fs::File::from(reader);
+        let channel = ChannelId(self.next_channel.fetch_add(1, Ordering::Relaxed));
+        let file = Arc::new(CmFile { channel, pipe, is_ready: AtomicBool::new(false) });
+        process.files.add(&reader, Kind::RdmaCm(file.clone()))?;
+        let mut state = self.state();
+        state.ids.open(channel);
+        state.files.insert(channel, file);
+        Ok(reader.into())
+    }
+
+    /// The program's last descriptor of a file is gone.
+    pub fn close(&self, file: &CmFile) {
+        let mut state = self.state();
+        state.ids.close(self.now_ns(), file.channel);
+        state.files.remove(&file.channel);
+        self.finish(state);
+    }
+
+    /// The program ends: its peers are told.
+    pub fn farewell(&self) {
+        let mut state = self.state();
+        for channel in state.files.keys().copied().collect::<Vec<_>>() {
+            state.ids.close(self.now_ns(), channel);
+        }
+        flush(&mut state);
+        let devices: Vec<_> = state.devices.iter().flatten().cloned().collect();
+        drop(state);
+        let until = Instant::now() + FAREWELL;
+        while devices.iter().any(|device| !device.nic.has_sent_mads()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // An engine of a process that ends goes with it.
+        std::mem::forget(devices);
+    }
+
+    /// Ends a command: what came of it is sent and told.
+    fn finish(&self, mut state: MutexGuard<'_, State>) {
+        flush(&mut state);
+        drop(state);
+        // A full inbox wakes the thread as well.
+        let _ = self.notes.try_send(Note::Wake);
+    }
+
+    /// Has all of the process's devices, opened where they are not: the first at the address that is
+    /// asked for, if it is one of this machine's own and no other is given.
+    fn attach(
+        &self,
+        process: &Process,
+        state: &mut State,
+        at: Option<IpAddr>,
+    ) -> Result<(), Refusal> {
+        for index in 0..state.devices.len() {
+            if state.devices[index].is_some() {
+                continue;
+            }
+            let wanted = at.filter(|at| index == 0 && at.is_loopback());
+            let device = process.device(index, wanted)?;
+            let notes = self.notes.clone();
+            // Of a device that was attached before, the thread is told already.
+            device.nic.tell_mads(Box::new(move |from, mad| {
+                let _ = notes.try_send(Note::Message { device: index, from, mad: Box::new(*mad) });
+            }));
+            let (address, guid) = (device.address, u64::from_be_bytes(layout::guid(index)));
+            let mtu = mtu_code(device.mtu.bytes());
+            state.ids.attach(index, DeviceInfo { address, guid, mtu });
+            state.devices[index] = Some(device);
+        }
+        Ok(())
+    }
+}
+
+/// A path MTU by its code: 1 is 256 bytes.
+fn mtu_code(bytes: usize) -> u8 {
+    (bytes.ilog2() - 7) as u8
+}
+
+/// Sends what is to be sent, and has descriptors say whether they have events.
+fn flush(state: &mut State) {
+    while let Some(send) = state.ids.next_send() {
+        if let Some(Some(device)) = state.devices.get(send.device) {
+            // What finds no room is lost, like any datagram, and sent again.
+            let _ = device.nic.send_mad(send.to, send.mad);
+        }
+    }
+    while let Some((channel, ready)) = state.ids.next_changed() {
+        if let Some(file) = state.files.get(&channel) {
+            file.set_ready(ready);
+        }
+    }
+}
+
+/// Devices that no identifier and no peer needs any more. What they have yet to send, they send.
+fn take_unused(state: &mut State) -> Vec<Arc<Device>> {
+    let sent = state.devices.iter().flatten().all(|device| device.nic.has_sent_mads());
+    if !state.files.is_empty() || !sent || !state.ids.detach_idle() {
+        return Vec::new();
+    }
+    state.devices.iter_mut().filter_map(Option::take).collect()
+}
+
+/// Opens the device in a program.
+pub fn open(process: &'static Process) -> Result<i32, Refusal> {
+    process.sweep();
+    let cm = process.rdma_cm()?;
+    Ok(cm.open(process)?.into_raw_fd())
+}

@@ -1,0 +1,215 @@
+//! librdmacm, unmodified, on software devices: `bellpush run -- rping …`.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use crate::preloaded::{
+    Ended, OBJECT, PATIENCE, Running, alone, bellpush, compiled, run, succeeds, there,
+};
+
+/// Cases of `interop/rdma_cm.c`.
+static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("rdma_cm"));
+
+#[track_caller]
+fn case(name: &str) {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    succeeds(&[], &[program.to_str().unwrap(), name]);
+}
+
+#[test]
+fn what_is_wrong_is_said_by_the_kernels_errno() {
+    case("errors");
+}
+
+#[test]
+fn programs_of_older_kernels_are_understood() {
+    case("old");
+}
+
+#[test]
+fn a_channel_is_readable_while_it_has_events() {
+    case("events");
+}
+
+#[test]
+fn waits_end_by_events_signals_and_cancellation() {
+    case("waiting");
+}
+
+#[test]
+fn children_have_channels_of_their_own() {
+    case("forks");
+}
+
+/// A server on a device of its own, which has its address from then on. It says where in a capture,
+/// whose file is there as soon as the device is: until then, no client could find it.
+struct Server {
+    running: Running,
+    folder: tempfile::TempDir,
+}
+
+impl Server {
+    fn start(options: &[&str], command: &[&str]) -> Self {
+        LazyLock::force(&OBJECT);
+        let folder = tempfile::tempdir().unwrap();
+        let capture = folder.path().join("server.pcap");
+        let said = File::create(folder.path().join("said")).unwrap();
+        let mut program = Command::new(bellpush());
+        program.arg("run").args(options).arg("--pcap").arg(&capture).arg("--").args(command);
+        let running = Running::spawn_into(&mut program, &said);
+        let until = Instant::now() + PATIENCE;
+        while !capture.exists() {
+            assert!(Instant::now() < until, "{command:?} opens no device");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // It listens as soon as it has a device, or a little later: clients ask again.
+        std::thread::sleep(Duration::from_millis(300));
+        Self { running, folder }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.folder.path().join("said")).unwrap()
+    }
+
+    fn end(mut self) -> Ended {
+        let code = self.running.wait(PATIENCE);
+        Ended { code, text: self.said() }
+    }
+}
+
+/// Runs a program's server and client, each on a device of its own; what both said.
+#[track_caller]
+fn pair(options: &[&str], server: &str, client: &str) -> Option<[String; 2]> {
+    let words = |text: &'static str| text.split(' ').collect::<Vec<_>>();
+    let (server, client) = (server.to_owned().leak(), client.to_owned().leak());
+    let (server, client) = (words(server), words(client));
+    if !there(server[0]) {
+        return None;
+    }
+    let running = Server::start(options, &server);
+    let asked = run(options, &client);
+    assert_eq!(asked.code, Some(0), "{client:?}: {} {}", asked.text, running.said());
+    let answered = running.end();
+    assert_eq!(answered.code, Some(0), "{server:?}: {}", answered.text);
+    Some([answered.text, asked.text])
+}
+
+#[test]
+fn rping_pings() {
+    let _alone = alone();
+    let Some([server, client]) =
+        pair(&[], "rping -s -v -V -C 5", "rping -c -a 127.0.0.1 -v -V -C 5")
+    else {
+        return;
+    };
+    for said in [server, client] {
+        assert!(said.contains("rdma-ping-4: EFGH"), "{said}");
+    }
+}
+
+#[test]
+fn rping_pings_over_every_link() {
+    let _alone = alone();
+    let lossy = ["--link", "loss=3%,dup=3%,reorder=3%,seed=5"];
+    for options in [&["--link-type", "shm"][..], &lossy] {
+        pair(options, "rping -s -V -C 20", "rping -c -a 127.0.0.1 -V -C 20");
+    }
+}
+
+#[test]
+fn rping_pings_over_ipv6() {
+    let _alone = alone();
+    if !there("rping") || !there("unshare") || !there("ip") {
+        return;
+    }
+    LazyLock::force(&OBJECT);
+    // Two addresses of the loopback interface, in a network of the script's own.
+    let script = r#"
+        ip link set lo up && ip addr add fd77::1/128 dev lo && ip addr add fd77::2/128 dev lo || exit 77
+        "$0" run --address fd77::1 -- rping -s -a fd77::1 -V -C 5 & server=$!
+        sleep 1
+        "$0" run --address fd77::2 -- rping -c -a fd77::1 -V -C 5 && wait $server
+    "#;
+    let mut unshared = Command::new("unshare");
+    let ended = Running::spawn(unshared.args(["-n", "sh", "-c", script, bellpush()])).end();
+    if ended.code == Some(77) || ended.text.contains("unshare failed") {
+        println!("SKIPPED: no network namespace of its own: {}", ended.text);
+        return;
+    }
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+}
+
+#[test]
+fn the_packages_examples_run() {
+    let _alone = alone();
+    for (server, client) in [
+        ("ucmatose", "ucmatose -s 127.0.0.1"),
+        ("ucmatose -c 10 -C 20 -S 5000", "ucmatose -s 127.0.0.1 -c 10 -C 20 -S 5000"),
+        ("ucmatose -m -c 3", "ucmatose -s 127.0.0.1 -m -c 3"),
+        ("udaddy", "udaddy -s 127.0.0.1"),
+        ("rdma_server", "rdma_client -s 127.0.0.1"),
+        ("rdma_xserver -c r", "rdma_xclient -s 127.0.0.1 -c r"),
+        ("rstream -S 65536 -I 10 -C 10", "rstream -s 127.0.0.1 -S 65536 -I 10 -C 10"),
+        ("rstream -T b -S 100 -I 10 -C 10", "rstream -T b -s 127.0.0.1 -S 100 -I 10 -C 10"),
+        ("rstream -T n -S 100 -I 10 -C 10", "rstream -T n -s 127.0.0.1 -S 100 -I 10 -C 10"),
+        ("riostream -S 4096 -I 10 -C 10", "riostream -s 127.0.0.1 -S 4096 -I 10 -C 10"),
+    ] {
+        println!("{server}");
+        pair(&[], server, client);
+    }
+}
+
+#[test]
+fn perftest_connects_by_rdma_cm() {
+    let _alone = alone();
+    for command in
+        ["ib_write_bw -F -R -n 100", "ib_send_lat -F -R -n 50", "ib_send_bw -F -R -c UD -n 50"]
+    {
+        pair(&[], command, &format!("{command} 127.0.0.1"));
+    }
+}
+
+#[test]
+fn where_nobody_listens_a_program_is_told_at_once() {
+    let _alone = alone();
+    if !there("rping") {
+        return;
+    }
+    // The client is at the address that it asks.
+    let begin = Instant::now();
+    let ended = run(&[], &["rping", "-c", "-a", "127.0.0.1", "-C", "1", "-d"]);
+    assert!(ended.text.contains("RDMA_CM_EVENT_REJECTED, error 8"), "{}", ended.text);
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    // Nobody is there at all.
+    let ended = run(&[], &["rping", "-c", "-a", "127.0.77.1", "-C", "1", "-d"]);
+    assert!(ended.text.contains("RDMA_CM_EVENT_UNREACHABLE, error -110"), "{}", ended.text);
+}
+
+#[test]
+fn a_program_that_ends_without_a_word_still_tells_its_peer() {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    if !there("rping") {
+        return;
+    }
+    let server = Server::start(&[], &["rping", "-s", "-d"]);
+    succeeds(&[], &[program.to_str().unwrap(), "leaves"]);
+    let ended = server.end();
+    assert!(ended.text.contains("RDMA_CM_EVENT_DISCONNECTED"), "{}", ended.text);
+}
+
+#[test]
+fn multicast_is_refused() {
+    let _alone = alone();
+    if !there("mckey") {
+        return;
+    }
+    let ended = run(&["--verbose"], &["mckey", "-m", "239.1.1.1", "-b", "127.0.0.1"]);
+    assert!(ended.text.contains("multicast is not supported"), "{}", ended.text);
+    assert!(ended.text.contains("Operation not supported"), "{}", ended.text);
+    assert_ne!(ended.code, Some(0));
+}
