@@ -315,3 +315,24 @@ fn an_identifier_goes_through_the_device_that_it_is_bound_to() {
     let mixed = resolve(Some("10.1.0.1:0"), "[fd00::9]:7");
     assert!(matches!(mixed, Err(IdError::Value(_))), "{mixed:?}");
 }
+
+#[test]
+fn a_process_may_connect_to_itself() {
+    let mut w = World::new(1);
+    w.listen(0, Space::Tcp, 0);
+    let a = w.connect(0, 0, Space::Tcp, b"");
+    w.settle();
+    let b = w.expect(0, EventKind::ConnectRequest).id;
+    w.accept(0, b, b"");
+    w.settle();
+    assert_eq!(w.expect(0, EventKind::ConnectResponse).id, a);
+    w.establish(0, a);
+    w.settle();
+    assert_eq!(w.expect(0, EventKind::Established).id, b);
+    w.disconnect(0, a);
+    w.settle();
+    assert_eq!(w.expect(0, EventKind::Disconnected).id, b);
+    w.disconnect(0, b);
+    w.settle();
+    assert_eq!(w.expect(0, EventKind::Disconnected).id, a);
+}
