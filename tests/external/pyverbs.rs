@@ -30,7 +30,10 @@ const REASONS: &[(&str, &str)] = &[
     ("non EFA device", "another vendor's device"),
     ("Create QP type 8", "raw packets and flow steering: there is no Ethernet below the link"),
     ("Raw Packet QP", "raw packets: there is no Ethernet below the link"),
-    ("net interface", "connections by rdma_cm of two processes at one address: here each has its own"),
+    (
+        "net interface",
+        "connections by rdma_cm of two processes at one address: here each has its own",
+    ),
     ("Allocating dmabuf", "needs a graphics card"),
     ("cuda-python", "needs a GPU and its Python package"),
     ("Crypto login", "encryption: the device has none"),
