@@ -1,6 +1,7 @@
 // Commands of librdmacm's device, worded by hand: what is wrong with one is said by the kernel's errno, and what
 // waits for an event can be interrupted, cancelled and closed. Run on a software device; each case by its name.
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -55,10 +56,14 @@ static uint32_t create(int fd, uint16_t ps) {
     return resp.id;
 }
 
+static struct sockaddr_in at(uint32_t address) {
+    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(7174), .sin_addr.s_addr = address};
+}
+
+// An address of the loopback interface that no other process takes.
 static struct sockaddr_in loopback(int last) {
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(7174)};
-    in.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + last);
-    return in;
+    uint32_t pid = getpid();
+    return at(htonl(127u << 24 | (1 + (pid >> 8) % 254) << 16 | (pid & 0xff) << 8 | last));
 }
 
 static void resolve_to(int fd, uint32_t id, struct sockaddr_in to) {
@@ -260,12 +265,14 @@ static void forks(void) {
     CHECK(readable(fd) == 1);
 }
 
-// Connects to a server on 127.0.0.1, and ends without a word.
+static const char *server;
+
+// Connects to a server, and ends without a word.
 static void leaves(void) {
     int fd = channel();
     uint32_t id = create(fd, RDMA_PS_TCP);
     struct rdma_ucm_event_resp resp = {0};
-    resolve_to(fd, id, loopback(1));
+    resolve_to(fd, id, at(inet_addr(server)));
     CHECK(event(fd, &resp) == 0 && resp.event == 0);
     struct rdma_ucm_resolve_route route = {.id = id};
     CHECK(SAY(fd, RESOLVE_ROUTE, route, 0) == 0);
@@ -281,13 +288,15 @@ int main(int argc, char **argv) {
     struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"errors", errors}, {"old", old}, {"events", events}, {"waiting", waiting}, {"forks", forks}, {"leaves", leaves}};
-    for (size_t i = 0; argc == 2 && i < sizeof cases / sizeof *cases; i++) {
+    } cases[] = {{"errors", errors},   {"old", old},     {"events", events},
+                 {"waiting", waiting}, {"forks", forks}, {"leaves", leaves}};
+    server = argc == 3 ? argv[2] : "127.0.0.1";
+    for (size_t i = 0; argc >= 2 && i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(argv[1], cases[i].name) == 0) {
             cases[i].run();
             return 0;
         }
     }
-    fprintf(stderr, "usage: rdma_cm CASE\n");
+    fprintf(stderr, "usage: rdma_cm CASE [SERVER]\n");
     return 2;
 }

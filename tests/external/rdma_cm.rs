@@ -45,8 +45,14 @@ fn children_have_channels_of_their_own() {
     case("forks");
 }
 
-/// A server on a device of its own, which has its address from then on. It says where in a capture,
-/// whose file is there as soon as the device is: until then, no client could find it.
+/// An address of the loopback interface that no other run of the tests has.
+fn address(last: u8) -> String {
+    let pid = std::process::id();
+    format!("127.{}.{}.{last}", 1 + (pid >> 8) % 254, pid & 0xff)
+}
+
+/// A server on a device of its own, at the first address. It says where in a capture, whose file is
+/// there as soon as the device is: until then, no client could find it.
 struct Server {
     running: Running,
     folder: tempfile::TempDir,
@@ -59,7 +65,8 @@ impl Server {
         let capture = folder.path().join("server.pcap");
         let said = File::create(folder.path().join("said")).unwrap();
         let mut program = Command::new(bellpush());
-        program.arg("run").args(options).arg("--pcap").arg(&capture).arg("--").args(command);
+        program.arg("run").args(options).args(["--address", &address(1)]);
+        program.arg("--pcap").arg(&capture).arg("--").args(command);
         let running = Running::spawn_into(&mut program, &said);
         let until = Instant::now() + PATIENCE;
         while !capture.exists() {
@@ -81,17 +88,17 @@ impl Server {
     }
 }
 
-/// Runs a program's server and client, each on a device of its own; what both said.
+/// Runs a program's server and client, each on a device of its own; what both said. The client's
+/// words have `SERVER` where the server's address is to be.
 #[track_caller]
 fn pair(options: &[&str], server: &str, client: &str) -> Option<[String; 2]> {
-    let words = |text: &'static str| text.split(' ').collect::<Vec<_>>();
-    let (server, client) = (server.to_owned().leak(), client.to_owned().leak());
-    let (server, client) = (words(server), words(client));
+    let client = client.replace("SERVER", &address(1));
+    let [server, client] = [server, &client].map(|line| line.split(' ').collect::<Vec<_>>());
     if !there(server[0]) {
         return None;
     }
     let running = Server::start(options, &server);
-    let asked = run(options, &client);
+    let asked = run(&[options, &["--address", &address(2)]].concat(), &client);
     assert_eq!(asked.code, Some(0), "{client:?}: {} {}", asked.text, running.said());
     let answered = running.end();
     assert_eq!(answered.code, Some(0), "{server:?}: {}", answered.text);
@@ -101,8 +108,7 @@ fn pair(options: &[&str], server: &str, client: &str) -> Option<[String; 2]> {
 #[test]
 fn rping_pings() {
     let _alone = alone();
-    let Some([server, client]) =
-        pair(&[], "rping -s -v -V -C 5", "rping -c -a 127.0.0.1 -v -V -C 5")
+    let Some([server, client]) = pair(&[], "rping -s -v -V -C 5", "rping -c -a SERVER -v -V -C 5")
     else {
         return;
     };
@@ -116,7 +122,7 @@ fn rping_pings_over_every_link() {
     let _alone = alone();
     let lossy = ["--link", "loss=3%,dup=3%,reorder=3%,seed=5"];
     for options in [&["--link-type", "shm"][..], &lossy] {
-        pair(options, "rping -s -V -C 20", "rping -c -a 127.0.0.1 -V -C 20");
+        pair(options, "rping -s -V -C 20", "rping -c -a SERVER -V -C 20");
     }
 }
 
@@ -147,16 +153,16 @@ fn rping_pings_over_ipv6() {
 fn the_packages_examples_run() {
     let _alone = alone();
     for (server, client) in [
-        ("ucmatose", "ucmatose -s 127.0.0.1"),
-        ("ucmatose -c 10 -C 20 -S 5000", "ucmatose -s 127.0.0.1 -c 10 -C 20 -S 5000"),
-        ("ucmatose -m -c 3", "ucmatose -s 127.0.0.1 -m -c 3"),
-        ("udaddy", "udaddy -s 127.0.0.1"),
-        ("rdma_server", "rdma_client -s 127.0.0.1"),
-        ("rdma_xserver -c r", "rdma_xclient -s 127.0.0.1 -c r"),
-        ("rstream -S 65536 -I 10 -C 10", "rstream -s 127.0.0.1 -S 65536 -I 10 -C 10"),
-        ("rstream -T b -S 100 -I 10 -C 10", "rstream -T b -s 127.0.0.1 -S 100 -I 10 -C 10"),
-        ("rstream -T n -S 100 -I 10 -C 10", "rstream -T n -s 127.0.0.1 -S 100 -I 10 -C 10"),
-        ("riostream -S 4096 -I 10 -C 10", "riostream -s 127.0.0.1 -S 4096 -I 10 -C 10"),
+        ("ucmatose", "ucmatose -s SERVER"),
+        ("ucmatose -c 10 -C 20 -S 5000", "ucmatose -s SERVER -c 10 -C 20 -S 5000"),
+        ("ucmatose -m -c 3", "ucmatose -s SERVER -m -c 3"),
+        ("udaddy", "udaddy -s SERVER"),
+        ("rdma_server", "rdma_client -s SERVER"),
+        ("rdma_xserver -c r", "rdma_xclient -s SERVER -c r"),
+        ("rstream -S 65536 -I 10 -C 10", "rstream -s SERVER -S 65536 -I 10 -C 10"),
+        ("rstream -T b -S 100 -I 10 -C 10", "rstream -T b -s SERVER -S 100 -I 10 -C 10"),
+        ("rstream -T n -S 100 -I 10 -C 10", "rstream -T n -s SERVER -S 100 -I 10 -C 10"),
+        ("riostream -S 4096 -I 10 -C 10", "riostream -s SERVER -S 4096 -I 10 -C 10"),
     ] {
         println!("{server}");
         pair(&[], server, client);
@@ -169,7 +175,7 @@ fn perftest_connects_by_rdma_cm() {
     for command in
         ["ib_write_bw -F -R -n 100", "ib_send_lat -F -R -n 50", "ib_send_bw -F -R -c UD -n 50"]
     {
-        pair(&[], command, &format!("{command} 127.0.0.1"));
+        pair(&[], command, &format!("{command} SERVER"));
     }
 }
 
@@ -180,12 +186,12 @@ fn where_nobody_listens_a_program_is_told_at_once() {
         return;
     }
     // The client is at the address that it asks.
-    let begin = Instant::now();
-    let ended = run(&[], &["rping", "-c", "-a", "127.0.0.1", "-C", "1", "-d"]);
+    let (begin, own) = (Instant::now(), address(1));
+    let ended = run(&["--address", &own], &["rping", "-c", "-a", &own, "-C", "1", "-d"]);
     assert!(ended.text.contains("RDMA_CM_EVENT_REJECTED, error 8"), "{}", ended.text);
     assert!(begin.elapsed() < Duration::from_secs(5));
     // Nobody is there at all.
-    let ended = run(&[], &["rping", "-c", "-a", "127.0.77.1", "-C", "1", "-d"]);
+    let ended = run(&["--address", &own], &["rping", "-c", "-a", &address(2), "-C", "1", "-d"]);
     assert!(ended.text.contains("RDMA_CM_EVENT_UNREACHABLE, error -110"), "{}", ended.text);
 }
 
@@ -197,7 +203,8 @@ fn a_program_that_ends_without_a_word_still_tells_its_peer() {
         return;
     }
     let server = Server::start(&[], &["rping", "-s", "-d"]);
-    succeeds(&[], &[program.to_str().unwrap(), "leaves"]);
+    let client = ["--address", &address(2)];
+    succeeds(&client, &[program.to_str().unwrap(), "leaves", &address(1)]);
     let ended = server.end();
     assert!(ended.text.contains("RDMA_CM_EVENT_DISCONNECTED"), "{}", ended.text);
 }
@@ -208,7 +215,9 @@ fn multicast_is_refused() {
     if !there("mckey") {
         return;
     }
-    let ended = run(&["--verbose"], &["mckey", "-m", "239.1.1.1", "-b", "127.0.0.1"]);
+    let own = address(1);
+    let options = ["--verbose", "--address", &own];
+    let ended = run(&options, &["mckey", "-m", "239.1.1.1", "-b", &own]);
     assert!(ended.text.contains("multicast is not supported"), "{}", ended.text);
     assert!(ended.text.contains("Operation not supported"), "{}", ended.text);
     assert_ne!(ended.code, Some(0));

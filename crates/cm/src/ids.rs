@@ -112,6 +112,8 @@ pub(crate) struct Device {
 pub struct Ids {
     pub(crate) devices: BTreeMap<usize, Device>,
     pub(crate) ids: BTreeMap<u32, Id>,
+    /// Every number below is taken.
+    free: u32,
     pub(crate) channels: HashMap<ChannelId, VecDeque<Waiting>>,
     /// Channels of which a program may want to know that they have events, or none any more.
     pub(crate) changed: HashSet<ChannelId>,
@@ -126,6 +128,7 @@ impl Ids {
         Self {
             devices: BTreeMap::new(),
             ids: BTreeMap::new(),
+            free: 0,
             channels: HashMap::new(),
             changed: HashSet::new(),
             ports: Ports::default(),
@@ -233,9 +236,10 @@ impl Ids {
             return Err(IdError::Full);
         }
         // The lowest that is free, as Linux numbers them: librdmacm keeps a table.
-        let number =
-            self.ids.keys().zip(0..).find(|&(&taken, free)| taken != free).map(|(_, free)| free);
-        let number = number.unwrap_or(self.ids.len() as u32);
+        while self.ids.contains_key(&self.free) {
+            self.free += 1;
+        }
+        let number = self.free;
         self.ids.insert(number, id);
         Ok(number)
     }
@@ -288,6 +292,7 @@ impl Ids {
     ) -> Result<u32, IdError> {
         self.get(channel, number)?;
         let id = self.ids.remove(&number).expect("it was found");
+        self.free = self.free.min(number);
         if let (true, Some(source)) = (id.has_port, id.source) {
             self.ports.give_back(number, id.space, source.port());
             if let (Stage::Listening, Some(space)) = (id.stage, id.space.ports())

@@ -291,3 +291,64 @@ fn localhost_is_any_address_where_no_device_is_on_it() {
     assert_eq!(facts.destination, Some(at("10.0.0.2:7174")));
     assert_eq!(facts.source.unwrap().ip(), at("10.0.0.2:0").ip());
 }
+
+#[test]
+fn an_identifier_goes_through_the_device_that_it_is_bound_to() {
+    let mut w = World::new(1);
+    let ids = &mut w.hosts[0];
+    let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let info = |text: &str| crate::DeviceInfo { address: at(text).ip(), guid: 1, mtu: 3 };
+    ids.attach(1, info("10.1.0.1:0"));
+    ids.attach(2, info("[fd00::1]:0"));
+    let mut resolve = |from: Option<&str>, to: &str| {
+        let id = ids.create(CHANNEL, UID, Space::Tcp).unwrap();
+        ids.resolve_address(CHANNEL, id, from.map(at), at(to))?;
+        ids.resolve_route(CHANNEL, id)?;
+        let facts = ids.facts(CHANNEL, id)?;
+        Ok::<_, IdError>((facts.device.unwrap(), facts.source.unwrap().ip(), facts.route.unwrap()))
+    };
+    let (device, source, route) = resolve(Some("10.1.0.1:0"), "10.9.0.1:7").unwrap();
+    assert_eq!((device, source, route.mtu), (1, at("10.1.0.1:0").ip(), 3));
+    let (device, source, _) = resolve(None, "10.9.0.1:7").unwrap();
+    assert_eq!((device, source), (0, host(0)), "else the first of the family");
+    assert_eq!(resolve(None, "[fd00::9]:7").unwrap().0, 2);
+    let mixed = resolve(Some("10.1.0.1:0"), "[fd00::9]:7");
+    assert!(matches!(mixed, Err(IdError::Value(_))), "{mixed:?}");
+}
+
+#[test]
+fn a_process_may_connect_to_itself() {
+    let mut w = World::new(1);
+    w.listen(0, Space::Tcp, 0);
+    let a = w.connect(0, 0, Space::Tcp, b"");
+    w.settle();
+    let b = w.expect(0, EventKind::ConnectRequest).id;
+    w.accept(0, b, b"");
+    w.settle();
+    assert_eq!(w.expect(0, EventKind::ConnectResponse).id, a);
+    w.establish(0, a);
+    w.settle();
+    assert_eq!(w.expect(0, EventKind::Established).id, b);
+    w.disconnect(0, a);
+    w.settle();
+    assert_eq!(w.expect(0, EventKind::Disconnected).id, b);
+    w.disconnect(0, b);
+    w.settle();
+    assert_eq!(w.expect(0, EventKind::Disconnected).id, a);
+}
+
+#[test]
+fn there_is_an_end_to_what_a_process_may_have() {
+    let mut ids = Ids::new(1);
+    ids.open(CHANNEL);
+    let create = |ids: &mut Ids| ids.create(CHANNEL, UID, Space::Tcp);
+    for number in 0..1 << 16 {
+        assert_eq!(create(&mut ids), Ok(number));
+    }
+    assert_eq!(create(&mut ids), Err(IdError::Full));
+    ids.destroy(0, CHANNEL, 77).unwrap();
+    assert_eq!(create(&mut ids), Ok(77), "the lowest that is free");
+    let mut cm = crate::Cm::new(1, 1);
+    let ended = (0..1 << 17).find(|_| cm.find(0, host(9), 5, [0; 216]).is_err());
+    assert_eq!(ended, Some(1 << 16));
+}
