@@ -96,7 +96,7 @@ pub enum EngineError {
 /// Opens an engine on a GPU, for [`SoftConfig::offload`](crate::nic::soft::SoftConfig).
 ///
 /// `peers` are the other GPUs whose kernels post to the engine, or whose memory it reads and
-/// writes; access is enabled both ways. The NIC's own engine moves data to and from memory that
+/// writes; access is enabled both ways, for as long as the engine is there. The NIC's own engine moves data to and from memory that
 /// this engine does not reach.
 ///
 /// # Errors
@@ -117,15 +117,15 @@ fn accelerator(
     options: EngineOptions,
 ) -> Result<Arc<GpuEngine>, EngineError> {
     options.check(gpu)?;
-    let mut within = vec![gpu.ordinal()];
     for peer in peers {
         gpu.enable_peer(peer)?;
         peer.enable_peer(gpu)?;
-        within.push(peer.ordinal());
     }
+    let within = std::iter::once(gpu).chain(peers).filter_map(|gpu| gpu.ordinal()).collect();
     let kernel = gpu.load(&Module::builtin())?.kernel("bp_engine")?;
     let engine = GpuEngine {
-        within: within.into_iter().flatten().collect(),
+        within,
+        _peers: peers.to_vec(),
         launches: Mutex::new(Launches::new(gpu)?),
         gpu: gpu.clone(),
         kernel,
@@ -144,6 +144,9 @@ struct GpuEngine {
     gpu: Arc<Gpu>,
     /// Ordinals of the GPUs whose memory the engine reaches.
     within: Vec<usize>,
+    /// Access ends with a GPU's context, and a context with its last user: a program that opens the GPU again gets
+    /// the same one as long as this is here.
+    _peers: Vec<Arc<Gpu>>,
     kernel: Kernel,
     options: EngineOptions,
     launches: Mutex<Launches>,
