@@ -173,6 +173,17 @@ impl Wqe {
         Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::Av)
     }
 
+    /// Parses a copy of a WQE of an initiator of dynamic connections, in which the target's address vector follows the
+    /// control segment.
+    ///
+    /// # Errors
+    /// As [`Wqe::parse`].
+    #[inline]
+    pub fn parse_dc(bytes: &[u8]) -> Result<Self, WqeError> {
+        let ctrl = Ctrl::parse(bytes)?;
+        Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::Target)
+    }
+
     /// Parses the data stream of an in-band slot. [`super::inband::stream_need`] gives its end.
     ///
     /// # Errors
@@ -236,7 +247,9 @@ impl Wqe {
         }
         match second {
             Second::None => {}
-            Second::Av => wqe.datagram = Some(Datagram::parse(&segment(bytes, 16)?)),
+            Second::Av | Second::Target => {
+                wqe.datagram = Some(Datagram::parse(&segment(bytes, 16)?))
+            }
             Second::Xrc => {
                 let seg: XrcSeg = segment(bytes, 16)?;
                 wqe.srqn = Some(seg.xrc_srqn.get() & 0xff_ffff);
@@ -295,6 +308,8 @@ enum Second {
     None,
     /// An address vector, of datagram queue pairs.
     Av,
+    /// An address vector, of initiators of dynamic connections.
+    Target,
     Xrc,
 }
 
@@ -303,7 +318,7 @@ impl Second {
     fn bytes(self) -> usize {
         match self {
             Self::None => 0,
-            Self::Av => size_of::<AvSeg>(),
+            Self::Av | Self::Target => size_of::<AvSeg>(),
             Self::Xrc => size_of::<XrcSeg>(),
         }
     }
