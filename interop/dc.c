@@ -56,12 +56,13 @@ static struct target make_target(void)
 	return t;
 }
 
-static struct initiator make_initiator(void)
+/* With an SRQ, from which it takes nothing. */
+static struct initiator make_initiator(struct ibv_srq *srq)
 {
 	struct initiator i = { .cq = ibv_create_cq(ctx, 64, NULL, NULL, 0) };
 	CHECK(i.cq);
 	struct ibv_qp_init_attr_ex attr = {
-		.send_cq = i.cq, .recv_cq = i.cq, .pd = pd, .qp_type = IBV_QPT_DRIVER,
+		.send_cq = i.cq, .recv_cq = i.cq, .srq = srq, .pd = pd, .qp_type = IBV_QPT_DRIVER,
 		.cap = { .max_send_wr = 32, .max_send_sge = 1 },
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 		.send_ops_flags = IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |
@@ -124,9 +125,9 @@ int main(void)
 	struct ibv_ah_attr to = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 8 } };
 	CHECK((ah = ibv_create_ah(pd, &to)));
 	struct target targets[TARGETS];
-	struct initiator i = make_initiator(), other = make_initiator();
 	for (int t = 0; t < TARGETS; t++)
 		targets[t] = make_target();
+	struct initiator i = make_initiator(targets[0].srq), other = make_initiator(NULL);
 	uint8_t *there = mem + 8 * PAGE;
 	for (int round = 0; round < 30; round++) {
 		struct target *t = &targets[round % TARGETS];
@@ -157,10 +158,10 @@ int main(void)
 	      IBV_WC_RETRY_EXC_ERR);
 	puts("refusals");
 	REFUSED(ibv_destroy_srq(targets[0].srq), EBUSY);
+	CHECK(ibv_destroy_qp(i.qp) == 0 && ibv_destroy_qp(other.qp) == 0);
 	for (int t = 0; t < TARGETS; t++)
 		CHECK(ibv_destroy_qp(targets[t].qp) == 0 && ibv_destroy_srq(targets[t].srq) == 0 &&
 		      ibv_destroy_cq(targets[t].cq) == 0);
-	CHECK(ibv_destroy_qp(i.qp) == 0 && ibv_destroy_qp(other.qp) == 0);
 	CHECK(ibv_destroy_cq(i.cq) == 0 && ibv_destroy_cq(other.cq) == 0);
 	CHECK(ibv_destroy_ah(ah) == 0 && ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0);
 	CHECK(ibv_close_device(ctx) == 0);

@@ -169,9 +169,11 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let uar = uar.filter(|_| driver.flags & mlx5::QP_FLAG_UAR_PAGE_INDEX != 0);
     let uar = uar.ok_or(Refusal::Handle { what: "UAR page", handle: page })?.clone();
     let queues = queues(&driver, uar)?;
+    // An initiator never receives, whatever it was given for that.
+    let receives = kind != QpType::Dci;
     let made = QpAttr {
         sq_blocks: driver.sq_wqe_count,
-        rq_wqes: driver.rq_wqe_count,
+        rq_wqes: if receives { driver.rq_wqe_count } else { 0 },
         rq_sges: 1 << (queues.rq_stride_log - 4),
         // Those of the objects hold.
         send_cqes: 1,
@@ -186,7 +188,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         pd: pd.pd.clone(),
         send_cq: send_cq.cq.clone(),
         recv_cq: recv_cq.as_ref().map(|cq| cq.cq.clone()),
-        srq: srq.as_ref().map(|srq| srq.srq.clone()),
+        srq: srq.as_ref().filter(|_| receives).map(|srq| srq.srq.clone()),
         uidx: driver.uidx & 0xff_ffff,
     };
     let qp = c.context.device.nic.create_with(&made, queues, objects)?;

@@ -84,6 +84,7 @@ fn paging(out: &mut Mailbox) {
         (cap::ODP_UC, word(odp::UC_CAPS)),
         (cap::ODP_UD, word(odp::UD_CAPS)),
         (cap::ODP_XRC, word(odp::XRC_CAPS)),
+        (cap::ODP_DC, word(odp::XRC_CAPS)),
     ] {
         out.set(field, value);
     }

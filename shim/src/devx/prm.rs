@@ -328,6 +328,7 @@ pub mod cap {
     pub const ODP_UC: Field = field(0x14, 0, 32).within(AT);
     pub const ODP_UD: Field = field(0x18, 0, 32).within(AT);
     pub const ODP_XRC: Field = field(0x1c, 0, 32).within(AT);
+    pub const ODP_DC: Field = field(0x20, 0, 32).within(AT);
     // atomic_caps
     pub const REQ_8B_ENDIANNESS_MODE: Field = field(8, 0, 2).within(AT);
     pub const SUPPORTED_REQ_8B_ENDIANNESS_MODE_1: Field = field(8, 6, 1).within(AT);
