@@ -79,7 +79,8 @@ real! {
     realpath_chk as c"__realpath_chk" (path: *const c_char, buf: *mut c_char, room: usize) -> *mut c_char;
     readlink_chk as c"__readlink_chk" (path: *const c_char, buf: *mut c_char, size: usize, room: usize) -> isize;
     readlinkat as c"readlinkat" (dir: c_int, path: *const c_char, buf: *mut c_char, size: usize) -> isize;
-    readlinkat_chk as c"__readlinkat_chk" (dir: c_int, path: *const c_char, buf: *mut c_char, size: usize, room: usize) -> isize;
+    readlinkat_chk as c"__readlinkat_chk"
+        (dir: c_int, path: *const c_char, buf: *mut c_char, size: usize, room: usize) -> isize;
     euidaccess as c"euidaccess" (path: *const c_char, mode: c_int) -> c_int;
     faccessat as c"faccessat" (dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int;
     getxattr as c"getxattr" (path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
@@ -87,7 +88,8 @@ real! {
     listxattr as c"listxattr" (path: *const c_char, list: *mut c_char, size: usize) -> isize;
     llistxattr as c"llistxattr" (path: *const c_char, list: *mut c_char, size: usize) -> isize;
     chdir as c"chdir" (path: *const c_char) -> c_int;
-    scandir as c"scandir64" (path: *const c_char, list: *mut *mut *mut libc::dirent, choose: Choose, compare: Compare) -> c_int;
+    scandir as c"scandir64"
+        (path: *const c_char, list: *mut *mut *mut libc::dirent, choose: Choose, compare: Compare) -> c_int;
     ioctl as c"ioctl" (fd: c_int, request: u64, arg: *mut c_void) -> c_int;
     close as c"close" (fd: c_int) -> c_int;
     dup2 as c"dup2" (old: c_int, new: c_int) -> c_int;

@@ -248,7 +248,12 @@ impl Wqe {
         match second {
             Second::None => {}
             Second::Av | Second::Target => {
-                wqe.datagram = Some(Datagram::parse(&segment(bytes, 16)?))
+                let seg: AvSeg = segment(bytes, 16)?;
+                // A short one, of 16 bytes, has no GID.
+                if second == Second::Target && seg.dqp_dct.get() & AV_EXTENDED == 0 {
+                    return Err(WqeError::Segment(16));
+                }
+                wqe.datagram = Some(Datagram::parse(&seg));
             }
             Second::Xrc => {
                 let seg: XrcSeg = segment(bytes, 16)?;

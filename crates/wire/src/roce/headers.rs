@@ -335,8 +335,8 @@ impl From<&Deth> for DethWire {
 
 /// Header of a request of a dynamic connection: bellpush's own, as the opcodes are.
 ///
-/// A session lasts from one moment at which its initiator has nothing outstanding to the next: all of its requests go to
-/// one target. A target that does not know a session begins it with any of its packets.
+/// A session lasts from one moment at which its initiator has nothing outstanding to the next: all of its
+/// requests go to one target. A target that does not know a session begins it with any of its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dceth {
     /// The target's access key.

@@ -94,7 +94,8 @@ impl Responder {
         self.replay.set_limit(attributes.max_dest_rd_atomic);
     }
 
-    /// A session after another that ended in the middle of a message: the receive that was taken for that is this one's.
+    /// A session after another that ended in the middle of a message: the receive that was taken for
+    /// that is this one's.
     pub(super) fn inherit(&mut self, before: &mut Self) {
         self.reassembly.inherit(&mut before.reassembly);
     }
