@@ -12,15 +12,15 @@ use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::{HostCq, HostQp};
 use bellpush::nic::soft::link::{Link, Received, ShmLink, ShmNet, TxBatch};
 use bellpush::nic::soft::{
-    CqAttr, Engine, MwType, Qp, SoftConfig, SoftNic, Srq, SrqAttr, XrcSrq, Xrcd,
+    Cq, CqAttr, Engine, MwType, Objects, Qp, SoftConfig, SoftNic, Srq, SrqAttr, XrcSrq, Xrcd,
 };
 use bellpush::nic::{
-    Access, Connection, MAX_RD_ATOMIC, Mr, Mtu, Nic, NicAddress, QpAddress, QpState, QpType,
-    QueuePair,
+    Access, Connection, MAX_RD_ATOMIC, Mr, Mtu, Nic, NicAddress, QpAddress, QpAttr, QpState,
+    QpType, QueuePair,
 };
 use bellpush::wire::doorbell::{DBR_RCV_OFFSET, dbr_word};
 use bellpush::wire::roce::{
-    Addresses, Aeth, AtomicEth, BTH_BYTES, Bth, Deth, Envelope, Headers, ICRC_BYTES,
+    Addresses, Aeth, AtomicEth, BTH_BYTES, Bth, Dceth, Deth, Envelope, Headers, ICRC_BYTES,
     MAX_PACKET_BYTES, Opcode, Operation, Packet, Position, Reth, Service, Syndrome, icrc,
 };
 use bellpush::wire::umr::{ANY_QPN, Part, Translation, Umr, mask};
@@ -37,6 +37,7 @@ const IOVA: u64 = 0x1_0000;
 const PSN: u32 = 0xff_fff0;
 const MY_QPN: Qpn = Qpn(0x77);
 const QKEY: u32 = 0x1111;
+const DC_KEY: u64 = 0x2222;
 const KINDS: [QpType; 5] = [QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcRecv];
 /// Operations of a session at most.
 const MOST: usize = 200;
@@ -133,17 +134,24 @@ struct Xrc {
 }
 
 impl Xrc {
-    fn new(nic: &SoftNic, xrcd: &Arc<Xrcd>) -> Self {
+    /// Of an XRC domain, or of DC targets, which complete to the CQ that comes with it.
+    fn new(nic: &SoftNic, xrcd: Option<&Arc<Xrcd>>) -> (Self, Arc<Cq>) {
         let mem = HostMem::alloc(4 * 4096).unwrap();
         let part = |at, n| View::new(&mem, at, n).unwrap();
         let (ring, dbr) = (part(0, 16 * 64), part(4096, 8));
         let (cq_ring, cq_dbr, uar) = (part(2048, 1024), part(4160, 8), part(8192, 4096));
         let attr = CqAttr { ring: cq_ring.clone(), dbr: cq_dbr.clone(), uar, notify: None };
-        let xrc = XrcSrq { xrcd: xrcd.clone(), cq: nic.create_cq(&attr).unwrap(), uidx: 1 };
+        let cq = nic.create_cq(&attr).unwrap();
         let (pd, limit) = (nic.default_pd().clone(), 0);
         let attr = SrqAttr { pd, ring: ring.clone(), stride_log: 6, dbr: dbr.clone(), limit };
-        let srq = nic.create_xrc_srq(&attr, xrc).unwrap();
-        Self { srq, ring, dbr, posted: 0, cqes: HostCq::new(&cq_ring, &cq_dbr) }
+        let srq = match xrcd {
+            Some(xrcd) => {
+                let xrc = XrcSrq { xrcd: xrcd.clone(), cq: cq.clone(), uidx: 1 };
+                nic.create_xrc_srq(&attr, xrc).unwrap()
+            }
+            None => nic.create_srq(&attr).unwrap(),
+        };
+        (Self { srq, ring, dbr, posted: 0, cqes: HostCq::new(&cq_ring, &cq_dbr) }, cq)
     }
 
     fn post(&mut self, sge: Sge) {
@@ -162,6 +170,24 @@ impl Xrc {
     }
 }
 
+/// A DC target that takes its receives from there.
+fn dct(nic: &SoftNic, receives: &Xrc, cq: Arc<Cq>) -> (Arc<Qp>, Arc<HostMem>) {
+    let attr = QpAttr { sq_blocks: 0, rq_wqes: 0, ..crate::queue_pairs::attr() };
+    let memory = HostMem::alloc(nic.queue_bytes(&attr)).unwrap();
+    let queues = SoftNic::place(&attr, &View::new(&memory, 0, memory.len()).unwrap()).unwrap();
+    let objects = Objects {
+        kind: QpType::Dct,
+        pd: nic.default_pd().clone(),
+        send_cq: cq.clone(),
+        recv_cq: Some(cq),
+        srq: Some(receives.srq.clone()),
+        uidx: 1,
+    };
+    let qp = nic.create_with(&attr, queues, objects).unwrap();
+    qp.set_dc_key(DC_KEY);
+    (qp, memory)
+}
+
 impl Session {
     fn new(kind: QpType) -> Self {
         let net = ShmNet::anonymous(true).unwrap();
@@ -173,8 +199,13 @@ impl Session {
         let mut xrc = None;
         let (qp, memory) = if kind == QpType::XrcRecv {
             let xrcd = nic.create_xrcd();
-            xrc = Some(Xrc::new(&nic, &xrcd));
+            xrc = Some(Xrc::new(&nic, Some(&xrcd)).0);
             (nic.create_xrc_recv(&xrcd).unwrap(), HostMem::alloc(1).unwrap())
+        } else if kind == QpType::Dct {
+            let (receives, cq) = Xrc::new(&nic, None);
+            let target = dct(&nic, &receives, cq);
+            xrc = Some(receives);
+            target
         } else {
             crate::queue_pairs::make_typed(&nic, kind, &crate::queue_pairs::attr(), None)
         };
@@ -197,7 +228,14 @@ impl Session {
         connection.with.rnr_retry = Some(2);
         connection.with.max_dest_rd_atomic = Some(4);
         connection.with.qkey = Some(QKEY);
-        qp.connect_with(&connection).unwrap();
+        match kind {
+            QpType::Dct => {
+                let (init, rtr) = (QpState::Init, QpState::Rtr);
+                qp.modify(init, &connection.change(kind, init)).unwrap();
+                qp.modify(rtr, &connection.change(kind, rtr)).unwrap();
+            }
+            _ => qp.connect_with(&connection).unwrap(),
+        }
         let theirs = qp.address().psn;
         Self {
             link,
@@ -252,6 +290,9 @@ impl Session {
         let ext = &mut headers.ext;
         let known = self.xrc.as_ref().map_or(0, |xrc| xrc.srq.number());
         ext.srqn = set.xrc.then_some(known + u32::from(flags & 0xc4 == 0xc4));
+        let start = Psn::new(PSN);
+        let key = DC_KEY ^ u64::from(flags >> 7);
+        ext.dc = set.dc.then_some(Dceth { key, source: MY_QPN, start, life: 1 });
         ext.deth = set.deth.then_some(Deth { qkey: QKEY ^ u32::from(flags >> 7), source: MY_QPN });
         if set.reth {
             let bytes = match flags >> 6 {
@@ -358,14 +399,18 @@ impl Session {
             QpType::Rc => Service::Rc,
             QpType::Uc => Service::Uc,
             QpType::Ud => Service::Ud,
+            QpType::Dct => Service::Dc,
             _ => Service::Xrc,
         };
-        let stranger = envelope.addresses.src() != ME && service != Service::Ud;
+        // Datagrams come from anybody, and a target's requests from whoever has the key.
+        let open = matches!(service, Service::Ud | Service::Dc);
+        let stranger = envelope.addresses.src() != ME && !open;
         if bth.pkey & 0x7fff != 0x7fff
             || bth.dest != self.qp.qpn()
             || packet.opcode().service() != service
             || stranger
             || ext.deth.is_some_and(|deth| deth.qkey != QKEY)
+            || ext.dc.is_some_and(|dc| dc.key != DC_KEY)
         {
             return Some(Wrong::Packet);
         }
@@ -404,6 +449,9 @@ impl Session {
     }
 
     fn post_send(&mut self, input: &mut Input<'_>) {
+        if self.qp.kind() == QpType::Dct {
+            return; // it has no send queue
+        }
         let opcode = wqe::Opcode::ALL[usize::from(input.u8()) % wqe::Opcode::ALL.len()];
         if opcode == wqe::Opcode::Umr {
             return self.post_umr(input);
@@ -484,7 +532,8 @@ impl Session {
                 }
             })
             .unwrap();
-        while let Ok(Some(_)) = self.host.poll_send() {
+        let sends = self.qp.kind() != QpType::Dct; // its CQ is another than the poster's
+        while sends && let Ok(Some(_)) = self.host.poll_send() {
             self.outcome.completed += 1;
         }
         let mut cqe = || match &mut self.xrc {
@@ -495,7 +544,8 @@ impl Session {
             self.outcome.received += 1;
             self.outcome.delivered += u64::from(!cqe.opcode.is_error());
         }
-        let each = &mut |_: &Received<'_>| panic!("a stranger was answered");
+        let open = self.qp.kind() == QpType::Dct;
+        let each = &mut |_: &Received<'_>| assert!(open, "a stranger was answered");
         self.stranger.recv(self.now_ns, 16, each).unwrap();
     }
 
@@ -510,7 +560,10 @@ impl Session {
 /// Runs a session, and checks what must hold whatever was sent.
 pub fn session(bytes: &[u8]) -> Outcome {
     let mut input = Input(bytes);
-    let kind = KINDS[usize::from(input.u8()) % KINDS.len()];
+    let kind = match input.u8() {
+        0xf0.. => QpType::Dct,
+        n => KINDS[usize::from(n) % KINDS.len()],
+    };
     let mut s = Session::new(kind);
     for _ in 0..MOST {
         if input.0.is_empty() {

@@ -82,15 +82,18 @@ real! {
     realpath_chk as c"__realpath_chk" in "C" (path: *const c_char, buf: *mut c_char, room: usize) -> *mut c_char;
     readlink_chk as c"__readlink_chk" in "C" (path: *const c_char, buf: *mut c_char, size: usize, room: usize) -> isize;
     readlinkat as c"readlinkat" in "C" (dir: c_int, path: *const c_char, buf: *mut c_char, size: usize) -> isize;
-    readlinkat_chk as c"__readlinkat_chk" in "C" (dir: c_int, path: *const c_char, buf: *mut c_char, size: usize, room: usize) -> isize;
+    readlinkat_chk as c"__readlinkat_chk" in "C"
+        (dir: c_int, path: *const c_char, buf: *mut c_char, size: usize, room: usize) -> isize;
     euidaccess as c"euidaccess" in "C" (path: *const c_char, mode: c_int) -> c_int;
     faccessat as c"faccessat" in "C" (dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int;
     getxattr as c"getxattr" in "C" (path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
-    lgetxattr as c"lgetxattr" in "C" (path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
+    lgetxattr as c"lgetxattr" in "C"
+        (path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize;
     listxattr as c"listxattr" in "C" (path: *const c_char, list: *mut c_char, size: usize) -> isize;
     llistxattr as c"llistxattr" in "C" (path: *const c_char, list: *mut c_char, size: usize) -> isize;
     chdir as c"chdir" in "C" (path: *const c_char) -> c_int;
-    scandir as c"scandir64" in "C" (path: *const c_char, list: *mut *mut *mut libc::dirent, choose: Choose, compare: Compare) -> c_int;
+    scandir as c"scandir64" in "C"
+        (path: *const c_char, list: *mut *mut *mut libc::dirent, choose: Choose, compare: Compare) -> c_int;
     ioctl as c"ioctl" in "C" (fd: c_int, request: u64, arg: *mut c_void) -> c_int;
     close as c"close" in "C" (fd: c_int) -> c_int;
     dup2 as c"dup2" in "C" (old: c_int, new: c_int) -> c_int;

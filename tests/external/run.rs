@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::preloaded::{OBJECT, PATIENCE, Running, alone, bellpush};
+use crate::preloaded::{OBJECT, Running, alone, bellpush};
+
+/// Bounds what takes a moment, or two seconds where a program is deaf.
+const SOON: Duration = Duration::from_secs(60);
 
 /// A shell's lines on a software device, with temporary files in a folder.
 fn shell(folder: &Path, lines: &str) -> Running {
@@ -20,7 +23,7 @@ fn shell(folder: &Path, lines: &str) -> Running {
 
 #[track_caller]
 fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + SOON;
     while !is() {
         assert!(Instant::now() < end, "{what}: not in time");
         std::thread::sleep(Duration::from_millis(5));

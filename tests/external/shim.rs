@@ -355,6 +355,19 @@ fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {
 }
 
 #[test]
+fn dynamic_connections_reach_whom_each_work_request_names() {
+    let _alone = alone();
+    let Some(program) = compiled("dc") else { return };
+    for options in
+        [&[][..], &["--link", "loss=2%,dup=1%,reorder=1%,seed=3"], &["--link-type", "shm"]]
+    {
+        let ended = Running::start(options, &[program.to_str().unwrap()]).end();
+        assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);
+        assert!(ended.text.contains("operations\nrefusals\nend\n"), "{options:?}: {}", ended.text);
+    }
+}
+
+#[test]
 fn events_of_the_device_and_receive_pools_are_what_devx_programs_wait_for() {
     let _alone = alone();
     let Some(program) = compiled("devx_events") else { return };

@@ -19,9 +19,9 @@ fn over(transports: &[&str], test: &[&str]) {
 #[test]
 fn queues_made_by_commands_of_the_device_carry_every_operation() {
     for test in ["tag_lat", "stream_bw", "ucp_put_lat", "ucp_get", "ucp_fadd", "ucp_cswap"] {
-        over(&["rc_x"], &["-t", test, "-n", "50", "-w", "5"]);
+        over(&["rc_x", "dc_x"], &["-t", test, "-n", "50", "-w", "5"]);
     }
-    over(&["rc_x", "ud_x"], &["-t", "tag_bw", "-s", "200000", "-n", "20", "-w", "2"]);
+    over(&["rc_x", "ud_x", "dc_x"], &["-t", "tag_bw", "-s", "200000", "-n", "20", "-w", "2"]);
 }
 
 #[test]

@@ -43,14 +43,16 @@ fn headers(opcode: Opcode) -> Headers {
         imm: set.imm.then_some(0xdead_0000 + n),
         ieth: set.ieth.then_some(Rkey(0xbeef)),
         srqn: set.xrc.then_some(0x1234),
+        dc: None,
         masks: None,
     };
     Headers { bth, ext }
 }
 
-/// All opcodes but those of XRC and of atomics with masks, which tshark does not decode.
+/// All opcodes but those of XRC, of DC and of atomics with masks, which tshark does not decode.
 fn opcodes() -> impl Iterator<Item = Opcode> {
-    let known = |o: &Opcode| o.service() != Service::Xrc && !o.operation().is_masked();
+    let plain = |o: &Opcode| !matches!(o.service(), Service::Xrc | Service::Dc);
+    let known = move |o: &Opcode| plain(o) && !o.operation().is_masked();
     Opcode::all().filter(known)
 }
 

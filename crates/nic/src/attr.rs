@@ -21,19 +21,23 @@ pub enum QpType {
     XrcSend,
     /// Receiving end: requests name the SRQ of its XRC domain that they are for (XRC target).
     XrcRecv,
+    /// Initiator of dynamic connections: each WQE says which target it is for.
+    Dci,
+    /// Target of dynamic connections, of any initiator that has its key.
+    Dct,
 }
 
 impl QpType {
     /// Whether requests are sent and acknowledged: RC, and the sending end of XRC.
     #[inline]
     pub fn is_reliable_requester(self) -> bool {
-        matches!(self, Self::Rc | Self::XrcSend)
+        matches!(self, Self::Rc | Self::XrcSend | Self::Dci)
     }
 
     /// Whether requests are received and acknowledged: RC, and the receiving end of XRC.
     #[inline]
     pub fn is_reliable_responder(self) -> bool {
-        matches!(self, Self::Rc | Self::XrcRecv)
+        matches!(self, Self::Rc | Self::XrcRecv | Self::Dct)
     }
 }
 
@@ -225,21 +229,22 @@ impl Connection {
         let (all, requester) = (self.with, kind.is_reliable_requester());
         let responder = kind.is_reliable_responder();
         let connected = kind != QpType::Ud;
+        let dynamic = matches!(kind, QpType::Dci | QpType::Dct);
         let no = Change::default();
         match to {
             QpState::Init => Change {
-                access: all.access.filter(|_| connected),
+                access: all.access.filter(|_| connected && kind != QpType::Dci),
                 pkey_index: all.pkey_index,
                 port: all.port,
                 qkey: all.qkey.filter(|_| !connected),
                 ..no
             },
             QpState::Rtr if connected => Change {
-                av: all.av,
+                av: all.av.filter(|_| kind != QpType::Dci),
                 path_mtu: all.path_mtu,
-                dest_qpn: all.dest_qpn,
-                rq_psn: all.rq_psn,
-                max_dest_rd_atomic: all.max_dest_rd_atomic.filter(|_| responder),
+                dest_qpn: all.dest_qpn.filter(|_| !dynamic),
+                rq_psn: all.rq_psn.filter(|_| !dynamic),
+                max_dest_rd_atomic: all.max_dest_rd_atomic.filter(|_| responder && !dynamic),
                 min_rnr_timer: all.min_rnr_timer.filter(|_| responder),
                 ..no
             },

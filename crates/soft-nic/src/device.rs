@@ -104,7 +104,7 @@ impl Device {
         seed: u64,
     ) -> Result<Arc<Self>, NicError> {
         let most = link.mtu();
-        let must = "at least 296 bytes: headers and a payload of 256";
+        let must = "at least 312 bytes: headers and a payload of 256";
         let short = NicError::Attribute { what: "link's longest packet", value: most as u64, must };
         let headers = MAX_PACKET_BYTES - MAX_PATH_MTU;
         let mtu = most.checked_sub(headers).and_then(Mtu::within).ok_or(short)?;
@@ -336,7 +336,11 @@ impl Device {
         let simple = matches!(objects.kind, QpType::Rc | QpType::Uc);
         if !simple && matches!(self.place, Place::InProcess(..)) {
             let must = "on a packet link: the in-process link carries plain connections";
-            return Err(NicError::Attribute { what: "datagram or XRC queue pair", value: 1, must });
+            return Err(NicError::Attribute {
+                what: "datagram, XRC or DC queue pair",
+                value: 1,
+                must,
+            });
         }
         let qp = {
             let mut qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
@@ -438,7 +442,10 @@ impl Device {
             }
             (Place::Packets { mtu, .. }, nic) => {
                 let ud = qp.kind == QpType::Ud;
-                if !ud && !matches!(nic, NicAddress::Ip(to) if core.reaches(to.to_canonical())) {
+                let connected = !matches!(qp.kind, QpType::Ud | QpType::Dci | QpType::Dct);
+                if connected
+                    && !matches!(nic, NicAddress::Ip(to) if core.reaches(to.to_canonical()))
+                {
                     return Err(none);
                 }
                 if !ud && attributes.path_mtu > *mtu {
@@ -446,7 +453,8 @@ impl Device {
                         (attributes.path_mtu.bytes() as u64, "what the link's packets can carry");
                     return Err(NicError::Attribute { what: "path MTU", value, must });
                 }
-                let transport = Transport::new(qp.kind, qp.qpn, *mtu, attributes).ok_or(none)?;
+                let transport = Transport::new(qp.kind, qp.qpn, *mtu, attributes, self.random());
+                let transport = transport.ok_or(none)?;
                 core.carry(qp.qpn.0, transport);
             }
             _ => return Err(none),

@@ -306,8 +306,8 @@ impl SoftNic {
         self.device.engines[0].control().watch_moderated(cq);
     }
 
-    /// Creates a shared receive queue whose WQEs come in the order of its ring. Completions count them: `wqe_counter` is
-    /// not the place in the ring, but goes on.
+    /// Creates a shared receive queue whose WQEs come in the order of its ring. Completions count them:
+    /// `wqe_counter` is not the place in the ring, but goes on.
     ///
     /// # Errors
     /// As [`SoftNic::create_srq`].

@@ -68,10 +68,10 @@ pub struct RaddrSeg {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct AvSeg {
-    /// Queue key.
+    /// Queue key; of DC the upper half of the access key.
     pub qkey: Be32,
-    /// Zero.
-    pub reserved0: Be32,
+    /// Zero; of DC the lower half of the access key.
+    pub key_low: Be32,
     /// [`AV_EXTENDED`] 31, destination queue pair 23:0.
     pub dqp_dct: Be32,
     /// Rate and service level.
@@ -308,6 +308,8 @@ pub struct Datagram {
     /// Queue key. If its top bit is set, the key of the sender's queue pair is sent instead
     /// (InfiniBand vol. 1, 10.2.5).
     pub qkey: u32,
+    /// Lower half of the access key of a target of dynamic connections, whose upper half lies where the queue key does.
+    pub key_low: u32,
     /// Type of service, or traffic class.
     pub traffic_class: u8,
     /// Time to live or hop limit; 0 for the default.
@@ -323,7 +325,7 @@ impl Datagram {
     #[inline]
     pub fn new(to: Ipv6Addr, qpn: Qpn, qkey: u32) -> Self {
         let (traffic_class, hop_limit, flow_label, src_port) = (0, 64, 0, 0);
-        Self { to, qpn, qkey, traffic_class, hop_limit, flow_label, src_port }
+        Self { to, qpn, qkey, key_low: 0, traffic_class, hop_limit, flow_label, src_port }
     }
 
     #[inline]
@@ -332,6 +334,7 @@ impl Datagram {
             to: Ipv6Addr::from(seg.rgid),
             qpn: Qpn(seg.dqp_dct.get() & Qpn::MAX),
             qkey: seg.qkey.get(),
+            key_low: seg.key_low.get(),
             traffic_class: seg.tclass,
             hop_limit: seg.hop_limit,
             flow_label: seg.grh_gid_fl.get() & 0xf_ffff,
@@ -343,6 +346,7 @@ impl Datagram {
     pub(super) fn emit(&self) -> AvSeg {
         AvSeg {
             qkey: self.qkey.into(),
+            key_low: self.key_low.into(),
             dqp_dct: (AV_EXTENDED | self.qpn.0 & Qpn::MAX).into(),
             rlid: self.src_port.to_be_bytes(),
             tclass: self.traffic_class,
@@ -351,6 +355,12 @@ impl Datagram {
             rgid: self.to.octets(),
             ..AvSeg::zeroed()
         }
+    }
+
+    /// Access key of a target of dynamic connections.
+    #[inline]
+    pub fn dc_key(&self) -> u64 {
+        u64::from(self.qkey) << 32 | u64::from(self.key_low)
     }
 
     /// The destination as an address of its family: IPv4 for an IPv4-mapped GID.

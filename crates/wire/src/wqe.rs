@@ -173,6 +173,17 @@ impl Wqe {
         Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::Av)
     }
 
+    /// Parses a copy of a WQE of an initiator of dynamic connections, in which the target's address vector follows the
+    /// control segment.
+    ///
+    /// # Errors
+    /// As [`Wqe::parse`].
+    #[inline]
+    pub fn parse_dc(bytes: &[u8]) -> Result<Self, WqeError> {
+        let ctrl = Ctrl::parse(bytes)?;
+        Self::parse_to(bytes, &ctrl, usize::from(ctrl.ds) * DS_BYTES, Second::Target)
+    }
+
     /// Parses the data stream of an in-band slot. [`super::inband::stream_need`] gives its end.
     ///
     /// # Errors
@@ -236,7 +247,14 @@ impl Wqe {
         }
         match second {
             Second::None => {}
-            Second::Av => wqe.datagram = Some(Datagram::parse(&segment(bytes, 16)?)),
+            Second::Av | Second::Target => {
+                let seg: AvSeg = segment(bytes, 16)?;
+                // A short one, of 16 bytes, has no GID.
+                if second == Second::Target && seg.dqp_dct.get() & AV_EXTENDED == 0 {
+                    return Err(WqeError::Segment(16));
+                }
+                wqe.datagram = Some(Datagram::parse(&seg));
+            }
             Second::Xrc => {
                 let seg: XrcSeg = segment(bytes, 16)?;
                 wqe.srqn = Some(seg.xrc_srqn.get() & 0xff_ffff);
@@ -295,6 +313,8 @@ enum Second {
     None,
     /// An address vector, of datagram queue pairs.
     Av,
+    /// An address vector, of initiators of dynamic connections.
+    Target,
     Xrc,
 }
 
@@ -303,7 +323,7 @@ impl Second {
     fn bytes(self) -> usize {
         match self {
             Self::None => 0,
-            Self::Av => size_of::<AvSeg>(),
+            Self::Av | Self::Target => size_of::<AvSeg>(),
             Self::Xrc => size_of::<XrcSeg>(),
         }
     }

@@ -1,3 +1,5 @@
+use std::net::Ipv6Addr;
+
 use super::super::be::Be32;
 use super::*;
 use crate::Lkey;
@@ -98,6 +100,26 @@ fn borrowed(pieces: &[Owned]) -> Vec<Piece<'_>> {
         .iter()
         .map(|p| if let Owned::Inline(d) = p { Piece::Inline(d) } else { piece(p) })
         .collect()
+}
+
+#[test]
+fn a_dc_wqe_has_its_target_before_its_remote_address() {
+    let mut to = Datagram::new(Ipv6Addr::LOCALHOST, Qpn(0x77), 0x1122_3344);
+    to.key_low = 0x5566_7788;
+    let payload = [data(8, 9, 8)];
+    let remote = Remote { addr: Iova(0x1000), rkey: Rkey(5) };
+    let wr = SendWr { datagram: Some(to), ..SendWr::new(Opcode::RdmaWrite) };
+    let wr = wr.to(remote.addr, remote.rkey).payload(&payload);
+    let mut buf = [0; 192];
+    wr.emit(3, Qpn(9), &mut buf).unwrap();
+    let wqe = Wqe::parse_dc(&buf).unwrap();
+    assert_eq!((wqe.datagram, wqe.remote, wqe.bytes), (Some(to), Some(remote), 8));
+    assert_eq!(wqe.datagram.unwrap().dc_key(), 0x1122_3344_5566_7788);
+    // A short address vector, and none.
+    buf[24] &= 0x7f;
+    assert_eq!(Wqe::parse_dc(&buf), Err(WqeError::Segment(16)));
+    SendWr { datagram: None, ..wr }.emit(3, Qpn(9), &mut buf).unwrap();
+    assert!(Wqe::parse_dc(&buf).is_err());
 }
 
 proptest! {

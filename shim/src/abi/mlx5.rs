@@ -117,7 +117,8 @@ pub struct CreateQp {
     pub flags: u32,
     pub uidx: u32,
     pub bfreg_index: u32,
-    pub sq_buf_addr: u64,
+    /// Of a DC target its access key; of raw packets the send queue's address.
+    pub access_key: u64,
     pub ece_options: u32,
     pub dci_streams: [u8; 2],
     pub reserved: u16,
@@ -131,6 +132,8 @@ pub const QP_FLAG_BFREG_INDEX: u32 = 1 << 3;
 pub const QP_FLAG_ALLOW_SCATTER_CQE: u32 = 1 << 8;
 /// `MLX5_QP_FLAG_TYPE_DCT`.
 pub const QP_FLAG_TYPE_DCT: u32 = 1 << 4;
+/// `MLX5_QP_FLAG_TYPE_DCI`.
+pub const QP_FLAG_TYPE_DCI: u32 = 1 << 5;
 /// `MLX5_QP_FLAG_UAR_PAGE_INDEX`.
 pub const QP_FLAG_UAR_PAGE_INDEX: u32 = 1 << 10;
 

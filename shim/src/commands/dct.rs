@@ -1,7 +1,4 @@
-//! Targets of dynamic connections (DC), which NVSHMEM's IBGDA makes whether it uses them or not.
-//!
-//! There is no DC transport on this link (`dct` is 0 among the capabilities): a target is made and
-//! brought to RTR, has a number of its own, and nobody's packets reach it.
+//! Targets of dynamic connections (DC), which take requests of any initiator that has their key.
 
 use std::sync::Arc;
 
@@ -13,9 +10,9 @@ use bytemuck::Zeroable;
 use super::cq::CqObj;
 use super::memory::PdObj;
 use super::srq::SrqObj;
-use super::{Command, word};
+use super::{Command, qp, word};
 use crate::abi::ids::{UHW_OUT, attr};
-use crate::abi::mlx5::CreateQpResp;
+use crate::abi::mlx5::{CreateQp, CreateQpResp};
 use crate::abi::verbs::{ModifyQp, qp_attr as mask};
 use crate::context::Object;
 use crate::error::Refusal;
@@ -27,18 +24,13 @@ const MODIFY_RESP_BYTES: u32 = 16;
 
 /// A target.
 pub struct Dct {
-    /// A queue pair that is never connected: its number, and what it holds.
+    /// The NIC's.
     pub qp: Arc<Qp>,
-    state: u8,
     _uses: (Arc<PdObj>, Arc<CqObj>, Arc<CqObj>, Arc<SrqObj>),
 }
 
-/// `UVERBS_METHOD_QP_CREATE` of a driver's type, with `MLX5_QP_FLAG_TYPE_DCT`.
-pub fn create(c: &mut Command<'_>, uidx: u32) -> Result<(), Refusal> {
-    let pd = c.objects.pd(c.request.handle(attr::CREATE_QP_PD_HANDLE)?)?.clone();
-    let send_cq = c.objects.cq(c.request.handle(attr::CREATE_QP_SEND_CQ_HANDLE)?)?.clone();
-    let recv_cq = c.objects.cq(c.request.handle(attr::CREATE_QP_RECV_CQ_HANDLE)?)?.clone();
-    let srq = c.objects.srq(c.request.handle(attr::CREATE_QP_SRQ_HANDLE)?)?.clone();
+/// What a queue pair is made of that has no queues of its own.
+pub fn no_queues() -> Result<(QpAttr, Queues), Refusal> {
     let page = View::new(&HostMem::alloc(PAGE_BYTES)?, 0, PAGE_BYTES)?;
     let made = QpAttr {
         sq_blocks: 0,
@@ -63,16 +55,27 @@ pub fn create(c: &mut Command<'_>, uidx: u32) -> Result<(), Refusal> {
         recv_cq_dbr: page.clone(),
         dbr: page,
     };
+    Ok((made, queues))
+}
+
+/// `UVERBS_METHOD_QP_CREATE` of a driver's type, with `MLX5_QP_FLAG_TYPE_DCT`.
+pub fn create(c: &mut Command<'_>, driver: &CreateQp) -> Result<(), Refusal> {
+    let pd = c.objects.pd(c.request.handle(attr::CREATE_QP_PD_HANDLE)?)?.clone();
+    let send_cq = c.objects.cq(c.request.handle(attr::CREATE_QP_SEND_CQ_HANDLE)?)?.clone();
+    let recv_cq = c.objects.cq(c.request.handle(attr::CREATE_QP_RECV_CQ_HANDLE)?)?.clone();
+    let srq = c.objects.srq(c.request.handle(attr::CREATE_QP_SRQ_HANDLE)?)?.clone();
+    let (made, queues) = no_queues()?;
     let objects = Used {
-        kind: QpType::Rc,
+        kind: QpType::Dct,
         pd: pd.pd.clone(),
         send_cq: send_cq.cq.clone(),
         recv_cq: Some(recv_cq.cq.clone()),
         srq: Some(srq.srq.clone()),
-        uidx: uidx & 0xff_ffff,
+        uidx: driver.uidx & 0xff_ffff,
     };
     let qp = c.context.device.nic.create_with(&made, queues, objects)?;
-    let object = Dct { qp, state: 0, _uses: (pd, send_cq, recv_cq, srq) };
+    qp.set_dc_key(driver.access_key);
+    let object = Dct { qp, _uses: (pd, send_cq, recv_cq, srq) };
     let handle = c.objects.add(Object::Dct(object));
     c.created(attr::CREATE_QP_HANDLE, handle);
     // Its number comes with RTR.
@@ -83,19 +86,13 @@ pub fn create(c: &mut Command<'_>, uidx: u32) -> Result<(), Refusal> {
 
 /// `IB_USER_VERBS_EX_CMD_MODIFY_QP` of a target: RESET to INIT to RTR, and back.
 pub fn modify(c: &mut Command<'_>, r: &ModifyQp) -> Result<(), Refusal> {
-    let Some(Object::Dct(dct)) = c.objects.get_mut(r.qp_handle) else {
+    let Some(Object::Dct(Dct { qp, .. })) = c.objects.get(r.qp_handle) else {
         return Err(Refusal::Handle { what: "DC target", handle: r.qp_handle });
     };
-    if r.attr_mask & mask::STATE != 0 {
-        // `enum ibv_qp_state`: RESET, INIT, RTR; ERR.
-        let to = r.qp_state;
-        if !matches!((dct.state, to), (_, 0 | 6) | (0, 1) | (1, 1 | 2)) {
-            let must = "INIT after RESET, RTR after INIT";
-            return Err(Refusal::Value { what: "DC target's state", value: to.into(), must });
-        }
-        dct.state = to;
-    }
-    let number = dct.qp.qpn().0;
+    let now = QueuePair::state(&**qp);
+    let to = if r.attr_mask & mask::STATE != 0 { qp::state(r.qp_state)? } else { now };
+    qp.modify(to, &qp::change(r)?)?;
+    let number = qp.qpn().0;
     c.request.put(UHW_OUT, bytemuck::bytes_of(&[MODIFY_RESP_BYTES, number, 0, 0]));
     Ok(())
 }

@@ -122,14 +122,17 @@ fn queues(driver: &CreateQp, uar: View) -> Result<Queues, Refusal> {
 /// `UVERBS_METHOD_QP_CREATE`.
 pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let number = c.request.number(attr::CREATE_QP_TYPE)?;
-    if number == dct::DRIVER {
-        let driver: CreateQp = c.request.input_from(UHW_IN, 40)?;
-        if driver.flags != mlx5::QP_FLAG_TYPE_DCT {
-            return Err(Refusal::Unsupported("a queue pair of a driver's type but a DC target"));
+    let kind = match number {
+        dct::DRIVER => {
+            let driver: CreateQp = c.request.input_from(UHW_IN, 40)?;
+            match driver.flags & (mlx5::QP_FLAG_TYPE_DCT | mlx5::QP_FLAG_TYPE_DCI) {
+                mlx5::QP_FLAG_TYPE_DCT => return dct::create(c, &driver),
+                mlx5::QP_FLAG_TYPE_DCI => QpType::Dci,
+                _ => return Err(Refusal::Unsupported("a queue pair of a driver's type but DC's")),
+            }
         }
-        return dct::create(c, driver.uidx);
-    }
-    let kind = kind(number)?;
+        _ => kind(number)?,
+    };
     let user_handle = c.request.number(attr::CREATE_QP_USER_HANDLE)?;
     let cap: QpCap = c.request.input(attr::CREATE_QP_CAP)?;
     let flags = c.request.number_or(attr::CREATE_QP_FLAGS, 0)?;
@@ -143,7 +146,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let pd = c.objects.pd(c.request.handle(attr::CREATE_QP_PD_HANDLE)?)?.clone();
     let send_cq = c.objects.cq(c.request.handle(attr::CREATE_QP_SEND_CQ_HANDLE)?)?.clone();
     let recv_cq = match kind {
-        QpType::XrcSend => None,
+        QpType::XrcSend | QpType::Dci => None,
         _ => Some(c.objects.cq(c.request.handle(attr::CREATE_QP_RECV_CQ_HANDLE)?)?.clone()),
     };
     let srq = match c.request.has(attr::CREATE_QP_SRQ_HANDLE) {
@@ -157,17 +160,20 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         | mlx5::QP_FLAG_ALLOW_SCATTER_CQE
         | mlx5::QP_FLAG_BFREG_INDEX
         | mlx5::QP_FLAG_UAR_PAGE_INDEX;
-    if driver.flags & !known != 0 {
-        return Err(Refusal::Unsupported("a queue pair with signatures, DC or tunnels"));
+    let dci = if kind == QpType::Dci { mlx5::QP_FLAG_TYPE_DCI } else { 0 };
+    if driver.flags & !(known | dci) != 0 {
+        return Err(Refusal::Unsupported("a queue pair with signatures, DC streams or tunnels"));
     }
     let page = driver.bfreg_index;
     let uar = c.objects.uars.get(&page);
     let uar = uar.filter(|_| driver.flags & mlx5::QP_FLAG_UAR_PAGE_INDEX != 0);
     let uar = uar.ok_or(Refusal::Handle { what: "UAR page", handle: page })?.clone();
     let queues = queues(&driver, uar)?;
+    // An initiator never receives, whatever it was given for that.
+    let receives = kind != QpType::Dci;
     let made = QpAttr {
         sq_blocks: driver.sq_wqe_count,
-        rq_wqes: driver.rq_wqe_count,
+        rq_wqes: if receives { driver.rq_wqe_count } else { 0 },
         rq_sges: 1 << (queues.rq_stride_log - 4),
         // Those of the objects hold.
         send_cqes: 1,
@@ -182,7 +188,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         pd: pd.pd.clone(),
         send_cq: send_cq.cq.clone(),
         recv_cq: recv_cq.as_ref().map(|cq| cq.cq.clone()),
-        srq: srq.as_ref().map(|srq| srq.srq.clone()),
+        srq: srq.as_ref().filter(|_| receives).map(|srq| srq.srq.clone()),
         uidx: driver.uidx & 0xff_ffff,
     };
     let qp = c.context.device.nic.create_with(&made, queues, objects)?;
@@ -241,7 +247,7 @@ pub fn destroy(c: &mut Command<'_>) -> Result<(), Refusal> {
 }
 
 /// `enum ibv_qp_state`; SQE is not used.
-fn state(code: u8) -> Result<QpState, Refusal> {
+pub fn state(code: u8) -> Result<QpState, Refusal> {
     Ok(match code {
         0 => QpState::Reset,
         1 => QpState::Init,
@@ -274,7 +280,7 @@ fn mtu(code: u8) -> Result<Mtu, Refusal> {
 }
 
 /// What an `ibv_modify_qp` changes.
-fn change(r: &ModifyQp) -> Result<Change, Refusal> {
+pub fn change(r: &ModifyQp) -> Result<Change, Refusal> {
     use mask::*;
     let has = |bit: u32| r.attr_mask & bit != 0;
     let unknown = ALT_PATH | PATH_MIG_STATE | CAP | RATE_LIMIT;

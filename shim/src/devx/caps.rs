@@ -31,6 +31,10 @@ fn general(out: &mut Mailbox) {
         (cap::LOG_MAX_MKEY, 24),
         (cap::LOG_MAX_RA_REQ_QP, u64::from(MAX_RD_ATOMIC.ilog2())),
         (cap::LOG_MAX_RA_RES_QP, u64::from(MAX_RD_ATOMIC.ilog2())),
+        (cap::LOG_MAX_RA_REQ_DC, u64::from(MAX_RD_ATOMIC.ilog2())),
+        (cap::LOG_MAX_RA_RES_DC, u64::from(MAX_RD_ATOMIC.ilog2())),
+        (cap::DCT, 1),
+        (cap::MAX_WQE_SZ_SQ_DC, MAX_SQ_DESC.into()),
         (cap::PORT_TYPE, 1), // Ethernet
         (cap::NUM_PORTS, 1),
         (cap::LOG_MAX_MSG, u64::from(MAX_MESSAGE.ilog2())),
@@ -65,7 +69,6 @@ fn atomic(out: &mut Mailbox) {
         (cap::REQ_8B_ENDIANNESS_MODE, 1),
         (cap::ATOMIC_OPERATIONS, OPERATIONS),
         (cap::ATOMIC_SIZE_QP, SIZES),
-        // What a target would carry out; there are none (`dct` is 0).
         (cap::ATOMIC_SIZE_DC, SIZES),
     ] {
         out.set(field, value);
@@ -81,6 +84,7 @@ fn paging(out: &mut Mailbox) {
         (cap::ODP_UC, word(odp::UC_CAPS)),
         (cap::ODP_UD, word(odp::UD_CAPS)),
         (cap::ODP_XRC, word(odp::XRC_CAPS)),
+        (cap::ODP_DC, word(odp::XRC_CAPS)),
     ] {
         out.set(field, value);
     }

@@ -122,6 +122,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         op::CREATE_CQ => cq::create(c, &cmd),
         op::CREATE_QP => qp::create(c, &cmd),
         op::CREATE_MKEY => mkey::create(c, &cmd),
+        op::CREATE_DCT => qp::create_target(c, &cmd),
         op::CREATE_RMP => rmp::create(c, &cmd),
         code => Err(Refusal::Command(code.into())),
     };

@@ -54,8 +54,8 @@ pub fn code(state: QpState) -> u8 {
     }
 }
 
-fn mtu(cmd: &Mailbox) -> Result<Mtu, Refusal> {
-    let code = cmd.word(qp::MTU);
+/// The path MTU of a code.
+pub fn mtu(code: u32) -> Result<Mtu, Refusal> {
     let mtu = 1usize.checked_shl(code + 7).filter(|_| code > 0).and_then(Mtu::new);
     let must = "256 to 4096 (1 to 5)";
     mtu.ok_or(Refusal::Value { what: "path MTU", value: code.into(), must })
@@ -90,7 +90,7 @@ pub fn change(cmd: &Mailbox, code: u16, of: &Qp) -> Result<Change, Refusal> {
     if mask & !known != 0 {
         return Err(Refusal::Unsupported("an optional parameter (alternate path, retries in RTS)"));
     }
-    if has(RIGHTS) && kind != QpType::Ud {
+    if has(RIGHTS) && !matches!(kind, QpType::Ud | QpType::Dci) {
         let old = now.access.unwrap_or(Access::NONE);
         let right = |bit, field, old| if has(bit) { cmd.flag(field) } else { old };
         change.access = Some(Access {
@@ -112,11 +112,12 @@ pub fn change(cmd: &Mailbox, code: u16, of: &Qp) -> Result<Change, Refusal> {
     if !first && has(RNR_TIMEOUT) {
         change.min_rnr_timer = Some(cmd.word(qp::MIN_RNR_NAK) as u8);
     }
-    let connected = kind != QpType::Ud;
+    let connected = !matches!(kind, QpType::Ud | QpType::Dci);
     match code {
+        op::INIT2RTR_QP if kind == QpType::Dci => change.path_mtu = Some(mtu(cmd.word(qp::MTU))?),
         op::INIT2RTR_QP if connected => {
             change.av = Some(av(cmd)?);
-            change.path_mtu = Some(mtu(cmd)?);
+            change.path_mtu = Some(mtu(cmd.word(qp::MTU))?);
             change.dest_qpn = Some(Qpn(cmd.word(qp::REMOTE_QPN)));
             change.rq_psn = Some(Psn::new(cmd.word(qp::NEXT_RCV_PSN)));
             if kind == QpType::Rc {
@@ -126,7 +127,7 @@ pub fn change(cmd: &Mailbox, code: u16, of: &Qp) -> Result<Change, Refusal> {
         }
         op::RTR2RTS_QP => {
             change.sq_psn = Some(Psn::new(cmd.word(qp::NEXT_SEND_PSN)));
-            if kind == QpType::Rc {
+            if kind.is_reliable_requester() {
                 change.max_rd_atomic = Some(depth(cmd.word(qp::LOG_SRA_MAX))?);
                 change.retry_cnt = Some(cmd.word(qp::RETRY_COUNT) as u8);
                 change.rnr_retry = Some(cmd.word(qp::RNR_RETRY) as u8);
@@ -146,6 +147,8 @@ pub fn describe(of: &Qp, out: &mut Mailbox) {
         QpType::Uc => 1,
         QpType::Ud => 2,
         QpType::XrcSend | QpType::XrcRecv => 3,
+        QpType::Dci => 5,
+        QpType::Dct => 6,
     };
     let log = |depth: Option<u8>| depth.map_or(0, |n| u64::from(n.max(1).ilog2()));
     let access = now.access.unwrap_or(Access::NONE);

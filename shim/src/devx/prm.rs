@@ -125,6 +125,7 @@ pub mod op {
     pub const CREATE_MKEY: u16 = 0x200;
     pub const CREATE_CQ: u16 = 0x400;
     pub const CREATE_QP: u16 = 0x500;
+    pub const CREATE_DCT: u16 = 0x710;
     pub const CREATE_RMP: u16 = 0x90c;
     pub const RST2INIT_QP: u16 = 0x502;
     pub const INIT2RTR_QP: u16 = 0x503;
@@ -134,6 +135,31 @@ pub mod op {
     pub const QP_2RST: u16 = 0x50a;
     pub const QUERY_QP: u16 = 0x50b;
     pub const INIT2INIT_QP: u16 = 0x50e;
+}
+
+/// `create_dct_in` and `dctc`.
+pub mod dct {
+    #![allow(missing_docs)] // the header's names
+    use super::{Field, field};
+    const DCTC: usize = 0x10;
+    pub const IN_BYTES: usize = DCTC + 0x40;
+    pub const USER_INDEX: Field = field(5, 0, 24).within(DCTC);
+    pub const CQN: Field = field(9, 0, 24).within(DCTC);
+    pub const RRE: Field = field(0xd, 4, 1).within(DCTC);
+    pub const RWE: Field = field(0xd, 5, 1).within(DCTC);
+    pub const RAE: Field = field(0xd, 6, 1).within(DCTC);
+    pub const MIN_RNR_NAK: Field = field(0x12, 3, 5).within(DCTC);
+    pub const SRQN: Field = field(0x15, 0, 24).within(DCTC);
+    pub const PD: Field = field(0x19, 0, 24).within(DCTC);
+    pub const TCLASS: Field = field(0x1c, 0, 8).within(DCTC);
+    pub const FLOW_LABEL: Field = field(0x1d, 4, 20).within(DCTC);
+    pub const DC_ACCESS_KEY: Field = field(0x20, 0, 64).within(DCTC);
+    pub const MTU: Field = field(0x28, 5, 3).within(DCTC);
+    pub const PORT: Field = field(0x29, 0, 8).within(DCTC);
+    pub const PKEY_INDEX: Field = field(0x2a, 0, 16).within(DCTC);
+    pub const MY_ADDR_INDEX: Field = field(0x2d, 0, 8).within(DCTC);
+    pub const HOP_LIMIT: Field = field(0x2f, 0, 8).within(DCTC);
+    pub const DSCP: Field = field(0x37, 2, 6).within(DCTC);
 }
 
 /// `create_rmp_in`, `rmpc` and `wq`.
@@ -275,6 +301,10 @@ pub mod cap {
     pub const LOG_MAX_MKEY: Field = field(0x1d, 2, 6).within(AT);
     pub const LOG_MAX_RA_REQ_QP: Field = field(0x29, 2, 6).within(AT);
     pub const LOG_MAX_RA_RES_QP: Field = field(0x2b, 2, 6).within(AT);
+    pub const LOG_MAX_RA_REQ_DC: Field = field(0x25, 2, 6).within(AT);
+    pub const LOG_MAX_RA_RES_DC: Field = field(0x27, 2, 6).within(AT);
+    pub const DCT: Field = field(0x43, 2, 1).within(AT);
+    pub const MAX_WQE_SZ_SQ_DC: Field = field(0x5a, 0, 16).within(AT);
     pub const PORT_TYPE: Field = field(0x36, 6, 2).within(AT);
     pub const NUM_PORTS: Field = field(0x37, 0, 8).within(AT);
     pub const LOG_MAX_MSG: Field = field(0x38, 3, 5).within(AT);
@@ -298,6 +328,7 @@ pub mod cap {
     pub const ODP_UC: Field = field(0x14, 0, 32).within(AT);
     pub const ODP_UD: Field = field(0x18, 0, 32).within(AT);
     pub const ODP_XRC: Field = field(0x1c, 0, 32).within(AT);
+    pub const ODP_DC: Field = field(0x20, 0, 32).within(AT);
     // atomic_caps
     pub const REQ_8B_ENDIANNESS_MODE: Field = field(8, 0, 2).within(AT);
     pub const SUPPORTED_REQ_8B_ENDIANNESS_MODE_1: Field = field(8, 6, 1).within(AT);

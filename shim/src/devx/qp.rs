@@ -3,22 +3,24 @@
 use std::sync::Arc;
 
 use bellpush_mem::{HostMem, PAGE_BYTES, View};
-use bellpush_nic::{Change, Order, QpAttr, QpState, QpType, QueuePair, Queues};
+use bellpush_nic::{Access, Change, Nic, Order, QpAttr, QpState, QpType, QueuePair, Queues};
 use bellpush_soft_nic::{Cq, Objects as Used, Qp, Srq};
 use bellpush_wire::Qpn;
 
 use super::cq::DevxCq;
 use super::moves;
-use super::prm::{Mailbox, header, op, qp};
+use super::prm::{Mailbox, dct, header, op, qp};
 use super::rmp::DevxRmp;
 use super::{Umem, at_least, named};
 use crate::commands::Command;
 use crate::commands::cq::CqObj;
+use crate::commands::dct::no_queues;
 use crate::commands::device::MAX_WQES;
-use crate::commands::memory::PdObj;
+use crate::commands::memory::{PdObj, path};
 use crate::commands::srq::SrqObj;
 use crate::context::{Object, Objects};
 use crate::error::Refusal;
+use crate::layout;
 
 const WQEBB_BYTES: usize = 64;
 const DS_BYTES: usize = 16;
@@ -74,13 +76,11 @@ impl AnySrq {
 pub struct DevxQp {
     /// The NIC's.
     pub qp: Arc<Qp>,
-    /// Of a DC initiator, the state that the program has brought it to.
-    initiator: Option<QpState>,
     _uses: Uses,
 }
 
-/// What a queue pair keeps: protection domain, CQs, SRQ, the umems of its queues and of its records.
-type Uses = (Arc<PdObj>, [Option<AnyCq>; 2], Option<AnySrq>, Option<Arc<Umem>>, Arc<Umem>);
+/// What a queue pair keeps: protection domain, CQs, SRQ, the umems of its queues and of its record.
+type Uses = (Arc<PdObj>, [Option<AnyCq>; 2], Option<AnySrq>, [Option<Arc<Umem>>; 2]);
 
 /// Where receives come from: `rq_type`.
 enum Receives {
@@ -107,16 +107,13 @@ fn none() -> Result<View, Refusal> {
 }
 
 /// Creates a queue pair: its receive queue comes first in the umem, then its send queue.
-///
-/// A DC initiator can be made and moved to RTS, because NVSHMEM makes one that it does not use.
-/// There are no DC targets to reach (`dct` is 0): what is posted on it is flushed in error.
 pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refusal> {
     at_least(cmd, qp::IN_BYTES)?;
-    let (kind, is_initiator) = match cmd.get(qp::ST) {
-        0 => (QpType::Rc, false),
-        1 => (QpType::Uc, false),
-        2 => (QpType::Ud, false),
-        5 => (QpType::Rc, true),
+    let kind = match cmd.get(qp::ST) {
+        0 => QpType::Rc,
+        1 => QpType::Uc,
+        2 => QpType::Ud,
+        5 => QpType::Dci,
         6 => return Err(Refusal::Unsupported("a DC target")),
         _ => return Err(Refusal::Unsupported("a queue pair of a type other than RC, UC, UD, DCI")),
     };
@@ -129,7 +126,10 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
         Object::Pd(pd) if pd.pd.number() == pdn => Some(pd.clone()),
         _ => None,
     })?;
-    let from = if is_initiator { Receives::None } else { receives(c.objects, cmd)? };
+    let from = match kind {
+        QpType::Dci => Receives::None,
+        _ => receives(c.objects, cmd)?,
+    };
     let has_sq = !cmd.flag(qp::NO_SQ);
     let blocks = if has_sq { 1 << cmd.word(qp::LOG_SQ_SIZE) } else { 0u32 };
     let (wqes, sges, srq) = match from {
@@ -203,9 +203,60 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
     };
     let made = c.context.device.nic.create_with(&attr, queues, objects)?;
     let number = made.qpn().0;
-    let initiator = is_initiator.then_some(QpState::Reset);
-    let uses = (pd, [send_cq, recv_cq], srq, buffer, record);
-    Ok((Object::DevxQp(DevxQp { qp: made, initiator, _uses: uses }), number))
+    let uses = (pd, [send_cq, recv_cq], srq, [buffer, Some(record)]);
+    Ok((Object::DevxQp(DevxQp { qp: made, _uses: uses }), number))
+}
+
+/// Creates a DC target, in RTR.
+pub fn create_target(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refusal> {
+    at_least(cmd, dct::IN_BYTES)?;
+    let pdn = cmd.word(dct::PD);
+    let pd = named(c.objects, "protection domain", pdn, |object| match object {
+        Object::Pd(pd) if pd.pd.number() == pdn => Some(pd.clone()),
+        _ => None,
+    })?;
+    let cq = AnyCq::find(c.objects, cmd.word(dct::CQN))?;
+    let srq = AnySrq::find(c.objects, cmd.word(dct::SRQN))?;
+    let class = cmd.word(dct::TCLASS) as u8 | (cmd.word(dct::DSCP) as u8) << 2;
+    let route = (cmd.word(dct::FLOW_LABEL), cmd.word(dct::HOP_LIMIT) as u8, class);
+    let (port, device) = (cmd.word(dct::PORT) as u8, &c.context.device);
+    let gid = layout::gid(device.address);
+    let init = Change {
+        access: Some(Access {
+            local_write: true,
+            remote_read: cmd.flag(dct::RRE),
+            remote_write: cmd.flag(dct::RWE),
+            remote_atomic: cmd.flag(dct::RAE),
+        }),
+        pkey_index: Some(cmd.word(dct::PKEY_INDEX) as u16),
+        port: Some(port),
+        ..Change::default()
+    };
+    let rtr = Change {
+        av: Some(path(gid, route, (1, cmd.word(dct::MY_ADDR_INDEX) as u8, port))?),
+        path_mtu: Some(moves::mtu(cmd.word(dct::MTU))?),
+        min_rnr_timer: Some(cmd.word(dct::MIN_RNR_NAK) as u8),
+        ..Change::default()
+    };
+    let (attr, queues) = no_queues()?;
+    let objects = Used {
+        kind: QpType::Dct,
+        pd: pd.pd.clone(),
+        send_cq: cq.cq(),
+        recv_cq: Some(cq.cq()),
+        srq: Some(srq.srq()),
+        uidx: cmd.word(dct::USER_INDEX),
+    };
+    let made = device.nic.create_with(&attr, queues, objects)?;
+    made.set_dc_key(cmd.get(dct::DC_ACCESS_KEY));
+    let up = made.modify(QpState::Init, &init).and_then(|()| made.modify(QpState::Rtr, &rtr));
+    if let Err(why) = up {
+        let _ = device.nic.destroy_qp(made.qpn()); // nobody knows it
+        return Err(why.into());
+    }
+    let number = made.qpn().0;
+    let uses = (pd, [Some(cq), None], Some(srq), [None, None]);
+    Ok((Object::DevxQp(DevxQp { qp: made, _uses: uses }), number))
 }
 
 fn of_handle(objects: &Objects, handle: u32, cmd: &Mailbox) -> Result<Arc<Qp>, Refusal> {
@@ -228,19 +279,6 @@ pub fn modify(c: &mut Command<'_>, handle: u32, cmd: &Mailbox) -> Result<(), Ref
     let (from, to) = moves::ends(code).ok_or(Refusal::Command(code.into()))?;
     if from.is_some() {
         at_least(cmd, qp::QPC + qp::QPC_BYTES)?;
-    }
-    if let Some(Object::DevxQp(DevxQp { initiator: Some(state), qp, .. })) =
-        c.objects.get_mut(handle)
-    {
-        in_state(from, *state)?;
-        match to {
-            QpState::Reset => qp.modify(to, &Change::default())?,
-            // What is posted from here on finds no target.
-            QpState::Rts | QpState::Err => qp.modify(QpState::Err, &Change::default())?,
-            _ => {}
-        }
-        *state = to;
-        return Ok(());
     }
     let now = qp.state();
     in_state(from, now)?;
@@ -265,9 +303,5 @@ pub fn query(c: &Command<'_>, handle: u32, cmd: &Mailbox) -> Result<Mailbox, Ref
     let qp = of_handle(c.objects, handle, cmd)?;
     let mut out = Mailbox::zeroed(qp::IN_BYTES);
     moves::describe(&qp, &mut out);
-    if let Some(Object::DevxQp(DevxQp { initiator: Some(state), .. })) = c.objects.get(handle) {
-        out.set(qp::STATE, moves::code(*state).into());
-        out.set(qp::ST, 5);
-    }
     Ok(out)
 }

@@ -25,7 +25,7 @@ pub(crate) struct Arrived<'a> {
 }
 
 /// Where packets go, and what their IP and UDP headers are to say.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) to: IpAddr,
     pub(crate) fields: Fields,

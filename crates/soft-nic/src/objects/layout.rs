@@ -198,8 +198,11 @@ pub(crate) fn uses(attr: &QpAttr, q: &Queues, objects: &Objects) -> Result<(), N
     if objects.kind != QpType::Rc && (attr.inband.is_some() || attr.blueflame) {
         return refuse("in-band window or BlueFlame", 1, "off but for reliable connections");
     }
-    if objects.kind == QpType::XrcSend && receives {
-        return refuse("receives of XRC's sending end", 1, "none");
+    if matches!(objects.kind, QpType::XrcSend | QpType::Dci) && receives {
+        return refuse("receives of XRC's or DC's sending end", 1, "none");
+    }
+    if objects.kind == QpType::Dct && objects.srq.is_none() {
+        return refuse("SRQ of a DC target", 0, "there");
     }
     if objects.uidx > 0xff_ffff {
         return refuse("user index", objects.uidx.into(), "24 bits");

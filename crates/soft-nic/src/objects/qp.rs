@@ -70,6 +70,8 @@ pub struct Qp {
     /// Of an XRC target.
     pub(crate) xrc: Option<Target>,
     uidx: u32,
+    /// Access key of a DC target.
+    dc_key: AtomicU64,
     receives: Mutex<Receives>,
     /// Leases of queue pairs that an engine elsewhere sends to this one.
     senders: Mutex<Vec<Weak<Lease>>>,
@@ -115,6 +117,7 @@ impl Qp {
             srq: objects.srq,
             xrc,
             uidx: objects.uidx,
+            dc_key: AtomicU64::new(0),
             receives: Mutex::new(Receives::new()),
             senders: Mutex::default(),
             error: Mutex::default(),
@@ -316,6 +319,15 @@ impl Qp {
     /// and no flush.
     pub(crate) fn first_error(&self) -> Option<(u16, Syndrome, u8)> {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a target of dynamic connections its access key. Before RTR: nobody reaches it earlier.
+    pub fn set_dc_key(&self, key: u64) {
+        self.dc_key.store(key, Ordering::Relaxed);
+    }
+
+    pub(crate) fn dc_key(&self) -> u64 {
+        self.dc_key.load(Ordering::Relaxed)
     }
 
     /// Service of the queue pair.

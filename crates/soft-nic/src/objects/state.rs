@@ -90,9 +90,16 @@ const NAMES: [&str; 16] = [
 fn rule(kind: QpType, from: QpState, to: QpState) -> Option<(u16, u16)> {
     use QpState::*;
     use QpType::*;
-    let address = PKEY | PORT | if kind == Ud { QKEY } else { ACCESS };
+    let address = PKEY
+        | PORT
+        | match kind {
+            Ud => QKEY,
+            Dci => 0,
+            _ => ACCESS,
+        };
     let live = match kind {
-        Rc | XrcRecv => ACCESS | MIN_RNR,
+        Rc | XrcRecv | Dct => ACCESS | MIN_RNR,
+        Dci => MIN_RNR,
         Uc | XrcSend => ACCESS,
         Ud => QKEY,
     };
@@ -105,9 +112,13 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<(u16, u16)> {
             XrcRecv => (AV | MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD | MIN_RNR, ACCESS | PKEY),
             Uc | XrcSend => (AV | MTU | DEST_QPN | RQ_PSN, ACCESS | PKEY),
             Ud => (0, PKEY | QKEY),
+            // What a path says of its peer, each WQE says.
+            Dci => (MTU, AV | PKEY),
+            Dct => (AV | MTU | MIN_RNR, ACCESS | PKEY),
         },
         (Rtr, Rts) => match kind {
-            Rc | XrcSend => (SQ_PSN | TIMEOUT | RETRY | RNR_RETRY | MAX_RD, live),
+            Rc | XrcSend | Dci => (SQ_PSN | TIMEOUT | RETRY | RNR_RETRY | MAX_RD, live),
+            Dct => return None, // it does not send
             XrcRecv => (SQ_PSN | TIMEOUT, live),
             _ => (SQ_PSN, live),
         },
@@ -118,7 +129,7 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<(u16, u16)> {
             XrcSend => (0, PKEY | PORT | AV | TIMEOUT | RETRY | RNR_RETRY | MAX_RD | live),
             XrcRecv => (0, PKEY | PORT | AV | TIMEOUT | MAX_DEST_RD | live),
             Uc => (0, PKEY | AV | live),
-            Ud => (0, PKEY | live),
+            Ud | Dci | Dct => (0, PKEY | live),
         },
         _ => return None,
     })

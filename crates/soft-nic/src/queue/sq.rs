@@ -272,6 +272,7 @@ impl SendQueue {
         let wqe = match self.qp.kind {
             QpType::Ud => Wqe::parse_datagram(&scratch[..bytes]),
             QpType::XrcSend => Wqe::parse_xrc(&scratch[..bytes]),
+            QpType::Dci => Wqe::parse_dc(&scratch[..bytes]),
             _ => Wqe::parse(&scratch[..bytes]),
         };
         (blocks, check(wqe, position as u16, &self.qp))

@@ -24,7 +24,7 @@ use crate::queue::umr;
 use crate::service::local::requester::Local;
 use crate::service::outstanding::Outstanding;
 use crate::service::payload::Domain;
-use crate::service::rc::Rc;
+use crate::service::rc::{Rc, Target};
 use crate::service::requester::{StepContext, Visit};
 use crate::service::uc::Uc;
 use crate::service::ud::Ud;
@@ -82,12 +82,19 @@ enum Of {
     Rc(Box<Rc>),
     Uc(Box<Uc>),
     Ud(Ud),
+    Dct(Box<Target>),
 }
 
 impl Transport {
     /// The transport of a queue pair that enters RTR; `None` without a way to its peer. `mtu` is
-    /// the most that a datagram carries.
-    pub(crate) fn new(kind: QpType, local: Qpn, mtu: Mtu, attributes: &Attributes) -> Option<Self> {
+    /// the most that a datagram carries, `life` an initiator's (see `Dceth`).
+    pub(crate) fn new(
+        kind: QpType,
+        local: Qpn,
+        mtu: Mtu,
+        attributes: &Attributes,
+        life: u32,
+    ) -> Option<Self> {
         let path = |service| PeerPath::new(service, local, attributes);
         let service = match kind {
             QpType::Rc => Of::Rc(Box::new(Rc::new(path(Service::Rc)?, attributes))),
@@ -96,6 +103,8 @@ impl Transport {
             }
             QpType::Uc => Of::Uc(Box::new(Uc::new(path(Service::Uc)?, attributes))),
             QpType::Ud => Of::Ud(Ud::new(mtu, attributes)),
+            QpType::Dci => Of::Rc(Box::new(Rc::initiator(attributes.path_mtu, attributes, life))),
+            QpType::Dct => Of::Dct(Box::new(Target::new(attributes))),
         };
         Some(Self { local, service, established: false, drained: false })
     }
@@ -130,14 +139,14 @@ impl Transport {
                 Of::Rc(rc) => rc.start(attributes),
                 Of::Uc(uc) => uc.start(attributes),
                 Of::Ud(ud) => ud.start(attributes),
+                Of::Dct(_) => {} // it does not send
             }
         }
         match &mut self.service {
             Of::Local(_) => {}
             Of::Rc(rc) => {
-                if let Some(path) = PeerPath::new(rc.service(), self.local, attributes) {
-                    rc.apply(path, attributes);
-                }
+                let path = PeerPath::new(rc.service(), self.local, attributes);
+                rc.apply(path.filter(|_| rc.service() != Service::Dc), attributes);
             }
             Of::Uc(uc) => {
                 if let Some(path) = PeerPath::new(Service::Uc, self.local, attributes) {
@@ -145,6 +154,7 @@ impl Transport {
                 }
             }
             Of::Ud(ud) => ud.apply(attributes),
+            Of::Dct(target) => target.apply(attributes),
         }
     }
 
@@ -166,6 +176,7 @@ impl Transport {
             Of::Rc(rc) => (rc.service(), Some(rc.peer())),
             Of::Uc(uc) => (Service::Uc, Some(uc.peer())),
             Of::Ud(_) => (Service::Ud, None),
+            Of::Dct(_) => (Service::Dc, None),
         };
         if packet.opcode().service() != service {
             return cx.counters.dropped(DropReason::Opcode);
@@ -173,7 +184,7 @@ impl Transport {
         if from.is_some_and(|peer| peer != arrived.envelope.addresses.src()) {
             return cx.counters.dropped(DropReason::Source);
         }
-        if state == QpState::Rtr && !self.established {
+        if state == QpState::Rtr && !self.established && sq.qp.kind != QpType::Dct {
             self.established = true;
             sq.qp.events.push(Event::Established(sq.qp.qpn));
         }
@@ -182,6 +193,7 @@ impl Transport {
             Of::Rc(rc) => rc.on_packet(sq, cx, domain, packet),
             Of::Uc(uc) => uc.on_packet(sq, domain, packet),
             Of::Ud(ud) => ud.on_packet(&sq.qp, domain, arrived),
+            Of::Dct(target) => target.on_packet(&sq.qp, domain, arrived, cx.now_ns),
         }
     }
 
@@ -203,12 +215,16 @@ impl Transport {
             Of::Rc(rc) => rc.visit(sq, cx, domain),
             Of::Uc(uc) => uc.visit(sq, cx, domain),
             Of::Ud(ud) => ud.visit(sq, cx, domain),
+            Of::Dct(target) => {
+                let port = cx.port.as_deref_mut().expect("transports are visited with a port");
+                target.visit(&qp, domain, port)
+            }
         };
         drop(regions);
         let umr = match &mut self.service {
             Of::Rc(rc) => rc.umr(),
             Of::Uc(uc) => uc.umr(),
-            Of::Local(_) | Of::Ud(_) => None,
+            Of::Local(_) | Of::Ud(_) | Of::Dct(_) => None,
         };
         if let Some(message) = umr {
             umr::execute(message, sq, cx.scratch);
@@ -226,8 +242,10 @@ impl Transport {
 
     /// The queue pair goes: what it owes its peer leaves before it.
     pub(crate) fn farewell(&mut self, port: &mut Port) {
-        if let Of::Rc(rc) = &mut self.service {
-            rc.farewell(port);
+        match &mut self.service {
+            Of::Rc(rc) => rc.farewell(port),
+            Of::Dct(target) => target.farewell(port),
+            Of::Local(_) | Of::Uc(_) | Of::Ud(_) => {}
         }
     }
 
@@ -236,7 +254,7 @@ impl Transport {
         match &self.service {
             Of::Rc(rc) => rc.on_way(),
             Of::Uc(uc) => uc.on_way(),
-            Of::Local(_) | Of::Ud(_) => (0, None),
+            Of::Local(_) | Of::Ud(_) | Of::Dct(_) => (0, None),
         }
     }
 

@@ -84,6 +84,16 @@ impl Reassembly {
         Ok(at.ends())
     }
 
+    /// Takes over the receive that another has taken and not completed.
+    pub(crate) fn inherit(&mut self, before: &mut Self) {
+        self.receive = before.receive.take();
+    }
+
+    /// Whether a receive was taken and is not complete.
+    pub(crate) fn holds_receive(&self) -> bool {
+        self.receive.is_some()
+    }
+
     fn take(&mut self, qp: &Qp) -> Result<Receive, Refused> {
         let taken = self.receive.take().or_else(|| qp.receives().take(qp).cloned());
         taken.ok_or(Refused::NotReady)

@@ -333,12 +333,61 @@ impl From<&Deth> for DethWire {
     }
 }
 
+/// Header of a request of a dynamic connection: bellpush's own, as the opcodes are.
+///
+/// A session lasts from one moment at which its initiator has nothing outstanding to the next: all of its
+/// requests go to one target. A target that does not know a session begins it with any of its packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dceth {
+    /// The target's access key.
+    pub key: u64,
+    /// Queue pair of the initiator, to which responses go.
+    pub source: Qpn,
+    /// PSN of the session's first packet.
+    pub start: Psn,
+    /// Drawn anew whenever the initiator is connected: what is left of an earlier one's packets is known by it.
+    pub life: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct DcethWire {
+    key: Be64,
+    /// Reserved 31:24, source 23:0.
+    source: Be32,
+    /// Reserved 31:24, PSN 23:0.
+    start: Be32,
+    life: Be32,
+}
+
+impl From<&DcethWire> for Dceth {
+    #[inline]
+    fn from(wire: &DcethWire) -> Self {
+        let source = Qpn(wire.source.get() & Qpn::MAX);
+        let start = Psn::new(wire.start.get());
+        Self { key: wire.key.get(), source, start, life: wire.life.get() }
+    }
+}
+
+impl From<&Dceth> for DcethWire {
+    #[inline]
+    fn from(dc: &Dceth) -> Self {
+        Self {
+            key: dc.key.into(),
+            source: (dc.source.0 & Qpn::MAX).into(),
+            start: dc.start.value().into(),
+            life: dc.life.into(),
+        }
+    }
+}
+
 const _: () = assert!(
     size_of::<BthWire>() == super::BTH_BYTES
         && size_of::<RethWire>() == 16
         && size_of::<AtomicWire>() == 28
         && size_of::<MasksWire>() == 20
         && size_of::<DethWire>() == 8
+        && size_of::<DcethWire>() == 20
 );
 
 #[cfg(test)]

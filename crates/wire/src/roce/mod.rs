@@ -23,7 +23,7 @@ mod opcode;
 mod packet;
 mod timer;
 
-pub use headers::{Aeth, AtomicEth, Bth, Deth, NakCode, Reth, Syndrome};
+pub use headers::{Aeth, AtomicEth, Bth, Dceth, Deth, NakCode, Reth, Syndrome};
 pub use icrc::icrc;
 pub use ip::{
     Addresses, Envelope, Fields, IpError, MAX_IP_UDP_BYTES, ROCE_PORT, UDP_HEADER_BYTES,
@@ -39,5 +39,5 @@ pub const BTH_BYTES: usize = 12;
 pub const ICRC_BYTES: usize = 4;
 /// Largest path MTU: payload bytes of one packet (InfiniBand vol. 1, 9.6.1).
 pub const MAX_PATH_MTU: usize = 4096;
-/// Longest packet: a WRITE ONLY of XRC with immediate data and a payload of [`MAX_PATH_MTU`].
-pub const MAX_PACKET_BYTES: usize = BTH_BYTES + 4 + 16 + 4 + MAX_PATH_MTU + ICRC_BYTES;
+/// Longest packet: a WRITE ONLY of DC with immediate data and a payload of [`MAX_PATH_MTU`].
+pub const MAX_PACKET_BYTES: usize = BTH_BYTES + 20 + 16 + 4 + MAX_PATH_MTU + ICRC_BYTES;

@@ -12,6 +12,9 @@ pub enum Service {
     Ud = 0b011,
     /// Extended reliable connection (annex A14).
     Xrc = 0b101,
+    /// Dynamic connection: bellpush's own, in the range of manufacturer-specific codes. What a ConnectX sends for it is
+    /// not published.
+    Dc = 0b111,
     /// Congestion notification of RoCEv2 (annex A17.9.3); it belongs to no queue pair's service.
     Cnp = 0b100,
 }
@@ -277,6 +280,8 @@ pub struct ExtensionSet {
     pub cnp: bool,
     /// Number of the shared receive queue (annex A14); follows the BTH.
     pub xrc: bool,
+    /// Who asks a target of dynamic connections, and with which key; follows the BTH.
+    pub dc: bool,
 }
 
 impl ExtensionSet {
@@ -293,6 +298,7 @@ impl ExtensionSet {
             + 4 * self.ieth as usize
             + 16 * self.cnp as usize
             + 4 * self.xrc as usize
+            + 20 * self.dc as usize
     }
 }
 
@@ -311,6 +317,9 @@ impl Opcode {
     /// equal those of the reliable connection's operation that they extend.
     const MASKED_CS_CODE: u8 = 0xd3;
     const MASKED_FA_CODE: u8 = 0xd4;
+    /// The same of dynamic connections, whose codes 0xf3 and 0xf4 are those of atomics without masks.
+    const DC_MASKED_CS_CODE: u8 = 0xf8;
+    const DC_MASKED_FA_CODE: u8 = 0xf9;
 
     /// The opcode of an operation of a service.
     ///
@@ -340,6 +349,8 @@ impl Opcode {
         match code {
             Self::MASKED_CS_CODE => return Some(Self::rc(Op::MaskedCompareSwap)),
             Self::MASKED_FA_CODE => return Some(Self::rc(Op::MaskedFetchAdd)),
+            Self::DC_MASKED_CS_CODE => return Some(Self::new(Service::Dc, Op::MaskedCompareSwap)),
+            Self::DC_MASKED_FA_CODE => return Some(Self::new(Service::Dc, Op::MaskedFetchAdd)),
             _ => {}
         }
         let service = match code >> 5 {
@@ -347,6 +358,7 @@ impl Opcode {
             0b001 => Service::Uc,
             0b011 => Service::Ud,
             0b101 => Service::Xrc,
+            0b111 => Service::Dc,
             _ => return None,
         };
         // Codes below 0x15 are their own index; the reserved one shifts those after it.
@@ -365,9 +377,11 @@ impl Opcode {
         if self == Self::CNP {
             return Self::CNP_CODE;
         }
-        match self.operation {
-            Op::MaskedCompareSwap => return Self::MASKED_CS_CODE,
-            Op::MaskedFetchAdd => return Self::MASKED_FA_CODE,
+        match (self.operation, self.service) {
+            (Op::MaskedCompareSwap, Service::Dc) => return Self::DC_MASKED_CS_CODE,
+            (Op::MaskedFetchAdd, Service::Dc) => return Self::DC_MASKED_FA_CODE,
+            (Op::MaskedCompareSwap, _) => return Self::MASKED_CS_CODE,
+            (Op::MaskedFetchAdd, _) => return Self::MASKED_FA_CODE,
             _ => {}
         }
         let low = self.operation as u8;
@@ -401,13 +415,14 @@ impl Opcode {
             ieth: matches!(op, Op::SendLastInvalidate | Op::SendOnlyInvalidate),
             cnp: matches!(op, Op::Cnp),
             xrc: matches!(self.service, Service::Xrc) && op.is_request(),
+            dc: matches!(self.service, Service::Dc) && op.is_request(),
         }
     }
 
     #[inline]
     const fn exists(service: Service, op: Operation) -> bool {
         match service {
-            Service::Rc | Service::Xrc => !matches!(op, Op::Cnp),
+            Service::Rc | Service::Xrc | Service::Dc => !matches!(op, Op::Cnp),
             Service::Uc => {
                 op.is_write()
                     || op.is_send()
@@ -439,7 +454,8 @@ mod tests {
         let rc = (0..=0x14).chain(0x16..=0x17);
         let expected = rc.chain(0x20..=0x2b).chain([0x64, 0x65, 0x81]);
         let xrc = (0xa0..=0xb4).chain(0xb6..=0xb7);
-        let expected: Vec<u8> = expected.chain(xrc).chain([0xd3, 0xd4]).collect();
+        let dc = (0xe0..=0xf4).chain(0xf6..=0xf9);
+        let expected: Vec<u8> = expected.chain(xrc).chain([0xd3, 0xd4]).chain(dc).collect();
         assert_eq!(all, expected);
     }
 
@@ -460,6 +476,8 @@ mod tests {
             let (rc, xrc) = (Opcode::rc(op), Opcode::new(Service::Xrc, op));
             let more = if op.is_request() { 4 } else { 0 };
             assert_eq!(xrc.extensions().bytes(), rc.extensions().bytes() + more, "{op:?}");
+            let dc = Opcode::new(Service::Dc, op);
+            assert_eq!(dc.extensions().bytes(), rc.extensions().bytes() + 5 * more, "{op:?}");
         }
     }
 

@@ -3,9 +3,10 @@
 use bytemuck::Pod;
 use std::fmt;
 
-use super::headers::{AtomicWire, BthWire, DethWire, MasksWire, RethWire};
+use super::headers::{AtomicWire, BthWire, DcethWire, DethWire, MasksWire, RethWire};
 use super::{
-    Aeth, AtomicEth, BTH_BYTES, Bth, Deth, Envelope, ICRC_BYTES, MAX_PATH_MTU, Opcode, Reth, icrc,
+    Aeth, AtomicEth, BTH_BYTES, Bth, Dceth, Deth, Envelope, ICRC_BYTES, MAX_PATH_MTU, Opcode, Reth,
+    icrc,
 };
 use crate::Rkey;
 use crate::be::{Be32, Be64};
@@ -82,6 +83,8 @@ impl std::error::Error for PacketError {}
 pub struct Extensions {
     /// Shared receive queue number of an XRC request.
     pub srqn: Option<u32>,
+    /// Header of a request of a dynamic connection.
+    pub dc: Option<Dceth>,
     /// Datagram header.
     pub deth: Option<Deth>,
     /// Header of a WRITE's first packet and of a READ request.
@@ -144,6 +147,7 @@ impl Headers {
         out.put(&Bth { pad: pad as u8, ..self.bth }.emit());
         let (set, ext) = (opcode.extensions(), &self.ext);
         out.optional(set.xrc, ext.srqn.map(|srqn| Be32::new(srqn & SRQN)));
+        out.optional(set.dc, ext.dc.as_ref().map(DcethWire::from));
         out.optional(set.deth, ext.deth.as_ref().map(DethWire::from));
         out.optional(set.reth, ext.reth.as_ref().map(RethWire::from));
         out.optional(set.atomic, ext.atomic.as_ref().map(AtomicWire::from));
@@ -232,6 +236,7 @@ impl<'a> Packet<'a> {
         let mut at = Reader { rest };
         let ext = Extensions {
             srqn: set.xrc.then(|| at.take::<Be32>().get() & SRQN),
+            dc: set.dc.then(|| at.take::<DcethWire>().into()),
             deth: set.deth.then(|| at.take::<DethWire>().into()),
             reth: set.reth.then(|| at.take::<RethWire>().into()),
             atomic: set.atomic.then(|| at.take::<AtomicWire>().into()),

@@ -22,6 +22,12 @@ fn headers(opcode: Opcode, seed: u64) -> Headers {
     let atomic = AtomicEth { addr, rkey, swap_add: seed ^ 5, compare: !seed };
     let ext = Extensions {
         srqn: set.xrc.then_some(low >> 8),
+        dc: set.dc.then_some(Dceth {
+            key: seed,
+            source: Qpn(low >> 8),
+            start: Psn::new(low >> 5),
+            life: !low,
+        }),
         deth: set.deth.then_some(Deth { qkey: low, source: Qpn(low >> 8) }),
         reth: set.reth.then_some(Reth { addr, rkey, bytes: !low }),
         atomic: set.atomic.then_some(atomic),
@@ -61,12 +67,12 @@ fn a_write_with_immediate_has_the_specifications_bytes() {
 
 #[test]
 fn the_longest_packet_fits_and_a_longer_one_is_refused() {
-    let headers = headers(Opcode::new(Service::Xrc, Operation::WriteOnlyImm), 0);
+    let headers = headers(Opcode::new(Service::Dc, Operation::WriteOnlyImm), 0);
     let mut packet = emit(&headers, &[7; MAX_PATH_MTU]);
     assert_eq!(packet.len(), MAX_PACKET_BYTES);
     assert_eq!(Packet::parse(&packet).unwrap().payload.len(), MAX_PATH_MTU);
     packet.extend([0; 4]);
-    let error = PacketError::Payload { opcode: 0xab, bytes: MAX_PATH_MTU + 4 };
+    let error = PacketError::Payload { opcode: 0xeb, bytes: MAX_PATH_MTU + 4 };
     assert_eq!(Packet::parse(&packet), Err(error));
 }
 

@@ -4,22 +4,26 @@
 mod replay;
 mod requester;
 mod responder;
+mod target;
 
 use std::net::IpAddr;
+
+pub(crate) use target::Target;
 
 use requester::Requester;
 use responder::Responder;
 
 use crate::counters::DropReason;
-use crate::link::port::Port;
+use crate::link::port::{Port, Route};
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
 use crate::service::PeerPath;
 use crate::service::outstanding::Outstanding;
 use crate::service::payload::Domain;
 use crate::service::requester::{StepContext, Visit};
-use bellpush_nic::{QpState, QueuePair};
-use bellpush_wire::roce::{Packet, Service};
+use bellpush_nic::{Mtu, QpState, QueuePair};
+use bellpush_wire::Qpn;
+use bellpush_wire::roce::{Fields, Packet, Service};
 
 /// Packets of responses that a visit builds at most.
 const VISIT_RESPONSES: usize = 64;
@@ -37,6 +41,15 @@ impl Rc {
         Self { path, requester: Requester::new(path, attributes), responder }
     }
 
+    /// An initiator of dynamic connections, which has a peer as soon as there is work for one.
+    pub(crate) fn initiator(mtu: Mtu, attributes: &Attributes, life: u32) -> Self {
+        let route = Route { to: IpAddr::from([0; 4]), fields: Fields::default() };
+        let path = PeerPath { route, dest: Qpn(0), mtu, service: Service::Dc };
+        let mut rc = Self::new(path, attributes);
+        rc.requester.dynamic(life);
+        rc
+    }
+
     /// RC or XRC.
     pub(crate) fn service(&self) -> Service {
         self.path.service
@@ -44,7 +57,7 @@ impl Rc {
 
     /// Where the peer's packets come from.
     pub(crate) fn peer(&self) -> IpAddr {
-        self.path.route.to
+        self.requester.peer()
     }
 
     /// The send side begins, in RTS.
@@ -52,8 +65,9 @@ impl Rc {
         self.requester.start(attributes.sq_psn);
     }
 
-    /// Takes over changed attributes.
-    pub(crate) fn apply(&mut self, path: PeerPath, attributes: &Attributes) {
+    /// Takes over changed attributes, and the path to the peer if that follows from them.
+    pub(crate) fn apply(&mut self, path: Option<PeerPath>, attributes: &Attributes) {
+        let path = path.unwrap_or(self.requester.path());
         self.path = path;
         self.requester.apply(path, attributes);
         self.responder.apply(path, attributes);

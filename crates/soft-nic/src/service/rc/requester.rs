@@ -7,8 +7,10 @@
 //! is asked for again.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use crate::counters::{DropReason, Live};
+use crate::link::port::Route;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::{Scratch, SendQueue};
@@ -21,10 +23,11 @@ use crate::service::requester::{StepContext, Tally, Visit};
 use crate::vendor::Vendor;
 use bellpush_wire::cqe::Syndrome as Cause;
 use bellpush_wire::roce::{
-    Aeth, AtomicEth, NakCode, Operation, Packet, Reth, Syndrome, ack_timeout_ns, rnr_timer_ns,
+    Aeth, AtomicEth, Dceth, NakCode, Operation, Packet, Reth, Syndrome, ack_timeout_ns,
+    rnr_timer_ns,
 };
 use bellpush_wire::wqe::{Opcode, Wqe};
-use bellpush_wire::{Iova, Psn};
+use bellpush_wire::{Iova, Psn, Qpn};
 
 /// PSNs that may be on their way.
 const WINDOW: i32 = 128;
@@ -69,6 +72,15 @@ pub(super) struct Requester {
     recovering: Option<Psn>,
     /// Memory for WQEs that do not stay in a ring.
     spare: Vec<Vec<u8>>,
+    /// Of an initiator of dynamic connections: what its requests say of their session.
+    session: Option<Dceth>,
+}
+
+/// Whether the next WQE may be taken.
+#[derive(PartialEq, Eq)]
+enum Turn {
+    Same,
+    Waits,
 }
 
 /// A WQE in the scratch buffer.
@@ -97,6 +109,7 @@ impl Requester {
             not_before: 0,
             recovering: None,
             spare: Vec::new(),
+            session: None,
         };
         requester.apply(path, attributes);
         requester
@@ -112,6 +125,20 @@ impl Requester {
         self.retry_cnt = attributes.retry_cnt;
         self.rnr_retry = attributes.rnr_retry;
         self.max_rd_atomic = attributes.max_rd_atomic;
+    }
+
+    /// It has no peer of its own, and this is its life: see [`Dceth`].
+    pub(super) fn dynamic(&mut self, life: u32) {
+        self.session = Some(Dceth { key: 0, source: Qpn(0), start: self.next, life });
+    }
+
+    pub(super) fn path(&self) -> PeerPath {
+        self.path
+    }
+
+    /// Where responses come from.
+    pub(super) fn peer(&self) -> IpAddr {
+        self.path.route.to
     }
 
     pub(super) fn on_way(&self) -> (usize, Option<&Outstanding>) {
@@ -178,6 +205,10 @@ impl Requester {
         if stopped || full || !sq.has_work() {
             return None;
         }
+        let to = self.session.is_some().then(|| self.turn(sq, scratch));
+        if to == Some(Turn::Waits) {
+            return None;
+        }
         let from = (self.next, self.path.mtu);
         let (mut message, wqe) = Outstanding::take(sq, scratch, domain, from, &mut self.spare)?;
         if message.opcode.scatters() && self.max_rd_atomic == 0 && message.failed.is_none() {
@@ -187,6 +218,23 @@ impl Requester {
         self.at = 0;
         self.outstanding.push_back(message);
         Some(wqe)
+    }
+
+    /// Turns to the target of the next WQE. A session begins whenever nothing is outstanding; another target's turn
+    /// comes then.
+    fn turn(&mut self, sq: &mut SendQueue, scratch: &mut Scratch) -> Turn {
+        let posted = sq.fetch(scratch);
+        let to = posted.and_then(|posted| posted.wqe.ok()?.datagram);
+        // What has no target is a local operation, or fails.
+        let (Some(to), Some(session)) = (to, &mut self.session) else { return Turn::Same };
+        let route = Route { to: to.address(), fields: to.fields() };
+        if self.outstanding.is_empty() {
+            (self.path.route, self.path.dest) = (route, to.qpn);
+            *session = Dceth { key: to.dc_key(), source: sq.qp.qpn, start: self.next, ..*session };
+            return Turn::Same;
+        }
+        let same = (self.path.route, self.path.dest, session.key) == (route, to.qpn, to.dc_key());
+        if same { Turn::Same } else { Turn::Waits }
     }
 
     /// Sends the packet at the cursor; says whether to go on.
@@ -250,8 +298,12 @@ impl Requester {
         let (path, at) = (self.path, self.at);
         let message = &self.outstanding[self.cursor];
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
+        if self.session.is_some() && !port.reaches(path.route.to) {
+            return Err((Cause::LocalQpOp, Vendor::Address));
+        }
         if !message.opcode.scatters() {
             let (mut headers, part) = message.request(wqe, at, path.mtu, (path.service, path.dest));
+            headers.ext.dc = self.session;
             headers.bth.ack_req = at + 1 == message.packets || (at + 1).is_multiple_of(ACK_EVERY);
             let pieces = wqe.pieces(message.wqe_bytes(cx.scratch));
             port.send(&path.route, &headers, part.len(), |into| {
@@ -270,6 +322,7 @@ impl Requester {
         let mut headers = path.headers(operation, psn);
         headers.bth.ack_req = true;
         headers.ext.srqn = wqe.srqn;
+        headers.ext.dc = self.session;
         if let Some(ops) = wqe.atomic {
             let (addr, rkey) = (remote.addr, remote.rkey);
             headers.ext.atomic =

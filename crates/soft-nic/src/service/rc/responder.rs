@@ -21,7 +21,9 @@ use crate::vendor::Vendor;
 use bellpush_mem::MemError;
 use bellpush_wire::Psn;
 use bellpush_wire::cqe::Syndrome as Cause;
-use bellpush_wire::roce::{Aeth, AtomicEth, NakCode, Operation, Packet, Position, Reth, Syndrome};
+use bellpush_wire::roce::{
+    Aeth, AtomicEth, NakCode, Operation, Packet, Position, Reth, Service, Syndrome,
+};
 use bellpush_wire::wqe::{Kind, MAX_MESSAGE_BYTES, Operands};
 
 /// Packets that nobody asked an acknowledgement for, after which there is one.
@@ -90,6 +92,17 @@ impl Responder {
         self.path = path;
         self.rnr_timer = attributes.min_rnr_timer;
         self.replay.set_limit(attributes.max_dest_rd_atomic);
+    }
+
+    /// A session after another that ended in the middle of a message: the receive that was taken for
+    /// that is this one's.
+    pub(super) fn inherit(&mut self, before: &mut Self) {
+        self.reassembly.inherit(&mut before.reassembly);
+    }
+
+    /// Whether a receive was taken and is not complete.
+    pub(super) fn holds_receive(&self) -> bool {
+        self.reassembly.holds_receive()
     }
 
     /// Takes a request.
@@ -256,6 +269,9 @@ impl Responder {
             _ => NakCode::RemoteOperational,
         };
         self.reply = Some((psn, Syndrome::Nak(code)));
+        if self.path.service == Service::Dc {
+            return; // the target goes on for others
+        }
         self.dead = true;
         nak(qp, cause, vendor);
     }
@@ -378,7 +394,7 @@ mod tests {
     use super::*;
     use crate::link::port::Route;
     use bellpush_nic::Mtu;
-    use bellpush_wire::roce::{Fields, Service};
+    use bellpush_wire::roce::Fields;
     use bellpush_wire::{Iova, Qpn, Rkey};
 
     #[test]
