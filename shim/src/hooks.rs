@@ -15,6 +15,7 @@ use std::path::Path;
 
 use crate::abi::ids::IOCTL_MAGIC;
 use crate::context::Context;
+use crate::drive::Inside;
 use crate::files::Kind;
 use crate::process::{self, process};
 use crate::real;
@@ -294,6 +295,7 @@ extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, arg: *mut c_void) -> c_in
         let kind = catch_unwind(AssertUnwindSafe(|| process.find(fd))).unwrap_or(None);
         match kind {
             Some(Kind::Device(context)) => {
+                let _inside = Inside::enter();
                 return answer(|| context.ioctl(process, fd, request, arg as u64).map(|()| 0));
             }
             Some(Kind::Inherited { .. }) => return answer(|| Err(libc::EIO)),

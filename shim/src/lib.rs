@@ -12,7 +12,8 @@
 //! | `process` `files` | options, open descriptors, forks |
 //! | `tree` `dir` | the devices' sysfs files, and where they may be written |
 //! | `cuda` | GPU memory that programs register |
-//! | `device` `guard` | a software NIC, its engine's thread, its limits; its own descriptors |
+//! | `device` `guard` | a software NIC, its limits; its own descriptors |
+//! | `drive` `thread` `verbs` | who steps its engine: threads of the program that poll, and one of its own |
 //! | `request` `abi` | commands: copied out, then checked; the kernel's structs |
 //! | `context` | an open device: its objects, and which command does what |
 //! | `commands` | the commands |
@@ -35,6 +36,7 @@ mod cuda;
 mod device;
 mod devx;
 mod dir;
+mod drive;
 mod error;
 mod events;
 mod files;
@@ -43,5 +45,7 @@ mod hooks;
 mod process;
 mod real;
 mod request;
+mod thread;
 mod tree;
+mod verbs;
 mod watch;

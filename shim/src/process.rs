@@ -16,6 +16,7 @@ use bellpush_preload::{Preload, VARIABLE};
 
 use crate::counters;
 use crate::device::Device;
+use crate::drive::Drivers;
 use crate::error::Refusal;
 use crate::files::{FileId, Files, Kind, descriptors, file_id};
 use crate::real;
@@ -33,6 +34,8 @@ pub struct Process {
     /// The program's descriptors that are ours.
     pub files: Files,
     devices: Mutex<Vec<Slot>>,
+    /// Who drives the engines of the devices that are open.
+    pub drivers: Drivers,
     /// Refusals that were told.
     told: Mutex<HashSet<String>>,
 }
@@ -123,8 +126,8 @@ fn install(options: Preload, tree: Tree, files: Files) {
     devices.resize_with(options.devices, Slot::default);
     // SAFETY: takes nothing and cannot fail.
     let pid = unsafe { libc::getpid() };
-    let devices = Mutex::new(devices);
-    let process = Process { pid, options, tree, files, devices, told: Mutex::default() };
+    let (devices, drivers) = (Mutex::new(devices), Drivers::new(options.devices));
+    let process = Process { pid, options, tree, files, devices, drivers, told: Mutex::default() };
     PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
 }
 
@@ -222,6 +225,7 @@ impl Process {
             return Ok(device);
         }
         let device = Device::open(&self.options, index, slot.last)?;
+        self.drivers.add(index, &device.driver);
         *slot = Slot { open: Arc::downgrade(&device), last: Some(device.address) };
         Ok(device)
     }

@@ -6,5 +6,6 @@ mod preloaded;
 mod c_abi;
 mod closing;
 mod perftest;
+mod polling;
 mod pyverbs;
 mod shim;
