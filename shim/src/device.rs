@@ -24,6 +24,7 @@ use crate::events::Reporter;
 use crate::files::FileId;
 use crate::guard::Guarded;
 use crate::process::{process, say};
+use crate::signals;
 use crate::thread::{self, Arrivals, Sockets};
 use crate::tree;
 use crate::watch::Watch;
@@ -130,6 +131,7 @@ impl Device {
         index: usize,
         last: Option<IpAddr>,
     ) -> Result<Arc<Self>, Refusal> {
+        signals::install();
         let (opened, marks) = hidden::gather(|| open_link(options, index, last));
         let (inner, arrivals) = opened?;
         let description = inner.describe();

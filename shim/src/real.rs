@@ -74,5 +74,9 @@ real! {
     close as c"close" (fd: c_int) -> c_int;
     dup2 as c"dup2" (old: c_int, new: c_int) -> c_int;
     dup3 as c"dup3" (old: c_int, new: c_int, flags: c_int) -> c_int;
+    sigaction as c"sigaction" (signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    signal as c"signal" (signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+    pthread_sigmask as c"pthread_sigmask" (how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int;
+    sigprocmask as c"sigprocmask" (how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int;
     socket as c"socket" (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
 }

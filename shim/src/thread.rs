@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bellpush_mem::guarded;
 use bellpush_mem::hidden::Hidden;
 use bellpush_soft_nic::Engine;
 
@@ -56,7 +57,7 @@ const OUT: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500
 /// wait for packets any more while the program polls.
 const MOST_IN_VAIN: u32 = 8;
 
-/// Starts an engine's thread. The program's signals are not for it.
+/// Starts an engine's thread. The program's signals are not for it, but those of its own faults.
 pub fn start(
     index: usize,
     engine: Engine,
@@ -126,6 +127,9 @@ const MOST_ARRIVALS: usize = 2;
 /// Steps between two looks at the clock while the engine spins.
 const CLOCK_STEPS: u32 = 32;
 
+/// How often the thread looks whether faults still come to the object.
+const CHECK: Duration = Duration::from_millis(10);
+
 /// Waits for so long, or until one of the descriptors is readable; whether one is.
 fn rest(arrivals: &Arrivals, most: Duration) -> bool {
     const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
@@ -150,10 +154,16 @@ fn rest(arrivals: &Arrivals, most: Duration) -> bool {
 
 fn run(engine: &mut Engine, driver: &Driver, arrivals: &Arrivals) {
     take_short_turns();
+    guarded::unblock();
+    let mut check_at = Duration::ZERO;
     let idle = Idle::of_this_machine();
     let (mut now, mut last_work) = (driver.now(), driver.now());
     let (mut steps, mut in_vain, mut out) = (0, 0, OUT[0]);
     while !driver.is_stopped() {
+        if now >= check_at {
+            guarded::check();
+            check_at = now + CHECK;
+        }
         if driver.is_polled(now) {
             if in_vain < MOST_IN_VAIN && !arrivals.sockets.is_empty() {
                 in_vain += u32::from(rest(arrivals, out));

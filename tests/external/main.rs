@@ -5,6 +5,7 @@ mod preloaded;
 
 mod c_abi;
 mod closing;
+mod faults;
 mod perftest;
 mod polling;
 mod pyverbs;

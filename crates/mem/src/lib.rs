@@ -10,6 +10,7 @@
 mod cache;
 mod copies;
 mod dma;
+pub mod guarded;
 pub mod hidden;
 mod host;
 mod lines;
