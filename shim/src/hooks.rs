@@ -15,6 +15,7 @@ use std::path::Path;
 
 use crate::abi::ids::IOCTL_MAGIC;
 use crate::context::Context;
+use crate::drive::Inside;
 use crate::files::{FileId, Kind, file_id};
 use crate::layout::rdev;
 use crate::process::{self, Process, process};
@@ -370,6 +371,7 @@ extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, arg: *mut c_void) -> c_in
         let kind = catch_unwind(AssertUnwindSafe(|| process.find(fd))).unwrap_or(None);
         match kind {
             Some(Kind::Device(context)) => {
+                let _inside = Inside::enter();
                 return answer(|| context.ioctl(process, fd, request, arg as u64).map(|()| 0));
             }
             Some(Kind::Inherited { .. }) => return answer(|| Err(libc::EIO)),

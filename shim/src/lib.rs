@@ -12,7 +12,9 @@
 //! | `process` `files` | options, open descriptors, forks |
 //! | `tree` `layout` `dir` | the devices' sysfs files, what they say, and where they may be written |
 //! | `cuda` | GPU memory that programs register |
-//! | `device` `guard` | a software NIC, its engine's thread, its limits; its own descriptors |
+//! | `device` `guard` | a software NIC, its limits; its own descriptors |
+//! | `drive` `thread` `verbs` | who steps its engine: threads of the program that poll, and one of its own |
+//! | `signals` | what the program does with its faults |
 //! | `request` `abi` | commands: copied out, then checked; the kernel's structs |
 //! | `context` | an open device: its objects, and which command does what |
 //! | `commands` `names` | the commands, and what people know them by |
@@ -22,7 +24,7 @@
 //! | `watch` | says which queue pairs stand still |
 //!
 //! **Safety of the whole.** The program's memory is reached through `bellpush_mem`: commands and
-//! registered ranges by system calls that answer `EFAULT`, queues as borrowed memory, which
+//! registered ranges by copies whose faults are caught, or by system calls that answer `EFAULT`, queues as borrowed memory, which
 //! libmlx5 keeps until the object is destroyed, and which nothing touches after that. No panic
 //! leaves a hook; a command that panics answers `EIO`.
 
@@ -36,6 +38,7 @@ mod cuda;
 mod device;
 mod devx;
 mod dir;
+mod drive;
 mod error;
 mod events;
 mod files;
@@ -47,5 +50,8 @@ mod process;
 mod rdma_cm;
 mod real;
 mod request;
+mod signals;
+mod thread;
 mod tree;
+mod verbs;
 mod watch;

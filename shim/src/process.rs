@@ -18,6 +18,7 @@ use bellpush_preload::{Preload, VARIABLE};
 
 use crate::counters;
 use crate::device::Device;
+use crate::drive::Drivers;
 use crate::error::Refusal;
 use crate::files::{FileId, Files, Kind, descriptors, file_id};
 use crate::layout;
@@ -39,6 +40,8 @@ pub struct Process {
     devices: Mutex<Vec<Slot>>,
     /// Its connection management, once somebody has opened the device for it.
     rdma_cm: Mutex<Option<Arc<RdmaCm>>>,
+    /// Who drives the engines of the devices that are open.
+    pub drivers: Drivers,
     /// Refusals that were told.
     told: Mutex<HashSet<String>>,
 }
@@ -129,9 +132,9 @@ fn install(options: Preload, tree: Tree, files: Files) {
     devices.resize_with(options.devices, Slot::default);
     // SAFETY: takes nothing and cannot fail.
     let pid = unsafe { libc::getpid() };
-    let devices = Mutex::new(devices);
+    let (devices, drivers) = (Mutex::new(devices), Drivers::new(options.devices));
     let (rdma_cm, told) = (Mutex::default(), Mutex::default());
-    let process = Process { pid, options, tree, files, devices, rdma_cm, told };
+    let process = Process { pid, options, tree, files, devices, rdma_cm, drivers, told };
     PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
 }
 
@@ -253,6 +256,7 @@ impl Process {
             return Ok(device);
         }
         let device = Device::open(&self.options, index, wanted.or(slot.last))?;
+        self.drivers.add(index, &device.driver);
         *slot = Slot { open: Arc::downgrade(&device), last: Some(device.address) };
         drop(devices);
         // For those that read below a directory that they have opened.

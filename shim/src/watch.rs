@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use bellpush_soft_nic::{QpReport, SoftNic};
 
-use crate::device::Quiet;
 use crate::error::Refusal;
 use crate::process::say;
+use crate::thread::Quiet;
 
 /// How often it looks whether it was asked, and how many of these make a look of its own.
 const TICK: Duration = Duration::from_millis(100);

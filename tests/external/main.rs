@@ -5,7 +5,9 @@ mod preloaded;
 
 mod c_abi;
 mod closing;
+mod faults;
 mod perftest;
+mod polling;
 mod pyverbs;
 mod rdma_cm;
 mod run;

@@ -11,6 +11,7 @@ mod cache;
 mod copies;
 pub mod datagrams;
 mod dma;
+pub mod guarded;
 pub mod hidden;
 mod host;
 mod lines;

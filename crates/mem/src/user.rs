@@ -4,7 +4,8 @@
 //! an error and not die with the program. So its bytes are moved by the system, which says `EFAULT`
 //! where a copy of our own would raise a signal: `process_vm_readv` and `process_vm_writev` on this
 //! very process, and for mappings that those refuse (a device's pages, `VM_IO` and `VM_PFNMAP`)
-//! `pwrite` to and `pread` from a scratch file.
+//! `pwrite` to and `pread` from a scratch file. Where a signal of a copy of our own is caught
+//! (`guarded`), such a copy goes first, and the system decides what it could not reach.
 //!
 //! Unlike pages that a kernel has pinned, these are found anew at each access: a program that maps
 //! something else at the same addresses without registering it has the NIC write there.
@@ -17,6 +18,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::guarded;
 use crate::hidden::Hidden;
 use crate::host::Owner;
 use crate::{Dma, HostMem, MemError, PAGE_BYTES, View};
@@ -198,6 +200,15 @@ impl UserMem {
     /// # Safety
     /// As [`UserMem::transfer`].
     unsafe fn direct(&self, way: Way, addr: u64, ours: *mut u8, bytes: usize) -> bool {
+        let theirs = addr as *mut u8;
+        let (from, to) = match way {
+            Way::Out => (theirs, ours),
+            Way::In => (ours, theirs),
+        };
+        // SAFETY: `ours` is valid as the caller promises; the program has handed the other range over.
+        if unsafe { guarded::copy(to, from, bytes) } {
+            return true;
+        }
         let local = libc::iovec { iov_base: ours.cast(), iov_len: bytes };
         let remote = libc::iovec { iov_base: addr as *mut _, iov_len: bytes };
         // SAFETY: `ours` is valid as the caller promises; the other range is the system's to check.
@@ -223,16 +234,22 @@ impl UserMem {
     fn atomic(
         &self,
         offset: usize,
+        guarded: impl Fn(*mut u64) -> Option<u64>,
         on_word: impl Fn(&AtomicU64) -> u64,
         change: impl Fn(u64) -> u64,
     ) -> Result<u64, MemError> {
         static ALONE: Mutex<()> = Mutex::new(());
         let addr = self.word(offset)?;
+        if let (false, Some(old)) =
+            (self.special.load(Ordering::Relaxed), guarded(addr as *mut u64))
+        {
+            return Ok(old);
+        }
         let fault = || MemError::Fault { addr, bytes: 8 };
         match Pages::around(addr, 8).ok_or_else(fault)?.populate(true) {
             Ok(()) => {
                 // SAFETY: aligned, and mapped for writing a moment ago. A program that unmaps what
-                // it has registered in just that moment is beyond help: no system call changes 8
+                // it has registered in just that moment is beyond help here, where nothing is guarded: no system call changes 8
                 // bytes atomically and says EFAULT (futex(2) has operations on 4), and without the
                 // processor's own atomic the device could not promise atomicity towards its program.
                 Ok(on_word(unsafe { AtomicU64::from_ptr(addr as *mut u64) }))
@@ -307,16 +324,20 @@ unsafe impl Dma for UserMem {
     }
 
     fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemError> {
+        // SAFETY: the program has handed the range over.
+        let guarded = |word| unsafe { guarded::fetch_add(word, add) };
         let on_word = |word: &AtomicU64| word.fetch_add(add, Ordering::AcqRel);
-        self.atomic(offset, on_word, |old| old.wrapping_add(add))
+        self.atomic(offset, guarded, on_word, |old| old.wrapping_add(add))
     }
 
     fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, MemError> {
+        // SAFETY: the program has handed the range over.
+        let guarded = |word| unsafe { guarded::compare_swap(word, compare, swap) };
         let on_word = |word: &AtomicU64| {
             let swapped = word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
             swapped.unwrap_or_else(|old| old)
         };
-        self.atomic(offset, on_word, |old| if old == compare { swap } else { old })
+        self.atomic(offset, guarded, on_word, |old| if old == compare { swap } else { old })
     }
 
     fn read_to_host(

@@ -9,7 +9,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-use crate::engine::{Core, Engine, NOBODY};
+use crate::engine::{Core, Engine, Helper, NOBODY, Progress};
 use crate::objects::events::Event;
 use bellpush_nic::{NicError, QpState, QueuePair};
 
@@ -50,6 +50,21 @@ impl Engine {
             alone(|| self.device.events.push(Event::QpFatal(qp.qpn)));
         }
         alone(|| self.device.events.push(Event::DeviceFatal));
+    }
+}
+
+impl Helper {
+    /// A step, unless somebody is in one or the engine has panicked. `now_ns` is of the clock of who drives
+    /// the engine. A panic is contained as in [`Engine::contain`].
+    pub fn step(&self, now_ns: u64) -> Option<Progress> {
+        let Engine { device, index } = &self.0;
+        if device.engines[*index].failed.load(Ordering::Acquire) {
+            return None; // who drives it flushes what is left
+        }
+        catch_unwind(AssertUnwindSafe(|| self.0.try_step(now_ns))).unwrap_or_else(|_| {
+            self.0.fail();
+            None
+        })
     }
 }
 
@@ -274,6 +289,25 @@ mod tests {
         b.is_flushed(Side::Recv);
         a.is_flushed(Side::Send);
         while tells.recv_timeout(PATIENCE).unwrap() != Event::DeviceFatal {}
+    }
+
+    #[test]
+    fn a_panic_in_anothers_step_ends_what_one_of_the_engines_thread_would() {
+        let mined = Arc::new(AtomicBool::new(true));
+        let link = ShmNet::anonymous(false).unwrap().attach([127, 0, 0, 1].into()).unwrap();
+        let link = Box::new(Mined(link, mined));
+        let (nic, mut engine) = SoftNic::manual_on(&SoftConfig::default(), link).unwrap();
+        let mut end = End::new(&nic);
+        end.qp.connect(end.qp.address()).unwrap();
+        end.receive();
+        let helper = engine.helper();
+        assert_eq!(helper.step(1), None);
+        assert_eq!(QueuePair::state(&*end.qp), QpState::Err);
+        assert_eq!(nic.next_event(), Some(Event::QpFatal(end.qp.qpn)));
+        assert_eq!(nic.next_event(), Some(Event::DeviceFatal));
+        assert_eq!(helper.step(2), None, "what is left is for who drives the engine");
+        engine.step(3);
+        end.is_flushed(Side::Recv);
     }
 
     #[test]

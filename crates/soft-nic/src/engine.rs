@@ -68,7 +68,22 @@ impl Engine {
         }
         seat.lock().step(&self.device, now_ns, &seat.attention, &seat.counters)
     }
+
+    /// As [`Engine::step`], unless somebody is in a step, or waits for the engine.
+    pub fn try_step(&self, now_ns: u64) -> Option<Progress> {
+        let seat = &self.device.engines[self.index];
+        let mut core = seat.try_lock()?;
+        Some(core.step(&self.device, now_ns, &seat.attention, &seat.counters))
+    }
+
+    /// A way to step the engine for others than who drives it.
+    pub fn helper(&self) -> Helper {
+        Helper(Self { device: self.device.clone(), index: self.index })
+    }
 }
+
+/// Steps an engine beside who drives it: never two at a time, and nobody waits for the other.
+pub struct Helper(pub(crate) Engine);
 
 /// An engine's place in the device.
 #[derive(Default)]
@@ -85,6 +100,18 @@ pub(crate) struct Seat {
 impl Seat {
     fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine's state, unless someone has it, or waits for it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {
+        if self.waiting.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        match self.core.try_lock() {
+            Ok(core) => Some(core),
+            Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Whether someone wants the engine between two steps.
@@ -132,6 +159,8 @@ pub(crate) struct Core {
     pub(crate) workspace: Workspace,
     /// The packet link, on a NIC that has one; such a NIC has one engine.
     pub(crate) port: Option<Port>,
+    /// The time of the last step.
+    now_ns: u64,
 }
 
 /// Memory that a step works with.

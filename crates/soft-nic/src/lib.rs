@@ -46,7 +46,7 @@ use std::time::{Duration, Instant};
 
 pub use config::{Nap, SoftConfig};
 pub use counters::{Counters, DropReason};
-pub use engine::{Engine, Progress};
+pub use engine::{Engine, Helper, Progress};
 pub use link::pcap;
 pub use objects::cq::{Cq, CqAttr, CqLayout, CqReport, Notify};
 pub use objects::events::{Event, EventSink};

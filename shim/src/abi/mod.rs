@@ -5,5 +5,6 @@
 //! unless they say otherwise, and no struct has hidden padding.
 
 pub mod ids;
+pub mod libibverbs;
 pub mod mlx5;
 pub mod verbs;

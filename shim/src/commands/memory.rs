@@ -15,6 +15,7 @@ use crate::abi::mlx5::CreateAhResp;
 use crate::abi::verbs::{AhAttr, AllocMw, CreateAh, RegMr, ReregMr, access};
 use crate::context::Object;
 use crate::cuda::GpuMem;
+use crate::device::Device;
 use crate::error::Refusal;
 
 /// A protection domain.
@@ -115,14 +116,17 @@ pub fn user_memory(start: u64, length: u64, write: bool) -> Result<Memory, Refus
     Ok(Memory::Host(unsafe { UserMem::register(start, bytes, write) }?))
 }
 
-fn region_memory(range: UserRange) -> Result<Arc<dyn Dma>, Refusal> {
+fn region_memory(range: UserRange, device: &Device) -> Result<Arc<dyn Dma>, Refusal> {
     let UserRange { start, length, write, on_demand } = range;
     if on_demand {
         return Ok(Arc::new(odp::memory(start, length)?));
     }
     Ok(match user_memory(start, length, write)? {
         Memory::Host(mem) => Arc::new(mem),
-        Memory::Gpu(mem) => Arc::new(mem),
+        Memory::Gpu(mem) => {
+            device.driver.keep_to_thread();
+            Arc::new(mem)
+        }
     })
 }
 
@@ -147,7 +151,7 @@ pub fn reg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
     if odp::is_implicit(&user) && hca_va != 0 {
         return Err(Refusal::Value { what: "implicit region's iova", value: hca_va, must: "0" });
     }
-    let mem = region_memory(user)?;
+    let mem = region_memory(user, &c.context.device)?;
     let mr = c.context.device.nic.register_in(&pd.pd, mem, Iova(hca_va), access)?;
     let region = MrObj { mr, pd, user: Some(user), _dm: None };
     let handle = c.objects.add(Object::Mr(region));
@@ -192,7 +196,7 @@ pub fn rereg_mr(c: &mut Command<'_>) -> Result<(), Refusal> {
         None => user.on_demand,
     };
     let user = UserRange { start, length, write, on_demand };
-    let memory = Some((region_memory(user)?, Iova(iova)));
+    let memory = Some((region_memory(user, &c.context.device)?, Iova(iova)));
     let change = Reregister { pd: pd.as_ref().map(|pd| pd.pd.clone()), memory, access };
     let mr = c.context.device.nic.reregister(before, change)?;
     if let Some(Object::Mr(region)) = c.objects.get_mut(r.mr_handle) {

@@ -26,12 +26,13 @@ use std::time::{Duration, Instant};
 use bellpush_cm::{ChannelId, DeviceInfo, Ids};
 use bellpush_wire::cm::MAD_BYTES;
 
-use crate::device::{Device, Quiet};
+use crate::device::Device;
 use crate::error::Refusal;
 use crate::events::EventPipe;
 use crate::files::Kind;
 use crate::layout;
 use crate::process::Process;
+use crate::thread::Quiet;
 
 pub use abi::VERSION;
 pub use commands::{MAX_COMMAND_BYTES, Outcome};

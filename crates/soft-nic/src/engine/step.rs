@@ -31,7 +31,10 @@ impl Core {
     ) -> Progress {
         let mut tally = Tally::default();
         let returned = device.offload.as_ref().is_some_and(|it| self.offload(it, &mut tally));
-        let Self { queues, workspace, port } = self;
+        // Of two who step the engine, the one that looked at the clock first may come second.
+        let now_ns = now_ns.max(self.now_ns);
+        let Self { queues, workspace, port, now_ns: last } = self;
+        *last = now_ns;
         let mut cx = StepContext {
             now_ns,
             timers: device.timers,

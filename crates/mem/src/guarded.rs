@@ -1,0 +1,383 @@
+//! Copies and atomics in the program's memory without a system call, whose faults are errors.
+//!
+//! What a program registered it may unmap at any moment. The few instructions here that reach it have known
+//! addresses: a fault at one of them is no signal of the program's, and goes on at the error's return. Any
+//! other fault is the program's, and goes to whom the program has it go to. For that, whoever interposes
+//! libc's functions hands the program's wishes over ([`program_sets`]) and says when a thread may have changed
+//! its mask ([`forget_mask`]).
+//!
+//! Where that cannot be (another processor, a handler that came past libc, a thread that blocks the signals)
+//! nothing is guarded, and `user` has the system copy.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// The type of libc's `sigaction`.
+pub type Sigaction =
+    unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+
+/// Signals of faults.
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// What the program has for a signal. It is read in handlers, where a lock could be what they interrupted.
+struct Wish {
+    handler: AtomicUsize,
+    flags: AtomicI32,
+}
+
+static WISHES: [Wish; 2] =
+    [const { Wish { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicI32::new(0) } }; 2];
+/// Libc's own function; set before any handler is.
+static REAL: OnceLock<Sigaction> = OnceLock::new();
+/// Whether faults come to [`on_fault`], as far as is known.
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+fn index(signal: c_int) -> Option<usize> {
+    SIGNALS.iter().position(|&other| other == signal)
+}
+
+fn is_ours(action: &libc::sigaction) -> bool {
+    action.sa_sigaction == on_fault as *const () as usize
+}
+
+/// Has faults come here first. `real` is libc's own `sigaction`. Does nothing where faults cannot be told apart.
+pub fn install(real: Sigaction) {
+    static ONCE: Mutex<()> = Mutex::new(());
+    let _once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !code::IS_THERE || REAL.get().is_some() {
+        return;
+    }
+    let real = *REAL.get_or_init(|| real);
+    let took = SIGNALS.iter().zip(&WISHES).all(|(&signal, wish)| {
+        // SAFETY: all zeros are an action; the handler is as libc wants it.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            if real(signal, std::ptr::null(), &mut action) != 0 {
+                return false;
+            }
+            wish.handler.store(action.sa_sigaction, Ordering::Relaxed);
+            wish.flags.store(action.sa_flags, Ordering::Relaxed);
+            real(signal, &with_ours(&action), std::ptr::null_mut()) == 0
+        }
+    });
+    ARMED.store(took, Ordering::Release);
+}
+
+/// An action of the program's, with our handler in front.
+fn with_ours(action: &libc::sigaction) -> libc::sigaction {
+    let mut ours = *action;
+    ours.sa_sigaction = on_fault as *const () as usize;
+    // That the action is taken only once is for the program's own faults: `chain` sees to it.
+    ours.sa_flags = (ours.sa_flags | libc::SA_SIGINFO) & !libc::SA_RESETHAND;
+    if matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
+        ours.sa_flags |= libc::SA_ONSTACK;
+    }
+    ours
+}
+
+/// What the program's `sigaction` does; `None` for signals that are not of faults, and before [`install`].
+/// Takes no lock and allocates nothing.
+///
+/// # Safety
+/// As libc's function.
+pub unsafe fn program_sets(
+    signal: c_int,
+    action: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> Option<c_int> {
+    let wish = &WISHES[index(signal)?];
+    let real = REAL.get()?;
+    let before = (wish.handler.load(Ordering::Relaxed), wish.flags.load(Ordering::Relaxed));
+    // SAFETY: as the caller promises; all zeros are an action.
+    unsafe {
+        let mut was: libc::sigaction = std::mem::zeroed();
+        let done = match action.as_ref() {
+            None => real(signal, std::ptr::null(), &mut was),
+            Some(action) => {
+                wish.handler.store(action.sa_sigaction, Ordering::Relaxed);
+                wish.flags.store(action.sa_flags, Ordering::Relaxed);
+                let done = real(signal, &with_ours(action), &mut was);
+                if done != 0 {
+                    wish.handler.store(before.0, Ordering::Relaxed);
+                    wish.flags.store(before.1, Ordering::Relaxed);
+                }
+                done
+            }
+        };
+        if let (0, Some(old)) = (done, old.as_mut()) {
+            if is_ours(&was) {
+                (was.sa_sigaction, was.sa_flags) = before;
+            }
+            *old = was;
+        }
+        Some(done)
+    }
+}
+
+/// Looks whether the program has put another handler in our place, past libc: nothing is guarded after that.
+pub fn check() {
+    let Some(real) = REAL.get() else { return };
+    if !ARMED.load(Ordering::Relaxed) {
+        return;
+    }
+    let has_ours = |&signal: &c_int| {
+        // SAFETY: all zeros are an action, which is written.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            real(signal, std::ptr::null(), &mut action) == 0 && is_ours(&action)
+        }
+    };
+    if !SIGNALS.iter().all(has_ours) {
+        ARMED.store(false, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the system's own, for the time of the handler.
+    unsafe {
+        if (*info).si_code > 0 && code::go_on(context) {
+            return;
+        }
+        chain(signal, info, context);
+    }
+}
+
+/// Does with a fault what the program wants.
+///
+/// # Safety
+/// In a handler of the signal, with what it was given.
+unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let Some(wish) = index(signal).map(|at| &WISHES[at]) else { return };
+    let handler = wish.handler.load(Ordering::Relaxed);
+    // A fault cannot be ignored; a signal that somebody sent can.
+    // SAFETY: as the caller promises.
+    let sent = unsafe { (*info).si_code } <= 0;
+    if handler == libc::SIG_IGN && sent {
+        return;
+    }
+    if matches!(handler, libc::SIG_DFL | libc::SIG_IGN) {
+        ARMED.store(false, Ordering::Relaxed);
+        // SAFETY: all zeros are the default action. What faulted faults again when this returns; what was sent
+        // is sent again.
+        unsafe {
+            if let Some(real) = REAL.get() {
+                real(signal, &std::mem::zeroed(), std::ptr::null_mut());
+            }
+            if sent {
+                libc::raise(signal);
+            }
+        }
+        return;
+    }
+    if wish.flags.load(Ordering::Relaxed) & libc::SA_RESETHAND != 0 {
+        wish.handler.store(libc::SIG_DFL, Ordering::Relaxed);
+    }
+    type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+    // SAFETY: the program's handler; one that takes the signal alone does not look at the rest.
+    unsafe { std::mem::transmute::<usize, Handler>(handler)(signal, info, context) };
+}
+
+/// What is known of the calling thread's mask.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mask {
+    Unknown,
+    Lets,
+    Blocks,
+}
+
+thread_local! {
+    static MASK: Cell<Mask> = const { Cell::new(Mask::Unknown) };
+}
+
+/// The calling thread's signal mask may have changed.
+pub fn forget_mask() {
+    MASK.set(Mask::Unknown);
+}
+
+/// Lets the calling thread, one of ours, take its own faults.
+pub fn unblock() {
+    change_mask(libc::SIG_UNBLOCK, SIGNALS.iter().fold(0, |set, signal| set | bit(*signal)));
+    forget_mask();
+}
+
+fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Changes the calling thread's mask by the system call itself: libc's function may be the preloaded object's.
+/// What it was.
+fn change_mask(how: c_int, set: u64) -> u64 {
+    let mut old = 0u64;
+    // SAFETY: sets of 64 signals, as the kernel has them.
+    unsafe {
+        let bytes = size_of::<u64>();
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const set, &raw mut old, bytes);
+    }
+    old
+}
+
+/// Whether a fault of the calling thread's would come here. A fault whose signal is blocked ends the process.
+fn is_guarded() -> bool {
+    // Acquire: `install` has set what a handler looks at.
+    if !ARMED.load(Ordering::Acquire) {
+        return false;
+    }
+    if MASK.get() == Mask::Unknown {
+        let blocked = change_mask(libc::SIG_BLOCK, 0);
+        let lets = SIGNALS.iter().all(|&signal| blocked & bit(signal) == 0);
+        MASK.set(if lets { Mask::Lets } else { Mask::Blocks });
+    }
+    MASK.get() == Mask::Lets
+}
+
+/// Copies bytes of which one side may not be there; false if it is not, or if nothing is guarded here. How much
+/// has moved by then is not said. Bytes move from the first to the last, as `memcpy` of the kernel's moves them.
+///
+/// # Safety
+/// The side that is ours is valid for `bytes` bytes; at the other, nothing of Rust's lies.
+pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> bool {
+    // SAFETY: as the caller promises.
+    is_guarded() && unsafe { code::copy(to, from, bytes) }
+}
+
+/// Adds to an aligned word that may not be there, atomically; its old value, or `None` as [`copy`].
+///
+/// # Safety
+/// Nothing of Rust's lies there but atomics.
+pub(crate) unsafe fn fetch_add(word: *mut u64, add: u64) -> Option<u64> {
+    // SAFETY: as the caller promises.
+    if is_guarded() { unsafe { code::fetch_add(word, add) } } else { None }
+}
+
+/// Compares and swaps an aligned word that may not be there, atomically; as [`fetch_add`].
+///
+/// # Safety
+/// As [`fetch_add`].
+pub(crate) unsafe fn compare_swap(word: *mut u64, compare: u64, swap: u64) -> Option<u64> {
+    // SAFETY: as the caller promises.
+    if is_guarded() { unsafe { code::compare_swap(word, compare, swap) } } else { None }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod code {
+    use std::ffi::{c_int, c_void};
+
+    pub const IS_THERE: bool = true;
+
+    // Each returns 0, or 1 where its one access to the program's memory has faulted.
+    std::arch::global_asm!(
+        ".hidden bellpush_guarded_copy, bellpush_guarded_add, bellpush_guarded_swap",
+        ".hidden bellpush_fault_copy, bellpush_fault_add, bellpush_fault_swap, bellpush_faulted",
+        ".globl bellpush_guarded_copy, bellpush_guarded_add, bellpush_guarded_swap",
+        ".globl bellpush_fault_copy, bellpush_fault_add, bellpush_fault_swap, bellpush_faulted",
+        "bellpush_guarded_copy:", // to, from, bytes
+        "mov rcx, rdx",
+        "bellpush_fault_copy:",
+        "rep movsb",
+        "xor eax, eax",
+        "ret",
+        "bellpush_guarded_add:", // word, add, old
+        "bellpush_fault_add:",
+        "lock xadd [rdi], rsi",
+        "mov [rdx], rsi",
+        "xor eax, eax",
+        "ret",
+        "bellpush_guarded_swap:", // word, compare, swap, old
+        "mov rax, rsi",
+        "bellpush_fault_swap:",
+        "lock cmpxchg [rdi], rdx",
+        "mov [rcx], rax",
+        "xor eax, eax",
+        "ret",
+        "bellpush_faulted:",
+        "mov eax, 1",
+        "ret",
+    );
+
+    unsafe extern "C" {
+        fn bellpush_guarded_copy(to: *mut u8, from: *const u8, bytes: usize) -> c_int;
+        fn bellpush_guarded_add(word: *mut u64, add: u64, old: *mut u64) -> c_int;
+        fn bellpush_guarded_swap(word: *mut u64, compare: u64, swap: u64, old: *mut u64) -> c_int;
+        fn bellpush_fault_copy();
+        fn bellpush_fault_add();
+        fn bellpush_fault_swap();
+        fn bellpush_faulted();
+    }
+
+    /// Has the interrupted code go on at the error's return, if it is ours.
+    ///
+    /// # Safety
+    /// The context of a handler that runs.
+    pub unsafe fn go_on(context: *mut c_void) -> bool {
+        let ours = [
+            bellpush_fault_copy as *const () as i64,
+            bellpush_fault_add as *const () as i64,
+            bellpush_fault_swap as *const () as i64,
+        ];
+        // SAFETY: as the caller promises.
+        let at = unsafe {
+            &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize]
+        };
+        let is_ours = ours.contains(at);
+        if is_ours {
+            *at = bellpush_faulted as *const () as i64;
+        }
+        is_ours
+    }
+
+    /// # Safety
+    /// As [`super::copy`], where faults are guarded.
+    pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { bellpush_guarded_copy(to, from, bytes) == 0 }
+    }
+
+    /// # Safety
+    /// As [`super::fetch_add`], where faults are guarded.
+    pub unsafe fn fetch_add(word: *mut u64, add: u64) -> Option<u64> {
+        let mut old = 0;
+        // SAFETY: as the caller promises.
+        unsafe { (bellpush_guarded_add(word, add, &mut old) == 0).then_some(old) }
+    }
+
+    /// # Safety
+    /// As [`super::fetch_add`], where faults are guarded.
+    pub unsafe fn compare_swap(word: *mut u64, compare: u64, swap: u64) -> Option<u64> {
+        let mut old = 0;
+        // SAFETY: as the caller promises.
+        unsafe { (bellpush_guarded_swap(word, compare, swap, &mut old) == 0).then_some(old) }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod code {
+    use std::ffi::c_void;
+
+    pub const IS_THERE: bool = false;
+
+    /// # Safety
+    /// None.
+    pub unsafe fn go_on(_: *mut c_void) -> bool {
+        false
+    }
+
+    /// # Safety
+    /// None.
+    pub unsafe fn copy(_: *mut u8, _: *const u8, _: usize) -> bool {
+        false
+    }
+
+    /// # Safety
+    /// None.
+    pub unsafe fn fetch_add(_: *mut u64, _: u64) -> Option<u64> {
+        None
+    }
+
+    /// # Safety
+    /// None.
+    pub unsafe fn compare_swap(_: *mut u64, _: u64, _: u64) -> Option<u64> {
+        None
+    }
+}

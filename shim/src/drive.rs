@@ -1,0 +1,353 @@
+//! Whoever polls drives the NIC: threads of the program step the engine where they poll and post.
+//!
+//! Where a program polls, the engine's own thread would take its core from it for every packet. So the hooks
+//! of `verbs` step the engine in the program's thread, and the engine's own thread (`thread`) stays out for as
+//! long as they do. A lock that nobody waits for keeps steps apart; a hook that does not get it goes on.
+//!
+//! On a program's thread a step leaves `errno` alone, is no point of cancellation, and panics in there end
+//! what they would end on the engine's own. A signal handler that polls while its thread is inside of this
+//! object steps nothing, nor does the child of a fork step its parent's engines.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use bellpush_mem::PAGE_BYTES;
+use bellpush_soft_nic::{Engine, Helper, Progress};
+
+/// Polls in a row that found nothing, or found what had come, from which on a program counts as one that
+/// polls for what it waits for.
+const ENOUGH: u32 = 4;
+/// How long after its last poll a program counts as polling: longer than the scheduler's shortest turns.
+const PATIENCE: Duration = Duration::from_micros(100);
+
+/// Who steps a device's engine. All of it but the helper are hints: nothing is ordered by them.
+pub struct Driver {
+    helper: Helper,
+    start: Instant,
+    stop: AtomicBool,
+    /// The program's threads keep away.
+    alone: AtomicBool,
+    /// The program's polls in a row without anything to do.
+    empty: AtomicU32,
+    /// Polls with something to do, and steps that the engine's thread had to wait for, since that thread had
+    /// something to do that nobody else was at.
+    taken: AtomicU32,
+    /// When the program polled last, in ns since the start.
+    polled_ns: AtomicU64,
+    /// Whether no message was outstanding after the last step.
+    idle: AtomicBool,
+    /// Whether the engine's thread stays out.
+    out: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Driver {
+    /// For an engine that has a thread of its own besides.
+    pub fn new(helper: Helper) -> Self {
+        Self {
+            helper,
+            start: Instant::now(),
+            stop: AtomicBool::new(false),
+            alone: AtomicBool::new(false),
+            empty: AtomicU32::new(0),
+            taken: AtomicU32::new(0),
+            polled_ns: AtomicU64::new(0),
+            idle: AtomicBool::new(true),
+            out: AtomicBool::new(false),
+            thread: OnceLock::new(),
+        }
+    }
+
+    /// Has the engine's thread end.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether the engine's thread is to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Leaves the engine to its own thread from now on. What the driver of a GPU is asked for in the program's
+    /// thread could become part of what the program records there.
+    pub fn keep_to_thread(&self) {
+        self.alone.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// The time that steps are given.
+    pub fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// A step in the program's thread, if nobody is in one; whether there was anything to do.
+    fn step(&self) -> bool {
+        let now_ns = self.now().as_nanos() as u64;
+        self.polled_ns.store(now_ns, Ordering::Relaxed);
+        let Some(progress) = self.helper.step(now_ns) else { return false };
+        self.note(&progress);
+        progress.is_busy()
+    }
+
+    fn note(&self, progress: &Progress) {
+        // An unacknowledged message has a timer.
+        self.idle.store(progress.next_ns.is_none(), Ordering::Relaxed);
+    }
+
+    /// The program polls and has found nothing: whether it should look again.
+    fn poll(&self) -> bool {
+        let (busy, empty) = (self.step(), self.empty.load(Ordering::Relaxed));
+        if busy {
+            self.count_taken();
+        }
+        self.empty.store(if busy { 0 } else { (empty + 1).min(ENOUGH) }, Ordering::Relaxed);
+        busy
+    }
+
+    fn count_taken(&self) {
+        let taken = self.taken.load(Ordering::Relaxed);
+        self.taken.store((taken + 1).min(ENOUGH), Ordering::Relaxed);
+    }
+
+    /// The program has posted. While messages are outstanding, more wait until it polls, and go together.
+    fn post(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) && self.step()
+    }
+
+    /// The program has armed a CQ: it is about to sleep.
+    fn arm(&self) -> bool {
+        let busy = self.step();
+        self.forget_polls();
+        self.wake();
+        busy
+    }
+
+    fn forget_polls(&self) {
+        self.empty.store(0, Ordering::Relaxed);
+        self.taken.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the program polls for what it waits for.
+    pub fn is_polled(&self, now: Duration) -> bool {
+        let enough = |count: &AtomicU32| count.load(Ordering::Relaxed) >= ENOUGH;
+        let polled = Duration::from_nanos(self.polled_ns.load(Ordering::Relaxed));
+        (enough(&self.empty) || enough(&self.taken))
+            && now.saturating_sub(polled) < PATIENCE
+            && !self.alone.load(Ordering::Relaxed)
+    }
+
+    /// A step in the engine's own thread, and whether nobody else was in one.
+    pub fn step_for_thread(&self, engine: &mut Engine, now: Duration) -> (Progress, bool) {
+        let now_ns = now.as_nanos() as u64;
+        let at_once = engine.try_step(now_ns);
+        let progress = at_once.unwrap_or_else(|| engine.step(now_ns));
+        self.note(&progress);
+        match at_once {
+            Some(progress) if progress.is_busy() => self.forget_polls(),
+            Some(_) => {}
+            None => self.count_taken(),
+        }
+        (progress, at_once.is_some())
+    }
+
+    /// The engine's thread stays out for so long, or until the program is about to sleep.
+    pub fn stay_out(&self, most: Duration) {
+        self.thread.get_or_init(std::thread::current);
+        self.out.store(true, Ordering::Relaxed);
+        std::thread::park_timeout(most);
+        self.out.store(false, Ordering::Relaxed);
+    }
+
+    fn wake(&self) {
+        if self.out.load(Ordering::Relaxed)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+}
+
+/// What a thread of the program does that gives an engine a turn.
+#[derive(Clone, Copy)]
+pub enum Turn {
+    /// It has polled in vain.
+    Poll,
+    /// It has rung.
+    Post,
+    /// It has armed a CQ.
+    Arm,
+}
+
+/// The drivers of a process's devices, by number.
+pub struct Drivers {
+    here: Here,
+    all: Vec<Mutex<Option<Arc<Driver>>>>,
+}
+
+impl Drivers {
+    /// For so many devices, none of which is open.
+    pub fn new(devices: usize) -> Self {
+        Self { here: Here::new(), all: (0..devices).map(|_| Mutex::default()).collect() }
+    }
+
+    /// A device is open.
+    pub fn add(&self, index: usize, driver: &Arc<Driver>) {
+        if let Some(slot) = self.all.get(index) {
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(driver.clone());
+        }
+    }
+
+    /// A device goes: no thread of the program is in a step of its engine's after this.
+    pub fn remove(&self, index: usize, driver: &Arc<Driver>) {
+        if let Some(slot) = self.all.get(index) {
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            // It may have been opened anew already.
+            slot.take_if(|other| Arc::ptr_eq(other, driver));
+        }
+    }
+
+    /// Gives every engine a turn in the calling thread of the program's; whether there was anything to do.
+    pub fn turn(&self, turn: Turn) -> bool {
+        if !self.here.is_here() {
+            return false;
+        }
+        let Some(_inside) = Inside::enter() else { return false };
+        let _undisturbed = Undisturbed::new();
+        let mut busy = false;
+        for slot in &self.all {
+            // Who has it gives the turn.
+            let Ok(slot) = slot.try_lock() else { continue };
+            busy |= slot.as_deref().is_some_and(|driver| match turn {
+                Turn::Poll => driver.poll(),
+                Turn::Post => driver.post(),
+                Turn::Arm => driver.arm(),
+            });
+        }
+        busy
+    }
+}
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The thread is inside of this object, and may hold its locks: a signal handler of the program's that comes
+/// here from there must not wait for them.
+pub struct Inside(());
+
+impl Inside {
+    /// `None` if it is there already.
+    pub fn enter() -> Option<Self> {
+        (!INSIDE.replace(true)).then(|| Self(()))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(false);
+    }
+}
+
+/// Keeps a step from what the program would notice of it: `errno`, and system calls at which a thread that
+/// is to be cancelled would end.
+struct Undisturbed {
+    errno: c_int,
+    cancel: c_int,
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+/// `PTHREAD_CANCEL_DISABLE` (pthread.h).
+const CANCEL_DISABLE: c_int = 1;
+
+impl Undisturbed {
+    fn new() -> Self {
+        let mut cancel = 0;
+        // SAFETY: the calling thread's own; the state is written to a variable of ours.
+        unsafe {
+            let errno = *libc::__errno_location();
+            pthread_setcancelstate(CANCEL_DISABLE, &mut cancel);
+            Self { errno, cancel }
+        }
+    }
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe {
+            pthread_setcancelstate(self.cancel, std::ptr::null_mut());
+            *libc::__errno_location() = self.errno;
+        }
+    }
+}
+
+/// Tells a process from its children, also from those that no handler of a fork has seen, without a system
+/// call: the page is empty in a child (`MADV_WIPEONFORK`, Linux 4.14).
+struct Here(AtomicPtr<AtomicU32>);
+
+impl Here {
+    /// Stays for as long as the process: what it belongs to does.
+    fn new() -> Self {
+        let (rights, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, of which nothing is used unless the system wipes it in children.
+        let page = unsafe {
+            let page = libc::mmap(std::ptr::null_mut(), PAGE_BYTES, rights, kind, -1, 0);
+            let is_there = page != libc::MAP_FAILED;
+            match is_there && libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) == 0 {
+                true => page.cast::<AtomicU32>(),
+                false => std::ptr::null_mut(),
+            }
+        };
+        // SAFETY: null, or a page that stays.
+        if let Some(word) = unsafe { page.as_ref() } {
+            word.store(1, Ordering::Relaxed);
+        }
+        Self(AtomicPtr::new(page))
+    }
+
+    /// False also where the system has no such pages: nobody but the engine's thread steps then.
+    fn is_here(&self) -> bool {
+        // SAFETY: null, or a page that stays.
+        unsafe { self.0.load(Ordering::Relaxed).as_ref() }
+            .is_some_and(|word| word.load(Ordering::Relaxed) == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_no_handler_of_a_fork_saw_is_told_apart() {
+        let here = Here::new();
+        assert!(here.is_here());
+        let mut status = 0;
+        // SAFETY: the child looks at a word and ends.
+        unsafe {
+            let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t;
+            if child == 0 {
+                libc::_exit(here.is_here().into());
+            }
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        }
+        assert_eq!(status, 0);
+        assert!(here.is_here());
+    }
+
+    #[test]
+    fn who_is_inside_does_not_come_in_again() {
+        let inside = Inside::enter().unwrap();
+        assert!(Inside::enter().is_none());
+        assert!(Inside::enter().is_none(), "as little the second time");
+        drop(inside);
+        assert!(Inside::enter().is_some());
+    }
+}

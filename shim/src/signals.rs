@@ -1,0 +1,67 @@
+//! Functions of libc by which a program says what becomes of its faults: `mem::guarded` has them come to it
+//! first. As safe in a signal handler as libc's.
+
+use std::ffi::c_int;
+
+use bellpush_mem::guarded;
+
+use crate::real;
+
+/// Has faults of the engine's copies come to it, for as long as the process lives.
+pub fn install() {
+    guarded::install(sigaction_of_libc);
+}
+
+unsafe extern "C" fn sigaction_of_libc(
+    signal: c_int,
+    action: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { real::sigaction(signal, action, old) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sigaction(
+    signal: c_int,
+    action: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        guarded::program_sets(signal, action, old)
+            .unwrap_or_else(|| real::sigaction(signal, action, old))
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    // SAFETY: all zeros are an action; the program's own arguments.
+    unsafe {
+        let (mut action, mut old): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
+        (action.sa_sigaction, action.sa_flags) = (handler, libc::SA_RESTART);
+        match guarded::program_sets(signal, &action, &mut old) {
+            Some(0) => old.sa_sigaction,
+            Some(_) => libc::SIG_ERR,
+            None => real::signal(signal, handler),
+        }
+    }
+}
+
+/// Declares hooks of functions that change the calling thread's mask.
+macro_rules! hook_masks {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(
+            how: c_int,
+            set: *const libc::sigset_t,
+            old: *mut libc::sigset_t,
+        ) -> c_int {
+            // SAFETY: the program's own arguments.
+            let done = unsafe { real::$name(how, set, old) };
+            guarded::forget_mask();
+            done
+        }
+    )*};
+}
+hook_masks! { pthread_sigmask sigprocmask }

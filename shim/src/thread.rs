@@ -1,0 +1,285 @@
+//! The thread of a device's engine: it drives the engine wherever no thread of the program does (`drive`).
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bellpush_mem::guarded;
+use bellpush_mem::hidden::Hidden;
+use bellpush_soft_nic::Engine;
+
+use crate::drive::Driver;
+use crate::error::Refusal;
+
+/// A link's sockets, doubled.
+pub type Sockets = Vec<Hidden<OwnedFd>>;
+
+/// Where an engine that rests waits for packets.
+pub struct Arrivals {
+    /// One of them is readable when a packet has come.
+    pub sockets: Sockets,
+    /// Whether the program has closed them.
+    pub lost: Arc<AtomicBool>,
+}
+
+/// How long an engine looks for work before it rests, and how long it rests then. Packets from
+/// sockets wake it; doorbells in plain memory, and packets in shared memory, wake nobody.
+struct Idle {
+    spin: Duration,
+    give_way: Duration,
+    rests: [(Duration, Duration); 3],
+}
+
+impl Idle {
+    /// Where there are cores to spare, the engine keeps one while it has work; where programs poll
+    /// on the few that there are, it must not: it would cost them a time slice at every turn.
+    fn of_this_machine() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let us = Duration::from_micros;
+        let (spin, give_way) = if cores >= 4 { (us(50), us(200)) } else { (us(0), us(0)) };
+        let rests = [(us(20_000), us(20)), (us(1_000_000), us(200)), (Duration::MAX, us(1000))];
+        Self { spin, give_way, rests }
+    }
+
+    /// The rest of an engine that has been idle for so long.
+    fn rest(&self, idle: Duration) -> Duration {
+        let found = self.rests.iter().find(|(until, _)| idle < *until);
+        found.map_or(Duration::from_millis(1), |&(_, rest)| rest)
+    }
+}
+
+/// How long the thread stays out at a time while the program polls: longer and longer. The last is what a
+/// program waits at most, beyond [`Driver::is_polled`]'s patience, that polled and then looks at its memory alone.
+const OUT: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
+/// Packets in a row for which the thread wakes and finds that the program has taken them, until it does not
+/// wait for packets any more while the program polls.
+const MOST_IN_VAIN: u32 = 8;
+
+/// Starts an engine's thread. The program's signals are not for it, but those of its own faults.
+pub fn start(
+    index: usize,
+    engine: Engine,
+    driver: Arc<Driver>,
+    arrivals: Arrivals,
+) -> Result<JoinHandle<()>, Refusal> {
+    let quiet = Quiet::new();
+    let spawned = std::thread::Builder::new()
+        .name(format!("bellpush-mlx5_{index}"))
+        .spawn(move || engine.contain(|engine| run(engine, &driver, &arrivals)));
+    drop(quiet);
+    spawned.map_err(|source| Refusal::System { call: "an engine's thread", source })
+}
+
+/// All signals blocked, and the timer slack at its least, for threads that are made meanwhile:
+/// they inherit both.
+pub struct Quiet {
+    mask: libc::sigset_t,
+    slack: libc::c_int,
+}
+
+impl Quiet {
+    /// Until it is dropped.
+    pub fn new() -> Self {
+        // SAFETY: the sets are ours; all zeros are a signal set; prctl takes and gives numbers.
+        unsafe {
+            let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut mask);
+            let slack = libc::prctl(libc::PR_GET_TIMERSLACK);
+            libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+            Self { mask, slack }
+        }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        // SAFETY: what `new` found.
+        unsafe {
+            libc::prctl(libc::PR_SET_TIMERSLACK, self.slack);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Asks the scheduler for short turns (Linux 6.12 on): whoever has those gets a core from a program
+/// that polls as soon as it wakes, and not at the end of the program's time slice. Without it, a
+/// program that polls waits the longer for what the engine has to do.
+fn take_short_turns() {
+    const TURN_NS: u64 = 100_000;
+    // SAFETY: the struct is as long as it says; what the system does not know it refuses.
+    unsafe {
+        let mut attr: libc::sched_attr = std::mem::zeroed();
+        let size = size_of::<libc::sched_attr>() as u32;
+        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) == 0
+            && attr.sched_policy == libc::SCHED_OTHER as u32
+        {
+            attr.sched_runtime = TURN_NS;
+            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
+        }
+    }
+}
+
+/// Sockets of a link at most.
+const MOST_ARRIVALS: usize = 2;
+/// Steps between two looks at the clock while the engine spins.
+const CLOCK_STEPS: u32 = 32;
+
+/// How often the thread looks whether faults still come to the object.
+const CHECK: Duration = Duration::from_millis(10);
+
+/// Waits for so long, or until one of the descriptors is readable; whether one is.
+fn rest(arrivals: &Arrivals, most: Duration) -> bool {
+    const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
+    let mut fds = [NONE; MOST_ARRIVALS];
+    // What the program has closed is not ours to wait for.
+    let sockets = if arrivals.lost.load(Ordering::Relaxed) { &[][..] } else { &arrivals.sockets };
+    for (fd, socket) in fds.iter_mut().zip(sockets) {
+        fd.fd = socket.as_raw_fd();
+    }
+    let (secs, nanos) = (most.as_secs() as libc::time_t, most.subsec_nanos().into());
+    let timeout = libc::timespec { tv_sec: secs, tv_nsec: nanos };
+    let count = fds.len() as libc::nfds_t;
+    // SAFETY: as many entries as are said; the timeout and they outlive the call.
+    let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), count, &timeout, std::ptr::null()) };
+    let came = fds.iter().any(|fd| fd.revents & libc::POLLIN != 0);
+    if ready > 0 && !came {
+        // A socket's error is nothing to be received: it would be reported at once for ever.
+        std::thread::sleep(most);
+    }
+    came
+}
+
+fn run(engine: &mut Engine, driver: &Driver, arrivals: &Arrivals) {
+    take_short_turns();
+    guarded::unblock();
+    let mut check_at = Duration::ZERO;
+    let idle = Idle::of_this_machine();
+    let (mut now, mut last_work) = (driver.now(), driver.now());
+    let (mut steps, mut in_vain, mut out) = (0, 0, OUT[0]);
+    while !driver.is_stopped() {
+        if now >= check_at {
+            guarded::check();
+            check_at = now + CHECK;
+        }
+        if driver.is_polled(now) {
+            if in_vain < MOST_IN_VAIN && !arrivals.sockets.is_empty() {
+                in_vain += u32::from(rest(arrivals, out));
+            } else {
+                driver.stay_out(out);
+            }
+            out = (2 * out).min(OUT[1]);
+            now = driver.now();
+            continue;
+        }
+        let (progress, undivided) = driver.step_for_thread(engine, now);
+        steps += 1;
+        if progress.is_busy() {
+            if undivided {
+                (in_vain, out) = (0, OUT[0]);
+            }
+            if steps >= CLOCK_STEPS {
+                now = driver.now();
+                steps = 0;
+            }
+            last_work = now;
+            continue;
+        }
+        now = driver.now();
+        let since = now.saturating_sub(last_work);
+        if since < idle.spin {
+            continue;
+        }
+        if since < idle.spin + idle.give_way {
+            std::thread::yield_now();
+            continue;
+        }
+        // Not past a timer of the NIC's own.
+        let due = progress
+            .next_ns
+            .map_or(Duration::MAX, |at| Duration::from_nanos(at).saturating_sub(now));
+        rest(arrivals, idle.rest(since).min(due));
+        now = driver.now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use std::net::IpAddr;
+
+    use bellpush_soft_nic::link::{
+        Carries, Link, LinkCounters, LinkError, Received, ShmLink, ShmNet, TxBatch,
+    };
+    use bellpush_soft_nic::{SoftConfig, SoftNic};
+
+    use super::*;
+    use crate::abi::verbs::event;
+    use crate::device::Listeners;
+    use crate::events::{EventPipe, Reporter};
+
+    /// A link that fails in the worst way.
+    struct Mined(ShmLink);
+
+    impl Link for Mined {
+        fn address(&self) -> IpAddr {
+            self.0.address()
+        }
+        fn mtu(&self) -> usize {
+            self.0.mtu()
+        }
+        fn src_port(&self) -> u16 {
+            self.0.src_port()
+        }
+        fn carries(&self) -> Carries {
+            self.0.carries()
+        }
+        fn has_icrc(&self) -> bool {
+            self.0.has_icrc()
+        }
+        fn send(&mut self, now: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
+            self.0.send(now, batch)
+        }
+        fn recv(
+            &mut self,
+            _: u64,
+            _: usize,
+            _: &mut dyn FnMut(&Received<'_>),
+        ) -> Result<usize, LinkError> {
+            panic!("planted in a link");
+        }
+        fn counters(&self) -> LinkCounters {
+            self.0.counters()
+        }
+        fn describe(&self) -> String {
+            self.0.describe()
+        }
+    }
+
+    #[test]
+    fn a_panic_of_the_engine_is_told_the_program_which_goes_on() {
+        const EVENT_BYTES: usize = size_of::<crate::abi::verbs::AsyncEventDesc>();
+        let link = ShmNet::anonymous(false).unwrap().attach_free().unwrap();
+        let (nic, engine) =
+            SoftNic::manual_on(&SoftConfig::default(), Box::new(Mined(link))).unwrap();
+        let (pipe, reader) = EventPipe::new(EVENT_BYTES).unwrap();
+        let (listeners, reporter) =
+            (Arc::new(Listeners::default()), Reporter::new(Arc::new(pipe), 1));
+        listeners.add_port(&reporter);
+        nic.tell_events(Box::new(move |event| listeners.tell(event)));
+        let driver = Arc::new(Driver::new(engine.helper()));
+        let arrivals = Arrivals { sockets: Vec::new(), lost: Arc::default() };
+        let thread = start(0, engine, driver.clone(), arrivals).unwrap();
+        let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which outlives the call.
+        assert_eq!(unsafe { libc::poll(&mut poll, 1, 20_000) }, 1, "nobody is told");
+        let mut event = [0; EVENT_BYTES];
+        std::fs::File::from(reader).read_exact(&mut event).unwrap();
+        assert_eq!(event[8..12], event::DEVICE_FATAL.to_ne_bytes());
+        driver.stop();
+        thread.join().expect("the panic stays in there");
+    }
+}

@@ -1,0 +1,37 @@
+//! Programs that poll drive the engine themselves, and those that stop are not forgotten (`interop/polling.c`).
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use crate::preloaded::{alone, compiled, succeeds};
+
+static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("polling"));
+
+#[track_caller]
+fn case(name: &str) {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    for link in ["udp", "shm"] {
+        succeeds(&["--link-type", link], &[program.to_str().unwrap(), name]);
+    }
+}
+
+#[test]
+fn who_polls_carries_operations_out_and_the_engines_thread_stays_out() {
+    case("alone");
+}
+
+#[test]
+fn a_program_that_stops_polling_is_not_forgotten() {
+    case("stops");
+}
+
+#[test]
+fn polling_leaves_errno_and_cancellation_alone() {
+    case("undisturbed");
+}
+
+#[test]
+fn a_signal_handler_that_polls_waits_for_nothing_below_it() {
+    case("handler");
+}
