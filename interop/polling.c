@@ -201,12 +201,30 @@ static void on_alarm(int signal)
 	handled++;
 }
 
+/* Ends a program that waits for itself. */
+static void *watchdog(void *unused)
+{
+	static const char line[] = "the handler waits for what it has interrupted\n";
+	(void)unused;
+	sleep(30);
+	if (write(STDERR_FILENO, line, sizeof line - 1) < 0)
+		_exit(2);
+	_exit(1);
+}
+
 /* A signal handler that polls waits for nothing that the thread below it holds. */
 static void handler(void)
 {
 	struct ibv_wc wc;
 	open_pair(&shared);
 	CHECK((handlers_own = ibv_create_cq(shared.ctx, 4, NULL, NULL, 0)));
+	pthread_t thread;
+	sigset_t alarms;
+	sigemptyset(&alarms);
+	sigaddset(&alarms, SIGALRM);
+	CHECK(pthread_sigmask(SIG_BLOCK, &alarms, NULL) == 0); /* the thread inherits it */
+	CHECK(pthread_create(&thread, NULL, watchdog, NULL) == 0);
+	CHECK(pthread_sigmask(SIG_UNBLOCK, &alarms, NULL) == 0);
 	struct sigaction action = { .sa_handler = on_alarm, .sa_flags = SA_RESTART };
 	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
 	struct itimerval often = { { 0, 60 }, { 0, 60 } }, never = { 0 };
