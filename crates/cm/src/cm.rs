@@ -30,6 +30,8 @@ pub struct Cm {
     /// Connections by their peer's queue pair.
     pub(crate) by_qpn: HashMap<(IpAddr, u32), ConnId>,
     pub(crate) services: HashSet<u64>,
+    /// SIDR_REQs for services that nobody offered, which were not answered: the latest ones.
+    pub(crate) unheard: VecDeque<(IpAddr, u32)>,
     timers: BTreeSet<(u64, ConnId)>,
     last: u32,
     random: Random,
@@ -47,6 +49,7 @@ impl Cm {
             by_remote: HashMap::new(),
             by_qpn: HashMap::new(),
             services: HashSet::new(),
+            unheard: VecDeque::new(),
             timers: BTreeSet::new(),
             last: random.next(),
             random,

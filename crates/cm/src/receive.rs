@@ -22,6 +22,9 @@ const CONSUMER: u8 = 24;
 const OF_REQ: u8 = 0;
 const OF_REP: u8 = 1;
 
+/// SIDR_REQs for what nobody offers that are remembered.
+const MOST_UNHEARD: usize = 64;
+
 impl Cm {
     /// Takes a message that came from an address. What is not one, or is for nobody, is dropped.
     pub fn receive(&mut self, now_ns: u64, from: IpAddr, bytes: &[u8]) {
@@ -250,6 +253,14 @@ impl Cm {
             return;
         }
         if !self.services.contains(&req.service) {
+            // An active side takes NOT_SUPPORTED for final, and perftest's asks again before its server listens again:
+            // the question counts from its repetition on, as if the first one had been lost.
+            let asked = (from, req.request_id);
+            let Some(before) = self.unheard.iter().position(|&it| it == asked) else {
+                self.unheard.truncate(MOST_UNHEARD - 1);
+                return self.unheard.push_front(asked);
+            };
+            self.unheard.remove(before);
             let (request_id, service, status) =
                 (req.request_id, req.service, sidr_status::NOT_SUPPORTED);
             let (info, private) = ([0; 72], [0; 136]);

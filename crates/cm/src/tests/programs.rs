@@ -120,6 +120,9 @@ fn where_nobody_listens_a_request_is_rejected() {
         let mut w = World::new(2);
         w.connect(0, 1, space, b"");
         w.settle();
+        // Of datagrams the second question is answered.
+        w.pass(SECOND);
+        w.settle();
         let (kind, status) = match space {
             Space::Tcp => (EventKind::Rejected, 8),
             _ => (EventKind::Unreachable, 1),
@@ -178,6 +181,29 @@ fn datagrams_are_offered() {
     w.hosts[1].reject(0, CHANNEL, b, 28, b"no").unwrap();
     w.settle();
     assert_eq!(w.expect(0, EventKind::Unreachable).status, 2);
+}
+
+/// A first question that comes before the listener is as good as lost; one that is repeated is answered.
+#[test]
+fn a_listener_for_datagrams_may_come_a_little_late() {
+    let mut w = World::new(2);
+    w.connect(0, 1, Space::Udp, b"early");
+    w.settle();
+    assert!(w.event(0).is_none(), "nobody says that nobody listens");
+    w.listen(1, Space::Udp, 0);
+    w.pass(SECOND);
+    w.settle();
+    let request = w.expect(1, EventKind::ConnectRequest);
+    w.accept(1, request.id, b"me");
+    w.settle();
+    w.expect(0, EventKind::Established);
+    // And where none comes, the repetition is refused.
+    let mut w = World::new(2);
+    w.connect(0, 1, Space::Udp, b"never");
+    w.settle();
+    w.pass(SECOND);
+    w.settle();
+    assert_eq!(w.expect(0, EventKind::Unreachable).status, 1);
 }
 
 #[test]
