@@ -219,7 +219,7 @@ fn change_mask(how: c_int, set: u64) -> u64 {
 }
 
 /// Whether a fault of the calling thread's would come here. A fault whose signal is blocked ends the process.
-fn is_guarded() -> bool {
+pub(crate) fn is_guarded() -> bool {
     // Acquire: `install` has set what a handler looks at.
     if !ARMED.load(Ordering::Acquire) {
         return false;

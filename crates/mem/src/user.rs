@@ -240,32 +240,39 @@ impl UserMem {
     ) -> Result<u64, MemError> {
         static ALONE: Mutex<()> = Mutex::new(());
         let addr = self.word(offset)?;
-        if let (false, Some(old)) =
-            (self.special.load(Ordering::Relaxed), guarded(addr as *mut u64))
-        {
-            return Ok(old);
-        }
         let fault = || MemError::Fault { addr, bytes: 8 };
-        match Pages::around(addr, 8).ok_or_else(fault)?.populate(true) {
-            Ok(()) => {
-                // SAFETY: aligned, and mapped for writing a moment ago. A program that unmaps what
-                // it has registered in just that moment is beyond help here, where nothing is guarded: no system call changes 8
-                // bytes atomically and says EFAULT (futex(2) has operations on 4), and without the
-                // processor's own atomic the device could not promise atomicity towards its program.
-                Ok(on_word(unsafe { AtomicU64::from_ptr(addr as *mut u64) }))
+        for _ in 0..TRIES {
+            let is_guarded = !self.special.load(Ordering::Relaxed) && guarded::is_guarded();
+            if let (true, Some(old)) = (is_guarded, guarded(addr as *mut u64)) {
+                return Ok(old);
             }
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut old = [0; 8];
-                self.read(offset, &mut old)?;
-                let old = u64::from_ne_bytes(old);
-                self.write(offset, &change(old).to_ne_bytes())?;
-                Ok(old)
+            match Pages::around(addr, 8).ok_or_else(fault)?.populate(true) {
+                // It has faulted, and is there by now.
+                Ok(()) if is_guarded => continue,
+                Ok(()) => {
+                    // SAFETY: aligned, and mapped for writing a moment ago. A program that unmaps what
+                    // it has registered in just that moment is beyond help here, where nothing is guarded: no system
+                    // call changes 8 bytes atomically and says EFAULT (futex(2) has operations on 4), and without the
+                    // processor's own atomic the device could not promise atomicity towards its program.
+                    return Ok(on_word(unsafe { AtomicU64::from_ptr(addr as *mut u64) }));
+                }
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut old = [0; 8];
+                    self.read(offset, &mut old)?;
+                    let old = u64::from_ne_bytes(old);
+                    self.write(offset, &change(old).to_ne_bytes())?;
+                    return Ok(old);
+                }
+                Err(_) => return Err(fault()),
             }
-            Err(_) => Err(fault()),
         }
+        Err(fault())
     }
 }
+
+/// How often a word is tried that was gone, and there again before the next look.
+const TRIES: usize = 4;
 
 /// Does something with the thread's scratch file, which is made when it is not there: not yet, not
 /// in the child of a fork, or not any more, because the program closed what it did not know.
