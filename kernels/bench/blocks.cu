@@ -5,36 +5,30 @@
 
 namespace {
 
-// The latency of each message, or all of them in a row. All endpoints are the first one.
+// The latency of each message, or all of them in a row, on one endpoint.
 template <class P>
-BP_DEV void bench_blocks(const bp_blocks_bench_args& args) {
+BP_DEV bp_status_code by_blocks(const bp_blocks_bench_args& args, uint32_t* posted) {
   const bp::block_scope scope;
   const bp_bench_rows& a = args.rows;
   const bp::blocks_scope who{bp::bid(), bp::grid_blocks(), reinterpret_cast<bp::blocks_state*>(args.state)};
   uint64_t* ticks = reinterpret_cast<uint64_t*>(a.ticks);
-  const bp_endpoint& ep = args.ep;
-  const uint64_t start_ns = bp::now_ns(), start_ticks = bp::clock_ticks();
   const uint32_t flags = a.each_quiet != 0 ? bp::none : bp::unsignalled;
-  uint32_t posted = 0;
   bp_status_code s = BP_OK;
   for (uint32_t m = 0; m < a.messages && s == BP_OK; m++) {
     const uint64_t at = m * a.stride, t = bp::clock_ticks();
     uint64_t end = 0;
     const void* src = reinterpret_cast<const void*>(a.src + at);
-    s = bp::put<P>(ep, who, a.remote_offset + at, src, a.bytes, flags, &end);
-    posted += s == BP_OK;
-    if (s == BP_OK && (a.each_quiet || m + 1 == a.messages)) s = bp::wait<P>(ep, scope, end);
+    s = bp::put<P>(args.ep, who, a.remote_offset + at, src, a.bytes, flags, &end);
+    *posted += s == BP_OK;
+    if (s == BP_OK && (a.each_quiet || m + 1 == a.messages)) s = bp::wait<P>(args.ep, scope, end);
     if (a.each_quiet && who.rank == 0 && scope.rank() == 0) ticks[m] = bp::clock_ticks() - t;
   }
-  if (who.rank == 0 && scope.rank() == 0) {
-    bp_bench_result* result = reinterpret_cast<bp_bench_result*>(a.result);
-    result->status = s;
-    result->posted = posted;
-    result->start_ns = start_ns;
-    result->end_ns = bp::now_ns();
-    result->start_ticks = start_ticks;
-    result->end_ticks = bp::clock_ticks();
-  }
+  return s;
+}
+
+template <class P>
+BP_DEV void bench_blocks(const bp_blocks_bench_args& args) {
+  measure(args.rows, [&](uint32_t* posted) { return by_blocks<P>(args, posted); });
 }
 
 }  // namespace

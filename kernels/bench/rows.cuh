@@ -79,10 +79,10 @@ BP_DEV bp_status_code in_a_row(const Args& args, uint32_t* posted) {
   return s;
 }
 
-template <class P, class Args>
-BP_DEV void bench(const Args& args) {
+// Measures `send(&posted)`, a block's part of the messages; the first block says what came of it.
+template <class Send>
+BP_DEV void measure(const bp_bench_rows& a, Send send) {
   const bp::block_scope scope;
-  const bp_bench_rows& a = args.rows;
   // Messages begin where a kernel that has just computed them would have left them.
   const uint64_t bytes = a.messages * a.stride;
   const uint64_t fresh = bytes < fresh_bytes ? bytes : fresh_bytes;
@@ -93,10 +93,8 @@ BP_DEV void bench(const Args& args) {
   const uint64_t start_ns = bp::now_ns();
   const uint64_t start_ticks = bp::clock_ticks();
   uint32_t posted = 0;
-  const bp_status_code s = a.each_quiet == 0   ? in_a_row<P>(args, &posted)
-                           : a.each_quiet == 1 ? one_by_one<P>(args, &posted)
-                                               : batch_by_batch<P>(args, &posted);
-  if (scope.rank() == 0) {
+  const bp_status_code s = send(&posted);
+  if (bp::bid() == 0 && scope.rank() == 0) {
     bp_bench_result* result = reinterpret_cast<bp_bench_result*>(a.result);
     result->status = s;
     result->posted = posted;
@@ -105,6 +103,16 @@ BP_DEV void bench(const Args& args) {
     result->start_ticks = start_ticks;
     result->end_ticks = bp::clock_ticks();
   }
+}
+
+template <class P, class Args>
+BP_DEV void bench(const Args& args) {
+  const bp_bench_rows& a = args.rows;
+  measure(a, [&](uint32_t* posted) {
+    return a.each_quiet == 0   ? in_a_row<P>(args, posted)
+           : a.each_quiet == 1 ? one_by_one<P>(args, posted)
+                               : batch_by_batch<P>(args, posted);
+  });
 }
 
 }  // namespace

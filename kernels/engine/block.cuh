@@ -23,7 +23,7 @@ struct order {
   uint32_t k;           // whose lines or slots
   uint32_t key;         // slots: what their WRITEs name, of what the block remembers; peek: the key itself
   uint64_t to, from, bytes;
-  uint64_t job;         // row: whose slots these are
+  uint64_t job;         // run: whose slots these are
   bp_engine_run run;
 };
 

@@ -106,14 +106,14 @@ struct bp_qpc_record {
 };
 BP_ASSERT_SIZE(bp_qpc_record, 256);
 
-// In-band slots in a row, whose WRITEs continue each other and have one length.
+// A run: in-band slots that follow each other, whose WRITEs continue each other and have one length.
 struct bp_engine_run {
   uint64_t window;
   uint64_t slot;        // where the first one lies
   uint32_t slots, slot_bytes;  // of the window
   uint32_t line;        // enum bp_qpc_line; BP_LINE_NONE: no slots
   uint32_t sequence;    // of the first one's lines
-  uint32_t count;       // slots of the row
+  uint32_t count;       // slots of the run
   uint32_t bytes;       // payload of each
   uint32_t piece;       // slots of a piece
   uint32_t part;        // room that a block has for a slot's stream
@@ -127,7 +127,7 @@ struct bp_engine_job {
   uint64_t to;
   uint64_t from, bytes;  // of payload in memory
   struct bp_engine_run run;  // or it is in these
-  uint64_t missing;   // slots of the row from the first one on that lacked a line
+  uint64_t missing;   // slots of the run from the first one on that lacked a line
   uint64_t reserved[4];
 };
 BP_ASSERT_SIZE(bp_engine_job, 128);

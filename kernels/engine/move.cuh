@@ -187,7 +187,7 @@ BP_DEV bp_engine_job* job_of(const bp_engine_args& a, uint32_t block) {
 
 struct piece {
   uint64_t to, from, bytes;  // 0 bytes: there is none
-  uint32_t slots;            // 0: `bytes` from `from` on; else so many of the row's slots, from number `from` on
+  uint32_t slots;            // 0: `bytes` from `from` on; else so many of the run's slots, from number `from` on
 };
 
 // A job's word: its pieces << 32 | the next one. It is drawn from and read as one, so a number that was

@@ -28,7 +28,7 @@ constexpr uint32_t join_looks = 16;
 constexpr uint32_t peek_bytes = 68;
 static_assert(peek_bytes >= 60 && inband_header_bytes <= 3 * 12, "the header's lines, of each format");
 
-// One thread's look at slot `i`: whether its header is that of the row's WRITE number `i`, and its last line has come.
+// One thread's look at slot `i`: whether its header is that of the run's WRITE number `i`, and its last line has come.
 BP_DEV bool is_of_run(const context& q, const order& o, uint32_t i, uint8_t* header) {
   const uint32_t line = q.fixed.line, bytes = (uint32_t)o.bytes;
   const place p(q, i);

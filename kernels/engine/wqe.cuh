@@ -239,7 +239,7 @@ struct place {
                                       : inband_sequence<line::d12s4>(w, at.lap);
     slot = f.window + (uint64_t)at.slot * f.slot_bytes;
   }
-  // `n` slots after the one that the context points at, or a row begins with, at most a lap: without the divisions.
+  // `n` slots after the one that the context points at, or a run begins with, at most a lap: without the divisions.
   BP_DEV place(const context& q, uint32_t n) : slot(q.slot), sequence(q.sequence) {
     pass(q.fixed.window, q.fixed.slots, q.fixed.slot_bytes, q.fixed.line, n);
   }

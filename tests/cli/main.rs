@@ -19,6 +19,7 @@ mod topo;
 #[path = "../../crates/cli/src/values.rs"]
 mod values;
 
+mod bench;
 mod examples;
 mod front_door;
 mod pcie;

@@ -67,7 +67,7 @@ pub struct BlocksBenchArgs {
     pub state: u64,
 }
 
-/// Size of a `bp::blocks_state`.
+/// Size of a `bp::blocks_state` (`kernels/include/bellpush/blocks.cuh`).
 pub const BLOCKS_STATE_BYTES: usize = 48;
 
 /// `struct bp_auto_op_args`: one verb of an auto endpoint.
@@ -316,7 +316,7 @@ pub struct PostResult {
 unsafe impl KernelArgs for BenchArgs {}
 // SAFETY: as for BenchArgs.
 unsafe impl KernelArgs for AutoBenchArgs {}
-// SAFETY: as above.
+// SAFETY: as for BenchArgs.
 unsafe impl KernelArgs for BlocksBenchArgs {}
 // SAFETY: as for BenchArgs.
 unsafe impl KernelArgs for AutoOpArgs {}

@@ -224,6 +224,10 @@ fn numbers() {
     assert_eq!(refused("--copy-threads 65"), "--copy-threads is 65; give a number from 0 to 64");
     assert!(refused("--copy-threads 2 --link shm").contains("packet link"));
     assert!(refused("--copy-threads 2 --engine gpu:0").contains("on a GPU"));
+    assert_eq!(refused("--blocks 65"), "--blocks is 65; give a number from 1 to 64");
+    assert!(refused("--blocks 2 --qps 2").starts_with("--qps with --blocks 2; leave it out: "));
+    assert!(refused("--blocks 2 --in-flight 8").starts_with("--in-flight with --blocks 2; "));
+    assert_eq!(plan("--blocks 2").unwrap().blocks, 2);
     assert_eq!(refused("--qps 5000"), "--qps is 5000; give a number from 1 to 8");
     assert_eq!(refused("--timeout-ms 0"), "--timeout-ms is 0; give a number from 1 to 600000");
     for seconds in ["0", "-1", "inf", "NaN", "3601"] {

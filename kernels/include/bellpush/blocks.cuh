@@ -20,8 +20,11 @@ struct alignas(16) blocks_state {
   uint64_t result;   // of the last message: ticket, shifted left by 8, and status
   uint64_t round;    // messages so far
 };
+static_assert(sizeof(blocks_state) == 48, "so many bytes are zeroed");
 
-// Blocks that put a message together. All threads of all of them call the verb, with the same arguments but for `rank`;
+constexpr uint32_t max_scope_blocks = 65535;
+
+// Blocks, at most max_scope_blocks, that put a message together. All threads of all of them call the verb, with the same arguments but for `rank`;
 // all get the same status and the same ticket, once the last block has posted its part. So the blocks run at the same
 // time, and only one message of a `state` is under way.
 struct blocks_scope {
@@ -55,8 +58,12 @@ BP_DEV_COLD bp_status_code put_chunks(bp_endpoint ep, blocks_scope who, uint32_t
   }
 }
 
+// A block that has taken chunks waits for room, with its tickets, and for the word `ring`, each at most the queue pair's
+// timeout, before it takes more or arrives; and the others for it a little longer.
+constexpr uint64_t meet_timeouts = 4;
+
 // Tells the other blocks of a result, and waits for all; the last one calls `finish(&end)`, if all is well, before the
-// others return. Bound: another block goes on within two of the queue pair's timeouts, or ends with a status.
+// others return.
 template <class Finish>
 BP_DEV bp_status_code meet(const bp_qp& qp, blocks_scope who, bp_status_code s, uint64_t mine, uint64_t* end,
                            Finish finish) {
@@ -103,7 +110,7 @@ BP_DEV bp_status_code meet(const bp_qp& qp, blocks_scope who, bp_status_code s, 
         seen = progress;
         patience = deadline{};
       }
-      if (patience.expired(2 * qp.timeout_ns)) {
+      if (patience.expired(meet_timeouts * qp.timeout_ns)) {
         result = mine << 8 | BP_TIMEOUT;
         break;
       }
@@ -131,8 +138,9 @@ template <class P, class Finish>
 BP_DEV bp_status_code put_by_blocks(const bp_endpoint& ep, blocks_scope who, uint64_t remote_offset, const void* src,
                                     uint64_t bytes, uint32_t flags, uint64_t* end, Finish finish) {
   static_assert(P::shared, "several blocks post on the queue pair");
+  if (who.rank >= who.count || who.count > max_scope_blocks) return BP_INVALID;
   // A bound of the caller's own could end one block's wait and not another's.
-  if (who.rank >= who.count || refuses<P>(ep, remote_offset, bytes) || has_own_bound(ep.qp)) return BP_INVALID;
+  if (refuses<P>(ep, remote_offset, bytes) || has_own_bound(ep.qp)) return BP_INVALID;
   if (!can_write_lines<P>(block_scope{})) return BP_INVALID;
   bp_status_code s = BP_OK;
   uint64_t mine = 0;

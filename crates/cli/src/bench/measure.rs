@@ -8,7 +8,10 @@ use bellpush::abi::bench::{
 };
 use bellpush::abi::wire::Code;
 use bellpush::gpu::{Dims, Kernel, Module};
-use bellpush::transport::{Endpoint, Error, Local, Memory, Options, Path, Put, Reach, Remote};
+use bellpush::nic::LineFormat;
+use bellpush::transport::{
+    Endpoint, Error, Kick, Local, Memory, Options, Path, Put, Reach, Remote,
+};
 use bellpush_cli::report::stats::Samples;
 
 use super::payload::{Arrived, POISON, Payload, Tally};
@@ -78,6 +81,9 @@ pub struct Lane<'a> {
     reach: Option<Reach>,
     in_flight: u32,
     is_auto: bool,
+    /// Threads of a block on the host executor: lanes on one processor would only take turns, but four of them write
+    /// a line of 60+4.
+    least: u32,
     /// Several blocks that post together, and the state that they share.
     blocks: Option<(u32, Memory)>,
     callers: Callers,
@@ -149,9 +155,11 @@ impl<'a> Lane<'a> {
         } else {
             None
         };
+        let by_four = path.kick() == Some(Kick::Inband) && ask.options.line == LineFormat::L60S4;
+        let least = if by_four { 4 } else { 1 };
         let in_flight = ask.in_flight;
         let (reach, callers) = (reach_of_kernels, Callers::BySize);
-        Ok(Self { bed, ends, kernel, reach, in_flight, is_auto, blocks, callers })
+        Ok(Self { bed, ends, kernel, reach, in_flight, is_auto, least, blocks, callers })
     }
 
     /// The same by other callers.
@@ -309,7 +317,7 @@ impl<'a> Lane<'a> {
         rows.ticks = self.bed.ticks.addr();
         rows.result = self.bed.result.addr();
         let threads = match self.bed.gpu.is_host() {
-            true => 1, // lanes on one processor would only take turns
+            true => self.least,
             false => self.callers.threads(size),
         };
         let (stream, dims) = (&self.bed.stream, Dims::new(1, threads));

@@ -119,7 +119,7 @@ pub struct BenchArgs {
     /// Measure which path is best for which size, keep that for the path auto (docs/auto.md), and measure auto beside
     /// the best
     #[arg(long, conflicts_with_all = [
-        "tearing", "post", "data", "kick", "line", "payload", "report", "json", "credits"
+        "tearing", "post", "data", "kick", "line", "payload", "report", "json", "credits", "blocks"
     ])]
     pub tune: bool,
     /// Memory in which messages arrive; `engine` is the memory of the engine's GPU
