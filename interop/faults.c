@@ -60,6 +60,15 @@ static void gone(void)
 	close_pair(&p);
 }
 
+static void handled_by_polls(int signal)
+{
+	(void)signal;
+	for (int i = 0; i < 3; i++)
+		gone();
+	caught++;
+	siglongjmp(back, 1);
+}
+
 static void set(struct sigaction action)
 {
 	CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
@@ -83,6 +92,32 @@ static void own(void)
 	CHECK(caught == 101);
 	gone();
 	CHECK(caught == 101);
+	/* While a handler runs, the signal is blocked, which is as little the program's end. */
+	gone();
+	CHECK((void *)signal(SIGSEGV, handled_by_polls) == (void *)on_fault_plain);
+	fault(none);
+	CHECK(caught == 102);
+	caught = 101;
+	CHECK((void *)signal(SIGSEGV, on_fault_plain) == (void *)handled_by_polls);
+	/* The name of signal under -std=c11. */
+	CHECK((void *)__sysv_signal(SIGSEGV, on_fault_plain) == (void *)on_fault_plain);
+	gone();
+	fault(none);
+	CHECK(caught == 201);
+	CHECK(sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_handler == SIG_DFL);
+	caught = 101;
+	CHECK((void *)signal(SIGSEGV, on_fault_plain) == (void *)SIG_DFL);
+	/* What a child of vfork sets is its own. */
+	pid_t sharing = vfork();
+	if (sharing == 0) {
+		signal(SIGSEGV, SIG_DFL);
+		_exit(0);
+	}
+	CHECK(waitpid(sharing, NULL, 0) == sharing);
+	fault(none);
+	CHECK(caught == 201);
+	gone();
+	caught = 101;
 	set((struct sigaction){ .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_RESETHAND });
 	fault(none);
 	CHECK(caught == 102);

@@ -87,6 +87,9 @@ impl Driver {
 
     /// A step in the program's thread, if nobody is in one; whether there was anything to do.
     fn step(&self) -> bool {
+        if self.alone.load(Ordering::Relaxed) {
+            return false;
+        }
         let now_ns = self.now().as_nanos() as u64;
         self.polled_ns.store(now_ns, Ordering::Relaxed);
         let Some(progress) = self.helper.step(now_ns) else { return false };
@@ -323,6 +326,8 @@ impl Here {
 
 #[cfg(test)]
 mod tests {
+    use bellpush_soft_nic::{SoftConfig, SoftNic};
+
     use super::*;
 
     #[test]
@@ -340,6 +345,19 @@ mod tests {
         }
         assert_eq!(status, 0);
         assert!(here.is_here());
+    }
+
+    #[test]
+    fn an_engine_that_is_left_to_its_thread_has_no_step_of_a_poll() {
+        let (_nic, engines) = SoftNic::manual(&SoftConfig::default()).unwrap();
+        let driver = Driver::new(engines[0].helper());
+        for polls in [true, false] {
+            driver.polled_ns.store(0, Ordering::Relaxed);
+            (0..ENOUGH).for_each(|_| _ = driver.poll());
+            assert_eq!(driver.is_polled(Duration::ZERO), polls);
+            assert_eq!(driver.polled_ns.load(Ordering::Relaxed) != 0, polls);
+            driver.keep_to_thread();
+        }
     }
 
     #[test]

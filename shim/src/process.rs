@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use bellpush_mem::hidden;
+use bellpush_mem::{guarded, hidden};
 use bellpush_preload::{Preload, VARIABLE};
 
 use crate::counters;
@@ -144,6 +144,7 @@ fn install(options: Preload, tree: Tree, files: Files) {
 extern "C" fn forked() {
     let Some(parent) = process() else { return };
     hidden::close_inherited();
+    guarded::is_programs_own();
     install(parent.options.clone(), parent.tree.inherited(), parent.files.in_child());
 }
 

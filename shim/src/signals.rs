@@ -34,18 +34,31 @@ extern "C" fn sigaction(
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
-    // SAFETY: all zeros are an action; the program's own arguments.
-    unsafe {
-        let (mut action, mut old): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
-        (action.sa_sigaction, action.sa_flags) = (handler, libc::SA_RESTART);
-        match guarded::program_sets(signal, &action, &mut old) {
-            Some(0) => old.sa_sigaction,
-            Some(_) => libc::SIG_ERR,
-            None => real::signal(signal, handler),
+/// Declares hooks of `signal` under its names, by the flags of what it sets. `__sysv_signal` is what the header makes of
+/// it for programs that keep to a standard (`cc -std=c11`).
+macro_rules! hook_signals {
+    ($($name:ident = $real:ident $flags:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+            // SAFETY: all zeros are an action; the program's own arguments.
+            unsafe {
+                let (mut action, mut old): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
+                (action.sa_sigaction, action.sa_flags) = (handler, $flags);
+                match guarded::program_sets(signal, &action, &mut old) {
+                    Some(0) => old.sa_sigaction,
+                    Some(_) => libc::SIG_ERR,
+                    None => real::$real(signal, handler),
+                }
+            }
         }
-    }
+    )*};
+}
+hook_signals! {
+    signal = signal libc::SA_RESTART;
+    bsd_signal = signal libc::SA_RESTART;
+    ssignal = signal libc::SA_RESTART;
+    sysv_signal = sysv_signal libc::SA_RESETHAND | libc::SA_NODEFER;
+    __sysv_signal = sysv_signal libc::SA_RESETHAND | libc::SA_NODEFER;
 }
 
 /// Declares hooks of functions that change the calling thread's mask.

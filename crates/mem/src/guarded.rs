@@ -31,6 +31,8 @@ static WISHES: [Wish; 2] =
     [const { Wish { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicI32::new(0) } }; 2];
 /// Libc's own function; set before any handler is.
 static REAL: OnceLock<Sigaction> = OnceLock::new();
+/// The process whose wishes these are: a child of `vfork` has its memory, and wishes of its own.
+static PID: AtomicI32 = AtomicI32::new(0);
 /// Whether faults come to [`on_fault`], as far as is known.
 static ARMED: AtomicBool = AtomicBool::new(false);
 
@@ -49,6 +51,7 @@ pub fn install(real: Sigaction) {
     if !code::IS_THERE || REAL.get().is_some() {
         return;
     }
+    is_programs_own();
     let real = *REAL.get_or_init(|| real);
     let took = SIGNALS.iter().zip(&WISHES).all(|(&signal, wish)| {
         // SAFETY: all zeros are an action; the handler is as libc wants it.
@@ -77,6 +80,12 @@ fn with_ours(action: &libc::sigaction) -> libc::sigaction {
     ours
 }
 
+/// The calling process is the program from now on: the first, or the child of a fork, whose wishes are a copy.
+pub fn is_programs_own() {
+    // SAFETY: takes nothing and cannot fail.
+    PID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+}
+
 /// What the program's `sigaction` does; `None` for signals that are not of faults, and before [`install`].
 /// Takes no lock and allocates nothing.
 ///
@@ -93,7 +102,10 @@ pub unsafe fn program_sets(
     // SAFETY: as the caller promises; all zeros are an action.
     unsafe {
         let mut was: libc::sigaction = std::mem::zeroed();
+        let is_own = PID.load(Ordering::Relaxed) == libc::getpid();
         let done = match action.as_ref() {
+            // The system has a child's actions apart, and the child has no engine.
+            Some(action) if !is_own => real(signal, action, &mut was),
             None => real(signal, std::ptr::null(), &mut was),
             Some(action) => {
                 wish.handler.store(action.sa_sigaction, Ordering::Relaxed);
@@ -175,25 +187,21 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
         wish.handler.store(libc::SIG_DFL, Ordering::Relaxed);
     }
     type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+    // The handler runs with the signal blocked, and may leave by a jump.
+    forget_mask();
     // SAFETY: the program's handler; one that takes the signal alone does not look at the rest.
     unsafe { std::mem::transmute::<usize, Handler>(handler)(signal, info, context) };
 }
 
-/// What is known of the calling thread's mask.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mask {
-    Unknown,
-    Lets,
-    Blocks,
-}
-
 thread_local! {
-    static MASK: Cell<Mask> = const { Cell::new(Mask::Unknown) };
+    /// Whether the calling thread's mask is known to let the signals through. That it blocks them is asked anew each
+    /// time: a handler's mask goes when the handler ends.
+    static LETS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The calling thread's signal mask may have changed.
 pub fn forget_mask() {
-    MASK.set(Mask::Unknown);
+    LETS.set(false);
 }
 
 /// Lets the calling thread, one of ours, take its own faults.
@@ -224,12 +232,11 @@ pub(crate) fn is_guarded() -> bool {
     if !ARMED.load(Ordering::Acquire) {
         return false;
     }
-    if MASK.get() == Mask::Unknown {
+    if !LETS.get() {
         let blocked = change_mask(libc::SIG_BLOCK, 0);
-        let lets = SIGNALS.iter().all(|&signal| blocked & bit(signal) == 0);
-        MASK.set(if lets { Mask::Lets } else { Mask::Blocks });
+        LETS.set(SIGNALS.iter().all(|&signal| blocked & bit(signal) == 0));
     }
-    MASK.get() == Mask::Lets
+    LETS.get()
 }
 
 /// Copies bytes of which one side may not be there; false if it is not, or if nothing is guarded here. How much
