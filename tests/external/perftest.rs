@@ -2,8 +2,8 @@
 
 use crate::preloaded::{alone, pair_succeeds, there};
 
-const BANDWIDTHS: [&str; 4] = ["ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_atomic_bw"];
-const LATENCIES: [&str; 4] = ["ib_write_lat", "ib_read_lat", "ib_send_lat", "ib_atomic_lat"];
+pub const BANDWIDTHS: [&str; 4] = ["ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_atomic_bw"];
+pub const LATENCIES: [&str; 4] = ["ib_write_lat", "ib_read_lat", "ib_send_lat", "ib_atomic_lat"];
 
 #[test]
 fn perftest_finds_the_device_and_verifies() {
@@ -49,9 +49,6 @@ fn all_of_perftest() {
             all.extend(programs.map(|program| format!("{program} -c {service}")));
         }
     }
-    // Connections by rdma_cm.
-    all.extend(BANDWIDTHS.iter().chain(&LATENCIES).map(|program| format!("{program} -R -n 100")));
-    all.extend(["-c UD", "-q 8"].map(|options| format!("ib_send_bw -R -n 100 {options}")));
     for options in ["-q 4 --use-srq", "-e", "-I 64 -s 64"] {
         all.push(format!("ib_send_bw -n 500 {options}"));
     }

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use crate::perftest::{BANDWIDTHS, LATENCIES};
 use crate::preloaded::{
     Ended, OBJECT, PATIENCE, Running, alone, bellpush, compiled, run, succeeds, there,
 };
@@ -176,6 +177,19 @@ fn perftest_connects_by_rdma_cm() {
         ["ib_write_bw -F -R -n 100", "ib_send_lat -F -R -n 50", "ib_send_bw -F -R -c UD -n 50"]
     {
         pair(&[], command, &format!("{command} SERVER"));
+    }
+}
+
+#[test]
+#[ignore = "all of perftest takes minutes"]
+fn all_of_perftest_connects_by_rdma_cm() {
+    let _alone = alone();
+    let tools =
+        BANDWIDTHS.iter().chain(&LATENCIES).map(|program| format!("{program} -F -R -n 100"));
+    let more = ["-c UD", "-q 8"].map(|options| format!("ib_send_bw -F -R -n 100 {options}"));
+    for command in tools.chain(more) {
+        println!("{command}");
+        pair(&[], &command, &format!("{command} SERVER"));
     }
 }
 

@@ -10,7 +10,8 @@ use bellpush_wire::cm::{
 
 use crate::Random;
 use crate::connection::{ConnId, Connection, Patience, State, timeout_ns};
-use crate::consumer::{Accept, CmError, Connect, Event, MOST, Output};
+use crate::consumer::{Accept, CmError, Connect, Event, MOST, Output, Request};
+use crate::receive::Held;
 
 /// How long an answer may take, by its code: 0.54 s. Linux says 4.3 s, for networks of switches and
 /// subnet managers.
@@ -30,8 +31,8 @@ pub struct Cm {
     /// Connections by their peer's queue pair.
     pub(crate) by_qpn: HashMap<(IpAddr, u32), ConnId>,
     pub(crate) services: HashSet<u64>,
-    /// SIDR_REQs for services that nobody offered, which were not answered: the latest ones.
-    pub(crate) unheard: VecDeque<(IpAddr, u32)>,
+    /// Requests for services that nobody offered, the oldest first.
+    pub(crate) held: VecDeque<Held>,
     timers: BTreeSet<(u64, ConnId)>,
     last: u32,
     random: Random,
@@ -49,7 +50,7 @@ impl Cm {
             by_remote: HashMap::new(),
             by_qpn: HashMap::new(),
             services: HashSet::new(),
-            unheard: VecDeque::new(),
+            held: VecDeque::new(),
             timers: BTreeSet::new(),
             last: random.next(),
             random,
@@ -74,12 +75,13 @@ impl Cm {
 
     /// When [`Cm::poll`] has something to do.
     pub fn due_ns(&self) -> Option<u64> {
-        self.timers.first().map(|&(due, _)| due)
+        let held = self.held.front().map(|held| held.due_ns);
+        self.timers.first().map(|&(due, _)| due).into_iter().chain(held).min()
     }
 
     /// Whether there is no connection, nor anything that one owes its peer.
     pub fn is_idle(&self) -> bool {
-        self.connections.is_empty()
+        self.connections.is_empty() && self.held.is_empty()
     }
 
     /// Asks for a connection.
@@ -316,6 +318,15 @@ impl Cm {
 
     /// Does what is due.
     pub fn poll(&mut self, now_ns: u64) {
+        while self.held.front().is_some_and(|held| held.due_ns <= now_ns) {
+            let Some(Held { from, transaction, request, .. }) = self.held.pop_front() else {
+                break;
+            };
+            match request {
+                Request::Connection(req) => self.on_req(None, from, transaction, &req),
+                Request::Datagrams(req) => self.on_sidr_req(None, from, transaction, &req),
+            }
+        }
         while let Some(&(due, id)) = self.timers.first()
             && due <= now_ns
         {

@@ -22,8 +22,21 @@ const CONSUMER: u8 = 24;
 const OF_REQ: u8 = 0;
 const OF_REP: u8 = 1;
 
-/// SIDR_REQs for what nobody offers that are remembered.
-const MOST_UNHEARD: usize = 64;
+/// How long a request waits for somebody who offers its service. An active side takes the refusal for final, and
+/// programs such as perftest ask for a second connection before their server, which has taken the first one, listens
+/// again: on a network of switches the request is slower than that.
+const HOLD_NS: u64 = 100_000_000;
+/// Requests that wait so; others are refused at once.
+const MOST_HELD: usize = 64;
+
+/// A request that waits for its service.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) due_ns: u64,
+    pub(crate) from: IpAddr,
+    pub(crate) transaction: u64,
+    pub(crate) request: Request,
+}
 
 impl Cm {
     /// Takes a message that came from an address. What is not one, or is for nobody, is dropped.
@@ -31,14 +44,14 @@ impl Cm {
         let Ok(mad) = Mad::parse(bytes) else { return };
         let transaction = mad.transaction;
         match mad.message {
-            Message::Req(req) => self.on_req(from, transaction, &req),
+            Message::Req(req) => self.on_req(Some(now_ns), from, transaction, &req),
             Message::Mra(mra) => self.on_mra(now_ns, from, &mra),
             Message::Rej(rej) => self.on_rej(now_ns, from, &rej),
             Message::Rep(rep) => self.on_rep(from, transaction, &rep),
             Message::Rtu(rtu) => self.on_rtu(from, &rtu),
             Message::Dreq(dreq) => self.on_dreq(now_ns, from, transaction, &dreq),
             Message::Drep(drep) => self.on_drep(now_ns, from, &drep),
-            Message::SidrReq(req) => self.on_sidr_req(from, transaction, &req),
+            Message::SidrReq(req) => self.on_sidr_req(Some(now_ns), from, transaction, &req),
             Message::SidrRep(rep) => self.on_sidr_rep(from, &rep),
         }
     }
@@ -64,7 +77,33 @@ impl Cm {
         self.reply(to, transaction, Message::Rej(rej));
     }
 
-    fn on_req(&mut self, from: IpAddr, transaction: u64, req: &Req) {
+    /// Whether a request for what nobody offers waits for it; `now_ns` is `None` if it has.
+    fn hold(
+        &mut self,
+        now_ns: Option<u64>,
+        from: IpAddr,
+        transaction: u64,
+        request: Request,
+    ) -> bool {
+        let Some(now_ns) = now_ns else { return false };
+        if self.held.iter().any(|held| held.from == from && held.request == request) {
+            return true;
+        }
+        let has_room = self.held.len() < MOST_HELD;
+        if has_room {
+            let due_ns = now_ns.saturating_add(HOLD_NS);
+            self.held.push_back(Held { due_ns, from, transaction, request });
+        }
+        has_room
+    }
+
+    pub(crate) fn on_req(
+        &mut self,
+        now_ns: Option<u64>,
+        from: IpAddr,
+        transaction: u64,
+        req: &Req,
+    ) {
         let refuse = |cm: &mut Self, why| cm.refuse(from, transaction, (OF_REQ, req.local_id), why);
         let key = (from, req.local_id, false);
         if let Some(&id) = self.by_remote.get(&key) {
@@ -85,7 +124,10 @@ impl Cm {
             return refuse(self, reason::INVALID_TRANSPORT);
         }
         if !self.services.contains(&req.service) {
-            return refuse(self, reason::INVALID_SERVICE);
+            if !self.hold(now_ns, from, transaction, Request::Connection(Box::new(*req))) {
+                refuse(self, reason::INVALID_SERVICE);
+            }
+            return;
         }
         if let Some(&old) = self.by_qpn.get(&(from, req.qpn)) {
             // The peer has begun anew, and its queue pair with it: what was before is over.
@@ -243,7 +285,13 @@ impl Cm {
         }
     }
 
-    fn on_sidr_req(&mut self, from: IpAddr, transaction: u64, req: &SidrReq) {
+    pub(crate) fn on_sidr_req(
+        &mut self,
+        now_ns: Option<u64>,
+        from: IpAddr,
+        transaction: u64,
+        req: &SidrReq,
+    ) {
         let key = (from, req.request_id, true);
         if let Some(id) = self.by_remote.get(&key) {
             let connection = &self.connections[id];
@@ -253,14 +301,9 @@ impl Cm {
             return;
         }
         if !self.services.contains(&req.service) {
-            // An active side takes NOT_SUPPORTED for final, and perftest's asks again before its server listens again:
-            // the question counts from its repetition on, as if the first one had been lost.
-            let asked = (from, req.request_id);
-            let Some(before) = self.unheard.iter().position(|&it| it == asked) else {
-                self.unheard.truncate(MOST_UNHEARD - 1);
-                return self.unheard.push_front(asked);
-            };
-            self.unheard.remove(before);
+            if self.hold(now_ns, from, transaction, Request::Datagrams(Box::new(*req))) {
+                return;
+            }
             let (request_id, service, status) =
                 (req.request_id, req.service, sidr_status::NOT_SUPPORTED);
             let (info, private) = ([0; 72], [0; 136]);

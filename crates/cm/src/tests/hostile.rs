@@ -106,6 +106,8 @@ fn nobody_has_packets_sent_to_a_third_party() {
         change(&mut req);
         say(&mut w, 0, 1, Message::Req(req));
         assert!(w.event(1).is_none());
+        // What nobody offers waits a little for somebody who does.
+        w.pass(SECOND / 10);
         w.settle();
         w.expect(0, EventKind::Rejected);
         // It is forgotten: the same identifier's next request is a new one.
