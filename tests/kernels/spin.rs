@@ -70,9 +70,9 @@ fn explore(&(model, macros, want): &Case) -> String {
     output(Command::new("cc").args(options).current_dir(&folder));
     // Depth and hash table, in entries and in its logarithm.
     let said = output(Command::new("./pan").args(["-m200000", "-w22"]).current_dir(&folder));
-    let is = if said.contains("assertion violated") {
+    let is = if said.contains("pan:1: assertion violated") {
         Asserts
-    } else if said.contains("invalid end state") {
+    } else if said.contains("pan:1: invalid end state") {
         Stands
     } else {
         Holds
