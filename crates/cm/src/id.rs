@@ -74,7 +74,6 @@ pub enum Address {
 #[expect(missing_docs, reason = "librdmacm's own names")]
 pub struct Parameters {
     pub qpn: u32,
-    pub qkey: u32,
     pub private: Vec<u8>,
     pub responder_resources: u8,
     pub initiator_depth: u8,

@@ -38,7 +38,7 @@ pub struct DeviceInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     /// `ENOENT`
-    #[error("there is no such identifier")]
+    #[error("there is no such identifier or event channel")]
     Unknown,
     /// `EINVAL`
     #[error("the identifier belongs to another event channel")]
@@ -49,6 +49,9 @@ pub enum IdError {
     /// `EINVAL`
     #[error("{0}")]
     Value(&'static str),
+    /// `EISCONN`
+    #[error("the connection is established already")]
+    Established,
     /// `EADDRINUSE`
     #[error("the port is taken")]
     InUse,
@@ -70,6 +73,7 @@ impl From<CmError> for IdError {
     fn from(error: CmError) -> Self {
         match error {
             CmError::Unknown | CmError::State => Self::Stage,
+            CmError::Established => Self::Established,
             CmError::Full => Self::Full,
         }
     }
@@ -142,7 +146,12 @@ impl Ids {
     /// Has connections go through a device.
     pub fn attach(&mut self, device: usize, info: DeviceInfo) {
         let seed = u64::from(self.random.next()) << 32 | u64::from(self.random.next());
-        let cm = Cm::new(info.guid, seed);
+        let mut cm = Cm::new(info.guid, seed);
+        for id in self.ids.values().filter(|id| id.stage == Stage::Listening) {
+            if let (Some(space), Some(source)) = (id.space.ports(), id.source) {
+                cm.listen(space.service(source.port()));
+            }
+        }
         self.devices.insert(device, Device { info, cm, owners: HashMap::new() });
     }
 
@@ -247,8 +256,11 @@ impl Ids {
     /// Creates an identifier, which the program calls `uid`.
     ///
     /// # Errors
-    /// [`IdError::Full`].
+    /// [`IdError::Full`]; [`IdError::Unknown`] of a channel that was closed meanwhile, which would never let go of it.
     pub fn create(&mut self, channel: ChannelId, uid: u64, space: Space) -> Result<u32, IdError> {
+        if !self.channels.contains_key(&channel) {
+            return Err(IdError::Unknown);
+        }
         let kind = if space == Space::Udp { Kind::Datagrams } else { Kind::Connection };
         let psn = self.random.next() & 0xff_ffff;
         self.add(Id {
@@ -334,8 +346,11 @@ impl Ids {
     /// been given.
     ///
     /// # Errors
-    /// [`IdError::Unknown`], [`IdError::OtherChannel`].
+    /// [`IdError::Unknown`], also of a channel that was closed; [`IdError::OtherChannel`].
     pub fn migrate(&mut self, from: ChannelId, number: u32, to: ChannelId) -> Result<u32, IdError> {
+        if !self.channels.contains_key(&to) {
+            return Err(IdError::Unknown);
+        }
         let id = self.get(from, number)?;
         id.channel = to;
         let reported = id.events_reported;

@@ -206,7 +206,7 @@ impl Ids {
     /// Ends the connection, or confirms that the peer has.
     ///
     /// # Errors
-    /// [`IdError::Stage`] of an identifier without a device.
+    /// [`IdError::Stage`] of an identifier that was not connected.
     pub fn disconnect(
         &mut self,
         now_ns: u64,
@@ -214,11 +214,11 @@ impl Ids {
         number: u32,
     ) -> Result<(), IdError> {
         let id = self.own(channel, number)?;
-        let (device, connection) = (id.device.ok_or(IdError::Stage)?, id.connection);
-        if let Some(connection) = connection {
-            // As Linux does it: where there is nothing to be ended, all is well.
-            let _ = self.with_cm(device, |cm| cm.disconnect(now_ns, connection));
-        }
+        let (Some(device), Some(connection)) = (id.device, id.connection) else {
+            return Err(IdError::Stage);
+        };
+        // As Linux does it: where there is nothing to be ended, all is well.
+        let _ = self.with_cm(device, |cm| cm.disconnect(now_ns, connection));
         self.pump(now_ns, device);
         Ok(())
     }
@@ -226,7 +226,7 @@ impl Ids {
     /// The program has seen a packet of the peer's, which must be ready then.
     ///
     /// # Errors
-    /// [`IdError::Stage`].
+    /// [`IdError::Stage`]; [`IdError::Established`] where this is no news.
     pub fn is_in_use(
         &mut self,
         now_ns: u64,
@@ -234,8 +234,7 @@ impl Ids {
         number: u32,
     ) -> Result<(), IdError> {
         let (device, connection, _) = self.open_connection(channel, number)?;
-        // Of one that is established already this is no news.
-        let _ = self.with_cm(device, |cm| cm.is_in_use(connection));
+        self.with_cm(device, |cm| cm.is_in_use(connection)).ok_or(IdError::NoDevice)??;
         self.pump(now_ns, device);
         Ok(())
     }
@@ -332,12 +331,16 @@ impl Ids {
     ) -> Result<(), Option<u16>> {
         let (space, port) =
             PortSpace::of(request.service()).ok_or(Some(reason::INVALID_SERVICE))?;
+        // A port's service has one kind of request: its program reads no other.
+        let (asks_for, private) = match request {
+            Request::Connection(req) => (PortSpace::Tcp, &req.private[..]),
+            Request::Datagrams(req) => (PortSpace::Udp, &req.private[..]),
+        };
+        if space != asks_for {
+            return Err(Some(reason::INVALID_SERVICE));
+        }
         let at = self.devices.get(&device).ok_or(None)?;
         let own = at.info;
-        let private = match request {
-            Request::Connection(req) => &req.private[..],
-            Request::Datagrams(req) => &req.private[..],
-        };
         let (header, private) = private.split_at(IP_HEADER_BYTES);
         let header = IpHeader::parse(header.try_into().expect("as many bytes"))
             .map_err(|_| Some(reason::CONSUMER))?;
