@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use bellpush_wire::cm::{Path, PortSpace};
 
 use crate::connection::ConnId;
-use crate::ids::{ChannelId, DeviceInfo, IdError};
+use crate::error::IdError;
+use crate::ids::{ChannelId, DeviceInfo};
 
 /// A port space (`enum rdma_port_space`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

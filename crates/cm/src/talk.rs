@@ -2,19 +2,18 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use bellpush_wire::cm::{
-    IP_HEADER_BYTES, IpHeader, PortSpace, Rep, Req, SidrRep, reason, sidr_status,
-};
+use bellpush_wire::cm::{IP_HEADER_BYTES, IpHeader, PortSpace, SidrRep, reason, sidr_status};
 
 use crate::cm::Cm;
 use crate::connection::ConnId;
 use crate::consumer::{Accept, Connect, Event, Output, Request};
+use crate::error::IdError;
 use crate::events::{ConnParam, DatagramParam, EventKind, Param, UserEvent, Waiting};
 use crate::id::{
-    ACK_TIMEOUT, Id, Kind, Link, Parameters, QpAttributes, Route, Space, Stage, UDP_QKEY, address,
-    bounded_ack_timeout,
+    ACK_TIMEOUT, Id, Kind, Link, Parameters, QpAttributes, Route, Space, Stage, UDP_QKEY,
 };
-use crate::ids::{ChannelId, Device, IdError, Ids, Send};
+use crate::ids::{ChannelId, Device, Ids, Send};
+use crate::link::{link_of, reply};
 
 /// `-ETIMEDOUT`, as events say it.
 const TIMED_OUT: i32 = -110;
@@ -485,39 +484,5 @@ impl Ids {
             events.push_back(waiting);
             self.changed.insert(channel);
         }
-    }
-}
-
-/// What a request says of the connection.
-fn link_of(req: &Req, from: IpAddr, own_mtu: u8) -> Result<Link, Option<u16>> {
-    if !(1..=5).contains(&req.mtu) {
-        return Err(Some(reason::INVALID_MTU));
-    }
-    if address(req.path.local_gid) != from {
-        return Err(Some(reason::INVALID_GID));
-    }
-    Ok(Link {
-        remote_qpn: req.qpn,
-        remote_psn: req.psn,
-        mtu: req.mtu.min(own_mtu),
-        ack_timeout: bounded_ack_timeout(req.path.ack_timeout),
-        responder_resources: req.initiator_depth,
-        initiator_depth: req.responder_resources,
-        retry: req.retry,
-        rnr_retry: req.rnr_retry,
-        is_known: true,
-    })
-}
-
-/// What a reply adds.
-fn reply(asked: Link, rep: &Rep) -> Link {
-    Link {
-        remote_qpn: rep.qpn,
-        remote_psn: rep.psn,
-        responder_resources: rep.initiator_depth,
-        initiator_depth: rep.responder_resources,
-        rnr_retry: rep.rnr_retry,
-        is_known: true,
-        ..asked
     }
 }
