@@ -2,6 +2,7 @@
  * the first that fails. */
 #include "devx.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -24,6 +25,17 @@ static int comes(int fd, int ms)
 static int subscribe(struct mlx5dv_devx_event_channel *c, struct mlx5dv_devx_obj *obj, uint16_t type)
 {
 	return mlx5dv_devx_subscribe_devx_event(c, obj, sizeof(type), &type, COOKIE);
+}
+
+static int descriptors(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	int n = 0;
+	MUST(dir, "/proc/self/fd");
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
 }
 
 /* Asks for the next completion's event, as a driver does: the record, then the register. */
@@ -65,8 +77,33 @@ static void completions(struct qp *qp, struct area *from, struct ibv_mr *src, st
 		MUST(!comes(c->fd, 50), "a second event of arming %d", i);
 	}
 	MUST(read(counter, &count, 8) == 8 && count == 3, "%u events counted", (unsigned)count);
-	close(counter);
+
+	/* A counter that is full holds nothing up, and a channel that is closed takes its subscriptions along. */
+	count = UINT64_MAX - 1;
+	MUST(write(counter, &count, 8) == 8, "filling a counter");
+	for (int i = 3; i < 5; i++) {
+		arm(qp->cq, i);
+		post_write(qp, from->at, src->lkey, to->at, dst->rkey, 64);
+		ring(qp);
+		MUST(wait_for(qp, 1) == 0, "WRITE beside a full counter");
+		MUST(comes(c->fd, 5000), "no event beside a full counter");
+		MUST(mlx5dv_devx_get_event(c, &event.head, sizeof(event)) == 72, "its bytes");
+	}
+	MUST(read(counter, &count, 8) == 8 && count == UINT64_MAX - 1, "a full counter counts on");
 	mlx5dv_devx_destroy_event_channel(c);
+	arm(qp->cq, 5);
+	post_write(qp, from->at, src->lkey, to->at, dst->rkey, 64);
+	ring(qp);
+	MUST(wait_for(qp, 1) == 0, "WRITE");
+	MUST(!comes(counter, 100), "a subscription is left of a channel that is closed");
+	int before = descriptors();
+	for (int i = 0; i < 20; i++) {
+		c = channel(0);
+		MUST(!mlx5dv_devx_subscribe_devx_event_fd(c, counter, NULL, 9), "the port's changes by eventfd");
+		mlx5dv_devx_destroy_event_channel(c);
+	}
+	MUST(descriptors() == before, "%d descriptors are left of channels that are closed", descriptors() - before);
+	close(counter);
 	puts("completions");
 }
 
@@ -150,6 +187,11 @@ static void refusals(struct qp *qp)
 	MUST(subscribe(c, NULL, WQ_FATAL), "the device has no such event");
 	MUST(!subscribe(c, NULL, 9), "the port's changes");
 	MUST(mlx5dv_devx_subscribe_devx_event_fd(c, 10000, qp->obj, WQ_FATAL), "an eventfd that is not there");
+	int ends[2];
+	MUST(pipe(ends) == 0, "pipe");
+	MUST(mlx5dv_devx_subscribe_devx_event_fd(c, ends[1], qp->obj, WQ_FATAL) && errno == EINVAL, "a pipe is no eventfd");
+	close(ends[0]);
+	close(ends[1]);
 	MUST(!pool(3, &wqes, &dbr, &number), "a pool of strides");
 	mlx5dv_devx_destroy_event_channel(c);
 	puts("refusals");

@@ -2,6 +2,7 @@
 // waits for an event can be interrupted, cancelled and closed. Run on a software device; each case by its name.
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -149,12 +150,18 @@ static void errors(void) {
     CHECK(SAY(fd, SET_OPTION, option, 0) == ENOSYS);
     struct rdma_ucm_migrate_resp migrated;
     struct rdma_ucm_migrate_id migrate = {.response = (uintptr_t)&migrated, .id = id, .fd = 0};
-    CHECK(SAY(other, MIGRATE_ID, migrate, 4) == ENOENT); // no event channel
+    CHECK(SAY(other, MIGRATE_ID, migrate, 4) == EINVAL); // no event channel
+    migrate.fd = 9999;
+    CHECK(SAY(other, MIGRATE_ID, migrate, 4) == ENOENT);
     migrate.fd = fd;
     CHECK(SAY(other, MIGRATE_ID, migrate, 4) == 0 && migrated.events_reported == 0);
+    migrate.fd = other;
+    CHECK(SAY(fd, MIGRATE_ID, migrate, 4) == 0); // it is the other's, and comes back
     disconnect.id = id;
-    CHECK(SAY(fd, DISCONNECT, disconnect, 0) == EINVAL);
-    CHECK(SAY(other, DISCONNECT, disconnect, 0) == 0);
+    CHECK(SAY(other, DISCONNECT, disconnect, 0) == EINVAL); // of another channel
+    CHECK(SAY(fd, DISCONNECT, disconnect, 0) == EINVAL);    // never connected
+    struct rdma_ucm_get_event get = {.response = (uintptr_t)&resp};
+    CHECK(SAY(fd, GET_EVENT, get, 4) == ENOSPC); // whether there is one or not
     CHECK(close(other) == 0 && close(fd) == 0);
 }
 
@@ -265,6 +272,47 @@ static void forks(void) {
     CHECK(readable(fd) == 1);
 }
 
+static int threads(void) {
+    DIR *dir = opendir("/proc/self/task");
+    int n = 0;
+    CHECK(dir);
+    while (readdir(dir)) {
+        n++;
+    }
+    closedir(dir);
+    return n;
+}
+
+// The device goes with the last channel, whatever was left to be said, and is there again at once.
+static void again(void) {
+    close(channel());
+    int before = threads();
+    for (int i = 0; i < 200; i++) {
+        int fd = channel();
+        resolve(fd, create(fd, RDMA_PS_TCP)); // has the device opened
+        CHECK(close(fd) == 0);
+        if (i % 20 == 0) {
+            usleep(1000);
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        int fd = channel();
+        uint32_t id = create(fd, RDMA_PS_TCP);
+        struct rdma_ucm_event_resp resp;
+        resolve_to(fd, id, loopback(252)); // where nobody is
+        CHECK(event(fd, &resp) == 0 && resp.event == 0);
+        struct rdma_ucm_resolve_route route = {.id = id};
+        CHECK(SAY(fd, RESOLVE_ROUTE, route, 0) == 0 && event(fd, &resp) == 0 && resp.event == 2);
+        struct rdma_ucm_connect connect = {.id = id, .conn_param = {.valid = 1, .qp_num = 5}};
+        CHECK(SAY(fd, CONNECT, connect, 0) == 0);
+        CHECK(close(fd) == 0);
+        for (int ms = 0; threads() > before; ms += 10) {
+            CHECK(ms < 10000);
+            usleep(10000);
+        }
+    }
+}
+
 static const char *server;
 
 // Connects to a server, and ends without a word.
@@ -289,7 +337,8 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } cases[] = {{"errors", errors},   {"old", old},     {"events", events},
-                 {"waiting", waiting}, {"forks", forks}, {"leaves", leaves}};
+                 {"waiting", waiting}, {"forks", forks}, {"leaves", leaves},
+                 {"again", again}};
     server = argc == 3 ? argv[2] : "127.0.0.1";
     for (size_t i = 0; argc >= 2 && i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(argv[1], cases[i].name) == 0) {

@@ -125,6 +125,8 @@ pub struct Device {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Ends before the engine does.
     watch: Mutex<Option<Watch>>,
+    /// The last of it that goes.
+    pub left: Arc<()>,
 }
 
 impl Device {
@@ -170,6 +172,7 @@ impl Device {
             driver,
             thread: Mutex::new(Some(thread)),
             watch: Mutex::new(Some(watch)),
+            left: Arc::default(),
         }))
     }
 }

@@ -149,6 +149,7 @@ impl Refusal {
             Self::Id(error) => match error {
                 IdError::Unknown => libc::ENOENT,
                 IdError::OtherChannel | IdError::Stage | IdError::Value(_) => libc::EINVAL,
+                IdError::Established => libc::EISCONN,
                 IdError::InUse => libc::EADDRINUSE,
                 IdError::NotLocal(_) => libc::EADDRNOTAVAIL,
                 IdError::NoDevice => libc::ENODEV,

@@ -12,6 +12,7 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use bellpush_mem::{guarded, hidden};
 use bellpush_preload::{Preload, VARIABLE};
@@ -50,9 +51,14 @@ pub struct Process {
 #[derive(Default)]
 struct Slot {
     open: Weak<Device>,
+    /// Whether anything is left of it: another thread may be about to close it.
+    left: Weak<()>,
     /// Where it was: it comes back there if it can.
     last: Option<IpAddr>,
 }
+
+/// How long a device that another thread closes is waited for: until then, its address is taken.
+const MOST_CLOSING: Duration = Duration::from_secs(1);
 
 /// Refusals that are told at most.
 const MOST_TOLD: usize = 1000;
@@ -206,6 +212,12 @@ impl Process {
                 let cm = lock(&self.rdma_cm).clone();
                 cm.inspect(|cm| cm.close(&file));
             }
+            Some(Kind::Subscribed(channel)) => {
+                drop(channel);
+                let devices: Vec<_> =
+                    lock(&self.devices).iter().filter_map(|slot| slot.open.upgrade()).collect();
+                devices.iter().for_each(|device| device.listeners.subscriptions.sweep());
+            }
             _ => {}
         }
     }
@@ -256,9 +268,14 @@ impl Process {
         if let Some(device) = slot.open.upgrade() {
             return Ok(device);
         }
+        let until = Instant::now() + MOST_CLOSING;
+        while slot.left.strong_count() > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(100));
+        }
         let device = Device::open(&self.options, index, wanted.or(slot.last))?;
         self.drivers.add(index, &device.driver);
-        *slot = Slot { open: Arc::downgrade(&device), last: Some(device.address) };
+        let (open, left) = (Arc::downgrade(&device), Arc::downgrade(&device.left));
+        *slot = Slot { open, left, last: Some(device.address) };
         drop(devices);
         // For those that read below a directory that they have opened.
         if let Err(e) = self.tree.stay(&self.options).and_then(|()| self.show_gid(index)) {

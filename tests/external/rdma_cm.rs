@@ -46,6 +46,11 @@ fn children_have_channels_of_their_own() {
     case("forks");
 }
 
+#[test]
+fn a_device_goes_with_the_last_channel_and_comes_back_at_once() {
+    case("again");
+}
+
 /// An address of the loopback interface that no other run of the tests has.
 fn address(last: u8) -> String {
     let pid = std::process::id();

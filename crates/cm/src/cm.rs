@@ -226,9 +226,11 @@ impl Cm {
     /// A packet has come over the connection: the peer is ready, even though its RTU was lost.
     ///
     /// # Errors
-    /// [`CmError::Unknown`], [`CmError::State`].
+    /// [`CmError::Unknown`], [`CmError::State`], [`CmError::Established`].
     pub fn is_in_use(&mut self, id: ConnId) -> Result<(), CmError> {
-        self.get(id, &[State::RepSent])?;
+        if self.get(id, &[State::RepSent, State::Established])?.state == State::Established {
+            return Err(CmError::Established);
+        }
         self.settle(id, State::Established);
         self.tell(id, Event::Established);
         Ok(())

@@ -18,6 +18,9 @@ pub enum CmError {
     /// The connection is not where this can be done.
     #[error("the connection's state does not allow it")]
     State,
+    /// The connection is established already.
+    #[error("the connection is established already")]
+    Established,
     /// There are too many.
     #[error("the NIC has no more than {MOST} connections")]
     Full,

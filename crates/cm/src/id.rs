@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use bellpush_wire::cm::{Path, PortSpace};
 
 use crate::connection::ConnId;
-use crate::ids::{ChannelId, DeviceInfo, IdError};
+use crate::error::IdError;
+use crate::ids::{ChannelId, DeviceInfo};
 
 /// A port space (`enum rdma_port_space`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,7 +75,6 @@ pub enum Address {
 #[expect(missing_docs, reason = "librdmacm's own names")]
 pub struct Parameters {
     pub qpn: u32,
-    pub qkey: u32,
     pub private: Vec<u8>,
     pub responder_resources: u8,
     pub initiator_depth: u8,

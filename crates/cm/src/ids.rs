@@ -9,7 +9,7 @@ use bellpush_wire::cm::{MAD_BYTES, PortSpace};
 use crate::Random;
 use crate::cm::Cm;
 use crate::connection::ConnId;
-use crate::consumer::CmError;
+use crate::error::IdError;
 use crate::events::{EventKind, UserEvent, Waiting};
 use crate::id::{ACK_TIMEOUT, Address, Id, Kind, Link, Space, Stage, bounded_ack_timeout};
 use crate::ports::Ports;
@@ -32,47 +32,6 @@ pub struct DeviceInfo {
     pub guid: u64,
     /// Its largest path MTU by its code: 1 is 256 bytes.
     pub mtu: u8,
-}
-
-/// What cannot be done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum IdError {
-    /// `ENOENT`
-    #[error("there is no such identifier")]
-    Unknown,
-    /// `EINVAL`
-    #[error("the identifier belongs to another event channel")]
-    OtherChannel,
-    /// `EINVAL`
-    #[error("the identifier's state does not allow it")]
-    Stage,
-    /// `EINVAL`
-    #[error("{0}")]
-    Value(&'static str),
-    /// `EADDRINUSE`
-    #[error("the port is taken")]
-    InUse,
-    /// `EADDRNOTAVAIL`
-    #[error("no device of this process has the address {0}")]
-    NotLocal(IpAddr),
-    /// `ENODEV`
-    #[error("no device of this process has an address of that family")]
-    NoDevice,
-    /// `EOPNOTSUPP`
-    #[error("{0} is not supported")]
-    Unsupported(&'static str),
-    /// `ENOMEM`
-    #[error("there are too many identifiers or connections")]
-    Full,
-}
-
-impl From<CmError> for IdError {
-    fn from(error: CmError) -> Self {
-        match error {
-            CmError::Unknown | CmError::State => Self::Stage,
-            CmError::Full => Self::Full,
-        }
-    }
 }
 
 /// An option of an identifier.
@@ -142,7 +101,12 @@ impl Ids {
     /// Has connections go through a device.
     pub fn attach(&mut self, device: usize, info: DeviceInfo) {
         let seed = u64::from(self.random.next()) << 32 | u64::from(self.random.next());
-        let cm = Cm::new(info.guid, seed);
+        let mut cm = Cm::new(info.guid, seed);
+        for id in self.ids.values().filter(|id| id.stage == Stage::Listening) {
+            if let (Some(space), Some(source)) = (id.space.ports(), id.source) {
+                cm.listen(space.service(source.port()));
+            }
+        }
         self.devices.insert(device, Device { info, cm, owners: HashMap::new() });
     }
 
@@ -247,8 +211,11 @@ impl Ids {
     /// Creates an identifier, which the program calls `uid`.
     ///
     /// # Errors
-    /// [`IdError::Full`].
+    /// [`IdError::Full`]; [`IdError::Unknown`] of a channel that was closed meanwhile, which would never let go of it.
     pub fn create(&mut self, channel: ChannelId, uid: u64, space: Space) -> Result<u32, IdError> {
+        if !self.channels.contains_key(&channel) {
+            return Err(IdError::Unknown);
+        }
         let kind = if space == Space::Udp { Kind::Datagrams } else { Kind::Connection };
         let psn = self.random.next() & 0xff_ffff;
         self.add(Id {
@@ -334,8 +301,11 @@ impl Ids {
     /// been given.
     ///
     /// # Errors
-    /// [`IdError::Unknown`], [`IdError::OtherChannel`].
+    /// [`IdError::Unknown`], also of a channel that was closed; [`IdError::OtherChannel`].
     pub fn migrate(&mut self, from: ChannelId, number: u32, to: ChannelId) -> Result<u32, IdError> {
+        if !self.channels.contains_key(&to) {
+            return Err(IdError::Unknown);
+        }
         let id = self.get(from, number)?;
         id.channel = to;
         let reported = id.events_reported;

@@ -17,7 +17,8 @@
 //! | `connection` | a connection's state and its timer |
 //! | `receive` | what messages do |
 //! | `ids` `talk` | [`Ids`]: what programs ask for; what they and their peers say |
-//! | `id` | one identifier, and the attributes of its queue pair |
+//! | `id` `link` | one identifier, and the attributes of its queue pair; what peers say of the connection |
+//! | `error` | why a call is refused |
 //! | `events` | what programs are told |
 //! | `ports` | who has which port |
 
@@ -26,9 +27,11 @@
 mod cm;
 mod connection;
 mod consumer;
+mod error;
 mod events;
 mod id;
 mod ids;
+mod link;
 mod ports;
 mod receive;
 mod talk;
@@ -38,9 +41,10 @@ mod tests;
 pub use cm::Cm;
 pub use connection::ConnId;
 pub use consumer::{Accept, CmError, Connect, Event, Output, Request};
+pub use error::IdError;
 pub use events::{ConnParam, DatagramParam, EventKind, Param, UserEvent};
 pub use id::{Address, Kind, Parameters, QpAttributes, Route, Space, Stage};
-pub use ids::{ChannelId, DeviceInfo, IdError, Ids, Opt, Send};
+pub use ids::{ChannelId, DeviceInfo, Ids, Opt, Send};
 pub use talk::Facts;
 
 /// Numbers that are hard to guess (splitmix64).

@@ -2,19 +2,18 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use bellpush_wire::cm::{
-    IP_HEADER_BYTES, IpHeader, PortSpace, Rep, Req, SidrRep, reason, sidr_status,
-};
+use bellpush_wire::cm::{IP_HEADER_BYTES, IpHeader, PortSpace, SidrRep, reason, sidr_status};
 
 use crate::cm::Cm;
 use crate::connection::ConnId;
 use crate::consumer::{Accept, Connect, Event, Output, Request};
+use crate::error::IdError;
 use crate::events::{ConnParam, DatagramParam, EventKind, Param, UserEvent, Waiting};
 use crate::id::{
-    ACK_TIMEOUT, Id, Kind, Link, Parameters, QpAttributes, Route, Space, Stage, UDP_QKEY, address,
-    bounded_ack_timeout,
+    ACK_TIMEOUT, Id, Kind, Link, Parameters, QpAttributes, Route, Space, Stage, UDP_QKEY,
 };
-use crate::ids::{ChannelId, Device, IdError, Ids, Send};
+use crate::ids::{ChannelId, Device, Ids, Send};
+use crate::link::{link_of, reply};
 
 /// `-ETIMEDOUT`, as events say it.
 const TIMED_OUT: i32 = -110;
@@ -206,7 +205,7 @@ impl Ids {
     /// Ends the connection, or confirms that the peer has.
     ///
     /// # Errors
-    /// [`IdError::Stage`] of an identifier without a device.
+    /// [`IdError::Stage`] of an identifier that was not connected.
     pub fn disconnect(
         &mut self,
         now_ns: u64,
@@ -214,11 +213,11 @@ impl Ids {
         number: u32,
     ) -> Result<(), IdError> {
         let id = self.own(channel, number)?;
-        let (device, connection) = (id.device.ok_or(IdError::Stage)?, id.connection);
-        if let Some(connection) = connection {
-            // As Linux does it: where there is nothing to be ended, all is well.
-            let _ = self.with_cm(device, |cm| cm.disconnect(now_ns, connection));
-        }
+        let (Some(device), Some(connection)) = (id.device, id.connection) else {
+            return Err(IdError::Stage);
+        };
+        // As Linux does it: where there is nothing to be ended, all is well.
+        let _ = self.with_cm(device, |cm| cm.disconnect(now_ns, connection));
         self.pump(now_ns, device);
         Ok(())
     }
@@ -226,7 +225,7 @@ impl Ids {
     /// The program has seen a packet of the peer's, which must be ready then.
     ///
     /// # Errors
-    /// [`IdError::Stage`].
+    /// [`IdError::Stage`]; [`IdError::Established`] where this is no news.
     pub fn is_in_use(
         &mut self,
         now_ns: u64,
@@ -234,8 +233,7 @@ impl Ids {
         number: u32,
     ) -> Result<(), IdError> {
         let (device, connection, _) = self.open_connection(channel, number)?;
-        // Of one that is established already this is no news.
-        let _ = self.with_cm(device, |cm| cm.is_in_use(connection));
+        self.with_cm(device, |cm| cm.is_in_use(connection)).ok_or(IdError::NoDevice)??;
         self.pump(now_ns, device);
         Ok(())
     }
@@ -332,12 +330,16 @@ impl Ids {
     ) -> Result<(), Option<u16>> {
         let (space, port) =
             PortSpace::of(request.service()).ok_or(Some(reason::INVALID_SERVICE))?;
+        // A port's service has one kind of request: its program reads no other.
+        let (asks_for, private) = match request {
+            Request::Connection(req) => (PortSpace::Tcp, &req.private[..]),
+            Request::Datagrams(req) => (PortSpace::Udp, &req.private[..]),
+        };
+        if space != asks_for {
+            return Err(Some(reason::INVALID_SERVICE));
+        }
         let at = self.devices.get(&device).ok_or(None)?;
         let own = at.info;
-        let private = match request {
-            Request::Connection(req) => &req.private[..],
-            Request::Datagrams(req) => &req.private[..],
-        };
         let (header, private) = private.split_at(IP_HEADER_BYTES);
         let header = IpHeader::parse(header.try_into().expect("as many bytes"))
             .map_err(|_| Some(reason::CONSUMER))?;
@@ -482,39 +484,5 @@ impl Ids {
             events.push_back(waiting);
             self.changed.insert(channel);
         }
-    }
-}
-
-/// What a request says of the connection.
-fn link_of(req: &Req, from: IpAddr, own_mtu: u8) -> Result<Link, Option<u16>> {
-    if !(1..=5).contains(&req.mtu) {
-        return Err(Some(reason::INVALID_MTU));
-    }
-    if address(req.path.local_gid) != from {
-        return Err(Some(reason::INVALID_GID));
-    }
-    Ok(Link {
-        remote_qpn: req.qpn,
-        remote_psn: req.psn,
-        mtu: req.mtu.min(own_mtu),
-        ack_timeout: bounded_ack_timeout(req.path.ack_timeout),
-        responder_resources: req.initiator_depth,
-        initiator_depth: req.responder_resources,
-        retry: req.retry,
-        rnr_retry: req.rnr_retry,
-        is_known: true,
-    })
-}
-
-/// What a reply adds.
-fn reply(asked: Link, rep: &Rep) -> Link {
-    Link {
-        remote_qpn: rep.qpn,
-        remote_psn: rep.psn,
-        responder_resources: rep.initiator_depth,
-        initiator_depth: rep.responder_resources,
-        rnr_retry: rep.rnr_retry,
-        is_known: true,
-        ..asked
     }
 }

@@ -1,5 +1,6 @@
 //! Programs on several hosts, whose network loses, doubles and reorders.
 
+mod chaos;
 mod hostile;
 mod lossy;
 mod programs;

@@ -3,8 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Write;
-use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bellpush_mem::hidden::Hidden;
@@ -18,6 +17,7 @@ use crate::device::Source;
 use crate::error::Refusal;
 use crate::events::EventPipe;
 use crate::files::Kind;
+use crate::real;
 
 /// `MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA`: events are their cookies alone.
 const OMIT_DATA: u64 = 1 << 0;
@@ -56,14 +56,17 @@ mod kind {
 /// Who is told of an event.
 #[derive(Clone)]
 enum Target {
-    /// A channel, with the subscriber's cookie.
-    Channel(Weak<EventPipe>, u64),
+    /// The channel, with the subscriber's cookie.
+    Channel(u64),
     /// An `eventfd` of the program's.
     Counter(Arc<Hidden<File>>),
 }
 
+#[derive(Clone)]
 struct Subscription {
     types: Vec<u16>,
+    /// The channel that it was made through, with which it ends.
+    channel: Weak<EventPipe>,
     target: Target,
 }
 
@@ -79,6 +82,14 @@ impl Subscriptions {
     /// Nobody is told of an object any more.
     pub fn remove(&self, source: Source) {
         self.lock().remove(&Some(source));
+    }
+
+    /// Forgets subscriptions whose channel is closed: they hold descriptors.
+    pub fn sweep(&self) {
+        self.lock().retain(|_, all| {
+            all.retain(|it| it.channel.strong_count() > 0);
+            !all.is_empty()
+        });
     }
 
     /// Tells of an event of the NIC's.
@@ -108,35 +119,59 @@ impl Subscriptions {
 
     fn tell_as(&self, source: Option<Source>, of: u16, subtype: u8) {
         // Told without the lock: a channel has its own.
-        let targets: Vec<_> = match self.lock().get(&source) {
-            Some(all) => {
-                all.iter().filter(|it| it.types.contains(&of)).map(|it| it.target.clone()).collect()
-            }
+        let told: Vec<_> = match self.lock().get(&source) {
+            Some(all) => all.iter().filter(|it| it.types.contains(&of)).cloned().collect(),
             None => return,
         };
         let event = eqe(source, of, subtype);
-        for target in targets {
-            target.tell(&event);
+        for subscription in told {
+            subscription.tell(&event);
         }
     }
 }
 
-impl Target {
+impl Subscription {
     fn tell(&self, eqe: &[u8; EQE_BYTES]) {
-        match self {
-            Self::Channel(pipe, cookie) => {
-                let Some(pipe) = pipe.upgrade() else { return };
+        let Some(pipe) = self.channel.upgrade() else { return };
+        match &self.target {
+            Target::Channel(cookie) => {
                 let mut event = cookie.to_ne_bytes().to_vec();
                 if pipe.event_bytes() > COOKIE_BYTES {
                     event.extend_from_slice(eqe);
                 }
                 pipe.push(&event);
             }
-            Self::Counter(file) if file.is_there() => {
-                let _ = (&***file).write(&1u64.to_ne_bytes()); // it counts already
-            }
-            Self::Counter(_) => {}
+            Target::Counter(file) => count(file),
         }
+    }
+}
+
+/// Adds 1 to an `eventfd`, unless it is full: the engine does not wait until the program has read it.
+fn count(counter: &Hidden<File>) {
+    let fd = counter.as_raw_fd();
+    let mut room = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one entry, which outlives the call.
+    if counter.is_there() && unsafe { real::poll(&mut room, 1, 0) } == 1 {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: writes bytes of ours.
+        unsafe { real::write(fd, one.as_ptr().cast(), one.len()) };
+    }
+}
+
+/// The program's `eventfd`, doubled.
+fn eventfd(fd: i32) -> Result<File, Refusal> {
+    let value = |must| Refusal::Value { what: "descriptor", value: fd as u64, must };
+    if fd < 0 {
+        return Err(value("one"));
+    }
+    // SAFETY: the program's descriptor, which is only doubled.
+    let doubled = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
+    let doubled =
+        doubled.map_err(|source| Refusal::System { call: "dup of an eventfd", source })?;
+    let path = format!("/proc/self/fd/{}", doubled.as_raw_fd());
+    match std::fs::read_link(path) {
+        Ok(name) if name.as_os_str() == "anon_inode:[eventfd]" => Ok(File::from(doubled)),
+        _ => Err(value("an eventfd")),
     }
 }
 
@@ -207,26 +242,17 @@ pub fn subscribe(c: &mut Command<'_>) -> Result<(), Refusal> {
         return Err(Refusal::Value { what: "event type", value: other.into(), must });
     }
     let target = match c.request.has(attr::DEVX_SUBSCRIBE_FD_NUM) {
-        false => Target::Channel(
-            Arc::downgrade(&pipe),
-            c.request.number_or(attr::DEVX_SUBSCRIBE_COOKIE, 0)?,
-        ),
+        false => Target::Channel(c.request.number_or(attr::DEVX_SUBSCRIBE_COOKIE, 0)?),
         true => {
-            let fd = c.request.word(attr::DEVX_SUBSCRIBE_FD_NUM)? as i32;
-            if fd < 0 {
-                return Err(Refusal::Value { what: "descriptor", value: fd as u64, must: "one" });
-            }
-            // SAFETY: the program's descriptor, which is only doubled.
-            let doubled = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
-            let doubled =
-                doubled.map_err(|source| Refusal::System { call: "dup of an eventfd", source })?;
-            Target::Counter(Arc::new(Hidden::new(File::from(doubled))))
+            let counter = eventfd(c.request.word(attr::DEVX_SUBSCRIBE_FD_NUM)? as i32)?;
+            Target::Counter(Arc::new(Hidden::new(counter)))
         }
     };
     let device = &c.context.device;
     let all = &device.listeners.subscriptions;
     let completions = types.contains(&kind::COMPLETION);
-    all.lock().entry(source).or_default().push(Subscription { types, target });
+    let channel = Arc::downgrade(&pipe);
+    all.lock().entry(source).or_default().push(Subscription { types, channel, target });
     // After that: it may be armed already.
     if let Some(cq) = cq.filter(|_| completions) {
         let listeners = device.listeners.clone();

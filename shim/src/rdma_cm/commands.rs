@@ -321,7 +321,11 @@ impl<'a> Call<'a> {
     }
 
     fn get_event(&self, fd: RawFd) -> Result<Outcome, Refusal> {
+        const LEAST: usize = size_of::<super::abi::EventAnswer>() - NEWER_EVENT_BYTES;
         let input: GetEvent = self.input()?;
+        if self.room < LEAST {
+            return Err(Refusal::NoAnswerRoom { have: self.room, need: LEAST });
+        }
         let mut state = self.state();
         if !state.ids.has_events(self.file.channel) {
             // SAFETY: asks for flags.
@@ -329,7 +333,7 @@ impl<'a> Call<'a> {
             let waits = flags >= 0 && flags & libc::O_NONBLOCK == 0;
             return if waits { Ok(Outcome::Wait) } else { Err(Refusal::NoEvent) };
         }
-        self.answer_room(input.response, size_of::<super::abi::EventAnswer>() - NEWER_EVENT_BYTES)?;
+        self.answer_room(input.response, LEAST)?;
         let event = state.ids.next_event(self.file.channel).ok_or(Refusal::NoEvent)?;
         let facts = state.ids.facts_of_any(event.id);
         self.cm.finish(state);
@@ -378,7 +382,11 @@ impl<'a> Call<'a> {
         self.answer_room(input.response, size_of::<Number>())?;
         let fd = input.fd.cast_signed();
         let Some(Kind::RdmaCm(from)) = self.process.find(fd) else {
-            return Err(Refusal::Handle { what: "event channel", handle: input.fd });
+            // SAFETY: asks for flags.
+            return Err(match unsafe { libc::fcntl(fd, libc::F_GETFD) } {
+                -1 => Refusal::Handle { what: "descriptor", handle: input.fd },
+                _ => IdError::Value("the descriptor is no event channel").into(),
+            });
         };
         let value =
             self.with(|state| state.ids.migrate(from.channel, input.id, self.file.channel))?;
@@ -389,7 +397,6 @@ impl<'a> Call<'a> {
 fn parameters(given: &ConnParam) -> Parameters {
     Parameters {
         qpn: given.qp_num,
-        qkey: given.qkey,
         private: given.private[..given.private_len.into()].to_vec(),
         responder_resources: given.responder_resources,
         initiator_depth: given.initiator_depth,

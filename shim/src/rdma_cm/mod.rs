@@ -39,6 +39,8 @@ pub use commands::{MAX_COMMAND_BYTES, Outcome};
 
 /// Messages that wait for the thread at most; like any datagram, those beyond are lost.
 const MOST_MESSAGES: usize = 1024;
+/// How often devices that nobody needs any more are asked whether they have sent everything.
+const UNSENT: Duration = Duration::from_millis(20);
 /// How long a program that ends waits until its peers were told.
 const FAREWELL: Duration = Duration::from_millis(50);
 
@@ -116,13 +118,9 @@ impl RdmaCm {
     /// The thread: messages and time.
     fn run(&self, inbox: &Receiver<Note>) {
         loop {
-            let due = self.state().ids.due_ns();
-            let now = self.now_ns();
-            let wait =
-                due.map_or(Duration::MAX, |due| Duration::from_nanos(due.saturating_sub(now)));
-            let note = match due {
+            let note = match self.wait() {
                 None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(_) => inbox.recv_timeout(wait),
+                Some(wait) => inbox.recv_timeout(wait),
             };
             let mut state = self.state();
             match note {
@@ -139,6 +137,16 @@ impl RdmaCm {
             // Their engines end, which may be about to tell of a message.
             drop(unused);
         }
+    }
+
+    /// How long the thread has nothing to do, unless it is told something.
+    fn wait(&self) -> Option<Duration> {
+        let state = self.state();
+        let due = state.ids.due_ns();
+        let wait = due.map(|due| Duration::from_nanos(due.saturating_sub(self.now_ns())));
+        // Nobody tells when the last message is sent.
+        let goes = state.files.is_empty() && state.devices.iter().any(Option::is_some);
+        goes.then_some(UNSENT).into_iter().chain(wait).min()
     }
 
     /// Opens the device; what comes back is the program's descriptor.

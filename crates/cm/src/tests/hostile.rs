@@ -1,6 +1,6 @@
 //! Peers that mean harm.
 
-use bellpush_wire::cm::{Dreq, Message, Mra, PortSpace, Rej, Rep, Req, Rtu};
+use bellpush_wire::cm::{Dreq, Message, Mra, PortSpace, Rej, Rep, Req, Rtu, SidrReq};
 use proptest::prelude::*;
 
 use super::*;
@@ -87,6 +87,29 @@ fn a_stranger_cannot_end_or_establish_a_connection() {
     assert!(w.event(1).is_none());
     say(&mut w, 0, 1, Message::Dreq(dreq));
     w.expect(1, EventKind::Disconnected);
+}
+
+/// A listener's program reads requests of the kind that its port space has.
+#[test]
+fn a_request_is_of_the_kind_that_the_port_has() {
+    let (mut w, req) = asked();
+    w.net.clear();
+    w.listen(1, Space::Udp, 0);
+    say(&mut w, 0, 1, Message::Req(Req { service: PortSpace::Udp.service(PORT), ..req }));
+    w.collect();
+    let Message::Rej(rej) = last(&w, MessageKind::Rej) else { panic!() };
+    assert_eq!((rej.reason, rej.remote_id), (8, req.local_id));
+    let mut private = [0; 216];
+    private[..36].copy_from_slice(&req.private[..36]);
+    let service = PortSpace::Tcp.service(PORT);
+    let ask = SidrReq { request_id: 7, pkey: 0xffff, service, private };
+    say(&mut w, 0, 1, Message::SidrReq(ask));
+    w.collect();
+    let Message::SidrRep(rep) = last(&w, MessageKind::SidrRep) else { panic!() };
+    assert_eq!((rep.request_id, rep.status), (7, 2));
+    assert!(w.event(1).is_none(), "no program is told");
+    say(&mut w, 0, 1, Message::SidrReq(SidrReq { service: PortSpace::Udp.service(PORT), ..ask }));
+    w.expect(1, EventKind::ConnectRequest);
 }
 
 #[test]

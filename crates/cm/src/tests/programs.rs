@@ -257,6 +257,7 @@ fn what_a_stage_does_not_allow_is_refused() {
     assert_eq!(ids.bind(ChannelId(5), id, elsewhere), Err(IdError::OtherChannel));
     assert_eq!(ids.bind(CHANNEL, 99, elsewhere), Err(IdError::Unknown));
     ids.bind(CHANNEL, id, Address::Ip(at("10.0.0.1:5"))).unwrap();
+    assert_eq!(ids.disconnect(0, CHANNEL, id), Err(IdError::Stage), "never connected");
     assert_eq!(ids.bind(CHANNEL, id, Address::Ip(at("10.0.0.1:6"))), Err(IdError::Stage));
     assert_eq!(ids.set(CHANNEL, id, Opt::ReuseAddress(true)), Err(IdError::Stage));
     let other = ids.create(CHANNEL, UID, Space::Tcp).unwrap();
@@ -296,6 +297,29 @@ fn an_identifier_takes_its_events_along() {
     w.hosts[1].close(0, other);
     w.settle();
     assert_eq!(w.expect(0, EventKind::Rejected).status, 28, "its channel is closed");
+}
+
+#[test]
+fn nothing_is_made_on_a_channel_that_is_closed_meanwhile() {
+    let mut w = World::new(1);
+    let (ids, closed) = (&mut w.hosts[0], ChannelId(1));
+    let id = ids.create(CHANNEL, UID, Space::Tcp).unwrap();
+    assert_eq!(ids.create(closed, UID, Space::Tcp), Err(IdError::Unknown));
+    assert_eq!(ids.migrate(CHANNEL, id, closed), Err(IdError::Unknown));
+    ids.close(0, CHANNEL);
+    assert!(ids.detach_idle(), "nothing is left");
+}
+
+#[test]
+fn a_device_that_comes_later_takes_requests_as_well() {
+    let mut w = World::new(2);
+    w.hosts[1].open(CHANNEL);
+    assert!(w.hosts[1].detach_idle());
+    w.listen(1, Space::Tcp, 0);
+    w.hosts[1].attach(0, DeviceInfo { address: host(1), guid: 1, mtu: 5 });
+    w.connect(0, 1, Space::Tcp, b"");
+    w.settle();
+    w.expect(1, EventKind::ConnectRequest);
 }
 
 #[test]
