@@ -7,8 +7,10 @@
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
 use bellpush_mem::hidden::Hidden;
 
@@ -17,6 +19,25 @@ use crate::real;
 /// A directory of this user's, which nobody else can write. The program's other threads do not close
 /// it, nor what is written there: paths and bytes of ours would go where the program's own lead.
 pub struct Dir(Hidden<OwnedFd>);
+
+/// A directory that this process alone writes into. See [`Dir::lock`].
+pub struct Locked(Dir);
+
+impl Deref for Locked {
+    type Target = Dir;
+
+    fn deref(&self) -> &Dir {
+        &self.0
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // A child that was forked meanwhile has the descriptor as well: to close this one is not enough.
+        // SAFETY: a descriptor of ours.
+        unsafe { libc::flock(self.0.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
 
 fn done(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -30,6 +51,9 @@ unsafe fn open(dir: RawFd, path: &CStr, flags: i32, mode: libc::mode_t) -> io::R
     // SAFETY: a new descriptor that nobody else has.
     if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { File::from_raw_fd(fd) }) }
 }
+
+/// Longest wait for another process to open what it has written.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes a directory for this user alone, where nothing is.
 pub fn make(path: &CStr) -> io::Result<()> {
@@ -54,6 +78,24 @@ impl Dir {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
         }
         Ok(Self(Hidden::new(dir.into())))
+    }
+
+    /// The directory, held until it is dropped: what is written there is still there when it is opened. Others who lock
+    /// it, in this process or another, wait.
+    ///
+    /// # Errors
+    /// `EWOULDBLOCK` when it was not to be had in time: who has it may be stopped.
+    pub fn lock(self) -> io::Result<Locked> {
+        let until = Instant::now() + LOCK_PATIENCE;
+        loop {
+            // SAFETY: a descriptor of ours, with an open file description of its own.
+            match done(unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+                locked => return locked.map(|()| Locked(self)),
+            }
+        }
     }
 
     /// Whether there is a directory of that name.

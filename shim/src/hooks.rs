@@ -15,6 +15,7 @@ use std::path::Path;
 
 use crate::abi::ids::IOCTL_MAGIC;
 use crate::context::Context;
+use crate::dir::Locked;
 use crate::drive::Inside;
 use crate::files::{FileId, Kind, file_id};
 use crate::layout::rdev;
@@ -66,11 +67,11 @@ unsafe fn target<'a>(path: *const c_char) -> Target<'a> {
     process().map_or(Target::Foreign, |process| unsafe { process.tree.target(path) })
 }
 
-/// A file of the tree is opened.
-fn opening(inside: &CStr) {
+/// A file of the tree is to be opened: other processes leave it as it is until what is returned is dropped.
+fn opening(inside: &CStr) -> Option<Locked> {
     let path = Path::new(OsStr::from_bytes(inside.to_bytes()));
-    let opening = || process::own().map(|process| process.opening(path));
-    let _ = catch_unwind(opening); // the file shows what it showed before
+    let opening = || process::own()?.opening(path);
+    catch_unwind(opening).unwrap_or(None) // the file shows what it showed before
 }
 
 /// Opens a device.
@@ -114,7 +115,7 @@ unsafe fn redirect<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R
         Target::Foreign => call(path),
         Target::File(inside) | Target::Uverbs(_, inside) | Target::RdmaCm(inside) => {
             inside.with(|inside| {
-                opening(inside);
+                let _held = opening(inside);
                 call(inside.as_ptr())
             })
         }
@@ -209,7 +210,7 @@ unsafe fn open_path(dir: c_int, path: *const c_char, flags: c_int, mode: libc::m
             Target::Uverbs(index, _) => open_device(index, flags),
             Target::RdmaCm(_) => open_rdma_cm(),
             Target::File(inside) => inside.with(|inside| {
-                opening(inside);
+                let _held = opening(inside);
                 real::openat(dir, inside.as_ptr(), flags, mode)
             }),
             Target::Foreign => real::openat(dir, path, flags, mode),

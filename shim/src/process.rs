@@ -18,6 +18,7 @@ use bellpush_preload::{Preload, VARIABLE};
 
 use crate::counters;
 use crate::device::Device;
+use crate::dir::{Dir, Locked};
 use crate::drive::Drivers;
 use crate::error::Refusal;
 use crate::files::{FileId, Files, Kind, descriptors, file_id};
@@ -261,30 +262,31 @@ impl Process {
         *slot = Slot { open: Arc::downgrade(&device), last: Some(device.address) };
         drop(devices);
         // For those that read below a directory that they have opened.
-        if let Err(e) = self.tree.stay(&self.options).and_then(|()| self.show_gid(index)) {
+        if let Err(e) = self.tree.stay(&self.options).and_then(|()| self.show_gid(index).map(drop))
+        {
             say(&format!("cannot show the GID of mlx5_{index}: {e}"));
         }
         Ok(device)
     }
 
-    /// A file of the tree is opened: it is there, and says what this process's device has by now, if it is a counter or
-    /// the GID.
-    pub fn opening(&self, path: &Path) {
+    /// A file of the tree is to be opened: it is there, and says what this process's device has by now, if it is a
+    /// counter or the GID. Other processes that have the tree leave it so until what is returned is dropped.
+    pub fn opening(&self, path: &Path) -> Option<Locked> {
         let _ = self.tree.stay(&self.options); // without it, there is no such file
         let below = path.strip_prefix(self.tree.path()).ok().and_then(Path::to_str);
-        let Some((index, file)) = below.and_then(layout::of_device) else { return };
+        let (index, file) = below.and_then(layout::of_device)?;
         let written = if counters::is_counter(file) {
             let counted =
                 self.opened(index).map(|device| device.nic.counters()).unwrap_or_default();
-            self.tree.dir().and_then(|dir| counters::write(&dir, index, &counted))
+            let locked = self.tree.dir().and_then(Dir::lock);
+            locked.and_then(|dir| counters::write(&dir, index, &counted).map(|()| dir))
         } else if file == layout::GID {
             self.show_gid(index)
         } else {
-            Ok(())
+            return None;
         };
-        if let Err(e) = written {
-            say(&format!("cannot write {file} of mlx5_{index}: {e}"));
-        }
+        let told = |e| say(&format!("cannot write {file} of mlx5_{index}: {e}"));
+        written.map_err(told).ok()
     }
 
     /// A device that is open.
@@ -292,13 +294,15 @@ impl Process {
         lock(&self.devices).get(index)?.open.upgrade()
     }
 
-    /// Has a device's files show its address: where it is, else where it was, else where it is to be.
-    fn show_gid(&self, index: usize) -> io::Result<()> {
+    /// Has a device's files show its address: where it is, else where it was, else where it is to be. They do until the
+    /// directory is dropped.
+    fn show_gid(&self, index: usize) -> io::Result<Locked> {
         let last = lock(&self.devices).get(index).and_then(|slot| slot.last);
         let address = last.or_else(|| self.options.addresses.get(index).copied());
-        let (dir, port) = (self.tree.dir()?, layout::port(index));
+        let (dir, port) = (self.tree.dir()?.lock()?, layout::port(index));
         dir.replace(&format!("{port}/gid_attrs/ndevs/0"), &layout::interface(address))?;
-        dir.replace(&format!("{port}/gids/0"), &layout::gid_line(address))
+        dir.replace(&format!("{port}/gids/0"), &layout::gid_line(address))?;
+        Ok(dir)
     }
 
     /// Tells what a program was refused, if the options say so; the same is told once.
