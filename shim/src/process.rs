@@ -17,7 +17,7 @@ use bellpush_mem::{guarded, hidden};
 use bellpush_preload::{Preload, VARIABLE};
 
 use crate::counters;
-use crate::device::Device;
+use crate::device::{Device, Gone};
 use crate::dir::{Dir, Locked};
 use crate::drive::Drivers;
 use crate::error::Refusal;
@@ -51,6 +51,8 @@ pub struct Process {
 #[derive(Default)]
 struct Slot {
     open: Weak<Device>,
+    /// When that one is gone.
+    gone: Option<Gone>,
     /// Where it was: it comes back there if it can.
     last: Option<IpAddr>,
 }
@@ -257,9 +259,14 @@ impl Process {
         if let Some(device) = slot.open.upgrade() {
             return Ok(device);
         }
-        let device = Device::open(&self.options, index, wanted.or(slot.last))?;
+        // Another thread may have closed it just now, and its address is still taken.
+        if let Some(gone) = slot.gone.take() {
+            gone.wait();
+        }
+        let (device, gone) = Device::open(&self.options, index, wanted.or(slot.last))?;
         self.drivers.add(index, &device.driver);
-        *slot = Slot { open: Arc::downgrade(&device), last: Some(device.address) };
+        let (open, last) = (Arc::downgrade(&device), Some(device.address));
+        *slot = Slot { open, gone: Some(gone), last };
         drop(devices);
         // For those that read below a directory that they have opened.
         if let Err(e) = self.tree.stay(&self.options).and_then(|()| self.show_gid(index).map(drop))
