@@ -7,10 +7,9 @@
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bellpush_mem::hidden::Hidden;
 
@@ -20,22 +19,16 @@ use crate::real;
 /// it, nor what is written there: paths and bytes of ours would go where the program's own lead.
 pub struct Dir(Hidden<OwnedFd>);
 
-/// A directory that this process alone writes into. See [`Dir::lock`].
-pub struct Locked(Dir);
-
-impl Deref for Locked {
-    type Target = Dir;
-
-    fn deref(&self) -> &Dir {
-        &self.0
-    }
+/// A file that was written. Whatever has its name by now, it is this one that is opened here.
+pub struct Written {
+    _file: Hidden<File>,
+    path: CString,
 }
 
-impl Drop for Locked {
-    fn drop(&mut self) {
-        // A child that was forked meanwhile has the descriptor as well: to close this one is not enough.
-        // SAFETY: a descriptor of ours.
-        unsafe { libc::flock(self.0.0.as_raw_fd(), libc::LOCK_UN) };
+impl Written {
+    /// Leads to the file for as long as this is there.
+    pub fn path(&self) -> &CStr {
+        &self.path
     }
 }
 
@@ -51,9 +44,6 @@ unsafe fn open(dir: RawFd, path: &CStr, flags: i32, mode: libc::mode_t) -> io::R
     // SAFETY: a new descriptor that nobody else has.
     if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { File::from_raw_fd(fd) }) }
 }
-
-/// Longest wait for another process to open what it has written.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes a directory for this user alone, where nothing is.
 pub fn make(path: &CStr) -> io::Result<()> {
@@ -80,24 +70,6 @@ impl Dir {
         Ok(Self(Hidden::new(dir.into())))
     }
 
-    /// The directory, held until it is dropped: what is written there is still there when it is opened. Others who lock
-    /// it, in this process or another, wait.
-    ///
-    /// # Errors
-    /// `EWOULDBLOCK` when it was not to be had in time: who has it may be stopped.
-    pub fn lock(self) -> io::Result<Locked> {
-        let until = Instant::now() + LOCK_PATIENCE;
-        loop {
-            // SAFETY: a descriptor of ours, with an open file description of its own.
-            match done(unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
-                    std::thread::sleep(Duration::from_micros(50));
-                }
-                locked => return locked.map(|()| Locked(self)),
-            }
-        }
-    }
-
     /// Whether there is a directory of that name.
     pub fn has(&self, name: &str) -> bool {
         let Ok(name) = CString::new(name) else { return false };
@@ -121,7 +93,7 @@ impl Dir {
     }
 
     /// Writes a new file in place of what has the name, which is not followed if it is a link.
-    pub fn write(&self, name: &str, text: &str) -> io::Result<()> {
+    pub fn write(&self, name: &str, text: &str) -> io::Result<Written> {
         let name = CString::new(name)?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         // SAFETY: a C string and a descriptor of ours; what was there is to go.
@@ -129,14 +101,19 @@ impl Dir {
             libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), 0);
             Hidden::new(open(self.0.as_raw_fd(), &name, flags, 0o644)?)
         };
-        (&*file).write_all(text.as_bytes())
+        (&*file).write_all(text.as_bytes())?;
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        Ok(Written { _file: file, path })
     }
 
-    /// Writes a line in place of a file, as a whole: another process may be reading it.
-    pub fn replace(&self, name: &str, line: &str) -> io::Result<()> {
-        let scratch = format!(".new-{}", std::process::id());
-        self.write(&scratch, &format!("{line}\n"))?;
-        self.rename(&scratch, name)
+    /// Writes a line in place of a file, as a whole: other threads and processes may be reading or replacing it.
+    pub fn replace(&self, name: &str, line: &str) -> io::Result<Written> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let scratch = format!(".new-{}-{number}", std::process::id());
+        let written = self.write(&scratch, &format!("{line}\n"))?;
+        self.rename(&scratch, name)?;
+        Ok(written)
     }
 
     /// Makes a link, which is not followed.

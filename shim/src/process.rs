@@ -18,7 +18,7 @@ use bellpush_preload::{Preload, VARIABLE};
 
 use crate::counters;
 use crate::device::{Device, Gone};
-use crate::dir::{Dir, Locked};
+use crate::dir::Written;
 use crate::drive::Drivers;
 use crate::error::Refusal;
 use crate::files::{FileId, Files, Kind, descriptors, file_id};
@@ -277,23 +277,24 @@ impl Process {
     }
 
     /// A file of the tree is to be opened: it is there, and says what this process's device has by now, if it is a
-    /// counter or the GID. Other processes that have the tree leave it so until what is returned is dropped.
-    pub fn opening(&self, path: &Path) -> Option<Locked> {
+    /// counter or the GID. Other processes that have the tree may put theirs in its place; what is returned stays.
+    pub fn opening(&self, path: &Path) -> Option<Written> {
         let _ = self.tree.stay(&self.options); // without it, there is no such file
         let below = path.strip_prefix(self.tree.path()).ok().and_then(Path::to_str);
         let (index, file) = below.and_then(layout::of_device)?;
         let written = if counters::is_counter(file) {
             let counted =
                 self.opened(index).map(|device| device.nic.counters()).unwrap_or_default();
-            let locked = self.tree.dir().and_then(Dir::lock);
-            locked.and_then(|dir| counters::write(&dir, index, &counted).map(|()| dir))
+            self.tree.dir().and_then(|dir| counters::write(&dir, index, &counted, file))
         } else if file == layout::GID {
-            self.show_gid(index)
+            self.show_gid(index).map(Some)
         } else {
             return None;
         };
-        let told = |e| say(&format!("cannot write {file} of mlx5_{index}: {e}"));
-        written.map_err(told).ok()
+        written.unwrap_or_else(|e| {
+            say(&format!("cannot write {file} of mlx5_{index}: {e}"));
+            None
+        })
     }
 
     /// A device that is open.
@@ -301,15 +302,14 @@ impl Process {
         lock(&self.devices).get(index)?.open.upgrade()
     }
 
-    /// Has a device's files show its address: where it is, else where it was, else where it is to be. They do until the
-    /// directory is dropped.
-    fn show_gid(&self, index: usize) -> io::Result<Locked> {
+    /// Has a device's files show its address: where it is, else where it was, else where it is to be. Returns the
+    /// GID's.
+    fn show_gid(&self, index: usize) -> io::Result<Written> {
         let last = lock(&self.devices).get(index).and_then(|slot| slot.last);
         let address = last.or_else(|| self.options.addresses.get(index).copied());
-        let (dir, port) = (self.tree.dir()?.lock()?, layout::port(index));
+        let (dir, port) = (self.tree.dir()?, layout::port(index));
         dir.replace(&format!("{port}/gid_attrs/ndevs/0"), &layout::interface(address))?;
-        dir.replace(&format!("{port}/gids/0"), &layout::gid_line(address))?;
-        Ok(dir)
+        dir.replace(&format!("{port}/gids/0"), &layout::gid_line(address))
     }
 
     /// Tells what a program was refused, if the options say so; the same is told once.
