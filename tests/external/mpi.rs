@@ -13,8 +13,8 @@ const TRANSPORTS: [&str; 5] = ["rc_v", "rc_x", "dc_x", "ud_v", "ud_x"];
 /// Options of Open MPI's `mpirun`: the machine may have fewer cores than ranks, and the user may be root.
 const OPEN_MPI: &[&str] =
     &["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ucx"];
-/// Messages by one component, one-sided operations by another. That one ends without a barrier, and what is last on its
-/// way may find nobody who acknowledges it: for 8 s, if UCX is left to its own timeout.
+/// Messages by one component, one-sided operations by another. When that one ends, what is last on its way may find a
+/// peer that has destroyed its queue pair: for 8 s, if UCX is left to its own timeout.
 const ONE_SIDED: &[&str] = &[
     "UCX_RC_TIMEOUT=0.1s",
     "mpirun.openmpi",
