@@ -2,6 +2,8 @@
  * It is run on software devices by tests/external/shim.rs: "preloaded CASE" ends with 0 when everything was
  * as the case says, and else with one line that names what was not.
  */
+#include <pthread.h>
+
 #include "preloaded.h"
 
 /* Operations of each kind carry their bytes, between queue pairs of one device. */
@@ -396,13 +398,31 @@ static void cycles(int n)
 	CHECK(ibv_close_device(keep) == 0);
 }
 
+static void *opens_and_closes(void *unused)
+{
+	(void)unused;
+	for (int i = 0; i < 100; i++)
+		CHECK(ibv_close_device(open_device()) == 0);
+	return NULL;
+}
+
+/* A device that one thread closes is there for another that opens it meanwhile. */
+static void reopened(void)
+{
+	pthread_t thread[2];
+	for (int i = 0; i < 2; i++)
+		CHECK(pthread_create(&thread[i], NULL, opens_and_closes, NULL) == 0);
+	for (int i = 0; i < 2; i++)
+		CHECK(pthread_join(thread[i], NULL) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "operations", operations }, { "order", order }, { "registration", registration },
 		{ "gone", gone }, { "doorbell", doorbell }, { "device_memory", device_memory },
 		{ "events", events }, { "commands", commands }, { "forks", forks },
-		{ "doubled", doubled }, { "changes", changes },
+		{ "doubled", doubled }, { "changes", changes }, { "reopened", reopened },
 	};
 	if (argc == 3 && strcmp(argv[1], "cycles") == 0) {
 		cycles(atoi(argv[2]));

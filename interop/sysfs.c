@@ -89,19 +89,24 @@ static void layout(void)
 
 /* The GID is nobody's before the device is opened for the first time, unless it was given, and is right after that,
  * also below a directory that was opened before. */
+static void gid_of(struct ibv_context *ctx, char want[64])
+{
+	union ibv_gid gid;
+	CHECK(ibv_query_gid(ctx, 1, 0, &gid) == 0);
+	for (int i = 0; i < 16; i++)
+		sprintf(want + i / 2 * 5 + i % 2 * 2, "%02x:", gid.raw[i]);
+	want[39] = 0;
+}
+
 static void gids(void)
 {
 	char want[64], line[64] = "";
-	union ibv_gid gid;
 	int dir = open(IB "/ports/1", O_RDONLY | O_DIRECTORY);
 	CHECK(dir >= 0);
 	const char *given = getenv("GIVEN");
 	SAYS(IB "/ports/1/gids/0", given ? given : "0000:0000:0000:0000:0000:0000:0000:0000");
 	struct ibv_context *ctx = open_device();
-	CHECK(ibv_query_gid(ctx, 1, 0, &gid) == 0);
-	for (int i = 0; i < 16; i++)
-		sprintf(want + i / 2 * 5 + i % 2 * 2, "%02x:", gid.raw[i]);
-	want[39] = 0;
+	gid_of(ctx, want);
 	CHECK(!given || strcmp(given, want) == 0);
 	int file = openat(dir, "gids/0", O_RDONLY);
 	CHECK(file >= 0 && read(file, line, sizeof line - 1) == 40);
@@ -111,10 +116,25 @@ static void gids(void)
 	SAYS(IB "/ports/1/gids/0", want);
 }
 
+/* Processes that look at the same time each see what is of their own. */
+static void own(void)
+{
+	char want[64];
+	pid_t child = fork();
+	CHECK(child >= 0);
+	struct ibv_context *ctx = open_device();
+	gid_of(ctx, want);
+	for (int i = 0; i < 2000; i++)
+		SAYS(IB "/ports/1/gids/0", want);
+	CHECK(ibv_close_device(ctx) == 0);
+	int status;
+	CHECK(child == 0 || (waitpid(child, &status, 0) == child && status == 0));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
-		{ "functions", functions }, { "layout", layout }, { "gids", gids },
+		{ "functions", functions }, { "layout", layout }, { "gids", gids }, { "own", own },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -7,7 +7,7 @@ use std::io;
 
 use bellpush_soft_nic::{Counters, DropReason};
 
-use crate::dir::Dir;
+use crate::dir::{Dir, Written};
 use crate::layout;
 
 /// The files below a port's directory, with their values.
@@ -38,10 +38,21 @@ pub fn is_counter(file: &str) -> bool {
     file.starts_with("ports/1/counters/") || file.starts_with("ports/1/hw_counters/")
 }
 
-/// Writes a device's counters into the tree's directory.
-pub fn write(dir: &Dir, index: usize, counters: &Counters) -> io::Result<()> {
+/// Writes a device's counters into the tree's directory. Returns one of them.
+pub fn write(
+    dir: &Dir,
+    index: usize,
+    counters: &Counters,
+    file: &str,
+) -> io::Result<Option<Written>> {
     let port = layout::port(index);
-    values(counters)
-        .iter()
-        .try_for_each(|(name, value)| dir.replace(&format!("{port}/{name}"), &value.to_string()))
+    let mut wanted = None;
+    for (name, value) in values(counters) {
+        let path = format!("{port}/{name}");
+        let written = dir.replace(&path, &value.to_string())?;
+        if path.ends_with(file) {
+            wanted = Some(written);
+        }
+    }
+    Ok(wanted)
 }

@@ -3,11 +3,14 @@
 //! All openings of a device in a process share it, as they would share a card.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use bellpush_mem::hidden::{self, Hidden};
 use bellpush_nic::{Mtu, NicAddress};
@@ -32,6 +35,9 @@ use crate::watch::Watch;
 
 /// Name of the shared-memory link that `--link-type shm` is on.
 const SHM_NAME: &str = "preload";
+
+/// Longest that an opening waits for the end of the device that was closed before: its threads come to an end first.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(5);
 
 /// An object of the NIC's, by its number: numbers of each kind are its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -125,8 +131,18 @@ pub struct Device {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Ends before the engine does.
     watch: Mutex<Option<Watch>>,
-    /// The last of it that goes.
-    pub left: Arc<()>,
+    /// Goes last: see [`Gone`].
+    _here: Sender<Infallible>,
+}
+
+/// Hears when a device is gone, and its address with it.
+pub struct Gone(Receiver<Infallible>);
+
+impl Gone {
+    /// Waits until it is, or no longer than a device that is closed takes.
+    pub fn wait(&self) {
+        let _ = self.0.recv_timeout(CLOSING_PATIENCE); // the sender goes and sends nothing
+    }
 }
 
 impl Device {
@@ -136,7 +152,7 @@ impl Device {
         options: &Preload,
         index: usize,
         last: Option<IpAddr>,
-    ) -> Result<Arc<Self>, Refusal> {
+    ) -> Result<(Arc<Self>, Gone), Refusal> {
         signals::install();
         let (opened, marks) = hidden::gather(|| open_link(options, index, last));
         let (inner, arrivals) = opened?;
@@ -160,7 +176,8 @@ impl Device {
         let thread = thread::start(index, engine, driver.clone(), arrivals)?;
         let watch = Watch::start(index, nic.clone(), options.verbose);
         let watch = watch.inspect_err(|_| driver.stop())?;
-        Ok(Arc::new(Self {
+        let (here, gone) = mpsc::channel();
+        let device = Arc::new(Self {
             index,
             rdev: layout::rdev(index),
             nic,
@@ -172,8 +189,9 @@ impl Device {
             driver,
             thread: Mutex::new(Some(thread)),
             watch: Mutex::new(Some(watch)),
-            left: Arc::default(),
-        }))
+            _here: here,
+        });
+        Ok((device, Gone(gone)))
     }
 }
 

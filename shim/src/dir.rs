@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bellpush_mem::hidden::Hidden;
 
@@ -17,6 +18,19 @@ use crate::real;
 /// A directory of this user's, which nobody else can write. The program's other threads do not close
 /// it, nor what is written there: paths and bytes of ours would go where the program's own lead.
 pub struct Dir(Hidden<OwnedFd>);
+
+/// A file that was written. Whatever has its name by now, it is this one that is opened here.
+pub struct Written {
+    _file: Hidden<File>,
+    path: CString,
+}
+
+impl Written {
+    /// Leads to the file for as long as this is there.
+    pub fn path(&self) -> &CStr {
+        &self.path
+    }
+}
 
 fn done(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -79,7 +93,7 @@ impl Dir {
     }
 
     /// Writes a new file in place of what has the name, which is not followed if it is a link.
-    pub fn write(&self, name: &str, text: &str) -> io::Result<()> {
+    pub fn write(&self, name: &str, text: &str) -> io::Result<Written> {
         let name = CString::new(name)?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         // SAFETY: a C string and a descriptor of ours; what was there is to go.
@@ -87,14 +101,19 @@ impl Dir {
             libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), 0);
             Hidden::new(open(self.0.as_raw_fd(), &name, flags, 0o644)?)
         };
-        (&*file).write_all(text.as_bytes())
+        (&*file).write_all(text.as_bytes())?;
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        Ok(Written { _file: file, path })
     }
 
-    /// Writes a line in place of a file, as a whole: another process may be reading it.
-    pub fn replace(&self, name: &str, line: &str) -> io::Result<()> {
-        let scratch = format!(".new-{}", std::process::id());
-        self.write(&scratch, &format!("{line}\n"))?;
-        self.rename(&scratch, name)
+    /// Writes a line in place of a file, as a whole: other threads and processes may be reading or replacing it.
+    pub fn replace(&self, name: &str, line: &str) -> io::Result<Written> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let scratch = format!(".new-{}-{number}", std::process::id());
+        let written = self.write(&scratch, &format!("{line}\n"))?;
+        self.rename(&scratch, name)?;
+        Ok(written)
     }
 
     /// Makes a link, which is not followed.

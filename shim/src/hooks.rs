@@ -15,6 +15,7 @@ use std::path::Path;
 
 use crate::abi::ids::IOCTL_MAGIC;
 use crate::context::Context;
+use crate::dir;
 use crate::drive::Inside;
 use crate::files::{FileId, Kind, file_id};
 use crate::layout::rdev;
@@ -66,11 +67,11 @@ unsafe fn target<'a>(path: *const c_char) -> Target<'a> {
     process().map_or(Target::Foreign, |process| unsafe { process.tree.target(path) })
 }
 
-/// A file of the tree is opened.
-fn opening(inside: &CStr) {
+/// A file of the tree is to be opened; where another process may write it as well, the one that is meant.
+fn opening(inside: &CStr) -> Option<dir::Written> {
     let path = Path::new(OsStr::from_bytes(inside.to_bytes()));
-    let opening = || process::own().map(|process| process.opening(path));
-    let _ = catch_unwind(opening); // the file shows what it showed before
+    let opening = || process::own()?.opening(path);
+    catch_unwind(opening).unwrap_or(None) // the file shows what it showed before
 }
 
 /// Opens a device.
@@ -104,18 +105,22 @@ fn open_rdma_cm() -> c_int {
 }
 
 /// Calls libc's function with the path that a path of ours leads to; of a character device, with that
-/// of the file that stands for it.
+/// of the file that stands for it. If it `opens` the file, the path need not be one to be looked at.
 ///
 /// # Safety
 /// `path` is a C string, or null.
-unsafe fn redirect<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
+unsafe fn redirect<R>(
+    path: *const c_char,
+    opens: bool,
+    call: impl FnOnce(*const c_char) -> R,
+) -> R {
     // SAFETY: as the caller promises.
     match unsafe { target(path) } {
         Target::Foreign => call(path),
         Target::File(inside) | Target::Uverbs(_, inside) | Target::RdmaCm(inside) => {
             inside.with(|inside| {
-                opening(inside);
-                call(inside.as_ptr())
+                let written = opening(inside).filter(|_| opens);
+                call(written.as_ref().map_or(inside, dir::Written::path).as_ptr())
             })
         }
     }
@@ -129,14 +134,12 @@ macro_rules! hook_paths {
         #[unsafe(no_mangle)]
         extern "C" fn $name($($before: $b,)* path: *const c_char, $($after: $a),*) -> $ret {
             // SAFETY: the program's own arguments, of which the path may be replaced.
-            unsafe { redirect(path, |path| real::$real($($before,)* path $(, $after)*)) }
+            unsafe { redirect(path, false, |path| real::$real($($before,)* path $(, $after)*)) }
         }
     )*};
 }
 hook_paths! {
     opendir = opendir [] path [] -> *mut libc::DIR;
-    fopen = fopen [] path [mode: *const c_char] -> *mut libc::FILE;
-    fopen64 = fopen [] path [mode: *const c_char] -> *mut libc::FILE;
     access = access [] path [mode: c_int] -> c_int;
     euidaccess = euidaccess [] path [mode: c_int] -> c_int;
     eaccess = euidaccess [] path [mode: c_int] -> c_int;
@@ -157,6 +160,18 @@ hook_paths! {
         [list: *mut *mut *mut libc::dirent, choose: Choose, compare: Compare] -> c_int;
     statx = statx [dir: c_int] path [flags: c_int, mask: u32, buf: *mut libc::statx] -> c_int;
 }
+
+/// Declares hooks of `fopen`.
+macro_rules! hook_fopens {
+    ($($name:ident),*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+            // SAFETY: the program's own arguments, of which the path may be replaced.
+            unsafe { redirect(path, true, |path| real::fopen(path, mode)) }
+        }
+    )*};
+}
+hook_fopens!(fopen, fopen64);
 
 /// Has a canonical path that leads into the tree begin as programs know it.
 ///
@@ -184,13 +199,13 @@ unsafe fn as_known(found: *mut c_char, given: *mut c_char) -> *mut c_char {
 #[unsafe(no_mangle)]
 extern "C" fn realpath(path: *const c_char, buf: *mut c_char) -> *mut c_char {
     // SAFETY: the program's own arguments, of which the path may be replaced.
-    unsafe { as_known(redirect(path, |path| real::realpath(path, buf)), buf) }
+    unsafe { as_known(redirect(path, false, |path| real::realpath(path, buf)), buf) }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn __realpath_chk(path: *const c_char, buf: *mut c_char, room: usize) -> *mut c_char {
     // SAFETY: as above; what has less room than PATH_MAX ends the program before it comes back.
-    unsafe { as_known(redirect(path, |path| real::realpath_chk(path, buf, room)), buf) }
+    unsafe { as_known(redirect(path, false, |path| real::realpath_chk(path, buf, room)), buf) }
 }
 
 #[unsafe(no_mangle)]
@@ -209,8 +224,13 @@ unsafe fn open_path(dir: c_int, path: *const c_char, flags: c_int, mode: libc::m
             Target::Uverbs(index, _) => open_device(index, flags),
             Target::RdmaCm(_) => open_rdma_cm(),
             Target::File(inside) => inside.with(|inside| {
-                opening(inside);
-                real::openat(dir, inside.as_ptr(), flags, mode)
+                match opening(inside) {
+                    // Its path is a link.
+                    Some(written) => {
+                        real::openat(dir, written.path().as_ptr(), flags & !libc::O_NOFOLLOW, mode)
+                    }
+                    None => real::openat(dir, inside.as_ptr(), flags, mode),
+                }
             }),
             Target::Foreign => real::openat(dir, path, flags, mode),
         }

@@ -12,13 +12,13 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
 
 use bellpush_mem::{guarded, hidden};
 use bellpush_preload::{Preload, VARIABLE};
 
 use crate::counters;
-use crate::device::Device;
+use crate::device::{Device, Gone};
+use crate::dir::Written;
 use crate::drive::Drivers;
 use crate::error::Refusal;
 use crate::files::{FileId, Files, Kind, descriptors, file_id};
@@ -51,14 +51,11 @@ pub struct Process {
 #[derive(Default)]
 struct Slot {
     open: Weak<Device>,
-    /// Whether anything is left of it: another thread may be about to close it.
-    left: Weak<()>,
+    /// When that one is gone.
+    gone: Option<Gone>,
     /// Where it was: it comes back there if it can.
     last: Option<IpAddr>,
 }
-
-/// How long a device that another thread closes is waited for: until then, its address is taken.
-const MOST_CLOSING: Duration = Duration::from_secs(1);
 
 /// Refusals that are told at most.
 const MOST_TOLD: usize = 1000;
@@ -268,40 +265,42 @@ impl Process {
         if let Some(device) = slot.open.upgrade() {
             return Ok(device);
         }
-        let until = Instant::now() + MOST_CLOSING;
-        while slot.left.strong_count() > 0 && Instant::now() < until {
-            std::thread::sleep(Duration::from_micros(100));
+        // Another thread may have closed it just now, and its address is still taken.
+        if let Some(gone) = slot.gone.take() {
+            gone.wait();
         }
-        let device = Device::open(&self.options, index, wanted.or(slot.last))?;
+        let (device, gone) = Device::open(&self.options, index, wanted.or(slot.last))?;
         self.drivers.add(index, &device.driver);
-        let (open, left) = (Arc::downgrade(&device), Arc::downgrade(&device.left));
-        *slot = Slot { open, left, last: Some(device.address) };
+        let (open, last) = (Arc::downgrade(&device), Some(device.address));
+        *slot = Slot { open, gone: Some(gone), last };
         drop(devices);
         // For those that read below a directory that they have opened.
-        if let Err(e) = self.tree.stay(&self.options).and_then(|()| self.show_gid(index)) {
+        if let Err(e) = self.tree.stay(&self.options).and_then(|()| self.show_gid(index).map(drop))
+        {
             say(&format!("cannot show the GID of mlx5_{index}: {e}"));
         }
         Ok(device)
     }
 
-    /// A file of the tree is opened: it is there, and says what this process's device has by now, if it is a counter or
-    /// the GID.
-    pub fn opening(&self, path: &Path) {
+    /// A file of the tree is to be opened: it is there, and says what this process's device has by now, if it is a
+    /// counter or the GID. Other processes that have the tree may put theirs in its place; what is returned stays.
+    pub fn opening(&self, path: &Path) -> Option<Written> {
         let _ = self.tree.stay(&self.options); // without it, there is no such file
         let below = path.strip_prefix(self.tree.path()).ok().and_then(Path::to_str);
-        let Some((index, file)) = below.and_then(layout::of_device) else { return };
+        let (index, file) = below.and_then(layout::of_device)?;
         let written = if counters::is_counter(file) {
             let counted =
                 self.opened(index).map(|device| device.nic.counters()).unwrap_or_default();
-            self.tree.dir().and_then(|dir| counters::write(&dir, index, &counted))
+            self.tree.dir().and_then(|dir| counters::write(&dir, index, &counted, file))
         } else if file == layout::GID {
-            self.show_gid(index)
+            self.show_gid(index).map(Some)
         } else {
-            Ok(())
+            return None;
         };
-        if let Err(e) = written {
+        written.unwrap_or_else(|e| {
             say(&format!("cannot write {file} of mlx5_{index}: {e}"));
-        }
+            None
+        })
     }
 
     /// A device that is open.
@@ -309,8 +308,9 @@ impl Process {
         lock(&self.devices).get(index)?.open.upgrade()
     }
 
-    /// Has a device's files show its address: where it is, else where it was, else where it is to be.
-    fn show_gid(&self, index: usize) -> io::Result<()> {
+    /// Has a device's files show its address: where it is, else where it was, else where it is to be. Returns the
+    /// GID's.
+    fn show_gid(&self, index: usize) -> io::Result<Written> {
         let last = lock(&self.devices).get(index).and_then(|slot| slot.last);
         let address = last.or_else(|| self.options.addresses.get(index).copied());
         let (dir, port) = (self.tree.dir()?, layout::port(index));

@@ -237,7 +237,7 @@ fn lay_out(dir: &Dir, options: &Preload) -> io::Result<()> {
         let (folder, _) = path.rsplit_once('/').expect("below the scratch directory");
         dir.make(folder)?;
         match entry {
-            Entry::Text(text) => dir.write(&path, &format!("{text}\n"))?,
+            Entry::Text(text) => drop(dir.write(&path, &format!("{text}\n"))?),
             Entry::Link(to) => dir.link(&path, &to)?,
         }
     }

@@ -57,6 +57,14 @@ fn devices_say_that_they_are_software_and_where_they_are() {
 }
 
 #[test]
+fn a_device_that_another_thread_has_just_closed_is_opened() {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    // No other address would do.
+    succeeds(&["--address", "127.77.0.6"], &[program.to_str().unwrap(), "reopened"]);
+}
+
+#[test]
 fn files_are_found_by_path_and_gone_afterwards() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();

@@ -43,3 +43,8 @@ fn a_gid_is_shown_as_soon_as_there_is_one() {
     let given = "GIVEN=0000:0000:0000:0000:0000:ffff:7f09:0807";
     case(&["--address", "127.9.8.7"], &[given], "gids");
 }
+
+#[test]
+fn processes_that_share_the_files_see_their_own_values() {
+    case(&[], &[], "own");
+}
