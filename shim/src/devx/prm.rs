@@ -303,6 +303,8 @@ pub mod cap {
     pub const LOG_MAX_RA_RES_QP: Field = field(0x2b, 2, 6).within(AT);
     pub const LOG_MAX_RA_REQ_DC: Field = field(0x25, 2, 6).within(AT);
     pub const LOG_MAX_RA_RES_DC: Field = field(0x27, 2, 6).within(AT);
+    pub const LOG_DMA_MMO_MAX_SIZE: Field = field(0xd, 3, 5).within(AT);
+    pub const DMA_MMO_SQ: Field = field(0x2a, 3, 1).within(AT);
     pub const DCT: Field = field(0x43, 2, 1).within(AT);
     pub const MAX_WQE_SZ_SQ_DC: Field = field(0x5a, 0, 16).within(AT);
     pub const PORT_TYPE: Field = field(0x36, 6, 2).within(AT);
