@@ -91,7 +91,9 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
             let (xrcd, cq) = (xrcd.xrcd.clone(), cq.cq.clone());
             nic.create_xrc_srq(&made, XrcSrq { xrcd, cq, uidx })?
         }
-        (None, Some(cq)) => nic.create_tag_srq(&made, TagAttr { cq: cq.cq.clone(), uidx, tags })?,
+        (None, Some(cq)) => {
+            nic.create_tag_srq(&made, TagAttr { cq: cq.cq.clone(), uidx, tags, cyclic: false })?
+        }
     };
     let number = srq.number();
     let object = SrqObj { srq, _pd: pd, _xrcd: xrcd, _cq: cq, max_wr, max_sge };

@@ -109,7 +109,8 @@ impl Srq {
 
     /// The same, which matches tags.
     pub(crate) fn matching(self, tags: TagAttr) -> Result<Self, NicError> {
-        Ok(Self { tags: Some(Tags::new(tags)?), ..self })
+        let cyclic = tags.cyclic;
+        Ok(Self { tags: Some(Tags::new(tags)?), cyclic, ..self })
     }
 
     /// Its number on the NIC.

@@ -25,6 +25,8 @@ pub struct TagAttr {
     pub uidx: u32,
     /// Entries that its list must hold, up to [`MAX_TAGS`].
     pub tags: u32,
+    /// Whether its WQEs come in the order of its ring.
+    pub cyclic: bool,
 }
 
 /// The same, at work.
