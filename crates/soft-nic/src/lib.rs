@@ -11,8 +11,8 @@
 //! | `device` `config` `counters` | what everything shares; what it is made of; what it has done |
 //! | `copy` | threads that copy for the engines |
 //! | `engine` `contain` | who is to be visited, and when; a panic meanwhile |
-//! | `objects` | what a program holds: regions, keys, CQs, SRQs, queue pairs, XRC domains; numbers, states, events |
-//! | `queue` | from a doorbell or a slot to a checked WQE; receive WQEs; UMRs |
+//! | `objects` | what a program holds: regions, keys, CQs, SRQs, lists of tags, queue pairs, XRC domains; numbers, states, events |
+//! | `queue` | from a doorbell or a slot to a checked WQE; receive WQEs; WQEs for the NIC itself |
 //! | `service` | from WQEs to CQEs: the visit of a queue pair, messages that are sent and that come in, their bytes |
 //! | `service::local` | messages between NICs of one process, without packets |
 //! | `service::rc` `uc` `ud` `gsi` | services over packets; queue pair 1 |

@@ -3,9 +3,12 @@
 //! A rendezvous' message says where its payload lies. When it has matched, the NIC reads the payload by a READ of its
 //! own, and tells the sender by a SEND; neither is in the send queue.
 
+use std::collections::VecDeque;
+
 use crate::objects::qp::Qp;
-use crate::queue::recv::Receive;
-use crate::service::outstanding::MAX_PACKETS;
+use crate::queue::recv::{self, Name, Receive};
+use crate::service::outstanding::{MAX_PACKETS, Outstanding, Own};
+use crate::service::payload::Domain;
 use crate::service::reassembly::Refused;
 use bellpush_nic::{Mtu, QpState, QueuePair};
 use bellpush_wire::roce::Position;
@@ -13,7 +16,7 @@ use bellpush_wire::tm::{Kind, Rvh, TMH_BYTES, TagInfo, Tmh, Told};
 use bellpush_wire::wqe::{
     Flags, INVALID_LKEY, MAX_MESSAGE_BYTES, Opcode, Piece, SendWr, Sge, WQEBB_BYTES,
 };
-use bellpush_wire::{Iova, Qpn};
+use bellpush_wire::{Iova, Psn, Qpn};
 
 /// A rendezvous that has matched and was not begun.
 pub(crate) struct Rendezvous {
@@ -28,17 +31,64 @@ pub(crate) struct Rendezvous {
 
 impl Rendezvous {
     /// The READ, as a WQE.
-    pub(crate) fn read(&self, qpn: Qpn, into: &mut Vec<u8>) {
+    fn read(&self, qpn: Qpn, into: &mut Vec<u8>) {
         let Rvh { addr, rkey, .. } = self.from;
         let wr = SendWr::new(Opcode::RdmaRead).to(addr, rkey);
         emit(&wr.payload(&[Piece::Data(self.to)]), qpn, into);
     }
 
     /// The SEND, as a WQE. The READ's responses come before it leaves: the sender may let the payload go.
-    pub(crate) fn end(&self, qpn: Qpn, into: &mut Vec<u8>) {
+    fn end(&self, qpn: Qpn, into: &mut Vec<u8>) {
         let flags = Flags { fence: true, ..Flags::default() };
         let wr = SendWr { flags, ..SendWr::new(Opcode::Send) };
         emit(&wr.payload(&[Piece::Inline(&self.end)]), qpn, into);
+    }
+}
+
+/// Rendezvous that have matched, the first of which may have been begun.
+#[derive(Default)]
+pub(crate) struct Pending {
+    queue: VecDeque<Rendezvous>,
+    /// The READ of the first was sent, so that its end is next.
+    ends: bool,
+}
+
+impl Pending {
+    pub(crate) fn extend(&mut self, matched: impl Iterator<Item = Rendezvous>) {
+        self.queue.extend(matched);
+    }
+
+    /// The next message, if there is one. `spare` is memory for WQEs.
+    pub(crate) fn next(
+        &mut self,
+        qp: &Qp,
+        domain: Domain<'_>,
+        from: (Psn, Mtu),
+        spare: &mut Vec<Vec<u8>>,
+    ) -> Option<Outstanding> {
+        let first = self.queue.front()?;
+        let mut copy = spare.pop().unwrap_or_default();
+        let own = match self.ends {
+            false => {
+                first.read(qp.qpn, &mut copy);
+                Own::Read(first.index)
+            }
+            true => {
+                first.end(qp.qpn, &mut copy);
+                self.queue.pop_front();
+                Own::End
+            }
+        };
+        self.ends = !self.ends;
+        Some(Outstanding::own(copy, own, domain, from))
+    }
+
+    /// The queue pair ends. Of the first, the READ has failed already if it was sent.
+    pub(crate) fn cancel(&mut self, qp: &Qp) {
+        for rendezvous in self.queue.drain(..).skip(usize::from(self.ends)) {
+            recv::flush(qp, Name::Entry(rendezvous.index));
+        }
+        self.ends = false;
     }
 }
 
@@ -48,6 +98,7 @@ fn emit(wr: &SendWr<'_>, qpn: Qpn, into: &mut Vec<u8>) {
 }
 
 /// Where the SEND that begins with these bytes goes.
+#[expect(clippy::large_enum_variant, reason = "no packet allocates memory")]
 pub(crate) enum Place {
     Receive(Receive),
     /// Nowhere: its payload is to be read.

@@ -103,7 +103,7 @@ impl Rc {
         if state == QpState::Err {
             self.responder.farewell(cx.port.as_deref_mut().expect("as below"));
             self.responder.flush(&sq.qp);
-            self.requester.begin(self.responder.rendezvous());
+            self.requester.rendezvous.extend(self.responder.rendezvous());
             self.requester.flush(&sq.qp, &mut cx.tally);
         }
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
@@ -111,7 +111,7 @@ impl Rc {
             return Visit::More;
         }
         let room = port.room();
-        self.requester.begin(self.responder.rendezvous());
+        self.requester.rendezvous.extend(self.responder.rendezvous());
         let visit = match state {
             QpState::Rts | QpState::Sqd => {
                 self.requester.transmit(sq, cx, domain, state == QpState::Rts)

@@ -13,14 +13,13 @@ use crate::counters::{DropReason, Live};
 use crate::link::port::Route;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
-use crate::queue::recv::{self, Name};
 use crate::queue::sq::{Scratch, SendQueue};
 use crate::service::PeerPath;
 use crate::service::outstanding::{
-    Failure, MAX_OUTSTANDING, Outstanding, Own, atomic_operation, entries,
+    Failure, MAX_OUTSTANDING, Outstanding, atomic_operation, entries,
 };
 use crate::service::payload::Domain;
-use crate::service::rendezvous::Rendezvous;
+use crate::service::rendezvous::Pending;
 use crate::service::requester::{StepContext, Tally, Visit};
 use crate::vendor::Vendor;
 use bellpush_wire::cqe::Syndrome as Cause;
@@ -76,10 +75,8 @@ pub(super) struct Requester {
     spare: Vec<Vec<u8>>,
     /// Of an initiator of dynamic connections: what its requests say of their session.
     session: Option<Dceth>,
-    /// Rendezvous that have matched, the first of which may have been begun.
-    rendezvous: VecDeque<Rendezvous>,
-    /// Its READ is on its way, so that its end is next.
-    ends: bool,
+    /// Rendezvous that have matched, which come before what is posted.
+    pub(super) rendezvous: Pending,
 }
 
 /// Whether the next WQE may be taken.
@@ -116,8 +113,7 @@ impl Requester {
             recovering: None,
             spare: Vec::new(),
             session: None,
-            rendezvous: VecDeque::new(),
-            ends: false,
+            rendezvous: Pending::default(),
         };
         requester.apply(path, attributes);
         requester
@@ -138,11 +134,6 @@ impl Requester {
     /// It has no peer of its own, and this is its life: see [`Dceth`].
     pub(super) fn dynamic(&mut self, life: u32) {
         self.session = Some(Dceth { key: 0, source: Qpn(0), start: self.next, life });
-    }
-
-    /// Takes rendezvous to be carried out before what is posted.
-    pub(super) fn begin(&mut self, matched: impl Iterator<Item = Rendezvous>) {
-        self.rendezvous.extend(matched);
     }
 
     pub(super) fn path(&self) -> PeerPath {
@@ -218,49 +209,25 @@ impl Requester {
         if stopped || full {
             return None;
         }
-        if let Some(message) = self.own(&sq.qp, domain) {
-            self.push(message);
-            return Some(None);
-        }
-        if !sq.has_work() {
-            return None;
-        }
-        let to = self.session.is_some().then(|| self.turn(sq, scratch));
-        if to == Some(Turn::Waits) {
-            return None;
-        }
         let from = (self.next, self.path.mtu);
-        let (mut message, wqe) = Outstanding::take(sq, scratch, domain, from, &mut self.spare)?;
+        let (mut message, wqe) = match self.rendezvous.next(&sq.qp, domain, from, &mut self.spare) {
+            Some(message) => (message, None),
+            None if !sq.has_work() => return None,
+            None => {
+                let to = self.session.is_some().then(|| self.turn(sq, scratch));
+                if to == Some(Turn::Waits) {
+                    return None;
+                }
+                Outstanding::take(sq, scratch, domain, from, &mut self.spare)?
+            }
+        };
         if message.opcode.scatters() && self.max_rd_atomic == 0 && message.failed.is_none() {
             message.failed = Some((Cause::LocalQpOp, Vendor::Opcode));
         }
-        self.push(message);
-        Some(wqe)
-    }
-
-    fn push(&mut self, message: Outstanding) {
         self.next = message.end();
         self.at = 0;
         self.outstanding.push_back(message);
-    }
-
-    /// The next message of a rendezvous, if there is one.
-    fn own(&mut self, qp: &Qp, domain: Domain<'_>) -> Option<Outstanding> {
-        let first = self.rendezvous.front()?;
-        let (mut copy, from) = (self.spare.pop().unwrap_or_default(), (self.next, self.path.mtu));
-        let own = match self.ends {
-            false => {
-                first.read(qp.qpn, &mut copy);
-                Own::Read(first.index)
-            }
-            true => {
-                first.end(qp.qpn, &mut copy);
-                self.rendezvous.pop_front();
-                Own::End
-            }
-        };
-        self.ends = !self.ends;
-        Some(Outstanding::own(copy, own, domain, from))
+        Some(wqe)
     }
 
     /// Turns to the target of the next WQE. A session begins whenever nothing is outstanding; another target's turn
@@ -624,11 +591,7 @@ impl Requester {
         for message in std::mem::take(&mut self.outstanding) {
             message.fail(qp, tally, (Cause::WrFlush, Vendor::Flush));
         }
-        // Of the first the READ has failed already, if it was begun.
-        for rendezvous in self.rendezvous.drain(..).skip(usize::from(self.ends)) {
-            recv::flush(qp, Name::Entry(rendezvous.index));
-        }
-        self.ends = false;
+        self.rendezvous.cancel(qp);
         (self.cursor, self.at, self.deadline, self.not_before) = (0, 0, None, 0);
         self.oldest = self.sent;
     }
