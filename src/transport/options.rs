@@ -22,7 +22,7 @@ pub struct Options {
     pub slot_bytes: u32,
     /// Line format of in-band slots.
     pub line: LineFormat,
-    /// Depth of the send queue in 64-byte blocks, a power of two from 64 to 32768.
+    /// Depth of the send queue in 64-byte blocks, a power of two from 64 to 16384.
     pub sq_blocks: u32,
     /// Immediates that may have come and not been taken, a power of two from 4 to 32768; 0 for none. A peer that sends
     /// one more waits ([`Endpoint::poll_immediate`](super::Endpoint::poll_immediate)).
@@ -110,11 +110,11 @@ impl Options {
     /// [`Error::Option`], naming the option; [`Error::Unsupported`] for a place that the path cannot have.
     pub fn check(&self, path: Path) -> Result<(), Error> {
         let refuse = |what, value, must| Err(Error::Option { what, value, must });
-        if !self.sq_blocks.is_power_of_two() || !(64..=32768).contains(&self.sq_blocks) {
+        if !self.sq_blocks.is_power_of_two() || !(64..=16384).contains(&self.sq_blocks) {
             return refuse(
                 "the send queue's depth",
                 self.sq_blocks.into(),
-                "a power of two from 64 to 32768",
+                "a power of two from 64 to 16384",
             );
         }
         // libmlx5 makes no shorter receive queue than one of 64 bytes.

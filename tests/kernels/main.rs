@@ -7,5 +7,6 @@ mod device;
 #[cfg(feature = "bench-kernels")]
 mod executor;
 mod loom_ring;
+mod spin;
 mod tsan;
 mod window;

@@ -158,6 +158,40 @@ fn a_register_alone_rings_and_a_record_that_is_not_kept_does_no_harm() {
     assert_eq!(p.a.qp.state(), bellpush::nic::QpState::Rts);
 }
 
+/// In a ring of 2^15 blocks, the largest, an index that is a whole ring old is that of a whole ring ahead.
+#[test]
+fn a_register_that_is_a_ring_late_rings_for_nothing() {
+    use bellpush::wire::doorbell::{DBR_SND_OFFSET, UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET};
+    const BLOCKS: u32 = 1 << 15;
+    let mut p =
+        queue_pairs::Pair::new(&QpAttr { sq_blocks: BLOCKS, send_cqes: 2 * BLOCKS, ..attr() });
+    let nop = |flags| SendWr { flags, ..SendWr::new(Opcode::Nop) };
+    let mut others = 0u64;
+    // Stores the record alone, and rings for another queue pair of the page, so that it is read.
+    let mut record = |p: &mut queue_pairs::Pair| {
+        let bell = p.a.host.sq.bell();
+        others += 1;
+        let queues = p.a.qp.queues();
+        queues.dbr.write(DBR_SND_OFFSET, &bell.dbr.to_ne_bytes()).unwrap();
+        queues.uar.write(UAR_BF1_OFFSET, &others.to_ne_bytes()).unwrap();
+        p.settle();
+        assert_eq!(p.sent().len(), 1);
+        bell.uar
+    };
+    p.a.host.sq.post(&nop(Flags::SIGNALLED)).unwrap();
+    let late = record(&mut p);
+    for _ in 1..BLOCKS {
+        p.a.host.sq.post(&nop(Flags::default())).unwrap();
+    }
+    p.a.host.sq.post(&nop(Flags::SIGNALLED)).unwrap();
+    record(&mut p);
+    let done = p.nics[0].counters().wqes;
+    p.a.qp.queues().uar.write(UAR_DOORBELL_OFFSET, &late.to_ne_bytes()).unwrap();
+    p.settle();
+    assert_eq!((p.sent().len(), p.nics[0].counters().wqes), (0, done));
+    assert_eq!(p.a.qp.state(), QpState::Rts);
+}
+
 #[test]
 fn dropping_a_nic_ends_its_threads_and_frees_its_regions() {
     let link = InProcess::new();

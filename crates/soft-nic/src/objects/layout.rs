@@ -10,8 +10,9 @@ use bellpush_wire::doorbell::UAR_BYTES;
 use bellpush_wire::wqe::{DS_BYTES, WQEBB_BYTES};
 
 /// Largest ring: the send and receive counters have 16 bits, and a counter that lies more than a
-/// ring ahead must be recognisable as stale.
-const MAX_RING: u64 = 1 << 15;
+/// ring ahead must be recognisable as stale. In a ring of this size one that lies exactly a ring
+/// behind is not.
+pub(crate) const MAX_RING: u64 = 1 << 15;
 /// Largest in-band slot.
 const MAX_SLOT_BYTES: u64 = 1 << 20;
 

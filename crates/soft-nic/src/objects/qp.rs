@@ -7,6 +7,7 @@ use crate::counters::Live;
 use crate::device::Device;
 use crate::objects::cq::{Cq, Overrun};
 use crate::objects::events::{Event, Events};
+use crate::objects::layout::MAX_RING;
 use crate::objects::mr::{MrTable, Pd, Right};
 use crate::objects::srq::Srq;
 use crate::objects::state::{self, Attributes};
@@ -238,7 +239,8 @@ impl Qp {
     /// Whether an engine elsewhere may have the send side at all.
     pub(crate) fn suits(&self, has_page_alone: bool) -> bool {
         self.kind == QpType::Rc
-            && self.attr.sq_blocks > 0
+            // Engines elsewhere take the index of a register, which is not enough in a largest ring.
+            && (1..MAX_RING).contains(&self.attr.sq_blocks.into())
             && self.send_cq.hand_over().is_some()
             && match &self.attr.inband {
                 Some(inband) => Offload::takes_slots_of(inband.slot_bytes),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::objects::layout::MAX_RING;
 use crate::objects::qp::Qp;
 use crate::queue::inband::{Slot, Watch};
 use crate::queue::uar::Rung;
@@ -120,10 +121,13 @@ impl SendQueue {
     /// Learns the producer index from UAR registers that changed, and from the doorbell record.
     ///
     /// The later of the two counts. Silicon reads the record on a doorbell and trusts it; that a
-    /// register alone suffices is this NIC's reading, for ringers that keep no record.
+    /// register alone suffices is this NIC's reading, for ringers that keep no record. It does not
+    /// suffice in a ring of 2^15 blocks: a register that is seen a whole ring late gives the index
+    /// of a whole ring ahead (models/push.pml, `SHORT_COUNTERS`).
     pub(crate) fn ring(&mut self, registers: Rung) {
         let blocks = self.qp.attr.sq_blocks;
-        for register in registers.into_iter().flatten() {
+        let counts = u64::from(blocks) < MAX_RING;
+        for register in registers.into_iter().flatten().filter(|_| counts) {
             let bell = Doorbell::parse(register);
             if bell.qpn == self.qp.qpn {
                 self.learn(ahead(bell.next, self.ci, blocks));

@@ -1,0 +1,109 @@
+//! The models of `models/`, which the model checker Spin explores in full: each holds, and without one of
+//! the protocol's parts it does not. `BELLPUSH_WRITE_RESULTS` set: prints the table of docs/reliability.md.
+
+use std::path::Path;
+use std::process::Command;
+
+/// What a model is to come to.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum End {
+    Holds,
+    /// Something is read that is not there, or a queue overflows.
+    Asserts,
+    /// The caller does not come to its end.
+    Stands,
+}
+use End::{Asserts, Holds, Stands};
+
+/// Model, macros, end.
+type Case = (&'static str, &'static str, End);
+
+/// Those that take moments.
+const QUICK: &[Case] = &[
+    ("push", "STRICT", Holds),
+    ("push", "RECORD_LEFT_BEHIND", Holds),
+    ("push", "NO_FENCE", Asserts),
+    ("push", "NO_CREDITS", Asserts),
+    ("inband", "", Holds),
+    ("inband", "UNFENCED_SCRUB", Asserts),
+];
+
+/// All of the others. Those that end in an error stop at the first one.
+const LONG: &[Case] = &[
+    ("push", "", Holds),
+    ("push", "N=24", Holds),
+    ("push", "SLOTS=4 PUTS_ONLY N=18", Holds),
+    ("push", "SLOTS=4 STRICT", Holds),
+    ("push", "SLOTS=4 LARGE PUTS_ONLY", Holds),
+    ("push", "SLOTS=4 SHORT_COUNTERS PUTS_ONLY", Asserts),
+    ("push", "STRICT ONE_FENCE", Stands),
+    ("push", "STRICT RECORD_LEFT_BEHIND", Stands),
+    ("push", "COMPLETES_EARLY", Asserts),
+    ("push", "PERIOD_OF_THE_RING", Stands),
+    ("push", "NO_ACQUIRE", Asserts),
+    ("push", "NIC_UNORDERED", Asserts),
+    ("push", "WAITS_UNRUNG", Stands),
+    ("inband", "CYCLE=4 N=12", Holds),
+    ("inband", "NO_CREDITS", Asserts),
+    ("inband", "NO_SCRUB", Asserts),
+    ("inband", "NOT_CLEARED", Asserts),
+    ("inband", "TORN", Asserts),
+    ("inband", "DATA_FIRST", Asserts),
+    ("inband", "COMPLETES_EARLY", Asserts),
+    ("inband", "SELDOM_SIGNALLED", Stands),
+];
+
+fn output(command: &mut Command) -> String {
+    let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(out.status.success(), "{command:?}: {out:?}");
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// Explores one; its states.
+fn explore(&(model, macros, want): &Case) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("models/{model}.pml"));
+    let defined: Vec<String> = macros.split_whitespace().map(|m| format!("-D{m}")).collect();
+    output(Command::new("spin").arg("-a").args(&defined).arg(source).current_dir(&folder));
+    // Memory in MiB that the states may take.
+    let options = ["-O1", "-w", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=6000", "-o", "pan", "pan.c"];
+    output(Command::new("cc").args(options).current_dir(&folder));
+    // Depth and hash table, in entries and in its logarithm.
+    let said = output(Command::new("./pan").args(["-m200000", "-w22"]).current_dir(&folder));
+    let is = if said.contains("assertion violated") {
+        Asserts
+    } else if said.contains("invalid end state") {
+        Stands
+    } else {
+        Holds
+    };
+    assert!(!said.contains("max search depth") && !said.contains("out of memory"), "{said}");
+    assert_eq!(is, want, "{model} {macros}:\n{said}");
+    assert_eq!(said.contains("errors: 0"), want == Holds, "{model} {macros}:\n{said}");
+    let states = said.lines().find_map(|line| line.split_once(" states, stored"));
+    states.expect("pan counts states").0.trim().into()
+}
+
+fn explore_all(cases: &[Case]) {
+    if Command::new("spin").arg("-V").output().is_err() {
+        println!("SKIPPED: no spin (./x setup installs it)");
+        return;
+    }
+    for case @ (model, macros, end) in cases {
+        let states = explore(case);
+        if std::env::var_os("BELLPUSH_WRITE_RESULTS").is_some() {
+            println!("| `models/{model}.pml` | {macros} | {end:?} | {states} |");
+        }
+    }
+}
+
+#[test]
+fn models_hold_and_their_controls_do_not() {
+    explore_all(QUICK);
+}
+
+#[test]
+#[ignore = "minutes, and 2 GB of memory"]
+fn all_models_hold_and_their_controls_do_not() {
+    explore_all(LONG);
+}
