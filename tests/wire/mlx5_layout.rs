@@ -189,7 +189,7 @@ fn mlx5_constants() -> Vec<Claim> {
             ReqErr => "REQ_ERR",
             RespErr => "RESP_ERR",
             Invalid => "INVALID",
-            RespSendInv | Resize => unreachable!("no kernel sees these"),
+            RespSendInv | Resize | NoPacket => unreachable!("no kernel sees these"),
         };
         claim(&[&format!("MLX5_CQE_{name}"), &format!("BP_CQE_{name}")], opcode as u64)
     }));
@@ -216,6 +216,7 @@ fn mlx5_constants() -> Vec<Claim> {
         claims.push(claim(&[&format!("MLX5_WQE_{name}")], value));
     }
     claims.push(claim(&["MLX5_CQE_RESP_SEND_INV"], RespSendInv as u64));
+    claims.push(claim(&["MLX5_CQE_NO_PACKET"], NoPacket as u64));
     claims.push(claim(&["MLX5_CQE_RESIZE_CQ"], Resize as u64));
     claims.extend(Syndrome::ALL.map(|syndrome| {
         let name = match syndrome {
