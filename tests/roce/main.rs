@@ -13,10 +13,12 @@ mod hostile;
 mod kill;
 mod many;
 mod meanwhile;
+mod mmo;
 mod pcap;
 mod rc;
 mod refusals;
 mod reset;
+mod tags;
 mod uc_ud;
 mod xrc;
 

@@ -152,6 +152,8 @@ fn mlx5_constants() -> Vec<Claim> {
     ];
     claims.push(claim(&["MLX5_OPCODE_SEND_INVAL"], Opcode::SendInval as u64));
     claims.push(claim(&["MLX5_OPCODE_UMR"], Opcode::Umr as u64));
+    claims.push(claim(&["MLX5_OPCODE_TAG_MATCHING"], Opcode::TagMatching as u64));
+    claims.push(claim(&["MLX5_OPCODE_MMO"], Opcode::Mmo as u64));
     claims.push(claim(&["MLX5_OPCODE_ATOMIC_MASKED_CS"], Opcode::AtomicMaskedCs as u64));
     claims.push(claim(&["MLX5_OPCODE_ATOMIC_MASKED_FA"], Opcode::AtomicMaskedFa as u64));
     claims.extend(Opcode::ALL.into_iter().filter_map(|opcode| {
@@ -165,7 +167,12 @@ fn mlx5_constants() -> Vec<Claim> {
             Opcode::AtomicCs => "ATOMIC_CS",
             Opcode::AtomicFa => "ATOMIC_FA",
             // No kernel posts these.
-            Opcode::SendInval | Opcode::Umr | Opcode::AtomicMaskedCs | Opcode::AtomicMaskedFa => {
+            Opcode::SendInval
+            | Opcode::Umr
+            | Opcode::TagMatching
+            | Opcode::Mmo
+            | Opcode::AtomicMaskedCs
+            | Opcode::AtomicMaskedFa => {
                 return None;
             }
         };
@@ -182,7 +189,7 @@ fn mlx5_constants() -> Vec<Claim> {
             ReqErr => "REQ_ERR",
             RespErr => "RESP_ERR",
             Invalid => "INVALID",
-            RespSendInv | Resize => unreachable!("no kernel sees these"),
+            RespSendInv | Resize | NoPacket => unreachable!("no kernel sees these"),
         };
         claim(&[&format!("MLX5_CQE_{name}"), &format!("BP_CQE_{name}")], opcode as u64)
     }));
@@ -209,6 +216,7 @@ fn mlx5_constants() -> Vec<Claim> {
         claims.push(claim(&[&format!("MLX5_WQE_{name}")], value));
     }
     claims.push(claim(&["MLX5_CQE_RESP_SEND_INV"], RespSendInv as u64));
+    claims.push(claim(&["MLX5_CQE_NO_PACKET"], NoPacket as u64));
     claims.push(claim(&["MLX5_CQE_RESIZE_CQ"], Resize as u64));
     claims.extend(Syndrome::ALL.map(|syndrome| {
         let name = match syndrome {

@@ -20,6 +20,7 @@ use crate::objects::number::{Number, Numbers};
 use crate::objects::qp::{Objects, Qp};
 use crate::objects::srq::{Srq, SrqAttr};
 use crate::objects::state::Attributes;
+use crate::objects::tags::TagAttr;
 use crate::objects::xrc::{Target, XrcSrq, Xrcd};
 use crate::offload::Offload;
 use crate::service::Transport;
@@ -223,6 +224,15 @@ impl Device {
         Ok(Arc::new(srq.cyclic()))
     }
 
+    pub(crate) fn create_tag_srq(
+        &self,
+        attr: &SrqAttr,
+        tags: TagAttr,
+    ) -> Result<Arc<Srq>, NicError> {
+        let srq = Srq::new(self.numbers.take()?, attr, None, self.events.clone())?;
+        Ok(Arc::new(srq.matching(tags)?))
+    }
+
     /// The receiving end of an XRC connection. What it has of queues nobody writes to.
     pub(crate) fn create_xrc_recv(&self, xrcd: &Arc<Xrcd>) -> Result<Arc<Qp>, NicError> {
         let attr = QpAttr {
@@ -333,6 +343,11 @@ impl Device {
             return Err(contain::refusal());
         }
         layout::uses(attr, &queues, &objects)?;
+        let matches = objects.srq.as_ref().is_some_and(|srq| srq.tags().is_some());
+        if matches && objects.kind != QpType::Rc {
+            let (what, must) = ("service of a queue pair that matches tags", "RC");
+            return Err(NicError::Attribute { what, value: objects.kind as u64, must });
+        }
         let simple = matches!(objects.kind, QpType::Rc | QpType::Uc);
         if !simple && matches!(self.place, Place::InProcess(..)) {
             let must = "on a packet link: the in-process link carries plain connections";

@@ -11,8 +11,8 @@
 //! | `device` `config` `counters` | what everything shares; what it is made of; what it has done |
 //! | `copy` | threads that copy for the engines |
 //! | `engine` `contain` | who is to be visited, and when; a panic meanwhile |
-//! | `objects` | what a program holds: regions, keys, CQs, SRQs, queue pairs, XRC domains; numbers, states, events |
-//! | `queue` | from a doorbell or a slot to a checked WQE; receive WQEs; UMRs |
+//! | `objects` | what a program holds: regions, keys, CQs, SRQs, lists of tags, queue pairs, XRC domains; numbers, states, events |
+//! | `queue` | from a doorbell or a slot to a checked WQE; receive WQEs; WQEs for the NIC itself |
 //! | `service` | from WQEs to CQEs: the visit of a queue pair, messages that are sent and that come in, their bytes |
 //! | `service::local` | messages between NICs of one process, without packets |
 //! | `service::rc` `uc` `ud` `gsi` | services over packets; queue pair 1 |
@@ -55,6 +55,7 @@ pub use objects::moderation::Moderation;
 pub use objects::mr::{Pd, Reregister};
 pub use objects::qp::{Objects, Qp};
 pub use objects::srq::{Srq, SrqAttr};
+pub use objects::tags::{MAX_TAGS, TagAttr};
 pub use objects::xrc::{XrcSrq, Xrcd};
 pub use report::{QpReport, SendReport};
 pub use service::gsi::MadSink;
@@ -341,6 +342,21 @@ impl SoftNic {
         let srq = self.device.create_srq(attr, Some(xrc))?;
         xrcd.add(&srq);
         Ok(srq)
+    }
+
+    /// Creates a shared receive queue that matches tags.
+    ///
+    /// # Errors
+    /// As [`SoftNic::create_cq`]; [`NicError::Attribute`] also on the in-process link, and for a list that is too long.
+    pub fn create_tag_srq(&self, attr: &SrqAttr, tags: TagAttr) -> Result<Arc<Srq>, NicError> {
+        let refuse = |what, value, must| Err(NicError::Attribute { what, value, must });
+        if self.carries().is_none() {
+            return refuse("shared receive queue that matches tags", 1, "on a packet link");
+        }
+        if tags.uidx > Qpn::MAX {
+            return refuse("user index", tags.uidx.into(), "24 bits");
+        }
+        self.device.create_tag_srq(attr, tags)
     }
 
     /// Creates the receiving end of an XRC connection, which has no queues of its own. The sending

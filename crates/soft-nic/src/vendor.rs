@@ -53,6 +53,8 @@ pub enum Vendor {
     Mkey = 0x16,
     /// A request of an XRC connection for an SRQ that its domain does not have.
     Srq = 0x17,
+    /// A list of tags has no such place free.
+    Tag = 0x18,
 }
 
 /// Syndrome and vendor error of a WQE that cannot be parsed.

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::Qpn;
 use super::be::{Be16, Be32, Be64};
+use super::tm::TagInfo;
 
 /// Bytes of a CQE.
 pub const CQE_BYTES: usize = 64;
@@ -19,8 +20,8 @@ pub const OP_OWN_INIT: u8 = 0xf1;
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct CqeBytes {
-    /// Scattered data and offload results; not used.
-    pub reserved0: [u8; 24],
+    /// Tag matching: see [`TagInfo::head`]; other scattered data and offload results are not used.
+    pub head: [u8; 24],
     /// Received datagrams: GRH present 29:28, UDP header 27, kind of network header 26:24, source queue pair 23:0.
     pub flags_rqpn: Be32,
     /// Offload results; not used.
@@ -29,8 +30,8 @@ pub struct CqeBytes {
     pub srqn_uidx: Be32,
     /// Immediate data, or invalidated key.
     pub imm_inval_pkey: Be32,
-    /// Application tag; not used.
-    pub reserved1: [u8; 4],
+    /// Application: tag matching 31:24, what is told 23:16, place in the list 15:0.
+    pub app: [u8; 4],
     /// Bytes received, read, or exchanged by an atomic.
     pub byte_cnt: Be32,
     /// Bytes 48..56: the timestamp; in an error CQE, vendor error (byte 54) and syndrome (byte 55).
@@ -62,6 +63,8 @@ pub enum CqeOpcode {
     RespSendInv = 0x4,
     /// The CQ continues in another ring.
     Resize = 0x5,
+    /// Tag matching: no message has ended.
+    NoPacket = 0x6,
     /// Requester error.
     ReqErr = 0xd,
     /// Responder error.
@@ -74,8 +77,9 @@ impl CqeOpcode {
     #[inline]
     fn from_bits(bits: u8) -> Option<Self> {
         use CqeOpcode::*;
-        [Req, RespWrImm, RespSend, RespSendImm, RespSendInv, Resize, ReqErr, RespErr, Invalid]
+        [Req, RespWrImm, RespSend, RespSendImm, RespSendInv, Resize, NoPacket]
             .into_iter()
+            .chain([ReqErr, RespErr, Invalid])
             .find(|&op| op as u8 == bits)
     }
 
@@ -203,6 +207,8 @@ pub struct Cqe {
     pub syndrome: u8,
     /// The NIC's vendor code of an error; else 0.
     pub vendor_err: u8,
+    /// What is told of tag matching.
+    pub tag: Option<TagInfo>,
 }
 
 /// A CQE opcode that [`CqeOpcode`] does not have.
@@ -235,6 +241,7 @@ impl Cqe {
             solicited: false,
             syndrome: 0,
             vendor_err: 0,
+            tag: None,
         }
     }
 
@@ -256,7 +263,13 @@ impl Cqe {
     pub fn emit(&self, owner: u8) -> [u8; CQE_BYTES] {
         let tail = u64::from(self.vendor_err) << 8 | u64::from(self.syndrome);
         let op_own = (self.opcode as u8) << 4 | u8::from(self.solicited) << 1 | (owner & 1);
+        let mut head = [0; 24];
+        if let Some(tag) = &self.tag {
+            head[..tag.head.len()].copy_from_slice(&tag.head);
+        }
         bytemuck::cast(CqeBytes {
+            head,
+            app: TagInfo::tag(self.tag.as_ref()),
             flags_rqpn: (NetworkHeader::to_flags(self.network) | self.source.0 & Qpn::MAX).into(),
             srqn_uidx: self.uidx.into(),
             imm_inval_pkey: self.imm.into(),
@@ -293,6 +306,7 @@ impl Cqe {
             solicited: raw.op_own & 2 != 0,
             syndrome: tail as u8,
             vendor_err: (tail >> 8) as u8,
+            tag: TagInfo::parse(raw.app, &raw.head),
         })
     }
 }
@@ -360,7 +374,7 @@ mod tests {
     proptest! {
         #[test]
         fn entries_round_trip(
-            op in 0usize..8,
+            op in 0usize..9,
             qpn in 0u32..1 << 24,
             uidx in 0u32..1 << 24,
             source in 0u32..1 << 24,
@@ -370,11 +384,11 @@ mod tests {
             header in 0usize..3,
             owner in 0u8..2,
         ) {
-            let opcode = [0, 1, 2, 3, 4, 5, 0xd, 0xe].map(|b| CqeOpcode::from_bits(b).unwrap())[op];
+            let opcode = [0, 1, 2, 3, 4, 5, 6, 0xd, 0xe].map(|b| CqeOpcode::from_bits(b).unwrap())[op];
             let (syndrome, vendor_err) = if opcode.is_error() { error } else { (0, 0) };
             let cqe = Cqe {
                 opcode, qpn: Qpn(qpn), send_opcode: words.3, wqe_counter: words.2,
-                byte_cnt: words.0, imm: words.1, uidx, source: Qpn(source), solicited, syndrome, vendor_err,
+                byte_cnt: words.0, imm: words.1, uidx, source: Qpn(source), solicited, syndrome, vendor_err, tag: None,
                 network: [None, Some(NetworkHeader::Ipv6), Some(NetworkHeader::Ipv4)][header],
             };
             let bytes = cqe.emit(owner);

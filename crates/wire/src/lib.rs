@@ -15,9 +15,11 @@ pub mod cqe;
 pub mod doorbell;
 pub mod inband;
 mod masked;
+pub mod mmo;
 mod plain;
 pub mod roce;
 mod seg;
+pub mod tm;
 pub mod umr;
 pub mod wqe;
 

@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use bytemuck::{Pod, Zeroable};
 
 use super::be::{Be32, Be64};
+use super::mmo::MMO_BYTES;
 use super::roce::{Fields, ROCE_PORT};
+use super::tm::LIST_HEADER_BYTES;
 use super::umr::UMR_HEADER_BYTES;
 use super::{Iova, Lkey, Qpn, Rkey};
 
@@ -175,11 +177,15 @@ pub enum Opcode {
     AtomicMaskedFa = 0x15,
     /// Changes a memory key; see [`super::umr`].
     Umr = 0x25,
+    /// Changes the list of a shared receive queue that matches tags; see [`super::tm`].
+    TagMatching = 0x28,
+    /// Copies within the NIC's reach; see [`super::mmo`].
+    Mmo = 0x2f,
 }
 
 impl Opcode {
-    /// Opcodes that a request may have, in numerical order. It lacks the masked atomics: only other
-    /// programs post those.
+    /// Opcodes that a request may have, in numerical order. It lacks the masked atomics, tag matching and MMO: only
+    /// other programs post those.
     pub const ALL: [Self; 10] = [
         Self::Nop,
         Self::SendInval,
@@ -209,6 +215,8 @@ impl Opcode {
             0x14 => Self::AtomicMaskedCs,
             0x15 => Self::AtomicMaskedFa,
             0x25 => Self::Umr,
+            0x28 => Self::TagMatching,
+            0x2f => Self::Mmo,
             _ => return None,
         })
     }
@@ -232,7 +240,7 @@ impl Opcode {
     /// Whether a remote-address segment follows the control segment.
     #[inline]
     pub fn has_remote(self) -> bool {
-        !matches!(self, Self::Nop | Self::Send | Self::SendImm | Self::SendInval | Self::Umr)
+        !self.is_local() && !matches!(self, Self::Send | Self::SendImm | Self::SendInval)
     }
 
     /// Whether the response is scattered to the local entries.
@@ -244,14 +252,23 @@ impl Opcode {
     /// Whether the NIC executes the opcode without sending anything.
     #[inline]
     pub fn is_local(self) -> bool {
-        matches!(self, Self::Nop | Self::Umr)
+        self == Self::Nop || self.waits()
+    }
+
+    /// Whether the NIC executes the opcode when all before it is complete, and all behind it later.
+    #[inline]
+    pub fn waits(self) -> bool {
+        matches!(self, Self::Umr | Self::TagMatching | Self::Mmo)
     }
 
     /// Bytes before the payload. For masked atomics: with operands of 16 bytes.
     #[inline]
     pub(super) fn header_bytes(self) -> usize {
-        if self == Self::Umr {
-            return UMR_HEADER_BYTES;
+        match self {
+            Self::Umr => return UMR_HEADER_BYTES,
+            Self::TagMatching => return LIST_HEADER_BYTES,
+            Self::Mmo => return MMO_BYTES,
+            _ => {}
         }
         16 + 16 * usize::from(self.has_remote()) + 16 * usize::from(self.is_atomic())
     }

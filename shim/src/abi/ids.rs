@@ -138,6 +138,7 @@ pub mod attr {
     pub const CREATE_SRQ_MAX_WR: u16 = 5;
     pub const CREATE_SRQ_MAX_SGE: u16 = 6;
     pub const CREATE_SRQ_LIMIT: u16 = 7;
+    pub const CREATE_SRQ_MAX_NUM_TAGS: u16 = 8;
     pub const CREATE_SRQ_TYPE: u16 = 9;
     pub const CREATE_SRQ_EVENT_FD: u16 = 10;
     pub const CREATE_SRQ_RESP_MAX_WR: u16 = 11;

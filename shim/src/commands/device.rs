@@ -21,6 +21,7 @@ use crate::error::Refusal;
 use crate::events::{EventPipe, Reporter};
 use crate::files::Kind;
 use crate::layout;
+use bellpush_soft_nic::MAX_TAGS;
 
 /// Completion vectors: all completions come from one engine.
 const COMP_VECTORS: u32 = 1;
@@ -94,6 +95,10 @@ pub fn get_context(c: &mut Command<'_>) -> Result<(), Refusal> {
     describe(c, UHW_OUT);
     Ok(())
 }
+
+/// `struct ib_uverbs_tm_caps`: bytes of a rendezvous' message, entries of a list, services (RC: 1), operations on
+/// their way, scatter entries.
+const TM_CAPS: [u32; 6] = [64, MAX_TAGS, 1, MAX_WQES, 1, 0];
 
 /// `QUERY_CONTEXT`: what a context that is imported by its descriptor says.
 pub fn query_context(c: &mut Command<'_>) -> Result<(), Refusal> {
@@ -174,6 +179,7 @@ pub fn query_device_ex(c: &mut Command<'_>) -> Result<(), Refusal> {
         timestamp_mask: u64::MAX,
         hca_core_clock: clock::KHZ,
         device_cap_flags_ex: CAPS.into(),
+        tm_caps: TM_CAPS,
         max_cq_moderation_count: u16::MAX,
         max_cq_moderation_period: cq::MAX_PERIOD_US,
         max_dm_size: c.process.options.dm_bytes.min(MAX_DM_BYTES),

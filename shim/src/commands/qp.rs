@@ -24,6 +24,7 @@ use crate::abi::verbs::{ModifyQp, QpCap, QpDest, QueryQp, QueryQpResp, access, q
 use crate::context::Object;
 use crate::device::Source;
 use crate::error::Refusal;
+use crate::layout;
 
 /// `IB_UVERBS_QP_CREATE_SQ_SIG_ALL`: libmlx5 asks for a CQE in each WQE.
 const SQ_SIG_ALL: u64 = 1 << 12;
@@ -40,7 +41,16 @@ pub struct QpObj {
     cap: QpCap,
     sq_sig_all: bool,
     dest: Option<QpDest>,
-    _uses: Uses,
+    uses: Uses,
+}
+
+impl QpObj {
+    /// Whether it is connected to itself, to change a list of tags. libmlx5 gives it an address without a GRH, as on
+    /// InfiniBand; nothing that it does leaves the NIC.
+    fn changes_list(&self, r: &ModifyQp) -> bool {
+        let matches = self.uses.srq.as_ref().is_some_and(|srq| srq.srq.matches_tags());
+        matches && r.attr_mask & mask::AV != 0 && r.dest_qp_num == self.qp.qpn().0
+    }
 }
 
 /// What a queue pair keeps from being destroyed.
@@ -48,7 +58,7 @@ pub struct QpObj {
 struct Uses {
     _pd: Option<Arc<PdObj>>,
     _cqs: Vec<Arc<CqObj>>,
-    _srq: Option<Arc<SrqObj>>,
+    srq: Option<Arc<SrqObj>>,
     _xrcd: Option<Arc<XrcdObj>>,
 }
 
@@ -201,10 +211,10 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         cap: in_force,
         sq_sig_all: flags & SQ_SIG_ALL != 0,
         dest: None,
-        _uses: Uses {
+        uses: Uses {
             _pd: Some(pd),
             _cqs: [Some(send_cq), recv_cq].into_iter().flatten().collect(),
-            _srq: srq,
+            srq,
             _xrcd: None,
         },
     };
@@ -217,7 +227,7 @@ fn create_xrc_recv(c: &mut Command<'_>, user_handle: u64, sq_sig_all: bool) -> R
     let xrcd = c.objects.xrcd(c.request.handle(attr::CREATE_QP_XRCD_HANDLE)?)?.clone();
     let qp = c.context.device.nic.create_xrc_recv(&xrcd.xrcd)?;
     let (cap, uses) = (QpCap::zeroed(), Uses { _xrcd: Some(xrcd), ..Uses::default() });
-    created(c, QpObj { qp, cap, sq_sig_all, dest: None, _uses: uses }, (cap, 0), user_handle);
+    created(c, QpObj { qp, cap, sq_sig_all, dest: None, uses }, (cap, 0), user_handle);
     Ok(())
 }
 
@@ -320,11 +330,15 @@ pub fn change(r: &ModifyQp) -> Result<Change, Refusal> {
 /// `IB_USER_VERBS_CMD_MODIFY_QP`.
 pub fn modify(c: &mut Command<'_>) -> Result<(), Refusal> {
     // The extended command's struct ends with a rate limit, which its bit asks for.
-    let r: ModifyQp = c.request.input(attr::CORE_IN)?;
+    let mut r: ModifyQp = c.request.input(attr::CORE_IN)?;
     if let Some(Object::Dct(_)) = c.objects.get(r.qp_handle) {
         return dct::modify(c, &r);
     }
-    let qp = &c.objects.qp(r.qp_handle)?.qp;
+    let object = c.objects.qp(r.qp_handle)?;
+    let qp = &object.qp;
+    if object.changes_list(&r) && r.dest.is_global == 0 {
+        (r.dest.dgid, r.dest.is_global) = (layout::gid(c.context.device.address), 1);
+    }
     let now = QueuePair::state(&**qp);
     if r.attr_mask & mask::CUR_STATE != 0 && state(r.cur_qp_state)? != now {
         let (value, must) = (r.cur_qp_state.into(), "the one that the queue pair is in");

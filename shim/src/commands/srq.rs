@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bellpush_mem::HostMem;
-use bellpush_soft_nic::{Srq, SrqAttr, XrcSrq};
+use bellpush_soft_nic::{Srq, SrqAttr, TagAttr, XrcSrq};
 
 use super::cq::CqObj;
 use super::device::MAX_WQES;
@@ -17,26 +17,41 @@ use crate::context::Object;
 use crate::device::Source;
 use crate::error::Refusal;
 
+/// `enum ib_uverbs_srq_type`.
+const BASIC: u64 = 0;
+const XRC: u64 = 1;
+const TM: u64 = 2;
+
 /// A shared receive queue.
 pub struct SrqObj {
     /// The NIC's.
     pub srq: Arc<Srq>,
     _pd: Arc<PdObj>,
-    _xrc: Option<(Arc<XrcdObj>, Arc<CqObj>)>,
+    _xrcd: Option<Arc<XrcdObj>>,
+    _cq: Option<Arc<CqObj>>,
     max_wr: u32,
     max_sge: u32,
 }
 
 /// `UVERBS_METHOD_SRQ_CREATE`.
 pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
-    // `enum ib_uverbs_srq_type`.
-    let xrc = match c.request.number(attr::CREATE_SRQ_TYPE)? {
-        0 => None,
-        1 => {
-            let xrcd = c.objects.xrcd(c.request.handle(attr::CREATE_SRQ_XRCD_HANDLE)?)?.clone();
-            Some((xrcd, c.objects.cq(c.request.handle(attr::CREATE_SRQ_CQ_HANDLE)?)?.clone()))
+    let kind = c.request.number(attr::CREATE_SRQ_TYPE)?;
+    let (xrcd, cq, tags) = match kind {
+        BASIC => (None, None, 0),
+        XRC | TM => {
+            let cq = c.objects.cq(c.request.handle(attr::CREATE_SRQ_CQ_HANDLE)?)?.clone();
+            match kind {
+                TM => (None, Some(cq), c.request.word(attr::CREATE_SRQ_MAX_NUM_TAGS)?),
+                _ => {
+                    let xrcd = c.request.handle(attr::CREATE_SRQ_XRCD_HANDLE)?;
+                    (Some(c.objects.xrcd(xrcd)?.clone()), Some(cq), 0)
+                }
+            }
         }
-        _ => return Err(Refusal::Unsupported("an SRQ that matches tags")),
+        value => {
+            let must = "0, 1 or 2";
+            return Err(Refusal::Value { what: "type of SRQ", value, must });
+        }
     };
     let pd = c.objects.pd(c.request.handle(attr::CREATE_SRQ_PD_HANDLE)?)?.clone();
     let user_handle = c.request.number(attr::CREATE_SRQ_USER_HANDLE)?;
@@ -69,15 +84,19 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let stride_log = stride.trailing_zeros();
     let made = SrqAttr { pd: pd.pd.clone(), ring, stride_log, dbr, limit };
     let nic = &c.context.device.nic;
-    let srq = match &xrc {
-        None => nic.create_srq(&made)?,
-        Some((xrcd, cq)) => {
+    let uidx = driver.uidx & 0xff_ffff;
+    let srq = match (&xrcd, &cq) {
+        (_, None) => nic.create_srq(&made)?,
+        (Some(xrcd), Some(cq)) => {
             let (xrcd, cq) = (xrcd.xrcd.clone(), cq.cq.clone());
-            nic.create_xrc_srq(&made, XrcSrq { xrcd, cq, uidx: driver.uidx & 0xff_ffff })?
+            nic.create_xrc_srq(&made, XrcSrq { xrcd, cq, uidx })?
+        }
+        (None, Some(cq)) => {
+            nic.create_tag_srq(&made, TagAttr { cq: cq.cq.clone(), uidx, tags, cyclic: false })?
         }
     };
     let number = srq.number();
-    let object = SrqObj { srq, _pd: pd, _xrc: xrc, max_wr, max_sge };
+    let object = SrqObj { srq, _pd: pd, _xrcd: xrcd, _cq: cq, max_wr, max_sge };
     let handle = c.objects.add(Object::Srq(Arc::new(object)));
     c.context.listen(c.objects, Source::Srq(number), user_handle);
     c.created(attr::CREATE_SRQ_HANDLE, handle);

@@ -6,6 +6,7 @@ use crate::commands::Command;
 use crate::commands::device::{MAX_MESSAGE, MAX_RD_ATOMIC, MAX_RQ_DESC, MAX_SQ_DESC, MAX_WQES};
 use crate::commands::odp;
 use crate::error::Refusal;
+use bellpush_wire::mmo::MAX_COPY_BYTES;
 
 /// `query_hca_cap_out`.
 const OUT_BYTES: usize = 0x1010;
@@ -33,6 +34,9 @@ fn general(out: &mut Mailbox) {
         (cap::LOG_MAX_RA_RES_QP, u64::from(MAX_RD_ATOMIC.ilog2())),
         (cap::LOG_MAX_RA_REQ_DC, u64::from(MAX_RD_ATOMIC.ilog2())),
         (cap::LOG_MAX_RA_RES_DC, u64::from(MAX_RD_ATOMIC.ilog2())),
+        // RC and DCI, without being asked for.
+        (cap::DMA_MMO_SQ, 1),
+        (cap::LOG_DMA_MMO_MAX_SIZE, u64::from(MAX_COPY_BYTES.ilog2())),
         (cap::DCT, 1),
         (cap::MAX_WQE_SZ_SQ_DC, MAX_SQ_DESC.into()),
         (cap::PORT_TYPE, 1), // Ethernet

@@ -124,6 +124,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         op::CREATE_MKEY => mkey::create(c, &cmd),
         op::CREATE_DCT => qp::create_target(c, &cmd),
         op::CREATE_RMP => rmp::create(c, &cmd),
+        op::CREATE_XRQ => rmp::create_matching(c, &cmd),
         code => Err(Refusal::Command(code.into())),
     };
     let out = made.map(|(object, named)| {

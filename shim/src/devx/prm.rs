@@ -126,6 +126,7 @@ pub mod op {
     pub const CREATE_CQ: u16 = 0x400;
     pub const CREATE_QP: u16 = 0x500;
     pub const CREATE_DCT: u16 = 0x710;
+    pub const CREATE_XRQ: u16 = 0x717;
     pub const CREATE_RMP: u16 = 0x90c;
     pub const RST2INIT_QP: u16 = 0x502;
     pub const INIT2RTR_QP: u16 = 0x503;
@@ -167,7 +168,7 @@ pub mod rmp {
     #![allow(missing_docs)] // the header's names
     use super::{Field, field};
     const RMPC: usize = 0x20;
-    const WQ: usize = RMPC + 0x30;
+    pub(super) const WQ: usize = RMPC + 0x30;
     pub const IN_BYTES: usize = WQ + 0xc0;
     pub const BASIC_CYCLIC: Field = field(4, 0, 1).within(RMPC);
     pub const WQ_TYPE: Field = field(0, 0, 4).within(WQ);
@@ -180,6 +181,24 @@ pub mod rmp {
     pub const DBR_UMEM_ID: Field = field(0x28, 0, 32).within(WQ);
     pub const WQ_UMEM_ID: Field = field(0x2c, 0, 32).within(WQ);
     pub const WQ_UMEM_OFFSET: Field = field(0x30, 0, 64).within(WQ);
+}
+
+/// `create_xrq_in` and `xrqc`.
+pub mod xrq {
+    #![allow(missing_docs)] // the header's names
+    use super::{Field, field};
+    const XRQC: usize = 0x10;
+    const TOPOLOGY_CONTEXT: usize = XRQC + 0x20;
+    const WQ: usize = XRQC + 0x80;
+    pub const IN_BYTES: usize = WQ + 0xc0;
+    /// How much later its `wq` lies than an RMP's.
+    pub const WQ_SHIFT: usize = WQ - super::rmp::WQ;
+    pub const TOPOLOGY: Field = field(2, 4, 4).within(XRQC);
+    pub const OFFLOAD: Field = field(3, 4, 4).within(XRQC);
+    pub const USER_INDEX: Field = field(5, 0, 24).within(XRQC);
+    pub const CQN: Field = field(9, 0, 24).within(XRQC);
+    pub const DC: Field = field(0xf, 7, 1).within(XRQC);
+    pub const LOG_MATCHING_LIST_SZ: Field = field(0, 0, 4).within(TOPOLOGY_CONTEXT);
 }
 
 /// `create_cq_in` and `cqc`.
@@ -303,6 +322,8 @@ pub mod cap {
     pub const LOG_MAX_RA_RES_QP: Field = field(0x2b, 2, 6).within(AT);
     pub const LOG_MAX_RA_REQ_DC: Field = field(0x25, 2, 6).within(AT);
     pub const LOG_MAX_RA_RES_DC: Field = field(0x27, 2, 6).within(AT);
+    pub const LOG_DMA_MMO_MAX_SIZE: Field = field(0xd, 3, 5).within(AT);
+    pub const DMA_MMO_SQ: Field = field(0x2a, 3, 1).within(AT);
     pub const DCT: Field = field(0x43, 2, 1).within(AT);
     pub const MAX_WQE_SZ_SQ_DC: Field = field(0x5a, 0, 16).within(AT);
     pub const PORT_TYPE: Field = field(0x36, 6, 2).within(AT);

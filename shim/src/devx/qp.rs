@@ -27,13 +27,13 @@ const DS_BYTES: usize = 16;
 const DBR_BYTES: usize = 8;
 
 /// A CQ, whoever made it.
-enum AnyCq {
+pub enum AnyCq {
     Verbs(Arc<CqObj>),
     Devx(Arc<DevxCq>),
 }
 
 impl AnyCq {
-    fn find(objects: &Objects, number: u32) -> Result<Self, Refusal> {
+    pub fn find(objects: &Objects, number: u32) -> Result<Self, Refusal> {
         named(objects, "completion queue", number, |object| match object {
             Object::Cq(cq) if cq.cq.number() == number => Some(Self::Verbs(cq.clone())),
             Object::DevxCq(cq) if cq.cq.number() == number => Some(Self::Devx(cq.clone())),
@@ -41,7 +41,7 @@ impl AnyCq {
         })
     }
 
-    fn cq(&self) -> Arc<Cq> {
+    pub fn cq(&self) -> Arc<Cq> {
         match self {
             Self::Verbs(cq) => cq.cq.clone(),
             Self::Devx(cq) => cq.cq.clone(),

@@ -10,4 +10,5 @@ pub(crate) mod number;
 pub(crate) mod qp;
 pub(crate) mod srq;
 pub(crate) mod state;
+pub(crate) mod tags;
 pub(crate) mod xrc;

@@ -287,9 +287,10 @@ impl Qp {
 
     /// Writes a receive completion; an overrun moves the queue pair to ERR.
     pub(crate) fn complete_receive(&self, cqe: &Cqe) -> bool {
-        match &self.xrc {
-            Some(xrc) => xrc.srq().is_some_and(|srq| self.wrote(srq.complete(cqe), cqe)),
-            None => self.recv_cq.as_ref().is_some_and(|cq| self.push(cq, cqe)),
+        match (&self.xrc, &self.srq) {
+            (Some(xrc), _) => xrc.srq().is_some_and(|srq| self.wrote(srq.complete(cqe), cqe)),
+            (None, Some(srq)) if srq.tags().is_some() => self.wrote(srq.complete(cqe), cqe),
+            (None, _) => self.recv_cq.as_ref().is_some_and(|cq| self.push(cq, cqe)),
         }
     }
 

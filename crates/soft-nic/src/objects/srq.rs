@@ -11,6 +11,7 @@ use crate::objects::cq::Overrun;
 use crate::objects::events::{Event, Events};
 use crate::objects::mr::Pd;
 use crate::objects::number::Number;
+use crate::objects::tags::{TagAttr, Tags};
 use crate::objects::xrc::XrcSrq;
 use crate::queue::recv::Receive;
 use bellpush_mem::{Dma, View};
@@ -52,6 +53,8 @@ pub struct Srq {
     state: Mutex<State>,
     /// Where receives complete, of an SRQ of an XRC domain.
     xrc: Option<XrcSrq>,
+    /// What it has besides, if it matches tags.
+    tags: Option<Tags>,
     events: Arc<Events>,
 }
 
@@ -92,6 +95,7 @@ impl Srq {
             dbr: attr.dbr.clone(),
             state: Mutex::new(State { head: 0, taken: 0, limit: 0, closed: false }),
             xrc,
+            tags: None,
             events,
         };
         srq.arm_limit(attr.limit)?;
@@ -101,6 +105,12 @@ impl Srq {
     /// The same, whose WQEs come in the order of the ring.
     pub(crate) fn cyclic(self) -> Self {
         Self { cyclic: true, ..self }
+    }
+
+    /// The same, which matches tags.
+    pub(crate) fn matching(self, tags: TagAttr) -> Result<Self, NicError> {
+        let cyclic = tags.cyclic;
+        Ok(Self { tags: Some(Tags::new(tags)?), cyclic, ..self })
     }
 
     /// Its number on the NIC.
@@ -118,9 +128,22 @@ impl Srq {
         self.xrc.as_ref()
     }
 
-    /// Ends it: no receive is taken from it any more, and of an XRC domain's, none completes. Its
-    /// memory is not touched after this returns.
+    /// Whether it matches tags.
+    pub fn matches_tags(&self) -> bool {
+        self.tags.is_some()
+    }
+
+    /// What it has besides, if it matches tags.
+    pub(crate) fn tags(&self) -> Option<&Tags> {
+        self.tags.as_ref()
+    }
+
+    /// Ends it: no receive is taken from it any more, and where it has a CQ itself, none completes
+    /// there. Its memory is not touched after this returns.
     pub fn close(&self) {
+        if let Some(tags) = &self.tags {
+            tags.list().clear();
+        }
         self.state.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
     }
 
@@ -134,8 +157,9 @@ impl Srq {
     /// [`Overrun`].
     pub(crate) fn complete(&self, cqe: &Cqe) -> Result<(), Overrun> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match &self.xrc {
-            Some(xrc) if !state.closed => xrc.cq.push(&Cqe { uidx: xrc.uidx, ..*cqe }),
+        let xrc = self.xrc.as_ref().map(|xrc| (&xrc.cq, xrc.uidx));
+        match xrc.or(self.tags.as_ref().map(|tags| (&tags.cq, tags.uidx))) {
+            Some((cq, uidx)) if !state.closed => cq.push(&Cqe { uidx, ..*cqe }),
             _ => Ok(()),
         }
     }

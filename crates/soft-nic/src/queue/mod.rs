@@ -3,5 +3,6 @@
 pub(crate) mod inband;
 pub(crate) mod recv;
 pub(crate) mod sq;
+pub(crate) mod turn;
 pub(crate) mod uar;
 pub(crate) mod umr;

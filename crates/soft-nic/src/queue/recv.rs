@@ -11,6 +11,7 @@ use bellpush_nic::{QpState, QueuePair};
 use bellpush_wire::Iova;
 use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use bellpush_wire::doorbell::{DBR_RCV_OFFSET, ahead, dbr_counter};
+use bellpush_wire::tm::{TagInfo, Told};
 use bellpush_wire::wqe::{DS_BYTES, DataSeg, INVALID_LKEY, Sge};
 
 /// Most scatter entries of a receive.
@@ -32,20 +33,49 @@ pub(crate) struct Receives {
 pub(crate) struct Receive {
     /// What a CQE says of it.
     pub(crate) counter: u16,
+    /// What a shared receive queue that matches tags says of the message.
+    pub(crate) tag: Option<TagInfo>,
     entries: [Sge; MAX_RQ_SGES],
     count: usize,
+}
+
+/// How the completion of a receive says which it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// A WQE of a receive queue.
+    Wqe(u16),
+    /// The place of an entry in a list of tags.
+    Entry(u16),
 }
 
 impl Receive {
     /// Without entries.
     pub(crate) fn new() -> Self {
         let none = Sge { addr: Iova(0), lkey: INVALID_LKEY, bytes: 0 };
-        Self { counter: 0, entries: [none; MAX_RQ_SGES], count: 0 }
+        Self { counter: 0, tag: None, entries: [none; MAX_RQ_SGES], count: 0 }
+    }
+
+    /// The memory of a list's entry, which a message has matched.
+    pub(crate) fn of_tag(buffer: Option<Sge>, tag: TagInfo) -> Self {
+        let mut receive = Self { tag: Some(tag), ..Self::new() };
+        if let Some(buffer) = buffer {
+            (receive.entries[0], receive.count) = (buffer, 1);
+        }
+        receive
+    }
+
+    /// What completes it.
+    pub(crate) fn name(&self) -> Name {
+        let matched = |tag: &TagInfo| !matches!(tag.told, Told::Unexpected | Told::NoTag);
+        match self.tag.filter(matched) {
+            Some(tag) => Name::Entry(tag.index),
+            None => Name::Wqe(self.counter),
+        }
     }
 
     /// Reads a list of data segments, which the invalid key may end early.
     pub(crate) fn read(&mut self, counter: u16, segments: &[u8]) {
-        (self.counter, self.count) = (counter, 0);
+        (self.counter, self.tag, self.count) = (counter, None, 0);
         for (seg, entry) in segments.chunks_exact(DS_BYTES).zip(&mut self.entries) {
             let sge = Sge::parse(&bytemuck::pod_read_unaligned::<DataSeg>(seg));
             if sge.lkey == INVALID_LKEY {
@@ -123,7 +153,7 @@ impl Receives {
                 break;
             }
             any = true;
-            flush(qp, self.ci as u16);
+            flush(qp, Name::Wqe(self.ci as u16));
             self.ci += 1;
         }
         any
@@ -133,7 +163,7 @@ impl Receives {
 /// While the payload of a receive that was taken moves: a panic in that would lose the receive.
 pub(crate) struct Moving<'a> {
     pub(crate) qp: &'a Qp,
-    pub(crate) counter: u16,
+    pub(crate) taken: Name,
 }
 
 impl Drop for Moving<'_> {
@@ -143,7 +173,7 @@ impl Drop for Moving<'_> {
             // A second panic that leaves this would end the process. ERR first: whoever sees the CQE
             // finds the queue pair in the state it implies.
             alone(|| self.qp.set_error());
-            alone(|| flush(self.qp, self.counter));
+            alone(|| flush(self.qp, self.taken));
             if news {
                 alone(|| self.qp.events.push(Event::QpFatal(self.qp.qpn)));
             }
@@ -152,10 +182,24 @@ impl Drop for Moving<'_> {
 }
 
 /// Completes a receive that is not carried out because its queue pair failed.
-pub(crate) fn flush(qp: &Qp, counter: u16) {
-    let (op, syndrome) = (CqeOpcode::RespErr, Syndrome::WrFlush);
-    // A full CQ is counted; there is no other place to say it.
-    qp.complete_receive(&Cqe::error(op, qp.qpn, counter, syndrome, Vendor::Flush as u8));
+pub(crate) fn flush(qp: &Qp, taken: Name) {
+    fail(qp, taken, Syndrome::WrFlush, Vendor::Flush);
+}
+
+/// Completes a receive with an error. A full CQ is counted; there is no other place to say it.
+pub(crate) fn fail(qp: &Qp, taken: Name, syndrome: Syndrome, vendor: Vendor) {
+    let cqe = match taken {
+        Name::Wqe(counter) => {
+            Cqe::error(CqeOpcode::RespErr, qp.qpn, counter, syndrome, vendor as u8)
+        }
+        // An error's CQE would give a WQE of the receive queue back, of which none was taken.
+        Name::Entry(index) => {
+            let tag = Some(TagInfo::message(Told::Cancelled, index, [0; 16]));
+            let cqe = Cqe::requester(qp.qpn, 0, 0, 0);
+            Cqe { opcode: CqeOpcode::RespSend, tag, ..cqe }
+        }
+    };
+    qp.complete_receive(&cqe);
 }
 
 #[cfg(test)]

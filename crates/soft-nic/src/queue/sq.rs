@@ -27,6 +27,8 @@ pub(crate) enum Source {
     Ring,
     BlueFlame,
     Slot,
+    /// The NIC's own, which was in no queue.
+    Nic,
 }
 
 /// A WQE in the scratch buffer.
@@ -333,7 +335,7 @@ impl SendQueue {
             // copy in the buffer must go: 2^16 blocks later its index would be the next one again.
             // A sender uses the buffer only while it is idle, so nothing newer can be in it.
             Source::Ring if self.qp.attr.blueflame => self.clear_blueflame(),
-            Source::Ring => {}
+            Source::Ring | Source::Nic => {}
         }
         self.ci += u64::from(blocks);
         self.producer = self.producer.max(self.ci);

@@ -7,6 +7,7 @@ pub(crate) mod outstanding;
 pub(crate) mod payload;
 pub(crate) mod rc;
 pub(crate) mod reassembly;
+pub(crate) mod rendezvous;
 pub(crate) mod requester;
 pub(crate) mod uc;
 pub(crate) mod ud;
@@ -20,7 +21,7 @@ use crate::objects::events::Event;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
-use crate::queue::umr;
+use crate::queue::turn;
 use crate::service::local::requester::Local;
 use crate::service::outstanding::Outstanding;
 use crate::service::payload::Domain;
@@ -221,13 +222,13 @@ impl Transport {
             }
         };
         drop(regions);
-        let umr = match &mut self.service {
-            Of::Rc(rc) => rc.umr(),
-            Of::Uc(uc) => uc.umr(),
+        let next = match &mut self.service {
+            Of::Rc(rc) => rc.in_turn(),
+            Of::Uc(uc) => uc.in_turn(),
             Of::Local(_) | Of::Ud(_) | Of::Dct(_) => None,
         };
-        if let Some(message) = umr {
-            umr::execute(message, sq, cx.scratch);
+        if let Some(message) = next {
+            turn::execute(message, sq, cx.scratch);
             visit = Visit::More;
         }
         if QueuePair::state(&*qp) == QpState::Sqd && !self.drained && self.is_drained() {

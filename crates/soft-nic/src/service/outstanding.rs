@@ -5,8 +5,10 @@
 //! are read again whenever packets are built from them; a WQE that says something else by then
 //! fails. Bytes that came another way, by BlueFlame or in a slot, are kept here.
 
+use crate::objects::events::Event;
 use crate::objects::mr::Right;
 use crate::objects::qp::Qp;
+use crate::queue::recv::{self, Name};
 use crate::queue::sq::{Scratch, SendQueue, Source};
 use crate::service::payload::Domain;
 use crate::service::requester::Tally;
@@ -14,13 +16,14 @@ use crate::vendor::{Vendor, of_parse};
 use bellpush_nic::Mtu;
 use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use bellpush_wire::roce::{Bth, Headers, Opcode as Wire, Operation, Position, Reth, Service, Tail};
+use bellpush_wire::tm::{TMH_BYTES, TagInfo, Told};
 use bellpush_wire::wqe::{Flags, Masks, Opcode, Piece, Sge, Wqe};
 use bellpush_wire::{Psn, Qpn, Rkey};
 
 /// Messages of a queue pair that may be on their way.
 pub(crate) const MAX_OUTSTANDING: usize = 128;
 /// A message takes fewer packets than half of all PSNs: its first must come before its last.
-const MAX_PACKETS: u32 = 1 << 23;
+pub(crate) const MAX_PACKETS: u32 = 1 << 23;
 
 /// A failure as a CQE reports it.
 pub(crate) type Failure = (Syndrome, Vendor);
@@ -41,12 +44,23 @@ pub(crate) struct Outstanding {
     pub(crate) packets: u32,
     /// Responses of a READ or an atomic that have come.
     pub(crate) got: u32,
-    /// A UMR whose turn has not come: what is behind it is not sent before.
+    /// A WQE for the NIC itself whose turn has not come: what is behind it is not sent before.
     pub(crate) waits: bool,
     /// Why it cannot be sent (any further).
     pub(crate) failed: Option<Failure>,
     /// The WQE, where it does not lie in the ring.
     copy: Vec<u8>,
+    /// What the NIC sends by itself, and for which entry of a list of tags.
+    own: Option<Own>,
+}
+
+/// A message that the NIC sends by itself: a part of a rendezvous.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Own {
+    /// It reads the payload, for the entry at this place.
+    Read(u16),
+    /// It tells the sender.
+    End,
 }
 
 impl Outstanding {
@@ -90,18 +104,45 @@ impl Outstanding {
             first,
             packets: checked.unwrap_or(0),
             got: 0,
-            waits: checked.is_ok() && wqe.as_ref().is_some_and(|wqe| wqe.opcode == Opcode::Umr),
+            waits: checked.is_ok() && wqe.as_ref().is_some_and(|wqe| wqe.opcode.waits()),
             failed: checked.err(),
             copy,
+            own: None,
         };
         Some((message, wqe))
+    }
+
+    /// A message that the NIC sends by itself.
+    pub(crate) fn own(
+        copy: Vec<u8>,
+        own: Own,
+        domain: Domain<'_>,
+        (first, mtu): (Psn, Mtu),
+    ) -> Self {
+        let wqe = Wqe::parse(&copy).expect("it was just written");
+        Self {
+            source: Source::Nic,
+            position: 0,
+            blocks: 0,
+            counter: 0,
+            opcode: wqe.opcode,
+            flags: Flags { cq_update: false, ..wqe.flags },
+            bytes: wqe.bytes,
+            first,
+            packets: mtu.packets(wqe.bytes),
+            got: 0,
+            waits: false,
+            failed: check_local(&wqe, &copy, domain).err(),
+            copy,
+            own: Some(own),
+        }
     }
 
     /// Reads the WQE once more, into the scratch buffer unless it is kept here.
     pub(crate) fn load(&self, sq: &SendQueue, scratch: &mut Scratch) -> Result<Wqe, Failure> {
         let wqe = match self.source {
             Source::Ring => sq.fetch_again(self.position, self.blocks, scratch)?,
-            Source::BlueFlame => Wqe::parse(&self.copy).map_err(of_parse)?,
+            Source::BlueFlame | Source::Nic => Wqe::parse(&self.copy).map_err(of_parse)?,
             Source::Slot => Wqe::parse_stream(&self.copy).map_err(of_parse)?,
         };
         let same = wqe.opcode == self.opcode && wqe.bytes == self.bytes;
@@ -146,7 +187,11 @@ impl Outstanding {
         tally.bytes += u64::from(self.bytes);
         tally.inband += u64::from(self.source == Source::Slot);
         tally.blueflame += u64::from(self.source == Source::BlueFlame);
-        if self.flags.cq_update {
+        if let Some(Own::Read(index)) = self.own {
+            let tag = Some(TagInfo::message(Told::Expected, index, [0; TMH_BYTES]));
+            let cqe = Cqe::requester(qp.qpn, 0, 0, self.bytes);
+            qp.complete_receive(&Cqe { opcode: CqeOpcode::RespSend, tag, ..cqe });
+        } else if self.flags.cq_update {
             let bytes = if self.opcode.scatters() { self.bytes } else { 0 };
             qp.complete(&Cqe::requester(qp.qpn, self.opcode as u8, self.counter, bytes));
         }
@@ -157,6 +202,16 @@ impl Outstanding {
         tally.errors += 1;
         // ERR first: whoever sees the CQE finds the queue pair in the state it implies.
         qp.set_error();
+        if let Some(Own::Read(index)) = self.own {
+            recv::fail(qp, Name::Entry(index), syndrome, vendor);
+        }
+        if self.own.is_some() {
+            // No WQE of the send queue tells it.
+            if syndrome != Syndrome::WrFlush {
+                qp.events.push(Event::QpFatal(qp.qpn));
+            }
+            return;
+        }
         let op = CqeOpcode::ReqErr;
         qp.complete(&Cqe::error(op, qp.qpn, self.counter, syndrome, vendor as u8));
     }

@@ -4,15 +4,19 @@
 //! Packets come here in order and once; what the order is, and what a refusal leads to, is the
 //! service's to say.
 
+use std::collections::VecDeque;
+
 use crate::counters::Live;
 use crate::objects::mr::Right;
 use crate::objects::qp::Qp;
 use crate::queue::recv::{self, Receive};
 use crate::service::payload::{Domain, Remote};
+use crate::service::rendezvous::{self, Place, Rendezvous};
 use crate::vendor::Vendor;
 use bellpush_nic::Mtu;
 use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use bellpush_wire::roce::{Operation, Packet, Position, Reth};
+use bellpush_wire::tm::{TMH_BYTES, TagInfo, Tmh, Told};
 use bellpush_wire::wqe::MAX_MESSAGE_BYTES;
 use bellpush_wire::{Iova, Rkey};
 
@@ -22,6 +26,8 @@ pub(crate) struct Reassembly {
     message: Message,
     /// The receive of a SEND that has begun. When the SEND is given up, the next message's.
     receive: Option<Receive>,
+    /// Rendezvous that have matched, for the requester.
+    rendezvous: VecDeque<Rendezvous>,
 }
 
 #[derive(Default)]
@@ -75,7 +81,7 @@ impl Reassembly {
         }
         check_length(at, packet.payload.len(), mtu)?;
         match operation.is_send() {
-            true => self.send(qp, domain, packet, operation)?,
+            true => self.send(qp, domain, packet, mtu)?,
             false => self.write(qp, domain, packet, operation)?,
         }
         if at.ends() {
@@ -94,6 +100,45 @@ impl Reassembly {
         self.receive.is_some()
     }
 
+    /// The rendezvous that have matched since it was asked last.
+    pub(crate) fn rendezvous(&mut self) -> impl Iterator<Item = Rendezvous> {
+        self.rendezvous.drain(..)
+    }
+
+    /// The receive of a SEND; `None` for a rendezvous, whose payload comes otherwise.
+    fn take_for(
+        &mut self,
+        qp: &Qp,
+        packet: &Packet<'_>,
+        mtu: Mtu,
+    ) -> Result<Option<Receive>, Refused> {
+        let at = packet.opcode().operation().position();
+        if self.receive.is_some() || !at.starts() {
+            return self.take(qp).map(Some);
+        }
+        let receive = match rendezvous::place(qp, (at, packet.payload), mtu)? {
+            None => return self.take(qp).map(Some),
+            Some(Place::Receive(receive)) => Some(receive),
+            Some(Place::Rendezvous(rendezvous)) => {
+                self.rendezvous.push_back(rendezvous);
+                None
+            }
+        };
+        let consumed = match &receive {
+            None => self.rendezvous.back().map(|rendezvous| rendezvous.index),
+            Some(receive) => {
+                receive.tag.filter(|tag| tag.told == Told::Expected).map(|tag| tag.index)
+            }
+        };
+        if let (Some(index), Some(tmh)) = (consumed, Tmh::parse(packet.payload)) {
+            let tag = Some(TagInfo::message(Told::Consumed, index, tmh.bytes));
+            let cqe = Cqe { opcode: CqeOpcode::NoPacket, tag, ..Cqe::requester(qp.qpn, 0, 0, 0) };
+            // A CQ that is full moves the queue pair to ERR.
+            qp.complete_receive(&cqe);
+        }
+        Ok(receive)
+    }
+
     fn take(&mut self, qp: &Qp) -> Result<Receive, Refused> {
         let taken = self.receive.take().or_else(|| qp.receives().take(qp).cloned());
         taken.ok_or(Refused::NotReady)
@@ -104,8 +149,9 @@ impl Reassembly {
         qp: &Qp,
         domain: Domain<'_>,
         packet: &Packet<'_>,
-        operation: Operation,
+        mtu: Mtu,
     ) -> Result<(), Refused> {
+        let operation = packet.opcode().operation();
         // Only keys that were made for it are invalidated (10.6.5 and 9.9.6.1.3).
         let invalidated = packet.headers.ext.ieth;
         if let Some(key) = invalidated {
@@ -116,36 +162,41 @@ impl Reassembly {
             Message::Send { offset } => offset,
             _ => 0,
         };
-        let receive = self.take(qp)?;
+        let Some(receive) = self.take_for(qp, packet, mtu)? else {
+            return invalidated.map_or(Ok(()), |key| invalidate(domain, key));
+        };
+        // Of a message that has matched the header is left out.
+        let begins = operation.position().starts();
+        let skip = if begins { rendezvous::header_bytes(receive.tag.as_ref()) } else { 0 };
+        let payload = &packet.payload[skip..];
         let room: u64 = receive.entries().iter().map(|e| u64::from(e.bytes)).sum();
         // No message is longer, whatever the entries hold: a CQE counts its bytes in 32 bits.
         let room = room.min(MAX_MESSAGE_BYTES.into());
-        let end = offset + packet.payload.len();
-        let moving = recv::Moving { qp, counter: receive.counter };
+        let end = offset + payload.len();
+        let moving = recv::Moving { qp, taken: receive.name() };
         let moved = match end as u64 <= room {
             false => Err((Syndrome::LocalLength, Syndrome::RemoteInvalReq, Vendor::Length)),
             true => domain
-                .scatter(receive.entries().iter().copied(), offset, packet.payload)
+                .scatter(receive.entries().iter().copied(), offset, payload)
                 .map_err(|vendor| (Syndrome::LocalProt, Syndrome::RemoteOp, vendor)),
         };
         drop(moving);
         if let Err((local, remote, vendor)) = moved {
             self.message = Message::None;
-            spoil(qp, receive.counter, local, vendor);
+            recv::fail(qp, receive.name(), local, vendor);
             return Err(Refused::Receive(remote, vendor));
         }
         if operation.position().ends() {
             // The payload may have come through the key itself.
             if let Some(key) = invalidated {
-                let done = domain.regions.invalidate(domain.user, key);
-                done.map_err(|vendor| Refused::Request(Syndrome::RemoteAccess, vendor))?;
+                invalidate(domain, key)?;
             }
             let opcode = match (packet.headers.ext.imm, invalidated) {
                 (Some(_), _) => CqeOpcode::RespSendImm,
                 (None, Some(_)) => CqeOpcode::RespSendInv,
                 (None, None) => CqeOpcode::RespSend,
             };
-            return deliver(qp, opcode, receive.counter, end as u32, packet);
+            return deliver(qp, opcode, &receive, end as u32, packet);
         }
         self.message = Message::Send { offset: end };
         self.receive = Some(receive);
@@ -175,17 +226,17 @@ impl Reassembly {
         // The receive first: without one, nothing of the packet is taken.
         let with_imm = packet.headers.ext.imm.is_some();
         let receive = with_imm.then(|| self.take(qp)).transpose()?;
-        let moving = receive.as_ref().map(|r| recv::Moving { qp, counter: r.counter });
+        let moving = receive.as_ref().map(|r| recv::Moving { qp, taken: r.name() });
         let moved = put(domain, to, offset, packet.payload);
         drop(moving);
         if let Err(vendor) = moved {
             if let Some(receive) = receive {
-                recv::flush(qp, receive.counter);
+                recv::flush(qp, receive.name());
             }
             return Err(Refused::Request(Syndrome::RemoteAccess, vendor));
         }
         if let Some(receive) = receive {
-            deliver(qp, CqeOpcode::RespWrImm, receive.counter, to.bytes, packet)?;
+            deliver(qp, CqeOpcode::RespWrImm, &receive, to.bytes, packet)?;
         }
         self.message = Message::Write { to, offset: offset + bytes };
         Ok(())
@@ -205,9 +256,14 @@ impl Reassembly {
     pub(crate) fn flush(&mut self, qp: &Qp) {
         self.abandon();
         if let Some(receive) = self.receive.take() {
-            recv::flush(qp, receive.counter);
+            recv::flush(qp, receive.name());
         }
     }
+}
+
+fn invalidate(domain: Domain<'_>, key: Rkey) -> Result<(), Refused> {
+    let done = domain.regions.invalidate(domain.user, key);
+    done.map_err(|vendor| Refused::Request(Syndrome::RemoteAccess, vendor))
 }
 
 /// All packets of a message are full but the last, which is not empty unless the message is
@@ -262,15 +318,21 @@ pub(crate) fn spoil(qp: &Qp, counter: u16, syndrome: Syndrome, vendor: Vendor) {
 fn deliver(
     qp: &Qp,
     opcode: CqeOpcode,
-    counter: u16,
+    receive: &Receive,
     bytes: u32,
     packet: &Packet<'_>,
 ) -> Result<(), Refused> {
+    // That a message has matched was told with its header before, if its payload comes later.
+    let tag = receive.tag.map(|tag| match tag.told {
+        Told::Expected => TagInfo::message(tag.told, tag.index, [0; TMH_BYTES]),
+        _ => tag,
+    });
     let cqe = Cqe {
         opcode,
+        tag,
         imm: packet.headers.ext.imm.or(packet.headers.ext.ieth.map(|key| key.0)).unwrap_or(0),
         solicited: packet.headers.bth.solicited,
-        ..Cqe::requester(qp.qpn, 0, counter, bytes)
+        ..Cqe::requester(qp.qpn, 0, receive.counter, bytes)
     };
     if !qp.complete_receive(&cqe) {
         return Err(Refused::Receive(Syndrome::RemoteOp, Vendor::CqOverrun));
@@ -320,7 +382,7 @@ mod tests {
             let bth = Bth::new(Opcode::new(Service::Rc, operation), qp.qpn, Psn::new(0));
             let packet = Packet { headers: Headers::new(bth), payload: &[1] };
             let message = Message::Send { offset: offset as usize };
-            let mut reassembly = Reassembly { message, receive: None };
+            let mut reassembly = Reassembly { message, ..Reassembly::default() };
             let regions = nic.device.mrs.read();
             let refused =
                 reassembly.accept(&qp, Domain::of(&qp, &regions), &packet, Mtu::new(256).unwrap());

@@ -141,8 +141,8 @@ impl Uc {
         Visit::More
     }
 
-    /// The UMR that is next, if there is one.
-    pub(crate) fn umr(&mut self) -> Option<&mut Outstanding> {
+    /// The WQE that the NIC carries out by itself, if it is next.
+    pub(crate) fn in_turn(&mut self) -> Option<&mut Outstanding> {
         self.message.as_mut().filter(|message| message.waits)
     }
 

@@ -67,7 +67,7 @@ impl Ud {
         let room: u64 = receive.entries().iter().map(|e| u64::from(e.bytes)).sum();
         let bytes = GRH_BYTES + packet.payload.len();
         let entries = || receive.entries().iter().copied();
-        let moving = recv::Moving { qp, counter: receive.counter };
+        let moving = recv::Moving { qp, taken: receive.name() };
         let moved = match bytes as u64 <= room {
             false => Err((Cause::LocalLength, Vendor::Length)),
             true => domain

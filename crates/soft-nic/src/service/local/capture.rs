@@ -67,8 +67,8 @@ impl InprocCapture {
 
     /// Records a request and its answer.
     pub(crate) fn record(&self, msg: &Message<'_>, peer: &Qp, done: Result<(), Refusal>) {
-        if matches!(msg.wqe.opcode, Opcode::Nop | Opcode::Umr | Opcode::SendInval) {
-            return; // nothing leaves the NIC: the last two are refused on this link
+        if msg.wqe.opcode.is_local() || msg.wqe.opcode == Opcode::SendInval {
+            return; // nothing leaves the NIC: all but NOPs are refused on this link
         }
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.message(msg, peer, done).is_err() {

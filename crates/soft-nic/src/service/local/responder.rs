@@ -118,9 +118,9 @@ pub(crate) fn receive(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(
         Opcode::SendImm => CqeOpcode::RespSendImm,
         _ => CqeOpcode::RespSend,
     };
-    let moving = recv::Moving { qp, counter: taken.counter };
+    let moving = recv::Moving { qp, taken: taken.name() };
     if opcode == CqeOpcode::RespWrImm {
-        write(qp, regions, msg).inspect_err(|_| recv::flush(qp, taken.counter))?;
+        write(qp, regions, msg).inspect_err(|_| recv::flush(qp, taken.name()))?;
     } else {
         scatter(qp, regions, msg, taken)?;
     }

@@ -102,14 +102,16 @@ impl Rc {
         let state = QueuePair::state(&*sq.qp);
         if state == QpState::Err {
             self.responder.farewell(cx.port.as_deref_mut().expect("as below"));
-            self.requester.flush(&sq.qp, &mut cx.tally);
             self.responder.flush(&sq.qp);
+            self.requester.rendezvous.extend(self.responder.rendezvous());
+            self.requester.flush(&sq.qp, &mut cx.tally);
         }
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
         if self.responder.transmit(&sq.qp, domain, port, VISIT_RESPONSES) {
             return Visit::More;
         }
         let room = port.room();
+        self.requester.rendezvous.extend(self.responder.rendezvous());
         let visit = match state {
             QpState::Rts | QpState::Sqd => {
                 self.requester.transmit(sq, cx, domain, state == QpState::Rts)
@@ -126,9 +128,9 @@ impl Rc {
         self.responder.farewell(port);
     }
 
-    /// The UMR that is next, if there is one.
-    pub(crate) fn umr(&mut self) -> Option<&mut Outstanding> {
-        self.requester.umr()
+    /// The WQE that the NIC carries out by itself, if it is next.
+    pub(crate) fn in_turn(&mut self) -> Option<&mut Outstanding> {
+        self.requester.in_turn()
     }
 
     /// How many messages are on their way, and the oldest of them.

@@ -19,6 +19,7 @@ use crate::service::outstanding::{
     Failure, MAX_OUTSTANDING, Outstanding, atomic_operation, entries,
 };
 use crate::service::payload::Domain;
+use crate::service::rendezvous::Pending;
 use crate::service::requester::{StepContext, Tally, Visit};
 use crate::vendor::Vendor;
 use bellpush_wire::cqe::Syndrome as Cause;
@@ -74,6 +75,8 @@ pub(super) struct Requester {
     spare: Vec<Vec<u8>>,
     /// Of an initiator of dynamic connections: what its requests say of their session.
     session: Option<Dceth>,
+    /// Rendezvous that have matched, which come before what is posted.
+    pub(super) rendezvous: Pending,
 }
 
 /// Whether the next WQE may be taken.
@@ -110,6 +113,7 @@ impl Requester {
             recovering: None,
             spare: Vec::new(),
             session: None,
+            rendezvous: Pending::default(),
         };
         requester.apply(path, attributes);
         requester
@@ -145,8 +149,8 @@ impl Requester {
         (self.outstanding.len(), self.outstanding.front())
     }
 
-    /// The UMR that everything before is complete of, if there is one.
-    pub(super) fn umr(&mut self) -> Option<&mut Outstanding> {
+    /// The WQE for the NIC itself that everything before is complete of, if there is one.
+    pub(super) fn in_turn(&mut self) -> Option<&mut Outstanding> {
         self.outstanding.front_mut().filter(|message| message.waits)
     }
 
@@ -202,15 +206,21 @@ impl Requester {
         let stopped = self.outstanding.back().is_some_and(|f| f.failed.is_some() || f.waits);
         let full =
             self.outstanding.len() >= MAX_OUTSTANDING || self.next.distance(self.oldest) >= WINDOW;
-        if stopped || full || !sq.has_work() {
-            return None;
-        }
-        let to = self.session.is_some().then(|| self.turn(sq, scratch));
-        if to == Some(Turn::Waits) {
+        if stopped || full {
             return None;
         }
         let from = (self.next, self.path.mtu);
-        let (mut message, wqe) = Outstanding::take(sq, scratch, domain, from, &mut self.spare)?;
+        let (mut message, wqe) = match self.rendezvous.next(&sq.qp, domain, from, &mut self.spare) {
+            Some(message) => (message, None),
+            None if !sq.has_work() => return None,
+            None => {
+                let to = self.session.is_some().then(|| self.turn(sq, scratch));
+                if to == Some(Turn::Waits) {
+                    return None;
+                }
+                Outstanding::take(sq, scratch, domain, from, &mut self.spare)?
+            }
+        };
         if message.opcode.scatters() && self.max_rd_atomic == 0 && message.failed.is_none() {
             message.failed = Some((Cause::LocalQpOp, Vendor::Opcode));
         }
@@ -581,6 +591,7 @@ impl Requester {
         for message in std::mem::take(&mut self.outstanding) {
             message.fail(qp, tally, (Cause::WrFlush, Vendor::Flush));
         }
+        self.rendezvous.cancel(qp);
         (self.cursor, self.at, self.deadline, self.not_before) = (0, 0, None, 0);
         self.oldest = self.sent;
     }

@@ -17,6 +17,7 @@ use crate::service::local::responder::nak;
 use crate::service::masked;
 use crate::service::payload::{Domain, Remote};
 use crate::service::reassembly::{Reassembly, Refused, reach};
+use crate::service::rendezvous::Rendezvous;
 use crate::vendor::Vendor;
 use bellpush_mem::MemError;
 use bellpush_wire::Psn;
@@ -103,6 +104,11 @@ impl Responder {
     /// Whether a receive was taken and is not complete.
     pub(super) fn holds_receive(&self) -> bool {
         self.reassembly.holds_receive()
+    }
+
+    /// The rendezvous that have matched since it was asked last.
+    pub(super) fn rendezvous(&mut self) -> impl Iterator<Item = Rendezvous> {
+        self.reassembly.rendezvous()
     }
 
     /// Takes a request.
