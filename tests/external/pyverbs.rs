@@ -103,13 +103,15 @@ fn table(lines: &[Line]) -> String {
     let of = |how: &str| lines.iter().filter(|line| line.how == how).count();
     let mut text = format!(
         "# rdma-core 44's Python tests on the preloaded device\n\n\
-         **Of {} tests {} passed, {} failed, {} were skipped.**\n\n\
+         **Of {} tests {} passed, {} failed, {} were skipped, on a machine with {} huge pages set aside.**\n\n\
          `cargo test --release --test external pyverbs:: -- --ignored` with `BELLPUSH_WRITE_RESULTS` set writes this file.\n\n\
          | module | passed | failed | skipped |\n|---|---|---|---|\n",
         lines.len(),
         of("passed"),
         of("failed"),
         of("skipped"),
+        // Tests that want some skip themselves without.
+        fs::read_to_string("/proc/sys/vm/nr_hugepages").map_or(String::new(), |n| n.trim().into()),
     );
     let mut modules: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
     let mut skips: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
