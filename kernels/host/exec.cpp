@@ -36,7 +36,7 @@ bp_host_lane* solo_lane() {
   if (!solo.lane.grid) {
     solo.grid.hooks = bp_host_hooks{solo_yield, solo_fault, 0};
     solo.grid.grid_blocks = solo.grid.block_threads = 1;
-    solo.block.barrier.lanes = solo.warp.barrier.lanes = 1;
+    solo.block.barrier.lanes = solo.warp.barrier.lanes = solo.warp.quads[0].lanes = 1;
     solo.lane.block = &solo.block;
     solo.lane.warp = &solo.warp;
     solo.lane.grid = &solo.grid;
@@ -100,6 +100,7 @@ bp_host_grid* bp_host_grid_new(uint32_t grid_blocks, uint32_t block_threads, siz
       lane->block = block;
       lane->warp = &warps[tid / 32];
       lane->warp->barrier.lanes++;
+      lane->warp->quads[tid % 32 / 4].lanes++;
       lane->tid = tid;
       lane->bid = bid;
     }
@@ -119,6 +120,7 @@ void bp_host_lane_run(bp_host_lane* lane, bp_host_kernel kernel, const void* arg
   bp_host_set_current(lane);
   kernel(args);
   bp_host_set_current(lane);
+  bp_host::leave(&lane->warp->quads[lane->tid % 32 / 4]);
   bp_host::leave(&lane->warp->barrier);
   bp_host::leave(&lane->block->barrier);
   bp_host_set_current(nullptr);

@@ -52,6 +52,8 @@ BP_DEV uint32_t lane() { return threadIdx.x % 32; }
 // The whole warp's mask: bits of lanes that a partial warp lacks, or that have returned, are not
 // waited for.
 BP_DEV void syncwarp() { __syncwarp(); }
+// Four neighbouring lanes.
+BP_DEV void syncquad() { __syncwarp(0xfu << (lane() & ~3u)); }
 BP_DEV void syncthreads() { __syncthreads(); }
 
 BP_DEV uint64_t shfl_u64(uint64_t v, uint32_t src_lane) {
@@ -166,6 +168,7 @@ BP_DEV uint32_t grid_blocks() { return bp_host_current()->grid->grid_blocks; }
 BP_DEV uint32_t lane() { return bp_host_current()->tid % 32; }
 
 BP_DEV void syncwarp() { bp_host::wait(&bp_host_current()->warp->barrier); }
+BP_DEV void syncquad() { bp_host::wait(&bp_host_current()->warp->quads[lane() / 4]); }
 BP_DEV void syncthreads() { bp_host::wait(&bp_host_current()->block->barrier); }
 BP_DEV uint64_t shfl_u64(uint64_t v, uint32_t src_lane) { return bp_host::shfl(v, src_lane); }
 BP_DEV uint32_t ballot(bool pred) { return bp_host::ballot(pred); }

@@ -113,15 +113,15 @@ void lines_are_stored_whole(uint32_t threads, uint32_t bytes) {
   }
 }
 
-// A shared queue pair's lap with sequence 1: a fence lies between the lines that the NIC does not
-// wait for and those that it does.
-template <bp::line L>
+// A lap with sequence 1: a fence lies between the lines that the NIC does not wait for and those
+// that it does.
+template <bp::line L, bp::share S>
 void trailing_lines_come_first(uint64_t bytes) {
   static std::vector<const uint8_t*> unfenced;
   static std::set<const uint8_t*> seen;
   static uint32_t used;
   using F = bp::line_format<L>;
-  const bp_endpoint ep = endpoint(1, path<L, bp::share::shared>::tag_v);
+  const bp_endpoint ep = endpoint(1, path<L, S>::tag_v);
   unfenced.clear();
   seen.clear();
   used = (uint32_t)(bp::inband_header_bytes + bytes + F::data - 1) / F::data * F::bytes;
@@ -134,9 +134,51 @@ void trailing_lines_come_first(uint64_t bytes) {
     unfenced.push_back(at);
     seen.insert(at);
   };
-  CHECK((bp::put<path<L, bp::share::shared>>(ep, bp::thread_scope{}, 0, payload, bytes)) == BP_OK);
+  CHECK((bp::put<path<L, S>>(ep, bp::thread_scope{}, 0, payload, bytes)) == BP_OK);
   CHECK(seen.size() == slot_bytes / 16);  // all of the slot was written
   whole_up_to<L>((uint32_t)bytes);
+}
+
+// The same, of a batch's message that four lanes store, one of which is late.
+uint32_t late_lane;
+
+template <class P>
+size_t batch_by_warp(const void* a) noexcept {
+  if (a != nullptr) {
+    const put_args& args = *(const put_args*)a;
+    const auto list = [&](uint32_t) { return bp::message{0, payload, args.bytes}; };
+    *(uint32_t*)args.status = bp::put_batch<P>(args.ep, bp::warp_scope{}, 1, list);
+  }
+  return sizeof(put_args);
+}
+
+template <bp::line L, bp::share S>
+void trailing_lines_of_all_lanes_come_first(uint32_t threads) {
+  using F = bp::line_format<L>;
+  using batched = path<L, S>;
+  static constexpr uint32_t bytes = 1000;
+  static constexpr uint32_t used = (bp::inband_header_bytes + bytes + F::data - 1) / F::data;
+  bp::at_fence = [] {};
+  bp::at_store = [](bp::u128* p, const bp::u128&) {
+    static thread_local bool has_waited = false;
+    const uint64_t since = bp::now_ns();
+    while (!has_waited && bp::lane() == late_lane && bp::now_ns() - since < 5000000) bp::yield_();
+    has_waited = true;
+    const uint32_t i = (uint32_t)(p - (bp::u128*)window);
+    for (uint32_t k = used; i < used && k < slot_bytes / 16; k++) torn += stored[k] == 0;
+    stored[i]++;
+  };
+  for (late_lane = 0; late_lane < 4 && late_lane < threads; late_lane++) {
+    uint32_t status = 99;
+    const put_args args{endpoint(1, batched::tag_v), bytes, (uint64_t)&status};
+    for (auto& s : stored) s = 0;
+    torn = 0;
+    bp_host::run_threads(batch_by_warp<batched>, 1, threads, 0, args);
+    CHECK(status == BP_OK);
+    CHECK(torn == 0);
+    for (const auto& s : stored) CHECK(s == 1);
+    whole_up_to<L>(bytes);
+  }
 }
 
 int main() {
@@ -144,7 +186,14 @@ int main() {
     lines_are_stored_whole(threads, 2800);
     lines_are_stored_whole(threads, 8);
   }
-  trailing_lines_come_first<bp::line::d12s4>(8);
-  trailing_lines_come_first<bp::line::d12s4>(1001);
-  trailing_lines_come_first<bp::line::d14s2>(100);
+  trailing_lines_come_first<bp::line::d12s4, bp::share::shared>(8);
+  trailing_lines_come_first<bp::line::d12s4, bp::share::shared>(1001);
+  trailing_lines_come_first<bp::line::d14s2, bp::share::shared>(100);
+  trailing_lines_come_first<bp::line::d12s4, bp::share::exclusive>(8);
+  trailing_lines_come_first<bp::line::d12s4, bp::share::exclusive>(1001);
+  trailing_lines_come_first<bp::line::d14s2, bp::share::exclusive>(100);
+  for (const uint32_t threads : {32u, 7u, 3u}) {
+    trailing_lines_of_all_lanes_come_first<bp::line::d12s4, bp::share::exclusive>(threads);
+    trailing_lines_of_all_lanes_come_first<bp::line::d14s2, bp::share::shared>(threads);
+  }
 }

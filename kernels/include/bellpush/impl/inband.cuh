@@ -182,10 +182,9 @@ BP_DEV void st_line_unit(u128* slot, uint32_t i, const u128& v, bool is_there) {
   }
 }
 
-// Stores the lines behind a slot's last one, when the count restarts at 1. Where callers share the queue pair,
-// another multiprocessor may write them in the next lap, as soon as the NIC has sent the slot; but the NIC does not
-// wait for these. They are therefore stored before the lines that it waits for, with a fence between: a late one
-// would overwrite the next lap's line for good.
+// Stores the lines behind a slot's last one, when the count restarts at 1. The NIC does not wait for these. They are
+// therefore stored before the lines that it waits for, with a fence between: one that came after the NIC has sent the
+// slot could be there after the slot's next writer's line, and would have overwritten it for good.
 template <line L, class Scope>
 BP_DEV void scrub_lines(u128* slot, Scope scope, uint32_t first_unit, uint32_t end_unit) {
   const uint32_t step = pass_units<L>(scope), rank = scope.rank();
@@ -198,7 +197,7 @@ BP_DEV void scrub_lines(u128* slot, Scope scope, uint32_t first_unit, uint32_t e
 }
 
 // `payload(i)`: the payload words of unit `i`, as from unit_payload(); `early`: those of this thread's first unit.
-template <line L, bool inline_v, bool shared_v, class Scope, class Payload>
+template <line L, bool inline_v, class Scope, class Payload>
 BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket, const u128& early,
                         Payload payload) {
   using F = line_format<L>;
@@ -210,13 +209,8 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
   const uint32_t bytes = inline_v ? inband_header_bytes + w.bytes : w.ds * BP_DS_BYTES;
   const uint32_t used = (bytes + F::data - 1) / F::data;
   u128* slot = reinterpret_cast<u128*>(win.va + (uint64_t)place.slot * win.slot_bytes);
-  const uint32_t all = win.slot_bytes / F::bytes;
-  // An exclusive caller's lines are stored by the same threads in every lap, or behind the caller's own
-  // synchronisation: no line of an earlier lap can overwrite one of a later lap.
-  const uint32_t n = (!shared_v && seq == 1 ? all : used) * units;
-  if constexpr (shared_v) {
-    if (seq == 1) scrub_lines<L>(slot, scope, n, all * units);
-  }
+  const uint32_t n = used * units;
+  if (seq == 1) scrub_lines<L>(slot, scope, n, win.slot_bytes / F::bytes * units);
   const auto headed = [&](uint32_t i, u128 v) {
     header.template over<L>(&v, i);
     return unit_line<L>(v, i, seq);
@@ -252,16 +246,16 @@ BP_DEV void write_lines(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
 }
 
 // A payload in memory, at `w.gather`.
-template <line L, bool inline_v, bool shared_v, bool words_v, class Scope>
+template <line L, bool inline_v, bool words_v, class Scope>
 BP_DEV void write_gathered(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket, const u128& early) {
-  write_lines<L, inline_v, shared_v>(qp, scope, w, ticket, early, [&](uint32_t i) {
+  write_lines<L, inline_v>(qp, scope, w, ticket, early, [&](uint32_t i) {
     return unit_payload<L, words_v>(w.gather, w.bytes, i);
   });
 }
 
 // A put whose payload is not whole words. Its parts are passed one by one: passing a WQE by reference would put it
 // into memory for all callers.
-template <line L, bool shared_v, class Scope>
+template <line L, class Scope>
 BP_DEV_COLD void write_slot_bytes(bp_qp qp, Scope scope, uint64_t raddr, uint32_t rkey,
                                   uint64_t src, uint32_t bytes, uint32_t fm_ce_se,
                                   uint64_t ticket) {
@@ -270,7 +264,7 @@ BP_DEV_COLD void write_slot_bytes(bp_qp qp, Scope scope, uint64_t raddr, uint32_
   w.bytes = bytes;
   w.fm_ce_se = fm_ce_se;
   const u128 early = unit_payload<L, false>(src, bytes, scope.rank());
-  write_gathered<L, true, shared_v, false>(qp, scope, w, ticket, early);
+  write_gathered<L, true, false>(qp, scope, w, ticket, early);
 }
 
 BP_DEV bool whole_words(uint64_t src, uint64_t bytes) { return ((src | bytes) & 3) == 0; }
@@ -312,28 +306,27 @@ BP_DEV bool write_short(const bp_qp& qp, const wqe& w, uint64_t ticket, const u1
 }
 
 // Writes one slot. All threads of the scope take part; nothing is waited for.
-template <line L, bool inline_v, bool shared_v, class Scope>
+template <line L, bool inline_v, class Scope>
 BP_DEV void write_slot(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket,
                        const u128& early) {
   if constexpr (inline_v) {
     if (!whole_words(w.gather, w.bytes)) {
-      write_slot_bytes<L, shared_v>(qp, scope, w.raddr, w.rkey, w.gather, w.bytes, w.fm_ce_se,
-                                    ticket);
+      write_slot_bytes<L>(qp, scope, w.raddr, w.rkey, w.gather, w.bytes, w.fm_ce_se, ticket);
       return;
     }
     if constexpr (L == line::d12s4 && is_thread_scope<Scope>) {
       const auto word = [&](uint32_t k) { return payload_u32(w.gather, 4 * k, w.bytes, true); };
       if (write_short(qp, w, ticket, early, word)) return;
       // The general way begins with the first unit, which has no payload.
-      write_gathered<L, true, shared_v, true>(qp, scope, w, ticket, unit_zero());
+      write_gathered<L, true, true>(qp, scope, w, ticket, unit_zero());
       return;
     }
   }
-  write_gathered<L, inline_v, shared_v, true>(qp, scope, w, ticket, early);
+  write_gathered<L, inline_v, true>(qp, scope, w, ticket, early);
 }
 
 // Writes one slot whose payload is a value in registers.
-template <line L, bool shared_v, class Scope>
+template <line L, class Scope>
 BP_DEV void write_value(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ticket) {
   const auto unit = [&](uint32_t i) {
     const uint32_t k = first_word<L>(i) - inband_header_bytes / 4;  // wraps, and is no payload, for the header's words
@@ -343,7 +336,7 @@ BP_DEV void write_value(const bp_qp& qp, Scope scope, const wqe& w, uint64_t tic
     const auto word = [&](uint32_t k) { return value_word(w, k); };
     if (write_short(qp, w, ticket, unit(header_units), word)) return;
   }
-  write_lines<L, true, shared_v>(qp, scope, w, ticket, unit(scope.rank()), unit);
+  write_lines<L, true>(qp, scope, w, ticket, unit(scope.rank()), unit);
 }
 
 }  // namespace bp

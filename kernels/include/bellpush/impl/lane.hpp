@@ -36,6 +36,7 @@ struct bp_host_slot {
 
 struct alignas(64) bp_host_warp {
   struct bp_host_barrier barrier;
+  struct bp_host_barrier quads[8];  // of four neighbouring lanes each
   struct bp_host_slot slots[2][32];
 };
 

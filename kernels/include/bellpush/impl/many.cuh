@@ -151,13 +151,14 @@ BP_DEV bool put_together(const bp_endpoint& ep, const message& m, uint32_t flags
 }
 #endif
 
-// Four neighbouring threads, who write the four units of a WQE's block. They do not synchronise.
+// Four neighbouring threads, who write the four units of a WQE's block.
 struct quad_scope {
   BP_DEV uint32_t rank() const { return tid() % 4; }
   BP_DEV uint32_t size() const {
     const uint32_t rest = block_threads() - (tid() - rank());
     return rest < 4 ? rest : 4;
   }
+  BP_DEV void sync() const { syncquad(); }
 };
 
 // Calls `f(part, i)` for the messages 0..n, each by a part of the scope: by a thread, by four, or by all.
@@ -169,8 +170,6 @@ template <class P, class Scope, class F>
 BP_DEV void for_each_message(Scope scope, uint32_t n, F f) {
   if constexpr (P::inband && line_units<P::line_v> > 1) {
     for_each_part(scope, n, f);  // lanes of a warp store a line together
-  } else if constexpr (P::inband && P::shared) {
-    for (uint32_t i = scope.rank(); i < n; i += scope.size()) f(thread_scope{}, i);  // a scrub lap synchronises
   } else {
     const uint32_t parts = (scope.size() + 3) / 4;
     for (uint32_t i = scope.rank() / 4; i < n; i += parts) f(quad_scope{}, i);

@@ -52,9 +52,9 @@ BP_DEV void write_posted(const bp_qp& qp, Scope scope, const wqe& w, uint64_t ti
   if constexpr (!P::inband) {
     store_wqe<inline_v>(qp, scope, w, ticket);
   } else if constexpr (inline_v) {
-    write_value<P::line_v, P::shared>(qp, scope, w, ticket);
+    write_value<P::line_v>(qp, scope, w, ticket);
   } else {
-    write_slot<P::line_v, false, P::shared>(qp, scope, w, ticket, unit_zero());
+    write_slot<P::line_v, false>(qp, scope, w, ticket, unit_zero());
   }
 }
 

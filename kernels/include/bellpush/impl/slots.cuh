@@ -43,7 +43,7 @@ BP_DEV void fill_slot(const bp_qp& qp, Scope scope, wqe w, uint64_t src, uint64_
                       const u128& early) {
   if constexpr (P::inband) {
     w.gather = src;
-    write_slot<P::line_v, true, P::shared>(qp, scope, w, ticket, early);
+    write_slot<P::line_v, true>(qp, scope, w, ticket, early);
   } else {
     const bp_window& win = qp.window;
     const uint64_t slot = (uint64_t)place_of(win, ticket).slot * win.slot_bytes;
@@ -102,7 +102,7 @@ BP_DEV bp_status_code put_words(const bp_endpoint& ep, const room& r, Scope scop
   }
   return post_slot<P>(ep, r, scope, ep.remote_iova + remote_offset, bytes, unsignalled, nullptr,
                       [&](const wqe& w, uint64_t ticket) {
-    write_lines<P::line_v, true, P::shared>(ep.qp, scope, w, ticket, early, payload);
+    write_lines<P::line_v, true>(ep.qp, scope, w, ticket, early, payload);
   });
 }
 
