@@ -158,7 +158,8 @@ fn a_register_alone_rings_and_a_record_that_is_not_kept_does_no_harm() {
     assert_eq!(p.a.qp.state(), bellpush::nic::QpState::Rts);
 }
 
-/// In a ring of 2^15 blocks, the largest, an index that is a whole ring old is that of a whole ring ahead.
+/// In a ring of 2^15 blocks, the largest, an index that is a whole ring old is that of a
+/// whole ring ahead.
 #[test]
 fn a_register_that_is_a_ring_late_rings_for_nothing() {
     use bellpush::wire::doorbell::{DBR_SND_OFFSET, UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET};
@@ -192,7 +193,8 @@ fn a_register_that_is_a_ring_late_rings_for_nothing() {
     assert_eq!(p.a.qp.state(), QpState::Rts);
 }
 
-/// A program zeroes the record after the reset (libmlx5 does): until then it says what was posted before.
+/// A program zeroes the record after the reset (libmlx5 does): until then it says what was
+/// posted before.
 #[test]
 fn a_record_of_before_a_reset_announces_nothing() {
     use bellpush::wire::doorbell::{DBR_SND_OFFSET, UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET};
@@ -220,7 +222,8 @@ fn a_record_of_before_a_reset_announces_nothing() {
     }
 }
 
-/// The register's bytes come back after 2^16 blocks: two largest rings. The NIC may know one of them by
+/// The register's bytes come back after 2^16 blocks: two largest rings. The NIC may know one
+/// of them by
 /// the record alone.
 #[test]
 fn a_register_that_says_the_same_two_rings_later_rings() {
@@ -242,7 +245,8 @@ fn a_register_that_says_the_same_two_rings_later_rings() {
     p.a.qp.queues().uar.write(UAR_DOORBELL_OFFSET, &first.to_ne_bytes()).unwrap();
     p.settle();
     assert_eq!(p.sent().len(), 2);
-    // Of the second ring the record alone is seen, in a look that another queue pair's register has caused.
+    // Of the second ring the record alone is seen, in a look that another queue pair's
+    // register has caused.
     post(&mut p, BLOCKS);
     p.a.qp.queues().uar.write(UAR_BF1_OFFSET, &1u64.to_ne_bytes()).unwrap();
     p.settle();
