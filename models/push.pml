@@ -9,25 +9,36 @@
  * and its own writes arrive in order.
  *
  * What must hold: a WQE and its payload are the ticket's own whenever the NIC reads them; a get's data are
- * there when its wait returns; the CQ never overflows; and the caller comes to its end.
+ * there when its wait returns; the CQ never overflows; and the caller comes to its end. No step leads back to
+ * a state that was, so that whoever does not stop comes to an end.
  *
  * Each part of the protocol can be taken away by a macro, and then something of that fails:
- * NO_FENCE, ONE_FENCE (with STRICT), NO_CREDITS, COMPLETES_EARLY, PERIOD_OF_THE_RING, SHORT_COUNTERS, NO_ACQUIRE,
- * NIC_UNORDERED, RECORD_LEFT_BEHIND, WAITS_UNRUNG. STRICT is silicon's order: the record alone counts, and
- * is read when the register is rung.
+ * NO_FENCE, ONE_FENCE (with STRICT), NO_CREDITS, NO_RING_CREDITS (with SQ=2 SLOTS=4), COMPLETES_EARLY,
+ * NEVER_COMPLETES, PERIOD_OF_THE_RING, SHORT_COUNTERS, WAITS_FOR_REGISTER (with LARGE SLOTS=4), SHALLOW_CQ (with
+ * SLOTS=4 PERIOD=1), NO_ACQUIRE, NIC_UNORDERED, RECORD_LEFT_BEHIND (with STRICT), WAITS_UNRUNG. STRICT is silicon's
+ * order: the record alone counts, and is read when the register is rung. OWN_PAGE: no other queue pair's register has
+ * the NIC look.
+ *
+ * Left out: WQEs of several blocks and their ready words (section 4), NOPs, waits for a WQE that asked for no
+ * CQE, messages of several chunks (5), callers that share the queue pair (6), registers that queue pairs
+ * share, BlueFlame (7), errors. Half of the limit is the period here, and a quarter in section 4: two slots
+ * have no quarter, and CQEs that are rarer are the harder case.
  */
 
 #ifndef N
 #define N 10            /* tickets */
 #endif
-#define SQ 4            /* basic blocks of the send queue */
+#ifndef SQ
+#define SQ 4            /* basic blocks of the send queue, at most 4 */
+#endif
 #ifndef SLOTS
 #define SLOTS 2         /* slots of the window, at most 4 */
 #endif
 #ifdef PERIOD_OF_THE_RING
 #define PERIOD 4        /* asks for CQEs too seldom for a window of two slots */
-#else
-#define PERIOD (SLOTS / 2)
+#endif
+#ifndef PERIOD
+#define PERIOD ((SLOTS < SQ -> SLOTS : SQ) / 2)
 #endif
 /* Indices are counted modulo COUNTERS, 2^16 in mlx5, and SQ is at most a quarter of that. In a queue of half
  * of that, the largest that mlx5 has, the record alone counts, and is stored before the register. */
@@ -39,19 +50,30 @@
 #if defined(STRICT) || defined(LARGE)
 #define RECORD_FIRST
 #endif
-#define CQES 4
+#ifdef SHALLOW_CQ
+#define CQES (SLOTS < SQ -> SLOTS : SQ) /* as deep as what is outstanding */
+#else
+#define CQES (2 * SQ)
+#endif
 #ifdef NO_CREDITS
 #define LIMIT 4
 #else
 #define LIMIT SLOTS
+#endif
+#ifdef NO_RING_CREDITS
+#define BLOCKS (SQ + 1)
+#else
+#define BLOCKS SQ
 #endif
 
 #define WQE(t) ((t) % SQ)
 #define SLOT(t) (SQ + (t) % SLOTS)
 #define DBR 8
 #define UAR 9
-#define WORDS 10
+#define CQ_DBR 10
+#define WORDS 11
 #define NONE 255
+#define FETCHED 255     /* where what a get brings goes */
 
 #define PUT 0
 #define GET 1
@@ -60,10 +82,11 @@
 
 byte memory[WORDS];     /* as the NIC reads it */
 byte late[WORDS];       /* the GPU's stores under way */
-byte cq[CQES];          /* as the GPU reads it */
+byte cq[2 * SQ];        /* as the GPU reads it */
 byte fetched;           /* what gets bring, as the GPU reads it */
-chan writes = [4] of { byte, byte }; /* the NIC's writes under way: place (a CQE, or CQES for `fetched`), value */
+chan writes = [4] of { byte, byte }; /* the NIC's writes under way: place (a CQE, or FETCHED), value */
 byte taken_cqes;        /* by the caller */
+byte reported;          /* of these, to the NIC */
 
 #define store(word, value) late[word] = value
 bool doorbell;          /* the register was stored to, as silicon sees it */
@@ -75,7 +98,7 @@ bool doorbell;          /* the register was stored to, as silicon sees it */
 
 #define is_there(word) (late[word] == NONE)
 #define arrived (is_there(0) && is_there(1) && is_there(2) && is_there(3) && is_there(4) && is_there(5) && \
-                 is_there(6) && is_there(7) && is_there(8) && is_there(9))
+                 is_there(6) && is_there(7) && is_there(8) && is_there(9) && is_there(10))
 #define ARRIVES(word) d_step { late[word] != NONE -> memory[word] = late[word]; late[word] = NONE }
 
 proctype arrivals() {
@@ -83,11 +106,11 @@ proctype arrivals() {
 end:
   do
   :: ARRIVES(0) :: ARRIVES(1) :: ARRIVES(2) :: ARRIVES(3) :: ARRIVES(4)
-  :: ARRIVES(5) :: ARRIVES(6) :: ARRIVES(7) :: ARRIVES(8)
+  :: ARRIVES(5) :: ARRIVES(6) :: ARRIVES(7) :: ARRIVES(8) :: ARRIVES(10)
   :: d_step { late[UAR] != NONE -> memory[UAR] = late[UAR]; late[UAR] = NONE; DOORBELL }
   :: d_step { writes ? word, value ->
        if
-       :: word == CQES -> fetched = value
+       :: word == FETCHED -> fetched = value
        :: else -> cq[word] = value
        fi; word = 0; value = 0 }
 #ifdef NIC_UNORDERED
@@ -131,7 +154,11 @@ inline take_cqe() {
     start = cq[taken_cqes % CQES] % COUNTERS;
     done = done + (start + COUNTERS - done % COUNTERS) % COUNTERS + 1;
     taken_cqes++;
-    start = 0
+    start = 0;
+    if
+    :: taken_cqes - reported > CQES / 4 -> reported = taken_cqes; store(CQ_DBR, taken_cqes)
+    :: else
+    fi
   }
 }
 
@@ -140,7 +167,7 @@ proctype caller() {
   do
   :: ticket < N ->
      do
-     :: ticket >= done + LIMIT || ticket >= done + SQ -> take_cqe()
+     :: ticket >= done + LIMIT || ticket >= done + BLOCKS -> take_cqe()
      :: else -> break
      od;
      if
@@ -183,6 +210,12 @@ byte producer, consumed, acknowledged; /* WQEs told of, fetched, complete */
 byte entry[SQ];                        /* those between the last two */
 bit sent[SQ];                          /* their payload was read */
 
+#define is_own(t) (entry[(t) % SQ] / 2 % 2 == GET || memory[SLOT(t)] == (t) + 1)
+/* A payload is read as often as the NIC likes. Once it was, another look counts only if it shows another's. */
+#define SENDS(i) atomic { acknowledged + i < consumed && \
+                          (!sent[(acknowledged + i) % SQ] || !is_own(acknowledged + i)) -> \
+                          assert(is_own(acknowledged + i)); sent[(acknowledged + i) % SQ] = 1 }
+
 /* An index counts if it is ahead, and at most a queue ahead. */
 inline told(index) {
   ahead = (index + COUNTERS - consumed % COUNTERS) % COUNTERS;
@@ -194,27 +227,27 @@ inline told(index) {
 }
 
 proctype nic() {
-  byte seen, record, ahead, which, cqes, late_read;
+  byte seen, record, ahead, cqes, late_read;
 end:
   do
 #ifdef STRICT
   :: atomic { doorbell -> doorbell = false; told(memory[DBR]) }
-#elif defined(LARGE)
-  :: atomic { memory[DBR] != record -> record = memory[DBR]; told(record) }
 #else
-  /* The register and then the record, and nothing between them. */
+  /* The register and then the record, and nothing between them. It looks when a register of the page has changed,
+   * and so in a page that others use as well at any time; here the record says when, where that harms nobody. */
+#if defined(LARGE) && !defined(WAITS_FOR_REGISTER)
+  :: memory[DBR] != record -> /* at every step: a register has its bytes again after two rings */
+#elif defined(OWN_PAGE) || defined(LARGE)
+  :: memory[UAR] != seen ->
+#else
   :: memory[UAR] != seen || memory[DBR] != record ->
+#endif
      atomic {
-#ifdef RECORD_ALONE
        if
-       :: memory[UAR] != seen -> seen = memory[UAR]; told(seen)
-       :: memory[DBR] != record -> record = memory[DBR]; told(record)
-       :: else
-       fi
-     }
-#else
-       if
-       :: memory[UAR] != seen -> seen = memory[UAR]; told(seen)
+       :: memory[UAR] != seen -> seen = memory[UAR];
+#ifndef LARGE
+          told(seen)
+#endif
        :: else
        fi
      };
@@ -225,37 +258,30 @@ end:
        fi
      }
 #endif
-#endif
   :: atomic { consumed < producer ->
        assert(memory[WQE(consumed)] / 4 == consumed + 1); /* the ticket's own WQE */
        entry[consumed % SQ] = memory[WQE(consumed)];
        sent[consumed % SQ] = 0;
        consumed++ }
-  :: atomic { acknowledged < consumed ->
-       which = acknowledged;
-       do
-       :: which + 1 < consumed -> which++
-       :: break
-       od;
-       assert(entry[which % SQ] / 2 % 2 == GET || memory[SLOT(which)] == which + 1); /* its own payload */
-       sent[which % SQ] = 1;
-       which = 0 }
+  :: SENDS(0) :: SENDS(1) :: SENDS(2) :: SENDS(3)
 #ifdef COMPLETES_EARLY
   :: atomic { acknowledged < consumed && late_read == 0 && len(writes) < 3 ->
        if
        :: entry[acknowledged % SQ] / 2 % 2 == PUT -> late_read = acknowledged + 1
        :: else
        fi;
+#elif defined(NEVER_COMPLETES)
+  :: atomic { false ->
 #else
   :: atomic { acknowledged < consumed && sent[acknowledged % SQ] && len(writes) < 3 ->
 #endif
        if
-       :: entry[acknowledged % SQ] / 2 % 2 == GET -> writes ! CQES, acknowledged + 1
+       :: entry[acknowledged % SQ] / 2 % 2 == GET -> writes ! FETCHED, acknowledged + 1
        :: else
        fi;
        if
        :: entry[acknowledged % SQ] % 2 ->
-          assert(cqes - taken_cqes < CQES);
+          assert(cqes - memory[CQ_DBR] < CQES);
           writes ! (cqes % CQES), ((cqes / CQES) % 2) * COUNTERS + acknowledged % COUNTERS;
           cqes++
        :: else

@@ -266,6 +266,8 @@ impl Process {
             return Ok(device);
         }
         // Another thread may have closed it just now, and its address is still taken.
+        // Whoever ends it does so without a lock of this object's, and neither that thread nor those that it waits for
+        // (the engine's, the watch's, a program's in a step) come here: the list may be held meanwhile.
         if let Some(gone) = slot.gone.take() {
             gone.wait();
         }

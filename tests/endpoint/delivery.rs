@@ -281,7 +281,7 @@ fn options_out_of_range_are_refused_by_name() {
     };
     let default = Options::default;
     for path in bed.paths() {
-        for sq_blocks in [0, 63, 100, 65536] {
+        for sq_blocks in [0, 63, 100, 32768, 65536] {
             assert!(refused(path, default().sq_blocks(sq_blocks)).contains("queue"));
         }
         let none = Duration::ZERO;

@@ -158,7 +158,8 @@ fn a_register_alone_rings_and_a_record_that_is_not_kept_does_no_harm() {
     assert_eq!(p.a.qp.state(), bellpush::nic::QpState::Rts);
 }
 
-/// In a ring of 2^15 blocks, the largest, an index that is a whole ring old is that of a whole ring ahead.
+/// In a ring of 2^15 blocks, the largest, an index that is a whole ring old is that of a
+/// whole ring ahead.
 #[test]
 fn a_register_that_is_a_ring_late_rings_for_nothing() {
     use bellpush::wire::doorbell::{DBR_SND_OFFSET, UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET};
@@ -190,6 +191,71 @@ fn a_register_that_is_a_ring_late_rings_for_nothing() {
     p.settle();
     assert_eq!((p.sent().len(), p.nics[0].counters().wqes), (0, done));
     assert_eq!(p.a.qp.state(), QpState::Rts);
+}
+
+/// A program zeroes the record after the reset (libmlx5 does): until then it says what was
+/// posted before.
+#[test]
+fn a_record_of_before_a_reset_announces_nothing() {
+    use bellpush::wire::doorbell::{DBR_SND_OFFSET, UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET};
+    for sq_blocks in [64, 1 << 15] {
+        let mut p = queue_pairs::Pair::new(&QpAttr { sq_blocks, ..attr() });
+        let queues = p.a.qp.queues().clone();
+        for _ in 0..3 {
+            let flags = Flags::default();
+            p.a.host.sq.post(&SendWr { flags, ..SendWr::new(Opcode::Nop) }).unwrap();
+        }
+        let bell = p.a.host.sq.bell();
+        queues.dbr.write(DBR_SND_OFFSET, &bell.dbr.to_ne_bytes()).unwrap();
+        queues.uar.write(UAR_DOORBELL_OFFSET, &bell.uar.to_ne_bytes()).unwrap();
+        p.settle();
+        let done = p.nics[0].counters().wqes;
+        assert_eq!(done, 3);
+        p.a.qp.modify(QpState::Reset, &Change::default()).unwrap();
+        // Another queue pair of the page rings.
+        queues.uar.write(UAR_BF1_OFFSET, &1u64.to_ne_bytes()).unwrap();
+        p.settle();
+        queues.dbr.write(DBR_SND_OFFSET, &0u32.to_ne_bytes()).unwrap();
+        p.a.qp.connect(p.b.qp.address()).unwrap();
+        p.settle();
+        assert_eq!(p.nics[0].counters().wqes, done, "{sq_blocks} blocks");
+    }
+}
+
+/// The register's bytes come back after 2^16 blocks: two largest rings. The NIC may know one
+/// of them by
+/// the record alone.
+#[test]
+fn a_register_that_says_the_same_two_rings_later_rings() {
+    use bellpush::wire::doorbell::{DBR_SND_OFFSET, UAR_BF1_OFFSET, UAR_DOORBELL_OFFSET};
+    const BLOCKS: u32 = 1 << 15;
+    let mut p =
+        queue_pairs::Pair::new(&QpAttr { sq_blocks: BLOCKS, send_cqes: 2 * BLOCKS, ..attr() });
+    let post = |p: &mut queue_pairs::Pair, blocks: u32| {
+        for i in 1..=blocks {
+            let flags = if i == blocks { Flags::SIGNALLED } else { Flags::default() };
+            p.a.host.sq.post(&SendWr { flags, ..SendWr::new(Opcode::Nop) }).unwrap();
+        }
+        let bell = p.a.host.sq.bell();
+        p.a.qp.queues().dbr.write(DBR_SND_OFFSET, &bell.dbr.to_ne_bytes()).unwrap();
+        bell.uar
+    };
+    post(&mut p, 1);
+    let first = post(&mut p, BLOCKS - 1);
+    p.a.qp.queues().uar.write(UAR_DOORBELL_OFFSET, &first.to_ne_bytes()).unwrap();
+    p.settle();
+    assert_eq!(p.sent().len(), 2);
+    // Of the second ring the record alone is seen, in a look that another queue pair's
+    // register has caused.
+    post(&mut p, BLOCKS);
+    p.a.qp.queues().uar.write(UAR_BF1_OFFSET, &1u64.to_ne_bytes()).unwrap();
+    p.settle();
+    assert_eq!(p.sent().len(), 1);
+    let again = post(&mut p, BLOCKS);
+    assert_eq!(again, first);
+    p.a.qp.queues().uar.write(UAR_DOORBELL_OFFSET, &again.to_ne_bytes()).unwrap();
+    p.settle();
+    assert_eq!(p.sent().len(), 1);
 }
 
 #[test]

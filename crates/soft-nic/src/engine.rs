@@ -181,6 +181,8 @@ pub(crate) struct Queues {
     moderated: Vec<Weak<Cq>>,
     /// In-band queue pairs: looked at every step.
     inband: Vec<usize>,
+    /// Queue pairs whose records are looked at every step.
+    by_record: Vec<usize>,
     /// Queue pairs with work.
     pub(crate) active: Vec<usize>,
     /// Queue pairs in ERR: their receives announce themselves by no doorbell.
@@ -208,6 +210,7 @@ impl Default for Queues {
             arm_pages: Vec::new(),
             moderated: Vec::new(),
             inband: Vec::new(),
+            by_record: Vec::new(),
             active: Vec::new(),
             failed: Vec::new(),
             visited: NOBODY,
@@ -221,6 +224,9 @@ impl Core {
         let requester = Box::new(Requester::new(qp.clone())?);
         let slot =
             self.queues.slots.iter().position(Option::is_none).unwrap_or(self.queues.slots.len());
+        if requester.sq.goes_by_record() {
+            self.queues.by_record.push(slot);
+        }
         if requester.sq.is_inband() {
             self.queues.inband.push(slot);
         } else {
@@ -300,7 +306,8 @@ impl Core {
         if !recalled {
             std::mem::forget(removed); // with the queues, which an engine may still reach
         }
-        for list in [&mut self.queues.inband, &mut self.queues.active, &mut self.queues.failed] {
+        let Queues { inband, by_record, active, failed, .. } = &mut self.queues;
+        for list in [inband, by_record, active, failed] {
             list.retain(|&s| s != slot);
         }
         for uar in &mut self.queues.uars {

@@ -147,6 +147,10 @@ impl Subscription {
 }
 
 /// Adds 1 to an `eventfd`, unless it is full: the engine does not wait until the program has read it.
+///
+/// But for a program that adds almost 2^64 itself between the look and the write, to one that blocks: the engine then
+/// waits until it is read. No way of writing rules that out: `O_NONBLOCK` is the program's as well, an `eventfd` is
+/// not to be opened anew (`ENXIO`), and does not take `RWF_NOWAIT` (`EOPNOTSUPP`).
 fn count(counter: &Hidden<File>) {
     let fd = counter.as_raw_fd();
     let mut room = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };

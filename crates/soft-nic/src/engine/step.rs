@@ -80,6 +80,14 @@ impl Queues {
                 }
             }
         }
+        for &slot in &self.by_record {
+            if let Some(requester) = &mut self.slots[slot] {
+                requester.sq.ring(Rung::default());
+                if requester.sq.has_work() {
+                    activate(requester, slot, &mut self.active);
+                }
+            }
+        }
         self.arm_pages.iter_mut().for_each(ArmPage::poll);
         rung_count
     }

@@ -416,3 +416,7 @@ impl QueuePair for Qp {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "qp_tests.rs"]
+mod tests;

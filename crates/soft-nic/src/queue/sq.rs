@@ -11,7 +11,7 @@ use crate::queue::uar::Rung;
 use crate::vendor::{Vendor, of_parse};
 use bellpush_abi::engine::State;
 use bellpush_mem::{Dma, MemError};
-use bellpush_nic::{Inband, QpType};
+use bellpush_nic::{Inband, QpState, QpType, QueuePair};
 use bellpush_wire::PlainWrite;
 use bellpush_wire::blueflame::{self, BF_BYTES};
 use bellpush_wire::cqe::Syndrome;
@@ -118,6 +118,13 @@ impl SendQueue {
         self.watch.is_some()
     }
 
+    /// Whether the doorbell record alone says what is posted, and is looked at without a ring: after
+    /// 2^16 blocks, two rings, a register has its bytes again, which is no change to a NIC that has
+    /// not seen it between (models/push.pml, `WAITS_FOR_REGISTER`).
+    pub(crate) fn goes_by_record(&self) -> bool {
+        !self.is_inband() && u64::from(self.qp.attr.sq_blocks) >= MAX_RING
+    }
+
     /// Learns the producer index from UAR registers that changed, and from the doorbell record.
     ///
     /// The later of the two counts. Silicon reads the record on a doorbell and trusts it; that a
@@ -126,12 +133,16 @@ impl SendQueue {
     /// of a whole ring ahead (models/push.pml, `SHORT_COUNTERS`).
     pub(crate) fn ring(&mut self, registers: Rung) {
         let blocks = self.qp.attr.sq_blocks;
-        let counts = u64::from(blocks) < MAX_RING;
+        let counts = !self.goes_by_record();
         for register in registers.into_iter().flatten().filter(|_| counts) {
             let bell = Doorbell::parse(register);
             if bell.qpn == self.qp.qpn {
                 self.learn(ahead(bell.next, self.ci, blocks));
             }
+        }
+        // Until the program has emptied it, a record says what was posted before the reset.
+        if QueuePair::state(&*self.qp) == QpState::Reset {
+            return;
         }
         // Acquire: the WQEs were written before the record. The register was loaded before it, so
         // a record written before the doorbell is seen here.
