@@ -72,6 +72,8 @@ pub(crate) struct TagList {
     /// Unexpected messages, and how many of them the program has handled, modulo 2^16.
     unexpected: u16,
     handled: u16,
+    /// It takes no entry any more.
+    closed: bool,
 }
 
 /// A list operation that cannot be carried out.
@@ -83,7 +85,7 @@ impl TagList {
         // One place is always empty.
         let places = (tags + 1).next_power_of_two() as u16;
         let entries = Vec::with_capacity(places.into());
-        Self { entries, places, tail: 0, unexpected: 0, handled: 0 }
+        Self { entries, places, tail: 0, unexpected: 0, handled: 0, closed: false }
     }
 
     /// Carries out an operation, and says what its CQE tells.
@@ -102,7 +104,7 @@ impl TagList {
             }
             ListOp::Append { next, tag, mask, buffer } => {
                 let taken = self.entries.iter().any(|entry| entry.index == next);
-                if next >= self.places || next == self.tail || taken {
+                if self.closed || next >= self.places || next == self.tail || taken {
                     return Err(NoPlace);
                 }
                 let (index, live) = (self.tail, self.is_level());
@@ -129,7 +131,8 @@ impl TagList {
         self.unexpected = self.unexpected.wrapping_add(1);
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
         self.entries.clear();
     }
 }
