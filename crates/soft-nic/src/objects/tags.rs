@@ -92,9 +92,7 @@ impl TagList {
     pub(crate) fn change(&mut self, wqe: &ListWqe) -> Result<TagInfo, NoPlace> {
         if let Some(handled) = wqe.handled {
             self.handled = handled;
-            if self.is_level() {
-                self.entries.iter_mut().for_each(|entry| entry.live = true);
-            }
+            self.look_again();
         }
         let (told, success) = match wqe.op {
             ListOp::Noop => (Told::Noop, true),
@@ -120,6 +118,13 @@ impl TagList {
         self.handled == self.unexpected
     }
 
+    /// What waited for the program waits no longer, if it has handled all there was.
+    fn look_again(&mut self) {
+        if self.is_level() {
+            self.entries.iter_mut().for_each(|entry| entry.live = true);
+        }
+    }
+
     /// Takes the first entry that matches.
     pub(crate) fn take(&mut self, tmh: &Tmh) -> Option<Entry> {
         let fits = |e: &Entry| e.live && (e.tag ^ tmh.tag) & e.mask == 0;
@@ -129,6 +134,13 @@ impl TagList {
     /// A message matched none.
     pub(crate) fn count_unexpected(&mut self) {
         self.unexpected = self.unexpected.wrapping_add(1);
+    }
+
+    /// A message that matched none was given up before the program heard of it, which so will never
+    /// count it.
+    pub(crate) fn discount_unexpected(&mut self) {
+        self.unexpected = self.unexpected.wrapping_sub(1);
+        self.look_again();
     }
 
     pub(crate) fn close(&mut self) {

@@ -259,6 +259,13 @@ impl Reassembly {
             recv::flush(qp, receive.name());
         }
     }
+
+    /// The queue pair goes, or to RESET.
+    pub(crate) fn lose(&mut self, qp: &Qp) {
+        if let Some(receive) = self.receive.take() {
+            recv::lose(qp, receive.name());
+        }
+    }
 }
 
 fn invalidate(domain: Domain<'_>, key: Rkey) -> Result<(), Refused> {
