@@ -508,3 +508,21 @@ fn a_list_of_a_queue_that_is_closed_takes_no_entry() {
     t.pair.run_for(1_000_000);
     assert_eq!((t.told(), t.pair.b.buf.get(0, 1)), (vec![], vec![0]));
 }
+
+#[test]
+fn an_unexpected_message_whose_cqe_finds_no_room_does_not_disable_matching() {
+    let mut t = Tags::new("", &Change::default());
+    for _ in 0..128 {
+        t.post();
+        t.send(&message(EAGER, 9, b"x"));
+    }
+    t.send(&message(EAGER, 9, b"y"));
+    assert_eq!(t.pair.b.qp.state(), QpState::Err);
+    // Those that the program hears of.
+    let told = t.told();
+    assert!(told.iter().all(|told| told.1 == Some(Told::Unexpected)));
+    t.handled = told.len() as u16;
+    let place = t.append(5, 0, 100);
+    t.send_to_itself(&message(EAGER, 5, b"x"));
+    assert_eq!(t.told(), [(SEND, Some(Told::ConsumedMessage), place, 1)]);
+}

@@ -213,7 +213,7 @@ pub(crate) fn lose(qp: &Qp, taken: Name) {
 }
 
 /// The message will not be told as unexpected.
-fn discount(qp: &Qp, taken: Name) {
+pub(crate) fn discount(qp: &Qp, taken: Name) {
     if let (Name::Unexpected(_), Some(tags)) = (taken, qp.srq.as_ref().and_then(|srq| srq.tags())) {
         tags.list().discount_unexpected();
     }

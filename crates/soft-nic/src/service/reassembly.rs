@@ -342,6 +342,7 @@ fn deliver(
         ..Cqe::requester(qp.qpn, 0, receive.counter, bytes)
     };
     if !qp.complete_receive(&cqe) {
+        recv::discount(qp, receive.name());
         return Err(Refused::Receive(Syndrome::RemoteOp, Vendor::CqOverrun));
     }
     Live::add(&qp.counters.receives, 1);
