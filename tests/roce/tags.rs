@@ -496,6 +496,79 @@ fn an_entry_whose_queue_pair_goes_is_told_as_cancelled() {
 }
 
 #[test]
+fn an_entry_without_memory_takes_a_rendezvous_of_nothing() {
+    let mut t = Tags::new("", &Change::default());
+    let none = Sge { lkey: INVALID_LKEY, ..t.pair.b.buf.sge(0, 0) };
+    for n in 0..3 {
+        t.operate(1, n + 1, (5, 0xffff), none);
+        assert_eq!(t.told(), [(CqeOpcode::NoPacket, Some(Told::Append), 0, 0)]);
+        assert_eq!(t.offer(5, (0, 0)), [None]);
+        let consumed = (CqeOpcode::NoPacket, Some(Told::Consumed), n, 0);
+        assert_eq!(t.told(), [consumed, (SEND, Some(Told::Expected), n, 0)]);
+        assert!(t.pair.a.host.poll_recv().unwrap().is_some());
+    }
+}
+
+#[test]
+fn an_offer_of_wild_lengths_and_addresses_harms_nobody() {
+    let (software, cancelled) = (Told::ConsumedForSoftware, Told::Cancelled);
+    for (addr, bytes, entry, told) in [
+        (u64::MAX - 10, 100, 100, cancelled),
+        (u64::MAX, 1, 100, cancelled),
+        // Entries of 2 GiB, of a region that is shorter.
+        (0, 1 << 31, 1 << 31, cancelled),
+        (0, (1 << 31) + 1, 1 << 31, cancelled),
+        (0, u32::MAX, 1 << 31, cancelled),
+        (0, 1 << 31, 100, software),
+        (0, u32::MAX, 100, software),
+    ] {
+        let mut t = Tags::new("", &Change::default());
+        t.operate(1, 1, (5, 0xffff), t.pair.b.buf.sge(0, entry));
+        t.cqes();
+        let rkey = t.pair.a.buf.mr.rkey.0;
+        t.send(&offer(5, (addr, rkey, bytes)));
+        let last = t.told().pop().unwrap();
+        let length = if told == software { 32 } else { 0 };
+        assert_eq!(last, (SEND, Some(told), 0, length), "{addr:#x} {bytes:#x}");
+        assert_eq!(t.pair.b.qp.state() == QpState::Err, told == cancelled);
+    }
+}
+
+#[test]
+fn many_rendezvous_at_once_survive_loss() {
+    for seed in 0..5 {
+        let faults = format!("loss=5%,dup=5%,reorder=5%,seed={seed}");
+        let mut t = Tags::new(&faults, &Change::default());
+        let mut places = vec![];
+        for n in 0..15u64 {
+            places.push(t.append(n, n * 4000, 4000));
+        }
+        let a = &mut t.pair.a;
+        a.buf.put(0, &pattern(60_000, seed));
+        for n in 0..15u64 {
+            let bytes = offer(n, (a.buf.at(n * 4000).0, a.buf.mr.rkey.0, 4000));
+            a.host.send(&SendWr::new(Opcode::Send).payload(&inline(&bytes))).unwrap();
+        }
+        let mut ends = 0;
+        t.pair.run_until(20_000_000_000, |p| {
+            while let Some(cqe) = p.a.host.poll_recv().unwrap() {
+                assert_eq!(cqe.byte_cnt, 16);
+                ends += 1;
+                // The receives come late.
+                p.a.host.rq.post(&[p.a.buf.sge(120 << 10, 64)]).unwrap();
+            }
+            ends == 15
+        });
+        let told = t.told();
+        assert_eq!(ends, 15, "{seed} {told:?}");
+        let done: Vec<_> =
+            told.iter().filter(|t| t.1 == Some(Told::Expected)).map(|t| (t.2, t.3)).collect();
+        assert_eq!(done, places.iter().map(|&p| (p, 4000)).collect::<Vec<_>>());
+        assert_eq!(t.pair.b.buf.get(0, 60_000), pattern(60_000, seed));
+    }
+}
+
+#[test]
 fn a_list_of_a_queue_that_is_closed_takes_no_entry() {
     let mut t = Tags::new("", &Change::default());
     t.srq.close();
