@@ -385,6 +385,17 @@ fn events_of_the_device_and_receive_pools_are_what_devx_programs_wait_for() {
 }
 
 #[test]
+fn pools_that_match_tags_are_made_by_commands_of_the_device() {
+    let _alone = alone();
+    let Some(program) = compiled("devx_tags") else { return };
+    for options in [&[][..], &["--link", "loss=2%,seed=5"], &["--link-type", "shm"]] {
+        let ended = Running::start(options, &[program.to_str().unwrap()]).end();
+        assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);
+        assert!(ended.text.contains("refusals\ntags 0\ntags 1\nend\n"), "{}", ended.text);
+    }
+}
+
+#[test]
 fn a_queue_pair_that_stands_still_is_told_with_what_its_program_and_its_nic_know() {
     let _alone = alone();
     let Some(program) = compiled("devx") else { return };

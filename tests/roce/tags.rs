@@ -10,7 +10,7 @@ use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::{HostCq, HostQp};
 use bellpush::nic::soft::{CqAttr, Qp, SoftConfig, SoftNic, Srq, SrqAttr, TagAttr};
 use bellpush::nic::{
-    Access, Change, Connection, Mtu, NicError, QpAttr, QpState, QpType, QueuePair,
+    Access, Change, Connection, Mtu, Nic, NicError, QpAttr, QpState, QpType, QueuePair,
 };
 use bellpush::wire::cqe::{Cqe, CqeOpcode, Syndrome};
 use bellpush::wire::doorbell::{DBR_RCV_OFFSET, dbr_word};
@@ -406,4 +406,196 @@ fn what_cannot_match_tags_is_refused() {
     pair.a.host.sq.ring().unwrap();
     pair.settle();
     assert_eq!(syndromes(&pair.sent()), [Some(Syndrome::LocalQpOp)]);
+}
+
+/// How a queue pair leaves in the middle of a message.
+#[derive(Debug, Clone, Copy)]
+enum Leaves {
+    Err,
+    Reset,
+    Destroyed,
+}
+
+impl Tags {
+    /// Has the first packets of a message arrive, and no more.
+    fn begin(&mut self, message: &[u8]) {
+        let Pair { a, b, .. } = &mut self.pair;
+        // A visit's packets: most are those of a WRITE.
+        let write = SendWr::new(Opcode::RdmaWrite).to(b.buf.at(32 << 10), b.buf.mr.rkey);
+        a.host.send(&write.payload(&[a.buf.data(64 << 10, 28 << 10)])).unwrap();
+        a.buf.put(0, message);
+        let data = [a.buf.data(0, message.len() as u32)];
+        a.host.send(&SendWr::new(Opcode::Send).payload(&data)).unwrap();
+        self.pair.engines[0].step(1_000);
+        self.pair.engines[1].step(2_000);
+    }
+
+    fn end(&mut self, how: Leaves) {
+        let qp = self.pair.b.qp.clone();
+        match how {
+            Leaves::Err => qp.modify(QpState::Err, &Change::default()).unwrap(),
+            Leaves::Reset => qp.modify(QpState::Reset, &Change::default()).unwrap(),
+            Leaves::Destroyed => self.pair.nics[1].destroy_qp(qp.qpn()).unwrap(),
+        }
+        (3..20).for_each(|n| _ = self.pair.engines[1].step(n * 1_000));
+        self.pair.now_ns = 20_000;
+    }
+
+    /// Sends by the queue pair that is connected to itself.
+    fn send_to_itself(&mut self, message: &[u8]) {
+        self.list.send(&SendWr::new(Opcode::Send).payload(&inline(message))).unwrap();
+        self.pair.run_for(1_000_000);
+    }
+}
+
+#[test]
+fn an_unexpected_message_that_is_given_up_does_not_disable_matching() {
+    for how in [None, Some(Leaves::Err), Some(Leaves::Reset), Some(Leaves::Destroyed)] {
+        let mut t = Tags::new("", &Change::default());
+        match how {
+            // Longer than its receive.
+            None => _ = t.send(&message(EAGER, 9, &vec![1; 5000])),
+            Some(how) => {
+                t.begin(&message(EAGER, 9, &vec![1; 4000]));
+                t.end(how);
+            }
+        }
+        // The program has not heard of an unexpected message, so it counts none.
+        assert!(t.told().iter().all(|told| told.1.is_none()), "{how:?}");
+        let place = t.append(5, 0, 100);
+        t.send_to_itself(&message(EAGER, 5, b"x"));
+        assert_eq!(t.told(), [(SEND, Some(Told::ConsumedMessage), place, 1)], "{how:?}");
+    }
+}
+
+#[test]
+fn an_entry_whose_queue_pair_goes_is_told_as_cancelled() {
+    for how in [Leaves::Err, Leaves::Reset, Leaves::Destroyed] {
+        let mut t = Tags::new("", &Change::default());
+        let place = t.append(5, 0, 4000);
+        t.begin(&message(EAGER, 5, &vec![1; 3900]));
+        let consumed = |place| (CqeOpcode::NoPacket, Some(Told::Consumed), place, 0);
+        let cancelled = |place| (SEND, Some(Told::Cancelled), place, 0);
+        assert_eq!(t.told(), [consumed(place)], "{how:?}");
+        t.end(how);
+        assert_eq!(t.told(), [cancelled(place)], "{how:?}");
+        // Rendezvous of which the first was begun.
+        let mut t = Tags::new("", &Change::default());
+        let places = [t.append(5, 0, 1000), t.append(6, 1000, 1000)];
+        let a = &mut t.pair.a;
+        for tag in [5, 6] {
+            let bytes = offer(tag, (a.buf.at(0).0, a.buf.mr.rkey.0, 1000));
+            a.host.send(&SendWr::new(Opcode::Send).payload(&inline(&bytes))).unwrap();
+        }
+        t.pair.engines[0].step(1_000);
+        t.pair.engines[1].step(2_000);
+        assert_eq!(t.told(), places.map(consumed), "{how:?}");
+        t.end(how);
+        assert_eq!(t.told(), places.map(cancelled), "{how:?}");
+    }
+}
+
+#[test]
+fn an_entry_without_memory_takes_a_rendezvous_of_nothing() {
+    let mut t = Tags::new("", &Change::default());
+    let none = Sge { lkey: INVALID_LKEY, ..t.pair.b.buf.sge(0, 0) };
+    for n in 0..3 {
+        t.operate(1, n + 1, (5, 0xffff), none);
+        assert_eq!(t.told(), [(CqeOpcode::NoPacket, Some(Told::Append), 0, 0)]);
+        assert_eq!(t.offer(5, (0, 0)), [None]);
+        let consumed = (CqeOpcode::NoPacket, Some(Told::Consumed), n, 0);
+        assert_eq!(t.told(), [consumed, (SEND, Some(Told::Expected), n, 0)]);
+        assert!(t.pair.a.host.poll_recv().unwrap().is_some());
+    }
+}
+
+#[test]
+fn an_offer_of_wild_lengths_and_addresses_harms_nobody() {
+    let (software, cancelled) = (Told::ConsumedForSoftware, Told::Cancelled);
+    for (addr, bytes, entry, told) in [
+        (u64::MAX - 10, 100, 100, cancelled),
+        (u64::MAX, 1, 100, cancelled),
+        // Entries of 2 GiB, of a region that is shorter.
+        (0, 1 << 31, 1 << 31, cancelled),
+        (0, (1 << 31) + 1, 1 << 31, cancelled),
+        (0, u32::MAX, 1 << 31, cancelled),
+        (0, 1 << 31, 100, software),
+        (0, u32::MAX, 100, software),
+    ] {
+        let mut t = Tags::new("", &Change::default());
+        t.operate(1, 1, (5, 0xffff), t.pair.b.buf.sge(0, entry));
+        t.cqes();
+        let rkey = t.pair.a.buf.mr.rkey.0;
+        t.send(&offer(5, (addr, rkey, bytes)));
+        let last = t.told().pop().unwrap();
+        let length = if told == software { 32 } else { 0 };
+        assert_eq!(last, (SEND, Some(told), 0, length), "{addr:#x} {bytes:#x}");
+        assert_eq!(t.pair.b.qp.state() == QpState::Err, told == cancelled);
+    }
+}
+
+#[test]
+fn many_rendezvous_at_once_survive_loss() {
+    for seed in 0..5 {
+        let faults = format!("loss=5%,dup=5%,reorder=5%,seed={seed}");
+        let mut t = Tags::new(&faults, &Change::default());
+        let mut places = vec![];
+        for n in 0..15u64 {
+            places.push(t.append(n, n * 4000, 4000));
+        }
+        let a = &mut t.pair.a;
+        a.buf.put(0, &pattern(60_000, seed));
+        for n in 0..15u64 {
+            let bytes = offer(n, (a.buf.at(n * 4000).0, a.buf.mr.rkey.0, 4000));
+            a.host.send(&SendWr::new(Opcode::Send).payload(&inline(&bytes))).unwrap();
+        }
+        let mut ends = 0;
+        t.pair.run_until(20_000_000_000, |p| {
+            while let Some(cqe) = p.a.host.poll_recv().unwrap() {
+                assert_eq!(cqe.byte_cnt, 16);
+                ends += 1;
+                // The receives come late.
+                p.a.host.rq.post(&[p.a.buf.sge(120 << 10, 64)]).unwrap();
+            }
+            ends == 15
+        });
+        let told = t.told();
+        assert_eq!(ends, 15, "{seed} {told:?}");
+        let done: Vec<_> =
+            told.iter().filter(|t| t.1 == Some(Told::Expected)).map(|t| (t.2, t.3)).collect();
+        assert_eq!(done, places.iter().map(|&p| (p, 4000)).collect::<Vec<_>>());
+        assert_eq!(t.pair.b.buf.get(0, 60_000), pattern(60_000, seed));
+    }
+}
+
+#[test]
+fn a_list_of_a_queue_that_is_closed_takes_no_entry() {
+    let mut t = Tags::new("", &Change::default());
+    t.srq.close();
+    t.operate(1, 1, (5, 0xffff), t.pair.b.buf.sge(0, 100));
+    t.pair
+        .a
+        .host
+        .send(&SendWr::new(Opcode::Send).payload(&inline(&message(EAGER, 5, b"x"))))
+        .unwrap();
+    t.pair.run_for(1_000_000);
+    assert_eq!((t.told(), t.pair.b.buf.get(0, 1)), (vec![], vec![0]));
+}
+
+#[test]
+fn an_unexpected_message_whose_cqe_finds_no_room_does_not_disable_matching() {
+    let mut t = Tags::new("", &Change::default());
+    for _ in 0..128 {
+        t.post();
+        t.send(&message(EAGER, 9, b"x"));
+    }
+    t.send(&message(EAGER, 9, b"y"));
+    assert_eq!(t.pair.b.qp.state(), QpState::Err);
+    // Those that the program hears of.
+    let told = t.told();
+    assert!(told.iter().all(|told| told.1 == Some(Told::Unexpected)));
+    t.handled = told.len() as u16;
+    let place = t.append(5, 0, 100);
+    t.send_to_itself(&message(EAGER, 5, b"x"));
+    assert_eq!(t.told(), [(SEND, Some(Told::ConsumedMessage), place, 1)]);
 }

@@ -302,10 +302,7 @@ impl Core {
     pub(crate) fn let_go(&mut self, qpn: u32) {
         let recalled = self.recall(qpn);
         let Some(slot) = self.queues.by_qpn.remove(&qpn) else { return };
-        let removed = self.queues.slots[slot].take();
-        if !recalled {
-            std::mem::forget(removed); // with the queues, which an engine may still reach
-        }
+        let mut removed = self.queues.slots[slot].take();
         let Queues { inband, by_record, active, failed, .. } = &mut self.queues;
         for list in [inband, by_record, active, failed] {
             list.retain(|&s| s != slot);
@@ -314,6 +311,13 @@ impl Core {
             uar.qps.retain(|&s| s != slot);
         }
         self.queues.uars.retain(|u| !u.qps.is_empty());
+        // Last: nothing of this engine names it any more, whatever becomes of that.
+        if let Some(requester) = &mut removed {
+            requester.lose();
+        }
+        if !recalled {
+            std::mem::forget(removed); // with the queues, which an engine may still reach
+        }
     }
 
     fn requester(&mut self, qpn: u32) -> Option<&mut Requester> {
@@ -366,9 +370,10 @@ impl Core {
         self.farewell(qpn);
         let Some(&slot) = self.queues.by_qpn.get(&qpn) else { return Ok(()) };
         if let Some(requester) = self.queues.slots[slot].as_deref_mut() {
-            let (listed, leased) = (requester.listed, requester.leased.take());
-            *requester = Requester::new(requester.qp().clone())?;
-            (requester.listed, requester.leased) = (listed, leased);
+            let mut fresh = Requester::new(requester.qp().clone())?;
+            requester.lose();
+            (fresh.listed, fresh.leased) = (requester.listed, requester.leased.take());
+            *requester = fresh;
         }
         self.queues.failed.retain(|&s| s != slot);
         for uar in self.queues.uars.iter_mut().filter(|u| u.qps.contains(&slot)) {

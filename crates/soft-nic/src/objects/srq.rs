@@ -142,7 +142,7 @@ impl Srq {
     /// there. Its memory is not touched after this returns.
     pub fn close(&self) {
         if let Some(tags) = &self.tags {
-            tags.list().clear();
+            tags.list().close();
         }
         self.state.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
     }

@@ -72,6 +72,8 @@ pub(crate) struct TagList {
     /// Unexpected messages, and how many of them the program has handled, modulo 2^16.
     unexpected: u16,
     handled: u16,
+    /// It takes no entry any more.
+    closed: bool,
 }
 
 /// A list operation that cannot be carried out.
@@ -83,16 +85,14 @@ impl TagList {
         // One place is always empty.
         let places = (tags + 1).next_power_of_two() as u16;
         let entries = Vec::with_capacity(places.into());
-        Self { entries, places, tail: 0, unexpected: 0, handled: 0 }
+        Self { entries, places, tail: 0, unexpected: 0, handled: 0, closed: false }
     }
 
     /// Carries out an operation, and says what its CQE tells.
     pub(crate) fn change(&mut self, wqe: &ListWqe) -> Result<TagInfo, NoPlace> {
         if let Some(handled) = wqe.handled {
             self.handled = handled;
-            if self.is_level() {
-                self.entries.iter_mut().for_each(|entry| entry.live = true);
-            }
+            self.look_again();
         }
         let (told, success) = match wqe.op {
             ListOp::Noop => (Told::Noop, true),
@@ -102,7 +102,7 @@ impl TagList {
             }
             ListOp::Append { next, tag, mask, buffer } => {
                 let taken = self.entries.iter().any(|entry| entry.index == next);
-                if next >= self.places || next == self.tail || taken {
+                if self.closed || next >= self.places || next == self.tail || taken {
                     return Err(NoPlace);
                 }
                 let (index, live) = (self.tail, self.is_level());
@@ -118,6 +118,13 @@ impl TagList {
         self.handled == self.unexpected
     }
 
+    /// What waited for the program waits no longer, if it has handled all there was.
+    fn look_again(&mut self) {
+        if self.is_level() {
+            self.entries.iter_mut().for_each(|entry| entry.live = true);
+        }
+    }
+
     /// Takes the first entry that matches.
     pub(crate) fn take(&mut self, tmh: &Tmh) -> Option<Entry> {
         let fits = |e: &Entry| e.live && (e.tag ^ tmh.tag) & e.mask == 0;
@@ -129,7 +136,15 @@ impl TagList {
         self.unexpected = self.unexpected.wrapping_add(1);
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// A message that matched none was given up before the program heard of it, which so will never
+    /// count it.
+    pub(crate) fn discount_unexpected(&mut self) {
+        self.unexpected = self.unexpected.wrapping_sub(1);
+        self.look_again();
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
         self.entries.clear();
     }
 }

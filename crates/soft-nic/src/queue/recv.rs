@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::contain::alone;
+use crate::counters::Live;
 use crate::objects::events::Event;
 use crate::objects::qp::Qp;
 use crate::vendor::Vendor;
@@ -44,6 +45,8 @@ pub(crate) struct Receive {
 pub(crate) enum Name {
     /// A WQE of a receive queue.
     Wqe(u16),
+    /// The same, of a shared receive queue that has counted its message as unexpected.
+    Unexpected(u16),
     /// The place of an entry in a list of tags.
     Entry(u16),
 }
@@ -66,10 +69,10 @@ impl Receive {
 
     /// What completes it.
     pub(crate) fn name(&self) -> Name {
-        let matched = |tag: &TagInfo| !matches!(tag.told, Told::Unexpected | Told::NoTag);
-        match self.tag.filter(matched) {
-            Some(tag) => Name::Entry(tag.index),
-            None => Name::Wqe(self.counter),
+        match self.tag.map(|tag| (tag.told, tag.index)) {
+            None | Some((Told::NoTag, _)) => Name::Wqe(self.counter),
+            Some((Told::Unexpected, _)) => Name::Unexpected(self.counter),
+            Some((_, index)) => Name::Entry(index),
         }
     }
 
@@ -188,18 +191,38 @@ pub(crate) fn flush(qp: &Qp, taken: Name) {
 
 /// Completes a receive with an error. A full CQ is counted; there is no other place to say it.
 pub(crate) fn fail(qp: &Qp, taken: Name, syndrome: Syndrome, vendor: Vendor) {
+    discount(qp, taken);
     let cqe = match taken {
-        Name::Wqe(counter) => {
+        Name::Wqe(counter) | Name::Unexpected(counter) => {
             Cqe::error(CqeOpcode::RespErr, qp.qpn, counter, syndrome, vendor as u8)
         }
-        // An error's CQE would give a WQE of the receive queue back, of which none was taken.
-        Name::Entry(index) => {
-            let tag = Some(TagInfo::message(Told::Cancelled, index, [0; 16]));
-            let cqe = Cqe::requester(qp.qpn, 0, 0, 0);
-            Cqe { opcode: CqeOpcode::RespSend, tag, ..cqe }
-        }
+        Name::Entry(index) => cancelled(qp, index),
     };
     qp.complete_receive(&cqe);
+}
+
+/// The queue pair that has taken a receive goes, or to RESET. Of itself it says nothing any more;
+/// but what a list of tags has given it would be missed there.
+pub(crate) fn lose(qp: &Qp, taken: Name) {
+    discount(qp, taken);
+    if let (Name::Entry(index), Some(srq)) = (taken, &qp.srq)
+        && srq.complete(&cancelled(qp, index)).is_err()
+    {
+        Live::add(&qp.counters.cq_overruns, 1);
+    }
+}
+
+/// The message will not be told as unexpected.
+pub(crate) fn discount(qp: &Qp, taken: Name) {
+    if let (Name::Unexpected(_), Some(tags)) = (taken, qp.srq.as_ref().and_then(|srq| srq.tags())) {
+        tags.list().discount_unexpected();
+    }
+}
+
+/// An error's CQE would give a WQE of the receive queue back, of which none was taken.
+fn cancelled(qp: &Qp, index: u16) -> Cqe {
+    let tag = Some(TagInfo::message(Told::Cancelled, index, [0; 16]));
+    Cqe { opcode: CqeOpcode::RespSend, tag, ..Cqe::requester(qp.qpn, 0, 0, 0) }
 }
 
 #[cfg(test)]

@@ -250,6 +250,13 @@ impl Transport {
         }
     }
 
+    /// The queue pair goes, or to RESET: what it has taken of others is theirs again.
+    pub(crate) fn lose(&mut self, qp: &Qp) {
+        if let Of::Rc(rc) = &mut self.service {
+            rc.lose(qp);
+        }
+    }
+
     /// How many messages were taken and are not complete, and the oldest of them.
     pub(crate) fn on_way(&self) -> (usize, Option<&Outstanding>) {
         match &self.service {

@@ -216,6 +216,14 @@ impl Outstanding {
         qp.complete(&Cqe::error(op, qp.qpn, self.counter, syndrome, vendor as u8));
     }
 
+    /// The receive that it is for, if it is a READ of the NIC's own.
+    pub(crate) fn entry(&self) -> Option<Name> {
+        match self.own {
+            Some(Own::Read(index)) => Some(Name::Entry(index)),
+            Some(Own::End) | None => None,
+        }
+    }
+
     /// Gives back the memory that held its WQE, to be used again.
     pub(crate) fn recycle(self, spare: &mut Vec<Vec<u8>>) {
         if self.copy.capacity() > 0 {

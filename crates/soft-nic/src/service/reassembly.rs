@@ -259,6 +259,13 @@ impl Reassembly {
             recv::flush(qp, receive.name());
         }
     }
+
+    /// The queue pair goes, or to RESET.
+    pub(crate) fn lose(&mut self, qp: &Qp) {
+        if let Some(receive) = self.receive.take() {
+            recv::lose(qp, receive.name());
+        }
+    }
 }
 
 fn invalidate(domain: Domain<'_>, key: Rkey) -> Result<(), Refused> {
@@ -335,6 +342,7 @@ fn deliver(
         ..Cqe::requester(qp.qpn, 0, receive.counter, bytes)
     };
     if !qp.complete_receive(&cqe) {
+        recv::discount(qp, receive.name());
         return Err(Refused::Receive(Syndrome::RemoteOp, Vendor::CqOverrun));
     }
     Live::add(&qp.counters.receives, 1);

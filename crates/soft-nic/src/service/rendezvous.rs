@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::objects::qp::Qp;
-use crate::queue::recv::{self, Name, Receive};
+use crate::queue::recv::{Name, Receive};
 use crate::service::outstanding::{MAX_PACKETS, Outstanding, Own};
 use crate::service::payload::Domain;
 use crate::service::reassembly::Refused;
@@ -83,12 +83,10 @@ impl Pending {
         Some(Outstanding::own(copy, own, domain, from))
     }
 
-    /// The queue pair ends. Of the first, the READ has failed already if it was sent.
-    pub(crate) fn cancel(&mut self, qp: &Qp) {
-        for rendezvous in self.queue.drain(..).skip(usize::from(self.ends)) {
-            recv::flush(qp, Name::Entry(rendezvous.index));
-        }
-        self.ends = false;
+    /// The queue pair ends: those of which no READ was sent. One that was is told of for itself.
+    pub(crate) fn cancel(&mut self) -> impl Iterator<Item = Name> {
+        let sent = usize::from(std::mem::take(&mut self.ends));
+        self.queue.drain(..).skip(sent).map(|rendezvous| Name::Entry(rendezvous.index))
     }
 }
 

@@ -238,6 +238,13 @@ impl Requester {
         Visit::More
     }
 
+    /// The queue pair goes, or to RESET.
+    pub(crate) fn lose(&mut self) {
+        if let Some(transport) = &mut self.transport {
+            transport.lose(&self.sq.qp);
+        }
+    }
+
     /// Completes receives posted to a queue pair in ERR; says whether there were any.
     pub(crate) fn flush_receives(&self) -> bool {
         self.sq.qp.receives().flush(&self.sq.qp)

@@ -15,6 +15,7 @@ use responder::Responder;
 
 use crate::counters::DropReason;
 use crate::link::port::{Port, Route};
+use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::SendQueue;
 use crate::service::PeerPath;
@@ -126,6 +127,14 @@ impl Rc {
     /// The queue pair goes: see [`Responder::farewell`].
     pub(crate) fn farewell(&mut self, port: &mut Port) {
         self.responder.farewell(port);
+    }
+
+    /// The queue pair goes, or to RESET: what it has taken of a list of tags is not lost.
+    pub(crate) fn lose(&mut self, qp: &Qp) {
+        // As they came: a rendezvous is whole before another message begins.
+        self.requester.rendezvous.extend(self.responder.rendezvous());
+        self.requester.lose(qp);
+        self.responder.lose(qp);
     }
 
     /// The WQE that the NIC carries out by itself, if it is next.

@@ -13,6 +13,7 @@ use crate::counters::{DropReason, Live};
 use crate::link::port::Route;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
+use crate::queue::recv;
 use crate::queue::sq::{Scratch, SendQueue};
 use crate::service::PeerPath;
 use crate::service::outstanding::{
@@ -591,8 +592,15 @@ impl Requester {
         for message in std::mem::take(&mut self.outstanding) {
             message.fail(qp, tally, (Cause::WrFlush, Vendor::Flush));
         }
-        self.rendezvous.cancel(qp);
+        self.rendezvous.cancel().for_each(|name| recv::flush(qp, name));
         (self.cursor, self.at, self.deadline, self.not_before) = (0, 0, None, 0);
         self.oldest = self.sent;
+    }
+
+    /// The queue pair goes, or to RESET.
+    pub(super) fn lose(&mut self, qp: &Qp) {
+        let begun = self.outstanding.drain(..).filter_map(|message| message.entry());
+        begun.for_each(|name| recv::lose(qp, name));
+        self.rendezvous.cancel().for_each(|name| recv::lose(qp, name));
     }
 }

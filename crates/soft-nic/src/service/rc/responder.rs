@@ -375,6 +375,11 @@ impl Responder {
         self.say(port);
     }
 
+    /// The queue pair goes, or to RESET.
+    pub(super) fn lose(&mut self, qp: &Qp) {
+        self.reassembly.lose(qp);
+    }
+
     /// The queue pair is in ERR: only a refusal of its own making is still said.
     pub(super) fn flush(&mut self, qp: &Qp) {
         self.reassembly.flush(qp);
