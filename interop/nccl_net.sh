@@ -23,13 +23,13 @@ sed "s/\${nccl:Major}/$MAJOR/; s/\${nccl:Minor}/$MINOR/; s/\${nccl:Patch}/$PATCH
 # The network, sockets, libibverbs and libmlx5 by dlopen, settings, messages.
 sources=("$src"/transport/net_ib.cc "$src"/transport/net_ib/*.cc "$src"/transport/net_socket.cc
   "$src"/misc/{ibvwrap,ibvsymbols,mlx5dvwrap,mlx5dvsymbols,socket,utils,param}.cc "$src"/os/linux.cc "$src"/debug.cc
-  interop/nccl_net.cc)
+  "$src"/param/{param,param_registry,c_api}.cc interop/nccl_net.cc)
 flags=(-std=c++17 -O2 -g -w -I"$build" -I"$src/include" -I"$src/include/plugin" -I"$src/transport/net_ib"
   -I"$cuda" -I"$cuda/cccl" -DNCCL_OS_LINUX)
 objects=() work=()
 for source in "${sources[@]}"; do
   [[ -e $source ]] || continue # the one or the other, by version
-  object=$build/$(basename "$source" .cc).o
+  object=$build/$(basename "$(dirname "$source")")-$(basename "$source" .cc).o
   objects+=("$object")
   [[ $object -nt $source ]] || work+=(-o "$object" -c "$source")
 done
