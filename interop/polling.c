@@ -4,6 +4,7 @@
 #include "preloaded.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -111,6 +112,52 @@ static void alone(void)
 	struct ibv_qp_init_attr again = { .send_cq = p.cq[0], .recv_cq = p.cq[0], .qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = 4, .max_send_sge = 1 } };
 	CHECK((p.qp[0] = ibv_create_qp(p.pd, &again)));
+	close_pair(&p);
+}
+
+/* A program that looks libibverbs up by itself, as NCCL does, drives the engine as well; it finds what else there is as
+ * it would. */
+static void looked_up(void)
+{
+	enum { N = 5000 };
+	struct pair p;
+	struct ibv_wc wc;
+	cpu_set_t one;
+	int n;
+	void *libc = dlopen("libc.so.6", RTLD_NOW), *verbs = dlopen("libibverbs.so.1", RTLD_NOW);
+	CHECK(libc && verbs);
+#ifdef __x86_64__
+	const char *version = "GLIBC_2.2.5";
+	CHECK(dlvsym(RTLD_NEXT, "malloc", version) == dlvsym(libc, "malloc", version));
+	CHECK(dlvsym(RTLD_DEFAULT, "malloc", version) == dlvsym(libc, "malloc", version));
+#endif
+	CHECK(!dlvsym(verbs, "ibv_open_device", "IBVERBS_9.9") && !dlvsym(libc, "ibv_open_device", "IBVERBS_1.1"));
+	CHECK(!dlvsym(verbs, "ibv_nothing", "IBVERBS_1.1") && dlvsym(verbs, "ibv_close_device", "IBVERBS_1.1"));
+	struct ibv_context *(*open_it)(struct ibv_device *) = dlvsym(verbs, "ibv_open_device", "IBVERBS_1.1");
+	struct ibv_device **list = ibv_get_device_list(&n);
+	CHECK(open_it && list && n > 0);
+	/* Where libibverbs calls its own functions past the loader, as Ubuntu's does, nothing else comes by. */
+	CHECK((void *)open_it == dlsym(RTLD_DEFAULT, "ibv_open_device"));
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+	struct ibv_context *ctx = open_it(list[0]);
+	CHECK(ctx);
+	ibv_free_device_list(list);
+	open_pair_on(&p, ctx);
+	uint64_t at = (uintptr_t)p.mem;
+	long before = naps();
+	for (int i = 0; i < N; i++) {
+		write_8(&p, 1, at, at + 64);
+		while (ibv_poll_cq(p.cq[1], 1, &wc) == 0)
+			;
+		CHECK(wc.status == IBV_WC_SUCCESS);
+	}
+	long slept = naps() - before;
+	if (slept > N / 2) {
+		fprintf(stderr, "the engine's thread slept %ld times in %d operations\n", slept, N);
+		exit(1);
+	}
 	close_pair(&p);
 }
 
@@ -246,6 +293,7 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "alone", alone }, { "stops", stops }, { "undisturbed", undisturbed }, { "handler", handler },
+		{ "looked_up", looked_up },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

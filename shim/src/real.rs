@@ -106,4 +106,10 @@ real! {
     pthread_sigmask as c"pthread_sigmask" in "C" (how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int;
     sigprocmask as c"sigprocmask" in "C" (how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int;
     socket as c"socket" in "C" (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    dlvsym as c"dlvsym" in "C" (library: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+}
+
+/// libc's `dlvsym`, to be jumped to: it looks at where it was called from.
+pub fn dlvsym_itself() -> *mut c_void {
+    found::dlvsym.address()
 }

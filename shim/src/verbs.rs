@@ -2,11 +2,11 @@
 //!
 //! The header's inline functions (`ibv_poll_cq`, `ibv_post_send` and others) call what the provider has put
 //! into the context, the CQ or the queue pair. Where a device of ours is opened, those that poll, post and arm
-//! are replaced by ones that call the provider's and give the engine a turn (`drive`). A program that opens
-//! devices by other means (NCCL looks libibverbs up by `dlvsym`) has the engine's thread alone, and so have
-//! programs that write WQEs and doorbells themselves.
+//! are replaced by ones that call the provider's and give the engine a turn (`drive`). Programs that look
+//! libibverbs up by `dlvsym`, as NCCL does, find the same. One that opens devices by other means has the engine's
+//! thread alone, and so have programs that write WQEs and doorbells themselves.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -17,6 +17,7 @@ use crate::drive::Turn;
 use crate::files::Kind;
 use crate::hooks::set_errno;
 use crate::process::process;
+use crate::real;
 
 /// Gives the engines a turn; whether there was anything to do. No panic leaves it.
 fn turn(turn: Turn) -> bool {
@@ -178,7 +179,7 @@ unsafe fn libibverbs<T: Copy>(
                 return None;
             }
             found = match version {
-                Some(version) => libc::dlvsym(library, name.as_ptr(), version.as_ptr()),
+                Some(version) => real::dlvsym(library, name.as_ptr(), version.as_ptr()),
                 None => libc::dlsym(library, name.as_ptr()),
             };
             libc::dlclose(library);
@@ -218,6 +219,54 @@ hook_opens! {
     ibv_import_device None, (fd: c_int);
     // By which libmlx5's own function opens devices; its version is of each release.
     verbs_open_device None, (device: *mut c_void, private: *mut c_void);
+}
+
+/// Jumps to what answers, with the registers as they were: libc's `dlvsym` takes `RTLD_NEXT` to be of the object that
+/// called it.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlvsym(
+    library: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+) -> *mut c_void {
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {who}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        who = sym who_looks_up,
+    )
+}
+
+/// What answers a `dlvsym`. Nothing is allocated, and no lock taken.
+extern "C" fn who_looks_up(_: *mut c_void, name: *const c_char, _: *const c_char) -> *mut c_void {
+    // SAFETY: null, or a C string, as the C function's caller promises.
+    let is_open = !name.is_null() && unsafe { CStr::from_ptr(name) } == c"ibv_open_device";
+    if is_open { look_up_open as *mut c_void } else { real::dlvsym_itself() }
+}
+
+/// The hook in place of libibverbs' `ibv_open_device`; anything else of that name as it is.
+extern "C" fn look_up_open(
+    library: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+) -> *mut c_void {
+    static ITS_OWN: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    // SAFETY: the program's own arguments; the function's type.
+    unsafe {
+        let found = real::dlvsym(library, name, version);
+        let its_own = libibverbs::<Function>(&ITS_OWN, c"ibv_open_device", Some(c"IBVERBS_1.1"));
+        if its_own == Some(found) && !found.is_null() {
+            return ibv_open_device as *mut c_void;
+        }
+        found
+    }
 }
 
 #[unsafe(no_mangle)]

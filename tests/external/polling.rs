@@ -35,3 +35,8 @@ fn polling_leaves_errno_and_cancellation_alone() {
 fn a_signal_handler_that_polls_waits_for_nothing_below_it() {
     case("handler");
 }
+
+#[test]
+fn a_program_that_looks_libibverbs_up_by_itself_drives_the_engine() {
+    case("looked_up");
+}
