@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use bellpush_mem::{Dma, HostMem, MemError};
 
 use crate::process::say;
+use crate::real;
 
 /// Bytes that are copied at once.
 const BOUNCE_BYTES: usize = 1 << 20;
@@ -48,7 +49,7 @@ macro_rules! driver {
                     let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
                     let library = libc::dlopen(c"libcuda.so.1".as_ptr(), flags);
                     let symbol = |name: &CStr| {
-                        let at = libc::dlsym(library, name.as_ptr());
+                        let at = real::dlsym(library, name.as_ptr());
                         (!library.is_null() && !at.is_null()).then_some(at)
                     };
                     Some(Self { $($name: std::mem::transmute::<

@@ -8,7 +8,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `hooks` `closing` `real` | what is interposed, and what lies behind it |
+//! | `hooks` `closing` `lookups` | what is interposed: functions called, and functions looked up by name |
+//! | `real` `symbols` | what lies behind it |
 //! | `process` `files` | options, open descriptors, forks |
 //! | `tree` `layout` `dir` | the devices' sysfs files, what they say, and where they may be written |
 //! | `cuda` | GPU memory that programs register |
@@ -45,12 +46,14 @@ mod files;
 mod guard;
 mod hooks;
 mod layout;
+mod lookups;
 mod names;
 mod process;
 mod rdma_cm;
 mod real;
 mod request;
 mod signals;
+mod symbols;
 mod thread;
 mod tree;
 mod verbs;

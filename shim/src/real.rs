@@ -1,10 +1,12 @@
 //! The functions of libc that lie behind the interposed ones.
 //!
-//! Found by `dlsym(RTLD_NEXT)` when the object is loaded, or at an earlier first use, which allocates
+//! Found by `dlsym(RTLD_NEXT)`, which itself is found in libc's symbols, when the object is loaded, or at an earlier first use, which allocates
 //! nothing when it finds them; an object that was preloaded behind this one keeps its turn.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::symbols;
 
 /// What `scandir` asks which entries are wanted.
 pub type Choose = Option<unsafe extern "C" fn(*const libc::dirent) -> c_int>;
@@ -26,7 +28,7 @@ impl Real {
             return known;
         }
         // SAFETY: the name is a C string; dlsym has no other demands.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.0.as_ptr()) };
+        let found = unsafe { dlsym(libc::RTLD_NEXT, self.0.as_ptr()) };
         if found.is_null() {
             // Without libc's function there is no going on, and no way to say so but this.
             std::process::abort();
@@ -112,4 +114,29 @@ real! {
 /// libc's `dlvsym`, to be jumped to: it looks at where it was called from.
 pub fn dlvsym_itself() -> *mut c_void {
     found::dlvsym.address()
+}
+
+/// libc's `dlsym`, to be jumped to.
+pub fn dlsym_itself() -> *mut c_void {
+    static ITSELF: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    let known = ITSELF.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    let found = symbols::in_libc(c"dlsym");
+    if found.is_null() {
+        std::process::abort(); // as above
+    }
+    ITSELF.store(found, Ordering::Relaxed);
+    found
+}
+
+/// libc's `dlsym`.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void {
+    type Function = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    // SAFETY: libc's function of this signature, with what the caller promises.
+    unsafe { std::mem::transmute::<*mut c_void, Function>(dlsym_itself())(library, name) }
 }

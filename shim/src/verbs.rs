@@ -180,7 +180,7 @@ unsafe fn libibverbs<T: Copy>(
             }
             found = match version {
                 Some(version) => real::dlvsym(library, name.as_ptr(), version.as_ptr()),
-                None => libc::dlsym(library, name.as_ptr()),
+                None => real::dlsym(library, name.as_ptr()),
             };
             libc::dlclose(library);
         }
@@ -221,38 +221,8 @@ hook_opens! {
     verbs_open_device None, (device: *mut c_void, private: *mut c_void);
 }
 
-/// Jumps to what answers, with the registers as they were: libc's `dlvsym` takes `RTLD_NEXT` to be of the object that
-/// called it.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dlvsym(
-    library: *mut c_void,
-    name: *const c_char,
-    version: *const c_char,
-) -> *mut c_void {
-    std::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "call {who}",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "jmp rax",
-        who = sym who_looks_up,
-    )
-}
-
-/// What answers a `dlvsym`. Nothing is allocated, and no lock taken.
-extern "C" fn who_looks_up(_: *mut c_void, name: *const c_char, _: *const c_char) -> *mut c_void {
-    // SAFETY: null, or a C string, as the C function's caller promises.
-    let is_open = !name.is_null() && unsafe { CStr::from_ptr(name) } == c"ibv_open_device";
-    if is_open { look_up_open as *mut c_void } else { real::dlvsym_itself() }
-}
-
 /// The hook in place of libibverbs' `ibv_open_device`; anything else of that name as it is.
-extern "C" fn look_up_open(
+pub extern "C" fn look_up_open(
     library: *mut c_void,
     name: *const c_char,
     version: *const c_char,

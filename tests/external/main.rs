@@ -6,6 +6,7 @@ mod preloaded;
 mod c_abi;
 mod closing;
 mod faults;
+mod lookups;
 mod mpi;
 mod perftest;
 mod polling;
