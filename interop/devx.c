@@ -340,6 +340,99 @@ static void stand_still(struct qp *qp, struct area *from, struct ibv_mr *src, st
 	puts("rung");
 }
 
+/* RTS2RTS_QP with a mask of optional parameters from bit 32 on; the answer's status. */
+static unsigned rts2rts(struct qp *qp, uint64_t mask, uint16_t port, size_t bytes)
+{
+	uint8_t in[0x170] = { 0 }, out[16] = { 0 };
+	set(in, 0, 0, 16, 0x505);
+	set(in, 9, 0, 24, qp->number);
+	set(in, 0x108, 0, 64, mask);
+	set(in + 0x18 + 0x18, 0x22, 0, 16, port);
+	int refused = mlx5dv_devx_obj_modify(qp->obj, in, bytes, out, sizeof(out));
+	MUST(!refused == !out[0], "RTS2RTS_QP: %d, status %#x", refused, out[0]);
+	return out[0];
+}
+
+/* The UDP source port of a queue pair's packets. */
+static void ports(struct qp *qp, struct area *from, struct ibv_mr *src, struct area *to, struct ibv_mr *dst)
+{
+	uint8_t in[16] = { 0 }, out[0x110] = { 0 };
+	MUST(rts2rts(qp, 1 << 2, 55555, 0x170) == 0, "a source port");
+	MUST(rts2rts(qp, 1 << 2, 0, 0x170) == 3, "source port 0");
+	MUST(rts2rts(qp, 1 << 1, 55556, 0x170) == 2, "a group of queues");
+	MUST(rts2rts(qp, UINT64_MAX, 55556, 0x170) == 2, "all that there may ever be");
+	MUST(rts2rts(qp, 1 << 2, 55556, 0x100) == 0, "a mailbox without the mask asks for nothing");
+	set(in, 0, 0, 16, 0x50b);
+	set(in, 9, 0, 24, qp->number);
+	MUST(!mlx5dv_devx_obj_query(qp->obj, in, sizeof(in), out, sizeof(out)), "QUERY_QP");
+	MUST(get(out + 0x18 + 0x18, 0x22, 0, 16) == 55555, "udp_sport");
+	fill(from->at, 5000, 55);
+	memset(to->at, 0, 5000);
+	post_write(qp, from->at, src->lkey, to->at, dst->rkey, 5000);
+	ring(qp);
+	MUST(wait_for(qp, 1) == 0 && !memcmp(from->at, to->at, 5000), "a WRITE from there");
+	puts("ports");
+}
+
+/* Objects of the general kind: what is asked for, and what is answered. */
+static struct mlx5dv_devx_obj *general(unsigned type, unsigned log, uint32_t qpn, unsigned sgid, size_t bytes,
+	uint8_t *out)
+{
+	uint8_t in[0x50] = { 0 };
+	set(in, 0, 0, 16, 0xa00);
+	set(in, 6, 0, 16, type);
+	set(in, 0xc, 3, 5, log);
+	if (type == 0x3a) {
+		set(in, 0x1c, 0, 32, qpn);
+		set(in + 0x20, 0x1c, 4, 8, sgid);
+		memcpy(in + 0x40, gid.raw, 16);
+	}
+	memset(out, 0, 16);
+	return mlx5dv_devx_obj_create(ctx, in, bytes, out, 16);
+}
+
+static void numbers(struct qp *qp)
+{
+	enum { QPNS = 0x2c, MAPPING = 0x3a, LOG = 6 };
+	uint8_t out[16];
+	struct mlx5dv_devx_obj *some[2] = { general(QPNS, LOG, 0, 0, 0x20, out) };
+	uint32_t first = get(out, 8, 0, 32);
+	MUST(some[0] && first && first < 1 << 24 && !(first & 63), "reserved numbers from %#x", first);
+	some[1] = general(QPNS, LOG + 1, 0, 0, 0x20, out);
+	uint32_t more = get(out, 8, 0, 32);
+	MUST(some[1] && more >= first + 64 && !(more & 127), "reserved numbers from %#x", more);
+	MUST(qp->number < first || qp->number >= first + 64, "a queue pair has a reserved number");
+	MUST(!general(QPNS, LOG - 1, 0, 0, 0x20, out) && out[0] == 3, "fewer than are set aside at a time");
+	MUST(!general(QPNS, 31, 0, 0, 0x20, out) && out[0] == 3, "all numbers");
+	MUST(!general(QPNS, LOG, 0, 0, 0x10, out) && out[0] == 0x50, "a mailbox that ends early");
+	MUST(!general(0x20, LOG, 0, 0, 0x20, out) && out[0] == 2, "an object of another type");
+	/* As many as there may be, and then no more; what goes makes room. */
+	struct mlx5dv_devx_obj *all[17] = { 0 };
+	int have = 0;
+	while (have < 17 && (all[have] = general(QPNS, 16, 0, 0, 0x20, out)))
+		have++;
+	MUST(have == 15 && out[0] == 0xf, "%d times 65536 numbers, then %#x", have, out[0]);
+	for (int i = 0; i < have; i++)
+		MUST(!mlx5dv_devx_obj_destroy(all[i]), "numbers that are given back");
+	/* By libmlx5, twice as many as it is given at a time. */
+	uint32_t qpns[128];
+	for (int i = 0; i < 128; i++)
+		MUST(!mlx5dv_reserved_qpn_alloc(ctx, &qpns[i]) && (!i || qpns[i] != qpns[i - 1]), "number %d", i);
+	for (int i = 0; i < 128; i++)
+		MUST(!mlx5dv_reserved_qpn_dealloc(ctx, qpns[i]), "number %d", i);
+	MUST(mlx5dv_reserved_qpn_dealloc(ctx, first) == EINVAL, "a number that libmlx5 has not");
+	MUST(!mlx5dv_devx_obj_destroy(some[0]) && !mlx5dv_devx_obj_destroy(some[1]), "numbers");
+	puts("numbers");
+
+	struct mlx5dv_devx_obj *mapping = general(MAPPING, 0, qp->number, 0, 0x50, out);
+	MUST(mapping && !mlx5dv_devx_obj_destroy(mapping), "an address of a queue pair's kind");
+	MUST(!general(MAPPING, 0, first, 0, 0x50, out) && out[0] == 5, "of a queue pair that there is not");
+	MUST(!general(MAPPING, 0, 0xff000000 | qp->number, 0, 0x50, out) && out[0] == 5, "of 32 bits");
+	MUST(!general(MAPPING, 0, qp->number, 1, 0x50, out) && out[0] == 3, "from an address that is not its own");
+	MUST(!general(MAPPING, 0, qp->number, 0, 0x48, out) && out[0] == 0x50, "a mailbox that ends early");
+	puts("mapping");
+}
+
 int main(int argc, char **argv)
 {
 	open_device();
@@ -385,6 +478,8 @@ int main(int argc, char **argv)
 		MUST(!memcmp(from.at, to.at, DATA), "bytes of batch %u", round);
 	}
 	puts("writes");
+	ports(&a, &from, src, &to, dst);
+	numbers(&a);
 	atomics(&a);
 	put_signal(&a, &from, src, &to, dst);
 	registers(&from, src, &to, dst);

@@ -25,7 +25,7 @@ use crate::service::Transport;
 use crate::service::local::coalesce::COALESCE_MAX_WQES;
 use crate::service::requester::Requester;
 use bellpush_mem::{MemError, View};
-use bellpush_nic::QpState;
+use bellpush_nic::{NicError, QpState};
 
 /// No slot.
 pub(crate) const NOBODY: usize = usize::MAX;
@@ -329,6 +329,25 @@ impl Core {
     /// Whether packets to that address can be sent; not without a packet link.
     pub(crate) fn reaches(&self, to: IpAddr) -> bool {
         self.port.as_ref().is_some_and(|port| port.reaches(to))
+    }
+
+    /// Has packets that ask for a source port leave from it, if one is asked for.
+    pub(crate) fn take_port(&mut self, port: Option<u16>) -> Result<(), NicError> {
+        match (port, &mut self.port) {
+            (None, _) => Ok(()),
+            (Some(port), Some(link)) => link.take_port(port),
+            (Some(_), None) => Err(NicError::Unsupported {
+                nic: "soft".into(),
+                what: "a UDP source port on the in-process link, which has no packets",
+            }),
+        }
+    }
+
+    /// Takes [`Core::take_port`] back.
+    pub(crate) fn leave_port(&mut self, port: Option<u16>) {
+        if let (Some(port), Some(link)) = (port, &mut self.port) {
+            link.leave_port(port);
+        }
     }
 
     /// Gives a queue pair that enters RTR its transport.

@@ -54,6 +54,7 @@ pub use objects::mkey::{MkeyAttr, MwType};
 pub use objects::moderation::Moderation;
 pub use objects::mr::{Pd, Reregister};
 pub use objects::qp::{Objects, Qp};
+pub use objects::qpns::ReservedQpns;
 pub use objects::srq::{Srq, SrqAttr};
 pub use objects::tags::{MAX_TAGS, TagAttr};
 pub use objects::xrc::{XrcSrq, Xrcd};
@@ -327,6 +328,20 @@ impl SoftNic {
     /// Creates an XRC domain.
     pub fn create_xrcd(&self) -> Arc<Xrcd> {
         Arc::default()
+    }
+
+    /// Sets 2^`log` queue pair numbers in a row aside, which no queue pair gets while the answer is
+    /// kept.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] for more than 65536 at once, [`NicError::Full`] for too many in all.
+    pub fn reserve_qpns(&self, log: u8) -> Result<ReservedQpns, NicError> {
+        self.device.reserve_qpns(log)
+    }
+
+    /// Whether a queue pair has that number.
+    pub fn has_qp(&self, qpn: Qpn) -> bool {
+        self.device.qp(qpn.0).is_some()
     }
 
     /// Creates a shared receive queue of an XRC domain.

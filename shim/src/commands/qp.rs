@@ -324,6 +324,7 @@ pub fn change(r: &ModifyQp) -> Result<Change, Refusal> {
         retry_cnt: has(RETRY_CNT).then_some(r.retry_cnt),
         rnr_retry: has(RNR_RETRY).then_some(r.rnr_retry),
         sqd_event: has(EN_SQD_ASYNC_NOTIFY).then_some(r.en_sqd_async_notify != 0),
+        src_port: None,
     })
 }
 

@@ -1,6 +1,7 @@
 //! `QUERY_HCA_CAP`: what the device can do, all of which its tests do with it.
 
 use super::cq::LOG_MAX_CQ_SZ;
+use super::general;
 use super::prm::{Mailbox, cap, header};
 use crate::commands::Command;
 use crate::commands::device::{MAX_MESSAGE, MAX_RD_ATOMIC, MAX_RQ_DESC, MAX_SQ_DESC, MAX_WQES};
@@ -19,6 +20,7 @@ mod kind {
     pub const ATOMIC: u64 = 3;
     pub const FLOW_TABLE: u64 = 7;
     pub const DEVICE_MEMORY: u64 = 0xf;
+    pub const GENERAL_2: u64 = 0x20;
 }
 
 fn general(out: &mut Mailbox) {
@@ -34,6 +36,9 @@ fn general(out: &mut Mailbox) {
         (cap::LOG_MAX_RA_RES_QP, u64::from(MAX_RD_ATOMIC.ilog2())),
         (cap::LOG_MAX_RA_REQ_DC, u64::from(MAX_RD_ATOMIC.ilog2())),
         (cap::LOG_MAX_RA_RES_DC, u64::from(MAX_RD_ATOMIC.ilog2())),
+        (cap::HCA_CAP_2, 1),
+        (cap::GENERAL_OBJ_TYPES, general::TYPES),
+        (cap::RTS2RTS_QP_UDP_SPORT, 1),
         // RC and DCI, without being asked for.
         (cap::DMA_MMO_SQ, 1),
         (cap::LOG_DMA_MMO_MAX_SIZE, u64::from(MAX_COPY_BYTES.ilog2())),
@@ -99,6 +104,9 @@ pub fn query(_: &Command<'_>, cmd: &Mailbox) -> Result<Mailbox, Refusal> {
     let mut out = Mailbox::zeroed(OUT_BYTES);
     match cmd.get(header::OP_MOD) >> 1 {
         kind::GENERAL => general(&mut out),
+        kind::GENERAL_2 => {
+            out.set(cap::LOG_RESERVED_QPN_GRANULARITY, general::LOG_QPNS.into());
+        }
         kind::ATOMIC => atomic(&mut out),
         kind::ODP => paging(&mut out),
         // No flow tables, and device memory without operations: all zeros.

@@ -22,6 +22,10 @@ mod optional {
     pub const PM_STATE: u32 = 1 << 10;
     pub const PRI_PORT: u32 = 1 << 16;
     pub const COUNTER_SET_ID: u32 = 1 << 25;
+    /// Bits of the mask that goes on from bit 32.
+    pub mod wide {
+        pub const UDP_SPORT: u64 = 1 << 2;
+    }
     pub const RIGHTS: u32 = RRE | RAE | RWE;
     /// What there is but one of.
     pub const IGNORED: u32 = PM_STATE | COUNTER_SET_ID;
@@ -89,6 +93,16 @@ pub fn change(cmd: &Mailbox, code: u16, of: &Qp) -> Result<Change, Refusal> {
     let known = RIGHTS | PKEY_INDEX | Q_KEY | RNR_TIMEOUT | PRI_PORT | IGNORED;
     if mask & !known != 0 {
         return Err(Refusal::Unsupported("an optional parameter (alternate path, retries in RTS)"));
+    }
+    let more = match code {
+        op::RTS2RTS_QP => cmd.get(qp::OPT_PARAM_MASK_95_32),
+        _ => 0,
+    };
+    if more & !wide::UDP_SPORT != 0 {
+        return Err(Refusal::Unsupported("an optional parameter (DC streams, groups of queues)"));
+    }
+    if more & wide::UDP_SPORT != 0 {
+        change.src_port = Some(cmd.word(qp::UDP_SPORT) as u16);
     }
     if has(RIGHTS) && !matches!(kind, QpType::Ud | QpType::Dci) {
         let old = now.access.unwrap_or(Access::NONE);
@@ -168,6 +182,7 @@ pub fn describe(of: &Qp, out: &mut Mailbox) {
         (qp::RNR_RETRY, now.rnr_retry.unwrap_or(0).into()),
         (qp::ACK_TIMEOUT, now.timeout.unwrap_or(0).into()),
         (qp::PKEY_INDEX, now.pkey_index.unwrap_or(0).into()),
+        (qp::UDP_SPORT, now.src_port.unwrap_or(0).into()),
         (qp::VHCA_PORT_NUM, now.port.unwrap_or(0).into()),
         (qp::Q_KEY, now.qkey.unwrap_or(0).into()),
         (qp::RRE, access.remote_read.into()),

@@ -8,6 +8,7 @@ pub(crate) mod moderation;
 pub(crate) mod mr;
 pub(crate) mod number;
 pub(crate) mod qp;
+pub(crate) mod qpns;
 pub(crate) mod srq;
 pub(crate) mod state;
 pub(crate) mod tags;

@@ -46,7 +46,7 @@ pub(crate) struct PeerPath {
 
 impl PeerPath {
     /// The path from queue pair `local`. Without a flow label, the source port follows from the
-    /// two queue pairs' numbers.
+    /// two queue pairs' numbers, unless one was named.
     fn new(service: Service, local: Qpn, attributes: &Attributes) -> Option<Self> {
         let (av, dest) = (&attributes.av, attributes.dest_qpn);
         let NicAddress::Ip(to) = av.nic else { return None };
@@ -55,7 +55,7 @@ impl PeerPath {
         let fields = Fields {
             traffic_class: av.traffic_class,
             hop_limit: av.hop_limit,
-            src_port: udp_src_port(spread),
+            src_port: attributes.src_port.unwrap_or(udp_src_port(spread)),
             flow_label,
         };
         let route = Route { to: to.to_canonical(), fields };
