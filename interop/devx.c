@@ -360,6 +360,7 @@ static void ports(struct qp *qp, struct area *from, struct ibv_mr *src, struct a
 	MUST(rts2rts(qp, 1 << 2, 55555, 0x170) == 0, "a source port");
 	MUST(rts2rts(qp, 1 << 2, 0, 0x170) == 3, "source port 0");
 	MUST(rts2rts(qp, 1 << 1, 55556, 0x170) == 2, "a group of queues");
+	MUST(rts2rts(qp, 1 << 0, 0, 0x170) == 3 && rts2rts(qp, 1 << 0, 0, 0x110) == 0x50, "a stream of RC");
 	MUST(rts2rts(qp, UINT64_MAX, 55556, 0x170) == 2, "all that there may ever be");
 	MUST(rts2rts(qp, 1 << 2, 55556, 0x100) == 0, "a mailbox without the mask asks for nothing");
 	set(in, 0, 0, 16, 0x50b);

@@ -371,7 +371,11 @@ fn dynamic_connections_reach_whom_each_work_request_names() {
     {
         let ended = Running::start(options, &[program.to_str().unwrap()]).end();
         assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);
-        assert!(ended.text.contains("operations\nrefusals\nend\n"), "{options:?}: {}", ended.text);
+        assert!(
+            ended.text.contains("operations\nstreams\nrefusals\nend\n"),
+            "{options:?}: {}",
+            ended.text
+        );
     }
 }
 

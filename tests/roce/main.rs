@@ -18,6 +18,7 @@ mod pcap;
 mod rc;
 mod refusals;
 mod reset;
+mod streams;
 mod tags;
 mod uc_ud;
 mod xrc;

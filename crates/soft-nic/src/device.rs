@@ -478,6 +478,17 @@ impl Device {
         Ok(())
     }
 
+    pub(crate) fn reset_stream(&self, qp: &Qp, stream: u16) -> Result<(), NicError> {
+        let mut core = self.seat(qp).control();
+        let state = QueuePair::state(qp);
+        if state != QpState::Rts {
+            return Err(qp.refused(QpState::Rts));
+        }
+        let must = "one that is in error";
+        let not = NicError::Attribute { what: "DC stream", value: stream.into(), must };
+        if core.reset_stream(qp.qpn.0, stream) { Ok(()) } else { Err(not) }
+    }
+
     /// Finds the way to the peer of a queue pair that is to enter RTR.
     fn bring_up(&self, core: &mut Core, qp: &Qp, attributes: &Attributes) -> Result<(), NicError> {
         let (nic, qpn) = (attributes.av.nic, attributes.dest_qpn);
@@ -499,7 +510,8 @@ impl Device {
                         (attributes.path_mtu.bytes() as u64, "what the link's packets can carry");
                     return Err(NicError::Attribute { what: "path MTU", value, must });
                 }
-                let transport = Transport::new(qp.kind, qp.qpn, *mtu, attributes, self.random());
+                let initiator = (self.random(), qp.error_streams());
+                let transport = Transport::new(qp.kind, qp.qpn, *mtu, attributes, initiator);
                 let transport = transport.ok_or(none)?;
                 core.carry(qp.qpn.0, transport);
             }

@@ -364,6 +364,12 @@ impl Core {
         }
     }
 
+    /// Takes a stream of an initiator out of error; whether it was in it.
+    pub(crate) fn reset_stream(&mut self, qpn: u32, stream: u16) -> bool {
+        let transport = self.requester(qpn).and_then(|requester| requester.transport.as_mut());
+        transport.is_some_and(|transport| transport.reset_stream(stream))
+    }
+
     /// Looks at what was posted before the queue pair could send.
     pub(crate) fn wake(&mut self, qpn: u32) {
         let Some(&slot) = self.queues.by_qpn.get(&qpn) else { return };

@@ -330,20 +330,6 @@ impl SoftNic {
         Arc::default()
     }
 
-    /// Sets 2^`log` queue pair numbers in a row aside, which no queue pair gets while the answer is
-    /// kept.
-    ///
-    /// # Errors
-    /// [`NicError::Attribute`] for more than 65536 at once, [`NicError::Full`] for too many in all.
-    pub fn reserve_qpns(&self, log: u8) -> Result<ReservedQpns, NicError> {
-        self.device.reserve_qpns(log)
-    }
-
-    /// Whether a queue pair has that number.
-    pub fn has_qp(&self, qpn: Qpn) -> bool {
-        self.device.qp(qpn.0).is_some()
-    }
-
     /// Creates a shared receive queue of an XRC domain.
     ///
     /// # Errors

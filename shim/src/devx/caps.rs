@@ -38,6 +38,7 @@ fn general(out: &mut Mailbox) {
         (cap::LOG_MAX_RA_RES_DC, u64::from(MAX_RD_ATOMIC.ilog2())),
         (cap::HCA_CAP_2, 1),
         (cap::GENERAL_OBJ_TYPES, general::TYPES),
+        (cap::QPC_EXTENSION, 1),
         (cap::RTS2RTS_QP_UDP_SPORT, 1),
         // RC and DCI, without being asked for.
         (cap::DMA_MMO_SQ, 1),

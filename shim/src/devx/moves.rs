@@ -24,6 +24,7 @@ mod optional {
     pub const COUNTER_SET_ID: u32 = 1 << 25;
     /// Bits of the mask that goes on from bit 32.
     pub mod wide {
+        pub const DCI_STREAM_CHANNEL_ID: u64 = 1 << 0;
         pub const UDP_SPORT: u64 = 1 << 2;
     }
     pub const RIGHTS: u32 = RRE | RAE | RWE;
@@ -79,6 +80,24 @@ fn depth(log: u32) -> Result<u8, Refusal> {
     depth.ok_or(Refusal::Value { what: "READs and atomics (log2)", value: log.into(), must })
 }
 
+/// The mask of optional parameters from bit 32 on.
+fn more(cmd: &Mailbox, code: u16) -> u64 {
+    if code == op::RTS2RTS_QP { cmd.get(qp::OPT_PARAM_MASK_95_32) } else { 0 }
+}
+
+/// The stream of an initiator that a command takes out of error.
+pub fn stream(cmd: &Mailbox, code: u16) -> Result<Option<u16>, Refusal> {
+    if more(cmd, code) & optional::wide::DCI_STREAM_CHANNEL_ID == 0 {
+        return Ok(None);
+    }
+    super::at_least(cmd, qp::EXT_END)?;
+    if !cmd.flag(qp::QPC_EXT) {
+        let must = "1, with a parameter of the context's extension";
+        return Err(Refusal::Value { what: "qpc_ext", value: 0, must });
+    }
+    Ok(Some(cmd.word(qp::DCI_STREAM_CHANNEL_ID) as u16))
+}
+
 /// What a command changes.
 pub fn change(cmd: &Mailbox, code: u16, of: &Qp) -> Result<Change, Refusal> {
     use optional::*;
@@ -94,12 +113,9 @@ pub fn change(cmd: &Mailbox, code: u16, of: &Qp) -> Result<Change, Refusal> {
     if mask & !known != 0 {
         return Err(Refusal::Unsupported("an optional parameter (alternate path, retries in RTS)"));
     }
-    let more = match code {
-        op::RTS2RTS_QP => cmd.get(qp::OPT_PARAM_MASK_95_32),
-        _ => 0,
-    };
-    if more & !wide::UDP_SPORT != 0 {
-        return Err(Refusal::Unsupported("an optional parameter (DC streams, groups of queues)"));
+    let more = more(cmd, code);
+    if more & !(wide::UDP_SPORT | wide::DCI_STREAM_CHANNEL_ID) != 0 {
+        return Err(Refusal::Unsupported("an optional parameter (groups of queues)"));
     }
     if more & wide::UDP_SPORT != 0 {
         change.src_port = Some(cmd.word(qp::UDP_SPORT) as u16);

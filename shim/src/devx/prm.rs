@@ -253,8 +253,11 @@ pub mod qp {
     pub const OPT_PARAM_MASK: Field = field(0x10, 0, 32);
     pub const WQ_UMEM_OFFSET: Field = field(0x100, 0, 64);
     pub const WQ_UMEM_ID: Field = field(0x108, 0, 32);
-    /// Of RTS2RTS.
+    /// Of RTS2RTS, whose `qpc_data_ext` lies behind it.
     pub const OPT_PARAM_MASK_95_32: Field = field(0x108, 0, 64);
+    pub const DCI_STREAM_CHANNEL_ID: Field = field(0x112, 0, 16);
+    pub const EXT_END: usize = 0x114;
+    pub const QPC_EXT: Field = field(8, 0, 1);
     pub const STATE: Field = field(0, 0, 4).within(QPC);
     pub const ST: Field = field(1, 0, 8).within(QPC);
     pub const PM_STATE: Field = field(2, 3, 2).within(QPC);
@@ -348,6 +351,7 @@ pub mod cap {
     pub const LOG_MAX_RA_REQ_DC: Field = field(0x25, 2, 6).within(AT);
     pub const LOG_MAX_RA_RES_DC: Field = field(0x27, 2, 6).within(AT);
     pub const LOG_DMA_MMO_MAX_SIZE: Field = field(0xd, 3, 5).within(AT);
+    pub const QPC_EXTENSION: Field = field(0x24, 2, 1).within(AT);
     pub const RTS2RTS_QP_UDP_SPORT: Field = field(0x2a, 1, 1).within(AT);
     pub const DMA_MMO_SQ: Field = field(0x2a, 3, 1).within(AT);
     pub const DCT: Field = field(0x43, 2, 1).within(AT);

@@ -282,8 +282,9 @@ pub fn modify(c: &mut Command<'_>, handle: u32, cmd: &Mailbox) -> Result<(), Ref
     }
     let now = qp.state();
     in_state(from, now)?;
-    let change = moves::change(cmd, code, &qp)?;
-    Ok(qp.modify(to, &change)?)
+    let (change, stream) = (moves::change(cmd, code, &qp)?, moves::stream(cmd, code)?);
+    qp.modify(to, &change)?;
+    Ok(stream.map_or(Ok(()), |stream| qp.reset_stream(stream))?)
 }
 
 fn in_state(wanted: Option<QpState>, now: QpState) -> Result<(), Refusal> {

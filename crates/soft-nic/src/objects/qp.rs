@@ -73,6 +73,8 @@ pub struct Qp {
     uidx: u32,
     /// Access key of a DC target.
     dc_key: AtomicU64,
+    /// Of an initiator with streams: how many in error end it; else 0.
+    error_streams: AtomicU32,
     receives: Mutex<Receives>,
     /// Leases of queue pairs that an engine elsewhere sends to this one.
     senders: Mutex<Vec<Weak<Lease>>>,
@@ -119,6 +121,7 @@ impl Qp {
             xrc,
             uidx: objects.uidx,
             dc_key: AtomicU64::new(0),
+            error_streams: AtomicU32::new(0),
             receives: Mutex::new(Receives::new()),
             senders: Mutex::default(),
             error: Mutex::default(),
@@ -327,6 +330,26 @@ impl Qp {
     /// Gives a target of dynamic connections its access key. Before RTR: nobody reaches it earlier.
     pub fn set_dc_key(&self, key: u64) {
         self.dc_key.store(key, Ordering::Relaxed);
+    }
+
+    /// Has an error of an initiator of dynamic connections end the stream of the work request alone,
+    /// until so many are in error. Before RTR.
+    pub fn set_streams(&self, most_in_error: u32) {
+        self.error_streams.store(most_in_error.max(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn error_streams(&self) -> Option<usize> {
+        let most = self.error_streams.load(Ordering::Relaxed) as usize;
+        (self.kind == QpType::Dci && most > 0).then_some(most)
+    }
+
+    /// Takes a stream out of error (`mlx5dv_dci_stream_id_reset`).
+    ///
+    /// # Errors
+    /// [`NicError::State`] but in RTS, [`NicError::Attribute`] for a stream that is in none.
+    pub fn reset_stream(&self, stream: u16) -> Result<(), NicError> {
+        let device = self.device.upgrade().ok_or(NicError::NoSuchQp(self.qpn.0))?;
+        device.reset_stream(self, stream)
     }
 
     pub(crate) fn dc_key(&self) -> u64 {

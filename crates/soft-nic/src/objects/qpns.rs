@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::SoftNic;
 use bellpush_nic::NicError;
 use bellpush_wire::Qpn;
 
@@ -66,6 +67,22 @@ impl Reserved {
         ranges.insert(first, count);
         drop(ranges);
         Ok(ReservedQpns { first: Qpn(first), count, of: self.clone() })
+    }
+}
+
+impl SoftNic {
+    /// Sets 2^`log` queue pair numbers in a row aside, which no queue pair gets while the answer is
+    /// kept.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] for more than 65536 at once, [`NicError::Full`] for too many in all.
+    pub fn reserve_qpns(&self, log: u8) -> Result<ReservedQpns, NicError> {
+        self.device.reserve_qpns(log)
+    }
+
+    /// Whether a queue pair has that number.
+    pub fn has_qp(&self, qpn: Qpn) -> bool {
+        self.device.qp(qpn.0).is_some()
     }
 }
 

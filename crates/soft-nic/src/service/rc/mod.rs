@@ -42,12 +42,21 @@ impl Rc {
     }
 
     /// An initiator of dynamic connections, which has a peer as soon as there is work for one.
-    pub(crate) fn initiator(mtu: Mtu, attributes: &Attributes, life: u32) -> Self {
+    pub(crate) fn initiator(
+        mtu: Mtu,
+        attributes: &Attributes,
+        (life, streams): (u32, Option<usize>),
+    ) -> Self {
         let route = Route { to: IpAddr::from([0; 4]), fields: Fields::default() };
         let path = PeerPath { route, dest: Qpn(0), mtu, service: Service::Dc };
         let mut rc = Self::new(path, attributes);
-        rc.requester.dynamic(life);
+        rc.requester.dynamic(life, streams);
         rc
+    }
+
+    /// Takes a stream of an initiator out of error; whether it was in it.
+    pub(crate) fn reset_stream(&mut self, stream: u16) -> bool {
+        self.requester.reset_stream(stream)
     }
 
     /// RC or XRC.

@@ -6,6 +6,9 @@
 //! the responses that are on their way are bounded as requests are; after a loss the rest of a part
 //! is asked for again.
 
+mod loss;
+mod streams;
+
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
@@ -29,6 +32,7 @@ use bellpush_wire::roce::{
 };
 use bellpush_wire::wqe::{Opcode, Wqe};
 use bellpush_wire::{Iova, Psn, Qpn};
+use streams::{FLUSHED, Streams};
 
 /// PSNs that may be on their way.
 const WINDOW: i32 = 128;
@@ -38,12 +42,6 @@ const VISIT_PACKETS: usize = 32;
 const READ_PART: u32 = 32;
 /// Packets after which an acknowledgement is asked for within a message.
 const ACK_EVERY: u32 = 16;
-
-/// First interval of a timer that is longer than it. A loss that nothing else shows need not wait out
-/// a long timer, which says how long a peer may be silent: what is missing goes again after this time,
-/// twice that, and so on, up to the timer's. The sum of all intervals stays what the timer and the
-/// number of retries say. (ConnectX retransmits adaptively as well.)
-const FIRST_NS: u64 = 4096 << 14;
 
 pub(super) struct Requester {
     path: PeerPath,
@@ -75,6 +73,8 @@ pub(super) struct Requester {
     spare: Vec<Vec<u8>>,
     /// Of an initiator of dynamic connections: what its requests say of their session.
     session: Option<Dceth>,
+    /// Of one with streams.
+    streams: Option<Streams>,
     /// Rendezvous that have matched, which come before what is posted.
     pub(super) rendezvous: Pending,
 }
@@ -113,6 +113,7 @@ impl Requester {
             recovering: None,
             spare: Vec::new(),
             session: None,
+            streams: None,
             rendezvous: Pending::default(),
         };
         requester.apply(path, attributes);
@@ -131,9 +132,16 @@ impl Requester {
         self.max_rd_atomic = attributes.max_rd_atomic;
     }
 
-    /// It has no peer of its own, and this is its life: see [`Dceth`].
-    pub(super) fn dynamic(&mut self, life: u32) {
+    /// It has no peer of its own, and this is its life: see [`Dceth`]. With streams, so many in
+    /// error end it.
+    pub(super) fn dynamic(&mut self, life: u32, streams: Option<usize>) {
+        self.streams = streams.map(Streams::new);
         self.session = Some(Dceth { key: 0, source: Qpn(0), start: self.next, life });
+    }
+
+    /// Takes a stream out of error; whether it was in it.
+    pub(super) fn reset_stream(&mut self, stream: u16) -> bool {
+        self.streams.as_mut().is_some_and(|streams| streams.reset(stream))
     }
 
     pub(super) fn path(&self) -> PeerPath {
@@ -189,7 +197,9 @@ impl Requester {
                 break;
             }
         }
-        self.settle(sq, cx);
+        if self.settle(sq, cx) {
+            return Visit::More;
+        }
         match self.deadline {
             Some(at) if self.is_outstanding() => Visit::Later(at),
             _ => Visit::Idle,
@@ -223,6 +233,9 @@ impl Requester {
         };
         if message.opcode.scatters() && self.max_rd_atomic == 0 && message.failed.is_none() {
             message.failed = Some((Cause::LocalQpOp, Vendor::Opcode));
+        }
+        if self.streams.as_ref().is_some_and(|it| it.has_failed(message.stream)) {
+            (message.failed, message.packets, message.waits) = (Some(FLUSHED), 0, false);
         }
         self.next = message.end();
         self.at = 0;
@@ -509,77 +522,21 @@ impl Requester {
         }
     }
 
-    // ---- Loss ------------------------------------------------------------------------------
-
-    fn restart_timer(&mut self, now_ns: u64) {
-        let running = self.is_outstanding();
-        self.deadline = self.interval_ns().filter(|_| running).map(|ns| now_ns + ns);
-    }
-
-    /// How long nothing may be heard until the queue pair fails.
-    fn patience_ns(&self) -> Option<u64> {
-        self.timeout_ns.map(|ns| ns * (u64::from(self.retry_cnt) + 1))
-    }
-
-    /// How long until what nothing is heard of goes again.
-    fn interval_ns(&self) -> Option<u64> {
-        let (timer, patience) = (self.timeout_ns?, self.patience_ns()?);
-        let first = if self.retry_cnt == 0 { timer } else { timer.min(FIRST_NS) };
-        let longer = first << self.tries.min(17); // the longest timer is 2^17 times the first interval
-        Some(longer.min(timer).min(patience.saturating_sub(self.waited_ns)))
-    }
-
-    /// The oldest is known to be missing: sends again from it on, once.
-    fn resume(&mut self, now_ns: u64) {
-        if self.recovering != Some(self.oldest) {
-            self.recovering = Some(self.oldest);
-            self.rewind();
-            self.restart_timer(now_ns);
-        }
-    }
-
-    fn rewind(&mut self) {
-        self.cursor = 0;
-        self.reads = 0;
-        self.at = match self.outstanding.front() {
-            Some(message) => self.oldest.distance(message.first).max(0) as u32,
-            None => 0,
-        };
-    }
-
-    /// Looks at the timer: what nothing was heard of for so long goes again, or is given up.
-    pub(super) fn tick(&mut self, sq: &SendQueue, cx: &mut StepContext<'_>) {
-        if self.deadline.is_none_or(|at| cx.now_ns < at) {
-            return;
-        }
-        self.deadline = None;
-        if !self.is_outstanding() {
-            return;
-        }
-        Live::add(&cx.counters.timeouts, 1);
-        self.waited_ns += self.interval_ns().unwrap_or(0);
-        if self.patience_ns().is_none_or(|most| self.waited_ns >= most) {
-            return self.fail(sq, cx, (Cause::TransportRetryExc, Vendor::NoAnswer));
-        }
-        self.tries += 1;
-        self.recovering = Some(self.oldest);
-        self.rewind();
-        self.restart_timer(cx.now_ns);
-    }
-
     // ---- Ends ------------------------------------------------------------------------------
 
     /// Completes what needs no answer and has nothing before it, and reports a failed WQE whose
-    /// turn has come.
-    fn settle(&mut self, sq: &SendQueue, cx: &mut StepContext<'_>) {
+    /// turn has come; says whether there was one.
+    fn settle(&mut self, sq: &SendQueue, cx: &mut StepContext<'_>) -> bool {
         self.acknowledge(self.oldest, sq, cx);
-        if let Some(failure) = self.outstanding.front().and_then(|message| message.failed) {
-            self.fail(sq, cx, failure);
-        }
+        let failed = self.outstanding.front().and_then(|message| message.failed);
+        failed.map(|failure| self.fail(sq, cx, failure)).is_some()
     }
 
-    /// The oldest outstanding message fails, and with it the queue pair.
+    /// The oldest outstanding message fails, and with it the queue pair, or its stream.
     fn fail(&mut self, sq: &SendQueue, cx: &mut StepContext<'_>, failure: Failure) {
+        if self.contain(&sq.qp, &mut cx.tally, failure) {
+            return;
+        }
         if let Some(message) = self.outstanding.pop_front() {
             message.fail(&sq.qp, &mut cx.tally, failure);
         }
