@@ -71,7 +71,7 @@ pub enum Object {
     /// Key made through DEVX.
     DevxMkey(DevxMkey),
     /// Object of the general kind, made through DEVX.
-    DevxGeneral(#[allow(dead_code)] DevxGeneral),
+    DevxGeneral(DevxGeneral),
 }
 
 impl Object {
@@ -304,6 +304,9 @@ impl Context {
             }
             Object::DevxCq(cq) if Arc::strong_count(cq) > 1 => {
                 return Err(Refusal::Busy("completion queue"));
+            }
+            Object::DevxGeneral(object) if object.is_used() => {
+                return Err(Refusal::Busy("element of a schedule"));
             }
             Object::Umem(umem) if Arc::strong_count(umem) > 1 => {
                 return Err(Refusal::Busy("umem"));

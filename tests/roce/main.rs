@@ -14,6 +14,7 @@ mod kill;
 mod many;
 mod meanwhile;
 mod mmo;
+mod pace;
 mod pcap;
 mod rc;
 mod refusals;

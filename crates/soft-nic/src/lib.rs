@@ -53,6 +53,7 @@ pub use objects::events::{Event, EventSink};
 pub use objects::mkey::{MkeyAttr, MwType};
 pub use objects::moderation::Moderation;
 pub use objects::mr::{Pd, Reregister};
+pub use objects::pace::{Bandwidth, SchedElement};
 pub use objects::qp::{Objects, Qp};
 pub use objects::qpns::ReservedQpns;
 pub use objects::srq::{Srq, SrqAttr};

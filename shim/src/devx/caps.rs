@@ -19,6 +19,7 @@ mod kind {
     pub const ODP: u64 = 2;
     pub const ATOMIC: u64 = 3;
     pub const FLOW_TABLE: u64 = 7;
+    pub const QOS: u64 = 0xc;
     pub const DEVICE_MEMORY: u64 = 0xf;
     pub const GENERAL_2: u64 = 0x20;
 }
@@ -37,6 +38,7 @@ fn general(out: &mut Mailbox) {
         (cap::LOG_MAX_RA_REQ_DC, u64::from(MAX_RD_ATOMIC.ilog2())),
         (cap::LOG_MAX_RA_RES_DC, u64::from(MAX_RD_ATOMIC.ilog2())),
         (cap::HCA_CAP_2, 1),
+        (cap::QOS, 1),
         (cap::GENERAL_OBJ_TYPES, general::TYPES),
         (cap::QPC_EXTENSION, 1),
         (cap::RTS2RTS_QP_UDP_SPORT, 1),
@@ -85,6 +87,23 @@ fn atomic(out: &mut Mailbox) {
     }
 }
 
+fn schedules(out: &mut Mailbox) {
+    // TSARs and groups of queues.
+    const ELEMENTS: u64 = 1 << 0 | 1 << 4;
+    const DWRR: u64 = 1 << 0;
+    for (field, value) in [
+        // libmlx5 looks at what follows where this is set. There are no queues but of queue pairs.
+        (cap::NIC_SQ_SCHEDULING, 1),
+        (cap::NIC_BW_SHARE, 1),
+        (cap::NIC_RATE_LIMIT, 1),
+        (cap::NIC_QP_SCHEDULING, 1),
+        (cap::NIC_ELEMENT_TYPE, ELEMENTS),
+        (cap::NIC_TSAR_TYPE, DWRR),
+    ] {
+        out.set(field, value);
+    }
+}
+
 fn paging(out: &mut Mailbox) {
     // The driver's bits count from the other end: SEND is the first of each word.
     let word = |caps: u32| u64::from(caps.reverse_bits());
@@ -105,6 +124,7 @@ pub fn query(_: &Command<'_>, cmd: &Mailbox) -> Result<Mailbox, Refusal> {
     let mut out = Mailbox::zeroed(OUT_BYTES);
     match cmd.get(header::OP_MOD) >> 1 {
         kind::GENERAL => general(&mut out),
+        kind::QOS => schedules(&mut out),
         kind::GENERAL_2 => {
             out.set(cap::LOG_RESERVED_QPN_GRANULARITY, general::LOG_QPNS.into());
         }
@@ -113,7 +133,7 @@ pub fn query(_: &Command<'_>, cmd: &Mailbox) -> Result<Mailbox, Refusal> {
         // No flow tables, and device memory without operations: all zeros.
         kind::FLOW_TABLE | kind::DEVICE_MEMORY => {}
         value => {
-            let must = "general, paging's, atomics', flow tables' or device memory's";
+            let must = "general, paging's, atomics', schedules', flow tables' or device memory's";
             return Err(Refusal::Value { what: "type of capability", value, must });
         }
     }

@@ -140,11 +140,15 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     answer(c, attr::DEVX_OBJ_CREATE_CMD_OUT, out)
 }
 
-/// `MLX5_IB_METHOD_DEVX_OBJ_MODIFY`, of a queue pair made here or by verbs.
+/// `MLX5_IB_METHOD_DEVX_OBJ_MODIFY`, of a queue pair made here or by verbs, or of an element of a schedule.
 pub fn modify(c: &mut Command<'_>) -> Result<(), Refusal> {
     let cmd = input(c, attr::DEVX_OBJ_MODIFY_CMD_IN)?;
     let handle = c.request.handle(attr::DEVX_OBJ_HANDLE)?;
-    let done = qp::modify(c, handle, &cmd).map(|()| Mailbox::zeroed(header::OUT_BYTES));
+    let done = match cmd.get(header::OPCODE) as u16 {
+        op::MODIFY_GENERAL_OBJECT => general::modify(c, handle, &cmd),
+        _ => qp::modify(c, handle, &cmd),
+    };
+    let done = done.map(|()| Mailbox::zeroed(header::OUT_BYTES));
     answer(c, attr::DEVX_OBJ_MODIFY_CMD_OUT, done)
 }
 

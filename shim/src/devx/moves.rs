@@ -25,6 +25,8 @@ mod optional {
     /// Bits of the mask that goes on from bit 32.
     pub mod wide {
         pub const DCI_STREAM_CHANNEL_ID: u64 = 1 << 0;
+        pub const QOS_QUEUE_GROUP_ID: u64 = 1 << 1;
+        pub const INIT2INIT_MMO: u64 = 1 << 3;
         pub const UDP_SPORT: u64 = 1 << 2;
     }
     pub const RIGHTS: u32 = RRE | RAE | RWE;
@@ -82,20 +84,36 @@ fn depth(log: u32) -> Result<u8, Refusal> {
 
 /// The mask of optional parameters from bit 32 on.
 fn more(cmd: &Mailbox, code: u16) -> u64 {
-    if code == op::RTS2RTS_QP { cmd.get(qp::OPT_PARAM_MASK_95_32) } else { 0 }
+    match code {
+        op::INIT2INIT_QP | op::RTS2RTS_QP => cmd.get(qp::OPT_PARAM_MASK_95_32),
+        _ => 0,
+    }
 }
 
 /// The stream of an initiator that a command takes out of error.
 pub fn stream(cmd: &Mailbox, code: u16) -> Result<Option<u16>, Refusal> {
-    if more(cmd, code) & optional::wide::DCI_STREAM_CHANNEL_ID == 0 {
-        return Ok(None);
+    let is_there = extended(cmd, code, optional::wide::DCI_STREAM_CHANNEL_ID)?;
+    Ok(is_there.then(|| cmd.word(qp::DCI_STREAM_CHANNEL_ID) as u16))
+}
+
+/// The groups that a command has requests and responses go by; 0 for none.
+pub fn groups(cmd: &Mailbox, code: u16) -> Result<Option<[u32; 2]>, Refusal> {
+    let is_there = extended(cmd, code, optional::wide::QOS_QUEUE_GROUP_ID)?;
+    let fields = [qp::QUEUE_GROUP_REQUESTER, qp::QUEUE_GROUP_RESPONDER];
+    Ok(is_there.then(|| fields.map(|field| cmd.word(field))))
+}
+
+/// Whether a command has a parameter of the context's extension.
+fn extended(cmd: &Mailbox, code: u16, bit: u64) -> Result<bool, Refusal> {
+    if more(cmd, code) & bit == 0 {
+        return Ok(false);
     }
     super::at_least(cmd, qp::EXT_END)?;
     if !cmd.flag(qp::QPC_EXT) {
         let must = "1, with a parameter of the context's extension";
         return Err(Refusal::Value { what: "qpc_ext", value: 0, must });
     }
-    Ok(Some(cmd.word(qp::DCI_STREAM_CHANNEL_ID) as u16))
+    Ok(true)
 }
 
 /// What a command changes.
@@ -114,8 +132,13 @@ pub fn change(cmd: &Mailbox, code: u16, of: &Qp) -> Result<Change, Refusal> {
         return Err(Refusal::Unsupported("an optional parameter (alternate path, retries in RTS)"));
     }
     let more = more(cmd, code);
-    if more & !(wide::UDP_SPORT | wide::DCI_STREAM_CHANNEL_ID) != 0 {
-        return Err(Refusal::Unsupported("an optional parameter (groups of queues)"));
+    let known = match code {
+        // Copies by the NIC need not be asked for.
+        op::INIT2INIT_QP => wide::QOS_QUEUE_GROUP_ID | wide::INIT2INIT_MMO,
+        _ => wide::UDP_SPORT | wide::DCI_STREAM_CHANNEL_ID | wide::QOS_QUEUE_GROUP_ID,
+    };
+    if more & !known != 0 {
+        return Err(Refusal::Unsupported("an optional parameter from bit 32 on"));
     }
     if more & wide::UDP_SPORT != 0 {
         change.src_port = Some(cmd.word(qp::UDP_SPORT) as u16);

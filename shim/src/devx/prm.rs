@@ -129,6 +129,7 @@ pub mod op {
     pub const CREATE_XRQ: u16 = 0x717;
     pub const CREATE_RMP: u16 = 0x90c;
     pub const CREATE_GENERAL_OBJECT: u16 = 0xa00;
+    pub const MODIFY_GENERAL_OBJECT: u16 = 0xa01;
     pub const RST2INIT_QP: u16 = 0x502;
     pub const INIT2RTR_QP: u16 = 0x503;
     pub const RTR2RTS_QP: u16 = 0x504;
@@ -208,6 +209,7 @@ pub mod general {
     use super::{Field, field};
     const OBJECT: usize = 0x10;
     pub const OBJ_TYPE: Field = super::header::OP_MOD;
+    pub const OBJ_ID: Field = field(8, 0, 32);
     pub const LOG_OBJ_RANGE: Field = field(0xc, 3, 5);
     /// `create_reserved_qpn_in`.
     pub const RESERVED_QPN_BYTES: usize = OBJECT + 0x10;
@@ -217,6 +219,16 @@ pub mod general {
     pub const QPN: Field = field(0xc, 0, 32).within(OBJECT);
     pub const SRC_ADDR_INDEX: Field = field(0x1c, 4, 8).within(AV);
     pub const RGID_OR_RIP: usize = AV + 0x20;
+    /// `create_sched_elem_in`.
+    pub const SCHED_ELEM_BYTES: usize = OBJECT + 0x80;
+    pub const MODIFY_FIELD_SELECT: Field = field(0, 0, 64).within(OBJECT);
+    pub const SCHEDULING_HIERARCHY: Field = field(8, 0, 8).within(OBJECT);
+    const SCHED_CONTEXT: usize = OBJECT + 0x20;
+    pub const ELEMENT_TYPE: Field = field(0, 0, 8).within(SCHED_CONTEXT);
+    pub const TSAR_TYPE: Field = field(5, 0, 8).within(SCHED_CONTEXT);
+    pub const PARENT_ELEMENT_ID: Field = field(8, 0, 32).within(SCHED_CONTEXT);
+    pub const BW_SHARE: Field = field(0x14, 0, 32).within(SCHED_CONTEXT);
+    pub const MAX_AVERAGE_BW: Field = field(0x18, 0, 32).within(SCHED_CONTEXT);
 }
 
 /// `create_cq_in` and `cqc`.
@@ -253,10 +265,12 @@ pub mod qp {
     pub const OPT_PARAM_MASK: Field = field(0x10, 0, 32);
     pub const WQ_UMEM_OFFSET: Field = field(0x100, 0, 64);
     pub const WQ_UMEM_ID: Field = field(0x108, 0, 32);
-    /// Of RTS2RTS, whose `qpc_data_ext` lies behind it.
+    /// Of INIT2INIT and RTS2RTS, whose `qpc_data_ext` lies behind it.
     pub const OPT_PARAM_MASK_95_32: Field = field(0x108, 0, 64);
     pub const DCI_STREAM_CHANNEL_ID: Field = field(0x112, 0, 16);
-    pub const EXT_END: usize = 0x114;
+    pub const QUEUE_GROUP_REQUESTER: Field = field(0x114, 0, 32);
+    pub const QUEUE_GROUP_RESPONDER: Field = field(0x118, 0, 32);
+    pub const EXT_END: usize = 0x11c;
     pub const QPC_EXT: Field = field(8, 0, 1);
     pub const STATE: Field = field(0, 0, 4).within(QPC);
     pub const ST: Field = field(1, 0, 8).within(QPC);
@@ -334,6 +348,13 @@ pub mod cap {
     #![allow(missing_docs)] // the header's names
     use super::{Field, field};
     const AT: usize = super::header::OUT_BYTES;
+    // qos_cap
+    pub const NIC_BW_SHARE: Field = field(1, 1, 1).within(AT);
+    pub const NIC_RATE_LIMIT: Field = field(1, 2, 1).within(AT);
+    pub const NIC_SQ_SCHEDULING: Field = field(1, 0, 1).within(AT);
+    pub const NIC_QP_SCHEDULING: Field = field(4, 1, 1).within(AT);
+    pub const NIC_ELEMENT_TYPE: Field = field(0x20, 0, 16).within(AT);
+    pub const NIC_TSAR_TYPE: Field = field(0x22, 0, 16).within(AT);
     // cmd_hca_cap_2
     pub const LOG_RESERVED_QPN_GRANULARITY: Field = field(0x12, 3, 5).within(AT);
     // cmd_hca_cap
@@ -360,6 +381,7 @@ pub mod cap {
     pub const NUM_PORTS: Field = field(0x37, 0, 8).within(AT);
     pub const LOG_MAX_MSG: Field = field(0x38, 3, 5).within(AT);
     pub const CQE_VERSION: Field = field(0x3f, 4, 4).within(AT);
+    pub const QOS: Field = field(0x43, 3, 1).within(AT);
     pub const ROCE: Field = field(0x43, 5, 1).within(AT);
     pub const ATOMIC: Field = field(0x43, 6, 1).within(AT);
     pub const CQ_OI: Field = field(0x44, 0, 1).within(AT);

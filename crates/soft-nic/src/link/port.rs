@@ -165,6 +165,11 @@ impl Port {
         self.taken -= 1;
     }
 
+    /// Bytes of the packets built since they were last counted.
+    pub(crate) fn built_bytes(&self) -> u64 {
+        self.built.1
+    }
+
     /// Gives the link what it takes now.
     pub(crate) fn flush(&mut self) {
         let (packets, bytes) = std::mem::take(&mut self.built);

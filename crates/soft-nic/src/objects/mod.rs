@@ -7,6 +7,7 @@ pub(crate) mod mkey;
 pub(crate) mod moderation;
 pub(crate) mod mr;
 pub(crate) mod number;
+pub(crate) mod pace;
 pub(crate) mod qp;
 pub(crate) mod qpns;
 pub(crate) mod srq;

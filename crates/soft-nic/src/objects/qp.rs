@@ -9,6 +9,7 @@ use crate::objects::cq::{Cq, Overrun};
 use crate::objects::events::{Event, Events};
 use crate::objects::layout::MAX_RING;
 use crate::objects::mr::{MrTable, Pd, Right};
+use crate::objects::pace::SchedElement;
 use crate::objects::srq::Srq;
 use crate::objects::state::{self, Attributes};
 use crate::objects::xrc::Target;
@@ -75,6 +76,9 @@ pub struct Qp {
     dc_key: AtomicU64,
     /// Of an initiator with streams: how many in error end it; else 0.
     error_streams: AtomicU32,
+    /// What its requests and its responses are paced by, and whether anything is.
+    groups: Mutex<Groups>,
+    paced: AtomicBool,
     receives: Mutex<Receives>,
     /// Leases of queue pairs that an engine elsewhere sends to this one.
     senders: Mutex<Vec<Weak<Lease>>>,
@@ -85,6 +89,9 @@ pub struct Qp {
     pub(crate) counters: Arc<Live>,
     pub(crate) events: Arc<Events>,
 }
+
+/// Groups of a schedule that requests and responses are of.
+pub(crate) type Groups = [Option<Arc<SchedElement>>; 2];
 
 const STATES: [QpState; 6] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err];
@@ -122,6 +129,8 @@ impl Qp {
             uidx: objects.uidx,
             dc_key: AtomicU64::new(0),
             error_streams: AtomicU32::new(0),
+            groups: Mutex::default(),
+            paced: AtomicBool::new(false),
             receives: Mutex::new(Receives::new()),
             senders: Mutex::default(),
             error: Mutex::default(),
@@ -170,6 +179,7 @@ impl Qp {
     pub(crate) fn forget(&self, psn: u32) {
         *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = Attributes::default();
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.group([None, None]);
         self.first_psn.store(psn & (Psn::MODULUS - 1), Ordering::Relaxed);
     }
 
@@ -341,6 +351,34 @@ impl Qp {
     pub(crate) fn error_streams(&self) -> Option<usize> {
         let most = self.error_streams.load(Ordering::Relaxed) as usize;
         (self.kind == QpType::Dci && most > 0).then_some(most)
+    }
+
+    /// Has its requests and its responses go as fast as groups of a schedule may, until RESET
+    /// (`mlx5dv_modify_qp_sched_elem`).
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] for another type than RC, or without a packet link.
+    pub fn pace(&self, groups: [Option<Arc<SchedElement>>; 2]) -> Result<(), NicError> {
+        if self.kind != QpType::Rc || self.nic != 0 {
+            let (what, must) = ("queue pair of a schedule", "RC, on a packet link");
+            return Err(NicError::Attribute { what, value: self.kind as u64, must });
+        }
+        self.group(groups);
+        Ok(())
+    }
+
+    fn group(&self, groups: Groups) {
+        let mut held = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        self.paced.store(groups.iter().any(Option::is_some), Ordering::Relaxed);
+        *held = groups;
+    }
+
+    #[inline]
+    pub(crate) fn groups(&self) -> Groups {
+        if !self.paced.load(Ordering::Relaxed) {
+            return [None, None];
+        }
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Takes a stream out of error (`mlx5dv_dci_stream_id_reset`).

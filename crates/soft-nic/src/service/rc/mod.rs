@@ -116,17 +116,32 @@ impl Rc {
             self.requester.flush(&sq.qp, &mut cx.tally);
         }
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
-        if self.responder.transmit(&sq.qp, domain, port, VISIT_RESPONSES) {
-            return Visit::More;
+        let [asks, answers] = sq.qp.groups();
+        let later = match &answers {
+            Some(group) if self.responder.owes() => group.admit(cx.now_ns).err(),
+            _ => None,
+        };
+        if later.is_none() {
+            let most = if answers.is_some() { 1 } else { VISIT_RESPONSES };
+            let before = port.built_bytes();
+            let more = self.responder.transmit(&sq.qp, domain, port, most);
+            answers.map(|group| group.charge(port.built_bytes() - before, cx.now_ns));
+            if more {
+                return Visit::More;
+            }
         }
         let room = port.room();
         self.requester.rendezvous.extend(self.responder.rendezvous());
         let visit = match state {
             QpState::Rts | QpState::Sqd => {
-                self.requester.transmit(sq, cx, domain, state == QpState::Rts)
+                self.requester.visit(sq, cx, domain, (state == QpState::Rts, asks))
             }
             _ => Visit::Idle,
         };
+        if let Some(at) = later {
+            // What is acknowledged comes behind the responses that are due.
+            return visit.or_at(at);
+        }
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
         let alone = port.room() == room;
         if self.responder.acknowledge(port, alone) { Visit::More } else { visit }

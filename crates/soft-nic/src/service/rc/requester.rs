@@ -11,9 +11,11 @@ mod streams;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::counters::{DropReason, Live};
 use crate::link::port::Route;
+use crate::objects::pace::SchedElement;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::{Scratch, SendQueue};
@@ -168,19 +170,50 @@ impl Requester {
 
     // ---- Sending ---------------------------------------------------------------------------
 
-    /// Sends what may be sent now, and takes new WQEs if `may_take`.
-    pub(super) fn transmit(
+    /// Sends what may be sent now, and takes new WQEs if it may: as much as a visit allows, or a packet
+    /// when its group may send one.
+    pub(super) fn visit(
         &mut self,
         sq: &mut SendQueue,
         cx: &mut StepContext<'_>,
         domain: Domain<'_>,
-        may_take: bool,
+        (may_take, group): (bool, Option<Arc<SchedElement>>),
+    ) -> Visit {
+        let waits = self.not_before > cx.now_ns;
+        let wants = self.cursor < self.outstanding.len() || may_take && sq.has_work();
+        let Some(group) = group.filter(|_| wants && !waits) else {
+            return self.transmit(sq, cx, domain, (may_take, VISIT_PACKETS));
+        };
+        if let Err(at) = group.admit(cx.now_ns) {
+            let settled = self.settle(sq, cx);
+            return if settled { Visit::More } else { self.until().or_at(at) };
+        }
+        let built = |cx: &StepContext<'_>| cx.port.as_ref().map_or(0, |port| port.built_bytes());
+        let before = built(cx);
+        let visit = self.transmit(sq, cx, domain, (may_take, 1));
+        group.charge(built(cx) - before, cx.now_ns);
+        visit
+    }
+
+    /// When what is on its way is to be looked at.
+    fn until(&self) -> Visit {
+        match self.deadline {
+            Some(at) if self.is_outstanding() => Visit::Later(at),
+            _ => Visit::Idle,
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        sq: &mut SendQueue,
+        cx: &mut StepContext<'_>,
+        domain: Domain<'_>,
+        (may_take, mut left): (bool, usize),
     ) -> Visit {
         if self.not_before > cx.now_ns {
             return Visit::Later(self.not_before);
         }
         let mut loaded = None;
-        let mut left = VISIT_PACKETS;
         while self.cursor < self.outstanding.len() || may_take {
             if left == 0 || cx.port.as_ref().is_none_or(|port| port.room() == 0) {
                 self.settle(sq, cx);
@@ -200,10 +233,7 @@ impl Requester {
         if self.settle(sq, cx) {
             return Visit::More;
         }
-        match self.deadline {
-            Some(at) if self.is_outstanding() => Visit::Later(at),
-            _ => Visit::Idle,
-        }
+        self.until()
     }
 
     /// Takes the next WQE, if one is posted and may go.
