@@ -125,7 +125,9 @@ impl Rc {
             let most = if answers.is_some() { 1 } else { VISIT_RESPONSES };
             let before = port.built_bytes();
             let more = self.responder.transmit(&sq.qp, domain, port, most);
-            answers.map(|group| group.charge(port.built_bytes() - before, cx.now_ns));
+            if let Some(group) = answers {
+                group.charge(port.built_bytes() - before, cx.now_ns);
+            }
             if more {
                 return Visit::More;
             }
