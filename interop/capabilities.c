@@ -93,8 +93,14 @@ static void timestamps(void)
 		uint64_t stamp = ibv_wc_read_completion_ts(cq);
 		CHECK(cq->status == IBV_WC_SUCCESS && stamp > last && stamp <= (uint64_t)(now() * 1e9) + 1000);
 		ibv_end_poll(cq);
-		last = stamp;
+		/* The running clock is the one that stamped it. */
+		struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+		CHECK(ibv_query_rt_values_ex(ctx, &values) == 0 && values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK);
+		last = values.raw_clock.tv_nsec;
+		CHECK(values.raw_clock.tv_sec == 0 && last >= stamp && last <= (uint64_t)(now() * 1e9) + 1000);
 	}
+	struct ibv_values_ex unknown = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK << 1 };
+	REFUSED(ibv_query_rt_values_ex(ctx, &unknown), EINVAL);
 	CHECK(ibv_destroy_qp(p.qp[0]) == 0 && ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);
 	p.qp[0] = plain;
 	close_pair(&p);

@@ -56,8 +56,8 @@ static struct target make_target(void)
 	return t;
 }
 
-/* With an SRQ, from which it takes nothing. */
-static struct initiator make_initiator(struct ibv_srq *srq)
+/* With an SRQ, from which it takes nothing, and with streams, if 2^errored of them may be in error. */
+static struct initiator make_initiator(struct ibv_srq *srq, int errored)
 {
 	struct initiator i = { .cq = ibv_create_cq(ctx, 64, NULL, NULL, 0) };
 	CHECK(i.cq);
@@ -72,6 +72,11 @@ static struct initiator make_initiator(struct ibv_srq *srq)
 		.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_DC,
 		.dc_init_attr = { .dc_type = MLX5DV_DCTYPE_DCI },
 	};
+	if (errored >= 0) {
+		dv.comp_mask |= MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS;
+		dv.dc_init_attr.dci_streams.log_num_concurent = 3;
+		dv.dc_init_attr.dci_streams.log_num_errored = errored;
+	}
 	CHECK((i.qp = mlx5dv_create_qp(ctx, &attr, &dv)));
 	i.ex = ibv_qp_to_qp_ex(i.qp);
 	i.dv = mlx5dv_qp_ex_from_ibv_qp_ex(i.ex);
@@ -114,6 +119,55 @@ static int ask(struct initiator *i, struct target *t, uint64_t key, int op, uint
 	return poll_for(i->cq, &wc);
 }
 
+/* WRITEs of streams in one go, of which some name a key that the target does not have; what becomes of each. */
+static void streams(struct target *t, uint8_t *there)
+{
+	enum { N = 6 };
+	static const struct { int stream, stray, status; } wrs[N] = {
+		{ 1, 0, IBV_WC_SUCCESS }, { 5, 1, IBV_WC_REM_ACCESS_ERR }, { 1, 0, IBV_WC_SUCCESS },
+		{ 5, 0, IBV_WC_WR_FLUSH_ERR }, { 300, 0, IBV_WC_SUCCESS }, { 5, 0, IBV_WC_WR_FLUSH_ERR },
+	};
+	struct mlx5dv_context caps = { .comp_mask = MLX5DV_CONTEXT_MASK_DCI_STREAMS };
+	CHECK(mlx5dv_query_device(ctx, &caps) == 0 && (caps.comp_mask & MLX5DV_CONTEXT_MASK_DCI_STREAMS));
+	CHECK(caps.dci_streams_caps.max_log_num_concurent >= 3 && caps.dci_streams_caps.max_log_num_errored >= 1);
+	struct initiator i = make_initiator(NULL, 1);
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	struct ibv_wc wc;
+	for (int round = 0; round < 3; round++) {
+		memset(there, 0, N);
+		memset(mem, 1, N);
+		ibv_wr_start(i.ex);
+		for (int n = 0; n < N; n++) {
+			i.ex->wr_id = n;
+			i.ex->wr_flags = IBV_SEND_SIGNALED;
+			ibv_wr_rdma_write(i.ex, mr->rkey + wrs[n].stray, (uintptr_t)there + n);
+			mlx5dv_wr_set_dc_addr_stream(i.dv, ah, t->qp->qp_num, KEY, wrs[n].stream);
+			ibv_wr_set_sge(i.ex, mr->lkey, (uintptr_t)mem + n, 1);
+		}
+		CHECK(ibv_wr_complete(i.ex) == 0);
+		for (int n = 0; n < N; n++) {
+			CHECK(poll_for(i.cq, &wc) == wrs[n].status && wc.wr_id == (uint64_t)n);
+			CHECK(there[n] == (wrs[n].status == IBV_WC_SUCCESS));
+		}
+		CHECK(ibv_query_qp(i.qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_RTS);
+		REFUSED(mlx5dv_dci_stream_id_reset(i.qp, 1), EINVAL);
+		CHECK(mlx5dv_dci_stream_id_reset(i.qp, 5) == 0);
+		REFUSED(mlx5dv_dci_stream_id_reset(i.qp, 5), EINVAL);
+	}
+	/* The second that is in error is one too many; and one that has none has nothing to reset. */
+	CHECK(ask(&i, t, KEY, IBV_WR_RDMA_WRITE, (uintptr_t)there, mr->rkey + 1, 8) == IBV_WC_REM_ACCESS_ERR);
+	ibv_wr_start(i.ex);
+	i.ex->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_rdma_write(i.ex, mr->rkey + 1, (uintptr_t)there);
+	mlx5dv_wr_set_dc_addr_stream(i.dv, ah, t->qp->qp_num, KEY, 2);
+	ibv_wr_set_sge(i.ex, mr->lkey, (uintptr_t)mem, 1);
+	CHECK(ibv_wr_complete(i.ex) == 0 && poll_for(i.cq, &wc) == IBV_WC_REM_ACCESS_ERR);
+	CHECK(ibv_query_qp(i.qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_ERR);
+	CHECK(ibv_destroy_qp(i.qp) == 0 && ibv_destroy_cq(i.cq) == 0);
+	puts("streams");
+}
+
 int main(void)
 {
 	struct ibv_wc wc;
@@ -127,7 +181,7 @@ int main(void)
 	struct target targets[TARGETS];
 	for (int t = 0; t < TARGETS; t++)
 		targets[t] = make_target();
-	struct initiator i = make_initiator(targets[0].srq), other = make_initiator(NULL);
+	struct initiator i = make_initiator(targets[0].srq, -1), other = make_initiator(NULL, -1);
 	uint8_t *there = mem + 8 * PAGE;
 	for (int round = 0; round < 30; round++) {
 		struct target *t = &targets[round % TARGETS];
@@ -151,6 +205,7 @@ int main(void)
 		CHECK(*(uint64_t *)mem == 40 && *(uint64_t *)there == 45);
 	}
 	puts("operations");
+	streams(&targets[0], there);
 	/* What one initiator may not ends it alone. */
 	CHECK(ask(&i, &targets[0], KEY, IBV_WR_RDMA_WRITE, (uintptr_t)there, mr->rkey + 1, 8) == IBV_WC_REM_ACCESS_ERR);
 	CHECK(ask(&other, &targets[0], KEY, IBV_WR_RDMA_WRITE, (uintptr_t)there, mr->rkey, 8) == IBV_WC_SUCCESS);

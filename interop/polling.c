@@ -23,6 +23,8 @@ _Static_assert(offsetof(struct ibv_qp_ex, wr_complete) == 328, "");
 #endif
 _Static_assert(offsetof(struct verbs_context, context) - offsetof(struct verbs_context, create_cq_ex) ==
 	       15 * sizeof(void *), "");
+_Static_assert(offsetof(struct verbs_context, context) - offsetof(struct verbs_context, query_rt_values) ==
+	       16 * sizeof(void *), "");
 
 /* How often the engine's thread has gone to sleep; -1 as long as it has no name. */
 static long naps_now(void)

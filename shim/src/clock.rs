@@ -3,7 +3,7 @@
 //! CQEs of CQs that ask for it are stamped with it, and a page tells programs what its time of day
 //! is (`mlx5dv_get_clock_info`), taken when the device is opened: the two run at one rate, and where
 //! the time of day is set later, the page does not follow. There is no page of the running counter
-//! itself (`ibv_query_rt_values_ex`), which only a device's register keeps running.
+//! itself, which only a device's register keeps running: `ibv_query_rt_values_ex` is a hook (`verbs`).
 
 use std::os::fd::RawFd;
 

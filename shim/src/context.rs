@@ -21,7 +21,7 @@ use crate::commands::srq::SrqObj;
 use crate::commands::xrcd::XrcdObj;
 use crate::commands::{self, Command, Undo};
 use crate::device::{Device, Source};
-use crate::devx::{DevxCq, DevxMkey, DevxQp, DevxRmp, Key, Umem};
+use crate::devx::{DevxCq, DevxGeneral, DevxMkey, DevxQp, DevxRmp, Key, Umem};
 use crate::error::Refusal;
 use crate::events::{EventPipe, Reporter};
 use crate::files::Kind;
@@ -70,6 +70,8 @@ pub enum Object {
     DevxRmp(Arc<DevxRmp>),
     /// Key made through DEVX.
     DevxMkey(DevxMkey),
+    /// Object of the general kind, made through DEVX.
+    DevxGeneral(DevxGeneral),
 }
 
 impl Object {
@@ -303,6 +305,9 @@ impl Context {
             Object::DevxCq(cq) if Arc::strong_count(cq) > 1 => {
                 return Err(Refusal::Busy("completion queue"));
             }
+            Object::DevxGeneral(object) if object.is_used() => {
+                return Err(Refusal::Busy("element of a schedule"));
+            }
             Object::Umem(umem) if Arc::strong_count(umem) > 1 => {
                 return Err(Refusal::Busy("umem"));
             }
@@ -350,7 +355,8 @@ impl Context {
         let mut objects = self.objects();
         let rank = |object: &Object| match object {
             Object::Qp(_) | Object::DevxQp(_) | Object::Dct(_) => 0,
-            Object::Mr(_) | Object::Mw(_) | Object::DevxMkey(_) | Object::Ah(_) => 1,
+            Object::Mr(_) | Object::Mw(_) | Object::DevxMkey(_) => 1,
+            Object::Ah(_) | Object::DevxGeneral(_) => 1,
             Object::Srq(_) | Object::DevxRmp(_) => 2,
             Object::Cq(_) | Object::DevxCq(_) | Object::Dm(_) | Object::Uar(_) => 3,
             Object::Pd(_) | Object::Umem(_) | Object::Xrcd(_) => 4,

@@ -14,6 +14,7 @@ use bellpush_mem::hidden::Mark;
 use bellpush_soft_nic::link::{
     Carries, FaultCounters, Link, LinkCounters, LinkError, Received, TxBatch,
 };
+use bellpush_wire::roce::Fields;
 
 use crate::process::say;
 
@@ -71,6 +72,18 @@ impl Link for Guarded {
 
     fn carries(&self) -> Carries {
         self.inner.carries()
+    }
+
+    fn fields(&self, wanted: &Fields) -> Fields {
+        self.inner.fields(wanted)
+    }
+
+    fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
+        self.inner.take_port(port)
+    }
+
+    fn leave_port(&mut self, port: u16) {
+        self.inner.leave_port(port);
     }
 
     fn has_icrc(&self) -> bool {

@@ -2,17 +2,20 @@
 //!
 //! The header's inline functions (`ibv_poll_cq`, `ibv_post_send` and others) call what the provider has put
 //! into the context, the CQ or the queue pair. Where a device of ours is opened, those that poll, post and arm
-//! are replaced by ones that call the provider's and give the engine a turn (`drive`). Programs that look
-//! libibverbs up by `dlvsym`, as NCCL does, find the same. One that opens devices by other means has the engine's
-//! thread alone, and so have programs that write WQEs and doorbells themselves.
+//! are replaced by ones that call the provider's and give the engine a turn (`drive`); the one that reads
+//! the running clock is replaced whole. Programs that look libibverbs up by `dlvsym`, as NCCL does, find the
+//! same. One that opens devices by other means has the engine's thread alone, and so have programs that write
+//! WQEs and doorbells themselves.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::libibverbs::{
-    CREATE_CQ_EX, Function, IS_EXTENDED, IbvContext, IbvCqEx, IbvQpEx, op,
+    CREATE_CQ_EX, Function, IS_EXTENDED, IbvContext, IbvCqEx, IbvQpEx, IbvValuesEx,
+    QUERY_RT_VALUES, VALUES_RAW_CLOCK, op,
 };
+use crate::clock;
 use crate::drive::Turn;
 use crate::files::Kind;
 use crate::hooks::set_errno;
@@ -119,6 +122,23 @@ extern "C" fn create_cq_ex(context: *mut IbvContext, attr: *mut c_void) -> *mut 
     }
 }
 
+/// The running clock (`ibv_query_rt_values_ex`). libmlx5 reads it from a page that a card keeps running; there is no
+/// such page here, and the clock is read in its place.
+extern "C" fn query_rt_values(_: *mut IbvContext, values: *mut IbvValuesEx) -> c_int {
+    // SAFETY: the program's own argument, as the header's inline function hands it on.
+    unsafe {
+        if (*values).comp_mask & !VALUES_RAW_CLOCK != 0 {
+            return libc::EINVAL;
+        }
+        if (*values).comp_mask & VALUES_RAW_CLOCK != 0 {
+            // As libmlx5 tells it: cycles, not split into seconds.
+            let tv_nsec = clock::cycles() as libc::c_long;
+            (*values).raw_clock = libc::timespec { tv_sec: 0, tv_nsec };
+        }
+    }
+    0
+}
+
 /// Whether a descriptor is a device's of ours.
 fn is_ours(fd: c_int) -> bool {
     let find = || process().and_then(|process| process.find(fd));
@@ -145,6 +165,9 @@ unsafe fn hook_context(context: *mut IbvContext) -> *mut IbvContext {
             && *words.sub(1) as usize >= size_of::<IbvContext>() + 8 * CREATE_CQ_EX;
         if !is_there {
             return context;
+        }
+        if *words.sub(1) as usize >= size_of::<IbvContext>() + 8 * QUERY_RT_VALUES {
+            *words.sub(QUERY_RT_VALUES) = query_rt_values as Function;
         }
         let create = words.sub(CREATE_CQ_EX);
         if !(*create).is_null() && *create != create_cq_ex as Function {

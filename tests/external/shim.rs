@@ -346,7 +346,7 @@ fn all_pingpongs() {
 }
 
 /// Each line is a part that was shown.
-const DEVX: &str = "caps\nconnected\nwrites\natomics\nsignals\nregisters\nrefusals\ninitiator\ntarget\nmkeys\nend\n";
+const DEVX: &str = "caps\nconnected\nwrites\nports\nnumbers\nmapping\nschedule\natomics\nsignals\nregisters\nrefusals\ninitiator\ntarget\nmkeys\nend\n";
 
 #[test]
 fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {
@@ -371,7 +371,11 @@ fn dynamic_connections_reach_whom_each_work_request_names() {
     {
         let ended = Running::start(options, &[program.to_str().unwrap()]).end();
         assert_eq!(ended.code, Some(0), "{options:?}: {}", ended.text);
-        assert!(ended.text.contains("operations\nrefusals\nend\n"), "{options:?}: {}", ended.text);
+        assert!(
+            ended.text.contains("operations\nstreams\nrefusals\nend\n"),
+            "{options:?}: {}",
+            ended.text
+        );
     }
 }
 

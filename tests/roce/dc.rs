@@ -27,11 +27,11 @@ const SLOTS: usize = 16;
 const SLOT_BYTES: usize = 2048;
 
 /// A target with the shared receive queue that it has for itself: receive `n` is for slot `n % SLOTS` of its memory.
-struct Target {
-    qp: Arc<Qp>,
+pub(crate) struct Target {
+    pub(crate) qp: Arc<Qp>,
     host: HostQp,
     _memory: Arc<HostMem>,
-    buf: Buf,
+    pub(crate) buf: Buf,
     ring: View,
     dbr: View,
     posted: u16,
@@ -60,7 +60,7 @@ impl Target {
         Self { qp, host, _memory: memory, buf, ring, dbr, posted: 0, taken: 0 }
     }
 
-    fn post(&mut self) {
+    pub(crate) fn post(&mut self) {
         let index = usize::from(self.posted) % SLOTS;
         let mut wqe = [0; 64];
         wqe[2..4].copy_from_slice(&(((index + 1) % SLOTS) as u16).to_be_bytes());
@@ -76,7 +76,7 @@ impl Target {
     }
 
     /// The messages that came, each with its bytes.
-    fn take(&mut self) -> Vec<(Cqe, Vec<u8>)> {
+    pub(crate) fn take(&mut self) -> Vec<(Cqe, Vec<u8>)> {
         let mut all = Vec::new();
         while let Some(cqe) = self.host.poll_recv().unwrap() {
             let bytes = self.buf.get(self.taken % SLOTS * SLOT_BYTES, cqe.byte_cnt as usize);
@@ -92,15 +92,29 @@ fn pkey_and_port() -> Change {
 }
 
 /// An initiator that gives up soon.
-struct Initiator {
-    qp: Arc<Qp>,
-    host: HostQp,
+pub(crate) struct Initiator {
+    pub(crate) qp: Arc<Qp>,
+    pub(crate) host: HostQp,
     _memory: Arc<HostMem>,
 }
 
 impl Initiator {
     fn new(nic: &SoftNic) -> Self {
+        Self::with(nic, |_| {})
+    }
+
+    pub(crate) fn with(nic: &SoftNic, prepare: impl Fn(&Qp)) -> Self {
         let (qp, memory) = make_typed(nic, QpType::Dci, &QpAttr { rq_wqes: 0, ..attr() }, None);
+        prepare(&qp);
+        let host = HostQp::new(&*qp);
+        let made = Self { qp, host, _memory: memory };
+        made.begin();
+        made
+    }
+
+    /// From RESET to RTS.
+    pub(crate) fn begin(&self) {
+        let qp = &self.qp;
         qp.modify(QpState::Init, &pkey_and_port()).unwrap();
         qp.modify(QpState::Rtr, &Change { path_mtu: Mtu::new(256), ..Change::default() }).unwrap();
         let rts = Change {
@@ -112,22 +126,20 @@ impl Initiator {
             ..Change::default()
         };
         qp.modify(QpState::Rts, &rts).unwrap();
-        let host = HostQp::new(&*qp);
-        Self { qp, host, _memory: memory }
     }
 }
 
-struct Dc {
-    nics: [Arc<SoftNic>; 2],
+pub(crate) struct Dc {
+    pub(crate) nics: [Arc<SoftNic>; 2],
     engines: Vec<Engine>,
     now_ns: u64,
-    from: Vec<Initiator>,
-    to: Vec<Target>,
-    buf: Buf,
+    pub(crate) from: Vec<Initiator>,
+    pub(crate) to: Vec<Target>,
+    pub(crate) buf: Buf,
 }
 
 impl Dc {
-    fn new(faults: &str) -> Self {
+    pub(crate) fn new(faults: &str) -> Self {
         let (nics, engines) = packet_nics(faults, true);
         let from = (0..2).map(|_| Initiator::new(&nics[0])).collect();
         let to = (0..2).map(|_| Target::new(&nics[1])).collect();
@@ -135,18 +147,18 @@ impl Dc {
         Self { nics, engines, now_ns: 0, from, to, buf }
     }
 
-    fn target(&self, to: usize) -> Datagram {
+    pub(crate) fn target(&self, to: usize) -> Datagram {
         let mut datagram =
             Datagram::new(Ipv4Addr::new(127, 0, 0, 2).to_ipv6_mapped(), self.to[to].qp.qpn(), 0);
         (datagram.qkey, datagram.key_low) = ((KEY >> 32) as u32, KEY as u32);
         datagram
     }
 
-    fn post(&mut self, from: usize, to: Datagram, wr: &SendWr<'_>) {
+    pub(crate) fn post(&mut self, from: usize, to: Datagram, wr: &SendWr<'_>) {
         self.from[from].host.send(&SendWr { datagram: Some(to), ..*wr }).unwrap();
     }
 
-    fn run(&mut self, ns: u64) {
+    pub(crate) fn run(&mut self, ns: u64) {
         let end = self.now_ns + ns;
         while self.now_ns < end {
             self.now_ns += 2_000;
@@ -156,11 +168,16 @@ impl Dc {
         }
     }
 
-    fn sent(&mut self, from: usize) -> Vec<Cqe> {
+    pub(crate) fn sent(&mut self, from: usize) -> Vec<Cqe> {
         std::iter::from_fn(|| self.from[from].host.poll_send().unwrap()).collect()
     }
 
-    fn send(&mut self, from: usize, to: usize, wr: &SendWr<'_>) -> Vec<Option<Syndrome>> {
+    pub(crate) fn send(
+        &mut self,
+        from: usize,
+        to: usize,
+        wr: &SendWr<'_>,
+    ) -> Vec<Option<Syndrome>> {
         self.post(from, self.target(to), wr);
         self.run(200_000);
         syndromes(&self.sent(from))

@@ -6,7 +6,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::queue_pairs::{attr, inline, make_qp};
 use bellpush::nic::soft::link::{Carries, Link, ShmNet, UdpLink};
 use bellpush::nic::soft::{Engine, SoftConfig, SoftNic};
-use bellpush::nic::{AddressVector, Connection, Mtu, NicAddress, QpAddress, QueuePair};
+use bellpush::nic::{
+    AddressVector, Change, Connection, Mtu, Nic, NicAddress, NicError, QpAddress, QpState,
+    QueuePair,
+};
 use bellpush::wire::roce::{Envelope, Fields, Packet, ROCE_PORT, flow_label_of, udp_src_port};
 use bellpush::wire::wqe::{Opcode, SendWr};
 use bellpush::wire::{Iova, Psn, Qpn, Rkey};
@@ -86,6 +89,78 @@ fn a_udp_link_says_what_it_cannot_send_and_keeps_its_port() {
     });
     assert_eq!(envelope.src_port, ROCE_PORT);
     assert_eq!((envelope.traffic_class, envelope.hop_limit), (0xab, 9));
+}
+
+/// The source ports of the packets that come to `peer` next, whose ICRC is of them.
+fn ports_at(engine: &mut Engine, peer: &mut UdpLink, at: &mut u64) -> Vec<u16> {
+    let mut ports = vec![];
+    for _ in 0..100 {
+        *at += 1_000_000;
+        engine.step(*at);
+        peer.recv(0, 64, &mut |received| {
+            Packet::check(received.bytes, &received.envelope).expect("the ICRC is of its fields");
+            ports.push(received.envelope.src_port);
+        })
+        .unwrap();
+    }
+    ports.sort_unstable();
+    ports
+}
+
+#[test]
+fn packets_of_a_queue_pair_leave_from_the_port_that_it_was_given() {
+    let link = UdpLink::open([127, 0, 61, 5].into(), None).unwrap();
+    let mut peer = UdpLink::open([127, 0, 61, 6].into(), None).unwrap();
+    let (nic, mut engine) = SoftNic::manual_on(&SoftConfig::default(), Box::new(link)).unwrap();
+    let there = NicAddress::Ip(peer.address());
+    let mut ends: Vec<_> = (0..2)
+        .map(|_| {
+            let (qp, memory) = make_qp(&nic, &attr());
+            let host = bellpush::nic::queue::HostQp::new(&*qp);
+            (qp, memory, host)
+        })
+        .collect();
+    let connect = |qp: &bellpush::nic::soft::Qp| {
+        let me = qp.address();
+        let them = QpAddress { nic: there, qpn: PEER_QPN, psn: Psn::new(5), ..me };
+        let mut connection = Connection::new(me, QpAddress { mtu: Mtu::ALL[0], ..them });
+        connection.with.timeout = Some(0);
+        qp.connect_with(&connection).unwrap();
+    };
+    ends.iter().for_each(|(qp, ..)| connect(qp));
+    let from = |port| Change { src_port: Some(port), ..Change::default() };
+    let wr = || SendWr::new(Opcode::RdmaWrite).to(Iova(0), Rkey(1));
+    let mut at = 0;
+    let mut sent = |ends: &mut [(_, _, bellpush::nic::queue::HostQp)]| {
+        ends.iter_mut().for_each(|(_, _, host)| {
+            host.send(&wr().payload(&inline(b"x"))).unwrap();
+        });
+        ports_at(&mut engine, &mut peer, &mut at)
+    };
+    assert_eq!(sent(&mut ends), [ROCE_PORT, ROCE_PORT]);
+
+    ends[0].0.modify(QpState::Rts, &from(55_555)).unwrap();
+    assert_eq!(ends[0].0.query().src_port, Some(55_555));
+    assert_eq!(sent(&mut ends), [ROCE_PORT, 55_555], "of the one, and of the other as before");
+    ends[1].0.modify(QpState::Rts, &from(55_555)).unwrap();
+    ends[0].0.modify(QpState::Rts, &from(55_556)).unwrap();
+    assert_eq!(sent(&mut ends), [55_555, 55_556], "a port may be given to several");
+
+    let _holder = std::net::UdpSocket::bind("127.0.61.5:55557").unwrap();
+    for (port, why) in [(55_557, "another program's"), (0, "none")] {
+        let refused = ends[0].0.modify(QpState::Rts, &from(port));
+        assert!(matches!(refused, Err(NicError::Attribute { .. })), "{why}: {refused:?}");
+    }
+    assert_eq!(sent(&mut ends), [55_555, 55_556], "as before");
+    let not_in_rts = Change { src_port: Some(55_558), ..Change::default() };
+    assert!(ends[0].0.modify(QpState::Sqd, &not_in_rts).is_err());
+
+    let is_free = |port: u16| std::net::UdpSocket::bind(("127.0.61.5", port)).is_ok();
+    assert!(!is_free(55_555) && !is_free(55_556) && is_free(55_558));
+    ends[0].0.reset().unwrap();
+    assert!(is_free(55_556) && ends[0].0.query().src_port.is_none());
+    nic.destroy_qp(ends[1].0.qpn()).unwrap();
+    assert!(is_free(55_555));
 }
 
 #[test]

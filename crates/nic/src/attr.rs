@@ -131,7 +131,8 @@ pub const MAX_RD_ATOMIC: u8 = 16;
 ///
 /// Packets go with its fields as far as the link can have them so, see
 /// `SoftNic::carries`. The UDP source port follows from the
-/// flow label, or, where that is 0, from the two queue pairs' numbers (annex A17.4.5.2).
+/// flow label, or, where that is 0, from the two queue pairs' numbers (annex A17.4.5.2), unless
+/// [`Change::src_port`] names one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressVector {
     /// The peer's NIC.
@@ -186,6 +187,8 @@ pub struct Change {
     pub rnr_retry: Option<u8>,
     /// Moving to SQD: report when the send queue is drained.
     pub sqd_event: Option<bool>,
+    /// UDP source port of a connection's packets (RC and UC, in RTS), until RESET.
+    pub src_port: Option<u16>,
 }
 
 /// What a connection is made of, beyond the two addresses; [`Change`]s for each step follow from it.
@@ -220,6 +223,7 @@ impl Connection {
             retry_cnt: Some(7),
             rnr_retry: Some(7),
             sqd_event: None,
+            src_port: None,
         };
         Self { local, peer, with }
     }

@@ -18,6 +18,7 @@ use crate::objects::layout;
 use crate::objects::mr::{MrTable, Pd};
 use crate::objects::number::{Number, Numbers};
 use crate::objects::qp::{Objects, Qp};
+use crate::objects::qpns::{Reserved, ReservedQpns};
 use crate::objects::srq::{Srq, SrqAttr};
 use crate::objects::state::Attributes;
 use crate::objects::tags::TagAttr;
@@ -64,6 +65,8 @@ pub(crate) struct Device {
     pub(crate) pd: Arc<Pd>,
     qps: RwLock<HashMap<u32, Arc<Qp>>>,
     next_qpn: AtomicU32,
+    /// Numbers that no queue pair is to have. Locked within `qps`.
+    reserved: Arc<Reserved>,
     /// Of protection domains, CQs and SRQs.
     numbers: Arc<Numbers>,
     /// State of a generator of numbers that are hard to guess, for PSNs.
@@ -137,6 +140,7 @@ impl Device {
             pd: Arc::new(Pd::new(Number::fixed(0))),
             qps: RwLock::default(),
             next_qpn: AtomicU32::new(FIRST_QPN),
+            reserved: Arc::default(),
             numbers: Numbers::new(),
             random: AtomicU64::new(seed),
             dealt: AtomicUsize::new(0),
@@ -364,7 +368,8 @@ impl Device {
             }
             let qpn = loop {
                 let next = self.next_qpn.fetch_add(1, Ordering::Relaxed) & Qpn::MAX;
-                if next >= FIRST_QPN && !qps.contains_key(&next) {
+                let taken = qps.contains_key(&next) || self.reserved.has(next);
+                if next >= FIRST_QPN && !taken {
                     break next;
                 }
             };
@@ -386,6 +391,17 @@ impl Device {
         Ok(qp)
     }
 
+    /// Sets numbers aside. They are dealt as those of queue pairs are: what becomes free comes again
+    /// after all others.
+    pub(crate) fn reserve_qpns(&self, log: u8) -> Result<ReservedQpns, NicError> {
+        let qps = self.qps.write().unwrap_or_else(PoisonError::into_inner);
+        let from = self.next_qpn.load(Ordering::Relaxed) & Qpn::MAX;
+        let used = |first, count| (first..first + count).any(|qpn| qps.contains_key(&qpn));
+        let range = self.reserved.take(log, from.max(FIRST_QPN), used)?;
+        self.next_qpn.store(range.first().0 + range.count(), Ordering::Relaxed);
+        Ok(range)
+    }
+
     /// The engine of a new queue pair. Those that share a UAR page share an engine: two that watched
     /// it would hide doorbells from each other when one clears it.
     fn deal_to(&self, qps: &HashMap<u32, Arc<Qp>>, queues: &Queues) -> usize {
@@ -398,7 +414,11 @@ impl Device {
     pub(crate) fn destroy_qp(&self, qpn: u32) -> Result<(), NicError> {
         let removed = self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
         let qp = removed.ok_or(NicError::NoSuchQp(qpn))?;
-        self.seat(&qp).control().remove(qpn);
+        {
+            let mut core = self.seat(&qp).control();
+            core.remove(qpn);
+            core.leave_port(qp.attributes().src_port);
+        }
         // The lock waits for a peer's engine that is in there; later ones get no answer.
         qp.set_error();
         qp.part_from_senders();
@@ -425,7 +445,15 @@ impl Device {
                 .expect("it was given up"));
         }
         let from = QueuePair::state(qp);
-        let attributes = qp.apply(to, change)?;
+        let before = qp.attributes().src_port;
+        core.take_port(change.src_port)?;
+        let attributes = match qp.apply(to, change) {
+            Ok(attributes) => attributes,
+            Err(refused) => {
+                core.leave_port(change.src_port);
+                return Err(refused);
+            }
+        };
         if to == QpState::Rtr {
             self.bring_up(&mut core, qp, &attributes)?;
         }
@@ -441,10 +469,24 @@ impl Device {
         }
         qp.advance(from, to)?;
         core.enter(qp.qpn.0, from, to, &attributes);
+        if change.src_port.is_some() || to == QpState::Reset {
+            core.leave_port(before);
+        }
         if matches!(to, QpState::Rts | QpState::Sqd) {
             core.wake(qp.qpn.0);
         }
         Ok(())
+    }
+
+    pub(crate) fn reset_stream(&self, qp: &Qp, stream: u16) -> Result<(), NicError> {
+        let mut core = self.seat(qp).control();
+        let state = QueuePair::state(qp);
+        if state != QpState::Rts {
+            return Err(qp.refused(QpState::Rts));
+        }
+        let must = "one that is in error";
+        let not = NicError::Attribute { what: "DC stream", value: stream.into(), must };
+        if core.reset_stream(qp.qpn.0, stream) { Ok(()) } else { Err(not) }
     }
 
     /// Finds the way to the peer of a queue pair that is to enter RTR.
@@ -468,7 +510,8 @@ impl Device {
                         (attributes.path_mtu.bytes() as u64, "what the link's packets can carry");
                     return Err(NicError::Attribute { what: "path MTU", value, must });
                 }
-                let transport = Transport::new(qp.kind, qp.qpn, *mtu, attributes, self.random());
+                let initiator = (self.random(), qp.error_streams());
+                let transport = Transport::new(qp.kind, qp.qpn, *mtu, attributes, initiator);
                 let transport = transport.ok_or(none)?;
                 core.carry(qp.qpn.0, transport);
             }
@@ -502,7 +545,39 @@ fn deal(n: usize, engines: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::deal;
+    use super::*;
+    use crate::{SoftConfig, SoftNic};
+
+    #[test]
+    fn numbers_that_are_set_aside_are_dealt_to_nobody() {
+        let (nic, _engines) = SoftNic::manual(&SoftConfig::default()).unwrap();
+        let attr = QpAttr {
+            sq_blocks: 1,
+            rq_wqes: 0,
+            rq_sges: 0,
+            send_cqes: 1,
+            recv_cqes: 0,
+            rnr_retry: 0,
+            ack_timeout: 0,
+            inband: None,
+            blueflame: false,
+        };
+        let memory = HostMem::alloc(layout::queue_bytes(&attr)).unwrap();
+        let view = View::new(&memory, 0, memory.len()).unwrap();
+        let dealt = || nic.create(&attr, &view).unwrap().qpn.0;
+        nic.device.next_qpn.store(0x1234, Ordering::Relaxed);
+        let range = nic.reserve_qpns(6).unwrap();
+        let first = range.first().0;
+        assert!(first.is_multiple_of(64) && range.count() == 64);
+        // As after all others.
+        nic.device.next_qpn.store(first - 1, Ordering::Relaxed);
+        assert_eq!([dealt(), dealt()], [first - 1, first + 64]);
+        drop(range);
+        nic.device.next_qpn.store(first, Ordering::Relaxed);
+        assert_eq!(dealt(), first, "given back");
+        assert_eq!(nic.reserve_qpns(0).unwrap().first().0, first + 1);
+        assert_eq!(nic.reserve_qpns(1).unwrap().first().0, first + 2, "behind what was");
+    }
 
     #[test]
     fn senders_are_spread_however_pairs_are_made() {

@@ -25,7 +25,7 @@ use crate::service::Transport;
 use crate::service::local::coalesce::COALESCE_MAX_WQES;
 use crate::service::requester::Requester;
 use bellpush_mem::{MemError, View};
-use bellpush_nic::QpState;
+use bellpush_nic::{NicError, QpState};
 
 /// No slot.
 pub(crate) const NOBODY: usize = usize::MAX;
@@ -342,6 +342,25 @@ impl Core {
         self.port.as_ref().is_some_and(|port| port.reaches(to))
     }
 
+    /// Has packets that ask for a source port leave from it, if one is asked for.
+    pub(crate) fn take_port(&mut self, port: Option<u16>) -> Result<(), NicError> {
+        match (port, &mut self.port) {
+            (None, _) => Ok(()),
+            (Some(port), Some(link)) => link.take_port(port),
+            (Some(_), None) => Err(NicError::Unsupported {
+                nic: "soft".into(),
+                what: "a UDP source port on the in-process link, which has no packets",
+            }),
+        }
+    }
+
+    /// Takes [`Core::take_port`] back.
+    pub(crate) fn leave_port(&mut self, port: Option<u16>) {
+        if let (Some(port), Some(link)) = (port, &mut self.port) {
+            link.leave_port(port);
+        }
+    }
+
     /// Gives a queue pair that enters RTR its transport.
     pub(crate) fn carry(&mut self, qpn: u32, transport: Transport) {
         if let Some(requester) = self.requester(qpn) {
@@ -354,6 +373,12 @@ impl Core {
         if let Some(transport) = self.requester(qpn).and_then(|r| r.transport.as_mut()) {
             transport.enter(from, to, attributes);
         }
+    }
+
+    /// Takes a stream of an initiator out of error; whether it was in it.
+    pub(crate) fn reset_stream(&mut self, qpn: u32, stream: u16) -> bool {
+        let transport = self.requester(qpn).and_then(|requester| requester.transport.as_mut());
+        transport.is_some_and(|transport| transport.reset_stream(stream))
     }
 
     /// Looks at what was posted before the queue pair could send.

@@ -46,7 +46,7 @@ pub struct CtrlSeg {
     pub qpn_ds: Be32,
     /// Not used: bellpush creates queue pairs without signatures.
     pub signature: u8,
-    /// Not used.
+    /// Stream of an initiator of dynamic connections, big-endian.
     pub dci_stream: [u8; 2],
     /// Fence 7:5, completion 3:2, solicited 1.
     pub fm_ce_se: u8,

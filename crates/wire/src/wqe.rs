@@ -79,6 +79,8 @@ pub struct Ctrl {
     pub flags: Flags,
     /// Immediate data.
     pub imm: u32,
+    /// Stream of an initiator of dynamic connections.
+    pub stream: u16,
 }
 
 impl Ctrl {
@@ -98,6 +100,7 @@ impl Ctrl {
             ds: (second & 0x3f) as u8,
             flags: Flags::from_bits(seg.fm_ce_se),
             imm: seg.imm.get(),
+            stream: u16::from_be_bytes(seg.dci_stream),
         })
     }
 
@@ -133,6 +136,8 @@ pub struct Wqe {
     pub datagram: Option<Datagram>,
     /// Shared receive queue of the receiver, on an XRC queue pair.
     pub srqn: Option<u32>,
+    /// Stream, on an initiator of dynamic connections.
+    pub stream: u16,
     /// Bytes of the whole payload.
     pub bytes: u32,
     /// Byte range of the payload's segments in the parsed bytes.
@@ -224,6 +229,7 @@ impl Wqe {
             masks: None,
             datagram: None,
             srqn: None,
+            stream: ctrl.stream,
             bytes: 0,
             payload: header as u32..end as u32,
         };
@@ -388,6 +394,8 @@ pub struct SendWr<'a> {
     pub datagram: Option<Datagram>,
     /// Shared receive queue of the receiver, for an XRC queue pair.
     pub srqn: Option<u32>,
+    /// Stream, for an initiator of dynamic connections.
+    pub stream: u16,
     /// Payload, in order. Empty entries are left out, as libmlx5 does.
     pub payload: &'a [Piece<'a>],
 }
@@ -398,7 +406,7 @@ impl<'a> SendWr<'a> {
     pub fn new(opcode: Opcode) -> Self {
         let flags = Flags::SIGNALLED;
         let (remote, atomic, datagram, srqn) = (None, None, None, None);
-        Self { opcode, flags, imm: 0, remote, atomic, datagram, srqn, payload: &[] }
+        Self { opcode, flags, imm: 0, remote, atomic, datagram, srqn, stream: 0, payload: &[] }
     }
 
     /// The same request with a remote address.
@@ -507,6 +515,7 @@ impl<'a> SendWr<'a> {
         let ctrl = CtrlSeg {
             opmod_idx_opcode: (u32::from(index) << 8 | self.opcode as u32).into(),
             qpn_ds: (qpn.0 << 8 | ds as u32).into(),
+            dci_stream: self.stream.to_be_bytes(),
             fm_ce_se: self.flags.bits(),
             imm: self.imm.into(),
             ..CtrlSeg::zeroed()

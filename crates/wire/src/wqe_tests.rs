@@ -145,6 +145,7 @@ proptest! {
             atomic: None,
             datagram: None,
             srqn,
+            stream: 0,
             payload: &payload,
         };
         let mut buf = [0xa5; 1024];

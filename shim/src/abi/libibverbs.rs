@@ -27,6 +27,20 @@ pub const IS_EXTENDED: usize = usize::MAX;
 /// Where `struct verbs_context`, which grows at its beginning, has `create_cq_ex`: so many words before the
 /// context, and its size in bytes one word before.
 pub const CREATE_CQ_EX: usize = 15;
+/// Where it has `query_rt_values`.
+pub const QUERY_RT_VALUES: usize = 16;
+
+/// `struct ibv_values_ex`.
+#[repr(C)]
+pub struct IbvValuesEx {
+    /// Which values are asked for, and which are told.
+    pub comp_mask: u32,
+    /// The device's clock: cycles, in `tv_nsec`.
+    pub raw_clock: libc::timespec,
+}
+
+/// `IBV_VALUES_MASK_RAW_CLOCK`.
+pub const VALUES_RAW_CLOCK: u32 = 1 << 0;
 
 /// Places in `struct ibv_context_ops`.
 pub mod op {
@@ -81,4 +95,5 @@ const _: () = {
     assert!(offset_of!(IbvContext, abi_compat) == 320);
     assert!(offset_of!(IbvCqEx, start_poll) == 144);
     assert!(offset_of!(IbvQpEx, wr_complete) == 328);
+    assert!(offset_of!(IbvValuesEx, raw_clock) == 8 && size_of::<IbvValuesEx>() == 24);
 };

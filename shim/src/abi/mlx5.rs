@@ -55,8 +55,8 @@ pub const CMDS_SUPP_UHW: u8 = 3;
 /// `MLX5_USER_INLINE_MODE_NONE`.
 pub const INLINE_MODE_NONE: u8 = 1;
 
-/// `struct mlx5_ib_query_device_resp`, of which all but the length and the flags is 0: the caps are
-/// those of raw packets, compression and pacing.
+/// `struct mlx5_ib_query_device_resp`, of which all but the length, the flags and the streams is 0: the
+/// caps are those of raw packets, compression and pacing.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub struct QueryDeviceResp {
@@ -120,6 +120,7 @@ pub struct CreateQp {
     /// Of a DC target its access key; of raw packets the send queue's address.
     pub access_key: u64,
     pub ece_options: u32,
+    /// Logarithms of its streams, and of those that may be in error.
     pub dci_streams: [u8; 2],
     pub reserved: u16,
 }
@@ -134,6 +135,8 @@ pub const QP_FLAG_ALLOW_SCATTER_CQE: u32 = 1 << 8;
 pub const QP_FLAG_TYPE_DCT: u32 = 1 << 4;
 /// `MLX5_QP_FLAG_TYPE_DCI`.
 pub const QP_FLAG_TYPE_DCI: u32 = 1 << 5;
+/// `MLX5_QP_FLAG_DCI_STREAM`.
+pub const QP_FLAG_DCI_STREAM: u32 = 1 << 11;
 /// `MLX5_QP_FLAG_UAR_PAGE_INDEX`.
 pub const QP_FLAG_UAR_PAGE_INDEX: u32 = 1 << 10;
 

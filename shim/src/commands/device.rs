@@ -50,6 +50,10 @@ const GIDS: u32 = 16;
 /// Longest message.
 pub const MAX_MESSAGE: u32 = 1 << 30;
 
+/// Streams of an initiator, and those of them that may be in error before it is (log2). A stream is named by 16 bits,
+/// and all go through one queue, however many there are.
+pub const DCI_STREAMS: [u8; 2] = [8, 6];
+
 fn ucontext() -> AllocUcontextResp {
     AllocUcontextResp {
         qp_tab_size: 1 << 16,
@@ -189,7 +193,8 @@ pub fn query_device_ex(c: &mut Command<'_>) -> Result<(), Refusal> {
     let response_length = size_of::<mlx5::QueryDeviceResp>() as u32;
     let flags = mlx5::QUERY_DEV_CQE_128B_PAD;
     let none = mlx5::QueryDeviceResp::zeroed();
-    let driver = mlx5::QueryDeviceResp { response_length, flags, ..none };
+    let dci_streams_caps = DCI_STREAMS;
+    let driver = mlx5::QueryDeviceResp { response_length, flags, dci_streams_caps, ..none };
     c.request.put(UHW_OUT, bytes_of(&driver));
     Ok(())
 }

@@ -13,7 +13,7 @@ use bytemuck::{Zeroable, bytes_of};
 
 use super::cq::CqObj;
 use super::dct;
-use super::device::mtu_code;
+use super::device::{DCI_STREAMS, mtu_code};
 use super::memory::{PdObj, path};
 use super::srq::SrqObj;
 use super::xrcd::XrcdObj;
@@ -129,6 +129,20 @@ fn queues(driver: &CreateQp, uar: View) -> Result<Queues, Refusal> {
     })
 }
 
+/// How many streams of an initiator may be in error, if it has streams.
+fn streams(driver: &CreateQp) -> Result<Option<u32>, Refusal> {
+    if driver.flags & mlx5::QP_FLAG_DCI_STREAM == 0 {
+        return Ok(None);
+    }
+    for (log, most) in driver.dci_streams.into_iter().zip(DCI_STREAMS) {
+        if log > most {
+            let (what, must) = ("DC streams (log2)", "within dci_streams_caps");
+            return Err(Refusal::Value { what, value: log.into(), must });
+        }
+    }
+    Ok(Some(1 << driver.dci_streams[1]))
+}
+
 /// `UVERBS_METHOD_QP_CREATE`.
 pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     let number = c.request.number(attr::CREATE_QP_TYPE)?;
@@ -170,10 +184,14 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         | mlx5::QP_FLAG_ALLOW_SCATTER_CQE
         | mlx5::QP_FLAG_BFREG_INDEX
         | mlx5::QP_FLAG_UAR_PAGE_INDEX;
-    let dci = if kind == QpType::Dci { mlx5::QP_FLAG_TYPE_DCI } else { 0 };
+    let of_dci = mlx5::QP_FLAG_TYPE_DCI | mlx5::QP_FLAG_DCI_STREAM;
+    let dci = if kind == QpType::Dci { of_dci } else { 0 };
     if driver.flags & !(known | dci) != 0 {
-        return Err(Refusal::Unsupported("a queue pair with signatures, DC streams or tunnels"));
+        return Err(Refusal::Unsupported(
+            "a queue pair with signatures, tunnels, or streams but DC's",
+        ));
     }
+    let streams = streams(&driver)?;
     let page = driver.bfreg_index;
     let uar = c.objects.uars.get(&page);
     let uar = uar.filter(|_| driver.flags & mlx5::QP_FLAG_UAR_PAGE_INDEX != 0);
@@ -202,6 +220,9 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         uidx: driver.uidx & 0xff_ffff,
     };
     let qp = c.context.device.nic.create_with(&made, queues, objects)?;
+    if let Some(most_in_error) = streams {
+        qp.set_streams(most_in_error);
+    }
     let in_force = match made.rq_wqes {
         0 => cap,
         max_recv_wr => QpCap { max_recv_wr, max_recv_sge: made.rq_sges, ..cap },
@@ -324,6 +345,7 @@ pub fn change(r: &ModifyQp) -> Result<Change, Refusal> {
         retry_cnt: has(RETRY_CNT).then_some(r.retry_cnt),
         rnr_retry: has(RNR_RETRY).then_some(r.rnr_retry),
         sqd_event: has(EN_SQD_ASYNC_NOTIFY).then_some(r.en_sqd_async_notify != 0),
+        src_port: None,
     })
 }
 

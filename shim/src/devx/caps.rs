@@ -1,6 +1,7 @@
 //! `QUERY_HCA_CAP`: what the device can do, all of which its tests do with it.
 
 use super::cq::LOG_MAX_CQ_SZ;
+use super::general;
 use super::prm::{Mailbox, cap, header};
 use crate::commands::Command;
 use crate::commands::device::{MAX_MESSAGE, MAX_RD_ATOMIC, MAX_RQ_DESC, MAX_SQ_DESC, MAX_WQES};
@@ -18,7 +19,9 @@ mod kind {
     pub const ODP: u64 = 2;
     pub const ATOMIC: u64 = 3;
     pub const FLOW_TABLE: u64 = 7;
+    pub const QOS: u64 = 0xc;
     pub const DEVICE_MEMORY: u64 = 0xf;
+    pub const GENERAL_2: u64 = 0x20;
 }
 
 fn general(out: &mut Mailbox) {
@@ -34,6 +37,11 @@ fn general(out: &mut Mailbox) {
         (cap::LOG_MAX_RA_RES_QP, u64::from(MAX_RD_ATOMIC.ilog2())),
         (cap::LOG_MAX_RA_REQ_DC, u64::from(MAX_RD_ATOMIC.ilog2())),
         (cap::LOG_MAX_RA_RES_DC, u64::from(MAX_RD_ATOMIC.ilog2())),
+        (cap::HCA_CAP_2, 1),
+        (cap::QOS, 1),
+        (cap::GENERAL_OBJ_TYPES, general::TYPES),
+        (cap::QPC_EXTENSION, 1),
+        (cap::RTS2RTS_QP_UDP_SPORT, 1),
         // RC and DCI, without being asked for.
         (cap::DMA_MMO_SQ, 1),
         (cap::LOG_DMA_MMO_MAX_SIZE, u64::from(MAX_COPY_BYTES.ilog2())),
@@ -79,6 +87,23 @@ fn atomic(out: &mut Mailbox) {
     }
 }
 
+fn schedules(out: &mut Mailbox) {
+    // TSARs and groups of queues.
+    const ELEMENTS: u64 = 1 << 0 | 1 << 4;
+    const DWRR: u64 = 1 << 0;
+    for (field, value) in [
+        // libmlx5 looks at what follows where this is set. There are no queues but of queue pairs.
+        (cap::NIC_SQ_SCHEDULING, 1),
+        (cap::NIC_BW_SHARE, 1),
+        (cap::NIC_RATE_LIMIT, 1),
+        (cap::NIC_QP_SCHEDULING, 1),
+        (cap::NIC_ELEMENT_TYPE, ELEMENTS),
+        (cap::NIC_TSAR_TYPE, DWRR),
+    ] {
+        out.set(field, value);
+    }
+}
+
 fn paging(out: &mut Mailbox) {
     // The driver's bits count from the other end: SEND is the first of each word.
     let word = |caps: u32| u64::from(caps.reverse_bits());
@@ -99,12 +124,16 @@ pub fn query(_: &Command<'_>, cmd: &Mailbox) -> Result<Mailbox, Refusal> {
     let mut out = Mailbox::zeroed(OUT_BYTES);
     match cmd.get(header::OP_MOD) >> 1 {
         kind::GENERAL => general(&mut out),
+        kind::QOS => schedules(&mut out),
+        kind::GENERAL_2 => {
+            out.set(cap::LOG_RESERVED_QPN_GRANULARITY, general::LOG_QPNS.into());
+        }
         kind::ATOMIC => atomic(&mut out),
         kind::ODP => paging(&mut out),
         // No flow tables, and device memory without operations: all zeros.
         kind::FLOW_TABLE | kind::DEVICE_MEMORY => {}
         value => {
-            let must = "general, paging's, atomics', flow tables' or device memory's";
+            let must = "general, paging's, atomics', schedules', flow tables' or device memory's";
             return Err(Refusal::Value { what: "type of capability", value, must });
         }
     }

@@ -13,6 +13,7 @@
 mod caps;
 mod cq;
 mod events;
+mod general;
 mod mkey;
 mod moves;
 mod prm;
@@ -26,10 +27,12 @@ use crate::abi::ids::attr;
 use crate::commands::{Command, Undo, word};
 use crate::context::{Object, Objects};
 use crate::error::Refusal;
+use bellpush_nic::NicError;
 use prm::{Mailbox, header, op};
 
 pub use cq::DevxCq;
 pub use events::{Subscriptions, create_channel, subscribe};
+pub use general::DevxGeneral;
 pub use mkey::{DevxMkey, Key};
 pub use qp::DevxQp;
 pub use rmp::DevxRmp;
@@ -57,7 +60,7 @@ fn status(refusal: &Refusal) -> Status {
         Refusal::Command(_) | Refusal::Unsupported(_) => Status::BadOp,
         Refusal::Handle { .. } | Refusal::Number { .. } => Status::BadRes,
         Refusal::Busy(_) => Status::BusyRes,
-        Refusal::Room(_) => Status::NoResources,
+        Refusal::Room(_) | Refusal::Nic(NicError::Full { .. }) => Status::NoResources,
         Refusal::Mailbox { .. } => Status::BadInputLength,
         _ => Status::BadParam,
     }
@@ -125,6 +128,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         op::CREATE_DCT => qp::create_target(c, &cmd),
         op::CREATE_RMP => rmp::create(c, &cmd),
         op::CREATE_XRQ => rmp::create_matching(c, &cmd),
+        op::CREATE_GENERAL_OBJECT => general::create(c, &cmd),
         code => Err(Refusal::Command(code.into())),
     };
     let out = made.map(|(object, named)| {
@@ -136,11 +140,15 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
     answer(c, attr::DEVX_OBJ_CREATE_CMD_OUT, out)
 }
 
-/// `MLX5_IB_METHOD_DEVX_OBJ_MODIFY`, of a queue pair made here or by verbs.
+/// `MLX5_IB_METHOD_DEVX_OBJ_MODIFY`, of a queue pair made here or by verbs, or of an element of a schedule.
 pub fn modify(c: &mut Command<'_>) -> Result<(), Refusal> {
     let cmd = input(c, attr::DEVX_OBJ_MODIFY_CMD_IN)?;
     let handle = c.request.handle(attr::DEVX_OBJ_HANDLE)?;
-    let done = qp::modify(c, handle, &cmd).map(|()| Mailbox::zeroed(header::OUT_BYTES));
+    let done = match cmd.get(header::OPCODE) as u16 {
+        op::MODIFY_GENERAL_OBJECT => general::modify(c, handle, &cmd),
+        _ => qp::modify(c, handle, &cmd),
+    };
+    let done = done.map(|()| Mailbox::zeroed(header::OUT_BYTES));
     answer(c, attr::DEVX_OBJ_MODIFY_CMD_OUT, done)
 }
 
@@ -159,9 +167,13 @@ pub fn query(c: &mut Command<'_>) -> Result<(), Refusal> {
 pub fn destroy(c: &mut Command<'_>) -> Result<(), Refusal> {
     let handle = c.request.handle(attr::DEVX_OBJ_HANDLE)?;
     match c.objects.get(handle) {
-        Some(Object::DevxCq(_) | Object::DevxQp(_) | Object::DevxMkey(_) | Object::DevxRmp(_)) => {
-            c.context.destroy(c.objects, handle)
-        }
+        Some(
+            Object::DevxCq(_)
+            | Object::DevxQp(_)
+            | Object::DevxMkey(_)
+            | Object::DevxRmp(_)
+            | Object::DevxGeneral(_),
+        ) => c.context.destroy(c.objects, handle),
         _ => Err(Refusal::Handle { what: "DEVX object", handle }),
     }
 }

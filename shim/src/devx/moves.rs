@@ -22,6 +22,13 @@ mod optional {
     pub const PM_STATE: u32 = 1 << 10;
     pub const PRI_PORT: u32 = 1 << 16;
     pub const COUNTER_SET_ID: u32 = 1 << 25;
+    /// Bits of the mask that goes on from bit 32.
+    pub mod wide {
+        pub const DCI_STREAM_CHANNEL_ID: u64 = 1 << 0;
+        pub const QOS_QUEUE_GROUP_ID: u64 = 1 << 1;
+        pub const INIT2INIT_MMO: u64 = 1 << 3;
+        pub const UDP_SPORT: u64 = 1 << 2;
+    }
     pub const RIGHTS: u32 = RRE | RAE | RWE;
     /// What there is but one of.
     pub const IGNORED: u32 = PM_STATE | COUNTER_SET_ID;
@@ -75,6 +82,40 @@ fn depth(log: u32) -> Result<u8, Refusal> {
     depth.ok_or(Refusal::Value { what: "READs and atomics (log2)", value: log.into(), must })
 }
 
+/// The mask of optional parameters from bit 32 on.
+fn more(cmd: &Mailbox, code: u16) -> u64 {
+    match code {
+        op::INIT2INIT_QP | op::RTS2RTS_QP => cmd.get(qp::OPT_PARAM_MASK_95_32),
+        _ => 0,
+    }
+}
+
+/// The stream of an initiator that a command takes out of error.
+pub fn stream(cmd: &Mailbox, code: u16) -> Result<Option<u16>, Refusal> {
+    let is_there = extended(cmd, code, optional::wide::DCI_STREAM_CHANNEL_ID)?;
+    Ok(is_there.then(|| cmd.word(qp::DCI_STREAM_CHANNEL_ID) as u16))
+}
+
+/// The groups that a command has requests and responses go by; 0 for none.
+pub fn groups(cmd: &Mailbox, code: u16) -> Result<Option<[u32; 2]>, Refusal> {
+    let is_there = extended(cmd, code, optional::wide::QOS_QUEUE_GROUP_ID)?;
+    let fields = [qp::QUEUE_GROUP_REQUESTER, qp::QUEUE_GROUP_RESPONDER];
+    Ok(is_there.then(|| fields.map(|field| cmd.word(field))))
+}
+
+/// Whether a command has a parameter of the context's extension.
+fn extended(cmd: &Mailbox, code: u16, bit: u64) -> Result<bool, Refusal> {
+    if more(cmd, code) & bit == 0 {
+        return Ok(false);
+    }
+    super::at_least(cmd, qp::EXT_END)?;
+    if !cmd.flag(qp::QPC_EXT) {
+        let must = "1, with a parameter of the context's extension";
+        return Err(Refusal::Value { what: "qpc_ext", value: 0, must });
+    }
+    Ok(true)
+}
+
 /// What a command changes.
 pub fn change(cmd: &Mailbox, code: u16, of: &Qp) -> Result<Change, Refusal> {
     use optional::*;
@@ -89,6 +130,18 @@ pub fn change(cmd: &Mailbox, code: u16, of: &Qp) -> Result<Change, Refusal> {
     let known = RIGHTS | PKEY_INDEX | Q_KEY | RNR_TIMEOUT | PRI_PORT | IGNORED;
     if mask & !known != 0 {
         return Err(Refusal::Unsupported("an optional parameter (alternate path, retries in RTS)"));
+    }
+    let more = more(cmd, code);
+    let known = match code {
+        // Copies by the NIC need not be asked for.
+        op::INIT2INIT_QP => wide::QOS_QUEUE_GROUP_ID | wide::INIT2INIT_MMO,
+        _ => wide::UDP_SPORT | wide::DCI_STREAM_CHANNEL_ID | wide::QOS_QUEUE_GROUP_ID,
+    };
+    if more & !known != 0 {
+        return Err(Refusal::Unsupported("an optional parameter from bit 32 on"));
+    }
+    if more & wide::UDP_SPORT != 0 {
+        change.src_port = Some(cmd.word(qp::UDP_SPORT) as u16);
     }
     if has(RIGHTS) && !matches!(kind, QpType::Ud | QpType::Dci) {
         let old = now.access.unwrap_or(Access::NONE);
@@ -168,6 +221,7 @@ pub fn describe(of: &Qp, out: &mut Mailbox) {
         (qp::RNR_RETRY, now.rnr_retry.unwrap_or(0).into()),
         (qp::ACK_TIMEOUT, now.timeout.unwrap_or(0).into()),
         (qp::PKEY_INDEX, now.pkey_index.unwrap_or(0).into()),
+        (qp::UDP_SPORT, now.src_port.unwrap_or(0).into()),
         (qp::VHCA_PORT_NUM, now.port.unwrap_or(0).into()),
         (qp::Q_KEY, now.qkey.unwrap_or(0).into()),
         (qp::RRE, access.remote_read.into()),

@@ -128,6 +128,8 @@ pub mod op {
     pub const CREATE_DCT: u16 = 0x710;
     pub const CREATE_XRQ: u16 = 0x717;
     pub const CREATE_RMP: u16 = 0x90c;
+    pub const CREATE_GENERAL_OBJECT: u16 = 0xa00;
+    pub const MODIFY_GENERAL_OBJECT: u16 = 0xa01;
     pub const RST2INIT_QP: u16 = 0x502;
     pub const INIT2RTR_QP: u16 = 0x503;
     pub const RTR2RTS_QP: u16 = 0x504;
@@ -201,6 +203,34 @@ pub mod xrq {
     pub const LOG_MATCHING_LIST_SZ: Field = field(0, 0, 4).within(TOPOLOGY_CONTEXT);
 }
 
+/// `general_obj_in_cmd_hdr`, and the objects that follow it.
+pub mod general {
+    #![allow(missing_docs)] // the header's names
+    use super::{Field, field};
+    const OBJECT: usize = 0x10;
+    pub const OBJ_TYPE: Field = super::header::OP_MOD;
+    pub const OBJ_ID: Field = field(8, 0, 32);
+    pub const LOG_OBJ_RANGE: Field = field(0xc, 3, 5);
+    /// `create_reserved_qpn_in`.
+    pub const RESERVED_QPN_BYTES: usize = OBJECT + 0x10;
+    /// `create_av_qp_mapping_in`.
+    pub const AV_QP_MAPPING_BYTES: usize = AV + 0x30;
+    const AV: usize = OBJECT + 0x10;
+    pub const QPN: Field = field(0xc, 0, 32).within(OBJECT);
+    pub const SRC_ADDR_INDEX: Field = field(0x1c, 4, 8).within(AV);
+    pub const RGID_OR_RIP: usize = AV + 0x20;
+    /// `create_sched_elem_in`.
+    pub const SCHED_ELEM_BYTES: usize = OBJECT + 0x80;
+    pub const MODIFY_FIELD_SELECT: Field = field(0, 0, 64).within(OBJECT);
+    pub const SCHEDULING_HIERARCHY: Field = field(8, 0, 8).within(OBJECT);
+    const SCHED_CONTEXT: usize = OBJECT + 0x20;
+    pub const ELEMENT_TYPE: Field = field(0, 0, 8).within(SCHED_CONTEXT);
+    pub const TSAR_TYPE: Field = field(5, 0, 8).within(SCHED_CONTEXT);
+    pub const PARENT_ELEMENT_ID: Field = field(8, 0, 32).within(SCHED_CONTEXT);
+    pub const BW_SHARE: Field = field(0x14, 0, 32).within(SCHED_CONTEXT);
+    pub const MAX_AVERAGE_BW: Field = field(0x18, 0, 32).within(SCHED_CONTEXT);
+}
+
 /// `create_cq_in` and `cqc`.
 pub mod cq {
     #![allow(missing_docs)] // the header's names
@@ -235,6 +265,13 @@ pub mod qp {
     pub const OPT_PARAM_MASK: Field = field(0x10, 0, 32);
     pub const WQ_UMEM_OFFSET: Field = field(0x100, 0, 64);
     pub const WQ_UMEM_ID: Field = field(0x108, 0, 32);
+    /// Of INIT2INIT and RTS2RTS, whose `qpc_data_ext` lies behind it.
+    pub const OPT_PARAM_MASK_95_32: Field = field(0x108, 0, 64);
+    pub const DCI_STREAM_CHANNEL_ID: Field = field(0x112, 0, 16);
+    pub const QUEUE_GROUP_REQUESTER: Field = field(0x114, 0, 32);
+    pub const QUEUE_GROUP_RESPONDER: Field = field(0x118, 0, 32);
+    pub const EXT_END: usize = 0x11c;
+    pub const QPC_EXT: Field = field(8, 0, 1);
     pub const STATE: Field = field(0, 0, 4).within(QPC);
     pub const ST: Field = field(1, 0, 8).within(QPC);
     pub const PM_STATE: Field = field(2, 3, 2).within(QPC);
@@ -274,6 +311,7 @@ pub mod qp {
     pub const FLOW_LABEL: Field = field(0xd, 4, 20).within(ADS);
     pub const RGID: usize = ADS + 0x10;
     pub const DSCP: Field = field(0x21, 2, 6).within(ADS);
+    pub const UDP_SPORT: Field = field(0x22, 0, 16).within(ADS);
     pub const VHCA_PORT_NUM: Field = field(0x25, 0, 8).within(ADS);
 }
 
@@ -310,7 +348,18 @@ pub mod cap {
     #![allow(missing_docs)] // the header's names
     use super::{Field, field};
     const AT: usize = super::header::OUT_BYTES;
+    // qos_cap
+    pub const NIC_BW_SHARE: Field = field(1, 1, 1).within(AT);
+    pub const NIC_RATE_LIMIT: Field = field(1, 2, 1).within(AT);
+    pub const NIC_SQ_SCHEDULING: Field = field(1, 0, 1).within(AT);
+    pub const NIC_QP_SCHEDULING: Field = field(4, 1, 1).within(AT);
+    pub const NIC_ELEMENT_TYPE: Field = field(0x20, 0, 16).within(AT);
+    pub const NIC_TSAR_TYPE: Field = field(0x22, 0, 16).within(AT);
+    // cmd_hca_cap_2
+    pub const LOG_RESERVED_QPN_GRANULARITY: Field = field(0x12, 3, 5).within(AT);
     // cmd_hca_cap
+    pub const HCA_CAP_2: Field = field(4, 0, 1).within(AT);
+    pub const GENERAL_OBJ_TYPES: Field = field(0x80, 0, 64).within(AT);
     pub const LOG_MAX_SRQ_SZ: Field = field(0x10, 0, 8).within(AT);
     pub const LOG_MAX_QP_SZ: Field = field(0x11, 0, 8).within(AT);
     pub const LOG_MAX_QP: Field = field(0x13, 3, 5).within(AT);
@@ -323,6 +372,8 @@ pub mod cap {
     pub const LOG_MAX_RA_REQ_DC: Field = field(0x25, 2, 6).within(AT);
     pub const LOG_MAX_RA_RES_DC: Field = field(0x27, 2, 6).within(AT);
     pub const LOG_DMA_MMO_MAX_SIZE: Field = field(0xd, 3, 5).within(AT);
+    pub const QPC_EXTENSION: Field = field(0x24, 2, 1).within(AT);
+    pub const RTS2RTS_QP_UDP_SPORT: Field = field(0x2a, 1, 1).within(AT);
     pub const DMA_MMO_SQ: Field = field(0x2a, 3, 1).within(AT);
     pub const DCT: Field = field(0x43, 2, 1).within(AT);
     pub const MAX_WQE_SZ_SQ_DC: Field = field(0x5a, 0, 16).within(AT);
@@ -330,6 +381,7 @@ pub mod cap {
     pub const NUM_PORTS: Field = field(0x37, 0, 8).within(AT);
     pub const LOG_MAX_MSG: Field = field(0x38, 3, 5).within(AT);
     pub const CQE_VERSION: Field = field(0x3f, 4, 4).within(AT);
+    pub const QOS: Field = field(0x43, 3, 1).within(AT);
     pub const ROCE: Field = field(0x43, 5, 1).within(AT);
     pub const ATOMIC: Field = field(0x43, 6, 1).within(AT);
     pub const CQ_OI: Field = field(0x44, 0, 1).within(AT);

@@ -8,10 +8,10 @@ use bellpush_soft_nic::{Cq, Objects as Used, Qp, Srq};
 use bellpush_wire::Qpn;
 
 use super::cq::DevxCq;
-use super::moves;
 use super::prm::{Mailbox, dct, header, op, qp};
 use super::rmp::DevxRmp;
 use super::{Umem, at_least, named};
+use super::{general, moves};
 use crate::commands::Command;
 use crate::commands::cq::CqObj;
 use crate::commands::dct::no_queues;
@@ -282,8 +282,19 @@ pub fn modify(c: &mut Command<'_>, handle: u32, cmd: &Mailbox) -> Result<(), Ref
     }
     let now = qp.state();
     in_state(from, now)?;
-    let change = moves::change(cmd, code, &qp)?;
-    Ok(qp.modify(to, &change)?)
+    let (change, stream) = (moves::change(cmd, code, &qp)?, moves::stream(cmd, code)?);
+    let groups = match moves::groups(cmd, code)? {
+        Some([asks, answers]) => {
+            let group = |id| general::group(c.objects, id);
+            Some([group(asks)?, group(answers)?])
+        }
+        None => None,
+    };
+    qp.modify(to, &change)?;
+    if let Some(groups) = groups {
+        qp.pace(groups)?;
+    }
+    Ok(stream.map_or(Ok(()), |stream| qp.reset_stream(stream))?)
 }
 
 fn in_state(wanted: Option<QpState>, now: QpState) -> Result<(), Refusal> {

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{Carries, FaultCounters, Link, LinkCounters, LinkError, Received, TxBatch};
 use crate::link::pcap::Pcap;
-use bellpush_wire::roce::{Addresses, Envelope};
+use bellpush_wire::roce::{Addresses, Envelope, Fields};
 
 /// A link that records what goes over it: what the link below took, and what it handed out.
 pub struct Captured<L> {
@@ -36,8 +36,11 @@ impl<L: Link> Captured<L> {
         epoch.saturating_add(now_ns)
     }
 
-    fn write(&mut self, what: impl FnOnce(&mut Pcap) -> io::Result<()>) -> Result<(), LinkError> {
-        let result = self.pcap.as_mut().map_or(Ok(()), what);
+    fn write(
+        &mut self,
+        what: impl FnOnce(&L, &mut Pcap) -> io::Result<()>,
+    ) -> Result<(), LinkError> {
+        let result = self.pcap.as_mut().map_or(Ok(()), |pcap| what(&self.inner, pcap));
         if result.is_err() {
             self.pcap = None;
         }
@@ -66,6 +69,18 @@ impl<L: Link> Link for Captured<L> {
         self.inner.carries()
     }
 
+    fn fields(&self, wanted: &Fields) -> Fields {
+        self.inner.fields(wanted)
+    }
+
+    fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
+        self.inner.take_port(port)
+    }
+
+    fn leave_port(&mut self, port: u16) {
+        self.inner.leave_port(port);
+    }
+
     fn has_icrc(&self) -> bool {
         self.inner.has_icrc()
     }
@@ -78,11 +93,10 @@ impl<L: Link> Link for Captured<L> {
         let taken = self.inner.send(now_ns, batch)?;
         let (at_ns, fill) = (self.at(now_ns), !self.inner.has_icrc());
         let (me, port) = (self.inner.address(), self.inner.src_port());
-        let carries = self.inner.carries();
-        self.write(|pcap| {
+        self.write(|inner, pcap| {
             for packet in batch.taken(taken) {
                 let Some(addresses) = Addresses::new(me, packet.to) else { continue };
-                let fields = carries.of(&packet.fields, port);
+                let fields = inner.fields(&packet.fields);
                 let envelope = Envelope::new(addresses, port).with(&fields);
                 pcap.record(at_ns, &envelope, packet.bytes, fill)?;
             }
@@ -106,7 +120,7 @@ impl<L: Link> Link for Captured<L> {
             }
             each(packet);
         })?;
-        self.write(|pcap| written.and_then(|()| pcap.pass(at_ns)))?;
+        self.write(|_, pcap| written.and_then(|()| pcap.pass(at_ns)))?;
         Ok(count)
     }
 

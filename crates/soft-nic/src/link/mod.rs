@@ -39,6 +39,25 @@ pub trait Link: Send {
     /// Which header fields of a packet the link sends as they are asked for.
     fn carries(&self) -> Carries;
 
+    /// What a packet goes with that asks for these fields.
+    fn fields(&self, wanted: &Fields) -> Fields {
+        self.carries().of(wanted, self.src_port())
+    }
+
+    /// Has packets that ask for this source port leave from it, until [`Link::leave_port`] was
+    /// called as often.
+    ///
+    /// # Errors
+    /// [`LinkError::Port`], [`LinkError::System`].
+    fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
+        if self.carries().src_port { Ok(()) } else { Err(LinkError::Port { port }) }
+    }
+
+    /// Takes [`Link::take_port`] back.
+    fn leave_port(&mut self, port: u16) {
+        let _ = port;
+    }
+
     /// Whether packets need an ICRC: to be computed before sending, to be checked on receipt.
     /// Memory does not corrupt, so that a shared-memory link says no and its packets end in zeros.
     fn has_icrc(&self) -> bool {
@@ -109,6 +128,18 @@ impl Link for Box<dyn Link> {
 
     fn carries(&self) -> Carries {
         (**self).carries()
+    }
+
+    fn fields(&self, wanted: &Fields) -> Fields {
+        (**self).fields(wanted)
+    }
+
+    fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
+        (**self).take_port(port)
+    }
+
+    fn leave_port(&mut self, port: u16) {
+        (**self).leave_port(port);
     }
 
     fn has_icrc(&self) -> bool {
@@ -228,6 +259,12 @@ pub enum LinkError {
     NotLocal {
         /// The address.
         addr: IpAddr,
+    },
+    /// Packets cannot leave from that UDP source port.
+    #[error("packets cannot leave from UDP port {port}: a program holds it, or needs a right to")]
+    Port {
+        /// The port.
+        port: u16,
     },
     /// All addresses of the range are taken.
     #[error("no free address among {range}")]

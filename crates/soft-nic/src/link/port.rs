@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::counters::{DropReason, Live};
 use crate::link::{Carries, Link, TxBatch};
 use crate::objects::events::{Event, Events};
+use bellpush_nic::NicError;
 use bellpush_wire::roce::{Addresses, Envelope, Fields, Headers, Packet, PacketError};
 
 /// Packets that wait for the link at most.
@@ -38,6 +39,8 @@ pub(crate) struct Port {
     address: IpAddr,
     src_port: u16,
     carries: Carries,
+    /// Source ports that were taken, which only the link knows.
+    taken: usize,
     icrc: bool,
     /// Packets that leave together cost less.
     pub(crate) joins: bool,
@@ -66,6 +69,7 @@ impl Port {
             address: link.address(),
             src_port: link.src_port(),
             carries: link.carries(),
+            taken: 0,
             icrc: link.has_icrc(),
             joins: link.joins(),
             link,
@@ -123,7 +127,10 @@ impl Port {
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let Some(addresses) = Addresses::new(self.address, route.to) else { return Ok(()) };
-        let fields = self.carries.of(&route.fields, self.src_port);
+        let fields = match self.taken {
+            0 => self.carries.of(&route.fields, self.src_port),
+            _ => self.link.fields(&route.fields),
+        };
         let envelope = Envelope::new(addresses, self.src_port).with(&fields);
         let (mut failed, mut bytes) = (None, 0);
         self.tx.push_with(route.to, fields, |buf| {
@@ -138,6 +145,29 @@ impl Port {
         self.built.0 += u64::from(failed.is_none());
         self.built.1 += bytes as u64;
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Has packets that ask for a source port leave from it.
+    pub(crate) fn take_port(&mut self, port: u16) -> Result<(), NicError> {
+        self.link.take_port(port).map_err(|_| {
+            let must =
+                "one that packets can leave from: no other program's, none that needs a right";
+            NicError::Attribute { what: "UDP source port", value: port.into(), must }
+        })?;
+        self.taken += 1;
+        Ok(())
+    }
+
+    /// Takes [`Port::take_port`] back, once what has this port is on its way.
+    pub(crate) fn leave_port(&mut self, port: u16) {
+        self.flush();
+        self.link.leave_port(port);
+        self.taken -= 1;
+    }
+
+    /// Bytes of the packets built since they were last counted.
+    pub(crate) fn built_bytes(&self) -> u64 {
+        self.built.1
     }
 
     /// Gives the link what it takes now.

@@ -9,6 +9,7 @@ use crate::objects::cq::{Cq, Overrun};
 use crate::objects::events::{Event, Events};
 use crate::objects::layout::MAX_RING;
 use crate::objects::mr::{MrTable, Pd, Right};
+use crate::objects::pace::SchedElement;
 use crate::objects::srq::Srq;
 use crate::objects::state::{self, Attributes};
 use crate::objects::xrc::Target;
@@ -73,6 +74,11 @@ pub struct Qp {
     uidx: u32,
     /// Access key of a DC target.
     dc_key: AtomicU64,
+    /// Of an initiator with streams: how many in error end it; else 0.
+    error_streams: AtomicU32,
+    /// What its requests and its responses are paced by, and whether anything is.
+    groups: Mutex<Groups>,
+    paced: AtomicBool,
     receives: Mutex<Receives>,
     /// Leases of queue pairs that an engine elsewhere sends to this one.
     senders: Mutex<Vec<Weak<Lease>>>,
@@ -83,6 +89,9 @@ pub struct Qp {
     pub(crate) counters: Arc<Live>,
     pub(crate) events: Arc<Events>,
 }
+
+/// Groups of a schedule that requests and responses are of.
+pub(crate) type Groups = [Option<Arc<SchedElement>>; 2];
 
 const STATES: [QpState; 6] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err];
@@ -119,6 +128,9 @@ impl Qp {
             xrc,
             uidx: objects.uidx,
             dc_key: AtomicU64::new(0),
+            error_streams: AtomicU32::new(0),
+            groups: Mutex::default(),
+            paced: AtomicBool::new(false),
             receives: Mutex::new(Receives::new()),
             senders: Mutex::default(),
             error: Mutex::default(),
@@ -167,6 +179,7 @@ impl Qp {
     pub(crate) fn forget(&self, psn: u32) {
         *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = Attributes::default();
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.group([None, None]);
         self.first_psn.store(psn & (Psn::MODULUS - 1), Ordering::Relaxed);
     }
 
@@ -327,6 +340,54 @@ impl Qp {
     /// Gives a target of dynamic connections its access key. Before RTR: nobody reaches it earlier.
     pub fn set_dc_key(&self, key: u64) {
         self.dc_key.store(key, Ordering::Relaxed);
+    }
+
+    /// Has an error of an initiator of dynamic connections end the stream of the work request alone,
+    /// until so many are in error. Before RTR.
+    pub fn set_streams(&self, most_in_error: u32) {
+        self.error_streams.store(most_in_error.max(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn error_streams(&self) -> Option<usize> {
+        let most = self.error_streams.load(Ordering::Relaxed) as usize;
+        (self.kind == QpType::Dci && most > 0).then_some(most)
+    }
+
+    /// Has its requests and its responses go as fast as groups of a schedule may, until RESET
+    /// (`mlx5dv_modify_qp_sched_elem`).
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] for another type than RC, or without a packet link.
+    pub fn pace(&self, groups: [Option<Arc<SchedElement>>; 2]) -> Result<(), NicError> {
+        if self.kind != QpType::Rc || self.nic != 0 {
+            let (what, must) = ("queue pair of a schedule", "RC, on a packet link");
+            return Err(NicError::Attribute { what, value: self.kind as u64, must });
+        }
+        self.group(groups);
+        Ok(())
+    }
+
+    fn group(&self, groups: Groups) {
+        let mut held = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        self.paced.store(groups.iter().any(Option::is_some), Ordering::Relaxed);
+        *held = groups;
+    }
+
+    #[inline]
+    pub(crate) fn groups(&self) -> Groups {
+        if !self.paced.load(Ordering::Relaxed) {
+            return [None, None];
+        }
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes a stream out of error (`mlx5dv_dci_stream_id_reset`).
+    ///
+    /// # Errors
+    /// [`NicError::State`] but in RTS, [`NicError::Attribute`] for a stream that is in none.
+    pub fn reset_stream(&self, stream: u16) -> Result<(), NicError> {
+        let device = self.device.upgrade().ok_or(NicError::NoSuchQp(self.qpn.0))?;
+        device.reset_stream(self, stream)
     }
 
     pub(crate) fn dc_key(&self) -> u64 {

@@ -27,6 +27,8 @@ pub(crate) struct Attributes {
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) sqd_event: bool,
+    /// Named instead of the one that follows from the path.
+    pub(crate) src_port: Option<u16>,
 }
 
 impl Default for Attributes {
@@ -46,28 +48,30 @@ impl Default for Attributes {
             retry_cnt: 0,
             rnr_retry: 0,
             sqd_event: false,
+            src_port: None,
         }
     }
 }
 
-const ACCESS: u16 = 1 << 0;
-const PKEY: u16 = 1 << 1;
-const PORT: u16 = 1 << 2;
-const QKEY: u16 = 1 << 3;
-const AV: u16 = 1 << 4;
-const MTU: u16 = 1 << 5;
-const DEST_QPN: u16 = 1 << 6;
-const RQ_PSN: u16 = 1 << 7;
-const SQ_PSN: u16 = 1 << 8;
-const MAX_RD: u16 = 1 << 9;
-const MAX_DEST_RD: u16 = 1 << 10;
-const MIN_RNR: u16 = 1 << 11;
-const TIMEOUT: u16 = 1 << 12;
-const RETRY: u16 = 1 << 13;
-const RNR_RETRY: u16 = 1 << 14;
-const SQD_EVENT: u16 = 1 << 15;
+const ACCESS: u32 = 1 << 0;
+const PKEY: u32 = 1 << 1;
+const PORT: u32 = 1 << 2;
+const QKEY: u32 = 1 << 3;
+const AV: u32 = 1 << 4;
+const MTU: u32 = 1 << 5;
+const DEST_QPN: u32 = 1 << 6;
+const RQ_PSN: u32 = 1 << 7;
+const SQ_PSN: u32 = 1 << 8;
+const MAX_RD: u32 = 1 << 9;
+const MAX_DEST_RD: u32 = 1 << 10;
+const MIN_RNR: u32 = 1 << 11;
+const TIMEOUT: u32 = 1 << 12;
+const RETRY: u32 = 1 << 13;
+const RNR_RETRY: u32 = 1 << 14;
+const SQD_EVENT: u32 = 1 << 15;
+const SRC_PORT: u32 = 1 << 16;
 
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "access flags",
     "pkey index",
     "port",
@@ -84,10 +88,11 @@ const NAMES: [&str; 16] = [
     "retry_cnt",
     "rnr_retry",
     "SQD event request",
+    "UDP source port",
 ];
 
 /// What a move needs, and what it takes besides; `None` for a move that there is not.
-fn rule(kind: QpType, from: QpState, to: QpState) -> Option<(u16, u16)> {
+fn rule(kind: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
     use QpState::*;
     use QpType::*;
     let address = PKEY
@@ -122,6 +127,7 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<(u16, u16)> {
             XrcRecv => (SQ_PSN | TIMEOUT, live),
             _ => (SQ_PSN, live),
         },
+        (Rts, Rts) if matches!(kind, Rc | Uc) => (0, live | SRC_PORT),
         (Rts | Sqd, Rts) => (0, live),
         (Rts, Sqd) => (0, SQD_EVENT),
         (Sqd, Sqd) => match kind {
@@ -135,7 +141,7 @@ fn rule(kind: QpType, from: QpState, to: QpState) -> Option<(u16, u16)> {
     })
 }
 
-fn given(c: &Change) -> u16 {
+fn given(c: &Change) -> u32 {
     [
         c.access.is_some(),
         c.pkey_index.is_some(),
@@ -153,13 +159,14 @@ fn given(c: &Change) -> u16 {
         c.retry_cnt.is_some(),
         c.rnr_retry.is_some(),
         c.sqd_event.is_some(),
+        c.src_port.is_some(),
     ]
     .into_iter()
     .enumerate()
-    .fold(0, |mask, (bit, is)| mask | u16::from(is) << bit)
+    .fold(0, |mask, (bit, is)| mask | u32::from(is) << bit)
 }
 
-fn name_of_lowest(mask: u16) -> &'static str {
+fn name_of_lowest(mask: u32) -> &'static str {
     NAMES[mask.trailing_zeros() as usize]
 }
 
@@ -198,6 +205,7 @@ fn in_range(c: &Change) -> Result<(), NicError> {
     let most = u64::from(MAX_RD_ATOMIC);
     within("pkey index", c.pkey_index.map(u64::from), 0..=0, "0: there is one partition")?;
     within("port", byte(c.port), 1..=1, "1: there is one port")?;
+    within("UDP source port", c.src_port.map(u64::from), 1..=0xffff, "1..=65535")?;
     within("destination QPN", c.dest_qpn.map(|q| q.0.into()), 0..=Qpn::MAX.into(), "24 bits")?;
     within("max_rd_atomic", byte(c.max_rd_atomic), 0..=most, "0..=16")?;
     within("max_dest_rd_atomic", byte(c.max_dest_rd_atomic), 0..=most, "0..=16")?;
@@ -229,6 +237,7 @@ impl Attributes {
         set(&mut self.retry_cnt, c.retry_cnt);
         set(&mut self.rnr_retry, c.rnr_retry);
         set(&mut self.sqd_event, c.sqd_event);
+        self.src_port = c.src_port.or(self.src_port);
     }
 }
 
@@ -251,6 +260,7 @@ impl From<Attributes> for Change {
             retry_cnt: Some(a.retry_cnt),
             rnr_retry: Some(a.rnr_retry),
             sqd_event: Some(a.sqd_event),
+            src_port: a.src_port,
         }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct PeerPath {
 
 impl PeerPath {
     /// The path from queue pair `local`. Without a flow label, the source port follows from the
-    /// two queue pairs' numbers.
+    /// two queue pairs' numbers, unless one was named.
     fn new(service: Service, local: Qpn, attributes: &Attributes) -> Option<Self> {
         let (av, dest) = (&attributes.av, attributes.dest_qpn);
         let NicAddress::Ip(to) = av.nic else { return None };
@@ -55,7 +55,7 @@ impl PeerPath {
         let fields = Fields {
             traffic_class: av.traffic_class,
             hop_limit: av.hop_limit,
-            src_port: udp_src_port(spread),
+            src_port: attributes.src_port.unwrap_or(udp_src_port(spread)),
             flow_label,
         };
         let route = Route { to: to.to_canonical(), fields };
@@ -88,13 +88,14 @@ enum Of {
 
 impl Transport {
     /// The transport of a queue pair that enters RTR; `None` without a way to its peer. `mtu` is
-    /// the most that a datagram carries, `life` an initiator's (see `Dceth`).
+    /// the most that a datagram carries, `initiator` an initiator's life (see `Dceth`) and its streams
+    /// in error at most.
     pub(crate) fn new(
         kind: QpType,
         local: Qpn,
         mtu: Mtu,
         attributes: &Attributes,
-        life: u32,
+        initiator: (u32, Option<usize>),
     ) -> Option<Self> {
         let path = |service| PeerPath::new(service, local, attributes);
         let service = match kind {
@@ -104,7 +105,9 @@ impl Transport {
             }
             QpType::Uc => Of::Uc(Box::new(Uc::new(path(Service::Uc)?, attributes))),
             QpType::Ud => Of::Ud(Ud::new(mtu, attributes)),
-            QpType::Dci => Of::Rc(Box::new(Rc::initiator(attributes.path_mtu, attributes, life))),
+            QpType::Dci => {
+                Of::Rc(Box::new(Rc::initiator(attributes.path_mtu, attributes, initiator)))
+            }
             QpType::Dct => Of::Dct(Box::new(Target::new(attributes))),
         };
         Some(Self { local, service, established: false, drained: false })
@@ -114,6 +117,14 @@ impl Transport {
     pub(crate) fn within(qp: &Qp, peer: Arc<Qp>) -> Self {
         let service = Of::Local(Local::new(peer, qp.mrs.clone()));
         Self { local: qp.qpn, service, established: false, drained: false }
+    }
+
+    /// Takes a stream of an initiator out of error; whether it was in it.
+    pub(crate) fn reset_stream(&mut self, stream: u16) -> bool {
+        match &mut self.service {
+            Of::Rc(rc) => rc.reset_stream(stream),
+            _ => false,
+        }
     }
 
     /// The in-process service, if it is that.

@@ -48,6 +48,8 @@ pub(crate) struct Outstanding {
     pub(crate) waits: bool,
     /// Why it cannot be sent (any further).
     pub(crate) failed: Option<Failure>,
+    /// Its stream, as far as that was to be read.
+    pub(crate) stream: Option<u16>,
     /// The WQE, where it does not lie in the ring.
     copy: Vec<u8>,
     /// What the NIC sends by itself, and for which entry of a list of tags.
@@ -106,6 +108,7 @@ impl Outstanding {
             got: 0,
             waits: checked.is_ok() && wqe.as_ref().is_some_and(|wqe| wqe.opcode.waits()),
             failed: checked.err(),
+            stream: wqe.as_ref().map(|wqe| wqe.stream),
             copy,
             own: None,
         };
@@ -133,6 +136,7 @@ impl Outstanding {
             got: 0,
             waits: false,
             failed: check_local(&wqe, &copy, domain).err(),
+            stream: None,
             copy,
             own: Some(own),
         }
@@ -222,6 +226,13 @@ impl Outstanding {
             Some(Own::Read(index)) => Some(Name::Entry(index)),
             Some(Own::End) | None => None,
         }
+    }
+
+    /// Reports it failed, of a queue pair that goes on.
+    pub(crate) fn tell_failed(&self, qp: &Qp, tally: &mut Tally, (syndrome, vendor): Failure) {
+        tally.errors += 1;
+        let op = CqeOpcode::ReqErr;
+        qp.complete(&Cqe::error(op, qp.qpn, self.counter, syndrome, vendor as u8));
     }
 
     /// Gives back the memory that held its WQE, to be used again.

@@ -75,6 +75,17 @@ pub(crate) enum Visit {
     Later(u64),
 }
 
+impl Visit {
+    /// That visit, or one at a time, whichever is sooner.
+    pub(crate) fn or_at(self, at: u64) -> Self {
+        match self {
+            Self::Idle => Self::Later(at),
+            Self::More => Self::More,
+            Self::Later(other) => Self::Later(at.min(other)),
+        }
+    }
+}
+
 /// What an engine owns of a queue pair: its send side and its transport.
 pub(crate) struct Requester {
     pub(crate) sq: SendQueue,

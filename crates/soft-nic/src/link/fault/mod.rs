@@ -235,6 +235,18 @@ impl<L: Link> Link for Faulty<L> {
         self.inner.carries()
     }
 
+    fn fields(&self, wanted: &Fields) -> Fields {
+        self.inner.fields(wanted)
+    }
+
+    fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
+        self.inner.take_port(port)
+    }
+
+    fn leave_port(&mut self, port: u16) {
+        self.inner.leave_port(port);
+    }
+
     fn has_icrc(&self) -> bool {
         self.inner.has_icrc()
     }

@@ -14,11 +14,13 @@
 //! Traffic class and hop limit are options of the socket that follow the packets: they are set when
 //! the next packets ask for others. quinn-udp writes the class of what it sends itself, so that
 //! only packets of class 0 go by GSO. Everything has the source port that the socket is bound to,
-//! and the flow label that the system chooses.
+//! and the flow label that the system chooses; a source port that was taken ([`Link::take_port`])
+//! has a socket of its own, which only sends.
 
 mod inbox;
 mod socket;
 
+use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
@@ -29,7 +31,7 @@ use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg, sockopt};
 
 use self::inbox::{Datagram, Inbox};
-use self::socket::{Interface, endpoint, interface_of, is_up};
+use self::socket::{Interface, Opened, endpoint, interface_of, is_up};
 use super::{Carries, Link, LinkCounters, LinkError, Outgoing, Received, Run, TxBatch};
 use bellpush_wire::roce::{
     Addresses, Envelope, Fields, MAX_PACKET_BYTES, ROCE_PORT, UDP_HEADER_BYTES,
@@ -54,8 +56,17 @@ pub struct UdpLink {
     counters: LinkCounters,
     /// Header fields that the socket's options ask for; none before the first packet.
     fields: Option<Fields>,
+    /// Source ports that were taken.
+    ports: HashMap<u16, Extra>,
     /// Destinations of a sendmmsg.
     to: Vec<SocketAddrAny>,
+}
+
+/// A socket for another source port.
+struct Extra {
+    opened: Opened,
+    fields: Option<Fields>,
+    users: usize,
 }
 
 /// Name of the network interface that has an address; `None` where none has.
@@ -102,6 +113,7 @@ impl UdpLink {
             foreign,
             counters: LinkCounters::default(),
             fields: None,
+            ports: HashMap::new(),
             to: Vec::with_capacity(SENDS),
         })
     }
@@ -141,14 +153,23 @@ impl UdpLink {
         (run.count > 1 && fine && run.to.is_ipv4() == self.addr.is_ipv4()).then_some(run)
     }
 
+    /// What packets of a source port leave by.
+    fn opened(&self, src_port: u16) -> &Opened {
+        self.ports.get(&src_port).map_or(&self.udp.opened, |extra| &extra.opened)
+    }
+
     /// Has the socket send with these fields, as far as it can.
     fn set_fields(&mut self, fields: Fields) -> Result<(), LinkError> {
-        if self.fields == Some(fields) {
+        let (opened, set) = match self.ports.get_mut(&fields.src_port) {
+            Some(extra) => (&extra.opened, &mut extra.fields),
+            None => (&self.udp.opened, &mut self.fields),
+        };
+        if *set == Some(fields) {
             return Ok(());
         }
         // Until both are set: the socket may take one and refuse the other.
-        self.fields = None;
-        let socket = &self.udp.opened.socket;
+        *set = None;
+        let (socket, now) = (&opened.socket, set);
         let (class, hops) = (fields.traffic_class, fields.hop_limit);
         let set = match self.addr {
             IpAddr::V4(_) => sockopt::set_ip_tos(socket, class)
@@ -157,7 +178,7 @@ impl UdpLink {
                 .and_then(|()| sockopt::set_ipv6_unicast_hops(socket, Some(hops))),
         };
         set.map_err(|errno| socket::system("IP_TOS and IP_TTL")(errno.into()))?;
-        self.fields = Some(fields);
+        *now = Some(fields);
         Ok(())
     }
 
@@ -169,7 +190,7 @@ impl UdpLink {
             segment_size: Some(run.segment),
             src_ip: None,
         };
-        let opened = &self.udp.opened;
+        let opened = self.opened(run.fields.src_port);
         match opened.state.try_send(UdpSockRef::from(&opened.socket), &transmit) {
             Ok(()) => Sent::Packets(run.count),
             Err(error) => Sent::of(&error),
@@ -181,7 +202,9 @@ impl UdpLink {
     fn send_each<'a>(&mut self, packets: impl Iterator<Item = Outgoing<'a>>) -> Sent {
         let mut slices = [[IoSlice::new(&[])]; SENDS];
         self.to.clear();
+        let mut port = ROCE_PORT;
         for (packet, slice) in packets.zip(&mut slices) {
+            port = packet.fields.src_port;
             if packet.to.is_ipv4() != self.addr.is_ipv4() {
                 break; // the first of the next call
             }
@@ -198,8 +221,8 @@ impl UdpLink {
             let control = none.next().expect("one for each");
             MMsgHdr::new_with_addr(&self.to[i.min(last)], &slices[i.min(last)], control)
         });
-        let socket = &self.udp.opened.socket;
-        match sendmmsg(socket, &mut messages[..=last], SendFlags::DONTWAIT) {
+        let socket = &self.opened(port).socket;
+        match sendmmsg(&**socket, &mut messages[..=last], SendFlags::DONTWAIT) {
             Ok(n) => Sent::Packets(n),
             Err(errno) => Sent::of(&errno.into()),
         }
@@ -287,6 +310,41 @@ impl Link for UdpLink {
 
     fn carries(&self) -> Carries {
         Carries { traffic_class: true, hop_limit: true, src_port: false, flow_label: false }
+    }
+
+    fn fields(&self, wanted: &Fields) -> Fields {
+        let port =
+            if self.ports.contains_key(&wanted.src_port) { wanted.src_port } else { ROCE_PORT };
+        self.carries().of(wanted, port)
+    }
+
+    fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
+        if port == ROCE_PORT {
+            return Ok(());
+        }
+        if let Some(extra) = self.ports.get_mut(&port) {
+            extra.users += 1;
+            return Ok(());
+        }
+        let addr = socket::with_port(self.addr, self.interface.scope, port);
+        let opened = match port {
+            0 => Err(LinkError::Port { port }),
+            _ => socket::open_udp(addr, true).map_err(|why| match why {
+                LinkError::InUse { .. } => LinkError::Port { port },
+                other => other,
+            }),
+        }?;
+        self.ports.insert(port, Extra { opened, fields: None, users: 1 });
+        Ok(())
+    }
+
+    fn leave_port(&mut self, port: u16) {
+        if let Some(extra) = self.ports.get_mut(&port) {
+            extra.users -= 1;
+            if extra.users == 0 {
+                self.ports.remove(&port);
+            }
+        }
     }
 
     fn send(&mut self, _now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {

@@ -178,7 +178,7 @@ pub(super) fn endpoint(addr: IpAddr, scope: u32) -> SocketAddr {
     with_port(addr, scope, ROCE_PORT)
 }
 
-fn with_port(addr: IpAddr, scope: u32, port: u16) -> SocketAddr {
+pub(super) fn with_port(addr: IpAddr, scope: u32, port: u16) -> SocketAddr {
     match addr {
         IpAddr::V6(v6) if is_link_local(v6) => SocketAddrV6::new(v6, port, 0, scope).into(),
         _ => SocketAddr::new(addr, port),

@@ -43,12 +43,21 @@ impl Rc {
     }
 
     /// An initiator of dynamic connections, which has a peer as soon as there is work for one.
-    pub(crate) fn initiator(mtu: Mtu, attributes: &Attributes, life: u32) -> Self {
+    pub(crate) fn initiator(
+        mtu: Mtu,
+        attributes: &Attributes,
+        (life, streams): (u32, Option<usize>),
+    ) -> Self {
         let route = Route { to: IpAddr::from([0; 4]), fields: Fields::default() };
         let path = PeerPath { route, dest: Qpn(0), mtu, service: Service::Dc };
         let mut rc = Self::new(path, attributes);
-        rc.requester.dynamic(life);
+        rc.requester.dynamic(life, streams);
         rc
+    }
+
+    /// Takes a stream of an initiator out of error; whether it was in it.
+    pub(crate) fn reset_stream(&mut self, stream: u16) -> bool {
+        self.requester.reset_stream(stream)
     }
 
     /// RC or XRC.
@@ -108,17 +117,34 @@ impl Rc {
             self.requester.flush(&sq.qp, &mut cx.tally);
         }
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
-        if self.responder.transmit(&sq.qp, domain, port, VISIT_RESPONSES) {
-            return Visit::More;
+        let [asks, answers] = sq.qp.groups();
+        let later = match &answers {
+            Some(group) if self.responder.owes() => group.admit(cx.now_ns).err(),
+            _ => None,
+        };
+        if later.is_none() {
+            let most = if answers.is_some() { 1 } else { VISIT_RESPONSES };
+            let before = port.built_bytes();
+            let more = self.responder.transmit(&sq.qp, domain, port, most);
+            if let Some(group) = answers {
+                group.charge(port.built_bytes() - before, cx.now_ns);
+            }
+            if more {
+                return Visit::More;
+            }
         }
         let room = port.room();
         self.requester.rendezvous.extend(self.responder.rendezvous());
         let visit = match state {
             QpState::Rts | QpState::Sqd => {
-                self.requester.transmit(sq, cx, domain, state == QpState::Rts)
+                self.requester.visit(sq, cx, domain, (state == QpState::Rts, asks))
             }
             _ => Visit::Idle,
         };
+        if let Some(at) = later {
+            // What is acknowledged comes behind the responses that are due.
+            return visit.or_at(at);
+        }
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
         let alone = port.room() == room;
         if self.responder.acknowledge(port, alone) { Visit::More } else { visit }

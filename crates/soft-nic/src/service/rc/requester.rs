@@ -6,11 +6,16 @@
 //! the responses that are on their way are bounded as requests are; after a loss the rest of a part
 //! is asked for again.
 
+mod loss;
+mod streams;
+
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::counters::{DropReason, Live};
 use crate::link::port::Route;
+use crate::objects::pace::SchedElement;
 use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::recv;
@@ -30,6 +35,7 @@ use bellpush_wire::roce::{
 };
 use bellpush_wire::wqe::{Opcode, Wqe};
 use bellpush_wire::{Iova, Psn, Qpn};
+use streams::{FLUSHED, Streams};
 
 /// PSNs that may be on their way.
 const WINDOW: i32 = 128;
@@ -39,12 +45,6 @@ const VISIT_PACKETS: usize = 32;
 const READ_PART: u32 = 32;
 /// Packets after which an acknowledgement is asked for within a message.
 const ACK_EVERY: u32 = 16;
-
-/// First interval of a timer that is longer than it. A loss that nothing else shows need not wait out
-/// a long timer, which says how long a peer may be silent: what is missing goes again after this time,
-/// twice that, and so on, up to the timer's. The sum of all intervals stays what the timer and the
-/// number of retries say. (ConnectX retransmits adaptively as well.)
-const FIRST_NS: u64 = 4096 << 14;
 
 pub(super) struct Requester {
     path: PeerPath,
@@ -76,6 +76,8 @@ pub(super) struct Requester {
     spare: Vec<Vec<u8>>,
     /// Of an initiator of dynamic connections: what its requests say of their session.
     session: Option<Dceth>,
+    /// Of one with streams.
+    streams: Option<Streams>,
     /// Rendezvous that have matched, which come before what is posted.
     pub(super) rendezvous: Pending,
 }
@@ -114,6 +116,7 @@ impl Requester {
             recovering: None,
             spare: Vec::new(),
             session: None,
+            streams: None,
             rendezvous: Pending::default(),
         };
         requester.apply(path, attributes);
@@ -132,9 +135,16 @@ impl Requester {
         self.max_rd_atomic = attributes.max_rd_atomic;
     }
 
-    /// It has no peer of its own, and this is its life: see [`Dceth`].
-    pub(super) fn dynamic(&mut self, life: u32) {
+    /// It has no peer of its own, and this is its life: see [`Dceth`]. With streams, so many in
+    /// error end it.
+    pub(super) fn dynamic(&mut self, life: u32, streams: Option<usize>) {
+        self.streams = streams.map(Streams::new);
         self.session = Some(Dceth { key: 0, source: Qpn(0), start: self.next, life });
+    }
+
+    /// Takes a stream out of error; whether it was in it.
+    pub(super) fn reset_stream(&mut self, stream: u16) -> bool {
+        self.streams.as_mut().is_some_and(|streams| streams.reset(stream))
     }
 
     pub(super) fn path(&self) -> PeerPath {
@@ -161,19 +171,50 @@ impl Requester {
 
     // ---- Sending ---------------------------------------------------------------------------
 
-    /// Sends what may be sent now, and takes new WQEs if `may_take`.
-    pub(super) fn transmit(
+    /// Sends what may be sent now, and takes new WQEs if it may: as much as a visit allows, or a packet
+    /// when its group may send one.
+    pub(super) fn visit(
         &mut self,
         sq: &mut SendQueue,
         cx: &mut StepContext<'_>,
         domain: Domain<'_>,
-        may_take: bool,
+        (may_take, group): (bool, Option<Arc<SchedElement>>),
+    ) -> Visit {
+        let waits = self.not_before > cx.now_ns;
+        let wants = self.cursor < self.outstanding.len() || may_take && sq.has_work();
+        let Some(group) = group.filter(|_| wants && !waits) else {
+            return self.transmit(sq, cx, domain, (may_take, VISIT_PACKETS));
+        };
+        if let Err(at) = group.admit(cx.now_ns) {
+            let settled = self.settle(sq, cx);
+            return if settled { Visit::More } else { self.until().or_at(at) };
+        }
+        let built = |cx: &StepContext<'_>| cx.port.as_ref().map_or(0, |port| port.built_bytes());
+        let before = built(cx);
+        let visit = self.transmit(sq, cx, domain, (may_take, 1));
+        group.charge(built(cx) - before, cx.now_ns);
+        visit
+    }
+
+    /// When what is on its way is to be looked at.
+    fn until(&self) -> Visit {
+        match self.deadline {
+            Some(at) if self.is_outstanding() => Visit::Later(at),
+            _ => Visit::Idle,
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        sq: &mut SendQueue,
+        cx: &mut StepContext<'_>,
+        domain: Domain<'_>,
+        (may_take, mut left): (bool, usize),
     ) -> Visit {
         if self.not_before > cx.now_ns {
             return Visit::Later(self.not_before);
         }
         let mut loaded = None;
-        let mut left = VISIT_PACKETS;
         while self.cursor < self.outstanding.len() || may_take {
             if left == 0 || cx.port.as_ref().is_none_or(|port| port.room() == 0) {
                 self.settle(sq, cx);
@@ -190,11 +231,10 @@ impl Requester {
                 break;
             }
         }
-        self.settle(sq, cx);
-        match self.deadline {
-            Some(at) if self.is_outstanding() => Visit::Later(at),
-            _ => Visit::Idle,
+        if self.settle(sq, cx) {
+            return Visit::More;
         }
+        self.until()
     }
 
     /// Takes the next WQE, if one is posted and may go.
@@ -224,6 +264,9 @@ impl Requester {
         };
         if message.opcode.scatters() && self.max_rd_atomic == 0 && message.failed.is_none() {
             message.failed = Some((Cause::LocalQpOp, Vendor::Opcode));
+        }
+        if self.streams.as_ref().is_some_and(|it| it.has_failed(message.stream)) {
+            (message.failed, message.packets, message.waits) = (Some(FLUSHED), 0, false);
         }
         self.next = message.end();
         self.at = 0;
@@ -510,77 +553,21 @@ impl Requester {
         }
     }
 
-    // ---- Loss ------------------------------------------------------------------------------
-
-    fn restart_timer(&mut self, now_ns: u64) {
-        let running = self.is_outstanding();
-        self.deadline = self.interval_ns().filter(|_| running).map(|ns| now_ns + ns);
-    }
-
-    /// How long nothing may be heard until the queue pair fails.
-    fn patience_ns(&self) -> Option<u64> {
-        self.timeout_ns.map(|ns| ns * (u64::from(self.retry_cnt) + 1))
-    }
-
-    /// How long until what nothing is heard of goes again.
-    fn interval_ns(&self) -> Option<u64> {
-        let (timer, patience) = (self.timeout_ns?, self.patience_ns()?);
-        let first = if self.retry_cnt == 0 { timer } else { timer.min(FIRST_NS) };
-        let longer = first << self.tries.min(17); // the longest timer is 2^17 times the first interval
-        Some(longer.min(timer).min(patience.saturating_sub(self.waited_ns)))
-    }
-
-    /// The oldest is known to be missing: sends again from it on, once.
-    fn resume(&mut self, now_ns: u64) {
-        if self.recovering != Some(self.oldest) {
-            self.recovering = Some(self.oldest);
-            self.rewind();
-            self.restart_timer(now_ns);
-        }
-    }
-
-    fn rewind(&mut self) {
-        self.cursor = 0;
-        self.reads = 0;
-        self.at = match self.outstanding.front() {
-            Some(message) => self.oldest.distance(message.first).max(0) as u32,
-            None => 0,
-        };
-    }
-
-    /// Looks at the timer: what nothing was heard of for so long goes again, or is given up.
-    pub(super) fn tick(&mut self, sq: &SendQueue, cx: &mut StepContext<'_>) {
-        if self.deadline.is_none_or(|at| cx.now_ns < at) {
-            return;
-        }
-        self.deadline = None;
-        if !self.is_outstanding() {
-            return;
-        }
-        Live::add(&cx.counters.timeouts, 1);
-        self.waited_ns += self.interval_ns().unwrap_or(0);
-        if self.patience_ns().is_none_or(|most| self.waited_ns >= most) {
-            return self.fail(sq, cx, (Cause::TransportRetryExc, Vendor::NoAnswer));
-        }
-        self.tries += 1;
-        self.recovering = Some(self.oldest);
-        self.rewind();
-        self.restart_timer(cx.now_ns);
-    }
-
     // ---- Ends ------------------------------------------------------------------------------
 
     /// Completes what needs no answer and has nothing before it, and reports a failed WQE whose
-    /// turn has come.
-    fn settle(&mut self, sq: &SendQueue, cx: &mut StepContext<'_>) {
+    /// turn has come; says whether there was one.
+    fn settle(&mut self, sq: &SendQueue, cx: &mut StepContext<'_>) -> bool {
         self.acknowledge(self.oldest, sq, cx);
-        if let Some(failure) = self.outstanding.front().and_then(|message| message.failed) {
-            self.fail(sq, cx, failure);
-        }
+        let failed = self.outstanding.front().and_then(|message| message.failed);
+        failed.map(|failure| self.fail(sq, cx, failure)).is_some()
     }
 
-    /// The oldest outstanding message fails, and with it the queue pair.
+    /// The oldest outstanding message fails, and with it the queue pair, or its stream.
     fn fail(&mut self, sq: &SendQueue, cx: &mut StepContext<'_>, failure: Failure) {
+        if self.contain(&sq.qp, &mut cx.tally, failure) {
+            return;
+        }
         if let Some(message) = self.outstanding.pop_front() {
             message.fail(&sq.qp, &mut cx.tally, failure);
         }

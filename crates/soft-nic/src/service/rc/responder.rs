@@ -282,6 +282,11 @@ impl Responder {
         nak(qp, cause, vendor);
     }
 
+    /// Whether a response with data is due.
+    pub(super) fn owes(&mut self) -> bool {
+        self.replay.due().is_some()
+    }
+
     /// Builds the responses and the refusal that are due, at most `most` packets. Says whether some
     /// are left.
     pub(super) fn transmit(

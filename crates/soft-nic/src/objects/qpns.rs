@@ -1,0 +1,140 @@
+//! Queue pair numbers that are set aside: no queue pair is given one, and packets to them find
+//! nobody.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::SoftNic;
+use bellpush_nic::NicError;
+use bellpush_wire::Qpn;
+
+/// Numbers that may be set aside at a time: queue pairs must find some as well.
+const MAX_NUMBERS: usize = 1 << 20;
+/// Logarithm of the longest range.
+const MAX_LOG: u8 = 16;
+
+/// All ranges of a NIC, by their first number.
+#[derive(Debug, Default)]
+pub(crate) struct Reserved {
+    ranges: Mutex<BTreeMap<u32, u32>>,
+}
+
+/// Numbers in a row that no queue pair has, until it is dropped.
+#[derive(Debug)]
+pub struct ReservedQpns {
+    first: Qpn,
+    count: u32,
+    of: Arc<Reserved>,
+}
+
+impl Reserved {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn has(&self, qpn: u32) -> bool {
+        self.lock().range(..=qpn).next_back().is_some_and(|(first, count)| qpn - first < *count)
+    }
+
+    /// Sets 2^`log` numbers aside, of which the first is a multiple of their count: those that come
+    /// next behind `from`. `used` says whether a queue pair has one of so many numbers from one on.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        log: u8,
+        from: u32,
+        used: impl Fn(u32, u32) -> bool,
+    ) -> Result<ReservedQpns, NicError> {
+        if log > MAX_LOG {
+            let (what, must) = ("queue pair numbers to be set aside (log2)", "at most 16");
+            return Err(NicError::Attribute { what, value: log.into(), must });
+        }
+        let count = 1 << log;
+        let full = NicError::Full { what: "reserved queue pair numbers", limit: MAX_NUMBERS };
+        let mut ranges = self.lock();
+        let set_aside: usize = ranges.values().map(|&n| n as usize).sum();
+        if set_aside + count as usize > MAX_NUMBERS {
+            return Err(full);
+        }
+        let (end, start) = (Qpn::MAX + 1, from.next_multiple_of(count));
+        // From there to the end, then from the beginning: its first range has the special numbers.
+        let behind = (start..end).step_by(count as usize);
+        let before = (count.max(0x100)..start.min(end)).step_by(count as usize);
+        let is_free = |&first: &u32| {
+            let below = ranges.range(..first + count).next_back();
+            below.is_none_or(|(other, n)| other + n <= first) && !used(first, count)
+        };
+        let first = behind.chain(before).find(is_free).ok_or(full)?;
+        ranges.insert(first, count);
+        drop(ranges);
+        Ok(ReservedQpns { first: Qpn(first), count, of: self.clone() })
+    }
+}
+
+impl SoftNic {
+    /// Sets 2^`log` queue pair numbers in a row aside, which no queue pair gets while the answer is
+    /// kept.
+    ///
+    /// # Errors
+    /// [`NicError::Attribute`] for more than 65536 at once, [`NicError::Full`] for too many in all.
+    pub fn reserve_qpns(&self, log: u8) -> Result<ReservedQpns, NicError> {
+        self.device.reserve_qpns(log)
+    }
+
+    /// Whether a queue pair has that number.
+    pub fn has_qp(&self, qpn: Qpn) -> bool {
+        self.device.qp(qpn.0).is_some()
+    }
+}
+
+impl ReservedQpns {
+    /// The first number.
+    pub fn first(&self) -> Qpn {
+        self.first
+    }
+
+    /// How many.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+}
+
+impl Drop for ReservedQpns {
+    fn drop(&mut self) {
+        self.of.lock().remove(&self.first.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_aligned_apart_and_come_again_after_all_others() {
+        let all = Arc::new(Reserved::default());
+        let nobody = |_, _| false;
+        let a = all.take(4, 0x1234, nobody).unwrap();
+        assert_eq!((a.first(), a.count()), (Qpn(0x1240), 16));
+        let b = all.take(4, 0x1234, nobody).unwrap();
+        assert_eq!(b.first(), Qpn(0x1250));
+        let wide = all.take(6, 0x1234, nobody).unwrap();
+        assert_eq!(wide.first(), Qpn(0x1280), "0x1240 to 0x127f are taken in part");
+        assert!(all.has(0x1240) && all.has(0x125f) && !all.has(0x1260) && !all.has(0x123f));
+        drop(a);
+        assert!(!all.has(0x1240) && all.has(0x1250));
+        let occupied = |first, count| (first..first + count).contains(&0x1245);
+        assert_eq!(all.take(4, 0x1240, occupied).unwrap().first(), Qpn(0x1260));
+        let last = all.take(4, Qpn::MAX, nobody).unwrap();
+        assert_eq!(last.first(), Qpn(0x100), "behind the last comes the first");
+    }
+
+    #[test]
+    fn there_is_an_end_to_what_is_set_aside() {
+        let all = Arc::new(Reserved::default());
+        assert!(matches!(all.take(17, 0, |_, _| false), Err(NicError::Attribute { .. })));
+        let held: Vec<_> = (0..16).map(|_| all.take(16, 0x100, |_, _| false).unwrap()).collect();
+        assert!(matches!(all.take(0, 0x100, |_, _| false), Err(NicError::Full { .. })));
+        drop(held);
+        assert!(matches!(all.take(0, 0x100, |_, _| true), Err(NicError::Full { .. })));
+        all.take(0, 0x100, |_, _| false).unwrap();
+    }
+}
