@@ -199,7 +199,10 @@ pub fn compiled(name: &str) -> Option<PathBuf> {
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = root().join(format!("interop/{name}.c"));
     let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&to).arg(source);
+    compiler
+        .args(["-O1", "-g", "-rdynamic", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&to)
+        .arg(source);
     let output = compiler.args(["-libverbs", "-lmlx5"]).output().ok()?;
     if output.status.success() {
         return Some(to);
