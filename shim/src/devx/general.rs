@@ -146,7 +146,10 @@ fn schedule(c: &Command<'_>, cmd: &Mailbox) -> Result<(DevxGeneral, u32), Refusa
     }
     let made = SchedElement::new(parent.as_ref(), bandwidth)?;
     let taken = |id| {
-        let has = |object: &Object| matches!(object, Object::DevxGeneral(DevxGeneral::Element(other, ..)) if *other == id);
+        let has = |object: &Object| match object {
+            Object::DevxGeneral(DevxGeneral::Element(other, ..)) => *other == id,
+            _ => false,
+        };
         id == 0 || c.objects.all().any(has)
     };
     let number = loop {
