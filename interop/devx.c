@@ -22,6 +22,12 @@ static void caps(void)
 	memset(out, 0, sizeof(out));
 	int refused = mlx5dv_devx_general_cmd(ctx, in, sizeof(in), out, sizeof(out));
 	MUST(refused && out[0] == 3, "unknown capabilities: %d, status %#x", refused, out[0]);
+	/* QUERY_LAG: the one port is bonded with no other. */
+	uint8_t query[16] = { 0 }, lag[16];
+	set(query, 0, 0, 16, 0x842);
+	memset(lag, 0xff, sizeof(lag));
+	MUST(!mlx5dv_devx_general_cmd(ctx, query, sizeof(query), lag, sizeof(lag)), "QUERY_LAG");
+	MUST(get(lag + 8, 0, 21, 3) == 0 && get(lag + 8, 0, 29, 3) == 0, "LAG %#x %#x", lag[10], lag[11]);
 	puts("caps");
 }
 
