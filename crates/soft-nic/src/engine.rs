@@ -362,6 +362,7 @@ impl Core {
             let (listed, leased) = (requester.listed, requester.leased.take());
             *requester = Requester::new(requester.qp().clone())?;
             (requester.listed, requester.leased) = (listed, leased);
+            requester.sq.disregard_record();
         }
         self.queues.failed.retain(|&s| s != slot);
         for uar in self.queues.uars.iter_mut().filter(|u| u.qps.contains(&slot)) {

@@ -94,6 +94,13 @@ impl SendQueue {
         Ok(Self { qp, ci: 0, producer: 0, dbr_seen: 0, watch })
     }
 
+    /// Takes what the doorbell record says for what was posted before a reset: not every program
+    /// clears it then, and silicon reads it on a doorbell.
+    pub(crate) fn disregard_record(&mut self) {
+        let record = self.qp.queues.dbr.load_u32(DBR_SND_OFFSET, Ordering::Acquire);
+        self.dbr_seen = record.unwrap_or(0);
+    }
+
     /// Where the queue stands, for an engine elsewhere; its UAR registers and CQ are not the queue's.
     pub(crate) fn stands(&self) -> State {
         State {
