@@ -46,10 +46,10 @@ static struct target make_target(void)
 	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1,
 		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 	move(t.qp, init, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	/* No GID: a target has no peer. */
 	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .min_rnr_timer = 1 };
 	rtr.ah_attr.is_global = 1;
 	rtr.ah_attr.port_num = 1;
-	rtr.ah_attr.grh.dgid = gid;
 	rtr.ah_attr.grh.hop_limit = 8;
 	move(t.qp, rtr, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER);
 	CHECK(t.qp->qp_num);
