@@ -6,9 +6,10 @@
 # CHECKOUT: UCX configured with --enable-gtest and built, where it was built (test/gtest/gtest is in it); nothing is
 # built here. ROW: `uct:rc_mlx5`, `ucp:dcx` and so on, or a pattern; all without one. Prints a table in Markdown, then
 # what failed and what was skipped, with the reason that the test gave.
-# -b: the folder with bellpush and the preloaded object (target/release). -t: seconds for a case (30).
-# -n: cases in a process (40; 1 gives each its own). -e: every Nth case of UCP's rows, which have thousands (1). -o: where what was said is kept, and `cases`, a line for each case:
-# row, passed/failed/skipped/crashed/hung, name, reason, with tabs between. Rows that are whole there are not run again.
+# -b: the folder with bellpush and the preloaded object (target/release). -t: seconds for a case (30); one that takes
+# longer is slow. -n: cases in a process (40; 1 gives each its own). -e: every Nth case of UCP's rows, which have
+# thousands (1). -o: where what was said is kept, and `cases`, a line for each case: row, passed/failed/skipped/crashed/
+# slow, name, reason, with tabs between. Rows that are whole there are not run again.
 # FILTER=PATTERN in the environment: of each row only these cases (a filter of gtest's).
 set -euo pipefail
 root=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
@@ -117,17 +118,17 @@ for row in "${rows[@]}"; do
   done
   echo "$row" >>"$out/whole"
   awk -F'\t' -v row="$row" '$1 == row { n[$2]++; all++ }
-    END { printf "%s: %d cases, %d passed, %d failed, %d crashed, %d hung, %d skipped\n",
-      row, all, n["passed"], n["failed"], n["crashed"], n["hung"], n["skipped"] }' "$out/cases" >&2
+    END { printf "%s: %d cases, %d passed, %d failed, %d crashed, %d slow, %d skipped\n",
+      row, all, n["passed"], n["failed"], n["crashed"], n["slow"], n["skipped"] }' "$out/cases" >&2
 done
 
-echo '| suite | cases | passed | failed | crashed | hung | skipped |'
+echo '| suite | cases | passed | failed | crashed | slow | skipped |'
 echo '|---|---|---|---|---|---|---|'
 for row in "${rows[@]}"; do
   is_wanted "$row" || continue
   awk -F'\t' -v row="$row" '$1 == row { n[$2]++; all++ }
     END { printf "| %s | %d | %d | %d | %d | %d | %d |\n",
-      row, all, n["passed"], n["failed"], n["crashed"], n["hung"], n["skipped"] }' "$out/cases"
+      row, all, n["passed"], n["failed"], n["crashed"], n["slow"], n["skipped"] }' "$out/cases"
 done
 echo
 awk -F'\t' '$2 != "passed" && $2 != "skipped" { printf "%s %s %s: %s\n", $2, $1, $3, $4 }' "$out/cases"
