@@ -46,10 +46,10 @@ static struct target make_target(void)
 	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1,
 		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 	move(t.qp, init, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	/* No GID: a target has no peer. */
 	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .min_rnr_timer = 1 };
 	rtr.ah_attr.is_global = 1;
 	rtr.ah_attr.port_num = 1;
-	rtr.ah_attr.grh.dgid = gid;
 	rtr.ah_attr.grh.hop_limit = 8;
 	move(t.qp, rtr, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER);
 	CHECK(t.qp->qp_num);
@@ -82,7 +82,9 @@ static struct initiator make_initiator(struct ibv_srq *srq, int errored)
 	i.dv = mlx5dv_qp_ex_from_ibv_qp_ex(i.ex);
 	move(i.qp, (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1 },
 	     IBV_QP_PKEY_INDEX | IBV_QP_PORT);
-	move(i.qp, (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024 }, IBV_QP_PATH_MTU);
+	/* An address without a GID, as UCX gives. */
+	move(i.qp, (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024,
+					 .ah_attr = { .is_global = 1, .port_num = 1 } }, IBV_QP_PATH_MTU | IBV_QP_AV);
 	move(i.qp, (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 8, .retry_cnt = 2, .rnr_retry = 7,
 					 .max_rd_atomic = 4 },
 	     IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);

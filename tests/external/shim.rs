@@ -346,7 +346,7 @@ fn all_pingpongs() {
 }
 
 /// Each line is a part that was shown.
-const DEVX: &str = "caps\nconnected\nwrites\nports\nnumbers\nmapping\nschedule\natomics\nsignals\nregisters\nrefusals\ninitiator\ntarget\nmkeys\nend\n";
+const DEVX: &str = "caps\nconnected\nwrites\nports\nnumbers\nmapping\nschedule\natomics\nsignals\nregisters\nrefusals\ninitiator\ntarget\nmkeys\nagain\nend\n";
 
 #[test]
 fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {

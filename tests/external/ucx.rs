@@ -1,5 +1,9 @@
 //! UCX, unmodified, on software devices: `bellpush run -- ucx_perftest …`.
 
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
 use crate::preloaded::{alone, pair_succeeds, there};
 
 /// Runs one of UCX's tests over one transport, in turn by each of these.
@@ -27,4 +31,68 @@ fn queues_made_by_commands_of_the_device_carry_every_operation() {
 #[test]
 fn datagrams_wire_connections_up() {
     over(&["rc_v", "ud_v", "ud_x"], &["-t", "tag_lat", "-n", "50", "-w", "5"]);
+}
+
+/// Tests that take any size, then atomics.
+const MESSAGES: [&str; 11] = [
+    "tag_lat",
+    "tag_bw",
+    "tag_sync_lat",
+    "tag_sync_bw",
+    "ucp_put_lat",
+    "ucp_put_bw",
+    "ucp_get",
+    "stream_lat",
+    "stream_bw",
+    "ucp_am_lat",
+    "ucp_am_bw",
+];
+const ATOMICS: [&str; 4] = ["ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap"];
+
+/// All tests of UCP as a file for `-b`, a test a line, and how many they are.
+fn batch() -> (String, usize) {
+    let mut text = String::new();
+    for (bytes, times, before) in [(8, 100, 5), (65536, 30, 2), (1 << 20, 10, 1)] {
+        for test in MESSAGES {
+            writeln!(text, "{test}_{bytes} -t {test} -s {bytes} -n {times} -w {before}").unwrap();
+        }
+    }
+    for bytes in [4, 8] {
+        for test in ATOMICS {
+            writeln!(text, "{test}_{bytes} -t {test} -s {bytes} -n 100 -w 5").unwrap();
+        }
+    }
+    let tests = text.lines().count();
+    (text, tests)
+}
+
+#[test]
+#[ignore = "minutes: every test of ucx_perftest over every transport"]
+fn every_test_runs_over_every_transport() {
+    let _alone = alone();
+    if !there("ucx_perftest") {
+        return;
+    }
+    let (text, tests) = batch();
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ucx.batch");
+    fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    for transport in ["rc_v", "rc_x", "dc_x", "ud_v", "ud_x", "ib", "all"] {
+        // What is called all is what no choice at all is; shared memory then carries the most.
+        let choice = match transport {
+            "all" => "UCX_TLS=all".into(),
+            _ => format!("UCX_TLS={transport},self"),
+        };
+        let command = ["env", &choice, "ucx_perftest", "-f", "-b", file];
+        let [_, client] = pair_succeeds(&[], &command);
+        let ended = client.lines().filter(|line| is_result(line)).count();
+        assert_eq!(ended, tests, "{transport}: {client}");
+    }
+}
+
+/// A line of `-f`: the test's name and eight numbers.
+fn is_result(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    words.next().is_some_and(|name| MESSAGES.iter().chain(&ATOMICS).any(|t| name.starts_with(t)))
+        && words.filter(|word| word.parse::<f64>().is_ok()).count() == 8
 }

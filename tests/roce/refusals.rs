@@ -17,7 +17,7 @@ use bellpush::wire::roce::{
     Addresses, Aeth, AtomicEth, Bth, Envelope, Headers, MAX_PACKET_BYTES, NakCode, Opcode,
     Operation, Packet, Position, Reth, Service, Syndrome, Tail,
 };
-use bellpush::wire::{Psn, Qpn};
+use bellpush::wire::{Psn, Qpn, Rkey};
 
 const VICTIM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const PEER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
@@ -102,18 +102,25 @@ impl Victim {
 
     /// Sends a packet of so many bytes from an address, and says what came back to the peer.
     fn packet(&mut self, from: Ipv4Addr, headers: &Headers, bytes: usize) -> Vec<Answer> {
+        self.packets(from, &[(headers, bytes)])
+    }
+
+    /// The same of several, which arrive at once.
+    fn packets(&mut self, from: Ipv4Addr, packets: &[(&Headers, usize)]) -> Vec<Answer> {
         let (_, link) = self.links.iter_mut().find(|(addr, _)| *addr == from).unwrap();
         let envelope = Envelope::new(Addresses::V4 { src: from, dst: VICTIM }, link.src_port());
-        let mut batch = TxBatch::new(1);
-        assert!(batch.push(VICTIM.into(), |buf| {
-            let mut whole = [0; MAX_PACKET_BYTES];
-            let mut frame = headers.emit(bytes, &mut whole);
-            frame.payload_mut().fill(0x5a);
-            let n = frame.finish(Some(&envelope));
-            buf[..n].copy_from_slice(&whole[..n]);
-            Some(n)
-        }));
-        assert_eq!(link.send(self.now_ns, &mut batch).unwrap(), 1);
+        let mut batch = TxBatch::new(packets.len());
+        for &(headers, bytes) in packets {
+            assert!(batch.push(VICTIM.into(), |buf| {
+                let mut whole = [0; MAX_PACKET_BYTES];
+                let mut frame = headers.emit(bytes, &mut whole);
+                frame.payload_mut().fill(0x5a);
+                let n = frame.finish(Some(&envelope));
+                buf[..n].copy_from_slice(&whole[..n]);
+                Some(n)
+            }));
+        }
+        assert_eq!(link.send(self.now_ns, &mut batch).unwrap(), packets.len());
         let mut answers = Vec::new();
         for _ in 0..4 {
             self.now_ns += 1_000;
@@ -231,6 +238,26 @@ fn reads_and_atomics_in_the_middle_of_a_message_are_invalid_requests() {
         v.taken(&write, MTU);
         let request = if atomic { v.fetch_add() } else { v.read() };
         assert_eq!(v.taken(&request, 0).len(), 1);
+    }
+}
+
+#[test]
+fn a_refusal_leaves_behind_the_responses_that_are_due_before_it() {
+    for atomic in [false, true] {
+        let mut v = Victim::new(QpType::Rc);
+        let good = if atomic { v.fetch_add() } else { v.read() };
+        v.next = v.next.plus(1);
+        let mut bad = v.read();
+        bad.ext.reth.as_mut().unwrap().rkey = Rkey(0xff);
+        let answers = v.packets(PEER, &[(&good, 0), (&bad, 0)]);
+        let response = match atomic {
+            true => Operation::AtomicAcknowledge,
+            false => Operation::read_response(Position::Only),
+        };
+        let nak = Syndrome::Nak(NakCode::RemoteAccess);
+        let expected = [(response, Some(Syndrome::ACK)), (Operation::Acknowledge, Some(nak))];
+        assert_eq!(answers, expected);
+        assert_eq!(v.qp.state(), QpState::Err);
     }
 }
 

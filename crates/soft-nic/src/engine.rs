@@ -398,6 +398,7 @@ impl Core {
             let mut fresh = Requester::new(requester.qp().clone())?;
             requester.lose();
             (fresh.listed, fresh.leased) = (requester.listed, requester.leased.take());
+            fresh.sq.disregard_record();
             *requester = fresh;
         }
         self.queues.failed.retain(|&s| s != slot);

@@ -13,9 +13,10 @@ use super::srq::SrqObj;
 use super::{Command, qp, word};
 use crate::abi::ids::{UHW_OUT, attr};
 use crate::abi::mlx5::{CreateQp, CreateQpResp};
-use crate::abi::verbs::{ModifyQp, qp_attr as mask};
+use crate::abi::verbs::{ModifyQp, QpDest, qp_attr as mask};
 use crate::context::Object;
 use crate::error::Refusal;
+use crate::layout;
 
 /// `IBV_QPT_DRIVER`.
 pub const DRIVER: u64 = 0xff;
@@ -91,7 +92,9 @@ pub fn modify(c: &mut Command<'_>, r: &ModifyQp) -> Result<(), Refusal> {
     };
     let now = QueuePair::state(&**qp);
     let to = if r.attr_mask & mask::STATE != 0 { qp::state(r.qp_state)? } else { now };
-    qp.modify(to, &qp::change(r)?)?;
+    // A target has no peer. What programs give for one's address, UCX none, is not looked at.
+    let dest = QpDest { dgid: layout::gid(c.context.device.address), ..r.dest };
+    qp.modify(to, &qp::change(&ModifyQp { dest, ..*r })?)?;
     let number = qp.qpn().0;
     c.request.put(UHW_OUT, bytemuck::bytes_of(&[MODIFY_RESP_BYTES, number, 0, 0]));
     Ok(())

@@ -361,6 +361,10 @@ pub fn modify(c: &mut Command<'_>) -> Result<(), Refusal> {
     if object.changes_list(&r) && r.dest.is_global == 0 {
         (r.dest.dgid, r.dest.is_global) = (layout::gid(c.context.device.address), 1);
     }
+    if qp.kind() == QpType::Dci {
+        // Its peers stand in its WQEs: as of a target.
+        r.dest.dgid = layout::gid(c.context.device.address);
+    }
     let now = QueuePair::state(&**qp);
     if r.attr_mask & mask::CUR_STATE != 0 && state(r.cur_qp_state)? != now {
         let (value, must) = (r.cur_qp_state.into(), "the one that the queue pair is in");

@@ -137,6 +137,7 @@ pub mod op {
     pub const QP_2ERR: u16 = 0x507;
     pub const QP_2RST: u16 = 0x50a;
     pub const QUERY_QP: u16 = 0x50b;
+    pub const QUERY_LAG: u16 = 0x842;
     pub const INIT2INIT_QP: u16 = 0x50e;
 }
 

@@ -11,7 +11,7 @@ use crate::queue::uar::Rung;
 use crate::vendor::{Vendor, of_parse};
 use bellpush_abi::engine::State;
 use bellpush_mem::{Dma, MemError};
-use bellpush_nic::{Inband, QpState, QpType, QueuePair};
+use bellpush_nic::{Inband, QpType};
 use bellpush_wire::PlainWrite;
 use bellpush_wire::blueflame::{self, BF_BYTES};
 use bellpush_wire::cqe::Syndrome;
@@ -94,6 +94,13 @@ impl SendQueue {
         Ok(Self { qp, ci: 0, producer: 0, dbr_seen: 0, watch })
     }
 
+    /// Takes what the doorbell record says for what was posted before a reset: not every program
+    /// clears it then, and silicon reads it on a doorbell.
+    pub(crate) fn disregard_record(&mut self) {
+        let record = self.qp.queues.dbr.load_u32(DBR_SND_OFFSET, Ordering::Acquire);
+        self.dbr_seen = record.unwrap_or(0);
+    }
+
     /// Where the queue stands, for an engine elsewhere; its UAR registers and CQ are not the queue's.
     pub(crate) fn stands(&self) -> State {
         State {
@@ -139,10 +146,6 @@ impl SendQueue {
             if bell.qpn == self.qp.qpn {
                 self.learn(ahead(bell.next, self.ci, blocks));
             }
-        }
-        // Until the program has emptied it, a record says what was posted before the reset.
-        if QueuePair::state(&*self.qp) == QpState::Reset {
-            return;
         }
         // Acquire: the WQEs were written before the record. The register was loaded before it, so
         // a record written before the doorbell is seen here.

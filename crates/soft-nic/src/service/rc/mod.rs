@@ -111,7 +111,9 @@ impl Rc {
         self.requester.tick(sq, cx);
         let state = QueuePair::state(&*sq.qp);
         if state == QpState::Err {
-            self.responder.farewell(cx.port.as_deref_mut().expect("as below"));
+            if !self.responder.is_dead() {
+                self.responder.farewell(cx.port.as_deref_mut().expect("as below"));
+            }
             self.responder.flush(&sq.qp);
             self.requester.rendezvous.extend(self.responder.rendezvous());
             self.requester.flush(&sq.qp, &mut cx.tally);

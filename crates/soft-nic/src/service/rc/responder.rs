@@ -385,6 +385,13 @@ impl Responder {
         self.reassembly.lose(qp);
     }
 
+    /// Whether a refusal of its own making is the last that is said, by [`Self::transmit`]: behind
+    /// the responses that are due, for a requester that misses one takes no refusal of what is
+    /// behind it, and asks again whom nobody answers any more.
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead
+    }
+
     /// The queue pair is in ERR: only a refusal of its own making is still said.
     pub(super) fn flush(&mut self, qp: &Qp) {
         self.reassembly.flush(qp);
