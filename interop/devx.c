@@ -423,6 +423,7 @@ int main(int argc, char **argv)
 	ports(&a, &from, src, &to, dst);
 	numbers(&a);
 	schedule(&a, &from, src, &to, dst);
+	parts(&a, &from, src, &to, dst);
 	atomics(&a);
 	put_signal(&a, &from, src, &to, dst);
 	registers(&from, src, &to, dst);

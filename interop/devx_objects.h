@@ -177,3 +177,83 @@ static void schedule(struct qp *qp, struct area *from, struct ibv_mr *src, struc
 	     "elements of nobody");
 	puts("schedule");
 }
+
+/* CREATE_MKEY of KSM mode over parts of regions; the key, or the status with 0. */
+struct parts {
+	unsigned n, actual, log;
+	uint64_t start, bytes;
+	uint32_t index;
+	struct { uint32_t key; uint64_t at; } part[4];
+};
+
+static struct mlx5dv_devx_obj *ksm(const struct parts *of, int atomic, size_t bytes, uint32_t *key, uint8_t *status)
+{
+	uint8_t in[0x110 + 64] = { 0 }, out[16] = { 0 }, *mkc = in + 0x10;
+	set(in, 0, 0, 16, 0x200);
+	set(in, 9, 0, 24, of->index);
+	set(in, 0x60, 0, 32, of->actual);
+	set(mkc, 2, 1, 1, atomic);
+	set(mkc, 2, 2, 4, 15); /* rw rr lw lr */
+	set(mkc, 2, 6, 2, 3);
+	set(mkc, 4, 0, 24, 0xffffff);
+	set(mkc, 7, 0, 8, 0x77);
+	set(mkc, 0xd, 0, 24, pdn);
+	set(mkc, 0x10, 0, 64, of->start);
+	set(mkc, 0x18, 0, 64, of->bytes);
+	set(mkc, 0x34, 0, 32, of->n);
+	set(mkc, 0x3b, 3, 5, of->log);
+	for (unsigned i = 0; i < 4; i++) {
+		set(in + 0x110 + 16 * i, 4, 0, 32, of->part[i].key);
+		set(in + 0x110 + 16 * i, 8, 0, 64, of->part[i].at);
+	}
+	struct mlx5dv_devx_obj *obj = mlx5dv_devx_obj_create(ctx, in, bytes, out, sizeof(out));
+	*key = get(out, 9, 0, 24) << 8 | 0x77;
+	*status = out[0];
+	return obj;
+}
+
+/* A key over two parts of a region in another order, from address 0 on, the last of them shorter than the others. */
+static void parts(struct qp *qp, struct area *from, struct ibv_mr *src, struct area *to, struct ibv_mr *dst)
+{
+	enum { PAGE = 4096, ALL = 0x110 + 64 };
+	uint64_t at = (uintptr_t)to->at;
+	struct parts two = { 2, 2, 12, 0, PAGE + 100, 0, { { dst->lkey, at + 2 * PAGE }, { dst->lkey, at } } };
+	uint32_t key, other;
+	uint8_t status;
+	struct mlx5dv_devx_obj *obj = ksm(&two, 0, ALL, &key, &status);
+	MUST(obj, "CREATE_MKEY over parts: status %#x", status);
+	fill(from->at, PAGE + 100, 88);
+	memset(to->at, 0, 3 * PAGE);
+	post_write(qp, from->at, src->lkey, (uint8_t *)0, key, PAGE + 100);
+	ring(qp);
+	MUST(wait_for(qp, 1) == 0, "a WRITE to parts");
+	MUST(!memcmp(to->at + 2 * PAGE, from->at, PAGE) && !memcmp(to->at, from->at + PAGE, 100), "where it lies");
+	MUST(!to->at[100] && !to->at[PAGE], "what is not the key's");
+	/* A part of one region that is longer than it: only what is the key's is reached, as UCX has it. */
+	struct parts long_one = { 1, 1, 31, at + 8, 16, 0, { { dst->lkey, at } } };
+	struct mlx5dv_devx_obj *atomic = ksm(&long_one, 1, ALL, &other, &status);
+	MUST(atomic, "CREATE_MKEY over a part of 2 GiB: status %#x", status);
+	post_write(qp, from->at + 32, src->lkey, (uint8_t *)at + 8, other, 16);
+	ring(qp);
+	MUST(wait_for(qp, 1) == 0 && !memcmp(to->at, from->at + 32, 16), "a WRITE with an offset");
+	/* What is refused. */
+	struct parts bad = two;
+	bad.actual = 3;
+	MUST(!ksm(&bad, 0, ALL, &other, &status) && status == 3, "more entries than its size: %#x", status);
+	bad = two, bad.actual = bad.n = 0;
+	MUST(!ksm(&bad, 0, ALL, &other, &status) && status == 3, "no entries");
+	bad = two, bad.actual = bad.n = 5;
+	MUST(!ksm(&bad, 0, ALL, &other, &status) && status == 0x50, "a mailbox that ends early: %#x", status);
+	bad = two, bad.bytes = 2 * PAGE + 1;
+	MUST(!ksm(&bad, 0, ALL, &other, &status) && status == 3, "longer than its entries");
+	bad = two, bad.bytes = 0;
+	MUST(!ksm(&bad, 0, ALL, &other, &status) && status == 3, "nothing");
+	bad = two, bad.log = 3;
+	MUST(!ksm(&bad, 0, ALL, &other, &status) && status == 3, "parts of 8 bytes");
+	bad = two, bad.start = UINT64_MAX - 100;
+	MUST(!ksm(&bad, 0, ALL, &other, &status) && status == 3, "behind the last address");
+	bad = two, bad.index = 9;
+	MUST(!ksm(&bad, 0, ALL, &other, &status) && status == 3, "an index of the program's choice");
+	MUST(!mlx5dv_devx_obj_destroy(atomic) && !mlx5dv_devx_obj_destroy(obj), "DESTROY_MKEY");
+	puts("parts");
+}

@@ -203,7 +203,7 @@ fn what_is_not_there_is_refused_and_named() {
         "ibv_create_qp: ",
         "ibv_attach_mcast: this device has no such command",
         "mlx5dv_alloc_var: this device has no such call",
-        "mlx5dv_devx_general_cmd, QUERY_LAG: this device has no such command",
+        "mlx5dv_devx_general_cmd, QUERY_ROCE_ADDRESS: this device has no such command",
         "mlx5dv_devx_create_cmd_comp: this device has no such call",
     ];
     assert_eq!(refusals.len(), calls.len(), "{refusals:#?}");
@@ -346,7 +346,7 @@ fn all_pingpongs() {
 }
 
 /// Each line is a part that was shown.
-const DEVX: &str = "caps\nconnected\nwrites\nports\nnumbers\nmapping\nschedule\natomics\nsignals\nregisters\nrefusals\ninitiator\ntarget\nmkeys\nagain\nend\n";
+const DEVX: &str = "caps\nconnected\nwrites\nports\nnumbers\nmapping\nschedule\nparts\natomics\nsignals\nregisters\nrefusals\ninitiator\ntarget\nmkeys\nagain\nend\n";
 
 #[test]
 fn commands_of_the_device_make_connect_and_query_what_gpu_libraries_use() {

@@ -573,11 +573,8 @@ fn a_list_of_a_queue_that_is_closed_takes_no_entry() {
     let mut t = Tags::new("", &Change::default());
     t.srq.close();
     t.operate(1, 1, (5, 0xffff), t.pair.b.buf.sge(0, 100));
-    t.pair
-        .a
-        .host
-        .send(&SendWr::new(Opcode::Send).payload(&inline(&message(EAGER, 5, b"x"))))
-        .unwrap();
+    let bytes = message(EAGER, 5, b"x");
+    t.pair.a.host.send(&SendWr::new(Opcode::Send).payload(&inline(&bytes))).unwrap();
     t.pair.run_for(1_000_000);
     assert_eq!((t.told(), t.pair.b.buf.get(0, 1)), (vec![], vec![0]));
 }

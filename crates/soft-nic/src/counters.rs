@@ -34,7 +34,7 @@ macro_rules! counters {
         impl Live {
             pub(crate) fn read(&self) -> Counters {
                 Counters {
-                    $($name: self.$name.load(Ordering::Relaxed),)*
+                    $($name: self.$name.load(Ordering::Acquire),)*
                     errors: std::array::from_fn(|i| self.errors[i].load(Ordering::Relaxed)),
                     drops: std::array::from_fn(|i| self.drops[i].load(Ordering::Relaxed)),
                 }
@@ -154,7 +154,8 @@ impl DropReason {
 impl Live {
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
         if n != 0 {
-            counter.fetch_add(n, Ordering::Relaxed);
+            // Release, and acquire in read(): who sees a count sees those that were added before it.
+            counter.fetch_add(n, Ordering::Release);
         }
     }
 

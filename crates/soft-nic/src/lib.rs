@@ -28,6 +28,7 @@ mod copy;
 mod counters;
 mod device;
 mod engine;
+mod keys;
 pub mod link;
 #[cfg(test)]
 mod loom_tests;
@@ -50,7 +51,7 @@ pub use engine::{Engine, Helper, Progress};
 pub use link::pcap;
 pub use objects::cq::{Cq, CqAttr, CqLayout, CqReport, Notify};
 pub use objects::events::{Event, EventSink};
-pub use objects::mkey::{MkeyAttr, MwType};
+pub use objects::mkey::{MkeyAttr, MwType, PartsAttr};
 pub use objects::moderation::Moderation;
 pub use objects::mr::{Pd, Reregister};
 pub use objects::pace::{Bandwidth, SchedElement};
@@ -69,13 +70,12 @@ use bellpush_nic::{
     Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueueMemory, QueuePair, Queues,
 };
 use bellpush_wire::cm::MAD_BYTES;
-use bellpush_wire::{Iova, Qpn, Rkey};
+use bellpush_wire::{Iova, Qpn};
 
 use copy::{MAX_COPY_THREADS, Opened, Pool};
 use device::Device;
 use link::{Carries, Link};
 use objects::layout;
-use objects::mkey::Indirect;
 
 /// A software NIC. Dropping it ends its threads, its queue pairs and its registrations.
 pub struct SoftNic {
@@ -444,41 +444,6 @@ impl SoftNic {
     /// [`NicError::NoSuchRegion`], and as [`Nic::register`]; nothing has changed then.
     pub fn reregister(&self, mr: Mr, change: Reregister) -> Result<Mr, NicError> {
         self.device.mrs.reregister(mr, change)
-    }
-
-    /// Makes a memory window, which stands for nothing until a queue pair binds it by a UMR. Its key
-    /// changes its low byte with every bind.
-    ///
-    /// # Errors
-    /// As [`SoftNic::create_mkey`].
-    pub fn alloc_mw(&self, pd: &Arc<Pd>, kind: MwType) -> Result<Rkey, NicError> {
-        let remote_invalidate = kind == MwType::Two;
-        self.create_mkey(pd, MkeyAttr { octowords: 4, remote_invalidate, tag: None })
-    }
-
-    /// Makes a key that stands for nothing until a UMR says for which parts of which regions.
-    ///
-    /// # Errors
-    /// [`NicError::Attribute`] on the in-process link, which has no such keys, and for more units
-    /// than a UMR can give; [`NicError::Full`].
-    pub fn create_mkey(&self, pd: &Arc<Pd>, attr: MkeyAttr) -> Result<Rkey, NicError> {
-        let refuse = |what, value, must| Err(NicError::Attribute { what, value, must });
-        if self.carries().is_none() {
-            return refuse("memory window or indirect key", 1, "on a packet link");
-        }
-        if !(1..=1 << 16).contains(&attr.octowords) {
-            return refuse("key's units of translation", attr.octowords as u64, "1..=65536");
-        }
-        let indirect = Indirect::new(attr.octowords, attr.remote_invalidate);
-        self.device.mrs.create_indirect(pd, indirect, attr.tag)
-    }
-
-    /// Ends a memory window or a key of [`SoftNic::create_mkey`], with whatever low byte.
-    ///
-    /// # Errors
-    /// [`NicError::NoSuchRegion`].
-    pub fn destroy_mkey(&self, key: Rkey) -> Result<(), NicError> {
-        self.device.mrs.destroy_indirect(key)
     }
 
     /// The oldest asynchronous event that was not taken yet.

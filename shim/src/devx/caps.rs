@@ -33,6 +33,7 @@ fn general(out: &mut Mailbox) {
         (cap::LOG_MAX_CQ_SZ, LOG_MAX_CQ_SZ.into()),
         (cap::LOG_MAX_CQ, 24),
         (cap::LOG_MAX_MKEY, 24),
+        (cap::FIXED_BUFFER_SIZE, 1),
         (cap::LOG_MAX_RA_REQ_QP, u64::from(MAX_RD_ATOMIC.ilog2())),
         (cap::LOG_MAX_RA_RES_QP, u64::from(MAX_RD_ATOMIC.ilog2())),
         (cap::LOG_MAX_RA_REQ_DC, u64::from(MAX_RD_ATOMIC.ilog2())),

@@ -342,6 +342,13 @@ pub mod mkey {
     pub const START_ADDR: Field = field(0x10, 0, 64).within(MKC);
     pub const LEN: Field = field(0x18, 0, 64).within(MKC);
     pub const TRANSLATIONS_OCTWORD_SIZE: Field = field(0x34, 0, 32).within(MKC);
+    pub const LOG_ENTITY_SIZE: Field = field(0x3b, 3, 5).within(MKC);
+    pub const INPUT_MKEY_INDEX: Field = field(9, 0, 24);
+    pub const TRANSLATIONS_OCTWORD_ACTUAL_SIZE: Field = field(0x60, 0, 32);
+    // klm_pas_mtt: entries of 16 bytes behind IN_BYTES
+    pub const KLM_BYTES: usize = 16;
+    pub const KLM_MKEY: Field = field(4, 0, 32);
+    pub const KLM_ADDRESS: Field = field(8, 0, 64);
 }
 
 /// `query_hca_cap_out`: the capabilities' structs lie behind the header.
@@ -368,6 +375,7 @@ pub mod cap {
     pub const LOG_MAX_CQ_SZ: Field = field(0x19, 0, 8).within(AT);
     pub const LOG_MAX_CQ: Field = field(0x1b, 3, 5).within(AT);
     pub const LOG_MAX_MKEY: Field = field(0x1d, 2, 6).within(AT);
+    pub const FIXED_BUFFER_SIZE: Field = field(0x21, 0, 1).within(AT);
     pub const LOG_MAX_RA_REQ_QP: Field = field(0x29, 2, 6).within(AT);
     pub const LOG_MAX_RA_RES_QP: Field = field(0x2b, 2, 6).within(AT);
     pub const LOG_MAX_RA_REQ_DC: Field = field(0x25, 2, 6).within(AT);

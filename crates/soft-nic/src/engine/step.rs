@@ -217,13 +217,14 @@ impl Queues {
 /// Adds a step's counts to those that others read.
 fn count(tally: &Tally, live: &Live, progress: &mut Progress) {
     for (counter, n) in [
-        (&live.wqes, tally.wqes),
         (&live.bytes, tally.bytes),
         (&live.inband, tally.inband),
         (&live.blueflame, tally.blueflame),
         (&live.doorbells, tally.doorbells),
         (&live.offloaded, tally.offloaded),
         (&live.returned, tally.returned),
+        // Last, and read first: who sees a WQE here sees it in the others.
+        (&live.wqes, tally.wqes),
     ] {
         Live::add(counter, n);
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::objects::mr::{Entry, Region, Regions, Right, Span, Target, User};
 use crate::vendor::Vendor;
 use bellpush_nic::Access;
-use bellpush_wire::umr::{ANY_QPN, Translation, Umr, mask};
+use bellpush_wire::umr::{ANY_QPN, Part, Translation, Umr, mask};
 use bellpush_wire::{Iova, Qpn, Rkey};
 
 /// Type of a memory window (InfiniBand vol. 1, 10.6.7.2).
@@ -35,9 +35,22 @@ pub struct MkeyAttr {
     pub tag: Option<u8>,
 }
 
+/// A key that is made with its meaning: regions' parts, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartsAttr {
+    /// Address of the first byte.
+    pub iova: Iova,
+    /// What may be done with it, of what the regions allow.
+    pub access: Access,
+    /// Low byte of the key; `None` for one that was not there before.
+    pub tag: Option<u8>,
+    /// The parts. Whether they lie in regions, and which rights those have, is seen at each access.
+    pub parts: Vec<Part>,
+}
+
 /// What a key stands for, and for whom.
 pub(crate) struct Indirect {
-    /// Most parts that it stands for.
+    /// Most parts that it stands for; none of one that no UMR changes.
     most: usize,
     /// Whether a peer may invalidate it.
     remote_invalidate: bool,
@@ -56,6 +69,12 @@ impl Indirect {
             free: AtomicBool::new(true),
             translation: Translation::default(),
         }
+    }
+
+    /// One whose meaning is given when it is made, and which no UMR changes.
+    pub(crate) fn of(parts: Vec<Part>) -> Self {
+        let (free, translation) = (AtomicBool::new(false), Translation { repeat: 1, parts });
+        Self { most: 0, remote_invalidate: false, qpn: ANY_QPN, free, translation }
     }
 
     fn is_for(&self, qpn: Qpn) -> bool {
@@ -124,6 +143,9 @@ impl Regions {
             _ => return Err(Vendor::Key),
         };
         let Target::Parts(old) = &region.target else { return Err(Vendor::Key) };
+        if old.most == 0 {
+            return Err(Vendor::Mkey);
+        }
         if region.pd != user.pd {
             return Err(Vendor::Domain);
         }

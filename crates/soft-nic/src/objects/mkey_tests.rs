@@ -113,6 +113,40 @@ fn a_window_is_bound_used_and_taken_back() {
 }
 
 #[test]
+fn a_key_of_parts_is_there_at_once_and_stays_as_it_is() {
+    let k = Keys::new();
+    let other = |lkey, bytes| Part { lkey, ..k.part(0x1000, bytes) };
+    let made = |iova, parts: Vec<Part>| {
+        let attr = PartsAttr { iova: Iova(iova), access: Access::ALL, tag: Some(7), parts };
+        k.table.create_parts(&k.pd, attr).map(|key| key.0)
+    };
+    let key = made(0, vec![k.part(0x1800, 0x100), k.part(0x1000, 0x80)]).unwrap();
+    assert_eq!(key as u8, 7);
+    let write = Right::RemoteWrite;
+    for user in [ME, OTHER] {
+        assert_eq!(k.walk(user, (key, 0xf0, 32), write), Ok(vec![(0x8f0, 16), (0, 16)]));
+    }
+    assert_eq!(k.walk(ME, (key, 0x170, 17), write), Err(Vendor::Range));
+    assert_eq!(k.walk(User { pd: 5, ..ME }, (key, 0, 8), write), Err(Vendor::Domain));
+    let bind = k.bind(&[k.part(0x1000, 8)]);
+    for umr in [Umr { check_free: false, ..bind.clone() }, bind, Umr::invalidate()] {
+        assert_eq!(k.update(ME, key, &umr), Err(Vendor::Mkey), "{umr:?}");
+    }
+    let invalidated = k.table.read().invalidate(ME, Rkey(key));
+    assert_eq!(invalidated, Err(Vendor::Mkey));
+    assert_eq!(k.walk(ME, (key, 0, 1), write), Ok(vec![(0x800, 1)]));
+    // What it stands for is looked at with each access.
+    let itself = Part { addr: Iova(0), ..other(Lkey(key), 64) };
+    let wild = [other(k.read_only.lkey, 64), itself, k.part(0x1fff, 64)];
+    for (part, why) in wild.into_iter().zip([Vendor::Right, Vendor::Key, Vendor::Range]) {
+        let key = made(0x10, vec![part]).unwrap();
+        assert_eq!(k.walk(ME, (key, 0x10, 64), write), Err(why), "{part:?}");
+    }
+    assert!(made(0, vec![]).is_err() && made(u64::MAX - 7, vec![k.part(0x1000, 8)]).is_err());
+    k.table.destroy_indirect(Rkey(key)).unwrap();
+}
+
+#[test]
 fn a_bind_that_cannot_be_changes_nothing() {
     let k = Keys::new();
     let key = k.key(2);

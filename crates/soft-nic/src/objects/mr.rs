@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 
-use crate::objects::mkey::Indirect;
+use crate::objects::mkey::{Indirect, PartsAttr};
 use crate::objects::number::Number;
 use crate::offload::{Mirror, Offload};
 use crate::vendor::Vendor;
@@ -357,6 +357,19 @@ impl MrTable {
         let (target, access) = (Target::Parts(indirect), Access::NONE);
         let region = Region { pd: pd.number(), _pd: pd.clone(), target, iova: 0, bytes: 0, access };
         Ok(Rkey(self.write().add(region, tag)?))
+    }
+
+    /// Makes a key that stands for parts of regions from the start.
+    pub(crate) fn create_parts(&self, pd: &Arc<Pd>, attr: PartsAttr) -> Result<Rkey, NicError> {
+        let iova = attr.iova.0;
+        let bytes: u64 = attr.parts.iter().map(|part| u64::from(part.bytes)).sum();
+        if bytes == 0 || iova.checked_add(bytes).is_none() {
+            let must = "1 or more, within the address space";
+            return Err(NicError::Attribute { what: "key's length", value: bytes, must });
+        }
+        let (target, access) = (Target::Parts(Indirect::of(attr.parts)), attr.access);
+        let region = Region { pd: pd.number(), _pd: pd.clone(), target, iova, bytes, access };
+        Ok(Rkey(self.write().add(region, attr.tag)?))
     }
 
     /// Ends a key that stands for parts of regions, whatever its low byte is by now.
