@@ -254,8 +254,11 @@ pub extern "C" fn look_up_open(
     // SAFETY: the program's own arguments; the function's type.
     unsafe {
         let found = real::dlvsym(library, name, version);
+        if found.is_null() {
+            return found; // with what dlerror() says of it
+        }
         let its_own = libibverbs::<Function>(&ITS_OWN, c"ibv_open_device", Some(c"IBVERBS_1.1"));
-        if its_own == Some(found) && !found.is_null() {
+        if its_own == Some(found) {
             return ibv_open_device as *mut c_void;
         }
         found

@@ -1,7 +1,7 @@
 //! Queue pairs that go by a schedule: their packets leave at its rate.
 
 use bellpush::nic::soft::{Bandwidth, SchedElement};
-use bellpush::nic::{Change, NicError, QueuePair};
+use bellpush::nic::{Change, NicError, QpAttr, QueuePair};
 use bellpush::wire::wqe::{Opcode, SendWr};
 
 use crate::queue_pairs::{Pair, attr, inline, syndromes};
@@ -72,4 +72,42 @@ fn requests_behind_a_read_are_acknowledged_behind_its_answer() {
     p.run_for(20_000_000);
     assert_eq!(syndromes(&p.sent()), [None, None]);
     assert_eq!(p.nics[0].counters().retransmitted, 0, "an answer that was late is not lost");
+}
+
+#[test]
+fn a_slow_group_is_no_loss() {
+    // A packet of 4096 bytes takes 33 ms, and the timer 1 ms.
+    let hasty = QpAttr { ack_timeout: 8, ..attr() };
+    let mut p = Pair::on_packets("", &hasty, &hasty, &Change::default());
+    let group = SchedElement::new(None, Bandwidth { max_mbps: 1, share: 1 }).unwrap();
+    p.a.qp.pace([Some(group), None]).unwrap();
+    let payload = [p.a.buf.data(0, 20_000)];
+    let write = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey);
+    p.a.host.send(&write.payload(&payload)).unwrap();
+    for _ in 0..40_000 {
+        p.run_for(10_000);
+    }
+    assert_eq!(syndromes(&p.sent()), [None]);
+    let counters = p.nics[0].counters();
+    assert_eq!((counters.timeouts, counters.retransmitted), (0, 0));
+}
+
+#[test]
+fn what_a_queue_pair_asks_has_its_turn_beside_what_it_answers() {
+    let mut p = Pair::on_packets("", &attr(), &attr(), &Change::default());
+    let group = SchedElement::new(None, Bandwidth { max_mbps: 40, share: 1 }).unwrap();
+    p.b.qp.pace([Some(group.clone()), Some(group)]).unwrap();
+    // 10 ms of answers, and 2 ms of requests.
+    let payload = [p.a.buf.data(0, BYTES)];
+    let read = SendWr::new(Opcode::RdmaRead).to(p.b.buf.at(0), p.b.buf.mr.rkey);
+    p.a.host.send(&read.payload(&payload)).unwrap();
+    p.run_for(1_000_000);
+    let payload = [p.b.buf.data(0, 8_000)];
+    let write = SendWr::new(Opcode::RdmaWrite).to(p.a.buf.at(60_000), p.a.buf.mr.rkey);
+    p.b.host.send(&write.payload(&payload)).unwrap();
+    while p.b.host.poll_send().unwrap().is_none() {
+        p.run_for(10_000);
+        assert!(p.now_ns < 8_000_000, "the answers went first");
+    }
+    assert!(p.sent().is_empty(), "the READ is not over");
 }

@@ -467,11 +467,12 @@ impl Device {
             let packets = matches!(self.place, Place::Packets { .. });
             qp.draining.store(packets, Ordering::Relaxed);
         }
-        qp.advance(from, to)?;
-        core.enter(qp.qpn.0, from, to, &attributes);
+        let moved = qp.advance(from, to);
         if change.src_port.is_some() || to == QpState::Reset {
-            core.leave_port(before);
+            core.leave_port(before); // whatever became of the move: its attributes have another
         }
+        moved?;
+        core.enter(qp.qpn.0, from, to, &attributes);
         if matches!(to, QpState::Rts | QpState::Sqd) {
             core.wake(qp.qpn.0);
         }

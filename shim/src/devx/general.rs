@@ -45,9 +45,9 @@ pub enum DevxGeneral {
 }
 
 impl DevxGeneral {
-    /// Whether others hold it.
+    /// Whether something goes by it.
     pub fn is_used(&self) -> bool {
-        matches!(self, Self::Element(.., element) if Arc::strong_count(element) > 1)
+        matches!(self, Self::Element(.., element) if element.is_used())
     }
 }
 

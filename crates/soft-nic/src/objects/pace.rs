@@ -56,6 +56,15 @@ impl SchedElement {
             let (what, must) = ("depth of a schedule", "at most 8");
             return Err(NicError::Attribute { what, value: depth as u64, must });
         }
+        Ok(Self::below(parent, bandwidth))
+    }
+
+    /// The place of one user of a group, whose users share it alike: what a queue pair asks for, or what it answers.
+    pub(crate) fn user_of(group: &Arc<Self>) -> Arc<Self> {
+        Self::below(Some(group), Bandwidth::default())
+    }
+
+    fn below(parent: Option<&Arc<Self>>, bandwidth: Bandwidth) -> Arc<Self> {
         let had = parent.map_or(0, |parent| parent.lock().clock);
         let state = Mutex::new(State { bandwidth, had, ..State::default() });
         let made = Arc::new(Self { parent: parent.cloned(), state });
@@ -64,7 +73,17 @@ impl SchedElement {
             parent.below.retain(|other| other.strong_count() > 0);
             parent.below.push(Arc::downgrade(&made));
         }
-        Ok(made)
+        made
+    }
+
+    /// Whether elements are below it, or queue pairs in it.
+    pub fn is_used(&self) -> bool {
+        self.lock().below.iter().any(|it| it.strong_count() > 0)
+    }
+
+    /// When the packets that went, of all that it shares a rate with, are through.
+    pub(crate) fn due_ns(&self) -> u64 {
+        self.up().map(|element| element.lock().due_ns).max().unwrap_or(0)
     }
 
     /// What it gets.
@@ -126,8 +145,11 @@ impl SchedElement {
         Ok(())
     }
 
-    /// A packet of the group goes.
+    /// A packet of the group goes, or none of 0 bytes: it had nothing to send after all.
     pub(crate) fn charge(&self, bytes: u64, now_ns: u64) {
+        if bytes == 0 {
+            return self.up().for_each(|element| element.lock().waits_until = 0);
+        }
         for element in self.up() {
             let clock = element.parent.as_ref().map(|parent| parent.lock().clock);
             let mut state = element.lock();
@@ -215,11 +237,43 @@ mod tests {
     }
 
     #[test]
+    fn users_of_a_group_take_turns_whoever_asks_first() {
+        // A packet takes 80 us, and both ask every 3 us, the one always before the other.
+        let group = SchedElement::new(None, Bandwidth { max_mbps: 100, share: 0 }).unwrap();
+        let users = [(); 2].map(|()| SchedElement::user_of(&group));
+        assert!(group.is_used());
+        let (got, ns) = compete(&users, 1000);
+        assert!(near(got[0], 500) && near(got[1], 500), "{got:?}");
+        assert!(near(ns, 80_000_000), "{ns}");
+        drop(users);
+        assert!(!group.is_used());
+    }
+
+    #[test]
+    fn who_was_let_go_and_had_nothing_changes_no_shares() {
+        let root = SchedElement::new(None, Bandwidth { max_mbps: 100, share: 0 }).unwrap();
+        let groups = [element(&root, 0, 1), element(&root, 0, 3)];
+        let (mut got, mut now) = ([0; 2], 0);
+        while got[0] + got[1] < 1000 {
+            now += 3_000;
+            for (group, got) in groups.iter().zip(&mut got) {
+                group.charge(0, now);
+                if group.admit(now).is_ok() {
+                    group.charge(1000, now);
+                    *got += 1;
+                }
+            }
+        }
+        assert!(near(got[0], 250) && near(got[1], 750), "{got:?}");
+    }
+
+    #[test]
     fn there_is_an_end_to_what_is_above_one_another() {
         let mut top = SchedElement::new(None, Bandwidth::default()).unwrap();
         for _ in 1..MAX_DEPTH {
             top = element(&top, 0, 0);
         }
         assert!(SchedElement::new(Some(&top), Bandwidth::default()).is_err());
+        assert!(SchedElement::user_of(&top).admit(0).is_ok());
     }
 }

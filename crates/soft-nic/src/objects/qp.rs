@@ -363,7 +363,7 @@ impl Qp {
             let (what, must) = ("queue pair of a schedule", "RC, on a packet link");
             return Err(NicError::Attribute { what, value: self.kind as u64, must });
         }
-        self.group(groups);
+        self.group(groups.map(|group| group.as_ref().map(SchedElement::user_of)));
         Ok(())
     }
 

@@ -119,7 +119,11 @@ impl Rc {
             self.requester.flush(&sq.qp, &mut cx.tally);
         }
         let port = cx.port.as_deref_mut().expect("transports are visited with a port");
-        let [asks, answers] = sq.qp.groups();
+        // In ERR nothing waits: what it still says is followed by the flush.
+        let [asks, answers] = match state {
+            QpState::Err => [None, None],
+            _ => sq.qp.groups(),
+        };
         let later = match &answers {
             Some(group) if self.responder.owes() => group.admit(cx.now_ns).err(),
             _ => None,

@@ -186,6 +186,7 @@ impl Requester {
             return self.transmit(sq, cx, domain, (may_take, VISIT_PACKETS));
         };
         if let Err(at) = group.admit(cx.now_ns) {
+            self.hold(at);
             let settled = self.settle(sq, cx);
             return if settled { Visit::More } else { self.until().or_at(at) };
         }
@@ -193,6 +194,7 @@ impl Requester {
         let before = built(cx);
         let visit = self.transmit(sq, cx, domain, (may_take, 1));
         group.charge(built(cx) - before, cx.now_ns);
+        self.hold(group.due_ns());
         visit
     }
 

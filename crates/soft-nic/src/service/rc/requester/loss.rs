@@ -50,6 +50,13 @@ impl Requester {
         };
     }
 
+    /// It may send nothing before then, and so is answered nothing: the timer runs from there on.
+    pub(super) fn hold(&mut self, until_ns: u64) {
+        if let (Some(deadline), Some(interval)) = (self.deadline, self.interval_ns()) {
+            self.deadline = Some(deadline.max(until_ns.saturating_add(interval)));
+        }
+    }
+
     /// Looks at the timer: what nothing was heard of for so long goes again, or is given up.
     pub(in crate::service::rc) fn tick(&mut self, sq: &SendQueue, cx: &mut StepContext<'_>) {
         if self.deadline.is_none_or(|at| cx.now_ns < at) {
