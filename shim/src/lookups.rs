@@ -49,7 +49,8 @@ hook_lookup!(
     who_answers_dlvsym
 );
 
-/// What answers a `dlsym`. Nothing is allocated, and no lock taken.
+/// What answers a `dlsym`. Nothing is allocated; a use before the object's constructor takes the loader's lock, which
+/// the caller's thread may hold already.
 extern "C" fn who_answers_dlsym(_: *mut c_void, name: *const c_char) -> *mut c_void {
     // SAFETY: null, or a C string, as the C function's caller promises.
     let asks = |it: &CStr| !name.is_null() && unsafe { CStr::from_ptr(name) } == it;

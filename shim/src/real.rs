@@ -1,7 +1,7 @@
 //! The functions of libc that lie behind the interposed ones.
 //!
-//! Found by `dlsym(RTLD_NEXT)`, which itself is found in libc's symbols, when the object is loaded, or at an earlier first use, which allocates
-//! nothing when it finds them; an object that was preloaded behind this one keeps its turn.
+//! Found by `dlsym(RTLD_NEXT)`, itself found in libc's symbols, when the object is loaded, or at an
+//! earlier first use, which allocates nothing when it finds them; an object that was preloaded behind this one keeps its turn.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -111,7 +111,7 @@ fn access(cmd: &Mailbox) -> Result<Access, Refusal> {
 }
 
 /// A key that stands for parts of regions, all of one size but for the last. Entries behind its length are not looked
-/// at; whether the others lie in regions is seen at each access, as a card sees it.
+/// at; whether the others lie in regions is seen at each access.
 fn create_of_parts(
     c: &mut Command<'_>,
     cmd: &Mailbox,

@@ -35,7 +35,7 @@ pub struct MkeyAttr {
     pub tag: Option<u8>,
 }
 
-/// A key that is made with its meaning: regions' parts, one after the other.
+/// A key that is made with its meaning: regions' parts, one after the other (mlx5 PRM, "Memory Key Context", KSM).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartsAttr {
     /// Address of the first byte.

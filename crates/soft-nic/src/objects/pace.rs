@@ -16,7 +16,7 @@ const SOON_NS: u64 = 10_000;
 /// Elements above one another at most.
 const MAX_DEPTH: usize = 8;
 
-/// What an element of a schedule gets.
+/// What an element of a schedule gets (mlx5 PRM, "Scheduling Context").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bandwidth {
     /// Rate in Mbit/s; 0 for no limit.
