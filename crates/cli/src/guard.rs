@@ -9,6 +9,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -21,6 +23,8 @@ pub const COMMAND: &str = "guard";
 const DONE: &str = "done";
 /// How long a program has that is asked to end.
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+/// How long others may keep the directory from being removed.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// The process beside `bellpush run`, which ends with this value.
 pub struct Guard(Child);
@@ -75,8 +79,19 @@ pub fn run(args: &GuardArgs) -> Result<ExitCode, CliError> {
     if let Some(program) = program.filter(|_| !done) {
         end(&program);
     }
-    let _ = std::fs::remove_dir_all(&args.directory); // it may be gone
+    remove(&args.directory);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Removes a directory, in which what the program has started may go on to make files for a moment.
+fn remove(directory: &Path) {
+    let end = Instant::now() + LINGER;
+    while let Err(error) = fs::remove_dir_all(directory) {
+        if error.kind() == io::ErrorKind::NotFound || Instant::now() > end {
+            return; // what is left is the system's, as other temporary files
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Asks a program to end, and ends it when it does not.
