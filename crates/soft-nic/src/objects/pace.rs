@@ -13,6 +13,8 @@ const CREDIT_NS: u64 = 1_000_000;
 const WAITING_NS: u64 = 1_000_000;
 /// When to ask again while others are first.
 const SOON_NS: u64 = 10_000;
+/// Bits behind the point of what an element has had over its share: a share has 32, and no byte counts as nothing.
+const SHARE_BITS: u32 = 32;
 /// Elements above one another at most.
 const MAX_DEPTH: usize = 8;
 
@@ -37,9 +39,9 @@ struct State {
     bandwidth: Bandwidth,
     /// When the packets that went are through.
     due_ns: u64,
-    /// What it has had, over its share, and what who went last below it had had.
-    had: u64,
-    clock: u64,
+    /// Bytes that it has had over its share, in units of `2^-SHARE_BITS`, and what who went last below it had had.
+    had: u128,
+    clock: u128,
     /// Until when it counts as waiting for what is above it.
     waits_until: u64,
     below: Vec<Weak<SchedElement>>,
@@ -159,7 +161,7 @@ impl SchedElement {
                 state.due_ns = state.due_ns.max(now_ns.saturating_sub(CREDIT_NS)) + ns;
             }
             let start = state.had.max(clock.unwrap_or(0));
-            state.had = start + (bytes << 8) / u64::from(share.max(1));
+            state.had = start + (u128::from(bytes) << SHARE_BITS) / u128::from(share.max(1));
             state.waits_until = 0;
             drop(state);
             if let Some(parent) = &element.parent {
@@ -212,6 +214,13 @@ mod tests {
         let (got, ns) = compete(&[element(&root, 0, 3), element(&root, 0, 1)], 1000);
         assert!(near(got[0], 750) && near(got[1], 250), "{got:?}");
         assert!(near(ns, 80_000_000), "{ns}");
+        // However large the shares are.
+        for unit in [1 << 20, u32::MAX / 3] {
+            let root = top();
+            let groups = [element(&root, 0, 3 * unit), element(&root, 0, unit)];
+            let (got, _) = compete(&groups, 1000);
+            assert!(near(got[0], 750) && near(got[1], 250), "{unit}: {got:?}");
+        }
         // What one has no use for is the others'.
         let root = top();
         let (got, _) = compete(&[element(&root, 10, 3), element(&root, 0, 1)], 1000);
