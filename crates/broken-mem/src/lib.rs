@@ -69,6 +69,66 @@ impl Late {
     }
 }
 
+/// Host memory of which each write by a NIC tells somebody: what happens at that moment.
+pub struct Telling {
+    view: View,
+    tell: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Telling {
+    /// Memory that calls `tell` after each write.
+    pub fn new(view: View, tell: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self { view, tell }
+    }
+}
+
+// SAFETY: a view, which is told of.
+unsafe impl Dma for Telling {
+    fn bytes(&self) -> usize {
+        self.view.bytes()
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
+        self.view.read(offset, into)
+    }
+
+    fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemError> {
+        self.view.write(offset, from)?;
+        (self.tell)();
+        Ok(())
+    }
+
+    fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemError> {
+        self.view.fetch_add(offset, add)
+    }
+
+    fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Result<u64, MemError> {
+        self.view.compare_swap(offset, compare, swap)
+    }
+
+    fn read_to_host(
+        &self,
+        at: usize,
+        to: &HostMem,
+        to_at: usize,
+        n: usize,
+    ) -> Result<(), MemError> {
+        self.view.read_to_host(at, to, to_at, n)
+    }
+
+    fn write_from_host(
+        &self,
+        offset: usize,
+        from: &HostMem,
+        at: usize,
+        n: usize,
+    ) -> Result<(), MemError> {
+        self.view.write_from_host(offset, from, at, n)?;
+        (self.tell)();
+        Ok(())
+    }
+}
+
 // SAFETY: a view, and nothing of it is changed but the time.
 unsafe impl Dma for Late {
     fn bytes(&self) -> usize {

@@ -187,9 +187,14 @@ impl Reassembly {
             return Err(Refused::Receive(remote, vendor));
         }
         if operation.position().ends() {
-            // The payload may have come through the key itself.
-            if let Some(key) = invalidated {
-                invalidate(domain, key)?;
+            // The payload may have come through the key itself. By now somebody else may have invalidated it: the message
+            // is there, and its receive is complete with an error, as for Linux's soft RoCE (its class J).
+            if let Some(key) = invalidated
+                && let Err(vendor) = domain.regions.invalidate(domain.user, key)
+            {
+                self.message = Message::None;
+                recv::fail(qp, receive.name(), Syndrome::RemoteInvalReq, vendor);
+                return Err(Refused::Receive(Syndrome::RemoteAccess, vendor));
             }
             let opcode = match (packet.headers.ext.imm, invalidated) {
                 (Some(_), _) => CqeOpcode::RespSendImm,
@@ -350,53 +355,5 @@ fn deliver(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{SoftConfig, SoftNic};
-    use bellpush_mem::{HostMem, View};
-    use bellpush_nic::queue::HostQp;
-    use bellpush_nic::{Nic, QpAttr};
-    use bellpush_wire::roce::{Bth, Headers, Opcode, Service, Tail};
-    use bellpush_wire::wqe::Sge;
-    use bellpush_wire::{Lkey, Psn};
-
-    /// Its CQE would say the bytes that are left over 4 GiB.
-    #[test]
-    fn no_send_is_longer_than_a_message_whatever_its_receive_holds() {
-        let attr = QpAttr {
-            sq_blocks: 4,
-            rq_wqes: 4,
-            rq_sges: 4,
-            send_cqes: 4,
-            recv_cqes: 4,
-            rnr_retry: 7,
-            ack_timeout: 14,
-            inband: None,
-            blueflame: false,
-        };
-        // One byte more than a message, and one less.
-        for (offset, expected) in [
-            (MAX_MESSAGE_BYTES, Syndrome::LocalLength),
-            (MAX_MESSAGE_BYTES - 1, Syndrome::LocalProt),
-        ] {
-            let (nic, _engines) = SoftNic::manual(&SoftConfig::default()).unwrap();
-            let memory = HostMem::alloc(nic.queue_bytes(&attr)).unwrap();
-            let qp = nic.create(&attr, &View::new(&memory, 0, memory.len()).unwrap()).unwrap();
-            let mut host = HostQp::new(&*qp);
-            // Of a key that is none: what fits is refused when it is to be written.
-            let entry = Sge { addr: Iova(0), lkey: Lkey(1), bytes: MAX_MESSAGE_BYTES };
-            host.rq.post(&[entry; 4]).unwrap();
-            let operation = Operation::send(Position::Last, Tail::Plain);
-            let bth = Bth::new(Opcode::new(Service::Rc, operation), qp.qpn, Psn::new(0));
-            let packet = Packet { headers: Headers::new(bth), payload: &[1] };
-            let message = Message::Send { offset: offset as usize };
-            let mut reassembly = Reassembly { message, ..Reassembly::default() };
-            let regions = nic.device.mrs.read();
-            let refused =
-                reassembly.accept(&qp, Domain::of(&qp, &regions), &packet, Mtu::new(256).unwrap());
-            assert!(matches!(refused, Err(Refused::Receive(..))), "{refused:?}");
-            let cqe = host.poll_recv().unwrap().unwrap();
-            assert_eq!(Syndrome::from_code(cqe.syndrome), Some(expected));
-        }
-    }
-}
+#[path = "reassembly_tests.rs"]
+mod tests;
