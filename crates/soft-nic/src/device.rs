@@ -1,5 +1,9 @@
 //! What the engines, the queue pairs and the user of a software NIC share.
 
+mod moves;
+
+pub use self::moves::Extra;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -9,7 +13,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::contain;
 use crate::counters::Live;
-use crate::engine::{Core, Seat};
+use crate::engine::Seat;
 use crate::link::port::Port;
 use crate::link::{Carries, Link};
 use crate::objects::cq::{Cq, CqAttr, CqLayout};
@@ -20,17 +24,15 @@ use crate::objects::number::{Number, Numbers};
 use crate::objects::qp::{Objects, Qp};
 use crate::objects::qpns::{Reserved, ReservedQpns};
 use crate::objects::srq::{Srq, SrqAttr};
-use crate::objects::state::Attributes;
 use crate::objects::tags::TagAttr;
 use crate::objects::xrc::{Target, XrcSrq, Xrcd};
 use crate::offload::Offload;
-use crate::service::Transport;
 use crate::service::gsi::Gsi;
 use crate::service::local::InProcess;
 use crate::service::local::capture::InprocCapture;
 use crate::service::requester::Timers;
 use bellpush_mem::{HostMem, View};
-use bellpush_nic::{Change, Mtu, NicAddress, NicError, QpAttr, QpState, QpType, QueuePair, Queues};
+use bellpush_nic::{Mtu, NicAddress, NicError, QpAttr, QpType, Queues};
 use bellpush_wire::Qpn;
 use bellpush_wire::roce::{MAX_PACKET_BYTES, MAX_PATH_MTU};
 
@@ -423,101 +425,6 @@ impl Device {
         qp.set_error();
         qp.part_from_senders();
         qp.receives().kill();
-        Ok(())
-    }
-
-    pub(crate) fn modify(&self, qp: &Qp, to: QpState, change: &Change) -> Result<(), NicError> {
-        if to == QpState::Err && *change == Change::default() {
-            qp.set_error();
-            return Ok(());
-        }
-        let mut core = self.seat(qp).control();
-        // Under the lock: an engine that panics is marked before it takes the lock to end its queue
-        // pairs, so none is brought up behind that.
-        if self.seat(qp).failed.load(Ordering::Acquire) && to != QpState::Reset {
-            return Err(contain::refusal());
-        }
-        if !core.recall(qp.qpn.0) {
-            return Err(self
-                .offload
-                .as_ref()
-                .and_then(|it| it.failure())
-                .expect("it was given up"));
-        }
-        let from = QueuePair::state(qp);
-        let before = qp.attributes().src_port;
-        core.take_port(change.src_port)?;
-        let attributes = match qp.apply(to, change) {
-            Ok(attributes) => attributes,
-            Err(refused) => {
-                core.leave_port(change.src_port);
-                return Err(refused);
-            }
-        };
-        if to == QpState::Rtr {
-            self.bring_up(&mut core, qp, &attributes)?;
-        }
-        if to == QpState::Reset {
-            core.reset(qp.qpn.0)?;
-            qp.receives().reset();
-            qp.forget(self.random());
-        }
-        if (from, to) == (QpState::Rts, QpState::Sqd) {
-            // Until the engine has looked; the in-process link has nothing on its way.
-            let packets = matches!(self.place, Place::Packets { .. });
-            qp.draining.store(packets, Ordering::Relaxed);
-        }
-        let moved = qp.advance(from, to);
-        if change.src_port.is_some() || to == QpState::Reset {
-            core.leave_port(before); // whatever became of the move: its attributes have another
-        }
-        moved?;
-        core.enter(qp.qpn.0, from, to, &attributes);
-        if matches!(to, QpState::Rts | QpState::Sqd) {
-            core.wake(qp.qpn.0);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn reset_stream(&self, qp: &Qp, stream: u16) -> Result<(), NicError> {
-        let mut core = self.seat(qp).control();
-        let state = QueuePair::state(qp);
-        if state != QpState::Rts {
-            return Err(qp.refused(QpState::Rts));
-        }
-        let must = "one that is in error";
-        let not = NicError::Attribute { what: "DC stream", value: stream.into(), must };
-        if core.reset_stream(qp.qpn.0, stream) { Ok(()) } else { Err(not) }
-    }
-
-    /// Finds the way to the peer of a queue pair that is to enter RTR.
-    fn bring_up(&self, core: &mut Core, qp: &Qp, attributes: &Attributes) -> Result<(), NicError> {
-        let (nic, qpn) = (attributes.av.nic, attributes.dest_qpn);
-        let none = NicError::NoSuchPeer { nic, qpn: qpn.0 };
-        match (&self.place, nic) {
-            (Place::InProcess(link, _), NicAddress::InProcess(number)) => {
-                core.connect(qp.qpn.0, link.find(number, qpn).ok_or(none)?);
-            }
-            (Place::Packets { mtu, .. }, nic) => {
-                let ud = qp.kind == QpType::Ud;
-                let connected = !matches!(qp.kind, QpType::Ud | QpType::Dci | QpType::Dct);
-                if connected
-                    && !matches!(nic, NicAddress::Ip(to) if core.reaches(to.to_canonical()))
-                {
-                    return Err(none);
-                }
-                if !ud && attributes.path_mtu > *mtu {
-                    let (value, must) =
-                        (attributes.path_mtu.bytes() as u64, "what the link's packets can carry");
-                    return Err(NicError::Attribute { what: "path MTU", value, must });
-                }
-                let initiator = (self.random(), qp.error_streams());
-                let transport = Transport::new(qp.kind, qp.qpn, *mtu, attributes, initiator);
-                let transport = transport.ok_or(none)?;
-                core.carry(qp.qpn.0, transport);
-            }
-            _ => return Err(none),
-        }
         Ok(())
     }
 

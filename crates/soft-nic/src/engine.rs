@@ -325,13 +325,6 @@ impl Core {
         self.queues.slots[slot].as_deref_mut()
     }
 
-    /// Gives the send side its peer.
-    pub(crate) fn connect(&mut self, qpn: u32, peer: Arc<Qp>) {
-        if let Some(requester) = self.requester(qpn) {
-            requester.transport = Some(Transport::within(requester.qp(), peer));
-        }
-    }
-
     /// Gives the engine its packet link.
     pub(crate) fn attach(&mut self, port: Port) {
         self.port = Some(port);
@@ -361,7 +354,7 @@ impl Core {
         }
     }
 
-    /// Gives a queue pair that enters RTR its transport.
+    /// Gives the send side of a queue pair that enters RTR its transport.
     pub(crate) fn carry(&mut self, qpn: u32, transport: Transport) {
         if let Some(requester) = self.requester(qpn) {
             requester.transport = Some(transport);
@@ -375,10 +368,25 @@ impl Core {
         }
     }
 
-    /// Takes a stream of an initiator out of error; whether it was in it.
-    pub(crate) fn reset_stream(&mut self, qpn: u32, stream: u16) -> bool {
-        let transport = self.requester(qpn).and_then(|requester| requester.transport.as_mut());
-        transport.is_some_and(|transport| transport.reset_stream(stream))
+    /// Whether a stream of an initiator is in error.
+    pub(crate) fn is_in_error(&self, qpn: u32, stream: u16) -> bool {
+        let requester = self.queues.by_qpn.get(&qpn).map(|&slot| &self.queues.slots[slot]);
+        let transport = requester.and_then(|it| it.as_ref()).and_then(|it| it.transport.as_ref());
+        transport.is_some_and(|transport| transport.is_in_error(stream))
+    }
+
+    /// Takes a stream of an initiator out of error.
+    pub(crate) fn reset_stream(&mut self, qpn: u32, stream: u16) {
+        if let Some(transport) = self.requester(qpn).and_then(|r| r.transport.as_mut()) {
+            transport.reset_stream(stream);
+        }
+    }
+
+    /// The queue pair leaves RESET.
+    pub(crate) fn begin(&mut self, qpn: u32) {
+        if let Some(requester) = self.requester(qpn) {
+            requester.sq.begin();
+        }
     }
 
     /// Looks at what was posted before the queue pair could send.
@@ -391,27 +399,33 @@ impl Core {
     }
 
     /// Forgets what was posted.
+    ///
+    /// # Errors
+    /// [`MemError`]; then nothing is forgotten.
     pub(crate) fn reset(&mut self, qpn: u32) -> Result<(), MemError> {
-        self.farewell(qpn);
         let Some(&slot) = self.queues.by_qpn.get(&qpn) else { return Ok(()) };
-        if let Some(requester) = self.queues.slots[slot].as_deref_mut() {
-            let mut fresh = Requester::new(requester.qp().clone())?;
+        let fresh = self.queues.slots[slot].as_deref().map(|it| Requester::new(it.qp().clone()));
+        let fresh = fresh.transpose()?;
+        for uar in self.queues.uars.iter_mut().filter(|u| u.qps.contains(&slot)) {
+            let rung = uar.poll().unwrap_or_default();
+            let cleared = uar.clear();
+            // Also this one: it stays if the page cannot be cleared.
+            for &other in &uar.qps {
+                if let Some(requester) = &mut self.queues.slots[other] {
+                    requester.sq.ring(rung);
+                    activate(requester, other, &mut self.queues.active);
+                }
+            }
+            cleared?;
+        }
+        self.farewell(qpn);
+        if let (Some(requester), Some(mut fresh)) = (self.requester(qpn), fresh) {
             requester.lose();
             (fresh.listed, fresh.leased) = (requester.listed, requester.leased.take());
             fresh.sq.disregard_record();
             *requester = fresh;
         }
         self.queues.failed.retain(|&s| s != slot);
-        for uar in self.queues.uars.iter_mut().filter(|u| u.qps.contains(&slot)) {
-            let rung = uar.poll().unwrap_or_default();
-            uar.clear()?;
-            for &other in uar.qps.iter().filter(|&&s| s != slot) {
-                if let Some(requester) = &mut self.queues.slots[other] {
-                    requester.sq.ring(rung);
-                    activate(requester, other, &mut self.queues.active);
-                }
-            }
-        }
         Ok(())
     }
 }

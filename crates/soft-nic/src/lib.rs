@@ -47,6 +47,7 @@ use std::time::{Duration, Instant};
 
 pub use config::{Nap, SoftConfig};
 pub use counters::{Counters, DropReason};
+pub use device::Extra;
 pub use engine::{Engine, Helper, Progress};
 pub use link::pcap;
 pub use objects::cq::{Cq, CqAttr, CqLayout, CqReport, Notify};
@@ -55,7 +56,7 @@ pub use objects::mkey::{MkeyAttr, MwType, PartsAttr};
 pub use objects::moderation::Moderation;
 pub use objects::mr::{Pd, Reregister};
 pub use objects::pace::{Bandwidth, SchedElement};
-pub use objects::qp::{Objects, Qp};
+pub use objects::qp::{Groups, Objects, Qp};
 pub use objects::qpns::ReservedQpns;
 pub use objects::srq::{Srq, SrqAttr};
 pub use objects::tags::{MAX_TAGS, TagAttr};

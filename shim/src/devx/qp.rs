@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bellpush_mem::{HostMem, PAGE_BYTES, View};
 use bellpush_nic::{Access, Change, Nic, Order, QpAttr, QpState, QpType, QueuePair, Queues};
-use bellpush_soft_nic::{Cq, Objects as Used, Qp, Srq};
+use bellpush_soft_nic::{Cq, Extra, Objects as Used, Qp, Srq};
 use bellpush_wire::Qpn;
 
 use super::cq::DevxCq;
@@ -290,11 +290,7 @@ pub fn modify(c: &mut Command<'_>, handle: u32, cmd: &Mailbox) -> Result<(), Ref
         }
         None => None,
     };
-    qp.modify(to, &change)?;
-    if let Some(groups) = groups {
-        qp.pace(groups)?;
-    }
-    Ok(stream.map_or(Ok(()), |stream| qp.reset_stream(stream))?)
+    Ok(qp.modify_with(to, &change, Extra { groups, stream })?)
 }
 
 fn in_state(wanted: Option<QpState>, now: QpState) -> Result<(), Refusal> {

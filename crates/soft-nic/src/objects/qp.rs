@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::counters::Live;
-use crate::device::Device;
+use crate::device::{Device, Extra};
 use crate::objects::cq::{Cq, Overrun};
 use crate::objects::events::{Event, Events};
 use crate::objects::layout::MAX_RING;
@@ -91,7 +91,7 @@ pub struct Qp {
 }
 
 /// Groups of a schedule that requests and responses are of.
-pub(crate) type Groups = [Option<Arc<SchedElement>>; 2];
+pub type Groups = [Option<Arc<SchedElement>>; 2];
 
 const STATES: [QpState; 6] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err];
@@ -160,11 +160,22 @@ impl Qp {
         *self.attributes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks a move and takes its attributes. The device's, under the engine's lock.
-    pub(crate) fn apply(&self, to: QpState, change: &Change) -> Result<Attributes, NicError> {
-        state::check(self.qpn, self.kind, QueuePair::state(self), to, change)?;
-        let mut attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Checks a move; the attributes that are in force after it. The device's, under the engine's lock, as all moves.
+    pub(crate) fn check(
+        &self,
+        from: QpState,
+        to: QpState,
+        change: &Change,
+    ) -> Result<Attributes, NicError> {
+        state::check(self.qpn, self.kind, from, to, change)?;
+        let mut attributes = self.attributes();
         attributes.apply(change);
+        Ok(attributes)
+    }
+
+    /// Takes attributes over, to be in a state with them.
+    pub(crate) fn take_over(&self, to: QpState, attributes: &Attributes) {
+        *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = *attributes;
         self.rights.store(Right::bits(attributes.access), Ordering::Relaxed);
         self.call_senders_back();
         if let (QpState::Rtr, NicAddress::InProcess(nic)) = (to, attributes.av.nic) {
@@ -172,14 +183,13 @@ impl Qp {
             self.remote[0].store(nic, Ordering::Relaxed);
             self.remote[1].store(attributes.dest_qpn.0.into(), Ordering::Relaxed);
         }
-        Ok(*attributes)
     }
 
     /// Forgets the connection; the next one begins with another PSN.
     pub(crate) fn forget(&self, psn: u32) {
         *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = Attributes::default();
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.group([None, None]);
+        self.set_groups([None, None]);
         self.first_psn.store(psn & (Psn::MODULUS - 1), Ordering::Relaxed);
     }
 
@@ -196,6 +206,12 @@ impl Qp {
             self.call_senders_back();
         }
         moved.map(|_| ()).map_err(|_| self.refused(to))
+    }
+
+    /// Moves to RESET, which there is a way to from every state: somebody else's move to ERR does not keep it from that.
+    pub(crate) fn start_over(&self) {
+        self.state.store(QpState::Reset as u8, Ordering::Release);
+        self.call_senders_back();
     }
 
     pub(crate) fn refused(&self, to: QpState) -> NicError {
@@ -358,16 +374,23 @@ impl Qp {
     ///
     /// # Errors
     /// [`NicError::Attribute`] for another type than RC, or without a packet link.
-    pub fn pace(&self, groups: [Option<Arc<SchedElement>>; 2]) -> Result<(), NicError> {
+    pub fn pace(&self, groups: Groups) -> Result<(), NicError> {
+        self.may_be_paced()?;
+        self.set_groups(groups);
+        Ok(())
+    }
+
+    pub(crate) fn may_be_paced(&self) -> Result<(), NicError> {
         if self.kind != QpType::Rc || self.nic != 0 {
             let (what, must) = ("queue pair of a schedule", "RC, on a packet link");
             return Err(NicError::Attribute { what, value: self.kind as u64, must });
         }
-        self.group(groups.map(|group| group.as_ref().map(SchedElement::user_of)));
         Ok(())
     }
 
-    fn group(&self, groups: Groups) {
+    /// Has it be a user of groups of a schedule, if it may be.
+    pub(crate) fn set_groups(&self, groups: Groups) {
+        let groups = groups.map(|group| group.as_ref().map(SchedElement::user_of));
         let mut held = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         self.paced.store(groups.iter().any(Option::is_some), Ordering::Relaxed);
         *held = groups;
@@ -417,7 +440,16 @@ impl Qp {
     /// range, [`NicError::NoSuchPeer`] when the address vector leads nowhere.
     pub fn modify(&self, to: QpState, change: &Change) -> Result<(), NicError> {
         let device = self.device.upgrade().ok_or(NicError::NoSuchQp(self.qpn.0))?;
-        device.modify(self, to, change)
+        device.modify(self, to, change, Extra::default())
+    }
+
+    /// As [`Qp::modify`], and changes what verbs have no attributes for. All of it is done, or nothing.
+    ///
+    /// # Errors
+    /// As [`Qp::modify`], [`Qp::pace`] and [`Qp::reset_stream`].
+    pub fn modify_with(&self, to: QpState, change: &Change, extra: Extra) -> Result<(), NicError> {
+        let device = self.device.upgrade().ok_or(NicError::NoSuchQp(self.qpn.0))?;
+        device.modify(self, to, change, extra)
     }
 
     /// Moves through INIT and RTR to RTS.

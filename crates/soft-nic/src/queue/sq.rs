@@ -101,6 +101,14 @@ impl SendQueue {
         self.dbr_seen = record.unwrap_or(0);
     }
 
+    /// The queue pair leaves RESET. Programs clear their records before that, as libmlx5 does when RESET is reached: what
+    /// a record says then that was cleared is new, also where it comes round to what it said before.
+    pub(crate) fn begin(&mut self) {
+        if self.qp.queues.dbr.load_u32(DBR_SND_OFFSET, Ordering::Acquire).ok() == Some(0) {
+            self.dbr_seen = 0;
+        }
+    }
+
     /// Where the queue stands, for an engine elsewhere; its UAR registers and CQ are not the queue's.
     pub(crate) fn stands(&self) -> State {
         State {

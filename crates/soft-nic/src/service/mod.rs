@@ -119,11 +119,15 @@ impl Transport {
         Self { local: qp.qpn, service, established: false, drained: false }
     }
 
-    /// Takes a stream of an initiator out of error; whether it was in it.
-    pub(crate) fn reset_stream(&mut self, stream: u16) -> bool {
-        match &mut self.service {
-            Of::Rc(rc) => rc.reset_stream(stream),
-            _ => false,
+    /// Whether a stream of an initiator is in error.
+    pub(crate) fn is_in_error(&self, stream: u16) -> bool {
+        matches!(&self.service, Of::Rc(rc) if rc.is_in_error(stream))
+    }
+
+    /// Takes a stream of an initiator out of error.
+    pub(crate) fn reset_stream(&mut self, stream: u16) {
+        if let Of::Rc(rc) = &mut self.service {
+            rc.reset_stream(stream);
         }
     }
 

@@ -55,9 +55,14 @@ impl Rc {
         rc
     }
 
-    /// Takes a stream of an initiator out of error; whether it was in it.
-    pub(crate) fn reset_stream(&mut self, stream: u16) -> bool {
-        self.requester.reset_stream(stream)
+    /// Whether a stream of an initiator is in error.
+    pub(crate) fn is_in_error(&self, stream: u16) -> bool {
+        self.requester.is_in_error(stream)
+    }
+
+    /// Takes a stream of an initiator out of error.
+    pub(crate) fn reset_stream(&mut self, stream: u16) {
+        self.requester.reset_stream(stream);
     }
 
     /// RC or XRC.

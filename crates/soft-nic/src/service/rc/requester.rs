@@ -142,11 +142,6 @@ impl Requester {
         self.session = Some(Dceth { key: 0, source: Qpn(0), start: self.next, life });
     }
 
-    /// Takes a stream out of error; whether it was in it.
-    pub(super) fn reset_stream(&mut self, stream: u16) -> bool {
-        self.streams.as_mut().is_some_and(|streams| streams.reset(stream))
-    }
-
     pub(super) fn path(&self) -> PeerPath {
         self.path
     }

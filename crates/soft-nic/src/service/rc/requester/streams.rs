@@ -63,15 +63,24 @@ impl Streams {
         is_new
     }
 
-    /// Takes a stream out of error; whether it was in it.
-    pub(super) fn reset(&mut self, stream: u16) -> bool {
-        let before = self.failed.len();
+    fn reset(&mut self, stream: u16) {
         self.failed.retain(|&other| other != stream);
-        self.failed.len() < before
     }
 }
 
 impl Requester {
+    /// Whether a stream is in error.
+    pub(in crate::service::rc) fn is_in_error(&self, stream: u16) -> bool {
+        self.streams.as_ref().is_some_and(|streams| streams.has_failed(Some(stream)))
+    }
+
+    /// Takes a stream out of error.
+    pub(in crate::service::rc) fn reset_stream(&mut self, stream: u16) {
+        if let Some(streams) = &mut self.streams {
+            streams.reset(stream);
+        }
+    }
+
     /// The oldest message fails, and no more than has to with it. False: the queue pair does.
     pub(super) fn contain(&mut self, qp: &Qp, tally: &mut Tally, failure: Failure) -> bool {
         let (Some(streams), Some(front)) = (&mut self.streams, self.outstanding.front()) else {
