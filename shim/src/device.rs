@@ -158,7 +158,7 @@ impl Device {
         let (inner, arrivals) = opened?;
         let description = inner.describe();
         let lost = Arc::new(AtomicBool::new(false));
-        let link = Box::new(Guarded { inner, marks, lost: lost.clone(), index, look_ns: 0 });
+        let link = Box::new(Guarded::new(inner, marks, (index, lost.clone())));
         let arrivals = Arrivals { sockets: arrivals, lost };
         let (nic, engine) = SoftNic::manual_on(&SoftConfig::default(), link)?;
         let (address, most) = nic.address();

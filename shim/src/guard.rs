@@ -5,12 +5,14 @@
 //! went on would take its datagrams. Such a device's port goes down instead, as if the cable had
 //! been pulled.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bellpush_mem::hidden::Mark;
+use bellpush_mem::hidden::{self, Mark};
 use bellpush_soft_nic::link::{
     Carries, FaultCounters, Link, LinkCounters, LinkError, Received, TxBatch,
 };
@@ -25,21 +27,33 @@ const LOOK_NS: u64 = 10_000;
 pub struct Guarded {
     pub inner: Box<dyn Link>,
     /// Descriptors of the link.
-    pub marks: Vec<Mark>,
+    marks: Vec<Mark>,
+    /// Those of source ports that were taken, and how often each port was.
+    ports: HashMap<u16, (usize, Vec<Mark>)>,
     /// Whether one was closed.
-    pub lost: Arc<AtomicBool>,
+    lost: Arc<AtomicBool>,
     /// The device's number.
-    pub index: usize,
+    index: usize,
     /// When they are to be looked at.
-    pub look_ns: u64,
+    look_ns: u64,
 }
 
 impl Guarded {
+    /// Looks after the descriptors of a device's link.
+    pub fn new(
+        inner: Box<dyn Link>,
+        marks: Vec<Mark>,
+        (index, lost): (usize, Arc<AtomicBool>),
+    ) -> Self {
+        Self { inner, marks, ports: HashMap::new(), lost, index, look_ns: 0 }
+    }
+
     /// Before anything is sent or received: an engine that rests looks after every rest.
     fn look(&mut self, now_ns: u64) -> Result<(), LinkError> {
         if now_ns >= self.look_ns && !self.lost.load(Ordering::Relaxed) {
             self.look_ns = now_ns + LOOK_NS;
-            if !self.marks.iter().all(|mark| mark.is_there()) {
+            let of_ports = self.ports.values().flat_map(|(_, marks)| marks);
+            if !self.marks.iter().chain(of_ports).all(|mark| mark.is_there()) {
                 self.lost.store(true, Ordering::Relaxed);
                 let index = self.index;
                 say(&format!(
@@ -79,11 +93,22 @@ impl Link for Guarded {
     }
 
     fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
-        self.inner.take_port(port)
+        let (taken, marks) = hidden::gather(|| self.inner.take_port(port));
+        taken?;
+        let (users, all) = self.ports.entry(port).or_default();
+        *users += 1;
+        all.extend(marks); // of its first user
+        Ok(())
     }
 
     fn leave_port(&mut self, port: u16) {
         self.inner.leave_port(port);
+        if let Entry::Occupied(mut taken) = self.ports.entry(port) {
+            taken.get_mut().0 -= 1;
+            if taken.get().0 == 0 {
+                taken.remove(); // the link has closed what it had for that
+            }
+        }
     }
 
     fn has_icrc(&self) -> bool {
@@ -127,5 +152,54 @@ impl Link for Guarded {
 
     fn describe(&self) -> String {
         self.inner.describe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::RawFd;
+
+    use bellpush_soft_nic::link::UdpLink;
+
+    use super::*;
+
+    /// The socket of that port.
+    fn socket_of(address: IpAddr, port: u16) -> Option<RawFd> {
+        let bound = |&fd: &RawFd| {
+            // SAFETY: all zeros are an address; the call writes no more than one.
+            let (got, bound) = unsafe {
+                let mut bound: libc::sockaddr_in = std::mem::zeroed();
+                let mut room = size_of_val(&bound) as libc::socklen_t;
+                (libc::getsockname(fd, (&raw mut bound).cast(), &mut room), bound)
+            };
+            let at = IpAddr::from(u32::from_be(bound.sin_addr.s_addr).to_be_bytes());
+            got == 0 && (at, u16::from_be(bound.sin_port)) == (address, port)
+        };
+        (3..4096).find(bound)
+    }
+
+    #[test]
+    fn the_socket_of_a_source_port_is_looked_after_as_long_as_it_is_there() {
+        const PORT: u16 = 50_123;
+        let (link, marks) = hidden::gather(|| UdpLink::open_free().unwrap());
+        let (address, lost) = (link.address(), Arc::new(AtomicBool::new(false)));
+        let mut link = Guarded::new(Box::new(link), marks, (0, lost.clone()));
+        let mut now_ns = 0;
+        let mut look = |link: &mut Guarded| {
+            now_ns += LOOK_NS;
+            link.recv(now_ns, 1, &mut |_| {}).is_ok() && !lost.load(Ordering::Relaxed)
+        };
+        (0..2).for_each(|_| link.take_port(PORT).unwrap());
+        assert!(look(&mut link));
+        link.leave_port(PORT);
+        assert!(socket_of(address, PORT).is_some() && look(&mut link), "another has it");
+        link.leave_port(PORT);
+        assert!(socket_of(address, PORT).is_none() && look(&mut link), "it is no loss");
+        link.take_port(PORT).unwrap();
+        let fd = socket_of(address, PORT).unwrap();
+        assert!(hidden::is_hidden(fd), "the hooks of close and its kin leave it alone");
+        // SAFETY: as a program may that knows nothing of it; its owner is told apart from what has the number then.
+        unsafe { libc::syscall(libc::SYS_close, fd) };
+        assert!(!look(&mut link), "what has its number now is the program's");
     }
 }
