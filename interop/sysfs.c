@@ -64,6 +64,19 @@ static void functions(void)
 	is_path(realpath("1", NULL), PCI "/infiniband/mlx5_0/ports/1");
 }
 
+/* What each directory of a device is a device of, as NCCL asks: by the last name of the path. */
+static void subsystems(void)
+{
+	char buf[PATH_MAX];
+	is_path(realpath(IB "/device/subsystem", buf), "/sys/bus/pci");
+	is_path(realpath(PCI "/../subsystem", NULL), "/sys/bus/pci");
+	is_path(realpath(IB "/subsystem", NULL), "/sys/class/infiniband");
+	is_path(realpath("/sys/class/infiniband_verbs/uverbs0/subsystem", NULL), "/sys/class/infiniband_verbs");
+	ssize_t n = readlink(PCI "/subsystem", buf, unknown);
+	CHECK(n == 19 && strncmp(buf, "../../../../bus/pci", n) == 0);
+	SAYS(PCI "/subsystem/devices/be11:01:00.0/vendor", "0x15b3");
+}
+
 /* The device is a PCI function behind a bridge, with a slot and a port. */
 static void layout(void)
 {
@@ -134,7 +147,8 @@ static void own(void)
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
-		{ "functions", functions }, { "layout", layout }, { "gids", gids }, { "own", own },
+		{ "functions", functions }, { "subsystems", subsystems }, { "layout", layout },
+		{ "gids", gids }, { "own", own },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -181,6 +181,11 @@ pub fn device(index: usize, address: Option<IpAddr>) -> Vec<(String, Entry)> {
         (format!("class/infiniband/mlx5_{index}"), format!("../../{ib}")),
         (format!("class/infiniband_verbs/uverbs{index}"), format!("../../{verbs}")),
         (format!("bus/pci/devices/{function}"), format!("../../../{pci}")),
+        // What it is a device of: NCCL places one by its function only if that is the bus `pci`.
+        (format!("{}/subsystem", bridge(index)), "../../../bus/pci".into()),
+        (format!("{pci}/subsystem"), "../../../../bus/pci".into()),
+        (format!("{ib}/subsystem"), "../../../../../../class/infiniband".into()),
+        (format!("{verbs}/subsystem"), "../../../../../../class/infiniband_verbs".into()),
     ];
     entries.extend(links.map(|(name, to)| (name, Entry::Link(to))));
     entries

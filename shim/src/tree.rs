@@ -31,6 +31,8 @@ const PREFIXES: [(&[u8], &[u8]); 9] = [
     // Libraries look for it before they register GPU memory by its address.
     (b"/sys/module/nvidia_peermem", b"/class/nvidia_peermem"),
 ];
+/// What functions are devices of. By its name programs find the machine's own.
+const BUS: (&[u8], &[u8]) = (b"/sys/bus/pci", b"/bus/pci");
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
 const RDMA_CM_PATH: &[u8] = b"/dev/infiniband/rdma_cm";
 /// `st_rdev` of the connection manager's device: a miscellaneous one.
@@ -179,7 +181,8 @@ impl Tree {
     /// What programs know a canonical path as that leads into the tree.
     pub fn known(&self, canonical: &[u8]) -> Option<CString> {
         let inside = canonical.strip_prefix(self.root.as_bytes())?;
-        let (prefix, part) = PREFIXES.iter().find(|(_, part)| begins(inside, part))?;
+        let mut all = PREFIXES.iter().chain([&BUS]);
+        let (prefix, part) = all.find(|(_, part)| begins(inside, part))?;
         let known = [*prefix, &inside[part.len()..]].concat();
         CString::new(known).ok().filter(|known| known.as_bytes().len() < PATH_BYTES)
     }

@@ -33,6 +33,17 @@ fn a_shell_finds_its_way_about() {
 }
 
 #[test]
+fn a_function_is_a_device_of_its_bus() {
+    {
+        let _alone = alone();
+        let link = "/sys/class/infiniband/mlx5_0/device/subsystem";
+        let text = succeeds(&[], &["readlink", link]);
+        assert!(text.contains("../../../../bus/pci\n"), "{text}");
+    }
+    case(&[], &[], "subsystems");
+}
+
+#[test]
 fn a_device_is_a_pci_function_with_a_port() {
     case(&[], &[], "layout");
 }
