@@ -40,9 +40,34 @@ macro_rules! hook_lookup {
         }
     };
 }
-#[cfg(target_arch = "x86_64")]
+/// The same with the registers of AArch64 (AAPCS64): the link register says who has called.
+#[cfg(target_arch = "aarch64")]
+macro_rules! hook_lookup {
+    ($name:ident, ($($arg:ident: $type:ty),*), $who:ident) => {
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($arg: $type),*) -> *mut c_void {
+            std::arch::naked_asm!(
+                "stp x29, x30, [sp, #-48]!",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "str x2, [sp, #32]",
+                "bl {who}",
+                "mov x16, x0",
+                "ldr x2, [sp, #32]",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x29, x30, [sp], #48",
+                "br x16",
+                who = sym $who,
+            )
+        }
+    };
+}
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!(
+    "a jump to libc's function with the arguments as they came, in this processor's instructions"
+);
 hook_lookup!(dlsym, (library: *mut c_void, name: *const c_char), who_answers_dlsym);
-#[cfg(target_arch = "x86_64")]
 hook_lookup!(
     dlvsym,
     (library: *mut c_void, name: *const c_char, version: *const c_char),

@@ -17,6 +17,7 @@ const AHEAD_BYTES: usize = 1024;
 /// instead of 0.4. Slots that are written again and again are: all-reduces with messages of 64 KiB take 7 to 11 %
 /// longer with stores past the cache (docs/results/allreduce-h200.md). So only what is too long for such slots goes
 /// past it.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const STREAM_FROM: usize = 128 << 10;
 
 /// Copies of these sizes to memory that a device reads leave the core's own caches for the shared one, line by line: 1

@@ -2,6 +2,7 @@
 //! inline functions of the header call. `interop/polling.c` compares the offsets with the header's.
 
 use std::ffi::{c_int, c_void};
+#[cfg(target_arch = "x86_64")]
 use std::mem::offset_of;
 
 /// A function of the provider's, or none.
