@@ -1,5 +1,7 @@
 //! Shared receive queues that match tags: eager messages, rendezvous, list operations; right, lost and hostile.
 
+mod rendezvous;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
