@@ -1,4 +1,4 @@
-//! What happens in the middle of a rendezvous: who dies, and what goes.
+//! Many rendezvous, and what happens in the middle of one: who dies, and what goes.
 
 use super::*;
 
@@ -115,5 +115,39 @@ fn whatever_befalls_a_rendezvous_each_entry_ends_once() {
             }
         }
         println!("{what:?}: done, cancelled, not begun: {ended:?}");
+    }
+}
+
+#[test]
+fn many_rendezvous_at_once_survive_loss() {
+    for seed in 0..5 {
+        let faults = format!("loss=5%,dup=5%,reorder=5%,seed={seed}");
+        let mut t = Tags::new(&faults, &Change::default());
+        let mut places = vec![];
+        for n in 0..15u64 {
+            places.push(t.append(n, n * 4000, 4000));
+        }
+        let a = &mut t.pair.a;
+        a.buf.put(0, &pattern(60_000, seed));
+        for n in 0..15u64 {
+            let bytes = offer(n, (a.buf.at(n * 4000).0, a.buf.mr.rkey.0, 4000));
+            a.host.send(&SendWr::new(Opcode::Send).payload(&inline(&bytes))).unwrap();
+        }
+        let mut ends = 0;
+        t.pair.run_until(20_000_000_000, |p| {
+            while let Some(cqe) = p.a.host.poll_recv().unwrap() {
+                assert_eq!(cqe.byte_cnt, 16);
+                ends += 1;
+                // The receives come late.
+                p.a.host.rq.post(&[p.a.buf.sge(120 << 10, 64)]).unwrap();
+            }
+            ends == 15
+        });
+        let told = t.told();
+        assert_eq!(ends, 15, "{seed} {told:?}");
+        let done: Vec<_> =
+            told.iter().filter(|t| t.1 == Some(Told::Expected)).map(|t| (t.2, t.3)).collect();
+        assert_eq!(done, places.iter().map(|&p| (p, 4000)).collect::<Vec<_>>());
+        assert_eq!(t.pair.b.buf.get(0, 60_000), pattern(60_000, seed));
     }
 }
