@@ -12,6 +12,7 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use bellpush_mem::{guarded, hidden};
 use bellpush_preload::{Preload, VARIABLE};
@@ -59,6 +60,8 @@ struct Slot {
 
 /// Refusals that are told at most.
 const MOST_TOLD: usize = 1000;
+/// How long a process that ends waits for what its captures hold back, which is 100 ms at most.
+const CAPTURE: Duration = Duration::from_millis(150);
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -254,6 +257,11 @@ impl Process {
     pub fn end(&self) {
         let cm = lock(&self.rdma_cm).clone();
         cm.inspect(|cm| cm.farewell());
+        // The engine of a device that is still open writes them.
+        let open = |slot: &Slot| slot.open.strong_count() > 0;
+        if self.options.pcap.is_some() && lock(&self.devices).iter().any(open) {
+            std::thread::sleep(CAPTURE);
+        }
         self.tree.remove();
     }
 

@@ -123,6 +123,22 @@ fn rping_pings() {
     }
 }
 
+/// What came last reaches a capture although the program ends at once.
+#[test]
+fn a_capture_has_all_of_a_connection() {
+    let _alone = alone();
+    if !there("rping") {
+        return;
+    }
+    let Server { mut running, folder } = Server::start(&[], &["rping", "-s", "-V", "-C", "5"]);
+    let client = ["rping", "-c", "-a", &address(1), "-V", "-C", "5"];
+    let asked = run(&["--address", &address(2)], &client);
+    assert_eq!((asked.code, running.wait(PATIENCE)), (Some(0), Some(0)), "{}", asked.text);
+    // 4 messages of 322 bytes, 5 times 4 SENDs, a READ and a WRITE.
+    let bytes = fs::metadata(folder.path().join("server.pcap")).unwrap().len();
+    assert!(bytes > 5_000, "{bytes}");
+}
+
 #[test]
 fn rping_pings_over_every_link() {
     let _alone = alone();
