@@ -395,8 +395,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Linux tells an address that this machine has, on an interface of no device, from one that it does
-/// not have. UCX tries another port for ever where it is told the latter.
+/// Linux tells an address of this machine, on an interface of no device, from one that nobody has.
+/// UCX tries another port for ever where it is told the latter.
 fn not_bound(error: IdError) -> Refusal {
     match error {
         IdError::NotLocal(at) if interface_name(at).is_some() => Refusal::NoDeviceAt(at),
