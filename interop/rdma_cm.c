@@ -135,7 +135,17 @@ static void errors(void) {
     CHECK(SAY(fd, BIND, bind, 0) == EADDRINUSE);
     in = loopback(251);
     memcpy(&bind.addr, &in, sizeof in);
-    CHECK(SAY(fd, BIND, bind, 0) == EADDRNOTAVAIL);
+    CHECK(SAY(fd, BIND, bind, 0) == ENODEV); // this machine's, but no device's
+    in.sin_addr.s_addr = inet_addr("192.0.2.1");
+    memcpy(&bind.addr, &in, sizeof in);
+    CHECK(SAY(fd, BIND, bind, 0) == EADDRNOTAVAIL); // nobody's
+    struct rdma_ucm_resolve_addr from = {.id = id + 1, .src_size = sizeof in, .dst_size = sizeof in};
+    memcpy(&from.src_addr, &in, sizeof in);
+    memcpy(&from.dst_addr, &in, sizeof in);
+    CHECK(SAY(fd, RESOLVE_ADDR, from, 0) == EADDRNOTAVAIL);
+    in = loopback(251);
+    memcpy(&from.src_addr, &in, sizeof in);
+    CHECK(SAY(fd, RESOLVE_ADDR, from, 0) == ENODEV);
 
     struct rdma_ucm_join_mcast join = {.id = id};
     CHECK(SAY(fd, JOIN_MCAST, join, 4) == EOPNOTSUPP);

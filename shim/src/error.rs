@@ -1,5 +1,7 @@
 //! Why a command is refused, and the errno that says so to the program.
 
+use std::net::IpAddr;
+
 use bellpush_cm::IdError;
 use bellpush_mem::MemError;
 use bellpush_nic::NicError;
@@ -105,6 +107,9 @@ pub enum Refusal {
     /// `EAGAIN`: nothing has happened, and the program does not wait.
     #[error("there is no event")]
     NoEvent,
+    /// `ENODEV`: an address of this machine's, as opposed to one that nobody has.
+    #[error("no device of this process has the address {0}, which is this machine's")]
+    NoDeviceAt(IpAddr),
     /// Of connection management.
     #[error(transparent)]
     Id(#[from] IdError),
@@ -146,6 +151,7 @@ impl Refusal {
             Self::NoCore | Self::NoAnswerRoom { .. } => libc::ENOSPC,
             Self::NoSystemCall(_) => libc::ENOSYS,
             Self::NoEvent => libc::EAGAIN,
+            Self::NoDeviceAt(_) => libc::ENODEV,
             Self::Id(error) => match error {
                 IdError::Unknown => libc::ENOENT,
                 IdError::OtherChannel | IdError::Stage | IdError::Value(_) => libc::EINVAL,

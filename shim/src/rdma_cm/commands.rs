@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::MutexGuard;
 
 use bellpush_cm::{Address, IdError, Opt, Parameters, Space};
+use bellpush_soft_nic::link::interface_name;
 use bellpush_wire::cm::reason;
 use bytemuck::{Pod, Zeroable, bytes_of, bytes_of_mut};
 
@@ -189,7 +190,7 @@ impl<'a> Call<'a> {
         }
         let done = state.ids.bind(self.file.channel, id, to);
         self.cm.finish(state);
-        Ok(done?)
+        done.map_err(not_bound)
     }
 
     fn bind_ip(&self) -> Result<(), Refusal> {
@@ -215,7 +216,7 @@ impl<'a> Call<'a> {
         self.cm.attach(self.process, &mut state, own)?;
         let done = state.ids.resolve_address(self.file.channel, id, from, to);
         self.cm.finish(state);
-        Ok(done?)
+        done.map_err(not_bound)
     }
 
     fn resolve_ip(&self) -> Result<(), Refusal> {
@@ -391,6 +392,15 @@ impl<'a> Call<'a> {
         let value =
             self.with(|state| state.ids.migrate(from.channel, input.id, self.file.channel))?;
         self.answer(input.response, bytes_of(&Number { value }))
+    }
+}
+
+/// Linux tells an address of this machine, on an interface of no device, from one that nobody has.
+/// UCX tries another port for ever where it is told the latter.
+fn not_bound(error: IdError) -> Refusal {
+    match error {
+        IdError::NotLocal(at) if interface_name(at).is_some() => Refusal::NoDeviceAt(at),
+        other => other.into(),
     }
 }
 
