@@ -217,14 +217,38 @@ static void events(void) {
 }
 
 static int waited_on;
+static volatile pid_t waiter;
 
 static void *wait_for_event(void *result) {
     struct rdma_ucm_event_resp resp;
+    waiter = gettid();
     *(int *)result = event(waited_on, &resp);
     return result;
 }
 
 static void nothing(int signal) { (void)signal; }
+
+// Starts a thread that waits for an event, and returns when it sleeps: on a busy machine that takes a while.
+static pthread_t start_waiting(int *result) {
+    pthread_t thread;
+    waiter = 0;
+    CHECK(pthread_create(&thread, NULL, wait_for_event, result) == 0);
+    for (int looks = 0, asleep = 0; asleep < 5; looks++) {
+        CHECK(looks < 1000);
+        usleep(10000);
+        char path[64], stat[512];
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)waiter);
+        int fd = waiter ? open(path, O_RDONLY) : -1;
+        ssize_t n = fd < 0 ? 0 : read(fd, stat, sizeof stat - 1);
+        if (fd >= 0) {
+            close(fd);
+        }
+        stat[n > 0 ? n : 0] = 0;
+        char *name_end = strrchr(stat, ')');
+        asleep = name_end && name_end[2] == 'S' ? asleep + 1 : 0;
+    }
+    return thread;
+}
 
 static void waiting(void) {
     waited_on = channel();
@@ -234,29 +258,25 @@ static void waiting(void) {
     void *joined;
 
     // An event ends the wait.
-    CHECK(pthread_create(&thread, NULL, wait_for_event, &result) == 0);
-    usleep(50000);
+    thread = start_waiting(&result);
     resolve(waited_on, id);
     CHECK(pthread_join(thread, &joined) == 0 && result == 0);
 
     // So does a signal.
     struct sigaction action = {.sa_handler = nothing};
     CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
-    CHECK(pthread_create(&thread, NULL, wait_for_event, &result) == 0);
-    usleep(50000);
+    thread = start_waiting(&result);
     CHECK(pthread_kill(thread, SIGUSR1) == 0);
     CHECK(pthread_join(thread, &joined) == 0 && result == EINTR);
 
     // The thread can be cancelled.
-    CHECK(pthread_create(&thread, NULL, wait_for_event, &result) == 0);
-    usleep(50000);
+    thread = start_waiting(&result);
     CHECK(pthread_cancel(thread) == 0);
     CHECK(pthread_join(thread, &joined) == 0 && joined == PTHREAD_CANCELED);
     id = create(waited_on, RDMA_PS_TCP); // nothing is held
 
     // Whoever closes the channel leaves it waiting, and nothing is written into what has the number then.
-    CHECK(pthread_create(&thread, NULL, wait_for_event, &result) == 0);
-    usleep(50000);
+    thread = start_waiting(&result);
     int ends[2];
     CHECK(pipe(ends) == 0);
     CHECK(dup2(ends[1], waited_on) == waited_on);
