@@ -1,6 +1,7 @@
 // Commands of librdmacm's device, worded by hand: what is wrong with one is said by the kernel's errno, and what
 // waits for an event can be interrupted, cancelled and closed. Run on a software device; each case by its name.
 
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>

@@ -15,7 +15,7 @@ use std::time::Instant;
 use plan::Mutant;
 use scratch::{Ran, Scratch};
 
-const USAGE: &str = "./x mutants [--list | --write | --check] [AREA | AREA/NAME]...";
+const USAGE: &str = "./x mutants [--list | --write | --check] [--part=K/N] [AREA | AREA/NAME]...";
 /// The document that ends with the table.
 const DOCUMENT: &str = "docs/reliability.md";
 const MARK: &str = "<!-- written by ./x mutants --write -->\n";
@@ -30,24 +30,31 @@ enum Task {
 
 fn main() -> ExitCode {
     let (mut task, mut names, mut features) = (Task::Run, Vec::new(), Vec::new());
+    let mut part = String::from("1/1");
     for argument in std::env::args().skip(1) {
         match argument.as_str() {
             "--list" => task = Task::List,
             "--write" => task = Task::Write,
             "--check" => task = Task::Check,
             word if word.starts_with("--features=") => features.push(argument),
+            word if word.starts_with("--part=") => part = word["--part=".len()..].into(),
             word if word.starts_with('-') => return refuse(USAGE),
             _ => names.push(argument),
         }
     }
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a member of the workspace");
-    let mutants = match plan::read_all(tree).and_then(|all| plan::choose(all, &names)) {
+    let chosen = plan::read_all(tree)
+        .and_then(|all| plan::choose(all, &names))
+        .and_then(|all| plan::part(all, &part));
+    let mutants = match chosen {
         Ok(mutants) => mutants,
         Err(why) => return refuse(&why),
     };
     match task {
         Task::List => print!("{}", table(&mutants)),
-        Task::Write if !names.is_empty() => return refuse("--write writes all of them"),
+        Task::Write if !names.is_empty() || part != "1/1" => {
+            return refuse("--write writes all of them");
+        }
         Task::Write => {
             let path = tree.join(DOCUMENT);
             let written = document(tree, &mutants)

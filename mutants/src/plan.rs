@@ -167,6 +167,15 @@ pub fn choose(all: Vec<Mutant>, names: &[String]) -> Result<Vec<Mutant>, String>
     Ok(all.into_iter().filter(chosen).collect())
 }
 
+/// The K-th of N parts of them, as `K/N` says: every N-th, so that each part has some of each area.
+pub fn part(all: Vec<Mutant>, text: &str) -> Result<Vec<Mutant>, String> {
+    let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+    match numbers {
+        Some((k, n)) if 1 <= k && k <= n => Ok(all.into_iter().skip(k - 1).step_by(n).collect()),
+        _ => Err(format!("--part={text}: not K/N with K from 1 to N")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,6 +188,22 @@ mod tests {
         fs::create_dir_all(tree.path().join("src")).unwrap();
         fs::write(tree.path().join("src/a.rs"), text).unwrap();
         tree
+    }
+
+    #[test]
+    fn parts_hold_each_bug_once() {
+        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let names = |all: Vec<Mutant>| all.into_iter().map(|m| m.name).collect::<Vec<_>>();
+        let mut parts: Vec<_> = (1..=7)
+            .flat_map(|k| names(part(read_all(tree).unwrap(), &format!("{k}/7")).unwrap()))
+            .collect();
+        parts.sort();
+        let mut all = names(read_all(tree).unwrap());
+        all.sort();
+        assert_eq!(parts, all);
+        for bad in ["0/3", "4/3", "1", "a/2", "1/0", "/", "-1/2"] {
+            assert!(part(Vec::new(), bad).is_err(), "{bad}");
+        }
     }
 
     #[test]
