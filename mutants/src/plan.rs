@@ -169,8 +169,8 @@ pub fn choose(all: Vec<Mutant>, names: &[String]) -> Result<Vec<Mutant>, String>
 
 /// The K-th of N parts of them, as `K/N` says: every N-th, so that each part has some of each area.
 pub fn part(all: Vec<Mutant>, text: &str) -> Result<Vec<Mutant>, String> {
-    let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
-    match numbers {
+    let number = |text: &str| text.parse::<usize>().ok();
+    match text.split_once('/').and_then(|(k, n)| number(k).zip(number(n))) {
         Some((k, n)) if 1 <= k && k <= n => Ok(all.into_iter().skip(k - 1).step_by(n).collect()),
         _ => Err(format!("--part={text}: not K/N with K from 1 to N")),
     }
