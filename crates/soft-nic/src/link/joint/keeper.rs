@@ -8,7 +8,7 @@ use socket2::Socket;
 
 use super::message::{BUFFER_BYTES, ToKeeper, packet_header, welcome};
 use super::share::Share;
-use super::socket::{self, Bundle, Came, Line, Sent};
+use super::socket::{self, Came, Line, Sent};
 use crate::link::{Notice, Received};
 use bellpush_mem::hidden::Hidden;
 use bellpush_wire::cm::{GSI_QPN, MAD_BYTES, Mad, Message};
@@ -135,7 +135,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(here: IpAddr, own: Share, bundle: &Bundle, random: fn() -> u32) -> Self {
+    pub(super) fn new(here: IpAddr, own: Share, random: fn() -> u32) -> Self {
         let mut keeper = Self {
             here,
             own,
@@ -146,14 +146,13 @@ impl Keeper {
             lost: 0,
             random,
         };
-        keeper.listen(bundle);
+        keeper.listen();
         keeper
     }
 
     /// The one before may have the name for a moment yet.
-    fn listen(&mut self, bundle: &Bundle) {
+    fn listen(&mut self) {
         self.listener = socket::listen(self.here).ok();
-        self.listener.iter().for_each(|listener| bundle.add(&**listener));
     }
 
     /// Whether nobody else is at the address.
@@ -179,18 +178,15 @@ impl Keeper {
     }
 
     /// Takes new members in.
-    pub(super) fn admit(&mut self, bundle: &Bundle) {
+    pub(super) fn admit(&mut self) {
         if self.listener.as_ref().is_none_or(|listener| !listener.is_there()) {
-            return self.listen(bundle);
+            return self.listen();
         }
         let strangers = self.members.iter().filter(|member| member.share.is_none()).count();
         for _ in strangers..MOST_STRANGERS {
             let Some(listener) = &self.listener else { return };
             match socket::accept(listener) {
-                Ok(Some(line)) => {
-                    bundle.add(&line);
-                    self.members.push(Member::new(line));
-                }
+                Ok(Some(line)) => self.members.push(Member::new(line)),
                 Ok(None) => return,
                 // Perhaps there are no descriptors left: it is tried again.
                 Err(_) => return,
@@ -199,17 +195,13 @@ impl Keeper {
     }
 
     /// Hears what members say, and lets those go that are gone.
-    pub(super) fn hear(&mut self, bundle: &Bundle) {
+    pub(super) fn hear(&mut self) {
         for at in 0..self.members.len() {
             self.hear_one(at);
         }
         self.members.retain(|member| {
             let is_late = member.share.is_none() && member.since.elapsed() > HELLO_PATIENCE;
-            let stays = !member.is_gone && !is_late;
-            if !stays {
-                bundle.remove(&member.line);
-            }
-            stays
+            !member.is_gone && !is_late
         });
     }
 
@@ -256,17 +248,12 @@ impl Keeper {
     }
 
     /// Hands a packet to whom it is for; says whether that was another process.
-    pub(super) fn hand_over(
-        &mut self,
-        received: &Received<'_>,
-        own: &Wants,
-        bundle: &Bundle,
-    ) -> bool {
+    pub(super) fn hand_over(&mut self, received: &Received<'_>, own: &Wants) -> bool {
         let Some(qpn) = received.bytes.get(4..8) else { return false };
         let qpn = u32::from_be_bytes([0, qpn[1], qpn[2], qpn[3]]);
         let to = match qpn {
             0 => self.own,
-            GSI_QPN => self.manager_for(received, own, bundle),
+            GSI_QPN => self.manager_for(received, own),
             _ => Share::of_qpn(qpn),
         };
         if to == self.own {
@@ -287,7 +274,7 @@ impl Keeper {
     }
 
     /// Whose connection manager a message is for.
-    fn manager_for(&mut self, received: &Received<'_>, own: &Wants, bundle: &Bundle) -> Share {
+    fn manager_for(&mut self, received: &Received<'_>, own: &Wants) -> Share {
         let from = received.envelope.addresses.src();
         let ud = Opcode::new(Service::Ud, Operation::SendOnly).code();
         let whole = UD_HEADER_BYTES + MAD_BYTES + ICRC_BYTES;
@@ -298,10 +285,10 @@ impl Keeper {
         let Ok(mad) = Mad::parse(mad) else { return self.own };
         let id = match mad.message {
             Message::Req(req) => {
-                return self.offerer((from, req.local_id, false), req.service, own, bundle);
+                return self.offerer((from, req.local_id, false), req.service, own);
             }
             Message::SidrReq(req) => {
-                return self.offerer((from, req.request_id, true), req.service, own, bundle);
+                return self.offerer((from, req.request_id, true), req.service, own);
             }
             // Its sender gives up before it has heard of an ID.
             Message::Rej(rej) if rej.remote_id == 0 => {
@@ -321,7 +308,7 @@ impl Keeper {
     }
 
     /// Who takes a request.
-    fn offerer(&mut self, request: Request, service: u64, own: &Wants, bundle: &Bundle) -> Share {
+    fn offerer(&mut self, request: Request, service: u64, own: &Wants) -> Share {
         let before = self.requests.by.get(&request).copied();
         if let Some(share) = before.filter(|&share| self.has(share)) {
             return share;
@@ -329,7 +316,7 @@ impl Keeper {
         let mut found = self.find_offerer(service, own);
         if found.is_none() {
             // A member may have said just now that it offers the service.
-            self.hear(bundle);
+            self.hear();
             found = self.find_offerer(service, own);
         }
         if let Some(share) = found {

@@ -55,7 +55,9 @@ pub struct JointLink {
     share: Share,
     part: Part,
     wants: Wants,
-    bundle: Bundle,
+    /// Of one that began as a member: its descriptors change. What members tell a keeper is heard
+    /// when its engine looks, which is soon enough.
+    bundle: Option<Bundle>,
     hear_ns: u64,
     now_ns: u64,
 }
@@ -90,7 +92,7 @@ impl JointLink {
                     let udp = UdpLink::open_beside(addr, mtu)?;
                     let bundle = Bundle::new()?;
                     member.enter(&bundle);
-                    return Ok(Self::new(udp, share, Part::Member(member), bundle));
+                    return Ok(Self::new(udp, share, Part::Member(member), Some(bundle)));
                 }
                 Joined::NoAnswer if begin.elapsed() < NOBODY => thread::sleep(RETRY),
                 Joined::NoAnswer | Joined::Refused => return Err(LinkError::InUse { addr }),
@@ -116,12 +118,11 @@ impl JointLink {
 
     fn keep(udp: UdpLink) -> Result<Self, LinkError> {
         let share = Share::new(random() as u8 % Share::MOST).expect("a number below the most");
-        let bundle = Bundle::new()?;
-        let keeper = Keeper::new(udp.address(), share, &bundle, random);
-        Ok(Self::new(udp, share, Part::Keeper(keeper), bundle))
+        let keeper = Keeper::new(udp.address(), share, random);
+        Ok(Self::new(udp, share, Part::Keeper(keeper), None))
     }
 
-    fn new(udp: UdpLink, share: Share, part: Part, bundle: Bundle) -> Self {
+    fn new(udp: UdpLink, share: Share, part: Part, bundle: Option<Bundle>) -> Self {
         Self { udp, share, part, wants: Wants::default(), bundle, hear_ns: 0, now_ns: 0 }
     }
 
@@ -131,12 +132,10 @@ impl JointLink {
     /// # Errors
     /// [`LinkError::System`].
     pub fn descriptors(&self) -> Result<Vec<OwnedFd>, LinkError> {
-        let mut all = match self.part {
-            Part::Keeper(_) => self.udp.descriptors()?,
-            Part::Member(_) => Vec::new(),
-        };
-        all.push(self.bundle.descriptor()?);
-        Ok(all)
+        match &self.bundle {
+            None => self.udp.descriptors(),
+            Some(bundle) => Ok(vec![bundle.descriptor()?]),
+        }
     }
 
     /// Whether this process has the port.
@@ -148,17 +147,18 @@ impl JointLink {
     fn tend(&mut self) {
         match &mut self.part {
             Part::Keeper(keeper) => {
-                keeper.admit(&self.bundle);
-                keeper.hear(&self.bundle);
+                keeper.admit();
+                keeper.hear();
             }
             Part::Member(member) => {
+                let Some(bundle) = &self.bundle else { return };
                 if member.has_ended() && self.udp.take_over().is_ok() {
-                    member.leave(&self.bundle);
-                    self.udp.inboxes().for_each(|inbox| self.bundle.add(inbox));
+                    member.leave(bundle);
+                    self.udp.inboxes().for_each(|inbox| bundle.add(inbox));
                     let here = self.udp.address();
-                    self.part = Part::Keeper(Keeper::new(here, self.share, &self.bundle, random));
+                    self.part = Part::Keeper(Keeper::new(here, self.share, random));
                 } else {
-                    member.tend(self.share, &self.bundle);
+                    member.tend(self.share, bundle);
                 }
             }
         }
@@ -220,12 +220,12 @@ impl Link for JointLink {
             self.hear_ns = now_ns + if self.keeps() { HEAR_NS } else { RETRY.as_nanos() as u64 };
             self.tend();
         }
-        let (bundle, wants) = (&self.bundle, &self.wants);
+        let wants = &self.wants;
         match &mut self.part {
             Part::Keeper(keeper) => {
                 keeper.flush();
                 self.udp.recv(now_ns, most, &mut |received| {
-                    if !keeper.hand_over(received, wants, bundle) {
+                    if !keeper.hand_over(received, wants) {
                         each(received);
                     }
                 })
