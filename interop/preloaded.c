@@ -308,8 +308,9 @@ static void forks(void)
 		REFUSED(ibv_query_port(p.ctx, 1, &port), EIO);
 		CHECK(fstat(p.ctx->cmd_fd, &st) == 0 && S_ISCHR(st.st_mode));
 		NONE(ibv_reg_mr(p.pd, p.mem, PAGE, 0), EIO);
+		/* Over UDP at the parent's address: its packets go by the parent's engine, which may wait for a core. */
+		patience = 16;
 		open_pair(&own);
-		CHECK(memcmp(&own.gid, &p.gid, 16) != 0);
 		write_8(&own, 0, (uintptr_t)own.mem, (uintptr_t)own.mem + 64);
 		CHECK(completion(&own, 0, 5) == IBV_WC_SUCCESS);
 		close_pair(&own);

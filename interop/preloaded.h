@@ -75,6 +75,9 @@ static inline struct ibv_context *open_device(void)
 	return ctx;
 }
 
+/* Of queue pairs that are made from now on: how long an acknowledgement takes at most, 4.096 us * 2^patience. */
+static uint8_t patience = 8;
+
 static inline void to_state(struct pair *p, int end, enum ibv_qp_state state)
 {
 	struct ibv_qp_attr attr = { .qp_state = state, .port_num = 1 };
@@ -99,7 +102,7 @@ static inline void to_state(struct pair *p, int end, enum ibv_qp_state state)
 			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 		break;
 	case IBV_QPS_RTS:
-		attr.timeout = 8;
+		attr.timeout = patience;
 		attr.retry_cnt = 4;
 		attr.rnr_retry = 7;
 		attr.sq_psn = 100 + end;

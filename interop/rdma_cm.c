@@ -303,6 +303,93 @@ static void forks(void) {
     CHECK(readable(fd) == 1);
 }
 
+static int listens_at(int fd, struct sockaddr_in where) {
+    struct rdma_ucm_bind_ip bind = {.id = create(fd, RDMA_PS_TCP)};
+    memcpy(&bind.addr, &where, sizeof where);
+    CHECK(SAY(fd, BIND_IP, bind, 0) == 0);
+    struct rdma_ucm_listen listen = {.id = bind.id, .backlog = 8};
+    return SAY(fd, LISTEN, listen, 0);
+}
+
+static void ask(int fd, struct sockaddr_in whom) {
+    struct rdma_ucm_event_resp resp;
+    uint32_t id = create(fd, RDMA_PS_TCP);
+    resolve_to(fd, id, whom);
+    CHECK(event(fd, &resp) == 0 && resp.event == 0);
+    struct rdma_ucm_resolve_route route = {.id = id};
+    CHECK(SAY(fd, RESOLVE_ROUTE, route, 0) == 0 && event(fd, &resp) == 0 && resp.event == 2);
+    struct rdma_ucm_connect connect = {.id = id, .conn_param = {.valid = 1, .qp_num = 5 + getpid()}};
+    CHECK(SAY(fd, CONNECT, connect, 0) == 0);
+}
+
+static void reject_next(int fd) {
+    struct rdma_ucm_event_resp resp;
+    CHECK(event(fd, &resp) == 0 && resp.event == 4); // CONNECT_REQUEST
+    struct rdma_ucm_reject reject = {.id = resp.id};
+    CHECK(SAY(fd, REJECT, reject, 0) == 0);
+}
+
+static void rejected(int fd) {
+    struct rdma_ucm_event_resp resp;
+    CHECK(event(fd, &resp) == 0 && resp.event == 8 && resp.status == 28); // by its program
+}
+
+// Rejects whoever asks until the word has come through: messages that a device had when it ended are lost, and a request
+// that comes again is a new one.
+static void reject_until_rejected(int listener, int asker) {
+    struct pollfd fds[] = {{.fd = listener, .events = POLLIN}, {.fd = asker, .events = POLLIN}};
+    for (;;) {
+        CHECK(poll(fds, 2, 30000) > 0);
+        if (fds[1].revents) {
+            rejected(asker);
+            return;
+        }
+        reject_next(listener);
+    }
+}
+
+// A child's device is at its parent's address: each is found there by the port that it listens at, and the child stays
+// when the parent is gone.
+static void family(void) {
+    int fd = channel(), ready[2];
+    struct sockaddr_in here = loopback(9), childs = here;
+    childs.sin_port = htons(7175);
+    alarm(60);
+    CHECK(listens_at(fd, here) == 0);
+    CHECK(pipe(ready) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        alarm(60);
+        close(ready[1]);
+        int own = channel(), other = channel();
+        ask(other, here);
+        rejected(other);
+        CHECK(listens_at(own, here) == EADDRINUSE && listens_at(own, childs) == 0);
+        reject_next(own);
+        CHECK(read(ready[0], &byte, 1) == 0);
+        ask(other, childs);
+        reject_until_rejected(own, other);
+        _exit(0);
+    }
+    CHECK(child > 0);
+    reject_next(fd);
+    int other = channel();
+    for (int tries = 0;; tries++) { // until the child listens
+        struct rdma_ucm_event_resp resp;
+        ask(other, childs);
+        CHECK(event(other, &resp) == 0 && resp.event == 8 && tries < 100);
+        if (resp.status == 28) {
+            break;
+        }
+        usleep(10000);
+    }
+    CHECK(close(fd) == 0 && close(other) == 0); // and the device goes
+    close(ready[1]);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 static int threads(void) {
     DIR *dir = opendir("/proc/self/task");
     int n = 0;
@@ -369,7 +456,7 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } cases[] = {{"errors", errors},   {"old", old},     {"events", events},
                  {"waiting", waiting}, {"forks", forks}, {"leaves", leaves},
-                 {"again", again}};
+                 {"again", again},     {"family", family}};
     server = argc == 3 ? argv[2] : "127.0.0.1";
     for (size_t i = 0; argc >= 2 && i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(argv[1], cases[i].name) == 0) {

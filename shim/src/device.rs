@@ -16,7 +16,7 @@ use bellpush_mem::hidden::{self, Hidden};
 use bellpush_nic::{Mtu, NicAddress};
 use bellpush_preload::{Preload, Wire};
 use bellpush_soft_nic::link::{
-    Captured, Faults, FaultsError, Faulty, Link, LinkError, ShmNet, UdpLink,
+    Captured, Faults, FaultsError, Faulty, JointLink, Link, LinkError, ShmNet,
 };
 use bellpush_soft_nic::{Event, SoftConfig, SoftNic, Xrcd};
 
@@ -38,6 +38,19 @@ const SHM_NAME: &str = "preload";
 
 /// Longest that an opening waits for the end of the device that was closed before: its threads come to an end first.
 const CLOSING_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a device is to be that the options give no address.
+#[derive(Debug, Clone, Copy)]
+pub enum At {
+    /// There, beside other processes of this user.
+    Shared(IpAddr),
+    /// The same; as [`At::Anywhere`], if that cannot be.
+    Beside(IpAddr),
+    /// There, if nobody else is; else as below.
+    Alone(IpAddr),
+    /// At the first free address.
+    Anywhere,
+}
 
 /// An object of the NIC's, by its number: numbers of each kind are its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -146,15 +159,11 @@ impl Gone {
 }
 
 impl Device {
-    /// Opens a device: at the address that the options give it, else where it was before, else at
-    /// the first free one.
-    pub fn open(
-        options: &Preload,
-        index: usize,
-        last: Option<IpAddr>,
-    ) -> Result<(Arc<Self>, Gone), Refusal> {
+    /// Opens a device: at the address that the options give it, which it may share; else where the
+    /// caller wants it.
+    pub fn open(options: &Preload, index: usize, at: At) -> Result<(Arc<Self>, Gone), Refusal> {
         signals::install();
-        let (opened, marks) = hidden::gather(|| open_link(options, index, last));
+        let (opened, marks) = hidden::gather(|| open_link(options, index, at));
         let (inner, arrivals) = opened?;
         let description = inner.describe();
         let lost = Arc::new(AtomicBool::new(false));
@@ -217,22 +226,22 @@ impl Drop for Device {
 }
 
 /// A device's link, and descriptors of which one is readable when a packet has come.
-fn open_link(
-    options: &Preload,
-    index: usize,
-    last: Option<IpAddr>,
-) -> Result<(Box<dyn Link>, Sockets), Refusal> {
+fn open_link(options: &Preload, index: usize, at: At) -> Result<(Box<dyn Link>, Sockets), Refusal> {
     let given = options.addresses.get(index).copied();
     let mut arrivals = Vec::new();
     let mut link: Box<dyn Link> = match options.link_type {
         Wire::Udp => {
-            let link = match (given, last) {
-                (Some(address), _) => UdpLink::open(address, None)?,
-                (None, Some(last)) => match UdpLink::open(last, None) {
-                    Err(LinkError::InUse { .. }) => UdpLink::open_free()?,
+            let link = match given.map_or(at, At::Shared) {
+                At::Shared(address) => JointLink::open(address, None)?,
+                At::Beside(address) => match JointLink::open(address, None) {
+                    Err(LinkError::InUse { .. }) => JointLink::open_free()?,
                     opened => opened?,
                 },
-                (None, None) => UdpLink::open_free()?,
+                At::Alone(last) => match JointLink::open_alone(last, None) {
+                    Err(LinkError::InUse { .. }) => JointLink::open_free()?,
+                    opened => opened?,
+                },
+                At::Anywhere => JointLink::open_free()?,
             };
             arrivals = link.descriptors()?.into_iter().map(Hidden::new).collect();
             Box::new(link)

@@ -102,6 +102,11 @@ impl Driver {
         self.idle.store(progress.next_ns.is_none(), Ordering::Relaxed);
     }
 
+    /// What waits to be sent goes now, if nobody is in a step.
+    pub fn send(&self) {
+        self.step();
+    }
+
     /// The program polls and has found nothing: whether it should look again.
     fn poll(&self) -> bool {
         let (busy, empty) = (self.step(), self.empty.load(Ordering::Relaxed));

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bellpush_mem::hidden::{self, Mark};
 use bellpush_soft_nic::link::{
-    Carries, FaultCounters, Link, LinkCounters, LinkError, Received, TxBatch,
+    Carries, FaultCounters, Link, LinkCounters, LinkError, Notice, Received, Share, TxBatch,
 };
 use bellpush_wire::roce::Fields;
 
@@ -132,6 +132,14 @@ impl Link for Guarded {
     ) -> Result<usize, LinkError> {
         self.look(now_ns)?;
         self.inner.recv(now_ns, most, each)
+    }
+
+    fn share(&self) -> Option<Share> {
+        self.inner.share()
+    }
+
+    fn tell(&mut self, notice: Notice) {
+        self.inner.tell(notice);
     }
 
     fn poll_at(&self) -> Option<u64> {

@@ -18,7 +18,7 @@ use bellpush_mem::{guarded, hidden};
 use bellpush_preload::{Preload, VARIABLE};
 
 use crate::counters;
-use crate::device::{Device, Gone};
+use crate::device::{At, Device, Gone};
 use crate::dir::Written;
 use crate::drive::Drivers;
 use crate::error::Refusal;
@@ -56,6 +56,8 @@ struct Slot {
     gone: Option<Gone>,
     /// Where it was: it comes back there if it can.
     last: Option<IpAddr>,
+    /// Where the parent's was when it forked: a server's children are found where it is.
+    parents: Option<IpAddr>,
 }
 
 /// Refusals that are told at most.
@@ -101,7 +103,7 @@ pub fn start() {
         Ok(tree) => tree,
         Err(e) => return say(&format!("cannot lay out sysfs files: {e}; there is no device")),
     };
-    install(options, tree, Files::default());
+    install(options, tree, Files::default(), Vec::new());
     // What `nic::soft` does to GPU memory are copies, for which the program's kernels wait as they
     // would for a card. CUDA must not have a copy wait for a kernel in turn.
     let cuda = [
@@ -133,8 +135,10 @@ fn floor() -> RawFd {
     (most / 2).min(512) as RawFd
 }
 
-fn install(options: Preload, tree: Tree, files: Files) {
-    let mut devices = Vec::new();
+/// Begins a process's state; `parents` says where its parent's devices were.
+fn install(options: Preload, tree: Tree, files: Files, parents: Vec<Option<IpAddr>>) {
+    let mut devices: Vec<_> =
+        parents.into_iter().map(|parents| Slot { parents, ..Slot::default() }).collect();
     devices.resize_with(options.devices, Slot::default);
     // SAFETY: takes nothing and cannot fail.
     let pid = unsafe { libc::getpid() };
@@ -151,7 +155,11 @@ extern "C" fn forked() {
     let Some(parent) = process() else { return };
     hidden::close_inherited();
     guarded::is_programs_own();
-    install(parent.options.clone(), parent.tree.inherited(), parent.files.in_child());
+    // Another thread of the parent's may have held it, which is not here to let go of it.
+    let devices = parent.devices.try_lock();
+    let at = devices.iter().flat_map(|slots| slots.iter()).map(|slot| slot.last.or(slot.parents));
+    let at = at.collect();
+    install(parent.options.clone(), parent.tree.inherited(), parent.files.in_child(), at);
 }
 
 impl Process {
@@ -265,8 +273,7 @@ impl Process {
         self.tree.remove();
     }
 
-    /// A device, opened if it is not: at an address that is `wanted`, if the options give it none and
-    /// the address is free.
+    /// A device, opened if it is not: at an address that is `wanted`, if the options give it none.
     pub fn device(&self, index: usize, wanted: Option<IpAddr>) -> Result<Arc<Device>, Refusal> {
         let mut devices = lock(&self.devices);
         let slot = devices.get_mut(index).ok_or(Refusal::Unsupported("a device of that number"))?;
@@ -279,10 +286,15 @@ impl Process {
         if let Some(gone) = slot.gone.take() {
             gone.wait();
         }
-        let (device, gone) = Device::open(&self.options, index, wanted.or(slot.last))?;
+        // Where this process was before, somebody else may be by now, with whom it has nothing to do.
+        let at = match (wanted.or(slot.parents), slot.last) {
+            (Some(wanted), _) => At::Beside(wanted),
+            (None, last) => last.map_or(At::Anywhere, At::Alone),
+        };
+        let (device, gone) = Device::open(&self.options, index, at)?;
         self.drivers.add(index, &device.driver);
         let (open, last) = (Arc::downgrade(&device), Some(device.address));
-        *slot = Slot { open, gone: Some(gone), last };
+        *slot = Slot { open, gone: Some(gone), last, ..*slot };
         drop(devices);
         // For those that read below a directory that they have opened.
         if let Err(e) = self.tree.stay(&self.options).and_then(|()| self.show_gid(index).map(drop))

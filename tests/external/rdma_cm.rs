@@ -47,6 +47,11 @@ fn children_have_channels_of_their_own() {
 }
 
 #[test]
+fn a_child_is_found_at_its_parents_address() {
+    case("family");
+}
+
+#[test]
 fn a_device_goes_with_the_last_channel_and_comes_back_at_once() {
     case("again");
 }
@@ -98,13 +103,19 @@ impl Server {
 /// words have `SERVER` where the server's address is to be.
 #[track_caller]
 fn pair(options: &[&str], server: &str, client: &str) -> Option<[String; 2]> {
+    pair_with(options, server, client, &address(2))
+}
+
+/// The same, with the client at an address.
+#[track_caller]
+fn pair_with(options: &[&str], server: &str, client: &str, at: &str) -> Option<[String; 2]> {
     let client = client.replace("SERVER", &address(1));
     let [server, client] = [server, &client].map(|line| line.split(' ').collect::<Vec<_>>());
     if !there(server[0]) {
         return None;
     }
     let running = Server::start(options, &server);
-    let asked = run(&[options, &["--address", &address(2)]].concat(), &client);
+    let asked = run(&[options, &["--address", at]].concat(), &client);
     assert_eq!(asked.code, Some(0), "{client:?}: {} {}", asked.text, running.said());
     let answered = running.end();
     assert_eq!(answered.code, Some(0), "{server:?}: {}", answered.text);
@@ -149,6 +160,23 @@ fn rping_pings_over_every_link() {
 }
 
 #[test]
+fn two_processes_connect_at_one_address() {
+    let _alone = alone();
+    for (server, client) in [
+        ("rping -s -V -C 20", "rping -c -a SERVER -V -C 20"),
+        ("ucmatose -c 10 -C 20 -S 5000", "ucmatose -s SERVER -c 10 -C 20 -S 5000"),
+        ("udaddy", "udaddy -s SERVER"),
+        ("ib_write_bw -F -R -n 100", "ib_write_bw -F -R -n 100 SERVER"),
+        ("ib_read_bw -F -R -n 100", "ib_read_bw -F -R -n 100 SERVER"),
+    ] {
+        println!("{server}");
+        pair_with(&[], server, client, &address(1));
+    }
+    let lossy = ["--link", "loss=3%,dup=3%,reorder=3%,seed=5"];
+    pair_with(&lossy, "rping -s -V -C 20", "rping -c -a SERVER -V -C 20", &address(1));
+}
+
+#[test]
 fn rping_pings_over_ipv6() {
     let _alone = alone();
     if !there("rping") || !there("unshare") || !there("ip") {
@@ -158,9 +186,11 @@ fn rping_pings_over_ipv6() {
     // Two addresses of the loopback interface, in a network of the script's own.
     let script = r#"
         ip link set lo up && ip addr add fd77::1/128 dev lo && ip addr add fd77::2/128 dev lo || exit 77
-        "$0" run --address fd77::1 -- rping -s -a fd77::1 -V -C 5 & server=$!
-        sleep 1
-        "$0" run --address fd77::2 -- rping -c -a fd77::1 -V -C 5 && wait $server
+        for client in fd77::2 fd77::1; do # the second time both are at one address
+            "$0" run --address fd77::1 -- rping -s -a fd77::1 -V -C 5 & server=$!
+            sleep 1
+            "$0" run --address $client -- rping -c -a fd77::1 -V -C 5 && wait $server || exit 1
+        done
     "#;
     let mut unshared = Command::new("unshare");
     let ended = Running::spawn(unshared.args(["-n", "sh", "-c", script, bellpush()])).end();

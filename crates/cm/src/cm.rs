@@ -35,6 +35,8 @@ pub struct Cm {
     pub(crate) held: VecDeque<Held>,
     timers: BTreeSet<(u64, ConnId)>,
     last: u32,
+    /// Its IDs: the first, and one less than how many.
+    own: (u32, u32),
     random: Random,
     pub(crate) out: VecDeque<Output>,
 }
@@ -53,9 +55,16 @@ impl Cm {
             held: VecDeque::new(),
             timers: BTreeSet::new(),
             last: random.next(),
+            own: (0, u32::MAX),
             random,
             out: VecDeque::new(),
         }
+    }
+
+    /// Has all IDs from now on be among so many from a first one on: others at its address have the
+    /// rest. `count` is a power of two, and `first` a multiple of it.
+    pub fn confine(&mut self, first: u32, count: u32) {
+        self.own = (first, count.saturating_sub(1));
     }
 
     /// Takes requests for a service.
@@ -369,7 +378,8 @@ impl Cm {
             return Err(CmError::Full);
         }
         loop {
-            self.last = self.last.wrapping_add(1);
+            let (first, mask) = self.own;
+            self.last = first | self.last.wrapping_add(1) & mask;
             // 0 stands for an ID that is not known.
             if self.last != 0 && !self.connections.contains_key(&ConnId(self.last)) {
                 return Ok(ConnId(self.last));

@@ -21,7 +21,8 @@ pub enum Space {
 }
 
 impl Space {
-    pub(crate) fn ports(self) -> Option<PortSpace> {
+    /// Its port space of the RDMA IP CM service; `None` of InfiniBand's own.
+    pub fn ports(self) -> Option<PortSpace> {
         match self {
             Self::Tcp => Some(PortSpace::Tcp),
             Self::Udp => Some(PortSpace::Udp),

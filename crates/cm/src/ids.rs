@@ -58,6 +58,17 @@ pub struct Send {
     pub mad: [u8; MAD_BYTES],
 }
 
+/// Whether requests for a service are for this process, where others have devices at the same address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// The device's number.
+    pub device: usize,
+    /// The service.
+    pub service: u64,
+    /// Whether they are.
+    pub offered: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) info: DeviceInfo,
@@ -79,6 +90,7 @@ pub struct Ids {
     pub(crate) ports: Ports,
     pub(crate) random: Random,
     pub(crate) sends: VecDeque<Send>,
+    offers: VecDeque<Offer>,
 }
 
 impl Ids {
@@ -93,6 +105,7 @@ impl Ids {
             ports: Ports::default(),
             random: Random(seed),
             sends: VecDeque::new(),
+            offers: VecDeque::new(),
         }
     }
 
@@ -101,13 +114,23 @@ impl Ids {
     /// Has connections go through a device.
     pub fn attach(&mut self, device: usize, info: DeviceInfo) {
         let seed = u64::from(self.random.next()) << 32 | u64::from(self.random.next());
-        let mut cm = Cm::new(info.guid, seed);
-        for id in self.ids.values().filter(|id| id.stage == Stage::Listening) {
-            if let (Some(space), Some(source)) = (id.space.ports(), id.source) {
-                cm.listen(space.service(source.port()));
-            }
-        }
+        let cm = Cm::new(info.guid, seed);
         self.devices.insert(device, Device { info, cm, owners: HashMap::new() });
+        let listeners = self.ids.values().filter(|id| id.stage == Stage::Listening);
+        let ports: Vec<_> =
+            listeners.filter_map(|id| Some((id.space.ports()?, id.source?.port()))).collect();
+        ports.into_iter().for_each(|(space, port)| self.listen_on_all(space, port));
+    }
+
+    /// Has a device that was attached just now use these communication IDs alone, of which `count` is
+    /// a power of two and `first` a multiple: others at its address have the rest.
+    pub fn confine(&mut self, device: usize, first: u32, count: u32) {
+        self.with_cm(device, |cm| cm.confine(first, count));
+    }
+
+    /// The next change of what this process offers.
+    pub fn next_offer(&mut self) -> Option<Offer> {
+        self.offers.pop_front()
     }
 
     /// The device, if it is attached.
@@ -262,6 +285,9 @@ impl Ids {
         self.free = self.free.min(number);
         if let (true, Some(source)) = (id.has_port, id.source) {
             self.ports.give_back(number, id.space, source.port());
+            if let (Stage::Listening, Some(space)) = (id.stage, id.space.ports()) {
+                self.tell_offers(space, source.port());
+            }
             if let (Stage::Listening, Some(space)) = (id.stage, id.space.ports())
                 && !self.ports.has_listener(id.space, source.port())
             {
@@ -467,6 +493,15 @@ impl Ids {
     fn listen_on_all(&mut self, space: PortSpace, port: u16) {
         let service = space.service(port);
         self.devices.values_mut().for_each(|device| device.cm.listen(service));
+        self.tell_offers(space, port);
+    }
+
+    /// Tells of each device whether somebody listens there.
+    fn tell_offers(&mut self, space: PortSpace, port: u16) {
+        for (&device, at) in &self.devices {
+            let offered = self.ports.listener(space.into(), at.info.address, port).is_some();
+            self.offers.push_back(Offer { device, service: space.service(port), offered });
+        }
     }
 
     /// Sets an option.

@@ -44,7 +44,7 @@ pub use consumer::{Accept, CmError, Connect, Event, Output, Request};
 pub use error::IdError;
 pub use events::{ConnParam, DatagramParam, EventKind, Param, UserEvent};
 pub use id::{Address, Kind, Parameters, QpAttributes, Route, Space, Stage};
-pub use ids::{ChannelId, DeviceInfo, Ids, Opt, Send};
+pub use ids::{ChannelId, DeviceInfo, Ids, Offer, Opt, Send};
 pub use talk::Facts;
 
 /// Numbers that are hard to guess (splitmix64).

@@ -4,6 +4,7 @@ mod chaos;
 mod hostile;
 mod lossy;
 mod programs;
+mod sharing;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -22,7 +22,7 @@ use crate::objects::layout;
 use crate::objects::mr::{MrTable, Pd};
 use crate::objects::number::{Number, Numbers};
 use crate::objects::qp::{Objects, Qp};
-use crate::objects::qpns::{Reserved, ReservedQpns};
+use crate::objects::qpns::{FIRST_QPN, Reserved, ReservedQpns};
 use crate::objects::srq::{Srq, SrqAttr};
 use crate::objects::tags::TagAttr;
 use crate::objects::xrc::{Target, XrcSrq, Xrcd};
@@ -38,9 +38,6 @@ use bellpush_wire::roce::{MAX_PACKET_BYTES, MAX_PATH_MTU};
 
 /// Most queue pairs of a NIC.
 const MAX_QPS: usize = 1 << 16;
-/// Queue pair numbers 0 and 1 are special (InfiniBand vol. 1, 9.2.3); the first pages are left to
-/// them and to whoever wants fixed numbers.
-const FIRST_QPN: u32 = 0x100;
 
 /// Where the NIC is.
 pub(crate) enum Place {
@@ -68,7 +65,7 @@ pub(crate) struct Device {
     qps: RwLock<HashMap<u32, Arc<Qp>>>,
     next_qpn: AtomicU32,
     /// Numbers that no queue pair is to have. Locked within `qps`.
-    reserved: Arc<Reserved>,
+    pub(crate) reserved: Arc<Reserved>,
     /// Of protection domains, CQs and SRQs.
     numbers: Arc<Numbers>,
     /// State of a generator of numbers that are hard to guess, for PSNs.
@@ -117,6 +114,7 @@ impl Device {
         let (address, carries, description) = (link.address(), link.carries(), link.describe());
         let place = Place::Packets { address, mtu, carries, description };
         let device = Self::new(place, 1, timers, seed, None);
+        link.share().into_iter().for_each(|share| device.reserved.confine(share));
         let (counters, events) = (device.counters.clone(), device.events.clone());
         let port = Port::new(link, device.enabled.clone(), counters, events);
         device.engines[0].control().attach(port);
@@ -368,13 +366,7 @@ impl Device {
             if qps.len() >= MAX_QPS {
                 return Err(NicError::Full { what: "queue pairs", limit: MAX_QPS });
             }
-            let qpn = loop {
-                let next = self.next_qpn.fetch_add(1, Ordering::Relaxed) & Qpn::MAX;
-                let taken = qps.contains_key(&next) || self.reserved.has(next);
-                if next >= FIRST_QPN && !taken {
-                    break next;
-                }
-            };
+            let qpn = self.reserved.deal(&self.next_qpn, |qpn| qps.contains_key(&qpn));
             let engine = self.deal_to(&qps, &queues);
             let qp = Arc::new(Qp::new(Qpn(qpn), engine, self, attr, queues, (objects, xrc)));
             qps.insert(qpn, qp.clone());

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 
 use bellpush_cm::{Address, IdError, Opt, Parameters, Space};
 use bellpush_soft_nic::link::interface_name;
@@ -14,8 +14,10 @@ use super::abi::{
     GetEvent, Header, InitQpAttr, Listen, MigrateId, Notify, Number, Query, Reject, ResolveAddr,
     ResolveIp, ResolveRoute, SOCKADDR_IB_BYTES, SetOption, command, option, query, space,
 };
+use super::claims::Claimed;
 use super::{CmFile, RdmaCm, State, answers};
 use crate::abi::verbs::event;
+use crate::device::Device;
 use crate::error::Refusal;
 use crate::files::Kind;
 use crate::process::Process;
@@ -280,9 +282,33 @@ impl<'a> Call<'a> {
         let input: Listen = self.input()?;
         let mut state = self.state();
         self.cm.attach(self.process, &mut state, None)?;
+        self.claim(&mut state, input.id)?;
         let done = state.ids.listen(self.file.channel, input.id, input.backlog);
         self.cm.finish(state);
         Ok(done?)
+    }
+
+    /// Sees that no other process at a device's address listens at an identifier's port.
+    fn claim(&self, state: &mut State, id: u32) -> Result<(), Refusal> {
+        let facts = state.ids.facts(self.file.channel, id)?;
+        let (Some(at), Some(space)) = (facts.source, facts.space.ports()) else { return Ok(()) };
+        let (service, State { devices, claims, .. }) = (space.service(at.port()), state);
+        let is_there = |device: &&Arc<Device>| {
+            let shares = device.nic.share().is_some();
+            shares && (at.ip().is_unspecified() || at.ip() == device.address)
+        };
+        let mut claimed = Vec::new();
+        for device in devices.iter().flatten().filter(is_there) {
+            match claims.take(device.index, device.address, service) {
+                Claimed::Now => claimed.push(device.index),
+                Claimed::Before => {}
+                Claimed::ByAnother => {
+                    claimed.into_iter().for_each(|index| claims.leave(index, service));
+                    return Err(IdError::InUse.into());
+                }
+            }
+        }
+        Ok(())
     }
 
     fn accept(&self) -> Result<(), Refusal> {

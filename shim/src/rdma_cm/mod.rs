@@ -9,10 +9,12 @@
 //! |---|---|
 //! | `abi` | the kernel's structs |
 //! | `commands` | commands: copied out, then checked |
+//! | `claims` | ports, as other processes of an address see them |
 //! | `answers` | what queries and events say |
 
 mod abi;
 mod answers;
+mod claims;
 mod commands;
 
 use std::collections::HashMap;
@@ -23,9 +25,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bellpush_cm::{ChannelId, DeviceInfo, Ids};
+use bellpush_cm::{ChannelId, DeviceInfo, Ids, Offer};
+use bellpush_soft_nic::link::{Notice, Share};
 use bellpush_wire::cm::MAD_BYTES;
 
+use self::claims::Claims;
 use crate::device::Device;
 use crate::error::Refusal;
 use crate::events::EventPipe;
@@ -43,6 +47,9 @@ const MOST_MESSAGES: usize = 1024;
 const UNSENT: Duration = Duration::from_millis(20);
 /// How long a program that ends waits until its peers were told.
 const FAREWELL: Duration = Duration::from_millis(50);
+
+/// How long a command waits until what came of it is sent.
+const SENDING: Duration = Duration::from_millis(20);
 
 /// What the thread is told.
 enum Note {
@@ -77,6 +84,7 @@ struct State {
     ids: Ids,
     devices: Vec<Option<Arc<Device>>>,
     files: HashMap<ChannelId, Arc<CmFile>>,
+    claims: Claims,
 }
 
 /// Connection management of a process.
@@ -95,7 +103,8 @@ impl RdmaCm {
         unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
         let (notes, inbox) = sync_channel(MOST_MESSAGES);
         let ids = Ids::new(u64::from_ne_bytes(seed));
-        let state = State { ids, devices: vec![None; devices], files: HashMap::new() };
+        let (devices, files, claims) = (vec![None; devices], HashMap::new(), Claims::default());
+        let state = State { ids, devices, files, claims };
         let (state, begin, next_channel) = (Mutex::new(state), Instant::now(), AtomicU64::new(0));
         let cm = Arc::new(Self { state, begin, notes, next_channel });
         let own = cm.clone();
@@ -187,10 +196,14 @@ impl RdmaCm {
         std::mem::forget(devices);
     }
 
-    /// Ends a command: what came of it is sent and told.
+    /// Ends a command: what came of it is sent and told. A program may end right behind it, past all
+    /// handlers, and other processes of its address may hear from it that it listens.
     fn finish(&self, mut state: MutexGuard<'_, State>) {
         flush(&mut state);
+        let unsent = |device: &&Arc<Device>| !device.nic.has_sent_mads();
+        let devices: Vec<_> = state.devices.iter().flatten().filter(unsent).cloned().collect();
         drop(state);
+        send_now(&devices);
         // A full inbox wakes the thread as well.
         let _ = self.notes.try_send(Note::Wake);
     }
@@ -217,6 +230,9 @@ impl RdmaCm {
             let (address, guid) = (device.address, u64::from_be_bytes(layout::guid(index)));
             let mtu = mtu_code(device.mtu.bytes());
             state.ids.attach(index, DeviceInfo { address, guid, mtu });
+            if let Some((first, count)) = device.nic.share().map(Share::ids) {
+                state.ids.confine(index, first, count);
+            }
             state.devices[index] = Some(device);
         }
         Ok(())
@@ -236,9 +252,30 @@ fn flush(state: &mut State) {
             let _ = device.nic.send_mad(send.to, send.mad);
         }
     }
+    while let Some(Offer { device, service, offered }) = state.ids.next_offer() {
+        if !offered {
+            state.claims.leave(device, service);
+        }
+        if let Some(Some(device)) = state.devices.get(device) {
+            let notice = if offered { Notice::Offers } else { Notice::Withdraws };
+            device.nic.notice(notice(service));
+        }
+    }
     while let Some((channel, ready)) = state.ids.next_changed() {
         if let Some(file) = state.files.get(&channel) {
             file.set_ready(ready);
+        }
+    }
+}
+
+/// Has messages sent, in the calling thread where the engine has other things to do.
+fn send_now(devices: &[Arc<Device>]) {
+    let begin = Instant::now();
+    for device in devices {
+        device.driver.send();
+        while !device.nic.has_sent_mads() && begin.elapsed() < SENDING {
+            std::thread::sleep(Duration::from_micros(50));
+            device.driver.send();
         }
     }
 }

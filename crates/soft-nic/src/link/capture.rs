@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{Carries, FaultCounters, Link, LinkCounters, LinkError, Received, TxBatch};
+use super::{
+    Carries, FaultCounters, Link, LinkCounters, LinkError, Notice, Received, Share, TxBatch,
+};
 use crate::link::pcap::Pcap;
 use bellpush_wire::roce::{Addresses, Envelope, Fields};
 
@@ -122,6 +124,14 @@ impl<L: Link> Link for Captured<L> {
         })?;
         self.write(|_, pcap| written.and_then(|()| pcap.pass(at_ns)))?;
         Ok(count)
+    }
+
+    fn share(&self) -> Option<Share> {
+        self.inner.share()
+    }
+
+    fn tell(&mut self, notice: Notice) {
+        self.inner.tell(notice);
     }
 
     fn poll_at(&self) -> Option<u64> {

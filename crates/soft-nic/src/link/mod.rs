@@ -8,6 +8,7 @@
 mod batch;
 mod capture;
 mod fault;
+mod joint;
 pub mod pcap;
 pub(crate) mod port;
 mod shm;
@@ -18,6 +19,7 @@ use std::net::IpAddr;
 pub use batch::{Outgoing, Run, TxBatch};
 pub use capture::Captured;
 pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
+pub use joint::{JointLink, Share};
 pub use shm::{STALL_NS, ShmLink, ShmNet};
 pub use udp::{UdpLink, interface_name};
 
@@ -88,6 +90,17 @@ pub trait Link: Send {
         most: usize,
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError>;
+
+    /// The NIC's part of what processes at one address share; `None` of a link whose address is the
+    /// NIC's alone.
+    fn share(&self) -> Option<Share> {
+        None
+    }
+
+    /// Hears which messages to queue pair 1 the NIC wants, where others at its address want some.
+    fn tell(&mut self, notice: Notice) {
+        let _ = notice;
+    }
 
     /// When [`Link::recv`] or [`Link::send`] is to be called although nothing arrives and nothing
     /// is sent: the link holds packets back until then. Whoever naps must wake up for it.
@@ -163,6 +176,14 @@ impl Link for Box<dyn Link> {
         (**self).recv(now_ns, most, each)
     }
 
+    fn share(&self) -> Option<Share> {
+        (**self).share()
+    }
+
+    fn tell(&mut self, notice: Notice) {
+        (**self).tell(notice);
+    }
+
     fn poll_at(&self) -> Option<u64> {
         (**self).poll_at()
     }
@@ -182,6 +203,17 @@ impl Link for Box<dyn Link> {
     fn describe(&self) -> String {
         (**self).describe()
     }
+}
+
+/// What a NIC wants of the messages to queue pair 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// It has a connection manager.
+    Manages,
+    /// Its connection manager takes requests for a service.
+    Offers(u64),
+    /// It takes them no more.
+    Withdraws(u64),
 }
 
 /// Header fields that a link sends as the address vector says; the others go with the link's own.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::counters::{DropReason, Live};
-use crate::link::{Carries, Link, TxBatch};
+use crate::link::{Carries, Link, Notice, TxBatch};
 use crate::objects::events::{Event, Events};
 use bellpush_nic::NicError;
 use bellpush_wire::roce::{Addresses, Envelope, Fields, Headers, Packet, PacketError};
@@ -196,6 +196,13 @@ impl Port {
         !self.tx.is_empty()
     }
 
+    /// Says which messages to queue pair 1 the NIC wants.
+    pub(crate) fn tell(&mut self, notice: Notice) {
+        if !self.stopped {
+            self.link.tell(notice);
+        }
+    }
+
     /// When the link wants to be looked at again.
     pub(crate) fn poll_at(&self) -> Option<u64> {
         if self.stopped { None } else { self.link.poll_at() }
@@ -207,8 +214,10 @@ impl Port {
             return 0;
         }
         let (up, icrc, counters) = (self.up, self.icrc, &self.counters);
-        let mut bytes = 0;
+        // Those that the link had for another process came as well, and are counted there.
+        let (mut packets, mut bytes) = (0, 0);
         let came = self.link.recv(self.now_ns, RX_PACKETS, &mut |received| {
+            packets += 1;
             bytes += received.bytes.len() as u64;
             if !up {
                 return counters.dropped(DropReason::PortDown);
@@ -230,7 +239,7 @@ impl Port {
             Live::add(&counters.link_errors, 1);
             0
         });
-        Live::add(&counters.rx_packets, came as u64);
+        Live::add(&counters.rx_packets, packets);
         Live::add(&counters.rx_bytes, bytes);
         came
     }

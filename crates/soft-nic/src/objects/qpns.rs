@@ -2,12 +2,17 @@
 //! nobody.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::SoftNic;
+use crate::link::{Notice, Share};
 use bellpush_nic::NicError;
 use bellpush_wire::Qpn;
 
+/// Queue pair numbers 0 and 1 are special (InfiniBand vol. 1, 9.2.3); the first pages are left to
+/// them and to whoever wants fixed numbers.
+pub(crate) const FIRST_QPN: u32 = 0x100;
 /// Numbers that may be set aside at a time: queue pairs must find some as well.
 const MAX_NUMBERS: usize = 1 << 20;
 /// Logarithm of the longest range.
@@ -17,6 +22,8 @@ const MAX_LOG: u8 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
     ranges: Mutex<BTreeMap<u32, u32>>,
+    /// The NIC's share of the numbers, where others at its address may have the rest.
+    pub(crate) of: OnceLock<Share>,
 }
 
 /// Numbers in a row that no queue pair has, until it is dropped.
@@ -30,6 +37,32 @@ pub struct ReservedQpns {
 impl Reserved {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has all numbers come out of a share from now on.
+    pub(crate) fn confine(&self, share: Share) {
+        let _ = self.of.set(share); // once, before there is a queue pair
+    }
+
+    /// The numbers that there are: the first, and how many.
+    fn share(&self) -> (u32, u32) {
+        self.of.get().map_or((0, Qpn::MAX + 1), |share| share.qpns())
+    }
+
+    /// A number of the share, as many behind its first as `any` is.
+    pub(crate) fn within(&self, any: u32) -> u32 {
+        let (first, count) = self.share();
+        first | any & (count - 1)
+    }
+
+    /// The next number that nobody has.
+    pub(crate) fn deal(&self, next: &AtomicU32, taken: impl Fn(u32) -> bool) -> u32 {
+        loop {
+            let qpn = self.within(next.fetch_add(1, Ordering::Relaxed));
+            if qpn >= FIRST_QPN && !taken(qpn) && !self.has(qpn) {
+                return qpn;
+            }
+        }
     }
 
     pub(crate) fn has(&self, qpn: u32) -> bool {
@@ -49,16 +82,18 @@ impl Reserved {
             return Err(NicError::Attribute { what, value: log.into(), must });
         }
         let count = 1 << log;
-        let full = NicError::Full { what: "reserved queue pair numbers", limit: MAX_NUMBERS };
+        let (begin, share) = self.share();
+        let limit = MAX_NUMBERS.min(share as usize / 2);
+        let full = NicError::Full { what: "reserved queue pair numbers", limit };
         let mut ranges = self.lock();
         let set_aside: usize = ranges.values().map(|&n| n as usize).sum();
-        if set_aside + count as usize > MAX_NUMBERS {
+        if set_aside + count as usize > limit {
             return Err(full);
         }
-        let (end, start) = (Qpn::MAX + 1, from.next_multiple_of(count));
+        let (end, start) = (begin + share, self.within(from).next_multiple_of(count));
         // From there to the end, then from the beginning: its first range has the special numbers.
         let behind = (start..end).step_by(count as usize);
-        let before = (count.max(0x100)..start.min(end)).step_by(count as usize);
+        let before = (begin.max(count).max(FIRST_QPN)..start.min(end)).step_by(count as usize);
         let is_free = |&first: &u32| {
             let below = ranges.range(..first + count).next_back();
             below.is_none_or(|(other, n)| other + n <= first) && !used(first, count)
@@ -78,6 +113,17 @@ impl SoftNic {
     /// [`NicError::Attribute`] for more than 65536 at once, [`NicError::Full`] for too many in all.
     pub fn reserve_qpns(&self, log: u8) -> Result<ReservedQpns, NicError> {
         self.device.reserve_qpns(log)
+    }
+
+    /// The NIC's part of what processes at its address share; `None` where the address is its alone.
+    pub fn share(&self) -> Option<Share> {
+        self.device.reserved.of.get().copied()
+    }
+
+    /// Says what the manager of queue pair 1 wants of the requests to the NIC's address, where other
+    /// processes have NICs there. It counts once [`SoftNic::has_sent_mads`] says that all was sent.
+    pub fn notice(&self, notice: Notice) {
+        self.device.gsi.notice(notice);
     }
 
     /// Whether a queue pair has that number.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::counters::{DropReason, Live};
+use crate::link::Notice;
 use crate::link::port::{Arrived, Port, Route};
 use bellpush_nic::NicError;
 use bellpush_wire::cm::{GSI_QKEY, GSI_QPN, MAD_BYTES};
@@ -29,6 +30,8 @@ type Waiting = VecDeque<(IpAddr, [u8; MAD_BYTES])>;
 pub(crate) struct Gsi {
     sink: OnceLock<MadSink>,
     waiting: Mutex<Waiting>,
+    /// What the link is to be told. Locked before `waiting`.
+    notices: Mutex<VecDeque<Notice>>,
     /// Whether something may be waiting: an engine without looks no further.
     has: AtomicBool,
 }
@@ -38,9 +41,24 @@ impl Gsi {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn notices(&self) -> MutexGuard<'_, VecDeque<Notice>> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Has what comes told; says whether that was not asked for before.
     pub(crate) fn tell(&self, sink: MadSink) -> bool {
-        self.sink.set(sink).is_ok()
+        let is_first = self.sink.set(sink).is_ok();
+        if is_first {
+            self.notice(Notice::Manages);
+        }
+        is_first
+    }
+
+    /// Has the link told what the manager wants, where others at the NIC's address want something.
+    pub(crate) fn notice(&self, notice: Notice) {
+        let mut notices = self.notices();
+        notices.push_back(notice);
+        self.has.store(true, Ordering::Relaxed); // under the lock, as below
     }
 
     /// Takes a datagram that is to be sent.
@@ -57,7 +75,7 @@ impl Gsi {
 
     /// Whether everything was given to the link.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting().is_empty()
+        self.notices().is_empty() && self.waiting().is_empty()
     }
 
     /// Sends what waits, as far as there is room.
@@ -65,6 +83,8 @@ impl Gsi {
         if !self.has.load(Ordering::Relaxed) {
             return;
         }
+        let mut notices = self.notices();
+        notices.drain(..).for_each(|notice| port.tell(notice));
         let mut waiting = self.waiting();
         while port.room() > 0 {
             let Some((to, mad)) = waiting.pop_front() else { break };

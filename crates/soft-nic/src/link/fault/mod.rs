@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 pub use spec::{Faults, FaultsError};
 
-use super::{Carries, Link, LinkCounters, LinkError, Outgoing, Received, TxBatch};
+use super::{Carries, Link, LinkCounters, LinkError, Notice, Outgoing, Received, Share, TxBatch};
 use bellpush_wire::roce::{Fields, MAX_PACKET_BYTES};
 
 /// Packets that are held back at most; while so many are, the link takes no more.
@@ -279,6 +279,14 @@ impl<L: Link> Link for Faulty<L> {
     ) -> Result<usize, LinkError> {
         self.flush(now_ns)?;
         self.inner.recv(now_ns, most, each)
+    }
+
+    fn share(&self) -> Option<Share> {
+        self.inner.share()
+    }
+
+    fn tell(&mut self, notice: Notice) {
+        self.inner.tell(notice);
     }
 
     fn poll_at(&self) -> Option<u64> {

@@ -23,7 +23,7 @@ mod socket;
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::net::if_::InterfaceFlags;
 use quinn_udp::{Transmit, UdpSockRef};
@@ -49,7 +49,11 @@ pub struct UdpLink {
     addr: IpAddr,
     interface: Interface,
     mtu: usize,
+    /// UDP source port of what is sent.
+    src_port: u16,
     udp: Inbox,
+    /// RoCEv2's port, where the link was opened without it and has it by now.
+    late: Option<Inbox>,
     raw: Option<Inbox>,
     /// What the raw socket is for, or why there is none.
     foreign: &'static str,
@@ -82,14 +86,8 @@ impl UdpLink {
     /// [`LinkError::InUse`], [`LinkError::NotLocal`], [`LinkError::System`].
     pub fn open(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
         let addr = addr.to_canonical();
-        if addr.is_unspecified() || addr.is_multicast() {
-            return Err(LinkError::NotLocal { addr });
-        }
-        let interface = interface_of(addr)?.ok_or(LinkError::NotLocal { addr })?;
-        let raw = match addr.is_loopback() {
-            true => None,
-            false => socket::open_raw(addr, interface.scope)?.map(Inbox::new),
-        };
+        let interface = local(addr)?;
+        let (udp, raw) = open_port(addr, &interface)?;
         let foreign = match (addr, &raw) {
             (IpAddr::V4(_), Some(_)) => "IPv4 IDs read from a raw socket",
             (IpAddr::V6(_), Some(_)) => "packets without UDP checksum read from a raw socket",
@@ -98,24 +96,67 @@ impl UdpLink {
             (IpAddr::V4(_), None) => "IPv4 ID 0 expected (no right to a raw socket)",
             (IpAddr::V6(_), None) => "UDP checksum expected (no right to a raw socket)",
         };
-        // All of a family's packets from one socket: two would not keep the order, when one peer's
-        // IDs come round to 0.
-        let deaf = addr.is_ipv4() && raw.is_some();
-        let udp = socket::open_udp(endpoint(addr, interface.scope), deaf)?;
+        let link = Self::with(addr, interface, mtu, ROCE_PORT, udp);
+        Ok(Self { raw, foreign, ..link })
+    }
+
+    /// A NIC at an address whose RoCEv2 port another has: it sends from a port that the system
+    /// chooses, and receives nothing.
+    pub(super) fn open_beside(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
+        let interface = local(addr)?;
+        let udp = socket::open_udp(socket::with_port(addr, interface.scope, 0), true)?;
+        let at = udp.socket.local_addr().map_err(socket::system("getsockname"))?;
+        let port = at.as_socket().map_or(0, |at| at.port());
+        Ok(Self::with(addr, interface, mtu, port, udp))
+    }
+
+    fn with(
+        addr: IpAddr,
+        interface: Interface,
+        mtu: Option<usize>,
+        src_port: u16,
+        udp: Opened,
+    ) -> Self {
         let headers = Addresses::new(addr, addr).expect("one family").header_bytes();
         let mtu = mtu.unwrap_or(interface.mtu).saturating_sub(headers).min(MAX_PACKET_BYTES);
-        Ok(Self {
+        Self {
             addr,
             interface,
             mtu,
+            src_port,
             udp: Inbox::new(udp),
-            raw,
-            foreign,
+            late: None,
+            raw: None,
+            foreign: "another process of this address receives",
             counters: LinkCounters::default(),
             fields: None,
             ports: HashMap::new(),
             to: Vec::with_capacity(SENDS),
-        })
+        }
+    }
+
+    /// Takes RoCEv2's port, which whoever had it has left: from now on packets come here. What is
+    /// sent has the source port that it had.
+    ///
+    /// # Errors
+    /// [`LinkError::InUse`], [`LinkError::System`].
+    pub(super) fn take_over(&mut self) -> Result<(), LinkError> {
+        let (udp, raw) = open_port(self.addr, &self.interface)?;
+        (self.late, self.raw) = (Some(Inbox::new(udp)), raw);
+        self.foreign = "received since the one that did so is gone";
+        Ok(())
+    }
+
+    /// Sockets that packets come to.
+    pub(super) fn inboxes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let all = [self.late.as_ref().or(Some(&self.udp)), self.raw.as_ref()];
+        all.into_iter().flatten().map(|inbox| inbox.opened.socket.as_fd())
+    }
+
+    /// Whether the descriptors of [`UdpLink::take_over`] are still what they were.
+    pub(super) fn is_whole(&self) -> bool {
+        let late = [self.late.as_ref(), self.raw.as_ref().filter(|_| self.late.is_some())];
+        late.into_iter().flatten().all(|inbox| inbox.opened.socket.is_there())
     }
 
     /// A NIC at the first address of 127.0.0.0/16 that none has: several processes of one host are
@@ -229,6 +270,30 @@ impl UdpLink {
     }
 }
 
+/// The interface of an address that a NIC can have.
+fn local(addr: IpAddr) -> Result<Interface, LinkError> {
+    if addr.is_unspecified() || addr.is_multicast() {
+        return Err(LinkError::NotLocal { addr });
+    }
+    interface_of(addr)?.ok_or(LinkError::NotLocal { addr })
+}
+
+/// RoCEv2's port at an address, and the raw socket beside it. The port first: where another has it,
+/// nothing was opened yet that whoever looks after descriptors would miss.
+fn open_port(addr: IpAddr, interface: &Interface) -> Result<(Opened, Option<Inbox>), LinkError> {
+    let udp = socket::open_udp(endpoint(addr, interface.scope), false)?;
+    let raw = match addr.is_loopback() {
+        true => None,
+        false => socket::open_raw(addr, interface.scope)?.map(Inbox::new),
+    };
+    // All of a family's packets from one socket: two would not keep the order, when one peer's
+    // IDs come round to 0.
+    if addr.is_ipv4() && raw.is_some() {
+        socket::deafen(&udp)?;
+    }
+    Ok((udp, raw))
+}
+
 /// What became of packets.
 enum Sent {
     /// So many went out.
@@ -301,7 +366,7 @@ impl Link for UdpLink {
     }
 
     fn src_port(&self) -> u16 {
-        ROCE_PORT
+        self.src_port
     }
 
     fn joins(&self) -> bool {
@@ -313,13 +378,13 @@ impl Link for UdpLink {
     }
 
     fn fields(&self, wanted: &Fields) -> Fields {
-        let port =
-            if self.ports.contains_key(&wanted.src_port) { wanted.src_port } else { ROCE_PORT };
+        let taken = self.ports.contains_key(&wanted.src_port);
+        let port = if taken { wanted.src_port } else { self.src_port };
         self.carries().of(wanted, port)
     }
 
     fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
-        if port == ROCE_PORT {
+        if port == self.src_port {
             return Ok(());
         }
         if let Some(extra) = self.ports.get_mut(&port) {
@@ -397,8 +462,12 @@ impl Link for UdpLink {
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError> {
         let (mut tried, dropped) = (0, self.counters.rx_dropped);
+        // A link that was opened without RoCEv2's port hears nothing at its own.
+        let beside = (self.src_port != ROCE_PORT).then_some(&mut self.late);
+        let mut udp = beside.map_or(Some(&mut self.udp), Option::as_mut);
         while tried < most
-            && let Some(datagram) = self.udp.take()?
+            && let Some(udp) = &mut udp
+            && let Some(datagram) = udp.take()?
         {
             tried += 1;
             let addresses = Addresses::new(datagram.from.ip(), self.addr);
@@ -447,7 +516,7 @@ impl Link for UdpLink {
         format!(
             "UDP {} on {}, packets up to {} bytes, {gso}, {gro}, receive buffer {} bytes, {}, one \
              source port, the system's flow labels",
-            endpoint(self.addr, self.interface.scope),
+            socket::with_port(self.addr, self.interface.scope, self.src_port),
             self.interface.name,
             self.mtu,
             opened.recv_bytes,

@@ -46,13 +46,15 @@ pub(super) fn open_udp(addr: SocketAddr, deaf: bool) -> Result<Opened, LinkError
         io::ErrorKind::AddrNotAvailable => LinkError::NotLocal { addr: addr.ip() },
         _ => LinkError::System { call: "bind of a UDP socket", source },
     })?;
-    let opened = with_state(socket)?;
-    if deaf {
-        // The raw socket could not tell apart what was merged for this one.
-        setsockopt(&opened.socket, sockopt::UdpGroSegment, &false)
-            .map_err(|errno| system("UDP_GRO")(errno.into()))?;
-    }
-    Ok(opened)
+    with_state(socket)
+}
+
+/// Has a UDP socket receive nothing from now on: the raw socket does.
+pub(super) fn deafen(opened: &Opened) -> Result<(), LinkError> {
+    opened.socket.attach_filter(&NOTHING).map_err(system("SO_ATTACH_FILTER"))?;
+    // The raw socket could not tell apart what was merged for this one.
+    setsockopt(&opened.socket, sockopt::UdpGroSegment, &false)
+        .map_err(|errno| system("UDP_GRO")(errno.into()))
 }
 
 /// Opens a raw socket, if this process may have one. Of IPv4 it shows all RoCEv2 packets, with their

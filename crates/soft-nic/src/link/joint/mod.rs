@@ -1,0 +1,273 @@
+//! Several processes at one address, over UDP: one has RoCEv2's port and hands the others their
+//! packets.
+//!
+//! The first process that opens an address is its *keeper*: it has the port, and a socket with a
+//! name at which others of its user ask to be *members*. Each has a share of the address's queue pair
+//! numbers and communication IDs ([`Share`]), so that these say whose a packet is; a request for a
+//! connection is for whoever offers its service. A member sends by a UDP socket of its own, from
+//! another source port, and receives what the keeper hands over. When the keeper is gone, the line to
+//! it ends: the first member that gets the port is the next one, and the others ask it, with the
+//! shares that they have.
+//!
+//! | file | what |
+//! |---|---|
+//! | `share` | who has which numbers |
+//! | `message` | what keeper and members tell each other |
+//! | `socket` | the sockets for it |
+//! | `keeper` `member` | the two parts |
+
+mod keeper;
+mod member;
+mod message;
+mod share;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub use share::Share;
+
+use self::keeper::{Keeper, Wants};
+use self::member::{Joined, Member};
+use self::socket::Bundle;
+use super::{Carries, Link, LinkCounters, LinkError, Notice, Received, TxBatch, UdpLink};
+use bellpush_wire::roce::Fields;
+
+/// How long an opening waits for a keeper's answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long it waits for somebody who answers at all: whoever has the port listens a moment later.
+const NOBODY: Duration = Duration::from_millis(300);
+/// Between two tries.
+const RETRY: Duration = Duration::from_millis(2);
+/// Between two times that a keeper hears its members.
+const HEAR_NS: u64 = 100_000;
+/// When what a member has no room for is tried again.
+const FLUSH_NS: u64 = 50_000;
+
+/// A NIC's end of the wire, at an address that processes share.
+pub struct JointLink {
+    udp: UdpLink,
+    share: Share,
+    part: Part,
+    wants: Wants,
+    /// Of one that began as a member: its descriptors change. What members tell a keeper is heard
+    /// when its engine looks, which is soon enough.
+    bundle: Option<Bundle>,
+    hear_ns: u64,
+    now_ns: u64,
+}
+
+enum Part {
+    Keeper(Keeper),
+    Member(Member),
+}
+
+fn random() -> u32 {
+    RandomState::new().build_hasher().finish() as u32
+}
+
+impl JointLink {
+    /// A NIC at an address of this machine, beside those of other processes of this user. `mtu` as of
+    /// [`UdpLink::open`].
+    ///
+    /// # Errors
+    /// [`LinkError::InUse`] where another user or another program has the port, the address has as
+    /// many processes as it can ([`Share::MOST`]), or the one that has the port does not answer for
+    /// two seconds; [`LinkError::NotLocal`], [`LinkError::System`].
+    pub fn open(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
+        let (begin, addr) = (Instant::now(), addr.to_canonical());
+        loop {
+            match UdpLink::open(addr, mtu) {
+                Ok(udp) => return Self::keep(udp),
+                Err(LinkError::InUse { .. }) => {}
+                Err(other) => return Err(other),
+            }
+            match Member::join(addr, begin + PATIENCE) {
+                Joined::Yes(member, share) => {
+                    let udp = UdpLink::open_beside(addr, mtu)?;
+                    let bundle = Bundle::new()?;
+                    member.enter(&bundle);
+                    return Ok(Self::new(udp, share, Part::Member(member), Some(bundle)));
+                }
+                Joined::NoAnswer if begin.elapsed() < NOBODY => thread::sleep(RETRY),
+                Joined::NoAnswer | Joined::Refused => return Err(LinkError::InUse { addr }),
+            }
+        }
+    }
+
+    /// A NIC at an address that no other has yet, which others may join.
+    ///
+    /// # Errors
+    /// As [`UdpLink::open`].
+    pub fn open_alone(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
+        Self::keep(UdpLink::open(addr, mtu)?)
+    }
+
+    /// A NIC at the first address of 127.0.0.0/16 that none has, which others may join.
+    ///
+    /// # Errors
+    /// As [`UdpLink::open_free`].
+    pub fn open_free() -> Result<Self, LinkError> {
+        Self::keep(UdpLink::open_free()?)
+    }
+
+    fn keep(udp: UdpLink) -> Result<Self, LinkError> {
+        let share = Share::new(random() as u8 % Share::MOST).expect("a number below the most");
+        let keeper = Keeper::new(udp.address(), share, random);
+        Ok(Self::new(udp, share, Part::Keeper(keeper), None))
+    }
+
+    fn new(udp: UdpLink, share: Share, part: Part, bundle: Option<Bundle>) -> Self {
+        Self { udp, share, part, wants: Wants::default(), bundle, hear_ns: 0, now_ns: 0 }
+    }
+
+    /// Descriptors of which one is readable when a packet has come: an engine that naps may wait
+    /// there.
+    ///
+    /// # Errors
+    /// [`LinkError::System`].
+    pub fn descriptors(&self) -> Result<Vec<OwnedFd>, LinkError> {
+        match &self.bundle {
+            None => self.udp.descriptors(),
+            Some(bundle) => Ok(vec![bundle.descriptor()?]),
+        }
+    }
+
+    /// Whether this process has the port.
+    pub fn keeps(&self) -> bool {
+        matches!(self.part, Part::Keeper(_))
+    }
+
+    /// What is to be done now and then.
+    fn tend(&mut self) {
+        match &mut self.part {
+            Part::Keeper(keeper) => {
+                keeper.admit();
+                keeper.hear();
+            }
+            Part::Member(member) => {
+                let Some(bundle) = &self.bundle else { return };
+                if member.has_ended() && self.udp.take_over().is_ok() {
+                    member.leave(bundle);
+                    self.udp.inboxes().for_each(|inbox| bundle.add(inbox));
+                    let here = self.udp.address();
+                    self.part = Part::Keeper(Keeper::new(here, self.share, random));
+                } else {
+                    member.tend(self.share, bundle);
+                }
+            }
+        }
+    }
+}
+
+impl Link for JointLink {
+    fn address(&self) -> IpAddr {
+        self.udp.address()
+    }
+
+    fn mtu(&self) -> usize {
+        self.udp.mtu()
+    }
+
+    fn src_port(&self) -> u16 {
+        self.udp.src_port()
+    }
+
+    fn carries(&self) -> Carries {
+        self.udp.carries()
+    }
+
+    fn fields(&self, wanted: &Fields) -> Fields {
+        self.udp.fields(wanted)
+    }
+
+    fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
+        self.udp.take_port(port)
+    }
+
+    fn leave_port(&mut self, port: u16) {
+        self.udp.leave_port(port);
+    }
+
+    fn joins(&self) -> bool {
+        self.udp.joins()
+    }
+
+    fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
+        self.udp.send(now_ns, batch)
+    }
+
+    fn recv(
+        &mut self,
+        now_ns: u64,
+        most: usize,
+        each: &mut dyn FnMut(&Received<'_>),
+    ) -> Result<usize, LinkError> {
+        match &mut self.part {
+            Part::Keeper(keeper) if keeper.is_alone() => return self.udp.recv(now_ns, most, each),
+            Part::Member(member) if !member.has_ended() => {
+                return Ok(member.receive(most, &self.wants, each));
+            }
+            _ => {}
+        }
+        self.now_ns = now_ns;
+        if now_ns >= self.hear_ns {
+            self.hear_ns = now_ns + if self.keeps() { HEAR_NS } else { RETRY.as_nanos() as u64 };
+            self.tend();
+        }
+        let wants = &self.wants;
+        match &mut self.part {
+            Part::Keeper(keeper) => {
+                keeper.flush();
+                self.udp.recv(now_ns, most, &mut |received| {
+                    if !keeper.hand_over(received, wants) {
+                        each(received);
+                    }
+                })
+            }
+            Part::Member(_) => Ok(0),
+        }
+    }
+
+    fn share(&self) -> Option<Share> {
+        Some(self.share)
+    }
+
+    fn tell(&mut self, notice: Notice) {
+        self.wants.hear(notice);
+        if let Part::Member(member) = &mut self.part {
+            member.tell(notice);
+        }
+    }
+
+    fn poll_at(&self) -> Option<u64> {
+        match &self.part {
+            Part::Keeper(keeper) if keeper.has_waiting() => Some(self.now_ns + FLUSH_NS),
+            Part::Member(member) if member.has_ended() => Some(self.hear_ns),
+            _ => None,
+        }
+    }
+
+    fn is_up(&mut self) -> bool {
+        self.tend();
+        self.udp.is_up() && self.udp.is_whole()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let mut counters = self.udp.counters();
+        if let Part::Keeper(keeper) = &self.part {
+            counters.rx_dropped += keeper.lost;
+        }
+        counters
+    }
+
+    fn describe(&self) -> String {
+        let part = if self.keeps() { "keeper" } else { "member" };
+        format!("{}; {part} of its address", self.udp.describe())
+    }
+}

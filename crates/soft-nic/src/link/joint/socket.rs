@@ -1,0 +1,165 @@
+//! Sockets between processes at one address: their names are the network namespace's, as addresses
+//! are, and go with the processes that have them.
+
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::epoll;
+use rustix::net::{RecvFlags, sockopt};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::link::LinkError;
+use bellpush_mem::hidden::{Hidden, gather};
+
+/// Send buffer that is asked for, in bytes: packets that a member has not taken yet.
+const SEND_BUFFER_BYTES: usize = 4 << 20;
+/// Processes that may wait to be heard.
+const BACKLOG: i32 = 32;
+
+/// A socket between a keeper and a member.
+pub(super) struct Line(Hidden<Socket>);
+
+/// Keeps a descriptor that may go while the device lives: who looks whether the program has closed
+/// descriptors of the device must not miss it.
+fn hide<F: AsFd + std::os::fd::AsRawFd + From<OwnedFd> + Into<OwnedFd>>(file: F) -> Hidden<F> {
+    gather(|| Hidden::new(file)).0
+}
+
+/// The name of an address's keeper, which begins with a zero byte: no file has it.
+fn name(addr: IpAddr) -> io::Result<SockAddr> {
+    let user = nix::unistd::geteuid();
+    SockAddr::unix(format!("\0bellpush-{user}-{addr}"))
+}
+
+fn socket() -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Waits for members of an address.
+pub(super) fn listen(addr: IpAddr) -> io::Result<Hidden<Socket>> {
+    let socket = socket()?;
+    socket.bind(&name(addr)?)?;
+    socket.listen(BACKLOG)?;
+    Ok(hide(socket))
+}
+
+/// The next process that wants to be a member; of other users none is heard.
+pub(super) fn accept(listener: &Socket) -> io::Result<Option<Line>> {
+    match listener.accept() {
+        Ok((socket, _)) => {
+            socket.set_nonblocking(true)?;
+            Ok(Line::of_this_user(socket))
+        }
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// A line to the keeper of an address, if it is this user's.
+pub(super) fn connect(addr: IpAddr) -> io::Result<Option<Line>> {
+    let socket = socket()?;
+    socket.connect(&name(addr)?)?;
+    Ok(Line::of_this_user(socket))
+}
+
+/// What came over a line.
+pub(super) enum Came<'a> {
+    Message(&'a [u8]),
+    Nothing,
+    /// The other end is gone, or the program has closed this one.
+    End,
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    Yes,
+    Full,
+    End,
+}
+
+impl Line {
+    fn of_this_user(socket: Socket) -> Option<Self> {
+        let peer = sockopt::socket_peercred(&socket).ok()?;
+        if peer.uid.as_raw() != nix::unistd::geteuid().as_raw() {
+            return None;
+        }
+        // Without a right to it, what the system gives by itself is enough for most.
+        let size = SEND_BUFFER_BYTES;
+        if nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::SndBufForce, &size)
+            .is_err()
+        {
+            let _ = socket.set_send_buffer_size(size);
+        }
+        Some(Self(hide(socket)))
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.0.is_there()
+    }
+
+    pub(super) fn send(&self, parts: &[&[u8]]) -> Sent {
+        let mut slices = [IoSlice::new(&[]); 2];
+        for (slice, part) in slices.iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        match self.0.send_vectored_with_flags(&slices[..parts.len()], flags) {
+            Ok(_) => Sent::Yes,
+            Err(e) if is_for_now(&e) => Sent::Full,
+            Err(_) => Sent::End,
+        }
+    }
+
+    pub(super) fn receive<'a>(&self, into: &'a mut [u8]) -> Came<'a> {
+        match rustix::net::recv(&*self.0, &mut *into, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Came::End, // nobody sends an empty message
+            Ok((n, _)) => Came::Message(&into[..n]),
+            Err(e) if is_for_now(&e.into()) => Came::Nothing,
+            Err(_) => Came::End,
+        }
+    }
+}
+
+fn is_for_now(error: &io::Error) -> bool {
+    let out_of_memory = error.raw_os_error() == Some(libc::ENOBUFS);
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) || out_of_memory
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Descriptors that come and go, behind one that stays: it is readable when one of them is.
+pub(super) struct Bundle(Hidden<OwnedFd>);
+
+fn system(source: rustix::io::Errno) -> LinkError {
+    LinkError::System { call: "epoll", source: source.into() }
+}
+
+impl Bundle {
+    pub(super) fn new() -> Result<Self, LinkError> {
+        let fd = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        Ok(Self(Hidden::new(fd)))
+    }
+
+    /// Takes one in. Without it, what comes is found when the engine looks by itself.
+    pub(super) fn add(&self, one: impl AsFd) {
+        let _ = epoll::add(&*self.0, one, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+    }
+
+    /// Takes one out, before it is closed: a copy in another process would have it readable for ever.
+    pub(super) fn remove(&self, one: impl AsFd) {
+        let _ = epoll::delete(&*self.0, one);
+    }
+
+    pub(super) fn descriptor(&self) -> Result<OwnedFd, LinkError> {
+        let copy = self.0.as_fd().try_clone_to_owned();
+        copy.map_err(|source| LinkError::System { call: "dup of a socket", source })
+    }
+}

@@ -1,0 +1,308 @@
+//! Links of one address, all in this process: they know of each other what processes do.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::message::{BUFFER_BYTES, ToKeeper, packet_header, welcome};
+use super::socket::{Came, Line, Sent, accept, connect, listen};
+use super::*;
+use bellpush_wire::cm::{Dreq, GSI_QPN, Mad, Message, Rej, SidrReq};
+use bellpush_wire::roce::{Addresses, Envelope, MAX_PACKET_BYTES, ROCE_PORT};
+
+/// Bounds every wait.
+const LONG: Duration = Duration::from_secs(20);
+const SERVICE: u64 = 0x0106_1234;
+
+/// An address of the loopback interface that no other test has.
+fn address() -> IpAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [high, low] = (std::process::id() as u16).to_be_bytes();
+    [127, 2 + high % 200, low, NEXT.fetch_add(1, Ordering::Relaxed)].into()
+}
+
+/// Has a link do what an engine would, and hands out what came: its source, source port and bytes.
+fn drive(link: &mut JointLink) -> Vec<(IpAddr, u16, Vec<u8>)> {
+    let mut came = Vec::new();
+    // Every look is a late one.
+    let now = link.now_ns + 10_000_000;
+    link.is_up();
+    let each = &mut |received: &Received<'_>| {
+        let envelope = &received.envelope;
+        came.push((envelope.addresses.src(), envelope.src_port, received.bytes.to_vec()));
+    };
+    link.recv(now, 64, each).unwrap();
+    came
+}
+
+/// A member of the address that a keeper has.
+fn member_of(keeper: &mut JointLink) -> JointLink {
+    let addr = keeper.address();
+    let joining = thread::spawn(move || JointLink::open(addr, None).unwrap());
+    let begin = Instant::now();
+    while !joining.is_finished() {
+        assert!(begin.elapsed() < LONG);
+        drive(keeper);
+    }
+    joining.join().unwrap()
+}
+
+fn packet(qpn: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 12];
+    bytes[4..8].copy_from_slice(&qpn.to_be_bytes());
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// A packet to queue pair 1.
+fn to_gsi(mad: &[u8]) -> Vec<u8> {
+    let mut bytes = packet(GSI_QPN, &[0; 8]);
+    bytes[0] = 0x64; // UD SEND Only
+    [&bytes, mad, &[0; 4]].concat()
+}
+
+fn message(message: Message) -> Vec<u8> {
+    to_gsi(&Mad { transaction: 1, modifier: 0, message }.emit())
+}
+
+/// A REQ, of which all that counts here is its ID and service (InfiniBand vol. 1, 12.6.5).
+fn req(local_id: u32, service: u64) -> Vec<u8> {
+    let dreq = Dreq { local_id, remote_id: 0, remote_qpn: 0, private: [0; 220] };
+    let mut mad = Mad { transaction: 1, modifier: 0, message: Message::Dreq(dreq) }.emit();
+    mad[16..18].copy_from_slice(&0x0010u16.to_be_bytes());
+    mad[32..40].copy_from_slice(&service.to_be_bytes());
+    to_gsi(&mad)
+}
+
+fn send(link: &mut JointLink, to: IpAddr, bytes: &[u8]) {
+    let mut batch = TxBatch::new(1);
+    batch.push_with(to, Fields::default(), |buf| {
+        buf[..bytes.len()].copy_from_slice(bytes);
+        Some(bytes.len())
+    });
+    assert_eq!(link.send(0, &mut batch).unwrap(), 1);
+}
+
+/// Sends a packet from one link to all of them, and says which has got it. It is sent again where
+/// nobody has it: a socket may be full, and a keeper may be new.
+#[track_caller]
+fn goes_to(links: &mut [&mut JointLink], from: usize, bytes: &[u8]) -> usize {
+    let (begin, to) = (Instant::now(), links[1].address());
+    loop {
+        assert!(begin.elapsed() < LONG, "nobody has it");
+        send(links[from], to, bytes);
+        let again = Instant::now();
+        while again.elapsed() < Duration::from_millis(200) {
+            for (n, link) in links.iter_mut().enumerate() {
+                if drive(link).iter().any(|(_, _, came)| came == bytes) {
+                    return n;
+                }
+            }
+        }
+    }
+}
+
+fn own_qpn(link: &JointLink) -> u32 {
+    link.share.qpns().0 + 0x123
+}
+
+#[test]
+fn packets_reach_the_process_whose_number_they_name() {
+    let (mut far, mut a) =
+        (JointLink::open(address(), None).unwrap(), JointLink::open(address(), None).unwrap());
+    let (mut b, mut c) = (member_of(&mut a), member_of(&mut a));
+    assert!(a.keeps() && !b.keeps() && !c.keeps());
+    assert!(a.share != b.share && b.share != c.share && a.share != c.share);
+    let (here, there) = (a.address(), far.address());
+    let qpns = [own_qpn(&a), own_qpn(&b), own_qpn(&c)];
+    let mut all = [&mut far, &mut a, &mut b, &mut c];
+    for (n, qpn) in qpns.into_iter().enumerate() {
+        assert_eq!(goes_to(&mut all, 0, &packet(qpn, b"from afar")), n + 1);
+        for from in 1..4 {
+            let payload = [from as u8; MAX_PACKET_BYTES - 12];
+            assert_eq!(goes_to(&mut all, from, &packet(qpn, &payload)), n + 1, "from {from}");
+        }
+    }
+    // Of a process that is none, the keeper says so.
+    let (taken, mut others) =
+        ([a.share, b.share, c.share], (0..Share::MOST).filter_map(Share::new));
+    let nobodys = others.find(|share| !taken.contains(share)).unwrap().qpns().0 + 7;
+    let mut all = [&mut far, &mut a, &mut b, &mut c];
+    assert_eq!(goes_to(&mut all, 0, &packet(nobodys, b"nobody")), 1);
+    // What a member has is what the sender sent, and what it sends comes from where it says.
+    send(&mut far, here, &packet(qpns[1], b"as it was"));
+    send(&mut b, there, &packet(1 << 20, b"answer"));
+    let begin = Instant::now();
+    let mut came = [None, None];
+    while came.iter().any(Option::is_none) {
+        assert!(begin.elapsed() < LONG);
+        drive(&mut a);
+        for (came, link) in came.iter_mut().zip([&mut b, &mut far]) {
+            *came = came.take().or_else(|| drive(link).pop());
+        }
+    }
+    let [at_b, at_far] = came.map(Option::unwrap);
+    assert_eq!(at_b, (there, ROCE_PORT, packet(qpns[1], b"as it was")));
+    assert_eq!(at_far, (here, b.src_port(), packet(1 << 20, b"answer")));
+}
+
+#[test]
+fn requests_go_to_whoever_offers_the_service() {
+    let (mut far, mut a) =
+        (JointLink::open(address(), None).unwrap(), JointLink::open(address(), None).unwrap());
+    let (mut b, mut c) = (member_of(&mut a), member_of(&mut a));
+    let sidr = |request_id, service| {
+        message(Message::SidrReq(SidrReq { request_id, pkey: 0xffff, service, private: [0; 216] }))
+    };
+    // Who manages says that nobody offers it.
+    c.tell(Notice::Manages);
+    assert_eq!(goes_to(&mut [&mut far, &mut a, &mut b, &mut c], 0, &req(1, SERVICE)), 3);
+    a.tell(Notice::Manages);
+    assert_eq!(goes_to(&mut [&mut far, &mut a, &mut b, &mut c], 0, &req(1, SERVICE)), 1);
+    b.tell(Notice::Offers(SERVICE));
+    c.tell(Notice::Offers(SERVICE + 1));
+    let mut all = [&mut far, &mut a, &mut b, &mut c];
+    assert_eq!(goes_to(&mut all, 0, &req(2, SERVICE)), 2);
+    assert_eq!(goes_to(&mut all, 0, &req(3, SERVICE + 1)), 3);
+    assert_eq!(goes_to(&mut all, 0, &sidr(4, SERVICE + 1)), 3);
+    for (n, share) in [(1, all[1].share), (2, all[2].share), (3, all[3].share)] {
+        let remote_id = share.ids().0 + 99;
+        let dreq = Dreq { local_id: 2, remote_id, remote_qpn: 7, private: [0; 220] };
+        assert_eq!(goes_to(&mut all, 0, &message(Message::Dreq(dreq))), n);
+    }
+    // Whoever has a request has it again when it comes again, or is taken back.
+    b.tell(Notice::Withdraws(SERVICE));
+    let mut all = [&mut far, &mut a, &mut b, &mut c];
+    assert_eq!(goes_to(&mut all, 0, &req(2, SERVICE)), 2);
+    let (info, private) = ([0; 72], [0; 148]);
+    let rej =
+        Rej { local_id: 2, remote_id: 0, rejected: 2, info_bytes: 0, reason: 4, info, private };
+    assert_eq!(goes_to(&mut all, 0, &message(Message::Rej(rej))), 2);
+    assert_eq!(goes_to(&mut all, 0, &req(5, SERVICE)), 1);
+}
+
+#[test]
+fn when_the_keeper_goes_a_member_takes_its_place() {
+    let (mut far, mut a) =
+        (JointLink::open(address(), None).unwrap(), JointLink::open(address(), None).unwrap());
+    let (mut b, mut c) = (member_of(&mut a), member_of(&mut a));
+    let shares = [b.share, c.share];
+    c.tell(Notice::Offers(SERVICE));
+    b.tell(Notice::Offers(SERVICE + 1));
+    drop(a);
+    let mut all = [&mut far, &mut b, &mut c];
+    for (n, share) in shares.into_iter().enumerate() {
+        assert_eq!(goes_to(&mut all, 0, &packet(share.qpns().0 + 5, b"still here")), n + 1);
+    }
+    assert_eq!(goes_to(&mut all, 0, &req(1, SERVICE)), 2);
+    assert_eq!(goes_to(&mut all, 0, &req(2, SERVICE + 1)), 1);
+    assert_ne!(b.keeps(), c.keeps());
+    assert_eq!([b.share, c.share], shares);
+    // And a new one comes, to whoever it is.
+    let (keeper, other) = if b.keeps() { (&mut b, &mut c) } else { (&mut c, &mut b) };
+    let mut d = member_of(keeper);
+    let qpn = own_qpn(&d);
+    let mut all = [&mut far, keeper, other, &mut d];
+    assert_eq!(goes_to(&mut all, 0, &packet(qpn, b"new")), 3);
+}
+
+/// Has a keeper hear what a line says, until it has answered or ended it.
+fn answer(keeper: &mut JointLink, line: &Line) -> Option<Vec<u8>> {
+    let begin = Instant::now();
+    loop {
+        assert!(begin.elapsed() < LONG);
+        drive(keeper);
+        match line.receive(&mut [0; BUFFER_BYTES]) {
+            Came::Nothing => {}
+            Came::End => return None,
+            Came::Message(bytes) => return Some(bytes.to_vec()),
+        }
+    }
+}
+
+#[test]
+fn a_keeper_lets_go_whoever_talks_nonsense() {
+    let mut a = JointLink::open(address(), None).unwrap();
+    let mut b = member_of(&mut a);
+    let wish = |line: &Line, share| line.send(&[&ToKeeper::Hello(share).emit()]);
+    let offer = ToKeeper::Notice(Notice::Offers(SERVICE)).emit();
+    for words in [&b"hello"[..], &[0xff; BUFFER_BYTES + 100], &offer] {
+        let line = connect(a.address()).unwrap().unwrap();
+        assert_eq!(line.send(&[words]), Sent::Yes);
+        assert_eq!(answer(&mut a, &line), None, "{} bytes", words.len());
+    }
+    for taken in [a.share, b.share] {
+        let line = connect(a.address()).unwrap().unwrap();
+        assert_eq!(wish(&line, Some(taken)), Sent::Yes);
+        assert_eq!(answer(&mut a, &line), None, "another has {taken:?}");
+    }
+    let line = connect(a.address()).unwrap().unwrap();
+    assert_eq!(wish(&line, None), Sent::Yes);
+    assert!(answer(&mut a, &line).is_some());
+    assert_eq!(wish(&line, None), Sent::Yes);
+    assert_eq!(answer(&mut a, &line), None, "it has one already");
+    // There is an end to those who say nothing, and to shares.
+    let silent: Vec<_> = (0..20).filter_map(|_| connect(a.address()).ok()).collect();
+    drive(&mut a);
+    let Part::Keeper(keeper) = &a.part else { panic!() };
+    assert!(keeper.count() <= 9, "{} of {}", keeper.count(), silent.len());
+    drop(silent);
+    let mut members = Vec::new();
+    let refused = loop {
+        let line = connect(a.address()).unwrap().unwrap();
+        assert_eq!(wish(&line, None), Sent::Yes);
+        match answer(&mut a, &line) {
+            Some(_) => members.push(line),
+            None => break members.len(),
+        }
+    };
+    let most = usize::from(Share::MOST);
+    assert_eq!(refused, most - 2, "beside the keeper and one member");
+    let qpn = own_qpn(&b);
+    let mut far = JointLink::open(address(), None).unwrap();
+    assert_eq!(goes_to(&mut [&mut far, &mut a, &mut b], 0, &packet(qpn, b"all is well")), 2);
+}
+
+#[test]
+fn a_member_drops_what_is_no_packet() {
+    let addr = address();
+    let _port = UdpLink::open(addr, None).unwrap();
+    let listener = listen(addr).unwrap();
+    let joining = thread::spawn(move || JointLink::open(addr, None).unwrap());
+    let begin = Instant::now();
+    let line = loop {
+        assert!(begin.elapsed() < LONG);
+        match accept(&listener).unwrap() {
+            Some(line) => break line,
+            None => thread::sleep(RETRY),
+        }
+    };
+    let share = Share::new(3).unwrap();
+    assert_eq!(line.send(&[&welcome(share)]), Sent::Yes);
+    let mut member = joining.join().unwrap();
+    let v6 = Addresses::new("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()).unwrap();
+    let header = packet_header(&Envelope::new(v6, 1));
+    let long = [0; 2 * BUFFER_BYTES];
+    for nonsense in [&[9][..], &header, &long, &welcome(share), &header[..7]] {
+        assert_eq!(line.send(&[nonsense]), Sent::Yes);
+    }
+    let v4 = Addresses::new([192, 0, 2, 1].into(), addr).unwrap();
+    let header = packet_header(&Envelope::new(v4, 1));
+    assert_eq!(line.send(&[&header, &[0; MAX_PACKET_BYTES + 1]]), Sent::Yes);
+    assert_eq!(line.send(&[&header, b"a packet"]), Sent::Yes);
+    let came = drive(&mut member);
+    assert_eq!(came, [([192, 0, 2, 1].into(), 1, b"a packet".to_vec())]);
+}
+
+#[test]
+fn where_somebody_else_has_the_port_an_address_is_in_use() {
+    let addr = address();
+    let other = UdpLink::open(addr, None).unwrap();
+    let refused = JointLink::open(addr, None).err().unwrap();
+    assert!(matches!(refused, LinkError::InUse { .. }), "{refused}");
+    // One that does not answer is none either, and is not waited for for long.
+    let _listener = listen(addr).unwrap();
+    let begin = Instant::now();
+    assert!(JointLink::open(addr, None).is_err());
+    assert!(begin.elapsed() < LONG / 2, "{:?}", begin.elapsed());
+    drop(other);
+    assert!(JointLink::open(addr, None).unwrap().keeps());
+}
