@@ -25,6 +25,7 @@ use crate::files::{FileId, Files, Kind, descriptors, file_id};
 use crate::layout;
 use crate::rdma_cm::RdmaCm;
 use crate::real;
+use crate::trap;
 use crate::tree::Tree;
 
 /// The process's state.
@@ -148,6 +149,7 @@ extern "C" fn forked() {
     let Some(parent) = process() else { return };
     hidden::close_inherited();
     guarded::is_programs_own();
+    trap::forked();
     install(parent.options.clone(), parent.tree.inherited(), parent.files.in_child());
 }
 

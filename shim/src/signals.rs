@@ -5,7 +5,7 @@ use std::ffi::c_int;
 
 use bellpush_mem::guarded;
 
-use crate::real;
+use crate::{real, trap};
 
 /// Has faults of the engine's copies come to it, for as long as the process lives.
 pub fn install() {
@@ -70,6 +70,11 @@ macro_rules! hook_masks {
             set: *const libc::sigset_t,
             old: *mut libc::sigset_t,
         ) -> c_int {
+            // SAFETY: the program's own arguments: a set begins with its first 64 signals.
+            let blocks = unsafe { !set.is_null() && guarded::is_blocked_by(set.cast::<u64>().read()) };
+            if blocks && how != libc::SIG_UNBLOCK {
+                trap::blocks();
+            }
             // SAFETY: the program's own arguments.
             let done = unsafe { real::$name(how, set, old) };
             guarded::forget_mask();
