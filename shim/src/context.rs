@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bellpush_mem::{HostMem, PAGE_BYTES, View};
 use bellpush_nic::{Nic, QueuePair};
@@ -28,6 +28,7 @@ use crate::files::Kind;
 use crate::names;
 use crate::process::Process;
 use crate::request::Request;
+use crate::trap::Trap;
 
 /// First page of UARs in the file: behind all that libmlx5's mapping commands can name, which have
 /// 24 bits.
@@ -95,6 +96,8 @@ pub struct Objects {
     last: u32,
     /// UAR pages by index.
     pub uars: HashMap<u32, View>,
+    /// Those that have queue pairs.
+    traps: HashMap<u32, Weak<Trap>>,
     /// Pages of device memory in use: (first, number).
     pub dm_pages: Vec<(u32, u32)>,
     /// Where asynchronous events go.
@@ -400,6 +403,18 @@ pub fn dm_page(index: u32) -> u64 {
 }
 
 impl Objects {
+    /// Has the doorbells of a page be caught where that helps, for as long as it has queue pairs.
+    pub fn trap(&mut self, fd: RawFd, index: u32, device: &Device) -> Option<Arc<Trap>> {
+        if let Some(trap) = self.traps.get(&index).and_then(Weak::upgrade) {
+            return Some(trap);
+        }
+        let offset = uar_page(index) * PAGE_BYTES as u64;
+        let trap = Trap::new(fd, offset, self.uars.get(&index)?, device.index, &device.driver);
+        let trap = Arc::new(trap);
+        self.traps.insert(index, Arc::downgrade(&trap));
+        Some(trap)
+    }
+
     /// A UAR index that is free. Programs take 0 for none.
     pub fn free_uar(&self) -> Result<u32, Refusal> {
         (1..MAX_UARS).find(|index| !self.uars.contains_key(index)).ok_or(Refusal::Room("a UAR"))

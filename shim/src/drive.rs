@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use bellpush_mem::PAGE_BYTES;
 use bellpush_soft_nic::{Engine, Helper, Progress};
 
+use crate::rings::{LINGER, Rings};
+
 /// Polls in a row that found nothing, or found what had come, from which on a program counts as one that
 /// polls for what it waits for.
 const ENOUGH: u32 = 4;
@@ -43,6 +45,10 @@ pub struct Driver {
     /// Whether the engine's thread stays out.
     out: AtomicBool,
     thread: OnceLock<Thread>,
+    /// What counts as polling is a thread that has rung, and looks on for the answer.
+    lingers: AtomicBool,
+    /// Doorbells that the program rings by itself.
+    pub rings: Rings,
 }
 
 impl Driver {
@@ -59,6 +65,8 @@ impl Driver {
             idle: AtomicBool::new(true),
             out: AtomicBool::new(false),
             thread: OnceLock::new(),
+            lingers: AtomicBool::new(false),
+            rings: Rings::default(),
         }
     }
 
@@ -93,11 +101,16 @@ impl Driver {
         let now_ns = self.now().as_nanos() as u64;
         self.polled_ns.store(now_ns, Ordering::Relaxed);
         let Some(progress) = self.helper.step(now_ns) else { return false };
-        self.note(&progress);
+        self.note(&progress, now_ns, false);
         progress.is_busy()
     }
 
-    fn note(&self, progress: &Progress) {
+    fn now_ns(&self) -> u64 {
+        self.now().as_nanos() as u64
+    }
+
+    fn note(&self, progress: &Progress, now_ns: u64, in_thread: bool) {
+        self.rings.saw(progress, now_ns, in_thread);
         // An unacknowledged message has a timer.
         self.idle.store(progress.next_ns.is_none(), Ordering::Relaxed);
     }
@@ -109,6 +122,7 @@ impl Driver {
 
     /// The program polls and has found nothing: whether it should look again.
     fn poll(&self) -> bool {
+        self.lingers.store(false, Ordering::Relaxed);
         let (busy, empty) = (self.step(), self.empty.load(Ordering::Relaxed));
         if busy {
             self.count_taken();
@@ -124,6 +138,7 @@ impl Driver {
 
     /// The program has posted. While messages are outstanding, more wait until it polls, and go together.
     fn post(&self) -> bool {
+        self.rings.posted();
         self.idle.load(Ordering::Relaxed) && self.step()
     }
 
@@ -133,6 +148,60 @@ impl Driver {
         self.forget_polls();
         self.wake();
         busy
+    }
+
+    /// Whether doorbells are to be caught.
+    pub fn is_to_catch(&self, now: Duration) -> bool {
+        self.rings.are_to_be_caught(now.as_nanos() as u64) && !self.alone.load(Ordering::Relaxed)
+    }
+
+    /// A doorbell was caught, and lies in its register; whether it is one too many.
+    pub fn catches(&self) -> bool {
+        let now_ns = self.now_ns();
+        self.rings.caught(now_ns);
+        self.rings.are_too_many(now_ns) || self.alone.load(Ordering::Relaxed)
+    }
+
+    /// The program has rung by itself: a step in its thread, and more where an answer is to be expected.
+    fn ring(&self, may_linger: bool) {
+        if self.alone.load(Ordering::Relaxed) {
+            return;
+        }
+        let now_ns = self.now_ns();
+        let lingers = may_linger && self.rings.linger();
+        if lingers {
+            // Before the step, whose packets may wake the engine's thread at once.
+            self.empty.store(ENOUGH, Ordering::Relaxed);
+            self.polled_ns.store(now_ns, Ordering::Relaxed);
+        }
+        self.lingers.store(lingers, Ordering::Relaxed);
+        let Some(progress) = self.helper.step(now_ns) else {
+            // Whoever is in a step looks again.
+            self.forget_polls();
+            return self.wake();
+        };
+        self.note(&progress, now_ns, false);
+        if lingers {
+            self.linger(now_ns + LINGER.as_nanos() as u64);
+        }
+    }
+
+    /// Steps until an answer comes. The engine's thread stays out meanwhile, and a while longer if one came.
+    fn linger(&self, until_ns: u64) {
+        loop {
+            let now_ns = self.now_ns();
+            self.polled_ns.store(now_ns, Ordering::Relaxed);
+            let progress = self.helper.step(now_ns).unwrap_or_default();
+            self.note(&progress, now_ns, false);
+            if progress.arrivals > 0 {
+                return self.rings.paid();
+            }
+            if now_ns >= until_ns {
+                self.rings.in_vain();
+                self.forget_polls();
+                return self.wake();
+            }
+        }
     }
 
     fn forget_polls(&self) {
@@ -149,12 +218,17 @@ impl Driver {
             && !self.alone.load(Ordering::Relaxed)
     }
 
+    /// Whether the program polls by looking on after doorbells only: what is no answer it does not look for.
+    pub fn only_lingers(&self) -> bool {
+        self.lingers.load(Ordering::Relaxed)
+    }
+
     /// A step in the engine's own thread, and whether nobody else was in one.
     pub fn step_for_thread(&self, engine: &mut Engine, now: Duration) -> (Progress, bool) {
         let now_ns = now.as_nanos() as u64;
         let at_once = engine.try_step(now_ns);
         let progress = at_once.unwrap_or_else(|| engine.step(now_ns));
-        self.note(&progress);
+        self.note(&progress, now_ns, true);
         match at_once {
             Some(progress) if progress.is_busy() => self.forget_polls(),
             Some(_) => {}
@@ -216,6 +290,29 @@ impl Drivers {
             let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
             // It may have been opened anew already.
             slot.take_if(|other| Arc::ptr_eq(other, driver));
+        }
+    }
+
+    /// Whether this is the process whose drivers they are.
+    pub fn are_here(&self) -> bool {
+        self.here.is_here()
+    }
+
+    /// A doorbell of a device's was caught in the calling thread of the program's.
+    pub fn ring(&self, index: usize) {
+        let (Some(slot), Some(_inside)) = (self.all.get(index), Inside::enter()) else { return };
+        let _undisturbed = Undisturbed::new();
+        for first in std::iter::successors(Some(true), |_| Some(false)) {
+            // Who has it looks again, as here.
+            let Ok(slot) = slot.try_lock() else { return };
+            let Some(driver) = slot.as_ref() else { return };
+            let seen = driver.rings.count();
+            driver.ring(first);
+            let driver = Arc::downgrade(driver);
+            drop(slot);
+            if driver.upgrade().is_none_or(|driver| driver.rings.count() == seen) {
+                return;
+            }
         }
     }
 

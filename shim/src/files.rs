@@ -95,7 +95,7 @@ impl NoSignals {
         unsafe {
             let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
             libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut mask);
+            real::pthread_sigmask(libc::SIG_SETMASK, &all, &mut mask);
             Self(mask)
         }
     }
@@ -104,7 +104,7 @@ impl NoSignals {
 impl Drop for NoSignals {
     fn drop(&mut self) {
         // SAFETY: what `new` found.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+        unsafe { real::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
     }
 }
 

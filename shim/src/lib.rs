@@ -15,6 +15,7 @@
 //! | `cuda` | GPU memory that programs register |
 //! | `device` `guard` | a software NIC, its limits; its own descriptors |
 //! | `drive` `thread` `verbs` | who steps its engine: threads of the program that poll, and one of its own |
+//! | `rings` `trap` | doorbells that programs ring past libibverbs: when they are caught, and how |
 //! | `signals` | what the program does with its faults |
 //! | `request` `abi` | commands: copied out, then checked; the kernel's structs |
 //! | `context` | an open device: its objects, and which command does what |
@@ -52,9 +53,11 @@ mod process;
 mod rdma_cm;
 mod real;
 mod request;
+mod rings;
 mod signals;
 mod symbols;
 mod thread;
+mod trap;
 mod tree;
 mod verbs;
 mod watch;

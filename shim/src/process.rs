@@ -26,6 +26,7 @@ use crate::files::{FileId, Files, Kind, descriptors, file_id};
 use crate::layout;
 use crate::rdma_cm::RdmaCm;
 use crate::real;
+use crate::trap;
 use crate::tree::Tree;
 
 /// The process's state.
@@ -155,6 +156,7 @@ extern "C" fn forked() {
     let Some(parent) = process() else { return };
     hidden::close_inherited();
     guarded::is_programs_own();
+    trap::forked();
     // Another thread of the parent's may have held it, which is not here to let go of it.
     let devices = parent.devices.try_lock();
     let at = devices.iter().flat_map(|slots| slots.iter()).map(|slot| slot.last.or(slot.parents));

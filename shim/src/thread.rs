@@ -12,6 +12,7 @@ use bellpush_soft_nic::Engine;
 
 use crate::drive::Driver;
 use crate::error::Refusal;
+use crate::{real, trap};
 
 /// A link's sockets, doubled.
 pub type Sockets = Vec<Hidden<OwnedFd>>;
@@ -53,6 +54,8 @@ impl Idle {
 /// How long the thread stays out at a time while the program polls: longer and longer. The last is what a
 /// program waits at most, beyond [`Driver::is_polled`]'s patience, that polled and then looks at its memory alone.
 const OUT: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
+/// The last while the program only looks on after its doorbells: what is no answer waits so long.
+const OUT_FOR_ANSWERS: Duration = Duration::from_micros(80);
 /// Packets in a row for which the thread wakes and finds that the program has taken them, until it does not
 /// wait for packets any more while the program polls.
 const MOST_IN_VAIN: u32 = 8;
@@ -86,7 +89,7 @@ impl Quiet {
         unsafe {
             let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
             libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut mask);
+            real::pthread_sigmask(libc::SIG_SETMASK, &all, &mut mask);
             let slack = libc::prctl(libc::PR_GET_TIMERSLACK);
             libc::prctl(libc::PR_SET_TIMERSLACK, 1);
             Self { mask, slack }
@@ -99,7 +102,7 @@ impl Drop for Quiet {
         // SAFETY: what `new` found.
         unsafe {
             libc::prctl(libc::PR_SET_TIMERSLACK, self.slack);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
+            real::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
         }
     }
 }
@@ -162,6 +165,9 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &Arrivals) {
     while !driver.is_stopped() {
         if now >= check_at {
             guarded::check();
+            if !guarded::is_armed() {
+                trap::open(driver);
+            }
             check_at = now + CHECK;
         }
         if driver.is_polled(now) {
@@ -170,15 +176,21 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &Arrivals) {
             } else {
                 driver.stay_out(out);
             }
-            out = (2 * out).min(OUT[1]);
+            let most = if driver.only_lingers() { OUT_FOR_ANSWERS } else { OUT[1] };
+            out = (2 * out).min(most);
             now = driver.now();
             continue;
         }
+        let rung = driver.rings.count();
         let (progress, undivided) = driver.step_for_thread(engine, now);
         steps += 1;
         if progress.is_busy() {
             if undivided {
                 (in_vain, out) = (0, OUT[0]);
+                if idle.spin > Duration::ZERO {
+                    // It looks at the registers itself.
+                    trap::open(driver);
+                }
             }
             if steps >= CLOCK_STEPS {
                 now = driver.now();
@@ -188,12 +200,18 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &Arrivals) {
             continue;
         }
         now = driver.now();
+        last_work = last_work.max(driver.rings.last());
         let since = now.saturating_sub(last_work);
         if since < idle.spin {
             continue;
         }
         if since < idle.spin + idle.give_way {
             std::thread::yield_now();
+            continue;
+        }
+        // A doorbell from before its page was closed, and one that was caught while this was in a step, are
+        // found by another look.
+        if driver.rings.count() != rung || driver.is_to_catch(now) && trap::close(driver) {
             continue;
         }
         // Not past a timer of the NIC's own.

@@ -4,8 +4,8 @@
 //! into the context, the CQ or the queue pair. Where a device of ours is opened, those that poll, post and arm
 //! are replaced by ones that call the provider's and give the engine a turn (`drive`); the one that reads
 //! the running clock is replaced whole. Programs that look libibverbs up by `dlvsym`, as NCCL does, find the
-//! same. One that opens devices by other means has the engine's thread alone, and so have programs that write
-//! WQEs and doorbells themselves.
+//! same. One that opens devices by other means, and programs that write WQEs and doorbells themselves, have the
+//! engine's thread, and doorbells that are caught (`trap`).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -5,6 +5,7 @@ mod preloaded;
 
 mod c_abi;
 mod closing;
+mod doorbells;
 mod faults;
 mod lookups;
 mod mpi;

@@ -14,6 +14,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crate::stores;
+
 /// The type of libc's `sigaction`.
 pub type Sigaction =
     unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
@@ -149,7 +151,7 @@ pub fn check() {
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the system's own, for the time of the handler.
     unsafe {
-        if (*info).si_code > 0 && code::go_on(context) {
+        if (*info).si_code > 0 && (code::go_on(context) || stores::told(info, context)) {
             return;
         }
         chain(signal, info, context);
@@ -224,6 +226,28 @@ fn change_mask(how: c_int, set: u64) -> u64 {
         libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const set, &raw mut old, bytes);
     }
     old
+}
+
+/// Whether faults come here, as far as is known.
+pub fn is_armed() -> bool {
+    ARMED.load(Ordering::Acquire)
+}
+
+/// Whether a thread with this mask, 64 signals from the first on, would end by a fault.
+pub fn is_blocked_by(mask: u64) -> bool {
+    SIGNALS.iter().any(|&signal| mask & bit(signal) != 0)
+}
+
+/// In a handler: lets the signals through that the interrupted code let through, until the handler ends.
+///
+/// # Safety
+/// With the handler's context.
+pub unsafe fn as_interrupted(context: *mut c_void) {
+    // SAFETY: as the caller promises; a set begins with its first 64 signals.
+    let mask = unsafe {
+        (&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>().read()
+    };
+    change_mask(libc::SIG_SETMASK, mask);
 }
 
 /// Whether a fault of the calling thread's would come here. A fault whose signal is blocked ends the process.

@@ -21,6 +21,7 @@ mod numa;
 mod order;
 pub mod own_thread;
 mod shared;
+pub mod stores;
 mod user;
 mod view;
 

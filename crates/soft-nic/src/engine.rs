@@ -39,6 +39,10 @@ pub struct Progress {
     pub bytes: u64,
     /// Error CQEs written.
     pub errors: u64,
+    /// UAR pages that were rung.
+    pub doorbells: u64,
+    /// Packets that came from peers, without acknowledgements that carry no data.
+    pub arrivals: u64,
     /// Whether some queue pair wants another step at once.
     pub more: bool,
     /// When a queue pair that waits is to be tried again, in the time of `now_ns`.

@@ -25,6 +25,7 @@ use crate::context::Object;
 use crate::device::Source;
 use crate::error::Refusal;
 use crate::layout;
+use crate::trap::Trap;
 
 /// `IB_UVERBS_QP_CREATE_SQ_SIG_ALL`: libmlx5 asks for a CQE in each WQE.
 const SQ_SIG_ALL: u64 = 1 << 12;
@@ -60,6 +61,7 @@ struct Uses {
     _cqs: Vec<Arc<CqObj>>,
     srq: Option<Arc<SrqObj>>,
     _xrcd: Option<Arc<XrcdObj>>,
+    _trap: Option<Arc<Trap>>,
 }
 
 /// `enum ib_uverbs_qp_type`.
@@ -220,6 +222,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
         uidx: driver.uidx & 0xff_ffff,
     };
     let qp = c.context.device.nic.create_with(&made, queues, objects)?;
+    let trap = c.objects.trap(c.fd, page, &c.context.device);
     if let Some(most_in_error) = streams {
         qp.set_streams(most_in_error);
     }
@@ -237,6 +240,7 @@ pub fn create(c: &mut Command<'_>) -> Result<(), Refusal> {
             _cqs: [Some(send_cq), recv_cq].into_iter().flatten().collect(),
             srq,
             _xrcd: None,
+            _trap: trap,
         },
     };
     created(c, object, (cap, page), user_handle);

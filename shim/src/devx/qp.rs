@@ -21,6 +21,7 @@ use crate::commands::srq::SrqObj;
 use crate::context::{Object, Objects};
 use crate::error::Refusal;
 use crate::layout;
+use crate::trap::Trap;
 
 const WQEBB_BYTES: usize = 64;
 const DS_BYTES: usize = 16;
@@ -80,7 +81,8 @@ pub struct DevxQp {
 }
 
 /// What a queue pair keeps: protection domain, CQs, SRQ, the umems of its queues and of its record.
-type Uses = (Arc<PdObj>, [Option<AnyCq>; 2], Option<AnySrq>, [Option<Arc<Umem>>; 2]);
+type Uses =
+    (Arc<PdObj>, [Option<AnyCq>; 2], Option<AnySrq>, [Option<Arc<Umem>>; 2], Option<Arc<Trap>>);
 
 /// Where receives come from: `rq_type`.
 enum Receives {
@@ -203,7 +205,8 @@ pub fn create(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32), Refus
     };
     let made = c.context.device.nic.create_with(&attr, queues, objects)?;
     let number = made.qpn().0;
-    let uses = (pd, [send_cq, recv_cq], srq, [buffer, Some(record)]);
+    let trap = c.objects.trap(c.fd, uar, &c.context.device);
+    let uses = (pd, [send_cq, recv_cq], srq, [buffer, Some(record)], trap);
     Ok((Object::DevxQp(DevxQp { qp: made, _uses: uses }), number))
 }
 
@@ -255,7 +258,7 @@ pub fn create_target(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32)
         return Err(why.into());
     }
     let number = made.qpn().0;
-    let uses = (pd, [Some(cq), None], Some(srq), [None, None]);
+    let uses = (pd, [Some(cq), None], Some(srq), [None, None], None);
     Ok((Object::DevxQp(DevxQp { qp: made, _uses: uses }), number))
 }
 

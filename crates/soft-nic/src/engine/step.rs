@@ -13,7 +13,7 @@ use crate::service::requester::{StepContext, Tally, Visit};
 use bellpush_nic::{QpState, QueuePair};
 use bellpush_wire::Qpn;
 use bellpush_wire::cm::GSI_QPN;
-use bellpush_wire::roce::Opcode;
+use bellpush_wire::roce::{Opcode, Operation};
 
 /// Every partition key that the one partition's matches, but for the membership bit on top.
 const PKEY_BASE: u16 = 0x7fff;
@@ -123,7 +123,9 @@ impl Queues {
         let regions = device.mrs.read();
         let came = port.receive(|arrived| {
             let bth = &arrived.packet.headers.bth;
-            if arrived.packet.opcode() == Opcode::CNP {
+            let opcode = arrived.packet.opcode();
+            cx.tally.arrivals += u64::from(opcode.operation() != Operation::Acknowledge);
+            if opcode == Opcode::CNP {
                 return device.counters.dropped(DropReason::Congestion);
             }
             if bth.pkey & PKEY_BASE != PKEY_BASE {
@@ -229,6 +231,7 @@ fn count(tally: &Tally, live: &Live, progress: &mut Progress) {
         Live::add(counter, n);
     }
     (progress.wqes, progress.bytes, progress.errors) = (tally.wqes, tally.bytes, tally.errors);
+    (progress.doorbells, progress.arrivals) = (tally.doorbells, tally.arrivals);
 }
 
 /// Whether the packet link, if there is one, has room for a visit's packets.

@@ -62,6 +62,7 @@ pub(crate) struct Tally {
     pub(crate) offloaded: u64,
     pub(crate) returned: u64,
     pub(crate) doorbells: u64,
+    pub(crate) arrivals: u64,
 }
 
 /// Whether a queue pair wants another visit.

@@ -1,0 +1,406 @@
+/* Programs that ring by themselves, past libibverbs, and look for the answer in plain memory: who carries their
+ * doorbells out, and what they notice of that. Run on software devices by tests/external/doorbells.rs: "doorbells CASE".
+ */
+#include "preloaded.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+/* How often the engine's thread has gone to sleep; -1 as long as it has no name. */
+static long naps_now(void)
+{
+	char path[300], line[200];
+	struct dirent *entry;
+	long n = -1;
+	DIR *dir = opendir("/proc/self/task");
+	CHECK(dir);
+	while ((entry = readdir(dir))) {
+		snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
+		FILE *file = fopen(path, "r");
+		int is_it = 0;
+		while (file && fgets(line, sizeof line, file)) {
+			is_it |= strcmp(line, "Name:\tbellpush-mlx5_0\n") == 0;
+			if (is_it)
+				sscanf(line, "voluntary_ctxt_switches: %ld", &n);
+		}
+		if (file)
+			fclose(file);
+	}
+	closedir(dir);
+	return n;
+}
+
+static long naps(void)
+{
+	long n;
+	for (double until = now() + 5; (n = naps_now()) < 0; usleep(1000))
+		CHECK(now() < until);
+	return n;
+}
+
+static void stay_on_one_core(void)
+{
+	cpu_set_t one;
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+}
+
+/* A pair that has patience with an engine that others keep from its core. */
+static void open_patient(struct pair *p)
+{
+	open_pair(p);
+	for (int i = 0; i < 2; i++)
+		to_state(p, i, IBV_QPS_RESET);
+	for (int i = 0; i < 2; i++) {
+		to_state(p, i, IBV_QPS_INIT);
+		to_state(p, i, IBV_QPS_RTR);
+		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+					    .sq_psn = 100 + i, .max_rd_atomic = 4 };
+		CHECK(ibv_modify_qp(p->qp[i], &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+				    IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+	}
+}
+
+/* One end of a pair as its owner rings it. */
+struct bell {
+	struct pair *pair;
+	struct mlx5dv_qp dv;
+	uint32_t qpn;
+	uint16_t posted;
+	volatile uint64_t *from, *to;
+	uint64_t value, random;
+};
+
+struct wqe {
+	struct mlx5_wqe_ctrl_seg ctrl;
+	struct mlx5_wqe_raddr_seg raddr;
+	struct mlx5_wqe_data_seg data;
+	uint8_t rest[16];
+} __attribute__((aligned(64)));
+
+static void take_bell(struct bell *b, struct pair *p, int end)
+{
+	memset(b, 0, sizeof *b);
+	struct mlx5dv_obj obj = { .qp = { .in = p->qp[end], .out = &b->dv } };
+	CHECK(mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP) == 0);
+	b->pair = p;
+	b->qpn = p->qp[end]->qp_num;
+	b->from = (uint64_t *)(p->mem + end * PAGE);
+	b->to = (uint64_t *)(p->mem + (4 + end) * PAGE);
+	b->random = 88172645463325252ull + end;
+}
+
+static uint64_t dice(struct bell *b)
+{
+	b->random ^= b->random << 13;
+	b->random ^= b->random >> 7;
+	return b->random ^= b->random << 17;
+}
+
+/* Ways to write the register, of which some write all of BlueFlame's 64 bytes. The last two are not for a register that
+ * other queue pairs have as well: it would say one's index and the other's number for a moment. */
+enum way { WORD, STREAM, SSE, AVX, TWICE, STRING, WAYS, WHOLE = TWICE };
+
+__attribute__((target("avx"))) static void store_avx(void *to, const void *from)
+{
+	for (int i = 0; i < 2; i++)
+		_mm256_store_si256((__m256i *)to + i, _mm256_load_si256((const __m256i *)from + i));
+}
+
+static void store(enum way way, void *to, struct wqe *wqe)
+{
+	uint64_t word;
+	size_t bytes = sizeof *wqe;
+	const void *from = wqe;
+	memcpy(&word, wqe, sizeof word);
+	switch (way) {
+	case STREAM:
+		_mm_stream_si64(to, word);
+		break;
+	case TWICE:
+		__atomic_store_n((uint32_t *)to, (uint32_t)word, __ATOMIC_RELAXED);
+		__atomic_store_n((uint32_t *)to + 1, (uint32_t)(word >> 32), __ATOMIC_RELEASE);
+		break;
+	case SSE:
+		for (int i = 0; i < 4; i++)
+			_mm_stream_si128((__m128i *)to + i, _mm_load_si128((const __m128i *)from + i));
+		break;
+	case AVX:
+		if (__builtin_cpu_supports("avx")) {
+			store_avx(to, from);
+			break;
+		}
+		/* fall through */
+	case STRING:
+		__asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+		break;
+	default:
+		__atomic_store_n((uint64_t *)to, word, __ATOMIC_RELEASE);
+	}
+	_mm_sfence();
+}
+
+/* Posts a WRITE of a word by a WQE of its own, and rings. */
+static void ring(struct bell *b, enum way way)
+{
+	struct wqe wqe = {
+		.raddr = { htobe64((uintptr_t)b->to), htobe32(b->pair->mr->rkey), 0 },
+		.data = { htobe32(8), htobe32(b->pair->mr->lkey), htobe64((uintptr_t)b->from) },
+	};
+	*b->from = ++b->value;
+	mlx5dv_set_ctrl_seg(&wqe.ctrl, b->posted, MLX5_OPCODE_RDMA_WRITE, 0, b->qpn, 0, 3, 0, 0);
+	memcpy((uint8_t *)b->dv.sq.buf + (b->posted % b->dv.sq.wqe_cnt) * 64, &wqe, sizeof wqe);
+	b->posted++;
+	__atomic_store_n(&b->dv.dbrec[MLX5_SND_DBR], htobe32(b->posted), __ATOMIC_RELEASE);
+	_mm_sfence();
+	store(way, b->dv.bf.reg, &wqe);
+}
+
+static void await(struct bell *b)
+{
+	for (double until = now() + 5; *b->to != b->value;) {
+		if (now() < until)
+			continue;
+		struct ibv_wc wc = { .status = 0 };
+		for (int i = 0; i < 2; i++) {
+			int n = ibv_poll_cq(b->pair->cq[i], 1, &wc);
+			fprintf(stderr, "end %d: %d completions, status %d (%x)\n", i, n, wc.status, wc.vendor_err);
+		}
+		fprintf(stderr, "%u posted in a ring of %u, value %lu of %lu\n", b->posted, b->dv.sq.wqe_cnt,
+			*b->to, b->value);
+		exit(1);
+	}
+}
+
+static void pause_us(double us)
+{
+	for (double until = now() + us * 1e-6; now() < until;)
+		;
+}
+
+/* On one core: the program's doorbells are carried out in its own thread, however it writes them, and the engine's
+ * thread sleeps less often than the program rings. */
+static void alone(void)
+{
+	enum { N = 3000 };
+	struct pair p;
+	struct bell b;
+	stay_on_one_core();
+	open_patient(&p);
+	take_bell(&b, &p, 0);
+	for (int way = 0; way < STRING; way++) {
+		long before = naps();
+		for (int i = 0; i < N; i++) {
+			ring(&b, way);
+			await(&b);
+		}
+		long slept = naps() - before;
+		if (slept > N) {
+			fprintf(stderr, "way %d: the engine's thread slept %ld times in %d operations\n",
+				way, slept, N);
+			exit(1);
+		}
+	}
+	close_pair(&p);
+}
+
+/* Whatever the engine's thread is at, no doorbell is lost, and none comes late. */
+static void pauses(void)
+{
+	struct pair p;
+	struct bell b;
+	open_patient(&p);
+	take_bell(&b, &p, 0);
+	int n = 0;
+	for (double end = now() + 8; now() < end; n++) {
+		ring(&b, dice(&b) % WAYS);
+		await(&b);
+		uint64_t kind = dice(&b) % 1000;
+		if (kind < 2)
+			usleep(dice(&b) % 30000);
+		else if (kind < 600)
+			pause_us(dice(&b) % 90);
+	}
+	CHECK(n > 1000);
+	close_pair(&p);
+}
+
+static struct pair shared;
+static volatile int others_stop;
+
+static void *other(void *arg)
+{
+	struct bell *b = arg;
+	while (!others_stop) {
+		for (int n = dice(b) % 4; n >= 0; n--)
+			ring(b, dice(b) % WHOLE);
+		await(b);
+		pause_us(dice(b) % 200);
+	}
+	return NULL;
+}
+
+/* Threads that ring on one page, or at one register. */
+static void threads(void)
+{
+	struct bell b[2];
+	pthread_t thread[2];
+	open_patient(&shared);
+	for (int i = 0; i < 2; i++) {
+		take_bell(&b[i], &shared, i);
+		CHECK(pthread_create(&thread[i], NULL, other, &b[i]) == 0);
+	}
+	sleep(6);
+	others_stop = 1;
+	for (int i = 0; i < 2; i++)
+		CHECK(pthread_join(thread[i], NULL) == 0 && b[i].value > 500);
+	close_pair(&shared);
+}
+
+static uint8_t *faults_at;
+static volatile int faults;
+
+static void on_fault(int signal, siginfo_t *info, void *context)
+{
+	(void)signal, (void)context;
+	if ((uint8_t *)info->si_addr < faults_at || (uint8_t *)info->si_addr >= faults_at + PAGE)
+		_exit(3);
+	faults++;
+	mprotect(faults_at, PAGE, PROT_READ | PROT_WRITE);
+}
+
+/* A program's own handler gets its own faults and no other, on whatever stack it wants them. */
+static void handler(void)
+{
+	struct pair p;
+	struct bell b;
+	faults_at = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(faults_at != MAP_FAILED);
+	stack_t stack = { .ss_sp = malloc(32768), .ss_size = 32768 };
+	CHECK(sigaltstack(&stack, NULL) == 0);
+	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
+	CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+	open_patient(&p);
+	take_bell(&b, &p, 0);
+	for (int i = 0; i < 4000; i++) {
+		if (i == 2000) {
+			action.sa_flags |= SA_ONSTACK;
+			CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+		}
+		ring(&b, i % 3);
+		await(&b);
+		CHECK(mprotect(faults_at, PAGE, PROT_READ) == 0);
+		*(volatile uint8_t *)faults_at = 1;
+		CHECK(faults == i + 1);
+	}
+	close_pair(&p);
+}
+
+static void *blocked(void *arg)
+{
+	struct bell *b = arg;
+	for (int i = 0; i < 500; i++) {
+		ring(b, dice(b) % WAYS);
+		await(b);
+	}
+	return NULL;
+}
+
+/* Threads that block all signals ring as well. */
+static void blocks(void)
+{
+	struct pair p;
+	struct bell b;
+	pthread_t thread;
+	sigset_t all, before;
+	open_patient(&p);
+	take_bell(&b, &p, 0);
+	for (int i = 0; i < 5; i++) {
+		for (double until = now() + 0.3; now() < until;) {
+			ring(&b, WORD);
+			await(&b);
+		}
+		sigfillset(&all);
+		CHECK(pthread_sigmask(SIG_SETMASK, &all, &before) == 0);
+		if (i % 2)
+			blocked(&b);
+		else
+			CHECK(pthread_create(&thread, NULL, blocked, &b) == 0);
+		CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+		if (i % 2 == 0)
+			CHECK(pthread_join(thread, NULL) == 0);
+	}
+	close_pair(&p);
+}
+
+/* A child's stores to the pages that it inherits end nobody. */
+static void child(void)
+{
+	struct pair p;
+	struct bell b;
+	int status;
+	open_patient(&p);
+	take_bell(&b, &p, 0);
+	for (int i = 0; i < 20; i++) {
+		for (int n = 0; n < 200; n++) {
+			ring(&b, WORD);
+			await(&b);
+		}
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (pid == 0) {
+			struct wqe none = { .rest = { 0 } };
+			none.ctrl.qpn_ds = htobe32(0xffffff << 8 | 3);
+			for (enum way way = 0; way < WAYS; way++)
+				store(way, b.dv.bf.reg, &none);
+			_exit(7);
+		}
+		CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+	}
+	close_pair(&p);
+}
+
+/* The page goes back to the program as it was. */
+static void again(void)
+{
+	struct pair p;
+	struct bell b;
+	for (int i = 0; i < 10; i++) {
+		open_patient(&p);
+		take_bell(&b, &p, i % 2);
+		for (int n = 0; n < 300; n++) {
+			ring(&b, WORD);
+			await(&b);
+		}
+		/* A stream, which is not waited for one by one. */
+		for (int n = 0; n < 3000; n++) {
+			ring(&b, WORD);
+			if (n % 8 == 7)
+				await(&b);
+		}
+		/* And by libibverbs, on the other end. */
+		for (int n = 0; n < 300; n++) {
+			struct ibv_wc wc;
+			write_8(&p, 1 - i % 2, (uintptr_t)p.mem, (uintptr_t)p.mem + 64);
+			while (ibv_poll_cq(p.cq[1 - i % 2], 1, &wc) == 0)
+				;
+			CHECK(wc.status == IBV_WC_SUCCESS);
+		}
+		close_pair(&p);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "alone", alone }, { "pauses", pauses }, { "threads", threads }, { "handler", handler },
+		{ "blocks", blocks }, { "child", child }, { "again", again },
+	};
+	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
+}

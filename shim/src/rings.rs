@@ -1,0 +1,208 @@
+//! What is known of a program that rings past libibverbs: whether it does, whether its doorbells are to be
+//! caught (`trap`), and whether who rings should look on for the answer.
+//!
+//! A program that rings and polls in plain memory is seen by the engine's thread alone, which competes for the
+//! core that the program spins on. A doorbell that is caught is carried out in the program's own thread. A
+//! program that waits for an answer then spins for it, and where answers come soon, the time is better spent on
+//! the engine: the thread that was caught steps it on for a short while, as `ibv_poll_cq` would. All of this are
+//! hints: no doorbell depends on them, since every step looks at the registers.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bellpush_soft_nic::Progress;
+
+/// Doorbells in a row that the engine's thread found, with no post through libibverbs in between, from which
+/// on a program rings by itself.
+const ENOUGH: u32 = 4;
+/// How long whoever rings looks on for an answer at most.
+pub const LINGER: Duration = Duration::from_micros(50);
+/// An answer that came so long after the doorbell would perhaps have come in time if it had been looked for.
+const SOON_NS: u64 = 200_000;
+/// Answers that came soon until it is tried, and twice as many after each failure, up to a bound.
+const NEEDED: u32 = 2;
+const MOST_NEEDED: u32 = 1024;
+/// Failures in a row until it is not tried any more.
+const MOST_IN_VAIN: u32 = 4;
+/// Doorbells in a row without an answer, from which on a program is one that streams: its page is left open
+/// for a while, since each catch costs it a signal.
+const STREAM: u32 = 16;
+const OPEN_NS: u64 = 1_000_000;
+
+/// See above. Written by whoever steps the engine, and by who rings.
+#[derive(Default)]
+pub struct Rings {
+    /// Doorbells that were caught.
+    count: AtomicU32,
+    /// When the last was, in ns of the driver's clock.
+    last_ns: AtomicU64,
+    /// Posts through libibverbs, and as many as there were when a doorbell was last seen.
+    posts: AtomicU32,
+    seen_posts: AtomicU32,
+    /// Doorbells in a row of the program's own.
+    direct: AtomicU32,
+    /// No answer has come since the last one caught.
+    waits: AtomicBool,
+    /// Answers that came soon, and how many it takes.
+    soon: AtomicU32,
+    needed: AtomicU32,
+    in_vain: AtomicU32,
+    /// Doorbells without an answer.
+    streak: AtomicU32,
+    /// Nothing is caught until then.
+    open_until_ns: AtomicU64,
+}
+
+impl Rings {
+    /// The program has posted through libibverbs.
+    pub fn posted(&self) {
+        self.posts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Doorbells that were caught so far. Sequentially consistent with [`Rings::caught`].
+    pub fn count(&self) -> u32 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// When the last was caught.
+    pub fn last(&self) -> Duration {
+        Duration::from_nanos(self.last_ns.load(Ordering::Relaxed))
+    }
+
+    /// A doorbell was caught, and lies in its register: before whoever looks for it next.
+    pub fn caught(&self, now_ns: u64) {
+        self.last_ns.store(now_ns, Ordering::Relaxed);
+        self.waits.store(true, Ordering::Relaxed);
+        let streak = self.streak.load(Ordering::Relaxed) + 1;
+        self.streak.store(streak, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// What a step found, and whether the engine's thread did it.
+    pub fn saw(&self, progress: &Progress, now_ns: u64, in_thread: bool) {
+        if in_thread && progress.doorbells > 0 {
+            let direct = self.direct.load(Ordering::Relaxed);
+            let is_direct = !self.have_posts_changed();
+            self.direct
+                .store(if is_direct { (direct + 1).min(ENOUGH) } else { 0 }, Ordering::Relaxed);
+        }
+        if progress.arrivals > 0 {
+            self.streak.store(0, Ordering::Relaxed);
+            let since = now_ns.saturating_sub(self.last_ns.load(Ordering::Relaxed));
+            if self.waits.swap(false, Ordering::Relaxed) && since < SOON_NS {
+                let soon = self.soon.load(Ordering::Relaxed);
+                self.soon.store((soon + 1).min(MOST_NEEDED), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn have_posts_changed(&self) -> bool {
+        let posts = self.posts.load(Ordering::Relaxed);
+        self.seen_posts.swap(posts, Ordering::Relaxed) != posts
+    }
+
+    /// Whether doorbells are to be caught.
+    pub fn are_to_be_caught(&self, now_ns: u64) -> bool {
+        self.direct.load(Ordering::Relaxed) >= ENOUGH
+            && now_ns >= self.open_until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Whether a doorbell that was caught is one too many: the program streams, or posts through libibverbs.
+    pub fn are_too_many(&self, now_ns: u64) -> bool {
+        if self.have_posts_changed() {
+            self.direct.store(0, Ordering::Relaxed);
+            return true;
+        }
+        if self.streak.load(Ordering::Relaxed) < STREAM {
+            return false;
+        }
+        self.streak.store(0, Ordering::Relaxed);
+        self.open_until_ns.store(now_ns + OPEN_NS, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether who rings looks on.
+    pub fn linger(&self) -> bool {
+        self.soon.load(Ordering::Relaxed) >= self.needed.load(Ordering::Relaxed).max(NEEDED)
+    }
+
+    /// It did, and an answer came.
+    pub fn paid(&self) {
+        self.needed.store(NEEDED, Ordering::Relaxed);
+        self.in_vain.store(0, Ordering::Relaxed);
+    }
+
+    /// It did, and none came.
+    pub fn in_vain(&self) {
+        let in_vain = self.in_vain.load(Ordering::Relaxed) + 1;
+        self.in_vain.store(in_vain % MOST_IN_VAIN, Ordering::Relaxed);
+        if in_vain >= MOST_IN_VAIN {
+            let needed = self.needed.load(Ordering::Relaxed).max(NEEDED);
+            self.needed.store((2 * needed).min(MOST_NEEDED), Ordering::Relaxed);
+            self.soon.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANG: Progress = Progress {
+        wqes: 1,
+        bytes: 0,
+        errors: 0,
+        doorbells: 1,
+        arrivals: 0,
+        more: false,
+        next_ns: None,
+    };
+    const CAME: Progress = Progress { doorbells: 0, arrivals: 1, ..RANG };
+
+    #[test]
+    fn doorbells_of_libibverbs_are_not_caught() {
+        let rings = Rings::default();
+        for _ in 0..3 * ENOUGH {
+            rings.posted();
+            rings.saw(&RANG, 1, true);
+        }
+        assert!(!rings.are_to_be_caught(1));
+        (0..ENOUGH).for_each(|_| rings.saw(&RANG, 1, true));
+        assert!(rings.are_to_be_caught(1));
+        rings.posted();
+        rings.caught(2);
+        assert!(rings.are_too_many(2) && !rings.are_to_be_caught(2));
+    }
+
+    #[test]
+    fn a_stream_is_left_alone_for_a_while() {
+        let rings = Rings::default();
+        (0..ENOUGH).for_each(|_| rings.saw(&RANG, 1, true));
+        for _ in 0..3 * STREAM {
+            rings.caught(2);
+            assert!(!rings.are_too_many(2));
+            rings.saw(&CAME, 3, false);
+        }
+        (0..STREAM).for_each(|_| rings.caught(4));
+        assert!(rings.are_too_many(4) && !rings.are_to_be_caught(5));
+        assert!(rings.are_to_be_caught(4 + OPEN_NS));
+    }
+
+    #[test]
+    fn who_looks_in_vain_looks_less_and_less() {
+        let rings = Rings::default();
+        let tries = (0..5000).filter(|i| {
+            let lingers = rings.linger();
+            if lingers {
+                rings.in_vain();
+            }
+            rings.caught(1000 * i);
+            rings.saw(&CAME, 1000 * i + 1, true);
+            lingers
+        });
+        assert!((MOST_IN_VAIN as usize..60).contains(&tries.count()));
+        rings.paid();
+        rings.caught(1);
+        assert!(rings.linger());
+    }
+}

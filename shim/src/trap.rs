@@ -1,0 +1,397 @@
+//! Doorbells that are caught: UAR pages of which the program's mapping cannot be written for a time.
+//!
+//! Before the engine's thread rests, it takes the right to write from the pages of a program that rings past
+//! libibverbs (`rings` says when), and then looks once more. A doorbell from before is found by that look; one
+//! from after it faults, and its fault comes to [`on_store`] in the program's thread: the store is carried out in
+//! the engine's own mapping of the page, the program goes on behind its instruction, and the engine has a step at
+//! once. The page stays closed for other threads' doorbells meanwhile. A store that is not understood opens the
+//! page and is done again. So each store is in the page before anybody looks for it, and the engine's thread
+//! looks at its own times besides, whatever becomes of a catch.
+//!
+//! A thread that blocks SIGSEGV would be killed by its doorbell. Nothing is caught while there is one: the hooks
+//! of the mask open all pages when a thread has done so, before it goes on, and the threads' masks are looked at
+//! before one is closed again.
+
+use std::ffi::c_void;
+use std::fs;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bellpush_mem::{PAGE_BYTES, View, guarded, stores};
+use bellpush_wire::doorbell::UAR_DOORBELL_OFFSETS;
+
+use crate::drive::Driver;
+use crate::files::{FileId, file_id};
+use crate::process::process;
+
+/// Pages that are watched at most. Those of further queue pairs are never closed.
+const MOST: usize = 64;
+/// Stack that a step wants; what is left of a handler's own may be less.
+const STACK: usize = 64 << 10;
+/// How long others are waited for that are in a few instructions, unless their thread is gone.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How often the threads' masks are looked at while one of them is in the way.
+const MASKS_NS: u64 = 100_000_000;
+
+/// A mapping of a page.
+struct Slot {
+    /// Where the program has it; 0 for none, 1 for one that is being filled in.
+    program: AtomicUsize,
+    /// Where the engine has it.
+    engine: AtomicUsize,
+    /// Whose device's: valid while [`LOOKING`] is counted.
+    driver: AtomicPtr<Driver>,
+    device: AtomicUsize,
+    closed: AtomicBool,
+    /// Its queue pairs go: nobody closes it any more.
+    retired: AtomicBool,
+}
+
+static SLOTS: [Slot; MOST] = [const {
+    Slot {
+        program: AtomicUsize::new(0),
+        engine: AtomicUsize::new(0),
+        driver: AtomicPtr::new(std::ptr::null_mut()),
+        device: AtomicUsize::new(0),
+        closed: AtomicBool::new(false),
+        retired: AtomicBool::new(false),
+    }
+}; MOST];
+/// Threads that use what is in a slot, and engines' threads that close pages.
+static LOOKING: AtomicU32 = AtomicU32::new(0);
+static CLOSING: AtomicU32 = AtomicU32::new(0);
+/// How often a thread has blocked a signal of faults, and how often it had when no thread was found that does.
+static BLOCKED: AtomicU64 = AtomicU64::new(0);
+static CLEARED: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Counts somebody for as long as it is there.
+struct Counted(&'static AtomicU32);
+
+impl Counted {
+    fn new(count: &'static AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits until nobody is counted; whether that came about.
+fn none_left(count: &AtomicU32) -> bool {
+    let start = Instant::now();
+    while count.load(Ordering::SeqCst) > 0 {
+        if start.elapsed() > PATIENCE {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+fn set_rights(page: usize, rights: libc::c_int) -> bool {
+    // SAFETY: a page of a device's file of ours, of which the program alone has this mapping.
+    unsafe { libc::syscall(libc::SYS_mprotect, page, PAGE_BYTES, rights) == 0 }
+}
+
+impl Slot {
+    /// Takes the right to write; whether it was there.
+    fn close(&self, page: usize) -> bool {
+        if self.retired.load(Ordering::SeqCst) || self.closed.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        let done = set_rights(page, libc::PROT_READ);
+        if !done {
+            self.closed.store(false, Ordering::SeqCst);
+        }
+        done
+    }
+
+    /// Gives it back. Marked before and after: of a thread that closes the page meanwhile, either the mark stands
+    /// and the page is closed, or neither; a page that is closed without the mark faults and comes here again.
+    fn open(&self, page: usize) {
+        self.closed.store(false, Ordering::SeqCst);
+        set_rights(page, libc::PROT_READ | libc::PROT_WRITE);
+        self.closed.store(false, Ordering::SeqCst);
+    }
+
+    fn page(&self) -> Option<usize> {
+        Some(self.program.load(Ordering::SeqCst)).filter(|&page| page > 1)
+    }
+
+    fn is_of(&self, driver: &Driver) -> bool {
+        std::ptr::eq(self.driver.load(Ordering::Acquire), driver)
+    }
+}
+
+fn pages() -> impl Iterator<Item = (&'static Slot, usize)> {
+    SLOTS.iter().filter_map(|slot| Some((slot, slot.page()?)))
+}
+
+/// A UAR page whose doorbells may be caught, while it has queue pairs.
+pub struct Trap {
+    slots: Vec<usize>,
+    file: FileId,
+    offset: u64,
+    driver: Option<Arc<Driver>>,
+    /// The slots have its address.
+    page: Option<View>,
+}
+
+impl Trap {
+    /// For a page of a device's file, wherever the program has it mapped.
+    pub fn new(fd: RawFd, offset: u64, page: &View, device: usize, driver: &Arc<Driver>) -> Self {
+        let mut trap = Self {
+            slots: Vec::new(),
+            file: (0, 0),
+            offset,
+            driver: Some(driver.clone()),
+            page: Some(page.clone()),
+        };
+        let Some(file) = file_id(fd) else { return trap };
+        trap.file = file;
+        stores::watch(on_store);
+        let own = page.addr() as usize;
+        for at in mappings(file, offset).into_iter().filter(|&at| at != own) {
+            let free = SLOTS.iter().position(|slot| {
+                slot.program.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            });
+            let Some(index) = free else { break };
+            let slot = &SLOTS[index];
+            slot.engine.store(own, Ordering::Relaxed);
+            slot.driver.store(Arc::as_ptr(driver).cast_mut(), Ordering::Relaxed);
+            slot.device.store(device, Ordering::Relaxed);
+            slot.closed.store(false, Ordering::Relaxed);
+            slot.retired.store(false, Ordering::Relaxed);
+            slot.program.store(at, Ordering::Release);
+            trap.slots.push(index);
+        }
+        trap
+    }
+}
+
+impl Drop for Trap {
+    fn drop(&mut self) {
+        if self.slots.is_empty() {
+            return;
+        }
+        // What the program has unmapped may be another mapping by now.
+        let there = mappings(self.file, self.offset);
+        let mut gone = true;
+        for slot in self.slots.iter().map(|&index| &SLOTS[index]) {
+            let page = slot.program.load(Ordering::Relaxed);
+            // Nobody closes it after this.
+            slot.retired.store(true, Ordering::SeqCst);
+            gone &= none_left(&CLOSING);
+            if there.contains(&page) {
+                slot.open(page);
+            }
+            slot.program.store(1, Ordering::SeqCst);
+        }
+        gone &= none_left(&LOOKING);
+        if !gone {
+            // Somebody may have the addresses: neither memory nor slots are used again.
+            std::mem::forget((self.driver.take(), self.page.take()));
+            return;
+        }
+        for slot in self.slots.iter().map(|&index| &SLOTS[index]) {
+            slot.driver.store(std::ptr::null_mut(), Ordering::Relaxed);
+            slot.program.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Where this process has a page of a file mapped.
+fn mappings((dev, ino): FileId, offset: u64) -> Vec<usize> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    maps.lines().filter_map(|line| mapping(line, dev, ino, offset)).collect()
+}
+
+/// Of a line of `/proc/PID/maps`: `start-end rights offset major:minor inode path`.
+fn mapping(line: &str, dev: u64, ino: u64, offset: u64) -> Option<usize> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let shared = fields.next()?.ends_with('s');
+    let first = u64::from_str_radix(fields.next()?, 16).ok()?;
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let found = libc::makedev(hex(major)? as u32, hex(minor)? as u32);
+    if !shared || found != dev || fields.next()?.parse() != Ok(ino) {
+        return None;
+    }
+    let (start, end) = (hex(start)?, hex(end)?);
+    let at = start + offset.checked_sub(first)?;
+    (at < end).then_some(at as usize)
+}
+
+/// Closes the pages of a device's program; whether any was open, so that there may be doorbells from before.
+pub fn close(driver: &Driver) -> bool {
+    if !pages().any(|(slot, _)| slot.is_of(driver) && !slot.closed.load(Ordering::Relaxed)) {
+        return false;
+    }
+    if !guarded::is_armed() || !nobody_blocks() {
+        return false;
+    }
+    guarded::check();
+    let _counted = Counted::new(&CLOSING);
+    // Whoever blocks after this waits until it is done.
+    if BLOCKED.load(Ordering::SeqCst) != CLEARED.load(Ordering::Relaxed) {
+        return false;
+    }
+    let ours = pages().filter(|(slot, _)| slot.is_of(driver) && guarded::is_armed());
+    ours.fold(false, |any, (slot, page)| any | slot.close(page))
+}
+
+/// Opens the pages of a device's program.
+pub fn open(driver: &Driver) {
+    let closed = |slot: &Slot| slot.closed.load(Ordering::Relaxed);
+    pages()
+        .filter(|(slot, _)| slot.is_of(driver) && closed(slot))
+        .for_each(|(slot, page)| slot.open(page));
+}
+
+/// The calling thread is about to let signals of faults through that it blocks: who looks at its mask after this does
+/// not see what threads inherited that it made before.
+pub fn unblocks() {
+    BLOCKED.fetch_add(1, Ordering::SeqCst);
+}
+
+/// The calling thread has blocked a signal of faults: who counts this sees its mask.
+pub fn blocks() {
+    BLOCKED.fetch_add(1, Ordering::SeqCst);
+    if pages().next().is_some() {
+        // Whoever begins to close after this sees the count.
+        none_left(&CLOSING);
+        pages().for_each(|(slot, page)| slot.open(page));
+    }
+}
+
+/// In the child of a fork: it has no engine, and its copies of closed pages are its own.
+pub fn forked() {
+    for (slot, page) in pages() {
+        slot.open(page);
+        slot.program.store(0, Ordering::Relaxed);
+    }
+    LOOKING.store(0, Ordering::Relaxed);
+    CLOSING.store(0, Ordering::Relaxed);
+}
+
+/// Whether no thread of the program's blocks a signal of faults, as far as anybody can say.
+fn nobody_blocks() -> bool {
+    static LOOKED: AtomicU64 = AtomicU64::new(0);
+    let blocked = BLOCKED.load(Ordering::SeqCst);
+    if CLEARED.load(Ordering::Relaxed) == blocked {
+        return true;
+    }
+    let now = crate::clock::cycles();
+    if now < LOOKED.load(Ordering::Relaxed) + MASKS_NS {
+        return false;
+    }
+    LOOKED.store(now, Ordering::Relaxed);
+    let is_clear = all_masks().is_some_and(|masks| !masks.into_iter().any(guarded::is_blocked_by));
+    if is_clear {
+        CLEARED.store(blocked, Ordering::Relaxed);
+    }
+    is_clear
+}
+
+/// The masks of all threads but those of this object.
+fn all_masks() -> Option<Vec<u64>> {
+    let mut masks = Vec::new();
+    for thread in fs::read_dir("/proc/self/task").ok()? {
+        let path = thread.ok()?.path().join("status");
+        let Ok(status) = fs::read_to_string(path) else { continue }; // it has ended
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        if field("Name:\tbellpush-").is_none() {
+            masks.push(u64::from_str_radix(field("SigBlk:\t")?, 16).ok()?);
+        }
+    }
+    Some(masks)
+}
+
+/// A store of the program's to a page that cannot be written: whether it is a doorbell of ours, which is done then.
+///
+/// # Safety
+/// As [`stores::Watcher`].
+unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
+    let (page, offset) = (address & !(PAGE_BYTES - 1), address & (PAGE_BYTES - 1));
+    let counted = Counted::new(&LOOKING);
+    let Some((slot, _)) = pages().find(|&(_, at)| at == page) else { return false };
+    let Some(process) = process().filter(|process| process.drivers.are_here()) else {
+        slot.open(page); // a child's own copy
+        return true;
+    };
+    // SAFETY: the engine's mapping is there while this is counted, and so is the driver.
+    let done = unsafe {
+        let driver = &*slot.driver.load(Ordering::Acquire);
+        let to = slot.engine.load(Ordering::Relaxed);
+        let before = registers(to);
+        // Who arms a CQ is about to sleep: that is left to the engine's thread.
+        let done =
+            offset >= UAR_DOORBELL_OFFSETS[0] && stores::carry_out(context, page, to as *mut u8);
+        // A BlueFlame buffer has more stores than the one that counts.
+        let rings = !done || registers(to) != before;
+        let too_many = rings && driver.catches();
+        if !done || too_many {
+            slot.open(page);
+        }
+        rings && done
+    };
+    let device = slot.device.load(Ordering::Relaxed);
+    drop(counted);
+    // SAFETY: as the caller promises.
+    if done && unsafe { has_room(context) } {
+        // SAFETY: as above: the mask of the interrupted code, whose turn this is.
+        unsafe { guarded::as_interrupted(context) };
+        process.drivers.ring(device);
+    }
+    true
+}
+
+/// The doorbell registers of a page.
+///
+/// # Safety
+/// The engine's mapping is there.
+unsafe fn registers(page: usize) -> [u64; UAR_DOORBELL_OFFSETS.len()] {
+    // SAFETY: as the caller promises.
+    UAR_DOORBELL_OFFSETS.map(|at| unsafe { ((page + at) as *const u64).read_volatile() })
+}
+
+/// Whether the handler has stack for a step, which it has if it runs on the thread's own.
+///
+/// # Safety
+/// In a handler, with its context.
+unsafe fn has_room(context: *mut c_void) -> bool {
+    // SAFETY: as the caller promises.
+    let stack = unsafe { (*context.cast::<libc::ucontext_t>()).uc_stack };
+    let (here, first) = (&raw const stack as usize, stack.ss_sp as usize);
+    !(first..first + stack.ss_size).contains(&here) || here - first > STACK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_found_where_it_is_mapped() {
+        let dev = libc::makedev(0, 1);
+        let line = "7f2e00001000-7f2e00003000 rw-s 1000005000 00:01 77 /memfd:x (deleted)";
+        assert_eq!(mapping(line, dev, 77, 0x10_0000_5000), Some(0x7f2e_0000_1000));
+        assert_eq!(mapping(line, dev, 77, 0x10_0000_6000), Some(0x7f2e_0000_2000));
+        for (dev, ino, offset) in [
+            (dev, 77, 0x10_0000_7000),
+            (dev, 77, 0x10_0000_4000),
+            (dev, 78, 0x10_0000_5000),
+            (libc::makedev(0, 2), 77, 0x10_0000_5000),
+        ] {
+            assert_eq!(mapping(line, dev, ino, offset), None);
+        }
+        assert_eq!(mapping(&line.replace("rw-s", "rw-p"), dev, 77, 0x10_0000_5000), None);
+        assert_eq!(mapping("", dev, 77, 0), None);
+    }
+}

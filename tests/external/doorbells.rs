@@ -1,0 +1,55 @@
+//! Programs that ring by themselves, past libibverbs: their doorbells are carried out where they ring, and none is
+//! lost (`interop/doorbells.c`).
+
+#![cfg(target_arch = "x86_64")]
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use crate::preloaded::{alone, compiled, succeeds};
+
+static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("doorbells"));
+
+#[track_caller]
+fn case(name: &str) {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    for link in ["udp", "shm"] {
+        succeeds(&["--link-type", link], &[program.to_str().unwrap(), name]);
+    }
+}
+
+#[test]
+fn who_rings_carries_it_out_and_the_engines_thread_stays_out() {
+    case("alone");
+}
+
+#[test]
+fn no_doorbell_is_lost_whatever_the_engines_thread_is_at() {
+    case("pauses");
+}
+
+#[test]
+fn threads_ring_on_one_page() {
+    case("threads");
+}
+
+#[test]
+fn a_programs_own_handler_gets_its_own_faults() {
+    case("handler");
+}
+
+#[test]
+fn a_thread_that_blocks_all_signals_rings() {
+    case("blocks");
+}
+
+#[test]
+fn a_childs_stores_end_nobody() {
+    case("child");
+}
+
+#[test]
+fn a_page_serves_streams_and_libibverbs_as_before() {
+    case("again");
+}
