@@ -70,13 +70,27 @@ macro_rules! hook_masks {
             set: *const libc::sigset_t,
             old: *mut libc::sigset_t,
         ) -> c_int {
-            // SAFETY: the program's own arguments: a set begins with its first 64 signals.
-            let blocks = unsafe { !set.is_null() && guarded::is_blocked_by(set.cast::<u64>().read()) };
-            if blocks && how != libc::SIG_UNBLOCK {
+            // SAFETY: the program's own arguments: a set begins with its first 64 signals; all zeros are a set.
+            let (blocks, done) = unsafe {
+                let of_faults = |set: *const libc::sigset_t| {
+                    guarded::is_blocked_by(set.cast::<u64>().read())
+                };
+                let named = !set.is_null() && of_faults(set);
+                let blocks = named && how != libc::SIG_UNBLOCK;
+                let mut now: libc::sigset_t = std::mem::zeroed();
+                if !set.is_null()
+                    && named != (how == libc::SIG_SETMASK)
+                    && real::$name(libc::SIG_BLOCK, std::ptr::null(), &mut now) == 0
+                    && of_faults(&now)
+                {
+                    // What this thread has made meanwhile blocks them still.
+                    trap::unblocks();
+                }
+                (blocks, real::$name(how, set, old))
+            };
+            if blocks {
                 trap::blocks();
             }
-            // SAFETY: the program's own arguments.
-            let done = unsafe { real::$name(how, set, old) };
             guarded::forget_mask();
             done
         }

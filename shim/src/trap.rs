@@ -9,7 +9,8 @@
 //! looks at its own times besides, whatever becomes of a catch.
 //!
 //! A thread that blocks SIGSEGV would be killed by its doorbell. Nothing is caught while there is one: the hooks
-//! of the mask open all pages before they let a thread do so, and the threads' masks are looked at afterwards.
+//! of the mask open all pages when a thread has done so, before it goes on, and the threads' masks are looked at
+//! before one is closed again.
 
 use std::ffi::c_void;
 use std::fs;
@@ -254,7 +255,13 @@ pub fn open(driver: &Driver) {
         .for_each(|(slot, page)| slot.open(page));
 }
 
-/// The calling thread is about to block a signal of faults.
+/// The calling thread is about to let signals of faults through that it blocks: who looks at its mask after this does
+/// not see what threads inherited that it made before.
+pub fn unblocks() {
+    BLOCKED.fetch_add(1, Ordering::SeqCst);
+}
+
+/// The calling thread has blocked a signal of faults: who counts this sees its mask.
 pub fn blocks() {
     BLOCKED.fetch_add(1, Ordering::SeqCst);
     if pages().next().is_some() {
