@@ -4,6 +4,7 @@
 #include "preloaded.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -396,11 +397,68 @@ static void again(void)
 	}
 }
 
+/* Whether the program may write to the page as it has it mapped. */
+static int is_open(const void *page)
+{
+	unsigned long from, to;
+	char line[400], rights[5];
+	int open = -1;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	CHECK(maps);
+	while (fgets(line, sizeof line, maps))
+		if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 && (uintptr_t)page - from < to - from)
+			open = rights[1] == 'w';
+	fclose(maps);
+	CHECK(open >= 0);
+	return open;
+}
+
+typedef int (*host_register)(void *, size_t, unsigned);
+typedef int (*proc_address)(const char *, void **, int, uint64_t, int *);
+
+/* CUDA's driver, which pins pages for writing. */
+static int registers(void *at, size_t bytes, unsigned flags)
+{
+	(void)bytes, (void)flags;
+	return is_open(at) ? 0 : 1;
+}
+
+int cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status)
+{
+	(void)symbol, (void)version, (void)flags, (void)status;
+	*found = (void *)registers;
+	return 0;
+}
+
+/* A page that a program registers with CUDA is open by then, and stays so. */
+static void given(void)
+{
+	struct pair p;
+	struct bell b;
+	void *found;
+	open_patient(&p);
+	take_bell(&b, &p, 0);
+	for (double until = now() + 10; is_open(b.dv.bf.reg); await(&b)) {
+		CHECK(now() < until);
+		ring(&b, WORD);
+		pause_us(100);
+	}
+	proc_address find = (proc_address)dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2");
+	CHECK(find && find("cuMemHostRegister", &found, 13000, 0, NULL) == 0);
+	CHECK(((host_register)found)(b.dv.bf.reg, 8, 4) == 0);
+	for (int n = 0; n < 500; n++) {
+		CHECK(is_open(b.dv.bf.reg));
+		ring(&b, WORD);
+		await(&b);
+	}
+	close_pair(&p);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "alone", alone }, { "pauses", pauses }, { "threads", threads }, { "handler", handler },
-		{ "blocks", blocks }, { "child", child }, { "again", again },
+		{ "blocks", blocks }, { "child", child }, { "again", again }, { "given", given },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::real;
+use crate::trap;
 use crate::verbs;
 
 /// `CU_MEMHOSTREGISTER_IOMEMORY` (CUDA Driver API, `cuMemHostRegister`).
@@ -153,6 +154,9 @@ unsafe extern "C" fn host_register(at: *mut c_void, bytes: usize, flags: c_uint)
         return NOT_FOUND;
     }
     let is_ours = flags & IO_MEMORY != 0 && is_of_a_device(at as usize, bytes);
+    if is_ours {
+        trap::give_away();
+    }
     let flags = if is_ours { flags & !IO_MEMORY } else { flags };
     // SAFETY: the driver's function with the program's own arguments.
     unsafe { std::mem::transmute::<*mut c_void, HostRegister>(original)(at, bytes, flags) }

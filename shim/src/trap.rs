@@ -62,6 +62,8 @@ static SLOTS: [Slot; MOST] = [const {
 /// Threads that use what is in a slot, and engines' threads that close pages.
 static LOOKING: AtomicU32 = AtomicU32::new(0);
 static CLOSING: AtomicU32 = AtomicU32::new(0);
+/// A UAR was given to a GPU, which rings past the processor's rights, and whose driver pins pages for writing.
+static GIVEN_AWAY: AtomicBool = AtomicBool::new(false);
 /// How often a thread has blocked a signal of faults, and how often it had when no thread was found that does.
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
 static CLEARED: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -239,8 +241,10 @@ pub fn close(driver: &Driver) -> bool {
     }
     guarded::check();
     let _counted = Counted::new(&CLOSING);
-    // Whoever blocks after this waits until it is done.
-    if BLOCKED.load(Ordering::SeqCst) != CLEARED.load(Ordering::Relaxed) {
+    // Whoever blocks after this waits until it is done, as does who gives a page away.
+    if BLOCKED.load(Ordering::SeqCst) != CLEARED.load(Ordering::Relaxed)
+        || GIVEN_AWAY.load(Ordering::SeqCst)
+    {
         return false;
     }
     let ours = pages().filter(|(slot, _)| slot.is_of(driver) && guarded::is_armed());
@@ -264,8 +268,18 @@ pub fn unblocks() {
 /// The calling thread has blocked a signal of faults: who counts this sees its mask.
 pub fn blocks() {
     BLOCKED.fetch_add(1, Ordering::SeqCst);
+    open_all();
+}
+
+/// The program is about to register a UAR with CUDA, which pins it for writing: nothing is caught from now on.
+pub fn give_away() {
+    GIVEN_AWAY.store(true, Ordering::SeqCst);
+    open_all();
+}
+
+/// Opens all pages. Whoever begins to close after this sees what was stored before it.
+fn open_all() {
     if pages().next().is_some() {
-        // Whoever begins to close after this sees the count.
         none_left(&CLOSING);
         pages().for_each(|(slot, page)| slot.open(page));
     }

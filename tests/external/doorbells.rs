@@ -53,3 +53,8 @@ fn a_childs_stores_end_nobody() {
 fn a_page_serves_streams_and_libibverbs_as_before() {
     case("again");
 }
+
+#[test]
+fn a_page_that_a_gpu_rings_is_left_alone() {
+    case("given");
+}
