@@ -8,6 +8,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <ucontext.h>
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -413,6 +416,114 @@ static int is_open(const void *page)
 	return open;
 }
 
+/* Until the page is closed to the program. */
+static void until_closed(struct bell *b)
+{
+	for (double until = now() + 10; is_open(b->dv.bf.reg); await(b)) {
+		CHECK(now() < until);
+		ring(b, WORD);
+		pause_us(100);
+	}
+}
+
+static struct bell *small_bell;
+static ucontext_t back;
+
+static void ring_small(void)
+{
+	for (int i = 0; i < 200; i++) {
+		ring(small_bell, WORD);
+		await(small_bell);
+	}
+	swapcontext(&(ucontext_t){ 0 }, &back);
+}
+
+/* A coroutine's stack is a few KiB, and what lies below it is somebody else's. */
+static void coroutine(void)
+{
+	enum { ROOM = 8 << 10, BELOW = 64 << 10 };
+	struct pair p;
+	struct bell b;
+	ucontext_t coroutine;
+	open_patient(&p);
+	take_bell(&b, &p, 0);
+	until_closed(&b);
+	small_bell = &b;
+	uint8_t *memory = malloc(BELOW + ROOM);
+	CHECK(memory && getcontext(&coroutine) == 0);
+	memset(memory, 0x5a, BELOW);
+	coroutine.uc_stack.ss_sp = memory + BELOW;
+	coroutine.uc_stack.ss_size = ROOM;
+	coroutine.uc_link = &back;
+	makecontext(&coroutine, ring_small, 0);
+	CHECK(swapcontext(&back, &coroutine) == 0);
+	for (int i = 0; i < BELOW; i++)
+		CHECK(memory[i] == 0x5a);
+	free(memory);
+	close_pair(&p);
+}
+
+static void ring_in_handler(int signal)
+{
+	(void)signal;
+	for (int i = 0; i < 50; i++) {
+		ring(small_bell, WORD);
+		await(small_bell);
+	}
+}
+
+/* A handler during which all signals are blocked rings. */
+static void masked(void)
+{
+	struct pair p;
+	struct bell b;
+	open_patient(&p);
+	take_bell(&b, &p, 0);
+	small_bell = &b;
+	struct sigaction action = { .sa_handler = ring_in_handler };
+	sigfillset(&action.sa_mask);
+	CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+	for (int i = 0; i < 20; i++) {
+		until_closed(&b);
+		CHECK(raise(SIGUSR1) == 0);
+	}
+	close_pair(&p);
+}
+
+/* The page is the program's, which moves it. */
+static void moved(void)
+{
+	struct pair p;
+	struct bell b;
+	open_patient(&p);
+	take_bell(&b, &p, 0);
+	until_closed(&b);
+	uint8_t *page = (uint8_t *)((uintptr_t)b.dv.bf.reg & ~(uintptr_t)(PAGE - 1));
+	size_t at = (uint8_t *)b.dv.bf.reg - page;
+	uint8_t *to = mremap(page, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED,
+			     mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+	CHECK(to != MAP_FAILED);
+	/* What comes to be where it was is the program's alone. */
+	CHECK(mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page);
+	b.dv.bf.reg = to + at;
+	for (int n = 0; n < 500; n++) {
+		ring(&b, WORD);
+		await(&b);
+		page[n] = 1;
+		CHECK(is_open(page) && is_open(to));
+	}
+	/* Back, for libmlx5. */
+	CHECK(mremap(to, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, page) == page);
+	close_pair(&p);
+}
+
+/* A program is called as the object's threads are. */
+static void named(void)
+{
+	CHECK(prctl(PR_SET_NAME, "bellpush-x") == 0);
+	blocks();
+}
+
 typedef int (*host_register)(void *, size_t, unsigned);
 typedef int (*proc_address)(const char *, void **, int, uint64_t, int *);
 
@@ -438,11 +549,7 @@ static void given(void)
 	void *found;
 	open_patient(&p);
 	take_bell(&b, &p, 0);
-	for (double until = now() + 10; is_open(b.dv.bf.reg); await(&b)) {
-		CHECK(now() < until);
-		ring(&b, WORD);
-		pause_us(100);
-	}
+	until_closed(&b);
 	proc_address find = (proc_address)dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2");
 	CHECK(find && find("cuMemHostRegister", &found, 13000, 0, NULL) == 0);
 	CHECK(((host_register)found)(b.dv.bf.reg, 8, 4) == 0);
@@ -459,6 +566,7 @@ int main(int argc, char **argv)
 	static const struct test_case cases[] = {
 		{ "alone", alone }, { "pauses", pauses }, { "threads", threads }, { "handler", handler },
 		{ "blocks", blocks }, { "child", child }, { "again", again }, { "given", given },
+		{ "coroutine", coroutine }, { "masked", masked }, { "moved", moved }, { "named", named },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

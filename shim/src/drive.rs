@@ -245,7 +245,8 @@ impl Driver {
         self.out.store(false, Ordering::Relaxed);
     }
 
-    fn wake(&self) {
+    /// Ends the rest of the engine's thread.
+    pub fn wake(&self) {
         if self.out.load(Ordering::Relaxed)
             && let Some(thread) = self.thread.get()
         {

@@ -1,7 +1,7 @@
 //! Functions of libc by which a program says what becomes of its faults: `mem::guarded` has them come to it
 //! first. As safe in a signal handler as libc's.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 use bellpush_mem::guarded;
 
@@ -27,11 +27,35 @@ extern "C" fn sigaction(
     action: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    // SAFETY: the program's own arguments.
+    // SAFETY: the program's own arguments; a set begins with its first 64 signals.
     unsafe {
-        guarded::program_sets(signal, action, old)
-            .unwrap_or_else(|| real::sigaction(signal, action, old))
+        guarded::program_sets(signal, action, old).unwrap_or_else(|| {
+            // A handler may ring, and a fault whose signal is blocked ends the process.
+            let mut lets = action.as_ref().copied();
+            if let Some(lets) = &mut lets {
+                let mask = (&raw mut lets.sa_mask).cast::<u64>();
+                mask.write(guarded::let_faults(mask.read()));
+            }
+            real::sigaction(signal, lets.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), old)
+        })
     }
+}
+
+/// Declares hooks of functions after which what is mapped at an address may be something else. They are system calls
+/// and nothing more, as libc's are.
+macro_rules! hook_mappings {
+    ($($name:ident = $number:ident ($at:ident, $bytes:ident $(, $more:ident)*) -> $result:ty;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($at: *mut c_void, $bytes: usize $(, $more: usize)*) -> $result {
+            trap::leaves($at as usize, $bytes);
+            // SAFETY: the program's own arguments.
+            unsafe { libc::syscall(libc::$number, $at, $bytes $(, $more)*) as $result }
+        }
+    )*};
+}
+hook_mappings! {
+    munmap = SYS_munmap(at, bytes) -> c_int;
+    mremap = SYS_mremap(at, bytes, new_bytes, flags, new_at) -> *mut c_void;
 }
 
 /// Declares hooks of `signal` under its names, by the flags of what it sets. `__sysv_signal` is what the header makes of

@@ -28,12 +28,15 @@ use crate::process::process;
 
 /// Pages that are watched at most. Those of further queue pairs are never closed.
 const MOST: usize = 64;
-/// Stack that a step wants; what is left of a handler's own may be less.
-const STACK: usize = 64 << 10;
+/// Stack that a step wants and more. What a program's thread has may be a coroutine's few KiB.
+const STACK: usize = 256 << 10;
 /// How long others are waited for that are in a few instructions, unless their thread is gone.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How often the threads' masks are looked at while one of them is in the way.
+/// How long after a look at the threads' masks the next may come while one of them is in the way; twice as long
+/// after each look in vain, up to a bound, and never for more than a part of the time.
 const MASKS_NS: u64 = 100_000_000;
+const MOST_MASKS_NS: u64 = 5_000_000_000;
+const MASKS_PART: u64 = 50;
 
 /// A mapping of a page.
 struct Slot {
@@ -45,8 +48,10 @@ struct Slot {
     driver: AtomicPtr<Driver>,
     device: AtomicUsize,
     closed: AtomicBool,
-    /// Its queue pairs go: nobody closes it any more.
+    /// Its queue pairs go, or the program's mapping does: nobody closes it any more.
     retired: AtomicBool,
+    /// What `program` was last: a fault of it may be on its way.
+    was: AtomicUsize,
 }
 
 static SLOTS: [Slot; MOST] = [const {
@@ -57,8 +62,12 @@ static SLOTS: [Slot; MOST] = [const {
         device: AtomicUsize::new(0),
         closed: AtomicBool::new(false),
         retired: AtomicBool::new(false),
+        was: AtomicUsize::new(0),
     }
 }; MOST];
+/// The stack that steps run on, one at a time: where it ends, and whether it is in use.
+static STACK_END: AtomicUsize = AtomicUsize::new(0);
+static STACK_BUSY: AtomicBool = AtomicBool::new(false);
 /// Threads that use what is in a slot, and engines' threads that close pages.
 static LOOKING: AtomicU32 = AtomicU32::new(0);
 static CLOSING: AtomicU32 = AtomicU32::new(0);
@@ -157,6 +166,7 @@ impl Trap {
         };
         let Some(file) = file_id(fd) else { return trap };
         trap.file = file;
+        make_stack();
         stores::watch(on_store);
         let own = page.addr() as usize;
         for at in mappings(file, offset).into_iter().filter(|&at| at != own) {
@@ -192,6 +202,9 @@ impl Drop for Trap {
             gone &= none_left(&CLOSING);
             if there.contains(&page) {
                 slot.open(page);
+            }
+            if page > 1 {
+                slot.was.store(page, Ordering::SeqCst);
             }
             slot.program.store(1, Ordering::SeqCst);
         }
@@ -248,15 +261,17 @@ pub fn close(driver: &Driver) -> bool {
         return false;
     }
     let ours = pages().filter(|(slot, _)| slot.is_of(driver) && guarded::is_armed());
-    ours.fold(false, |any, (slot, page)| any | slot.close(page))
+    let any = ours.fold(false, |any, (slot, page)| any | slot.close(page));
+    // Who blocks does not wait for ever for a thread that is kept from its core here.
+    if BLOCKED.load(Ordering::SeqCst) != CLEARED.load(Ordering::Relaxed) {
+        open(driver);
+    }
+    any
 }
 
 /// Opens the pages of a device's program.
 pub fn open(driver: &Driver) {
-    let closed = |slot: &Slot| slot.closed.load(Ordering::Relaxed);
-    pages()
-        .filter(|(slot, _)| slot.is_of(driver) && closed(slot))
-        .for_each(|(slot, page)| slot.open(page));
+    pages().filter(|(slot, _)| slot.is_of(driver)).for_each(|(slot, page)| slot.open(page));
 }
 
 /// The calling thread is about to let signals of faults through that it blocks: who looks at its mask after this does
@@ -277,6 +292,17 @@ pub fn give_away() {
     open_all();
 }
 
+/// The program is about to unmap or move a range: what is there next is not ours to close.
+pub fn leaves(at: usize, bytes: usize) {
+    for (slot, page) in pages().filter(|&(_, page)| page >= at && page - at < bytes) {
+        slot.retired.store(true, Ordering::SeqCst);
+        none_left(&CLOSING);
+        slot.open(page);
+        slot.was.store(page, Ordering::SeqCst);
+        slot.program.store(1, Ordering::SeqCst);
+    }
+}
+
 /// Opens all pages. Whoever begins to close after this sees what was stored before it.
 fn open_all() {
     if pages().next().is_some() {
@@ -293,39 +319,52 @@ pub fn forked() {
     }
     LOOKING.store(0, Ordering::Relaxed);
     CLOSING.store(0, Ordering::Relaxed);
+    STACK_BUSY.store(STACK_END.load(Ordering::Relaxed) == 0, Ordering::Relaxed);
 }
 
 /// Whether no thread of the program's blocks a signal of faults, as far as anybody can say.
 fn nobody_blocks() -> bool {
-    static LOOKED: AtomicU64 = AtomicU64::new(0);
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    static PAUSE: AtomicU64 = AtomicU64::new(MASKS_NS);
     let blocked = BLOCKED.load(Ordering::SeqCst);
     if CLEARED.load(Ordering::Relaxed) == blocked {
         return true;
     }
-    let now = crate::clock::cycles();
-    if now < LOOKED.load(Ordering::Relaxed) + MASKS_NS {
+    let start = crate::clock::cycles();
+    if start < NEXT.load(Ordering::Relaxed) {
         return false;
     }
-    LOOKED.store(now, Ordering::Relaxed);
-    let is_clear = all_masks().is_some_and(|masks| !masks.into_iter().any(guarded::is_blocked_by));
+    let is_clear = does_nobody_block() == Some(true);
+    // After the look, which takes long where there are many threads.
+    let end = crate::clock::cycles();
+    let pause = PAUSE.load(Ordering::Relaxed);
+    NEXT.store(end + pause.max(MASKS_PART * (end - start)), Ordering::Relaxed);
+    let next = if is_clear { MASKS_NS } else { (2 * pause).min(MOST_MASKS_NS) };
+    PAUSE.store(next, Ordering::Relaxed);
     if is_clear {
         CLEARED.store(blocked, Ordering::Relaxed);
     }
     is_clear
 }
 
-/// The masks of all threads but those of this object.
-fn all_masks() -> Option<Vec<u64>> {
-    let mut masks = Vec::new();
+/// A look at the masks of all threads but those of this object. `None`: a thread cannot be looked at, as one that has
+/// ended, whose children may have its mask; or the program's threads have names like this object's.
+fn does_nobody_block() -> Option<bool> {
+    const OWN: &str = "bellpush-";
+    if fs::read_to_string("/proc/self/comm").ok()?.starts_with(OWN) {
+        return None;
+    }
     for thread in fs::read_dir("/proc/self/task").ok()? {
-        let path = thread.ok()?.path().join("status");
-        let Ok(status) = fs::read_to_string(path) else { continue }; // it has ended
+        let status = fs::read_to_string(thread.ok()?.path().join("status")).ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-        if field("Name:\tbellpush-").is_none() {
-            masks.push(u64::from_str_radix(field("SigBlk:\t")?, 16).ok()?);
+        if field("Name:\t")?.starts_with(OWN) {
+            continue;
+        }
+        if guarded::is_blocked_by(u64::from_str_radix(field("SigBlk:\t")?, 16).ok()?) {
+            return Some(false);
         }
     }
-    Some(masks)
+    Some(true)
 }
 
 /// A store of the program's to a page that cannot be written: whether it is a doorbell of ours, which is done then.
@@ -335,11 +374,11 @@ fn all_masks() -> Option<Vec<u64>> {
 unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
     let (page, offset) = (address & !(PAGE_BYTES - 1), address & (PAGE_BYTES - 1));
     let counted = Counted::new(&LOOKING);
-    let Some((slot, _)) = pages().find(|&(_, at)| at == page) else { return false };
-    let Some(process) = process().filter(|process| process.drivers.are_here()) else {
+    let Some((slot, _)) = pages().find(|&(_, at)| at == page) else { return was_there(page) };
+    if !process().is_some_and(|process| process.drivers.are_here()) {
         slot.open(page); // a child's own copy
         return true;
-    };
+    }
     // SAFETY: the engine's mapping is there while this is counted, and so is the driver.
     let done = unsafe {
         let driver = &*slot.driver.load(Ordering::Acquire);
@@ -357,14 +396,81 @@ unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
         rings && done
     };
     let device = slot.device.load(Ordering::Relaxed);
+    if done && STACK_BUSY.swap(true, Ordering::Acquire) {
+        // SAFETY: as above.
+        unsafe { (*slot.driver.load(Ordering::Acquire)).wake() };
+        return true;
+    }
     drop(counted);
-    // SAFETY: as the caller promises.
-    if done && unsafe { has_room(context) } {
-        // SAFETY: as above: the mask of the interrupted code, whose turn this is.
-        unsafe { guarded::as_interrupted(context) };
-        process.drivers.ring(device);
+    if done {
+        // SAFETY: as above: the mask of the interrupted code, whose turn this is. The stack is this thread's now.
+        unsafe {
+            guarded::as_interrupted(context);
+            call_on(STACK_END.load(Ordering::Relaxed), ring, device);
+        }
+        STACK_BUSY.store(false, Ordering::Release);
     }
     true
+}
+
+extern "C" fn ring(device: usize) {
+    if let Some(process) = process() {
+        process.drivers.ring(device);
+    }
+}
+
+/// Whether a fault is of a page that is watched no more, and may have been on its way since before: it is done again.
+/// If it comes again, it is the program's.
+fn was_there(page: usize) -> bool {
+    SLOTS
+        .iter()
+        .any(|slot| slot.was.compare_exchange(page, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok())
+}
+
+/// Makes the stack, with a page below it that nobody has rights to; without it no step runs in a handler.
+fn make_stack() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        STACK_BUSY.store(true, Ordering::Relaxed);
+        // SAFETY: fresh memory of our own.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let at = libc::mmap(std::ptr::null_mut(), STACK, rights, flags, -1, 0);
+            if at != libc::MAP_FAILED && libc::mprotect(at, PAGE_BYTES, libc::PROT_NONE) == 0 {
+                STACK_END.store(at as usize + STACK, Ordering::Relaxed);
+                STACK_BUSY.store(false, Ordering::Release);
+            }
+        }
+    });
+}
+
+/// Calls a function on another stack.
+///
+/// # Safety
+/// `end` is where a stack ends that nobody uses, on 16 bytes. No panic leaves the function.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn call_on(end: usize, function: extern "C" fn(usize), argument: usize) {
+    std::arch::naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "mov rsp, rdi",
+        "mov rdi, rdx",
+        "call rsi",
+        "mov rsp, rbp",
+        "pop rbp",
+        "ret",
+    )
+}
+
+/// Nothing is caught on other processors.
+///
+/// # Safety
+/// None.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe extern "C" fn call_on(_end: usize, function: extern "C" fn(usize), argument: usize) {
+    function(argument);
 }
 
 /// The doorbell registers of a page.
@@ -374,17 +480,6 @@ unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
 unsafe fn registers(page: usize) -> [u64; UAR_DOORBELL_OFFSETS.len()] {
     // SAFETY: as the caller promises.
     UAR_DOORBELL_OFFSETS.map(|at| unsafe { ((page + at) as *const u64).read_volatile() })
-}
-
-/// Whether the handler has stack for a step, which it has if it runs on the thread's own.
-///
-/// # Safety
-/// In a handler, with its context.
-unsafe fn has_room(context: *mut c_void) -> bool {
-    // SAFETY: as the caller promises.
-    let stack = unsafe { (*context.cast::<libc::ucontext_t>()).uc_stack };
-    let (here, first) = (&raw const stack as usize, stack.ss_sp as usize);
-    !(first..first + stack.ss_size).contains(&here) || here - first > STACK
 }
 
 #[cfg(test)]

@@ -58,3 +58,23 @@ fn a_page_serves_streams_and_libibverbs_as_before() {
 fn a_page_that_a_gpu_rings_is_left_alone() {
     case("given");
 }
+
+#[test]
+fn nothing_is_written_below_a_coroutines_stack() {
+    case("coroutine");
+}
+
+#[test]
+fn a_handler_that_blocks_all_signals_rings() {
+    case("masked");
+}
+
+#[test]
+fn a_page_that_the_program_moves_is_left_alone() {
+    case("moved");
+}
+
+#[test]
+fn threads_named_as_the_objects_own_are_looked_at() {
+    case("named");
+}

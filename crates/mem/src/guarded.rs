@@ -238,6 +238,11 @@ pub fn is_blocked_by(mask: u64) -> bool {
     SIGNALS.iter().any(|&signal| mask & bit(signal) != 0)
 }
 
+/// A mask without the signals of faults.
+pub fn let_faults(mask: u64) -> u64 {
+    SIGNALS.iter().fold(mask, |mask, &signal| mask & !bit(signal))
+}
+
 /// In a handler: lets the signals through that the interrupted code let through, until the handler ends.
 ///
 /// # Safety
