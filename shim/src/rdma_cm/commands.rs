@@ -301,7 +301,7 @@ impl<'a> Call<'a> {
         for device in devices.iter().flatten().filter(is_there) {
             match claims.take(device.index, device.address, service) {
                 Claimed::Now => claimed.push(device.index),
-                Claimed::Before => {}
+                Claimed::Before | Claimed::Not => {}
                 Claimed::ByAnother => {
                     claimed.into_iter().for_each(|index| claims.leave(index, service));
                     return Err(IdError::InUse.into());
