@@ -6,7 +6,7 @@
 //! has is nothing to this one's programs. Nobody accepts or reads. Who has looked stays in the
 //! socket's backlog (Linux: `net.core.somaxconn`, 4096), and where that is full, the port is not seen.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -26,7 +26,11 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// What a process has claimed, by device and service.
 #[derive(Default)]
-pub struct Claims(HashMap<(usize, u64), Hidden<OwnedFd>>);
+pub struct Claims {
+    held: HashMap<(usize, u64), Hidden<OwnedFd>>,
+    /// Those of them that nothing listens at any more.
+    left: HashSet<(usize, u64)>,
+}
 
 /// Who has a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,27 +48,44 @@ pub enum Claimed {
 impl Claims {
     /// Claims a service at a device's address. Takes no longer than a few milliseconds.
     pub fn take(&mut self, device: usize, address: IpAddr, service: u64) -> Claimed {
-        if self.0.contains_key(&(device, service)) {
-            return Claimed::Before;
+        let claim = (device, service);
+        if self.held.contains_key(&claim) {
+            return if self.left.remove(&claim) { Claimed::Now } else { Claimed::Before };
         }
-        match claim(address, service) {
+        match bind(address, service) {
             Ok(socket) => {
                 // It comes and goes with the program's identifiers, not with the device.
                 let (socket, _) = gather(|| Hidden::new(OwnedFd::from(socket)));
-                self.0.insert((device, service), socket);
+                self.held.insert(claim, socket);
                 Claimed::Now
             }
             Err(by) => by,
         }
     }
 
-    /// Gives a claim up, if there is one.
+    /// Gives a claim up, if there is one. It is free when it is [released](Self::release): who has
+    /// the port next may listen at once, and must not be taken for this process.
     pub fn leave(&mut self, device: usize, service: u64) {
-        self.0.remove(&(device, service));
+        let claim = (device, service);
+        if self.held.contains_key(&claim) {
+            self.left.insert(claim);
+        }
+    }
+
+    /// Whether there are claims to release.
+    pub fn has_left(&self) -> bool {
+        !self.left.is_empty()
+    }
+
+    /// Has the system free what was given up, of devices that have told so whoever must know.
+    pub fn release(&mut self, has_told: impl Fn(usize) -> bool) {
+        for claim in self.left.extract_if(|&(device, _)| has_told(device)) {
+            self.held.remove(&claim);
+        }
     }
 }
 
-fn claim(address: IpAddr, service: u64) -> Result<Socket, Claimed> {
+fn bind(address: IpAddr, service: u64) -> Result<Socket, Claimed> {
     let name = name(address, service).map_err(|_| Claimed::Not)?;
     for _ in 0..TRIES {
         match listen(&name) {
@@ -134,7 +155,29 @@ mod tests {
         assert_eq!(other.take(0, here, service), Claimed::ByAnother);
         assert_eq!(other.take(0, there, service), Claimed::Now);
         one.leave(0, service);
+        one.release(|_| true);
         assert_eq!(other.take(1, here, service), Claimed::Now);
+    }
+
+    #[test]
+    fn a_port_is_free_when_its_device_has_told_so() {
+        let service = service(5);
+        let (mut one, mut other) = (Claims::default(), Claims::default());
+        one.leave(0, service);
+        assert!(!one.has_left(), "it has none");
+        assert_eq!(one.take(0, HERE, service), Claimed::Now);
+        one.leave(0, service);
+        one.release(|_| false);
+        assert_eq!(other.take(0, HERE, service), Claimed::ByAnother);
+        assert_eq!(one.take(0, HERE, service), Claimed::Now, "it is given up, and taken again");
+        one.release(|_| true);
+        assert_eq!(other.take(0, HERE, service), Claimed::ByAnother);
+        one.leave(0, service);
+        one.release(|device| device == 1);
+        assert_eq!(other.take(0, HERE, service), Claimed::ByAnother);
+        one.release(|device| device == 0);
+        assert!(!one.has_left());
+        assert_eq!(other.take(0, HERE, service), Claimed::Now);
     }
 
     #[test]
