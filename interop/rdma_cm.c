@@ -11,11 +11,14 @@
 #include <pthread.h>
 #include <rdma/rdma_user_cm.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -390,6 +393,87 @@ static void family(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+// Whether a child, at this process's address, may listen there.
+static int child_listens_at(struct sockaddr_in where) {
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        _exit(listens_at(channel(), where));
+    }
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+// A port is one process's as long as it listens there, whoever chose it, and not if it could not.
+static void ports(void) {
+    struct sockaddr_in here = loopback(8), chosen;
+    struct rdma_ucm_event_resp resp;
+    int fd = channel();
+    alarm(60);
+    struct rdma_ucm_bind_ip bind = {.id = create(fd, RDMA_PS_TCP)};
+    memcpy(&bind.addr, &here, sizeof here);
+    CHECK(SAY(fd, BIND_IP, bind, 0) == 0);
+    resolve_to(fd, bind.id, here);
+    CHECK(event(fd, &resp) == 0 && resp.event == 0);
+    struct rdma_ucm_listen listen = {.id = bind.id, .backlog = 8};
+    CHECK(SAY(fd, LISTEN, listen, 0) == EINVAL); // it is about to connect
+    CHECK(child_listens_at(here) == 0);
+
+    listen.id = create(fd, RDMA_PS_TCP);
+    CHECK(SAY(fd, LISTEN, listen, 0) == 0);
+    struct rdma_ucm_query_route_resp route;
+    struct rdma_ucm_query query = {.response = (uintptr_t)&route, .id = listen.id};
+    CHECK(SAY(fd, QUERY_ROUTE, query, sizeof route) == 0);
+    memcpy(&chosen, &route.src_addr, sizeof chosen);
+    CHECK(chosen.sin_port != 0);
+    here.sin_port = chosen.sin_port;
+    CHECK(child_listens_at(here) == EADDRINUSE);
+    struct rdma_ucm_destroy_id_resp destroyed;
+    struct rdma_ucm_destroy_id destroy = {.response = (uintptr_t)&destroyed, .id = listen.id};
+    CHECK(SAY(fd, DESTROY_ID, destroy, sizeof destroyed) == 0);
+    for (int tries = 0; child_listens_at(here) != 0; tries++) { // until others know
+        CHECK(tries < 100);
+        usleep(10000);
+    }
+    CHECK(close(fd) == 0);
+}
+
+// Another user's sockets by the names of a port's are no reason why nobody may listen there.
+static void squatted(void) {
+    int fd = channel(), ready[2], done[2];
+    struct sockaddr_in here = loopback(7);
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    char byte = 0, *name = un.sun_path + 1;
+    size_t room = sizeof un.sun_path - 1;
+    // Port space and port: a service.
+    int length = snprintf(name, room, "bellpush-%u-%s-%016x", geteuid(), inet_ntoa(here.sin_addr), 0x1061c06);
+    socklen_t bytes = offsetof(struct sockaddr_un, sun_path) + 1 + length;
+    alarm(60);
+    CHECK(pipe(ready) == 0 && pipe(done) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int kinds[] = {SOCK_DGRAM, SOCK_STREAM, SOCK_SEQPACKET};
+        close(done[1]);
+        CHECK(geteuid() != 0 || setuid(65534) == 0);
+        for (int i = 0; i < 3; i++) {
+            int squatter = socket(AF_UNIX, kinds[i], 0);
+            CHECK(squatter >= 0 && bind(squatter, (struct sockaddr *)&un, bytes) == 0);
+            CHECK(geteuid() != 65534 || i == 0 || listen(squatter, 0) == 0); // the same user's listen nowhere
+        }
+        CHECK(write(ready[1], &byte, 1) == 1);
+        _exit(read(done[0], &byte, 1) != 0);
+    }
+    CHECK(child > 0);
+    close(ready[1]);
+    CHECK(read(ready[0], &byte, 1) == 1);
+    CHECK(listens_at(fd, here) == 0);
+    close(done[0]);
+    close(done[1]);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0 && close(fd) == 0);
+}
+
 static int threads(void) {
     DIR *dir = opendir("/proc/self/task");
     int n = 0;
@@ -456,7 +540,8 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } cases[] = {{"errors", errors},   {"old", old},     {"events", events},
                  {"waiting", waiting}, {"forks", forks}, {"leaves", leaves},
-                 {"again", again},     {"family", family}};
+                 {"again", again},     {"family", family}, {"ports", ports},
+                 {"squatted", squatted}};
     server = argc == 3 ? argv[2] : "127.0.0.1";
     for (size_t i = 0; argc >= 2 && i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(argv[1], cases[i].name) == 0) {

@@ -52,6 +52,16 @@ fn a_child_is_found_at_its_parents_address() {
 }
 
 #[test]
+fn a_port_is_one_processs_while_it_listens_there() {
+    case("ports");
+}
+
+#[test]
+fn another_users_sockets_keep_nobody_from_listening() {
+    case("squatted");
+}
+
+#[test]
 fn a_device_goes_with_the_last_channel_and_comes_back_at_once() {
     case("again");
 }

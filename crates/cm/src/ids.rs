@@ -464,15 +464,24 @@ impl Ids {
         Ok(())
     }
 
+    /// Gives an identifier that has no address yet any one and a free port, as listening does.
+    ///
+    /// # Errors
+    /// As [`Ids::bind`], [`IdError::Stage`] apart.
+    pub fn bind_if_idle(&mut self, channel: ChannelId, number: u32) -> Result<(), IdError> {
+        if self.get(channel, number)?.stage != Stage::Idle {
+            return Ok(());
+        }
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        self.bind(channel, number, Address::Ip(any))
+    }
+
     /// Takes requests.
     ///
     /// # Errors
-    /// [`IdError::Stage`], [`IdError::InUse`], and as [`Ids::bind`].
+    /// [`IdError::Stage`], [`IdError::InUse`], and as [`Ids::bind_if_idle`].
     pub fn listen(&mut self, channel: ChannelId, number: u32, backlog: u32) -> Result<(), IdError> {
-        if self.get(channel, number)?.stage == Stage::Idle {
-            let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-            self.bind(channel, number, Address::Ip(any))?;
-        }
+        self.bind_if_idle(channel, number)?;
         let id = self.get(channel, number)?;
         let (Stage::Bound, Some(source), Some(space)) = (id.stage, id.source, id.space.ports())
         else {

@@ -282,14 +282,33 @@ impl<'a> Call<'a> {
         let input: Listen = self.input()?;
         let mut state = self.state();
         self.cm.attach(self.process, &mut state, None)?;
-        self.claim(&mut state, input.id)?;
-        let done = state.ids.listen(self.file.channel, input.id, input.backlog);
+        let done = self.listen_claimed(&mut state, &input);
         self.cm.finish(state);
         Ok(done?)
     }
 
-    /// Sees that no other process at a device's address listens at an identifier's port.
-    fn claim(&self, state: &mut State, id: u32) -> Result<(), Refusal> {
+    /// Has an identifier listen at a port that no other process at its address listens at.
+    fn listen_claimed(&self, state: &mut State, input: &Listen) -> Result<(), IdError> {
+        // Which port it is must be known before it is claimed.
+        state.ids.bind_if_idle(self.file.channel, input.id)?;
+        let mut claimed = Vec::new();
+        let done = self
+            .claim(state, input.id, &mut claimed)
+            .and_then(|()| state.ids.listen(self.file.channel, input.id, input.backlog));
+        if done.is_err() {
+            claimed.into_iter().for_each(|(device, service)| state.claims.leave(device, service));
+        }
+        done
+    }
+
+    /// Sees that no other process at a device's address listens at an identifier's port. What was
+    /// claimed for it is also told where it fails.
+    fn claim(
+        &self,
+        state: &mut State,
+        id: u32,
+        claimed: &mut Vec<(usize, u64)>,
+    ) -> Result<(), IdError> {
         let facts = state.ids.facts(self.file.channel, id)?;
         let (Some(at), Some(space)) = (facts.source, facts.space.ports()) else { return Ok(()) };
         let (service, State { devices, claims, .. }) = (space.service(at.port()), state);
@@ -297,15 +316,11 @@ impl<'a> Call<'a> {
             let shares = device.nic.share().is_some();
             shares && (at.ip().is_unspecified() || at.ip() == device.address)
         };
-        let mut claimed = Vec::new();
         for device in devices.iter().flatten().filter(is_there) {
             match claims.take(device.index, device.address, service) {
-                Claimed::Now => claimed.push(device.index),
-                Claimed::Before => {}
-                Claimed::ByAnother => {
-                    claimed.into_iter().for_each(|index| claims.leave(index, service));
-                    return Err(IdError::InUse.into());
-                }
+                Claimed::Now => claimed.push((device.index, service)),
+                Claimed::Before | Claimed::Not => {}
+                Claimed::ByAnother => return Err(IdError::InUse),
             }
         }
         Ok(())

@@ -141,6 +141,7 @@ impl RdmaCm {
             }
             state.ids.poll(self.now_ns());
             flush(&mut state);
+            release(&mut state);
             let unused = take_unused(&mut state);
             drop(state);
             // Their engines end, which may be about to tell of a message.
@@ -155,6 +156,7 @@ impl RdmaCm {
         let wait = due.map(|due| Duration::from_nanos(due.saturating_sub(self.now_ns())));
         // Nobody tells when the last message is sent.
         let goes = state.files.is_empty() && state.devices.iter().any(Option::is_some);
+        let goes = goes || state.claims.has_left();
         goes.then_some(UNSENT).into_iter().chain(wait).min()
     }
 
@@ -202,8 +204,12 @@ impl RdmaCm {
         flush(&mut state);
         let unsent = |device: &&Arc<Device>| !device.nic.has_sent_mads();
         let devices: Vec<_> = state.devices.iter().flatten().filter(unsent).cloned().collect();
+        let has_left = state.claims.has_left();
         drop(state);
         send_now(&devices);
+        if has_left {
+            release(&mut self.state());
+        }
         // A full inbox wakes the thread as well.
         let _ = self.notes.try_send(Note::Wake);
     }
@@ -266,6 +272,13 @@ fn flush(state: &mut State) {
             file.set_ready(ready);
         }
     }
+}
+
+/// Gives ports free that nothing listens at any more, once their devices have sent that.
+fn release(state: &mut State) {
+    let State { devices, claims, .. } = state;
+    let has_sent = |device: &Arc<Device>| device.nic.has_sent_mads();
+    claims.release(|index| devices[index].as_ref().is_none_or(has_sent));
 }
 
 /// Has messages sent, in the calling thread where the engine has other things to do.

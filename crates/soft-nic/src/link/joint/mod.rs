@@ -14,6 +14,7 @@
 //! | `share` | who has which numbers |
 //! | `message` | what keeper and members tell each other |
 //! | `socket` | the sockets for it |
+//! | `user` | whose process is at the other end |
 //! | `keeper` `member` | the two parts |
 
 mod keeper;
@@ -23,6 +24,7 @@ mod share;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod user;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
@@ -31,6 +33,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use share::Share;
+pub use user::is_this_user;
 
 use self::keeper::{Keeper, Wants};
 use self::member::{Joined, Member};

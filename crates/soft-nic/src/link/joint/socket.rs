@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::epoll;
-use rustix::net::{RecvFlags, sockopt};
+use rustix::net::RecvFlags;
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use super::user::is_this_user;
 use crate::link::LinkError;
 use bellpush_mem::hidden::{Hidden, gather};
 
@@ -83,8 +84,7 @@ pub(super) enum Sent {
 
 impl Line {
     fn of_this_user(socket: Socket) -> Option<Self> {
-        let peer = sockopt::socket_peercred(&socket).ok()?;
-        if peer.uid.as_raw() != nix::unistd::geteuid().as_raw() {
+        if !is_this_user(&socket) {
             return None;
         }
         // Without a right to it, what the system gives by itself is enough for most.
