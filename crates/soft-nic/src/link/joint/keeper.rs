@@ -131,11 +131,10 @@ pub(super) struct Keeper {
     buffer: Box<[u8; BUFFER_BYTES]>,
     /// Packets that a member had no room for.
     pub(super) lost: u64,
-    random: fn() -> u32,
 }
 
 impl Keeper {
-    pub(super) fn new(here: IpAddr, own: Share, random: fn() -> u32) -> Self {
+    pub(super) fn new(here: IpAddr, own: Share) -> Self {
         let mut keeper = Self {
             here,
             own,
@@ -144,7 +143,6 @@ impl Keeper {
             requests: Requests::default(),
             buffer: Box::new([0; BUFFER_BYTES]),
             lost: 0,
-            random,
         };
         keeper.listen();
         keeper
@@ -222,11 +220,10 @@ impl Keeper {
             match (message, member.share) {
                 (Some(ToKeeper::Notice(notice)), Some(_)) => member.wants.hear(notice),
                 (Some(ToKeeper::Hello(wanted)), None) => {
-                    let share = self.share_for(wanted);
+                    let is_free = self.is_free(wanted);
                     let member = &mut self.members[at];
-                    member.share = share;
-                    let sent = share.map(|share| member.line.send(&[&welcome(share)]));
-                    member.is_gone = sent != Some(Sent::Yes);
+                    member.share = is_free.then_some(wanted);
+                    member.is_gone = !is_free || member.line.send(&[&welcome(wanted)]) != Sent::Yes;
                 }
                 // It is gone, or says what no member would.
                 _ => member.is_gone = true,
@@ -234,17 +231,11 @@ impl Keeper {
         }
     }
 
-    /// The share that a process has from now on: the one that it has already, if nobody else has it.
-    fn share_for(&self, wanted: Option<Share>) -> Option<Share> {
-        let is_free = |share: &Share| {
-            *share != self.own && self.members.iter().all(|member| member.share != Some(*share))
-        };
-        if let Some(wanted) = wanted {
-            return Some(wanted).filter(is_free);
-        }
-        // Numbers of a process that ended are not the next one's: its peers may still send to them.
-        let (first, most) = ((self.random)() as u8 % Share::MOST, Share::MOST);
-        (0..most).filter_map(|i| Share::new((first + i) % most)).find(is_free)
+    /// Whether nobody here has a share. The kernel says whose it is: one that ends leaves it to
+    /// another before its line is seen to end.
+    fn is_free(&self, share: Share) -> bool {
+        let mut others = self.members.iter().filter(|member| !member.is_gone);
+        share != self.own && others.all(|member| member.share != Some(share))
     }
 
     /// Hands a packet to whom it is for; says whether that was another process.

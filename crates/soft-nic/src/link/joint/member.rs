@@ -19,7 +19,7 @@ const LOOKS: u32 = 64;
 
 /// What became of a wish to be a member.
 pub(super) enum Joined {
-    Yes(Member, Share),
+    Yes(Member),
     /// Nobody is there, or not any more.
     NoAnswer,
     /// Whoever is there is somebody else, or has no room.
@@ -47,14 +47,14 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Asks the keeper of an address for a share.
-    pub(super) fn join(here: IpAddr, until: Instant) -> Joined {
+    /// Asks the keeper of an address to take a process in that has a share.
+    pub(super) fn join(here: IpAddr, share: Share, until: Instant) -> Joined {
         let line = match socket::connect(here) {
             Ok(Some(line)) => line,
             Ok(None) => return Joined::Refused,
             Err(_) => return Joined::NoAnswer,
         };
-        if line.send(&[&ToKeeper::Hello(None).emit()]) != Sent::Yes {
+        if line.send(&[&ToKeeper::Hello(share).emit()]) != Sent::Yes {
             return Joined::NoAnswer;
         }
         let mut buffer = Box::new([0; BUFFER_BYTES]);
@@ -67,10 +67,12 @@ impl Member {
                 Came::End => return Joined::NoAnswer,
                 Came::Message(bytes) => ToMember::parse(bytes, here),
             };
-            let Some(ToMember::Welcome(share)) = message else { return Joined::Refused };
+            if !matches!(message, Some(ToMember::Welcome(given)) if given == share) {
+                return Joined::Refused;
+            }
             let (state, unsaid) = (State::Joined, VecDeque::new());
             let member = Self { here, line: Some(line), state, unsaid, buffer, looks: 0 };
-            return Joined::Yes(member, share);
+            return Joined::Yes(member);
         }
         Joined::Refused
     }
@@ -92,8 +94,13 @@ impl Member {
         matches!(self.state, State::Orphan)
     }
 
+    /// Whether a keeper hands it its packets.
+    pub(super) fn is_joined(&self) -> bool {
+        matches!(self.state, State::Joined)
+    }
+
     pub(super) fn tell(&mut self, notice: Notice) {
-        if let State::Joined = self.state {
+        if self.is_joined() {
             self.unsaid.push_back(ToKeeper::Notice(notice).emit());
             self.speak();
         }
@@ -124,7 +131,7 @@ impl Member {
                 self.leave(bundle);
                 self.unsaid.clear();
                 let Ok(Some(line)) = socket::connect(self.here) else { return };
-                if line.send(&[&ToKeeper::Hello(Some(share)).emit()]) == Sent::Yes {
+                if line.send(&[&ToKeeper::Hello(share).emit()]) == Sent::Yes {
                     bundle.add(&line);
                     self.line = Some(line);
                     self.state = State::Asks { since: Instant::now() };

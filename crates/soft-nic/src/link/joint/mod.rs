@@ -4,7 +4,8 @@
 //! The first process that opens an address is its *keeper*: it has the port, and a socket with a
 //! name at which others of its user ask to be *members*. Each has a share of the address's queue pair
 //! numbers and communication IDs ([`Share`]), so that these say whose a packet is; a request for a
-//! connection is for whoever offers its service. A member sends by a UDP socket of its own, from
+//! connection is for whoever offers its service. A share is whose has bound its name, keeper or
+//! member: the kernel knows of those too whom a new keeper has not heard yet. A member sends by a UDP socket of its own, from
 //! another source port, and receives what the keeper hands over. When the keeper is gone, the line to
 //! it ends: the first member that gets the port is the next one, and the others ask it, with the
 //! shares that they have.
@@ -34,7 +35,7 @@ pub use share::Share;
 
 use self::keeper::{Keeper, Wants};
 use self::member::{Joined, Member};
-use self::socket::Bundle;
+use self::socket::{Bundle, Hold};
 use super::{Carries, Link, LinkCounters, LinkError, Notice, Received, TxBatch, UdpLink};
 use bellpush_wire::roce::Fields;
 
@@ -53,6 +54,7 @@ const FLUSH_NS: u64 = 50_000;
 pub struct JointLink {
     udp: UdpLink,
     share: Share,
+    hold: Hold,
     part: Part,
     wants: Wants,
     /// Of one that began as a member: its descriptors change. What members tell a keeper is heard
@@ -67,8 +69,8 @@ enum Part {
     Member(Member),
 }
 
-fn random() -> u32 {
-    RandomState::new().build_hasher().finish() as u32
+fn random() -> u8 {
+    RandomState::new().build_hasher().finish() as u8
 }
 
 impl JointLink {
@@ -81,21 +83,30 @@ impl JointLink {
     /// two seconds; [`LinkError::NotLocal`], [`LinkError::System`].
     pub fn open(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
         let (begin, addr) = (Instant::now(), addr.to_canonical());
+        let mut held = None;
         loop {
             match UdpLink::open(addr, mtu) {
-                Ok(udp) => return Self::keep(udp),
+                Ok(udp) => return Self::keep(udp, held),
                 Err(LinkError::InUse { .. }) => {}
                 Err(other) => return Err(other),
             }
-            match Member::join(addr, begin + PATIENCE) {
-                Joined::Yes(member, share) => {
+            held = held.or_else(|| Hold::any(addr, random()).ok());
+            let joined = match &held {
+                Some((share, _)) => Member::join(addr, *share, begin + PATIENCE),
+                None => Joined::NoAnswer, // one that has ended may have its share for a moment yet
+            };
+            match (joined, held.take()) {
+                (Joined::Yes(member), Some(held)) => {
                     let udp = UdpLink::open_beside(addr, mtu)?;
                     let bundle = Bundle::new()?;
                     member.enter(&bundle);
-                    return Ok(Self::new(udp, share, Part::Member(member), Some(bundle)));
+                    return Ok(Self::new(udp, held, Part::Member(member), Some(bundle)));
                 }
-                Joined::NoAnswer if begin.elapsed() < NOBODY => thread::sleep(RETRY),
-                Joined::NoAnswer | Joined::Refused => return Err(LinkError::InUse { addr }),
+                (Joined::NoAnswer, mine) if begin.elapsed() < NOBODY => {
+                    held = mine;
+                    thread::sleep(RETRY);
+                }
+                _ => return Err(LinkError::InUse { addr }),
             }
         }
     }
@@ -105,7 +116,7 @@ impl JointLink {
     /// # Errors
     /// As [`UdpLink::open`].
     pub fn open_alone(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
-        Self::keep(UdpLink::open(addr, mtu)?)
+        Self::keep(UdpLink::open(addr, mtu)?, None)
     }
 
     /// A NIC at the first address of 127.0.0.0/16 that none has, which others may join.
@@ -113,17 +124,22 @@ impl JointLink {
     /// # Errors
     /// As [`UdpLink::open_free`].
     pub fn open_free() -> Result<Self, LinkError> {
-        Self::keep(UdpLink::open_free()?)
+        Self::keep(UdpLink::open_free()?, None)
     }
 
-    fn keep(udp: UdpLink) -> Result<Self, LinkError> {
-        let share = Share::new(random() as u8 % Share::MOST).expect("a number below the most");
-        let keeper = Keeper::new(udp.address(), share, random);
-        Ok(Self::new(udp, share, Part::Keeper(keeper), None))
+    /// The first at an address, or the first after another: those that were beside it live on.
+    fn keep(udp: UdpLink, held: Option<(Share, Hold)>) -> Result<Self, LinkError> {
+        let addr = udp.address();
+        // Numbers of a process that ended are not the next one's: its peers may still send to them.
+        let held = held.or_else(|| Hold::any(addr, random()).ok());
+        let held = held.ok_or(LinkError::InUse { addr })?;
+        let keeper = Keeper::new(addr, held.0);
+        Ok(Self::new(udp, held, Part::Keeper(keeper), None))
     }
 
-    fn new(udp: UdpLink, share: Share, part: Part, bundle: Option<Bundle>) -> Self {
-        Self { udp, share, part, wants: Wants::default(), bundle, hear_ns: 0, now_ns: 0 }
+    fn new(udp: UdpLink, held: (Share, Hold), part: Part, bundle: Option<Bundle>) -> Self {
+        let (share, hold) = held;
+        Self { udp, share, hold, part, wants: Wants::default(), bundle, hear_ns: 0, now_ns: 0 }
     }
 
     /// Descriptors of which one is readable when a packet has come: an engine that naps may wait
@@ -156,7 +172,7 @@ impl JointLink {
                     member.leave(bundle);
                     self.udp.inboxes().for_each(|inbox| bundle.add(inbox));
                     let here = self.udp.address();
-                    self.part = Part::Keeper(Keeper::new(here, self.share, random));
+                    self.part = Part::Keeper(Keeper::new(here, self.share));
                 } else {
                     member.tend(self.share, bundle);
                 }
@@ -255,7 +271,7 @@ impl Link for JointLink {
 
     fn is_up(&mut self) -> bool {
         self.tend();
-        self.udp.is_up() && self.udp.is_whole()
+        self.udp.is_up() && self.udp.is_whole() && self.hold.is_there()
     }
 
     fn counters(&self) -> LinkCounters {

@@ -35,8 +35,12 @@ fn drive(link: &mut JointLink) -> Vec<(IpAddr, u16, Vec<u8>)> {
 
 /// A member of the address that a keeper has.
 fn member_of(keeper: &mut JointLink) -> JointLink {
+    joined(keeper).unwrap()
+}
+
+fn joined(keeper: &mut JointLink) -> Result<JointLink, LinkError> {
     let addr = keeper.address();
-    let joining = thread::spawn(move || JointLink::open(addr, None).unwrap());
+    let joining = thread::spawn(move || JointLink::open(addr, None));
     let begin = Instant::now();
     while !joining.is_finished() {
         assert!(begin.elapsed() < LONG);
@@ -204,6 +208,43 @@ fn when_the_keeper_goes_a_member_takes_its_place() {
     assert_eq!(goes_to(&mut all, 0, &packet(qpn, b"new")), 3);
 }
 
+#[test]
+fn nobody_gets_the_share_of_one_that_lives() {
+    let (mut far, mut a) =
+        (JointLink::open(address(), None).unwrap(), JointLink::open(address(), None).unwrap());
+    let (addr, mut b) = (a.address(), member_of(&mut a));
+    // Others are there before it sees that the keeper is gone.
+    drop(a);
+    let mut new = JointLink::open(addr, None).unwrap();
+    assert!(new.keeps());
+    let mut links: Vec<_> = (2..Share::MOST).map(|_| member_of(&mut new)).collect();
+    let refused = joined(&mut new).err().expect("all shares are taken");
+    assert!(matches!(refused, LinkError::InUse { .. }), "{refused}");
+    links.push(new);
+    for (n, link) in links.iter().enumerate() {
+        assert_ne!(link.share, b.share);
+        assert!(links[..n].iter().all(|other| other.share != link.share));
+    }
+    let (mut new, qpn) = (links.pop().unwrap(), own_qpn(&b));
+    rejoin(&mut b, &mut new);
+    assert_eq!(goes_to(&mut [&mut far, &mut new, &mut b], 0, &packet(qpn, b"back again")), 2);
+    assert!(!b.keeps());
+    // What one leaves, the next one may have.
+    let left = links.pop().unwrap().share;
+    assert_eq!(member_of(&mut new).share, left);
+}
+
+/// Drives two links until one is a member of the other's, beside others that may be.
+fn rejoin(member: &mut JointLink, keeper: &mut JointLink) {
+    let begin = Instant::now();
+    drive(member); // sees that the one before is gone
+    while !matches!(&member.part, Part::Member(member) if member.is_joined()) {
+        assert!(begin.elapsed() < LONG);
+        drive(member);
+        drive(keeper);
+    }
+}
+
 /// Has a keeper hear what a line says, until it has answered or ended it.
 fn answer(keeper: &mut JointLink, line: &Line) -> Option<Vec<u8>> {
     let begin = Instant::now();
@@ -231,31 +272,23 @@ fn a_keeper_lets_go_whoever_talks_nonsense() {
     }
     for taken in [a.share, b.share] {
         let line = connect(a.address()).unwrap().unwrap();
-        assert_eq!(wish(&line, Some(taken)), Sent::Yes);
+        assert_eq!(wish(&line, taken), Sent::Yes);
         assert_eq!(answer(&mut a, &line), None, "another has {taken:?}");
     }
+    let mut free =
+        (0..Share::MOST).map(Share::wrapping).filter(|s| ![a.share, b.share].contains(s));
+    let (one, other) = (free.next().unwrap(), free.next().unwrap());
     let line = connect(a.address()).unwrap().unwrap();
-    assert_eq!(wish(&line, None), Sent::Yes);
+    assert_eq!(wish(&line, one), Sent::Yes);
     assert!(answer(&mut a, &line).is_some());
-    assert_eq!(wish(&line, None), Sent::Yes);
+    assert_eq!(wish(&line, other), Sent::Yes);
     assert_eq!(answer(&mut a, &line), None, "it has one already");
-    // There is an end to those who say nothing, and to shares.
+    // There is an end to those who say nothing.
     let silent: Vec<_> = (0..20).filter_map(|_| connect(a.address()).ok()).collect();
     drive(&mut a);
     let Part::Keeper(keeper) = &a.part else { panic!() };
     assert!(keeper.count() <= 9, "{} of {}", keeper.count(), silent.len());
     drop(silent);
-    let mut members = Vec::new();
-    let refused = loop {
-        let line = connect(a.address()).unwrap().unwrap();
-        assert_eq!(wish(&line, None), Sent::Yes);
-        match answer(&mut a, &line) {
-            Some(_) => members.push(line),
-            None => break members.len(),
-        }
-    };
-    let most = usize::from(Share::MOST);
-    assert_eq!(refused, most - 2, "beside the keeper and one member");
     let qpn = own_qpn(&b);
     let mut far = JointLink::open(address(), None).unwrap();
     assert_eq!(goes_to(&mut [&mut far, &mut a, &mut b], 0, &packet(qpn, b"all is well")), 2);
@@ -275,7 +308,13 @@ fn a_member_drops_what_is_no_packet() {
             None => thread::sleep(RETRY),
         }
     };
-    let share = Share::new(3).unwrap();
+    let share = loop {
+        assert!(begin.elapsed() < LONG);
+        if let Came::Message(bytes) = line.receive(&mut [0; BUFFER_BYTES]) {
+            let Some(ToKeeper::Hello(share)) = ToKeeper::parse(bytes) else { panic!("{bytes:?}") };
+            break share;
+        }
+    };
     assert_eq!(line.send(&[&welcome(share)]), Sent::Yes);
     let mut member = joining.join().unwrap();
     let v6 = Addresses::new("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()).unwrap();
