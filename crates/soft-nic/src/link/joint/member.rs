@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::RETRY;
 use super::keeper::Wants;
 use super::message::{BUFFER_BYTES, Short, ToKeeper, ToMember};
 use super::share::Share;
 use super::socket::{self, Bundle, Came, Line, Sent};
+use super::{ALONE, MOST_RETRY, RETRY};
 use crate::link::{Notice, Received};
 
 /// How long a keeper may take to answer one that was a member before.
@@ -36,10 +36,18 @@ enum State {
     Orphan,
 }
 
+struct Alone {
+    since: Instant,
+    next: Instant,
+    wait: Duration,
+}
+
 pub(super) struct Member {
     here: IpAddr,
     line: Option<Line>,
     state: State,
+    /// Since when no keeper hands it anything, and when it may look for one again.
+    alone: Option<Alone>,
     /// What the keeper is to be told, and had no room for.
     unsaid: VecDeque<Short>,
     buffer: Box<[u8; BUFFER_BYTES]>,
@@ -71,7 +79,8 @@ impl Member {
                 return Joined::Refused;
             }
             let (state, unsaid) = (State::Joined, VecDeque::new());
-            let member = Self { here, line: Some(line), state, unsaid, buffer, looks: 0 };
+            let member =
+                Self { here, line: Some(line), state, alone: None, unsaid, buffer, looks: 0 };
             return Joined::Yes(member);
         }
         Joined::Refused
@@ -97,6 +106,24 @@ impl Member {
     /// Whether a keeper hands it its packets.
     pub(super) fn is_joined(&self) -> bool {
         matches!(self.state, State::Joined)
+    }
+
+    /// Whether it has been without one for longer than a hand-over takes.
+    pub(super) fn is_lost(&self) -> bool {
+        self.alone.as_ref().is_some_and(|alone| alone.since.elapsed() > ALONE)
+    }
+
+    /// Whether it may look for a keeper, or become one, now; how long until the next time. Where it
+    /// finds none it looks ever more seldom.
+    pub(super) fn looks_now(&mut self) -> (bool, Duration) {
+        let now = Instant::now();
+        let alone = self.alone.get_or_insert(Alone { since: now, next: now, wait: RETRY });
+        let is_due = now >= alone.next;
+        if is_due {
+            alone.next = now + alone.wait;
+            alone.wait = (2 * alone.wait).min(MOST_RETRY);
+        }
+        (is_due, alone.next - now)
     }
 
     pub(super) fn tell(&mut self, notice: Notice) {
@@ -177,7 +204,7 @@ impl Member {
 
     /// A new keeper does not know what this process wants.
     fn welcomed(&mut self, own: &Wants) {
-        self.state = State::Joined;
+        (self.state, self.alone) = (State::Joined, None);
         let manages = own.manages.then_some(Notice::Manages);
         let offers = own.services.iter().map(|&service| Notice::Offers(service));
         let all = manages.into_iter().chain(offers);

@@ -43,8 +43,11 @@ use bellpush_wire::roce::Fields;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long it waits for somebody who answers at all: whoever has the port listens a moment later.
 const NOBODY: Duration = Duration::from_millis(300);
-/// Between two tries.
+/// Between two tries, at first and at most.
 const RETRY: Duration = Duration::from_millis(2);
+const MOST_RETRY: Duration = Duration::from_millis(50);
+/// How long a member's port is up without a keeper: longer than a hand-over takes.
+const ALONE: Duration = Duration::from_secs(1);
 /// Between two times that a keeper hears its members.
 const HEAR_NS: u64 = 100_000;
 /// When what a member has no room for is tried again.
@@ -159,23 +162,30 @@ impl JointLink {
         matches!(self.part, Part::Keeper(_))
     }
 
-    /// What is to be done now and then.
-    fn tend(&mut self) {
+    /// What is to be done now and then; returns how long until the next time, in nanoseconds.
+    fn tend(&mut self) -> u64 {
         match &mut self.part {
             Part::Keeper(keeper) => {
                 keeper.admit();
                 keeper.hear();
+                HEAR_NS
             }
             Part::Member(member) => {
-                let Some(bundle) = &self.bundle else { return };
-                if member.has_ended() && self.udp.take_over().is_ok() {
+                let Some(bundle) = &self.bundle else { return HEAR_NS };
+                let has_ended = member.has_ended();
+                let (is_due, wait) = if has_ended { member.looks_now() } else { (true, RETRY) };
+                if is_due && has_ended && self.udp.take_over().is_ok() {
                     member.leave(bundle);
                     self.udp.inboxes().for_each(|inbox| bundle.add(inbox));
                     let here = self.udp.address();
                     self.part = Part::Keeper(Keeper::new(here, self.share));
-                } else {
+                    self.hear_ns = 0;
+                    return HEAR_NS;
+                }
+                if is_due {
                     member.tend(self.share, bundle);
                 }
+                wait.as_nanos() as u64
             }
         }
     }
@@ -233,8 +243,7 @@ impl Link for JointLink {
         }
         self.now_ns = now_ns;
         if now_ns >= self.hear_ns {
-            self.hear_ns = now_ns + if self.keeps() { HEAR_NS } else { RETRY.as_nanos() as u64 };
-            self.tend();
+            self.hear_ns = now_ns + self.tend();
         }
         let wants = &self.wants;
         match &mut self.part {
@@ -271,7 +280,8 @@ impl Link for JointLink {
 
     fn is_up(&mut self) -> bool {
         self.tend();
-        self.udp.is_up() && self.udp.is_whole() && self.hold.is_there()
+        let is_lost = matches!(&self.part, Part::Member(member) if member.is_lost());
+        !is_lost && self.udp.is_up() && self.udp.is_whole() && self.hold.is_there()
     }
 
     fn counters(&self) -> LinkCounters {

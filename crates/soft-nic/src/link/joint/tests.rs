@@ -245,6 +245,33 @@ fn rejoin(member: &mut JointLink, keeper: &mut JointLink) {
     }
 }
 
+#[test]
+fn the_port_of_one_that_has_no_keeper_goes_down() {
+    let mut a = JointLink::open(address(), None).unwrap();
+    let (addr, mut b) = (a.address(), member_of(&mut a));
+    drop(a);
+    // Somebody else has the port, who keeps nothing for others.
+    let other = UdpLink::open(addr, None).unwrap();
+    let begin = Instant::now();
+    drive(&mut b);
+    assert!(b.is_up(), "it may be a hand-over");
+    let mut longest = 0;
+    while b.is_up() {
+        assert!(begin.elapsed() < LONG);
+        drive(&mut b);
+        longest = longest.max(b.poll_at().unwrap() - b.now_ns);
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(begin.elapsed() > ALONE / 2, "{:?}", begin.elapsed());
+    assert!(longest > 20_000_000, "it looks ever more seldom: after {longest} ns at most");
+    drop(other);
+    while !b.is_up() {
+        assert!(begin.elapsed() < LONG);
+        drive(&mut b);
+    }
+    assert!(b.keeps());
+}
+
 /// Has a keeper hear what a line says, until it has answered or ended it.
 fn answer(keeper: &mut JointLink, line: &Line) -> Option<Vec<u8>> {
     let begin = Instant::now();
