@@ -18,6 +18,8 @@ use bellpush_wire::roce::{Opcode, Operation, Service};
 const MOST_STRANGERS: usize = 8;
 /// How long one may take to say it.
 const HELLO_PATIENCE: Duration = Duration::from_secs(2);
+/// How long processes that another keeper had may take to come.
+const HAND_OVER: Duration = Duration::from_secs(1);
 /// Messages that one has heard at a time.
 const MOST_HEARD: usize = 64;
 /// Services of one member: as many as there are ports, of both kinds.
@@ -122,22 +124,37 @@ impl Requests {
     }
 }
 
+/// Whom a packet is for.
+#[derive(PartialEq, Eq)]
+enum For {
+    A(Share),
+    /// A process that is there and has not come yet, perhaps: nobody may answer in its place, and
+    /// the packet comes again.
+    Later,
+}
+
 pub(super) struct Keeper {
     here: IpAddr,
     own: Share,
+    /// Of processes that were there before it was the keeper; nobody's once they had time to come.
+    before: Vec<Share>,
+    since: Instant,
     listener: Option<Hidden<Socket>>,
     members: Vec<Member>,
     requests: Requests,
     buffer: Box<[u8; BUFFER_BYTES]>,
-    /// Packets that a member had no room for.
+    /// Packets that a member had no room for, or that came before it.
     pub(super) lost: u64,
 }
 
 impl Keeper {
     pub(super) fn new(here: IpAddr, own: Share) -> Self {
+        let others = (0..Share::MOST).map(Share::wrapping).filter(|&share| share != own);
         let mut keeper = Self {
             here,
             own,
+            before: others.filter(|&share| socket::is_held(here, share)).collect(),
+            since: Instant::now(),
             listener: None,
             members: Vec::new(),
             requests: Requests::default(),
@@ -153,10 +170,10 @@ impl Keeper {
         self.listener = socket::listen(self.here).ok();
     }
 
-    /// Whether nobody else is at the address.
+    /// Whether nobody else is at the address, or to come.
     #[inline]
     pub(super) fn is_alone(&self) -> bool {
-        self.members.is_empty()
+        self.members.is_empty() && self.before.is_empty()
     }
 
     /// How many have a line to it.
@@ -194,6 +211,9 @@ impl Keeper {
 
     /// Hears what members say, and lets those go that are gone.
     pub(super) fn hear(&mut self) {
+        if self.since.elapsed() >= HAND_OVER {
+            self.before.clear();
+        }
         for at in 0..self.members.len() {
             self.hear_one(at);
         }
@@ -238,20 +258,36 @@ impl Keeper {
         share != self.own && others.all(|member| member.share != Some(share))
     }
 
+    /// Whether processes that were there before may be still to come.
+    fn is_new(&self) -> bool {
+        !self.before.is_empty() && self.since.elapsed() < HAND_OVER
+    }
+
+    /// Of one that is gone, whoever is left says that there is no such thing.
+    fn of(&self, share: Share) -> For {
+        if self.has(share) {
+            return For::A(share);
+        }
+        let is_late = self.before.contains(&share) && self.is_new();
+        if is_late { For::Later } else { For::A(self.own) }
+    }
+
     /// Hands a packet to whom it is for; says whether that was another process.
     pub(super) fn hand_over(&mut self, received: &Received<'_>, own: &Wants) -> bool {
         let Some(qpn) = received.bytes.get(4..8) else { return false };
         let qpn = u32::from_be_bytes([0, qpn[1], qpn[2], qpn[3]]);
         let to = match qpn {
-            0 => self.own,
+            0 => return false,
             GSI_QPN => self.manager_for(received, own),
-            _ => Share::of_qpn(qpn),
+            _ => self.of(Share::of_qpn(qpn)),
         };
-        if to == self.own {
-            return false;
-        }
-        let Some(member) = self.member(to) else { return false };
-        let went = member.forward(received);
+        let went = match to {
+            For::A(share) => {
+                let Some(member) = self.member(share) else { return false };
+                member.forward(received)
+            }
+            For::Later => false,
+        };
         self.lost += u64::from(!went);
         true
     }
@@ -265,15 +301,15 @@ impl Keeper {
     }
 
     /// Whose connection manager a message is for.
-    fn manager_for(&mut self, received: &Received<'_>, own: &Wants) -> Share {
+    fn manager_for(&mut self, received: &Received<'_>, own: &Wants) -> For {
         let from = received.envelope.addresses.src();
         let ud = Opcode::new(Service::Ud, Operation::SendOnly).code();
         let whole = UD_HEADER_BYTES + MAD_BYTES + ICRC_BYTES;
         if received.bytes.len() != whole || received.bytes[0] != ud {
-            return self.own;
+            return For::A(self.own);
         }
         let mad = &received.bytes[UD_HEADER_BYTES..UD_HEADER_BYTES + MAD_BYTES];
-        let Ok(mad) = Mad::parse(mad) else { return self.own };
+        let Ok(mad) = Mad::parse(mad) else { return For::A(self.own) };
         let id = match mad.message {
             Message::Req(req) => {
                 return self.offerer((from, req.local_id, false), req.service, own);
@@ -284,7 +320,7 @@ impl Keeper {
             // Its sender gives up before it has heard of an ID.
             Message::Rej(rej) if rej.remote_id == 0 => {
                 let asked = self.requests.by.get(&(from, rej.local_id, false));
-                return asked.copied().unwrap_or(self.own);
+                return For::A(asked.copied().unwrap_or(self.own));
             }
             Message::Rej(rej) => rej.remote_id,
             Message::Rep(rep) => rep.remote_id,
@@ -294,15 +330,14 @@ impl Keeper {
             Message::Drep(drep) => drep.remote_id,
             Message::SidrRep(rep) => rep.request_id,
         };
-        // Of one that is gone, whoever is left says that there is no such connection.
-        Some(Share::of_id(id)).filter(|&share| self.has(share)).unwrap_or(self.own)
+        self.of(Share::of_id(id))
     }
 
     /// Who takes a request.
-    fn offerer(&mut self, request: Request, service: u64, own: &Wants) -> Share {
+    fn offerer(&mut self, request: Request, service: u64, own: &Wants) -> For {
         let before = self.requests.by.get(&request).copied();
         if let Some(share) = before.filter(|&share| self.has(share)) {
-            return share;
+            return For::A(share);
         }
         let mut found = self.find_offerer(service, own);
         if found.is_none() {
@@ -312,12 +347,15 @@ impl Keeper {
         }
         if let Some(share) = found {
             self.requests.note(request, share);
-            return share;
+            return For::A(share);
+        }
+        if self.is_new() {
+            return For::Later;
         }
         // Somebody must say that nobody does.
         let manages = |member: &&Member| member.wants.manages;
         let other = self.members.iter().find(manages).and_then(|member| member.share);
-        other.filter(|_| !own.manages).unwrap_or(self.own)
+        For::A(other.filter(|_| !own.manages).unwrap_or(self.own))
     }
 
     fn find_offerer(&self, service: u64, own: &Wants) -> Option<Share> {

@@ -78,6 +78,15 @@ impl Hold {
     }
 }
 
+/// Whether some process has a share of an address.
+pub(super) fn is_held(addr: IpAddr, share: Share) -> bool {
+    let look = || {
+        let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+        socket.connect(&share_name(addr, share)?)
+    };
+    !look().is_err_and(|e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused)
+}
+
 /// Waits for members of an address.
 pub(super) fn listen(addr: IpAddr) -> io::Result<Hidden<Socket>> {
     let socket = socket()?;

@@ -272,6 +272,42 @@ fn the_port_of_one_that_has_no_keeper_goes_down() {
     assert!(b.keeps());
 }
 
+#[test]
+fn nobody_answers_for_one_that_is_still_to_come() {
+    let (mut far, mut a) =
+        (JointLink::open(address(), None).unwrap(), JointLink::open(address(), None).unwrap());
+    let (mut b, mut c) = (member_of(&mut a), member_of(&mut a));
+    a.tell(Notice::Manages);
+    b.tell(Notice::Manages);
+    c.tell(Notice::Offers(SERVICE));
+    let remote_id = c.share.ids().0 + 99;
+    let dreq =
+        message(Message::Dreq(Dreq { local_id: 2, remote_id, remote_qpn: 7, private: [0; 220] }));
+    drop(a);
+    while !b.keeps() {
+        drive(&mut b);
+    }
+    let begin = Instant::now();
+    let early = [req(1, SERVICE), dreq.clone(), packet(own_qpn(&c), b"data")];
+    early.iter().for_each(|bytes| send(&mut far, b.address(), bytes));
+    let before = b.counters().rx_dropped;
+    while begin.elapsed() < Duration::from_millis(300) {
+        assert_eq!(drive(&mut b), [], "of another");
+    }
+    assert_eq!(b.counters().rx_dropped - before, 3);
+    rejoin(&mut c, &mut b);
+    for bytes in early {
+        assert_eq!(goes_to(&mut [&mut far, &mut b, &mut c], 0, &bytes), 2);
+    }
+    // Who has not come by then is not waited for; neither is anybody where nobody else was.
+    assert_eq!(goes_to(&mut [&mut far, &mut b, &mut c], 0, &req(2, SERVICE + 1)), 1);
+    drop(c);
+    assert_eq!(goes_to(&mut [&mut far, &mut b], 0, &dreq), 1);
+    let (begin, mut alone) = (Instant::now(), JointLink::open(address(), None).unwrap());
+    assert_eq!(goes_to(&mut [&mut far, &mut alone], 0, &req(3, SERVICE)), 1);
+    assert!(begin.elapsed() < Duration::from_millis(900), "{:?}", begin.elapsed());
+}
+
 /// Has a keeper hear what a line says, until it has answered or ended it.
 fn answer(keeper: &mut JointLink, line: &Line) -> Option<Vec<u8>> {
     let begin = Instant::now();
