@@ -9,6 +9,7 @@ use socket2::Socket;
 use super::message::{BUFFER_BYTES, ToKeeper, packet_header, welcome};
 use super::share::Share;
 use super::socket::{self, Came, Line, Sent};
+use super::{FLUSH_NS, MOST_FLUSH_NS};
 use crate::link::{Notice, Received};
 use bellpush_mem::hidden::Hidden;
 use bellpush_wire::cm::{GSI_QPN, MAD_BYTES, Mad, Message};
@@ -60,6 +61,10 @@ struct Member {
     since: Instant,
     wants: Wants,
     waiting: VecDeque<Box<[u8]>>,
+    /// When what waits is tried again, and how long after the try before: a member that is stopped
+    /// must not keep the keeper busy.
+    retry_ns: u64,
+    wait_ns: u64,
     is_gone: bool,
 }
 
@@ -67,17 +72,18 @@ impl Member {
     fn new(line: Line) -> Self {
         let (share, since, wants, waiting) =
             (None, Instant::now(), Wants::default(), VecDeque::new());
-        Self { line, share, since, wants, waiting, is_gone: false }
+        let (retry_ns, wait_ns) = (0, FLUSH_NS);
+        Self { line, share, since, wants, waiting, retry_ns, wait_ns, is_gone: false }
     }
 
     /// Hands a packet over; says whether there was room.
-    fn forward(&mut self, received: &Received<'_>) -> bool {
+    fn forward(&mut self, received: &Received<'_>, now_ns: u64) -> bool {
         let header = packet_header(&received.envelope);
         if self.waiting.is_empty() {
             match self.line.send(&[&header, received.bytes]) {
                 Sent::Yes => return true,
                 Sent::End => self.is_gone = true,
-                Sent::Full => {}
+                Sent::Full => (self.retry_ns, self.wait_ns) = (now_ns + FLUSH_NS, FLUSH_NS),
             }
         }
         let has_room = self.waiting.len() < MOST_WAITING && !self.is_gone;
@@ -87,11 +93,21 @@ impl Member {
         has_room
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self, now_ns: u64) {
+        if now_ns < self.retry_ns {
+            return;
+        }
+        self.wait_ns = (2 * self.wait_ns).min(MOST_FLUSH_NS);
         while let Some(message) = self.waiting.front() {
             match self.line.send(&[message]) {
-                Sent::Yes => drop(self.waiting.pop_front()),
-                Sent::Full => return,
+                Sent::Yes => {
+                    self.wait_ns = FLUSH_NS;
+                    self.waiting.pop_front();
+                }
+                Sent::Full => {
+                    self.retry_ns = now_ns + self.wait_ns;
+                    return;
+                }
                 Sent::End => {
                     self.is_gone = true;
                     return;
@@ -182,14 +198,15 @@ impl Keeper {
         self.members.len()
     }
 
-    /// Whether there is anything that a member has not taken.
-    pub(super) fn has_waiting(&self) -> bool {
-        self.members.iter().any(|member| !member.waiting.is_empty())
+    /// When what a member has not taken is to be tried again, if there is anything.
+    pub(super) fn flush_at(&self) -> Option<u64> {
+        let late = self.members.iter().filter(|member| !member.waiting.is_empty());
+        late.map(|member| member.retry_ns).min()
     }
 
-    /// Hands over what had to wait.
-    pub(super) fn flush(&mut self) {
-        self.members.iter_mut().for_each(Member::flush);
+    /// Hands over what had to wait and is due.
+    pub(super) fn flush(&mut self, now_ns: u64) {
+        self.members.iter_mut().for_each(|member| member.flush(now_ns));
     }
 
     /// Takes new members in.
@@ -273,7 +290,7 @@ impl Keeper {
     }
 
     /// Hands a packet to whom it is for; says whether that was another process.
-    pub(super) fn hand_over(&mut self, received: &Received<'_>, own: &Wants) -> bool {
+    pub(super) fn hand_over(&mut self, received: &Received<'_>, own: &Wants, now_ns: u64) -> bool {
         let Some(qpn) = received.bytes.get(4..8) else { return false };
         let qpn = u32::from_be_bytes([0, qpn[1], qpn[2], qpn[3]]);
         let to = match qpn {
@@ -284,7 +301,7 @@ impl Keeper {
         let went = match to {
             For::A(share) => {
                 let Some(member) = self.member(share) else { return false };
-                member.forward(received)
+                member.forward(received, now_ns)
             }
             For::Later => false,
         };

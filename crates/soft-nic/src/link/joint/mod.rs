@@ -50,8 +50,9 @@ const MOST_RETRY: Duration = Duration::from_millis(50);
 const ALONE: Duration = Duration::from_secs(1);
 /// Between two times that a keeper hears its members.
 const HEAR_NS: u64 = 100_000;
-/// When what a member has no room for is tried again.
+/// When what a member has no room for is tried again: at first, and at most while it takes nothing.
 const FLUSH_NS: u64 = 50_000;
+const MOST_FLUSH_NS: u64 = 10_000_000;
 
 /// A NIC's end of the wire, at an address that processes share.
 pub struct JointLink {
@@ -248,9 +249,9 @@ impl Link for JointLink {
         let wants = &self.wants;
         match &mut self.part {
             Part::Keeper(keeper) => {
-                keeper.flush();
+                keeper.flush(now_ns);
                 self.udp.recv(now_ns, most, &mut |received| {
-                    if !keeper.hand_over(received, wants) {
+                    if !keeper.hand_over(received, wants, now_ns) {
                         each(received);
                     }
                 })
@@ -272,7 +273,7 @@ impl Link for JointLink {
 
     fn poll_at(&self) -> Option<u64> {
         match &self.part {
-            Part::Keeper(keeper) if keeper.has_waiting() => Some(self.now_ns + FLUSH_NS),
+            Part::Keeper(keeper) => keeper.flush_at(),
             Part::Member(member) if member.has_ended() => Some(self.hear_ns),
             _ => None,
         }

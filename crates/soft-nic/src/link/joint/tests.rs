@@ -308,6 +308,41 @@ fn nobody_answers_for_one_that_is_still_to_come() {
     assert!(begin.elapsed() < Duration::from_millis(900), "{:?}", begin.elapsed());
 }
 
+#[test]
+fn a_member_that_takes_nothing_is_tried_ever_more_seldom() {
+    let (mut far, mut a) =
+        (JointLink::open(address(), None).unwrap(), JointLink::open(address(), None).unwrap());
+    let mut b = member_of(&mut a);
+    let qpn = own_qpn(&b);
+    let big = packet(qpn, &[7; MAX_PACKET_BYTES - 12]);
+    let begin = Instant::now();
+    while a.poll_at().is_none() {
+        assert!(begin.elapsed() < LONG);
+        send(&mut far, a.address(), &big);
+        drive(&mut a);
+    }
+    let mut now = a.now_ns;
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        let at = a.poll_at().unwrap();
+        waits.push(at - now);
+        // No look before that is a try.
+        a.recv(at - 1, 64, &mut |_| ()).unwrap();
+        assert_eq!(a.poll_at(), Some(at));
+        a.recv(at, 64, &mut |_| ()).unwrap();
+        now = at;
+    }
+    assert_eq!(waits[..3], [FLUSH_NS, 2 * FLUSH_NS, 4 * FLUSH_NS]);
+    assert_eq!(waits[11], MOST_FLUSH_NS);
+    // It takes them again, and so nothing waits.
+    while a.poll_at().is_some() {
+        assert!(begin.elapsed() < LONG);
+        drive(&mut b);
+        drive(&mut a);
+    }
+    assert_eq!(goes_to(&mut [&mut far, &mut a, &mut b], 0, &packet(qpn, b"on")), 2);
+}
+
 /// Has a keeper hear what a line says, until it has answered or ended it.
 fn answer(keeper: &mut JointLink, line: &Line) -> Option<Vec<u8>> {
     let begin = Instant::now();
