@@ -1,6 +1,7 @@
 //! A process at an address whose port another has.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,8 +21,10 @@ const LOOKS: u32 = 64;
 /// What became of a wish to be a member.
 pub(super) enum Joined {
     Yes(Member),
-    /// Nobody is there, or not any more.
+    /// Nobody is there.
     NoAnswer,
+    /// Somebody is there and takes nobody in now, or was there until now.
+    Later,
     /// Whoever is there is somebody else, or has no room.
     Refused,
 }
@@ -60,10 +63,12 @@ impl Member {
         let line = match socket::connect(here) {
             Ok(Some(line)) => line,
             Ok(None) => return Joined::Refused,
+            // So many wait to be heard that there is no room for one more.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Joined::Later,
             Err(_) => return Joined::NoAnswer,
         };
         if line.send(&[&ToKeeper::Hello(share).emit()]) != Sent::Yes {
-            return Joined::NoAnswer;
+            return Joined::Later;
         }
         let mut buffer = Box::new([0; BUFFER_BYTES]);
         while Instant::now() < until {
@@ -72,7 +77,7 @@ impl Member {
                     thread::sleep(RETRY);
                     continue;
                 }
-                Came::End => return Joined::NoAnswer,
+                Came::End => return Joined::Later,
                 Came::Message(bytes) => ToMember::parse(bytes, here),
             };
             if !matches!(message, Some(ToMember::Welcome(given)) if given == share) {

@@ -41,7 +41,7 @@ use bellpush_wire::roce::Fields;
 
 /// How long an opening waits for a keeper's answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long it waits for somebody who answers at all: whoever has the port listens a moment later.
+/// How long it waits for somebody who is there at all: whoever has the port listens a moment later.
 const NOBODY: Duration = Duration::from_millis(300);
 /// Between two tries, at first and at most.
 const RETRY: Duration = Duration::from_millis(2);
@@ -87,6 +87,7 @@ impl JointLink {
     /// two seconds; [`LinkError::NotLocal`], [`LinkError::System`].
     pub fn open(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
         let (begin, addr) = (Instant::now(), addr.to_canonical());
+        let mut seen = begin; // somebody who is there
         let mut held = None;
         loop {
             match UdpLink::open(addr, mtu) {
@@ -106,7 +107,13 @@ impl JointLink {
                     member.enter(&bundle);
                     return Ok(Self::new(udp, held, Part::Member(member), Some(bundle)));
                 }
-                (Joined::NoAnswer, mine) if begin.elapsed() < NOBODY => {
+                (Joined::Later, mine) if begin.elapsed() < PATIENCE => {
+                    (seen, held) = (Instant::now(), mine);
+                    thread::sleep(RETRY);
+                }
+                (Joined::NoAnswer, mine)
+                    if seen.elapsed() < NOBODY && begin.elapsed() < PATIENCE =>
+                {
                     held = mine;
                     thread::sleep(RETRY);
                 }

@@ -95,16 +95,22 @@ pub(super) fn listen(addr: IpAddr) -> io::Result<Hidden<Socket>> {
     Ok(hide(socket))
 }
 
-/// The next process that wants to be a member; of other users none is heard.
+/// The next process of this user that wants to be a member. Of other users none is heard, nor keeps
+/// others waiting.
 pub(super) fn accept(listener: &Socket) -> io::Result<Option<Line>> {
-    match listener.accept() {
-        Ok((socket, _)) => {
-            socket.set_nonblocking(true)?;
-            Ok(Line::of_this_user(socket))
+    for _ in 0..BACKLOG {
+        match listener.accept() {
+            Ok((socket, _)) => {
+                socket.set_nonblocking(true)?;
+                if let Some(line) = Line::of_this_user(socket) {
+                    return Ok(Some(line));
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+            Err(e) => return Err(e),
         }
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(e) => Err(e),
     }
+    Ok(None)
 }
 
 /// A line to the keeper of an address, if it is this user's.

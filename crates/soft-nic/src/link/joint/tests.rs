@@ -343,6 +343,38 @@ fn a_member_that_takes_nothing_is_tried_ever_more_seldom() {
     assert_eq!(goes_to(&mut [&mut far, &mut a, &mut b], 0, &packet(qpn, b"on")), 2);
 }
 
+#[test]
+fn one_that_is_there_is_waited_for() {
+    let addr = address();
+    let port = UdpLink::open(addr, None).unwrap();
+    let listener = listen(addr).unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(line) = connect(addr) {
+        waiting.push(line);
+    }
+    let begin = Instant::now();
+    let opening = move || (JointLink::open(addr, None), begin.elapsed());
+    // Whoever has the port is busy, and then gone: what comes after it is another.
+    let joining = thread::spawn(opening);
+    thread::sleep(2 * NOBODY);
+    assert!(!joining.is_finished(), "others wait as well");
+    drop(listener);
+    thread::sleep(NOBODY / 2);
+    drop(port);
+    let mut keeper = joining.join().unwrap().0.unwrap();
+    assert!(keeper.keeps());
+    // And there is an end to it.
+    waiting.clear();
+    while let Ok(line) = connect(addr) {
+        waiting.push(line);
+    }
+    let (refused, after) = thread::spawn(opening).join().unwrap();
+    assert!(matches!(refused, Err(LinkError::InUse { .. })));
+    assert!(after > PATIENCE && after < LONG / 2, "{after:?}");
+    waiting.clear();
+    assert!(!member_of(&mut keeper).keeps());
+}
+
 /// Has a keeper hear what a line says, until it has answered or ended it.
 fn answer(keeper: &mut JointLink, line: &Line) -> Option<Vec<u8>> {
     let begin = Instant::now();
