@@ -2,13 +2,13 @@
 //! packets.
 //!
 //! The first process that opens an address is its *keeper*: it has the port, and a socket with a
-//! name at which others of its user ask to be *members*. Each has a share of the address's queue pair
-//! numbers and communication IDs ([`Share`]), so that these say whose a packet is; a request for a
-//! connection is for whoever offers its service. A share is whose has bound its name, keeper or
-//! member: the kernel knows of those too whom a new keeper has not heard yet. A member sends by a UDP socket of its own, from
-//! another source port, and receives what the keeper hands over. When the keeper is gone, the line to
-//! it ends: the first member that gets the port is the next one, and the others ask it, with the
-//! shares that they have.
+//! name at which others of its user ask to be *members*. Each has a share of the address's queue
+//! pair numbers and communication IDs ([`Share`]), so that these say whose a packet is; a request
+//! for a connection is for whoever offers its service. A share is whose has bound its name, keeper
+//! or member: the kernel knows of those too whom a new keeper has not heard yet. A member sends by a
+//! UDP socket of its own, from another source port, and receives what the keeper hands over. When
+//! the keeper is gone, the line to it ends: the first member that gets the port is the next one, and
+//! the others ask it, with the shares that they have.
 //!
 //! | file | what |
 //! |---|---|
