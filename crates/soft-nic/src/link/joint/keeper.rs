@@ -9,6 +9,7 @@ use socket2::Socket;
 use super::message::{BUFFER_BYTES, ToKeeper, packet_header, welcome};
 use super::share::Share;
 use super::socket::{self, Came, Line, Sent};
+use super::{FLUSH_NS, MOST_FLUSH_NS};
 use crate::link::{Notice, Received};
 use bellpush_mem::hidden::Hidden;
 use bellpush_wire::cm::{GSI_QPN, MAD_BYTES, Mad, Message};
@@ -18,6 +19,8 @@ use bellpush_wire::roce::{Opcode, Operation, Service};
 const MOST_STRANGERS: usize = 8;
 /// How long one may take to say it.
 const HELLO_PATIENCE: Duration = Duration::from_secs(2);
+/// How long processes that another keeper had may take to come.
+const HAND_OVER: Duration = Duration::from_secs(1);
 /// Messages that one has heard at a time.
 const MOST_HEARD: usize = 64;
 /// Services of one member: as many as there are ports, of both kinds.
@@ -58,6 +61,10 @@ struct Member {
     since: Instant,
     wants: Wants,
     waiting: VecDeque<Box<[u8]>>,
+    /// When what waits is tried again, and how long after the try before: a member that is stopped
+    /// must not keep the keeper busy.
+    retry_ns: u64,
+    wait_ns: u64,
     is_gone: bool,
 }
 
@@ -65,17 +72,18 @@ impl Member {
     fn new(line: Line) -> Self {
         let (share, since, wants, waiting) =
             (None, Instant::now(), Wants::default(), VecDeque::new());
-        Self { line, share, since, wants, waiting, is_gone: false }
+        let (retry_ns, wait_ns) = (0, FLUSH_NS);
+        Self { line, share, since, wants, waiting, retry_ns, wait_ns, is_gone: false }
     }
 
     /// Hands a packet over; says whether there was room.
-    fn forward(&mut self, received: &Received<'_>) -> bool {
+    fn forward(&mut self, received: &Received<'_>, now_ns: u64) -> bool {
         let header = packet_header(&received.envelope);
         if self.waiting.is_empty() {
             match self.line.send(&[&header, received.bytes]) {
                 Sent::Yes => return true,
                 Sent::End => self.is_gone = true,
-                Sent::Full => {}
+                Sent::Full => (self.retry_ns, self.wait_ns) = (now_ns + FLUSH_NS, FLUSH_NS),
             }
         }
         let has_room = self.waiting.len() < MOST_WAITING && !self.is_gone;
@@ -85,11 +93,21 @@ impl Member {
         has_room
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self, now_ns: u64) {
+        if now_ns < self.retry_ns {
+            return;
+        }
+        self.wait_ns = (2 * self.wait_ns).min(MOST_FLUSH_NS);
         while let Some(message) = self.waiting.front() {
             match self.line.send(&[message]) {
-                Sent::Yes => drop(self.waiting.pop_front()),
-                Sent::Full => return,
+                Sent::Yes => {
+                    self.wait_ns = FLUSH_NS;
+                    self.waiting.pop_front();
+                }
+                Sent::Full => {
+                    self.retry_ns = now_ns + self.wait_ns;
+                    return;
+                }
                 Sent::End => {
                     self.is_gone = true;
                     return;
@@ -122,29 +140,42 @@ impl Requests {
     }
 }
 
+/// Whom a packet is for.
+#[derive(PartialEq, Eq)]
+enum For {
+    A(Share),
+    /// A process that is there and has not come yet, perhaps: nobody may answer in its place, and
+    /// the packet comes again.
+    Later,
+}
+
 pub(super) struct Keeper {
     here: IpAddr,
     own: Share,
+    /// Of processes that were there before it was the keeper; nobody's once they had time to come.
+    before: Vec<Share>,
+    since: Instant,
     listener: Option<Hidden<Socket>>,
     members: Vec<Member>,
     requests: Requests,
     buffer: Box<[u8; BUFFER_BYTES]>,
-    /// Packets that a member had no room for.
+    /// Packets that a member had no room for, or that came before it.
     pub(super) lost: u64,
-    random: fn() -> u32,
 }
 
 impl Keeper {
-    pub(super) fn new(here: IpAddr, own: Share, random: fn() -> u32) -> Self {
+    pub(super) fn new(here: IpAddr, own: Share) -> Self {
+        let others = (0..Share::MOST).map(Share::wrapping).filter(|&share| share != own);
         let mut keeper = Self {
             here,
             own,
+            before: others.filter(|&share| socket::is_held(here, share)).collect(),
+            since: Instant::now(),
             listener: None,
             members: Vec::new(),
             requests: Requests::default(),
             buffer: Box::new([0; BUFFER_BYTES]),
             lost: 0,
-            random,
         };
         keeper.listen();
         keeper
@@ -155,10 +186,10 @@ impl Keeper {
         self.listener = socket::listen(self.here).ok();
     }
 
-    /// Whether nobody else is at the address.
+    /// Whether nobody else is at the address, or to come.
     #[inline]
     pub(super) fn is_alone(&self) -> bool {
-        self.members.is_empty()
+        self.members.is_empty() && self.before.is_empty()
     }
 
     /// How many have a line to it.
@@ -167,14 +198,15 @@ impl Keeper {
         self.members.len()
     }
 
-    /// Whether there is anything that a member has not taken.
-    pub(super) fn has_waiting(&self) -> bool {
-        self.members.iter().any(|member| !member.waiting.is_empty())
+    /// When what a member has not taken is to be tried again, if there is anything.
+    pub(super) fn flush_at(&self) -> Option<u64> {
+        let late = self.members.iter().filter(|member| !member.waiting.is_empty());
+        late.map(|member| member.retry_ns).min()
     }
 
-    /// Hands over what had to wait.
-    pub(super) fn flush(&mut self) {
-        self.members.iter_mut().for_each(Member::flush);
+    /// Hands over what had to wait and is due.
+    pub(super) fn flush(&mut self, now_ns: u64) {
+        self.members.iter_mut().for_each(|member| member.flush(now_ns));
     }
 
     /// Takes new members in.
@@ -196,6 +228,9 @@ impl Keeper {
 
     /// Hears what members say, and lets those go that are gone.
     pub(super) fn hear(&mut self) {
+        if self.since.elapsed() >= HAND_OVER {
+            self.before.clear();
+        }
         for at in 0..self.members.len() {
             self.hear_one(at);
         }
@@ -222,11 +257,10 @@ impl Keeper {
             match (message, member.share) {
                 (Some(ToKeeper::Notice(notice)), Some(_)) => member.wants.hear(notice),
                 (Some(ToKeeper::Hello(wanted)), None) => {
-                    let share = self.share_for(wanted);
+                    let is_free = self.is_free(wanted);
                     let member = &mut self.members[at];
-                    member.share = share;
-                    let sent = share.map(|share| member.line.send(&[&welcome(share)]));
-                    member.is_gone = sent != Some(Sent::Yes);
+                    member.share = is_free.then_some(wanted);
+                    member.is_gone = !is_free || member.line.send(&[&welcome(wanted)]) != Sent::Yes;
                 }
                 // It is gone, or says what no member would.
                 _ => member.is_gone = true,
@@ -234,33 +268,43 @@ impl Keeper {
         }
     }
 
-    /// The share that a process has from now on: the one that it has already, if nobody else has it.
-    fn share_for(&self, wanted: Option<Share>) -> Option<Share> {
-        let is_free = |share: &Share| {
-            *share != self.own && self.members.iter().all(|member| member.share != Some(*share))
-        };
-        if let Some(wanted) = wanted {
-            return Some(wanted).filter(is_free);
+    /// Whether nobody here has a share. The kernel says whose it is: one that ends leaves it to
+    /// another before its line is seen to end.
+    fn is_free(&self, share: Share) -> bool {
+        let mut others = self.members.iter().filter(|member| !member.is_gone);
+        share != self.own && others.all(|member| member.share != Some(share))
+    }
+
+    /// Whether processes that were there before may be still to come.
+    fn is_new(&self) -> bool {
+        !self.before.is_empty() && self.since.elapsed() < HAND_OVER
+    }
+
+    /// Of one that is gone, whoever is left says that there is no such thing.
+    fn of(&self, share: Share) -> For {
+        if self.has(share) {
+            return For::A(share);
         }
-        // Numbers of a process that ended are not the next one's: its peers may still send to them.
-        let (first, most) = ((self.random)() as u8 % Share::MOST, Share::MOST);
-        (0..most).filter_map(|i| Share::new((first + i) % most)).find(is_free)
+        let is_late = self.before.contains(&share) && self.is_new();
+        if is_late { For::Later } else { For::A(self.own) }
     }
 
     /// Hands a packet to whom it is for; says whether that was another process.
-    pub(super) fn hand_over(&mut self, received: &Received<'_>, own: &Wants) -> bool {
+    pub(super) fn hand_over(&mut self, received: &Received<'_>, own: &Wants, now_ns: u64) -> bool {
         let Some(qpn) = received.bytes.get(4..8) else { return false };
         let qpn = u32::from_be_bytes([0, qpn[1], qpn[2], qpn[3]]);
         let to = match qpn {
-            0 => self.own,
+            0 => return false,
             GSI_QPN => self.manager_for(received, own),
-            _ => Share::of_qpn(qpn),
+            _ => self.of(Share::of_qpn(qpn)),
         };
-        if to == self.own {
-            return false;
-        }
-        let Some(member) = self.member(to) else { return false };
-        let went = member.forward(received);
+        let went = match to {
+            For::A(share) => {
+                let Some(member) = self.member(share) else { return false };
+                member.forward(received, now_ns)
+            }
+            For::Later => false,
+        };
         self.lost += u64::from(!went);
         true
     }
@@ -274,15 +318,15 @@ impl Keeper {
     }
 
     /// Whose connection manager a message is for.
-    fn manager_for(&mut self, received: &Received<'_>, own: &Wants) -> Share {
+    fn manager_for(&mut self, received: &Received<'_>, own: &Wants) -> For {
         let from = received.envelope.addresses.src();
         let ud = Opcode::new(Service::Ud, Operation::SendOnly).code();
         let whole = UD_HEADER_BYTES + MAD_BYTES + ICRC_BYTES;
         if received.bytes.len() != whole || received.bytes[0] != ud {
-            return self.own;
+            return For::A(self.own);
         }
         let mad = &received.bytes[UD_HEADER_BYTES..UD_HEADER_BYTES + MAD_BYTES];
-        let Ok(mad) = Mad::parse(mad) else { return self.own };
+        let Ok(mad) = Mad::parse(mad) else { return For::A(self.own) };
         let id = match mad.message {
             Message::Req(req) => {
                 return self.offerer((from, req.local_id, false), req.service, own);
@@ -293,7 +337,7 @@ impl Keeper {
             // Its sender gives up before it has heard of an ID.
             Message::Rej(rej) if rej.remote_id == 0 => {
                 let asked = self.requests.by.get(&(from, rej.local_id, false));
-                return asked.copied().unwrap_or(self.own);
+                return For::A(asked.copied().unwrap_or(self.own));
             }
             Message::Rej(rej) => rej.remote_id,
             Message::Rep(rep) => rep.remote_id,
@@ -303,15 +347,14 @@ impl Keeper {
             Message::Drep(drep) => drep.remote_id,
             Message::SidrRep(rep) => rep.request_id,
         };
-        // Of one that is gone, whoever is left says that there is no such connection.
-        Some(Share::of_id(id)).filter(|&share| self.has(share)).unwrap_or(self.own)
+        self.of(Share::of_id(id))
     }
 
     /// Who takes a request.
-    fn offerer(&mut self, request: Request, service: u64, own: &Wants) -> Share {
+    fn offerer(&mut self, request: Request, service: u64, own: &Wants) -> For {
         let before = self.requests.by.get(&request).copied();
         if let Some(share) = before.filter(|&share| self.has(share)) {
-            return share;
+            return For::A(share);
         }
         let mut found = self.find_offerer(service, own);
         if found.is_none() {
@@ -321,12 +364,15 @@ impl Keeper {
         }
         if let Some(share) = found {
             self.requests.note(request, share);
-            return share;
+            return For::A(share);
+        }
+        if self.is_new() {
+            return For::Later;
         }
         // Somebody must say that nobody does.
         let manages = |member: &&Member| member.wants.manages;
         let other = self.members.iter().find(manages).and_then(|member| member.share);
-        other.filter(|_| !own.manages).unwrap_or(self.own)
+        For::A(other.filter(|_| !own.manages).unwrap_or(self.own))
     }
 
     fn find_offerer(&self, service: u64, own: &Wants) -> Option<Share> {

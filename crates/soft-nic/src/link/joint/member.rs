@@ -1,15 +1,16 @@
 //! A process at an address whose port another has.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::RETRY;
 use super::keeper::Wants;
 use super::message::{BUFFER_BYTES, Short, ToKeeper, ToMember};
 use super::share::Share;
 use super::socket::{self, Bundle, Came, Line, Sent};
+use super::{ALONE, MOST_RETRY, RETRY};
 use crate::link::{Notice, Received};
 
 /// How long a keeper may take to answer one that was a member before.
@@ -19,9 +20,11 @@ const LOOKS: u32 = 64;
 
 /// What became of a wish to be a member.
 pub(super) enum Joined {
-    Yes(Member, Share),
-    /// Nobody is there, or not any more.
+    Yes(Member),
+    /// Nobody is there.
     NoAnswer,
+    /// Somebody is there and takes nobody in now, or was there until now.
+    Later,
     /// Whoever is there is somebody else, or has no room.
     Refused,
 }
@@ -36,10 +39,18 @@ enum State {
     Orphan,
 }
 
+struct Alone {
+    since: Instant,
+    next: Instant,
+    wait: Duration,
+}
+
 pub(super) struct Member {
     here: IpAddr,
     line: Option<Line>,
     state: State,
+    /// Since when no keeper hands it anything, and when it may look for one again.
+    alone: Option<Alone>,
     /// What the keeper is to be told, and had no room for.
     unsaid: VecDeque<Short>,
     buffer: Box<[u8; BUFFER_BYTES]>,
@@ -47,15 +58,17 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Asks the keeper of an address for a share.
-    pub(super) fn join(here: IpAddr, until: Instant) -> Joined {
+    /// Asks the keeper of an address to take a process in that has a share.
+    pub(super) fn join(here: IpAddr, share: Share, until: Instant) -> Joined {
         let line = match socket::connect(here) {
             Ok(Some(line)) => line,
             Ok(None) => return Joined::Refused,
+            // So many wait to be heard that there is no room for one more.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Joined::Later,
             Err(_) => return Joined::NoAnswer,
         };
-        if line.send(&[&ToKeeper::Hello(None).emit()]) != Sent::Yes {
-            return Joined::NoAnswer;
+        if line.send(&[&ToKeeper::Hello(share).emit()]) != Sent::Yes {
+            return Joined::Later;
         }
         let mut buffer = Box::new([0; BUFFER_BYTES]);
         while Instant::now() < until {
@@ -64,13 +77,16 @@ impl Member {
                     thread::sleep(RETRY);
                     continue;
                 }
-                Came::End => return Joined::NoAnswer,
+                Came::End => return Joined::Later,
                 Came::Message(bytes) => ToMember::parse(bytes, here),
             };
-            let Some(ToMember::Welcome(share)) = message else { return Joined::Refused };
+            if !matches!(message, Some(ToMember::Welcome(given)) if given == share) {
+                return Joined::Refused;
+            }
             let (state, unsaid) = (State::Joined, VecDeque::new());
-            let member = Self { here, line: Some(line), state, unsaid, buffer, looks: 0 };
-            return Joined::Yes(member, share);
+            let member =
+                Self { here, line: Some(line), state, alone: None, unsaid, buffer, looks: 0 };
+            return Joined::Yes(member);
         }
         Joined::Refused
     }
@@ -92,8 +108,31 @@ impl Member {
         matches!(self.state, State::Orphan)
     }
 
+    /// Whether a keeper hands it its packets.
+    pub(super) fn is_joined(&self) -> bool {
+        matches!(self.state, State::Joined)
+    }
+
+    /// Whether it has been without one for longer than a hand-over takes.
+    pub(super) fn is_lost(&self) -> bool {
+        self.alone.as_ref().is_some_and(|alone| alone.since.elapsed() > ALONE)
+    }
+
+    /// Whether it may look for a keeper, or become one, now; how long until the next time. Where it
+    /// finds none it looks ever more seldom.
+    pub(super) fn looks_now(&mut self) -> (bool, Duration) {
+        let now = Instant::now();
+        let alone = self.alone.get_or_insert(Alone { since: now, next: now, wait: RETRY });
+        let is_due = now >= alone.next;
+        if is_due {
+            alone.next = now + alone.wait;
+            alone.wait = (2 * alone.wait).min(MOST_RETRY);
+        }
+        (is_due, alone.next - now)
+    }
+
     pub(super) fn tell(&mut self, notice: Notice) {
-        if let State::Joined = self.state {
+        if self.is_joined() {
             self.unsaid.push_back(ToKeeper::Notice(notice).emit());
             self.speak();
         }
@@ -124,7 +163,7 @@ impl Member {
                 self.leave(bundle);
                 self.unsaid.clear();
                 let Ok(Some(line)) = socket::connect(self.here) else { return };
-                if line.send(&[&ToKeeper::Hello(Some(share)).emit()]) == Sent::Yes {
+                if line.send(&[&ToKeeper::Hello(share).emit()]) == Sent::Yes {
                     bundle.add(&line);
                     self.line = Some(line);
                     self.state = State::Asks { since: Instant::now() };
@@ -170,7 +209,7 @@ impl Member {
 
     /// A new keeper does not know what this process wants.
     fn welcomed(&mut self, own: &Wants) {
-        self.state = State::Joined;
+        (self.state, self.alone) = (State::Joined, None);
         let manages = own.manages.then_some(Notice::Manages);
         let offers = own.services.iter().map(|&service| Notice::Offers(service));
         let all = manages.into_iter().chain(offers);

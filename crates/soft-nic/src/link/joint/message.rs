@@ -9,9 +9,7 @@ use crate::link::{Notice, Received};
 use bellpush_wire::roce::{Addresses, Envelope, MAX_PACKET_BYTES};
 
 /// "bellpush", and the version of these messages.
-const MAGIC: [u8; 8] = *b"bellpjt1";
-/// Stands for any share.
-const ANY: u8 = u8::MAX;
+const MAGIC: [u8; 8] = *b"bellpjt2";
 
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
@@ -30,8 +28,8 @@ pub(super) const BUFFER_BYTES: usize = PACKET_HEADER_BYTES + MAX_PACKET_BYTES + 
 /// What a member tells the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ToKeeper {
-    /// It wants to be a member, with the share that it has, or with any.
-    Hello(Option<Share>),
+    /// It wants to be a member, with the share that it has.
+    Hello(Share),
     Notice(Notice),
 }
 
@@ -59,7 +57,7 @@ impl ToKeeper {
         match self {
             Self::Hello(share) => {
                 let mut bytes = short(HELLO, &MAGIC);
-                bytes[9] = share.map_or(ANY, Share::number);
+                bytes[9] = share.number();
                 bytes
             }
             Self::Notice(Notice::Manages) => short(MANAGES, &[]),
@@ -73,8 +71,7 @@ impl ToKeeper {
         let word: [u8; 8] = bytes[1..9].try_into().expect("8 bytes");
         let service = u64::from_ne_bytes(word);
         Some(match (bytes[0], bytes[9]) {
-            (HELLO, ANY) if word == MAGIC => Self::Hello(None),
-            (HELLO, number) if word == MAGIC => Self::Hello(Some(Share::new(number)?)),
+            (HELLO, number) if word == MAGIC => Self::Hello(Share::new(number)?),
             (MANAGES, _) => Self::Notice(Notice::Manages),
             (OFFERS, _) => Self::Notice(Notice::Offers(service)),
             (WITHDRAWS, _) => Self::Notice(Notice::Withdraws(service)),
@@ -148,8 +145,8 @@ mod tests {
     #[test]
     fn messages_come_out_as_they_went_in() {
         for message in [
-            ToKeeper::Hello(None),
-            ToKeeper::Hello(Share::new(7)),
+            ToKeeper::Hello(Share::wrapping(0)),
+            ToKeeper::Hello(Share::wrapping(7)),
             ToKeeper::Notice(Notice::Manages),
             ToKeeper::Notice(Notice::Offers(0x0106_0000_0000_1234)),
             ToKeeper::Notice(Notice::Withdraws(u64::MAX)),
@@ -174,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_is_no_message_is_none() {
-        let hello = ToKeeper::Hello(None).emit();
+        let hello = ToKeeper::Hello(Share::wrapping(1)).emit();
         let mut other = hello;
         other[8] ^= 1;
         let mut beyond = hello;

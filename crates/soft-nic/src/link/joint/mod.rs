@@ -2,12 +2,13 @@
 //! packets.
 //!
 //! The first process that opens an address is its *keeper*: it has the port, and a socket with a
-//! name at which others of its user ask to be *members*. Each has a share of the address's queue pair
-//! numbers and communication IDs ([`Share`]), so that these say whose a packet is; a request for a
-//! connection is for whoever offers its service. A member sends by a UDP socket of its own, from
-//! another source port, and receives what the keeper hands over. When the keeper is gone, the line to
-//! it ends: the first member that gets the port is the next one, and the others ask it, with the
-//! shares that they have.
+//! name at which others of its user ask to be *members*. Each has a share of the address's queue
+//! pair numbers and communication IDs ([`Share`]), so that these say whose a packet is; a request
+//! for a connection is for whoever offers its service. A share is whose has bound its name, keeper
+//! or member: the kernel knows of those too whom a new keeper has not heard yet. A member sends by a
+//! UDP socket of its own, from another source port, and receives what the keeper hands over. When
+//! the keeper is gone, the line to it ends: the first member that gets the port is the next one, and
+//! the others ask it, with the shares that they have.
 //!
 //! | file | what |
 //! |---|---|
@@ -37,25 +38,30 @@ pub use user::is_this_user;
 
 use self::keeper::{Keeper, Wants};
 use self::member::{Joined, Member};
-use self::socket::Bundle;
+use self::socket::{Bundle, Hold};
 use super::{Carries, Link, LinkCounters, LinkError, Notice, Received, TxBatch, UdpLink};
 use bellpush_wire::roce::Fields;
 
 /// How long an opening waits for a keeper's answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long it waits for somebody who answers at all: whoever has the port listens a moment later.
+/// How long it waits for somebody who is there at all: whoever has the port listens a moment later.
 const NOBODY: Duration = Duration::from_millis(300);
-/// Between two tries.
+/// Between two tries, at first and at most.
 const RETRY: Duration = Duration::from_millis(2);
+const MOST_RETRY: Duration = Duration::from_millis(50);
+/// How long a member's port is up without a keeper: longer than a hand-over takes.
+const ALONE: Duration = Duration::from_secs(1);
 /// Between two times that a keeper hears its members.
 const HEAR_NS: u64 = 100_000;
-/// When what a member has no room for is tried again.
+/// When what a member has no room for is tried again: at first, and at most while it takes nothing.
 const FLUSH_NS: u64 = 50_000;
+const MOST_FLUSH_NS: u64 = 10_000_000;
 
 /// A NIC's end of the wire, at an address that processes share.
 pub struct JointLink {
     udp: UdpLink,
     share: Share,
+    hold: Hold,
     part: Part,
     wants: Wants,
     /// Of one that began as a member: its descriptors change. What members tell a keeper is heard
@@ -70,8 +76,8 @@ enum Part {
     Member(Member),
 }
 
-fn random() -> u32 {
-    RandomState::new().build_hasher().finish() as u32
+fn random() -> u8 {
+    RandomState::new().build_hasher().finish() as u8
 }
 
 impl JointLink {
@@ -84,21 +90,37 @@ impl JointLink {
     /// two seconds; [`LinkError::NotLocal`], [`LinkError::System`].
     pub fn open(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
         let (begin, addr) = (Instant::now(), addr.to_canonical());
+        let mut seen = begin; // somebody who is there
+        let mut held = None;
         loop {
             match UdpLink::open(addr, mtu) {
-                Ok(udp) => return Self::keep(udp),
+                Ok(udp) => return Self::keep(udp, held),
                 Err(LinkError::InUse { .. }) => {}
                 Err(other) => return Err(other),
             }
-            match Member::join(addr, begin + PATIENCE) {
-                Joined::Yes(member, share) => {
+            held = held.or_else(|| Hold::any(addr, random()).ok());
+            let joined = match &held {
+                Some((share, _)) => Member::join(addr, *share, begin + PATIENCE),
+                None => Joined::NoAnswer, // one that has ended may have its share for a moment yet
+            };
+            match (joined, held.take()) {
+                (Joined::Yes(member), Some(held)) => {
                     let udp = UdpLink::open_beside(addr, mtu)?;
                     let bundle = Bundle::new()?;
                     member.enter(&bundle);
-                    return Ok(Self::new(udp, share, Part::Member(member), Some(bundle)));
+                    return Ok(Self::new(udp, held, Part::Member(member), Some(bundle)));
                 }
-                Joined::NoAnswer if begin.elapsed() < NOBODY => thread::sleep(RETRY),
-                Joined::NoAnswer | Joined::Refused => return Err(LinkError::InUse { addr }),
+                (Joined::Later, mine) if begin.elapsed() < PATIENCE => {
+                    (seen, held) = (Instant::now(), mine);
+                    thread::sleep(RETRY);
+                }
+                (Joined::NoAnswer, mine)
+                    if seen.elapsed() < NOBODY && begin.elapsed() < PATIENCE =>
+                {
+                    held = mine;
+                    thread::sleep(RETRY);
+                }
+                _ => return Err(LinkError::InUse { addr }),
             }
         }
     }
@@ -108,7 +130,7 @@ impl JointLink {
     /// # Errors
     /// As [`UdpLink::open`].
     pub fn open_alone(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
-        Self::keep(UdpLink::open(addr, mtu)?)
+        Self::keep(UdpLink::open(addr, mtu)?, None)
     }
 
     /// A NIC at the first address of 127.0.0.0/16 that none has, which others may join.
@@ -116,17 +138,22 @@ impl JointLink {
     /// # Errors
     /// As [`UdpLink::open_free`].
     pub fn open_free() -> Result<Self, LinkError> {
-        Self::keep(UdpLink::open_free()?)
+        Self::keep(UdpLink::open_free()?, None)
     }
 
-    fn keep(udp: UdpLink) -> Result<Self, LinkError> {
-        let share = Share::new(random() as u8 % Share::MOST).expect("a number below the most");
-        let keeper = Keeper::new(udp.address(), share, random);
-        Ok(Self::new(udp, share, Part::Keeper(keeper), None))
+    /// The first at an address, or the first after another: those that were beside it live on.
+    fn keep(udp: UdpLink, held: Option<(Share, Hold)>) -> Result<Self, LinkError> {
+        let addr = udp.address();
+        // Numbers of a process that ended are not the next one's: its peers may still send to them.
+        let held = held.or_else(|| Hold::any(addr, random()).ok());
+        let held = held.ok_or(LinkError::InUse { addr })?;
+        let keeper = Keeper::new(addr, held.0);
+        Ok(Self::new(udp, held, Part::Keeper(keeper), None))
     }
 
-    fn new(udp: UdpLink, share: Share, part: Part, bundle: Option<Bundle>) -> Self {
-        Self { udp, share, part, wants: Wants::default(), bundle, hear_ns: 0, now_ns: 0 }
+    fn new(udp: UdpLink, held: (Share, Hold), part: Part, bundle: Option<Bundle>) -> Self {
+        let (share, hold) = held;
+        Self { udp, share, hold, part, wants: Wants::default(), bundle, hear_ns: 0, now_ns: 0 }
     }
 
     /// Descriptors of which one is readable when a packet has come: an engine that naps may wait
@@ -146,23 +173,30 @@ impl JointLink {
         matches!(self.part, Part::Keeper(_))
     }
 
-    /// What is to be done now and then.
-    fn tend(&mut self) {
+    /// What is to be done now and then; returns how long until the next time, in nanoseconds.
+    fn tend(&mut self) -> u64 {
         match &mut self.part {
             Part::Keeper(keeper) => {
                 keeper.admit();
                 keeper.hear();
+                HEAR_NS
             }
             Part::Member(member) => {
-                let Some(bundle) = &self.bundle else { return };
-                if member.has_ended() && self.udp.take_over().is_ok() {
+                let Some(bundle) = &self.bundle else { return HEAR_NS };
+                let has_ended = member.has_ended();
+                let (is_due, wait) = if has_ended { member.looks_now() } else { (true, RETRY) };
+                if is_due && has_ended && self.udp.take_over().is_ok() {
                     member.leave(bundle);
                     self.udp.inboxes().for_each(|inbox| bundle.add(inbox));
                     let here = self.udp.address();
-                    self.part = Part::Keeper(Keeper::new(here, self.share, random));
-                } else {
+                    self.part = Part::Keeper(Keeper::new(here, self.share));
+                    self.hear_ns = 0;
+                    return HEAR_NS;
+                }
+                if is_due {
                     member.tend(self.share, bundle);
                 }
+                wait.as_nanos() as u64
             }
         }
     }
@@ -220,15 +254,14 @@ impl Link for JointLink {
         }
         self.now_ns = now_ns;
         if now_ns >= self.hear_ns {
-            self.hear_ns = now_ns + if self.keeps() { HEAR_NS } else { RETRY.as_nanos() as u64 };
-            self.tend();
+            self.hear_ns = now_ns + self.tend();
         }
         let wants = &self.wants;
         match &mut self.part {
             Part::Keeper(keeper) => {
-                keeper.flush();
+                keeper.flush(now_ns);
                 self.udp.recv(now_ns, most, &mut |received| {
-                    if !keeper.hand_over(received, wants) {
+                    if !keeper.hand_over(received, wants, now_ns) {
                         each(received);
                     }
                 })
@@ -250,7 +283,7 @@ impl Link for JointLink {
 
     fn poll_at(&self) -> Option<u64> {
         match &self.part {
-            Part::Keeper(keeper) if keeper.has_waiting() => Some(self.now_ns + FLUSH_NS),
+            Part::Keeper(keeper) => keeper.flush_at(),
             Part::Member(member) if member.has_ended() => Some(self.hear_ns),
             _ => None,
         }
@@ -258,7 +291,8 @@ impl Link for JointLink {
 
     fn is_up(&mut self) -> bool {
         self.tend();
-        self.udp.is_up() && self.udp.is_whole()
+        let is_lost = matches!(&self.part, Part::Member(member) if member.is_lost());
+        !is_lost && self.udp.is_up() && self.udp.is_whole() && self.hold.is_there()
     }
 
     fn counters(&self) -> LinkCounters {

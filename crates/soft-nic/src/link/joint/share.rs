@@ -19,6 +19,11 @@ impl Share {
         (number < Self::MOST).then_some(Self(number))
     }
 
+    /// The one of a number, which begins anew behind the last.
+    pub(super) fn wrapping(number: u8) -> Self {
+        Self(number % Self::MOST)
+    }
+
     pub(super) fn number(self) -> u8 {
         self.0
     }

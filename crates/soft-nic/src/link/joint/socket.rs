@@ -9,6 +9,7 @@ use rustix::event::epoll;
 use rustix::net::RecvFlags;
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use super::share::Share;
 use super::user::is_this_user;
 use crate::link::LinkError;
 use bellpush_mem::hidden::{Hidden, gather};
@@ -33,10 +34,58 @@ fn name(addr: IpAddr) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0bellpush-{user}-{addr}"))
 }
 
+/// The name of one of its shares.
+fn share_name(addr: IpAddr, share: Share) -> io::Result<SockAddr> {
+    let user = nix::unistd::geteuid();
+    SockAddr::unix(format!("\0bellpush-{user}-{addr}-share-{}", share.number()))
+}
+
 fn socket() -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+/// A share of an address that is a process's as long as this lives: the kernel gives its name to one
+/// at a time, whoever is the keeper.
+pub(super) struct Hold(Hidden<Socket>);
+
+impl Hold {
+    /// The first share from a number on that nobody has.
+    ///
+    /// # Errors
+    /// Of the last one that was tried: all are taken, also by others than this user.
+    pub(super) fn any(addr: IpAddr, first: u8) -> io::Result<(Share, Self)> {
+        let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
+        for number in 0..Share::MOST {
+            let share = Share::wrapping(first.wrapping_add(number));
+            match Self::one(addr, share) {
+                Ok(hold) => return Ok((share, hold)),
+                Err(e) => refused = e,
+            }
+        }
+        Err(refused)
+    }
+
+    fn one(addr: IpAddr, share: Share) -> io::Result<Self> {
+        let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+        socket.bind(&share_name(addr, share)?)?;
+        Ok(Self(hide(socket)))
+    }
+
+    /// Whether the program has not closed it.
+    pub(super) fn is_there(&self) -> bool {
+        self.0.is_there()
+    }
+}
+
+/// Whether some process has a share of an address.
+pub(super) fn is_held(addr: IpAddr, share: Share) -> bool {
+    let look = || {
+        let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+        socket.connect(&share_name(addr, share)?)
+    };
+    !look().is_err_and(|e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Waits for members of an address.
@@ -47,16 +96,22 @@ pub(super) fn listen(addr: IpAddr) -> io::Result<Hidden<Socket>> {
     Ok(hide(socket))
 }
 
-/// The next process that wants to be a member; of other users none is heard.
+/// The next process of this user that wants to be a member. Of other users none is heard, nor keeps
+/// others waiting.
 pub(super) fn accept(listener: &Socket) -> io::Result<Option<Line>> {
-    match listener.accept() {
-        Ok((socket, _)) => {
-            socket.set_nonblocking(true)?;
-            Ok(Line::of_this_user(socket))
+    for _ in 0..BACKLOG {
+        match listener.accept() {
+            Ok((socket, _)) => {
+                socket.set_nonblocking(true)?;
+                if let Some(line) = Line::of_this_user(socket) {
+                    return Ok(Some(line));
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+            Err(e) => return Err(e),
         }
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(e) => Err(e),
     }
+    Ok(None)
 }
 
 /// A line to the keeper of an address, if it is this user's.

@@ -35,8 +35,12 @@ fn drive(link: &mut JointLink) -> Vec<(IpAddr, u16, Vec<u8>)> {
 
 /// A member of the address that a keeper has.
 fn member_of(keeper: &mut JointLink) -> JointLink {
+    joined(keeper).unwrap()
+}
+
+fn joined(keeper: &mut JointLink) -> Result<JointLink, LinkError> {
     let addr = keeper.address();
-    let joining = thread::spawn(move || JointLink::open(addr, None).unwrap());
+    let joining = thread::spawn(move || JointLink::open(addr, None));
     let begin = Instant::now();
     while !joining.is_finished() {
         assert!(begin.elapsed() < LONG);
@@ -204,6 +208,173 @@ fn when_the_keeper_goes_a_member_takes_its_place() {
     assert_eq!(goes_to(&mut all, 0, &packet(qpn, b"new")), 3);
 }
 
+#[test]
+fn nobody_gets_the_share_of_one_that_lives() {
+    let (mut far, mut a) =
+        (JointLink::open(address(), None).unwrap(), JointLink::open(address(), None).unwrap());
+    let (addr, mut b) = (a.address(), member_of(&mut a));
+    // Others are there before it sees that the keeper is gone.
+    drop(a);
+    let mut new = JointLink::open(addr, None).unwrap();
+    assert!(new.keeps());
+    let mut links: Vec<_> = (2..Share::MOST).map(|_| member_of(&mut new)).collect();
+    let refused = joined(&mut new).err().expect("all shares are taken");
+    assert!(matches!(refused, LinkError::InUse { .. }), "{refused}");
+    links.push(new);
+    for (n, link) in links.iter().enumerate() {
+        assert_ne!(link.share, b.share);
+        assert!(links[..n].iter().all(|other| other.share != link.share));
+    }
+    let (mut new, qpn) = (links.pop().unwrap(), own_qpn(&b));
+    rejoin(&mut b, &mut new);
+    assert_eq!(goes_to(&mut [&mut far, &mut new, &mut b], 0, &packet(qpn, b"back again")), 2);
+    assert!(!b.keeps());
+    // What one leaves, the next one may have.
+    let left = links.pop().unwrap().share;
+    assert_eq!(member_of(&mut new).share, left);
+}
+
+/// Drives two links until one is a member of the other's, beside others that may be.
+fn rejoin(member: &mut JointLink, keeper: &mut JointLink) {
+    let begin = Instant::now();
+    drive(member); // sees that the one before is gone
+    while !matches!(&member.part, Part::Member(member) if member.is_joined()) {
+        assert!(begin.elapsed() < LONG);
+        drive(member);
+        drive(keeper);
+    }
+}
+
+#[test]
+fn the_port_of_one_that_has_no_keeper_goes_down() {
+    let mut a = JointLink::open(address(), None).unwrap();
+    let (addr, mut b) = (a.address(), member_of(&mut a));
+    drop(a);
+    // Somebody else has the port, who keeps nothing for others.
+    let other = UdpLink::open(addr, None).unwrap();
+    let begin = Instant::now();
+    drive(&mut b);
+    assert!(b.is_up(), "it may be a hand-over");
+    let mut longest = 0;
+    while b.is_up() {
+        assert!(begin.elapsed() < LONG);
+        drive(&mut b);
+        longest = longest.max(b.poll_at().unwrap() - b.now_ns);
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(begin.elapsed() > ALONE / 2, "{:?}", begin.elapsed());
+    assert!(longest > 20_000_000, "it looks ever more seldom: after {longest} ns at most");
+    drop(other);
+    while !b.is_up() {
+        assert!(begin.elapsed() < LONG);
+        drive(&mut b);
+    }
+    assert!(b.keeps());
+}
+
+#[test]
+fn nobody_answers_for_one_that_is_still_to_come() {
+    let (mut far, mut a) =
+        (JointLink::open(address(), None).unwrap(), JointLink::open(address(), None).unwrap());
+    let (mut b, mut c) = (member_of(&mut a), member_of(&mut a));
+    a.tell(Notice::Manages);
+    b.tell(Notice::Manages);
+    c.tell(Notice::Offers(SERVICE));
+    let remote_id = c.share.ids().0 + 99;
+    let dreq =
+        message(Message::Dreq(Dreq { local_id: 2, remote_id, remote_qpn: 7, private: [0; 220] }));
+    drop(a);
+    while !b.keeps() {
+        drive(&mut b);
+    }
+    let begin = Instant::now();
+    let early = [req(1, SERVICE), dreq.clone(), packet(own_qpn(&c), b"data")];
+    early.iter().for_each(|bytes| send(&mut far, b.address(), bytes));
+    let before = b.counters().rx_dropped;
+    while begin.elapsed() < Duration::from_millis(300) {
+        assert_eq!(drive(&mut b), [], "of another");
+    }
+    assert_eq!(b.counters().rx_dropped - before, 3);
+    rejoin(&mut c, &mut b);
+    for bytes in early {
+        assert_eq!(goes_to(&mut [&mut far, &mut b, &mut c], 0, &bytes), 2);
+    }
+    // Who has not come by then is not waited for; neither is anybody where nobody else was.
+    assert_eq!(goes_to(&mut [&mut far, &mut b, &mut c], 0, &req(2, SERVICE + 1)), 1);
+    drop(c);
+    assert_eq!(goes_to(&mut [&mut far, &mut b], 0, &dreq), 1);
+    let (begin, mut alone) = (Instant::now(), JointLink::open(address(), None).unwrap());
+    assert_eq!(goes_to(&mut [&mut far, &mut alone], 0, &req(3, SERVICE)), 1);
+    assert!(begin.elapsed() < Duration::from_millis(900), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_member_that_takes_nothing_is_tried_ever_more_seldom() {
+    let (mut far, mut a) =
+        (JointLink::open(address(), None).unwrap(), JointLink::open(address(), None).unwrap());
+    let mut b = member_of(&mut a);
+    let qpn = own_qpn(&b);
+    let big = packet(qpn, &[7; MAX_PACKET_BYTES - 12]);
+    let begin = Instant::now();
+    while a.poll_at().is_none() {
+        assert!(begin.elapsed() < LONG);
+        send(&mut far, a.address(), &big);
+        drive(&mut a);
+    }
+    let mut now = a.now_ns;
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        let at = a.poll_at().unwrap();
+        waits.push(at - now);
+        // No look before that is a try.
+        a.recv(at - 1, 64, &mut |_| ()).unwrap();
+        assert_eq!(a.poll_at(), Some(at));
+        a.recv(at, 64, &mut |_| ()).unwrap();
+        now = at;
+    }
+    assert_eq!(waits[..3], [FLUSH_NS, 2 * FLUSH_NS, 4 * FLUSH_NS]);
+    assert_eq!(waits[11], MOST_FLUSH_NS);
+    // It takes them again, and so nothing waits.
+    while a.poll_at().is_some() {
+        assert!(begin.elapsed() < LONG);
+        drive(&mut b);
+        drive(&mut a);
+    }
+    assert_eq!(goes_to(&mut [&mut far, &mut a, &mut b], 0, &packet(qpn, b"on")), 2);
+}
+
+#[test]
+fn one_that_is_there_is_waited_for() {
+    let addr = address();
+    let port = UdpLink::open(addr, None).unwrap();
+    let listener = listen(addr).unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(line) = connect(addr) {
+        waiting.push(line);
+    }
+    let begin = Instant::now();
+    let opening = move || (JointLink::open(addr, None), begin.elapsed());
+    // Whoever has the port is busy, and then gone: what comes after it is another.
+    let joining = thread::spawn(opening);
+    thread::sleep(2 * NOBODY);
+    assert!(!joining.is_finished(), "others wait as well");
+    drop(listener);
+    thread::sleep(NOBODY / 2);
+    drop(port);
+    let mut keeper = joining.join().unwrap().0.unwrap();
+    assert!(keeper.keeps());
+    // And there is an end to it.
+    waiting.clear();
+    while let Ok(line) = connect(addr) {
+        waiting.push(line);
+    }
+    let (refused, after) = thread::spawn(opening).join().unwrap();
+    assert!(matches!(refused, Err(LinkError::InUse { .. })));
+    assert!(after > PATIENCE && after < LONG / 2, "{after:?}");
+    waiting.clear();
+    assert!(!member_of(&mut keeper).keeps());
+}
+
 /// Has a keeper hear what a line says, until it has answered or ended it.
 fn answer(keeper: &mut JointLink, line: &Line) -> Option<Vec<u8>> {
     let begin = Instant::now();
@@ -231,31 +402,23 @@ fn a_keeper_lets_go_whoever_talks_nonsense() {
     }
     for taken in [a.share, b.share] {
         let line = connect(a.address()).unwrap().unwrap();
-        assert_eq!(wish(&line, Some(taken)), Sent::Yes);
+        assert_eq!(wish(&line, taken), Sent::Yes);
         assert_eq!(answer(&mut a, &line), None, "another has {taken:?}");
     }
+    let mut free =
+        (0..Share::MOST).map(Share::wrapping).filter(|s| ![a.share, b.share].contains(s));
+    let (one, other) = (free.next().unwrap(), free.next().unwrap());
     let line = connect(a.address()).unwrap().unwrap();
-    assert_eq!(wish(&line, None), Sent::Yes);
+    assert_eq!(wish(&line, one), Sent::Yes);
     assert!(answer(&mut a, &line).is_some());
-    assert_eq!(wish(&line, None), Sent::Yes);
+    assert_eq!(wish(&line, other), Sent::Yes);
     assert_eq!(answer(&mut a, &line), None, "it has one already");
-    // There is an end to those who say nothing, and to shares.
+    // There is an end to those who say nothing.
     let silent: Vec<_> = (0..20).filter_map(|_| connect(a.address()).ok()).collect();
     drive(&mut a);
     let Part::Keeper(keeper) = &a.part else { panic!() };
     assert!(keeper.count() <= 9, "{} of {}", keeper.count(), silent.len());
     drop(silent);
-    let mut members = Vec::new();
-    let refused = loop {
-        let line = connect(a.address()).unwrap().unwrap();
-        assert_eq!(wish(&line, None), Sent::Yes);
-        match answer(&mut a, &line) {
-            Some(_) => members.push(line),
-            None => break members.len(),
-        }
-    };
-    let most = usize::from(Share::MOST);
-    assert_eq!(refused, most - 2, "beside the keeper and one member");
     let qpn = own_qpn(&b);
     let mut far = JointLink::open(address(), None).unwrap();
     assert_eq!(goes_to(&mut [&mut far, &mut a, &mut b], 0, &packet(qpn, b"all is well")), 2);
@@ -275,7 +438,13 @@ fn a_member_drops_what_is_no_packet() {
             None => thread::sleep(RETRY),
         }
     };
-    let share = Share::new(3).unwrap();
+    let share = loop {
+        assert!(begin.elapsed() < LONG);
+        if let Came::Message(bytes) = line.receive(&mut [0; BUFFER_BYTES]) {
+            let Some(ToKeeper::Hello(share)) = ToKeeper::parse(bytes) else { panic!("{bytes:?}") };
+            break share;
+        }
+    };
     assert_eq!(line.send(&[&welcome(share)]), Sent::Yes);
     let mut member = joining.join().unwrap();
     let v6 = Addresses::new("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()).unwrap();
