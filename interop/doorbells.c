@@ -3,10 +3,8 @@
  */
 #include "preloaded.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -14,46 +12,6 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
-
-/* How often the engine's thread has gone to sleep; -1 as long as it has no name. */
-static long naps_now(void)
-{
-	char path[300], line[200];
-	struct dirent *entry;
-	long n = -1;
-	DIR *dir = opendir("/proc/self/task");
-	CHECK(dir);
-	while ((entry = readdir(dir))) {
-		snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
-		FILE *file = fopen(path, "r");
-		int is_it = 0;
-		while (file && fgets(line, sizeof line, file)) {
-			is_it |= strcmp(line, "Name:\tbellpush-mlx5_0\n") == 0;
-			if (is_it)
-				sscanf(line, "voluntary_ctxt_switches: %ld", &n);
-		}
-		if (file)
-			fclose(file);
-	}
-	closedir(dir);
-	return n;
-}
-
-static long naps(void)
-{
-	long n;
-	for (double until = now() + 5; (n = naps_now()) < 0; usleep(1000))
-		CHECK(now() < until);
-	return n;
-}
-
-static void stay_on_one_core(void)
-{
-	cpu_set_t one;
-	CPU_ZERO(&one);
-	CPU_SET(sched_getcpu(), &one);
-	CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
-}
 
 /* A pair that has patience with an engine that others keep from its core. */
 static void open_patient(struct pair *p)

@@ -3,7 +3,6 @@
  */
 #include "preloaded.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
@@ -26,48 +25,13 @@ _Static_assert(offsetof(struct verbs_context, context) - offsetof(struct verbs_c
 _Static_assert(offsetof(struct verbs_context, context) - offsetof(struct verbs_context, query_rt_values) ==
 	       16 * sizeof(void *), "");
 
-/* How often the engine's thread has gone to sleep; -1 as long as it has no name. */
-static long naps_now(void)
-{
-	char path[300], line[200];
-	struct dirent *entry;
-	long n = -1;
-	DIR *dir = opendir("/proc/self/task");
-	CHECK(dir);
-	while ((entry = readdir(dir))) {
-		snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
-		FILE *file = fopen(path, "r");
-		int is_it = 0;
-		while (file && fgets(line, sizeof line, file)) {
-			is_it |= strcmp(line, "Name:\tbellpush-mlx5_0\n") == 0;
-			if (is_it)
-				sscanf(line, "voluntary_ctxt_switches: %ld", &n);
-		}
-		if (file)
-			fclose(file);
-	}
-	closedir(dir);
-	return n;
-}
-
-static long naps(void)
-{
-	long n;
-	for (double until = now() + 5; (n = naps_now()) < 0; usleep(1000))
-		CHECK(now() < until);
-	return n;
-}
-
 /* On one core, with both ends in this process: the operations are carried out by who polls. */
 static void alone(void)
 {
 	enum { N = 5000 };
 	struct pair p;
 	struct ibv_wc wc;
-	cpu_set_t one;
-	CPU_ZERO(&one);
-	CPU_SET(sched_getcpu(), &one);
-	CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+	stay_on_one_core();
 	open_pair(&p);
 	uint64_t at = (uintptr_t)p.mem;
 	struct ibv_cq_init_attr_ex attr = { .cqe = 64, .wc_flags = IBV_WC_EX_WITH_BYTE_LEN };

@@ -5,9 +5,11 @@
 #define BELLPUSH_PRELOADED_H
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,6 +52,46 @@ static inline double now(void)
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+/* How often the engine's thread has gone to sleep; -1 as long as it has no name. */
+static inline long naps_now(void)
+{
+	char path[300], line[200];
+	struct dirent *entry;
+	long n = -1;
+	DIR *dir = opendir("/proc/self/task");
+	CHECK(dir);
+	while ((entry = readdir(dir))) {
+		snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
+		FILE *file = fopen(path, "r");
+		int is_it = 0;
+		while (file && fgets(line, sizeof line, file)) {
+			is_it |= strcmp(line, "Name:\tbellpush-mlx5_0\n") == 0;
+			if (is_it)
+				sscanf(line, "voluntary_ctxt_switches: %ld", &n);
+		}
+		if (file)
+			fclose(file);
+	}
+	closedir(dir);
+	return n;
+}
+
+static inline long naps(void)
+{
+	long n;
+	for (double until = now() + 5; (n = naps_now()) < 0; usleep(1000))
+		CHECK(now() < until);
+	return n;
+}
+
+static inline void stay_on_one_core(void)
+{
+	cpu_set_t one;
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
 }
 
 /* Two queue pairs of one device, connected to each other. */

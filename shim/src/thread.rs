@@ -166,7 +166,7 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &Arrivals) {
         if now >= check_at {
             guarded::check();
             if !guarded::is_armed() {
-                trap::open(driver);
+                trap::open_surely(driver);
             }
             check_at = now + CHECK;
         }

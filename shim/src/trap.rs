@@ -123,12 +123,21 @@ impl Slot {
         done
     }
 
-    /// Gives it back. Marked before and after: of a thread that closes the page meanwhile, either the mark stands
-    /// and the page is closed, or neither; a page that is closed without the mark faults and comes here again.
-    fn open(&self, page: usize) {
+    /// Gives it back; whether that could be done. Marked before and after: of a thread that closes the page
+    /// meanwhile, either the mark stands and the page is closed, or neither; a page that is closed without the mark
+    /// faults and comes here again.
+    fn open(&self, page: usize) -> bool {
         self.closed.store(false, Ordering::SeqCst);
-        set_rights(page, libc::PROT_READ | libc::PROT_WRITE);
+        let done = set_rights(page, libc::PROT_READ | libc::PROT_WRITE);
         self.closed.store(false, Ordering::SeqCst);
+        done
+    }
+
+    /// The same for a page that is marked; otherwise no system call.
+    fn open_if_closed(&self, page: usize) {
+        if self.closed.load(Ordering::SeqCst) {
+            self.open(page);
+        }
     }
 
     fn page(&self) -> Option<usize> {
@@ -244,9 +253,15 @@ fn mapping(line: &str, dev: u64, ino: u64, offset: u64) -> Option<usize> {
     (at < end).then_some(at as usize)
 }
 
+/// Whether pages may be closed, as far as other threads have said.
+fn may_close() -> bool {
+    BLOCKED.load(Ordering::SeqCst) == CLEARED.load(Ordering::Relaxed)
+        && !GIVEN_AWAY.load(Ordering::SeqCst)
+}
+
 /// Closes the pages of a device's program; whether any was open, so that there may be doorbells from before.
 pub fn close(driver: &Driver) -> bool {
-    if !pages().any(|(slot, _)| slot.is_of(driver) && !slot.closed.load(Ordering::Relaxed)) {
+    if !of(driver).any(|(slot, _)| !slot.closed.load(Ordering::Relaxed)) {
         return false;
     }
     if !guarded::is_armed() || !nobody_blocks() {
@@ -255,23 +270,30 @@ pub fn close(driver: &Driver) -> bool {
     guarded::check();
     let _counted = Counted::new(&CLOSING);
     // Whoever blocks after this waits until it is done, as does who gives a page away.
-    if BLOCKED.load(Ordering::SeqCst) != CLEARED.load(Ordering::Relaxed)
-        || GIVEN_AWAY.load(Ordering::SeqCst)
-    {
+    if !guarded::is_armed() || !may_close() {
         return false;
     }
-    let ours = pages().filter(|(slot, _)| slot.is_of(driver) && guarded::is_armed());
-    let any = ours.fold(false, |any, (slot, page)| any | slot.close(page));
-    // Who blocks does not wait for ever for a thread that is kept from its core here.
-    if BLOCKED.load(Ordering::SeqCst) != CLEARED.load(Ordering::Relaxed) {
-        open(driver);
+    let any = of(driver).fold(false, |any, (slot, page)| any | slot.close(page));
+    // They do not wait for ever for a thread that is kept from its core here.
+    if !may_close() {
+        open_surely(driver);
     }
     any
 }
 
-/// Opens the pages of a device's program.
+/// The pages of a device's program.
+fn of(driver: &Driver) -> impl Iterator<Item = (&'static Slot, usize)> {
+    pages().filter(move |(slot, _)| slot.is_of(driver))
+}
+
+/// Opens those pages that are marked as closed. One that has lost its mark faults, and is opened then.
 pub fn open(driver: &Driver) {
-    pages().filter(|(slot, _)| slot.is_of(driver)).for_each(|(slot, page)| slot.open(page));
+    of(driver).for_each(|(slot, page)| slot.open_if_closed(page));
+}
+
+/// Opens all of them, whatever the marks say: for where a fault would not come here.
+pub fn open_surely(driver: &Driver) {
+    of(driver).for_each(|(slot, page)| _ = slot.open(page));
 }
 
 /// The calling thread is about to let signals of faults through that it blocks: who looks at its mask after this does
@@ -307,7 +329,7 @@ pub fn leaves(at: usize, bytes: usize) {
 fn open_all() {
     if pages().next().is_some() {
         none_left(&CLOSING);
-        pages().for_each(|(slot, page)| slot.open(page));
+        pages().for_each(|(slot, page)| _ = slot.open(page));
     }
 }
 
@@ -376,8 +398,7 @@ unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
     let counted = Counted::new(&LOOKING);
     let Some((slot, _)) = pages().find(|&(_, at)| at == page) else { return was_there(page) };
     if !process().is_some_and(|process| process.drivers.are_here()) {
-        slot.open(page); // a child's own copy
-        return true;
+        return slot.open(page); // a child's own copy
     }
     // SAFETY: the engine's mapping is there while this is counted, and so is the driver.
     let done = unsafe {
@@ -390,8 +411,10 @@ unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
         // A BlueFlame buffer has more stores than the one that counts.
         let rings = !done || registers(to) != before;
         let too_many = rings && driver.catches();
-        if !done || too_many {
-            slot.open(page);
+        // What can be neither done nor let through would fault for ever.
+        let stands = done && !too_many;
+        if !stands && !slot.open(page) && !done {
+            return false;
         }
         rings && done
     };
@@ -422,9 +445,10 @@ extern "C" fn ring(device: usize) {
 /// Whether a fault is of a page that is watched no more, and may have been on its way since before: it is done again.
 /// If it comes again, it is the program's.
 fn was_there(page: usize) -> bool {
-    SLOTS
-        .iter()
-        .any(|slot| slot.was.compare_exchange(page, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok())
+    let took = |slot: &Slot| {
+        slot.was.compare_exchange(page, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    };
+    page != 0 && SLOTS.iter().any(took)
 }
 
 /// Makes the stack, with a page below it that nobody has rights to; without it no step runs in a handler.
@@ -485,6 +509,42 @@ unsafe fn registers(page: usize) -> [u64; UAR_DOORBELL_OFFSETS.len()] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn can_be_written(page: usize) -> bool {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let start = format!("{page:x}-");
+        let line = maps.lines().find(|line| line.starts_with(&start)).unwrap();
+        line.split(' ').nth(1).unwrap().contains('w')
+    }
+
+    #[test]
+    fn a_page_without_a_mark_costs_no_call() {
+        let slot = &SLOTS[MOST - 1];
+        // SAFETY: fresh memory of the test's own, with a page before and behind it that other rights keep apart.
+        let page = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let at = libc::mmap(std::ptr::null_mut(), 3 * PAGE_BYTES, 0, flags, -1, 0);
+            at as usize + PAGE_BYTES
+        };
+        assert!(set_rights(page, libc::PROT_READ));
+        slot.open_if_closed(page);
+        assert!(!can_be_written(page));
+        assert!(slot.open(page) && can_be_written(page));
+        assert!(slot.close(page) && !can_be_written(page));
+        slot.open_if_closed(page);
+        assert!(can_be_written(page));
+        // What is not there cannot be opened, and is said.
+        // SAFETY: the test's own memory, which nothing uses any more.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_munmap, page, PAGE_BYTES) }, 0);
+        assert!(!slot.open(page));
+    }
+
+    #[test]
+    fn a_page_that_was_never_watched_is_the_programs() {
+        assert!(!was_there(0));
+        SLOTS[MOST - 2].was.store(0x5000, Ordering::SeqCst);
+        assert!(was_there(0x5000) && !was_there(0x5000));
+    }
 
     #[test]
     fn a_page_is_found_where_it_is_mapped() {
