@@ -37,6 +37,8 @@ struct bell {
 	uint16_t posted;
 	volatile uint64_t *from, *to;
 	uint64_t value, random;
+	/* What is done between the doorbell record and the doorbell. */
+	void (*before)(struct bell *b);
 };
 
 struct wqe {
@@ -120,6 +122,8 @@ static void ring(struct bell *b, enum way way)
 	memcpy((uint8_t *)b->dv.sq.buf + (b->posted % b->dv.sq.wqe_cnt) * 64, &wqe, sizeof wqe);
 	b->posted++;
 	__atomic_store_n(&b->dv.dbrec[MLX5_SND_DBR], htobe32(b->posted), __ATOMIC_RELEASE);
+	if (b->before)
+		b->before(b);
 	_mm_sfence();
 	store(way, b->dv.bf.reg, &wqe);
 }
@@ -448,6 +452,33 @@ static void masked(void)
 	close_pair(&p);
 }
 
+static void hide_source(struct bell *b)
+{
+	CHECK(mprotect((void *)b->from, PAGE, PROT_NONE) == 0);
+}
+
+/* On a thread with an alternate stack, a doorbell whose step itself runs into a fault. */
+static void alternate(void)
+{
+	stack_t stack = { .ss_sp = malloc(64 << 10), .ss_size = 64 << 10 };
+	CHECK(stack.ss_sp && sigaltstack(&stack, NULL) == 0);
+	for (int i = 0; i < 5; i++) {
+		struct pair p;
+		struct bell b;
+		struct ibv_wc wc = { .status = 0 };
+		open_patient(&p);
+		take_bell(&b, &p, 0);
+		until_closed(&b);
+		b.before = hide_source;
+		ring(&b, WORD);
+		for (double until = now() + 5; ibv_poll_cq(p.cq[0], 1, &wc) == 0;)
+			CHECK(now() < until);
+		CHECK(wc.status == IBV_WC_LOC_PROT_ERR);
+		CHECK(mprotect((void *)b.from, PAGE, PROT_READ | PROT_WRITE) == 0);
+		close_pair(&p);
+	}
+}
+
 /* The page is the program's, which moves it. */
 static void moved(void)
 {
@@ -524,7 +555,7 @@ int main(int argc, char **argv)
 	static const struct test_case cases[] = {
 		{ "alone", alone }, { "pauses", pauses }, { "threads", threads }, { "handler", handler },
 		{ "blocks", blocks }, { "child", child }, { "again", again }, { "given", given },
-		{ "coroutine", coroutine }, { "masked", masked }, { "moved", moved }, { "named", named },
+		{ "coroutine", coroutine }, { "masked", masked }, { "moved", moved }, { "alternate", alternate }, { "named", named },
 	};
 	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -20,6 +20,8 @@ use bellpush_soft_nic::{Engine, Helper, Progress};
 
 use crate::rings::{LINGER, Rings};
 
+/// Steps in a row that a thread has which rang, as other threads ring as well; the engine's thread has the next.
+const TURNS: u32 = 8;
 /// Polls in a row that found nothing, or found what had come, from which on a program counts as one that
 /// polls for what it waits for.
 const ENOUGH: u32 = 4;
@@ -191,10 +193,11 @@ impl Driver {
         loop {
             let now_ns = self.now_ns();
             self.polled_ns.store(now_ns, Ordering::Relaxed);
-            let progress = self.helper.step(now_ns).unwrap_or_default();
-            self.note(&progress, now_ns, false);
-            if progress.arrivals > 0 {
-                return self.rings.paid();
+            if let Some(progress) = self.helper.step(now_ns) {
+                self.note(&progress, now_ns, false);
+                if progress.arrivals > 0 {
+                    return self.rings.paid();
+                }
             }
             if now_ns >= until_ns {
                 self.rings.in_vain();
@@ -303,17 +306,22 @@ impl Drivers {
     pub fn ring(&self, index: usize) {
         let (Some(slot), Some(_inside)) = (self.all.get(index), Inside::enter()) else { return };
         let _undisturbed = Undisturbed::new();
-        for first in std::iter::successors(Some(true), |_| Some(false)) {
+        for turn in 0..TURNS {
             // Who has it looks again, as here.
             let Ok(slot) = slot.try_lock() else { return };
             let Some(driver) = slot.as_ref() else { return };
             let seen = driver.rings.count();
-            driver.ring(first);
+            driver.ring(turn == 0);
             let driver = Arc::downgrade(driver);
             drop(slot);
             if driver.upgrade().is_none_or(|driver| driver.rings.count() == seen) {
                 return;
             }
+        }
+        if let Ok(slot) = slot.try_lock()
+            && let Some(driver) = slot.as_ref()
+        {
+            driver.wake();
         }
     }
 

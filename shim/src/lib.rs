@@ -48,6 +48,7 @@ mod guard;
 mod hooks;
 mod layout;
 mod lookups;
+mod masks;
 mod names;
 mod process;
 mod rdma_cm;

@@ -153,7 +153,7 @@ unsafe extern "C" fn host_register(at: *mut c_void, bytes: usize, flags: c_uint)
     if original.is_null() {
         return NOT_FOUND;
     }
-    let is_ours = flags & IO_MEMORY != 0 && is_of_a_device(at as usize, bytes);
+    let is_ours = is_of_a_device(at as usize, bytes);
     if is_ours {
         trap::give_away();
     }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use bellpush_mem::guarded;
 
-use crate::{real, trap};
+use crate::{masks, real, trap};
 
 /// Has faults of the engine's copies come to it, for as long as the process lives.
 pub fn install() {
@@ -41,22 +41,57 @@ extern "C" fn sigaction(
     }
 }
 
-/// Declares hooks of functions after which what is mapped at an address may be something else. They are system calls
-/// and nothing more, as libc's are.
-macro_rules! hook_mappings {
-    ($($name:ident = $number:ident ($at:ident, $bytes:ident $(, $more:ident)*) -> $result:ty;)*) => {$(
+// After these, what is mapped at an address may be something else. They are system calls and nothing more, as libc's are.
+
+#[unsafe(no_mangle)]
+extern "C" fn munmap(at: *mut c_void, bytes: usize) -> c_int {
+    trap::leaves(at as usize, bytes);
+    // SAFETY: the program's own arguments.
+    unsafe { libc::syscall(libc::SYS_munmap, at, bytes) as c_int }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn mremap(
+    at: *mut c_void,
+    bytes: usize,
+    new_bytes: usize,
+    flags: c_int,
+    new_at: *mut c_void,
+) -> *mut c_void {
+    trap::leaves(at as usize, bytes);
+    if flags & libc::MREMAP_FIXED != 0 {
+        trap::leaves(new_at as usize, new_bytes);
+    }
+    // SAFETY: the program's own arguments; the system looks at the last one where the flags name it.
+    unsafe {
+        libc::syscall(libc::SYS_mremap, at, bytes, new_bytes, flags as isize, new_at) as *mut c_void
+    }
+}
+
+/// Declares hooks of `mmap` under its names, which are one where offsets have 64 bits.
+macro_rules! hook_mmap {
+    ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        extern "C" fn $name($at: *mut c_void, $bytes: usize $(, $more: usize)*) -> $result {
-            trap::leaves($at as usize, $bytes);
+        extern "C" fn $name(
+            at: *mut c_void,
+            bytes: usize,
+            rights: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: i64,
+        ) -> *mut c_void {
+            if flags & libc::MAP_FIXED != 0 {
+                trap::leaves(at as usize, bytes);
+            }
+            let (rights, flags, fd) = (rights as isize, flags as isize, fd as isize);
             // SAFETY: the program's own arguments.
-            unsafe { libc::syscall(libc::$number, $at, $bytes $(, $more)*) as $result }
+            unsafe {
+                libc::syscall(libc::SYS_mmap, at, bytes, rights, flags, fd, offset) as *mut c_void
+            }
         }
     )*};
 }
-hook_mappings! {
-    munmap = SYS_munmap(at, bytes) -> c_int;
-    mremap = SYS_mremap(at, bytes, new_bytes, flags, new_at) -> *mut c_void;
-}
+hook_mmap! { mmap mmap64 }
 
 /// Declares hooks of `signal` under its names, by the flags of what it sets. `__sysv_signal` is what the header makes of
 /// it for programs that keep to a standard (`cc -std=c11`).
@@ -108,7 +143,7 @@ macro_rules! hook_masks {
                     && of_faults(&now)
                 {
                     // What this thread has made meanwhile blocks them still.
-                    trap::unblocks();
+                    masks::change();
                 }
                 (blocks, real::$name(how, set, old))
             };

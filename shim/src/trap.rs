@@ -4,7 +4,8 @@
 //! libibverbs (`rings` says when), and then looks once more. A doorbell from before is found by that look; one
 //! from after it faults, and its fault comes to [`on_store`] in the program's thread: the store is carried out in
 //! the engine's own mapping of the page, the program goes on behind its instruction, and the engine has a step at
-//! once. The page stays closed for other threads' doorbells meanwhile. A store that is not understood opens the
+//! once, on a stack of its own and with no signal let through: a handler of the program's would find locks held. In a
+//! handler, which may have interrupted `malloc`, the engine's thread is woken instead. The page stays closed for other threads' doorbells meanwhile. A store that is not understood opens the
 //! page and is done again. So each store is in the page before anybody looks for it, and the engine's thread
 //! looks at its own times besides, whatever becomes of a catch.
 //!
@@ -16,7 +17,7 @@ use std::ffi::c_void;
 use std::fs;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bellpush_mem::{PAGE_BYTES, View, guarded, stores};
@@ -24,6 +25,7 @@ use bellpush_wire::doorbell::UAR_DOORBELL_OFFSETS;
 
 use crate::drive::Driver;
 use crate::files::{FileId, file_id};
+use crate::masks;
 use crate::process::process;
 
 /// Pages that are watched at most. Those of further queue pairs are never closed.
@@ -32,12 +34,6 @@ const MOST: usize = 64;
 const STACK: usize = 256 << 10;
 /// How long others are waited for that are in a few instructions, unless their thread is gone.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long after a look at the threads' masks the next may come while one of them is in the way; twice as long
-/// after each look in vain, up to a bound, and never for more than a part of the time.
-const MASKS_NS: u64 = 100_000_000;
-const MOST_MASKS_NS: u64 = 5_000_000_000;
-const MASKS_PART: u64 = 50;
-
 /// A mapping of a page.
 struct Slot {
     /// Where the program has it; 0 for none, 1 for one that is being filled in.
@@ -73,10 +69,6 @@ static LOOKING: AtomicU32 = AtomicU32::new(0);
 static CLOSING: AtomicU32 = AtomicU32::new(0);
 /// A UAR was given to a GPU, which rings past the processor's rights, and whose driver pins pages for writing.
 static GIVEN_AWAY: AtomicBool = AtomicBool::new(false);
-/// How often a thread has blocked a signal of faults, and how often it had when no thread was found that does.
-static BLOCKED: AtomicU64 = AtomicU64::new(0);
-static CLEARED: AtomicU64 = AtomicU64::new(u64::MAX);
-
 /// Counts somebody for as long as it is there.
 struct Counted(&'static AtomicU32);
 
@@ -106,8 +98,14 @@ fn none_left(count: &AtomicU32) -> bool {
 }
 
 fn set_rights(page: usize, rights: libc::c_int) -> bool {
-    // SAFETY: a page of a device's file of ours, of which the program alone has this mapping.
-    unsafe { libc::syscall(libc::SYS_mprotect, page, PAGE_BYTES, rights) == 0 }
+    // SAFETY: a page of a device's file of ours, of which the program alone has this mapping. A thread's own errno
+    // stays, for this runs between two of the program's instructions.
+    unsafe {
+        let errno = *libc::__errno_location();
+        let done = libc::syscall(libc::SYS_mprotect, page, PAGE_BYTES, rights) == 0;
+        *libc::__errno_location() = errno;
+        done
+    }
 }
 
 impl Slot {
@@ -119,6 +117,10 @@ impl Slot {
         let done = set_rights(page, libc::PROT_READ);
         if !done {
             self.closed.store(false, Ordering::SeqCst);
+        }
+        // Whoever retires it does not wait for ever for a thread that is kept from its core here.
+        if self.retired.load(Ordering::SeqCst) {
+            self.open(page);
         }
         done
     }
@@ -178,7 +180,7 @@ impl Trap {
         make_stack();
         stores::watch(on_store);
         let own = page.addr() as usize;
-        for at in mappings(file, offset).into_iter().filter(|&at| at != own) {
+        for at in mappings(file, offset).unwrap_or_default().into_iter().filter(|&at| at != own) {
             let free = SLOTS.iter().position(|slot| {
                 slot.program.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             });
@@ -209,7 +211,8 @@ impl Drop for Trap {
             // Nobody closes it after this.
             slot.retired.store(true, Ordering::SeqCst);
             gone &= none_left(&CLOSING);
-            if there.contains(&page) {
+            // Where it cannot be looked up: what the program unmaps by libc is not here any more (`leaves`).
+            if page > 1 && there.as_ref().is_none_or(|there| there.contains(&page)) {
                 slot.open(page);
             }
             if page > 1 {
@@ -230,10 +233,10 @@ impl Drop for Trap {
     }
 }
 
-/// Where this process has a page of a file mapped.
-fn mappings((dev, ino): FileId, offset: u64) -> Vec<usize> {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    maps.lines().filter_map(|line| mapping(line, dev, ino, offset)).collect()
+/// Where this process has a page of a file mapped, if that can be looked up.
+fn mappings((dev, ino): FileId, offset: u64) -> Option<Vec<usize>> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    Some(maps.lines().filter_map(|line| mapping(line, dev, ino, offset)).collect())
 }
 
 /// Of a line of `/proc/PID/maps`: `start-end rights offset major:minor inode path`.
@@ -255,8 +258,7 @@ fn mapping(line: &str, dev: u64, ino: u64, offset: u64) -> Option<usize> {
 
 /// Whether pages may be closed, as far as other threads have said.
 fn may_close() -> bool {
-    BLOCKED.load(Ordering::SeqCst) == CLEARED.load(Ordering::Relaxed)
-        && !GIVEN_AWAY.load(Ordering::SeqCst)
+    masks::are_clear() && !GIVEN_AWAY.load(Ordering::SeqCst)
 }
 
 /// Closes the pages of a device's program; whether any was open, so that there may be doorbells from before.
@@ -264,7 +266,7 @@ pub fn close(driver: &Driver) -> bool {
     if !of(driver).any(|(slot, _)| !slot.closed.load(Ordering::Relaxed)) {
         return false;
     }
-    if !guarded::is_armed() || !nobody_blocks() {
+    if !guarded::is_armed() || !masks::nobody_blocks() {
         return false;
     }
     guarded::check();
@@ -296,15 +298,9 @@ pub fn open_surely(driver: &Driver) {
     of(driver).for_each(|(slot, page)| _ = slot.open(page));
 }
 
-/// The calling thread is about to let signals of faults through that it blocks: who looks at its mask after this does
-/// not see what threads inherited that it made before.
-pub fn unblocks() {
-    BLOCKED.fetch_add(1, Ordering::SeqCst);
-}
-
-/// The calling thread has blocked a signal of faults: who counts this sees its mask.
+/// The calling thread has blocked a signal of faults.
 pub fn blocks() {
-    BLOCKED.fetch_add(1, Ordering::SeqCst);
+    masks::change();
     open_all();
 }
 
@@ -316,18 +312,24 @@ pub fn give_away() {
 
 /// The program is about to unmap or move a range: what is there next is not ours to close.
 pub fn leaves(at: usize, bytes: usize) {
+    if pages().next().is_none() {
+        return;
+    }
+    // Slots keep what they have while this is counted.
+    let _counted = Counted::new(&LOOKING);
     for (slot, page) in pages().filter(|&(_, page)| page >= at && page - at < bytes) {
         slot.retired.store(true, Ordering::SeqCst);
         none_left(&CLOSING);
         slot.open(page);
         slot.was.store(page, Ordering::SeqCst);
-        slot.program.store(1, Ordering::SeqCst);
+        let _ = slot.program.compare_exchange(page, 1, Ordering::SeqCst, Ordering::Relaxed);
     }
 }
 
 /// Opens all pages. Whoever begins to close after this sees what was stored before it.
 fn open_all() {
     if pages().next().is_some() {
+        let _counted = Counted::new(&LOOKING);
         none_left(&CLOSING);
         pages().for_each(|(slot, page)| _ = slot.open(page));
     }
@@ -335,58 +337,11 @@ fn open_all() {
 
 /// In the child of a fork: it has no engine, and its copies of closed pages are its own.
 pub fn forked() {
-    for (slot, page) in pages() {
-        slot.open(page);
-        slot.program.store(0, Ordering::Relaxed);
-    }
+    pages().for_each(|(slot, page)| _ = slot.open(page));
+    SLOTS.iter().for_each(|slot| slot.program.store(0, Ordering::Relaxed));
     LOOKING.store(0, Ordering::Relaxed);
     CLOSING.store(0, Ordering::Relaxed);
     STACK_BUSY.store(STACK_END.load(Ordering::Relaxed) == 0, Ordering::Relaxed);
-}
-
-/// Whether no thread of the program's blocks a signal of faults, as far as anybody can say.
-fn nobody_blocks() -> bool {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    static PAUSE: AtomicU64 = AtomicU64::new(MASKS_NS);
-    let blocked = BLOCKED.load(Ordering::SeqCst);
-    if CLEARED.load(Ordering::Relaxed) == blocked {
-        return true;
-    }
-    let start = crate::clock::cycles();
-    if start < NEXT.load(Ordering::Relaxed) {
-        return false;
-    }
-    let is_clear = does_nobody_block() == Some(true);
-    // After the look, which takes long where there are many threads.
-    let end = crate::clock::cycles();
-    let pause = PAUSE.load(Ordering::Relaxed);
-    NEXT.store(end + pause.max(MASKS_PART * (end - start)), Ordering::Relaxed);
-    let next = if is_clear { MASKS_NS } else { (2 * pause).min(MOST_MASKS_NS) };
-    PAUSE.store(next, Ordering::Relaxed);
-    if is_clear {
-        CLEARED.store(blocked, Ordering::Relaxed);
-    }
-    is_clear
-}
-
-/// A look at the masks of all threads but those of this object. `None`: a thread cannot be looked at, as one that has
-/// ended, whose children may have its mask; or the program's threads have names like this object's.
-fn does_nobody_block() -> Option<bool> {
-    const OWN: &str = "bellpush-";
-    if fs::read_to_string("/proc/self/comm").ok()?.starts_with(OWN) {
-        return None;
-    }
-    for thread in fs::read_dir("/proc/self/task").ok()? {
-        let status = fs::read_to_string(thread.ok()?.path().join("status")).ok()?;
-        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-        if field("Name:\t")?.starts_with(OWN) {
-            continue;
-        }
-        if guarded::is_blocked_by(u64::from_str_radix(field("SigBlk:\t")?, 16).ok()?) {
-            return Some(false);
-        }
-    }
-    Some(true)
 }
 
 /// A store of the program's to a page that cannot be written: whether it is a doorbell of ours, which is done then.
@@ -395,8 +350,12 @@ fn does_nobody_block() -> Option<bool> {
 /// As [`stores::Watcher`].
 unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
     let (page, offset) = (address & !(PAGE_BYTES - 1), address & (PAGE_BYTES - 1));
-    let counted = Counted::new(&LOOKING);
     let Some((slot, _)) = pages().find(|&(_, at)| at == page) else { return was_there(page) };
+    guarded::let_faults_alone();
+    let counted = Counted::new(&LOOKING);
+    if slot.page() != Some(page) {
+        return was_there(page);
+    }
     if !process().is_some_and(|process| process.drivers.are_here()) {
         return slot.open(page); // a child's own copy
     }
@@ -418,25 +377,35 @@ unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
         }
         rings && done
     };
-    let device = slot.device.load(Ordering::Relaxed);
-    if done && STACK_BUSY.swap(true, Ordering::Acquire) {
-        // SAFETY: as above.
-        unsafe { (*slot.driver.load(Ordering::Acquire)).wake() };
+    if !done {
         return true;
     }
-    drop(counted);
-    if done {
-        // SAFETY: as above: the mask of the interrupted code, whose turn this is. The stack is this thread's now.
-        unsafe {
-            guarded::as_interrupted(context);
-            call_on(STACK_END.load(Ordering::Relaxed), ring, device);
+    let device = slot.device.load(Ordering::Relaxed);
+    // SAFETY: a handler's context; the driver as above.
+    unsafe {
+        // A handler may have been interrupted, as far as masks say, and that in `malloc`.
+        let in_handler = guarded::interrupted_mask(context) != 0;
+        if in_handler || STACK_BUSY.swap(true, Ordering::Acquire) {
+            (*slot.driver.load(Ordering::Acquire)).wake();
+            return true;
         }
-        STACK_BUSY.store(false, Ordering::Release);
     }
+    drop(counted);
+    // SAFETY: the stack is this thread's now.
+    unsafe { call_on(STACK_END.load(Ordering::Relaxed), ring, device) };
+    STACK_BUSY.store(false, Ordering::Release);
     true
 }
 
 extern "C" fn ring(device: usize) {
+    // The handler's frame may be on an alternate stack, which the next fault's would begin anew, since this stack is
+    // not it. The handler's end brings it back.
+    // SAFETY: takes nothing else; this is no part of an alternate stack.
+    unsafe {
+        let mut none: libc::stack_t = std::mem::zeroed();
+        none.ss_flags = libc::SS_DISABLE;
+        libc::sigaltstack(&none, std::ptr::null_mut());
+    }
     if let Some(process) = process() {
         process.drivers.ring(device);
     }

@@ -78,3 +78,8 @@ fn a_page_that_the_program_moves_is_left_alone() {
 fn threads_named_as_the_objects_own_are_looked_at() {
     case("named");
 }
+
+#[test]
+fn a_fault_in_a_step_leaves_the_alternate_stack_alone() {
+    case("alternate");
+}

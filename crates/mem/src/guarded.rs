@@ -243,16 +243,19 @@ pub fn let_faults(mask: u64) -> u64 {
     SIGNALS.iter().fold(mask, |mask, &signal| mask & !bit(signal))
 }
 
-/// In a handler: lets the signals through that the interrupted code let through, until the handler ends.
+/// In a handler: lets faults through and no other signal, until the handler ends. A handler of the program's would find
+/// locks held, and might never come back.
+pub fn let_faults_alone() {
+    change_mask(libc::SIG_SETMASK, let_faults(u64::MAX));
+}
+
+/// The signals that the code blocks which a handler has interrupted, 64 from the first on.
 ///
 /// # Safety
 /// With the handler's context.
-pub unsafe fn as_interrupted(context: *mut c_void) {
+pub unsafe fn interrupted_mask(context: *mut c_void) -> u64 {
     // SAFETY: as the caller promises; a set begins with its first 64 signals.
-    let mask = unsafe {
-        (&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>().read()
-    };
-    change_mask(libc::SIG_SETMASK, mask);
+    unsafe { (&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>().read() }
 }
 
 /// Whether a fault of the calling thread's would come here. A fault whose signal is blocked ends the process.
