@@ -98,7 +98,9 @@ impl JointLink {
                 Err(LinkError::InUse { .. }) => {}
                 Err(other) => return Err(other),
             }
-            held = held.or_else(|| Hold::any(addr, random()).ok());
+            if held.is_none() {
+                held = Hold::any(addr, random())?;
+            }
             let joined = match &held {
                 Some((share, _)) => Member::join(addr, *share, begin + PATIENCE),
                 None => Joined::NoAnswer, // one that has ended may have its share for a moment yet
@@ -145,8 +147,10 @@ impl JointLink {
     fn keep(udp: UdpLink, held: Option<(Share, Hold)>) -> Result<Self, LinkError> {
         let addr = udp.address();
         // Numbers of a process that ended are not the next one's: its peers may still send to them.
-        let held = held.or_else(|| Hold::any(addr, random()).ok());
-        let held = held.ok_or(LinkError::InUse { addr })?;
+        let held = match held {
+            Some(held) => held,
+            None => Hold::any(addr, random())?.ok_or(LinkError::InUse { addr })?,
+        };
         let keeper = Keeper::new(addr, held.0);
         Ok(Self::new(udp, held, Part::Keeper(keeper), None))
     }

@@ -51,26 +51,30 @@ fn socket() -> io::Result<Socket> {
 pub(super) struct Hold(Hidden<Socket>);
 
 impl Hold {
-    /// The first share from a number on that nobody has.
+    /// The first share from a number on that nobody has; `None` where all are taken, which may be by
+    /// others than this user.
     ///
     /// # Errors
-    /// Of the last one that was tried: all are taken, also by others than this user.
-    pub(super) fn any(addr: IpAddr, first: u8) -> io::Result<(Share, Self)> {
-        let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
+    /// [`LinkError::System`].
+    pub(super) fn any(addr: IpAddr, first: u8) -> Result<Option<(Share, Self)>, LinkError> {
         for number in 0..Share::MOST {
             let share = Share::wrapping(first.wrapping_add(number));
-            match Self::one(addr, share) {
-                Ok(hold) => return Ok((share, hold)),
-                Err(e) => refused = e,
+            if let Some(hold) = Self::one(addr, share)? {
+                return Ok(Some((share, hold)));
             }
         }
-        Err(refused)
+        Ok(None)
     }
 
-    fn one(addr: IpAddr, share: Share) -> io::Result<Self> {
-        let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
-        socket.bind(&share_name(addr, share)?)?;
-        Ok(Self(hide(socket)))
+    fn one(addr: IpAddr, share: Share) -> Result<Option<Self>, LinkError> {
+        let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)
+            .map_err(|source| LinkError::System { call: "socket", source })?;
+        let bound = share_name(addr, share).and_then(|name| socket.bind(&name));
+        match bound {
+            Ok(()) => Ok(Some(Self(hide(socket)))),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(source) => Err(LinkError::System { call: "bind of a share's name", source }),
+        }
     }
 
     /// Whether the program has not closed it.

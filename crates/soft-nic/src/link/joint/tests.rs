@@ -1,5 +1,7 @@
 //! Links of one address, all in this process: they know of each other what processes do.
 
+use std::fs::File;
+use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::message::{BUFFER_BYTES, ToKeeper, packet_header, welcome};
@@ -459,6 +461,30 @@ fn a_member_drops_what_is_no_packet() {
     assert_eq!(line.send(&[&header, b"a packet"]), Sent::Yes);
     let came = drive(&mut member);
     assert_eq!(came, [([192, 0, 2, 1].into(), 1, b"a packet".to_vec())]);
+}
+
+/// Run again in a process of its own, which has few descriptors and uses them up.
+#[test]
+fn a_process_without_descriptors_is_told_so() {
+    const ALONE: &str = "BELLPUSH_TEST_FEW_DESCRIPTORS";
+    if std::env::var_os(ALONE).is_some() {
+        let addr = address();
+        let mut files: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        files.pop(); // for the port
+        let refused = JointLink::open(addr, None).err().expect("there is none for a share");
+        drop(files);
+        let LinkError::System { call: "socket", source } = &refused else { panic!("{refused}") };
+        assert_eq!(source.raw_os_error(), Some(libc::EMFILE));
+        return;
+    }
+    let name = "link::joint::tests::a_process_without_descriptors_is_told_so";
+    let status = Command::new("sh")
+        .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(ALONE, "1")
+        .status();
+    assert!(status.unwrap().success());
 }
 
 #[test]
