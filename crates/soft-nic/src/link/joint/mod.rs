@@ -39,6 +39,7 @@ pub use user::is_this_user;
 use self::keeper::{Keeper, Wants};
 use self::member::{Joined, Member};
 use self::socket::{Bundle, Hold};
+use super::udp::first_free;
 use super::{Carries, Link, LinkCounters, LinkError, Notice, Received, TxBatch, UdpLink};
 use bellpush_wire::roce::Fields;
 
@@ -85,9 +86,10 @@ impl JointLink {
     /// [`UdpLink::open`].
     ///
     /// # Errors
-    /// [`LinkError::InUse`] where another user or another program has the port, the address has as
-    /// many processes as it can ([`Share::MOST`]), or the one that has the port does not answer for
-    /// two seconds; [`LinkError::NotLocal`], [`LinkError::System`].
+    /// [`LinkError::InUse`] where another user or another program has the port or all names of the
+    /// address's shares, the address has as many processes as it can ([`Share::MOST`]), or the one
+    /// that has the port does not answer for two seconds; [`LinkError::NotLocal`],
+    /// [`LinkError::System`].
     pub fn open(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
         let (begin, addr) = (Instant::now(), addr.to_canonical());
         let mut seen = begin; // somebody who is there
@@ -130,7 +132,8 @@ impl JointLink {
     /// A NIC at an address that no other has yet, which others may join.
     ///
     /// # Errors
-    /// As [`UdpLink::open`].
+    /// As [`UdpLink::open`]; [`LinkError::InUse`] also where others have all names of the address's
+    /// shares, of whichever user they are.
     pub fn open_alone(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
         Self::keep(UdpLink::open(addr, mtu)?, None)
     }
@@ -140,7 +143,7 @@ impl JointLink {
     /// # Errors
     /// As [`UdpLink::open_free`].
     pub fn open_free() -> Result<Self, LinkError> {
-        Self::keep(UdpLink::open_free()?, None)
+        first_free(|addr| Self::open_alone(addr, None))
     }
 
     /// The first at an address, or the first after another: those that were beside it live on.

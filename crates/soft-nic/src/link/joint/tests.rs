@@ -463,6 +463,24 @@ fn a_member_drops_what_is_no_packet() {
     assert_eq!(came, [([192, 0, 2, 1].into(), 1, b"a packet".to_vec())]);
 }
 
+/// All shares of an address that nobody has.
+fn all_shares(addr: IpAddr) -> Vec<Hold> {
+    std::iter::from_fn(|| Some(Hold::any(addr, 0).unwrap()?.1)).collect()
+}
+
+/// Another user can have all names of an address whose port is free.
+#[test]
+fn an_address_without_shares_is_not_free() {
+    let port = UdpLink::open_free().unwrap();
+    let taken = port.address();
+    let _shares = all_shares(taken);
+    drop(port);
+    let refused = JointLink::open_alone(taken, None).err().unwrap();
+    assert!(matches!(refused, LinkError::InUse { .. }), "{refused}");
+    let link = JointLink::open_free().unwrap();
+    assert!(link.keeps() && link.address() != taken);
+}
+
 /// Run again in a process of its own, which has few descriptors and uses them up.
 #[test]
 fn a_process_without_descriptors_is_told_so() {
