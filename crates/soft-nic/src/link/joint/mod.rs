@@ -95,17 +95,20 @@ impl JointLink {
         let mut seen = begin; // somebody who is there
         let mut held = None;
         loop {
-            match UdpLink::open(addr, mtu) {
-                Ok(udp) => return Self::keep(udp, held),
-                Err(LinkError::InUse { .. }) => {}
+            let port = match UdpLink::open(addr, mtu) {
+                Ok(udp) => Some(udp),
+                Err(LinkError::InUse { .. }) => None,
                 Err(other) => return Err(other),
-            }
+            };
             if held.is_none() {
                 held = Hold::any(addr, random())?;
             }
-            let joined = match &held {
-                Some((share, _)) => Member::join(addr, *share, begin + PATIENCE),
-                None => Joined::NoAnswer, // one that has ended may have its share for a moment yet
+            let joined = match (port, &held) {
+                // One that has ended may have its share for a moment yet. The port is left meanwhile:
+                // a member may want it.
+                (_, None) => Joined::NoAnswer,
+                (Some(udp), Some(_)) => return Self::keep(udp, held),
+                (None, Some((share, _))) => Member::join(addr, *share, begin + PATIENCE),
             };
             match (joined, held.take()) {
                 (Joined::Yes(member), Some(held)) => {

@@ -481,6 +481,29 @@ fn an_address_without_shares_is_not_free() {
     assert!(link.keeps() && link.address() != taken);
 }
 
+/// One that has just ended has its share for a moment longer than the port.
+#[test]
+fn shares_that_are_held_for_a_moment_are_waited_for() {
+    let addr = address();
+    let shares = all_shares(addr);
+    let opening = move || (JointLink::open(addr, None), Instant::now());
+    let joining = thread::spawn(opening);
+    thread::sleep(NOBODY / 10);
+    assert!(!joining.is_finished(), "they may be free in a moment");
+    drop(shares);
+    assert!(joining.join().unwrap().0.unwrap().keeps());
+    // And there is an end to it. Meanwhile the port is others' to take.
+    let (_shares, begin) = (all_shares(addr), Instant::now());
+    let joining = thread::spawn(opening);
+    thread::sleep(NOBODY / 10);
+    while let Err(refused) = UdpLink::open(addr, None) {
+        assert!(!joining.is_finished(), "{refused}");
+    }
+    let (refused, end) = joining.join().unwrap();
+    assert!(matches!(refused, Err(LinkError::InUse { .. })));
+    assert!(end - begin >= NOBODY && end - begin < LONG / 2, "{:?}", end - begin);
+}
+
 /// Run again in a process of its own, which has few descriptors and uses them up.
 #[test]
 fn a_process_without_descriptors_is_told_so() {
