@@ -193,6 +193,10 @@ impl JointLink {
             }
             Part::Member(member) => {
                 let Some(bundle) = &self.bundle else { return HEAR_NS };
+                // The share may be another process's by now: one without neither asks nor keeps.
+                if !self.hold.is_there() {
+                    return HEAR_NS;
+                }
                 let has_ended = member.has_ended();
                 let (is_due, wait) = if has_ended { member.looks_now() } else { (true, RETRY) };
                 if is_due && has_ended && self.udp.take_over().is_ok() {

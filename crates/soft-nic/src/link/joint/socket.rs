@@ -83,6 +83,12 @@ impl Hold {
     pub(super) fn is_there(&self) -> bool {
         self.0.is_there()
     }
+
+    /// Closes it as the program would.
+    #[cfg(test)]
+    pub(super) fn close(&self) {
+        nix::unistd::close(std::os::fd::AsRawFd::as_raw_fd(&*self.0)).unwrap();
+    }
 }
 
 /// Whether some process has a share of an address.

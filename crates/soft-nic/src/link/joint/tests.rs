@@ -468,6 +468,28 @@ fn all_shares(addr: IpAddr) -> Vec<Hold> {
     std::iter::from_fn(|| Some(Hold::any(addr, 0).unwrap()?.1)).collect()
 }
 
+/// Another process may have the share by now.
+#[test]
+fn a_member_whose_share_the_program_closed_is_nobodys() {
+    let mut a = JointLink::open(address(), None).unwrap();
+    let (addr, mut b) = (a.address(), member_of(&mut a));
+    b.hold.close();
+    drop(a);
+    let begin = Instant::now();
+    while begin.elapsed() < 3 * MOST_RETRY {
+        drive(&mut b);
+        assert!(!b.keeps() && !b.is_up());
+    }
+    let mut new = JointLink::open(addr, None).unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < 3 * MOST_RETRY {
+        drive(&mut b);
+        drive(&mut new);
+        let Part::Keeper(keeper) = &new.part else { panic!("the port was taken") };
+        assert_eq!(keeper.count(), 0, "it asks");
+    }
+}
+
 /// Another user can have all names of an address whose port is free.
 #[test]
 fn an_address_without_shares_is_not_free() {
