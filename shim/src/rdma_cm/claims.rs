@@ -9,7 +9,6 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bellpush_mem::hidden::{Hidden, gather};
@@ -27,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// What a process has claimed, by device and service.
 #[derive(Default)]
 pub struct Claims {
-    held: HashMap<(usize, u64), Hidden<OwnedFd>>,
+    held: HashMap<(usize, u64), Hidden<Socket>>,
     /// Those of them that nothing listens at any more.
     left: HashSet<(usize, u64)>,
 }
@@ -49,13 +48,16 @@ impl Claims {
     /// Claims a service at a device's address. Takes no longer than a few milliseconds.
     pub fn take(&mut self, device: usize, address: IpAddr, service: u64) -> Claimed {
         let claim = (device, service);
+        // What the program has closed behind its device is the next one's.
+        if self.held.get(&claim).is_some_and(|held| !held.is_there()) {
+            self.held.remove(&claim);
+            self.left.remove(&claim);
+        }
         if self.held.contains_key(&claim) {
             return if self.left.remove(&claim) { Claimed::Now } else { Claimed::Before };
         }
         match bind(address, service) {
             Ok(socket) => {
-                // It comes and goes with the program's identifiers, not with the device.
-                let (socket, _) = gather(|| Hidden::new(OwnedFd::from(socket)));
                 self.held.insert(claim, socket);
                 Claimed::Now
             }
@@ -85,9 +87,9 @@ impl Claims {
     }
 }
 
-fn bind(address: IpAddr, service: u64) -> Result<Socket, Claimed> {
+fn bind(address: IpAddr, service: u64) -> Result<Hidden<Socket>, Claimed> {
     let name = name(address, service).map_err(|_| Claimed::Not)?;
-    for _ in 0..TRIES {
+    for left in (0..TRIES).rev() {
         match listen(&name) {
             Ok(socket) => return Ok(socket),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
@@ -95,7 +97,9 @@ fn bind(address: IpAddr, service: u64) -> Result<Socket, Claimed> {
         }
         match connect(&name) {
             Ok(holder) if is_this_user(&holder) => return Err(Claimed::ByAnother),
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::thread::sleep(PAUSE),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && left > 0 => {
+                std::thread::sleep(PAUSE);
+            }
             _ => break,
         }
     }
@@ -109,13 +113,17 @@ fn name(address: IpAddr, service: u64) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0bellpush-{user}-{address}-{service:016x}"))
 }
 
-fn socket() -> io::Result<Socket> {
+/// It is kept before it has a name or connects: what the child of a fork by another thread holds open
+/// meanwhile would outlive this process. It comes and goes with the program's identifiers, not with
+/// the device.
+fn socket() -> io::Result<Hidden<Socket>> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+    let (socket, _) = gather(|| Hidden::new(socket));
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
-fn listen(name: &SockAddr) -> io::Result<Socket> {
+fn listen(name: &SockAddr) -> io::Result<Hidden<Socket>> {
     let socket = socket()?;
     socket.bind(name)?;
     socket.listen(BACKLOG)?;
@@ -123,7 +131,7 @@ fn listen(name: &SockAddr) -> io::Result<Socket> {
 }
 
 /// Connects at once, or not at all.
-fn connect(name: &SockAddr) -> io::Result<Socket> {
+fn connect(name: &SockAddr) -> io::Result<Hidden<Socket>> {
     let socket = socket()?;
     socket.connect(name)?;
     Ok(socket)

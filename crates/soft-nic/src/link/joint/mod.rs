@@ -39,6 +39,7 @@ pub use user::is_this_user;
 use self::keeper::{Keeper, Wants};
 use self::member::{Joined, Member};
 use self::socket::{Bundle, Hold};
+use super::udp::first_free;
 use super::{Carries, Link, LinkCounters, LinkError, Notice, Received, TxBatch, UdpLink};
 use bellpush_wire::roce::Fields;
 
@@ -85,23 +86,29 @@ impl JointLink {
     /// [`UdpLink::open`].
     ///
     /// # Errors
-    /// [`LinkError::InUse`] where another user or another program has the port, the address has as
-    /// many processes as it can ([`Share::MOST`]), or the one that has the port does not answer for
-    /// two seconds; [`LinkError::NotLocal`], [`LinkError::System`].
+    /// [`LinkError::InUse`] where another user or another program has the port or all names of the
+    /// address's shares, the address has as many processes as it can ([`Share::MOST`]), or the one
+    /// that has the port does not answer for two seconds; [`LinkError::NotLocal`],
+    /// [`LinkError::System`].
     pub fn open(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
         let (begin, addr) = (Instant::now(), addr.to_canonical());
         let mut seen = begin; // somebody who is there
         let mut held = None;
         loop {
-            match UdpLink::open(addr, mtu) {
-                Ok(udp) => return Self::keep(udp, held),
-                Err(LinkError::InUse { .. }) => {}
+            let port = match UdpLink::open(addr, mtu) {
+                Ok(udp) => Some(udp),
+                Err(LinkError::InUse { .. }) => None,
                 Err(other) => return Err(other),
+            };
+            if held.is_none() {
+                held = Hold::any(addr, random())?;
             }
-            held = held.or_else(|| Hold::any(addr, random()).ok());
-            let joined = match &held {
-                Some((share, _)) => Member::join(addr, *share, begin + PATIENCE),
-                None => Joined::NoAnswer, // one that has ended may have its share for a moment yet
+            let joined = match (port, &held) {
+                // One that has ended may have its share for a moment yet. The port is left meanwhile:
+                // a member may want it.
+                (_, None) => Joined::NoAnswer,
+                (Some(udp), Some(_)) => return Self::keep(udp, held),
+                (None, Some((share, _))) => Member::join(addr, *share, begin + PATIENCE),
             };
             match (joined, held.take()) {
                 (Joined::Yes(member), Some(held)) => {
@@ -128,7 +135,8 @@ impl JointLink {
     /// A NIC at an address that no other has yet, which others may join.
     ///
     /// # Errors
-    /// As [`UdpLink::open`].
+    /// As [`UdpLink::open`]; [`LinkError::InUse`] also where others have all names of the address's
+    /// shares, of whichever user they are.
     pub fn open_alone(addr: IpAddr, mtu: Option<usize>) -> Result<Self, LinkError> {
         Self::keep(UdpLink::open(addr, mtu)?, None)
     }
@@ -138,15 +146,17 @@ impl JointLink {
     /// # Errors
     /// As [`UdpLink::open_free`].
     pub fn open_free() -> Result<Self, LinkError> {
-        Self::keep(UdpLink::open_free()?, None)
+        first_free(|addr| Self::open_alone(addr, None))
     }
 
     /// The first at an address, or the first after another: those that were beside it live on.
     fn keep(udp: UdpLink, held: Option<(Share, Hold)>) -> Result<Self, LinkError> {
         let addr = udp.address();
         // Numbers of a process that ended are not the next one's: its peers may still send to them.
-        let held = held.or_else(|| Hold::any(addr, random()).ok());
-        let held = held.ok_or(LinkError::InUse { addr })?;
+        let held = match held {
+            Some(held) => held,
+            None => Hold::any(addr, random())?.ok_or(LinkError::InUse { addr })?,
+        };
         let keeper = Keeper::new(addr, held.0);
         Ok(Self::new(udp, held, Part::Keeper(keeper), None))
     }
@@ -183,6 +193,10 @@ impl JointLink {
             }
             Part::Member(member) => {
                 let Some(bundle) = &self.bundle else { return HEAR_NS };
+                // The share may be another process's by now: one without neither asks nor keeps.
+                if !self.hold.is_there() {
+                    return HEAR_NS;
+                }
                 let has_ended = member.has_ended();
                 let (is_due, wait) = if has_ended { member.looks_now() } else { (true, RETRY) };
                 if is_due && has_ended && self.udp.take_over().is_ok() {

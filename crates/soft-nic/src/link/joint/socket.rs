@@ -23,7 +23,8 @@ const BACKLOG: i32 = 32;
 pub(super) struct Line(Hidden<Socket>);
 
 /// Keeps a descriptor that may go while the device lives: who looks whether the program has closed
-/// descriptors of the device must not miss it.
+/// descriptors of the device must not miss it. It is kept before it has a name or connects: what
+/// the child of a fork by another thread holds open meanwhile would outlive this process.
 fn hide<F: AsFd + std::os::fd::AsRawFd + From<OwnedFd> + Into<OwnedFd>>(file: F) -> Hidden<F> {
     gather(|| Hidden::new(file)).0
 }
@@ -40,8 +41,8 @@ fn share_name(addr: IpAddr, share: Share) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0bellpush-{user}-{addr}-share-{}", share.number()))
 }
 
-fn socket() -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+fn socket() -> io::Result<Hidden<Socket>> {
+    let socket = hide(Socket::new(Domain::UNIX, Type::SEQPACKET, None)?);
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
@@ -51,31 +52,42 @@ fn socket() -> io::Result<Socket> {
 pub(super) struct Hold(Hidden<Socket>);
 
 impl Hold {
-    /// The first share from a number on that nobody has.
+    /// The first share from a number on that nobody has; `None` where all are taken, which may be by
+    /// others than this user.
     ///
     /// # Errors
-    /// Of the last one that was tried: all are taken, also by others than this user.
-    pub(super) fn any(addr: IpAddr, first: u8) -> io::Result<(Share, Self)> {
-        let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
+    /// [`LinkError::System`].
+    pub(super) fn any(addr: IpAddr, first: u8) -> Result<Option<(Share, Self)>, LinkError> {
         for number in 0..Share::MOST {
             let share = Share::wrapping(first.wrapping_add(number));
-            match Self::one(addr, share) {
-                Ok(hold) => return Ok((share, hold)),
-                Err(e) => refused = e,
+            if let Some(hold) = Self::one(addr, share)? {
+                return Ok(Some((share, hold)));
             }
         }
-        Err(refused)
+        Ok(None)
     }
 
-    fn one(addr: IpAddr, share: Share) -> io::Result<Self> {
-        let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
-        socket.bind(&share_name(addr, share)?)?;
-        Ok(Self(hide(socket)))
+    fn one(addr: IpAddr, share: Share) -> Result<Option<Self>, LinkError> {
+        let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)
+            .map_err(|source| LinkError::System { call: "socket", source })?;
+        let socket = hide(socket);
+        let bound = share_name(addr, share).and_then(|name| socket.bind(&name));
+        match bound {
+            Ok(()) => Ok(Some(Self(socket))),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(source) => Err(LinkError::System { call: "bind of a share's name", source }),
+        }
     }
 
     /// Whether the program has not closed it.
     pub(super) fn is_there(&self) -> bool {
         self.0.is_there()
+    }
+
+    /// Closes it as the program would.
+    #[cfg(test)]
+    pub(super) fn close(&self) {
+        nix::unistd::close(std::os::fd::AsRawFd::as_raw_fd(&*self.0)).unwrap();
     }
 }
 
@@ -93,7 +105,7 @@ pub(super) fn listen(addr: IpAddr) -> io::Result<Hidden<Socket>> {
     let socket = socket()?;
     socket.bind(&name(addr)?)?;
     socket.listen(BACKLOG)?;
-    Ok(hide(socket))
+    Ok(socket)
 }
 
 /// The next process of this user that wants to be a member. Of other users none is heard, nor keeps
@@ -102,6 +114,7 @@ pub(super) fn accept(listener: &Socket) -> io::Result<Option<Line>> {
     for _ in 0..BACKLOG {
         match listener.accept() {
             Ok((socket, _)) => {
+                let socket = hide(socket);
                 socket.set_nonblocking(true)?;
                 if let Some(line) = Line::of_this_user(socket) {
                     return Ok(Some(line));
@@ -138,7 +151,7 @@ pub(super) enum Sent {
 }
 
 impl Line {
-    fn of_this_user(socket: Socket) -> Option<Self> {
+    fn of_this_user(socket: Hidden<Socket>) -> Option<Self> {
         if !is_this_user(&socket) {
             return None;
         }
@@ -149,7 +162,7 @@ impl Line {
         {
             let _ = socket.set_send_buffer_size(size);
         }
-        Some(Self(hide(socket)))
+        Some(Self(socket))
     }
 
     pub(super) fn is_there(&self) -> bool {

@@ -1,5 +1,7 @@
 //! Links of one address, all in this process: they know of each other what processes do.
 
+use std::fs::File;
+use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::message::{BUFFER_BYTES, ToKeeper, packet_header, welcome};
@@ -459,6 +461,93 @@ fn a_member_drops_what_is_no_packet() {
     assert_eq!(line.send(&[&header, b"a packet"]), Sent::Yes);
     let came = drive(&mut member);
     assert_eq!(came, [([192, 0, 2, 1].into(), 1, b"a packet".to_vec())]);
+}
+
+/// All shares of an address that nobody has.
+fn all_shares(addr: IpAddr) -> Vec<Hold> {
+    std::iter::from_fn(|| Some(Hold::any(addr, 0).unwrap()?.1)).collect()
+}
+
+/// Another process may have the share by now.
+#[test]
+fn a_member_whose_share_the_program_closed_is_nobodys() {
+    let mut a = JointLink::open(address(), None).unwrap();
+    let (addr, mut b) = (a.address(), member_of(&mut a));
+    b.hold.close();
+    drop(a);
+    let begin = Instant::now();
+    while begin.elapsed() < 3 * MOST_RETRY {
+        drive(&mut b);
+        assert!(!b.keeps() && !b.is_up());
+    }
+    let mut new = JointLink::open(addr, None).unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < 3 * MOST_RETRY {
+        drive(&mut b);
+        drive(&mut new);
+        let Part::Keeper(keeper) = &new.part else { panic!("the port was taken") };
+        assert_eq!(keeper.count(), 0, "it asks");
+    }
+}
+
+/// Another user can have all names of an address whose port is free.
+#[test]
+fn an_address_without_shares_is_not_free() {
+    let port = UdpLink::open_free().unwrap();
+    let taken = port.address();
+    let _shares = all_shares(taken);
+    drop(port);
+    let refused = JointLink::open_alone(taken, None).err().unwrap();
+    assert!(matches!(refused, LinkError::InUse { .. }), "{refused}");
+    let link = JointLink::open_free().unwrap();
+    assert!(link.keeps() && link.address() != taken);
+}
+
+/// One that has just ended has its share for a moment longer than the port.
+#[test]
+fn shares_that_are_held_for_a_moment_are_waited_for() {
+    let addr = address();
+    let shares = all_shares(addr);
+    let opening = move || (JointLink::open(addr, None), Instant::now());
+    let joining = thread::spawn(opening);
+    thread::sleep(NOBODY / 10);
+    assert!(!joining.is_finished(), "they may be free in a moment");
+    drop(shares);
+    assert!(joining.join().unwrap().0.unwrap().keeps());
+    // And there is an end to it. Meanwhile the port is others' to take.
+    let (_shares, begin) = (all_shares(addr), Instant::now());
+    let joining = thread::spawn(opening);
+    thread::sleep(NOBODY / 10);
+    while let Err(refused) = UdpLink::open(addr, None) {
+        assert!(!joining.is_finished(), "{refused}");
+    }
+    let (refused, end) = joining.join().unwrap();
+    assert!(matches!(refused, Err(LinkError::InUse { .. })));
+    assert!(end - begin >= NOBODY && end - begin < LONG / 2, "{:?}", end - begin);
+}
+
+/// Run again in a process of its own, which has few descriptors and uses them up.
+#[test]
+fn a_process_without_descriptors_is_told_so() {
+    const ALONE: &str = "BELLPUSH_TEST_FEW_DESCRIPTORS";
+    if std::env::var_os(ALONE).is_some() {
+        let addr = address();
+        let mut files: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        files.pop(); // for the port
+        let refused = JointLink::open(addr, None).err().expect("there is none for a share");
+        drop(files);
+        let LinkError::System { call: "socket", source } = &refused else { panic!("{refused}") };
+        assert_eq!(source.raw_os_error(), Some(libc::EMFILE));
+        return;
+    }
+    let name = "link::joint::tests::a_process_without_descriptors_is_told_so";
+    let status = Command::new("sh")
+        .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(ALONE, "1")
+        .status();
+    assert!(status.unwrap().success());
 }
 
 #[test]

@@ -165,14 +165,7 @@ impl UdpLink {
     /// # Errors
     /// [`LinkError::NoneFree`], [`LinkError::System`].
     pub fn open_free() -> Result<Self, LinkError> {
-        for host in 1..=u16::MAX {
-            let [high, low] = host.to_be_bytes();
-            match Self::open(Ipv4Addr::new(127, 0, high, low).into(), None) {
-                Err(LinkError::InUse { .. }) => {}
-                opened => return opened,
-            }
-        }
-        Err(LinkError::NoneFree { range: FREE_RANGE })
+        first_free(|addr| Self::open(addr, None))
     }
 
     /// Descriptors of its sockets, of which one is readable when a packet has come: an engine that
@@ -268,6 +261,20 @@ impl UdpLink {
             Err(errno) => Sent::of(&errno.into()),
         }
     }
+}
+
+/// What opens at the first address of 127.0.0.0/16 where it does not find it in use.
+pub(super) fn first_free<L>(
+    mut open: impl FnMut(IpAddr) -> Result<L, LinkError>,
+) -> Result<L, LinkError> {
+    for host in 1..=u16::MAX {
+        let [high, low] = host.to_be_bytes();
+        match open(Ipv4Addr::new(127, 0, high, low).into()) {
+            Err(LinkError::InUse { .. }) => {}
+            opened => return opened,
+        }
+    }
+    Err(LinkError::NoneFree { range: FREE_RANGE })
 }
 
 /// The interface of an address that a NIC can have.
