@@ -18,6 +18,7 @@ use bellpush_preload::{Preload, Wire};
 use bellpush_soft_nic::link::{
     Captured, Faults, FaultsError, Faulty, JointLink, Link, LinkError, ShmNet,
 };
+use bellpush_soft_nic::script::{Script, ScriptError, Scripted, ScriptedFaults};
 use bellpush_soft_nic::{Event, SoftConfig, SoftNic, Xrcd};
 
 use crate::abi::verbs::event;
@@ -164,12 +165,13 @@ impl Device {
     pub fn open(options: &Preload, index: usize, at: At) -> Result<(Arc<Self>, Gone), Refusal> {
         signals::install();
         let (opened, marks) = hidden::gather(|| open_link(options, index, at));
-        let (inner, arrivals) = opened?;
+        let (inner, arrivals, faults) = opened?;
         let description = inner.describe();
         let lost = Arc::new(AtomicBool::new(false));
         let link = Box::new(Guarded::new(inner, marks, (index, lost.clone())));
         let arrivals = Arrivals { sockets: arrivals, lost };
-        let (nic, engine) = SoftNic::manual_on(&SoftConfig::default(), link)?;
+        let config = SoftConfig { faults, ..SoftConfig::default() };
+        let (nic, engine) = SoftNic::manual_on(&config, link)?;
         let (address, most) = nic.address();
         let NicAddress::Ip(address) = address else {
             return Err(Refusal::Unsupported("a device without an address"));
@@ -225,8 +227,10 @@ impl Drop for Device {
     }
 }
 
+type Opened = (Box<dyn Link>, Sockets, Option<Arc<ScriptedFaults>>);
+
 /// A device's link, and descriptors of which one is readable when a packet has come.
-fn open_link(options: &Preload, index: usize, at: At) -> Result<(Box<dyn Link>, Sockets), Refusal> {
+fn open_link(options: &Preload, index: usize, at: At) -> Result<Opened, Refusal> {
     let given = options.addresses.get(index).copied();
     let mut arrivals = Vec::new();
     let mut link: Box<dyn Link> = match options.link_type {
@@ -248,7 +252,7 @@ fn open_link(options: &Preload, index: usize, at: At) -> Result<(Box<dyn Link>, 
         }
         Wire::Shm => {
             // Faults may corrupt, and only an ICRC notices; all devices must agree on it.
-            let icrc = options.link.is_some();
+            let icrc = options.link.is_some() || options.fault.is_some();
             let net = ShmNet::named(SHM_NAME, icrc)?;
             Box::new(match given {
                 Some(address) => net.attach(address)?,
@@ -263,12 +267,35 @@ fn open_link(options: &Preload, index: usize, at: At) -> Result<(Box<dyn Link>, 
         })?;
         link = Box::new(Faulty::new(link, faults)?);
     }
+    let scripted = script(options, index, link.address())?;
+    if let Some(scripted) = &scripted {
+        link = Box::new(Scripted::new(link, scripted.clone()));
+    }
     // The capture sees what the NIC sees: faults come after it.
     let link = match &options.pcap {
         Some(path) => Box::new(Captured::new(link, &capture(path, index))?),
         None => link,
     };
-    Ok((link, arrivals))
+    Ok((link, arrivals, scripted))
+}
+
+/// What a script has for a device at an address.
+fn script(
+    options: &Preload,
+    index: usize,
+    address: IpAddr,
+) -> Result<Option<Arc<ScriptedFaults>>, Refusal> {
+    let Some(text) = &options.fault else { return Ok(None) };
+    let script: Script = text.parse().map_err(|e: ScriptError| {
+        say(&format!("the fault script is not understood: {e}"));
+        Refusal::Unsupported("a device with this fault script")
+    })?;
+    let faults = ScriptedFaults::new(&script, index, Some(address));
+    if options.verbose {
+        let tell = move |fault| say(&format!("mlx5_{index}: fault {fault} of the script strikes"));
+        faults.tell_first(Box::new(tell));
+    }
+    Ok(Some(faults))
 }
 
 /// A capture's name, with the process's number for `%p` and the device's for `%d`.

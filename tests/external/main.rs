@@ -14,6 +14,7 @@ mod polling;
 mod pyverbs;
 mod rdma_cm;
 mod run;
+mod scripted;
 mod shim;
 mod sysfs;
 mod ucx;

@@ -19,6 +19,7 @@ mod pcap;
 mod rc;
 mod refusals;
 mod reset;
+mod scripted;
 mod streams;
 mod tags;
 mod uc_ud;

@@ -6,7 +6,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
-use std::io;
+use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
@@ -16,6 +16,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::thread;
 
 use bellpush::nic::soft::link::Faults;
+use bellpush::nic::soft::script::{MAX_SCRIPT_BYTES, Script};
 use bellpush::preload::{Preload, VARIABLE, Wire};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -59,6 +60,9 @@ pub struct RunArgs {
     /// Faults of packets that a device sends, such as loss=1%,dup=0.1%,reorder=1%,seed=7
     #[arg(long, value_name = "FAULTS")]
     link: Option<String>,
+    /// Faults of WQEs, CQEs, packets, queue pairs, the port and the device that a script names
+    #[arg(long, value_name = "FILE")]
+    fault: Option<PathBuf>,
     /// Record the packets that a device sends and receives; %p is replaced by the process's number,
     /// %d by the device's
     #[arg(long, value_name = "FILE")]
@@ -76,6 +80,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     if let Some(faults) = &args.link {
         faults.parse::<Faults>().map_err(|e| CliError::new(e, help))?;
     }
+    let fault = args.fault.as_deref().map(read_script).transpose()?;
     let directory = Directory::new()?;
     let pcap = args.pcap.as_deref().map(std::path::absolute).transpose();
     let options = Preload {
@@ -88,6 +93,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         mtu: args.mtu,
         dm_bytes: args.dm_bytes,
         link: args.link.clone(),
+        fault,
         pcap: pcap.map_err(|e| CliError::new(e, "name the capture otherwise"))?,
         verbose: args.verbose,
         sysfs: Some(directory.0.clone()),
@@ -111,6 +117,20 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let status = wait(child).map_err(|e| CliError::new(e, fault))?;
     guard.done();
     Ok(code(status))
+}
+
+/// The text of a fault script that makes sense.
+fn read_script(path: &Path) -> Result<String, CliError> {
+    let (name, help) = (path.display(), "docs/faults.md says how a script is written");
+    // A program's environment has room for so much, and one byte more shows that it is too long.
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path);
+    file.and_then(|file| file.take(MAX_SCRIPT_BYTES as u64 + 1).read_to_end(&mut bytes))
+        .map_err(|e| CliError::new(format!("cannot read {name}: {e}"), help))?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| CliError::new(format!("{name} is not text"), help))?;
+    text.parse::<Script>().map_err(|e| CliError::new(format!("{name}: {e}"), help))?;
+    Ok(text)
 }
 
 /// The preloaded object, followed by other objects to be preloaded.

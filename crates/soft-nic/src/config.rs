@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::offload::Offload;
+use crate::script::ScriptedFaults;
 use crate::service::local::InProcess;
 use crate::service::requester::Timers;
 
@@ -65,6 +66,8 @@ pub struct SoftConfig {
     /// In-process: an engine elsewhere that carries out what is plain and correct. NICs that send to
     /// each other through it must share it.
     pub offload: Option<Arc<Offload>>,
+    /// A script of faults that happen on the device. No engine elsewhere carries anything out then.
+    pub faults: Option<Arc<ScriptedFaults>>,
 }
 
 impl SoftConfig {
@@ -91,6 +94,7 @@ impl SoftConfig {
             answer_timer: Duration::from_millis(200),
             seed: None,
             offload: None,
+            faults: None,
         }
     }
 }

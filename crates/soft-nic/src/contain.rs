@@ -32,7 +32,7 @@ impl Engine {
 
     /// Each part by itself: it may panic as well, a sink for events for example, and the others must
     /// not go without.
-    fn fail(&self) {
+    pub(crate) fn fail(&self) {
         let seat = &self.device.engines[self.index];
         // Before the lock: whoever holds it later sees the mark, and what was done under it before is
         // undone by what follows.

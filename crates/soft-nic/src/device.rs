@@ -27,6 +27,7 @@ use crate::objects::srq::{Srq, SrqAttr};
 use crate::objects::tags::TagAttr;
 use crate::objects::xrc::{Target, XrcSrq, Xrcd};
 use crate::offload::Offload;
+use crate::script::ScriptedFaults;
 use crate::service::gsi::Gsi;
 use crate::service::local::InProcess;
 use crate::service::local::capture::InprocCapture;
@@ -80,6 +81,15 @@ pub(crate) struct Device {
     pub(crate) timers: Timers,
     /// An engine elsewhere that carries out what is plain and correct.
     pub(crate) offload: Option<Arc<Offload>>,
+    /// A script of faults.
+    pub(crate) faults: Option<Arc<ScriptedFaults>>,
+}
+
+/// What a device may have beside itself.
+#[derive(Default)]
+pub(crate) struct Extras {
+    pub(crate) offload: Option<Arc<Offload>>,
+    pub(crate) faults: Option<Arc<ScriptedFaults>>,
 }
 
 impl Device {
@@ -89,12 +99,15 @@ impl Device {
         engines: usize,
         timers: Timers,
         seed: u64,
-        offload: Option<Arc<Offload>>,
+        mut extras: Extras,
     ) -> Arc<Self> {
-        // A capture shows each WQE's message, which another engine does not.
-        let offload = offload.filter(|_| link.inproc_capture().is_none());
+        // A capture shows each WQE's message, and a script strikes each, which another engine does
+        // not.
+        if link.inproc_capture().is_some() || extras.faults.is_some() {
+            extras.offload = None;
+        }
         let place = |id| Place::InProcess(link.clone(), id);
-        link.attach(|id| Self::new(place(id), engines, timers, seed, offload))
+        link.attach(|id| Self::new(place(id), engines, timers, seed, extras))
     }
 
     /// A device on a packet link, which its one engine owns.
@@ -105,6 +118,7 @@ impl Device {
         link: Box<dyn Link>,
         timers: Timers,
         seed: u64,
+        faults: Option<Arc<ScriptedFaults>>,
     ) -> Result<Arc<Self>, NicError> {
         let most = link.mtu();
         let must = "at least 312 bytes: headers and a payload of 256";
@@ -113,7 +127,7 @@ impl Device {
         let mtu = most.checked_sub(headers).and_then(Mtu::within).ok_or(short)?;
         let (address, carries, description) = (link.address(), link.carries(), link.describe());
         let place = Place::Packets { address, mtu, carries, description };
-        let device = Self::new(place, 1, timers, seed, None);
+        let device = Self::new(place, 1, timers, seed, Extras { offload: None, faults });
         link.share().into_iter().for_each(|share| device.reserved.confine(share));
         let (counters, events) = (device.counters.clone(), device.events.clone());
         let port = Port::new(link, device.enabled.clone(), counters, events);
@@ -125,13 +139,7 @@ impl Device {
         Ok(device)
     }
 
-    fn new(
-        place: Place,
-        engines: usize,
-        timers: Timers,
-        seed: u64,
-        offload: Option<Arc<Offload>>,
-    ) -> Arc<Self> {
+    fn new(place: Place, engines: usize, timers: Timers, seed: u64, extras: Extras) -> Arc<Self> {
         Arc::new_cyclic(|myself| Self {
             place,
             enabled: Arc::new(AtomicBool::new(true)),
@@ -149,7 +157,8 @@ impl Device {
             events: Arc::default(),
             gsi: Gsi::default(),
             timers,
-            offload,
+            offload: extras.offload,
+            faults: extras.faults,
         })
     }
 
@@ -208,7 +217,8 @@ impl Device {
     }
 
     pub(crate) fn create_cq(&self, attr: &CqAttr, layout: CqLayout) -> Result<Arc<Cq>, NicError> {
-        let cq = Arc::new(Cq::shared(self.numbers.take()?, attr, layout, self.events.clone())?);
+        let cq = Cq::shared(self.numbers.take()?, attr, layout, self.events.clone())?;
+        let cq = Arc::new(cq.struck_by(&self.faults));
         if attr.notify.is_some() {
             self.engines[0].control().watch_arming(&attr.uar, &cq);
         }
@@ -260,12 +270,8 @@ impl Device {
     pub(crate) fn private(&self, attr: &QpAttr, q: &Queues) -> Result<Objects, NicError> {
         let make = |ring: &_, dbr: &_, entries| {
             let views = (View::clone(ring), View::clone(dbr));
-            Ok::<_, NicError>(Arc::new(Cq::private(
-                self.numbers.take()?,
-                views,
-                entries,
-                self.events.clone(),
-            )?))
+            let cq = Cq::private(self.numbers.take()?, views, entries, self.events.clone())?;
+            Ok::<_, NicError>(Arc::new(cq.struck_by(&self.faults)))
         };
         let recv = attr.recv_cqes > 0;
         Ok(Objects {
@@ -370,6 +376,7 @@ impl Device {
             let engine = self.deal_to(&qps, &queues);
             let qp = Arc::new(Qp::new(Qpn(qpn), engine, self, attr, queues, (objects, xrc)));
             qps.insert(qpn, qp.clone());
+            self.faults.iter().for_each(|faults| faults.made_qp(qp.qpn));
             qp
         };
         // Not under the lock of the queue pairs: an engine's comes first, since a queue pair that is

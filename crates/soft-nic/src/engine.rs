@@ -70,14 +70,24 @@ impl Engine {
         while seat.waiting.load(Ordering::Acquire) > 0 {
             std::thread::yield_now();
         }
-        seat.lock().step(&self.device, now_ns, &seat.attention, &seat.counters)
+        let progress = seat.lock().step(&self.device, now_ns, &seat.attention, &seat.counters);
+        self.end_by_script();
+        progress
     }
 
     /// As [`Engine::step`], unless somebody is in a step, or waits for the engine.
     pub fn try_step(&self, now_ns: u64) -> Option<Progress> {
         let seat = &self.device.engines[self.index];
-        let mut core = seat.try_lock()?;
-        Some(core.step(&self.device, now_ns, &seat.attention, &seat.counters))
+        let progress = seat.try_lock()?.step(&self.device, now_ns, &seat.attention, &seat.counters);
+        self.end_by_script();
+        Some(progress)
+    }
+
+    /// Ends the device if a script says so.
+    fn end_by_script(&self) {
+        if self.device.faults.as_ref().is_some_and(|faults| faults.ends_device()) {
+            self.fail();
+        }
     }
 
     /// A way to step the engine for others than who drives it.

@@ -36,6 +36,7 @@ mod objects;
 pub mod offload;
 mod queue;
 mod report;
+pub mod script;
 mod service;
 mod vendor;
 
@@ -74,7 +75,7 @@ use bellpush_wire::cm::MAD_BYTES;
 use bellpush_wire::{Iova, Qpn};
 
 use copy::{MAX_COPY_THREADS, Opened, Pool};
-use device::Device;
+use device::{Device, Extras};
 use link::{Carries, Link};
 use objects::layout;
 
@@ -161,8 +162,8 @@ impl SoftNic {
             return Err(NicError::Attribute { what: "number of engines", value, must });
         }
         let (timers, seed) = config.fixed();
-        let offload = config.offload.clone();
-        let device = Device::in_process(&config.link, config.engines, timers, seed, offload);
+        let extras = Extras { offload: config.offload.clone(), faults: config.faults.clone() };
+        let device = Device::in_process(&config.link, config.engines, timers, seed, extras);
         let engine = |index| Engine { device: device.clone(), index };
         let engines = (0..config.engines).map(engine).collect();
         Ok((Self::of(device), engines))
@@ -177,7 +178,7 @@ impl SoftNic {
         link: Box<dyn Link>,
     ) -> Result<(Arc<Self>, Engine), NicError> {
         let (timers, seed) = config.fixed();
-        let device = Device::on_packets(link, timers, seed)?;
+        let device = Device::on_packets(link, timers, seed, config.faults.clone())?;
         Ok((Self::of(device.clone()), Engine { device, index: 0 }))
     }
 

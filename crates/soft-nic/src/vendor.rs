@@ -55,6 +55,8 @@ pub enum Vendor {
     Srq = 0x17,
     /// A list of tags has no such place free.
     Tag = 0x18,
+    /// A fault script says so.
+    Script = 0x19,
 }
 
 /// Syndrome and vendor error of a WQE that cannot be parsed.

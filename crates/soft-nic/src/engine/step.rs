@@ -7,7 +7,9 @@ use super::{Core, NOBODY, Progress, Queues, activate};
 use crate::counters::{DropReason, Live};
 use crate::device::Device;
 use crate::link::port::Port;
+use crate::objects::events::Event;
 use crate::queue::uar::{ArmPage, Rung};
+use crate::script::ScriptedFaults;
 use crate::service::payload::Domain;
 use crate::service::requester::{StepContext, Tally, Visit};
 use bellpush_nic::{QpState, QueuePair};
@@ -35,6 +37,10 @@ impl Core {
         let now_ns = now_ns.max(self.now_ns);
         let Self { queues, workspace, port, now_ns: last } = self;
         *last = now_ns;
+        if let Some(faults) = &device.faults {
+            faults.begin_step(now_ns);
+            queues.end_by_script(faults);
+        }
         let mut cx = StepContext {
             now_ns,
             timers: device.timers,
@@ -113,6 +119,17 @@ impl Queues {
                         self.failed.push(slot);
                     }
                 }
+            }
+        }
+    }
+
+    /// Moves queue pairs to ERR whose time a script says has come.
+    fn end_by_script(&self, faults: &ScriptedFaults) {
+        for which in faults.take_ends() {
+            let all = self.slots.iter().flatten().map(|requester| requester.qp());
+            for qp in all.filter(|qp| faults.is(which, qp.qpn) && !qp.is_in_error()) {
+                qp.set_error();
+                qp.events.push(Event::QpFatal(qp.qpn));
             }
         }
     }

@@ -19,6 +19,7 @@ use std::net::IpAddr;
 pub use batch::{Outgoing, Run, TxBatch};
 pub use capture::Captured;
 pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
+pub(crate) use fault::{Rng, units};
 pub use joint::{JointLink, Share, is_this_user};
 pub use shm::{STALL_NS, ShmLink, ShmNet};
 pub use udp::{UdpLink, interface_name};

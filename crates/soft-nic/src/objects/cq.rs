@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::objects::events::{Event, Events};
 use crate::objects::moderation::{Held, Moderation};
 use crate::objects::number::Number;
+use crate::script::{CqeAct, ScriptedFaults};
 use bellpush_mem::{Dma, Intent, MemError, View};
 use bellpush_nic::NicError;
 use bellpush_wire::Qpn;
@@ -169,6 +170,8 @@ pub struct Cq {
     overran: AtomicBool,
     shared: Option<Shared>,
     events: Arc<Events>,
+    /// What strikes its entries, and the how manieth CQ of the device it is.
+    faults: Option<(Arc<ScriptedFaults>, u32)>,
 }
 
 struct Shared {
@@ -206,6 +209,7 @@ impl Cq {
             overran: AtomicBool::new(false),
             shared: None,
             events,
+            faults: None,
         }
     }
 
@@ -237,6 +241,12 @@ impl Cq {
         };
         let cq = Self::over(number, ring, attr.dbr.clone(), events);
         Ok(Self { shared: Some(shared), ..cq })
+    }
+
+    /// Has a script strike its entries.
+    pub(crate) fn struck_by(self, faults: &Option<Arc<ScriptedFaults>>) -> Self {
+        let faults = faults.clone().map(|faults| (faults.made_cq(), faults));
+        Self { faults: faults.map(|(nth, faults)| (faults, nth)), ..self }
     }
 
     /// Its number on the NIC.
@@ -305,6 +315,13 @@ impl Cq {
     /// # Errors
     /// [`Overrun`] when the consumer has not reported room; nothing is written.
     pub(crate) fn push(&self, cqe: &Cqe) -> Result<(), Overrun> {
+        if let Some((faults, nth)) = &self.faults {
+            match faults.on_cqe(*nth, cqe) {
+                None => {}
+                Some(CqeAct::Drop) => return Ok(()),
+                Some(CqeAct::Overrun) => return Err(self.overrun()),
+            }
+        }
         let Some(shared) = &self.shared else { return self.write(&self.ring, cqe) };
         let resized = shared.lock();
         self.write(resized.as_ref().unwrap_or(&self.ring), cqe)?;

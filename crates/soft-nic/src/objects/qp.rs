@@ -15,6 +15,7 @@ use crate::objects::state::{self, Attributes};
 use crate::objects::xrc::Target;
 use crate::offload::{Lease, Offload};
 use crate::queue::recv::Receives;
+use crate::script::ScriptedFaults;
 use bellpush_abi::engine::{Fixed, Line, State};
 use bellpush_mem::View;
 use bellpush_nic::{
@@ -88,6 +89,8 @@ pub struct Qp {
     attention: Arc<AtomicBool>,
     pub(crate) counters: Arc<Live>,
     pub(crate) events: Arc<Events>,
+    /// What strikes its WQEs.
+    pub(crate) faults: Option<Arc<ScriptedFaults>>,
 }
 
 /// Groups of a schedule that requests and responses are of.
@@ -137,6 +140,7 @@ impl Qp {
             attention: device.engines[engine].attention.clone(),
             counters: device.counters.clone(),
             events: device.events.clone(),
+            faults: device.faults.clone(),
         }
     }
 
@@ -307,6 +311,11 @@ impl Qp {
         if self.srq.is_some() {
             self.events.push(Event::LastWqe(self.qpn));
         }
+    }
+
+    /// Whether it is in ERR.
+    pub(crate) fn is_in_error(&self) -> bool {
+        QueuePair::state(self) == QpState::Err
     }
 
     /// Writes a send completion; an overrun moves the queue pair to ERR.

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::objects::events::Event;
 use crate::objects::layout::MAX_RING;
 use crate::objects::qp::Qp;
 use crate::queue::inband::{Slot, Watch};
 use crate::queue::uar::Rung;
+use crate::script::WqeAct;
 use crate::vendor::{Vendor, of_parse};
 use bellpush_abi::engine::State;
 use bellpush_mem::{Dma, MemError};
@@ -86,12 +88,15 @@ pub(crate) struct SendQueue {
     /// does not keep would seem to lie ahead after a wrap of its 16 bits.
     dbr_seen: u32,
     watch: Option<Watch>,
+    /// The WQE that a script was asked about last, by position or ticket, and what it said: one may
+    /// be fetched several times until it is taken.
+    struck: Option<(u64, Option<WqeAct>)>,
 }
 
 impl SendQueue {
     pub(crate) fn new(qp: Arc<Qp>) -> Result<Self, MemError> {
         let watch = qp.attr.inband.as_ref().map(Watch::new).transpose()?;
-        Ok(Self { qp, ci: 0, producer: 0, dbr_seen: 0, watch })
+        Ok(Self { qp, ci: 0, producer: 0, dbr_seen: 0, watch, struck: None })
     }
 
     /// Takes what the doorbell record says for what was posted before a reset: not every program
@@ -193,7 +198,8 @@ impl SendQueue {
     /// Whether the next slot is untouched and the one after it has begun.
     #[inline]
     pub(crate) fn has_slots_in_a_row(&self) -> bool {
-        self.watch.as_ref().is_some_and(|watch| watch.is_fresh() && watch.has_company())
+        self.qp.faults.is_none()
+            && self.watch.as_ref().is_some_and(|watch| watch.is_fresh() && watch.has_company())
     }
 
     /// Position after the last block that is known to be posted.
@@ -213,6 +219,36 @@ impl SendQueue {
     /// Copies the next WQE to the scratch buffer and parses the copy.
     #[inline]
     pub(crate) fn fetch(&mut self, scratch: &mut Scratch) -> Option<Posted> {
+        let posted = self.fetch_posted(scratch)?;
+        Some(if self.qp.faults.is_none() { posted } else { self.strike(posted) })
+    }
+
+    /// What a script makes of a WQE.
+    #[cold]
+    fn strike(&mut self, posted: Posted) -> Posted {
+        let Some(faults) = self.qp.faults.as_ref().filter(|_| !self.qp.is_in_error()) else {
+            return posted; // flushed, which is fault enough
+        };
+        let place = self.watch.as_ref().map_or(self.ci, |watch| watch.ticket);
+        let act = match (self.struck, &posted.wqe) {
+            (Some((at, act)), _) if at == place => act,
+            (_, Ok(wqe)) => faults.on_wqe(self.qp.qpn, wqe.opcode),
+            (_, Err(_)) => return posted,
+        };
+        self.struck = Some((place, act));
+        let failure = match act {
+            None => return posted,
+            Some(WqeAct::Fail(syndrome)) => (syndrome, Vendor::Script),
+            Some(WqeAct::Fatal) => (Syndrome::WrFlush, Vendor::Script),
+            Some(WqeAct::QpError) => {
+                self.qp.events.push(Event::QpFatal(self.qp.qpn));
+                (Syndrome::WrFlush, Vendor::Script)
+            }
+        };
+        Posted { wqe: Err(failure), ..posted }
+    }
+
+    fn fetch_posted(&mut self, scratch: &mut Scratch) -> Option<Posted> {
         if let Some(watch) = &mut self.watch {
             return fetch_slot(watch, &self.qp);
         }
@@ -234,7 +270,8 @@ impl SendQueue {
     /// right by itself.
     #[inline]
     pub(crate) fn peek(&self, position: u64) -> Option<(PlainWrite, [u8; WQEBB_BYTES])> {
-        if position >= self.producer || self.is_inband() {
+        // A script strikes whole WQEs.
+        if position >= self.producer || self.is_inband() || self.qp.faults.is_some() {
             return None;
         }
         // Not for datagrams: these have another segment there, and are sent over packets alone.

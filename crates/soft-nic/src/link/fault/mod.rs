@@ -11,6 +11,10 @@ use std::collections::BinaryHeap;
 use std::net::IpAddr;
 
 pub use spec::{Faults, FaultsError};
+/// Shares and times as people write them.
+pub(crate) mod units {
+    pub(crate) use super::spec::{PERCENT, TIME, percent, time_ns};
+}
 
 use super::{Carries, Link, LinkCounters, LinkError, Notice, Outgoing, Received, Share, TxBatch};
 use bellpush_wire::roce::{Fields, MAX_PACKET_BYTES};
@@ -42,9 +46,13 @@ pub struct FaultCounters {
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): short, and the same everywhere.
-struct Rng(u64);
+pub(crate) struct Rng(u64);
 
 impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -55,7 +63,7 @@ impl Rng {
 
     /// True with this probability. Draws in any case, so that one fault's share does not move
     /// the others' decisions.
-    fn happens(&mut self, probability: f64) -> bool {
+    pub(crate) fn happens(&mut self, probability: f64) -> bool {
         ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
@@ -122,7 +130,7 @@ impl<L: Link> Faulty<L> {
             held,
             free: (0..HELD).collect(),
             inner,
-            rng: Rng(faults.seed),
+            rng: Rng::new(faults.seed),
             faults,
             counters: FaultCounters::default(),
             full: 0,

@@ -46,8 +46,8 @@ pub enum FaultsError {
     },
 }
 
-const PERCENT: &str = "a percentage from 0% to 100%";
-const TIME: &str = "a time such as 500ns, 10us, 2.5ms or 1s";
+pub(crate) const PERCENT: &str = "a percentage from 0% to 100%";
+pub(crate) const TIME: &str = "a time such as 500ns, 10us, 2.5ms or 1s";
 const RATE: &str = "a rate such as 800kB/s, 100MB/s or 1.5GB/s";
 const SEED: &str = "a number from 0 to 2^64 - 1";
 
@@ -62,6 +62,16 @@ fn with_unit(value: &str, units: &[(&str, f64)]) -> Option<f64> {
         units.iter().find_map(|(unit, scale)| Some((value.strip_suffix(unit)?, scale)))?;
     let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     Some(number).filter(|_| plain)?.parse::<f64>().ok().map(|number| number * scale)
+}
+
+/// A share, 0 to 1, of a percentage.
+pub(crate) fn percent(text: &str) -> Option<f64> {
+    with_unit(text, &[("%", 0.01)]).filter(|share| *share <= 1.0)
+}
+
+/// A time in nanoseconds.
+pub(crate) fn time_ns(text: &str) -> Option<u64> {
+    with_unit(text, &TIMES).filter(|ns| *ns <= MAX_DELAY_NS).map(|ns| ns as u64)
 }
 
 impl FromStr for Faults {
@@ -82,19 +92,13 @@ impl FromStr for Faults {
             }
             seen.push(name);
             let bad = |want| FaultsError::Value { name, value: value.into(), want };
-            let percent = || {
-                let share = with_unit(value, &[("%", 0.01)]).filter(|share| *share <= 1.0);
-                share.ok_or_else(|| bad(PERCENT))
-            };
+            let percent = || percent(value).ok_or_else(|| bad(PERCENT));
             match name {
                 "loss" => faults.loss = percent()?,
                 "dup" => faults.dup = percent()?,
                 "reorder" => faults.reorder = percent()?,
                 "corrupt" => faults.corrupt = percent()?,
-                "delay" => {
-                    let ns = with_unit(value, &TIMES).filter(|ns| *ns <= MAX_DELAY_NS);
-                    faults.delay_ns = ns.ok_or_else(|| bad(TIME))? as u64;
-                }
+                "delay" => faults.delay_ns = time_ns(value).ok_or_else(|| bad(TIME))?,
                 "rate" => {
                     let rate = with_unit(value, &RATES).filter(|rate| (1.0..=1e15).contains(rate));
                     faults.rate = Some(rate.ok_or_else(|| bad(RATE))? as u64);
