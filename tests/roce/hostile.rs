@@ -2,10 +2,13 @@
 
 #[path = "../../fuzz/checks/session.rs"]
 mod sessions;
+#[path = "../../fuzz/checks/stream.rs"]
+mod streams;
 
 use proptest::prelude::*;
 
 use sessions::session;
+use streams::stream;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
@@ -112,5 +115,33 @@ fn what_has_to_be_refused_is() {
             (0, 0, false),
             "{packet:x?}"
         );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn any_stream_of_wqes_is_survived(input in prop::collection::vec(any::<u8>(), 0..800)) {
+        stream(&input);
+    }
+}
+
+#[test]
+fn a_stream_does_something() {
+    for packets in [0, 1] {
+        // Of each opcode one that is right, and one with each fault that it can have.
+        let mut input = vec![packets];
+        for opcode in 0..7 {
+            for fault in (0..12u8).map(|n| if n == 11 { 0 } else { 132 + n }) {
+                input.extend([0, opcode, fault, 100, 0, 8, 0, 16, 0]);
+                input.extend([0; 16]);
+            }
+        }
+        let outcomes: Vec<_> =
+            input[1..].chunks(25 * 12).map(|part| stream(&[&[packets], part].concat())).collect();
+        let carried: u64 = outcomes.iter().map(|outcome| outcome.carried).sum();
+        let refused: u64 = outcomes.iter().map(|outcome| outcome.refused).sum();
+        assert_eq!((carried + refused, refused), (84, 57), "{outcomes:?}");
     }
 }
