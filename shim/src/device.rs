@@ -252,7 +252,9 @@ fn open_link(options: &Preload, index: usize, at: At) -> Result<Opened, Refusal>
         }
         Wire::Shm => {
             // Faults may corrupt, and only an ICRC notices; all devices must agree on it.
-            let icrc = options.link.is_some() || options.fault.is_some();
+            let corrupts =
+                || Ok::<_, Refusal>(read_script(options)?.is_some_and(|it| it.corrupts()));
+            let icrc = options.link.is_some() || corrupts()?;
             let net = ShmNet::named(SHM_NAME, icrc)?;
             Box::new(match given {
                 Some(address) => net.attach(address)?,
@@ -269,7 +271,7 @@ fn open_link(options: &Preload, index: usize, at: At) -> Result<Opened, Refusal>
     }
     let scripted = script(options, index, link.address())?;
     if let Some(scripted) = &scripted {
-        link = Box::new(Scripted::new(link, scripted.clone()));
+        link = Box::new(Scripted::new(link, scripted.clone())?);
     }
     // The capture sees what the NIC sees: faults come after it.
     let link = match &options.pcap {
@@ -279,17 +281,21 @@ fn open_link(options: &Preload, index: usize, at: At) -> Result<Opened, Refusal>
     Ok((link, arrivals, scripted))
 }
 
+fn read_script(options: &Preload) -> Result<Option<Script>, Refusal> {
+    let script = options.fault.as_ref().map(|text| text.parse());
+    script.transpose().map_err(|e: ScriptError| {
+        say(&format!("the fault script is not understood: {e}"));
+        Refusal::Unsupported("a device with this fault script")
+    })
+}
+
 /// What a script has for a device at an address.
 fn script(
     options: &Preload,
     index: usize,
     address: IpAddr,
 ) -> Result<Option<Arc<ScriptedFaults>>, Refusal> {
-    let Some(text) = &options.fault else { return Ok(None) };
-    let script: Script = text.parse().map_err(|e: ScriptError| {
-        say(&format!("the fault script is not understood: {e}"));
-        Refusal::Unsupported("a device with this fault script")
-    })?;
+    let Some(script) = read_script(options)? else { return Ok(None) };
     let faults = ScriptedFaults::new(&script, index, Some(address));
     if options.verbose {
         let tell = move |fault| say(&format!("mlx5_{index}: fault {fault} of the script strikes"));

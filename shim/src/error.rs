@@ -166,6 +166,7 @@ impl Refusal {
             Self::Nic(NicError::Memory(MemError::Fault { .. })) => libc::EFAULT,
             Self::Nic(NicError::Full { .. } | NicError::Thread(_)) => libc::ENOMEM,
             Self::Nic(NicError::NoSuchPeer { .. }) => libc::EHOSTUNREACH,
+            Self::Nic(NicError::Engine(_)) => libc::EIO,
             Self::Nic(_) | Self::Memory(_) => libc::EINVAL,
             Self::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }

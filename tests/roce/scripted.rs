@@ -32,7 +32,7 @@ impl Bed {
             let address = [127, 0, 0, host].into();
             // Rules that are one's name it.
             let its = ScriptedFaults::new(&script, 0, Some(address));
-            let link = Scripted::new(net.attach(address).unwrap(), its.clone());
+            let link = Scripted::new(net.attach(address).unwrap(), its.clone()).unwrap();
             let seed = Some(host.into());
             let config = SoftConfig { seed, faults: Some(its.clone()), ..SoftConfig::default() };
             let (nic, engine) = SoftNic::manual_on(&config, Box::new(link)).unwrap();
@@ -144,9 +144,9 @@ fn cqes_of_one_cq_stop() {
 
 #[test]
 fn a_cq_overruns_on_command() {
-    let mut bed = Bed::new(&fault("on = \"cqe\"\naction = \"overrun\"\nnth = 1"));
-    bed.write(0);
-    assert!(bed.completions(1, 20 * MS).is_empty());
+    let mut bed = Bed::new(&fault("on = \"cqe\"\naction = \"overrun\"\nnth = 2"));
+    (0..5).for_each(|i| bed.write(i));
+    assert_eq!(bed.completions(5, 20 * MS), [None], "nothing more");
     let events: Vec<_> = std::iter::from_fn(|| bed.p.nics[0].next_event()).collect();
     assert!(matches!(events[..], [Event::CqOverrun(_), Event::QpFatal(_)]), "{events:?}");
     assert_eq!(bed.p.a.qp.state(), QpState::Err);
@@ -252,6 +252,8 @@ fn a_wqe_takes_its_queue_pair_or_the_device_with_it() {
         let ended = if device { QpState::Err } else { QpState::Rts };
         assert_eq!((bed.p.a.qp.state(), other.state()), (QpState::Err, ended), "{action}");
         let events: Vec<_> = std::iter::from_fn(|| bed.p.nics[0].next_event()).collect();
+        let mine = events.iter().filter(|&&e| e == Event::QpFatal(bed.p.a.qp.qpn())).count();
+        assert_eq!(mine, 1, "{action}: {events:?}");
         let whose = if device { other.qpn() } else { bed.p.a.qp.qpn() };
         assert!(events.contains(&Event::QpFatal(whose)), "{action}: {events:?}");
         let told = events.iter().filter(|&&event| event == Event::DeviceFatal).count();
@@ -266,11 +268,12 @@ fn a_device_ends_at_its_time() {
     assert_eq!(bed.completions(1, MS / 2), [None]);
     bed.p.run_for(2 * MS);
     let events: Vec<_> = std::iter::from_fn(|| bed.p.nics[0].next_event()).collect();
-    assert_eq!(events.last(), Some(&Event::DeviceFatal), "{events:?}");
+    assert_eq!(events[..2], [Event::QpFatal(bed.p.a.qp.qpn()), Event::DeviceFatal]);
     let nic = &bed.p.nics[0];
     let memory = &bed.p.a.memory;
     let view = View::new(memory, 0, memory.len()).unwrap();
-    assert!(nic.create(&attr(), &view).is_err(), "it takes no queue pair");
+    let refused = nic.create(&attr(), &view).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("a fault script has ended the device"), "{refused}");
 }
 
 #[test]
@@ -299,4 +302,92 @@ fn others_devices_are_left_alone() {
     let mut bed = Bed::new(&fault(lines));
     bed.write(0);
     assert_eq!((bed.completions(1, 20 * MS), bed.struck()), (vec![None], vec![]));
+}
+
+#[test]
+fn each_fault_counts_for_itself() {
+    let drop = |nth| fault(&format!("on = \"cqe\"\naction = \"drop\"\nnth = {nth}"));
+    let mut bed = Bed::new(&[drop(2), drop(4), drop(4)].concat());
+    (0..6).for_each(|i| bed.write(i));
+    let mut counters = Vec::new();
+    bed.p.run_for(20 * MS);
+    counters.extend(bed.p.sent().iter().map(|cqe| cqe.wqe_counter));
+    assert_eq!(counters, [0, 2, 4, 5]);
+    assert_eq!(bed.struck(), [(1, 1), (2, 1), (3, 0)], "the first of two strikes");
+}
+
+#[test]
+fn what_one_fault_draws_moves_no_others_draws() {
+    let dropped = |more: &str| {
+        let share = "on = \"cqe\"\naction = \"drop\"\nshare = \"30%\"";
+        let mut bed = Bed::new(&[&*fault(share), more].concat());
+        let mut seen = Vec::new();
+        for i in 0..40 {
+            bed.write(i);
+            bed.p.run_for(5 * MS);
+            seen.push(bed.p.sent().len());
+        }
+        seen
+    };
+    let alone = dropped("");
+    let acks = "on = \"packet\"\naction = \"duplicate\"\ndirection = \"received\"\nshare = \"50%\"";
+    assert_eq!(alone, dropped(&fault(acks)));
+}
+
+/// Engines in turns: the one that meets the fault may not have the queue pairs.
+#[test]
+fn a_device_with_several_engines_ends_whole() {
+    for (lines, fatal) in [
+        ("on = \"device\"\naction = \"fatal\"\nafter = \"1ms\"", true),
+        ("on = \"qp\"\naction = \"error\"\nafter = \"1ms\"", false),
+    ] {
+        let script: Script = format!("[[fault]]\n{lines}\n").parse().unwrap();
+        let faults = Some(ScriptedFaults::new(&script, 0, None));
+        let config = SoftConfig { engines: 2, faults, ..SoftConfig::new(&InProcess::new()) };
+        let (nic, mut engines) = SoftNic::manual(&config).unwrap();
+        let (qps, _memory): (Vec<_>, Vec<_>) = (0..4).map(|_| make_qp(&nic, &attr())).unzip();
+        for (a, b) in [(0, 1), (2, 3)] {
+            connect(&qps[a], &qps[b], &Change::default());
+        }
+        for now in (0..4).map(|n| n * MS) {
+            for engine in &mut engines {
+                engine.step(now);
+            }
+        }
+        assert!(qps.iter().all(|qp| qp.state() == QpState::Err), "{lines}");
+        let events: Vec<_> = std::iter::from_fn(|| nic.next_event()).collect();
+        let told = events.iter().filter(|&&event| event == Event::DeviceFatal).count();
+        assert_eq!((events.len(), told), (4 + told, usize::from(fatal)), "{events:?}");
+    }
+}
+
+/// It waits for a queue pair that is not connected, and is made later.
+#[test]
+fn a_queue_pair_that_is_to_end_is_waited_for() {
+    let mut bed = Bed::new(&fault("on = \"qp\"\naction = \"error\"\nqp = 2\nafter = \"1ms\""));
+    bed.p.run_for(3 * MS);
+    let (qp, _memory) = make_qp(&bed.p.nics[0], &attr());
+    let (peer, _peer_memory) = make_qp(&bed.p.nics[1], &attr());
+    bed.p.run_for(3 * MS);
+    assert_eq!((qp.state(), bed.struck()), (QpState::Reset, vec![(1, 0)]));
+    connect(&qp, &peer, &Change::default());
+    bed.p.run_for(MS);
+    assert_eq!((qp.state(), bed.struck()), (QpState::Err, vec![(1, 1)]));
+    assert_eq!(bed.p.a.qp.state(), QpState::Rts);
+}
+
+/// Also where nobody looked while it was down, and to the step.
+#[test]
+fn a_short_outage_is_not_missed() {
+    let lines = "on = \"port\"\naction = \"down\"\nafter = \"1ms\"\nfor = \"10us\"";
+    let mut bed = Bed::new(&fault(lines));
+    bed.p.step();
+    let begin = bed.p.now_ns;
+    assert!(bed.p.run_until(2 * MS, |p| p.now_ns >= begin + MS), "it naps until then");
+    let events: Vec<_> = std::iter::from_fn(|| bed.p.nics[0].next_event()).collect();
+    assert_eq!(events, [Event::PortDown]);
+    assert_eq!(bed.p.now_ns, begin + MS, "the engine says when it wants the next step");
+    bed.p.now_ns += 3 * MS;
+    bed.p.step();
+    assert_eq!(bed.p.nics[0].next_event(), Some(Event::PortUp));
 }

@@ -80,7 +80,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     if let Some(faults) = &args.link {
         faults.parse::<Faults>().map_err(|e| CliError::new(e, help))?;
     }
-    let fault = args.fault.as_deref().map(read_script).transpose()?;
+    let script = |path: &PathBuf| read_script(path, args.devices);
+    let fault = args.fault.as_ref().map(script).transpose()?;
     let directory = Directory::new()?;
     let pcap = args.pcap.as_deref().map(std::path::absolute).transpose();
     let options = Preload {
@@ -120,7 +121,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
 }
 
 /// The text of a fault script that makes sense.
-fn read_script(path: &Path) -> Result<String, CliError> {
+fn read_script(path: &Path, devices: usize) -> Result<String, CliError> {
     let (name, help) = (path.display(), "docs/faults.md says how a script is written");
     // A program's environment has room for so much, and one byte more shows that it is too long.
     let mut bytes = Vec::new();
@@ -129,7 +130,11 @@ fn read_script(path: &Path) -> Result<String, CliError> {
         .map_err(|e| CliError::new(format!("cannot read {name}: {e}"), help))?;
     let text =
         String::from_utf8(bytes).map_err(|_| CliError::new(format!("{name} is not text"), help))?;
-    text.parse::<Script>().map_err(|e| CliError::new(format!("{name}: {e}"), help))?;
+    let script: Script = text.parse().map_err(|e| CliError::new(format!("{name}: {e}"), help))?;
+    if script.names_beyond(devices) {
+        let what = format!("{name} names a device that is not there: there are {devices}, from 0");
+        return Err(CliError::new(what, "give --devices"));
+    }
     Ok(text)
 }
 

@@ -7,10 +7,13 @@
 //! their own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::device::Device;
 use crate::engine::{Core, Engine, Helper, NOBODY, Progress};
 use crate::objects::events::Event;
+use crate::objects::qp::Qp;
 use bellpush_nic::{NicError, QpState, QueuePair};
 
 /// Panics after which an engine is not driven any more: the first ends what the queue pairs are at,
@@ -32,7 +35,7 @@ impl Engine {
 
     /// Each part by itself: it may panic as well, a sink for events for example, and the others must
     /// not go without.
-    pub(crate) fn fail(&self) {
+    fn fail(&self) {
         let seat = &self.device.engines[self.index];
         // Before the lock: whoever holds it later sees the mark, and what was done under it before is
         // undone by what follows.
@@ -50,6 +53,34 @@ impl Engine {
             alone(|| self.device.events.push(Event::QpFatal(qp.qpn)));
         }
         alone(|| self.device.events.push(Event::DeviceFatal));
+    }
+}
+
+impl Engine {
+    /// Ends the device if a script says so: as a panic would, but for the link, by which a keeper
+    /// of an address hands others' packets on.
+    pub(crate) fn end_by_script(&self) {
+        let device = &self.device;
+        if !device.faults.as_ref().is_some_and(|faults| faults.ends_device()) {
+            return;
+        }
+        device.ended.store(true, Ordering::Relaxed);
+        device.enabled.store(false, Ordering::Relaxed);
+        // Before the lock, as in a panic.
+        device.engines.iter().for_each(|seat| seat.failed.store(true, Ordering::Release));
+        device.engines.iter().for_each(|seat| drop(seat.control()));
+        device.end_qps(device.qps_of_all());
+        device.events.push(Event::DeviceFatal);
+    }
+}
+
+impl Device {
+    /// Moves queue pairs to ERR that have done nothing wrong.
+    pub(crate) fn end_qps(&self, qps: Vec<Arc<Qp>>) {
+        for qp in qps.into_iter().filter(|qp| !qp.is_in_error()) {
+            qp.set_error();
+            self.events.push(Event::QpFatal(qp.qpn));
+        }
     }
 }
 
@@ -94,9 +125,10 @@ impl Core {
     }
 }
 
-/// What an engine that panicked says to whoever wants something of it.
-pub(crate) fn refusal() -> NicError {
-    NicError::Engine("its thread panicked, and its queue pairs are in error".into())
+/// What an engine that panicked, or that a script has ended, says to whoever wants something of it.
+pub(crate) fn refusal(by_script: bool) -> NicError {
+    let why = if by_script { "a fault script has ended the device" } else { "its thread panicked" };
+    NicError::Engine(format!("{why}, and its queue pairs are in error"))
 }
 
 #[cfg(test)]

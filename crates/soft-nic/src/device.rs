@@ -83,6 +83,8 @@ pub(crate) struct Device {
     pub(crate) offload: Option<Arc<Offload>>,
     /// A script of faults.
     pub(crate) faults: Option<Arc<ScriptedFaults>>,
+    /// The script has ended the device.
+    pub(crate) ended: AtomicBool,
 }
 
 /// What a device may have beside itself.
@@ -130,7 +132,8 @@ impl Device {
         let device = Self::new(place, 1, timers, seed, Extras { offload: None, faults });
         link.share().into_iter().for_each(|share| device.reserved.confine(share));
         let (counters, events) = (device.counters.clone(), device.events.clone());
-        let port = Port::new(link, device.enabled.clone(), counters, events);
+        let faults = device.faults.clone();
+        let port = Port::new(link, device.enabled.clone(), counters, events, faults);
         device.engines[0].control().attach(port);
         // Numbers of a process that ended are not taken again by the next: its peers may still
         // send to them.
@@ -159,6 +162,7 @@ impl Device {
             timers,
             offload: extras.offload,
             faults: extras.faults,
+            ended: AtomicBool::new(false),
         })
     }
 
@@ -325,6 +329,11 @@ impl Device {
         self.engines.iter().any(|seat| seat.failed.load(Ordering::Acquire))
     }
 
+    /// Why it takes no queue pairs any more, if it does not.
+    pub(crate) fn gone(&self) -> Option<NicError> {
+        self.has_failed().then(|| contain::refusal(self.ended.load(Ordering::Relaxed)))
+    }
+
     fn seat(&self, qp: &Qp) -> &Seat {
         &self.engines[qp.engine]
     }
@@ -349,8 +358,8 @@ impl Device {
         objects: Objects,
         xrc: Option<Target>,
     ) -> Result<Arc<Qp>, NicError> {
-        if self.has_failed() {
-            return Err(contain::refusal());
+        if let Some(gone) = self.gone() {
+            return Err(gone);
         }
         layout::uses(attr, &queues, &objects)?;
         let matches = objects.srq.as_ref().is_some_and(|srq| srq.tags().is_some());

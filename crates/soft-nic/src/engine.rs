@@ -83,13 +83,6 @@ impl Engine {
         Some(progress)
     }
 
-    /// Ends the device if a script says so.
-    fn end_by_script(&self) {
-        if self.device.faults.as_ref().is_some_and(|faults| faults.ends_device()) {
-            self.fail();
-        }
-    }
-
     /// A way to step the engine for others than who drives it.
     pub fn helper(&self) -> Helper {
         Helper(Self { device: self.device.clone(), index: self.index })

@@ -483,7 +483,7 @@ impl Nic for SoftNic {
     }
 
     fn trouble(&self) -> Option<NicError> {
-        let failed = || self.device.has_failed().then(contain::refusal);
+        let failed = || self.device.gone();
         self.device.offload.as_ref().and_then(|it| it.failure()).or_else(failed)
     }
 

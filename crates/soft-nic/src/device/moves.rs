@@ -38,7 +38,7 @@ impl Device {
         // Under the lock: an engine that panics is marked before it takes the lock to end its queue
         // pairs, so none is brought up behind that.
         if self.seat(qp).failed.load(Ordering::Acquire) && to != QpState::Reset {
-            return Err(contain::refusal());
+            return Err(contain::refusal(self.ended.load(Ordering::Relaxed)));
         }
         if !core.recall(qp.qpn.0) {
             return Err(self

@@ -7,7 +7,6 @@ use super::{Core, NOBODY, Progress, Queues, activate};
 use crate::counters::{DropReason, Live};
 use crate::device::Device;
 use crate::link::port::Port;
-use crate::objects::events::Event;
 use crate::queue::uar::{ArmPage, Rung};
 use crate::script::ScriptedFaults;
 use crate::service::payload::Domain;
@@ -37,10 +36,7 @@ impl Core {
         let now_ns = now_ns.max(self.now_ns);
         let Self { queues, workspace, port, now_ns: last } = self;
         *last = now_ns;
-        if let Some(faults) = &device.faults {
-            faults.begin_step(now_ns);
-            queues.end_by_script(faults);
-        }
+        let next = device.faults.as_ref().and_then(|faults| begin_script(device, faults, now_ns));
         let mut cx = StepContext {
             now_ns,
             timers: device.timers,
@@ -52,7 +48,7 @@ impl Core {
             port: None,
             inproc_capture: device.inproc_capture(),
         };
-        let mut progress = Progress { more: returned, ..Progress::default() };
+        let mut progress = Progress { more: returned, next_ns: next, ..Progress::default() };
         cx.tally.doorbells += queues.take_doorbells();
         queues.take_state_changes(attention);
         if let Some(port) = port {
@@ -119,17 +115,6 @@ impl Queues {
                         self.failed.push(slot);
                     }
                 }
-            }
-        }
-    }
-
-    /// Moves queue pairs to ERR whose time a script says has come.
-    fn end_by_script(&self, faults: &ScriptedFaults) {
-        for which in faults.take_ends() {
-            let all = self.slots.iter().flatten().map(|requester| requester.qp());
-            for qp in all.filter(|qp| faults.is(which, qp.qpn) && !qp.is_in_error()) {
-                qp.set_error();
-                qp.events.push(Event::QpFatal(qp.qpn));
             }
         }
     }
@@ -231,6 +216,19 @@ impl Queues {
             }
         }
     }
+}
+
+/// Moves queue pairs to ERR whose time a script says has come; when it does something next.
+#[cold]
+fn begin_script(device: &Device, faults: &ScriptedFaults, now_ns: u64) -> Option<u64> {
+    let next = faults.begin_step(now_ns);
+    if faults.ends_some() {
+        let mut live = device.qps_of_all();
+        let lives = |state| !matches!(state, QpState::Reset | QpState::Err);
+        live.retain(|qp| lives(QueuePair::state(&**qp)));
+        device.end_qps(faults.take_ends(live));
+    }
+    next
 }
 
 /// Adds a step's counts to those that others read.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::counters::{DropReason, Live};
 use crate::link::{Carries, Link, Notice, TxBatch};
 use crate::objects::events::{Event, Events};
+use crate::script::ScriptedFaults;
 use bellpush_nic::NicError;
 use bellpush_wire::roce::{Addresses, Envelope, Fields, Headers, Packet, PacketError};
 
@@ -55,6 +56,9 @@ pub(crate) struct Port {
     built: (u64, u64),
     counters: Arc<Live>,
     events: Arc<Events>,
+    /// A script, and whether it held the port down when it was looked at last.
+    faults: Option<Arc<ScriptedFaults>>,
+    held: bool,
 }
 
 impl Port {
@@ -63,6 +67,7 @@ impl Port {
         enabled: Arc<AtomicBool>,
         counters: Arc<Live>,
         events: Arc<Events>,
+        faults: Option<Arc<ScriptedFaults>>,
     ) -> Self {
         Self {
             tx: TxBatch::new(TX_PACKETS),
@@ -81,6 +86,8 @@ impl Port {
             built: (0, 0),
             counters,
             events,
+            faults,
+            held: false,
         }
     }
 
@@ -90,8 +97,10 @@ impl Port {
         if self.stopped {
             return;
         }
-        let enabled = self.enabled.load(Ordering::Relaxed);
-        if now_ns < self.look_at && (enabled || !self.up) {
+        let held = self.faults.as_ref().is_some_and(|faults| faults.holds_port_down());
+        let changed = std::mem::replace(&mut self.held, held) != held;
+        let enabled = self.enabled.load(Ordering::Relaxed) && !held;
+        if now_ns < self.look_at && !changed && (enabled || !self.up) {
             return;
         }
         self.look_at = now_ns + UP_NS;

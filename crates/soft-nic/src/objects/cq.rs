@@ -172,6 +172,8 @@ pub struct Cq {
     events: Arc<Events>,
     /// What strikes its entries, and the how manieth CQ of the device it is.
     faults: Option<(Arc<ScriptedFaults>, u32)>,
+    /// A script had it overrun.
+    ended: AtomicBool,
 }
 
 struct Shared {
@@ -210,6 +212,7 @@ impl Cq {
             shared: None,
             events,
             faults: None,
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -315,12 +318,8 @@ impl Cq {
     /// # Errors
     /// [`Overrun`] when the consumer has not reported room; nothing is written.
     pub(crate) fn push(&self, cqe: &Cqe) -> Result<(), Overrun> {
-        if let Some((faults, nth)) = &self.faults {
-            match faults.on_cqe(*nth, cqe) {
-                None => {}
-                Some(CqeAct::Drop) => return Ok(()),
-                Some(CqeAct::Overrun) => return Err(self.overrun()),
-            }
+        if let Some(struck) = self.struck(cqe) {
+            return struck;
         }
         let Some(shared) = &self.shared else { return self.write(&self.ring, cqe) };
         let resized = shared.lock();
@@ -330,6 +329,23 @@ impl Cq {
         }
         self.answer(shared, false);
         Ok(())
+    }
+
+    /// What a script makes of an entry, if it does not leave it to be written. A CQ that has overrun
+    /// takes nothing more; one that overwrites does not overrun.
+    fn struck(&self, cqe: &Cqe) -> Option<Result<(), Overrun>> {
+        let (faults, nth) = self.faults.as_ref()?;
+        if self.ended.load(Ordering::Relaxed) {
+            return Some(Err(Overrun));
+        }
+        match faults.on_cqe(*nth, cqe)? {
+            CqeAct::Drop => Some(Ok(())),
+            CqeAct::Overrun if self.ring.layout.overrun_ignored => None,
+            CqeAct::Overrun => {
+                self.ended.store(true, Ordering::Relaxed);
+                Some(Err(self.overrun()))
+            }
+        }
     }
 
     fn write(&self, ring: &Ring, cqe: &Cqe) -> Result<(), Overrun> {

@@ -16,6 +16,7 @@ use crate::objects::xrc::Target;
 use crate::offload::{Lease, Offload};
 use crate::queue::recv::Receives;
 use crate::script::ScriptedFaults;
+use crate::vendor::Vendor;
 use bellpush_abi::engine::{Fixed, Line, State};
 use bellpush_mem::View;
 use bellpush_nic::{
@@ -348,6 +349,9 @@ impl Qp {
             let syndrome = Syndrome::from_code(cqe.syndrome);
             let syndrome = syndrome.expect("only known syndromes are written");
             self.counters.error(syndrome);
+            if (syndrome, cqe.vendor_err) == (Syndrome::WrFlush, Vendor::Script as u8) {
+                self.events.push(Event::QpFatal(self.qpn));
+            }
             if syndrome != Syndrome::WrFlush {
                 let first = (cqe.wqe_counter, syndrome, cqe.vendor_err);
                 self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(first);

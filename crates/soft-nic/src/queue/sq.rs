@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::objects::events::Event;
 use crate::objects::layout::MAX_RING;
 use crate::objects::qp::Qp;
 use crate::queue::inband::{Slot, Watch};
@@ -239,11 +238,8 @@ impl SendQueue {
         let failure = match act {
             None => return posted,
             Some(WqeAct::Fail(syndrome)) => (syndrome, Vendor::Script),
-            Some(WqeAct::Fatal) => (Syndrome::WrFlush, Vendor::Script),
-            Some(WqeAct::QpError) => {
-                self.qp.events.push(Event::QpFatal(self.qp.qpn));
-                (Syndrome::WrFlush, Vendor::Script)
-            }
+            // When its turn comes, the queue pair's event is pushed.
+            Some(WqeAct::Fatal | WqeAct::QpError) => (Syndrome::WrFlush, Vendor::Script),
         };
         Posted { wqe: Err(failure), ..posted }
     }

@@ -34,10 +34,17 @@ struct Held<T> {
 }
 
 impl<L: Link> Scripted<L> {
-    /// A link on which a script's faults of packets and of the port happen.
-    pub fn new(inner: L, faults: Arc<ScriptedFaults>) -> Self {
+    /// A link on which a script's faults of packets happen.
+    ///
+    /// # Errors
+    /// [`LinkError::NeedsIcrc`] when packets shall be corrupted and those of `inner` have no ICRC
+    /// that would show it.
+    pub fn new(inner: L, faults: Arc<ScriptedFaults>) -> Result<Self, LinkError> {
+        if faults.corrupts() && !inner.has_icrc() {
+            return Err(LinkError::NeedsIcrc);
+        }
         let (sent, received) = (VecDeque::new(), VecDeque::new());
-        Self { inner, faults, out: TxBatch::new(OUT), sent, received, now_ns: 0 }
+        Ok(Self { inner, faults, out: TxBatch::new(OUT), sent, received, now_ns: 0 })
     }
 
     /// Has room for one more packet, and its copy.
@@ -211,12 +218,13 @@ impl<L: Link> Link for Scripted<L> {
     fn poll_at(&self) -> Option<u64> {
         let sent = self.sent.iter().map(|held| held.due_ns);
         let received = self.received.iter().map(|held| held.due_ns);
-        sent.chain(received).chain(self.inner.poll_at()).min()
+        // What the link below had no room for goes on as soon as it can.
+        let out = (!self.out.is_empty()).then_some(self.now_ns);
+        sent.chain(received).chain(self.inner.poll_at()).chain(out).min()
     }
 
     fn is_up(&mut self) -> bool {
-        let is_up = self.inner.is_up(); // what it does meanwhile goes on
-        is_up && !self.faults.holds_port_down()
+        self.inner.is_up()
     }
 
     fn counters(&self) -> LinkCounters {

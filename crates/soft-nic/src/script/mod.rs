@@ -16,6 +16,7 @@ pub(crate) use spec::{CqeAct, PacketAct, WqeAct};
 pub use spec::{MAX_SCRIPT_BYTES, Script, ScriptError};
 
 use crate::link::Rng;
+use crate::objects::qp::Qp;
 use spec::{Completion, PacketKind, Rule, What, When, Which};
 
 use bellpush_wire::Qpn;
@@ -26,7 +27,6 @@ use bellpush_wire::wqe::Opcode;
 /// A script on one device. Its link, its engine and its owner share it.
 pub struct ScriptedFaults {
     rules: Vec<Live>,
-    rng: Mutex<Rng>,
     /// The engine's time, and that of its first step, which `after` counts from.
     now_ns: AtomicU64,
     begin_ns: AtomicU64,
@@ -53,6 +53,8 @@ struct Live {
     rule: Rule,
     /// Its number in the script, from 1 on.
     number: usize,
+    /// Of its own: what one draws does not move the others' draws.
+    rng: Mutex<Rng>,
     matched: AtomicU64,
     done: AtomicU64,
 }
@@ -70,13 +72,13 @@ impl ScriptedFaults {
         let live = |(index, rule): (usize, &Rule)| Live {
             rule: rule.clone(),
             number: index + 1,
+            rng: Mutex::new(Rng::new(script.seed ^ (index as u64) << 32)),
             matched: AtomicU64::new(0),
             done: AtomicU64::new(0),
         };
         let rules = script.rules.iter().enumerate().filter(|(_, rule)| is_its(rule));
         Arc::new(Self {
             rules: rules.map(live).collect(),
-            rng: Mutex::new(Rng::new(script.seed)),
             now_ns: AtomicU64::new(0),
             begin_ns: AtomicU64::new(NEVER),
             born: Mutex::default(),
@@ -91,20 +93,28 @@ impl ScriptedFaults {
         self.rules.iter().map(|live| (live.number, live.done.load(Ordering::Relaxed))).collect()
     }
 
+    fn corrupts(&self) -> bool {
+        self.rules.iter().any(|live| live.rule.corrupts())
+    }
+
     /// Has someone told when a fault strikes for the first time. The first who asks is.
     pub fn tell_first(&self, sink: StrikeSink) {
         let _ = self.tell.set(sink); // somebody is told already
     }
 
-    pub(crate) fn begin_step(&self, now_ns: u64) {
+    /// Takes the engine's time over; when something is to happen by the time next.
+    pub(crate) fn begin_step(&self, now_ns: u64) -> Option<u64> {
         if self.begin_ns.load(Ordering::Relaxed) == NEVER {
             self.begin_ns.store(now_ns, Ordering::Relaxed);
         }
         self.now_ns.store(now_ns, Ordering::Relaxed);
-        let ends = |live: &Live| live.rule.what == What::Device && live.strikes(self);
+        let ends = |live: &Live| live.rule.what == What::Device && live.strikes(self, true);
         if self.rules.iter().any(ends) {
             self.fatal.store(true, Ordering::Relaxed);
         }
+        let begin = self.begin_ns.load(Ordering::Relaxed);
+        let times = self.rules.iter().flat_map(|live| live.times());
+        times.filter(|at| *at != u64::MAX).map(|at| begin + at).filter(|at| *at > now_ns).min()
     }
 
     /// Whether the device is to end now; says so once.
@@ -112,25 +122,44 @@ impl ScriptedFaults {
         self.fatal.load(Ordering::Relaxed) && self.fatal.swap(false, Ordering::Relaxed)
     }
 
-    /// The queue pairs that are to go to ERR because their time has come; says each once.
-    pub(crate) fn take_ends(&self) -> Vec<Which> {
-        let end = |live: &Live| match live.rule.what {
-            What::Qp(which) if live.strikes(self) => Some(which),
-            _ => None,
-        };
-        self.rules.iter().filter_map(end).collect()
+    /// Whether some queue pair is to go to ERR because its time has come, and none has yet.
+    pub(crate) fn ends_some(&self) -> bool {
+        self.rules.iter().any(|live| live.ends_qps(self).is_some())
     }
 
-    /// Whether the port is down.
-    fn holds_port_down(&self) -> bool {
-        let holds = |live: &Live| {
-            let holds = live.rule.what == What::Port && live.is_due(self);
-            if holds && live.done.swap(1, Ordering::Relaxed) == 0 {
+    /// Those of the queue pairs that are to go to ERR now. One that does not live yet is waited for.
+    pub(crate) fn take_ends(&self, mut live: Vec<Arc<Qp>>) -> Vec<Arc<Qp>> {
+        let mut ends = Vec::new();
+        for rule in &self.rules {
+            let Some(which) = rule.ends_qps(self) else { continue };
+            let its = |qp: &mut Arc<Qp>| self.is(which, qp.qpn);
+            let before = ends.len();
+            ends.extend(live.extract_if(.., its));
+            if ends.len() > before {
+                rule.done.store(1, Ordering::Relaxed);
+                rule.tell(self);
+            }
+        }
+        ends
+    }
+
+    /// Whether the port is down. It is once, where a step comes too late for all of its time.
+    pub(crate) fn holds_port_down(&self) -> bool {
+        let age = self.age_ns();
+        let holds = |live: &&Live| {
+            let When { after_ns, until_ns, .. } = live.rule.when;
+            live.rule.what == What::Port
+                && age >= after_ns
+                && (age < until_ns || live.done.load(Ordering::Relaxed) == 0)
+        };
+        let mut held = false;
+        for live in self.rules.iter().filter(holds) {
+            held = true;
+            if live.done.swap(1, Ordering::Relaxed) == 0 {
                 live.tell(self);
             }
-            holds
-        };
-        self.rules.iter().any(holds)
+        }
+        held
     }
 
     /// A queue pair was made.
@@ -150,10 +179,10 @@ impl ScriptedFaults {
 
     /// What becomes of a WQE that the NIC takes; asked once for each.
     pub(crate) fn on_wqe(&self, qpn: Qpn, opcode: Opcode) -> Option<WqeAct> {
-        let act = self.rules.iter().find_map(|live| match live.rule.what {
+        let act = self.first(|what| match *what {
             What::Wqe { qp, opcode: of, act } => {
                 let is_it = of.is_none_or(|work| work.is(opcode)) && self.is(qp, qpn);
-                (is_it && live.strikes(self)).then_some(act)
+                is_it.then_some(act)
             }
             _ => None,
         });
@@ -165,12 +194,12 @@ impl ScriptedFaults {
 
     /// What becomes of a CQE of the CQ that was made as the `nth`.
     pub(crate) fn on_cqe(&self, nth: u32, cqe: &Cqe) -> Option<CqeAct> {
-        self.rules.iter().find_map(|live| match live.rule.what {
+        self.first(|what| match *what {
             What::Cqe { cq, qp, kind, act } => {
                 let is_it = cq.is_none_or(|cq| cq == nth)
                     && kind.is_none_or(|kind| reports(cqe.opcode) == Some(kind))
                     && self.is(qp, cqe.qpn);
-                (is_it && live.strikes(self)).then_some(act)
+                is_it.then_some(act)
             }
             _ => None,
         })
@@ -178,19 +207,32 @@ impl ScriptedFaults {
 
     /// What becomes of a packet to or from a peer.
     fn on_packet(&self, is_sent: bool, with: IpAddr, packet: &Packet<'_>) -> Option<PacketAct> {
-        self.rules.iter().find_map(|live| match live.rule.what {
+        self.first(|what| match *what {
             What::Packet { sent, qp, kind, peer, act } => {
                 let is_it = sent == is_sent
                     && peer.is_none_or(|peer| peer == with)
                     && kind.is_none_or(|kind| is_kind(kind, packet))
                     && self.is(qp, packet.headers.bth.dest);
-                (is_it && live.strikes(self)).then_some(act)
+                is_it.then_some(act)
             }
             _ => None,
         })
     }
 
-    pub(crate) fn is(&self, which: Which, qpn: Qpn) -> bool {
+    /// What the first fault does that strikes. Those behind it count the match as well.
+    fn first<T>(&self, mut act: impl FnMut(&What) -> Option<T>) -> Option<T> {
+        let mut first = None;
+        for live in &self.rules {
+            if let Some(act) = act(&live.rule.what)
+                && live.strikes(self, first.is_none())
+            {
+                first = Some(act);
+            }
+        }
+        first
+    }
+
+    fn is(&self, which: Which, qpn: Qpn) -> bool {
         match which {
             Which::Any => true,
             Which::Number(number) => number == qpn.0,
@@ -200,10 +242,6 @@ impl ScriptedFaults {
 
     fn born(&self) -> MutexGuard<'_, Born> {
         self.born.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn draw(&self, share: f64) -> bool {
-        share >= 1.0 || self.rng.lock().unwrap_or_else(PoisonError::into_inner).happens(share)
     }
 
     /// Nanoseconds since the engine's first step.
@@ -220,14 +258,38 @@ impl Live {
         (self.rule.when.after_ns..self.rule.when.until_ns).contains(&faults.age_ns())
     }
 
-    /// Counts a match; whether it is one that is struck.
-    fn strikes(&self, faults: &ScriptedFaults) -> bool {
+    /// The queue pairs that it ends, if their time has come and none has ended yet.
+    fn ends_qps(&self, faults: &ScriptedFaults) -> Option<Which> {
+        match self.rule.what {
+            What::Qp(which) if self.done.load(Ordering::Relaxed) == 0 => {
+                self.is_due(faults).then_some(which)
+            }
+            _ => None,
+        }
+    }
+
+    /// When something happens by the time alone, in nanoseconds since the first step.
+    fn times(&self) -> [u64; 2] {
+        let When { after_ns, until_ns, .. } = self.rule.when;
+        match self.rule.what {
+            What::Port => [after_ns, until_ns],
+            What::Qp(_) | What::Device => [after_ns, u64::MAX],
+            _ => [u64::MAX; 2],
+        }
+    }
+
+    fn draw(&self, share: f64) -> bool {
+        share >= 1.0 || self.rng.lock().unwrap_or_else(PoisonError::into_inner).happens(share)
+    }
+
+    /// Counts a match; whether it is one that is struck, and may be.
+    fn strikes(&self, faults: &ScriptedFaults, may: bool) -> bool {
         if !self.is_due(faults) {
             return false;
         }
         let When { nth, every, times, share, .. } = self.rule.when;
         let n = self.matched.fetch_add(1, Ordering::Relaxed) + 1;
-        if n < nth || !(n - nth).is_multiple_of(every) || !faults.draw(share) {
+        if n < nth || !(n - nth).is_multiple_of(every) || !self.draw(share) || !may {
             return false;
         }
         let more = |done: u64| times.is_none_or(|times| done < times).then_some(done + 1);

@@ -8,8 +8,9 @@ use crate::link::units::{PERCENT, TIME, percent, time_ns};
 use bellpush_wire::cqe::Syndrome;
 use bellpush_wire::wqe::Opcode;
 
-/// Longest script, in bytes: it travels in an environment variable.
-pub const MAX_SCRIPT_BYTES: usize = 64 << 10;
+/// Longest script, in bytes: it travels in an environment variable, in which some characters take
+/// two, and for which Linux has 128 KiB.
+pub const MAX_SCRIPT_BYTES: usize = 32 << 10;
 
 /// What goes wrong on devices, and when.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -25,8 +26,8 @@ pub enum ScriptError {
     #[error("{0}")]
     Toml(String),
     /// It is too long.
-    #[error("a fault script has at most 65536 bytes, not {0}")]
-    Long(usize),
+    #[error("a fault script has at most 32768 bytes, and this is longer")]
+    Long,
     /// A fault makes no sense.
     #[error("fault {number}: {what}")]
     Fault {
@@ -236,9 +237,14 @@ impl std::str::FromStr for Script {
 
     fn from_str(text: &str) -> Result<Self, ScriptError> {
         if text.len() > MAX_SCRIPT_BYTES {
-            return Err(ScriptError::Long(text.len()));
+            return Err(ScriptError::Long);
         }
-        let error = |e: toml::de::Error| ScriptError::Toml(e.to_string().trim_end().into());
+        let error = |e: toml::de::Error| {
+            let begin = e.span().map_or(0, |span| span.start).min(text.len());
+            let line = text.as_bytes()[..begin].iter().filter(|&&byte| byte == b'\n').count() + 1;
+            let what = e.message().lines().map(str::trim).collect::<Vec<_>>().join(", ");
+            ScriptError::Toml(format!("line {line}: {what}"))
+        };
         let file: File = toml::from_str(text).map_err(error)?;
         let rule = |(index, raw): (usize, &Raw)| {
             raw.rule().map_err(|what| ScriptError::Fault { number: index + 1, what })
@@ -251,9 +257,18 @@ impl std::str::FromStr for Script {
 impl Script {
     /// Whether it corrupts packets, which only an ICRC shows.
     pub fn corrupts(&self) -> bool {
-        let corrupts =
-            |rule: &Rule| matches!(rule.what, What::Packet { act: PacketAct::Corrupt, .. });
-        self.rules.iter().any(corrupts)
+        self.rules.iter().any(Rule::corrupts)
+    }
+
+    /// Whether it names a device that a process with so many has not.
+    pub fn names_beyond(&self, devices: usize) -> bool {
+        self.rules.iter().any(|rule| rule.device.is_some_and(|device| device >= devices))
+    }
+}
+
+impl Rule {
+    pub(super) fn corrupts(&self) -> bool {
+        matches!(self.what, What::Packet { act: PacketAct::Corrupt, .. })
     }
 }
 
@@ -289,6 +304,7 @@ impl Raw {
             ("qp", "error") => Ok(What::Qp(qp)),
             ("port", "down") => Ok(What::Port),
             ("device", "fatal") => Ok(What::Device),
+            ("", _) => Err("it lacks on: where it strikes".into()),
             (on, action) => Err(format!(
                 "no fault has on = {on:?} and action = {action:?}; there are {}",
                 ALL.map(|(on, actions, _)| format!("{on}: {}", actions.join(", "))).join("; ")
@@ -369,29 +385,39 @@ impl Raw {
     fn when(&self, what: &What) -> Result<When, String> {
         let by_time = matches!(what, What::Device | What::Qp(_));
         let after_ns = self.after.as_deref().map_or(Ok(0), |text| time("after", text))?;
+        if self.r#for.as_deref().and_then(time_ns) == Some(0) {
+            return Err("for = 0 is never".into());
+        }
         let until_ns = match &self.r#for {
             None => u64::MAX,
             Some(text) => after_ns.saturating_add(time("for", text)?),
         };
         if by_time && self.after.is_none() {
-            let by_count = "a WQE's action: on = \"wqe\"";
-            return Err(format!("after says when it happens; what comes of a WQE is {by_count}"));
+            let action = if *what == What::Device { "device-fatal" } else { "qp-error" };
+            let on = &self.on;
+            return Err(format!(
+                "on = {on:?} needs after; for one at a WQE take on = \"wqe\", action = {action:?}"
+            ));
         }
         let share = match &self.share {
             None => 1.0,
             Some(text) => percent(text).ok_or(format!("share = {text:?} is not {PERCENT}"))?,
         };
-        let (nth, every) = (self.nth.unwrap_or(1), self.every.unwrap_or(1));
+        if share == 0.0 {
+            return Err("share = 0% is never".into());
+        }
+        // Without a number of times: the one that is counted, or all that are drawn or in the time.
+        let others = self.every.is_some() || self.times.is_some() || self.share.is_some();
+        let counted = self.nth.is_some() && !others;
+        let (nth, every) =
+            (self.nth.unwrap_or(1), self.every.unwrap_or(if counted { u64::MAX } else { 1 }));
         if nth == 0 || every == 0 {
             return Err("nth and every count from 1".into());
         }
-        // Without a number of times: the one that is counted, or all that are drawn or in the time.
-        let counted = self.nth.is_some() && self.every.is_none();
         let times = match self.times {
             _ if by_time => Some(1),
             Some(0) => return Err("times = 0 is never".into()),
             Some(times) => Some(times),
-            None if counted && self.share.is_none() => Some(1),
             None => None,
         };
         Ok(When { nth, every, times, share, after_ns, until_ns })
