@@ -227,9 +227,8 @@ mod tests {
         refused_after(0, &bytes, Keys { receives: [8; 32], ..ROOT });
     }
 
-    /// Whoever is in between has memory taken for what it sends, and not for what it announces.
     #[test]
-    fn a_length_takes_no_memory() {
+    fn a_frame_longer_than_the_longest_is_an_error_at_once() {
         let announced = [&[DATA][..], &(MAX_FRAME as u32).to_le_bytes(), &[0; 100]].concat();
         assert_eq!(heard(&announced, ROOT), (vec![], io::ErrorKind::UnexpectedEof));
         let longer = [&[DATA][..], &(MAX_FRAME as u32 + 1).to_le_bytes(), &[0; 100]].concat();

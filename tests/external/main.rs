@@ -15,5 +15,6 @@ mod pyverbs;
 mod rdma_cm;
 mod run;
 mod shim;
+mod strangers;
 mod sysfs;
 mod ucx;
