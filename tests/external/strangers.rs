@@ -35,7 +35,7 @@ fn sockets(process: u32) -> HashSet<String> {
 
 /// An address as /proc/net has it: words of 32 bits in the processor's order.
 fn address(hex: &str) -> IpAddr {
-    let word = |at| u32::from_str_radix(&hex[8 * at..8 * at + 8], 16).unwrap().to_ne_bytes();
+    let word = |at: usize| u32::from_str_radix(&hex[8 * at..8 * at + 8], 16).unwrap().to_ne_bytes();
     match hex.len() {
         8 => Ipv4Addr::from(word(0)).into(),
         _ => {
