@@ -257,6 +257,82 @@ fn documents_name_files_that_are_there() {
     none(documents.iter().flat_map(|(file, text)| missing(file, &unfenced(text), &tree)).collect());
 }
 
+/// Tests that rows of a table name, as `FILE::TEST`, and that are not there; rows that name none.
+fn untested(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut heads = true;
+    for line in text.lines() {
+        let is_row = line.starts_with("| ");
+        heads &= !line.starts_with("|---");
+        if !is_row || heads {
+            heads |= !line.starts_with('|');
+            continue;
+        }
+        let named = line.split('`').skip(1).step_by(2);
+        let tests: Vec<_> = named.filter_map(|word| word.split_once(".rs::")).collect();
+        if tests.is_empty() {
+            wrong.push(format!("no test: {line}"));
+        }
+        for (file, test) in tests {
+            let there = source(&format!("{file}.rs")).is_some_and(|text| {
+                let begin = text.find(&format!("fn {test}(")).or(text.find(&format!("fn {test}<")));
+                begin.is_some()
+            });
+            if !there {
+                wrong.push(format!("{file}.rs has no {test}"));
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn promises_have_tests_that_are_there() {
+    let text = fs::read_to_string(root().join("docs/security.md")).expect("the page");
+    let promises = text.split("\n## ").filter(|part| part.starts_with("Promise"));
+    let promises: String = promises.collect();
+    assert!(promises.lines().filter(|line| line.starts_with("| ")).count() > 40);
+    none(untested(&promises, |file| fs::read_to_string(root().join(file)).ok()));
+}
+
+// ---- Crates of others ---------------------------------------------------------------------------
+
+/// Packages of a lock file that are neither of this checkout nor, with their checksum, from crates.io.
+fn strange(lock: &str, ours: &[&str]) -> Vec<String> {
+    let field = |package: &str, name: &str| {
+        let begin = format!("{name} = ");
+        let line = package.lines().find_map(|line| line.strip_prefix(&begin).map(str::to_owned));
+        line.map(|value| value.trim_matches('"').to_owned())
+    };
+    let packages = lock.split("[[package]]").skip(1);
+    let wrong = packages.filter_map(|package| {
+        let name = field(package, "name").unwrap_or_default();
+        let fine = match field(package, "source") {
+            None => ours.contains(&name.as_str()),
+            Some(source) => {
+                source == "registry+https://github.com/rust-lang/crates.io-index"
+                    && field(package, "checksum").is_some_and(|sum| sum.len() == 64)
+            }
+        };
+        (!fine).then_some(name)
+    });
+    wrong.collect()
+}
+
+#[test]
+fn crates_of_others_are_from_crates_io_with_a_checksum() {
+    let mut manifests = vec![fs::read_to_string(root().join("Cargo.toml")).expect("text")];
+    let folders = ["bindgen", "capi", "crates", "examples", "fuzz", "mutants", "shim"];
+    let all = folders.iter().flat_map(|folder| files(folder, &["toml"]));
+    manifests.extend(all.filter(|(file, _)| file.ends_with("Cargo.toml")).map(|(_, text)| text));
+    let name = |text: &String| text.split("name = \"").nth(1)?.split('"').next().map(str::to_owned);
+    let ours: Vec<String> = manifests.iter().filter_map(name).collect();
+    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
+    let lock = fs::read_to_string(root().join("Cargo.lock")).expect("the lock file");
+    assert!(lock.matches("[[package]]").count() > 100);
+    none(strange(&lock, &ours));
+}
+
 // ---- Negative controls -------------------------------------------------------------------------
 
 #[test]
@@ -306,4 +382,34 @@ fn a_name_that_is_not_there_is_found() {
 fn a_long_file_is_found() {
     assert!(too_long(("a.rs".into(), "\n".repeat(MAX_LINES))).is_some());
     assert!(too_long(("a.rs".into(), "\n".repeat(MAX_LINES - 1))).is_none());
+}
+
+#[test]
+fn a_promise_without_its_test_is_found() {
+    let table = |row: &str| format!("Text.\n\n| promise | test |\n|---|---|\n{row}\n\nMore.\n");
+    let source = |file: &str| (file == "tests/a.rs").then(|| "fn it_is_so() {}".to_owned());
+    for (row, wrong) in [
+        ("| it is so | `tests/a.rs::it_is_so` |", 0),
+        ("| it is so | `tests/a.rs::it_is` |", 1),
+        ("| it is so | `tests/b.rs::it_is_so`, `tests/a.rs::it_is_so` |", 1),
+        ("| it is so | |", 1),
+    ] {
+        assert_eq!(untested(&table(row), source).len(), wrong, "{row}");
+    }
+}
+
+#[test]
+fn a_crate_from_elsewhere_is_found() {
+    let package = |source: &str| format!("[[package]]\nname = \"a\"\nversion = \"1\"\n{source}\n");
+    let registry = "source = \"registry+https://github.com/rust-lang/crates.io-index\"\n";
+    let sum = format!("checksum = \"{}\"\n", "0".repeat(64));
+    for (source, wrong) in [
+        (format!("{registry}{sum}"), 0),
+        (registry.to_owned(), 1),
+        (format!("source = \"git+https://example.com/a\"\n{sum}"), 1),
+        (String::new(), 1),
+    ] {
+        assert_eq!(strange(&package(&source), &["b"]).len(), wrong, "{source}");
+    }
+    assert!(strange(&package(""), &["a"]).is_empty());
 }

@@ -164,7 +164,9 @@ impl Refusal {
             },
             Self::Link(_) => libc::EIO,
             Self::Nic(NicError::Memory(MemError::Fault { .. })) => libc::EFAULT,
-            Self::Nic(NicError::Full { .. } | NicError::Thread(_)) => libc::ENOMEM,
+            Self::Nic(NicError::Full { .. } | NicError::Random(_) | NicError::Thread(_)) => {
+                libc::ENOMEM
+            }
             Self::Nic(NicError::NoSuchPeer { .. }) => libc::EHOSTUNREACH,
             Self::Nic(NicError::Engine(_)) => libc::EIO,
             Self::Nic(_) | Self::Memory(_) => libc::EINVAL,

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::Job;
 use super::frames::{DATA, FAILED, Line};
 use super::handshake::{self, Joining};
+use super::job::LEAST_SECRET;
 use super::member::{MAX_RANKS, MAX_TIMEOUT};
 use crate::nic::soft::SoftConfig;
 
@@ -46,6 +47,15 @@ pub enum BootstrapError {
         path: PathBuf,
         /// The cause.
         source: io::Error,
+    },
+    /// The secret can be guessed.
+    #[error(
+        "the job's secret (BELLPUSH_JOB_SECRET) has {bytes} bytes, and must have {LEAST_SECRET} or more: whoever \
+         sees a handshake can try short ones, so let 'openssl rand -hex 16' choose it"
+    )]
+    ShortSecret {
+        /// Its bytes.
+        bytes: usize,
     },
     /// The number of ranks is zero or above the limit.
     #[error("{ranks} ranks: a job has 1 to {MAX_RANKS}")]

@@ -1,6 +1,7 @@
 //! Frames between two processes of a job, after their handshake: kind, length, bytes, and an HMAC
-//! over these and the frame's number, with a key of this connection alone. A frame that was
-//! changed, omitted, replayed or meant for another connection is an error.
+//! over these and the frame's number, with a key of this connection and direction alone. A frame that
+//! was changed, cut off, omitted, replayed, sent back or meant for another connection is an error, and
+//! ends the connection's use.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -16,20 +17,28 @@ pub(super) const FAILED: u8 = 2;
 const MAX_FRAME: usize = 64 << 20;
 const HEAD: usize = 5;
 const MAC: usize = 32;
+/// Bytes that memory is taken for before they have come.
+const PIECE: usize = 64 << 10;
+
+/// Keys of the two directions of a connection.
+#[derive(Clone, Copy)]
+pub(super) struct Keys {
+    pub sends: [u8; 32],
+    pub receives: [u8; 32],
+}
 
 /// A connection to another process of the job.
 pub(super) struct Line {
     stream: TcpStream,
-    key: [u8; 32],
-    from_root: bool,
+    keys: Keys,
     sent: u64,
     received: u64,
 }
 
 impl Line {
-    /// A connection after its handshake, which gave the key. `from_root`: this side is rank 0.
-    pub fn new(stream: TcpStream, key: [u8; 32], from_root: bool) -> Self {
-        Self { stream, key, from_root, sent: 0, received: 0 }
+    /// A connection after its handshake, which gave the keys.
+    pub fn new(stream: TcpStream, keys: Keys) -> Self {
+        Self { stream, keys, sent: 0, received: 0 }
     }
 
     /// Bounds each write.
@@ -50,7 +59,7 @@ impl Line {
         let length = u32::try_from(bytes.len()).ok().filter(|&n| n as usize <= MAX_FRAME);
         let length = length.ok_or(io::ErrorKind::InvalidInput)?;
         let head = [&[kind][..], &length.to_le_bytes()].concat();
-        let mac = self.mac(self.from_root, self.sent, &head, bytes).finalize().into_bytes();
+        let mac = mac(&self.keys.sends, self.sent, &head, bytes).finalize().into_bytes();
         self.sent += 1;
         self.stream.write_all(&head)?;
         self.stream.write_all(bytes)?;
@@ -64,24 +73,28 @@ impl Line {
         if length > MAX_FRAME || !matches!(head[0], DATA | FAILED) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let mut bytes = vec![0; length];
-        read_all(&mut self.stream, &mut bytes, until)?;
-        let mut mac = [0; MAC];
-        read_all(&mut self.stream, &mut mac, until)?;
-        let right = self.mac(!self.from_root, self.received, &head, &bytes);
-        right.verify_slice(&mac).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+        let mut bytes = Vec::new();
+        while bytes.len() < length {
+            let from = bytes.len();
+            bytes.resize(length.min(from + PIECE), 0);
+            read_all(&mut self.stream, &mut bytes[from..], until)?;
+        }
+        let mut theirs = [0; MAC];
+        read_all(&mut self.stream, &mut theirs, until)?;
+        // In constant time.
+        let right = mac(&self.keys.receives, self.received, &head, &bytes);
+        right.verify_slice(&theirs).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
         self.received += 1;
         Ok((head[0], bytes))
     }
+}
 
-    fn mac(&self, from_root: bool, number: u64, head: &[u8], bytes: &[u8]) -> Hmac<Sha256> {
-        let mut mac = keyed(&self.key);
-        mac.update(&[from_root.into()]);
-        mac.update(&number.to_le_bytes());
-        mac.update(head);
-        mac.update(bytes);
-        mac
-    }
+fn mac(key: &[u8; 32], number: u64, head: &[u8], bytes: &[u8]) -> Hmac<Sha256> {
+    let mut mac = keyed(key);
+    mac.update(&number.to_le_bytes());
+    mac.update(head);
+    mac.update(bytes);
+    mac
 }
 
 pub(super) fn keyed(key: &[u8]) -> Hmac<Sha256> {
@@ -121,46 +134,104 @@ mod tests {
         (one, listener.accept().unwrap().0)
     }
 
+    /// A rank's keys; rank 0 has them the other way round.
+    const RANK: Keys = Keys { sends: [7; 32], receives: [9; 32] };
+    const ROOT: Keys = Keys { sends: RANK.receives, receives: RANK.sends };
+    const SAID: [&[u8]; 2] = [b"first", b"later"];
+    const EACH: usize = HEAD + 5 + MAC;
+
     /// What a rank says in two frames, as bytes on the way.
-    fn said() -> (Vec<u8>, usize) {
+    fn said() -> Vec<u8> {
         let (stream, mut on_the_way) = pair();
-        let mut rank = Line::new(stream, [7; 32], false);
-        rank.send(DATA, b"first").unwrap();
-        rank.send(DATA, b"later").unwrap();
+        let mut rank = Line::new(stream, RANK);
+        SAID.iter().for_each(|said| rank.send(DATA, said).unwrap());
         drop(rank);
         let mut bytes = Vec::new();
         on_the_way.read_to_end(&mut bytes).unwrap();
-        (bytes, HEAD + 5 + MAC)
+        assert_eq!(bytes.len(), 2 * EACH);
+        bytes
     }
 
-    /// What rank 0 hears of these bytes.
-    fn heard(bytes: &[u8], key: [u8; 32], from_root: bool) -> Vec<io::Result<(u8, Vec<u8>)>> {
+    /// What is heard of these bytes, until there is an error.
+    fn heard(bytes: &[u8], keys: Keys) -> (Vec<Vec<u8>>, io::ErrorKind) {
         let (mut stream, end) = pair();
         stream.write_all(bytes).unwrap();
         drop(stream);
-        let mut root = Line::new(end, key, from_root);
+        let (mut line, mut all) = (Line::new(end, keys), Vec::new());
         let until = Instant::now() + Duration::from_secs(10);
-        (0..2).map(|_| root.receive(until)).collect()
+        loop {
+            match line.receive(until) {
+                Ok((_, bytes)) => all.push(bytes),
+                Err(e) => return (all, e.kind()),
+            }
+        }
+    }
+
+    /// Checks that so many frames are heard, and that the next is refused.
+    #[track_caller]
+    fn refused_after(frames: usize, bytes: &[u8], keys: Keys) {
+        let (all, end) = heard(bytes, keys);
+        assert_eq!(
+            (&all[..], end),
+            (&SAID.map(<[u8]>::to_vec)[..frames], io::ErrorKind::InvalidData)
+        );
     }
 
     #[test]
-    fn a_frame_that_was_changed_repeated_or_left_out_is_an_error() {
-        let (bytes, each) = said();
-        let right = heard(&bytes, [7; 32], true);
-        assert_eq!(right[0].as_ref().unwrap(), &(DATA, b"first".to_vec()));
-        assert_eq!(right[1].as_ref().unwrap(), &(DATA, b"later".to_vec()));
-        let refused = |heard: &io::Result<_>| {
-            heard.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::InvalidData)
-        };
-        for changed in [0, HEAD + 1, HEAD + 5] {
-            let mut bytes = bytes.clone();
+    fn what_was_said_is_heard() {
+        let (all, end) = heard(&said(), ROOT);
+        assert_eq!((all, end), (SAID.map(<[u8]>::to_vec).into(), io::ErrorKind::UnexpectedEof));
+    }
+
+    #[test]
+    fn a_frame_that_was_changed_is_an_error() {
+        // Kind, length, bytes, MAC.
+        for changed in [0, 1, HEAD, HEAD + 4, HEAD + 5, EACH - 1] {
+            let mut bytes = said();
             bytes[changed] ^= 3;
-            assert!(refused(&heard(&bytes, [7; 32], true)[0]), "byte {changed}");
+            let (all, end) = heard(&bytes, ROOT);
+            // With another length, what follows is taken for the frame, or misses.
+            let wrong = [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof];
+            assert!(all.is_empty() && wrong.contains(&end), "byte {changed}: {end}");
         }
-        let twice = [&bytes[..each], &bytes[..each]].concat();
-        assert!(refused(&heard(&twice, [7; 32], true)[1]), "the first said again");
-        assert!(refused(&heard(&bytes[each..], [7; 32], true)[0]), "the first left out");
-        assert!(refused(&heard(&bytes, [8; 32], true)[0]), "another connection's");
-        assert!(refused(&heard(&bytes, [7; 32], false)[0]), "one's own, sent back");
+    }
+
+    #[test]
+    fn a_frame_that_comes_again_or_too_early_or_not_at_all_is_an_error() {
+        let bytes = said();
+        let (first, later) = bytes.split_at(EACH);
+        refused_after(1, &[first, first].concat(), ROOT);
+        refused_after(2, &[first, later, first].concat(), ROOT);
+        refused_after(2, &[first, later, later].concat(), ROOT);
+        refused_after(0, &[later, first].concat(), ROOT);
+        refused_after(0, later, ROOT);
+    }
+
+    #[test]
+    fn a_frame_that_was_cut_off_is_an_error() {
+        let bytes = said();
+        for end in [EACH + 1, EACH + HEAD, EACH + HEAD + 3, 2 * EACH - 1] {
+            let (all, error) = heard(&bytes[..end], ROOT);
+            assert_eq!((all.len(), error), (1, io::ErrorKind::UnexpectedEof), "{end} bytes");
+        }
+        // Bytes left out of the middle.
+        for at in [1, HEAD, EACH - 1] {
+            refused_after(0, &[&bytes[..at], &bytes[at + 1..]].concat(), ROOT);
+        }
+    }
+
+    #[test]
+    fn a_frame_of_another_connection_or_direction_is_an_error() {
+        let bytes = said();
+        refused_after(0, &bytes, RANK); // sent back to the rank that said it
+        refused_after(0, &bytes, Keys { receives: [8; 32], ..ROOT });
+    }
+
+    #[test]
+    fn a_frame_longer_than_the_longest_is_an_error_at_once() {
+        let announced = [&[DATA][..], &(MAX_FRAME as u32).to_le_bytes(), &[0; 100]].concat();
+        assert_eq!(heard(&announced, ROOT), (vec![], io::ErrorKind::UnexpectedEof));
+        let longer = [&[DATA][..], &(MAX_FRAME as u32 + 1).to_le_bytes(), &[0; 100]].concat();
+        refused_after(0, &longer, ROOT);
     }
 }

@@ -22,9 +22,9 @@ use sha2::{Digest, Sha256};
 
 use super::Job;
 use super::bootstrap::BootstrapError;
-use super::frames::{Line, keyed, read_all};
+use super::frames::{Keys, Line, keyed, read_all};
 
-const MAGIC: &[u8; 20] = b"bellpush bootstrap 4";
+const MAGIC: &[u8; 20] = b"bellpush bootstrap 5";
 const NONCE: usize = 32;
 /// Bytes of a rank's greeting: magic, rank, ranks, nonce, start of the job, communicator; a MAC
 /// follows.
@@ -120,14 +120,16 @@ impl Greeting {
         mac
     }
 
-    /// Key of the frames: of this connection in this join.
-    fn key(&self, secret: &str, id: &[u8]) -> [u8; 32] {
-        let mut mac = keyed(secret.as_bytes());
-        mac.update(b"frames");
-        mac.update(&self.root_nonce);
-        mac.update(&self.says);
-        mac.update(id);
-        mac.finalize().into_bytes().into()
+    /// Keys of rank 0's frames and of the rank's: of this connection in this join.
+    fn keys(&self, secret: &str, id: &[u8]) -> [[u8; 32]; 2] {
+        [&b"frames of rank 0"[..], &b"frames of the rank"[..]].map(|whose| {
+            let mut mac = keyed(secret.as_bytes());
+            mac.update(whose);
+            mac.update(&self.root_nonce);
+            mac.update(&self.says);
+            mac.update(id);
+            mac.finalize().into_bytes().into()
+        })
     }
 }
 
@@ -283,8 +285,8 @@ impl Door {
         }
         let mut stream = knock.stream;
         if stream.write_all(&[&answer[..], &proof].concat()).is_ok() {
-            let key = said.key(&job.secret, &id[..]);
-            seats[rank as usize - 1] = Some(Line::new(stream, key, true));
+            let [sends, receives] = said.keys(&job.secret, &id[..]);
+            seats[rank as usize - 1] = Some(Line::new(stream, Keys { sends, receives }));
         }
     }
 }
@@ -399,12 +401,41 @@ fn greet(job: &Job, mut stream: TcpStream, until: Instant) -> io::Result<Tried> 
     let (told, proof) = answer.split_at(1 + ID);
     let proven = said.answer(&job.secret, told).verify_slice(proof).is_ok();
     if told[0] == 0 && proven {
-        let key = said.key(&job.secret, &told[1..]);
-        return Ok(Tried::Taken(Line::new(stream, key, false)));
+        let [receives, sends] = said.keys(&job.secret, &told[1..]);
+        return Ok(Tried::Taken(Line::new(stream, Keys { sends, receives })));
     }
     let (why, end) = match REFUSALS.get(usize::from(told[0])) {
         Some(&refusal) if told[0] != 0 => refusal,
         _ => ("it is not the job's", false),
     };
     Ok(Tried::Refused(why, end && proven))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// All that the keys of a connection are made of makes others: secret, both nonces, join, rank,
+    /// start, communicator, direction.
+    #[test]
+    fn no_other_connection_or_direction_has_the_same_keys() {
+        let said = |root: u8, at: usize| {
+            let mut says = [0; SAYS];
+            says[at] ^= 1;
+            Greeting { root_nonce: [root; NONCE], says }
+        };
+        let id = [0; ID];
+        let mut keys = said(0, 0).keys("secret", &id).to_vec();
+        keys.extend(said(1, 0).keys("secret", &id));
+        for at in [20, 24, 28, 28 + NONCE, 60 + NONCE, SAYS - 1] {
+            keys.extend(said(0, at).keys("secret", &id));
+        }
+        keys.extend(said(0, 0).keys("another", &id));
+        keys.extend(said(0, 0).keys("secret", &[1; ID]));
+        let different: HashSet<_> = keys.iter().collect();
+        assert_eq!(different.len(), keys.len());
+        assert_eq!(said(0, 0).keys("secret", &id)[..], keys[..2], "control");
+    }
 }

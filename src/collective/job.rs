@@ -7,6 +7,9 @@ use super::bootstrap::BootstrapError;
 use super::member::MAX_RANKS;
 use super::secret;
 
+/// Least bytes of a job's secret. A handshake shows MACs over known bytes, so that a secret which is
+/// a word can be found by trying words.
+pub(super) const LEAST_SECRET: usize = 16;
 /// Port of rank 0 where only its address is given.
 const PORT: u16 = 29401;
 
@@ -22,7 +25,8 @@ pub struct Job {
     pub local_rank: u32,
     /// Address of rank 0: there it listens, and the others connect.
     pub root: SocketAddr,
-    /// Secret that only the ranks of the job know.
+    /// Secret that only the ranks of the job know: 16 bytes or more, best random ones. A job of one
+    /// rank needs none.
     pub secret: String,
     /// Name of this start of the job, equal at all of its ranks. It keeps out processes left over
     /// from an earlier start.
@@ -168,7 +172,13 @@ impl Job {
                 return Err(BootstrapError::NoTime { what });
             }
         }
-        check(self.rank, self.ranks)
+        check(self.rank, self.ranks)?;
+        match self.secret.len() {
+            bytes if bytes < LEAST_SECRET && self.ranks > 1 => {
+                Err(BootstrapError::ShortSecret { bytes })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -254,6 +264,25 @@ mod tests {
             let refused = Bootstrap::join(&job).err().expect("no time");
             assert!(matches!(refused, BootstrapError::NoTime { .. }), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_secret_that_can_be_guessed_is_refused() {
+        let vars = [("RANK", "1"), ("WORLD_SIZE", "2"), ("BELLPUSH_ROOT", "127.0.0.1:1")];
+        for (secret, short) in [("0123456789abcde", true), ("0123456789abcdef", false)] {
+            let job = job(&[&vars[..], &[("BELLPUSH_JOB_SECRET", secret)]].concat());
+            let refused = job.unwrap().unwrap().check().err();
+            assert_eq!(refused.is_some(), short, "{secret}");
+            let said = refused.map(|e| e.to_string()).unwrap_or_default();
+            assert!(said.is_empty() || said.contains("has 15 bytes"), "{said}");
+            assert!(!said.contains(secret), "it is told: {said}");
+        }
+        // Also of a program's own, before anything is sent.
+        let job = job(&[&vars[..], &[("BELLPUSH_JOB_SECRET", "0")]].concat()).unwrap().unwrap();
+        let refused = Bootstrap::join(&Job { secret: String::new(), ..job.clone() }).err().unwrap();
+        assert!(matches!(refused, BootstrapError::ShortSecret { bytes: 0 }), "{refused}");
+        let alone = Job { rank: 0, ranks: 1, secret: String::new(), ..job };
+        Bootstrap::join(&alone).unwrap();
     }
 
     #[test]

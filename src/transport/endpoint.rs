@@ -36,7 +36,12 @@ pub enum Link {
     /// A queue pair.
     Qp(QpAddress),
     /// A TCP listener.
-    Tcp(SocketAddr),
+    Tcp {
+        /// Its address, on the loopback interface.
+        listener: SocketAddr,
+        /// What a connection has to begin with: every user of the machine reaches the listener.
+        key: u128,
+    },
     /// The two queue pairs of an auto endpoint.
     Auto {
         /// The one with a doorbell.
@@ -188,7 +193,7 @@ impl Endpoint {
                 posted.set_peer(&peer);
             }
             (Inner::Host(posted), Link::Qp(qp)) => posted.rdma.qp.connect(qp)?,
-            (Inner::Tcp(tcp), Link::Tcp(to)) => tcp.connect(to)?,
+            (Inner::Tcp(tcp), Link::Tcp { listener, key }) => tcp.connect(listener, key)?,
             (Inner::Auto(posted), Link::Auto { bell, inband }) => {
                 posted.connect(&peer, bell, inband)?;
             }
@@ -196,7 +201,9 @@ impl Endpoint {
                 return Err(Error::OtherLink { path, theirs: "an auto endpoint" });
             }
             (_, Link::Qp(_)) => return Err(Error::OtherLink { path, theirs: "a queue pair" }),
-            (_, Link::Tcp(_)) => return Err(Error::OtherLink { path, theirs: "a TCP listener" }),
+            (_, Link::Tcp { .. }) => {
+                return Err(Error::OtherLink { path, theirs: "a TCP listener" });
+            }
         }
         if self.options.receives != 0 {
             let qp = match &self.inner {

@@ -1,6 +1,7 @@
 //! The baseline without RDMA: payload is copied to host memory and written to a TCP connection.
 //!
-//! A frame is three little-endian 64-bit words (kind, offset, bytes) and, for a put, the payload. A
+//! A connection begins with the listener's key, a random number of 128 bits: others that connect are
+//! sent away, and whoever has the key is the peer. A frame is three little-endian 64-bit words (kind, offset, bytes) and, for a put, the payload. A
 //! flush is answered with the number of frames handled, once all of them are in memory.
 
 use std::any::Any;
@@ -17,6 +18,7 @@ use super::order::OneStream;
 use super::{Error, Memory, Options, Put};
 use crate::gpu::{Event, Gpu, Mapped, Stream};
 use crate::mem::{Dma, own_thread};
+use crate::nic::soft::Random;
 use crate::wire::Rkey;
 
 const PUT: u64 = 1;
@@ -24,6 +26,8 @@ const ADD: u64 = 2;
 const FLUSH: u64 = 3;
 /// Bytes staged at a time; two pieces are in flight, one being copied, one being written.
 const PIECE: usize = 256 << 10;
+/// How long who connects may take to show the key. The peer writes it at once.
+const SHOWS: Duration = Duration::from_secs(1);
 
 pub(super) struct Tcp {
     local: Memory,
@@ -31,6 +35,7 @@ pub(super) struct Tcp {
     copied: [Event; 2],
     timeout: Duration,
     listening: SocketAddr,
+    key: u128,
     receiver: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     /// Why nothing is received any more, unless the peer went in good order.
@@ -87,6 +92,8 @@ impl Tcp {
     ) -> Result<Self, Error> {
         let staging = gpu.alloc_mapped(2 * PIECE, options.host_numa)?;
         let copied = [gpu.event()?, gpu.event()?];
+        let random = Random::system().map_err(tcp("cannot listen"))?;
+        let key = (0..4).fold(0, |key, _| key << 32 | u128::from(random.number()));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(tcp("cannot listen"))?;
         let listening = listener.local_addr().map_err(tcp("cannot listen"))?;
         listener.set_nonblocking(true).map_err(tcp("cannot listen"))?;
@@ -99,7 +106,7 @@ impl Tcp {
                 own_thread::mark();
                 // Whatever ends it closes the connection, which the peer notices; this end's own calls say why.
                 let received =
-                    catch_unwind(AssertUnwindSafe(|| receive(&listener, &*memory, &stopped)));
+                    catch_unwind(AssertUnwindSafe(|| receive(&listener, key, &*memory, &stopped)));
                 let (kind, why) = match received {
                     Ok(Ok(())) => return,
                     Ok(Err(e)) => (e.kind(), e.to_string()),
@@ -114,6 +121,7 @@ impl Tcp {
             copied,
             timeout: options.timeout,
             listening,
+            key,
             receiver: Some(receiver),
             stop,
             deaf,
@@ -123,15 +131,17 @@ impl Tcp {
 
     pub fn address(&self) -> Address {
         let bytes = self.local.bytes() as u64;
-        Address { link: Link::Tcp(self.listening), iova: 0, rkey: Rkey(0), bytes }
+        let link = Link::Tcp { listener: self.listening, key: self.key };
+        Address { link, iova: 0, rkey: Rkey(0), bytes }
     }
 
-    pub fn connect(&mut self, to: SocketAddr) -> Result<(), Error> {
-        let stream =
+    pub fn connect(&mut self, to: SocketAddr, key: u128) -> Result<(), Error> {
+        let mut stream =
             TcpStream::connect_timeout(&to, self.timeout).map_err(tcp("cannot connect"))?;
         stream.set_nodelay(true).map_err(tcp("cannot connect"))?;
         stream.set_read_timeout(Some(self.timeout)).map_err(tcp("cannot connect"))?;
         stream.set_write_timeout(Some(self.timeout)).map_err(tcp("cannot connect"))?;
+        stream.write_all(&key.to_le_bytes()).map_err(tcp("cannot connect"))?;
         let sender =
             Some(Sender { stream, timeout: self.timeout, frames: 0, buffer: vec![0; PIECE] });
         *self.lock() = State { sender, ..State::default() };
@@ -306,11 +316,21 @@ impl Sender {
     }
 }
 
-/// Takes one connection and handles its frames until it ends between two of them, or `stop` is set.
-fn receive(listener: &TcpListener, memory: &dyn Dma, stop: &AtomicBool) -> io::Result<()> {
+/// Takes the connection of whoever has the key and handles its frames until it ends between two of them, or `stop` is
+/// set.
+fn receive(
+    listener: &TcpListener,
+    key: u128,
+    memory: &dyn Dma,
+    stop: &AtomicBool,
+) -> io::Result<()> {
     let mut peer = loop {
         match listener.accept() {
-            Ok((peer, _)) => break peer,
+            Ok((mut peer, _)) => {
+                if shows(&mut peer, key, stop) {
+                    break peer;
+                }
+            }
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(());
@@ -320,11 +340,6 @@ fn receive(listener: &TcpListener, memory: &dyn Dma, stop: &AtomicBool) -> io::R
             Err(e) => return Err(e),
         }
     };
-    peer.set_nonblocking(false)?;
-    peer.set_nodelay(true)?;
-    // Both end now and then, to look at `stop`.
-    peer.set_read_timeout(Some(Duration::from_millis(50)))?;
-    peer.set_write_timeout(Some(Duration::from_millis(50)))?;
     let mut buffer = vec![0; PIECE];
     let mut frames = 0u64;
     loop {
@@ -370,6 +385,27 @@ fn receive(listener: &TcpListener, memory: &dyn Dma, stop: &AtomicBool) -> io::R
             _ => return Err(bad("unknown frame")),
         }
     }
+}
+
+/// Whether who has connected is the peer. A stranger is no error.
+fn shows(peer: &mut TcpStream, key: u128, stop: &AtomicBool) -> bool {
+    let until = Instant::now() + SHOWS;
+    let mut shown = [0; 16];
+    let mut read = |peer: &mut TcpStream| {
+        peer.set_nonblocking(false)?;
+        peer.set_nodelay(true)?;
+        // Both end now and then, to look at `stop`.
+        peer.set_read_timeout(Some(Duration::from_millis(50)))?;
+        peer.set_write_timeout(Some(Duration::from_millis(50)))?;
+        moved(shown.len(), stop, |done| match peer.read(&mut shown[done..]) {
+            Err(e) if Instant::now() < until => Err(e),
+            Err(_) => Ok(0), // as if it had gone
+            read => read,
+        })
+    };
+    let read = read(peer).is_ok();
+    // All bits are compared, whichever differ.
+    read && std::hint::black_box(u128::from_le_bytes(shown) ^ key) == 0
 }
 
 fn read_exact(peer: &mut TcpStream, into: &mut [u8], stop: &AtomicBool) -> io::Result<()> {

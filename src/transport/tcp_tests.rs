@@ -16,8 +16,8 @@ fn pair(memory: Option<Broken>) -> (Arc<Gpu>, Tcp, Tcp) {
         Some(bad) => Tcp::receiving_into(&gpu, region(), Arc::new(bad), &options).unwrap(),
         None => Tcp::new(&gpu, region(), &options).unwrap(),
     };
-    a.connect(b.listening).unwrap();
-    b.connect(a.listening).unwrap();
+    a.connect(b.listening, b.key).unwrap();
+    b.connect(a.listening, a.key).unwrap();
     (gpu, a, b)
 }
 
@@ -78,14 +78,55 @@ fn against_stranger() -> (Tcp, Arc<DeviceMem>, TcpStream) {
     let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
     let region = gpu.alloc(4096).unwrap();
     let ep = Tcp::new(&gpu, region.clone().into(), &Options::default()).unwrap();
-    let stranger = TcpStream::connect(ep.listening).unwrap();
+    let mut stranger = TcpStream::connect(ep.listening).unwrap();
     stranger.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    stranger.write_all(&ep.key.to_le_bytes()).unwrap();
     (ep, region, stranger)
 }
 
 fn frames(kind: u64, payload: usize) -> Vec<u8> {
     let words = [kind, 0, payload as u64].map(u64::to_le_bytes);
     [words.concat(), vec![1; payload]].concat().repeat(256)
+}
+
+/// Who of this machine connects before the peer, with another key or with none, writes nothing.
+#[test]
+fn who_has_not_the_key_is_sent_away_and_the_peer_is_not() {
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    let region = gpu.alloc(4096).unwrap();
+    let options = Options::default().timeout(Duration::from_secs(10));
+    let ep = Tcp::new(&gpu, region.clone().into(), &options).unwrap();
+    let wrong = [ep.key ^ 1, ep.key ^ 1 << 127, 0].map(u128::to_le_bytes);
+    let mut strangers = Vec::new();
+    for begin in [&[][..], &wrong[0], &wrong[1], &wrong[2], &ep.key.to_le_bytes()[..15]] {
+        let mut stranger = TcpStream::connect(ep.listening).unwrap();
+        // It may have been sent away by then.
+        let _ = stranger.write_all(begin);
+        if begin.len() == 16 {
+            let _ = stranger.write_all(&frames(PUT, 4096)[..24 + 4096]);
+        }
+        strangers.push(stranger);
+    }
+    let mut peer = Tcp::new(&gpu, gpu.alloc(4096).unwrap().into(), &options).unwrap();
+    peer.connect(ep.listening, ep.key).unwrap();
+    let stream = gpu.stream().unwrap();
+    let put = Put { from: Local(0), to: Remote(8), bytes: 8, signal: None };
+    peer.put(&stream, put).unwrap();
+    peer.quiet(&stream).unwrap();
+    let mut all = [0; 4096];
+    region.copy_out(0, &mut all).unwrap();
+    assert_eq!(all, [0; 4096], "a stranger wrote");
+    assert!(ep.failure().is_none(), "a stranger ended it");
+    // They were sent away, and the one that said nothing in time too.
+    for mut stranger in strangers {
+        stranger.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let kind = match stranger.read(&mut [0]) {
+            Ok(0) => continue,
+            Ok(_) => panic!("it was answered"),
+            Err(e) => e.kind(),
+        };
+        assert_eq!(kind, ErrorKind::ConnectionReset);
+    }
 }
 
 /// An endpoint goes at once, and its region is left alone, whatever the peer is doing.
@@ -134,7 +175,7 @@ fn an_answer_in_parts_is_waited_for_once() {
     a.timeout = Duration::from_millis(200);
     let strange = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     a.lock().sender = None;
-    a.connect(strange.local_addr().unwrap()).unwrap();
+    a.connect(strange.local_addr().unwrap(), 0).unwrap();
     let (mut peer, _) = strange.accept().unwrap();
     std::thread::scope(|s| {
         s.spawn(move || {
@@ -157,7 +198,7 @@ fn a_piece_that_is_taken_in_parts_is_waited_for_once() {
     let strange = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     // Little is on its way at once, so that every part that is taken lets some more go.
     socket2::SockRef::from(&strange).set_recv_buffer_size(4096).unwrap();
-    a.connect(strange.local_addr().unwrap()).unwrap();
+    a.connect(strange.local_addr().unwrap(), 0).unwrap();
     let (mut peer, _) = strange.accept().unwrap();
     let state = a.lock();
     socket2::SockRef::from(&state.sender.as_ref().unwrap().stream)

@@ -16,5 +16,6 @@ mod rdma_cm;
 mod run;
 mod scripted;
 mod shim;
+mod strangers;
 mod sysfs;
 mod ucx;

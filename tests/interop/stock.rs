@@ -57,7 +57,9 @@ fn run_once(
     gid: u32,
     nic: IpAddr,
 ) -> Result<(String, Served), Failure> {
-    let mut served = Served::start(program, nic, PORT, server)?;
+    // Clients come from the guest.
+    let listen = ["--listen", &HOST_IP.to_string()];
+    let mut served = Served::start(program, nic, PORT, &[server, &listen].concat())?;
     // perftest calls the index -x.
     let index = if program.starts_with("ibv_") { "-g" } else { "-x" };
     let line = format!("{program} -d rxe0 {index} {gid} -p {PORT} {client} {HOST_IP}");

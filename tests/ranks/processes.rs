@@ -45,7 +45,7 @@ fn free_port() -> SocketAddr {
 }
 
 fn job(rank: u32, ranks: u32, root: SocketAddr, ms: u64) -> Job {
-    let (secret, timeout) = ("between us".to_owned(), Duration::from_millis(ms));
+    let (secret, timeout) = ("a secret between us".to_owned(), Duration::from_millis(ms));
     let (start, communicator) = ("1".to_owned(), String::new());
     Job {
         rank,
@@ -197,7 +197,7 @@ fn without_rank_0_the_others_say_so() {
 #[test]
 fn a_stranger_is_refused_and_the_job_goes_on() {
     let root = free_port();
-    let stranger = Job { secret: "guessed".into(), ..job(1, 2, root, 300) };
+    let stranger = Job { secret: "guessed by somebody".into(), ..job(1, 2, root, 300) };
     let other_size = job(1, 3, root, 10_000);
     let no_such = job(7, 8, root, 10_000);
     let outside = |job: Job| std::thread::spawn(move || Bootstrap::join(&job).err().unwrap());
@@ -219,7 +219,7 @@ fn a_stranger_is_refused_and_the_job_goes_on() {
 #[test]
 fn a_root_that_does_not_know_the_secret_is_not_believed() {
     let root = free_port();
-    let wrong = Job { secret: "guessed".into(), ..job(0, 2, root, 600) };
+    let wrong = Job { secret: "guessed by somebody".into(), ..job(0, 2, root, 600) };
     let all = join_all(vec![wrong, job(1, 2, root, 600)]);
     assert!(all[0].as_ref().unwrap_err().to_string().contains("rank 1 did not join"), "{all:?}");
     assert!(matches!(all[1], Err(BootstrapError::Refused { .. })), "{all:?}");
@@ -290,7 +290,7 @@ fn a_refusal_without_proof_is_not_the_end() {
     let liar = TcpListener::bind(root).unwrap();
     let rank_1 = std::thread::spawn(move || join_all(vec![job(1, 2, root, 20_000)]).remove(0));
     let (mut stream, _) = liar.accept().unwrap();
-    stream.write_all(&[&b"bellpush bootstrap 4"[..], &[7; 32]].concat()).unwrap();
+    stream.write_all(&[&b"bellpush bootstrap 5"[..], &[7; 32]].concat()).unwrap();
     stream.read_exact(&mut [0; HELLO]).unwrap();
     stream.write_all(&[&[2][..], &[0; ANSWER - 1]].concat()).unwrap();
     drop((stream, liar));
@@ -512,7 +512,7 @@ fn spawn(link: &str, algorithm: &str, rank: u32, ranks: u32, root: SocketAddr) -
         .env("RANK", rank.to_string())
         .env("WORLD_SIZE", ranks.to_string())
         .env("BELLPUSH_ROOT", root.to_string())
-        .env("BELLPUSH_JOB_SECRET", "between us")
+        .env("BELLPUSH_JOB_SECRET", "a secret between us")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

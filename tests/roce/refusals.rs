@@ -309,6 +309,39 @@ fn packets_of_a_wrong_length_are_invalid_requests() {
     assert_eq!(bytes, [2 * MTU + 1, 0, MTU]);
 }
 
+/// Whoever sends in the peer's name has to know three numbers, and what is right but for one of them
+/// changes nothing.
+#[test]
+fn a_packet_that_is_right_but_for_one_number_changes_nothing() {
+    let mut v = Victim::new(QpType::Rc);
+    let (right, memory) = (v.next, v.memory());
+    let half = Psn::MODULUS / 2;
+    for off in [1, 2, 0x1234, half - 1, half, half + 1, Psn::MODULUS - 0x1234, Psn::MODULUS - 1] {
+        v.next = right.plus(off);
+        let write = v.write(Position::Only, 8);
+        v.packet(PEER, &write, 8);
+        assert!(v.memory() == memory && v.qp.state() == QpState::Rts, "PSN {off} ahead");
+    }
+    v.next = right;
+    for bit in 0..24 {
+        let mut write = v.write(Position::Only, 8);
+        write.bth.dest = Qpn(write.bth.dest.0 ^ 1 << bit);
+        assert_eq!(v.packet(PEER, &write, 8), [], "bit {bit} of the number");
+        assert!(v.memory() == memory && v.qp.state() == QpState::Rts);
+    }
+    let write = v.write(Position::Only, 8);
+    v.taken(&write, 8);
+    assert!(v.memory() != memory, "control");
+    for bit in 0..32 {
+        let mut v = Victim::new(QpType::Rc);
+        let mut write = v.write(Position::Only, 8);
+        let reth = write.ext.reth.as_mut().unwrap();
+        reth.rkey = Rkey(reth.rkey.0 ^ 1 << bit);
+        // One guess: the connection is over.
+        v.refused(&write, 8, NakCode::RemoteAccess);
+    }
+}
+
 /// Whoever does not see a connection's packets cannot guess its PSNs.
 #[test]
 fn first_psns_are_drawn() {

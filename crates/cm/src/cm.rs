@@ -42,10 +42,8 @@ pub struct Cm {
 }
 
 impl Cm {
-    /// A connection manager. `seed` should differ between any two that know each other: IDs follow
-    /// from it.
-    pub fn new(guid: u64, seed: u64) -> Self {
-        let mut random = Random(seed);
+    /// A connection manager, whose IDs are drawn from a source that no other has.
+    pub fn new(guid: u64, random: Random) -> Self {
         Self {
             guid,
             connections: HashMap::new(),

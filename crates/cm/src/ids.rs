@@ -94,8 +94,8 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// No identifiers. `seed` should differ between any two processes that know each other.
-    pub fn new(seed: u64) -> Self {
+    /// No identifiers. What peers see of it is drawn from a source that no other process has.
+    pub fn new(random: Random) -> Self {
         Self {
             devices: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -103,7 +103,7 @@ impl Ids {
             channels: HashMap::new(),
             changed: HashSet::new(),
             ports: Ports::default(),
-            random: Random(seed),
+            random,
             sends: VecDeque::new(),
             offers: VecDeque::new(),
         }
@@ -113,8 +113,7 @@ impl Ids {
 
     /// Has connections go through a device.
     pub fn attach(&mut self, device: usize, info: DeviceInfo) {
-        let seed = u64::from(self.random.next()) << 32 | u64::from(self.random.next());
-        let cm = Cm::new(info.guid, seed);
+        let cm = Cm::new(info.guid, self.random.clone());
         self.devices.insert(device, Device { info, cm, owners: HashMap::new() });
         let listeners = self.ids.values().filter(|id| id.stage == Stage::Listening);
         let ports: Vec<_> =
@@ -381,7 +380,7 @@ impl Ids {
             }
         };
         let port =
-            self.ports.take(&mut self.random, number, space, at, choice).ok_or(IdError::InUse)?;
+            self.ports.take(&self.random, number, space, at, choice).ok_or(IdError::InUse)?;
         let id = self.get(channel, number)?;
         (id.source, id.device) = (Some(SocketAddr::new(at.ip(), port)), device);
         (id.stage, id.has_port) = (Stage::Bound, true);

@@ -21,6 +21,7 @@
 //! | `error` | why a call is refused |
 //! | `events` | what programs are told |
 //! | `ports` | who has which port |
+//! | `random` | numbers that peers cannot guess |
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +34,7 @@ mod id;
 mod ids;
 mod link;
 mod ports;
+mod random;
 mod receive;
 mod talk;
 #[cfg(test)]
@@ -45,18 +47,5 @@ pub use error::IdError;
 pub use events::{ConnParam, DatagramParam, EventKind, Param, UserEvent};
 pub use id::{Address, Kind, Parameters, QpAttributes, Route, Space, Stage};
 pub use ids::{ChannelId, DeviceInfo, Ids, Offer, Opt, Send};
+pub use random::Random;
 pub use talk::Facts;
-
-/// Numbers that are hard to guess (splitmix64).
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) as u32
-    }
-}

@@ -40,7 +40,7 @@ impl Ports {
     /// Takes a port, a free one for port 0; which.
     pub(crate) fn take(
         &mut self,
-        random: &mut Random,
+        random: &Random,
         id: u32,
         space: Space,
         at: SocketAddr,
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn take(ports: &mut Ports, id: u32, at: &str, shares: bool) -> Option<u16> {
-        ports.take(&mut Random(1), id, Space::Tcp, at.parse().unwrap(), (shares, false))
+        ports.take(&Random::seeded(1), id, Space::Tcp, at.parse().unwrap(), (shares, false))
     }
 
     #[test]

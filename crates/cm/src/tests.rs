@@ -11,7 +11,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use bellpush_wire::cm::{MAD_BYTES, Mad, MessageKind};
 
-use crate::{Address, ChannelId, DeviceInfo, EventKind, Ids, Param, Parameters, Space, UserEvent};
+use crate::{
+    Address, ChannelId, DeviceInfo, EventKind, Ids, Param, Parameters, Random, Space, UserEvent,
+};
 
 const CHANNEL: ChannelId = ChannelId(0);
 const PORT: u16 = 7174;
@@ -50,7 +52,7 @@ struct World {
 impl World {
     fn new(hosts: usize) -> Self {
         let process = |n| {
-            let mut ids = Ids::new(n as u64 + 1);
+            let mut ids = Ids::new(Random::seeded(n as u64 + 1));
             let info = DeviceInfo { address: host(n), guid: n as u64 + 9, mtu: 5 };
             ids.attach(0, info);
             ids.open(CHANNEL);

@@ -319,6 +319,9 @@ pub enum NicError {
         /// The limit.
         limit: usize,
     },
+    /// The system gave no random numbers, from which keys and PSNs are drawn.
+    #[error("the system gives no random numbers: {0}")]
+    Random(#[source] std::io::Error),
     /// The system gave no thread to an engine.
     #[error("cannot start an engine's thread: {0}")]
     Thread(#[source] std::io::Error),

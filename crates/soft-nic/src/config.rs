@@ -1,13 +1,14 @@
 //! What a software NIC is made of.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::offload::Offload;
+use crate::random::Random;
 use crate::script::ScriptedFaults;
 use crate::service::local::InProcess;
 use crate::service::requester::Timers;
+use bellpush_nic::NicError;
 
 /// How an engine's thread waits for work.
 ///
@@ -60,8 +61,9 @@ pub struct SoftConfig {
     pub rnr_timer: Duration,
     /// In-process: how long a peer that does not answer is tried.
     pub answer_timer: Duration,
-    /// Where random numbers (first PSNs, queue pair numbers on packet links) begin; `None` takes
-    /// what the system gives, a number is for simulations that must repeat.
+    /// Where random numbers (keys, first PSNs, queue pair numbers on packet links) begin; `None` takes
+    /// what the system gives. A number is for simulations that must repeat: whoever has a key or a PSN
+    /// can compute the others.
     pub seed: Option<u64>,
     /// In-process: an engine elsewhere that carries out what is plain and correct. NICs that send to
     /// each other through it must share it.
@@ -101,10 +103,14 @@ impl SoftConfig {
 
 impl SoftConfig {
     /// What does not change while the NIC lives.
-    pub(crate) fn fixed(&self) -> (Timers, u64) {
+    pub(crate) fn fixed(&self) -> Result<(Timers, Arc<Random>), NicError> {
         let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4);
         let timers = Timers { rnr_ns: ns(self.rnr_timer), answer_ns: ns(self.answer_timer) };
-        (timers, self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()))
+        let random = match self.seed {
+            Some(seed) => Random::seeded(seed),
+            None => Random::system().map_err(NicError::Random)?,
+        };
+        Ok((timers, Arc::new(random)))
     }
 }
 

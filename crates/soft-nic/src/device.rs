@@ -6,7 +6,7 @@ pub use self::moves::Extra;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use crossbeam_utils::CachePadded;
@@ -27,6 +27,7 @@ use crate::objects::srq::{Srq, SrqAttr};
 use crate::objects::tags::TagAttr;
 use crate::objects::xrc::{Target, XrcSrq, Xrcd};
 use crate::offload::Offload;
+use crate::random::Random;
 use crate::script::ScriptedFaults;
 use crate::service::gsi::Gsi;
 use crate::service::local::InProcess;
@@ -69,8 +70,8 @@ pub(crate) struct Device {
     pub(crate) reserved: Arc<Reserved>,
     /// Of protection domains, CQs and SRQs.
     numbers: Arc<Numbers>,
-    /// State of a generator of numbers that are hard to guess, for PSNs.
-    random: AtomicU64,
+    /// What keys, first PSNs and queue pair numbers are drawn from.
+    random: Arc<Random>,
     /// Queue pairs created so far.
     dealt: AtomicUsize,
     pub(crate) engines: Vec<CachePadded<Seat>>,
@@ -100,7 +101,7 @@ impl Device {
         link: &Arc<InProcess>,
         engines: usize,
         timers: Timers,
-        seed: u64,
+        random: Arc<Random>,
         mut extras: Extras,
     ) -> Arc<Self> {
         // A capture shows each WQE's message, and a script strikes each, which another engine does
@@ -109,7 +110,7 @@ impl Device {
             extras.offload = None;
         }
         let place = |id| Place::InProcess(link.clone(), id);
-        link.attach(|id| Self::new(place(id), engines, timers, seed, extras))
+        link.attach(|id| Self::new(place(id), engines, timers, random, extras))
     }
 
     /// A device on a packet link, which its one engine owns.
@@ -119,7 +120,7 @@ impl Device {
     pub(crate) fn on_packets(
         link: Box<dyn Link>,
         timers: Timers,
-        seed: u64,
+        random: Arc<Random>,
         faults: Option<Arc<ScriptedFaults>>,
     ) -> Result<Arc<Self>, NicError> {
         let most = link.mtu();
@@ -129,31 +130,37 @@ impl Device {
         let mtu = most.checked_sub(headers).and_then(Mtu::within).ok_or(short)?;
         let (address, carries, description) = (link.address(), link.carries(), link.describe());
         let place = Place::Packets { address, mtu, carries, description };
-        let device = Self::new(place, 1, timers, seed, Extras { offload: None, faults });
+        let device = Self::new(place, 1, timers, random, Extras { offload: None, faults });
         link.share().into_iter().for_each(|share| device.reserved.confine(share));
         let (counters, events) = (device.counters.clone(), device.events.clone());
         let faults = device.faults.clone();
         let port = Port::new(link, device.enabled.clone(), counters, events, faults);
         device.engines[0].control().attach(port);
-        // Numbers of a process that ended are not taken again by the next: its peers may still
-        // send to them.
+        // Ranges that are set aside begin there.
         let first = FIRST_QPN + device.random() % (Qpn::MAX / 2);
         device.next_qpn.store(first, Ordering::Relaxed);
         Ok(device)
     }
 
-    fn new(place: Place, engines: usize, timers: Timers, seed: u64, extras: Extras) -> Arc<Self> {
+    fn new(
+        place: Place,
+        engines: usize,
+        timers: Timers,
+        random: Arc<Random>,
+        extras: Extras,
+    ) -> Arc<Self> {
+        let scattered = matches!(place, Place::Packets { .. });
         Arc::new_cyclic(|myself| Self {
             place,
             enabled: Arc::new(AtomicBool::new(true)),
             myself: myself.clone(),
-            mrs: Arc::new(MrTable::new(seed)),
+            mrs: Arc::new(MrTable::new(random.clone(), scattered)),
             pd: Arc::new(Pd::new(Number::fixed(0))),
             qps: RwLock::default(),
             next_qpn: AtomicU32::new(FIRST_QPN),
             reserved: Arc::default(),
             numbers: Numbers::new(),
-            random: AtomicU64::new(seed),
+            random,
             dealt: AtomicUsize::new(0),
             engines: (0..engines).map(|_| CachePadded::default()).collect(),
             counters: Arc::default(),
@@ -200,12 +207,9 @@ impl Device {
         }
     }
 
-    /// A number that was not drawn before (splitmix64).
+    /// A number that nobody can guess.
     pub(crate) fn random(&self) -> u32 {
-        let mut z = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) as u32
+        self.random.number()
     }
 
     /// Who records what goes over the in-process link.
@@ -381,7 +385,14 @@ impl Device {
             if qps.len() >= MAX_QPS {
                 return Err(NicError::Full { what: "queue pairs", limit: MAX_QPS });
             }
-            let qpn = self.reserved.deal(&self.next_qpn, |qpn| qps.contains_key(&qpn));
+            let taken = |qpn| qps.contains_key(&qpn);
+            let qpn = match &self.place {
+                Place::InProcess(..) => self.reserved.deal(&self.next_qpn, taken),
+                // Peers may still send to one that is gone, of this process or one before it.
+                Place::Packets { .. } => self.reserved.draw(&self.random, taken),
+            };
+            let full = NicError::Full { what: "queue pairs", limit: qps.len() };
+            let qpn = qpn.ok_or(full)?;
             let engine = self.deal_to(&qps, &queues);
             let qp = Arc::new(Qp::new(Qpn(qpn), engine, self, attr, queues, (objects, xrc)));
             qps.insert(qpn, qp.clone());
@@ -424,6 +435,7 @@ impl Device {
     pub(crate) fn destroy_qp(&self, qpn: u32) -> Result<(), NicError> {
         let removed = self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
         let qp = removed.ok_or(NicError::NoSuchQp(qpn))?;
+        self.reserved.rest(qpn);
         {
             let mut core = self.seat(&qp).control();
             core.remove(qpn);

@@ -35,6 +35,7 @@ mod loom_tests;
 mod objects;
 pub mod offload;
 mod queue;
+mod random;
 mod report;
 pub mod script;
 mod service;
@@ -62,6 +63,7 @@ pub use objects::qpns::ReservedQpns;
 pub use objects::srq::{Srq, SrqAttr};
 pub use objects::tags::{MAX_TAGS, TagAttr};
 pub use objects::xrc::{XrcSrq, Xrcd};
+pub use random::Random;
 pub use report::{QpReport, SendReport};
 pub use service::gsi::MadSink;
 pub use service::local::InProcess;
@@ -155,15 +157,15 @@ impl SoftNic {
     /// A NIC without threads: whoever holds the engines drives them.
     ///
     /// # Errors
-    /// [`NicError::Attribute`] for no or too many engines.
+    /// [`NicError::Attribute`] for no or too many engines; [`NicError::Random`].
     pub fn manual(config: &SoftConfig) -> Result<(Arc<Self>, Vec<Engine>), NicError> {
         if !(1..=256).contains(&config.engines) {
             let (value, must) = (config.engines as u64, "1..=256");
             return Err(NicError::Attribute { what: "number of engines", value, must });
         }
-        let (timers, seed) = config.fixed();
+        let (timers, random) = config.fixed()?;
         let extras = Extras { offload: config.offload.clone(), faults: config.faults.clone() };
-        let device = Device::in_process(&config.link, config.engines, timers, seed, extras);
+        let device = Device::in_process(&config.link, config.engines, timers, random, extras);
         let engine = |index| Engine { device: device.clone(), index };
         let engines = (0..config.engines).map(engine).collect();
         Ok((Self::of(device), engines))
@@ -172,13 +174,13 @@ impl SoftNic {
     /// A NIC on a packet link, without a thread: whoever holds the engine drives it.
     ///
     /// # Errors
-    /// [`NicError::Attribute`] when the link's packets are too short.
+    /// [`NicError::Attribute`] when the link's packets are too short; [`NicError::Random`].
     pub fn manual_on(
         config: &SoftConfig,
         link: Box<dyn Link>,
     ) -> Result<(Arc<Self>, Engine), NicError> {
-        let (timers, seed) = config.fixed();
-        let device = Device::on_packets(link, timers, seed, config.faults.clone())?;
+        let (timers, random) = config.fixed()?;
+        let device = Device::on_packets(link, timers, random, config.faults.clone())?;
         Ok((Self::of(device.clone()), Engine { device, index: 0 }))
     }
 

@@ -25,7 +25,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bellpush_cm::{ChannelId, DeviceInfo, Ids, Offer};
+use bellpush_cm::{self as cm, ChannelId, DeviceInfo, Ids, Offer};
+use bellpush_soft_nic::Random;
 use bellpush_soft_nic::link::{Notice, Share};
 use bellpush_wire::cm::MAD_BYTES;
 
@@ -98,11 +99,10 @@ pub struct RdmaCm {
 impl RdmaCm {
     /// Starts the thread.
     pub fn start(devices: usize) -> Result<Arc<Self>, Refusal> {
-        let mut seed = [0; 8];
-        // SAFETY: writes as many bytes as are there. Without them, IDs are easier to guess.
-        unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+        let random = Random::system();
+        let random = random.map_err(|source| Refusal::System { call: "getrandom", source })?;
         let (notes, inbox) = sync_channel(MOST_MESSAGES);
-        let ids = Ids::new(u64::from_ne_bytes(seed));
+        let ids = Ids::new(cm::Random::of(move || random.number()));
         let (devices, files, claims) = (vec![None; devices], HashMap::new(), Claims::default());
         let state = State { ids, devices, files, claims };
         let (state, begin, next_channel) = (Mutex::new(state), Instant::now(), AtomicU64::new(0));

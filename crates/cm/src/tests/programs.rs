@@ -401,7 +401,7 @@ fn a_process_may_connect_to_itself() {
 
 #[test]
 fn there_is_an_end_to_what_a_process_may_have() {
-    let mut ids = Ids::new(1);
+    let mut ids = Ids::new(crate::Random::seeded(1));
     ids.open(CHANNEL);
     let create = |ids: &mut Ids| ids.create(CHANNEL, UID, Space::Tcp);
     for number in 0..1 << 16 {
@@ -410,7 +410,7 @@ fn there_is_an_end_to_what_a_process_may_have() {
     assert_eq!(create(&mut ids), Err(IdError::Full));
     ids.destroy(0, CHANNEL, 77).unwrap();
     assert_eq!(create(&mut ids), Ok(77), "the lowest that is free");
-    let mut cm = crate::Cm::new(1, 1);
+    let mut cm = crate::Cm::new(1, crate::Random::seeded(1));
     let ended = (0..1 << 17).find(|_| cm.find(0, host(9), 5, [0; 216]).is_err());
     assert_eq!(ended, Some(1 << 16));
 }

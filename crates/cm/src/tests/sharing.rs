@@ -6,7 +6,7 @@ use bellpush_wire::cm::{Message, PortSpace};
 
 #[test]
 fn ids_are_those_of_the_process() {
-    let mut cm = crate::Cm::new(1, 7);
+    let mut cm = crate::Cm::new(1, crate::Random::seeded(7));
     let (first, count) = (5 << 27, 4);
     cm.confine(first, count);
     let mut ids = Vec::new();

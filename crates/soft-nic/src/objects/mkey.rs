@@ -137,8 +137,7 @@ fn beneath(right: Right) -> Right {
 impl Regions {
     /// Carries out a UMR. Where it is refused, nothing has changed.
     pub(crate) fn update(&mut self, user: User, key: u32, umr: &Umr) -> Result<(), Vendor> {
-        let index = (key >> 8) as usize;
-        let (tag, region) = match self.entries.get(index) {
+        let (tag, region) = match self.entry(key) {
             Some(Entry { region: Some(region), variant, .. }) => (*variant, region),
             _ => return Err(Vendor::Key),
         };
@@ -169,7 +168,7 @@ impl Regions {
                 return Err(Vendor::Range);
             }
         }
-        let entry = &mut self.entries[index];
+        let Some(entry) = self.entry_mut(key) else { return Err(Vendor::Key) };
         entry.variant = umr.tag.unwrap_or(entry.variant);
         let Some(Region {
             target: Target::Parts(indirect),

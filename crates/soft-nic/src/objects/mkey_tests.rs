@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::objects::mr::{MrTable, Pd};
 use crate::objects::number::Number;
+use crate::random::Random;
 use bellpush_mem::{HostMem, View};
 use bellpush_nic::Mr;
 use bellpush_wire::Lkey;
@@ -22,7 +23,8 @@ struct Keys {
 
 impl Keys {
     fn new() -> Self {
-        let (table, pd) = (MrTable::new(0), Arc::new(Pd::new(Number::fixed(ME.pd))));
+        let (table, pd) =
+            (MrTable::new(Random::seeded(0).into(), true), Arc::new(Pd::new(Number::fixed(ME.pd))));
         let mem = HostMem::alloc(4096).unwrap();
         let view = Arc::new(View::new(&mem, 0, 4096).unwrap());
         let mr = table.register(&pd, view.clone(), (Iova(0x1000), Access::ALL), None).unwrap();

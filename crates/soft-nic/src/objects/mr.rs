@@ -10,6 +10,7 @@ use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteG
 use crate::objects::mkey::{Indirect, PartsAttr};
 use crate::objects::number::Number;
 use crate::offload::{Mirror, Offload};
+use crate::random::Random;
 use crate::vendor::Vendor;
 use bellpush_mem::{Dma, MemError};
 use bellpush_nic::{Access, Mr, NicError};
@@ -19,13 +20,14 @@ use bellpush_wire::{Iova, Lkey, Qpn, Rkey};
 const MAX_REGIONS: usize = 1 << 24;
 /// Keys 0x000..0x500 are never handed out: 0 looks like an unset field, 0x100 ends a receive scatter
 /// list, and 0x400 in the place of a key says that entries are repeated ([`bellpush_wire::umr`]).
-const RESERVED: usize = 5;
+const RESERVED: u32 = 5;
 /// Free indices that are waited for before one comes again. With the 256 low bytes, a key returns
 /// after more than 2^17 registrations.
 const RESTING: usize = 512;
-/// Indices that are made at once. They are in order, but begin anywhere: an engine elsewhere keeps
-/// the keys of neighbouring indices beside each other.
+/// Indices that are made at once.
 const BLOCK: usize = 2 * RESTING;
+/// Bits of an index.
+const INDEX: u32 = MAX_REGIONS as u32 - 1;
 
 /// A protection domain: queue pairs, SRQs and regions of one may be used together (InfiniBand
 /// vol. 1, 10.2.3). It lives as long as anyone holds it.
@@ -99,8 +101,43 @@ pub(crate) struct Entry {
     pub(crate) region: Option<Region>,
     /// Low byte of the entry's key; another with every registration, so that a stale key fails.
     pub(crate) variant: u8,
-    /// Registrations so far.
-    round: u8,
+    /// Those that were in use since all have been.
+    used: Used,
+}
+
+/// A set of low bytes.
+#[derive(Default, PartialEq)]
+struct Used([u64; 4]);
+
+impl Used {
+    fn insert(&mut self, byte: u8) {
+        self.0[usize::from(byte) / 64] |= 1 << (byte % 64);
+    }
+
+    fn has(&self, byte: u8) -> bool {
+        self.0[usize::from(byte) / 64] >> (byte % 64) & 1 == 1
+    }
+
+    /// One that is not in the set, by any number.
+    fn another(&self, any: u32) -> Option<u8> {
+        let used: u32 = self.0.iter().map(|word| word.count_ones()).sum();
+        let nth = any.checked_rem(256 - used)?;
+        (0..=255).filter(|&byte| !self.has(byte)).nth(nth as usize)
+    }
+}
+
+impl Entry {
+    /// A low byte for the next registration, which the last ones had not.
+    fn turn(&mut self, any: u32) -> u8 {
+        if self.used != Used::default() {
+            self.used.insert(self.variant); // the registrant may have chosen it, or a UMR
+        }
+        self.used.another(any).unwrap_or_else(|| {
+            self.used = Used::default();
+            self.used.insert(self.variant);
+            self.used.another(any).expect("255 are left")
+        })
+    }
 }
 
 /// Who uses a key: queue pair and protection domain.
@@ -118,12 +155,16 @@ pub(crate) struct Span<'a> {
 }
 
 /// The regions of a NIC, under the table's lock.
-#[derive(Default)]
 pub(crate) struct Regions {
-    /// What keys follow from that nobody knows: a peer that was told one can only guess the others.
-    secret: u64,
-    pub(crate) entries: Vec<Entry>,
-    /// Freed indices, oldest first: the longer a key rests, the more stale uses it catches.
+    /// What keys are drawn from: a peer that was told one can only guess the others.
+    random: Arc<Random>,
+    /// Whether indices are drawn too. Where not, they count from 0: an engine elsewhere has a table
+    /// of so many, and keeps the keys of neighbouring indices beside each other.
+    scattered: bool,
+    /// Index of the first entry; the others follow it.
+    base: u32,
+    entries: Vec<Entry>,
+    /// Places of freed entries, oldest first: the longer a key rests, the more stale uses it catches.
     free: VecDeque<usize>,
     /// Copies of the keys that engines elsewhere have.
     pub(crate) mirrors: Vec<Weak<Mirror>>,
@@ -181,8 +222,41 @@ impl Regions {
     }
 
     pub(crate) fn region(&self, key: u32) -> Result<&Region, Vendor> {
-        let entry = self.entries.get((key >> 8) as usize).ok_or(Vendor::Key)?;
+        let entry = self.entries.get(self.place(key)).ok_or(Vendor::Key)?;
         entry.region.as_ref().filter(|_| entry.variant == key as u8).ok_or(Vendor::Key)
+    }
+
+    fn new(random: Arc<Random>, scattered: bool) -> Self {
+        let base = if scattered { random.number() & INDEX } else { 0 };
+        let (entries, free, mirrors) = Default::default();
+        Self { random, scattered, base, entries, free, mirrors }
+    }
+
+    /// Where a key's entry is, if there is one.
+    fn place(&self, key: u32) -> usize {
+        ((key >> 8).wrapping_sub(self.base) & INDEX) as usize
+    }
+
+    /// The index of an entry's keys.
+    fn index(&self, place: usize) -> u32 {
+        (place as u32).wrapping_add(self.base) & INDEX
+    }
+
+    /// The entry of a key, whatever its low byte.
+    pub(crate) fn entry(&self, key: u32) -> Option<&Entry> {
+        self.entries.get(self.place(key))
+    }
+
+    pub(crate) fn entry_mut(&mut self, key: u32) -> Option<&mut Entry> {
+        let place = self.place(key);
+        self.entries.get_mut(place)
+    }
+
+    /// All keys, with what they stand for.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (u32, &Region)> {
+        self.entries.iter().enumerate().filter_map(|(place, entry)| {
+            Some((self.index(place) << 8 | u32::from(entry.variant), entry.region.as_ref()?))
+        })
     }
 
     fn add(&mut self, region: Region, tag: Option<u8>) -> Result<u32, NicError> {
@@ -190,36 +264,32 @@ impl Regions {
             self.add_block();
         }
         let full = NicError::Full { what: "memory regions", limit: MAX_REGIONS };
-        let index = self.free.pop_front().ok_or(full)?;
-        let entry = &mut self.entries[index];
-        entry.variant = tag.unwrap_or_else(|| {
-            let keys = mix(self.secret ^ index as u64);
-            let last = entry.variant;
-            let mut next = || {
-                entry.round = entry.round.wrapping_add(1);
-                permuted(entry.round, keys)
-            };
-            let variant = next();
-            // The last may have been chosen by the registrant, or changed by a UMR.
-            if variant == last { next() } else { variant }
-        });
-        let key = (index as u32) << 8 | u32::from(entry.variant);
+        let place = self.free.pop_front().ok_or(full)?;
+        let index = self.index(place);
+        let entry = &mut self.entries[place];
+        entry.variant = tag.unwrap_or_else(|| entry.turn(self.random.number()));
+        entry.used.insert(entry.variant);
+        let key = index << 8 | u32::from(entry.variant);
         let region = entry.region.insert(region);
         self.mirrors.iter().filter_map(Weak::upgrade).for_each(|mirror| mirror.set(key, region));
         Ok(key)
     }
 
     fn add_block(&mut self) {
-        let first = self.entries.len().max(RESERVED);
-        let count = BLOCK.min(MAX_REGIONS.saturating_sub(first));
-        let none = || Entry { region: None, variant: 0, round: 0 };
-        self.entries.resize_with(first + count, none);
-        let begin = mix(self.secret.wrapping_add(first as u64)) as usize % BLOCK;
-        self.free.extend((0..count).map(|i| first + (begin + i) % count));
+        let first = self.entries.len();
+        let end = (first + BLOCK).min(MAX_REGIONS);
+        let none = || Entry { region: None, variant: 0, used: Used::default() };
+        self.entries.resize_with(end, none);
+        let mut new: Vec<_> = (first..end).filter(|&at| self.index(at) >= RESERVED).collect();
+        if self.scattered {
+            self.random.shuffle(&mut new);
+        }
+        self.free.extend(new);
     }
 
     /// Takes a key away from engines elsewhere. The caller lets the lock go, and quiesces.
-    fn recall(&self, index: usize) -> Recalled {
+    fn recall(&self, place: usize) -> Recalled {
+        let index = self.index(place) as usize;
         let mirrors: Vec<_> = self.mirrors.iter().filter_map(Weak::upgrade).collect();
         mirrors.iter().for_each(|mirror| mirror.clear(index));
         Recalled { mirrors, index }
@@ -289,10 +359,10 @@ pub(crate) struct MrTable {
 }
 
 impl MrTable {
-    /// A table whose keys follow from a number that is hard to guess.
-    pub(crate) fn new(secret: u64) -> Self {
+    /// A table whose keys are drawn; `scattered`: their indices too.
+    pub(crate) fn new(random: Arc<Random>, scattered: bool) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let regions = ShardedLock::new(Regions { secret: mix(secret), ..Regions::default() });
+        let regions = ShardedLock::new(Regions::new(random, scattered));
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), regions }
     }
 
@@ -319,7 +389,7 @@ impl MrTable {
             None => None,
         };
         let mut regions = self.write();
-        let entry = regions.entries.get_mut((mr.lkey.0 >> 8) as usize);
+        let entry = regions.entry_mut(mr.lkey.0);
         let region = entry.filter(|e| e.variant == mr.lkey.0 as u8).and_then(|e| e.region.as_mut());
         let Some(region @ Region { target: Target::Memory(_), .. }) = region else {
             return Err(none);
@@ -333,12 +403,11 @@ impl MrTable {
             std::mem::replace(&mut region.target, Target::Memory(mem))
         });
         let (iova, bytes) = (Iova(region.iova), region.bytes);
-        let index = (mr.lkey.0 >> 8) as usize;
-        let recalled = regions.recall(index);
+        let recalled = regions.recall(regions.place(mr.lkey.0));
         drop(regions);
         let mirrors = recalled.mirrors.clone();
         recalled.quiesce(old); // may unmap memory: not under the lock
-        if let Some(entry) = self.read().entries.get(index)
+        if let Some(entry) = self.read().entry(mr.lkey.0)
             && let Some(region) = &entry.region
             && entry.variant == mr.lkey.0 as u8
         {
@@ -375,24 +444,23 @@ impl MrTable {
     /// Ends a key that stands for parts of regions, whatever its low byte is by now.
     pub(crate) fn destroy_indirect(&self, key: Rkey) -> Result<(), NicError> {
         let mut regions = self.write();
-        let index = (key.0 >> 8) as usize;
-        let entry = regions.entries.get_mut(index);
+        let (place, entry) = (regions.place(key.0), regions.entry_mut(key.0));
         let is_one = |r: &mut Region| matches!(r.target, Target::Parts(_));
         let region = entry.and_then(|entry| entry.region.take_if(is_one));
         region.ok_or(NicError::NoSuchRegion(key.0))?;
-        regions.free.push_back(index);
+        regions.free.push_back(place);
         Ok(())
     }
 
     pub(crate) fn deregister(&self, mr: Mr) -> Result<(), NicError> {
         let mut regions = self.write();
-        let (index, variant) = ((mr.lkey.0 >> 8) as usize, mr.lkey.0 as u8);
-        let entry = regions.entries.get_mut(index).filter(|e| e.variant == variant);
+        let (place, variant) = (regions.place(mr.lkey.0), mr.lkey.0 as u8);
+        let entry = regions.entry_mut(mr.lkey.0).filter(|e| e.variant == variant);
         let is_one = |r: &mut Region| matches!(r.target, Target::Memory(_));
         let region = entry.and_then(|e| e.region.take_if(is_one));
         let region = region.ok_or(NicError::NoSuchRegion(mr.lkey.0))?;
-        regions.free.push_back(index);
-        let recalled = regions.recall(index);
+        regions.free.push_back(place);
+        let recalled = regions.recall(place);
         drop(regions);
         recalled.quiesce(region); // may unmap memory: not under the lock
         Ok(())
@@ -402,10 +470,10 @@ impl MrTable {
     pub(crate) fn clear(&self) {
         let mut regions = self.write();
         let recalled: Vec<_> = (0..regions.entries.len())
-            .filter(|&index| regions.entries[index].region.is_some())
-            .map(|index| regions.recall(index))
+            .filter(|&place| regions.entries[place].region.is_some())
+            .map(|place| regions.recall(place))
             .collect();
-        let none = Regions { secret: regions.secret, ..Regions::default() };
+        let none = Regions::new(regions.random.clone(), regions.scattered);
         let old = std::mem::replace(&mut *regions, none);
         drop(regions);
         for (recalled, entry) in
@@ -429,23 +497,6 @@ impl MrTable {
     pub(crate) fn read(&self) -> ShardedLockReadGuard<'_, Regions> {
         self.regions.read().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// splitmix64's output function.
-fn mix(mut z: u64) -> u64 {
-    z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
-
-/// A byte's place in a permutation of all bytes that `keys` choose.
-fn permuted(byte: u8, keys: u64) -> u8 {
-    // Each step can be undone: multiplication by an odd number, addition, a shift that is mixed in.
-    keys.to_le_bytes().chunks_exact(2).fold(byte, |byte, key| {
-        let byte = byte.wrapping_mul(key[0] | 1).wrapping_add(key[1]);
-        byte ^ byte >> 4
-    })
 }
 
 /// Bytes of memory that can be registered at an address.

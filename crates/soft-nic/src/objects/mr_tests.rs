@@ -7,7 +7,10 @@ fn pd() -> Arc<Pd> {
 
 fn table() -> (MrTable, Arc<dyn Dma>) {
     let mem = HostMem::alloc(4096).unwrap();
-    (MrTable::new(0), Arc::new(View::new(&mem, 0, 100).unwrap()))
+    (
+        MrTable::new(Random::system().unwrap().into(), true),
+        Arc::new(View::new(&mem, 0, 100).unwrap()),
+    )
 }
 
 fn refusal(t: &MrTable, key: u32, addr: u64, bytes: u32, right: Right) -> Option<Vendor> {
@@ -91,20 +94,48 @@ fn keys_rest_among_few_that_are_free() {
     }
 }
 
+fn first_keys(scattered: bool, count: usize) -> Vec<u32> {
+    let (t, mem) = (MrTable::new(Random::system().unwrap().into(), scattered), table().1);
+    let register = || t.register(&pd(), mem.clone(), (Iova(0), Access::NONE), None).unwrap();
+    (0..count).map(|_| register().lkey.0).collect()
+}
+
 #[test]
 fn keys_differ_from_nic_to_nic() {
-    let mem = table().1;
-    let first = |secret| {
-        let t = MrTable::new(secret);
-        let keys = [(); 2].map(|()| {
-            t.register(&pd(), mem.clone(), (Iova(0), Access::NONE), None).unwrap().lkey.0
-        });
-        (keys[0], (keys[1] as u8).wrapping_sub(keys[0] as u8))
-    };
-    let (keys, steps): (std::collections::HashSet<_>, std::collections::HashSet<_>) =
-        (0..64).map(first).unzip();
-    assert!(keys.len() > 60, "{} first keys of 64 NICs", keys.len());
-    assert!(steps.len() > 32, "{} distances to the second key's low byte", steps.len());
+    use std::collections::HashSet;
+    let firsts: Vec<_> = (0..64).map(|_| first_keys(true, 1)[0]).collect();
+    let all: HashSet<_> = firsts.iter().collect();
+    assert!(all.len() >= 63, "{} first keys of 64 NICs", all.len()); // of 2^32
+    let [ones, zeros] = firsts.iter().fold([0, 0], |[ones, zeros], key| [ones | key, zeros | !key]);
+    assert_eq!([ones, zeros], [u32::MAX; 2], "a bit is never used");
+    // On the in-process link, low bytes alone.
+    let lows: HashSet<_> = (0..64).map(|_| first_keys(false, 2)[1]).collect();
+    assert!(lows.len() > 48, "{} second keys of 64 NICs", lows.len());
+}
+
+/// Whoever was told a key knows neither the index nor the low byte of the next.
+#[test]
+fn keys_do_not_follow_from_one_before() {
+    let keys = first_keys(true, 256);
+    let next = |two: &[u32]| (two[1] >> 8).wrapping_sub(two[0] >> 8) & INDEX;
+    let neighbours = keys.windows(2).filter(|two| next(two) == 1).count();
+    assert!(neighbours < 8, "{neighbours} of 255 indices are the next");
+    let steps: std::collections::HashSet<_> = keys.windows(2).map(next).collect();
+    assert!(steps.len() > 200, "{} distances between indices", steps.len());
+    let lows: std::collections::HashSet<_> = keys.iter().map(|key| *key as u8).collect();
+    assert!((130..200).contains(&lows.len()), "{} low bytes in 256 draws", lows.len());
+}
+
+#[test]
+fn a_low_byte_that_a_registrant_chose_rests_as_others_do() {
+    let (t, mem) = table();
+    let register = |tag| t.register(&pd(), mem.clone(), (Iova(0), Access::ALL), tag).unwrap();
+    let mut mr = register(Some(0x5a));
+    for _ in 0..255 {
+        t.deregister(mr).unwrap();
+        mr = again(&t, &mem, mr);
+        assert_ne!(mr.lkey.0 as u8, 0x5a);
+    }
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Queue pair numbers that are set aside: no queue pair is given one, and packets to them find
 //! nobody.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::SoftNic;
 use crate::link::{Notice, Share};
+use crate::random::Random;
 use bellpush_nic::NicError;
 use bellpush_wire::Qpn;
 
@@ -15,6 +16,10 @@ use bellpush_wire::Qpn;
 pub(crate) const FIRST_QPN: u32 = 0x100;
 /// Numbers that may be set aside at a time: queue pairs must find some as well.
 const MAX_NUMBERS: usize = 1 << 20;
+/// Numbers of queue pairs that are gone which are not drawn.
+const RESTING: usize = 1024;
+/// Numbers that are drawn before the next free one behind the last of them is taken.
+const DRAWS: usize = 64;
 /// Logarithm of the longest range.
 const MAX_LOG: u8 = 16;
 
@@ -22,6 +27,8 @@ const MAX_LOG: u8 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
     ranges: Mutex<BTreeMap<u32, u32>>,
+    /// Numbers of queue pairs that are gone, the oldest first.
+    resting: Mutex<VecDeque<u32>>,
     /// The NIC's share of the numbers, where others at its address may have the rest.
     pub(crate) of: OnceLock<Share>,
 }
@@ -55,14 +62,43 @@ impl Reserved {
         first | any & (count - 1)
     }
 
-    /// The next number that nobody has.
-    pub(crate) fn deal(&self, next: &AtomicU32, taken: impl Fn(u32) -> bool) -> u32 {
-        loop {
-            let qpn = self.within(next.fetch_add(1, Ordering::Relaxed));
-            if qpn >= FIRST_QPN && !taken(qpn) && !self.has(qpn) {
-                return qpn;
+    /// The next number that nobody has, if there is one.
+    pub(crate) fn deal(&self, next: &AtomicU32, taken: impl Fn(u32) -> bool) -> Option<u32> {
+        let all = (0..self.share().1).map(|_| self.within(next.fetch_add(1, Ordering::Relaxed)));
+        { all }.find(|&qpn| self.is_free(qpn, &taken))
+    }
+
+    /// A number that nobody has and nobody can guess. Those that were in use a while ago are the last
+    /// to come.
+    pub(crate) fn draw(&self, random: &Random, taken: impl Fn(u32) -> bool) -> Option<u32> {
+        let resting = self.resting();
+        let mut last = 0;
+        for _ in 0..DRAWS {
+            last = self.within(random.number());
+            if self.is_free(last, &taken) && !resting.contains(&last) {
+                return Some(last);
             }
         }
+        let behind = AtomicU32::new(last);
+        let rested = self.deal(&behind, |qpn| resting.contains(&qpn) || taken(qpn));
+        rested.or_else(|| self.deal(&behind, taken))
+    }
+
+    /// A queue pair's number is free again.
+    pub(crate) fn rest(&self, qpn: u32) {
+        let mut resting = self.resting();
+        if resting.len() == RESTING {
+            resting.pop_front();
+        }
+        resting.push_back(qpn);
+    }
+
+    fn resting(&self) -> MutexGuard<'_, VecDeque<u32>> {
+        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_free(&self, qpn: u32, taken: &impl Fn(u32) -> bool) -> bool {
+        qpn >= FIRST_QPN && !taken(qpn) && !self.has(qpn)
     }
 
     pub(crate) fn has(&self, qpn: u32) -> bool {
@@ -171,6 +207,30 @@ mod tests {
         assert_eq!(all.take(4, 0x1240, occupied).unwrap().first(), Qpn(0x1260));
         let last = all.take(4, Qpn::MAX, nobody).unwrap();
         assert_eq!(last.first(), Qpn(0x100), "behind the last comes the first");
+    }
+
+    #[test]
+    fn drawn_numbers_are_anywhere_and_rest() {
+        let (all, random) = (Reserved::default(), Random::system().unwrap());
+        let mut steps = std::collections::HashSet::new();
+        let mut before = 0;
+        for _ in 0..64 {
+            let qpn = all.draw(&random, |_| false).unwrap();
+            steps.insert(qpn.wrapping_sub(before));
+            before = qpn;
+        }
+        assert!(steps.len() > 60, "{} distances", steps.len());
+        // Where few are free, one that is gone comes when there is no other.
+        let (gone, fresh) = (0x2000, 0x2001..0x2401);
+        all.rest(gone);
+        let taken = |qpn: u32| qpn != gone && !fresh.contains(&qpn);
+        for _ in 0..8 {
+            assert_ne!(all.draw(&random, taken).unwrap(), gone);
+        }
+        assert_eq!(all.draw(&random, |qpn| qpn != gone), Some(gone));
+        assert_eq!(all.draw(&random, |_| true), None);
+        (0..RESTING as u32).for_each(|i| all.rest(0x3000 + i));
+        assert!(!all.resting().contains(&gone), "so long, and no longer");
     }
 
     #[test]

@@ -226,11 +226,7 @@ impl Offload {
         let addr = self.accelerator.reach(&keys).ok_or(MemError::Far)?.addr;
         let offload = Arc::downgrade(self);
         let mirror = Arc::new(Mirror { keys, addr, kept: Mutex::default(), offload });
-        for (index, entry) in regions.entries.iter().enumerate() {
-            if let Some(region) = &entry.region {
-                mirror.set((index as u32) << 8 | u32::from(entry.variant), region);
-            }
-        }
+        regions.keys().for_each(|(key, region)| mirror.set(key, region));
         regions.mirrors.push(Arc::downgrade(&mirror));
         mirrors.insert(table, mirror.clone());
         Ok(mirror)

@@ -27,7 +27,6 @@ mod socket;
 mod tests;
 mod user;
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::thread;
@@ -41,6 +40,7 @@ use self::member::{Joined, Member};
 use self::socket::{Bundle, Hold};
 use super::udp::first_free;
 use super::{Carries, Link, LinkCounters, LinkError, Notice, Received, TxBatch, UdpLink};
+use crate::random::Random;
 use bellpush_wire::roce::Fields;
 
 /// How long an opening waits for a keeper's answer.
@@ -77,8 +77,11 @@ enum Part {
     Member(Member),
 }
 
-fn random() -> u8 {
-    RandomState::new().build_hasher().finish() as u8
+/// Any number: with it those of queue pairs are harder to guess.
+fn random() -> Result<u8, LinkError> {
+    let random = Random::system();
+    let random = random.map_err(|source| LinkError::System { call: "getrandom", source })?;
+    Ok(random.number() as u8)
 }
 
 impl JointLink {
@@ -101,7 +104,7 @@ impl JointLink {
                 Err(other) => return Err(other),
             };
             if held.is_none() {
-                held = Hold::any(addr, random())?;
+                held = Hold::any(addr, random()?)?;
             }
             let joined = match (port, &held) {
                 // One that has ended may have its share for a moment yet. The port is left meanwhile:
@@ -155,7 +158,7 @@ impl JointLink {
         // Numbers of a process that ended are not the next one's: its peers may still send to them.
         let held = match held {
             Some(held) => held,
-            None => Hold::any(addr, random())?.ok_or(LinkError::InUse { addr })?,
+            None => Hold::any(addr, random()?)?.ok_or(LinkError::InUse { addr })?,
         };
         let keeper = Keeper::new(addr, held.0);
         Ok(Self::new(udp, held, Part::Keeper(keeper), None))

@@ -231,3 +231,54 @@ impl Bundle {
         copy.map_err(|source| LinkError::System { call: "dup of a socket", source })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    const PYTHON: &str = "/usr/bin/python3";
+
+    /// A process, of this user or of another, that has connected to an address's keeper.
+    fn caller(addr: IpAddr, user: Option<&str>) -> Child {
+        let me = nix::unistd::geteuid();
+        let lines = format!(
+            "import socket, sys\n\
+             s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+             s.connect('\\0bellpush-{me}-{addr}')\n\
+             print('connected', flush=True)\n\
+             sys.stdin.read()"
+        );
+        let mut command = Command::new(PYTHON);
+        if let Some(user) = user {
+            command = Command::new("setpriv");
+            command.args(["--reuid", user, "--regid", user, "--clear-groups", PYTHON]);
+        }
+        command.args(["-c", &lines]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "connected\n");
+        child
+    }
+
+    /// Only root can become another user.
+    #[test]
+    fn a_process_of_another_user_is_not_heard() {
+        if !nix::unistd::geteuid().is_root() || !Path::new(PYTHON).exists() {
+            return println!("SKIPPED: not root, or no Python");
+        }
+        let [high, low] = (std::process::id() as u16).to_be_bytes();
+        let addr = IpAddr::from([127, 1, high, low]);
+        let listener = listen(addr).unwrap();
+        for (user, heard) in [(Some("65534"), false), (None, true)] {
+            let mut child = caller(addr, user);
+            assert_eq!(accept(&listener).unwrap().is_some(), heard, "user {user:?}");
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
+    }
+}
