@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -30,7 +29,7 @@ use crate::guard::Guarded;
 use crate::layout;
 use crate::process::{process, say};
 use crate::signals;
-use crate::thread::{self, Arrivals, Sockets};
+use crate::thread::{self, Arrivals};
 use crate::watch::Watch;
 
 /// Name of the shared-memory link that `--link-type shm` is on.
@@ -166,9 +165,7 @@ impl Device {
         let (opened, marks) = hidden::gather(|| open_link(options, index, at));
         let (inner, arrivals) = opened?;
         let description = inner.describe();
-        let lost = Arc::new(AtomicBool::new(false));
-        let link = Box::new(Guarded::new(inner, marks, (index, lost.clone())));
-        let arrivals = Arrivals { sockets: arrivals, lost };
+        let link = Box::new(Guarded::new(inner, marks, (index, arrivals.lost.clone())));
         let (nic, engine) = SoftNic::manual_on(&SoftConfig::default(), link)?;
         let (address, most) = nic.address();
         let NicAddress::Ip(address) = address else {
@@ -225,10 +222,14 @@ impl Drop for Device {
     }
 }
 
-/// A device's link, and descriptors of which one is readable when a packet has come.
-fn open_link(options: &Preload, index: usize, at: At) -> Result<(Box<dyn Link>, Sockets), Refusal> {
+/// A device's link, and where packets that have come are announced.
+fn open_link(
+    options: &Preload,
+    index: usize,
+    at: At,
+) -> Result<(Box<dyn Link>, Arrivals), Refusal> {
     let given = options.addresses.get(index).copied();
-    let mut arrivals = Vec::new();
+    let mut arrivals = Arrivals::default();
     let mut link: Box<dyn Link> = match options.link_type {
         Wire::Udp => {
             let link = match given.map_or(at, At::Shared) {
@@ -243,17 +244,19 @@ fn open_link(options: &Preload, index: usize, at: At) -> Result<(Box<dyn Link>, 
                 },
                 At::Anywhere => JointLink::open_free()?,
             };
-            arrivals = link.descriptors()?.into_iter().map(Hidden::new).collect();
+            arrivals.sockets = link.descriptors()?.into_iter().map(Hidden::new).collect();
             Box::new(link)
         }
         Wire::Shm => {
             // Faults may corrupt, and only an ICRC notices; all devices must agree on it.
             let icrc = options.link.is_some();
             let net = ShmNet::named(SHM_NAME, icrc)?;
-            Box::new(match given {
+            let link = match given {
                 Some(address) => net.attach(address)?,
                 None => net.attach_free()?,
-            })
+            };
+            arrivals.shm = Some(link.rest()?);
+            Box::new(link)
         }
     };
     if let Some(faults) = &options.link {

@@ -20,7 +20,7 @@ pub use batch::{Outgoing, Run, TxBatch};
 pub use capture::Captured;
 pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
 pub use joint::{JointLink, Share, is_this_user};
-pub use shm::{STALL_NS, ShmLink, ShmNet};
+pub use shm::{STALL_NS, ShmLink, ShmNet, ShmRest};
 pub use udp::{UdpLink, interface_name};
 
 use bellpush_wire::roce::{Envelope, Fields};
