@@ -169,11 +169,19 @@ static void stops(void)
 
 /* What two processes, a device each, tell each other. */
 struct end {
-	_Atomic int is_there, is_done;
+	_Atomic int stage;
 	union ibv_gid gid;
 	uint32_t qpn, rkey;
 	uint64_t at;
 };
+
+/* Goes on when the other has come as far. */
+static void reach(struct end *ends, int me, int stage)
+{
+	ends[me].stage = stage;
+	for (double until = now() + 10; ends[!me].stage < stage; usleep(1000))
+		CHECK(now() < until);
+}
 
 /* Connects one queue pair of a process's to one of the other process's. */
 static void meet(struct pair *p, struct end *ends, int me)
@@ -183,15 +191,14 @@ static void meet(struct pair *p, struct end *ends, int me)
 	CHECK(ibv_modify_qp(p->qp[me], &(struct ibv_qp_attr){ .qp_state = IBV_QPS_RESET }, IBV_QP_STATE) == 0);
 	ends[me].gid = p->gid, ends[me].qpn = p->qp[me]->qp_num;
 	ends[me].rkey = p->mr->rkey, ends[me].at = (uintptr_t)p->mem;
-	ends[me].is_there = 1;
-	for (double until = now() + 10; !other->is_there; usleep(1000))
-		CHECK(now() < until);
+	reach(ends, me, 1);
 	struct ibv_qp there = { .qp_num = other->qpn }, *here = p->qp[!me];
 	p->gid = other->gid, p->qp[!me] = &there;
 	to_state(p, me, IBV_QPS_INIT);
 	to_state(p, me, IBV_QPS_RTR);
 	to_state(p, me, IBV_QPS_RTS);
 	p->qp[!me] = here;
+	reach(ends, me, 2);
 }
 
 /* One end of a ping-pong of WRITEs: polls for its own completion, then looks at its memory alone. */
@@ -224,6 +231,7 @@ static void answers(void)
 	CHECK(ends != MAP_FAILED && sched_getaffinity(0, sizeof all, &all) == 0);
 	if (CPU_COUNT(&all) < 2)
 		return;
+	patience = 14;
 	pid_t child = fork();
 	CHECK(child >= 0);
 	int me = child == 0, core = 0, status;
@@ -241,9 +249,7 @@ static void answers(void)
 		least = slept < least ? slept : least;
 	}
 	/* Its queue pair may still owe the other an acknowledgement. */
-	ends[me].is_done = 1;
-	for (double until = now() + 10; !ends[!me].is_done; usleep(1000))
-		CHECK(now() < until);
+	reach(ends, me, 3);
 	usleep(10000);
 	close_pair(&p);
 	if (me == 1)
