@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -31,7 +30,7 @@ use crate::guard::Guarded;
 use crate::layout;
 use crate::process::{process, say};
 use crate::signals;
-use crate::thread::{self, Arrivals, Sockets};
+use crate::thread::{self, Arrivals};
 use crate::watch::Watch;
 
 /// Name of the shared-memory link that `--link-type shm` is on.
@@ -167,9 +166,7 @@ impl Device {
         let (opened, marks) = hidden::gather(|| open_link(options, index, at));
         let (inner, arrivals, faults) = opened?;
         let description = inner.describe();
-        let lost = Arc::new(AtomicBool::new(false));
-        let link = Box::new(Guarded::new(inner, marks, (index, lost.clone())));
-        let arrivals = Arrivals { sockets: arrivals, lost };
+        let link = Box::new(Guarded::new(inner, marks, (index, arrivals.lost.clone())));
         let config = SoftConfig { faults, ..SoftConfig::default() };
         let (nic, engine) = SoftNic::manual_on(&config, link)?;
         let (address, most) = nic.address();
@@ -227,12 +224,12 @@ impl Drop for Device {
     }
 }
 
-type Opened = (Box<dyn Link>, Sockets, Option<Arc<ScriptedFaults>>);
+type Opened = (Box<dyn Link>, Arrivals, Option<Arc<ScriptedFaults>>);
 
-/// A device's link, and descriptors of which one is readable when a packet has come.
+/// A device's link, and where packets that have come are announced.
 fn open_link(options: &Preload, index: usize, at: At) -> Result<Opened, Refusal> {
     let given = options.addresses.get(index).copied();
-    let mut arrivals = Vec::new();
+    let mut arrivals = Arrivals::default();
     let mut link: Box<dyn Link> = match options.link_type {
         Wire::Udp => {
             let link = match given.map_or(at, At::Shared) {
@@ -247,7 +244,7 @@ fn open_link(options: &Preload, index: usize, at: At) -> Result<Opened, Refusal>
                 },
                 At::Anywhere => JointLink::open_free()?,
             };
-            arrivals = link.descriptors()?.into_iter().map(Hidden::new).collect();
+            arrivals.sockets = link.descriptors()?.into_iter().map(Hidden::new).collect();
             Box::new(link)
         }
         Wire::Shm => {
@@ -256,10 +253,12 @@ fn open_link(options: &Preload, index: usize, at: At) -> Result<Opened, Refusal>
                 || Ok::<_, Refusal>(read_script(options)?.is_some_and(|it| it.corrupts()));
             let icrc = options.link.is_some() || corrupts()?;
             let net = ShmNet::named(SHM_NAME, icrc)?;
-            Box::new(match given {
+            let link = match given {
                 Some(address) => net.attach(address)?,
                 None => net.attach_free()?,
-            })
+            };
+            arrivals.shm = Some(link.rest()?);
+            Box::new(link)
         }
     };
     if let Some(faults) = &options.link {

@@ -19,6 +19,7 @@ use bellpush_mem::PAGE_BYTES;
 use bellpush_soft_nic::{Engine, Helper, Progress};
 
 use crate::rings::{LINGER, Rings};
+use crate::trial::Trial;
 
 /// Steps in a row that a thread has which rang, as other threads ring as well; the engine's thread has the next.
 const TURNS: u32 = 8;
@@ -27,6 +28,12 @@ const TURNS: u32 = 8;
 const ENOUGH: u32 = 4;
 /// How long after its last poll a program counts as polling: longer than the scheduler's shortest turns.
 const PATIENCE: Duration = Duration::from_micros(100);
+/// How long a poll that has found the last acknowledgement looks on at most for what the peer answers. A
+/// program that has it may look at its memory alone, where nothing but the engine's thread would carry the
+/// answer to.
+const SECOND_LOOK_NS: u64 = 10_000;
+/// An answer that the thread found so long after such a poll would perhaps have come in time.
+const SOON_NS: u64 = 100_000;
 
 /// Who steps a device's engine. All of it but the helper are hints: nothing is ordered by them.
 pub struct Driver {
@@ -49,6 +56,9 @@ pub struct Driver {
     thread: OnceLock<Thread>,
     /// What counts as polling is a thread that has rung, and looks on for the answer.
     lingers: AtomicBool,
+    /// Whether such a poll looks on, and when the last was, in ns since the start; 0 once something came.
+    answers: Trial,
+    acknowledged_ns: AtomicU64,
     /// Doorbells that the program rings by itself.
     pub rings: Rings,
 }
@@ -68,6 +78,8 @@ impl Driver {
             out: AtomicBool::new(false),
             thread: OnceLock::new(),
             lingers: AtomicBool::new(false),
+            answers: Trial::default(),
+            acknowledged_ns: AtomicU64::new(0),
             rings: Rings::default(),
         }
     }
@@ -95,16 +107,16 @@ impl Driver {
         self.start.elapsed()
     }
 
-    /// A step in the program's thread, if nobody is in one; whether there was anything to do.
-    fn step(&self) -> bool {
+    /// A step in the program's thread, if nobody is in one.
+    fn step(&self) -> Progress {
         if self.alone.load(Ordering::Relaxed) {
-            return false;
+            return Progress::default();
         }
-        let now_ns = self.now().as_nanos() as u64;
+        let now_ns = self.now_ns();
         self.polled_ns.store(now_ns, Ordering::Relaxed);
-        let Some(progress) = self.helper.step(now_ns) else { return false };
+        let Some(progress) = self.helper.step(now_ns) else { return Progress::default() };
         self.note(&progress, now_ns, false);
-        progress.is_busy()
+        progress
     }
 
     fn now_ns(&self) -> u64 {
@@ -113,6 +125,12 @@ impl Driver {
 
     fn note(&self, progress: &Progress, now_ns: u64, in_thread: bool) {
         self.rings.saw(progress, now_ns, in_thread);
+        if progress.arrivals > 0 {
+            let since = now_ns.saturating_sub(self.acknowledged_ns.swap(0, Ordering::Relaxed));
+            if in_thread && since < SOON_NS {
+                self.answers.came_soon();
+            }
+        }
         // An unacknowledged message has a timer.
         self.idle.store(progress.next_ns.is_none(), Ordering::Relaxed);
     }
@@ -125,12 +143,31 @@ impl Driver {
     /// The program polls and has found nothing: whether it should look again.
     fn poll(&self) -> bool {
         self.lingers.store(false, Ordering::Relaxed);
-        let (busy, empty) = (self.step(), self.empty.load(Ordering::Relaxed));
+        let (progress, empty) = (self.step(), self.empty.load(Ordering::Relaxed));
+        let busy = progress.is_busy();
+        if progress.acknowledgements > 0 && progress.arrivals == 0 && progress.next_ns.is_none() {
+            self.look_on();
+        }
         if busy {
             self.count_taken();
         }
         self.empty.store(if busy { 0 } else { (empty + 1).min(ENOUGH) }, Ordering::Relaxed);
         busy
+    }
+
+    /// The last acknowledgement has come to the program's poll: steps until an answer comes, if answers do.
+    fn look_on(&self) {
+        let start_ns = self.now_ns();
+        self.acknowledged_ns.store(start_ns, Ordering::Relaxed);
+        if !self.answers.is_due() {
+            return;
+        }
+        while self.now_ns() < start_ns + SECOND_LOOK_NS {
+            if self.step().arrivals > 0 {
+                return self.answers.paid();
+            }
+        }
+        self.answers.in_vain();
     }
 
     fn count_taken(&self) {
@@ -141,12 +178,12 @@ impl Driver {
     /// The program has posted. While messages are outstanding, more wait until it polls, and go together.
     fn post(&self) -> bool {
         self.rings.posted();
-        self.idle.load(Ordering::Relaxed) && self.step()
+        self.idle.load(Ordering::Relaxed) && self.step().is_busy()
     }
 
     /// The program has armed a CQ: it is about to sleep.
     fn arm(&self) -> bool {
-        let busy = self.step();
+        let busy = self.step().is_busy();
         self.forget_polls();
         self.wake();
         busy
@@ -170,7 +207,7 @@ impl Driver {
             return;
         }
         let now_ns = self.now_ns();
-        let lingers = may_linger && self.rings.linger();
+        let lingers = may_linger && self.rings.answers.is_due();
         if lingers {
             // Before the step, whose packets may wake the engine's thread at once.
             self.empty.store(ENOUGH, Ordering::Relaxed);
@@ -196,11 +233,11 @@ impl Driver {
             if let Some(progress) = self.helper.step(now_ns) {
                 self.note(&progress, now_ns, false);
                 if progress.arrivals > 0 {
-                    return self.rings.paid();
+                    return self.rings.answers.paid();
                 }
             }
             if now_ns >= until_ns {
-                self.rings.in_vain();
+                self.rings.answers.in_vain();
                 self.forget_polls();
                 return self.wake();
             }

@@ -60,5 +60,6 @@ mod symbols;
 mod thread;
 mod trap;
 mod tree;
+mod trial;
 mod verbs;
 mod watch;

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use bellpush_soft_nic::Progress;
 
+use crate::trial::Trial;
+
 /// Doorbells in a row that the engine's thread found, with no post through libibverbs in between, from which
 /// on a program rings by itself.
 const ENOUGH: u32 = 4;
@@ -19,11 +21,6 @@ const ENOUGH: u32 = 4;
 pub const LINGER: Duration = Duration::from_micros(50);
 /// An answer that came so long after the doorbell would perhaps have come in time if it had been looked for.
 const SOON_NS: u64 = 200_000;
-/// Answers that came soon until it is tried, and twice as many after each failure, up to a bound.
-const NEEDED: u32 = 2;
-const MOST_NEEDED: u32 = 1024;
-/// Failures in a row until it is not tried any more.
-const MOST_IN_VAIN: u32 = 4;
 /// Doorbells in a row without an answer, from which on a program is one that streams: its page is left open
 /// for a while, since each catch costs it a signal.
 const STREAM: u32 = 16;
@@ -43,10 +40,8 @@ pub struct Rings {
     direct: AtomicU32,
     /// No answer has come since the last one caught.
     waits: AtomicBool,
-    /// Answers that came soon, and how many it takes.
-    soon: AtomicU32,
-    needed: AtomicU32,
-    in_vain: AtomicU32,
+    /// Whether who rings looks on.
+    pub answers: Trial,
     /// Doorbells without an answer.
     streak: AtomicU32,
     /// Nothing is caught until then.
@@ -90,8 +85,7 @@ impl Rings {
             self.streak.store(0, Ordering::Relaxed);
             let since = now_ns.saturating_sub(self.last_ns.load(Ordering::Relaxed));
             if self.waits.swap(false, Ordering::Relaxed) && since < SOON_NS {
-                let soon = self.soon.load(Ordering::Relaxed);
-                self.soon.store((soon + 1).min(MOST_NEEDED), Ordering::Relaxed);
+                self.answers.came_soon();
             }
         }
     }
@@ -120,28 +114,6 @@ impl Rings {
         self.open_until_ns.store(now_ns + OPEN_NS, Ordering::Relaxed);
         true
     }
-
-    /// Whether who rings looks on.
-    pub fn linger(&self) -> bool {
-        self.soon.load(Ordering::Relaxed) >= self.needed.load(Ordering::Relaxed).max(NEEDED)
-    }
-
-    /// It did, and an answer came.
-    pub fn paid(&self) {
-        self.needed.store(NEEDED, Ordering::Relaxed);
-        self.in_vain.store(0, Ordering::Relaxed);
-    }
-
-    /// It did, and none came.
-    pub fn in_vain(&self) {
-        let in_vain = self.in_vain.load(Ordering::Relaxed) + 1;
-        self.in_vain.store(in_vain % MOST_IN_VAIN, Ordering::Relaxed);
-        if in_vain >= MOST_IN_VAIN {
-            let needed = self.needed.load(Ordering::Relaxed).max(NEEDED);
-            self.needed.store((2 * needed).min(MOST_NEEDED), Ordering::Relaxed);
-            self.soon.store(0, Ordering::Relaxed);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -154,6 +126,7 @@ mod tests {
         errors: 0,
         doorbells: 1,
         arrivals: 0,
+        acknowledgements: 0,
         more: false,
         next_ns: None,
     };
@@ -189,20 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_in_vain_looks_less_and_less() {
+    fn who_rings_looks_on_where_answers_come_soon() {
         let rings = Rings::default();
-        let tries = (0..5000).filter(|i| {
-            let lingers = rings.linger();
-            if lingers {
-                rings.in_vain();
+        for late in [SOON_NS, 1] {
+            for i in 1..4 {
+                assert!(!rings.answers.is_due());
+                rings.caught(i);
+                rings.saw(&CAME, i + late, true);
+                if late == 1 && rings.answers.is_due() {
+                    return;
+                }
             }
-            rings.caught(1000 * i);
-            rings.saw(&CAME, 1000 * i + 1, true);
-            lingers
-        });
-        assert!((MOST_IN_VAIN as usize..60).contains(&tries.count()));
-        rings.paid();
-        rings.caught(1);
-        assert!(rings.linger());
+        }
+        panic!("they came soon");
     }
 }

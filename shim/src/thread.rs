@@ -9,24 +9,25 @@ use std::time::Duration;
 use bellpush_mem::guarded;
 use bellpush_mem::hidden::Hidden;
 use bellpush_soft_nic::Engine;
+use bellpush_soft_nic::link::ShmRest;
 
 use crate::drive::Driver;
 use crate::error::Refusal;
 use crate::{real, trap};
 
-/// A link's sockets, doubled.
-pub type Sockets = Vec<Hidden<OwnedFd>>;
-
 /// Where an engine that rests waits for packets.
+#[derive(Default)]
 pub struct Arrivals {
-    /// One of them is readable when a packet has come.
-    pub sockets: Sockets,
-    /// Whether the program has closed them.
+    /// A link's sockets, doubled: one of them is readable when a packet has come.
+    pub sockets: Vec<Hidden<OwnedFd>>,
+    /// Where packets in shared memory are announced.
+    pub shm: Option<ShmRest>,
+    /// Whether the program has closed the sockets.
     pub lost: Arc<AtomicBool>,
 }
 
-/// How long an engine looks for work before it rests, and how long it rests then. Packets from
-/// sockets wake it; doorbells in plain memory, and packets in shared memory, wake nobody.
+/// How long an engine looks for work before it rests, and how long it rests then. Packets wake it;
+/// doorbells in plain memory wake nobody.
 struct Idle {
     spin: Duration,
     give_way: Duration,
@@ -57,7 +58,8 @@ const OUT: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500
 /// The last while the program only looks on after its doorbells: what is no answer waits so long.
 const OUT_FOR_ANSWERS: Duration = Duration::from_micros(80);
 /// Packets in a row for which the thread wakes and finds that the program has taken them, until it does not
-/// wait for packets any more while the program polls.
+/// wait for packets any more while the program polls. As many for which it wakes and finds nothing, until it
+/// rests for the whole time again: a peer could wake it all the time.
 const MOST_IN_VAIN: u32 = 8;
 
 /// Starts an engine's thread. The program's signals are not for it, but those of its own faults.
@@ -133,8 +135,35 @@ const CLOCK_STEPS: u32 = 32;
 /// How often the thread looks whether faults still come to the object.
 const CHECK: Duration = Duration::from_millis(10);
 
-/// Waits for so long, or until one of the descriptors is readable; whether one is.
+/// Rests between two steps that find something.
+#[derive(Default)]
+struct Rests {
+    /// Those that ended for packets of which a step found none.
+    in_vain: u32,
+}
+
+impl Rests {
+    /// Waits for so long, or until packets have come; not for these where they were announced in vain too often.
+    fn rest(&mut self, arrivals: &Arrivals, most: Duration) {
+        match self.in_vain < MOST_IN_VAIN {
+            true => self.in_vain += u32::from(rest(arrivals, most)),
+            false => std::thread::sleep(most),
+        }
+    }
+}
+
+/// Waits for so long, or until packets have come; whether some have.
 fn rest(arrivals: &Arrivals, most: Duration) -> bool {
+    match &arrivals.shm {
+        Some(link) => link.wait(most).unwrap_or_else(|_| {
+            std::thread::sleep(most); // it has told nothing, and would be asked again at once
+            false
+        }),
+        None => rest_at_sockets(arrivals, most),
+    }
+}
+
+fn rest_at_sockets(arrivals: &Arrivals, most: Duration) -> bool {
     const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
     let mut fds = [NONE; MOST_ARRIVALS];
     // What the program has closed is not ours to wait for.
@@ -162,6 +191,7 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &Arrivals) {
     let idle = Idle::of_this_machine();
     let (mut now, mut last_work) = (driver.now(), driver.now());
     let (mut steps, mut in_vain, mut out) = (0, 0, OUT[0]);
+    let mut rests = Rests::default();
     while !driver.is_stopped() {
         if now >= check_at {
             guarded::check();
@@ -185,6 +215,7 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &Arrivals) {
         let (progress, undivided) = driver.step_for_thread(engine, now);
         steps += 1;
         if progress.is_busy() {
+            rests = Rests::default();
             if undivided {
                 (in_vain, out) = (0, OUT[0]);
                 if idle.spin > Duration::ZERO {
@@ -218,7 +249,7 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &Arrivals) {
         let due = progress
             .next_ns
             .map_or(Duration::MAX, |at| Duration::from_nanos(at).saturating_sub(now));
-        rest(arrivals, idle.rest(since).min(due));
+        rests.rest(arrivals, idle.rest(since).min(due));
         now = driver.now();
     }
 }
@@ -226,8 +257,8 @@ fn run(engine: &mut Engine, driver: &Driver, arrivals: &Arrivals) {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
-
     use std::net::IpAddr;
+    use std::time::Instant;
 
     use bellpush_soft_nic::link::{
         Carries, Link, LinkCounters, LinkError, Received, ShmLink, ShmNet, TxBatch,
@@ -277,6 +308,27 @@ mod tests {
         }
     }
 
+    /// What a peer writes may say for ever that there are packets, and wake for them.
+    #[test]
+    fn packets_that_are_announced_in_vain_end_no_rest_any_more() {
+        const REST: Duration = Duration::from_millis(2);
+        let net = ShmNet::anonymous(false).unwrap();
+        let (mut from, to) = (net.attach_free().unwrap(), net.attach_free().unwrap());
+        let mut batch = TxBatch::new(1);
+        batch.push(to.address(), |buf| {
+            buf[..16].fill(0);
+            Some(16)
+        });
+        assert_eq!(from.send(0, &mut batch).unwrap(), 1); // nobody takes it
+        let arrivals = Arrivals { shm: Some(to.rest().unwrap()), ..Arrivals::default() };
+        let (mut rests, start) = (Rests::default(), Instant::now());
+        (0..MOST_IN_VAIN).for_each(|_| rests.rest(&arrivals, Duration::from_secs(60)));
+        assert!(start.elapsed() < Duration::from_secs(60), "it is not seen");
+        let start = Instant::now();
+        (0..10).for_each(|_| rests.rest(&arrivals, REST));
+        assert!(start.elapsed() >= 10 * REST);
+    }
+
     #[test]
     fn a_panic_of_the_engine_is_told_the_program_which_goes_on() {
         const EVENT_BYTES: usize = size_of::<crate::abi::verbs::AsyncEventDesc>();
@@ -289,8 +341,7 @@ mod tests {
         listeners.add_port(&reporter);
         nic.tell_events(Box::new(move |event| listeners.tell(event)));
         let driver = Arc::new(Driver::new(engine.helper()));
-        let arrivals = Arrivals { sockets: Vec::new(), lost: Arc::default() };
-        let thread = start(0, engine, driver.clone(), arrivals).unwrap();
+        let thread = start(0, engine, driver.clone(), Arrivals::default()).unwrap();
         let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which outlives the call.
         assert_eq!(unsafe { libc::poll(&mut poll, 1, 20_000) }, 1, "nobody is told");

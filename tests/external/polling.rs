@@ -27,6 +27,11 @@ fn a_program_that_stops_polling_is_not_forgotten() {
 }
 
 #[test]
+fn who_polls_for_an_acknowledgement_looks_on_for_the_answer() {
+    case("answers");
+}
+
+#[test]
 fn polling_leaves_errno_and_cancellation_alone() {
     case("undisturbed");
 }

@@ -91,6 +91,33 @@ fn packets_that_are_dropped_are_work_as_well() {
 }
 
 #[test]
+fn packets_end_the_rest_of_who_drives_a_nic() {
+    const LONG: Duration = Duration::from_secs(60);
+    let name = unique();
+    let net = ShmNet::named(&name, false).unwrap();
+    let (mut a, mut b) = (net.attach_free().unwrap(), net.attach_free().unwrap());
+    let (rest, to, start) = (b.rest().unwrap(), b.address(), Instant::now());
+    assert!(!rest.wait(Duration::from_millis(5)).unwrap(), "nothing has come");
+    for psn in 0..20 {
+        let woken = std::thread::scope(|scope| {
+            let waits = scope.spawn(|| rest.wait(LONG).unwrap());
+            // At first the packet is most likely before the wait, then the wait before the packet.
+            std::thread::sleep(Duration::from_millis(psn as u64));
+            send_one(&mut a, to, psn, 8);
+            waits.join().unwrap()
+        });
+        assert!(woken && start.elapsed() < LONG, "nobody was woken for packet {psn}");
+        assert_eq!(expect(&mut b, 1)[0].0, psn);
+    }
+    // Who holds the port next is woken, too.
+    drop((a, b));
+    let (mut a, b) = (net.attach_free().unwrap(), net.attach_free().unwrap());
+    let (rest, to) = (b.rest().unwrap(), b.address());
+    send_one(&mut a, to, 0, 8);
+    assert!(rest.wait(LONG).unwrap() && start.elapsed() < LONG);
+}
+
+#[test]
 fn links_that_nobody_is_on_are_swept_away() {
     let prefix = unique();
     let [left, used] = ["left", "used"].map(|name| format!("{prefix}-{name}"));

@@ -24,6 +24,7 @@ mod shared;
 pub mod stores;
 mod user;
 mod view;
+mod wait;
 
 pub use cache::{Intent, LINE_BYTES};
 pub use dma::{Dma, Exported, copy};

@@ -43,6 +43,8 @@ pub struct Progress {
     pub doorbells: u64,
     /// Packets that came from peers, without acknowledgements that carry no data.
     pub arrivals: u64,
+    /// Acknowledgements that came and carry no data.
+    pub acknowledgements: u64,
     /// Whether some queue pair wants another step at once.
     pub more: bool,
     /// When a queue pair that waits is to be tried again, in the time of `now_ns`.

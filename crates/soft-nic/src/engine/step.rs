@@ -126,7 +126,10 @@ impl Queues {
         let came = port.receive(|arrived| {
             let bth = &arrived.packet.headers.bth;
             let opcode = arrived.packet.opcode();
-            cx.tally.arrivals += u64::from(opcode.operation() != Operation::Acknowledge);
+            match opcode.operation() {
+                Operation::Acknowledge => cx.tally.acknowledgements += 1,
+                _ => cx.tally.arrivals += 1,
+            }
             if opcode == Opcode::CNP {
                 return device.counters.dropped(DropReason::Congestion);
             }
@@ -247,6 +250,7 @@ fn count(tally: &Tally, live: &Live, progress: &mut Progress) {
     }
     (progress.wqes, progress.bytes, progress.errors) = (tally.wqes, tally.bytes, tally.errors);
     (progress.doorbells, progress.arrivals) = (tally.doorbells, tally.arrivals);
+    progress.acknowledgements = tally.acknowledgements;
 }
 
 /// Whether the packet link, if there is one, has room for a visit's packets.

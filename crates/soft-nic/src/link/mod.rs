@@ -21,7 +21,7 @@ pub use capture::Captured;
 pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
 pub(crate) use fault::{Rng, units};
 pub use joint::{JointLink, Share, is_this_user};
-pub use shm::{STALL_NS, ShmLink, ShmNet};
+pub use shm::{STALL_NS, ShmLink, ShmNet, ShmRest};
 pub use udp::{UdpLink, interface_name};
 
 use bellpush_wire::roce::{Envelope, Fields};

@@ -63,6 +63,7 @@ pub(crate) struct Tally {
     pub(crate) returned: u64,
     pub(crate) doorbells: u64,
     pub(crate) arrivals: u64,
+    pub(crate) acknowledgements: u64,
 }
 
 /// Whether a queue pair wants another visit.

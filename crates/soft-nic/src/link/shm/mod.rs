@@ -8,9 +8,12 @@
 //! The link loses packets only to who is gone or stands still: a ring that stays full for
 //! [`STALL_NS`] takes packets and loses them until there is room again, so that one receiver
 //! cannot hold up a sender that has others.
+//!
+//! Whoever drives a NIC may rest between two steps ([`ShmRest`]); packets wake it.
 
 mod lock;
 mod net;
+mod rest;
 mod ring;
 mod table;
 
@@ -19,9 +22,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use net::ShmNet;
+pub use rest::ShmRest;
 
 use self::lock::TableLock;
 use self::net::Net;
+use self::rest::Bell;
 use self::ring::{Consumer, Ends, Popped, Producer, SLOTS};
 use self::table::{PORTS, Port};
 use super::{Carries, Link, LinkCounters, LinkError, Received, TxBatch};
@@ -57,6 +62,9 @@ struct Peer {
     rx: Consumer,
     /// Since when its ring has been full.
     full_since: Option<u64>,
+    bell: Bell,
+    /// Packets were published that its engine is to be woken for.
+    is_to_wake: bool,
 }
 
 impl ShmLink {
@@ -74,6 +82,28 @@ impl ShmLink {
         };
         link.look()?;
         Ok(link)
+    }
+
+    /// Where whoever drives the NIC waits for packets when it rests.
+    ///
+    /// # Errors
+    /// [`LinkError::Memory`].
+    pub fn rest(&self) -> Result<ShmRest, LinkError> {
+        Ok(ShmRest::new(self.net.clone(), self.port)?)
+    }
+
+    /// Ends the rest of the engines that packets were published for.
+    fn wake(&mut self) -> Result<(), LinkError> {
+        let mut published = false;
+        for peer in self.peers.iter_mut().flatten().filter(|peer| peer.is_to_wake) {
+            if !published {
+                peer.bell.publish();
+                published = true;
+            }
+            peer.is_to_wake = false;
+            peer.bell.ring()?;
+        }
+        Ok(())
     }
 
     /// Copies the table out if it has changed.
@@ -98,8 +128,16 @@ impl ShmLink {
                 (Some(holder), peer @ None) => {
                     let tx = Producer::new(self.net.table.ring(self.port, port)?)?;
                     let rx = Consumer::new(self.net.table.ring(port, self.port)?)?;
-                    let (previous, full_since) = (None, None);
-                    *peer = Some(Peer { holder, is_there: true, previous, tx, rx, full_since });
+                    *peer = Some(Peer {
+                        holder,
+                        is_there: true,
+                        previous: None,
+                        tx,
+                        rx,
+                        full_since: None,
+                        bell: self.net.table.bell(port)?,
+                        is_to_wake: false,
+                    });
                 }
             }
         }
@@ -132,6 +170,7 @@ impl Peer {
     fn send(&mut self, now_ns: u64, bytes: &[u8], ends: Ends) -> Result<Sent, LinkError> {
         if self.tx.push(bytes, ends)? {
             self.full_since = None;
+            self.is_to_wake |= rest::is_worth_it(bytes);
             return Ok(Sent::Yes);
         }
         let since = *self.full_since.get_or_insert(now_ns);
@@ -188,6 +227,7 @@ impl Link for ShmLink {
             taken += 1;
         }
         batch.take(taken);
+        self.wake()?;
         Ok(taken)
     }
 

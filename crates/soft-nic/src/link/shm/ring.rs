@@ -83,6 +83,13 @@ fn sequence(index: u64) -> u32 {
     (index as u32).wrapping_add(1)
 }
 
+/// Whether a packet is waiting that the consumer has not taken, between two of its calls. The order is
+/// the caller's.
+pub(super) fn is_waiting(ring: &View) -> Result<bool, MemError> {
+    let head = ring.load_u64(HEAD, Ordering::Relaxed)?;
+    Ok(ring.load_u32(slot(head) + SEQUENCE, Ordering::Relaxed)? == sequence(head))
+}
+
 /// The sending end.
 pub(super) struct Producer {
     ring: View,

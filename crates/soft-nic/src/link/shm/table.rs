@@ -6,6 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 
+use super::rest::{BELL_BYTES, Bell};
 use super::ring::RING_BYTES;
 use bellpush_mem::{Dma, MemError, PAGE_BYTES, View};
 
@@ -30,6 +31,8 @@ const EPOCH: usize = 0;
 const TAKEN: usize = 4;
 const FAMILY: usize = 8;
 const ADDRESS: usize = 16;
+/// Changed by whoever rests, and by who wakes it; nobody else of this version writes there.
+const BELL: usize = 32;
 
 /// A NIC on the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +80,7 @@ impl Table {
     /// moves on after that.
     pub(super) fn port(&self, port: usize) -> Result<Option<Port>, MemError> {
         let at = FIRST_PORT + port * PORT_BYTES;
-        if self.memory.load_u32(at + TAKEN, Ordering::Acquire)? == 0 {
+        if !self.is_taken(port)? {
             return Ok(None);
         }
         let epoch = self.memory.load_u32(at + EPOCH, Ordering::Relaxed)?;
@@ -109,6 +112,7 @@ impl Table {
         self.memory.store_u32(at + EPOCH, epoch, Ordering::Relaxed)?;
         self.memory.store_u32(at + FAMILY, family, Ordering::Relaxed)?;
         self.memory.write(at + ADDRESS, &octets)?;
+        self.bell(port)?.rise()?; // whoever held it before may have ended in its sleep
         self.memory.store_u32(at + TAKEN, 1, Ordering::Release)?;
         self.changed()?;
         Ok(Port { addr, epoch })
@@ -118,6 +122,18 @@ impl Table {
     pub(super) fn strike(&self, port: usize) -> Result<(), MemError> {
         self.memory.store_u32(FIRST_PORT + port * PORT_BYTES + TAKEN, 0, Ordering::Release)?;
         self.changed()
+    }
+
+    /// Whether the port has a holder: its rings have memory then.
+    pub(super) fn is_taken(&self, port: usize) -> Result<bool, MemError> {
+        // Acquire: who enters a port reserves its rings before.
+        let taken = self.memory.load_u32(FIRST_PORT + port * PORT_BYTES + TAKEN, Ordering::Acquire);
+        Ok(taken? != 0)
+    }
+
+    /// The word that says whether a port's engine rests.
+    pub(super) fn bell(&self, port: usize) -> Result<Bell, MemError> {
+        Ok(Bell::new(self.memory.part(FIRST_PORT + port * PORT_BYTES + BELL, BELL_BYTES)?))
     }
 
     fn changed(&self) -> Result<(), MemError> {
