@@ -18,7 +18,7 @@ use bellpush_preload::{Preload, Wire};
 use bellpush_soft_nic::link::{
     Captured, Faults, FaultsError, Faulty, JointLink, Link, LinkError, ShmNet,
 };
-use bellpush_soft_nic::{Event, SoftConfig, SoftNic, Xrcd};
+use bellpush_soft_nic::{Adversary, AdversaryError, Event, Finding, SoftConfig, SoftNic, Xrcd};
 
 use crate::abi::verbs::event;
 use crate::devx::Subscriptions;
@@ -169,7 +169,10 @@ impl Device {
         let lost = Arc::new(AtomicBool::new(false));
         let link = Box::new(Guarded::new(inner, marks, (index, lost.clone())));
         let arrivals = Arrivals { sockets: arrivals, lost };
-        let (nic, engine) = SoftNic::manual_on(&SoftConfig::default(), link)?;
+        let adversary = options.adversary.as_deref().map(adversary).transpose()?;
+        let config = SoftConfig { adversary, ..SoftConfig::default() };
+        let (nic, engine) = SoftNic::manual_on(&config, link)?;
+        nic.tell_findings(Box::new(move |finding, count| tell(index, finding, count)));
         let (address, most) = nic.address();
         let NicAddress::Ip(address) = address else {
             return Err(Refusal::Unsupported("a device without an address"));
@@ -213,6 +216,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        tell_counts(self.index, &self.nic);
         drop(lock(&self.watch).take());
         if let Some(process) = process() {
             process.drivers.remove(self.index, &self.driver);
@@ -269,6 +273,26 @@ fn open_link(options: &Preload, index: usize, at: At) -> Result<(Box<dyn Link>, 
         None => link,
     };
     Ok((link, arrivals))
+}
+
+fn adversary(text: &str) -> Result<Adversary, Refusal> {
+    text.parse().map_err(|e: AdversaryError| {
+        say(&format!("the adversary is not understood: {e}"));
+        Refusal::Unsupported("an adversary of these kinds")
+    })
+}
+
+fn tell(index: usize, finding: &Finding, count: u64) {
+    say(&format!("adversary: mlx5_{index}: {finding} [{count}]"));
+}
+
+/// Says how much a device's adversary has found, if anything.
+fn tell_counts(index: usize, nic: &SoftNic) {
+    let counts: Vec<_> =
+        nic.finding_counts().iter().map(|(kind, n)| format!("{kind} {n}")).collect();
+    if !counts.is_empty() {
+        say(&format!("adversary: mlx5_{index}: found in all: {}", counts.join(", ")));
+    }
 }
 
 /// A capture's name, with the process's number for `%p` and the device's for `%d`.

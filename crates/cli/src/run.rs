@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::thread;
 
+use bellpush::nic::soft::Adversary;
 use bellpush::nic::soft::link::Faults;
 use bellpush::preload::{Preload, VARIABLE, Wire};
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -59,6 +60,10 @@ pub struct RunArgs {
     /// Faults of packets that a device sends, such as loss=1%,dup=0.1%,reorder=1%,seed=7
     #[arg(long, value_name = "FAULTS")]
     link: Option<String>,
+    /// Take every freedom that the rules give a NIC, and report on stderr where the program relies on more; kinds:
+    /// payload, writes, writes=all, record, cqe, packets, acks, routing, atomics [default: all but writes=all]
+    #[arg(long, value_name = "SEED[,KIND...]")]
+    adversary: Option<Adversary>,
     /// Record the packets that a device sends and receives; %p is replaced by the process's number,
     /// %d by the device's
     #[arg(long, value_name = "FILE")]
@@ -88,6 +93,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         mtu: args.mtu,
         dm_bytes: args.dm_bytes,
         link: args.link.clone(),
+        adversary: args.adversary.map(|adversary| adversary.to_string()),
         pcap: pcap.map_err(|e| CliError::new(e, "name the capture otherwise"))?,
         verbose: args.verbose,
         sysfs: Some(directory.0.clone()),

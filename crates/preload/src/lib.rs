@@ -46,6 +46,8 @@ pub struct Preload {
     pub dm_bytes: u64,
     /// Faults of the link, as `bellpush bench --link` takes them.
     pub link: Option<String>,
+    /// What takes every freedom that the rules give, and reports programs that rely on more: `SEED[,KIND…]`.
+    pub adversary: Option<String>,
     /// Capture of what the devices send and receive; `%p` stands for the process's number, `%d`
     /// for the device's.
     pub pcap: Option<PathBuf>,
@@ -65,6 +67,7 @@ impl Default for Preload {
             mtu: None,
             dm_bytes: 1 << 20,
             link: None,
+            adversary: None,
             pcap: None,
             verbose: false,
             sysfs: None,
@@ -145,6 +148,7 @@ mod tests {
             link_type: Wire::Shm,
             mtu: Some(2048),
             link: Some("loss=1%".into()),
+            adversary: Some("7,payload".into()),
             pcap: Some("/tmp/a b-%p.pcap".into()),
             ..Preload::default()
         };

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::adversary::Adversary;
 use crate::offload::Offload;
 use crate::service::local::InProcess;
 use crate::service::requester::Timers;
@@ -65,6 +66,9 @@ pub struct SoftConfig {
     /// In-process: an engine elsewhere that carries out what is plain and correct. NICs that send to
     /// each other through it must share it.
     pub offload: Option<Arc<Offload>>,
+    /// What takes every freedom that the rules give ([`crate::SoftNic::findings`]). The NIC has no copy threads and no
+    /// engine elsewhere then.
+    pub adversary: Option<Adversary>,
 }
 
 impl SoftConfig {
@@ -91,6 +95,7 @@ impl SoftConfig {
             answer_timer: Duration::from_millis(200),
             seed: None,
             offload: None,
+            adversary: None,
         }
     }
 }
@@ -101,6 +106,11 @@ impl SoftConfig {
         let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4);
         let timers = Timers { rnr_ns: ns(self.rnr_timer), answer_ns: ns(self.answer_timer) };
         (timers, self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()))
+    }
+
+    /// Copy threads that the NIC has.
+    pub(crate) fn copiers(&self) -> usize {
+        if self.adversary.is_some() { 0 } else { self.copy_threads }
     }
 }
 

@@ -11,6 +11,8 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use crossbeam_utils::CachePadded;
 
+use crate::adversary;
+use crate::config::SoftConfig;
 use crate::contain;
 use crate::counters::Live;
 use crate::engine::Seat;
@@ -80,21 +82,19 @@ pub(crate) struct Device {
     pub(crate) timers: Timers,
     /// An engine elsewhere that carries out what is plain and correct.
     pub(crate) offload: Option<Arc<Offload>>,
+    /// What takes every freedom that the rules give.
+    pub(crate) adversary: Option<Arc<adversary::State>>,
 }
 
 impl Device {
     /// A device on the in-process link.
-    pub(crate) fn in_process(
-        link: &Arc<InProcess>,
-        engines: usize,
-        timers: Timers,
-        seed: u64,
-        offload: Option<Arc<Offload>>,
-    ) -> Arc<Self> {
-        // A capture shows each WQE's message, which another engine does not.
-        let offload = offload.filter(|_| link.inproc_capture().is_none());
+    pub(crate) fn in_process(config: &SoftConfig) -> Arc<Self> {
+        let link = &config.link;
+        // A capture shows each WQE's message, and an adversary has its way with each: another engine does neither.
+        let own = link.inproc_capture().is_some() || config.adversary.is_some();
+        let offload = config.offload.clone().filter(|_| !own);
         let place = |id| Place::InProcess(link.clone(), id);
-        link.attach(|id| Self::new(place(id), engines, timers, seed, offload))
+        link.attach(|id| Self::new(place(id), config.engines, config, offload))
     }
 
     /// A device on a packet link, which its one engine owns.
@@ -103,8 +103,7 @@ impl Device {
     /// [`NicError::Attribute`] when the link's packets are too short for any path MTU.
     pub(crate) fn on_packets(
         link: Box<dyn Link>,
-        timers: Timers,
-        seed: u64,
+        config: &SoftConfig,
     ) -> Result<Arc<Self>, NicError> {
         let most = link.mtu();
         let must = "at least 312 bytes: headers and a payload of 256";
@@ -113,7 +112,7 @@ impl Device {
         let mtu = most.checked_sub(headers).and_then(Mtu::within).ok_or(short)?;
         let (address, carries, description) = (link.address(), link.carries(), link.describe());
         let place = Place::Packets { address, mtu, carries, description };
-        let device = Self::new(place, 1, timers, seed, None);
+        let device = Self::new(place, 1, config, None);
         link.share().into_iter().for_each(|share| device.reserved.confine(share));
         let (counters, events) = (device.counters.clone(), device.events.clone());
         let port = Port::new(link, device.enabled.clone(), counters, events);
@@ -128,15 +127,16 @@ impl Device {
     fn new(
         place: Place,
         engines: usize,
-        timers: Timers,
-        seed: u64,
+        config: &SoftConfig,
         offload: Option<Arc<Offload>>,
     ) -> Arc<Self> {
+        let (timers, seed) = config.fixed();
+        let adversary = config.adversary.map(adversary::State::new);
         Arc::new_cyclic(|myself| Self {
             place,
             enabled: Arc::new(AtomicBool::new(true)),
             myself: myself.clone(),
-            mrs: Arc::new(MrTable::new(seed)),
+            mrs: Arc::new(MrTable::new(seed).under(adversary.clone())),
             pd: Arc::new(Pd::new(Number::fixed(0))),
             qps: RwLock::default(),
             next_qpn: AtomicU32::new(FIRST_QPN),
@@ -150,6 +150,7 @@ impl Device {
             gsi: Gsi::default(),
             timers,
             offload,
+            adversary,
         })
     }
 
@@ -208,7 +209,8 @@ impl Device {
     }
 
     pub(crate) fn create_cq(&self, attr: &CqAttr, layout: CqLayout) -> Result<Arc<Cq>, NicError> {
-        let cq = Arc::new(Cq::shared(self.numbers.take()?, attr, layout, self.events.clone())?);
+        let cq = Cq::shared(self.numbers.take()?, attr, layout, self.events.clone())?;
+        let cq = cq.under(self.adversary.as_ref());
         if attr.notify.is_some() {
             self.engines[0].control().watch_arming(&attr.uar, &cq);
         }
@@ -260,12 +262,8 @@ impl Device {
     pub(crate) fn private(&self, attr: &QpAttr, q: &Queues) -> Result<Objects, NicError> {
         let make = |ring: &_, dbr: &_, entries| {
             let views = (View::clone(ring), View::clone(dbr));
-            Ok::<_, NicError>(Arc::new(Cq::private(
-                self.numbers.take()?,
-                views,
-                entries,
-                self.events.clone(),
-            )?))
+            let cq = Cq::private(self.numbers.take()?, views, entries, self.events.clone())?;
+            Ok::<_, NicError>(cq.under(self.adversary.as_ref()))
         };
         let recv = attr.recv_cqes > 0;
         Ok(Objects {
@@ -413,6 +411,7 @@ impl Device {
             core.remove(qpn);
             core.leave_port(qp.attributes().src_port);
         }
+        qp.bring_about();
         // The lock waits for a peer's engine that is in there; later ones get no answer.
         qp.set_error();
         qp.part_from_senders();
@@ -446,7 +445,7 @@ fn deal(n: usize, engines: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SoftConfig, SoftNic};
+    use crate::SoftNic;
 
     #[test]
     fn numbers_that_are_set_aside_are_dealt_to_nobody() {

@@ -18,6 +18,7 @@ use std::net::IpAddr;
 
 pub use batch::{Outgoing, Run, TxBatch};
 pub use capture::Captured;
+pub(crate) use fault::Rng;
 pub use fault::{FaultCounters, Faults, FaultsError, Faulty};
 pub use joint::{JointLink, Share, is_this_user};
 pub use shm::{STALL_NS, ShmLink, ShmNet};

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, TryLockError, Weak};
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 
+use crate::adversary;
 use crate::objects::mkey::{Indirect, PartsAttr};
 use crate::objects::number::Number;
 use crate::offload::{Mirror, Offload};
@@ -127,6 +128,8 @@ pub(crate) struct Regions {
     free: VecDeque<usize>,
     /// Copies of the keys that engines elsewhere have.
     pub(crate) mirrors: Vec<Weak<Mirror>>,
+    /// What may keep WRITEs from memory for a while.
+    pub(crate) adversary: Option<Arc<adversary::State>>,
 }
 
 impl Regions {
@@ -169,6 +172,13 @@ impl Regions {
                 let at = offset + part.start as u64;
                 parts.walk(self, user, (at, part.len()), right, each)
             }
+        }
+    }
+
+    /// Lands all WRITEs that an adversary still keeps from memory.
+    pub(crate) fn land_all(&self) {
+        if let Some(adversary) = &self.adversary {
+            adversary.land_all();
         }
     }
 
@@ -296,6 +306,12 @@ impl MrTable {
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), regions }
     }
 
+    /// The table of a NIC that may have an adversary.
+    pub(crate) fn under(self, adversary: Option<Arc<adversary::State>>) -> Self {
+        self.write().adversary = adversary;
+        self
+    }
+
     /// Takes a region on. Its key's low byte is `tag`, or one that the index has not had for long.
     pub(crate) fn register(
         &self,
@@ -335,6 +351,7 @@ impl MrTable {
         let (iova, bytes) = (Iova(region.iova), region.bytes);
         let index = (mr.lkey.0 >> 8) as usize;
         let recalled = regions.recall(index);
+        regions.land_all();
         drop(regions);
         let mirrors = recalled.mirrors.clone();
         recalled.quiesce(old); // may unmap memory: not under the lock
@@ -393,6 +410,7 @@ impl MrTable {
         let region = region.ok_or(NicError::NoSuchRegion(mr.lkey.0))?;
         regions.free.push_back(index);
         let recalled = regions.recall(index);
+        regions.land_all();
         drop(regions);
         recalled.quiesce(region); // may unmap memory: not under the lock
         Ok(())
@@ -405,7 +423,9 @@ impl MrTable {
             .filter(|&index| regions.entries[index].region.is_some())
             .map(|index| regions.recall(index))
             .collect();
-        let none = Regions { secret: regions.secret, ..Regions::default() };
+        regions.land_all();
+        let adversary = regions.adversary.clone();
+        let none = Regions { secret: regions.secret, adversary, ..Regions::default() };
         let old = std::mem::replace(&mut *regions, none);
         drop(regions);
         for (recalled, entry) in
@@ -423,6 +443,15 @@ impl MrTable {
     /// The regions, to be changed: nobody uses any meanwhile.
     pub(crate) fn write(&self) -> ShardedLockWriteGuard<'_, Regions> {
         self.regions.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`MrTable::read`], unless somebody waits to change them.
+    pub(crate) fn try_read(&self) -> Option<ShardedLockReadGuard<'_, Regions>> {
+        match self.regions.try_read() {
+            Ok(regions) => Some(regions),
+            Err(TryLockError::Poisoned(regions)) => Some(regions.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The regions, which stay registered while the lock is held.
