@@ -287,7 +287,7 @@ fn tell(index: usize, finding: &Finding, count: u64) {
 }
 
 /// Says how much a device's adversary has found, if anything.
-fn tell_counts(index: usize, nic: &SoftNic) {
+pub fn tell_counts(index: usize, nic: &SoftNic) {
     let counts: Vec<_> =
         nic.finding_counts().iter().map(|(kind, n)| format!("{kind} {n}")).collect();
     if !counts.is_empty() {

@@ -127,13 +127,13 @@ impl Unruly {
         self.order += 1;
     }
 
-    /// Sends what is due, as far as the link below takes it.
-    fn flush(&mut self, now_ns: u64) -> Result<(), LinkError> {
+    /// Sends what is due by then, as far as the link below takes it now.
+    fn flush(&mut self, (now_ns, until_ns): (u64, u64)) -> Result<(), LinkError> {
         self.now_ns = now_ns;
         loop {
             while self.out.room() > 0
                 && let Some(&Reverse((due, _, place))) = self.due.peek()
-                && due <= now_ns
+                && due <= until_ns
             {
                 self.due.pop();
                 self.free.push(place);
@@ -155,7 +155,9 @@ impl Drop for Unruly {
     fn drop(&mut self) {
         while !self.due.is_empty() || !self.out.is_empty() {
             let before = self.due.len() + self.out.len();
-            if self.flush(u64::MAX).is_err() || self.due.len() + self.out.len() == before {
+            if self.flush((self.now_ns, u64::MAX)).is_err()
+                || self.due.len() + self.out.len() == before
+            {
                 return;
             }
         }
@@ -200,7 +202,7 @@ impl Link for Unruly {
     }
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
-        self.flush(now_ns)?;
+        self.flush((now_ns, now_ns))?;
         let mut taken = 0;
         for packet in batch.iter() {
             if self.free.is_empty() {
@@ -211,7 +213,7 @@ impl Link for Unruly {
             taken += 1;
         }
         batch.take(taken);
-        self.flush(now_ns)?;
+        self.flush((now_ns, now_ns))?;
         Ok(taken)
     }
 
@@ -221,7 +223,7 @@ impl Link for Unruly {
         most: usize,
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError> {
-        self.flush(now_ns)?;
+        self.flush((now_ns, now_ns))?;
         self.inner.recv(now_ns, most, each)
     }
 

@@ -26,7 +26,7 @@ use bellpush_wire::Qpn;
 /// Bytes of a piece at most, and what it is aligned to: a line of the cache.
 const PIECE_BYTES: usize = 64;
 /// Pieces on their way at most: beyond it, the oldest land.
-const MOST_PIECES: usize = 1 << 14;
+const MOST_PIECES: usize = 1 << 12;
 
 const SEEN: &str =
     "the program wrote there before the WRITE had arrived for it, which overwrites that now";
@@ -111,7 +111,8 @@ fn cut(address: u64, bytes: usize) -> impl Iterator<Item = std::ops::Range<usize
 }
 
 impl State {
-    /// Accepts a WRITE's bytes from byte `start` of a peer's range on, if they may come late; false: they must not.
+    /// Accepts a WRITE's bytes from byte `start` of a peer's range on, if they may come late, and are not too many;
+    /// false: they must not.
     pub(crate) fn put(
         &self,
         domain: Domain<'_>,
@@ -131,6 +132,10 @@ impl State {
             offset = span.offset;
             Ok(())
         })?;
+        if bytes.len() > MOST_PIECES / 4 * PIECE_BYTES {
+            self.land_under(&**memory, offset, bytes.len());
+            return Ok(false);
+        }
         let address = to.addr.0.wrapping_add(start as u64);
         self.post((domain.user.qpn, memory), (offset, address), bytes)?;
         Ok(true)
