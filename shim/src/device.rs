@@ -18,7 +18,7 @@ use bellpush_soft_nic::link::{
     Captured, Faults, FaultsError, Faulty, JointLink, Link, LinkError, ShmNet,
 };
 use bellpush_soft_nic::script::{Script, ScriptError, Scripted, ScriptedFaults};
-use bellpush_soft_nic::{Event, SoftConfig, SoftNic, Xrcd};
+use bellpush_soft_nic::{Adversary, AdversaryError, Event, Finding, SoftConfig, SoftNic, Xrcd};
 
 use crate::abi::verbs::event;
 use crate::devx::Subscriptions;
@@ -167,8 +167,10 @@ impl Device {
         let (inner, arrivals, faults) = opened?;
         let description = inner.describe();
         let link = Box::new(Guarded::new(inner, marks, (index, arrivals.lost.clone())));
-        let config = SoftConfig { faults, ..SoftConfig::default() };
+        let adversary = options.adversary.as_deref().map(adversary).transpose()?;
+        let config = SoftConfig { faults, adversary, ..SoftConfig::default() };
         let (nic, engine) = SoftNic::manual_on(&config, link)?;
+        nic.tell_findings(Box::new(move |finding, count| tell(index, finding, count)));
         let (address, most) = nic.address();
         let NicAddress::Ip(address) = address else {
             return Err(Refusal::Unsupported("a device without an address"));
@@ -212,6 +214,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        tell_counts(self.index, &self.nic);
         drop(lock(&self.watch).take());
         if let Some(process) = process() {
             process.drivers.remove(self.index, &self.driver);
@@ -301,6 +304,26 @@ fn script(
         faults.tell_first(Box::new(tell));
     }
     Ok(Some(faults))
+}
+
+fn adversary(text: &str) -> Result<Adversary, Refusal> {
+    text.parse().map_err(|e: AdversaryError| {
+        say(&format!("the adversary is not understood: {e}"));
+        Refusal::Unsupported("an adversary of these kinds")
+    })
+}
+
+fn tell(index: usize, finding: &Finding, count: u64) {
+    say(&format!("adversary: mlx5_{index}: {finding} [{count}]"));
+}
+
+/// Says how much a device's adversary has found, if anything.
+pub fn tell_counts(index: usize, nic: &SoftNic) {
+    let counts: Vec<_> =
+        nic.finding_counts().iter().map(|(kind, n)| format!("{kind} {n}")).collect();
+    if !counts.is_empty() {
+        say(&format!("adversary: mlx5_{index}: found in all: {}", counts.join(", ")));
+    }
 }
 
 /// A capture's name, with the process's number for `%p` and the device's for `%d`.

@@ -18,7 +18,7 @@ use bellpush_mem::{guarded, hidden};
 use bellpush_preload::{Preload, VARIABLE};
 
 use crate::counters;
-use crate::device::{At, Device, Gone};
+use crate::device::{self, At, Device, Gone};
 use crate::dir::Written;
 use crate::drive::Drivers;
 use crate::error::Refusal;
@@ -267,6 +267,12 @@ impl Process {
     pub fn end(&self) {
         let cm = lock(&self.rdma_cm).clone();
         cm.inspect(|cm| cm.farewell());
+        for index in 0..self.options.devices {
+            if let Some(device) = self.opened(index) {
+                device::tell_counts(index, &device.nic);
+                std::mem::forget(device); // whoever has it, it is not to be closed from here
+            }
+        }
         // The engine of a device that is still open writes them.
         let open = |slot: &Slot| slot.open.strong_count() > 0;
         if self.options.pcap.is_some() && lock(&self.devices).iter().any(open) {

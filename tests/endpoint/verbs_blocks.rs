@@ -105,7 +105,7 @@ fn the_signal_comes_behind_the_parts_of_all_blocks() {
         let streams = [0, 1].map(|_| bed.gpu.stream().unwrap());
         bed.queue_on(&streams[0], kernel, &part(0));
         let mut steps = 0..;
-        let mut step = || engine.step(steps.next().unwrap());
+        let mut step = || engine.step(steps.next().unwrap() * 1000);
         // The last piece's doorbell may be the signal's: what can arrive has after so many steps.
         let since = Instant::now();
         while since.elapsed() < Duration::from_millis(300) {

@@ -361,7 +361,11 @@ fn host_posted_paths_end_when_the_engine_stands_still() {
 
 /// Many callers on a queue pair whose engine stands still. Either nobody took a ticket that it could
 /// not fill, and then all works again; or the queue pair is in error, for everybody.
-fn full_for_many(bed: &TestBed, engine: &mut Engine, name: &str, kernel: &str) -> bool {
+fn full_for_many(
+    bed: &TestBed,
+    (engine, now): (&mut Engine, &mut u64),
+    (name, kernel): (&str, &str),
+) -> bool {
     let pair = bed.pair(path(name), 1 << 14, small(100));
     let sent = pattern(32, 1 << 14);
     pair.src.write(0, &sent).unwrap();
@@ -374,8 +378,7 @@ fn full_for_many(bed: &TestBed, engine: &mut Engine, name: &str, kernel: &str) -
     assert!(statuses.contains(if ended { &DEAD } else { &TIMEOUT }), "{kernel}: {statuses:?}");
     let known = |s: &u32| matches!(*s, OK | TIMEOUT) || ended && *s == DEAD;
     assert!(statuses.iter().all(known), "{kernel}: {statuses:?}");
-    let mut now = 1 << 40;
-    step(engine, &mut now);
+    step(engine, now);
     let mut quiet = put;
     (quiet.op, quiet.count) = (Verb::Quiet as u32, 1);
     let after = bed.launch(kernel, (1, 32), quiet);
@@ -405,10 +408,11 @@ fn a_full_shared_queue_works_again_or_is_in_error_for_everybody() {
         let (bed, mut engine) = TestBed::manual();
         // Fibres give way in waits only, so the room that one has seen is still there; a GPU's
         // threads may all see the last room at once.
-        assert!(full_for_many(&bed, &mut engine, name, kernel) || !bed.gpu.is_host());
+        let (mut now, what) = (1 << 40, (*name, *kernel));
+        assert!(full_for_many(&bed, (&mut engine, &mut now), what) || !bed.gpu.is_host());
         for _ in 0..3 {
             let bed = TestBed::new(HostOptions::threads(), bed.nic.clone());
-            full_for_many(&bed, &mut engine, name, kernel);
+            full_for_many(&bed, (&mut engine, &mut now), what);
         }
     }
 }

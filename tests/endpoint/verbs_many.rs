@@ -119,9 +119,7 @@ fn a_timeout_is_that_of_the_lanes_whose_turn_did_not_come() {
         pair.src.write(0, &pattern(45, 4096)).unwrap();
         let call = OpArgs { value: 0xf0f_0ff0, quiet_after: 0, ..lanes(&pair, 48, 48) };
         let statuses = bed.launch(kernel, (1, 32), call);
-        for now in 0..200 {
-            engine.step(now);
-        }
+        step(&mut engine, &mut 0);
         for (lane, &status) in statuses.iter().enumerate() {
             let (active, posted) = (call.value >> lane & 1 == 1, (4..12).contains(&lane));
             assert_eq!(status, if active && !posted { TIMEOUT } else { OK }, "{kernel}, {lane}");
@@ -201,9 +199,7 @@ fn the_last_message_completes_all() {
                 bed.launch(kernel, (1, 32), op)[0]
             };
             assert_eq!(test(n), PENDING, "{what}");
-            for now in 0..200 {
-                engine.step(now);
-            }
+            step(&mut engine, &mut 0);
             assert_eq!((test(n), test(n + 1)), (OK, PENDING), "{what}");
         }
     }

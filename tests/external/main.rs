@@ -3,6 +3,7 @@
 #[path = "../support/preloaded.rs"]
 mod preloaded;
 
+mod adversary;
 mod c_abi;
 mod closing;
 mod doorbells;

@@ -4,6 +4,7 @@
 mod queue_pairs;
 
 mod ack;
+mod adversary;
 mod dc;
 mod errors;
 mod faults;

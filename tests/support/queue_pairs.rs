@@ -251,9 +251,9 @@ impl Pair {
 /// Whether NICs get the engine of `kernels/engine/engine.cuh`. The program says so, in a constant of its root:
 /// a suite that another program takes in then runs on that one's engine, whatever the two are called.
 pub const ON_GPU_ENGINE: bool = match crate::ENGINE.as_bytes() {
-    b"cpu" => false,
+    b"cpu" | b"adversary" => false,
     b"kernel" => true,
-    _ => panic!("ENGINE is \"cpu\" or \"kernel\""),
+    _ => panic!("ENGINE is \"cpu\", \"kernel\" or \"adversary\""),
 };
 
 /// That engine, stepped with the NIC, or none: the CPU's.

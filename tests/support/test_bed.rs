@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bellpush::abi::KernelArgs;
@@ -12,7 +13,7 @@ use bellpush::abi::wire::tag;
 use bellpush::gpu::{Dims, Executor, Gpu, HostOptions, Loaded, Module, Stream};
 use bellpush::gpu_engine::EngineOptions;
 use bellpush::nic::soft::offload::Offload;
-use bellpush::nic::soft::{Engine, InProcess, SoftConfig, SoftNic};
+use bellpush::nic::soft::{Adversary, Engine, InProcess, SoftConfig, SoftNic};
 use bellpush::nic::{LineFormat, Nic, NicError, Order, open_verbs};
 use bellpush::transport::{Endpoint, Error, Local, Memory, Options, Path, Put, Remote, Signal};
 
@@ -115,7 +116,8 @@ impl TestBed {
 
     /// A NIC that moves only when it is stepped.
     pub fn manual() -> (Self, Engine) {
-        let config = SoftConfig { offload: offload(Some(2)), ..SoftConfig::new(&InProcess::new()) };
+        let (offload, adversary) = (offload(Some(2)), adversary());
+        let config = SoftConfig { offload, adversary, ..SoftConfig::new(&InProcess::new()) };
         let (nic, mut engines) = SoftNic::manual(&config).expect("a NIC");
         (Self::new(HostOptions::default(), nic), engines.remove(0))
     }
@@ -206,9 +208,11 @@ pub fn running_nic() -> Arc<dyn Nic> {
     match std::env::var("BELLPUSH_TEST_NIC") {
         Ok(name) => open_verbs(&name).unwrap_or_else(|e| panic!("{e}")),
         Err(_) => {
-            let offload = offload(None);
-            let config = SoftConfig { offload, ..SoftConfig::new(&InProcess::new()) };
-            SoftNic::open(config).expect("a NIC")
+            let (offload, adversary) = (offload(None), adversary());
+            let config = SoftConfig { offload, adversary, ..SoftConfig::new(&InProcess::new()) };
+            let nic = SoftNic::open(config).expect("a NIC");
+            nic.tell_findings(Box::new(|finding, _| panic!("{finding}")));
+            nic
         }
     }
 }
@@ -216,10 +220,16 @@ pub fn running_nic() -> Arc<dyn Nic> {
 /// Whether NICs get the engine of `kernels/engine/engine.cuh`. The program says so, in a constant of its root:
 /// a suite that another program takes in then runs on that one's engine, whatever the two are called.
 pub const ON_GPU_ENGINE: bool = match crate::ENGINE.as_bytes() {
-    b"cpu" => false,
+    b"cpu" | b"adversary" => false,
     b"kernel" => true,
-    _ => panic!("ENGINE is \"cpu\" or \"kernel\""),
+    _ => panic!("ENGINE is \"cpu\", \"kernel\" or \"adversary\""),
 };
+
+/// What takes every freedom that the rules give, where the program wants it; each time with another seed.
+fn adversary() -> Option<Adversary> {
+    static SEED: AtomicU64 = AtomicU64::new(1);
+    (crate::ENGINE == "adversary").then(|| Adversary::new(SEED.fetch_add(1, Ordering::Relaxed)))
+}
 
 /// The engine of `kernels/engine/engine.cuh`, where the program wants it: on the host executor, or with
 /// BELLPUSH_TEST_ENGINE=N on a CUDA GPU (beside BELLPUSH_TEST_GPU).

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::thread;
 
+use bellpush::nic::soft::Adversary;
 use bellpush::nic::soft::link::Faults;
 use bellpush::nic::soft::script::{MAX_SCRIPT_BYTES, Script};
 use bellpush::preload::{Preload, VARIABLE, Wire};
@@ -63,6 +64,10 @@ pub struct RunArgs {
     /// Faults of WQEs, CQEs, packets, queue pairs, the port and the device that a script names
     #[arg(long, value_name = "FILE")]
     fault: Option<PathBuf>,
+    /// Take every freedom that the rules give a NIC, and report on stderr where the program relies on more; kinds:
+    /// payload, writes, writes=all, record, cqe, packets, acks, routing, atomics [default: all but writes=all]
+    #[arg(long, value_name = "SEED[,KIND...]")]
+    adversary: Option<Adversary>,
     /// Record the packets that a device sends and receives; %p is replaced by the process's number,
     /// %d by the device's
     #[arg(long, value_name = "FILE")]
@@ -95,6 +100,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         dm_bytes: args.dm_bytes,
         link: args.link.clone(),
         fault,
+        adversary: args.adversary.map(|adversary| adversary.to_string()),
         pcap: pcap.map_err(|e| CliError::new(e, "name the capture otherwise"))?,
         verbose: args.verbose,
         sysfs: Some(directory.0.clone()),

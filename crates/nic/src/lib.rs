@@ -30,15 +30,27 @@ pub struct Access {
     pub remote_read: bool,
     /// Target of FETCH_ADD and CMP_SWAP.
     pub remote_atomic: bool,
+    /// Peers' WRITEs may land in any order (`IBV_ACCESS_RELAXED_ORDERING`). A NIC need not heed it.
+    pub relaxed_order: bool,
 }
 
 impl Access {
-    /// Everything allowed.
-    pub const ALL: Self =
-        Self { local_write: true, remote_write: true, remote_read: true, remote_atomic: true };
+    /// Everything allowed; WRITEs land in order.
+    pub const ALL: Self = Self {
+        local_write: true,
+        remote_write: true,
+        remote_read: true,
+        remote_atomic: true,
+        relaxed_order: false,
+    };
     /// Gather only.
-    pub const NONE: Self =
-        Self { local_write: false, remote_write: false, remote_read: false, remote_atomic: false };
+    pub const NONE: Self = Self {
+        local_write: false,
+        remote_write: false,
+        remote_read: false,
+        remote_atomic: false,
+        relaxed_order: false,
+    };
 }
 
 /// A registered memory region. Dropping the registration is [`Nic::deregister`]'s.

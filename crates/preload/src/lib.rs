@@ -48,6 +48,8 @@ pub struct Preload {
     pub link: Option<String>,
     /// A fault script, as `bellpush run --fault` reads it.
     pub fault: Option<String>,
+    /// What takes every freedom that the rules give, and reports programs that rely on more: `SEED[,KIND…]`.
+    pub adversary: Option<String>,
     /// Capture of what the devices send and receive; `%p` stands for the process's number, `%d`
     /// for the device's.
     pub pcap: Option<PathBuf>,
@@ -68,6 +70,7 @@ impl Default for Preload {
             dm_bytes: 1 << 20,
             link: None,
             fault: None,
+            adversary: None,
             pcap: None,
             verbose: false,
             sysfs: None,
@@ -149,6 +152,7 @@ mod tests {
             mtu: Some(2048),
             link: Some("loss=1%".into()),
             fault: Some("[[fault]]\non = \"cqe\"\naction = \"drop\"\n".into()),
+            adversary: Some("7,payload".into()),
             pcap: Some("/tmp/a b-%p.pcap".into()),
             ..Preload::default()
         };

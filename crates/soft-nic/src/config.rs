@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::adversary::Adversary;
 use crate::offload::Offload;
 use crate::random::Random;
 use crate::script::ScriptedFaults;
@@ -70,6 +71,9 @@ pub struct SoftConfig {
     pub offload: Option<Arc<Offload>>,
     /// A script of faults that happen on the device. No engine elsewhere carries anything out then.
     pub faults: Option<Arc<ScriptedFaults>>,
+    /// What takes every freedom that the rules give ([`crate::SoftNic::findings`]). The NIC has no copy threads and no
+    /// engine elsewhere then.
+    pub adversary: Option<Adversary>,
 }
 
 impl SoftConfig {
@@ -97,6 +101,7 @@ impl SoftConfig {
             seed: None,
             offload: None,
             faults: None,
+            adversary: None,
         }
     }
 }
@@ -111,6 +116,11 @@ impl SoftConfig {
             None => Random::system().map_err(NicError::Random)?,
         };
         Ok((timers, Arc::new(random)))
+    }
+
+    /// Copy threads that the NIC has.
+    pub(crate) fn copiers(&self) -> usize {
+        if self.adversary.is_some() { 0 } else { self.copy_threads }
     }
 }
 

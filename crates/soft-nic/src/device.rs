@@ -11,6 +11,8 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use crossbeam_utils::CachePadded;
 
+use crate::adversary;
+use crate::config::SoftConfig;
 use crate::contain;
 use crate::counters::Live;
 use crate::engine::Seat;
@@ -86,31 +88,24 @@ pub(crate) struct Device {
     pub(crate) faults: Option<Arc<ScriptedFaults>>,
     /// The script has ended the device.
     pub(crate) ended: AtomicBool,
-}
-
-/// What a device may have beside itself.
-#[derive(Default)]
-pub(crate) struct Extras {
-    pub(crate) offload: Option<Arc<Offload>>,
-    pub(crate) faults: Option<Arc<ScriptedFaults>>,
+    /// What takes every freedom that the rules give.
+    pub(crate) adversary: Option<Arc<adversary::State>>,
 }
 
 impl Device {
     /// A device on the in-process link.
-    pub(crate) fn in_process(
-        link: &Arc<InProcess>,
-        engines: usize,
-        timers: Timers,
-        random: Arc<Random>,
-        mut extras: Extras,
-    ) -> Arc<Self> {
-        // A capture shows each WQE's message, and a script strikes each, which another engine does
-        // not.
-        if link.inproc_capture().is_some() || extras.faults.is_some() {
-            extras.offload = None;
-        }
+    ///
+    /// # Errors
+    /// [`NicError::Random`].
+    pub(crate) fn in_process(config: &SoftConfig) -> Result<Arc<Self>, NicError> {
+        let (link, (timers, random)) = (&config.link, config.fixed()?);
+        // A capture shows each WQE's message, a script strikes each, and an adversary has its way with each: another
+        // engine does neither.
+        let own = link.inproc_capture().is_some();
+        let own = own || config.faults.is_some() || config.adversary.is_some();
+        let offload = config.offload.clone().filter(|_| !own);
         let place = |id| Place::InProcess(link.clone(), id);
-        link.attach(|id| Self::new(place(id), engines, timers, random, extras))
+        Ok(link.attach(|id| Self::new(place(id), config, (timers, random), offload)))
     }
 
     /// A device on a packet link, which its one engine owns.
@@ -119,9 +114,7 @@ impl Device {
     /// [`NicError::Attribute`] when the link's packets are too short for any path MTU.
     pub(crate) fn on_packets(
         link: Box<dyn Link>,
-        timers: Timers,
-        random: Arc<Random>,
-        faults: Option<Arc<ScriptedFaults>>,
+        config: &SoftConfig,
     ) -> Result<Arc<Self>, NicError> {
         let most = link.mtu();
         let must = "at least 312 bytes: headers and a payload of 256";
@@ -130,7 +123,8 @@ impl Device {
         let mtu = most.checked_sub(headers).and_then(Mtu::within).ok_or(short)?;
         let (address, carries, description) = (link.address(), link.carries(), link.describe());
         let place = Place::Packets { address, mtu, carries, description };
-        let device = Self::new(place, 1, timers, random, Extras { offload: None, faults });
+        let config = SoftConfig { engines: 1, ..config.clone() };
+        let device = Self::new(place, &config, config.fixed()?, None);
         link.share().into_iter().for_each(|share| device.reserved.confine(share));
         let (counters, events) = (device.counters.clone(), device.events.clone());
         let faults = device.faults.clone();
@@ -144,17 +138,18 @@ impl Device {
 
     fn new(
         place: Place,
-        engines: usize,
-        timers: Timers,
-        random: Arc<Random>,
-        extras: Extras,
+        config: &SoftConfig,
+        (timers, random): (Timers, Arc<Random>),
+        offload: Option<Arc<Offload>>,
     ) -> Arc<Self> {
         let scattered = matches!(place, Place::Packets { .. });
+        let adversary = config.adversary.map(adversary::State::new);
+        let engines = config.engines;
         Arc::new_cyclic(|myself| Self {
             place,
             enabled: Arc::new(AtomicBool::new(true)),
             myself: myself.clone(),
-            mrs: Arc::new(MrTable::new(random.clone(), scattered)),
+            mrs: Arc::new(MrTable::new(random.clone(), scattered).under(adversary.clone())),
             pd: Arc::new(Pd::new(Number::fixed(0))),
             qps: RwLock::default(),
             next_qpn: AtomicU32::new(FIRST_QPN),
@@ -167,9 +162,10 @@ impl Device {
             events: Arc::default(),
             gsi: Gsi::default(),
             timers,
-            offload: extras.offload,
-            faults: extras.faults,
+            offload,
+            faults: config.faults.clone(),
             ended: AtomicBool::new(false),
+            adversary,
         })
     }
 
@@ -226,7 +222,7 @@ impl Device {
 
     pub(crate) fn create_cq(&self, attr: &CqAttr, layout: CqLayout) -> Result<Arc<Cq>, NicError> {
         let cq = Cq::shared(self.numbers.take()?, attr, layout, self.events.clone())?;
-        let cq = Arc::new(cq.struck_by(&self.faults));
+        let cq = cq.struck_by(&self.faults).under(self.adversary.as_ref());
         if attr.notify.is_some() {
             self.engines[0].control().watch_arming(&attr.uar, &cq);
         }
@@ -279,7 +275,7 @@ impl Device {
         let make = |ring: &_, dbr: &_, entries| {
             let views = (View::clone(ring), View::clone(dbr));
             let cq = Cq::private(self.numbers.take()?, views, entries, self.events.clone())?;
-            Ok::<_, NicError>(Arc::new(cq.struck_by(&self.faults)))
+            Ok::<_, NicError>(cq.struck_by(&self.faults).under(self.adversary.as_ref()))
         };
         let recv = attr.recv_cqes > 0;
         Ok(Objects {
@@ -441,6 +437,7 @@ impl Device {
             core.remove(qpn);
             core.leave_port(qp.attributes().src_port);
         }
+        qp.bring_about();
         // The lock waits for a peer's engine that is in there; later ones get no answer.
         qp.set_error();
         qp.part_from_senders();
@@ -474,7 +471,7 @@ fn deal(n: usize, engines: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SoftConfig, SoftNic};
+    use crate::SoftNic;
 
     #[test]
     fn numbers_that_are_set_aside_are_dealt_to_nobody() {

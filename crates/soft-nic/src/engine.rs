@@ -233,7 +233,7 @@ impl Core {
         let requester = Box::new(Requester::new(qp.clone())?);
         let slot =
             self.queues.slots.iter().position(Option::is_none).unwrap_or(self.queues.slots.len());
-        if requester.sq.goes_by_record() {
+        if requester.sq.watches_record() {
             self.queues.by_record.push(slot);
         }
         if requester.sq.is_inband() {

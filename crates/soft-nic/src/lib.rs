@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `device` `config` `counters` | what everything shares; what it is made of; what it has done |
 //! | `copy` | threads that copy for the engines |
+//! | `adversary` | every freedom that the rules give, and reports of programs that rely on more |
 //! | `engine` `contain` | who is to be visited, and when; a panic meanwhile |
 //! | `objects` | what a program holds: regions, keys, CQs, SRQs, lists of tags, queue pairs, XRC domains; numbers, states, events |
 //! | `queue` | from a doorbell or a slot to a checked WQE; receive WQEs; WQEs for the NIC itself |
@@ -22,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adversary;
 mod config;
 mod contain;
 mod copy;
@@ -47,6 +49,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub use adversary::{Adversary, AdversaryError, Finding, FindingSink, Kind as AdversaryKind};
 pub use config::{Nap, SoftConfig};
 pub use counters::{Counters, DropReason};
 pub use device::Extra;
@@ -77,7 +80,7 @@ use bellpush_wire::cm::MAD_BYTES;
 use bellpush_wire::{Iova, Qpn};
 
 use copy::{MAX_COPY_THREADS, Opened, Pool};
-use device::{Device, Extras};
+use device::Device;
 use link::{Carries, Link};
 use objects::layout;
 
@@ -103,7 +106,7 @@ impl SoftNic {
     }
 
     fn start_copying(&self, config: &SoftConfig) -> Result<(), NicError> {
-        let (count, nap) = (config.copy_threads, config.nap);
+        let (count, nap) = (config.copiers(), config.nap);
         if count > MAX_COPY_THREADS {
             let (what, must) = ("number of copy threads", "at most 64");
             return Err(NicError::Attribute { what, value: count as u64, must });
@@ -163,9 +166,7 @@ impl SoftNic {
             let (value, must) = (config.engines as u64, "1..=256");
             return Err(NicError::Attribute { what: "number of engines", value, must });
         }
-        let (timers, random) = config.fixed()?;
-        let extras = Extras { offload: config.offload.clone(), faults: config.faults.clone() };
-        let device = Device::in_process(&config.link, config.engines, timers, random, extras);
+        let device = Device::in_process(config)?;
         let engine = |index| Engine { device: device.clone(), index };
         let engines = (0..config.engines).map(engine).collect();
         Ok((Self::of(device), engines))
@@ -179,8 +180,7 @@ impl SoftNic {
         config: &SoftConfig,
         link: Box<dyn Link>,
     ) -> Result<(Arc<Self>, Engine), NicError> {
-        let (timers, random) = config.fixed()?;
-        let device = Device::on_packets(link, timers, random, config.faults.clone())?;
+        let device = Device::on_packets(adversary::wrap(link, config.adversary), config)?;
         Ok((Self::of(device.clone()), Engine { device, index: 0 }))
     }
 

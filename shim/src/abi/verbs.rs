@@ -449,6 +449,7 @@ pub mod access {
     pub const HUGETLB: u32 = 1 << 7;
     /// `IB_UVERBS_ACCESS_OPTIONAL_RANGE`: may be ignored.
     pub const OPTIONAL: u32 = 0x3ff << 20;
+    pub const RELAXED_ORDERING: u32 = 1 << 20;
 }
 
 const _: () = {

@@ -91,6 +91,7 @@ pub fn rights(flags: u32) -> Result<Access, Refusal> {
         remote_write: flags & REMOTE_WRITE != 0,
         remote_read: flags & REMOTE_READ != 0,
         remote_atomic: flags & REMOTE_ATOMIC != 0,
+        relaxed_order: flags & RELAXED_ORDERING != 0,
     })
 }
 

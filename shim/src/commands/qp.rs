@@ -327,6 +327,7 @@ pub fn change(r: &ModifyQp) -> Result<Change, Refusal> {
         remote_write: flags & access::REMOTE_WRITE != 0,
         remote_read: flags & access::REMOTE_READ != 0,
         remote_atomic: flags & access::REMOTE_ATOMIC != 0,
+        ..Access::NONE
     };
     let av = |d: &QpDest| {
         let route = (d.flow_label, d.hop_limit, d.traffic_class);

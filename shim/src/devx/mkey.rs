@@ -102,6 +102,7 @@ fn access(cmd: &Mailbox) -> Result<Access, Refusal> {
         remote_write: cmd.flag(mkey::RW),
         remote_read: cmd.flag(mkey::RR),
         remote_atomic: cmd.flag(mkey::A),
+        relaxed_order: cmd.flag(mkey::RELAXED_WRITE),
     };
     if !access.local_write && (access.remote_write || access.remote_atomic) {
         let must = "with local write, if a peer may write";

@@ -151,6 +151,7 @@ pub fn change(cmd: &Mailbox, code: u16, of: &Qp) -> Result<Change, Refusal> {
             remote_read: right(RRE, qp::RRE, old.remote_read),
             remote_write: right(RWE, qp::RWE, old.remote_write),
             remote_atomic: right(RAE, qp::RAE, old.remote_atomic),
+            ..Access::NONE
         });
     }
     if has(PKEY_INDEX) {

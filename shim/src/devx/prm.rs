@@ -326,6 +326,7 @@ pub mod mkey {
     pub const UMEM_OFFSET: Field = field(0x68, 0, 64);
     pub const FREE: Field = field(0, 1, 1).within(MKC);
     pub const ACCESS_MODE_4_2: Field = field(0, 3, 3).within(MKC);
+    pub const RELAXED_WRITE: Field = field(1, 5, 1).within(MKC);
     pub const UMR_EN: Field = field(2, 0, 1).within(MKC);
     pub const A: Field = field(2, 1, 1).within(MKC);
     pub const RW: Field = field(2, 2, 1).within(MKC);

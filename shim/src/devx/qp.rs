@@ -230,6 +230,7 @@ pub fn create_target(c: &mut Command<'_>, cmd: &Mailbox) -> Result<(Object, u32)
             remote_read: cmd.flag(dct::RRE),
             remote_write: cmd.flag(dct::RWE),
             remote_atomic: cmd.flag(dct::RAE),
+            ..Access::NONE
         }),
         pkey_index: Some(cmd.word(dct::PKEY_INDEX) as u16),
         port: Some(port),

@@ -76,6 +76,7 @@ impl Request {
                     remote_write: rights.contains('w'),
                     remote_read: rights.contains('r'),
                     remote_atomic: rights.contains('a'),
+                    ..Access::NONE
                 };
                 Self::Region { offset, bytes, access }
             }

@@ -122,6 +122,7 @@ impl Device {
     /// Moves to RESET, from whatever state the queue pair is in by then.
     fn start_over(&self, core: &mut Core, qp: &Qp) -> Result<(), NicError> {
         core.reset(qp.qpn.0)?;
+        qp.bring_about();
         qp.receives().reset();
         qp.forget(self.random());
         qp.start_over();

@@ -48,6 +48,9 @@ impl Core {
             port: None,
             inproc_capture: device.inproc_capture(),
         };
+        if let Some(adversary) = &device.adversary {
+            adversary.begin(now_ns);
+        }
         let mut progress = Progress { more: returned, next_ns: next, ..Progress::default() };
         cx.tally.doorbells += queues.take_doorbells();
         queues.take_state_changes(attention);
@@ -57,6 +60,9 @@ impl Core {
             cx.port = Some(port);
         }
         queues.work(&mut cx, &mut progress);
+        if let Some(at) = device.adversary.as_ref().and_then(|it| it.step(now_ns)) {
+            note(Visit::Later(at), &mut progress);
+        }
         count(&cx.tally, live, &mut progress);
         progress
     }

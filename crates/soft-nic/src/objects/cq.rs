@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::adversary::{self, Kind, cqes::Late};
 use crate::objects::events::{Event, Events};
 use crate::objects::moderation::{Held, Moderation};
 use crate::objects::number::Number;
@@ -169,6 +170,8 @@ pub struct Cq {
     ci: AtomicU64,
     overran: AtomicBool,
     shared: Option<Shared>,
+    /// Entries that are to come late.
+    late: Option<Late>,
     events: Arc<Events>,
     /// What strikes its entries, and the how manieth CQ of the device it is.
     faults: Option<(Arc<ScriptedFaults>, u32)>,
@@ -210,10 +213,27 @@ impl Cq {
             ci: AtomicU64::new(0),
             overran: AtomicBool::new(false),
             shared: None,
+            late: None,
             events,
             faults: None,
             ended: AtomicBool::new(false),
         }
+    }
+
+    /// The CQ on a NIC that may have an adversary.
+    pub(crate) fn under(mut self, adversary: Option<&Arc<adversary::State>>) -> Arc<Self> {
+        let adversary = adversary.filter(|it| it.has(Kind::Cqe));
+        self.late = adversary.map(Late::new);
+        let cq = Arc::new(self);
+        if let Some(adversary) = adversary {
+            adversary.watch(&cq);
+        }
+        cq
+    }
+
+    /// Writes the entries that are due of those that come late; says when more are.
+    pub(crate) fn release_late(&self, now_ns: u64) -> Option<u64> {
+        self.late.as_ref().and_then(|late| late.release(self, now_ns))
     }
 
     /// A CQ that several queue pairs may complete to.
@@ -285,6 +305,7 @@ impl Cq {
             let must = "one that several queue pairs may share";
             return Err(NicError::Attribute { what: "CQ to be resized", value: 0, must });
         };
+        self.release_late(u64::MAX);
         let mut resized = shared.lock();
         let old = resized.as_ref().unwrap_or(&self.ring);
         if old.layout.collapsed || old.layout.overrun_ignored {
@@ -321,6 +342,26 @@ impl Cq {
         if let Some(struck) = self.struck(cqe) {
             return struck;
         }
+        match &self.late {
+            Some(late) => late.push(self, cqe),
+            None => self.push_now(cqe),
+        }
+    }
+
+    /// Whether there is room for an entry behind so many that are not written yet.
+    pub(crate) fn has_room_behind(&self, more: u64) -> Result<(), Overrun> {
+        let resized = self.shared.as_ref().map(Shared::lock);
+        let ring = resized.as_ref().and_then(|ring| ring.as_ref()).unwrap_or(&self.ring);
+        let pi = self.pi.load(Ordering::Relaxed) + more;
+        let full = pi - self.ci.load(Ordering::Relaxed) >= ring.entries.into();
+        if full && !ring.layout.overrun_ignored && self.reported(pi, ring.entries).is_none() {
+            return Err(self.overrun());
+        }
+        Ok(())
+    }
+
+    /// As [`Cq::push`], without delay.
+    pub(crate) fn push_now(&self, cqe: &Cqe) -> Result<(), Overrun> {
         let Some(shared) = &self.shared else { return self.write(&self.ring, cqe) };
         let resized = shared.lock();
         self.write(resized.as_ref().unwrap_or(&self.ring), cqe)?;

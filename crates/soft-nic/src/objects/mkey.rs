@@ -222,6 +222,7 @@ impl Regions {
     /// Invalidates a key for a peer.
     pub(crate) fn invalidate(&self, user: User, key: Rkey) -> Result<(), Vendor> {
         self.invalidated_by(user, key)?.free.store(true, Ordering::Relaxed);
+        self.land_all();
         Ok(())
     }
 
@@ -248,6 +249,7 @@ fn rights(old: Access, (changed, given): (u64, u64)) -> Access {
         remote_write: right(mask::REMOTE_WRITE, old.remote_write),
         remote_read: right(mask::REMOTE_READ, old.remote_read),
         remote_atomic: right(mask::ATOMIC, old.remote_atomic),
+        ..old
     }
 }
 

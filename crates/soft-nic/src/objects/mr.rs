@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, TryLockError, Weak};
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 
+use crate::adversary;
 use crate::objects::mkey::{Indirect, PartsAttr};
 use crate::objects::number::Number;
 use crate::offload::{Mirror, Offload};
@@ -168,6 +169,8 @@ pub(crate) struct Regions {
     free: VecDeque<usize>,
     /// Copies of the keys that engines elsewhere have.
     pub(crate) mirrors: Vec<Weak<Mirror>>,
+    /// What may keep WRITEs from memory for a while.
+    pub(crate) adversary: Option<Arc<adversary::State>>,
 }
 
 impl Regions {
@@ -213,6 +216,13 @@ impl Regions {
         }
     }
 
+    /// Lands all WRITEs that an adversary still keeps from memory.
+    pub(crate) fn land_all(&self) {
+        if let Some(adversary) = &self.adversary {
+            adversary.land_all();
+        }
+    }
+
     /// The memory of a key that stands for a region.
     pub(crate) fn memory(&self, key: u32) -> Option<&Arc<dyn Dma>> {
         match &self.region(key).ok()?.target {
@@ -229,7 +239,7 @@ impl Regions {
     fn new(random: Arc<Random>, scattered: bool) -> Self {
         let base = if scattered { random.number() & INDEX } else { 0 };
         let (entries, free, mirrors) = Default::default();
-        Self { random, scattered, base, entries, free, mirrors }
+        Self { random, scattered, base, entries, free, mirrors, adversary: None }
     }
 
     /// Where a key's entry is, if there is one.
@@ -366,6 +376,12 @@ impl MrTable {
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), regions }
     }
 
+    /// The table of a NIC that may have an adversary.
+    pub(crate) fn under(self, adversary: Option<Arc<adversary::State>>) -> Self {
+        self.write().adversary = adversary;
+        self
+    }
+
     /// Takes a region on. Its key's low byte is `tag`, or one that the index has not had for long.
     pub(crate) fn register(
         &self,
@@ -404,6 +420,7 @@ impl MrTable {
         });
         let (iova, bytes) = (Iova(region.iova), region.bytes);
         let recalled = regions.recall(regions.place(mr.lkey.0));
+        regions.land_all();
         drop(regions);
         let mirrors = recalled.mirrors.clone();
         recalled.quiesce(old); // may unmap memory: not under the lock
@@ -461,6 +478,7 @@ impl MrTable {
         let region = region.ok_or(NicError::NoSuchRegion(mr.lkey.0))?;
         regions.free.push_back(place);
         let recalled = regions.recall(place);
+        regions.land_all();
         drop(regions);
         recalled.quiesce(region); // may unmap memory: not under the lock
         Ok(())
@@ -473,7 +491,9 @@ impl MrTable {
             .filter(|&place| regions.entries[place].region.is_some())
             .map(|place| regions.recall(place))
             .collect();
-        let none = Regions::new(regions.random.clone(), regions.scattered);
+        regions.land_all();
+        let adversary = regions.adversary.clone();
+        let none = Regions { adversary, ..Regions::new(regions.random.clone(), regions.scattered) };
         let old = std::mem::replace(&mut *regions, none);
         drop(regions);
         for (recalled, entry) in
@@ -491,6 +511,15 @@ impl MrTable {
     /// The regions, to be changed: nobody uses any meanwhile.
     pub(crate) fn write(&self) -> ShardedLockWriteGuard<'_, Regions> {
         self.regions.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`MrTable::read`], unless somebody waits to change them.
+    pub(crate) fn try_read(&self) -> Option<ShardedLockReadGuard<'_, Regions>> {
+        match self.regions.try_read() {
+            Ok(regions) => Some(regions),
+            Err(TryLockError::Poisoned(regions)) => Some(regions.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The regions, which stay registered while the lock is held.

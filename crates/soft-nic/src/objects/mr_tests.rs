@@ -154,6 +154,7 @@ fn rights_are_told_apart() {
             remote_write: only == RemoteWrite,
             remote_read: only == RemoteRead,
             remote_atomic: only == RemoteAtomic,
+            ..Access::NONE
         };
         let (t, mem) = table();
         let mr = t.register(&pd(), mem, (Iova(0), access), None).unwrap();

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::adversary::OfQp;
 use crate::counters::Live;
 use crate::device::{Device, Extra};
 use crate::objects::cq::{Cq, Overrun};
@@ -88,6 +89,8 @@ pub struct Qp {
     error: Mutex<Option<(u16, Syndrome, u8)>>,
     /// The engine's: some queue pair of it changed state behind its back.
     attention: Arc<AtomicBool>,
+    /// Of a NIC that takes every freedom.
+    pub(crate) adversary: Option<Box<OfQp>>,
     pub(crate) counters: Arc<Live>,
     pub(crate) events: Arc<Events>,
     /// What strikes its WQEs.
@@ -139,6 +142,7 @@ impl Qp {
             senders: Mutex::default(),
             error: Mutex::default(),
             attention: device.engines[engine].attention.clone(),
+            adversary: device.adversary.as_ref().map(|state| state.of_qp()),
             counters: device.counters.clone(),
             events: device.events.clone(),
             faults: device.faults.clone(),
@@ -326,10 +330,41 @@ impl Qp {
 
     /// Writes a receive completion; an overrun moves the queue pair to ERR.
     pub(crate) fn complete_receive(&self, cqe: &Cqe) -> bool {
+        self.land();
         match (&self.xrc, &self.srq) {
             (Some(xrc), _) => xrc.srq().is_some_and(|srq| self.wrote(srq.complete(cqe), cqe)),
             (None, Some(srq)) if srq.tags().is_some() => self.wrote(srq.complete(cqe), cqe),
             (None, _) => self.recv_cq.as_ref().is_some_and(|cq| self.push(cq, cqe)),
+        }
+    }
+
+    /// Lands the WRITEs that an adversary still keeps from memory: something comes that is ordered behind them.
+    pub(crate) fn land(&self) {
+        if let Some(of) = &self.adversary {
+            of.state.land_of(self.qpn);
+        }
+    }
+
+    /// Whether an adversary still keeps WRITEs from memory that are not to be acknowledged before.
+    pub(crate) fn is_landing(&self) -> bool {
+        self.adversary.as_ref().is_some_and(|of| of.state.is_landing(self.qpn))
+    }
+
+    /// A requester is told that its WRITEs are complete.
+    pub(crate) fn land_acknowledged(&self) {
+        if self.is_landing() {
+            self.land();
+        }
+    }
+
+    /// Brings about what an adversary has put off: the queue pair goes, or to RESET.
+    pub(crate) fn bring_about(&self) {
+        self.land();
+        for cq in [Some(&self.send_cq), self.recv_cq.as_ref()].into_iter().flatten() {
+            cq.release_late(u64::MAX);
+        }
+        if let Some(srq) = &self.srq {
+            srq.bring_about();
         }
     }
 

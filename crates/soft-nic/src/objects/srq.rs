@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::objects::cq::Overrun;
+use crate::objects::cq::{Cq, Overrun};
 use crate::objects::events::{Event, Events};
 use crate::objects::mr::Pd;
 use crate::objects::number::Number;
@@ -145,6 +145,20 @@ impl Srq {
             tags.list().close();
         }
         self.state.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.bring_about();
+    }
+
+    /// Writes the entries of its own CQ that an adversary has put off.
+    pub(crate) fn bring_about(&self) {
+        if let Some((cq, _)) = self.cq() {
+            cq.release_late(u64::MAX);
+        }
+    }
+
+    /// The CQ that it has itself, and its user index there.
+    fn cq(&self) -> Option<(&Cq, u32)> {
+        let xrc = self.xrc.as_ref().map(|xrc| (&*xrc.cq, xrc.uidx));
+        xrc.or(self.tags.as_ref().map(|tags| (&*tags.cq, tags.uidx)))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -157,8 +171,7 @@ impl Srq {
     /// [`Overrun`].
     pub(crate) fn complete(&self, cqe: &Cqe) -> Result<(), Overrun> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let xrc = self.xrc.as_ref().map(|xrc| (&xrc.cq, xrc.uidx));
-        match xrc.or(self.tags.as_ref().map(|tags| (&tags.cq, tags.uidx))) {
+        match self.cq() {
             Some((cq, uidx)) if !state.closed => cq.push(&Cqe { uidx, ..*cqe }),
             _ => Ok(()),
         }

@@ -4,11 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::adversary::{Kind, sends};
 use crate::objects::layout::MAX_RING;
 use crate::objects::qp::Qp;
 use crate::queue::inband::{Slot, Watch};
 use crate::queue::uar::Rung;
 use crate::script::WqeAct;
+use crate::service::requester::StepContext;
 use crate::vendor::{Vendor, of_parse};
 use bellpush_abi::engine::State;
 use bellpush_mem::{Dma, MemError};
@@ -90,12 +92,35 @@ pub(crate) struct SendQueue {
     /// The WQE that a script was asked about last, by position or ticket, and what it said: one may
     /// be fetched several times until it is taken.
     struck: Option<(u64, Option<WqeAct>)>,
+    /// What is posted is shown late.
+    late: bool,
 }
 
 impl SendQueue {
     pub(crate) fn new(qp: Arc<Qp>) -> Result<Self, MemError> {
         let watch = qp.attr.inband.as_ref().map(Watch::new).transpose()?;
-        Ok(Self { qp, ci: 0, producer: 0, dbr_seen: 0, watch, struck: None })
+        let adversary = qp.adversary.as_deref().filter(|_| watch.is_none());
+        let kinds = [Kind::Payload, Kind::Record];
+        let late = adversary.is_some_and(|it| kinds.into_iter().any(|kind| it.state.has(kind)));
+        adversary.inspect(|it| it.sends().reset());
+        Ok(Self { qp, ci: 0, producer: 0, dbr_seen: 0, watch, struck: None, late })
+    }
+
+    /// Looks at what is newly posted, where it is shown late; says when more will be.
+    #[inline]
+    pub(crate) fn look(&mut self, cx: &mut StepContext<'_>) -> Option<u64> {
+        self.late.then(|| sends::look(self, cx)).flatten()
+    }
+
+    /// Shows what is posted up to a position.
+    pub(crate) fn show(&mut self, position: u64) {
+        self.producer = self.producer.max(position);
+    }
+
+    /// Whether the doorbell record is looked at without a ring.
+    pub(crate) fn watches_record(&self) -> bool {
+        let early = || self.qp.adversary.as_ref().is_some_and(|it| it.state.has(Kind::Record));
+        self.goes_by_record() || self.late && early()
     }
 
     /// Takes what the doorbell record says for what was posted before a reset: not every program
@@ -170,8 +195,11 @@ impl SendQueue {
     }
 
     fn learn(&mut self, distance: Option<u32>) {
-        if let Some(distance) = distance {
-            self.producer = self.producer.max(self.ci + u64::from(distance));
+        let Some(distance) = distance else { return };
+        let known = self.ci + u64::from(distance);
+        match self.qp.adversary.as_deref().filter(|_| self.late) {
+            Some(it) => it.sends().learn(known),
+            None => self.producer = self.producer.max(known),
         }
     }
 
@@ -180,8 +208,14 @@ impl SendQueue {
     pub(crate) fn has_work(&self) -> bool {
         match &self.watch {
             Some(watch) => !watch.is_waiting(),
-            None => self.ci < self.producer || self.qp.attr.blueflame,
+            None => self.ci < self.producer || self.qp.attr.blueflame || self.holds(),
         }
+    }
+
+    /// Whether something is posted that is not shown yet.
+    fn holds(&self) -> bool {
+        let of = self.qp.adversary.as_deref().filter(|_| self.late);
+        of.is_some_and(|it| it.sends().holds(self.producer))
     }
 
     /// Position in the ring of the next WQE to be taken.
@@ -306,7 +340,7 @@ impl SendQueue {
     /// Copies the WQE at a position of the ring, of at most `known` blocks, and says how many it
     /// takes.
     #[inline]
-    fn read_ring(
+    pub(crate) fn read_ring(
         &self,
         position: u64,
         known: u32,

@@ -12,6 +12,8 @@ pub(crate) fn change(qp: &Qp, key: u32, wqe: &[u8]) -> Result<(), Failure> {
     let umr = Umr::parse(wqe).map_err(of_parse);
     let umr = umr.map_err(|(_, vendor)| (Syndrome::MwBind, vendor))?;
     let user = User { pd: qp.pd, qpn: qp.qpn };
-    let changed = qp.mrs.write().update(user, key, &umr);
+    let mut regions = qp.mrs.write();
+    regions.land_all();
+    let changed = regions.update(user, key, &umr);
     changed.map_err(|vendor| (Syndrome::MwBind, vendor))
 }

@@ -72,7 +72,7 @@ impl ScriptedFaults {
         let live = |(index, rule): (usize, &Rule)| Live {
             rule: rule.clone(),
             number: index + 1,
-            rng: Mutex::new(Rng::new(script.seed ^ (index as u64) << 32)),
+            rng: Mutex::new(Rng(script.seed ^ (index as u64) << 32)),
             matched: AtomicU64::new(0),
             done: AtomicU64::new(0),
         };

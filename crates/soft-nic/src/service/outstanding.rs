@@ -5,6 +5,7 @@
 //! are read again whenever packets are built from them; a WQE that says something else by then
 //! fails. Bytes that came another way, by BlueFlame or in a slot, are kept here.
 
+use crate::adversary::sends;
 use crate::objects::events::Event;
 use crate::objects::mr::Right;
 use crate::objects::qp::Qp;
@@ -187,6 +188,7 @@ impl Outstanding {
 
     /// Reports it complete.
     pub(crate) fn complete(&self, qp: &Qp, tally: &mut Tally) {
+        sends::complete(qp, self.source, self.position);
         tally.wqes += 1;
         tally.bytes += u64::from(self.bytes);
         tally.inband += u64::from(self.source == Source::Slot);

@@ -46,6 +46,11 @@ impl<'a> Domain<'a> {
 
     /// Writes to a peer's range, from byte `start` of it on. All of it must be allowed.
     pub(crate) fn put(self, to: Remote, start: usize, bytes: &[u8]) -> Result<(), Vendor> {
+        if let Some(adversary) = &self.regions.adversary
+            && adversary.put(self, to, start, bytes)?
+        {
+            return Ok(());
+        }
         let (part, mut at) = (start..start + bytes.len(), 0);
         self.regions.walk(self.user, to.key(), part, Right::RemoteWrite, &mut |span, n| {
             at += n;
@@ -55,6 +60,9 @@ impl<'a> Domain<'a> {
 
     /// Reads a peer's range, from byte `start` of it on. All of it must be allowed.
     pub(crate) fn get(self, from: Remote, start: usize, into: &mut [u8]) -> Result<(), Vendor> {
+        if let Some(adversary) = &self.regions.adversary {
+            adversary.land_of(self.user.qpn);
+        }
         let (part, mut at) = (start..start + into.len(), 0);
         self.regions.walk(self.user, from.key(), part, Right::RemoteRead, &mut |span, n| {
             at += n;
@@ -68,6 +76,9 @@ impl<'a> Domain<'a> {
         (rkey, addr): (Rkey, Iova),
         change: impl FnOnce(Span<'_>) -> Result<R, MemError>,
     ) -> Result<Result<R, MemError>, Vendor> {
+        if let Some(adversary) = &self.regions.adversary {
+            adversary.land_before_atomic(self.user.qpn);
+        }
         let (mut place, key) = (None, (rkey.0, addr, 8));
         self.regions.walk(self.user, key, 0..8, Right::RemoteAtomic, &mut |span, n| {
             place = Some(span);
@@ -128,6 +139,9 @@ impl<'a> Domain<'a> {
             let key = (sge.lkey.0, sge.addr, sge.bytes);
             self.regions.walk(self.user, key, part, Right::LocalWrite, &mut |span, n| {
                 at += n;
+                if let Some(adversary) = &self.regions.adversary {
+                    adversary.land_under(span.mem, span.offset, n);
+                }
                 each(span, n, at - n)
             })?;
         }

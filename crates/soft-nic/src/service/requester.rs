@@ -204,11 +204,12 @@ impl Requester {
 
     /// Takes up to a budget of WQEs.
     pub(crate) fn visit(&mut self, cx: &mut StepContext<'_>) -> Visit {
+        let held = self.sq.look(cx);
         let visit = self.attend(cx);
         if visit == Visit::Idle {
             self.settled();
         }
-        visit
+        held.map_or(visit, |at| visit.or_at(at))
     }
 
     /// What the engine elsewhere left has been carried out.

@@ -46,14 +46,10 @@ pub struct FaultCounters {
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): short, and the same everywhere.
-pub(crate) struct Rng(u64);
+pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -67,7 +63,7 @@ impl Rng {
         ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
-    fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 }
@@ -130,7 +126,7 @@ impl<L: Link> Faulty<L> {
             held,
             free: (0..HELD).collect(),
             inner,
-            rng: Rng::new(faults.seed),
+            rng: Rng(faults.seed),
             faults,
             counters: FaultCounters::default(),
             full: 0,

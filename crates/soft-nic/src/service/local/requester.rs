@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::adversary::sends;
 use crate::counters::Live;
 use crate::objects::mr::{MrTable, Regions, Right, with_both};
 use crate::objects::qp::Qp;
@@ -99,8 +100,9 @@ impl Sending {
             if QueuePair::state(&*sq.qp) != QpState::Rts || cx.tally.bytes >= limit {
                 break;
             }
-            // What most WQEs are. A capture shows each WQE's message, and whole.
-            let plain = if cx.inproc_capture.is_none() { sq.peek(sq.position()) } else { None };
+            // What most WQEs are. A capture shows each WQE's message, and whole; an adversary looks at each.
+            let whole = cx.inproc_capture.is_some() || sq.qp.adversary.is_some();
+            let plain = if whole { None } else { sq.peek(sq.position()) };
             let spreads = !self.broke_off && spread::is_possible(cx);
             let goes_on = match &plain {
                 Some((write, _)) if spreads && write.bytes >= spread::SHORT_BYTES => {
@@ -122,7 +124,7 @@ impl Sending {
                 return Visit::Idle;
             };
             // Of these bytes alone: the ring may have changed since the look above.
-            if self.moved >= coalesce::COALESCE_FROM_BYTES && cx.inproc_capture.is_none() {
+            if self.moved >= coalesce::COALESCE_FROM_BYTES && !whole {
                 coalesce::collect(sq, &mut posted, cx.scratch, cx.coalesced, |sge, to| {
                     let (n, gather, write) = (sge.bytes, Right::Gather, Right::RemoteWrite);
                     let from = local.resolve(sq.qp.pd, sge.lkey.0, sge.addr, n, gather);
@@ -158,6 +160,9 @@ impl Sending {
             };
             match (failed, &posted.wqe) {
                 (None, Ok(wqe)) => {
+                    if wqe.flags.cq_update {
+                        peer.land_acknowledged();
+                    }
                     self.complete(sq, cx, posted.carried(wqe));
                     let mut coalesced = std::mem::take(cx.coalesced);
                     coalesced.drain(..).for_each(|part| self.complete(sq, cx, part));
@@ -256,6 +261,7 @@ impl Sending {
         carried: Carried,
     ) {
         let Carried { source, counter, blocks, opcode, bytes, cq_update } = carried;
+        sends::complete(&sq.qp, source, sq.position());
         self.take(sq, source, blocks);
         cx.tally.wqes += 1;
         cx.tally.bytes += u64::from(bytes);

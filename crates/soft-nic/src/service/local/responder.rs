@@ -11,12 +11,13 @@ use crate::objects::qp::Qp;
 use crate::queue::recv::{self, Receive};
 use crate::service::local::execute::Message;
 use crate::service::masked;
+use crate::service::payload::{self, Domain};
 use crate::vendor::Vendor;
 use bellpush_mem::MemError;
 use bellpush_nic::{QpState, QueuePair};
 use bellpush_wire::Qpn;
 use bellpush_wire::cqe::{Cqe, CqeOpcode, Syndrome};
-use bellpush_wire::wqe::{Opcode, Remote};
+use bellpush_wire::wqe::{self, Opcode, Remote};
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +74,26 @@ pub(crate) fn write(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(),
         return Ok(()); // the key of an empty access is not looked at (9.7.5.2.4)
     }
     let to = reach(qp, regions, msg.remote(), msg.wqe.bytes, Right::RemoteWrite)?;
+    if let Some(put) = put_late(qp, regions, msg) {
+        return put;
+    }
     msg.gather(to).map_err(|e| of_mem(qp, &e))
+}
+
+/// The same, of bytes that an adversary may keep from memory for a while; `None` if it may not.
+fn put_late(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Option<Result<(), Refusal>> {
+    let adversary = regions.adversary.as_ref()?;
+    let refuse = |vendor| Some(Err(nak(qp, Syndrome::RemoteOp, vendor)));
+    let mut bytes = vec![0; msg.wqe.bytes as usize];
+    if let Err(vendor) = msg.domain.gather(msg.wqe.pieces(msg.bytes), 0, &mut bytes) {
+        return refuse(vendor);
+    }
+    let wqe::Remote { rkey, addr } = msg.remote();
+    let to = payload::Remote { rkey, addr, bytes: msg.wqe.bytes };
+    match adversary.put(Domain::of(qp, regions), to, 0, &bytes) {
+        Ok(put) => put.then_some(Ok(())),
+        Err(vendor) => refuse(vendor),
+    }
 }
 
 /// RDMA READ.
@@ -82,6 +102,7 @@ pub(crate) fn read(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), 
         return Ok(());
     }
     let from = reach(qp, regions, msg.remote(), msg.wqe.bytes, Right::RemoteRead)?;
+    qp.land();
     msg.scatter(from).map_err(|e| of_mem(qp, &e))
 }
 
@@ -93,6 +114,9 @@ pub(crate) fn atomic(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<()
     let word = word.filter(|word| word.0.is_multiple_of(8));
     let word = word.ok_or_else(|| nak(qp, Syndrome::RemoteInvalReq, Vendor::Misaligned))?;
     let at = reach(qp, regions, Remote { addr: word, ..remote }, 8, Right::RemoteAtomic)?;
+    if let Some(adversary) = &regions.adversary {
+        adversary.land_before_atomic(qp.qpn);
+    }
     let ops = msg.wqe.atomic.expect("an atomic was parsed with its operands");
     let old = match (masked, msg.wqe.opcode) {
         (Some((kind, masks)), _) => {
@@ -108,6 +132,7 @@ pub(crate) fn atomic(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<()
 
 /// SEND, and RDMA WRITE with immediate: both consume a receive.
 pub(crate) fn receive(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(), Refusal> {
+    qp.land();
     let mut receives = qp.receives();
     if !receives.is_alive() {
         return Err(Refusal::NoAnswer);

@@ -116,6 +116,7 @@ impl Rc {
         self.requester.tick(sq, cx);
         let state = QueuePair::state(&*sq.qp);
         if state == QpState::Err {
+            sq.qp.land();
             if !self.responder.is_dead() {
                 self.responder.farewell(cx.port.as_deref_mut().expect("as below"));
             }
@@ -133,6 +134,8 @@ impl Rc {
             Some(group) if self.responder.owes() => group.admit(cx.now_ns).err(),
             _ => None,
         };
+        let landing = state != QpState::Err && self.responder.waits_for(&sq.qp);
+        let later = later.or(landing.then_some(cx.now_ns));
         if later.is_none() {
             let most = if answers.is_some() { 1 } else { VISIT_RESPONSES };
             let before = port.built_bytes();

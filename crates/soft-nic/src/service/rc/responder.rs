@@ -287,6 +287,11 @@ impl Responder {
         self.replay.due().is_some()
     }
 
+    /// Whether what it says would be of WRITEs that have not landed: who sent them may take them for there then.
+    pub(super) fn waits_for(&self, qp: &Qp) -> bool {
+        self.reply.is_some() && qp.is_landing()
+    }
+
     /// Builds the responses and the refusal that are due, at most `most` packets. Says whether some
     /// are left.
     pub(super) fn transmit(

@@ -129,12 +129,16 @@ impl Target {
     pub(crate) fn visit(&mut self, qp: &Qp, domain: Domain<'_>, port: &mut Port) -> Visit {
         let is_over = QueuePair::state(qp) == QpState::Err;
         if is_over {
+            qp.land();
             for initiator in self.initiators.values_mut() {
                 initiator.responder.farewell(port);
                 initiator.responder.flush(qp);
                 initiator.due = false;
             }
             self.due.clear();
+        }
+        if !self.due.is_empty() && qp.is_landing() {
+            return Visit::More;
         }
         let initiators = &mut self.initiators;
         self.due.retain(|who| {

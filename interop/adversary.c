@@ -1,0 +1,208 @@
+/* Programs that keep to the rules, and programs that rely on what they do not give. Run on software devices with and
+ * without "--adversary" by tests/external/adversary.rs: "adversary CASE". A case whose name ends with "wrong" breaks one
+ * rule; it ends with 1 where it notices that itself.
+ */
+#include "preloaded.h"
+
+enum { ROUNDS = 200, MESSAGE = 4096 };
+
+/* A pair whose second end has memory that WRITEs may reach in any order. */
+static struct ibv_mr *open_relaxed(struct pair *p, volatile uint8_t **to)
+{
+	patience = 14;
+	open_pair(p);
+	*to = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(*to != MAP_FAILED);
+	struct ibv_mr *mr = ibv_reg_mr(p->pd, (void *)*to, BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+				       IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_RELAXED_ORDERING);
+	CHECK(mr);
+	return mr;
+}
+
+static void close_relaxed(struct pair *p, struct ibv_mr *mr)
+{
+	CHECK(ibv_dereg_mr(mr) == 0);
+	close_pair(p);
+}
+
+static void message(struct pair *p, int end, enum ibv_wr_opcode op, uint32_t bytes, volatile void *to, uint32_t rkey)
+{
+	struct ibv_sge sge = { .addr = (uintptr_t)p->mem, .length = bytes, .lkey = p->mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = op, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	wr.wr.rdma.remote_addr = (uintptr_t)to;
+	wr.wr.rdma.rkey = rkey;
+	CHECK(ibv_post_send(p->qp[end], &wr, &bad) == 0);
+}
+
+static void receive(struct pair *p, int end)
+{
+	struct ibv_recv_wr recv = { .num_sge = 0 }, *bad;
+	CHECK(ibv_post_recv(p->qp[end], &recv, &bad) == 0);
+}
+
+static int all_are(volatile uint8_t *bytes, uint8_t value)
+{
+	for (int i = 0; i < MESSAGE; i++)
+		if (bytes[i] != value)
+			return 0;
+	return 1;
+}
+
+/* Waits for a byte, and lets the device get on meanwhile. */
+static void until_is(struct pair *p, volatile uint8_t *byte, uint8_t value)
+{
+	struct ibv_wc wc;
+	for (double end = now() + 20; *byte != value;) {
+		CHECK(now() < end);
+		if (ibv_poll_cq(p->cq[0], 1, &wc) == 1)
+			CHECK(wc.status == IBV_WC_SUCCESS);
+	}
+}
+
+static void payload(int wrong)
+{
+	struct pair p;
+	volatile uint8_t *to;
+	struct ibv_mr *mr = open_relaxed(&p, &to);
+	for (int i = 1; i <= ROUNDS; i++) {
+		memset(p.mem, i, MESSAGE);
+		message(&p, 0, IBV_WR_RDMA_WRITE, MESSAGE, to, mr->rkey);
+		if (wrong)
+			memset(p.mem, i + 1, MESSAGE);
+		CHECK(completion(&p, 0, 20) == IBV_WC_SUCCESS);
+	}
+	close_relaxed(&p, mr);
+}
+
+static void writes(int wrong)
+{
+	struct pair p;
+	volatile uint8_t *to;
+	struct ibv_mr *mr = open_relaxed(&p, &to);
+	for (int i = 1; i <= ROUNDS; i++) {
+		memset(p.mem, i, MESSAGE);
+		message(&p, 0, IBV_WR_RDMA_WRITE, MESSAGE, to, mr->rkey);
+		if (wrong) {
+			/* That the last byte is there says nothing of the others. */
+			until_is(&p, to + MESSAGE - 1, i);
+		} else {
+			receive(&p, 1);
+			message(&p, 0, IBV_WR_SEND, 0, NULL, 0);
+			CHECK(completion(&p, 1, 20) == IBV_WC_SUCCESS && all_are(to, i));
+		}
+		memset((void *)to, 0xff, MESSAGE);
+		for (int left = wrong ? 0 : 2; left > 0; left--)
+			CHECK(completion(&p, 0, 20) == IBV_WC_SUCCESS);
+		if (wrong)
+			completion(&p, 0, 0.01);
+	}
+	close_relaxed(&p, mr);
+}
+
+struct wqe {
+	struct mlx5_wqe_ctrl_seg ctrl;
+	struct mlx5_wqe_raddr_seg raddr;
+	struct mlx5_wqe_data_seg data;
+	uint8_t rest[16];
+} __attribute__((aligned(64)));
+
+static void record(int wrong)
+{
+	struct pair p;
+	volatile uint8_t *to;
+	struct ibv_mr *mr = open_relaxed(&p, &to);
+	struct mlx5dv_qp dv = { 0 };
+	struct mlx5dv_obj obj = { .qp = { .in = p.qp[0], .out = &dv } };
+	CHECK(mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP) == 0);
+	for (int i = 0; i < ROUNDS; i++) {
+		struct wqe wqe = { 0 };
+		struct ibv_wc wc;
+		mlx5dv_set_ctrl_seg(&wqe.ctrl, i, MLX5_OPCODE_RDMA_WRITE, 0, p.qp[0]->qp_num, 0, 3, 0, 0);
+		wqe.raddr.raddr = htobe64((uintptr_t)to);
+		wqe.raddr.rkey = htobe32(mr->rkey);
+		/* Nobody says when it is complete: each has a byte of its own. */
+		mlx5dv_set_data_seg(&wqe.data, 1, p.mr->lkey, (uintptr_t)p.mem + i);
+		p.mem[i] = i + 1;
+		if (wrong) {
+			dv.dbrec[MLX5_SND_DBR] = htobe32(i + 1);
+			/* The device gets on, and finds it. */
+			CHECK(ibv_poll_cq(p.cq[1], 1, &wc) == 0);
+		}
+		memcpy((uint8_t *)dv.sq.buf + (i % dv.sq.wqe_cnt) * dv.sq.stride, &wqe, sizeof wqe);
+		__atomic_thread_fence(__ATOMIC_RELEASE);
+		dv.dbrec[MLX5_SND_DBR] = htobe32(i + 1);
+		__atomic_thread_fence(__ATOMIC_SEQ_CST);
+		*(volatile uint64_t *)dv.bf.reg = *(uint64_t *)&wqe;
+		for (double end = now() + 20; *to != (uint8_t)(i + 1);) {
+			CHECK(now() < end);
+			ibv_poll_cq(p.cq[1], 1, &wc);
+		}
+		/* It is complete soon: nothing is behind it, and nobody reuses its place before. */
+		usleep(i % 8 ? 0 : 2000);
+	}
+	usleep(20000);
+	close_relaxed(&p, mr);
+}
+
+/* That a send is complete does not say that its receive is. */
+static void cqe(int wrong)
+{
+	struct pair p;
+	volatile uint8_t *to;
+	struct ibv_mr *mr = open_relaxed(&p, &to);
+	for (int i = 0; i < ROUNDS; i++) {
+		struct ibv_wc wc;
+		receive(&p, 1);
+		message(&p, 0, IBV_WR_SEND, 0, NULL, 0);
+		CHECK(completion(&p, 0, 20) == IBV_WC_SUCCESS);
+		if (wrong)
+			CHECK(ibv_poll_cq(p.cq[1], 1, &wc) == 1);
+		else
+			CHECK(completion(&p, 1, 20) == IBV_WC_SUCCESS);
+	}
+	close_relaxed(&p, mr);
+}
+
+/* What is posted first on one queue pair does not come before what is posted then on another. */
+static void packets(int wrong)
+{
+	struct pair p;
+	volatile uint8_t *to;
+	struct ibv_mr *mr = open_relaxed(&p, &to);
+	for (int i = 1; i <= ROUNDS; i++) {
+		memset(p.mem, i, MESSAGE);
+		message(&p, 0, IBV_WR_RDMA_WRITE, MESSAGE, to, mr->rkey);
+		if (!wrong)
+			CHECK(completion(&p, 0, 20) == IBV_WC_SUCCESS);
+		message(&p, 1, IBV_WR_RDMA_WRITE, 1, to + 2 * MESSAGE, mr->rkey);
+		until_is(&p, to + 2 * MESSAGE, i);
+		CHECK(all_are(to, i));
+		CHECK(completion(&p, 1, 20) == IBV_WC_SUCCESS);
+		if (wrong)
+			completion(&p, 0, 0.02);
+	}
+	close_relaxed(&p, mr);
+}
+
+static void payload_right(void) { payload(0); }
+static void payload_wrong(void) { payload(1); }
+static void writes_right(void) { writes(0); }
+static void writes_wrong(void) { writes(1); }
+static void record_right(void) { record(0); }
+static void record_wrong(void) { record(1); }
+static void cqe_right(void) { cqe(0); }
+static void cqe_wrong(void) { cqe(1); }
+static void packets_right(void) { packets(0); }
+static void packets_wrong(void) { packets(1); }
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "payload-right", payload_right }, { "payload-wrong", payload_wrong },
+		{ "writes-right", writes_right }, { "writes-wrong", writes_wrong },
+		{ "record-right", record_right }, { "record-wrong", record_wrong },
+		{ "cqe-right", cqe_right }, { "cqe-wrong", cqe_wrong },
+		{ "packets-right", packets_right }, { "packets-wrong", packets_wrong },
+	};
+	return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
+}
