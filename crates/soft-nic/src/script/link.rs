@@ -194,12 +194,12 @@ impl<L: Link> Link for Scripted<L> {
                 Some(PacketAct::Corrupt) => {
                     let mut bytes = packet.bytes.to_vec();
                     flip(&mut bytes);
-                    each(&Received { envelope: packet.envelope.clone(), bytes: &bytes });
+                    each(&Received { envelope: packet.envelope, bytes: &bytes });
                 }
                 Some(PacketAct::Delay(_)) if received.len() >= HELD => each(packet),
                 Some(PacketAct::Delay(ns)) => received.push_back(Held {
                     due_ns: now_ns.saturating_add(ns),
-                    with: packet.envelope.clone(),
+                    with: packet.envelope,
                     bytes: packet.bytes.to_vec(),
                 }),
             }
