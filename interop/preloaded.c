@@ -2,9 +2,9 @@
  * It is run on software devices by tests/external/shim.rs: "preloaded CASE" ends with 0 when everything was
  * as the case says, and else with one line that names what was not.
  */
-#include <pthread.h>
+#include "preloaded.h" /* first: it says _GNU_SOURCE */
 
-#include "preloaded.h"
+#include <pthread.h>
 
 /* Operations of each kind carry their bytes, between queue pairs of one device. */
 static void operations(void)
