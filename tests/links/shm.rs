@@ -92,7 +92,7 @@ fn packets_that_are_dropped_are_work_as_well() {
 
 #[test]
 fn packets_end_the_rest_of_who_drives_a_nic() {
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_secs(20);
     let name = unique();
     let net = ShmNet::named(&name, false).unwrap();
     let (mut a, mut b) = (net.attach_free().unwrap(), net.attach_free().unwrap());
