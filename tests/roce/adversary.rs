@@ -294,7 +294,11 @@ fn a_wqe_that_comes_after_its_doorbell_record_is_found() {
             }
         }
         match seen {
-            true => assert_eq!(found(&p.nics[0], AdversaryKind::Record).qpn, p.a.qp.qpn()),
+            true => {
+                let finding = found(&p.nics[0], AdversaryKind::Record);
+                assert_eq!((finding.qpn, finding.wqe), (p.a.qp.qpn(), Some(0)));
+                assert!(finding.seen.contains("after the doorbell record"), "{finding}");
+            }
             false => silent(&p),
         }
     }

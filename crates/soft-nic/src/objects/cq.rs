@@ -353,11 +353,11 @@ impl Cq {
         let resized = self.shared.as_ref().map(Shared::lock);
         let ring = resized.as_ref().and_then(|ring| ring.as_ref()).unwrap_or(&self.ring);
         let pi = self.pi.load(Ordering::Relaxed) + more;
-        let full = pi - self.ci.load(Ordering::Relaxed) >= ring.entries.into();
-        if full && !ring.layout.overrun_ignored && self.reported(pi, ring.entries).is_none() {
-            return Err(self.overrun());
-        }
-        Ok(())
+        let used = pi - self.ci.load(Ordering::Relaxed);
+        let has_room = used < ring.entries.into()
+            || ring.layout.overrun_ignored
+            || self.reported(pi, ring.entries).is_some();
+        if has_room { Ok(()) } else { Err(self.overrun()) }
     }
 
     /// As [`Cq::push`], without delay.
