@@ -228,7 +228,7 @@ BP_DEV bp_status_code quiet_both(const bp_auto_endpoint& ep, Scope scope) {
   using bell = typename A::bell;
   using inband = typename A::inband;
   constexpr uint32_t second = 16;  // bit of the word where the in-band queue pair's part begins
-  uint64_t word = 0;
+  uint64_t word = 0, bell_end = everything, lines_end = everything;
   if (waits<bell>(scope)) {
     const first_look first = first_look::now();
     const word_pair by_bell = load_pair<bell>(&state_of(ep.bell.qp)->reserved);  // and `done`
@@ -236,17 +236,17 @@ BP_DEV bp_status_code quiet_both(const bp_auto_endpoint& ep, Scope scope) {
     word_pair by_lines = {0, 0};
     if (ep.inband.tag != 0) by_lines = load_pair<inband>(&state_of(ep.inband.qp)->reserved);
     if ((by_bell.first != by_bell.second) | (fetched != 0)) {
-      word = wait_leading<bell>(ep.bell.qp, scope, everything, first);
+      word = wait_leading<bell>(ep.bell.qp, scope, &bell_end, first);
     }
     if (by_lines.first != by_lines.second) {
-      word |= wait_leading<inband>(ep.inband.qp, scope, everything, first) << second;
+      word |= wait_leading<inband>(ep.inband.qp, scope, &lines_end, first) << second;
     }
   }
   word = scope.broadcast(word);
   if (__builtin_expect(word == BP_OK, 1)) return BP_OK;  // what follows would be a part of each wait's time
   uint64_t s = word & ((1 << second) - 1), t = word >> second;
-  if (s == needs_nop) s = wait_by_nop<bell>(ep.bell.qp, scope, everything);
-  if (t == needs_nop) t = wait_by_nop<inband>(ep.inband.qp, scope, everything);
+  if (s == needs_nop) s = wait_by_nop<bell>(ep.bell.qp, scope, bell_end);
+  if (t == needs_nop) t = wait_by_nop<inband>(ep.inband.qp, scope, lines_end);
   return (bp_status_code)(s != BP_OK ? s : t);
 }
 

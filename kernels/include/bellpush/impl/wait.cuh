@@ -34,10 +34,10 @@ BP_DEV bool waits(Scope scope) {
   return P::shared ? scope.rank() == 0 : scope.leads();
 }
 
-// Waits for `end`, a ticket, or `everything` for all tickets posted before the call. Those threads call it. `first`: its
-// clock begins where the wait does.
+// Waits for `*end`, a ticket, or `everything`, which becomes the end of all tickets posted before the call: a NOP's are
+// behind it. Those threads call it. `first`: its clock begins where the wait does.
 template <class P, class Scope>
-BP_DEV uint64_t wait_leading(const bp_qp& qp, Scope scope, uint64_t end, const first_look& first) {
+BP_DEV uint64_t wait_leading(const bp_qp& qp, Scope scope, uint64_t* end, const first_look& first) {
   const bool leader = scope.rank() == 0;
   // All loads in flight together: on a shared QP each is a trip to L2.
   bp_qp_state* st = state_of(qp);
@@ -45,15 +45,15 @@ BP_DEV uint64_t wait_leading(const bp_qp& qp, Scope scope, uint64_t end, const f
   const uint64_t signalled = load_state<P>(&st->signalled);
   const uint64_t fetched = load_fetched<P>(qp);
   const outlook o = load_outlook<P>(qp, first);
-  if (end == everything) end = reserved;
+  if (*end == everything) *end = reserved;
   // All threads have read these words before the leader changes any.
   if constexpr (!P::shared) scope.sync_leading();
   if (leader) ring_pending<P>(qp);
-  if (signalled < end) return o.error == BP_OK ? needs_nop : (uint64_t)o.error;
+  if (signalled < *end) return o.error == BP_OK ? needs_nop : (uint64_t)o.error;
   if constexpr (P::shared) {
-    return wait_done<P>(qp, end);
+    return wait_done<P>(qp, *end);
   } else {
-    const uint64_t s = wait_exclusive<P>(qp, leader, o, end);
+    const uint64_t s = wait_exclusive<P>(qp, leader, o, *end);
     if (leader && s == BP_OK) acquire_fetched<P>(qp, fetched);
     return s;
   }
@@ -63,7 +63,7 @@ BP_DEV uint64_t wait_leading(const bp_qp& qp, Scope scope, uint64_t end, const f
 template <class P, class Scope>
 BP_DEV bp_status_code wait_all(const bp_qp& qp, Scope scope, uint64_t end) {
   uint64_t word = 0;
-  if (waits<P>(scope)) word = wait_leading<P>(qp, scope, end, first_look::now());
+  if (waits<P>(scope)) word = wait_leading<P>(qp, scope, &end, first_look::now());
   word = scope.broadcast(word);
   if (word != needs_nop) return (bp_status_code)word;
   return wait_by_nop<P>(qp, scope, end);
