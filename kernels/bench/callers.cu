@@ -1,5 +1,5 @@
-// Rows of the benchmark by one thread and by a warp, which call the verbs with those scopes: what `bench --tune` measures
-// their tables with. bench.cu and auto.cu have the rows of a block, whose code is another.
+// Rows of the benchmark by one thread and by a warp, which call the verbs with those scopes: `bench --tune` measures
+// their tables with these. bench.cu and auto.cu have the rows of a block, whose code is another.
 #define BP_MAX_THREADS 32
 #include "rows.cuh"
 #include "entry/paths.h"
