@@ -5,7 +5,10 @@
 #include <bellpush/wire.h>
 #include "entry/args.h"
 
-enum { BP_BENCH_MAX_ENDPOINTS = 8 };
+enum {
+  BP_BENCH_MAX_ENDPOINTS = 8,
+  BP_BENCH_MAX_AUTO_ENDPOINTS = 6,  // a kernel's arguments have 4 KiB
+};
 
 // Messages of one size, in sequence, by one block.
 struct bp_bench_rows {
@@ -30,10 +33,10 @@ BP_ASSERT_SIZE(bp_bench_args, 192 * 8 + 64);
 
 // The same on auto endpoints.
 struct bp_auto_bench_args {
-  struct bp_auto_endpoint ep[BP_BENCH_MAX_ENDPOINTS];
+  struct bp_auto_endpoint ep[BP_BENCH_MAX_AUTO_ENDPOINTS];
   struct bp_bench_rows rows;
 };
-BP_ASSERT_SIZE(bp_auto_bench_args, 488 * 8 + 64);
+BP_ASSERT_SIZE(bp_auto_bench_args, 584 * 6 + 64);
 
 // Each message by all blocks of the grid together, on one endpoint of a path that several callers share.
 struct bp_blocks_bench_args {
@@ -50,7 +53,7 @@ struct bp_auto_op_args {
   struct bp_auto_endpoint ep;
   struct bp_op_args op;
 };
-BP_ASSERT_SIZE(bp_auto_op_args, 488 + 288);
+BP_ASSERT_SIZE(bp_auto_op_args, 584 + 288);
 
 struct bp_bench_result {
   uint32_t status;         // first status other than BP_OK

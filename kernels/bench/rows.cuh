@@ -1,4 +1,5 @@
-// Rows of the benchmark: messages of one length one after the other, by one block, on endpoints of path P.
+// Rows of the benchmark: messages of one length one after the other, by one block, which is what the scope says, on
+// endpoints of path P.
 #ifndef BELLPUSH_BENCH_ROWS_CUH
 #define BELLPUSH_BENCH_ROWS_CUH
 
@@ -11,9 +12,8 @@ constexpr uint64_t fresh_bytes = 16 << 20;  // of an L2 that holds more
 
 // Latency: a quiet after each message, or after each batch of several, through the first endpoint. Named, not looked
 // up, as in a kernel whose argument it is: an index would make each of its words a load.
-template <class P, class Args>
-BP_DEV bp_status_code one_by_one(const Args& args, uint32_t* posted) {
-  const bp::block_scope scope;
+template <class P, class Scope, class Args>
+BP_DEV bp_status_code one_by_one(const Args& args, Scope scope, uint32_t* posted) {
   const auto& ep = args.ep[0];
   const bp_bench_rows& a = args.rows;
   uint64_t* ticks = reinterpret_cast<uint64_t*>(a.ticks);
@@ -32,9 +32,8 @@ BP_DEV bp_status_code one_by_one(const Args& args, uint32_t* posted) {
 }
 
 // The same with `each_quiet` messages on their way at once: one doorbell and one completion a batch.
-template <class P, class Args>
-BP_DEV bp_status_code batch_by_batch(const Args& args, uint32_t* posted) {
-  const bp::block_scope scope;
+template <class P, class Scope, class Args>
+BP_DEV bp_status_code batch_by_batch(const Args& args, Scope scope, uint32_t* posted) {
   const auto& ep = args.ep[0];
   const bp_bench_rows& a = args.rows;
   uint64_t* ticks = reinterpret_cast<uint64_t*>(a.ticks);
@@ -60,9 +59,8 @@ BP_DEV bp_status_code batch_by_batch(const Args& args, uint32_t* posted) {
 }
 
 // Throughput: messages through all endpoints in turn, rung for now and then.
-template <class P, class Args>
-BP_DEV bp_status_code in_a_row(const Args& args, uint32_t* posted) {
-  const bp::block_scope scope;
+template <class P, class Scope, class Args>
+BP_DEV bp_status_code in_a_row(const Args& args, Scope scope, uint32_t* posted) {
   const bp_bench_rows& a = args.rows;
   bp_status_code s = BP_OK;
   uint32_t e = 0, unrung = 0;
@@ -105,13 +103,14 @@ BP_DEV void measure(const bp_bench_rows& a, Send send) {
   }
 }
 
-template <class P, class Args>
+template <class P, class Scope = bp::block_scope, class Args>
 BP_DEV void bench(const Args& args) {
   const bp_bench_rows& a = args.rows;
+  const Scope scope;
   measure(a, [&](uint32_t* posted) {
-    return a.each_quiet == 0   ? in_a_row<P>(args, posted)
-           : a.each_quiet == 1 ? one_by_one<P>(args, posted)
-                               : batch_by_batch<P>(args, posted);
+    return a.each_quiet == 0   ? in_a_row<P>(args, scope, posted)
+           : a.each_quiet == 1 ? one_by_one<P>(args, scope, posted)
+                               : batch_by_batch<P>(args, scope, posted);
   });
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tuning_file::{EngineSide, Machine, Origin, TuningError};
 use crate::abi::entry::Scope;
-use crate::abi::wire::{CHOICE_BITS, CHOICE_RANGES, Choices};
+use crate::abi::wire::{CHOICE_BITS, CHOICE_BY_RANGE, CHOICE_CLASSES, CHOICE_RANGES, Choices};
 
 /// Most ranges of a table.
 pub const MAX_RANGES: usize = CHOICE_RANGES;
@@ -139,7 +139,24 @@ impl Ranges {
                 *slot = end;
             }
         }
-        Choices { up_to, choice }
+        let mut by_class = [0; 8];
+        for class in 0..CHOICE_CLASSES {
+            let choice = self.choice_of_class(class).map_or(CHOICE_BY_RANGE, |path| path as u32);
+            by_class[class as usize / 8] |= choice << (class % 8 * CHOICE_BITS);
+        }
+        Choices { up_to, choice, by_class }
+    }
+
+    /// The choice that all lengths of a class have ([`Choices::by_class`]).
+    fn choice_of_class(&self, class: u32) -> Option<Choice> {
+        // The longest of the class before: 2^n, or 1.5 times that.
+        let before = |class: u32| u64::from(2 + class % 2) << (class / 2);
+        let first = if class == 0 { 1 } else { before(class) + 1 };
+        let last = if class + 1 == CHOICE_CLASSES { u64::MAX } else { before(class + 1) };
+        let starts = self.0.iter().filter_map(|range| range.up_to).map(|end| u64::from(end) + 1);
+        let mut all = starts.filter(|start| (first..=last).contains(start)).chain([first, last]);
+        let choice = self.choice(first);
+        all.all(|bytes| self.choice(bytes) == choice).then_some(choice)
     }
 
     fn replace(&mut self, with: impl Fn(Choice) -> Choice) {
@@ -247,9 +264,36 @@ impl Tuning {
 mod tests {
     use super::*;
 
+    /// As `class_of` in auto.cuh.
+    fn class_of(length: u32) -> u32 {
+        let before = length.max(3) - 1;
+        let highest = before.ilog2();
+        2 * highest + (before >> (highest - 1) & 1) - 2
+    }
+
+    #[test]
+    fn classes_end_at_powers_of_two_and_halfway_between() {
+        let first = |class| (1..=100).find(|&length| class_of(length) == class).unwrap();
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(first), [1, 4, 5, 7, 9, 13, 17, 25]);
+        assert_eq!(class_of(u32::MAX) + 1, CHOICE_CLASSES);
+        // What `bench --tune` finds ends with classes, and then one look is enough.
+        let tuned = Ranges::of(&[(48, Choice::Inband), (64 << 10, Choice::Push)], Choice::Pull);
+        assert!((0..CHOICE_CLASSES).all(|class| tuned.choice_of_class(class).is_some()));
+        let odd = Ranges::of(&[(50, Choice::Inband)], Choice::Pull);
+        let several = (0..CHOICE_CLASSES).filter(|&class| odd.choice_of_class(class).is_none());
+        assert_eq!(several.collect::<Vec<_>>(), [class_of(50)]);
+        let same = Ranges::of(&[(50, Choice::Pull)], Choice::Pull);
+        assert_eq!(same.choice_of_class(class_of(50)), Some(Choice::Pull));
+    }
+
     /// What a kernel makes of the table (`choice_of` in auto.cuh).
     fn choice_on_the_device(choices: &Choices, bytes: u64) -> u32 {
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let class = class_of(length);
+        let choice = choices.by_class[class as usize / 8] >> (class % 8 * CHOICE_BITS) & 15;
+        if choice != CHOICE_BY_RANGE {
+            return choice;
+        }
         let range = choices.up_to.iter().filter(|&&up_to| length > up_to).count() as u32;
         choices.choice >> (range * CHOICE_BITS) & 15
     }
@@ -258,7 +302,8 @@ mod tests {
     fn a_length_takes_its_ranges_choice_on_both_sides() {
         let eight: Vec<Range> = (0..8)
             .map(|i| Range {
-                up_to: (i < 7).then_some(10 << (2 * i)),
+                // 10, 32, 160, 512 and so on: inside of a class, and at its end.
+                up_to: (i < 7).then_some(if i % 2 == 0 { 10 << (2 * i) } else { 8 << (2 * i) }),
                 path: Choice::ALL[i % Choice::ALL.len()],
             })
             .collect();

@@ -129,8 +129,11 @@ fn a_length_takes_its_choice() {
     }
     for (bytes, choice) in [
         (1, Choice::Inband),
+        (3, Choice::Inband),
         (64, Choice::Inband),
         (65, Choice::Inline),
+        (192, Choice::Inline),
+        (193, Choice::Inline),
         (200, Choice::Inline),
         (201, Choice::Push),
         (4096, Choice::Push),

@@ -271,7 +271,7 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(WatchArgs = bp_watch_args {
             ep; watch; scope; cmp; n; words; skip; value; found; status;
         }),
-        layout!(Choices = bp_choices { up_to; choice; }),
+        layout!(Choices = bp_choices { up_to; choice; by_class; }),
         layout!(DeviceAutoEndpoint = bp_auto_endpoint {
             bell; inband; by_thread; by_warp; by_block; tag; reserved;
         }),
@@ -358,6 +358,10 @@ fn collective_constants() -> Vec<Claim> {
 fn kernel_constants() -> Vec<Claim> {
     let mut claims = vec![
         claim(&["BP_BENCH_MAX_ENDPOINTS"], bellpush::abi::bench::BENCH_MAX_ENDPOINTS as u64),
+        claim(
+            &["BP_BENCH_MAX_AUTO_ENDPOINTS"],
+            bellpush::abi::bench::BENCH_MAX_AUTO_ENDPOINTS as u64,
+        ),
         claim(&["BP_POST_REMOTE_BYTES"], bellpush::abi::bench::POST_REMOTE_BYTES as u64),
         claim(&["BP_POST_SRC_BYTES"], bellpush::abi::bench::POST_SRC_BYTES as u64),
         claim(&["BP_OK"], abi::Code::check(0).is_err() as u64),

@@ -8,6 +8,8 @@ use crate::wire::{DeviceAutoEndpoint, DeviceEndpoint};
 
 /// Most endpoints that one benchmark kernel drives.
 pub const BENCH_MAX_ENDPOINTS: usize = 8;
+/// Auto endpoints of a kernel that measures, at most.
+pub const BENCH_MAX_AUTO_ENDPOINTS: usize = 6;
 
 /// `struct bp_bench_rows`: messages of one size, sent in sequence.
 #[repr(C)]
@@ -50,7 +52,7 @@ pub struct BenchArgs {
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct AutoBenchArgs {
     /// The endpoints.
-    pub ep: [DeviceAutoEndpoint; BENCH_MAX_ENDPOINTS],
+    pub ep: [DeviceAutoEndpoint; BENCH_MAX_AUTO_ENDPOINTS],
     /// The messages.
     pub rows: BenchRows,
 }
@@ -337,9 +339,9 @@ unsafe impl KernelArgs for PostArgs {}
 
 const _: () = {
     assert!(size_of::<BenchArgs>() == 1600);
-    assert!(size_of::<AutoBenchArgs>() == 3968);
+    assert!(size_of::<AutoBenchArgs>() == 3568);
     assert!(size_of::<BlocksBenchArgs>() == 264);
-    assert!(size_of::<AutoOpArgs>() == 776);
+    assert!(size_of::<AutoOpArgs>() == 872);
     assert!(size_of::<BenchResult>() == 40);
     assert!(size_of::<StoreArgs>() == 40);
     assert!(size_of::<TearArgs>() == 32);

@@ -143,8 +143,12 @@ pub struct DeviceEndpoint {
 
 /// Ranges of lengths in [`Choices`], at most.
 pub const CHOICE_RANGES: usize = 8;
-/// Bits of a choice in [`Choices::choice`].
+/// Bits of a choice in [`Choices::choice`] and [`Choices::by_class`].
 pub const CHOICE_BITS: u32 = 4;
+/// In [`Choices::by_class`]: the class's lengths have several choices.
+pub const CHOICE_BY_RANGE: u32 = 15;
+/// Classes of lengths in [`Choices::by_class`].
+pub const CHOICE_CLASSES: u32 = 62;
 
 /// `struct bp_choices`: which choice a message of a length takes.
 #[repr(C)]
@@ -154,6 +158,8 @@ pub struct Choices {
     pub up_to: [u32; CHOICE_RANGES - 1],
     /// The ranges' choices, [`CHOICE_BITS`] bits each.
     pub choice: u32,
+    /// The choices of classes of lengths, which end with 3, 4, 6, 8, 12, 16, 24 bytes and so on.
+    pub by_class: [u32; 8],
 }
 
 /// `struct bp_auto_endpoint`: two queue pairs to one peer, and a table of choices for each scope.
@@ -287,8 +293,8 @@ const _: () = {
     assert!(size_of::<Status>() == 16);
     assert!(size_of::<Qp>() == 128);
     assert!(size_of::<DeviceEndpoint>() == 192);
-    assert!(size_of::<Choices>() == 32);
-    assert!(size_of::<DeviceAutoEndpoint>() == 488);
+    assert!(size_of::<Choices>() == 64);
+    assert!(size_of::<DeviceAutoEndpoint>() == 584);
     assert!(size_of::<RemoteWords>() == 16);
     assert!(size_of::<DevicePeers>() == 48);
 };

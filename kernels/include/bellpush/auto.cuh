@@ -12,6 +12,19 @@
 
 namespace bp {
 
+namespace detail {
+
+template <bool first, class T, class U>
+struct either {
+  using type = T;
+};
+template <class T, class U>
+struct either<false, T, U> {
+  using type = U;
+};
+
+}  // namespace detail
+
 // What a kernel is compiled for that uses an auto endpoint. The arguments mean what they mean to `path`.
 template <share S = share::exclusive, reach R = reach::system, order O = order::later, line L = line::d12s4>
 struct auto_path {
@@ -22,6 +35,9 @@ struct auto_path {
   using pull_blueflame = path<data::pull, kick::blueflame, share::exclusive, reach::system, O>;
   // BlueFlame's buffer takes one caller's stores, and the next doorbell needs a fence of system scope behind them.
   static constexpr bool has_blueflame = S == share::exclusive && R == reach::system;
+  // Those that may take BlueFlame, and may take the doorbell: one piece of code for both.
+  using any_inline = typename detail::either<has_blueflame, blueflame, bell>::type;
+  using any_pull = typename detail::either<has_blueflame, pull_blueflame, pull>::type;
   static constexpr uint32_t line_v = inband::tag_v & (BP_TAG_INBAND_12_4 | BP_TAG_INBAND_14_2 | BP_TAG_INBAND_60_4);
   // What serves() adds to the endpoint's tag: stronger fences do no harm, and an endpoint may lack the in-band queue
   // pair.
@@ -43,15 +59,35 @@ struct auto_ticket {
 
 namespace detail {
 
-// The choice for a length. The ranges' ends are compared side by side, without a branch.
-BP_DEV uint32_t choice_of(const bp_choices& c, uint64_t bytes) {
-  const uint32_t length = bytes >> 32 != 0 ? ~0u : (uint32_t)bytes;
+// The class of a length (bp_choices): from the highest bit of the number before it, and the bit behind that.
+BP_DEV uint32_t class_of(uint32_t length) {
+  const uint32_t x = (length < 3 ? 3 : length) - 1;
+#if defined(__CUDACC__)
+  return (__float_as_uint(__uint2float_rz(x)) >> 22) - 256;  // a float's exponent has them both in one place
+#else
+  const uint32_t e = 31 - (uint32_t)__builtin_clz(x);
+  return 2 * e + (x >> (e - 1) & 1) - 2;
+#endif
+}
+
+constexpr uint32_t choice_mask = (1u << BP_CHOICE_BITS) - 1;
+
+// The choice for a length, by the ranges. Their ends are compared side by side, without a branch.
+BP_DEV uint32_t choice_by_range(const bp_choices& c, uint32_t length) {
   uint32_t range = 0;
 #if defined(__CUDACC__)
 #pragma unroll
 #endif
   for (uint32_t i = 0; i < BP_CHOICE_RANGES - 1; i++) range += length > c.up_to[i];
-  return c.choice >> range * BP_CHOICE_BITS & ((1u << BP_CHOICE_BITS) - 1);
+  return c.choice >> range * BP_CHOICE_BITS & choice_mask;
+}
+
+// The choice for a length. A put waits for it, and all threads of a block make it: one look, as a rule.
+BP_DEV uint32_t choice_of(const bp_choices& c, uint64_t bytes) {
+  const uint32_t length = bytes >> 32 != 0 ? ~0u : (uint32_t)bytes;
+  const uint32_t at = class_of(length);
+  const uint32_t choice = c.by_class[at / 8] >> at % 8 * BP_CHOICE_BITS & choice_mask;
+  return __builtin_expect(choice == BP_CHOICE_BY_RANGE, 0) ? choice_by_range(c, length) : choice;
 }
 
 // The table of a scope. A block of one thread, or of one warp, posts as that does.
@@ -62,19 +98,26 @@ BP_DEV const bp_choices& choices_of(const bp_auto_endpoint& ep, block_scope) {
   return threads == 1 ? ep.by_thread : threads <= 32 ? ep.by_warp : ep.by_block;
 }
 
-// How a message goes: its length's choice, but push for a pull of what the NIC cannot read, and for what is too long to
-// be inline; and a doorbell where these kernels have no BlueFlame. `gather`: a pulled payload's address in WQEs.
+// Whether a message is pulled: its choice says so, and the NIC can read it. `gather`: its address in WQEs. What cannot
+// be pulled is pushed.
+BP_DEV bool is_pulled(const bp_endpoint& ep, uint32_t choice, const void* src, uint64_t bytes, uint64_t* gather) {
+  const bool wanted = choice == BP_CHOICE_PULL || choice == BP_CHOICE_PULL_BLUEFLAME;
+  return wanted && bytes <= max_message_bytes && local_iova(ep, (uint64_t)src, bytes, gather);
+}
+
+// A put by the queue pair that has a doorbell. What is too long to be inline is pushed.
 template <class A, class Scope>
-BP_DEV uint32_t choose(const bp_auto_endpoint& ep, Scope scope, const void* src, uint64_t bytes, uint64_t* gather) {
-  const uint32_t choice = choice_of(choices_of(ep, scope), bytes);
-  if (choice == BP_CHOICE_PULL || choice == BP_CHOICE_PULL_BLUEFLAME) {
-    const bool can = bytes <= max_message_bytes && local_iova(ep.bell, (uint64_t)src, bytes, gather);
-    if (!can) return BP_CHOICE_PUSH;
-    return A::has_blueflame ? choice : (uint32_t)BP_CHOICE_PULL;
+BP_DEV bp_status_code put_by_bell(const bp_endpoint& ep, Scope scope, uint32_t choice, uint64_t remote, const void* src,
+                                  uint64_t bytes, uint32_t flags, uint64_t* end) {
+  const bool by_blueflame = choice == BP_CHOICE_BLUEFLAME || choice == BP_CHOICE_PULL_BLUEFLAME;
+  uint64_t gather = 0;
+  if (is_pulled(ep, choice, src, bytes, &gather)) {
+    return post_gather<typename A::any_pull>(ep, scope, remote, gather, bytes, flags, end, by_blueflame);
   }
-  const bool is_inline = choice == BP_CHOICE_INLINE || choice == BP_CHOICE_BLUEFLAME;
-  if (is_inline && bytes > max_inline_bytes) return BP_CHOICE_PUSH;
-  return choice == BP_CHOICE_BLUEFLAME && !A::has_blueflame ? (uint32_t)BP_CHOICE_INLINE : choice;
+  if ((choice == BP_CHOICE_INLINE || choice == BP_CHOICE_BLUEFLAME) && bytes <= max_inline_bytes) {
+    return post_inline<typename A::any_inline>(ep, scope, remote, src, bytes, flags, end, by_blueflame);
+  }
+  return put_window<typename A::bell>(ep, scope, remote, (uint64_t)src, bytes, flags, end);
 }
 
 }  // namespace detail
@@ -87,34 +130,16 @@ template <class A, class Scope>
 BP_DEV bp_status_code put(const bp_auto_endpoint& ep, Scope scope, uint64_t remote_offset, const void* src,
                           uint64_t bytes, uint32_t flags = none, auto_ticket* end = nullptr) {
   if (!serves<A>(ep) || bytes == 0 || !detail::in_range(remote_offset, bytes, ep.bell.remote_bytes)) return BP_INVALID;
-  uint64_t gather = 0;
-  const uint32_t choice = detail::choose<A>(ep, scope, src, bytes, &gather);
+  const uint32_t choice = detail::choice_of(detail::choices_of(ep, scope), bytes);
   if (end) end->is_inband = choice == BP_CHOICE_INBAND;
   uint64_t* const at = end ? &end->end : nullptr;
   const uint64_t remote = ep.bell.remote_iova + remote_offset;
   // Lanes of a warp whose messages take other choices take turns too.
   return in_turn<typename A::bell>(scope, [&] {
-    switch (choice) {
-      case BP_CHOICE_INBAND:
-        return detail::put_window<typename A::inband>(ep.inband, scope, remote, (uint64_t)src, bytes, flags, at);
-      case BP_CHOICE_INLINE:
-        return detail::post_inline<typename A::bell>(ep.bell, scope, remote, src, bytes, flags, at);
-      case BP_CHOICE_PULL:
-        return detail::post_gather<typename A::pull>(ep.bell, scope, remote, gather, bytes, flags, at);
-      case BP_CHOICE_BLUEFLAME:
-        if constexpr (A::has_blueflame) {
-          return detail::post_inline<typename A::blueflame>(ep.bell, scope, remote, src, bytes, flags, at);
-        }
-        [[fallthrough]];
-      case BP_CHOICE_PULL_BLUEFLAME:
-        if constexpr (A::has_blueflame) {
-          using P = typename A::pull_blueflame;
-          return detail::post_gather<P>(ep.bell, scope, remote, gather, bytes, flags, at);
-        }
-        [[fallthrough]];
-      default:
-        return detail::put_window<typename A::bell>(ep.bell, scope, remote, (uint64_t)src, bytes, flags, at);
+    if (choice == BP_CHOICE_INBAND) {
+      return detail::put_window<typename A::inband>(ep.inband, scope, remote, (uint64_t)src, bytes, flags, at);
     }
+    return detail::put_by_bell<A>(ep.bell, scope, choice, remote, src, bytes, flags, at);
   });
 }
 
@@ -129,24 +154,20 @@ BP_DEV bp_status_code put_signal(const bp_auto_endpoint& ep, Scope scope, uint64
   const bool in_range = detail::in_range(remote_offset, bytes, ep.bell.remote_bytes) &&
                         detail::may_signal(ep.bell, signal_offset, op);
   if (!serves<A>(ep) || bytes == 0 || !in_range) return BP_INVALID;
-  uint64_t gather = 0;
-  const uint32_t choice = detail::choose<A>(ep, scope, src, bytes, &gather);
+  const uint32_t choice = detail::choice_of(detail::choices_of(ep, scope), bytes);
   if (end) end->is_inband = choice == BP_CHOICE_INBAND;
   uint64_t* const at = end ? &end->end : nullptr;
   return in_turn<bell>(scope, [&] {
-    switch (choice) {
-      case BP_CHOICE_INBAND:
-        return put_signal<typename A::inband>(ep.inband, scope, remote_offset, src, bytes, signal_offset, op, flags,
-                                              at);
-      case BP_CHOICE_PULL:
-      case BP_CHOICE_PULL_BLUEFLAME: {
-        // One doorbell for both.
-        const message m{remote_offset, src, bytes};
-        return detail::post_signal<typename A::pull>(ep.bell, scope, m, signal_offset, op, flags, at);
-      }
-      default:
-        return put_signal<bell>(ep.bell, scope, remote_offset, src, bytes, signal_offset, op, flags, at);
+    if (choice == BP_CHOICE_INBAND) {
+      return put_signal<typename A::inband>(ep.inband, scope, remote_offset, src, bytes, signal_offset, op, flags, at);
     }
+    uint64_t gather;
+    if (detail::is_pulled(ep.bell, choice, src, bytes, &gather)) {
+      // One doorbell for both.
+      const message m{remote_offset, src, bytes};
+      return detail::post_signal<typename A::pull>(ep.bell, scope, m, signal_offset, op, flags, at);
+    }
+    return put_signal<bell>(ep.bell, scope, remote_offset, src, bytes, signal_offset, op, flags, at);
   });
 }
 
@@ -197,14 +218,52 @@ BP_DEV bp_status_code test(const bp_auto_endpoint& ep, Scope scope, const auto_t
   return test<typename A::bell>(ep.bell, scope, end.end);
 }
 
+namespace detail {
+
+// Waits for all of both queue pairs of an exclusive endpoint. One broadcast for both; and whether there is anything to
+// wait for is known of both before the first wait, whose clock runs from here, so that the queue pair that has nothing
+// under way costs neither a step behind the last CQE nor one before the first look.
+template <class A, class Scope>
+BP_DEV bp_status_code quiet_both(const bp_auto_endpoint& ep, Scope scope) {
+  using bell = typename A::bell;
+  using inband = typename A::inband;
+  constexpr uint32_t second = 16;  // bit of the word where the in-band queue pair's part begins
+  uint64_t word = 0, bell_end = everything, lines_end = everything;
+  if (waits<bell>(scope)) {
+    const first_look first = first_look::now();
+    const word_pair by_bell = load_pair<bell>(&state_of(ep.bell.qp)->reserved);  // and `done`
+    const uint64_t fetched = load_fetched<bell>(ep.bell.qp);
+    word_pair by_lines = {0, 0};
+    if (ep.inband.tag != 0) by_lines = load_pair<inband>(&state_of(ep.inband.qp)->reserved);
+    if ((by_bell.first != by_bell.second) | (fetched != 0)) {
+      word = wait_leading<bell>(ep.bell.qp, scope, &bell_end, first);
+    }
+    if (by_lines.first != by_lines.second) {
+      word |= wait_leading<inband>(ep.inband.qp, scope, &lines_end, first) << second;
+    }
+  }
+  word = scope.broadcast(word);
+  if (__builtin_expect(word == BP_OK, 1)) return BP_OK;  // what follows would be a part of each wait's time
+  uint64_t s = word & ((1 << second) - 1), t = word >> second;
+  if (s == needs_nop) s = wait_by_nop<bell>(ep.bell.qp, scope, bell_end);
+  if (t == needs_nop) t = wait_by_nop<inband>(ep.inband.qp, scope, lines_end);
+  return (bp_status_code)(s != BP_OK ? s : t);
+}
+
+}  // namespace detail
+
 // Waits for all that was posted before the call on both queue pairs, by any caller.
 template <class A, class Scope>
 BP_DEV bp_status_code quiet(const bp_auto_endpoint& ep, Scope scope) {
   if (!serves<A>(ep)) return BP_INVALID;
-  const bp_status_code s = quiet<typename A::bell>(ep.bell, scope);
-  if (ep.inband.tag == 0) return s;
-  const bp_status_code t = quiet<typename A::inband>(ep.inband, scope);
-  return s != BP_OK ? s : t;
+  if constexpr (!A::bell::shared) {
+    return detail::quiet_both<A>(ep, scope);
+  } else {
+    const bp_status_code s = quiet<typename A::bell>(ep.bell, scope);
+    if (ep.inband.tag == 0) return s;
+    const bp_status_code t = quiet<typename A::inband>(ep.inband, scope);
+    return s != BP_OK ? s : t;
+  }
 }
 
 // Orders all that was posted before the call, on both queue pairs, before all that is posted after it. Only completion

@@ -15,23 +15,23 @@ namespace detail {
 // Posts `bytes` bytes, at most max_inline_bytes, in the WQE itself.
 template <class P, class Scope>
 BP_DEV bp_status_code post_inline(const bp_endpoint& ep, Scope scope, uint64_t remote, const void* src, uint64_t bytes,
-                                  uint32_t flags, uint64_t* end) {
+                                  uint32_t flags, uint64_t* end, bool by_blueflame = true) {
   const uint32_t ds = 2 + (4 + (uint32_t)bytes + BP_DS_BYTES - 1) / BP_DS_BYTES;
   wqe w = make_wqe(BP_OP_RDMA_WRITE, ds, remote, ep.remote_rkey);
   w.bytes = (uint32_t)bytes;
   w.gather = (uint64_t)src;
-  return post<P, true>(ep.qp, scope, w, flags, end);
+  return post<P, true>(ep.qp, scope, w, flags, end, by_blueflame);
 }
 
 // Posts `bytes` bytes, at most max_message_bytes, that the NIC gathers from `gather` in the local region.
 template <class P, class Scope>
 BP_DEV bp_status_code post_gather(const bp_endpoint& ep, Scope scope, uint64_t remote, uint64_t gather, uint64_t bytes,
-                                  uint32_t flags, uint64_t* end) {
+                                  uint32_t flags, uint64_t* end, bool by_blueflame = true) {
   wqe w = make_wqe(BP_OP_RDMA_WRITE, 3, remote, ep.remote_rkey);
   w.bytes = (uint32_t)bytes;
   w.gather = gather;
   w.lkey = ep.local_lkey;
-  return post<P, false>(ep.qp, scope, w, flags, end);
+  return post<P, false>(ep.qp, scope, w, flags, end, by_blueflame);
 }
 
 }  // namespace detail

@@ -229,15 +229,20 @@ enum bp_choice {
   BP_CHOICE_PULL = 4,           // the NIC reads it, by doorbell; what lies outside the local region: push
   BP_CHOICE_PULL_BLUEFLAME = 5, // the same by BlueFlame
 };
-enum { BP_CHOICE_RANGES = 8, BP_CHOICE_BITS = 4 };
+enum { BP_CHOICE_RANGES = 8, BP_CHOICE_BITS = 4, BP_CHOICE_BY_RANGE = 15 };
 
 // Which choice a message of a length takes. Range i is of the messages that are longer than i of the lengths here; its
 // choice is in bits 4 i to 4 i + 3 of `choice`.
+//
+// The same in one look: lengths fall into classes that end at the powers of two and halfway between them. Class 0 ends
+// with 3 bytes, those behind it with 4, 6, 8, 12, 16, 24 and so on, and the last, class 61, has no end. The choice of
+// class c is in bits 4 (c % 8) to 4 (c % 8) + 3 of word c / 8; where its lengths have several, BP_CHOICE_BY_RANGE.
 struct bp_choices {
   uint32_t up_to[BP_CHOICE_RANGES - 1];  // bytes, ascending; UINT32_MAX where there are fewer ranges
   uint32_t choice;
+  uint32_t by_class[8];
 };
-BP_ASSERT_SIZE(bp_choices, 32);
+BP_ASSERT_SIZE(bp_choices, 64);
 
 // Two queue pairs to one peer, and a table of choices for each scope.
 struct bp_auto_endpoint {
@@ -247,7 +252,7 @@ struct bp_auto_endpoint {
   uint32_t tag;               // enum bp_tag
   uint32_t reserved;
 };
-BP_ASSERT_SIZE(bp_auto_endpoint, 488);
+BP_ASSERT_SIZE(bp_auto_endpoint, 584);
 
 enum {
   BP_PEERS_WORDS = 32,  // words of a rank's barriers, one for each round

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use bellpush::abi::bench::{
-    AutoBenchArgs, BENCH_MAX_ENDPOINTS, BLOCKS_STATE_BYTES, BenchArgs, BenchResult, BenchRows,
-    BlocksBenchArgs,
+    AutoBenchArgs, BENCH_MAX_AUTO_ENDPOINTS, BENCH_MAX_ENDPOINTS, BLOCKS_STATE_BYTES, BenchArgs,
+    BenchResult, BenchRows, BlocksBenchArgs,
 };
 use bellpush::abi::wire::Code;
 use bellpush::gpu::{Dims, Kernel, Module};
@@ -25,6 +25,7 @@ pub struct Ask {
     pub messages: u64,
     pub in_flight: u32,
     pub blocks: u32,
+    pub callers: Callers,
     pub limit: Duration,
 }
 
@@ -102,7 +103,35 @@ pub enum Callers {
     Block,
 }
 
+/// Paths that have kernels of a thread and a warp; of the others a block is measured that is no longer.
+const BY_CALLERS: [&str; 15] = [
+    "push_kernel",
+    "push_blueflame",
+    "push_inband_12_4",
+    "push_inband_14_2",
+    "pull_kernel",
+    "pull_blueflame",
+    "push_kernel_near",
+    "pull_kernel_near",
+    "push_kernel_strict",
+    "push_blueflame_strict",
+    "pull_kernel_strict",
+    "pull_blueflame_strict",
+    "auto",
+    "auto_near",
+    "auto_strict",
+];
+
 impl Callers {
+    /// The kernel of a path: one whose calls have this scope, as a program's would.
+    fn kernel(self, path: &str) -> String {
+        match self {
+            Self::Thread if BY_CALLERS.contains(&path) => format!("bp_bench_thread_{path}"),
+            Self::Warp if BY_CALLERS.contains(&path) => format!("bp_bench_warp_{path}"),
+            _ => format!("bp_bench_{path}"),
+        }
+    }
+
     fn threads(self, size: usize) -> u32 {
         match (self, size) {
             (Self::Thread, _) => 1,
@@ -139,7 +168,7 @@ impl<'a> Lane<'a> {
             }
             Some(name) => {
                 let module = bed.gpu.load(&Module::builtin())?;
-                Some(module.kernel(&format!("bp_bench_{name}"))?)
+                Some(module.kernel(&ask.callers.kernel(name))?)
             }
             None if path == Path::AUTO => {
                 let (what, why) = ("be measured with these lines", "take --line 12+4");
@@ -148,6 +177,10 @@ impl<'a> Lane<'a> {
             None => None,
         };
         let is_auto = path == Path::AUTO;
+        if is_auto && qps > BENCH_MAX_AUTO_ENDPOINTS {
+            let (what, why) = ("be measured with so many queue pairs", "take --qps 6 or fewer");
+            return Err(Error::Unsupported { path, what, why });
+        }
         let blocks = if ask.blocks > 1 {
             let state = Memory::Device(bed.gpu.alloc(BLOCKS_STATE_BYTES)?);
             state.write(0, &[0; BLOCKS_STATE_BYTES])?;
@@ -158,13 +191,8 @@ impl<'a> Lane<'a> {
         let by_four = path.kick() == Some(Kick::Inband) && ask.options.line == LineFormat::L60S4;
         let least = if by_four { 4 } else { 1 };
         let in_flight = ask.in_flight;
-        let (reach, callers) = (reach_of_kernels, Callers::BySize);
+        let (reach, callers) = (reach_of_kernels, ask.callers);
         Ok(Self { bed, ends, kernel, reach, in_flight, is_auto, least, blocks, callers })
-    }
-
-    /// The same by other callers.
-    pub fn by(self, callers: Callers) -> Self {
-        Self { callers, ..self }
     }
 
     /// Latencies alone, at most `ask.messages` of them. Every byte is checked all the same.

@@ -17,7 +17,7 @@ use bellpush_cli::report::{self, Results, Row, Side};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use self::measure::{Ask, Lane, Seen};
+use self::measure::{Ask, Callers, Lane, Seen};
 use self::payload::{Payload, Tags, sha256};
 use self::test_bed::TestBed;
 use crate::cli::{self, CliError};
@@ -203,6 +203,7 @@ fn measure_all(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<Res
             messages: plan.messages,
             in_flight: plan.in_flight,
             blocks: plan.blocks,
+            callers: Callers::BySize,
             limit: plan.row_limit,
         };
         for &size in &plan.sizes_bytes {

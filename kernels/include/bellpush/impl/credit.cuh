@@ -261,10 +261,16 @@ BP_DEV void ring_for_others(const bp_qp& qp, const deadline& wait) {
 struct first_look {
   uint32_t after = 0;
   uint64_t start = 0;
+  BP_DEV static first_look now() {
+    first_look look;
+#if defined(__CUDACC__)  // a CPU polls its own cache
+    look.start = clock_ticks();
+#endif
+    return look;
+  }
   template <class P>
   BP_DEV void load([[maybe_unused]] const bp_qp& qp) {
-#if defined(__CUDACC__)  // a CPU polls its own cache
-    start = clock_ticks();
+#if defined(__CUDACC__)
     after = load_state<P>(&state_of(qp)->look_after);
 #endif
   }
@@ -291,8 +297,9 @@ struct outlook {
   first_look first;
 };
 template <class P>
-BP_DEV outlook load_outlook(const bp_qp& qp) {
+BP_DEV outlook load_outlook(const bp_qp& qp, const first_look& first) {
   outlook o;
+  o.first = first;
   o.first.template load<P>(qp);
   o.error = error_of<P>(qp);
   o.cursor = load_cursor<P>(qp);
@@ -354,7 +361,7 @@ BP_DEV bp_status_code wait_done(const bp_qp& qp, uint64_t target) {
       yield_();
     }
   } else {
-    return wait_exclusive<P>(qp, true, load_outlook<P>(qp), target);
+    return wait_exclusive<P>(qp, true, load_outlook<P>(qp, first_look::now()), target);
   }
 }
 

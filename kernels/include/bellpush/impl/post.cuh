@@ -113,9 +113,11 @@ BP_DEV tickets reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots)
   return take_room<P>(qp, scope, n, slots, room_ahead<P>(qp));
 }
 
-// Posts one WQE of any kind. A signalled WQE's CQE covers it and all before it.
+// Posts one WQE of any kind. A signalled WQE's CQE covers it and all before it. `by_blueflame`: false where a path of
+// BlueFlame is to take the doorbell all the same.
 template <class P, bool inline_v, class Scope>
-BP_DEV bp_status_code post_now(const bp_qp& queues, Scope scope, wqe w, uint32_t flags, uint64_t* end) {
+BP_DEV bp_status_code post_now(const bp_qp& queues, Scope scope, wqe w, uint32_t flags, uint64_t* end,
+                               [[maybe_unused]] bool by_blueflame) {
   // Read once, wherever it lies: no store below can change it. All of these in flight together.
   bp_qp qp = queues;
   if constexpr (!P::inband) {
@@ -145,7 +147,7 @@ BP_DEV bp_status_code post_now(const bp_qp& queues, Scope scope, wqe w, uint32_t
     write_posted<P, inline_v>(qp, scope, w, ticket);
   } else if constexpr (P::kick_v == kick::blueflame) {
     // Idle and small enough: the whole WQE goes into the UAR. (An immediate needs ctrl.imm.)
-    if (got.idle && w.opcode == BP_OP_RDMA_WRITE && blocks * BP_WQEBB_BYTES <= BP_UAR_BF_BYTES) {
+    if (by_blueflame && got.idle && w.opcode == BP_OP_RDMA_WRITE && blocks * BP_WQEBB_BYTES <= BP_UAR_BF_BYTES) {
       if (scope.rank() == 0) {
         mark_exclusive<P>(qp, ticket, 1, blocks, got.marked);
         store_state<P>(&state_of(qp)->rung, after);
@@ -173,8 +175,9 @@ BP_DEV bp_status_code post_now(const bp_qp& queues, Scope scope, wqe w, uint32_t
   return BP_OK;
 }
 template <class P, bool inline_v, class Scope>
-BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, const wqe& w, uint32_t flags, uint64_t* end) {
-  return in_turn<P>(scope, [&] { return post_now<P, inline_v>(qp, scope, w, flags, end); });
+BP_DEV bp_status_code post(const bp_qp& qp, Scope scope, const wqe& w, uint32_t flags, uint64_t* end,
+                           bool by_blueflame = true) {
+  return in_turn<P>(scope, [&] { return post_now<P, inline_v>(qp, scope, w, flags, end, by_blueflame); });
 }
 
 // A WRITE of 1 to 16 bytes that are in registers, the first in the lowest bits of `low`. To be posted as inline.

@@ -253,6 +253,7 @@ impl Run<'_> {
             messages: (self.plan.messages / u64::from(PART)).max(1),
             in_flight: self.plan.in_flight,
             blocks: 1,
+            callers: self.scopes[scope].1,
             limit: self.plan.row_limit / PART,
         };
         let lane = match Lane::new(self.bed, path, &ask) {
@@ -260,7 +261,7 @@ impl Run<'_> {
                 bar.suspend(|| eprintln!("bellpush: {path} is left out: {why}"));
                 return Ok(None);
             }
-            lane => lane.map_err(|e| transport_error(&e))?.by(self.scopes[scope].1),
+            lane => lane.map_err(|e| transport_error(&e))?,
         };
         let mut medians = Vec::new();
         for &at in sizes {
