@@ -65,12 +65,12 @@ pub fn start(
     index: usize,
     engine: Engine,
     driver: Arc<Driver>,
-    arrivals: Arrivals,
+    mut arrivals: Arrivals,
 ) -> Result<JoinHandle<()>, Refusal> {
     let quiet = Quiet::new();
     let spawned = std::thread::Builder::new()
         .name(format!("bellpush-mlx5_{index}"))
-        .spawn(move || engine.contain(|engine| run(engine, &driver, &arrivals)));
+        .spawn(move || engine.contain(|engine| run(engine, &driver, &mut arrivals)));
     drop(quiet);
     spawned.map_err(|source| Refusal::System { call: "an engine's thread", source })
 }
@@ -134,12 +134,14 @@ const CLOCK_STEPS: u32 = 32;
 const CHECK: Duration = Duration::from_millis(10);
 
 /// Waits for so long, or until one of the descriptors is readable; whether one is.
-fn rest(arrivals: &Arrivals, most: Duration) -> bool {
+fn rest(arrivals: &mut Arrivals, most: Duration) -> bool {
     const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
     let mut fds = [NONE; MOST_ARRIVALS];
-    // What the program has closed is not ours to wait for.
-    let sockets = if arrivals.lost.load(Ordering::Relaxed) { &[][..] } else { &arrivals.sockets };
-    for (fd, socket) in fds.iter_mut().zip(sockets) {
+    // What the program has closed is not ours to wait for, and what is left of it holds the address.
+    if arrivals.lost.load(Ordering::Relaxed) {
+        arrivals.sockets.clear();
+    }
+    for (fd, socket) in fds.iter_mut().zip(&arrivals.sockets) {
         fd.fd = socket.as_raw_fd();
     }
     let (secs, nanos) = (most.as_secs() as libc::time_t, most.subsec_nanos().into());
@@ -155,7 +157,7 @@ fn rest(arrivals: &Arrivals, most: Duration) -> bool {
     came
 }
 
-fn run(engine: &mut Engine, driver: &Driver, arrivals: &Arrivals) {
+fn run(engine: &mut Engine, driver: &Driver, arrivals: &mut Arrivals) {
     take_short_turns();
     guarded::unblock();
     let mut check_at = Duration::ZERO;
