@@ -247,7 +247,9 @@ fn open_link(options: &Preload, index: usize, at: At) -> Result<Opened, Refusal>
                 },
                 At::Anywhere => JointLink::open_free()?,
             };
-            arrivals = link.descriptors()?.into_iter().map(Hidden::new).collect();
+            // Copies of sockets that hold the address.
+            let copies = || Ok::<_, LinkError>(link.descriptors()?.into_iter().map(Hidden::new));
+            arrivals = hidden::undivided(|| copies().map(Iterator::collect))?;
             Box::new(link)
         }
         Wire::Shm => {
