@@ -285,7 +285,8 @@ static void past(void)
 	int n = unknown(&p, found, 1);
 	CHECK(n >= 1);
 	for (int i = 0; i < n; i++) {
-		CHECK(syscall(SYS_close, found[i]) == 0);
+		/* The object lets go of the rest some time after the first. */
+		CHECK(syscall(SYS_close, found[i]) == 0 || errno == EBADF);
 		int fd = socket(AF_INET, SOCK_DGRAM, 0);
 		mine[i] = fcntl(fd, F_DUPFD, found[i]);
 		CHECK(mine[i] == found[i] && close(fd) == 0);

@@ -182,7 +182,7 @@ impl Device {
         let description = inner.describe();
         let lost = Arc::new(AtomicBool::new(false));
         let link = Box::new(Guarded::new(inner, marks, (index, lost.clone())));
-        let arrivals = Arrivals { sockets: arrivals, lost };
+        let arrivals = Arrivals { sockets: arrivals, lost, lost_at: None };
         let config = SoftConfig { faults, ..SoftConfig::default() };
         let (nic, engine) = SoftNic::manual_on(&config, link)?;
         let (address, most) = nic.address();

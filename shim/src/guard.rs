@@ -11,6 +11,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bellpush_mem::hidden::{self, Mark};
 use bellpush_soft_nic::link::{
@@ -22,6 +23,11 @@ use crate::process::say;
 
 /// How often a busy engine looks: each time would cost as much as the packets do.
 const LOOK_NS: u64 = 10_000;
+/// How long after it lost a descriptor a link is let go: a program that closes one may be about to close the others, and
+/// what has a number then is its own.
+const LET_GO_NS: u64 = LET_GO.as_nanos() as u64;
+/// The same.
+pub const LET_GO: Duration = Duration::from_millis(200);
 
 /// What a link was. Its counters are those of when it was let go.
 struct Was {
@@ -56,7 +62,7 @@ impl Was {
 
 /// A link that looks after its descriptors.
 pub struct Guarded {
-    /// `None` once one was closed: what is left of it would keep others from the address.
+    /// `None` some time after one was closed: what is left of it would keep others from the address.
     inner: Option<Box<dyn Link>>,
     was: Was,
     /// Descriptors of the link.
@@ -69,6 +75,8 @@ pub struct Guarded {
     index: usize,
     /// When they are to be looked at.
     look_ns: u64,
+    /// When a link that has lost one is let go.
+    let_go_ns: u64,
 }
 
 impl Guarded {
@@ -79,7 +87,8 @@ impl Guarded {
         (index, lost): (usize, Arc<AtomicBool>),
     ) -> Self {
         let was = Was::new(&*inner);
-        Self { inner: Some(inner), was, marks, ports: HashMap::new(), lost, index, look_ns: 0 }
+        let (inner, ports) = (Some(inner), HashMap::new());
+        Self { inner, was, marks, ports, lost, index, look_ns: 0, let_go_ns: 0 }
     }
 
     /// Before anything is sent or received: an engine that rests looks after every rest.
@@ -90,21 +99,25 @@ impl Guarded {
             if !self.marks.iter().chain(of_ports).all(|mark| mark.is_there()) {
                 self.lost.store(true, Ordering::Relaxed);
                 let index = self.index;
-                if let Some(link) = self.inner.take() {
-                    self.was = Was::new(&*link);
-                }
+                self.let_go_ns = now_ns + LET_GO_NS;
                 say(&format!(
                     "mlx5_{index}: the program has closed a descriptor of the device's: its port is down"
                 ));
             }
+        }
+        if self.lost.load(Ordering::Relaxed)
+            && now_ns >= self.let_go_ns
+            && let Some(link) = self.inner.take()
+        {
+            self.was = Was::new(&*link);
         }
         self.link()
     }
 
     fn link(&mut self) -> Result<&mut dyn Link, LinkError> {
         match &mut self.inner {
-            Some(link) => Ok(&mut **link),
-            None => {
+            Some(link) if !self.lost.load(Ordering::Relaxed) => Ok(&mut **link),
+            _ => {
                 let source = io::Error::from_raw_os_error(libc::EBADF);
                 Err(LinkError::System { call: "a descriptor that was closed", source })
             }
@@ -193,7 +206,7 @@ impl Link for Guarded {
     }
 
     fn is_up(&mut self) -> bool {
-        self.inner.as_mut().is_some_and(|link| link.is_up())
+        self.link().is_ok_and(|link| link.is_up())
     }
 
     fn counters(&self) -> LinkCounters {
@@ -254,8 +267,9 @@ mod tests {
         assert!(hidden::is_hidden(fd), "the hooks of close and its kin leave it alone");
         // SAFETY: as a program may that knows nothing of it; its owner is told apart from what has the number then.
         unsafe { libc::syscall(libc::SYS_close, fd) };
-        assert!(UdpLink::open(address, None).is_err());
         assert!(!look(&mut link), "what has its number now is the program's");
+        UdpLink::open(address, None).err().expect("the program may be about to close the rest");
+        link.recv(now_ns + LET_GO_NS, 1, &mut |_| {}).unwrap_err();
         assert!(!link.is_up() && link.take_port(PORT).is_err() && link.address() == address);
         UdpLink::open(address, None).expect("the address is another's to have");
     }

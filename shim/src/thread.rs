@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bellpush_mem::guarded;
 use bellpush_mem::hidden::Hidden;
@@ -12,6 +12,7 @@ use bellpush_soft_nic::Engine;
 
 use crate::drive::Driver;
 use crate::error::Refusal;
+use crate::guard::LET_GO;
 use crate::{real, trap};
 
 /// A link's sockets, doubled.
@@ -23,6 +24,8 @@ pub struct Arrivals {
     pub sockets: Sockets,
     /// Whether the program has closed them.
     pub lost: Arc<AtomicBool>,
+    /// When that was first seen.
+    pub lost_at: Option<Instant>,
 }
 
 /// How long an engine looks for work before it rests, and how long it rests then. Packets from
@@ -138,10 +141,12 @@ fn rest(arrivals: &mut Arrivals, most: Duration) -> bool {
     const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
     let mut fds = [NONE; MOST_ARRIVALS];
     // What the program has closed is not ours to wait for, and what is left of it holds the address.
-    if arrivals.lost.load(Ordering::Relaxed) {
+    let lost = arrivals.lost.load(Ordering::Relaxed);
+    if lost && arrivals.lost_at.get_or_insert_with(Instant::now).elapsed() > LET_GO {
         arrivals.sockets.clear();
     }
-    for (fd, socket) in fds.iter_mut().zip(&arrivals.sockets) {
+    let sockets = if lost { &[][..] } else { &arrivals.sockets };
+    for (fd, socket) in fds.iter_mut().zip(sockets) {
         fd.fd = socket.as_raw_fd();
     }
     let (secs, nanos) = (most.as_secs() as libc::time_t, most.subsec_nanos().into());
@@ -291,7 +296,7 @@ mod tests {
         listeners.add_port(&reporter);
         nic.tell_events(Box::new(move |event| listeners.tell(event)));
         let driver = Arc::new(Driver::new(engine.helper()));
-        let arrivals = Arrivals { sockets: Vec::new(), lost: Arc::default() };
+        let arrivals = Arrivals { sockets: Vec::new(), lost: Arc::default(), lost_at: None };
         let thread = start(0, engine, driver.clone(), arrivals).unwrap();
         let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which outlives the call.
