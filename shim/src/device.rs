@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -68,6 +69,8 @@ pub enum Source {
 pub struct Listeners {
     objects: Mutex<HashMap<Source, Arc<Reporter>>>,
     ports: Mutex<Vec<Weak<Reporter>>>,
+    /// What the port's last event said.
+    is_port_down: AtomicBool,
     /// Whom DEVX has told.
     pub subscriptions: Subscriptions,
 }
@@ -94,8 +97,19 @@ impl Listeners {
         ports.push(Arc::downgrade(reporter));
     }
 
+    /// Whether the port carries packets, as far as its events have told.
+    pub fn is_port_up(&self) -> bool {
+        !self.is_port_down.load(Ordering::Acquire)
+    }
+
     /// Tells an event.
     pub fn tell(&self, what: Event) {
+        // Before: who hears of it may ask.
+        match what {
+            Event::PortUp => self.is_port_down.store(false, Ordering::Release),
+            Event::PortDown => self.is_port_down.store(true, Ordering::Release),
+            _ => {}
+        }
         self.subscriptions.tell(what);
         let port = |code| {
             let ports = lock(&self.ports).clone();
@@ -247,7 +261,9 @@ fn open_link(options: &Preload, index: usize, at: At) -> Result<Opened, Refusal>
                 },
                 At::Anywhere => JointLink::open_free()?,
             };
-            arrivals.sockets = link.descriptors()?.into_iter().map(Hidden::new).collect();
+            // Copies of sockets that hold the address.
+            let copies = || Ok::<_, LinkError>(link.descriptors()?.into_iter().map(Hidden::new));
+            arrivals.sockets = hidden::undivided(|| copies().map(Iterator::collect))?;
             Box::new(link)
         }
         Wire::Shm => {

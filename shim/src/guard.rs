@@ -11,6 +11,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bellpush_mem::hidden::{self, Mark};
 use bellpush_soft_nic::link::{
@@ -22,10 +23,48 @@ use crate::process::say;
 
 /// How often a busy engine looks: each time would cost as much as the packets do.
 const LOOK_NS: u64 = 10_000;
+/// How long after it lost a descriptor a link is let go: a program that closes one may be about to close the others, and
+/// what has a number then is its own.
+const LET_GO_NS: u64 = LET_GO.as_nanos() as u64;
+/// The same.
+pub const LET_GO: Duration = Duration::from_millis(200);
+
+/// What a link was. Its counters are those of when it was let go.
+struct Was {
+    address: IpAddr,
+    mtu: usize,
+    src_port: u16,
+    carries: Carries,
+    has_icrc: bool,
+    joins: bool,
+    share: Option<Share>,
+    counters: LinkCounters,
+    faults: Option<FaultCounters>,
+    description: String,
+}
+
+impl Was {
+    fn new(link: &dyn Link) -> Self {
+        Self {
+            address: link.address(),
+            mtu: link.mtu(),
+            src_port: link.src_port(),
+            carries: link.carries(),
+            has_icrc: link.has_icrc(),
+            joins: link.joins(),
+            share: link.share(),
+            counters: link.counters(),
+            faults: link.faults(),
+            description: link.describe(),
+        }
+    }
+}
 
 /// A link that looks after its descriptors.
 pub struct Guarded {
-    pub inner: Box<dyn Link>,
+    /// `None` some time after one was closed: what is left of it would keep others from the address.
+    inner: Option<Box<dyn Link>>,
+    was: Was,
     /// Descriptors of the link.
     marks: Vec<Mark>,
     /// Those of source ports that were taken, and how often each port was.
@@ -36,6 +75,8 @@ pub struct Guarded {
     index: usize,
     /// When they are to be looked at.
     look_ns: u64,
+    /// When a link that has lost one is let go.
+    let_go_ns: u64,
 }
 
 impl Guarded {
@@ -45,55 +86,71 @@ impl Guarded {
         marks: Vec<Mark>,
         (index, lost): (usize, Arc<AtomicBool>),
     ) -> Self {
-        Self { inner, marks, ports: HashMap::new(), lost, index, look_ns: 0 }
+        let was = Was::new(&*inner);
+        let (inner, ports) = (Some(inner), HashMap::new());
+        Self { inner, was, marks, ports, lost, index, look_ns: 0, let_go_ns: 0 }
     }
 
     /// Before anything is sent or received: an engine that rests looks after every rest.
-    fn look(&mut self, now_ns: u64) -> Result<(), LinkError> {
+    fn look(&mut self, now_ns: u64) -> Result<&mut dyn Link, LinkError> {
         if now_ns >= self.look_ns && !self.lost.load(Ordering::Relaxed) {
             self.look_ns = now_ns + LOOK_NS;
             let of_ports = self.ports.values().flat_map(|(_, marks)| marks);
             if !self.marks.iter().chain(of_ports).all(|mark| mark.is_there()) {
                 self.lost.store(true, Ordering::Relaxed);
                 let index = self.index;
+                self.let_go_ns = now_ns + LET_GO_NS;
                 say(&format!(
                     "mlx5_{index}: the program has closed a descriptor of the device's: its port is down"
                 ));
             }
         }
-        match self.lost.load(Ordering::Relaxed) {
-            true => {
+        if self.lost.load(Ordering::Relaxed)
+            && now_ns >= self.let_go_ns
+            && let Some(link) = self.inner.take()
+        {
+            self.was = Was::new(&*link);
+        }
+        self.link()
+    }
+
+    fn link(&mut self) -> Result<&mut dyn Link, LinkError> {
+        match &mut self.inner {
+            Some(link) if !self.lost.load(Ordering::Relaxed) => Ok(&mut **link),
+            _ => {
                 let source = io::Error::from_raw_os_error(libc::EBADF);
                 Err(LinkError::System { call: "a descriptor that was closed", source })
             }
-            false => Ok(()),
         }
     }
 }
 
 impl Link for Guarded {
     fn address(&self) -> IpAddr {
-        self.inner.address()
+        self.was.address
     }
 
     fn mtu(&self) -> usize {
-        self.inner.mtu()
+        self.was.mtu
     }
 
     fn src_port(&self) -> u16 {
-        self.inner.src_port()
+        self.was.src_port
     }
 
     fn carries(&self) -> Carries {
-        self.inner.carries()
+        self.was.carries
     }
 
     fn fields(&self, wanted: &Fields) -> Fields {
-        self.inner.fields(wanted)
+        match &self.inner {
+            Some(link) => link.fields(wanted),
+            None => self.was.carries.of(wanted, self.was.src_port),
+        }
     }
 
     fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
-        let (taken, marks) = hidden::gather(|| self.inner.take_port(port));
+        let (taken, marks) = hidden::gather(|| self.link()?.take_port(port));
         taken?;
         let (users, all) = self.ports.entry(port).or_default();
         *users += 1;
@@ -102,7 +159,9 @@ impl Link for Guarded {
     }
 
     fn leave_port(&mut self, port: u16) {
-        self.inner.leave_port(port);
+        if let Some(link) = &mut self.inner {
+            link.leave_port(port);
+        }
         if let Entry::Occupied(mut taken) = self.ports.entry(port) {
             taken.get_mut().0 -= 1;
             if taken.get().0 == 0 {
@@ -112,16 +171,15 @@ impl Link for Guarded {
     }
 
     fn has_icrc(&self) -> bool {
-        self.inner.has_icrc()
+        self.was.has_icrc
     }
 
     fn joins(&self) -> bool {
-        self.inner.joins()
+        self.was.joins
     }
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
-        self.look(now_ns)?;
-        self.inner.send(now_ns, batch)
+        self.look(now_ns)?.send(now_ns, batch)
     }
 
     fn recv(
@@ -130,36 +188,37 @@ impl Link for Guarded {
         most: usize,
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<usize, LinkError> {
-        self.look(now_ns)?;
-        self.inner.recv(now_ns, most, each)
+        self.look(now_ns)?.recv(now_ns, most, each)
     }
 
     fn share(&self) -> Option<Share> {
-        self.inner.share()
+        self.was.share
     }
 
     fn tell(&mut self, notice: Notice) {
-        self.inner.tell(notice);
+        if let Some(link) = &mut self.inner {
+            link.tell(notice);
+        }
     }
 
     fn poll_at(&self) -> Option<u64> {
-        self.inner.poll_at()
+        self.inner.as_ref()?.poll_at()
     }
 
     fn is_up(&mut self) -> bool {
-        !self.lost.load(Ordering::Relaxed) && self.inner.is_up()
+        self.link().is_ok_and(|link| link.is_up())
     }
 
     fn counters(&self) -> LinkCounters {
-        self.inner.counters()
+        self.inner.as_ref().map_or(self.was.counters, |link| link.counters())
     }
 
     fn faults(&self) -> Option<FaultCounters> {
-        self.inner.faults()
+        self.inner.as_ref().map_or(self.was.faults, |link| link.faults())
     }
 
     fn describe(&self) -> String {
-        self.inner.describe()
+        self.inner.as_ref().map_or_else(|| self.was.description.clone(), |link| link.describe())
     }
 }
 
@@ -209,5 +268,9 @@ mod tests {
         // SAFETY: as a program may that knows nothing of it; its owner is told apart from what has the number then.
         unsafe { libc::syscall(libc::SYS_close, fd) };
         assert!(!look(&mut link), "what has its number now is the program's");
+        UdpLink::open(address, None).err().expect("the program may be about to close the rest");
+        link.recv(now_ns + LET_GO_NS, 1, &mut |_| {}).unwrap_err();
+        assert!(!link.is_up() && link.take_port(PORT).is_err() && link.address() == address);
+        UdpLink::open(address, None).expect("the address is another's to have");
     }
 }

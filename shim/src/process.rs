@@ -120,8 +120,8 @@ pub fn start() {
         // was given stays.
         unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) };
     }
-    // SAFETY: the handler is a function that stays.
-    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    // SAFETY: the handlers are functions that stay.
+    unsafe { libc::pthread_atfork(Some(forks), Some(has_forked), Some(forked)) };
 }
 
 /// Where descriptors go that the program does not know of: above those that programs give numbers
@@ -149,10 +149,19 @@ fn install(options: Preload, tree: Tree, files: Files, parents: Vec<Option<IpAdd
     PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
 }
 
+extern "C" fn forks() {
+    hidden::fork_begins();
+}
+
+extern "C" fn has_forked() {
+    hidden::fork_ends();
+}
+
 /// In the child of a fork: the parent's state is left as it is (its locks may be held, its threads
 /// are gone) and a new one begins. What the parent's devices hold open it must not hold as well:
 /// their addresses would stay taken when the parent has closed them.
 extern "C" fn forked() {
+    hidden::forked();
     let Some(parent) = process() else { return };
     hidden::close_inherited();
     guarded::is_programs_own();

@@ -104,7 +104,7 @@ real! {
     poll as c"poll" in "C-unwind" (fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
     sigaction as c"sigaction" in "C" (signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     signal as c"signal" in "C" (signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
-    sysv_signal as c"__sysv_signal" in "C" (signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+    setcanceltype as c"pthread_setcanceltype" in "C-unwind" (kind: c_int, old: *mut c_int) -> c_int;
     pthread_sigmask as c"pthread_sigmask" in "C" (how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int;
     sigprocmask as c"sigprocmask" in "C" (how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int;
     socket as c"socket" in "C" (domain: c_int, kind: c_int, protocol: c_int) -> c_int;

@@ -2,6 +2,7 @@
 //! first. As safe in a signal handler as libc's.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bellpush_mem::guarded;
 
@@ -27,17 +28,58 @@ extern "C" fn sigaction(
     action: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    // SAFETY: the program's own arguments; a set begins with its first 64 signals.
+    // SAFETY: the program's own arguments.
     unsafe {
         guarded::program_sets(signal, action, old).unwrap_or_else(|| {
-            // A handler may ring, and a fault whose signal is blocked ends the process.
-            let mut lets = action.as_ref().copied();
-            if let Some(lets) = &mut lets {
-                let mask = (&raw mut lets.sa_mask).cast::<u64>();
-                mask.write(guarded::let_faults(mask.read()));
+            let ours = action.as_ref().map(for_the_system);
+            let ours = ours.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            let was_own = MARKS.is_own(signal);
+            let done = real::sigaction(signal, ours, old);
+            if done == 0 {
+                old.as_mut().into_iter().for_each(|old| for_the_program(old, was_own));
+                action.as_ref().into_iter().for_each(|action| MARKS.note(signal, action));
             }
-            real::sigaction(signal, lets.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), old)
+            done
         })
+    }
+}
+
+/// Signals for whose handlers the program itself blocks [`guarded::HANDLER`], 64 from the first on.
+struct Marks(AtomicU64);
+
+static MARKS: Marks = Marks(AtomicU64::new(0));
+
+impl Marks {
+    fn bit(signal: c_int) -> u64 {
+        1u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0)
+    }
+
+    fn is_own(&self, signal: c_int) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::bit(signal) != 0
+    }
+
+    fn note(&self, signal: c_int, action: &libc::sigaction) {
+        let bit = Self::bit(signal);
+        match guarded::mask(action) & guarded::HANDLER != 0 {
+            true => self.0.fetch_or(bit, Ordering::Relaxed),
+            false => self.0.fetch_and(!bit, Ordering::Relaxed),
+        };
+    }
+}
+
+/// A handler may ring, and a fault whose signal is blocked ends the process. One that blocks nothing, not even its own
+/// signal, is marked: what it has interrupted may be `malloc`, where no step may begin.
+fn for_the_system(action: &libc::sigaction) -> libc::sigaction {
+    let mut ours = *action;
+    let mark = if action.sa_flags & libc::SA_NODEFER != 0 { guarded::HANDLER } else { 0 };
+    guarded::set_mask(&mut ours, guarded::let_faults(guarded::mask(action)) | mark);
+    ours
+}
+
+/// The action as the program has set it.
+fn for_the_program(action: &mut libc::sigaction, is_own: bool) {
+    if action.sa_flags & libc::SA_NODEFER != 0 && !is_own {
+        guarded::set_mask(action, guarded::mask(action) & !guarded::HANDLER);
     }
 }
 
@@ -93,6 +135,40 @@ macro_rules! hook_mmap {
 }
 hook_mmap! { mmap mmap64 }
 
+/// libc's own, which knows what `siginterrupt` was told.
+///
+/// # Safety
+/// As `signal`.
+unsafe fn own_signal(
+    signal: c_int,
+    handler: libc::sighandler_t,
+    _: &libc::sigaction,
+) -> libc::sighandler_t {
+    // SAFETY: as the caller promises.
+    unsafe { real::signal(signal, handler) }
+}
+
+/// By [`sigaction`]: a handler that blocks nothing is marked there.
+///
+/// # Safety
+/// As `signal`.
+unsafe fn by_action(
+    signal: c_int,
+    handler: libc::sighandler_t,
+    action: &libc::sigaction,
+) -> libc::sighandler_t {
+    if handler == libc::SIG_ERR {
+        crate::hooks::set_errno(libc::EINVAL);
+        return libc::SIG_ERR;
+    }
+    // SAFETY: all zeros are an action.
+    let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
+    match sigaction(signal, action, &mut old) {
+        0 => old.sa_sigaction,
+        _ => libc::SIG_ERR,
+    }
+}
+
 /// Declares hooks of `signal` under its names, by the flags of what it sets. `__sysv_signal` is what the header makes of
 /// it for programs that keep to a standard (`cc -std=c11`).
 macro_rules! hook_signals {
@@ -106,18 +182,18 @@ macro_rules! hook_signals {
                 match guarded::program_sets(signal, &action, &mut old) {
                     Some(0) => old.sa_sigaction,
                     Some(_) => libc::SIG_ERR,
-                    None => real::$real(signal, handler),
+                    None => $real(signal, handler, &action),
                 }
             }
         }
     )*};
 }
 hook_signals! {
-    signal = signal libc::SA_RESTART;
-    bsd_signal = signal libc::SA_RESTART;
-    ssignal = signal libc::SA_RESTART;
-    sysv_signal = sysv_signal libc::SA_RESETHAND | libc::SA_NODEFER;
-    __sysv_signal = sysv_signal libc::SA_RESETHAND | libc::SA_NODEFER;
+    signal = own_signal libc::SA_RESTART;
+    bsd_signal = own_signal libc::SA_RESTART;
+    ssignal = own_signal libc::SA_RESTART;
+    sysv_signal = by_action libc::SA_RESETHAND | libc::SA_NODEFER;
+    __sysv_signal = by_action libc::SA_RESETHAND | libc::SA_NODEFER;
 }
 
 /// Declares hooks of functions that change the calling thread's mask.

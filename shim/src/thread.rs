@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bellpush_mem::guarded;
 use bellpush_mem::hidden::Hidden;
@@ -13,6 +13,7 @@ use bellpush_soft_nic::link::ShmRest;
 
 use crate::drive::Driver;
 use crate::error::Refusal;
+use crate::guard::LET_GO;
 use crate::{real, trap};
 
 /// Where an engine that rests waits for packets.
@@ -24,6 +25,8 @@ pub struct Arrivals {
     pub shm: Option<ShmRest>,
     /// Whether the program has closed the sockets.
     pub lost: Arc<AtomicBool>,
+    /// When that was first seen.
+    pub lost_at: Option<Instant>,
 }
 
 /// How long an engine looks for work before it rests, and how long it rests then. Packets wake it;
@@ -67,12 +70,12 @@ pub fn start(
     index: usize,
     engine: Engine,
     driver: Arc<Driver>,
-    arrivals: Arrivals,
+    mut arrivals: Arrivals,
 ) -> Result<JoinHandle<()>, Refusal> {
     let quiet = Quiet::new();
     let spawned = std::thread::Builder::new()
         .name(format!("bellpush-mlx5_{index}"))
-        .spawn(move || engine.contain(|engine| run(engine, &driver, &arrivals)));
+        .spawn(move || engine.contain(|engine| run(engine, &driver, &mut arrivals)));
     drop(quiet);
     spawned.map_err(|source| Refusal::System { call: "an engine's thread", source })
 }
@@ -144,7 +147,7 @@ struct Rests {
 
 impl Rests {
     /// Waits for so long, or until packets have come; not for these where they were announced in vain too often.
-    fn rest(&mut self, arrivals: &Arrivals, most: Duration) {
+    fn rest(&mut self, arrivals: &mut Arrivals, most: Duration) {
         match self.in_vain < MOST_IN_VAIN {
             true => self.in_vain += u32::from(rest(arrivals, most)),
             false => std::thread::sleep(most),
@@ -153,7 +156,7 @@ impl Rests {
 }
 
 /// Waits for so long, or until packets have come; whether some have.
-fn rest(arrivals: &Arrivals, most: Duration) -> bool {
+fn rest(arrivals: &mut Arrivals, most: Duration) -> bool {
     match &arrivals.shm {
         Some(link) => link.wait(most).unwrap_or_else(|_| {
             std::thread::sleep(most); // it has told nothing, and would be asked again at once
@@ -163,11 +166,16 @@ fn rest(arrivals: &Arrivals, most: Duration) -> bool {
     }
 }
 
-fn rest_at_sockets(arrivals: &Arrivals, most: Duration) -> bool {
+/// Waits for so long, or until one of the descriptors is readable; whether one is.
+fn rest_at_sockets(arrivals: &mut Arrivals, most: Duration) -> bool {
     const NONE: libc::pollfd = libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 };
     let mut fds = [NONE; MOST_ARRIVALS];
-    // What the program has closed is not ours to wait for.
-    let sockets = if arrivals.lost.load(Ordering::Relaxed) { &[][..] } else { &arrivals.sockets };
+    // What the program has closed is not ours to wait for, and what is left of it holds the address.
+    let lost = arrivals.lost.load(Ordering::Relaxed);
+    if lost && arrivals.lost_at.get_or_insert_with(Instant::now).elapsed() > LET_GO {
+        arrivals.sockets.clear();
+    }
+    let sockets = if lost { &[][..] } else { &arrivals.sockets };
     for (fd, socket) in fds.iter_mut().zip(sockets) {
         fd.fd = socket.as_raw_fd();
     }
@@ -184,7 +192,7 @@ fn rest_at_sockets(arrivals: &Arrivals, most: Duration) -> bool {
     came
 }
 
-fn run(engine: &mut Engine, driver: &Driver, arrivals: &Arrivals) {
+fn run(engine: &mut Engine, driver: &Driver, arrivals: &mut Arrivals) {
     take_short_turns();
     guarded::unblock();
     let mut check_at = Duration::ZERO;
@@ -320,12 +328,12 @@ mod tests {
             Some(16)
         });
         assert_eq!(from.send(0, &mut batch).unwrap(), 1); // nobody takes it
-        let arrivals = Arrivals { shm: Some(to.rest().unwrap()), ..Arrivals::default() };
+        let mut arrivals = Arrivals { shm: Some(to.rest().unwrap()), ..Arrivals::default() };
         let (mut rests, start) = (Rests::default(), Instant::now());
-        (0..MOST_IN_VAIN).for_each(|_| rests.rest(&arrivals, Duration::from_secs(60)));
+        (0..MOST_IN_VAIN).for_each(|_| rests.rest(&mut arrivals, Duration::from_secs(60)));
         assert!(start.elapsed() < Duration::from_secs(60), "it is not seen");
         let start = Instant::now();
-        (0..10).for_each(|_| rests.rest(&arrivals, REST));
+        (0..10).for_each(|_| rests.rest(&mut arrivals, REST));
         assert!(start.elapsed() >= 10 * REST);
     }
 

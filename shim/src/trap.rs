@@ -4,7 +4,7 @@
 //! libibverbs (`rings` says when), and then looks once more. A doorbell from before is found by that look; one
 //! from after it faults, and its fault comes to [`on_store`] in the program's thread: the store is carried out in
 //! the engine's own mapping of the page, the program goes on behind its instruction, and the engine has a step at
-//! once, on a stack of its own and with no signal let through: a handler of the program's would find locks held. In a
+//! once, on a stack of its own and with no signal let through (`guarded`): a handler of the program's would find locks held. In a
 //! handler, which may have interrupted `malloc`, the engine's thread is woken instead. The page stays closed for other threads' doorbells meanwhile. A store that is not understood opens the
 //! page and is done again. So each store is in the page before anybody looks for it, and the engine's thread
 //! looks at its own times besides, whatever becomes of a catch.
@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use bellpush_mem::{PAGE_BYTES, View, guarded, stores};
 use bellpush_wire::doorbell::UAR_DOORBELL_OFFSETS;
 
+use crate::cancel;
 use crate::drive::Driver;
 use crate::files::{FileId, file_id};
 use crate::masks;
@@ -69,6 +70,8 @@ static LOOKING: AtomicU32 = AtomicU32::new(0);
 static CLOSING: AtomicU32 = AtomicU32::new(0);
 /// A UAR was given to a GPU, which rings past the processor's rights, and whose driver pins pages for writing.
 static GIVEN_AWAY: AtomicBool = AtomicBool::new(false);
+/// Threads in libc that make others, which block all signals.
+static MAKING: AtomicU32 = AtomicU32::new(0);
 /// Counts somebody for as long as it is there.
 struct Counted(&'static AtomicU32);
 
@@ -258,7 +261,7 @@ fn mapping(line: &str, dev: u64, ino: u64, offset: u64) -> Option<usize> {
 
 /// Whether pages may be closed, as far as other threads have said.
 fn may_close() -> bool {
-    masks::are_clear() && !GIVEN_AWAY.load(Ordering::SeqCst)
+    masks::are_clear() && MAKING.load(Ordering::SeqCst) == 0 && !GIVEN_AWAY.load(Ordering::SeqCst)
 }
 
 /// Closes the pages of a device's program; whether any was open, so that there may be doorbells from before.
@@ -302,6 +305,17 @@ pub fn open_surely(driver: &Driver) {
 pub fn blocks() {
     masks::change();
     open_all();
+}
+
+/// Calls a function of libc's that makes a thread with all signals blocked, past the hooks of the mask: no page is
+/// closed meanwhile, and none after that as long as the thread is there.
+pub fn makes_a_thread<R>(call: impl FnOnce() -> R) -> R {
+    let counted = Counted::new(&MAKING);
+    open_all();
+    let done = call();
+    masks::change();
+    drop(counted);
+    done
 }
 
 /// The program is about to register a UAR with CUDA, which pins it for writing: nothing is caught from now on.
@@ -351,7 +365,6 @@ pub fn forked() {
 unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
     let (page, offset) = (address & !(PAGE_BYTES - 1), address & (PAGE_BYTES - 1));
     let Some((slot, _)) = pages().find(|&(_, at)| at == page) else { return was_there(page) };
-    guarded::let_faults_alone();
     let counted = Counted::new(&LOOKING);
     if slot.page() != Some(page) {
         return was_there(page);
@@ -385,7 +398,7 @@ unsafe fn on_store(address: usize, context: *mut c_void) -> bool {
     unsafe {
         // A handler may have been interrupted, as far as masks say, and that in `malloc`.
         let in_handler = guarded::interrupted_mask(context) != 0;
-        if in_handler || STACK_BUSY.swap(true, Ordering::Acquire) {
+        if in_handler || cancel::is_at_once() || STACK_BUSY.swap(true, Ordering::Acquire) {
             (*slot.driver.load(Ordering::Acquire)).wake();
             return true;
         }

@@ -8,6 +8,7 @@ mod c_abi;
 mod closing;
 mod doorbells;
 mod faults;
+mod interrupted;
 mod lookups;
 mod mpi;
 mod perftest;

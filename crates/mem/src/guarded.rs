@@ -11,7 +11,7 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::stores;
@@ -27,10 +27,34 @@ const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 struct Wish {
     handler: AtomicUsize,
     flags: AtomicI32,
+    /// What its handler blocks, 64 signals from the first on.
+    mask: AtomicU64,
 }
 
-static WISHES: [Wish; 2] =
-    [const { Wish { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicI32::new(0) } }; 2];
+impl Wish {
+    const fn new() -> Self {
+        Self {
+            handler: AtomicUsize::new(libc::SIG_DFL),
+            flags: AtomicI32::new(0),
+            mask: AtomicU64::new(0),
+        }
+    }
+
+    fn set(&self, action: &libc::sigaction) {
+        self.handler.store(action.sa_sigaction, Ordering::Relaxed);
+        self.flags.store(action.sa_flags, Ordering::Relaxed);
+        self.mask.store(mask(action), Ordering::Relaxed);
+    }
+
+    /// Has an action say what this does.
+    fn get(&self, action: &mut libc::sigaction) {
+        action.sa_sigaction = self.handler.load(Ordering::Relaxed);
+        action.sa_flags = self.flags.load(Ordering::Relaxed);
+        set_mask(action, self.mask.load(Ordering::Relaxed));
+    }
+}
+
+static WISHES: [Wish; 2] = [const { Wish::new() }; 2];
 /// Libc's own function; set before any handler is.
 static REAL: OnceLock<Sigaction> = OnceLock::new();
 /// The process whose wishes these are: a child of `vfork` has its memory, and wishes of its own.
@@ -62,20 +86,33 @@ pub fn install(real: Sigaction) {
             if real(signal, std::ptr::null(), &mut action) != 0 {
                 return false;
             }
-            wish.handler.store(action.sa_sigaction, Ordering::Relaxed);
-            wish.flags.store(action.sa_flags, Ordering::Relaxed);
+            wish.set(&action);
             real(signal, &with_ours(&action), std::ptr::null_mut()) == 0
         }
     });
     ARMED.store(took, Ordering::Release);
 }
 
-/// An action of the program's, with our handler in front.
+/// The signals that an action's handler blocks, 64 from the first on.
+pub fn mask(action: &libc::sigaction) -> u64 {
+    // SAFETY: a set begins with its first 64 signals.
+    unsafe { (&raw const action.sa_mask).cast::<u64>().read() }
+}
+
+/// Sets what [`mask`] tells.
+pub fn set_mask(action: &mut libc::sigaction, mask: u64) {
+    // SAFETY: as above.
+    unsafe { (&raw mut action.sa_mask).cast::<u64>().write(mask) }
+}
+
+/// An action of the program's, with our handler in front. While that runs, faults come to it and no other signal does:
+/// a handler of the program's that came in between could fault itself, find locks held, or never come back.
 fn with_ours(action: &libc::sigaction) -> libc::sigaction {
     let mut ours = *action;
     ours.sa_sigaction = on_fault as *const () as usize;
-    // That the action is taken only once is for the program's own faults: `chain` sees to it.
-    ours.sa_flags = (ours.sa_flags | libc::SA_SIGINFO) & !libc::SA_RESETHAND;
+    // That the action is taken only once is for the program's own faults: `chain` sees to it, as to what it blocks.
+    ours.sa_flags = (ours.sa_flags | libc::SA_SIGINFO | libc::SA_NODEFER) & !libc::SA_RESETHAND;
+    set_mask(&mut ours, let_faults(u64::MAX));
     if matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
         ours.sa_flags |= libc::SA_ONSTACK;
     }
@@ -100,29 +137,28 @@ pub unsafe fn program_sets(
 ) -> Option<c_int> {
     let wish = &WISHES[index(signal)?];
     let real = REAL.get()?;
-    let before = (wish.handler.load(Ordering::Relaxed), wish.flags.load(Ordering::Relaxed));
     // SAFETY: as the caller promises; all zeros are an action.
     unsafe {
-        let mut was: libc::sigaction = std::mem::zeroed();
+        let (mut was, mut before): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
+        wish.get(&mut before);
         let is_own = PID.load(Ordering::Relaxed) == libc::getpid();
         let done = match action.as_ref() {
             // The system has a child's actions apart, and the child has no engine.
             Some(action) if !is_own => real(signal, action, &mut was),
             None => real(signal, std::ptr::null(), &mut was),
             Some(action) => {
-                wish.handler.store(action.sa_sigaction, Ordering::Relaxed);
-                wish.flags.store(action.sa_flags, Ordering::Relaxed);
+                wish.set(action);
                 let done = real(signal, &with_ours(action), &mut was);
                 if done != 0 {
-                    wish.handler.store(before.0, Ordering::Relaxed);
-                    wish.flags.store(before.1, Ordering::Relaxed);
+                    wish.set(&before);
                 }
                 done
             }
         };
         if let (0, Some(old)) = (done, old.as_mut()) {
             if is_ours(&was) {
-                (was.sa_sigaction, was.sa_flags) = before;
+                (was.sa_sigaction, was.sa_flags) = (before.sa_sigaction, before.sa_flags);
+                set_mask(&mut was, mask(&before));
             }
             *old = was;
         }
@@ -148,7 +184,8 @@ pub fn check() {
     }
 }
 
-extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+/// Unwinding passes it where the program's handler is left so, by an exception or by `pthread_cancel`.
+extern "C-unwind" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the system's own, for the time of the handler.
     unsafe {
         if (*info).si_code > 0 && (code::go_on(context) || stores::told(info, context)) {
@@ -185,11 +222,16 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
         }
         return;
     }
-    if wish.flags.load(Ordering::Relaxed) & libc::SA_RESETHAND != 0 {
+    let flags = wish.flags.load(Ordering::Relaxed);
+    if flags & libc::SA_RESETHAND != 0 {
         wish.handler.store(libc::SIG_DFL, Ordering::Relaxed);
     }
-    type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
-    // The handler runs with the signal blocked, and may leave by a jump.
+    type Handler = unsafe extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+    let itself = if flags & libc::SA_NODEFER == 0 { bit(signal) } else { HANDLER };
+    // SAFETY: as the caller promises.
+    let interrupted = unsafe { interrupted_mask(context) };
+    change_mask(libc::SIG_SETMASK, interrupted | wish.mask.load(Ordering::Relaxed) | itself);
+    // The handler may run with the signal blocked, and may leave by a jump.
     forget_mask();
     // SAFETY: the program's handler; one that takes the signal alone does not look at the rest.
     unsafe { std::mem::transmute::<usize, Handler>(handler)(signal, info, context) };
@@ -212,7 +254,11 @@ pub fn unblock() {
     forget_mask();
 }
 
-fn bit(signal: c_int) -> u64 {
+/// What every handler of the program's blocks besides what it asks for, so that its mask tells it from other code: a
+/// signal that Linux never sends.
+pub const HANDLER: u64 = bit(libc::SIGSTKFLT);
+
+const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
@@ -241,12 +287,6 @@ pub fn is_blocked_by(mask: u64) -> bool {
 /// A mask without the signals of faults.
 pub fn let_faults(mask: u64) -> u64 {
     SIGNALS.iter().fold(mask, |mask, &signal| mask & !bit(signal))
-}
-
-/// In a handler: lets faults through and no other signal, until the handler ends. A handler of the program's would find
-/// locks held, and might never come back.
-pub fn let_faults_alone() {
-    change_mask(libc::SIG_SETMASK, let_faults(u64::MAX));
 }
 
 /// The signals that the code blocks which a handler has interrupted, 64 from the first on.

@@ -7,12 +7,13 @@
 //! sees the program's `close`, leaves alone what is kept; and whoever uses a descriptor can see
 //! whether it still is what it was.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, RangeInclusive};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Descriptors that can be kept, by number; one beyond (a program with so many open) is not, and
 /// still knows whether it is what it was.
@@ -26,9 +27,75 @@ static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 /// Where descriptors are moved to; 0 leaves them where the system put them.
 static FLOOR: AtomicI32 = AtomicI32::new(0);
 
+/// Threads that make or close what is kept, and those that fork.
+static AT_WORK: AtomicU32 = AtomicU32::new(0);
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// How long the ones wait for the others, unless those never come to an end.
+const FORK_PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_micros(50);
+
 thread_local! {
     /// What [`gather`] is gathering.
     static GATHERED: RefCell<Option<Vec<Mark>>> = const { RefCell::new(None) };
+    /// The thread is at work.
+    static WORKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does what no fork of another thread may come between: making a descriptor and keeping it. The child would have one
+/// that it does not know of, and that with a name or a port of the parent's.
+pub fn undivided<R>(work: impl FnOnce() -> R) -> R {
+    if WORKS.replace(true) {
+        return work();
+    }
+    let at_work = AtWork::new();
+    let done = work();
+    drop(at_work);
+    done
+}
+
+struct AtWork;
+
+impl AtWork {
+    fn new() -> Self {
+        let begin = Instant::now();
+        loop {
+            // Whoever begins to fork sees this, or is seen.
+            AT_WORK.fetch_add(1, Ordering::SeqCst);
+            if FORKS.load(Ordering::SeqCst) == 0 || begin.elapsed() > FORK_PATIENCE {
+                return Self;
+            }
+            AT_WORK.fetch_sub(1, Ordering::SeqCst);
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        AT_WORK.fetch_sub(1, Ordering::SeqCst);
+        WORKS.set(false);
+    }
+}
+
+/// Before a fork (`pthread_atfork`): waits until nobody is at [`undivided`] work, and has nobody begin. A handler of the
+/// program's that forks may have interrupted such work of its own thread, for which it does not wait.
+pub fn fork_begins() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    let (begin, own) = (Instant::now(), u32::from(WORKS.get()));
+    while AT_WORK.load(Ordering::SeqCst) > own && begin.elapsed() < FORK_PATIENCE {
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// After it, in the parent.
+pub fn fork_ends() {
+    FORKS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// After it, in the child, which has this thread alone.
+pub fn forked() {
+    FORKS.store(0, Ordering::SeqCst);
+    AT_WORK.store(WORKS.get().into(), Ordering::SeqCst);
 }
 
 /// Has descriptors put from this number on, out of the way of programs that count on low ones.
@@ -75,6 +142,15 @@ pub struct Hidden<F> {
 }
 
 impl<F: AsRawFd + From<OwnedFd> + Into<OwnedFd>> Hidden<F> {
+    /// Makes a file and keeps its descriptor. Who [gathers](gather) hears of it by [`Hidden::is_watched`] only: what is
+    /// made may not come to be what it is for.
+    ///
+    /// # Errors
+    /// Of what makes it.
+    pub fn make<E>(make: impl FnOnce() -> Result<F, E>) -> Result<Self, E> {
+        undivided(|| gather(|| make().map(Self::new)).0)
+    }
+
     /// Keeps a file's descriptor.
     pub fn new(file: F) -> Self {
         let file = moved_up(file);
@@ -86,16 +162,22 @@ impl<F: AsRawFd + From<OwnedFd> + Into<OwnedFd>> Hidden<F> {
             place.store(mark.file, Ordering::Relaxed);
             HIGHEST.fetch_max(fd, Ordering::Relaxed);
         }
-        GATHERED.with_borrow_mut(|gathered| {
-            if let Some(gathered) = gathered {
-                gathered.push(mark);
-            }
-        });
-        Self { file: ManuallyDrop::new(file), mark }
+        let kept = Self { file: ManuallyDrop::new(file), mark };
+        kept.is_watched();
+        kept
     }
 }
 
 impl<F> Hidden<F> {
+    /// Tells who gathers what this thread keeps.
+    pub fn is_watched(&self) {
+        GATHERED.with_borrow_mut(|gathered| {
+            if let Some(gathered) = gathered {
+                gathered.push(self.mark);
+            }
+        });
+    }
+
     /// Whether the descriptor still stands for the file.
     pub fn is_there(&self) -> bool {
         self.mark.is_there()
@@ -145,15 +227,18 @@ impl<F: AsFd> AsFd for Hidden<F> {
 
 impl<F> Drop for Hidden<F> {
     fn drop(&mut self) {
-        let is_there = self.is_there();
-        if let Some(place) = self.mark.place() {
-            // Another descriptor of ours may have the number by now.
-            let _ = place.compare_exchange(self.mark.file, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
-        if is_there {
-            // SAFETY: dropped here alone, and not used after that.
-            unsafe { ManuallyDrop::drop(&mut self.file) };
-        }
+        undivided(|| {
+            let is_there = self.is_there();
+            if let Some(place) = self.mark.place() {
+                // Another descriptor of ours may have the number by now.
+                let (file, relaxed) = (self.mark.file, Ordering::Relaxed);
+                let _ = place.compare_exchange(file, 0, relaxed, relaxed);
+            }
+            if is_there {
+                // SAFETY: dropped here alone, and not used after that.
+                unsafe { ManuallyDrop::drop(&mut self.file) };
+            }
+        });
     }
 }
 
@@ -229,6 +314,34 @@ mod tests {
         drop(kept);
         assert!(!is_hidden(fd) && hidden_in(fd..=fd).next().is_none());
         assert!(!is_hidden(-1) && !is_hidden(RawFd::MAX));
+    }
+
+    #[test]
+    fn no_fork_comes_between_making_and_keeping() {
+        static WORKED: AtomicU32 = AtomicU32::new(0);
+        let pause = || std::thread::sleep(FORK_PATIENCE / 20);
+        let (says, hears) = std::sync::mpsc::channel();
+        let worker = std::thread::spawn(move || {
+            undivided(|| {
+                says.send(()).unwrap();
+                pause();
+                undivided(|| WORKED.fetch_add(1, Ordering::SeqCst));
+            });
+            hears_end(&says)
+        });
+        fn hears_end(says: &std::sync::mpsc::Sender<()>) {
+            says.send(()).unwrap();
+            undivided(|| WORKED.fetch_add(1, Ordering::SeqCst));
+        }
+        hears.recv().unwrap();
+        fork_begins();
+        assert_eq!(WORKED.load(Ordering::SeqCst), 1, "the fork waits");
+        hears.recv().unwrap();
+        pause();
+        assert_eq!(WORKED.load(Ordering::SeqCst), 1, "who begins waits for the fork");
+        fork_ends();
+        worker.join().unwrap();
+        assert_eq!(WORKED.load(Ordering::SeqCst), 2);
     }
 
     #[test]

@@ -211,20 +211,22 @@ pub fn mtu_code(bytes: usize) -> u8 {
 /// `QUERY_PORT`.
 pub fn query_port(c: &mut Command<'_>) -> Result<(), Refusal> {
     the_port(c.request.number(attr::QUERY_PORT_PORT_NUM)?)?;
+    // PortState and PortPhysicalState (InfiniBand vol. 1, PortInfo): Active and LinkUp, or Down and Disabled.
+    let (state, phys_state) = if c.context.device.listeners.is_port_up() { (4, 5) } else { (1, 3) };
     let response = QueryPortRespEx {
         port_cap_flags: layout::PORT_CAPS,
         max_msg_sz: MAX_MESSAGE,
         gid_tbl_len: GIDS,
         pkey_tbl_len: 1,
-        state: 4, // IBV_PORT_ACTIVE
+        state,
         max_mtu: mtu_code(4096),
         active_mtu: mtu_code(c.context.device.mtu.bytes()),
         max_vl_num: 1,
         active_width: 2,  // 4X
         active_speed: 32, // EDR: what the port is rated at says nothing of software
-        phys_state: 5,    // LinkUp
-        link_layer: 2,    // Ethernet
-        flags: 1,         // GRH_REQUIRED
+        phys_state,
+        link_layer: 2, // Ethernet
+        flags: 1,      // GRH_REQUIRED
         ..QueryPortRespEx::zeroed()
     };
     c.request.put(attr::QUERY_PORT_RESP, bytes_of(&response));

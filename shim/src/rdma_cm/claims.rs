@@ -11,7 +11,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bellpush_mem::hidden::{Hidden, gather};
+use bellpush_mem::hidden::Hidden;
 use bellpush_soft_nic::link::is_this_user;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -117,8 +117,7 @@ fn name(address: IpAddr, service: u64) -> io::Result<SockAddr> {
 /// meanwhile would outlive this process. It comes and goes with the program's identifiers, not with
 /// the device.
 fn socket() -> io::Result<Hidden<Socket>> {
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
-    let (socket, _) = gather(|| Hidden::new(socket));
+    let socket = Hidden::make(|| Socket::new(Domain::UNIX, Type::SEQPACKET, None))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

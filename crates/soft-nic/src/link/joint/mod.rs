@@ -57,6 +57,8 @@ const HEAR_NS: u64 = 100_000;
 /// When what a member has no room for is tried again: at first, and at most while it takes nothing.
 const FLUSH_NS: u64 = 50_000;
 const MOST_FLUSH_NS: u64 = 10_000_000;
+/// Between two looks of a member that has lost its share, which nothing brings back.
+const LOST_NS: u64 = 50_000_000;
 
 /// A NIC's end of the wire, at an address that processes share.
 pub struct JointLink {
@@ -197,10 +199,14 @@ impl JointLink {
             Part::Member(member) => {
                 let Some(bundle) = &self.bundle else { return HEAR_NS };
                 // The share may be another process's by now: one without neither asks nor keeps.
-                if !self.hold.is_there() {
-                    return HEAR_NS;
-                }
                 let has_ended = member.has_ended();
+                if !self.hold.is_there() {
+                    if has_ended {
+                        // It would be readable for ever, and the engine would not rest.
+                        member.leave(bundle);
+                    }
+                    return LOST_NS;
+                }
                 let (is_due, wait) = if has_ended { member.looks_now() } else { (true, RETRY) };
                 if is_due && has_ended && self.udp.take_over().is_ok() {
                     member.leave(bundle);

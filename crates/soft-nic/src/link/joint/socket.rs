@@ -12,7 +12,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::share::Share;
 use super::user::is_this_user;
 use crate::link::LinkError;
-use bellpush_mem::hidden::{Hidden, gather};
+use bellpush_mem::hidden::Hidden;
 
 /// Send buffer that is asked for, in bytes: packets that a member has not taken yet.
 const SEND_BUFFER_BYTES: usize = 4 << 20;
@@ -21,13 +21,6 @@ const BACKLOG: i32 = 32;
 
 /// A socket between a keeper and a member.
 pub(super) struct Line(Hidden<Socket>);
-
-/// Keeps a descriptor that may go while the device lives: who looks whether the program has closed
-/// descriptors of the device must not miss it. It is kept before it has a name or connects: what
-/// the child of a fork by another thread holds open meanwhile would outlive this process.
-fn hide<F: AsFd + std::os::fd::AsRawFd + From<OwnedFd> + Into<OwnedFd>>(file: F) -> Hidden<F> {
-    gather(|| Hidden::new(file)).0
-}
 
 /// The name of an address's keeper, which begins with a zero byte: no file has it.
 fn name(addr: IpAddr) -> io::Result<SockAddr> {
@@ -41,8 +34,11 @@ fn share_name(addr: IpAddr, share: Share) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0bellpush-{user}-{addr}-share-{}", share.number()))
 }
 
+/// It is kept before it has a name or connects: what the child of a fork by another thread holds open would outlive this
+/// process. It may go while the device lives, so that who looks whether the program has closed descriptors of the
+/// device does not hear of it.
 fn socket() -> io::Result<Hidden<Socket>> {
-    let socket = hide(Socket::new(Domain::UNIX, Type::SEQPACKET, None)?);
+    let socket = Hidden::make(|| Socket::new(Domain::UNIX, Type::SEQPACKET, None))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
@@ -68,9 +64,8 @@ impl Hold {
     }
 
     fn one(addr: IpAddr, share: Share) -> Result<Option<Self>, LinkError> {
-        let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)
+        let socket = Hidden::make(|| Socket::new(Domain::UNIX, Type::DGRAM, None))
             .map_err(|source| LinkError::System { call: "socket", source })?;
-        let socket = hide(socket);
         let bound = share_name(addr, share).and_then(|name| socket.bind(&name));
         match bound {
             Ok(()) => Ok(Some(Self(socket))),
@@ -112,9 +107,8 @@ pub(super) fn listen(addr: IpAddr) -> io::Result<Hidden<Socket>> {
 /// others waiting.
 pub(super) fn accept(listener: &Socket) -> io::Result<Option<Line>> {
     for _ in 0..BACKLOG {
-        match listener.accept() {
-            Ok((socket, _)) => {
-                let socket = hide(socket);
+        match Hidden::make(|| listener.accept().map(|(socket, _)| socket)) {
+            Ok(socket) => {
                 socket.set_nonblocking(true)?;
                 if let Some(line) = Line::of_this_user(socket) {
                     return Ok(Some(line));
@@ -212,8 +206,9 @@ fn system(source: rustix::io::Errno) -> LinkError {
 
 impl Bundle {
     pub(super) fn new() -> Result<Self, LinkError> {
-        let fd = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
-        Ok(Self(Hidden::new(fd)))
+        let fd = Hidden::make(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(system)?;
+        fd.is_watched();
+        Ok(Self(fd))
     }
 
     /// Takes one in. Without it, what comes is found when the engine looks by itself.

@@ -468,6 +468,12 @@ fn all_shares(addr: IpAddr) -> Vec<Hold> {
     std::iter::from_fn(|| Some(Hold::any(addr, 0).unwrap()?.1)).collect()
 }
 
+fn is_readable(fd: &OwnedFd) -> bool {
+    let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut fds = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&at_once)).unwrap() > 0
+}
+
 /// Another process may have the share by now.
 #[test]
 fn a_member_whose_share_the_program_closed_is_nobodys() {
@@ -480,6 +486,9 @@ fn a_member_whose_share_the_program_closed_is_nobodys() {
         drive(&mut b);
         assert!(!b.keeps() && !b.is_up());
     }
+    // Its engine may rest: the line that has ended says nothing any more.
+    let b_rests = b.descriptors().unwrap().iter().all(|fd| !is_readable(fd));
+    assert!(b_rests && b.tend() == LOST_NS && b.poll_at().unwrap() > b.now_ns);
     let mut new = JointLink::open(addr, None).unwrap();
     let begin = Instant::now();
     while begin.elapsed() < 3 * MOST_RETRY {

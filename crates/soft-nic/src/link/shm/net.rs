@@ -167,11 +167,11 @@ impl ShmNet {
         choose: impl FnOnce(&[IpAddr]) -> Result<IpAddr, LinkError>,
     ) -> Result<ShmLink, LinkError> {
         // An open file of the link's own, because locks belong to one.
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(format!("/proc/self/fd/{}", self.0.file.as_raw_fd()))
+        let path = format!("/proc/self/fd/{}", self.0.file.as_raw_fd());
+        // Kept before it has a lock, which the child of a fork by another thread would have as well.
+        let file = Hidden::make(|| OpenOptions::new().read(true).write(true).open(path))
             .map_err(system("open of a shared link"))?;
+        file.is_watched();
         let table = &self.0.table;
         let lock = TableLock::take(&file)?;
         let mut free = None;
@@ -197,7 +197,7 @@ impl ShmNet {
         lock::hold_port(&file, port)?;
         let me = table.enter(port, addr)?;
         drop(lock);
-        ShmLink::new(self.0.clone(), Hidden::new(file), port, me)
+        ShmLink::new(self.0.clone(), file, port, me)
     }
 }
 

@@ -33,8 +33,9 @@ pub(super) struct Opened {
 /// (RFC 6864, section 4.1; Linux does so for sockets that are not connected). A deaf one receives
 /// nothing.
 pub(super) fn open_udp(addr: SocketAddr, deaf: bool) -> Result<Opened, LinkError> {
-    let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))
-        .map_err(system("socket"))?;
+    // Kept before it holds the address: the child of a fork by another thread would hold it as well.
+    let make = || Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP));
+    let socket = Hidden::make(make).map_err(system("socket"))?;
     if addr.is_ipv6() {
         socket.set_only_v6(true).map_err(system("IPV6_V6ONLY"))?;
     }
@@ -65,7 +66,7 @@ pub(super) fn open_raw(addr: IpAddr, scope: u32) -> Result<Option<Opened>, LinkE
         IpAddr::V4(_) => (Domain::IPV4, ROCE_IN_IPV4.as_slice()),
         IpAddr::V6(_) => (Domain::IPV6, NO_CHECKSUM.as_slice()),
     };
-    let socket = match Socket::new(domain, Type::RAW, Some(Protocol::UDP)) {
+    let socket = match Hidden::make(|| Socket::new(domain, Type::RAW, Some(Protocol::UDP))) {
         Ok(socket) => socket,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
         Err(error) => return Err(system("raw socket")(error)),
@@ -75,9 +76,9 @@ pub(super) fn open_raw(addr: IpAddr, scope: u32) -> Result<Option<Opened>, LinkE
     with_state(socket).map(Some)
 }
 
-fn with_state(socket: Socket) -> Result<Opened, LinkError> {
+fn with_state(socket: Hidden<Socket>) -> Result<Opened, LinkError> {
     // It asks for the class, too.
-    let state = UdpSocketState::new(UdpSockRef::from(&socket)).map_err(system("UDP options"))?;
+    let state = UdpSocketState::new(UdpSockRef::from(&*socket)).map_err(system("UDP options"))?;
     let is_v6 = socket.domain().map_err(system("SO_DOMAIN"))? == Domain::IPV6;
     let hops = match is_v6 {
         true => setsockopt(&socket, sockopt::Ipv6RecvHopLimit, &true),
@@ -89,8 +90,8 @@ fn with_state(socket: Socket) -> Result<Opened, LinkError> {
         socket.set_recv_buffer_size(RECV_BUFFER_BYTES).map_err(system("SO_RCVBUF"))?;
     }
     let recv_bytes = socket.recv_buffer_size().map_err(system("SO_RCVBUF"))?;
-    // The child of a fork in another thread, after the bind and before this, holds the address.
-    Ok(Opened { socket: Hidden::new(socket), state, recv_bytes })
+    socket.is_watched();
+    Ok(Opened { socket, state, recv_bytes })
 }
 
 const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;

@@ -1,0 +1,197 @@
+/* Programs that ring by themselves and are interrupted: by handlers that ring, by cancellation, by threads that libc
+ * makes. Run on software devices by tests/external/interrupted.rs: "interrupted CASE".
+ */
+#include "bell.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
+
+enum { SECONDS = 4 };
+
+static struct pair pair;
+static struct bell bell, inner;
+/* Of numbers alone. */
+static struct bell numbers = { .random = 88172645463325252ull };
+
+static void every(int us)
+{
+	struct itimerval timer = { { 0, us }, { 0, us } };
+	CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+}
+
+static void ring_inner(int signal)
+{
+	(void)signal;
+	if (*inner.to == inner.value)
+		ring(&inner, WORD);
+}
+
+/* A handler rings that comes wherever the program is, also where it has just run into its own doorbell. */
+static void alarms(void)
+{
+	struct sigaction before, action = { .sa_handler = ring_inner };
+	open_patient(&pair);
+	take_bell(&bell, &pair, 0);
+	take_bell(&inner, &pair, 1);
+	until_closed(&bell);
+	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+	every(300);
+	for (double end = now() + SECONDS; now() < end;) {
+		ring(&bell, WORD);
+		await(&bell);
+	}
+	every(0);
+	await(&inner);
+	CHECK(sigaction(SIGALRM, NULL, &before) == 0 && before.sa_handler == ring_inner);
+	close_pair(&pair);
+}
+
+/* A handler that does not even block its own signal rings, and what it has interrupted is malloc. */
+static void allocates(void)
+{
+	static void *all[512];
+	struct sigaction before, action = { .sa_handler = ring_inner, .sa_flags = SA_NODEFER | SA_RESTART };
+	open_patient(&pair);
+	take_bell(&inner, &pair, 0);
+	until_closed(&inner);
+	CHECK(sigaction(SIGALRM, &action, NULL) == 0 && sigaction(SIGALRM, NULL, &before) == 0);
+	/* It sees what it has set. */
+	for (int signal = 1; signal < NSIG; signal++)
+		CHECK(sigismember(&before.sa_mask, signal) <= 0);
+	CHECK(before.sa_flags & SA_NODEFER);
+	every(500);
+	for (double end = now() + 2 * SECONDS; now() < end;) {
+		for (int i = 0; i < 512; i++) {
+			free(all[i]);
+			CHECK((all[i] = malloc(16 + dice(&numbers) % 3000)));
+			memset(all[i], 1, 16);
+		}
+	}
+	every(0);
+	await(&inner);
+	close_pair(&pair);
+}
+
+static uint8_t *guarded_page;
+static volatile int faults, blocked_in_handler;
+
+static void on_fault(int signal)
+{
+	sigset_t mask;
+	(void)signal;
+	CHECK(pthread_sigmask(SIG_SETMASK, NULL, &mask) == 0);
+	blocked_in_handler = sigismember(&mask, SIGSEGV) << 2 | sigismember(&mask, SIGUSR1) << 1 |
+			     sigismember(&mask, SIGUSR2);
+	faults++;
+	CHECK(mprotect(guarded_page, PAGE, PROT_READ | PROT_WRITE) == 0);
+}
+
+/* A program's handler of its own faults blocks what the program has asked for, and no more. */
+static void masks(void)
+{
+	struct sigaction before, action = { .sa_handler = on_fault };
+	sigset_t usr2;
+	open_patient(&pair);
+	guarded_page = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(guarded_page != MAP_FAILED);
+	sigemptyset(&usr2);
+	sigaddset(&usr2, SIGUSR2);
+	for (int i = 0; i < 8; i++) {
+		int usr1 = i & 1, own = i & 2;
+		sigemptyset(&action.sa_mask);
+		if (usr1)
+			sigaddset(&action.sa_mask, SIGUSR1);
+		action.sa_flags = own ? 0 : SA_NODEFER;
+		CHECK(sigaction(SIGSEGV, &action, NULL) == 0 && sigaction(SIGSEGV, NULL, &before) == 0);
+		CHECK(before.sa_handler == on_fault && !(before.sa_flags & SA_NODEFER) == !!own);
+		for (int signal = 1; signal < NSIG; signal++)
+			CHECK(sigismember(&before.sa_mask, signal) <= (usr1 && signal == SIGUSR1));
+		CHECK(pthread_sigmask(i & 4 ? SIG_BLOCK : SIG_UNBLOCK, &usr2, NULL) == 0);
+		CHECK(mprotect(guarded_page, PAGE, PROT_READ) == 0);
+		*(volatile uint8_t *)guarded_page = 1;
+		CHECK(faults == i + 1 && blocked_in_handler == (own << 1 | usr1 << 1 | i >> 2));
+	}
+	close_pair(&pair);
+}
+
+static void may_be_cancelled(struct bell *b)
+{
+	(void)b;
+	CHECK(pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL) == 0);
+}
+
+static void *cancelled(void *arg)
+{
+	(void)arg;
+	CHECK(pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL) == 0);
+	for (;;) {
+		/* The post is not cut in two, but from the doorbell on the thread may end anywhere. */
+		CHECK(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL) == 0);
+		if (*bell.to == bell.value)
+			ring(&bell, WORD);
+		CHECK(pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL) == 0);
+	}
+	return NULL;
+}
+
+/* Threads are cancelled at once that ring, and nothing stays behind. */
+static void cancels(void)
+{
+	open_patient(&pair);
+	take_bell(&bell, &pair, 0);
+	until_closed(&bell);
+	bell.before = may_be_cancelled;
+	for (double end = now() + SECONDS; now() < end;) {
+		pthread_t thread;
+		CHECK(pthread_create(&thread, NULL, cancelled, NULL) == 0);
+		pause_us(1000 + dice(&numbers) % 2000);
+		CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0);
+		/* It may have ended before its doorbell. */
+		ring(&bell, WORD);
+		await(&bell);
+	}
+	close_pair(&pair);
+}
+
+static volatile int called;
+
+static void on_timer(union sigval value)
+{
+	(void)value;
+	ring(&bell, WORD);
+	await(&bell);
+	__atomic_add_fetch(&called, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Threads ring that libc makes for timers, with all signals blocked. */
+static void timers(void)
+{
+	struct sigevent event = { .sigev_notify = SIGEV_THREAD, .sigev_notify_function = on_timer };
+	struct itimerspec soon = { .it_value = { 0, 5000000 } };
+	timer_t timer;
+	open_patient(&pair);
+	take_bell(&bell, &pair, 0);
+	until_closed(&bell);
+	CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+	for (int i = 0; i < 100; i++) {
+		CHECK(timer_settime(timer, 0, &soon, NULL) == 0);
+		for (double until = now() + 10; called == i; usleep(1000))
+			CHECK(now() < until);
+		for (int n = 0; n < 20; n++) {
+			ring(&bell, WORD);
+			await(&bell);
+		}
+	}
+	CHECK(timer_delete(timer) == 0);
+	close_pair(&pair);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "alarms", alarms }, { "allocates", allocates }, { "masks", masks }, { "cancels", cancels },
+		{ "timers", timers },
+	};
+	return run_case(cases, sizeof cases / sizeof cases[0], argc, argv);
+}

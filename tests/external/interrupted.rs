@@ -1,0 +1,44 @@
+//! Programs that ring by themselves and are interrupted meanwhile (`interop/interrupted.c`).
+
+#![cfg(target_arch = "x86_64")]
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use crate::preloaded::{alone, compiled, succeeds};
+
+static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| compiled("interrupted"));
+
+#[track_caller]
+fn case(name: &str) {
+    let _alone = alone();
+    let Some(program) = &*PROGRAM else { return };
+    for link in ["udp", "shm"] {
+        succeeds(&["--link-type", link], &[program.to_str().unwrap(), name]);
+    }
+}
+
+#[test]
+fn a_handler_that_comes_between_doorbells_rings() {
+    case("alarms");
+}
+
+#[test]
+fn a_programs_own_handler_blocks_what_it_asks_for() {
+    case("masks");
+}
+
+#[test]
+fn a_handler_without_a_mask_rings_whatever_it_interrupts() {
+    case("allocates");
+}
+
+#[test]
+fn threads_that_are_cancelled_at_once_leave_nothing_behind() {
+    case("cancels");
+}
+
+#[test]
+fn a_timers_thread_rings() {
+    case("timers");
+}
