@@ -374,14 +374,16 @@ fn overtaken(kinds: &str) -> u64 {
     let mut second = HostQp::new(&*a);
     let mut overtaken = 0;
     for round in 0..ROUNDS {
-        let data = pattern(64, round + 1);
+        // Four packets of the first, one of the second.
+        let data = pattern(1000, round + 1);
         p.a.buf.put(0, &data);
-        p.b.buf.put(0, &[0; 200]);
-        let payload = [p.a.buf.data(0, 64)];
+        p.b.buf.put(0, &[0; 3000]);
+        let payload = [p.a.buf.data(0, 1000)];
         p.a.host.send(&write(&p.b.buf, 0).payload(&payload)).unwrap();
-        second.send(&write(&p.b.buf, 100).payload(&payload)).unwrap();
+        second.send(&write(&p.b.buf, 2000).payload(&payload)).unwrap();
         assert!(p.run_until(LONG_NS, |p| {
-            overtaken += u64::from(p.b.buf.get(0, 64) != data && p.b.buf.get(100, 64) == data);
+            let [first, second] = [0, 2000].map(|at| p.b.buf.get(at, 1000) == data);
+            overtaken += u64::from(!first && second);
             p.a.host.poll_send().unwrap().is_some()
         }));
         assert!(p.run_until(LONG_NS, |_| second.poll_send().unwrap().is_some()));
