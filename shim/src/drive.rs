@@ -10,7 +10,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -281,12 +281,18 @@ impl Driver {
     pub fn stay_out(&self, most: Duration) {
         self.thread.get_or_init(std::thread::current);
         self.out.store(true, Ordering::Relaxed);
-        std::thread::park_timeout(most);
+        // Orders `out` before the look at who drives, as `wake`'s does what it tells before the look
+        // at `out`: of two that meet one sees the other.
+        fence(Ordering::SeqCst);
+        if self.is_polled(self.now()) && !self.is_stopped() {
+            std::thread::park_timeout(most);
+        }
         self.out.store(false, Ordering::Relaxed);
     }
 
     /// Ends the rest of the engine's thread.
     pub fn wake(&self) {
+        fence(Ordering::SeqCst); // see `stay_out`
         if self.out.load(Ordering::Relaxed)
             && let Some(thread) = self.thread.get()
         {

@@ -22,9 +22,11 @@ const MAX_REGIONS: usize = 1 << 24;
 /// Keys 0x000..0x500 are never handed out: 0 looks like an unset field, 0x100 ends a receive scatter
 /// list, and 0x400 in the place of a key says that entries are repeated ([`bellpush_wire::umr`]).
 const RESERVED: u32 = 5;
-/// Free indices that are waited for before one comes again. With the 256 low bytes, a key returns
-/// after more than 2^17 registrations.
+/// Free indices that are waited for before one comes again. With the [`LOWS`] low bytes, a key
+/// returns after more than 2^16 registrations.
 const RESTING: usize = 512;
+/// Low bytes that an index has before one comes again: half of all, so that the next is always drawn.
+const LOWS: u32 = 128;
 /// Indices that are made at once.
 const BLOCK: usize = 2 * RESTING;
 /// Bits of an index.
@@ -102,8 +104,9 @@ pub(crate) struct Entry {
     pub(crate) region: Option<Region>,
     /// Low byte of the entry's key; another with every registration, so that a stale key fails.
     pub(crate) variant: u8,
-    /// Those that were in use since all have been.
-    used: Used,
+    /// The last ones, fewer than [`LOWS`], and so many before these.
+    recent: Used,
+    before: Used,
 }
 
 /// A set of low bytes.
@@ -119,25 +122,23 @@ impl Used {
         self.0[usize::from(byte) / 64] >> (byte % 64) & 1 == 1
     }
 
-    /// One that is not in the set, by any number.
-    fn another(&self, any: u32) -> Option<u8> {
-        let used: u32 = self.0.iter().map(|word| word.count_ones()).sum();
-        let nth = any.checked_rem(256 - used)?;
-        (0..=255).filter(|&byte| !self.has(byte)).nth(nth as usize)
+    fn len(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
     }
 }
 
 impl Entry {
     /// A low byte for the next registration, which the last ones had not.
     fn turn(&mut self, any: u32) -> u8 {
-        if self.used != Used::default() {
-            self.used.insert(self.variant); // the registrant may have chosen it, or a UMR
+        if self.recent != Used::default() || self.before != Used::default() {
+            self.recent.insert(self.variant); // the registrant may have chosen it, or a UMR
         }
-        self.used.another(any).unwrap_or_else(|| {
-            self.used = Used::default();
-            self.used.insert(self.variant);
-            self.used.another(any).expect("255 are left")
-        })
+        if self.recent.len() >= LOWS {
+            self.before = std::mem::take(&mut self.recent);
+        }
+        let free = |byte: &u8| !self.recent.has(*byte) && !self.before.has(*byte);
+        let count = (0..=255).filter(free).count();
+        (0..=255).filter(free).nth(any as usize % count).expect("fewer than two halves are used")
     }
 }
 
@@ -278,7 +279,7 @@ impl Regions {
         let index = self.index(place);
         let entry = &mut self.entries[place];
         entry.variant = tag.unwrap_or_else(|| entry.turn(self.random.number()));
-        entry.used.insert(entry.variant);
+        entry.recent.insert(entry.variant);
         let key = index << 8 | u32::from(entry.variant);
         let region = entry.region.insert(region);
         self.mirrors.iter().filter_map(Weak::upgrade).for_each(|mirror| mirror.set(key, region));
@@ -288,7 +289,8 @@ impl Regions {
     fn add_block(&mut self) {
         let first = self.entries.len();
         let end = (first + BLOCK).min(MAX_REGIONS);
-        let none = || Entry { region: None, variant: 0, used: Used::default() };
+        let none =
+            || Entry { region: None, variant: 0, recent: Used::default(), before: Used::default() };
         self.entries.resize_with(end, none);
         let mut new: Vec<_> = (first..end).filter(|&at| self.index(at) >= RESERVED).collect();
         if self.scattered {
