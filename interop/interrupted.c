@@ -47,10 +47,31 @@ static void alarms(void)
 	close_pair(&pair);
 }
 
+static void *ends_all(void *arg)
+{
+	(void)arg;
+	sleep(2 * SECONDS + 20);
+	fprintf(stderr, "the program stands still\n");
+	_exit(1);
+}
+
+/* Ends the program if it stands still: in a thread that does not get its alarms. */
+static void watch(void)
+{
+	pthread_t thread;
+	sigset_t alarms, before;
+	sigemptyset(&alarms);
+	sigaddset(&alarms, SIGALRM);
+	CHECK(pthread_sigmask(SIG_BLOCK, &alarms, &before) == 0);
+	CHECK(pthread_create(&thread, NULL, ends_all, NULL) == 0 && pthread_detach(thread) == 0);
+	CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+}
+
 /* A handler that does not even block its own signal rings, and what it has interrupted is malloc. */
 static void allocates(void)
 {
 	static void *all[512];
+	watch();
 	struct sigaction before, action = { .sa_handler = ring_inner, .sa_flags = SA_NODEFER | SA_RESTART };
 	open_patient(&pair);
 	take_bell(&inner, &pair, 0);
