@@ -5,6 +5,7 @@
 //! flush is answered with the number of frames handled, once all of them are in memory.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +29,8 @@ const FLUSH: u64 = 3;
 const PIECE: usize = 256 << 10;
 /// How long who connects may take to show the key. The peer writes it at once.
 const SHOWS: Duration = Duration::from_secs(1);
+/// Who may be about to show it at a time; of more the oldest is sent away.
+const STRANGERS: usize = 256;
 
 pub(super) struct Tcp {
     local: Memory,
@@ -324,22 +327,7 @@ fn receive(
     memory: &dyn Dma,
     stop: &AtomicBool,
 ) -> io::Result<()> {
-    let mut peer = loop {
-        match listener.accept() {
-            Ok((mut peer, _)) => {
-                if shows(&mut peer, key, stop) {
-                    break peer;
-                }
-            }
-            Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(());
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Err(e) => return Err(e),
-        }
-    };
+    let Some(mut peer) = accept(listener, key, stop)? else { return Ok(()) };
     let mut buffer = vec![0; PIECE];
     let mut frames = 0u64;
     loop {
@@ -387,25 +375,76 @@ fn receive(
     }
 }
 
-/// Whether who has connected is the peer. A stranger is no error.
-fn shows(peer: &mut TcpStream, key: u128, stop: &AtomicBool) -> bool {
-    let until = Instant::now() + SHOWS;
-    let mut shown = [0; 16];
-    let mut read = |peer: &mut TcpStream| {
-        peer.set_nonblocking(false)?;
-        peer.set_nodelay(true)?;
+/// The connection of whoever shows the key first; `None` when `stop` is set. Strangers are no error,
+/// and those that say nothing keep nobody waiting.
+fn accept(listener: &TcpListener, key: u128, stop: &AtomicBool) -> io::Result<Option<TcpStream>> {
+    let mut waiting = VecDeque::new();
+    while !stop.load(Ordering::Relaxed) {
+        let came = match listener.accept() {
+            Ok((stream, _)) => Some(stream),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => None,
+            Err(e) => return Err(e),
+        };
+        let is_idle = came.is_none();
+        waiting.extend(came.and_then(|stream| Stranger::new(stream).ok()));
+        if waiting.len() > STRANGERS {
+            waiting.pop_front();
+        }
+        let mut i = 0;
+        while let Some(stranger) = waiting.get_mut(i) {
+            match stranger.shows(key) {
+                None => i += 1,
+                Some(false) => drop(waiting.remove(i)),
+                Some(true) => return waiting.remove(i).map(Stranger::becomes_peer).transpose(),
+            }
+        }
+        if is_idle {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Ok(None)
+}
+
+/// Who has connected and not shown all of the key.
+struct Stranger {
+    stream: TcpStream,
+    until: Instant,
+    shown: [u8; 16],
+    len: usize,
+}
+
+impl Stranger {
+    fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, until: Instant::now() + SHOWS, shown: [0; 16], len: 0 })
+    }
+
+    /// Whether it has the key; `None` as long as it may still show it.
+    fn shows(&mut self, key: u128) -> Option<bool> {
+        while self.len < self.shown.len() {
+            match self.stream.read(&mut self.shown[self.len..]) {
+                Ok(0) => return Some(false),
+                Ok(n) => self.len += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock && Instant::now() < self.until => {
+                    return None;
+                }
+                Err(_) => return Some(false),
+            }
+        }
+        // All bits are compared, whichever differ.
+        Some(std::hint::black_box(u128::from_le_bytes(self.shown) ^ key) == 0)
+    }
+
+    fn becomes_peer(self) -> io::Result<TcpStream> {
+        let stream = self.stream;
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
         // Both end now and then, to look at `stop`.
-        peer.set_read_timeout(Some(Duration::from_millis(50)))?;
-        peer.set_write_timeout(Some(Duration::from_millis(50)))?;
-        moved(shown.len(), stop, |done| match peer.read(&mut shown[done..]) {
-            Err(e) if Instant::now() < until => Err(e),
-            Err(_) => Ok(0), // as if it had gone
-            read => read,
-        })
-    };
-    let read = read(peer).is_ok();
-    // All bits are compared, whichever differ.
-    read && std::hint::black_box(u128::from_le_bytes(shown) ^ key) == 0
+        stream.set_read_timeout(Some(Duration::from_millis(50)))?;
+        stream.set_write_timeout(Some(Duration::from_millis(50)))?;
+        Ok(stream)
+    }
 }
 
 fn read_exact(peer: &mut TcpStream, into: &mut [u8], stop: &AtomicBool) -> io::Result<()> {

@@ -129,6 +129,22 @@ fn who_has_not_the_key_is_sent_away_and_the_peer_is_not() {
     }
 }
 
+/// However many connect before the peer.
+#[test]
+fn strangers_that_say_nothing_keep_no_peer_waiting() {
+    let gpu = Gpu::open(Executor::Host(HostOptions::default())).unwrap();
+    let options = Options::default().timeout(Duration::from_secs(10));
+    let new = || Tcp::new(&gpu, gpu.alloc(4096).unwrap().into(), &options).unwrap();
+    let (ep, mut peer) = (new(), new());
+    let strangers: Vec<_> = (0..20).map(|_| TcpStream::connect(ep.listening).unwrap()).collect();
+    let begin = Instant::now();
+    peer.connect(ep.listening, ep.key).unwrap();
+    let stream = gpu.stream().unwrap();
+    peer.put(&stream, Put { from: Local(0), to: Remote(8), bytes: 8, signal: None }).unwrap();
+    peer.quiet(&stream).unwrap();
+    assert!(begin.elapsed() < SHOWS, "{:?} behind {} strangers", begin.elapsed(), strangers.len());
+}
+
 /// An endpoint goes at once, and its region is left alone, whatever the peer is doing.
 #[test]
 fn a_peer_keeps_no_endpoint_from_going() {
