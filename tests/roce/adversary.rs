@@ -17,9 +17,9 @@ use bellpush::wire::wqe::{Flags, Opcode, Operands, SendWr};
 const ROUNDS: u64 = 60;
 const SEEDS: [u64; 3] = [1, 2, 3];
 /// Longer than anything waits for.
-const LONG_NS: u64 = 2_000_000_000;
+pub(crate) const LONG_NS: u64 = 2_000_000_000;
 
-fn nics(adversary: &str) -> ([Arc<SoftNic>; 2], Vec<Engine>) {
+pub(crate) fn nics(adversary: &str) -> ([Arc<SoftNic>; 2], Vec<Engine>) {
     let net = ShmNet::anonymous(false).unwrap();
     let mut engines = Vec::new();
     let nics = [1u8, 2].map(|host| {
@@ -33,7 +33,7 @@ fn nics(adversary: &str) -> ([Arc<SoftNic>; 2], Vec<Engine>) {
     (nics, engines)
 }
 
-fn pair(seed: u64, kinds: &str) -> Pair {
+pub(crate) fn pair(seed: u64, kinds: &str) -> Pair {
     let small = Change { path_mtu: Mtu::new(256), ..Change::default() };
     Pair::of(nics(&format!("{seed}{kinds}")), &attr(), &attr(), &small)
 }
@@ -67,7 +67,7 @@ fn rest(p: &mut Pair) {
 }
 
 #[track_caller]
-fn silent(p: &Pair) {
+pub(crate) fn silent(p: &Pair) {
     for nic in &p.nics {
         let findings = nic.findings();
         assert!(findings.is_empty(), "{}", findings[0]);
