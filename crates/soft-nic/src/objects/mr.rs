@@ -231,13 +231,6 @@ impl Regions {
         }
     }
 
-    /// An atomic is about to change bytes there.
-    pub(crate) fn note_write(&self, span: Span<'_>, bytes: usize) {
-        if let Some(adversary) = &self.adversary {
-            adversary.note_write(span.mem, span.offset, bytes);
-        }
-    }
-
     /// The memory of a key that stands for a region.
     pub(crate) fn memory(&self, key: u32) -> Option<&Arc<dyn Dma>> {
         match &self.region(key).ok()?.target {

@@ -86,7 +86,9 @@ impl<'a> Domain<'a> {
             if n == 8 { Ok(()) } else { Err(Vendor::Range) }
         })?;
         let place = place.ok_or(Vendor::Range)?;
-        self.regions.note_write(place, 8);
+        if let Some(adversary) = &self.regions.adversary {
+            adversary.note_write(place.mem, place.offset, 8);
+        }
         Ok(change(place))
     }
 
