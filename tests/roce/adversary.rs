@@ -9,6 +9,7 @@ use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::link::ShmNet;
 use bellpush::nic::soft::{AdversaryKind, Engine, Finding, SoftConfig, SoftNic};
 use bellpush::nic::{Access, Change, Mtu, Nic, QpState, QueuePair};
+use bellpush::wire::Iova;
 use bellpush::wire::cqe::{Cqe, CqeOpcode};
 use bellpush::wire::doorbell::DBR_SND_OFFSET;
 use bellpush::wire::wqe::{Flags, Opcode, Operands, SendWr};
@@ -16,9 +17,9 @@ use bellpush::wire::wqe::{Flags, Opcode, Operands, SendWr};
 const ROUNDS: u64 = 60;
 const SEEDS: [u64; 3] = [1, 2, 3];
 /// Longer than anything waits for.
-const LONG_NS: u64 = 2_000_000_000;
+pub(crate) const LONG_NS: u64 = 2_000_000_000;
 
-fn nics(adversary: &str) -> ([Arc<SoftNic>; 2], Vec<Engine>) {
+pub(crate) fn nics(adversary: &str) -> ([Arc<SoftNic>; 2], Vec<Engine>) {
     let net = ShmNet::anonymous(false).unwrap();
     let mut engines = Vec::new();
     let nics = [1u8, 2].map(|host| {
@@ -32,7 +33,7 @@ fn nics(adversary: &str) -> ([Arc<SoftNic>; 2], Vec<Engine>) {
     (nics, engines)
 }
 
-fn pair(seed: u64, kinds: &str) -> Pair {
+pub(crate) fn pair(seed: u64, kinds: &str) -> Pair {
     let small = Change { path_mtu: Mtu::new(256), ..Change::default() };
     Pair::of(nics(&format!("{seed}{kinds}")), &attr(), &attr(), &small)
 }
@@ -66,7 +67,7 @@ fn rest(p: &mut Pair) {
 }
 
 #[track_caller]
-fn silent(p: &Pair) {
+pub(crate) fn silent(p: &Pair) {
     for nic in &p.nics {
         let findings = nic.findings();
         assert!(findings.is_empty(), "{}", findings[0]);
@@ -251,7 +252,7 @@ fn a_place_that_is_cleared_before_its_write_has_landed_is_found() {
 
 #[test]
 fn writes_have_landed_when_their_region_or_queue_pair_is_gone() {
-    for end in ["region", "queue pair", "reset"] {
+    for end in ["region", "queue pair", "reset", "error"] {
         // Complete, and not landed.
         let mut p = pair(6, ",writes=all");
         for round in 0..20 {
@@ -266,6 +267,9 @@ fn writes_have_landed_when_their_region_or_queue_pair_is_gone() {
                 "queue pair" if round == 19 => p.nics[1].destroy_qp(p.b.qp.qpn()).unwrap(),
                 "reset" if round == 19 => {
                     p.b.qp.modify(QpState::Reset, &Change::default()).unwrap();
+                }
+                "error" if round == 19 => {
+                    p.b.qp.modify(QpState::Err, &Change::default()).unwrap();
                 }
                 _ => continue,
             }
@@ -471,4 +475,98 @@ fn the_same_seed_decides_the_same() {
     };
     assert_eq!(run(13), run(13));
     assert_ne!(run(13), run(14));
+}
+
+/// The same memory under a key without relaxed ordering.
+fn strict(nic: &SoftNic, of: &Buf) -> Buf {
+    let mr = nic.register(Arc::new(of.view.clone()), Iova(0x9000), Access::ALL).unwrap();
+    Buf { view: of.view.clone(), mr }
+}
+
+#[test]
+fn the_later_of_two_writes_stays_whatever_their_keys() {
+    for seed in SEEDS {
+        let mut p = pair(seed, ",writes");
+        let late = relaxed(&p.nics[1]);
+        let soon = strict(&p.nics[1], &late);
+        for round in 0..ROUNDS {
+            let (first, last) = (pattern(1500, round), pattern(1500, round + 1000));
+            p.a.buf.put(0, &first);
+            p.a.buf.put(2000, &last);
+            let payload = [[p.a.buf.data(0, 1500)], [p.a.buf.data(2000, 1500)]];
+            let order = if round % 4 == 0 { [&soon, &late] } else { [&late, &soon] };
+            for (to, payload) in order.into_iter().zip(&payload) {
+                p.a.host.send(&quiet(write(to, 3).payload(payload))).unwrap();
+            }
+            p.b.host.rq.post(&[]).unwrap();
+            p.a.host.send(&SendWr { imm: 1, ..SendWr::new(Opcode::SendImm) }).unwrap();
+            receipt(&mut p);
+            assert_eq!(late.get(3, 1500), last, "seed {seed}, round {round}");
+            completion(&mut p);
+        }
+        silent(&p);
+    }
+}
+
+#[test]
+fn what_a_fence_or_a_read_before_it_brings_is_nobodys_finding() {
+    for seed in SEEDS {
+        let mut p = pair(seed, ",payload");
+        for round in 0..ROUNDS {
+            let data = pattern(1500, round);
+            p.b.buf.put(0, &data);
+            let back = [p.a.buf.data(0, 1500)];
+            let wr = SendWr::new(Opcode::RdmaRead).to(p.b.buf.at(0), p.b.buf.mr.rkey);
+            p.a.host.send(&quiet(wr.payload(&back))).unwrap();
+            let flags = Flags { fence: true, ..Flags::default() };
+            let wr = write(&p.b.buf, 4000).payload(&back);
+            p.a.host.send(&SendWr { flags, ..wr }).unwrap();
+            // Behind the fence as well.
+            p.a.host.send(&write(&p.b.buf, 8000).payload(&back)).unwrap();
+            completion(&mut p);
+            assert_eq!(p.b.buf.get(4000, 1500), data);
+            assert_eq!(p.b.buf.get(8000, 1500), data);
+        }
+        silent(&p);
+    }
+}
+
+#[test]
+fn a_payload_behind_a_fence_with_nothing_to_wait_for_is_looked_at() {
+    let mut p = pair(14, ",payload");
+    let payload = [p.a.buf.data(0, 1000)];
+    let flags = Flags { fence: true, ..Flags::SIGNALLED };
+    p.a.host.send(&SendWr { flags, ..write(&p.b.buf, 0).payload(&payload) }).unwrap();
+    p.step();
+    p.a.buf.put(0, &[0xee]);
+    completion(&mut p);
+    found(&p.nics[0], AdversaryKind::Payload);
+}
+
+#[test]
+fn what_the_nic_itself_writes_to_a_payload_is_nobodys_finding() {
+    for seed in SEEDS {
+        let mut p = pair(seed, ",payload");
+        for round in 0..ROUNDS {
+            // Parts of one page: the peer writes to the first, or counts in it, while the second is sent.
+            let payload = [p.a.buf.data(0, 3000)];
+            for _ in 0..4 {
+                p.a.host.send(&quiet(write(&p.b.buf, 0).payload(&payload))).unwrap();
+            }
+            p.a.host.send(&write(&p.b.buf, 0).payload(&payload)).unwrap();
+            p.step();
+            p.b.buf.put(8000, &pattern(500, round));
+            let other = [p.b.buf.data(8000, 500)];
+            p.b.host.send(&write(&p.a.buf, 1000).payload(&other)).unwrap();
+            let old = [p.b.buf.data(9000, 8)];
+            let ops = Operands { swap_add: 1, compare: 0 };
+            let wr = SendWr { atomic: Some(ops), ..SendWr::new(Opcode::AtomicFa) };
+            p.b.host.send(&wr.to(p.a.buf.at(2000), p.a.buf.mr.rkey).payload(&old)).unwrap();
+            completion(&mut p);
+            for _ in 0..2 {
+                assert!(p.run_until(LONG_NS, |p| p.b.host.poll_send().unwrap().is_some()));
+            }
+        }
+        silent(&p);
+    }
 }

@@ -437,11 +437,11 @@ impl Device {
             core.remove(qpn);
             core.leave_port(qp.attributes().src_port);
         }
-        qp.bring_about();
         // The lock waits for a peer's engine that is in there; later ones get no answer.
         qp.set_error();
         qp.part_from_senders();
         qp.receives().kill();
+        qp.bring_about();
         Ok(())
     }
 

@@ -39,7 +39,8 @@ impl fmt::Display for Finding {
             write!(f, ", WQE {index:#x}")?;
         }
         let Self { address, bytes, seen, remedy, rule, .. } = self;
-        write!(f, ": {bytes} bytes at {address:#x}: {seen}; {remedy} ({rule})")
+        let ring = if self.kind == Kind::Record { "ring offset " } else { "" };
+        write!(f, ": {bytes} bytes at {ring}{address:#x}: {seen}; {remedy} ({rule})")
     }
 }
 
@@ -120,5 +121,8 @@ mod tests {
         assert_eq!(findings.all().len(), KEPT);
         let text = "payload: queue pair 0x12, WQE 0x1f: 64 bytes at 0x1000: seen; remedy (rule)";
         assert_eq!(finding.to_string(), text);
+        let record = Finding { kind: Kind::Record, wqe: None, address: 64, ..finding };
+        let text = "record: queue pair 0x12: 64 bytes at ring offset 0x40: seen; remedy (rule)";
+        assert_eq!(record.to_string(), text);
     }
 }

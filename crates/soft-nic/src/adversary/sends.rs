@@ -57,6 +57,10 @@ struct Taken {
     used: bool,
     /// It is right by itself.
     sound: bool,
+    /// It writes to the memory of its own side.
+    scatters: bool,
+    /// It begins when something before it is complete, and so does all behind it.
+    waits: bool,
     bytes: Vec<u8>,
     payload: Vec<Part>,
 }
@@ -66,6 +70,15 @@ struct Part {
     key: (u32, Iova, u32),
     start: u32,
     bytes: u32,
+    seen: Seen,
+    /// What the NIC itself had written by then.
+    written: u64,
+}
+
+/// What lay where.
+#[derive(Clone, Copy)]
+struct Seen {
+    place: u64,
     digest: u64,
 }
 
@@ -111,7 +124,8 @@ pub(crate) fn look(sq: &mut SendQueue, cx: &mut StepContext<'_>) -> Option<u64> 
     loop {
         while sends.seen < sends.known {
             let wait = wait_ns(&mut sends.rng);
-            let mut taken = take(sq, (sends.seen, sends.known), &regions, cx.scratch);
+            let span = (sends.seen, sends.known);
+            let mut taken = take(sq, span, &sends.taken, &regions, cx.scratch);
             let wait = match (again.take(), taken.sound) {
                 (Some(()), _) => 0,
                 (None, true) => wait,
@@ -162,6 +176,7 @@ fn use_due(sends: &mut Sends, state: &Arc<State>, sq: &mut SendQueue, now_ns: u6
 fn take(
     sq: &SendQueue,
     (position, known): (u64, u64),
+    before: &VecDeque<Taken>,
     regions: &Regions,
     scratch: &mut Scratch,
 ) -> Taken {
@@ -171,9 +186,16 @@ fn take(
     let used = Ctrl::parse(&scratch[..all]).map_or(all, |it| usize::from(it.ds) * DS_BYTES);
     let domain = Domain::of(&sq.qp, regions);
     let sound = wqe.is_ok();
-    let payload = wqe.map_or_else(|_| Vec::new(), |wqe| digests(&wqe, &scratch[..all], domain));
+    let scatters = wqe.as_ref().is_ok_and(|it| it.opcode.scatters());
+    // What came by BlueFlame is not among those before.
+    let reads = sq.qp.attr.blueflame || before.iter().any(|it| it.scatters);
+    let waits = wqe.as_ref().is_ok_and(|it| it.opcode.waits() || it.flags.fence && reads);
+    // What it waits for may still write its payload, or change what its keys mean.
+    let is_set = !waits && !before.iter().any(|it| it.waits);
+    let payload = wqe.ok().filter(|_| is_set);
+    let payload = payload.map_or_else(Vec::new, |it| digests(&it, &scratch[..all], domain));
     let bytes = scratch[..used.clamp(DS_BYTES, all)].to_vec();
-    Taken { position, blocks, due_ns: 0, used: false, sound, bytes, payload }
+    Taken { position, blocks, due_ns: 0, used: false, sound, scatters, waits, bytes, payload }
 }
 
 /// Digests of the memory that a WQE gathers from.
@@ -185,29 +207,44 @@ fn digests(wqe: &Wqe, bytes: &[u8], domain: Domain<'_>) -> Vec<Part> {
     for sge in entries(wqe, bytes) {
         let key = (sge.lkey.0, sge.addr, sge.bytes);
         for start in (0..sge.bytes).step_by(PART_BYTES as usize) {
-            let mut part = Part { key, start, bytes: PART_BYTES.min(sge.bytes - start), digest: 0 };
-            let Some(digest) = part.read(domain) else { return parts };
-            part.digest = digest;
-            parts.push(part);
+            let bytes = PART_BYTES.min(sge.bytes - start);
+            // Before the look: what is written meanwhile is left out.
+            let written = domain.regions.adversary.as_ref().map_or(0, |it| it.written());
+            let seen = Seen { place: 0, digest: 0 };
+            let part = Part { key, start, bytes, seen, written };
+            let Some(seen) = part.read(domain) else { break };
+            parts.push(Part { seen, ..part });
         }
     }
     parts
 }
 
 impl Part {
-    /// The digest of what lies there now.
-    fn read(&self, domain: Domain<'_>) -> Option<u64> {
+    /// What lies there now; `None` of a key that stands for parts of regions, which UMRs change as they come.
+    fn read(&self, domain: Domain<'_>) -> Option<Seen> {
+        domain.regions.memory(self.key.0)?;
         let range = self.start as usize..(self.start + self.bytes) as usize;
         let mut buffer = [0; PART_BYTES as usize];
-        let mut digest = 0u64;
+        let (mut place, mut digest) = (0, 0u64);
         let walked =
             domain.regions.walk(domain.user, self.key, range, Right::Gather, &mut |span, n| {
                 let bytes = &mut buffer[..n];
+                place = super::writes::place(span.mem, span.offset);
                 span.mem.read(span.offset, bytes).map_err(|_| crate::vendor::Vendor::Dma)?;
                 digest = mix(digest, bytes);
                 Ok(())
             });
-        walked.ok().map(|()| digest)
+        walked.ok().map(|()| Seen { place, digest })
+    }
+
+    /// Whether the program has changed it. Where the key means another place by now, or the NIC itself wrote, nobody can
+    /// tell.
+    fn is_changed(&self, domain: Domain<'_>, state: &State) -> bool {
+        self.read(domain).is_some_and(|now| {
+            now.place == self.seen.place
+                && now.digest != self.seen.digest
+                && !state.has_written(self.written, (now.place, self.bytes as usize))
+        })
     }
 }
 
@@ -247,8 +284,7 @@ fn look_again(state: &Arc<State>, qp: &Qp, taken: &Taken) {
     // The engine holds these regions already: waiting behind a writer that waits for the engine would have no end.
     let Some(regions) = qp.mrs.try_read() else { return };
     let domain = Domain::of(qp, &regions);
-    let changed = |part: &&Part| part.read(domain).is_some_and(|digest| digest != part.digest);
-    if let Some(part) = taken.payload.iter().find(changed) {
+    if let Some(part) = taken.payload.iter().find(|part| part.is_changed(domain, state)) {
         state.report(Finding {
             kind: Kind::Payload,
             qpn: qp.qpn,

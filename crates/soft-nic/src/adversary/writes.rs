@@ -12,6 +12,7 @@
 //! When a piece lands there must be what was there before it was accepted. Else the program has written to a place
 //! whose WRITE had not arrived for it, and which the WRITE now overwrites.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,6 +29,9 @@ const PIECE_BYTES: usize = 64;
 /// Pieces on their way at most: beyond it, the oldest land.
 const MOST_PIECES: usize = 1 << 12;
 
+/// Places that are remembered in which the NIC wrote.
+const LOGGED: usize = 1 << 12;
+
 const SEEN: &str =
     "the program wrote there before the WRITE had arrived for it, which overwrites that now";
 const REMEDY: &str = "take a WRITE's bytes for there when a receive that follows it on the queue pair has completed \
@@ -38,6 +42,10 @@ const RULE: &str = "InfiniBand vol. 1, 9.5 (o9-20); PCIe 2.4.1, relaxed ordering
 pub(super) struct Writes {
     pieces: Vec<Piece>,
     rng: Rng,
+    /// Where the NIC wrote last, oldest first: begin and end.
+    log: VecDeque<(u64, u64)>,
+    /// Places that have left the log.
+    gone: u64,
 }
 
 struct Piece {
@@ -80,19 +88,29 @@ impl Piece {
     }
 }
 
-fn place(memory: &dyn Dma, offset: usize) -> u64 {
+pub(super) fn place(memory: &dyn Dma, offset: usize) -> u64 {
     let base = memory.as_host().map_or_else(|| memory.device_addr(), |view| Some(view.addr()));
     base.unwrap_or_default().wrapping_add(offset as u64)
 }
 
 impl Writes {
     pub(super) fn new(rng: Rng) -> Self {
-        Self { pieces: Vec::new(), rng }
+        Self { pieces: Vec::new(), rng, log: VecDeque::with_capacity(LOGGED), gone: 0 }
+    }
+
+    fn note(&mut self, at: u64, bytes: usize) {
+        if self.log.len() == LOGGED {
+            self.log.pop_front();
+            self.gone += 1;
+        }
+        self.log.push_back((at, at.saturating_add(bytes as u64)));
     }
 
     fn land(&mut self, state: &State, mut which: impl FnMut(&Piece) -> bool) {
+        let due: Vec<_> = self.pieces.extract_if(.., |piece| which(piece)).collect();
         // In their order: of two that meet, the older one has landed before the other is there.
-        for piece in self.pieces.extract_if(.., |piece| which(piece)) {
+        for piece in due {
+            self.note(piece.place(), piece.bytes.len());
             piece.land(state);
         }
     }
@@ -112,7 +130,7 @@ fn cut(address: u64, bytes: usize) -> impl Iterator<Item = std::ops::Range<usize
 
 impl State {
     /// Accepts a WRITE's bytes from byte `start` of a peer's range on, if they may come late, and are not too many;
-    /// false: they must not.
+    /// false: they must not, and are written by the caller, over what is on its way there ([`State::land_under`]).
     pub(crate) fn put(
         &self,
         domain: Domain<'_>,
@@ -133,7 +151,6 @@ impl State {
             Ok(())
         })?;
         if bytes.len() > MOST_PIECES / 4 * PIECE_BYTES {
-            self.land_under(&**memory, offset, bytes.len());
             return Ok(false);
         }
         let address = to.addr.0.wrapping_add(start as u64);
@@ -162,6 +179,7 @@ impl State {
             let (piece, offset) = (&bytes[range.clone()], offset + range.start);
             let wait = wait_ns(&mut writes.rng);
             if wait == 0 {
+                writes.note(at + range.start as u64, piece.len());
                 memory.write(offset, piece).map_err(|_| Vendor::Dma)?;
                 continue;
             }
@@ -219,6 +237,28 @@ impl State {
     pub(crate) fn land_under(&self, memory: &dyn Dma, offset: usize, bytes: usize) {
         let at = place(memory, offset);
         self.land(|piece| piece.meets(at, bytes));
+        self.note_write(memory, offset, bytes);
+    }
+
+    /// The NIC itself is about to write there.
+    pub(crate) fn note_write(&self, memory: &dyn Dma, offset: usize, bytes: usize) {
+        if self.has(Kind::Payload) {
+            lock(&self.writes).note(place(memory, offset), bytes);
+        }
+    }
+
+    /// How many places the NIC has written to.
+    pub(super) fn written(&self) -> u64 {
+        let writes = lock(&self.writes);
+        writes.gone + writes.log.len() as u64
+    }
+
+    /// Whether the NIC itself may have written there since then.
+    pub(super) fn has_written(&self, since: u64, (at, bytes): (u64, usize)) -> bool {
+        let writes = lock(&self.writes);
+        let Some(skip) = since.checked_sub(writes.gone) else { return true };
+        let end = at.saturating_add(bytes as u64);
+        writes.log.iter().skip(skip as usize).any(|&(from, to)| from < end && at < to)
     }
 
     /// Lands everything: memory or a key goes.

@@ -32,6 +32,10 @@ impl Device {
     ) -> Result<(), NicError> {
         if to == QpState::Err && *change == Change::default() {
             qp.set_error();
+            if qp.adversary.is_some() {
+                let _held = self.seat(qp).control();
+                qp.land();
+            }
             return Ok(());
         }
         let mut core = self.seat(qp).control();
@@ -113,6 +117,9 @@ impl Device {
             qp.take_over(from, before);
             return Err(refused);
         }
+        if to == QpState::Err {
+            qp.land();
+        }
         if let Some(way) = way {
             core.carry(qp.qpn.0, way);
         }
@@ -122,10 +129,11 @@ impl Device {
     /// Moves to RESET, from whatever state the queue pair is in by then.
     fn start_over(&self, core: &mut Core, qp: &Qp) -> Result<(), NicError> {
         core.reset(qp.qpn.0)?;
-        qp.bring_about();
         qp.receives().reset();
         qp.forget(self.random());
         qp.start_over();
+        // Behind the state: a peer in this process has nothing accepted any more.
+        qp.bring_about();
         Ok(())
     }
 

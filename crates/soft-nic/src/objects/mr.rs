@@ -224,6 +224,13 @@ impl Regions {
         }
     }
 
+    /// Lands those that meet what the NIC itself is about to write over.
+    pub(crate) fn land_under(&self, span: Span<'_>, bytes: usize) {
+        if let Some(adversary) = &self.adversary {
+            adversary.land_under(span.mem, span.offset, bytes);
+        }
+    }
+
     /// The memory of a key that stands for a region.
     pub(crate) fn memory(&self, key: u32) -> Option<&Arc<dyn Dma>> {
         match &self.region(key).ok()?.target {

@@ -314,6 +314,8 @@ impl Qp {
         self.call_senders_back();
         // Last: a sink may panic.
         if self.srq.is_some() {
+            // Who learns of it polls the CQ until it is empty, and has all that was received (10.3.1).
+            self.release_completions();
             self.events.push(Event::LastWqe(self.qpn));
         }
     }
@@ -360,6 +362,11 @@ impl Qp {
     /// Brings about what an adversary has put off: the queue pair goes, or to RESET.
     pub(crate) fn bring_about(&self) {
         self.land();
+        self.release_completions();
+    }
+
+    /// Writes the CQEs that an adversary has put off.
+    pub(crate) fn release_completions(&self) {
         for cq in [Some(&self.send_cq), self.recv_cq.as_ref()].into_iter().flatten() {
             cq.release_late(u64::MAX);
         }

@@ -250,6 +250,7 @@ impl Transport {
             self.drained = true;
             qp.draining.store(false, Ordering::Relaxed);
             if qp.attributes().sqd_event {
+                qp.release_completions();
                 qp.events.push(Event::SqDrained(qp.qpn));
             }
         }

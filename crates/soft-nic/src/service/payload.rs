@@ -54,6 +54,7 @@ impl<'a> Domain<'a> {
         let (part, mut at) = (start..start + bytes.len(), 0);
         self.regions.walk(self.user, to.key(), part, Right::RemoteWrite, &mut |span, n| {
             at += n;
+            self.regions.land_under(span, n);
             span.mem.write(span.offset, &bytes[at - n..at]).map_err(|_| Vendor::Dma)
         })
     }
@@ -84,7 +85,11 @@ impl<'a> Domain<'a> {
             place = Some(span);
             if n == 8 { Ok(()) } else { Err(Vendor::Range) }
         })?;
-        place.map(change).ok_or(Vendor::Range)
+        let place = place.ok_or(Vendor::Range)?;
+        if let Some(adversary) = &self.regions.adversary {
+            adversary.note_write(place.mem, place.offset, 8);
+        }
+        Ok(change(place))
     }
 
     /// Checks that all of each entry may be accessed, before anything moves.
@@ -139,9 +144,7 @@ impl<'a> Domain<'a> {
             let key = (sge.lkey.0, sge.addr, sge.bytes);
             self.regions.walk(self.user, key, part, Right::LocalWrite, &mut |span, n| {
                 at += n;
-                if let Some(adversary) = &self.regions.adversary {
-                    adversary.land_under(span.mem, span.offset, n);
-                }
+                self.regions.land_under(span, n);
                 each(span, n, at - n)
             })?;
         }

@@ -77,6 +77,7 @@ pub(crate) fn write(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<(),
     if let Some(put) = put_late(qp, regions, msg) {
         return put;
     }
+    regions.land_under(to, msg.wqe.bytes as usize);
     msg.gather(to).map_err(|e| of_mem(qp, &e))
 }
 
@@ -116,6 +117,7 @@ pub(crate) fn atomic(qp: &Qp, regions: &Regions, msg: &Message<'_>) -> Result<()
     let at = reach(qp, regions, Remote { addr: word, ..remote }, 8, Right::RemoteAtomic)?;
     if let Some(adversary) = &regions.adversary {
         adversary.land_before_atomic(qp.qpn);
+        adversary.note_write(at.mem, at.offset, 8);
     }
     let ops = msg.wqe.atomic.expect("an atomic was parsed with its operands");
     let old = match (masked, msg.wqe.opcode) {
@@ -189,7 +191,8 @@ fn scatter(
             break;
         }
         let span = regions.resolve(pd, entry.lkey.0, entry.addr, n, Right::LocalWrite);
-        span.map_err(|v| spoil(Syndrome::LocalProt, Syndrome::RemoteOp, v))?;
+        let span = span.map_err(|v| spoil(Syndrome::LocalProt, Syndrome::RemoteOp, v))?;
+        regions.land_under(span, n as usize);
         left -= n;
     }
     let spans = entries.iter().map_while(|e| {
