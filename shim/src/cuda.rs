@@ -298,10 +298,14 @@ impl GpuMem {
     }
 }
 
-// SAFETY: names no address.
+// SAFETY: names no address that is to be reached.
 unsafe impl Dma for GpuMem {
     fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    fn place(&self) -> Option<u64> {
+        Some(self.addr)
     }
 
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {

@@ -65,6 +65,12 @@ pub unsafe trait Dma: Send + Sync {
         None
     }
 
+    /// Where its first byte lies, to tell whether two of a process's memories are the same bytes; nobody reaches it
+    /// by this address.
+    fn place(&self) -> Option<u64> {
+        self.as_host().map_or_else(|| self.device_addr(), |view| Some(view.addr()))
+    }
+
     /// Device memory: what another device needs to reach it.
     fn export(&self) -> Option<Exported> {
         None

@@ -313,10 +313,14 @@ unsafe fn through_scratch(way: Way, addr: u64, ours: *mut u8, bytes: usize) -> b
     with_scratch(|fd| (0..bytes).step_by(SCRATCH_BYTES).all(|at| piece(fd, at)))
 }
 
-// SAFETY: names no address.
+// SAFETY: names no address that is to be reached.
 unsafe impl Dma for UserMem {
     fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    fn place(&self) -> Option<u64> {
+        Some(self.addr)
     }
 
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemError> {
