@@ -67,10 +67,18 @@ fn programs_that_rely_on_an_order_that_is_none_notice_it_themselves() {
     let _alone = alone();
     for name in ["cqe", "packets"] {
         let wrong = format!("{name}-wrong");
-        let adversary = format!("1,{name}");
-        let Some(ended) = case(&["--adversary", &adversary], &wrong) else { return };
-        assert_eq!(ended.code, Some(1), "{wrong}: {}", ended.text);
-        assert!(ended.text.contains("not so: "), "{wrong}: {}", ended.text);
+        // Which come late is drawn; what a program is at then is the machine's.
+        let mut notices = false;
+        for seed in 1..=20 {
+            let adversary = format!("{seed},{name}");
+            let Some(ended) = case(&["--adversary", &adversary], &wrong) else { return };
+            notices = ended.code == Some(1);
+            assert_eq!(ended.text.contains("not so: "), notices, "{wrong}: {ended:?}");
+            if notices {
+                break;
+            }
+        }
+        assert!(notices, "{wrong}: not with 20 seeds");
     }
 }
 
