@@ -63,7 +63,7 @@ fn what_its_program_has_started_does_not_keep_a_killed_runs_directory() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     // A child of the program's that makes files there as fast as it can, for a second or so.
-    let child = "(for d in $FOLDER/bellpush-run-*; do n=0; while [ $n -lt 300000 ]; do : >$d/$n; n=$((n+1)); \
+    let child = "(for d in $FOLDER/bellpush-run-*; do n=0; while [ $n -lt 60000 ]; do : >$d/$n; n=$((n+1)); \
                  [ $n = 100 ] && : >$FOLDER/begun; done; done) &";
     let mut run = shell(folder.path(), &format!("{child} while :; do sleep 0.05; done"));
     until("the child's files", || folder.path().join("begun").exists());
