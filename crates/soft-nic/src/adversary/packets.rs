@@ -11,8 +11,8 @@ use std::net::IpAddr;
 
 use super::{Adversary, Kind, LONGEST_NS, wait_ns};
 use crate::link::{
-    Carries, FaultCounters, Link, LinkCounters, LinkError, Notice, Outgoing, Received, Rng, Share,
-    TxBatch,
+    FaultCounters, Link, LinkCounters, LinkError, Outgoing, Received, Rng, TxBatch,
+    forward_to_inner,
 };
 use bellpush_wire::roce::{Aeth, Fields, MAX_PACKET_BYTES, Operation, Packet, Service, Syndrome};
 
@@ -165,41 +165,7 @@ impl Drop for Unruly {
 }
 
 impl Link for Unruly {
-    fn address(&self) -> IpAddr {
-        self.inner.address()
-    }
-
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-
-    fn src_port(&self) -> u16 {
-        self.inner.src_port()
-    }
-
-    fn carries(&self) -> Carries {
-        self.inner.carries()
-    }
-
-    fn fields(&self, wanted: &Fields) -> Fields {
-        self.inner.fields(wanted)
-    }
-
-    fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
-        self.inner.take_port(port)
-    }
-
-    fn leave_port(&mut self, port: u16) {
-        self.inner.leave_port(port);
-    }
-
-    fn has_icrc(&self) -> bool {
-        self.inner.has_icrc()
-    }
-
-    fn joins(&self) -> bool {
-        self.inner.joins()
-    }
+    forward_to_inner!();
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
         self.flush((now_ns, now_ns))?;
@@ -227,22 +193,10 @@ impl Link for Unruly {
         self.inner.recv(now_ns, most, each)
     }
 
-    fn share(&self) -> Option<Share> {
-        self.inner.share()
-    }
-
-    fn tell(&mut self, notice: Notice) {
-        self.inner.tell(notice);
-    }
-
     fn poll_at(&self) -> Option<u64> {
         let due = self.due.peek().map(|&Reverse((due, ..))| due);
         let out = (!self.out.is_empty()).then_some(self.now_ns);
         [due, out, self.inner.poll_at()].into_iter().flatten().min()
-    }
-
-    fn is_up(&mut self) -> bool {
-        self.inner.is_up()
     }
 
     fn counters(&self) -> LinkCounters {

@@ -1,15 +1,12 @@
 //! A link whose packets are recorded in a file.
 
 use std::io;
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{
-    Carries, FaultCounters, Link, LinkCounters, LinkError, Notice, Received, Share, TxBatch,
-};
+use super::{FaultCounters, Link, LinkCounters, LinkError, Received, TxBatch, forward_to_inner};
 use crate::link::pcap::Pcap;
-use bellpush_wire::roce::{Addresses, Envelope, Fields};
+use bellpush_wire::roce::{Addresses, Envelope};
 
 /// A link that records what goes over it: what the link below took, and what it handed out.
 pub struct Captured<L> {
@@ -55,41 +52,7 @@ fn failed(source: io::Error) -> LinkError {
 }
 
 impl<L: Link> Link for Captured<L> {
-    fn address(&self) -> IpAddr {
-        self.inner.address()
-    }
-
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-
-    fn src_port(&self) -> u16 {
-        self.inner.src_port()
-    }
-
-    fn carries(&self) -> Carries {
-        self.inner.carries()
-    }
-
-    fn fields(&self, wanted: &Fields) -> Fields {
-        self.inner.fields(wanted)
-    }
-
-    fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
-        self.inner.take_port(port)
-    }
-
-    fn leave_port(&mut self, port: u16) {
-        self.inner.leave_port(port);
-    }
-
-    fn has_icrc(&self) -> bool {
-        self.inner.has_icrc()
-    }
-
-    fn joins(&self) -> bool {
-        self.inner.joins()
-    }
+    forward_to_inner!();
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
         let taken = self.inner.send(now_ns, batch)?;
@@ -126,20 +89,8 @@ impl<L: Link> Link for Captured<L> {
         Ok(count)
     }
 
-    fn share(&self) -> Option<Share> {
-        self.inner.share()
-    }
-
-    fn tell(&mut self, notice: Notice) {
-        self.inner.tell(notice);
-    }
-
     fn poll_at(&self) -> Option<u64> {
         self.inner.poll_at()
-    }
-
-    fn is_up(&mut self) -> bool {
-        self.inner.is_up()
     }
 
     fn counters(&self) -> LinkCounters {

@@ -127,6 +127,61 @@ pub trait Link: Send {
     fn describe(&self) -> String;
 }
 
+/// In an implementation of [`Link`] by one that does something to packets of another, `inner`: what
+/// it leaves to that one.
+macro_rules! forward_to_inner {
+    () => {
+        fn address(&self) -> std::net::IpAddr {
+            self.inner.address()
+        }
+
+        fn mtu(&self) -> usize {
+            self.inner.mtu()
+        }
+
+        fn src_port(&self) -> u16 {
+            self.inner.src_port()
+        }
+
+        fn carries(&self) -> $crate::link::Carries {
+            self.inner.carries()
+        }
+
+        fn fields(&self, wanted: &bellpush_wire::roce::Fields) -> bellpush_wire::roce::Fields {
+            self.inner.fields(wanted)
+        }
+
+        fn take_port(&mut self, port: u16) -> Result<(), $crate::link::LinkError> {
+            self.inner.take_port(port)
+        }
+
+        fn leave_port(&mut self, port: u16) {
+            self.inner.leave_port(port);
+        }
+
+        fn has_icrc(&self) -> bool {
+            self.inner.has_icrc()
+        }
+
+        fn joins(&self) -> bool {
+            self.inner.joins()
+        }
+
+        fn share(&self) -> Option<$crate::link::Share> {
+            self.inner.share()
+        }
+
+        fn tell(&mut self, notice: $crate::link::Notice) {
+            self.inner.tell(notice);
+        }
+
+        fn is_up(&mut self) -> bool {
+            self.inner.is_up()
+        }
+    };
+}
+pub(crate) use forward_to_inner;
+
 impl Link for Box<dyn Link> {
     fn address(&self) -> IpAddr {
         (**self).address()

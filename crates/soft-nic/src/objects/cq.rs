@@ -173,7 +173,7 @@ pub struct Cq {
     /// Entries that are to come late.
     late: Option<Late>,
     events: Arc<Events>,
-    /// What strikes its entries, and the how manieth CQ of the device it is.
+    /// What strikes its entries, and its place in the order of the device's CQs.
     faults: Option<(Arc<ScriptedFaults>, u32)>,
     /// A script had it overrun.
     ended: AtomicBool,

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use super::{PacketAct, ScriptedFaults};
 use crate::link::{
-    Carries, FaultCounters, Link, LinkCounters, LinkError, Notice, Outgoing, Received, Share,
-    TxBatch,
+    FaultCounters, Link, LinkCounters, LinkError, Outgoing, Received, TxBatch, forward_to_inner,
 };
 use bellpush_wire::roce::{Envelope, Fields, Packet};
 
@@ -115,41 +114,7 @@ fn flip(bytes: &mut [u8]) {
 }
 
 impl<L: Link> Link for Scripted<L> {
-    fn address(&self) -> IpAddr {
-        self.inner.address()
-    }
-
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-
-    fn src_port(&self) -> u16 {
-        self.inner.src_port()
-    }
-
-    fn carries(&self) -> Carries {
-        self.inner.carries()
-    }
-
-    fn fields(&self, wanted: &Fields) -> Fields {
-        self.inner.fields(wanted)
-    }
-
-    fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
-        self.inner.take_port(port)
-    }
-
-    fn leave_port(&mut self, port: u16) {
-        self.inner.leave_port(port);
-    }
-
-    fn has_icrc(&self) -> bool {
-        self.inner.has_icrc()
-    }
-
-    fn joins(&self) -> bool {
-        self.inner.joins()
-    }
+    forward_to_inner!();
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
         self.now_ns = now_ns;
@@ -207,24 +172,12 @@ impl<L: Link> Link for Scripted<L> {
         Ok(came + late)
     }
 
-    fn share(&self) -> Option<Share> {
-        self.inner.share()
-    }
-
-    fn tell(&mut self, notice: Notice) {
-        self.inner.tell(notice);
-    }
-
     fn poll_at(&self) -> Option<u64> {
         let sent = self.sent.iter().map(|held| held.due_ns);
         let received = self.received.iter().map(|held| held.due_ns);
         // What the link below had no room for goes on as soon as it can.
         let out = (!self.out.is_empty()).then_some(self.now_ns);
         sent.chain(received).chain(self.inner.poll_at()).chain(out).min()
-    }
-
-    fn is_up(&mut self) -> bool {
-        self.inner.is_up()
     }
 
     fn counters(&self) -> LinkCounters {

@@ -63,7 +63,7 @@ struct Live {
 const NEVER: u64 = u64::MAX;
 
 impl ScriptedFaults {
-    /// What a script does on a device: the how manieth of its process, and where it is.
+    /// What a script does on a device: its number in its process, from 0 on, and its address.
     pub fn new(script: &Script, device: usize, address: Option<IpAddr>) -> Arc<Self> {
         let is_its = |rule: &Rule| {
             rule.device.is_none_or(|index| index == device)

@@ -75,7 +75,7 @@ pub(super) enum What {
     Device,
 }
 
-/// A queue pair: the how manieth of its device, from 1 on, or a number.
+/// A queue pair: its place in the order of creation on its device, from 1 on, or its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which {
     Any,
@@ -88,7 +88,7 @@ pub(crate) enum Which {
 pub(super) struct When {
     /// The first one, from 1 on.
     pub(super) nth: u64,
-    /// And of those behind it every so manieth.
+    /// And of those behind it one in so many.
     pub(super) every: u64,
     /// So often; `None` without end.
     pub(super) times: Option<u64>,

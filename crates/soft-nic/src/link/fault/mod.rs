@@ -16,7 +16,7 @@ pub(crate) mod units {
     pub(crate) use super::spec::{PERCENT, TIME, percent, time_ns};
 }
 
-use super::{Carries, Link, LinkCounters, LinkError, Notice, Outgoing, Received, Share, TxBatch};
+use super::{Link, LinkCounters, LinkError, Outgoing, Received, TxBatch, forward_to_inner};
 use bellpush_wire::roce::{Fields, MAX_PACKET_BYTES};
 
 /// Packets that are held back at most; while so many are, the link takes no more.
@@ -223,41 +223,7 @@ impl<L: Link> Faulty<L> {
 }
 
 impl<L: Link> Link for Faulty<L> {
-    fn address(&self) -> IpAddr {
-        self.inner.address()
-    }
-
-    fn mtu(&self) -> usize {
-        self.inner.mtu()
-    }
-
-    fn src_port(&self) -> u16 {
-        self.inner.src_port()
-    }
-
-    fn carries(&self) -> Carries {
-        self.inner.carries()
-    }
-
-    fn fields(&self, wanted: &Fields) -> Fields {
-        self.inner.fields(wanted)
-    }
-
-    fn take_port(&mut self, port: u16) -> Result<(), LinkError> {
-        self.inner.take_port(port)
-    }
-
-    fn leave_port(&mut self, port: u16) {
-        self.inner.leave_port(port);
-    }
-
-    fn has_icrc(&self) -> bool {
-        self.inner.has_icrc()
-    }
-
-    fn joins(&self) -> bool {
-        self.inner.joins()
-    }
+    forward_to_inner!();
 
     fn send(&mut self, now_ns: u64, batch: &mut TxBatch) -> Result<usize, LinkError> {
         self.flush(now_ns)?;
@@ -285,23 +251,11 @@ impl<L: Link> Link for Faulty<L> {
         self.inner.recv(now_ns, most, each)
     }
 
-    fn share(&self) -> Option<Share> {
-        self.inner.share()
-    }
-
-    fn tell(&mut self, notice: Notice) {
-        self.inner.tell(notice);
-    }
-
     fn poll_at(&self) -> Option<u64> {
         let due = self.due.peek().map(|&Reverse((due, ..))| due);
         let waiting = self.waiting.iter().map(|w| w.until).min();
         let out = (!self.out.is_empty()).then_some(self.now_ns);
         [due, waiting, out, self.inner.poll_at()].into_iter().flatten().min()
-    }
-
-    fn is_up(&mut self) -> bool {
-        self.inner.is_up()
     }
 
     fn counters(&self) -> LinkCounters {

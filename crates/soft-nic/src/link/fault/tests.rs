@@ -3,6 +3,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::link::Carries;
 
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
