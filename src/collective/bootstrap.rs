@@ -190,10 +190,6 @@ impl Bootstrap {
             _ => (vec![handshake::reach(job)?], Vec::new()),
         };
         let mut joined = Self { rank: job.rank, ranks: job.ranks, timeout, lines, ended: false };
-        for line in &joined.lines {
-            let limit = |source| BootstrapError::Lost { rank: 0, source };
-            line.limit(timeout).map_err(limit)?;
-        }
         if !absent.is_empty() {
             let error = BootstrapError::Absent { ranks: absent, ms: join_timeout.as_millis() };
             joined.fail(&error.to_string());
@@ -239,7 +235,7 @@ impl Bootstrap {
             let lost = |source| BootstrapError::Lost { rank: 0, source };
             let root = &mut self.lines[0];
             // A rank 0 that has closed the connection may have sent its reason before.
-            let sent = root.send(DATA, mine);
+            let sent = root.send(DATA, mine, deadline);
             let (kind, all) = match (root.receive(deadline + root_waits), sent) {
                 (Ok(said), Ok(())) => said,
                 (Ok(said), _) if said.0 == FAILED => said,
@@ -263,17 +259,18 @@ impl Bootstrap {
                         }
                         Err(source) => BootstrapError::Lost { rank, source },
                     };
-                    tell(&mut self.lines, &error.to_string());
+                    self.fail(&error.to_string());
                     return Err(error);
                 }
             }
         }
-        let packed = pack(&all);
+        // For all ranks together: each waits for so long behind what it has sent.
+        let (packed, until) = (pack(&all), Instant::now() + self.timeout);
         for rank in 1..self.ranks {
-            if let Err(source) = self.lines[rank as usize - 1].send(DATA, &packed) {
+            if let Err(source) = self.lines[rank as usize - 1].send(DATA, &packed, until) {
                 let error = BootstrapError::Lost { rank, source };
                 // Ranks that already have the gathered bytes read this in the next exchange.
-                tell(&mut self.lines, &error.to_string());
+                self.fail(&error.to_string());
                 return Err(error);
             }
         }
@@ -281,8 +278,14 @@ impl Bootstrap {
     }
 
     /// Tells the other ranks why this rank leaves; their exchanges fail at once.
+    /// Takes no longer than an exchange's timeout, however many they are.
     pub fn fail(&mut self, why: &str) {
-        tell(&mut self.lines, why);
+        // One that takes nothing does not keep those behind it from being told.
+        let each = self.timeout / self.lines.len().max(1) as u32;
+        for line in &mut self.lines {
+            // A rank that is gone cannot be told.
+            let _ = line.send(FAILED, why.as_bytes(), Instant::now() + each);
+        }
     }
 
     /// Cores for this process: those that it may run on, divided by the number of ranks of the job
@@ -332,13 +335,6 @@ fn run_on() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let allowed = status.lines().find(|line| line.starts_with("Cpus_allowed_list"));
     format!("{} {}", host.trim(), allowed.unwrap_or_default())
-}
-
-fn tell(lines: &mut [Line], why: &str) {
-    for line in lines {
-        // A rank that is gone cannot be told.
-        let _ = line.send(FAILED, why.as_bytes());
-    }
 }
 
 fn pack(all: &[Vec<u8>]) -> Vec<u8> {

@@ -41,11 +41,6 @@ impl Line {
         Self { stream, keys, sent: 0, received: 0 }
     }
 
-    /// Bounds each write.
-    pub fn limit(&self, each: Duration) -> io::Result<()> {
-        self.stream.set_write_timeout(Some(each))
-    }
-
     /// Whether the peer has closed the connection. Its earlier frames may still be there to be
     /// received, so a look at the received bytes would not tell.
     pub fn is_closed(&self) -> bool {
@@ -55,15 +50,13 @@ impl Line {
         looked.is_ok() && looks[0].revents().intersects(ended)
     }
 
-    pub fn send(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {
+    pub fn send(&mut self, kind: u8, bytes: &[u8], until: Instant) -> io::Result<()> {
         let length = u32::try_from(bytes.len()).ok().filter(|&n| n as usize <= MAX_FRAME);
         let length = length.ok_or(io::ErrorKind::InvalidInput)?;
         let head = [&[kind][..], &length.to_le_bytes()].concat();
         let mac = mac(&self.keys.sends, self.sent, &head, bytes).finalize().into_bytes();
         self.sent += 1;
-        self.stream.write_all(&head)?;
-        self.stream.write_all(bytes)?;
-        self.stream.write_all(&mac)
+        [&head, bytes, &mac].into_iter().try_for_each(|part| write_all(&self.stream, part, until))
     }
 
     pub fn receive(&mut self, until: Instant) -> io::Result<(u8, Vec<u8>)> {
@@ -101,17 +94,34 @@ pub(super) fn keyed(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("HMAC takes keys of any length")
 }
 
+/// How long until a time; an error when it has come.
+fn left(until: Instant) -> io::Result<Option<Duration>> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+}
+
+/// Bounded as a whole: a peer that takes a little now and then does not renew its time.
+fn write_all(mut stream: &TcpStream, mut from: &[u8], until: Instant) -> io::Result<()> {
+    while !from.is_empty() {
+        stream.set_write_timeout(left(until)?)?;
+        match stream.write(from) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => from = &from[n..],
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn read_all(
     stream: &mut TcpStream,
     mut into: &mut [u8],
     until: Instant,
 ) -> io::Result<()> {
     while !into.is_empty() {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
+        stream.set_read_timeout(left(until)?)?;
         match stream.read(into) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => into = &mut into[n..],
@@ -134,6 +144,29 @@ mod tests {
         (one, listener.accept().unwrap().0)
     }
 
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
+
+    #[test]
+    fn a_peer_that_takes_a_little_now_and_then_holds_up_no_longer_than_others() {
+        let (stream, mut slow) = pair();
+        let mut rank = Line::new(stream, RANK);
+        let takes = std::thread::spawn(move || {
+            while slow.read(&mut [0; 64 << 10]).is_ok_and(|n| n > 0) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let begin = Instant::now();
+        let sent = rank.send(DATA, &vec![0; 32 << 20], begin + Duration::from_millis(300));
+        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+        rank.stream.shutdown(std::net::Shutdown::Both).unwrap();
+        drop(rank);
+        // What is in the buffers is not waited for.
+        drop(takes);
+    }
+
     /// A rank's keys; rank 0 has them the other way round.
     const RANK: Keys = Keys { sends: [7; 32], receives: [9; 32] };
     const ROOT: Keys = Keys { sends: RANK.receives, receives: RANK.sends };
@@ -144,7 +177,7 @@ mod tests {
     fn said() -> Vec<u8> {
         let (stream, mut on_the_way) = pair();
         let mut rank = Line::new(stream, RANK);
-        SAID.iter().for_each(|said| rank.send(DATA, said).unwrap());
+        SAID.iter().for_each(|said| rank.send(DATA, said, soon()).unwrap());
         drop(rank);
         let mut bytes = Vec::new();
         on_the_way.read_to_end(&mut bytes).unwrap();

@@ -116,6 +116,12 @@ mod tests {
         assert_eq!([ones, zeros], [u32::MAX; 2], "every bit is used");
     }
 
+    /// As Python's hmac says it of key, process and number.
+    #[test]
+    fn numbers_are_hmac_sha_256() {
+        assert_eq!(keyed(&[7; 32], 100, 0)[..3], [0xc404_517f, 0x0cae_1ded, 0x6d08_8710]);
+    }
+
     /// A child of a fork has all that its parent has but its number.
     #[test]
     fn a_child_draws_other_numbers_than_its_parent() {
