@@ -18,6 +18,7 @@ use bellpush_preload::{Preload, Wire};
 use bellpush_soft_nic::link::{
     Captured, Faults, FaultsError, Faulty, JointLink, Link, LinkError, ShmNet,
 };
+use bellpush_soft_nic::record::Record;
 use bellpush_soft_nic::script::{Script, ScriptError, Scripted, ScriptedFaults};
 use bellpush_soft_nic::{Adversary, AdversaryError, Event, Finding, SoftConfig, SoftNic, Xrcd};
 
@@ -182,7 +183,12 @@ impl Device {
         let description = inner.describe();
         let link = Box::new(Guarded::new(inner, marks, (index, arrivals.lost.clone())));
         let adversary = options.adversary.as_deref().map(adversary).transpose()?;
-        let config = SoftConfig { faults, adversary, ..SoftConfig::default() };
+        let record = options.record.as_ref().map(|path| Record {
+            path: named(path, index),
+            whole: options.record_payload,
+            script: options.fault.clone().map(|text| (text, index)),
+        });
+        let config = SoftConfig { faults, adversary, record, ..SoftConfig::default() };
         let (nic, engine) = SoftNic::manual_on(&config, link)?;
         nic.tell_findings(Box::new(move |finding, count| tell(index, finding, count)));
         let (address, most) = nic.address();
@@ -293,7 +299,7 @@ fn open_link(options: &Preload, index: usize, at: At) -> Result<Opened, Refusal>
     }
     // The capture sees what the NIC sees: faults come after it.
     let link = match &options.pcap {
-        Some(path) => Box::new(Captured::new(link, &capture(path, index))?),
+        Some(path) => Box::new(Captured::new(link, &named(path, index))?),
         None => link,
     };
     Ok((link, arrivals, scripted))
@@ -342,8 +348,8 @@ pub fn tell_counts(index: usize, nic: &SoftNic) {
     }
 }
 
-/// A capture's name, with the process's number for `%p` and the device's for `%d`.
-fn capture(path: &Path, index: usize) -> PathBuf {
+/// A capture's or recording's name, with the process's number for `%p` and the device's for `%d`.
+fn named(path: &Path, index: usize) -> PathBuf {
     let name = path.to_string_lossy();
     name.replace("%p", &std::process::id().to_string()).replace("%d", &index.to_string()).into()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::queue_pairs::{
-    self, Buf, End, Pair, attr, bad_key, connect, inline, make_qp, pattern, syndromes,
+    self, Buf, Check, End, Pair, attr, bad_key, connect, inline, make_qp, pattern, syndromes,
 };
 use bellpush::nic::soft::link::{
     Carries, Link, LinkCounters, LinkError, Received, ShmLink, ShmNet, TxBatch,
@@ -336,12 +336,13 @@ fn a_restarted_peer_is_not_mistaken_for_the_old_one() {
         let with = Change { timeout: Some(8), retry_cnt: Some(1), ..Change::default() };
         connect(&a.qp, &b.qp, &with);
         let old = (b.qp.address(), b.buf.mr.rkey);
-        let mut p = Pair { nics: [na, nb], engines: vec![ea, eb], a, b, now_ns: 0 };
+        let (engines, recorded) = (vec![ea, eb], Check::new());
+        let mut p = Pair { nics: [na, nb], engines, a, b, now_ns: 0, recorded };
         let payload = inline(b"first");
         let wr = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), old.1).payload(&payload);
         assert_eq!(p.send(&wr)[0].opcode, CqeOpcode::Req);
         // B restarts, and connects to A's address from its side.
-        let Pair { nics: [na, nb], mut engines, a, b, now_ns } = p;
+        let Pair { nics: [na, nb], mut engines, a, b, now_ns, recorded } = p;
         engines.pop();
         drop((nb, b));
         let (nb, eb) = open(2, if same_number { 2 } else { 3 });
@@ -355,7 +356,7 @@ fn a_restarted_peer_is_not_mistaken_for_the_old_one() {
             connection.with.rq_psn = Some(a.qp.address().psn.plus(0x3a_5a5a));
         }
         b.qp.connect_with(&connection).unwrap();
-        let mut p = Pair { nics: [na, nb], engines, a, b, now_ns };
+        let mut p = Pair { nics: [na, nb], engines, a, b, now_ns, recorded };
         for opcode in [Opcode::RdmaWrite, Opcode::AtomicFa] {
             let payload = [p.a.buf.data(0, 8)];
             let atomic = Some(Operands { swap_add: 1, compare: 0 });

@@ -2,7 +2,7 @@
 //! its PSNs wrap, a region goes, receives come late.
 
 use crate::queue_pairs::{
-    A_IOVA, B_IOVA, BUF_BYTES, Buf, End, Pair, attr, make_qp, packet_nics, pattern,
+    A_IOVA, B_IOVA, BUF_BYTES, Buf, Check, End, Pair, attr, make_qp, packet_nics, pattern,
 };
 use bellpush::mem::Dma;
 use bellpush::nic::queue::HostQp;
@@ -40,7 +40,7 @@ fn pair(seed: u64, psns: [u32; 2]) -> Pair {
         with.min_rnr_timer = Some(4);
         me.qp.connect_with(&connection).unwrap();
     }
-    Pair { nics, engines, a, b, now_ns: 0 }
+    Pair { nics, engines, a, b, now_ns: 0, recorded: Check::new() }
 }
 
 fn data(i: u64) -> Vec<u8> {

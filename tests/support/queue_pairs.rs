@@ -84,6 +84,8 @@ pub struct Pair {
     pub a: End,
     pub b: End,
     pub now_ns: u64,
+    /// Goes after all that writes.
+    pub recorded: Check,
 }
 
 pub const BUF_BYTES: usize = 128 << 10;
@@ -156,7 +158,7 @@ impl Pair {
         let b = end(&nics[1], attr_b, B_IOVA);
         a.qp.connect(b.qp.address()).unwrap();
         b.qp.connect(a.qp.address()).unwrap();
-        Self { nics, engines, a, b, now_ns: 0 }
+        Self { nics, engines, a, b, now_ns: 0, recorded: Check::new() }
     }
 
     /// The same on a packet link in memory, with the faults that are named (none: an empty text).
@@ -174,7 +176,7 @@ impl Pair {
         let a = end(&nics[0], attr_a, A_IOVA);
         let b = end(&nics[1], attr_b, B_IOVA);
         connect(&a.qp, &b.qp, with);
-        Self { nics, engines, a, b, now_ns: 0 }
+        Self { nics, engines, a, b, now_ns: 0, recorded: Check::new() }
     }
 
     /// Queue pairs of any type on a packet link in memory.
@@ -183,7 +185,7 @@ impl Pair {
         let a = typed_end(&nics[0], kind, attr, A_IOVA);
         let b = typed_end(&nics[1], kind, attr, B_IOVA);
         connect(&a.qp, &b.qp, with);
-        Self { nics, engines, a, b, now_ns: 0 }
+        Self { nics, engines, a, b, now_ns: 0, recorded: Check::new() }
     }
 
     /// Steps, going straight to the next time at which something is to happen, until `done` or
@@ -251,9 +253,9 @@ impl Pair {
 /// Whether NICs get the engine of `kernels/engine/engine.cuh`. The program says so, in a constant of its root:
 /// a suite that another program takes in then runs on that one's engine, whatever the two are called.
 pub const ON_GPU_ENGINE: bool = match crate::ENGINE.as_bytes() {
-    b"cpu" | b"adversary" => false,
+    b"cpu" | b"adversary" | b"recorded" => false,
     b"kernel" => true,
-    _ => panic!("ENGINE is \"cpu\", \"kernel\" or \"adversary\""),
+    _ => panic!("ENGINE is \"cpu\", \"kernel\", \"adversary\" or \"recorded\""),
 };
 
 /// That engine, stepped with the NIC, or none: the CPU's.
@@ -290,12 +292,65 @@ pub fn packet_nics_over(
     let mut engines = Vec::new();
     let nics = [1u8, 2].map(|host| {
         let link = wrap(host, net.attach(IpAddr::from([127, 0, 0, host])).unwrap());
-        let config = SoftConfig { seed: Some(host.into()), ..SoftConfig::default() };
+        let record = recorded::begin(host);
+        let config = SoftConfig { seed: Some(host.into()), record, ..SoftConfig::default() };
         let (nic, engine) = SoftNic::manual_on(&config, link).unwrap();
         engines.push(engine);
         nic
     });
     (nics, engines)
+}
+
+pub use recorded::Check;
+
+/// Recordings of packet NICs, in a program whose engine is "recorded": they are played when a [`Pair`] of them ends, and
+/// make no difference.
+mod recorded {
+    use std::cell::RefCell;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use bellpush::nic::soft::record::{End, Record, replay};
+
+    thread_local! {
+        static BEGUN: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub fn begin(host: u8) -> Option<Record> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        if crate::ENGINE != "recorded" {
+            return None;
+        }
+        let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(format!("bellpush-record-{process}-{next}-{host}"));
+        BEGUN.with_borrow_mut(|begun| begun.push(path.clone()));
+        Some(Record { path, whole: true, script: None })
+    }
+
+    /// Plays recordings when it is dropped.
+    pub struct Check(Vec<PathBuf>);
+
+    impl Check {
+        /// Of the NICs that this thread has made since the last.
+        pub fn new() -> Self {
+            Self(BEGUN.take())
+        }
+    }
+
+    impl Drop for Check {
+        fn drop(&mut self) {
+            for path in self.0.drain(..) {
+                let played = replay(&path);
+                let _ = std::fs::remove_file(&path);
+                if std::thread::panicking() {
+                    continue;
+                }
+                let played = played.unwrap();
+                assert!(!matches!(played.end, End::Differs(_)), "{played:#?}");
+                assert!(played.events > 15, "{played:?}");
+            }
+        }
+    }
 }
 
 /// Connects two queue pairs with each other; `with` says what is not as usual.

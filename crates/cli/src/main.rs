@@ -11,6 +11,7 @@ mod link;
 mod pcie_link;
 mod plan;
 mod post;
+mod replay;
 mod run;
 mod serve;
 mod show;
@@ -42,6 +43,8 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Run a program on software mlx5 devices, unchanged
     Run(run::RunArgs),
+    /// Make the decisions of a recording again, and say what differs
+    Replay(replay::ReplayArgs),
     /// Tidy up when `run` is killed
     #[command(name = guard::COMMAND, hide = true)]
     Guard(guard::GuardArgs),
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Bench(args) => bench::run(*args),
         Command::Run(args) => run::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Guard(args) => guard::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Show(args) => show::run(&args),

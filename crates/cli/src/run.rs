@@ -72,6 +72,13 @@ pub struct RunArgs {
     /// %d by the device's
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// Write down what each device is asked, sees and does, for 'bellpush replay'; %p and %d as in --pcap, and needed
+    /// where several processes open devices
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Write payload down whole, and not as a hash
+    #[arg(long, requires = "record")]
+    record_payload: bool,
     /// Report opened devices and refused requests on stderr
     #[arg(long)]
     verbose: bool,
@@ -88,7 +95,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let script = |path: &PathBuf| read_script(path, args.devices);
     let fault = args.fault.as_ref().map(script).transpose()?;
     let directory = Directory::new()?;
-    let pcap = args.pcap.as_deref().map(std::path::absolute).transpose();
+    let absolute = |path: &Option<PathBuf>| path.as_deref().map(std::path::absolute).transpose();
+    let (pcap, record) = (absolute(&args.pcap), absolute(&args.record));
     let options = Preload {
         devices: args.devices,
         addresses: args.addresses.clone(),
@@ -102,6 +110,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         fault,
         adversary: args.adversary.map(|adversary| adversary.to_string()),
         pcap: pcap.map_err(|e| CliError::new(e, "name the capture otherwise"))?,
+        record: record.map_err(|e| CliError::new(e, "name the recording otherwise"))?,
+        record_payload: args.record_payload,
         verbose: args.verbose,
         sysfs: Some(directory.0.clone()),
     };

@@ -276,11 +276,17 @@ impl HostMem {
         }
     }
 
+    /// Whether a word of memory that is far lies in it, aligned.
+    fn check_far(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
+        if !offset.is_multiple_of(bytes) {
+            return Err(MemError::Misaligned { offset, align: bytes });
+        }
+        self.check(offset, bytes)
+    }
+
     /// A word of memory that is far.
     fn far_word<const N: usize>(&self, offset: usize) -> Result<[u8; N], MemError> {
-        if !offset.is_multiple_of(N) {
-            return Err(MemError::Misaligned { offset, align: N });
-        }
+        self.check_far(offset, N)?;
         let mut word = [0; N];
         self.read(offset, &mut word)?;
         Ok(word)
@@ -320,7 +326,7 @@ impl HostMem {
             return Ok(());
         }
         if self.is_far() {
-            self.far_word::<4>(offset)?; // its bounds and alignment
+            self.check_far(offset, 4)?;
             return self.write(offset, &value.to_ne_bytes());
         }
         self.atomic_u32(offset)?.store(value, order);
@@ -349,7 +355,7 @@ impl HostMem {
             return Ok(());
         }
         if self.is_far() {
-            self.far_word::<8>(offset)?; // its bounds and alignment
+            self.check_far(offset, 8)?;
             return self.write(offset, &value.to_ne_bytes());
         }
         self.atomic_u64(offset)?.store(value, order);

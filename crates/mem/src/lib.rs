@@ -13,6 +13,7 @@ pub mod datagrams;
 mod dma;
 pub mod guarded;
 pub mod hidden;
+mod hooked;
 mod host;
 mod lines;
 #[cfg(feature = "model")]
@@ -28,6 +29,7 @@ mod wait;
 
 pub use cache::{Intent, LINE_BYTES};
 pub use dma::{Dma, Exported, copy};
+pub use hooked::{Hook, Hooked};
 pub use host::{HostMem, View};
 pub use numa::{node_count, node_of_pci};
 pub use order::device_barrier;

@@ -10,6 +10,7 @@ use bellpush_wire::{Psn, Qpn};
 
 /// Service of a queue pair (InfiniBand vol. 1, 9.2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum QpType {
     /// Reliable connection.
     Rc,
@@ -43,6 +44,8 @@ impl QpType {
 
 /// Path MTU: payload bytes of one packet, a power of two from 256 to 4096.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "u16"))]
 pub struct Mtu(u16);
 
 impl Mtu {
@@ -81,8 +84,17 @@ impl Mtu {
     }
 }
 
+impl TryFrom<u16> for Mtu {
+    type Error = &'static str;
+
+    fn try_from(bytes: u16) -> Result<Self, Self::Error> {
+        Self::new(bytes.into()).ok_or("no path MTU has so many bytes")
+    }
+}
+
 /// A NIC on its link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum NicAddress {
     /// Number of a NIC on the in-process link.
     InProcess(u64),
@@ -134,6 +146,7 @@ pub const MAX_RD_ATOMIC: u8 = 16;
 /// flow label, or, where that is 0, from the two queue pairs' numbers (annex A17.4.5.2), unless
 /// [`Change::src_port`] names one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AddressVector {
     /// The peer's NIC.
     pub nic: NicAddress,
@@ -154,6 +167,7 @@ impl AddressVector {
 
 /// Attributes of a state change; what is `None` stays as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Change {
     /// What peers may do. [`Access::local_write`] is not looked at.
     pub access: Option<Access>,

@@ -21,6 +21,7 @@ use bellpush_wire::{Iova, Lkey, Qpn, Rkey};
 
 /// What a peer and the local queue may do with a memory region (InfiniBand vol. 1, 10.6.3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Access {
     /// Scatter of SEND, READ and atomic results into it.
     pub local_write: bool,
@@ -93,6 +94,7 @@ pub struct Inband {
 
 /// What must be visible to a NIC before a doorbell (`docs/protocol.md`, section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Order {
     /// WQEs: the NIC takes the later of doorbell record and doorbell.
     Later,
@@ -177,6 +179,7 @@ impl From<View> for QueueMemory {
 
 /// Queue pair states (InfiniBand vol. 1, 10.3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum QpState {
     /// Created.
     Reset,
@@ -265,6 +268,9 @@ pub trait Nic: Send + Sync {
 /// Why a NIC refused something.
 #[derive(Debug, thiserror::Error)]
 pub enum NicError {
+    /// A recording could not be begun.
+    #[error("the recording cannot be written: {0}")]
+    Recording(#[source] std::io::Error),
     /// An attribute is out of range.
     #[error("{what} is {value}, but must be {must}")]
     Attribute {

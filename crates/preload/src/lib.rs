@@ -53,6 +53,10 @@ pub struct Preload {
     /// Capture of what the devices send and receive; `%p` stands for the process's number, `%d`
     /// for the device's.
     pub pcap: Option<PathBuf>,
+    /// Recording of what the devices are asked, see and do; with `%p` and `%d` as in `pcap`.
+    pub record: Option<PathBuf>,
+    /// Whether a recording has payload whole, and not as a hash.
+    pub record_payload: bool,
     /// Whether refusals and openings are told on stderr.
     pub verbose: bool,
     /// Directory of the devices' sysfs files; without one the object makes its own and removes it
@@ -72,6 +76,8 @@ impl Default for Preload {
             fault: None,
             adversary: None,
             pcap: None,
+            record: None,
+            record_payload: false,
             verbose: false,
             sysfs: None,
         }
@@ -154,6 +160,8 @@ mod tests {
             fault: Some("[[fault]]\non = \"cqe\"\naction = \"drop\"\n".into()),
             adversary: Some("7,payload".into()),
             pcap: Some("/tmp/a b-%p.pcap".into()),
+            record: Some("/tmp/r-%p-%d".into()),
+            record_payload: true,
             ..Preload::default()
         };
         assert_eq!(Preload::parse(&options.emit()).unwrap(), options);

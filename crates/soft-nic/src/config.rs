@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::adversary::Adversary;
 use crate::offload::Offload;
 use crate::random::Random;
+use crate::record::Record;
 use crate::script::ScriptedFaults;
 use crate::service::local::InProcess;
 use crate::service::requester::Timers;
@@ -74,6 +75,9 @@ pub struct SoftConfig {
     /// What takes every freedom that the rules give ([`crate::SoftNic::findings`]). The NIC has no copy threads and no
     /// engine elsewhere then.
     pub adversary: Option<Adversary>,
+    /// On a packet link: a recording of what the NIC is asked, sees and does ([`crate::record`]). Its random numbers
+    /// begin with a number that stands in the recording.
+    pub record: Option<Record>,
 }
 
 impl SoftConfig {
@@ -102,6 +106,7 @@ impl SoftConfig {
             offload: None,
             faults: None,
             adversary: None,
+            record: None,
         }
     }
 }

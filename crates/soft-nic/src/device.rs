@@ -30,6 +30,7 @@ use crate::objects::tags::TagAttr;
 use crate::objects::xrc::{Target, XrcSrq, Xrcd};
 use crate::offload::Offload;
 use crate::random::Random;
+use crate::record::Recorder;
 use crate::script::ScriptedFaults;
 use crate::service::gsi::Gsi;
 use crate::service::local::InProcess;
@@ -90,6 +91,8 @@ pub(crate) struct Device {
     pub(crate) ended: AtomicBool,
     /// What takes every freedom that the rules give.
     pub(crate) adversary: Option<Arc<adversary::State>>,
+    /// Who writes down what the NIC is asked, sees and does.
+    pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
 impl Device {
@@ -105,7 +108,7 @@ impl Device {
         let own = own || config.faults.is_some() || config.adversary.is_some();
         let offload = config.offload.clone().filter(|_| !own);
         let place = |id| Place::InProcess(link.clone(), id);
-        Ok(link.attach(|id| Self::new(place(id), config, (timers, random), offload)))
+        Ok(link.attach(|id| Self::new(place(id), config, (timers, random), (offload, None))))
     }
 
     /// A device on a packet link, which its one engine owns.
@@ -115,6 +118,7 @@ impl Device {
     pub(crate) fn on_packets(
         link: Box<dyn Link>,
         config: &SoftConfig,
+        recorder: Option<Arc<Recorder>>,
     ) -> Result<Arc<Self>, NicError> {
         let most = link.mtu();
         let must = "at least 312 bytes: headers and a payload of 256";
@@ -124,7 +128,7 @@ impl Device {
         let (address, carries, description) = (link.address(), link.carries(), link.describe());
         let place = Place::Packets { address, mtu, carries, description };
         let config = SoftConfig { engines: 1, ..config.clone() };
-        let device = Self::new(place, &config, config.fixed()?, None);
+        let device = Self::new(place, &config, config.fixed()?, (None, recorder));
         link.share().into_iter().for_each(|share| device.reserved.confine(share));
         let (counters, events) = (device.counters.clone(), device.events.clone());
         let faults = device.faults.clone();
@@ -140,7 +144,7 @@ impl Device {
         place: Place,
         config: &SoftConfig,
         (timers, random): (Timers, Arc<Random>),
-        offload: Option<Arc<Offload>>,
+        (offload, recorder): (Option<Arc<Offload>>, Option<Arc<Recorder>>),
     ) -> Arc<Self> {
         let scattered = matches!(place, Place::Packets { .. });
         let adversary = config.adversary.map(adversary::State::new);
@@ -154,18 +158,19 @@ impl Device {
             qps: RwLock::default(),
             next_qpn: AtomicU32::new(FIRST_QPN),
             reserved: Arc::default(),
-            numbers: Numbers::new(),
+            numbers: Numbers::new(recorder.clone()),
             random,
             dealt: AtomicUsize::new(0),
             engines: (0..engines).map(|_| CachePadded::default()).collect(),
             counters: Arc::default(),
-            events: Arc::default(),
+            events: Arc::new(Events::new(recorder.clone())),
             gsi: Gsi::default(),
             timers,
             offload,
             faults: config.faults.clone(),
             ended: AtomicBool::new(false),
             adversary,
+            recorder,
         })
     }
 

@@ -72,17 +72,35 @@ impl Engine {
         while seat.waiting.load(Ordering::Acquire) > 0 {
             std::thread::yield_now();
         }
+        let turn = self.device.recorder.as_ref().map(|recorder| recorder.step(now_ns));
         let progress = seat.lock().step(&self.device, now_ns, &seat.attention, &seat.counters);
         self.end_by_script();
+        if let Some(turn) = turn {
+            turn.end_step(now_ns);
+        }
         progress
     }
 
     /// As [`Engine::step`], unless somebody is in a step, or waits for the engine.
     pub fn try_step(&self, now_ns: u64) -> Option<Progress> {
         let seat = &self.device.engines[self.index];
-        let progress = seat.try_lock()?.step(&self.device, now_ns, &seat.attention, &seat.counters);
-        self.end_by_script();
-        Some(progress)
+        let turn = match &self.device.recorder {
+            Some(recorder) => Some(recorder.try_step(now_ns)?),
+            None => None,
+        };
+        // Nothing is seen or done without the lock: the step is over, if nobody knows of it.
+        let core = seat.try_lock();
+        let step = |mut core: MutexGuard<'_, Core>| {
+            core.step(&self.device, now_ns, &seat.attention, &seat.counters)
+        };
+        let progress = core.map(step);
+        if progress.is_some() {
+            self.end_by_script();
+        }
+        if let Some(turn) = turn {
+            turn.end_step(now_ns);
+        }
+        progress
     }
 
     /// A way to step the engine for others than who drives it.

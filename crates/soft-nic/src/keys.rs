@@ -8,6 +8,7 @@ use bellpush_wire::Rkey;
 use crate::SoftNic;
 use crate::objects::mkey::{Indirect, MkeyAttr, MwType, PartsAttr};
 use crate::objects::mr::Pd;
+use crate::record::{Call, Outcome, outside};
 
 impl SoftNic {
     /// Makes a memory window, which stands for nothing until a queue pair binds it by a UMR. Its key
@@ -33,8 +34,14 @@ impl SoftNic {
         if !(1..=1 << 16).contains(&attr.octowords) {
             return refuse("key's units of translation", attr.octowords as u64, "1..=65536");
         }
-        let indirect = Indirect::new(attr.octowords, attr.remote_invalidate);
-        self.device.mrs.create_indirect(pd, indirect, attr.tag)
+        let MkeyAttr { octowords, remote_invalidate, tag } = attr;
+        let create = || {
+            let indirect = Indirect::new(octowords, remote_invalidate);
+            self.device.mrs.create_indirect(pd, indirect, tag)
+        };
+        let (pd, octowords) = (pd.number(), octowords as u64);
+        let call = || Call::Mkey { pd, octowords, remote_invalidate, tag };
+        outside(self.device.recorder.as_ref(), call, create, |key| Outcome::Number(key.0))
     }
 
     /// Makes a key that stands for parts of regions from the start, and that no UMR changes.
@@ -46,7 +53,9 @@ impl SoftNic {
             let (what, must) = ("indirect key", "on a packet link");
             return Err(NicError::Attribute { what, value: 1, must });
         }
-        self.device.mrs.create_parts(pd, attr)
+        let call = || Call::Other("a key that stands for parts of regions".into());
+        let create = || self.device.mrs.create_parts(pd, attr);
+        outside(self.device.recorder.as_ref(), call, create, |key| Outcome::Number(key.0))
     }
 
     /// Ends a memory window or a key of [`SoftNic::create_mkey`], with whatever low byte.
@@ -54,6 +63,8 @@ impl SoftNic {
     /// # Errors
     /// [`NicError::NoSuchRegion`].
     pub fn destroy_mkey(&self, key: Rkey) -> Result<(), NicError> {
-        self.device.mrs.destroy_indirect(key)
+        let call = || Call::DestroyMkey { key: key.0 };
+        let destroy = || self.device.mrs.destroy_indirect(key);
+        outside(self.device.recorder.as_ref(), call, destroy, |&()| Outcome::Done)
     }
 }

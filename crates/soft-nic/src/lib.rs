@@ -12,6 +12,7 @@
 //! | `copy` | threads that copy for the engines |
 //! | `adversary` | every freedom that the rules give, and reports of programs that rely on more |
 //! | `engine` `contain` | who is to be visited, and when; a panic meanwhile |
+//! | `make` `keys` | how they are made, and keys that stand for parts of others |
 //! | `objects` | what a program holds: regions, keys, CQs, SRQs, lists of tags, queue pairs, XRC domains; numbers, states, events |
 //! | `queue` | from a doorbell or a slot to a checked WQE; receive WQEs; WQEs for the NIC itself |
 //! | `service` | from WQEs to CQEs: the visit of a queue pair, messages that are sent and that come in, their bytes |
@@ -19,6 +20,7 @@
 //! | `service::rc` `uc` `ud` `gsi` | services over packets; queue pair 1 |
 //! | `link` | packet links: to other processes and hosts; what an engine keeps of one; captures |
 //! | `offload` | an engine on a GPU: queue pairs that are leased to it, keys that it knows |
+//! | `record` | recordings, and the same again |
 //! | `report` `vendor` | what queue pairs are at, in words; error codes |
 
 #![forbid(unsafe_code)]
@@ -34,10 +36,12 @@ mod keys;
 pub mod link;
 #[cfg(test)]
 mod loom_tests;
+mod make;
 mod objects;
 pub mod offload;
 mod queue;
 mod random;
+pub mod record;
 mod report;
 pub mod script;
 mod service;
@@ -74,7 +78,7 @@ pub use vendor::Vendor;
 
 use bellpush_mem::{Dma, View, own_thread};
 use bellpush_nic::{
-    Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueueMemory, QueuePair, Queues,
+    Access, Dm, Mr, Mtu, Nic, NicAddress, NicError, Order, QpAttr, QueueMemory, QueuePair,
 };
 use bellpush_wire::cm::MAD_BYTES;
 use bellpush_wire::{Iova, Qpn};
@@ -83,6 +87,7 @@ use copy::{MAX_COPY_THREADS, Opened, Pool};
 use device::Device;
 use link::{Carries, Link};
 use objects::layout;
+use record::{Call, Outcome, outside, plainly};
 
 /// A software NIC. Dropping it ends its threads, its queue pairs and its registrations.
 pub struct SoftNic {
@@ -166,6 +171,10 @@ impl SoftNic {
             let (value, must) = (config.engines as u64, "1..=256");
             return Err(NicError::Attribute { what: "number of engines", value, must });
         }
+        if config.record.is_some() {
+            let what = "a recording without packets: take a packet link";
+            return Err(NicError::Unsupported { nic: "soft".into(), what });
+        }
         let device = Device::in_process(config)?;
         let engine = |index| Engine { device: device.clone(), index };
         let engines = (0..config.engines).map(engine).collect();
@@ -180,7 +189,9 @@ impl SoftNic {
         config: &SoftConfig,
         link: Box<dyn Link>,
     ) -> Result<(Arc<Self>, Engine), NicError> {
-        let device = Device::on_packets(adversary::wrap(link, config.adversary), config)?;
+        let (link, config, recorder) = record::begin(config, link)?;
+        let link = adversary::wrap(link, config.adversary);
+        let device = Device::on_packets(link, &config, recorder)?;
         Ok((Self::of(device.clone()), Engine { device, index: 0 }))
     }
 
@@ -214,7 +225,9 @@ impl SoftNic {
 
     /// Takes a packet link's port up or down: down, it drops what comes and what goes.
     pub fn set_port(&self, up: bool) {
-        self.device.enabled.store(up, Ordering::Relaxed);
+        plainly(self.device.recorder.as_ref(), Call::Port { up }, || {
+            self.device.enabled.store(up, Ordering::Relaxed);
+        });
     }
 
     /// What the NIC has done so far.
@@ -224,190 +237,22 @@ impl SoftNic {
         all
     }
 
-    /// Creates a queue pair, as [`Nic::create_qp`], with its own type.
-    ///
-    /// # Errors
-    /// [`NicError::Attribute`], [`NicError::Full`], [`NicError::Memory`].
-    pub fn create(&self, attr: &QpAttr, memory: &View) -> Result<Arc<Qp>, NicError> {
-        self.create_on(attr, Self::place(attr, memory)?)
-    }
-
-    /// Creates a queue pair over queues that lie anywhere; several may share a UAR page.
-    ///
-    /// # Errors
-    /// As [`SoftNic::create`].
-    pub fn create_on(&self, attr: &QpAttr, queues: Queues) -> Result<Arc<Qp>, NicError> {
-        layout::check(attr)?;
-        layout::cqs_fit(attr, &queues)?;
-        self.device.create_qp(attr, queues.clone(), self.device.private(attr, &queues)?)
-    }
-
-    /// Creates a queue pair of any type that uses objects which others may use as well. The CQs'
-    /// parts of attributes and queues are not looked at.
-    ///
-    /// # Errors
-    /// As [`SoftNic::create`].
-    pub fn create_with(
-        &self,
-        attr: &QpAttr,
-        queues: Queues,
-        objects: Objects,
-    ) -> Result<Arc<Qp>, NicError> {
-        let recv_cqes = objects.recv_cq.as_ref().map_or(0, |cq| cq.entries());
-        let attr = QpAttr { send_cqes: objects.send_cq.entries(), recv_cqes, ..attr.clone() };
-        layout::check(&attr)?;
-        self.device.create_qp(&attr, queues, objects)
-    }
-
-    /// Lays out queues in memory as [`SoftNic::create`] does.
-    ///
-    /// # Errors
-    /// [`NicError::Memory`] when `memory` is shorter than [`Nic::queue_bytes`].
-    pub fn place(attr: &QpAttr, memory: &View) -> Result<Queues, NicError> {
-        layout::check(attr)?;
-        layout::place(attr, memory)
-    }
-
-    /// Creates a protection domain.
-    ///
-    /// # Errors
-    /// [`NicError::Full`].
-    pub fn create_pd(&self) -> Result<Arc<Pd>, NicError> {
-        self.device.create_pd()
-    }
-
-    /// The protection domain of [`Nic::register`] and [`Nic::create_qp`].
-    pub fn default_pd(&self) -> &Arc<Pd> {
-        &self.device.pd
-    }
-
-    /// Creates a CQ that several queue pairs may share.
-    ///
-    /// # Errors
-    /// [`NicError::Attribute`] for rings of the wrong size, [`NicError::Memory`].
-    pub fn create_cq(&self, attr: &CqAttr) -> Result<Arc<Cq>, NicError> {
-        self.create_cq_with(attr, CqLayout::default())
-    }
-
-    /// Creates a CQ whose entries lie otherwise than [`SoftNic::create_cq`]'s.
-    ///
-    /// # Errors
-    /// As [`SoftNic::create_cq`].
-    pub fn create_cq_with(&self, attr: &CqAttr, layout: CqLayout) -> Result<Arc<Cq>, NicError> {
-        self.device.create_cq(attr, layout)
-    }
-
-    /// Has the consumer of a CQ that was created without `notify` told when it has armed it, from now on. `uar` is the
-    /// page that it rings then. A CQ has one way of being told.
-    pub fn notify(&self, cq: &Arc<Cq>, uar: &View, notify: Notify) {
-        if cq.notify_with(notify) {
-            self.device.engines[0].control().watch_arming(uar, cq);
-            cq.armed();
+    /// Has everything in the file that a recording of [`SoftConfig::record`] has so far. Whoever steps the engine does
+    /// so now and then.
+    pub fn flush_recording(&self) {
+        if let Some(recorder) = &self.device.recorder {
+            recorder.flush();
         }
-    }
-
-    /// Has the consumer of a CQ that several queue pairs may share told of several entries together
-    /// (`ibv_modify_cq`), from now on.
-    pub fn moderate(&self, cq: &Arc<Cq>, moderation: Moderation) {
-        cq.moderate(moderation);
-        self.device.engines[0].control().watch_moderated(cq);
-    }
-
-    /// Creates a shared receive queue whose WQEs come in the order of its ring. Completions count them:
-    /// `wqe_counter` is not the place in the ring, but goes on.
-    ///
-    /// # Errors
-    /// As [`SoftNic::create_srq`].
-    pub fn create_cyclic_srq(&self, attr: &SrqAttr) -> Result<Arc<Srq>, NicError> {
-        self.device.create_cyclic_srq(attr)
-    }
-
-    /// Creates a shared receive queue.
-    ///
-    /// # Errors
-    /// As [`SoftNic::create_cq`].
-    pub fn create_srq(&self, attr: &SrqAttr) -> Result<Arc<Srq>, NicError> {
-        self.device.create_srq(attr, None)
-    }
-
-    /// Creates an XRC domain.
-    pub fn create_xrcd(&self) -> Arc<Xrcd> {
-        Arc::default()
-    }
-
-    /// Creates a shared receive queue of an XRC domain.
-    ///
-    /// # Errors
-    /// As [`SoftNic::create_cq`].
-    pub fn create_xrc_srq(&self, attr: &SrqAttr, xrc: XrcSrq) -> Result<Arc<Srq>, NicError> {
-        if xrc.uidx > Qpn::MAX {
-            let (value, must) = (xrc.uidx.into(), "24 bits");
-            return Err(NicError::Attribute { what: "user index", value, must });
-        }
-        let xrcd = xrc.xrcd.clone();
-        let srq = self.device.create_srq(attr, Some(xrc))?;
-        xrcd.add(&srq);
-        Ok(srq)
-    }
-
-    /// Creates a shared receive queue that matches tags.
-    ///
-    /// # Errors
-    /// As [`SoftNic::create_cq`]; [`NicError::Attribute`] also on the in-process link, and for a list that is too long.
-    pub fn create_tag_srq(&self, attr: &SrqAttr, tags: TagAttr) -> Result<Arc<Srq>, NicError> {
-        let refuse = |what, value, must| Err(NicError::Attribute { what, value, must });
-        if self.carries().is_none() {
-            return refuse("shared receive queue that matches tags", 1, "on a packet link");
-        }
-        if tags.uidx > Qpn::MAX {
-            return refuse("user index", tags.uidx.into(), "24 bits");
-        }
-        self.device.create_tag_srq(attr, tags)
-    }
-
-    /// Creates the receiving end of an XRC connection, which has no queues of its own. The sending
-    /// end is made by [`SoftNic::create_with`], without receives.
-    ///
-    /// # Errors
-    /// [`NicError::Attribute`] on the in-process link, [`NicError::Full`], [`NicError::Memory`].
-    pub fn create_xrc_recv(&self, xrcd: &Arc<Xrcd>) -> Result<Arc<Qp>, NicError> {
-        self.device.create_xrc_recv(xrcd)
-    }
-
-    /// Registers memory in a protection domain.
-    ///
-    /// # Errors
-    /// As [`Nic::register`].
-    pub fn register_in(
-        &self,
-        pd: &Arc<Pd>,
-        mem: Arc<dyn Dma>,
-        iova: Iova,
-        access: Access,
-    ) -> Result<Mr, NicError> {
-        self.device.mrs.register(pd, mem, (iova, access), None)
-    }
-
-    /// Registers memory under a key whose low byte the caller chooses, as a DEVX program does.
-    ///
-    /// # Errors
-    /// As [`Nic::register`].
-    pub fn register_with_tag(
-        &self,
-        pd: &Arc<Pd>,
-        mem: Arc<dyn Dma>,
-        (iova, access): (Iova, Access),
-        tag: u8,
-    ) -> Result<Mr, NicError> {
-        self.device.mrs.register(pd, mem, (iova, access), Some(tag))
     }
 
     /// Returns when no engine is in a step that began before, and forgets armings of CQs that are
     /// gone: what the caller has let go is not touched any more.
     pub fn quiesce(&self) {
-        for seat in &self.device.engines {
-            seat.control().forget_arming();
-        }
+        plainly(self.device.recorder.as_ref(), Call::Quiesce, || {
+            for seat in &self.device.engines {
+                seat.control().forget_arming();
+            }
+        });
     }
 
     /// Has asynchronous events told from now on, instead of kept for [`SoftNic::next_event`]. The
@@ -419,7 +264,11 @@ impl SoftNic {
     /// Has management datagrams to queue pair 1 told from now on, which are dropped before. The first
     /// who asks for it has them; says whether that is the caller.
     pub fn tell_mads(&self, sink: MadSink) -> bool {
-        self.device.gsi.tell(sink)
+        let mut told = false;
+        plainly(self.device.recorder.as_ref(), Call::TellMads, || {
+            told = self.device.gsi.tell(sink);
+        });
+        told
     }
 
     /// Sends a management datagram from queue pair 1 to that of another NIC, like any datagram: it may
@@ -433,21 +282,14 @@ impl SoftNic {
             let what = "management datagrams without packets: take a packet link";
             return Err(NicError::Unsupported { nic: "soft".into(), what });
         }
-        self.device.gsi.post(to, mad)
+        let call = || Call::Mad { to, bytes: mad.to_vec() };
+        let post = || self.device.gsi.post(to, mad);
+        outside(self.device.recorder.as_ref(), call, post, |&()| Outcome::Done)
     }
 
     /// Whether the engine has given all management datagrams to the link.
     pub fn has_sent_mads(&self) -> bool {
         self.device.gsi.is_empty()
-    }
-
-    /// Changes a registration, whose keys stay as they are (`ibv_rereg_mr`). Accesses that are under
-    /// way come before, later ones find what it is then.
-    ///
-    /// # Errors
-    /// [`NicError::NoSuchRegion`], and as [`Nic::register`]; nothing has changed then.
-    pub fn reregister(&self, mr: Mr, change: Reregister) -> Result<Mr, NicError> {
-        self.device.mrs.reregister(mr, change)
     }
 
     /// The oldest asynchronous event that was not taken yet.
@@ -490,11 +332,12 @@ impl Nic for SoftNic {
     }
 
     fn register(&self, mem: Arc<dyn Dma>, iova: Iova, access: Access) -> Result<Mr, NicError> {
-        self.device.mrs.register(&self.device.pd, mem, (iova, access), None)
+        self.register_as(&self.device.pd, mem, (iova, access), None)
     }
 
     fn deregister(&self, mr: Mr) -> Result<(), NicError> {
-        self.device.mrs.deregister(mr)
+        let (recorder, call) = (self.device.recorder.as_ref(), || record::deregister(&mr));
+        outside(recorder, call, || self.device.mrs.deregister(mr), |&()| Outcome::Done)
     }
 
     /// Memory of the engine's GPU. Without such an engine it has none: a window is memory of the host.
@@ -524,7 +367,8 @@ impl Nic for SoftNic {
     }
 
     fn destroy_qp(&self, qpn: Qpn) -> Result<(), NicError> {
-        self.device.destroy_qp(qpn.0)
+        let (recorder, call) = (self.device.recorder.as_ref(), || Call::DestroyQp { qpn: qpn.0 });
+        outside(recorder, call, || self.device.destroy_qp(qpn.0), |&()| Outcome::Done)
     }
 }
 

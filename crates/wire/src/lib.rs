@@ -27,15 +27,19 @@ pub use plain::PlainWrite;
 
 /// Local key of a memory region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Lkey(pub u32);
 /// Remote key of a memory region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Rkey(pub u32);
 /// Queue pair number, 24 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Qpn(pub u32);
 /// Address inside a memory region, as WQEs and packets give it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Iova(pub u64);
 
 impl Qpn {
@@ -45,7 +49,16 @@ impl Qpn {
 
 /// Packet sequence number: 24 bits in wrapping order (InfiniBand vol. 1, 9.7.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "u32"))]
 pub struct Psn(u32);
+
+impl From<u32> for Psn {
+    /// As [`Psn::new`].
+    fn from(value: u32) -> Self {
+        Self::new(value)
+    }
+}
 
 impl Psn {
     /// Number of distinct values.

@@ -25,6 +25,7 @@ pub use shm::{STALL_NS, ShmLink, ShmNet, ShmRest};
 pub use udp::{UdpLink, interface_name};
 
 use bellpush_wire::roce::{Envelope, Fields};
+use serde::{Deserialize, Serialize};
 
 /// A packet link as one NIC sees it. Not shared: it is owned by one engine.
 ///
@@ -131,6 +132,22 @@ pub trait Link: Send {
 /// it leaves to that one.
 macro_rules! forward_to_inner {
     () => {
+        $crate::link::forward_shape_to_inner!();
+
+        fn take_port(&mut self, port: u16) -> Result<(), $crate::link::LinkError> {
+            self.inner.take_port(port)
+        }
+
+        fn is_up(&mut self) -> bool {
+            self.inner.is_up()
+        }
+    };
+}
+pub(crate) use forward_to_inner;
+
+/// The part of [`forward_to_inner`] that says nothing of what happens on the link.
+macro_rules! forward_shape_to_inner {
+    () => {
         fn address(&self) -> std::net::IpAddr {
             self.inner.address()
         }
@@ -149,10 +166,6 @@ macro_rules! forward_to_inner {
 
         fn fields(&self, wanted: &bellpush_wire::roce::Fields) -> bellpush_wire::roce::Fields {
             self.inner.fields(wanted)
-        }
-
-        fn take_port(&mut self, port: u16) -> Result<(), $crate::link::LinkError> {
-            self.inner.take_port(port)
         }
 
         fn leave_port(&mut self, port: u16) {
@@ -174,13 +187,9 @@ macro_rules! forward_to_inner {
         fn tell(&mut self, notice: $crate::link::Notice) {
             self.inner.tell(notice);
         }
-
-        fn is_up(&mut self) -> bool {
-            self.inner.is_up()
-        }
     };
 }
-pub(crate) use forward_to_inner;
+pub(crate) use forward_shape_to_inner;
 
 impl Link for Box<dyn Link> {
     fn address(&self) -> IpAddr {
@@ -273,7 +282,7 @@ pub enum Notice {
 }
 
 /// Header fields that a link sends as the address vector says; the others go with the link's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the fields' own names")]
 pub struct Carries {
     pub traffic_class: bool,

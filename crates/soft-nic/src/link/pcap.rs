@@ -37,7 +37,7 @@ impl Pcap {
     /// # Errors
     /// The system's; `ENXIO` for a named pipe without a reader.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let mut out = BufWriter::with_capacity(BUFFER_BYTES, Kept(Hidden::new(open(path)?)));
+        let mut out = BufWriter::with_capacity(BUFFER_BYTES, create(path)?);
         out.write_all(&MAGIC_NS.to_le_bytes())?;
         out.write_all(&[2, 0, 4, 0])?; // version 2.4
         out.write_all(&[0; 8])?; // UTC
@@ -93,6 +93,14 @@ impl Pcap {
     }
 }
 
+/// Makes a file for its owner alone, or empties the one that is there.
+///
+/// # Errors
+/// As [`Pcap::create`].
+pub(crate) fn create(path: &Path) -> io::Result<Kept> {
+    Ok(Kept(Hidden::new(open(path)?)))
+}
+
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
@@ -114,7 +122,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// The file, as long as the program around us has left it alone.
-struct Kept(Hidden<File>);
+pub(crate) struct Kept(Hidden<File>);
 
 impl Write for Kept {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -8,6 +8,7 @@ use crate::adversary::{self, Kind, cqes::Late};
 use crate::objects::events::{Event, Events};
 use crate::objects::moderation::{Held, Moderation};
 use crate::objects::number::Number;
+use crate::record::{Call, Outcome, hooked, outside};
 use crate::script::{CqeAct, ScriptedFaults};
 use bellpush_mem::{Dma, Intent, MemError, View};
 use bellpush_nic::NicError;
@@ -301,6 +302,17 @@ impl Cq {
     /// [`NicError::Attribute`] for a ring of the wrong size, or with fewer entries than are waiting
     /// to be taken; [`NicError::Full`] when the old ring has no room for the entry that says so.
     pub fn resize(&self, ring: View, entry_bytes: usize) -> Result<(), NicError> {
+        let recorder = self.number.recorder();
+        let Some(hooked) = recorder.map(|it| hooked::view(it, &ring)) else {
+            return self.resize_to(ring, entry_bytes);
+        };
+        let (place, ring) = hooked;
+        let (cq, bytes) = (self.number(), entry_bytes as u64);
+        let call = || Call::ResizeCq { cq, ring: place, entry_bytes: bytes };
+        outside(recorder, call, || self.resize_to(ring, entry_bytes), |&()| Outcome::Done)
+    }
+
+    fn resize_to(&self, ring: View, entry_bytes: usize) -> Result<(), NicError> {
         let Some(shared) = &self.shared else {
             let must = "one that several queue pairs may share";
             return Err(NicError::Attribute { what: "CQ to be resized", value: 0, must });

@@ -2,15 +2,18 @@
 //! request to report it on.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
+use crate::record::Recorder;
 use bellpush_wire::Qpn;
 
 /// Events kept for an owner that does not ask for them.
 const MOST: usize = 4096;
 
 /// Something that happened to an object of the NIC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Event {
     /// The queue pair went to ERR because of its own work (`IBV_EVENT_QP_FATAL`).
     QpFatal(Qpn),
@@ -50,15 +53,24 @@ pub type EventSink = Box<dyn Fn(Event) + Send + Sync>;
 pub(crate) struct Events {
     queue: Mutex<VecDeque<Event>>,
     sink: OnceLock<EventSink>,
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl Events {
+    /// None yet; those that come are written down by a recorder, if there is one.
+    pub(crate) fn new(recorder: Option<Arc<Recorder>>) -> Self {
+        Self { recorder, ..Self::default() }
+    }
+
     /// Has events told instead of kept; says whether that was not asked for before.
     pub(crate) fn tell(&self, sink: EventSink) -> bool {
         self.sink.set(sink).is_ok()
     }
 
     pub(crate) fn push(&self, event: Event) {
+        if let Some(recorder) = &self.recorder {
+            recorder.told(event);
+        }
         if let Some(sink) = self.sink.get() {
             return sink(event);
         }

@@ -3,12 +3,15 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::record::Recorder;
 use bellpush_nic::NicError;
 
 /// The numbers of a NIC. A number that becomes free comes again after all others.
 pub(crate) struct Numbers {
     /// Numbers are below it; 0 is never handed out.
     end: u32,
+    /// Who writes down which become free.
+    recorder: Option<Arc<Recorder>>,
     state: Mutex<State>,
 }
 
@@ -32,12 +35,12 @@ impl std::fmt::Debug for Numbers {
 }
 
 impl Numbers {
-    pub(crate) fn new() -> Arc<Self> {
-        Self::below(1 << 24)
+    pub(crate) fn new(recorder: Option<Arc<Recorder>>) -> Arc<Self> {
+        Self::below(1 << 24, recorder)
     }
 
-    fn below(end: u32) -> Arc<Self> {
-        Arc::new(Self { end, state: Mutex::default() })
+    fn below(end: u32, recorder: Option<Arc<Recorder>>) -> Arc<Self> {
+        Arc::new(Self { end, recorder, state: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -73,12 +76,20 @@ impl Number {
     pub(crate) fn get(&self) -> u32 {
         self.value
     }
+
+    /// Who writes down what is asked of the object.
+    pub(crate) fn recorder(&self) -> Option<&Arc<Recorder>> {
+        self.of.as_ref()?.recorder.as_ref()
+    }
 }
 
 impl Drop for Number {
     fn drop(&mut self) {
         if let Some(of) = &self.of {
             of.lock().used.remove(&self.value);
+            if let Some(recorder) = &of.recorder {
+                recorder.gone(self.value);
+            }
         }
     }
 }
@@ -89,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_number_comes_again_when_it_is_free_and_all_others_have_come() {
-        let numbers = Numbers::below(5);
+        let numbers = Numbers::below(5, None);
         let take = || numbers.take().unwrap();
         let (kept, freed) = (take(), take());
         assert_eq!((kept.get(), freed.get()), (1, 2));

@@ -16,6 +16,7 @@ use crate::objects::state::{self, Attributes};
 use crate::objects::xrc::Target;
 use crate::offload::{Lease, Offload};
 use crate::queue::recv::Receives;
+use crate::record::{Call, Outcome, outside, plainly};
 use crate::script::ScriptedFaults;
 use crate::vendor::Vendor;
 use bellpush_abi::engine::{Fixed, Line, State};
@@ -408,15 +409,26 @@ impl Qp {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A call that a recording has no words for.
+    fn beyond_words(&self, what: &str, run: impl FnOnce()) {
+        let device = self.device.upgrade();
+        let recorder = device.as_ref().and_then(|device| device.recorder.as_ref());
+        plainly(recorder, Call::Other(what.into()), run);
+    }
+
     /// Gives a target of dynamic connections its access key. Before RTR: nobody reaches it earlier.
     pub fn set_dc_key(&self, key: u64) {
-        self.dc_key.store(key, Ordering::Relaxed);
+        self.beyond_words("a target of dynamic connections", || {
+            self.dc_key.store(key, Ordering::Relaxed);
+        });
     }
 
     /// Has an error of an initiator of dynamic connections end the stream of the work request alone,
     /// until so many are in error. Before RTR.
     pub fn set_streams(&self, most_in_error: u32) {
-        self.error_streams.store(most_in_error.max(1), Ordering::Relaxed);
+        self.beyond_words("an initiator with streams", || {
+            self.error_streams.store(most_in_error.max(1), Ordering::Relaxed);
+        });
     }
 
     pub(crate) fn error_streams(&self) -> Option<usize> {
@@ -431,7 +443,7 @@ impl Qp {
     /// [`NicError::Attribute`] for another type than RC, or without a packet link.
     pub fn pace(&self, groups: Groups) -> Result<(), NicError> {
         self.may_be_paced()?;
-        self.set_groups(groups);
+        self.beyond_words("a queue pair of a schedule", || self.set_groups(groups));
         Ok(())
     }
 
@@ -465,7 +477,9 @@ impl Qp {
     /// [`NicError::State`] but in RTS, [`NicError::Attribute`] for a stream that is in none.
     pub fn reset_stream(&self, stream: u16) -> Result<(), NicError> {
         let device = self.device.upgrade().ok_or(NicError::NoSuchQp(self.qpn.0))?;
-        device.reset_stream(self, stream)
+        let call = || Call::Other("a stream that is taken out of error".into());
+        let reset = || device.reset_stream(self, stream);
+        outside(device.recorder.as_ref(), call, reset, |&()| Outcome::Done)
     }
 
     pub(crate) fn dc_key(&self) -> u64 {
@@ -494,8 +508,7 @@ impl Qp {
     /// and [`NicError::Superfluous`] for attributes, [`NicError::Attribute`] for a value out of
     /// range, [`NicError::NoSuchPeer`] when the address vector leads nowhere.
     pub fn modify(&self, to: QpState, change: &Change) -> Result<(), NicError> {
-        let device = self.device.upgrade().ok_or(NicError::NoSuchQp(self.qpn.0))?;
-        device.modify(self, to, change, Extra::default())
+        self.modify_with(to, change, Extra::default())
     }
 
     /// As [`Qp::modify`], and changes what verbs have no attributes for. All of it is done, or nothing.
@@ -504,7 +517,15 @@ impl Qp {
     /// As [`Qp::modify`], [`Qp::pace`] and [`Qp::reset_stream`].
     pub fn modify_with(&self, to: QpState, change: &Change, extra: Extra) -> Result<(), NicError> {
         let device = self.device.upgrade().ok_or(NicError::NoSuchQp(self.qpn.0))?;
-        device.modify(self, to, change, extra)
+        let call = || match extra {
+            Extra { groups: None, stream: None } => {
+                Call::Modify { qpn: self.qpn.0, to, change: Box::new(*change) }
+            }
+            _ => Call::Other("a queue pair of a schedule, or with streams".into()),
+        };
+        let (recorder, extra) = (device.recorder.as_ref(), extra.clone());
+        let modify = || device.modify(self, to, change, extra);
+        outside(recorder, call, modify, |&()| Outcome::Done)
     }
 
     /// Moves through INIT and RTR to RTS.
@@ -551,7 +572,9 @@ impl QueuePair for Qp {
     }
 
     fn fail(&self) {
-        self.set_error();
+        let device = self.device.upgrade();
+        let recorder = device.as_ref().and_then(|device| device.recorder.as_ref());
+        plainly(recorder, Call::Fail { qpn: self.qpn.0 }, || self.set_error());
     }
 
     fn reset(&self) -> Result<(), NicError> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::SoftNic;
 use crate::link::{Notice, Share};
 use crate::random::Random;
+use crate::record::{Call, Outcome, outside, plainly};
 use bellpush_nic::NicError;
 use bellpush_wire::Qpn;
 
@@ -148,7 +149,9 @@ impl SoftNic {
     /// # Errors
     /// [`NicError::Attribute`] for more than 65536 at once, [`NicError::Full`] for too many in all.
     pub fn reserve_qpns(&self, log: u8) -> Result<ReservedQpns, NicError> {
-        self.device.reserve_qpns(log)
+        let call = || Call::Other("queue pair numbers that are set aside".into());
+        let take = || self.device.reserve_qpns(log);
+        outside(self.device.recorder.as_ref(), call, take, |it| Outcome::Number(it.first().0))
     }
 
     /// The NIC's part of what processes at its address share; `None` where the address is its alone.
@@ -159,7 +162,8 @@ impl SoftNic {
     /// Says what the manager of queue pair 1 wants of the requests to the NIC's address, where other
     /// processes have NICs there. It counts once [`SoftNic::has_sent_mads`] says that all was sent.
     pub fn notice(&self, notice: Notice) {
-        self.device.gsi.notice(notice);
+        let call = Call::Notice(notice.into());
+        plainly(self.device.recorder.as_ref(), call, || self.device.gsi.notice(notice));
     }
 
     /// Whether a queue pair has that number.

@@ -14,6 +14,7 @@ use crate::objects::number::Number;
 use crate::objects::tags::{TagAttr, Tags};
 use crate::objects::xrc::XrcSrq;
 use crate::queue::recv::Receive;
+use crate::record::{Call, Outcome, outside, plainly};
 use bellpush_mem::{Dma, View};
 use bellpush_nic::NicError;
 use bellpush_wire::cqe::Cqe;
@@ -141,6 +142,11 @@ impl Srq {
     /// Ends it: no receive is taken from it any more, and where it has a CQ itself, none completes
     /// there. Its memory is not touched after this returns.
     pub fn close(&self) {
+        let srq = self.number();
+        plainly(self.number.recorder(), Call::CloseSrq { srq }, || self.end());
+    }
+
+    fn end(&self) {
         if let Some(tags) = &self.tags {
             tags.list().close();
         }
@@ -182,6 +188,11 @@ impl Srq {
     /// # Errors
     /// [`NicError::Attribute`] for a limit above the number of WQEs.
     pub fn arm_limit(&self, limit: u32) -> Result<(), NicError> {
+        let call = || Call::ArmLimit { srq: self.number(), limit };
+        outside(self.number.recorder(), call, || self.arm(limit), |&()| Outcome::Done)
+    }
+
+    fn arm(&self, limit: u32) -> Result<(), NicError> {
         if limit > self.wqes {
             let must = "at most its number of WQEs";
             return Err(NicError::Attribute { what: "SRQ limit", value: limit.into(), must });

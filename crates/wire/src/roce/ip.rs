@@ -19,6 +19,7 @@ const DONT_FRAGMENT: u16 = 0x4000;
 
 /// Source and destination address, of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Addresses {
     /// IPv4.
     V4 {
@@ -75,6 +76,7 @@ impl Addresses {
 /// Header fields that a sender takes from its address vector. Of these the ICRC covers the port
 /// only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Fields {
     /// IPv4: ToS; IPv6: traffic class.
     pub traffic_class: u8,
@@ -109,6 +111,7 @@ pub fn flow_label_of(local: Qpn, remote: Qpn) -> u32 {
 
 /// Contents of the IP and UDP headers, without lengths and checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Envelope {
     /// Source and destination.
     pub addresses: Addresses,

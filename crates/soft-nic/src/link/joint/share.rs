@@ -1,5 +1,7 @@
 //! How processes at one address share its numbers.
 
+use serde::{Deserialize, Serialize};
+
 /// Logarithm of how many shares there are. Of a share's numbers, half may be set aside
 /// ([`crate::SoftNic::reserve_qpns`]): as many as of all numbers.
 const BITS: u32 = 3;
@@ -8,8 +10,17 @@ const ID_BITS: u32 = 32 - BITS;
 
 /// The part that one process has of an address's queue pair numbers and communication IDs: both say
 /// to which process a packet goes. Queue pair numbers 0 and 1 are all of theirs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8")]
 pub struct Share(u8);
+
+impl TryFrom<u8> for Share {
+    type Error = &'static str;
+
+    fn try_from(number: u8) -> Result<Self, Self::Error> {
+        Self::new(number).ok_or("there are fewer shares of an address")
+    }
+}
 
 impl Share {
     /// Processes that can be at an address at a time.

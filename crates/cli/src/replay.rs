@@ -1,0 +1,88 @@
+//! `bellpush replay`: recordings of `bellpush run --record`, played, compared or shown.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use bellpush::nic::soft::record::{
+    Difference, End, FirstDifference, RecordingError, compare, replay, show,
+};
+
+use crate::cli::CliError;
+
+#[derive(Debug, clap::Args)]
+pub struct ReplayArgs {
+    /// The recording
+    file: PathBuf,
+    /// Say where another recording of the same program parts from it, instead of playing it
+    #[arg(long, value_name = "FILE", conflicts_with = "show")]
+    against: Option<PathBuf>,
+    /// Write it in words, an event a line, instead of playing it
+    #[arg(long)]
+    show: bool,
+}
+
+pub fn run(args: &ReplayArgs) -> Result<ExitCode, CliError> {
+    if args.show {
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        show(&args.file, &mut out).map_err(|error| unusable(&args.file, &error))?;
+        // Who reads along has seen enough.
+        let _ = out.flush();
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(other) = &args.against {
+        return against([&args.file, other]);
+    }
+    let played = replay(&args.file).map_err(|error| unusable(&args.file, &error))?;
+    let (steps, events) = (played.steps, played.events);
+    match played.end {
+        End::Same => {
+            println!("the same: {steps} steps, {events} events");
+            Ok(ExitCode::SUCCESS)
+        }
+        End::Beyond(what) => {
+            let what = format!(
+                "{}: the same for {steps} steps and {events} events; then comes {what}, which a replay does not make",
+                args.file.display()
+            );
+            Err(CliError::new(what, "see it with --show, or compare two with --against"))
+        }
+        End::Differs(difference) => {
+            tell(&difference);
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn unusable(file: &Path, error: &RecordingError) -> CliError {
+    let what = format!("{}: {error}", file.display());
+    CliError::new(what, "name a file that 'bellpush run --record' of this version has written")
+}
+
+/// A time of an engine's clock.
+fn seconds(ns: u64) -> String {
+    format!("{}.{:09} s", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+fn tell(difference: &Difference) {
+    let Difference { step, event, now_ns, recorded, did } = difference;
+    println!("differs at step {step}, event {event}, {}", seconds(*now_ns));
+    println!("recorded: {}", recorded.as_deref().unwrap_or("nothing more").trim());
+    println!("now:      {}", did.trim());
+}
+
+fn against(files: [&PathBuf; 2]) -> Result<ExitCode, CliError> {
+    let found = compare(files.map(PathBuf::as_path))
+        .map_err(|(which, error)| unusable(files[which], &error))?;
+    let Some(FirstDifference { qp, after, did }) = found else {
+        println!("the same: what each queue pair sent, completed and told of");
+        return Ok(ExitCode::SUCCESS);
+    };
+    println!("queue pair {} of the recordings parts after {after} things that both did", qp + 1);
+    for (file, did) in files.into_iter().zip(did) {
+        let did =
+            did.map_or("nothing more".into(), |(what, at)| format!("{what}, at {}", seconds(at)));
+        println!("{}: {did}", file.display());
+    }
+    Ok(ExitCode::FAILURE)
+}

@@ -1,0 +1,220 @@
+//! How events get into a recording.
+
+use std::cell::Cell;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::event::{Call, Event, Header, MAGIC, Outcome};
+use super::{Record, tap};
+use crate::link::pcap::{Kept, create};
+
+/// Events that wait for the file.
+const BUFFER_BYTES: usize = 256 << 10;
+/// An engine without anything to do brings them there.
+const FLUSH_NS: u64 = 50_000_000;
+
+thread_local! {
+    /// The recorder whose turn this thread has; 0 for none.
+    static HAS_TURN_OF: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Writes a recording.
+pub(crate) struct Recorder {
+    /// Tells it from others: not 0.
+    id: u64,
+    pub(super) whole: bool,
+    turn: Mutex<()>,
+    log: Mutex<Log>,
+}
+
+/// One call or step, of which there is one at a time.
+pub(crate) struct Turn<'a> {
+    recorder: &'a Recorder,
+    _held: MutexGuard<'a, ()>,
+}
+
+impl Turn<'_> {
+    /// The step is over.
+    pub(crate) fn end_step(self, now_ns: u64) {
+        self.recorder.end_step(now_ns);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        HAS_TURN_OF.set(0);
+        let mut log = self.recorder.log();
+        if log.out.len() >= BUFFER_BYTES {
+            log.flush();
+        }
+    }
+}
+
+pub(super) struct Log {
+    out: Vec<u8>,
+    /// `None` once it could not be written: the NIC goes on without.
+    file: Option<Kept>,
+    flushed_ns: u64,
+    /// A step of which nothing was said yet.
+    step: Option<u64>,
+    /// Nothing was said of the last one.
+    was_empty: bool,
+    pub(super) words: tap::Words,
+    /// Number of the next region.
+    pub(super) regions: u32,
+    pub(super) up: Option<bool>,
+}
+
+impl Log {
+    /// Writes an event down.
+    pub(super) fn say(&mut self, event: &Event<'_>) {
+        if let Some(now_ns) = self.step.take() {
+            self.append(&Event::Step { now_ns });
+        }
+        self.append(event);
+    }
+
+    fn append(&mut self, event: &Event<'_>) {
+        let out = std::mem::take(&mut self.out);
+        // Into memory: nothing that could fail.
+        self.out = postcard::to_extend(event, out).unwrap_or_default();
+    }
+
+    fn flush(&mut self) {
+        let written = self.file.as_mut().map_or(Ok(()), |file| file.write_all(&self.out));
+        self.out.clear();
+        if written.is_err() {
+            self.file = None;
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl Recorder {
+    /// Begins a recording.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn new(record: &Record, header: &Header) -> io::Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let mut file = create(&record.path)?;
+        file.write_all(MAGIC)?;
+        let header = postcard::to_stdvec(header).map_err(io::Error::other)?;
+        file.write_all(&header)?;
+        let log = Log {
+            out: Vec::with_capacity(2 * BUFFER_BYTES),
+            file: Some(file),
+            flushed_ns: 0,
+            step: None,
+            was_empty: false,
+            words: tap::Words::default(),
+            regions: 0,
+            up: None,
+        };
+        Ok(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            whole: record.whole,
+            turn: Mutex::default(),
+            log: Mutex::new(log),
+        })
+    }
+
+    /// What was written down reaches the file.
+    pub(crate) fn flush(&self) {
+        self.log().flush();
+    }
+
+    pub(super) fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this thread is in a call or a step: what it does then is written down.
+    #[inline]
+    pub(super) fn is_ours(&self) -> bool {
+        HAS_TURN_OF.get() == self.id
+    }
+
+    fn begin<'a>(&'a self, held: MutexGuard<'a, ()>) -> Turn<'a> {
+        HAS_TURN_OF.set(self.id);
+        Turn { recorder: self, _held: held }
+    }
+
+    /// A step of the engine.
+    pub(crate) fn step(&self, now_ns: u64) -> Turn<'_> {
+        let turn = self.begin(self.turn.lock().unwrap_or_else(PoisonError::into_inner));
+        self.begin_step(now_ns);
+        turn
+    }
+
+    /// As [`Recorder::step`], unless somebody has a turn.
+    pub(crate) fn try_step(&self, now_ns: u64) -> Option<Turn<'_>> {
+        let held = match self.turn.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(held)) => held.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let turn = self.begin(held);
+        self.begin_step(now_ns);
+        Some(turn)
+    }
+
+    fn begin_step(&self, now_ns: u64) {
+        let mut log = self.log();
+        log.words.begin();
+        log.step = Some(now_ns);
+    }
+
+    fn end_step(&self, now_ns: u64) {
+        let mut log = self.log();
+        let is_empty = log.step.is_some();
+        if is_empty && log.was_empty {
+            log.step = None;
+            if !log.out.is_empty() && now_ns.saturating_sub(log.flushed_ns) > FLUSH_NS {
+                log.flushed_ns = now_ns;
+                log.flush();
+            }
+        } else if let Some(now_ns) = log.step.take() {
+            log.append(&Event::Step { now_ns });
+        }
+        log.was_empty = is_empty;
+    }
+
+    /// A call of the program, by a thread that has no turn; [`Recorder::done`] ends it.
+    pub(super) fn call(&self, call: impl FnOnce(&mut Log) -> Call) -> Turn<'_> {
+        let turn = self.begin(self.turn.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut log = self.log();
+        log.words.begin();
+        let call = call(&mut log);
+        log.say(&Event::Call(call));
+        drop(log);
+        turn
+    }
+
+    pub(super) fn done(&self, turn: Turn<'_>, outcome: Outcome) {
+        self.log().say(&Event::Done(outcome));
+        drop(turn);
+    }
+
+    /// Something that ends with the object that it happened to, whoever drops it and when.
+    pub(crate) fn gone(&self, number: u32) {
+        let call = Call::Gone { number };
+        if self.is_ours() {
+            return self.log().say(&Event::Call(call));
+        }
+        let turn = self.call(|_| call);
+        drop(turn);
+    }
+
+    /// An asynchronous event.
+    pub(crate) fn told(&self, event: crate::objects::events::Event) {
+        if self.is_ours() {
+            self.log().say(&Event::Told(event));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! A recording, read. None of its bytes is trusted.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::event::{Event, Header, MAGIC};
+
+/// Why a file cannot be used as a recording.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordingError {
+    /// The system's.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+    /// It does not begin as one of this version.
+    #[error("it is not a recording of this version of bellpush")]
+    NotOne,
+    /// It is damaged, or not what this program writes.
+    #[error("byte {at}: {what}")]
+    Broken {
+        /// Where, from the file's beginning.
+        at: usize,
+        /// What is wrong there.
+        what: String,
+    },
+    /// Its NIC cannot be made.
+    #[error("no NIC like the recorded one: {0}")]
+    Nic(String),
+}
+
+/// A recording in memory.
+pub(super) struct Recording {
+    pub(super) header: Header,
+    pub(super) bytes: Arc<[u8]>,
+    /// Where its events begin.
+    pub(super) first: usize,
+}
+
+impl Recording {
+    pub(super) fn open(path: &Path) -> Result<Self, RecordingError> {
+        Self::of(std::fs::read(path)?)
+    }
+
+    pub(super) fn of(bytes: Vec<u8>) -> Result<Self, RecordingError> {
+        let rest = bytes.strip_prefix(MAGIC).ok_or(RecordingError::NotOne)?;
+        let (header, rest) =
+            postcard::take_from_bytes(rest).map_err(|error| broken(MAGIC.len(), error))?;
+        let first = bytes.len() - rest.len();
+        Ok(Self { header, bytes: bytes.into(), first })
+    }
+
+    pub(super) fn events(&self) -> Events<'_> {
+        Events { all: &self.bytes, at: self.first }
+    }
+}
+
+pub(super) fn broken(at: usize, error: impl std::fmt::Display) -> RecordingError {
+    RecordingError::Broken { at, what: error.to_string() }
+}
+
+/// The event at a place, and where the next one is; `None` at the end, also where the last event is not whole: who
+/// wrote it was ended.
+pub(super) fn event_at(
+    bytes: &[u8],
+    at: usize,
+) -> Result<Option<(Event<'_>, usize)>, RecordingError> {
+    match postcard::take_from_bytes(&bytes[at..]) {
+        Ok((event, rest)) => Ok(Some((event, bytes.len() - rest.len()))),
+        Err(postcard::Error::DeserializeUnexpectedEnd) => Ok(None),
+        Err(error) => Err(broken(at, error)),
+    }
+}
+
+/// The events of a recording.
+pub(super) struct Events<'a> {
+    all: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Iterator for Events<'a> {
+    type Item = Result<Event<'a>, RecordingError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match event_at(self.all, self.at).transpose()? {
+            Ok((event, next)) => {
+                self.at = next;
+                Some(Ok(event))
+            }
+            Err(error) => {
+                self.at = self.all.len();
+                Some(Err(error))
+            }
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Suites of the NIC over packets while it records; each recording is played afterwards, and differs in nothing.
+
+#[path = "../support/queue_pairs.rs"]
+mod queue_pairs;
+
+#[path = "../roce/ack.rs"]
+mod ack;
+#[path = "../roce/errors.rs"]
+mod errors;
+#[path = "../roce/many.rs"]
+mod many;
+#[path = "../roce/meanwhile.rs"]
+mod meanwhile;
+#[path = "../roce/rc.rs"]
+mod rc;
+#[path = "../roce/reset.rs"]
+mod reset;
+#[path = "../roce/uc_ud.rs"]
+mod uc_ud;
+
+mod play;
+
+/// Which engine the NICs have.
+const ENGINE: &str = "recorded";
