@@ -15,6 +15,7 @@ mod perftest;
 mod polling;
 mod pyverbs;
 mod rdma_cm;
+mod record;
 mod run;
 mod scripted;
 mod shim;

@@ -5,6 +5,8 @@ mod queue_pairs;
 
 #[path = "../roce/ack.rs"]
 mod ack;
+#[path = "../roce/dc.rs"]
+mod dc;
 #[path = "../roce/errors.rs"]
 mod errors;
 #[path = "../roce/many.rs"]
@@ -15,8 +17,14 @@ mod meanwhile;
 mod rc;
 #[path = "../roce/reset.rs"]
 mod reset;
+#[path = "../roce/streams.rs"]
+mod streams;
+#[path = "../roce/tags.rs"]
+mod tags;
 #[path = "../roce/uc_ud.rs"]
 mod uc_ud;
+#[path = "../roce/xrc.rs"]
+mod xrc;
 
 mod play;
 

@@ -1,12 +1,13 @@
 //! Shared receive queues that match tags: eager messages, rendezvous, list operations; right, lost and hostile.
 
+#[path = "tags/rendezvous.rs"]
 mod rendezvous;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::queue_pairs::{
-    Buf, End, Pair, attr, bad_key, connect, inline, make_typed, packet_nics, pattern, syndromes,
+    Buf, Check, End, Pair, attr, bad_key, connect, inline, make_typed, packet_nics, pattern, syndromes,
 };
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::{HostCq, HostQp};
@@ -76,7 +77,7 @@ impl Tags {
         let (list_qp, memory) = matching(&QpAttr { rq_wqes: 0, ..attr() });
         list_qp.connect_with(&Connection::new(list_qp.address(), list_qp.address())).unwrap();
         let list = HostQp::new(&*list_qp);
-        let pair = Pair { nics, engines, a, b, now_ns: 0 };
+        let pair = Pair { nics, engines, a, b, now_ns: 0, recorded: Check::new() };
         let (posted, tail, handled) = (0, 0, 0);
         let mut tags = Self {
             pair,

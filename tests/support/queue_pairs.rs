@@ -313,7 +313,8 @@ mod recorded {
     use bellpush::nic::soft::record::{End, Record, replay};
 
     thread_local! {
-        static BEGUN: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
+        /// Those of no pair are played when the test's thread ends.
+        static BEGUN: RefCell<Check> = const { RefCell::new(Check(Vec::new())) };
     }
 
     pub fn begin(host: u8) -> Option<Record> {
@@ -323,7 +324,7 @@ mod recorded {
         }
         let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(format!("bellpush-record-{process}-{next}-{host}"));
-        BEGUN.with_borrow_mut(|begun| begun.push(path.clone()));
+        BEGUN.with_borrow_mut(|begun| begun.0.push(path.clone()));
         Some(Record { path, whole: true, script: None })
     }
 
@@ -333,7 +334,7 @@ mod recorded {
     impl Check {
         /// Of the NICs that this thread has made since the last.
         pub fn new() -> Self {
-            Self(BEGUN.take())
+            BEGUN.replace(Self(Vec::new()))
         }
     }
 
@@ -347,7 +348,6 @@ mod recorded {
                 }
                 let played = played.unwrap();
                 assert!(!matches!(played.end, End::Differs(_)), "{played:#?}");
-                assert!(played.events > 15, "{played:?}");
             }
         }
     }

@@ -53,7 +53,9 @@ impl SoftNic {
             let (what, must) = ("indirect key", "on a packet link");
             return Err(NicError::Attribute { what, value: 1, must });
         }
-        let call = || Call::Other("a key that stands for parts of regions".into());
+        let (pd_number, parts) = (pd.number(), attr.parts.clone());
+        let PartsAttr { iova, access, tag, .. } = attr;
+        let call = || Call::Parts { pd: pd_number, iova: iova.0, access, tag, parts };
         let create = || self.device.mrs.create_parts(pd, attr);
         outside(self.device.recorder.as_ref(), call, create, |key| Outcome::Number(key.0))
     }

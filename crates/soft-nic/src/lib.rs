@@ -336,7 +336,7 @@ impl Nic for SoftNic {
     }
 
     fn deregister(&self, mr: Mr) -> Result<(), NicError> {
-        let (recorder, call) = (self.device.recorder.as_ref(), || record::deregister(&mr));
+        let (recorder, call) = (self.device.recorder.as_ref(), || Call::Deregister(mr.into()));
         outside(recorder, call, || self.device.mrs.deregister(mr), |&()| Outcome::Done)
     }
 

@@ -11,7 +11,7 @@ use crate::objects::qp::{Objects, Qp};
 use crate::objects::srq::{Srq, SrqAttr};
 use crate::objects::tags::TagAttr;
 use crate::objects::xrc::{XrcSrq, Xrcd};
-use crate::record::{Call, Outcome, hooked, outside, plainly};
+use crate::record::{Call, Outcome, SrqSort, hooked, outside, plainly};
 use bellpush_mem::{Dma, View};
 use bellpush_nic::{Access, Mr, NicError, QpAttr, QpType, Queues};
 use bellpush_wire::{Iova, Qpn};
@@ -167,12 +167,21 @@ impl SoftNic {
     }
 
     fn create_plain_srq(&self, attr: &SrqAttr, cyclic: bool) -> Result<Arc<Srq>, NicError> {
-        let create = |attr: &SrqAttr| match cyclic {
+        let sort = if cyclic { SrqSort::Cyclic } else { SrqSort::Plain };
+        self.record_srq(attr, sort, |attr| match cyclic {
             true => self.device.create_cyclic_srq(attr),
             false => self.device.create_srq(attr, None),
-        };
+        })
+    }
+
+    fn record_srq(
+        &self,
+        attr: &SrqAttr,
+        sort: SrqSort,
+        create: impl FnOnce(&SrqAttr) -> Result<Arc<Srq>, NicError>,
+    ) -> Result<Arc<Srq>, NicError> {
         let recorder = self.device.recorder.as_ref();
-        let Some((call, attr)) = recorder.map(|it| hooked::srq(it, attr, cyclic)) else {
+        let Some((call, attr)) = recorder.map(|it| hooked::srq(it, attr, sort)) else {
             return create(attr);
         };
         outside(recorder, || call, || create(&attr), |srq| Outcome::Number(srq.number()))
@@ -188,7 +197,10 @@ impl SoftNic {
 
     /// Creates an XRC domain.
     pub fn create_xrcd(&self) -> Arc<Xrcd> {
-        Arc::default()
+        let Some(recorder) = &self.device.recorder else { return Arc::default() };
+        let number = recorder.number_xrcd();
+        plainly(Some(recorder), Call::Xrcd { number }, || {});
+        Xrcd::numbered(number)
     }
 
     /// Creates a shared receive queue of an XRC domain.
@@ -200,22 +212,13 @@ impl SoftNic {
             let (value, must) = (xrc.uidx.into(), "24 bits");
             return Err(NicError::Attribute { what: "user index", value, must });
         }
-        let create = || {
+        let (xrcd, cq, uidx) = (xrc.xrcd.number, xrc.cq.number(), xrc.uidx);
+        self.record_srq(attr, SrqSort::Xrc { xrcd, cq, uidx }, |attr| {
             let xrcd = xrc.xrcd.clone();
             let srq = self.device.create_srq(attr, Some(xrc))?;
             xrcd.add(&srq);
             Ok(srq)
-        };
-        self.without_words("a shared receive queue of an XRC domain", create)
-    }
-
-    /// A call that a recording has no words for.
-    fn without_words<T>(
-        &self,
-        what: &str,
-        run: impl FnOnce() -> Result<T, NicError>,
-    ) -> Result<T, NicError> {
-        outside(self.device.recorder.as_ref(), || Call::Other(what.into()), run, |_| Outcome::Done)
+        })
     }
 
     /// Creates a shared receive queue that matches tags.
@@ -230,8 +233,9 @@ impl SoftNic {
         if tags.uidx > Qpn::MAX {
             return refuse("user index", tags.uidx.into(), "24 bits");
         }
-        let create = || self.device.create_tag_srq(attr, tags);
-        self.without_words("a shared receive queue that matches tags", create)
+        let (cq, TagAttr { uidx, tags: places, cyclic, .. }) = (tags.cq.number(), tags.clone());
+        let sort = SrqSort::Tags { cq, uidx, tags: places, cyclic };
+        self.record_srq(attr, sort, |attr| self.device.create_tag_srq(attr, tags))
     }
 
     /// Creates the receiving end of an XRC connection, which has no queues of its own. The sending
@@ -241,7 +245,9 @@ impl SoftNic {
     /// [`NicError::Attribute`] on the in-process link, [`NicError::Full`], [`NicError::Memory`].
     pub fn create_xrc_recv(&self, xrcd: &Arc<Xrcd>) -> Result<Arc<Qp>, NicError> {
         let create = || self.device.create_xrc_recv(xrcd);
-        self.without_words("the receiving end of an XRC connection", create)
+        let call = || Call::XrcRecv { xrcd: xrcd.number };
+        let recorder = self.device.recorder.as_ref();
+        outside(recorder, call, create, |qp| Outcome::Number(qp.qpn.0))
     }
 
     /// Registers memory in a protection domain.
@@ -293,6 +299,12 @@ impl SoftNic {
     /// # Errors
     /// [`NicError::NoSuchRegion`], and as [`Nic::register`](bellpush_nic::Nic::register); nothing has changed then.
     pub fn reregister(&self, mr: Mr, change: Reregister) -> Result<Mr, NicError> {
-        self.without_words("a region that is changed", || self.device.mrs.reregister(mr, change))
+        let recorder = self.device.recorder.as_ref();
+        let Some((call, change)) = recorder.map(|it| hooked::changed(it, &mr, change.clone()))
+        else {
+            return self.device.mrs.reregister(mr, change);
+        };
+        let keys = |mr: &Mr| Outcome::Keys(mr.lkey.0, mr.rkey.0);
+        outside(recorder, || call, || self.device.mrs.reregister(mr, change), keys)
     }
 }

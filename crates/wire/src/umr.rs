@@ -161,6 +161,7 @@ const _: () = assert!(
 
 /// A strided range of a region: one entry of a key's translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Part {
     /// Address in the region.
     pub addr: Iova,

@@ -409,16 +409,16 @@ impl Qp {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call that a recording has no words for.
-    fn beyond_words(&self, what: &str, run: impl FnOnce()) {
+    /// A call that goes into a recording, if there is one.
+    fn recorded(&self, call: Call, run: impl FnOnce()) {
         let device = self.device.upgrade();
         let recorder = device.as_ref().and_then(|device| device.recorder.as_ref());
-        plainly(recorder, Call::Other(what.into()), run);
+        plainly(recorder, call, run);
     }
 
     /// Gives a target of dynamic connections its access key. Before RTR: nobody reaches it earlier.
     pub fn set_dc_key(&self, key: u64) {
-        self.beyond_words("a target of dynamic connections", || {
+        self.recorded(Call::DcKey { qpn: self.qpn.0, key }, || {
             self.dc_key.store(key, Ordering::Relaxed);
         });
     }
@@ -426,7 +426,7 @@ impl Qp {
     /// Has an error of an initiator of dynamic connections end the stream of the work request alone,
     /// until so many are in error. Before RTR.
     pub fn set_streams(&self, most_in_error: u32) {
-        self.beyond_words("an initiator with streams", || {
+        self.recorded(Call::Streams { qpn: self.qpn.0, most_in_error }, || {
             self.error_streams.store(most_in_error.max(1), Ordering::Relaxed);
         });
     }
@@ -443,7 +443,8 @@ impl Qp {
     /// [`NicError::Attribute`] for another type than RC, or without a packet link.
     pub fn pace(&self, groups: Groups) -> Result<(), NicError> {
         self.may_be_paced()?;
-        self.beyond_words("a queue pair of a schedule", || self.set_groups(groups));
+        let call = Call::Other("a queue pair of a schedule".into());
+        self.recorded(call, || self.set_groups(groups));
         Ok(())
     }
 
@@ -477,7 +478,7 @@ impl Qp {
     /// [`NicError::State`] but in RTS, [`NicError::Attribute`] for a stream that is in none.
     pub fn reset_stream(&self, stream: u16) -> Result<(), NicError> {
         let device = self.device.upgrade().ok_or(NicError::NoSuchQp(self.qpn.0))?;
-        let call = || Call::Other("a stream that is taken out of error".into());
+        let call = || Call::ResetStream { qpn: self.qpn.0, stream };
         let reset = || device.reset_stream(self, stream);
         outside(device.recorder.as_ref(), call, reset, |&()| Outcome::Done)
     }
@@ -521,7 +522,7 @@ impl Qp {
             Extra { groups: None, stream: None } => {
                 Call::Modify { qpn: self.qpn.0, to, change: Box::new(*change) }
             }
-            _ => Call::Other("a queue pair of a schedule, or with streams".into()),
+            _ => Call::Other("a queue pair of a schedule, or a stream with it".into()),
         };
         let (recorder, extra) = (device.recorder.as_ref(), extra.clone());
         let modify = || device.modify(self, to, change, extra);
@@ -572,9 +573,7 @@ impl QueuePair for Qp {
     }
 
     fn fail(&self) {
-        let device = self.device.upgrade();
-        let recorder = device.as_ref().and_then(|device| device.recorder.as_ref());
-        plainly(recorder, Call::Fail { qpn: self.qpn.0 }, || self.set_error());
+        self.recorded(Call::Fail { qpn: self.qpn.0 }, || self.set_error());
     }
 
     fn reset(&self) -> Result<(), NicError> {

@@ -16,9 +16,15 @@ use crate::vendor::Vendor;
 #[derive(Default)]
 pub struct Xrcd {
     srqs: RwLock<HashMap<u32, Weak<Srq>>>,
+    /// Its number in a recording.
+    pub(crate) number: u32,
 }
 
 impl Xrcd {
+    pub(crate) fn numbered(number: u32) -> Arc<Self> {
+        Arc::new(Self { number, ..Self::default() })
+    }
+
     pub(crate) fn add(&self, srq: &Arc<Srq>) {
         let mut srqs = self.srqs.write().unwrap_or_else(PoisonError::into_inner);
         srqs.retain(|_, srq| srq.strong_count() > 0);

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::event::{Call, CqCall, Outcome, Place, QpCall, RegisterCall, SrqCall};
+use super::event::{Call, CqCall, Outcome, Place, QpCall, RegisterCall, SrqCall, SrqSort};
 use super::log::Recorder;
 use super::tap;
 use crate::objects::cq::{CqAttr, CqLayout};
+use crate::objects::mr::Reregister;
 use crate::objects::qp::Objects;
 use crate::objects::srq::SrqAttr;
 use bellpush_mem::{Dma, View};
@@ -74,10 +75,10 @@ pub(crate) mod hooked {
     }
 
     /// A shared receive queue's memory, and the call that makes one of it.
-    pub(crate) fn srq(recorder: &Arc<Recorder>, attr: &SrqAttr, cyclic: bool) -> (Call, SrqAttr) {
+    pub(crate) fn srq(recorder: &Arc<Recorder>, attr: &SrqAttr, sort: SrqSort) -> (Call, SrqAttr) {
         let [ring, dbr] = [&attr.ring, &attr.dbr].map(|it| view(recorder, it));
         let (pd, stride_log, limit) = (attr.pd.number(), attr.stride_log, attr.limit);
-        let call = SrqCall { pd, ring: ring.0, stride_log, dbr: dbr.0, limit, cyclic };
+        let call = SrqCall { pd, ring: ring.0, stride_log, dbr: dbr.0, limit, sort };
         (Call::Srq(call), SrqAttr { ring: ring.1, dbr: dbr.1, ..attr.clone() })
     }
 
@@ -117,6 +118,23 @@ pub(crate) mod hooked {
         (Call::Qp(Box::new(call)), queues)
     }
 
+    /// What a region is to be, and the call that changes it.
+    pub(crate) fn changed(
+        recorder: &Arc<Recorder>,
+        mr: &Mr,
+        change: Reregister,
+    ) -> (Call, Reregister) {
+        let (pd, access) = (change.pd.as_ref().map(|pd| pd.number()), change.access);
+        let memory = change.memory.map(|(memory, iova)| {
+            let region = number(recorder);
+            let (addr, bytes) = (memory.place().unwrap_or(0), memory.bytes() as u64);
+            ((region, addr, bytes, iova.0), (tap::region(recorder, region, memory), iova))
+        });
+        let (place, memory) = memory.unzip();
+        let call = Call::Reregister { region: (*mr).into(), pd, memory: place, access };
+        (call, Reregister { memory, ..change })
+    }
+
     /// A region's memory, and the call that registers it.
     pub(crate) fn region(
         recorder: &Arc<Recorder>,
@@ -130,9 +148,4 @@ pub(crate) mod hooked {
         let call = RegisterCall { pd, region, addr, bytes, iova: iova.0, access, tag };
         (Call::Register(call), tap::region(recorder, region, memory))
     }
-}
-
-/// The call that ends a region.
-pub(crate) fn deregister(mr: &Mr) -> Call {
-    Call::Deregister { lkey: mr.lkey.0, rkey: mr.rkey.0, iova: mr.iova.0, bytes: mr.bytes }
 }

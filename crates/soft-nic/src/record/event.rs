@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::link::{Carries, Share};
 use crate::objects::events::Event as Async;
-use bellpush_nic::{Access, Change, Order, QpState, QpType};
+use bellpush_nic::{Access, Change, Mr, Order, QpState, QpType};
 use bellpush_wire::roce::{Envelope, Fields};
+use bellpush_wire::umr::Part;
+use bellpush_wire::{Iova, Lkey, Rkey};
 
 /// Begins a recording; the version is the last character.
 pub(super) const MAGIC: &[u8; 18] = b"bellpush-record 1\n";
@@ -85,12 +87,7 @@ pub(crate) enum Call {
         qpn: u32,
     },
     Register(RegisterCall),
-    Deregister {
-        lkey: u32,
-        rkey: u32,
-        iova: u64,
-        bytes: u64,
-    },
+    Deregister(RegionCall),
     Mkey {
         pd: u32,
         octowords: u64,
@@ -99,6 +96,39 @@ pub(crate) enum Call {
     },
     DestroyMkey {
         key: u32,
+    },
+    /// A key that stands for parts of regions.
+    Parts {
+        pd: u32,
+        iova: u64,
+        access: Access,
+        tag: Option<u8>,
+        parts: Vec<Part>,
+    },
+    Reregister {
+        region: RegionCall,
+        pd: Option<u32>,
+        /// Memory: number, address, length, address in WQEs.
+        memory: Option<(u32, u64, u64, u64)>,
+        access: Option<Access>,
+    },
+    Xrcd {
+        number: u32,
+    },
+    XrcRecv {
+        xrcd: u32,
+    },
+    DcKey {
+        qpn: u32,
+        key: u64,
+    },
+    Streams {
+        qpn: u32,
+        most_in_error: u32,
+    },
+    ResetStream {
+        qpn: u32,
+        stream: u16,
     },
     /// Somebody has management datagrams told.
     TellMads,
@@ -138,7 +168,16 @@ pub(crate) struct SrqCall {
     pub stride_log: u32,
     pub dbr: Place,
     pub limit: u32,
-    pub cyclic: bool,
+    pub sort: SrqSort,
+}
+
+/// What a shared receive queue is for; CQs and domains by their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum SrqSort {
+    Plain,
+    Cyclic,
+    Xrc { xrcd: u32, cq: u32, uidx: u32 },
+    Tags { cq: u32, uidx: u32, tags: u32, cyclic: bool },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,6 +210,28 @@ pub(crate) struct RegisterCall {
     pub iova: u64,
     pub access: Access,
     pub tag: Option<u8>,
+}
+
+/// A region that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RegionCall {
+    pub lkey: u32,
+    pub rkey: u32,
+    pub iova: u64,
+    pub bytes: u64,
+}
+
+impl From<Mr> for RegionCall {
+    fn from(mr: Mr) -> Self {
+        Self { lkey: mr.lkey.0, rkey: mr.rkey.0, iova: mr.iova.0, bytes: mr.bytes }
+    }
+}
+
+impl From<RegionCall> for Mr {
+    fn from(mr: RegionCall) -> Self {
+        let (lkey, rkey, iova) = (Lkey(mr.lkey), Rkey(mr.rkey), Iova(mr.iova));
+        Self { lkey, rkey, iova, bytes: mr.bytes }
+    }
 }
 
 /// As [`crate::link::Notice`].

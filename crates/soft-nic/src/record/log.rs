@@ -64,6 +64,8 @@ pub(super) struct Log {
     /// Number of the next region.
     pub(super) regions: u32,
     pub(super) up: Option<bool>,
+    /// XRC domains so far.
+    xrcds: u32,
 }
 
 impl Log {
@@ -116,6 +118,7 @@ impl Recorder {
             words: tap::Words::default(),
             regions: 0,
             up: None,
+            xrcds: 0,
         };
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -132,6 +135,13 @@ impl Recorder {
 
     pub(super) fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for an XRC domain, from 1.
+    pub(crate) fn number_xrcd(&self) -> u32 {
+        let mut log = self.log();
+        log.xrcds += 1;
+        log.xrcds
     }
 
     /// Whether this thread is in a call or a step: what it does then is written down.

@@ -46,8 +46,8 @@ pub use lines::show;
 pub use reader::RecordingError;
 pub use replay::{Difference, End, Replayed, replay};
 
-pub(crate) use calls::{deregister, hooked, outside, plainly};
-pub(crate) use event::{Call, Outcome};
+pub(crate) use calls::{hooked, outside, plainly};
+pub(crate) use event::{Call, Outcome, SrqSort};
 use link::Recorded;
 pub(crate) use log::Recorder;
 

@@ -4,22 +4,24 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::event::{Call, CqCall, Event, Outcome, Place, QpCall, RegisterCall, SrqCall};
+use super::event::{Call, CqCall, Event, Outcome, Place, QpCall, RegisterCall, SrqCall, SrqSort};
 use super::reader::{Recording, RecordingError, broken};
 use super::stage::{Prop, PropLink, Stage};
 use crate::config::SoftConfig;
 use crate::engine::Engine;
 use crate::objects::cq::{Cq, CqAttr, CqLayout};
-use crate::objects::mkey::MkeyAttr;
+use crate::objects::mkey::{MkeyAttr, PartsAttr};
 use crate::objects::moderation::Moderation;
-use crate::objects::mr::Pd;
+use crate::objects::mr::{Pd, Reregister};
 use crate::objects::qp::{Objects, Qp};
 use crate::objects::srq::{Srq, SrqAttr};
+use crate::objects::tags::TagAttr;
+use crate::objects::xrc::{XrcSrq, Xrcd};
 use crate::script::{Script, ScriptedFaults};
 use crate::{Adversary, SoftNic};
-use bellpush_mem::{Hooked, View};
-use bellpush_nic::{Mr, Nic, NicError, QpAttr, QueuePair, Queues};
-use bellpush_wire::{Iova, Lkey, Qpn, Rkey};
+use bellpush_mem::{Dma, Hooked, View};
+use bellpush_nic::{Nic, NicError, QpAttr, QueuePair, Queues};
+use bellpush_wire::{Iova, Qpn, Rkey};
 
 /// Most memories of a recording: a table has a place for each.
 const MOST_REGIONS: u32 = 1 << 20;
@@ -80,6 +82,7 @@ struct Player {
     pds: HashMap<u32, Arc<Pd>>,
     cqs: HashMap<u32, Arc<Cq>>,
     srqs: HashMap<u32, Arc<Srq>>,
+    xrcds: HashMap<u32, Arc<Xrcd>>,
     qps: HashMap<u32, Arc<Qp>>,
 }
 
@@ -112,9 +115,9 @@ impl Player {
         let (nic, engine) = made.map_err(|error| refuse(&error))?;
         let told = stage.clone();
         nic.tell_events(Box::new(move |event| told.told(event)));
-        let (cqs, srqs, qps) = Default::default();
+        let (cqs, srqs, xrcds, qps) = Default::default();
         let pds = HashMap::from([(nic.default_pd().number(), nic.default_pd().clone())]);
-        Ok(Self { stage, nic, engine, pds, cqs, srqs, qps })
+        Ok(Self { stage, nic, engine, pds, cqs, srqs, xrcds, qps })
     }
 
     fn play(mut self) -> Result<Replayed, RecordingError> {
@@ -224,10 +227,37 @@ impl Player {
                 self.qps.remove(&qpn);
                 self.nic.destroy_qp(Qpn(qpn))?;
             }
-            Call::Deregister { lkey, rkey, iova, bytes } => {
-                let (lkey, rkey, iova) = (Lkey(lkey), Rkey(rkey), Iova(iova));
-                self.nic.deregister(Mr { lkey, rkey, iova, bytes })?;
+            Call::Deregister(region) => self.nic.deregister(region.into())?,
+            Call::Parts { pd, iova, access, tag, parts } => {
+                let attr = PartsAttr { iova: Iova(iova), access, tag, parts };
+                let key = self.nic.create_parts(self.pd(pd)?, attr)?;
+                return Ok(Outcome::Number(key.0));
             }
+            Call::Reregister { region, pd, memory, access } => {
+                let pd = pd.map(|pd| self.pd(pd).cloned()).transpose()?;
+                let memory = match memory {
+                    Some((number, addr, bytes, iova)) => {
+                        let memory = self.memory((number, false), (addr, bytes))?;
+                        Some((memory as Arc<dyn Dma>, Iova(iova)))
+                    }
+                    None => None,
+                };
+                let change = Reregister { pd, memory, access };
+                let mr = self.nic.reregister(region.into(), change)?;
+                return Ok(Outcome::Keys(mr.lkey.0, mr.rkey.0));
+            }
+            Call::Xrcd { number } => {
+                self.xrcds.insert(number, Arc::default());
+            }
+            Call::XrcRecv { xrcd } => {
+                let qp = self.nic.create_xrc_recv(self.xrcd(xrcd)?)?;
+                let qpn = qp.qpn.0;
+                self.qps.insert(qpn, qp);
+                return Ok(Outcome::Number(qpn));
+            }
+            Call::DcKey { qpn, key } => self.qp(qpn)?.set_dc_key(key),
+            Call::Streams { qpn, most_in_error } => self.qp(qpn)?.set_streams(most_in_error),
+            Call::ResetStream { qpn, stream } => self.qp(qpn)?.reset_stream(stream)?,
             Call::TellMads => {
                 self.nic.tell_mads(Box::new(|_, _| {}));
             }
@@ -253,6 +283,10 @@ impl Player {
 
     fn srq(&self, number: u32) -> Result<&Arc<Srq>, NicError> {
         self.srqs.get(&number).ok_or_else(|| odd("no such SRQ"))
+    }
+
+    fn xrcd(&self, number: u32) -> Result<&Arc<Xrcd>, NicError> {
+        self.xrcds.get(&number).ok_or_else(|| odd("no such XRC domain"))
     }
 
     fn qp(&self, qpn: u32) -> Result<&Arc<Qp>, NicError> {
@@ -301,9 +335,17 @@ impl Player {
         let (ring, dbr) = (self.view(&call.ring)?, self.view(&call.dbr)?);
         let (stride_log, limit) = (call.stride_log, call.limit);
         let attr = SrqAttr { pd: self.pd(call.pd)?.clone(), ring, stride_log, dbr, limit };
-        let srq = match call.cyclic {
-            true => self.nic.create_cyclic_srq(&attr)?,
-            false => self.nic.create_srq(&attr)?,
+        let srq = match call.sort {
+            SrqSort::Cyclic => self.nic.create_cyclic_srq(&attr)?,
+            SrqSort::Plain => self.nic.create_srq(&attr)?,
+            SrqSort::Xrc { xrcd, cq, uidx } => {
+                let (xrcd, cq) = (self.xrcd(xrcd)?.clone(), self.cq(cq)?.clone());
+                self.nic.create_xrc_srq(&attr, XrcSrq { xrcd, cq, uidx })?
+            }
+            SrqSort::Tags { cq, uidx, tags, cyclic } => {
+                let tags = TagAttr { cq: self.cq(cq)?.clone(), uidx, tags, cyclic };
+                self.nic.create_tag_srq(&attr, tags)?
+            }
         };
         let number = srq.number();
         self.srqs.insert(number, srq);

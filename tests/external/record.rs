@@ -1,0 +1,89 @@
+//! Recordings of programs that know nothing of them, and their replays: `bellpush run --record`, `bellpush replay`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::preloaded::{alone, bellpush, pair, succeeds, there};
+
+fn replay(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(bellpush()).arg("replay").args(arguments).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+/// The recordings in a folder, each of which is to be the same again.
+#[track_caller]
+fn all_the_same(folder: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let files: Vec<_> = files.collect();
+    for file in &files {
+        let (code, text) = replay(&[file.to_str().unwrap()]);
+        assert_eq!(code, Some(0), "{file:?}: {text}");
+        assert!(text.starts_with("the same: "), "{text}");
+    }
+    files
+}
+
+#[test]
+fn what_perftest_had_of_the_device_is_the_same_again() {
+    let _alone = alone();
+    if !there("ib_write_bw") {
+        return;
+    }
+    for link in ["udp", "shm"] {
+        for (command, more) in [
+            (&["ib_write_lat", "-F", "-n", "500"][..], &[][..]),
+            (&["ib_send_bw", "-F", "-n", "200", "-e"], &["--record-payload"]),
+            (&["ib_read_bw", "-F", "-n", "100", "-q", "4"], &["--adversary", "5"]),
+            (&["ib_send_lat", "-F", "-n", "200", "-c", "UD"], &[]),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let name = folder.path().join("%p-%d");
+            let options = ["--link-type", link, "--record", name.to_str().unwrap()];
+            let ended = pair(&[&options[..], more].concat(), command);
+            assert!(ended.iter().all(|it| it.code == Some(0)), "{command:?} {link}: {ended:?}");
+            assert_eq!(all_the_same(folder.path()).len(), 2);
+        }
+    }
+}
+
+#[test]
+fn a_connection_manager_is_the_same_again() {
+    let _alone = alone();
+    if !there("rping") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().join("%p");
+    let script = "rping -s -a 127.0.0.1 -C 5 -v & sleep 0.5; rping -c -a 127.0.0.1 -C 5 -v; wait";
+    let options = ["--link-type", "udp", "--record", name.to_str().unwrap()];
+    succeeds(&options, &["sh", "-c", script]);
+    assert_eq!(all_the_same(folder.path()).len(), 2);
+}
+
+#[test]
+fn two_runs_are_compared_and_one_is_shown() {
+    let _alone = alone();
+    if !there("ib_write_bw") {
+        return;
+    }
+    let record = |count: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let name = folder.path().join("%p");
+        let options = ["--link-type", "shm", "--record", name.to_str().unwrap()];
+        let ended = pair(&options, &["ib_write_lat", "-F", "-n", count]);
+        assert!(ended.iter().all(|it| it.code == Some(0)), "{ended:?}");
+        folder
+    };
+    let [short, long] = ["100", "200"].map(record);
+    let first = |folder: &tempfile::TempDir| all_the_same(folder.path()).remove(0);
+    let [short, long] = [first(&short), first(&long)];
+    let [short, long] = [short.to_str().unwrap(), long.to_str().unwrap()];
+    let (code, text) = replay(&[short, "--against", long]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("queue pair 1 of the recordings parts after"), "{text}");
+    assert_eq!(replay(&[short, "--against", short]).0, Some(0));
+    let (code, text) = replay(&[long, "--show"]);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("sends RC WriteOnly"), "{text}");
+}
