@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::queue_pairs::{
-    Buf, Check, End, Pair, attr, bad_key, connect, inline, make_typed, packet_nics, pattern, syndromes,
+    Buf, Check, End, Pair, attr, bad_key, connect, inline, make_typed, packet_nics, pattern,
+    syndromes,
 };
 use bellpush::mem::{Dma, HostMem, View};
 use bellpush::nic::queue::{HostCq, HostQp};

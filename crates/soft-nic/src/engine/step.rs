@@ -10,10 +10,11 @@ use crate::link::port::Port;
 use crate::queue::uar::{ArmPage, Rung};
 use crate::script::ScriptedFaults;
 use crate::service::payload::Domain;
-use crate::service::requester::{StepContext, Tally, Visit};
+use crate::service::requester::{Requester, StepContext, Tally, Visit};
 use bellpush_nic::{QpState, QueuePair};
 use bellpush_wire::Qpn;
 use bellpush_wire::cm::GSI_QPN;
+use bellpush_wire::doorbell::Doorbell;
 use bellpush_wire::roce::{Opcode, Operation};
 
 /// Every partition key that the one partition's matches, but for the membership bit on top.
@@ -52,7 +53,9 @@ impl Core {
             adversary.begin(now_ns);
         }
         let mut progress = Progress { more: returned, next_ns: next, ..Progress::default() };
-        cx.tally.doorbells += queues.take_doorbells();
+        let (rung, more) = queues.take_doorbells();
+        cx.tally.doorbells += rung;
+        progress.more |= more;
         queues.take_state_changes(attention);
         if let Some(port) = port {
             progress.more |= queues.receive(port, device, &mut cx);
@@ -69,35 +72,34 @@ impl Core {
 }
 
 impl Queues {
-    /// Looks at the doorbells; says how many pages were rung.
-    fn take_doorbells(&mut self) -> u64 {
-        let mut rung_count = 0;
+    /// Looks at the doorbells; says how many pages were rung, and whether there is more to be looked at.
+    fn take_doorbells(&mut self) -> (u64, bool) {
+        let (mut rung_count, mut more) = (0, false);
+        let Self { slots, active, by_qpn, .. } = self;
         for uar in &mut self.uars {
-            if uar.qps.iter().all(|&slot| self.slots[slot].as_ref().is_some_and(|r| r.is_out())) {
+            if uar.qps.iter().all(|&slot| slots[slot].as_ref().is_some_and(|r| r.is_out())) {
                 continue; // an engine elsewhere looks at them
             }
-            let Some(rung) = uar.poll() else { continue };
-            rung_count += u64::from(rung.iter().any(Option::is_some));
-            for &slot in &uar.qps {
-                if let Some(requester) = &mut self.slots[slot] {
-                    requester.sq.ring(rung);
-                    // Those that share the page and have nothing cost no more than this.
-                    if requester.sq.has_work() {
-                        activate(requester, slot, &mut self.active);
+            if let Some(rung) = uar.poll() {
+                rung_count += u64::from(rung.iter().any(Option::is_some));
+                // Of a crowd those first whose doorbells are still there to be read.
+                let words = rung.into_iter().flatten().filter(|_| uar.is_crowded());
+                for qpn in words.map(|word| Doorbell::parse(word).qpn) {
+                    let Some(&slot) = by_qpn.get(&qpn.0) else { continue };
+                    let is_here = |r: &Box<Requester>| uar.is(&r.qp().queues.uar);
+                    if slots[slot].as_ref().is_some_and(is_here) {
+                        look(slots, active, slot, rung);
                     }
                 }
+                uar.sweep(rung);
             }
+            uar.swept().for_each(|(slot, rung)| look(slots, active, slot, rung));
+            more |= uar.has_more();
         }
-        for &slot in &self.by_record {
-            if let Some(requester) = &mut self.slots[slot] {
-                requester.sq.ring(Rung::default());
-                if requester.sq.has_work() {
-                    activate(requester, slot, &mut self.active);
-                }
-            }
-        }
+        let by_record = self.by_record.iter();
+        by_record.for_each(|&slot| look(slots, active, slot, Rung::default()));
         self.arm_pages.iter_mut().for_each(ArmPage::poll);
-        rung_count
+        (rung_count, more)
     }
 
     /// Looks at state changes that other threads made.
@@ -223,6 +225,17 @@ impl Queues {
             if let Some(at) = cq.release(cx.now_ns) {
                 note(Visit::Later(at), progress);
             }
+        }
+    }
+}
+
+/// Looks at what a queue pair's doorbell and record say. One that has nothing costs no more than this.
+#[inline]
+fn look(slots: &mut [Option<Box<Requester>>], active: &mut Vec<usize>, slot: usize, rung: Rung) {
+    if let Some(requester) = &mut slots[slot] {
+        requester.sq.ring(rung);
+        if requester.sq.has_work() {
+            activate(requester, slot, active);
         }
     }
 }

@@ -18,7 +18,15 @@ pub(crate) struct Uar {
     kind: Kind,
     /// Slots of the queue pairs in the engine.
     pub(crate) qps: Vec<usize>,
+    /// A round of looks at all of them, after a ring: what rang, where the round is, how many are left.
+    rung: Rung,
+    at: usize,
+    left: usize,
 }
+
+/// Queue pairs of a page that are looked at in a step. A doorbell that another's has written over, which is in the
+/// record alone, is found by the end of the round.
+const ROUND: usize = 32;
 
 /// Which of a page's registers are in use.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,12 +41,39 @@ pub(crate) enum Kind {
 
 impl Uar {
     pub(crate) fn new(page: View, kind: Kind, slot: usize) -> Self {
-        Self { page, seen: Default::default(), kind, qps: vec![slot] }
+        let seen = Default::default();
+        Self { page, seen, kind, qps: vec![slot], rung: Rung::default(), at: 0, left: 0 }
     }
 
     /// Whether this is the page of that view, for plain doorbells.
     pub(crate) fn is(&self, page: &View) -> bool {
         self.page.addr() == page.addr()
+    }
+
+    /// Whether a round takes several steps.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.qps.len() > ROUND
+    }
+
+    /// Begins a round of looks at all queue pairs, since the page was rung.
+    pub(crate) fn sweep(&mut self, rung: Rung) {
+        // In a crowd, those that it names have had their look.
+        self.rung = if self.is_crowded() { Rung::default() } else { rung };
+        self.left = self.qps.len();
+    }
+
+    /// Those that are to be looked at now, with what to look for.
+    pub(crate) fn swept(&mut self) -> impl Iterator<Item = (usize, Rung)> {
+        let (count, start, all) = (self.left.min(ROUND), self.at, self.qps.len());
+        self.left -= count;
+        self.at = (start + count) % all.max(1);
+        let (qps, rung) = (&self.qps, self.rung);
+        (0..count.min(all)).map(move |i| (qps[(start + i) % all], rung))
+    }
+
+    /// Whether the round goes on with the next step.
+    pub(crate) fn has_more(&self) -> bool {
+        self.left > 0
     }
 
     /// The first two registers as last seen: on the in-process link there are no others.
