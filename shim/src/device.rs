@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bellpush_mem::hidden::{self, Hidden};
 use bellpush_nic::{Mtu, NicAddress};
-use bellpush_preload::{Preload, Wire};
+use bellpush_preload::{MAX_DEVICES, Preload, Wire};
 use bellpush_soft_nic::link::{
     Captured, Faults, FaultsError, Faulty, JointLink, Link, LinkError, ShmNet,
 };
@@ -184,7 +184,7 @@ impl Device {
         let link = Box::new(Guarded::new(inner, marks, (index, arrivals.lost.clone())));
         let adversary = options.adversary.as_deref().map(adversary).transpose()?;
         let record = options.record.as_ref().map(|path| Record {
-            path: named(path, index),
+            path: again(named(path, index), index),
             whole: options.record_payload,
             script: options.fault.clone().map(|text| (text, index)),
         });
@@ -345,6 +345,19 @@ pub fn tell_counts(index: usize, nic: &SoftNic) {
         nic.finding_counts().iter().map(|(kind, n)| format!("{kind} {n}")).collect();
     if !counts.is_empty() {
         say(&format!("adversary: mlx5_{index}: found in all: {}", counts.join(", ")));
+    }
+}
+
+/// The name of a recording; of a device that the process opens again, with its count behind.
+fn again(path: PathBuf, index: usize) -> PathBuf {
+    static OPENED: [AtomicU32; MAX_DEVICES] = [const { AtomicU32::new(0) }; MAX_DEVICES];
+    match OPENED[index % MAX_DEVICES].fetch_add(1, Ordering::Relaxed) {
+        0 => path,
+        before => {
+            let mut name = path.into_os_string();
+            name.push(format!(".{}", before + 1));
+            name.into()
+        }
     }
 }
 

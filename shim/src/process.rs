@@ -279,6 +279,7 @@ impl Process {
         for index in 0..self.options.devices {
             if let Some(device) = self.opened(index) {
                 device::tell_counts(index, &device.nic);
+                device.nic.flush_recording();
                 std::mem::forget(device); // whoever has it, it is not to be closed from here
             }
         }

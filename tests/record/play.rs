@@ -2,13 +2,16 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::queue_pairs::{Pair, attr, inline, pattern};
-use bellpush::nic::Change;
+use crate::queue_pairs::{Pair, attr, inline, make_qp, pattern};
 use bellpush::nic::soft::link::{Faults, Faulty, Link, ShmNet};
 use bellpush::nic::soft::record::{End, Record, Replayed, compare, replay, show};
 use bellpush::nic::soft::script::{Script, ScriptedFaults};
 use bellpush::nic::soft::{SoftConfig, SoftNic};
+use bellpush::nic::{Change, QpState, QueuePair};
 use bellpush::wire::cqe::CqeOpcode;
 use bellpush::wire::wqe::{Opcode, Operands, SendWr};
 
@@ -53,10 +56,6 @@ fn recorded(dir: &Path, made: Made<'_>) -> (Pair, [PathBuf; 2]) {
     });
     let with = Change { timeout: Some(8), ..Change::default() };
     (Pair::of((nics, engines), &attr(), &attr(), &with), files)
-}
-
-fn flush(p: &Pair) {
-    p.nics.iter().for_each(|nic| nic.flush_recording());
 }
 
 /// Messages of every sort; bytes of their payload.
@@ -106,7 +105,7 @@ fn a_replay_makes_the_same_decisions() {
         let dir = tempfile::tempdir().unwrap();
         let (mut p, files) = recorded(dir.path(), made);
         let bytes = talk(&mut p, 1, 60);
-        flush(&p);
+        drop(p);
         for file in &files {
             let played = replay(file).unwrap();
             assert!(same(&played), "{played:#?}");
@@ -128,7 +127,7 @@ fn a_script_strikes_again_in_a_replay() {
     let opcodes: Vec<_> = (0..4).flat_map(|_| p.send(&wr)).map(|cqe| cqe.opcode).collect();
     assert_eq!(opcodes[..2], [CqeOpcode::Req; 2]);
     assert_eq!(opcodes[2..], [CqeOpcode::ReqErr; 2]);
-    flush(&p);
+    drop(p);
     let played = replay(&files[0]).unwrap();
     assert!(same(&played), "{played:#?}");
     // Control: without the script the third WQE is carried out.
@@ -147,7 +146,7 @@ fn a_replay_names_the_first_thing_that_differs() {
     let payload = inline(b"the words of the first message!!");
     let wr = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey).payload(&payload);
     assert_eq!(p.send(&wr)[0].opcode, CqeOpcode::Req);
-    flush(&p);
+    drop(p);
     let bytes = std::fs::read(&files[0]).unwrap();
     let places: Vec<_> =
         (0..bytes.len()).filter(|&at| bytes[at..].starts_with(b"the words")).collect();
@@ -161,11 +160,70 @@ fn a_replay_names_the_first_thing_that_differs() {
         assert!(difference.did.contains(did), "{difference:#?}");
         assert!(difference.recorded.unwrap().contains("sends RC WriteOnly"));
     }
-    // What the NIC does not do any more.
-    let cut = &bytes[..places[1] - 40];
-    std::fs::write(&files[0], cut).unwrap();
+}
+
+#[test]
+fn a_recording_that_stops_is_the_same_so_far() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut p, files) = recorded(dir.path(), PLAIN);
+    talk(&mut p, 1, 5);
+    // As a process does that ends with its device open.
+    p.nics.iter().for_each(|nic| nic.flush_recording());
     let played = replay(&files[0]).unwrap();
-    assert!(matches!(played.end, End::Differs(_)), "a packet more than was recorded: {played:?}");
+    assert_eq!(played.end, End::Stops, "{played:?}");
+    talk(&mut p, 1, 5);
+    drop(p);
+    let whole = replay(&files[0]).unwrap();
+    assert!(same(&whole) && whole.steps > played.steps, "{whole:?}, {played:?} before");
+    // Wherever its process was killed, or the disk full.
+    let bytes = std::fs::read(&files[0]).unwrap();
+    for length in (200..bytes.len() - 1).step_by(bytes.len() / 80) {
+        std::fs::write(&files[0], &bytes[..length]).unwrap();
+        let played = replay(&files[0]).unwrap();
+        assert_eq!(played.end, End::Stops, "{length} of {} bytes: {played:?}", bytes.len());
+    }
+}
+
+#[test]
+fn queue_pairs_that_end_together_end_in_the_same_order_again() {
+    let fatal = "[[fault]]\non = \"device\"\naction = \"fatal\"\nafter = \"1ms\"\n";
+    let dir = tempfile::tempdir().unwrap();
+    let (mut p, files) = recorded(dir.path(), Made { script: fatal, ..PLAIN });
+    let more: Vec<_> = (0..20).map(|_| make_qp(&p.nics[0], &attr())).collect();
+    p.run_for(3 * MS);
+    assert!(more.iter().all(|(qp, _)| qp.state() == QpState::Err));
+    drop((p, more));
+    let played = replay(&files[0]).unwrap();
+    assert!(same(&played), "{played:#?}");
+}
+
+/// Whoever looks at what queue pairs are at has the engine for a moment.
+#[test]
+fn steps_that_find_the_engine_taken_are_not_in_a_recording() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut p, files) = recorded(dir.path(), PLAIN);
+    let (nic, stop) = (p.nics[0].clone(), Arc::new(AtomicBool::new(false)));
+    let helper = p.engines[0].helper();
+    let (done, looks) = (stop.clone(), nic.clone());
+    let looker = std::thread::spawn(move || {
+        while !done.load(Ordering::Relaxed) {
+            looks.reports(Duration::from_millis(1));
+        }
+    });
+    let done = stop.clone();
+    let stepper = std::thread::spawn(move || {
+        let start = Instant::now();
+        while !done.load(Ordering::Relaxed) {
+            helper.step(start.elapsed().as_nanos() as u64 / 1_000_000);
+        }
+    });
+    talk(&mut p, 3, 40);
+    stop.store(true, Ordering::Relaxed);
+    looker.join().unwrap();
+    stepper.join().unwrap();
+    drop((p, nic));
+    let played = replay(&files[0]).unwrap();
+    assert!(same(&played), "{played:#?}");
 }
 
 #[test]
@@ -173,7 +231,7 @@ fn damaged_recordings_are_refused_or_differ_and_end() {
     let dir = tempfile::tempdir().unwrap();
     let (mut p, files) = recorded(dir.path(), PLAIN);
     talk(&mut p, 0, 8);
-    flush(&p);
+    drop(p);
     let bytes = std::fs::read(&files[1]).unwrap();
     let file = dir.path().join("damaged");
     let play = |bytes: &[u8]| {
@@ -214,7 +272,7 @@ fn two_recordings_are_compared_by_what_their_queue_pairs_did() {
             let wr = SendWr::new(Opcode::RdmaWrite).to(p.b.buf.at(0), p.b.buf.mr.rkey);
             assert_eq!(p.send(&wr.payload(&payload)).len(), 1);
         }
-        flush(&p);
+        drop(p);
         files
     };
     let dirs = [0; 3].map(|_| tempfile::tempdir().unwrap());
@@ -236,7 +294,7 @@ fn a_recording_is_shown_in_words() {
     let dir = tempfile::tempdir().unwrap();
     let (mut p, files) = recorded(dir.path(), PLAIN);
     talk(&mut p, 2, 5);
-    flush(&p);
+    drop(p);
     let mut out = Vec::new();
     show(&files[0], &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();

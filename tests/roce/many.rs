@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::queue_pairs::{Buf, attr, inline};
+use crate::queue_pairs::{self, Buf, attr, inline};
 use bellpush::mem::{HostMem, View};
 use bellpush::nic::queue::HostQp;
 use bellpush::nic::soft::link::ShmNet;
@@ -35,7 +35,10 @@ impl Crowd {
         let mut engines = Vec::new();
         let nics = [1u8, 2].map(|host| {
             let link = Box::new(net.attach(IpAddr::from([127, 0, 0, host])).unwrap());
-            let (nic, engine) = SoftNic::manual_on(&SoftConfig::default(), link).unwrap();
+            // Ten thousand make a recording that is long.
+            let record = if count < 1000 { queue_pairs::recorded::begin(host) } else { None };
+            let config = SoftConfig { record, ..SoftConfig::default() };
+            let (nic, engine) = SoftNic::manual_on(&config, link).unwrap();
             engines.push(engine);
             nic
         });
@@ -150,7 +153,9 @@ fn a_doorbell_that_anothers_has_written_over_is_found() {
         for _ in 0..30 {
             crowd.now_ns += 1_000;
             let now = crowd.now_ns;
-            crowd.engines.iter_mut().for_each(|engine| drop(engine.step(now)));
+            for engine in &mut crowd.engines {
+                engine.step(now);
+            }
             for (done, host) in done.iter_mut().zip(&mut hosts) {
                 *done |= host.poll_send().unwrap().is_some();
             }

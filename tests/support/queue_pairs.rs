@@ -305,7 +305,7 @@ pub use recorded::Check;
 
 /// Recordings of packet NICs, in a program whose engine is "recorded": they are played when a [`Pair`] of them ends, and
 /// make no difference.
-mod recorded {
+pub mod recorded {
     use std::cell::RefCell;
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -325,7 +325,8 @@ mod recorded {
         let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(format!("bellpush-record-{process}-{next}-{host}"));
         BEGUN.with_borrow_mut(|begun| begun.0.push(path.clone()));
-        Some(Record { path, whole: true, script: None })
+        // One end has its payload whole, the other has hashes.
+        Some(Record { path, whole: host == 1, script: None })
     }
 
     /// Plays recordings when it is dropped.

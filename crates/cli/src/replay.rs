@@ -26,9 +26,13 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode, CliError> {
     if args.show {
         let mut out = io::BufWriter::new(io::stdout().lock());
         show(&args.file, &mut out).map_err(|error| unusable(&args.file, &error))?;
-        // Who reads along has seen enough.
-        let _ = out.flush();
-        return Ok(ExitCode::SUCCESS);
+        return match out.flush() {
+            // Who reads along has seen enough.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(CliError::new(format!("cannot write all of it: {error}"), "make room"))
+            }
+            _ => Ok(ExitCode::SUCCESS),
+        };
     }
     if let Some(other) = &args.against {
         return against([&args.file, other]);
@@ -38,6 +42,12 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode, CliError> {
     match played.end {
         End::Same => {
             println!("the same: {steps} steps, {events} events");
+            Ok(ExitCode::SUCCESS)
+        }
+        End::Stops => {
+            println!(
+                "the same: {steps} steps, {events} events; the recording stops there, and its device was not closed"
+            );
             Ok(ExitCode::SUCCESS)
         }
         End::Beyond(what) => {

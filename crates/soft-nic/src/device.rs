@@ -318,7 +318,11 @@ impl Device {
     }
 
     pub(crate) fn qps_of_all(&self) -> Vec<Arc<Qp>> {
-        self.qps.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        let qps = self.qps.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = qps.values().cloned().collect();
+        // What is done to them is done in the same order again.
+        all.sort_unstable_by_key(|qp| qp.qpn.0);
+        all
     }
 
     /// What `of` says of each queue pair, whose queues stay meanwhile: one that is destroyed leaves

@@ -20,6 +20,7 @@ use crate::objects::qp::Qp;
 use crate::objects::state::Attributes;
 use crate::queue::sq::{Carried, Scratch};
 use crate::queue::uar::{ArmPage, Kind, Rung, Uar};
+use crate::record::Turn;
 use crate::report::SendReport;
 use crate::service::Transport;
 use crate::service::local::coalesce::COALESCE_MAX_WQES;
@@ -72,33 +73,37 @@ impl Engine {
         while seat.waiting.load(Ordering::Acquire) > 0 {
             std::thread::yield_now();
         }
-        let turn = self.device.recorder.as_ref().map(|recorder| recorder.step(now_ns));
-        let progress = seat.lock().step(&self.device, now_ns, &seat.attention, &seat.counters);
-        self.end_by_script();
-        if let Some(turn) = turn {
-            turn.end_step(now_ns);
-        }
-        progress
+        let turn = self.device.recorder.as_ref().map(|recorder| recorder.turn());
+        self.stepped(seat.lock(), turn, now_ns)
     }
 
     /// As [`Engine::step`], unless somebody is in a step, or waits for the engine.
     pub fn try_step(&self, now_ns: u64) -> Option<Progress> {
         let seat = &self.device.engines[self.index];
         let turn = match &self.device.recorder {
-            Some(recorder) => Some(recorder.try_step(now_ns)?),
+            Some(recorder) => Some(recorder.try_turn()?),
             None => None,
         };
-        // Nothing is seen or done without the lock: the step is over, if nobody knows of it.
-        let core = seat.try_lock();
-        let step = |mut core: MutexGuard<'_, Core>| {
-            core.step(&self.device, now_ns, &seat.attention, &seat.counters)
-        };
-        let progress = core.map(step);
-        if progress.is_some() {
-            self.end_by_script();
+        Some(self.stepped(seat.try_lock()?, turn, now_ns))
+    }
+
+    fn stepped(
+        &self,
+        mut core: MutexGuard<'_, Core>,
+        turn: Option<Turn<'_>>,
+        now_ns: u64,
+    ) -> Progress {
+        let seat = &self.device.engines[self.index];
+        if let Some(turn) = &turn {
+            turn.begin_step(now_ns);
         }
+        let before = core.queues.active.len();
+        let progress = core.step(&self.device, now_ns, &seat.attention, &seat.counters);
+        let left = progress.more || progress.is_busy() || core.queues.active.len() != before;
+        drop(core);
+        self.end_by_script();
         if let Some(turn) = turn {
-            turn.end_step(now_ns);
+            turn.end_step(left);
         }
         progress
     }

@@ -366,6 +366,8 @@ pub(super) enum Event<'a> {
     },
     /// The NIC told of an asynchronous event.
     Told(Async),
+    /// The device was closed: nothing follows.
+    Closed,
 }
 
 /// As bytes: a slice would go one by one.

@@ -111,6 +111,7 @@ pub(super) fn event(event: &Event<'_>) -> String {
             format!("  {answer} send from UDP port {port}")
         }
         Event::Told(event) => format!("  tells {event:?}"),
+        Event::Closed => "the device is closed".into(),
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::SHORT;
 use super::event::{Event, Tail};
 use super::log::Recorder;
 use super::tap::tail;
+use super::{HEAD, SHORT};
 use crate::link::{Link, LinkCounters, LinkError, Received, TxBatch};
 use bellpush_wire::roce::{ICRC_BYTES, Packet};
 
@@ -21,7 +21,7 @@ impl<L: Link> Recorded<L> {
     }
 }
 
-/// What of a packet is written down: all of it, or its headers and a hash.
+/// What of a packet is written down: all of it, or its headers, [`HEAD`] bytes of its payload, and the hash of the rest.
 pub(super) fn split(packet: &[u8], whole: bool) -> (&[u8], Option<Tail>) {
     if whole || packet.len() <= SHORT {
         return (packet, None);
@@ -31,8 +31,10 @@ pub(super) fn split(packet: &[u8], whole: bool) -> (&[u8], Option<Tail>) {
     let rest = packet.len() - parsed.payload.len();
     let pad = usize::from(parsed.headers.bth.pad);
     match rest.checked_sub(pad + ICRC_BYTES) {
-        Some(headers) => (&packet[..headers], Some(tail(parsed.payload))),
-        None => (packet, None),
+        Some(headers) if parsed.payload.len() >= HEAD => {
+            (&packet[..headers + HEAD], Some(tail(&parsed.payload[HEAD..])))
+        }
+        _ => (packet, None),
     }
 }
 

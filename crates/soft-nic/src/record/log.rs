@@ -2,8 +2,9 @@
 
 use std::cell::Cell;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use super::event::{Call, Event, Header, MAGIC, Outcome};
 use super::{Record, tap};
@@ -11,6 +12,8 @@ use crate::link::pcap::{Kept, create};
 
 /// Events that wait for the file.
 const BUFFER_BYTES: usize = 256 << 10;
+/// How long the end of a process waits for a step or call.
+const PATIENCE: Duration = Duration::from_millis(200);
 /// An engine without anything to do brings them there.
 const FLUSH_NS: u64 = 50_000_000;
 
@@ -25,6 +28,8 @@ pub(crate) struct Recorder {
     id: u64,
     pub(super) whole: bool,
     turn: Mutex<()>,
+    /// Calls that wait for a turn: an engine that is busy would starve them.
+    waiting: AtomicUsize,
     log: Mutex<Log>,
 }
 
@@ -35,9 +40,14 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// The step is over.
-    pub(crate) fn end_step(self, now_ns: u64) {
-        self.recorder.end_step(now_ns);
+    /// The engine begins a step.
+    pub(crate) fn begin_step(&self, now_ns: u64) {
+        self.recorder.begin_step(now_ns);
+    }
+
+    /// The step is over. One that leaves nothing behind, in memory or in the engine, need not be told of.
+    pub(crate) fn end_step(self, leaves_trace: bool) {
+        self.recorder.end_step(leaves_trace);
     }
 }
 
@@ -56,6 +66,8 @@ pub(super) struct Log {
     /// `None` once it could not be written: the NIC goes on without.
     file: Option<Kept>,
     flushed_ns: u64,
+    /// The latest time of a step.
+    now_ns: u64,
     /// A step of which nothing was said yet.
     step: Option<u64>,
     /// Nothing was said of the last one.
@@ -89,11 +101,13 @@ impl Log {
         if written.is_err() {
             self.file = None;
         }
+        self.out.shrink_to(4 * BUFFER_BYTES);
     }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
+        self.append(&Event::Closed);
         self.flush();
     }
 }
@@ -113,6 +127,7 @@ impl Recorder {
             out: Vec::with_capacity(2 * BUFFER_BYTES),
             file: Some(file),
             flushed_ns: 0,
+            now_ns: 0,
             step: None,
             was_empty: false,
             words: tap::Words::default(),
@@ -124,12 +139,23 @@ impl Recorder {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             whole: record.whole,
             turn: Mutex::default(),
+            waiting: AtomicUsize::new(0),
             log: Mutex::new(log),
         })
     }
 
-    /// What was written down reaches the file.
+    /// What was written down reaches the file. Not within a step or call of another thread: who has died in one has
+    /// its turn for ever.
     pub(crate) fn flush(&self) {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let until = Instant::now() + PATIENCE;
+        let _held = loop {
+            match self.turn.try_lock() {
+                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::yield_now(),
+                held => break held,
+            }
+        };
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
         self.log().flush();
     }
 
@@ -155,38 +181,42 @@ impl Recorder {
         Turn { recorder: self, _held: held }
     }
 
-    /// A step of the engine.
-    pub(crate) fn step(&self, now_ns: u64) -> Turn<'_> {
-        let turn = self.begin(self.turn.lock().unwrap_or_else(PoisonError::into_inner));
-        self.begin_step(now_ns);
-        turn
+    /// A turn for a step of the engine; [`Turn::begin_step`] begins it.
+    pub(crate) fn turn(&self) -> Turn<'_> {
+        while self.waiting.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
+        self.begin(self.turn.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// As [`Recorder::step`], unless somebody has a turn.
-    pub(crate) fn try_step(&self, now_ns: u64) -> Option<Turn<'_>> {
+    /// As [`Recorder::turn`], unless somebody has one, or waits for one.
+    pub(crate) fn try_turn(&self) -> Option<Turn<'_>> {
+        if self.waiting.load(Ordering::Acquire) > 0 {
+            return None;
+        }
         let held = match self.turn.try_lock() {
             Ok(held) => held,
             Err(TryLockError::Poisoned(held)) => held.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        let turn = self.begin(held);
-        self.begin_step(now_ns);
-        Some(turn)
+        Some(self.begin(held))
     }
 
     fn begin_step(&self, now_ns: u64) {
         let mut log = self.log();
         log.words.begin();
-        log.step = Some(now_ns);
+        // As the engine does: of two who step it, the one that looked at the clock first may come second.
+        log.now_ns = log.now_ns.max(now_ns);
+        log.step = Some(log.now_ns);
     }
 
-    fn end_step(&self, now_ns: u64) {
+    fn end_step(&self, leaves_trace: bool) {
         let mut log = self.log();
-        let is_empty = log.step.is_some();
+        let is_empty = log.step.is_some() && !leaves_trace;
         if is_empty && log.was_empty {
             log.step = None;
-            if !log.out.is_empty() && now_ns.saturating_sub(log.flushed_ns) > FLUSH_NS {
-                log.flushed_ns = now_ns;
+            if !log.out.is_empty() && log.now_ns.saturating_sub(log.flushed_ns) > FLUSH_NS {
+                log.flushed_ns = log.now_ns;
                 log.flush();
             }
         } else if let Some(now_ns) = log.step.take() {
@@ -197,7 +227,10 @@ impl Recorder {
 
     /// A call of the program, by a thread that has no turn; [`Recorder::done`] ends it.
     pub(super) fn call(&self, call: impl FnOnce(&mut Log) -> Call) -> Turn<'_> {
-        let turn = self.begin(self.turn.lock().unwrap_or_else(PoisonError::into_inner));
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let held = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        let turn = self.begin(held);
         let mut log = self.log();
         log.words.begin();
         let call = call(&mut log);

@@ -49,7 +49,7 @@ pub use replay::{Difference, End, Replayed, replay};
 pub(crate) use calls::{hooked, outside, plainly};
 pub(crate) use event::{Call, Outcome, SrqSort};
 use link::Recorded;
-pub(crate) use log::Recorder;
+pub(crate) use log::{Recorder, Turn};
 
 /// A recording that a NIC writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,8 +63,12 @@ pub struct Record {
 }
 
 /// Reads of a region, and packets, that are no longer than this are written down whole. Messages that the NIC itself
-/// understands are shorter: management datagrams (256 bytes), headers of tag matching.
+/// understands are shorter: management datagrams (256 bytes).
 const SHORT: usize = 384;
+/// Of longer packets, what of the payload is whole: headers of tag matching (TMH and RVH, 32 bytes) begin messages.
+const HEAD: usize = 32;
+/// Queues' bytes that are written down whole: more at once are read and written when a CQ is made, and are marks.
+const QUEUE: usize = 4096;
 
 /// Begins the recording that a configuration asks for, if it does: a link whose packets are written down, and the
 /// configuration that a replay has.

@@ -1,6 +1,7 @@
 //! The same decisions again: calls and steps of a recording, on a NIC that has nothing else.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -46,6 +47,9 @@ pub struct Difference {
 pub enum End {
     /// At the recording's end, without a difference.
     Same,
+    /// Where the recording stops although its device was not closed, without a difference before: a process that ended
+    /// or was ended, or a full disk.
+    Stops,
     /// At a call that recordings have no words for; without a difference before it.
     Beyond(String),
     /// At a difference.
@@ -89,6 +93,7 @@ struct Player {
 enum Next {
     Call(Call),
     Step(u64),
+    Closed,
 }
 
 /// A call that makes no sense of what came before it.
@@ -125,17 +130,19 @@ impl Player {
             let next = self.stage.state().take(|event| match event {
                 Event::Call(call) => Some(Next::Call(call.clone())),
                 Event::Step { now_ns } => Some(Next::Step(*now_ns)),
+                Event::Closed => Some(Next::Closed),
                 _ => None,
             });
             match next {
                 Some(Next::Call(Call::Other(what))) => break End::Beyond(what),
                 Some(Next::Call(call)) => self.make(call)?,
                 Some(Next::Step(now_ns)) => self.step(now_ns),
+                Some(Next::Closed) => break End::Same,
                 None => {
                     let mut state = self.stage.state();
                     match state.next_line() {
                         Some(_) => state.differ("nothing more in this step or call".into()),
-                        None if state.broken.is_none() => break End::Same,
+                        None if state.broken.is_none() => break End::Stops,
                         None => {}
                     }
                 }
@@ -146,6 +153,9 @@ impl Player {
             }
             if let Some(difference) = state.difference.take() {
                 break End::Differs(difference);
+            }
+            if state.cut {
+                break End::Stops;
             }
             let gone = std::mem::take(&mut state.gone);
             drop(state);
@@ -168,7 +178,10 @@ impl Player {
         (state.now_ns, state.steps) = (now_ns, state.steps + 1);
         state.begin();
         drop(state);
-        self.engine.step(now_ns);
+        let stepped = catch_unwind(AssertUnwindSafe(|| self.engine.step(now_ns)));
+        if stepped.is_err() {
+            self.stage.state().differ("panics".into());
+        }
     }
 
     fn make(&mut self, call: Call) -> Result<(), RecordingError> {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::event::{Event, Tail};
 use super::log::Recorder;
-use super::{SHORT, hash};
+use super::{QUEUE, SHORT, hash};
 use bellpush_mem::{Dma, Hook, Hooked, HostMem, MemError, View};
 
 /// Words of a region that are known; of more than these every load is written down.
@@ -177,7 +177,7 @@ impl<M> Tap<M> {
     }
 
     fn is_whole(&self, len: usize) -> bool {
-        self.queue || self.recorder.whole || len <= SHORT
+        self.queue && len <= QUEUE || !self.queue && self.recorder.whole || len <= SHORT
     }
 
     fn say_read(&self, offset: usize, bytes: &[u8]) {

@@ -4,7 +4,7 @@
 //! Who has the access key may ask. What one initiator does wrong ends its own session: it is told, and the target goes
 //! on for the others.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::responder::Responder;
@@ -41,14 +41,14 @@ struct Initiator {
 /// A target.
 pub(crate) struct Target {
     attributes: Attributes,
-    initiators: HashMap<Who, Initiator>,
+    initiators: BTreeMap<Who, Initiator>,
     /// Those that something may have to be said to.
     due: Vec<Who>,
 }
 
 impl Target {
     pub(crate) fn new(attributes: &Attributes) -> Self {
-        Self { attributes: *attributes, initiators: HashMap::new(), due: Vec::new() }
+        Self { attributes: *attributes, initiators: BTreeMap::new(), due: Vec::new() }
     }
 
     pub(crate) fn apply(&mut self, attributes: &Attributes) {
