@@ -16,6 +16,7 @@ mod serve;
 mod show;
 mod sim;
 mod sim_report;
+mod soak;
 mod tlp;
 mod topo;
 mod values;
@@ -45,6 +46,8 @@ enum Command {
     /// Tidy up when `run` is killed
     #[command(name = guard::COMMAND, hide = true)]
     Guard(guard::GuardArgs),
+    /// Check the library with random operations, faults and adversaries, for as long as is wanted
+    Soak(soak::SoakArgs),
     /// Act as server for rdma-core's pingpong programs or perftest, on the software NIC
     Serve(serve::ServeArgs),
     /// Print the table of a saved result, or make its report
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(*args),
         Command::Run(args) => run::run(&args),
         Command::Guard(args) => guard::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Tlp(args) => modelled("tlp", tlp::run(&args)),
