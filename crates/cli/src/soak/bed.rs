@@ -11,7 +11,7 @@ use bellpush::nic::soft::script::{Script, Scripted, ScriptedFaults};
 use bellpush::nic::soft::{InProcess, SoftConfig, SoftNic};
 use bellpush::transport::{Endpoint, Error, Memory};
 
-use super::config::{Carrier, Config, Lane};
+use super::config::{Carrier, Config, Connection};
 use super::rng::{Rng, Use};
 
 /// Statuses that a launch may write.
@@ -23,11 +23,11 @@ pub const SCRATCH: usize = STATUSES * 4;
 pub struct Ends {
     pub ends: [Endpoint; 2],
     pub stream: usize,
-    pub lane: Lane,
+    pub connection: Connection,
 }
 
 pub struct Bed {
-    pub lanes: Vec<Ends>,
+    pub connections: Vec<Ends>,
     pub streams: Vec<Stream>,
     pub kernels: Loaded,
     pub status: Memory,
@@ -64,16 +64,16 @@ impl Bed {
         let memory = [memory(config.on_gpu[0])?, memory(config.on_gpu[1])?];
         let gpu_failed = |e: bellpush::gpu::GpuError| failed("the GPU")(e.to_string());
         let status = gpu.alloc_mapped(SCRATCH + 64, None).map_err(gpu_failed)?.into();
-        let count = if config.streams { config.lanes.len() } else { 1 };
+        let count = if config.streams { config.connections.len() } else { 1 };
         let streams: Result<Vec<_>, _> = (0..count).map(|_| gpu.stream()).collect();
         let kernels = gpu.load(&Module::builtin()).map_err(gpu_failed)?;
-        let mut lanes = Vec::new();
-        for (number, lane) in config.lanes.iter().enumerate() {
-            let ends = connected(gpu, &nics, &memory, lane)?;
-            lanes.push(Ends { ends, stream: number % count, lane: lane.clone() });
+        let mut connections = Vec::new();
+        for (number, connection) in config.connections.iter().enumerate() {
+            let ends = connected(gpu, &nics, &memory, connection)?;
+            connections.push(Ends { ends, stream: number % count, connection: connection.clone() });
         }
         let streams = streams.map_err(gpu_failed)?;
-        Ok(Self { lanes, streams, kernels, status, memory, nics, scripts })
+        Ok(Self { connections, streams, kernels, status, memory, nics, scripts })
     }
 
     pub fn read(&self, memory: usize, at: usize, bytes: usize) -> Result<Vec<u8>, String> {
@@ -94,9 +94,9 @@ impl Bed {
     }
 
     /// Waits until a stream has nothing to do.
-    pub fn idle(&self, lane: usize, limit: Duration) -> Result<(), String> {
-        let stream = &self.streams[self.lanes[lane].stream];
-        stream.synchronize(limit).map_err(|e| format!("the stream of lane {lane}: {e}"))
+    pub fn idle(&self, connection: usize, limit: Duration) -> Result<(), String> {
+        let stream = &self.streams[self.connections[connection].stream];
+        stream.synchronize(limit).map_err(|e| format!("the stream of connection {connection}: {e}"))
     }
 }
 
@@ -104,14 +104,14 @@ fn connected(
     gpu: &Arc<Gpu>,
     nics: &[Arc<SoftNic>],
     memory: &[Memory; 2],
-    lane: &Lane,
+    connection: &Connection,
 ) -> Result<[Endpoint; 2], Refused> {
     let [a, b] = [0, nics.len() - 1].map(|n| -> Arc<dyn Nic> { nics[n].clone() });
     let memory = (memory[0].clone(), memory[1].clone());
-    match Endpoint::between(gpu, [&a, &b], lane.path, memory, &lane.options) {
+    match Endpoint::between(gpu, [&a, &b], connection.path, memory, &connection.options) {
         Ok((a, b)) => Ok([a, b]),
         Err(error @ Error::Unsupported { .. }) => Err(Refused::Cannot(error.to_string())),
-        Err(error) => Err(failed("the endpoints")(format!("{lane}: {error}"))),
+        Err(error) => Err(failed("the endpoints")(format!("{connection}: {error}"))),
     }
 }
 

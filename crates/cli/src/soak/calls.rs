@@ -47,9 +47,9 @@ impl From<Error> for Trouble {
 }
 
 impl Bed {
-    /// Makes the call of an operation that posts. `begin`: where the lane's part begins.
+    /// Makes the call of an operation that posts. `begin`: where the connection's part begins.
     pub fn post(&self, op: &Op, begin: usize) -> Result<(), Trouble> {
-        let (ends, end) = (&self.lanes[op.who.lane], self.end(op.who));
+        let (ends, end) = (&self.connections[op.who.connection], self.end(op.who));
         let stream = &self.streams[ends.stream];
         let local = |at: usize| Local((begin + at) as u64);
         let remote = |at: usize| Remote((begin + at) as u64);
@@ -77,25 +77,25 @@ impl Bed {
     }
 
     pub fn end(&self, who: Who) -> &Endpoint {
-        &self.lanes[who.lane].ends[who.side]
+        &self.connections[who.connection].ends[who.side]
     }
 
     /// Waits for all of one end.
     pub fn quiet(&self, who: Who) -> Result<(), Trouble> {
-        let ends = &self.lanes[who.lane];
-        if !ends.lane.shared {
+        let ends = &self.connections[who.connection];
+        if !ends.connection.shared {
             return Ok(self.end(who).quiet(&self.streams[ends.stream])?);
         }
         let mut args = self.args(who)?;
         args.op = Verb::Quiet as u32;
-        self.launch(who.lane, &self.kernel(who.lane, false), (1, 32), 1, |status| OpArgs {
-            status,
-            ..args
+        self.launch(who.connection, &self.kernel(who.connection, false), (1, 32), 1, |status| {
+            OpArgs { status, ..args }
         })
     }
 
-    fn kernel(&self, lane: usize, extra: bool) -> String {
-        let path = self.lanes[lane].lane.kernel().expect("a kernel posts on this path");
+    fn kernel(&self, connection: usize, extra: bool) -> String {
+        let path =
+            self.connections[connection].connection.kernel().expect("a kernel posts on this path");
         format!("bp_{}_{path}", if extra { "extra" } else { "verb" })
     }
 
@@ -113,25 +113,29 @@ impl Bed {
         args.remote_offset = (begin + it.to) as u64;
         args.remote_stride = it.remote_stride as u64;
         let has_source = it.verb != Verb::FetchAdd;
-        args.local = if has_source { self.memory[who.side].addr() + (begin + it.from) as u64 } else { 0 };
+        args.local =
+            if has_source { self.memory[who.side].addr() + (begin + it.from) as u64 } else { 0 };
         args.local_stride = it.local_stride as u64;
         (args.bytes, args.value, args.compare) = (it.bytes as u64, it.value, it.compare);
         args.signal_offset = (begin + it.word) as u64;
-        let kernel = self.kernel(who.lane, it.is_extra());
-        self.launch(who.lane, &kernel, it.dims, it.callers(), |status| OpArgs { status, ..args })
+        let kernel = self.kernel(who.connection, it.is_extra());
+        self.launch(who.connection, &kernel, it.dims, it.callers(), |status| OpArgs {
+            status,
+            ..args
+        })
     }
 
     /// Launches a kernel, waits for it, and looks at its callers' statuses.
     fn launch<A: KernelArgs>(
         &self,
-        lane: usize,
+        connection: usize,
         kernel: &str,
         (grid, block): (u32, u32),
         callers: usize,
         args: impl FnOnce(u64) -> A,
     ) -> Result<(), Trouble> {
         let wrong = |e: &dyn std::fmt::Display| Trouble::Wrong(format!("{kernel}: {e}"));
-        let ends = &self.lanes[lane];
+        let ends = &self.connections[connection];
         let stream = &self.streams[ends.stream];
         // The statuses are everybody's; only one launch at a time has them.
         let unwritten = UNWRITTEN.to_ne_bytes().repeat(callers);
@@ -139,16 +143,15 @@ impl Bed {
         let loaded = self.kernels.kernel(kernel).map_err(|e| wrong(&e))?;
         launch(stream, &loaded, Dims::new(grid, block), &args(self.status.addr()))
             .map_err(|e| wrong(&e))?;
-        let limit = ends.lane.options.timeout * 8 + LAUNCH;
+        let limit = ends.connection.options.timeout * 8 + LAUNCH;
         stream.synchronize(limit).map_err(|e| wrong(&e))?;
         let mut raw = vec![0; callers * 4];
         self.status.read(0, &mut raw).map_err(|e| wrong(&e))?;
         let words = raw.chunks_exact(4).map(|w| u32::from_ne_bytes(w.try_into().expect("four")));
         for (caller, status) in words.enumerate() {
             let why = || format!("{kernel}: status {status:#x} of caller {caller}");
-            let ended = |syndrome, is_timeout| {
-                Err(Trouble::Ended { why: why(), syndrome, is_timeout })
-            };
+            let ended =
+                |syndrome, is_timeout| Err(Trouble::Ended { why: why(), syndrome, is_timeout });
             match status {
                 _ if Code::check(status).is_ok() && status == 0 => {}
                 1 => return ended(None, true),
@@ -170,8 +173,8 @@ impl Bed {
         let mut args = self.args(who)?;
         args.op = Verb::CountTickets as u32;
         args.local = self.status.addr() + SCRATCH as u64;
-        let kernel = self.kernel(who.lane, true);
-        self.launch(who.lane, &kernel, (1, 32), 1, |status| OpArgs { status, ..args })?;
+        let kernel = self.kernel(who.connection, true);
+        self.launch(who.connection, &kernel, (1, 32), 1, |status| OpArgs { status, ..args })?;
         let mut raw = [0; 16];
         self.status.read(SCRATCH, &mut raw).map_err(|e| Trouble::Wrong(e.to_string()))?;
         Ok([0, 8].map(|at| u64::from_ne_bytes(raw[at..at + 8].try_into().expect("eight bytes"))))
@@ -187,20 +190,22 @@ impl Bed {
         args.words = self.memory[receiver.side].addr() + at as u64;
         args.found = self.status.addr() + SCRATCH as u64;
         let kernel = "bp_watch_signals";
-        self.launch(sender.lane, kernel, (1, 32), 1, |status| WatchArgs { status, ..args })
+        self.launch(sender.connection, kernel, (1, 32), 1, |status| WatchArgs { status, ..args })
     }
 
     /// Makes a call that must be refused; what it said if it was not, or not for its reason.
     pub fn refused(&self, who: Who, config: &Config, wrong: Wrong) -> Result<(), Trouble> {
-        let (ends, all) = (&self.lanes[who.lane], config.memory_bytes() as u64);
+        let ends = &self.connections[who.connection];
+        // Whole pages, which may be more than was asked for.
+        let [here, there] = [who.side, 1 - who.side].map(|n| self.memory[n].bytes() as u64);
         let stream = &self.streams[ends.stream];
-        let begin = config.part_of(who.lane) as u64;
+        let begin = config.part_of(who.connection) as u64;
         let put = Put { from: Local(begin), to: Remote(begin), bytes: 8, signal: None };
         let word = Remote(begin + (config.part - WORDS * 8) as u64 + 4);
         let put = match wrong {
             Wrong::Empty => Put { bytes: 0, ..put },
-            Wrong::BehindLocal => Put { from: Local(all - 7), ..put },
-            Wrong::BehindRemote => Put { to: Remote(all - 7), ..put },
+            Wrong::BehindLocal => Put { from: Local(here - 7), ..put },
+            Wrong::BehindRemote => Put { to: Remote(there - 7), ..put },
             Wrong::Misaligned => Put { signal: Some(Signal { word, add: 1 }), ..put },
         };
         let told = self.end(who).put(stream, put);

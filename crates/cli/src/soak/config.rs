@@ -11,11 +11,11 @@ use bellpush::transport::{Choice, Data, Kick, MemoryPlace, Options, Path, Range,
 use super::faults::Trouble;
 use super::rng::{Rng, Use};
 
-/// Bytes before and behind the lanes' parts, which nobody writes.
+/// Bytes before and behind the connections' parts, which nobody writes.
 pub const GUARD: usize = 256;
-/// Words for atomics and signals at the end of a lane's part; behind them is one that flushes are made with.
+/// Words for atomics and signals at the end of a connection's part; behind them is one that flushes are made with.
 pub const WORDS: usize = 16;
-/// Bytes at the end of a lane's part that are not for data.
+/// Bytes at the end of a connection's part that are not for data.
 pub const TAIL: usize = (WORDS + 2) * 8;
 
 /// What is between the two ends.
@@ -57,14 +57,14 @@ impl Carrier {
 
 /// One connection.
 #[derive(Debug, Clone)]
-pub struct Lane {
+pub struct Connection {
     pub path: Path,
     pub options: Options,
     /// Many callers at once, of kernels that share it.
     pub shared: bool,
 }
 
-impl Lane {
+impl Connection {
     /// The path's part of the names of kernels that post on it.
     pub fn kernel(&self) -> Option<String> {
         use bellpush::{nic::Order, transport::Reach};
@@ -105,18 +105,18 @@ impl Lane {
 pub struct Config {
     pub seed: u64,
     pub round: u64,
-    /// Lanes of kernels are threads (host executor).
+    /// Kernels' lanes are threads (host executor).
     pub threads: bool,
     pub carrier: Carrier,
     pub adversary: Option<Adversary>,
     pub trouble: Option<Trouble>,
-    /// Bytes of a lane's part of each memory.
+    /// Bytes of a connection's part of each memory.
     pub part: usize,
     /// Whether each memory is the GPU's.
     pub on_gpu: [bool; 2],
-    /// Whether each lane has a stream of its own.
+    /// Whether each connection has a stream of its own.
     pub streams: bool,
-    pub lanes: Vec<Lane>,
+    pub connections: Vec<Connection>,
     /// Operations.
     pub ops: usize,
     /// Bytes of all operations, about.
@@ -131,8 +131,8 @@ impl Config {
         let adversary = (!on_gpu_engine && rng.one_in(4)).then(|| adversary(rng));
         let mut ops = rng.weighted(&[(4, 12), (4, 30), (2, 60)]);
         let clean = carrier.faults().is_none() && !on_gpu_engine;
-        let trouble = (clean && rng.one_in(4))
-            .then(|| Trouble::draw(rng, ops as u64, carrier.has_packets()));
+        let trouble =
+            (clean && rng.one_in(4)).then(|| Trouble::draw(rng, ops as u64, carrier.has_packets()));
         let part = rng.weighted(&[(3, 4 << 10), (4, 32 << 10), (3, 256 << 10), (1, 2 << 20)]);
         let bytes = match carrier {
             Carrier::Copies { .. } if adversary.is_none() => 8 << 20,
@@ -142,7 +142,7 @@ impl Config {
         let timeout = timeout(&carrier, adversary.as_ref(), trouble.as_ref());
         let all_writes = adversary.is_some_and(|it| it.has(AdversaryKind::AllWrites));
         let count = rng.weighted(&[(4, 1), (3, 2), (2, 3), (1, 5)]);
-        let lanes = (0..count).map(|_| lane(rng, timeout, all_writes)).collect();
+        let connections = (0..count).map(|_| connection(rng, timeout, all_writes)).collect();
         let threads = rng.one_in(8);
         if threads {
             ops = ops.min(12); // a launch makes a thread for each
@@ -159,7 +159,7 @@ impl Config {
             part,
             on_gpu,
             streams,
-            lanes,
+            connections,
             ops,
             bytes,
         }
@@ -175,17 +175,17 @@ impl Config {
         self.adversary.is_some_and(|it| it.has(AdversaryKind::AllWrites))
     }
 
-    /// Where a lane's part begins, in both memories.
-    pub fn part_of(&self, lane: usize) -> usize {
-        GUARD + lane * self.part
+    /// Where a connection's part begins, in both memories.
+    pub fn part_of(&self, connection: usize) -> usize {
+        GUARD + connection * self.part
     }
 
     /// Bytes of each memory.
     pub fn memory_bytes(&self) -> usize {
-        GUARD * 2 + self.lanes.len() * self.part
+        GUARD * 2 + self.connections.len() * self.part
     }
 
-    /// Where data of a lane may lie, counted from its part's begin.
+    /// Where data of a connection may lie, counted from its part's begin.
     pub fn data_bytes(&self) -> usize {
         self.part - TAIL
     }
@@ -221,7 +221,11 @@ fn adversary(rng: &mut Rng) -> Adversary {
 }
 
 /// Long enough that nothing ends by it which goes on. Where a CQE is lost, each wait takes so long.
-fn timeout(carrier: &Carrier, adversary: Option<&Adversary>, trouble: Option<&Trouble>) -> Duration {
+fn timeout(
+    carrier: &Carrier,
+    adversary: Option<&Adversary>,
+    trouble: Option<&Trouble>,
+) -> Duration {
     use super::faults::Kind;
     match trouble.map(|trouble| trouble.kind) {
         Some(Kind::Cqe | Kind::Device) => Duration::from_millis(300),
@@ -233,7 +237,7 @@ fn timeout(carrier: &Carrier, adversary: Option<&Adversary>, trouble: Option<&Tr
     }
 }
 
-fn lane(rng: &mut Rng, timeout: Duration, all_writes: bool) -> Lane {
+fn connection(rng: &mut Rng, timeout: Duration, all_writes: bool) -> Connection {
     let auto = !all_writes && rng.one_in(10);
     let path = if auto { Path::AUTO } else { rng.pick(&Path::ALL) };
     let can_share = matches!(path.kick(), Some(Kick::Kernel | Kick::Inband));
@@ -259,7 +263,8 @@ fn lane(rng: &mut Rng, timeout: Duration, all_writes: bool) -> Lane {
     if inband && rng.one_in(2) {
         options = options.inband_seq0(rng.pick(&[1, last - 1, last]));
     }
-    let mut place = || rng.pick(&[MemoryPlace::Auto, MemoryPlace::Auto, MemoryPlace::Host, MemoryPlace::Gpu]);
+    let mut place =
+        || rng.pick(&[MemoryPlace::Auto, MemoryPlace::Auto, MemoryPlace::Host, MemoryPlace::Gpu]);
     // The host posts where it reaches the queues, and takes receives from them.
     let [sq, dbr, cq, window] = [place(), place(), place(), place()];
     if path.posted_by_gpu() && receives == 0 {
@@ -270,7 +275,7 @@ fn lane(rng: &mut Rng, timeout: Duration, all_writes: bool) -> Lane {
     if auto {
         options = options.tuning(Some(tuning(rng)));
     }
-    Lane { path, options, shared }
+    Connection { path, options, shared }
 }
 
 fn tuning(rng: &mut Rng) -> Tuning {
@@ -297,11 +302,18 @@ impl fmt::Display for Carrier {
     }
 }
 
-impl fmt::Display for Lane {
+impl fmt::Display for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let o = &self.options;
         let kind = if self.shared { " shared" } else { "" };
-        write!(f, "{}{kind} sq={} slots={}x{}", self.path, o.sq_blocks, o.window_bytes / u64::from(o.slot_bytes), o.slot_bytes)?;
+        write!(
+            f,
+            "{}{kind} sq={} slots={}x{}",
+            self.path,
+            o.sq_blocks,
+            o.window_bytes / u64::from(o.slot_bytes),
+            o.slot_bytes
+        )?;
         write!(f, " line={} receives={}", o.line, o.receives)?;
         let places = [o.sq_place, o.dbr_place, o.cq_place, o.window_place].map(MemoryPlace::as_str);
         write!(f, " places={}", places.join("/"))
@@ -320,7 +332,10 @@ impl fmt::Display for Config {
         if self.threads {
             f.write_str("; lanes are threads")?;
         }
-        self.lanes.iter().enumerate().try_for_each(|(n, lane)| write!(f, "; lane {n}: {lane}"))
+        self.connections
+            .iter()
+            .enumerate()
+            .try_for_each(|(n, connection)| write!(f, "; connection {n}: {connection}"))
     }
 }
 
@@ -335,19 +350,24 @@ mod tests {
         assert!(told(1, 5) != told(1, 6) && told(1, 5) != told(2, 5));
     }
 
-    /// Every path, carrier, kind of fault and kind of adversary comes, and each lane's options are taken.
+    /// Every path, carrier, kind of fault and kind of adversary comes, and each connection's options are taken.
     #[test]
     fn everything_is_drawn_within_a_thousand_rounds() {
         let all: Vec<_> = (0..1000).map(|round| Config::draw(9, round)).collect();
-        let lanes: Vec<_> = all.iter().flat_map(|config| &config.lanes).collect();
+        let connections: Vec<_> = all.iter().flat_map(|config| &config.connections).collect();
         for path in Path::ALL.into_iter().chain([Path::AUTO]) {
-            assert!(lanes.iter().any(|lane| lane.path == path), "{path}");
+            assert!(connections.iter().any(|connection| connection.path == path), "{path}");
         }
-        for lane in &lanes {
-            lane.options.check(lane.path).unwrap_or_else(|e| panic!("{lane}: {e}"));
-            assert!(lane.single_bytes() >= 48, "{lane}");
+        for connection in &connections {
+            connection
+                .options
+                .check(connection.path)
+                .unwrap_or_else(|e| panic!("{connection}: {e}"));
+            assert!(connection.single_bytes() >= 48, "{connection}");
         }
-        assert!(lanes.iter().any(|lane| lane.shared && lane.kernel().is_some()));
+        assert!(
+            connections.iter().any(|connection| connection.shared && connection.kernel().is_some())
+        );
         for kind in AdversaryKind::ALL {
             assert!(all.iter().any(|c| c.adversary.is_some_and(|it| it.has(kind))), "{kind}");
         }

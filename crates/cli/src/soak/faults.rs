@@ -89,9 +89,8 @@ impl Trouble {
             }
             Kind::Device => {
                 let nth = rng.within(1, ops * 2);
-                script += &format!(
-                    "[[fault]]\non = \"wqe\"\naction = \"device-fatal\"\nnth = {nth}\n"
-                );
+                script +=
+                    &format!("[[fault]]\non = \"wqe\"\naction = \"device-fatal\"\nnth = {nth}\n");
             }
             Kind::Packets => {
                 for _ in 0..rng.within(1, 3) {
@@ -112,9 +111,8 @@ fn packet_fault(rng: &mut Rng) -> String {
     }
     let action = rng.pick(&["drop", "duplicate", "corrupt", "delay"]);
     let direction = rng.pick(&["sent", "received"]);
-    let mut fault = format!(
-        "[[fault]]\non = \"packet\"\naction = \"{action}\"\ndirection = \"{direction}\"\n"
-    );
+    let mut fault =
+        format!("[[fault]]\non = \"packet\"\naction = \"{action}\"\ndirection = \"{direction}\"\n");
     if action == "delay" {
         fault += &format!("delay = \"{}us\"\n", rng.within(1, 2000));
     }
@@ -125,7 +123,9 @@ fn packet_fault(rng: &mut Rng) -> String {
     // Few enough in a row that no queue pair runs out of retries.
     match rng.below(2) {
         0 => fault += &format!("nth = {}\n", rng.within(1, 40)),
-        _ => fault += &format!("share = \"{}%\"\ntimes = {}\n", rng.within(1, 5), rng.within(1, 12)),
+        _ => {
+            fault += &format!("share = \"{}%\"\ntimes = {}\n", rng.within(1, 5), rng.within(1, 12))
+        }
     }
     fault
 }

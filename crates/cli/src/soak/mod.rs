@@ -47,7 +47,10 @@ pub struct SoakArgs {
     /// Seed of everything that is drawn
     #[arg(long, value_name = "S", default_value = "1", allow_negative_numbers = true)]
     seed: u64,
-    /// Run this round alone, once
+    /// End after so many rounds
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    rounds: Option<u64>,
+    /// Run this round alone, once, and say what it is made of
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
     round: Option<u64>,
     /// Executor of the kernels [default: the first CUDA device, or CPU threads]
@@ -161,14 +164,17 @@ pub fn run(args: &SoakArgs) -> Result<ExitCode, CliError> {
 fn rounds(plan: &SoakPlan, gpus: [&Arc<Gpu>; 2], watch: &Watch) -> Outcome {
     let (begin, start) = (Instant::now(), Held::now());
     let (mut tally, mut warm, mut finding) = (Tally::default(), start, None);
-    let numbers = match plan.round {
-        Some(round) => round..=round,
-        None => 0..=u64::MAX,
-    };
-    for number in numbers {
+    for number in plan.rounds.clone() {
         let config = Config::draw(plan.seed, number);
         watch.begin(&config);
         tally.begin(&config);
+        if plan.is_told {
+            say(&config.to_string());
+            ops::draw(&config)
+                .iter()
+                .enumerate()
+                .for_each(|(n, op)| say(&format!("{n:>4} {op:?}")));
+        }
         let since = Instant::now();
         let gpu = gpus[usize::from(config.threads)];
         let done = round::run(gpu, &config, plan.spoil == Some(number), &mut tally, watch);

@@ -15,7 +15,7 @@ pub struct Place {
 /// Who posts: a connection, and one of its ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Who {
-    pub lane: usize,
+    pub connection: usize,
     pub side: usize,
 }
 
@@ -111,7 +111,7 @@ impl Model {
         self.accesses.iter().any(|(of, _)| *of == who)
     }
 
-    /// Whether something that is pending of the lane's other end writes to the memory of `who`'s peer.
+    /// Whether something that is pending of the connection's other end writes to the memory of `who`'s peer.
     pub fn is_peer_writing(&self, who: Who) -> bool {
         let (peer, memory) = (Who { side: 1 - who.side, ..who }, 1 - who.side);
         let is_it = |(of, access): &(Who, Access)| {
@@ -189,44 +189,51 @@ impl Model {
         difference(memory, at, expected, seen, |_| false)
     }
 
-    /// Compares a lane's part of a memory after one of its queue pairs has ended: what was pending was carried out in
+    /// Compares a connection's part of a memory after one of its queue pairs has ended: what was pending was carried out in
     /// whole, in part or not at all, the words among it as a whole. `in_order`: what lies before a word that was changed
     /// was carried out. What was seen is what there is from now on.
     pub fn compare_ended(
         &mut self,
-        lane: usize,
+        connection: usize,
         (memory, at): (usize, usize),
         seen: &[u8],
         in_order: bool,
     ) -> Option<Difference> {
-        let done = if in_order { self.known_done(lane, (memory, at), seen) } else { [0; 2] };
+        let done = if in_order { self.known_done(connection, (memory, at), seen) } else { [0; 2] };
         let expected = &self.now[memory][at..at + seen.len()];
-        let allowed = |offset: usize| self.is_allowed(lane, (memory, at), seen, offset, done);
+        let allowed = |offset: usize| self.is_allowed(connection, (memory, at), seen, offset, done);
         let found = difference(memory, at, expected, seen, allowed);
         self.now[memory][at..at + seen.len()].copy_from_slice(seen);
         found
     }
 
-    /// The writes to a place of a lane's, with their numbers.
-    fn writes_to(&self, lane: usize, place: Place) -> impl Iterator<Item = (usize, &Write)> {
+    /// The writes to a place of a connection's, with their numbers.
+    fn writes_to(&self, connection: usize, place: Place) -> impl Iterator<Item = (usize, &Write)> {
         self.writes.iter().enumerate().filter(move |(_, write)| {
             let its = write.place.at..write.place.at + write.after.len();
-            write.who.lane == lane
+            write.who.connection == connection
                 && write.place.memory == place.memory
                 && its.contains(&place.at)
         })
     }
 
     /// For each end, the number of the last write of which a word tells that it was carried out, plus 1.
-    fn known_done(&self, lane: usize, (memory, at): (usize, usize), seen: &[u8]) -> [usize; 2] {
+    fn known_done(
+        &self,
+        connection: usize,
+        (memory, at): (usize, usize),
+        seen: &[u8],
+    ) -> [usize; 2] {
         let mut done = [0; 2];
         for (number, write) in self.writes.iter().enumerate() {
-            let (start, is_its) = (write.place.at, write.who.lane == lane && write.is_word);
+            let (start, is_its) =
+                (write.place.at, write.who.connection == connection && write.is_word);
             if !is_its || write.place.memory != memory || write.before == write.after {
                 continue;
             }
             // Values that come twice say nothing.
-            let mut its = self.writes_to(lane, write.place).map(|(_, write)| write).peekable();
+            let mut its =
+                self.writes_to(connection, write.place).map(|(_, write)| write).peekable();
             let is_new = its.peek().is_some_and(|first| first.before != write.after);
             let once = its.filter(|other| other.after == write.after).count() == 1;
             if is_new && once && seen[start - at..start - at + 8] == write.after[..] {
@@ -239,14 +246,14 @@ impl Model {
 
     fn is_allowed(
         &self,
-        lane: usize,
+        connection: usize,
         (memory, at): (usize, usize),
         seen: &[u8],
         offset: usize,
         done: [usize; 2],
     ) -> bool {
         let place = Place { memory, at: at + offset };
-        let mut writes = self.writes_to(lane, place).peekable();
+        let mut writes = self.writes_to(connection, place).peekable();
         let Some(&(_, first)) = writes.peek() else { return false };
         if first.is_word {
             let start = first.place.at - at;

@@ -1,6 +1,6 @@
 use super::*;
 
-const A: Who = Who { lane: 0, side: 0 };
+const A: Who = Who { connection: 0, side: 0 };
 
 fn model() -> Model {
     Model::new((0..64).collect(), vec![0; 64])

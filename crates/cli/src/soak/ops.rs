@@ -3,14 +3,14 @@
 use bellpush::abi::entry::{Scope, Verb};
 use bellpush::transport::Path;
 
-use super::config::{Config, Lane, WORDS};
+use super::config::{Config, Connection, WORDS};
 use super::model::{Change, Effect, Place, Who};
 use super::rng::{Rng, Use};
 
 pub const DEFER_RING: u32 = 1;
 pub const UNSIGNALLED: u32 = 2;
 
-/// One operation of one end. Offsets count from the begin of the lane's part.
+/// One operation of one end. Offsets count from the begin of the connection's part.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Op {
     pub who: Who,
@@ -92,15 +92,16 @@ impl Device {
         matches!(self.verb, Verb::PutImm | Verb::SignalImm).then_some(self.value as u32)
     }
 
-    /// The messages: offsets from the lane's part.
+    /// The messages: offsets from the connection's part.
     fn messages(&self) -> Vec<(usize, usize, usize)> {
         let calls = self.callers() * self.count as usize;
         let rows = if self.verb == Verb::PutBatch { calls * self.value as usize } else { calls };
         let row = |n: usize| {
-            let lane = n / self.count as usize % 32;
-            let is_lanes = self.verb == Verb::PutLanes;
-            let bytes = self.bytes + if is_lanes { lane * self.compare as usize } else { 0 };
-            let active = !is_lanes || self.value >> lane & 1 == 1;
+            let thread = n / self.count as usize % 32;
+            let each_thread = self.verb == Verb::PutLanes;
+            let longer = if each_thread { thread * self.compare as usize } else { 0 };
+            let bytes = self.bytes + longer;
+            let active = !each_thread || self.value >> thread & 1 == 1;
             active.then_some((
                 self.from + n * self.local_stride,
                 self.to + n * self.remote_stride,
@@ -127,18 +128,16 @@ impl Device {
                 copies().collect()
             }
             Verb::PutImm => copies().collect(),
-            Verb::PutSignal => copies()
-                .flat_map(|copy| [copy, word(self.word, Change::Add(self.value))])
-                .collect(),
+            Verb::PutSignal => {
+                copies().flat_map(|copy| [copy, word(self.word, Change::Add(self.value))]).collect()
+            }
             Verb::PutSet => {
                 copies().flat_map(|copy| [copy, word(self.word, Change::Set(self.value))]).collect()
             }
             Verb::SignalAdd | Verb::FetchAdd => {
                 (0..calls).map(|_| word(self.to, Change::Add(self.value))).collect()
             }
-            Verb::SignalSet => {
-                (0..calls).map(|_| word(self.to, Change::Set(self.value))).collect()
-            }
+            Verb::SignalSet => (0..calls).map(|_| word(self.to, Change::Set(self.value))).collect(),
             Verb::PutValue => {
                 let all = [self.value.to_le_bytes(), self.compare.to_le_bytes()].concat();
                 let value = |(_, to, bytes): (usize, usize, usize)| Effect::Value {
@@ -156,7 +155,7 @@ impl Device {
 impl Op {
     /// What it does to memory.
     pub fn effects(&self, config: &Config) -> Vec<Effect> {
-        let (side, begin) = (self.who.side, config.part_of(self.who.lane));
+        let (side, begin) = (self.who.side, config.part_of(self.who.connection));
         let place = |memory, at| Place { memory, at: begin + at };
         let (here, there) = (|at| place(side, at), |at| place(1 - side, at));
         match self.what {
@@ -190,8 +189,11 @@ impl Op {
         match &self.what {
             What::Put { signal, .. } => signal.map(|(word, _)| word),
             What::Device(it) if it.flags & DEFER_RING == 0 => match it.verb {
-                Verb::PutSignal | Verb::PutSet => Some(it.word),
-                Verb::SignalAdd | Verb::SignalSet => Some(it.to),
+                Verb::PutSignal => Some(it.word),
+                Verb::SignalAdd => Some(it.to),
+                // What is set again by a later call tells of the first.
+                Verb::PutSet if it.count == 1 => Some(it.word),
+                Verb::SignalSet if it.count == 1 => Some(it.to),
                 _ => None,
             },
             _ => None,
@@ -254,22 +256,22 @@ pub fn draw(config: &Config) -> Vec<Op> {
     let mut rng = Rng::new(config.seed, config.round, Use::Ops);
     let (mut ops, mut bytes) = (Vec::new(), 0);
     while ops.len() < config.ops && bytes < config.bytes {
-        let lane = rng.below(config.lanes.len() as u64) as usize;
+        let connection = rng.below(config.connections.len() as u64) as usize;
         let side = usize::from(rng.one_in(4));
-        let drawn = one(&mut rng, config, &config.lanes[lane]);
-        let op = Op { who: Who { lane, side }, what: drawn };
+        let drawn = one(&mut rng, config, &config.connections[connection]);
+        let op = Op { who: Who { connection, side }, what: drawn };
         let tells = op.tells_by().is_some();
         bytes += op.bytes();
         ops.push(op);
         if tells && rng.one_in(2) {
             let by_kernel = rng.one_in(2);
-            ops.push(Op { who: Who { lane, side }, what: What::Await { by_kernel } });
+            ops.push(Op { who: Who { connection, side }, what: What::Await { by_kernel } });
         }
     }
     ops
 }
 
-fn one(rng: &mut Rng, config: &Config, lane: &Lane) -> What {
+fn one(rng: &mut Rng, config: &Config, connection: &Connection) -> What {
     let data = config.data_bytes();
     match rng.below(100) {
         0..8 => return What::Quiet,
@@ -278,23 +280,23 @@ fn one(rng: &mut Rng, config: &Config, lane: &Lane) -> What {
             let (at, bytes) = range(rng, data);
             return What::Fill { at, bytes, seed: rng.next() };
         }
-        17 if lane.path != Path::TCP => return What::Reset,
-        18..21 if !lane.shared => {
+        17 if connection.path != Path::TCP => return What::Reset,
+        18..21 if !connection.shared => {
             let all = [Wrong::Empty, Wrong::BehindLocal, Wrong::BehindRemote, Wrong::Misaligned];
             return What::Refused(rng.pick(&all));
         }
         _ => {}
     }
-    if lane.shared {
-        return What::Device(many(rng, lane, data));
+    if connection.shared {
+        return What::Device(many(rng, connection, data));
     }
-    if lane.kernel().is_some() && rng.one_in(2) {
-        return What::Device(single(rng, lane, data));
+    if connection.kernel().is_some() && rng.one_in(2) {
+        return What::Device(single(rng, connection, data));
     }
-    host(rng, lane, data)
+    host(rng, connection, data)
 }
 
-/// A word's offset in a lane's part.
+/// A word's offset in a connection's part.
 fn word(rng: &mut Rng, data: usize) -> usize {
     data + rng.below(WORDS as u64) as usize * 8
 }
@@ -328,8 +330,8 @@ fn place(rng: &mut Rng, data: usize, bytes: usize) -> usize {
 }
 
 /// Calls of `Endpoint`.
-fn host(rng: &mut Rng, lane: &Lane, data: usize) -> What {
-    let tcp = lane.path == Path::TCP;
+fn host(rng: &mut Rng, connection: &Connection, data: usize) -> What {
+    let tcp = connection.path == Path::TCP;
     let kind = rng.weighted(&[
         (6, 0),
         (3, 1),
@@ -354,14 +356,14 @@ fn host(rng: &mut Rng, lane: &Lane, data: usize) -> What {
 }
 
 /// A verb of device code by the one caller that an endpoint has.
-fn single(rng: &mut Rng, lane: &Lane, data: usize) -> Device {
-    let extra = lane.has_extra();
-    let imm = extra && lane.options.receives > 0;
-    let lanes = lane.options.line.line_bytes() == 16;
+fn single(rng: &mut Rng, connection: &Connection, data: usize) -> Device {
+    let extra = connection.has_extra();
+    let imm = extra && connection.options.receives > 0;
+    let each_thread = connection.options.line.line_bytes() == 16;
     let verb = rng.weighted(&[
         (2, Verb::PutInline),
         (2, Verb::PutBatch),
-        (if lanes { 2 } else { 0 }, Verb::PutLanes),
+        (if each_thread { 2 } else { 0 }, Verb::PutLanes),
         (1, Verb::Put),
         (1, Verb::PutSignal),
         (if extra { 2 } else { 0 }, Verb::PutSet),
@@ -375,7 +377,7 @@ fn single(rng: &mut Rng, lane: &Lane, data: usize) -> Device {
     let threads = if verb == Verb::PutLanes { 32 } else { rng.pick(&[32, 32, 45, 128]) };
     let count = if verb == Verb::PutImm || verb == Verb::SignalImm { 1 } else { rng.within(1, 3) };
     let dims = (1, threads);
-    let mut it = device(rng, lane, data, (verb, Scope::Block, dims, count as u32));
+    let mut it = device(rng, connection, data, (verb, Scope::Block, dims, count as u32));
     let tells = matches!(verb, Verb::PutImm | Verb::SignalImm);
     if !tells && rng.one_in(4) {
         it.flags = rng.within(1, 3) as u32;
@@ -384,7 +386,7 @@ fn single(rng: &mut Rng, lane: &Lane, data: usize) -> Device {
 }
 
 /// Verbs of many callers at once on a queue pair that they share.
-fn many(rng: &mut Rng, lane: &Lane, data: usize) -> Device {
+fn many(rng: &mut Rng, connection: &Connection, data: usize) -> Device {
     let verb = rng.weighted(&[
         (4, Verb::Put),
         (2, Verb::PutInline),
@@ -398,7 +400,7 @@ fn many(rng: &mut Rng, lane: &Lane, data: usize) -> Device {
     let scope = rng.pick(&[Scope::Thread, Scope::Warp, Scope::Block]);
     let dims = (rng.within(1, 3) as u32, rng.pick(&[32, 64]));
     let count = rng.within(1, 3) as u32;
-    let mut it = device(rng, lane, data, (verb, scope, dims, count));
+    let mut it = device(rng, connection, data, (verb, scope, dims, count));
     if rng.one_in(4) {
         it.flags = UNSIGNALLED;
     }
@@ -408,7 +410,7 @@ fn many(rng: &mut Rng, lane: &Lane, data: usize) -> Device {
 /// Fewer callers and calls until their messages have room, each at a place of its own.
 fn device(
     rng: &mut Rng,
-    lane: &Lane,
+    connection: &Connection,
     data: usize,
     (verb, scope, dims, count): (Verb, Scope, (u32, u32), u32),
 ) -> Device {
@@ -445,29 +447,30 @@ fn device(
     if room < 64 {
         // One caller is left.
         (it.dims, it.count, it.scope) = ((1, 32), 1, Scope::Block);
-        return device_of_size(rng, lane, data, it);
+        return device_of_size(rng, connection, data, it);
     }
-    device_of_size(rng, lane, data, it)
+    device_of_size(rng, connection, data, it)
 }
 
-fn device_of_size(rng: &mut Rng, lane: &Lane, data: usize, mut it: Device) -> Device {
+fn device_of_size(rng: &mut Rng, connection: &Connection, data: usize, mut it: Device) -> Device {
     let calls = it.callers() * it.count as usize;
     let rows = if it.verb == Verb::PutBatch { calls * it.value as usize } else { calls };
     let room = data / rows;
-    let single = lane.single_bytes();
+    let single = connection.single_bytes();
     it.bytes = match it.verb {
         Verb::PutValue => rng.pick(&[1, 2, 4, 8, 16]),
         Verb::PutInline => length(rng, room.min(220)),
         Verb::PutBatch => length(rng, room.min(single)),
         Verb::PutLanes => {
-            // The last lane's has up to 31 bytes more.
+            // The last connection's has up to 31 bytes more.
             length(rng, room.min(single).saturating_sub(31).max(1))
         }
         Verb::SignalAdd | Verb::SignalSet | Verb::FetchAdd | Verb::SignalImm => 8,
         _ => length(rng, room.min(if rows > 32 { 400 } else { 100_000 })),
     };
     let longest = it.bytes + if it.verb == Verb::PutLanes { 31 * it.compare as usize } else { 0 };
-    it.remote_stride = longest + rng.below((room.saturating_sub(longest) as u64).clamp(1, 100)) as usize;
+    it.remote_stride =
+        longest + rng.below((room.saturating_sub(longest) as u64).clamp(1, 100)) as usize;
     // Sources may be one and the same.
     it.local_stride = if rng.one_in(5) { 0 } else { it.remote_stride };
     let spread = |stride: usize| (rows - 1) * stride + longest;
@@ -483,7 +486,7 @@ fn device_of_size(rng: &mut Rng, lane: &Lane, data: usize, mut it: Device) -> De
 mod tests {
     use super::*;
 
-    /// All operations of many rounds touch their lane's part alone, and none of the guards.
+    /// All operations of many rounds touch their connection's part alone, and none of the guards.
     #[test]
     fn operations_stay_within_their_lanes_parts() {
         let mut names = std::collections::BTreeSet::new();
@@ -491,7 +494,7 @@ mod tests {
             let config = Config::draw(11, round);
             for op in draw(&config) {
                 names.insert(op.name());
-                let begin = config.part_of(op.who.lane);
+                let begin = config.part_of(op.who.connection);
                 let data = begin..begin + config.data_bytes();
                 let words = data.end..begin + config.part;
                 let check = |place: Place, bytes: usize, is_word: bool| {

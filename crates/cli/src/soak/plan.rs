@@ -1,5 +1,6 @@
 //! The checked meaning of a `soak` command line.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::SoakArgs;
@@ -14,8 +15,10 @@ pub struct SoakPlan {
     pub gpu: plan::Gpu,
     pub seed: u64,
     pub length: Duration,
-    /// The one round to run.
-    pub round: Option<u64>,
+    /// The rounds to run at most.
+    pub rounds: Range<u64>,
+    /// Whether each round's operations are listed.
+    pub is_told: bool,
     /// Between two lines of progress.
     pub every: Duration,
     /// After which a round hangs.
@@ -35,11 +38,24 @@ impl TryFrom<&SoakArgs> for SoakPlan {
             let what = format!("{option} is {value}");
             Err(CliError::new(what, format!("give more than 0 and at most {most}")))
         };
+        let rounds = match (args.round, args.rounds) {
+            (Some(_), Some(_)) => {
+                let remedy = "leave one of them out: --round is one round";
+                return Err(CliError::new("--round and --rounds", remedy));
+            }
+            (Some(u64::MAX), _) => {
+                return Err(CliError::new("--round is 2^64 - 1", "give a lower one"));
+            }
+            (Some(round), None) => round..round + 1,
+            (None, Some(0)) => return Err(CliError::new("--rounds is 0", "give at least 1")),
+            (None, rounds) => 0..rounds.unwrap_or(u64::MAX),
+        };
         Ok(Self {
             gpu: args.gpu.as_deref().map_or(Ok(plan::Gpu::Auto), plan::gpu)?,
             seed: args.seed,
             length: seconds("--minutes", args.minutes, 60.0, MAX_MINUTES)?,
-            round: args.round,
+            rounds,
+            is_told: args.round.is_some(),
             every: seconds("--every", args.every, 1.0, 3600.0)?,
             limit: seconds("--limit", args.limit, 1.0, 3600.0)?,
             spoil: args.spoil,

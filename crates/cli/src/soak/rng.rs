@@ -82,7 +82,8 @@ mod tests {
         ];
         assert!((1..all.len()).all(|i| !all[..i].contains(&all[i])), "{all:x?}");
         let mut rng = Rng::new(7, 7, Use::Config);
-        let drawn: Vec<_> = (0..500).map(|_| rng.weighted(&[(1, 'a'), (0, 'b'), (9, 'c')])).collect();
+        let drawn: Vec<_> =
+            (0..500).map(|_| rng.weighted(&[(1, 'a'), (0, 'b'), (9, 'c')])).collect();
         assert!(drawn.contains(&'a') && drawn.contains(&'c') && !drawn.contains(&'b'));
         assert!((0..500).all(|_| (3..=5).contains(&rng.within(3, 5))));
     }

@@ -129,7 +129,7 @@ impl Round<'_> {
             &What::Fill { at, bytes, seed } => self.fill(who, at, bytes, seed),
             What::Reset => {
                 self.resets += 1;
-                self.recover(who.lane, false)
+                self.recover(who.connection, false)
             }
             &What::Refused(wrong) => match self.bed.refused(who, self.config, wrong) {
                 Ok(()) => Ok(()),
@@ -141,7 +141,7 @@ impl Round<'_> {
 
     fn post(&mut self, op: &Op) -> Found {
         let (who, effects) = (op.who, op.effects(self.config));
-        let in_order = self.config.lanes[who.lane].in_order();
+        let in_order = self.config.connections[who.connection].in_order();
         for other in self.model.in_the_way(who, &effects, in_order) {
             self.quiet(other)?;
         }
@@ -150,7 +150,7 @@ impl Round<'_> {
             _ => None,
         };
         if immediate.is_some() {
-            let receives = self.config.lanes[who.lane].options.receives as usize;
+            let receives = self.config.connections[who.connection].options.receives as usize;
             if self.outstanding(who) >= receives {
                 self.take_immediates(who)?;
             }
@@ -158,17 +158,17 @@ impl Round<'_> {
         if self.over {
             return Ok(());
         }
-        let posted = self.bed.post(op, self.config.part_of(who.lane));
+        let posted = self.bed.post(op, self.config.part_of(who.connection));
         self.model.apply(who, &effects);
-        self.last.insert((who.lane, who.side), op.clone());
+        self.last.insert((who.connection, who.side), op.clone());
         if let Some(value) = immediate {
-            self.immediates.entry((who.lane, who.side)).or_default().push_back(value);
+            self.immediates.entry((who.connection, who.side)).or_default().push_back(value);
         }
         posted.or_else(|trouble| self.failed(who, trouble))
     }
 
     fn outstanding(&self, who: Who) -> usize {
-        self.immediates.get(&(who.lane, who.side)).map_or(0, VecDeque::len)
+        self.immediates.get(&(who.connection, who.side)).map_or(0, VecDeque::len)
     }
 
     /// A call has failed: by a fault, after which both ends begin anew, or by nothing that is known.
@@ -184,7 +184,7 @@ impl Round<'_> {
             Trouble::Ended { syndrome, .. } => {
                 self.told += 1;
                 self.syndromes.extend(syndrome);
-                self.recover(who.lane, true)
+                self.recover(who.connection, true)
             }
         }
     }
@@ -212,7 +212,7 @@ impl Round<'_> {
             }
         }
         self.model.settle(who);
-        self.last.remove(&(who.lane, who.side));
+        self.last.remove(&(who.connection, who.side));
         Ok(())
     }
 
@@ -223,27 +223,27 @@ impl Round<'_> {
 
     /// An atomic that brings about what was put before it, where an acknowledgement does not tell of that.
     fn flush(&mut self, who: Who) -> Found {
-        let lane = &self.config.lanes[who.lane];
-        if lane.path == Path::TCP || !self.model.is_pending(who) {
+        let connection = &self.config.connections[who.connection];
+        if connection.path == Path::TCP || !self.model.is_pending(who) {
             return Ok(());
         }
         let word = self.config.data_bytes() + WORDS * 8;
         let old = word + 8;
-        let what = if lane.shared {
+        let what = if connection.shared {
             What::Device(ops::shared_add(word))
         } else {
             What::FetchAdd { word, add: 1, old }
         };
         let op = Op { who, what };
         let effects = op.effects(self.config);
-        let posted = self.bed.post(&op, self.config.part_of(who.lane));
+        let posted = self.bed.post(&op, self.config.part_of(who.connection));
         self.model.apply(who, &effects);
         posted.or_else(|trouble| self.failed(who, trouble))
     }
 
     /// All that was posted is complete where nothing is pending.
     fn count_tickets(&mut self, who: Who) -> Found {
-        if self.over || !self.config.lanes[who.lane].has_extra() {
+        if self.over || !self.config.connections[who.connection].has_extra() {
             return Ok(());
         }
         match self.bed.tickets(who) {
@@ -257,9 +257,9 @@ impl Round<'_> {
 
     /// Waits for all, and compares both memories.
     fn look(&mut self) -> Found {
-        for lane in 0..self.config.lanes.len() {
+        for connection in 0..self.config.connections.len() {
             for side in 0..2 {
-                self.quiet(Who { lane, side })?;
+                self.quiet(Who { connection, side })?;
                 if self.over {
                     return Ok(());
                 }
@@ -268,9 +268,9 @@ impl Round<'_> {
         for memory in 0..2 {
             self.compare(memory, 0, self.config.memory_bytes())?;
         }
-        for lane in 0..self.config.lanes.len() {
+        for connection in 0..self.config.connections.len() {
             for side in 0..2 {
-                self.no_immediate(Who { lane, side })?;
+                self.no_immediate(Who { connection, side })?;
             }
         }
         Ok(())
@@ -291,15 +291,15 @@ impl Round<'_> {
 
     /// The peer's memory, where a word or an immediate has told of all that lies before it.
     fn compare_peers_part(&mut self, who: Who) -> Found {
-        self.compare(1 - who.side, self.config.part_of(who.lane), self.config.part)
+        self.compare(1 - who.side, self.config.part_of(who.connection), self.config.part)
     }
 
     /// Waits for the word that the last operation changed, and compares what was put before it.
     fn await_signal(&mut self, who: Who, by_kernel: bool) -> Found {
-        let key = (who.lane, who.side);
+        let key = (who.connection, who.side);
         let Some(at) = self.last.get(&key).and_then(Op::tells_by) else { return self.quiet(who) };
-        let lane = &self.config.lanes[who.lane];
-        if !lane.in_order() {
+        let connection = &self.config.connections[who.connection];
+        if !connection.in_order() {
             return self.quiet(who);
         }
         if self.model.is_peer_writing(who) {
@@ -308,10 +308,10 @@ impl Round<'_> {
                 return Ok(());
             }
         }
-        let at = self.config.part_of(who.lane) + at;
+        let at = self.config.part_of(who.connection) + at;
         let place = Place { memory: 1 - who.side, at };
         let value = self.model.word(place);
-        let seen = if by_kernel && lane.kernel().is_some() {
+        let seen = if by_kernel && connection.kernel().is_some() {
             match self.bed.watch(who, at, value) {
                 Ok(()) => true,
                 Err(Trouble::Ended { .. }) if self.config.may_fail() => false,
@@ -346,7 +346,7 @@ impl Round<'_> {
 
     /// Takes the immediates that are to come, in their order, and compares what came before the last one.
     fn take_immediates(&mut self, who: Who) -> Found {
-        let key = (who.lane, who.side);
+        let key = (who.connection, who.side);
         if self.outstanding(who) == 0 {
             return Ok(());
         }
@@ -361,7 +361,10 @@ impl Round<'_> {
                 Ok(Some(seen)) => {
                     return finding(format!("immediate {seen:#x} has come, not {value:#x}"));
                 }
-                Ok(None) if since.elapsed() < self.config.lanes[who.lane].options.timeout => {
+                Ok(None)
+                    if since.elapsed()
+                        < self.config.connections[who.connection].options.timeout =>
+                {
                     std::thread::yield_now();
                 }
                 Ok(None) if self.config.may_fail() => {
@@ -382,7 +385,7 @@ impl Round<'_> {
     }
 
     fn no_immediate(&mut self, who: Who) -> Found {
-        if self.config.lanes[who.lane].options.receives == 0 {
+        if self.config.connections[who.connection].options.receives == 0 {
             return Ok(());
         }
         match self.bed.end(who).poll_immediate() {
@@ -403,7 +406,7 @@ impl Round<'_> {
         }
         let mut new = vec![0; bytes];
         Rng::new(seed, 0, Use::Bytes).fill(&mut new);
-        let place = Place { memory: who.side, at: self.config.part_of(who.lane) + at };
+        let place = Place { memory: who.side, at: self.config.part_of(who.connection) + at };
         self.bed.write(place.memory, place.at, &new).map_err(Finding)?;
         self.model.written_by_host(place, &new);
         Ok(())
@@ -411,32 +414,34 @@ impl Round<'_> {
 
     /// Takes both ends of a connection back to their beginning. What was under way was carried out in whole, in part or
     /// not at all.
-    fn recover(&mut self, lane: usize, failed: bool) -> Found {
+    fn recover(&mut self, connection: usize, failed: bool) -> Found {
         self.tally.resets += 1;
-        let limit = self.config.lanes[lane].options.timeout * 8 + PATIENCE;
-        self.bed.idle(lane, limit).map_err(Finding)?;
+        let limit = self.config.connections[connection].options.timeout * 8 + PATIENCE;
+        self.bed.idle(connection, limit).map_err(Finding)?;
         let kind = self.config.trouble.as_ref().map(|trouble| trouble.kind);
         if failed && matches!(kind, Some(Kind::Wqe | Kind::Time)) {
             // The other end may know more: only its own waits tell.
             for side in 0..2 {
-                if let Err(Trouble::Ended { syndrome, .. }) = self.bed.quiet(Who { lane, side }) {
+                if let Err(Trouble::Ended { syndrome, .. }) =
+                    self.bed.quiet(Who { connection, side })
+                {
                     self.syndromes.extend(syndrome);
                 }
             }
-            self.bed.idle(lane, limit).map_err(Finding)?;
+            self.bed.idle(connection, limit).map_err(Finding)?;
         }
         if kind == Some(Kind::Device) && self.bed.struck() > 0 {
             return self.end_all();
         }
-        let [a, b] = &mut self.bed.lanes[lane].ends;
+        let [a, b] = &mut self.bed.connections[connection].ends;
         for end in [&mut *a, &mut *b] {
             let progress = end.reset().map_err(|e| Finding(format!("the reset failed: {e}")))?;
             if progress.complete > progress.posted {
                 return finding(format!("more is complete than was posted: {progress:?}"));
             }
         }
-        self.compare_ended(lane)?;
-        let [a, b] = &mut self.bed.lanes[lane].ends;
+        self.compare_ended(connection)?;
+        let [a, b] = &mut self.bed.connections[connection].ends;
         let (to_a, to_b) = (a.address(), b.address());
         let connected = a.connect(to_b).and_then(|()| b.connect(to_a));
         connected.map_err(|e: Error| Finding(format!("behind a reset: {e}")))
@@ -445,26 +450,29 @@ impl Round<'_> {
     /// A device is gone, and with it all of its queue pairs: none of them changes memory any more.
     fn end_all(&mut self) -> Found {
         self.over = true;
-        self.bed.lanes.clear();
-        (0..self.config.lanes.len()).try_for_each(|lane| self.compare_ended(lane))
+        self.bed.connections.clear();
+        (0..self.config.connections.len()).try_for_each(|connection| self.compare_ended(connection))
     }
 
-    fn compare_ended(&mut self, lane: usize) -> Found {
-        let (at, bytes) = (self.config.part_of(lane), self.config.part);
-        let config = &self.config.lanes[lane];
+    fn compare_ended(&mut self, connection: usize) -> Found {
+        let (at, bytes) = (self.config.part_of(connection), self.config.part);
+        let config = &self.config.connections[connection];
         let in_order = config.in_order() && !config.shared;
         for memory in 0..2 {
             let seen = self.bed.read(memory, at, bytes).map_err(Finding)?;
             self.tally.compared += bytes as u64;
-            if let Some(found) = self.model.compare_ended(lane, (memory, at), &seen, in_order) {
+            if let Some(found) = self.model.compare_ended(connection, (memory, at), &seen, in_order)
+            {
                 self.tally.mismatches += 1;
-                return finding(format!("behind the end of lane {lane}'s queue pair: {found}"));
+                return finding(format!(
+                    "behind the end of connection {connection}'s queue pair: {found}"
+                ));
             }
         }
         for side in 0..2 {
-            self.model.settle(Who { lane, side });
-            self.last.remove(&(lane, side));
-            self.immediates.remove(&(lane, side));
+            self.model.settle(Who { connection, side });
+            self.last.remove(&(connection, side));
+            self.immediates.remove(&(connection, side));
         }
         Ok(())
     }
@@ -484,7 +492,9 @@ impl Round<'_> {
         let known = trouble.syndrome.is_none_or(|wanted| self.syndromes.contains(&wanted));
         if self.told > 0 && !known && self.resets == 0 {
             let seen = &self.syndromes;
-            return finding(format!("the struck WQE's syndrome is not among those seen: {seen:x?}"));
+            return finding(format!(
+                "the struck WQE's syndrome is not among those seen: {seen:x?}"
+            ));
         }
         Ok(())
     }

@@ -36,9 +36,9 @@ pub struct Tally {
 impl Tally {
     pub fn begin(&mut self, config: &Config) {
         self.rounds += 1;
-        for lane in &config.lanes {
-            let shared = if lane.shared { " shared" } else { "" };
-            *self.paths.entry(format!("{}{shared}", lane.path)).or_default() += 1;
+        for connection in &config.connections {
+            let shared = if connection.shared { " shared" } else { "" };
+            *self.paths.entry(format!("{}{shared}", connection.path)).or_default() += 1;
         }
         *self.carriers.entry(config.carrier.name()).or_default() += 1;
         self.adversaries += u64::from(config.adversary.is_some());
@@ -85,7 +85,13 @@ impl Tally {
     pub fn summary(&self) -> String {
         let mut text = String::new();
         let mut row = |what: &str, told: String| _ = writeln!(text, "{what:<22}{told}");
-        row("rounds", format!("{}, the longest {} ms (round {})", self.rounds, self.longest.0, self.longest.1));
+        row(
+            "rounds",
+            format!(
+                "{}, the longest {} ms (round {})",
+                self.rounds, self.longest.0, self.longest.1
+            ),
+        );
         row("operations", format!("{}: {}", self.all_operations(), list(&self.operations)));
         row("connections", list(&self.paths));
         row("carriers", list(&self.carriers));
