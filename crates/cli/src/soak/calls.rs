@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bellpush::abi::entry::{Cmp, OpArgs, Scope, Verb, Watch, WatchArgs};
 use bellpush::abi::wire::Code;
-use bellpush::gpu::{Dims, KernelArgs};
+use bellpush::gpu::{Dims, GpuError, KernelArgs};
 use bellpush::transport::{
     CompareSwap, Endpoint, Error, FetchAdd, Get, Local, Put, Remote, Signal,
 };
@@ -37,8 +37,11 @@ impl From<Error> for Trouble {
             Error::Completion { syndrome, code, .. } => {
                 ended((*code == Code::CqeError).then_some(*syndrome), false)
             }
-            Error::Timeout { .. } | Error::Verb { code: Code::Timeout, .. } => ended(None, true),
-            Error::Verb { code: Code::CqeError | Code::Dead, .. } | Error::Nic(_) => {
+            Error::Timeout { .. }
+            // Of another verb: it has posted a part, or nothing.
+            | Error::Verb { verb: "quiet", code: Code::Timeout }
+            | Error::Gpu(GpuError::Timeout { .. }) => ended(None, true),
+            Error::Verb { code: Code::CqeError | Code::Dead | Code::Timeout, .. } | Error::Nic(_) => {
                 ended(None, false)
             }
             _ => Self::Wrong(why),

@@ -8,7 +8,7 @@ use bellpush::nic::soft::link::Faults;
 use bellpush::nic::soft::{Adversary, AdversaryKind};
 use bellpush::transport::{Choice, Data, Kick, MemoryPlace, Options, Path, Range, Ranges, Tuning};
 
-use super::faults::Trouble;
+use super::faults::{Kind, Trouble};
 use super::rng::{Rng, Use};
 
 /// Bytes before and behind the connections' parts, which nobody writes.
@@ -86,6 +86,17 @@ impl Connection {
         self.path != Path::AUTO
     }
 
+    /// Slots that one call may pass through: each half of the window takes the time of a round trip.
+    pub fn most_slots(&self) -> usize {
+        let slots = self.options.window_bytes / u64::from(self.options.slot_bytes);
+        if self.path.has_window() { 64 * (slots as usize / 2).max(1) } else { usize::MAX }
+    }
+
+    /// Bytes that one call may put.
+    pub fn most_bytes(&self) -> usize {
+        self.most_slots().saturating_mul(self.single_bytes())
+    }
+
     /// Bytes that fit into one WQE or slot, of those that batches and lanes put.
     pub fn single_bytes(&self) -> usize {
         let slot = self.options.slot_bytes as usize;
@@ -129,11 +140,13 @@ impl Config {
         let carrier = carrier(rng);
         let on_gpu_engine = carrier == Carrier::GpuEngine;
         let adversary = (!on_gpu_engine && rng.one_in(4)).then(|| adversary(rng));
-        let mut ops = rng.weighted(&[(4, 12), (4, 30), (2, 60)]);
+        let ops = rng.weighted(&[(4, 12), (4, 30), (2, 60)]);
         let clean = carrier.faults().is_none() && !on_gpu_engine;
         let trouble =
             (clean && rng.one_in(4)).then(|| Trouble::draw(rng, ops as u64, carrier.has_packets()));
         let part = rng.weighted(&[(3, 4 << 10), (4, 32 << 10), (3, 256 << 10), (1, 2 << 20)]);
+        let slow = is_slow(&carrier, adversary.as_ref(), trouble.as_ref());
+        let part = if slow { part.min(32 << 10) } else { part };
         let bytes = match carrier {
             Carrier::Copies { .. } if adversary.is_none() => 8 << 20,
             Carrier::Udp { .. } => 1 << 20,
@@ -142,11 +155,11 @@ impl Config {
         let timeout = timeout(&carrier, adversary.as_ref(), trouble.as_ref());
         let all_writes = adversary.is_some_and(|it| it.has(AdversaryKind::AllWrites));
         let count = rng.weighted(&[(4, 1), (3, 2), (2, 3), (1, 5)]);
-        let connections = (0..count).map(|_| connection(rng, timeout, all_writes)).collect();
+        let connections =
+            (0..count).map(|_| connection(rng, timeout, (all_writes, slow))).collect();
         let threads = rng.one_in(8);
-        if threads {
-            ops = ops.min(12); // a launch makes a thread for each
-        }
+        // A launch makes a thread for each lane, which meet at each barrier.
+        let (ops, part) = if threads { (ops.min(12), 4 << 10) } else { (ops, part) };
         let on_gpu = [rng.one_in(2), rng.one_in(2)];
         let streams = rng.one_in(2);
         Self {
@@ -163,6 +176,11 @@ impl Config {
             ops,
             bytes,
         }
+    }
+
+    /// Whether packets are lost, or pass for lost.
+    pub fn is_slow(&self) -> bool {
+        is_slow(&self.carrier, self.adversary.as_ref(), self.trouble.as_ref())
     }
 
     /// Whether queue pairs may end.
@@ -220,31 +238,39 @@ fn adversary(rng: &mut Rng) -> Adversary {
     Adversary::of(seed, &kinds)
 }
 
+/// Whether packets are lost, or pass for lost, so that a message may take long.
+fn is_slow(carrier: &Carrier, adversary: Option<&Adversary>, trouble: Option<&Trouble>) -> bool {
+    let kinds = [AdversaryKind::Acks, AdversaryKind::Routing];
+    carrier.faults().is_some()
+        || carrier.has_packets() && adversary.is_some_and(|it| kinds.iter().any(|&k| it.has(k)))
+        || trouble.is_some_and(|trouble| trouble.kind == Kind::Packets)
+}
+
 /// Long enough that nothing ends by it which goes on. Where a CQE is lost, each wait takes so long.
 fn timeout(
     carrier: &Carrier,
     adversary: Option<&Adversary>,
     trouble: Option<&Trouble>,
 ) -> Duration {
-    use super::faults::Kind;
     match trouble.map(|trouble| trouble.kind) {
-        Some(Kind::Cqe | Kind::Device) => Duration::from_millis(300),
-        Some(_) => Duration::from_secs(4),
-        // A lost acknowledgement takes an eighth of it.
-        None if carrier.faults().is_some() => Duration::from_secs(4),
-        None if adversary.is_some_and(|it| it.has(AdversaryKind::Acks)) => Duration::from_secs(4),
-        None => Duration::from_secs(10),
+        Some(Kind::Cqe | Kind::Device) => Duration::from_millis(1500),
+        // A lost packet, or a peer that has ended, takes an eighth of it each time.
+        _ if is_slow(carrier, adversary, trouble) => Duration::from_secs(4),
+        Some(_) if carrier.has_packets() => Duration::from_secs(4),
+        _ => Duration::from_secs(15),
     }
 }
 
-fn connection(rng: &mut Rng, timeout: Duration, all_writes: bool) -> Connection {
+fn connection(rng: &mut Rng, timeout: Duration, (all_writes, slow): (bool, bool)) -> Connection {
     let auto = !all_writes && rng.one_in(10);
     let path = if auto { Path::AUTO } else { rng.pick(&Path::ALL) };
     let can_share = matches!(path.kick(), Some(Kick::Kernel | Kick::Inband));
     let shared = can_share && rng.one_in(3);
     let inband = auto || path.kick() == Some(Kick::Inband);
     let slot_bytes: u32 = rng.pick(&[128, 128, 192, 256, 1024, 4096, 8192]);
-    let slots = rng.pick(&[1u64, 2, 3, 5, 8, 15, 32, 63]);
+    // Where each loss takes a while, not one for each slot.
+    let few: &[u64] = if slow { &[8, 15, 32, 63] } else { &[1, 2, 3, 5, 8, 15, 32, 63] };
+    let slots = rng.pick(few);
     let line = match path.kick() {
         Some(Kick::Inband) if !shared => {
             rng.pick(&[LineFormat::L12S4, LineFormat::L14S2, LineFormat::L60S4])

@@ -87,7 +87,10 @@ fn what_is_pending_is_in_the_way_of_what_it_touches() {
     assert!(way(A, back(0, 9), true), "into what may still be read");
     assert!(!way(A, back(0, 12), true));
     assert!(way(b, back(17, 40), true), "by the other end");
-    assert!(model.is_pending(A) && !model.is_pending(b) && model.is_peer_writing(b));
+    assert!(model.is_pending(A) && !model.is_pending(b) && !model.is_peer_writing(A));
     model.settle(A);
     assert!(model.in_the_way(b, &[back(17, 8)], true).is_empty() && !model.is_pending(A));
+    // What the other end fetches lands where this one puts.
+    model.apply(b, &[copy(0, 50, 4)]);
+    assert!(model.is_peer_writing(A) && !model.is_peer_writing(b));
 }

@@ -288,7 +288,7 @@ fn one(rng: &mut Rng, config: &Config, connection: &Connection) -> What {
         _ => {}
     }
     if connection.shared {
-        return What::Device(many(rng, connection, data));
+        return What::Device(many(rng, connection, (data, config.is_slow())));
     }
     if connection.kernel().is_some() && rng.one_in(2) {
         return What::Device(single(rng, connection, data));
@@ -339,8 +339,8 @@ fn host(rng: &mut Rng, connection: &Connection, data: usize) -> What {
         (if tcp { 0 } else { 2 }, 3),
         (if tcp { 0 } else { 2 }, 4),
     ]);
-    let (from, bytes) = range(rng, data);
-    let to = place(rng, data, bytes);
+    let bytes = length(rng, data.min(connection.most_bytes()));
+    let (from, to) = (place(rng, data, bytes), place(rng, data, bytes));
     let old = place(rng, data, 8);
     match kind {
         0 => What::Put { from, to, bytes, signal: None },
@@ -386,7 +386,7 @@ fn single(rng: &mut Rng, connection: &Connection, data: usize) -> Device {
 }
 
 /// Verbs of many callers at once on a queue pair that they share.
-fn many(rng: &mut Rng, connection: &Connection, data: usize) -> Device {
+fn many(rng: &mut Rng, connection: &Connection, (data, slow): (usize, bool)) -> Device {
     let verb = rng.weighted(&[
         (4, Verb::Put),
         (2, Verb::PutInline),
@@ -397,9 +397,13 @@ fn many(rng: &mut Rng, connection: &Connection, data: usize) -> Device {
         (2, Verb::PutValue),
         (1, Verb::SignalAdd),
     ]);
-    let scope = rng.pick(&[Scope::Thread, Scope::Warp, Scope::Block]);
-    let dims = (rng.within(1, 3) as u32, rng.pick(&[32, 64]));
-    let count = rng.within(1, 3) as u32;
+    // Callers wait for each other's slots as well: few, where each loss takes a while.
+    let (scope, dims, count) = if slow {
+        (rng.pick(&[Scope::Warp, Scope::Block]), (rng.within(1, 3) as u32, 32), 1)
+    } else {
+        let scope = rng.pick(&[Scope::Thread, Scope::Warp, Scope::Block]);
+        (scope, (rng.within(1, 3) as u32, rng.pick(&[32, 64])), rng.within(1, 3) as u32)
+    };
     let mut it = device(rng, connection, data, (verb, scope, dims, count));
     if rng.one_in(4) {
         it.flags = UNSIGNALLED;
@@ -444,7 +448,7 @@ fn device(
     let calls = it.callers() * count as usize;
     let rows = if verb == Verb::PutBatch { calls * value as usize } else { calls };
     let room = data / rows;
-    if room < 64 {
+    if room < 64 || rows > connection.most_slots() {
         // One caller is left.
         (it.dims, it.count, it.scope) = ((1, 32), 1, Scope::Block);
         return device_of_size(rng, connection, data, it);
@@ -455,7 +459,7 @@ fn device(
 fn device_of_size(rng: &mut Rng, connection: &Connection, data: usize, mut it: Device) -> Device {
     let calls = it.callers() * it.count as usize;
     let rows = if it.verb == Verb::PutBatch { calls * it.value as usize } else { calls };
-    let room = data / rows;
+    let room = (data / rows).min(connection.most_bytes() / rows).max(16);
     let single = connection.single_bytes();
     it.bytes = match it.verb {
         Verb::PutValue => rng.pick(&[1, 2, 4, 8, 16]),

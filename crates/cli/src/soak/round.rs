@@ -86,7 +86,12 @@ pub fn run(
         resets: 0,
         over: false,
     };
-    round.all(spoil)
+    let done = round.all(spoil);
+    if done.is_err() && !round.is_idle() {
+        // Kernels go on: nothing of what they reach may be let go before the process ends.
+        std::mem::forget(round);
+    }
+    done
 }
 
 impl Round<'_> {
@@ -108,6 +113,11 @@ impl Round<'_> {
             self.look()?;
         }
         self.close()
+    }
+
+    fn is_idle(&self) -> bool {
+        let soon = Duration::from_millis(100);
+        self.bed.streams.iter().all(|stream| stream.synchronize(soon).is_ok())
     }
 
     /// The negative control.
@@ -158,13 +168,30 @@ impl Round<'_> {
         if self.over {
             return Ok(());
         }
-        let posted = self.bed.post(op, self.config.part_of(who.connection));
+        let posted = self.call(op);
         self.model.apply(who, &effects);
         self.last.insert((who.connection, who.side), op.clone());
         if let Some(value) = immediate {
             self.immediates.entry((who.connection, who.side)).or_default().push_back(value);
         }
         posted.or_else(|trouble| self.failed(who, trouble))
+    }
+
+    /// An endpoint's call that gives up has posted nothing, or data alone that may be put again.
+    fn call(&mut self, op: &Op) -> Result<(), Trouble> {
+        let (begin, since) = (self.config.part_of(op.who.connection), Instant::now());
+        loop {
+            match self.bed.post(op, begin) {
+                Err(Trouble::Ended { is_timeout: true, .. })
+                    if !matches!(op.what, What::Device(_))
+                        && self.may_go_on()
+                        && since.elapsed() < PATIENCE =>
+                {
+                    self.tally.waited_again += 1;
+                }
+                other => return other,
+            }
+        }
     }
 
     fn outstanding(&self, who: Who) -> usize {
@@ -236,7 +263,7 @@ impl Round<'_> {
         };
         let op = Op { who, what };
         let effects = op.effects(self.config);
-        let posted = self.bed.post(&op, self.config.part_of(who.connection));
+        let posted = self.call(&op);
         self.model.apply(who, &effects);
         posted.or_else(|trouble| self.failed(who, trouble))
     }
