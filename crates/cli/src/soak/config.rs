@@ -178,9 +178,11 @@ impl Config {
         }
     }
 
-    /// Whether packets are lost, or pass for lost.
+    /// Whether a wait may take long: packets are lost, or pass for lost, or CQEs are.
     pub fn is_slow(&self) -> bool {
-        is_slow(&self.carrier, self.adversary.as_ref(), self.trouble.as_ref())
+        let trouble = self.trouble.as_ref();
+        is_slow(&self.carrier, self.adversary.as_ref(), trouble)
+            || trouble.is_some_and(|it| matches!(it.kind, Kind::Cqe | Kind::Device))
     }
 
     /// Whether queue pairs may end.

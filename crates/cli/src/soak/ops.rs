@@ -393,7 +393,7 @@ fn many(rng: &mut Rng, connection: &Connection, (data, slow): (usize, bool)) -> 
         (2, Verb::PutSignal),
         (1, Verb::FetchAdd),
         (1, Verb::PutBatch),
-        (2, Verb::PutLanes),
+        (if slow { 0 } else { 2 }, Verb::PutLanes),
         (2, Verb::PutValue),
         (1, Verb::SignalAdd),
     ]);

@@ -162,7 +162,7 @@ impl Round<'_> {
         if immediate.is_some() {
             let receives = self.config.connections[who.connection].options.receives as usize;
             if self.outstanding(who) >= receives {
-                self.take_immediates(who)?;
+                self.quiet(who)?;
             }
         }
         if self.over {
@@ -218,7 +218,7 @@ impl Round<'_> {
 
     /// Waits for all of one end.
     fn quiet(&mut self, who: Who) -> Found {
-        self.take_immediates(who)?;
+        self.take_immediates(who, self.patience())?;
         if self.over {
             return Ok(());
         }
@@ -240,7 +240,12 @@ impl Round<'_> {
         }
         self.model.settle(who);
         self.last.remove(&(who.connection, who.side));
-        Ok(())
+        self.take_immediates(who, PATIENCE)
+    }
+
+    /// How long to wait for what does not come where a queue pair has ended: a quiet then tells why.
+    fn patience(&self) -> Duration {
+        if self.config.may_fail() { PATIENCE / 30 } else { PATIENCE }
     }
 
     /// Whether a wait that gave up may yet end well.
@@ -357,7 +362,7 @@ impl Round<'_> {
     }
 
     fn poll_word(&mut self, place: Place, value: u64) -> Found<bool> {
-        let patience = if self.config.may_fail() { PATIENCE / 30 } else { PATIENCE };
+        let patience = self.patience();
         let since = Instant::now();
         loop {
             let seen = self.bed.read(place.memory, place.at, 8).map_err(Finding)?;
@@ -372,7 +377,8 @@ impl Round<'_> {
     }
 
     /// Takes the immediates that are to come, in their order, and compares what came before the last one.
-    fn take_immediates(&mut self, who: Who) -> Found {
+    /// Some may not have come when the patience ends.
+    fn take_immediates(&mut self, who: Who, patience: Duration) -> Found {
         let key = (who.connection, who.side);
         if self.outstanding(who) == 0 {
             return Ok(());
@@ -388,17 +394,8 @@ impl Round<'_> {
                 Ok(Some(seen)) => {
                     return finding(format!("immediate {seen:#x} has come, not {value:#x}"));
                 }
-                Ok(None)
-                    if since.elapsed()
-                        < self.config.connections[who.connection].options.timeout =>
-                {
-                    std::thread::yield_now();
-                }
-                Ok(None) if self.config.may_fail() => {
-                    self.immediates.remove(&key); // the quiet behind this tells why
-                    return Ok(());
-                }
-                Ok(None) if since.elapsed() < PATIENCE => std::thread::yield_now(),
+                Ok(None) if since.elapsed() < patience => std::thread::yield_now(),
+                Ok(None) if patience < PATIENCE => return Ok(()),
                 Ok(None) => return finding(format!("immediate {value:#x} has not come")),
                 Err(error) => return self.failed(receiver, error.into()),
             }
