@@ -200,6 +200,11 @@ impl Op {
         }
     }
 
+    /// Whether its word is written, and no atomic's.
+    pub fn sets(&self) -> bool {
+        matches!(&self.what, What::Device(it) if matches!(it.verb, Verb::PutSet | Verb::SignalSet))
+    }
+
     /// Its name in what the run counts.
     pub fn name(&self) -> String {
         match &self.what {

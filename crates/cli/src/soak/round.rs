@@ -331,7 +331,9 @@ impl Round<'_> {
         let key = (who.connection, who.side);
         let Some(at) = self.last.get(&key).and_then(Op::tells_by) else { return self.quiet(who) };
         let connection = &self.config.connections[who.connection];
-        if !connection.in_order() {
+        // A word that is set is a WRITE, which may land before others where only atomics bring them about.
+        let is_set = self.last.get(&key).is_some_and(Op::sets);
+        if !connection.in_order() || self.config.lands_late() && is_set {
             return self.quiet(who);
         }
         if self.model.is_peer_writing(who) {
