@@ -8,6 +8,8 @@ mod test_bed;
 mod delivery;
 #[path = "../endpoint/model.rs"]
 mod model;
+#[path = "../endpoint/reset.rs"]
+mod reset;
 #[path = "../endpoint/verbs.rs"]
 mod verbs;
 #[path = "../endpoint/verbs_blocks.rs"]

@@ -25,4 +25,5 @@ mod front_door;
 mod pcie;
 mod post;
 mod show;
+mod soak;
 mod tune;

@@ -17,6 +17,7 @@ mod serve;
 mod show;
 mod sim;
 mod sim_report;
+mod soak;
 mod tlp;
 mod topo;
 mod values;
@@ -48,6 +49,8 @@ enum Command {
     /// Tidy up when `run` is killed
     #[command(name = guard::COMMAND, hide = true)]
     Guard(guard::GuardArgs),
+    /// Check the library with random operations, faults and adversaries, for as long as is wanted
+    Soak(soak::SoakArgs),
     /// Act as server for rdma-core's pingpong programs or perftest, on the software NIC
     Serve(serve::ServeArgs),
     /// Print the table of a saved result, or make its report
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Guard(args) => guard::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Tlp(args) => modelled("tlp", tlp::run(&args)),

@@ -124,10 +124,12 @@ impl SendQueue {
     }
 
     /// Takes what the doorbell record says for what was posted before a reset: not every program
-    /// clears it then, and silicon reads it on a doorbell.
+    /// clears it then, and silicon reads it on a doorbell. The same of what an adversary was told of
+    /// last, by a doorbell that the reset has found.
     pub(crate) fn disregard_record(&mut self) {
         let record = self.qp.queues.dbr.load_u32(DBR_SND_OFFSET, Ordering::Acquire);
         self.dbr_seen = record.unwrap_or(0);
+        self.qp.adversary.as_deref().filter(|_| self.late).inspect(|it| it.sends().reset());
     }
 
     /// The queue pair leaves RESET. Programs clear their records before that, as libmlx5 does when RESET is reached: what

@@ -1,0 +1,527 @@
+//! One round: its operations, one after the other, and what memory must hold at their ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bellpush::gpu::Gpu;
+use bellpush::transport::{Error, Path};
+
+use super::Watch;
+use super::bed::{Bed, Refused};
+use super::calls::Trouble;
+use super::config::{Config, GUARD, WORDS};
+use super::faults::Kind;
+use super::model::{Model, Place, Who};
+use super::ops::{self, Op, What};
+use super::rng::{Rng, Use};
+use super::tally::Tally;
+
+/// How long anything may take that nothing has ended: far longer than it does on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is not as it should be.
+#[derive(Debug)]
+pub struct Finding(pub String);
+
+type Found<T = ()> = Result<T, Finding>;
+
+fn finding<T>(what: impl Into<String>) -> Found<T> {
+    Err(Finding(what.into()))
+}
+
+pub struct Round<'a> {
+    config: &'a Config,
+    bed: Bed,
+    model: Model,
+    tally: &'a mut Tally,
+    watch: &'a Watch,
+    /// The last operation of each end, as far as nobody has waited for it.
+    last: HashMap<(usize, usize), Op>,
+    /// Immediates that are to come.
+    immediates: HashMap<(usize, usize), VecDeque<u32>>,
+    /// Queue pairs whose end was told, and with which syndromes.
+    told: u64,
+    syndromes: Vec<u8>,
+    resets: u64,
+    /// A device has ended: nothing goes on.
+    over: bool,
+}
+
+/// Runs a round; `spoil`: with one byte of the target flipped before the last comparison.
+pub fn run(
+    gpu: &Arc<Gpu>,
+    config: &Config,
+    spoil: bool,
+    tally: &mut Tally,
+    watch: &Watch,
+) -> Found {
+    watch.at("making NICs and endpoints".into());
+    let bed = match Bed::new(gpu, config) {
+        Ok(bed) => bed,
+        Err(Refused::Cannot(why)) => {
+            tally.left_out(&why);
+            return Ok(());
+        }
+        Err(Refused::Failed(why)) => return finding(why),
+    };
+    let mut rng = Rng::new(config.seed, config.round, Use::Bytes);
+    let mut random = || {
+        let mut bytes = vec![0; config.memory_bytes()];
+        rng.fill(&mut bytes);
+        bytes
+    };
+    let (a, b) = (random(), random());
+    bed.write(0, 0, &a).and_then(|()| bed.write(1, 0, &b)).map_err(Finding)?;
+    let mut round = Round {
+        config,
+        bed,
+        model: Model::new(a, b),
+        tally,
+        watch,
+        last: HashMap::new(),
+        immediates: HashMap::new(),
+        told: 0,
+        syndromes: Vec::new(),
+        resets: 0,
+        over: false,
+    };
+    let done = round.all(spoil);
+    if done.is_err() && !round.is_idle() {
+        // Kernels go on: nothing of what they reach may be let go before the process ends.
+        std::mem::forget(round);
+    }
+    done
+}
+
+impl Round<'_> {
+    fn all(&mut self, spoil: bool) -> Found {
+        for (number, op) in ops::draw(self.config).into_iter().enumerate() {
+            self.watch.at(format!("operation {number}: {op:?}"));
+            let done = self.step(&op);
+            done.map_err(|Finding(what)| Finding(format!("operation {number}, {op:?}: {what}")))?;
+            self.tally.operation(&op);
+            if self.over {
+                break;
+            }
+        }
+        self.watch.at("the end".into());
+        if spoil {
+            self.spoil()?;
+        }
+        if !self.over {
+            self.look()?;
+        }
+        self.close()
+    }
+
+    fn is_idle(&self) -> bool {
+        let soon = Duration::from_millis(100);
+        self.bed.streams.iter().all(|stream| stream.synchronize(soon).is_ok())
+    }
+
+    /// The negative control.
+    fn spoil(&self) -> Found {
+        let at = GUARD + self.config.data_bytes() / 2;
+        let byte = self.bed.read(1, at, 1).map_err(Finding)?[0];
+        self.bed.write(1, at, &[byte ^ 0x10]).map_err(Finding)
+    }
+
+    fn step(&mut self, op: &Op) -> Found {
+        let who = op.who;
+        match &op.what {
+            What::Quiet => {
+                self.quiet(who)?;
+                self.count_tickets(who)
+            }
+            What::Look => self.look(),
+            What::Await { by_kernel } => self.await_signal(who, *by_kernel),
+            &What::Fill { at, bytes, seed } => self.fill(who, at, bytes, seed),
+            What::Reset => {
+                self.resets += 1;
+                self.recover(who.connection, false)
+            }
+            &What::Refused(wrong) => match self.bed.refused(who, self.config, wrong) {
+                Ok(()) => Ok(()),
+                Err(trouble) => self.failed(who, trouble),
+            },
+            _ => self.post(op),
+        }
+    }
+
+    fn post(&mut self, op: &Op) -> Found {
+        let (who, effects) = (op.who, op.effects(self.config));
+        let in_order = self.config.connections[who.connection].in_order();
+        for other in self.model.in_the_way(who, &effects, in_order) {
+            self.quiet(other)?;
+        }
+        let immediate = match &op.what {
+            What::Device(device) => device.immediate(),
+            _ => None,
+        };
+        if immediate.is_some() {
+            let receives = self.config.connections[who.connection].options.receives as usize;
+            if self.outstanding(who) >= receives {
+                self.quiet(who)?;
+            }
+        }
+        if self.over {
+            return Ok(());
+        }
+        let posted = self.call(op);
+        self.model.apply(who, &effects);
+        self.last.insert((who.connection, who.side), op.clone());
+        if let Some(value) = immediate {
+            self.immediates.entry((who.connection, who.side)).or_default().push_back(value);
+        }
+        posted.or_else(|trouble| self.failed(who, trouble))
+    }
+
+    /// An endpoint's call that gives up has posted nothing, or data alone that may be put again.
+    fn call(&mut self, op: &Op) -> Result<(), Trouble> {
+        let (begin, since) = (self.config.part_of(op.who.connection), Instant::now());
+        loop {
+            match self.bed.post(op, begin) {
+                Err(Trouble::Ended { is_timeout: true, .. })
+                    if !matches!(op.what, What::Device(_))
+                        && self.may_go_on()
+                        && since.elapsed() < PATIENCE =>
+                {
+                    self.tally.waited_again += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn outstanding(&self, who: Who) -> usize {
+        self.immediates.get(&(who.connection, who.side)).map_or(0, VecDeque::len)
+    }
+
+    /// A call has failed: by a fault, after which both ends begin anew, or by nothing that is known.
+    fn failed(&mut self, who: Who, trouble: Trouble) -> Found {
+        match trouble {
+            Trouble::Wrong(why) => finding(why),
+            Trouble::Ended { why, .. } if !self.config.may_fail() => {
+                finding(format!("{why}, and no fault of this round does that"))
+            }
+            Trouble::Ended { why, .. } if self.bed.struck() == 0 => {
+                finding(format!("{why}, before any fault has struck"))
+            }
+            Trouble::Ended { syndrome, .. } => {
+                self.told += 1;
+                self.syndromes.extend(syndrome);
+                self.recover(who.connection, true)
+            }
+        }
+    }
+
+    /// Waits for all of one end.
+    fn quiet(&mut self, who: Who) -> Found {
+        self.take_immediates(who, self.patience())?;
+        if self.over {
+            return Ok(());
+        }
+        if self.config.lands_late() {
+            self.flush(who)?;
+        }
+        let since = Instant::now();
+        loop {
+            match self.bed.quiet(who) {
+                Ok(()) => break,
+                // A wait may end where the machine is busy; what was called goes on.
+                Err(Trouble::Ended { is_timeout: true, .. })
+                    if since.elapsed() < PATIENCE && self.may_go_on() =>
+                {
+                    self.tally.waited_again += 1;
+                }
+                Err(trouble) => return self.failed(who, trouble),
+            }
+        }
+        self.model.settle(who);
+        self.last.remove(&(who.connection, who.side));
+        self.take_immediates(who, PATIENCE)
+    }
+
+    /// How long to wait for what does not come where a queue pair has ended: a quiet then tells why.
+    fn patience(&self) -> Duration {
+        if self.config.may_fail() { PATIENCE / 30 } else { PATIENCE }
+    }
+
+    /// Whether a wait that gave up may yet end well.
+    fn may_go_on(&self) -> bool {
+        !self.config.may_fail() || self.bed.struck() == 0
+    }
+
+    /// An atomic that brings about what was put before it, where an acknowledgement does not tell of that.
+    fn flush(&mut self, who: Who) -> Found {
+        let connection = &self.config.connections[who.connection];
+        if connection.path == Path::TCP || !self.model.is_pending(who) {
+            return Ok(());
+        }
+        let word = self.config.data_bytes() + WORDS * 8;
+        let old = word + 8;
+        let what = if connection.shared {
+            What::Device(ops::shared_add(word))
+        } else {
+            What::FetchAdd { word, add: 1, old }
+        };
+        let op = Op { who, what };
+        let effects = op.effects(self.config);
+        let posted = self.call(&op);
+        self.model.apply(who, &effects);
+        posted.or_else(|trouble| self.failed(who, trouble))
+    }
+
+    /// All that was posted is complete where nothing is pending.
+    fn count_tickets(&mut self, who: Who) -> Found {
+        if self.over || !self.config.connections[who.connection].has_extra() {
+            return Ok(());
+        }
+        match self.bed.tickets(who) {
+            Ok([posted, complete]) if posted == complete => Ok(()),
+            Ok([posted, complete]) => {
+                finding(format!("behind a quiet {complete} of {posted} tickets are complete"))
+            }
+            Err(trouble) => self.failed(who, trouble),
+        }
+    }
+
+    /// Waits for all, and compares both memories.
+    fn look(&mut self) -> Found {
+        for connection in 0..self.config.connections.len() {
+            for side in 0..2 {
+                self.quiet(Who { connection, side })?;
+                if self.over {
+                    return Ok(());
+                }
+            }
+        }
+        for memory in 0..2 {
+            self.compare(memory, 0, self.config.memory_bytes())?;
+        }
+        for connection in 0..self.config.connections.len() {
+            for side in 0..2 {
+                self.no_immediate(Who { connection, side })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, memory: usize, at: usize, bytes: usize) -> Found {
+        let seen = self.bed.read(memory, at, bytes).map_err(Finding)?;
+        self.tally.compared += bytes as u64;
+        match self.model.compare(memory, at, &seen) {
+            None => Ok(()),
+            Some(difference) => {
+                self.tally.mismatches += 1;
+                let address = self.bed.memory[memory].addr() + difference.at as u64;
+                finding(format!("{difference}, from address {address:#x} on"))
+            }
+        }
+    }
+
+    /// The peer's memory, where a word or an immediate has told of all that lies before it.
+    fn compare_peers_part(&mut self, who: Who) -> Found {
+        self.compare(1 - who.side, self.config.part_of(who.connection), self.config.part)
+    }
+
+    /// Waits for the word that the last operation changed, and compares what was put before it.
+    fn await_signal(&mut self, who: Who, by_kernel: bool) -> Found {
+        let key = (who.connection, who.side);
+        let Some(at) = self.last.get(&key).and_then(Op::tells_by) else { return self.quiet(who) };
+        let connection = &self.config.connections[who.connection];
+        // A word that is set is a WRITE, which may land before others where only atomics bring them about.
+        let is_set = self.last.get(&key).is_some_and(Op::sets);
+        if !connection.in_order() || self.config.lands_late() && is_set {
+            return self.quiet(who);
+        }
+        if self.model.is_peer_writing(who) {
+            self.quiet(Who { side: 1 - who.side, ..who })?;
+            if self.over || !self.last.contains_key(&key) {
+                return Ok(());
+            }
+        }
+        let at = self.config.part_of(who.connection) + at;
+        let place = Place { memory: 1 - who.side, at };
+        let value = self.model.word(place);
+        // A kernel that waits in vain takes all of the endpoint's time, and nothing fails at its end.
+        let seen = if by_kernel && connection.kernel().is_some() && !self.config.may_fail() {
+            match self.bed.watch(who, at, value) {
+                Ok(()) => true,
+                Err(trouble) => return self.failed(who, trouble),
+            }
+        } else {
+            self.poll_word(place, value)?
+        };
+        if !seen {
+            self.quiet(who)?; // which tells why
+            if self.config.may_fail() {
+                return Ok(());
+            }
+        }
+        self.compare_peers_part(who)
+    }
+
+    fn poll_word(&mut self, place: Place, value: u64) -> Found<bool> {
+        let patience = self.patience();
+        let since = Instant::now();
+        loop {
+            let seen = self.bed.read(place.memory, place.at, 8).map_err(Finding)?;
+            if seen == value.to_ne_bytes() {
+                return Ok(true);
+            }
+            if since.elapsed() > patience {
+                return Ok(false);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Takes the immediates that are to come, in their order, and compares what came before the last one.
+    /// Some may not have come when the patience ends.
+    fn take_immediates(&mut self, who: Who, patience: Duration) -> Found {
+        let key = (who.connection, who.side);
+        if self.outstanding(who) == 0 {
+            return Ok(());
+        }
+        let receiver = Who { side: 1 - who.side, ..who };
+        let since = Instant::now();
+        while let Some(&value) = self.immediates.get(&key).and_then(VecDeque::front) {
+            match self.bed.end(receiver).poll_immediate() {
+                Ok(Some(seen)) if seen == value => {
+                    self.immediates.get_mut(&key).and_then(VecDeque::pop_front);
+                    self.tally.immediates += 1;
+                }
+                Ok(Some(seen)) => {
+                    return finding(format!("immediate {seen:#x} has come, not {value:#x}"));
+                }
+                Ok(None) if since.elapsed() < patience => std::thread::yield_now(),
+                Ok(None) if patience < PATIENCE => return Ok(()),
+                Ok(None) => return finding(format!("immediate {value:#x} has not come")),
+                Err(error) => return self.failed(receiver, error.into()),
+            }
+        }
+        let is_last = |op: &Op| matches!(&op.what, What::Device(it) if it.immediate().is_some());
+        let tells = self.last.get(&key).is_some_and(is_last);
+        if tells && !self.model.is_peer_writing(who) {
+            self.compare_peers_part(who)?;
+        }
+        Ok(())
+    }
+
+    fn no_immediate(&mut self, who: Who) -> Found {
+        if self.config.connections[who.connection].options.receives == 0 {
+            return Ok(());
+        }
+        match self.bed.end(who).poll_immediate() {
+            Ok(None) => Ok(()),
+            Ok(Some(value)) => finding(format!("immediate {value:#x} has come that nobody sent")),
+            Err(error) => self.failed(who, error.into()),
+        }
+    }
+
+    fn fill(&mut self, who: Who, at: usize, bytes: usize, seed: u64) -> Found {
+        for side in 0..2 {
+            if self.model.is_pending(Who { side, ..who }) {
+                self.quiet(Who { side, ..who })?;
+            }
+        }
+        if self.over {
+            return Ok(());
+        }
+        let mut new = vec![0; bytes];
+        Rng::new(seed, 0, Use::Bytes).fill(&mut new);
+        let place = Place { memory: who.side, at: self.config.part_of(who.connection) + at };
+        self.bed.write(place.memory, place.at, &new).map_err(Finding)?;
+        self.model.written_by_host(place, &new);
+        Ok(())
+    }
+
+    /// Takes both ends of a connection back to their beginning. What was under way was carried out in whole, in part or
+    /// not at all.
+    fn recover(&mut self, connection: usize, failed: bool) -> Found {
+        self.tally.resets += 1;
+        let limit = self.config.connections[connection].options.timeout * 8 + PATIENCE;
+        self.bed.idle(connection, limit).map_err(Finding)?;
+        let kind = self.config.trouble.as_ref().map(|trouble| trouble.kind);
+        if failed && matches!(kind, Some(Kind::Wqe | Kind::Time)) {
+            // The other end may know more: only its own waits tell.
+            for side in 0..2 {
+                if let Err(Trouble::Ended { syndrome, .. }) =
+                    self.bed.quiet(Who { connection, side })
+                {
+                    self.syndromes.extend(syndrome);
+                }
+            }
+            self.bed.idle(connection, limit).map_err(Finding)?;
+        }
+        if kind == Some(Kind::Device) && self.bed.struck() > 0 {
+            return self.end_all();
+        }
+        let [a, b] = &mut self.bed.connections[connection].ends;
+        for end in [&mut *a, &mut *b] {
+            let progress = end.reset().map_err(|e| Finding(format!("the reset failed: {e}")))?;
+            if progress.complete > progress.posted {
+                return finding(format!("more is complete than was posted: {progress:?}"));
+            }
+        }
+        self.compare_ended(connection)?;
+        let [a, b] = &mut self.bed.connections[connection].ends;
+        let (to_a, to_b) = (a.address(), b.address());
+        let connected = a.connect(to_b).and_then(|()| b.connect(to_a));
+        connected.map_err(|e: Error| Finding(format!("behind a reset: {e}")))
+    }
+
+    /// A device is gone, and with it all of its queue pairs: none of them changes memory any more.
+    fn end_all(&mut self) -> Found {
+        self.over = true;
+        self.bed.connections.clear();
+        (0..self.config.connections.len()).try_for_each(|connection| self.compare_ended(connection))
+    }
+
+    fn compare_ended(&mut self, connection: usize) -> Found {
+        let (at, bytes) = (self.config.part_of(connection), self.config.part);
+        let config = &self.config.connections[connection];
+        let in_order = config.in_order() && !config.shared;
+        for memory in 0..2 {
+            let seen = self.bed.read(memory, at, bytes).map_err(Finding)?;
+            self.tally.compared += bytes as u64;
+            if let Some(found) = self.model.compare_ended(connection, (memory, at), &seen, in_order)
+            {
+                self.tally.mismatches += 1;
+                return finding(format!(
+                    "behind the end of connection {connection}'s queue pair: {found}"
+                ));
+            }
+        }
+        for side in 0..2 {
+            self.model.settle(Who { connection, side });
+            self.last.remove(&(connection, side));
+            self.immediates.remove(&(connection, side));
+        }
+        Ok(())
+    }
+
+    /// What faults and adversary have to say.
+    fn close(&mut self) -> Found {
+        let struck = self.bed.struck();
+        self.tally.close(&self.bed, struck);
+        let mut found = self.bed.nics.iter().flat_map(|nic| nic.findings());
+        if let Some(first) = found.next() {
+            return finding(format!("the adversary found {} times: {first}", 1 + found.count()));
+        }
+        let Some(trouble) = &self.config.trouble else { return Ok(()) };
+        if struck > 0 && trouble.kind.must_be_told() && self.told == 0 && self.resets == 0 {
+            return finding("a WQE was struck, and no call has failed");
+        }
+        let known = trouble.syndrome.is_none_or(|wanted| self.syndromes.contains(&wanted));
+        if self.told > 0 && !known && self.resets == 0 {
+            let seen = &self.syndromes;
+            return finding(format!(
+                "the struck WQE's syndrome is not among those seen: {seen:x?}"
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! `bellpush soak` on the host executor: a short run, what it says when something is wrong, wrong input.
+
+use std::process::{Command, Output};
+
+fn soak(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bellpush"));
+    command.args(["soak", "--gpu", "host"]).args(args).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The rounds of this seed have most paths and carriers, faults that strike and adversaries.
+#[test]
+fn a_short_run_is_clean() {
+    let output = soak(&["--minutes", "5", "--rounds", "40", "--seed", "1"]);
+    let told = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    for line in
+        ["rounds                40,", "mismatches            0", "behind the warm-up", "\nclean\n"]
+    {
+        assert!(told.contains(line), "{line:?}: {told}");
+    }
+    assert!(told.contains(" rounds, 0 findings"), "{told}");
+}
+
+/// The control: one byte of the target is flipped.
+#[test]
+fn one_wrong_byte_is_found_and_told_with_its_place() {
+    for round in ["0", "3"] {
+        let output = soak(&["--round", round, "--spoil", round, "--seed", "1"]);
+        let told = stdout(&output);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        for part in [
+            &format!("FOUND in round {round} of seed 1: memory 1, offset 0x"),
+            ": 1 bytes differ in a row, 1 in all; expected [",
+            "], seen [",
+            ", from address 0x",
+            "\n  round: ",
+            &format!("\n  again: bellpush soak --seed 1 --round {round}\n"),
+            "mismatches            1",
+        ] {
+            assert!(told.contains(part), "{part:?}: {told}");
+        }
+    }
+}
+
+#[test]
+fn a_round_that_does_not_end_is_a_finding() {
+    let output = soak(&["--rounds", "20", "--limit", "0.000001", "--seed", "1"]);
+    let told = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("the round has not ended after") && told.contains("\n  at: "), "{told}");
+}
+
+#[test]
+fn a_round_is_made_of_the_same_each_time() {
+    let listed = |seed: &str| {
+        let told = stdout(&soak(&["--round", "6", "--seed", seed]));
+        told.lines().filter(|line| line.contains("Op {")).map(String::from).collect::<Vec<_>>()
+    };
+    let once = listed("5");
+    assert!(!once.is_empty() && once == listed("5"));
+    assert_ne!(once, listed("6"));
+}
+
+#[test]
+fn wrong_input_is_one_line_with_a_remedy() {
+    let wrong: [(&[&str], &str); 12] = [
+        (&["--minutes", "0"], "--minutes is 0; give more than 0"),
+        (&["--minutes", "-1"], "--minutes is -1; give more than 0"),
+        (&["--minutes", "NaN"], "--minutes is NaN; give more than 0"),
+        (&["--minutes", "1e9"], "--minutes is 1000000000; give more than 0 and at most 40320"),
+        (&["--minutes", "soon"], "invalid value 'soon'"),
+        (&["--seed", "-1"], "invalid value '-1'"),
+        (&["--every", "0"], "--every is 0; give more than 0"),
+        (&["--limit", "inf"], "--limit is inf; give more than 0"),
+        (&["--rounds", "0"], "--rounds is 0; give at least 1"),
+        (&["--rounds", "1", "--round", "1"], "--round and --rounds; leave one of them out"),
+        (&["--round", "18446744073709551615"], "--round is 2^64 - 1; give a lower one"),
+        (&["--paths", "tcp"], "unexpected argument '--paths'"),
+    ];
+    for (args, part) in wrong {
+        let output = soak(args);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {told}");
+        assert!(told.starts_with("bellpush: ") && told.contains(part), "{args:?}: {told}");
+        assert_eq!((told.lines().count(), output.stdout.len()), (1, 0), "{args:?}: {told}");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_bellpush")).args(["soak", "--gpu", "x"]).output();
+    assert_eq!(output.unwrap().status.code(), Some(2));
+}
