@@ -9,7 +9,9 @@ import fnmatch
 import json
 import os
 import re
+import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +30,9 @@ TELLS = re.compile(
 )
 # From the worst on: a cell is what its worse side is.
 ORDER = ["corrupts", "crashes", "hangs", "passes off", "slow", "mute", "reports", "recovers"]
+STRIKES = "of the script strikes"
+# Looks, each half a second long, that find a device as the one before did.
+STILL = 6
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -53,6 +58,20 @@ def ticks(pid):
     """Processor time of a process's first thread: the preloaded device has threads of its own."""
     fields = read(f"/proc/{pid}/task/{pid}/stat").rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12]) if fields else 0
+
+
+def listens(port):
+    tables = read("/proc/net/tcp") + read("/proc/net/tcp6")
+    return any(" 0A " in line and f":{port:04X} " in line.split(" 0A ")[0] for line in tables.splitlines())
+
+
+def reap():
+    """What programs have left behind: this is the first process among its own."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
 
 
 class Side:
@@ -89,7 +108,8 @@ class Side:
             asleep = read(f"/proc/{pid}/wchan") or "?"
             # On a busy machine one that polls gets little.
             words.append("polls" if ticks(pid) - before[pid] > 0.04 * TICKS else f"sleeps ({asleep})")
-        gets_on = reports[0] != reports[1]
+        # On a busy machine one may not have answered yet.
+        gets_on = all(reports) and reports[0] != reports[1]
         return gets_on, ", ".join(sorted(set(words))) or "ended but for its children"
 
     def device_reports(self, pids):
@@ -127,7 +147,8 @@ def message(text):
 def judge(side, text, done):
     """How a side that has ended did."""
     code = side.process.returncode
-    killed = -code if code < 0 else code - 128 if 128 < code < 128 + 65 else 0
+    # A shell's way to tell of a signal; of the others the number is a program's own.
+    killed = -code if code < 0 else code - 128 if code - 128 in (4, 5, 6, 7, 8, 9, 11) else 0
     by_rank = re.search(r"on signal (\d+)|EXIT CODE: (\d+)|KILLED BY SIGNAL: (\d+)", text)
     if by_rank and code:
         number = int(next(group for group in by_rank.groups() if group))
@@ -142,26 +163,28 @@ def judge(side, text, done):
 
 
 class Cell:
-    def __init__(self, program, fault, options, folder, port):
+    def __init__(self, program, fault, options, folder, port, whole):
+        self.whole = whole
         self.program, self.fault, self.options, self.folder = program, fault, options, folder
         self.at = ADDRESSES[0] if program.kind == "cm" else "127.0.0.1"
         self.port = port
         self.is_peers = bool(fault) and fault.stem.startswith("peer-")
 
     def script(self):
-        """The script, with its time put off for a program that begins late."""
-        if not self.program.late:
+        """The script; one that waits does so for a third of what the program takes without a fault."""
+        text = self.fault.read_text()
+        if "after = " not in text or not self.whole:
             return str(self.fault)
         copy = self.folder / self.fault.name
-        copy.write_text(self.fault.read_text().replace('after = "250ms"', 'after = "800ms"'))
+        copy.write_text(re.sub(r'after = "\w+"', f'after = "{int(self.whole * 350)}ms"', text))
         return str(copy)
 
     def device(self, faulty, index):
         words = [self.options.bellpush, "run"]
         if self.program.kind == "cm" or "ofi" in self.program.name:
             words += ["--address", ADDRESSES[index]]
+        words += ["--verbose"]
         if faulty:
-            words += ["--verbose"]
             if self.options.adversary:
                 words += ["--adversary", self.options.adversary]
             if self.fault:
@@ -188,27 +211,37 @@ class Cell:
         return sides
 
     def wait_for(self, server):
-        """Until a server listens; of rdma_cm, until it has had the time to."""
+        """Until a server listens: at a TCP port, or by rdma_cm a moment after it has a device."""
         until = time.monotonic() + 10
-        wanted = f":{self.port:04X} "
+        port = self.port if self.program.kind == "tcp" else self.program.listens
         while time.monotonic() < until and not server.ended():
-            tables = (read("/proc/net/tcp") + read("/proc/net/tcp6")).splitlines()
-            if self.program.kind == "cm" and time.monotonic() > until - 9.3:
+            if port and listens(port):
                 return
-            if any(" 0A " in line and wanted in line.split(" 0A ")[0] for line in tables):
+            if not port and "bellpush: mlx5_0: " in server.said():
+                time.sleep(0.5)
                 return
             time.sleep(0.01)
+
+    def has_struck(self, sides):
+        return self.fault and any(STRIKES in side.said() for side in sides.values())
 
     def run(self):
         sides = self.start()
         bound = self.options.bound or self.program.bound
-        until = time.monotonic() + bound
+        until, still, before = time.monotonic() + bound, 0, None
         while time.monotonic() < until and not all([side.ended() for side in sides.values()]):
             if self.program.serves and sides["client"].ended():
                 break
             if any(side.ended() for side in sides.values()):
                 # Whoever is left has half the time to notice.
                 until = min(until, max(side.begin + (side.seconds or 0) for side in sides.values()) + bound / 2)
+            if self.has_struck(sides) and not self.program.has_timers:
+                now = [side.device_reports(side.programs()) for side in sides.values() if not side.ended()]
+                is_quiet = all(" 0 messages" in line or "messages" not in line for side in now for line in side)
+                still = still + 1 if now == before and is_quiet else 0
+                before = now
+                if still == STILL:
+                    break  # nothing is on its way, and nothing has happened for a while: nothing will
             time.sleep(0.01)
         if self.program.serves and not sides["server"].ended():
             sides.pop("server").end()
@@ -223,6 +256,8 @@ class Cell:
             text = side.said()
             done = self.program.server_done if name == "server" else self.program.done
             how = ("slow" if at[name][0] else "hangs") if name in at else judge(side, text, done)
+            if how == "recovers" and self.program.not_done and re.search(self.program.not_done, text):
+                how = "passes off"
             if name in at and re.search(WRONG, text):
                 how = "corrupts"
             seconds = None if name in at else round(side.seconds, 2)
@@ -231,14 +266,24 @@ class Cell:
                 "how": how, "code": code, "seconds": seconds, "at": at[name][1] if name in at else None, "said": message(text)
             }
         text = "".join(side.said() for side in sides.values())
-        result["struck"] = self.fault is None or "of the script strikes" in text
+        result["struck"] = self.fault is None or STRIKES in text
         result["found"] = text.count("bellpush: adversary:")
+        self.mind_the_fault(result)
         result["how"] = min((side["how"] for side in result["sides"].values()), key=ORDER.index)
         if result["how"] == "recovers" and self.program.after:
             after = subprocess.run(self.words(self.program.after), stdout=subprocess.DEVNULL, check=False)
             if after.returncode:
                 result["how"] = result["sides"]["client"]["how"] = "corrupts"
         return result
+
+
+    def mind_the_fault(self, result):
+        """One that counts completions and compares nothing says that it is through whatever their status."""
+        ends = r"wqe-|qp-error|device-fatal|cqe-overrun"
+        side = result["sides"].get("client")
+        if side and side["how"] == "recovers" and self.program.compares == "nothing":
+            if result["struck"] and re.match(ends, result["fault"]):
+                side["how"] = "passes off"
 
 
 def words_of(result, first):
@@ -266,25 +311,55 @@ def words_of(result, first):
 def first_side(result):
     if "ranks" in result["sides"]:
         return "ranks"
-    return "server" if result["fault"].startswith("peer-") else "client"
+    is_peers = result["fault"].startswith("peer-") and "server" in result["sides"]
+    return "server" if is_peers else "client"
+
+
+def cell_of(results):
+    """What the table says of a cell; where it was run several times and ended in several ways, each with how often."""
+    counts = {}
+    for result in results:
+        counts.setdefault(result["how"], []).append(result)
+    words = [words_of(some[0], first_side(some[0])) for some in counts.values()]
+    if len(counts) == 1:
+        return words[0]
+    return " / ".join(f"{len(some)}× {text}" for some, text in zip(counts.values(), words))
+
+
+def counts(results, out):
+    """How many cells ended how; of several runs of one the worst counts."""
+    cells = {}
+    for result in results:
+        key = (result["program"], result["fault"])
+        cells[key] = min(cells.get(key, result), result, key=lambda some: ORDER.index(some["how"]))
+    print("| outcome | cells |\n|---|---|", file=out)
+    struck = [cell for cell in cells.values() if cell["struck"] and cell["fault"] != "none"]
+    for how in reversed(ORDER):
+        print(f"| {how} | {sum(cell['how'] == how for cell in struck)} |", file=out)
+    missed = [cell for cell in cells.values() if not cell["struck"]]
+    print(f"| not struck | {len(missed)} |", file=out)
+    peers = [cell for cell in struck if cell["how"] == "hangs" and cell["sides"][first_side(cell)]["how"] == "reports"]
+    print(f"\nOf those that hang, {len(peers)} are peers of a side that reports.", file=out)
 
 
 def table(results, out):
-    """The table, a column a program would be too wide: a part a package, a row a fault."""
-    faults = list(dict.fromkeys(result["fault"] for result in results))
-    packages = dict.fromkeys(program.package for program in PROGRAMS)
-    for package in packages:
-        names = [p.name for p in PROGRAMS if p.package == package]
-        mine = {(r["program"], r["fault"]): r for r in results if r["program"] in names}
-        names = [name for name in names if any(key[0] == name for key in mine)]
+    """A part for each package, a row for each fault: one with a column for each program would be too wide."""
+    faults = sorted({result["fault"] for result in results}, key=lambda name: (name != "none", name))
+    for package in dict.fromkeys(program.package for program in PROGRAMS):
+        cells = {}
+        names = [program.name for program in PROGRAMS if program.package == package]
+        for result in results:
+            cells.setdefault((result["program"], result["fault"]), []).append(result)
+        names = [name for name in names if any(key[0] == name for key in cells)]
         if not names:
             continue
         print(f"\n### {package}\n\n| fault | " + " | ".join(f"`{name}`" for name in names), "|", file=out)
         print("|---" * (len(names) + 1) + "|", file=out)
+        compares = {program.name: program.compares for program in PROGRAMS}
+        print("| compares | " + " | ".join(compares[name] for name in names) + " |", file=out)
         for fault in faults:
-            cells = [mine.get((name, fault)) for name in names]
-            cells = [words_of(cell, first_side(cell)) if cell else "" for cell in cells]
-            print(f"| {fault} | " + " | ".join(cells) + " |", file=out)
+            row = [cell_of(cells[name, fault]) if (name, fault) in cells else "" for name in names]
+            print(f"| {fault} | " + " | ".join(row) + " |", file=out)
 
 
 def wanted(patterns, name):
@@ -296,62 +371,70 @@ def arguments():
     parser.add_argument("-b", dest="bellpush", required=True)
     parser.add_argument("-o", dest="out", type=Path, required=True)
     parser.add_argument("-p", dest="programs", action="append", help="only programs of this pattern")
-    parser.add_argument("-f", dest="faults", action="append", help="only fault scripts of this pattern; `none`: no fault")
+    parser.add_argument("-f", dest="faults", action="append", help="only scripts of this pattern; `none`: no fault")
     parser.add_argument("-t", dest="bound", type=float, help="seconds for a cell, instead of the program's own")
     parser.add_argument("-r", dest="rounds", type=int, default=1, help="times each cell is run")
     parser.add_argument("--adversary", help="a seed, with kinds or without")
-    parser.add_argument("--expect", help="the cells' outcome; any other is an error")
+    parser.add_argument("--expect", help="outcomes, with commas between; a cell that ends otherwise is an error")
     parser.add_argument("--list", action="store_true")
     return parser.parse_args()
 
 
-def prepare(folder, out):
+def prepare(program, folder, out):
     """A folder of the cell's own, with what programs want to find there."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("mpi-openmpi", "mpi-mpich"):
-        built, link = out / name, folder / name
-        if built.exists() and not link.exists():
-            link.symlink_to(built)
+    for library in re.findall(r"{dir}/mpi-(\w+)", program.client)[:1]:
+        built = out / f"mpi-{library}"
+        if not built.exists():
+            subprocess.run([f"mpicc.{library}", "-O1", "-w", "-o", built, HERE.parent / "mpi.c"], check=True)
+        (folder / built.name).symlink_to(built)
     (folder / "from").write_bytes(bytes((i * 7 + (i >> 8)) & 255 for i in range(1 << 16)) * 512)
-    (folder / "to").unlink(missing_ok=True)
 
 
-def there(program):
-    return any(os.access(Path(folder) / program.needs, os.X_OK) for folder in os.environ["PATH"].split(":"))
+def is_there(program):
+    wants = [program.needs] + [f"mpicc.{library}" for library in re.findall(r"{dir}/mpi-(\w+)", program.client)[:1]]
+    return all(map(shutil.which, wants))
 
 
 def main():
     options = arguments()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # to write one takes longer than a cell has
     scripts = sorted(HERE.glob("*.toml"))
     faults = [fault for fault in [None, *scripts] if wanted(options.faults, fault.stem if fault else "none")]
     programs = [program for program in PROGRAMS if wanted(options.programs, program.name)]
     if options.list:
         print("\n".join(program.name for program in programs))
         return 0
-    results, port, other = [], 20000, 0
+    results, port, other = 0, 20000, 0
     with open(options.out / "cells.jsonl", "a") as lines:
         for program in programs:
-            if not there(program):
+            if not is_there(program):
                 print(f"SKIPPED: no {program.needs}", flush=True)
                 continue
+            whole = None
             for fault in [fault for fault in faults for _ in range(options.rounds)]:
                 if program.kind == "ranks" and fault and fault.stem.startswith("peer-"):
                     continue  # ranks are each other's peers
                 port += 1
                 name = re.sub(r"[^\w.-]+", "_", f"{program.name}-{fault.stem if fault else 'none'}-{port}")
                 folder = options.out / name
-                prepare(folder, options.out)
-                result = Cell(program, fault, options, folder, port).run()
+                prepare(program, folder, options.out)
+                result = Cell(program, fault, options, folder, port, whole).run()
+                if not fault:
+                    whole = result["sides"][first_side(result)]["seconds"]
+                reap()
                 for big in ("from", "to"):
                     (folder / big).unlink(missing_ok=True)
-                results.append(result)
+                results += 1
                 lines.write(json.dumps(result) + "\n")
                 lines.flush()
-                other += bool(options.expect) and options.expect != result["how"]
+                other += bool(options.expect) and result["how"] not in options.expect.split(",")
                 print(f"{program.name}, {result['fault']}: {words_of(result, first_side(result))}", flush=True)
-    with open(options.out / "table.md", "w") as out:
-        table(results, out)
-    return 1 if other or not results else 0
+    with open(options.out / "cells.jsonl") as lines, open(options.out / "table.md", "w") as out:
+        results_of_all = [json.loads(line) for line in lines]
+        counts(results_of_all, out)
+        table(results_of_all, out)
+    return 1 if other else 0 if results else 77
 
 
 if __name__ == "__main__":
