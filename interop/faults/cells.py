@@ -5,6 +5,7 @@ said, and, where it did not end, from what it was at: its processor time, and th
 """
 
 import argparse
+import contextlib
 import fnmatch
 import json
 import os
@@ -24,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 ADDRESSES = ["10.0.0.1", "10.0.0.2"]  # of interop/faults.sh's own network
 # What a program that tells of an error says, of whatever kind.
 TELLS = re.compile(
-    r"error|fail|fatal|syndrom|status|abort|unable|couldn|can't|cannot|unexpected|reset|timed out|timeout|mismatch|"
+    r"error|fail|fatal|synd|status|abort|unable|couldn|can't|cannot|unexpected|reset|timed out|timeout|mismatch|"
     r"not connected|no data|invalid|event|lost|unreachable|shutdown|refused|signal|unknown",
     re.I,
 )
@@ -118,7 +119,8 @@ class Side:
         for pid in pids:
             caught = re.search(r"(?m)^SigCgt:\s*(\w+)", read(f"/proc/{pid}/status"))
             if caught and int(caught[1], 16) >> (signal.SIGUSR2 - 1) & 1:
-                os.kill(pid, signal.SIGUSR2)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGUSR2)
         time.sleep(0.5)
         return sorted(re.findall(r"bellpush: \S+: queue pair .*|\S.* CQ .* written.*", self.said()[begin:]))
 
