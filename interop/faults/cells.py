@@ -264,9 +264,9 @@ class Cell:
                 how = "corrupts"
             seconds = None if name in at else round(side.seconds, 2)
             code = None if name in at else side.process.returncode
-            result["sides"][name] = {
-                "how": how, "code": code, "seconds": seconds, "at": at[name][1] if name in at else None, "said": message(text)
-            }
+            doing = at[name][1] if name in at else None
+            said = message(text)
+            result["sides"][name] = {"how": how, "code": code, "seconds": seconds, "at": doing, "said": said}
         text = "".join(side.said() for side in sides.values())
         result["struck"] = self.fault is None or STRIKES in text
         result["found"] = text.count("bellpush: adversary:")

@@ -1,8 +1,8 @@
 """The programs of interop/faults.sh: how each is run, what says that it is through, and what it compares.
 
 `{port}` is a TCP port, `{at}` the server's address, `{dir}` a folder of the cell's own, `{on}` and `{faulty}` run a
-rank on a device without and with the fault. Kinds: of `tcp` the two exchange their addresses by TCP, of `cm` by rdma_cm,
-each at an address of its own; `ranks` is one command that starts both.
+rank on a device without and with the fault. Kinds: of `tcp` the two exchange their addresses by TCP, of `cm` by
+rdma_cm, each at an address of its own; `ranks` is one command that starts both.
 """
 
 import re

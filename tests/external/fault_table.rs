@@ -14,7 +14,9 @@ fn cells(programs: &str, faults: &[&str], expected: &str, more: &[&str]) {
     let build = Path::new(bellpush()).parent().unwrap();
     let mut table = Command::new(root().join("interop/faults.sh"));
     table.arg("-b").arg(build).arg("-o").arg(folder.path()).args(["-p", programs]);
-    faults.iter().for_each(|fault| drop(table.args(["-f", fault])));
+    for fault in faults {
+        table.args(["-f", fault]);
+    }
     let ended = Running::spawn(table.args(["--expect", expected]).args(more)).end();
     match ended.code {
         Some(77) => println!("SKIPPED: {}", ended.text),
