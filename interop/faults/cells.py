@@ -271,6 +271,7 @@ class Cell:
         result["struck"] = self.fault is None or STRIKES in text
         result["found"] = text.count("bellpush: adversary:")
         self.mind_the_fault(result)
+        self.mind_the_time(result, sides)
         result["how"] = min((side["how"] for side in result["sides"].values()), key=ORDER.index)
         if result["how"] == "recovers" and self.program.after:
             after = subprocess.run(self.words(self.program.after), stdout=subprocess.DEVNULL, check=False)
@@ -278,6 +279,15 @@ class Cell:
                 result["how"] = result["sides"]["client"]["how"] = "corrupts"
         return result
 
+
+    def mind_the_time(self, result, sides):
+        """Whoever waits for one that gets on, or has said that it is through since, does not hang."""
+        hows = {name: side["how"] for name, side in result["sides"].items()}
+        for name, how in hows.items():
+            done = self.program.server_done if name == "server" else self.program.done
+            is_through = bool(done) and re.search(done, sides[name].said())
+            if how == "hangs" and ("slow" in hows.values() or is_through):
+                result["sides"][name]["how"] = "slow"
 
     def mind_the_fault(self, result):
         """One that counts completions and compares nothing says that it is through whatever their status."""
