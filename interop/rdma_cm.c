@@ -273,6 +273,22 @@ static void waiting(void) {
     CHECK(pthread_kill(thread, SIGUSR1) == 0);
     CHECK(pthread_join(thread, &joined) == 0 && result == EINTR);
 
+    // One whose handler has SA_RESTART does not, nor does SIGUSR2, by which the device is asked what it is at.
+    action.sa_flags = SA_RESTART;
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    CHECK(sigaction(SIGUSR2, NULL, &action) == 0 && action.sa_handler != SIG_DFL);
+    result = -1;
+    thread = start_waiting(&result);
+    CHECK(pthread_kill(thread, SIGUSR1) == 0);
+    usleep(100000);
+    action = (struct sigaction){.sa_handler = nothing};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0); // SIGUSR2 is no other one
+    CHECK(pthread_kill(thread, SIGUSR2) == 0);
+    usleep(100000);
+    CHECK(pthread_tryjoin_np(thread, &joined) == EBUSY && result == -1);
+    resolve(waited_on, create(waited_on, RDMA_PS_TCP));
+    CHECK(pthread_join(thread, &joined) == 0 && result == 0);
+
     // The thread can be cancelled.
     thread = start_waiting(&result);
     CHECK(pthread_cancel(thread) == 0);

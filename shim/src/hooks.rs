@@ -22,6 +22,7 @@ use crate::layout::rdev;
 use crate::process::{self, Process, process};
 use crate::rdma_cm::{self, MAX_COMMAND_BYTES, Outcome};
 use crate::real::{self, Choose, Compare};
+use crate::signals;
 use crate::tree::{self, Target};
 
 /// Runs when the object is loaded, after libc's own initialisation.
@@ -463,8 +464,8 @@ const CANCEL_DISABLE: c_int = 1;
 /// Longest that a command waits before it looks again whether there is an event.
 const LOOK_MS: c_int = 1000;
 
-/// Commands of librdmacm's. One that waits for an event is interrupted by signals, and ends with its
-/// thread when that is cancelled (`pthread_cancel`): in `poll`, while nothing is here that is to be
+/// Commands of librdmacm's. One that waits for an event is interrupted by signals, unless their handlers have SA_RESTART,
+/// and ends with its thread when that is cancelled (`pthread_cancel`): in `poll`, while nothing is here that is to be
 /// dropped, and nowhere else.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: usize) -> isize {
@@ -487,9 +488,18 @@ extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: usize) -> isize
         }
         let mut event = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let entries = matches!(written, Written::Waits(_)).into();
+        let asked = crate::watch::asked_so_far();
         // SAFETY: one entry or none, which outlives the call.
-        if unsafe { real::poll(&mut event, entries, LOOK_MS) } < 0 {
-            return -1;
+        let polled = unsafe { real::poll(&mut event, entries, LOOK_MS) };
+        if polled < 0 {
+            let errno = std::io::Error::last_os_error().raw_os_error();
+            if errno != Some(libc::EINTR) {
+                return -1;
+            }
+            if !signals::wait_goes_on(asked) {
+                set_errno(libc::EINTR);
+                return -1;
+            }
         }
     }
 }

@@ -83,6 +83,27 @@ fn for_the_program(action: &mut libc::sigaction, is_own: bool) {
     }
 }
 
+/// Signals of the program's own instructions: they interrupt no wait.
+const SYNCHRONOUS: [c_int; 5] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+
+/// Whether a wait that a signal has interrupted goes on, as the kernel's does for a handler with SA_RESTART. Which signal
+/// it was nobody says: it does where SIGUSR2 has asked meanwhile, of which a program is to notice nothing, and where no
+/// handler would have it end.
+pub fn wait_goes_on(asked_before: u32) -> bool {
+    let ends_it = |signal: c_int| {
+        // SAFETY: all zeros are an action; the call only asks.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut action) == 0
+                && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction)
+                && action.sa_flags & libc::SA_RESTART == 0
+        }
+    };
+    let mut others = (1..=libc::SIGRTMAX()).filter(|signal| !SYNCHRONOUS.contains(signal));
+    crate::watch::asked_so_far() != asked_before || !others.any(ends_it)
+}
+
 // After these, what is mapped at an address may be something else. They are system calls and nothing more, as libc's are.
 
 #[unsafe(no_mangle)]

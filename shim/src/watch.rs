@@ -31,6 +31,11 @@ extern "C" fn asked(_signal: libc::c_int) {
     ASKED.fetch_add(1, Ordering::Relaxed);
 }
 
+/// How often SIGUSR2 asked so far.
+pub fn asked_so_far() -> u32 {
+    ASKED.load(Ordering::Relaxed)
+}
+
 /// Has SIGUSR2 ask, unless the program has its own use for it.
 fn listen() {
     static ONCE: Once = Once::new();

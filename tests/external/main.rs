@@ -7,6 +7,7 @@ mod adversary;
 mod c_abi;
 mod closing;
 mod doorbells;
+mod fault_table;
 mod faults;
 mod interrupted;
 mod lookups;

@@ -1,0 +1,206 @@
+"""The programs of interop/faults.sh: how each is run, what says that it is through, and what it compares.
+
+`{port}` is a TCP port, `{at}` the server's address, `{dir}` a folder of the cell's own, `{on}` and `{faulty}` run a
+rank on a device without and with the fault. Kinds: of `tcp` the two exchange their addresses by TCP, of `cm` by
+rdma_cm, each at an address of its own; `ranks` is one command that starts both.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+# What the programs that compare data say of wrong ones.
+WRONG = (
+    r"data mismatch|invalid data in page|: not is\(|: not in\[|data verification failed|Data Error|verify error|"
+    r"verify failed|failed to verify|data verify|wrong bytes"
+)
+
+BYTES = "each byte"
+NOTHING = "nothing"
+
+
+@dataclass
+class Program:
+    name: str
+    package: str
+    kind: str
+    client: str
+    done: str  # what it says when it is through
+    server: str = ""
+    server_done: str = ""
+    compares: str = NOTHING
+    bound: int = 10
+    env: dict = field(default_factory=dict)
+    after: str = ""  # a command that compares what came, once both have ended with 0
+    has_timers: bool = False  # of its own, longer than three seconds: it may tell of a fault when all stands still
+    serves: bool = False  # its server goes on until it is stopped
+    listens: int = 0  # a TCP port that its server listens on as well
+    not_done: str = ""  # what it says where it says that it is through, and is not
+
+    @property
+    def needs(self):
+        return (self.server or self.client).split()[0]
+
+
+def perftest(line):
+    name = line
+    # An acknowledgement may take 0.54 s, eight times: on a busy machine a peer may have no processor for as long.
+    line += ("" if "-c U" in line else " -u 17") + " -F -p {port}"
+    return Program(
+        name=name,
+        package="perftest 4.5",
+        kind="tcp",
+        client=line + " {at}",
+        server=line,
+        done=r"(?m)^ *[0-9]+ +[0-9]+ +[0-9.]+ ",  # bytes, iterations, numbers
+    )
+
+
+def pingpong(line):
+    line += " -c -g 0 -p {port}"
+    return Program(
+        name=line.replace(" -g 0 -p {port}", ""),
+        package="rdma-core 44",
+        kind="tcp",
+        client=line + " {at}",
+        server=line,
+        done=r"iters in|iters/QP in",
+        server_done=r"iters in",
+        compares="a byte of each page of the last message",
+    )
+
+
+def cm(client, done, server="", package="rdma-core 44", **more):
+    return Program(
+        name=more.pop("name", "") or re.sub(r" (-[sa] )?{at}|{[a-z]+}/| -F\b", "", client),
+        package=package,
+        kind="cm",
+        client=client,
+        server=server or client.replace(" -s {at}", ""),
+        done=done,
+        **more,
+    )
+
+
+def ucx_env(transport):
+    """Datagrams of UCX, which wire up RC and DC as well, wait 30 s for a peer by default: longer than a cell has. So
+    may the backtrace take that UCX prints when it ends."""
+    return {"UCX_TLS": f"{transport},self", "UCX_UD_TIMEOUT": "10s", "UCX_HANDLE_ERRORS": "none"}
+
+
+def ucx(transport, test):
+    return Program(
+        name=f"ucx_perftest {transport} {test.split()[0]}",
+        package="UCX 1.13.1",
+        kind="tcp",
+        client=f"ucx_perftest -f -p {{port}} {{at}} -t {test}",
+        server="ucx_perftest -f -p {port}",
+        done=r"(?m)^ *[0-9]+( +([0-9.]+|inf)){6,}",
+        bound=30,
+        has_timers=True,
+        env=ucx_env(transport),
+    )
+
+
+def ranks(name, package, command, **more):
+    return Program(
+        name=name,
+        package=package,
+        kind="ranks",
+        client=command,
+        done="all as it should be",
+        compares=BYTES,
+        bound=30,
+        has_timers=True,
+        **more,
+    )
+
+
+OPEN_MPI = "mpirun.openmpi --allow-run-as-root --oversubscribe"
+WORK = "messages collectives messages collectives"
+
+
+def open_mpi(transport):
+    rank = "-n 1 %s {dir}/mpi-openmpi 100000 " + WORK
+    return ranks(
+        f"Open MPI {transport}",
+        "Open MPI 4.1.4, UCX 1.13.1",
+        f"{OPEN_MPI} --mca pml ucx {rank % '{on}'} : {rank % '{faulty}'}",
+        env=ucx_env(transport),
+    )
+
+
+def mpich(transport):
+    rank = "-n 1 %s {dir}/mpi-mpich 100000 " + WORK
+    return ranks(
+        f"MPICH {transport}",
+        "MPICH 4.0.2, UCX 1.13.1",
+        f"mpirun.mpich {rank % '{on}'} : {rank % '{faulty}'}",
+        env=ucx_env(transport),
+    )
+
+
+OFI = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm"
+
+FIO = "fio --name=x --ioengine=rdma --port={port} --bs=64k --size=48m --iodepth=16 --output-format=terse"
+
+
+def fi_pingpong(line):
+    line = f"fi_pingpong -p {line} -c -I 2000 -S 4096"
+    return cm(
+        line + " {at}", "4k +2k", server=line, server_done="4k +2k", listens=47592, package="libfabric 1.17",
+        compares=BYTES,
+    )
+
+
+PROGRAMS = [
+    perftest("ib_write_bw -s 65536 -n 1500"),
+    perftest("ib_write_lat -n 2000"),
+    perftest("ib_send_bw -e -s 65536 -n 3000"),
+    # No more messages than receives: more may be lost without a fault.
+    perftest("ib_send_bw -c UC -r 5000 -n 5000 -s 4096"),
+    perftest("ib_send_bw -c UD -r 5000 -n 5000 -s 1024"),
+    perftest("ib_read_bw -s 65536 -n 4000"),
+    perftest("ib_atomic_bw -n 20000"),
+    pingpong("ibv_rc_pingpong -n 2000"),
+    pingpong("ibv_rc_pingpong -e -n 1000"),
+    pingpong("ibv_uc_pingpong -n 2000"),
+    pingpong("ibv_ud_pingpong -n 2000"),
+    cm(
+        "rping -c -v -V -C 300 -a {at}",
+        "rdma-ping-299",
+        server="rping -s -v -V -C 300",
+        server_done="rdma-ping-299",
+        compares=BYTES,
+    ),
+    cm("ucmatose -s {at} -C 3000 -S 5000", "return status 0", server_done="return status 0"),
+    cm("udaddy -s {at} -C 2000", "return status 0", server_done="return status 0"),
+    cm("rstream -s {at} -T v -S 65536 -I 60 -C 4", r"(?m)^custom", compares=BYTES),
+    cm("rcopy {dir}/from {at}:{dir}/to", r"bytes in", server="rcopy", serves=True, compares=BYTES,
+       after="cmp {dir}/from {dir}/to"),
+    cm("qperf -cm1 -t 1 {at} rc_bw", r"bw +=", server="qperf", serves=True, listens=19765, package="qperf 0.4.11",
+       bound=25),
+    cm(
+        FIO + " --rw=write --verb=write --hostname={at}",
+        r"(?m)^3;",
+        server=FIO + " --rw=read",
+        name="fio --ioengine=rdma --verb=write",
+        not_done="cq completion status",
+        package="fio 3.33",
+    ),
+    fi_pingpong("verbs -e msg"),
+    fi_pingpong("verbs;ofi_rxm -e rdm"),
+    ucx("rc_v", "tag_bw -s 65536 -n 1000 -w 100"),
+    ucx("rc_x", "tag_bw -s 65536 -n 1000 -w 100"),
+    ucx("ud_x", "tag_bw -s 4096 -n 4000 -w 100"),
+    ucx("dc_x", "tag_bw -s 65536 -n 1000 -w 100"),
+    ucx("rc_x", "ucp_put_bw -s 65536 -n 1000 -w 100"),
+    open_mpi("rc_x"),
+    open_mpi("ud_x"),
+    ranks(
+        "Open MPI ofi",
+        "Open MPI 4.1.4, libfabric 1.17",
+        f"{OPEN_MPI} {OFI} -n 1 {{on}} {{dir}}/mpi-openmpi 100000 {WORK} "
+        f": -n 1 {{faulty}} {{dir}}/mpi-openmpi 100000 {WORK}",
+    ),
+    mpich("rc_x"),
+]
