@@ -199,9 +199,9 @@ impl Session {
     fn end(mut self, closes: bool) -> Outcome {
         while !closes && !self.live.is_empty() {
             let left = self.live.len();
-            for n in (0..self.live.len()).rev() {
-                let made = make::destroy(&self.live[n]);
-                self.plain(made);
+            // Two may have one handle, where a command that was changed has made one of them.
+            for live in self.live.clone().iter().rev() {
+                self.plain(make::destroy(live));
             }
             if self.live.len() == left {
                 // What nobody knows of uses it.
