@@ -35,9 +35,8 @@ fn the_corpus_is_survived() {
 fn a_sequence_does_something() {
     let (ask, deliver, answer, end) = ([8, 0, 0, 0, 1, 0], [29, 0, 0], [21], [15, 0, 0]);
     let (by, of) = ([0, 0, 1, 0], [1, 0, 1, 0]);
-    let all = [
-        &[0][..], &ask, &deliver, &answer, &of, &deliver, &answer, &by, &deliver, &end, &deliver,
-    ];
+    let all =
+        [&[0][..], &ask, &deliver, &answer, &of, &deliver, &answer, &by, &deliver, &end, &deliver];
     let outcome = run(&all.concat());
     assert_eq!((outcome.established, outcome.ended), (1, 1), "{outcome:?}");
     let ask = [40, 0, 0, 0, 1, 0];
