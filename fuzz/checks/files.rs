@@ -57,8 +57,10 @@ fn refused(error: &impl Display, text: &str, places: &[&str]) -> Outcome {
         is(part) || is(part.trim()) || !part.trim().is_empty() && line.contains(part.trim())
     };
     let parts = |at: &'static [char]| text.split(at).any(quoted);
-    let quotes =
-        words.any(|word| line.contains(word)) || parts(&[',', '=']) || parts(&[',', '=', '.']);
+    let quotes = words.any(|word| line.contains(word))
+        || parts(&[','])
+        || parts(&[',', '='])
+        || parts(&[',', '=', '.']);
     assert!(names || quotes, "{line:?} says nothing of where in {text:?}");
     Outcome::Refused
 }
