@@ -256,7 +256,10 @@ impl Stream {
         let sge = Sge { addr: Iova(IOVA + at), lkey: mr.lkey, bytes };
         match wrong {
             Some(Wrong::LocalKey) => Sge { lkey: Lkey(mr.lkey.0 ^ 0x5500), ..sge },
-            Some(Wrong::LocalRange) => Sge { addr: Iova(IOVA + BODY as u64 - 4), ..sge },
+            // By its last byte.
+            Some(Wrong::LocalRange) => {
+                Sge { addr: Iova(IOVA + BODY as u64 + 1 - u64::from(bytes)), ..sge }
+            }
             Some(Wrong::LocalRight) => {
                 Sge { addr: Iova(READ_ONLY + at), lkey: self.ends[0].fixed.lkey, ..sge }
             }

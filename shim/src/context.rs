@@ -202,6 +202,13 @@ impl Context {
         Ok(file.into())
     }
 
+    /// How many objects there are.
+    #[cfg(any(test, fuzzing))]
+    pub fn count(&self) -> usize {
+        let objects = self.objects();
+        objects.table.len() + usize::from(objects.table.is_empty()) * objects.dm_pages.len()
+    }
+
     fn objects(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -81,6 +81,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Listeners {
+    /// Objects whose events are told to somebody.
+    #[cfg(any(test, fuzzing))]
+    pub fn count(&self) -> usize {
+        lock(&self.objects).len() + self.subscriptions.count()
+    }
+
     /// Has an object's events told.
     pub fn add(&self, source: Source, reporter: Arc<Reporter>) {
         lock(&self.objects).insert(source, reporter);

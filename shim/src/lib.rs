@@ -24,6 +24,7 @@
 //! | `rdma_cm` | connections by librdmacm |
 //! | `events` | completion channels and asynchronous events |
 //! | `watch` | says which queue pairs stand still |
+//! | `fuzzed` | the device opened without `LD_PRELOAD`, for checks of commands |
 //!
 //! **Safety of the whole.** The program's memory is reached through `bellpush_mem`: commands and
 //! registered ranges by copies whose faults are caught, or by system calls that answer `EFAULT`, queues as borrowed memory, which
@@ -45,6 +46,8 @@ mod drive;
 mod error;
 mod events;
 mod files;
+#[cfg(any(test, fuzzing))]
+mod fuzzed;
 mod guard;
 mod hooks;
 mod layout;
@@ -64,3 +67,7 @@ mod tree;
 mod trial;
 mod verbs;
 mod watch;
+
+#[cfg(any(test, fuzzing))]
+#[path = "../../fuzz/checks/uverbs/mod.rs"]
+pub mod uverbs;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::Job;
-use super::frames::{DATA, FAILED, Line};
+use super::frames::{DATA, FAILED, Line, MAX_FRAME};
 use super::handshake::{self, Joining};
 use super::job::LEAST_SECRET;
 use super::member::{MAX_RANKS, MAX_TIMEOUT};
@@ -161,6 +161,9 @@ fn list(ranks: &[u32]) -> String {
     ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// Bytes of a length in what rank 0 sends.
+const LENGTH: usize = 4;
+
 /// This process's connections to the other processes of its job.
 pub struct Bootstrap {
     rank: u32,
@@ -189,7 +192,7 @@ impl Bootstrap {
             0 => Default::default(),
             _ => (vec![handshake::reach(job)?], Vec::new()),
         };
-        let mut joined = Self { rank: job.rank, ranks: job.ranks, timeout, lines, ended: false };
+        let mut joined = Self::over(lines, (job.rank, job.ranks), timeout);
         if !absent.is_empty() {
             let error = BootstrapError::Absent { ranks: absent, ms: join_timeout.as_millis() };
             joined.fail(&error.to_string());
@@ -199,6 +202,11 @@ impl Bootstrap {
         // to wait as late as this rank.
         joined.exchange(&[], join_timeout + timeout)?;
         Ok(joined)
+    }
+
+    /// Rank `rank` of `ranks`, once it is connected.
+    pub(super) fn over(lines: Vec<Line>, (rank, ranks): (u32, u32), timeout: Duration) -> Self {
+        Self { rank, ranks, timeout, lines, ended: false }
     }
 
     /// Gathers the bytes of all ranks, in the order of ranks, at every rank.
@@ -244,13 +252,19 @@ impl Bootstrap {
             if kind == FAILED {
                 return Err(BootstrapError::Told { why: String::from_utf8_lossy(&all).into() });
             }
-            let all = unpack(&all).filter(|all| all.len() == self.ranks as usize);
+            let all = unpack(&all, self.ranks as usize);
             return all.ok_or_else(|| lost(io::ErrorKind::InvalidData.into()));
         }
         let mut all = vec![mine.to_vec()];
+        // All of them go in one frame: what does not fit is not taken, and who says it is named.
+        let lengths = LENGTH * self.ranks as usize;
+        let mut room = MAX_FRAME.saturating_sub(lengths + mine.len());
         for (rank, line) in (1u32..).zip(&mut self.lines) {
-            match line.receive(deadline) {
-                Ok((DATA, theirs)) => all.push(theirs),
+            match line.receive_at_most(room, deadline) {
+                Ok((DATA, theirs)) => {
+                    room -= theirs.len();
+                    all.push(theirs);
+                }
                 ended => {
                     let error = match ended {
                         Ok((_, why)) => {
@@ -341,13 +355,14 @@ fn pack(all: &[Vec<u8>]) -> Vec<u8> {
     all.iter().flat_map(|one| [&(one.len() as u32).to_le_bytes()[..], one].concat()).collect()
 }
 
-fn unpack(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+/// What [`pack`] made of so many; `None` of anything else, before more memory is taken than there are bytes.
+fn unpack(mut bytes: &[u8], ranks: usize) -> Option<Vec<Vec<u8>>> {
     let mut all = Vec::new();
-    while !bytes.is_empty() {
-        let (length, rest) = bytes.split_first_chunk()?;
+    while !bytes.is_empty() && all.len() < ranks {
+        let (length, rest) = bytes.split_first_chunk::<LENGTH>()?;
         let length = u32::from_le_bytes(*length) as usize;
         all.push(rest.get(..length)?.to_vec());
         bytes = &rest[length..];
     }
-    Some(all)
+    (bytes.is_empty() && all.len() == ranks).then_some(all)
 }

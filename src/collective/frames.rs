@@ -14,9 +14,9 @@ use sha2::Sha256;
 /// A frame's kinds, and the longest one.
 pub(super) const DATA: u8 = 1;
 pub(super) const FAILED: u8 = 2;
-const MAX_FRAME: usize = 64 << 20;
-const HEAD: usize = 5;
-const MAC: usize = 32;
+pub(super) const MAX_FRAME: usize = 64 << 20;
+pub(super) const HEAD: usize = 5;
+pub(super) const MAC: usize = 32;
 /// Bytes that memory is taken for before they have come.
 const PIECE: usize = 64 << 10;
 
@@ -60,10 +60,15 @@ impl Line {
     }
 
     pub fn receive(&mut self, until: Instant) -> io::Result<(u8, Vec<u8>)> {
+        self.receive_at_most(MAX_FRAME, until)
+    }
+
+    /// The same, of a frame of no more than so many bytes; longer ones are [`io::ErrorKind::InvalidData`].
+    pub fn receive_at_most(&mut self, most: usize, until: Instant) -> io::Result<(u8, Vec<u8>)> {
         let mut head = [0; HEAD];
         read_all(&mut self.stream, &mut head, until)?;
         let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
-        if length > MAX_FRAME || !matches!(head[0], DATA | FAILED) {
+        if length > most.min(MAX_FRAME) || !matches!(head[0], DATA | FAILED) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mut bytes = Vec::new();
@@ -82,7 +87,7 @@ impl Line {
     }
 }
 
-fn mac(key: &[u8; 32], number: u64, head: &[u8], bytes: &[u8]) -> Hmac<Sha256> {
+pub(super) fn mac(key: &[u8; 32], number: u64, head: &[u8], bytes: &[u8]) -> Hmac<Sha256> {
     let mut mac = keyed(key);
     mac.update(&number.to_le_bytes());
     mac.update(head);

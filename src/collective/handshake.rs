@@ -411,6 +411,70 @@ fn greet(job: &Job, mut stream: TcpStream, until: Instant) -> io::Result<Tried> 
     Ok(Tried::Refused(why, end && proven))
 }
 
+/// For checks of what strangers and ranks say (`fuzz/checks/bootstrap.rs`).
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzed {
+    use super::*;
+
+    pub const SAID: usize = SAYS;
+    pub const GREETING: usize = HELLO;
+    pub const REPLY: usize = ANSWER;
+    pub const MOST: usize = HANDSHAKES;
+
+    /// A rank's greeting, with the proof of whoever knows the secret.
+    pub fn greeting(secret: &str, challenge: &[u8; 20 + NONCE], says: [u8; SAYS]) -> Vec<u8> {
+        let root_nonce = std::array::from_fn(|i| challenge[20 + i]);
+        let mac = Greeting { root_nonce, says }.hello(secret).finalize().into_bytes();
+        [&says[..], &mac].concat()
+    }
+
+    /// What a rank of a job says, with this nonce.
+    pub fn says(job: &Job, nonce: u8) -> [u8; SAYS] {
+        let numbers = [job.rank.to_le_bytes(), job.ranks.to_le_bytes()].concat();
+        let names = [named(&job.start), named(&job.communicator)].concat();
+        let all = [&MAGIC[..], &numbers, &[nonce; NONCE], &names].concat();
+        all.try_into().expect("these are its parts")
+    }
+
+    /// Rank 0 of a job, and where it listens.
+    pub struct Root(Door, Name);
+
+    impl Root {
+        pub fn new(job: &Job) -> io::Result<(Self, SocketAddr)> {
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            listener.set_nonblocking(true)?;
+            let at = listener.local_addr()?;
+            let seats = (1..job.ranks).map(|_| None).collect();
+            let (name, id) = (named(&job.communicator), [7; ID]);
+            let gatherings = HashMap::from([(name, Gathering { job: job.clone(), id, seats })]);
+            Ok((Self(Door { listener, knocks: VecDeque::new(), gatherings }, name), at))
+        }
+
+        pub fn turn(&mut self) {
+            self.0.turn();
+        }
+
+        /// Connections that are not authenticated.
+        pub fn strangers(&self) -> usize {
+            self.0.knocks.len()
+        }
+
+        /// Which seats are taken, and by whom.
+        pub fn seats(&mut self) -> &mut Vec<Option<Line>> {
+            &mut self.0.gatherings.get_mut(&self.1).expect("its own").seats
+        }
+    }
+
+    /// What a rank makes of what rank 0, or who stands for it, says: whether it takes it for rank 0, or for good for
+    /// one that refuses it.
+    pub fn reached(job: &Job, stream: TcpStream, until: Instant) -> io::Result<(bool, bool)> {
+        Ok(match greet(job, stream, until)? {
+            Tried::Taken(_) => (true, false),
+            Tried::Refused(_, end) => (false, end),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;

@@ -15,6 +15,11 @@ mod calls;
 mod communicator;
 mod error;
 mod frames;
+#[cfg(any(test, fuzzing))]
+#[path = "../../fuzz/checks/bootstrap.rs"]
+#[doc(hidden)]
+#[allow(missing_docs)]
+pub mod fuzzed;
 mod handshake;
 mod job;
 mod kinds;

@@ -14,6 +14,7 @@ use super::{Error, Memory, MemoryPlace, Options, Ranges, Tuning};
 use crate::gpu::Gpu;
 use crate::mem;
 use crate::nic::{Nic, Order};
+use crate::preload::one_line;
 
 /// Version of the file's form.
 const VERSION: u32 = 1;
@@ -157,7 +158,7 @@ pub enum TuningError {
         source: io::Error,
     },
     /// A file that holds something else.
-    #[error("the tuning file {} is not one of ours: {source}; remove it, and tune again", file.display())]
+    #[error("the tuning file {} is not one of ours: {}; remove it, and tune again", file.display(), one_line(.source))]
     Form {
         /// The file.
         file: PathBuf,
@@ -173,7 +174,7 @@ pub enum TuningError {
         found: u32,
     },
     /// A file without a table for this machine, or with one that another version measured.
-    #[error("the tuning file {} has no table of this machine: {why}", file.display())]
+    #[error("the tuning file {} has no table of this machine: {}", file.display(), one_line(.why))]
     NoTable {
         /// The file.
         file: PathBuf,

@@ -3,8 +3,14 @@
 //! Exit status: 0 success, 1 a verification failed, 2 invalid input or a missing device or file;
 //! one line on stderr then names the error and its remedy.
 
+mod amount;
 mod bench;
 mod cli;
+#[cfg(test)]
+#[path = "../../../fuzz/checks/files.rs"]
+mod files;
+#[cfg(test)]
+mod files_tests;
 mod guard;
 mod launch;
 mod link;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::amount;
 use crate::cli::{self, CliError};
 
 fn cell(value: &Value) -> String {
@@ -35,20 +36,7 @@ pub fn to_csv(results: &[Value]) -> String {
 
 /// Parses a number of bytes with an optional KiB, MiB, GiB or TiB.
 pub fn bytes(text: &str) -> Result<u64, CliError> {
-    let wrong = |why: &str| CliError::new(format!("{text:?}: {why}"), "a size is like 64 or 4KiB");
-    let (digits, unit) =
-        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let shift = match unit.trim() {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        "TiB" => 40,
-        _ if digits.is_empty() => return Err(wrong("not a size")),
-        other => return Err(wrong(&format!("unknown unit {other:?}"))),
-    };
-    let n: u64 = digits.parse().map_err(|_| wrong("not a size"))?;
-    n.checked_mul(1 << shift).ok_or_else(|| wrong("more than 64 bits hold"))
+    amount::bytes(text).map_err(|what| CliError::new(what, "a size is like 64 or 4KiB"))
 }
 
 fn is_stdout(path: Option<&PathBuf>) -> bool {

@@ -88,7 +88,7 @@ impl Default for Preload {
 #[derive(Debug, thiserror::Error)]
 pub enum PreloadError {
     /// It is not JSON, or has other fields.
-    #[error("{VARIABLE} is not understood: {0}")]
+    #[error("{VARIABLE} is not understood: {}", one_line(.0))]
     Json(#[from] serde_json::Error),
     /// A value is out of range.
     #[error("{what} is {value}, but must be {must}")]
@@ -100,6 +100,12 @@ pub enum PreloadError {
         /// What is accepted.
         must: &'static str,
     },
+}
+
+/// Text of others' in an error's one line: control characters are written out.
+pub fn one_line(text: &dyn std::fmt::Display) -> String {
+    let plain = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    text.to_string().chars().map(plain).collect()
 }
 
 impl Preload {

@@ -79,6 +79,12 @@ impl Subscriptions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Objects of which somebody is told, but for the device.
+    #[cfg(any(test, fuzzing))]
+    pub fn count(&self) -> usize {
+        self.lock().keys().flatten().count()
+    }
+
     /// Nobody is told of an object any more.
     pub fn remove(&self, source: Source) {
         self.lock().remove(&Some(source));

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use bellpush::preload::one_line;
+
 /// An error of reading, writing or drawing a result. Every message is one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -21,7 +23,7 @@ pub enum ReportError {
     #[error("it is empty")]
     Empty,
     /// The text is not JSON, or not the JSON of a result.
-    #[error("it is not a bellpush result: {0}")]
+    #[error("it is not a bellpush result: {}", one_line(.0))]
     Json(#[from] serde_json::Error),
     /// A row's fields contradict each other.
     #[error("row {row} is not valid: {field} is {value}, {rule}")]

@@ -5,6 +5,8 @@
 //! means 10⁹ bytes in rates. Commas separate the elements of a list. `8..4MiB` stands for the
 //! powers of two in this range, both ends included.
 
+use bellpush::preload::one_line;
+
 const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
 /// A text that is neither a size nor a list of sizes.
@@ -14,10 +16,10 @@ pub enum SizeError {
     #[error("a size is missing")]
     Missing,
     /// The text is not a whole number, or its suffix is unknown.
-    #[error("'{0}' is not a size: write a whole number of bytes, or one with KiB, MiB or GiB")]
+    #[error("'{}' is not a size: write a whole number of bytes, or one with KiB, MiB or GiB", one_line(.0))]
     Malformed(String),
     /// The suffix is decimal.
-    #[error("'{given}' has a decimal unit: sizes take {binary}")]
+    #[error("'{}' has a decimal unit: sizes take {binary}", one_line(.given))]
     Decimal {
         /// The text.
         given: String,
@@ -25,16 +27,16 @@ pub enum SizeError {
         binary: &'static str,
     },
     /// The size exceeds 2⁶⁴ − 1 bytes.
-    #[error("'{0}' is too large")]
+    #[error("'{}' is too large", one_line(.0))]
     TooLarge(String),
     /// The size is zero.
-    #[error("'{0}' is zero bytes: a size is at least 1")]
+    #[error("'{}' is zero bytes: a size is at least 1", one_line(.0))]
     Zero(String),
     /// An end of a range is not a power of two.
-    #[error("'{0}' is not a power of two, which both ends of a range must be")]
+    #[error("'{}' is not a power of two, which both ends of a range must be", one_line(.0))]
     NotAPowerOfTwo(String),
     /// The range is descending.
-    #[error("the range '{0}' runs backwards")]
+    #[error("the range '{}' runs backwards", one_line(.0))]
     Backwards(String),
 }
 

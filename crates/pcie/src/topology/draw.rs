@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use super::error::one_line;
 use super::model::{Kind, Node, NodeId, Topology};
 
 fn label(node: &Node) -> String {
-    let mut text = format!("{} {}", node.kind, node.id);
+    let mut text = format!("{} {}", node.kind, one_line(&node.id));
     if let Some(link) = node.link {
         let (generation, lanes) = (link.speed.generation().number(), link.speed.lanes());
         let _ = write!(text, "  Gen{generation} x{lanes} MPS {}", link.mps.bytes());
@@ -14,7 +15,7 @@ fn label(node: &Node) -> String {
         }
     }
     if !node.model.is_empty() {
-        let _ = write!(text, "  {}", node.model);
+        let _ = write!(text, "  {}", one_line(&node.model));
     }
     if node.acs {
         text.push_str("  ACS");
@@ -180,5 +181,9 @@ fn place(
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    one_line(text)
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }

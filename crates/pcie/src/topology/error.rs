@@ -9,7 +9,7 @@ use crate::tlp::TlpError;
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum TopologyError {
     /// The text is not in the format.
-    #[error("{}{reason}", at(.line))]
+    #[error("{}{}", at(.line), one_line(.reason))]
     Syntax {
         /// Line.
         line: Option<usize>,
@@ -17,7 +17,7 @@ pub enum TopologyError {
         reason: String,
     },
     /// Two nodes have the same name.
-    #[error("{}{id}: this name is taken", at(.line))]
+    #[error("{}{}: this name is taken", at(.line), one_line(.id))]
     Duplicate {
         /// Line.
         line: Option<usize>,
@@ -25,7 +25,7 @@ pub enum TopologyError {
         id: String,
     },
     /// A reference to a device that does not exist.
-    #[error("{}{by}: unknown device {id:?}", at(.line))]
+    #[error("{}{}: unknown device {id:?}", at(.line), one_line(.by))]
     UnknownDevice {
         /// Line.
         line: Option<usize>,
@@ -35,7 +35,7 @@ pub enum TopologyError {
         by: String,
     },
     /// A node is its own ancestor.
-    #[error("{}{id}: loop: its parents lead back to it through {via}", at(.line))]
+    #[error("{}{}: loop: its parents lead back to it through {via:?}", at(.line), one_line(.id))]
     Loop {
         /// Line.
         line: Option<usize>,
@@ -45,7 +45,7 @@ pub enum TopologyError {
         via: String,
     },
     /// The parent's kind does not take this child.
-    #[error("{}{id}: a {kind} cannot hang from a {parent_kind} ({parent})", at(.line))]
+    #[error("{}{}: a {kind} cannot hang from a {parent_kind} ({})", at(.line), one_line(.id), one_line(.parent))]
     WrongParent {
         /// Line.
         line: Option<usize>,
@@ -59,7 +59,7 @@ pub enum TopologyError {
         parent_kind: Kind,
     },
     /// The link is invalid: lanes, MPS or the like.
-    #[error("{}{id}: {source}", at(.line))]
+    #[error("{}{}: {source}", at(.line), one_line(.id))]
     Link {
         /// Line.
         line: Option<usize>,
@@ -69,7 +69,7 @@ pub enum TopologyError {
         source: TlpError,
     },
     /// A number is not positive and finite.
-    #[error("{}{id}: {field} of {value} must be positive and finite", at(.line))]
+    #[error("{}{}: {field} of {value} must be positive and finite", at(.line), one_line(.id))]
     Number {
         /// Line.
         line: Option<usize>,
@@ -80,8 +80,18 @@ pub enum TopologyError {
         /// Its value.
         value: f64,
     },
+    /// An interconnect joins something else than two sockets.
+    #[error("{}interconnect from {} to {}: it joins two sockets", at(.line), one_line(.a), one_line(.b))]
+    NotSockets {
+        /// Line.
+        line: Option<usize>,
+        /// One end.
+        a: String,
+        /// Other end.
+        b: String,
+    },
     /// No interconnect connects two sockets.
-    #[error("{}no interconnect leads from {a} to {b}", at(.line))]
+    #[error("{}no interconnect leads from {} to {}", at(.line), one_line(.a), one_line(.b))]
     Unconnected {
         /// Line.
         line: Option<usize>,
@@ -90,6 +100,12 @@ pub enum TopologyError {
         /// Other socket.
         b: String,
     },
+}
+
+/// Text of others' in an error's one line: control characters are written out.
+pub(super) fn one_line(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    text.chars().map(plain).collect()
 }
 
 fn at(line: &Option<usize>) -> String {

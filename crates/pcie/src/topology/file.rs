@@ -122,7 +122,7 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
     let line_of = |start: usize| text[..start.min(text.len())].matches('\n').count() + 1;
     let file: File = toml::from_str(text).map_err(|e| TopologyError::Syntax {
         line: e.span().map(|span| line_of(span.start)),
-        reason: e.message().trim().to_owned(),
+        reason: e.message().lines().map(str::trim).collect::<Vec<_>>().join(", "),
     })?;
     let mut builder = Builder::new(&file.name);
     for entry in &file.socket {

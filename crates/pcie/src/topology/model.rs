@@ -295,7 +295,12 @@ impl Builder {
         let mut interconnects = Vec::new();
         for (a, b, gb_per_s, line) in self.interconnects {
             positive(gb_per_s, &format!("{a}-{b}"), "gb_per_s", line)?;
-            let (a, b) = (find(&a, "interconnect", line)?, find(&b, "interconnect", line)?);
+            let ends = [find(&a, "interconnect", line)?, find(&b, "interconnect", line)?];
+            let are_sockets = ends.iter().all(|end| nodes[end.0].kind == Kind::Socket);
+            if !are_sockets || ends[0] == ends[1] {
+                return Err(TopologyError::NotSockets { line, a, b });
+            }
+            let [a, b] = ends;
             interconnects.push(Interconnect { a, b, gb_per_s });
         }
         let topology = Topology { name: self.name, nodes, interconnects };

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
-use crate::link::units::{PERCENT, TIME, percent, time_ns};
+use crate::link::units::{PERCENT, TIME, one_line, percent, time_ns};
 use bellpush_wire::cqe::Syndrome;
 use bellpush_wire::wqe::Opcode;
 
@@ -243,6 +243,7 @@ impl std::str::FromStr for Script {
             let begin = e.span().map_or(0, |span| span.start).min(text.len());
             let line = text.as_bytes()[..begin].iter().filter(|&&byte| byte == b'\n').count() + 1;
             let what = e.message().lines().map(str::trim).collect::<Vec<_>>().join(", ");
+            let what = one_line(&what);
             ScriptError::Toml(format!("line {line}: {what}"))
         };
         let file: File = toml::from_str(text).map_err(error)?;

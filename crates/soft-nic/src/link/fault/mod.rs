@@ -13,7 +13,7 @@ use std::net::IpAddr;
 pub use spec::{Faults, FaultsError};
 /// Shares and times as people write them.
 pub(crate) mod units {
-    pub(crate) use super::spec::{PERCENT, TIME, percent, time_ns};
+    pub(crate) use super::spec::{PERCENT, TIME, one_line, percent, time_ns};
 }
 
 use super::{Link, LinkCounters, LinkError, Outgoing, Received, TxBatch, forward_to_inner};

@@ -35,7 +35,7 @@ pub enum FaultsError {
     #[error("{0} is given twice")]
     Twice(&'static str),
     /// A value that the name does not take.
-    #[error("{name}={value} makes no sense: {want}")]
+    #[error("{name}={} makes no sense: {want}", one_line(.value))]
     Value {
         /// The name.
         name: &'static str,
@@ -50,6 +50,12 @@ pub(crate) const PERCENT: &str = "a percentage from 0% to 100%";
 pub(crate) const TIME: &str = "a time such as 500ns, 10us, 2.5ms or 1s";
 const RATE: &str = "a rate such as 800kB/s, 100MB/s or 1.5GB/s";
 const SEED: &str = "a number from 0 to 2^64 - 1";
+
+/// Text of others' in an error's one line: control characters are written out.
+pub(crate) fn one_line(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    text.chars().map(plain).collect()
+}
 
 const TIMES: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
 const RATES: [(&str, f64); 4] = [("kB/s", 1e3), ("MB/s", 1e6), ("GB/s", 1e9), ("B/s", 1.0)];
@@ -72,6 +78,20 @@ pub(crate) fn percent(text: &str) -> Option<f64> {
 /// A time in nanoseconds.
 pub(crate) fn time_ns(text: &str) -> Option<u64> {
     with_unit(text, &TIMES).filter(|ns| *ns <= MAX_DELAY_NS).map(|ns| ns as u64)
+}
+
+/// A share as the percentage that is read as the same: with the digits that were written where they are few.
+fn percentage(share: f64) -> String {
+    let rounded = format!("{:.9}", share * 100.0);
+    let short = rounded.trim_end_matches('0').trim_end_matches('.');
+    // What is read is a multiple of 0.01, which is rounded once more.
+    let near = (-4..=4).map(|step: i64| {
+        let bits = (share * 100.0).to_bits().saturating_add_signed(step);
+        f64::from_bits(bits).to_string()
+    });
+    let mut all = [short.to_owned()].into_iter().chain(near);
+    let same = |text: &String| percent(&format!("{text}%")) == Some(share);
+    all.find(same).unwrap_or_else(|| (share * 100.0).to_string())
 }
 
 impl FromStr for Faults {
@@ -119,9 +139,7 @@ impl fmt::Display for Faults {
             ("corrupt", self.corrupt),
         ];
         for (name, share) in shares.into_iter().filter(|(_, share)| *share > 0.0) {
-            // Percent with the digits that were written, and no more.
-            let percent = format!("{:.9}", share * 100.0);
-            write!(f, "{name}={}%,", percent.trim_end_matches('0').trim_end_matches('.'))?;
+            write!(f, "{name}={}%,", percentage(share))?;
         }
         if self.delay_ns > 0 {
             write!(f, "delay={}ns,", self.delay_ns)?;

@@ -1,0 +1,306 @@
+//! Everything that the command reads: files (fault scripts, topologies, results, tables of `bench --tune`, what the
+//! preloaded object is told) and words (faults of a link, adversaries, sizes). The first byte of an input says which.
+//!
+//! What must hold, whatever the text says:
+//!
+//! - what is refused is refused in one line without control characters, which names the place or quotes the text;
+//! - what is accepted is within its limits, and what is written of it is read as the same again;
+//! - of a topology: every node hangs from one that it may hang from, interconnects join sockets, every pair of devices
+//!   has a way whose ends they are, and it can be drawn.
+
+use std::fmt::Display;
+
+use bellpush::nic::soft::link::Faults;
+use bellpush::nic::soft::script::{MAX_SCRIPT_BYTES, Script, ScriptedFaults};
+use bellpush::nic::soft::{Adversary, AdversaryKind};
+use bellpush::pcie::topology::{Kind, NodeId, Topology, from_toml, to_svg, to_text};
+use bellpush::preload::{MAX_DEVICES, MAX_DM_BYTES, Preload};
+use bellpush::transport::{Choice, EngineSide, MAX_RANGES, Machine, Ranges, Tuning, TuningError};
+use bellpush_cli::report::{Results, size};
+
+use crate::amount;
+use crate::link::LinkSpec;
+
+/// What became of an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was accepted.
+    Accepted,
+    /// It was refused.
+    Refused,
+    /// It is no text, which no reader of files gets to see.
+    NoText,
+}
+
+/// What there is to be read.
+pub const KINDS: [fn(&str) -> Outcome; 10] =
+    [faults, script, adversary, topology, results, sizes, preload, table, link, amounts];
+
+/// Panics when something is wrong.
+pub fn run(data: &[u8]) -> Outcome {
+    let Some((first, rest)) = data.split_first() else { return Outcome::NoText };
+    let Ok(text) = std::str::from_utf8(rest) else { return Outcome::NoText };
+    KINDS[usize::from(*first) % KINDS.len()](text)
+}
+
+/// A refusal: one line, which says one of these things or quotes what is wrong.
+fn refused(error: &impl Display, text: &str, places: &[&str]) -> Outcome {
+    let line = error.to_string();
+    assert!(!line.is_empty(), "no reason for {text:?}");
+    assert!(!line.chars().any(char::is_control), "not one line: {line:?} of {text:?}");
+    let names = places.iter().any(|place| line.contains(place));
+    let mut words =
+        text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    // As it is, or between quotes as Rust writes them: what is empty or no word as well.
+    let quoted = |part: &str| {
+        let is = |part: &str| line.contains(&format!("{part:?}"));
+        is(part) || is(part.trim()) || !part.trim().is_empty() && line.contains(part.trim())
+    };
+    let parts = |at: &'static [char]| text.split(at).any(quoted);
+    let quotes = words.any(|word| line.contains(word))
+        || parts(&[','])
+        || parts(&[',', '='])
+        || parts(&[',', '=', '.']);
+    assert!(names || quotes, "{line:?} says nothing of where in {text:?}");
+    Outcome::Refused
+}
+
+fn faults(text: &str) -> Outcome {
+    let faults: Faults = match text.parse() {
+        Ok(faults) => faults,
+        Err(e) => return refused(&e, text, &[]),
+    };
+    let shares = [faults.loss, faults.dup, faults.reorder, faults.corrupt];
+    assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{faults:?}");
+    assert!(faults.delay_ns <= 3_600_000_000_000, "{faults:?}");
+    assert!(faults.rate.is_none_or(|rate| rate > 0), "{faults:?}");
+    let again = faults.to_string();
+    assert_eq!(again.parse(), Ok(faults), "{text:?}, written as {again:?}");
+    Outcome::Accepted
+}
+
+fn script(text: &str) -> Outcome {
+    let script: Script = match text.parse() {
+        Ok(script) => script,
+        Err(e) => return refused(&e, text, &["line ", "fault ", "32768 bytes"]),
+    };
+    assert!(text.len() <= MAX_SCRIPT_BYTES);
+    // A remark changes nothing.
+    let remark = format!("# a remark\n{text}\n");
+    assert!(remark.len() > MAX_SCRIPT_BYTES || remark.parse() == Ok(script.clone()), "{text:?}");
+    assert!(!script.corrupts() || text.contains("corrupt"), "{text:?}");
+    assert!(!script.names_beyond(usize::MAX));
+    ScriptedFaults::new(&script, 0, None);
+    Outcome::Accepted
+}
+
+fn adversary(text: &str) -> Outcome {
+    let adversary: Adversary = match text.parse() {
+        Ok(adversary) => adversary,
+        Err(e) => return refused(&e, text, &[]),
+    };
+    assert_eq!(adversary.to_string().parse(), Ok(adversary), "{text:?}");
+    for kind in AdversaryKind::ALL {
+        let named = text.split(',').skip(1).any(|name| name.trim() == kind.name());
+        let usual = !text.contains(',') && kind != AdversaryKind::AllWrites;
+        assert_eq!(adversary.has(kind), named || usual, "{text:?}: {kind}");
+    }
+    Outcome::Accepted
+}
+
+fn topology(text: &str) -> Outcome {
+    let topology = match from_toml(text) {
+        Ok(topology) => topology,
+        Err(e) => return refused(&e, text, &["line ", "no interconnect leads"]),
+    };
+    let written = toml_of(&topology);
+    let again = from_toml(&written);
+    assert_eq!(again.as_ref(), Ok(&topology), "{text:?}, written as {written}");
+    let ids: Vec<NodeId> = topology.nodes().map(|(id, _)| id).collect();
+    for (id, node) in topology.nodes() {
+        assert_eq!(topology.find(&node.id), Some(id), "{text:?}");
+        let is_socket = node.kind == Kind::Socket;
+        assert_eq!(node.parent.is_none(), is_socket, "{text:?}: {node:?}");
+        assert!(topology.socket_of(id).is_some(), "{text:?}: {node:?}");
+    }
+    for link in topology.interconnects() {
+        let kinds = [link.a, link.b].map(|end| topology.node(end).kind);
+        assert!(kinds == [Kind::Socket; 2] && link.a != link.b, "{text:?}: {link:?} of {kinds:?}");
+        assert!(link.gb_per_s > 0.0 && link.gb_per_s.is_finite());
+    }
+    // Of many, the first: a file has a few.
+    for &a in ids.iter().take(12) {
+        for &b in ids.iter().take(12) {
+            let path = topology.path(a, b);
+            assert_eq!((path.first(), path.last()), (Some(&a), Some(&b)), "{text:?}");
+            topology.distance(a, b);
+        }
+    }
+    assert!(!to_text(&topology).is_empty() || ids.is_empty());
+    let svg = to_svg(&topology);
+    assert!(svg.starts_with("<svg") && !svg.contains('\0'), "{text:?}");
+    Outcome::Accepted
+}
+
+/// A topology as a file says it.
+fn toml_of(topology: &Topology) -> String {
+    let quoted = |text: &str| toml::Value::String(text.into()).to_string();
+    let mut all = format!("name = {}\n", quoted(&topology.name));
+    for (_, node) in topology.nodes() {
+        let table = match node.kind {
+            Kind::Socket => "socket",
+            Kind::RootComplex => "root_complex",
+            Kind::RootPort => "root_port",
+            Kind::Switch => "switch",
+            Kind::Gpu => "gpu",
+            Kind::Nic => "nic",
+        };
+        all += &format!("[[{table}]]\nid = {}\n", quoted(&node.id));
+        if let Some(parent) = node.parent {
+            let key = if node.kind == Kind::RootComplex { "socket" } else { "parent" };
+            all += &format!("{key} = {}\n", quoted(&topology.node(parent).id));
+        }
+        if node.kind == Kind::RootComplex {
+            all += &format!("p2p_reads = {}\n", node.p2p.reads);
+            let number = |key: &str, n: Option<u32>| n.map(|n| format!("{key} = {n}\n"));
+            all += &number("p2p_tlp_bytes", node.p2p.tlp_bytes).unwrap_or_default();
+            all += &number("p2p_read_slots", node.p2p.read_slots).unwrap_or_default();
+            if let Some(cap) = node.p2p.cap_gb_per_s {
+                all += &format!("p2p_cap_gb_per_s = {cap:?}\n");
+            }
+        }
+        if let Some(link) = &node.link {
+            let speed = (link.speed.generation().number(), link.speed.lanes());
+            all += &format!("gen = {}\nlanes = {}\n", speed.0, speed.1);
+            all += &format!("mps = {}\nmrrs = {}\n", link.mps.bytes(), link.mrrs.bytes());
+            all += &format!("acs = {}\nmodel = {}\n", node.acs, quoted(&node.model));
+        }
+    }
+    for link in topology.interconnects() {
+        let [a, b] = [link.a, link.b].map(|end| quoted(&topology.node(end).id));
+        all += &format!("[[interconnect]]\nfrom = {a}\nto = {b}\ngb_per_s = {:?}\n", link.gb_per_s);
+    }
+    all
+}
+
+fn results(text: &str) -> Outcome {
+    let results = match Results::parse(text.as_bytes()) {
+        Ok(results) => results,
+        Err(e) => return refused(&e, text, &["line ", "row ", "is empty", "no rows"]),
+    };
+    let written = results.to_json().expect("what was read can be written");
+    let again = Results::parse(written.as_bytes()).expect("what was written can be read");
+    assert!(again == results, "{text}, written as {written}");
+    assert_eq!(again.all_verified(), results.all_verified());
+    Outcome::Accepted
+}
+
+fn sizes(text: &str) -> Outcome {
+    let sizes = match size::parse_list(text) {
+        Ok(sizes) => sizes,
+        Err(e) => return refused(&e, text, &["a size is missing"]),
+    };
+    assert!(sizes.iter().all(|&bytes| bytes > 0), "{text:?}");
+    assert!(sizes.is_sorted_by(|a, b| a < b), "{text:?}: {sizes:?}");
+    for bytes in sizes {
+        let written = size::print(bytes);
+        assert_eq!(size::parse(&written), Ok(bytes), "{text:?}: {written:?}");
+    }
+    Outcome::Accepted
+}
+
+/// A size as the model's commands take it.
+fn amounts(text: &str) -> Outcome {
+    match amount::bytes(text) {
+        Ok(bytes) => {
+            let written = size::print(bytes);
+            assert_eq!(amount::bytes(&written), Ok(bytes), "{text:?}: {written:?}");
+            Outcome::Accepted
+        }
+        Err(e) => refused(&e, text, &["not a size"]),
+    }
+}
+
+fn preload(text: &str) -> Outcome {
+    let options = match Preload::parse(text) {
+        Ok(options) => options,
+        Err(e) => return refused(&e, text, &["line ", "must be"]),
+    };
+    assert!((1..=MAX_DEVICES).contains(&options.devices), "{text:?}");
+    assert!(options.dm_bytes <= MAX_DM_BYTES, "{text:?}");
+    assert!(options.addresses.len() <= options.devices, "{text:?}");
+    assert_eq!(Preload::parse(&options.emit()).expect("what was written"), options);
+    Outcome::Accepted
+}
+
+fn table(text: &str) -> Outcome {
+    let folder = std::env::temp_dir();
+    let who = (std::process::id(), std::thread::current().id());
+    let [file, copy] = ["in", "out"]
+        .map(|name| folder.join(format!("bellpush-fuzz-{}-{:?}-{name}.json", who.0, who.1)));
+    std::fs::write(&file, text).expect("a scratch file");
+    let machine = machine();
+    let outcome = match Tuning::load(&file, &machine) {
+        Ok(tuning) => {
+            for ranges in [&tuning.thread, &tuning.warp, &tuning.block] {
+                are_a_table(ranges);
+            }
+            let _ = std::fs::remove_file(&copy); // it need not be there
+            tuning.save(&copy, &machine).expect("what was read can be written");
+            let again = Tuning::load(&copy, &machine).expect("what was written can be read");
+            assert_eq!(
+                (&again.thread, &again.warp, &again.block),
+                (&tuning.thread, &tuning.warp, &tuning.block)
+            );
+            Outcome::Accepted
+        }
+        Err(e) => {
+            let is_form = !matches!(e, TuningError::NoTable { .. });
+            let outcome = refused(&e, text, &["bellpush-fuzz-"]);
+            // One that is not ours is not overwritten.
+            let kept = Tuning::built_in(&machine).save(&file, &machine);
+            assert_eq!(kept.is_err(), is_form, "{text:?}");
+            outcome
+        }
+    };
+    for file in [file, copy] {
+        let _ = std::fs::remove_file(file); // it need not be there
+    }
+    outcome
+}
+
+/// The machine that tables are of.
+pub fn machine() -> Machine {
+    let text = r#"{"gpu":"A","nic":"soft","engine":"host","region":"gpu","sq":"auto","dbr":"auto",
+        "cq":"auto","window":"auto"}"#;
+    let machine: Machine = serde_json::from_str(text).expect("a machine");
+    assert_eq!(machine.engine, EngineSide::Host);
+    machine
+}
+
+fn are_a_table(ranges: &Ranges) {
+    let all = ranges.ranges();
+    assert!((1..=MAX_RANGES).contains(&all.len()), "{ranges:?}");
+    let ends: Vec<_> = all.iter().filter_map(|range| range.up_to).collect();
+    assert_eq!(ends.len() + 1, all.len(), "{ranges:?}");
+    assert!(ends.is_sorted_by(|a, b| a < b) && ends.first() != Some(&0), "{ranges:?}");
+    for range in all {
+        let longest = range.up_to.map_or(u64::MAX, u64::from);
+        assert_eq!(ranges.choice(longest), range.path, "{ranges:?}");
+        assert!(Choice::ALL.contains(&range.path));
+    }
+}
+
+/// `--link` of commands that have two NICs: `shm`, `udp`, faults, or both.
+fn link(text: &str) -> Outcome {
+    let spec: LinkSpec = match text.parse() {
+        Ok(spec) => spec,
+        Err(e) => return refused(&e, text, &[]),
+    };
+    let (first, rest) = text.split_once(',').unwrap_or((text, ""));
+    let is_wire = matches!(first.trim(), "shm" | "udp");
+    let faults = if is_wire { rest } else { text };
+    // Nothing is left unread.
+    assert!(faults.is_empty() || faults.parse::<Faults>().is_ok(), "{text:?}: {spec:?}");
+    Outcome::Accepted
+}
