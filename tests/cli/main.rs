@@ -1,6 +1,9 @@
 //! The command line, the examples, and `./x`.
 
 #[allow(dead_code)]
+#[path = "../../crates/cli/src/amount.rs"]
+mod amount;
+#[allow(dead_code)]
 #[path = "../../crates/cli/src/cli.rs"]
 mod cli;
 #[allow(dead_code)]

@@ -9,7 +9,13 @@ use super::{CHANNELS, Call, Known, World};
 
 impl World {
     /// Whether an event may come of a message.
-    fn is_because(&mut self, n: usize, event: &UserEvent, from: IpAddr, message: &Message) {
+    pub(super) fn is_because(
+        &mut self,
+        n: usize,
+        event: &UserEvent,
+        from: IpAddr,
+        message: &Message,
+    ) {
         use EventKind::*;
         let named = |id: u32| self.hosts[n].named.get(&id) == Some(&event.id);
         let known = self.hosts[n].known.get(&event.id);
@@ -66,7 +72,7 @@ impl World {
         }
     }
 
-    fn says_what_was_answered(&self, n: usize, event: &UserEvent, rep: &Rep) {
+    pub(super) fn says_what_was_answered(&self, n: usize, event: &UserEvent, rep: &Rep) {
         let Param::Connection(it) = &event.param else { panic!("{event:?}") };
         let said = (it.qpn, it.responder_resources, it.initiator_depth, &it.private[..]);
         assert_eq!(said, (rep.qpn, rep.initiator_depth, rep.responder_resources, &rep.private[..]));
@@ -75,26 +81,26 @@ impl World {
         assert_eq!((rtr.dest_qpn, rts.sq_psn), (Some(rep.qpn), Some(rep.psn)));
     }
 
-    fn take(&mut self, n: usize) -> Vec<UserEvent> {
+    pub(super) fn take(&mut self, n: usize) -> Vec<UserEvent> {
         let ids = &mut self.hosts[n].ids;
         let next = || CHANNELS.iter().find_map(|&channel| ids.next_event(channel));
         std::iter::from_fn(next).collect()
     }
 
-    fn heed(&mut self, n: usize) {
+    pub(super) fn heed(&mut self, n: usize) {
         if !self.lazy {
             self.read(n);
         }
     }
 
-    fn read(&mut self, n: usize) {
+    pub(super) fn read(&mut self, n: usize) {
         for event in self.take(n) {
             self.heard(n, &event);
         }
     }
 
     /// Whether a program may be told that now.
-    fn heard(&mut self, n: usize, event: &UserEvent) {
+    pub(super) fn heard(&mut self, n: usize, event: &UserEvent) {
         use EventKind::*;
         self.outcome.events += 1;
         if event.kind == ConnectRequest {
@@ -137,7 +143,7 @@ impl World {
         *counted += 1;
     }
 
-    fn heard_request(&mut self, n: usize, event: &UserEvent) {
+    pub(super) fn heard_request(&mut self, n: usize, event: &UserEvent) {
         let datagrams = matches!(event.param, Param::Datagrams(_));
         let host = &mut self.hosts[n];
         let listens = |known: &Known| {

@@ -12,7 +12,7 @@ use super::{BACKLOG, Call, FLOOD, Input, MOST_HELD, OnWay, PORT, World, host};
 
 impl World {
     /// More requests than anybody reads, for a service that is offered or for one that is not.
-    fn flood(&mut self, n: usize, how: u8) {
+    pub(super) fn flood(&mut self, n: usize, how: u8) {
         self.read(n);
         let from = host(2);
         let service = PortSpace::Tcp.service(PORT + u16::from(how & 1));
@@ -36,12 +36,12 @@ impl World {
         }
     }
 
-    fn is_offered(&self, n: usize) -> bool {
+    pub(super) fn is_offered(&self, n: usize) -> bool {
         self.hosts[n].known.values().any(|it| it.calls.contains(&Call::Listen))
     }
 
     /// A message that somebody makes up, of what was said before or of nothing.
-    fn lie(&mut self, input: &mut Input<'_>) {
+    pub(super) fn lie(&mut self, input: &mut Input<'_>) {
         let (kind, how) = (input.u8(), input.u8());
         let to = how & 1;
         let from = if how & 6 == 0 { host(2 + (how >> 3 & 1)) } else { host(1 - to) };

@@ -86,8 +86,8 @@ impl Queues {
                 let words = rung.into_iter().flatten().filter(|_| uar.is_crowded());
                 for qpn in words.map(|word| Doorbell::parse(word).qpn) {
                     let Some(&slot) = by_qpn.get(&qpn.0) else { continue };
-                    let is_here = |r: &Box<Requester>| uar.is(&r.qp().queues.uar);
-                    if slots[slot].as_ref().is_some_and(is_here) {
+                    let is_here = |r: &Requester| uar.is(&r.qp().queues.uar);
+                    if slots[slot].as_deref().is_some_and(is_here) {
                         look(slots, active, slot, rung);
                     }
                 }

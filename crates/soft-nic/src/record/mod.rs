@@ -70,15 +70,15 @@ const HEAD: usize = 32;
 /// Queues' bytes that are written down whole: more at once are read and written when a CQ is made, and are marks.
 const QUEUE: usize = 4096;
 
+/// Link, configuration and recorder of a NIC that may record.
+type Begun = (Box<dyn Link>, SoftConfig, Option<Arc<Recorder>>);
+
 /// Begins the recording that a configuration asks for, if it does: a link whose packets are written down, and the
 /// configuration that a replay has.
 ///
 /// # Errors
 /// [`NicError::Recording`].
-pub(crate) fn begin(
-    config: &SoftConfig,
-    link: Box<dyn Link>,
-) -> Result<(Box<dyn Link>, SoftConfig, Option<Arc<Recorder>>), NicError> {
+pub(crate) fn begin(config: &SoftConfig, link: Box<dyn Link>) -> Result<Begun, NicError> {
     let mut config = config.clone();
     let Some(record) = &config.record else { return Ok((link, config, None)) };
     let seed = match config.seed {
