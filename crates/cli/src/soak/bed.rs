@@ -69,7 +69,16 @@ impl Bed {
         let kernels = gpu.load(&Module::builtin()).map_err(gpu_failed)?;
         let mut connections = Vec::new();
         for (number, connection) in config.connections.iter().enumerate() {
-            let ends = connected(gpu, &nics, &memory, connection)?;
+            let ends = connected(gpu, &nics, &memory, connection).map_err(|refused| {
+                let early = scripts.iter().flat_map(|it| it.done()).any(|(_, times)| times > 0);
+                match refused {
+                    // By the time: on a GPU it takes a while to make them.
+                    Refused::Failed(_) if early => {
+                        Refused::Cannot("a fault had struck before all was made".into())
+                    }
+                    other => other,
+                }
+            })?;
             connections.push(Ends { ends, stream: number % count, connection: connection.clone() });
         }
         let streams = streams.map_err(gpu_failed)?;

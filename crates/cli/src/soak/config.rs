@@ -224,6 +224,26 @@ fn carrier(rng: &mut Rng) -> Carrier {
     ])
 }
 
+impl Config {
+    /// The same with queues and windows where the NIC's engine reaches them: a CPU thread reaches no GPU's memory but
+    /// that of the host's executor.
+    pub fn within_reach(mut self, on_host: bool) -> Self {
+        if on_host || self.carrier == Carrier::GpuEngine {
+            return self;
+        }
+        let near = |place| if place == MemoryPlace::Gpu { MemoryPlace::Host } else { place };
+        for Connection { options: o, .. } in &mut self.connections {
+            *o = o
+                .clone()
+                .sq_place(near(o.sq_place))
+                .dbr_place(near(o.dbr_place))
+                .cq_place(near(o.cq_place))
+                .window_place(near(o.window_place));
+        }
+        self
+    }
+}
+
 fn link_faults(rng: &mut Rng) -> Faults {
     let mut share = || if rng.one_in(2) { 0.0 } else { rng.within(1, 20) as f64 / 1000.0 };
     let (loss, dup, reorder, corrupt) = (share(), share(), share(), share());
@@ -376,6 +396,21 @@ mod tests {
         let told = |seed, round| Config::draw(seed, round).to_string();
         assert_eq!(told(1, 5), told(1, 5));
         assert!(told(1, 5) != told(1, 6) && told(1, 5) != told(2, 5));
+    }
+
+    #[test]
+    fn on_a_gpu_a_cpus_engine_has_nothing_in_its_memory() {
+        let far = |config: &Config| {
+            config.connections.iter().any(|Connection { options: o, .. }| {
+                [o.sq_place, o.dbr_place, o.cq_place, o.window_place].contains(&MemoryPlace::Gpu)
+            })
+        };
+        let all = |on_host| {
+            let draw = move |round| Config::draw(9, round).within_reach(on_host);
+            (0..300).map(draw).filter(far).map(|config| config.carrier == Carrier::GpuEngine)
+        };
+        assert!(all(true).any(|by_gpu| !by_gpu) && all(false).count() > 3);
+        assert!(all(false).all(|by_gpu| by_gpu));
     }
 
     /// Every path, carrier, kind of fault and kind of adversary comes, and each connection's options are taken.

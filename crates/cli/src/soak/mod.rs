@@ -165,7 +165,7 @@ fn rounds(plan: &SoakPlan, gpus: [&Arc<Gpu>; 2], watch: &Watch) -> Outcome {
     let (begin, start) = (Instant::now(), Held::now());
     let (mut tally, mut warm, mut finding) = (Tally::default(), start, None);
     for number in plan.rounds.clone() {
-        let config = Config::draw(plan.seed, number);
+        let config = Config::draw(plan.seed, number).within_reach(gpus[0].is_host());
         watch.begin(&config);
         tally.begin(&config);
         if plan.is_told {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bellpush::gpu::Gpu;
 use bellpush::transport::{Error, Path};
+use bellpush::wire::cqe::Syndrome;
 
 use super::Watch;
 use super::bed::{Bed, Refused};
@@ -515,7 +516,11 @@ impl Round<'_> {
         if struck > 0 && trouble.kind.must_be_told() && self.told == 0 && self.resets == 0 {
             return finding("a WQE was struck, and no call has failed");
         }
-        let known = trouble.syndrome.is_none_or(|wanted| self.syndromes.contains(&wanted));
+        // The other end may be the first that is told: its peer does not answer any more.
+        let known = trouble.syndrome.is_none_or(|wanted| {
+            self.syndromes.contains(&wanted)
+                || self.syndromes.contains(&(Syndrome::TransportRetryExc as u8))
+        });
         if self.told > 0 && !known && self.resets == 0 {
             let seen = &self.syndromes;
             return finding(format!(
