@@ -86,11 +86,11 @@ fn bad_files_are_refused_with_line_and_reason() {
     );
     assert_eq!(
         refused("parent = \"rc0\"", "parent = \"sw0\""),
-        "line 9: sw0: loop: its parents lead back to it through sw0"
+        "line 9: sw0: loop: its parents lead back to it through \"sw0\""
     );
     let two =
         refused("parent = \"rc0\"", "parent = \"sw1\"\n[[switch]]\nid=\"sw1\"\nparent=\"sw0\"");
-    assert_eq!(two, "line 9: sw0: loop: its parents lead back to it through sw1");
+    assert_eq!(two, "line 9: sw0: loop: its parents lead back to it through \"sw1\"");
     assert_eq!(refused("id = \"nic0\"", "id = \"gpu0\""), "line 17: gpu0: this name is taken");
     assert_eq!(
         refused("parent = \"rc0\"", "parent = \"s0\""),
