@@ -19,9 +19,40 @@ fn all_the_same(folder: &Path) -> Vec<PathBuf> {
     for file in &files {
         let (code, text) = replay(&[file.to_str().unwrap()]);
         assert_eq!(code, Some(0), "{file:?}: {text}");
-        assert!(text.starts_with("the same: "), "{text}");
+        // "the same: S steps, E events": all of a run, and not its beginning.
+        let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+        assert!(text.starts_with("the same: ") && numbers[1] > 150, "{text}");
     }
     files
+}
+
+/// perftest ends with the device open when a queue pair fails.
+#[test]
+fn what_went_wrong_is_in_the_recording_of_a_program_that_does_not_close_its_device() {
+    let _alone = alone();
+    if !there("ib_write_bw") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("fatal.toml");
+    let fault =
+        "[[fault]]\non = \"wqe\"\naction = \"device-fatal\"\nopcode = \"write\"\nnth = 40\n";
+    std::fs::write(&script, fault).unwrap();
+    let recordings = folder.path().join("recordings");
+    std::fs::create_dir(&recordings).unwrap();
+    let name = recordings.join("%p");
+    let options = ["--link-type", "shm", "--record", name.to_str().unwrap()];
+    let fault = ["--fault", script.to_str().unwrap()];
+    let command = ["timeout", "10", "ib_write_bw", "-F", "-n", "100", "-q", "8"];
+    let [_, client] = pair(&[&options[..], &fault].concat(), &command);
+    assert_ne!(client.code, Some(0), "{client:?}");
+    let shown = all_the_same(&recordings).into_iter().map(|file| {
+        let (code, text) = replay(&[file.to_str().unwrap(), "--show"]);
+        assert_eq!(code, Some(0), "{text}");
+        text
+    });
+    let ended = shown.filter(|text| text.contains("tells DeviceFatal")).count();
+    assert_eq!(ended, 1, "the client's device, which posted");
 }
 
 #[test]

@@ -76,23 +76,49 @@ pub unsafe trait Dma: Send + Sync {
         None
     }
 
-    /// Device memory: copies straight from host memory, without a bounce buffer.
+    /// Copies to host memory: through a buffer, unless the memory knows a way of its own.
     fn read_to_host(
         &self,
         offset: usize,
         to: &HostMem,
         at: usize,
         n: usize,
-    ) -> Result<(), MemError>;
+    ) -> Result<(), MemError> {
+        by_pieces(n, |start, piece| {
+            self.read(offset + start, piece)?;
+            to.write(at + start, piece)
+        })
+    }
 
-    /// Device memory: copies straight to it from host memory, without a bounce buffer.
+    /// Copies from host memory, likewise.
     fn write_from_host(
         &self,
         offset: usize,
         from: &HostMem,
         at: usize,
         n: usize,
-    ) -> Result<(), MemError>;
+    ) -> Result<(), MemError> {
+        by_pieces(n, |start, piece| {
+            from.read(at + start, piece)?;
+            self.write(offset + start, piece)
+        })
+    }
+}
+
+/// Bytes that go through a buffer at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Has `each` move bytes through a buffer, a piece at a time.
+fn by_pieces(
+    bytes: usize,
+    mut each: impl FnMut(usize, &mut [u8]) -> Result<(), MemError>,
+) -> Result<(), MemError> {
+    let mut piece = vec![0; bytes.min(PIECE_BYTES)];
+    for start in (0..bytes).step_by(PIECE_BYTES) {
+        let n = (bytes - start).min(PIECE_BYTES);
+        each(start, &mut piece[..n])?;
+    }
+    Ok(())
 }
 
 // SAFETY: a view is a checked part of a mapping, which it keeps; one of far memory, of a `Dma`.
@@ -169,15 +195,10 @@ pub fn copy(
     match (from.as_host(), to.as_host()) {
         (Some(f), _) => to.write_from_host(to_offset, &f.mem, f.at(from_offset, bytes)?, bytes),
         (None, Some(t)) => from.read_to_host(from_offset, &t.mem, t.at(to_offset, bytes)?, bytes),
-        (None, None) => {
-            // Device to device: through a bounce buffer, a piece at a time.
-            let mut piece = vec![0; bytes.min(1 << 20)];
-            for start in (0..bytes).step_by(1 << 20) {
-                let n = (bytes - start).min(1 << 20);
-                from.read(from_offset + start, &mut piece[..n])?;
-                to.write(to_offset + start, &piece[..n])?;
-            }
-            Ok(())
-        }
+        // Device to device.
+        (None, None) => by_pieces(bytes, |start, piece| {
+            from.read(from_offset + start, piece)?;
+            to.write(to_offset + start, piece)
+        }),
     }
 }

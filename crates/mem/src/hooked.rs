@@ -94,30 +94,6 @@ unsafe impl Dma for Hooked {
     fn place(&self) -> Option<u64> {
         Some(self.addr)
     }
-
-    fn read_to_host(
-        &self,
-        offset: usize,
-        to: &HostMem,
-        at: usize,
-        n: usize,
-    ) -> Result<(), MemError> {
-        let mut bytes = vec![0; n];
-        self.read(offset, &mut bytes)?;
-        to.write(at, &bytes)
-    }
-
-    fn write_from_host(
-        &self,
-        offset: usize,
-        from: &HostMem,
-        at: usize,
-        n: usize,
-    ) -> Result<(), MemError> {
-        let mut bytes = vec![0; n];
-        from.read(at, &mut bytes)?;
-        self.write(offset, &bytes)
-    }
 }
 
 impl View {

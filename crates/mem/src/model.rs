@@ -247,30 +247,6 @@ unsafe impl Dma for Model {
             Word::Halves(_) => panic!("an 8-byte atomic on 4-byte words at {offset}"),
         }
     }
-
-    fn read_to_host(
-        &self,
-        offset: usize,
-        to: &HostMem,
-        at: usize,
-        n: usize,
-    ) -> Result<(), MemError> {
-        let mut bytes = vec![0; n];
-        self.read(offset, &mut bytes)?;
-        to.write(at, &bytes)
-    }
-
-    fn write_from_host(
-        &self,
-        offset: usize,
-        from: &HostMem,
-        at: usize,
-        n: usize,
-    ) -> Result<(), MemError> {
-        let mut bytes = vec![0; n];
-        from.read(at, &mut bytes)?;
-        self.write(offset, &bytes)
-    }
 }
 
 #[cfg(test)]

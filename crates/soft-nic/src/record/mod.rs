@@ -1,11 +1,11 @@
 //! Recordings of what a NIC was asked, saw and did, and the same decisions again.
 //!
 //! All that an engine on a packet link decides follows from: calls of the program, its memory, packets, and the time.
-//! A recording NIC ([`Record`] in [`crate::SoftConfig::record`]) writes those down as they come, and beside them what it did: what
-//! it wrote to the program's memory, packets, asynchronous events. [`replay`] makes the same calls of a NIC that has
-//! nothing around it, steps its engine at the same times, answers its loads and packets from the recording, and
-//! compares what it does: the first difference ends it. [`compare`] finds the first difference between two recordings,
-//! whose addresses, numbers and times are others.
+//! A recording NIC ([`Record`] in [`crate::SoftConfig::record`]) writes those down as they come, and beside them what it
+//! did: what it wrote to the program's memory, packets, asynchronous events. [`replay`] makes the same calls of a NIC
+//! that has nothing around it, steps its engine at the same times, answers its loads and packets from the recording,
+//! and compares what it does: the first difference ends it. [`compare`] finds the first difference between two
+//! recordings, whose addresses, numbers and times are others.
 //!
 //! | where | what |
 //! |---|---|
