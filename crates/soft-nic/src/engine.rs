@@ -468,3 +468,38 @@ pub(crate) fn activate(requester: &mut Requester, slot: usize, active: &mut Vec<
         active.push(slot);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::ShmNet;
+    use crate::record::{Record, show};
+    use crate::{SoftConfig, SoftNic};
+
+    #[test]
+    fn a_recording_has_the_steps_that_did_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nic");
+        let record = Some(Record { path: path.clone(), whole: false, script: None });
+        let link = ShmNet::anonymous(true).unwrap().attach("10.0.0.1".parse().unwrap()).unwrap();
+        let config = SoftConfig { record, ..SoftConfig::default() };
+        let (nic, engine) = SoftNic::manual_on(&config, Box::new(link)).unwrap();
+        let seat = &engine.device.engines[0];
+        seat.attention.store(true, Ordering::Relaxed);
+        let taken = seat.lock();
+        assert_eq!(engine.try_step(1), None);
+        drop(taken);
+        // Two that see nothing, of which one does something.
+        for (now_ns, leaves_trace) in [(2, false), (3, true)] {
+            let turn = engine.device.recorder.as_ref().unwrap().turn();
+            turn.begin_step(now_ns);
+            turn.end_step(leaves_trace);
+        }
+        drop((nic, engine));
+        let mut lines = Vec::new();
+        show(&path, &mut lines).unwrap();
+        let lines = String::from_utf8(lines).unwrap();
+        let steps: Vec<_> = lines.lines().filter(|line| line.contains("step at")).collect();
+        assert!(matches!(steps[..], [step] if step.contains("0.000000003 s")), "{lines}");
+    }
+}

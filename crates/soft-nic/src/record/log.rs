@@ -70,8 +70,6 @@ pub(super) struct Log {
     now_ns: u64,
     /// A step of which nothing was said yet.
     step: Option<u64>,
-    /// Nothing was said of the last one.
-    was_empty: bool,
     pub(super) words: tap::Words,
     /// Number of the next region.
     pub(super) regions: u32,
@@ -129,7 +127,6 @@ impl Recorder {
             flushed_ns: 0,
             now_ns: 0,
             step: None,
-            was_empty: false,
             words: tap::Words::default(),
             regions: 0,
             up: None,
@@ -212,17 +209,13 @@ impl Recorder {
 
     fn end_step(&self, leaves_trace: bool) {
         let mut log = self.log();
-        let is_empty = log.step.is_some() && !leaves_trace;
-        if is_empty && log.was_empty {
-            log.step = None;
-            if !log.out.is_empty() && log.now_ns.saturating_sub(log.flushed_ns) > FLUSH_NS {
-                log.flushed_ns = log.now_ns;
-                log.flush();
-            }
-        } else if let Some(now_ns) = log.step.take() {
+        let Some(now_ns) = log.step.take() else { return };
+        if leaves_trace {
             log.append(&Event::Step { now_ns });
+        } else if !log.out.is_empty() && now_ns.saturating_sub(log.flushed_ns) > FLUSH_NS {
+            log.flushed_ns = now_ns;
+            log.flush();
         }
-        log.was_empty = is_empty;
     }
 
     /// A call of the program, by a thread that has no turn; [`Recorder::done`] ends it.

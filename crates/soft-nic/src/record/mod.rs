@@ -16,8 +16,8 @@
 //! | `replay` `stage` | the same calls and steps again; what answers and compares |
 //! | `lines` `compare` | a recording in words; two beside each other |
 //!
-//! A load that finds what it found before is not written down, nor is a step that loads nothing new and does nothing
-//! behind another such: an engine looks at its doorbells a million times a second. Payload is written down as a hash
+//! A load that finds what it found before is not written down, nor is a step that loads nothing new, does nothing, and
+//! leaves the engine as it was: an engine looks at its doorbells a million times a second. Payload is written down as a hash
 //! ([`Record::whole`] has it whole): it passes through the NIC, which decides nothing by it.
 //!
 //! While a NIC records, its engine and the calls of the program take turns.

@@ -272,3 +272,28 @@ pub(super) fn region(recorder: &Arc<Recorder>, region: u32, memory: Arc<dyn Dma>
     let recorder = recorder.clone();
     Hooked::new(addr, bytes, Box::new(Tap { memory, region, queue: false, recorder }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_of_a_word_are_counted_in_each_turn_and_told_apart() {
+        let mut words = Words::default();
+        words.begin();
+        let nth = |words: &mut Words, offset| words.load(3, offset, 8).map(|(nth, _)| nth);
+        assert_eq!(
+            [0, 0, 8, 0].map(|at| nth(&mut words, at)),
+            [Some(0), Some(1), Some(0), Some(2)]
+        );
+        words.set(3, 8, 8, Some(7));
+        words.begin();
+        assert_eq!(words.load(3, 8, 8), Some((0, &mut Some(7))));
+        assert_eq!(words.load(3, 8, 4), Some((0, &mut None)), "half of it is another word");
+        for at in 2..MOST_WORDS as u64 - 1 {
+            assert_eq!(nth(&mut words, 8 * at), Some(0), "{at}");
+        }
+        assert_eq!(nth(&mut words, 8 * MOST_WORDS as u64), None, "one too many");
+        assert_eq!(nth(&mut words, 0), Some(0), "those that are known stay");
+    }
+}
