@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::transport::End;
+use crate::transport::Address;
 
 /// The options of a rank that all ranks must share, and its endpoints. Opaque; serialised as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,5 +15,5 @@ pub struct RankAddress {
     /// Names and values, in the same order at every rank.
     pub(super) options: Vec<(String, String)>,
     /// By channel and peer; `None` for the rank itself.
-    pub(super) endpoints: Vec<Option<End>>,
+    pub(super) endpoints: Vec<Option<Address>>,
 }

@@ -11,7 +11,7 @@ use crate::abi::collective::{CHANNEL_BYTES, CollStatus, SHARED_BYTES};
 use crate::abi::wire::DeviceEndpoint;
 use crate::gpu::{Gpu, MAX_BLOCK, Module};
 use crate::nic::{Nic, NicError, Order};
-use crate::transport::{self, Data, End, Endpoint, Kick, Memory, Path, Reach};
+use crate::transport::{self, Data, Endpoint, Kick, Memory, Path, Reach};
 
 /// Most ranks of a communicator: each has queue pairs to every other one.
 pub const MAX_RANKS: u32 = 64;
@@ -281,7 +281,7 @@ impl Member {
                 }
             });
         }
-        let ends = endpoints.iter().map(|e| e.as_ref().and_then(|e| End::of(&e.address())));
+        let ends = endpoints.iter().map(|e| e.as_ref().map(Endpoint::address));
         let address = RankAddress {
             rank,
             gpu: gpu.describe().pci.clone(),
@@ -355,7 +355,7 @@ impl Member {
                 continue;
             };
             let theirs = ranks[peer as usize].endpoints.get((channel * n + rank) as usize);
-            match theirs.and_then(Option::as_ref).and_then(End::address) {
+            match theirs.copied().flatten() {
                 Some(to) => endpoint.connect(to)?,
                 None => {
                     let ours = format!("{} channels of {n} ranks", channels);

@@ -1,6 +1,6 @@
 //! An endpoint's address as text, since it crosses processes and hosts.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -11,15 +11,36 @@ use crate::wire::{Psn, Qpn, Rkey};
 /// An endpoint's [`Address`]. One with other fields comes from another version and is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct End {
+pub(super) struct Text {
+    link: LinkText,
+    iova: u64,
+    rkey: u32,
+    bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum LinkText {
+    Qp(QpText),
+    /// The key as 32 hexadecimal digits: numbers of some formats end at 64 bits.
+    Tcp {
+        listener: SocketAddr,
+        key: String,
+    },
+    Auto {
+        bell: QpText,
+        inband: Option<QpText>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QpText {
     nic: NicName,
     qpn: u32,
     psn: u32,
     mtu: usize,
     rd_atomic: u8,
-    iova: u64,
-    rkey: u32,
-    bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,11 +51,42 @@ enum NicName {
     Lid { lid: u16, gid: [u8; 16] },
 }
 
-impl End {
-    /// `None` for an endpoint without a queue pair.
-    pub fn of(address: &Address) -> Option<Self> {
-        let Link::Qp(qp) = address.link else { return None };
-        Some(Self {
+impl From<Address> for Text {
+    fn from(Address { link, iova, rkey, bytes }: Address) -> Self {
+        let link = match link {
+            Link::Qp(qp) => LinkText::Qp(qp.into()),
+            Link::Tcp { listener, key } => LinkText::Tcp { listener, key: format!("{key:032x}") },
+            Link::Auto { bell, inband } => {
+                LinkText::Auto { bell: bell.into(), inband: inband.map(QpText::from) }
+            }
+        };
+        Self { link, iova, rkey: rkey.0, bytes }
+    }
+}
+
+impl TryFrom<Text> for Address {
+    type Error = &'static str;
+
+    fn try_from(Text { link, iova, rkey, bytes }: Text) -> Result<Self, &'static str> {
+        let link = match link {
+            LinkText::Qp(qp) => Link::Qp(qp.address()?),
+            LinkText::Tcp { listener, key } => {
+                let is_key = key.len() == 32 && key.bytes().all(|b| b.is_ascii_hexdigit());
+                let key = is_key.then(|| u128::from_str_radix(&key, 16).ok()).flatten();
+                Link::Tcp { listener, key: key.ok_or("the key is not 32 hexadecimal digits")? }
+            }
+            LinkText::Auto { bell, inband } => Link::Auto {
+                bell: bell.address()?,
+                inband: inband.map(|qp| qp.address()).transpose()?,
+            },
+        };
+        Ok(Self { link, iova, rkey: Rkey(rkey), bytes })
+    }
+}
+
+impl From<QpAddress> for QpText {
+    fn from(qp: QpAddress) -> Self {
+        Self {
             nic: match qp.nic {
                 NicAddress::InProcess(n) => NicName::InProcess(n),
                 NicAddress::Ip(ip) => NicName::Ip(ip),
@@ -44,25 +96,27 @@ impl End {
             psn: qp.psn.value(),
             mtu: qp.mtu.bytes(),
             rd_atomic: qp.rd_atomic,
-            iova: address.iova,
-            rkey: address.rkey.0,
-            bytes: address.bytes,
-        })
+        }
     }
+}
 
-    /// `None` for values that no endpoint has.
-    pub fn address(&self) -> Option<Address> {
+impl QpText {
+    fn address(&self) -> Result<QpAddress, &'static str> {
         let nic = match self.nic {
             NicName::InProcess(n) => NicAddress::InProcess(n),
             NicName::Ip(ip) => NicAddress::Ip(ip),
             NicName::Lid { lid, gid } => NicAddress::Lid { lid, gid },
         };
-        let qpn = (self.qpn <= Qpn::MAX).then_some(Qpn(self.qpn))?;
-        let psn = (self.psn < Psn::MODULUS).then(|| Psn::new(self.psn))?;
-        let rd_atomic = (self.rd_atomic <= MAX_RD_ATOMIC).then_some(self.rd_atomic)?;
-        let qp = QpAddress { nic, qpn, psn, mtu: Mtu::new(self.mtu)?, rd_atomic };
-        let Self { iova, bytes, .. } = *self;
-        Some(Address { link: Link::Qp(qp), iova, rkey: Rkey(self.rkey), bytes })
+        let qpn = (self.qpn <= Qpn::MAX).then_some(Qpn(self.qpn));
+        let psn = (self.psn < Psn::MODULUS).then(|| Psn::new(self.psn));
+        let rd_atomic = (self.rd_atomic <= MAX_RD_ATOMIC).then_some(self.rd_atomic);
+        Ok(QpAddress {
+            nic,
+            qpn: qpn.ok_or("no queue pair has that number")?,
+            psn: psn.ok_or("no packet has that sequence number")?,
+            mtu: Mtu::new(self.mtu).ok_or("no path has that MTU")?,
+            rd_atomic: rd_atomic.ok_or("no NIC has so many READs outstanding")?,
+        })
     }
 }
 
@@ -70,33 +124,53 @@ impl End {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_address_survives_json_and_odd_numbers_are_refused() {
-        let qp = |nic| {
-            let (qpn, psn, rd_atomic) = (Qpn(7), Psn::new(0xfffffe), 5);
-            QpAddress { nic, qpn, psn, mtu: Mtu::MAX, rd_atomic }
-        };
+    fn qp(nic: NicAddress) -> QpAddress {
+        QpAddress { nic, qpn: Qpn(7), psn: Psn::new(0xfffffe), mtu: Mtu::MAX, rd_atomic: 5 }
+    }
+
+    fn addresses() -> Vec<Address> {
         let ip = NicAddress::Ip("127.0.0.9".parse().unwrap());
-        for nic in [NicAddress::InProcess(3), ip, NicAddress::Lid { lid: 4, gid: [5; 16] }] {
-            let address =
-                Address { link: Link::Qp(qp(nic)), iova: u64::MAX - 5, rkey: Rkey(9), bytes: 77 };
-            let end = End::of(&address).unwrap();
-            let json = serde_json::to_string(&end).unwrap();
-            let back: End = serde_json::from_str(&json).unwrap();
-            assert_eq!(back.address(), Some(address), "{json}");
-            for bad in [
-                End { mtu: 1000, ..end.clone() },
-                End { qpn: 1 << 24, ..end.clone() },
-                End { psn: 1 << 24, ..end.clone() },
-                End { rd_atomic: 17, ..end.clone() },
-            ] {
-                assert_eq!(bad.address(), None, "{bad:?}");
-            }
+        let lid = NicAddress::Lid { lid: 4, gid: [5; 16] };
+        let mut links = [NicAddress::InProcess(3), ip, lid].map(|nic| Link::Qp(qp(nic))).to_vec();
+        links.push(Link::Tcp { listener: "[::1]:5".parse().unwrap(), key: u128::MAX - 1 });
+        links.push(Link::Auto { bell: qp(ip), inband: Some(qp(lid)) });
+        links.push(Link::Auto { bell: qp(ip), inband: None });
+        let of = |link| Address { link, iova: u64::MAX - 5, rkey: Rkey(9), bytes: 77 };
+        links.into_iter().map(of).collect()
+    }
+
+    #[test]
+    fn an_address_survives_json() {
+        for address in addresses() {
+            let json = serde_json::to_string(&address).unwrap();
+            assert_eq!(serde_json::from_str::<Address>(&json).unwrap(), address, "{json}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_no_endpoint_has_and_other_fields_are_refused() {
+        let good = addresses().into_iter().map(|a| serde_json::to_string(&a).unwrap());
+        let good: Vec<String> = good.collect();
+        let mut changed = 0;
+        for (from, to) in [
+            ("\"mtu\":4096", "\"mtu\":1000"),
+            ("\"qpn\":7", "\"qpn\":16777216"),
+            ("\"psn\":16777214", "\"psn\":16777216"),
+            ("\"rd_atomic\":5", "\"rd_atomic\":17"),
+            ("\"key\":\"f", "\"key\":\"+"),
+            ("\"key\":\"f", "\"key\":\""),
             // Of versions before and after this one:
-            for other in ["\"rd_atom\":5,", "\"rd_atomic\":5,\"more\":1,", ""] {
-                let other = json.replace("\"rd_atomic\":5,", other);
-                assert!(serde_json::from_str::<End>(&other).is_err(), "{other}");
+            ("\"rd_atomic\":5", "\"rd_atom\":5"),
+            ("\"rd_atomic\":5", "\"rd_atomic\":5,\"more\":1"),
+            ("\"bytes\":77", "\"bytes\":77,\"more\":1"),
+            (",\"bytes\":77", ""),
+        ] {
+            for json in good.iter().filter(|json| json.contains(from)) {
+                let bad = json.replace(from, to);
+                assert!(serde_json::from_str::<Address>(&bad).is_err(), "{bad}");
+                changed += 1;
             }
         }
+        assert!(changed > 25, "{changed}");
     }
 }

@@ -3,6 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
+use super::address::Text;
 use super::auto_posted::AutoPosted;
 use super::host_posted::HostPosted;
 use super::kernel_posted::KernelPosted;
@@ -17,8 +20,10 @@ use crate::gpu::{Gpu, Stream};
 use crate::nic::{Nic, QpAddress};
 use crate::wire::Rkey;
 
-/// What a peer needs to know to connect and to address the region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a peer needs to know to connect and to address the region. It crosses processes and hosts as text of any kind
+/// that serde has; whoever reads a tcp endpoint's can connect to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Text", into = "Text")]
 pub struct Address {
     /// How to reach the endpoint.
     pub link: Link,

@@ -25,7 +25,6 @@ mod tuning;
 mod tuning_file;
 mod verbs;
 
-pub(crate) use address::End;
 pub use endpoint::{Address, Endpoint, Link};
 pub use memory::Memory;
 pub use options::Options;

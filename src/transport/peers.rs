@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kernel_posted::KernelPosted;
 use super::order::OneStream;
-use super::{End, Endpoint, Error, Memory, Options, Path, Progress, Reach};
+use super::{Address, Endpoint, Error, Memory, Options, Path, Progress, Reach};
 use crate::abi::entry::Scope;
 use crate::abi::peers::{PeersArgs, PeersOp, PeersStatus};
 use crate::abi::wire::{
@@ -36,7 +36,7 @@ pub struct PeersAddress {
     rails: u32,
     path: String,
     /// By rank and rail; `None` for the rank itself.
-    ends: Vec<Option<End>>,
+    ends: Vec<Option<Address>>,
     /// Address and key of the words of its barriers.
     words: (u64, u32),
 }
@@ -168,7 +168,7 @@ impl Peers {
     }
 
     fn note_ends(&mut self) {
-        let ends = self.endpoints.iter().map(|e| e.as_ref().and_then(|e| End::of(&e.address())));
+        let ends = self.endpoints.iter().map(|e| e.as_ref().map(Endpoint::address));
         self.address.ends = ends.collect();
     }
 
@@ -208,7 +208,7 @@ impl Peers {
     }
 
     /// Where each endpoint connects to, if all addresses go with this rank's.
-    fn addresses(&self, all: &[PeersAddress]) -> Result<Vec<Option<super::Address>>, Error> {
+    fn addresses(&self, all: &[PeersAddress]) -> Result<Vec<Option<Address>>, Error> {
         let PeersAddress { rank, ranks, rails, ref path, .. } = self.address;
         let differs = |rank, what, theirs: &dyn ToString, ours: &dyn ToString| {
             Err(Error::Differs { rank, what, theirs: theirs.to_string(), ours: ours.to_string() })
@@ -234,8 +234,8 @@ impl Peers {
         for (peer, it) in (0..ranks).zip(all) {
             for rail in 0..rails {
                 // What the peer made for this rank.
-                let end = it.ends.get((rank * rails + rail) as usize).and_then(Option::as_ref);
-                found.push(match (peer == rank, end.and_then(End::address)) {
+                let end = it.ends.get((rank * rails + rail) as usize).copied().flatten();
+                found.push(match (peer == rank, end) {
                     (true, _) => None,
                     (false, Some(to)) => Some(to),
                     (false, None) => {

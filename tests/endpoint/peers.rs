@@ -329,11 +329,17 @@ fn addresses_that_do_not_go_together_are_refused() {
     assert_eq!(differs(&[of_a.clone(), odd]), (1, "the path"));
     let other = Net::new(2, 2).rank(1, push, 64, &small()).peers.address().clone();
     assert_eq!(differs(&[of_a.clone(), other]), (1, "rails"));
-    // As text, and with an end that nothing can be.
+    // As text, with an end that nothing can be, and without one.
     let text = serde_json::to_string(&of_b).unwrap();
     let bad = text.replace("\"mtu\":4096", "\"mtu\":4095");
     assert!(bad != text);
-    assert_eq!(differs(&[of_a.clone(), serde_json::from_str(&bad).unwrap()]), (1, "endpoints"));
+    let refused = serde_json::from_str::<PeersAddress>(&bad).unwrap_err();
+    assert!(refused.to_string().contains("no path has that MTU"), "{refused}");
+    let mut without: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(without["ends"][0].is_object());
+    without["ends"][0] = serde_json::Value::Null;
+    let without = serde_json::from_value(without).unwrap();
+    assert_eq!(differs(&[of_a.clone(), without]), (1, "endpoints"));
     assert!(serde_json::from_str::<PeersAddress>(&text.replace("rails", "rail")).is_err());
     a.peers.connect(&[of_a, serde_json::from_str(&text).unwrap()]).unwrap();
 }
