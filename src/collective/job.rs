@@ -88,6 +88,44 @@ impl Job {
         Self::from(|name| std::env::var(name).ok(), join_timeout, timeout)
     }
 
+    /// A job of two processes that no launcher starts, such as the ends of a measurement: rank 0 listens at `root`, and
+    /// rank 1 connects to it. `root` is `host:port`, or a host for port 29401. The secret is that of
+    /// [`Job::from_env`] for a job of this name, the start is `BELLPUSH_JOB_START`, and the name is the communicator's
+    /// too.
+    ///
+    /// # Errors
+    /// [`BootstrapError`] for an address that is none, and for a secret file that cannot be created or trusted.
+    pub fn of_two(
+        rank: u32,
+        root: &str,
+        name: &str,
+        join_timeout: Duration,
+        timeout: Duration,
+    ) -> Result<Self, BootstrapError> {
+        let var = |name: &str| std::env::var(name).ok();
+        check(rank, 2)?;
+        let found = resolve("the address", root, PORT)?;
+        let root = if rank == 0 { listens(root, found) } else { found };
+        let secret = match var("BELLPUSH_JOB_SECRET").filter(|s| !s.is_empty()) {
+            Some(named) => named,
+            None => secret::of_job(var, name)
+                .map_err(|(path, source)| BootstrapError::Secret { path, source })?,
+        };
+        let start = var("BELLPUSH_JOB_START").unwrap_or_default();
+        let (ranks, local_rank, communicator) = (2, rank, name.to_string());
+        Ok(Self {
+            rank,
+            ranks,
+            local_rank,
+            root,
+            secret,
+            start,
+            communicator,
+            join_timeout,
+            timeout,
+        })
+    }
+
     fn from(
         var: impl Fn(&str) -> Option<String>,
         join_timeout: Duration,

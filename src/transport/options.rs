@@ -1,5 +1,6 @@
 //! How an endpoint is made.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use super::{Data, Error, Kick, MemoryPlace, Path, Tuning};
@@ -47,6 +48,10 @@ pub struct Options {
     /// Which path a message takes by its length ([`Path::AUTO`]); `None` looks for the table that was measured on this
     /// machine ([`Tuning::of`]).
     pub tuning: Option<Tuning>,
+    /// Address of this host on which tcp's endpoints listen, for peers that reach it there. Its connections are neither
+    /// encrypted nor authenticated beyond the key with which each begins: another than the default, the loopback
+    /// address, is for networks whose hosts are trusted.
+    pub tcp_listen: IpAddr,
     /// Whether a slot is written under a credit only.
     pub(super) credits: bool,
     /// Sequence of an in-band window's first lap.
@@ -68,6 +73,7 @@ impl Default for Options {
             cq_place: MemoryPlace::Auto,
             window_place: MemoryPlace::Auto,
             tuning: None,
+            tcp_listen: Ipv4Addr::LOCALHOST.into(),
             credits: true,
             inband_seq0: 2, // the zero-filled window needs no scrubbing
         }
@@ -88,6 +94,7 @@ impl Options {
         cq_place: MemoryPlace,
         window_place: MemoryPlace,
         tuning: Option<Tuning>,
+        tcp_listen: IpAddr,
     }
 
     /// `false` is a negative control: slots are written without a credit, so messages are lost.

@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -97,7 +97,7 @@ impl Tcp {
         let copied = [gpu.event()?, gpu.event()?];
         let random = Random::system().map_err(tcp("cannot listen"))?;
         let key = (0..4).fold(0, |key, _| key << 32 | u128::from(random.number()));
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(tcp("cannot listen"))?;
+        let listener = TcpListener::bind((options.tcp_listen, 0)).map_err(tcp("cannot listen"))?;
         let listening = listener.local_addr().map_err(tcp("cannot listen"))?;
         listener.set_nonblocking(true).map_err(tcp("cannot listen"))?;
         let (stop, deaf) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));

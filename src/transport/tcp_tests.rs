@@ -1,5 +1,7 @@
 //! The receiving thread, and connections that end.
 
+use std::net::Ipv4Addr;
+
 use super::*;
 use crate::gpu::{DeviceMem, Executor, HostOptions};
 use crate::transport::{Local, Remote};

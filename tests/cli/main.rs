@@ -22,6 +22,7 @@ mod topo;
 #[path = "../../crates/cli/src/values.rs"]
 mod values;
 
+mod apart;
 mod bench;
 mod examples;
 mod front_door;

@@ -4,6 +4,7 @@
 mod preloaded;
 
 mod adversary;
+mod apart;
 mod c_abi;
 mod closing;
 mod doorbells;

@@ -97,6 +97,11 @@ fn other_hosts_reach_nothing_that_was_not_told_to_be_reached() {
     reached_from_here_alone("bench, tcp", bench(&["--data", "tcp"]), &["tcp"]);
     let udp = ["--data", "pull", "--kick", "cpu", "--link", "udp"];
     reached_from_here_alone("bench, udp", bench(&udp), &["udp"]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let place = format!("localhost:{port}");
+    reached_from_here_alone("bench --listen", command(&["bench", "--listen", &place]), &["tcp"]);
     if there("ibv_asyncwatch") {
         LazyLock::force(&OBJECT);
         reached_from_here_alone("run", command(&["run", "--", "ibv_asyncwatch"]), &["udp"]);

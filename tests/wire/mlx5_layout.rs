@@ -11,9 +11,9 @@ use std::mem::offset_of;
 use std::process::Command;
 
 use bellpush::abi::bench::{
-    AutoBenchArgs, AutoOpArgs, BenchArgs, BenchResult, BenchRows, BlocksBenchArgs, LinkChaseArgs,
-    LinkExchangeArgs, LinkExchangeState, LinkFlagArgs, LinkLap, LinkMoveArgs, LinkResult, PostArgs,
-    PostResult, StoreArgs, TearArgs,
+    AutoBenchArgs, AutoOpArgs, AutoTurnsArgs, BenchArgs, BenchResult, BenchRows, BlocksBenchArgs,
+    LinkChaseArgs, LinkExchangeArgs, LinkExchangeState, LinkFlagArgs, LinkLap, LinkMoveArgs,
+    LinkResult, PostArgs, PostResult, StoreArgs, TearArgs, Turns, TurnsArgs,
 };
 use bellpush::abi::collective::{self as coll, CollArgs, CollCall, CollStatus};
 use bellpush::abi::entry::{Cmp, OpArgs, Scope, Verb, Watch, WatchArgs};
@@ -282,6 +282,11 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(BenchArgs = bp_bench_args { ep; rows; }),
         layout!(AutoBenchArgs = bp_auto_bench_args { ep; rows; }),
         layout!(BlocksBenchArgs = bp_blocks_bench_args { ep; rows; state; }),
+        layout!(Turns = bp_turns {
+            messages; begins; src; bytes; remote_offset; signal_offset; word; ticks; result;
+        }),
+        layout!(TurnsArgs = bp_turns_args { ep; turns; }),
+        layout!(AutoTurnsArgs = bp_auto_turns_args { ep; turns; }),
         layout!(AutoOpArgs = bp_auto_op_args { ep; op; }),
         layout!(BenchResult = bp_bench_result {
             status; posted; start_ns; end_ns; start_ticks; end_ticks;

@@ -69,6 +69,50 @@ pub struct BlocksBenchArgs {
     pub state: u64,
 }
 
+/// `struct bp_turns`: a message to the peer and one back, in turns.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Turns {
+    /// Round trips.
+    pub messages: u32,
+    /// 1: puts, then waits; 0: waits, then puts.
+    pub begins: u32,
+    /// Address of the message.
+    pub src: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Its offset in the peer's region.
+    pub remote_offset: u64,
+    /// Offset of the peer's word, to which its signal adds 1.
+    pub signal_offset: u64,
+    /// Address of this side's word, 0 at the begin.
+    pub word: u64,
+    /// One `u64` per round trip, its duration in clock ticks.
+    pub ticks: u64,
+    /// Address of the [`BenchResult`].
+    pub result: u64,
+}
+
+/// `struct bp_turns_args`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct TurnsArgs {
+    /// The endpoint.
+    pub ep: DeviceEndpoint,
+    /// The messages.
+    pub turns: Turns,
+}
+
+/// `struct bp_auto_turns_args`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct AutoTurnsArgs {
+    /// The endpoint.
+    pub ep: DeviceAutoEndpoint,
+    /// The messages.
+    pub turns: Turns,
+}
+
 /// Size of a `bp::blocks_state` (`kernels/include/bellpush/blocks.cuh`).
 pub const BLOCKS_STATE_BYTES: usize = 48;
 
@@ -321,6 +365,10 @@ unsafe impl KernelArgs for AutoBenchArgs {}
 // SAFETY: as for BenchArgs.
 unsafe impl KernelArgs for BlocksBenchArgs {}
 // SAFETY: as for BenchArgs.
+unsafe impl KernelArgs for TurnsArgs {}
+// SAFETY: as for BenchArgs.
+unsafe impl KernelArgs for AutoTurnsArgs {}
+// SAFETY: as for BenchArgs.
 unsafe impl KernelArgs for AutoOpArgs {}
 // SAFETY: as for BenchArgs.
 unsafe impl KernelArgs for StoreArgs {}
@@ -341,6 +389,8 @@ const _: () = {
     assert!(size_of::<BenchArgs>() == 1600);
     assert!(size_of::<AutoBenchArgs>() == 3568);
     assert!(size_of::<BlocksBenchArgs>() == 264);
+    assert!(size_of::<TurnsArgs>() == 256);
+    assert!(size_of::<AutoTurnsArgs>() == 648);
     assert!(size_of::<AutoOpArgs>() == 872);
     assert!(size_of::<BenchResult>() == 40);
     assert!(size_of::<StoreArgs>() == 40);

@@ -1,5 +1,6 @@
 //! Options of packet links on the command line.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -7,6 +8,7 @@ use std::str::FromStr;
 use bellpush::nic::soft::link::{
     Captured, Faults, FaultsError, Faulty, Link, LinkError, ShmNet, UdpLink,
 };
+use serde::{Deserialize, Serialize};
 
 #[derive(Debug, clap::Args)]
 pub struct LinkArgs {
@@ -42,13 +44,36 @@ fn captured(link: Box<dyn Link>, pcap: Option<&Path>) -> Result<Box<dyn Link>, L
     })
 }
 
-/// Carrier of packets between two NICs of this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Carrier of packets between two NICs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Wire {
     /// Shared memory.
     Shm,
-    /// UDP sockets on loopback.
+    /// UDP sockets: on loopback, between the ends of one process.
     Udp,
+}
+
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shm => "shm",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+impl From<Wire> for LinkSpec {
+    fn from(wire: Wire) -> Self {
+        Self { wire, faults: None }
+    }
+}
+
+/// Between two processes.
+impl Default for LinkSpec {
+    fn default() -> Self {
+        Wire::Udp.into()
+    }
 }
 
 /// `shm` or `udp`, faults, or both: `udp,loss=1%`. Faults alone apply to `shm`.
@@ -59,6 +84,30 @@ pub struct LinkSpec {
 }
 
 impl LinkSpec {
+    /// The carrier.
+    pub fn wire(&self) -> Wire {
+        self.wire
+    }
+
+    /// Opens the end of this process, of a link with another: at an address, which for shared memory and on loopback is
+    /// the first free one, or through shared memory of this name.
+    pub fn end(
+        &self,
+        address: Option<IpAddr>,
+        name: &str,
+        pcap: Option<&Path>,
+    ) -> Result<Box<dyn Link>, LinkError> {
+        let mut end: Box<dyn Link> = match (self.wire, address) {
+            (Wire::Shm, _) => Box::new(ShmNet::named(name, true)?.attach_free()?),
+            (Wire::Udp, Some(address)) => Box::new(UdpLink::open(address, None)?),
+            (Wire::Udp, None) => Box::new(UdpLink::open_free()?),
+        };
+        if let Some(faults) = self.faults {
+            end = Box::new(Faulty::new(end, faults)?);
+        }
+        captured(end, pcap)
+    }
+
     /// Opens both ends. The capture is at the first end and records both directions.
     pub fn pair(&self, pcap: Option<&Path>) -> Result<[Box<dyn Link>; 2], LinkError> {
         let open: [Box<dyn Link>; 2] = match self.wire {

@@ -1,6 +1,7 @@
 //! The checked meaning of a `bench` command line. Pure: it accesses no file and no device.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,21 +14,24 @@ use bellpush_cli::report::{Data, Kick, Places, Side};
 
 use crate::bench::BenchArgs;
 use crate::cli::CliError;
-use crate::link::LinkSpec;
+use crate::link::{LinkSpec, Wire};
 
 /// Largest message of one WQE (mlx5 PRM, `log_max_msg`: 2³⁰).
-const MAX_MESSAGE_BYTES: u64 = 1 << 30;
+pub const MAX_MESSAGE_BYTES: u64 = 1 << 30;
 /// Slots consist of whole WQE basic blocks, each of which holds whole lines of every format.
 const SLOT_UNIT_BYTES: u64 = 64;
 const MAX_WINDOW_BYTES: u64 = 1 << 30;
 const MAX_ENGINES: u64 = 64;
 const MAX_COPY_THREADS: u32 = 64;
-const MAX_IN_FLIGHT: u64 = 64;
+pub const MAX_IN_FLIGHT: u64 = 64;
 /// As many as every GPU runs at once.
-const MAX_BLOCKS: u64 = 64;
-const MAX_QPS: u64 = BENCH_MAX_ENDPOINTS as u64;
+pub const MAX_BLOCKS: u64 = 64;
+pub const MAX_QPS: u64 = BENCH_MAX_ENDPOINTS as u64;
 const MAX_SECONDS: f64 = 3600.0;
 const MAX_TIMEOUT_MS: u64 = 600_000;
+/// With the other end in another process: a step of several waits has to end before that side gives this one up.
+pub const MAX_TIMEOUT_MS_APART: u64 = 60_000;
+const MAX_SECONDS_APART: f64 = 60.0;
 
 /// Executor of the kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,9 +140,42 @@ pub struct BenchPlan {
     pub dest: Dest,
     /// Bound of one wait.
     pub timeout: Duration,
+    /// The other end, where it is another process.
+    pub remote: Option<Remote>,
+    /// Address of the software NIC, where the other end is another process.
+    pub address: Option<IpAddr>,
+}
+
+/// The other end, in another process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remote {
+    /// It connects to this place, and says what is measured.
+    Listen(String),
+    /// It listens at this place.
+    Connect {
+        /// The place: a host, with a port or without.
+        to: String,
+        /// Whether messages go both ways at once.
+        both_ways: bool,
+    },
 }
 
 impl BenchPlan {
+    /// The carrier of packets that the other end has, where this one has not chosen: `None` for an end that is no
+    /// software NIC.
+    ///
+    /// # Errors
+    /// Two carriers.
+    pub fn follow(&mut self, theirs: Option<Wire>) -> Result<(), CliError> {
+        let Some(theirs) = theirs.filter(|_| self.nic == "soft") else { return Ok(()) };
+        let own = *self.link.get_or_insert(theirs.into());
+        if own.wire() == theirs {
+            return Ok(());
+        }
+        let what = format!("--link is {} here and {theirs} at the other side", own.wire());
+        Err(CliError::new(what, "give both the same"))
+    }
+
     /// The largest message.
     pub fn largest_bytes(&self) -> usize {
         self.sizes_bytes.iter().copied().max().unwrap_or(1) as usize
@@ -189,6 +226,7 @@ impl TryFrom<&BenchArgs> for BenchPlan {
                 "leave --link and --pcap out: an engine on a GPU has no packets",
             ));
         }
+        let remote = remote(args)?;
         if args.link.is_some() && args.engines != 1 {
             return Err(CliError::new(
                 format!("--engines is {} on a packet link", args.engines),
@@ -227,8 +265,68 @@ impl TryFrom<&BenchArgs> for BenchPlan {
                 args.timeout_ms,
                 MAX_TIMEOUT_MS,
             )?),
+            remote,
+            address: args.address,
         })
     }
+}
+
+/// The other end, if it is another process.
+fn remote(args: &BenchArgs) -> Result<Option<Remote>, CliError> {
+    let remote = match (&args.listen, &args.connect) {
+        (None, None) => return Ok(None),
+        (Some(place), _) => Remote::Listen(place.clone()),
+        (None, Some(to)) => Remote::Connect { to: to.clone(), both_ways: args.both_ways },
+    };
+    let here = match () {
+        () if args.engines != 1 => "--engines",
+        () if args.copy_threads.is_some() => "--copy-threads",
+        () if args.engine.trim() != "host" => "--engine",
+        () => "",
+    };
+    if !here.is_empty() {
+        let what = format!("{here} with --listen or --connect");
+        return Err(CliError::new(
+            what,
+            "leave it out: the NICs carry packets, by one engine each",
+        ));
+    }
+    if args.address.is_some() && args.link.is_some_and(|link| link.wire() == Wire::Shm) {
+        let what = "--address with --link shm";
+        return Err(CliError::new(what, "leave it out: the two find each other in memory"));
+    }
+    let Remote::Listen(_) = remote else {
+        let long = args.timeout_ms > MAX_TIMEOUT_MS_APART || args.seconds > MAX_SECONDS_APART;
+        return match long {
+            true => Err(CliError::new(
+                "--timeout-ms or --seconds of more than a minute with --connect",
+                "the other side would give a step of several waits up",
+            )),
+            false => Ok(Some(remote)),
+        };
+    };
+    // What is measured, the other side says.
+    let default = BenchArgs::default_of_the_command_line();
+    let theirs = match () {
+        () if args.data.is_some() => "--data",
+        () if args.kick.is_some() => "--kick",
+        () if args.line.is_some() => "--line",
+        () if args.place.is_some() => "--place",
+        () if args.payload.is_some() => "--payload",
+        () if args.sizes != default.sizes => "--sizes",
+        () if args.messages != default.messages => "--messages",
+        () if args.seconds.to_bits() != default.seconds.to_bits() => "--seconds",
+        () if args.window != default.window => "--window",
+        () if args.slot != default.slot => "--slot",
+        () if args.in_flight != default.in_flight => "--in-flight",
+        () if args.blocks != default.blocks => "--blocks",
+        () if args.qps != default.qps => "--qps",
+        () if args.seed != default.seed => "--seed",
+        () if args.credits != default.credits => "--credits",
+        () if args.timeout_ms != default.timeout_ms => "--timeout-ms",
+        () => return Ok(Some(remote)),
+    };
+    Err(CliError::new(format!("{theirs} with --listen"), "give it to the side that connects"))
 }
 
 /// Several blocks, which have one queue pair and wait for each message.

@@ -2,11 +2,15 @@
 
 mod measure;
 mod payload;
+mod remote;
+mod sender;
 mod store;
 mod tearing;
 pub mod test_bed;
 mod tune;
+mod turns;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -114,12 +118,12 @@ pub struct BenchArgs {
     #[arg(long, value_name = "on|off", default_value = "on")]
     pub credits: String,
     /// Test this machine for torn lines, instead of measuring paths
-    #[arg(long)]
+    #[arg(long, conflicts_with = "remote")]
     pub tearing: bool,
     /// Measure which path is best for which size, keep that for the path auto (docs/auto.md), and measure auto beside
     /// the best
     #[arg(long, conflicts_with_all = [
-        "tearing", "post", "data", "kick", "line", "payload", "report", "json", "credits", "blocks"
+        "tearing", "post", "data", "kick", "line", "payload", "report", "json", "credits", "blocks", "remote"
     ])]
     pub tune: bool,
     /// Memory in which messages arrive; `engine` is the memory of the engine's GPU
@@ -128,8 +132,33 @@ pub struct BenchArgs {
     /// Timeout of one wait for a completion, in milliseconds
     #[arg(long, value_name = "MS", default_value = "5000", allow_negative_numbers = true)]
     pub timeout_ms: u64,
+    /// Measure with another process, which connects here: address or host of this side, with a port or without
+    /// [default: 127.0.0.1, port 29401]
+    #[arg(long, value_name = "HOST", num_args = 0..=1, default_missing_value = "127.0.0.1", group = "remote")]
+    pub listen: Option<String>,
+    /// Measure with the process that listens there
+    #[arg(long, value_name = "HOST", group = "remote")]
+    pub connect: Option<String>,
+    /// Messages in both directions at once; rates are their sum
+    #[arg(long, requires = "connect")]
+    pub both_ways: bool,
+    /// Address of this side's software NIC, UDP port 4791 [default: that of the way to the other side]
+    #[arg(long, value_name = "IP", requires = "remote")]
+    pub address: Option<IpAddr>,
     #[command(flatten)]
     pub post: PostArgs,
+}
+
+impl BenchArgs {
+    /// What they are where nothing is said.
+    pub fn default_of_the_command_line() -> Self {
+        #[derive(Debug, clap::Parser)]
+        struct Nothing {
+            #[command(flatten)]
+            args: BenchArgs,
+        }
+        <Nothing as clap::Parser>::parse_from(["bench"]).args
+    }
 }
 
 /// Measures, prints and saves.
@@ -138,6 +167,13 @@ pub struct BenchArgs {
 /// One line for invalid input or a missing device; nothing is written then.
 pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
     if args.post.post {
+        if args.listen.is_some() || args.connect.is_some() {
+            let what = "--post with --listen or --connect";
+            return Err(CliError::new(
+                what,
+                "leave one of them out: --post measures this side alone",
+            ));
+        }
         return post::run(&args);
     }
     let plan = BenchPlan::try_from(&args)?;
@@ -148,6 +184,9 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
     cli::check_places(plan.json.as_deref(), plan.report.as_deref())?;
     if args.tune {
         return tune::run(&plan, &payload);
+    }
+    if let Some(remote) = &plan.remote {
+        return remote::run(&plan, remote, &payload);
     }
     let bed = TestBed::new(&plan)?;
     if plan.tearing {

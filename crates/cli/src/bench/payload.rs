@@ -6,6 +6,7 @@
 //! from garbage. Destinations are poisoned before each round, so that a missing message is detected
 //! too.
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// Byte that fills a destination before a round.
@@ -43,7 +44,7 @@ pub enum Found {
 }
 
 /// Counts over many messages.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     pub whole: u64,
     pub missing: u64,
@@ -62,7 +63,20 @@ impl Tally {
     }
 
     pub fn all(&self) -> u64 {
-        self.whole + self.missing + self.overwritten + self.corrupted
+        let missed = self.missing.saturating_add(self.overwritten).saturating_add(self.corrupted);
+        self.whole.saturating_add(missed)
+    }
+
+    /// Adds the counts of others, which may be what another process says.
+    pub fn add(&mut self, more: Self) {
+        for (own, more) in [
+            (&mut self.whole, more.whole),
+            (&mut self.missing, more.missing),
+            (&mut self.overwritten, more.overwritten),
+            (&mut self.corrupted, more.corrupted),
+        ] {
+            *own = own.saturating_add(more);
+        }
     }
 }
 

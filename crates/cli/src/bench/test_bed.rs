@@ -1,5 +1,6 @@
 //! The set-up of a run: GPU, NIC, stream, source and destination memory.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use crate::plan::{self, BenchPlan, Dest, EngineAt, Numa};
 
 /// Bytes of source and destination, each of which holds a round of messages.
 pub const REGION_BYTES: usize = 32 << 20;
+/// Room behind it in the destination, for the word to which a peer's signals add.
+const WORD_BYTES: usize = 64;
 /// Messages of a round.
 pub const ROUND_MESSAGES: usize = 4096;
 
@@ -32,6 +35,9 @@ pub struct TestBed {
     pub stream: Stream,
     pub src: Memory,
     pub dst: Memory,
+    /// Offset in the destination of the word to which a peer's signals add: behind all messages, alike at both ends
+    /// whatever memory theirs is.
+    pub word: usize,
     /// `u64` ticks of each message of a round.
     pub ticks: Memory,
     /// A `BenchResult`, followed by the stop word of the tearing test.
@@ -40,28 +46,55 @@ pub struct TestBed {
     pub timeout: Duration,
 }
 
+/// Where one of two processes finds the other.
+pub struct Apart {
+    /// Address of its software NIC; `None` for the first free one of loopback.
+    pub address: Option<IpAddr>,
+    /// Name of the memory that both share.
+    pub name: String,
+}
+
 impl TestBed {
     pub fn new(plan: &BenchPlan) -> Result<Self, CliError> {
         let gpu = open_gpu(plan.gpu)?;
-        let host_numa = plan.host_numa.map(|numa| node(&gpu, numa)).transpose()?;
         let engine_gpu = engine_gpu(plan.engine, &gpu)?;
         let copy_threads = copy_threads(plan);
-        let (nic, peer, link) = open_nics(plan, &gpu, engine_gpu.as_ref(), copy_threads)?;
+        let nics = open_nics(plan, &gpu, engine_gpu.as_ref(), copy_threads)?;
+        Self::of(plan, gpu, engine_gpu, copy_threads, nics)
+    }
+
+    /// With the peer in another process.
+    pub fn apart(plan: &BenchPlan, at: &Apart) -> Result<Self, CliError> {
+        let gpu = open_gpu(plan.gpu)?;
+        let (nic, link) = open_apart(plan, at)?;
+        Self::of(plan, gpu, None, 0, (nic.clone(), nic, link))
+    }
+
+    fn of(
+        plan: &BenchPlan,
+        gpu: Arc<Gpu>,
+        engine_gpu: Option<Arc<Gpu>>,
+        copy_threads: u32,
+        (nic, peer, link): Nics,
+    ) -> Result<Self, CliError> {
+        let host_numa = plan.host_numa.map(|numa| node(&gpu, numa)).transpose()?;
         let engine = engine_gpu.as_ref().map(|at| lie(plan, &gpu, at));
-        let region = REGION_BYTES.max(plan.largest_bytes());
+        let region = REGION_BYTES.max(plan.largest_bytes()).next_multiple_of(64);
         say_where(plan.gpu, &gpu);
         let refused = |e: GpuError| gpu_error(&e);
+        let into = region + WORD_BYTES;
         let dst = match plan.dest {
-            Dest::Host => Memory::Host(gpu.alloc_mapped(region, host_numa).map_err(refused)?),
-            Dest::Gpu => Memory::Device(gpu.alloc(region).map_err(refused)?),
+            Dest::Host => Memory::Host(gpu.alloc_mapped(into, host_numa).map_err(refused)?),
+            Dest::Gpu => Memory::Device(gpu.alloc(into).map_err(refused)?),
             Dest::Engine => {
                 let at = engine_gpu.as_ref().unwrap_or(&gpu);
-                Memory::Device(at.alloc(region).map_err(refused)?)
+                Memory::Device(at.alloc(into).map_err(refused)?)
             }
         };
         Ok(Self {
             stream: gpu.stream().map_err(refused)?,
             src: Memory::Device(gpu.alloc(region).map_err(refused)?),
+            word: region,
             dst,
             ticks: Memory::Device(gpu.alloc(ROUND_MESSAGES * 8).map_err(refused)?),
             result: gpu.alloc_mapped(mem::PAGE_BYTES, host_numa).map_err(refused)?,
@@ -177,9 +210,7 @@ fn open_nics(
     copy_threads: u32,
 ) -> Result<Nics, CliError> {
     if plan.nic != "soft" {
-        let nic = open_verbs(&plan.nic).map_err(|e| {
-            CliError::new(format!("--nic: {e}"), "docs/hardware.md says what a real NIC needs")
-        })?;
+        let nic = open_card(plan)?;
         return Ok((nic.clone(), nic, None));
     }
     let refused =
@@ -214,6 +245,29 @@ fn open_nics(
     let (a, b) = (a.map_err(refused)?, b.map_err(refused)?);
     let link = format!("RoCEv2 packets between two software NICs: {}", a.describe());
     Ok((a, b, Some(link)))
+}
+
+fn open_card(plan: &BenchPlan) -> Result<Arc<dyn Nic>, CliError> {
+    open_verbs(&plan.nic).map_err(|e| {
+        CliError::new(format!("--nic: {e}"), "docs/hardware.md says what a real NIC needs")
+    })
+}
+
+/// The NIC of one of two processes.
+fn open_apart(plan: &BenchPlan, at: &Apart) -> Result<(Arc<dyn Nic>, Option<String>), CliError> {
+    if plan.nic != "soft" {
+        return Ok((open_card(plan)?, None));
+    }
+    let refused = |e: &dyn std::fmt::Display| {
+        let remedy = "give --address one of this host's that no other NIC has";
+        CliError::new(format!("the software NIC did not start: {e}"), remedy)
+    };
+    let link = plan.link.unwrap_or_default();
+    let end = link.end(at.address, &at.name, plan.pcap.as_deref()).map_err(|e| refused(&e))?;
+    let nic = SoftNic::open_on(SoftConfig::default(), end).map_err(|e| refused(&e))?;
+    let link =
+        format!("RoCEv2 packets between the software NICs of two processes: {}", nic.describe());
+    Ok((nic, Some(link)))
 }
 
 pub fn gpu_error(error: &GpuError) -> CliError {

@@ -8,7 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::label::labels;
 use super::notes::{Footnotes, notes};
 use super::row::Results;
-use super::table::{COLUMNS, cells, facts, groups};
+use super::table::{columns, facts, groups};
 use super::{ReportError, file, plot, size};
 
 const STYLE: &str = include_str!("page.css");
@@ -109,7 +109,7 @@ fn page(results: &Results, latency: &str, bandwidth: &str) -> Markup {
 
 fn table(results: &Results, footnotes: &Footnotes) -> Markup {
     let rows = &results.results;
-    let labels = labels(rows);
+    let (labels, columns) = (labels(rows), columns(rows));
     let class = |numeric: bool| if numeric { "number" } else { "text" };
     html! {
         div.scroll {
@@ -117,7 +117,7 @@ fn table(results: &Results, footnotes: &Footnotes) -> Markup {
                 thead {
                     tr {
                         th.number scope="col" { "size" }
-                        @for (name, numeric) in COLUMNS { th class=(class(numeric)) scope="col" { (name) } }
+                        @for (name, numeric, _) in &columns { th class=(class(*numeric)) scope="col" { (name) } }
                         th scope="col" { "note" }
                     }
                 }
@@ -130,8 +130,8 @@ fn table(results: &Results, footnotes: &Footnotes) -> Markup {
                                         (size::print(bytes))
                                     }
                                 }
-                                @for (cell, (_, numeric)) in cells(&rows[i], &labels[i]).iter().zip(COLUMNS) {
-                                    td class=(class(numeric)) { (cell) }
+                                @for (_, numeric, cell) in &columns {
+                                    td class=(class(*numeric)) { (cell(&rows[i], &labels[i])) }
                                 }
                                 td {
                                     @for mark in footnotes.marks(i) {

@@ -31,7 +31,7 @@ pub fn labels(rows: &[Row]) -> Vec<String> {
     rows.iter().zip(&values).map(label).collect()
 }
 
-const FIELDS: [fn(&Row) -> String; 17] = [
+const FIELDS: [fn(&Row) -> String; 19] = [
     |r| r.nic.clone(),
     |r| r.executor.clone(),
     |r| r.engine.map_or(String::new(), |e| format!("{e} engine")),
@@ -41,6 +41,8 @@ const FIELDS: [fn(&Row) -> String; 17] = [
     |r| r.host_numa.clone().unwrap_or_default(),
     |r| r.dest.map_or(String::new(), |d| format!("to {d}")),
     |r| r.in_flight.map_or(String::new(), |n| format!("{n} in flight")),
+    |r| r.processes.map_or(String::new(), |n| format!("{n} processes")),
+    |r| r.both_ways.map_or("", |both| if both { "both ways" } else { "one way" }).to_string(),
     |r| r.blocks.map_or(String::new(), |n| format!("{n} blocks")),
     |r| r.qps.map_or(String::new(), |n| format!("{n} QPs")),
     |r| r.engines.map_or(String::new(), |n| format!("{n} engines")),

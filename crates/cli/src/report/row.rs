@@ -88,6 +88,12 @@ pub struct Row {
     pub latency_ns_p50: Option<f64>,
     /// 99th percentile of the time from post to completion, ns.
     pub latency_ns_p99: Option<f64>,
+    /// Median of half a round trip between two processes, ns: from a put to the peer's sight of its signal.
+    #[serde(default)]
+    pub one_way_ns_p50: Option<f64>,
+    /// 99th percentile of half a round trip, ns.
+    #[serde(default)]
+    pub one_way_ns_p99: Option<f64>,
     /// Payload bytes per time, in 10⁹ bytes per second.
     pub bandwidth_gb_s: f64,
     /// Messages per second.
@@ -120,6 +126,12 @@ pub struct Row {
     /// Messages posted in a row before the first wait; the latency is that of the whole row.
     #[serde(default)]
     pub in_flight: Option<u32>,
+    /// Processes of which the two ends are part: 2, or one where it is not said.
+    #[serde(default)]
+    pub processes: Option<u32>,
+    /// Whether messages went in both directions at once; counts and rates are their sum.
+    #[serde(default)]
+    pub both_ways: Option<bool>,
     /// Blocks of the kernel that posted each message together; `None` where no kernel posts.
     #[serde(default)]
     pub blocks: Option<u32>,
@@ -160,6 +172,8 @@ impl Row {
             messages: 0,
             latency_ns_p50: None,
             latency_ns_p99: None,
+            one_way_ns_p50: None,
+            one_way_ns_p99: None,
             bandwidth_gb_s: 0.0,
             messages_per_s: 0.0,
             verified: false,
@@ -174,6 +188,8 @@ impl Row {
             host_numa: None,
             dest: None,
             in_flight: None,
+            processes: None,
+            both_ways: None,
             blocks: None,
             qps: None,
             engines: None,
@@ -217,6 +233,8 @@ impl Row {
         let measured = [
             ("latency_ns_p50", self.latency_ns_p50),
             ("latency_ns_p99", self.latency_ns_p99),
+            ("one_way_ns_p50", self.one_way_ns_p50),
+            ("one_way_ns_p99", self.one_way_ns_p99),
             ("bandwidth_gb_s", Some(self.bandwidth_gb_s)),
             ("messages_per_s", Some(self.messages_per_s)),
         ];

@@ -13,33 +13,32 @@ use super::size;
 /// Width to which notes are wrapped.
 const WIDTH: usize = 100;
 
-/// Headings of the columns after the size, and whether they hold numbers.
-pub(super) const COLUMNS: [(&str, bool); 9] = [
-    ("path", false),
-    ("messages", true),
-    ("p50", true),
-    ("p99", true),
-    ("GB/s", true),
-    ("rate", true),
-    ("credits", true),
-    ("faults", false),
-    ("verified", false),
-];
+/// Columns after the size: heading, whether they hold numbers, and the cell of a row, whose label is given.
+type Column = (&'static str, bool, fn(&Row, &str) -> String);
 
-/// The cells of a row, in the order of [`COLUMNS`].
-pub(super) fn cells(row: &Row, label: &str) -> [String; COLUMNS.len()] {
-    let time = |t: Option<f64>| t.map_or("–".into(), time_ns);
-    [
-        label.into(),
-        row.messages.to_string(),
-        time(row.latency_ns_p50),
-        time(row.latency_ns_p99),
-        gb_s(row.bandwidth_gb_s),
-        per_second(row.messages_per_s),
-        row.max_credits_in_use.map_or("–".into(), |n| n.to_string()),
-        faults(row),
-        if row.verified { "✓" } else { "✗" }.into(),
-    ]
+const COLUMNS: [Column; 10] = [
+    ("path", false, |_, label| label.into()),
+    ("messages", true, |row, _| row.messages.to_string()),
+    ("p50", true, |row, _| time(row.latency_ns_p50)),
+    ("p99", true, |row, _| time(row.latency_ns_p99)),
+    ONE_WAY,
+    ("GB/s", true, |row, _| gb_s(row.bandwidth_gb_s)),
+    ("rate", true, |row, _| per_second(row.messages_per_s)),
+    ("credits", true, |row, _| row.max_credits_in_use.map_or("–".into(), |n| n.to_string())),
+    ("faults", false, |row, _| faults(row)),
+    ("verified", false, |row, _| if row.verified { "✓" } else { "✗" }.into()),
+];
+/// Of rows between two processes.
+const ONE_WAY: Column = ("one way", true, |row, _| time(row.one_way_ns_p50));
+
+/// The columns after the size that these rows have.
+pub(super) fn columns(rows: &[Row]) -> Vec<Column> {
+    let apart = rows.iter().any(|row| row.one_way_ns_p50.is_some());
+    COLUMNS.into_iter().filter(|(name, ..)| apart || *name != ONE_WAY.0).collect()
+}
+
+fn time(ns: Option<f64>) -> String {
+    ns.map_or("–".into(), time_ns)
 }
 
 fn faults(row: &Row) -> String {
@@ -93,20 +92,20 @@ pub(super) fn facts(meta: &Meta) -> Vec<(&'static str, String)> {
 /// The whole table as text, with a final newline.
 pub fn render(results: &Results) -> String {
     let rows = &results.results;
-    let (labels, footnotes) = (labels(rows), Footnotes::of(rows));
+    let (labels, footnotes, columns) = (labels(rows), Footnotes::of(rows), columns(rows));
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.add_row(["size"].into_iter().chain(COLUMNS.map(|(name, _)| name)).chain([""]));
+    table.add_row(["size"].into_iter().chain(columns.iter().map(|(name, ..)| *name)).chain([""]));
     let mut starts = Vec::new();
     for (bytes, members) in groups(rows) {
         starts.push(table.row_count());
         for (nth, i) in members.into_iter().enumerate() {
             let size = if nth == 0 { size::print(bytes) } else { String::new() };
-            let cells = cells(&rows[i], &labels[i]);
+            let cells = columns.iter().map(|(.., cell)| cell(&rows[i], &labels[i]));
             table.add_row([size].into_iter().chain(cells).chain([footnotes.mark(i)]));
         }
     }
-    let numeric = [true].into_iter().chain(COLUMNS.map(|(_, numeric)| numeric));
+    let numeric = [true].into_iter().chain(columns.iter().map(|(_, numeric, _)| *numeric));
     for (i, numeric) in numeric.enumerate() {
         if let Some(column) = table.column_mut(i).filter(|_| numeric) {
             column.set_cell_alignment(CellAlignment::Right);

@@ -1,0 +1,86 @@
+//! The connection over which two processes keep in step. Its frames are authenticated by the secret of the job that
+//! the two are (docs/security.md), and not encrypted.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bellpush::collective::{Bootstrap, BootstrapError, Job};
+
+use super::said::Said;
+use crate::cli::CliError;
+
+/// How long the side that listens waits for the other.
+const COMES: Duration = Duration::from_secs(300);
+/// How long the side that connects tries to.
+const ANSWERS: Duration = Duration::from_secs(20);
+/// Bound of a step: three waits of the longest timeout, and a minute.
+const STEP: Duration = Duration::from_secs(300);
+/// Longest thing that is said.
+const MOST_BYTES: usize = 64 << 10;
+
+/// The name of the two processes' job.
+const NAME: &str = "bellpush bench";
+
+pub struct Line {
+    bootstrap: Bootstrap,
+    peer: usize,
+    /// Where the side that listens does.
+    pub root: SocketAddr,
+}
+
+impl Line {
+    /// Waits at `place` for the side that connects.
+    pub fn listen(place: &str) -> Result<Self, CliError> {
+        let job = Job::of_two(0, place, NAME, COMES, STEP).map_err(|e| unjoined("--listen", &e))?;
+        eprintln!("bellpush: waiting at {} for bellpush bench --connect", job.root);
+        Self::join(&job, "--listen")
+    }
+
+    /// Connects to the side that listens.
+    pub fn connect(place: &str) -> Result<Self, CliError> {
+        let job =
+            Job::of_two(1, place, NAME, ANSWERS, STEP).map_err(|e| unjoined("--connect", &e))?;
+        Self::join(&job, "--connect")
+    }
+
+    fn join(job: &Job, option: &str) -> Result<Self, CliError> {
+        let bootstrap = Bootstrap::join(job).map_err(|e| unjoined(option, &e))?;
+        Ok(Self { bootstrap, peer: 1 - job.rank as usize, root: job.root })
+    }
+
+    /// Says something, and hears what the other side says in the same step.
+    pub fn swap(&mut self, mine: &Said) -> Result<Said, CliError> {
+        let lost = |e: &dyn std::fmt::Display| {
+            CliError::new(format!("the other side: {e}"), "see what it says there")
+        };
+        let mine = serde_json::to_vec(mine).map_err(|e| lost(&e))?;
+        let all = self.bootstrap.all_gather(&mine).map_err(|e| lost(&e))?;
+        let theirs = all.get(self.peer).filter(|said| said.len() <= MOST_BYTES);
+        let theirs = theirs.ok_or_else(|| lost(&"it says more than it should"))?;
+        serde_json::from_slice(theirs).map_err(|e| lost(&format!("what it says is garbled: {e}")))
+    }
+
+    /// Tells the other side why this one leaves.
+    pub fn fail(&mut self, why: &CliError) {
+        self.bootstrap.fail(&why.to_string());
+    }
+}
+
+/// An answer that does not belong to the step.
+pub fn out_of_step(said: &Said) -> CliError {
+    let said = format!("{said:?}");
+    let short: String = said.chars().take(80).collect();
+    CliError::new(format!("the other side is out of step: {short}"), "use one version at both ends")
+}
+
+fn unjoined(option: &str, error: &BootstrapError) -> CliError {
+    let remedy = match error {
+        BootstrapError::Variable { .. } => "give a host, with a port or without",
+        BootstrapError::NoRoot { .. } | BootstrapError::Absent { .. } => {
+            "start one side with --listen, then the other with --connect"
+        }
+        BootstrapError::Secret { .. } => "set BELLPUSH_JOB_SECRET to the same at both sides",
+        _ => "see docs/two-hosts.md",
+    };
+    CliError::new(format!("{option}: {error}"), remedy)
+}
