@@ -51,27 +51,28 @@ BP_ASSERT_SIZE(bp_blocks_bench_args, 192 + 64 + 8);
 struct bp_turns {
   uint32_t messages;       // round trips
   uint32_t begins;         // 1: puts, then waits; 0: waits, then puts
-  uint64_t src;            // the message
+  uint64_t src;            // message m: src + m % places * stride
   uint64_t bytes;
-  uint64_t remote_offset;  // of the message at the peer
+  uint64_t stride;         // at both ends: the peer's region begins with place 0
+  uint64_t places;
   uint64_t signal_offset;  // of the peer's word
   uint64_t word;           // this side's word, 0 at the begin
   uint64_t ticks;          // uint64_t[messages]: clock ticks of each round trip
   uint64_t result;         // struct bp_bench_result
 };
-BP_ASSERT_SIZE(bp_turns, 64);
+BP_ASSERT_SIZE(bp_turns, 72);
 
 struct bp_turns_args {
   struct bp_endpoint ep;
   struct bp_turns turns;
 };
-BP_ASSERT_SIZE(bp_turns_args, 192 + 64);
+BP_ASSERT_SIZE(bp_turns_args, 192 + 72);
 
 struct bp_auto_turns_args {
   struct bp_auto_endpoint ep;
   struct bp_turns turns;
 };
-BP_ASSERT_SIZE(bp_auto_turns_args, 584 + 64);
+BP_ASSERT_SIZE(bp_auto_turns_args, 584 + 72);
 
 // One verb of an auto endpoint, as bp_op_args calls one of others; its endpoint is not used. `test` puts, and waits for
 // the put's own ticket; `fence` puts, fences, and puts the first byte once more, with the signal. `compare` of a put by

@@ -12,7 +12,6 @@ BP_DEV void take_turns(const Endpoint& ep, const bp_turns& a) {
   const bp::block_scope scope;
   uint64_t* ticks = reinterpret_cast<uint64_t*>(a.ticks);
   const uint64_t* word = reinterpret_cast<const uint64_t*>(a.word);
-  const void* src = reinterpret_cast<const void*>(a.src);
   const uint64_t start_ns = bp::now_ns();
   const uint64_t start_ticks = bp::clock_ticks();
   bp_status_code s = BP_OK;
@@ -21,7 +20,9 @@ BP_DEV void take_turns(const Endpoint& ep, const bp_turns& a) {
     scope.sync();
     const uint64_t t = bp::clock_ticks();
     if (!a.begins) s = bp::wait_signal(ep, scope, word, done + 1);
-    if (s == BP_OK) s = bp::put_signal<P>(ep, scope, a.remote_offset, src, a.bytes, a.signal_offset, bp::signal_add{1});
+    const uint64_t at = done % a.places * a.stride;
+    const void* src = reinterpret_cast<const void*>(a.src + at);
+    if (s == BP_OK) s = bp::put_signal<P>(ep, scope, at, src, a.bytes, a.signal_offset, bp::signal_add{1});
     if (a.begins && s == BP_OK) s = bp::wait_signal(ep, scope, word, done + 1);
     if (scope.rank() == 0) ticks[done] = bp::clock_ticks() - t;
   }

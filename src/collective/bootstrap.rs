@@ -209,6 +209,14 @@ impl Bootstrap {
         Self { rank, ranks, timeout, lines, ended: false }
     }
 
+    /// Address of this process on its connection to rank 0; at rank 0, on that to rank 1. `None` in a job of one rank.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn local_address(&self) -> io::Result<Option<SocketAddr>> {
+        self.lines.first().map(Line::local_address).transpose()
+    }
+
     /// Gathers the bytes of all ranks, in the order of ranks, at every rank.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! ends the connection's use.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use hmac::{Hmac, Mac};
@@ -39,6 +39,10 @@ impl Line {
     /// A connection after its handshake, which gave the keys.
     pub fn new(stream: TcpStream, keys: Keys) -> Self {
         Self { stream, keys, sent: 0, received: 0 }
+    }
+
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.stream.local_addr()
     }
 
     /// Whether the peer has closed the connection. Its earlier frames may still be there to be

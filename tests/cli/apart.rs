@@ -37,8 +37,9 @@ fn end(mut child: Child) -> Output {
 fn both(listens: &[&str], connects: &[&str]) -> [Output; 2] {
     let place = place();
     let listener = bench(SECRET, &[&["--listen", &place], listens].concat()).spawn().unwrap();
-    let short = ["--messages", "60", "--seconds", "0.1", "--connect", &place];
-    let client = bench(SECRET, &[&short[..], connects].concat()).spawn().unwrap();
+    let short: &[_] = if connects.contains(&"--messages") { &[] } else { &["--messages", "60"] };
+    let there = ["--seconds", "0.1", "--connect", &place];
+    let client = bench(SECRET, &[short, &there, connects].concat()).spawn().unwrap();
     [end(listener), end(client)]
 }
 
@@ -69,8 +70,28 @@ fn every_path_is_verified_by_the_other_side() {
     assert_eq!(all.len(), 14 * 2, "{all:#?}");
     for row in &all {
         let one_way = row["one_way_ns_p50"].as_f64().unwrap();
-        assert!(one_way > 0.0 && row["both_ways"] == false, "{row}");
+        assert!(one_way > 0.0 && row["both_ways"] == false && row["dest"] == "host", "{row}");
     }
+}
+
+/// Of few messages, in which the sides' first steps would show; and of few that are long.
+#[test]
+fn round_trips_leave_out_how_the_sides_begin() {
+    let one_way = |messages| {
+        let cpu = ["--data", "pull", "--kick", "cpu", "--sizes", "8", "--link", "shm"];
+        let rows = rows(&both(
+            &["--json", "-"],
+            &[&cpu[..], &["--messages", messages, "--json", "-"]].concat(),
+        ));
+        rows[0]["one_way_ns_p50"].as_f64().unwrap()
+    };
+    let few = (0..5).map(|_| one_way("4")).fold(f64::MAX, f64::min);
+    let many = one_way("1000");
+    assert!(few < 8.0 * many, "{few} ns and {many} ns");
+    let long =
+        ["--data", "push", "--kick", "kernel", "--sizes", "16MiB", "--link", "shm", "--json", "-"];
+    let rows = rows(&both(&["--json", "-"], &long));
+    assert!(rows[0]["one_way_ns_p50"].is_number(), "{}", rows[0]);
 }
 
 #[test]
@@ -88,6 +109,7 @@ fn messages_go_both_ways_through_memory_through_loss_and_from_a_file() {
         assert_eq!(all.len(), 4, "{there:?}");
         for row in &all {
             assert_eq!(row["both_ways"], there.contains(&"--both-ways"), "{row}");
+            assert_eq!(row["dest"], if here.contains(&"--dest") { "gpu" } else { "host" }, "{row}");
         }
     }
 }
@@ -95,19 +117,19 @@ fn messages_go_both_ways_through_memory_through_loss_and_from_a_file() {
 #[test]
 fn one_side_says_what_keeps_the_other_from_measuring() {
     for (here, there, told) in [
-        (&["--link", "shm"][..], &["--link", "udp"][..], "--link is shm here and udp"),
+        (&["--link", "shm"][..], &["--link", "udp"][..], "--link is udp here and shm"),
         (&["--nic", "mlx5_99"], &[], "--nic: "),
         (&[], &["--data", "pull", "--kick", "kernel", "--blocks", "2"], "pull/kernel is left out"),
     ] {
         let [listens, connects] = both(here, &[&["--sizes", "8"], there].concat());
         let (here, there) = (said(&listens), said(&connects));
         assert_eq!((listens.status.code(), connects.status.code()), (Some(2), Some(2)), "{there}");
-        assert!(there.contains(told), "{here} {there}");
+        assert!((here.clone() + &there).contains(told), "{here} {there}");
     }
     for (args, told) in [
         (&["--listen", "--sizes", "8"][..], "--sizes with --listen"),
         (&["--listen", "--engines", "2"], "--engines with --listen"),
-        (&["--listen", "--link", "shm", "--address", "127.0.0.1"], "--address with --link shm"),
+        (&["--listen", "--nic", "mlx5_0", "--address", "127.0.0.1"], "--address is the software"),
         (&["--connect", "127.0.0.1", "--timeout-ms", "70000"], "more than a minute"),
         (&["--connect", "127.0.0.1", "--listen"], "cannot be used with"),
         (&["--both-ways"], "--connect"),

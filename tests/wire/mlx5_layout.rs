@@ -283,7 +283,7 @@ fn kernel_structures() -> Vec<Claim> {
         layout!(AutoBenchArgs = bp_auto_bench_args { ep; rows; }),
         layout!(BlocksBenchArgs = bp_blocks_bench_args { ep; rows; state; }),
         layout!(Turns = bp_turns {
-            messages; begins; src; bytes; remote_offset; signal_offset; word; ticks; result;
+            messages; begins; src; bytes; stride; places; signal_offset; word; ticks; result;
         }),
         layout!(TurnsArgs = bp_turns_args { ep; turns; }),
         layout!(AutoTurnsArgs = bp_auto_turns_args { ep; turns; }),

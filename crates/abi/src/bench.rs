@@ -77,12 +77,14 @@ pub struct Turns {
     pub messages: u32,
     /// 1: puts, then waits; 0: waits, then puts.
     pub begins: u32,
-    /// Address of the message.
+    /// Address of message 0.
     pub src: u64,
-    /// Its length.
+    /// Bytes of a message.
     pub bytes: u64,
-    /// Its offset in the peer's region.
-    pub remote_offset: u64,
+    /// Increment from place to place, at both ends; the peer's region begins with place 0.
+    pub stride: u64,
+    /// Number of places, which messages take in turn.
+    pub places: u64,
     /// Offset of the peer's word, to which its signal adds 1.
     pub signal_offset: u64,
     /// Address of this side's word, 0 at the begin.
@@ -389,8 +391,8 @@ const _: () = {
     assert!(size_of::<BenchArgs>() == 1600);
     assert!(size_of::<AutoBenchArgs>() == 3568);
     assert!(size_of::<BlocksBenchArgs>() == 264);
-    assert!(size_of::<TurnsArgs>() == 256);
-    assert!(size_of::<AutoTurnsArgs>() == 648);
+    assert!(size_of::<TurnsArgs>() == 264);
+    assert!(size_of::<AutoTurnsArgs>() == 656);
     assert!(size_of::<AutoOpArgs>() == 872);
     assert!(size_of::<BenchResult>() == 40);
     assert!(size_of::<StoreArgs>() == 40);

@@ -63,29 +63,16 @@ impl fmt::Display for Wire {
     }
 }
 
-impl From<Wire> for LinkSpec {
-    fn from(wire: Wire) -> Self {
-        Self { wire, faults: None }
-    }
-}
-
-/// Between two processes.
-impl Default for LinkSpec {
-    fn default() -> Self {
-        Wire::Udp.into()
-    }
-}
-
 /// `shm` or `udp`, faults, or both: `udp,loss=1%`. Faults alone apply to `shm`.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LinkSpec {
-    wire: Wire,
+    wire: Option<Wire>,
     faults: Option<Faults>,
 }
 
 impl LinkSpec {
-    /// The carrier.
-    pub fn wire(&self) -> Wire {
+    /// The carrier, where one is named.
+    pub fn wire(&self) -> Option<Wire> {
         self.wire
     }
 
@@ -93,11 +80,12 @@ impl LinkSpec {
     /// the first free one, or through shared memory of this name.
     pub fn end(
         &self,
+        wire: Wire,
         address: Option<IpAddr>,
         name: &str,
         pcap: Option<&Path>,
     ) -> Result<Box<dyn Link>, LinkError> {
-        let mut end: Box<dyn Link> = match (self.wire, address) {
+        let mut end: Box<dyn Link> = match (wire, address) {
             (Wire::Shm, _) => Box::new(ShmNet::named(name, true)?.attach_free()?),
             (Wire::Udp, Some(address)) => Box::new(UdpLink::open(address, None)?),
             (Wire::Udp, None) => Box::new(UdpLink::open_free()?),
@@ -111,12 +99,12 @@ impl LinkSpec {
     /// Opens both ends. The capture is at the first end and records both directions.
     pub fn pair(&self, pcap: Option<&Path>) -> Result<[Box<dyn Link>; 2], LinkError> {
         let open: [Box<dyn Link>; 2] = match self.wire {
-            Wire::Shm => {
+            None | Some(Wire::Shm) => {
                 let icrc = self.faults.is_some_and(|faults| faults.corrupt > 0.0);
                 let net = ShmNet::anonymous(icrc)?;
                 [Box::new(net.attach_free()?), Box::new(net.attach_free()?)]
             }
-            Wire::Udp => [Box::new(UdpLink::open_free()?), Box::new(UdpLink::open_free()?)],
+            Some(Wire::Udp) => [Box::new(UdpLink::open_free()?), Box::new(UdpLink::open_free()?)],
         };
         let [mut a, mut b] = open;
         if let Some(faults) = self.faults {
@@ -134,9 +122,9 @@ impl FromStr for LinkSpec {
     fn from_str(text: &str) -> Result<Self, FaultsError> {
         let (first, rest) = text.split_once(',').unwrap_or((text, ""));
         let (wire, faults) = match first.trim() {
-            "shm" => (Wire::Shm, rest),
-            "udp" => (Wire::Udp, rest),
-            _ => (Wire::Shm, text),
+            "shm" => (Some(Wire::Shm), rest),
+            "udp" => (Some(Wire::Udp), rest),
+            _ => (None, text),
         };
         let named = faults.is_empty() && faults.len() < text.len();
         let faults = if named { None } else { Some(faults.parse()?) };
@@ -151,10 +139,10 @@ mod tests {
     #[test]
     fn a_link_is_named_with_or_without_faults() {
         let spec = |text: &str| text.parse::<LinkSpec>().unwrap();
-        assert_eq!(spec("shm"), LinkSpec { wire: Wire::Shm, faults: None });
-        assert_eq!(spec("udp"), LinkSpec { wire: Wire::Udp, faults: None });
+        assert_eq!(spec("shm"), LinkSpec { wire: Some(Wire::Shm), faults: None });
+        assert_eq!(spec("udp"), LinkSpec { wire: Some(Wire::Udp), faults: None });
         let hurt = spec("loss=1%,dup=0.1%,reorder=1%,seed=7");
-        assert_eq!(hurt.wire, Wire::Shm);
+        assert_eq!(hurt.wire, None);
         assert!((hurt.faults.unwrap().loss - 0.01).abs() < 1e-9);
         assert_eq!(spec("udp,seed=3").faults.unwrap().seed, 3);
         for bad in ["tcp", "udp,shm", "loss=", "udp,loss"] {

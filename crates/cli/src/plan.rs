@@ -14,13 +14,13 @@ use bellpush_cli::report::{Data, Kick, Places, Side};
 
 use crate::bench::BenchArgs;
 use crate::cli::CliError;
-use crate::link::{LinkSpec, Wire};
+use crate::link::LinkSpec;
 
 /// Largest message of one WQE (mlx5 PRM, `log_max_msg`: 2³⁰).
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 30;
 /// Slots consist of whole WQE basic blocks, each of which holds whole lines of every format.
 const SLOT_UNIT_BYTES: u64 = 64;
-const MAX_WINDOW_BYTES: u64 = 1 << 30;
+pub const MAX_WINDOW_BYTES: u64 = 1 << 30;
 const MAX_ENGINES: u64 = 64;
 const MAX_COPY_THREADS: u32 = 64;
 pub const MAX_IN_FLIGHT: u64 = 64;
@@ -161,21 +161,6 @@ pub enum Remote {
 }
 
 impl BenchPlan {
-    /// The carrier of packets that the other end has, where this one has not chosen: `None` for an end that is no
-    /// software NIC.
-    ///
-    /// # Errors
-    /// Two carriers.
-    pub fn follow(&mut self, theirs: Option<Wire>) -> Result<(), CliError> {
-        let Some(theirs) = theirs.filter(|_| self.nic == "soft") else { return Ok(()) };
-        let own = *self.link.get_or_insert(theirs.into());
-        if own.wire() == theirs {
-            return Ok(());
-        }
-        let what = format!("--link is {} here and {theirs} at the other side", own.wire());
-        Err(CliError::new(what, "give both the same"))
-    }
-
     /// The largest message.
     pub fn largest_bytes(&self) -> usize {
         self.sizes_bytes.iter().copied().max().unwrap_or(1) as usize
@@ -291,10 +276,6 @@ fn remote(args: &BenchArgs) -> Result<Option<Remote>, CliError> {
             "leave it out: the NICs carry packets, by one engine each",
         ));
     }
-    if args.address.is_some() && args.link.is_some_and(|link| link.wire() == Wire::Shm) {
-        let what = "--address with --link shm";
-        return Err(CliError::new(what, "leave it out: the two find each other in memory"));
-    }
     let Remote::Listen(_) = remote else {
         let long = args.timeout_ms > MAX_TIMEOUT_MS_APART || args.seconds > MAX_SECONDS_APART;
         return match long {
@@ -396,6 +377,7 @@ fn soft_only(args: &BenchArgs) -> Result<(), CliError> {
         () if args.engine.trim() != "host" => "--engine",
         () if args.link.is_some() => "--link",
         () if args.pcap.is_some() => "--pcap",
+        () if args.address.is_some() => "--address",
         () => return Ok(()),
     };
     Err(CliError::new(

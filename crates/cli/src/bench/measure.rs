@@ -129,7 +129,7 @@ impl<'a> Lane<'a> {
     /// Sends and checks messages of `size` bytes.
     pub fn row(&self, size: usize, payload: &Payload, ask: &Ask) -> Result<Seen, Error> {
         let most = (self.sender.bed.src.bytes() / stride(size)).clamp(1, ROUND_MESSAGES);
-        let mut seen = row(ask, size, most, payload, |n, phase, row| {
+        let mut seen = rounds(ask, size, most, payload, |n, phase, row| {
             self.round(size, n, phase, payload, row)
         })?;
         seen.reach = self.sender.reach;
@@ -175,7 +175,7 @@ pub fn poison(bed: &TestBed, bytes: usize) -> Result<(), Error> {
 ///
 /// # Errors
 /// What `round` returns.
-pub fn row<E>(
+pub fn rounds<E>(
     ask: &Ask,
     size: usize,
     most: usize,

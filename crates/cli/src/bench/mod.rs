@@ -197,54 +197,16 @@ pub fn run(args: BenchArgs) -> Result<ExitCode, CliError> {
 }
 
 fn measure_all(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<Results, CliError> {
-    let executor = bed.gpu.describe().to_string();
-    let nic = report::Nic { name: bed.nic.name().into(), software: bed.nic.is_software() };
-    let mut meta = report::machine::meta(nic, &executor, plan.seed);
-    if bed.gpu.is_host() {
-        meta.gpu = None; // a GPU may be present, but the run does not use it
-    }
+    let meta = meta(bed, plan, payload)?;
     let sent = match payload {
         Payload::File(bytes) => Some(sha256(bytes)),
         Payload::Tags(_) => None,
     };
-    if let Some(sha) = &sent {
-        meta.notes
-            .push(format!("payload file: SHA-256 {sha}, compared with what arrived in every row"));
-    }
-    meta.notes.extend(bed.link.iter().chain(&bed.engine).cloned());
-    if !plan.places.is_open() {
-        let placed = plan.places;
-        meta.notes.push(format!("placed: {placed} (gpu is the sending GPU's memory)"));
-    }
-    if !plan.credits {
-        meta.notes.push("credits are off (negative control): messages must be lost".into());
-    }
-    // Measured with a window of host memory.
-    if plan.places.window != MemoryPlace::Gpu
-        && let Some(gb_s) = store::rate(bed, plan.window_bytes)?
-    {
-        meta.notes.push(format!(
-            "plain stores of one block into a window of {} reach {gb_s:.1} GB/s here: what a push \
-             through it can reach at most",
-            report::size::print(plan.window_bytes)
-        ));
-    }
-    if plan.paths.contains(&Path::AUTO) {
-        meta.notes.push(format!("auto's table: {}", tune::origin(bed, plan)?));
-    }
     let bar = progress(plan.paths.len() * plan.sizes_bytes.len());
     let mut rows = Vec::new();
     let mut refused = None;
     'paths: for &path in &plan.paths {
-        let ask = Ask {
-            options: options(plan, bed, path),
-            qps: plan.qps as usize,
-            messages: plan.messages,
-            in_flight: plan.in_flight,
-            blocks: plan.blocks,
-            callers: Callers::BySize,
-            limit: plan.row_limit,
-        };
+        let ask = ask(plan, bed, path);
         for &size in &plan.sizes_bytes {
             bar.set_message(format!("{path} {}", report::size::print(size)));
             // A new pair for each row: the state of a failed one ends with it.
@@ -272,6 +234,55 @@ fn measure_all(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<Res
         return Err(transport_error(&why));
     }
     Ok(Results { meta, results: rows })
+}
+
+/// The circumstances of a run.
+fn meta(bed: &TestBed, plan: &BenchPlan, payload: &Payload) -> Result<report::Meta, CliError> {
+    let executor = bed.gpu.describe().to_string();
+    let nic = report::Nic { name: bed.nic.name().into(), software: bed.nic.is_software() };
+    let mut meta = report::machine::meta(nic, &executor, plan.seed);
+    if bed.gpu.is_host() {
+        meta.gpu = None; // a GPU may be present, but the run does not use it
+    }
+    if let Payload::File(bytes) = payload {
+        let sha = sha256(bytes);
+        meta.notes
+            .push(format!("payload file: SHA-256 {sha}, compared with what arrived in every row"));
+    }
+    meta.notes.extend(bed.link.iter().chain(&bed.engine).cloned());
+    if !plan.places.is_open() {
+        let placed = plan.places;
+        meta.notes.push(format!("placed: {placed} (gpu is the sending GPU's memory)"));
+    }
+    if !plan.credits {
+        meta.notes.push("credits are off (negative control): messages must be lost".into());
+    }
+    // Measured with a window of host memory.
+    if plan.places.window != MemoryPlace::Gpu
+        && let Some(gb_s) = store::rate(bed, plan.window_bytes)?
+    {
+        meta.notes.push(format!(
+            "plain stores of one block into a window of {} reach {gb_s:.1} GB/s here: what a push \
+             through it can reach at most",
+            report::size::print(plan.window_bytes)
+        ));
+    }
+    if plan.paths.contains(&Path::AUTO) {
+        meta.notes.push(format!("auto's table: {}", tune::origin(bed, plan)?));
+    }
+    Ok(meta)
+}
+
+fn ask(plan: &BenchPlan, bed: &TestBed, path: Path) -> Ask {
+    Ask {
+        options: options(plan, bed, path),
+        qps: plan.qps as usize,
+        messages: plan.messages,
+        in_flight: plan.in_flight,
+        blocks: plan.blocks,
+        callers: Callers::BySize,
+        limit: plan.row_limit,
+    }
 }
 
 fn progress(rows: usize) -> ProgressBar {

@@ -95,6 +95,11 @@ impl Tags {
         Self { key: key ^ (key >> 31), inverse }
     }
 
+    /// Those of the other side's messages, where two processes send: a message that came back would be seen.
+    pub fn of_the_other_side(seed: u64) -> Self {
+        Self::new(seed.wrapping_add(1))
+    }
+
     fn mix(self, message: u64, word: u64) -> u64 {
         (message << WORD_BITS | word).wrapping_mul(MULTIPLIER) ^ self.key
     }

@@ -53,6 +53,8 @@ pub struct Sender<'a> {
     pub(super) path: Path,
     pub(super) endpoints: Vec<Endpoint>,
     kernel: Option<Kernel>,
+    /// What takes turns with the peer's kernel; `None` where the host posts.
+    pub(super) turns: Option<Kernel>,
     /// What the kernel's fence before a doorbell reaches; `None` where the host posts.
     pub reach: Option<Reach>,
     in_flight: u32,
@@ -152,6 +154,13 @@ impl<'a> Sender<'a> {
             }
             None => None,
         };
+        // Blocks have a queue pair to themselves, which no single one of them may use.
+        let turns = match path.kernel_name(ask.options.line, bed.nic.order(), reach) {
+            Some(name) if ask.blocks == 1 => {
+                Some(bed.gpu.load(&Module::builtin())?.kernel(&format!("bp_turns_{name}"))?)
+            }
+            _ => None,
+        };
         let is_auto = path == Path::AUTO;
         if is_auto && endpoints.len() > BENCH_MAX_AUTO_ENDPOINTS {
             let (what, why) = ("be measured with so many queue pairs", "take --qps 6 or fewer");
@@ -168,7 +177,19 @@ impl<'a> Sender<'a> {
         let least = if by_four { 4 } else { 1 };
         let in_flight = ask.in_flight;
         let (reach, callers) = (reach_of_kernels, ask.callers);
-        Ok(Self { bed, path, endpoints, kernel, reach, in_flight, is_auto, least, blocks, callers })
+        Ok(Self {
+            bed,
+            path,
+            endpoints,
+            kernel,
+            turns,
+            reach,
+            in_flight,
+            is_auto,
+            least,
+            blocks,
+            callers,
+        })
     }
 
     /// Endpoints of a path: tcp has one connection, the others as many queue pairs as are asked for.

@@ -12,6 +12,7 @@ use bellpush::nic::{Nic, open_verbs};
 use bellpush::transport::Memory;
 
 use crate::cli::CliError;
+use crate::link::Wire;
 use crate::plan::{self, BenchPlan, Dest, EngineAt, Numa};
 
 /// Bytes of source and destination, each of which holds a round of messages.
@@ -46,8 +47,24 @@ pub struct TestBed {
     pub timeout: Duration,
 }
 
+/// What a side of two processes has before it knows the other.
+pub struct Devices {
+    gpu: Arc<Gpu>,
+    /// A card; a software NIC is made when both sides know what carries its packets.
+    card: Option<Arc<dyn Nic>>,
+}
+
+impl Devices {
+    pub fn open(plan: &BenchPlan) -> Result<Self, CliError> {
+        let card = (plan.nic != "soft").then(|| open_card(plan)).transpose()?;
+        Ok(Self { gpu: open_gpu(plan.gpu)?, card })
+    }
+}
+
 /// Where one of two processes finds the other.
 pub struct Apart {
+    /// What carries the packets of its software NIC.
+    pub wire: Wire,
     /// Address of its software NIC; `None` for the first free one of loopback.
     pub address: Option<IpAddr>,
     /// Name of the memory that both share.
@@ -64,9 +81,12 @@ impl TestBed {
     }
 
     /// With the peer in another process.
-    pub fn apart(plan: &BenchPlan, at: &Apart) -> Result<Self, CliError> {
-        let gpu = open_gpu(plan.gpu)?;
-        let (nic, link) = open_apart(plan, at)?;
+    pub fn apart(plan: &BenchPlan, devices: Devices, at: &Apart) -> Result<Self, CliError> {
+        let Devices { gpu, card } = devices;
+        let (nic, link) = match card {
+            Some(card) => (card, None),
+            None => open_apart(plan, at)?,
+        };
         Self::of(plan, gpu, None, 0, (nic.clone(), nic, link))
     }
 
@@ -253,17 +273,15 @@ fn open_card(plan: &BenchPlan) -> Result<Arc<dyn Nic>, CliError> {
     })
 }
 
-/// The NIC of one of two processes.
+/// The software NIC of one of two processes.
 fn open_apart(plan: &BenchPlan, at: &Apart) -> Result<(Arc<dyn Nic>, Option<String>), CliError> {
-    if plan.nic != "soft" {
-        return Ok((open_card(plan)?, None));
-    }
     let refused = |e: &dyn std::fmt::Display| {
         let remedy = "give --address one of this host's that no other NIC has";
         CliError::new(format!("the software NIC did not start: {e}"), remedy)
     };
     let link = plan.link.unwrap_or_default();
-    let end = link.end(at.address, &at.name, plan.pcap.as_deref()).map_err(|e| refused(&e))?;
+    let end =
+        link.end(at.wire, at.address, &at.name, plan.pcap.as_deref()).map_err(|e| refused(&e))?;
     let nic = SoftNic::open_on(SoftConfig::default(), end).map_err(|e| refused(&e))?;
     let link =
         format!("RoCEv2 packets between the software NICs of two processes: {}", nic.describe());

@@ -1,28 +1,35 @@
 //! What the two processes of a measurement tell each other, in step: each says something, and hears the other's.
 
-use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use bellpush::transport::{Address, Path};
 use bellpush::wire::inband::LineFormat;
-use bellpush_cli::report::{Places, Row, size};
+use bellpush_cli::report::{Places, Row, Side, size};
 use serde::{Deserialize, Serialize};
 
-use super::super::payload::Tally;
-use super::super::sender::Phase;
+use crate::bench::payload::Tally;
+use crate::bench::sender::Phase;
+use crate::bench::test_bed::TestBed;
+use crate::cli::CliError;
 use crate::link::Wire;
 use crate::plan::{
     BenchPlan, MAX_BLOCKS, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_QPS, MAX_TIMEOUT_MS_APART,
+    MAX_WINDOW_BYTES,
 };
 
 /// One thing that a side says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Said {
-    /// What is to be measured, by the side that connects.
-    Hello(Box<Hello>),
+    /// This side's way, and what is to be measured, by the side that connects.
+    Hello(Way, Box<Wanted>),
+    /// This side's way, by the side that listens.
+    Here(Way),
+    /// What a side has, once it has it.
+    Has(Has),
     /// This side is ready for what comes next.
     Ready,
-    /// Why this side cannot measure the path.
+    /// Why this side has no such path.
     Unable(String),
     /// The next row, by the side that connects, as all that follow up to [`Said::End`] but for the answers to them.
     Row { path: String, size: u64 },
@@ -34,52 +41,123 @@ pub enum Said {
     Turns { n: u32 },
     /// What this side sent in the round: messages, nanoseconds, and what ended it early.
     Sent { posted: u32, ns: u64, failure: Option<String> },
-    /// What this side received in the round, and the SHA-256 of its bytes.
-    Received { tally: Tally, sha256: String },
+    /// What this side received in the round, the SHA-256 of its bytes, and whether this side's own source has changed.
+    Received { tally: Tally, sha256: String, source_damaged: bool },
     /// The row as the side that connects has it.
     Done(Box<Row>),
     /// That was the last row.
     End,
 }
 
+/// How a side's NIC is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Way {
+    version: String,
+    /// Whether the NIC is a software NIC.
+    soft: bool,
+    /// The carrier of its packets, where one was chosen.
+    wire: Option<Wire>,
+    /// What processes share that share memory by name: the boot, the file system and the user.
+    memory: String,
+}
+
+impl Way {
+    pub fn of(plan: &BenchPlan) -> Self {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let shm = std::fs::metadata("/dev/shm").map_or(0, |it| it.dev());
+        let user = rustix::process::geteuid().as_raw();
+        Self {
+            version: crate::cli::version().into(),
+            soft: plan.nic == "soft",
+            wire: plan.link.and_then(|link| link.wire()),
+            memory: format!("{} {shm} {user}", boot.trim()),
+        }
+    }
+
+    /// The carrier of this side's packets, the other being `theirs`: the one that either has chosen, or UDP.
+    ///
+    /// # Errors
+    /// Two carriers; memory that the two do not share.
+    pub fn wire(&self, theirs: &Self, plan: &BenchPlan) -> Result<Wire, CliError> {
+        let refuse = |what: String, remedy| Err(CliError::new(what, remedy));
+        let (own, other) = (&self.version, &theirs.version);
+        if own != other {
+            let what = format!("this side is bellpush {own}, the other {other}");
+            return refuse(what, "use one version at both ends");
+        }
+        let wire = match (self.wire, theirs.wire) {
+            (Some(a), Some(b)) if a != b => {
+                let what = format!("--link is {a} here and {b} at the other side");
+                return refuse(what, "give both the same");
+            }
+            (one, other) => one.or(other).unwrap_or(Wire::Udp),
+        };
+        if wire == Wire::Shm && !(self.soft && theirs.soft) {
+            return refuse("--link shm, and one side's NIC is a card".into(), "give --link udp");
+        }
+        if wire == Wire::Shm && self.memory != theirs.memory {
+            let what = "--link shm joins processes of one host, one user and one /dev/shm";
+            return refuse(what.into(), "give --link udp");
+        }
+        if wire == Wire::Shm && plan.address.is_some() {
+            let what = "--address with --link shm";
+            return refuse(what.into(), "leave it out: the two find each other in memory");
+        }
+        Ok(wire)
+    }
+}
+
+/// What a side measures with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Has {
+    pub nic: String,
+    pub executor: String,
+    /// Where messages arrive.
+    pub dest: Side,
+}
+
+impl Has {
+    pub fn of(bed: &TestBed, plan: &BenchPlan) -> Self {
+        Self {
+            nic: bed.nic.name().into(),
+            executor: bed.gpu.describe().to_string(),
+            dest: plan.dest.side(),
+        }
+    }
+}
+
 /// What is to be measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Hello {
-    pub version: String,
-    /// Address of the side that connects, as the other side reaches it.
-    pub here: IpAddr,
-    /// Carrier of its software NIC's packets; `None` for another NIC.
-    pub wire: Option<Wire>,
+pub struct Wanted {
     /// Whether messages go both ways at once.
     pub both_ways: bool,
     /// Whether the messages are of a file that the other side does not have.
     pub file: bool,
-    pub largest_bytes: u64,
-    pub window_bytes: u64,
-    pub slot_bytes: u64,
-    pub line: LineFormat,
-    pub places: Places,
-    pub credits: bool,
-    pub timeout_ms: u64,
-    pub qps: u32,
-    pub in_flight: u32,
-    pub blocks: u32,
-    pub seed: u64,
+    largest_bytes: u64,
+    window_bytes: u64,
+    slot_bytes: u64,
+    lines: LineFormat,
+    places: Places,
+    credits: bool,
+    timeout_ms: u64,
+    qps: u32,
+    in_flight: u32,
+    blocks: u32,
+    seed: u64,
 }
 
-impl Hello {
-    pub fn of(plan: &BenchPlan, here: IpAddr, wire: Option<Wire>, both_ways: bool) -> Self {
+impl Wanted {
+    pub fn of(plan: &BenchPlan, both_ways: bool) -> Self {
         Self {
-            version: crate::cli::version().into(),
-            here,
-            wire,
             both_ways,
             file: plan.payload.is_some(),
             largest_bytes: plan.largest_bytes() as u64,
             window_bytes: plan.window_bytes,
             slot_bytes: plan.slot_bytes,
-            line: plan.line,
+            lines: plan.line,
             places: plan.places,
             credits: plan.credits,
             timeout_ms: plan.timeout.as_millis() as u64,
@@ -93,28 +171,26 @@ impl Hello {
     /// The plan of the side that listens: its own places and devices, and what is to be measured.
     ///
     /// # Errors
-    /// What no command line could have asked for. (Window and slots are refused by the endpoints.)
-    pub fn plan(&self, own: &BenchPlan) -> Result<BenchPlan, String> {
-        let version = crate::cli::version();
-        if self.version != version {
-            return Err(format!("one side is bellpush {}, the other {version}", self.version));
-        }
+    /// What no command line could have asked for.
+    pub fn plan(&self, own: &BenchPlan) -> Result<BenchPlan, CliError> {
         for (what, value, most) in [
             ("message", self.largest_bytes, MAX_MESSAGE_BYTES),
+            ("window", self.window_bytes, MAX_WINDOW_BYTES),
+            ("slot", self.slot_bytes, MAX_WINDOW_BYTES),
             ("number of queue pairs", self.qps.into(), MAX_QPS),
             ("row in flight", self.in_flight.into(), MAX_IN_FLIGHT),
             ("number of blocks", self.blocks.into(), MAX_BLOCKS),
             ("timeout", self.timeout_ms, MAX_TIMEOUT_MS_APART),
         ] {
             if !(1..=most).contains(&value) {
-                return Err(format!("a {what} of {value}, where 1 to {most} can be"));
+                return Err(odd(&format!("a {what} of {value}, where 1 to {most} can be")));
             }
         }
         Ok(BenchPlan {
             sizes_bytes: vec![self.largest_bytes],
             window_bytes: self.window_bytes,
             slot_bytes: self.slot_bytes,
-            line: self.line,
+            line: self.lines,
             places: self.places,
             credits: self.credits,
             timeout: Duration::from_millis(self.timeout_ms),
@@ -131,10 +207,51 @@ impl Hello {
 ///
 /// # Errors
 /// What no row has.
-pub fn row(path: &str, bytes: u64, largest: usize) -> Result<(Path, usize), String> {
-    let path: Path = path.parse().map_err(|e| format!("{e}"))?;
+pub fn path_and_size(path: &str, bytes: u64, largest: usize) -> Result<(Path, usize), CliError> {
+    let path: Path = path.parse().map_err(|e| odd(&format!("{e}")))?;
     match usize::try_from(bytes) {
         Ok(size) if (1..=largest).contains(&size) => Ok((path, size)),
-        _ => Err(format!("a message of {}", size::print(bytes))),
+        _ => Err(odd(&format!("a message of {}", size::print(bytes)))),
+    }
+}
+
+/// Something that the other side asks for and no side of this version would.
+pub fn odd(what: &str) -> CliError {
+    CliError::new(format!("the other side asks for {what}"), "use one version at both ends")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::BenchArgs;
+
+    #[test]
+    fn the_carrier_is_what_either_side_has_chosen() {
+        let plan = BenchPlan::try_from(&BenchArgs::default_of_the_command_line()).unwrap();
+        let way = |wire| Way { wire, ..Way::of(&plan) };
+        let (none, udp, shm) = (way(None), way(Some(Wire::Udp)), way(Some(Wire::Shm)));
+        for (a, b, wire) in [
+            (&none, &none, Wire::Udp),
+            (&none, &shm, Wire::Shm),
+            (&shm, &none, Wire::Shm),
+            (&udp, &none, Wire::Udp),
+        ] {
+            assert_eq!(a.wire(b, &plan).unwrap(), wire);
+        }
+        let elsewhere = Way { memory: "another host's".into(), ..none.clone() };
+        let card = Way { soft: false, ..none.clone() };
+        let older = Way { version: "0.0.1".into(), ..none.clone() };
+        assert_eq!(none.wire(&elsewhere, &plan).unwrap(), Wire::Udp);
+        let placed = BenchPlan { address: Some([127, 0, 0, 1].into()), ..plan.clone() };
+        for (theirs, plan, told) in [
+            (&udp, &plan, "--link is shm here and udp"),
+            (&elsewhere, &plan, "one host"),
+            (&card, &plan, "a card"),
+            (&older, &plan, "0.0.1"),
+            (&none, &placed, "--address"),
+        ] {
+            let refused = shm.wire(theirs, plan).unwrap_err().to_string();
+            assert!(refused.contains(told), "{refused}");
+        }
     }
 }

@@ -1,7 +1,7 @@
-//! The connection over which two processes keep in step. Its frames are authenticated by the secret of the job that
-//! the two are (docs/security.md), and not encrypted.
+//! The process at the other end, with which this one keeps in step. What they tell each other is authenticated by the
+//! secret of the job that the two are (docs/security.md), and not encrypted.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bellpush::collective::{Bootstrap, BootstrapError, Job};
@@ -13,7 +13,7 @@ use crate::cli::CliError;
 const COMES: Duration = Duration::from_secs(300);
 /// How long the side that connects tries to.
 const ANSWERS: Duration = Duration::from_secs(20);
-/// Bound of a step: three waits of the longest timeout, and a minute.
+/// Bound of a step: three waits of the longest timeout, and two minutes.
 const STEP: Duration = Duration::from_secs(300);
 /// Longest thing that is said.
 const MOST_BYTES: usize = 64 << 10;
@@ -21,14 +21,14 @@ const MOST_BYTES: usize = 64 << 10;
 /// The name of the two processes' job.
 const NAME: &str = "bellpush bench";
 
-pub struct Line {
+pub struct Peer {
     bootstrap: Bootstrap,
-    peer: usize,
+    rank: usize,
     /// Where the side that listens does.
     pub root: SocketAddr,
 }
 
-impl Line {
+impl Peer {
     /// Waits at `place` for the side that connects.
     pub fn listen(place: &str) -> Result<Self, CliError> {
         let job = Job::of_two(0, place, NAME, COMES, STEP).map_err(|e| unjoined("--listen", &e))?;
@@ -45,25 +45,40 @@ impl Line {
 
     fn join(job: &Job, option: &str) -> Result<Self, CliError> {
         let bootstrap = Bootstrap::join(job).map_err(|e| unjoined(option, &e))?;
-        Ok(Self { bootstrap, peer: 1 - job.rank as usize, root: job.root })
+        Ok(Self { bootstrap, rank: 1 - job.rank as usize, root: job.root })
+    }
+
+    /// This host's address on the way to the other side.
+    pub fn here(&self) -> Result<IpAddr, CliError> {
+        let here = self.bootstrap.local_address().map_err(|e| lost(&e))?;
+        here.map(|here| here.ip()).ok_or_else(|| lost(&"it is gone"))
     }
 
     /// Says something, and hears what the other side says in the same step.
     pub fn swap(&mut self, mine: &Said) -> Result<Said, CliError> {
-        let lost = |e: &dyn std::fmt::Display| {
-            CliError::new(format!("the other side: {e}"), "see what it says there")
-        };
         let mine = serde_json::to_vec(mine).map_err(|e| lost(&e))?;
         let all = self.bootstrap.all_gather(&mine).map_err(|e| lost(&e))?;
-        let theirs = all.get(self.peer).filter(|said| said.len() <= MOST_BYTES);
+        let theirs = all.get(self.rank).filter(|said| said.len() <= MOST_BYTES);
         let theirs = theirs.ok_or_else(|| lost(&"it says more than it should"))?;
         serde_json::from_slice(theirs).map_err(|e| lost(&format!("what it says is garbled: {e}")))
+    }
+
+    /// Says that this side is ready, and hears that the other is.
+    pub fn ready(&mut self) -> Result<(), CliError> {
+        match self.swap(&Said::Ready)? {
+            Said::Ready => Ok(()),
+            other => Err(out_of_step(&other)),
+        }
     }
 
     /// Tells the other side why this one leaves.
     pub fn fail(&mut self, why: &CliError) {
         self.bootstrap.fail(&why.to_string());
     }
+}
+
+fn lost(why: &dyn std::fmt::Display) -> CliError {
+    CliError::new(format!("the other side: {why}"), "see what it says there")
 }
 
 /// An answer that does not belong to the step.
