@@ -119,7 +119,8 @@ static int sends(struct fi_info *info, int count)
         while (!next(&is_error) && now() - last < PATIENCE_S) {}
         if (now() - last < PATIENCE_S && !is_error) number++, last = now();
     }
-    for (last = now(); now() - last < 1;) next(&is_error); /* the server is to take the last ones before this end goes */
+    /* The server is to take the last ones before this end goes. */
+    for (last = now(); now() - last < 1;) next(&is_error);
     printf("%d of %d messages sent, %d completions with an error\n", number, count, failed);
     return number == count ? 0 : 1;
 }
