@@ -41,7 +41,7 @@ tell() {
   local who=$1 status=$2 from=$3 how="status $2"
   tail -n "${LINES_TOLD:-6}" "$said/$who" | cut -c1-300 | sed "s/^/$who| /"
   ((status == 137)) && how=hangs
-  ((status > 128 && status != 137)) && how="ends by signal $((status - 128))"
+  ((status > 128 && status < 160 && status != 137)) && how="ends by signal $((status - 128))"
   awk -v how="$how" -v who="$who" -v from="$from" -v to="$(date +%s.%N)" \
     'BEGIN { printf "%s: %s after %.1f s\n", who, how, to - from }'
 }
