@@ -485,6 +485,8 @@ mod tests {
     fn an_operation_is_a_request_or_a_response_and_lies_where_it_was_put() {
         for (_, op) in Op::CODES {
             assert!(op.is_request() != op.is_response(), "{op:?}");
+            let masked = matches!(op, Op::MaskedCompareSwap | Op::MaskedFetchAdd);
+            assert_eq!((op.is_masked(), masked && !op.is_atomic()), (masked, false), "{op:?}");
         }
         for (first, last) in [(true, true), (true, false), (false, true), (false, false)] {
             let at = Position::new(first, last);
