@@ -173,6 +173,12 @@ mod tests {
     }
 
     #[test]
+    fn an_arm_word_that_nobody_writes_has_the_last_sequence() {
+        let never = CqArm { sequence: 3, solicited_only: false, ci: 0 };
+        assert_eq!((CqArm::parse(CqArm::NEVER), never.emit()), (never, CqArm::NEVER));
+    }
+
+    #[test]
     fn stale_counters_are_not_ahead() {
         assert_eq!(ahead(5, 0x1_0003, 64), Some(2));
         assert_eq!(ahead(2, 0x1_0003, 64), None);

@@ -42,6 +42,7 @@ fn a_bind_has_the_bytes_that_libmlx5_writes() {
     assert_eq!(wqe[88..96], 0x1000u64.to_be_bytes());
     assert_eq!(wqe[128..136], [0, 0, 0x10, 0, 0x99, 0xaa, 0xbb, 1]);
     // libmlx5 sets the flag of an offset, which is 0.
+    assert_eq!(UMR_TRANSLATION_OFFSET, 0x10);
     wqe[16] |= UMR_TRANSLATION_OFFSET;
     assert_eq!(Umr::parse(&wqe), Ok(umr));
 }

@@ -117,7 +117,8 @@ fn addresses_are_of_one_family() {
     assert_eq!(Addresses::new(a, b), None);
     assert_eq!(Addresses::new(a, a).unwrap().header_bytes(), 28);
     let both = Addresses::new(b, b).unwrap();
-    assert_eq!((both.src(), both.dst(), both.header_bytes()), (b, b, 48));
+    assert_eq!((both.src(), both.dst(), both.header_bytes()), (b, b, MAX_IP_UDP_BYTES));
+    assert_eq!(MAX_IP_UDP_BYTES, 48);
 }
 
 proptest! {

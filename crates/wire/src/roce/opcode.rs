@@ -485,8 +485,6 @@ mod tests {
     fn an_operation_is_a_request_or_a_response_and_lies_where_it_was_put() {
         for (_, op) in Op::CODES {
             assert!(op.is_request() != op.is_response(), "{op:?}");
-            let masked = matches!(op, Op::MaskedCompareSwap | Op::MaskedFetchAdd);
-            assert_eq!((op.is_masked(), masked && !op.is_atomic()), (masked, false), "{op:?}");
         }
         for (first, last) in [(true, true), (true, false), (false, true), (false, false)] {
             let at = Position::new(first, last);
@@ -508,6 +506,15 @@ mod tests {
             assert_eq!((response.position(), response.is_read_response()), (at, true));
             assert_eq!(Opcode::rc(response).extensions().aeth, first || last);
         }
+    }
+
+    #[test]
+    fn masked_atomics_are_atomics_and_have_their_masks() {
+        for op in Opcode::all().map(Opcode::operation) {
+            let masked = matches!(op, Op::MaskedCompareSwap | Op::MaskedFetchAdd);
+            assert_eq!((op.is_masked(), op.is_atomic() || !masked), (masked, true), "{op:?}");
+        }
+        assert_eq!(Opcode::all().filter(|opcode| opcode.extensions().masks).count(), 4);
     }
 
     #[test]
