@@ -121,6 +121,100 @@ fn drawings_name_every_node_and_escape() {
     assert_eq!(svg.matches("<rect").count(), t.nodes().count() + 1);
 }
 
+/// The values of attributes of each element of an SVG that begins so.
+fn values<const N: usize>(svg: &str, element: &str, names: [&str; N]) -> Vec<[f64; N]> {
+    let value = |text: &str, name: &str| {
+        let (_, rest) = text.split_once(&format!(" {name}=\"")).unwrap();
+        rest.split_once('"').unwrap().0.parse().unwrap()
+    };
+    svg.split(element).skip(1).map(|text| names.map(|name| value(text, name))).collect()
+}
+
+#[test]
+fn a_drawings_boxes_stand_apart_and_its_lines_join_them() {
+    for name in BUILTIN_NAMES {
+        let t = builtin(name).unwrap();
+        let svg = to_svg(&t);
+        let [width, height] = values(&svg, "<svg", ["width", "height"])[0];
+        let svg = svg.replace("<rect width=\"100%\"", "");
+        let boxes = values(&svg, "<rect", ["x", "y"]);
+        assert_eq!(boxes.len(), t.nodes().count());
+        for (i, &[x, y]) in boxes.iter().enumerate() {
+            let inside = x >= 0.0 && x + 150.0 <= width && y >= 30.0 && y + 40.0 <= height;
+            assert!(inside, "{name}: {x} {y} of {width} {height}");
+            let apart = |&[a, b]: &[f64; 2]| (a - x).abs() >= 166.0 || (b - y).abs() >= 84.0;
+            assert!(boxes[i + 1..].iter().all(apart), "{name}: box {i}");
+        }
+        let lowest = boxes.iter().map(|&[_, y]| y).fold(0.0, f64::max);
+        assert_eq!(height, lowest + 104.0, "{name}");
+        let lines = values(&svg, "<line", ["x1", "y1", "x2", "y2"]);
+        let (links, between) = lines.split_at(lines.len() - t.interconnects().len());
+        let hang = t.nodes().filter_map(|(id, node)| Some((id.0, node.parent?.0)));
+        for (line, (here, above)) in links.iter().zip(hang) {
+            let ([x, y], [above_x, above_y]) = (boxes[here], boxes[above]);
+            assert_eq!(*line, [above_x + 75.0, above_y + 40.0, x + 75.0, y], "{name}");
+            assert_eq!(y - above_y, 84.0);
+        }
+        for (line, link) in between.iter().zip(t.interconnects()) {
+            let ([ax, y], [bx, _]) = (boxes[link.a.0], boxes[link.b.0]);
+            assert_eq!(*line, [ax + 150.0, y + 20.0, bx, y + 20.0], "{name}");
+        }
+        let texts = values(&svg.replace(" GB/s</text>", ""), "><text", ["x"]);
+        let middles = texts[texts.len() - 2 * boxes.len()..].iter().step_by(2);
+        // The text's first line stands in the middle of its box.
+        assert_eq!(middles.count(), boxes.len());
+        for &[x, _] in &boxes {
+            assert_eq!(svg.matches(&format!("<text x=\"{}\"", x + 75.0)).count() % 2, 0);
+        }
+    }
+    let one = "name = \"one\"\n[[socket]]\nid = \"s0\"\n[[root_complex]]\nid = \"rc0\"\nsocket = \"s0\"\n";
+    let svg = to_svg(&from_toml(one).unwrap());
+    assert_eq!(values(&svg, "<svg", ["width", "height"]), [[300.0, 228.0]]);
+}
+
+#[test]
+fn a_text_drawing_is_this() {
+    let mut t = from_toml(&GOOD.replace("id = \"sw0\"", "id = \"sw0\"\nacs = true")).unwrap();
+    t = t.map_p2p(|p2p| (p2p.reads, p2p.read_slots) = (false, Some(4)));
+    let text = to_text(&t);
+    let want = "small\n\
+                socket s0\n\
+                └─ root complex rc0  no peer reads  4 peer reads at once\n   \
+                └─ switch sw0  Gen5 x16 MPS 256  ACS\n      \
+                ├─ GPU gpu0  Gen4 x16 MPS 512 MRRS 512\n      \
+                └─ NIC nic0  Gen5 x8 MPS 256 MRRS 512\n\n                    \
+                nic0\ngpu0                 PHB\n";
+    assert_eq!(text, want);
+    // Without a NIC there are no distances.
+    let alone = to_text(&from_toml(&GOOD[..GOOD.find("[[nic]]").unwrap()]).unwrap());
+    assert!(alone.ends_with("MRRS 512\n") && !alone.contains("PIX"), "{alone}");
+}
+
+#[test]
+fn an_epyc_has_one_nic_for_each_socket() {
+    let t = builtin("epyc-2s").unwrap();
+    let under = |id: &str| {
+        let node = t.find(id).unwrap();
+        t.node(t.node(node).parent.unwrap()).id.clone()
+    };
+    assert_eq!((t.of_kind(Kind::Gpu).len(), t.of_kind(Kind::Nic).len()), (4, 2));
+    assert_eq!(["gpu0", "gpu1", "gpu2", "gpu3"].map(under), ["rc0", "rc1", "rc4", "rc5"]);
+    assert_eq!(["nic0", "nic1"].map(under), ["rc2", "rc6"]);
+}
+
+#[test]
+fn an_interconnect_joins_two_sockets() {
+    let other = "[[socket]]\nid=\"s1\"\n[[interconnect]]\nfrom=\"FROM\"\nto=\"TO\"\ngb_per_s=1.0\n[[root_complex]]";
+    let join = |from: &str, to: &str| {
+        let file = other.replace("FROM", from).replace("TO", to);
+        from_toml(&GOOD.replacen("[[root_complex]]", &file, 1)).map(|t| t.interconnects().len())
+    };
+    assert_eq!(join("s0", "s1").unwrap(), 1);
+    for (from, to) in [("s0", "s0"), ("s0", "gpu0"), ("rc0", "s1"), ("gpu0", "nic0")] {
+        assert!(join(from, to).is_err(), "{from} {to}");
+    }
+}
+
 fn function(root: &Path, path: &str, class: &str, port: u8, numa: i32, redirect: bool) {
     let dir = root.join("devices").join(path);
     fs::create_dir_all(&dir).unwrap();
