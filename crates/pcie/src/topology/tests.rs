@@ -203,6 +203,49 @@ fn an_epyc_has_one_nic_for_each_socket() {
 }
 
 #[test]
+fn peers_of_a_root_complex_are_as_its_entry_says() {
+    let t = from_toml(GOOD).unwrap();
+    let p2p = t.node(t.find("rc0").unwrap()).p2p.clone();
+    assert!(p2p.reads && p2p.tlp_bytes.is_none() && p2p.read_slots.is_none());
+    for (bytes, is_fine) in [(0, false), (16, false), (32, true), (48, false), (64, true)] {
+        let file =
+            GOOD.replace("\"s0\"\n[[switch", &format!("\"s0\"\np2p_tlp_bytes={bytes}\n[[switch"));
+        let read = from_toml(&file).map(|t| t.node(t.find("rc0").unwrap()).p2p.tlp_bytes);
+        assert_eq!(read.ok(), is_fine.then_some(Some(bytes)), "{bytes}");
+    }
+}
+
+#[test]
+fn paths_between_sockets_are_the_shortest() {
+    let mut b = Builder::new("six");
+    for i in 0..6 {
+        b.add(&format!("s{i}"), Kind::Socket, None, None, None);
+        b.add(&format!("rc{i}"), Kind::RootComplex, Some(&format!("s{i}")), None, None);
+        b.add(&format!("gpu{i}"), Kind::Gpu, Some(&format!("rc{i}")), None, None);
+    }
+    // A ring of five, one of its links the other way round, and a sixth behind the third.
+    for (from, to) in [(0, 1), (1, 2), (3, 2), (3, 4), (4, 0), (2, 5)] {
+        b.interconnect(&format!("s{from}"), &format!("s{to}"), 8.0, None);
+    }
+    let t = b.finish().unwrap();
+    let names = |path: Vec<NodeId>| -> Vec<String> {
+        path.into_iter().map(|id| t.node(id).id.clone()).collect()
+    };
+    let find = |id: &str| t.find(id).unwrap();
+    let sockets = |a: &str, b: &str| names(t.socket_path(find(a), find(b)));
+    assert_eq!(sockets("s0", "s2"), ["s0", "s1", "s2"]);
+    assert_eq!(sockets("s0", "s3"), ["s0", "s4", "s3"]);
+    assert_eq!(sockets("s5", "s0"), ["s5", "s2", "s1", "s0"]);
+    assert_eq!(sockets("s4", "s4"), ["s4"]);
+    let path = names(t.path(find("gpu5"), find("gpu1")));
+    assert_eq!(path, ["gpu5", "rc5", "s5", "s2", "s1", "rc1", "gpu1"]);
+    assert_eq!(t.socket_of(find("gpu3")), Some(find("s3")));
+    assert_eq!(t.socket_of(find("s3")), Some(find("s3")));
+    let faster = t.scale_interconnects(3.0);
+    assert!(faster.interconnects().iter().all(|link| link.gb_per_s == 24.0));
+}
+
+#[test]
 fn an_interconnect_joins_two_sockets() {
     let other = "[[socket]]\nid=\"s1\"\n[[interconnect]]\nfrom=\"FROM\"\nto=\"TO\"\ngb_per_s=1.0\n[[root_complex]]";
     let join = |from: &str, to: &str| {
@@ -250,6 +293,8 @@ fn fake_machine(root: &Path, redirect: bool) {
     function(root, "pci0000:80/0000:80:01.0", "0x060400\n", 4, 1, false);
     function(root, "pci0000:80/0000:80:01.0/0000:81:00.0", "0x030200\n", 0, 1, false);
     function(root, "pci0000:00/0000:00:1f.0", "0x060100\n", 9, 0, false);
+    // Nothing that is wanted lies here.
+    function(root, "pci0000:c0/0000:c0:1f.0", "0x060100\n", 9, 2, false);
 }
 
 #[test]
