@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(kinds, [none, Kind::Rendezvous, none, Kind::Eager, none]);
         assert_eq!(ListWqe::parse(&[0; 47]), Err(WqeError::Ds(2)), "no whole segment");
         let head = [0; 24];
-        assert_eq!(TagInfo::parse([CQE_APP, Told::Consumed as u8, 0, 0], &head).is_some(), true);
+        assert!(TagInfo::parse([CQE_APP, Told::Consumed as u8, 0, 0], &head).is_some());
         assert_eq!(TagInfo::parse([CQE_APP, 0xff, 0, 0], &head), None);
         assert_eq!(TagInfo::parse([CQE_APP ^ 2, Told::Consumed as u8, 0, 0], &head), None);
     }

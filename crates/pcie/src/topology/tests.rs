@@ -205,7 +205,7 @@ fn an_epyc_has_one_nic_for_each_socket() {
 #[test]
 fn peers_of_a_root_complex_are_as_its_entry_says() {
     let t = from_toml(GOOD).unwrap();
-    let p2p = t.node(t.find("rc0").unwrap()).p2p.clone();
+    let p2p = t.node(t.find("rc0").unwrap()).p2p;
     assert!(p2p.reads && p2p.tlp_bytes.is_none() && p2p.read_slots.is_none());
     for (bytes, is_fine) in [(0, false), (16, false), (32, true), (48, false), (64, true)] {
         let file =
