@@ -154,6 +154,8 @@ fn blueflame_is_for_one_wqe_at_a_time() {
     assert_eq!(bytes(&q.sq, 0, 8 * WQEBB_BYTES), [0; 8 * WQEBB_BYTES], "the ring is not written");
     let full = sq.post_blueflame(&write(&[]));
     assert!(matches!(full, Err(QueueError::Full { need: 1, free: 0 })), "one is outstanding");
+    let full = sq.post_blueflame(&write(&longest));
+    assert!(matches!(full, Err(QueueError::Full { need: 4, free: 0 })));
     sq.retire(0);
     assert_eq!((sq.free(), sq.post_blueflame(&write(&[])).unwrap()), (8, 4));
 }
@@ -188,7 +190,9 @@ fn receives_end_where_their_entries_do() {
             assert_eq!(bytes(&q.dbr, 2, 2), (index as u16).to_be_bytes());
         }
         assert_eq!(rq.free(), 1);
-        rq.post(&[]).unwrap();
+        // Full, and the last of the ring: nothing may come behind it.
+        rq.post(&[entry(8), entry(9)]).unwrap();
+        assert_eq!(bytes(&q.rq, index as usize % 4 * 32 + 16, 16), segment(9));
         index += 1;
         assert!(matches!(rq.post(&[]), Err(QueueError::Full { need: 1, free: 0 })));
         (0..4).for_each(|_| rq.retire());

@@ -339,6 +339,21 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_waits_for_the_ports_of_the_one_before() {
+        // 1, 2 and 4 hang from 0, 3 from 2 and 7 from 6 inside their nodes; 5 and 6 from 4 across.
+        let (local, wire) = (LOCAL.message_ns(262_144.0), WIRE.message_ns(262_144.0));
+        let first = 2.0 * local.0 + wire.0;
+        let at_4 = |root: f64| root + 2.0 * local.1 + local.0;
+        let at_6 = |root: f64| at_4(root) + wire.1 + wire.0;
+        // 6 sends the second chunk up when it has sent the first one down to 7.
+        let second = at_6(first) + local.1 + wire.0 + local.0;
+        let want = at_6(second) + local.0;
+        let got =
+            Cluster { nodes_per_rack: 2, ..small(8, 5) }.all_reduce_ns(Algorithm::Tree, 1 << 19);
+        assert!((got - want).abs() < 1e-6, "{got} {want}");
+    }
+
+    #[test]
     fn two_levels_are_rings_of_rings() {
         let cluster = Cluster { nodes_per_rack: 3, ..small(9, 3) };
         let (inside, across) = (LOCAL.message_ns(30_000.0).0, WIRE.message_ns(10_000.0).0);
