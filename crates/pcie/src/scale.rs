@@ -355,13 +355,13 @@ mod tests {
 
     #[test]
     fn two_levels_are_rings_of_rings() {
-        let cluster = Cluster { nodes_per_rack: 3, ..small(9, 3) };
-        let (inside, across) = (LOCAL.message_ns(30_000.0).0, WIRE.message_ns(10_000.0).0);
-        let want = 2.0 * 2.0 * inside + 2.0 * 2.0 * across;
-        let got = cluster.all_reduce_ns(Algorithm::TwoLevel, 90_000);
+        let cluster = Cluster { nodes_per_rack: 4, ..small(12, 3) };
+        let (inside, across) = (LOCAL.message_ns(40_000.0).0, WIRE.message_ns(10_000.0).0);
+        let want = 2.0 * 2.0 * inside + 2.0 * 3.0 * across;
+        let got = cluster.all_reduce_ns(Algorithm::TwoLevel, 120_000);
         assert!((got - want).abs() < 1e-6, "{got} {want}");
         // A node that is not full is a ring of those that there are.
-        let alone = small(3, 8).all_reduce_ns(Algorithm::TwoLevel, 90_000);
+        let alone = small(3, 8).all_reduce_ns(Algorithm::TwoLevel, 120_000);
         assert!((alone - 4.0 * inside).abs() < 1e-6, "{alone}");
     }
 

@@ -159,12 +159,9 @@ fn a_drawings_boxes_stand_apart_and_its_lines_join_them() {
             let ([ax, y], [bx, _]) = (boxes[link.a.0], boxes[link.b.0]);
             assert_eq!(*line, [ax + 150.0, y + 20.0, bx, y + 20.0], "{name}");
         }
-        let texts = values(&svg.replace(" GB/s</text>", ""), "><text", ["x"]);
-        let middles = texts[texts.len() - 2 * boxes.len()..].iter().step_by(2);
-        // The text's first line stands in the middle of its box.
-        assert_eq!(middles.count(), boxes.len());
         for &[x, _] in &boxes {
-            assert_eq!(svg.matches(&format!("<text x=\"{}\"", x + 75.0)).count() % 2, 0);
+            let middle = format!("<text x=\"{}\"", x + 75.0);
+            assert!(svg.matches(&middle).count() >= 2, "{name}: two lines in the middle of {x}");
         }
     }
     let one = "name = \"one\"\n[[socket]]\nid = \"s0\"\n[[root_complex]]\nid = \"rc0\"\nsocket = \"s0\"\n";
@@ -254,7 +251,8 @@ fn an_interconnect_joins_two_sockets() {
     };
     assert_eq!(join("s0", "s1").unwrap(), 1);
     for (from, to) in [("s0", "s0"), ("s0", "gpu0"), ("rc0", "s1"), ("gpu0", "nic0")] {
-        assert!(join(from, to).is_err(), "{from} {to}");
+        let error = join(from, to).unwrap_err().to_string();
+        assert!(error.ends_with("it joins two sockets"), "{error}");
     }
 }
 
