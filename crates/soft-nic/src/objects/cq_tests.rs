@@ -285,6 +285,9 @@ fn room_behind_others_is_what_the_ring_has_left() {
     let report = cq.report();
     assert_eq!((cq.number(), report.number, report.written, report.taken), (3, 3, 2, Some(1)));
     assert_eq!(report.to_string(), "CQ 0x3: 2 written, 1 taken, overrun");
+    let (cq, ..) = cq_of(256, CqLayout::default());
+    (0..3).for_each(|counter| cq.push(&cqe(counter)).unwrap());
+    assert!(cq.has_room_behind(0).is_ok() && cq.has_room_behind(1).is_err());
     let (cq, ..) = cq_of(256, CqLayout { overrun_ignored: true, ..CqLayout::default() });
     assert!(cq.has_room_behind(9).is_ok());
     assert_eq!(cq.report().to_string(), "CQ 0x3: 0 written");
@@ -301,6 +304,7 @@ fn an_engine_elsewhere_goes_on_where_this_one_was() {
     cq.take_over([6, 4]);
     // Two of four wait: the record, from which nothing can be told, is not needed.
     dbr.store_u32(0, cq_ci_word(77), Ordering::Relaxed).unwrap();
+    assert!(cq.has_room_behind(1).is_ok() && cq.has_room_behind(2).is_err());
     (6..8).for_each(|counter| cq.push(&cqe(counter)).unwrap());
     assert_eq!([128, 192].map(|at| entry(&ring, at).unwrap().wqe_counter), [6, 7]);
     assert!(cq.push(&cqe(8)).is_err());
