@@ -101,7 +101,7 @@ fn blocks_come_back_when_their_wqe_is_reported() {
             }
             // One completion reports all before it.
             let take = (random >> 10) as usize % (posted.len() + 1);
-            if let Some(last) = posted.drain(..take).last() {
+            if let Some(last) = posted.drain(..take).next_back() {
                 sq.retire(last.0 as u16);
             }
         }
