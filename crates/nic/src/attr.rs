@@ -296,6 +296,65 @@ mod tests {
         }
     }
 
+    /// Names of the attributes that are there.
+    fn named(change: &Change) -> Vec<String> {
+        let text = format!("{change:?}");
+        let fields = text.split(", ").filter(|field| field.contains(": Some("));
+        let name = |field: &str| field.split(':').next().unwrap().trim().to_owned();
+        fields.map(|field| name(field.trim_start_matches("Change { "))).collect()
+    }
+
+    #[test]
+    fn each_state_wants_what_its_type_has() {
+        let end = QpAddress {
+            nic: NicAddress::InProcess(1),
+            qpn: Qpn(1),
+            psn: Psn::new(7),
+            mtu: Mtu::MAX,
+            rd_atomic: 16,
+        };
+        let connection = Connection::new(end, end);
+        let (plain, keyed) = ("access pkey_index port", "pkey_index port qkey");
+        let to = "av path_mtu dest_qpn rq_psn";
+        let answers = "max_dest_rd_atomic min_rnr_timer";
+        let asks = "sq_psn max_rd_atomic timeout retry_cnt rnr_retry";
+        use QpType::*;
+        // InfiniBand vol. 1, 11.2.5.2, and annex A14; dynamic connections as mlx5 has them.
+        for (kind, init, rtr, rts) in [
+            (Rc, plain, format!("{to} {answers}"), asks),
+            (Uc, plain, to.into(), "sq_psn"),
+            (Ud, keyed, String::new(), "sq_psn"),
+            (XrcSend, plain, to.into(), asks),
+            (XrcRecv, plain, format!("{to} {answers}"), "sq_psn timeout"),
+            (Dci, "pkey_index port", "path_mtu".into(), asks),
+            (Dct, plain, "av path_mtu min_rnr_timer".into(), "sq_psn timeout"),
+        ] {
+            for (state, want) in [
+                (QpState::Init, init),
+                (QpState::Rtr, &rtr),
+                (QpState::Rts, rts),
+                (QpState::Err, ""),
+            ] {
+                let change = connection.change(kind, state);
+                let want: Vec<&str> = want.split_whitespace().collect();
+                assert_eq!(named(&change), want, "{kind:?} to {state:?}");
+            }
+        }
+        assert_eq!(connection.change(Ud, QpState::Rtr), Change::default());
+        assert_eq!(end.nic.to_string(), "in-process NIC 1");
+    }
+
+    #[test]
+    fn packets_carry_a_message_part_by_part() {
+        let mtu = Mtu::new(1024).unwrap();
+        let parts = [0, 1, 2, 3].map(|index| mtu.part(index, 2500));
+        assert_eq!(parts, [0..1024, 1024..2048, 2048..2500, 2500..2500]);
+        assert_eq!(
+            (mtu.part(0, 0), mtu.part(0, 1024), mtu.part(1, 1024)),
+            (0..0, 0..1024, 1024..1024)
+        );
+    }
+
     #[test]
     fn messages_take_as_many_packets_as_their_bytes_need() {
         let mtu = Mtu::new(1024).unwrap();

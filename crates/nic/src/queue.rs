@@ -461,3 +461,7 @@ fn wait(
         std::thread::yield_now();
     }
 }
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

@@ -265,6 +265,120 @@ mod tests {
         assert!(cluster.all_reduce_ns(Algorithm::TwoLevel, large) < tree);
     }
 
+    const LOCAL: Cost = Cost { latency_ns: 100.0, gap_ns: 10.0, gb_per_s: 400.0 };
+
+    /// Clusters of few GPUs, whose costs are summed by hand below.
+    fn small(gpus: u32, gpus_per_node: u32) -> Cluster {
+        let (nodes_per_rack, rack_ns, rack_bandwidth) = (2, 500.0, 0.25);
+        let (local, wire) = (LOCAL, WIRE);
+        Cluster { gpus, gpus_per_node, nodes_per_rack, local, wire, rack_ns, rack_bandwidth }
+    }
+
+    #[test]
+    fn a_link_is_inside_a_node_in_a_rack_or_between_racks() {
+        let cluster = small(12, 2);
+        for (from, to, latency_ns, gb_per_s) in [
+            (0, 1, 100.0, 400.0),
+            (3, 2, 100.0, 400.0),
+            (1, 2, 2_000.0, 50.0),
+            (0, 3, 2_000.0, 50.0),
+            (3, 4, 2_500.0, 12.5),
+            (7, 8, 2_500.0, 12.5),
+            (8, 11, 2_000.0, 50.0),
+            (11, 0, 2_500.0, 12.5),
+        ] {
+            let cost = cluster.cost(from, to);
+            assert_eq!((cost.latency_ns, cost.gb_per_s), (latency_ns, gb_per_s), "{from}, {to}");
+        }
+        assert_eq!(dgx_cluster(8, WIRE).rack_ns, 1_000.0);
+        // A port is busy for its gap, or as long as the bytes take.
+        assert_eq!(WIRE.message_ns(5_000.0), (2_100.0, 300.0));
+        assert_eq!(WIRE.message_ns(50_000.0), (3_000.0, 1_000.0));
+    }
+
+    #[test]
+    fn a_ring_is_as_late_as_its_longest_way() {
+        // Ports are free in time here: a step waits for the step before.
+        for (gpus, per_node) in [(2, 1), (3, 2), (5, 2), (12, 2), (12, 3)] {
+            let wire = Cost { gap_ns: 0.0, ..WIRE };
+            let cluster = Cluster { wire, ..small(gpus, per_node) };
+            let bytes = 1_000 * u64::from(gpus);
+            let cost = |i: u32| cluster.cost(i % gpus, (i + 1) % gpus).message_ns(1_000.0).0;
+            let way = |from: u32| (from..from + 2 * (gpus - 1)).map(cost).sum::<f64>();
+            let want = (0..gpus).map(way).fold(0.0, f64::max);
+            let got = cluster.all_reduce_ns(Algorithm::Ring, bytes);
+            assert!((got - want).abs() < 1e-6, "{gpus}: {got} {want}");
+        }
+        // A gap that is longer than the way: each message waits for the port.
+        let wire = Cost { gap_ns: 10_000.0, ..WIRE };
+        let slow = Cluster { wire, ..small(4, 1) };
+        let slow = Cluster { nodes_per_rack: 4, ..slow };
+        let want = 5.0 * 10_000.0 + 2_000.0 + 20.0;
+        assert!((slow.all_reduce_ns(Algorithm::Ring, 4_000) - want).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_tree_goes_up_and_comes_down() {
+        // 3 to 2, and 2 and 1 to 0: 1 and 3 inside their nodes.
+        let (local, wire) = (LOCAL.message_ns(1_000.0), WIRE.message_ns(1_000.0));
+        let want = local.0 + wire.0 + local.1 + wire.0 + local.0;
+        let got = small(4, 2).all_reduce_ns(Algorithm::Tree, 1_000);
+        assert!((got - want).abs() < 1e-6, "{got} {want}");
+        // 6 hangs from 4, 5 too, and 7 from 6: three levels, and 4's port serves two.
+        let flat = Cluster { nodes_per_rack: 8, ..small(8, 1) };
+        let want = 3.0 * wire.0 + 2.0 * wire.1 + 3.0 * wire.0 + wire.1;
+        let got = flat.all_reduce_ns(Algorithm::Tree, 1_000);
+        assert!((got - want).abs() < 1e-6, "{got} {want}");
+        // Chunks of 256 KiB, one behind the other.
+        let chunk = WIRE.message_ns(262_144.0);
+        for (chunks, bytes) in [(1, 262_144), (2, 262_145), (4, 1 << 20)] {
+            let want = 2.0 * chunk.0 + f64::from(chunks - 1) * chunk.1;
+            let got = small(2, 1).all_reduce_ns(Algorithm::Tree, bytes);
+            assert!((got - want).abs() < 1e-6, "{chunks}: {got} {want}");
+        }
+    }
+
+    #[test]
+    fn a_chunk_waits_for_the_ports_of_the_one_before() {
+        // 1, 2 and 4 hang from 0, 3 from 2 and 7 from 6 inside their nodes; 5 and 6 from 4 across.
+        let (local, wire) = (LOCAL.message_ns(262_144.0), WIRE.message_ns(262_144.0));
+        let first = 2.0 * local.0 + wire.0;
+        let at_4 = |root: f64| root + 2.0 * local.1 + local.0;
+        let at_6 = |root: f64| at_4(root) + wire.1 + wire.0;
+        // 6 sends the second chunk up when it has sent the first one down to 7.
+        let second = at_6(first) + local.1 + wire.0 + local.0;
+        let want = at_6(second) + local.0;
+        let got =
+            Cluster { nodes_per_rack: 2, ..small(8, 5) }.all_reduce_ns(Algorithm::Tree, 1 << 19);
+        assert!((got - want).abs() < 1e-6, "{got} {want}");
+    }
+
+    #[test]
+    fn two_levels_are_rings_of_rings() {
+        let cluster = Cluster { nodes_per_rack: 4, ..small(12, 3) };
+        let (inside, across) = (LOCAL.message_ns(40_000.0).0, WIRE.message_ns(10_000.0).0);
+        let want = 2.0 * 2.0 * inside + 2.0 * 3.0 * across;
+        let got = cluster.all_reduce_ns(Algorithm::TwoLevel, 120_000);
+        assert!((got - want).abs() < 1e-6, "{got} {want}");
+        // A node that is not full is a ring of those that there are.
+        let alone = small(3, 8).all_reduce_ns(Algorithm::TwoLevel, 120_000);
+        assert!((alone - 4.0 * inside).abs() < 1e-6, "{alone}");
+    }
+
+    #[test]
+    fn costs_of_paths_are_the_models() {
+        let topology = crate::topology::builtin("two-root-complexes").unwrap();
+        let params = Params::default();
+        let (gpu, nic) = (topology.find("gpu0").unwrap(), topology.find("nic0").unwrap());
+        let spec = TestBedSpec { topology: &topology, gpu, nic, params: &params, seed: 1 };
+        let path = PathModel::Pull;
+        let cost = Cost::from_model(spec, path).unwrap().unwrap();
+        let [small, large] = [(8, 16), (1 << 20, 8)]
+            .map(|(bytes, in_flight)| predict(spec, path, bytes, in_flight).unwrap().unwrap());
+        assert_eq!((cost.latency_ns, cost.gb_per_s), (small.delivered_ns, large.gb_per_s));
+        assert!((cost.gap_ns * small.gb_per_s - 8.0).abs() < 1e-9);
+    }
+
     #[test]
     fn one_gpu_needs_nothing_and_slower_racks_cost() {
         assert_eq!(dgx_cluster(1, WIRE).all_reduce_ns(Algorithm::Ring, 1 << 20), 0.0);

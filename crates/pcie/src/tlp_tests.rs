@@ -93,6 +93,10 @@ fn headers() {
     assert_eq!((flit.mwr_bytes, flit.mrd_bytes, flit.cpld_bytes), (16, 16, 12));
     let x16 = LinkSpeed::new(Gen::G6, 16).unwrap().raw_gbps();
     assert!((x16 - 64.0 * 16.0 * 236.0 / 256.0).abs() < 1e-9);
+    // 250 and 500 MB/s a lane, as the specification's first two generations say.
+    for (generation, gbps) in [(Gen::G1, 2.0), (Gen::G2, 4.0)] {
+        assert!((LinkSpeed::new(generation, 1).unwrap().raw_gbps() - gbps).abs() < 1e-9);
+    }
 }
 
 #[test]

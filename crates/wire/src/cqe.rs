@@ -365,6 +365,36 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_of_the_other_lap_is_not_ready() {
+        for (op_own, owner, ready) in [
+            (0x00, 0, true),
+            (0x00, 1, false),
+            (0xd1, 1, true),
+            (0xd1, 0, false),
+            (0xf0, 0, false),
+            (0xf1, 1, false),
+        ] {
+            let tail = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, op_own]);
+            assert_eq!(is_ready(tail, owner), ready, "{op_own:#x}, owner {owner}");
+            assert_eq!(is_ready(tail, owner | 2), ready, "one bit of the owner counts");
+        }
+    }
+
+    #[test]
+    fn errors_are_those_of_two_opcodes_and_their_syndromes_are_the_tables() {
+        for bits in 0..=0xf {
+            let error = CqeOpcode::from_bits(bits).is_some_and(CqeOpcode::is_error);
+            assert_eq!(error, matches!(bits, 0xd | 0xe), "{bits:#x}");
+        }
+        for code in 0..=u8::MAX {
+            let known = Syndrome::ALL.iter().any(|&syndrome| syndrome as u8 == code);
+            let found = Syndrome::from_code(code).map(|syndrome| syndrome as u8);
+            assert_eq!(found, known.then_some(code));
+        }
+        assert_eq!(Syndrome::from_code(0x15), Some(Syndrome::TransportRetryExc));
+    }
+
+    #[test]
     fn unknown_opcodes_are_refused() {
         let mut bytes = [0xa5; CQE_BYTES];
         bytes[63] = 0x70;

@@ -165,6 +165,20 @@ mod tests {
     }
 
     #[test]
+    fn a_register_is_a_control_segments_first_8_bytes() {
+        let ctrl = [0, 0, 2, 0x10, 1, 0, 0x40, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
+        assert_eq!(register_of(&ctrl).to_le_bytes(), ctrl[..8]);
+        let bell = Doorbell { qpn: Qpn(0x10040), next: 3 };
+        assert_eq!(Doorbell::parse(register_of(&ctrl)), bell);
+    }
+
+    #[test]
+    fn an_arm_word_that_nobody_writes_has_the_last_sequence() {
+        let never = CqArm { sequence: 3, solicited_only: false, ci: 0 };
+        assert_eq!((CqArm::parse(CqArm::NEVER), never.emit()), (never, CqArm::NEVER));
+    }
+
+    #[test]
     fn stale_counters_are_not_ahead() {
         assert_eq!(ahead(5, 0x1_0003, 64), Some(2));
         assert_eq!(ahead(2, 0x1_0003, 64), None);

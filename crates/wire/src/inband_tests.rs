@@ -38,6 +38,87 @@ fn a_lap_ahead_is_told_from_a_lap_behind() {
 }
 
 #[test]
+fn half_of_the_cycle_is_ahead() {
+    for f in LineFormat::ALL {
+        let (m, half) = (f.modulus(), f.modulus() / 2);
+        for seq0 in [1, 2, half, half + 1, m - 1, m] {
+            let (now, standing) = (f.seq(seq0, 0), |laps: u32| f.seq(seq0, laps.into()));
+            for (laps, expected) in [
+                (1, Standing::Ahead),
+                (half - 1, Standing::Ahead),
+                (half, Standing::Ahead),
+                (half + 1, Standing::Stale),
+                (m - 1, Standing::Stale),
+            ] {
+                assert_eq!(f.standing(now, standing(laps)), expected, "{f} {seq0} {laps}");
+            }
+        }
+    }
+    let f = LineFormat::L14S2;
+    assert_eq!(f.standing(1, 0x1_0000), Standing::Stale, "no number of the format");
+}
+
+#[test]
+fn tickets_go_round_the_slots() {
+    let places = [0, 1, 6, 7, 13, 14, 20].map(|ticket| slot_of(ticket, 7));
+    assert_eq!(places, [(0, 0), (1, 0), (6, 0), (0, 1), (6, 1), (0, 2), (6, 2)]);
+    assert_eq!(slot_of(u64::MAX, 1 << 16), (0xffff, u64::MAX >> 16));
+    assert_eq!(slot_of(9, 1), (0, 9));
+}
+
+#[test]
+fn a_slot_holds_whole_lines() {
+    for (f, slot_bytes, capacity) in [
+        (LineFormat::L12S4, 1024, 768),
+        (LineFormat::L12S4, 47, 24),
+        (LineFormat::L14S2, 1024, 896),
+        (LineFormat::L60S4, 1024, 960),
+        (LineFormat::L60S4, 127, 60),
+        (LineFormat::L60S4, 63, 0),
+    ] {
+        assert_eq!(f.capacity(slot_bytes), capacity, "{f} {slot_bytes}");
+        assert_eq!(f.write_capacity(slot_bytes), capacity.saturating_sub(36));
+    }
+    // As a write is posted: its stream fills the slot, and one byte more does not fit.
+    let inline = [7; 1024];
+    for f in LineFormat::ALL {
+        let room = f.write_capacity(512);
+        let stream = |bytes: usize| {
+            let payload = [Piece::Inline(&inline[..bytes])];
+            let wr = SendWr::new(Opcode::RdmaWrite).to(Iova(1), Rkey(2)).payload(&payload);
+            wr.emit_stream(0, Qpn(1), &mut [0; 1024]).unwrap()
+        };
+        assert_eq!((stream(room), f.lines(stream(room))), (f.capacity(512), 512 / f.line_bytes()));
+        assert!(f.lines(stream(room + 1)) * f.line_bytes() > 512);
+    }
+}
+
+#[test]
+fn formats_have_the_names_that_they_are_read_by() {
+    for (f, name) in LineFormat::ALL.into_iter().zip(["12+4", "14+2", "60+4"]) {
+        assert_eq!((f.to_string().as_str(), name.parse()), (name, Ok(f)));
+    }
+    let error = "28+4".parse::<LineFormat>().unwrap_err();
+    assert!(error.to_string().contains("28+4"));
+}
+
+#[test]
+fn a_stream_of_entries_alone_ends_with_the_last() {
+    let entry = |lkey| Piece::Data(Sge { addr: Iova(4), lkey: Lkey(lkey), bytes: 6 });
+    let payload = [entry(5), entry(6)];
+    let wr = SendWr::new(Opcode::Send).payload(&payload);
+    let mut stream = [0xa5; 64];
+    assert_eq!(wr.emit_stream(5, Qpn(1), &mut stream), Ok(48));
+    assert_eq!((stream[7], stream[48]), (3, 0xa5));
+    assert_eq!(stream_need(&stream[..20]), Ok(Need::More(36)));
+    assert_eq!(stream_need(&stream[..36]), Ok(Need::Total(48)), "what follows is not looked at");
+    // The end of the stream is before that of the segments that the opcode has.
+    let short = SendWr::new(Opcode::RdmaWrite).to(Iova(1), Rkey(2)).payload(&payload[..1]);
+    assert_eq!(short.emit_stream(5, Qpn(1), &mut stream), Ok(48));
+    assert_eq!(Wqe::parse_stream(&stream[..20]), Err(WqeError::Ds(3)));
+}
+
+#[test]
 fn the_length_is_found_from_as_little_as_possible() {
     let inline = [3u8; 500];
     let payload = [Piece::Inline(&inline)];

@@ -103,10 +103,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn errors_name_the_value_that_is_wrong() {
+        use crate::cm::{IpHeaderError, MadError};
+        use crate::roce::{IpError, PacketError};
+        let all: [(&dyn std::error::Error, &str); 12] = [
+            (&wqe::WqeError::Short { have: 17, need: 64 }, "17"),
+            (&wqe::WqeError::Segment(48), "48"),
+            (&wqe::WqeError::Message(1 << 32), "4294967296"),
+            (&cqe::CqeOpcodeError(7), "0x7"),
+            (&MadError::Length(255), "255"),
+            (&MadError::Class { class: 4, version: 9 }, "0x04"),
+            (&IpHeaderError::Ip(5), "5"),
+            (&IpError::Length { udp: 99, ip: 8 }, "99"),
+            (&IpError::Checksum, "checksum"),
+            (&PacketError::Version(15), "15"),
+            (&PacketError::Icrc { stored: 1, computed: 0xabcd_0123 }, "0xabcd0123"),
+            (&PacketError::Pad { pad: 3, bytes: 0 }, "3"),
+        ];
+        for (error, value) in all {
+            assert!(error.to_string().contains(value), "{error:?}: {error}");
+        }
+    }
+
+    #[test]
     fn packet_numbers_wrap_at_24_bits() {
         let last = Psn::new(0xff_ffff);
         assert_eq!(last.plus(1), Psn::new(0));
-        assert!(last.before(last.plus(1)));
+        assert!(last.before(last.plus(1)) && !last.plus(1).before(last) && !last.before(last));
         assert_eq!(Psn::new(3).distance(last), 4);
         assert_eq!(last.distance(Psn::new(3)), -4);
         assert_eq!(Psn::new(0x80_0000).distance(Psn::new(0)), -0x80_0000);

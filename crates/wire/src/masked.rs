@@ -109,6 +109,7 @@ impl Masks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wqe::Wqe;
 
     fn add(change: u64, operand: u64, old: u64, bytes: u32) -> u64 {
         let masks = Masks { bytes, change, compare: 0 };
@@ -151,6 +152,64 @@ mod tests {
         assert_eq!(Masks::size(Kind::FetchAdd, 0), None);
         assert_eq!(Masks::size(Kind::FetchAdd, 10), None);
         let short = Masks::parse(Kind::CompareSwap, 8, &[0; 16]);
-        assert!(matches!(short, Err(WqeError::Short { .. })));
+        assert_eq!(short, Err(WqeError::Short { have: 16, need: 24 }));
+        let short = Masks::parse(Kind::CompareSwap, 4, &[0; 15]);
+        assert_eq!(short, Err(WqeError::Short { have: 15, need: 16 }));
+    }
+
+    /// A WQE with a modifier, segments from byte 32 on, and a local entry behind them.
+    fn wqe(opcode: u8, op_mod: u8, segments: &[u8], entry_bytes: u8) -> Vec<u8> {
+        let ds = 3 + segments.len() as u8 / 16;
+        let mut wqe = vec![op_mod, 0, 0, opcode, 0, 0, 9, ds, 0, 0, 0, 8, 0, 0, 0, 0];
+        wqe.extend([[0, 0, 0, 0, 0, 0, 0x10, 0], [0, 0, 0, 5, 0, 0, 0, 0]].concat());
+        wqe.extend(segments);
+        wqe.extend([0, 0, 0, entry_bytes, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0x20, 0]);
+        wqe
+    }
+
+    #[test]
+    fn operands_and_masks_are_read_where_libmlx5_writes_them() {
+        let bytes: Vec<u8> = (1..=32).collect();
+        let long = [0x0102_0304_0506_0708u64, 0x090a_0b0c_0d0e_0f10];
+        let masks = [0x1112_1314_1516_1718u64, 0x191a_1b1c_1d1e_1f20];
+        let add = |compare| Operands { swap_add: long[0], compare };
+        let short = Operands { swap_add: 0x0102_0304, compare: 0x0506_0708 };
+        let swapped = Masks { bytes: 4, change: 0x090a_0b0c, compare: 0x0d0e_0f10 };
+        for (opcode, op_mod, segment_bytes, operands, masks) in [
+            (0x14, 8, 16, short, swapped),
+            (0x14, 9, 32, add(long[1]), Masks { bytes: 8, change: masks[0], compare: masks[1] }),
+            (
+                0x15,
+                8,
+                16,
+                Operands { compare: 0, ..short },
+                Masks { bytes: 4, change: 0x0506_0708, compare: 0 },
+            ),
+            (0x15, 9, 16, add(0), Masks { bytes: 8, change: long[1], compare: 0 }),
+        ] {
+            let wqe = wqe(opcode, op_mod, &bytes[..segment_bytes], masks.bytes as u8);
+            let parsed = Wqe::parse(&wqe).unwrap();
+            assert_eq!((parsed.atomic, parsed.masks), (Some(operands), Some(masks)));
+            assert_eq!(
+                (parsed.payload.start as usize, parsed.bytes),
+                (wqe.len() - 16, masks.bytes)
+            );
+            assert_eq!(Wqe::parse_stream(&wqe), Err(WqeError::Opcode(opcode)), "no room for masks");
+        }
+        let other = wqe(0x14, 9, &bytes, 4);
+        assert_eq!(Wqe::parse(&other), Err(WqeError::AtomicLength(4)));
+        assert_eq!(Wqe::parse(&wqe(0x15, 0, &bytes[..16], 8)), Err(WqeError::Opcode(0x15)));
+        // Masks of 8 bytes take 16 more than operands do.
+        let mut cut = wqe(0x14, 9, &bytes, 8);
+        cut[7] = 3;
+        assert_eq!(Wqe::parse(&cut), Err(WqeError::Ds(3)));
+    }
+
+    #[test]
+    fn what_was_there_is_scattered_in_the_order_of_its_width() {
+        let masks = |bytes| Masks { bytes, change: 0, compare: 0 };
+        let old = 0x0102_0304_0506_0708u64;
+        assert_eq!(masks(8).result(old), old.to_ne_bytes());
+        assert_eq!(masks(4).result(old)[..4], [5, 6, 7, 8]);
     }
 }

@@ -64,6 +64,11 @@ mod tests {
         (wqe[32], wqe[48]) = (1, 1);
         wqe[51] = 9;
         assert_eq!(Copy::parse(&wqe), Err(WqeError::Message(0x100_0009)));
+        wqe[32..36].copy_from_slice(&MAX_COPY_BYTES.to_be_bytes());
+        wqe[48..52].copy_from_slice(&MAX_COPY_BYTES.to_be_bytes());
+        assert_eq!(Copy::parse(&wqe).map(|copy| copy.to.bytes), Ok(1 << 20), "the longest");
+        (wqe[35], wqe[51]) = (1, 1);
+        assert_eq!(Copy::parse(&wqe), Err(WqeError::Message((1 << 20) + 1)));
         wqe[0] = 2;
         assert_eq!(Copy::parse(&wqe), Err(WqeError::Opcode(0x2f)), "compression");
     }

@@ -120,6 +120,17 @@ mod tests {
         Some(plain)
     }
 
+    #[test]
+    fn inline_bytes_may_fill_the_block() {
+        for (bytes, ds, is_plain) in [(27, 4, true), (28, 4, true), (29, 5, false), (28, 5, false)]
+        {
+            let mut block = [0; WQEBB_BYTES];
+            (block[3], block[7], block[32], block[35]) = (8, ds, 0x80, bytes);
+            let plain = PlainWrite::parse(&block);
+            assert_eq!(plain.map(|plain| plain.bytes), is_plain.then_some(bytes.into()), "{bytes}");
+        }
+    }
+
     proptest! {
         /// Streams that nearly are.
         #[test]

@@ -287,6 +287,18 @@ mod tests {
     }
 
     #[test]
+    fn kinds_and_lengths_are_told_apart() {
+        let kinds = [0, 1, 2, 3, 4].map(|op| Tmh::parse(&[op; 16]).unwrap().kind);
+        let none = Kind::NoTag;
+        assert_eq!(kinds, [none, Kind::Rendezvous, none, Kind::Eager, none]);
+        assert_eq!(ListWqe::parse(&[0; 47]), Err(WqeError::Ds(2)), "no whole segment");
+        let head = [0; 24];
+        assert!(TagInfo::parse([CQE_APP, Told::Consumed as u8, 0, 0], &head).is_some());
+        assert_eq!(TagInfo::parse([CQE_APP, 0xff, 0, 0], &head), None);
+        assert_eq!(TagInfo::parse([CQE_APP ^ 2, Told::Consumed as u8, 0, 0], &head), None);
+    }
+
+    #[test]
     fn a_rendezvous_says_where_its_payload_lies_and_how_it_ends() {
         let mut message = [0; 32];
         message[..16].copy_from_slice(&[1, 0, 0, 0, 9, 8, 7, 6, 0, 0, 0, 0, 0, 0, 0, 5]);

@@ -4,10 +4,12 @@ use proptest::prelude::*;
 fn round_trip(umr: &Umr) -> Result<Umr, WqeError> {
     let mut wqe = vec![0xa5; umr.wqe_bytes() + 1];
     let all = umr.wqe_bytes();
-    umr.emit(5, Flags::SIGNALLED, (7, Qpn(9)), &mut wqe)?;
+    let flags = Flags { fence: true, ..Flags::SIGNALLED };
+    umr.emit(5, flags, (7, Qpn(9)), &mut wqe)?;
     assert_eq!(wqe[all], 0xa5);
     let parsed = super::super::wqe::Wqe::parse(&wqe)?;
     assert_eq!((parsed.imm, parsed.index, parsed.qpn), (5, 7, Qpn(9)));
+    assert_eq!(parsed.flags, flags);
     Umr::parse(&wqe[..all])
 }
 
@@ -40,6 +42,7 @@ fn a_bind_has_the_bytes_that_libmlx5_writes() {
     assert_eq!(wqe[88..96], 0x1000u64.to_be_bytes());
     assert_eq!(wqe[128..136], [0, 0, 0x10, 0, 0x99, 0xaa, 0xbb, 1]);
     // libmlx5 sets the flag of an offset, which is 0.
+    assert_eq!(UMR_TRANSLATION_OFFSET, 0x10);
     wqe[16] |= UMR_TRANSLATION_OFFSET;
     assert_eq!(Umr::parse(&wqe), Ok(umr));
 }
@@ -75,6 +78,70 @@ fn what_makes_no_sense_is_refused() {
     umr.emit_segments(&mut hole);
     hole[131] = 0;
     assert_eq!(Umr::parse(&hole), Err(WqeError::Segment(144)), "an entry behind the end");
+}
+
+/// A WQE with units of a translation.
+fn with_units(units: &[[u8; 16]]) -> Vec<u8> {
+    let mut wqe = vec![0; UMR_HEADER_BYTES];
+    (wqe[16], wqe[21]) = (UMR_INLINE, units.len() as u8);
+    wqe.extend(units.concat());
+    wqe
+}
+
+#[test]
+fn a_block_has_as_many_entries_as_it_says() {
+    let head = |row: u8, entries: u8| {
+        [0, 0, 0, row, 0, 0, 4, 0, 0, 0, 0, 2, 0, 0, 0, entries] // twice
+    };
+    let entry = |bytes: u8| [0, 9, 0, bytes, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0x10, 0];
+    let parse = |units: &[[u8; 16]]| Umr::parse(&with_units(units)).map(|umr| umr.translation);
+    let whole = parse(&[head(7, 2), entry(3), entry(4)]).unwrap().unwrap();
+    assert_eq!((whole.repeat, whole.row_bytes(), whole.parts[1].stride), (2, 7, 9));
+    // Sums that are right do not make up for entries that are not there.
+    assert_eq!(parse(&[head(7, 3), entry(3), entry(4)]), Err(WqeError::Segment(128)));
+    assert_eq!(parse(&[head(0, 0), entry(3), entry(4)]), Err(WqeError::Segment(128)));
+    assert_eq!(parse(&[head(3, 2), entry(3), entry(0)]), Err(WqeError::Segment(160)), "empty");
+}
+
+#[test]
+fn a_range_has_2_to_the_31_bytes_at_most() {
+    let range = |bytes: u32| {
+        let mut unit = [0; 16];
+        unit[..4].copy_from_slice(&bytes.to_be_bytes());
+        Umr::parse(&with_units(&[[0, 0, 0, 8, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0x10, 0], unit]))
+    };
+    let parts = range(1 << 31).unwrap().translation.unwrap().parts;
+    assert_eq!((parts[0].bytes, parts[1].bytes), (8, 1 << 31));
+    assert_eq!(range((1 << 31) + 1), Err(WqeError::Segment(144)));
+    assert_eq!(range(u32::MAX), Err(WqeError::Segment(144)));
+}
+
+#[test]
+fn an_invalidation_frees_the_key_of_any_queue_pair() {
+    let umr = Umr::invalidate();
+    assert_eq!((umr.tag, umr.qpn, umr.free), (Some(0), Some(ANY_QPN), Some(true)));
+    let mut wqe = vec![0; umr.wqe_bytes()];
+    umr.emit_segments(&mut wqe);
+    // set_umr_control_seg of libmlx5 for IBV_WR_LOCAL_INV: low byte, queue pair and free.
+    assert_eq!((wqe[16], &wqe[24..32]), (0x88, &0x2000_6000u64.to_be_bytes()[..]));
+    assert_eq!(wqe[64..72], [0x40, 0, 0, 0, 0xff, 0xff, 0xff, 0]);
+    assert_eq!(Umr::parse(&wqe), Ok(umr), "without a translation");
+    assert_eq!(Umr::parse(&wqe[..100]), Err(WqeError::Ds(6)));
+}
+
+#[test]
+fn the_longest_translation_fits_and_a_longer_one_does_not() {
+    let of = |entries: usize| {
+        let translation = Some(Translation { repeat: 1, parts: vec![part(8, 0); entries] });
+        Umr { translation, ..Umr::default() }
+    };
+    // Whole blocks: 8 units of header, and 52 of 55.
+    let umr = of(52);
+    assert_eq!((umr.wqe_bytes() / DS_BYTES, round_trip(&umr)), (60, Ok(umr)));
+    assert_eq!(round_trip(&of(53)), Err(WqeError::Ds(64)));
+    let mut short = vec![0; 191];
+    let need = of(4).emit(5, Flags::default(), (7, Qpn(9)), &mut short);
+    assert_eq!(need, Err(WqeError::Short { have: 191, need: 192 }));
 }
 
 proptest! {

@@ -78,6 +78,114 @@ fn what_makes_no_sense_is_refused() {
     assert!(wqe(0x0a, 2, &[(16, INLINE_FLAG | 12)]).is_ok());
 }
 
+#[test]
+fn opcodes_have_mlx5s_codes_and_headers() {
+    use Opcode::*;
+    for (code, opcode, header) in [
+        (0x00, Nop, 16),
+        (0x01, SendInval, 16),
+        (0x08, RdmaWrite, 32),
+        (0x09, RdmaWriteImm, 32),
+        (0x0a, Send, 16),
+        (0x0b, SendImm, 16),
+        (0x10, RdmaRead, 32),
+        (0x11, AtomicCs, 48),
+        (0x12, AtomicFa, 48),
+        (0x14, AtomicMaskedCs, 48),
+        (0x15, AtomicMaskedFa, 48),
+        (0x25, Umr, 128),
+        (0x28, TagMatching, 48),
+        (0x2f, Mmo, 64),
+    ] {
+        assert_eq!((Opcode::from_code(code), opcode as u8), (Some(opcode), code));
+        assert_eq!(opcode.header_bytes(), header, "{opcode:?}");
+        assert_eq!(opcode.masked().is_some(), matches!(opcode, AtomicMaskedCs | AtomicMaskedFa));
+        // A WQE may be its header and no more: one unit less is refused.
+        let parse = |ds: u8| {
+            let modifier = if opcode.masked().is_some() { 8 } else { 0 };
+            let mut wqe = [0; 256];
+            (wqe[0], wqe[3], wqe[7]) = (modifier, code, ds);
+            Wqe::parse(&wqe)
+        };
+        let ds = header as u8 / 16;
+        assert_eq!(parse(ds - 1), Err(WqeError::Ds(header / 16 - 1)), "{opcode:?}");
+        let want = if opcode.is_atomic() { Err(WqeError::AtomicLength(0)) } else { Ok(opcode) };
+        assert_eq!(parse(ds).map(|wqe| wqe.opcode), want);
+    }
+    let known = (0..=u8::MAX).filter(|&code| Opcode::from_code(code).is_some());
+    assert_eq!(known.count(), 14);
+}
+
+#[test]
+fn a_control_segment_takes_whole_blocks() {
+    let blocks = |ds: u8| {
+        let mut ctrl = [0; 16];
+        ctrl[7] = ds;
+        Ctrl::parse(&ctrl).unwrap().blocks()
+    };
+    assert_eq!([0, 1, 4, 5, 8, 9, 63].map(blocks), [1, 1, 1, 2, 2, 3, 16]);
+}
+
+#[test]
+fn a_datagram_has_the_bytes_that_libmlx5_writes() {
+    let to = Datagram {
+        traffic_class: 0x5a,
+        hop_limit: 7,
+        flow_label: 0xf_edcb,
+        src_port: 0xc123,
+        ..Datagram::new(Ipv6Addr::LOCALHOST, Qpn(0x77), 0x1122_3344)
+    };
+    let payload = [data(8, 9, 10)];
+    let wr = SendWr { datagram: Some(to), ..SendWr::new(Opcode::Send) }.payload(&payload);
+    let mut buf = [0; 128];
+    assert_eq!(wr.emit(3, Qpn(9), &mut buf), Ok(2));
+    #[rustfmt::skip]
+    let av = [
+        0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0,  0x80, 0, 0, 0x77,  0, 0, 0xc1, 0x23,
+        0, 0, 0, 0,  0, 0, 0, 0, 0, 0,  0x5a, 7,  0x40, 0x0f, 0xed, 0xcb,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1,
+    ];
+    assert_eq!(buf[16..64], av);
+    let wqe = Wqe::parse_datagram(&buf).unwrap();
+    assert_eq!((wqe.datagram, wqe.bytes, wqe.ds), (Some(to), 10, 5));
+    assert_eq!(Wqe::parse_datagram(&buf[..79]), Err(WqeError::Short { have: 79, need: 80 }));
+    let fields = to.fields();
+    assert_eq!((fields.traffic_class, fields.hop_limit), (0x5a, 7));
+    assert_eq!((fields.flow_label, fields.src_port), (0xf_edcb, 0xc123));
+    let plain = Datagram::new(Ipv6Addr::LOCALHOST, Qpn(1), 2).fields();
+    assert_eq!((plain.src_port, plain.hop_limit), (4791, 64), "a NIC's own port");
+    // A destination's two halves of a key do not meet.
+    let both = Datagram { qkey: 0x8000_0001, key_low: 0x8000_0002, ..to };
+    assert_eq!(both.dc_key(), 0x8000_0001_8000_0002);
+    buf[3] = Opcode::RdmaWrite as u8;
+    assert_eq!(Wqe::parse_datagram(&buf), Err(WqeError::Opcode(8)));
+}
+
+#[test]
+fn a_joined_wqe_has_its_length_in_its_bytes_too() {
+    let mut buf = [0; 64];
+    let payload = [data(0x1000, 7, 100)];
+    let wr = SendWr { stream: 0x1234, ..SendWr::new(Opcode::RdmaWrite) }.payload(&payload);
+    wr.emit(1, Qpn(2), &mut buf).unwrap();
+    assert_eq!(buf[9..11], [0x12, 0x34]);
+    let mut wqe = Wqe::parse(&buf).unwrap();
+    assert_eq!(wqe.stream, 0x1234);
+    wqe.extend(&mut buf, 0x0102_0304);
+    assert_eq!((wqe.bytes, &buf[32..36]), (0x0102_0304, &[1, 2, 3, 4][..]));
+    assert_eq!(Wqe::parse(&buf), Ok(wqe));
+}
+
+#[test]
+fn empty_entries_are_left_out() {
+    let mut buf = [0xa5; 128];
+    let payload = [data(1, 2, 0), data(3, 4, 5), data(6, 7, 0), data(8, 9, 0), data(1, 1, 0)];
+    let wr = SendWr::new(Opcode::Send).payload(&payload);
+    assert_eq!((wr.blocks(), wr.emit(0, Qpn(1), &mut buf)), (1, Ok(1)));
+    let wqe = Wqe::parse(&buf).unwrap();
+    assert_eq!((wqe.ds, wqe.bytes), (2, 5));
+    assert_eq!(wqe.pieces(&buf).collect::<Vec<_>>(), [payload[1]]);
+}
+
 #[derive(Debug, Clone)]
 enum Owned {
     Data(u64, u32, u32),

@@ -14,8 +14,9 @@ const CANARY: u8 = 0xa5;
 /// Bytes between two things in the arena.
 const GAP: usize = 16;
 
-/// Errnos of the kernel's own commands, and of this driver's.
-const ERRNOS: [i32; 12] = [
+/// Errnos of the kernel's own commands, and of this driver's. No way leads to a peer (EHOSTUNREACH): so the kernel answers
+/// too, of a route that it does not find.
+const ERRNOS: [i32; 13] = [
     libc::EINVAL,
     libc::ENOENT,
     libc::EFAULT,
@@ -28,6 +29,7 @@ const ERRNOS: [i32; 12] = [
     libc::EPERM,
     libc::ENODATA,
     libc::EAGAIN,
+    libc::EHOSTUNREACH,
 ];
 
 /// What an attribute holds.

@@ -201,3 +201,7 @@ fn acs_control(config: &[u8]) -> Option<u16> {
 fn number(path: &Path) -> Option<i64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
+
+#[cfg(test)]
+#[path = "sysfs_tests.rs"]
+mod tests;

@@ -121,6 +121,141 @@ fn drawings_name_every_node_and_escape() {
     assert_eq!(svg.matches("<rect").count(), t.nodes().count() + 1);
 }
 
+/// The values of attributes of each element of an SVG that begins so.
+fn values<const N: usize>(svg: &str, element: &str, names: [&str; N]) -> Vec<[f64; N]> {
+    let value = |text: &str, name: &str| {
+        let (_, rest) = text.split_once(&format!(" {name}=\"")).unwrap();
+        rest.split_once('"').unwrap().0.parse().unwrap()
+    };
+    svg.split(element).skip(1).map(|text| names.map(|name| value(text, name))).collect()
+}
+
+#[test]
+fn a_drawings_boxes_stand_apart_and_its_lines_join_them() {
+    for name in BUILTIN_NAMES {
+        let t = builtin(name).unwrap();
+        let svg = to_svg(&t);
+        let [width, height] = values(&svg, "<svg", ["width", "height"])[0];
+        let svg = svg.replace("<rect width=\"100%\"", "");
+        let boxes = values(&svg, "<rect", ["x", "y"]);
+        assert_eq!(boxes.len(), t.nodes().count());
+        for (i, &[x, y]) in boxes.iter().enumerate() {
+            let inside = x >= 0.0 && x + 150.0 <= width && y >= 30.0 && y + 40.0 <= height;
+            assert!(inside, "{name}: {x} {y} of {width} {height}");
+            let apart = |&[a, b]: &[f64; 2]| (a - x).abs() >= 166.0 || (b - y).abs() >= 84.0;
+            assert!(boxes[i + 1..].iter().all(apart), "{name}: box {i}");
+        }
+        let lowest = boxes.iter().map(|&[_, y]| y).fold(0.0, f64::max);
+        assert_eq!(height, lowest + 104.0, "{name}");
+        let lines = values(&svg, "<line", ["x1", "y1", "x2", "y2"]);
+        let (links, between) = lines.split_at(lines.len() - t.interconnects().len());
+        let hang = t.nodes().filter_map(|(id, node)| Some((id.0, node.parent?.0)));
+        for (line, (here, above)) in links.iter().zip(hang) {
+            let ([x, y], [above_x, above_y]) = (boxes[here], boxes[above]);
+            assert_eq!(*line, [above_x + 75.0, above_y + 40.0, x + 75.0, y], "{name}");
+            assert_eq!(y - above_y, 84.0);
+        }
+        for (line, link) in between.iter().zip(t.interconnects()) {
+            let ([ax, y], [bx, _]) = (boxes[link.a.0], boxes[link.b.0]);
+            assert_eq!(*line, [ax + 150.0, y + 20.0, bx, y + 20.0], "{name}");
+        }
+        for &[x, _] in &boxes {
+            let middle = format!("<text x=\"{}\"", x + 75.0);
+            assert!(svg.matches(&middle).count() >= 2, "{name}: two lines in the middle of {x}");
+        }
+    }
+    let one = "name = \"one\"\n[[socket]]\nid = \"s0\"\n[[root_complex]]\nid = \"rc0\"\nsocket = \"s0\"\n";
+    let svg = to_svg(&from_toml(one).unwrap());
+    assert_eq!(values(&svg, "<svg", ["width", "height"]), [[300.0, 228.0]]);
+}
+
+#[test]
+fn a_text_drawing_is_this() {
+    let mut t = from_toml(&GOOD.replace("id = \"sw0\"", "id = \"sw0\"\nacs = true")).unwrap();
+    t = t.map_p2p(|p2p| (p2p.reads, p2p.read_slots) = (false, Some(4)));
+    let text = to_text(&t);
+    let want = "small\n\
+                socket s0\n\
+                └─ root complex rc0  no peer reads  4 peer reads at once\n   \
+                └─ switch sw0  Gen5 x16 MPS 256  ACS\n      \
+                ├─ GPU gpu0  Gen4 x16 MPS 512 MRRS 512\n      \
+                └─ NIC nic0  Gen5 x8 MPS 256 MRRS 512\n\n                    \
+                nic0\ngpu0                 PHB\n";
+    assert_eq!(text, want);
+    // Without a NIC there are no distances.
+    let alone = to_text(&from_toml(&GOOD[..GOOD.find("[[nic]]").unwrap()]).unwrap());
+    assert!(alone.ends_with("MRRS 512\n") && !alone.contains("PIX"), "{alone}");
+}
+
+#[test]
+fn an_epyc_has_one_nic_for_each_socket() {
+    let t = builtin("epyc-2s").unwrap();
+    let under = |id: &str| {
+        let node = t.find(id).unwrap();
+        t.node(t.node(node).parent.unwrap()).id.clone()
+    };
+    assert_eq!((t.of_kind(Kind::Gpu).len(), t.of_kind(Kind::Nic).len()), (4, 2));
+    assert_eq!(["gpu0", "gpu1", "gpu2", "gpu3"].map(under), ["rc0", "rc1", "rc4", "rc5"]);
+    assert_eq!(["nic0", "nic1"].map(under), ["rc2", "rc6"]);
+}
+
+#[test]
+fn peers_of_a_root_complex_are_as_its_entry_says() {
+    let t = from_toml(GOOD).unwrap();
+    let p2p = t.node(t.find("rc0").unwrap()).p2p;
+    assert!(p2p.reads && p2p.tlp_bytes.is_none() && p2p.read_slots.is_none());
+    for (bytes, is_fine) in [(0, false), (16, false), (32, true), (48, false), (64, true)] {
+        let file =
+            GOOD.replace("\"s0\"\n[[switch", &format!("\"s0\"\np2p_tlp_bytes={bytes}\n[[switch"));
+        let read = from_toml(&file).map(|t| t.node(t.find("rc0").unwrap()).p2p.tlp_bytes);
+        assert_eq!(read.ok(), is_fine.then_some(Some(bytes)), "{bytes}");
+    }
+}
+
+#[test]
+fn paths_between_sockets_are_the_shortest() {
+    let mut b = Builder::new("six");
+    for i in 0..6 {
+        b.add(&format!("s{i}"), Kind::Socket, None, None, None);
+        b.add(&format!("rc{i}"), Kind::RootComplex, Some(&format!("s{i}")), None, None);
+        b.add(&format!("gpu{i}"), Kind::Gpu, Some(&format!("rc{i}")), None, None);
+    }
+    // A ring of five, one of its links the other way round, and a sixth behind the third.
+    for (from, to) in [(0, 1), (1, 2), (3, 2), (3, 4), (4, 0), (2, 5)] {
+        b.interconnect(&format!("s{from}"), &format!("s{to}"), 8.0, None);
+    }
+    let t = b.finish().unwrap();
+    let names = |path: Vec<NodeId>| -> Vec<String> {
+        path.into_iter().map(|id| t.node(id).id.clone()).collect()
+    };
+    let find = |id: &str| t.find(id).unwrap();
+    let sockets = |a: &str, b: &str| names(t.socket_path(find(a), find(b)));
+    assert_eq!(sockets("s0", "s2"), ["s0", "s1", "s2"]);
+    assert_eq!(sockets("s0", "s3"), ["s0", "s4", "s3"]);
+    assert_eq!(sockets("s5", "s0"), ["s5", "s2", "s1", "s0"]);
+    assert_eq!(sockets("s4", "s4"), ["s4"]);
+    let path = names(t.path(find("gpu5"), find("gpu1")));
+    assert_eq!(path, ["gpu5", "rc5", "s5", "s2", "s1", "rc1", "gpu1"]);
+    assert_eq!(t.socket_of(find("gpu3")), Some(find("s3")));
+    assert_eq!(t.socket_of(find("s3")), Some(find("s3")));
+    let faster = t.scale_interconnects(3.0);
+    assert!(faster.interconnects().iter().all(|link| link.gb_per_s == 24.0));
+}
+
+#[test]
+fn an_interconnect_joins_two_sockets() {
+    let other = "[[socket]]\nid=\"s1\"\n[[interconnect]]\nfrom=\"FROM\"\nto=\"TO\"\ngb_per_s=1.0\n[[root_complex]]";
+    let join = |from: &str, to: &str| {
+        let file = other.replace("FROM", from).replace("TO", to);
+        from_toml(&GOOD.replacen("[[root_complex]]", &file, 1)).map(|t| t.interconnects().len())
+    };
+    assert_eq!(join("s0", "s1").unwrap(), 1);
+    for (from, to) in [("s0", "s0"), ("s0", "gpu0"), ("rc0", "s1"), ("gpu0", "nic0")] {
+        let error = join(from, to).unwrap_err().to_string();
+        assert!(error.ends_with("it joins two sockets"), "{error}");
+    }
+}
+
 fn function(root: &Path, path: &str, class: &str, port: u8, numa: i32, redirect: bool) {
     let dir = root.join("devices").join(path);
     fs::create_dir_all(&dir).unwrap();
@@ -156,6 +291,8 @@ fn fake_machine(root: &Path, redirect: bool) {
     function(root, "pci0000:80/0000:80:01.0", "0x060400\n", 4, 1, false);
     function(root, "pci0000:80/0000:80:01.0/0000:81:00.0", "0x030200\n", 0, 1, false);
     function(root, "pci0000:00/0000:00:1f.0", "0x060100\n", 9, 0, false);
+    // Nothing that is wanted lies here.
+    function(root, "pci0000:c0/0000:c0:1f.0", "0x060100\n", 9, 2, false);
 }
 
 #[test]

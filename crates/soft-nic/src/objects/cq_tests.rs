@@ -253,3 +253,98 @@ fn a_ring_that_lies_askew_is_refused() {
         assert!(matches!(cq.resize(attr.ring, 64), Err(NicError::Attribute { .. })), "{at}");
     }
 }
+
+#[test]
+fn rings_and_records_of_other_sizes_are_refused() {
+    let mem = HostMem::alloc(16384).unwrap();
+    let part = |at, n| View::new(&mem, at, n).unwrap();
+    let made = |ring, dbr, uar| {
+        let attr = CqAttr { ring, dbr, uar, notify: None };
+        Cq::shared(Number::fixed(1), &attr, CqLayout::default(), Arc::default())
+    };
+    for bytes in [0, 64 * 3, 64 * 5] {
+        assert!(made(part(0, bytes), part(8192, 8), part(4096, 4096)).is_err(), "{bytes}");
+    }
+    for (at, bytes, is_fine) in
+        [(8192, 8, true), (8192, 64, true), (8192, 4, false), (8196, 8, false)]
+    {
+        let made = made(part(0, 256), part(at, bytes), part(4096, 4096));
+        assert_eq!(made.is_ok(), is_fine, "{bytes} bytes at {at}");
+    }
+    assert!(made(part(0, 256), part(8192, 8), part(4096, 2048)).is_err());
+}
+
+#[test]
+fn room_behind_others_is_what_the_ring_has_left() {
+    let (cq, _, dbr) = cq_of(256, CqLayout::default());
+    (0..2).for_each(|counter| cq.push(&cqe(counter)).unwrap());
+    assert!((0..2).all(|more| cq.has_room_behind(more).is_ok()) && !cq.report().overran);
+    assert!(cq.has_room_behind(2).is_err() && cq.report().overran);
+    dbr.store_u32(0, cq_ci_word(1), Ordering::Relaxed).unwrap();
+    assert!(cq.has_room_behind(2).is_ok() && cq.has_room_behind(3).is_err());
+    let report = cq.report();
+    assert_eq!((cq.number(), report.number, report.written, report.taken), (3, 3, 2, Some(1)));
+    assert_eq!(report.to_string(), "CQ 0x3: 2 written, 1 taken, overrun");
+    let (cq, ..) = cq_of(256, CqLayout::default());
+    (0..3).for_each(|counter| cq.push(&cqe(counter)).unwrap());
+    assert!(cq.has_room_behind(0).is_ok() && cq.has_room_behind(1).is_err());
+    let (cq, ..) = cq_of(256, CqLayout { overrun_ignored: true, ..CqLayout::default() });
+    assert!(cq.has_room_behind(9).is_ok());
+    assert_eq!(cq.report().to_string(), "CQ 0x3: 0 written");
+}
+
+#[test]
+fn an_engine_elsewhere_goes_on_where_this_one_was() {
+    let mem = HostMem::alloc(4096).unwrap();
+    let (ring, dbr) = (View::new(&mem, 0, 256).unwrap(), View::new(&mem, 1024, 8).unwrap());
+    let views = (ring.clone(), dbr.clone());
+    let cq = Cq::private(Number::fixed(5), views, 4, Arc::default()).unwrap();
+    (0..3).for_each(|counter| cq.push(&cqe(counter)).unwrap());
+    assert_eq!(cq.hand_over().unwrap().2, [3, 0]);
+    cq.take_over([6, 4]);
+    // Two of four wait: the record, from which nothing can be told, is not needed.
+    dbr.store_u32(0, cq_ci_word(77), Ordering::Relaxed).unwrap();
+    assert!(cq.has_room_behind(1).is_ok() && cq.has_room_behind(2).is_err());
+    (6..8).for_each(|counter| cq.push(&cqe(counter)).unwrap());
+    assert_eq!([128, 192].map(|at| entry(&ring, at).unwrap().wqe_counter), [6, 7]);
+    assert!(cq.push(&cqe(8)).is_err());
+    let (shared, ..) = cq_of(256, CqLayout::default());
+    assert!(shared.hand_over().is_none(), "others complete to it");
+    assert!(shared.notify_with(Arc::new(|_| {})) && !shared.notify_with(Arc::new(|_| {})));
+    assert!(!cq.notify_with(Arc::new(|_| {})), "nobody arms it");
+}
+
+#[test]
+fn what_is_held_back_is_told_when_it_is_due() {
+    let a = Armable::new();
+    a.cq.moderate(Moderation { count: 3, period_us: 10 });
+    a.arm(0, 0, false);
+    assert_eq!(a.cq.release(5), None, "nothing waits");
+    (0..2).for_each(|counter| a.cq.push(&cqe(counter)).unwrap());
+    assert_eq!((a.told(), a.cq.release(1_000)), (0, Some(11_000)));
+    assert_eq!((a.told(), a.cq.release(10_999)), (0, Some(11_000)));
+    assert_eq!((a.cq.release(11_000), a.told()), (None, 1));
+    a.arm(1, 2, false);
+    (2..5).for_each(|counter| a.cq.push(&cqe(counter)).unwrap());
+    assert_eq!((a.told(), a.cq.release(12_000)), (2, None), "three are enough");
+}
+
+#[test]
+fn a_ring_is_resized_to_just_what_waits_and_to_other_entries() {
+    let of = |bytes| View::new(&HostMem::alloc(4096).unwrap(), 0, bytes).unwrap();
+    let (cq, ..) = cq_of(512, CqLayout::default());
+    (0..3).for_each(|counter| cq.push(&cqe(counter)).unwrap());
+    cq.resize(of(256), 64).unwrap();
+    let (cq, ..) = cq_of(512, CqLayout::default());
+    let new = of(1024);
+    cq.resize(new.clone(), 128).unwrap();
+    cq.push(&cqe(7)).unwrap();
+    assert_eq!((cq.entries(), entry(&new, 192).unwrap().wqe_counter), (8, 7));
+    let plain = CqLayout::default();
+    for layout in
+        [CqLayout { overrun_ignored: true, ..plain }, CqLayout { collapsed: true, ..plain }]
+    {
+        let (cq, ..) = cq_of(512, layout);
+        assert!(cq.resize(of(512), 64).is_err(), "{layout:?}");
+    }
+}

@@ -426,6 +426,8 @@ mod tests {
             (0x1f, Some(Syndrome::ACK)),
             (0x2e, Some(Syndrome::RnrNak { timer: 14 })),
             (0x60, Some(Syndrome::Nak(NakCode::PsnSequence))),
+            (0x61, Some(Syndrome::Nak(NakCode::InvalidRequest))),
+            (0x62, Some(Syndrome::Nak(NakCode::RemoteAccess))),
             (0x63, Some(Syndrome::Nak(NakCode::RemoteOperational))),
             (0x64, Some(Syndrome::Nak(NakCode::InvalidRdRequest))),
             (0x65, None),

@@ -89,6 +89,25 @@ mod tests {
     }
 
     #[test]
+    fn an_ipv6_packet_has_the_icrc_of_the_annex() {
+        // zlib's CRC-32 of the bytes that annex A17.3.3 says: 8 of ones, the headers with ones in traffic class, flow
+        // label, hop limit, UDP's checksum and the byte with FECN, and the payload.
+        let frame = "6a554321 001c1140 20010db8000000000000000000000001 fe800000000000000000000000000002 \
+                     c00112b7 001c0000 0440ffff 00010203 80040506 61626364 2bdfb8cc";
+        let mut frame = bytes(frame);
+        let check = |frame: &[u8]| {
+            let (envelope, udp) = Envelope::parse(frame).unwrap();
+            Packet::check(udp, &envelope)
+        };
+        assert_eq!(check(&frame), Ok(()));
+        for (at, masked) in [(0, true), (1, true), (2, true), (3, true), (7, true), (9, false)] {
+            frame[at] ^= 1; // traffic class, flow label, hop limit; an address
+            assert_eq!(check(&frame).is_ok(), masked, "byte {at}");
+            frame[at] ^= 1;
+        }
+    }
+
+    #[test]
     fn captured_packets_are_what_we_emit() {
         for Vector { source, frame } in VECTORS {
             let frame = bytes(frame);

@@ -73,12 +73,52 @@ fn what_is_not_udp_in_ip_is_refused() {
 }
 
 #[test]
+fn an_odd_payload_is_summed_with_a_zero_behind_it() {
+    // The example of RFC 1071, 3: 0001 f203 f4f5 f6f7 has the sum ddf2.
+    let words = [0, 1, 0xf2, 3, 0xf4, 0xf5, 0xf6, 0xf7];
+    assert_eq!((sum(&words, 0), sum(&words[..7], 0)), (0xddf2, 0xdcfb));
+    assert_eq!(sum(&[0x12], 0xffff), 0x1200);
+    assert_eq!((sum(&[], 0xffff), sum(&[], 0x1_0000)), (0xffff, 1));
+    let mut buf = [0; 64];
+    let n = v6().emit(&[&[7, 8], &[9]], &mut buf);
+    let header = sum(&buf[40..48], u64::from(sum(&buf[8..40], 17 + 11)));
+    assert_eq!((n, sum(&[7, 8, 9], header.into())), (48, 0xffff));
+}
+
+#[test]
+fn a_sender_chooses_fields_and_ipv4_has_no_flow_label() {
+    let fields = Fields { traffic_class: 1, hop_limit: 2, src_port: 3, flow_label: 4 };
+    let of = |e: Envelope| (e.traffic_class, e.hop_limit, e.src_port, e.flow_label);
+    assert_eq!(of(v4().with(&fields)), (1, 2, 3, 0));
+    assert_eq!(of(v6().with(&fields)), (1, 2, 3, 4));
+    assert_eq!((v4().with(&fields).addresses, v4().with(&fields).dst_port), (v4().addresses, 4791));
+    let mut buf = [0; 64];
+    v6().with(&Fields { flow_label: 0xf0_1234, ..fields }).emit(&[], &mut buf);
+    assert_eq!(buf[..4], [0x60, 0x10, 0x12, 0x34], "20 bits");
+}
+
+#[test]
+fn what_routers_change_is_masked() {
+    for (envelope, ones) in [(v4(), vec![1, 8, 10, 11, 26, 27]), (v6(), vec![2, 3, 7, 46, 47])] {
+        let (mut buf, mut masked) = ([0; 64], [0; 64]);
+        let n = envelope.emit_fields(8, &mut buf);
+        assert_eq!(envelope.emit_masked(8, &mut masked), n);
+        for at in 0..n {
+            let half = if n == 48 && at < 2 { [0x0f, 0xff][at] } else { 0 };
+            let expected = if ones.contains(&at) { 0xff } else { buf[at] | half };
+            assert_eq!(masked[at], expected, "byte {at} of {n}");
+        }
+    }
+}
+
+#[test]
 fn addresses_are_of_one_family() {
     let (a, b): (IpAddr, IpAddr) = ("1.2.3.4".parse().unwrap(), "::1".parse().unwrap());
     assert_eq!(Addresses::new(a, b), None);
     assert_eq!(Addresses::new(a, a).unwrap().header_bytes(), 28);
     let both = Addresses::new(b, b).unwrap();
-    assert_eq!((both.src(), both.dst(), both.header_bytes()), (b, b, 48));
+    assert_eq!((both.src(), both.dst(), both.header_bytes()), (b, b, MAX_IP_UDP_BYTES));
+    assert_eq!(MAX_IP_UDP_BYTES, 48);
 }
 
 proptest! {

@@ -509,6 +509,15 @@ mod tests {
     }
 
     #[test]
+    fn masked_atomics_are_atomics_and_have_their_masks() {
+        for op in Opcode::all().map(Opcode::operation) {
+            let masked = matches!(op, Op::MaskedCompareSwap | Op::MaskedFetchAdd);
+            assert_eq!((op.is_masked(), op.is_atomic() || !masked), (masked, true), "{op:?}");
+        }
+        assert_eq!(Opcode::all().filter(|opcode| opcode.extensions().masks).count(), 4);
+    }
+
+    #[test]
     #[should_panic(expected = "does not have the operation")]
     fn a_service_without_the_operation_is_our_own_mistake() {
         let _ = Opcode::new(Service::Ud, Op::WriteOnly);

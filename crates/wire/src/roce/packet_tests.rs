@@ -102,6 +102,18 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
+fn a_packet_of_a_base_header_alone_is_checked() {
+    let send = emit(&headers(Opcode::rc(Operation::send(Position::Only, Tail::Plain)), 1), &[]);
+    assert_eq!(send.len(), BTH_BYTES + ICRC_BYTES);
+    assert_eq!(Packet::check(&send, &envelope()), Ok(()));
+    let stored = u32::from_le_bytes(*send.last_chunk().unwrap());
+    let mut bad = send.clone();
+    bad[15] ^= 1;
+    let error = PacketError::Icrc { stored: stored ^ 1 << 24, computed: stored };
+    assert_eq!(Packet::check(&bad, &envelope()), Err(error));
+}
+
+#[test]
 fn a_frame_without_icrc_ends_in_zeros() {
     let mut buf = [0xa5; MAX_PACKET_BYTES];
     let send = Opcode::rc(Operation::send(Position::Only, Tail::Plain));

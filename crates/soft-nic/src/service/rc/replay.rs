@@ -294,6 +294,26 @@ mod tests {
     }
 
     #[test]
+    fn two_parts_that_are_due_are_one() {
+        let mut replay = Replay::new(1);
+        read(&mut replay, 5, 1024).unwrap();
+        due(&mut replay);
+        assert!(replay.repeat_read(Psn::new(8), &reth(0x1300, 256), 256));
+        assert!(replay.repeat_read(Psn::new(6), &reth(0x1100, 256), 256));
+        assert_eq!(due(&mut replay), [(5, 1, 4)]);
+        assert!(replay.repeat_read(Psn::new(6), &reth(0x1100, 256), 256));
+        assert!(replay.repeat_read(Psn::new(8), &reth(0x1300, 256), 256));
+        assert_eq!(due(&mut replay), [(5, 1, 4)]);
+        assert!(!replay.repeat_read(Psn::new(9), &reth(0x1400, 0), 256), "behind its last packet");
+        replay.set_limit(2);
+        read(&mut replay, 9, 256).unwrap();
+        assert!(replay.repeat_read(Psn::new(8), &reth(0x1300, 256), 256), "two are kept");
+        replay.forget();
+        assert_eq!(due(&mut replay), []);
+        assert!(!replay.repeat_read(Psn::new(8), &reth(0x1300, 256), 256));
+    }
+
+    #[test]
     fn one_that_is_due_is_due_once() {
         let mut replay = Replay::new(4);
         read(&mut replay, 5, 1024).unwrap();
