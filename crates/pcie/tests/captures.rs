@@ -169,6 +169,13 @@ fn nics_of_captures() {
     // The X710s have no RDMA and are nobody's.
     assert_eq!(nics, ["0000:21:00.0", "0000:21:00.1", "0000:81:00.0", "0000:81:00.1"]);
     assert!(all.iter().all(|a| a.class == Class::Known(Distance::Node) && a.ties.len() == 1));
+    // The second port has the first one's link and NUMA node.
+    let tree = Tree::new(&capture);
+    assert_eq!(tree.link(at("21:00.1")), tree.link(at("21:00.0")));
+    assert_eq!(
+        (tree.link(at("21:00.1")).0.unwrap().generation, tree.numa(at("81:00.1"))),
+        (5, Some(1))
+    );
     let capture = lspci(&["cmlgpu.lspci"]);
     let all = assign(&Tree::new(&capture));
     assert_eq!(all[0].nic, Some(at("01:00.0")));
@@ -284,7 +291,8 @@ proptest! {
         file in 0usize..5,
         edits in proptest::collection::vec((any::<usize>(), 0u8..4, EDIT), 1..6),
     ) {
-        let files = ["wrx90.tree", "esc8000a-e12.lspci", "nccl-667.smi", "quda-669.smi", "cmlgpu.lspci"];
+        let files =
+            ["wrx90.tree", "esc8000a-e12.lspci", "nccl-667.smi", "quda-669.smi", "cmlgpu.lspci"];
         let mut chars: Vec<char> = text(files[file]).chars().take(4000).collect();
         for (place, what, new) in edits {
             let place = place % (chars.len() + 1);

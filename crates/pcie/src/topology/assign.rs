@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::capture::Address;
 use super::identity;
-use super::model::Kind;
+use super::model::{Kind, NodeId, Topology};
 use super::nvidia_smi::Matrix;
 use super::tree::{Class, Tree};
 
@@ -58,6 +58,14 @@ pub fn assign_matrix(matrix: &Matrix) -> Vec<Assigned<usize>> {
     let cards: Vec<usize> = (0..nics.len()).collect();
     let class =
         |g: usize, n: usize| matrix.class(gpus[g], nics[n]).map_or(Class::Unknown, Class::Known);
+    spread(gpus.len(), &cards, class).into_iter().map(|a| a.map(&gpus, &nics)).collect()
+}
+
+/// Assigns the NICs of a topology.
+pub fn assign_topology(topology: &Topology) -> Vec<Assigned<NodeId>> {
+    let (gpus, nics) = (topology.of_kind(Kind::Gpu), topology.of_kind(Kind::Nic));
+    let cards: Vec<usize> = (0..nics.len()).collect();
+    let class = |g: usize, n: usize| Class::Known(topology.distance(gpus[g], nics[n]));
     spread(gpus.len(), &cards, class).into_iter().map(|a| a.map(&gpus, &nics)).collect()
 }
 

@@ -14,7 +14,7 @@ use super::identity;
 use super::model::Kind;
 
 /// Functions that one capture may have: more than a machine has, less than exhausts memory.
-pub const MAX_FUNCTIONS: usize = 65_536;
+pub const MAX_FUNCTIONS: usize = 16_384;
 
 /// Reason why a captured text was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -330,11 +330,15 @@ impl Capture {
         self.packages.get(&numa).copied()
     }
 
-    /// NUMA node that a function, or another one of its device, has itself.
-    pub(super) fn own_numa(&self, address: Address) -> Option<u32> {
+    /// What a function shows, or else another one of its device, which has the same place and link.
+    pub(super) fn of_device<T>(
+        &self,
+        address: Address,
+        shows: impl Fn(&Function) -> Option<T>,
+    ) -> Option<T> {
         let last = Address { function: 7, ..address };
-        let device = self.functions.range(Address { function: 0, ..address }..=last);
-        self.get(address)?.numa.or_else(|| device.filter_map(|(_, f)| f.numa).next())
+        let mut device = self.functions.range(Address { function: 0, ..address }..=last);
+        shows(self.get(address)?).or_else(|| device.find_map(|(_, f)| shows(f)))
     }
 
     /// Bridges with the buses below them.

@@ -191,7 +191,7 @@ pub fn unknowns(tree: &Tree<'_>) -> Vec<String> {
             out.push(format!("{what} of {count} of {} GPUs and NICs", wanted.len()));
         }
     };
-    lack("fastest link", &|f| f.max.is_none() && !capture.is_virtual(f.address));
+    lack("fastest link", &|f| tree.link(f.address).0.is_none());
     lack("MPS and MRRS", &|f| f.mps.is_none());
     lack("NUMA node", &|f| tree.numa(f.address).is_none());
     lack("bridges above", &|f| !tree.top(f.address).is_root);

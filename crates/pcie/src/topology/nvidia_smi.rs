@@ -76,13 +76,13 @@ pub struct Matrix {
     titles: Vec<&'static str>,
 }
 
-/// The text without colours (`ESC [ ... letter`).
+/// The text without colours (`ESC [ ... letter`) and other control characters.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         if c != '\u{1b}' {
-            out.push(c);
+            out.extend((!c.is_control() || matches!(c, '\n' | '\t')).then_some(c));
         } else if chars.next() == Some('[') {
             chars.by_ref().find(char::is_ascii_alphabetic);
         }

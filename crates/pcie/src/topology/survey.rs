@@ -126,8 +126,7 @@ fn switches(tree: &Tree<'_>, devices: &[Address], out: &mut String) {
             continue;
         }
         let chip = identity::switch_chip(f).unwrap_or_else(|| "chip unknown".into());
-        let below = tree.capture().functions().filter(|d| tree.chain(d.address).last() == Some(&a));
-        let ports = below.filter(|d| d.is_bridge()).count();
+        let (chip, ports) = (short(&chip), tree.downstream(a).count());
         let _ = writeln!(out, "switch {a}  {chip}, {ports} downstream ports, {acs}");
     }
 }
@@ -160,7 +159,7 @@ fn warnings(tree: &Tree<'_>, label: &dyn Fn(Address) -> String, out: &mut String
     for c in &all {
         let sources: Vec<String> = c.sources.iter().map(|&a| label(a)).collect();
         let roots: Vec<String> = c.roots.iter().map(Address::to_string).collect();
-        let chip = c.chip.as_deref().unwrap_or("chip unknown");
+        let chip = short(c.chip.as_deref().unwrap_or("chip unknown"));
         let (sources, roots) = (sources.join(", "), roots.join(", "));
         let _ = writeln!(out, "  {sources} of switch {} ({chip}) to {roots}", c.switch);
     }

@@ -115,9 +115,10 @@ impl<'a> Tree<'a> {
     /// NUMA node of a function: its own, or that of a bridge above, for what is below a root
     /// complex belongs to its node. Where the machine has one node, it needs no telling.
     pub fn numa(&self, address: Address) -> Option<u32> {
-        let above = || self.chain(address).into_iter().rev().find_map(|b| self.capture.own_numa(b));
+        let own = |a: Address| self.capture.of_device(a, |f| f.numa);
+        let above = || self.chain(address).into_iter().rev().find_map(own);
         let only = (self.capture.numa_nodes == Some(1)).then_some(0);
-        self.capture.own_numa(address).or_else(above).or(only)
+        own(address).or_else(above).or(only)
     }
 
     /// Bus at the top of a function's chain.
@@ -171,38 +172,28 @@ impl<'a> Tree<'a> {
 
     /// Link above a function: the fastest that both its ends have, and the one it has now.
     pub fn link(&self, address: Address) -> (Option<Rate>, Option<Rate>) {
-        let Some(f) = self.capture.get(address) else { return (None, None) };
         let port = self.chain(address).last().and_then(|&bridge| self.capture.get(bridge)?.max);
-        let max = f.max.map(|own| port.map_or(own, |port| own.common(port)));
-        (max, f.now)
+        let own = self.capture.of_device(address, |f| f.max);
+        let max = own.map(|own| port.map_or(own, |port| own.common(port)));
+        (max, self.capture.of_device(address, |f| f.now))
+    }
+
+    /// Downstream ports of the switch whose upstream port this is.
+    pub fn downstream(&self, upstream: Address) -> impl Iterator<Item = &'a Function> {
+        let bus = self.capture.get(upstream).and_then(|f| f.buses).map(|(first, _)| first);
+        let at = |device, function| Address { bus: bus.unwrap_or(0), device, function, ..upstream };
+        let all = self.capture.functions.range(at(0, 0)..=at(31, 7)).map(|(_, f)| f);
+        all.filter(move |f| bus.is_some() && f.is_bridge())
     }
 
     /// Whether the switch whose upstream port this is redirects peer traffic upwards, by any of
     /// its downstream ports; `None` where the capture hides that.
     pub fn redirects(&self, upstream: Address) -> Option<bool> {
-        let below = self.capture.get(upstream)?.buses?.0;
-        let on = |f: &&Function| (f.address.domain, f.address.bus) == (upstream.domain, below);
-        let first = Address { bus: below, device: 0, function: 0, ..upstream };
-        let last = Address { bus: below, device: 31, function: 7, ..upstream };
-        let ports = self.capture.functions.range(first..=last).map(|(_, f)| f);
-        let mut all = ports.filter(on).filter(|f| f.is_bridge()).map(|f| f.redirects);
-        let mut known = None;
-        all.try_for_each(|port| match port {
-            Some(true) => {
-                known = Some(true);
-                Err(())
-            }
-            Some(false) => {
-                known = Some(false);
-                Ok(())
-            }
-            None => {
-                known = None;
-                Err(())
-            }
-        })
-        .ok();
-        known
+        let ports: Vec<Option<bool>> = self.downstream(upstream).map(|f| f.redirects).collect();
+        if ports.contains(&Some(true)) {
+            return Some(true);
+        }
+        (!ports.is_empty() && !ports.contains(&None)).then_some(false)
     }
 
     /// The topology of the GPUs and NICs. Each NUMA node is a socket; a machine whose capture
