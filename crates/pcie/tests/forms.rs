@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bellpush_pcie::topology::{
     Address, Capture, Class, Distance, Kind, Matrix, Rate, Tree, assign, assign_topology, builtin,
-    capture_sysfs, from_lspci, survey_text, unknowns,
+    capture_sysfs, collapses, from_lspci, survey_text, unknowns,
 };
 
 fn at(text: &str) -> Address {
@@ -309,4 +309,34 @@ fn built_in_topologies_share_their_nics_out() {
         assert_eq!(id(own.nic.unwrap())[3..], id(own.gpu)[3..], "{i}");
         assert_eq!((own.ties.len(), own.shared_with.len()), (1, 0));
     }
+}
+
+/// Three root ports, each with a PEX890xx and a GPU; the ports' device as given.
+fn three_switches(root_port: &str) -> String {
+    let one = |i: u32| {
+        format!(
+            "{i}0:01.1 0604: {root_port}\n\tBus: primary={i}0, secondary={i}1, subordinate={i}3\n\
+             {i}1:00.0 0604: 1000:c030\n\tBus: primary={i}1, secondary={i}2, subordinate={i}3\n\
+             {i}2:00.0 0604: 1000:c030\n\tBus: primary={i}2, secondary={i}3, subordinate={i}3\n\
+             {i}3:00.0 0302: 10de:2bb5\n"
+        )
+    };
+    [1, 2, 3].map(one).concat()
+}
+
+#[test]
+fn the_collapse_is_reported_of_one_platform_alone() {
+    for (root_port, is_reported) in [("1022:153e", true), ("8086:352a", false)] {
+        let capture = from_lspci(&three_switches(root_port)).unwrap();
+        let all = collapses(&Tree::new(&capture));
+        assert_eq!(all.len(), 3, "{root_port}");
+        assert!(all.iter().all(|c| c.is_reported == is_reported && c.roots.len() == 2));
+        let text = survey_text(&Tree::new(&capture), None);
+        assert_eq!(text.contains("on this platform is unknown"), !is_reported, "{text}");
+        assert!(text.contains("(Broadcom PEX890xx)"), "{text}");
+    }
+    // Two root ports: each has one other.
+    let two = three_switches("1022:153e");
+    let two = from_lspci(&two[..two.find("30:01.1").unwrap()]).unwrap();
+    assert_eq!(collapses(&Tree::new(&two)), []);
 }
