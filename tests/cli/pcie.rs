@@ -149,7 +149,7 @@ fn topo_draws_classes_and_recommends() {
 
 /// A capture of a real machine.
 fn captured(name: &str) -> String {
-    format!("{}/tests/fixtures/topo/{name}", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/../../tests/fixtures/topo/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 #[test]
