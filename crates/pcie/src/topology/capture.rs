@@ -134,12 +134,12 @@ impl Rate {
     /// A rate of `gt_per_s` GT/s a lane; `None` where it or the width is none that a link has.
     pub fn new(gt_per_s: f64, lanes: u32) -> Option<Self> {
         let generation = match gt_per_s {
-            g if g == 2.5 => 1,
-            g if g == 5.0 => 2,
-            g if g == 8.0 => 3,
-            g if g == 16.0 => 4,
-            g if g == 32.0 => 5,
-            g if g == 64.0 => 6,
+            2.5 => 1,
+            5.0 => 2,
+            8.0 => 3,
+            16.0 => 4,
+            32.0 => 5,
+            64.0 => 6,
             _ => return None,
         };
         matches!(lanes, 1 | 2 | 4 | 8 | 12 | 16 | 32).then_some(Self { generation, lanes })
