@@ -1,5 +1,5 @@
-//! Everything that the command reads: files (fault scripts, topologies, results, tables of `bench --tune`, what the
-//! preloaded object is told) and words (faults of a link, adversaries, sizes). The first byte of an input says which.
+//! Everything that the command reads: files (fault scripts, topologies, output of lspci and nvidia-smi, results, tables
+//! of `bench --tune`, what the preloaded object is told) and words (faults of a link, adversaries, sizes, loads).
 //!
 //! What must hold, whatever the text says:
 //!
@@ -13,7 +13,10 @@ use std::fmt::Display;
 use bellpush::nic::soft::link::Faults;
 use bellpush::nic::soft::script::{MAX_SCRIPT_BYTES, Script, ScriptedFaults};
 use bellpush::nic::soft::{Adversary, AdversaryKind};
-use bellpush::pcie::topology::{Kind, NodeId, Topology, from_toml, to_svg, to_text};
+use bellpush::pcie::topology::{
+    Kind, Matrix, NodeId, Topology, Tree, Workload, from_lspci, from_toml, loads, matrix_text,
+    survey_text, to_svg, to_text,
+};
 use bellpush::preload::{MAX_DEVICES, MAX_DM_BYTES, Preload};
 use bellpush::transport::{Choice, EngineSide, MAX_RANGES, Machine, Ranges, Tuning, TuningError};
 use bellpush_cli::report::{Results, size};
@@ -33,8 +36,10 @@ pub enum Outcome {
 }
 
 /// What there is to be read.
-pub const KINDS: [fn(&str) -> Outcome; 10] =
-    [faults, script, adversary, topology, results, sizes, preload, table, link, amounts];
+pub const KINDS: [fn(&str) -> Outcome; 13] = [
+    faults, script, adversary, topology, results, sizes, preload, table, link, amounts, lspci,
+    matrix, workload,
+];
 
 /// Panics when something is wrong.
 pub fn run(data: &[u8]) -> Outcome {
@@ -303,4 +308,50 @@ fn link(text: &str) -> Outcome {
     // Nothing is left unread.
     assert!(faults.is_empty() || faults.parse::<Faults>().is_ok(), "{text:?}: {spec:?}");
     Outcome::Accepted
+}
+
+/// Output of lspci: what was read can be described and drawn.
+fn lspci(text: &str) -> Outcome {
+    let capture = match from_lspci(text) {
+        Ok(capture) => capture,
+        Err(e) => return refused(&e, text, &["line "]),
+    };
+    let tree = Tree::new(&capture);
+    for f in capture.functions() {
+        let chain = tree.chain(f.address);
+        assert!(chain.windows(2).all(|two| two[0].bus < two[1].bus), "{text:?}: {chain:?}");
+    }
+    let told = survey_text(&tree, None);
+    assert!(!told.contains('\u{1b}') && !told.contains('\0'), "{text:?}");
+    let topology = tree.topology("captured", 22.0).expect("a capture's topology is legal");
+    let devices = capture.functions().filter(|f| f.kind().is_some()).count();
+    let nodes = [Kind::Gpu, Kind::Nic].map(|kind| topology.of_kind(kind).len());
+    assert_eq!(nodes[0] + nodes[1], devices, "{text:?}");
+    assert!(to_svg(&topology).starts_with("<svg"), "{text:?}");
+    Outcome::Accepted
+}
+
+/// nvidia-smi's matrix: what was read is printed as the same again.
+fn matrix(text: &str) -> Outcome {
+    let matrix = match Matrix::parse(text) {
+        Ok(matrix) => matrix,
+        Err(e) => return refused(&e, text, &["line "]),
+    };
+    let written = matrix.to_text();
+    assert_eq!(Matrix::parse(&written).as_ref(), Ok(&matrix), "{text:?}, written as {written:?}");
+    matrix_text(&matrix);
+    matrix.topology("matrix", 22.0).expect("a matrix' topology is legal");
+    Outcome::Accepted
+}
+
+/// A workload as `topo --load` takes it.
+fn workload(text: &str) -> Outcome {
+    match text.parse::<Workload>() {
+        Ok(workload) => {
+            let topology = bellpush::pcie::topology::builtin("dgx-h100").expect("it is built in");
+            let _ = loads(&topology, &workload); // it may name devices that are not there
+            Outcome::Accepted
+        }
+        Err(e) => refused(&e, text, &["is no workload"]),
+    }
 }

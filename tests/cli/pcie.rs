@@ -147,6 +147,61 @@ fn topo_draws_classes_and_recommends() {
     }
 }
 
+/// A capture of a real machine.
+fn captured(name: &str) -> String {
+    format!("{}/../../tests/fixtures/topo/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn topo_reads_captures_of_other_machines() {
+    let file = |name| captured(name);
+    let (tree, details) = (file("esc8000a-e12.tree"), file("esc8000a-e12.lspci"));
+    let matrix = file("esc8000a-e12.smi");
+    let text = topo(&["--from", &tree, "--from", &details, "--nvidia-smi", &matrix]).unwrap();
+    for said in ["28 classes, 0 differ", "GPU3   NIC3   NODE", "now Gen1 x16", "ACS of 7 of 7"] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    // Every link is known: two ports of a card have the same.
+    assert_eq!(text.matches("use pull").count(), 12, "{text}");
+    // The tree alone knows no link, and nothing is predicted from none.
+    let text = topo(&["--from", &tree]).unwrap();
+    assert!(text.contains("4 pairs without prediction") && !text.contains("use "), "{text}");
+    let json = topo(&["--from", &tree, "--nvidia-smi", &matrix, "--json", "-"]).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["results"][0]["class"], "NODE|SYS");
+    assert_eq!(json["capture"]["nvidia_smi"]["compared"], 28);
+    assert!(json["capture"]["devices"][0]["link"].is_null());
+    // A matrix alone.
+    let text = topo(&["--nvidia-smi", &file("quda-669.smi")]).unwrap();
+    assert!(text.contains("GPU4   mlx5_0 PHB") && text.contains("a matrix shows classes alone"));
+    let wrong = |args: &[&str]| topo(args).unwrap_err();
+    assert!(wrong(&["--from", &matrix]).contains("no device"));
+    assert!(wrong(&["--nvidia-smi", &tree]).contains("line 57: no header"));
+    assert!(wrong(&["dgx-h100", "--nvidia-smi", &matrix]).contains("stands alone"));
+    assert!(wrong(&["dgx-h100", "--from", &tree]).contains("cannot be used with"));
+    assert!(wrong(&["--sysfs", "/nowhere"]).contains("/nowhere/bus/pci/devices"));
+}
+
+#[test]
+fn topo_warns_of_the_collapse_and_draws_loads() {
+    let file = captured("esc8000a-e13p.lspci");
+    let args = ["--from", &file, "--no-predict", "--load", "all-to-all"];
+    let text = topo(&args).unwrap();
+    assert!(
+        text.contains("seen to lose") && text.contains("s0 -> s1  2.00 GB of 22.0 GB/s"),
+        "{text}"
+    );
+    let page = topo(&[&args[..], &["--html", "-"]].concat()).unwrap();
+    // 91 ms of the sockets' link: the busiest, red.
+    for said in ["<svg", "22 GB/s → 91 ← 91 ms", "stroke=\"rgb(214,0,30)\"", "<pre>", "</html>"]
+    {
+        assert!(page.contains(said), "{said}");
+    }
+    assert!(topo(&["dgx-h100", "--load", "ring"]).unwrap_err().contains("is no workload"));
+    let pairs = topo(&["dgx-h100", "--no-predict", "--load", "gpu0>nic5"]).unwrap();
+    assert!(pairs.contains("s0 -> s1  1.00 GB of 22.0 GB/s, 45.5 ms"), "{pairs}");
+}
+
 /// This machine, whatever it has.
 #[test]
 fn topo_reads_the_running_machine() {

@@ -39,7 +39,16 @@ fn right() -> [Vec<String>; KINDS.len()] {
         )],
         ["shm", "udp,loss=1%", "dup=2%"].map(String::from).into(),
         ["64", "4KiB", "1 TiB"].map(String::from).into(),
+        ["wrx90.tree", "esc8000a-e12.lspci"].map(captured).into(),
+        ["nccl-667.smi", "miss-alignment-106.smi"].map(captured).into(),
+        ["all-reduce", "all-to-all", "gpu0>nic0, gpu1>gpu2"].map(String::from).into(),
     ]
+}
+
+/// A capture of a real machine.
+fn captured(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/topo");
+    std::fs::read_to_string(format!("{folder}/{name}")).unwrap()
 }
 
 const TOPOLOGY: &str = r#"

@@ -1,49 +1,58 @@
-//! `bellpush topo`: draws a PCIe topology, classifies its GPU-NIC pairs, recommends a path.
+//! `bellpush topo`: draws a PCIe topology, of this machine or of another's captures, classifies its
+//! GPU-NIC pairs, gives every GPU a NIC, recommends a path.
 
-use std::path::{Path as FsPath, PathBuf};
+#[path = "topo/page.rs"]
+mod page;
+#[path = "topo/source.rs"]
+mod source;
+
+use std::path::PathBuf;
 
 use bellpush::pcie::sim::{LAYOUT, NO_CARD, Params, PathModel, TestBedSpec, predict};
 use bellpush::pcie::topology::{
-    BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_sysfs, from_toml, to_svg, to_text,
+    Assigned, Class, Distance, Kind, LinkLoad, NodeId, Topology, Tree, Workload, assign,
+    assign_topology, collapses, compare, loads, matrix_text, survey_text, to_svg_loaded, to_text,
+    to_tree, unknowns,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::values;
+use source::Source;
 
 /// Arguments of `bellpush topo`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TopoArgs {
-    /// Built-in name, TOML file, or `machine` for the running one
-    #[arg(default_value = "machine")]
-    topology: String,
-    /// Bandwidth in GB/s between sockets of the running machine, which sysfs does not give
+    /// Built-in name, TOML file, or `machine` for the running one, which is the default
+    #[arg(conflicts_with_all = ["sysfs", "from"])]
+    topology: Option<String>,
+    /// Another machine's /sys, copied to this directory
+    #[arg(long, value_name = "DIR", conflicts_with = "from")]
+    sysfs: Option<PathBuf>,
+    /// Output of `lspci -tv`, `-t`, `-vv`, `-vvv`, each with or without `-nn`; several complement
+    /// each other
+    #[arg(long, value_name = "FILE")]
+    from: Vec<PathBuf>,
+    /// Output of `nvidia-smi topo -m`: alone, or to be compared with the rest
+    #[arg(long, value_name = "FILE")]
+    nvidia_smi: Option<PathBuf>,
+    /// Bandwidth in GB/s between CPU packages of a machine, which no capture shows
     #[arg(long, default_value_t = 22.0, allow_negative_numbers = true)]
     socket_gb_per_s: f64,
     /// Omit the recommendation
     #[arg(long)]
     no_predict: bool,
+    /// Load of the links: `all-reduce`, `all-to-all`, or pairs such as `gpu0>nic0,gpu1>nic1`
+    #[arg(long, value_name = "WORKLOAD")]
+    load: Option<String>,
     /// Write a drawing to this file, or to standard output with `-`
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Write a page with the drawing to this file, or to standard output with `-`
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Write JSON to this file, or to standard output with `-`
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-}
-
-/// Loads a topology: a built-in one, a file, or the running machine.
-pub fn load(name: &str, socket_gb_per_s: f64) -> Result<Topology, Box<dyn std::error::Error>> {
-    if name == "machine" {
-        // Containers and machines without PCI do not have this directory.
-        let names = BUILTIN_NAMES.join(", ");
-        return from_sysfs(FsPath::new("/sys"), socket_gb_per_s)
-            .map_err(|e| format!("this machine: {e} (name a file, or one of {names})").into());
-    }
-    if let Some(topology) = builtin(name) {
-        return Ok(topology);
-    }
-    let text = std::fs::read_to_string(name)
-        .map_err(|e| format!("{name}: {e} (built in: {})", BUILTIN_NAMES.join(", ")))?;
-    from_toml(&text).map_err(|e| format!("{name}: {e}").into())
 }
 
 /// Runs the command.
@@ -81,6 +90,148 @@ fn advise(topology: &Topology, gpu: NodeId, nic: NodeId) -> Vec<Advice> {
     [8, 4096, 256 << 10].map(of).into()
 }
 
+/// Every GPU with its NIC, as nodes of the topology.
+fn assigned(source: &Source, topology: &Topology) -> Vec<Assigned<NodeId>> {
+    let Source::Captured(capture, _) = source else { return assign_topology(topology) };
+    let node = |a: &dyn ToString| topology.find(&a.to_string());
+    let all = assign(&Tree::new(capture)).into_iter().filter_map(|a| {
+        Some(Assigned {
+            gpu: node(&a.gpu)?,
+            nic: a.nic.and_then(|nic| node(&nic)),
+            class: a.class,
+            ties: a.ties.iter().filter_map(|nic| node(nic)).collect(),
+            shared_with: a.shared_with.iter().filter_map(|gpu| node(gpu)).collect(),
+        })
+    });
+    all.collect()
+}
+
+/// Predictions of the pairs whose links and class are known. The rest are counted: the model takes
+/// no guess for a link.
+fn advices(topology: &Topology, pairs: &[Assigned<NodeId>]) -> (Vec<Advice>, usize) {
+    let linked = |n: NodeId| {
+        let has_one = |kind| matches!(kind, Kind::Gpu | Kind::Nic | Kind::Switch);
+        let nodes = topology.ancestry(n).into_iter().map(|n| topology.node(n));
+        nodes.filter(|node| has_one(node.kind)).all(|node| node.link.is_some())
+    };
+    let (mut advice, mut left_out) = (Vec::new(), 0);
+    for pair in pairs {
+        let Some(nic) = pair.nic else { continue };
+        let class = topology.distance(pair.gpu, nic);
+        // A class of a capture leaves ACS aside, which the topology's ways do not.
+        let is_known = pair.class.allows(class) || class == Distance::Phb;
+        if linked(pair.gpu) && linked(nic) && is_known && !is_vague(pair) {
+            advice.extend(advise(topology, pair.gpu, nic));
+        } else {
+            left_out += 1;
+        }
+    }
+    (advice, left_out)
+}
+
+fn is_vague(pair: &Assigned<NodeId>) -> bool {
+    matches!(pair.class, Class::NodeOrSys | Class::Unknown)
+}
+
+fn advice_json(advice: &[Advice], gpu: &str, nic: &str) -> Vec<Value> {
+    let own = advice.iter().filter(|a| a.gpu == gpu && a.nic == nic);
+    own.map(|a| {
+        let ns: serde_json::Map<_, _> =
+            a.ns.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
+        json!({ "bytes": a.bytes, "path": a.best, "completed_ns": ns })
+    })
+    .collect()
+}
+
+fn rows_json(
+    source: &Source,
+    topology: &Topology,
+    pairs: &[Assigned<NodeId>],
+    advice: &[Advice],
+) -> Vec<Value> {
+    let class = |gpu: NodeId, nic: NodeId| {
+        let address = |n: NodeId| topology.node(n).id.parse().ok();
+        let captured = match source {
+            Source::Captured(capture, _) => {
+                let tree = Tree::new(capture);
+                address(gpu).zip(address(nic)).map(|(a, b)| tree.class(a, b).to_string())
+            }
+            _ => None,
+        };
+        captured.unwrap_or_else(|| topology.distance(gpu, nic).to_string())
+    };
+    let mut rows = Vec::new();
+    for gpu in topology.of_kind(Kind::Gpu) {
+        for nic in topology.of_kind(Kind::Nic) {
+            let (g, n) = (&topology.node(gpu).id, &topology.node(nic).id);
+            let is_its = pairs.iter().any(|a| a.gpu == gpu && a.nic == Some(nic));
+            rows.push(json!({
+                "gpu": g, "nic": n, "class": class(gpu, nic), "assigned": is_its,
+                "advice": advice_json(advice, g, n),
+            }));
+        }
+    }
+    rows
+}
+
+/// What a capture shows beside the pairs.
+fn capture_json(source: &Source) -> Value {
+    let Source::Captured(capture, matrix) = source else { return Value::Null };
+    let tree = Tree::new(capture);
+    let devices = capture.functions().filter_map(|f| {
+        let (max, now) = tree.link(f.address);
+        let rate = |r: bellpush::pcie::topology::Rate| r.to_string();
+        Some(json!({
+            "address": f.address.to_string(),
+            "kind": match f.kind()? { Kind::Gpu => "gpu", _ => "nic" },
+            "name": f.name, "link": max.map(rate), "link_now": now.map(rate),
+            "numa_node": tree.numa(f.address), "iommu_group": f.iommu_group,
+            "virtual": capture.is_virtual(f.address),
+        }))
+    });
+    let differences = matrix.as_ref().map(|matrix| {
+        let c = compare(&tree, matrix);
+        let differ = c.differences.iter().map(|d| {
+            let (captured, printed) = (d.captured.to_string(), d.printed.to_string());
+            json!({ "a": d.a, "b": d.b, "captured": captured, "nvidia_smi": printed })
+        });
+        json!({
+            "compared": c.compared, "remarks": c.remarks, "differ": differ.collect::<Vec<_>>(),
+        })
+    });
+    let collapses = collapses(&tree).into_iter().map(|c| {
+        let roots: Vec<String> = c.roots.iter().map(ToString::to_string).collect();
+        let seen = if c.is_reported { "reported" } else { "unknown" };
+        json!({ "switch": c.switch.to_string(), "chip": c.chip, "roots": roots, "collapse": seen })
+    });
+    json!({
+        "devices": devices.collect::<Vec<_>>(), "unknown": unknowns(&tree),
+        "writes_to_several_roots": collapses.collect::<Vec<_>>(), "nvidia_smi": differences,
+    })
+}
+
+/// What is printed of the topology itself.
+fn told(source: &Source, topology: &Topology) -> String {
+    match source {
+        Source::Given(_) => to_text(topology),
+        Source::Captured(capture, matrix) => {
+            let survey = survey_text(&Tree::new(capture), matrix.as_ref());
+            format!("{}\n{survey}", to_tree(topology))
+        }
+        Source::Matrix(matrix) => format!("{}\n{}", to_tree(topology), matrix_text(matrix)),
+    }
+}
+
+fn load_text(topology: &Topology, workload: &str, loads: &[LinkLoad]) -> String {
+    let mut text = format!("\nBusiest links under {workload}, for buffers of 1 GB:\n");
+    for l in loads.iter().take(8) {
+        let (from, to) = (&topology.node(l.from).id, &topology.node(l.to).id);
+        text += &format!("{from} -> {to}  {:.2} GB of {:.1} GB/s, ", l.buffers, l.gb_per_s);
+        text += &format!("{:.1} ms\n", l.ms());
+    }
+    text
+}
+
 /// Runs the command with `out` as standard output.
 pub fn run_to(
     args: &TopoArgs,
@@ -90,70 +241,69 @@ pub fn run_to(
         let given = args.socket_gb_per_s;
         return Err(format!("--socket-gb-per-s {given}: must be more than 0").into());
     }
-    let taken = values::check_places(&[("--svg", &args.svg), ("--json", &args.json)])?;
-    let topology = load(&args.topology, args.socket_gb_per_s)?;
-    let mut advice = Vec::new();
-    if !args.no_predict {
-        for &gpu in &topology.of_kind(Kind::Gpu) {
-            // The nearest NIC of each GPU.
-            let nics = topology.of_kind(Kind::Nic);
-            let nearest = nics.into_iter().min_by_key(|&nic| topology.distance(gpu, nic));
-            advice.extend(nearest.map(|nic| advise(&topology, gpu, nic)).unwrap_or_default());
-        }
+    let places = [("--svg", &args.svg), ("--html", &args.html), ("--json", &args.json)];
+    let taken = values::check_places(&places)?;
+    let source = Source::read(args)?;
+    let topology = source.topology(args)?;
+    let pairs = assigned(&source, &topology);
+    let (advice, left_out) =
+        if args.no_predict { (Vec::new(), 0) } else { advices(&topology, &pairs) };
+    let loaded = match &args.load {
+        Some(text) => loads(&topology, &text.parse::<Workload>()?).map_err(|e| e.to_string())?,
+        None => Vec::new(),
+    };
+    let mut text = told(&source, &topology);
+    if let Some(workload) = &args.load {
+        text += &load_text(&topology, workload, &loaded);
     }
     if let Some(path) = &args.svg {
-        values::put(path, &(to_svg(&topology) + "\n"), out)?;
+        values::put(path, &(to_svg_loaded(&topology, &loaded) + "\n"), out)?;
+    }
+    if let Some(path) = &args.html {
+        let page = page::html(&topology, args.load.as_deref(), &loaded, &text);
+        values::put(path, &(page + "\n"), out)?;
     }
     if let Some(path) = &args.json {
-        let pairs = topology.of_kind(Kind::Gpu).into_iter().flat_map(|gpu| {
-            let nics = topology.of_kind(Kind::Nic);
-            nics.into_iter().map(move |nic| (gpu, nic))
-        });
-        let results: Vec<_> = pairs
-            .map(|(gpu, nic)| {
-                let (g, n) = (&topology.node(gpu).id, &topology.node(nic).id);
-                let best: Vec<_> = advice
-                    .iter()
-                    .filter(|a| &a.gpu == g && &a.nic == n)
-                    .map(|a| {
-                        let ns: serde_json::Map<_, _> =
-                            a.ns.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
-                        json!({ "bytes": a.bytes, "path": a.best, "completed_ns": ns })
-                    })
-                    .collect();
-                json!({ "gpu": g, "nic": n, "class": topology.distance(gpu, nic), "advice": best })
-            })
-            .collect();
+        let results = rows_json(&source, &topology, &pairs, &advice);
         let meta = json!({ "command": "topo", "topology": topology.name, "source": "model" });
-        let text = serde_json::to_string_pretty(&json!({ "meta": meta, "results": results }))?;
-        values::put(path, &(text + "\n"), out)?;
+        let all = json!({ "meta": meta, "results": results, "capture": capture_json(&source) });
+        values::put(path, &(serde_json::to_string_pretty(&all)? + "\n"), out)?;
     }
     if taken {
         return Ok(());
     }
-    writeln!(out, "{}", to_text(&topology))?;
+    writeln!(out, "{text}")?;
     for kind in [Kind::Gpu, Kind::Nic] {
         if topology.of_kind(kind).is_empty() {
             writeln!(out, "{}: no {kind}, so no pair to class", topology.name)?;
         }
     }
-    if !advice.is_empty() {
-        writeln!(out, "Predicted completion, us (model; ConnectX and wire parameters assumed):")?;
-        for a in &advice {
-            write!(
-                out,
-                "{:>6} {:>6} {:>4} {:>8} B  use {:<15}",
-                a.gpu, a.nic, a.class, a.bytes, a.best
-            )?;
-            for (name, ns) in &a.ns {
-                match ns {
-                    Some(ns) => write!(out, "  {name} {:.2}", ns / 1000.0)?,
-                    None => write!(out, "  {name} -")?,
-                }
-            }
-            writeln!(out)?;
-        }
-        writeln!(out, "{NO_CARD}.\n{LAYOUT}.")?;
+    print_advice(&advice, left_out, out)
+}
+
+fn print_advice(
+    advice: &[Advice],
+    left_out: usize,
+    out: &mut dyn std::io::Write,
+) -> Result<(), Box<dyn std::error::Error>> {
+    if left_out > 0 {
+        writeln!(out, "{left_out} pairs without prediction: a link or the class is not known.")?;
     }
+    if advice.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "Predicted completion, us (model; ConnectX and wire parameters assumed):")?;
+    for a in advice {
+        let (gpu, nic, class) = (&a.gpu, &a.nic, &a.class);
+        write!(out, "{gpu:>6} {nic:>6} {class:>4} {:>8} B  use {:<15}", a.bytes, a.best)?;
+        for (name, ns) in &a.ns {
+            match ns {
+                Some(ns) => write!(out, "  {name} {:.2}", ns / 1000.0)?,
+                None => write!(out, "  {name} -")?,
+            }
+        }
+        writeln!(out)?;
+    }
+    writeln!(out, "{NO_CARD}.\n{LAYOUT}.")?;
     Ok(())
 }

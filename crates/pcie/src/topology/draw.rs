@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::error::one_line;
+use super::load::LinkLoad;
 use super::model::{Kind, Node, NodeId, Topology};
 
 fn label(node: &Node) -> String {
@@ -32,9 +33,9 @@ fn label(node: &Node) -> String {
     text
 }
 
-/// The tree, one node per line, then the links between sockets and the distances of all pairs.
-pub fn to_text(topology: &Topology) -> String {
-    let mut out = format!("{}\n", topology.name);
+/// The tree, one node per line, then the links between sockets.
+pub fn to_tree(topology: &Topology) -> String {
+    let mut out = format!("{}\n", one_line(&topology.name));
     for socket in topology.of_kind(Kind::Socket) {
         tree(topology, socket, "", true, &mut out);
     }
@@ -42,6 +43,12 @@ pub fn to_text(topology: &Topology) -> String {
         let (a, b) = (&topology.node(link.a).id, &topology.node(link.b).id);
         let _ = writeln!(out, "{a} <-> {b}  {} GB/s each way", link.gb_per_s);
     }
+    out
+}
+
+/// The tree, then the distances of all pairs of a GPU and a NIC.
+pub fn to_text(topology: &Topology) -> String {
+    let mut out = to_tree(topology);
     let (gpus, nics) = (topology.of_kind(Kind::Gpu), topology.of_kind(Kind::Nic));
     if !gpus.is_empty() && !nics.is_empty() {
         let _ = write!(out, "\n{:10}", "");
@@ -85,6 +92,18 @@ struct Place {
 
 /// A self-contained SVG: sockets on top, devices at the bottom, links labelled.
 pub fn to_svg(topology: &Topology) -> String {
+    to_svg_loaded(topology, &[])
+}
+
+/// Colour of a link that is busy for `share` of the busiest one's time: grey, then yellow to red.
+fn colour(share: f64) -> String {
+    let green = 200.0 * (1.0 - share.clamp(0.0, 1.0));
+    format!("rgb(214,{green:.0},30)")
+}
+
+/// The same with links coloured by load: both directions are told, the busier one gives the
+/// colour. A link that the workload does not use is grey.
+pub fn to_svg_loaded(topology: &Topology, loads: &[LinkLoad]) -> String {
     let count = topology.nodes().count();
     let mut places: Vec<Place> = (0..count).map(|_| Place { x: 0.0, y: 0.0 }).collect();
     let mut next_x = GAP_X;
@@ -101,25 +120,46 @@ pub fn to_svg(topology: &Topology) -> String {
          <text x=\"{GAP_X}\" y=\"20\" font-size=\"14\">{}</text>\n",
         escape(&topology.name)
     );
+    let busiest = loads.iter().map(LinkLoad::ms).fold(0.0, f64::max);
+    let ms = |from: NodeId, to: NodeId| {
+        loads.iter().find(|l| (l.from, l.to) == (from, to)).map_or(0.0, LinkLoad::ms)
+    };
     for (id, node) in topology.nodes() {
         let here = &places[id.0];
         if let Some(parent) = node.parent {
             let above = &places[parent.0];
             let (x1, y1) = (above.x + BOX_W / 2.0, above.y + BOX_H);
             let (x2, y2) = (here.x + BOX_W / 2.0, here.y);
+            let (up, down) = (ms(id, parent), ms(parent, id));
+            if up.max(down) <= 0.0 {
+                let line = format!("x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"");
+                let _ = writeln!(svg, "<line {line} stroke=\"#999\"/>");
+                continue;
+            }
+            let stroke = colour(up.max(down) / busiest);
             let _ = writeln!(
                 svg,
-                "<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" stroke=\"#555\"/>"
+                "<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" stroke=\"{stroke}\" \
+                 stroke-width=\"4\"/><text x=\"{x2}\" y=\"{}\" text-anchor=\"middle\">\
+                 ↑ {up:.0} ↓ {down:.0} ms</text>",
+                y2 - 6.0
             );
         }
     }
     for link in topology.interconnects() {
         let (a, b) = (&places[link.a.0], &places[link.b.0]);
         let (x1, x2, y) = (a.x + BOX_W, b.x, a.y + BOX_H / 2.0);
+        let (there, back) = (ms(link.a, link.b), ms(link.b, link.a));
+        let (mut stroke, mut busy) = ("#a33".to_owned(), String::new());
+        if there.max(back) > 0.0 {
+            stroke = colour(there.max(back) / busiest);
+            busy = format!(" → {there:.0} ← {back:.0} ms");
+        }
         let _ = writeln!(
             svg,
-            "<line x1=\"{x1}\" y1=\"{y}\" x2=\"{x2}\" y2=\"{y}\" stroke=\"#a33\" \
-             stroke-width=\"3\"/><text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{} GB/s</text>",
+            "<line x1=\"{x1}\" y1=\"{y}\" x2=\"{x2}\" y2=\"{y}\" stroke=\"{stroke}\" \
+             stroke-width=\"3\"/><text x=\"{}\" y=\"{}\" text-anchor=\"middle\">\
+             {} GB/s{busy}</text>",
             (x1 + x2) / 2.0,
             y - 6.0,
             link.gb_per_s

@@ -1,19 +1,24 @@
-//! Reads the running machine's topology from sysfs (Documentation/ABI/testing/sysfs-bus-pci).
+//! Reads a machine's sysfs or a copy of it (Documentation/ABI/testing/sysfs-bus-pci).
 //!
-//! Link speed and width, NUMA node and class are files of sysfs. MPS, MRRS, port type and ACS come
-//! from configuration space (PCIe base specification 7.5.3 and 7.7.8), as far as the reader may see
-//! it. Without privilege the kernel shows only 64 bytes; the reader then assumes MPS 256 and MRRS
-//! 512.
+//! Link speed and width, NUMA node, class, IOMMU group and SR-IOV are files and links of sysfs.
+//! MPS, MRRS, port type and ACS come from configuration space (PCIe base specification 7.5.3 and
+//! 7.7.8), as far as the reader may see it: without privilege the kernel shows its first 64 bytes,
+//! and these then are unknown.
+//!
+//! A copy may have lost its links (`cp -L`) or the folder `bus`. The bridges' bus numbers, which
+//! are in the first 64 bytes, then say what is below what.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use super::capture::{Address, Capture, Function, MAX_FUNCTIONS, Port, Rate, hex};
 use super::error::TopologyError;
-use super::model::{Builder, Kind, RawLink, Topology};
+use super::model::Topology;
+use super::tree::Tree;
 
 /// Reason why the machine's topology could not be read.
 #[derive(Debug, Error)]
@@ -26,109 +31,179 @@ pub enum SysfsError {
         /// Error of the failing call.
         source: io::Error,
     },
+    /// More functions than a machine has.
+    #[error("{path}: more than {MAX_FUNCTIONS} functions")]
+    Many {
+        /// Path.
+        path: PathBuf,
+    },
     /// The files were read but do not form a valid topology.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }
 
-struct Function {
-    chain: Vec<String>,
-    class: u32,
-    config: Vec<u8>,
-    dir: PathBuf,
-}
-
 /// Reads the topology below `root`, which is `/sys` on a real machine. `socket_gb_per_s` is the
-/// bandwidth of peer traffic between two sockets, which sysfs does not give.
+/// bandwidth of peer traffic between two CPU packages, which sysfs does not give.
 pub fn from_sysfs(root: &Path, socket_gb_per_s: f64) -> Result<Topology, SysfsError> {
-    let functions = read_functions(root)?;
-    let mut builder = Builder::new("this machine");
-    let wanted: Vec<&String> = functions
-        .iter()
-        .filter(|(_, f)| kind_of(f.class).is_some() && f.dir.join("numa_node").exists())
-        .map(|(bdf, _)| bdf)
-        .collect();
-    let mut done = BTreeSet::new();
-    let mut sockets = BTreeSet::new();
-    for &bdf in &wanted {
-        let socket =
-            format!("s{}", number(&functions[bdf].dir.join("numa_node")).unwrap_or(0).max(0));
-        if sockets.insert(socket.clone()) {
-            builder.add(&socket, Kind::Socket, None, None, None);
-        }
-        let mut parent = socket;
-        for (i, name) in functions[bdf].chain.iter().enumerate() {
-            if i == 0 {
-                if done.insert(name.clone()) {
-                    builder.add(name, Kind::RootComplex, Some(&parent), None, None);
-                }
-                parent.clone_from(name);
-                continue;
-            }
-            let Some(function) = functions.get(name) else { continue };
-            let Some(kind) = kind_of(function.class).or_else(|| bridge_kind(function, i)) else {
-                continue;
-            };
-            if done.insert(name.clone()) {
-                let link = (kind != Kind::RootPort).then(|| link_of(function));
-                let acs = kind == Kind::Switch && switch_redirects(&functions, name);
-                builder.add(name, kind, Some(&parent), link, None).acs = acs;
-            }
-            parent.clone_from(name);
-        }
-    }
-    let all: Vec<&String> = sockets.iter().collect();
-    for pair in all.windows(2) {
-        builder.interconnect(pair[0], pair[1], socket_gb_per_s, None);
-    }
-    Ok(builder.finish()?)
+    let capture = capture_sysfs(root)?;
+    Ok(Tree::new(&capture).topology("this machine", socket_gb_per_s)?)
 }
 
-fn read_functions(root: &Path) -> Result<BTreeMap<String, Function>, SysfsError> {
+/// Reads every PCI function below `root`, which is `/sys` on a real machine or a copy of it.
+pub fn capture_sysfs(root: &Path) -> Result<Capture, SysfsError> {
+    let mut capture = Capture::default();
+    for dir in device_dirs(root)? {
+        let place = fs::canonicalize(&dir).unwrap_or(dir);
+        if let Some(address) = address_of(&place) {
+            let mut function = read_function(&place, address);
+            if let Some(known) = capture.functions.remove(&address) {
+                function.buses = function.buses.or(known.buses);
+            }
+            capture.functions.insert(address, function);
+            above(&mut capture, &place, address);
+        }
+    }
+    numa(root, &mut capture);
+    Ok(capture)
+}
+
+/// Folders of the functions: of `bus/pci/devices`, or else below `devices/pci*`.
+fn device_dirs(root: &Path) -> Result<Vec<PathBuf>, SysfsError> {
     let dir = root.join("bus/pci/devices");
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |source| SysfsError::Io { path, source }
+    let error = match entries(&dir) {
+        Ok(all) if all.len() > MAX_FUNCTIONS => return Err(SysfsError::Many { path: dir }),
+        Ok(all) => return Ok(all),
+        Err(error) => error,
     };
-    let mut functions = BTreeMap::new();
-    for entry in fs::read_dir(&dir).map_err(io(&dir))? {
-        let link = entry.map_err(io(&dir))?.path();
-        let real = fs::canonicalize(&link).map_err(io(&link))?;
-        let chain: Vec<String> = real
-            .components()
-            .map(|c| c.as_os_str().to_string_lossy().into_owned())
-            .skip_while(|c| !c.starts_with("pci"))
-            .collect();
-        let Some(bdf) = chain.last().cloned() else { continue };
-        let class = fs::read_to_string(real.join("class")).unwrap_or_default();
-        let class = u32::from_str_radix(class.trim().trim_start_matches("0x"), 16).unwrap_or(0);
-        let config = fs::read(real.join("config")).unwrap_or_default();
-        functions.insert(bdf, Function { chain, class, config, dir: real });
+    let devices = entries(&root.join("devices")).unwrap_or_default();
+    let mut open: Vec<PathBuf> = devices.into_iter().filter(|d| is_host(d)).collect();
+    let mut found = Vec::new();
+    while let Some(dir) = open.pop() {
+        // A link may lead back up.
+        for child in entries(&dir).unwrap_or_default().into_iter().filter(|c| !c.is_symlink()) {
+            if address_of(&child).is_some() {
+                found.push(child.clone());
+                open.push(child);
+            } else if is_host(&child) {
+                open.push(child);
+            }
+            if found.len() > MAX_FUNCTIONS {
+                return Err(SysfsError::Many { path: dir });
+            }
+        }
     }
-    Ok(functions)
+    if found.is_empty() { Err(error) } else { Ok(found) }
 }
 
-fn kind_of(class: u32) -> Option<Kind> {
-    match class >> 8 {
-        0x0300 | 0x0302 => Some(Kind::Gpu),
-        0x0200 | 0x0207 => Some(Kind::Nic),
-        _ => None,
+fn entries(dir: &Path) -> Result<Vec<PathBuf>, SysfsError> {
+    let io = |source| SysfsError::Io { path: dir.to_owned(), source };
+    fs::read_dir(dir).map_err(io)?.map(|entry| Ok(entry.map_err(io)?.path())).collect()
+}
+
+fn name_of(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+fn address_of(path: &Path) -> Option<Address> {
+    let name = name_of(path);
+    (name.matches(':').count() == 2).then(|| name.parse().ok()).flatten()
+}
+
+/// `pci0000:00`, and `pci10000:00` of a VMD below its device.
+fn host_bus(path: &Path) -> Option<(u32, u8)> {
+    let (domain, bus) = name_of(path).strip_prefix("pci")?.split_once(':')?;
+    Some((hex(domain).ok()?, u8::try_from(hex(bus).ok()?).ok()?))
+}
+
+fn is_host(path: &Path) -> bool {
+    host_bus(path).is_some()
+}
+
+/// What the folders above say of a function: its bridges, which the list of functions may lack, and
+/// the root bus.
+fn above(capture: &mut Capture, place: &Path, address: Address) {
+    let mut bus = address.bus;
+    for dir in place.ancestors().skip(1) {
+        if let Some(root) = host_bus(dir) {
+            capture.roots.insert(root);
+            return;
+        }
+        let Some(bridge) = address_of(dir) else { return };
+        let new = || Function::new(bridge);
+        let function = capture.functions.entry(bridge).or_insert_with(new);
+        if function.buses.is_none() {
+            function.set_buses(bus, bus);
+        }
+        bus = bridge.bus;
     }
 }
 
-/// A switch takes the name of its upstream port and includes its downstream ports.
-fn bridge_kind(function: &Function, depth: usize) -> Option<Kind> {
-    if function.class >> 8 != 0x0604 {
-        return None;
+fn text(dir: &Path, name: &str) -> Option<String> {
+    Some(fs::read_to_string(dir.join(name)).ok()?.trim().to_owned())
+}
+
+fn id(dir: &Path, name: &str) -> Option<u32> {
+    hex(text(dir, name)?.strip_prefix("0x")?).ok()
+}
+
+fn rate(dir: &Path, which: &str) -> Option<Rate> {
+    let speed = text(dir, &format!("{which}_link_speed"))?;
+    let gt_per_s = speed.split_whitespace().next()?.parse().ok()?;
+    Rate::new(gt_per_s, text(dir, &format!("{which}_link_width"))?.parse().ok()?)
+}
+
+fn read_function(dir: &Path, address: Address) -> Function {
+    let mut f = Function::new(address);
+    f.class = id(dir, "class").and_then(|class| u16::try_from(class >> 8).ok());
+    f.vendor = id(dir, "vendor").and_then(|n| u16::try_from(n).ok());
+    f.device = id(dir, "device").and_then(|n| u16::try_from(n).ok());
+    // -1 says that the firmware does not tell.
+    f.numa = text(dir, "numa_node").and_then(|n| n.parse().ok());
+    (f.max, f.now) = (rate(dir, "max"), rate(dir, "current"));
+    let group = fs::read_link(dir.join("iommu_group")).ok();
+    f.iommu_group = group.and_then(|group| name_of(&group).parse().ok());
+    f.is_virtual = dir.join("physfn").is_symlink() || dir.join("physfn").exists();
+    let rdma = entries(&dir.join("infiniband")).unwrap_or_default();
+    f.rdma = rdma.iter().map(|path| name_of(path).to_owned()).min();
+    let config = fs::read(dir.join("config")).unwrap_or_default();
+    // A conventional PCI function has 256 bytes, of which such a reader sees 64 as well.
+    f.denied = !config.is_empty() && config.len() <= 64;
+    f.port = port_type(&config);
+    let is_bridge = config.get(0x0e).is_some_and(|kind| kind & 0x7f == 1);
+    if let (true, Some(&[_, secondary, subordinate])) =
+        (is_bridge, config.get(0x18..0x1b).and_then(|b| b.first_chunk()))
+    {
+        f.set_buses(secondary, subordinate);
     }
-    match port_type(&function.config) {
-        Some(4) => Some(Kind::RootPort),
-        Some(5) => Some(Kind::Switch),
-        Some(_) => None,
-        // Where configuration space is hidden, ports alternate below a root port.
-        None if depth == 1 => Some(Kind::RootPort),
-        None => depth.is_multiple_of(2).then_some(Kind::Switch),
+    let control = pcie_capability(&config).and_then(|at| read_u16(&config, at + 8));
+    let size = |shift: u16| control.map(|c| 128u32 << u32::from(c >> shift & 7).min(5));
+    (f.mps, f.mrrs) = (size(5), size(12));
+    // Extended capabilities start at 0x100.
+    f.redirects = (config.len() > 0x100)
+        .then(|| acs_control(&config).is_some_and(|control| control & 0b100 != 0));
+    f
+}
+
+/// NUMA nodes and the CPU package of each.
+fn numa(root: &Path, capture: &mut Capture) {
+    let nodes = entries(&root.join("devices/system/node")).unwrap_or_default();
+    let mut all = BTreeSet::new();
+    for dir in nodes {
+        let Some(node) = name_of(&dir).strip_prefix("node").and_then(|n| n.parse().ok()) else {
+            continue;
+        };
+        all.insert(node);
+        // `0-63,128-191`; empty for a node of memory alone.
+        let cpus = text(&dir, "cpulist").unwrap_or_default();
+        let first = cpus.split(['-', ',']).next().unwrap_or_default();
+        let cpu: Option<u32> = first.parse().ok();
+        let topology = |n: u32| root.join(format!("devices/system/cpu/cpu{n}/topology"));
+        let package = cpu.and_then(|n| text(&topology(n), "physical_package_id"));
+        if let Some(package) = package.and_then(|p| p.parse().ok()) {
+            capture.packages.insert(node, package);
+        }
     }
+    capture.numa_nodes = (!all.is_empty()).then_some(all.len());
 }
 
 fn read_u16(config: &[u8], at: usize) -> Option<u16> {
@@ -149,38 +224,8 @@ fn pcie_capability(config: &[u8]) -> Option<usize> {
     None
 }
 
-fn port_type(config: &[u8]) -> Option<u16> {
-    Some(read_u16(config, pcie_capability(config)? + 2)? >> 4 & 0xf)
-}
-
-fn link_of(function: &Function) -> RawLink {
-    let speed = fs::read_to_string(function.dir.join("current_link_speed")).unwrap_or_default();
-    let gt: f64 = speed.split_whitespace().next().and_then(|s| s.parse().ok()).unwrap_or(8.0);
-    let generation = match gt {
-        gt if gt < 4.0 => 1,
-        gt if gt < 7.0 => 2,
-        gt if gt < 12.0 => 3,
-        gt if gt < 24.0 => 4,
-        gt if gt < 48.0 => 5,
-        _ => 6,
-    };
-    let lanes = number(&function.dir.join("current_link_width"))
-        .and_then(|n| u32::try_from(n).ok())
-        .unwrap_or(16);
-    let control =
-        pcie_capability(&function.config).and_then(|at| read_u16(&function.config, at + 8));
-    let size = |shift: u16, default: u32| {
-        control.map_or(default, |c| 128u32 << u32::from(c >> shift & 7).min(5))
-    };
-    RawLink { generation, lanes, mps: size(5, 256), mrrs: size(12, 512) }
-}
-
-/// Whether any downstream port of the switch has ACS P2P Request Redirect enabled.
-fn switch_redirects(functions: &BTreeMap<String, Function>, upstream: &str) -> bool {
-    functions.values().any(|f| {
-        let below = f.chain.iter().rev().nth(1).is_some_and(|parent| parent == upstream);
-        below && acs_control(&f.config).is_some_and(|control| control & 0b100 != 0)
-    })
+fn port_type(config: &[u8]) -> Option<Port> {
+    Port::of_code(read_u16(config, pcie_capability(config)? + 2)? >> 4 & 0xf)
 }
 
 fn acs_control(config: &[u8]) -> Option<u16> {
@@ -196,10 +241,6 @@ fn acs_control(config: &[u8]) -> Option<u16> {
         at = usize::from(next);
     }
     None
-}
-
-fn number(path: &Path) -> Option<i64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]

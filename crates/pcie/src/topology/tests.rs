@@ -272,6 +272,8 @@ fn function(root: &Path, path: &str, class: &str, port: u8, numa: i32, redirect:
     }
     fs::write(dir.join("config"), config).unwrap();
     fs::write(dir.join("class"), class).unwrap();
+    let vendor = if class.starts_with("0x03") { "0x10de\n" } else { "0x15b3\n" };
+    fs::write(dir.join("vendor"), vendor).unwrap();
     fs::write(dir.join("numa_node"), numa.to_string()).unwrap();
     fs::write(dir.join("current_link_speed"), "32.0 GT/s PCIe\n").unwrap();
     fs::write(dir.join("current_link_width"), "16\n").unwrap();

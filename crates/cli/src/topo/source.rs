@@ -1,0 +1,103 @@
+//! Where a topology comes from: a built-in, a file, a machine's sysfs, or what tools printed.
+
+use std::path::Path;
+
+use bellpush::pcie::topology::{
+    BUILTIN_NAMES, Capture, Matrix, Topology, TopologyError, Tree, builtin, capture_sysfs,
+    from_lspci, from_toml,
+};
+
+use super::TopoArgs;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Longest file that is read, bytes: `lspci -vvv` of a large machine has a few million.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// What was read.
+pub enum Source {
+    /// A topology as it is.
+    Given(Topology),
+    /// Functions of a machine, and nvidia-smi's matrix beside them.
+    Captured(Capture, Option<Matrix>),
+    /// nvidia-smi's matrix alone.
+    Matrix(Matrix),
+}
+
+fn read(path: &Path) -> Result<String> {
+    let name = path.display();
+    let length = std::fs::metadata(path).map_err(|e| format!("{name}: {e}"))?.len();
+    if length > MAX_BYTES {
+        return Err(format!("{name}: {length} B: more than {MAX_BYTES}").into());
+    }
+    // Names of devices may be in any encoding.
+    let bytes = std::fs::read(path).map_err(|e| format!("{name}: {e}"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Loads a topology by name: a built-in, a TOML file, or the running machine.
+fn load(name: &str, socket_gb_per_s: f64) -> Result<Topology> {
+    if name == "machine" {
+        let capture = machine()?;
+        return Ok(Tree::new(&capture).topology("this machine", socket_gb_per_s)?);
+    }
+    if let Some(topology) = builtin(name) {
+        return Ok(topology);
+    }
+    let text = std::fs::read_to_string(name)
+        .map_err(|e| format!("{name}: {e} (built in: {})", BUILTIN_NAMES.join(", ")))?;
+    from_toml(&text).map_err(|e| format!("{name}: {e}").into())
+}
+
+/// Containers and machines without PCI do not have this directory.
+fn machine() -> Result<Capture> {
+    let names = BUILTIN_NAMES.join(", ");
+    capture_sysfs(Path::new("/sys"))
+        .map_err(|e| format!("this machine: {e} (name a file, or one of {names})").into())
+}
+
+impl Source {
+    /// Reads what the arguments name.
+    pub fn read(args: &TopoArgs) -> Result<Self> {
+        let matrix = match &args.nvidia_smi {
+            Some(path) => {
+                let matrix = Matrix::parse(&read(path)?);
+                Some(matrix.map_err(|e| format!("{}: {e}", path.display()))?)
+            }
+            None => None,
+        };
+        if let Some(dir) = &args.sysfs {
+            let capture = capture_sysfs(dir).map_err(|e| e.to_string())?;
+            return Ok(Self::Captured(capture, matrix));
+        }
+        if !args.from.is_empty() {
+            let mut capture = Capture::default();
+            for path in &args.from {
+                let one = from_lspci(&read(path)?);
+                capture.merge(one.map_err(|e| format!("{}: {e}", path.display()))?);
+            }
+            return Ok(Self::Captured(capture, matrix));
+        }
+        match (args.topology.as_deref(), matrix) {
+            (None, Some(matrix)) => Ok(Self::Matrix(matrix)),
+            (None | Some("machine"), matrix) => Ok(Self::Captured(machine()?, matrix)),
+            (Some(_), Some(_)) => {
+                Err("--nvidia-smi: stands alone, or beside machine, --sysfs or --from".into())
+            }
+            (Some(name), None) => Ok(Self::Given(load(name, args.socket_gb_per_s)?)),
+        }
+    }
+
+    /// Its topology.
+    pub fn topology(&self, args: &TopoArgs) -> std::result::Result<Topology, TopologyError> {
+        let name = match (&args.sysfs, args.from.first()) {
+            (Some(path), _) | (None, Some(path)) => path.display().to_string(),
+            (None, None) => "this machine".to_owned(),
+        };
+        match self {
+            Self::Given(topology) => Ok(topology.clone()),
+            Self::Captured(capture, _) => Tree::new(capture).topology(&name, args.socket_gb_per_s),
+            Self::Matrix(matrix) => matrix.topology("nvidia-smi's matrix", args.socket_gb_per_s),
+        }
+    }
+}

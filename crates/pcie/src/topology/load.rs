@@ -1,0 +1,188 @@
+//! Load of every link under a workload: bytes over the time in which the link moves them.
+//!
+//! Every flow takes [`Topology::path`], whole and at once; no queueing and no protocol but the
+//! headers and DLLPs of 64-bit memory writes of MPS. It says which link is the narrowest, not how
+//! fast a program is.
+
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::model::{Kind, NodeId, PcieLink, Topology};
+use crate::tlp::{Addressing, Config, Rcb};
+
+/// Pairs that send, with the share of a GPU's buffer that each sends.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Workload {
+    /// A ring over the GPUs in their order: 2 (n − 1) ÷ n buffers to the next.
+    AllReduce,
+    /// Every GPU sends 1 ÷ n of its buffer to every other.
+    AllToAll,
+    /// These senders and receivers, a buffer each.
+    Pairs(Vec<(String, String)>),
+}
+
+/// Reason why a workload was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LoadError {
+    /// Neither a name nor pairs.
+    #[error("{0:?} is no workload: all-reduce, all-to-all, or pairs such as gpu0>nic0,gpu1>nic1")]
+    NoWorkload(String),
+    /// A device that the topology lacks.
+    #[error("{0:?}: the topology has no such device")]
+    UnknownDevice(String),
+    /// A collective of fewer than two GPUs.
+    #[error("{0} GPUs: a collective needs two")]
+    FewGpus(usize),
+    /// A link that the capture does not show.
+    #[error("the link of {0} is not known")]
+    UnknownLink(String),
+}
+
+impl FromStr for Workload {
+    type Err = LoadError;
+
+    fn from_str(text: &str) -> Result<Self, LoadError> {
+        match text {
+            "all-reduce" => return Ok(Self::AllReduce),
+            "all-to-all" => return Ok(Self::AllToAll),
+            _ => {}
+        }
+        let pair = |part: &str| {
+            let (from, to) = part.split_once('>')?;
+            let (from, to) = (from.trim(), to.trim());
+            (!from.is_empty() && !to.is_empty()).then(|| (from.to_owned(), to.to_owned()))
+        };
+        let pairs: Option<Vec<_>> = text.split(',').map(pair).collect();
+        pairs.map(Self::Pairs).ok_or_else(|| LoadError::NoWorkload(text.to_owned()))
+    }
+}
+
+/// One direction of a link.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinkLoad {
+    /// Node at the link's lower end, or a socket.
+    pub from: NodeId,
+    /// Node at its upper end, or another socket.
+    pub to: NodeId,
+    /// Buffers that cross it.
+    pub buffers: f64,
+    /// What it moves, GB/s.
+    pub gb_per_s: f64,
+}
+
+impl LinkLoad {
+    /// Time for buffers of 1 GB, ms.
+    pub fn ms(&self) -> f64 {
+        1000.0 * self.buffers / self.gb_per_s
+    }
+}
+
+/// Bytes of data that a link moves in memory writes of MPS, GB/s.
+fn capacity(link: PcieLink) -> f64 {
+    let config = Config {
+        link: link.speed,
+        mps: link.mps,
+        mrrs: link.mrrs,
+        rcb: Rcb::new(64).expect("64 is one"),
+        addressing: Addressing::Bits64,
+        ecrc: false,
+        pad_dw: false,
+    };
+    let gbps = [true, false].into_iter().find_map(|taxed| config.effective(0, 1 << 20, taxed));
+    gbps.map_or(link.speed.raw_gbps(), |e| e.write) / 8.0
+}
+
+fn flows(topology: &Topology, load: &Workload) -> Result<Vec<(NodeId, NodeId, f64)>, LoadError> {
+    let gpus = topology.of_kind(Kind::Gpu);
+    let n = gpus.len();
+    if !matches!(load, Workload::Pairs(_)) && n < 2 {
+        return Err(LoadError::FewGpus(n));
+    }
+    let share = 1.0 / n.max(1) as f64;
+    Ok(match load {
+        Workload::AllReduce => {
+            (0..n).map(|i| (gpus[i], gpus[(i + 1) % n], 2.0 * (n - 1) as f64 * share)).collect()
+        }
+        Workload::AllToAll => {
+            let pairs = gpus.iter().flat_map(|&a| gpus.iter().map(move |&b| (a, b)));
+            pairs.filter(|(a, b)| a != b).map(|(a, b)| (a, b, share)).collect()
+        }
+        Workload::Pairs(pairs) => {
+            let find =
+                |id: &String| topology.find(id).ok_or_else(|| LoadError::UnknownDevice(id.clone()));
+            let all = pairs.iter().map(|(a, b)| Ok((find(a)?, find(b)?, 1.0)));
+            all.collect::<Result<_, _>>()?
+        }
+    })
+}
+
+/// Loads of every direction of every link that a workload uses, the busiest first.
+pub fn loads(topology: &Topology, workload: &Workload) -> Result<Vec<LinkLoad>, LoadError> {
+    let mut all: Vec<LinkLoad> = Vec::new();
+    for (from, to, buffers) in flows(topology, workload)? {
+        for step in topology.path(from, to).windows(2) {
+            let Some(gb_per_s) = rate(topology, step[0], step[1])? else { continue };
+            let same = |l: &&mut LinkLoad| (l.from, l.to) == (step[0], step[1]);
+            match all.iter_mut().find(same) {
+                Some(load) => load.buffers += buffers,
+                None => all.push(LinkLoad { from: step[0], to: step[1], buffers, gb_per_s }),
+            }
+        }
+    }
+    all.sort_by(|a, b| b.ms().total_cmp(&a.ms()));
+    Ok(all)
+}
+
+/// Rate of the link between two neighbours; `None` for what is no link: a root port's link is that
+/// of the node below it, and a root complex is part of its socket.
+fn rate(topology: &Topology, a: NodeId, b: NodeId) -> Result<Option<f64>, LoadError> {
+    let lower = if topology.node(a).parent == Some(b) { a } else { b };
+    let (upper, node) = (if lower == a { b } else { a }, topology.node(lower));
+    if node.parent != Some(upper) {
+        let joins = topology.interconnects().iter();
+        let mut rates = joins.filter(|l| [l.a, l.b] == [a, b] || [l.b, l.a] == [a, b]);
+        return Ok(rates.next().map(|l| l.gb_per_s));
+    }
+    match (node.kind, node.link) {
+        (Kind::RootComplex | Kind::RootPort | Kind::Socket, _) => Ok(None),
+        (_, Some(link)) => Ok(Some(capacity(link))),
+        (_, None) => Err(LoadError::UnknownLink(node.id.clone())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::builtin;
+
+    #[test]
+    fn bytes_are_where_they_cross() {
+        let t = builtin("dgx-h100").unwrap();
+        // gpu0 and gpu1 share a switch: their flow does not leave it.
+        let near = loads(&t, &"gpu0>gpu1".parse().unwrap()).unwrap();
+        assert_eq!(near.len(), 2);
+        assert!((near[0].gb_per_s - 52.0).abs() < 0.1, "{}", near[0].gb_per_s);
+        // Four switches of two GPUs: of the ring's eight flows, two cross the sockets.
+        let ring = loads(&t, &Workload::AllReduce).unwrap();
+        let total: f64 = ring.iter().map(|l| l.buffers).sum();
+        // Eight flows of 14/8: two links each, and two more for the four between switches.
+        assert!((total - 1.75 * (8.0 * 2.0 + 4.0 * 2.0 + 2.0)).abs() < 1e-9, "{total}");
+        assert_eq!(ring[0].gb_per_s, 22.0);
+        assert!((ring[0].ms() - 1000.0 * 1.75 / 22.0).abs() < 1e-9);
+        let all = loads(&t, &Workload::AllToAll).unwrap();
+        // 4 × 4 pairs cross the sockets each way, an eighth of a buffer each.
+        assert!((all[0].buffers - 2.0).abs() < 1e-9 && all[0].gb_per_s == 22.0);
+    }
+
+    #[test]
+    fn what_is_no_workload_is_refused() {
+        for text in ["", "ring", "gpu0", "gpu0>", "gpu0>gpu1,"] {
+            assert!(text.parse::<Workload>().is_err(), "{text}");
+        }
+        let t = builtin("same-switch").unwrap();
+        let refused = |text: &str| loads(&t, &text.parse().unwrap()).unwrap_err().to_string();
+        assert_eq!(refused("all-reduce"), "1 GPUs: a collective needs two");
+        assert_eq!(refused("gpu0>gpu7"), "\"gpu7\": the topology has no such device");
+    }
+}

@@ -1,0 +1,207 @@
+//! What a capture or a matrix shows, as text.
+
+use std::fmt::Write as _;
+
+use super::assign::{Assigned, assign, assign_matrix};
+use super::capture::{Address, Function, Port};
+use super::check::{Comparison, collapses, compare, unknowns};
+use super::error::one_line;
+use super::identity;
+use super::model::Kind;
+use super::nvidia_smi::Matrix;
+use super::tree::Tree;
+
+/// Widest table of classes, in devices; a wider one is for the JSON.
+const MAX_COLUMNS: usize = 40;
+
+/// A word or more of others' text for one line, not too long.
+fn short(text: &str) -> String {
+    one_line(text).chars().take(60).collect()
+}
+
+/// Every GPU and NIC with its links, classes, NICs of the GPUs, warnings, and what is not known.
+pub fn survey_text(tree: &Tree<'_>, matrix: Option<&Matrix>) -> String {
+    let capture = tree.capture();
+    let mut out = String::new();
+    let (gpus, nics) = (capture.of_kind(Kind::Gpu), capture.of_kind(Kind::Nic));
+    let devices: Vec<Address> = gpus.iter().chain(&nics).copied().collect();
+    let label = |a: Address| {
+        let place = |all: &[Address]| all.iter().position(|&other| other == a);
+        let gpu = place(&gpus).map(|i| format!("GPU{i}"));
+        gpu.or_else(|| place(&nics).map(|i| format!("NIC{i}"))).unwrap_or_else(|| a.to_string())
+    };
+    for &a in &devices {
+        if let Some(f) = capture.get(a) {
+            let _ = writeln!(out, "{:6} {}", label(a), device(tree, f));
+        }
+    }
+    switches(tree, &devices, &mut out);
+    if devices.len() > 1 && devices.len() <= MAX_COLUMNS {
+        let _ = writeln!(out, "\nClasses, as nvidia-smi names them (ACS aside):");
+        let _ = write!(out, "{:6}", "");
+        devices.iter().for_each(|&a| {
+            let _ = write!(out, "{:>9}", label(a));
+        });
+        out.push('\n');
+        for &a in &devices {
+            let _ = write!(out, "{:6}", label(a));
+            for &b in &devices {
+                let class = if a == b { "X".to_owned() } else { tree.class(a, b).to_string() };
+                let _ = write!(out, "{class:>9}");
+            }
+            out.push('\n');
+        }
+    }
+    assignment(&assign(tree), &|a| label(*a), &mut out);
+    warnings(tree, &label, &mut out);
+    if let Some(matrix) = matrix {
+        comparison(&compare(tree, matrix), &mut out);
+    }
+    let unknown = unknowns(tree);
+    if !unknown.is_empty() {
+        out.push_str("\nNot known:\n");
+        unknown.iter().for_each(|line| {
+            let _ = writeln!(out, "  {line}");
+        });
+    }
+    out
+}
+
+fn device(tree: &Tree<'_>, f: &Function) -> String {
+    let (max, now) = tree.link(f.address);
+    let mut text = f.address.to_string();
+    let _ = match (max, now) {
+        (Some(max), Some(now)) if max == now => write!(text, "  {max}"),
+        (Some(max), Some(now)) => write!(text, "  {max} (now {now})"),
+        (Some(max), None) => write!(text, "  {max} (now unknown)"),
+        (None, Some(now)) => write!(text, "  fastest unknown (now {now})"),
+        (None, None) => write!(text, "  link unknown"),
+    };
+    if let (Some(max), Some(now)) = (max, now)
+        && now.lanes < max.lanes
+    {
+        let _ = write!(text, ", fewer lanes than both ends have");
+    }
+    if let Some(numa) = tree.numa(f.address) {
+        let _ = write!(text, "  NUMA node {numa}");
+        if let Some(package) = tree.capture().package(numa) {
+            let _ = write!(text, " of package {package}");
+        }
+    }
+    if let Some(group) = f.iommu_group {
+        let _ = write!(text, "  IOMMU group {group}");
+    }
+    if tree.capture().is_virtual(f.address) {
+        text.push_str("  virtual function");
+    }
+    if let Some(rdma) = &f.rdma {
+        let _ = write!(text, "  {}", short(rdma));
+    }
+    if !f.name.is_empty() {
+        let _ = write!(text, "  {}", short(&f.name));
+    } else if let (Some(vendor), Some(id)) = (f.vendor, f.device) {
+        let _ = write!(text, "  {vendor:04x}:{id:04x}");
+    }
+    text
+}
+
+fn switches(tree: &Tree<'_>, devices: &[Address], out: &mut String) {
+    let mut seen: Vec<(Address, Port)> = devices.iter().flat_map(|&a| tree.ports(a)).collect();
+    seen.sort_by_key(|&(a, _)| a);
+    seen.dedup();
+    for (a, port) in seen {
+        let Some(f) = tree.capture().get(a) else { continue };
+        let redirects = match port {
+            Port::Upstream => tree.redirects(a),
+            Port::Root => f.redirects,
+            _ => continue,
+        };
+        let acs = match redirects {
+            Some(true) => "ACS redirects peer traffic upwards",
+            Some(false) => "ACS redirects nothing",
+            None => "ACS unknown",
+        };
+        if port == Port::Root {
+            let _ = writeln!(out, "root port {a}  {acs}");
+            continue;
+        }
+        let chip = identity::switch_chip(f).unwrap_or_else(|| "chip unknown".into());
+        let (chip, ports) = (short(&chip), tree.downstream(a).count());
+        let _ = writeln!(out, "switch {a}  {chip}, {ports} downstream ports, {acs}");
+    }
+}
+
+fn assignment<T>(all: &[Assigned<T>], label: &dyn Fn(&T) -> String, out: &mut String) {
+    if all.iter().all(|a| a.nic.is_none()) {
+        return;
+    }
+    let _ = writeln!(out, "\nNIC of each GPU, the nearest:");
+    let list = |all: &[T]| all.iter().map(label).collect::<Vec<_>>().join(", ");
+    for a in all {
+        let Some(nic) = &a.nic else { continue };
+        let _ = write!(out, "{:6} {:6} {}", label(&a.gpu), label(nic), a.class);
+        if !a.ties.is_empty() {
+            let _ = write!(out, "; as near: {}", list(&a.ties));
+        }
+        if !a.shared_with.is_empty() {
+            let _ = write!(out, "; shared with {}", list(&a.shared_with));
+        }
+        out.push('\n');
+    }
+}
+
+fn warnings(tree: &Tree<'_>, label: &dyn Fn(Address) -> String, out: &mut String) {
+    let all = collapses(tree);
+    if all.is_empty() {
+        return;
+    }
+    out.push_str("\nWrites of one switch to several root ports at once are possible here:\n");
+    for c in &all {
+        let sources: Vec<String> = c.sources.iter().map(|&a| label(a)).collect();
+        let roots: Vec<String> = c.roots.iter().map(Address::to_string).collect();
+        let chip = short(c.chip.as_deref().unwrap_or("chip unknown"));
+        let (sources, roots) = (sources.join(", "), roots.join(", "));
+        let _ = writeln!(out, "  {sources} of switch {} ({chip}) to {roots}", c.switch);
+    }
+    let verdict = if all.iter().any(|c| c.is_reported) {
+        "this platform is EPYC 9005 with PEX890xx switches, where such writes were seen to lose\n\
+         \x20 75 to 95 % of their rate, and reads nothing (rtx6kpro, collapse-report.md)"
+    } else {
+        "whether their rate collapses on this platform is unknown; on EPYC 9005 with PEX890xx\n\
+         \x20 switches it did (rtx6kpro, collapse-report.md)"
+    };
+    let _ = writeln!(out, "  {verdict}.");
+}
+
+fn comparison(c: &Comparison, out: &mut String) {
+    let different = c.differences.len();
+    let _ = writeln!(out, "\nBeside nvidia-smi: {} classes, {different} differ.", c.compared);
+    for d in &c.differences {
+        let (a, b) = (short(&d.a), short(&d.b));
+        let _ = writeln!(out, "  {a} {b}: {} here, {} of nvidia-smi", d.captured, d.printed);
+    }
+    for remark in &c.remarks {
+        let _ = writeln!(out, "  {}", one_line(remark));
+    }
+}
+
+/// What a matrix alone shows: itself, the NICs of the GPUs, and what it lacks.
+pub fn matrix_text(matrix: &Matrix) -> String {
+    let mut out = matrix.to_text();
+    let name = |i: &usize| short(&matrix.rows()[*i].name);
+    assignment(&assign_matrix(matrix), &name, &mut out);
+    let hidden = (0..matrix.rows().len())
+        .flat_map(|a| (0..a).map(move |b| (a, b)))
+        .filter(|&(a, b)| matrix.class(a, b).is_none())
+        .count();
+    out.push_str(
+        "\nNot known:\n  links, switches, root ports, ACS: a matrix shows classes alone\n",
+    );
+    if hidden > 0 {
+        let _ = writeln!(out, "  classes of {hidden} pairs that NVLinks join");
+    }
+    for (a, b) in matrix.asymmetries() {
+        let _ = writeln!(out, "  which of two classes {} and {} have", name(&a), name(&b));
+    }
+    out
+}
