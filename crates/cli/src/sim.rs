@@ -248,8 +248,12 @@ fn flat(row: &SweepRow) -> Value {
 }
 
 fn print_sweep(spec: TestBedSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) -> Result<()> {
-    let class = spec.topology.distance(spec.gpu, spec.nic);
-    writeln!(out, "{} ({class}), model", spec.topology.name)?;
+    let route = spec.topology.route(spec.gpu, spec.nic);
+    writeln!(out, "{} ({}), model", spec.topology.name, route.class)?;
+    writeln!(out, "{}", route.text(spec.topology))?;
+    for note in route.notes(spec.topology) {
+        writeln!(out, "{note}.")?;
+    }
     writeln!(
         out,
         "{:>16} {:>9} {:>13} {:>13} {:>8}",

@@ -140,8 +140,9 @@ pub(super) fn bench(p: &Params, link: RawLink, sms: Sms) -> Bench {
     let topology = b.finish().expect("legal by construction");
     let mut sim = Sim::new(7);
     let nodes = add_host(&mut sim, &topology, p);
-    let node = |id: &str| nodes[topology.find(id).map_or(0, |n| n.0)];
-    let (gpu, peer, socket) = (node("gpu0"), node("gpu1"), node("s0"));
+    let ends = ["gpu0", "gpu1", "s0"].map(|id| topology.find(id).expect("was added above"));
+    nodes.set_ways(&mut sim, &topology, &ends);
+    let [gpu, peer, socket] = ends.map(|n| nodes.at[n.0]);
     // NVLink: 16 B flits; header and address extension take two for each 128 B of data.
     let nvlink = ChannelSpec {
         overhead_bytes: [32, 32, 32],

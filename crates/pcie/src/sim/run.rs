@@ -19,7 +19,12 @@ impl Sim {
         for mut load in loads {
             for i in 0..load.program.tasks.len() {
                 let ends = match load.program.tasks[i].step {
-                    Step::Write { from, to, .. } => (from, to),
+                    Step::Write { from, to, .. } => {
+                        if !self.writable(from, to) {
+                            return Err(SimError::NoPeerWrites { from: from.0, to: to.0 });
+                        }
+                        (from, to)
+                    }
                     Step::Read { by, at, .. } => {
                         if !self.readable(by, at) {
                             return Err(SimError::NoPeerReads { by: by.0, at: at.0 });

@@ -121,8 +121,9 @@ fn a_cap_above_the_links_rate_makes_nothing_faster() {
     let rate = |peer_gb_per_s: f64| {
         let mut sim = Sim::new(1);
         let (a, m, b) = (sim.add_node(), sim.add_node(), sim.add_node());
-        sim.set_root_complex(m, true);
-        let capped = ChannelSpec { peer_gb_per_s, ..link(50.0, Credits::INFINITE) };
+        sim.set_root_complex(m, Forwards::default());
+        let capped =
+            ChannelSpec { peer_gb_per_s: [peer_gb_per_s; 3], ..link(50.0, Credits::INFINITE) };
         for (x, y) in [(a, m), (m, b), (b, m), (m, a)] {
             sim.add_channel(x, y, capped);
         }

@@ -11,6 +11,8 @@ mod error;
 #[cfg(feature = "toml")]
 mod file;
 mod model;
+mod p2p;
+mod route;
 mod sysfs;
 
 pub use builtin::{BUILTIN_NAMES, builtin};
@@ -18,10 +20,12 @@ pub use draw::{to_svg, to_text};
 pub use error::TopologyError;
 #[cfg(feature = "toml")]
 pub use file::from_toml;
-pub use model::{
-    Builder, Distance, Interconnect, Kind, Node, NodeId, P2p, PcieLink, RawLink, Topology,
-};
+pub use model::{Builder, Distance, Interconnect, Kind, Node, NodeId, PcieLink, RawLink, Topology};
+pub use p2p::{Chip, Iommu, P2p, Slot};
+pub use route::{Redirect, Route};
 pub use sysfs::{SysfsError, from_sysfs};
 
+#[cfg(all(test, feature = "toml"))]
+mod route_tests;
 #[cfg(all(test, feature = "toml"))]
 mod tests;
