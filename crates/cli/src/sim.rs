@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
-    Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_RESIDUALS, HOST_ROWS, HopPath, LAYOUT,
-    Metric, NO_CARD, NfpHost, Params, PathModel, SweepRow, TestBedSpec, crossings, losses,
+    Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath,
+    LAYOUT, Metric, NO_CARD, NfpHost, Params, PathModel, SweepRow, TestBedSpec, crossings, losses,
     sensitivity, simulate_curve, simulate_hop, simulate_host_row, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_toml};
@@ -49,6 +49,9 @@ pub struct SimArgs {
     /// Compare the model with published and measured rows, fitted and predicted ones apart
     #[arg(long)]
     validate: bool,
+    /// Show what each of these rows hangs on: its elasticity to latency, tags and MPS
+    #[arg(long)]
+    derivatives: bool,
     /// Simulate all-reduce on this many GPUs, with the costs of each path
     #[arg(long, value_delimiter = ',', value_name = "GPUS")]
     scale: Vec<u32>,
@@ -62,7 +65,7 @@ pub struct SimArgs {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Write a page with plots: size, window, outstanding reads, distance, the GPU's accesses
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["losses", "sensitivity", "validate", "scale"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["losses", "sensitivity", "validate", "derivatives", "scale"])]
     report: Option<PathBuf>,
 }
 
@@ -133,6 +136,11 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         ("--json", &args.json),
         ("--report", &args.report),
     ])?;
+    if args.derivatives {
+        let rows = derivatives(&params, &H200_CURVES)?;
+        let rows = rows.iter().map(serde_json::to_value).collect::<std::result::Result<_, _>>()?;
+        return emit(args, out, "sim --derivatives", rows);
+    }
     if args.validate {
         return emit(args, out, "sim --validate", validate(&params)?);
     }
@@ -310,24 +318,36 @@ fn compared(
     })
 }
 
+fn unit_of(metric: Metric) -> &'static str {
+    match metric {
+        Metric::ReadGbps => "read, Gb/s",
+        Metric::WriteGbps => "write, Gb/s",
+        Metric::ReadNs => "read latency, ns",
+        Metric::WriteReadNs => "write then read, ns",
+    }
+}
+
 fn validate(params: &Params) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for host in [NfpHost::IVY_BRIDGE, NfpHost::BROADWELL] {
         for r in HOST_ROWS {
             let (measured, fitted) = r.of(&host);
             let model = simulate_host_row(&host, r.metric, r.bytes)?;
-            let unit = match r.metric {
-                Metric::ReadGbps => "read, Gb/s",
-                Metric::WriteGbps => "write, Gb/s",
-                Metric::ReadNs => "read latency, ns",
-                Metric::WriteReadNs => "write then read, ns",
-            };
+            let unit = unit_of(r.metric);
             let note = HOST_RESIDUALS
                 .iter()
                 .find(|(m, b, _)| *m == r.metric && *b == r.bytes)
                 .map_or("", |(_, _, why)| *why);
             let name = format!("{unit}, {} B", r.bytes);
             rows.push(compared(host.name, name, measured, model, fitted, note));
+        }
+    }
+    for check in HOST_CHECKS {
+        for &(metric, bytes, measured) in check.rows {
+            let model = simulate_host_row(&check.host, metric, bytes)?;
+            let note = check.residual(metric, bytes).unwrap_or_default();
+            let name = format!("{}, {bytes} B", unit_of(metric));
+            rows.push(compared(check.host.name, name, measured, model, false, note));
         }
     }
     for r in H200_CURVES {

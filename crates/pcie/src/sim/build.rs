@@ -77,7 +77,7 @@ fn internal(gb_per_s: f64, latency_ns: f64) -> ChannelSpec {
 /// An endpoint that answers after `latency_ns` and cuts completions at `rcb_bytes`.
 fn endpoint(tags: f64, latency_ns: f64, rcb_bytes: u32, host_side: bool) -> EndpointSpec {
     let latency_ps = Params::ps(latency_ns);
-    let completer = Completer { latency_ps, piece_ps: 0, rcb_bytes, wait_ps: 0 };
+    let completer = Completer { latency_ps, piece_ps: 0, rcb_bytes, merges: false, wait_ps: 0 };
     EndpointSpec { tags: tags.max(1.0) as u32, completer, relaxed: false, host_side }
 }
 

@@ -79,7 +79,8 @@ impl<'a> Streams<'a> {
 
     /// The engine of a device that copies, with so many read requests open.
     fn engine(&mut self, node: NodeId, tags: f64) -> EndpointId {
-        let completer = Completer { latency_ps: 0, piece_ps: 0, rcb_bytes: 128, wait_ps: 0 };
+        let completer =
+            Completer { latency_ps: 0, piece_ps: 0, rcb_bytes: 128, merges: false, wait_ps: 0 };
         let spec = EndpointSpec {
             tags: tags.clamp(1.0, 1e6) as u32,
             completer,

@@ -163,3 +163,39 @@ fn numa_nodes_of_a_socket_are_farther_apart() {
     let more = numa("numa = \"n1\"\n") - numa("numa = \"n0\"\n");
     assert!((more - Params::default().numa_ns).abs() < 0.5, "{more}");
 }
+
+/// Rate of writes under the switch of [`PAIR`] with few credits, GB/s.
+fn with_credits(switch_ns: f64) -> f64 {
+    let t = pair("", "");
+    let p = Params { credit_tlps: 8.0, switch_ns, ..Params::default() };
+    let flow = Flow::write(t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+    simulate_flows(&t, &p, &[flow]).unwrap()[0]
+}
+
+#[test]
+fn a_switchs_latency_is_in_its_links_credit_loop() {
+    for switch_ns in [60.0, 110.0, 220.0] {
+        // 280 B on the wire, there and back, and the time inside the switch.
+        let round_trip = 280.0 / 63.015 + 2.0 * Params::default().link_ns + switch_ns;
+        let want = 8.0 * 256.0 / round_trip;
+        let got = with_credits(switch_ns);
+        assert!((got / want - 1.0).abs() < 0.02, "{switch_ns}: {got} {want}");
+    }
+}
+
+#[test]
+fn small_reads_fall_with_the_distance_of_the_completer() {
+    let t = with(&[]);
+    let p = Params { copy_tags: 32.0, ..Params::default() };
+    let id = |name: &str| t.find(name).unwrap();
+    let mut last = f64::INFINITY;
+    // Under one switch, inside the chip, through the socket, across sockets.
+    for far in ["gpu1", "gpu4", "gpu2", "gpu6"] {
+        let flow = Flow::read(id(far), id("gpu0"));
+        let rate = simulate_small(&t, &p, flow, 64, 128).unwrap();
+        let little = 32.0 * 64.0 / flow_latency_ns(&t, &p, flow, 64).unwrap();
+        assert!((rate / little - 1.0).abs() < 0.03, "{far}: {rate} {little}");
+        assert!(rate < last, "{far}: {rate} {last}");
+        last = rate;
+    }
+}

@@ -8,6 +8,7 @@ mod build;
 mod calendar;
 mod calibrate;
 mod channel;
+mod derivatives;
 mod fabric;
 mod flows;
 mod h200;
@@ -28,12 +29,16 @@ pub use program::{EndpointId, Load, LoadResult, Program, ServerId, Step, TaskId,
 
 pub use build::{Host, TestBed, TestBedSpec};
 pub use calibrate::{CALIBRATION, Calibration, calibrate};
+pub use derivatives::{Derivative, derivatives};
 pub use flows::{Flow, Move, flow_latency_ns, simulate_flows, simulate_small};
 pub use h200::{
     Curve, CurveRow, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, HopRow, simulate_curve,
     simulate_doorbell, simulate_hop,
 };
-pub use hosts::{HOST_RESIDUALS, HOST_ROWS, HostRow, Metric, NfpHost, simulate_host_row};
+pub use hosts::{
+    HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HostCheck, HostRow, Metric, NfpDevice, NfpHost,
+    simulate_host_row, simulate_nfp,
+};
 pub use ops::{LAYOUT, NO_CARD, PathModel, Prediction, predict};
 pub use params::{ParamError, Params};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
@@ -56,6 +61,9 @@ pub struct Completer {
     /// Read completion boundary: a completion ends at a multiple of it. Completions of one request
     /// that wait for a channel with [`ChannelSpec::joins`] travel as one TLP.
     pub rcb_bytes: u32,
+    /// Whether it merges what it returns up to MPS, so that completions but the last end at a
+    /// multiple of `rcb_bytes`; else it cuts at every multiple.
+    pub merges: bool,
     /// Mean of the extra wait of each RCB unit beyond `latency_ps`, exponentially distributed and
     /// independent. A request is answered after the longest of its waits.
     pub wait_ps: Ps,
