@@ -13,7 +13,9 @@ use std::fmt::Display;
 use bellpush::nic::soft::link::Faults;
 use bellpush::nic::soft::script::{MAX_SCRIPT_BYTES, Script, ScriptedFaults};
 use bellpush::nic::soft::{Adversary, AdversaryKind};
-use bellpush::pcie::topology::{Kind, Node, NodeId, Topology, from_toml, to_svg, to_text};
+use bellpush::pcie::topology::{
+    Collapse, Kind, Node, NodeId, Topology, from_toml, to_svg, to_text,
+};
 use bellpush::preload::{MAX_DEVICES, MAX_DM_BYTES, Preload};
 use bellpush::transport::{Choice, EngineSide, MAX_RANGES, Machine, Ranges, Tuning, TuningError};
 use bellpush_cli::report::{Results, size};
@@ -186,6 +188,15 @@ fn toml_of(topology: &Topology) -> String {
             all += &format!("mps = {}\nmrrs = {}\n", link.mps.bytes(), link.mrrs.bytes());
             all += &format!("acs = {}\nmodel = {}\n", node.acs, quoted(&node.model));
             all += &option("port_acs", node.port_acs);
+        }
+    }
+    match topology.collapse() {
+        Collapse::Unknown => {}
+        Collapse::Absent => all += "[posted_write_collapse]\nseen = false\nsource = ''\n",
+        Collapse::Seen(c) => {
+            all +=
+                &format!("[posted_write_collapse]\nsources = {}\nroots = {}\n", c.sources, c.roots);
+            all += &format!("gb_per_s = {:?}\nsource = {}\n", c.gb_per_s, quoted(&c.source));
         }
     }
     for chip in topology.chips() {

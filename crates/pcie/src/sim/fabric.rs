@@ -120,6 +120,11 @@ impl Fabric {
         self.channels.len() as u32 - 1
     }
 
+    /// Limits the bandwidth of a channel's peer-to-peer TLPs of a class.
+    pub fn limit(&mut self, channel: u32, class: Class, gb_per_s: f64) {
+        self.channels[channel as usize].spec.peer_gb_per_s[class as usize] = gb_per_s;
+    }
+
     /// Makes two channels the directions of one link.
     pub fn pair(&mut self, a: u32, b: u32) {
         self.channels[a as usize].reverse = b;

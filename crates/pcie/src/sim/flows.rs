@@ -1,6 +1,7 @@
 //! Streams between devices of one host, side by side: what each gets where they share links.
 
 use super::build::{Nodes, PeerLimits, add_host, attach_hbm, attach_memory};
+use super::collapse::collapsed;
 use super::{
     ChannelSpec, Completer, EndpointId, EndpointSpec, Load, Params, Program, Sim, SimError, Step,
     Until,
@@ -63,9 +64,15 @@ struct Streams<'a> {
 }
 
 impl<'a> Streams<'a> {
-    fn new(topology: &'a Topology, params: &'a Params) -> Self {
+    /// A host on which these flows run at once.
+    fn new(topology: &'a Topology, params: &'a Params, flows: &[Flow]) -> Self {
         let mut sim = Sim::new(1);
         let nodes = add_host(&mut sim, topology, params);
+        for (fan, gb_per_s) in collapsed(topology, flows) {
+            // All that a switch's uplink posts to peers shares the collapsed rate.
+            let above = topology.node(fan.switch).parent.expect("a switch has a parent");
+            sim.limit_posted(nodes.at[fan.switch.0], nodes.at[above.0], gb_per_s);
+        }
         Self { sim, topology, params, nodes }
     }
 
@@ -147,7 +154,7 @@ pub fn simulate_flows(
     flows: &[Flow],
 ) -> Result<Vec<f64>, SimError> {
     let run = |counts: &[u64]| -> Result<Vec<f64>, SimError> {
-        let mut s = Streams::new(topology, params);
+        let mut s = Streams::new(topology, params, flows);
         let pairs = flows.iter().zip(counts);
         let loads = pairs.map(|(f, &n)| s.load(f, STREAM_BYTES, STREAM_WINDOW, n)).collect();
         Ok(s.sim.run(loads)?.iter().map(super::LoadResult::gb_per_s).collect())
@@ -171,7 +178,7 @@ pub fn simulate_small(
     bytes: u32,
     at_once: u32,
 ) -> Result<f64, SimError> {
-    let mut s = Streams::new(topology, params);
+    let mut s = Streams::new(topology, params, &[flow]);
     let load = s.load(&flow, bytes, at_once, 40 * u64::from(at_once));
     Ok(s.sim.run(vec![load])?[0].gb_per_s())
 }
@@ -187,7 +194,7 @@ pub fn flow_latency_ns(
     flow: Flow,
     bytes: u32,
 ) -> Result<f64, SimError> {
-    let mut s = Streams::new(topology, params);
+    let mut s = Streams::new(topology, params, &[flow]);
     let load = s.load(&flow, bytes, 1, 1);
     Ok(s.sim.run(vec![load])?[0].median_ns())
 }

@@ -8,6 +8,7 @@ mod build;
 mod calendar;
 mod calibrate;
 mod channel;
+mod collapse;
 mod derivatives;
 mod fabric;
 mod flows;
@@ -29,6 +30,7 @@ pub use program::{EndpointId, Load, LoadResult, Program, ServerId, Step, TaskId,
 
 pub use build::{Host, TestBed, TestBedSpec};
 pub use calibrate::{CALIBRATION, Calibration, calibrate};
+pub use collapse::{Fan, fans, schedule, warnings};
 pub use derivatives::{Derivative, derivatives};
 pub use flows::{Flow, Move, flow_latency_ns, simulate_flows, simulate_small};
 pub use h200::{
@@ -354,6 +356,13 @@ impl Sim {
             && self.requests.live() == 0
             && self.endpoints.iter().all(|e| e.tags_free == e.spec.tags)
             && self.fabric.credits_conserved()
+    }
+
+    /// Limits the bandwidth of peer-to-peer writes between two adjacent nodes.
+    fn limit_posted(&mut self, from: u32, to: u32, gb_per_s: f64) {
+        if let Some((_, channel)) = self.channel(from, to) {
+            self.fabric.limit(channel, Class::Posted, gb_per_s);
+        }
     }
 
     /// The channel between two adjacent nodes.

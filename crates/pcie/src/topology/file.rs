@@ -19,7 +19,7 @@ use toml::Spanned;
 
 use super::error::TopologyError;
 use super::model::{Builder, Kind, RawLink, Topology};
-use super::p2p::{Iommu, P2p};
+use super::p2p::{Collapse, Iommu, P2p, PostedCollapse};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,6 +28,7 @@ struct File {
     name: String,
     #[serde(default)]
     socket: Vec<Spanned<SocketEntry>>,
+    posted_write_collapse: Option<Spanned<CollapseEntry>>,
     #[serde(default)]
     numa: Vec<Spanned<NumaEntry>>,
     #[serde(default)]
@@ -76,6 +77,45 @@ struct SlotEntry {
     id: Spanned<String>,
     #[serde(default = "x16")]
     lanes: Spanned<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CollapseEntry {
+    #[serde(default = "yes")]
+    seen: bool,
+    sources: Option<std::num::NonZeroU32>,
+    roots: Option<u32>,
+    gb_per_s: Option<f64>,
+    source: String,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A collapse that was seen needs its numbers, one that was not has none.
+fn collapse(e: &CollapseEntry, line: usize) -> Result<Collapse, TopologyError> {
+    const ID: &str = "posted_write_collapse";
+    let missing =
+        |what: &str| TopologyError::Syntax { line: Some(line), reason: format!("{ID}: {what}") };
+    let bad =
+        |field, value| TopologyError::Number { line: Some(line), id: ID.into(), field, value };
+    match (e.seen, e.sources, e.roots, e.gb_per_s) {
+        (false, None, None, None) => Ok(Collapse::Absent),
+        (false, ..) => Err(missing("what was not seen has no numbers")),
+        (true, Some(_), Some(roots @ 0..=1), Some(_)) => {
+            Err(bad("roots (at least 2)", f64::from(roots)))
+        }
+        (true, Some(sources), Some(roots), Some(gb_per_s)) => {
+            if !(gb_per_s.is_finite() && gb_per_s > 0.0) {
+                return Err(bad("gb_per_s", gb_per_s));
+            }
+            let (sources, source) = (sources.get(), e.source.clone());
+            Ok(Collapse::Seen(PostedCollapse { sources, roots, gb_per_s, source }))
+        }
+        _ => Err(missing("sources, roots and gb_per_s are needed")),
+    }
 }
 
 #[derive(Deserialize)]
@@ -192,6 +232,9 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
             let line = Some(line_of(id.span().start));
             return Err(TopologyError::Duplicate { line, id: id.as_ref().clone() });
         }
+    }
+    if let Some(entry) = &file.posted_write_collapse {
+        builder.collapse(collapse(entry.as_ref(), line_of(entry.span().start))?);
     }
     for entry in &file.chip {
         builder.chip(entry.as_ref().id.as_ref(), entry.as_ref().crosses);

@@ -21,7 +21,7 @@ pub use error::TopologyError;
 #[cfg(feature = "toml")]
 pub use file::from_toml;
 pub use model::{Builder, Distance, Interconnect, Kind, Node, NodeId, PcieLink, RawLink, Topology};
-pub use p2p::{Chip, Iommu, P2p, Slot};
+pub use p2p::{Chip, Collapse, Iommu, P2p, PostedCollapse, Slot};
 pub use route::{Redirect, Route};
 pub use sysfs::{SysfsError, from_sysfs};
 

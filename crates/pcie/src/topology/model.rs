@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use super::error::TopologyError;
-use super::p2p::{Chip, Iommu, P2p, Slot};
+use super::p2p::{Chip, Collapse, Iommu, P2p, Slot};
 use crate::tlp::{Gen, LinkSpeed, Mps, Mrrs, TlpError};
 
 /// Kind of a node.
@@ -123,6 +123,7 @@ pub struct Topology {
     pub(super) interconnects: Vec<Interconnect>,
     pub(super) chips: Vec<Chip>,
     pub(super) slots: Vec<Slot>,
+    pub(super) collapse: Collapse,
 }
 
 /// Distance between two devices, named as nvidia-smi does.
@@ -196,6 +197,7 @@ pub struct Builder {
     interconnects: Vec<(String, String, f64, Option<usize>)>,
     chips: Vec<Chip>,
     slots: Vec<Slot>,
+    collapse: Collapse,
 }
 
 impl Builder {
@@ -207,6 +209,7 @@ impl Builder {
             interconnects: Vec::new(),
             chips: Vec::new(),
             slots: Vec::new(),
+            collapse: Collapse::Unknown,
         }
     }
 
@@ -246,6 +249,11 @@ impl Builder {
     /// Adds a chip, which switches name in [`Node::chip`].
     pub fn chip(&mut self, id: &str, crosses: Option<bool>) {
         self.chips.push(Chip { id: id.to_owned(), crosses });
+    }
+
+    /// Sets what is known of collapses of posted writes.
+    pub fn collapse(&mut self, collapse: Collapse) {
+        self.collapse = collapse;
     }
 
     /// Adds a slot, which root ports name in [`Node::slot`].
@@ -347,6 +355,7 @@ impl Builder {
             interconnects,
             chips: self.chips,
             slots: self.slots,
+            collapse: self.collapse,
         };
         topology.check_connected()?;
         Ok(topology)
@@ -406,6 +415,11 @@ impl Topology {
     /// Chips that hold several switches.
     pub fn chips(&self) -> &[Chip] {
         &self.chips
+    }
+
+    /// What is known of collapses of posted writes.
+    pub fn collapse(&self) -> &Collapse {
+        &self.collapse
     }
 
     /// Slots whose lanes root ports share.

@@ -77,3 +77,28 @@ pub struct Slot {
     /// Lanes of all its ports together.
     pub lanes: u32,
 }
+
+/// Whether posted writes of one source switch to several root ports at once collapse.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Collapse {
+    /// Nobody looked; the simulation takes it as absent, and warns.
+    #[default]
+    Unknown,
+    /// Looked for and not there.
+    Absent,
+    /// Seen.
+    Seen(PostedCollapse),
+}
+
+/// A collapse of posted writes, as a platform was seen to have it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PostedCollapse {
+    /// Least number of devices below one switch that write at once.
+    pub sources: u32,
+    /// Least number of root ports to which they write.
+    pub roots: u32,
+    /// Rate of all these writes together, GB/s.
+    pub gb_per_s: f64,
+    /// Who saw it.
+    pub source: String,
+}
