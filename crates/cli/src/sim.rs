@@ -7,12 +7,14 @@ use std::path::PathBuf;
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
     Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath,
-    LAYOUT, Metric, NO_CARD, NfpHost, Params, PathModel, SweepRow, TestBedSpec, crossings, losses,
-    sensitivity, simulate_curve, simulate_hop, simulate_host_row, sweep, window_needed_bytes,
+    LAYOUT, Metric, NO_CARD, NfpHost, PEER_ROWS, Params, PathModel, Standing, SweepRow,
+    TestBedSpec, crossings, losses, sensitivity, simulate_curve, simulate_hop, simulate_host_row,
+    simulate_peer_row, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_toml};
 use serde_json::{Value, json};
 
+use crate::flows;
 use crate::sim_report::{Swept, render};
 use crate::values::{self, to_csv};
 
@@ -52,6 +54,9 @@ pub struct SimArgs {
     /// Show what each of these rows hangs on: its elasticity to latency, tags and MPS
     #[arg(long)]
     derivatives: bool,
+    /// Run streams side by side: A>B (A writes into B) and A<B (A reads from B)
+    #[arg(long, value_delimiter = ',', value_name = "FLOW")]
+    flows: Vec<String>,
     /// Simulate all-reduce on this many GPUs, with the costs of each path
     #[arg(long, value_delimiter = ',', value_name = "GPUS")]
     scale: Vec<u32>,
@@ -65,7 +70,7 @@ pub struct SimArgs {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Write a page with plots: size, window, outstanding reads, distance, the GPU's accesses
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["losses", "sensitivity", "validate", "derivatives", "scale"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["losses", "sensitivity", "validate", "derivatives", "scale", "flows"])]
     report: Option<PathBuf>,
 }
 
@@ -164,6 +169,10 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let mut swept: Vec<Swept> = Vec::new();
     for name in &names {
         let topology = load(name)?;
+        if !args.flows.is_empty() {
+            results.extend(flows::rows(&topology, &params, &args.flows)?);
+            continue;
+        }
         let gpu = pick(&topology, args.gpu.as_ref(), Kind::Gpu)?;
         let nic = pick(&topology, args.nic.as_ref(), Kind::Nic)?;
         let spec = TestBedSpec { topology: &topology, gpu, nic, params: &params, seed: args.seed };
@@ -228,12 +237,13 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     if let Some(path) = &args.report {
         values::put(path, &render(&swept, &params, args.seed)?, out)?;
     }
-    let table = !args.losses && !args.sensitivity && args.scale.is_empty();
+    let table = !args.losses && !args.sensitivity && args.scale.is_empty() && args.flows.is_empty();
     if table && args.json.is_none() && args.csv.is_none() {
         return Ok(());
     }
     let command = match () {
         () if !args.scale.is_empty() => "sim --scale",
+        () if !args.flows.is_empty() => "sim --flows",
         () if args.losses => "sim --losses",
         () if args.sensitivity => "sim --sensitivity",
         _ => "sim",
@@ -374,6 +384,16 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
             let name = format!("{hop}, {what}, {} B, ns", r.bytes);
             rows.push(compared("H200 push against pull", name, measured, model, false, ""));
         }
+    }
+    for r in PEER_ROWS {
+        let model = simulate_peer_row(params, &r)?;
+        let name = format!("Gen{} x16, {:?}, {:?}, GB/s", r.generation, r.standing, r.traffic);
+        let note = match (r.known_before, r.standing) {
+            (_, Standing::TwoSockets) => "the interconnect's rate is unknown, taken as no limit",
+            (true, _) => "known before the router was written",
+            (false, _) => "",
+        };
+        rows.push(compared(r.machine, name, r.gb_per_s, model, false, note));
     }
     for (curve, threads, measured) in H200_THREADS {
         let model = simulate_curve(params, curve, 1, threads)?;

@@ -192,10 +192,9 @@ pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Nodes 
     for (id, node) in topology.nodes() {
         if node.kind == Kind::RootComplex {
             // What is unknown is taken as allowed; the route's notes say so.
-            let forwards = Forwards {
-                reads: node.p2p.reads != Some(false),
-                writes: node.p2p.writes != Some(false),
-            };
+            let (p2p, _) = topology.p2p_of(id);
+            let forwards =
+                Forwards { reads: p2p.reads != Some(false), writes: p2p.writes != Some(false) };
             sim.set_root_complex(nodes.at[id.0], forwards);
         }
         if let Some(parent) = node.parent {

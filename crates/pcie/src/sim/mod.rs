@@ -16,6 +16,7 @@ mod h200;
 mod hosts;
 mod ops;
 mod params;
+mod peers;
 mod probe;
 mod program;
 mod run;
@@ -43,6 +44,7 @@ pub use hosts::{
 };
 pub use ops::{LAYOUT, NO_CARD, PathModel, Prediction, predict};
 pub use params::{ParamError, Params};
+pub use peers::{PEER_ROWS, PeerRow, Standing, Traffic, simulate_peer_row};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
 
 pub use study::{

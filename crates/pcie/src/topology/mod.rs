@@ -12,6 +12,7 @@ mod error;
 mod file;
 mod model;
 mod p2p;
+mod profiles;
 mod route;
 mod sysfs;
 
@@ -22,6 +23,7 @@ pub use error::TopologyError;
 pub use file::from_toml;
 pub use model::{Builder, Distance, Interconnect, Kind, Node, NodeId, PcieLink, RawLink, Topology};
 pub use p2p::{Chip, Collapse, Iommu, P2p, PostedCollapse, Slot};
+pub use profiles::{PROFILES, RootProfile};
 pub use route::{Redirect, Route};
 pub use sysfs::{SysfsError, from_sysfs};
 

@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 
 use super::error::one_line;
 use super::model::{Distance, Kind, NodeId, Topology};
-use super::p2p::Iommu;
+use super::p2p::{Iommu, P2p};
+use super::profiles::RootProfile;
 
 /// Reason why a TLP climbs further than to the nearest common node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +42,15 @@ impl Topology {
     pub fn port_redirects(&self, below: NodeId) -> bool {
         let node = self.node(below);
         node.port_acs.unwrap_or_else(|| node.parent.is_some_and(|p| self.node(p).acs))
+    }
+
+    /// What is known of a root complex: its own fields, and the profile of its CPU that fills in
+    /// what they leave unknown.
+    pub fn p2p_of(&self, root: NodeId) -> (P2p, Option<&'static RootProfile>) {
+        let own = self.node(root).p2p;
+        let cpu = self.socket_of(root).map_or("", |s| &self.node(s).model);
+        let profile = RootProfile::of(cpu);
+        (profile.map_or(own, |p| p.fill(own)), profile)
     }
 
     /// The way of requests and writes from `from` to `to`.
@@ -135,7 +145,7 @@ impl Route {
 
     /// The root complex that refuses what `allowed` tells, if one does.
     fn refused(&self, t: &Topology, allowed: fn(&super::P2p) -> Option<bool>) -> Option<NodeId> {
-        self.roots(t).find(|&n| allowed(&t.node(n).p2p) == Some(false))
+        self.roots(t).find(|&n| allowed(&t.p2p_of(n).0) == Some(false))
     }
 
     /// The root complex on the way that refuses peer reads.
@@ -176,11 +186,16 @@ impl Route {
         }
         let mut unknown = String::new();
         for n in self.roots(t) {
-            let p2p = t.node(n).p2p;
-            for (what, allowed) in [("reads", p2p.reads), ("writes", p2p.writes)] {
+            let (own, (p2p, profile)) = (t.node(n).p2p, t.p2p_of(n));
+            for (what, allowed, own) in
+                [("reads", p2p.reads, own.reads), ("writes", p2p.writes, own.writes)]
+            {
+                let by = profile.filter(|_| own.is_none());
+                let by = by.map_or(String::new(), |p| format!(" ({}: {})", p.name, p.source));
                 match allowed {
-                    Some(true) => {}
-                    Some(false) => notes.push(format!("{} refuses peer {what}", id(n))),
+                    Some(true) if by.is_empty() => {}
+                    Some(true) => notes.push(format!("{} passes peer {what}{by}", id(n))),
+                    Some(false) => notes.push(format!("{} refuses peer {what}{by}", id(n))),
                     None => {
                         let comma = if unknown.is_empty() { "" } else { ", " };
                         let _ = write!(unknown, "{comma}{} {what}", id(n));

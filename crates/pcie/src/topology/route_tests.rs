@@ -99,11 +99,27 @@ fn what_roots_refuse_and_what_is_unknown_is_told() {
     ]);
     let notes = notes(&t, "gpu0", "gpu2");
     assert!(notes.contains("rc0 refuses peer reads") && !notes.contains("unknown"), "{notes}");
+    assert!(!notes.contains("Turin"), "the file's own: {notes}");
     let route = t.route(t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
     assert_eq!(route.refuses_reads(&t), t.find("rc0"));
     assert_eq!(route.refuses_writes(&t), None);
     let text = to_text(&with(&[]));
     assert!(text.contains("of chip A"), "{text}");
+}
+
+#[test]
+fn a_cpu_fills_in_what_the_file_leaves_unknown() {
+    let cpu = |name: &str| with(&[("AMD EPYC 9575F 64-Core Processor", name)]);
+    let ends = |t: &Topology| (t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
+    let turin = cpu("AMD EPYC 9575F");
+    let told = notes(&turin, "gpu0", "gpu2");
+    assert!(told.contains("rc0 passes peer reads (Turin: ") && !told.contains("unknown"), "{told}");
+    let client = cpu("Intel(R) Core(TM) Ultra 9 285K");
+    let (a, b) = ends(&client);
+    assert_eq!(client.route(a, b).refuses_reads(&client), client.find("rc0"));
+    assert_eq!(client.route(a, b).refuses_writes(&client), None);
+    let nobody = cpu("Some CPU");
+    assert!(notes(&nobody, "gpu0", "gpu2").contains("unknown, taken as allowed: rc0 reads"));
 }
 
 fn refused(from: &str, to: &str) -> String {
