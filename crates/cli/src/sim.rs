@@ -8,8 +8,8 @@ use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
     Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath,
     LAYOUT, Metric, NO_CARD, NfpHost, PEER_ROWS, Params, PathModel, Standing, SweepRow,
-    TestBedSpec, crossings, losses, sensitivity, simulate_curve, simulate_hop, simulate_host_row,
-    simulate_peer_row, sweep, window_needed_bytes,
+    TestBedSpec, crossings, derivatives, losses, sensitivity, simulate_curve, simulate_hop,
+    simulate_host_row, simulate_peer_row, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_toml};
 use serde_json::{Value, json};

@@ -116,6 +116,11 @@ impl RootProfile {
         PROFILES.iter().find(|p| p.cpus.iter().any(|pattern| has(cpu, pattern)))
     }
 
+    /// Its name and source, in brackets.
+    pub(super) fn cited(&self) -> String {
+        format!(" ({}: {})", self.name, self.source)
+    }
+
     /// What is known of a root complex: the file's fields, and this profile's for those that the
     /// file leaves unknown.
     pub(crate) fn fill(&self, p2p: P2p) -> P2p {

@@ -6,8 +6,6 @@
 //! sender's addresses, which no switch can route. Between two switches of one chip it stays inside
 //! the chip, if the chip is known to do that and nothing redirects.
 
-use std::fmt::Write as _;
-
 use super::error::one_line;
 use super::model::{Distance, Kind, NodeId, Topology};
 use super::p2p::{Iommu, P2p};
@@ -184,28 +182,35 @@ impl Route {
         } else if let Some(chip) = self.unknown_chip(t) {
             notes.push(format!("whether chip {chip} crosses inside: unknown, taken as no"));
         }
-        let mut unknown = String::new();
+        let (mut unknown, mut passes) = (Vec::new(), Vec::new());
+        let mut said: Option<&RootProfile> = None;
         for n in self.roots(t) {
             let (own, (p2p, profile)) = (t.node(n).p2p, t.p2p_of(n));
             for (what, allowed, own) in
                 [("reads", p2p.reads, own.reads), ("writes", p2p.writes, own.writes)]
             {
                 let by = profile.filter(|_| own.is_none());
-                let by = by.map_or(String::new(), |p| format!(" ({}: {})", p.name, p.source));
-                match allowed {
-                    Some(true) if by.is_empty() => {}
-                    Some(true) => notes.push(format!("{} passes peer {what}{by}", id(n))),
-                    Some(false) => notes.push(format!("{} refuses peer {what}{by}", id(n))),
-                    None => {
-                        let comma = if unknown.is_empty() { "" } else { ", " };
-                        let _ = write!(unknown, "{comma}{} {what}", id(n));
+                match (allowed, by) {
+                    (Some(true), None) => {}
+                    (Some(true), Some(_)) => {
+                        passes.push(format!("{} {what}", id(n)));
+                        said = by;
                     }
+                    (Some(false), by) => {
+                        let by = by.map_or(String::new(), RootProfile::cited);
+                        notes.push(format!("{} refuses peer {what}{by}", id(n)));
+                    }
+                    (None, _) => unknown.push(format!("{} {what}", id(n))),
                 }
             }
         }
+        if let Some(profile) = said {
+            notes.push(format!("peer traffic passes: {}{}", passes.join(", "), profile.cited()));
+        }
         if !unknown.is_empty() {
             notes.push(format!(
-                "peer traffic through root complexes unknown, taken as allowed: {unknown}"
+                "peer traffic through root complexes unknown, taken as allowed: {}",
+                unknown.join(", ")
             ));
         }
         notes

@@ -113,7 +113,7 @@ fn a_cpu_fills_in_what_the_file_leaves_unknown() {
     let ends = |t: &Topology| (t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
     let turin = cpu("AMD EPYC 9575F");
     let told = notes(&turin, "gpu0", "gpu2");
-    assert!(told.contains("rc0 passes peer reads (Turin: ") && !told.contains("unknown"), "{told}");
+    assert!(told.contains("rc1 writes (Turin: ") && !told.contains("unknown"), "{told}");
     let client = cpu("Intel(R) Core(TM) Ultra 9 285K");
     let (a, b) = ends(&client);
     assert_eq!(client.route(a, b).refuses_reads(&client), client.find("rc0"));
