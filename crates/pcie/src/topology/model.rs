@@ -303,12 +303,9 @@ impl Builder {
             }
             let chip = |id: &String| self.chips.iter().any(|c| c.id == *id);
             let slot = |id: &String| self.slots.iter().any(|s| s.id == *id);
-            for unknown in
-                [node.chip.as_ref().filter(|c| !chip(c)), node.slot.as_ref().filter(|s| !slot(s))]
-            {
-                if let Some(unknown) = unknown {
-                    return Err(TopologyError::UnknownDevice { line, id: unknown.clone(), by: id });
-                }
+            let no_chip = node.chip.as_ref().filter(|c| !chip(c));
+            if let Some(unknown) = no_chip.or(node.slot.as_ref().filter(|s| !slot(s))) {
+                return Err(TopologyError::UnknownDevice { line, id: unknown.clone(), by: id });
             }
             nodes.push(node);
             lines.push(line);

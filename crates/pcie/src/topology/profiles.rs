@@ -79,7 +79,6 @@ pub const PROFILES: [RootProfile; 7] = [
         writes_seen_gb_per_s: Some(56.6),
         source: "rtx6kpro, hardware/collapse-report.md (reads) and pcie-bandwidth.md (writes): EPYC \
                  9575F, Gen5 x16",
-        ..UNKNOWN
     },
     RootProfile {
         name: "Threadripper PRO",
@@ -89,7 +88,6 @@ pub const PROFILES: [RootProfile; 7] = [
         reads_seen_gb_per_s: Some(22.5),
         writes_seen_gb_per_s: Some(22.5),
         source: "NVIDIA/open-gpu-kernel-modules#1253: 180 Gb/s, the NIC's rate",
-        ..UNKNOWN
     },
     RootProfile {
         name: "Grace",
