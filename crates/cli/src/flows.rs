@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use bellpush::pcie::sim::{Flow, Move, Params, SimError, schedule, simulate_flows, warnings};
-use bellpush::pcie::topology::Topology;
+use bellpush::pcie::topology::{Kind, Topology};
 use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -22,13 +22,13 @@ fn parse(topology: &Topology, text: &str) -> Result<Flow> {
         _ => return Err(format!("--flows {text}: neither A>B (A writes) nor A<B (A reads)").into()),
     };
     let (from, to) = (find(ends.0)?, find(ends.1)?);
-    if from == to || topology.ancestry(from).contains(&to) || topology.ancestry(to).contains(&from)
-    {
-        return Err(format!("--flows {text}: no two ends").into());
+    let memory = |n| matches!(topology.node(n).kind, Kind::Socket | Kind::NumaNode);
+    if from == to || memory(from) && memory(to) {
+        return Err(format!("--flows {text}: a flow has two ends, one of them a device").into());
     }
     for end in [from, to] {
         let kind = topology.node(end).kind;
-        if matches!(kind.to_string().as_str(), "root complex" | "root port" | "switch") {
+        if matches!(kind, Kind::RootComplex | Kind::RootPort | Kind::Switch) {
             return Err(format!("--flows {text}: a {kind} neither sends nor receives").into());
         }
     }
@@ -119,6 +119,9 @@ mod tests {
             let error = run(&[bad]).unwrap_err().to_string();
             assert!(error.starts_with("--flows "), "{bad}: {error}");
         }
-        assert!(run(&["gpu0>s1"]).is_ok(), "host memory is an end");
+        assert!(run(&["s0>s1"]).is_err(), "no device moves it");
+        for memory in ["gpu0>s1", "gpu0>s0", "gpu0<s0"] {
+            assert!(run(&[memory]).is_ok(), "host memory is an end: {memory}");
+        }
     }
 }
