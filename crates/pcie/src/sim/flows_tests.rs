@@ -199,3 +199,14 @@ fn small_reads_fall_with_the_distance_of_the_completer() {
         last = rate;
     }
 }
+
+#[test]
+fn unequal_shares_of_one_link_add_up_to_it() {
+    // Completions of 64 B and writes of 256 B take turns on the way from one socket to the other.
+    let t = with(&[("gb_per_s = 128.0", "gb_per_s = 22.0")]);
+    let id = |name: &str| t.find(name).unwrap();
+    let flows = [Flow::read(id("s1"), id("gpu0")), Flow::write(id("gpu4"), id("s0"))];
+    let rates = simulate_flows(&t, &Params::default(), &flows).unwrap();
+    let sum: f64 = rates.iter().sum();
+    assert!((sum / 22.0 - 1.0).abs() < 0.06 && rates[1] > 2.0 * rates[0], "{rates:?}");
+}
