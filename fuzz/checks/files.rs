@@ -14,8 +14,8 @@ use bellpush::nic::soft::link::Faults;
 use bellpush::nic::soft::script::{MAX_SCRIPT_BYTES, Script, ScriptedFaults};
 use bellpush::nic::soft::{Adversary, AdversaryKind};
 use bellpush::pcie::topology::{
-    Kind, Matrix, NodeId, Topology, Tree, Workload, from_lspci, from_toml, loads, matrix_text,
-    survey_text, to_svg, to_text,
+    Collapse, Kind, Matrix, Node, NodeId, Topology, Tree, Workload, from_lspci, from_toml, loads,
+    matrix_text, survey_text, to_svg, to_text,
 };
 use bellpush::preload::{MAX_DEVICES, MAX_DM_BYTES, Preload};
 use bellpush::transport::{Choice, EngineSide, MAX_RANGES, Machine, Ranges, Tuning, TuningError};
@@ -151,9 +151,10 @@ fn topology(text: &str) -> Outcome {
 fn toml_of(topology: &Topology) -> String {
     let quoted = |text: &str| toml::Value::String(text.into()).to_string();
     let mut all = format!("name = {}\n", quoted(&topology.name));
-    for (_, node) in topology.nodes() {
+    for (id, node) in topology.nodes() {
         let table = match node.kind {
             Kind::Socket => "socket",
+            Kind::NumaNode => "numa",
             Kind::RootComplex => "root_complex",
             Kind::RootPort => "root_port",
             Kind::Switch => "switch",
@@ -162,30 +163,80 @@ fn toml_of(topology: &Topology) -> String {
         };
         all += &format!("[[{table}]]\nid = {}\n", quoted(&node.id));
         if let Some(parent) = node.parent {
-            let key = if node.kind == Kind::RootComplex { "socket" } else { "parent" };
+            let key = match (node.kind, topology.node(parent).kind) {
+                (Kind::RootComplex, Kind::NumaNode) => "numa",
+                (Kind::RootComplex | Kind::NumaNode, _) => "socket",
+                _ => "parent",
+            };
             all += &format!("{key} = {}\n", quoted(&topology.node(parent).id));
+            if let Some(socket) = topology.socket_of(id).filter(|_| key == "numa") {
+                all += &format!("socket = {}\n", quoted(&topology.node(socket).id));
+            }
         }
         if node.kind == Kind::RootComplex {
-            all += &format!("p2p_reads = {}\n", node.p2p.reads);
-            let number = |key: &str, n: Option<u32>| n.map(|n| format!("{key} = {n}\n"));
-            all += &number("p2p_tlp_bytes", node.p2p.tlp_bytes).unwrap_or_default();
-            all += &number("p2p_read_slots", node.p2p.read_slots).unwrap_or_default();
-            if let Some(cap) = node.p2p.cap_gb_per_s {
-                all += &format!("p2p_cap_gb_per_s = {cap:?}\n");
-            }
+            all += &root_complex(node);
+        }
+        if node.kind == Kind::Socket {
+            all += &format!("cpu = {}\n", quoted(&node.model));
+        }
+        if node.kind == Kind::RootPort {
+            all += &format!("acs = {}\n", node.acs);
+        }
+        for (key, text) in [("chip", &node.chip), ("slot", &node.slot)] {
+            all += &text.as_ref().map_or(String::new(), |t| format!("{key} = {}\n", quoted(t)));
         }
         if let Some(link) = &node.link {
             let speed = (link.speed.generation().number(), link.speed.lanes());
             all += &format!("gen = {}\nlanes = {}\n", speed.0, speed.1);
             all += &format!("mps = {}\nmrrs = {}\n", link.mps.bytes(), link.mrrs.bytes());
             all += &format!("acs = {}\nmodel = {}\n", node.acs, quoted(&node.model));
+            all += &option("port_acs", node.port_acs);
         }
+    }
+    match topology.collapse() {
+        Collapse::Unknown => {}
+        Collapse::Absent => all += "[posted_write_collapse]\nseen = false\nsource = ''\n",
+        Collapse::Seen(c) => {
+            all +=
+                &format!("[posted_write_collapse]\nsources = {}\nroots = {}\n", c.sources, c.roots);
+            all += &format!("gb_per_s = {:?}\nsource = {}\n", c.gb_per_s, quoted(&c.source));
+        }
+    }
+    for chip in topology.chips() {
+        all += &format!("[[chip]]\nid = {}\n", quoted(&chip.id));
+        all += &option("crosses", chip.crosses);
+    }
+    for slot in topology.slots() {
+        all += &format!("[[slot]]\nid = {}\nlanes = {}\n", quoted(&slot.id), slot.lanes);
     }
     for link in topology.interconnects() {
         let [a, b] = [link.a, link.b].map(|end| quoted(&topology.node(end).id));
         all += &format!("[[interconnect]]\nfrom = {a}\nto = {b}\ngb_per_s = {:?}\n", link.gb_per_s);
     }
     all
+}
+
+fn option<T: std::fmt::Debug>(key: &str, value: Option<T>) -> String {
+    value.map_or(String::new(), |value| format!("{key} = {value:?}\n"))
+}
+
+/// The fields of a root complex.
+fn root_complex(node: &Node) -> String {
+    let p = &node.p2p;
+    let iommu = format!("iommu = {:?}\n", node.iommu.name());
+    [
+        iommu,
+        option("p2p_reads", p.reads),
+        option("p2p_writes", p.writes),
+        option("p2p_tlp_bytes", p.tlp_bytes),
+        option("p2p_read_slots", p.read_slots),
+        option("p2p_read_bytes", p.read_bytes),
+        option("p2p_cap_gb_per_s", p.cap_gb_per_s),
+        option("p2p_read_gb_per_s", p.read_gb_per_s),
+        option("p2p_write_gb_per_s", p.write_gb_per_s),
+        option("mesh_gb_per_s", node.mesh_gb_per_s),
+    ]
+    .concat()
 }
 
 fn results(text: &str) -> Outcome {

@@ -7,6 +7,9 @@ mod amount;
 #[path = "../../crates/cli/src/cli.rs"]
 mod cli;
 #[allow(dead_code)]
+#[path = "../../crates/cli/src/flows.rs"]
+mod flows;
+#[allow(dead_code)]
 #[path = "../../crates/cli/src/sim.rs"]
 mod sim;
 #[allow(dead_code)]

@@ -291,6 +291,30 @@ fn sim_prints_json_csv_and_refuses_nonsense() {
 }
 
 #[test]
+fn sim_names_the_way_and_who_refuses_on_it() {
+    let text = sim(&["--topology", "desktop", "--sizes", "8"]).unwrap();
+    assert!(text.contains("gpu0 > rc0 > pch > nic0"), "{text}");
+    assert!(text.contains("not possible: rc0 refuses peer reads"), "{text}");
+    let text = sim(&["--topology", "two-root-complexes", "--sizes", "8"]).unwrap();
+    assert!(text.contains("unknown, taken as allowed: rc0 reads"), "{text}");
+    let text = topo(&["two-root-complexes", "--no-predict"]).unwrap();
+    assert!(text.contains("NODE gpu0 > rp-gpu > rc0 > s0 > rc1 > rp-nic > nic0"), "{text}");
+}
+
+#[test]
+fn sim_flows_share_links_and_warn_of_collapses() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../pcie/machines/esc8000a-e13p.toml");
+    let run = |flows: &str| sim(&["--topology", root, "--flows", flows]);
+    let text = run("gpu0>gpu2,gpu1>gpu6").unwrap();
+    assert!(text.contains("collapse to 2.7 GB/s") && text.contains("round 2"), "{text}");
+    let reads = run("gpu2<gpu0,gpu6<gpu1").unwrap();
+    assert!(!reads.contains("warning") && !reads.contains("round "), "{reads}");
+    assert!(run("gpu0>gpu9").unwrap_err().contains("no device"));
+    let error = sim(&["--topology", "desktop", "--flows", "nic0<gpu0"]).unwrap_err();
+    assert!(error.contains("not possible: rc0 refuses peer reads"), "{error}");
+}
+
+#[test]
 fn sim_losses_say_why() {
     let swept = sim(&["--topology", "two-root-complexes", "--sizes", "64"]).unwrap();
     assert!(
@@ -354,7 +378,7 @@ fn sim_report_is_one_page_with_every_sweep() {
     }
     let error = sim(&["--report", "no/such/place/page.html", "--sizes", "8"]).unwrap_err();
     assert!(error.contains("does not exist"), "{error}");
-    for other in ["--losses", "--sensitivity", "--validate"] {
+    for other in ["--losses", "--sensitivity", "--validate", "--derivatives", "--flows=a>b"] {
         let error = sim(&["--report", "page.html", other]).unwrap_err();
         assert!(error.contains("--report"), "{error}");
     }

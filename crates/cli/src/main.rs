@@ -11,6 +11,7 @@ mod cli;
 mod files;
 #[cfg(test)]
 mod files_tests;
+mod flows;
 mod guard;
 mod launch;
 mod link;

@@ -6,13 +6,15 @@ use std::path::PathBuf;
 
 use bellpush::pcie::scale::{Algorithm, dgx_cluster, wire_costs};
 use bellpush::pcie::sim::{
-    Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_RESIDUALS, HOST_ROWS, HopPath, LAYOUT,
-    Metric, NO_CARD, NfpHost, Params, PathModel, SweepRow, TestBedSpec, crossings, losses,
-    sensitivity, simulate_curve, simulate_hop, simulate_host_row, sweep, window_needed_bytes,
+    Curve, H200_CURVES, H200_HOPS, H200_THREADS, HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HopPath,
+    LAYOUT, Metric, NO_CARD, NfpHost, PEER_ROWS, Params, PathModel, Standing, SweepRow,
+    TestBedSpec, crossings, derivatives, losses, sensitivity, simulate_curve, simulate_hop,
+    simulate_host_row, simulate_peer_row, sweep, window_needed_bytes,
 };
 use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_toml};
 use serde_json::{Value, json};
 
+use crate::flows;
 use crate::sim_report::{Swept, render};
 use crate::values::{self, to_csv};
 
@@ -49,6 +51,12 @@ pub struct SimArgs {
     /// Compare the model with published and measured rows, fitted and predicted ones apart
     #[arg(long)]
     validate: bool,
+    /// Show what each of these rows hangs on: its elasticity to latency, tags and MPS
+    #[arg(long)]
+    derivatives: bool,
+    /// Run streams side by side: A>B (A writes into B) and A<B (A reads from B)
+    #[arg(long, value_delimiter = ',', value_name = "FLOW")]
+    flows: Vec<String>,
     /// Simulate all-reduce on this many GPUs, with the costs of each path
     #[arg(long, value_delimiter = ',', value_name = "GPUS")]
     scale: Vec<u32>,
@@ -62,7 +70,7 @@ pub struct SimArgs {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Write a page with plots: size, window, outstanding reads, distance, the GPU's accesses
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["losses", "sensitivity", "validate", "scale"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["losses", "sensitivity", "validate", "derivatives", "scale", "flows"])]
     report: Option<PathBuf>,
 }
 
@@ -133,6 +141,11 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
         ("--json", &args.json),
         ("--report", &args.report),
     ])?;
+    if args.derivatives {
+        let rows = derivatives(&params, &H200_CURVES)?;
+        let rows = rows.iter().map(serde_json::to_value).collect::<std::result::Result<_, _>>()?;
+        return emit(args, out, "sim --derivatives", rows);
+    }
     if args.validate {
         return emit(args, out, "sim --validate", validate(&params)?);
     }
@@ -156,6 +169,10 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let mut swept: Vec<Swept> = Vec::new();
     for name in &names {
         let topology = load(name)?;
+        if !args.flows.is_empty() {
+            results.extend(flows::rows(&topology, &params, &args.flows)?);
+            continue;
+        }
         let gpu = pick(&topology, args.gpu.as_ref(), Kind::Gpu)?;
         let nic = pick(&topology, args.nic.as_ref(), Kind::Nic)?;
         let spec = TestBedSpec { topology: &topology, gpu, nic, params: &params, seed: args.seed };
@@ -220,12 +237,13 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     if let Some(path) = &args.report {
         values::put(path, &render(&swept, &params, args.seed)?, out)?;
     }
-    let table = !args.losses && !args.sensitivity && args.scale.is_empty();
+    let table = !args.losses && !args.sensitivity && args.scale.is_empty() && args.flows.is_empty();
     if table && args.json.is_none() && args.csv.is_none() {
         return Ok(());
     }
     let command = match () {
         () if !args.scale.is_empty() => "sim --scale",
+        () if !args.flows.is_empty() => "sim --flows",
         () if args.losses => "sim --losses",
         () if args.sensitivity => "sim --sensitivity",
         _ => "sim",
@@ -248,8 +266,12 @@ fn flat(row: &SweepRow) -> Value {
 }
 
 fn print_sweep(spec: TestBedSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) -> Result<()> {
-    let class = spec.topology.distance(spec.gpu, spec.nic);
-    writeln!(out, "{} ({class}), model", spec.topology.name)?;
+    let route = spec.topology.route(spec.gpu, spec.nic);
+    writeln!(out, "{} ({}), model", spec.topology.name, route.class)?;
+    writeln!(out, "{}", route.text(spec.topology))?;
+    for note in route.notes(spec.topology) {
+        writeln!(out, "{note}.")?;
+    }
     writeln!(
         out,
         "{:>16} {:>9} {:>13} {:>13} {:>8}",
@@ -306,24 +328,36 @@ fn compared(
     })
 }
 
+fn unit_of(metric: Metric) -> &'static str {
+    match metric {
+        Metric::ReadGbps => "read, Gb/s",
+        Metric::WriteGbps => "write, Gb/s",
+        Metric::ReadNs => "read latency, ns",
+        Metric::WriteReadNs => "write then read, ns",
+    }
+}
+
 fn validate(params: &Params) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for host in [NfpHost::IVY_BRIDGE, NfpHost::BROADWELL] {
         for r in HOST_ROWS {
             let (measured, fitted) = r.of(&host);
             let model = simulate_host_row(&host, r.metric, r.bytes)?;
-            let unit = match r.metric {
-                Metric::ReadGbps => "read, Gb/s",
-                Metric::WriteGbps => "write, Gb/s",
-                Metric::ReadNs => "read latency, ns",
-                Metric::WriteReadNs => "write then read, ns",
-            };
+            let unit = unit_of(r.metric);
             let note = HOST_RESIDUALS
                 .iter()
                 .find(|(m, b, _)| *m == r.metric && *b == r.bytes)
                 .map_or("", |(_, _, why)| *why);
             let name = format!("{unit}, {} B", r.bytes);
             rows.push(compared(host.name, name, measured, model, fitted, note));
+        }
+    }
+    for check in HOST_CHECKS {
+        for &(metric, bytes, measured) in check.rows {
+            let model = simulate_host_row(&check.host, metric, bytes)?;
+            let note = check.residual(metric, bytes).unwrap_or_default();
+            let name = format!("{}, {bytes} B", unit_of(metric));
+            rows.push(compared(check.host.name, name, measured, model, false, note));
         }
     }
     for r in H200_CURVES {
@@ -350,6 +384,16 @@ fn validate(params: &Params) -> Result<Vec<Value>> {
             let name = format!("{hop}, {what}, {} B, ns", r.bytes);
             rows.push(compared("H200 push against pull", name, measured, model, false, ""));
         }
+    }
+    for r in PEER_ROWS {
+        let model = simulate_peer_row(params, &r)?;
+        let name = format!("Gen{} x16, {:?}, {:?}, GB/s", r.generation, r.standing, r.traffic);
+        let note = match (r.known_before, r.standing) {
+            (_, Standing::TwoSockets) => "the interconnect's rate is unknown, taken as no limit",
+            (true, _) => "known before the router was written",
+            (false, _) => "",
+        };
+        rows.push(compared(r.machine, name, r.gb_per_s, model, false, note));
     }
     for (curve, threads, measured) in H200_THREADS {
         let model = simulate_curve(params, curve, 1, threads)?;

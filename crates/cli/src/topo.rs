@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use bellpush::pcie::sim::{LAYOUT, NO_CARD, Params, PathModel, TestBedSpec, predict};
 use bellpush::pcie::topology::{
     Assigned, Class, Distance, Kind, LinkLoad, NodeId, Topology, Tree, Workload, assign,
-    assign_topology, collapses, compare, loads, matrix_text, survey_text, to_svg_loaded, to_text,
-    to_tree, unknowns,
+    assign_topology, compare, loads, matrix_text, survey_text, to_svg_loaded, to_text, to_tree,
+    unknowns, write_fans,
 };
 use serde_json::{Value, json};
 
@@ -199,14 +199,14 @@ fn capture_json(source: &Source) -> Value {
             "compared": c.compared, "remarks": c.remarks, "differ": differ.collect::<Vec<_>>(),
         })
     });
-    let collapses = collapses(&tree).into_iter().map(|c| {
+    let fans = write_fans(&tree).into_iter().map(|c| {
         let roots: Vec<String> = c.roots.iter().map(ToString::to_string).collect();
         let seen = if c.is_reported { "reported" } else { "unknown" };
         json!({ "switch": c.switch.to_string(), "chip": c.chip, "roots": roots, "collapse": seen })
     });
     json!({
         "devices": devices.collect::<Vec<_>>(), "unknown": unknowns(&tree),
-        "writes_to_several_roots": collapses.collect::<Vec<_>>(), "nvidia_smi": differences,
+        "writes_to_several_roots": fans.collect::<Vec<_>>(), "nvidia_smi": differences,
     })
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use bellpush_pcie::topology::{
     Address, Capture, Class, Distance, Kind, Matrix, Port, Rate, Tree, assign, assign_matrix,
-    capture_sysfs, collapses, compare, from_lspci, matrix_text, survey_text, unknowns,
+    capture_sysfs, compare, from_lspci, matrix_text, survey_text, unknowns, write_fans,
 };
 use proptest::prelude::*;
 
@@ -146,7 +146,7 @@ fn links_switches_acs_and_the_collapse_of_the_turin_machine() {
     assert_eq!(tree.redirects(at("01:00.0")), Some(false));
     // The BMC's VGA is no GPU.
     assert_eq!(capture.of_kind(Kind::Gpu).len(), 8);
-    let all = collapses(&tree);
+    let all = write_fans(&tree);
     assert_eq!(all.len(), 4);
     assert!(all.iter().all(|c| c.is_reported && c.roots.len() == 3 && c.sources.len() == 2));
     let text = survey_text(&tree, None);
@@ -158,7 +158,7 @@ fn links_switches_acs_and_the_collapse_of_the_turin_machine() {
     assert_eq!(link.speed.generation().number(), 5);
     // No pattern where GPUs are on root ports alone.
     let plain = lspci(&["esc8000a-e12.tree"]);
-    assert_eq!(collapses(&Tree::new(&plain)), []);
+    assert_eq!(write_fans(&Tree::new(&plain)), []);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bellpush_pcie::topology::{
     Address, Capture, Class, Distance, Kind, Matrix, Rate, Tree, assign, assign_topology, builtin,
-    capture_sysfs, collapses, from_lspci, survey_text, unknowns,
+    capture_sysfs, from_lspci, survey_text, unknowns, write_fans,
 };
 
 fn at(text: &str) -> Address {
@@ -328,7 +328,7 @@ fn three_switches(root_port: &str) -> String {
 fn the_collapse_is_reported_of_one_platform_alone() {
     for (root_port, is_reported) in [("1022:153e", true), ("8086:352a", false)] {
         let capture = from_lspci(&three_switches(root_port)).unwrap();
-        let all = collapses(&Tree::new(&capture));
+        let all = write_fans(&Tree::new(&capture));
         assert_eq!(all.len(), 3, "{root_port}");
         assert!(all.iter().all(|c| c.is_reported == is_reported && c.roots.len() == 2));
         let text = survey_text(&Tree::new(&capture), None);
@@ -338,5 +338,5 @@ fn the_collapse_is_reported_of_one_platform_alone() {
     // Two root ports: each has one other.
     let two = three_switches("1022:153e");
     let two = from_lspci(&two[..two.find("30:01.1").unwrap()]).unwrap();
-    assert_eq!(collapses(&Tree::new(&two)), []);
+    assert_eq!(write_fans(&Tree::new(&two)), []);
 }

@@ -1,6 +1,8 @@
 //! Builds the simulated fabric of a topology: two hosts, joined by a wire.
 
-use super::{ChannelSpec, Completer, Credits, EndpointId, EndpointSpec, Params, ServerId, Sim};
+use super::{
+    ChannelSpec, Completer, Credits, EndpointId, EndpointSpec, Forwards, Params, ServerId, Sim,
+};
 use crate::tlp::{Addressing, Overhead};
 use crate::topology::{Kind, NodeId, PcieLink, Topology};
 
@@ -60,6 +62,8 @@ pub struct TestBed {
     pub far: Host,
     /// Read request size of the NIC.
     pub mrrs_bytes: u32,
+    /// Read request size of the NIC towards the GPU, which a root complex on the way may limit.
+    pub peer_read_bytes: u32,
     /// Whether the NIC can read the GPU's memory.
     pub peer_reads: bool,
     /// Simulator nodes of the near host, by topology node.
@@ -73,7 +77,7 @@ fn internal(gb_per_s: f64, latency_ns: f64) -> ChannelSpec {
 /// An endpoint that answers after `latency_ns` and cuts completions at `rcb_bytes`.
 fn endpoint(tags: f64, latency_ns: f64, rcb_bytes: u32, host_side: bool) -> EndpointSpec {
     let latency_ps = Params::ps(latency_ns);
-    let completer = Completer { latency_ps, piece_ps: 0, rcb_bytes, wait_ps: 0 };
+    let completer = Completer { latency_ps, piece_ps: 0, rcb_bytes, merges: false, wait_ps: 0 };
     EndpointSpec { tags: tags.max(1.0) as u32, completer, relaxed: false, host_side }
 }
 
@@ -144,68 +148,146 @@ pub(super) fn attach_dram(sim: &mut Sim, node: u32, p: &Params) -> EndpointId {
     attach(sim, node, way, way, spec)
 }
 
-/// Adds the nodes and channels of one host. Returns the simulator's node of each topology node. The
-/// latency of a device's port lies inside the device: it is no part of a link's credit loop.
-pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Vec<u32> {
-    let nodes: Vec<u32> = topology.nodes().map(|_| sim.add_node()).collect();
-    // Latency that a node adds to a channel at one of its ends.
-    let share = |id: NodeId| match topology.node(id).kind {
-        Kind::Socket => p.mesh_ns / 2.0,
-        Kind::RootComplex => p.root_complex_ns / 2.0,
-        Kind::RootPort => 0.0,
-        Kind::Switch => p.switch_ns / 2.0,
-        Kind::Gpu | Kind::Nic => 0.0,
-    };
+/// The simulator's nodes of a host.
+#[derive(Debug, Clone)]
+pub(super) struct Nodes {
+    /// Of each topology node.
+    pub at: Vec<u32>,
+    /// The port of each GPU and NIC.
+    port: Vec<Option<u32>>,
+}
+
+impl Nodes {
+    /// Sets the router's ways between some nodes, in both directions.
+    pub fn set_ways(&self, sim: &mut Sim, topology: &Topology, ends: &[NodeId]) {
+        for &from in ends {
+            for &to in ends.iter().filter(|&&to| to != from) {
+                sim.set_way(self.expand(&topology.route(from, to).nodes));
+            }
+        }
+    }
+
+    /// Puts the devices' ports into a way.
+    fn expand(&self, way: &[NodeId]) -> Vec<u32> {
+        let mut nodes = Vec::with_capacity(way.len() + 2);
+        for (i, n) in way.iter().enumerate() {
+            let port = self.port[n.0];
+            nodes.extend(port.filter(|_| i > 0));
+            nodes.push(self.at[n.0]);
+            nodes.extend(port.filter(|_| i == 0 && way.len() > 1));
+        }
+        nodes
+    }
+}
+
+/// Bandwidth inside a root complex or chip whose limit is not known, GB/s.
+const INSIDE_GB_PER_S: f64 = 500.0;
+
+/// Adds the nodes and channels of one host. A TLP spends a switch's or root complex's latency in
+/// the buffer through which it came in, so that the latency is part of that link's credit loop. The
+/// latency of a device's port lies inside the device: it is no part of one.
+pub(super) fn add_host(sim: &mut Sim, topology: &Topology, p: &Params) -> Nodes {
+    let at: Vec<u32> = topology.nodes().map(|_| sim.add_node()).collect();
+    let mut nodes = Nodes { port: vec![None; at.len()], at };
     for (id, node) in topology.nodes() {
         if node.kind == Kind::RootComplex {
-            sim.set_root_complex(nodes[id.0], node.p2p.reads);
+            // What is unknown is taken as allowed; the route's notes say so.
+            let (p2p, _) = topology.p2p_of(id);
+            let forwards =
+                Forwards { reads: p2p.reads != Some(false), writes: p2p.writes != Some(false) };
+            sim.set_root_complex(nodes.at[id.0], forwards);
         }
-        let Some(parent) = node.parent else { continue };
-        let latency_ns = share(id) + share(parent);
-        let mut up = match node.link {
-            Some(link) => pcie(link, latency_ns + p.link_ns, p),
-            None => internal(500.0, latency_ns),
-        };
-        let mut down = up;
-        // A root complex cuts TLPs that it forwards between its ports and out of them.
-        let above = topology.node(parent);
-        if above.kind == Kind::RootComplex {
-            up.cut_bytes = above.p2p.tlp_bytes.unwrap_or(0);
-            down.peer_gb_per_s = above.p2p.cap_gb_per_s.unwrap_or(0.0);
-            // The root port joins completions from host memory that wait for the link.
-            down.joins = true;
+        if let Some(parent) = node.parent {
+            add_link(sim, topology, p, &mut nodes, (id, parent));
         }
-        if node.kind == Kind::RootComplex {
-            down.cut_bytes = node.p2p.tlp_bytes.unwrap_or(0);
-        }
-        let port_ns = match node.kind {
-            Kind::Gpu => Some(p.gpu_port_ns),
-            Kind::Nic => Some(p.nic_port_ns),
-            _ => None,
-        };
-        if port_ns.is_some() {
-            down.credits = down.credits.of_endpoint();
-        }
-        let end = port_ns.map_or(nodes[id.0], |ns| {
-            let port = sim.add_node();
-            let mut out = internal(1000.0, ns);
-            if node.kind == Kind::Gpu {
-                out.tlp_ps = [Params::ps(p.gpu_write_ns), Params::ps(p.gpu_read_ns), 0];
-            }
-            sim.add_channel(nodes[id.0], port, out);
-            sim.add_channel(port, nodes[id.0], internal(1000.0, ns));
-            port
-        });
-        sim.add_channel(end, nodes[parent.0], up);
-        sim.add_channel(nodes[parent.0], end, down);
     }
     for link in topology.interconnects() {
-        let latency_ns = share(link.a) + share(link.b) + p.socket_hop_ns;
-        let spec = internal(link.gb_per_s, latency_ns);
-        sim.add_channel(nodes[link.a.0], nodes[link.b.0], spec);
-        sim.add_channel(nodes[link.b.0], nodes[link.a.0], spec);
+        let spec = internal(link.gb_per_s, p.mesh_ns + p.socket_hop_ns);
+        sim.add_channel(nodes.at[link.a.0], nodes.at[link.b.0], spec);
+        sim.add_channel(nodes.at[link.b.0], nodes.at[link.a.0], spec);
     }
+    cross_chips(sim, topology, p, &nodes);
     nodes
+}
+
+/// Time that a TLP spends inside a node before it can leave.
+fn inside_ns(kind: Kind, p: &Params) -> f64 {
+    match kind {
+        Kind::RootComplex => p.root_complex_ns,
+        Kind::Switch => p.switch_ns,
+        _ => 0.0,
+    }
+}
+
+/// Adds the two channels between a node and its parent.
+fn add_link(
+    sim: &mut Sim,
+    topology: &Topology,
+    p: &Params,
+    nodes: &mut Nodes,
+    (id, parent): (NodeId, NodeId),
+) {
+    let (node, above) = (topology.node(id), topology.node(parent));
+    let mesh_ns = match above.kind {
+        Kind::Socket if node.kind == Kind::NumaNode => p.numa_ns / 2.0,
+        Kind::Socket | Kind::NumaNode => p.mesh_ns / 2.0,
+        _ => 0.0,
+    };
+    let mut up = match node.link {
+        Some(link) => pcie(link, p.link_ns, p),
+        None => internal(node.mesh_gb_per_s.unwrap_or(INSIDE_GB_PER_S), mesh_ns),
+    };
+    let mut down = up;
+    up.inside_ps = Params::ps(inside_ns(above.kind, p));
+    down.inside_ps = Params::ps(inside_ns(node.kind, p));
+    // A root complex cuts TLPs that it forwards between its ports and out of them.
+    if above.kind == Kind::RootComplex {
+        up.cut_bytes = above.p2p.tlp_bytes.unwrap_or(0);
+        let [writes, completions] = above.p2p.limits();
+        down.peer_gb_per_s = [writes, 0.0, completions];
+        // The root port joins completions from host memory that wait for the link.
+        down.joins = true;
+    }
+    if node.kind == Kind::RootComplex {
+        down.cut_bytes = node.p2p.tlp_bytes.unwrap_or(0);
+    }
+    let port_ns = match node.kind {
+        Kind::Gpu => Some(p.gpu_port_ns),
+        Kind::Nic => Some(p.nic_port_ns),
+        _ => None,
+    };
+    if port_ns.is_some() {
+        down.credits = down.credits.of_endpoint();
+    }
+    let (own, top) = (nodes.at[id.0], nodes.at[parent.0]);
+    let end = port_ns.map_or(own, |ns| {
+        let port = sim.add_node();
+        nodes.port[id.0] = Some(port);
+        let mut out = internal(1000.0, ns);
+        if node.kind == Kind::Gpu {
+            out.tlp_ps = [Params::ps(p.gpu_write_ns), Params::ps(p.gpu_read_ns), 0];
+        }
+        sim.add_channel(own, port, out);
+        sim.add_channel(port, own, internal(1000.0, ns));
+        port
+    });
+    sim.add_channel(end, top, up);
+    sim.add_channel(top, end, down);
+}
+
+/// Joins the switches of each chip that is known to cross inside.
+fn cross_chips(sim: &mut Sim, topology: &Topology, p: &Params, nodes: &Nodes) {
+    for chip in topology.chips().iter().filter(|c| c.crosses == Some(true)) {
+        let inside = |n: &&NodeId| topology.node(**n).chip.as_ref() == Some(&chip.id);
+        let switches = topology.of_kind(Kind::Switch);
+        let mut way = internal(INSIDE_GB_PER_S, 0.0);
+        way.inside_ps = Params::ps(p.chip_ns);
+        for &a in switches.iter().filter(inside) {
+            for &b in switches.iter().filter(inside).filter(|&&b| b != a) {
+                sim.add_channel(nodes.at[a.0], nodes.at[b.0], way);
+            }
+        }
+    }
 }
 
 fn pcie(link: PcieLink, latency_ns: f64, p: &Params) -> ChannelSpec {
@@ -232,26 +314,59 @@ impl TestBed {
         let mut wire = internal(p.wire_gb_per_s, p.wire_ns);
         wire.overhead_bytes = [PACKET_OVERHEAD_BYTES; 3];
         wire.mps_bytes = MTU_BYTES;
-        let nics = (nodes[spec.nic.0], far_nodes[spec.nic.0]);
+        let nics = (nodes.at[spec.nic.0], far_nodes.at[spec.nic.0]);
         sim.add_channel(nics.0, nics.1, wire);
         sim.add_channel(nics.1, nics.0, wire);
         let link = spec.topology.node(spec.nic).link;
         let mrrs_bytes = link.map_or(512, |l| l.mrrs.bytes());
+        let peer_read_bytes = peer_limits(&spec).read_bytes.min(mrrs_bytes);
         let peer_reads = sim.readable(near.nic, near.hbm);
-        Self { sim, near, far, mrrs_bytes, peer_reads, nodes }
+        Self { sim, near, far, mrrs_bytes, peer_read_bytes, peer_reads, nodes: nodes.at }
     }
 }
 
-fn host(sim: &mut Sim, spec: &TestBedSpec<'_>) -> (Host, Vec<u32>) {
+/// Limits of a device's reads from a peer by the root complexes on the way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PeerLimits {
+    /// Reads open at once.
+    pub slots: f64,
+    /// Largest read.
+    pub read_bytes: u32,
+}
+
+impl PeerLimits {
+    /// Limits on one way.
+    pub fn of(topology: &Topology, by: NodeId, at: NodeId) -> Self {
+        let route = topology.route(by, at);
+        let p2p = || route.roots(topology).map(|n| topology.node(n).p2p);
+        let slots = p2p().filter_map(|p| p.read_slots).min();
+        let read_bytes = p2p().filter_map(|p| p.read_bytes).min().unwrap_or(u32::MAX);
+        Self { slots: slots.map_or(f64::INFINITY, f64::from), read_bytes }
+    }
+
+    /// Reads that a requester with so many tags and requests of `mrrs_bytes` has open, each of them
+    /// cut to `read_bytes` by a root complex.
+    pub fn tags(self, tags: f64, mrrs_bytes: u32) -> f64 {
+        let pieces = mrrs_bytes.div_ceil(self.read_bytes.min(mrrs_bytes));
+        (tags * f64::from(pieces)).min(self.slots)
+    }
+}
+
+fn peer_limits(spec: &TestBedSpec<'_>) -> PeerLimits {
+    PeerLimits::of(spec.topology, spec.nic, spec.gpu)
+}
+
+fn host(sim: &mut Sim, spec: &TestBedSpec<'_>) -> (Host, Nodes) {
     let p = spec.params;
-    let nodes = add_host(sim, spec.topology, p);
-    let (gpu, nic) = (nodes[spec.gpu.0], nodes[spec.nic.0]);
-    let socket = spec.topology.socket_of(spec.nic).unwrap_or(NodeId(0));
-    let socket = nodes[socket.0];
+    let t = spec.topology;
+    let nodes = add_host(sim, t, p);
+    let (gpu, nic) = (nodes.at[spec.gpu.0], nodes.at[spec.nic.0]);
+    let near = t.memory_of(spec.nic).unwrap_or(NodeId(0));
+    nodes.set_ways(sim, t, &[spec.gpu, spec.nic, near]);
+    let socket = nodes.at[near.0];
     let way = internal(p.nic_memory_gb_per_s, 0.0);
-    let path = spec.topology.path(spec.nic, spec.gpu);
-    let slots = path.iter().filter_map(|&n| spec.topology.node(n).p2p.read_slots).min();
-    let peer_tags = slots.map_or(p.nic_tags, |slots| p.nic_tags.min(f64::from(slots)));
+    let mrrs_bytes = t.node(spec.nic).link.map_or(512, |l| l.mrrs.bytes());
+    let peer_tags = peer_limits(spec).tags(p.nic_tags, mrrs_bytes);
     let core = internal(200.0, p.mesh_ns / 2.0);
     let host = Host {
         sm: attach_sm(sim, gpu, p, Sms::new(p.blocks, p.sm_read_lines)),

@@ -47,8 +47,10 @@ impl Credits {
 pub struct ChannelSpec {
     /// Bandwidth for TLPs, GB/s.
     pub gb_per_s: f64,
-    /// Time from the last byte on the wire to the far end's routing of the TLP.
+    /// Time from the last byte on the wire to the far end, and of a credit on its way back.
     pub latency_ps: Ps,
+    /// Time inside the far end until the TLP can leave it. Meanwhile it holds its credits.
+    pub inside_ps: Ps,
     /// Bytes beside the data of a TLP, by class.
     pub overhead_bytes: [u32; 3],
     /// Data travel in whole units of this size: DWs on PCIe, flits on NVLink, sectors inside a GPU.
@@ -61,8 +63,8 @@ pub struct ChannelSpec {
     pub cut_bytes: u32,
     /// Largest TLP payload.
     pub mps_bytes: u32,
-    /// Bandwidth limit of peer-to-peer TLPs, GB/s; 0: none.
-    pub peer_gb_per_s: f64,
+    /// Bandwidth limit of peer-to-peer TLPs by class, GB/s; 0: none.
+    pub peer_gb_per_s: [f64; 3],
     /// Completions that wait for this channel join the preceding completion of the same read, up to
     /// MPS. PCIe base specification 2.3.1.1 leaves this to the completer.
     pub joins: bool,
@@ -76,13 +78,14 @@ impl ChannelSpec {
         Self {
             gb_per_s,
             latency_ps,
+            inside_ps: 0,
             overhead_bytes: [0; 3],
             unit_bytes: 1,
             tlp_ps: [0; 3],
             credits: Credits::INFINITE,
             cut_bytes: 0,
             mps_bytes: 4096,
-            peer_gb_per_s: 0.0,
+            peer_gb_per_s: [0.0; 3],
             joins: false,
             dllp_bytes: 0,
         }

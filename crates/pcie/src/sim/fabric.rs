@@ -120,6 +120,11 @@ impl Fabric {
         self.channels.len() as u32 - 1
     }
 
+    /// Limits the bandwidth of a channel's peer-to-peer TLPs of a class.
+    pub fn limit(&mut self, channel: u32, class: Class, gb_per_s: f64) {
+        self.channels[channel as usize].spec.peer_gb_per_s[class as usize] = gb_per_s;
+    }
+
     /// Makes two channels the directions of one link.
     pub fn pair(&mut self, a: u32, b: u32) {
         self.channels[a as usize].reverse = b;
@@ -145,7 +150,7 @@ impl Fabric {
         }
         let spec = |&h: &u32| &self.channels[h as usize].spec;
         let mps_bytes = hops.iter().map(|h| spec(h).mps_bytes).min().unwrap_or(128);
-        let ack_ps = hops.iter().map(|h| spec(h).latency_ps).sum();
+        let ack_ps = hops.iter().map(|h| spec(h).latency_ps + spec(h).inside_ps).sum();
         self.routes.push(Route { hops, inputs, peer_to_peer, mps_bytes, ack_ps });
         self.routes.len() as u32 - 1
     }
@@ -415,11 +420,12 @@ impl Fabric {
         }
         let data = tlp.bytes.next_multiple_of(c.spec.unit_bytes);
         let wire = u64::from(data + c.spec.overhead_bytes[class as usize]);
-        let capped = c.spec.peer_gb_per_s > 0.0 && self.routes[tlp.route as usize].peer_to_peer;
+        let cap = c.spec.peer_gb_per_s[class as usize];
+        let capped = cap > 0.0 && self.routes[tlp.route as usize].peer_to_peer;
         let mut tx = ((wire * c.ps_per_mib) >> 20).max(c.spec.tlp_ps[class as usize]);
         if capped {
             // A limit above the link's own rate has no effect.
-            tx = tx.max((f64::from(tlp.bytes) * 1000.0 / c.spec.peer_gb_per_s) as u64);
+            tx = tx.max((f64::from(tlp.bytes) * 1000.0 / cap) as u64);
         }
         c.busy_until = now + tx;
         c.carried.tlps += 1;
@@ -427,7 +433,7 @@ impl Fabric {
         c.carried.wire_bytes += wire;
         c.carried.busy_ps += tx;
         self.hops_done += 1;
-        cal.at(now + tx + c.spec.latency_ps, Event::Arrive(id));
+        cal.at(now + tx + c.spec.latency_ps + c.spec.inside_ps, Event::Arrive(id));
         if c.queued > 0 || tlp.hop == 0 {
             // The source refills its queue before the channel is free again.
             let at = c.busy_until;

@@ -140,8 +140,9 @@ pub(super) fn bench(p: &Params, link: RawLink, sms: Sms) -> Bench {
     let topology = b.finish().expect("legal by construction");
     let mut sim = Sim::new(7);
     let nodes = add_host(&mut sim, &topology, p);
-    let node = |id: &str| nodes[topology.find(id).map_or(0, |n| n.0)];
-    let (gpu, peer, socket) = (node("gpu0"), node("gpu1"), node("s0"));
+    let ends = ["gpu0", "gpu1", "s0"].map(|id| topology.find(id).expect("was added above"));
+    nodes.set_ways(&mut sim, &topology, &ends);
+    let [gpu, peer, socket] = ends.map(|n| nodes.at[n.0]);
     // NVLink: 16 B flits; header and address extension take two for each 128 B of data.
     let nvlink = ChannelSpec {
         overhead_bytes: [32, 32, 32],
@@ -161,10 +162,13 @@ pub(super) fn bench(p: &Params, link: RawLink, sms: Sms) -> Bench {
     Bench { sim, sm, peer_sm, hbm, peer_hbm, memory, dram, peer_core }
 }
 
+/// The GPUs' link.
+const LINK: RawLink = RawLink::new(5, 16);
+
 /// Outstanding lines grow with the warps that wait for them.
-fn h200s(p: &Params, blocks: f64, threads: u32) -> Bench {
+fn h200s(p: &Params, link: RawLink, blocks: f64, threads: u32) -> Bench {
     let lines = p.sm_read_lines * f64::from(threads) / 512.0;
-    bench(p, RawLink::new(5, 16), Sms::new(blocks, lines))
+    bench(p, link, Sms::new(blocks, lines))
 }
 
 /// Simulates a curve's point: GB/s with `blocks` blocks of `threads` threads.
@@ -174,7 +178,18 @@ pub fn simulate_curve(
     blocks: u32,
     threads: u32,
 ) -> Result<f64, SimError> {
-    let mut b = h200s(p, f64::from(blocks), threads);
+    curve_on(p, LINK, curve, blocks, threads)
+}
+
+/// As [`simulate_curve`], on another link.
+pub(super) fn curve_on(
+    p: &Params,
+    link: RawLink,
+    curve: Curve,
+    blocks: u32,
+    threads: u32,
+) -> Result<f64, SimError> {
+    let mut b = h200s(p, link, f64::from(blocks), threads);
     let bytes = 1 << 16;
     let mut program = Program::new(u64::from(bytes));
     let store = |to| Step::Write {
@@ -212,7 +227,7 @@ pub enum HopPath {
 
 /// Simulates a hop row: one block of 1,024 threads on each side.
 pub fn simulate_hop(p: &Params, path: HopPath, bytes: u32, pcie: bool) -> Result<f64, SimError> {
-    let mut b = h200s(p, 1.0, 1024);
+    let mut b = h200s(p, LINK, 1.0, 1024);
     let mut g = Program::new(u64::from(bytes));
     let poll = Step::Uniform {
         min_ps: Params::ps(p.sm_ns + p.hbm_ns),

@@ -8,11 +8,15 @@ mod build;
 mod calendar;
 mod calibrate;
 mod channel;
+mod collapse;
+mod derivatives;
 mod fabric;
+mod flows;
 mod h200;
 mod hosts;
 mod ops;
 mod params;
+mod peers;
 mod probe;
 mod program;
 mod run;
@@ -27,13 +31,20 @@ pub use program::{EndpointId, Load, LoadResult, Program, ServerId, Step, TaskId,
 
 pub use build::{Host, TestBed, TestBedSpec};
 pub use calibrate::{CALIBRATION, Calibration, calibrate};
+pub use collapse::{Fan, fans, schedule, warnings};
+pub use derivatives::{Derivative, derivatives};
+pub use flows::{Flow, Move, flow_latency_ns, simulate_flows, simulate_small};
 pub use h200::{
     Curve, CurveRow, H200_CURVES, H200_HOPS, H200_THREADS, HopPath, HopRow, simulate_curve,
     simulate_doorbell, simulate_hop,
 };
-pub use hosts::{HOST_RESIDUALS, HOST_ROWS, HostRow, Metric, NfpHost, simulate_host_row};
+pub use hosts::{
+    HOST_CHECKS, HOST_RESIDUALS, HOST_ROWS, HostCheck, HostRow, Metric, NfpDevice, NfpHost,
+    simulate_host_row, simulate_nfp,
+};
 pub use ops::{LAYOUT, NO_CARD, PathModel, Prediction, predict};
 pub use params::{ParamError, Params};
+pub use peers::{PEER_ROWS, PeerRow, Standing, Traffic, simulate_peer_row};
 pub use probe::{Access, BURST_THREADS, Held, Machine, Pattern, Probe, Target, predict_probe};
 
 pub use study::{
@@ -54,6 +65,9 @@ pub struct Completer {
     /// Read completion boundary: a completion ends at a multiple of it. Completions of one request
     /// that wait for a channel with [`ChannelSpec::joins`] travel as one TLP.
     pub rcb_bytes: u32,
+    /// Whether it merges what it returns up to MPS, so that completions but the last end at a
+    /// multiple of `rcb_bytes`; else it cuts at every multiple.
+    pub merges: bool,
     /// Mean of the extra wait of each RCB unit beyond `latency_ps`, exponentially distributed and
     /// independent. A request is answered after the longest of its waits.
     pub wait_ps: Ps,
@@ -181,6 +195,31 @@ pub enum SimError {
         /// Completer.
         at: u32,
     },
+    /// A root complex on the way does not forward a write.
+    #[error(
+        "endpoint {from} cannot write to endpoint {to}: a root complex on the way forwards no writes"
+    )]
+    NoPeerWrites {
+        /// Source.
+        from: u32,
+        /// Destination.
+        to: u32,
+    },
+}
+
+/// Peer traffic that a root complex forwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forwards {
+    /// Memory reads.
+    pub reads: bool,
+    /// Memory writes.
+    pub writes: bool,
+}
+
+impl Default for Forwards {
+    fn default() -> Self {
+        Self { reads: true, writes: true }
+    }
 }
 
 /// The simulator.
@@ -190,8 +229,10 @@ pub struct Sim {
     fabric: Fabric,
     /// Channels that leave each node: (far node, channel).
     nodes: Vec<Vec<(u32, u32)>>,
-    /// Nodes that turn peer traffic around, and whether they forward reads.
-    turns: Vec<Option<bool>>,
+    /// Root complexes, and what they forward.
+    turns: Vec<Option<Forwards>>,
+    /// Ways between nodes that a router has given: all nodes, both ends included.
+    ways: HashMap<(u32, u32), Vec<u32>>,
     endpoints: Vec<Endpoint>,
     endpoint_of_channel: HashMap<u32, u32>,
     routes: HashMap<(u32, u32), u32>,
@@ -212,6 +253,7 @@ impl Sim {
             fabric: Fabric::new(),
             nodes: Vec::new(),
             turns: Vec::new(),
+            ways: HashMap::new(),
             endpoints: Vec::new(),
             endpoint_of_channel: HashMap::new(),
             routes: HashMap::new(),
@@ -232,10 +274,19 @@ impl Sim {
         self.nodes.len() as u32 - 1
     }
 
-    /// Marks a node as a root complex: a route through it is peer-to-peer, and it forwards reads or
-    /// refuses them.
-    pub fn set_root_complex(&mut self, node: u32, forwards_reads: bool) {
-        self.turns[node as usize] = Some(forwards_reads);
+    /// Marks a node as a root complex: a route through it is peer-to-peer, and it forwards reads
+    /// and writes or refuses them.
+    pub fn set_root_complex(&mut self, node: u32, forwards: Forwards) {
+        self.turns[node as usize] = Some(forwards);
+    }
+
+    /// Sets the way from the first node to the last. TLPs between endpoints on or beside these two
+    /// take it, unless one channel joins the two (NVLink, a wire). Without it they take the fewest
+    /// hops.
+    pub fn set_way(&mut self, nodes: Vec<u32>) {
+        if let (Some(&from), Some(&to)) = (nodes.first(), nodes.last()) {
+            self.ways.insert((from, to), nodes);
+        }
     }
 
     /// Adds a channel from one node to another.
@@ -309,8 +360,41 @@ impl Sim {
             && self.fabric.credits_conserved()
     }
 
-    /// Shortest route between two nodes, in hops.
+    /// Limits the bandwidth of peer-to-peer writes between two adjacent nodes.
+    fn limit_posted(&mut self, from: u32, to: u32, gb_per_s: f64) {
+        if let Some((_, channel)) = self.channel(from, to) {
+            self.fabric.limit(channel, Class::Posted, gb_per_s);
+        }
+    }
+
+    /// The channel between two adjacent nodes.
+    fn channel(&self, from: u32, to: u32) -> Option<(u32, u32)> {
+        let out = self.nodes[from as usize].iter().find(|&&(node, _)| node == to)?;
+        Some((from, out.1))
+    }
+
+    /// The way that was set between two endpoints' nodes, each of them on the way's end or beside
+    /// it.
+    fn given(&self, from: u32, to: u32) -> Option<Vec<(u32, u32)>> {
+        let beside = |node: u32| match self.nodes[node as usize][..] {
+            [(only, _)] => only,
+            _ => node,
+        };
+        let (a, b) = (beside(from), beside(to));
+        if self.channel(a, b).is_some() {
+            return None;
+        }
+        let way = self.ways.get(&(a, b))?;
+        let nodes: Vec<u32> = [from].iter().chain(way).chain([&to]).copied().collect();
+        nodes.windows(2).filter(|w| w[0] != w[1]).map(|w| self.channel(w[0], w[1])).collect()
+    }
+
+    /// The way between two nodes, as (node, channel that leaves it).
     fn hops(&self, from: u32, to: u32) -> Option<Vec<(u32, u32)>> {
+        self.given(from, to).or_else(|| self.fewest(from, to))
+    }
+
+    fn fewest(&self, from: u32, to: u32) -> Option<Vec<(u32, u32)>> {
         let mut came: Vec<Option<(u32, u32)>> = vec![None; self.nodes.len()];
         let mut queue = VecDeque::from([from]);
         while let Some(here) = queue.pop_front() {
@@ -356,13 +440,23 @@ impl Sim {
         !self.endpoints[a.0 as usize].spec.host_side && !self.endpoints[b.0 as usize].spec.host_side
     }
 
-    fn readable(&self, by: EndpointId, at: EndpointId) -> bool {
-        if !self.is_peer(by, at) {
+    /// Whether every root complex on the way from one endpoint to another forwards what `what`
+    /// tells. Host memory is no peer.
+    fn forwards(&self, from: EndpointId, to: EndpointId, what: fn(&Forwards) -> bool) -> bool {
+        if !self.is_peer(from, to) {
             return true;
         }
         let node = |e: EndpointId| self.endpoints[e.0 as usize].node;
-        let hops = self.hops(node(by), node(at)).unwrap_or_default();
-        hops.iter().all(|&(n, _)| self.turns[n as usize] != Some(false))
+        let hops = self.hops(node(from), node(to)).unwrap_or_default();
+        hops.iter().all(|&(n, _)| self.turns[n as usize].as_ref().is_none_or(what))
+    }
+
+    fn readable(&self, by: EndpointId, at: EndpointId) -> bool {
+        self.forwards(by, at, |f| f.reads)
+    }
+
+    fn writable(&self, from: EndpointId, to: EndpointId) -> bool {
+        self.forwards(from, to, |f| f.writes)
     }
 }
 

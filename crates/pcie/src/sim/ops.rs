@@ -147,6 +147,7 @@ struct Writer<'a> {
     near: Host,
     far: Host,
     mrrs_bytes: u32,
+    peer_read_bytes: u32,
     peer_reads: bool,
     /// The last step on the wire of each chunk, and that at the remote GPU.
     wired: Vec<TaskId>,
@@ -189,9 +190,12 @@ impl Writer<'_> {
     }
 
     fn fetch(&mut self, at: super::EndpointId, bytes: u32, addr: u64, after: TaskId) -> TaskId {
-        let request_bytes = self.mrrs_bytes;
         let peer = at == self.near.hbm;
-        let by = if peer { self.near.nic_peer } else { self.near.nic };
+        let (by, request_bytes) = if peer {
+            (self.near.nic_peer, self.peer_read_bytes)
+        } else {
+            (self.near.nic, self.mrrs_bytes)
+        };
         let read = Step::Read { by, at, bytes, addr, request_bytes };
         self.g.task(read, &[after])
     }
@@ -243,9 +247,9 @@ fn line_write(from: super::EndpointId, to: super::EndpointId, bytes: u32, addr: 
 fn program(bed: &TestBed, p: &Params, path: PathModel, bytes: u32, share: u32) -> Program {
     let g = Program::new(u64::from(bytes));
     let (near, far, mrrs_bytes) = (bed.near, bed.far, bed.mrrs_bytes);
-    let peer_reads = bed.peer_reads;
+    let (peer_read_bytes, peer_reads) = (bed.peer_read_bytes, bed.peer_reads);
     let (wired, landed) = (Vec::new(), Vec::new());
-    let mut w = Writer { g, p, near, far, mrrs_bytes, peer_reads, wired, landed };
+    let mut w = Writer { g, p, near, far, mrrs_bytes, peer_read_bytes, peer_reads, wired, landed };
     match path {
         PathModel::PushInband => inband(&mut w, bytes, share),
         PathModel::PushKernel => push_kernel(&mut w, bytes, share),

@@ -35,10 +35,14 @@ params! {
     link_ns = 5.0;
     /// Forwarding by a switch; vendors state 100 to 150. Uncertain.
     switch_ns = 110.0;
+    /// Crossing between two switches of one chip, beside the forwarding by both. Assumed: none.
+    chip_ns = 0.0;
     /// Transit of a root complex, either way. Uncertain.
     root_complex_ns = 130.0;
     /// Transit of a socket's mesh. Uncertain.
     mesh_ns = 60.0;
+    /// Crossing between NUMA nodes of one socket, beside the mesh. Assumed.
+    numa_ns = 20.0;
     /// Crossing between sockets, beside the two meshes: pcie-bench's +106 ns per round trip.
     socket_hop_ns = 53.0;
     /// Read of host memory in the last-level cache. With the above: a host word polled in 1000 ns.
@@ -103,6 +107,8 @@ params! {
     nic_memory_gb_per_s = 100.0;
     /// Read requests that a NIC has outstanding. Uncertain.
     nic_tags = 128.0;
+    /// Read requests that a GPU's copy engine has outstanding. Uncertain.
+    copy_tags = 256.0;
     /// Window of NIC memory for one GPU. MEMIC has 128 to 256 KiB.
     window_kib = 256.0;
     /// Most bytes that push/kernel sends with one doorbell; half the window if that is less.
@@ -146,7 +152,7 @@ impl Params {
                 "dllp_bytes" => (0.0, 64.0),
                 "window_kib" | "segment_kib" => (8.0, 1048576.0),
                 "credit_tlps" => (2.0, 1e6),
-                "blocks" | "nic_tags" | "sm_read_lines" => (1.0, 1e5),
+                "blocks" | "nic_tags" | "copy_tags" | "sm_read_lines" => (1.0, 1e5),
                 _ if name.ends_with("_gb_per_s") => (0.001, 1e6),
                 "warp_store_ns" => (0.001, 1e9),
                 _ => (0.0, 1e9),

@@ -4,7 +4,8 @@ use super::calendar::Event;
 use super::channel::{Class, Ps};
 use super::fabric::{NONE, Outcome};
 use super::{
-    Instance, Load, LoadResult, ReadRequest, Running, Sim, SimError, Step, Transfer, Until,
+    Completer, Instance, Load, LoadResult, ReadRequest, Running, Sim, SimError, Step, Transfer,
+    Until,
 };
 use crate::tlp::PAGE_BYTES;
 
@@ -19,7 +20,12 @@ impl Sim {
         for mut load in loads {
             for i in 0..load.program.tasks.len() {
                 let ends = match load.program.tasks[i].step {
-                    Step::Write { from, to, .. } => (from, to),
+                    Step::Write { from, to, .. } => {
+                        if !self.writable(from, to) {
+                            return Err(SimError::NoPeerWrites { from: from.0, to: to.0 });
+                        }
+                        (from, to)
+                    }
                     Step::Read { by, at, .. } => {
                         if !self.readable(by, at) {
                             return Err(SimError::NoPeerReads { by: by.0, at: at.0 });
@@ -334,9 +340,8 @@ impl Sim {
         let request = &mut self.requests.items[id as usize];
         let spec = self.endpoints[request.completer as usize].spec;
         let back = self.transfers.items[request.transfer as usize].route + 1;
-        let limit = spec.completer.rcb_bytes.min(self.fabric.route_mps(back));
         let at = request.addr + u64::from(request.bytes - request.to_send);
-        let bytes = request.to_send.min(limit - (at % u64::from(limit)) as u32);
+        let bytes = spec.completer.piece(at, request.to_send, self.fabric.route_mps(back));
         request.to_send -= bytes;
         let more = request.to_send > 0;
         self.fabric.inject(&mut self.cal, (back, Class::Completion, id), bytes, spec.relaxed);
@@ -349,6 +354,21 @@ impl Sim {
 fn next_piece(t: &Transfer) -> u32 {
     let to_page = (PAGE_BYTES - t.addr % PAGE_BYTES) as u32;
     t.piece_bytes.min(to_page).min(t.to_send)
+}
+
+impl Completer {
+    /// Length of the next completion of `left` bytes from address `at`, as in `split_completion_mps`
+    /// and `split_completion_rcb`.
+    fn piece(&self, at: u64, left: u32, mps_bytes: u32) -> u32 {
+        let boundary = self.rcb_bytes.min(mps_bytes);
+        if !self.merges {
+            return left.min(boundary - (at % u64::from(boundary)) as u32);
+        }
+        if left <= mps_bytes {
+            return left;
+        }
+        mps_bytes - ((at + u64::from(mps_bytes)) % u64::from(boundary)) as u32
+    }
 }
 
 impl ReadRequest {

@@ -34,7 +34,7 @@ pub fn sweep(
             let (prediction, why_not) = match predict(spec, path, bytes, in_flight) {
                 Ok(Some(p)) => (Some(p), None),
                 Ok(None) => (None, Some("too large for this path".to_owned())),
-                Err(e) => (None, Some(e.to_string())),
+                Err(e) => (None, Some(impossible(spec, &e))),
             };
             rows.push(SweepRow {
                 topology: spec.topology.name.clone(),
@@ -47,6 +47,22 @@ pub fn sweep(
         }
     }
     rows
+}
+
+/// Why a path does not exist between a GPU and a NIC: the root complex that refuses, by its name.
+fn impossible(spec: TestBedSpec<'_>, error: &SimError) -> String {
+    let t = spec.topology;
+    // Reads of the NIC; writes either way.
+    let ways = [t.route(spec.nic, spec.gpu), t.route(spec.gpu, spec.nic)];
+    let (by, what) = match error {
+        SimError::NoPeerReads { .. } => (ways[0].refuses_reads(t), "reads"),
+        SimError::NoPeerWrites { .. } => (ways.iter().find_map(|w| w.refuses_writes(t)), "writes"),
+        _ => (None, ""),
+    };
+    by.map_or_else(
+        || error.to_string(),
+        |n| format!("not possible: {} refuses peer {what}", t.node(n).id),
+    )
 }
 
 /// A pair of paths that change order between two sizes of a sweep.
@@ -307,6 +323,15 @@ mod tests {
         let found = with("same-switch", &far, |s| losses(s, &[1 << 20], 4, true).unwrap());
         let inband = found.iter().find(|l| l.push == PathModel::PushInband).unwrap();
         assert_eq!(inband.causes[0].0, Cause::Window, "{inband:?}");
+    }
+
+    #[test]
+    fn a_path_that_is_refused_names_who_refuses() {
+        let p = Params::default();
+        let paths = [PathModel::Pull, PathModel::PushKernel];
+        let rows = with("desktop", &p, |s| sweep(s, &paths, &[4096], 1));
+        assert_eq!(rows[0].why_not.as_deref(), Some("not possible: rc0 refuses peer reads"));
+        assert!(rows[1].prediction.is_some() && rows[1].why_not.is_none());
     }
 
     #[test]

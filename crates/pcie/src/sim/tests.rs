@@ -13,7 +13,8 @@ fn link(gb_per_s: f64, credits: Credits) -> ChannelSpec {
 }
 
 fn plain(tags: u32) -> EndpointSpec {
-    let completer = Completer { latency_ps: 100_000, piece_ps: 0, rcb_bytes: 256, wait_ps: 0 };
+    let completer =
+        Completer { latency_ps: 100_000, piece_ps: 0, rcb_bytes: 256, merges: false, wait_ps: 0 };
     EndpointSpec { tags, completer, relaxed: false, host_side: true }
 }
 
@@ -121,8 +122,9 @@ fn a_cap_above_the_links_rate_makes_nothing_faster() {
     let rate = |peer_gb_per_s: f64| {
         let mut sim = Sim::new(1);
         let (a, m, b) = (sim.add_node(), sim.add_node(), sim.add_node());
-        sim.set_root_complex(m, true);
-        let capped = ChannelSpec { peer_gb_per_s, ..link(50.0, Credits::INFINITE) };
+        sim.set_root_complex(m, Forwards::default());
+        let capped =
+            ChannelSpec { peer_gb_per_s: [peer_gb_per_s; 3], ..link(50.0, Credits::INFINITE) };
         for (x, y) in [(a, m), (m, b), (b, m), (m, a)] {
             sim.add_channel(x, y, capped);
         }
@@ -306,6 +308,50 @@ proptest! {
             let spec = TestBedSpec { topology: &t, gpu, nic, params: &p, seed: 3 };
             prop_assert!(predict(spec, path, bytes, 2).unwrap().is_some());
         }
+    }
+}
+
+proptest! {
+    /// What goes over a link is cut as the arithmetic cuts it.
+    #[test]
+    fn transfers_are_cut_as_the_arithmetic_cuts_them(
+        addr in 0u64..9000,
+        bytes in 1u32..9000,
+        mps in 0u32..4,
+        mrrs in 0u32..6,
+        rcb in prop_oneof![Just(64u32), Just(128)],
+        merges in any::<bool>(),
+    ) {
+        use crate::tlp::{self, Mps, Mrrs, Rcb};
+        let (mps, mrrs) = (Mps::new(128 << mps).unwrap(), Mrrs::new(128 << mrrs).unwrap());
+        let mut sim = Sim::new(1);
+        let (a, b) = (sim.add_node(), sim.add_node());
+        let spec = ChannelSpec { mps_bytes: mps.bytes(), ..link(50.0, Credits::INFINITE) };
+        let (out, back) = (sim.add_channel(a, b, spec), sim.add_channel(b, a, spec));
+        let completer = Completer { rcb_bytes: rcb, merges, ..plain(8).completer };
+        let ends = [a, b].map(|n| sim.add_endpoint(n, EndpointSpec { completer, ..plain(8) }));
+        let request_bytes = mrrs.bytes();
+        let mut run = |step| {
+            let before = [out, back].map(|c| sim.carried(c).tlps);
+            let mut program = Program::new(0);
+            program.task(step, &[]);
+            sim.run(vec![Load { program, window: 1, count: 1 }]).unwrap();
+            let after = [out, back].map(|c| sim.carried(c).tlps);
+            (after[0] - before[0], after[1] - before[1])
+        };
+        let (from, to, until) = (ends[0], ends[1], Until::Visible);
+        let wrote = run(Step::Write { from, to, bytes, addr, tlp_bytes: 4096, until });
+        let writes = tlp::split_write(addr, bytes.into(), mps).count() as u64;
+        prop_assert_eq!(wrote, (writes, 0));
+        let read = run(Step::Read { by: from, at: to, bytes, addr, request_bytes });
+        let rcb = Rcb::new(rcb).unwrap();
+        let cut = |p: tlp::Piece| match merges {
+            true => tlp::split_completion_mps(p.addr, p.bytes.into(), mps, rcb).count() as u64,
+            false => tlp::split_completion_rcb(p.addr, p.bytes.into(), rcb).count() as u64,
+        };
+        let requests: Vec<_> = tlp::split_read(addr, bytes.into(), mrrs).collect();
+        let completions: u64 = requests.iter().map(|&p| cut(p)).sum();
+        prop_assert_eq!(read, (requests.len() as u64, completions));
     }
 }
 

@@ -64,7 +64,7 @@ pub fn builtin(name: &str) -> Option<Topology> {
         "desktop" => {
             // A client CPU: it forwards peer writes only, and the NIC is behind the chipset.
             b.add("s0", Kind::Socket, None, None, None);
-            b.add("rc0", Kind::RootComplex, Some("s0"), None, None).p2p.reads = false;
+            b.add("rc0", Kind::RootComplex, Some("s0"), None, None).p2p.reads = Some(false);
             b.add("gpu0", Kind::Gpu, Some("rc0"), Some(RawLink::new(4, 16)), None);
             b.add("pch", Kind::Switch, Some("rc0"), Some(RawLink::new(4, 8)), None);
             b.add("nic0", Kind::Nic, Some("pch"), Some(RawLink::new(3, 4)), None);

@@ -128,7 +128,7 @@ fn nics(
 /// of the same pattern lost nothing: EPYC 9005 (Turin) with PEX890xx switches
 /// (local-inference-lab/rtx6kpro, hardware/collapse-report.md). The cause is not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Collapse {
+pub struct WriteFan {
     /// Upstream port of the switch.
     pub switch: Address,
     /// Its chip, where it is recognised.
@@ -145,7 +145,7 @@ pub struct Collapse {
 const TURIN_ROOT_PORT: u16 = 0x153e;
 
 /// Every switch with this pattern.
-pub fn collapses(tree: &Tree<'_>) -> Vec<Collapse> {
+pub fn write_fans(tree: &Tree<'_>) -> Vec<WriteFan> {
     // Of each first bridge (or GPU on a root bus): its switch and its GPUs.
     let mut below: BTreeMap<Address, (Option<Address>, Vec<Address>)> = BTreeMap::new();
     for gpu in tree.capture().of_kind(Kind::Gpu) {
@@ -167,7 +167,7 @@ pub fn collapses(tree: &Tree<'_>) -> Vec<Collapse> {
         let chip = capture.get(switch).and_then(identity::switch_chip);
         let turin = capture.get(first).and_then(identity::device) == Some(TURIN_ROOT_PORT);
         let is_reported = turin && chip.as_deref().is_some_and(|c| c.contains("PEX890xx"));
-        all.push(Collapse { switch, chip, sources: sources.clone(), roots, is_reported });
+        all.push(WriteFan { switch, chip, sources: sources.clone(), roots, is_reported });
     }
     all
 }

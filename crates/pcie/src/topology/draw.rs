@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::error::one_line;
 use super::load::LinkLoad;
 use super::model::{Kind, Node, NodeId, Topology};
+use super::p2p::Iommu;
 
 fn label(node: &Node) -> String {
     let mut text = format!("{} {}", node.kind, one_line(&node.id));
@@ -18,11 +19,28 @@ fn label(node: &Node) -> String {
     if !node.model.is_empty() {
         let _ = write!(text, "  {}", one_line(&node.model));
     }
+    if let Some(chip) = &node.chip {
+        let _ = write!(text, "  of chip {}", one_line(chip));
+    }
     if node.acs {
         text.push_str("  ACS");
     }
-    if !node.p2p.reads {
+    match node.port_acs {
+        Some(true) => text.push_str("  ACS in the port above"),
+        Some(false) => text.push_str("  no ACS in the port above"),
+        None => {}
+    }
+    if node.iommu != Iommu::Unknown {
+        let _ = write!(text, "  IOMMU {}", node.iommu.name());
+    }
+    if node.p2p.reads == Some(false) {
         text.push_str("  no peer reads");
+    }
+    if node.p2p.writes == Some(false) {
+        text.push_str("  no peer writes");
+    }
+    if let Some(bytes) = node.p2p.read_bytes {
+        let _ = write!(text, "  peer reads of {bytes} B");
     }
     if let Some(slots) = node.p2p.read_slots {
         let _ = write!(text, "  {slots} peer reads at once");
@@ -63,8 +81,29 @@ pub fn to_text(topology: &Topology) -> String {
             }
             out.push('\n');
         }
+        ways(topology, &gpus, &nics, &mut out);
     }
     out
+}
+
+/// The way from each GPU to its nearest NIC, and what decides about it.
+fn ways(topology: &Topology, gpus: &[NodeId], nics: &[NodeId], out: &mut String) {
+    out.push('\n');
+    let mut notes: Vec<String> = Vec::new();
+    for &gpu in gpus {
+        let routes = nics.iter().map(|&nic| topology.route(gpu, nic));
+        let Some(route) = routes.min_by_key(|r| r.class) else { continue };
+        let _ = write!(out, "{:4} {}", route.class, route.text(topology));
+        if route.tree != route.class {
+            let _ = write!(out, "  (by the tree {})", route.tree);
+        }
+        out.push('\n');
+        notes.extend(route.notes(topology));
+    }
+    let mut seen = std::collections::HashSet::new();
+    for note in notes.iter().filter(|note| seen.insert(note.as_str())) {
+        let _ = writeln!(out, "{note}.");
+    }
 }
 
 fn tree(topology: &Topology, node: NodeId, indent: &str, root: bool, out: &mut String) {
@@ -168,7 +207,7 @@ pub fn to_svg_loaded(topology: &Topology, loads: &[LinkLoad]) -> String {
     for (id, node) in topology.nodes() {
         let here = &places[id.0];
         let fill = match node.kind {
-            Kind::Socket => "#e8e8f8",
+            Kind::Socket | Kind::NumaNode => "#e8e8f8",
             Kind::RootComplex | Kind::RootPort => "#f4ead0",
             Kind::Switch => "#e0e0e0",
             Kind::Gpu => "#d6f0d0",

@@ -80,6 +80,23 @@ pub enum TopologyError {
         /// Its value.
         value: f64,
     },
+    /// The root ports of a slot have more lanes in use than the slot has.
+    #[error(
+        "{}{}: the root ports of slot {} have {used} lanes in use, of {lanes}",
+        at(.line), one_line(.id), one_line(.slot)
+    )]
+    Slot {
+        /// Line.
+        line: Option<usize>,
+        /// The node whose link is one too many.
+        id: String,
+        /// Slot.
+        slot: String,
+        /// Lanes in use.
+        used: u32,
+        /// Lanes that there are.
+        lanes: u32,
+    },
     /// An interconnect joins something else than two sockets.
     #[error("{}interconnect from {} to {}: it joins two sockets", at(.line), one_line(.a), one_line(.b))]
     NotSockets {

@@ -19,6 +19,7 @@ use toml::Spanned;
 
 use super::error::TopologyError;
 use super::model::{Builder, Kind, RawLink, Topology};
+use super::p2p::{Collapse, Iommu, P2p, PostedCollapse};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,6 +28,13 @@ struct File {
     name: String,
     #[serde(default)]
     socket: Vec<Spanned<SocketEntry>>,
+    posted_write_collapse: Option<Spanned<CollapseEntry>>,
+    #[serde(default)]
+    numa: Vec<Spanned<NumaEntry>>,
+    #[serde(default)]
+    chip: Vec<Spanned<ChipEntry>>,
+    #[serde(default)]
+    slot: Vec<Spanned<SlotEntry>>,
     #[serde(default)]
     interconnect: Vec<Spanned<InterconnectEntry>>,
     #[serde(default)]
@@ -45,6 +53,87 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct SocketEntry {
     id: Spanned<String>,
+    #[serde(default)]
+    cpu: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NumaEntry {
+    id: Spanned<String>,
+    socket: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChipEntry {
+    id: Spanned<String>,
+    crosses: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SlotEntry {
+    id: Spanned<String>,
+    #[serde(default = "x16")]
+    lanes: Spanned<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CollapseEntry {
+    #[serde(default = "yes")]
+    seen: bool,
+    sources: Option<std::num::NonZeroU32>,
+    roots: Option<u32>,
+    gb_per_s: Option<f64>,
+    source: String,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A collapse that was seen needs its numbers, one that was not has none.
+fn collapse(e: &CollapseEntry, line: usize) -> Result<Collapse, TopologyError> {
+    const ID: &str = "posted_write_collapse";
+    let missing =
+        |what: &str| TopologyError::Syntax { line: Some(line), reason: format!("{ID}: {what}") };
+    let bad =
+        |field, value| TopologyError::Number { line: Some(line), id: ID.into(), field, value };
+    match (e.seen, e.sources, e.roots, e.gb_per_s) {
+        (false, None, None, None) => Ok(Collapse::Absent),
+        (false, ..) => Err(missing("what was not seen has no numbers")),
+        (true, Some(_), Some(roots @ 0..=1), Some(_)) => {
+            Err(bad("roots (at least 2)", f64::from(roots)))
+        }
+        (true, Some(sources), Some(roots), Some(gb_per_s)) => {
+            if !(gb_per_s.is_finite() && gb_per_s > 0.0) {
+                return Err(bad("gb_per_s", gb_per_s));
+            }
+            let (sources, source) = (sources.get(), e.source.clone());
+            Ok(Collapse::Seen(PostedCollapse { sources, roots, gb_per_s, source }))
+        }
+        _ => Err(missing("sources, roots and gb_per_s are needed")),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum IommuEntry {
+    Unknown,
+    Off,
+    Translates,
+}
+
+impl From<&IommuEntry> for Iommu {
+    fn from(entry: &IommuEntry) -> Self {
+        match entry {
+            IommuEntry::Unknown => Self::Unknown,
+            IommuEntry::Off => Self::Off,
+            IommuEntry::Translates => Self::Translates,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -60,11 +149,17 @@ struct InterconnectEntry {
 struct RootComplexEntry {
     id: Spanned<String>,
     socket: Spanned<String>,
-    #[serde(default = "yes")]
-    p2p_reads: bool,
-    p2p_tlp_bytes: Option<u32>,
+    numa: Option<Spanned<String>>,
+    p2p_reads: Option<bool>,
+    p2p_writes: Option<bool>,
+    p2p_tlp_bytes: Option<Spanned<u32>>,
     p2p_read_slots: Option<std::num::NonZeroU32>,
+    p2p_read_bytes: Option<Spanned<u32>>,
     p2p_cap_gb_per_s: Option<f64>,
+    p2p_read_gb_per_s: Option<f64>,
+    p2p_write_gb_per_s: Option<f64>,
+    iommu: Option<IommuEntry>,
+    mesh_gb_per_s: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -72,6 +167,9 @@ struct RootComplexEntry {
 struct RootPortEntry {
     id: Spanned<String>,
     parent: Spanned<String>,
+    #[serde(default)]
+    acs: bool,
+    slot: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -89,12 +187,10 @@ struct DeviceEntry {
     mrrs: Spanned<u32>,
     #[serde(default)]
     acs: bool,
+    port_acs: Option<bool>,
+    chip: Option<Spanned<String>>,
     #[serde(default)]
     model: String,
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn unspanned(value: u32) -> Spanned<u32> {
@@ -125,58 +221,52 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
         reason: e.message().lines().map(str::trim).collect::<Vec<_>>().join(", "),
     })?;
     let mut builder = Builder::new(&file.name);
+    let mut names = std::collections::HashSet::new();
+    for (id, kind) in file
+        .chip
+        .iter()
+        .map(|c| (&c.as_ref().id, "chip"))
+        .chain(file.slot.iter().map(|s| (&s.as_ref().id, "slot")))
+    {
+        if !names.insert((id.as_ref().clone(), kind)) {
+            let line = Some(line_of(id.span().start));
+            return Err(TopologyError::Duplicate { line, id: id.as_ref().clone() });
+        }
+    }
+    if let Some(entry) = &file.posted_write_collapse {
+        builder.collapse(collapse(entry.as_ref(), line_of(entry.span().start))?);
+    }
+    for entry in &file.chip {
+        builder.chip(entry.as_ref().id.as_ref(), entry.as_ref().crosses);
+    }
+    for entry in &file.slot {
+        builder.slot(entry.as_ref().id.as_ref(), *entry.as_ref().lanes.as_ref());
+    }
     for entry in &file.socket {
         let id = &entry.as_ref().id;
-        builder.add(id.as_ref(), Kind::Socket, None, None, Some(line_of(id.span().start)));
+        let line = Some(line_of(id.span().start));
+        let node = builder.add(id.as_ref(), Kind::Socket, None, None, line);
+        node.model.clone_from(&entry.as_ref().cpu);
     }
-    for entry in &file.root_complex {
+    for entry in &file.numa {
         let e = entry.as_ref();
         let line = Some(line_of(e.socket.span().start));
-        let node =
-            builder.add(e.id.as_ref(), Kind::RootComplex, Some(e.socket.as_ref()), None, line);
-        node.p2p.reads = e.p2p_reads;
-        node.p2p.read_slots = e.p2p_read_slots.map(std::num::NonZeroU32::get);
-        node.p2p.tlp_bytes = e.p2p_tlp_bytes;
-        node.p2p.cap_gb_per_s = e.p2p_cap_gb_per_s;
-        if let Some(bytes) = e.p2p_tlp_bytes.filter(|b| !b.is_power_of_two() || *b < 32) {
-            return Err(TopologyError::Number {
-                line,
-                id: e.id.as_ref().clone(),
-                field: "p2p_tlp_bytes (a power of two from 32)",
-                value: f64::from(bytes),
-            });
-        }
+        builder.add(e.id.as_ref(), Kind::NumaNode, Some(e.socket.as_ref()), None, line);
+    }
+    for entry in &file.root_complex {
+        root_complex(&mut builder, entry.as_ref(), &file.numa, &line_of)?;
     }
     for entry in &file.root_port {
         let e = entry.as_ref();
         let line = Some(line_of(e.parent.span().start));
-        builder.add(e.id.as_ref(), Kind::RootPort, Some(e.parent.as_ref()), None, line);
+        let node = builder.add(e.id.as_ref(), Kind::RootPort, Some(e.parent.as_ref()), None, line);
+        node.acs = e.acs;
+        node.slot.clone_from(&e.slot);
     }
     let kinds = [(Kind::Switch, &file.switch), (Kind::Gpu, &file.gpu), (Kind::Nic, &file.nic)];
     for (kind, entries) in kinds {
         for entry in entries {
-            let e = entry.as_ref();
-            let link = RawLink {
-                generation: *e.generation.as_ref(),
-                lanes: *e.lanes.as_ref(),
-                mps: *e.mps.as_ref(),
-                mrrs: *e.mrrs.as_ref(),
-            };
-            // The error names the line of the faulty field, else that of the parent.
-            let bad = [
-                (crate::tlp::Gen::new(link.generation).is_err(), &e.generation),
-                (!matches!(link.lanes, 1 | 2 | 4 | 8 | 12 | 16 | 32), &e.lanes),
-                (crate::tlp::Mps::new(link.mps).is_err(), &e.mps),
-                (crate::tlp::Mrrs::new(link.mrrs).is_err(), &e.mrrs),
-            ];
-            let start = bad
-                .iter()
-                .find(|(bad, _)| *bad)
-                .map_or(e.parent.span().start, |(_, field)| field.span().start);
-            let parent = Some(e.parent.as_ref().as_str());
-            let node = builder.add(e.id.as_ref(), kind, parent, Some(link), Some(line_of(start)));
-            node.acs = e.acs;
-            node.model.clone_from(&e.model);
+            device(&mut builder, kind, entry.as_ref(), &line_of)?;
         }
     }
     for entry in &file.interconnect {
@@ -185,4 +275,84 @@ pub fn from_toml(text: &str) -> Result<Topology, TopologyError> {
         builder.interconnect(e.from.as_ref(), e.to.as_ref(), e.gb_per_s, line);
     }
     builder.finish()
+}
+
+/// An error about a number of a root complex or device.
+fn number(line: usize, id: &str, field: &'static str, value: u32) -> TopologyError {
+    TopologyError::Number { line: Some(line), id: id.to_owned(), field, value: f64::from(value) }
+}
+
+fn root_complex(
+    builder: &mut Builder,
+    e: &RootComplexEntry,
+    numa: &[Spanned<NumaEntry>],
+    line_of: &impl Fn(usize) -> usize,
+) -> Result<(), TopologyError> {
+    let id = e.id.as_ref();
+    let mut line = line_of(e.socket.span().start);
+    let mut parent = e.socket.as_ref();
+    if let Some(node) = &e.numa {
+        line = line_of(node.span().start);
+        let known = numa.iter().map(AsRef::as_ref).find(|n| n.id.as_ref() == node.as_ref());
+        if known.is_none_or(|n| n.socket.as_ref() != e.socket.as_ref()) {
+            let at = format!("{} in {}", node.as_ref(), e.socket.as_ref());
+            return Err(TopologyError::UnknownDevice { line: Some(line), id: at, by: id.clone() });
+        }
+        parent = node.as_ref();
+    }
+    let power = |bytes: &Option<Spanned<u32>>, field| match bytes {
+        Some(b) if !b.as_ref().is_power_of_two() || !(32..=4096).contains(b.as_ref()) => {
+            Err(number(line_of(b.span().start), id, field, *b.as_ref()))
+        }
+        bytes => Ok(bytes.as_ref().map(|b| *b.as_ref())),
+    };
+    let tlp_bytes = power(&e.p2p_tlp_bytes, "p2p_tlp_bytes (a power of two from 32)")?;
+    let read_bytes = power(&e.p2p_read_bytes, "p2p_read_bytes (a power of two from 32)")?;
+    let node = builder.add(id, Kind::RootComplex, Some(parent), None, Some(line));
+    node.p2p = P2p {
+        reads: e.p2p_reads,
+        writes: e.p2p_writes,
+        tlp_bytes,
+        read_slots: e.p2p_read_slots.map(std::num::NonZeroU32::get),
+        read_bytes,
+        cap_gb_per_s: e.p2p_cap_gb_per_s,
+        read_gb_per_s: e.p2p_read_gb_per_s,
+        write_gb_per_s: e.p2p_write_gb_per_s,
+    };
+    node.iommu = e.iommu.as_ref().map_or(Iommu::Unknown, Iommu::from);
+    node.mesh_gb_per_s = e.mesh_gb_per_s;
+    Ok(())
+}
+
+fn device(
+    builder: &mut Builder,
+    kind: Kind,
+    e: &DeviceEntry,
+    line_of: &impl Fn(usize) -> usize,
+) -> Result<(), TopologyError> {
+    let link = RawLink {
+        generation: *e.generation.as_ref(),
+        lanes: *e.lanes.as_ref(),
+        mps: *e.mps.as_ref(),
+        mrrs: *e.mrrs.as_ref(),
+    };
+    // The error names the line of the faulty field, else that of the parent.
+    let bad = [
+        (crate::tlp::Gen::new(link.generation).is_err(), &e.generation),
+        (!matches!(link.lanes, 1 | 2 | 4 | 8 | 12 | 16 | 32), &e.lanes),
+        (crate::tlp::Mps::new(link.mps).is_err(), &e.mps),
+        (crate::tlp::Mrrs::new(link.mrrs).is_err(), &e.mrrs),
+    ];
+    let field = bad.iter().find(|(bad, _)| *bad).map(|(_, field)| field.span().start);
+    let line = line_of(field.unwrap_or(e.parent.span().start));
+    if let Some(chip) = e.chip.as_ref().filter(|_| kind != Kind::Switch) {
+        let reason = format!("{}: a {kind} is no part of a chip of switches", e.id.as_ref());
+        return Err(TopologyError::Syntax { line: Some(line_of(chip.span().start)), reason });
+    }
+    let parent = Some(e.parent.as_ref().as_str());
+    let node = builder.add(e.id.as_ref(), kind, parent, Some(link), Some(line));
+    (node.acs, node.port_acs) = (e.acs, e.port_acs);
+    node.chip = e.chip.as_ref().map(|c| c.as_ref().clone());
+    node.model.clone_from(&e.model);
+    Ok(())
 }

@@ -20,6 +20,9 @@ mod load;
 mod lspci;
 mod model;
 mod nvidia_smi;
+mod p2p;
+mod profiles;
+mod route;
 mod survey;
 mod sysfs;
 mod tree;
@@ -27,20 +30,23 @@ mod tree;
 pub use assign::{Assigned, assign, assign_matrix, assign_topology, candidates};
 pub use builtin::{BUILTIN_NAMES, builtin};
 pub use capture::{Address, Capture, CaptureError, Function, MAX_FUNCTIONS, NoAddress, Port, Rate};
-pub use check::{Collapse, Comparison, Difference, collapses, compare, unknowns};
+pub use check::{Comparison, Difference, WriteFan, compare, unknowns, write_fans};
 pub use draw::{to_svg, to_svg_loaded, to_text, to_tree};
 pub use error::TopologyError;
 #[cfg(feature = "toml")]
 pub use file::from_toml;
 pub use load::{LinkLoad, LoadError, Workload, loads};
 pub use lspci::from_lspci;
-pub use model::{
-    Builder, Distance, Interconnect, Kind, Node, NodeId, P2p, PcieLink, RawLink, Topology,
-};
+pub use model::{Builder, Distance, Interconnect, Kind, Node, NodeId, PcieLink, RawLink, Topology};
 pub use nvidia_smi::{Cell, MAX_MATRIX, Matrix, Row};
+pub use p2p::{Chip, Collapse, Iommu, P2p, PostedCollapse, Slot};
+pub use profiles::{PROFILES, RootProfile};
+pub use route::{Redirect, Route};
 pub use survey::{matrix_text, survey_text};
 pub use sysfs::{SysfsError, capture_sysfs, from_sysfs};
 pub use tree::{Class, Top, Tree};
 
+#[cfg(all(test, feature = "toml"))]
+mod route_tests;
 #[cfg(all(test, feature = "toml"))]
 mod tests;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use super::error::TopologyError;
+use super::p2p::{Chip, Collapse, Iommu, P2p, Slot};
 use crate::tlp::{Gen, LinkSpeed, Mps, Mrrs, TlpError};
 
 /// Kind of a node.
@@ -11,8 +12,10 @@ use crate::tlp::{Gen, LinkSpeed, Mps, Mrrs, TlpError};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Kind {
-    /// A CPU package with its memory: one NUMA node here.
+    /// A CPU package with its memory: one NUMA node, unless it has [`Kind::NumaNode`]s.
     Socket,
+    /// A part of a socket with memory of its own (NPS, sub-NUMA clusters).
+    NumaNode,
     /// Root complex (host bridge).
     RootComplex,
     /// Root port.
@@ -29,6 +32,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Socket => "socket",
+            Self::NumaNode => "NUMA node",
             Self::RootComplex => "root complex",
             Self::RootPort => "root port",
             Self::Switch => "switch",
@@ -42,7 +46,8 @@ impl Kind {
     fn may_hang_from(self, parent: Self) -> bool {
         match self {
             Self::Socket => false,
-            Self::RootComplex => parent == Self::Socket,
+            Self::NumaNode => parent == Self::Socket,
+            Self::RootComplex => matches!(parent, Self::Socket | Self::NumaNode),
             Self::RootPort => parent == Self::RootComplex,
             Self::Switch | Self::Gpu | Self::Nic => {
                 matches!(parent, Self::RootComplex | Self::RootPort | Self::Switch)
@@ -66,25 +71,6 @@ pub struct PcieLink {
     pub mrrs: Mrrs,
 }
 
-/// Treatment of traffic between the ports of a root complex.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct P2p {
-    /// Whether memory reads are forwarded. Intel's client CPUs, for one, forward writes only.
-    pub reads: bool,
-    /// Size of TLPs into which forwarded writes and completions are cut; `None`: they are not cut.
-    pub tlp_bytes: Option<u32>,
-    /// Limit of open reads towards a peer; `None`: unlimited.
-    pub read_slots: Option<u32>,
-    /// Bandwidth limit of forwarded traffic each way, GB/s; `None`: unlimited.
-    pub cap_gb_per_s: Option<f64>,
-}
-
-impl Default for P2p {
-    fn default() -> Self {
-        Self { reads: true, tlp_bytes: None, read_slots: None, cap_gb_per_s: None }
-    }
-}
-
 /// One node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
@@ -99,9 +85,21 @@ pub struct Node {
     pub link: Option<PcieLink>,
     /// Peer-to-peer behaviour; it applies to root complexes.
     pub p2p: P2p,
-    /// Whether access control services (ACS) redirect peer traffic to the root complex.
+    /// Whether access control services (ACS) of the ports below this switch or root port redirect
+    /// peer traffic to the root complex, where their own `port_acs` does not say.
     pub acs: bool,
-    /// Free text.
+    /// Whether ACS of the port above this node redirects; `None`: as the parent's `acs`.
+    pub port_acs: Option<bool>,
+    /// The chip that holds this switch beside others.
+    pub chip: Option<String>,
+    /// The slot whose lanes this root port shares.
+    pub slot: Option<String>,
+    /// The IOMMU of a root complex.
+    pub iommu: Iommu,
+    /// Bandwidth of a root complex to the rest of its socket each way, shared by its ports, GB/s;
+    /// `None`: no limit is known.
+    pub mesh_gb_per_s: Option<f64>,
+    /// Free text; a socket's is its CPU's name.
     pub model: String,
 }
 
@@ -123,6 +121,9 @@ pub struct Topology {
     pub name: String,
     pub(super) nodes: Vec<Node>,
     pub(super) interconnects: Vec<Interconnect>,
+    pub(super) chips: Vec<Chip>,
+    pub(super) slots: Vec<Slot>,
+    pub(super) collapse: Collapse,
 }
 
 /// Distance between two devices, named as nvidia-smi does.
@@ -194,12 +195,22 @@ pub struct Builder {
     name: String,
     nodes: Vec<RawNode>,
     interconnects: Vec<(String, String, f64, Option<usize>)>,
+    chips: Vec<Chip>,
+    slots: Vec<Slot>,
+    collapse: Collapse,
 }
 
 impl Builder {
     /// Starts an empty topology.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), nodes: Vec::new(), interconnects: Vec::new() }
+        Self {
+            name: name.to_owned(),
+            nodes: Vec::new(),
+            interconnects: Vec::new(),
+            chips: Vec::new(),
+            slots: Vec::new(),
+            collapse: Collapse::Unknown,
+        }
     }
 
     /// Adds a node; `line` is its line in a file.
@@ -218,6 +229,11 @@ impl Builder {
             link: None,
             p2p: P2p::default(),
             acs: false,
+            port_acs: None,
+            chip: None,
+            slot: None,
+            iommu: Iommu::Unknown,
+            mesh_gb_per_s: None,
             model: String::new(),
         };
         self.nodes.push(RawNode { node, parent: parent.map(str::to_owned), link, line });
@@ -228,6 +244,21 @@ impl Builder {
     /// Joins two sockets.
     pub fn interconnect(&mut self, a: &str, b: &str, gb_per_s: f64, line: Option<usize>) {
         self.interconnects.push((a.to_owned(), b.to_owned(), gb_per_s, line));
+    }
+
+    /// Adds a chip, which switches name in [`Node::chip`].
+    pub fn chip(&mut self, id: &str, crosses: Option<bool>) {
+        self.chips.push(Chip { id: id.to_owned(), crosses });
+    }
+
+    /// Sets what is known of collapses of posted writes.
+    pub fn collapse(&mut self, collapse: Collapse) {
+        self.collapse = collapse;
+    }
+
+    /// Adds a slot, which root ports name in [`Node::slot`].
+    pub fn slot(&mut self, id: &str, lanes: u32) {
+        self.slots.push(Slot { id: id.to_owned(), lanes });
     }
 
     /// Checks the nodes and returns the topology.
@@ -262,8 +293,19 @@ impl Builder {
                     source,
                 })?);
             }
-            if let Some(cap) = node.p2p.cap_gb_per_s {
-                positive(cap, &id, "p2p_cap_gb_per_s", line)?;
+            for (field, rate) in [
+                ("p2p_cap_gb_per_s", node.p2p.cap_gb_per_s),
+                ("p2p_read_gb_per_s", node.p2p.read_gb_per_s),
+                ("p2p_write_gb_per_s", node.p2p.write_gb_per_s),
+                ("mesh_gb_per_s", node.mesh_gb_per_s),
+            ] {
+                rate.map_or(Ok(()), |rate| positive(rate, &id, field, line))?;
+            }
+            let chip = |id: &String| self.chips.iter().any(|c| c.id == *id);
+            let slot = |id: &String| self.slots.iter().any(|s| s.id == *id);
+            let no_chip = node.chip.as_ref().filter(|c| !chip(c));
+            if let Some(unknown) = no_chip.or(node.slot.as_ref().filter(|s| !slot(s))) {
+                return Err(TopologyError::UnknownDevice { line, id: unknown.clone(), by: id });
             }
             nodes.push(node);
             lines.push(line);
@@ -292,6 +334,7 @@ impl Builder {
                 });
             }
         }
+        check_slots(&self.slots, &nodes, &lines)?;
         let mut interconnects = Vec::new();
         for (a, b, gb_per_s, line) in self.interconnects {
             positive(gb_per_s, &format!("{a}-{b}"), "gb_per_s", line)?;
@@ -303,10 +346,38 @@ impl Builder {
             let [a, b] = ends;
             interconnects.push(Interconnect { a, b, gb_per_s });
         }
-        let topology = Topology { name: self.name, nodes, interconnects };
+        let topology = Topology {
+            name: self.name,
+            nodes,
+            interconnects,
+            chips: self.chips,
+            slots: self.slots,
+            collapse: self.collapse,
+        };
         topology.check_connected()?;
         Ok(topology)
     }
+}
+
+/// No slot's root ports have more lanes in use than the slot.
+fn check_slots(
+    slots: &[Slot],
+    nodes: &[Node],
+    lines: &[Option<usize>],
+) -> Result<(), TopologyError> {
+    for slot in slots {
+        let mut used = 0;
+        for (node, &line) in nodes.iter().zip(lines) {
+            let port = node.parent.map(|p| &nodes[p.0]);
+            let here = port.is_some_and(|p| p.slot.as_deref() == Some(&slot.id));
+            used += node.link.filter(|_| here).map_or(0, |link| link.speed.lanes());
+            if here && used > slot.lanes {
+                let (id, slot, lanes) = (node.id.clone(), slot.id.clone(), slot.lanes);
+                return Err(TopologyError::Slot { line, id, slot, used, lanes });
+            }
+        }
+    }
+    Ok(())
 }
 
 fn positive(
@@ -338,6 +409,21 @@ impl Topology {
         &self.interconnects
     }
 
+    /// Chips that hold several switches.
+    pub fn chips(&self) -> &[Chip] {
+        &self.chips
+    }
+
+    /// What is known of collapses of posted writes.
+    pub fn collapse(&self) -> &Collapse {
+        &self.collapse
+    }
+
+    /// Slots whose lanes root ports share.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
     /// Finds a node by name.
     pub fn find(&self, id: &str) -> Option<NodeId> {
         self.nodes.iter().position(|n| n.id == id).map(NodeId)
@@ -356,6 +442,12 @@ impl Topology {
     /// The socket that a node descends from, or the node itself if it is a socket.
     pub fn socket_of(&self, id: NodeId) -> Option<NodeId> {
         self.ancestry(id).into_iter().find(|n| self.nodes[n.0].kind == Kind::Socket)
+    }
+
+    /// The NUMA node or socket whose memory is nearest to a node.
+    pub fn memory_of(&self, id: NodeId) -> Option<NodeId> {
+        let has_memory = |n: &NodeId| matches!(self.nodes[n.0].kind, Kind::Socket | Kind::NumaNode);
+        self.ancestry(id).into_iter().find(has_memory)
     }
 
     /// The direct children of a node.
@@ -419,40 +511,13 @@ impl Topology {
         copy
     }
 
-    /// Nodes from `a` to `b`, both included, through their nearest common ancestor.
+    /// Nodes from `a` to `b`, both included: those of [`Topology::route`].
     pub fn path(&self, a: NodeId, b: NodeId) -> Vec<NodeId> {
-        let (up, down) = (self.ancestry(a), self.ancestry(b));
-        let mut redirected = false;
-        for (i, &n) in up.iter().enumerate() {
-            if let Some(j) = down.iter().position(|&m| m == n) {
-                // With ACS on the way, a switch redirects peer traffic to the root complex.
-                let kind = self.nodes[n.0].kind;
-                redirected |= kind == Kind::Switch && self.nodes[n.0].acs;
-                if redirected && matches!(kind, Kind::Switch | Kind::RootPort) {
-                    continue;
-                }
-                let mut path = up[..=i].to_vec();
-                path.extend(down[..j].iter().rev());
-                return path;
-            }
-        }
-        let (top_a, top_b) = (up[up.len() - 1], down[down.len() - 1]);
-        let mut path = up[..up.len() - 1].to_vec();
-        path.extend(self.socket_path(top_a, top_b));
-        path.extend(down[..down.len() - 1].iter().rev());
-        path
+        self.route(a, b).nodes
     }
 
-    /// Distance between two devices.
+    /// Distance between two devices: the class of [`Topology::route`].
     pub fn distance(&self, a: NodeId, b: NodeId) -> Distance {
-        let path = self.path(a, b);
-        let count = |kind| path.iter().filter(|n| self.nodes[n.0].kind == kind).count();
-        match (count(Kind::Socket), count(Kind::RootComplex), count(Kind::Switch)) {
-            (2.., _, _) => Distance::Sys,
-            (1, _, _) => Distance::Node,
-            (0, 1.., _) => Distance::Phb,
-            (0, 0, 0 | 1) => Distance::Pix,
-            _ => Distance::Pxb,
-        }
+        self.route(a, b).class
     }
 }

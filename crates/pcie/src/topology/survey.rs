@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::assign::{Assigned, assign, assign_matrix};
 use super::capture::{Address, Function, Port};
-use super::check::{Comparison, collapses, compare, unknowns};
+use super::check::{Comparison, compare, unknowns, write_fans};
 use super::error::one_line;
 use super::identity;
 use super::model::Kind;
@@ -151,7 +151,7 @@ fn assignment<T>(all: &[Assigned<T>], label: &dyn Fn(&T) -> String, out: &mut St
 }
 
 fn warnings(tree: &Tree<'_>, label: &dyn Fn(Address) -> String, out: &mut String) {
-    let all = collapses(tree);
+    let all = write_fans(tree);
     if all.is_empty() {
         return;
     }

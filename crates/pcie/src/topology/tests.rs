@@ -172,7 +172,7 @@ fn a_drawings_boxes_stand_apart_and_its_lines_join_them() {
 #[test]
 fn a_text_drawing_is_this() {
     let mut t = from_toml(&GOOD.replace("id = \"sw0\"", "id = \"sw0\"\nacs = true")).unwrap();
-    t = t.map_p2p(|p2p| (p2p.reads, p2p.read_slots) = (false, Some(4)));
+    t = t.map_p2p(|p2p| (p2p.reads, p2p.read_slots) = (Some(false), Some(4)));
     let text = to_text(&t);
     let want = "small\n\
                 socket s0\n\
@@ -180,7 +180,11 @@ fn a_text_drawing_is_this() {
                 └─ switch sw0  Gen5 x16 MPS 256  ACS\n      \
                 ├─ GPU gpu0  Gen4 x16 MPS 512 MRRS 512\n      \
                 └─ NIC nic0  Gen5 x8 MPS 256 MRRS 512\n\n                    \
-                nic0\ngpu0                 PHB\n";
+                nic0\ngpu0                 PHB\n\n\
+                PHB  gpu0 > sw0 > rc0 > sw0 > nic0  (by the tree PIX)\n\
+                ACS in the port above gpu0 redirects to the root complex.\n\
+                rc0 refuses peer reads.\n\
+                peer traffic through root complexes unknown, taken as allowed: rc0 writes.\n";
     assert_eq!(text, want);
     // Without a NIC there are no distances.
     let alone = to_text(&from_toml(&GOOD[..GOOD.find("[[nic]]").unwrap()]).unwrap());
@@ -203,7 +207,7 @@ fn an_epyc_has_one_nic_for_each_socket() {
 fn peers_of_a_root_complex_are_as_its_entry_says() {
     let t = from_toml(GOOD).unwrap();
     let p2p = t.node(t.find("rc0").unwrap()).p2p;
-    assert!(p2p.reads && p2p.tlp_bytes.is_none() && p2p.read_slots.is_none());
+    assert!(p2p.reads.is_none() && p2p.tlp_bytes.is_none() && p2p.read_slots.is_none());
     for (bytes, is_fine) in [(0, false), (16, false), (32, true), (48, false), (64, true)] {
         let file =
             GOOD.replace("\"s0\"\n[[switch", &format!("\"s0\"\np2p_tlp_bytes={bytes}\n[[switch"));

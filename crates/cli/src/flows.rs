@@ -1,0 +1,127 @@
+//! `bellpush sim --flows`: streams between devices of one host, side by side.
+
+use std::error::Error;
+
+use bellpush::pcie::sim::{Flow, Move, Params, SimError, schedule, simulate_flows, warnings};
+use bellpush::pcie::topology::{Kind, Topology};
+use serde_json::{Value, json};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Most flows at once: TLP by TLP, more would take minutes.
+const MOST: usize = 64;
+
+/// Reads `gpu0>gpu1` (gpu0 writes into gpu1) and `gpu0<gpu1` (gpu0 reads from gpu1).
+fn parse(topology: &Topology, text: &str) -> Result<Flow> {
+    let find = |id: &str| {
+        topology.find(id.trim()).ok_or_else(|| format!("--flows {text}: no device {:?}", id.trim()))
+    };
+    let (ends, by) = match (text.split_once('>'), text.split_once('<')) {
+        (Some(ends), None) => (ends, Move::Write),
+        (None, Some((reader, from))) => ((from, reader), Move::Read),
+        _ => return Err(format!("--flows {text}: neither A>B (A writes) nor A<B (A reads)").into()),
+    };
+    let (from, to) = (find(ends.0)?, find(ends.1)?);
+    let memory = |n| matches!(topology.node(n).kind, Kind::Socket | Kind::NumaNode);
+    if from == to || memory(from) && memory(to) {
+        return Err(format!("--flows {text}: a flow has two ends, one of them a device").into());
+    }
+    for end in [from, to] {
+        let kind = topology.node(end).kind;
+        if matches!(kind, Kind::RootComplex | Kind::RootPort | Kind::Switch) {
+            return Err(format!("--flows {text}: a {kind} neither sends nor receives").into());
+        }
+    }
+    Ok(Flow { from, to, by })
+}
+
+/// Why a flow does not exist.
+fn refused(topology: &Topology, flows: &[Flow], error: SimError) -> String {
+    let by = flows.iter().find_map(|f| {
+        let (by, at) = f.ends();
+        let way = topology.route(by, at);
+        let what = match f.by {
+            Move::Write => way.refuses_writes(topology).map(|n| (n, "writes")),
+            Move::Read => way.refuses_reads(topology).map(|n| (n, "reads")),
+        };
+        what.map(|(n, what)| format!("not possible: {} refuses peer {what}", topology.node(n).id))
+    });
+    by.unwrap_or_else(|| error.to_string())
+}
+
+/// A row for each flow, then what is to be said about them together.
+pub fn rows(topology: &Topology, params: &Params, texts: &[String]) -> Result<Vec<Value>> {
+    if texts.len() > MOST {
+        return Err(format!("--flows: {} of them: at most {MOST} at once", texts.len()).into());
+    }
+    let flows: Vec<Flow> = texts.iter().map(|t| parse(topology, t)).collect::<Result<_>>()?;
+    let rates = simulate_flows(topology, params, &flows)
+        .map_err(|e| format!("{}: {}", topology.name, refused(topology, &flows, e)))?;
+    let mut rows: Vec<Value> = texts
+        .iter()
+        .zip(&flows)
+        .zip(&rates)
+        .map(|((text, flow), rate)| {
+            let way = topology.route(flow.from, flow.to);
+            json!({
+                "topology": topology.name, "flow": text, "class": way.class,
+                "gb_per_s": rate, "way": way.text(topology),
+                "note": way.notes(topology).join("; "),
+            })
+        })
+        .collect();
+    rows.push(json!({
+        "topology": topology.name, "flow": "all together", "gb_per_s": rates.iter().sum::<f64>(),
+    }));
+    let told = warnings(topology, &flows);
+    rows.extend(told.iter().map(|w| json!({ "topology": topology.name, "warning": w })));
+    if !told.is_empty() {
+        for (i, round) in schedule(topology, &flows).iter().enumerate() {
+            let flows: Vec<&str> = round.iter().map(|&f| texts[f].as_str()).collect();
+            rows.push(json!({
+                "topology": topology.name, "round": i + 1, "flows": flows.join(","),
+            }));
+        }
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bellpush::pcie::topology::from_toml;
+
+    const MACHINE: &str = include_str!("../../pcie/machines/esc8000a-e13p.toml");
+
+    fn run(flows: &[&str]) -> Result<Vec<Value>> {
+        let texts: Vec<String> = flows.iter().map(|f| (*f).to_owned()).collect();
+        rows(&from_toml(MACHINE).unwrap(), &Params::default(), &texts)
+    }
+
+    #[test]
+    fn a_collapse_is_told_with_the_rounds_that_avoid_it() {
+        let rows = run(&["gpu0>gpu2", "gpu1>gpu6"]).unwrap();
+        assert!(rows[2]["gb_per_s"].as_f64().unwrap() < 3.0, "{rows:?}");
+        assert!(rows[3]["warning"].as_str().unwrap().contains("collapse"), "{rows:?}");
+        assert_eq!(
+            (&rows[4]["flows"], &rows[5]["flows"]),
+            (&json!("gpu0>gpu2"), &json!("gpu1>gpu6"))
+        );
+        let reads = run(&["gpu2<gpu0", "gpu6<gpu1"]).unwrap();
+        assert!(reads.len() == 3 && reads[2]["gb_per_s"].as_f64().unwrap() > 40.0, "{reads:?}");
+    }
+
+    #[test]
+    fn what_is_no_flow_is_refused() {
+        for bad in
+            ["gpu0", "gpu0>gpu9", "gpu0>gpu0", "gpu0>vs-a0", "gpu0>gpu1>gpu2<gpu3", "rc0>gpu0"]
+        {
+            let error = run(&[bad]).unwrap_err().to_string();
+            assert!(error.starts_with("--flows "), "{bad}: {error}");
+        }
+        assert!(run(&["s0>s1"]).is_err(), "no device moves it");
+        for memory in ["gpu0>s1", "gpu0>s0", "gpu0<s0"] {
+            assert!(run(&[memory]).is_ok(), "host memory is an end: {memory}");
+        }
+    }
+}

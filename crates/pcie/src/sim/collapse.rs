@@ -1,0 +1,123 @@
+//! The collapse of posted writes from one switch to several root ports: who would cause it, what it
+//! costs where a platform is known to have it, and sends in an order that avoids it.
+//!
+//! No mechanism explains what was seen, so the behaviour is data of a platform
+//! ([`PostedCollapse`]), not of the fabric: thresholds and rate from its source, and *unknown*
+//! wherever nobody looked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::flows::{Flow, Move};
+use crate::topology::{Collapse, Kind, NodeId, Topology};
+
+/// Writes of one source switch that go up to root complexes at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fan {
+    /// The switch nearest to the root complex, by whose uplink they leave.
+    pub switch: NodeId,
+    /// Devices that write.
+    pub sources: usize,
+    /// Root ports through which the writes come down, or the links below root complexes.
+    pub roots: usize,
+    /// Places in the list of flows.
+    pub flows: Vec<usize>,
+}
+
+/// The uplink's switch and the root port of the destination, if a flow is of writes that go from a
+/// switch through a root complex to a device.
+fn by_uplink(t: &Topology, flow: &Flow) -> Option<(NodeId, NodeId)> {
+    if flow.by != Move::Write {
+        return None;
+    }
+    let nodes = t.route(flow.from, flow.to).nodes;
+    let kind = |n: &NodeId| t.node(*n).kind;
+    let root = |n: &NodeId| kind(n) == Kind::RootComplex;
+    let up = nodes.iter().position(root)?;
+    let down = nodes.iter().rposition(root)?;
+    let switch = nodes[..up].iter().rfind(|n| kind(n) == Kind::Switch)?;
+    Some((*switch, *nodes.get(down + 1)?))
+}
+
+/// The fans of all source switches, also those to one root.
+pub fn fans(t: &Topology, flows: &[Flow]) -> Vec<Fan> {
+    let mut by_switch: BTreeMap<NodeId, Vec<(usize, NodeId)>> = BTreeMap::new();
+    for (i, flow) in flows.iter().enumerate() {
+        if let Some((switch, root)) = by_uplink(t, flow) {
+            by_switch.entry(switch).or_default().push((i, root));
+        }
+    }
+    let count = |nodes: &mut dyn Iterator<Item = NodeId>| nodes.collect::<BTreeSet<_>>().len();
+    by_switch
+        .into_iter()
+        .map(|(switch, members)| Fan {
+            switch,
+            sources: count(&mut members.iter().map(|m| flows[m.0].from)),
+            roots: count(&mut members.iter().map(|m| m.1)),
+            flows: members.iter().map(|m| m.0).collect(),
+        })
+        .collect()
+}
+
+/// The fans that collapse on this platform, with the rate of each, GB/s.
+pub(super) fn collapsed(t: &Topology, flows: &[Flow]) -> Vec<(Fan, f64)> {
+    let Collapse::Seen(c) = t.collapse() else { return Vec::new() };
+    let hit = |f: &Fan| f.sources >= c.sources as usize && f.roots >= c.roots as usize;
+    fans(t, flows).into_iter().filter(hit).map(|f| (f, c.gb_per_s)).collect()
+}
+
+/// What is to be said about flows that run at once: fans that collapse, or of which nobody knows.
+pub fn warnings(t: &Topology, flows: &[Flow]) -> Vec<String> {
+    let name = |f: &Fan| &t.node(f.switch).id;
+    match t.collapse() {
+        Collapse::Absent => Vec::new(),
+        Collapse::Seen(c) => collapsed(t, flows)
+            .iter()
+            .map(|(f, gb_per_s)| {
+                format!(
+                    "{} sources below {} write to {} root ports at once: their writes collapse to \
+                     {gb_per_s} GB/s together ({}); one root port at a time does not",
+                    f.sources,
+                    name(f),
+                    f.roots,
+                    c.source
+                )
+            })
+            .collect(),
+        Collapse::Unknown => fans(t, flows)
+            .iter()
+            .filter(|f| f.roots > 1)
+            .map(|f| {
+                format!(
+                    "{} sources below {} write to {} root ports at once: on some platforms such \
+                     writes collapse to a twentieth; on this one unknown, taken as not",
+                    f.sources,
+                    name(f),
+                    f.roots
+                )
+            })
+            .collect(),
+    }
+}
+
+/// Orders flows into rounds, to be run one after the other, in which every source switch writes to
+/// one root port. Flows keep their order as far as that allows. Each round holds places in `flows`.
+pub fn schedule(t: &Topology, flows: &[Flow]) -> Vec<Vec<usize>> {
+    let mut rounds: Vec<(BTreeMap<NodeId, NodeId>, Vec<usize>)> = Vec::new();
+    for (i, flow) in flows.iter().enumerate() {
+        let fan = by_uplink(t, flow);
+        let fits = |taken: &BTreeMap<NodeId, NodeId>| {
+            fan.is_none_or(|(switch, root)| taken.get(&switch).is_none_or(|&r| r == root))
+        };
+        let at = rounds.iter().position(|(taken, _)| fits(taken)).unwrap_or_else(|| {
+            rounds.push((BTreeMap::new(), Vec::new()));
+            rounds.len() - 1
+        });
+        rounds[at].0.extend(fan);
+        rounds[at].1.push(i);
+    }
+    rounds.into_iter().map(|(_, members)| members).collect()
+}
+
+#[cfg(all(test, feature = "toml"))]
+#[path = "collapse_tests.rs"]
+mod tests;

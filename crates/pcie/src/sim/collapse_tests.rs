@@ -1,0 +1,122 @@
+use super::*;
+use crate::sim::{Params, simulate_flows};
+use crate::topology::from_toml;
+
+const MACHINE: &str = include_str!("../../machines/esc8000a-e13p.toml");
+
+const NONE: &str = "[posted_write_collapse]\nseen = false\nsource = \"x\"\n";
+
+/// The machine with ACS as in the measurement, and its collapse as `text` gives it.
+fn machine(text: &str) -> Topology {
+    let acs = (0..4).fold(MACHINE.to_owned(), |all, n| {
+        let port = format!("parent = \"rp{n}\"\n");
+        all.replace(&port, &format!("{port}acs = true\n"))
+    });
+    let start = acs.find("[posted_write_collapse]").unwrap();
+    let end = acs[start..].find("\n\n").unwrap() + start;
+    from_toml(&format!("{}{text}{}", &acs[..start], &acs[end..])).unwrap()
+}
+
+fn own() -> Topology {
+    let start = MACHINE.find("[posted_write_collapse]").unwrap();
+    let end = MACHINE[start..].find("\n\n").unwrap() + start;
+    machine(&MACHINE[start..end])
+}
+
+fn flows(t: &Topology, pairs: &[(&str, &str)], by: Move) -> Vec<Flow> {
+    let id = |n: &str| t.find(n).unwrap();
+    pairs.iter().map(|(a, b)| Flow { from: id(a), to: id(b), by }).collect()
+}
+
+fn total(t: &Topology, pairs: &[(&str, &str)], by: Move) -> f64 {
+    simulate_flows(t, &Params::default(), &flows(t, pairs, by)).unwrap().iter().sum()
+}
+
+const FAN: [(&str, &str); 2] = [("gpu0", "gpu4"), ("gpu1", "gpu6")];
+
+#[test]
+fn writes_of_one_switch_to_two_roots_collapse_and_nothing_else_does() {
+    let t = own();
+    let fan = total(&t, &FAN, Move::Write);
+    assert!((fan / 2.7 - 1.0).abs() < 0.05, "{fan}");
+    // Reads of the same pattern, other source switches, and one root keep their rates.
+    let free = machine(NONE);
+    for (pairs, by) in [
+        (&FAN[..], Move::Read),
+        (&[("gpu0", "gpu4"), ("gpu2", "gpu6")], Move::Write),
+        (&[("gpu0", "gpu4"), ("gpu1", "gpu5")], Move::Write),
+        (&[("gpu0", "gpu4")], Move::Write),
+    ] {
+        let (with, without) = (total(&t, pairs, by), total(&free, pairs, by));
+        assert!((with / without - 1.0).abs() < 1e-9 && with > 30.0, "{pairs:?} {by:?}: {with}");
+    }
+    assert!(total(&free, &FAN, Move::Write) > 40.0);
+}
+
+#[test]
+fn thresholds_are_the_platforms() {
+    let four = "[posted_write_collapse]\nsources = 4\nroots = 2\ngb_per_s = 5.0\nsource = \"x\"\n";
+    let t = machine(four);
+    assert!(total(&t, &FAN, Move::Write) > 40.0);
+    assert!(warnings(&t, &flows(&t, &FAN, Move::Write)).is_empty());
+}
+
+#[test]
+fn who_looked_is_told_apart_from_who_did_not() {
+    let told = |t: &Topology| warnings(t, &flows(t, &FAN, Move::Write)).join("; ");
+    let seen = told(&own());
+    assert!(seen.contains("2 sources below vs-a0") && seen.contains("2.7 GB/s"), "{seen}");
+    assert!(seen.contains("rtx6kpro"), "with its source: {seen}");
+    let unknown = told(&machine(""));
+    assert!(unknown.contains("on this one unknown"), "{unknown}");
+    let none = machine(NONE);
+    assert_eq!(told(&none), "");
+    // Within the chip nothing goes up, so nothing is told of it.
+    let inside = from_toml(MACHINE).unwrap();
+    let pairs = [("gpu0", "gpu4"), ("gpu1", "gpu5")];
+    assert!(fans(&inside, &flows(&inside, &pairs, Move::Write)).is_empty());
+}
+
+#[test]
+fn a_schedule_avoids_the_collapse_and_keeps_every_flow_once() {
+    let t = own();
+    let all: Vec<(String, String)> = (0..8)
+        .flat_map(|a| (0..8).filter(move |&b| b != a).map(move |b| (a, b)))
+        .map(|(a, b)| (format!("gpu{a}"), format!("gpu{b}")))
+        .collect();
+    let pairs: Vec<(&str, &str)> = all.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+    let every = flows(&t, &pairs, Move::Write);
+    let rounds = schedule(&t, &every);
+    let mut seen: Vec<usize> = rounds.iter().flatten().copied().collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..every.len()).collect::<Vec<_>>());
+    // Each switch writes to all four root ports, its own among them for ACS: four rounds.
+    assert_eq!(rounds.len(), 4);
+    for round in &rounds {
+        let part: Vec<Flow> = round.iter().map(|&i| every[i]).collect();
+        assert!(fans(&t, &part).iter().all(|f| f.roots == 1) && warnings(&t, &part).is_empty());
+    }
+    assert!(!warnings(&t, &every).is_empty());
+    // Rounds one after the other beat both at once: 2 flows of 1 GB each.
+    let two = flows(&t, &FAN, Move::Write);
+    let one_by_one: f64 =
+        schedule(&t, &two).iter().map(|r| 1.0 / total(&t, &[FAN[r[0]]], Move::Write)).sum();
+    let at_once = 2.0 / total(&t, &FAN, Move::Write);
+    assert!(one_by_one * 10.0 < at_once, "{one_by_one} {at_once}");
+}
+
+#[test]
+fn bad_collapses_are_refused_with_their_line() {
+    let bad = |from: &str, to: &str| {
+        assert!(MACHINE.contains(from));
+        from_toml(&MACHINE.replacen(from, to, 1)).unwrap_err().to_string()
+    };
+    let line =
+        MACHINE[..MACHINE.find("[posted_write_collapse]").unwrap()].matches('\n').count() + 1;
+    let error = bad("gb_per_s = 2.7", "gb_per_s = 0.0");
+    assert!(error.contains("gb_per_s of 0 must be positive"), "{error}");
+    assert!(error.starts_with(&format!("line {line}")), "{error}");
+    assert!(bad("roots = 2", "roots = 1").contains("roots (at least 2) of 1"));
+    assert!(bad("sources = 2", "sources = 0").starts_with("line "));
+    assert!(bad("\nsource = ", "\nsaid_by = ").starts_with("line "), "a source is a must");
+}

@@ -1,0 +1,219 @@
+//! Streams between devices of one host, side by side: what each gets where they share links.
+
+use super::build::{Nodes, PeerLimits, add_host, attach_hbm, attach_memory};
+use super::collapse::collapsed;
+use super::{
+    ChannelSpec, Completer, EndpointId, EndpointSpec, Load, Params, Program, Sim, SimError, Step,
+    Until,
+};
+use crate::topology::{Kind, NodeId, Topology};
+
+/// Who moves the data of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Move {
+    /// The source writes into the destination (push).
+    Write,
+    /// The destination reads from the source (pull).
+    Read,
+}
+
+/// A stream of data from one GPU, NIC or memory (a socket or NUMA node) to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Flow {
+    /// Where the data come from.
+    pub from: NodeId,
+    /// Where they go.
+    pub to: NodeId,
+    /// Who moves them.
+    pub by: Move,
+}
+
+impl Flow {
+    /// A flow of writes.
+    pub const fn write(from: NodeId, to: NodeId) -> Self {
+        Self { from, to, by: Move::Write }
+    }
+
+    /// A flow of reads by `to`.
+    pub const fn read(from: NodeId, to: NodeId) -> Self {
+        Self { from, to, by: Move::Read }
+    }
+
+    /// The requester and its target.
+    pub const fn ends(&self) -> (NodeId, NodeId) {
+        match self.by {
+            Move::Write => (self.from, self.to),
+            Move::Read => (self.to, self.from),
+        }
+    }
+}
+
+/// Bytes of one operation of a stream.
+const STREAM_BYTES: u32 = 64 << 10;
+/// Operations of a stream at once.
+const STREAM_WINDOW: u32 = 4;
+
+/// Runs that may pass until all flows end together.
+const PASSES: usize = 8;
+/// Fewest operations of a stream that are simulated.
+const LEAST_RUNS: u64 = 64;
+
+struct Streams<'a> {
+    sim: Sim,
+    topology: &'a Topology,
+    params: &'a Params,
+    nodes: Nodes,
+}
+
+impl<'a> Streams<'a> {
+    /// A host on which these flows run at once.
+    fn new(topology: &'a Topology, params: &'a Params, flows: &[Flow]) -> Self {
+        let mut sim = Sim::new(1);
+        let nodes = add_host(&mut sim, topology, params);
+        for (fan, gb_per_s) in collapsed(topology, flows) {
+            // All that a switch's uplink posts to peers shares the collapsed rate.
+            let above = topology.node(fan.switch).parent.expect("a switch has a parent");
+            sim.limit_posted(nodes.at[fan.switch.0], nodes.at[above.0], gb_per_s);
+        }
+        Self { sim, topology, params, nodes }
+    }
+
+    fn is_memory(&self, node: NodeId) -> bool {
+        matches!(self.topology.node(node).kind, Kind::Socket | Kind::NumaNode)
+    }
+
+    fn mrrs_bytes(&self, node: NodeId) -> u32 {
+        self.topology.node(node).link.map_or(512, |l| l.mrrs.bytes())
+    }
+
+    /// The engine of a device that copies, with so many read requests open.
+    fn engine(&mut self, node: NodeId, tags: f64) -> EndpointId {
+        let completer =
+            Completer { latency_ps: 0, piece_ps: 0, rcb_bytes: 128, merges: false, wait_ps: 0 };
+        let spec = EndpointSpec {
+            tags: tags.clamp(1.0, 1e6) as u32,
+            completer,
+            relaxed: false,
+            host_side: self.is_memory(node),
+        };
+        let way = ChannelSpec::internal(1000.0, 0);
+        let own = self.sim.add_node();
+        self.sim.add_channel(own, self.nodes.at[node.0], way);
+        self.sim.add_channel(self.nodes.at[node.0], own, way);
+        self.sim.add_endpoint(own, spec)
+    }
+
+    fn target(&mut self, node: NodeId) -> EndpointId {
+        let at = self.nodes.at[node.0];
+        match self.topology.node(node).kind {
+            Kind::Gpu => attach_hbm(&mut self.sim, at, self.params),
+            Kind::Nic => self.engine(node, 1.0),
+            _ => attach_memory(&mut self.sim, at, self.params),
+        }
+    }
+
+    /// One operation of a flow.
+    fn step(&mut self, flow: &Flow, bytes: u32) -> Step {
+        let (by, at) = flow.ends();
+        self.nodes.set_ways(&mut self.sim, self.topology, &[by, at]);
+        let tags = match self.topology.node(by).kind {
+            Kind::Nic => self.params.nic_tags,
+            _ => self.params.copy_tags,
+        };
+        let mrrs_bytes = self.mrrs_bytes(by);
+        let limits = PeerLimits::of(self.topology, by, at);
+        let peer = !self.is_memory(by) && !self.is_memory(at);
+        let (tags, request_bytes) = if peer {
+            (limits.tags(tags, mrrs_bytes), mrrs_bytes.min(limits.read_bytes))
+        } else {
+            (tags, mrrs_bytes)
+        };
+        let (by, at) = (self.engine(by, tags), self.target(at));
+        match flow.by {
+            Move::Write => {
+                let (tlp_bytes, until) = (4096, Until::Visible);
+                Step::Write { from: by, to: at, bytes, addr: 0, tlp_bytes, until }
+            }
+            Move::Read => Step::Read { by, at, bytes, addr: 0, request_bytes },
+        }
+    }
+
+    fn load(&mut self, flow: &Flow, bytes: u32, window: u32, count: u64) -> Load {
+        let mut program = Program::new(u64::from(bytes));
+        let step = self.step(flow, bytes);
+        program.task(step, &[]);
+        Load { program, window, count }
+    }
+}
+
+/// Rate of every flow, GB/s, while all of them run.
+///
+/// # Errors
+/// A root complex on a flow's way refuses it.
+pub fn simulate_flows(
+    topology: &Topology,
+    params: &Params,
+    flows: &[Flow],
+) -> Result<Vec<f64>, SimError> {
+    let mut counts = vec![LEAST_RUNS; flows.len()];
+    for _ in 0..PASSES {
+        let mut s = Streams::new(topology, params, flows);
+        let pairs = flows.iter().zip(&counts);
+        let loads = pairs.map(|(f, &n)| s.load(f, STREAM_BYTES, STREAM_WINDOW, n)).collect();
+        let results = s.sim.run(loads)?;
+        let ends: Vec<f64> = results.iter().map(|r| r.total_ps as f64).collect();
+        let last = ends.iter().copied().fold(1.0, f64::max);
+        let late = |end: &f64| last / end.max(1.0);
+        if ends.iter().all(|end| late(end) < 1.05) {
+            return Ok(results.iter().map(super::LoadResult::gb_per_s).collect());
+        }
+        // A flow that ends early leaves its share to the others: it gets more to do, so that all
+        // end together and every rate is one beside all others.
+        for (n, end) in counts.iter_mut().zip(&ends) {
+            let more = late(end);
+            let more = if more < 2.0 { more * more } else { more };
+            *n = ((*n as f64 * more) as u64).min(40 * LEAST_RUNS);
+        }
+    }
+    let mut s = Streams::new(topology, params, flows);
+    let pairs = flows.iter().zip(&counts);
+    let loads = pairs.map(|(f, &n)| s.load(f, STREAM_BYTES, STREAM_WINDOW, n)).collect();
+    Ok(s.sim.run(loads)?.iter().map(super::LoadResult::gb_per_s).collect())
+}
+
+/// Rate of one flow whose operations have `bytes` bytes, with as many at once as the requester
+/// holds, GB/s.
+///
+/// # Errors
+/// As [`simulate_flows`].
+pub fn simulate_small(
+    topology: &Topology,
+    params: &Params,
+    flow: Flow,
+    bytes: u32,
+    at_once: u32,
+) -> Result<f64, SimError> {
+    let mut s = Streams::new(topology, params, &[flow]);
+    let load = s.load(&flow, bytes, at_once, 40 * u64::from(at_once));
+    Ok(s.sim.run(vec![load])?[0].gb_per_s())
+}
+
+/// Time of one operation of `bytes` bytes on the idle host, ns: a write until its last byte has
+/// arrived, a read until its last byte has returned.
+///
+/// # Errors
+/// As [`simulate_flows`].
+pub fn flow_latency_ns(
+    topology: &Topology,
+    params: &Params,
+    flow: Flow,
+    bytes: u32,
+) -> Result<f64, SimError> {
+    let mut s = Streams::new(topology, params, &[flow]);
+    let load = s.load(&flow, bytes, 1, 1);
+    Ok(s.sim.run(vec![load])?[0].median_ns())
+}
+
+#[cfg(all(test, feature = "toml"))]
+#[path = "flows_tests.rs"]
+mod tests;

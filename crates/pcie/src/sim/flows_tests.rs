@@ -1,0 +1,212 @@
+use super::*;
+use crate::sim::{PathModel, TestBedSpec, predict};
+use crate::topology::{Topology, from_toml};
+
+const MACHINE: &str = include_str!("../../machines/esc8000a-e13p.toml");
+
+fn with(changes: &[(&str, &str)]) -> Topology {
+    let text = changes.iter().fold(MACHINE.to_owned(), |text, (from, to)| {
+        assert!(text.contains(from), "{from}");
+        text.replace(from, to)
+    });
+    from_toml(&text).unwrap()
+}
+
+fn acs() -> Topology {
+    let acs = |p: &'static str, to: &'static str| (p, to);
+    with(&[
+        acs("parent = \"rp0\"\n", "parent = \"rp0\"\nacs = true\n"),
+        acs("parent = \"rp1\"\n", "parent = \"rp1\"\nacs = true\n"),
+        acs("parent = \"rp2\"\n", "parent = \"rp2\"\nacs = true\n"),
+        acs("parent = \"rp3\"\n", "parent = \"rp3\"\nacs = true\n"),
+    ])
+}
+
+/// Total of writes along all the pairs, GB/s.
+fn total(t: &Topology, pairs: &[(&str, &str)]) -> f64 {
+    let id = |name: &str| t.find(name).unwrap();
+    let flows: Vec<Flow> = pairs.iter().map(|(a, b)| Flow::write(id(a), id(b))).collect();
+    simulate_flows(t, &Params::default(), &flows).unwrap().iter().sum()
+}
+
+const BOTH_WAYS: [(&str, &str); 2] = [("gpu0", "gpu1"), ("gpu1", "gpu0")];
+
+#[test]
+fn acs_halves_what_goes_both_ways_under_one_switch() {
+    let (free, redirected) = (total(&with(&[]), &BOTH_WAYS), total(&acs(), &BOTH_WAYS));
+    // Gen5 x16 carries 63.0 GB/s; 256 B of 280, and 8 B of DLLP for each TLP the other way.
+    let link = 63.015 * 256.0 / 288.0;
+    assert!((free / (2.0 * link) - 1.0).abs() < 0.02, "{free}");
+    // One uplink carries both directions, up and down.
+    assert!((redirected / link - 1.0).abs() < 0.02, "{redirected}");
+}
+
+#[test]
+fn acs_costs_one_way_traffic_its_latency_alone() {
+    let one = [("gpu0", "gpu1")];
+    let (free, redirected) = (with(&[]), acs());
+    // The uplink carries the TLPs both ways, each with the other's DLLPs.
+    let ratio = total(&redirected, &one) / total(&free, &one);
+    assert!((ratio / (280.0 / 288.0) - 1.0).abs() < 0.005, "{ratio}");
+    let ns = |t: &Topology| {
+        let flow = Flow::write(t.find("gpu0").unwrap(), t.find("gpu1").unwrap());
+        flow_latency_ns(t, &Params::default(), flow, 64).unwrap()
+    };
+    let p = Params::default();
+    // A switch and a root complex more, and two links.
+    let more = ns(&redirected) - ns(&free);
+    let want = p.switch_ns + p.root_complex_ns + 2.0 * p.link_ns;
+    assert!((more - want).abs() < 5.0, "{more} {want}");
+}
+
+#[test]
+fn a_chips_own_way_does_not_need_the_uplinks() {
+    let pair = [("gpu0", "gpu4"), ("gpu4", "gpu0")];
+    let slow = |t: &str| {
+        let switch = |n: &str| format!("parent = \"rp{n}\"\n");
+        ["0", "1", "2", "3"].iter().fold(t.to_owned(), |text, n| {
+            text.replace(&switch(n), &format!("{}gen = 2\n", switch(n)))
+        })
+    };
+    let (fast, slowed) = (with(&[]), from_toml(&slow(MACHINE)).unwrap());
+    assert!((total(&slowed, &pair) / total(&fast, &pair) - 1.0).abs() < 0.01);
+    // Another chip is reached through the uplinks: Gen2 x16 is 8 GB/s each way.
+    let other = [("gpu0", "gpu6"), ("gpu6", "gpu0")];
+    let got = total(&slowed, &other);
+    assert!(got < 16.0 && got > 13.0, "{got}");
+}
+
+#[test]
+fn flows_of_two_virtual_switches_share_nothing_and_those_of_one_share_its_uplink() {
+    let t = with(&[]);
+    let one = total(&t, &[("gpu0", "gpu6")]);
+    let apart = total(&t, &[("gpu0", "gpu6"), ("gpu2", "gpu4")]);
+    let shared = total(&t, &[("gpu0", "gpu6"), ("gpu1", "gpu7")]);
+    assert!((apart / (2.0 * one) - 1.0).abs() < 0.05, "{apart} {one}");
+    assert!((shared / one - 1.0).abs() < 0.05, "{shared} {one}");
+}
+
+#[test]
+fn a_root_complex_throttles_reads_and_writes_apart() {
+    let t = with(&[(
+        "socket = \"s0\"\n",
+        "socket = \"s0\"\np2p_read_gb_per_s = 5.0\np2p_write_gb_per_s = 20.0\n",
+    )]);
+    let ends = (t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
+    let rate = |flow| simulate_flows(&t, &Params::default(), &[flow]).unwrap()[0];
+    let (write, read) = (rate(Flow::write(ends.0, ends.1)), rate(Flow::read(ends.0, ends.1)));
+    assert!((write / 20.0 - 1.0).abs() < 0.03 && (read / 5.0 - 1.0).abs() < 0.03, "{write} {read}");
+}
+
+#[test]
+fn small_peer_reads_cost_rate() {
+    let rate = |bytes: u32| {
+        let change = format!("socket = \"s0\"\np2p_read_bytes = {bytes}\np2p_read_slots = 16\n");
+        let t = with(&[("socket = \"s0\"\n", &change)]);
+        let flow = Flow::read(t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
+        simulate_flows(&t, &Params::default(), &[flow]).unwrap()[0]
+    };
+    // Sixteen reads are open, whatever their size.
+    let ratio = rate(256) / rate(64);
+    assert!((3.4..=4.0).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn a_shared_root_complex_is_shared() {
+    let t = with(&[("id = \"rc0\"\n", "id = \"rc0\"\nmesh_gb_per_s = 30.0\n")]);
+    let both = total(&t, &[("gpu0", "gpu2"), ("gpu1", "gpu3")]);
+    assert!((both / 30.0 - 1.0).abs() < 0.03, "{both}");
+}
+
+/// One GPU and a NIC under a switch.
+const PAIR: &str = "name = \"pair\"\n[[socket]]\nid = \"s0\"\n[[root_complex]]\nid = \"rc0\"\n\
+    socket = \"s0\"\nROOT\n[[switch]]\nid = \"sw0\"\nparent = \"rc0\"\nSWITCH\n\
+    [[gpu]]\nid = \"gpu0\"\nparent = \"sw0\"\n[[nic]]\nid = \"nic0\"\nparent = \"sw0\"\n";
+
+fn pair(root: &str, switch: &str) -> Topology {
+    from_toml(&PAIR.replace("ROOT", root).replace("SWITCH", switch)).unwrap()
+}
+
+#[test]
+fn without_peer_reads_there_is_push_and_no_pull() {
+    let p = Params::default();
+    let run = |t: &Topology, path| {
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        predict(TestBedSpec { topology: t, gpu, nic, params: &p, seed: 1 }, path, 4096, 1)
+    };
+    // Under the switch the root complex has no say; once ACS redirects, it has.
+    let free = pair("p2p_reads = false", "");
+    assert!(run(&free, PathModel::Pull).is_ok());
+    let up = pair("p2p_reads = false", "acs = true");
+    assert!(matches!(run(&up, PathModel::Pull), Err(SimError::NoPeerReads { .. })));
+    assert!(run(&up, PathModel::PushKernel).is_ok() && run(&up, PathModel::PushInband).is_ok());
+    let none = pair("p2p_reads = false\np2p_writes = false", "acs = true");
+    assert!(matches!(run(&none, PathModel::PushInband), Err(SimError::NoPeerWrites { .. })));
+    // What changes the path changes the time.
+    let ns = |t: &Topology| run(t, PathModel::Pull).unwrap().unwrap().completed_ns;
+    assert!(ns(&pair("", "acs = true")) > ns(&pair("", "")) + 400.0);
+}
+
+#[test]
+fn numa_nodes_of_a_socket_are_farther_apart() {
+    let numa = |of: &str| {
+        let text = MACHINE.replace(
+            "[[chip]]\nid = \"A\"",
+            "[[numa]]\nid = \"n0\"\nsocket = \"s0\"\n[[numa]]\nid = \"n1\"\nsocket = \"s0\"\n\
+             [[chip]]\nid = \"A\"",
+        );
+        let text = text.replace("id = \"rc0\"\n", "id = \"rc0\"\nnuma = \"n0\"\n");
+        let t = from_toml(&text.replace("id = \"rc1\"\n", &format!("id = \"rc1\"\n{of}"))).unwrap();
+        let flow = Flow::write(t.find("gpu0").unwrap(), t.find("gpu2").unwrap());
+        flow_latency_ns(&t, &Params::default(), flow, 64).unwrap()
+    };
+    let more = numa("numa = \"n1\"\n") - numa("numa = \"n0\"\n");
+    assert!((more - Params::default().numa_ns).abs() < 0.5, "{more}");
+}
+
+/// Rate of writes under the switch of [`PAIR`] with few credits, GB/s.
+fn with_credits(switch_ns: f64) -> f64 {
+    let t = pair("", "");
+    let p = Params { credit_tlps: 8.0, switch_ns, ..Params::default() };
+    let flow = Flow::write(t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+    simulate_flows(&t, &p, &[flow]).unwrap()[0]
+}
+
+#[test]
+fn a_switchs_latency_is_in_its_links_credit_loop() {
+    for switch_ns in [60.0, 110.0, 220.0] {
+        // 280 B on the wire, there and back, and the time inside the switch.
+        let round_trip = 280.0 / 63.015 + 2.0 * Params::default().link_ns + switch_ns;
+        let want = 8.0 * 256.0 / round_trip;
+        let got = with_credits(switch_ns);
+        assert!((got / want - 1.0).abs() < 0.02, "{switch_ns}: {got} {want}");
+    }
+}
+
+#[test]
+fn small_reads_fall_with_the_distance_of_the_completer() {
+    let t = with(&[]);
+    let p = Params { copy_tags: 32.0, ..Params::default() };
+    let id = |name: &str| t.find(name).unwrap();
+    let mut last = f64::INFINITY;
+    // Under one switch, inside the chip, through the socket, across sockets.
+    for far in ["gpu1", "gpu4", "gpu2", "gpu6"] {
+        let flow = Flow::read(id(far), id("gpu0"));
+        let rate = simulate_small(&t, &p, flow, 64, 128).unwrap();
+        let little = 32.0 * 64.0 / flow_latency_ns(&t, &p, flow, 64).unwrap();
+        assert!((rate / little - 1.0).abs() < 0.03, "{far}: {rate} {little}");
+        assert!(rate < last, "{far}: {rate} {last}");
+        last = rate;
+    }
+}
+
+#[test]
+fn unequal_shares_of_one_link_add_up_to_it() {
+    // Completions of 64 B and writes of 256 B take turns on the way from one socket to the other.
+    let t = with(&[("gb_per_s = 128.0", "gb_per_s = 22.0")]);
+    let id = |name: &str| t.find(name).unwrap();
+    let flows = [Flow::read(id("s1"), id("gpu0")), Flow::write(id("gpu4"), id("s0"))];
+    let rates = simulate_flows(&t, &Params::default(), &flows).unwrap();
+    let sum: f64 = rates.iter().sum();
+    assert!((sum / 22.0 - 1.0).abs() < 0.06 && rates[1] > 2.0 * rates[0], "{rates:?}");
+}

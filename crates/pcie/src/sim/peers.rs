@@ -1,0 +1,152 @@
+//! The model against public tables of GPU to GPU copies on whole machines, on which nothing was
+//! fitted. Assumed for all: MPS 256, MRRS 512, and that the interconnect between sockets limits
+//! nothing, since nobody states its rate for peer traffic.
+
+use super::{Flow, Params, SimError, simulate_flows};
+use crate::topology::{Builder, Kind, RawLink, Topology};
+
+/// Where two GPUs stand to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Below one switch.
+    OneSwitch,
+    /// Below one switch whose ports have ACS redirection.
+    OneSwitchAcs,
+    /// On root ports of one socket.
+    OneSocket,
+    /// On root ports of two sockets.
+    TwoSockets,
+}
+
+/// What a row measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// One GPU writes into another.
+    Write,
+    /// One GPU reads from another.
+    Read,
+    /// Both write; the total.
+    BothWrite,
+}
+
+/// One published number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PeerRow {
+    /// Machine.
+    pub machine: &'static str,
+    /// Generation of the x16 links.
+    pub generation: u32,
+    /// Where the GPUs stand.
+    pub standing: Standing,
+    /// Traffic.
+    pub traffic: Traffic,
+    /// Measured, GB/s.
+    pub gb_per_s: f64,
+    /// Whether the number was known when the router and its flows were written. The others are the
+    /// check.
+    pub known_before: bool,
+    /// Who published it.
+    pub source: &'static str,
+}
+
+const fn row(
+    (machine, generation, source, known_before): (&'static str, u32, &'static str, bool),
+    standing: Standing,
+    traffic: Traffic,
+    gb_per_s: f64,
+) -> PeerRow {
+    PeerRow { machine, generation, standing, traffic, gb_per_s, known_before, source }
+}
+
+const BANDWIDTH: &str = "rtx6kpro, hardware/pcie-bandwidth.md";
+const SWITCHES: &str = "rtx6kpro, hardware/asus-esc8000a-e13p-broadcom-switches.md";
+type Machine = (&'static str, u32, &'static str, bool);
+const ESC8000A: Machine = ("ESC8000A-E13P, PEX890xx", 5, SWITCHES, true);
+const TURIN: Machine = ("2 x Turin, RTX PRO 6000", 5, BANDWIDTH, true);
+const GENOA: Machine = ("2 x EPYC 9374F, RTX PRO 6000", 5, BANDWIDTH, false);
+const ONE_CPU: Machine = ("one CPU, switches, RTX PRO 6000", 5, "lukealonso/p2pmark", false);
+const ROME: Machine = ("2 x EPYC 7302, A40", 4, "NVIDIA/nccl-tests#74", false);
+
+/// Rows of `p2pBandwidthLatencyTest` and p2pmark.
+pub const PEER_ROWS: [PeerRow; 13] = [
+    row(ESC8000A, Standing::OneSwitch, Traffic::BothWrite, 103.0),
+    row(ESC8000A, Standing::OneSwitchAcs, Traffic::BothWrite, 50.0),
+    row(TURIN, Standing::OneSocket, Traffic::Write, 56.57),
+    row(TURIN, Standing::OneSocket, Traffic::BothWrite, 111.38),
+    row(TURIN, Standing::TwoSockets, Traffic::Write, 50.97),
+    row(TURIN, Standing::TwoSockets, Traffic::BothWrite, 99.42),
+    row(GENOA, Standing::OneSocket, Traffic::Write, 54.0),
+    row(GENOA, Standing::OneSocket, Traffic::BothWrite, 103.0),
+    row(GENOA, Standing::TwoSockets, Traffic::Write, 39.0),
+    row(GENOA, Standing::TwoSockets, Traffic::BothWrite, 64.0),
+    row(ONE_CPU, Standing::OneSwitch, Traffic::Read, 54.3),
+    row(ROME, Standing::OneSocket, Traffic::BothWrite, 50.1),
+    row(ROME, Standing::TwoSockets, Traffic::BothWrite, 40.5),
+];
+
+/// Two GPUs, as they stand.
+fn machine(generation: u32, standing: Standing) -> Topology {
+    let link = Some(RawLink::new(generation, 16));
+    let mut b = Builder::new("two GPUs");
+    let sockets = if standing == Standing::TwoSockets { 2 } else { 1 };
+    for s in 0..sockets {
+        b.add(&format!("s{s}"), Kind::Socket, None, None, None);
+    }
+    if sockets == 2 {
+        b.interconnect("s0", "s1", 1000.0, None);
+    }
+    for i in 0..2 {
+        let (rc, gpu) = (format!("rc{i}"), format!("gpu{i}"));
+        let socket = format!("s{}", if sockets == 2 { i } else { 0 });
+        b.add(&rc, Kind::RootComplex, Some(&socket), None, None);
+        let switched = matches!(standing, Standing::OneSwitch | Standing::OneSwitchAcs);
+        if switched && i == 0 {
+            let acs = standing == Standing::OneSwitchAcs;
+            b.add("sw0", Kind::Switch, Some(&rc), link, None).acs = acs;
+        }
+        let parent = if switched { "sw0" } else { &rc };
+        b.add(&gpu, Kind::Gpu, Some(parent), link, None);
+    }
+    b.finish().expect("legal by construction")
+}
+
+/// Simulates a row, GB/s.
+///
+/// # Errors
+/// As [`simulate_flows`].
+pub fn simulate_peer_row(params: &Params, row: &PeerRow) -> Result<f64, SimError> {
+    let t = machine(row.generation, row.standing);
+    let gpu = |id| t.find(id).expect("was added above");
+    let (a, b) = (gpu("gpu0"), gpu("gpu1"));
+    let flows = match row.traffic {
+        Traffic::Write => vec![Flow::write(a, b)],
+        Traffic::Read => vec![Flow::read(a, b)],
+        Traffic::BothWrite => vec![Flow::write(a, b), Flow::write(b, a)],
+    };
+    Ok(simulate_flows(&t, params, &flows)?.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_within_one_socket_are_within_fifteen_percent() {
+        for r in PEER_ROWS {
+            let got = simulate_peer_row(&Params::default(), &r).unwrap();
+            let error = got / r.gb_per_s - 1.0;
+            println!(
+                "{} Gen{} {:?} {:?}: {} {got:.1} {:+.1} %",
+                r.machine,
+                r.generation,
+                r.standing,
+                r.traffic,
+                r.gb_per_s,
+                error * 100.0
+            );
+            // Between sockets nothing is known, so the model is an upper bound.
+            let range = if r.standing == Standing::TwoSockets { 0.0..0.8 } else { -0.15..0.15 };
+            assert!(range.contains(&error), "{r:?}: {got}");
+        }
+    }
+}

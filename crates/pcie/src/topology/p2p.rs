@@ -1,0 +1,104 @@
+//! What stands between two devices beside the tree: limits of root complexes, chips that hold
+//! several switches, IOMMUs, and behaviours of whole platforms.
+
+/// Treatment of traffic between the ports of a root complex. `None` means unknown, or no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct P2p {
+    /// Whether memory reads are forwarded. Intel's client CPUs, for one, forward writes only. The
+    /// simulation takes `None` (unknown) as allowed, and [`Route::notes`](super::Route::notes) says
+    /// so.
+    pub reads: Option<bool>,
+    /// Whether memory writes are forwarded; as `reads`.
+    pub writes: Option<bool>,
+    /// Size of TLPs into which forwarded writes and completions are cut; `None`: they are not cut.
+    pub tlp_bytes: Option<u32>,
+    /// Limit of open reads towards a peer; `None`: unlimited.
+    pub read_slots: Option<u32>,
+    /// Largest read that is forwarded in one piece; `None`: the requester's MRRS.
+    pub read_bytes: Option<u32>,
+    /// Bandwidth limit of forwarded traffic each way, GB/s; `None`: unlimited.
+    pub cap_gb_per_s: Option<f64>,
+    /// Bandwidth limit of what forwarded reads return, GB/s.
+    pub read_gb_per_s: Option<f64>,
+    /// Bandwidth limit of forwarded writes, GB/s.
+    pub write_gb_per_s: Option<f64>,
+}
+
+impl P2p {
+    /// Bandwidth limit of forwarded writes and of completions, GB/s; 0: none.
+    pub(crate) fn limits(&self) -> [f64; 2] {
+        let least = |own: Option<f64>| {
+            let both = [own, self.cap_gb_per_s].into_iter().flatten().min_by(f64::total_cmp);
+            both.unwrap_or(0.0)
+        };
+        [least(self.write_gb_per_s), least(self.read_gb_per_s)]
+    }
+}
+
+/// Treatment of device addresses by the IOMMU of a root complex.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Iommu {
+    /// Nothing is known; the simulation takes it as off.
+    #[default]
+    Unknown,
+    /// Off, or addresses pass unchanged.
+    Off,
+    /// Device addresses are translated. No switch can route them to a peer, so all peer traffic
+    /// goes up to the root complex. Hits cost no time that pcie-bench (Neugebauer et al., SIGCOMM
+    /// 2018, section 6.5) could measure; misses are not modelled.
+    Translates,
+}
+
+impl Iommu {
+    /// The value's name in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Off => "off",
+            Self::Translates => "translates",
+        }
+    }
+}
+
+/// One package with several (virtual) switches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chip {
+    /// Name.
+    pub id: String,
+    /// Whether peer traffic between its switches stays inside; `None` (unknown) is taken as no.
+    pub crosses: Option<bool>,
+}
+
+/// Lanes that several root ports share by bifurcation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Slot {
+    /// Name.
+    pub id: String,
+    /// Lanes of all its ports together.
+    pub lanes: u32,
+}
+
+/// Whether posted writes of one source switch to several root ports at once collapse.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Collapse {
+    /// Nobody looked; the simulation takes it as absent, and warns.
+    #[default]
+    Unknown,
+    /// Looked for and not there.
+    Absent,
+    /// Seen.
+    Seen(PostedCollapse),
+}
+
+/// A collapse of posted writes, as a platform was seen to have it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PostedCollapse {
+    /// Least number of devices below one switch that write at once.
+    pub sources: u32,
+    /// Least number of root ports to which they write.
+    pub roots: u32,
+    /// Rate of all these writes together, GB/s.
+    pub gb_per_s: f64,
+    /// Who saw it.
+    pub source: String,
+}
