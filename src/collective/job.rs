@@ -106,11 +106,7 @@ impl Job {
         check(rank, 2)?;
         let found = resolve("the address", root, PORT)?;
         let root = if rank == 0 { listens(root, found) } else { found };
-        let secret = match var("BELLPUSH_JOB_SECRET").filter(|s| !s.is_empty()) {
-            Some(named) => named,
-            None => secret::of_job(var, name)
-                .map_err(|(path, source)| BootstrapError::Secret { path, source })?,
-        };
+        let secret = secret(var, || name.into())?;
         let start = var("BELLPUSH_JOB_START").unwrap_or_default();
         let (ranks, local_rank, communicator) = (2, rank, name.to_string());
         Ok(Self {
@@ -173,18 +169,12 @@ impl Job {
             (None, None) => return Err(missing("BELLPUSH_ROOT")),
         };
         let root = if rank == 0 { listens(&given, root) } else { root };
-        let secret = match var("BELLPUSH_JOB_SECRET").filter(|s| !s.is_empty()) {
-            Some(named) => named,
-            None => {
-                // Other jobs may have the same launcher's name: torchrun's is "none", and the steps
-                // of a Slurm job share theirs.
-                let said =
-                    [name, "MASTER_PORT", "SLURM_STEP_ID"].map(|n| var(n).unwrap_or_default());
-                let job = format!("{ranks} {}", said.join(" "));
-                secret::of_job(&var, &job)
-                    .map_err(|(path, source)| BootstrapError::Secret { path, source })?
-            }
-        };
+        let secret = secret(&var, || {
+            // Other jobs may have the same launcher's name: torchrun's is "none", and the steps of
+            // a Slurm job share theirs.
+            let said = [name, "MASTER_PORT", "SLURM_STEP_ID"].map(|n| var(n).unwrap_or_default());
+            format!("{ranks} {}", said.join(" "))
+        })?;
         let start = var("BELLPUSH_JOB_START").unwrap_or_else(|| {
             let said = [&[*name], restarts].concat();
             said.into_iter().map(|n| var(n).unwrap_or_default()).collect::<Vec<_>>().join(" ")
@@ -217,6 +207,18 @@ impl Job {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// The secret that is named, or the user's own for the job of this name.
+fn secret(
+    var: impl Fn(&str) -> Option<String>,
+    job: impl FnOnce() -> String,
+) -> Result<String, BootstrapError> {
+    match var("BELLPUSH_JOB_SECRET").filter(|secret| !secret.is_empty()) {
+        Some(named) => Ok(named),
+        None => secret::of_job(var, &job())
+            .map_err(|(path, source)| BootstrapError::Secret { path, source }),
     }
 }
 

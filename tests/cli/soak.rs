@@ -54,6 +54,16 @@ fn a_round_that_does_not_end_is_a_finding() {
     assert!(told.contains("the round has not ended after") && told.contains("\n  at: "), "{told}");
 }
 
+/// In this round a script ends the device, and now and then the first to be told of it is the atomic that brings
+/// earlier WRITEs about before a wait: the wait has nothing left to wait for.
+#[test]
+fn a_device_may_end_anywhere_in_a_wait() {
+    for _ in 0..10 {
+        let output = soak(&["--seed", "61", "--round", "903"]);
+        assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+    }
+}
+
 #[test]
 fn a_round_is_made_of_the_same_each_time() {
     let listed = |seed: &str| {

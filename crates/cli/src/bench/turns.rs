@@ -113,3 +113,74 @@ impl Sender<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, Sender as Tell, channel};
+    use std::thread;
+
+    use bellpush::nic::Nic;
+    use bellpush::transport::{Address, Endpoint, Memory};
+
+    use super::*;
+    use crate::bench::test_bed::TestBed;
+    use crate::bench::{BenchArgs, ask};
+    use crate::plan::BenchPlan;
+
+    const LATE: Duration = Duration::from_millis(300);
+
+    fn bed() -> (BenchPlan, TestBed) {
+        let (gpu, link) = (Some("host".into()), Some("shm".parse().unwrap()));
+        let args = BenchArgs { gpu, link, ..BenchArgs::default_of_the_command_line() };
+        let plan = BenchPlan::try_from(&args).unwrap();
+        let bed = TestBed::new(&plan).unwrap();
+        (plan, bed)
+    }
+
+    /// One side's turns, which it begins when it has waited.
+    fn side(
+        nic: Arc<dyn Nic>,
+        path: Path,
+        (tell, hear): (Tell<[Address; 2]>, Receiver<[Address; 2]>),
+        (begins, wait): (bool, Duration),
+    ) -> Vec<u64> {
+        let (plan, mut bed) = bed();
+        bed.nic = nic;
+        let ask = ask(&plan, &bed, path);
+        let new = |local: &Memory| {
+            Endpoint::new(&bed.gpu, &bed.nic, path, local.clone(), ask.options.clone()).unwrap()
+        };
+        let (mut sends, mut receives) = (new(&bed.src), new(&bed.dst));
+        let own = [sends.address(), receives.address()];
+        tell.send(own).unwrap();
+        let [their_sender, their_receiver] = hear.recv().unwrap();
+        sends.connect(their_receiver).unwrap();
+        receives.connect(their_sender).unwrap();
+        bed.dst.write(bed.word, &[0; 8]).unwrap();
+        tell.send(own).unwrap();
+        hear.recv().unwrap();
+        thread::sleep(wait);
+        let sender = Sender::new(&bed, path, &ask, vec![sends]).unwrap();
+        let times = sender.take_turns(64, 8, 3, begins).unwrap();
+        tell.send(own).unwrap();
+        hear.recv().unwrap(); // the other side may still read
+        times
+    }
+
+    #[test]
+    fn round_trips_do_not_count_before_both_sides_run() {
+        for path in ["push/kernel", "pull/cpu"] {
+            let path: Path = path.parse().unwrap();
+            let (_, both) = bed();
+            let ((to_b, from_a), (to_a, from_b)) = (channel(), channel());
+            let (a, b) = (both.nic.clone(), both.peer.clone());
+            let begins =
+                thread::spawn(move || side(a, path, (to_b, from_b), (true, Duration::ZERO)));
+            let answers = thread::spawn(move || side(b, path, (to_a, from_a), (false, LATE)));
+            let (times, answers) = (begins.join().unwrap(), answers.join().unwrap());
+            assert_eq!((times.len(), answers.len()), (6, 6), "two of each are left out");
+            assert!(Duration::from_nanos(times[0]) < LATE, "{path}: {times:?}");
+        }
+    }
+}

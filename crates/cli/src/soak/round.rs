@@ -220,11 +220,12 @@ impl Round<'_> {
     /// Waits for all of one end.
     fn quiet(&mut self, who: Who) -> Found {
         self.take_immediates(who, self.patience())?;
+        if !self.over && self.config.lands_late() {
+            self.flush(who)?;
+        }
+        // Either may have been the first that was told of the device's end.
         if self.over {
             return Ok(());
-        }
-        if self.config.lands_late() {
-            self.flush(who)?;
         }
         let since = Instant::now();
         loop {

@@ -13,7 +13,8 @@ use crate::cli::CliError;
 const COMES: Duration = Duration::from_secs(300);
 /// How long the side that connects tries to.
 const ANSWERS: Duration = Duration::from_secs(20);
-/// Bound of a step: three waits of the longest timeout, and two minutes.
+/// Bound of a step: longer than a kernel may take (three of the longest timeout, and a minute) and than a round that
+/// goes well, which grows to a fifth of the row's time. A side whose host posts ever slower is given up by it.
 const STEP: Duration = Duration::from_secs(300);
 /// Longest thing that is said.
 const MOST_BYTES: usize = 64 << 10;
