@@ -9,7 +9,7 @@ an arm for each mutant of it, and its own body for any other number. Mutants tha
 found by the compiler's errors and left out, as are those outside of functions: `cargo mutants --re` has them. Builds lie
 in target/one-build. Results go to target/one-build/PACKAGE.json, survivors to the output.
 """
-import argparse, collections, json, os, pathlib, re, subprocess, sys
+import argparse, collections, contextlib, json, os, pathlib, re, subprocess, sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "target/one-build"
@@ -159,9 +159,11 @@ def run(program, cwd, number, tests):
     try:
         return "survived" if child.wait(SECONDS) == 0 else "caught"
     except subprocess.TimeoutExpired:
-        os.killpg(child.pid, 9)
-        child.wait()
         return "timeout"
+    finally:  # also when this program is told to end, and for what a test has left running
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, 9)
+        child.wait()
 
 
 def main():

@@ -64,7 +64,6 @@ fn refused(error: &impl Display, text: &str, places: &[&str]) -> Outcome {
     let parts = |at: &'static [char]| text.split(at).any(quoted);
     let quotes = words.any(|word| line.contains(word))
         || parts(&[','])
-        || parts(&[',', '.'])
         || parts(&[',', '='])
         || parts(&[',', '=', '.']);
     assert!(names || quotes, "{line:?} says nothing of where in {text:?}");

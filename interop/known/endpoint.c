@@ -115,7 +115,8 @@ static int serve(struct fi_info *info)
     if (event(5, &entry) != FI_CONNREQ) return 2;
     open_for(entry.info);
     OK(fi_accept(ep, NULL, 0));
-    do took = 0; while (event(1.5, &entry) || took);
+    double end = now() + 30;
+    do took = 0; while ((event(1.5, &entry) || took) && now() < end);
     return -fi_shutdown(ep, 0);
 }
 
@@ -154,7 +155,9 @@ static int sends(struct fi_info *info)
     connect_to(info);
     while (number < SENDS && n >= 0) {
         OK(fi_send(ep, data[0], BYTES, fi_mr_desc(mr), 0, &contexts[0]));
-        while ((n = fi_cq_read(tx, &done, 1)) == -FI_EAGAIN) {}
+        double end = now() + PATIENCE_S;
+        while ((n = fi_cq_read(tx, &done, 1)) == -FI_EAGAIN && now() < end) {}
+        if (n == -FI_EAGAIN) return printf("send %d has no completion\n", number + 1), 1;
         number += n == 1;
     }
     if (n == -FI_EAVAIL && fi_cq_readerr(tx, &error, 0) == 1)

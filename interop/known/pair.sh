@@ -26,9 +26,12 @@ shift $((OPTIND - 1))
 build=$(readlink -f "$build")
 [[ -x $build/bellpush ]] || { echo "pair.sh: no $build/bellpush" >&2; exit 2; }
 
-if [[ -z ${PAIR_WITHIN-} ]]; then
+[[ $limit$wait =~ ^[0-9]+$ ]] || { echo "pair.sh: -t and -w take whole seconds" >&2; exit 2; }
+
+# The first process of a space of its own, and nobody's network.
+if (($$ != 1)); then
   unshare -rn -pf --mount-proc true 2>/dev/null || { echo "pair.sh: no unshare -rnpf" >&2; exit 77; }
-  PAIR_WITHIN=1 exec unshare -rn -pf --mount-proc --kill-child "$0" \
+  exec unshare -rn -pf --mount-proc --kill-child "$0" \
     -b "$build" -t "$limit" -w "$wait" -s "$server" -c "$client" "$@"
 fi
 ip link set lo up && ip link add b0 type bridge && ip link set b0 up &&
@@ -48,7 +51,7 @@ tell() {
 
 begin=$(date +%s.%N)
 # shellcheck disable=SC2086 # options are words
-timeout -s KILL "$((limit + limit / 2 + wait))" "$build/bellpush" run --address 10.0.0.1 $server -- \
+timeout -s KILL "$((limit + (limit + 1) / 2 + wait))" "$build/bellpush" run --address 10.0.0.1 $server -- \
   bash -c "$1" >"$said/server" 2>&1 &
 peer=$!
 sleep "$wait"

@@ -116,6 +116,7 @@ fn one_side_says_what_keeps_the_other_from_measuring() {
     }
     for (args, told) in [
         (&["--listen", "--sizes", "8"][..], "--sizes with --listen"),
+        (&["--listen", "--both-ways"], "--both-ways"),
         (&["--listen", "--engines", "2"], "--engines with --listen"),
         (&["--listen", "--nic", "mlx5_0", "--address", "127.0.0.1"], "--address is the software"),
         (&["--connect", "127.0.0.1", "--timeout-ms", "70000"], "more than a minute"),

@@ -301,6 +301,50 @@ fn sim_names_the_way_and_who_refuses_on_it() {
     assert!(text.contains("NODE gpu0 > rp-gpu > rc0 > s0 > rc1 > rp-nic > nic0"), "{text}");
 }
 
+/// The NIC's requests alone climb: what is said of them must not be missing because the GPU's writes do not.
+#[test]
+fn a_way_back_that_is_another_one_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("one-port.toml");
+    let text = "[[socket]]\nid='s0'\n[[root_complex]]\nid='rc0'\nsocket='s0'\np2p_reads=false\n\
+                [[switch]]\nid='sw0'\nparent='rc0'\n[[gpu]]\nid='gpu0'\nparent='sw0'\n\
+                [[nic]]\nid='nic0'\nparent='sw0'\nport_acs=true\n";
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let drawn = topo(&[file]).unwrap();
+    assert!(drawn.contains("nic0 > sw0 > rc0 > sw0 > gpu0  (the way back)"), "{drawn}");
+    assert!(drawn.contains("rc0 refuses peer reads."), "{drawn}");
+    let simulated = sim(&["--topology", file, "--sizes", "8"]).unwrap();
+    assert!(simulated.contains("(the way back, PHB)"), "{simulated}");
+    assert!(simulated.contains("not possible: rc0 refuses peer reads"), "{simulated}");
+    // A GPU's reads of the NIC stay in the switch; the completions climb, and nobody refuses them.
+    let flow = sim(&["--topology", file, "--flows", "gpu0<nic0"]).unwrap();
+    assert!(flow.contains("requests go gpu0 > sw0 > nic0") && !flow.contains("refuses"), "{flow}");
+}
+
+/// Where no push gets through there is no window either, and the next topology has its turn.
+#[test]
+fn a_topology_without_peer_writes_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("refuses.toml");
+    let text = "[[socket]]\nid='s0'\n[[root_complex]]\nid='rc0'\nsocket='s0'\np2p_writes=false\n\
+                [[gpu]]\nid='gpu0'\nparent='rc0'\n[[nic]]\nid='nic0'\nparent='rc0'\n";
+    std::fs::write(&file, text).unwrap();
+    let both = format!("{},same-switch", file.display());
+    let told = sim(&["--topology", &both, "--sizes", "8"]).unwrap();
+    assert!(told.contains("not possible: rc0 refuses peer writes"), "{told}");
+    assert_eq!(told.matches("window that keeps the wire busy").count(), 1, "{told}");
+}
+
+/// What has no end is not read to it.
+#[test]
+fn files_without_end_are_refused() {
+    for args in [&["--from", "/dev/zero"][..], &["--nvidia-smi", "/dev/zero"], &["/dev/zero"]] {
+        let refused = topo(args).unwrap_err();
+        assert!(refused.contains("more than 67108864 bytes"), "{refused}");
+    }
+}
+
 #[test]
 fn sim_flows_share_links_and_warn_of_collapses() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../pcie/machines/esc8000a-e13p.toml");

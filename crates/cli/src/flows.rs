@@ -23,8 +23,11 @@ fn parse(topology: &Topology, text: &str) -> Result<Flow> {
     };
     let (from, to) = (find(ends.0)?, find(ends.1)?);
     let memory = |n| matches!(topology.node(n).kind, Kind::Socket | Kind::NumaNode);
-    if from == to || memory(from) && memory(to) {
-        return Err(format!("--flows {text}: a flow has two ends, one of them a device").into());
+    if from == to {
+        return Err(format!("--flows {text}: both ends are the same").into());
+    }
+    if memory(from) && memory(to) {
+        return Err(format!("--flows {text}: neither end is a device").into());
     }
     for end in [from, to] {
         let kind = topology.node(end).kind;
@@ -63,10 +66,17 @@ pub fn rows(topology: &Topology, params: &Params, texts: &[String]) -> Result<Ve
         .zip(&rates)
         .map(|((text, flow), rate)| {
             let way = topology.route(flow.from, flow.to);
+            // What decides about a read is the way of its requests; completions only follow.
+            let (by, at) = flow.ends();
+            let requests = topology.route(by, at);
+            let mut notes = requests.notes(topology);
+            if flow.by == Move::Read && way.other_back(topology).is_some() {
+                notes.insert(0, format!("requests go {}", requests.text(topology)));
+            }
             json!({
                 "topology": topology.name, "flow": text, "class": way.class,
                 "gb_per_s": rate, "way": way.text(topology),
-                "note": way.notes(topology).join("; "),
+                "note": notes.join("; "),
             })
         })
         .collect();

@@ -281,7 +281,7 @@ fn remote(args: &BenchArgs) -> Result<Option<Remote>, CliError> {
         return match long {
             true => Err(CliError::new(
                 "--timeout-ms or --seconds of more than a minute with --connect",
-                "the other side would give a step of several waits up",
+                "give at most 60000 and 60: the other side waits no longer",
             )),
             false => Ok(Some(remote)),
         };
@@ -289,6 +289,7 @@ fn remote(args: &BenchArgs) -> Result<Option<Remote>, CliError> {
     // What is measured, the other side says.
     let default = BenchArgs::default_of_the_command_line();
     let theirs = match () {
+        () if args.both_ways => "--both-ways",
         () if args.data.is_some() => "--data",
         () if args.kick.is_some() => "--kick",
         () if args.line.is_some() => "--line",

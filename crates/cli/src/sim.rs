@@ -11,7 +11,7 @@ use bellpush::pcie::sim::{
     TestBedSpec, crossings, derivatives, losses, sensitivity, simulate_curve, simulate_hop,
     simulate_host_row, simulate_peer_row, sweep, window_needed_bytes,
 };
-use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology, builtin, from_toml};
+use bellpush::pcie::topology::{BUILTIN_NAMES, Kind, NodeId, Topology};
 use serde_json::{Value, json};
 
 use crate::flows;
@@ -106,15 +106,6 @@ pub fn params(sets: &[String]) -> Result<Params> {
     Ok(params)
 }
 
-fn load(name: &str) -> Result<Topology> {
-    if let Some(topology) = builtin(name) {
-        return Ok(topology);
-    }
-    let text = std::fs::read_to_string(name)
-        .map_err(|e| format!("{name}: {e} (built in: {})", BUILTIN_NAMES.join(", ")))?;
-    from_toml(&text).map_err(|e| format!("{name}: {e}").into())
-}
-
 fn pick(topology: &Topology, wanted: Option<&String>, kind: Kind) -> Result<NodeId> {
     match wanted {
         Some(id) => topology
@@ -168,7 +159,7 @@ pub fn run_to(args: &SimArgs, out: &mut dyn Write) -> Result<()> {
     let mut results: Vec<Value> = Vec::new();
     let mut swept: Vec<Swept> = Vec::new();
     for name in &names {
-        let topology = load(name)?;
+        let topology = values::topology(name)?;
         if !args.flows.is_empty() {
             results.extend(flows::rows(&topology, &params, &args.flows)?);
             continue;
@@ -269,7 +260,14 @@ fn print_sweep(spec: TestBedSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) ->
     let route = spec.topology.route(spec.gpu, spec.nic);
     writeln!(out, "{} ({}), model", spec.topology.name, route.class)?;
     writeln!(out, "{}", route.text(spec.topology))?;
-    for note in route.notes(spec.topology) {
+    let mut notes = route.notes(spec.topology);
+    // By it the NIC reads; whoever is refused there has no pull.
+    if let Some(back) = route.other_back(spec.topology) {
+        writeln!(out, "{} (the way back, {})", back.text(spec.topology), back.class)?;
+        let more = back.notes(spec.topology);
+        notes.extend(more.into_iter().filter(|note| !route.notes(spec.topology).contains(note)));
+    }
+    for note in notes {
         writeln!(out, "{note}.")?;
     }
     writeln!(
@@ -307,8 +305,9 @@ fn print_sweep(spec: TestBedSpec<'_>, rows: &[SweepRow], out: &mut dyn Write) ->
             c.above_bytes
         )?;
     }
-    let need = window_needed_bytes(spec)?;
-    writeln!(out, "window that keeps the wire busy: {} KiB", need.div_ceil(1024))?;
+    if let Some(need) = window_needed_bytes(spec)? {
+        writeln!(out, "window that keeps the wire busy: {} KiB", need.div_ceil(1024))?;
+    }
     writeln!(out, "{NO_CARD}.\n{LAYOUT}.\n")?;
     Ok(())
 }

@@ -63,7 +63,7 @@ impl Swept {
         for wire_ns in WIRES_NS {
             let params = Params { wire_ns: f64::from(wire_ns), ..spec.params.clone() };
             let need = window_needed_bytes(TestBedSpec { params: &params, ..spec })?;
-            distance.push((f64::from(wire_ns), need as f64));
+            distance.extend(need.map(|need| (f64::from(wire_ns), need as f64)));
         }
         Ok(Self { name: spec.topology.name.clone(), rows, window, tags, distance })
     }

@@ -1,8 +1,9 @@
 //! Sizes, CSV output and destinations of the model's commands.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use bellpush::pcie::topology::{BUILTIN_NAMES, Topology, builtin, from_toml};
 use serde_json::Value;
 
 use crate::amount;
@@ -32,6 +33,37 @@ pub fn to_csv(results: &[Value]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// A topology by name: a built-in, or a TOML file.
+pub fn topology(name: &str) -> Result<Topology, String> {
+    if let Some(topology) = builtin(name) {
+        return Ok(topology);
+    }
+    let text = read_text(Path::new(name))
+        .map_err(|e| format!("{e} (built in: {})", BUILTIN_NAMES.join(", ")))?;
+    from_toml(&text).map_err(|e| format!("{name}: {e}"))
+}
+
+/// Longest file that the model's commands read: `lspci -vvv` of a large machine has a few million bytes.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// Reads a file, or what a pipe has to say, of 64 MiB at most.
+pub fn read_bytes(path: &Path) -> Result<Vec<u8>, String> {
+    let name = path.display();
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(|e| format!("{name}: {e}"))?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| format!("{name}: {e}"))?;
+    match bytes.len() as u64 > MAX_BYTES {
+        true => Err(format!("{name}: more than {MAX_BYTES} bytes")),
+        false => Ok(bytes),
+    }
+}
+
+/// The same, of text.
+pub fn read_text(path: &Path) -> Result<String, String> {
+    let wrong = |e| format!("{}: {e}", path.display());
+    String::from_utf8(read_bytes(path)?).map_err(|e| wrong(e.utf8_error()))
 }
 
 /// Parses a number of bytes with an optional KiB, MiB, GiB or TiB.

@@ -83,6 +83,14 @@ pub fn parse_list(text: &str) -> Result<Vec<u64>, SizeError> {
         match part.split_once("..") {
             None => sizes.push(parse(part)?),
             Some((low, high)) => {
+                // Of `8..=` the second end is `=`, which says little by itself.
+                let is_no_word = |end: &str| {
+                    let end = end.trim();
+                    !end.is_empty() && !end.chars().any(char::is_alphanumeric)
+                };
+                if is_no_word(low) || is_no_word(high) {
+                    return Err(SizeError::Malformed(part.trim().into()));
+                }
                 let power = |end: &str| match parse(end)? {
                     size if size.is_power_of_two() => Ok(size),
                     _ => Err(SizeError::NotAPowerOfTwo(end.trim().into())),
@@ -148,6 +156,9 @@ mod tests {
             "'12' is not a power of two, which both ends of a range must be"
         );
         assert_eq!(refuse("64..8"), "the range '64..8' runs backwards");
+        for range in ["8..=", "8...", "..."] {
+            assert!(refuse(range).starts_with(&format!("'{range}' is not a size")), "{range}");
+        }
     }
 
     #[test]

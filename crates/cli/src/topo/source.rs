@@ -3,16 +3,13 @@
 use std::path::Path;
 
 use bellpush::pcie::topology::{
-    BUILTIN_NAMES, Capture, Matrix, Topology, TopologyError, Tree, builtin, capture_sysfs,
-    from_lspci, from_toml,
+    BUILTIN_NAMES, Capture, Matrix, Topology, TopologyError, Tree, capture_sysfs, from_lspci,
 };
 
 use super::TopoArgs;
+use crate::values;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-/// Longest file that is read, bytes: `lspci -vvv` of a large machine has a few million.
-const MAX_BYTES: u64 = 64 << 20;
 
 /// What was read.
 pub enum Source {
@@ -25,14 +22,8 @@ pub enum Source {
 }
 
 fn read(path: &Path) -> Result<String> {
-    let name = path.display();
-    let length = std::fs::metadata(path).map_err(|e| format!("{name}: {e}"))?.len();
-    if length > MAX_BYTES {
-        return Err(format!("{name}: {length} B: more than {MAX_BYTES}").into());
-    }
     // Names of devices may be in any encoding.
-    let bytes = std::fs::read(path).map_err(|e| format!("{name}: {e}"))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(String::from_utf8_lossy(&values::read_bytes(path)?).into_owned())
 }
 
 /// Loads a topology by name: a built-in, a TOML file, or the running machine.
@@ -41,12 +32,7 @@ fn load(name: &str, socket_gb_per_s: f64) -> Result<Topology> {
         let capture = machine()?;
         return Ok(Tree::new(&capture).topology("this machine", socket_gb_per_s)?);
     }
-    if let Some(topology) = builtin(name) {
-        return Ok(topology);
-    }
-    let text = std::fs::read_to_string(name)
-        .map_err(|e| format!("{name}: {e} (built in: {})", BUILTIN_NAMES.join(", ")))?;
-    from_toml(&text).map_err(|e| format!("{name}: {e}").into())
+    Ok(values::topology(name)?)
 }
 
 /// Containers and machines without PCI do not have this directory.

@@ -295,11 +295,17 @@ pub fn sensitivity(
 }
 
 /// Window that keeps the wire busy, in bytes: the wire's bandwidth times the simulated time until a
-/// slot's credit returns.
-pub fn window_needed_bytes(spec: TestBedSpec<'_>) -> Result<u64, SimError> {
+/// slot's credit returns. `None` where a root complex lets no push through.
+///
+/// # Errors
+/// [`SimError`], but for refusals.
+pub fn window_needed_bytes(spec: TestBedSpec<'_>) -> Result<Option<u64>, SimError> {
     // 4 KiB occupy a slot from the first store to the completion that the GPU sees.
-    let away = predict(spec, PathModel::PushInband, 4096, 1)?.map_or(0.0, |p| p.completed_ns);
-    Ok((away * spec.params.wire_gb_per_s).ceil() as u64)
+    let away = match predict(spec, PathModel::PushInband, 4096, 1) {
+        Err(SimError::NoPeerReads { .. } | SimError::NoPeerWrites { .. }) => return Ok(None),
+        away => away?.map_or(0.0, |p| p.completed_ns),
+    };
+    Ok(Some((away * spec.params.wire_gb_per_s).ceil() as u64))
 }
 
 #[cfg(test)]
@@ -332,6 +338,11 @@ mod tests {
         let rows = with("desktop", &p, |s| sweep(s, &paths, &[4096], 1));
         assert_eq!(rows[0].why_not.as_deref(), Some("not possible: rc0 refuses peer reads"));
         assert!(rows[1].prediction.is_some() && rows[1].why_not.is_none());
+        assert!(with("desktop", &p, window_needed_bytes).unwrap().is_some());
+        let t = builtin("desktop").unwrap().map_p2p(|p2p| p2p.writes = Some(false));
+        let (gpu, nic) = (t.find("gpu0").unwrap(), t.find("nic0").unwrap());
+        let spec = TestBedSpec { topology: &t, gpu, nic, params: &p, seed: 1 };
+        assert_eq!(window_needed_bytes(spec).unwrap(), None, "no push");
     }
 
     #[test]
@@ -360,7 +371,7 @@ mod tests {
                 predict(s, PathModel::PushInband, 1 << 20, 4).unwrap().unwrap().gb_per_s
             })
         };
-        let kib = need as f64 / 1024.0;
+        let kib = need.unwrap() as f64 / 1024.0;
         let (enough, half) = (rate(kib * 1.1), rate(kib / 2.0));
         assert!(enough > 42.0, "{enough} with {kib} KiB");
         assert!(half < 0.62 * enough, "{half}");

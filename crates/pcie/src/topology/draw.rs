@@ -99,6 +99,10 @@ fn ways(topology: &Topology, gpus: &[NodeId], nics: &[NodeId], out: &mut String)
         }
         out.push('\n');
         notes.extend(route.notes(topology));
+        if let Some(back) = route.other_back(topology) {
+            let _ = writeln!(out, "{:4} {}  (the way back)", back.class, back.text(topology));
+            notes.extend(back.notes(topology));
+        }
     }
     let mut seen = std::collections::HashSet::new();
     for note in notes.iter().filter(|note| seen.insert(note.as_str())) {

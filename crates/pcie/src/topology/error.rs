@@ -44,6 +44,14 @@ pub enum TopologyError {
         /// Parent on the loop.
         via: String,
     },
+    /// A node lies deeper than PCIe has buses.
+    #[error("{}{}: below more than {} others", at(.line), one_line(.id), super::model::MAX_LEVELS)]
+    TooDeep {
+        /// Line.
+        line: Option<usize>,
+        /// Name.
+        id: String,
+    },
     /// The parent's kind does not take this child.
     #[error("{}{}: a {kind} cannot hang from a {parent_kind} ({})", at(.line), one_line(.id), one_line(.parent))]
     WrongParent {

@@ -7,6 +7,9 @@ use super::error::TopologyError;
 use super::p2p::{Chip, Collapse, Iommu, P2p, Slot};
 use crate::tlp::{Gen, LinkSpeed, Mps, Mrrs, TlpError};
 
+/// Most levels of nodes: a domain of PCI has 256 buses (PCIe base specification 2.2.6.2, bus numbers of 8 bits).
+pub(super) const MAX_LEVELS: usize = 256;
+
 /// Kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -312,8 +315,11 @@ impl Builder {
         }
         for (i, node) in nodes.iter().enumerate() {
             let mut up = node.parent;
-            for _ in 0..nodes.len() {
+            for level in 0..nodes.len() {
                 let Some(parent) = up else { break };
+                if level == MAX_LEVELS {
+                    return Err(TopologyError::TooDeep { line: lines[i], id: node.id.clone() });
+                }
                 if parent.0 == i {
                     let via = nodes[node.parent.map_or(i, |p| p.0)].id.clone();
                     return Err(TopologyError::Loop { line: lines[i], id: node.id.clone(), via });

@@ -162,6 +162,15 @@ impl Route {
         names.join(" > ")
     }
 
+    /// The way from its destination to its source where that is another one: one port's ACS sends TLPs of one direction
+    /// to the root complex.
+    pub fn other_back(&self, t: &Topology) -> Option<Self> {
+        let (&from, &to) = (self.nodes.first()?, self.nodes.last()?);
+        let back = t.route(to, from);
+        let same = back.nodes.iter().rev().eq(&self.nodes);
+        (!same).then_some(back)
+    }
+
     /// What decides about the way, and what is assumed about it, one sentence each.
     pub fn notes(&self, t: &Topology) -> Vec<String> {
         let id = |n: NodeId| one_line(&t.node(n).id);

@@ -50,6 +50,9 @@ fn acs_of_the_port_it_comes_in_by_redirects() {
     assert_eq!(way(&one, "gpu0", "gpu1").1, up);
     assert_eq!(way(&one, "gpu1", "gpu0").1, "gpu1 > vs-a0 > gpu0");
     assert!(notes(&one, "gpu0", "gpu1").contains("ACS in the port above gpu0"));
+    let there = |t: &Topology| t.route(t.find("gpu1").unwrap(), t.find("gpu0").unwrap());
+    assert_eq!(there(&one).other_back(&one).map(|back| back.text(&one)), Some(up.into()));
+    assert_eq!(there(&whole).other_back(&whole), None);
     // It keeps the chip's own way from being taken, too.
     assert_eq!(way(&one, "gpu0", "gpu4").0, Distance::Sys);
     assert_eq!(way(&one, "gpu4", "gpu0").0, Distance::Pxb);

@@ -91,6 +91,12 @@ fn bad_files_are_refused_with_line_and_reason() {
     let two =
         refused("parent = \"rc0\"", "parent = \"sw1\"\n[[switch]]\nid=\"sw1\"\nparent=\"sw0\"");
     assert_eq!(two, "line 9: sw0: loop: its parents lead back to it through \"sw1\"");
+    let mut deep = String::from("parent = \"w0\"");
+    for level in 0..300 {
+        let above = if level == 299 { "rc0".into() } else { format!("w{}", level + 1) };
+        deep += &format!("\n[[switch]]\nid=\"w{level}\"\nparent=\"{above}\"");
+    }
+    assert_eq!(refused("parent = \"rc0\"", &deep), "line 9: sw0: below more than 256 others");
     assert_eq!(refused("id = \"nic0\"", "id = \"gpu0\""), "line 17: gpu0: this name is taken");
     assert_eq!(
         refused("parent = \"rc0\"", "parent = \"s0\""),
