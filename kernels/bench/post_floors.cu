@@ -63,6 +63,24 @@ BP_DEV void by_thread(const bp_post_args& a) {
   });
 }
 
+// The same by one of several callers, as if no other came: a ticket, and the word by which one of them rings, asked for
+// while the fence waits; it is given back behind the doorbell.
+template <fence F>
+BP_DEV void by_ticket(const bp_post_args& a) {
+  constexpr reach R = F == fence::system ? reach::system : reach::gpu;
+  bare(a, [&](const bp_endpoint& ep, uint32_t) {
+    bp_qp_state* state = bp::state_of(ep.qp);
+    const uint32_t index = (uint32_t)bp::atomic_add(&state->reserved, 1);
+    store_wqe(a, ep, index);
+    const uint64_t word = bp::atomic_or(&state->ring, bp::ring_held);
+    bp::fence_before_doorbell<R>();  // the WQE before record and doorbell, for the NIC
+    if ((word & bp::ring_held) != 0) return;  // one caller: never
+    bp::tell<bp::path<bp::data::pull, bp::kick::kernel, bp::share::shared, R>>(ep.qp, index + 1);
+    // This doorbell before the next caller's.
+    bp::st_release_gpu(&state->ring, (uint64_t)(index + 1) << bp::ring_shift);
+  });
+}
+
 // The same by four lanes of a warp, the first of which rings.
 template <fence F>
 BP_DEV void by_lanes(const bp_post_args& a) {
@@ -135,6 +153,13 @@ BP_DEV void store_slot(const bp_post_args& a, const bp_endpoint& ep, uint32_t sl
   bp::st_line(line + 3, {{payload[0], payload[1], 0, seq}});
 }
 
+// The same in the slot of a ticket.
+BP_DEV void slot_by_ticket(const bp_post_args& a) {
+  bare(a, [&](const bp_endpoint& ep, uint32_t) {
+    store_slot(a, ep, (uint32_t)bp::atomic_add(&bp::state_of(ep.qp)->reserved, 1));
+  });
+}
+
 }  // namespace
 
 BP_KERNEL(bp_post_floor_thread_none, bp_post_args) { by_thread<fence::none>(args); }
@@ -142,6 +167,9 @@ BP_KERNEL(bp_post_floor_thread, bp_post_args) { by_thread<fence::gpu>(args); }
 BP_KERNEL(bp_post_floor_thread_strict, bp_post_args) { by_thread<fence::gpu_strict>(args); }
 BP_KERNEL(bp_post_floor_thread_system, bp_post_args) { by_thread<fence::system>(args); }
 BP_KERNEL(bp_post_floor_thread_system_strict, bp_post_args) { by_thread<fence::system_strict>(args); }
+BP_KERNEL(bp_post_floor_ticket, bp_post_args) { by_ticket<fence::gpu>(args); }
+BP_KERNEL(bp_post_floor_ticket_system, bp_post_args) { by_ticket<fence::system>(args); }
+BP_KERNEL(bp_post_floor_ticket_inband, bp_post_args) { slot_by_ticket(args); }
 BP_KERNEL(bp_post_floor_lanes, bp_post_args) { by_lanes<fence::gpu>(args); }
 BP_KERNEL(bp_post_floor_lanes_system, bp_post_args) { by_lanes<fence::system>(args); }
 BP_KERNEL(bp_post_floor_all, bp_post_args) { wqes_by_all<fence::gpu>(args); }

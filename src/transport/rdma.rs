@@ -117,7 +117,8 @@ impl Rdma {
     }
 
     /// A queue pair with its queues where the options want them. What they leave open lies in the NIC's memory where
-    /// it has some and a kernel posts, and then the CQ in the memory of the GPU that looks at it; else in host memory.
+    /// it has some and a kernel posts (and the host can reach it, where there are receives), and then the CQ in the
+    /// memory of the GPU that looks at it; else in host memory.
     fn queue_pair(
         gpu: &Arc<Gpu>,
         nic: &Arc<dyn Nic>,
@@ -127,6 +128,8 @@ impl Rdma {
     ) -> Result<(Arc<dyn QueuePair>, Vec<Place>), Error> {
         let bytes = nic.queue_bytes(attr);
         let own = if path.posted_by_gpu() { nic.alloc_queues(bytes)? } else { None };
+        // The host posts receives, and takes their completions.
+        let own = own.filter(|own| options.receives == 0 || !own.mem().is_far());
         let has_own = own.is_some();
         let main = match &own {
             Some(own) => Place::of_nic(gpu, own)?,

@@ -219,6 +219,9 @@ pub const CASES: &[Case] = &[
     case("shared by all threads", "bp_post_put_shared", Ggh, Put, SHARED_BY_ALL, ALL),
     case("shared in-band 8 B by all threads", "bp_post_inband_shared", Window, Inband, SHARED_BY_ALL, SLOTS),
     case("stores of a WQE and a ring, no fence", "bp_post_floor_thread_none", Ggh, Put, ONE, THREAD),
+    case("stores of a WQE, its ticket and a ring in turn", "bp_post_floor_ticket", Ggh, Put, ONE, THREAD),
+    case("stores of a WQE, its ticket and a ring in turn", "bp_post_floor_ticket_system", Hhh, Put, ONE, THREAD_SYSTEM),
+    case("stores of a slot, and its ticket", "bp_post_floor_ticket_inband", Window, Inband, ONE, SLOT),
 ];
 
 /// Rows of signals and values, of puts that do not wait, and of what posts nothing.

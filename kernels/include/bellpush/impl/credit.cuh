@@ -403,7 +403,7 @@ BP_DEV void take(const bp_qp& qp, uint64_t next, uint32_t n, uint64_t done, uint
 }
 
 // Waits until there is room for `n` tickets; what a ticket needs, and nothing is taken yet. `next`: the tickets taken
-// so far. Out of line, as wait_with_ticket(): the usual way stays one short piece of code.
+// so far. Out of line, as room_for_tickets(): the usual way stays one short piece of code.
 template <class P>
 BP_DEV_COLD bp_status_code wait_for_room(bp_qp qp, uint32_t n, uint64_t limit, uint64_t next) {
   // The WQEs that fill the ring may be waiting for a doorbell that their caller deferred.
@@ -422,77 +422,127 @@ BP_DEV_COLD bp_status_code wait_for_room(bp_qp qp, uint32_t n, uint64_t limit, u
   }
 }
 
-// Shared: waits until tickets taken below `target + limit` have room. If that wait times out, the QP is moved to error,
-// because a ticket that is never filled would block every later one for ever.
+// Shared: gives the tickets from `ticket` to `end` back, of which nothing has been written; false if others have taken
+// tickets behind them. Who has read `reserved` meanwhile may wait for tickets that do not come: it finds that no CQE
+// covers them, and posts a NOP.
+BP_DEV bool give_back(bp_qp_state* st, uint64_t ticket, uint64_t end) {
+  return atomic_cas_relaxed(&st->reserved, end, ticket) == end;
+}
+
+// Shared: waits until tickets `ticket` to `end`, which others have passed by, have room: tickets below `target` are
+// complete. A wait that times out gives them back. Those who hold the tickets behind came at about the same time, and
+// their waits end soon: so it tries as long again. After that the QP is moved to error, because a ticket that is never
+// filled would block every later one for ever.
 template <class P>
-BP_DEV_COLD bp_status_code wait_with_ticket(bp_qp qp, uint64_t target, uint64_t ticket) {
+BP_DEV bp_status_code wait_with_tickets(const bp_qp& qp, uint64_t ticket, uint64_t end, uint64_t target) {
   bp_status_code s = wait_done<P>(qp, target);
-  if (s == BP_TIMEOUT) {
-    fail(qp, BP_TIMEOUT, 0, ticket);
-    s = BP_DEAD;
+  if (s != BP_TIMEOUT) return s;
+  for (deadline wait;;) {
+    if (give_back(state_of(qp), ticket, end)) return BP_TIMEOUT;
+    if (poll_cq<P>(qp, target) >= target) {
+      acquire_done<P>();
+      return BP_OK;
+    }
+    if (bp_status_code e = error_of<P>(qp)) return e;
+    if (wait.expired(qp.timeout_ns)) break;
+    yield_();
   }
-  return s;
+  fail(qp, BP_TIMEOUT, 0, ticket);
+  return BP_DEAD;
+}
+
+// Tickets that a caller got, or why not, in one register: a leader hands it round, and nothing of it has to lie in memory.
+// No queue pair lives for 2^56 tickets. `idle`, exclusive: no other ticket was outstanding. `alone`, shared: all that was
+// posted before is rung for, and nobody has come since.
+BP_DEV uint64_t ticket_word(bp_status_code status, uint64_t ticket, bool idle, bool alone) {
+  return ticket << 8 | (uint64_t)idle << 7 | (uint64_t)alone << 6 | (uint32_t)status;
+}
+BP_DEV bp_status_code word_status(uint64_t word) { return (bp_status_code)(word & 0x3f); }
+BP_DEV bool word_idle(uint64_t word) { return (word >> 7 & 1) != 0; }
+BP_DEV bool word_alone(uint64_t word) { return (word >> 6 & 1) != 0; }
+
+// Shared: the most credits that were in use, of which `most` was seen. No thread waits for this atomic.
+BP_DEV void note_in_use(bp_qp_state* st, bool writes_slots, uint32_t in_use, uint32_t most) {
+  if (writes_slots && in_use > most) atomic_max(&st->max_credits, in_use);
+}
+
+// Shared: room for `n` tickets that have been taken, from `ticket` on. They are given back for the wait, unless others
+// were taken behind them, and taken anew where there is room.
+template <class P>
+BP_DEV_COLD uint64_t room_for_tickets(bp_qp qp, uint64_t ticket, uint32_t n, bool writes_slots) {
+  bp_qp_state* st = state_of(qp);
+  const uint64_t limit = ticket_limit<P>(qp, writes_slots);
+  // What was seen of the QP's progress is older than the tickets.
+  if (ticket + n > load_done<P>(qp) + limit) {
+    if (give_back(st, ticket, ticket + n)) {
+      if (bp_status_code s = wait_for_room<P>(qp, n, limit, ticket)) return ticket_word(s, 0, false, false);
+      ticket = atomic_add(&st->reserved, n);
+    }
+    ring_ready<P>(qp);
+    const bp_status_code s = wait_with_tickets<P>(qp, ticket, ticket + n, ticket + n - limit);
+    if (s != BP_OK) return ticket_word(s, 0, false, false);
+  }
+  note_in_use(st, writes_slots, (uint32_t)limit, 0);
+  return ticket_word(BP_OK, ticket, false, false);
 }
 
 // Shared: takes `n` tickets for a caller with a bound of its own (within()), only while there is room for all of them.
-// None that is taken has to wait for room, so the bound's end leaves no ticket behind, however short it is.
-constexpr uint64_t no_ticket = ~uint64_t{0};
-BP_DEV_COLD uint64_t take_bounded(bp_qp_state* st, uint32_t n, uint64_t limit) {
-  constexpr uint32_t tries = 1024;  // of which each that fails has let another caller take a ticket
-  BP_NO_UNROLL for (uint32_t i = 0; i < tries; i++) {
-    const uint64_t next = ld_relaxed_gpu(&st->reserved), done = ld_relaxed_gpu(&st->done);
-    if (next + n > done + limit) break;
-    // `done` only grows, so there is room if nobody has taken a ticket since.
-    if (atomic_cas_relaxed(&st->reserved, next, next + n) == next) return next;
-  }
-  return no_ticket;
-}
-
-// Takes `n` consecutive tickets for one caller (a scope's leader). It waits for room first, so that a wait that
-// times out has taken nothing. On a shared QP the room may be gone by the time of the atomic add; such a ticket
-// waits further. A caller with a bound of its own waits for room again instead, at most for another such bound.
-struct reservation {
-  bp_status_code status;
-  uint64_t ticket;
-  bool idle;   // no other ticket was outstanding
-  bool alone;  // shared: all that was posted before is rung for, and nobody has come since
-};
+// None that is taken has to wait for room, so the bound's end leaves no ticket behind, however short it is. Where
+// others take the room that it has waited for, it waits again, for another such bound at most.
 template <class P>
-BP_DEV reservation reserve(const bp_qp& qp, uint32_t n, bool writes_slots) {
+BP_DEV_COLD uint64_t take_bounded(bp_qp qp, uint32_t n, bool writes_slots) {
+  constexpr uint32_t tries = 1024;  // of which each that fails has let another caller take a ticket
   bp_qp_state* st = state_of(qp);
   const uint64_t limit = ticket_limit<P>(qp, writes_slots);
-  const room r = load_room<P>(qp);
-  uint64_t next = r.next, done = r.done;
-  if (r.error != BP_OK) return {BP_DEAD, 0, false, false};
   BP_NO_UNROLL for (uint64_t lost_ns = 0;;) {
-    if (next + n > done + limit) {
-      if (bp_status_code s = wait_for_room<P>(qp, n, limit, next)) return {s, 0, false, false};
-      done = P::shared ? load_done<P>(qp) : next + n - limit;
+    const room r = load_room<P>(qp);
+    if (r.error != BP_OK) return ticket_word(BP_DEAD, 0, false, false);
+    uint64_t next = r.next, done = r.done;
+    BP_NO_UNROLL for (uint32_t i = 0; i < tries && next + n <= done + limit; i++) {
+      // `done` only grows, so there is room if nobody has taken a ticket since.
+      const uint64_t found = atomic_cas_relaxed(&st->reserved, next, next + n);
+      if (found == next) {
+        note_in_use(st, writes_slots, (uint32_t)(next + n - done), r.most);
+        return ticket_word(BP_OK, next, false, next << ring_shift == r.ring);
+      }
+      next = found;
+      done = load_done<P>(qp);
     }
-    if (!P::shared || !has_own_bound(qp)) break;
-    next = take_bounded(st, n, limit);
-    if (next != no_ticket) break;
+    if (lost_ns != 0 && elapsed_ns(lost_ns) >= qp.timeout_ns) return ticket_word(BP_TIMEOUT, 0, false, false);
+    if (bp_status_code s = wait_for_room<P>(qp, n, limit, next)) return ticket_word(s, 0, false, false);
     if (lost_ns == 0) lost_ns = now_ns();
-    if (elapsed_ns(lost_ns) >= qp.timeout_ns) return {BP_TIMEOUT, 0, false, false};
-    next = ld_relaxed_gpu(&st->reserved);
-    done = load_done<P>(qp);
   }
-  bool alone = false;
+}
+
+// Takes `n` consecutive tickets for one caller (a scope's leader). A wait for room that times out has taken nothing.
+template <class P>
+BP_DEV uint64_t reserve(const bp_qp& qp, uint32_t n, bool writes_slots) {
+  bp_qp_state* st = state_of(qp);
+  const uint64_t limit = ticket_limit<P>(qp, writes_slots);
   if constexpr (P::shared) {
-    if (!has_own_bound(qp)) next = atomic_add(&st->reserved, n);
-    alone = next << ring_shift == r.ring;
-    // What was seen of the QP's progress before is enough as a rule.
-    if (next + n > done + limit) done = load_done<P>(qp);
-    if (next + n > done + limit) {
-      if (bp_status_code s = wait_with_ticket<P>(qp, next + n - limit, next)) return {s, 0, false, false};
-      done = next + n - limit;
+    if (has_own_bound(qp)) return take_bounded<P>(qp, n, writes_slots);
+    // There is room as a rule. So the tickets are taken while the words that tell are on their way: one trip to L2
+    // instead of two. No branch lies between these loads and the atomic; ptxas would wait for them there.
+    const room r = load_room<P>(qp);
+    const uint64_t ticket = atomic_add_apart(&st->reserved, n);
+    if (r.error != BP_OK) {
+      give_back(st, ticket, ticket + n);
+      return ticket_word(BP_DEAD, 0, false, false);
     }
-    // No thread waits for this atomic.
-    if (writes_slots) atomic_max(&st->max_credits, (uint32_t)(next + n - done));
+    if (ticket + n > r.done + limit) return room_for_tickets<P>(qp, ticket, n, writes_slots);
+    note_in_use(st, writes_slots, (uint32_t)(ticket + n - r.done), r.most);
+    return ticket_word(BP_OK, ticket, false, !P::inband && ticket << ring_shift == r.ring);
   } else {
-    take<P>(qp, next, n, done, r.most, writes_slots);
+    const room r = load_room<P>(qp);
+    uint64_t done = r.done;
+    if (r.error != BP_OK) return ticket_word(BP_DEAD, 0, false, false);
+    if (r.next + n > done + limit) {
+      if (bp_status_code s = wait_for_room<P>(qp, n, limit, r.next)) return ticket_word(s, 0, false, false);
+      done = r.next + n - limit;
+    }
+    take<P>(qp, r.next, n, done, r.most, writes_slots);
+    return ticket_word(BP_OK, r.next, r.next == done, false);
   }
-  return {BP_OK, next, next == done, alone};
 }
 
 // Records that a requested CQE covers all tickets below `end`.

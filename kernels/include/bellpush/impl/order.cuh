@@ -192,6 +192,20 @@ BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
                : "memory");
   return old;
 }
+// The same for callers that go on before they need the result: each lane adds by itself. Where ptxas knows that all lanes
+// of a warp add the same, one of them adds the sum, waits for it, and hands the parts round. That a lane's mask is never
+// 0 keeps it from knowing.
+BP_DEV uint64_t atomic_add_apart(uint64_t* p, uint64_t v) {
+  uint64_t old;
+  asm volatile(
+      "{ .reg .pred never; .reg .b32 mask; .reg .b64 sum;"
+      "  mov.u32 mask, %%lanemask_eq; setp.eq.u32 never, mask, 0; mov.b64 sum, %2; @never add.u64 sum, sum, 1;"
+      "  atom.relaxed.gpu.global.add.u64 %0, [%1], sum; }"
+      : "=l"(old)
+      : "l"(p), "l"(v)
+      : "memory");
+  return old;
+}
 BP_DEV void atomic_max(uint64_t* p, uint64_t v) {
   asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
@@ -315,6 +329,7 @@ BP_DEV void st_unit(u128* p, u128 v) { st_line(p, v); }
 BP_DEV uint64_t atomic_add(uint64_t* p, uint64_t v) {
   return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
 }
+BP_DEV uint64_t atomic_add_apart(uint64_t* p, uint64_t v) { return atomic_add(p, v); }
 BP_DEV uint64_t atomic_or(uint64_t* p, uint64_t bits) {
   return __atomic_fetch_or(p, bits, __ATOMIC_ACQ_REL);
 }

@@ -63,16 +63,14 @@ struct tickets {
   bp_status_code status;
   uint64_t first;
   bool idle;        // no other ticket is outstanding
-  bool alone;       // shared: see reserve()
+  bool alone;       // shared: see ticket_word()
   uint64_t marked;  // exclusive: see mark_exclusive()
 };
 
-// The leader waits for tickets and broadcasts the result in one word: no QP lives for 2^56 tickets.
+// The leader waits for tickets and broadcasts what it got.
 template <class P, class Scope>
 BP_DEV uint64_t reserve_word(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
-  reservation r = {BP_OK, 0, false, false};
-  if (scope.rank() == 0) r = reserve<P>(qp, n, slots);
-  return scope.broadcast(r.ticket << 8 | (uint64_t)r.idle << 7 | (uint64_t)r.alone << 6 | (uint32_t)r.status);
+  return scope.broadcast(scope.rank() == 0 ? reserve<P>(qp, n, slots) : 0);
 }
 // By value: a reference would force a queue pair in the caller's registers into memory.
 template <class P, class Scope>
@@ -106,7 +104,7 @@ BP_DEV tickets take_room(const bp_qp& qp, Scope scope, uint32_t n, bool slots, [
   } else {
     word = reserve_word<P>(qp, scope, n, slots);
   }
-  return {(bp_status_code)(word & 0x3f), word >> 8, (word >> 7 & 1) != 0, (word >> 6 & 1) != 0, r.marked};
+  return {word_status(word), word >> 8, word_idle(word), word_alone(word), r.marked};
 }
 template <class P, class Scope>
 BP_DEV tickets reserve_all(const bp_qp& qp, Scope scope, uint32_t n, bool slots) {
