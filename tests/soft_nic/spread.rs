@@ -100,6 +100,15 @@ fn row(count: u64, from: u64, to: u64) -> Vec<(u64, u64, u32)> {
     (0..count).map(|i| (from + i * 4 * KIB, to + i * 4 * KIB, 4096)).collect()
 }
 
+/// 32 KiB in eight WRITEs of one length, and of two lengths.
+fn rows(from: u64, to: u64) -> [Vec<(u64, u64, u32)>; 2] {
+    let uneven = row(8, from, to).into_iter().enumerate().map(|(i, (from, to, bytes))| match i % 2 {
+        0 => (from, to, bytes - 1024),
+        _ => (from - 1024, to - 1024, bytes + 1024),
+    });
+    [row(8, from, to), uneven.collect()]
+}
+
 #[test]
 fn a_completion_comes_after_the_copy_that_it_covers() {
     let mut bed = Bed::new(1, &attr());
@@ -140,45 +149,51 @@ fn an_atomic_waits_for_the_copies_before_it() {
 
 #[test]
 fn what_lies_where_an_earlier_write_goes_comes_after_it() {
-    let mut bed = Bed::new(1, &attr());
-    let (late, to, mr) = bed.late(0..8192, Fate::Late);
-    let from = bed.from.mr;
-    bed.post(&from, &mr, &row(8, 0, 0), QUIET);
-    bed.post(&from, &mr, &row(1, 48 * KIB, 0), QUIET);
-    bed.fence();
-    assert!(get(&to, 0, 4096) == bed.from.get(48 << 10, 4096), "an earlier WRITE came later");
-    assert!(get(&to, 4096, 28 << 10) == bed.from.get(4096, 28 << 10));
-    assert!(late.has_begun(), "no copy thread took part");
+    for row_of in rows(0, 0) {
+        let mut bed = Bed::new(1, &attr());
+        let (late, to, mr) = bed.late(0..8192, Fate::Late);
+        let from = bed.from.mr;
+        bed.post(&from, &mr, &row_of, QUIET);
+        bed.post(&from, &mr, &row(1, 48 * KIB, 0), QUIET);
+        bed.fence();
+        assert!(get(&to, 0, 4096) == bed.from.get(48 << 10, 4096), "an earlier WRITE came later");
+        assert!(get(&to, 4096, 28 << 10) == bed.from.get(4096, 28 << 10));
+        assert!(late.has_begun(), "no copy thread took part");
+    }
 }
 
 #[test]
 fn what_an_earlier_write_reads_is_written_after_it() {
-    let mut bed = Bed::new(1, &attr());
-    let (_, memory, mr) = bed.late(0..8192, Fate::Late);
-    let before = noise(BYTES, 3);
-    memory.write(0, &before).unwrap();
-    bed.post(&mr, &mr, &row(8, 8 * KIB, 0), QUIET);
-    bed.fence();
-    assert!(get(&memory, 0, 32 << 10) == before[8 << 10..40 << 10]);
+    for row in rows(8 * KIB, 0) {
+        let mut bed = Bed::new(1, &attr());
+        let (_, memory, mr) = bed.late(0..8192, Fate::Late);
+        let before = noise(BYTES, 3);
+        memory.write(0, &before).unwrap();
+        bed.post(&mr, &mr, &row, QUIET);
+        bed.fence();
+        assert!(get(&memory, 0, 32 << 10) == before[8 << 10..40 << 10]);
+    }
 }
 
 /// A short WRITE behind the data may be a flag, also where the data end.
 #[test]
 fn a_short_write_waits_for_the_copies_before_it() {
-    let mut bed = Bed::new(1, &attr());
-    let (late, to, mr) = bed.late(0..8192, Fate::Late);
-    let from = bed.from.mr;
-    bed.from.put(32 << 10, &1u64.to_ne_bytes());
-    bed.post(&from, &mr, &row(8, 0, 0), QUIET);
-    bed.post(&from, &mr, &[(32 * KIB, 32 * KIB, 8)], QUIET);
-    let expected = bed.from.get(0, 32 << 10);
-    bed.host.sq.ring().unwrap();
-    let start = Instant::now();
-    while to.load_u64(32 << 10, Ordering::Acquire).unwrap() == 0 {
-        assert!(start.elapsed() < PATIENCE);
+    for row in rows(0, 0) {
+        let mut bed = Bed::new(1, &attr());
+        let (late, to, mr) = bed.late(0..8192, Fate::Late);
+        let from = bed.from.mr;
+        bed.from.put(32 << 10, &1u64.to_ne_bytes());
+        bed.post(&from, &mr, &row, QUIET);
+        bed.post(&from, &mr, &[(32 * KIB, 32 * KIB, 8)], QUIET);
+        let expected = bed.from.get(0, 32 << 10);
+        bed.host.sq.ring().unwrap();
+        let start = Instant::now();
+        while to.load_u64(32 << 10, Ordering::Acquire).unwrap() == 0 {
+            assert!(start.elapsed() < PATIENCE);
+        }
+        assert!(get(&to, 0, 32 << 10) == expected, "the flag came before the data");
+        assert!(late.has_begun(), "no copy thread took part");
     }
-    assert!(get(&to, 0, 32 << 10) == expected, "the flag came before the data");
-    assert!(late.has_begun(), "no copy thread took part");
 }
 
 #[test]

@@ -15,8 +15,7 @@ pub(crate) const DEPTH: usize = 4;
 /// Bytes of the words of one mailbox: a cache line for each piece, and one that the thread alone writes.
 pub(crate) const MAILBOX_BYTES: usize = (DEPTH + 1) * LINE_BYTES;
 /// Where the thread says how many pieces it has carried out, shifted left by one; the lowest bit says that one of them
-/// had another outcome than that it is copied, and its entry which. Of memory the engine looks at this word alone, which
-/// changes once a piece.
+/// was not copied, and its entry why. The engine looks at this word alone, which changes once a piece.
 const CARRIED_AT: usize = DEPTH * LINE_BYTES;
 
 /// States of an entry, its first word. The rest is the piece.
@@ -25,8 +24,6 @@ const POSTED: u64 = 1;
 const TAKEN: u64 = 2;
 const UNDONE: u64 = 3;
 const PANICKED: u64 = 4;
-/// Slots; above it how many were copied, and in the upper half which of them ask for a CQE.
-const SLOTS: u64 = 5;
 
 /// One engine's mailbox at one copy thread.
 #[derive(Clone)]
@@ -97,11 +94,9 @@ impl Mailbox {
             return Some(Outcome::Done);
         }
         // Relaxed: it was stored before the word above.
-        let state = self.state(number, Ordering::Relaxed);
-        Some(match state & 0xff {
+        Some(match self.state(number, Ordering::Relaxed) {
             UNDONE => Outcome::Undone,
             PANICKED => Outcome::Panicked,
-            SLOTS => Outcome::Slots { copied: (state >> 8) as u8, asked: (state >> 32) as u16 },
             _ => Outcome::Done,
         })
     }
@@ -124,9 +119,6 @@ impl Mailbox {
             Outcome::Done => TAKEN,
             Outcome::Undone => UNDONE,
             Outcome::Panicked => PANICKED,
-            Outcome::Slots { copied, asked } => {
-                SLOTS | u64::from(copied) << 8 | u64::from(asked) << 32
-            }
         };
         if state != TAKEN {
             self.set(number, state, Ordering::Relaxed);

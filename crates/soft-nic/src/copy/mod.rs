@@ -8,7 +8,6 @@
 
 pub(crate) mod mailbox;
 pub(crate) mod piece;
-pub(crate) mod turn;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +22,6 @@ use crate::queue::sq::Carried;
 use bellpush_mem::MemError;
 use mailbox::{DEPTH, Mailbox};
 use piece::{Ends, Outcome, Piece};
-use turn::Turn;
 
 /// Most copy threads of a NIC.
 pub(crate) const MAX_COPY_THREADS: usize = 64;
@@ -74,7 +72,6 @@ pub(crate) fn open(threads: usize, engines: usize) -> Result<Opened, MemError> {
         .map(|index| CopyThread { index, pool: pool.clone(), boxes: Vec::new(), room: Vec::new() })
         .collect();
     let mut words = mailbox::words(threads * engines)?.into_iter();
-    let mut turns = mailbox::words(engines)?.into_iter();
     let mut of_engine = || {
         let boxes = theirs.iter_mut().zip(&mut words).map(|(thread, words)| {
             let mailbox = Mailbox::new(words);
@@ -84,7 +81,6 @@ pub(crate) fn open(threads: usize, engines: usize) -> Result<Opened, MemError> {
         Copiers {
             pool: pool.clone(),
             boxes: boxes.collect(),
-            turn: Turn::new(turns.next().expect("a word for each engine")),
             pieces: VecDeque::new(),
             taken: VecDeque::new(),
             room: Vec::new(),
@@ -203,8 +199,6 @@ pub(crate) struct Taken {
 pub(crate) struct Copiers {
     pool: Arc<Pool>,
     boxes: Vec<Outbox>,
-    /// Of its runs of slots.
-    pub(crate) turn: Turn,
     /// Of the run, oldest first.
     pieces: VecDeque<Handed>,
     /// WQEs of the run that are not complete.
@@ -255,24 +249,14 @@ impl<'a> Run<'a> {
         &mut self.copiers.taken
     }
 
-    /// A thread that has room for a piece.
-    fn room(&self) -> Option<usize> {
-        let threads = self.copiers.boxes.len();
-        (0..threads).map(|i| (self.next + i) % threads).find(|&thread| {
-            let asleep = self.copiers.pool.0[thread].parked.load(Ordering::Relaxed);
-            !asleep && self.copiers.boxes[thread].open < DEPTH
-        })
-    }
-
-    /// Whether a piece would go to a thread.
-    pub(crate) fn has_room(&self) -> bool {
-        self.room().is_some()
-    }
-
     /// Has a piece copied: by a thread that has room for it, else here.
     pub(crate) fn add(&mut self, piece: Piece) {
-        let Some(thread) = self.room() else { return self.copy(piece) };
         let threads = self.copiers.boxes.len();
+        let room = (0..threads).map(|i| (self.next + i) % threads).find(|&thread| {
+            let asleep = self.copiers.pool.0[thread].parked.load(Ordering::Relaxed);
+            !asleep && self.copiers.boxes[thread].open < DEPTH
+        });
+        let Some(thread) = room else { return self.copy(piece) };
         self.next = (thread + 1) % threads;
         self.count += 1;
         let outbox = &mut self.copiers.boxes[thread];
@@ -294,14 +278,10 @@ impl<'a> Run<'a> {
         self.copiers.pieces.push_back(Handed { piece, at: Err(outcome) });
     }
 
-    /// Copies a piece here that nobody has begun, and that waits for nobody; false when there is none.
+    /// Copies a piece here that nobody has begun; false when there is none.
     pub(crate) fn help(&mut self) -> bool {
-        let Copiers { boxes, pieces, .. } = &mut *self.copiers;
-        let back = boxes.iter_mut().enumerate().find_map(|(i, outbox)| {
-            let back = (i, outbox.posted.checked_sub(1)?);
-            let handed = pieces.iter().rev().find(|handed| handed.at == Ok(back))?;
-            (self.ends.is_free(&handed.piece) && outbox.take_back()).then_some(back)
-        });
+        let boxes = self.copiers.boxes.iter_mut().enumerate();
+        let back = boxes.filter_map(|(i, it)| it.take_back().then_some((i, it.posted))).next();
         let Some(back) = back else { return false };
         let handed = self.copiers.pieces.iter_mut().rev().find(|handed| handed.at == Ok(back));
         let handed = handed.expect("every piece that is out is listed");
@@ -310,23 +290,21 @@ impl<'a> Run<'a> {
     }
 
     /// What has become of the oldest piece, which is forgotten then; `None` while that is open, or without any.
-    pub(crate) fn oldest(&mut self) -> Option<(Piece, Outcome)> {
+    pub(crate) fn oldest(&mut self) -> Option<Outcome> {
         let Copiers { boxes, pieces, panicked, .. } = &mut *self.copiers;
-        let &Handed { piece, at } = pieces.front()?;
-        let outcome = match at {
+        let outcome = match pieces.front()?.at {
             Ok((thread, number)) => boxes[thread].outcome(number)?,
             Err(outcome) => outcome,
         };
         pieces.pop_front();
         *panicked |= outcome == Outcome::Panicked;
-        Some((piece, outcome))
+        Some(outcome)
     }
 }
 
 impl Drop for Run<'_> {
     /// Waits for the copies that are under way; what nobody has begun is not copied.
     fn drop(&mut self) {
-        self.ends.close();
         let Copiers { boxes, pieces, taken, panicked, .. } = &mut *self.copiers;
         // The newest first: it is the one that may come back.
         while let Some(handed) = pieces.pop_back() {

@@ -171,12 +171,8 @@ impl Watch {
 
     /// Whether the slot after the next one has begun.
     pub(crate) fn has_company(&self) -> bool {
-        self.has_begun(self.ticket + 1)
-    }
-
-    /// Whether the slot of a ticket has begun.
-    pub(crate) fn has_begun(&self, ticket: u64) -> bool {
-        Place::of(&self.cfg, ticket).standing(&self.cfg, 0) == Standing::Expected
+        let place = Place::of(&self.cfg, self.ticket + 1);
+        place.standing(&self.cfg, 0) == Standing::Expected
     }
 
     /// The slots, for who joins them elsewhere.

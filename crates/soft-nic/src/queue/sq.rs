@@ -237,11 +237,6 @@ impl SendQueue {
             && self.watch.as_ref().is_some_and(|watch| watch.is_fresh() && watch.has_company())
     }
 
-    /// Whether the slot of a ticket at or behind the next one has begun to come.
-    pub(crate) fn has_slot(&self, ticket: u64) -> bool {
-        self.watch.as_ref().is_some_and(|watch| watch.has_begun(ticket))
-    }
-
     /// Position after the last block that is known to be posted.
     pub(crate) fn producer(&self) -> u64 {
         self.producer

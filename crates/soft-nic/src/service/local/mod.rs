@@ -8,7 +8,6 @@ pub(crate) mod coalesce;
 pub(crate) mod execute;
 pub(crate) mod requester;
 pub(crate) mod responder;
-mod slots;
 mod spread;
 
 use std::collections::HashMap;

@@ -1,5 +1,4 @@
-//! Runs: consecutive WRITEs that continue each other at the peer, whose bytes several threads copy. Those in slots are in
-//! [`slots`](super::slots).
+//! Runs: consecutive WRITEs that continue each other at the peer, whose bytes several threads copy.
 //!
 //! Nothing is seen of it but the time. The engine that owns the queue pair takes WQEs in order and checks them as if
 //! it carried them out, and completes them in order, each when all bytes up to its own have been copied. What is not
@@ -13,7 +12,7 @@ use crate::copy::piece::{Ends, Outcome, Piece};
 use crate::copy::{Run, Taken, pause};
 use crate::objects::mr::{Regions, Right};
 use crate::objects::qp::Qp;
-use crate::queue::sq::{Carried, SendQueue};
+use crate::queue::sq::{Carried, SendQueue, Source};
 use crate::queue::uar::Rung;
 use crate::service::local::coalesce::after;
 use crate::service::local::requester::Sending;
@@ -66,9 +65,10 @@ pub(super) fn suits(sq: &SendQueue, write: &PlainWrite) -> Option<u64> {
 }
 
 /// Where a run has come to.
+#[derive(Clone)]
 struct Stretch<'a> {
     between: Between<'a>,
-    lkey: u32,
+    lkey: Option<u32>,
     rkey: u32,
     /// Where the next WRITE must go.
     next: Iova,
@@ -80,6 +80,7 @@ struct Stretch<'a> {
 /// A WQE that is part of a run.
 struct Next {
     carried: Carried,
+    /// Byte of the region, or ticket.
     from: u64,
     to: u64,
     bytes: u32,
@@ -98,9 +99,7 @@ impl Sending {
         let Some(copiers) = cx.copiers.take() else { return false };
         let mut done = 0;
         let threads = copiers.awake();
-        if threads > 0 && sq.slots().is_some() {
-            done = self.spread_slots(sq, cx, copiers, between, threads);
-        } else if threads > 0
+        if threads > 0
             && let Some((ends, stretch)) = begin(sq, between)
         {
             let share = (known / (SHARES * (1 + threads))).min(PIECE_BYTES.end.into()) as u32;
@@ -127,13 +126,16 @@ impl Sending {
         let mut done = 0;
         let mut left = VISIT_BYTES * (1 + threads);
         let most = (VISIT_WQES * (1 + threads as u32)) as usize;
-        let mut position = sq.position();
+        // A window behind the next slot is that slot again.
+        let room = sq.slots().map_or(usize::MAX, |(window, _)| window.slots as usize - 1);
+        let mut position = sq.slots().map_or(sq.position(), |(_, ticket)| ticket);
         // The newest piece, which is copied here unless more comes.
         let mut open: Option<Piece> = None;
         // Pieces that are copied, all those before them too.
         let (mut copied, mut looks) = (0, 0);
         loop {
-            let more = left > 0 && run.taken().len() + done < most;
+            let taken = run.taken().len();
+            let more = left > 0 && taken < room && taken + done < most;
             if let Some(next) = more.then(|| stretch.take(sq, position)).flatten() {
                 position += u64::from(next.carried.blocks.max(1));
                 left = left.saturating_sub(next.bytes.into());
@@ -146,10 +148,12 @@ impl Sending {
             } else if !run.help() {
                 pause(&mut looks);
                 // More may have been posted. A ringer that keeps no record is heard in the next step.
-                sq.ring(Rung::default());
+                if sq.slots().is_none() {
+                    sq.ring(Rung::default());
+                }
             }
             // Complete what has been copied up to its end.
-            while let Some((_, outcome)) = run.oldest() {
+            while let Some(outcome) = run.oldest() {
                 if outcome != Outcome::Done {
                     self.broke_off = true;
                     return done;
@@ -172,29 +176,59 @@ impl Sending {
 }
 
 /// The memory and the place of a run that the next WQE begins.
-fn begin<'a>(sq: &SendQueue, between: Between<'a>) -> Option<(Ends, Stretch<'a>)> {
-    let (first, _) = sq.peek(sq.position())?;
-    let lkey = first.from?.lkey.0;
-    let from = between.domain.regions.memory(lkey)?;
+fn begin<'a>(sq: &mut SendQueue, between: Between<'a>) -> Option<(Ends, Stretch<'a>)> {
+    let ticket = sq.slots().map(|(_, ticket)| ticket);
+    let (first, _) = look(sq, ticket.unwrap_or(sq.position()))?;
     let to = between.remote.memory(first.remote.rkey.0)?;
-    let ends = Ends::Memory { from: from.clone(), to: to.clone() };
-    let (bases, used) = ([near(&**from)?, near(&**to)?], [0..0, 0..0]);
+    let to_base = near(&**to)?;
+    let (lkey, ends, from_base, used) = match (sq.slots(), first.from) {
+        (Some((window, _)), _) => {
+            let base = window.window.addr();
+            let all = base..base + u64::from(window.slot_bytes) * u64::from(window.slots);
+            (None, Ends::Slots { window: window.clone(), to: to.clone() }, base, all)
+        }
+        (None, from) => {
+            let lkey = from?.lkey.0;
+            let from = between.domain.regions.memory(lkey)?;
+            let ends = Ends::Memory { from: from.clone(), to: to.clone() };
+            (Some(lkey), ends, near(&**from)?, 0..0)
+        }
+    };
     let (rkey, next) = (first.remote.rkey.0, first.remote.addr);
-    Some((ends, Stretch { between, lkey, rkey, next, bases, used }))
+    let (bases, used) = ([from_base, to_base], [used, 0..0]);
+    let stretch = Stretch { between, lkey, rkey, next, bases, used };
+    if let Some(ticket) = ticket {
+        // As a look at the ring has found there.
+        let mut look = stretch.clone();
+        look.take(sq, ticket)?;
+        look.take(sq, ticket + 1)?;
+    }
+    Some((ends, stretch))
+}
+
+/// The WRITE at a position, or in the slot of a ticket, of which no more than the header need have come, if there is
+/// one that may be part of a run; and what is left of it once it was carried out.
+fn look(sq: &mut SendQueue, position: u64) -> Option<(PlainWrite, Carried)> {
+    if sq.slots().is_none() {
+        let (write, _) = sq.peek(position)?;
+        return Some((write, Carried::plain(position, &write)));
+    }
+    let write = sq.peek_slot(position)?;
+    let carried = Carried { source: Source::Slot, blocks: 0, ..Carried::plain(position, &write) };
+    Some((write, carried))
 }
 
 /// Address of memory that any thread copies as well as the engine does: the host's own.
-pub(super) fn near(memory: &dyn Dma) -> Option<u64> {
+fn near(memory: &dyn Dma) -> Option<u64> {
     memory.as_host().filter(|view| !view.mem().is_device()).map(|view| view.addr())
 }
 
 impl Stretch<'_> {
-    /// The WQE at a position, if it is part of the run; it is checked then.
-    fn take(&mut self, sq: &SendQueue, position: u64) -> Option<Next> {
+    /// The WQE at a position, or in the slot of a ticket, if it is part of the run; it is checked then.
+    fn take(&mut self, sq: &mut SendQueue, position: u64) -> Option<Next> {
         let Between { domain, peer, remote } = self.between;
-        let (write, _) = sq.peek(position)?;
+        let (write, carried) = look(sq, position)?;
         let (bytes, to) = (write.bytes, write.remote);
-        let sge = write.from.filter(|sge| sge.lkey.0 == self.lkey)?;
         if bytes < SHORT_BYTES
             || (to.rkey.0, to.addr) != (self.rkey, self.next)
             || !peer.permits(Right::RemoteWrite)
@@ -204,44 +238,52 @@ impl Stretch<'_> {
         }
         let next = after(to.addr, bytes)?;
         let at = remote.resolve(peer.pd, self.rkey, to.addr, bytes, Right::RemoteWrite).ok()?;
-        let (pd, right) = (domain.user.pd, Right::Gather);
-        let from = domain.regions.resolve(pd, self.lkey, sge.addr, bytes, right).ok()?;
-        let starts = [from.offset as u64, at.offset as u64];
+        let from = match (self.lkey, write.from) {
+            (None, None) => position,
+            (Some(lkey), Some(sge)) if sge.lkey.0 == lkey => {
+                let (pd, right) = (domain.user.pd, Right::Gather);
+                let from = domain.regions.resolve(pd, lkey, sge.addr, bytes, right).ok()?;
+                from.offset as u64
+            }
+            _ => return None,
+        };
+        let starts = [from, at.offset as u64];
         let mut used = self.used.clone();
-        for (i, used) in used.iter_mut().enumerate() {
+        for (i, used) in used.iter_mut().enumerate().skip(usize::from(self.lkey.is_none())) {
             let start = self.bases[i] + starts[i];
             let end = start + u64::from(bytes);
             let all = if used.is_empty() { start..end } else { used.clone() };
             *used = all.start.min(start)..all.end.max(end);
         }
         // What one of the run reads, none of it writes.
-        if meet(&used[0], &used[1]) {
+        if used[0].start < used[1].end && used[1].start < used[0].end {
             return None;
         }
         (self.used, self.next) = (used, next);
-        Some(Next { carried: Carried::plain(position, &write), from: starts[0], to: starts[1], bytes })
+        Some(Next { carried, from, to: starts[1], bytes })
     }
-}
-
-/// Whether two ranges of addresses have a byte in common.
-pub(super) fn meet(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
 }
 
 /// Adds a WQE's bytes to the newest piece; hands that out when it is long enough and more comes.
 fn extend(run: &mut Run<'_>, open: &mut Option<Piece>, next: &Next, share: u32) {
+    let slot = next.carried.source == Source::Slot;
+    let each = if slot { next.bytes } else { 0 };
     let mut done = 0;
     while done < next.bytes {
-        let from = next.from + u64::from(done);
-        let fits = |piece: &Piece| piece.bytes < share && piece.from + u64::from(piece.bytes) == from;
+        let from = if slot { next.from } else { next.from + u64::from(done) };
+        let fits = |piece: &Piece| {
+            let length = if slot { u64::from(piece.bytes / each) } else { piece.bytes.into() };
+            piece.bytes < share && piece.each == each && piece.from + length == from
+        };
         if !open.as_ref().is_some_and(fits)
             && let Some(piece) = open.take()
         {
             run.add(piece);
         }
         let to = next.to + u64::from(done);
-        let piece = open.get_or_insert(Piece { from, to, bytes: 0, each: 0 });
-        let part = (next.bytes - done).min(share - piece.bytes);
+        let piece = open.get_or_insert(Piece { from, to, bytes: 0, each });
+        // A slot is copied by one thread.
+        let part = if slot { next.bytes } else { (next.bytes - done).min(share - piece.bytes) };
         piece.bytes += part;
         done += part;
     }
