@@ -102,12 +102,15 @@ impl Item {
                     continue;
                 }
             }
+            // What a NIC leaves there says nothing while it is zero.
+            if value.is_zero()
+                && ["rsvd", "inline_or", "offload"].iter().any(|n| field.name.starts_with(n))
+            {
+                continue;
+            }
             let (value, meaning) = match value {
                 Value::Number(n) => (format!("{n:#x}"), meaning(name, field.name, n)),
-                Value::Bytes(bytes) if name.starts_with("MAD data") || bytes.len() > 16 => {
-                    (hex(bytes), None)
-                }
-                Value::Bytes(bytes) => (hex(bytes), super::names::address(bytes)),
+                Value::Bytes(bytes) => (hex(bytes), super::names::address(field.name, bytes)),
             };
             let (at, bits) = (at + field.at, field.place());
             part.fields.push(Shown { at, bits, name: field.name.into(), value, meaning });
@@ -126,6 +129,13 @@ impl Item {
         let bits = field.place().map(|(high, low)| format!(" bits {high}:{low}"));
         let bits = bits.unwrap_or_default();
         self.wrong(at + field.at, format!("{name}: reserved{bits} are {value}, not 0"));
+    }
+
+    /// Says what the last field that is shown means.
+    pub(super) fn means(&mut self, text: &str) {
+        if let Some(field) = self.parts.last_mut().and_then(|part| part.fields.last_mut()) {
+            field.meaning = Some(text.into());
+        }
     }
 
     /// Shows bytes that have no fields.

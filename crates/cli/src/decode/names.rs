@@ -135,7 +135,10 @@ pub(super) fn aeth(code: u8) -> String {
 }
 
 /// Addresses among bytes: of Ethernet, and IPv6's or GIDs.
-pub(super) fn address(bytes: &[u8]) -> Option<String> {
+pub(super) fn address(field: &str, bytes: &[u8]) -> Option<String> {
+    if !["gid", "address", "rmac", "source", "destination"].iter().any(|n| field.contains(n)) {
+        return None;
+    }
     if let Ok(bytes) = <[u8; 16]>::try_from(bytes) {
         let six = Ipv6Addr::from(bytes);
         return Some(match six.to_ipv4_mapped() {

@@ -291,7 +291,7 @@ fn icrc(item: &mut Item, all: &[u8], at: usize, end: usize, around: &Around) {
     } else if let Err(error) = Packet::check(bytes, &envelope) {
         item.wrong(place, error.to_string());
     } else {
-        item.note(place, "the ICRC is right");
+        item.means("right");
     }
 }
 

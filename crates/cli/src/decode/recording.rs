@@ -24,6 +24,8 @@ struct Queue {
     next: Option<u16>,
     /// Indices that were rung.
     rung: Vec<u16>,
+    /// The last of them.
+    last: Option<u16>,
 }
 
 #[derive(Default)]
@@ -72,7 +74,7 @@ impl Reading {
                 item.summary += &format!(", CQ {cq}");
                 item
             }
-            Format::Doorbell { known, .. } => {
+            Format::Doorbell { known } => {
                 let register: &[u8; 8] = bytes.try_into().ok()?;
                 let mut item = doorbell::register(at, register, &Options::default());
                 let rung = Doorbell::parse(u64::from_le_bytes(*register));
@@ -82,7 +84,14 @@ impl Reading {
                 self.rung(&mut item, rung);
                 item
             }
-            Format::Record { qpn, send } => record(at, bytes, qpn, send),
+            Format::Record { qpn, send, strict } => {
+                let (mut item, counter) = record(at, bytes, qpn, send);
+                let queue = self.queues.entry(qpn).or_default();
+                if let Some(rung) = queue.last.filter(|_| send) {
+                    behind(&mut item, rung, counter, strict);
+                }
+                item
+            }
             Format::CqRecord { cq, arm } => cq_record(at, bytes, cq, arm)?,
             Format::CqDoorbell => {
                 let options = Options { cq: true, ..Options::default() };
@@ -139,6 +148,7 @@ impl Reading {
                 item.note(0, format!("the NIC has read up to {next} already"));
             }
         }
+        queue.last = Some(rung.next);
         if queue.rung.len() < MOST_RUNG {
             queue.rung.push(rung.next);
         }
@@ -146,7 +156,7 @@ impl Reading {
 }
 
 /// A word of a queue pair's record.
-fn record(at: String, bytes: &[u8], qpn: u32, send: bool) -> Item {
+fn record(at: String, bytes: &[u8], qpn: u32, send: bool) -> (Item, u16) {
     let mut item = Item::new("dbr", at);
     let mut whole = [0; 8];
     let (from, name) = if send { (4, "snd.wqe_counter") } else { (0, "rcv.wqe_counter") };
@@ -156,7 +166,21 @@ fn record(at: String, bytes: &[u8], qpn: u32, send: bool) -> Item {
     let counter = DBR.number(name, &whole).unwrap_or(0);
     let sort = if send { "send" } else { "receive" };
     item.summary = format!("QP {qpn:#x}, {sort} counter {counter}");
-    item
+    (item, counter as u16)
+}
+
+/// Is the record that the NIC read after a doorbell behind it?
+fn behind(item: &mut Item, rung: u16, record: u16, strict: bool) {
+    let missing = rung.wrapping_sub(record);
+    if missing == 0 || missing >= 0x8000 {
+        return;
+    }
+    let what =
+        format!("{missing} basic blocks behind the doorbell that the NIC read before, {rung}");
+    match strict {
+        true => item.wrong(4, what),
+        false => item.note(4, what),
+    }
 }
 
 fn cq_record(at: String, bytes: &[u8], cq: u32, arm: bool) -> Option<Item> {

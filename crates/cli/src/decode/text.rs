@@ -48,44 +48,52 @@ fn unprefixed(word: &str) -> &str {
     word.strip_prefix("0x").or(word.strip_prefix("0X")).unwrap_or(word)
 }
 
-/// The offset that a line begins with, and the rest of it.
-fn offset(line: &str) -> Option<(u64, &str, bool)> {
-    if let Some((head, rest)) = line.split_once(':') {
-        // gdb: `0x7ffe0010 <sq+16>:`
-        let head = head.split_once(" <").map_or(head, |(head, _)| head).trim();
-        let at =
-            u64::from_str_radix(Some(unprefixed(head)).filter(|head| is_hex(head))?, 16).ok()?;
-        return Some((at, rest, head.starts_with("0x") && rest.starts_with('\t')));
-    }
-    // hexdump and Wireshark: an offset, then bytes or groups that are shorter.
+/// How a line begins.
+struct Begin<'a> {
+    /// Its offset.
+    at: u64,
+    /// What follows.
+    rest: &'a str,
+    /// Whether a colon is between them.
+    colon: bool,
+    /// Whether its words may be those of a host.
+    doubtful: bool,
+}
+
+/// xxd, tcpdump, the kernel; gdb: `0x7ffe0010 <sq+16>:`.
+fn before_colon(line: &str) -> Option<Begin<'_>> {
+    let (head, rest) = line.split_once(':')?;
+    let head = head.split_once(" <").map_or(head, |(head, _)| head).trim();
+    let digits = Some(unprefixed(head)).filter(|head| is_hex(head))?;
+    let at = u64::from_str_radix(digits, 16).ok()?;
+    let doubtful = head.starts_with("0x") && rest.starts_with('\t');
+    Some(Begin { at, rest, colon: true, doubtful })
+}
+
+/// hexdump and Wireshark: an offset, then bytes or groups that are shorter.
+fn before_space(line: &str) -> Option<Begin<'_>> {
     let mut words = line.split_whitespace();
-    let (first, second) = (words.next()?, words.next());
-    let plain = is_hex(first) && !first.starts_with("0x");
-    let (wide, host) = match second.map(str::len) {
+    let (first, second) = (words.next().filter(|word| is_hex(word))?, words.next());
+    let (wide, doubtful) = match second.map(str::len) {
         Some(2) => (first.len() >= 4, false),
         Some(4) => (first.len() == 7, true),
         // hexdump's last line says where the bytes end.
         None => (first.len() == 7, false),
         _ => (false, false),
     };
-    let at = (plain && wide).then(|| u64::from_str_radix(first, 16).ok())??;
-    Some((at, &line[first.len()..], host))
+    let at = wide.then(|| u64::from_str_radix(first, 16).ok())??;
+    Some(Begin { at, rest: &line[first.len()..], colon: false, doubtful })
 }
 
 /// The part of a dump's line that is hex: what follows is the same as characters.
-fn without_characters(rest: &str) -> &str {
-    let rest = rest.split_once('|').map_or(rest, |(hex, _)| hex);
+fn without_characters(rest: &str, colon: bool) -> &str {
     let hex = rest.trim_start();
-    // `hexdump -C` has two spaces in the middle, before the other half of its bytes.
-    let half = |text: &str| {
-        let word = text.split_whitespace().next().unwrap_or_default();
-        is_hex(word) && word.len() == 2 && text.split_whitespace().all(is_hex)
-    };
-    match hex.split_once("  ") {
-        Some((_, rest)) if half(rest) => hex,
-        Some((first, _)) => first,
-        None => hex,
+    // `hexdump -C` has two spaces in the middle of its bytes, too, and bars around its characters.
+    if !colon && let Some((hex, _)) = hex.split_once('|') {
+        return hex;
     }
+    let end = |mark: &str| hex.find(mark).unwrap_or(hex.len());
+    &hex[..end("  ").min(end(" | "))]
 }
 
 impl Reader {
@@ -169,8 +177,9 @@ impl Reader {
             self.repeats = true;
             return Ok(());
         }
-        let (at, rest, doubtful) = match offset(line) {
-            Some((at, rest, doubtful)) => (Some(at), without_characters(rest), doubtful),
+        let begin = before_colon(line).or_else(|| before_space(line));
+        let (at, rest, doubtful) = match begin {
+            Some(it) => (Some(it.at), without_characters(it.rest, it.colon), it.doubtful),
             None => (None, line, false),
         };
         // `"\x00\x2f"`, `{0x00, 0x2f};`

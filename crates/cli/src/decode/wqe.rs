@@ -240,12 +240,12 @@ fn beyond(item: &mut Item, wqe: &[u8], at: usize, have: usize) {
                 format!("inline data of {bytes} bytes pass the WQE's end: {room} are there"),
             );
         }
-        false => {
-            item.wrong(
-                at,
-                format!("ds ends the WQE within a segment of which {room} bytes are there"),
-            );
-        }
+        false => item.wrong(
+            at,
+            format!(
+                "ds does not fit the opcode: a segment begins at {at:#x}, with {room} bytes left"
+            ),
+        ),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::event::{Call, Event, Header, Outcome, Place, SrqSort, Tail};
 use super::reader::{Recording, RecordingError};
-use bellpush_nic::QpType;
+use bellpush_nic::{Order, QpType};
 use bellpush_wire::cqe::{CQE_BYTES, CQE_TAIL_OFFSET};
 use bellpush_wire::doorbell::{DBR_RCV_OFFSET, DBR_SND_OFFSET, UAR_CQ_DOORBELL_OFFSET};
 use bellpush_wire::doorbell::{Doorbell, UAR_DOORBELL_OFFSETS};
@@ -58,8 +58,6 @@ pub enum Format {
     },
     /// A doorbell register of a send queue.
     Doorbell {
-        /// The send counter in the queue pair's doorbell record as the NIC last read it, if it did.
-        record: Option<u16>,
         /// Whether the queue pair that is named is there.
         known: bool,
     },
@@ -69,6 +67,8 @@ pub enum Format {
         qpn: u32,
         /// Whether it is the send queue's word.
         send: bool,
+        /// Whether the record must be visible before the doorbell.
+        strict: bool,
     },
     /// A word of a CQ's doorbell record.
     CqRecord {
@@ -102,8 +102,7 @@ struct Queue {
     rq: Place,
     stride: u64,
     dbr: Place,
-    /// The send counter that was read last.
-    record: Option<u16>,
+    strict: bool,
     /// A WQE of which the NIC has read a part: where it begins, and that part.
     begun: Option<(u64, Vec<u8>)>,
 }
@@ -150,9 +149,9 @@ impl Reading<'_> {
                 }
                 self.uars.push(qp.uar);
                 let stride = 1 << qp.rq_stride_log.min(16);
-                let (kind, record, begun) = (qp.kind, None, None);
+                let (kind, strict, begun) = (qp.kind, qp.order == Order::Strict, None);
                 let queue =
-                    Queue { kind, sq: qp.sq, rq: qp.rq, stride, dbr: qp.dbr, record, begun };
+                    Queue { kind, sq: qp.sq, rq: qp.rq, stride, dbr: qp.dbr, strict, begun };
                 self.qps.insert(qpn, queue);
             }
             (Call::Cq(cq), Outcome::Number(number)) => {
@@ -195,16 +194,13 @@ impl Reading<'_> {
             4 => (value as u32).to_ne_bytes().to_vec(),
             _ => value.to_ne_bytes().to_vec(),
         };
-        for (&qpn, qp) in &mut self.qps {
+        for (&qpn, qp) in &self.qps {
             let Some(at) = within(&qp.dbr, region, offset) else { continue };
             let send = at == DBR_SND_OFFSET as u64;
             if bytes != 4 || !(send || at == DBR_RCV_OFFSET as u64) {
                 return None;
             }
-            if send {
-                qp.record = Some(bellpush_wire::doorbell::dbr_counter(value as u32));
-            }
-            return Some((Format::Record { qpn, send }, memory));
+            return Some((Format::Record { qpn, send, strict: qp.strict }, memory));
         }
         for (&cq, it) in &self.cqs {
             if let Some(at) = within(&it.dbr, region, offset) {
@@ -219,9 +215,8 @@ impl Reading<'_> {
             return Some((Format::CqDoorbell, memory));
         }
         UAR_DOORBELL_OFFSETS.contains(&(at as usize)).then(|| {
-            let qp = self.qps.get(&Doorbell::parse(u64::from_le(value)).qpn.0);
-            let (record, known) = (qp.and_then(|qp| qp.record), qp.is_some());
-            (Format::Doorbell { record, known }, memory)
+            let known = self.qps.contains_key(&Doorbell::parse(u64::from_le(value)).qpn.0);
+            (Format::Doorbell { known }, memory)
         })
     }
 
