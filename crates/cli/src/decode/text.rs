@@ -241,9 +241,8 @@ pub fn parse(text: &str, host_words: bool, blank: bool) -> Result<Vec<Chunk>, De
     Ok(reader.chunks)
 }
 
-/// Whether bytes are text that could be hex: without them being so they are taken as they are.
+/// Whether bytes are text: without that they are taken as they are.
 pub fn is_text(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes)
         .is_ok_and(|text| text.chars().all(|c| !c.is_control() || c.is_whitespace()))
-        && bytes.iter().any(u8::is_ascii_hexdigit)
 }
