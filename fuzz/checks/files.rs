@@ -118,7 +118,10 @@ fn refused(error: &impl Display, text: &str, places: &[&str]) -> Outcome {
     // As it is, or between quotes as Rust writes them: what is empty or no word as well.
     let quoted = |part: &str| {
         let is = |part: &str| line.contains(&format!("{part:?}"));
-        is(part) || is(part.trim()) || !part.trim().is_empty() && line.contains(part.trim())
+        let escaped = part.trim().escape_default().to_string();
+        is(part)
+            || is(part.trim())
+            || !part.trim().is_empty() && (line.contains(part.trim()) || line.contains(&escaped))
     };
     let parts = |at: &'static [char]| text.split(at).any(quoted);
     let quotes = words.any(|word| line.contains(word))

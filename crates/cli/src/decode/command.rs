@@ -83,7 +83,7 @@ pub struct DecodeArgs {
     #[arg(long)]
     host_words: bool,
     /// Index of the first WQE, or of the first CQE since the CQ was made
-    #[arg(long, value_name = "N", visible_alias = "index")]
+    #[arg(long, value_name = "N", visible_alias = "index", value_parser = number)]
     wqe_index: Option<u32>,
     /// Log of the queue's basic blocks (64 bytes), or of the CQ's entries
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=24))]
@@ -115,6 +115,15 @@ pub struct DecodeArgs {
     /// JSON: a list
     #[arg(long)]
     json: bool,
+}
+
+/// A number, in hex with 0x.
+fn number(text: &str) -> Result<u32, String> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    }
+    .map_err(|e| e.to_string())
 }
 
 fn unread(what: impl std::fmt::Display) -> CliError {

@@ -67,6 +67,26 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     if bytes.len() > SHOWN { format!("{shown}... ({} bytes)", bytes.len()) } else { shown }
 }
 
+/// Columns of a remark.
+const COLUMNS: usize = 110;
+
+/// A remark in lines that fit a terminal; those behind the first are indented.
+fn wrapped(text: &str) -> String {
+    let (mut lines, mut columns) = (String::new(), 0);
+    for word in text.split(' ') {
+        let width = word.chars().count() + 1;
+        if columns > 8 && columns + width > COLUMNS {
+            lines += "\n     ";
+            columns = 5;
+        } else if columns > 0 {
+            lines.push(' ');
+        }
+        lines += word;
+        columns += width;
+    }
+    lines + "\n"
+}
+
 impl Item {
     pub(super) fn new(kind: &'static str, place: impl Into<String>) -> Self {
         Self { kind, place: place.into(), ..Self::default() }
@@ -166,7 +186,7 @@ impl Item {
         for (word, remarks) in [("wrong", &self.wrong), ("note", &self.notes)] {
             for remark in remarks {
                 let at = remark.at.map_or(String::new(), |at| format!(" at {at:#04x}"));
-                let _ = writeln!(text, "  {word}{at}: {}", remark.text);
+                text += &wrapped(&format!("  {word}{at}: {}", remark.text));
             }
         }
         text
