@@ -55,8 +55,8 @@ impl Reading {
         );
         let bytes = &it.bytes[..];
         Some(match it.what {
-            Format::Wqe { qpn, kind, blocks, .. } => {
-                self.wqe(at, bytes, (qpn, kind, blocks), options)
+            Format::Wqe { qpn, kind, block, blocks } => {
+                self.wqe(at, bytes, (qpn, kind, block, blocks), options)
             }
             Format::Receive { number, shared } => {
                 let mut item = receive(at, bytes, shared);
@@ -117,18 +117,22 @@ impl Reading {
         &mut self,
         at: String,
         bytes: &[u8],
-        (qpn, kind, blocks): (u32, QpType, u64),
+        (qpn, kind, block, blocks): (u32, QpType, u64, u64),
         options: &Options,
     ) -> Item {
         let queue = self.queues.entry(qpn).or_default();
         let known = Known {
-            index: queue.next,
+            index: None, // the NIC may read a WQE again
             queue_log: blocks.is_power_of_two().then(|| blocks.trailing_zeros()),
             qpn: Some(qpn),
             whole: true,
         };
         let mut item = send(at, bytes, queue_type(kind), &known, options.signed);
         let Ok(ctrl) = Ctrl::parse(bytes) else { return item };
+        if blocks > 0 && u64::from(ctrl.index) % blocks != block {
+            let index = ctrl.index;
+            item.wrong(0, format!("wqe_index {index} is not that of block {block}, where it lies"));
+        }
         let blocks = ctrl.blocks() as u16;
         for rung in queue.rung.drain(..) {
             let into = rung.wrapping_sub(ctrl.index);

@@ -28,13 +28,26 @@ struct Open {
     says: Option<u32>,
 }
 
+/// The message that a stream is in.
+#[derive(Debug, Clone, Copy)]
+enum State {
+    /// Nobody knows: the capture begins, packets are missing, or some come again.
+    Unknown,
+    /// None: the one before has ended.
+    Between,
+    /// One that has begun.
+    Within(Open),
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     /// The PSN that the next packet has: from, and how many more it may be. A READ takes as many as its response has
     /// packets, which the path MTU decides.
     next: Psn,
     slack: u32,
-    open: Option<Open>,
+    /// The same behind the highest that was seen.
+    high: (Psn, u32),
+    state: State,
 }
 
 /// The streams of a capture.
@@ -83,21 +96,19 @@ impl Streams {
             return;
         }
         let (least, slack) = takes(seen);
-        let mut open = None;
-        if let Some(before) = before {
-            open = before.open;
-            if !sequence(item, seen, &before) {
-                open = None;
-            }
-        }
-        let open = message(item, seen, open, before.is_some());
         let next = seen.bth.psn.plus(least);
-        self.all.insert(key, Stream { next, slack, open });
+        let follows = before.is_some_and(|before| sequence(item, seen, &before));
+        let state = before.filter(|_| follows).map_or(State::Unknown, |before| before.state);
+        let state = message(item, seen, state);
+        let behind = before.filter(|before| next.before(before.high.0));
+        let high = behind.map_or((next, slack), |before| before.high);
+        self.all.insert(key, Stream { next, slack, high, state });
     }
 
     /// Messages that have begun, and of which the last packet is not there.
     pub(super) fn unfinished(&self) -> Vec<String> {
-        let open = self.all.iter().filter_map(|(key, stream)| Some((key, stream.open?)));
+        let within = |state| if let State::Within(open) = state { Some(open) } else { None };
+        let open = self.all.iter().filter_map(|(key, it)| Some((key, within(it.state)?)));
         open.map(|((from, to, qpn, _), open)| {
             format!(
                 "{from} to QP {qpn:#x} at {to}: {:?} without its Last, after {} bytes",
@@ -116,50 +127,47 @@ fn sequence(item: &mut Item, seen: &Seen, before: &Stream) -> bool {
     if (0..=before.slack as i32).contains(&distance) {
         return true;
     }
-    if distance < 0 {
-        let back = -distance;
-        item.note(
-            None,
-            format!("PSN {} was sent before, {back} back: a retransmission", psn.value()),
-        );
+    let (high, slack) = before.high;
+    let beyond = psn.distance(high);
+    if beyond < 0 {
+        let what =
+            format!("PSN {} was sent before, {} back: a retransmission", psn.value(), -beyond);
+        item.note(None, what);
         return false;
     }
     // Between two READs' responses lie PSNs of requests that have no response of their own.
-    if responses && before.open.is_none() {
+    if responses && matches!(before.state, State::Between) {
         return true;
     }
-    let missing = distance - before.slack as i32;
-    let due = before.next.value();
-    item.wrong(
-        None,
-        format!("PSN {} where {due} is due: {missing} packets are missing", psn.value()),
-    );
+    if let missing @ 1.. = beyond - slack as i32 {
+        let due = high.value();
+        let what = format!("PSN {} where {due} is due: {missing} packets are missing", psn.value());
+        item.wrong(None, what);
+    }
     false
 }
 
-/// Whether the packet fits its message, and the message that it leaves.
-fn message(item: &mut Item, seen: &Seen, open: Option<Open>, follows: bool) -> Option<Open> {
+/// Whether the packet fits its message, and where the stream is behind it.
+fn message(item: &mut Item, seen: &Seen, state: State) -> State {
     let operation = seen.bth.opcode.operation();
     let position = operation.position();
-    let quiet = !item.wrong.is_empty() || !item.notes.iter().all(|note| !note.text.contains("PSN"));
-    let open = match (open, position.starts()) {
-        (Some(begun), true) => {
-            let what = format!("{:?} begins, and {:?} has had no Last", operation, begun.operation);
+    let open = match (state, position.starts()) {
+        (State::Within(begun), true) => {
+            let what = format!("{operation:?} begins, and {:?} has had no Last", begun.operation);
             item.wrong(None, what);
             None
         }
-        (None, false) if follows && !quiet => {
+        (State::Between, false) => {
             item.wrong(None, format!("{operation:?} without a First before it"));
             None
         }
-        (Some(begun), false) if family(begun.operation) != family(operation) => {
-            item.wrong(
-                None,
-                format!("{operation:?} in a message that began with {:?}", begun.operation),
-            );
+        (State::Within(begun), false) if family(begun.operation) != family(operation) => {
+            let what = format!("{operation:?} in a message that began with {:?}", begun.operation);
+            item.wrong(None, what);
             None
         }
-        (open, _) => open,
+        (State::Within(begun), false) => Some(begun),
+        _ => None,
     };
     let payload = seen.payload;
     match position {
@@ -167,7 +175,7 @@ fn message(item: &mut Item, seen: &Seen, open: Option<Open>, follows: bool) -> O
             if operation.is_write() {
                 length(item, seen.reth.map(|reth| reth.bytes), payload as u64);
             }
-            None
+            State::Between
         }
         Position::First => {
             if !MTUS.contains(&payload) {
@@ -177,24 +185,24 @@ fn message(item: &mut Item, seen: &Seen, open: Option<Open>, follows: bool) -> O
                 );
             }
             let says = seen.reth.filter(|_| operation.is_write()).map(|reth| reth.bytes);
-            Some(Open { operation, mtu: payload, bytes: payload as u64, says })
+            State::Within(Open { operation, mtu: payload, bytes: payload as u64, says })
         }
         Position::Middle => {
-            let open = open?;
+            let Some(open) = open else { return State::Unknown };
             if payload != open.mtu {
                 let mtu = open.mtu;
                 item.wrong(None, format!("a Middle of {payload} bytes, where the First has {mtu}"));
             }
-            Some(Open { bytes: open.bytes + payload as u64, ..open })
+            State::Within(Open { bytes: open.bytes + payload as u64, ..open })
         }
         Position::Last => {
-            let open = open?;
+            let Some(open) = open else { return State::Between };
             if payload == 0 || payload > open.mtu {
                 let mtu = open.mtu;
                 item.wrong(None, format!("a Last of {payload} bytes, where the First has {mtu}"));
             }
             length(item, open.says, open.bytes + payload as u64);
-            None
+            State::Between
         }
     }
 }

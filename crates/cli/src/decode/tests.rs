@@ -298,6 +298,11 @@ fn doorbells_are_compared_with_their_queue_and_record() {
     // Block 1 is the second half of a WQE.
     let inside = [0, 0, 9, 8, 0, 0, 5, 3];
     assert!(with(10, &inside).contains("no WQE begins at block 1"));
+    // It is none either when its payload looks like one.
+    let mut alike = sq.clone();
+    alike[64..72].copy_from_slice(&inside);
+    let alike = Options { sq: Some(alike), ..Options::default() };
+    assert!(wrong(&items(Kind::Doorbell, &inside, &alike)).contains("no WQE begins at block 1"));
     let otherwise = [0, 0, 8, 8, 0, 0, 5, 3];
     assert!(with(9, &otherwise).contains("begins otherwise"));
     assert!(with(9, &[0, 0, 9, 8, 0, 0, 5, 0]).contains("no WQE of the queue ends before block 1"));

@@ -92,6 +92,17 @@ fn a_field_says_its_bits_and_its_number() {
     assert_eq!(mac.value(&[7; 48]), Some(Value::Bytes(&[7; 6])));
 }
 
+#[test]
+fn inline_data_end_within_the_wqe() {
+    let with = |count: u8| {
+        let mut wqe = [0; 32];
+        (wqe[3], wqe[7], wqe[16], wqe[19]) = (Opcode::Send as u8, 2, 0x80, count);
+        walk(&wqe, Sends::Connected)
+    };
+    assert_eq!((with(12).segments[1].body, with(12).beyond), (Body::Inline(20, 12), None));
+    assert_eq!((with(13).segments.len(), with(13).beyond), (1, Some(16)), "one byte too many");
+}
+
 /// The number in a field of a WQE's segment.
 fn number(walk: &Walk, layout: &Layout, name: &str, bytes: &[u8]) -> u64 {
     let segment = walk.segments.iter().find(|segment| segment.layout == layout).unwrap();
