@@ -118,7 +118,12 @@ fn refused(error: &impl Display, text: &str, places: &[&str]) -> Outcome {
     // As it is, or between quotes as Rust writes them: what is empty or no word as well.
     let quoted = |part: &str| {
         let is = |part: &str| line.contains(&format!("{part:?}"));
-        let escaped = part.trim().escape_default().to_string();
+        // Or with what would change a terminal written out.
+        let written = |c: char| match c.is_control() {
+            true => c.escape_default().to_string(),
+            false => c.to_string(),
+        };
+        let escaped: String = part.trim().chars().map(written).collect();
         is(part)
             || is(part.trim())
             || !part.trim().is_empty() && (line.contains(part.trim()) || line.contains(&escaped))

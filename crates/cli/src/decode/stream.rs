@@ -136,7 +136,7 @@ fn sequence(item: &mut Item, seen: &Seen, before: &Stream) -> bool {
         return false;
     }
     // Between two READs' responses lie PSNs of requests that have no response of their own.
-    if responses && matches!(before.state, State::Between) {
+    if responses && !matches!(before.state, State::Within(_)) {
         return true;
     }
     if let missing @ 1.. = beyond - slack as i32 {

@@ -117,10 +117,8 @@ proptest! {
     ) {
         (bytes[0], bytes[3], bytes[7]) = (op_mod, code, ds);
         let whole = usize::from(ds) * 16;
-        let (sends, parse): (_, fn(&[u8]) -> Result<Wqe, _>) = [
-            (Sends::Connected, Wqe::parse as fn(&[u8]) -> _), (Sends::Datagrams, Wqe::parse_datagram),
-            (Sends::Xrc, Wqe::parse_xrc), (Sends::Dynamic, Wqe::parse_dc),
-        ][which];
+        let parse: fn(&[u8]) -> _ = [Wqe::parse, Wqe::parse_datagram, Wqe::parse_xrc, Wqe::parse_dc][which];
+        let sends = [Sends::Connected, Sends::Datagrams, Sends::Xrc, Sends::Dynamic][which];
         let parsed = parse(&bytes);
         let walked = walk(&bytes[..whole.min(bytes.len())], sends);
         let ctrl = Ctrl::parse(&bytes).unwrap();
