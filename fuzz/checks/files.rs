@@ -82,7 +82,7 @@ fn decoded(kind: Dump, data: &[u8]) -> Outcome {
         cq: bit(6),
         link: [Link::Guess, Link::Ethernet, Link::Ip, Link::Bth][usize::from(second & 3)],
         sq: bit(7).then(|| vec![*second; 512]),
-        record: bit(7).then(|| [*second; 8]),
+        record: bit(7).then_some([*second; 8]),
     };
     let mut items = 0;
     let done = decode(kind, bytes, &options, &mut |item| {
